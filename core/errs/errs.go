@@ -1,0 +1,153 @@
+// Package errs holds the error type of gopccl and the codes that classify it.
+//
+// The first thirteen codes are the results of PCCL 1.0.0 (control spec,
+// section 13.5) with the same numbers; the others are ours.
+package errs
+
+import (
+	"errors"
+	"strings"
+)
+
+// Code classifies an error. A Code is itself an error, so that
+// errors.Is(err, errs.TooFewPeers) works.
+type Code int
+
+// Results of PCCL 1.0.0, same numbers.
+const (
+	Success                    Code = 0
+	NotInitialized             Code = 1
+	Internal                   Code = 2
+	InvalidArgument            Code = 3
+	InvalidUsage               Code = 4
+	TooFewPeers                Code = 5
+	MasterConnectionFailed     Code = 6
+	RankConnectionFailed       Code = 7
+	RankConnectionLost         Code = 8
+	NoSharedStateAvailable     Code = 9
+	PendingAsyncOps            Code = 10
+	UpdateTopologyFailed       Code = 11
+	TopologyOptimizationFailed Code = 12
+)
+
+// Codes of our own. A caller that only knows PCCL's results uses PCCL().
+const (
+	// Busy: another call that changes the phase is running on this communicator.
+	Busy Code = 100 + iota
+	// Closed: the communicator was closed, or left the run.
+	Closed
+	// MasterLost: the connection to the master ended or fell silent.
+	MasterLost
+	// Kicked: the master closed the connection without a word.
+	Kicked
+	// Canceled: the caller's context ended.
+	Canceled
+	// Protocol: the other end sent something that the protocol does not allow.
+	Protocol
+	// Timeout: the other end did not do its part within its bound.
+	Timeout
+	// Mismatch: peers passed different arguments to one collective.
+	Mismatch
+	// TransferFailed: a shared state transfer failed at every holder.
+	TransferFailed
+	// HashMismatch: received or stored bytes do not have the expected hash.
+	HashMismatch
+	// CorruptFile: a checkpoint or other file is damaged.
+	CorruptFile
+	// InvalidConfig: a configuration value is unknown, out of range or impossible.
+	InvalidConfig
+)
+
+var names = map[Code]string{
+	Success: "success", NotInitialized: "not initialized", Internal: "internal error",
+	InvalidArgument: "invalid argument", InvalidUsage: "invalid usage", TooFewPeers: "too few peers",
+	MasterConnectionFailed: "master connection failed", RankConnectionFailed: "rank connection failed",
+	RankConnectionLost: "rank connection lost", NoSharedStateAvailable: "no shared state available",
+	PendingAsyncOps: "pending async operations", UpdateTopologyFailed: "update topology failed",
+	TopologyOptimizationFailed: "topology optimization failed",
+	Busy:                       "busy", Closed: "closed", MasterLost: "master lost", Kicked: "kicked by the master",
+	Canceled: "canceled", Protocol: "protocol violation", Timeout: "timeout", Mismatch: "argument mismatch",
+	TransferFailed: "transfer failed", HashMismatch: "hash mismatch", CorruptFile: "corrupt file",
+	InvalidConfig: "invalid configuration",
+}
+
+// Error returns the name of the code.
+func (c Code) Error() string {
+	if n, ok := names[c]; ok {
+		return n
+	}
+	return "unknown error code"
+}
+
+// Error says what failed, where, against whom and why.
+type Error struct {
+	Op    string // the user's operation: "connect", "all-reduce", "sync shared state", ...
+	Phase string // the phase inside it: "vote", "establish", "reduce-scatter step 3", ...; may be empty
+	Peer  string // remote end: uuid, address or both; may be empty
+	Code  Code
+	Err   error  // cause; may be nil
+	Hint  string // what the user can do; may be empty
+}
+
+// New returns an *Error; cause may be nil.
+func New(code Code, op string, cause error) *Error { return &Error{Op: op, Code: code, Err: cause} }
+
+// At sets the phase and returns e.
+func (e *Error) At(phase string) *Error { e.Phase = phase; return e }
+
+// With sets the peer and returns e.
+func (e *Error) With(peer string) *Error { e.Peer = peer; return e }
+
+// Do sets the hint and returns e.
+func (e *Error) Do(hint string) *Error { e.Hint = hint; return e }
+
+// Error formats op, phase, peer, code, cause and hint in this order.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString("gopccl: ")
+	if e.Op != "" {
+		b.WriteString(e.Op)
+	}
+	if e.Phase != "" {
+		b.WriteString(" (" + e.Phase + ")")
+	}
+	if e.Peer != "" {
+		b.WriteString(" with " + e.Peer)
+	}
+	if e.Op != "" || e.Phase != "" || e.Peer != "" {
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Code.Error())
+	if e.Err != nil {
+		b.WriteString(": " + e.Err.Error())
+	}
+	if e.Hint != "" {
+		b.WriteString(" [" + e.Hint + "]")
+	}
+	return b.String()
+}
+
+// Unwrap gives errors.Is and errors.As both the code and the cause.
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Code}
+	}
+	return []error{e.Code, e.Err}
+}
+
+// CodeOf returns the code of the outermost *Error in err's chain, Success for
+// nil and Internal for a foreign error.
+func CodeOf(err error) Code {
+	if err == nil {
+		return Success
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	var c Code
+	if errors.As(err, &c) {
+		return c
+	}
+	return Internal
+}

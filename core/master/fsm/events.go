@@ -1,0 +1,121 @@
+// Package fsm is the master of CCoIP as a pure machine (control spec, sections
+// 5 to 12): events in, effects out. It has no clock, socket, goroutine, global
+// random or decision by map order; time and uuids come from outside, so the
+// same events give the same effects byte for byte.
+package fsm
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// ClientID is the shell's name for one TCP connection; never reused.
+type ClientID uint64
+
+// Event is an input of Machine.Step.
+type Event interface{ event() }
+
+// Events.
+type (
+	// Connected: a TCP connection was accepted.
+	Connected struct {
+		Client ClientID
+		Remote netip.AddrPort
+	}
+	// PacketIn: a packet was decoded. Every packet counts as a sign of life.
+	PacketIn struct {
+		Client ClientID
+		Packet wire.Packet
+	}
+	// Malformed: the client sent bytes that are no packet; it gets closed.
+	Malformed struct {
+		Client ClientID
+		Err    error
+	}
+	// Gone: the connection ended, by itself or after a Close effect.
+	Gone struct {
+		Client ClientID
+		Reason string
+	}
+	// Solved: the solver job of a Solve effect ended. Ring is nil if none was found.
+	Solved struct {
+		Job  uint64
+		Ring []wire.UUID
+		Err  error
+	}
+	// Tick: time passed; due when Machine.Deadline is reached.
+	Tick struct{}
+)
+
+func (Connected) event() {}
+func (PacketIn) event()  {}
+func (Malformed) event() {}
+func (Gone) event()      {}
+func (Solved) event()    {}
+func (Tick) event()      {}
+
+// Effect is an output of Machine.Step, to be carried out in order.
+type Effect interface{ effect() }
+
+// Effects.
+type (
+	// Send: write the packet to the client; never blocks the machine.
+	Send struct {
+		Client ClientID
+		Packet wire.Packet
+	}
+	// Close: close the connection after what was sent; a Gone event follows.
+	Close struct {
+		Client ClientID
+		Reason string
+	}
+	// Solve: start the ring solver on a group's matrix; a Solved event follows.
+	Solve struct {
+		Job     uint64
+		Group   uint32
+		Members []wire.UUID // row and column order of Matrix
+		Matrix  topo.Matrix
+		Start   []int // the ring in force, as indices into Members
+	}
+	// Log: a fact for people and listeners.
+	Log struct{ Fact Fact }
+)
+
+func (Send) effect()  {}
+func (Close) effect() {}
+func (Solve) effect() {}
+func (Log) effect()   {}
+
+// Fact is one log line: what happened, to whom, and how the world looks after it.
+type Fact struct {
+	Kind   string // "registered", "accepted", "refused", "left", "dropped", "round", "ring", "abort", "sync", "mismatch", "kick", "waiting-for", ...
+	Warn   bool   // deserves attention
+	Peer   wire.UUID
+	Remote netip.AddrPort
+	Group  uint32
+	World  int // registered clients after the event
+	Text   string
+}
+
+// Config sets the bounds of a machine. Zero durations switch a bound off.
+type Config struct {
+	// NewUUID draws a session uuid (version 4).
+	NewUUID func() wire.UUID
+	// HeartbeatInterval and HeartbeatTimeout are granted to native clients.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// RegisterTimeout closes connections that do not register.
+	RegisterTimeout time.Duration
+	// RoundTimeout closes clients that do not report their part of an
+	// establishment round.
+	RoundTimeout time.Duration
+	// VoteTimeout closes accepted clients that leave a vote of the others open
+	// for so long; WarnVoteAfter only names them in the log.
+	VoteTimeout, WarnVoteAfter time.Duration
+	// PCCLRevisionRule selects PCCL's first-voter rule of the first election (quirk Q70).
+	PCCLRevisionRule bool
+	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
+	Solver bool
+}

@@ -1,0 +1,243 @@
+// Package fsm is a peer's session with the master as a pure machine (control
+// spec, section 13): calls, packets and results of work come in as events,
+// packets to send and work to do go out as effects. It has no clock, socket,
+// goroutine or global random.
+package fsm
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// CallID names one pending API call, OpID one collective operation. Both are
+// drawn by the shell, increasing, never reused.
+type (
+	CallID uint64
+	OpID   uint64
+)
+
+// Event is an input of Machine.Step.
+type Event interface{ event() }
+
+// Calls of the API. Each is answered by exactly one Done effect with its CallID.
+type (
+	// CallConnect registers the peer; the TCP connection to the master stands.
+	CallConnect struct{ Call CallID }
+	// CallUpdate votes to accept newcomers.
+	CallUpdate struct{ Call CallID }
+	// CallPending asks whether newcomers wait; may overlap with collectives.
+	CallPending struct{ Call CallID }
+	// CallOptimize measures bandwidths and adopts a new ring.
+	CallOptimize struct{ Call CallID }
+	// CallSync synchronises the shared state that the shell holds for Call.
+	CallSync struct {
+		Call     CallID
+		Revision uint64
+		Strategy wire.Strategy
+		Entries  []wire.StateEntry
+	}
+	// CallReduce launches a collective. Done comes at once: nil if launched.
+	CallReduce struct {
+		Call  CallID
+		Op    OpID
+		Tag   uint64
+		Count uint64
+		DType dtype.Type
+		RedOp dtype.Op
+	}
+	// CallAwait waits for the verdict of a launched operation and, where one is
+	// due and no other operation is un-awaited, for the round that repairs the ring.
+	CallAwait struct {
+		Call CallID
+		Op   OpID
+	}
+	// CallCancel: the caller of Call gave up. Votes cannot be taken back: a
+	// phase-changing call ends the session, an operation (Op of a
+	// CallReduce/CallAwait) is aborted for all peers.
+	CallCancel struct {
+		Call CallID
+		Op   OpID // the operation to abort, 0 if Call is a phase-changing call
+	}
+	// CallClose leaves the run.
+	CallClose struct{ Call CallID }
+)
+
+// What happens outside.
+type (
+	// PacketIn: a packet from the master. Every packet is a sign of life.
+	PacketIn struct{ Packet wire.Packet }
+	// MasterGone: the master connection ended or sent garbage.
+	MasterGone struct{ Err error }
+	// Established: the work of an Establish effect is done; Failed names peers
+	// that could not be reached (at least one means failure).
+	Established struct {
+		Round  uint64
+		Failed []wire.UUID
+	}
+	// DataEnded: the data phase of a started operation ended, its buffers are
+	// no longer touched. Err nil: complete. Also the answer to AbortData.
+	DataEnded struct {
+		Op  OpID
+		Err error
+	}
+	// Fetched: the work of a Fetch effect is done.
+	Fetched struct {
+		Call     CallID
+		Revision uint64
+		Err      error
+	}
+	// Measured: one bandwidth of a Probe effect; ProbesDone: all are through.
+	Measured struct {
+		Call CallID
+		To   wire.UUID
+		Mbps float64
+	}
+	ProbesDone struct{ Call CallID }
+	// Tick: time passed; due when Machine.Deadline is reached.
+	Tick struct{}
+)
+
+func (CallConnect) event()  {}
+func (CallUpdate) event()   {}
+func (CallPending) event()  {}
+func (CallOptimize) event() {}
+func (CallSync) event()     {}
+func (CallReduce) event()   {}
+func (CallAwait) event()    {}
+func (CallCancel) event()   {}
+func (CallClose) event()    {}
+func (PacketIn) event()     {}
+func (MasterGone) event()   {}
+func (Established) event()  {}
+func (DataEnded) event()    {}
+func (Fetched) event()      {}
+func (Measured) event()     {}
+func (ProbesDone) event()   {}
+func (Tick) event()         {}
+
+// Effect is an output of Machine.Step, to be carried out in order.
+type Effect interface{ effect() }
+
+// Effects.
+type (
+	// Send: write the packet to the master.
+	Send struct{ Packet wire.Packet }
+	// Establish: make sure that a live send pool to every listed peer exists
+	// (repairing broken ones), then drop connections from and to peers not
+	// listed; an Established event follows.
+	Establish struct {
+		Round uint64
+		Peers []wire.PeerEndpoint
+	}
+	// StartData: begin the data phase; ring and own uuid as captured at
+	// launch. A DataEnded event follows, exactly one per StartData.
+	StartData struct {
+		Op     OpID
+		Tag    uint64
+		Seq    uint64
+		Ring   []wire.UUID
+		Self   wire.UUID
+		Native bool // all members of the group are gopccl ends
+	}
+	// AbortData: end the data phase now.
+	AbortData struct {
+		Op     OpID
+		Reason string
+	}
+	// Finish: the verdict is known and the data phase has ended (or never
+	// began). Restore: the buffers must be as before the call.
+	Finish struct {
+		Op      OpID
+		Restore bool
+	}
+	// Serve opens (On) or closes the window in which shared state is handed out.
+	Serve struct {
+		Call CallID
+		On   bool
+	}
+	// Fetch the keys from the first distributor that has them; a Fetched event follows.
+	Fetch struct {
+		Call         CallID
+		Distributors []netip.AddrPort
+		Keys         []string
+		Hashes       []uint64
+		HashTypes    []wire.HashType
+	}
+	// StopFetch: the session ended while fetching; a Fetched event still follows.
+	StopFetch struct{ Call CallID }
+	// Probe: measure these edges; Measured events and one ProbesDone follow.
+	Probe struct {
+		Call     CallID
+		Requests []wire.BandwidthRequest
+	}
+	// StopProbe: the session ended while probing; ProbesDone still follows.
+	StopProbe struct{ Call CallID }
+	// Done answers a call. Result by kind of call: bool for CallPending,
+	// SyncResult for CallSync, nil otherwise. Err is nil or an *errs.Error.
+	Done struct {
+		Call   CallID
+		Err    error
+		Result any
+	}
+	// Disconnect: close the master connection and every P2P connection at once
+	// (quirk Q37); the session is over.
+	Disconnect struct{ Reason string }
+	// Log: a fact for people and listeners.
+	Log struct {
+		Warn bool
+		Text string
+		Peer wire.UUID
+	}
+)
+
+// SyncResult is the result of a successful CallSync.
+type SyncResult struct {
+	Revision uint64 // of the state now held
+	Outdated bool   // whether content was fetched
+}
+
+func (Send) effect()       {}
+func (Establish) effect()  {}
+func (StartData) effect()  {}
+func (AbortData) effect()  {}
+func (Finish) effect()     {}
+func (Serve) effect()      {}
+func (Fetch) effect()      {}
+func (StopFetch) effect()  {}
+func (Probe) effect()      {}
+func (StopProbe) effect()  {}
+func (Done) effect()       {}
+func (Disconnect) effect() {}
+func (Log) effect()        {}
+
+// Config of a machine.
+type Config struct {
+	Group                                   uint32
+	P2PPort, SharedStatePort, BenchmarkPort uint16
+	// HeartbeatInterval and HeartbeatTimeout are announced to the master; the
+	// granted values rule. Zero announces none.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// RegisterTimeout bounds the wait for the registration's answer.
+	RegisterTimeout time.Duration
+	// MaxWithPCCL is the number of collectives initiated at once when PCCL ends
+	// may be in the group (quirk Q19: 16); further launches wait in order.
+	MaxWithPCCL int
+}
+
+// View is what attributes show: the last M2C 2 and M2C 3 (control spec 13.5).
+type View struct {
+	Connected        bool
+	UUID             wire.UUID
+	GlobalWorldSize  int
+	LocalWorldSize   int
+	NumGroups        int
+	LargestGroupSize int
+	Ring             []wire.UUID
+	Rank             int // position of UUID in Ring, -1 before the first round
+	Native           bool
+	MasterNative     bool
+	LastDropped      string // the peer that was last named as gone, for errors
+}

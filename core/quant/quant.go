@@ -1,0 +1,78 @@
+// Package quant is the extension point for quantizers: the interface, the
+// registry and the table of legal combinations (data spec, section 4).
+package quant
+
+import (
+	"fmt"
+	"sort"
+	"sync"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Quantizer encodes chunks of T = data type as Q = wire type plus metadata.
+// All slices are little-endian, any alignment; src and dst have n elements of T,
+// q has n elements of Q. Implementations are safe for concurrent use, keep no
+// slice and allocate nothing.
+//
+// The determinism rule: Dequantize with op Set must give the same bits
+// everywhere; how parameters are chosen and values rounded is the sender's business.
+type Quantizer interface {
+	// Name is the registered name: "minmax", "zeropoint".
+	Name() string
+	// Check returns nil if data type, wire type, op and the smallest chunk
+	// length (elements, over the ring) may be combined; native says that no
+	// PCCL end takes part. The error tells what is allowed.
+	Check(t, q dtype.Type, op dtype.Op, minChunk int, native bool) error
+	// Params computes the metadata of one chunk (Tag is left 0).
+	Params(t, q dtype.Type, src []byte) wire.DequantizationMeta
+	// Quantize writes the wire form of src to dst under m.
+	Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte)
+	// Dequantize sets dst := dst op value(q) ; op Set overwrites, Sum and Avg add.
+	// The arithmetic of op is the data spec's, section 3.
+	Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte)
+	// CheckMeta refuses received metadata that does not belong to (t, q).
+	CheckMeta(t, q dtype.Type, m *wire.DequantizationMeta) error
+}
+
+var (
+	mu         sync.Mutex
+	quantizers = map[string]Quantizer{}
+)
+
+// Register makes a quantizer available under its name; duplicates panic.
+func Register(q Quantizer) {
+	mu.Lock()
+	defer mu.Unlock()
+	if _, dup := quantizers[q.Name()]; dup || q.Name() == "" || q.Name() == "none" {
+		panic("quant: bad or duplicate name " + q.Name())
+	}
+	quantizers[q.Name()] = q
+}
+
+// Names returns the registered names in alphabetical order, "none" first.
+func Names() []string {
+	mu.Lock()
+	defer mu.Unlock()
+	names := make([]string, 0, len(quantizers))
+	for n := range quantizers {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return append([]string{"none"}, names...)
+}
+
+// Lookup returns the quantizer called name; nil for "none" and "".
+func Lookup(name string) (Quantizer, error) {
+	if name == "none" || name == "" {
+		return nil, nil
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	q, ok := quantizers[name]
+	if !ok {
+		return nil, fmt.Errorf("unknown quantizer %q: is its package imported (quantizers/defaults)?", name)
+	}
+	return q, nil
+}

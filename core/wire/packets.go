@@ -1,0 +1,373 @@
+// Package wire turns CCoIP packets into bytes and back, and does nothing else
+// (control spec, sections 2 to 4; data spec, sections 1.3 and 4.2).
+//
+// Every packet type names its direction: C2M peer to master, M2C master to
+// peer, P2P, C2S/S2C shared state, C2B/B2C bandwidth benchmark. What gopccl
+// ends say beyond PCCL 1.0.0 travels as an extension block after the last
+// field of a body (type Ext), where PCCL looks at nothing, and in packet ids
+// from 64 on, which are only sent to ends that announced the capability.
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/dtype"
+)
+
+// UUID identifies a peer for the length of its session. Ring order compares it as unsigned bytes.
+type UUID [16]byte
+
+// Compare orders uuids by unsigned bytes.
+func (u UUID) Compare(v UUID) int { return bytes.Compare(u[:], v[:]) }
+
+// Short returns the first eight hex digits, for logs.
+func (u UUID) Short() string { return hex.EncodeToString(u[:4]) }
+
+// String returns the canonical 36 character form.
+func (u UUID) String() string {
+	h := hex.EncodeToString(u[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// Proto is the protocol direction; packet ids are per direction.
+type Proto uint8
+
+// Protocol directions.
+const (
+	C2M Proto = iota
+	M2C
+	P2P
+	C2S
+	S2C
+	C2B
+	B2C
+)
+
+// ID is a packet id, unique within its Proto.
+type ID uint16
+
+// Packet is one of the packet structs of this package (always passed by value).
+type Packet interface {
+	Proto() Proto
+	ID() ID
+}
+
+// Strategy of a shared state synchronisation, as on the wire.
+type Strategy uint8
+
+// Strategies (control spec, section 3).
+const (
+	EnforcePopular Strategy = 0
+	ReceiveOnly    Strategy = 1
+	SendOnly       Strategy = 2
+)
+
+// HashType says which digest a shared state hash is.
+type HashType uint8
+
+// Hash types (control spec, section 3).
+const (
+	HashSimple HashType = 0
+	HashCRC32  HashType = 1
+)
+
+// StateStatus is the status of a shared state response.
+type StateStatus uint8
+
+// Shared state response status (control spec, section 3).
+const (
+	StateSuccess        StateStatus = 1
+	StateNotDistributed StateStatus = 2
+	StateNotServing     StateStatus = 3
+	StateUnknownKey     StateStatus = 4
+)
+
+// Ext is what a gopccl end adds after the last field of a packet body. The
+// zero value adds nothing, and a packet without a block decodes to it. PCCL
+// ignores such bytes; unknown entries of a block are skipped, a damaged block
+// is ignored as a whole.
+type Ext struct {
+	// Native announces a gopccl end (on C2M 1, M2C 1, P2P Hello, HelloAck).
+	Native bool
+	// HeartbeatInterval and HeartbeatTimeout announce heartbeats on this
+	// connection (C2M 1: what the peer wants; M2C 1: what the master grants).
+	// Whole milliseconds on the wire; zero means none.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// GroupNative says that every member of the receiver's group announced
+	// Native (on M2C 2).
+	GroupNative bool
+	// Distributors lists further holders of the elected state, first to try
+	// first (on M2C 7).
+	Distributors []netip.AddrPort
+	// Failed says that the transfer failed and the sender keeps its old
+	// state (on C2M 9).
+	Failed bool
+	// Reason explains an abort or refusal (on M2C 1, M2C 11).
+	Reason string
+	// ReasonCode is an errs.Code number that goes with Reason; 0 none.
+	ReasonCode uint16
+}
+
+// IsZero reports whether x adds nothing to a packet.
+func (x Ext) IsZero() bool {
+	return !x.Native && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
+		len(x.Distributors) == 0 && !x.Failed && x.Reason == "" && x.ReasonCode == 0
+}
+
+// Peer to master.
+type (
+	// C2MRequestSessionRegistration registers a peer: its three listen ports and group.
+	C2MRequestSessionRegistration struct {
+		P2PPort, SharedStatePort, BenchmarkPort uint16
+		PeerGroup                               uint32
+		Ext                                     Ext
+	}
+	// C2MRequestEstablishP2PConnections votes for a round.
+	C2MRequestEstablishP2PConnections struct{ AcceptNewPeers bool }
+	// C2MP2PConnectionsEstablished reports the peer's part of a round.
+	C2MP2PConnectionsEstablished struct {
+		Success     bool
+		FailedPeers []UUID
+	}
+	// C2MCheckPeersPending asks whether newcomers wait.
+	C2MCheckPeersPending struct{}
+	// C2MOptimizeTopology votes for an optimization.
+	C2MOptimizeTopology struct{}
+	// C2MReportPeerBandwidth reports one measured edge in Mbit/s.
+	C2MReportPeerBandwidth struct {
+		To   UUID
+		Mbps float64
+	}
+	// C2MOptimizeTopologyWorkComplete ends the peer's measurements.
+	C2MOptimizeTopologyWorkComplete struct{}
+	// C2MSyncSharedState votes for a synchronisation with the peer's entries.
+	C2MSyncSharedState struct {
+		Revision uint64
+		Strategy Strategy
+		Entries  []StateEntry
+	}
+	// C2MDistSharedStateComplete confirms that the peer has what was elected.
+	C2MDistSharedStateComplete struct{ Ext Ext }
+	// C2MCollectiveCommsInitiate votes to start the collective Tag.
+	C2MCollectiveCommsInitiate struct {
+		Tag, Count uint64
+		DType      dtype.Type
+		Op         dtype.Op
+	}
+	// C2MCollectiveCommsComplete ends the peer's data phase of Tag.
+	C2MCollectiveCommsComplete struct {
+		Tag        uint64
+		WasAborted bool
+	}
+	// C2MHeartbeat (id 64) keeps the connection alive; capability.
+	C2MHeartbeat struct{}
+)
+
+// StateEntry is one tensor of a shared state as voted (C2M 8). NumElements is
+// always sent as 0 (quirk Q20).
+type StateEntry struct {
+	Key             string
+	Hash            uint64
+	HashType        HashType
+	NumElements     uint64
+	DType           dtype.Type
+	AllowInequality bool
+}
+
+// PeerEndpoint is where a ring neighbour listens.
+type PeerEndpoint struct {
+	Addr netip.AddrPort
+	UUID UUID
+}
+
+// BandwidthRequest asks From to measure its rate to To at Addr.
+type BandwidthRequest struct {
+	From, To UUID
+	Addr     netip.AddrPort
+}
+
+// Master to peer.
+type (
+	// M2CSessionRegistrationResponse answers a registration.
+	M2CSessionRegistrationResponse struct {
+		Accepted bool
+		UUID     UUID
+		Ext      Ext
+	}
+	// M2CP2PConnectionInfo opens a round; Peers is omitted on the wire if Unchanged.
+	M2CP2PConnectionInfo struct {
+		Unchanged        bool
+		GlobalWorldSize  uint64
+		LocalWorldSize   uint64
+		NumDistinctGroup uint64
+		LargestGroupSize uint64
+		Peers            []PeerEndpoint
+		Ext              Ext
+	}
+	// M2CP2PConnectionsEstablished ends a round; Ring is the order if Success.
+	M2CP2PConnectionsEstablished struct {
+		Success bool
+		Ring    []UUID
+	}
+	// M2CPeersPendingResponse answers CheckPeersPending.
+	M2CPeersPendingResponse struct{ PeersPending bool }
+	// M2COptimizeTopologyResponse lists the edges to measure.
+	M2COptimizeTopologyResponse struct{ Requests []BandwidthRequest }
+	// M2COptimizeTopologyComplete ends an optimization.
+	M2COptimizeTopologyComplete struct {
+		Success bool
+		Ring    []UUID
+	}
+	// M2CSyncSharedState is the verdict of an election for one peer.
+	M2CSyncSharedState struct {
+		IsOutdated  bool
+		Distributor netip.AddrPort
+		Keys        []string
+		Hashes      []uint64
+		HashTypes   []HashType
+		Ext         Ext
+	}
+	// M2CSyncSharedStateComplete ends a synchronisation.
+	M2CSyncSharedStateComplete struct{}
+	// M2CCollectiveCommsCommence starts the data phase of Tag.
+	M2CCollectiveCommsCommence struct{ Tag, SeqNr uint64 }
+	// M2CCollectiveCommsComplete releases Tag.
+	M2CCollectiveCommsComplete struct{ Tag uint64 }
+	// M2CCollectiveCommsAbort is the verdict about Tag.
+	M2CCollectiveCommsAbort struct {
+		Tag     uint64
+		Aborted bool
+		Ext     Ext
+	}
+	// M2CHeartbeat (id 64) keeps the connection alive; capability.
+	M2CHeartbeat struct{}
+	// M2CPeerDropped (id 65) names a peer that left or was dropped; sent to native peers only.
+	M2CPeerDropped struct {
+		UUID   UUID
+		Addr   netip.AddrPort
+		Group  uint32
+		Reason string
+	}
+)
+
+// Peer to peer, shared state and benchmark.
+type (
+	// P2PHello opens connection Number of the sender's pool.
+	P2PHello struct {
+		UUID   UUID
+		Number uint32
+		Ext    Ext
+	}
+	// P2PHelloAck answers P2PHello.
+	P2PHelloAck struct{ Ext Ext }
+	// C2SRequestSharedState asks for tensors by key.
+	C2SRequestSharedState struct{ Keys []string }
+	// S2CSharedStateResponse precedes the raw bytes of the entries.
+	S2CSharedStateResponse struct {
+		Status   StateStatus
+		Revision uint64
+		Entries  []StateSize
+	}
+	// C2BHello opens a benchmark connection.
+	C2BHello struct{ UUID UUID }
+	// B2CServerIsBusy answers C2BHello.
+	B2CServerIsBusy struct{ IsBusy bool }
+)
+
+// StateSize is one entry of a shared state response: Size in bytes.
+type StateSize struct {
+	Key  string
+	Size uint64
+}
+
+// MetaKind is the kind of dequantization metadata.
+type MetaKind uint8
+
+// Metadata kinds (control spec, section 3).
+const (
+	MetaMinMax    MetaKind = 0
+	MetaZeroPoint MetaKind = 1
+)
+
+// DequantizationMeta (P2P 3) is carried in a multiplexed frame, without
+// length field (data spec, section 4.2). DType is Float32 or Float64 for
+// MinMax; Min and Max hold float32 values exactly.
+type DequantizationMeta struct {
+	Tag       uint64
+	Kind      MetaKind
+	DType     dtype.Type
+	Min, Max  float64
+	ZeroPoint int64
+	Scale     float32
+}
+
+// Proto and ID of every packet.
+func (C2MRequestSessionRegistration) Proto() Proto     { return C2M }
+func (C2MRequestSessionRegistration) ID() ID           { return 1 }
+func (C2MRequestEstablishP2PConnections) Proto() Proto { return C2M }
+func (C2MRequestEstablishP2PConnections) ID() ID       { return 2 }
+func (C2MP2PConnectionsEstablished) Proto() Proto      { return C2M }
+func (C2MP2PConnectionsEstablished) ID() ID            { return 3 }
+func (C2MCheckPeersPending) Proto() Proto              { return C2M }
+func (C2MCheckPeersPending) ID() ID                    { return 4 }
+func (C2MOptimizeTopology) Proto() Proto               { return C2M }
+func (C2MOptimizeTopology) ID() ID                     { return 5 }
+func (C2MReportPeerBandwidth) Proto() Proto            { return C2M }
+func (C2MReportPeerBandwidth) ID() ID                  { return 6 }
+func (C2MOptimizeTopologyWorkComplete) Proto() Proto   { return C2M }
+func (C2MOptimizeTopologyWorkComplete) ID() ID         { return 7 }
+func (C2MSyncSharedState) Proto() Proto                { return C2M }
+func (C2MSyncSharedState) ID() ID                      { return 8 }
+func (C2MDistSharedStateComplete) Proto() Proto        { return C2M }
+func (C2MDistSharedStateComplete) ID() ID              { return 9 }
+func (C2MCollectiveCommsInitiate) Proto() Proto        { return C2M }
+func (C2MCollectiveCommsInitiate) ID() ID              { return 10 }
+func (C2MCollectiveCommsComplete) Proto() Proto        { return C2M }
+func (C2MCollectiveCommsComplete) ID() ID              { return 11 }
+func (C2MHeartbeat) Proto() Proto                      { return C2M }
+func (C2MHeartbeat) ID() ID                            { return 64 }
+
+func (M2CSessionRegistrationResponse) Proto() Proto { return M2C }
+func (M2CSessionRegistrationResponse) ID() ID       { return 1 }
+func (M2CP2PConnectionInfo) Proto() Proto           { return M2C }
+func (M2CP2PConnectionInfo) ID() ID                 { return 2 }
+func (M2CP2PConnectionsEstablished) Proto() Proto   { return M2C }
+func (M2CP2PConnectionsEstablished) ID() ID         { return 3 }
+func (M2CPeersPendingResponse) Proto() Proto        { return M2C }
+func (M2CPeersPendingResponse) ID() ID              { return 4 }
+func (M2COptimizeTopologyResponse) Proto() Proto    { return M2C }
+func (M2COptimizeTopologyResponse) ID() ID          { return 5 }
+func (M2COptimizeTopologyComplete) Proto() Proto    { return M2C }
+func (M2COptimizeTopologyComplete) ID() ID          { return 6 }
+func (M2CSyncSharedState) Proto() Proto             { return M2C }
+func (M2CSyncSharedState) ID() ID                   { return 7 }
+func (M2CSyncSharedStateComplete) Proto() Proto     { return M2C }
+func (M2CSyncSharedStateComplete) ID() ID           { return 8 }
+func (M2CCollectiveCommsCommence) Proto() Proto     { return M2C }
+func (M2CCollectiveCommsCommence) ID() ID           { return 9 }
+func (M2CCollectiveCommsComplete) Proto() Proto     { return M2C }
+func (M2CCollectiveCommsComplete) ID() ID           { return 10 }
+func (M2CCollectiveCommsAbort) Proto() Proto        { return M2C }
+func (M2CCollectiveCommsAbort) ID() ID              { return 11 }
+func (M2CHeartbeat) Proto() Proto                   { return M2C }
+func (M2CHeartbeat) ID() ID                         { return 64 }
+func (M2CPeerDropped) Proto() Proto                 { return M2C }
+func (M2CPeerDropped) ID() ID                       { return 65 }
+
+func (P2PHello) Proto() Proto               { return P2P }
+func (P2PHello) ID() ID                     { return 1 }
+func (P2PHelloAck) Proto() Proto            { return P2P }
+func (P2PHelloAck) ID() ID                  { return 2 }
+func (DequantizationMeta) Proto() Proto     { return P2P }
+func (DequantizationMeta) ID() ID           { return 3 }
+func (C2SRequestSharedState) Proto() Proto  { return C2S }
+func (C2SRequestSharedState) ID() ID        { return 1 }
+func (S2CSharedStateResponse) Proto() Proto { return S2C }
+func (S2CSharedStateResponse) ID() ID       { return 1 }
+func (C2BHello) Proto() Proto               { return C2B }
+func (C2BHello) ID() ID                     { return 1 }
+func (B2CServerIsBusy) Proto() Proto        { return B2C }
+func (B2CServerIsBusy) ID() ID              { return 1 }
