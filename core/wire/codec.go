@@ -1,11 +1,159 @@
 package wire
 
+import "fmt"
+
 // MaxPacket is the largest length field of an LTV packet that is read
 // (control spec, section 2; the limit of PCCL's peers, ours everywhere).
 const MaxPacket = 64 << 20
 
-// FrameHeaderSize is the size of a multiplexed frame's header (data spec, section 1.3).
-const FrameHeaderSize = 24
+// lenSize and idSize are the two fields before a body.
+const (
+	lenSize = 8
+	idSize  = 2
+)
 
-// MaxFramePayload is the largest payload of a multiplexed frame (PCCL exits above it).
-const MaxFramePayload = 1<<30 - 16
+// Append appends p as it travels on an LTV socket (length, id, body,
+// extension block if there is one) and returns the extended slice. p is one
+// of this package's structs, by value; anything else panics.
+func Append(dst []byte, p Packet) []byte {
+	start := len(dst)
+	dst = append(dst, make([]byte, lenSize)...)
+	dst = appendU16(dst, uint16(p.ID()))
+	dst = AppendBody(dst, p)
+	putU64(dst[start:], uint64(len(dst)-start-lenSize))
+	return dst
+}
+
+// AppendBody appends the body of p, extension block included, without length
+// and id (control spec, section 4), and returns the extended slice.
+//
+// Addresses: IPv4-mapped IPv6 addresses are written as IPv4, zones are lost,
+// and the zero AddrPort is written as 0.0.0.0:0. The three lists of
+// M2CSyncSharedState share one count, that of Keys; missing hashes and hash
+// types are written as 0.
+func AppendBody(dst []byte, p Packet) []byte {
+	switch p := p.(type) {
+	case C2MRequestSessionRegistration:
+		dst = appendU16(dst, p.P2PPort)
+		dst = appendU16(dst, p.SharedStatePort)
+		dst = appendU16(dst, p.BenchmarkPort)
+		dst = appendU32(dst, p.PeerGroup)
+		return appendExt(dst, p.Ext)
+	case C2MRequestEstablishP2PConnections:
+		return appendBool(dst, p.AcceptNewPeers)
+	case C2MP2PConnectionsEstablished:
+		return appendUUIDs(appendBool(dst, p.Success), p.FailedPeers)
+	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MHeartbeat,
+		M2CSyncSharedStateComplete, M2CHeartbeat:
+		return dst
+	case C2MReportPeerBandwidth:
+		return appendF64(append(dst, p.To[:]...), p.Mbps)
+	case C2MSyncSharedState:
+		dst = append(appendU64(dst, p.Revision), byte(p.Strategy))
+		dst = appendU64(dst, uint64(len(p.Entries)))
+		for i := range p.Entries {
+			dst = appendStateEntry(dst, &p.Entries[i])
+		}
+		return dst
+	case C2MDistSharedStateComplete:
+		return appendExt(dst, p.Ext)
+	case C2MCollectiveCommsInitiate:
+		dst = appendU64(appendU64(dst, p.Tag), p.Count)
+		return append(dst, byte(p.DType), byte(p.Op))
+	case C2MCollectiveCommsComplete:
+		return appendBool(appendU64(dst, p.Tag), p.WasAborted)
+
+	case M2CSessionRegistrationResponse:
+		dst = append(appendBool(dst, p.Accepted), p.UUID[:]...)
+		return appendExt(dst, p.Ext)
+	case M2CP2PConnectionInfo:
+		return appendConnectionInfo(dst, &p)
+	case M2CP2PConnectionsEstablished:
+		return appendUUIDs(appendBool(dst, p.Success), p.Ring)
+	case M2CPeersPendingResponse:
+		return appendBool(dst, p.PeersPending)
+	case M2COptimizeTopologyResponse:
+		dst = appendU64(dst, uint64(len(p.Requests)))
+		for i := range p.Requests {
+			q := &p.Requests[i]
+			dst = append(append(dst, q.From[:]...), q.To[:]...)
+			dst = appendAddr(dst, q.Addr)
+		}
+		return dst
+	case M2COptimizeTopologyComplete:
+		return appendUUIDs(appendBool(dst, p.Success), p.Ring)
+	case M2CSyncSharedState:
+		return appendSyncVerdict(dst, &p)
+	case M2CCollectiveCommsCommence:
+		return appendU64(appendU64(dst, p.Tag), p.SeqNr)
+	case M2CCollectiveCommsComplete:
+		return appendU64(dst, p.Tag)
+	case M2CCollectiveCommsAbort:
+		return appendExt(appendBool(appendU64(dst, p.Tag), p.Aborted), p.Ext)
+	case M2CPeerDropped:
+		dst = appendAddr(append(dst, p.UUID[:]...), p.Addr)
+		return appendString(appendU32(dst, p.Group), p.Reason)
+
+	case P2PHello:
+		return appendExt(appendU32(append(dst, p.UUID[:]...), p.Number), p.Ext)
+	case P2PHelloAck:
+		return appendExt(dst, p.Ext)
+	case DequantizationMeta:
+		return appendMetaBody(dst, &p)
+	case C2SRequestSharedState:
+		return appendStrings(dst, p.Keys)
+	case S2CSharedStateResponse:
+		dst = appendU64(append(dst, byte(p.Status)), p.Revision)
+		dst = appendU64(dst, uint64(len(p.Entries)))
+		for _, e := range p.Entries {
+			dst = appendU64(appendString(dst, e.Key), e.Size)
+		}
+		return dst
+	case C2BHello:
+		return append(dst, p.UUID[:]...)
+	case B2CServerIsBusy:
+		return appendBool(dst, p.IsBusy)
+	}
+	panic(fmt.Sprintf("wire: %T is not a packet of this package", p))
+}
+
+func appendStateEntry(dst []byte, e *StateEntry) []byte {
+	dst = appendU64(appendString(dst, e.Key), e.Hash)
+	dst = appendU64(append(dst, byte(e.HashType)), e.NumElements)
+	return appendBool(append(dst, byte(e.DType)), e.AllowInequality)
+}
+
+func appendConnectionInfo(dst []byte, p *M2CP2PConnectionInfo) []byte {
+	dst = appendBool(dst, p.Unchanged)
+	dst = appendU64(dst, p.GlobalWorldSize)
+	dst = appendU64(dst, p.LocalWorldSize)
+	dst = appendU64(dst, p.NumDistinctGroup)
+	dst = appendU64(dst, p.LargestGroupSize)
+	if !p.Unchanged {
+		dst = appendU64(dst, uint64(len(p.Peers)))
+		for i := range p.Peers {
+			dst = append(appendAddr(dst, p.Peers[i].Addr), p.Peers[i].UUID[:]...)
+		}
+	}
+	return appendExt(dst, p.Ext)
+}
+
+func appendSyncVerdict(dst []byte, p *M2CSyncSharedState) []byte {
+	dst = appendAddr(appendBool(dst, p.IsOutdated), p.Distributor)
+	dst = appendStrings(dst, p.Keys)
+	for i := range p.Keys {
+		var h uint64
+		if i < len(p.Hashes) {
+			h = p.Hashes[i]
+		}
+		dst = appendU64(dst, h)
+	}
+	for i := range p.Keys {
+		var t HashType
+		if i < len(p.HashTypes) {
+			t = p.HashTypes[i]
+		}
+		dst = append(dst, byte(t))
+	}
+	return appendExt(dst, p.Ext)
+}

@@ -1,0 +1,305 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"io"
+	"math"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+func requireProtocol(t testing.TB, err error) {
+	t.Helper()
+	var e *errs.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, errs.Protocol, e.Code)
+}
+
+// Control spec, section 4: the packets of our own in their documented form
+// (docs/extensions.md).
+func TestOwnPackets(t *testing.T) {
+	u := vectorUUID("u(0x01)")
+	for _, c := range []struct {
+		p   Packet
+		hex string
+	}{
+		{C2MHeartbeat{}, "00000000000000020040"},
+		{M2CHeartbeat{}, "00000000000000020040"},
+		{
+			M2CPeerDropped{UUID: u, Addr: netip.MustParseAddrPort("10.1.2.3:48150"), Group: 7, Reason: "gone"},
+			"0000000000000029" + "0041" + "0102030405060708090a0b0c0d0e0f10" + "010a010203bc16" + "00000007" + "0000000000000004676f6e65",
+		},
+	} {
+		require.Equal(t, c.hex, hex.EncodeToString(Append(nil, c.p)))
+		got, err := Decode(c.p.Proto(), c.p.ID(), unhex(t, c.hex)[10:])
+		require.NoError(t, err)
+		require.Equal(t, c.p, got)
+	}
+}
+
+// Control spec, section 2: socket address.
+func TestAddresses(t *testing.T) {
+	for in, want := range map[string]string{
+		"127.0.0.1:1":          "017f0000010001",
+		"[::ffff:127.0.0.1]:1": "017f0000010001",
+		"[::1]:258":            "00000000000000000000000000000000010102",
+		"[fe80::1%eth0]:2":     "00fe8000000000000000000000000000010002",
+	} {
+		require.Equal(t, want, hex.EncodeToString(appendAddr(nil, netip.MustParseAddrPort(in))), in)
+	}
+	require.Equal(t, "01000000000000", hex.EncodeToString(appendAddr(nil, netip.AddrPort{})))
+}
+
+// Control spec, section 2: any non-zero value reads as true.
+func TestAnyNonZeroIsTrue(t *testing.T) {
+	p, err := Decode(C2M, 2, []byte{0x80})
+	require.NoError(t, err)
+	require.Equal(t, C2MRequestEstablishP2PConnections{true}, p)
+}
+
+func TestUnknownPacket(t *testing.T) {
+	for _, c := range []UnknownPacketError{
+		{C2M, 0}, {C2M, 12}, {C2M, 65}, {M2C, 12}, {P2P, 4}, {C2S, 2}, {S2C, 2}, {C2B, 2}, {B2C, 2}, {Proto(99), 1}, {C2M, math.MaxUint16},
+	} {
+		_, err := Decode(c.Proto, c.ID, nil)
+		var e *UnknownPacketError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, c, *e)
+		require.ErrorIs(t, err, errs.Protocol)
+		require.Equal(t, errs.Protocol, errs.CodeOf(err))
+	}
+}
+
+func TestForeignPacketPanics(t *testing.T) {
+	require.Panics(t, func() { Append(nil, foreign{}) })
+}
+
+type foreign struct{}
+
+func (foreign) Proto() Proto { return C2M }
+func (foreign) ID() ID       { return 1 }
+
+func TestParseUUID(t *testing.T) {
+	u := UUID{0xde, 0xad, 15: 1}
+	for _, s := range []string{u.String(), hex.EncodeToString(u[:]), strings.ToUpper(u.String())} {
+		got, err := ParseUUID(s)
+		require.NoError(t, err)
+		require.Equal(t, u, got)
+	}
+	for _, s := range []string{"", "dead", u.String() + "0", strings.ReplaceAll(u.String(), "-", "_"), strings.Repeat("g", 32), strings.Repeat("x", 1<<20)} {
+		_, err := ParseUUID(s)
+		require.ErrorIs(t, err, errs.InvalidArgument)
+		require.Less(t, len(err.Error()), 200)
+	}
+}
+
+// allocated returns the bytes that f allocates in total.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// Counts and string lengths that lie do not cost memory (quirks Q3, Q25).
+func TestHostileCounts(t *testing.T) {
+	for _, n := range []uint64{1 << 20, 1 << 32, 1 << 60, math.MaxUint64, math.MaxUint64 / 16} {
+		count := binary.BigEndian.AppendUint64(nil, n)
+		for name, body := range map[string][]byte{
+			"C2M 3": append([]byte{1}, count...), "C2M 8": append(make([]byte, 9), count...),
+			"C2M 8 key": append(append(make([]byte, 9), 0, 0, 0, 0, 0, 0, 0, 1), append(count, make([]byte, 40)...)...),
+			"M2C 2":     append(make([]byte, 33), count...), "M2C 3": append([]byte{1}, count...), "M2C 5": count,
+			"M2C 6": append([]byte{1}, count...), "M2C 7": append([]byte{1, 1, 0, 0, 0, 0, 0, 0}, count...),
+			"C2S 1": count, "S2C 1": append(make([]byte, 9), count...),
+		} {
+			var proto Proto
+			for i, p := range protoNames {
+				if strings.HasPrefix(name, p) {
+					proto = Proto(i)
+				}
+			}
+			id := ID(name[4] - '0')
+			body = append(body, make([]byte, 64)...)
+			got := allocated(func() {
+				_, err := Decode(proto, id, body)
+				requireProtocol(t, err)
+			})
+			require.Less(t, got, uint64(64<<10), "%s with count %d", name, n)
+		}
+	}
+}
+
+// Control spec, section 2, length limits on the receiving side.
+func TestReadLengthLimits(t *testing.T) {
+	for _, n := range []uint64{0, 1, 1001, MaxPacket, 1 << 40, math.MaxUint64} {
+		r := bytes.NewReader(append(binary.BigEndian.AppendUint64(nil, n), make([]byte, 100)...))
+		_, err := Read(r, C2M, 1000)
+		requireProtocol(t, err)
+		require.Equal(t, 100, r.Len(), "nothing behind the length field is read")
+
+		s := NewScanner(C2M, 1000)
+		s.Feed(binary.BigEndian.AppendUint64(nil, n))
+		for range 2 {
+			_, ok, err := s.Next()
+			require.False(t, ok)
+			requireProtocol(t, err)
+		}
+	}
+	p, err := Read(bytes.NewReader(Append(nil, C2MCheckPeersPending{})), C2M, 2)
+	require.NoError(t, err)
+	require.Equal(t, C2MCheckPeersPending{}, p)
+}
+
+// An announced length that never arrives costs one read step, not the length.
+func TestReadMemoryFollowsArrival(t *testing.T) {
+	head := binary.BigEndian.AppendUint64(nil, MaxPacket)
+	for _, sent := range []int{0, 1, readStep, 3 * readStep} {
+		in := append(bytes.Clone(head), make([]byte, sent)...)
+		got := allocated(func() {
+			_, err := Read(bytes.NewReader(in), C2M, MaxPacket)
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		})
+		require.Less(t, got, uint64(4*(sent+readStep)+(32<<10)))
+	}
+}
+
+func TestReadLargePacket(t *testing.T) {
+	big := C2SRequestSharedState{Keys: []string{strings.Repeat("k", 5*readStep+17), "", "b"}}
+	raw := Append(Append(nil, big), C2SRequestSharedState{})
+	r := iotest.HalfReader(bytes.NewReader(raw))
+	p, err := Read(r, C2S, MaxPacket)
+	require.NoError(t, err)
+	require.Equal(t, big, p)
+	p, err = Read(r, C2S, MaxPacket)
+	require.NoError(t, err)
+	require.Equal(t, C2SRequestSharedState{}, p)
+	_, err = Read(r, C2S, MaxPacket)
+	require.Equal(t, io.EOF, err)
+}
+
+func TestReadErrors(t *testing.T) {
+	raw := Append(nil, C2MCollectiveCommsComplete{Tag: 1})
+	for n := range raw {
+		_, err := Read(bytes.NewReader(raw[:n]), C2M, MaxPacket)
+		if n == 0 {
+			require.Equal(t, io.EOF, err)
+		} else {
+			require.Equal(t, io.ErrUnexpectedEOF, err)
+		}
+	}
+	broken := errors.New("broken")
+	_, err := Read(io.MultiReader(bytes.NewReader(raw[:12]), iotest.ErrReader(broken)), C2M, MaxPacket)
+	require.ErrorIs(t, err, broken)
+}
+
+// A packet that cannot be decoded does not spoil the ones behind it.
+func TestScannerGoesOnAfterBadPacket(t *testing.T) {
+	s := NewScanner(C2M, MaxPacket)
+	s.Feed([]byte{0, 0, 0, 0, 0, 0, 0, 2, 0, 99})
+	s.Feed([]byte{0, 0, 0, 0, 0, 0, 0, 2, 0, 11})
+	s.Feed(Append(nil, C2MOptimizeTopology{}))
+	_, ok, err := s.Next()
+	require.False(t, ok)
+	require.ErrorAs(t, err, new(*UnknownPacketError))
+	_, ok, err = s.Next()
+	require.False(t, ok)
+	requireProtocol(t, err)
+	p, ok, err := s.Next()
+	require.True(t, ok)
+	require.NoError(t, err)
+	require.Equal(t, C2MOptimizeTopology{}, p)
+	_, ok, err = s.Next()
+	require.False(t, ok)
+	require.NoError(t, err)
+	require.Empty(t, s.Rest())
+}
+
+// A scanner lets go of the memory of a large packet.
+func TestScannerReleasesLargeBuffer(t *testing.T) {
+	s := NewScanner(C2S, MaxPacket)
+	s.Feed(Append(nil, C2SRequestSharedState{Keys: []string{strings.Repeat("k", 1<<20)}}))
+	_, ok, err := s.Next()
+	require.True(t, ok)
+	require.NoError(t, err)
+	s.Feed([]byte{0})
+	require.LessOrEqual(t, cap(s.buf), readStep)
+}
+
+// Data spec, section 1.3: header bytes and receiver rules (quirk Q24).
+func TestFrameHeader(t *testing.T) {
+	var b [FrameHeaderSize]byte
+	PutFrameHeader(&b, 20, 1, 258)
+	require.Equal(t, "000000000000002400000000000000010000000000000102", hex.EncodeToString(b[:]))
+	for _, payload := range []int{1, 20, MaxFramePayload} {
+		PutFrameHeader(&b, payload, math.MaxUint64, 7)
+		n, tag, stream, err := ParseFrameHeader(&b)
+		require.NoError(t, err)
+		require.Equal(t, []any{payload, uint64(math.MaxUint64), uint64(7)}, []any{n, tag, stream})
+	}
+	for _, length := range []uint64{0, 1, 15, 16, 1<<30 + 1, 1 << 63, math.MaxUint64} {
+		binary.BigEndian.PutUint64(b[:], length)
+		_, _, _, err := ParseFrameHeader(&b)
+		requireProtocol(t, err)
+	}
+}
+
+// Data spec, section 4.2: payloads of metadata frames and their sizes.
+func TestMetaFrames(t *testing.T) {
+	for want, m := range map[string]DequantizationMeta{
+		"00030000000000000005000a0000c0bf00001040":                 {Tag: 5, DType: dtype.Float32, Min: -1.5, Max: 2.25},
+		"00030000000000000005000b000000000000f8bf0000000000000240": {Tag: 5, DType: dtype.Float64, Min: -1.5, Max: 2.25},
+		"000300000000000000050107fffffffffffffffd0a0000803f":       {Tag: 5, Kind: MetaZeroPoint, ZeroPoint: -3, Scale: 1},
+	} {
+		raw := AppendMeta(nil, &m)
+		require.Equal(t, want, hex.EncodeToString(raw))
+		require.LessOrEqual(t, len(raw), MaxMetaSize)
+		got, err := DecodeMeta(append(raw, 1, 2, 3))
+		require.NoError(t, err)
+		require.Equal(t, m, got)
+		for n := range raw {
+			_, err := DecodeMeta(raw[:n])
+			requireProtocol(t, err)
+		}
+	}
+}
+
+// Quirk Q28: the metadata of an empty chunk, and other forms that are not ours.
+func TestMetaRefused(t *testing.T) {
+	for _, s := range []string{
+		"000300000000000000050000",                           // what PCCL sends for an empty chunk
+		"000300000000000000050000" + strings.Repeat("0", 32), // the same, padded
+		"00010000000000000005000a0000c0bf00001040",           // another packet
+		"00030000000000000005020a0000c0bf00001040",           // unknown kind
+		"000300000000000000050105fffffffffffffffd0a0000803f", // zero point of another type
+		"000300000000000000050107fffffffffffffffd0b0000803f", // scale of another type
+	} {
+		_, err := DecodeMeta(unhex(t, s))
+		requireProtocol(t, err)
+	}
+}
+
+func TestMetaDoesNotAllocate(t *testing.T) {
+	m := DequantizationMeta{Tag: 5, Kind: MetaZeroPoint, ZeroPoint: -3, Scale: 1}
+	buf := make([]byte, 0, MaxMetaSize)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		raw := AppendMeta(buf, &m)
+		if got, err := DecodeMeta(raw); err != nil || got != m {
+			panic("metadata changed")
+		}
+		if _, err := DecodeMeta(raw[:5]); err == nil {
+			panic("short metadata accepted")
+		}
+	}))
+}

@@ -1,0 +1,211 @@
+package wire
+
+import (
+	"fmt"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+var protoNames = [...]string{"C2M", "M2C", "P2P", "C2S", "S2C", "C2B", "B2C"}
+
+// String returns the name of the direction as the specification has it, such as "C2M".
+func (p Proto) String() string {
+	if int(p) < len(protoNames) {
+		return protoNames[p]
+	}
+	return fmt.Sprintf("proto(%d)", uint8(p))
+}
+
+// UnknownPacketError says that a packet id means nothing in its direction.
+// errors.Is(err, errs.Protocol) holds for it.
+type UnknownPacketError struct {
+	Proto Proto
+	ID    ID
+}
+
+// Error names the direction and the id.
+func (e *UnknownPacketError) Error() string {
+	return fmt.Sprintf("gopccl: decode packet: unknown packet %v %d", e.Proto, e.ID)
+}
+
+// Unwrap returns errs.Protocol.
+func (e *UnknownPacketError) Unwrap() error { return errs.Protocol }
+
+// Decode turns the body of packet id of direction proto (without length and
+// id) into its struct. It keeps no reference to body. Bytes after the last
+// field are ignored unless they are an extension block (control spec, section
+// 2). Enumerations are not judged: a strategy, type or op that does not exist
+// decodes to its number.
+//
+// Errors: *UnknownPacketError; *errs.Error with code Protocol if the body is
+// shorter than its fields say. Memory is at most a small multiple of
+// len(body), whatever its counts claim.
+func Decode(proto Proto, id ID, body []byte) (Packet, error) {
+	r := &reader{b: body}
+	p := decode(proto, id, r)
+	if p == nil {
+		return nil, &UnknownPacketError{Proto: proto, ID: id}
+	}
+	if r.short {
+		return nil, errs.New(errs.Protocol, "decode packet",
+			fmt.Errorf("%v %d (%T): a body of %d bytes is too short for its fields", proto, id, p, len(body)))
+	}
+	return p, nil
+}
+
+// decode returns nil for an unknown id. Struct literals list the fields in
+// wire order; Go evaluates the calls in that order.
+func decode(proto Proto, id ID, r *reader) Packet {
+	switch proto {
+	case C2M:
+		return decodeC2M(id, r)
+	case M2C:
+		return decodeM2C(id, r)
+	case P2P:
+		switch id {
+		case 1:
+			return P2PHello{UUID: r.uuid(), Number: r.u32(), Ext: r.ext()}
+		case 2:
+			return P2PHelloAck{Ext: r.ext()}
+		case 3:
+			return r.meta()
+		}
+	case C2S:
+		if id == 1 {
+			return C2SRequestSharedState{Keys: r.strings()}
+		}
+	case S2C:
+		if id == 1 {
+			return S2CSharedStateResponse{
+				Status: StateStatus(r.u8()), Revision: r.u64(),
+				Entries: list(r, minStateSize, func(r *reader) StateSize { return StateSize{Key: r.string(), Size: r.u64()} }),
+			}
+		}
+	case C2B:
+		if id == 1 {
+			return C2BHello{UUID: r.uuid()}
+		}
+	case B2C:
+		if id == 1 {
+			return B2CServerIsBusy{IsBusy: r.bool()}
+		}
+	}
+	return nil
+}
+
+func decodeC2M(id ID, r *reader) Packet {
+	switch id {
+	case 1:
+		return C2MRequestSessionRegistration{
+			P2PPort: r.u16(), SharedStatePort: r.u16(), BenchmarkPort: r.u16(), PeerGroup: r.u32(), Ext: r.ext(),
+		}
+	case 2:
+		return C2MRequestEstablishP2PConnections{AcceptNewPeers: r.bool()}
+	case 3:
+		return C2MP2PConnectionsEstablished{Success: r.bool(), FailedPeers: r.uuids()}
+	case 4:
+		return C2MCheckPeersPending{}
+	case 5:
+		return C2MOptimizeTopology{}
+	case 6:
+		return C2MReportPeerBandwidth{To: r.uuid(), Mbps: r.f64()}
+	case 7:
+		return C2MOptimizeTopologyWorkComplete{}
+	case 8:
+		return C2MSyncSharedState{
+			Revision: r.u64(), Strategy: Strategy(r.u8()),
+			Entries: list(r, minStateEntry, (*reader).stateEntry),
+		}
+	case 9:
+		return C2MDistSharedStateComplete{Ext: r.ext()}
+	case 10:
+		return C2MCollectiveCommsInitiate{Tag: r.u64(), Count: r.u64(), DType: dtype.Type(r.u8()), Op: dtype.Op(r.u8())}
+	case 11:
+		return C2MCollectiveCommsComplete{Tag: r.u64(), WasAborted: r.bool()}
+	case 64:
+		return C2MHeartbeat{}
+	}
+	return nil
+}
+
+func decodeM2C(id ID, r *reader) Packet {
+	switch id {
+	case 1:
+		return M2CSessionRegistrationResponse{Accepted: r.bool(), UUID: r.uuid(), Ext: r.ext()}
+	case 2:
+		p := M2CP2PConnectionInfo{
+			Unchanged: r.bool(), GlobalWorldSize: r.u64(), LocalWorldSize: r.u64(),
+			NumDistinctGroup: r.u64(), LargestGroupSize: r.u64(),
+		}
+		if !p.Unchanged {
+			p.Peers = list(r, minEndpoint, func(r *reader) PeerEndpoint { return PeerEndpoint{Addr: r.addr(), UUID: r.uuid()} })
+		}
+		p.Ext = r.ext()
+		return p
+	case 3:
+		return M2CP2PConnectionsEstablished{Success: r.bool(), Ring: r.uuids()}
+	case 4:
+		return M2CPeersPendingResponse{PeersPending: r.bool()}
+	case 5:
+		return M2COptimizeTopologyResponse{Requests: list(r, minBandwidth, func(r *reader) BandwidthRequest {
+			return BandwidthRequest{From: r.uuid(), To: r.uuid(), Addr: r.addr()}
+		})}
+	case 6:
+		return M2COptimizeTopologyComplete{Success: r.bool(), Ring: r.uuids()}
+	case 7:
+		return r.syncVerdict()
+	case 8:
+		return M2CSyncSharedStateComplete{}
+	case 9:
+		return M2CCollectiveCommsCommence{Tag: r.u64(), SeqNr: r.u64()}
+	case 10:
+		return M2CCollectiveCommsComplete{Tag: r.u64()}
+	case 11:
+		return M2CCollectiveCommsAbort{Tag: r.u64(), Aborted: r.bool(), Ext: r.ext()}
+	case 64:
+		return M2CHeartbeat{}
+	case 65:
+		return M2CPeerDropped{UUID: r.uuid(), Addr: r.addr(), Group: r.u32(), Reason: r.string()}
+	}
+	return nil
+}
+
+func (r *reader) stateEntry() StateEntry {
+	return StateEntry{
+		Key: r.string(), Hash: r.u64(), HashType: HashType(r.u8()), NumElements: r.u64(),
+		DType: dtype.Type(r.u8()), AllowInequality: r.bool(),
+	}
+}
+
+// syncVerdict reads M2C 7, whose three lists share one count.
+func (r *reader) syncVerdict() M2CSyncSharedState {
+	p := M2CSyncSharedState{IsOutdated: r.bool(), Distributor: r.addr()}
+	k := r.count(minSyncKey)
+	if k > 0 {
+		p.Keys = make([]string, k)
+		p.Hashes = make([]uint64, k)
+		p.HashTypes = make([]HashType, k)
+	}
+	for i := range p.Keys {
+		p.Keys[i] = r.string()
+	}
+	for i := range p.Hashes {
+		p.Hashes[i] = r.u64()
+	}
+	for i := range p.HashTypes {
+		p.HashTypes[i] = HashType(r.u8())
+	}
+	p.Ext = r.ext()
+	return p
+}
+
+// meta reads P2P 3. What metaBody finds wrong with it counts as a body that
+// does not fit its fields.
+func (r *reader) meta() DequantizationMeta {
+	m, err := r.metaBody()
+	if err != nil {
+		r.short = true
+	}
+	return m
+}

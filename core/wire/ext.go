@@ -1,0 +1,156 @@
+package wire
+
+import (
+	"math"
+	"net/netip"
+	"time"
+	"unicode/utf8"
+)
+
+// The extension block (docs/extensions.md) starts right after the last field
+// of a body: magic, u32 size of the entries, then entries of u16 type, u16
+// size, value.
+const extMagic = "gopcclX1"
+
+// Bounds of an extension block.
+const (
+	// MaxExtBlock is the largest size of a block's entries, in bytes.
+	MaxExtBlock = 64 << 10
+	// MaxReason is the largest reason, in bytes; longer ones are cut.
+	MaxReason = 512
+	// MaxDistributors is the number of distributors that a block carries; more are left out.
+	MaxDistributors = 128
+)
+
+// Entry types of an extension block.
+const (
+	extNative            = 1
+	extHeartbeatInterval = 2
+	extHeartbeatTimeout  = 3
+	extGroupNative       = 4
+	extDistributors      = 5
+	extFailed            = 6
+	extReason            = 7
+	extReasonCode        = 8
+)
+
+func appendExt(dst []byte, x Ext) []byte {
+	if x.IsZero() {
+		return dst
+	}
+	dst = append(dst, extMagic...)
+	at := len(dst)
+	dst = appendU32(dst, 0)
+	flag := func(kind uint16, on bool) {
+		if on {
+			dst = appendU16(appendU16(dst, kind), 0)
+		}
+	}
+	flag(extNative, x.Native)
+	for _, t := range []struct {
+		kind uint16
+		d    time.Duration
+	}{{extHeartbeatInterval, x.HeartbeatInterval}, {extHeartbeatTimeout, x.HeartbeatTimeout}} {
+		if t.d > 0 {
+			dst = appendU32(appendU16(appendU16(dst, t.kind), 4), milliseconds(t.d))
+		}
+	}
+	flag(extGroupNative, x.GroupNative)
+	if n := min(len(x.Distributors), MaxDistributors); n > 0 {
+		dst = appendU16(dst, extDistributors)
+		sizeAt := len(dst)
+		dst = appendU16(dst, 0)
+		for _, a := range x.Distributors[:n] {
+			dst = appendAddr(dst, a)
+		}
+		size := len(dst) - sizeAt - 2
+		dst[sizeAt], dst[sizeAt+1] = byte(size>>8), byte(size)
+	}
+	flag(extFailed, x.Failed)
+	if x.Reason != "" {
+		reason := cutString(x.Reason, MaxReason)
+		dst = append(appendU16(appendU16(dst, extReason), uint16(len(reason))), reason...)
+	}
+	if x.ReasonCode != 0 {
+		dst = appendU16(appendU16(appendU16(dst, extReasonCode), 2), x.ReasonCode)
+	}
+	size := uint32(len(dst) - at - 4)
+	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
+	return dst
+}
+
+// milliseconds rounds d up, so that a positive duration never becomes "none".
+func milliseconds(d time.Duration) uint32 {
+	ms := (d-1)/time.Millisecond + 1
+	return uint32(min(int64(ms), math.MaxUint32))
+}
+
+// cutString returns at most n bytes of s and cuts no valid rune in two.
+func cutString(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for i := n; i > n-utf8.UTFMax; i-- {
+		if utf8.RuneStart(s[i]) {
+			return s[:i]
+		}
+	}
+	return s[:n]
+}
+
+// ext reads the rest of a body as an extension block. Anything else than an
+// undamaged block, more bytes behind it included, is nobody's error: a PCCL
+// end may send whatever it likes there.
+func (r *reader) ext() Ext {
+	if r.short || len(r.b) < len(extMagic)+4 || string(r.b[:len(extMagic)]) != extMagic {
+		return Ext{}
+	}
+	block := reader{b: r.b[len(extMagic):]}
+	size := block.u32()
+	if size > MaxExtBlock || uint64(size) > uint64(len(block.b)) {
+		return Ext{}
+	}
+	block.b = block.b[:size]
+	var x Ext
+	for len(block.b) > 0 {
+		kind := block.u16()
+		value := reader{b: block.take(int(block.u16()))}
+		if block.short {
+			return Ext{}
+		}
+		switch kind {
+		case extNative:
+			x.Native = true
+		case extHeartbeatInterval:
+			x.HeartbeatInterval = time.Duration(value.u32()) * time.Millisecond
+		case extHeartbeatTimeout:
+			x.HeartbeatTimeout = time.Duration(value.u32()) * time.Millisecond
+		case extGroupNative:
+			x.GroupNative = true
+		case extDistributors:
+			x.Distributors = value.distributors()
+		case extFailed:
+			x.Failed = true
+		case extReason:
+			x.Reason = cutString(string(value.b), MaxReason)
+		case extReasonCode:
+			x.ReasonCode = value.u16()
+		}
+		if value.short {
+			return Ext{}
+		}
+	}
+	return x
+}
+
+func (r *reader) distributors() []netip.AddrPort {
+	var out []netip.AddrPort
+	for len(r.b) > 0 && len(out) < MaxDistributors {
+		a := r.addr()
+		if r.short {
+			return nil
+		}
+		out = append(out, a)
+	}
+	return out
+}
