@@ -1,0 +1,90 @@
+package platform
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+)
+
+// Class says what an error of the network or the system means, whatever its
+// number is on this system. The zero value is ClassNone.
+type Class string
+
+// Classes of errors.
+const (
+	// ClassNone is the class of a nil error.
+	ClassNone Class = ""
+	// ClassOther is every error that fits no other class.
+	ClassOther Class = "other"
+	// ClassRefused: nobody listens there.
+	ClassRefused Class = "refused"
+	// ClassReset: the other end broke the connection, or it broke on the way.
+	ClassReset Class = "reset"
+	// ClassEnded: the other end closed the connection in good order.
+	ClassEnded Class = "ended"
+	// ClassTimeout: a deadline passed, or the other end stopped answering.
+	ClassTimeout Class = "timeout"
+	// ClassUnreachable: no route to the host or network.
+	ClassUnreachable Class = "unreachable"
+	// ClassAddrInUse: another socket holds the address.
+	ClassAddrInUse Class = "address in use"
+	// ClassAddrUnavailable: the address is not one of this host.
+	ClassAddrUnavailable Class = "address unavailable"
+	// ClassTooManyFiles: the process or the system has no descriptor left.
+	ClassTooManyFiles Class = "too many files"
+	// ClassNoMemory: the system has no buffers left.
+	ClassNoMemory Class = "no memory"
+	// ClassInterrupted: a signal came in between; try again.
+	ClassInterrupted Class = "interrupted"
+	// ClassWouldBlock: not now; wait until the socket is ready.
+	ClassWouldBlock Class = "would block"
+	// ClassPermission: the system forbids it.
+	ClassPermission Class = "permission"
+	// ClassClosed: this end closed the connection, or it was never open.
+	ClassClosed Class = "closed"
+	// ClassCanceled: a context was canceled.
+	ClassCanceled Class = "canceled"
+)
+
+// Temporary reports whether the same call may succeed a moment later without
+// anybody doing anything about it.
+func (c Class) Temporary() bool {
+	switch c {
+	case ClassInterrupted, ClassWouldBlock, ClassTooManyFiles, ClassNoMemory:
+		return true
+	}
+	return false
+}
+
+// Classify returns the class of err, looking through every wrapper. No number
+// of an operating system leaves this package.
+func Classify(err error) Class {
+	if err == nil {
+		return ClassNone
+	}
+	// Go's own errors first: a deadline, a closed connection and a canceled
+	// context look the same on every system.
+	switch {
+	case errors.Is(err, context.Canceled):
+		return ClassCanceled
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return ClassTimeout
+	case errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe):
+		return ClassClosed
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return ClassEnded
+	}
+	if c := native.Kind(err); c != ClassNone {
+		return c
+	}
+	var ne net.Error
+	if errors.As(err, &ne) && ne.Timeout() {
+		return ClassTimeout
+	}
+	if errors.Is(err, os.ErrPermission) {
+		return ClassPermission
+	}
+	return ClassOther
+}

@@ -1,0 +1,25 @@
+package darwin
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// SetDropTime sets TCP_RXT_CONNDROPTIME: the connection breaks when sent data
+// had to be repeated for d (rounded up to whole seconds).
+func SetDropTime(fd uintptr, d time.Duration) error {
+	s := (d + time.Second - 1) / time.Second
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_RXT_CONNDROPTIME, int(s)))
+}
+
+// OpenDescriptors counts the open descriptors of this process, without the
+// one that the counting itself needs.
+func OpenDescriptors() (int, error) {
+	names, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		return 0, err
+	}
+	return len(names) - 1, nil
+}

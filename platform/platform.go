@@ -1,0 +1,36 @@
+package platform
+
+import "time"
+
+// OS is what the module asks of an operating system beyond the standard
+// library. A method whose answer is ErrUnsupported has no equivalent on the
+// system; callers treat that as "leave it as it is".
+type OS interface {
+	// Name is the system's name as in GOOS, or "portable".
+	Name() string
+	// Kind names the class of an error number, "" if it has none. See Classify.
+	Kind(err error) Class
+	// SetUserTimeout bounds how long sent data may stay unacknowledged.
+	SetUserTimeout(fd uintptr, d time.Duration) error
+	// SetQuickAck makes the system acknowledge what it receives at once,
+	// until it changes its mind: it has to be repeated.
+	SetQuickAck(fd uintptr) error
+	// Congestion returns the name of the congestion control of a connection.
+	Congestion(fd uintptr) (string, error)
+	// SetCongestion chooses the congestion control of a connection by name.
+	SetCongestion(fd uintptr, name string) error
+	// RTT returns the smoothed round trip time of a connection.
+	RTT(fd uintptr) (time.Duration, error)
+	// PrepareListener sets what a listening socket needs before it is bound.
+	PrepareListener(fd uintptr) error
+	// OpenHandles counts the open descriptors or handles of this process.
+	OpenHandles() (int, error)
+}
+
+// Native returns the operating system that the program runs on.
+func Native() OS { return native }
+
+// OpenHandles returns the number of descriptors (Windows: handles) that this
+// process has open, for leak tests. The error is errors.ErrUnsupported where
+// the system does not tell.
+func OpenHandles() (int, error) { return native.OpenHandles() }

@@ -1,0 +1,24 @@
+//go:build !linux && !darwin && !windows
+
+package platform
+
+import (
+	"errors"
+	"time"
+)
+
+var native OS = system{}
+
+// system is the portable fallback: Classify knows the errors of the standard
+// library, every option is left as it is.
+type system struct{}
+
+func (system) Name() string                                { return "portable" }
+func (system) Kind(error) Class                            { return ClassNone }
+func (system) SetUserTimeout(uintptr, time.Duration) error { return errors.ErrUnsupported }
+func (system) SetQuickAck(uintptr) error                   { return errors.ErrUnsupported }
+func (system) Congestion(uintptr) (string, error)          { return "", errors.ErrUnsupported }
+func (system) SetCongestion(uintptr, string) error         { return errors.ErrUnsupported }
+func (system) RTT(uintptr) (time.Duration, error)          { return 0, errors.ErrUnsupported }
+func (system) PrepareListener(uintptr) error               { return nil }
+func (system) OpenHandles() (int, error)                   { return 0, errors.ErrUnsupported }

@@ -1,0 +1,213 @@
+package platform
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+// CongestionAuto lets TuneP2P choose: cubic where the other end is on this
+// host or very near, else what the system uses. Controls that model the path
+// (BBR) pace their packets, which halves the rate over loopback and gains
+// nothing where there is no queue to avoid.
+const CongestionAuto = "auto"
+
+// nearRTT is the round trip time below which CongestionAuto takes the other
+// end for a neighbour in the same room.
+const nearRTT = 2 * time.Millisecond
+
+// Options of a peer to peer connection. The zero value of a field takes the
+// default; a negative duration or count switches the option off.
+type Options struct {
+	// UserTimeout bounds how long sent data may stay unacknowledged before
+	// the system breaks the connection. Default 20 s.
+	UserTimeout time.Duration
+	// KeepAliveIdle, KeepAliveInterval and KeepAliveCount find a dead end of
+	// a silent connection. Defaults 15 s, 1 s, 5.
+	KeepAliveIdle     time.Duration
+	KeepAliveInterval time.Duration
+	KeepAliveCount    int
+	// Congestion is the name of a congestion control, "" for the system's own
+	// or CongestionAuto.
+	Congestion string
+}
+
+func (o Options) withDefaults() Options {
+	if o.UserTimeout == 0 {
+		o.UserTimeout = 20 * time.Second
+	}
+	if o.KeepAliveIdle == 0 {
+		o.KeepAliveIdle = 15 * time.Second
+	}
+	if o.KeepAliveInterval == 0 {
+		o.KeepAliveInterval = time.Second
+	}
+	if o.KeepAliveCount == 0 {
+		o.KeepAliveCount = 5
+	}
+	return o
+}
+
+// TuneMaster prepares either end of a connection between peer and master:
+// small packets leave at once (quirk Q1), a vanished end is noticed within
+// about 20 s. A conn that is no TCP connection is left alone.
+func TuneMaster(conn net.Conn) error {
+	return TuneP2P(conn, Options{})
+}
+
+// TuneP2P prepares a connection between peers as o says. Where the system
+// lacks an option it is left out; only a congestion control named by the
+// caller has to exist. A conn that is no TCP connection is left alone.
+// Errors are *errs.Error with code InvalidConfig (congestion control) or
+// Internal.
+func TuneP2P(conn net.Conn, o Options) error {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	o = o.withDefaults()
+	fail := func(what string, err error) error {
+		return errs.New(errs.Internal, "tune socket", err).At(what).With(remote(conn))
+	}
+	if err := tcp.SetNoDelay(true); err != nil {
+		return fail("no delay", err)
+	}
+	if o.KeepAliveIdle > 0 {
+		err := tcp.SetKeepAliveConfig(net.KeepAliveConfig{
+			Enable: true, Idle: o.KeepAliveIdle, Interval: o.KeepAliveInterval, Count: o.KeepAliveCount,
+		})
+		if err != nil {
+			return fail("keepalive", err)
+		}
+	} else if err := tcp.SetKeepAlive(false); err != nil {
+		return fail("keepalive", err)
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return fail("descriptor", err)
+	}
+	if o.UserTimeout > 0 {
+		if err := control(raw, func(fd uintptr) error { return native.SetUserTimeout(fd, o.UserTimeout) }); err != nil {
+			return fail("user timeout", err)
+		}
+	}
+	switch o.Congestion {
+	case "":
+	case CongestionAuto:
+		if near(tcp, raw) {
+			// Best effort: a kernel without cubic keeps what it has.
+			_ = control(raw, func(fd uintptr) error { return native.SetCongestion(fd, "cubic") })
+		}
+	default:
+		err := rawControl(raw, func(fd uintptr) error { return native.SetCongestion(fd, o.Congestion) })
+		if err != nil {
+			return errs.New(errs.InvalidConfig, "tune socket", err).At("congestion control " + o.Congestion).
+				With(remote(conn)).Do("name a control that this system has loaded, or auto")
+		}
+	}
+	return nil
+}
+
+// near reports whether the other end is on this host or less than nearRTT away.
+func near(tcp *net.TCPConn, raw syscall.RawConn) bool {
+	if sameHost(tcp.LocalAddr(), tcp.RemoteAddr()) {
+		return true
+	}
+	var rtt time.Duration
+	err := rawControl(raw, func(fd uintptr) (err error) {
+		rtt, err = native.RTT(fd)
+		return err
+	})
+	return err == nil && rtt > 0 && rtt < nearRTT
+}
+
+// sameHost reports whether a connection between the two addresses stays on
+// this host: loopback, or both ends the same address.
+func sameHost(local, remote net.Addr) bool {
+	l, lok := local.(*net.TCPAddr)
+	r, rok := remote.(*net.TCPAddr)
+	if !lok || !rok {
+		return false
+	}
+	la, lok := netip.AddrFromSlice(l.IP)
+	ra, rok := netip.AddrFromSlice(r.IP)
+	if !lok || !rok {
+		return false
+	}
+	return ra.Unmap().IsLoopback() || la.Unmap() == ra.Unmap()
+}
+
+// QuickAck re-arms the immediate acknowledgement of received data. To be
+// called after every read from a PCCL master, which sends small packets with
+// Nagle's algorithm on (quirk Q1). Does nothing where the system has no such
+// option or conn is no TCP connection.
+func QuickAck(conn net.Conn) { QuickAcker(conn)() }
+
+// QuickAcker returns a function that does QuickAck for conn without
+// allocating. It is never nil.
+func QuickAcker(conn net.Conn) func() {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return func() {}
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return func() {}
+	}
+	// An error means that the connection is closed, which its reader learns
+	// on its own, or that the option does not exist.
+	set := func(fd uintptr) { _ = native.SetQuickAck(fd) }
+	return func() { _ = raw.Control(set) }
+}
+
+// Congestion returns the name of the congestion control that conn uses, ""
+// where the system does not tell.
+func Congestion(conn net.Conn) string {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return ""
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	var name string
+	if err := rawControl(raw, func(fd uintptr) (err error) {
+		name, err = native.Congestion(fd)
+		return err
+	}); err != nil {
+		return ""
+	}
+	return name
+}
+
+// control runs f on the descriptor and forgives a missing option.
+func control(raw syscall.RawConn, f func(fd uintptr) error) error {
+	return ignoreUnsupported(rawControl(raw, f))
+}
+
+func rawControl(raw syscall.RawConn, f func(fd uintptr) error) error {
+	var err error
+	if cerr := raw.Control(func(fd uintptr) { err = f(fd) }); cerr != nil {
+		return cerr
+	}
+	return err
+}
+
+func ignoreUnsupported(err error) error {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
+}
+
+func remote(conn net.Conn) string {
+	if a := conn.RemoteAddr(); a != nil {
+		return a.String()
+	}
+	return ""
+}

@@ -1,0 +1,45 @@
+package platform
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestOptionsReachTheSocket(t *testing.T) {
+	c, _ := pair(t)
+	require.NoError(t, TuneP2P(c, Options{
+		UserTimeout: 1500 * time.Millisecond, KeepAliveIdle: 7 * time.Second,
+		KeepAliveInterval: 2 * time.Second, KeepAliveCount: 3, Congestion: "reno",
+	}))
+	require.Equal(t, "reno", Congestion(c))
+	raw, err := c.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		for opt, want := range map[int]int{
+			unix.TCP_USER_TIMEOUT: 1500, unix.TCP_KEEPIDLE: 7, unix.TCP_KEEPINTVL: 2, unix.TCP_KEEPCNT: 3, unix.TCP_NODELAY: 1,
+		} {
+			got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, opt)
+			require.NoError(t, err)
+			require.Equal(t, want, got, "option %d", opt)
+		}
+	}))
+}
+
+func TestAutoTakesCubicOnThisHost(t *testing.T) {
+	c, _ := pair(t)
+	require.NoError(t, TuneP2P(c, Options{Congestion: "reno"}))
+	require.NoError(t, TuneP2P(c, Options{Congestion: CongestionAuto}))
+	// A kernel without cubic keeps what it had.
+	require.Contains(t, []string{"cubic", "reno"}, Congestion(c))
+	raw, err := c.SyscallConn()
+	require.NoError(t, err)
+	var rtt time.Duration
+	require.NoError(t, rawControl(raw, func(fd uintptr) (err error) {
+		rtt, err = native.RTT(fd)
+		return err
+	}))
+	require.Positive(t, rtt)
+}
