@@ -1,0 +1,194 @@
+// Package core is what a trainer imports: fault-tolerant collectives and shared
+// state over TCP, compatible with PCCL 1.0.0 on the wire.
+//
+// A trainer connects, keeps its parameters as shared state, all-reduces, and
+// goes on when peers join, leave or die:
+//
+//	comm, err := core.Connect(ctx, core.Options{Master: "203.0.113.5:48148"})
+//	...
+//	for {
+//		if pending, _ := comm.PeersPending(ctx); pending {
+//			err = comm.UpdateTopology(ctx)
+//		}
+//		info, err := comm.SyncSharedState(ctx, state, core.SyncOptions{})
+//		...
+//		_, err = comm.AllReduceMultipleWithRetry(ctx, []core.Reduce{core.ReduceOf(grad, grad, core.Avg)}, 4)
+//		...
+//		state.Revision++
+//	}
+//
+// Reduce kernels, quantizers and ring solvers are chosen by name; import
+// backends/defaults, quantizers/defaults and (for a master) solvers/defaults,
+// or your own.
+//
+// The package is a façade: types and calls of core/peer, core/master and the
+// extension points under one name, and no logic of its own.
+package core
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/gopccl/gopccl/core/backend"
+	"github.com/gopccl/gopccl/core/digest"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/peer"
+	"github.com/gopccl/gopccl/core/sharedstate"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Options of Connect. Backend is a registered name ("auto" or "" takes the
+// best one that runs here); every other field is that of peer.Options.
+type Options struct {
+	Backend string
+	peer.Options
+}
+
+// Types of the calls, documented where they are defined.
+type (
+	Reduce      = peer.Reduce
+	ReduceInfo  = peer.ReduceInfo
+	Quantize    = peer.Quantize
+	Handle      = peer.Handle
+	SharedState = peer.SharedState
+	SyncOptions = peer.SyncOptions
+	SyncInfo    = peer.SyncInfo
+	Tensor      = sharedstate.Tensor
+	UUID        = wire.UUID
+	Error       = errs.Error
+)
+
+// Reduce operations.
+const (
+	Sum  = dtype.Sum
+	Avg  = dtype.Avg
+	Prod = dtype.Prod
+	Max  = dtype.Max
+	Min  = dtype.Min
+)
+
+// Strategies of a shared state synchronisation.
+const (
+	EnforcePopular = wire.EnforcePopular
+	ReceiveOnly    = wire.ReceiveOnly
+	SendOnly       = wire.SendOnly
+)
+
+// Communicator is one peer's membership in a run. All methods are safe from
+// any goroutine.
+type Communicator struct{ s *peer.Session }
+
+// Attributes of a communicator, from the last round it took part in. Global
+// counts waiting peers, too (quirk Q52).
+type Attributes struct {
+	UUID                              UUID
+	GlobalWorldSize, LocalWorldSize   int
+	NumGroups, LargestGroupSize, Rank int
+	Ring                              []UUID // of the group, in order; Rank is this peer's place in it
+	Native                            bool   // every member of the group is a gopccl peer
+	Connected                         bool
+}
+
+// Connect joins the run of the master at opt.Master and returns when the
+// accepted peers have let this one in. Errors: errs.InvalidArgument,
+// errs.MasterConnectionFailed, errs.Kicked, errs.Timeout, errs.Canceled.
+func Connect(ctx context.Context, opt Options) (*Communicator, error) {
+	if opt.Options.Backend == nil {
+		b, passed, err := backend.Select(opt.Backend)
+		if err != nil {
+			return nil, errs.New(errs.InvalidArgument, "connect", err)
+		}
+		if opt.Logger != nil {
+			opt.Logger.Debug("reduce backend", "name", b.Name(), "passed_over", passed)
+		}
+		opt.Options.Backend = b
+	}
+	s, err := peer.Connect(ctx, opt.Options)
+	if err != nil {
+		return nil, err
+	}
+	return &Communicator{s}, nil
+}
+
+// Attributes returns a snapshot.
+func (c *Communicator) Attributes() Attributes {
+	v := c.s.View()
+	return Attributes{
+		UUID: v.UUID, GlobalWorldSize: v.GlobalWorldSize, LocalWorldSize: v.LocalWorldSize,
+		NumGroups: v.NumGroups, LargestGroupSize: v.LargestGroupSize, Rank: v.Rank,
+		Ring: append([]UUID(nil), v.Ring...), Native: v.Native, Connected: v.Connected,
+	}
+}
+
+// UpdateTopology is peer.Session.UpdateTopology.
+func (c *Communicator) UpdateTopology(ctx context.Context) error { return c.s.UpdateTopology(ctx) }
+
+// PeersPending is peer.Session.PeersPending.
+func (c *Communicator) PeersPending(ctx context.Context) (bool, error) { return c.s.PeersPending(ctx) }
+
+// OptimizeTopology is peer.Session.OptimizeTopology.
+func (c *Communicator) OptimizeTopology(ctx context.Context) error { return c.s.OptimizeTopology(ctx) }
+
+// SyncSharedState is peer.Session.SyncSharedState.
+func (c *Communicator) SyncSharedState(ctx context.Context, st *SharedState, opt SyncOptions) (SyncInfo, error) {
+	return c.s.SyncSharedState(ctx, st, opt)
+}
+
+// AllReduce is peer.Session.AllReduce.
+func (c *Communicator) AllReduce(ctx context.Context, r Reduce) (ReduceInfo, error) {
+	return c.s.AllReduce(ctx, r)
+}
+
+// AllReduceAsync is peer.Session.AllReduceAsync.
+func (c *Communicator) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, error) {
+	return c.s.AllReduceAsync(ctx, r)
+}
+
+// AllReduceMultipleWithRetry is peer.Session.AllReduceMultipleWithRetry.
+func (c *Communicator) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
+	return c.s.AllReduceMultipleWithRetry(ctx, rs, maxInFlight)
+}
+
+// Close leaves the run; see peer.Session.Close.
+func (c *Communicator) Close() error { return c.s.Close() }
+
+// TypeOf returns the element type of T.
+func TypeOf[T dtype.Element]() dtype.Type { return dtype.TypeOf[T]() }
+
+// ReduceOf describes an all-reduce of Go slices; dst may be src. The slices
+// must stay alive and untouched until the verdict.
+func ReduceOf[T dtype.Element](dst, src []T, op dtype.Op) Reduce {
+	return Reduce{Src: dtype.AsBytes(src), Dst: dtype.AsBytes(dst), DType: dtype.TypeOf[T](), Op: op}
+}
+
+// ReduceHalf describes an all-reduce of 16 bit floating point numbers; t is
+// dtype.Float16 or dtype.BFloat16. Sums are formed in float32 and rounded to
+// nearest even at every hop. Not possible with PCCL peers in the group.
+func ReduceHalf(dst, src []uint16, t dtype.Type, op dtype.Op) Reduce {
+	return Reduce{Src: dtype.AsBytes(src), Dst: dtype.AsBytes(dst), DType: t, Op: op}
+}
+
+// AllReduceSlice reduces src into dst (which may be src) and blocks until the verdict.
+func AllReduceSlice[T dtype.Element](ctx context.Context, c *Communicator, dst, src []T, op dtype.Op) (ReduceInfo, error) {
+	return c.AllReduce(ctx, ReduceOf(dst, src, op))
+}
+
+// TensorOf names a Go slice as a tensor of a shared state; its memory stays the caller's.
+func TensorOf[T dtype.Element](key string, data []T) Tensor {
+	return Tensor{Key: key, Data: dtype.AsBytes(data), DType: dtype.TypeOf[T]()}
+}
+
+// StateHash digests keys and contents of a shared state in order, for
+// comparing peers. It is no wire value.
+func StateHash(st *SharedState) uint64 {
+	h := digest.NewSHA256()
+	var b [8]byte
+	for _, t := range st.Tensors {
+		binary.LittleEndian.PutUint64(b[:], uint64(digest.SimpleHash(t.Data)))
+		fmt.Fprintf(h, "%q %d ", t.Key, len(t.Data))
+		h.Write(b[:])
+	}
+	return binary.LittleEndian.Uint64(h.Sum(nil))
+}

@@ -1,0 +1,280 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/peer/fsm"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/reduce"
+)
+
+// Quantize chooses how data travels. The zero value sends it as it is.
+type Quantize struct {
+	Algorithm string     // "none" or "", "minmax", "zeropoint"
+	Type      dtype.Type // element type on the wire
+}
+
+// Reduce describes one all-reduce. Src and Dst hold little-endian elements of
+// DType, the same length on every peer of the group; Dst may be Src (in
+// place), any other overlap is refused. Both belong to the engine from launch
+// until the verdict. After a failure an in-place buffer is as before, bit by
+// bit; an out-of-place Dst is undefined, Src untouched.
+type Reduce struct {
+	Tag      uint64 // names the operation among those in flight, same on every peer
+	Src, Dst []byte
+	DType    dtype.Type
+	Op       dtype.Op
+	Quantize Quantize
+}
+
+// ReduceInfo is what a successful all-reduce moved, counted as PCCL does (data
+// spec, section 5).
+type ReduceInfo struct {
+	WorldSize        int // of the group, as known at launch
+	TxBytes, RxBytes uint64
+}
+
+// operation is a launched all-reduce.
+type operation struct {
+	data    *reduce.Op
+	world   int
+	info    ReduceInfo
+	verdict chan struct{} // closed by Finish
+}
+
+func (s *Session) operation(id fsm.OpID) *operation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ops[id]
+}
+
+func (s *Session) finish(e fsm.Finish) {
+	s.mu.Lock()
+	op := s.ops[e.Op]
+	delete(s.ops, e.Op)
+	s.mu.Unlock()
+	if op == nil {
+		return
+	}
+	tx, rx := op.data.Counters()
+	op.data.Finish(e.Restore)
+	op.info = ReduceInfo{WorldSize: op.world, TxBytes: tx, RxBytes: rx}
+	close(op.verdict)
+}
+
+// Handle is an all-reduce in flight.
+type Handle struct {
+	s    *Session
+	id   fsm.OpID
+	op   *operation
+	once sync.Once
+	done chan struct{}
+	err  error
+}
+
+// Done is closed when the verdict is known and the buffers are the caller's again.
+func (h *Handle) Done() <-chan struct{} { return h.op.verdict }
+
+// Wait returns the verdict. After a failure, and if no other operation is
+// un-awaited, it also takes part in the round that repairs the ring, so that
+// the caller may retry at once; every peer must therefore wait for its
+// operations in the same order. ctx ends only the waiting; a later Wait
+// returns the same result.
+func (h *Handle) Wait(ctx context.Context) (ReduceInfo, error) {
+	h.begin()
+	select {
+	case <-h.done:
+		return h.result()
+	case <-ctx.Done():
+		return ReduceInfo{}, errs.New(errs.Canceled, "all-reduce", ctx.Err()).At("waiting")
+	}
+}
+
+func (h *Handle) begin() {
+	h.once.Do(func() {
+		go h.await(context.Background())
+	})
+}
+
+// await asks the machine for the verdict; the end of ctx aborts the operation.
+func (h *Handle) await(ctx context.Context) {
+	_, h.err = h.s.call(ctx, "all-reduce", h.id, nil, func(id fsm.CallID) fsm.Event {
+		return fsm.CallAwait{Call: id, Op: h.id}
+	})
+	close(h.done)
+}
+
+func (h *Handle) result() (ReduceInfo, error) {
+	if h.err != nil {
+		return ReduceInfo{}, h.err
+	}
+	return h.op.info, nil
+}
+
+// AllReduceAsync launches an all-reduce and returns at once. Any number may be
+// in flight with distinct tags; with PCCL ends in the group at most 16 run at
+// a time and the others follow in launch order.
+func (s *Session) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, error) {
+	const name = "all-reduce"
+	if err := ctx.Err(); err != nil {
+		return nil, errs.New(errs.Canceled, name, err)
+	}
+	v := s.View()
+	if err := check(r, v); err != nil {
+		return nil, errs.New(errs.InvalidArgument, name, err)
+	}
+	q, err := quant.Lookup(r.Quantize.Algorithm)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, name, err)
+	}
+	wireType := r.DType
+	if q != nil {
+		wireType = r.Quantize.Type
+		smallest := len(r.Src) / r.DType.Size() / max(2, v.LocalWorldSize)
+		if err := q.Check(r.DType, wireType, r.Op, smallest, v.Native); err != nil {
+			return nil, errs.New(errs.InvalidArgument, name, err)
+		}
+	}
+	data, err := s.engine.NewOp(reduce.Spec{
+		Tag: r.Tag, Count: len(r.Src) / r.DType.Size(), DType: r.DType, Op: r.Op,
+		Src: r.Src, Dst: r.Dst, Quantizer: q, WireType: wireType,
+	})
+	if err != nil {
+		return nil, err
+	}
+	id := fsm.OpID(s.ids.Add(1))
+	op := &operation{data: data, world: v.LocalWorldSize, verdict: make(chan struct{})}
+	s.mu.Lock()
+	s.ops[id] = op
+	s.mu.Unlock()
+	_, err = s.call(ctx, name, id, nil, func(call fsm.CallID) fsm.Event {
+		return fsm.CallReduce{
+			Call: call, Op: id, Tag: r.Tag, Count: uint64(len(r.Src) / r.DType.Size()), DType: r.DType, RedOp: r.Op,
+		}
+	})
+	if err != nil {
+		s.mu.Lock()
+		_, mine := s.ops[id]
+		delete(s.ops, id)
+		s.mu.Unlock()
+		if mine {
+			data.Finish(true)
+		}
+		return nil, err
+	}
+	return &Handle{s: s, id: id, op: op, done: make(chan struct{})}, nil
+}
+
+// check refuses what must never reach a vote.
+func check(r Reduce, v fsm.View) error {
+	switch {
+	case !r.DType.Valid():
+		return fmt.Errorf("unknown element type %d", uint8(r.DType))
+	case !r.Op.Valid():
+		return fmt.Errorf("unknown reduce operation %d", uint8(r.Op))
+	case len(r.Src) != len(r.Dst):
+		return fmt.Errorf("source has %d bytes, destination %d", len(r.Src), len(r.Dst))
+	case len(r.Src)%r.DType.Size() != 0:
+		return fmt.Errorf("%d bytes are not a whole number of %v elements", len(r.Src), r.DType)
+	case v.Connected && !v.Native && (r.DType == dtype.Float16 || r.DType == dtype.BFloat16):
+		return fmt.Errorf("%v cannot be reduced with PCCL peers in the group: they exit on it (use float32)", r.DType)
+	}
+	return nil
+}
+
+// AllReduce reduces r over the group and blocks until the verdict. If ctx ends
+// first, the operation is aborted for all peers and the buffers are restored.
+func (s *Session) AllReduce(ctx context.Context, r Reduce) (ReduceInfo, error) {
+	h, err := s.AllReduceAsync(ctx, r)
+	if err != nil {
+		return ReduceInfo{}, err
+	}
+	return h.finishWait(ctx)
+}
+
+// AllReduceMultipleWithRetry reduces every r, at most maxInFlight at a time
+// (default 16), and retries those that failed with the survivors until all are
+// done. It returns errs.TooFewPeers when this peer is the last of its group;
+// what is not done then is as before. The sums of the counters are returned.
+func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
+	const name = "all-reduce multiple"
+	if len(rs) == 0 {
+		return ReduceInfo{}, errs.New(errs.InvalidArgument, name, errors.New("no operations"))
+	}
+	tags := make(map[uint64]bool, len(rs))
+	for _, r := range rs {
+		if tags[r.Tag] {
+			return ReduceInfo{}, errs.New(errs.InvalidArgument, name, fmt.Errorf("tag %d is used twice", r.Tag))
+		}
+		tags[r.Tag] = true
+	}
+	if maxInFlight <= 0 {
+		maxInFlight = maxWithPCCL
+	}
+	var total ReduceInfo
+	left := append([]Reduce(nil), rs...)
+	for len(left) > 0 {
+		again, info, err := s.reduceOnce(ctx, left, maxInFlight)
+		total.TxBytes += info.TxBytes
+		total.RxBytes += info.RxBytes
+		if info.WorldSize > 0 {
+			total.WorldSize = info.WorldSize
+		}
+		if err != nil {
+			return total, err
+		}
+		left = again
+	}
+	return total, nil
+}
+
+// reduceOnce launches all of rs in order and awaits them in order. After the
+// first failure nothing more is launched: every peer sees the same verdicts,
+// so every peer retries the same operations.
+func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) (again []Reduce, info ReduceInfo, fatal error) {
+	handles := make([]*Handle, 0, len(rs))
+	failed := false
+	for awaited := 0; ; awaited++ {
+		for !failed && len(handles) < len(rs) && len(handles)-awaited < maxInFlight {
+			h, err := s.AllReduceAsync(ctx, rs[len(handles)])
+			if err != nil {
+				fatal, failed = err, true
+				break
+			}
+			handles = append(handles, h)
+		}
+		if awaited == len(handles) {
+			break
+		}
+		i, err := handles[awaited].finishWait(ctx)
+		if err == nil {
+			info.TxBytes += i.TxBytes
+			info.RxBytes += i.RxBytes
+			info.WorldSize = i.WorldSize
+			continue
+		}
+		failed = true
+		if retryable(err) {
+			again = append(again, rs[awaited])
+		} else if fatal == nil {
+			fatal = err
+		}
+	}
+	return append(again, rs[len(handles):]...), info, fatal
+}
+
+// finishWait waits like AllReduce: the end of ctx aborts the operation.
+func (h *Handle) finishWait(ctx context.Context) (ReduceInfo, error) {
+	h.once.Do(func() { h.await(ctx) })
+	<-h.done
+	return h.result()
+}
+
+// retryable says that the operation failed because the ring changed, and that
+// the session goes on.
+func retryable(err error) bool { return errs.CodeOf(err) == errs.RankConnectionLost }

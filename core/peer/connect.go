@@ -1,0 +1,194 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/peer/fsm"
+	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// masterConn is the connection to the master. Only the session's loop writes.
+type masterConn struct {
+	conn  net.Conn
+	out   []byte
+	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1)
+}
+
+func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
+	if _, _, err := net.SplitHostPort(opt.Master); err != nil {
+		return nil, fmt.Errorf("master address %q is not HOST:PORT: %w", opt.Master, err)
+	}
+	dctx, cancel := context.WithTimeout(ctx, opt.DialTimeout)
+	defer cancel()
+	conn, err := opt.Dial(dctx, "tcp", opt.Master)
+	if err != nil {
+		return nil, err
+	}
+	platform.TuneMaster(conn)
+	mc := &masterConn{conn: conn}
+	mc.quick.Store(true)
+	return mc, nil
+}
+
+func (mc *masterConn) queue(p wire.Packet) { mc.out = wire.Append(mc.out, p) }
+
+// flush writes what was queued in one piece (quirk Q2).
+func (mc *masterConn) flush() error {
+	if len(mc.out) == 0 {
+		return nil
+	}
+	mc.conn.SetWriteDeadline(time.Now().Add(masterWriteTime))
+	_, err := mc.conn.Write(mc.out)
+	mc.out = mc.out[:0]
+	return err
+}
+
+func (mc *masterConn) close() { mc.conn.Close() }
+
+// Read implements io.Reader on the connection.
+func (mc *masterConn) Read(p []byte) (int, error) {
+	n, err := mc.conn.Read(p)
+	if mc.quick.Load() {
+		platform.QuickAck(mc.conn)
+	}
+	return n, err
+}
+
+func (s *Session) readMaster() {
+	r := bufio.NewReaderSize(s.master, 64<<10)
+	for {
+		p, err := wire.Read(r, wire.M2C, wire.MaxPacket)
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				err = io.EOF
+			}
+			s.box.post(fsm.MasterGone{Err: err})
+			return
+		}
+		if reg, ok := p.(wire.M2CSessionRegistrationResponse); ok && reg.Ext.Native {
+			s.master.quick.Store(false)
+		}
+		s.box.post(fsm.PacketIn{Packet: p})
+	}
+}
+
+// establish makes the send pools of a round, in parallel over peers and one
+// connection after the other inside a pool (data spec, section 1.2).
+func (s *Session) establish(e fsm.Establish) {
+	failed := make([]bool, len(e.Peers))
+	var wg sync.WaitGroup
+	for i, p := range e.Peers {
+		if s.engine.LiveSenders(p.UUID) >= s.opt.PoolSize {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if err := s.dialPool(p); err != nil {
+				s.log.Warn("cannot reach a ring neighbour", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
+				failed[i] = true
+			}
+		}()
+	}
+	wg.Wait()
+	listed := func(u wire.UUID) bool {
+		for _, p := range e.Peers {
+			if p.UUID == u {
+				return true
+			}
+		}
+		return false
+	}
+	s.engine.Retain(listed, listed)
+	ev := fsm.Established{Round: e.Round}
+	for i, bad := range failed {
+		if bad {
+			ev.Failed = append(ev.Failed, e.Peers[i].UUID)
+		}
+	}
+	s.box.post(ev)
+}
+
+// dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
+// replaces what the other end still holds of a broken pool (quirk Q17).
+func (s *Session) dialPool(p wire.PeerEndpoint) error {
+	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, all)
+	for n := 0; n < s.opt.PoolSize; n++ {
+		ctx, cancel := context.WithTimeout(s.ctx, s.opt.DialTimeout)
+		conn, err := s.opt.Dial(ctx, "tcp", p.Addr.String())
+		cancel()
+		if err != nil {
+			return err
+		}
+		platform.TuneP2P(conn, s.tuning())
+		conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
+		hello := wire.P2PHello{UUID: s.View().UUID, Number: uint32(n), Ext: wire.Ext{Native: true}}
+		if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
+			conn.Close()
+			return err
+		}
+		answer, err := wire.Read(conn, wire.P2P, 64<<10)
+		if err != nil {
+			conn.Close()
+			return err
+		}
+		ack, ok := answer.(wire.P2PHelloAck)
+		if !ok {
+			conn.Close()
+			return fmt.Errorf("answered a hello with %T", answer)
+		}
+		conn.SetDeadline(time.Time{})
+		s.engine.AddSender(p.UUID, uint32(n), conn, ack.Ext.Native)
+	}
+	return nil
+}
+
+func all(wire.UUID) bool { return true }
+
+func (s *Session) tuning() platform.P2POptions {
+	return platform.P2POptions{UserTimeout: s.opt.UserTimeout, Congestion: s.opt.Congestion}
+}
+
+// greet answers one accepted P2P connection. The receiver is registered before
+// the answer, so data that follows it finds its reader.
+func (s *Session) greet(conn net.Conn) {
+	platform.TuneP2P(conn, s.tuning())
+	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
+	refuse := func(err error) {
+		s.log.Warn("closed a P2P connection", "remote", conn.RemoteAddr(), "reason", err)
+		conn.Close()
+	}
+	p, err := wire.Read(conn, wire.P2P, 64<<10)
+	if err != nil {
+		refuse(err)
+		return
+	}
+	hello, ok := p.(wire.P2PHello)
+	if !ok {
+		refuse(fmt.Errorf("expected a hello, got %T", p))
+		return
+	}
+	if hello.Number > maxPoolNumber {
+		refuse(fmt.Errorf("connection number %d is above %d", hello.Number, maxPoolNumber))
+		return
+	}
+	conn.SetDeadline(time.Time{})
+	s.engine.AddReceiver(hello.UUID, hello.Number, conn)
+	conn.SetWriteDeadline(time.Now().Add(s.opt.HandshakeTimeout))
+	ack := wire.P2PHelloAck{}
+	if hello.Ext.Native {
+		ack.Ext.Native = true
+	}
+	if _, err := conn.Write(wire.Append(nil, ack)); err != nil {
+		conn.Close() // the engine's reader sees the end
+	}
+}

@@ -1,0 +1,138 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// listenSlots is how far the first P2P port is moved at random, so that a peer
+// that rejoins rarely gets the port of its predecessor (quirk Q7).
+const listenSlots = 16
+
+// listeners are the three listen sockets of a peer (control spec, section 1.1).
+type listeners struct{ p2p, state, bench net.Listener }
+
+func (l *listeners) close() {
+	for _, x := range []net.Listener{l.p2p, l.state, l.bench} {
+		if x != nil {
+			x.Close()
+		}
+	}
+}
+
+func listenAll(network, host string, base int) (l listeners, err error) {
+	p2pBase, stateBase, benchBase := 0, 0, 0
+	if base > 0 {
+		p2pBase, stateBase, benchBase = base+1+3*rand.IntN(listenSlots), base, base+2
+	}
+	if l.p2p, err = bump(network, host, p2pBase); err == nil {
+		if l.state, err = bump(network, host, stateBase); err == nil {
+			l.bench, err = bump(network, host, benchBase)
+		}
+	}
+	if err != nil {
+		l.close()
+	}
+	return l, err
+}
+
+// bump listens on the first free port from port on; port 0 means any.
+func bump(network, host string, port int) (net.Listener, error) {
+	if port == 0 {
+		return net.Listen(network, net.JoinHostPort(host, "0"))
+	}
+	var last error
+	for p := port; p <= 65535; p++ {
+		ln, err := net.Listen(network, net.JoinHostPort(host, strconv.Itoa(p)))
+		if err == nil {
+			return ln, nil
+		}
+		var op *net.OpError
+		if !errors.As(err, &op) || op.Op != "listen" {
+			return nil, err
+		}
+		if last = err; p-port > 8192 {
+			break
+		}
+	}
+	return nil, fmt.Errorf("no free port from %d on: %w", port, last)
+}
+
+func portOf(ln net.Listener) uint16 { return uint16(ln.Addr().(*net.TCPAddr).Port) }
+
+// acceptor accepts connections and hands each to serve in a goroutine of its
+// own. At most maxPending handshakes are in progress: the oldest is closed for
+// a newcomer, so silent connections never keep a peer out.
+type acceptor struct {
+	ln    net.Listener
+	serve func(net.Conn)
+
+	mu      sync.Mutex
+	pending []net.Conn
+	closed  bool
+	wg      sync.WaitGroup
+}
+
+func (a *acceptor) run() {
+	for {
+		c, err := a.ln.Accept()
+		if err != nil {
+			a.mu.Lock()
+			closed := a.closed
+			a.mu.Unlock()
+			if closed || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors or a connection that was reset while it
+			// waited: the listener stays good, so let the system breathe.
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		a.mu.Lock()
+		if a.closed {
+			a.mu.Unlock()
+			c.Close()
+			return
+		}
+		if len(a.pending) >= maxPending {
+			a.pending[0].Close()
+			a.pending = a.pending[1:]
+		}
+		a.pending = append(a.pending, c)
+		a.wg.Add(1)
+		a.mu.Unlock()
+		go func() {
+			defer a.wg.Done()
+			a.serve(c)
+			a.settled(c)
+		}()
+	}
+}
+
+// settled ends the pending state of c: its handshake succeeded or failed.
+func (a *acceptor) settled(c net.Conn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, p := range a.pending {
+		if p == c {
+			a.pending = append(a.pending[:i], a.pending[i+1:]...)
+			return
+		}
+	}
+}
+
+func (a *acceptor) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.ln.Close()
+	for _, c := range a.pending {
+		c.Close()
+	}
+	a.mu.Unlock()
+	a.wg.Wait()
+}

@@ -1,0 +1,105 @@
+// Package peer is the shell around a peer's session machine (core/peer/fsm): it
+// owns the sockets, goroutines and timers of one communicator and decides
+// nothing that the machine could decide.
+//
+//	API calls ──► events ──► fsm.Machine ──► effects ──► master connection
+//	                 ▲        (one goroutine)      ├──► reduce.Engine (P2P data)
+//	                 └── results of work ◄─────────├──► sharedstate (fetch, serve)
+//	                                               └──► probe (bandwidth)
+package peer
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/gopccl/gopccl/core/backend"
+)
+
+// Options of a session. Zero values take the defaults named here.
+type Options struct {
+	// Master is HOST:PORT of the master; names, IPv4 and IPv6 work. Towards a
+	// PCCL master only IPv4 does (quirk Q38).
+	Master string
+	// Group is the peer group; collectives and shared state stay inside it.
+	Group uint32
+	// PoolSize is the number of P2P connections opened to the next peer, default 1.
+	PoolSize int
+	// ListenHost is the local address of the three listeners, default all.
+	ListenHost string
+	// PortBase starts the bump allocation of listen ports: shared state from
+	// PortBase, P2P from PortBase+1, benchmark from PortBase+2 (control spec,
+	// section 1.1). Default 48149; negative: any free port.
+	PortBase int
+	// Backend does the arithmetic; required.
+	Backend backend.Backend
+	// FrameBytes is the largest payload of a data frame sent, default 256 KiB.
+	FrameBytes int
+	// HashWorkers bounds the goroutines that hash shared state, default all cores.
+	HashWorkers int
+	// HeartbeatInterval (default 1 s) and HeartbeatTimeout (default 8 s) are
+	// announced to a gopccl master; a silent end is dropped after the timeout.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// DialTimeout bounds one TCP connect (default 5 s), HandshakeTimeout the
+	// hello exchange on any connection (default 10 s).
+	DialTimeout, HandshakeTimeout time.Duration
+	// UserTimeout bounds how long sent data may stay unacknowledged on a P2P
+	// connection before it counts as cut, default 8 s.
+	UserTimeout time.Duration
+	// Congestion is the TCP congestion control of P2P connections: "auto"
+	// (default: cubic where the round trip is below 2 ms), "system" or a name.
+	Congestion string
+	// ProbeDuration of one bandwidth measurement (default 2 s) over
+	// ProbeConnections (default 4) parallel connections.
+	ProbeDuration    time.Duration
+	ProbeConnections int
+	// Logger receives facts; nil discards them.
+	Logger *slog.Logger
+	// Dial replaces the dialer of every outgoing connection, for tests and proxies.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+const (
+	maxWithPCCL     = 16   // operations in flight with PCCL ends (quirk Q19)
+	maxPoolNumber   = 1023 // connection numbers above it are refused (quirk Q25)
+	maxPending      = 512  // handshakes in progress on one listener
+	masterWriteTime = 10 * time.Second
+)
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	if o.PoolSize <= 0 {
+		o.PoolSize = 1
+	}
+	if o.PortBase == 0 {
+		o.PortBase = 48149
+	}
+	if o.FrameBytes <= 0 {
+		o.FrameBytes = 256 << 10
+	}
+	def(&o.HeartbeatInterval, time.Second)
+	def(&o.HeartbeatTimeout, 8*time.Second)
+	def(&o.DialTimeout, 5*time.Second)
+	def(&o.HandshakeTimeout, 10*time.Second)
+	def(&o.UserTimeout, 8*time.Second)
+	def(&o.ProbeDuration, 2*time.Second)
+	if o.ProbeConnections <= 0 {
+		o.ProbeConnections = 4
+	}
+	if o.Congestion == "" {
+		o.Congestion = "auto"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Dial == nil {
+		d := &net.Dialer{Timeout: o.DialTimeout}
+		o.Dial = d.DialContext
+	}
+	return o
+}

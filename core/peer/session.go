@@ -1,0 +1,395 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/buf"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/peer/fsm"
+	"github.com/gopccl/gopccl/core/probe"
+	"github.com/gopccl/gopccl/core/reduce"
+	"github.com/gopccl/gopccl/core/sharedstate"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Session is one peer's membership in a run, from Connect to Close. All
+// methods are safe from any goroutine; calls that the protocol does not let
+// overlap are refused with errs.Busy or errs.PendingAsyncOps.
+type Session struct {
+	opt    Options
+	log    *slog.Logger
+	began  time.Time
+	m      *fsm.Machine
+	master *masterConn
+	engine *reduce.Engine
+	state  *sharedstate.Server
+	bench  *probe.Server
+	accept *acceptor
+	listen listeners
+
+	box  mailbox
+	quit chan struct{} // closed by Close after the machine has answered
+	done chan struct{} // closed when the loop has ended
+
+	ids  atomic.Uint64
+	view atomic.Pointer[fsm.View]
+
+	mu    sync.Mutex
+	calls map[fsm.CallID]*call
+	ops   map[fsm.OpID]*operation
+
+	ctx    context.Context // of all work done for effects; ends with the session
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	closeOnce sync.Once
+}
+
+// call is one pending API call.
+type call struct {
+	done   chan struct{}
+	err    error
+	result any
+	sync   *syncWork          // of a CallSync
+	stop   context.CancelFunc // of a running Fetch or Probe
+}
+
+// mailbox is an unbounded queue of events: whoever posts never blocks, so an
+// engine goroutine can report while the loop waits for that engine.
+type mailbox struct {
+	mu    sync.Mutex
+	queue []fsm.Event
+	ready chan struct{}
+}
+
+func (b *mailbox) post(ev fsm.Event) {
+	b.mu.Lock()
+	b.queue = append(b.queue, ev)
+	b.mu.Unlock()
+	select {
+	case b.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take swaps the queued events for the empty slice spare.
+func (b *mailbox) take(spare []fsm.Event) []fsm.Event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queue
+	b.queue = spare[:0]
+	return q
+}
+
+// Connect dials the master, registers and waits until the accepted peers let
+// this one in. A peer alone is let in at once. ctx bounds the whole call.
+func Connect(ctx context.Context, opt Options) (*Session, error) {
+	opt = opt.withDefaults()
+	if opt.Backend == nil {
+		return nil, errs.New(errs.InvalidArgument, "connect", errors.New("no reduce backend")).
+			Do("select one with backend.Select")
+	}
+	if opt.HeartbeatTimeout < 2*opt.HeartbeatInterval {
+		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("heartbeat timeout %v is below two intervals of %v",
+			opt.HeartbeatTimeout, opt.HeartbeatInterval))
+	}
+	if opt.PoolSize > maxPoolNumber+1 {
+		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("pool size %d is above %d", opt.PoolSize, maxPoolNumber+1))
+	}
+	mc, err := dialMaster(ctx, opt)
+	if err != nil {
+		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).With(opt.Master).
+			Do("check that a master listens there")
+	}
+	s := &Session{
+		opt: opt, log: opt.Logger, began: time.Now(), master: mc,
+		box: mailbox{ready: make(chan struct{}, 1)}, quit: make(chan struct{}), done: make(chan struct{}),
+		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
+	}
+	network := "tcp"
+	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
+		network = "tcp4"
+	}
+	if s.listen, err = listenAll(network, opt.ListenHost, opt.PortBase); err != nil {
+		mc.close()
+		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).At("listen").
+			Do("free some ports or set another port base")
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.engine = reduce.NewEngine(reduce.Config{
+		Backend: opt.Backend, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log,
+	})
+	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Logger: s.log})
+	s.bench = probe.NewServer(probe.ServerConfig{Logger: s.log})
+	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet}
+	s.m = fsm.New(fsm.Config{
+		Group:   opt.Group,
+		P2PPort: portOf(s.listen.p2p), SharedStatePort: portOf(s.listen.state), BenchmarkPort: portOf(s.listen.bench),
+		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
+		RegisterTimeout: opt.HandshakeTimeout, MaxWithPCCL: maxWithPCCL,
+	})
+	v := s.m.View()
+	s.view.Store(&v)
+	s.spawn(s.accept.run)
+	s.spawn(func() { s.state.Serve(s.listen.state) })
+	s.spawn(func() { s.bench.Serve(s.listen.bench) })
+	s.spawn(s.readMaster)
+	go s.loop()
+	if _, err := s.call(ctx, "connect", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallConnect{Call: id} }); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Session) spawn(f func()) {
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		f()
+	}()
+}
+
+// loop owns the machine: events in, effects out, packets of one batch in one write.
+func (s *Session) loop() {
+	defer close(s.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var batch []fsm.Event
+	for {
+		batch = s.box.take(batch)
+		for i, ev := range batch {
+			s.carryOut(s.m.Step(time.Since(s.began), ev))
+			batch[i] = nil
+		}
+		if err := s.master.flush(); err != nil {
+			s.box.post(fsm.MasterGone{Err: err})
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		wait := time.Hour
+		if at, ok := s.m.Deadline(); ok {
+			wait = max(0, at-time.Since(s.began))
+		}
+		timer.Reset(wait)
+		select {
+		case <-s.box.ready:
+		case <-timer.C:
+			s.carryOut(s.m.Step(time.Since(s.began), fsm.Tick{}))
+			if err := s.master.flush(); err != nil {
+				s.box.post(fsm.MasterGone{Err: err})
+			}
+		case <-s.quit:
+			return
+		}
+	}
+}
+
+func (s *Session) carryOut(effects []fsm.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case fsm.Send:
+			s.master.queue(e.Packet)
+		case fsm.Establish:
+			s.publishView()
+			s.spawn(func() { s.establish(e) })
+		case fsm.StartData:
+			op := s.operation(e.Op)
+			op.data.Start(e.Seq, e.Ring, e.Self, e.Native, func(err error) {
+				s.box.post(fsm.DataEnded{Op: e.Op, Err: err})
+			})
+		case fsm.AbortData:
+			s.operation(e.Op).data.Abort(errors.New(e.Reason))
+		case fsm.Finish:
+			s.finish(e)
+		case fsm.Serve:
+			// The window is shut by the caller's goroutine, which may wait for readers.
+			if c := s.pending(e.Call); e.On && c != nil {
+				s.state.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
+			}
+		case fsm.Fetch:
+			s.startFetch(e)
+		case fsm.StopFetch:
+			s.stopWork(e.Call)
+		case fsm.Probe:
+			s.startProbe(e)
+		case fsm.StopProbe:
+			s.stopWork(e.Call)
+		case fsm.Done:
+			s.publishView()
+			s.answer(e)
+		case fsm.Disconnect:
+			s.disconnect(e.Reason)
+		case fsm.Log:
+			level := slog.LevelInfo
+			if e.Warn {
+				level = slog.LevelWarn
+			}
+			s.log.Log(s.ctx, level, e.Text, "peer", e.Peer.Short(), "self", s.m.View().UUID.Short())
+		}
+	}
+}
+
+// publishView makes the machine's view visible to Attributes and to launches.
+func (s *Session) publishView() {
+	v := s.m.View()
+	s.view.Store(&v)
+}
+
+// View returns the last published view of the session.
+func (s *Session) View() fsm.View { return *s.view.Load() }
+
+func (s *Session) disconnect(reason string) {
+	s.log.Info("left the run", "reason", reason)
+	s.master.flush()
+	s.cancel()
+	s.master.close()
+	s.accept.close()
+	s.engine.Retain(none, none)
+	s.state.Shut()
+	s.publishView()
+}
+
+func none(wire.UUID) bool { return false }
+
+// call posts an event and waits for its Done. cancelOp is the operation that a
+// cancellation aborts, 0 for a phase-changing call. The machine answers every
+// call, cancelled ones at once.
+func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *syncWork, ev func(fsm.CallID) fsm.Event) (any, error) {
+	if err := ctx.Err(); err != nil && cancelOp == 0 {
+		return nil, errs.New(errs.Canceled, name, err)
+	}
+	id := fsm.CallID(s.ids.Add(1))
+	c := &call{done: make(chan struct{}), sync: w}
+	s.mu.Lock()
+	s.calls[id] = c
+	s.mu.Unlock()
+	s.box.post(ev(id))
+	canceled := ctx.Done()
+	for {
+		select {
+		case <-c.done:
+			if c.err != nil && ctx.Err() != nil && errors.Is(c.err, errs.Canceled) {
+				return nil, errs.New(errs.Canceled, name, ctx.Err()).At("waiting for the other peers")
+			}
+			return c.result, c.err
+		case <-canceled:
+			canceled = nil
+			s.box.post(fsm.CallCancel{Call: id, Op: cancelOp})
+		case <-s.done:
+			select {
+			case <-c.done:
+				continue
+			default:
+			}
+			s.mu.Lock()
+			delete(s.calls, id)
+			s.mu.Unlock()
+			return nil, errs.New(errs.Closed, name, nil).Do("connect again with a new communicator")
+		}
+	}
+}
+
+func (s *Session) pending(id fsm.CallID) *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[id]
+}
+
+func (s *Session) answer(d fsm.Done) {
+	s.mu.Lock()
+	c := s.calls[d.Call]
+	delete(s.calls, d.Call)
+	s.mu.Unlock()
+	if c != nil {
+		c.err, c.result = d.Err, d.Result
+		close(c.done)
+	}
+}
+
+func (s *Session) stopWork(id fsm.CallID) {
+	if c := s.pending(id); c != nil && c.stop != nil {
+		c.stop()
+	}
+}
+
+// UpdateTopology votes to let waiting peers in and returns when the round has
+// succeeded; every accepted peer of every group must call it. Cancelling ctx
+// leaves the run, since a vote cannot be taken back.
+func (s *Session) UpdateTopology(ctx context.Context) error {
+	_, err := s.call(ctx, "update topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallUpdate{Call: id} })
+	return err
+}
+
+// PeersPending asks whether peers wait to be let in. All accepted peers must
+// ask, and all get the same answer; it may overlap with all-reduces.
+func (s *Session) PeersPending(ctx context.Context) (bool, error) {
+	r, err := s.call(ctx, "peers pending", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
+	b, _ := r.(bool)
+	return b, err
+}
+
+// OptimizeTopology measures the bandwidths that the master misses and adopts
+// the ring it finds; every accepted peer must call it. Cancelling ctx leaves the run.
+func (s *Session) OptimizeTopology(ctx context.Context) error {
+	_, err := s.call(ctx, "optimize topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallOptimize{Call: id} })
+	return err
+}
+
+func (s *Session) startProbe(e fsm.Probe) {
+	ctx, stop := context.WithCancel(s.ctx)
+	s.mu.Lock()
+	if c := s.calls[e.Call]; c != nil {
+		c.stop = stop
+	}
+	s.mu.Unlock()
+	self := s.m.View().UUID
+	s.spawn(func() {
+		defer stop()
+		probe.Run(ctx, self, e.Requests, probe.Options{
+			Duration: s.opt.ProbeDuration, Connections: s.opt.ProbeConnections, Dial: s.opt.Dial,
+		}, func(to wire.UUID, mbps float64) { s.box.post(fsm.Measured{Call: e.Call, To: to, Mbps: mbps}) })
+		s.box.post(fsm.ProbesDone{Call: e.Call})
+	})
+}
+
+// Close leaves the run: running operations are aborted for all peers, their
+// buffers restored, every pending call answered, every connection and
+// goroutine ended. It is idempotent and may be called from any goroutine.
+func (s *Session) Close() error {
+	s.closeOnce.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), s.opt.HandshakeTimeout)
+		defer cancel()
+		s.call(ctx, "close", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallClose{Call: id} })
+		close(s.quit)
+		<-s.done
+		s.cancel()
+		s.master.close()
+		s.accept.close()
+		s.listen.close()
+		s.state.Close()
+		s.bench.Close()
+		s.engine.Close()
+		s.work.Wait()
+	})
+	return nil
+}
+
+// addrs drops the addresses that cannot be dialled.
+func addrs(in []netip.AddrPort) (out []netip.AddrPort) {
+	for _, a := range in {
+		if a.IsValid() && a.Port() != 0 && !a.Addr().IsUnspecified() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
