@@ -1,0 +1,7 @@
+// Package defaults registers the built-in reduce backends; a main imports it
+// for its effect.
+package defaults
+
+import (
+	_ "github.com/gopccl/gopccl/backends/cpu_generic" // the oracle, on every platform
+)
