@@ -29,27 +29,6 @@ type generic struct{}
 
 func (generic) Name() string { return Name }
 
-// kernels are the loops of one element type; the slices are aligned to it.
-type kernels struct {
-	reduce   [dtype.NumOps]func(dst, a, b []byte)
-	finalize func(dst []byte, world int)
-}
-
-var table = [dtype.NumTypes]kernels{
-	dtype.Uint8:    {integerOps[uint8](add8), divideSmall[uint8]},
-	dtype.Int8:     {integerOps[int8](add8), divideSmall[int8]},
-	dtype.Uint16:   {integerOps[uint16](add16), divideSmall[uint16]},
-	dtype.Int16:    {integerOps[int16](add16), divideSmall[int16]},
-	dtype.Uint32:   {integerOps[uint32](add[uint32]), divideSmall[uint32]},
-	dtype.Int32:    {integerOps[int32](add[int32]), divideSmall[int32]},
-	dtype.Uint64:   {integerOps[uint64](add[uint64]), divideUint64},
-	dtype.Int64:    {integerOps[int64](add[int64]), divideInt64},
-	dtype.Float16:  {float16Ops, divideFloat16},
-	dtype.BFloat16: {bfloat16Ops, divideBFloat16},
-	dtype.Float32:  {float32Ops, divideFloat[float32]},
-	dtype.Float64:  {float64Ops, divideFloat[float64]},
-}
-
 // blockSize bounds the copies on the stack for unaligned slices; a multiple of
 // every element size.
 const blockSize = 1024
@@ -58,10 +37,9 @@ const blockSize = 1024
 func (generic) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) {
 	invariants.Check(t.Valid() && op.Valid() && len(a) == len(dst) && len(b) == len(dst) && len(dst)%t.Size() == 0,
 		"reduce %v %v of %d, %d, %d bytes", t, op, len(dst), len(a), len(b))
-	kernel := table[t].reduce[op]
 	size := t.Size()
 	if dtype.Aligned(dst, size) && dtype.Aligned(a, size) && dtype.Aligned(b, size) {
-		kernel(dst, a, b)
+		reduce(t, op, dst, a, b)
 		return
 	}
 	var x, y [blockSize / 8]uint64 // words, for their alignment
@@ -69,7 +47,7 @@ func (generic) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) {
 	for len(dst) > 0 {
 		n := copy(xb, a)
 		copy(yb, b[:n])
-		kernel(xb[:n], xb[:n], yb[:n])
+		reduce(t, op, xb[:n], xb[:n], yb[:n])
 		copy(dst, xb[:n])
 		dst, a, b = dst[n:], a[n:], b[n:]
 	}
@@ -82,16 +60,75 @@ func (generic) Finalize(t dtype.Type, dst []byte, world int) {
 	if world <= 1 {
 		return
 	}
-	kernel := table[t].finalize
 	if dtype.Aligned(dst, t.Size()) {
-		kernel(dst, world)
+		divide(t, dst, world)
 		return
 	}
 	var x [blockSize / 8]uint64
 	xb := dtype.AsBytes(x[:])
 	for len(dst) > 0 {
 		n := copy(xb, dst)
-		kernel(xb[:n], world)
+		divide(t, xb[:n], world)
 		dst = dst[copy(dst, xb[:n]):]
+	}
+}
+
+// reduce takes aligned slices. Static calls, since slices given to a function
+// value would move the blocks above to the heap.
+func reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) {
+	switch t {
+	case dtype.Uint8:
+		reduceInteger[uint8](op, dst, a, b)
+	case dtype.Int8:
+		reduceInteger[int8](op, dst, a, b)
+	case dtype.Uint16:
+		reduceInteger[uint16](op, dst, a, b)
+	case dtype.Int16:
+		reduceInteger[int16](op, dst, a, b)
+	case dtype.Uint32:
+		reduceInteger[uint32](op, dst, a, b)
+	case dtype.Int32:
+		reduceInteger[int32](op, dst, a, b)
+	case dtype.Uint64:
+		reduceInteger[uint64](op, dst, a, b)
+	case dtype.Int64:
+		reduceInteger[int64](op, dst, a, b)
+	case dtype.Float16:
+		reduceFloat16(op, dst, a, b)
+	case dtype.BFloat16:
+		reduceBFloat16(op, dst, a, b)
+	case dtype.Float32:
+		reduceFloat32(op, dst, a, b)
+	case dtype.Float64:
+		reduceFloat64(op, dst, a, b)
+	}
+}
+
+func divide(t dtype.Type, dst []byte, world int) {
+	switch t {
+	case dtype.Uint8:
+		divideSmall[uint8](dst, world)
+	case dtype.Int8:
+		divideSmall[int8](dst, world)
+	case dtype.Uint16:
+		divideSmall[uint16](dst, world)
+	case dtype.Int16:
+		divideSmall[int16](dst, world)
+	case dtype.Uint32:
+		divideSmall[uint32](dst, world)
+	case dtype.Int32:
+		divideSmall[int32](dst, world)
+	case dtype.Uint64:
+		divideUint64(dst, world)
+	case dtype.Int64:
+		divideInt64(dst, world)
+	case dtype.Float16:
+		divideFloat16(dst, world)
+	case dtype.BFloat16:
+		divideBFloat16(dst, world)
+	case dtype.Float32:
+		divideFloat[float32](dst, world)
+	case dtype.Float64:
+		divideFloat[float64](dst, world)
 	}
 }

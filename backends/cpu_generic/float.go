@@ -6,14 +6,30 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 )
 
-var float32Ops = [dtype.NumOps]func(dst, a, b []byte){
-	dtype.Set: set, dtype.Sum: add[float32], dtype.Avg: add[float32], dtype.Prod: mul[float32],
-	dtype.Max: maxFloat32, dtype.Min: minFloat32,
+func reduceFloat32(op dtype.Op, dst, a, b []byte) {
+	switch op {
+	case dtype.Sum, dtype.Avg:
+		add[float32](dst, a, b)
+	case dtype.Prod:
+		mul[float32](dst, a, b)
+	case dtype.Max:
+		maxFloat32(dst, a, b)
+	case dtype.Min:
+		minFloat32(dst, a, b)
+	}
 }
 
-var float64Ops = [dtype.NumOps]func(dst, a, b []byte){
-	dtype.Set: set, dtype.Sum: add[float64], dtype.Avg: add[float64], dtype.Prod: mul[float64],
-	dtype.Max: maxFloat64, dtype.Min: minFloat64,
+func reduceFloat64(op dtype.Op, dst, a, b []byte) {
+	switch op {
+	case dtype.Sum, dtype.Avg:
+		add[float64](dst, a, b)
+	case dtype.Prod:
+		mul[float64](dst, a, b)
+	case dtype.Max:
+		maxFloat64(dst, a, b)
+	case dtype.Min:
+		minFloat64(dst, a, b)
+	}
 }
 
 // Max and min compare floats and choose between their patterns: a choice

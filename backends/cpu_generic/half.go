@@ -6,14 +6,30 @@ import "github.com/gopccl/gopccl/core/dtype"
 // to the nearest even. float32 has more than twice their precision and two
 // bits, so that the result is the correctly rounded one.
 
-var float16Ops = [dtype.NumOps]func(dst, a, b []byte){
-	dtype.Set: set, dtype.Sum: addFloat16, dtype.Avg: addFloat16, dtype.Prod: mulFloat16,
-	dtype.Max: maxFloat16, dtype.Min: minFloat16,
+func reduceFloat16(op dtype.Op, dst, a, b []byte) {
+	switch op {
+	case dtype.Sum, dtype.Avg:
+		addFloat16(dst, a, b)
+	case dtype.Prod:
+		mulFloat16(dst, a, b)
+	case dtype.Max:
+		maxFloat16(dst, a, b)
+	case dtype.Min:
+		minFloat16(dst, a, b)
+	}
 }
 
-var bfloat16Ops = [dtype.NumOps]func(dst, a, b []byte){
-	dtype.Set: set, dtype.Sum: addBFloat16, dtype.Avg: addBFloat16, dtype.Prod: mulBFloat16,
-	dtype.Max: maxBFloat16, dtype.Min: minBFloat16,
+func reduceBFloat16(op dtype.Op, dst, a, b []byte) {
+	switch op {
+	case dtype.Sum, dtype.Avg:
+		addBFloat16(dst, a, b)
+	case dtype.Prod:
+		mulBFloat16(dst, a, b)
+	case dtype.Max:
+		maxBFloat16(dst, a, b)
+	case dtype.Min:
+		minBFloat16(dst, a, b)
+	}
 }
 
 // halves returns the three slices as patterns of equal length.

@@ -13,18 +13,25 @@ type integer interface {
 // The loops below take eight elements at a time through array pointers: one
 // bounds check per slice and eight elements.
 
-func integerOps[T integer](sum func(dst, a, b []byte)) [dtype.NumOps]func(dst, a, b []byte) {
-	return [dtype.NumOps]func(dst, a, b []byte){
-		dtype.Set:  set,
-		dtype.Sum:  sum,
-		dtype.Avg:  sum,
-		dtype.Prod: mul[T],
-		dtype.Max:  maxInteger[T],
-		dtype.Min:  minInteger[T],
+func reduceInteger[T integer](op dtype.Op, dst, a, b []byte) {
+	switch op {
+	case dtype.Sum, dtype.Avg:
+		switch dtype.TypeOf[T]().Size() {
+		case 1:
+			add8(dst, a, b)
+		case 2:
+			add16(dst, a, b)
+		default:
+			add[T](dst, a, b)
+		}
+	case dtype.Prod:
+		mul[T](dst, a, b)
+	case dtype.Max:
+		maxInteger[T](dst, a, b)
+	case dtype.Min:
+		minInteger[T](dst, a, b)
 	}
 }
-
-func set(dst, _, b []byte) { copy(dst, b) }
 
 func add[T dtype.Element](dst, a, b []byte) {
 	d, x, y := dtype.View[T](dst), dtype.View[T](a), dtype.View[T](b)

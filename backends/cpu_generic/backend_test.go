@@ -1,0 +1,24 @@
+package cpugeneric
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/backend"
+	"github.com/gopccl/gopccl/core/backend/backendtest"
+)
+
+func TestConformance(t *testing.T) { backendtest.Run(t, Driver{}) }
+
+func TestRegistered(t *testing.T) {
+	for _, name := range []string{Name, "auto", ""} {
+		b, passed, err := backend.Select(name)
+		require.NoError(t, err)
+		require.Empty(t, passed)
+		require.Equal(t, Name, b.Name())
+	}
+	require.Contains(t, backend.Names(), Name)
+	_, _, err := backend.Select("cpu_genric")
+	require.ErrorContains(t, err, "cpu_genric")
+}
