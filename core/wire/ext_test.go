@@ -1,0 +1,94 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The byte table of docs/extensions.md.
+func TestExtBytes(t *testing.T) {
+	magic := hex.EncodeToString([]byte(extMagic))
+	for _, c := range []struct {
+		x   Ext
+		hex string
+	}{
+		{Ext{Native: true}, "00000004" + "00010000"},
+		{Ext{HeartbeatInterval: time.Second, HeartbeatTimeout: 6 * time.Second}, "00000010" + "00020004000003e8" + "0003000400001770"},
+		{Ext{GroupNative: true, Failed: true}, "00000008" + "00040000" + "00060000"},
+		{Ext{Distributors: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:48149")}}, "0000000b" + "00050007" + "017f000001bc15"},
+		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},
+	} {
+		require.Equal(t, magic+c.hex, hex.EncodeToString(appendExt(nil, c.x)))
+		require.Equal(t, c.x, (&reader{b: unhex(t, magic+c.hex)}).ext())
+	}
+	require.Empty(t, appendExt(nil, Ext{}))
+}
+
+// A packet with an extension block is, field by field, the packet without it:
+// a reader that knows nothing of blocks sees no difference.
+func TestExtIsTrailing(t *testing.T) {
+	with := P2PHello{UUID: UUID{1}, Number: 3, Ext: Ext{Native: true, Reason: "r"}}
+	without := with
+	without.Ext = Ext{}
+	require.Equal(t, AppendBody(nil, without), AppendBody(nil, with)[:20])
+}
+
+func TestExtUnknownEntriesAreSkipped(t *testing.T) {
+	block := append([]byte(extMagic), unhex(t, "0000000f"+"fffe0003aabbcc"+"0009000000010000")...)
+	require.Equal(t, Ext{Native: true}, (&reader{b: block}).ext())
+	longer := append([]byte(extMagic), unhex(t, "0000000a"+"0002000600000005ffff")...)
+	require.Equal(t, Ext{HeartbeatInterval: 5 * time.Millisecond}, (&reader{b: longer}).ext(), "a known entry may have grown")
+}
+
+// A damaged block is no block, and no error.
+func TestExtDamaged(t *testing.T) {
+	good := appendExt(nil, Ext{
+		Native: true, HeartbeatInterval: time.Second, Reason: "reason", ReasonCode: 3,
+		Distributors: []netip.AddrPort{netip.MustParseAddrPort("[::1]:5")},
+	})
+	for n := range good {
+		require.Equal(t, Ext{}, (&reader{b: good[:n]}).ext(), "cut after %d bytes", n)
+	}
+	for name, b := range map[string]string{
+		"entry longer than block": "00000004" + "00010001",
+		"entry header cut":        "00000003" + "000100",
+		"short interval":          "00000006" + "000200020001",
+		"short address":           "00000007" + "00050003" + "010203",
+		"short code":              "00000005" + "0008000101",
+		"size above limit":        "00010001" + strings.Repeat("00090000", 16385),
+	} {
+		require.Equal(t, Ext{}, (&reader{b: append([]byte(extMagic), unhex(t, b)...)}).ext(), name)
+	}
+	other := append([]byte("gopcclX2"), good[8:]...)
+	require.Equal(t, Ext{}, (&reader{b: other}).ext(), "another magic")
+}
+
+func TestExtBounds(t *testing.T) {
+	x := Ext{Reason: strings.Repeat("é", 400), HeartbeatInterval: time.Microsecond, HeartbeatTimeout: 1 << 62}
+	for i := range 1000 {
+		x.Distributors = append(x.Distributors, netip.AddrPortFrom(netip.IPv6Loopback(), uint16(i)))
+	}
+	raw := appendExt(nil, x)
+	require.Less(t, len(raw), MaxExtBlock)
+	got := (&reader{b: raw}).ext()
+	require.Equal(t, strings.Repeat("é", 256), got.Reason)
+	require.Equal(t, x.Distributors[:MaxDistributors], got.Distributors)
+	require.Equal(t, time.Millisecond, got.HeartbeatInterval, "never rounded to none")
+	require.Equal(t, (1<<32-1)*time.Millisecond, got.HeartbeatTimeout)
+
+	require.Equal(t, strings.Repeat("a", 511), cutString(strings.Repeat("a", 511)+"é", 512))
+	require.Len(t, cutString(strings.Repeat("\x80", 600), 512), 512)
+	require.True(t, utf8.ValidString(cutString(strings.Repeat("世", 400), 512)))
+	require.Zero(t, appendExt(nil, Ext{HeartbeatInterval: -1})[11], "a negative interval is none")
+
+	long := append([]byte(extMagic), binary.BigEndian.AppendUint32(nil, 4+600)...)
+	long = append(append(long, 0, 7, 600>>8, 600&0xff), strings.Repeat("r", 600)...)
+	require.Len(t, (&reader{b: long}).ext().Reason, MaxReason, "a longer reason is cut on arrival, too")
+}

@@ -1,0 +1,187 @@
+package wire
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gopccl/gopccl/core/dtype"
+)
+
+// drawer draws field values.
+type drawer struct{ *rapid.T }
+
+func (d drawer) b() bool     { return rapid.Bool().Draw(d.T, "bool") }
+func (d drawer) u8() uint8   { return rapid.Uint8().Draw(d.T, "u8") }
+func (d drawer) u16() uint16 { return rapid.Uint16().Draw(d.T, "u16") }
+func (d drawer) u32() uint32 { return rapid.Uint32().Draw(d.T, "u32") }
+func (d drawer) u64() uint64 { return rapid.Uint64().Draw(d.T, "u64") }
+func (d drawer) f64() float64 {
+	return rapid.Float64().Draw(d.T, "f64")
+}
+
+// str draws any bytes: strings have no charset rule.
+func (d drawer) str() string {
+	return string(rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(d.T, "string"))
+}
+
+func (d drawer) uuid() (u UUID) {
+	copy(u[:], rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(d.T, "uuid"))
+	return u
+}
+
+func (d drawer) addr() netip.AddrPort {
+	size := rapid.SampledFrom([]int{4, 16}).Draw(d.T, "ip size")
+	ip, _ := netip.AddrFromSlice(rapid.SliceOfN(rapid.Byte(), size, size).Draw(d.T, "ip"))
+	return netip.AddrPortFrom(ip.Unmap(), d.u16())
+}
+
+func drawList[T any](d drawer, f func() T) (out []T) {
+	for range rapid.IntRange(0, 5).Draw(d.T, "length") {
+		out = append(out, f())
+	}
+	return out
+}
+
+func (d drawer) ext() Ext {
+	if d.b() {
+		return Ext{}
+	}
+	return Ext{
+		Native: d.b(), GroupNative: d.b(), Failed: d.b(),
+		HeartbeatInterval: time.Duration(d.u32()) * time.Millisecond,
+		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
+		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(),
+	}
+}
+
+func (d drawer) meta() DequantizationMeta {
+	m := DequantizationMeta{Tag: d.u64()}
+	switch rapid.IntRange(0, 2).Draw(d.T, "kind") {
+	case 0:
+		m.DType = dtype.Float32
+		m.Min, m.Max = float64(rapid.Float32().Draw(d.T, "min")), float64(rapid.Float32().Draw(d.T, "max"))
+	case 1:
+		m.DType, m.Min, m.Max = dtype.Float64, d.f64(), d.f64()
+	default:
+		m.Kind, m.ZeroPoint, m.Scale = MetaZeroPoint, int64(d.u64()), rapid.Float32().Draw(d.T, "scale")
+	}
+	return m
+}
+
+// drawPacket draws any packet with any field values.
+func drawPacket(t *rapid.T) Packet {
+	d := drawer{t}
+	makers := []func() Packet{
+		func() Packet { return C2MRequestSessionRegistration{d.u16(), d.u16(), d.u16(), d.u32(), d.ext()} },
+		func() Packet { return C2MRequestEstablishP2PConnections{d.b()} },
+		func() Packet { return C2MP2PConnectionsEstablished{d.b(), drawList(d, d.uuid)} },
+		func() Packet { return C2MCheckPeersPending{} },
+		func() Packet { return C2MOptimizeTopology{} },
+		func() Packet { return C2MReportPeerBandwidth{d.uuid(), d.f64()} },
+		func() Packet { return C2MOptimizeTopologyWorkComplete{} },
+		func() Packet {
+			return C2MSyncSharedState{d.u64(), Strategy(d.u8()), drawList(d, func() StateEntry {
+				return StateEntry{d.str(), d.u64(), HashType(d.u8()), d.u64(), dtype.Type(d.u8()), d.b()}
+			})}
+		},
+		func() Packet { return C2MDistSharedStateComplete{d.ext()} },
+		func() Packet {
+			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8())}
+		},
+		func() Packet { return C2MCollectiveCommsComplete{d.u64(), d.b()} },
+		func() Packet { return C2MHeartbeat{} },
+		func() Packet { return M2CSessionRegistrationResponse{d.b(), d.uuid(), d.ext()} },
+		func() Packet {
+			p := M2CP2PConnectionInfo{d.b(), d.u64(), d.u64(), d.u64(), d.u64(), nil, d.ext()}
+			if !p.Unchanged {
+				p.Peers = drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })
+			}
+			return p
+		},
+		func() Packet { return M2CP2PConnectionsEstablished{d.b(), drawList(d, d.uuid)} },
+		func() Packet { return M2CPeersPendingResponse{d.b()} },
+		func() Packet {
+			return M2COptimizeTopologyResponse{drawList(d, func() BandwidthRequest { return BandwidthRequest{d.uuid(), d.uuid(), d.addr()} })}
+		},
+		func() Packet { return M2COptimizeTopologyComplete{d.b(), drawList(d, d.uuid)} },
+		func() Packet {
+			p := M2CSyncSharedState{IsOutdated: d.b(), Distributor: d.addr(), Keys: drawList(d, d.str)}
+			for range p.Keys {
+				p.Hashes, p.HashTypes = append(p.Hashes, d.u64()), append(p.HashTypes, HashType(d.u8()))
+			}
+			p.Ext = d.ext()
+			return p
+		},
+		func() Packet { return M2CSyncSharedStateComplete{} },
+		func() Packet { return M2CCollectiveCommsCommence{d.u64(), d.u64()} },
+		func() Packet { return M2CCollectiveCommsComplete{d.u64()} },
+		func() Packet { return M2CCollectiveCommsAbort{d.u64(), d.b(), d.ext()} },
+		func() Packet { return M2CHeartbeat{} },
+		func() Packet { return M2CPeerDropped{d.uuid(), d.addr(), d.u32(), d.str()} },
+		func() Packet { return P2PHello{d.uuid(), d.u32(), d.ext()} },
+		func() Packet { return P2PHelloAck{d.ext()} },
+		func() Packet { return d.meta() },
+		func() Packet { return C2SRequestSharedState{drawList(d, d.str)} },
+		func() Packet {
+			return S2CSharedStateResponse{StateStatus(d.u8()), d.u64(), drawList(d, func() StateSize { return StateSize{d.str(), d.u64()} })}
+		},
+		func() Packet { return C2BHello{d.uuid()} },
+		func() Packet { return B2CServerIsBusy{d.b()} },
+	}
+	return rapid.SampledFrom(makers).Draw(t, "packet")()
+}
+
+// What is encoded decodes to itself, whatever follows it, and keeps no
+// reference to the bytes it came from.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		p := drawPacket(rt)
+		junk := rapid.SliceOfN(rapid.Byte(), 0, 80).Draw(rt, "junk")
+		body := append(AppendBody(nil, p), junk...)
+		got, err := Decode(p.Proto(), p.ID(), body)
+		require.NoError(rt, err)
+		clear(body)
+		require.Equal(rt, p, got)
+
+		read, err := Read(bytes.NewReader(Append(nil, p)), p.Proto(), MaxPacket)
+		require.NoError(rt, err)
+		require.Equal(rt, p, read)
+	})
+}
+
+// A sequence of packets survives any cutting of its bytes.
+func TestScannerRoundTrip(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var want []Packet
+		var raw []byte
+		for range rapid.IntRange(1, 6).Draw(rt, "packets") {
+			p := drawPacket(rt)
+			if p.Proto() != M2C {
+				continue
+			}
+			want, raw = append(want, p), Append(raw, p)
+		}
+		s := NewScanner(M2C, MaxPacket)
+		var got []Packet
+		for len(raw) > 0 {
+			n := rapid.IntRange(1, len(raw)).Draw(rt, "piece")
+			s.Feed(raw[:n])
+			raw = raw[n:]
+			for {
+				p, ok, err := s.Next()
+				require.NoError(rt, err)
+				if !ok {
+					break
+				}
+				got = append(got, p)
+			}
+		}
+		require.Equal(rt, want, got)
+		require.Empty(rt, s.Rest())
+	})
+}
