@@ -20,6 +20,7 @@ import (
 type masterConn struct {
 	conn  net.Conn
 	out   []byte
+	ack   func()
 	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1)
 }
 
@@ -33,8 +34,11 @@ func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	platform.TuneMaster(conn)
-	mc := &masterConn{conn: conn}
+	if err := platform.TuneMaster(conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	mc := &masterConn{conn: conn, ack: platform.QuickAcker(conn)}
 	mc.quick.Store(true)
 	return mc, nil
 }
@@ -58,7 +62,7 @@ func (mc *masterConn) close() { mc.conn.Close() }
 func (mc *masterConn) Read(p []byte) (int, error) {
 	n, err := mc.conn.Read(p)
 	if mc.quick.Load() {
-		platform.QuickAck(mc.conn)
+		mc.ack()
 	}
 	return n, err
 }
@@ -129,7 +133,10 @@ func (s *Session) dialPool(p wire.PeerEndpoint) error {
 		if err != nil {
 			return err
 		}
-		platform.TuneP2P(conn, s.tuning())
+		if err := platform.TuneP2P(conn, s.tuning()); err != nil {
+			conn.Close()
+			return err
+		}
 		conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 		hello := wire.P2PHello{UUID: s.View().UUID, Number: uint32(n), Ext: wire.Ext{Native: true}}
 		if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
@@ -154,19 +161,22 @@ func (s *Session) dialPool(p wire.PeerEndpoint) error {
 
 func all(wire.UUID) bool { return true }
 
-func (s *Session) tuning() platform.P2POptions {
-	return platform.P2POptions{UserTimeout: s.opt.UserTimeout, Congestion: s.opt.Congestion}
+func (s *Session) tuning() platform.Options {
+	return platform.Options{UserTimeout: s.opt.UserTimeout, Congestion: s.opt.Congestion}
 }
 
 // greet answers one accepted P2P connection. The receiver is registered before
 // the answer, so data that follows it finds its reader.
 func (s *Session) greet(conn net.Conn) {
-	platform.TuneP2P(conn, s.tuning())
-	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 	refuse := func(err error) {
 		s.log.Warn("closed a P2P connection", "remote", conn.RemoteAddr(), "reason", err)
 		conn.Close()
 	}
+	if err := platform.TuneP2P(conn, s.tuning()); err != nil {
+		refuse(err)
+		return
+	}
+	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 	p, err := wire.Read(conn, wire.P2P, 64<<10)
 	if err != nil {
 		refuse(err)

@@ -1,18 +1,23 @@
 package peer
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
-	"strconv"
+	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/gopccl/gopccl/platform"
 )
 
 // listenSlots is how far the first P2P port is moved at random, so that a peer
 // that rejoins rarely gets the port of its predecessor (quirk Q7).
 const listenSlots = 16
+
+// listenTries is how many ports are tried from each base on.
+const listenTries = 8192
 
 // listeners are the three listen sockets of a peer (control spec, section 1.1).
 type listeners struct{ p2p, state, bench net.Listener }
@@ -25,42 +30,31 @@ func (l *listeners) close() {
 	}
 }
 
-func listenAll(network, host string, base int) (l listeners, err error) {
-	p2pBase, stateBase, benchBase := 0, 0, 0
-	if base > 0 {
-		p2pBase, stateBase, benchBase = base+1+3*rand.IntN(listenSlots), base, base+2
+func listenAll(ctx context.Context, network, host string, base int) (l listeners, err error) {
+	addr := netip.IPv4Unspecified()
+	if network != "tcp4" {
+		addr = netip.IPv6Unspecified()
 	}
-	if l.p2p, err = bump(network, host, p2pBase); err == nil {
-		if l.state, err = bump(network, host, stateBase); err == nil {
-			l.bench, err = bump(network, host, benchBase)
+	if host != "" {
+		if addr, err = netip.ParseAddr(host); err != nil {
+			return l, err
+		}
+	}
+	listen := func(port int) (net.Listener, error) {
+		if base < 0 {
+			port = 0
+		}
+		return platform.ListenFrom(ctx, network, netip.AddrPortFrom(addr, uint16(port)), listenTries)
+	}
+	if l.p2p, err = listen(base + 1 + 3*rand.IntN(listenSlots)); err == nil {
+		if l.state, err = listen(base); err == nil {
+			l.bench, err = listen(base + 2)
 		}
 	}
 	if err != nil {
 		l.close()
 	}
 	return l, err
-}
-
-// bump listens on the first free port from port on; port 0 means any.
-func bump(network, host string, port int) (net.Listener, error) {
-	if port == 0 {
-		return net.Listen(network, net.JoinHostPort(host, "0"))
-	}
-	var last error
-	for p := port; p <= 65535; p++ {
-		ln, err := net.Listen(network, net.JoinHostPort(host, strconv.Itoa(p)))
-		if err == nil {
-			return ln, nil
-		}
-		var op *net.OpError
-		if !errors.As(err, &op) || op.Op != "listen" {
-			return nil, err
-		}
-		if last = err; p-port > 8192 {
-			break
-		}
-	}
-	return nil, fmt.Errorf("no free port from %d on: %w", port, last)
 }
 
 func portOf(ln net.Listener) uint16 { return uint16(ln.Addr().(*net.TCPAddr).Port) }

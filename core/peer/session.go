@@ -101,6 +101,9 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("heartbeat timeout %v is below two intervals of %v",
 			opt.HeartbeatTimeout, opt.HeartbeatInterval))
 	}
+	if opt.PortBase > 65000 {
+		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("port base %d leaves no ports", opt.PortBase))
+	}
 	if opt.PoolSize > maxPoolNumber+1 {
 		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("pool size %d is above %d", opt.PoolSize, maxPoolNumber+1))
 	}
@@ -118,7 +121,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
 		network = "tcp4"
 	}
-	if s.listen, err = listenAll(network, opt.ListenHost, opt.PortBase); err != nil {
+	if s.listen, err = listenAll(ctx, network, opt.ListenHost, opt.PortBase); err != nil {
 		mc.close()
 		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).At("listen").
 			Do("free some ports or set another port base")

@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+var soak = flag.Bool("soak", false, "run the full counts")
+
+// counts returns full with -soak and a tenth of it otherwise.
+func counts(full int) int {
+	if *soak {
+		return full
+	}
+	return max(1, full/10)
+}
+
+// contribution of peer id to element i of step. Element 0 names the peer by
+// its bit; the others are small integers, so sums are exact in any order.
+func contribution(id int, step uint64, i int) float64 {
+	if i == 0 {
+		return float64(uint64(1) << id)
+	}
+	return float64((uint64(id+1)*2654435761 ^ step*40503 ^ uint64(i)*97) % 1021)
+}
+
+// trainer is the life of a peer under churn: admit newcomers, agree on the
+// state, reduce in place with retry, check against the model, apply, repeat.
+func trainer(ctx context.Context, o order, say func(report)) error {
+	comm, err := join(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer comm.Close()
+	say(report{Event: "connected"})
+	params := make([]float64, o.Count)
+	state := &core.SharedState{Tensors: []core.Tensor{core.TensorOf("params", params)}}
+	grad := make([]float64, o.Count)
+	mask := make([]uint64, 1)
+	for n := 0; o.Steps == 0 || n < o.Steps; n++ {
+		pending, err := comm.PeersPending(ctx)
+		if err == nil && pending {
+			err = comm.UpdateTopology(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("update: %w", err)
+		}
+		info, err := comm.SyncSharedState(ctx, state, core.SyncOptions{})
+		if err != nil {
+			if errors.Is(err, errs.TransferFailed) {
+				continue
+			}
+			return fmt.Errorf("sync: %w", err)
+		}
+		if n > 0 && info.RxBytes > 0 {
+			// S1-28: a peer that took part in every step never receives again.
+			return fmt.Errorf("received %d bytes at revision %d in step %d", info.RxBytes, state.Revision, n)
+		}
+		step := state.Revision
+		for i := range grad {
+			grad[i] = contribution(o.ID, step, i)
+		}
+		mask[0] = 1 << o.ID
+		a, b := core.ReduceOf(grad, grad, core.Sum), core.ReduceOf(mask, mask, core.Sum)
+		a.Tag, b.Tag = 1, 2
+		if o.Flag {
+			err = reduceAndCheckRestore(ctx, comm, a, grad, say)
+		} else {
+			_, err = comm.AllReduceMultipleWithRetry(ctx, []core.Reduce{a, b}, 2)
+		}
+		// Alone, what is not reduced is as before.
+		if err != nil && !errors.Is(err, errs.TooFewPeers) {
+			return fmt.Errorf("reduce: %w", err)
+		}
+		// The two sums may come from different rings if a peer died between
+		// them, so grad has to be the sum of some set of peers, not of mask's.
+		if bad := violation(grad, step, o.ID); bad != "" {
+			return errors.New("VIOLATION " + bad)
+		}
+		for i := range params {
+			params[i] += grad[i]
+		}
+		state.Revision++
+		say(report{Event: "step", Step: step, Mask: mask[0], Hash: core.StateHash(state), World: comm.Attributes().LocalWorldSize})
+	}
+	return nil
+}
+
+// violation compares grad with the sum of the contributions of the peers that
+// element 0 names. Data that was reduced twice, or pieces of different rings,
+// do not pass.
+func violation(grad []float64, step uint64, self int) string {
+	set := uint64(grad[0])
+	if set>>self&1 == 0 {
+		return fmt.Sprintf("step %d: %#x does not contain peer %d", step, set, self)
+	}
+	for i := range grad {
+		sum := 0.0
+		for rest := set; rest != 0; rest &= rest - 1 {
+			sum += contribution(bits.TrailingZeros64(rest), step, i)
+		}
+		if sum != grad[i] {
+			return fmt.Sprintf("step %d: element %d is %v, the peers %#x sum to %v", step, i, grad[i], set, sum)
+		}
+	}
+	return ""
+}
+
+// reduceAndCheckRestore retries one in-place operation by hand and compares
+// the buffer after every failure with what it was, bit by bit.
+func reduceAndCheckRestore(ctx context.Context, comm *core.Communicator, r core.Reduce, grad []float64, say func(report)) error {
+	was := append([]float64(nil), grad...)
+	for {
+		_, err := comm.AllReduce(ctx, r)
+		if err == nil {
+			return nil
+		}
+		for i := range grad {
+			if math.Float64bits(grad[i]) != math.Float64bits(was[i]) {
+				return fmt.Errorf("VIOLATION element %d not restored after %w", i, err)
+			}
+		}
+		if !errors.Is(err, errs.RankConnectionLost) {
+			return err
+		}
+		say(report{Event: "aborted", Text: err.Error()})
+	}
+}
+
+func init() { roles["trainer"] = trainer }
+
+// S2-05, S2-14, S2-20, S2-21: hard kills at random points with four peers,
+// every result compared with the model, every peer of a step with the same bits.
+func TestHardKills(t *testing.T) {
+	churn(t, counts(200), order{Role: "trainer", Count: 5000})
+}
+
+// S2-31: after an abort the in-place buffer is as before, bit by bit; the
+// buffers are large, so that kills hit every phase of the data path.
+func TestAbortRestoresInPlaceBuffers(t *testing.T) {
+	churn(t, counts(100), order{Role: "trainer", Count: 400_000, Flag: true})
+}
+
+// churn kills peers of a world of four at random points, replaces them, and
+// demands progress and equal bits after every kill.
+func churn(t *testing.T, kills int, o order) {
+	_, o.Master = startMaster(t)
+	rng := rand.New(rand.NewPCG(1, uint64(kills)))
+	hashes := map[uint64]uint64{}
+	var peers []*child
+	used := map[int]bool{}
+	spawn := func() {
+		for o.ID = 0; used[o.ID]; o.ID++ {
+		}
+		used[o.ID] = true
+		peers = append(peers, start(t, o))
+	}
+	for range 4 {
+		spawn()
+	}
+	steps, killed, aborted := 0, 0, 0
+	drain := func(c *child) {
+		for {
+			select {
+			case r, ok := <-c.lines:
+				if !ok {
+					t.Fatalf("peer %d ended\n%s", c.order.ID, c.log())
+				}
+				switch r.Event {
+				case "error":
+					t.Fatalf("peer %d: %s\n%s", c.order.ID, r.Text, c.log())
+				case "aborted":
+					aborted++
+				case "step":
+					steps++
+					if h, ok := hashes[r.Step]; ok {
+						require.Equal(t, h, r.Hash, "state after step %d at peer %d", r.Step, c.order.ID)
+					}
+					hashes[r.Step] = r.Hash
+				}
+			default:
+				return
+			}
+		}
+	}
+	for killed < kills {
+		// Progress first: survivors finish steps after the last kill.
+		before, deadline := steps, time.Now().Add(60*time.Second)
+		for steps < before+4 {
+			for _, c := range peers {
+				drain(c)
+			}
+			require.True(t, time.Now().Before(deadline), "no progress after %d kills and %d steps\n%s", killed, steps, peers[0].log())
+			time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
+		}
+		k := rng.IntN(len(peers))
+		peers[k].kill()
+		used[peers[k].order.ID] = false
+		peers = append(peers[:k], peers[k+1:]...)
+		killed++
+		spawn()
+	}
+	for _, c := range peers {
+		drain(c)
+	}
+	t.Logf("%d kills, %d steps compared, %d revisions, %d aborts seen, 0 violations", killed, steps, len(hashes), aborted)
+}
