@@ -1,0 +1,214 @@
+package conf
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gopccl.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// The control port of PCCL is the default (S1-05), and every default is legal.
+func TestDefaults(t *testing.T) {
+	c, err := Load(nil, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, "0.0.0.0:48148", c.Master.Listen)
+	require.Equal(t, uint16(48150), c.Peer.P2PPort)
+	require.Equal(t, uint16(48149), c.Peer.SharedStatePort)
+	require.Equal(t, uint16(48151), c.Peer.BenchmarkPort)
+	require.Equal(t, Bytes(256<<10), c.Data.FrameBytes)
+	for _, s := range c.Explain() {
+		require.Equal(t, "default", s.Origin, s.Key)
+	}
+}
+
+// default.yaml documents every key of the struct, in its order, with its
+// environment variable, its range and its choices, and knows no other key.
+func TestDefaultYAMLDocumentsEveryKey(t *testing.T) {
+	docs, order := map[string]string{}, []string{}
+	section, comment := "", ""
+	for _, line := range strings.Split(string(DefaultYAML), "\n") {
+		text := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(text, "#"):
+			comment += " " + strings.TrimSpace(strings.TrimPrefix(text, "#"))
+		case text == "":
+			comment = ""
+		case strings.HasPrefix(line, " "):
+			key, _, _ := strings.Cut(text, ":")
+			docs[section+"."+key] = comment
+			order = append(order, section+"."+key)
+			comment = ""
+		default:
+			section, _, _ = strings.Cut(text, ":")
+			require.NotEmpty(t, comment, "section %s has no comment", section)
+			comment = ""
+		}
+	}
+	require.Equal(t, Keys(), order)
+	for _, f := range fields {
+		doc := docs[f.key]
+		require.Contains(t, doc, "["+EnvName(f.key)+"]", f.key)
+		for _, tag := range []string{"min", "max"} {
+			require.Contains(t, doc, f.tag.Get(tag), "%s: %s", f.key, tag)
+		}
+		if f.tag.Get("zero") == "off" {
+			require.Contains(t, doc, "; 0 ", "%s: meaning of 0", f.key)
+		}
+		for _, choice := range strings.Fields(f.tag.Get("oneof")) {
+			require.Contains(t, doc, choice, f.key)
+		}
+		require.NotEmpty(t, f.tag.Get("conf"))
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	first := write(t, "master:\n  listen: 10.0.0.1:1\n  round_timeout: 11s\npeer:\n  pool_size: 2\n  group: 5\n")
+	second := write(t, "master:\n  round_timeout: 12s\npeer:\n  pool_size: 3\n")
+	env := []string{"GOPCCL_PEER_POOL_SIZE=4", "GOPCCL_LOG_LEVEL=debug", "HOME=/x", "GOPCCL_CONFIG=ignored"}
+	c, err := Load([]string{first, second}, env, []Flag{{"--log-level", "log.level", "warn"}})
+	require.NoError(t, err)
+	require.Equal(t, "10.0.0.1:1", c.Master.Listen)
+	require.Equal(t, 12*time.Second, c.Master.RoundTimeout)
+	require.Equal(t, 4, c.Peer.PoolSize)
+	require.Equal(t, uint32(5), c.Peer.Group)
+	require.Equal(t, "warn", c.Log.Level)
+
+	origins := map[string]string{}
+	for _, s := range c.Explain() {
+		origins[s.Key] = s.Origin + " = " + s.Value
+	}
+	require.Equal(t, "file "+first+" = 10.0.0.1:1", origins["master.listen"])
+	require.Equal(t, "file "+second+" = 12s", origins["master.round_timeout"])
+	require.Equal(t, "environment GOPCCL_PEER_POOL_SIZE = 4", origins["peer.pool_size"])
+	require.Equal(t, "flag --log-level = warn", origins["log.level"])
+	require.Equal(t, "default = 256KiB", origins["data.frame_bytes"])
+	require.Len(t, origins, len(Keys()))
+}
+
+// Every key can be set in each of the three ways.
+func TestEveryKeyFromEverySource(t *testing.T) {
+	defaults, err := Load(nil, nil, nil)
+	require.NoError(t, err)
+	for _, s := range defaults.Explain() {
+		section, key, _ := strings.Cut(s.Key, ".")
+		path := write(t, section+":\n  "+key+": "+s.Value+"\n")
+		for origin, load := range map[string]func() (*Config, error){
+			"file " + path:                  func() (*Config, error) { return Load([]string{path}, nil, nil) },
+			"environment " + EnvName(s.Key): func() (*Config, error) { return Load(nil, []string{EnvName(s.Key) + "=" + s.Value}, nil) },
+			"flag --set " + s.Key:           func() (*Config, error) { return Load(nil, nil, []Flag{{"--set " + s.Key, s.Key, s.Value}}) },
+		} {
+			c, err := load()
+			require.NoError(t, err, "%s: %s", origin, s.Key)
+			require.Contains(t, c.Explain(), Setting{s.Key, s.Value, origin})
+		}
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		file string
+		env  []string
+		flag []Flag
+		want []string
+	}{
+		"unknown key":         {file: "master:\n  lissten: x\n", want: []string{`"master.lissten"`, `"master.listen"`, "gopccl.yaml"}},
+		"unknown section":     {file: "mastre:\n  listen: x\n", want: []string{`"mastre.listen"`, `nearest: "master.listen"`}},
+		"unknown variable":    {env: []string{"GOPCCL_PEER_POOLSIZE=1"}, want: []string{"GOPCCL_PEER_POOLSIZE", `"peer.pool_size"`}},
+		"unknown flag key":    {flag: []Flag{{"--set", "log.levle", "x"}}, want: []string{"flag --set", `"log.level"`}},
+		"section as value":    {file: "master: 5\n", want: []string{"master is a section"}},
+		"value as section":    {file: "master:\n  listen:\n    host: x\n", want: []string{`"master.listen.host"`}},
+		"empty section there": {file: "mister: {}\n", want: []string{`"mister"`}},
+		"no value":            {file: "master:\n  listen:\n", want: []string{"master.listen has no value"}},
+		"list":                {file: "peer:\n  group: [1, 2]\n", want: []string{"peer.group wants one value"}},
+		"no yaml":             {file: "master: [\n", want: []string{"gopccl.yaml"}},
+		"range":               {file: "peer:\n  pool_size: 257\n", want: []string{"peer.pool_size", "from 1 to 256"}},
+		"negative":            {env: []string{"GOPCCL_PEER_GROUP=-1"}, want: []string{"GOPCCL_PEER_GROUP", "from 0 to 4294967295"}},
+		"port":                {env: []string{"GOPCCL_PEER_P2P_PORT=65536"}, want: []string{"from 0 to 65535"}},
+		"number":              {env: []string{"GOPCCL_PEER_GROUP=ten"}, want: []string{"no whole number"}},
+		"duration":            {env: []string{"GOPCCL_MASTER_ROUND_TIMEOUT=30"}, want: []string{"no duration"}},
+		"duration range":      {env: []string{"GOPCCL_MASTER_ROUND_TIMEOUT=1ms"}, want: []string{"from 1s to 1h, or 0"}},
+		"size":                {env: []string{"GOPCCL_DATA_FRAME_BYTES=big"}, want: []string{"no size"}},
+		"size range":          {env: []string{"GOPCCL_DATA_FRAME_BYTES=1GB"}, want: []string{"from 4KiB to 64MiB"}},
+		"bool":                {env: []string{"GOPCCL_MASTER_PCCL_REVISION_RULE=yep"}, want: []string{"neither true nor false"}},
+		"choice":              {env: []string{"GOPCCL_LOG_FORMAT=jsno"}, want: []string{`nearest: "json"`, "auto, text, json"}},
+		"address":             {env: []string{"GOPCCL_MASTER_LISTEN=localhost"}, want: []string{"no HOST:PORT"}},
+		"address port":        {env: []string{"GOPCCL_PEER_MASTER=h:0"}, want: []string{"no port to connect to"}},
+		"name":                {env: []string{"GOPCCL_DATA_BACKEND=../x"}, want: []string{"no name"}},
+		"half a heartbeat":    {env: []string{"GOPCCL_PEER_HEARTBEAT_INTERVAL=0"}, want: []string{"both 0 or both not"}},
+		"hasty heartbeat":     {env: []string{"GOPCCL_MASTER_HEARTBEAT_TIMEOUT=4s"}, want: []string{"three times", "GOPCCL_MASTER_HEARTBEAT_TIMEOUT"}},
+		"late warning":        {env: []string{"GOPCCL_MASTER_VOTE_TIMEOUT=10s"}, want: []string{"warn_vote_after exceeds"}},
+		"two at once":         {env: []string{"GOPCCL_LOG_LEVEL=loud", "GOPCCL_PEER_GROUP=x"}, want: []string{"log.level", "peer.group"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var files []string
+			if tc.file != "" {
+				files = []string{write(t, tc.file)}
+			}
+			_, err := Load(files, tc.env, tc.flag)
+			require.ErrorIs(t, err, errs.InvalidConfig)
+			for _, w := range tc.want {
+				require.ErrorContains(t, err, w)
+			}
+		})
+	}
+	_, err := Load([]string{filepath.Join(t.TempDir(), "none.yaml")}, nil, nil)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorIs(t, err, errs.InvalidConfig)
+}
+
+func TestHeartbeatsCanBeSwitchedOff(t *testing.T) {
+	c, err := Load(nil, []string{"GOPCCL_PEER_HEARTBEAT_INTERVAL=0", "GOPCCL_PEER_HEARTBEAT_TIMEOUT=0s"}, nil)
+	require.NoError(t, err)
+	require.Zero(t, c.Peer.HeartbeatTimeout)
+}
+
+func TestBytesRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := Bytes(rapid.Int64Range(0, 1<<50).Draw(t, "bytes"))
+		if rapid.Bool().Draw(t, "round") {
+			b = b >> 10 << 10
+		}
+		got, err := ParseBytes(b.String())
+		require.NoError(t, err)
+		require.Equal(t, b, got)
+	})
+	for text, want := range map[string]Bytes{"1.5GB": 1.5e9, "4 KiB": 4096, "7B": 7, "3kB": 3000, "0": 0} {
+		got, err := ParseBytes(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"", "-1", "NaN", "Inf", "KiB", "9999999999GiB"} {
+		_, err := ParseBytes(text)
+		require.Error(t, err, text)
+	}
+}
+
+// Whatever the sources hold, Load returns a configuration or a typed error.
+func FuzzLoad(f *testing.F) {
+	f.Add(string(DefaultYAML), "GOPCCL_PEER_GROUP=3")
+	f.Add("a: &a [*a]", "GOPCCL__=")
+	f.Add("master: {listen: {}}", "GOPCCL_A_B.C=1")
+	path := filepath.Join(f.TempDir(), "fuzz.yaml")
+	f.Fuzz(func(t *testing.T, file, env string) {
+		require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+		c, err := Load([]string{path}, []string{env}, nil)
+		if err != nil {
+			require.ErrorIs(t, err, errs.InvalidConfig)
+			return
+		}
+		require.Len(t, c.Explain(), len(Keys()))
+	})
+}

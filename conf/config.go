@@ -1,0 +1,84 @@
+// Package conf reads the configuration of gopccl into one typed, validated
+// struct. A setting comes from the strongest of four sources: flags, environment
+// variables (GOPCCL_SECTION_KEY), files, and the defaults of default.yaml, which
+// documents every key with its unit and range.
+//
+// It is the only package that knows koanf.
+package conf
+
+import (
+	_ "embed"
+	"time"
+)
+
+// DefaultYAML is the commented list of all settings with their defaults.
+//
+//go:embed default.yaml
+var DefaultYAML []byte
+
+// Config holds every setting. The tags are read by Load: conf is the key, min,
+// max and oneof bound the value, zero=off lets zero through as well.
+type Config struct {
+	Master   Master   `conf:"master"`
+	Peer     Peer     `conf:"peer"`
+	Data     Data     `conf:"data"`
+	Quantize Quantize `conf:"quantize"`
+	Topology Topology `conf:"topology"`
+	Log      Log      `conf:"log"`
+
+	origins map[string]string
+}
+
+// Master configures the coordinator.
+type Master struct {
+	Listen            string        `conf:"listen" is:"address"`
+	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m" zero:"off"`
+	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m" zero:"off"`
+	RegisterTimeout   time.Duration `conf:"register_timeout" min:"100ms" max:"10m" zero:"off"`
+	RoundTimeout      time.Duration `conf:"round_timeout" min:"1s" max:"1h" zero:"off"`
+	VoteTimeout       time.Duration `conf:"vote_timeout" min:"1s" max:"168h" zero:"off"`
+	WarnVoteAfter     time.Duration `conf:"warn_vote_after" min:"1s" max:"168h" zero:"off"`
+	MaxConnections    int           `conf:"max_connections" min:"1" max:"1000000"`
+	PCCLRevisionRule  bool          `conf:"pccl_revision_rule"`
+}
+
+// Peer configures one trainer's end.
+type Peer struct {
+	Master            string        `conf:"master" is:"address"`
+	Group             uint32        `conf:"group" min:"0" max:"4294967295"`
+	PoolSize          int           `conf:"pool_size" min:"1" max:"256"`
+	P2PPort           uint16        `conf:"p2p_port" min:"0" max:"65535"`
+	SharedStatePort   uint16        `conf:"shared_state_port" min:"0" max:"65535"`
+	BenchmarkPort     uint16        `conf:"benchmark_port" min:"0" max:"65535"`
+	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m" zero:"off"`
+	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m" zero:"off"`
+	ConnectTimeout    time.Duration `conf:"connect_timeout" min:"100ms" max:"10m"`
+}
+
+// Data configures how tensors travel.
+type Data struct {
+	FrameBytes  Bytes         `conf:"frame_bytes" min:"4KiB" max:"64MiB"`
+	Backend     string        `conf:"backend" is:"name"`
+	Congestion  string        `conf:"congestion" is:"name"`
+	UserTimeout time.Duration `conf:"user_timeout" min:"1s" max:"10m" zero:"off"`
+}
+
+// Quantize configures what all-reduced tensors look like on the wire.
+type Quantize struct {
+	Algorithm string `conf:"algorithm" oneof:"none minmax zeropoint"`
+	Type      string `conf:"type" oneof:"uint8 int8 uint16 int16 uint32 int32"`
+}
+
+// Topology configures bandwidth tests (peers) and the ring solver (master).
+type Topology struct {
+	Duration    time.Duration `conf:"duration" min:"100ms" max:"10s"`
+	Connections int           `conf:"connections" min:"1" max:"256"`
+	Solver      string        `conf:"solver" is:"name"`
+	Budget      time.Duration `conf:"budget" min:"10ms" max:"4s"`
+}
+
+// Log configures the log lines of the program.
+type Log struct {
+	Format string `conf:"format" oneof:"auto text json"`
+	Level  string `conf:"level" oneof:"debug info warn error"`
+}

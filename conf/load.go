@@ -1,0 +1,190 @@
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/v2"
+
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+const envPrefix = "GOPCCL_"
+
+// Flag is a setting from the command line: Name is what the user typed
+// ("--listen"), Key what it sets ("master.listen").
+type Flag struct {
+	Name, Key, Value string
+}
+
+// Setting is one value in force.
+type Setting struct {
+	Key    string
+	Value  string
+	Origin string // "default", "file PATH", "environment NAME" or "flag NAME"
+}
+
+// Load merges defaults, files in their order, environment (of the form of
+// os.Environ) and flags, the later the stronger. Errors are *errs.Error with
+// code InvalidConfig and name the key, where it stands and, for unknown keys,
+// the nearest valid one; all mistakes are reported at once.
+func Load(files, environ []string, flags []Flag) (*Config, error) {
+	c := &Config{origins: map[string]string{}}
+	l := loader{c: c}
+	l.source(raw(DefaultYAML), yaml.Parser(), func(string) string { return "default" })
+	for _, path := range files {
+		if _, err := os.Stat(path); err != nil {
+			l.fail("file %s: %w", path, err)
+			continue
+		}
+		l.source(file.Provider(path), yaml.Parser(), func(string) string { return "file " + path })
+	}
+	l.environment(environ)
+	for _, f := range flags {
+		l.value(f.Key, f.Value, "flag "+f.Name)
+	}
+	if len(l.mistakes) == 0 {
+		l.combinations()
+	}
+	if len(l.mistakes) > 0 {
+		return nil, errs.New(errs.InvalidConfig, "load configuration", errors.Join(l.mistakes...))
+	}
+	return c, nil
+}
+
+// Explain returns every setting with its origin, in the order of default.yaml.
+func (c *Config) Explain() []Setting {
+	list := make([]Setting, len(fields))
+	for i, f := range fields {
+		list[i] = Setting{Key: f.key, Value: f.text(c), Origin: c.origins[f.key]}
+	}
+	return list
+}
+
+// Keys returns every key in the order of default.yaml.
+func Keys() []string {
+	keys := make([]string, len(fields))
+	for i, f := range fields {
+		keys[i] = f.key
+	}
+	return keys
+}
+
+type loader struct {
+	c        *Config
+	mistakes []error
+}
+
+func (l *loader) fail(format string, args ...any) {
+	l.mistakes = append(l.mistakes, fmt.Errorf(format, args...))
+}
+
+// source reads one provider into a tree of its own, so that every value knows
+// where it came from.
+func (l *loader) source(p koanf.Provider, parser koanf.Parser, origin func(key string) string) {
+	k := koanf.New(".")
+	if err := k.Load(p, parser); err != nil {
+		l.fail("%s: %w", origin(""), err)
+		return
+	}
+	for _, key := range k.Keys() {
+		where := origin(key)
+		switch v := k.Get(key).(type) {
+		case nil:
+			if !isSection(key) {
+				l.fail("%s: %s has no value", where, key)
+			}
+		case map[string]any:
+			if !isSection(key) {
+				l.unknown(key, where)
+			}
+		case []any:
+			l.fail("%s: %s wants one value, not a list", where, key)
+		default:
+			l.value(key, fmt.Sprint(v), where)
+		}
+	}
+}
+
+func (l *loader) value(key, text, origin string) {
+	i := slices.IndexFunc(fields, func(f field) bool { return f.key == key })
+	switch {
+	case i >= 0:
+		if err := fields[i].set(l.c, text); err != nil {
+			l.fail("%s: %s: %w", origin, key, err)
+		}
+		l.c.origins[key] = origin
+	case isSection(key):
+		l.fail("%s: %s is a section, not a setting", origin, key)
+	default:
+		l.unknown(key, origin)
+	}
+}
+
+func (l *loader) unknown(key, origin string) {
+	l.fail("%s: there is no setting %q (nearest: %q)", origin, key, nearest(key, Keys()))
+}
+
+// environment reads GOPCCL_SECTION_KEY. Sections are single words, so the first
+// underscore ends the section. Names of one word (GOPCCL_CONFIG) are no settings.
+func (l *loader) environment(environ []string) {
+	toKey := func(name string) (string, bool) {
+		section, key, ok := strings.Cut(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_")
+		return section + "." + key, ok
+	}
+	p := env.Provider(".", env.Opt{
+		Prefix:      envPrefix,
+		EnvironFunc: func() []string { return environ },
+		TransformFunc: func(name, value string) (string, any) {
+			key, ok := toKey(name)
+			if !ok {
+				return "", nil
+			}
+			return key, value
+		},
+	})
+	l.source(p, nil, func(key string) string { return "environment " + EnvName(key) })
+}
+
+// EnvName returns the environment variable of a key.
+func EnvName(key string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// combinations checks what no single value can get wrong.
+func (l *loader) combinations() {
+	c := l.c
+	for _, h := range []struct {
+		section           string
+		interval, timeout int64
+	}{
+		{"master", int64(c.Master.HeartbeatInterval), int64(c.Master.HeartbeatTimeout)},
+		{"peer", int64(c.Peer.HeartbeatInterval), int64(c.Peer.HeartbeatTimeout)},
+	} {
+		key := h.section + ".heartbeat_timeout"
+		if (h.interval == 0) != (h.timeout == 0) {
+			l.fail("%s: %s and %s.heartbeat_interval must be both 0 or both not", c.origins[key], key, h.section)
+		} else if h.timeout < 3*h.interval {
+			l.fail("%s: %s must be at least three times %s.heartbeat_interval", c.origins[key], key, h.section)
+		}
+	}
+	if v := c.Master; v.VoteTimeout != 0 && v.WarnVoteAfter > v.VoteTimeout {
+		l.fail("%s: master.warn_vote_after exceeds master.vote_timeout", c.origins["master.warn_vote_after"])
+	}
+}
+
+func isSection(key string) bool {
+	return slices.ContainsFunc(fields, func(f field) bool { return strings.HasPrefix(f.key, key+".") })
+}
+
+// raw is a koanf provider of bytes in memory.
+type raw []byte
+
+func (r raw) ReadBytes() ([]byte, error)    { return r, nil }
+func (r raw) Read() (map[string]any, error) { return nil, errors.New("raw bytes need a parser") }

@@ -1,0 +1,217 @@
+package conf
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bytes is a number of bytes, written like 4096, 256KiB, 64MiB or 1GB.
+type Bytes int64
+
+var units = []struct {
+	suffix string
+	factor int64
+}{
+	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
+}
+
+// ParseBytes reads a size such as "4096", "256KiB" or "1.5GB".
+func ParseBytes(s string) (Bytes, error) {
+	number, factor := strings.TrimSpace(s), int64(1)
+	for _, u := range units {
+		if rest, ok := strings.CutSuffix(number, u.suffix); ok {
+			number, factor = strings.TrimSpace(rest), u.factor
+			break
+		}
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(v >= 0) || v*float64(factor) >= math.MaxInt64 {
+		return 0, fmt.Errorf("%q is no size; sizes look like 4096, 256KiB or 64MiB", s)
+	}
+	return Bytes(v * float64(factor)), nil
+}
+
+// String writes the size with the largest binary unit that divides it.
+func (b Bytes) String() string {
+	for _, u := range units[:3] {
+		if b != 0 && int64(b)%u.factor == 0 {
+			return strconv.FormatInt(int64(b)/u.factor, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// field is one leaf of Config.
+type field struct {
+	key   string // such as "master.listen"
+	index []int
+	tag   reflect.StructTag
+}
+
+// fields lists the leaves of Config in the order of the struct.
+var fields = func() (list []field) {
+	for _, section := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		name := section.Tag.Get("conf")
+		if name == "" {
+			continue
+		}
+		for _, leaf := range reflect.VisibleFields(section.Type) {
+			list = append(list, field{
+				key:   name + "." + leaf.Tag.Get("conf"),
+				index: append(append([]int{}, section.Index...), leaf.Index...),
+				tag:   leaf.Tag,
+			})
+		}
+	}
+	return list
+}()
+
+var nameRule = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}$`)
+
+// set parses text into the leaf f of c and checks its range.
+func (f field) set(c *Config, text string) error {
+	v := reflect.ValueOf(c).Elem().FieldByIndex(f.index)
+	switch v.Interface().(type) {
+	case time.Duration:
+		d, err := parseDuration(text)
+		if err != nil {
+			return err
+		}
+		v.SetInt(int64(d))
+		return f.within(float64(d), func(s string) float64 { m, _ := time.ParseDuration(s); return float64(m) })
+	case Bytes:
+		b, err := ParseBytes(text)
+		if err != nil {
+			return err
+		}
+		v.SetInt(int64(b))
+		return f.within(float64(b), func(s string) float64 { m, _ := ParseBytes(s); return float64(m) })
+	case bool:
+		switch strings.ToLower(text) {
+		case "true":
+			v.SetBool(true)
+		case "false":
+			v.SetBool(false)
+		default:
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+		return nil
+	case string:
+		v.SetString(text)
+		return f.wellFormed(text)
+	default:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%q is no whole number", text)
+		}
+		// The range lies inside the type of every number, so it is checked first.
+		if err := f.within(float64(n), func(s string) float64 { m, _ := strconv.ParseFloat(s, 64); return m }); err != nil {
+			return err
+		}
+		if v.CanUint() {
+			v.SetUint(uint64(n))
+		} else {
+			v.SetInt(n)
+		}
+		return nil
+	}
+}
+
+func parseDuration(text string) (time.Duration, error) {
+	if text == "0" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no duration; durations look like 500ms, 8s or 1m30s", text)
+	}
+	return d, nil
+}
+
+func (f field) within(v float64, parse func(string) float64) error {
+	if v == 0 && f.tag.Get("zero") == "off" {
+		return nil
+	}
+	low, high := f.tag.Get("min"), f.tag.Get("max")
+	if v < parse(low) || v > parse(high) {
+		off := ""
+		if f.tag.Get("zero") == "off" {
+			off = ", or 0"
+		}
+		return fmt.Errorf("out of range: from %s to %s%s", low, high, off)
+	}
+	return nil
+}
+
+func (f field) wellFormed(text string) error {
+	if allowed := f.tag.Get("oneof"); allowed != "" {
+		list := strings.Fields(allowed)
+		for _, a := range list {
+			if a == text {
+				return nil
+			}
+		}
+		return fmt.Errorf("%q is not one of %s (nearest: %q)", text, strings.Join(list, ", "), nearest(text, list))
+	}
+	switch f.tag.Get("is") {
+	case "address":
+		_, port, err := net.SplitHostPort(text)
+		if err != nil {
+			return fmt.Errorf("%q is no HOST:PORT", text)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return fmt.Errorf("%q has no port from 0 to 65535", text)
+		} else if n == 0 && f.key == "peer.master" {
+			return fmt.Errorf("%q has no port to connect to", text)
+		}
+	case "name":
+		if !nameRule.MatchString(text) {
+			return fmt.Errorf("%q is no name", text)
+		}
+	}
+	return nil
+}
+
+// text writes the value of the leaf f of c as a user would.
+func (f field) text(c *Config) string {
+	return fmt.Sprint(reflect.ValueOf(c).Elem().FieldByIndex(f.index).Interface())
+}
+
+// nearest returns the word of list with the smallest edit distance to s.
+func nearest(s string, list []string) string {
+	best, bestDistance := "", math.MaxInt
+	for _, w := range list {
+		if d := distance(s, w); d < bestDistance {
+			best, bestDistance = w, d
+		}
+	}
+	return best
+}
+
+// distance is the number of inserted, deleted or replaced bytes between a and b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
