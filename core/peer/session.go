@@ -258,7 +258,6 @@ func (s *Session) disconnect(reason string) {
 	s.master.close()
 	s.accept.close()
 	s.engine.Retain(none, none)
-	s.state.Shut()
 	s.publishView()
 }
 

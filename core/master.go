@@ -1,0 +1,61 @@
+package core
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/master"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// DefaultMasterPort is the port of PCCL's console master.
+const DefaultMasterPort = "48148"
+
+// MasterOptions of NewMaster. Listen is HOST:PORT, default ":48148"; every
+// other field is that of master.Options.
+type MasterOptions struct {
+	Listen string
+	master.Options
+}
+
+// Master coordinates a run: it holds membership, votes, ring orders,
+// bandwidths and shared state hashes, and never sees a tensor. It serves
+// gopccl and PCCL 1.0.0 peers alike.
+type Master struct {
+	s  *master.Server
+	ln net.Listener
+}
+
+// NewMaster listens. Errors: errs.InvalidUsage if the address cannot be had.
+func NewMaster(opt MasterOptions) (*Master, error) {
+	if opt.Listen == "" {
+		opt.Listen = ":" + DefaultMasterPort
+	}
+	s, err := master.New(opt.Options)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := platform.Listen(context.Background(), "tcp", opt.Listen)
+	if err != nil {
+		return nil, errs.New(errs.InvalidUsage, "run master", err).With(opt.Listen).
+			Do("free the port or choose another address")
+	}
+	return &Master{s, ln}, nil
+}
+
+// Addr returns where the master listens.
+func (m *Master) Addr() netip.AddrPort { return m.ln.Addr().(*net.TCPAddr).AddrPort() }
+
+// Run serves until ctx ends (nil) or the listener fails.
+func (m *Master) Run(ctx context.Context) error { return m.s.Serve(ctx, m.ln) }
+
+// Status returns clients, rings and votes as they are now.
+func (m *Master) Status() master.Status { return m.s.Snapshot() }
+
+// Close ends the master and every connection to it.
+func (m *Master) Close() error {
+	m.ln.Close()
+	return m.s.Close()
+}

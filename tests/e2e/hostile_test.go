@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// garbage is what strangers send to an open port.
+var garbage = map[string][]byte{
+	"http":        []byte("GET / HTTP/1.1\r\nHost: example\r\n\r\n"),
+	"tls":         {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3},
+	"zero length": {0, 0, 0, 0, 0, 0, 0, 0},
+	"length one":  {0, 0, 0, 0, 0, 0, 0, 1, 0},
+	"huge length": {0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 1},
+	"unknown id":  {0, 0, 0, 0, 0, 0, 0, 2, 0xff, 0xff},
+	"short body":  {0, 0, 0, 0, 0, 0, 0, 3, 0, 1, 0},
+	"wild number": wire.Append(nil, wire.P2PHello{Number: 0xffffffff}),
+	"hole":        wire.Append(nil, wire.P2PHello{Number: 5}),
+	"huge count": append(wire.Append(nil, wire.C2SRequestSharedState{})[:10],
+		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
+	"silence": {},
+}
+
+// Strangers hold connections to every port of the master and of the peers,
+// silent ones and ones with garbage, a thousand to the master: the run goes
+// on, joins included, while they are open.
+func TestStrangersDoNoHarm(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	mctx, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(mctx) }()
+	const base = 23000
+	peer := func(id int) (*core.Communicator, error) {
+		opt := core.Options{}
+		opt.Master, opt.PortBase, opt.ListenHost = m.Addr().String(), base, "127.0.0.1"
+		return core.Connect(ctx, opt)
+	}
+	grow := func(comms []*core.Communicator) []*core.Communicator {
+		type joined struct {
+			c   *core.Communicator
+			err error
+		}
+		in := make(chan joined, 1)
+		go func() { c, err := peer(len(comms)); in <- joined{c, err} }()
+		for {
+			var wg sync.WaitGroup
+			for _, c := range comms {
+				wg.Add(1)
+				go func() {
+					defer wg.Done()
+					if pending, err := c.PeersPending(ctx); err == nil && pending {
+						c.UpdateTopology(ctx)
+					}
+				}()
+			}
+			wg.Wait()
+			select {
+			case j := <-in:
+				require.NoError(t, j.err)
+				return append(comms, j.c)
+			default:
+			}
+		}
+	}
+	reduce := func(comms []*core.Communicator) {
+		var wg sync.WaitGroup
+		out := make([]error, len(comms))
+		for i, c := range comms {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				data := []int64{1, 2, 3, 4, 5}
+				_, out[i] = core.AllReduceSlice(ctx, c, data, data, core.Sum)
+				if out[i] == nil && data[4] != int64(5*len(comms)) {
+					out[i] = fmt.Errorf("sum is %v", data)
+				}
+			}()
+		}
+		wg.Wait()
+		for _, err := range out {
+			require.NoError(t, err)
+		}
+	}
+	comms := grow(grow(nil))
+	reduce(comms)
+
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	bother := func(addr string, bytes []byte) bool {
+		c, err := net.DialTimeout("tcp", addr, time.Second)
+		if err != nil {
+			return false
+		}
+		c.Write(bytes)
+		open = append(open, c)
+		return true
+	}
+	for range 1000 {
+		require.True(t, bother(m.Addr().String(), nil))
+	}
+	ports := 0
+	for name, bytes := range garbage {
+		require.True(t, bother(m.Addr().String(), bytes), name)
+	}
+	for port := base; port < base+80; port++ {
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		if !bother(addr, nil) {
+			continue
+		}
+		ports++
+		for _, bytes := range garbage {
+			bother(addr, bytes)
+		}
+		for range 100 {
+			bother(addr, nil)
+		}
+	}
+	require.GreaterOrEqual(t, ports, 6, "three ports of each peer were found")
+	reduce(comms)
+	comms = grow(comms)
+	reduce(comms)
+	for _, c := range comms {
+		require.NoError(t, c.Close())
+	}
+	stop()
+	<-ended
+	require.NoError(t, m.Close())
+}
