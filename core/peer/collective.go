@@ -37,6 +37,9 @@ type Reduce struct {
 type ReduceInfo struct {
 	WorldSize        int // of the group, as known at launch
 	TxBytes, RxBytes uint64
+	// Retries counts the operations that failed because the ring changed and
+	// were run again; only AllReduceMultipleWithRetry retries.
+	Retries int
 }
 
 // operation is a launched all-reduce.
@@ -222,6 +225,7 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 		again, info, err := s.reduceOnce(ctx, left, maxInFlight)
 		total.TxBytes += info.TxBytes
 		total.RxBytes += info.RxBytes
+		total.Retries += info.Retries
 		if info.WorldSize > 0 {
 			total.WorldSize = info.WorldSize
 		}
@@ -260,6 +264,7 @@ func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) 
 		}
 		failed = true
 		if retryable(err) {
+			info.Retries++
 			again = append(again, rs[awaited])
 		} else if fatal == nil {
 			fatal = err
