@@ -30,6 +30,9 @@ type (
 		Client ClientID
 		Packet wire.Packet
 	}
+	// Alive: bytes of an unfinished packet arrived, so a big packet on a slow
+	// link is not silence.
+	Alive struct{ Client ClientID }
 	// Malformed: the client sent bytes that are no packet; it gets closed.
 	Malformed struct {
 		Client ClientID
@@ -52,6 +55,7 @@ type (
 
 func (Connected) event() {}
 func (PacketIn) event()  {}
+func (Alive) event()     {}
 func (Malformed) event() {}
 func (Gone) event()      {}
 func (Solved) event()    {}

@@ -1,0 +1,224 @@
+package fsm
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Phase says whether a registered client was let in (control spec, section 5).
+type Phase uint8
+
+// Phases.
+const (
+	Registered Phase = iota // waits for the accepted peers
+	Accepted
+)
+
+// State is what a client does or waits for (control spec, section 5).
+type State uint8
+
+// States, in the order of the specification.
+const (
+	Idle State = iota
+	VoteAccept
+	VoteEstablish
+	Connecting
+	ConnectFailed
+	Waiting
+	VoteOptimize
+	Optimizing
+	VoteOptimizeDone
+	VoteSync
+	Distribute
+	Request
+	VoteSyncDone
+	Collective
+
+	numStates
+)
+
+// OpState is the state of one collective at one client.
+type OpState uint8
+
+// States of a collective.
+const (
+	VoteInit OpState = iota
+	Perform
+	VoteComplete
+)
+
+var phaseNames = [...]string{"PEER_REGISTERED", "PEER_ACCEPTED"}
+
+var stateNames = [numStates]string{
+	"IDLE", "VOTE_ACCEPT_NEW_PEERS", "VOTE_ESTABLISH_P2P_CONNECTIONS", "CONNECTING_TO_PEERS",
+	"CONNECTING_TO_PEERS_FAILED", "WAITING_FOR_OTHER_PEERS", "VOTE_OPTIMIZE_TOPOLOGY",
+	"OPTIMIZE_TOPOLOGY", "VOTE_COMPLETE_OPTIMIZE_TOPOLOGY", "VOTE_SYNC_SHARED_STATE",
+	"DISTRIBUTE_SHARED_STATE", "REQUEST_SHARED_STATE", "VOTE_COMPLETE_SYNC_SHARED_STATE",
+	"COLLECTIVE_COMMUNICATIONS_RUNNING",
+}
+
+var opStateNames = [...]string{
+	"VOTE_INITIATE_COLLECTIVE_COMMS", "PERFORM_COLLECTIVE_COMMS", "VOTE_COMPLETE_COLLECTIVE_COMMS",
+}
+
+// String returns the name used in status dumps.
+func (p Phase) String() string { return phaseNames[p] }
+
+// String returns the name used in status dumps.
+func (s State) String() string { return stateNames[s] }
+
+// String returns the name used in status dumps.
+func (s OpState) String() string { return opStateNames[s] }
+
+// votes reports whether a client in s waits for the votes of others.
+func (s State) votes() bool {
+	return s == VoteAccept || s == VoteEstablish || s == VoteOptimize || s == VoteSync
+}
+
+// Rule is one row of the table of legal transitions (control spec, section 5.2).
+type Rule struct {
+	Packet   wire.ID
+	Accepted bool    // the sender must be accepted
+	From     []State // legal states of the sender; nil: any
+}
+
+// Rules are the legal packets of registered clients; whatever is not listed
+// costs the sender its connection. Conditions on tags, revisions and pending
+// queries come on top.
+var Rules = []Rule{
+	{wire.C2MRequestEstablishP2PConnections{}.ID(), true, []State{Idle, ConnectFailed}},
+	{wire.C2MP2PConnectionsEstablished{}.ID(), false, []State{Connecting}},
+	{wire.C2MCheckPeersPending{}.ID(), true, nil},
+	{wire.C2MOptimizeTopology{}.ID(), true, []State{Idle}},
+	{wire.C2MReportPeerBandwidth{}.ID(), false, nil},
+	{wire.C2MOptimizeTopologyWorkComplete{}.ID(), true, []State{Optimizing}},
+	{wire.C2MSyncSharedState{}.ID(), true, []State{Idle}},
+	{wire.C2MDistSharedStateComplete{}.ID(), true, []State{Distribute, Request}},
+	{wire.C2MCollectiveCommsInitiate{}.ID(), true, []State{Idle, Collective}},
+	{wire.C2MCollectiveCommsComplete{}.ID(), true, []State{Collective}},
+	{wire.C2MHeartbeat{}.ID(), false, nil},
+}
+
+// Legal reports whether a registered client may send packet id.
+func Legal(id wire.ID, phase Phase, state State) bool {
+	for _, r := range Rules {
+		if r.Packet != id || (r.Accepted && phase != Accepted) {
+			continue
+		}
+		if r.From == nil {
+			return true
+		}
+		for _, s := range r.From {
+			if s == state {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// client is one connection; the fields below uuid are set by registration.
+type client struct {
+	id     ClientID
+	remote netip.AddrPort
+	since  time.Duration // connected at
+	seen   time.Duration // last sign of life
+
+	registered bool
+	closing    bool
+	kind, why  string // fact kind and reason of the end, set when closing
+
+	uuid                        wire.UUID
+	phase                       Phase
+	state                       State
+	waitSince                   time.Duration // when state was entered
+	warned                      bool          // the wait in this state was logged
+	p2pPort, statePort, bwPort  uint16
+	group                       *group
+	native                      bool
+	beats                       bool // heartbeats were granted
+	inRound, newcomer, reported bool // part of the round; not accepted before it; reported failure
+	neighbours                  []wire.UUID
+	unreachable                 []mark
+	rates                       map[wire.UUID]float64 // Mbit/s by target, 0: could not be measured
+
+	pending       bool
+	pendingSince  time.Duration
+	pendingWarned bool
+
+	vote  syncVote
+	holds bool // has the state of the last election
+	ops   []clientOp
+}
+
+// mark says that a peer could not be reached, and since which round.
+type mark struct {
+	to    wire.UUID
+	round uint64
+}
+
+type clientOp struct {
+	tag   uint64
+	state OpState
+	count uint64
+	dtype dtype.Type
+	op    dtype.Op
+}
+
+// group is the state of one peer group.
+type group struct {
+	id    uint32
+	ring  []wire.UUID // of the last round
+	order []wire.UUID // preferred order of the members, nil: by uuid
+
+	nextRev  uint64
+	prevRev  uint64 // nextRev before the running synchronisation
+	electing bool   // M2C 7 went out, M2C 8 did not
+	spread   int    // rotates the first distributor
+	tags     []*tagState
+}
+
+// tagState is one collective of a group.
+type tagState struct {
+	tag     uint64
+	aborted bool
+	since   time.Duration
+	warned  bool
+}
+
+func (c *client) set(s State, now time.Duration) {
+	c.state, c.waitSince, c.warned = s, now, false
+}
+
+func (c *client) op(tag uint64) *clientOp {
+	for i := range c.ops {
+		if c.ops[i].tag == tag {
+			return &c.ops[i]
+		}
+	}
+	return nil
+}
+
+func (c *client) dropOp(tag uint64) {
+	for i := range c.ops {
+		if c.ops[i].tag == tag {
+			c.ops = append(c.ops[:i], c.ops[i+1:]...)
+			return
+		}
+	}
+}
+
+func (c *client) at(port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(c.remote.Addr().Unmap(), port)
+}
+
+// name is how facts and reasons call a client.
+func (c *client) name() string {
+	if !c.registered {
+		return c.remote.String()
+	}
+	return c.uuid.Short() + " (" + c.remote.String() + ")"
+}

@@ -1,0 +1,276 @@
+package fsm
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// standing is how a vote's revision relates to the expected one.
+type standing int8
+
+const (
+	match standing = iota
+	outdated
+)
+
+// syncVote is a client's part of a shared state synchronisation.
+type syncVote struct {
+	seq      uint64 // order of the votes
+	revision uint64
+	strategy wire.Strategy
+	entries  []wire.StateEntry
+	standing standing
+}
+
+// mask is one candidate state with the votes for it.
+type mask struct {
+	entries []wire.StateEntry
+	votes   int
+	last    standing // of the last voter
+}
+
+func (k mask) priority() int {
+	if k.last == match {
+		return 1
+	}
+	return -2
+}
+
+// firstElection reports whether the group has no expected revision yet and
+// the votes are judged together (quirk Q70).
+func (m *Machine) firstElection(g *group) bool { return g.nextRev == 0 && !m.cfg.PCCLRevisionRule }
+
+// voteSync takes a vote (control spec, section 9.1). The right to vote was
+// checked before the revision may change anything (quirk Q48).
+func (m *Machine) voteSync(c *client, p wire.C2MSyncSharedState) {
+	g := c.group
+	v := syncVote{seq: m.votes, revision: p.Revision, strategy: p.Strategy, entries: p.Entries}
+	m.votes++
+	if !m.firstElection(g) {
+		switch {
+		case g.nextRev == 0:
+			g.nextRev = p.Revision
+		case p.Revision < g.nextRev:
+			v.standing = outdated
+		case p.Revision > g.nextRev:
+			m.kick(c, "shared state revision %d where %d is the next", p.Revision, g.nextRev)
+			return
+		}
+	}
+	c.vote = v
+	c.set(VoteSync, m.now)
+	m.checkSync(g)
+}
+
+func (m *Machine) checkSync(g *group) {
+	if ms := m.members(g); allIn(ms, VoteSync) {
+		m.elect(g, ms)
+	}
+}
+
+// elect decides which state the group adopts (control spec, section 9.2).
+// Only members that are still there have a say (quirk Q12).
+func (m *Machine) elect(g *group, ms []*client) {
+	elected := g.nextRev
+	if m.firstElection(g) {
+		elected = judge(ms)
+	}
+	winner, ok := m.winner(g, ms)
+	if !ok {
+		for _, c := range ms {
+			m.kick(c, "nobody in group %d offers a shared state", g.id)
+		}
+		return
+	}
+	dirty := make([][]wire.StateEntry, len(ms))
+	for i, c := range ms {
+		var differs string
+		dirty[i], differs = compare(c.vote.entries, winner)
+		if differs != "" && c.vote.standing == match {
+			m.kick(c, "shared state does not fit the elected one: %s", differs)
+			return // the election is run again without it
+		}
+	}
+	g.prevRev, g.electing = g.nextRev, true
+	holders := 0
+	for i, c := range ms {
+		if c.vote.standing == match && len(dirty[i]) == 0 {
+			c.set(Distribute, m.now)
+			c.holds = true
+			holders++
+		} else {
+			c.set(Request, m.now)
+			c.holds = false
+		}
+	}
+	if holders > 0 || m.cfg.PCCLRevisionRule {
+		g.nextRev = elected + 1
+	} else {
+		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: fmt.Sprintf(
+			"no member holds the shared state of revision %d: a peer must bring it, or all must leave to begin anew", elected)})
+	}
+	m.enforce(ms)
+	m.distribute(g, ms, dirty)
+	m.fact(Fact{Kind: "sync", Group: g.id, Text: fmt.Sprintf("shared state of revision %d elected, %d of %d members hold it", elected, holders, len(ms))})
+}
+
+// judge sets the standing of all votes of a first election: the highest
+// revision among the states that may be handed out counts.
+func judge(ms []*client) uint64 {
+	var highest uint64
+	for _, c := range ms {
+		if c.vote.strategy != wire.ReceiveOnly {
+			highest = max(highest, c.vote.revision)
+		}
+	}
+	for _, c := range ms {
+		c.vote.standing = match
+		if c.vote.revision != highest {
+			c.vote.standing = outdated
+		}
+	}
+	return highest
+}
+
+// winner counts the candidate states in the order of the votes. Of equal ones
+// the one whose first vote came last wins.
+func (m *Machine) winner(g *group, ms []*client) ([]wire.StateEntry, bool) {
+	voters := slices.Clone(ms)
+	slices.SortFunc(voters, func(a, b *client) int {
+		if a.vote.seq < b.vote.seq {
+			return -1
+		}
+		return 1
+	})
+	var masks []mask
+	for _, c := range voters {
+		v := &c.vote
+		if v.strategy == wire.ReceiveOnly || (m.firstElection(g) && v.standing != match) {
+			continue
+		}
+		i := slices.IndexFunc(masks, func(k mask) bool { return slices.Equal(k.entries, v.entries) })
+		if i < 0 {
+			i = len(masks)
+			masks = append(masks, mask{entries: v.entries})
+		}
+		masks[i].votes++
+		masks[i].last = v.standing
+	}
+	best := -1
+	for i, k := range masks {
+		if best < 0 || k.priority() > masks[best].priority() ||
+			k.priority() == masks[best].priority() && k.votes >= masks[best].votes {
+			best = i
+		}
+	}
+	if best < 0 || len(masks[best].entries) == 0 {
+		return nil, false
+	}
+	return masks[best].entries, true
+}
+
+// compare returns the winner's entries whose content differs, up to the first
+// entry that does not fit at all, and what does not fit.
+func compare(have, winner []wire.StateEntry) (dirty []wire.StateEntry, differs string) {
+	for i, w := range winner {
+		if i >= len(have) {
+			return dirty, fmt.Sprintf("entry %d (%.64q) is missing", i, w.Key)
+		}
+		h := have[i]
+		if h.Key != w.Key || h.AllowInequality != w.AllowInequality || h.DType != w.DType || h.HashType != w.HashType {
+			return dirty, fmt.Sprintf("entry %d is %.64q of %v instead of %.64q of %v", i, h.Key, h.DType, w.Key, w.DType)
+		}
+		if h.Hash != w.Hash {
+			dirty = append(dirty, w)
+		}
+	}
+	return dirty, ""
+}
+
+// enforce applies the strategies (control spec, section 9.2, step 7).
+func (m *Machine) enforce(ms []*client) {
+	popular := slices.ContainsFunc(ms, func(c *client) bool { return c.vote.strategy == wire.EnforcePopular })
+	for _, c := range ms {
+		switch {
+		case c.vote.strategy == wire.SendOnly && c.state == Request:
+			m.kick(c, "sends only, but another shared state was elected")
+		case popular && c.vote.strategy != wire.EnforcePopular:
+			m.kick(c, "strategy %d in a group where others enforce the popular state", c.vote.strategy)
+		}
+	}
+}
+
+// distribute tells every member the verdict (control spec, section 9.2, step
+// 8). Requesters start at different holders; a receive-only peer hands out
+// only what nobody else has (quirk Q14).
+func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry) {
+	var holders, last []netip.AddrPort
+	for _, c := range ms {
+		switch {
+		case c.state != Distribute || c.closing:
+		case c.vote.strategy == wire.ReceiveOnly:
+			last = append(last, c.at(c.statePort))
+		default:
+			holders = append(holders, c.at(c.statePort))
+		}
+	}
+	if len(holders) == 0 {
+		holders = last
+	}
+	for i, c := range ms {
+		p := wire.M2CSyncSharedState{Distributor: noAddr}
+		if c.state == Request {
+			p.IsOutdated = true
+			for _, e := range dirty[i] {
+				p.Keys = append(p.Keys, e.Key)
+				p.Hashes = append(p.Hashes, e.Hash)
+				p.HashTypes = append(p.HashTypes, e.HashType)
+			}
+			if n := len(holders); n > 0 {
+				k := g.spread % n
+				g.spread++
+				p.Distributor = holders[k]
+				if c.native {
+					p.Ext.Distributors = append(slices.Clone(holders[k:]), holders[:k]...)
+				}
+			}
+		}
+		m.send(c, p)
+	}
+}
+
+// syncDone confirms a member's part (control spec, section 9.3).
+func (m *Machine) syncDone(c *client, p wire.C2MDistSharedStateComplete) {
+	if c.state == Request {
+		c.holds = !p.Ext.Failed
+	}
+	if p.Ext.Failed {
+		m.about(c, "sync", true, "peer %s could not fetch the shared state", c.name())
+	}
+	c.set(VoteSyncDone, m.now)
+	m.checkSynced(c.group)
+}
+
+func (m *Machine) checkSynced(g *group) {
+	ms := m.members(g)
+	if !allIn(ms, VoteSyncDone) {
+		return
+	}
+	held := false
+	for _, c := range ms {
+		held = held || c.holds
+		c.vote, c.holds = syncVote{}, false
+		c.set(Idle, m.now)
+		m.send(c, wire.M2CSyncSharedStateComplete{})
+	}
+	// If the only holders left and nobody got the state, the elected revision
+	// is still to come: a peer that has it (from a checkpoint) must match.
+	if !held && g.electing && !m.cfg.PCCLRevisionRule {
+		g.nextRev = g.prevRev
+		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: "every holder left before anybody had fetched the shared state"})
+	}
+	g.electing = false
+}
