@@ -1,0 +1,112 @@
+package pccl
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+// BenchResult is what a benchmark of the original library measured.
+type BenchResult struct {
+	Rounds []time.Duration // of each round, the time of the slowest peer
+	CPU    time.Duration   // processor time of all peers over all rounds
+	Tx, Rx uint64          // payload bytes of one peer in one round
+}
+
+// Bench times rounds of a float32 sum of count elements in a world of original
+// peers under an original master on this machine, one process each, after
+// warmup rounds that do not count. No call may take longer than limit.
+func Bench(d *Driver, world, count, warmup, rounds int, limit time.Duration) (BenchResult, error) {
+	var res BenchResult
+	master, port, err := d.startMaster(limit)
+	if err != nil {
+		return res, err
+	}
+	defer master.Close()
+	peers := make([]*Process, world)
+	for i := range peers {
+		if peers[i], err = Start(fmt.Sprintf("original peer %d", i), d.Command(), limit); err != nil {
+			return res, err
+		}
+		defer peers[i].Close()
+		if err := errors.Join(peers[i].Comm("127.0.0.1", port, 0, 1), admit(peers[:i], peers[i])); err != nil {
+			return res, err
+		}
+	}
+	timings := make([]Timing, world)
+	if err := together(peers, func(i int, p *Process) (err error) {
+		timings[i], err = p.Bench(count, warmup, rounds)
+		return err
+	}); err != nil {
+		return res, err
+	}
+	res.Rounds = make([]time.Duration, rounds)
+	for _, t := range timings {
+		res.CPU += t.CPU
+		for k, took := range t.Rounds {
+			res.Rounds[k] = max(res.Rounds[k], took)
+		}
+	}
+	res.Tx, res.Rx = timings[0].Tx, timings[0].Rx
+	return res, nil
+}
+
+// startMaster starts an original master on a free port of 127.0.0.1 below the ephemeral range.
+func (d *Driver) startMaster(limit time.Duration) (*Process, int, error) {
+	var err error
+	for range 20 {
+		var m *Process
+		if m, err = Start("original master", d.Command(), limit); err != nil {
+			return nil, 0, err
+		}
+		port := 20000 + rand.IntN(10000)
+		if err = m.Master("127.0.0.1", port); err == nil {
+			return m, port, nil
+		}
+		m.Close()
+		if errs.CodeOf(err) != errs.InvalidUsage { // that is: the port is taken
+			break
+		}
+	}
+	return nil, 0, err
+}
+
+// admit lets the members let p in. All members must take part.
+func admit(members []*Process, p *Process) error {
+	connected := make(chan error, 1)
+	go func() { connected <- p.Connect() }()
+	for pending := len(members) == 0; !pending; {
+		select {
+		case err := <-connected:
+			return fmt.Errorf("connected without the members: %w", err)
+		default:
+		}
+		if err := together(members, func(i int, m *Process) error {
+			yes, err := m.Pending()
+			if i == 0 {
+				pending = yes
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if err := together(members, func(_ int, m *Process) error { return m.Update() }); err != nil {
+		return err
+	}
+	return <-connected
+}
+
+func together(peers []*Process, f func(int, *Process) error) error {
+	failed := make([]error, len(peers))
+	var wg sync.WaitGroup
+	for i, p := range peers {
+		wg.Go(func() { failed[i] = f(i, p) })
+	}
+	wg.Wait()
+	return errors.Join(failed...)
+}
