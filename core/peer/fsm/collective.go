@@ -332,6 +332,9 @@ func (m *Machine) settleEnded(op *operation) {
 	op.state = opSettled
 	op.err = m.endError(kindAwait, "")
 	if op.canceled {
+		if op.awaited {
+			m.giveUp(op)
+		}
 		m.drop(op)
 	} else if op.awaited {
 		m.answerAwait(op)

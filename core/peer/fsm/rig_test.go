@@ -39,11 +39,17 @@ func endpoints(ns ...int) (l []wire.PeerEndpoint) {
 	return l
 }
 
+// tb is what the rig needs of *testing.T and *rapid.T.
+type tb interface {
+	require.TestingT
+	Helper()
+}
+
 // rig drives one machine and checks at every step what must always hold:
 // a call is answered once, an operation finished once and not while its data
 // phase runs.
 type rig struct {
-	t      *testing.T
+	t      tb
 	m      *Machine
 	now    time.Duration
 	call   CallID
@@ -56,9 +62,10 @@ type rig struct {
 	open     map[OpID]bool
 	lastSent []wire.Packet // of the last step
 	fx       []Effect      // of the last step
+	watch    func()        // called after every step
 }
 
-func newRig(t *testing.T, cfg Config) *rig {
+func newRig(t tb, cfg Config) *rig {
 	return &rig{
 		t: t, m: New(cfg), dones: map[CallID]Done{},
 		finishes: map[OpID]bool{}, open: map[OpID]bool{},
@@ -95,6 +102,9 @@ func (r *rig) step(ev Event) []Effect {
 			require.False(r.t, r.open[e.Op], "finished while the data phase runs")
 			r.finishes[e.Op] = e.Restore
 		}
+	}
+	if r.watch != nil {
+		r.watch()
 	}
 	return r.fx
 }

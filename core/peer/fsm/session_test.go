@@ -330,6 +330,18 @@ func TestCancel(t *testing.T) {
 		r.round(1, 2)
 		r.ok(u)
 	})
+	t.Run("running operation, then the session ends", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		op := r.launch(1)
+		w := r.await(op)
+		r.commence(1)
+		r.step(CallCancel{Call: w, Op: op})
+		r.step(MasterGone{})
+		r.unanswered(w)
+		r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+		r.failed(w, errs.Canceled)
+		require.Equal(t, map[OpID]bool{op: true}, r.finishes)
+	})
 	t.Run("operation before it commenced", func(t *testing.T) {
 		r := connected(t, true, 1, 2)
 		op := r.launch(1)
