@@ -32,6 +32,7 @@ func (m *Machine) advance(now time.Duration) {
 		}
 	}
 	m.round.since += late
+	m.voteDue = max(m.voteDue, now)
 	m.nextBeat = now
 	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v, deadlines start anew", late.Round(time.Millisecond))})
 }
@@ -160,11 +161,25 @@ func (m *Machine) timers() {
 	}
 }
 
-// hurry names, and in the end drops, who leaves the votes of others open.
+// patience is the shortest bound on votes, 0 if there is none.
+func (m *Machine) patience() time.Duration {
+	switch {
+	case m.cfg.VoteTimeout <= 0:
+		return max(m.cfg.WarnVoteAfter, 0)
+	case m.cfg.WarnVoteAfter <= 0:
+		return m.cfg.VoteTimeout
+	}
+	return min(m.cfg.VoteTimeout, m.cfg.WarnVoteAfter)
+}
+
+// hurry names, and in the end drops, who leaves the votes of others open. It
+// looks at all votes, so it runs only when the first of them can be due:
+// voteDue, or a full bound later for votes that are yet to begin.
 func (m *Machine) hurry() {
-	if m.cfg.VoteTimeout <= 0 && m.cfg.WarnVoteAfter <= 0 {
+	if m.patience() <= 0 || m.now < m.voteDue {
 		return
 	}
+	m.voteDue = m.now + m.patience()
 	for _, v := range m.openVotes() {
 		var names []string
 		for _, c := range v.late {
@@ -184,6 +199,12 @@ func (m *Machine) hurry() {
 				f.Group = v.group.id
 			}
 			m.fact(f)
+		}
+		if m.cfg.VoteTimeout > 0 {
+			m.voteDue = min(m.voteDue, v.since+m.cfg.VoteTimeout)
+		}
+		if m.cfg.WarnVoteAfter > 0 && !*v.warned {
+			m.voteDue = min(m.voteDue, v.since+m.cfg.WarnVoteAfter)
 		}
 	}
 }
@@ -216,15 +237,8 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	if m.round.active && m.cfg.RoundTimeout > 0 {
 		at(m.round.since + m.cfg.RoundTimeout)
 	}
-	if m.cfg.VoteTimeout > 0 || m.cfg.WarnVoteAfter > 0 {
-		for _, v := range m.openVotes() {
-			if m.cfg.VoteTimeout > 0 {
-				at(v.since + m.cfg.VoteTimeout)
-			}
-			if m.cfg.WarnVoteAfter > 0 && !*v.warned {
-				at(v.since + m.cfg.WarnVoteAfter)
-			}
-		}
+	if m.patience() > 0 && len(m.clients) > 0 {
+		at(m.voteDue)
 	}
 	return due, has
 }

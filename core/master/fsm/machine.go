@@ -32,6 +32,7 @@ type Machine struct {
 	jobSeq   uint64
 	solving  bool // M2C 6 waits for jobs
 	solveEnd time.Duration
+	voteDue  time.Duration // when votes are looked at next
 	nextBeat time.Duration
 	beating  bool
 

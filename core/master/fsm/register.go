@@ -62,6 +62,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 
 	// The first client has nobody to ask: its round starts with it alone.
 	if len(m.clients) == 1 {
+		m.voteDue = m.now + m.patience()
 		c.phase = Accepted
 		m.startRound(true)
 		return
