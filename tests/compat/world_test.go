@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/tests/compat/pccl"
 )
 
@@ -327,5 +326,3 @@ func (w *world) close() {
 	require.NoError(w.t, w.master.StopMaster())
 	require.NoError(w.t, w.master.Quit())
 }
-
-var strategies = []wire.Strategy{wire.EnforcePopular, wire.ReceiveOnly, wire.SendOnly}
