@@ -1,0 +1,323 @@
+// Package reduce runs ring all-reduces over the peer to peer connections (data
+// spec, sections 1.3 to 6).
+//
+// An Engine owns the connections. Every receive connection has one reader
+// goroutine that demultiplexes frames and processes them itself: reduce into
+// place (first half of the steps) or read straight into the user's buffer
+// (second half). Every send connection has one sender goroutine that takes what
+// is ready from the operations attached to it. What was received in step s is
+// what is sent in step s+1, so a single number per operation, the bytes
+// received and processed so far, tells the sender how far it may go: there is
+// no barrier between steps. Receiving never waits for anything local, so a ring
+// always drains.
+//
+// Locks: Op.mu may be taken inside Engine.mu or sender.mu, nothing else nests.
+// No lock is held while a connection could make us wait.
+package reduce
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/pprof"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/backend"
+	"github.com/gopccl/gopccl/core/buf"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/stats"
+	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+const (
+	// DefaultFrameBytes fits a reduced frame, its source and its scratch into L2.
+	DefaultFrameBytes = 256 << 10
+	minFrameBytes     = 64
+	maxFrameBytes     = 64 << 20
+	// MaxPool bounds the connections that one peer may open to us (quirk Q25).
+	MaxPool = 1024
+	// headerBuffer is small: what it holds of a large frame is copied once more.
+	headerBuffer = 8 << 10
+
+	opName = "all-reduce"
+)
+
+// Config of an Engine.
+type Config struct {
+	Backend backend.Backend
+	// FrameBytes is the payload of one data frame that we send, and the size of
+	// the pieces in which received frames are processed. 0: DefaultFrameBytes.
+	// Rounded to a multiple of 64.
+	FrameBytes int
+	Pool       *buf.Pool    // nil: a pool of its own
+	Logger     *slog.Logger // nil: silent
+	Stats      *stats.Data  // nil: counters of its own
+	Trace      *trace.Listener
+	// FutureWait bounds how long a frame may wait for the start of its
+	// operation before its connection is closed. 0: one minute.
+	FutureWait time.Duration
+	// ConnectWait bounds how long a started operation waits for the previous
+	// peer's first connection. 0: 20 seconds.
+	ConnectWait time.Duration
+}
+
+// Engine owns the peer to peer connections and runs operations on them. Safe
+// for concurrent use.
+type Engine struct {
+	cfg   Config
+	zeros []byte // pads frames of aborted operations; never written
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex
+	started *sync.Cond // an operation started, a connection or the engine closed
+	closed  bool
+	highest uint64        // highest sequence number that was started
+	any     bool          // whether any was
+	ops     map[opKey]*Op // running
+	active  int           // started and done not yet called
+	tx      map[wire.UUID][]*sender
+	rx      map[wire.UUID][]*receiver
+}
+
+type opKey struct{ tag, seq uint64 }
+
+// NewEngine returns an engine without connections.
+func NewEngine(cfg Config) *Engine {
+	if cfg.FrameBytes <= 0 {
+		cfg.FrameBytes = DefaultFrameBytes
+	}
+	cfg.FrameBytes = min(max(cfg.FrameBytes&^63, minFrameBytes), maxFrameBytes)
+	if cfg.Pool == nil {
+		cfg.Pool = buf.NewPool(0)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Stats == nil {
+		cfg.Stats = &stats.Data{}
+	}
+	if cfg.FutureWait <= 0 {
+		cfg.FutureWait = time.Minute
+	}
+	if cfg.ConnectWait <= 0 {
+		cfg.ConnectWait = 20 * time.Second
+	}
+	e := &Engine{
+		cfg: cfg, zeros: make([]byte, min(cfg.FrameBytes, 64<<10)),
+		ops: map[opKey]*Op{}, tx: map[wire.UUID][]*sender{}, rx: map[wire.UUID][]*receiver{},
+	}
+	e.started = sync.NewCond(&e.mu)
+	return e
+}
+
+// Stats returns the engine's counters.
+func (e *Engine) Stats() stats.DataSnapshot { return e.cfg.Stats.Snapshot() }
+
+// Buffers returns the counters of the engine's buffer pool.
+func (e *Engine) Buffers() buf.Stats { return e.cfg.Pool.Stats() }
+
+// spawn runs f on a goroutine that Close waits for, labelled for profiles and
+// goroutine dumps.
+func (e *Engine) spawn(role string, peer wire.UUID, f func()) {
+	e.wg.Add(1)
+	go func() {
+		defer e.wg.Done()
+		pprof.Do(context.Background(), pprof.Labels("gopccl", role, "peer", peer.Short()), func(context.Context) { f() })
+	}()
+}
+
+// AddSender hands over connection number of the pool to peer, after the
+// handshake. Number 0 replaces the pool; numbers must otherwise continue it.
+// native says that the other end announced to be a gopccl end. The engine owns
+// conn from here on; a connection that it cannot use is closed.
+func (e *Engine) AddSender(peer wire.UUID, number uint32, conn net.Conn, native bool) {
+	s := newSender(e, peer, number, conn, native)
+	e.mu.Lock()
+	pool := e.tx[peer]
+	if e.closed || int64(number) > int64(len(pool)) || number >= MaxPool {
+		e.mu.Unlock()
+		conn.Close()
+		e.cfg.Logger.Warn("send connection refused", "peer", peer.Short(), "number", number)
+		return
+	}
+	dropped := append([]*sender(nil), pool[number:]...)
+	e.tx[peer] = append(pool[:number:number], s)
+	e.spawn("sender", peer, s.run)
+	e.spawn("watcher", peer, s.watch)
+	e.mu.Unlock()
+	for _, d := range dropped {
+		d.close(errReplaced)
+	}
+}
+
+// AddReceiver hands over an accepted connection that introduced itself with
+// Hello number. Number 0 again replaces the pool, a number in the middle ends
+// those above it, as PCCL receivers do; a number that leaves a hole is refused
+// and the connection closed. May be called before the HelloAck is written.
+func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
+	r := newReceiver(e, peer, number, conn)
+	e.mu.Lock()
+	pool := e.rx[peer]
+	if e.closed || int64(number) > int64(len(pool)) || number >= MaxPool {
+		e.mu.Unlock()
+		conn.Close()
+		e.cfg.Logger.Warn("receive connection refused", "peer", peer.Short(), "number", number)
+		return
+	}
+	dropped := append([]*receiver(nil), pool[number:]...)
+	e.rx[peer] = append(pool[:number:number], r)
+	for _, op := range e.ops {
+		if op.prev == peer && op.rx == nil {
+			op.rx = r
+		}
+	}
+	e.spawn("reader", peer, r.run)
+	e.mu.Unlock()
+	for _, d := range dropped {
+		d.close(errReplaced)
+	}
+}
+
+var (
+	errReplaced = errors.New("the connection was replaced by a new one")
+	errDropped  = errors.New("the peer is no longer a neighbour")
+	errClosed   = errors.New("the communicator was closed")
+)
+
+// LiveSenders returns how many connections to peer are not broken.
+func (e *Engine) LiveSenders(peer wire.UUID) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, s := range e.tx[peer] {
+		if !s.broken.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// Retain closes all connections to peers for which send is false and all from
+// peers for which recv is false. Operations that use them fail.
+func (e *Engine) Retain(send, recv func(wire.UUID) bool) {
+	e.mu.Lock()
+	var tx []*sender
+	var rx []*receiver
+	for p, pool := range e.tx {
+		if !send(p) {
+			tx = append(tx, pool...)
+			delete(e.tx, p)
+		}
+	}
+	for p, pool := range e.rx {
+		if !recv(p) {
+			rx = append(rx, pool...)
+			delete(e.rx, p)
+		}
+	}
+	e.mu.Unlock()
+	for _, s := range tx {
+		s.close(errDropped)
+	}
+	for _, r := range rx {
+		r.close(errDropped)
+	}
+}
+
+// Close fails every running operation, closes all connections and waits until
+// all goroutines of the engine, done functions included, have returned.
+func (e *Engine) Close() {
+	e.mu.Lock()
+	e.closed = true
+	var running []*Op
+	for _, op := range e.ops {
+		running = append(running, op)
+	}
+	e.started.Broadcast()
+	e.mu.Unlock()
+	for _, op := range running {
+		op.fail(errs.New(errs.Closed, opName, errClosed))
+	}
+	none := func(wire.UUID) bool { return false }
+	e.Retain(none, none)
+	e.mu.Lock()
+	for e.active > 0 {
+		e.started.Wait()
+	}
+	e.mu.Unlock()
+	e.wg.Wait()
+}
+
+// lost fails the operations that still need the connection of which uses tells.
+func (e *Engine) lost(peer wire.UUID, number uint32, send bool, cause error, uses func(*Op) bool) {
+	if errors.Is(cause, io.EOF) || errors.Is(cause, io.ErrUnexpectedEOF) {
+		cause = errors.New("the peer closed the connection")
+	}
+	e.mu.Lock()
+	var hit []*Op
+	for _, op := range e.ops {
+		if uses(op) {
+			hit = append(hit, op)
+		}
+	}
+	e.started.Broadcast()
+	e.mu.Unlock()
+	if !errors.Is(cause, errReplaced) && !errors.Is(cause, errDropped) && !errors.Is(cause, errClosed) {
+		e.cfg.Stats.ConnsLost.Add(1)
+		e.cfg.Trace.Lost(peer.String(), number, send, cause)
+		e.cfg.Logger.Info("peer to peer connection lost", "peer", peer.Short(), "number", number, "send", send, "err", cause)
+	}
+	for _, op := range hit {
+		op.fail(connError(peer, cause))
+	}
+}
+
+// connError is what operations report when the connection to or from peer ended.
+func connError(peer wire.UUID, cause error) error {
+	var e *errs.Error
+	if errors.As(cause, &e) && e.Op == opName {
+		return e // says everything already
+	}
+	code := errs.RankConnectionLost
+	if e != nil && e.Code == errs.Protocol {
+		code, cause = errs.Protocol, e.Err
+	}
+	return errs.New(code, opName, cause).At("data phase").With(peer.String())
+}
+
+// find returns the running operation that a frame from r belongs to, and binds
+// it to r. A frame whose sequence number is beyond all that were started waits
+// for the start; late says that it waited too long. nil: the frame is stale.
+func (e *Engine) find(r *receiver, tag, seq uint64) (op *Op, late bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var deadline time.Time
+	for {
+		if op := e.ops[opKey{tag, seq}]; op != nil {
+			if op.prev != r.peer || op.bound && op.rx != r {
+				return nil, false
+			}
+			op.rx, op.bound = r, true
+			return op, false
+		}
+		if seq>>63 != 0 || e.closed || e.any && seq <= e.highest || r.closed.Load() {
+			return nil, false
+		}
+		if deadline.IsZero() {
+			deadline = time.Now().Add(e.cfg.FutureWait)
+			t := time.AfterFunc(e.cfg.FutureWait, func() {
+				e.mu.Lock()
+				e.started.Broadcast()
+				e.mu.Unlock()
+			})
+			defer t.Stop()
+		} else if !time.Now().Before(deadline) {
+			return nil, true
+		}
+		e.started.Wait()
+	}
+}

@@ -1,0 +1,407 @@
+package reduce
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/plan"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Spec describes one all-reduce.
+type Spec struct {
+	Tag   uint64
+	Count int // elements
+	DType dtype.Type
+	Op    dtype.Op
+	// Src and Dst have Count elements each, little-endian. They start at the
+	// same address (in place) or do not overlap. They belong to the operation
+	// until done was called.
+	Src, Dst []byte
+	// Quantizer encodes what is sent as WireType; nil sends elements as they are.
+	Quantizer quant.Quantizer
+	WireType  dtype.Type
+}
+
+type opState uint8
+
+const (
+	opCreated opState = iota
+	opRunning
+	opEnded
+	opFinished
+)
+
+// Op is one all-reduce of this peer: created by NewOp, begun by Start, ended by
+// the call of done, released by Finish.
+type Op struct {
+	e       *Engine
+	spec    Spec
+	elem    int // bytes of an element in memory
+	unit    int // bytes of an element on the wire
+	inPlace bool
+
+	// Set by Start and constant then.
+	seq        uint64
+	n, rank    int
+	next, prev wire.UUID
+	native     bool // every member is a gopccl end
+	done       func(error)
+	tx         *sender
+	first      int64 // wire bytes of the own chunk, sendable from the start
+	txTotal    int64
+	rxTotal    int64
+
+	// Guarded by Engine.mu.
+	rx    *receiver // nil: the previous peer has not connected yet
+	bound bool      // a frame came from rx: no other connection may go on
+
+	aborted atomic.Bool // read in the loops; failErr is set
+	rxDone  atomic.Bool
+	txDone  atomic.Bool
+
+	mu      sync.Mutex
+	state   opState
+	failErr error
+	reading *receiver // inside a frame of this operation, may touch its buffers
+	txRefs  int       // frames in a batch that refer to its buffers
+	txBegun bool      // at least one byte was sent
+	opened  bool      // an opener was sent instead
+	txPos   int64     // wire bytes taken into batches
+	send    cursor
+	sentTo  bool // metadata of the current send step was taken
+	txBytes uint64
+	wait    *time.Timer // for the previous peer's connection
+
+	// Published by the reader: wire bytes that are processed, over all steps;
+	// and how many metadata frames came.
+	rxPos   atomic.Int64
+	rxMetas atomic.Int64
+
+	// Owned by the reader.
+	recv    cursor
+	carry   [8]byte
+	nCarry  int
+	gotMeta bool
+	rxMeta  wire.DequantizationMeta
+	rxBytes uint64
+	saved   int64 // elements of the receive stream whose original is in backup
+	backup  []byte
+
+	// Quantized only. wire holds the encoded form of every chunk at its place;
+	// forward the metadata received in the all-gather, by step.
+	wire    []byte
+	forward []wire.DequantizationMeta
+	txMeta  wire.DequantizationMeta // owned by the owner of the send batch
+}
+
+// cursor walks over the non-empty chunks of the steps of one direction.
+type cursor struct {
+	step  int
+	first int   // first element of the chunk
+	size  int   // wire bytes of the chunk
+	off   int   // wire bytes done in this step
+	elems int64 // elements of all steps before this one
+	pos   int64 // wire bytes of all steps before this one
+}
+
+// chunk returns the elements that move in step.
+func (op *Op) chunk(step int, sending bool) (first, count int) {
+	c := plan.RecvChunk(op.rank, op.n, step)
+	if sending {
+		c = plan.SendChunk(op.rank, op.n, step)
+	}
+	return plan.Chunk(op.spec.Count, op.n, c)
+}
+
+// enter puts the cursor on step, or on the next one that moves anything.
+func (op *Op) enter(c *cursor, step int, sending bool) {
+	c.elems += int64(c.size / op.unit)
+	c.pos += int64(c.size)
+	c.off, c.size = 0, 0
+	for ; step < plan.Steps(op.n); step++ {
+		first, count := op.chunk(step, sending)
+		if count > 0 {
+			c.step, c.first, c.size = step, first, count*op.unit
+			return
+		}
+	}
+	c.step = step
+}
+
+// NewOp checks spec and returns the operation. Errors are *errs.Error with code
+// InvalidArgument.
+func (e *Engine) NewOp(spec Spec) (*Op, error) {
+	bad := func(format string, args ...any) (*Op, error) {
+		return nil, errs.New(errs.InvalidArgument, opName, fmt.Errorf(format, args...))
+	}
+	size := spec.DType.Size()
+	switch {
+	case !spec.DType.Valid():
+		return bad("unknown element type %d", uint8(spec.DType))
+	case !spec.Op.Valid():
+		return bad("unknown reduce operation %d", uint8(spec.Op))
+	case spec.Count < 0:
+		return bad("negative count %d", spec.Count)
+	case len(spec.Src)/size != spec.Count || len(spec.Src)%size != 0:
+		return bad("source has %d bytes, %d elements of %v need %d", len(spec.Src), spec.Count, spec.DType, spec.Count*size)
+	case len(spec.Dst) != len(spec.Src):
+		return bad("destination has %d bytes, source %d", len(spec.Dst), len(spec.Src))
+	}
+	op := &Op{e: e, spec: spec, elem: size, unit: size}
+	if spec.Count > 0 {
+		s, d := uintptr(unsafe.Pointer(&spec.Src[0])), uintptr(unsafe.Pointer(&spec.Dst[0]))
+		n := uintptr(len(spec.Src))
+		switch {
+		case s == d:
+			op.inPlace = true
+		case s < d+n && d < s+n:
+			return bad("source and destination overlap by a part only (use the same buffer, or separate ones)")
+		}
+	}
+	if spec.Quantizer != nil {
+		if err := spec.Quantizer.Check(spec.DType, spec.WireType, spec.Op, spec.Count, true); err != nil {
+			return nil, errs.New(errs.InvalidArgument, opName, err)
+		}
+		if spec.WireType == spec.DType {
+			op.spec.Quantizer = nil // travels as it is (data spec, section 4.1)
+		} else {
+			op.unit = spec.WireType.Size()
+		}
+	}
+	return op, nil
+}
+
+// Start begins the data phase in ring, whose sequence number is seq and in
+// which self is this peer; native says that all members are gopccl ends, and
+// must be the same on all of them. done is called exactly once, on another
+// goroutine or later, when the phase ended and no buffer is touched any more;
+// it must return soon. Sequence numbers of one engine never repeat and never
+// fall. An operation that was aborted before ends at once.
+func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
+	op.seq, op.done, op.native = seq, done, native
+	err := op.place(ring, self)
+	e := op.e
+	e.cfg.Stats.Ops.Add(1)
+	e.cfg.Trace.Started(op.spec.Tag, seq)
+	e.mu.Lock()
+	e.active++
+	if !e.any || seq > e.highest {
+		e.any, e.highest = true, seq
+	}
+	key := opKey{op.spec.Tag, seq}
+	switch {
+	case e.closed:
+		err = errs.New(errs.Closed, opName, errClosed)
+	case err == nil && e.ops[key] != nil:
+		err = errs.New(errs.Internal, opName, fmt.Errorf("tag %d, sequence %d is running already", key.tag, key.seq))
+	}
+	op.mu.Lock()
+	op.state = opRunning
+	if op.failErr == nil {
+		op.failErr = err
+	}
+	op.aborted.Store(op.failErr != nil)
+	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
+		op.tx = pool[seq%uint64(len(pool))]
+	}
+	failed := op.failErr != nil
+	op.mu.Unlock()
+	gone := false
+	if !failed {
+		e.ops[key] = op
+		if pool := e.rx[op.prev]; len(pool) > 0 {
+			op.rx = pool[seq%uint64(len(pool))]
+			gone = op.rx.closed.Load()
+		}
+	}
+	missing := op.rx == nil
+	e.started.Broadcast()
+	e.mu.Unlock()
+	switch {
+	case failed:
+		if op.tx != nil {
+			op.tx.detach(op)
+		}
+	case op.n == 1:
+	case op.tx == nil || op.tx.broken.Load():
+		op.lost(op.next, "there is no connection to the next peer of the ring")
+	case gone && !op.rxDone.Load():
+		op.lost(op.prev, "the previous peer of the ring closed its connection")
+	default:
+		if missing {
+			op.awaitConnection()
+		}
+		if !op.txDone.Load() {
+			op.tx.attach(op)
+		}
+	}
+	op.settle(true)
+}
+
+func (op *Op) lost(peer wire.UUID, what string) {
+	op.fail(errs.New(errs.RankConnectionLost, opName, errors.New(what)).At("start").With(peer.String()))
+}
+
+// awaitConnection bounds the wait for the previous peer's first connection.
+func (op *Op) awaitConnection() {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.wait = time.AfterFunc(op.e.cfg.ConnectWait, func() {
+		op.e.mu.Lock()
+		absent := op.rx == nil
+		op.e.mu.Unlock()
+		if absent {
+			op.lost(op.prev, "the previous peer of the ring did not connect")
+		}
+	})
+}
+
+// place computes what depends on the ring.
+func (op *Op) place(ring []wire.UUID, self wire.UUID) error {
+	op.n, op.rank = len(ring), slices.Index(ring, self)
+	if op.rank < 0 {
+		return errs.New(errs.Internal, opName, fmt.Errorf("peer %v is not in the ring of %d", self, op.n))
+	}
+	op.next, op.prev = ring[(op.rank+1)%op.n], ring[(op.rank+op.n-1)%op.n]
+	if op.n == 1 {
+		op.recv.step = plan.Steps(op.n)
+		copy(op.spec.Dst, op.spec.Src)
+		op.rxDone.Store(true)
+		op.txDone.Store(true)
+		return nil
+	}
+	if q := op.spec.Quantizer; q != nil {
+		if err := q.Check(op.spec.DType, op.spec.WireType, op.spec.Op, plan.MinChunk(op.spec.Count, op.n), op.native); err != nil {
+			return errs.New(errs.InvalidArgument, opName, err)
+		}
+		if op.spec.Count < op.n {
+			return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", op.spec.Count, op.n))
+		}
+		op.wire = op.e.cfg.Pool.Get(op.spec.Count * op.unit)
+		op.forward = make([]wire.DequantizationMeta, op.n)
+	}
+	sent, received := plan.Traffic(op.spec.Count, op.n, op.rank)
+	op.txTotal, op.rxTotal = int64(sent)*int64(op.unit), int64(received)*int64(op.unit)
+	_, own := op.chunk(0, true)
+	op.first = int64(own) * int64(op.unit)
+	op.enter(&op.send, 0, true)
+	op.enter(&op.recv, 0, false)
+	op.txDone.Store(op.txTotal == 0)
+	op.rxDone.Store(op.rxTotal == 0)
+	return nil
+}
+
+// Abort ends the data phase with reason. It may be called at any time from any
+// goroutine, any number of times, and never blocks; done follows if Start was
+// or is called.
+func (op *Op) Abort(reason error) {
+	if reason == nil {
+		reason = errs.New(errs.Canceled, opName, errAborted)
+	}
+	op.fail(reason)
+}
+
+// fail records the first cause and makes everybody let go of the buffers.
+func (op *Op) fail(err error) {
+	op.mu.Lock()
+	if op.failErr != nil || op.state == opEnded || op.state == opFinished {
+		op.mu.Unlock()
+		return
+	}
+	op.failErr = err
+	op.aborted.Store(true)
+	if op.state == opCreated {
+		op.mu.Unlock()
+		return
+	}
+	if op.reading != nil {
+		op.reading.conn.SetReadDeadline(past)
+	}
+	op.mu.Unlock()
+	if op.tx != nil {
+		op.tx.detach(op)
+	}
+	op.settle(true)
+}
+
+// settle calls done if the operation is over and nobody touches its buffers.
+func (op *Op) settle(async bool) {
+	op.mu.Lock()
+	over := op.failErr != nil || op.rxDone.Load() && op.txDone.Load()
+	if op.state != opRunning || !over || op.reading != nil || op.txRefs > 0 {
+		op.mu.Unlock()
+		return
+	}
+	op.state = opEnded
+	err := op.failErr
+	if op.wait != nil {
+		op.wait.Stop()
+	}
+	op.mu.Unlock()
+	if async {
+		go op.end(err)
+	} else {
+		op.end(err)
+	}
+}
+
+func (op *Op) end(err error) {
+	e := op.e
+	if err != nil {
+		e.cfg.Stats.FailedOps.Add(1)
+	}
+	e.cfg.Trace.Ended(op.spec.Tag, op.seq, err)
+	op.done(err)
+	e.mu.Lock()
+	if key := (opKey{op.spec.Tag, op.seq}); e.ops[key] == op {
+		delete(e.ops, key)
+	}
+	e.active--
+	e.started.Broadcast()
+	e.mu.Unlock()
+}
+
+// Finish releases what the operation holds: call it once, after done or instead
+// of Start. With restore an in-place buffer gets back, bit by bit, what it held
+// before Start; an out-of-place destination is left as it is.
+func (op *Op) Finish(restore bool) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.state == opRunning || op.state == opFinished {
+		return
+	}
+	op.state = opFinished
+	if restore {
+		op.restore()
+	}
+	op.e.cfg.Pool.Put(op.backup)
+	op.e.cfg.Pool.Put(op.wire)
+	op.backup, op.wire = nil, nil
+}
+
+// Counters returns the bytes sent and received as PCCL counts them (data spec,
+// section 5, quirk Q43). Call it after done.
+func (op *Op) Counters() (tx, rx uint64) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.txBytes, op.rxBytes
+}
+
+// openerDue reports whether the end of this operation must be announced by an
+// opener frame, and notes that it is. op.mu is held.
+func (op *Op) openerDue() bool {
+	if op.failErr == nil || op.state == opCreated || op.opened || op.txBegun || op.txRefs > 0 || op.spec.Count == 0 || op.tx.native {
+		return false
+	}
+	op.opened = true
+	return true
+}

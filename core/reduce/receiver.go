@@ -1,0 +1,148 @@
+package reduce
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/transport"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// receiver is one accepted connection and its reader goroutine.
+type receiver struct {
+	e      *Engine
+	peer   wire.UUID
+	number uint32
+	conn   net.Conn
+	closed atomic.Bool
+
+	mu    sync.Mutex
+	cause error // why we closed it ourselves
+
+	// Owned by the reader goroutine.
+	rd      *transport.Reader
+	scratch []byte
+	due     *sender // has something to send that it does not know of yet
+}
+
+// past wakes whatever waits on a connection.
+var past = time.Unix(1, 0)
+
+// errAborted: the operation whose frame is being read ended meanwhile.
+var errAborted = errors.New("operation aborted")
+
+func newReceiver(e *Engine, peer wire.UUID, number uint32, conn net.Conn) *receiver {
+	r := &receiver{e: e, peer: peer, number: number, conn: conn, rd: transport.NewReader(conn, headerBuffer)}
+	r.rd.BeforeRead = r.flush
+	return r
+}
+
+// flush tells the sender about what was processed since the last read that
+// could wait, so that many small frames cause one write.
+func (r *receiver) flush() {
+	if s := r.due; s != nil {
+		r.due = nil
+		s.kick(true, false)
+	}
+}
+
+func (r *receiver) notify(s *sender) {
+	if r.due != s {
+		r.flush()
+		r.due = s
+	}
+}
+
+// close ends the connection with a reason of our own; the reader reports it.
+func (r *receiver) close(cause error) {
+	r.mu.Lock()
+	if r.cause == nil {
+		r.cause = cause
+	}
+	r.mu.Unlock()
+	r.closed.Store(true)
+	r.conn.Close()
+	r.e.mu.Lock()
+	r.e.started.Broadcast()
+	r.e.mu.Unlock()
+}
+
+func (r *receiver) run() {
+	r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
+	err := r.loop()
+	r.flush()
+	r.closed.Store(true)
+	r.conn.Close()
+	r.e.cfg.Pool.Put(r.scratch)
+	r.mu.Lock()
+	if r.cause != nil {
+		err = r.cause
+	}
+	r.mu.Unlock()
+	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.rx == r && !op.rxDone.Load() })
+}
+
+func (r *receiver) loop() error {
+	for {
+		h, err := r.rd.Next()
+		if err != nil {
+			return err
+		}
+		op, late := r.e.find(r, h.Tag, h.Stream)
+		if late {
+			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).
+				At("data phase").With(r.peer.String())
+		}
+		if op == nil || !op.beginReceive(r) {
+			if err := r.drain(); err != nil {
+				return err
+			}
+			continue
+		}
+		err = op.receive(r)
+		op.endReceive(r)
+		switch {
+		case err == nil:
+			r.e.cfg.Stats.RxFrames.Add(1)
+			r.e.cfg.Stats.RxBytes.Add(uint64(h.Payload))
+		case err == errAborted:
+			if err := r.drain(); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// drain reads the rest of the current frame and forgets it.
+func (r *receiver) drain() error {
+	r.e.cfg.Stats.StaleFrames.Add(1)
+	r.e.cfg.Stats.StaleBytes.Add(uint64(r.rd.Left()))
+	for r.rd.Left() > 0 {
+		if _, err := r.rd.Payload(r.scratch[:min(r.rd.Left(), len(r.scratch))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill reads len(p) payload bytes for op, or as many as come before op is aborted.
+func (r *receiver) fill(op *Op, p []byte) error {
+	for len(p) > 0 {
+		n, err := r.rd.Payload(p)
+		if err != nil {
+			if transport.IsTimeout(err) && op.aborted.Load() {
+				return errAborted
+			}
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}

@@ -1,0 +1,437 @@
+package reduce
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/transport"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+const (
+	// maxBatch is the most frames in one write.
+	maxBatch = 64
+	// inlineBytes: batches up to this size are copied together and written by
+	// whoever made them ready, if the socket takes them at once.
+	inlineBytes = 8 << 10
+	slotBytes   = transport.HeaderSize + wire.MaxMetaSize
+)
+
+// frame is one frame of a batch on its way to the kernel.
+type frame struct {
+	op      *Op    // nil: opener, or the operation was aborted and let go
+	head    []byte // header, in a metadata frame and an opener the payload as well
+	payload []byte // the user's memory or the operation's wire buffer
+	pad     int    // zeros in place of payload
+	sent    int    // bytes written so far
+	step    int
+	off     int // of payload in its chunk, in wire bytes
+	kind    frameKind
+	ready   bool // prepared: payload holds what shall be sent
+}
+
+type frameKind uint8
+
+const (
+	dataFrame frameKind = iota
+	metaFrame
+	openerFrame
+)
+
+func (f *frame) size() int { return len(f.head) + len(f.payload) + f.pad }
+
+// opener is a frame that makes a PCCL receiver look for aborts (quirk Q23).
+type opener struct{ tag, seq uint64 }
+
+// sender is one connection to a peer. Whoever holds busy owns the batch and
+// the right to write: the sender goroutine, or for a moment a reader.
+type sender struct {
+	e      *Engine
+	peer   wire.UUID
+	number uint32
+	conn   net.Conn
+	try    transport.TryWriter // nil: only the sender goroutine writes
+	native bool
+	broken atomic.Bool
+
+	mu      sync.Mutex
+	cond    *sync.Cond
+	ops     []*Op
+	openers []opener
+	next    int   // whose turn it is
+	busy    bool  // somebody owns the batch
+	pending bool  // look for work again
+	handoff bool  // the owner left the batch to the sender goroutine
+	woken   bool  // the write deadline is in the past because of an abort
+	cause   error // why the connection ended
+
+	// Owned by the holder of busy.
+	batch []frame
+	slots [maxBatch][slotBytes]byte
+	stage []byte
+	vec   net.Buffers
+	parts [][]byte
+	ended []*Op
+}
+
+func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, native bool) *sender {
+	s := &sender{
+		e: e, peer: peer, number: number, conn: conn, native: native, try: transport.NonBlocking(conn),
+		batch: make([]frame, 0, maxBatch), stage: make([]byte, 0, inlineBytes),
+		parts: make([][]byte, 0, 3*maxBatch),
+	}
+	s.cond = sync.NewCond(&s.mu)
+	return s
+}
+
+// close ends the connection; the operations that still need it fail.
+func (s *sender) close(cause error) {
+	s.mu.Lock()
+	if s.cause != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.cause = cause
+	s.broken.Store(true)
+	s.conn.Close()
+	s.cond.Broadcast()
+	s.mu.Unlock()
+	s.e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.tx == s && !op.txDone.Load() })
+}
+
+// watch notices that the other end closed: nothing ever flows back on a send
+// connection (data spec, section 1.1), so that what comes is dropped.
+func (s *sender) watch() {
+	var p [64]byte
+	for {
+		if _, err := s.conn.Read(p[:]); err != nil {
+			s.close(err)
+			return
+		}
+	}
+}
+
+// attach makes op one of those that s sends for.
+func (s *sender) attach(op *Op) {
+	s.mu.Lock()
+	s.ops = append(s.ops, op)
+	s.mu.Unlock()
+	s.kick(true, true)
+}
+
+// detach takes an aborted operation off, interrupts a write that refers to
+// its buffers, and sends an opener if nothing was sent.
+func (s *sender) detach(op *Op) {
+	s.mu.Lock()
+	s.remove(op)
+	op.mu.Lock()
+	refs, open := op.txRefs, op.openerDue()
+	op.mu.Unlock()
+	if refs > 0 {
+		s.woken = true
+		s.conn.SetWriteDeadline(past)
+	}
+	if open {
+		s.openers = append(s.openers, opener{op.spec.Tag, op.seq})
+	}
+	s.mu.Unlock()
+	if open {
+		s.kick(false, true)
+	}
+}
+
+func (s *sender) remove(op *Op) {
+	for i, o := range s.ops {
+		if o == op {
+			last := len(s.ops) - 1
+			copy(s.ops[i:], s.ops[i+1:])
+			s.ops[last] = nil
+			s.ops = s.ops[:last]
+			return
+		}
+	}
+}
+
+// kick says that there may be something to send. inline allows the caller to
+// write small batches itself; async moves done functions to another goroutine.
+func (s *sender) kick(inline, async bool) {
+	s.mu.Lock()
+	s.pending = true
+	if s.busy || s.cause != nil {
+		s.mu.Unlock()
+		return
+	}
+	if !inline || s.try == nil {
+		s.cond.Signal()
+		s.mu.Unlock()
+		return
+	}
+	s.busy = true
+	s.mu.Unlock()
+	s.work(true, async)
+}
+
+func (s *sender) run() {
+	s.mu.Lock()
+	for {
+		for !s.handoff && (s.busy || !s.pending) && (s.cause == nil || s.busy) {
+			s.cond.Wait()
+		}
+		if s.cause != nil && !s.handoff {
+			s.mu.Unlock()
+			return
+		}
+		s.handoff, s.busy = false, true
+		s.mu.Unlock()
+		s.work(false, false)
+		s.mu.Lock()
+	}
+}
+
+// work sends what is ready until nothing is, then gives up busy. An inline
+// owner stops at the first thing that would take long and hands the batch over.
+func (s *sender) work(inline, async bool) {
+	for {
+		if len(s.batch) == 0 {
+			s.mu.Lock()
+			s.pending = false
+			s.gather()
+			if len(s.batch) == 0 {
+				s.busy = false
+				if s.cause != nil {
+					s.cond.Broadcast()
+				}
+				s.mu.Unlock()
+				return
+			}
+			s.mu.Unlock()
+		}
+		total := 0
+		for i := range s.batch {
+			total += s.batch[i].size() - s.batch[i].sent
+		}
+		small := total <= inlineBytes
+		if inline && !small {
+			s.hand()
+			return
+		}
+		for i := range s.batch {
+			if f := &s.batch[i]; !f.ready {
+				f.ready = true
+				if f.op != nil {
+					f.op.prepare(f)
+				}
+			}
+		}
+		n, err := s.write(inline, small)
+		if err == nil && inline && n < total {
+			s.advance(n)
+			s.hand()
+			return
+		}
+		s.advance(n)
+		s.settle(err, async)
+	}
+}
+
+// hand leaves the batch to the sender goroutine.
+func (s *sender) hand() {
+	s.mu.Lock()
+	s.handoff = true
+	s.cond.Broadcast()
+	s.mu.Unlock()
+}
+
+// gather fills the batch with what the operations have ready, one piece of
+// each in turn. s.mu is held.
+func (s *sender) gather() {
+	bytes := 0
+	if s.cause != nil {
+		return
+	}
+	for len(s.openers) > 0 && len(s.batch) < maxBatch {
+		o := s.openers[0]
+		s.openers = s.openers[1:]
+		f := s.slot()
+		f.kind = openerFrame
+		f.head = f.head[:transport.HeaderSize+1]
+		f.head[transport.HeaderSize] = 0
+		transport.Header{Payload: 1, Tag: o.tag, Stream: o.seq | 1<<63}.Put((*[transport.HeaderSize]byte)(f.head))
+		s.e.cfg.Stats.Openers.Add(1)
+	}
+	for {
+		found := false
+		for i := 0; i < len(s.ops) && len(s.batch) < maxBatch && bytes < s.e.cfg.FrameBytes; i++ {
+			if s.next++; s.next >= len(s.ops) {
+				s.next = 0
+			}
+			f := s.slot()
+			if !s.ops[s.next].take(f) {
+				s.batch = s.batch[:len(s.batch)-1]
+				continue
+			}
+			bytes += f.size()
+			found = true
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// slot appends an empty frame to the batch.
+func (s *sender) slot() *frame {
+	n := len(s.batch)
+	s.batch = s.batch[:n+1]
+	s.batch[n] = frame{head: s.slots[n][:transport.HeaderSize]}
+	return &s.batch[n]
+}
+
+// write hands the rest of the batch to the kernel and returns what it took.
+func (s *sender) write(inline, small bool) (int, error) {
+	s.e.cfg.Stats.Writes.Add(1)
+	if small {
+		s.stage = s.stage[:0]
+		for i := range s.batch {
+			f := &s.batch[i]
+			head, payload, pad := f.rest()
+			s.stage = append(append(s.stage, head...), payload...)
+			s.stage = append(s.stage, s.e.zeros[:min(pad, len(s.e.zeros))]...)
+			s.e.cfg.Stats.Copied.Add(uint64(len(payload)))
+		}
+		if inline {
+			s.e.cfg.Stats.InlineWrites.Add(1)
+			return s.try.TryWrite(s.stage)
+		}
+		return s.conn.Write(s.stage)
+	}
+	s.parts = s.parts[:0]
+	for i := range s.batch {
+		head, payload, pad := s.batch[i].rest()
+		if len(head) > 0 {
+			s.parts = append(s.parts, head)
+		}
+		if len(payload) > 0 {
+			s.parts = append(s.parts, payload)
+		}
+		if pad > 0 {
+			s.parts = append(s.parts, s.e.zeros[:min(pad, len(s.e.zeros))])
+			if pad > len(s.e.zeros) {
+				break // the frames behind it have to wait for the next round
+			}
+		}
+	}
+	s.vec = s.parts
+	n, err := s.vec.WriteTo(s.conn)
+	return int(n), err
+}
+
+// rest returns what of f is still to be sent.
+func (f *frame) rest() (head, payload []byte, pad int) {
+	sent := f.sent
+	if sent < len(f.head) {
+		return f.head[sent:], f.payload, f.pad
+	}
+	sent -= len(f.head)
+	if sent < len(f.payload) {
+		return nil, f.payload[sent:], f.pad
+	}
+	return nil, nil, f.pad - (sent - len(f.payload))
+}
+
+// advance notes that n more bytes of the batch are sent.
+func (s *sender) advance(n int) {
+	for i := range s.batch {
+		f := &s.batch[i]
+		d := min(n, f.size()-f.sent)
+		f.sent += d
+		if n -= d; n == 0 {
+			return
+		}
+	}
+}
+
+// settle takes complete frames out of the batch and, after an abort or an
+// error, lets go of what must not be touched any more.
+func (s *sender) settle(err error, async bool) {
+	if err != nil && !transport.IsTimeout(err) {
+		s.close(err)
+	}
+	for i := range s.batch {
+		if f := &s.batch[i]; f.op != nil && f.sent == f.size() {
+			f.op.finishSent(f)
+		}
+	}
+	s.mu.Lock()
+	if s.woken {
+		s.woken = false
+		s.conn.SetWriteDeadline(time.Time{})
+	}
+	kept := 0
+	for i := range s.batch {
+		f := &s.batch[i]
+		full := f.sent == f.size()
+		drop := full || s.cause != nil
+		if full {
+			s.e.cfg.Stats.TxFrames.Add(1)
+			s.e.cfg.Stats.TxBytes.Add(uint64(f.size() - transport.HeaderSize))
+		}
+		if op := f.op; op != nil && (drop || op.aborted.Load()) {
+			s.release(op, f)
+			f.op = nil
+			if !drop && f.sent > 0 {
+				f.pad, f.payload = f.size()-len(f.head), nil
+				if f.kind == metaFrame {
+					f.pad = 0 // its payload is our own memory
+				}
+				s.e.cfg.Stats.PaddedBytes.Add(uint64(f.size() - f.sent))
+			}
+			drop = drop || f.sent == 0
+		}
+		if !drop {
+			s.keep(kept, i)
+			kept++
+		}
+	}
+	clear(s.batch[kept:])
+	s.batch = s.batch[:kept]
+	s.mu.Unlock()
+	for i, op := range s.ended {
+		op.settle(async)
+		s.ended[i] = nil
+	}
+	s.ended = s.ended[:0]
+}
+
+// keep moves frame i to place k of the batch, its header with it.
+func (s *sender) keep(k, i int) {
+	if k == i {
+		return
+	}
+	f := s.batch[i]
+	s.slots[k] = s.slots[i]
+	f.head = s.slots[k][:len(f.head)]
+	s.batch[k] = f
+}
+
+// release gives one reference of the batch to op's buffers back. s.mu is held.
+func (s *sender) release(op *Op, f *frame) {
+	op.mu.Lock()
+	op.txRefs--
+	if f.sent > 0 {
+		op.txBegun = true
+	}
+	if op.txRefs == 0 {
+		if op.txPos == op.txTotal && op.failErr == nil {
+			op.txDone.Store(true)
+			s.remove(op)
+		}
+		if op.openerDue() {
+			s.openers = append(s.openers, opener{op.spec.Tag, op.seq})
+		}
+		s.ended = append(s.ended, op)
+	}
+	op.mu.Unlock()
+}
