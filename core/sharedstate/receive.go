@@ -1,0 +1,243 @@
+package sharedstate
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/digest"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+const (
+	// One request asks for at most this many keys and key bytes: the answer
+	// repeats the keys, and a holder that dies costs one request.
+	batchKeys  = 4096
+	batchBytes = 1 << 20
+	// maxResponse bounds the length field of an answer: the keys of a batch
+	// with 16 bytes each, with room to spare.
+	maxResponse = 4 << 20
+	// readAhead is the buffer that gathers small tensors into one read.
+	readAhead = 64 << 10
+	// progressStep is how many bytes of a tensor pass between two calls of Progress.
+	progressStep = 4 << 20
+)
+
+// errNotOpen: the holder answered that it is not distributing.
+var errNotOpen = errors.New("the holder is not distributing")
+
+// from gets what is missing from one holder. nil means that every item is
+// done; otherwise the error says what went wrong last.
+func (f *fetch) from(ctx context.Context, addr netip.AddrPort) error {
+	var missing []*item
+	for _, it := range f.items {
+		if !it.done {
+			missing = append(missing, it)
+		}
+	}
+	var wrong error
+	for asked := false; !asked || len(missing) > 0; asked = true {
+		var batch []*item
+		size := 0
+		for len(missing) > 0 && len(batch) < batchKeys && (len(batch) == 0 || size+len(missing[0].want.Key) <= batchBytes) {
+			size += len(missing[0].want.Key)
+			batch = append(batch, missing[0])
+			missing = missing[1:]
+		}
+		err := f.batch(ctx, addr, batch)
+		for try := 1; errors.Is(err, errNotOpen) && try < notOpenTries; try++ {
+			if perr := f.pauseAt(ctx, notOpenPause); perr != nil {
+				return perr
+			}
+			err = f.batch(ctx, addr, batch)
+		}
+		if errors.Is(err, errs.HashMismatch) {
+			// The holder works, its other tensors may be right.
+			wrong = err
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return wrong
+}
+
+// batch runs one request on a connection of its own.
+func (f *fetch) batch(ctx context.Context, addr netip.AddrPort, items []*item) (err error) {
+	defer func() {
+		if platform.Classify(err) == platform.ClassTimeout {
+			err = errs.New(errs.Timeout, opFetch, err).At("transfer")
+		}
+	}()
+	dctx, cancel := context.WithTimeout(ctx, f.cfg.DialTimeout)
+	conn, err := f.cfg.Dial(dctx, addr)
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer conn.Close() // PCCL never closes; its distributor leaks (quirk Q29)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+
+	req := wire.C2SRequestSharedState{Keys: make([]string, len(items))}
+	for i, it := range items {
+		req.Keys[i] = it.want.Key
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(f.cfg.StallTimeout)); err != nil {
+		return err
+	}
+	// One write: PCCL closes when a read ends inside the length (quirk Q2).
+	if _, err := conn.Write(wire.Append(nil, req)); err != nil {
+		return err
+	}
+	r := bufio.NewReaderSize(&patientReader{conn: conn, stall: f.cfg.StallTimeout}, readAhead)
+	p, err := wire.Read(r, wire.S2C, maxResponse)
+	if err != nil {
+		return err
+	}
+	if err := f.accept(p, items); err != nil {
+		return err
+	}
+	return f.receive(r, items)
+}
+
+// accept checks a holder's answer against the request.
+func (f *fetch) accept(p wire.Packet, items []*item) error {
+	violation := func(format string, args ...any) error {
+		return errs.New(errs.Protocol, opFetch, fmt.Errorf(format, args...)).At("answer")
+	}
+	rsp, ok := p.(wire.S2CSharedStateResponse)
+	switch {
+	case !ok:
+		return violation("unexpected %T", p)
+	case rsp.Status == wire.StateNotDistributed || rsp.Status == wire.StateNotServing:
+		return errNotOpen
+	case rsp.Status == wire.StateUnknownKey:
+		return violation("the holder lacks one of the %d keys", len(items))
+	case rsp.Status != wire.StateSuccess:
+		return violation("status %d", rsp.Status)
+	case len(rsp.Entries) != len(items):
+		return violation("%d entries for %d keys", len(rsp.Entries), len(items))
+	case f.haveRev && rsp.Revision != f.res.Revision:
+		return violation("revision %d, another holder has %d", rsp.Revision, f.res.Revision)
+	}
+	for i, e := range rsp.Entries {
+		if e.Key != items[i].want.Key {
+			return violation("entry %d is %q instead of %q", i, e.Key, items[i].want.Key)
+		}
+		if e.Size != uint64(len(items[i].data)) {
+			return violation("tensor %q has %d bytes there and %d here", e.Key, e.Size, len(items[i].data))
+		}
+	}
+	f.res.Revision, f.haveRev = rsp.Revision, true
+	return nil
+}
+
+// receive reads the content of items in order. Each one is hashed while the
+// next arrives.
+func (f *fetch) receive(r io.Reader, items []*item) error {
+	verify := make(chan *item, len(items))
+	verdict := make(chan error, 1)
+	go func() {
+		var wrong error
+		for it := range verify {
+			err := f.verify(it)
+			it.done, it.wrong = err == nil, err != nil
+			if err != nil {
+				wrong = err
+			}
+		}
+		verdict <- wrong
+	}()
+	start := f.done
+	var err error
+	for _, it := range items {
+		if err = f.receiveOne(r, it); err != nil {
+			break
+		}
+		verify <- it
+	}
+	close(verify)
+	wrong := <-verdict
+	f.done = start
+	for _, it := range items {
+		if it.done {
+			f.done += uint64(len(it.data))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return wrong
+}
+
+// receiveOne reads the content of one tensor.
+func (f *fetch) receiveOne(r io.Reader, it *item) error {
+	key := it.want.Key
+	reported := 0
+	for have := 0; have < len(it.data); {
+		n, err := r.Read(it.data[have:])
+		if n > 0 {
+			it.torn = true
+			have += n
+			f.done += uint64(n)
+			f.res.RxBytes += uint64(n)
+			if have-reported >= progressStep && have < len(it.data) {
+				f.cfg.Progress(f.done, f.total, key)
+				reported = have
+			}
+		}
+		if err != nil && have < len(it.data) {
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return fmt.Errorf("tensor %q, byte %d of %d: %w", key, have, len(it.data), err)
+		}
+	}
+	f.cfg.Progress(f.done, f.total, key)
+	return nil
+}
+
+// verify compares the content of a tensor with the elected hash.
+func (f *fetch) verify(it *item) error {
+	if it.free {
+		return nil
+	}
+	var got uint64
+	switch it.want.HashType {
+	case wire.HashSimple:
+		got = uint64(digest.SimpleHashParallel(it.data, f.cfg.Workers))
+	case wire.HashCRC32:
+		got = uint64(digest.CRC32C(it.data))
+	default:
+		return errs.New(errs.HashMismatch, opFetch, fmt.Errorf("tensor %q: unknown hash type %d", it.want.Key, it.want.HashType)).
+			At("verify")
+	}
+	if got != it.want.Hash {
+		return errs.New(errs.HashMismatch, opFetch,
+			fmt.Errorf("tensor %q has hash %08x, elected is %08x", it.want.Key, got, it.want.Hash)).At("verify")
+	}
+	return nil
+}
+
+// patientReader reads from a connection that may not be silent for longer
+// than stall.
+type patientReader struct {
+	conn  net.Conn
+	stall time.Duration
+}
+
+// Read sets the deadline anew for each call: what counts is progress.
+func (p *patientReader) Read(b []byte) (int, error) {
+	if err := p.conn.SetReadDeadline(time.Now().Add(p.stall)); err != nil {
+		return 0, err
+	}
+	return p.conn.Read(b)
+}
