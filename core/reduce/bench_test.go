@@ -1,0 +1,83 @@
+package reduce
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/gopccl/gopccl/core/backend"
+	"github.com/gopccl/gopccl/core/dtype"
+)
+
+// bestBackend is what a trainer would get here.
+func bestBackend(b *testing.B) backend.Backend {
+	k, _, err := backend.Select("auto")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return k
+}
+
+// The rate counts the bytes that each rank sends: 2(n-1)/n of the buffer.
+func BenchmarkRing(b *testing.B) {
+	for _, n := range []int{2, 4} {
+		for _, bytes := range []int{4 << 10, 400 << 10, 64 << 20} {
+			for _, frame := range []int{64 << 10, 256 << 10, 1 << 20} {
+				if bytes < 64<<20 && frame != 256<<10 {
+					continue
+				}
+				for _, inPlace := range []bool{false, true} {
+					b.Run(fmt.Sprintf("n%d/%dKiB/frame%dKiB/inplace=%v", n, bytes>>10, frame>>10, inPlace), func(b *testing.B) {
+						r := newRing(b, shape{n: n, native: true, knows: true, link: loopback, cfg: Config{Backend: bestBackend(b), FrameBytes: frame}})
+						rng := rand.New(rand.NewPCG(1, 2))
+						specs, _ := r.specs(rng, dtype.Float32, dtype.Sum, bytes/4, inPlace)
+						r.start(specs).ok(b)
+						b.SetBytes(int64(bytes) * 2 * int64(n-1) / int64(n))
+						b.ReportAllocs()
+						for b.Loop() {
+							r.start(specs).ok(b)
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// The floor: the same number of bytes both ways between two processes' worth
+// of goroutines, without arithmetic.
+func BenchmarkFloor(b *testing.B) {
+	const bytes = 64 << 20
+	var conns [2][2]net.Conn // [rank]{send, recv}
+	a, z := loopback(b)
+	conns[0][0], conns[1][1] = a, z
+	a, z = loopback(b)
+	conns[1][0], conns[0][1] = a, z
+	src := [2][]byte{make([]byte, bytes), make([]byte, bytes)}
+	dst := [2][]byte{make([]byte, bytes), make([]byte, bytes)}
+	b.SetBytes(bytes)
+	for b.Loop() {
+		var wg sync.WaitGroup
+		for i := range 2 {
+			wg.Add(2)
+			go func() {
+				defer wg.Done()
+				for o := 0; o < bytes; o += 256 << 10 {
+					conns[i][0].Write(src[i][o : o+256<<10])
+				}
+			}()
+			go func() {
+				defer wg.Done()
+				io.ReadFull(conns[i][1], dst[i])
+			}()
+		}
+		wg.Wait()
+	}
+	for i := range 2 {
+		conns[i][0].Close()
+		conns[i][1].Close()
+	}
+}
