@@ -1,0 +1,8 @@
+// Package defaults registers the built-in quantizers; a main imports it for
+// its effect.
+package defaults
+
+import (
+	_ "github.com/gopccl/gopccl/quantizers/minmax"    // linear between minimum and maximum
+	_ "github.com/gopccl/gopccl/quantizers/zeropoint" // linear by scale and zero point
+)

@@ -1,0 +1,283 @@
+// Package minmax is PCCL's MinMax quantizer: a chunk is mapped linearly from
+// its smallest and largest value to the whole range of an unsigned integer
+// (data spec, section 4.4).
+package minmax
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Name is the name under which the quantizer is registered.
+const Name = "minmax"
+
+func init() { quant.Register(New()) }
+
+// New returns the quantizer, which has no state.
+func New() quant.Quantizer { return quantizer{} }
+
+type quantizer struct{}
+
+func (quantizer) Name() string { return Name }
+
+// Check implements the table of data spec, section 4.1. uint64, which PCCL
+// accepts and then gets wrong (quirk Q31), is refused.
+func (quantizer) Check(t, q dtype.Type, op dtype.Op, minChunk int, _ bool) error {
+	switch {
+	case t != dtype.Float32 && t != dtype.Float64:
+		return fmt.Errorf("minmax quantizes float32 and float64, not %v", t)
+	case q == dtype.Uint64:
+		return fmt.Errorf("minmax to uint64 loses the largest elements in PCCL 1.0.0 and is not offered (use uint8, uint16 or uint32)")
+	case q != dtype.Uint8 && q != dtype.Uint16 && q != dtype.Uint32:
+		return fmt.Errorf("minmax quantizes to uint8, uint16 or uint32, not %v", q)
+	case !op.Valid():
+		return fmt.Errorf("minmax supports sum, avg, prod, max and min, not %v", op)
+	case minChunk < 1:
+		return fmt.Errorf("minmax needs at least one element per peer")
+	}
+	return nil
+}
+
+// CheckMeta refuses metadata of another kind or data type and bounds that are
+// not numbers. A minimum above the maximum is legal: PCCL sends it for a chunk of NaNs.
+func (quantizer) CheckMeta(t, q dtype.Type, m *wire.DequantizationMeta) error {
+	switch {
+	case m.Kind != wire.MetaMinMax:
+		return fmt.Errorf("minmax: metadata of kind %d", m.Kind)
+	case m.DType != t:
+		return fmt.Errorf("minmax: metadata for %v, data is %v", m.DType, t)
+	case m.Min != m.Min || m.Max != m.Max:
+		return fmt.Errorf("minmax: metadata with NaN bounds")
+	}
+	return nil
+}
+
+// blockWords bounds the copies of unaligned slices on the stack: one word per element.
+const blockWords = 256
+
+// Params returns the bounds of src as PCCL computes them: NaN is ignored, and
+// the maximum is never below the smallest normal number (quirk Q30).
+func (quantizer) Params(t, _ dtype.Type, src []byte) wire.DequantizationMeta {
+	m := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: t}
+	if t == dtype.Float32 {
+		low, high := bounds[float32](src, math.MaxFloat32, 0x1p-126)
+		m.Min, m.Max = float64(low), float64(high)
+		return m
+	}
+	m.Min, m.Max = bounds[float64](src, math.MaxFloat64, 0x1p-1022)
+	return m
+}
+
+func bounds[T quant.Float](src []byte, low, high T) (T, T) {
+	var zero T
+	if dtype.Aligned(src, elementSize(zero)) {
+		return widen(dtype.View[T](src), low, high)
+	}
+	var block [blockWords]uint64
+	b := dtype.AsBytes(block[:])
+	for len(src) > 0 {
+		n := copy(b, src)
+		low, high = widen(dtype.View[T](b[:n]), low, high)
+		src = src[n:]
+	}
+	return low, high
+}
+
+func elementSize[T quant.Float](T) int { return dtype.TypeOf[T]().Size() }
+
+// widen moves the bounds apart until the elements of x lie between them. Once
+// the bounds are wide the branches are never taken, so the loop is fast.
+func widen[T quant.Float](x []T, low, high T) (T, T) {
+	for len(x) >= 4 {
+		p := (*[4]T)(x)
+		a, b, c, d := p[0], p[1], p[2], p[3]
+		if a < low {
+			low = a
+		}
+		if high < a {
+			high = a
+		}
+		if b < low {
+			low = b
+		}
+		if high < b {
+			high = b
+		}
+		if c < low {
+			low = c
+		}
+		if high < c {
+			high = c
+		}
+		if d < low {
+			low = d
+		}
+		if high < d {
+			high = d
+		}
+		x = x[4:]
+	}
+	for _, a := range x {
+		if a < low {
+			low = a
+		}
+		if high < a {
+			high = a
+		}
+	}
+	return low, high
+}
+
+// Quantize writes the wire form of src. Values that rounding pushed out of the
+// range of the wire type are clamped (quirk Q31), NaN becomes the minimum.
+func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+	ts, qs := t.Size(), q.Size()
+	if dtype.Aligned(src, ts) && dtype.Aligned(dst, qs) {
+		quantizeAligned(t, q, m, dst, src)
+		return
+	}
+	var from, to [blockWords]uint64
+	fb, tb := dtype.AsBytes(from[:]), dtype.AsBytes(to[:])
+	for len(dst) > 0 {
+		n := min(blockWords, len(dst)/qs)
+		copy(fb[:n*ts], src)
+		quantizeAligned(t, q, m, tb[:n*qs], fb[:n*ts])
+		copy(dst, tb[:n*qs])
+		dst, src = dst[n*qs:], src[n*ts:]
+	}
+}
+
+func quantizeAligned(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+	if t == dtype.Float32 {
+		quantizeFrom(q, float32(m.Min), float32(m.Max), dst, dtype.View[float32](src))
+		return
+	}
+	quantizeFrom(q, m.Min, m.Max, dst, dtype.View[float64](src))
+}
+
+func quantizeFrom[T quant.Float](q dtype.Type, low, high T, dst []byte, src []T) {
+	switch q {
+	case dtype.Uint8:
+		quantize(low, high, dst, src)
+	case dtype.Uint16:
+		quantize(low, high, dtype.View[uint16](dst), src)
+	case dtype.Uint32:
+		quantize(low, high, dtype.View[uint32](dst), src)
+	}
+}
+
+func quantize[T quant.Float, Q uint8 | uint16 | uint32](low, high T, dst []Q, src []T) {
+	top := ^Q(0)
+	qmax := float64(top)
+	src = src[:len(dst)]
+	d := float64(high - low)
+	if d == 0 {
+		for i, x := range src {
+			dst[i] = truncate(float64(x-low)*qmax, qmax, top)
+		}
+		return
+	}
+	k, base := 1.0/d, float64(low)
+	for i, x := range src {
+		rel := float64((float64(x) - base) * k)
+		dst[i] = truncate(float64(rel*qmax), qmax, top)
+	}
+}
+
+// truncate returns v cut to a whole number within [0, top]; NaN gives 0.
+func truncate[Q uint8 | uint16 | uint32](v, qmax float64, top Q) Q {
+	if v >= qmax {
+		return top
+	}
+	if v > 0 {
+		return Q(int64(v))
+	}
+	return 0
+}
+
+// Dequantize sets dst := dst op value(q); every operation is rounded to t.
+func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+	ts, qs := t.Size(), qt.Size()
+	if dtype.Aligned(dst, ts) && dtype.Aligned(q, qs) {
+		dequantizeAligned(t, qt, m, op, dst, q)
+		return
+	}
+	var acc, in [blockWords]uint64
+	ab, ib := dtype.AsBytes(acc[:]), dtype.AsBytes(in[:])
+	for len(q) > 0 {
+		n := min(blockWords, len(q)/qs)
+		copy(ib[:n*qs], q)
+		copy(ab[:n*ts], dst)
+		dequantizeAligned(t, qt, m, op, ab[:n*ts], ib[:n*qs])
+		copy(dst, ab[:n*ts])
+		dst, q = dst[n*ts:], q[n*qs:]
+	}
+}
+
+func dequantizeAligned(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+	if t == dtype.Float32 {
+		dequantizeTo(qt, float32(m.Min), float32(m.Max), op, dtype.View[float32](dst), q)
+		return
+	}
+	dequantizeTo(qt, m.Min, m.Max, op, dtype.View[float64](dst), q)
+}
+
+func dequantizeTo[T quant.Float](qt dtype.Type, low, high T, op dtype.Op, dst []T, q []byte) {
+	switch qt {
+	case dtype.Uint8:
+		if len(dst) >= 256 {
+			dequantizeByTable(low, high, op, dst, q)
+			return
+		}
+		dequantize(low, high, op, dst, q)
+	case dtype.Uint16:
+		dequantize(low, high, op, dst, dtype.View[uint16](q))
+	case dtype.Uint32:
+		dequantize(low, high, op, dst, dtype.View[uint32](q))
+	}
+}
+
+// values sets dst to the values of q. Each product is converted before it is
+// added: a fused multiply-add would round once instead of twice and differ
+// from other peers.
+func values[T quant.Float, Q uint8 | uint16 | uint32](low, high T, dst []T, q []Q) {
+	inv := 1.0 / float64(^Q(0))
+	span := T(high - low)
+	q = q[:len(dst)]
+	for i, v := range q {
+		rel := T(float64(v) * inv)
+		dst[i] = T(low + T(rel*span))
+	}
+	if span-span != 0 {
+		quant.CanonicalNaNs(dst)
+	}
+}
+
+func dequantize[T quant.Float, Q uint8 | uint16 | uint32](low, high T, op dtype.Op, dst []T, q []Q) {
+	if op == dtype.Set {
+		values(low, high, dst, q)
+		return
+	}
+	var block [blockWords]T
+	for len(dst) > 0 {
+		n := min(len(block), len(dst))
+		values(low, high, block[:n], q[:n])
+		quant.Combine(op, dst[:n], block[:n])
+		dst, q = dst[n:], q[n:]
+	}
+}
+
+// dequantizeByTable computes the value of each of the 256 bytes once.
+func dequantizeByTable[T quant.Float](low, high T, op dtype.Op, dst []T, q []uint8) {
+	var all [256]uint8
+	for i := range all {
+		all[i] = uint8(i)
+	}
+	var table [256]T
+	values(low, high, table[:], all[:])
+	quant.CombineTable(op, dst, &table, q)
+}

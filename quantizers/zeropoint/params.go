@@ -1,0 +1,182 @@
+package zeropoint
+
+import (
+	"math"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Limits of the scale: normal float32 numbers, whose reciprocals are finite.
+const (
+	minScale = 0x1p-126
+	maxScale = math.MaxFloat32
+)
+
+// integers describes a wire type: its range, and the value in the middle that
+// PCCL's parameters start from.
+type integers struct {
+	bits   int
+	low    float64 // smallest value
+	high   float64 // largest value
+	middle int64
+}
+
+func integersOf(q dtype.Type) integers {
+	bits := 8 * q.Size()
+	if q.IsSigned() {
+		half := math.Ldexp(1, bits-1)
+		return integers{bits, -half, half - 1, 1 << (bits - 2)}
+	}
+	return integers{bits, 0, math.Ldexp(1, bits) - 1, 1 << (bits - 1)}
+}
+
+// Params computes scale and zero point from mean and standard deviation of the
+// chunk, as data spec, section 4.5 has it, with these rules of our own: both
+// are computed in float64 over the finite elements; the zero point fits the
+// scale as it is transmitted; a chunk whose deviation is nothing beside its
+// mean (constant data, a single element, which abort PCCL, quirk Q32) gets the
+// smallest power of two as scale that keeps the zero point in range, so that a
+// constant chunk survives exactly.
+func (quantizer) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+	var st stats
+	if t == dtype.Float32 {
+		st = statsOf[float32](src)
+	} else {
+		st = statsOf[float64](src)
+	}
+	w := integersOf(q)
+	scale := 12 * st.deviation / w.high
+
+	// The widest distance between q and the zero point that receivers compute
+	// well: PCCL subtracts in 32 bits for uint8 to float32, 53 bits are what a
+	// float64 holds, and 64 bit wire types may use most of an int64.
+	reach := 0x1p30
+	switch {
+	case w.bits == 64:
+		reach = 0x1p61
+	case t == dtype.Float64 || q != dtype.Uint8:
+		reach = 0x1p52
+	}
+	if mean := math.Abs(st.mean); mean > scale*reach {
+		_, e := math.Frexp(mean / reach)
+		scale = math.Ldexp(1, e)
+	}
+	if scale == 0 {
+		scale = 1
+	}
+	m := wire.DequantizationMeta{
+		Kind:  wire.MetaZeroPoint,
+		Scale: float32(math.Max(minScale, math.Min(scale, maxScale))),
+	}
+	steps := math.Round(st.mean / float64(m.Scale))
+	m.ZeroPoint = w.middle - int64(math.Max(-reach, math.Min(steps, reach)))
+	return m
+}
+
+// stats are those of the finite elements of a chunk; zero without any.
+type stats struct{ mean, deviation float64 }
+
+func statsOf[T quant.Float](src []byte) stats {
+	n := float64(len(src) / dtype.TypeOf[T]().Size())
+	if n == 0 {
+		return stats{}
+	}
+	mean := sum[T](src, 0, false) / n
+	squares := sum[T](src, mean, true)
+	if finite(mean) && finite(squares) {
+		return stats{mean, math.Sqrt(squares / math.Max(1, n-1))}
+	}
+	return carefulStats[T](src)
+}
+
+func finite(x float64) bool { return x-x == 0 }
+
+// sum returns the sum of the elements, or of their squared distances from mean.
+func sum[T quant.Float](src []byte, mean float64, squared bool) float64 {
+	if dtype.Aligned(src, dtype.TypeOf[T]().Size()) {
+		if squared {
+			return sumSquares(dtype.View[T](src), mean)
+		}
+		return sumPlain(dtype.View[T](src))
+	}
+	total := 0.0
+	var block [blockWords]uint64
+	b := dtype.AsBytes(block[:])
+	for len(src) > 0 {
+		n := copy(b, src)
+		if squared {
+			total += sumSquares(dtype.View[T](b[:n]), mean)
+		} else {
+			total += sumPlain(dtype.View[T](b[:n]))
+		}
+		src = src[n:]
+	}
+	return total
+}
+
+// Four sums hide the latency of the addition.
+
+func sumPlain[T quant.Float](x []T) float64 {
+	var s0, s1, s2, s3 float64
+	for len(x) >= 4 {
+		p := (*[4]T)(x)
+		s0 += float64(p[0])
+		s1 += float64(p[1])
+		s2 += float64(p[2])
+		s3 += float64(p[3])
+		x = x[4:]
+	}
+	for _, v := range x {
+		s0 += float64(v)
+	}
+	return s0 + s1 + (s2 + s3)
+}
+
+func sumSquares[T quant.Float](x []T, mean float64) float64 {
+	var s0, s1, s2, s3 float64
+	for len(x) >= 4 {
+		p := (*[4]T)(x)
+		d0, d1, d2, d3 := float64(p[0])-mean, float64(p[1])-mean, float64(p[2])-mean, float64(p[3])-mean
+		s0 += float64(d0 * d0)
+		s1 += float64(d1 * d1)
+		s2 += float64(d2 * d2)
+		s3 += float64(d3 * d3)
+		x = x[4:]
+	}
+	for _, v := range x {
+		d := float64(v) - mean
+		s0 += float64(d * d)
+	}
+	return s0 + s1 + (s2 + s3)
+}
+
+// carefulStats is for chunks that hold NaN or infinite elements, or numbers so
+// large that their squares are infinite.
+func carefulStats[T quant.Float](src []byte) stats {
+	size := dtype.TypeOf[T]().Size()
+	each := func(f func(x float64)) {
+		var one [1]T
+		for i := 0; i+size <= len(src); i += size {
+			copy(dtype.AsBytes(one[:]), src[i:i+size])
+			if x := float64(one[0]); finite(x) {
+				f(x)
+			}
+		}
+	}
+	n, largest := 0.0, 0.0
+	each(func(x float64) {
+		n++
+		largest = math.Max(largest, math.Abs(x))
+	})
+	if n == 0 || largest == 0 {
+		return stats{}
+	}
+	mean := 0.0
+	each(func(x float64) { mean += x / largest / n })
+	squares := 0.0
+	each(func(x float64) { squares += math.Pow(x/largest-mean, 2) })
+	deviation := math.Sqrt(squares / math.Max(1, n-1))
+	return stats{mean * largest, math.Min(deviation*largest, math.MaxFloat64)}
+}
