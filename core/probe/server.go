@@ -1,0 +1,212 @@
+// Package probe measures the bandwidth between two peers with the benchmark
+// of PCCL (data spec, section 8): the measuring side sends as fast as it can
+// over several connections, the measured side throws the bytes away and lets
+// one peer measure at a time.
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// maxHello caps the length field of a hello: 18 bytes, and room for additions.
+const maxHello = 4 << 10
+
+// ServerConfig configures a Server. Zero values take the defaults.
+type ServerConfig struct {
+	// Log gets a line for every connection that speaks something else.
+	// Default: none.
+	Log *slog.Logger
+	// MaxConns bounds the open connections; further ones are closed at once.
+	// Default 4096.
+	MaxConns int
+	// MaxPerPeer bounds the connections of the measuring peer; further ones
+	// are told that the server is busy. Default 64.
+	MaxPerPeer int
+	// HelloTimeout bounds the wait for a hello. Default 10 s.
+	HelloTimeout time.Duration
+	// Bound is how long one connection may send. Default 18 s (control spec,
+	// section 14).
+	Bound time.Duration
+}
+
+func (c ServerConfig) withDefaults() ServerConfig {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.MaxConns <= 0 {
+		c.MaxConns = 4096
+	}
+	if c.MaxPerPeer <= 0 {
+		c.MaxPerPeer = 64
+	}
+	if c.HelloTimeout <= 0 {
+		c.HelloTimeout = 10 * time.Second
+	}
+	if c.Bound <= 0 {
+		c.Bound = 18 * time.Second
+	}
+	return c
+}
+
+// Server is the measured side. Its methods are safe for concurrent use.
+type Server struct {
+	cfg ServerConfig
+
+	mu     sync.Mutex
+	peer   wire.UUID // the measuring peer, while running > 0
+	active int       // connections of peer that are being received
+	conns  map[net.Conn]struct{}
+	lns    map[net.Listener]struct{}
+	closed bool
+	done   chan struct{} // closed by Close
+	wg     sync.WaitGroup
+}
+
+// NewServer returns an idle server. Close frees its resources.
+func NewServer(cfg ServerConfig) *Server {
+	return &Server{
+		cfg:   cfg.withDefaults(),
+		conns: make(map[net.Conn]struct{}),
+		lns:   make(map[net.Listener]struct{}),
+		done:  make(chan struct{}),
+	}
+}
+
+// Serve accepts connections on ln until ln or the server is closed; then it
+// returns nil. Other errors of ln end it as *errs.Error with code Internal,
+// passing ones (no descriptor left) are waited out. Serve closes ln.
+func (s *Server) Serve(ln net.Listener) error {
+	defer ln.Close()
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.lns[ln] = struct{}{}
+	s.wg.Add(1)
+	s.mu.Unlock()
+	defer s.wg.Done()
+	defer func() {
+		s.mu.Lock()
+		delete(s.lns, ln)
+		s.mu.Unlock()
+	}()
+	for wait := time.Duration(0); ; {
+		conn, err := ln.Accept()
+		switch c := platform.Classify(err); {
+		case err == nil:
+			wait = 0
+			s.adopt(conn)
+		case c == platform.ClassClosed:
+			return nil
+		case c.Temporary() || c == platform.ClassReset:
+			wait = min(2*wait+5*time.Millisecond, time.Second)
+			t := time.NewTimer(wait)
+			select {
+			case <-t.C:
+			case <-s.done:
+				t.Stop()
+				return nil
+			}
+		default:
+			return errs.New(errs.Internal, "serve bandwidth benchmark", err).At("accept")
+		}
+	}
+}
+
+func (s *Server) adopt(conn net.Conn) {
+	s.mu.Lock()
+	if s.closed || len(s.conns) >= s.cfg.MaxConns {
+		s.mu.Unlock()
+		conn.Close()
+		return
+	}
+	s.conns[conn] = struct{}{}
+	s.wg.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.wg.Done()
+		if err := s.handle(conn); errors.Is(err, errs.Protocol) {
+			s.cfg.Log.Warn("connection to the benchmark port closed: not a benchmark",
+				"peer", conn.RemoteAddr().String(), "err", err)
+		}
+		conn.Close()
+		s.mu.Lock()
+		delete(s.conns, conn)
+		s.mu.Unlock()
+	}()
+}
+
+// Close ends every measurement and waits for the goroutines of Serve to end.
+func (s *Server) Close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.done)
+	}
+	for ln := range s.lns {
+		ln.Close()
+	}
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// admit reports whether peer may measure now, and counts it if so.
+func (s *Server) admit(peer wire.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active > 0 && (s.peer != peer || s.active >= s.cfg.MaxPerPeer) {
+		return false
+	}
+	s.peer = peer
+	s.active++
+	return true
+}
+
+func (s *Server) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+}
+
+// handle runs one connection to its end.
+func (s *Server) handle(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(s.cfg.HelloTimeout)); err != nil {
+		return err
+	}
+	p, err := wire.Read(conn, wire.C2B, maxHello)
+	if err != nil {
+		return err
+	}
+	hello, ok := p.(wire.C2BHello)
+	if !ok {
+		return errs.New(errs.Protocol, "benchmark", fmt.Errorf("unexpected %T", p)).At("hello")
+	}
+	admitted := s.admit(hello.UUID)
+	if admitted {
+		defer s.release()
+	}
+	if _, err := conn.Write(wire.Append(nil, wire.B2CServerIsBusy{IsBusy: !admitted})); err != nil || !admitted {
+		return err
+	}
+	if err := conn.SetDeadline(time.Now().Add(s.cfg.Bound)); err != nil {
+		return err
+	}
+	// The end of the stream, the bound and a broken connection all end a
+	// measurement alike: the other side has counted.
+	_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{conn}, make([]byte, 256<<10))
+	return nil
+}
