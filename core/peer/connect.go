@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,14 +128,8 @@ func (s *Session) establish(e fsm.Establish) {
 func (s *Session) dialPool(p wire.PeerEndpoint) error {
 	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, all)
 	for n := 0; n < s.opt.PoolSize; n++ {
-		ctx, cancel := context.WithTimeout(s.ctx, s.opt.DialTimeout)
-		conn, err := s.opt.Dial(ctx, "tcp", p.Addr.String())
-		cancel()
+		conn, err := s.dialPeer(s.ctx, p.Addr)
 		if err != nil {
-			return err
-		}
-		if err := platform.TuneP2P(conn, s.tuning()); err != nil {
-			conn.Close()
 			return err
 		}
 		conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
@@ -157,6 +152,21 @@ func (s *Session) dialPool(p wire.PeerEndpoint) error {
 		s.engine.AddSender(p.UUID, uint32(n), conn, ack.Ext.Native)
 	}
 	return nil
+}
+
+// dialPeer opens and tunes a connection to another peer.
+func (s *Session) dialPeer(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.opt.DialTimeout)
+	defer cancel()
+	conn, err := s.opt.Dial(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	if err := platform.TuneP2P(conn, s.tuning()); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 func all(wire.UUID) bool { return true }

@@ -130,8 +130,8 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	s.engine = reduce.NewEngine(reduce.Config{
 		Backend: opt.Backend, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log,
 	})
-	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Logger: s.log})
-	s.bench = probe.NewServer(probe.ServerConfig{Logger: s.log})
+	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: s.log})
+	s.bench = probe.NewServer(probe.ServerConfig{Log: s.log})
 	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet}
 	s.m = fsm.New(fsm.Config{
 		Group:   opt.Group,
@@ -357,9 +357,19 @@ func (s *Session) startProbe(e fsm.Probe) {
 	self := s.m.View().UUID
 	s.spawn(func() {
 		defer stop()
-		probe.Run(ctx, self, e.Requests, probe.Options{
-			Duration: s.opt.ProbeDuration, Connections: s.opt.ProbeConnections, Dial: s.opt.Dial,
-		}, func(to wire.UUID, mbps float64) { s.box.post(fsm.Measured{Call: e.Call, To: to, Mbps: mbps}) })
+		err := probe.Run(ctx, self, e.Requests, probe.Options{
+			Duration: s.opt.ProbeDuration, Connections: s.opt.ProbeConnections, EarlyStop: true,
+			HandshakeTimeout: s.opt.HandshakeTimeout, Dial: s.dialPeer,
+		}, func(r probe.Result) {
+			if r.Err != nil {
+				s.log.Warn("no bandwidth measured", "peer", r.To.Short(), "error", r.Err)
+				return
+			}
+			s.box.post(fsm.Measured{Call: e.Call, To: r.To, Mbps: r.Mbps})
+		})
+		if err != nil {
+			s.log.Warn("bandwidth measurements ended early", "error", err)
+		}
 		s.box.post(fsm.ProbesDone{Call: e.Call})
 	})
 }

@@ -126,7 +126,7 @@ func (s *Session) startFetch(e fsm.Fetch) {
 		defer w.fetch.Done()
 		res, err := sharedstate.Fetch(ctx, sharedstate.FetchConfig{
 			Distributors: addrs(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
-			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: w.progress, Dial: s.opt.Dial,
+			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: w.progress, Dial: s.dialPeer, Workers: s.opt.HashWorkers,
 		})
 		w.mu.Lock()
 		w.rx = res.RxBytes
