@@ -30,7 +30,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
@@ -39,15 +38,9 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
-// Options of Connect. Backend is a registered name ("auto" or "" takes the
-// best one that runs here); every other field is that of peer.Options.
-type Options struct {
-	Backend string
-	peer.Options
-}
-
 // Types of the calls, documented where they are defined.
 type (
+	Options     = peer.Options
 	Reduce      = peer.Reduce
 	ReduceInfo  = peer.ReduceInfo
 	Quantize    = peer.Quantize
@@ -95,17 +88,7 @@ type Attributes struct {
 // accepted peers have let this one in. Errors: errs.InvalidArgument,
 // errs.MasterConnectionFailed, errs.Kicked, errs.Timeout, errs.Canceled.
 func Connect(ctx context.Context, opt Options) (*Communicator, error) {
-	if opt.Options.Backend == nil {
-		b, passed, err := backend.Select(opt.Backend)
-		if err != nil {
-			return nil, errs.New(errs.InvalidArgument, "connect", err)
-		}
-		if opt.Logger != nil {
-			opt.Logger.Debug("reduce backend", "name", b.Name(), "passed_over", passed)
-		}
-		opt.Options.Backend = b
-	}
-	s, err := peer.Connect(ctx, opt.Options)
+	s, err := peer.Connect(ctx, opt)
 	if err != nil {
 		return nil, err
 	}

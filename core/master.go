@@ -10,15 +10,8 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-// DefaultMasterPort is the port of PCCL's console master.
-const DefaultMasterPort = "48148"
-
-// MasterOptions of NewMaster. Listen is HOST:PORT, default ":48148"; every
-// other field is that of master.Options.
-type MasterOptions struct {
-	Listen string
-	master.Options
-}
+// MasterOptions of NewMaster.
+type MasterOptions = master.Options
 
 // Master coordinates a run: it holds membership, votes, ring orders,
 // bandwidths and shared state hashes, and never sees a tensor. It serves
@@ -30,12 +23,12 @@ type Master struct {
 
 // NewMaster listens. Errors: errs.InvalidUsage if the address cannot be had.
 func NewMaster(opt MasterOptions) (*Master, error) {
-	if opt.Listen == "" {
-		opt.Listen = ":" + DefaultMasterPort
-	}
-	s, err := master.New(opt.Options)
+	s, err := master.New(opt)
 	if err != nil {
 		return nil, err
+	}
+	if opt.Listen == "" {
+		opt.Listen = master.DefaultListen
 	}
 	ln, err := platform.Listen(context.Background(), "tcp", opt.Listen)
 	if err != nil {

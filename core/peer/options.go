@@ -13,8 +13,6 @@ import (
 	"log/slog"
 	"net"
 	"time"
-
-	"github.com/gopccl/gopccl/core/backend"
 )
 
 // Options of a session. Zero values take the defaults named here.
@@ -32,8 +30,9 @@ type Options struct {
 	// PortBase, P2P from PortBase+1, benchmark from PortBase+2 (control spec,
 	// section 1.1). Default 48149; negative: any free port.
 	PortBase int
-	// Backend does the arithmetic; required.
-	Backend backend.Backend
+	// Backend is the registered name of the reduce kernels; "auto" or "" takes
+	// the best that runs here.
+	Backend string
 	// FrameBytes is the largest payload of a data frame sent, default 256 KiB.
 	FrameBytes int
 	// HashWorkers bounds the goroutines that hash shared state, default all cores.

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/buf"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer/fsm"
@@ -93,10 +94,11 @@ func (b *mailbox) take(spare []fsm.Event) []fsm.Event {
 // this one in. A peer alone is let in at once. ctx bounds the whole call.
 func Connect(ctx context.Context, opt Options) (*Session, error) {
 	opt = opt.withDefaults()
-	if opt.Backend == nil {
-		return nil, errs.New(errs.InvalidArgument, "connect", errors.New("no reduce backend")).
-			Do("select one with backend.Select")
+	kernels, passed, err := backend.Select(opt.Backend)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "connect", err)
 	}
+	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
 	if opt.HeartbeatTimeout < 2*opt.HeartbeatInterval {
 		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("heartbeat timeout %v is below two intervals of %v",
 			opt.HeartbeatTimeout, opt.HeartbeatInterval))
@@ -128,7 +130,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.engine = reduce.NewEngine(reduce.Config{
-		Backend: opt.Backend, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log,
+		Backend: kernels, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log,
 	})
 	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: s.log})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: s.log})
