@@ -64,6 +64,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	if len(m.clients) == 1 {
 		m.voteDue = m.now + m.patience()
 		c.phase = Accepted
+		m.about(c, "accepted", false, "peer %s began group %d, alone", c.name(), c.group.id)
 		m.startRound(true)
 		return
 	}

@@ -1,0 +1,269 @@
+package master
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/master/fsm"
+	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+const (
+	// strangerLimit bounds the packets of connections that did not register.
+	strangerLimit = 4 << 10
+	// burst bounds one write (quirk Q2).
+	burst = 64 << 10
+	// readBuffer is small because thousands of connections may be silent.
+	readBuffer = 2 << 10
+	// aliveEvery is how often an unfinished packet counts as a sign of life.
+	aliveEvery = 100 * time.Millisecond
+	// farewell bounds how long a closed client may take to read its last packets.
+	farewell = 2 * time.Second
+)
+
+// conn is one accepted connection.
+type conn struct {
+	id         fsm.ClientID
+	nc         net.Conn
+	remote     netip.AddrPort
+	registered atomic.Bool
+	why        atomic.Pointer[string] // why we broke it, if we did
+	out        queue
+	dirty      bool // of the machine's goroutine
+}
+
+// accepted carries the conn to the goroutine that owns the machine.
+type accepted struct {
+	fsm.Connected
+	conn *conn
+}
+
+// fail breaks the connection; its reader tells the machine.
+func (c *conn) fail(why string) {
+	c.why.CompareAndSwap(nil, &why)
+	c.nc.Close()
+}
+
+func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote netip.AddrPort) {
+	c := &conn{id: id, nc: nc, remote: remote}
+	c.out.ready = make(chan struct{}, 1)
+	if err := platform.TuneMaster(nc); err != nil {
+		s.log.Warn("connection could not be tuned", "remote", remote.String(), "error", err)
+	}
+	s.mu.Lock()
+	s.live[c] = struct{}{}
+	if ctx.Err() != nil {
+		nc.Close() // Serve has closed the others already
+	}
+	s.mu.Unlock()
+	s.wg.Add(2)
+	done := make(chan struct{})
+	go func() {
+		defer s.wg.Done()
+		defer close(done)
+		s.read(ctx, c)
+	}()
+	go func() {
+		defer s.wg.Done()
+		s.write(c, done)
+		// The connection is closed here in every case, so that "closed after
+		// what was sent" holds and nothing stays open.
+		nc.Close()
+		<-done
+		s.mu.Lock()
+		delete(s.live, c)
+		s.mu.Unlock()
+	}()
+}
+
+// read turns the bytes of c into events until the connection ends.
+func (s *Server) read(ctx context.Context, c *conn) {
+	if !s.post(ctx, accepted{fsm.Connected{Client: c.id, Remote: c.remote}, c}) {
+		return
+	}
+	p := &pulse{c: c, post: func() { s.post(ctx, fsm.Alive{Client: c.id}) }}
+	r := bufio.NewReaderSize(p, readBuffer)
+	err := foreign(r)
+	for err == nil {
+		limit := wire.MaxPacket
+		if !c.registered.Load() {
+			limit = strangerLimit
+		}
+		var pkt wire.Packet
+		pkt, err = wire.Read(r, wire.C2M, limit)
+		if err != nil {
+			break
+		}
+		p.last = time.Now()
+		if !s.post(ctx, fsm.PacketIn{Client: c.id, Packet: pkt}) {
+			return
+		}
+	}
+	if errors.Is(err, errs.Protocol) {
+		s.post(ctx, fsm.Malformed{Client: c.id, Err: err})
+		return
+	}
+	s.post(ctx, fsm.Gone{Client: c.id, Reason: c.reason(err)})
+}
+
+// reason says in words why the connection ended.
+func (c *conn) reason(err error) string {
+	if why := c.why.Load(); why != nil {
+		return *why
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return "closed by the peer"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "closed by the peer inside a packet"
+	case errors.Is(err, net.ErrClosed):
+		return "closed"
+	}
+	switch platform.Classify(err) {
+	case platform.ClassReset:
+		return "reset by the peer"
+	case platform.ClassTimeout:
+		return "the other end does not answer any more"
+	}
+	return err.Error()
+}
+
+// foreign names the protocol of a connection that begins with the first bytes
+// of another one. It waits for the first eight bytes.
+func foreign(r *bufio.Reader) error {
+	b, err := r.Peek(8)
+	if len(b) < 3 {
+		return err
+	}
+	name := ""
+	switch string(b[:3]) {
+	case "GET", "POS", "PUT", "HEA", "OPT", "CON", "DEL", "PRI":
+		name = "HTTP"
+	case "SSH":
+		name = "SSH"
+	case "\x16\x03\x00", "\x16\x03\x01", "\x16\x03\x02", "\x16\x03\x03":
+		name = "TLS"
+	}
+	if name != "" {
+		return errs.New(errs.Protocol, "read packet", fmt.Errorf("the other end speaks %s", name))
+	}
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// pulse passes reads through and reports life while a packet is unfinished.
+type pulse struct {
+	c    *conn
+	post func()
+	last time.Time
+}
+
+func (p *pulse) Read(b []byte) (int, error) {
+	n, err := p.c.nc.Read(b)
+	if n > 0 && p.c.registered.Load() {
+		if now := time.Now(); now.Sub(p.last) > aliveEvery {
+			p.last = now
+			p.post()
+		}
+	}
+	return n, err
+}
+
+// queue holds what waits to be written to one client. Adding never blocks.
+type queue struct {
+	mu    sync.Mutex
+	buf   []byte
+	spare []byte
+	last  bool // nothing comes after buf
+	ready chan struct{}
+}
+
+// add appends a packet; false if more than limit bytes wait.
+func (q *queue) add(p wire.Packet, limit int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.buf) > limit {
+		return false
+	}
+	if q.buf == nil {
+		q.buf, q.spare = q.spare[:0], nil
+	}
+	q.buf = wire.Append(q.buf, p)
+	return true
+}
+
+func (q *queue) finish() {
+	q.mu.Lock()
+	q.last = true
+	q.mu.Unlock()
+	q.wake()
+}
+
+func (q *queue) wake() {
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what waits, and whether nothing comes after it. b is what the
+// last take returned; its memory is used again unless it is large.
+func (q *queue) take(b []byte) ([]byte, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if cap(b) <= burst {
+		q.spare = b
+	}
+	b, q.buf = q.buf, nil
+	return b, q.last
+}
+
+// write empties the queue until it is finished, the reader is done or the
+// client does not read for WriteTimeout.
+func (s *Server) write(c *conn, done <-chan struct{}) {
+	var buf []byte
+	for {
+		var last bool
+		buf, last = c.out.take(buf)
+		for b := buf; len(b) > 0; {
+			n := min(len(b), burst)
+			bound := s.opt.WriteTimeout
+			if last {
+				bound = farewell
+			}
+			if bound > 0 {
+				c.nc.SetWriteDeadline(time.Now().Add(bound))
+			}
+			if _, err := c.nc.Write(b[:n]); err != nil {
+				why := c.reason(err)
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					why = fmt.Sprintf("does not read: nothing could be sent for %v", bound)
+				}
+				c.fail(why)
+				return
+			}
+			b = b[n:]
+		}
+		if last {
+			return
+		}
+		select {
+		case <-c.out.ready:
+		case <-done:
+			return
+		}
+	}
+}

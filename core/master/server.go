@@ -1,0 +1,352 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/master/fsm"
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// Server is a master. Its methods are safe for concurrent use.
+type Server struct {
+	opt    Options
+	solver topo.Solver
+	log    *slog.Logger
+
+	begun  atomic.Bool
+	addr   atomic.Pointer[net.Addr]
+	events chan fsm.Event
+	asks   chan chan Status
+	stop   chan struct{} // closed by Close
+	once   sync.Once
+	ended  chan struct{} // closed when Serve returns
+
+	// Of the goroutine that owns the machine.
+	m     *fsm.Machine
+	start time.Time
+	conns map[fsm.ClientID]*conn
+	dirty []*conn
+
+	mu   sync.Mutex // guards live
+	live map[*conn]struct{}
+	wg   sync.WaitGroup
+}
+
+// New checks the options. Errors: *errs.Error with code InvalidConfig.
+func New(opt Options) (*Server, error) {
+	opt, solver, err := opt.complete()
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		opt: opt, solver: solver, log: opt.Logger,
+		events: make(chan fsm.Event, 256), asks: make(chan chan Status),
+		stop: make(chan struct{}), ended: make(chan struct{}),
+		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, live: map[*conn]struct{}{},
+	}, nil
+}
+
+// ListenAndServe listens on addr (HOST:PORT) and serves.
+func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
+	ln, err := platform.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return errs.New(errs.InvalidUsage, "run master", err).With(addr).Do("free the port or choose another address")
+	}
+	return s.Serve(ctx, ln)
+}
+
+// Serve accepts connections of ln until ctx ends or Close is called (nil), or
+// ln fails for good. It closes ln and every connection, and returns when all
+// its goroutines have ended. A Server serves once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	if !s.begun.CompareAndSwap(false, true) {
+		ln.Close()
+		return errs.New(errs.InvalidUsage, "run master", errors.New("a master serves once"))
+	}
+	defer close(s.ended)
+	addr := ln.Addr()
+	s.addr.Store(&addr)
+	s.start = time.Now()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 1)
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		if err := s.accept(ctx, ln); err != nil {
+			failed <- err
+		}
+	}()
+	err := s.loop(ctx, failed)
+	cancel()
+	ln.Close()
+	s.mu.Lock()
+	for c := range s.live {
+		c.nc.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return err
+}
+
+// Addr returns where the server listens, nil before Serve.
+func (s *Server) Addr() net.Addr {
+	if a := s.addr.Load(); a != nil {
+		return *a
+	}
+	return nil
+}
+
+// Snapshot returns the state of the world, the zero Status if Serve does not run.
+func (s *Server) Snapshot() Status {
+	if !s.begun.Load() {
+		return Status{}
+	}
+	ask := make(chan Status, 1)
+	select {
+	case s.asks <- ask:
+		return <-ask
+	case <-s.ended:
+		return Status{}
+	}
+}
+
+// Close ends Serve and waits for it.
+func (s *Server) Close() error {
+	s.once.Do(func() { close(s.stop) })
+	if s.begun.Load() {
+		<-s.ended
+	}
+	return nil
+}
+
+// post hands an event to the machine; false if the server ends.
+func (s *Server) post(ctx context.Context, ev fsm.Event) bool {
+	select {
+	case s.events <- ev:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// loop owns the machine.
+func (s *Server) loop(ctx context.Context, failed <-chan error) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		if due, ok := s.m.Deadline(); ok {
+			timer.Reset(max(0, due-time.Since(s.start)))
+		} else {
+			timer.Stop()
+		}
+		select {
+		case ev := <-s.events:
+			s.step(ctx, ev)
+			s.drain(ctx)
+		case <-timer.C:
+			s.step(ctx, fsm.Tick{})
+		case ask := <-s.asks:
+			ask <- s.m.Snapshot()
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return nil
+		case <-s.stop:
+			return nil
+		}
+		s.flush()
+	}
+}
+
+// drain takes the events that have piled up, so that a crowd costs one wake-up
+// per client and not one per packet.
+func (s *Server) drain(ctx context.Context) {
+	for range 256 {
+		select {
+		case ev := <-s.events:
+			s.step(ctx, ev)
+		default:
+			return
+		}
+	}
+}
+
+func (s *Server) step(ctx context.Context, ev fsm.Event) {
+	if c, ok := ev.(accepted); ok {
+		s.conns[c.conn.id] = c.conn
+		ev = c.Connected
+	}
+	for _, e := range s.m.Step(time.Since(s.start), ev) {
+		switch e := e.(type) {
+		case fsm.Send:
+			s.send(e)
+		case fsm.Close:
+			if c := s.conns[e.Client]; c != nil {
+				delete(s.conns, e.Client)
+				c.out.finish()
+			}
+		case fsm.Solve:
+			s.solve(ctx, e)
+		case fsm.Log:
+			s.fact(e.Fact)
+		}
+	}
+	if g, ok := ev.(fsm.Gone); ok {
+		delete(s.conns, g.Client)
+	}
+}
+
+// send appends to the client's queue. A client that does not read fast enough
+// is given up: the others must not wait for it, nor pay for it.
+func (s *Server) send(e fsm.Send) {
+	c := s.conns[e.Client]
+	if c == nil {
+		return
+	}
+	if r, ok := e.Packet.(wire.M2CSessionRegistrationResponse); ok && r.Accepted {
+		c.registered.Store(true)
+	}
+	if !c.out.add(e.Packet, s.opt.MaxQueue) {
+		c.fail(fmt.Sprintf("does not read: more than %d bytes wait for it", s.opt.MaxQueue))
+		return
+	}
+	if !c.dirty {
+		c.dirty = true
+		s.dirty = append(s.dirty, c)
+	}
+}
+
+// flush wakes the writers of all clients that got something: what one step, or
+// a pile of them, has for a client leaves in one write.
+func (s *Server) flush() {
+	for i, c := range s.dirty {
+		c.dirty = false
+		c.out.wake()
+		s.dirty[i] = nil
+	}
+	s.dirty = s.dirty[:0]
+}
+
+var levels = map[string]slog.Level{"round": slog.LevelDebug, "registered": slog.LevelDebug, "sync": slog.LevelDebug}
+
+func (s *Server) fact(f fsm.Fact) {
+	if s.opt.OnFact != nil {
+		s.opt.OnFact(f)
+	}
+	level := levels[f.Kind]
+	if f.Warn {
+		level = slog.LevelWarn
+	}
+	if !s.log.Enabled(context.Background(), level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("kind", f.Kind)}
+	if f.Remote.IsValid() {
+		attrs = append(attrs, slog.String("remote", f.Remote.String()))
+	}
+	if f.Peer != (wire.UUID{}) {
+		attrs = append(attrs, slog.String("peer", f.Peer.String()), slog.Uint64("group", uint64(f.Group)))
+	}
+	attrs = append(attrs, slog.Int("world", f.World))
+	s.log.LogAttrs(context.Background(), level, f.Text, attrs...)
+}
+
+// solve runs the ring solver next to the machine.
+func (s *Server) solve(ctx context.Context, e fsm.Solve) {
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		sctx, cancel := context.WithTimeout(ctx, s.opt.SolverBudget)
+		defer cancel()
+		ev := fsm.Solved{Job: e.Job}
+		ev.Ring, ev.Err = s.ring(sctx, e)
+		s.post(ctx, ev)
+	}()
+}
+
+func (s *Server) ring(ctx context.Context, e fsm.Solve) (ring []wire.UUID, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			ring, err = nil, errs.New(errs.Internal, "solve ring", fmt.Errorf("solver %s panicked: %v", s.solver.Name(), r))
+		}
+	}()
+	sol, err := s.solver.Solve(ctx, topo.Problem{Matrix: e.Matrix, Objective: s.opt.Objective, Start: e.Start}, func(topo.Solution) {})
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range sol.Ring {
+		if i < 0 || i >= len(e.Members) {
+			return nil, errs.New(errs.Internal, "solve ring", fmt.Errorf("solver %s returned no ring", s.solver.Name()))
+		}
+		ring = append(ring, e.Members[i])
+	}
+	return ring, nil
+}
+
+// accept takes connections until the listener is closed. Running out of
+// descriptors ends other connections sooner or later, so it only waits.
+func (s *Server) accept(ctx context.Context, ln net.Listener) error {
+	var id fsm.ClientID
+	pause := 10 * time.Millisecond
+	for {
+		nc, err := ln.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return s.unlessEnding(ctx, err)
+			}
+			s.log.Warn("no connection could be accepted", "error", err)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = 10 * time.Millisecond
+		remote := remoteOf(nc)
+		s.mu.Lock()
+		full := len(s.live) >= s.opt.MaxConnections
+		s.mu.Unlock()
+		if full {
+			s.log.Warn("connection refused: too many connections", "kind", "refused", "remote", remote.String(), "limit", s.opt.MaxConnections)
+			nc.Close()
+			continue
+		}
+		id++
+		s.begin(ctx, id, nc, remote)
+	}
+}
+
+// unlessEnding returns err if the listener was closed by somebody else.
+func (s *Server) unlessEnding(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.stop:
+		return nil
+	default:
+		return errs.New(errs.InvalidUsage, "run master", err)
+	}
+}
+
+func remoteOf(nc net.Conn) netip.AddrPort {
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		ap := a.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+}
