@@ -164,6 +164,9 @@ func TestGeneratedNaNsAreTheSameEverywhere(t *testing.T) {
 	q := make([]byte, 300)
 	New().Dequantize(dtype.Float32, dtype.Uint8, &m, dtype.Set, dtype.AsBytes(dst), q)
 	require.Equal(t, slices.Repeat([]uint32{0xffc00000}, 300), dst)
+	m.Max = math.NaN() // positive: refused by CheckMeta, and the same everywhere even so
+	New().Dequantize(dtype.Float32, dtype.Uint8, &m, dtype.Set, dtype.AsBytes(dst), q)
+	require.Equal(t, slices.Repeat([]uint32{0xffc00000}, 300), dst)
 	positive := []float32{math.Float32frombits(0x7fc00000), 1}
 	quant.CanonicalNaNs(positive)
 	require.Equal(t, []uint32{0xffc00000, 0x3f800000}, dtype.View[uint32](dtype.AsBytes(positive)))

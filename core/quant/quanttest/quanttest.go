@@ -217,7 +217,8 @@ func shifted(b []byte) (view []byte, intact func() bool) {
 	view = all[start : start+len(b)]
 	copy(view, b)
 	return view, func() bool {
-		return len(bytes.Trim(all[:start], "\xa5")) == 0 && len(bytes.Trim(all[start+len(b):], "\xa5")) == 0
+		outside := len(all) - len(b)
+		return bytes.Count(all[:start], []byte{0xa5})+bytes.Count(all[start+len(b):], []byte{0xa5}) == outside
 	}
 }
 
