@@ -227,7 +227,7 @@ func TestSimpleHashDoesNotAllocate(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(10, func() { SimpleHash(b) }))
 }
 
-// BenchmarkHash reports GB/s beside the rate of a plain read of the memory. S0-16.
+// BenchmarkHash reports GB/s beside the rate of a plain read of the memory.
 func BenchmarkHash(b *testing.B) {
 	for _, n := range []int{4 << 10, 1 << 20, 64 << 20} {
 		data := random(1, n)

@@ -1,0 +1,33 @@
+# make test   everything that must hold before a change is taken; installs what it needs
+# make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
+.PHONY: help test gates soak vet fmt bench conformance
+
+help:
+	@echo "test         all gates and tests (installs what the tests need)"
+	@echo "gates        the fast part: formatting, vet, staticcheck, architecture, conformance"
+	@echo "soak         the long forms of the tests"
+	@echo "vet          go vet for every supported system and architecture"
+	@echo "fmt          format all Go files"
+	@echo "bench        benchmarks of hashes, kernels and the whole all-reduce"
+	@echo "conformance  write docs/conformance.md from the ids in the tests"
+
+test:
+	@tools/ci/test.sh
+
+gates:
+	@tools/ci/gates.sh
+
+soak:
+	@tools/ci/soak.sh
+
+vet:
+	@tools/ci/vet.sh
+
+fmt:
+	@go tool -modfile=tools/go.mod gofumpt -w .
+
+bench:
+	@tools/ci/bench.sh
+
+conformance:
+	@go run -C tools ./conformance

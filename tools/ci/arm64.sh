@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Unit tests of what computes and decides, cross-compiled for arm64 and run under qemu-user.
+. "$(dirname "$0")/common.sh"
+
+[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || { echo "arm64: needs Linux on x86-64"; exit 0; }
+qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || fail "no qemu-aarch64"
+
+packages=(./core/dtype ./core/wire ./core/digest ./core/plan ./core/reduce ./core/master/fsm ./core/peer/fsm
+	./backends/... ./quantizers/...)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+count=0
+for package in $(existing "${packages[@]}"); do
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go test -c -o "$work/test" "$package"
+	dir=$(go list -f '{{.Dir}}' "$package")
+	(cd "$dir" && "$qemu" "$work/test" -test.short -test.timeout 240s >"$work/log" 2>&1) || {
+		cat "$work/log"
+		fail "$package on arm64"
+	}
+	count=$((count + 1))
+done
+[ "$count" -gt 0 ] || fail "no packages with tests found"
+echo "arm64: $count packages passed under $(basename "$qemu")"

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Everything that must hold, fast things first. The last line says how it went.
+. "$(dirname "$0")/common.sh"
+
+began=$SECONDS
+report=()
+stage() {
+	local name=$1 start=$SECONDS
+	shift
+	echo "== $name"
+	if ! "$@"; then
+		printf '%s\n' "${report[@]}"
+		echo "make test: FAILED in $name after $((SECONDS - began)) s"
+		exit 1
+	fi
+	report+=("$(printf '%-28s %4d s' "$name" $((SECONDS - start)))")
+}
+
+stage "install" tools/ci/install.sh
+stage "gates" tools/ci/gates.sh
+stage "original library" tools/ci/original.sh
+stage "tests with race detector" tools/ci/race.sh
+stage "arm64 under qemu" tools/ci/arm64.sh
+stage "windows under wine" tools/ci/windows.sh
+
+printf '%s\n' "${report[@]}"
+echo "make test: passed, ${#report[@]} stages in $((SECONDS - began)) s"

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Unit tests as Windows programs, run under Wine.
+. "$(dirname "$0")/common.sh"
+
+[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || { echo "windows: needs Linux on x86-64"; exit 0; }
+wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2>/dev/null || command -v wine) || fail "no wine"
+server=$(command -v wineserver || ls /usr/lib/wine/wineserver64 /usr/lib/wine/wineserver 2>/dev/null | head -n 1)
+
+export WINEPREFIX=$cache/wine WINEARCH=win64 WINEDEBUG=-all WINEDLLOVERRIDES="mscoree=;mshtml="
+unset DISPLAY
+mkdir -p "$cache"
+exec 9>"$cache/wine.lock"
+flock 9
+system32=$WINEPREFIX/drive_c/windows/system32
+[ -d "$system32" ] || timeout 180 "$wine" wineboot --init >/dev/null 2>&1 9>&- || fail "the Wine prefix could not be made"
+x86_64-w64-mingw32-gcc -O2 -shared -o "$system32/bcryptprimitives.dll" tools/wine/bcryptprimitives.c -ladvapi32
+
+packages=(./core/dtype ./core/errs ./core/wire ./core/digest ./core/plan ./core/buf ./core/stats ./core/trace ./core/reduce
+	./core/checkpoint ./core/transport/... ./core/master/fsm ./core/peer/fsm ./backends/... ./quantizers/... ./solvers/...
+	./platform/... ./conf)
+work=$(mktemp -d)
+trap '"$server" -k >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+count=0
+for package in $(GOOS=windows existing "${packages[@]}"); do
+	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go test -c -o "$work/test.exe" "$package"
+	dir=$(GOOS=windows go list -f '{{.Dir}}' "$package")
+	(cd "$dir" && timeout 300 "$wine" "$work/test.exe" -test.short -test.timeout 240s >"$work/log" 2>&1 9>&-) || {
+		cat "$work/log"
+		fail "$package on Windows"
+	}
+	count=$((count + 1))
+done
+[ "$count" -gt 0 ] || fail "no packages with tests found"
+echo "windows: $count packages passed under $("$wine" --version 9>&-)"
