@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 )
 
@@ -25,9 +26,7 @@ func TestDefaults(t *testing.T) {
 	c, err := Load(nil, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, "0.0.0.0:48148", c.Master.Listen)
-	require.Equal(t, uint16(48150), c.Peer.P2PPort)
-	require.Equal(t, uint16(48149), c.Peer.SharedStatePort)
-	require.Equal(t, uint16(48151), c.Peer.BenchmarkPort)
+	require.Equal(t, 48149, c.Peer.PortBase)
 	require.Equal(t, Bytes(256<<10), c.Data.FrameBytes)
 	for _, s := range c.Explain() {
 		require.Equal(t, "default", s.Origin, s.Key)
@@ -136,7 +135,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"no yaml":             {file: "master: [\n", want: []string{"gopccl.yaml"}},
 		"range":               {file: "peer:\n  pool_size: 257\n", want: []string{"peer.pool_size", "from 1 to 256"}},
 		"negative":            {env: []string{"GOPCCL_PEER_GROUP=-1"}, want: []string{"GOPCCL_PEER_GROUP", "from 0 to 4294967295"}},
-		"port":                {env: []string{"GOPCCL_PEER_P2P_PORT=65536"}, want: []string{"from 0 to 65535"}},
+		"port":                {env: []string{"GOPCCL_PEER_PORT_BASE=65534"}, want: []string{"from 1 to 65533"}},
 		"number":              {env: []string{"GOPCCL_PEER_GROUP=ten"}, want: []string{"no whole number"}},
 		"duration":            {env: []string{"GOPCCL_MASTER_ROUND_TIMEOUT=30"}, want: []string{"no duration"}},
 		"duration range":      {env: []string{"GOPCCL_MASTER_ROUND_TIMEOUT=1ms"}, want: []string{"from 1s to 1h, or 0"}},
@@ -147,9 +146,10 @@ func TestMistakesAreNamed(t *testing.T) {
 		"address":             {env: []string{"GOPCCL_MASTER_LISTEN=localhost"}, want: []string{"no HOST:PORT"}},
 		"address port":        {env: []string{"GOPCCL_PEER_MASTER=h:0"}, want: []string{"no port to connect to"}},
 		"name":                {env: []string{"GOPCCL_DATA_BACKEND=../x"}, want: []string{"no name"}},
-		"half a heartbeat":    {env: []string{"GOPCCL_PEER_HEARTBEAT_INTERVAL=0"}, want: []string{"both 0 or both not"}},
+		"half a heartbeat":    {env: []string{"GOPCCL_MASTER_HEARTBEAT_INTERVAL=0"}, want: []string{"both 0 or both not"}},
 		"hasty heartbeat":     {env: []string{"GOPCCL_MASTER_HEARTBEAT_TIMEOUT=4s"}, want: []string{"three times", "GOPCCL_MASTER_HEARTBEAT_TIMEOUT"}},
 		"late warning":        {env: []string{"GOPCCL_MASTER_VOTE_TIMEOUT=10s"}, want: []string{"warn_vote_after exceeds"}},
+		"signed minmax":       {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=minmax", "GOPCCL_QUANTIZE_TYPE=int8"}, want: []string{"GOPCCL_QUANTIZE_TYPE", "does not go with minmax"}},
 		"two at once":         {env: []string{"GOPCCL_LOG_LEVEL=loud", "GOPCCL_PEER_GROUP=x"}, want: []string{"log.level", "peer.group"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -170,9 +170,10 @@ func TestMistakesAreNamed(t *testing.T) {
 }
 
 func TestHeartbeatsCanBeSwitchedOff(t *testing.T) {
-	c, err := Load(nil, []string{"GOPCCL_PEER_HEARTBEAT_INTERVAL=0", "GOPCCL_PEER_HEARTBEAT_TIMEOUT=0s"}, nil)
+	c, err := Load(nil, []string{"GOPCCL_MASTER_HEARTBEAT_INTERVAL=0", "GOPCCL_MASTER_HEARTBEAT_TIMEOUT=0s"}, nil)
 	require.NoError(t, err)
-	require.Zero(t, c.Peer.HeartbeatTimeout)
+	require.Zero(t, c.Master.HeartbeatTimeout)
+	require.Negative(t, c.MasterOptions(nil).HeartbeatTimeout, "the engine takes 0 for the default")
 }
 
 func TestBytesRoundTrip(t *testing.T) {
@@ -211,4 +212,28 @@ func FuzzLoad(f *testing.F) {
 		}
 		require.Len(t, c.Explain(), len(Keys()))
 	})
+}
+
+// Without any setting the engine gets what it would take by itself, spelled out.
+func TestOptionsCarryTheSettings(t *testing.T) {
+	c, err := Load(nil, []string{
+		"GOPCCL_MASTER_LISTEN=127.0.0.1:7", "GOPCCL_TOPOLOGY_SOLVER=none", "GOPCCL_TOPOLOGY_BUDGET=2s",
+		"GOPCCL_PEER_MASTER=10.0.0.1:9", "GOPCCL_PEER_GROUP=3", "GOPCCL_DATA_FRAME_BYTES=1MiB",
+		"GOPCCL_QUANTIZE_ALGORITHM=zeropoint", "GOPCCL_QUANTIZE_TYPE=int8", "GOPCCL_MASTER_VOTE_TIMEOUT=1h",
+	}, nil)
+	require.NoError(t, err)
+	m := c.MasterOptions(nil)
+	require.Equal(t, "127.0.0.1:7", m.Listen)
+	require.Equal(t, "none", m.Solver)
+	require.Equal(t, 2*time.Second, m.SolverBudget)
+	require.Equal(t, time.Hour, m.VoteTimeout)
+	require.Equal(t, 64<<20, m.MaxQueue)
+	p := c.PeerOptions(nil)
+	require.Equal(t, "10.0.0.1:9", p.Master)
+	require.Equal(t, uint32(3), p.Group)
+	require.Equal(t, 1<<20, p.FrameBytes)
+	require.Equal(t, 8*time.Second, p.UserTimeout)
+	q := c.Quantization()
+	require.Equal(t, "zeropoint", q.Algorithm)
+	require.Equal(t, dtype.Int8, q.Type)
 }

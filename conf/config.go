@@ -39,6 +39,8 @@ type Master struct {
 	VoteTimeout       time.Duration `conf:"vote_timeout" min:"1s" max:"168h" zero:"off"`
 	WarnVoteAfter     time.Duration `conf:"warn_vote_after" min:"1s" max:"168h" zero:"off"`
 	MaxConnections    int           `conf:"max_connections" min:"1" max:"1000000"`
+	MaxQueue          Bytes         `conf:"max_queue" min:"64KiB" max:"1GiB"`
+	WriteTimeout      time.Duration `conf:"write_timeout" min:"1s" max:"10m" zero:"off"`
 	PCCLRevisionRule  bool          `conf:"pccl_revision_rule"`
 }
 
@@ -47,12 +49,12 @@ type Peer struct {
 	Master            string        `conf:"master" is:"address"`
 	Group             uint32        `conf:"group" min:"0" max:"4294967295"`
 	PoolSize          int           `conf:"pool_size" min:"1" max:"256"`
-	P2PPort           uint16        `conf:"p2p_port" min:"0" max:"65535"`
-	SharedStatePort   uint16        `conf:"shared_state_port" min:"0" max:"65535"`
-	BenchmarkPort     uint16        `conf:"benchmark_port" min:"0" max:"65535"`
-	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m" zero:"off"`
-	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m" zero:"off"`
-	ConnectTimeout    time.Duration `conf:"connect_timeout" min:"100ms" max:"10m"`
+	PortBase          int           `conf:"port_base" min:"1" max:"65533"`
+	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m"`
+	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m"`
+	DialTimeout       time.Duration `conf:"dial_timeout" min:"100ms" max:"10m"`
+	HandshakeTimeout  time.Duration `conf:"handshake_timeout" min:"100ms" max:"10m"`
+	HashWorkers       int           `conf:"hash_workers" min:"0" max:"1024"`
 }
 
 // Data configures how tensors travel.
@@ -60,7 +62,7 @@ type Data struct {
 	FrameBytes  Bytes         `conf:"frame_bytes" min:"4KiB" max:"64MiB"`
 	Backend     string        `conf:"backend" is:"name"`
 	Congestion  string        `conf:"congestion" is:"name"`
-	UserTimeout time.Duration `conf:"user_timeout" min:"1s" max:"10m" zero:"off"`
+	UserTimeout time.Duration `conf:"user_timeout" min:"1s" max:"10m"`
 }
 
 // Quantize configures what all-reduced tensors look like on the wire.

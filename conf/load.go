@@ -174,6 +174,9 @@ func (l *loader) combinations() {
 			l.fail("%s: %s must be at least three times %s.heartbeat_interval", c.origins[key], key, h.section)
 		}
 	}
+	if q := c.Quantize; q.Algorithm == "minmax" && !strings.HasPrefix(q.Type, "uint") {
+		l.fail("%s: quantize.type %s does not go with minmax, which writes uint8, uint16 or uint32", c.origins["quantize.type"], q.Type)
+	}
 	if v := c.Master; v.VoteTimeout != 0 && v.WarnVoteAfter > v.VoteTimeout {
 		l.fail("%s: master.warn_vote_after exceeds master.vote_timeout", c.origins["master.warn_vote_after"])
 	}

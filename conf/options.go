@@ -1,0 +1,71 @@
+package conf
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/dtype"
+)
+
+// MasterOptions returns what core.NewMaster takes. log may be nil.
+func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
+	var o core.MasterOptions
+	o.Listen = c.Master.Listen
+	o.HeartbeatInterval = orOff(c.Master.HeartbeatInterval)
+	o.HeartbeatTimeout = orOff(c.Master.HeartbeatTimeout)
+	o.RegisterTimeout = orOff(c.Master.RegisterTimeout)
+	o.RoundTimeout = orOff(c.Master.RoundTimeout)
+	o.VoteTimeout = orOff(c.Master.VoteTimeout)
+	o.WarnVoteAfter = orOff(c.Master.WarnVoteAfter)
+	o.WriteTimeout = orOff(c.Master.WriteTimeout)
+	o.MaxConnections = c.Master.MaxConnections
+	o.MaxQueue = int(c.Master.MaxQueue)
+	o.PCCLRevisionRule = c.Master.PCCLRevisionRule
+	if o.Solver = c.Topology.Solver; o.Solver == "auto" {
+		o.Solver = "" // the engine's own rule: none where no solver is linked
+	}
+	o.SolverBudget = c.Topology.Budget
+	o.Logger = log
+	return o
+}
+
+// PeerOptions returns what core.Connect takes. log may be nil.
+func (c *Config) PeerOptions(log *slog.Logger) core.Options {
+	var o core.Options
+	o.Master = c.Peer.Master
+	o.Group = c.Peer.Group
+	o.PoolSize = c.Peer.PoolSize
+	o.PortBase = c.Peer.PortBase
+	o.HeartbeatInterval = c.Peer.HeartbeatInterval
+	o.HeartbeatTimeout = c.Peer.HeartbeatTimeout
+	o.DialTimeout = c.Peer.DialTimeout
+	o.HandshakeTimeout = c.Peer.HandshakeTimeout
+	o.HashWorkers = c.Peer.HashWorkers
+	o.FrameBytes = int(c.Data.FrameBytes)
+	o.Backend = c.Data.Backend
+	o.Congestion = c.Data.Congestion
+	o.UserTimeout = c.Data.UserTimeout
+	o.ProbeDuration = c.Topology.Duration
+	o.ProbeConnections = c.Topology.Connections
+	o.Logger = log
+	return o
+}
+
+// Quantization returns how to quantize an all-reduce.
+func (c *Config) Quantization() core.Quantize {
+	t, err := dtype.ParseType(c.Quantize.Type)
+	if err != nil { // Load has checked it
+		panic(err)
+	}
+	return core.Quantize{Algorithm: c.Quantize.Algorithm, Type: t}
+}
+
+// orOff writes 0, which means off here, as the engine does: it takes 0 for its
+// own default.
+func orOff(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
