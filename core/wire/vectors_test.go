@@ -69,7 +69,7 @@ func (f fields) b(key string) bool     { return f[key].(bool) }
 func (f fields) uuid(key string) UUID  { return vectorUUID(f[key]) }
 func (f fields) list(key string) []any { l, _ := f[key].([]any); return l }
 func (f fields) str(key string) string { return f[key].(string) }
-func (f fields) f(key string) float64 { v, err := f[key].(json.Number).Float64(); must(err); return v }
+func (f fields) f(key string) float64  { v, err := f[key].(json.Number).Float64(); must(err); return v }
 
 func (f fields) i(key string) int64    { v, err := f[key].(json.Number).Int64(); must(err); return v }
 func (f fields) uuids(k string) []UUID { return each(f.list(k), vectorUUID) }
