@@ -154,6 +154,14 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		Op: op.id, Tag: p.Tag, Seq: p.SeqNr,
 		Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
 	})
+	// The master commences for those that are left. A member of the ring that
+	// vanished without closing its connections would be waited for in vain.
+	for _, u := range op.ring {
+		if slices.Contains(m.left, u) {
+			op.lost = append(op.lost, u.String())
+			m.abortData(op, "peer "+u.String()+" of the ring has left")
+		}
+	}
 }
 
 // abortData ends a running data phase, once.

@@ -106,6 +106,26 @@ func TestFailureNamesTheLostPeers(t *testing.T) {
 	require.Equal(t, uid(3).String()+" (10.0.0.3:48150)", r.failed(w, errs.RankConnectionLost).Peer)
 }
 
+// A peer that vanished before the launch is still in the ring. It can neither
+// send nor close a connection: the data phase must not wait for it.
+func TestRingWithAMemberThatLeft(t *testing.T) {
+	r := connected(t, true, 1, 2, 3)
+	r.in(wire.M2CPeerDropped{UUID: uid(3), Addr: addr(3)})
+	op := r.launch(1)
+	w := r.await(op)
+	r.commence(1)
+	want[StartData](r)
+	require.Contains(t, want[AbortData](r).Reason, uid(3).String())
+	r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+	r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
+	r.abort(1, true)
+	r.complete(1)
+	r.round(1, 2)
+	require.Equal(t, uid(3).String(), r.failed(w, errs.RankConnectionLost).Peer)
+	op = r.launch(1)
+	r.succeed(op, 1)
+}
+
 func TestMismatchIsNamed(t *testing.T) {
 	r := connected(t, true, 1, 2)
 	op := r.launch(1)

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/core/wire"
@@ -88,6 +89,7 @@ type Machine struct {
 	pending  []CallID     // calls that share its answer
 	deferred []Event      // calls that wait for work that goes on in the background
 	closers  []CallID
+	left     []wire.UUID // members of the ring that were named as gone
 
 	peers []wire.PeerEndpoint // the last list the master sent, in any M2C 2
 	round uint64
@@ -254,6 +256,9 @@ func (m *Machine) peerDropped(p wire.M2CPeerDropped) {
 		name += " (" + p.Addr.String() + ")"
 	}
 	m.view.LastDropped = name
+	if slices.Contains(m.view.Ring, p.UUID) && !slices.Contains(m.left, p.UUID) {
+		m.left = append(m.left, p.UUID)
+	}
 	text := "peer dropped"
 	if p.Reason != "" {
 		text += ": " + p.Reason

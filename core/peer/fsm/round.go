@@ -219,6 +219,7 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	}
 	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
 	m.view.Connected = true
+	m.left = nil
 	m.roundDue = false
 	m.flow = nil
 	if !f.background {
