@@ -49,6 +49,7 @@ func (m *Master) Status() master.Status { return m.s.Snapshot() }
 
 // Close ends the master and every connection to it.
 func (m *Master) Close() error {
-	m.ln.Close()
-	return m.s.Close()
+	err := m.s.Close()
+	m.ln.Close() // after the server, for which a closed listener would be a failure
+	return err
 }

@@ -84,7 +84,6 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 		legacy: !s.View().Native, progress: opt.Progress,
 	}
 	entries := sharedstate.Entries(w.tensors, w.legacy, workers)
-	tx := s.state.TxBytes()
 	// Nobody reads the tensors once the call has returned, whatever its end.
 	defer s.state.Shut()
 	r, err := s.call(ctx, name, 0, w, func(id fsm.CallID) fsm.Event {
@@ -99,7 +98,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 	st.Revision = res.Revision
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return SyncInfo{TxBytes: s.state.TxBytes() - tx, RxBytes: w.rx, Outdated: res.Outdated}, nil
+	return SyncInfo{TxBytes: s.state.TxBytes(), RxBytes: w.rx, Outdated: res.Outdated}, nil
 }
 
 func (s *Session) startFetch(e fsm.Fetch) {
