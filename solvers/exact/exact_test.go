@@ -1,0 +1,12 @@
+package exact
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gopccl/gopccl/core/topo/solvertest"
+)
+
+func TestConformance(t *testing.T) {
+	solvertest.Run(t, Solver{}, solvertest.Want{MaxPeers: 12, Proves: true, Ratio: 0.9999, Budget: 30 * time.Second})
+}
