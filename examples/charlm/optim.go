@@ -2,6 +2,12 @@ package charlm
 
 import "math"
 
+// Optimizer moves parameters by one step against a gradient.
+type Optimizer interface {
+	// Step applies one gradient to params; both have the optimizer's length.
+	Step(params, grad []float32)
+}
+
 // The optimizers round after every operation (the conversions to float32 forbid
 // the compiler to fuse a multiplication with an addition, which it does on some
 // processors): peers that apply the same gradient hold the same bits, whatever

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gopccl/gopccl/cmd/gopccl/internal/demo"
+	"github.com/gopccl/gopccl/examples/trainers"
+)
+
+const demoPeer = "demo-peer"
+
+func newDemoCmd() *cobra.Command {
+	var cfg demo.Config
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Train a small language model with processes that join and die",
+		Long: `Run a master and 4 peer processes on this machine. They train a character-level
+language model on Newton's "Opticks" with DiLoCo. One peer is killed in the
+middle of an all-reduce, two more join. The loss falls on, and after every step
+all peers hold the same bits.
+
+Shows the progress, ends with a table, and leaves a page (one HTML file that
+needs no network). Fails if peers ever disagree or the loss does not fall.`,
+		Example: `  gopccl demo
+  gopccl demo --duration 20s --page /tmp/demo.html`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			cfg.Peers, cfg.Joiners = 4, 2
+			cfg.Out, cfg.Terminal = cmd.OutOrStdout(), terminal(cmd.OutOrStdout())
+			if c.Log.Level == "debug" {
+				cfg.Logger = newLogger(c, cmd.ErrOrStderr())
+			}
+			cfg.Command = func(master string) *exec.Cmd { return exec.Command(self, demoPeer, master) }
+			rec, err := demo.Run(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			demo.Summary(cfg.Out, rec, cfg.Page)
+			if problems := rec.Verdict(); len(problems) > 0 {
+				return errors.New("demo: " + strings.Join(problems, "; "))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&cfg.Duration, "duration", time.Minute, "how long to train")
+	cmd.Flags().StringVar(&cfg.Page, "page", "gopccl-demo.html", "`FILE` for the page; empty: none")
+	return cmd
+}
+
+// newDemoPeerCmd returns the command that the demo's peer processes run.
+func newDemoPeerCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:    demoPeer + " MASTER",
+		Short:  "Be a peer of a demo: events on standard output, orders on standard input",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o := trainers.DefaultOptions()
+			o.Master, o.Steps = args[0], 1<<62
+			return demo.Peer(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+func newMasterCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "master",
+		Short: "Run the master of a run, for gopccl and PCCL 1.0.0 peers",
+		Long: `Run the master of a run: it holds membership, votes, ring orders and bandwidths
+and never sees a tensor. gopccl and PCCL 1.0.0 peers may meet in one run.
+
+It prints where it listens, then one line per membership change and per fault,
+and ends at SIGINT or SIGTERM. It has no authentication: run it where only your
+peers can reach it.`,
+		Example: `  gopccl master
+  gopccl master --listen 127.0.0.1:0 --log-format json
+  gopccl master --listen 0.0.0.0:48148 --set topology.solver=exact`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			log := newLogger(c, cmd.OutOrStdout())
+			m, err := core.NewMaster(c.MasterOptions(log))
+			if errors.Is(err, errs.InvalidUsage) {
+				return err
+			} else if err != nil {
+				return errs.New(errs.InvalidConfig, "run master", err)
+			}
+			defer m.Close()
+			log.Info("master listens", "kind", "listen", "addr", m.Addr().String())
+			if err := m.Run(cmd.Context()); err != nil {
+				return err
+			}
+			log.Info("master ended", "kind", "end")
+			return nil
+		},
+	}
+	cmd.Flags().String("listen", "", "`HOST:PORT` to listen on; port 0 lets the system choose (default 0.0.0.0:48148)")
+	return cmd
+}

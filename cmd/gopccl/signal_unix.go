@@ -1,0 +1,11 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"syscall"
+)
+
+// interrupts ask the program to end in good order.
+var interrupts = []os.Signal{os.Interrupt, syscall.SIGTERM}

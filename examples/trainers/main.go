@@ -1,0 +1,57 @@
+package trainers
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+
+	_ "github.com/gopccl/gopccl/backends/defaults"
+)
+
+// Trainer is one of DDP, DiLoCo and AsyncDiLoCo.
+type Trainer func(context.Context, Options) error
+
+// Main reads the command line, runs a trainer until it is done or interrupted,
+// and ends the process.
+func Main(name string, train Trainer, o Options) {
+	os.Exit(execute(name, train, o, os.Args[1:]))
+}
+
+func execute(name string, train Trainer, o Options, args []string) int {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.StringVar(&o.Master, "master", o.Master, "`HOST:PORT` of the master")
+	fs.Uint64Var(&o.Steps, "steps", o.Steps, "steps of the shared state until the run ends")
+	fs.IntVar(&o.MinPeers, "min-peers", o.MinPeers, "wait while fewer peers are there")
+	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of parameters and data order, the same on every peer")
+	fs.IntVar(&o.Inner, "inner", o.Inner, "local steps per shared step")
+	fs.IntVar(&o.Batch, "batch", o.Batch, "examples per local step")
+	fs.StringVar(&o.Checkpoint, "checkpoint", "", "`DIR` to resume from and to write to; one per peer")
+	fs.Uint64Var(&o.CheckpointEvery, "checkpoint-every", o.CheckpointEvery, "steps between two checkpoints")
+	fs.Uint64Var(&o.LossEvery, "loss-every", o.LossEvery, "steps between two measurements of the validation loss")
+	asJSON := fs.Bool("json", false, "report in JSON, one object a line")
+	verbose := fs.Bool("verbose", false, "log what the communicator does to standard error")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	if fs.NArg() > 0 || o.Inner < 1 || o.Batch < 1 || o.MinPeers < 1 {
+		fmt.Fprintf(os.Stderr, "%s: -inner, -batch and -min-peers are at least 1, and there are no arguments\n", name)
+		return 2
+	}
+	o.Report = Lines(os.Stdout, *asJSON)
+	if *verbose {
+		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := train(ctx, o); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,372 @@
+package trainers
+
+import (
+	"context"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/examples/charlm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// master runs one until the returned function is called.
+func master(t *testing.T) (addr string, stop func()) {
+	t.Helper()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		m.Close()
+	})
+	t.Cleanup(stop)
+	return m.Addr().String(), stop
+}
+
+// small are options of a tiny model for peers of the master at addr.
+func small(addr string) Options {
+	o := DefaultOptions()
+	o.Master, o.Steps, o.Inner, o.Batch = addr, 8, 3, 4
+	o.Shape = charlm.Shape{Context: 16, Embed: 3, Hidden: 8}
+	o.Tune = func(c *core.Options) { c.PortBase, c.ListenHost = -1, "127.0.0.1" }
+	return o
+}
+
+// peer is a trainer in a goroutine and what it reported.
+type peer struct {
+	mu     sync.Mutex
+	events []Event
+	on     func(Event) // called for every event
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+func start(t *testing.T, train Trainer, o Options, on func(Event)) *peer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	p := &peer{on: on, cancel: cancel, done: make(chan struct{})}
+	o.Report = func(e Event) {
+		p.mu.Lock()
+		p.events = append(p.events, e)
+		p.mu.Unlock()
+		if p.on != nil {
+			p.on(e)
+		}
+	}
+	go func() {
+		defer close(p.done)
+		defer cancel()
+		p.err = train(ctx, o)
+	}()
+	t.Cleanup(func() { p.cancel(); <-p.done })
+	return p
+}
+
+func (p *peer) wait(t *testing.T) {
+	t.Helper()
+	<-p.done
+	require.NoError(t, p.err)
+}
+
+// of returns the events of some kinds.
+func (p *peer) of(kinds ...string) []Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []Event
+	for _, e := range p.events {
+		if slices.Contains(kinds, e.Kind) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// agrees requires that the peer had the expected state hash after every step.
+func (p *peer) agrees(t *testing.T, hashes []string) {
+	t.Helper()
+	for _, e := range p.of(Joined, Stepped, Ended) {
+		require.Equal(t, hashes[e.Step], e.Hash, "%s at step %d", e.Kind, e.Step)
+	}
+}
+
+// Two peers of each trainer compute what one process computes without them, to
+// the bit (S2-03, S2-22, S2-23, S2-24). After the first synchronisation nothing
+// is received (S1-28).
+func TestTrainersEqualOneProcess(t *testing.T) {
+	for name, tc := range map[string]struct {
+		train     Trainer
+		reference func(*reference, int)
+	}{
+		"ddp":    {DDP, (*reference).ddp},
+		"diloco": {DiLoCo, (*reference).diloco},
+		"async":  {AsyncDiLoCo, (*reference).async},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr, _ := master(t)
+			o := small(addr)
+			ref := newReference(o)
+			tc.reference(ref, int(o.Steps))
+			a, b := start(t, tc.train, o, nil), start(t, tc.train, o, nil)
+			for _, p := range []*peer{a, b} {
+				p.wait(t)
+				p.agrees(t, ref.hashes)
+				require.Len(t, p.of(Stepped), int(o.Steps))
+				for _, e := range p.of(Synced) {
+					require.False(t, e.Fetched, "step %d", e.Step)
+				}
+				first, last := p.of(Joined)[0], p.of(Ended)[0]
+				require.Less(t, last.Loss, first.Loss)
+			}
+		})
+	}
+}
+
+// With one local step of plain gradient descent and an outer step of rate 1
+// without momentum, DiLoCo is data-parallel gradient descent (S2-23).
+func TestDiLoCoWithOneStepIsDataParallel(t *testing.T) {
+	addr, _ := master(t)
+	o := small(addr)
+	o.Inner, o.OuterRate, o.OuterMomentum = 1, 1, 0
+	const rate = 0.25
+	o.Local = func(n int) charlm.Optimizer { return charlm.NewNesterov(n, rate, 0) }
+	a, b := start(t, DiLoCo, o, nil), start(t, DiLoCo, o, nil)
+	a.wait(t)
+	b.wait(t)
+
+	ref := newReference(o)
+	params := ref.model.Init(o.Seed)
+	descent := charlm.NewNesterov(len(params), rate, 0)
+	for step := range int(o.Steps) {
+		var grads [world][]float32
+		for rank := range world {
+			grads[rank] = make([]float32, len(params))
+			ref.model.Gradient(params, grads[rank], ref.sampler(rank, step).Next(o.Batch))
+		}
+		descent.Step(params, mean(grads))
+	}
+	want := ref.model.Loss(params, ref.text.Validation(o.Shape.Context, validationSize))
+	require.InDelta(t, want, a.of(Ended)[0].Loss, 1e-4)
+	require.NotEqual(t, a.of(Joined)[0].Loss, a.of(Ended)[0].Loss)
+}
+
+// The asynchronous trainer launches the average of a step after it applied that
+// of the step before (S2-24).
+func TestAsyncSchedule(t *testing.T) {
+	addr, _ := master(t)
+	o := small(addr)
+	o.Steps = 3
+	a, b := start(t, AsyncDiLoCo, o, nil), start(t, AsyncDiLoCo, o, nil)
+	a.wait(t)
+	b.wait(t)
+	var trace []string
+	for _, e := range a.of(Synced, Stepped, Reduce, Ended) {
+		trace = append(trace, e.Kind)
+	}
+	require.Equal(t, []string{Synced, Stepped, Reduce, Stepped, Reduce, Stepped, Reduce, Ended}, trace)
+	steps := a.of(Stepped)
+	require.Equal(t, steps[0].Loss, a.of(Joined)[0].Loss, "nothing is applied in the first step")
+	require.NotEqual(t, steps[1].Loss, steps[0].Loss)
+}
+
+// A peer joins an asynchronous run while an average is in flight: it computes
+// along from the state it gets, adopts the outer step that it missed by a
+// receive-only synchronisation while the others only send, and holds the same
+// bits from its first step on. The average in flight is not lost: up to the step
+// of the join the state is that of a run without it (S2-25, S2-26).
+func TestAsyncNewcomerAdoptsWhatItMissed(t *testing.T) {
+	addr, _ := master(t)
+	o := small(addr)
+	o.Steps = 40
+	ref := newReference(o)
+	ref.async(int(o.Steps))
+
+	var mu sync.Mutex
+	var c *peer
+	hold := make(chan struct{})
+	a := start(t, AsyncDiLoCo, o, func(e Event) {
+		if e.Kind == Stepped && e.Step == 4 {
+			mu.Lock()
+			c = start(t, AsyncDiLoCo, o, func(e Event) {
+				if e.Kind == Joined {
+					close(hold)
+				}
+			})
+			mu.Unlock()
+		}
+		// The run is longer than the join takes, whatever the machine.
+		if e.Kind == Stepped && e.Step == 30 {
+			<-hold
+		}
+	})
+	b := start(t, AsyncDiLoCo, o, nil)
+	a.wait(t)
+	b.wait(t)
+	mu.Lock()
+	defer mu.Unlock()
+	c.wait(t)
+
+	joined := c.of(Joined)[0].Step
+	require.Positive(t, joined)
+	for i, e := range c.of(Synced) {
+		require.Equal(t, []string{"enforce popular", "receive only"}[i], e.Strategy)
+		require.True(t, e.Fetched)
+	}
+	for _, p := range []*peer{a, b} {
+		syncs := p.of(Synced)
+		require.Equal(t, "send only", syncs[len(syncs)-1].Strategy)
+		require.False(t, syncs[len(syncs)-1].Fetched)
+		for _, e := range p.of(Stepped) {
+			if e.Step <= joined+1 {
+				require.Equal(t, ref.hashes[e.Step], e.Hash, "step %d, join at %d", e.Step, joined)
+			}
+		}
+	}
+	require.NotEqual(t, ref.hashes[joined+2], a.of(Stepped)[joined+1].Hash, "the newcomer's share counts from then on")
+	state := map[uint64]string{}
+	for _, e := range a.of(Stepped) {
+		state[e.Step] = e.Hash
+	}
+	steps := c.of(Stepped)
+	require.Equal(t, joined+1, steps[0].Step)
+	for _, e := range steps {
+		require.Equal(t, state[e.Step], e.Hash, "step %d", e.Step)
+	}
+	require.Equal(t, state[o.Steps], c.of(Ended)[0].Hash)
+}
+
+// A peer that joins a run of the synchronous trainers gets the state at its next
+// step; one that leaves in the middle of a reduce is done without (S2-05).
+func TestJoinAndLeave(t *testing.T) {
+	for name, train := range map[string]Trainer{"ddp": DDP, "diloco": DiLoCo, "async": AsyncDiLoCo} {
+		t.Run(name, func(t *testing.T) {
+			addr, _ := master(t)
+			o := small(addr)
+			o.Steps = 60
+			var mu sync.Mutex
+			var c *peer
+			hold := make(chan struct{})
+			a := start(t, train, o, func(e Event) {
+				if e.Kind == Stepped && e.Step == 5 {
+					mu.Lock()
+					c = start(t, train, o, func(e Event) {
+						if e.Kind == Joined {
+							close(hold)
+						}
+					})
+					mu.Unlock()
+				}
+				if e.Kind == Stepped && e.Step == 40 {
+					<-hold
+				}
+			})
+			leaving := make(chan context.CancelFunc, 1)
+			b := start(t, train, o, func(e Event) {
+				if e.Kind == Reduce && e.Step >= 50 {
+					cancel := <-leaving
+					cancel()
+					leaving <- cancel
+				}
+			})
+			leaving <- b.cancel
+			a.wait(t)
+			<-b.done
+			require.ErrorIs(t, b.err, errs.Canceled)
+			mu.Lock()
+			defer mu.Unlock()
+			c.wait(t)
+			state := map[uint64]string{}
+			for _, e := range a.of(Joined, Stepped, Ended) {
+				state[e.Step] = e.Hash
+			}
+			for _, p := range []*peer{b, c} {
+				for _, e := range p.of(Stepped, Ended) {
+					require.Equal(t, state[e.Step], e.Hash, "step %d", e.Step)
+				}
+			}
+			last := a.of(Ended)[0]
+			require.Equal(t, o.Steps, last.Step)
+			require.Equal(t, 2, last.World)
+			require.Less(t, last.Loss, a.of(Joined)[0].Loss)
+		})
+	}
+}
+
+// After a full stop of master and peers the run goes on from the checkpoints at
+// the revision where it was, and the first synchronisation moves nothing (S1-12).
+func TestResumeAfterFullStop(t *testing.T) {
+	for name, train := range map[string]Trainer{"ddp": DDP, "diloco": DiLoCo, "async": AsyncDiLoCo} {
+		t.Run(name, func(t *testing.T) {
+			dirs := []string{t.TempDir(), t.TempDir()}
+			addr, stop := master(t)
+			o := small(addr)
+			o.Steps, o.CheckpointEvery = 5, 1
+			run := func() (peers []*peer) {
+				for _, dir := range dirs {
+					o := o
+					o.Checkpoint = dir
+					peers = append(peers, start(t, train, o, nil))
+				}
+				for _, p := range peers {
+					p.wait(t)
+				}
+				return peers
+			}
+			before := run()
+			stop()
+			steps := before[0].of(Stepped)
+			last := steps[len(steps)-1]
+
+			o.Master, _ = master(t)
+			o.Steps = 9
+			for _, p := range run() {
+				joined := p.of(Joined)[0]
+				require.Equal(t, uint64(5), joined.Step)
+				require.Equal(t, last.Revision, joined.Revision)
+				require.Equal(t, last.Hash, joined.Hash)
+				first := p.of(Synced)[0]
+				require.False(t, first.Fetched)
+				require.Zero(t, first.Rx)
+				require.Equal(t, uint64(9), p.of(Ended)[0].Step)
+			}
+			entries, err := os.ReadDir(dirs[0])
+			require.NoError(t, err)
+			require.Len(t, entries, 3, "old checkpoints are removed")
+		})
+	}
+}
+
+// A peer waits while it is alone, and leaves when it is told to.
+func TestWaitsForCompany(t *testing.T) {
+	addr, _ := master(t)
+	p := start(t, DiLoCo, small(addr), nil)
+	q := start(t, DiLoCo, small(addr), nil)
+	p.wait(t)
+	q.wait(t)
+	require.Equal(t, 2, p.of(Stepped)[0].World)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	o := small(addr)
+	alone := make(chan struct{})
+	o.Tune = func(c *core.Options) {
+		c.PortBase, c.ListenHost = -1, "127.0.0.1"
+		close(alone)
+	}
+	done := make(chan error, 1)
+	go func() { done <- DiLoCo(ctx, o) }()
+	<-alone
+	cancel()
+	require.Error(t, <-done)
+}
