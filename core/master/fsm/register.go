@@ -65,7 +65,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		m.voteDue = m.now + m.patience()
 		c.phase = Accepted
 		m.about(c, "accepted", false, "peer %s began group %d, alone", c.name(), c.group.id)
-		m.startRound(true)
+		m.startRound(true, m.groups)
 		return
 	}
 	m.checkRoundVotes()

@@ -44,25 +44,43 @@ func (m *Machine) checkRoundVotes() {
 			accept++
 		case VoteEstablish:
 			establish++
-		default:
-			return
 		}
 	}
 	switch {
 	case accept == accepted:
-		m.startRound(true)
+		m.startRound(true, m.groups)
 	case establish == accepted:
-		m.startRound(false)
-	case native:
+		m.startRound(false, m.groups)
+	case accept+establish == accepted && native:
 		// Differing flavours would wait for each other for ever (quirk Q59).
-		m.startRound(false)
+		m.startRound(false, m.groups)
+	case establish > 0:
+		if gs := m.repairing(); len(gs) > 0 {
+			m.startRound(false, gs)
+		}
 	}
 }
 
-func (m *Machine) startRound(accept bool) {
+// repairing returns the groups whose members all wait for an establish round.
+// In PCCL they wait for all other groups, which go on with calls of their own
+// and may come to wait for them in turn: a failed collective of one group
+// would stop all. With gopccl ends in it a group repairs its ring by itself.
+func (m *Machine) repairing() []*group {
+	var gs []*group
+	for _, g := range m.groups {
+		if ms := m.members(g); allIn(ms, VoteEstablish) && anyNative(ms) {
+			gs = append(gs, g)
+		}
+	}
+	return gs
+}
+
+// startRound starts a round of the accepted clients of gs, and with accept of
+// those who wait.
+func (m *Machine) startRound(accept bool, gs []*group) {
 	m.round = round{active: true, accept: accept, n: m.round.n + 1, since: m.now}
 	for _, c := range m.clients {
-		if accept || c.phase == Accepted {
+		if (accept || c.phase == Accepted) && slices.Contains(gs, c.group) {
 			c.newcomer, c.reported = c.phase != Accepted, false
 			c.inRound = true
 			c.set(Connecting, m.now)
@@ -70,11 +88,14 @@ func (m *Machine) startRound(accept bool) {
 	}
 	groups, largest := 0, 0
 	for _, g := range m.groups {
-		g.ring = m.arrange(g)
-		if len(g.ring) > 0 {
+		if slices.Contains(gs, g) {
+			g.ring = m.arrange(g)
+		}
+		n := len(m.ringMembers(g))
+		if n > 0 {
 			groups++
 		}
-		largest = max(largest, len(g.ring))
+		largest = max(largest, n)
 	}
 	for _, c := range m.clients {
 		if c.inRound {
@@ -188,6 +209,9 @@ func (m *Machine) checkRoundEnd() {
 		failed = failed || c.state == ConnectFailed
 	}
 	m.round.active = false
+	// Others may have agreed on a round meanwhile; or all participants left,
+	// and who waits can be let in.
+	defer m.checkRoundVotes()
 	if participants == 0 {
 		return
 	}
@@ -214,16 +238,18 @@ func (m *Machine) checkRoundEnd() {
 // the pairs that cannot reach each other (quirk Q5).
 func (m *Machine) failRound() {
 	for _, g := range m.groups {
-		m.reroute(g)
-		g.ring = m.arrange(g)
+		if slices.ContainsFunc(m.clients, func(c *client) bool { return c.inRound && c.group == g }) {
+			m.reroute(g)
+			g.ring = m.arrange(g)
+		}
 	}
 	for _, c := range m.clients {
 		if !c.inRound {
 			continue
 		}
-		// A reporter that is alone in its group failed by itself: it stays
-		// outside, as in PCCL.
-		if c.newcomer && (!c.reported || len(c.group.ring) > 1) {
+		// A reporter that is alone in its group stays outside, as in PCCL. Our
+		// own peers get another chance: whom they could not reach has left.
+		if c.newcomer && (!c.reported || len(c.group.ring) > 1 || c.native) {
 			c.phase = Accepted
 			if !c.closing {
 				m.about(c, "accepted", false, "peer %s joined group %d after a failed round", c.name(), c.group.id)
