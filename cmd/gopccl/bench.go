@@ -1,13 +1,369 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gopccl/gopccl/cmd/gopccl/internal/bench"
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
+)
+
+const benchPeer = "bench-peer"
 
 // newBenchCmd returns the command that holds the measurements.
 func newBenchCmd() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure all-reduce, shared state and hashing",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `Measure all-reduce, shared state and hashing on this machine. Peers are processes
+of their own, the master runs in the measuring process, all on 127.0.0.1.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newBenchAllReduceCmd(), newBenchSyncCmd(), newBenchHashCmd(), newBenchPeerCmd())
+	return cmd
+}
+
+// benchFlags are common to all measurements.
+type benchFlags struct {
+	worlds, sizes, json string
+	rounds              int
+	limit               time.Duration
+}
+
+func (f *benchFlags) add(cmd *cobra.Command, worlds, sizes string, rounds int) {
+	if worlds != "" {
+		cmd.Flags().StringVar(&f.worlds, "world", worlds, "numbers of peers, comma separated")
+		cmd.Flags().DurationVar(&f.limit, "limit", 10*time.Minute, "give up on a world after this time")
+	}
+	cmd.Flags().StringVar(&f.sizes, "bytes", sizes, "buffer sizes, comma separated; KB, MB, GB, KiB, MiB, GiB are understood")
+	cmd.Flags().IntVar(&f.rounds, "rounds", rounds, "timed rounds, after one that warms up")
+	cmd.Flags().StringVar(&f.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
+}
+
+func usageError(format string, args ...any) error {
+	return errs.New(errs.InvalidConfig, "bench", fmt.Errorf(format, args...))
+}
+
+// lists reads --world, --bytes and --rounds.
+func (f *benchFlags) lists(leastWorld int) (worlds, sizes []int, err error) {
+	for _, s := range strings.Split(f.worlds, ",") {
+		if f.worlds == "" {
+			break
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < leastWorld || n > 1024 {
+			return nil, nil, usageError("--world %q: want numbers from %d to 1024", f.worlds, leastWorld)
+		}
+		worlds = append(worlds, n)
+	}
+	for _, s := range strings.Split(f.sizes, ",") {
+		n, err := parseBytes(strings.TrimSpace(s))
+		if err != nil {
+			return nil, nil, err
+		}
+		sizes = append(sizes, n)
+	}
+	if f.rounds < 1 || f.rounds > 100000 {
+		return nil, nil, usageError("--rounds %d: want 1 to 100000", f.rounds)
+	}
+	return worlds, sizes, nil
+}
+
+// parseBytes reads a size such as 400000, 4KiB or 64MB.
+func parseBytes(s string) (int, error) {
+	digits, unit := s, 1.0
+	for _, u := range []struct {
+		name string
+		unit float64
+	}{
+		{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1},
+	} {
+		if rest, ok := strings.CutSuffix(s, u.name); ok {
+			digits, unit = strings.TrimSpace(rest), u.unit
+			break
+		}
+	}
+	v, err := strconv.ParseFloat(digits, 64)
+	if err != nil || !(v*unit >= 1) || v*unit > 1<<40 {
+		return 0, usageError("--bytes %q: want sizes like 400000, 4KiB or 64MB", s)
+	}
+	return int(math.Round(v * unit)), nil
+}
+
+// output writes results as JSON lines or as a table.
+type output struct {
+	json  *json.Encoder
+	table *tabwriter.Writer
+	close func() error
+}
+
+// open chooses where results go. The header names the columns of the table.
+func (f *benchFlags) open(cmd *cobra.Command, header ...string) (*output, error) {
+	o := &output{close: func() error { return nil }}
+	switch f.json {
+	case "":
+		o.table = tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', tabwriter.AlignRight)
+		o.close = o.table.Flush
+		o.row(header...)
+	case "-":
+		o.json = json.NewEncoder(cmd.OutOrStdout())
+	default:
+		file, err := os.Create(f.json)
+		if err != nil {
+			return nil, err
+		}
+		o.json, o.close = json.NewEncoder(file), file.Close
+	}
+	return o, nil
+}
+
+func (o *output) row(cells ...string) error {
+	_, err := io.WriteString(o.table, strings.Join(cells, "\t")+"\t\n")
+	return err
+}
+
+func seconds(s float64) string {
+	switch {
+	case s < 1e-3:
+		return fmt.Sprintf("%.0f us", s*1e6)
+	case s < 1:
+		return fmt.Sprintf("%.2f ms", s*1e3)
+	}
+	return fmt.Sprintf("%.3f s", s)
+}
+
+// benchWorld is the part of a world that does not depend on its size.
+func benchWorld(cmd *cobra.Command, limit time.Duration) (bench.World, error) {
+	c, err := loadConfig(cmd)
+	if err != nil {
+		return bench.World{}, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return bench.World{}, err
+	}
+	o := c.PeerOptions(nil)
+	return bench.World{
+		Peer:    bench.PeerConfig{PoolSize: o.PoolSize, FrameBytes: o.FrameBytes, Backend: o.Backend, Congestion: o.Congestion},
+		Limit:   limit,
+		Command: func(master string) *exec.Cmd { return exec.Command(self, "bench", benchPeer, master) },
+	}, nil
+}
+
+func newBenchAllReduceCmd() *cobra.Command {
+	var f benchFlags
+	var typ, algorithm, wire, frame string
+	var pool, concurrent int
+	var inPlace bool
+	cmd := &cobra.Command{
+		Use:   "allreduce",
+		Short: "Time all-reduces between processes",
+		Long: `Time all-reduces (sum) between processes. A first round warms up and is verified;
+before every timed round the peers meet in a tiny all-reduce. The time of a round
+is that of its slowest peer. The processor time is that of all peers in the timed
+rounds, by peer and by 10^9 bytes of their buffers.`,
+		Example: `  gopccl bench allreduce --world 2,4 --bytes 4KiB,400000,64MiB
+  gopccl bench allreduce --world 4 --bytes 64MiB --quantize minmax --json -
+  gopccl bench allreduce --bytes 1MiB --concurrent 8 --pool 4 --rounds 20`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			worlds, sizes, err := f.lists(2)
+			if err != nil {
+				return err
+			}
+			w, err := benchWorld(cmd, f.limit)
+			if err != nil {
+				return err
+			}
+			job := bench.Reduction{Rounds: f.rounds, Concurrent: concurrent, InPlace: inPlace}
+			if job.DType, err = dtype.ParseType(typ); err != nil {
+				return usageError("--dtype: %w", err)
+			}
+			job.Quantize = core.Quantize{Algorithm: algorithm}
+			if job.Quantize.Type, err = dtype.ParseType(wire); err != nil {
+				return usageError("--wire: %w", err)
+			}
+			q, err := quant.Lookup(algorithm)
+			if err != nil {
+				return usageError("--quantize: %w", err)
+			}
+			if cmd.Flags().Changed("pool") {
+				w.Peer.PoolSize = pool
+			}
+			if frame != "" {
+				if w.Peer.FrameBytes, err = parseBytes(frame); err != nil {
+					return usageError("--frame-bytes: %w", err)
+				}
+			}
+			if concurrent < 1 || w.Peer.PoolSize < 1 {
+				return usageError("--concurrent and --pool are at least 1")
+			}
+			var jobs []bench.Reduction
+			for _, n := range sizes {
+				if job.Count = n / job.DType.Size(); job.Count < 1 {
+					return usageError("--bytes %d is less than one %v", n, job.DType)
+				}
+				for _, size := range worlds {
+					if q == nil {
+						continue
+					}
+					if err := q.Check(job.DType, job.Quantize.Type, dtype.Sum, job.Count/size, true); err != nil {
+						return usageError("%d bytes among %d peers: %w", n, size, err)
+					}
+				}
+				jobs = append(jobs, job)
+			}
+			out, err := f.open(cmd, "world", "bytes", "dtype", "quantize", "median", "min", "max", "GB/s", "cpu s/GB", "rx bytes", "tx bytes")
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, out.close()) }()
+			for _, w.Size = range worlds {
+				if err := w.AllReduce(cmd.Context(), jobs, func(r bench.Result) error {
+					if out.json != nil {
+						return out.json.Encode(r)
+					}
+					total := float64(r.Bytes) * float64(r.Concurrent)
+					return out.row(strconv.Itoa(r.World), strconv.Itoa(r.Bytes), r.DType, r.Quantize+prefixed(" ", r.Wire),
+						seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.3f", total/1e9/r.Median),
+						fmt.Sprintf("%.2f", r.CPUPerGB), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx))
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f.add(cmd, "2,4", "4KiB,400000,64MiB", 5)
+	fl := cmd.Flags()
+	fl.StringVar(&typ, "dtype", "float32", "element type")
+	fl.StringVar(&algorithm, "quantize", "none", "none, minmax or zeropoint")
+	fl.StringVar(&wire, "wire", "uint8", "element type on the wire if quantized")
+	fl.IntVar(&pool, "pool", 1, "connections to the next peer")
+	fl.IntVar(&concurrent, "concurrent", 1, "all-reduces in flight at a time, each of --bytes")
+	fl.StringVar(&frame, "frame-bytes", "", "largest payload of a data frame (default: data.frame_bytes)")
+	fl.BoolVar(&inPlace, "in-place", false, "reduce in place")
+	return cmd
+}
+
+func prefixed(prefix, s string) string {
+	if s == "" {
+		return ""
+	}
+	return prefix + s
+}
+
+func newBenchSyncCmd() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "sync",
+		Short: "Time shared state synchronisation between processes",
+		Long: `Time shared state synchronisation between processes: once with one outdated peer
+that gets the state from the others, once with equal peers, where only hashes
+travel. A first round warms up; the content is verified in every round.`,
+		Example: `  gopccl bench sync --world 3 --bytes 64MiB
+  gopccl bench sync --world 4,8 --bytes 1MiB,256MiB --json sync.json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			worlds, sizes, err := f.lists(3)
+			if err != nil {
+				return err
+			}
+			w, err := benchWorld(cmd, f.limit)
+			if err != nil {
+				return err
+			}
+			out, err := f.open(cmd, "world", "bytes", "outdated", "median", "min", "max", "GB/s", "rx bytes", "tx bytes")
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, out.close()) }()
+			for _, w.Size = range worlds {
+				for _, n := range sizes {
+					for _, outdated := range []bool{true, false} {
+						r, err := w.Sync(cmd.Context(), bench.Transfer{Bytes: n, Outdated: outdated, Rounds: f.rounds})
+						if err != nil {
+							return err
+						}
+						if out.json != nil {
+							err = out.json.Encode(r)
+						} else {
+							err = out.row(strconv.Itoa(r.World), strconv.Itoa(r.Bytes), strconv.Itoa(r.Outdated),
+								seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.3f", r.Rate), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx))
+						}
+						if err != nil {
+							return err
+						}
+					}
+				}
+			}
+			return nil
+		},
+	}
+	f.add(cmd, "3", "64MiB", 5)
+	return cmd
+}
+
+func newBenchHashCmd() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "hash",
+		Short: "Time the hashes of shared state",
+		Long: `Time the hashes of shared state on all cores of this machine, next to reading the
+same bytes ("read").`,
+		Example: `  gopccl bench hash --bytes 1GiB`,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			_, sizes, err := f.lists(0)
+			if err != nil {
+				return err
+			}
+			out, err := f.open(cmd, "hash", "bytes", "median", "GB/s")
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, out.close()) }()
+			for _, n := range sizes {
+				if err := bench.Hash(n, f.rounds, func(r bench.HashResult) error {
+					if out.json != nil {
+						return out.json.Encode(r)
+					}
+					return out.row(r.Hash, strconv.Itoa(r.Bytes), seconds(r.Median), fmt.Sprintf("%.2f", r.Rate))
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f.add(cmd, "", "256MiB", 5)
+	return cmd
+}
+
+// newBenchPeerCmd returns the command that the peer processes of a measurement run.
+func newBenchPeerCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:    benchPeer + " MASTER",
+		Short:  "Be a peer of a measurement: the order on standard input, reports on standard output",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return bench.Peer(cmd.Context(), args[0], cmd.InOrStdin(), cmd.OutOrStdout())
+		},
 	}
 }

@@ -21,7 +21,7 @@ type Order struct {
 	World     int
 	Peer      PeerConfig
 	AllReduce []Reduction // one job each, in this order
-	Sync      []Transfer
+	Sync      []Transfer  // at most one: the keys of a run's state are fixed, sizes included
 }
 
 // PeerConfig is what the processes need of core.Options.
@@ -88,9 +88,8 @@ func Peer(ctx context.Context, master string, in io.Reader, out io.Writer) error
 			return err
 		}
 	}
-	state := &core.SharedState{}
 	for _, job := range o.Sync {
-		if err := report(job.run(ctx, comm, state, o.Index, o.World)); err != nil {
+		if err := report(job.run(ctx, comm, o.Index)); err != nil {
 			return err
 		}
 	}

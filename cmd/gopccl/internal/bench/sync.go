@@ -17,22 +17,18 @@ type Transfer struct {
 	Rounds   int // timed, after one that warms up and is verified
 }
 
-func (j Transfer) run(ctx context.Context, comm *core.Communicator, state *core.SharedState, index, world int) (Report, error) {
+func (j Transfer) run(ctx context.Context, comm *core.Communicator, index int) (Report, error) {
 	var rep Report
-	outdated := j.Outdated && index == world-1
-	// The keys of a state are fixed for the life of a run, the content is not.
-	data := make([]byte, j.Bytes)
-	want := make([]byte, j.Bytes)
+	outdated := j.Outdated && index == comm.Attributes().LocalWorldSize-1
+	data, want := make([]byte, j.Bytes), make([]byte, j.Bytes)
+	state := &core.SharedState{Tensors: []core.Tensor{core.TensorOf("state", data)}}
 	for round := range j.Rounds + 1 {
 		fillState(want, round)
 		copy(data, want)
 		if outdated {
 			fillState(data, round+1000)
 		}
-		state.Tensors = []core.Tensor{core.TensorOf("state", data)}
-		if state.Revision > 0 || round > 0 {
-			state.Revision++
-		}
+		state.Revision = uint64(round)
 		if err := barrier(ctx, comm); err != nil {
 			return rep, err
 		}
@@ -75,18 +71,18 @@ type SyncResult struct {
 	Tx       uint64  `json:"tx_bytes"`
 }
 
-// Sync measures jobs in a world of processes and calls emit for each result.
-func (w World) Sync(ctx context.Context, jobs []Transfer, emit func(SyncResult) error) error {
-	return w.run(ctx, Order{Sync: jobs}, func(k int, reports []Report) error {
-		j := jobs[k]
+// Sync measures one job in a world of processes.
+func (w World) Sync(ctx context.Context, j Transfer) (res SyncResult, err error) {
+	err = w.run(ctx, Order{Sync: []Transfer{j}}, func(_ int, reports []Report) error {
 		t := combine(reports)
-		res := SyncResult{
+		res = SyncResult{
 			World: w.Size, Bytes: j.Bytes, Rounds: j.Rounds, Median: t.median, Min: t.min, Max: t.max,
 			Rate: float64(j.Bytes) / 1e9 / t.median, Rx: t.rx, Tx: t.tx,
 		}
 		if j.Outdated {
 			res.Outdated = 1
 		}
-		return emit(res)
+		return nil
 	})
+	return res, err
 }

@@ -95,6 +95,7 @@ func start(cmd *exec.Cmd, o Order) (*process, error) {
 	go func() {
 		defer close(p.reports)
 		lines := bufio.NewScanner(stdout)
+		lines.Buffer(nil, 16<<20) // a report has a time per round
 		for lines.Scan() && len(p.reports) < cap(p.reports) {
 			var r Report
 			if json.Unmarshal(lines.Bytes(), &r) == nil {
