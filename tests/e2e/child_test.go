@@ -22,7 +22,6 @@ import (
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
-	_ "github.com/gopccl/gopccl/solvers/defaults"
 )
 
 const childEnv = "GOPCCL_E2E_CHILD"

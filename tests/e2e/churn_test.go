@@ -50,12 +50,16 @@ func trainer(ctx context.Context, o order, say func(report)) error {
 	grad := make([]float64, o.Count)
 	mask := make([]uint64, 1)
 	for n := 0; o.Steps == 0 || n < o.Steps; n++ {
-		pending, err := comm.PeersPending(ctx)
-		if err == nil && pending {
-			err = comm.UpdateTopology(ctx)
-		}
-		if err != nil {
-			return fmt.Errorf("update: %w", err)
+		// A newcomer was let in by an update: the others go on with the sync,
+		// and so does it.
+		if n > 0 {
+			pending, err := comm.PeersPending(ctx)
+			if err == nil && pending {
+				err = comm.UpdateTopology(ctx)
+			}
+			if err != nil {
+				return fmt.Errorf("update: %w", err)
+			}
 		}
 		info, err := comm.SyncSharedState(ctx, state, core.SyncOptions{})
 		if err != nil {

@@ -54,25 +54,24 @@ func TestStrangersDoNoHarm(t *testing.T) {
 		}
 		in := make(chan joined, 1)
 		go func() { c, err := peer(len(comms)); in <- joined{c, err} }()
-		for {
+		for admitted := len(comms) == 0; !admitted; {
 			var wg sync.WaitGroup
-			for _, c := range comms {
+			pending := make([]bool, len(comms))
+			for i, c := range comms {
 				wg.Add(1)
 				go func() {
 					defer wg.Done()
-					if pending, err := c.PeersPending(ctx); err == nil && pending {
+					if pending[i], _ = c.PeersPending(ctx); pending[i] {
 						c.UpdateTopology(ctx)
 					}
 				}()
 			}
 			wg.Wait()
-			select {
-			case j := <-in:
-				require.NoError(t, j.err)
-				return append(comms, j.c)
-			default:
-			}
+			admitted = pending[0] || ctx.Err() != nil
 		}
+		j := <-in
+		require.NoError(t, j.err)
+		return append(comms, j.c)
 	}
 	reduce := func(comms []*core.Communicator) {
 		var wg sync.WaitGroup

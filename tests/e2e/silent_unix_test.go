@@ -33,8 +33,8 @@ func TestStoppedPeerIsDropped(t *testing.T) {
 		}
 	}
 	t.Logf("the survivors went on %v after the stop", time.Since(stopped))
-	require.Contains(t, m.log(), "no sign of life", "the master names the silent peer")
-	require.True(t, strings.Contains(cs[0].log(), "no sign of life") || strings.Contains(cs[1].log(), "no sign of life"),
+	require.Contains(t, m.log(), "silent for", "the master names the silent peer")
+	require.True(t, strings.Contains(cs[0].log(), "silent for") || strings.Contains(cs[1].log(), "silent for"),
 		"a survivor names the silent peer:\n%s", cs[0].log())
 	require.NoError(t, cs[2].cmd.Process.Signal(syscall.SIGCONT))
 	for {
