@@ -30,7 +30,7 @@ type Options struct {
 	HeartbeatInterval, HeartbeatTimeout time.Duration
 	// RegisterTimeout (10 s) bounds how long a connection may stay unregistered.
 	RegisterTimeout time.Duration
-	// RoundTimeout (30 s) bounds a client's part of an establishment round.
+	// RoundTimeout (12 s) bounds a client's part of an establishment round.
 	RoundTimeout time.Duration
 	// VoteTimeout (off) drops peers that leave a vote of the others open,
 	// WarnVoteAfter (30 s) names them in the log.
@@ -74,7 +74,7 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	orDefault(&o.HeartbeatInterval, 2*time.Second)
 	orDefault(&o.HeartbeatTimeout, 8*time.Second)
 	orDefault(&o.RegisterTimeout, 10*time.Second)
-	orDefault(&o.RoundTimeout, 30*time.Second)
+	orDefault(&o.RoundTimeout, 12*time.Second)
 	orDefault(&o.VoteTimeout, 0)
 	orDefault(&o.WarnVoteAfter, 30*time.Second)
 	orDefault(&o.WriteTimeout, 20*time.Second)

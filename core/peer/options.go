@@ -41,7 +41,7 @@ type Options struct {
 	// announced to a gopccl master; a silent end is dropped after the timeout.
 	HeartbeatInterval, HeartbeatTimeout time.Duration
 	// DialTimeout bounds one TCP connect (default 5 s), HandshakeTimeout the
-	// hello exchange on any connection (default 10 s).
+	// hello exchange on a P2P connection (default 5 s).
 	DialTimeout, HandshakeTimeout time.Duration
 	// UserTimeout bounds how long sent data may stay unacknowledged on a P2P
 	// connection before it counts as cut, default 8 s.
@@ -64,6 +64,9 @@ const (
 	maxPoolNumber   = 1023 // connection numbers above it are refused (quirk Q25)
 	maxPending      = 512  // handshakes in progress on one listener
 	masterWriteTime = 10 * time.Second
+	// registerTime bounds the wait for the answer to a registration. PCCL's
+	// master answers nobody while its solver runs.
+	registerTime = 30 * time.Second
 )
 
 func (o Options) withDefaults() Options {
@@ -84,7 +87,7 @@ func (o Options) withDefaults() Options {
 	def(&o.HeartbeatInterval, time.Second)
 	def(&o.HeartbeatTimeout, 8*time.Second)
 	def(&o.DialTimeout, 5*time.Second)
-	def(&o.HandshakeTimeout, 10*time.Second)
+	def(&o.HandshakeTimeout, 5*time.Second)
 	def(&o.UserTimeout, 8*time.Second)
 	def(&o.ProbeDuration, 2*time.Second)
 	if o.ProbeConnections <= 0 {

@@ -139,7 +139,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 		Group:   opt.Group,
 		P2PPort: portOf(s.listen.p2p), SharedStatePort: portOf(s.listen.state), BenchmarkPort: portOf(s.listen.bench),
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
-		RegisterTimeout: opt.HandshakeTimeout, MaxWithPCCL: maxWithPCCL,
+		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL,
 	})
 	v := s.m.View()
 	s.view.Store(&v)

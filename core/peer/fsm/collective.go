@@ -139,12 +139,6 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		return
 	}
 	if op.canceled {
-		if !op.native {
-			// A PCCL successor that waits for a first frame ignores aborts
-			// until its connection closes (quirk Q23).
-			m.end(errs.Canceled, "a canceled operation commenced in a group with PCCL peers")
-			return
-		}
 		m.report(op, true)
 		return
 	}
@@ -351,13 +345,20 @@ func (m *Machine) settleEnded(op *operation) {
 
 // cancelOperation aborts an operation for all peers. The caller gets its
 // buffers back as soon as nothing touches them; the votes that the others
-// count on are still cast.
+// count on are still cast. In groups with PCCL ends the peer leaves instead.
 func (m *Machine) cancelOperation(id OpID) {
 	op := m.byID(id)
 	if op == nil || op.canceled || op.state == opSettled || m.status != statusLive {
 		return
 	}
 	op.canceled = true
+	if !op.native {
+		// PCCL ends judge by the order of their awaits whether a round follows
+		// (quirk Q18), and one that waits for a first frame ignores aborts until
+		// its connection closes (quirk Q23): they only understand a peer that leaves.
+		m.end(errs.Canceled, "the caller gave up an operation in a group with PCCL peers")
+		return
+	}
 	if op.open {
 		m.abortData(op, "canceled by the caller")
 		return
