@@ -49,7 +49,7 @@ func Hash(size, rounds int, emit func(HashResult) error) error {
 	return nil
 }
 
-// readAll adds up data on all cores, the least that a hash can do.
+// readAll adds up the words of data on all cores, the least that a hash can do.
 func readAll(data []byte) uint64 {
 	words := dtype.View[uint64](data)
 	n := runtime.GOMAXPROCS(0)
@@ -63,6 +63,9 @@ func readAll(data []byte) uint64 {
 				p := (*[4]uint64)(part)
 				a, b, c, d = a+p[0], b+p[1], c+p[2], d+p[3]
 				part = part[4:]
+			}
+			for _, w := range part {
+				a += w
 			}
 			sums[k] = a + b + c + d
 		})

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestBenchHashWritesJSONLines(t *testing.T) {
+	var out, errOut bytes.Buffer
+	code := execute(t.Context(), []string{"bench", "hash", "--bytes", "64KiB", "--rounds", "1", "--json", "-"}, nil, &out, &errOut)
+	require.Equal(t, exitOK, code, errOut.String())
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Greater(t, len(lines), 2)
+	for _, line := range lines {
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.EqualValues(t, 65536, r["bytes"])
+	}
+}
+
+func TestBenchRefusesImpossibleArguments(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"allreduce --world 1", "--world"},
+		{"allreduce --world two", "--world"},
+		{"allreduce --bytes 4XB", "--bytes"},
+		{"allreduce --bytes 2", "less than one float32"},
+		{"allreduce --rounds 0", "--rounds"},
+		{"allreduce --dtype float8", "float8"},
+		{"allreduce --quantize gzip", "gzip"},
+		{"allreduce --quantize minmax --wire uint64", "uint64"},
+		{"allreduce --quantize minmax --dtype int32", "int32"},
+		{"allreduce --concurrent 0", "--concurrent"},
+		{"sync --world 2", "--world"},
+		{"hash --bytes -1", "--bytes"},
+		{"hash extra", "extra"},
+	} {
+		var out, errOut bytes.Buffer
+		code := execute(t.Context(), append([]string{"bench"}, strings.Fields(c.args)...), nil, &out, &errOut)
+		require.Equal(t, exitUsage, code, c.args)
+		require.Contains(t, errOut.String(), c.want, c.args)
+		require.Empty(t, out.String(), c.args)
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	for s, want := range map[string]int{
+		"400000": 400000, "4KiB": 4096, "64MiB": 64 << 20, "1.5KB": 1500, "2 GB": 2e9, "1GiB": 1 << 30, "7B": 7,
+	} {
+		n, err := parseBytes(s)
+		require.NoError(t, err)
+		require.Equal(t, want, n, s)
+	}
+	for _, s := range []string{"", "0", "-4", "KiB", "4TB", "NaN", "inf", "1e30", "4 KiBi"} {
+		_, err := parseBytes(s)
+		require.Error(t, err, s)
+	}
+}
