@@ -205,18 +205,18 @@ func TestNothingIsAllocatedPerFrame(t *testing.T) {
 	measure := func(count int, inPlace bool) float64 {
 		specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, count, inPlace)
 		r.start(specs).ok(t)
-		return testing.AllocsPerRun(20, func() { r.start(specs).ok(t) })
+		return testing.AllocsPerRun(5, func() { r.start(specs).ok(t) })
 	}
 	few := measure(4, true)
 	hits := func() (uint64, uint64) {
 		b := r.eng[0].Buffers()
 		return b.Gets, b.Hits
 	}
-	many := measure(1<<20, true) // 4096 frames per rank
-	require.Less(t, many-few, 8.0, "few frames: %v allocations, many: %v", few, many)
+	many := measure(1<<18, true) // 1024 frames per rank
+	require.True(t, raceEnabled || many-few < 8, "few frames: %v allocations, many: %v", few, many)
 	gets, hit := hits()
-	specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 1<<20, true)
-	for range 10 {
+	specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 1<<18, true)
+	for range 5 {
 		r.start(specs).ok(t)
 	}
 	gets2, hit2 := hits()

@@ -1,0 +1,73 @@
+package transporttest
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var _ net.Conn = (*Conn)(nil)
+
+func TestBytesArrive(t *testing.T) {
+	for _, o := range []Options{{}, {Buffer: 3}, {Piece: 2}, {Delay: time.Millisecond}, {Rate: 1 << 20, Buffer: 100}} {
+		a, b := Pair(o)
+		msg := bytes.Repeat([]byte("hello"), 200)
+		go func() {
+			a.Write(msg)
+			a.Close()
+		}()
+		got, err := io.ReadAll(b)
+		require.NoError(t, err)
+		require.Equal(t, msg, got)
+		b.Close()
+	}
+}
+
+func TestFaults(t *testing.T) {
+	a, b := Pair(Options{Buffer: 10})
+	a.Corrupt(1, 0xff)
+	a.CutAfter(4)
+	n, err := a.Write([]byte{1, 2, 3, 4, 5})
+	require.Equal(t, 4, n)
+	require.Equal(t, syscall.ECONNRESET, err)
+	got := make([]byte, 10)
+	n, err = b.Read(got)
+	require.NoError(t, err)
+	require.Equal(t, []byte{1, 0xfd, 3, 4}, got[:n])
+	_, err = b.Read(got)
+	require.Equal(t, syscall.ECONNRESET, err)
+
+	a, b = Pair(Options{Buffer: 2})
+	a.Stall(true)
+	n, err = a.TryWrite([]byte{1, 2, 3})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	require.EqualValues(t, 2, a.Written())
+	b.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err = b.Read(got)
+	require.Equal(t, os.ErrDeadlineExceeded, err)
+	b.SetReadDeadline(time.Time{})
+	a.Stall(false)
+	n, err = b.Read(got)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	b.Cut()
+	_, err = a.Write(got)
+	require.Equal(t, syscall.ECONNRESET, err)
+
+	a, b = Pair(Options{})
+	b.Close()
+	_, err = a.Write(got)
+	require.Equal(t, syscall.EPIPE, err)
+	_, err = b.Read(got)
+	require.ErrorIs(t, err, net.ErrClosed)
+}
