@@ -15,7 +15,14 @@ func (m *Machine) advance(now time.Duration) {
 	now = max(now, m.now)
 	late := now - m.due
 	m.now = now
-	if !m.hasDue || m.cfg.HeartbeatInterval <= 0 || late <= 2*m.cfg.HeartbeatInterval {
+	if !m.hasDue || m.cfg.HeartbeatInterval <= 0 {
+		return
+	}
+	if late <= 2*m.cfg.HeartbeatInterval {
+		// Shorter pauses add up: none of them counts as a client's silence.
+		for _, c := range m.clients {
+			c.seen += max(late, 0)
+		}
 		return
 	}
 	for _, c := range m.silent {

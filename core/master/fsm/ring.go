@@ -242,6 +242,10 @@ func (p pairs) descend(ring []int) {
 	}
 }
 
+// maxStrikes is how many rounds in a row may find no ring before the peer that
+// is to blame has to go.
+const maxStrikes = 3
+
 // reroute finds a ring around the pairs that were reported unreachable. Only
 // where there is none somebody has to go: who is named most often, a newcomer
 // rather than an accepted peer, a reporter rather than a silent one, the
@@ -281,6 +285,11 @@ func (m *Machine) reroute(g *group) {
 			}
 		}
 		if out == nil {
+			return
+		}
+		// Often the peer that could not be reached has just died, and its end is
+		// not known here yet. The peers are only asked to try again.
+		if out.strikes++; out.native && out.strikes < maxStrikes {
 			return
 		}
 		m.kick(out, "no ring of group %d avoids the peers that cannot reach each other", g.id)

@@ -32,9 +32,10 @@ func (m *Machine) checkRoundVotes() {
 	if m.round.active || len(m.clients) == 0 {
 		return
 	}
-	accepted, accept, establish, native := 0, 0, 0, false
+	accepted, accept, establish, native, retrying := 0, 0, 0, false, false
 	for _, c := range m.clients {
 		if c.phase != Accepted {
+			retrying = retrying || c.state == ConnectFailed
 			continue
 		}
 		accepted++
@@ -47,6 +48,8 @@ func (m *Machine) checkRoundVotes() {
 		}
 	}
 	switch {
+	case accepted == 0 && retrying:
+		// Whoever was told that its round failed is about to vote.
 	case accept == accepted:
 		m.startRound(true, m.groups)
 	case establish == accepted:
@@ -223,7 +226,7 @@ func (m *Machine) checkRoundEnd() {
 		if !c.inRound {
 			continue
 		}
-		c.inRound = false
+		c.inRound, c.strikes = false, 0
 		c.set(Idle, m.now)
 		if c.newcomer {
 			c.newcomer, c.phase = false, Accepted

@@ -143,6 +143,7 @@ type client struct {
 	inRound, newcomer, reported bool // part of the round; not accepted before it; reported failure
 	neighbours                  []wire.UUID
 	unreachable                 []mark
+	strikes                     int                   // rounds in a row that found no ring because of it
 	rates                       map[wire.UUID]float64 // Mbit/s by target, 0: could not be measured
 
 	pending       bool
