@@ -21,14 +21,15 @@ type relay struct {
 	ln  net.Listener
 	to  string
 	cut chan struct{}
+	bps int // bytes a second in each direction of each connection, 0: no limit
 }
 
 // newRelay relays to an address, dialling from the local address from.
-func newRelay(t *testing.T, to, from string, cut chan struct{}) *relay {
+func newRelay(t *testing.T, to, from string, cut chan struct{}, bps int) *relay {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	r := &relay{ln: ln, to: to, cut: cut}
+	r := &relay{ln: ln, to: to, cut: cut, bps: bps}
 	var mu sync.Mutex
 	var open []net.Conn
 	t.Cleanup(func() {
@@ -61,13 +62,22 @@ func newRelay(t *testing.T, to, from string, cut chan struct{}) *relay {
 }
 
 func (r *relay) pump(dst, src net.Conn) {
-	buf := make([]byte, 64<<10)
+	size := 64 << 10
+	if r.bps > 0 {
+		// What waits in the relay is as little as on a slow wire.
+		size = 4 << 10
+		src.(*net.TCPConn).SetReadBuffer(size)
+	}
+	buf := make([]byte, size)
 	for {
 		n, err := src.Read(buf)
 		select {
 		case <-r.cut:
 			return // swallow, and close nothing
 		default:
+		}
+		if r.bps > 0 {
+			time.Sleep(time.Duration(n) * time.Second / time.Duration(r.bps))
 		}
 		if n > 0 {
 			if _, werr := dst.Write(buf[:n]); werr != nil {
@@ -85,31 +95,35 @@ func (r *relay) pump(dst, src net.Conn) {
 
 func (r *relay) addr() string { return r.ln.Addr().String() }
 
-// A peer whose links are cut without a FIN: the survivors abort, drop and go
-// on; the cut side learns it, too (PCCL: after 70 s). S0-24, S2-14
-func TestCutLink(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", Logger: childLogger(63)})
+// farWorld is a master and three peers in this process; everything from and to
+// the last peer, its master connection included, goes through relays.
+type farWorld struct {
+	comms []*core.Communicator
+	cut   chan struct{} // close it to cut the last peer's links
+	close func()
+}
+
+func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po core.Options, bps int) *farWorld {
+	mo.Listen, mo.Logger = "127.0.0.1:0", childLogger(63)
+	m, err := core.NewMaster(mo)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	mctx, stop := context.WithCancel(ctx)
 	go func() { ended <- m.Run(mctx) }()
-	cut := make(chan struct{})
-	// The master knows the cut peer by an address of its own, so that its
+	w := &farWorld{cut: make(chan struct{})}
+	// The master knows the far peer by an address of its own, so that its
 	// neighbours' dials to it can be told from others.
-	const cutHost = "127.0.0.7"
-	toMaster := newRelay(t, m.Addr().String(), cutHost, cut)
-
-	// Every dial from or to the cut peer goes through a relay of its own.
+	const farHost = "127.0.0.7"
+	toMaster := newRelay(t, m.Addr().String(), farHost, w.cut, bps)
 	var mu sync.Mutex
 	relays := map[string]*relay{}
-	through := func(cutPeer bool, isCut func(addr string) bool) func(context.Context, string, string) (net.Conn, error) {
+	dial := func(far bool) func(context.Context, string, string) (net.Conn, error) {
 		return func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if addr != toMaster.addr() && (cutPeer || isCut(addr)) {
+			host, _, _ := net.SplitHostPort(addr)
+			if addr != toMaster.addr() && (far || host == farHost) {
 				mu.Lock()
 				if relays[addr] == nil {
-					relays[addr] = newRelay(t, addr, "127.0.0.1", cut)
+					relays[addr] = newRelay(t, addr, "127.0.0.1", w.cut, bps)
 				}
 				addr = relays[addr].addr()
 				mu.Unlock()
@@ -117,11 +131,10 @@ func TestCutLink(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
 		}
 	}
-	isCut := func(addr string) bool { h, _, _ := net.SplitHostPort(addr); return h == cutHost }
 	connect := func(id int) *core.Communicator {
-		opt := core.Options{}
+		opt := po
 		opt.Master, opt.PortBase, opt.Logger = m.Addr().String(), -1, childLogger(id)
-		opt.Dial = through(id == 2, isCut)
+		opt.Dial = dial(id == 2)
 		if id == 2 {
 			opt.Master = toMaster.addr()
 		}
@@ -129,68 +142,92 @@ func TestCutLink(t *testing.T) {
 		require.NoError(t, err)
 		return comm
 	}
-	var comms []*core.Communicator
-	for id := range 3 {
-		if id == 0 {
-			comms = append(comms, connect(id))
-			continue
-		}
+	w.comms = append(w.comms, connect(0))
+	for id := 1; id < 3; id++ {
 		// Those who are in admit the newcomer.
 		joined := make(chan *core.Communicator, 1)
 		go func() { joined <- connect(id) }()
 		for in := false; !in; {
-			var wg sync.WaitGroup
-			pend := make([]bool, len(comms))
-			for i, c := range comms {
-				wg.Add(1)
-				go func() {
-					defer wg.Done()
-					pend[i], _ = c.PeersPending(ctx)
-					if pend[i] {
-						c.UpdateTopology(ctx)
-					}
-				}()
-			}
-			wg.Wait()
-			if in = pend[0]; in {
-				comms = append(comms, <-joined)
-			}
+			pending := make([]bool, len(w.comms))
+			each(w.comms, func(i int, c *core.Communicator) error {
+				if pending[i], err = c.PeersPending(ctx); pending[i] {
+					return c.UpdateTopology(ctx)
+				}
+				return err
+			})
+			in = pending[0] || ctx.Err() != nil
 		}
+		w.comms = append(w.comms, <-joined)
 	}
-	reduce := func(c *core.Communicator) error {
+	w.close = func() {
+		for _, c := range w.comms {
+			require.NoError(t, c.Close())
+		}
+		stop()
+		<-ended
+		require.NoError(t, m.Close())
+	}
+	return w
+}
+
+// each calls f for all at once and returns the errors.
+func each(cs []*core.Communicator, f func(i int, c *core.Communicator) error) []error {
+	out := make([]error, len(cs))
+	var wg sync.WaitGroup
+	for i, c := range cs {
+		wg.Add(1)
+		go func() { defer wg.Done(); out[i] = f(i, c) }()
+	}
+	wg.Wait()
+	return out
+}
+
+// A peer whose links are cut without a FIN: the survivors abort, drop and go
+// on; the cut side learns it, too (PCCL: after 70 s). S0-24, S2-14
+func TestCutLink(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	w := newFarWorld(t, ctx, core.MasterOptions{}, core.Options{}, 0)
+	reduce := func(_ int, c *core.Communicator) error {
 		data := make([]float32, 1<<16)
 		_, err := core.AllReduceSlice(ctx, c, data, data, core.Sum)
 		return err
 	}
-	each := func(cs []*core.Communicator) []error {
-		out := make([]error, len(cs))
-		var wg sync.WaitGroup
-		for i, c := range cs {
-			wg.Add(1)
-			go func() { defer wg.Done(); out[i] = reduce(c) }()
-		}
-		wg.Wait()
-		return out
-	}
-	for _, err := range each(comms) {
+	for _, err := range each(w.comms, reduce) {
 		require.NoError(t, err)
 	}
-	close(cut)
+	close(w.cut)
 	began := time.Now()
-	out := each(comms)
+	out := each(w.comms, reduce)
 	t.Logf("all three ends knew after %v: %v", time.Since(began), out)
 	for _, err := range out[:2] {
 		require.ErrorIs(t, err, errs.RankConnectionLost)
 	}
 	require.Error(t, out[2])
-	for _, err := range each(comms[:2]) {
+	for _, err := range each(w.comms[:2], reduce) {
 		require.NoError(t, err, "the survivors go on")
 	}
-	require.Equal(t, 2, comms[0].Attributes().LocalWorldSize)
-	for _, c := range comms {
-		require.NoError(t, c.Close())
+	require.Equal(t, 2, w.comms[0].Attributes().LocalWorldSize)
+	w.close()
+}
+
+// A peer on a slow link is not a dead peer: an operation that takes several
+// times as long as the heartbeat timeout completes.
+func TestSlowLinkIsNotDeath(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const interval, timeout = 200 * time.Millisecond, 1500 * time.Millisecond
+	w := newFarWorld(t, ctx,
+		core.MasterOptions{HeartbeatInterval: interval, HeartbeatTimeout: timeout},
+		core.Options{HeartbeatInterval: interval, HeartbeatTimeout: timeout, UserTimeout: timeout}, 100_000)
+	began := time.Now()
+	for _, err := range each(w.comms, func(_ int, c *core.Communicator) error {
+		data := make([]float32, 40_000)
+		_, err := core.AllReduceSlice(ctx, c, data, data, core.Sum)
+		return err
+	}) {
+		require.NoError(t, err)
 	}
-	stop()
-	<-ended
-	require.NoError(t, m.Close())
+	t.Logf("the operation took %v, a silent peer is dropped after %v", time.Since(began), timeout)
+	w.close()
 }
