@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/gopccl/gopccl/core/errs"
+	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// book keeps what must agree between peers.
+type book struct {
+	ops   map[uint64]*record // by sequence number of the commence
+	votes map[voteKey]int    // last collective packet of an operation at a client
+	syncs []*content
+}
+
+type voteKey struct {
+	peer int
+	tag  uint64
+}
+
+// record is one collective as its members saw it.
+type record struct {
+	inputs  map[wire.UUID][]int64
+	verdict int // 0 unknown, 1 success, 2 failure
+	by      int
+}
+
+// content is the shared state that members held when a synchronisation ended.
+type content struct {
+	known    bool
+	revision uint64
+	state    [2]uint64
+}
+
+func newBook() book { return book{ops: map[uint64]*record{}, votes: map[voteKey]int{}} }
+
+// sent checks that every member gets one M2C 9, one M2C 11 and one M2C 10 per
+// operation, in this order (control spec, section 11).
+func (b *book) sent(w *world, p *peer, pkt wire.Packet) {
+	next := func(tag uint64, after, now int) {
+		k := voteKey{p.id, tag}
+		if b.votes[k] != after {
+			w.failf("the master sends %T of tag %d to peer %d after packet %d", pkt, tag, p.id, b.votes[k])
+		}
+		b.votes[k] = now
+	}
+	switch pkt := pkt.(type) {
+	case wire.M2CCollectiveCommsCommence:
+		next(pkt.Tag, 0, 9)
+	case wire.M2CCollectiveCommsAbort:
+		next(pkt.Tag, 9, 11)
+	case wire.M2CCollectiveCommsComplete:
+		next(pkt.Tag, 11, 0)
+	}
+}
+
+// started records what a member brings into an operation.
+func (b *book) started(w *world, op *op, e pfsm.StartData) {
+	r := b.ops[e.Seq]
+	if r == nil {
+		r = &record{inputs: map[wire.UUID][]int64{}}
+		b.ops[e.Seq] = r
+	}
+	if r.inputs[e.Self] != nil {
+		w.failf("peer %d starts operation %d twice", op.p.id, e.Seq)
+	}
+	r.inputs[e.Self] = op.orig
+	op.ring = slices.Clone(e.Ring)
+}
+
+// finished checks the buffer: as before if the operation failed, the sum over
+// the ring if it succeeded; and that all members see the same verdict.
+func (b *book) finished(w *world, op *op) {
+	if op.restored {
+		if !slices.Equal(op.buf, op.orig) {
+			w.failf("peer %d: buffer of failed operation %d (tag %d) is %v, was %v", op.p.id, op.seq, op.tag, op.buf, op.orig)
+		}
+	} else {
+		b.checkSum(w, op)
+	}
+	if !op.started || op.canceled || !op.p.m.View().Connected {
+		return
+	}
+	r := b.ops[op.seq]
+	verdict := 1
+	if op.restored {
+		verdict = 2
+	}
+	if r.verdict != 0 && r.verdict != verdict {
+		w.failf("operation %d: peer %d says %d, peer %d said %d (1 success, 2 failure)", op.seq, op.p.id, verdict, r.by, r.verdict)
+	}
+	r.verdict, r.by = verdict, op.p.id
+}
+
+func (b *book) checkSum(w *world, op *op) {
+	if !op.started {
+		w.failf("peer %d: operation with tag %d succeeded without a data phase", op.p.id, op.tag)
+		return
+	}
+	want := make([]int64, len(op.orig))
+	for _, u := range op.ring {
+		in := b.ops[op.seq].inputs[u]
+		if in == nil {
+			w.failf("operation %d succeeded at peer %d without the part of %s", op.seq, op.p.id, u.Short())
+			return
+		}
+		for i := range want {
+			want[i] += in[i]
+		}
+	}
+	if !slices.Equal(op.buf, want) {
+		w.failf("operation %d at peer %d: %v instead of %v", op.seq, op.p.id, op.buf, want)
+	}
+}
+
+// judged checks that the answer of an await fits what happened to the buffer.
+func (b *book) judged(w *world, op *op, err error) {
+	switch {
+	case !op.finished:
+		w.failf("peer %d: operation %d is answered before it is finished", op.p.id, op.id)
+	case err == nil && op.restored, err != nil && !op.restored && !op.p.over && !errors.Is(err, errs.Canceled):
+		w.failf("peer %d: operation %d: restored %v, answered %v", op.p.id, op.id, op.restored, err)
+	}
+}
+
+func (b *book) newSync() int {
+	b.syncs = append(b.syncs, &content{})
+	return len(b.syncs)
+}
+
+// synced checks that the members of a synchronisation hold the same state.
+func (b *book) synced(w *world, p *peer) {
+	c := b.syncs[p.sync-1]
+	if !c.known {
+		*c = content{true, p.revision, p.state}
+		return
+	}
+	if c.revision != p.revision || c.state != p.state {
+		w.failf("peer %d holds revision %d %v after a synchronisation to revision %d %v", p.id, p.revision, p.state, c.revision, c.state)
+	}
+}
+
+// settle checks what must hold when everybody has left.
+func (b *book) settle(w *world) {
+	for _, p := range w.peers {
+		if p.suspect || p.lostPower {
+			continue
+		}
+		for _, op := range p.ops {
+			if !op.finished && p.over {
+				w.failf("peer %d: operation %d was never finished", p.id, op.id)
+			}
+		}
+	}
+}

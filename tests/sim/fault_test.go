@@ -1,0 +1,178 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	mfsm "github.com/gopccl/gopccl/core/master/fsm"
+	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
+)
+
+// kind is what can go wrong.
+type kind int
+
+const (
+	kill       kind = iota // the process ends, the system closes its connections
+	powerLoss              // the machine is gone without a word
+	cutMaster              // the master connection breaks
+	blackHole              // the master connection swallows everything
+	cutPeers               // a P2P connection breaks
+	block                  // two peers cannot connect for a while
+	stop                   // the process stands still for a while
+	stopMaster             // the master process stands still for a while
+	join                   // a new peer comes
+	cancel                 // the caller of the pending call gives up
+	closeNow               // the trainer closes in the middle of a call
+	numKinds
+)
+
+// fault strikes when the run has handled a number of events: every step of
+// every phase is hit by some seed.
+type fault struct {
+	at   int
+	kind kind
+}
+
+// scenario is what a run begins with.
+type scenario struct {
+	groups  int
+	natives int // 0 none, 1 some, 2 all
+	loops   int
+	// optimize after every accept round, which all groups share; with one group
+	// the revision tells when.
+	optimize bool
+}
+
+func newWorld(seed uint64, bug mutation) *world {
+	w := &world{
+		seed: seed, rng: rng(seed * 0x2545f4914f6cdd1d), links: map[[2]int]*link{}, blocked: map[[2]int]bool{},
+		conns: map[mfsm.ClientID]*peer{}, collector: newBook(), bug: bug,
+	}
+	w.master = mfsm.New(mfsm.Config{
+		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
+		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
+		Solver: true,
+	})
+	w.plan = scenario{groups: 1, natives: min(w.rng.n(5), 2), loops: 2 + w.rng.n(3), optimize: w.rng.chance(2)}
+	if w.rng.chance(4) { // with PCCL ends a failed collective stops all groups
+		w.plan.groups, w.plan.natives = 2, 2
+	}
+	n := 2 + min(w.rng.n(5), w.rng.n(5))
+	for range n {
+		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)
+	}
+	for range w.rng.n(5) {
+		w.faults = append(w.faults, fault{at: 1 + w.rng.n(60*n*w.plan.loops), kind: kind(w.rng.n(int(numKinds)))})
+	}
+	slices.SortFunc(w.faults, func(a, b fault) int { return a.at - b.at })
+	return w
+}
+
+func (w *world) spawnOne() {
+	native := w.plan.natives == 2 || w.plan.natives == 1 && w.rng.chance(2)
+	w.spawn(uint32(w.rng.n(w.plan.groups)), native, w.plan.loops+w.rng.n(2))
+}
+
+// victim returns some peer that is at work, nil if there is none.
+func (w *world) victim() *peer {
+	var l []*peer
+	for _, p := range w.peers {
+		if !p.dead && !p.over && !p.stopped {
+			l = append(l, p)
+		}
+	}
+	if len(l) == 0 {
+		return nil
+	}
+	return l[w.rng.n(len(l))]
+}
+
+func (w *world) inject(f fault) {
+	switch f.kind {
+	case join:
+		w.spawnOne()
+		return
+	case stopMaster:
+		d := w.rng.between(0, 12*time.Second)
+		w.tracef("FAULT: master stands still for %v", d)
+		w.masterStops = w.now + d
+		return
+	}
+	p := w.victim()
+	if p == nil {
+		return
+	}
+	switch f.kind {
+	case kill:
+		w.tracef("FAULT: peer %d is killed", p.id)
+		p.exit()
+	case powerLoss:
+		if p.native {
+			w.tracef("FAULT: peer %d loses power", p.id)
+			p.suspect, p.lostPower, p.dead, p.hole = true, true, true, true
+			// Keepalives of the others end what is left of its connections.
+			w.after(keepalive, nil, func() {
+				for _, o := range w.peers {
+					w.breakLink(p, o)
+					w.breakLink(o, p)
+				}
+			})
+		}
+	case cutMaster:
+		w.tracef("FAULT: master connection of peer %d breaks", p.id)
+		p.toMaster(mfsm.Gone{Client: p.client, Reason: "reset"})
+		p.fromMaster(func() { p.masterGone(errors.New("connection reset")) })
+	case blackHole:
+		if p.native {
+			w.tracef("FAULT: master connection of peer %d swallows everything", p.id)
+			p.suspect, p.hole = true, true
+		}
+	case cutPeers:
+		if o := w.victim(); o != nil && o != p {
+			w.tracef("FAULT: cut between %d and %d", p.id, o.id)
+			w.breakLink(p, o)
+			if w.rng.chance(2) {
+				w.breakLink(o, p)
+			}
+		}
+	case block:
+		if o := w.victim(); o != nil && o != p {
+			w.tracef("FAULT: peers %d and %d cannot connect", p.id, o.id)
+			w.excused = true
+			a, b := [2]int{p.id, o.id}, [2]int{o.id, p.id}
+			w.blocked[a], w.blocked[b] = true, true
+			w.breakLink(p, o)
+			w.breakLink(o, p)
+			w.after(w.rng.between(0, time.Second), nil, func() { delete(w.blocked, a); delete(w.blocked, b) })
+		}
+	case stop:
+		d := w.rng.between(0, 3*time.Second)
+		if w.rng.chance(3) {
+			d = w.rng.between(0, 20*time.Second)
+		}
+		w.tracef("FAULT: peer %d stands still for %v", p.id, d)
+		p.stopped, p.suspect = true, true
+		w.after(d, nil, func() {
+			w.tracef("peer %d goes on", p.id)
+			p.stopped = false
+			for _, do := range p.backlog {
+				w.after(0, p, do)
+			}
+			p.backlog = nil
+		})
+	case cancel:
+		if _, pending := p.calls[p.current]; pending {
+			w.tracef("FAULT: the caller of %s at peer %d gives up", p.doing, p.id)
+			ev := pfsm.CallCancel{Call: p.current}
+			if p.awaiting != nil {
+				ev.Op = p.awaiting.id
+				p.awaiting.canceled = true
+			}
+			p.step(ev)
+		}
+	case closeNow:
+		w.tracef("FAULT: peer %d closes", p.id)
+		p.leave()
+	}
+}

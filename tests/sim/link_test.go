@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"errors"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
+	"github.com/gopccl/gopccl/core/plan"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// link is the send pool of one peer to another. A new generation begins when
+// a broken one is repaired.
+type link struct {
+	alive bool
+	gen   int
+	last  time.Duration // of the last delivery, frames keep their order
+}
+
+func (w *world) link(from, to *peer) *link {
+	k := [2]int{from.id, to.id}
+	l := w.links[k]
+	if l == nil {
+		l = &link{}
+		w.links[k] = l
+	}
+	return l
+}
+
+// breakLink ends the connection; both ends notice a little later. Whoever
+// lost power or was cut off silently does not close anything.
+func (w *world) breakLink(from, to *peer) {
+	l := w.link(from, to)
+	if !l.alive {
+		return
+	}
+	l.alive = false
+	gen := l.gen
+	w.tracef("link %d -> %d breaks", from.id, to.id)
+	notice := func(at, other *peer) {
+		w.after(w.rng.between(0, 5*time.Millisecond), at, func() { at.linkBroke(other, gen, at == from) })
+	}
+	notice(from, to)
+	notice(to, from)
+}
+
+// linkBroke ends the data phases that used the link.
+func (p *peer) linkBroke(other *peer, gen int, sending bool) {
+	for _, op := range p.ops {
+		if op.data == nil {
+			continue
+		}
+		if sending && op.data.next == other && op.data.nextGen <= gen || !sending && op.data.prev == other && op.data.prevGen <= gen {
+			op.end(lost(other))
+		}
+	}
+}
+
+func lost(other *peer) error {
+	return errs.New(errs.RankConnectionLost, "all-reduce", errors.New("connection reset")).With(other.uuid.String())
+}
+
+// establish opens send pools one after another, then drops what is not listed.
+func (p *peer) establish(e pfsm.Establish) {
+	w := p.w
+	var failed []wire.UUID
+	todo := e.Peers
+	began := w.now
+	var next func()
+	next = func() {
+		if p.over {
+			return
+		}
+		if len(todo) == 0 {
+			p.dropLinks(e.Peers)
+			p.step(pfsm.Established{Round: e.Round, Failed: failed})
+			return
+		}
+		target := w.byAddr(todo[0].Addr)
+		l := w.link(p, target)
+		switch {
+		case l.alive:
+		case target.dead || target.over || w.blocked[[2]int{p.id, target.id}]:
+			failed = append(failed, todo[0].UUID)
+		case target.stopped || target.lostPower:
+			if w.now < began+connectBound {
+				w.after(200*time.Millisecond, p, next)
+				return
+			}
+			// Whoever is named as unreachable may cost the other its place.
+			w.excused = true
+			failed = append(failed, todo[0].UUID)
+		default:
+			l.alive = true
+			l.gen++
+			l.last = w.now
+			w.tracef("link %d -> %d stands", p.id, target.id)
+		}
+		todo = todo[1:]
+		w.after(w.rng.between(0, 2*time.Millisecond), p, next)
+	}
+	w.after(w.rng.between(0, 2*time.Millisecond), p, next)
+}
+
+func (p *peer) dropLinks(keep []wire.PeerEndpoint) {
+	for _, o := range p.w.peers {
+		listed := o == p
+		for _, k := range keep {
+			listed = listed || k.UUID == o.uuid
+		}
+		if !listed {
+			p.w.breakLink(p, o)
+			p.w.breakLink(o, p)
+		}
+	}
+}
+
+// op is a collective of one peer, in place.
+type op struct {
+	p        *peer
+	id       pfsm.OpID
+	tag      uint64
+	orig     []int64 // what the harness remembers
+	buf      []int64 // what the engine works on
+	saved    []int64 // what the engine restores from
+	seq      uint64
+	ring     []wire.UUID
+	started  bool
+	complete bool // the data phase went through
+	canceled bool
+	refused  bool // not launched
+	finished bool
+	restored bool
+	open     bool // StartData came, DataEnded was not stepped yet
+	data     *dataPhase
+}
+
+// dataPhase is the ring all-reduce of an operation, one message per step.
+type dataPhase struct {
+	rank, n          int
+	next, prev       *peer
+	nextGen, prevGen int
+	step             int
+	running          bool // the first step was sent
+}
+
+type frame struct {
+	from, step int
+	seq        uint64
+}
+
+func (op *op) start(e pfsm.StartData) {
+	p, w := op.p, op.p.w
+	op.seq, op.started, op.open = e.Seq, true, true
+	w.collector.started(w, op, e)
+	d := &dataPhase{n: len(e.Ring), rank: -1}
+	for i, u := range e.Ring {
+		if u == e.Self {
+			d.rank = i
+		}
+	}
+	d.next = w.byUUID(e.Ring[(d.rank+1)%d.n])
+	d.prev = w.byUUID(e.Ring[(d.rank+d.n-1)%d.n])
+	out, in := w.link(p, d.next), w.link(d.prev, p)
+	d.nextGen, d.prevGen = out.gen, in.gen
+	op.data = d
+	w.after(w.rng.between(0, time.Millisecond), p, func() {
+		switch {
+		case op.data != d:
+		case !out.alive:
+			op.end(lost(d.next))
+		case !in.alive:
+			op.end(lost(d.prev))
+		default:
+			d.running = true
+			op.sendStep()
+			op.advance()
+		}
+	})
+}
+
+// sendStep sends the chunk of the current step.
+func (op *op) sendStep() {
+	p, d, w := op.p, op.data, op.p.w
+	l := w.link(p, d.next)
+	if !l.alive || l.gen != d.nextGen {
+		op.end(lost(d.next))
+		return
+	}
+	off, n := plan.Chunk(len(op.buf), d.n, plan.SendChunk(d.rank, d.n, d.step))
+	chunk := append([]int64(nil), op.buf[off:off+n]...)
+	f := frame{from: p.id, step: d.step, seq: op.seq}
+	l.last = max(l.last, w.now+w.rng.between(50*time.Microsecond, 3*time.Millisecond))
+	gen, to := l.gen, d.next
+	w.at(l.last, to, func() {
+		if l.gen == gen && l.alive {
+			to.inbox[f] = chunk
+			to.advance(f.seq)
+		}
+	})
+}
+
+// advance goes on with the operation of a sequence number, if it runs.
+func (p *peer) advance(seq uint64) {
+	for _, op := range p.ops {
+		if op.data != nil && op.seq == seq {
+			op.advance()
+		}
+	}
+}
+
+// advance takes in what has arrived.
+func (op *op) advance() {
+	p := op.p
+	for op.data != nil && op.data.running {
+		d := op.data
+		f := frame{from: d.prev.id, step: d.step, seq: op.seq}
+		chunk, ok := p.inbox[f]
+		if !ok {
+			return
+		}
+		delete(p.inbox, f)
+		off, n := plan.Chunk(len(op.buf), d.n, plan.RecvChunk(d.rank, d.n, d.step))
+		if n != len(chunk) {
+			op.end(errors.New("frame of the wrong size"))
+			return
+		}
+		for i, v := range chunk {
+			if plan.Reduces(d.n, d.step) {
+				op.buf[off+i] += v
+			} else {
+				op.buf[off+i] = v
+			}
+		}
+		d.step++
+		if d.step == plan.Steps(d.n) {
+			op.complete = true
+			op.end(nil)
+			return
+		}
+		op.sendStep()
+	}
+}
+
+// end ends the data phase, once.
+func (op *op) end(err error) {
+	if op.data == nil {
+		return
+	}
+	op.data = nil
+	op.p.w.after(op.p.w.rng.between(0, 500*time.Microsecond), op.p, func() {
+		op.open = false
+		op.p.step(pfsm.DataEnded{Op: op.id, Err: err})
+	})
+}
+
+func (op *op) finish(restore bool) {
+	w := op.p.w
+	if op.finished || op.open {
+		w.failf("peer %d: operation %d finished twice or while its data phase runs", op.p.id, op.id)
+	}
+	op.finished, op.restored = true, restore
+	if restore && w.bug != restoreSkipped {
+		copy(op.buf, op.saved)
+	}
+	w.collector.finished(w, op)
+}

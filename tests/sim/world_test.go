@@ -1,0 +1,363 @@
+// Package sim runs the real state machines of master and peers in virtual
+// time: packets travel with random delays in order, connections are cut,
+// processes killed and stopped at every step. Every run is the function of
+// its seed.
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	mfsm "github.com/gopccl/gopccl/core/master/fsm"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// rng is splitmix64: small, fast and the same everywhere.
+type rng uint64
+
+func (r *rng) next() uint64 {
+	*r += 0x9e3779b97f4a7c15
+	z := uint64(*r)
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// n returns a number in [0, k).
+func (r *rng) n(k int) int { return int(r.next() % uint64(k)) }
+
+// chance is true once in k.
+func (r *rng) chance(k int) bool { return r.n(k) == 0 }
+
+// between returns a duration in [a, b).
+func (r *rng) between(a, b time.Duration) time.Duration {
+	return a + time.Duration(r.next()%uint64(b-a))
+}
+
+// event is something that happens at a peer (p set) or in the world. Events
+// at a stopped peer wait until it goes on.
+type event struct {
+	at  time.Duration
+	seq uint64
+	p   *peer
+	do  func()
+}
+
+// queue is a binary heap by time, then by order of scheduling.
+type queue []event
+
+func (q queue) less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+}
+
+func (q *queue) push(e event) {
+	*q = append(*q, e)
+	h := *q
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !h.less(i, up) {
+			break
+		}
+		h[i], h[up] = h[up], h[i]
+		i = up
+	}
+}
+
+func (q *queue) pop() event {
+	h := *q
+	e := h[0]
+	last := len(h) - 1
+	h[0] = h[last]
+	h[last] = event{}
+	h = h[:last]
+	*q = h
+	for i := 0; ; {
+		c := 2*i + 1
+		if c >= last {
+			break
+		}
+		if c+1 < last && h.less(c+1, c) {
+			c++
+		}
+		if !h.less(c, i) {
+			break
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
+	}
+	return e
+}
+
+// Bounds of the simulated system; virtual time is free.
+const (
+	beat          = 2 * time.Second
+	silence       = 8 * time.Second
+	connectBound  = 10 * time.Second // of a P2P connect or a fetch to a stopped peer
+	roundBound    = 30 * time.Second
+	voteBound     = 60 * time.Second
+	keepalive     = 20 * time.Second
+	hangAfter     = 200 * time.Second
+	maxEvents     = 200000
+	registerBound = 10 * time.Second
+)
+
+// mutation is a bug put in on purpose.
+type mutation int
+
+const (
+	noBug          mutation = iota
+	abortForgotten          // the master does not forward an abort to one member
+	voteForgotten           // the master does not re-check votes on a disconnect
+	restoreSkipped          // a peer does not restore the buffer of a failed operation
+)
+
+// world is one run.
+type world struct {
+	seed  uint64
+	rng   rng
+	now   time.Duration
+	q     queue
+	order uint64
+	count int // events handled
+
+	master      *mfsm.Machine
+	masterTick  time.Duration
+	masterStops time.Duration // the master process stands still until then
+	conns       map[mfsm.ClientID]*peer
+	lastClient  mfsm.ClientID
+
+	peers     []*peer
+	links     map[[2]int]*link
+	blocked   map[[2]int]bool // pairs that cannot connect
+	plan      scenario
+	faults    []fault
+	bug       mutation
+	progress  time.Duration
+	excused   bool // a fault of this run may cost innocent peers their place
+	failure   string
+	tracing   bool
+	lines     []string
+	collector book
+}
+
+func (w *world) failf(format string, args ...any) {
+	if w.failure == "" {
+		w.failure = fmt.Sprintf(format, args...)
+		w.tracef("FAILURE: %s", w.failure)
+	}
+}
+
+func (w *world) tracef(format string, args ...any) {
+	if w.tracing {
+		w.lines = append(w.lines, fmt.Sprintf("%12.6f #%d ", w.now.Seconds(), w.count)+fmt.Sprintf(format, args...))
+	}
+}
+
+// at schedules do, at peer p if not nil.
+func (w *world) at(t time.Duration, p *peer, do func()) {
+	w.order++
+	w.q.push(event{at: max(t, w.now), seq: w.order, p: p, do: do})
+}
+
+func (w *world) after(d time.Duration, p *peer, do func()) { w.at(w.now+d, p, do) }
+
+// run executes the seed and returns what went wrong, "" if nothing.
+func (w *world) run() string {
+	for len(w.q) > 0 && w.failure == "" {
+		e := w.q.pop()
+		w.now = e.at
+		if p := e.p; p != nil {
+			if p.dead {
+				continue
+			}
+			if p.stopped {
+				p.backlog = append(p.backlog, e.do)
+				continue
+			}
+		}
+		w.count++
+		e.do()
+		for len(w.faults) > 0 && w.count >= w.faults[0].at && w.failure == "" {
+			f := w.faults[0]
+			w.faults = w.faults[1:]
+			w.inject(f)
+		}
+		if !w.running() {
+			break
+		}
+		if w.now > w.progress+hangAfter {
+			w.failf("nothing happened for %v: %s", hangAfter, w.waiting())
+		}
+		if w.count > maxEvents {
+			w.failf("no end after %d events: %s", maxEvents, w.waiting())
+		}
+	}
+	if w.failure == "" && w.running() {
+		w.failf("nobody will ever send anything again: %s", w.waiting())
+	}
+	if w.failure == "" {
+		w.collector.settle(w)
+	}
+	return w.failure
+}
+
+// running reports whether any peer is still at work.
+func (w *world) running() bool {
+	for _, p := range w.peers {
+		if !p.dead {
+			return true
+		}
+	}
+	return false
+}
+
+// waiting describes who waits for what.
+func (w *world) waiting() string {
+	var b strings.Builder
+	for _, p := range w.peers {
+		if !p.dead {
+			fmt.Fprintf(&b, "peer %d in %s (stopped %v, world %d); ", p.id, p.doing, p.stopped, p.m.View().LocalWorldSize)
+		}
+	}
+	for _, c := range w.master.Snapshot().Clients {
+		fmt.Fprintf(&b, "master: %s %v %v %v; ", c.UUID.Short(), c.Phase, c.State, c.Collectives)
+	}
+	return b.String()
+}
+
+func (w *world) newUUID() (u wire.UUID) {
+	a, b := w.rng.next(), w.rng.next()
+	for i := range 8 {
+		u[i], u[8+i] = byte(a>>(8*i)), byte(b>>(8*i))
+	}
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	return u
+}
+
+// toMaster lets the master process take an event.
+func (w *world) toMaster(ev mfsm.Event) {
+	if w.now < w.masterStops {
+		w.at(w.masterStops, nil, func() { w.toMaster(ev) })
+		return
+	}
+	g, gone := ev.(mfsm.Gone)
+	if gone {
+		delete(w.conns, g.Client)
+	}
+	effects := w.master.Step(w.now, ev)
+	forgot := false
+	syncDone := 0
+	for _, e := range effects {
+		switch e := e.(type) {
+		case mfsm.Send:
+			p := w.conns[e.Client]
+			if p == nil {
+				w.failf("the master sends %T to a connection it closed", e.Packet)
+				return
+			}
+			switch w.bug {
+			case abortForgotten:
+				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
+					forgot = true
+					continue
+				}
+			case voteForgotten:
+				if gone && e.Packet.ID() < 10 {
+					continue
+				}
+			}
+			w.collector.sent(w, p, e.Packet)
+			if _, ok := e.Packet.(wire.M2CSyncSharedStateComplete); ok {
+				if syncDone == 0 {
+					syncDone = w.collector.newSync()
+				}
+			}
+			w.deliver(p, e.Packet, syncDone)
+		case mfsm.Close:
+			p := w.conns[e.Client]
+			delete(w.conns, e.Client)
+			w.tracef("master closes peer %d: %s", p.id, e.Reason)
+			// PCCL's way with peers that report a failure (quirk Q5).
+			reported := !p.native && (strings.Contains(e.Reason, "PEER_REGISTERED/CONNECTING_TO_PEERS_FAILED") ||
+				strings.Contains(e.Reason, "no ring of group"))
+			if !w.excused && !p.dead && !p.over && !p.suspect && !reported {
+				w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
+			}
+			p.fromMaster(func() { p.masterGone(nil) })
+			w.after(w.rng.between(0, time.Millisecond), nil, func() { w.toMaster(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
+		case mfsm.Solve:
+			w.solve(e)
+		case mfsm.Log:
+			w.tracef("master: %s: %s", e.Fact.Kind, e.Fact.Text)
+		}
+	}
+	if at, ok := w.master.Deadline(); ok && (w.masterTick <= w.now || at < w.masterTick) {
+		due := max(at, w.now+time.Microsecond)
+		w.masterTick = due
+		w.at(due, nil, func() {
+			if w.masterTick == due {
+				w.masterTick = 0
+				w.toMaster(mfsm.Tick{})
+			}
+		})
+	}
+}
+
+// deliver puts a packet on its way to a peer.
+func (w *world) deliver(p *peer, pkt wire.Packet, sync int) {
+	if p.hole {
+		return
+	}
+	p.fromMaster(func() {
+		if p.cut {
+			return
+		}
+		if sync != 0 {
+			p.sync = sync
+		}
+		w.tracef("peer %d <- %s", p.id, show(pkt))
+		p.packet(pkt)
+	})
+}
+
+// solve answers with some ring or with none.
+func (w *world) solve(e mfsm.Solve) {
+	ev := mfsm.Solved{Job: e.Job}
+	if w.rng.chance(4) {
+		ev.Err = fmt.Errorf("no ring found")
+	} else {
+		ev.Ring = append(ev.Ring, e.Members...)
+		for i := len(ev.Ring) - 1; i > 0; i-- {
+			j := w.rng.n(i + 1)
+			ev.Ring[i], ev.Ring[j] = ev.Ring[j], ev.Ring[i]
+		}
+	}
+	w.after(w.rng.between(time.Millisecond, 50*time.Millisecond), nil, func() { w.toMaster(ev) })
+}
+
+func show(p wire.Packet) string {
+	return strings.TrimPrefix(fmt.Sprintf("%T%+v", p, p), "wire.")
+}
+
+func ip(id int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(id >> 8), byte(id)}) }
+
+// byAddr finds the peer that listens at a.
+func (w *world) byAddr(a netip.AddrPort) *peer {
+	for _, p := range w.peers {
+		if p.ip == a.Addr() {
+			return p
+		}
+	}
+	return nil
+}
+
+func (w *world) byUUID(u wire.UUID) *peer {
+	for _, p := range w.peers {
+		if p.uuid == u {
+			return p
+		}
+	}
+	return nil
+}
