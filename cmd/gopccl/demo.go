@@ -42,7 +42,7 @@ needs no network). Fails if peers ever disagree or the loss does not fall.`,
 			cfg.Peers, cfg.Joiners = 4, 2
 			cfg.Out, cfg.Terminal = cmd.OutOrStdout(), terminal(cmd.OutOrStdout())
 			if c.Log.Level == "debug" {
-				cfg.Logger = newLogger(c, cmd.ErrOrStderr())
+				cfg.Logger = newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
 			}
 			cfg.Command = func(master string) *exec.Cmd { return exec.Command(self, demoPeer, master) }
 			rec, err := demo.Run(cmd.Context(), cfg)

@@ -11,8 +11,9 @@ import (
 	"github.com/gopccl/gopccl/conf"
 )
 
-// newLogger returns a logger to w in the configured format and level.
-func newLogger(c *conf.Config, w io.Writer) *slog.Logger {
+// newLogger returns a logger to w in the configured format and level; coloured
+// says whether format auto has colours.
+func newLogger(c *conf.Config, w io.Writer, coloured bool) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.Log.Level)); err != nil { // conf has checked it
 		panic(err)
@@ -21,7 +22,7 @@ func newLogger(c *conf.Config, w io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 	}
 	return slog.New(tint.NewHandler(w, &tint.Options{
-		Level: level, TimeFormat: time.TimeOnly, NoColor: c.Log.Format == "text" || !terminal(w),
+		Level: level, TimeFormat: time.TimeOnly, NoColor: c.Log.Format == "text" || !coloured,
 	}))
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,9 @@ peers can reach it.`,
 			if err != nil {
 				return err
 			}
-			log := newLogger(c, cmd.OutOrStdout())
+			lines := newLineWriter(cmd.OutOrStdout(), 4096)
+			defer lines.Close(time.Second)
+			log := newLogger(c, lines, terminal(cmd.OutOrStdout()))
 			m, err := core.NewMaster(c.MasterOptions(log))
 			if errors.Is(err, errs.InvalidUsage) {
 				return err

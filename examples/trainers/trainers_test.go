@@ -40,6 +40,7 @@ func small(addr string) Options {
 	o := DefaultOptions()
 	o.Master, o.Steps, o.Inner, o.Batch = addr, 8, 3, 4
 	o.Shape = charlm.Shape{Context: 16, Embed: 3, Hidden: 8}
+	o.LossEvery = 1000
 	o.Tune = func(c *core.Options) { c.PortBase, c.ListenHost = -1, "127.0.0.1" }
 	return o
 }
@@ -167,7 +168,7 @@ func TestDiLoCoWithOneStepIsDataParallel(t *testing.T) {
 func TestAsyncSchedule(t *testing.T) {
 	addr, _ := master(t)
 	o := small(addr)
-	o.Steps = 3
+	o.Steps, o.LossEvery = 3, 1
 	a, b := start(t, AsyncDiLoCo, o, nil), start(t, AsyncDiLoCo, o, nil)
 	a.wait(t)
 	b.wait(t)
