@@ -14,6 +14,17 @@ type book struct {
 	ops   map[uint64]*record // by sequence number of the commence
 	votes map[voteKey]int    // last collective packet of an operation at a client
 	syncs []*content
+	won   map[task]bool // what a peer has reduced
+
+	// What the run has seen.
+	successes, failures, fetches int
+}
+
+// task is one vector that a trainer has to reduce.
+type task struct {
+	peer     int
+	revision uint64
+	tag      uint64
 }
 
 type voteKey struct {
@@ -35,7 +46,9 @@ type content struct {
 	state    [2]uint64
 }
 
-func newBook() book { return book{ops: map[uint64]*record{}, votes: map[voteKey]int{}} }
+func newBook() book {
+	return book{ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}}
+}
 
 // sent checks that every member gets one M2C 9, one M2C 11 and one M2C 10 per
 // operation, in this order (control spec, section 11).
@@ -75,11 +88,19 @@ func (b *book) started(w *world, op *op, e pfsm.StartData) {
 // the ring if it succeeded; and that all members see the same verdict.
 func (b *book) finished(w *world, op *op) {
 	if op.restored {
+		b.failures++
 		if !slices.Equal(op.buf, op.orig) {
 			w.failf("peer %d: buffer of failed operation %d (tag %d) is %v, was %v", op.p.id, op.seq, op.tag, op.buf, op.orig)
 		}
 	} else {
+		b.successes++
 		b.checkSum(w, op)
+		// Retries repeat what failed and nothing else.
+		k := task{op.p.id, op.p.revision, op.tag}
+		if b.won[k] {
+			w.failf("peer %d reduces tag %d of revision %d twice", k.peer, k.tag, k.revision)
+		}
+		b.won[k] = true
 	}
 	if !op.started || op.canceled || !op.p.m.View().Connected {
 		return
@@ -140,6 +161,15 @@ func (b *book) synced(w *world, p *peer) {
 	}
 	if c.revision != p.revision || c.state != p.state {
 		w.failf("peer %d holds revision %d %v after a synchronisation to revision %d %v", p.id, p.revision, p.state, c.revision, c.state)
+	}
+}
+
+// reduced checks that a trainer that goes on has reduced everything.
+func (b *book) reduced(w *world, p *peer, tags int) {
+	for tag := range uint64(tags) {
+		if !b.won[task{p.id, p.revision, tag}] {
+			w.failf("peer %d goes on without tag %d of revision %d", p.id, tag, p.revision)
+		}
 	}
 }
 

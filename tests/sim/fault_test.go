@@ -44,7 +44,8 @@ type scenario struct {
 	optimize bool
 }
 
-func newWorld(seed uint64, bug mutation) *world {
+// emptyWorld has a master and nobody else.
+func emptyWorld(seed uint64, bug mutation) *world {
 	w := &world{
 		seed: seed, rng: rng(seed * 0x2545f4914f6cdd1d), links: map[[2]int]*link{}, blocked: map[[2]int]bool{},
 		conns: map[mfsm.ClientID]*peer{}, collector: newBook(), bug: bug,
@@ -54,6 +55,12 @@ func newWorld(seed uint64, bug mutation) *world {
 		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
 		Solver: true,
 	})
+	return w
+}
+
+// newWorld draws the scenario of a seed.
+func newWorld(seed uint64, bug mutation) *world {
+	w := emptyWorld(seed, bug)
 	w.plan = scenario{groups: 1, natives: min(w.rng.n(5), 2), loops: 2 + w.rng.n(3), optimize: w.rng.chance(2)}
 	if w.rng.chance(4) { // with PCCL ends a failed collective stops all groups
 		w.plan.groups, w.plan.natives = 2, 2
@@ -89,6 +96,7 @@ func (w *world) victim() *peer {
 }
 
 func (w *world) inject(f fault) {
+	w.struck |= 1 << f.kind
 	switch f.kind {
 	case join:
 		w.spawnOne()

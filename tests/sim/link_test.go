@@ -227,7 +227,7 @@ func (op *op) advance() {
 			return
 		}
 		for i, v := range chunk {
-			if plan.Reduces(d.n, d.step) {
+			if plan.Reduces(d.n, d.step) && p.w.bug != chunkLost {
 				op.buf[off+i] += v
 			} else {
 				op.buf[off+i] = v

@@ -51,6 +51,7 @@ type peer struct {
 	awaiting *op         // ... if it is an await
 	loops    int
 	revision uint64 // of the next synchronisation
+	mute     bool   // connects and never votes
 	state    [2]uint64
 	serving  bool
 	sync     int // the synchronisation that completed last
@@ -122,7 +123,9 @@ func (p *peer) step(ev pfsm.Event) {
 	for _, e := range p.m.Step(w.now, ev) {
 		switch e := e.(type) {
 		case pfsm.Send:
-			w.tracef("peer %d -> %s", p.id, show(e.Packet))
+			if w.tracing {
+				w.tracef("peer %d -> %s", p.id, show(e.Packet))
+			}
 			p.toMaster(mfsm.PacketIn{Client: p.client, Packet: p.dialect(e.Packet)})
 		case pfsm.Establish:
 			p.establish(e)
@@ -194,6 +197,9 @@ func (p *peer) disconnect(reason string) {
 	}
 	p.over, p.cut = true, true
 	p.closeAll()
+	if p.mute { // no call of it is pending that would tell its trainer
+		w.after(0, p, p.exit)
+	}
 }
 
 // closeAll closes what the operating system closes when a process ends.
@@ -248,7 +254,10 @@ func (p *peer) fetch(e pfsm.Fetch) {
 				ok = ok && got[at] == e.Hashes[i]
 			}
 			if ok {
-				p.state = got
+				if w.bug != fetchSkipped {
+					p.state = got
+				}
+				w.collector.fetches++
 				w.tracef("peer %d fetched from %d", p.id, from.id)
 				p.fetchEnded(pfsm.Fetched{Call: e.Call, Revision: from.revision})
 				return
@@ -325,7 +334,7 @@ func (p *peer) ended(err error) bool {
 
 func (p *peer) connect() {
 	p.call("connect", func(c pfsm.CallID) pfsm.Event { return pfsm.CallConnect{Call: c} }, func(d pfsm.Done) {
-		if !p.ended(d.Err) {
+		if !p.ended(d.Err) && !p.mute {
 			p.accepted()
 		}
 	})
@@ -439,6 +448,7 @@ func (p *peer) awaitNext(order, batch []*op, vectors map[uint64][]int64, failed 
 // reduced folds the results into the state: equal results, equal state.
 func (p *peer) reduced(vectors map[uint64][]int64) {
 	if p.m.View().LocalWorldSize > 1 {
+		p.w.collector.reduced(p.w, p, len(vectors))
 		for tag := range uint64(len(vectors)) {
 			for _, v := range vectors[tag] {
 				h := rng(p.state[tag%2] ^ uint64(v))

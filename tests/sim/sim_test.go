@@ -2,6 +2,7 @@ package sim
 
 import (
 	"flag"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,9 @@ var (
 	trace   = flag.Bool("sim.trace", false, "print the trace of -sim.seed")
 )
 
-// TestSimulation runs many seeds.
+// TestSimulation runs many seeds. A failing one is replayed with
+// -sim.seed=N -sim.trace.
+// S1-36, S2-12, S2-14, S2-21: see book for what must agree after every event.
 func TestSimulation(t *testing.T) {
 	if *oneSeed != 0 {
 		w := newWorld(*oneSeed, noBug)
@@ -25,9 +28,18 @@ func TestSimulation(t *testing.T) {
 		require.Empty(t, failure)
 		return
 	}
+	n := *seeds
+	if raceEnabled {
+		n = min(n, 1000)
+	}
 	began := time.Now()
-	failed, events := 0, 0
-	for seed := uint64(1); seed <= uint64(*seeds); seed++ {
+	failed := 0
+	var seen struct {
+		struck                       uint
+		events                       int
+		successes, failures, fetches int
+	}
+	for seed := uint64(1); seed <= uint64(n); seed++ {
 		w := newWorld(seed, noBug)
 		if failure := w.run(); failure != "" {
 			t.Errorf("seed %d: %s", seed, failure)
@@ -35,7 +47,153 @@ func TestSimulation(t *testing.T) {
 				t.FailNow()
 			}
 		}
-		events += w.count
+		seen.events += w.count
+		seen.struck |= w.struck
+		seen.successes += w.collector.successes
+		seen.failures += w.collector.failures
+		seen.fetches += w.collector.fetches
 	}
-	t.Logf("%d seeds, %d events, %v", *seeds, events, time.Since(began))
+	t.Logf("%d seeds in %v: %+v", n, time.Since(began), seen)
+	if n >= 1000 { // the seeds reach what they are for
+		require.Equal(t, uint(1)<<numKinds-1, seen.struck, "some kind of fault was never injected")
+		require.Greater(t, seen.successes, n)
+		require.Greater(t, seen.failures, n/10)
+		require.Greater(t, seen.fetches, n/10)
+	}
+}
+
+// TestSameSeedSameRun: a run is the function of its seed (S1-09).
+func TestSameSeedSameRun(t *testing.T) {
+	for seed := uint64(1); seed <= 50; seed++ {
+		var lines [2][]string
+		for i := range lines {
+			w := newWorld(seed, noBug)
+			w.tracing = true
+			require.Empty(t, w.run())
+			lines[i] = w.lines
+		}
+		require.Equal(t, lines[0], lines[1])
+	}
+}
+
+// TestBugsAreFound puts bugs in on purpose: the simulation must find them soon.
+func TestBugsAreFound(t *testing.T) {
+	const within = 400
+	for name, bug := range map[string]mutation{
+		"abort not forwarded":               abortForgotten,
+		"votes not re-checked on a leave":   voteForgotten,
+		"buffer not restored":               restoreSkipped,
+		"verdict differs at one member":     verdictFlipped,
+		"a sum that misses one part":        chunkLost,
+		"fetched state without its content": fetchSkipped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := uint64(1); seed <= within; seed++ {
+				if failure := newWorld(seed, bug).run(); failure != "" {
+					t.Logf("seed %d: %s", seed, failure)
+					return
+				}
+			}
+			t.Fatalf("not found within %d seeds", within)
+		})
+	}
+}
+
+// quiet is a world of n peers in one group that start together, without faults.
+func quiet(seed uint64, n int, native bool, loops int) *world {
+	w := emptyWorld(seed, noBug)
+	w.plan = scenario{groups: 1, loops: loops}
+	for range n {
+		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, native, loops) })
+	}
+	return w
+}
+
+// TestKillAtEveryStep kills a peer after every single event of a run, in every
+// phase of every call, by each way to go.
+// S2-14: all survivors get the same verdict, the application retries.
+func TestKillAtEveryStep(t *testing.T) {
+	for _, native := range []bool{true, false} {
+		for _, n := range []int{2, 3, 4} {
+			for _, k := range []kind{kill, powerLoss, cutMaster, closeNow} {
+				if k == powerLoss && !native {
+					continue
+				}
+				t.Run(fmt.Sprintf("native %v/%d peers/kind %d", native, n, k), func(t *testing.T) {
+					whole := quiet(7, n, native, 3)
+					require.Empty(t, whole.run())
+					failures := 0
+					for at := 1; at < whole.count; at++ {
+						w := quiet(7, n, native, 3)
+						w.faults = []fault{{at: at, kind: k}}
+						require.Empty(t, w.run(), "at event %d", at)
+						failures += w.collector.failures
+					}
+					require.Positive(t, failures)
+				})
+			}
+		}
+	}
+}
+
+// TestTwoFaults strikes twice, the second time while the first is dealt with.
+func TestTwoFaults(t *testing.T) {
+	for seed := uint64(1); seed <= 3; seed++ {
+		whole := quiet(seed, 4, true, 3)
+		require.Empty(t, whole.run())
+		require.Greater(t, whole.count, 200)
+		for at := 5; at < whole.count; at += 3 {
+			for i, gap := range []int{1, 7, 20} {
+				w := quiet(seed, 4, true, 3)
+				w.faults = []fault{{at: at, kind: kill}, {at: at + gap, kind: []kind{kill, cutPeers, join}[(at+i)%3]}}
+				require.Empty(t, w.run(), "seed %d, at event %d and %d", seed, at, at+gap)
+			}
+		}
+	}
+}
+
+// S1-37: a silent voter delays all, is named, and is dropped at the deadline.
+func TestSilentVoterIsNamedAndDropped(t *testing.T) {
+	w := emptyWorld(11, noBug)
+	w.plan = scenario{groups: 1, loops: 3}
+	w.keepFacts, w.excused = true, true
+	for i := range 3 {
+		w.after(time.Duration(i)*time.Millisecond, nil, func() {
+			w.spawn(0, true, 3)
+			w.peers[i].mute = i == 2
+		})
+	}
+	require.Empty(t, w.run())
+	mute := w.peers[2]
+	named, dropped := "", ""
+	for _, f := range w.facts {
+		if strings.HasPrefix(f, "waiting-for: ") {
+			named = f
+		}
+		if strings.HasPrefix(f, "dropped: ") {
+			dropped = f
+		}
+	}
+	require.Contains(t, named, mute.uuid.Short())
+	require.Contains(t, dropped, mute.uuid.Short())
+	require.True(t, mute.over)
+	for _, p := range w.peers[:2] {
+		require.Zero(t, p.loops, "peer %d did its work", p.id)
+	}
+	require.Greater(t, w.now, voteBound)
+	require.Positive(t, w.collector.successes)
+}
+
+// A failed collective of one group does not stop the other one.
+func TestGroupsRepairByThemselves(t *testing.T) {
+	for seed := uint64(1); seed <= 100; seed++ {
+		w := emptyWorld(seed, noBug)
+		w.plan = scenario{groups: 2, loops: 3, natives: 2}
+		for i := range 6 {
+			w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(uint32(i%2), true, 3) })
+		}
+		w.faults = []fault{{at: 150 + int(seed)*5, kind: kill}}
+		require.Empty(t, w.run(), "seed %d", seed)
+		require.Less(t, w.now, silence, "seed %d: somebody was waited for", seed)
+	}
 }

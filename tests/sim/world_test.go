@@ -111,6 +111,9 @@ const (
 	abortForgotten          // the master does not forward an abort to one member
 	voteForgotten           // the master does not re-check votes on a disconnect
 	restoreSkipped          // a peer does not restore the buffer of a failed operation
+	verdictFlipped          // one member is told that an aborted operation succeeded
+	chunkLost               // a chunk is copied where it should be added
+	fetchSkipped            // a fetch reports success without the content
 )
 
 // world is one run.
@@ -137,6 +140,9 @@ type world struct {
 	progress  time.Duration
 	excused   bool // a fault of this run may cost innocent peers their place
 	failure   string
+	struck    uint     // the kinds of faults that were injected, one bit each
+	facts     []string // of the master, if kept
+	keepFacts bool
 	tracing   bool
 	lines     []string
 	collector book
@@ -263,6 +269,12 @@ func (w *world) toMaster(ev mfsm.Event) {
 					forgot = true
 					continue
 				}
+			case verdictFlipped:
+				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
+					forgot = true
+					a.Aborted = false
+					e.Packet = a
+				}
 			case voteForgotten:
 				if gone && e.Packet.ID() < 10 {
 					continue
@@ -290,7 +302,12 @@ func (w *world) toMaster(ev mfsm.Event) {
 		case mfsm.Solve:
 			w.solve(e)
 		case mfsm.Log:
-			w.tracef("master: %s: %s", e.Fact.Kind, e.Fact.Text)
+			if w.keepFacts {
+				w.facts = append(w.facts, e.Fact.Kind+": "+e.Fact.Text)
+			}
+			if w.tracing {
+				w.tracef("master: %s: %s", e.Fact.Kind, e.Fact.Text)
+			}
 		}
 	}
 	if at, ok := w.master.Deadline(); ok && (w.masterTick <= w.now || at < w.masterTick) {
@@ -317,7 +334,9 @@ func (w *world) deliver(p *peer, pkt wire.Packet, sync int) {
 		if sync != 0 {
 			p.sync = sync
 		}
-		w.tracef("peer %d <- %s", p.id, show(pkt))
+		if w.tracing {
+			w.tracef("peer %d <- %s", p.id, show(pkt))
+		}
 		p.packet(pkt)
 	})
 }
