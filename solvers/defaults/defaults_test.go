@@ -14,5 +14,5 @@ func TestAuto(t *testing.T) {
 	require.Equal(t, []string{"auto", "exact", "heuristic"}, topo.Names())
 	s, err := topo.Lookup("auto")
 	require.NoError(t, err)
-	solvertest.Run(t, s, solvertest.Want{MaxPeers: 64, Ratio: 0.85, Budget: time.Second})
+	solvertest.Run(t, s, solvertest.Want{MaxPeers: 18, Ratio: 0.9, Budget: time.Second})
 }

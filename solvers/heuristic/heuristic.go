@@ -54,7 +54,7 @@ func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Soluti
 		return r.result()
 	}
 	if p.Objective == topo.Sum {
-		r.search(0, false)
+		r.search(0)
 		return r.result()
 	}
 	r.byBottleneck()
@@ -94,23 +94,33 @@ func (r *run) byBottleneck() {
 	if hi == 0 {
 		return
 	}
-	lo := -1 // index of the best bottleneck found
-	for next := hi - 1; lo < hi-1 && r.ctx.Err() == nil; next = (lo + hi) / 2 {
-		if next <= lo {
-			next = lo + 1
-		}
-		if r.search(rates[next], true); len(r.best.Ring) > 0 && r.best.Bottleneck >= rates[next] {
-			lo = sort.SearchFloat64s(rates, r.best.Bottleneck)
-		} else {
-			hi = next
-			if len(r.best.Ring) > 0 {
-				lo = max(lo, sort.SearchFloat64s(rates, r.best.Bottleneck))
-			}
-		}
+	// A quick pass brackets the bottleneck, a thorough one tries the rest.
+	for _, restarts := range [...]int{1, 1 + 512/r.p.Matrix.N} {
+		r.bisect(rates, hi, restarts)
 	}
 	if len(r.best.Ring) > 0 {
-		r.search(r.best.Bottleneck, false)
+		r.search(r.best.Bottleneck)
 	}
+}
+
+// bisect looks for rings of a bottleneck better than the best found and below
+// rates[hi], from the top.
+func (r *run) bisect(rates []float64, hi, restarts int) {
+	lo := r.rank(rates)
+	for next := hi - 1; lo < hi-1 && r.ctx.Err() == nil; next = max(lo+1, (lo+hi)/2) {
+		r.find(rates[next], restarts)
+		if lo = r.rank(rates); lo < next {
+			hi = next
+		}
+	}
+}
+
+// rank is the index of the best bottleneck found, -1 without a ring.
+func (r *run) rank(rates []float64) int {
+	if len(r.best.Ring) == 0 {
+		return -1
+	}
+	return sort.SearchFloat64s(rates, r.best.Bottleneck)
 }
 
 // rates returns the distinct rates of the matrix, ascending.
@@ -128,22 +138,36 @@ func (r *run) rates() []float64 {
 	return slices.Compact(rates)
 }
 
-// search runs the iterated local search on the arcs of at least floor. With
-// first it stops at the first ring without a slower arc.
-func (r *run) search(floor float64, first bool) {
+// search minimises the sum of a ring over arcs of at least floor.
+func (r *run) search(floor float64) {
 	t := newTour(r.p.Matrix, floor, r.best.Ring)
+	r.iterate(t, 100*t.n+2000, math.Inf(-1))
+}
+
+// find looks for any ring over arcs of at least floor, from the best ring and
+// then from random ones.
+func (r *run) find(floor float64, restarts int) {
+	t := newTour(r.p.Matrix, floor, r.best.Ring)
+	for range restarts {
+		if r.iterate(t, 20*t.n+100, slow) < slow || r.ctx.Err() != nil {
+			return
+		}
+		for i := t.n - 1; i > 0; i-- {
+			j := r.random(i + 1)
+			t.ring[i], t.ring[j] = t.ring[j], t.ring[i]
+		}
+		t.index()
+	}
+}
+
+// iterate kicks and repairs t until patience kicks in a row brought nothing or
+// its cost is below enough. It returns the cost reached.
+func (r *run) iterate(t *tour, patience int, enough float64) float64 {
 	r.descend(t)
 	r.take(t)
 	current := t.cost()
 	saved := slices.Clone(t.ring)
-	patience := 100*t.n + 2000
-	if first {
-		patience = 20*t.n + 500
-	}
-	for idle := 0; idle < patience && r.ctx.Err() == nil; idle++ {
-		if first && current < slow {
-			return
-		}
+	for idle := 0; idle < patience && current >= enough && r.ctx.Err() == nil; idle++ {
 		r.kick(t)
 		r.descend(t)
 		switch cost := t.cost(); {
@@ -157,6 +181,7 @@ func (r *run) search(floor float64, first bool) {
 			t.restore(saved)
 		}
 	}
+	return current
 }
 
 func (r *run) take(t *tour) {

@@ -115,6 +115,7 @@ func Run(t *testing.T, s topo.Solver, w Want) {
 	t.Run("degenerate", func(t *testing.T) { degenerate(t, s) })
 	t.Run("two sites", func(t *testing.T) { twoSites(t, s) })
 	t.Run("canceled", func(t *testing.T) { canceled(t, s) })
+	t.Run("budget", func(t *testing.T) { budget(t, s, w) })
 	t.Run("shared", func(t *testing.T) { shared(t, s) })
 	if w.Ratio > 0 {
 		t.Run("wide area", func(t *testing.T) { wideArea(t, s, w) })
@@ -278,6 +279,24 @@ func canceled(t *testing.T, s topo.Solver) { // S1-18
 	if _, err = solve(t, ctx, s, p); err != nil {
 		require.True(t, errors.Is(err, context.Canceled) || errors.Is(err, topo.ErrNoRing), "%v", err)
 	}
+}
+
+// budget: of a large group there is a ring when the time is over, however
+// short the time (a solver that ignores its context fails by the test's own
+// time limit).
+func budget(t *testing.T, s topo.Solver, w Want) { // S1-18
+	n := 200
+	if w.MaxPeers > 0 {
+		n = min(n, w.MaxPeers)
+	}
+	p := topo.Problem{Matrix: topo.NewMatrix(n), Start: seq(n)}
+	for i := range p.Matrix.Mbps {
+		p.Matrix.Mbps[i] = float64(1 + i*7919%10007)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	_, err := solve(t, ctx, s, p)
+	require.NoError(t, err)
 }
 
 // shared: one solver serves many problems at once.
