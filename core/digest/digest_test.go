@@ -49,11 +49,14 @@ func TestGoldenHashes(t *testing.T) {
 		require.NoError(t, err)
 		crc, err := strconv.ParseUint(v.CRC32, 16, 32)
 		require.NoError(t, err)
-		data := generate(v.Gen, v.Len)
 		shifts := 16
 		if v.Len > 1<<16 {
 			shifts = 2
 		}
+		if v.Len > 1<<22 && (slow || testing.Short()) {
+			continue // 52 of 205; what they add is the longer blocks, which TestSimpleHashEqualsText has, too
+		}
+		data := generate(v.Gen, v.Len)
 		room := make([]byte, v.Len+shifts)
 		for shift := range shifts {
 			b := room[shift : shift+v.Len]
@@ -62,9 +65,7 @@ func TestGoldenHashes(t *testing.T) {
 		}
 		require.Equal(t, uint32(simple), SimpleHashParallel(data, 3), "%s %d", v.Gen, v.Len)
 		require.Equal(t, uint32(crc), CRC32C(data), "%s %d", v.Gen, v.Len)
-		for _, h := range []Hasher{simpleHasher{}, crcHasher{}} {
-			require.Equal(t, h.Sum64(data), HashAll([][]byte{data}, h, 4)[0], "%s of %s %d", h.Name(), v.Gen, v.Len)
-		}
+		require.Equal(t, []uint64{crc}, HashAll([][]byte{data}, crcHasher{}, 4), "%s %d", v.Gen, v.Len)
 	}
 }
 

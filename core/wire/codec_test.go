@@ -141,6 +141,33 @@ func TestHostileCounts(t *testing.T) {
 	}
 }
 
+// A count that fits the bytes by number but not by size of the elements.
+func TestModestLyingCounts(t *testing.T) {
+	const n = 1 << 20
+	for name, elem := range map[string]int{"C2M 3": minUUID, "C2M 8": minStateEntry, "M2C 5": minBandwidth, "C2S 1": minString} {
+		for _, count := range []int{n, n/elem + 1} {
+			proto, id := C2M, ID(name[4]-'0')
+			var head []byte
+			switch name {
+			case "C2M 3":
+				head = []byte{1}
+			case "C2M 8":
+				head = make([]byte, 9)
+			case "M2C 5":
+				proto = M2C
+			case "C2S 1":
+				proto = C2S
+			}
+			body := append(binary.BigEndian.AppendUint64(head, uint64(count)), make([]byte, n)...)
+			got := allocated(func() {
+				_, err := Decode(proto, id, body)
+				requireProtocol(t, err)
+			})
+			require.Less(t, got, uint64(64<<10), "%s with count %d", name, count)
+		}
+	}
+}
+
 // Control spec, section 2, length limits on the receiving side.
 func TestReadLengthLimits(t *testing.T) {
 	for _, n := range []uint64{0, 1, 1001, MaxPacket, 1 << 40, math.MaxUint64} {

@@ -57,15 +57,17 @@ func TestExtDamaged(t *testing.T) {
 		require.Equal(t, Ext{}, (&reader{b: good[:n]}).ext(), "cut after %d bytes", n)
 	}
 	for name, b := range map[string]string{
-		"entry longer than block": "00000004" + "00010001",
-		"entry header cut":        "00000003" + "000100",
-		"short interval":          "00000006" + "000200020001",
-		"short address":           "00000007" + "00050003" + "010203",
-		"short code":              "00000005" + "0008000101",
-		"size above limit":        "00010001" + strings.Repeat("00090000", 16385),
+		"entry longer than block": "00000008" + "00010000" + "00010001",
+		"entry header cut":        "00000007" + "00010000" + "000100",
+		"short interval":          "0000000a" + "00010000" + "000200020001",
+		"short address":           "0000000b" + "00010000" + "00050003" + "010203",
+		"short code":              "00000009" + "00010000" + "0008000101",
+		"size above limit":        "00010004" + "00010000" + strings.Repeat("00090000", 16384),
 	} {
 		require.Equal(t, Ext{}, (&reader{b: append([]byte(extMagic), unhex(t, b)...)}).ext(), name)
 	}
+	atLimit := "00010000" + "00010000" + strings.Repeat("00090000", 16383)
+	require.Equal(t, Ext{Native: true}, (&reader{b: append([]byte(extMagic), unhex(t, atLimit)...)}).ext())
 	other := append([]byte("gopcclX2"), good[8:]...)
 	require.Equal(t, Ext{}, (&reader{b: other}).ext(), "another magic")
 }
