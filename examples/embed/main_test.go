@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "-master" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// The program in the README is this one, and it is complete.
+func TestREADMEShowsThisProgram(t *testing.T) {
+	program, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	crlf := strings.NewReplacer("\r\n", "\n")
+	require.Contains(t, crlf.Replace(string(readme)), "```go\n"+crlf.Replace(string(program))+"```\n")
+}
+
+// Three processes of it end with the same bits.
+func TestProcessesAgree(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	mctx, stop := context.WithCancel(ctx)
+	go func() { served <- m.Run(mctx) }()
+	defer func() { stop(); <-served }()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	type result struct {
+		out []byte
+		err error
+	}
+	results := make(chan result, 3)
+	for range 3 {
+		go func() {
+			out, err := exec.CommandContext(ctx, self, "-master", m.Addr().String()).Output()
+			results <- result{out, err}
+		}()
+	}
+	seen := map[string]int{}
+	for range 3 {
+		r := <-results
+		require.NoError(t, r.err)
+		require.Contains(t, string(r.out), "revision 100, state ")
+		seen[string(r.out)]++
+	}
+	require.Len(t, seen, 1)
+}
