@@ -44,6 +44,7 @@ type world struct {
 	rng        *rand.Rand
 	revision   map[uint32]uint64 // the revision that the next sync of a group expects
 	tag        uint64
+	began      time.Time // of the part of the script that runs
 }
 
 type peer struct {
@@ -57,10 +58,12 @@ type ring []*peer
 
 func newWorld(t *testing.T, master kind) *world {
 	t.Helper()
+	turns.compute()
+	t.Cleanup(turns.done)
 	w := &world{
 		t: t, original: pccl.Require(t), masterKind: master,
 		rings: map[uint32][]ring{}, revision: map[uint32]uint64{},
-		rng: rand.New(rand.NewPCG(1, uint64(len(t.Name())))),
+		rng: rand.New(rand.NewPCG(1, uint64(len(t.Name())))), began: time.Now(),
 	}
 	// The port is free when it is chosen; where another process takes it first, the master says so.
 	for range 10 {
@@ -74,6 +77,12 @@ func newWorld(t *testing.T, master kind) *world {
 	}
 	t.Fatal("no port for the master")
 	return nil
+}
+
+// lap logs how long a part of the script took.
+func (w *world) lap(part string) {
+	w.t.Logf("%s: %v", part, time.Since(w.began).Round(time.Millisecond))
+	w.began = time.Now()
 }
 
 // freePort returns a port below the ephemeral range, where no outgoing connection can take it.

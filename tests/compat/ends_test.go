@@ -1,0 +1,112 @@
+package compat
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/tests/compat/pccl"
+)
+
+// S1-11: the master dies in the middle of an all-reduce. Every call on every
+// peer ends with an error, and our peers have their in-place input back
+// (control spec, section 13.5; quirk Q37).
+func TestMasterDies(t *testing.T) {
+	t.Parallel()
+	for _, k := range []kind{original, ours} {
+		t.Run(string(k)+" master", func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, k)
+			for _, k := range []kind{original, ours, ours} {
+				w.join(w.newPeer(k, 0, 1))
+			}
+			o := w.newOperation(0, pccl.Reduce{Op: sum, DType: f32, InPlace: true}, 8<<20)
+			require.NoError(t, all(w.peers, func(_ int, p *peer) error { return p.Launch(o.of(p)) }))
+			w.master.Kill()
+
+			results := make([]pccl.Reduced, len(w.peers))
+			require.NoError(t, all(w.peers, func(i int, p *peer) (err error) {
+				results[i], err = p.Await(o.Tag)
+				return ended(p, err, errs.RankConnectionLost)
+			}))
+			for i, p := range w.peers {
+				if p.kind == ours {
+					require.True(t, bytes.Equal(o.inputs[p], results[i].Data), difference(o.inputs[p], results[i].Data))
+				}
+			}
+			tensor := []pccl.Tensor{{Key: "k", DType: f32, Data: make([]byte, 16)}}
+			for name, call := range map[string]func(p *peer) error{
+				"update":   func(p *peer) error { return ended(p, p.Update(), errs.UpdateTopologyFailed) },
+				"pending":  func(p *peer) error { _, err := p.Pending(); return ended(p, err, errs.InvalidUsage) },
+				"optimize": func(p *peer) error { return ended(p, p.Optimize(), errs.TopologyOptimizationFailed) },
+				"sync": func(p *peer) error {
+					_, err := p.Sync(0, wire.EnforcePopular, tensor)
+					return ended(p, err, errs.InvalidUsage)
+				},
+				"reduce": func(p *peer) error { _, err := p.Reduce(o.of(p)); return ended(p, err, errs.RankConnectionLost) },
+			} {
+				require.NoError(t, all(w.peers, func(_ int, p *peer) error { return call(p) }), name)
+			}
+			require.NoError(t, all(w.peers, func(_ int, p *peer) error {
+				if err := p.Destroy(); err != nil {
+					return err
+				}
+				return p.Quit()
+			}))
+		})
+	}
+}
+
+// ended checks that a call failed: the original with the given result, ours
+// with the same or with a code that says that the session is over.
+func ended(p *peer, err error, want errs.Code) error {
+	over := []errs.Code{errs.MasterLost, errs.Kicked, errs.Closed}
+	switch code := errs.CodeOf(err); {
+	case code == want:
+	case p.kind == ours && slices.Contains(over, code):
+	default:
+		return fmt.Errorf("code %v, error %w", code, err)
+	}
+	return nil
+}
+
+// S1-05: without a word about ports, both sides meet on 48148.
+func TestDefaultPort(t *testing.T) {
+	w := &world{t: t, original: pccl.Require(t), port: 48148}
+	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+	defer cancel()
+
+	// The port may be the local end of somebody's connection for a moment.
+	var m *core.Master
+	require.Eventually(t, func() bool {
+		var err error
+		m, err = core.NewMaster(core.MasterOptions{})
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	defer m.Close()
+	require.EqualValues(t, 48148, m.Addr().Port())
+	served := make(chan error, 1)
+	go func() { served <- m.Run(ctx) }()
+	p := w.newPeer(original, 0, 1)
+	require.NoError(t, p.Connect())
+	require.NoError(t, p.Destroy())
+	require.NoError(t, m.Close())
+	<-served
+
+	require.Eventually(t, func() bool {
+		w.master = w.start(original, "original master")
+		return w.master.Master("127.0.0.1", 48148) == nil
+	}, time.Minute, 10*time.Millisecond)
+	comm, err := core.Connect(ctx, core.Options{Master: "127.0.0.1:48148"})
+	require.NoError(t, err)
+	require.Equal(t, 1, comm.Attributes().GlobalWorldSize)
+	require.NoError(t, comm.Close())
+}
