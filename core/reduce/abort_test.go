@@ -3,6 +3,8 @@ package reduce
 import (
 	"errors"
 	"math/rand/v2"
+	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -163,7 +165,9 @@ func TestAbortWhileStuck(t *testing.T) {
 	require.ErrorIs(t, verdict(t, done), errTest)
 	op.Finish(true)
 	require.Equal(t, before, src)
-	clear(src) // ours again: what is sent from now on must not come from here
+	for i := range src {
+		src[i] = 0xee // ours again: what is sent from now on must not come from here
+	}
 
 	// The rest of the frame is owed: the bytes taken from the buffer, then zeros.
 	rd := transport.NewReader(next, 4096)
@@ -180,6 +184,7 @@ func TestAbortWhileStuck(t *testing.T) {
 	require.Equal(t, before[:split], p[:split])
 	require.Equal(t, make([]byte, len(p)-split), p[split:])
 	require.EqualValues(t, len(p)-split, e.Stats().PaddedBytes)
+	require.Zero(t, e.Stats().Openers, "the neighbour has seen a frame")
 
 	// The same for the receiving side: the rest of the old frame is skipped.
 	_, err = prev.Write(make([]byte, 30_000))
@@ -226,6 +231,99 @@ func TestOpener(t *testing.T) {
 			require.EqualValues(t, 1, a.e.Stats().Openers)
 		}
 	}
+}
+
+// The same for an operation whose frames stood behind another one's in the
+// same write and never began.
+func TestOpenerForFramesThatNeverLeft(t *testing.T) {
+	ids := []wire.UUID{uuid(0), uuid(1)}
+	e := NewEngine(Config{Backend: generic(t), FrameBytes: 1 << 20})
+	t.Cleanup(e.Close)
+	_, in := transporttest.Pair(transporttest.Options{})
+	out, next := transporttest.Pair(transporttest.Options{Buffer: 1000})
+	e.AddReceiver(ids[1], 0, in)
+	e.AddSender(ids[1], 0, out, false)
+	a := &alone{t: t, e: e, next: next, rd: transport.NewReader(next, 4096)}
+	var ops []*Op
+	var dones []chan error
+	for tag := range uint64(3) {
+		b := make([]byte, 100_000)
+		op, done := a.start(tag, Spec{Tag: tag, Count: len(b), DType: dtype.Uint8, Op: dtype.Sum, Src: b, Dst: b}, ids, ids[0])
+		ops, dones = append(ops, op), append(dones, done)
+		require.Eventually(t, func() bool { return out.Written() == 1000 }, patience, time.Millisecond)
+	}
+	// The first one blocks the connection; the other two form the next batch.
+	h, _ := a.recv()
+	require.EqualValues(t, 0, h.Tag)
+	require.Eventually(t, func() bool { return out.Written() > 51_000 }, patience, time.Millisecond)
+	ops[2].Abort(errTest)
+	require.ErrorIs(t, verdict(t, dones[2]), errTest)
+	for i, want := range []transport.Header{{Payload: 50_000, Tag: 1, Stream: 1}, {Payload: 1, Tag: 2, Stream: 2 | 1<<63}} {
+		h, _ := a.recv()
+		require.Equal(t, want, h, "frame %d", i)
+	}
+	for i, op := range ops {
+		op.Abort(errTest)
+		if i < 2 {
+			verdict(t, dones[i])
+		}
+		op.Finish(true)
+	}
+}
+
+// stuckConn has writes that no deadline interrupts.
+type stuckConn struct {
+	net.Conn
+	entered, leave chan struct{}
+}
+
+func (c stuckConn) Write(b []byte) (int, error) {
+	c.entered <- struct{}{}
+	<-c.leave
+	return c.Conn.Write(b)
+}
+
+// done is not called while somebody still reads or writes the buffers: a kernel
+// in the middle of a reduce, a write that does not come back.
+func TestDoneWaitsForTheLastTouch(t *testing.T) {
+	ids := []wire.UUID{uuid(0), uuid(1)}
+	never := func(e *Engine, done chan error) {
+		for range 5000 {
+			runtime.Gosched()
+			require.Zero(t, e.Stats().FailedOps)
+		}
+		require.Empty(t, done)
+	}
+	entered, leave := make(chan struct{}), make(chan struct{})
+	slow := &tripwire{Backend: generic(t), hit: func() { entered <- struct{}{}; <-leave }}
+	slow.at.Store(1)
+	a := newAlone(t, Config{Backend: slow}, ids[1], ids[1], true)
+	src := []byte{1, 2}
+	op, done := a.start(1, Spec{Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src}, ids, ids[0])
+	a.send(0, 1, []byte{9})
+	<-entered
+	op.Abort(errTest)
+	never(a.e, done)
+	close(leave)
+	require.ErrorIs(t, verdict(t, done), errTest)
+	op.Finish(true)
+	require.Equal(t, []byte{1, 2}, src)
+
+	e := NewEngine(Config{Backend: generic(t)})
+	t.Cleanup(e.Close)
+	_, in := transporttest.Pair(transporttest.Options{})
+	out, _ := transporttest.Pair(transporttest.Options{})
+	stuck := stuckConn{out, make(chan struct{}), make(chan struct{})}
+	e.AddReceiver(ids[1], 0, in)
+	e.AddSender(ids[1], 0, stuck, true)
+	a = &alone{t: t, e: e}
+	op, done = a.start(1, Spec{Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src}, ids, ids[0])
+	<-stuck.entered
+	op.Abort(errTest)
+	never(e, done)
+	close(stuck.leave)
+	require.ErrorIs(t, verdict(t, done), errTest)
+	op.Finish(true)
 }
 
 // An opener from a neighbour, and frames of operations long gone, are skipped.

@@ -2,10 +2,12 @@ package reduce
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/plan"
 	"github.com/gopccl/gopccl/core/quant"
@@ -49,6 +51,34 @@ func TestEveryTypeAndOperation(t *testing.T) {
 				}
 			}
 			r.close()
+		}
+	}
+}
+
+// divisions counts the bytes that are divided.
+type divisions struct {
+	backend.Backend
+	bytes atomic.Int64
+}
+
+func (d *divisions) Finalize(t dtype.Type, dst []byte, world int) {
+	d.bytes.Add(int64(len(dst)))
+	d.Backend.Finalize(t, dst, world)
+}
+
+// Among gopccl ends each element is divided once in the whole ring, with PCCL
+// ends once by everybody.
+func TestAvgDivides(t *testing.T) {
+	for _, native := range []bool{true, false} {
+		d := &divisions{Backend: generic(t)}
+		r := newRing(t, shape{n: 4, native: native, knows: native, cfg: Config{Backend: d, FrameBytes: 64}})
+		specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Avg, 1000, false)
+		d.bytes.Store(0)
+		r.start(specs).ok(t)
+		if native {
+			require.EqualValues(t, 4000, d.bytes.Load())
+		} else {
+			require.EqualValues(t, 16000, d.bytes.Load())
 		}
 	}
 }
