@@ -52,6 +52,34 @@ func TestGroupRepairsItsRingByItself(t *testing.T) {
 	require.Len(t, w.round(true), 4)
 }
 
+// Quirk Q59: flavours that differ inside a group are one establish round of
+// this group; who wants newcomers elsewhere waits on.
+func TestMixedFlavoursInOneGroup(t *testing.T) {
+	w := newWorld(t, Config{})
+	a, b := w.member(1, true), w.member(1, true)
+	x := w.member(2, true)
+	w.send(x, acceptVote)
+	w.send(a, establishVote)
+	w.quiet(a, b, x)
+	w.send(b, acceptVote)
+	require.Len(t, w.round(true), 2)
+	w.quiet(x)
+	w.send(a, acceptVote)
+	w.send(b, acceptVote)
+	require.Len(t, w.round(true), 3)
+}
+
+// Groups of different flavours do not disturb each other.
+func TestRepairBesideAnAcceptVote(t *testing.T) {
+	w := newWorld(t, Config{})
+	a := w.member(1, true)
+	x := w.member(2, true)
+	w.send(x, acceptVote)
+	w.send(a, establishVote)
+	require.Len(t, w.round(true), 1)
+	w.quiet(x)
+}
+
 // Control spec, section 5.1: PCCL ends wait for all groups.
 func TestPCCLGroupsRepairTogether(t *testing.T) {
 	w := newWorld(t, Config{})

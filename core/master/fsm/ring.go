@@ -287,9 +287,9 @@ func (m *Machine) reroute(g *group) {
 		if out == nil {
 			return
 		}
-		// Often the peer that could not be reached has just died, and its end is
-		// not known here yet. The peers are only asked to try again.
-		if out.strikes++; out.native && out.strikes < maxStrikes {
+		// Often the peer that a reporter could not reach has just died, and its
+		// end is not known here yet. The reporter is only asked to try again.
+		if out.strikes++; out.native && out.reported && out.strikes < maxStrikes {
 			return
 		}
 		m.kick(out, "no ring of group %d avoids the peers that cannot reach each other", g.id)

@@ -54,11 +54,8 @@ func (m *Machine) checkRoundVotes() {
 		m.startRound(true, m.groups)
 	case establish == accepted:
 		m.startRound(false, m.groups)
-	case accept+establish == accepted && native:
-		// Differing flavours would wait for each other for ever (quirk Q59).
-		m.startRound(false, m.groups)
 	case establish > 0:
-		if gs := m.repairing(); len(gs) > 0 {
+		if gs := m.repairing(accept+establish == accepted && native); len(gs) > 0 {
 			m.startRound(false, gs)
 		}
 	}
@@ -68,12 +65,23 @@ func (m *Machine) checkRoundVotes() {
 // In PCCL they wait for all other groups, which go on with calls of their own
 // and may come to wait for them in turn: a failed collective of one group
 // would stop all. With gopccl ends in it a group repairs its ring by itself.
-func (m *Machine) repairing() []*group {
-	var gs []*group
+//
+// If there is none, and stuck says that everybody waits for some round with
+// gopccl ends among them, it returns the groups in which anybody waits for an
+// establish round: the flavours would wait for each other for ever (quirk Q59).
+func (m *Machine) repairing(stuck bool) []*group {
+	var gs, mixed []*group
 	for _, g := range m.groups {
-		if ms := m.members(g); allIn(ms, VoteEstablish) && anyNative(ms) {
+		ms := m.members(g)
+		if allIn(ms, VoteEstablish) && anyNative(ms) {
 			gs = append(gs, g)
 		}
+		if slices.ContainsFunc(ms, func(c *client) bool { return c.state == VoteEstablish }) {
+			mixed = append(mixed, g)
+		}
+	}
+	if len(gs) == 0 && stuck {
+		return mixed
 	}
 	return gs
 }
