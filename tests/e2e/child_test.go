@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -167,6 +168,20 @@ func (c *child) await(event string, limit time.Duration) report {
 			c.t.Fatalf("child %d (%s) did not report %q within %v\n%s", c.order.ID, c.order.Role, event, limit, c.log())
 		}
 	}
+}
+
+// autopsy returns the logs of children that hang, and what their goroutines
+// wait for where the system can make them tell.
+func autopsy(cs []*child) string {
+	var b strings.Builder
+	for _, c := range cs {
+		if c.cmd.Process.Signal(syscall.SIGQUIT) == nil {
+			for range c.lines { // until it ended
+			}
+		}
+		fmt.Fprintf(&b, "== child %d (%s)\n%s\n", c.order.ID, c.order.Role, c.log())
+	}
+	return b.String()
 }
 
 func childLogger(id int) *slog.Logger {
