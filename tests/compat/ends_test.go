@@ -28,7 +28,7 @@ func TestMasterDies(t *testing.T) {
 			for _, k := range []kind{original, ours, ours} {
 				w.join(w.newPeer(k, 0, 1))
 			}
-			o := w.newOperation(0, pccl.Reduce{Op: sum, DType: f32, InPlace: true}, 8<<20)
+			o := w.newOperation(0, pccl.Reduce{Op: sum, DType: f32, InPlace: true}, 4<<20)
 			require.NoError(t, all(w.peers, func(_ int, p *peer) error { return p.Launch(o.of(p)) }))
 			w.master.Kill()
 
