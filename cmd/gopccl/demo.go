@@ -2,8 +2,10 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ const demoPeer = "demo-peer"
 
 func newDemoCmd() *cobra.Command {
 	var cfg demo.Config
+	inner := trainers.DefaultOptions().Inner
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Train a small language model with processes that join and die",
@@ -44,7 +47,7 @@ needs no network). Fails if peers ever disagree or the loss does not fall.`,
 			if c.Log.Level == "debug" {
 				cfg.Logger = newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
 			}
-			cfg.Command = func(master string) *exec.Cmd { return exec.Command(self, demoPeer, master) }
+			cfg.Command = func(master string) *exec.Cmd { return exec.Command(self, demoPeer, master, strconv.Itoa(inner)) }
 			rec, err := demo.Run(cmd.Context(), cfg)
 			if err != nil {
 				return err
@@ -58,19 +61,24 @@ needs no network). Fails if peers ever disagree or the loss does not fall.`,
 	}
 	cmd.Flags().DurationVar(&cfg.Duration, "duration", time.Minute, "how long to train")
 	cmd.Flags().StringVar(&cfg.Page, "page", "gopccl-demo.html", "`FILE` for the page; empty: none")
+	cmd.Flags().IntVar(&inner, "inner", inner, "local steps of a peer per step of the shared state")
 	return cmd
 }
 
 // newDemoPeerCmd returns the command that the demo's peer processes run.
 func newDemoPeerCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:    demoPeer + " MASTER",
+		Use:    demoPeer + " MASTER INNER",
 		Short:  "Be a peer of a demo: events on standard output, orders on standard input",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args:   cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := trainers.DefaultOptions()
 			o.Master, o.Steps = args[0], 1<<62
+			var err error
+			if o.Inner, err = strconv.Atoi(args[1]); err != nil || o.Inner < 1 {
+				return fmt.Errorf("%q is no number of local steps", args[1])
+			}
 			return demo.Peer(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func gopccl(t *testing.T, args ...string) (code int, out, errOut string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 240*time.Second)
 	defer cancel()
 	var o, e bytes.Buffer
 	code = execute(ctx, args, strings.NewReader(""), &o, &e)
@@ -68,7 +68,7 @@ func TestWrongUsageExitsWithTwo(t *testing.T) {
 		`nearest: "json"`:           {"master", "--log-format", "jsn"},
 		`unknown solver "best"`:     {"master", "--listen", "127.0.0.1:0", "--set", "topology.solver=best"},
 		"no such file":              {"config", "explain", "--config", "does-not-exist.yaml"},
-		"accepts 1 arg":             {demoPeer},
+		"accepts 2 arg":             {demoPeer},
 	} {
 		code, out, errOut := gopccl(t, args...)
 		require.Equal(t, exitUsage, code, args)
@@ -178,7 +178,7 @@ func TestLineWriterNeverBlocks(t *testing.T) {
 // and a page tells the story.
 func TestDemo(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "demo.html")
-	code, out, errOut := gopccl(t, "demo", "--duration", "8s", "--page", page)
+	code, out, errOut := gopccl(t, "demo", "--duration", "8s", "--inner", "2", "--page", page)
 	require.Equal(t, exitOK, code, "%s\n%s", out, errOut)
 	rows := map[string]string{}
 	_, table, _ := strings.Cut(out, "loss before")
