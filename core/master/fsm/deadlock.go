@@ -72,35 +72,35 @@ func party(s State) int {
 	return -1
 }
 
+// breakConflict looks for two votes of which each needs the voters of the
+// other. Inside a group any two do. Between groups only the votes of all
+// groups can: those for newcomers and for optimizing, and in groups without
+// gopccl ends those for establish rounds.
 func (m *Machine) breakConflict() bool {
-	var all [3][]*client
-	for _, c := range m.clients {
-		if p := party(c.state); p >= 0 && c.phase == Accepted && !c.closing {
-			all[p] = append(all[p], c)
-		}
-	}
-	if len(all[0]) > 0 && len(all[1]) > 0 {
-		return m.outvote(all[0], all[1])
-	}
+	var world [2][]*client
 	for _, g := range m.groups {
-		var here, sync []*client
-		for _, c := range all[2] {
-			if c.group == g {
-				sync = append(sync, c)
+		var here [3][]*client
+		ms := m.members(g)
+		own := anyNative(ms)
+		for _, c := range ms {
+			p := party(c.state)
+			if p < 0 || c.closing {
+				continue
+			}
+			here[p] = append(here[p], c)
+			if p < 2 && !(own && c.state == VoteEstablish) {
+				world[p] = append(world[p], c)
 			}
 		}
-		for _, cs := range all[:2] {
-			for _, c := range cs {
-				if c.group == g {
-					here = append(here, c)
+		for i, a := range here {
+			for _, b := range here[i+1:] {
+				if len(a) > 0 && len(b) > 0 && m.outvote(a, b) {
+					return true
 				}
 			}
 		}
-		if len(here) > 0 && len(sync) > 0 {
-			return m.outvote(here, sync)
-		}
 	}
-	return false
+	return len(world[0]) > 0 && len(world[1]) > 0 && m.outvote(world[0], world[1])
 }
 
 // outvote closes the smaller of two parties that wait for each other, of
