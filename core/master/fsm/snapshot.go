@@ -80,6 +80,16 @@ func (m *Machine) Snapshot() Snapshot {
 
 // check states what must hold between two steps.
 func (m *Machine) check() {
+	type use struct {
+		g   *group
+		tag uint64
+	}
+	known := map[use]bool{}
+	for _, g := range m.groups {
+		for _, t := range g.tags {
+			known[use{g, t.tag}] = true
+		}
+	}
 	invariants.Check(len(m.gone) == 0, "clients closed but not removed")
 	for _, c := range m.clients {
 		invariants.Check(!c.closing && c.registered, "client %d is on its way out but in the world", c.id)
@@ -89,7 +99,7 @@ func (m *Machine) check() {
 		invariants.Check((c.state == Connecting || c.state == Waiting) == (c.inRound && c.state != ConnectFailed), "client %d in %v, in round %v", c.id, c.state, c.inRound)
 		invariants.Check(!c.inRound || m.round.active, "client %d in a round that is over", c.id)
 		for _, o := range c.ops {
-			invariants.Check(c.group.tagState(o.tag) != nil, "collective %d of client %d has no record", o.tag, c.id)
+			invariants.Check(known[use{c.group, o.tag}], "collective %d of client %d has no record", o.tag, c.id)
 		}
 	}
 	for _, g := range m.groups {
