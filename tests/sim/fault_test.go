@@ -42,6 +42,8 @@ type scenario struct {
 	// optimize after every accept round, which all groups share; with one group
 	// the revision tells when.
 	optimize bool
+	// overlap asks for newcomers while the reductions run (S1-36).
+	overlap bool
 }
 
 // emptyWorld has a master and nobody else.
@@ -61,7 +63,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 // newWorld draws the scenario of a seed.
 func newWorld(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: min(w.rng.n(5), 2), loops: 2 + w.rng.n(3), optimize: w.rng.chance(2)}
+	w.plan = scenario{groups: 1, natives: min(w.rng.n(5), 2), loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
 	if w.rng.chance(4) { // with PCCL ends a failed collective stops all groups
 		w.plan.groups, w.plan.natives = 2, 2
 	}
@@ -69,7 +71,11 @@ func newWorld(seed uint64, bug mutation) *world {
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)
 	}
-	for range w.rng.n(5) {
+	faults := w.rng.n(5)
+	if w.rng.chance(8) {
+		faults = w.rng.n(16)
+	}
+	for range faults {
 		w.faults = append(w.faults, fault{at: 1 + w.rng.n(60*n*w.plan.loops), kind: kind(w.rng.n(int(numKinds)))})
 	}
 	slices.SortFunc(w.faults, func(a, b fault) int { return a.at - b.at })
@@ -104,7 +110,7 @@ func (w *world) inject(f fault) {
 	case stopMaster:
 		d := w.rng.between(0, 12*time.Second)
 		w.tracef("FAULT: master stands still for %v", d)
-		w.masterStops = w.now + d
+		w.masterStops = max(w.masterStops, w.now+d)
 		return
 	}
 	p := w.victim()

@@ -52,6 +52,7 @@ type peer struct {
 	loops    int
 	revision uint64 // of the next synchronisation
 	mute     bool   // connects and never votes
+	early    *early // a pending query that overlaps with the reductions
 	state    [2]uint64
 	serving  bool
 	sync     int // the synchronisation that completed last
@@ -298,6 +299,33 @@ func (p *peer) call(doing string, ev func(pfsm.CallID) pfsm.Event, then func(pfs
 	p.step(ev(id))
 }
 
+// background makes a call that the trainer does not wait for.
+func (p *peer) background(doing string, ev func(pfsm.CallID) pfsm.Event, then func(pfsm.Done)) {
+	was, current, awaiting := p.doing, p.current, p.awaiting
+	p.call(doing, ev, then)
+	p.doing, p.current, p.awaiting = was, current, awaiting
+}
+
+// early is the answer of a query that was made before it is needed.
+type early struct {
+	done *pfsm.Done
+	then func(pfsm.Done)
+}
+
+func (e *early) take(d pfsm.Done) {
+	e.done = &d
+	if e.then != nil {
+		e.then(d)
+	}
+}
+
+func (e *early) wait(then func(pfsm.Done)) {
+	e.then = then
+	if e.done != nil {
+		then(*e.done)
+	}
+}
+
 func (p *peer) answered(d pfsm.Done) {
 	then, ok := p.calls[d.Call]
 	if !ok {
@@ -377,6 +405,10 @@ func (p *peer) reduceAll() {
 		}
 		vectors[tag] = v
 	}
+	if w.plan.overlap {
+		p.early = &early{}
+		p.background("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, p.early.take)
+	}
 	p.attempt(todo, vectors)
 }
 
@@ -386,7 +418,7 @@ func (p *peer) attempt(todo []uint64, vectors map[uint64][]int64) {
 		return
 	}
 	p.ops = slices.DeleteFunc(p.ops, func(o *op) bool { return o.finished })
-	var batch []*op
+	var order []*op
 	for _, tag := range todo {
 		p.nextOp++
 		v := vectors[tag]
@@ -402,25 +434,48 @@ func (p *peer) attempt(todo []uint64, vectors map[uint64][]int64) {
 				}
 			}
 		})
-		batch = append(batch, o)
+		order = append(order, o)
 	}
-	order := slices.Clone(batch)
 	if p.m.View().Native { // with PCCL ends the order of the awaits decides (quirk Q18)
 		for i := len(order) - 1; i > 0; i-- {
 			j := p.w.rng.n(i + 1)
 			order[i], order[j] = order[j], order[i]
 		}
+		if p.w.rng.chance(3) {
+			p.awaitAtOnce(order, vectors)
+			return
+		}
 	}
-	p.awaitNext(order, batch, vectors, nil)
+	p.awaitNext(order, vectors, nil)
 }
 
-func (p *peer) awaitNext(order, batch []*op, vectors map[uint64][]int64, failed []uint64) {
+// awaitAtOnce awaits all operations at the same time, as several threads would.
+func (p *peer) awaitAtOnce(order []*op, vectors map[uint64][]int64) {
+	var failed []uint64
+	left := len(order)
+	one := func(tags []uint64) {
+		failed = append(failed, tags...)
+		if left--; left == 0 {
+			slices.Sort(failed)
+			p.attempt(failed, vectors)
+		}
+	}
+	for _, o := range order {
+		p.awaitOne(o, one)
+	}
+}
+
+func (p *peer) awaitNext(order []*op, vectors map[uint64][]int64, failed []uint64) {
 	if len(order) == 0 {
 		slices.Sort(failed)
 		p.attempt(failed, vectors)
 		return
 	}
-	o := order[0]
+	p.awaitOne(order[0], func(tags []uint64) { p.awaitNext(order[1:], vectors, append(failed, tags...)) })
+}
+
+// awaitOne awaits an operation; then gets its tag if it failed.
+func (p *peer) awaitOne(o *op, then func(failed []uint64)) {
 	p.call("await", func(c pfsm.CallID) pfsm.Event {
 		p.awaiting = o
 		return pfsm.CallAwait{Call: c, Op: o.id}
@@ -429,6 +484,7 @@ func (p *peer) awaitNext(order, batch []*op, vectors map[uint64][]int64, failed 
 		if p.ended(d.Err) {
 			return
 		}
+		var failed []uint64
 		switch {
 		case d.Err == nil:
 		case o.refused:
@@ -441,7 +497,7 @@ func (p *peer) awaitNext(order, batch []*op, vectors map[uint64][]int64, failed 
 		default:
 			p.w.failf("peer %d: await: %v", p.id, d.Err)
 		}
-		p.awaitNext(order[1:], batch, vectors, failed)
+		then(failed)
 	})
 }
 
@@ -492,7 +548,7 @@ func (p *peer) askPending() {
 		p.leave()
 		return
 	}
-	p.call("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, func(d pfsm.Done) {
+	then := func(d pfsm.Done) {
 		if p.ended(d.Err) {
 			return
 		}
@@ -509,7 +565,13 @@ func (p *peer) askPending() {
 			return
 		}
 		p.synchronize()
-	})
+	}
+	if p.early != nil {
+		p.doing = "pending"
+		p.early.wait(then)
+		return
+	}
+	p.call("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, then)
 }
 
 func (p *peer) update() {

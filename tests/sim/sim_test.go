@@ -12,6 +12,7 @@ import (
 
 var (
 	seeds   = flag.Int("sim.seeds", 20000, "number of seeds to run")
+	first   = flag.Uint64("sim.first", 1, "the first seed")
 	oneSeed = flag.Uint64("sim.seed", 0, "run only this seed")
 	trace   = flag.Bool("sim.trace", false, "print the trace of -sim.seed")
 )
@@ -39,7 +40,7 @@ func TestSimulation(t *testing.T) {
 		events                       int
 		successes, failures, fetches int
 	}
-	for seed := uint64(1); seed <= uint64(n); seed++ {
+	for seed := *first; seed < *first+uint64(n); seed++ {
 		w := newWorld(seed, noBug)
 		if failure := w.run(); failure != "" {
 			t.Errorf("seed %d: %s", seed, failure)
