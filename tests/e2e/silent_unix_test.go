@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
 )
 
 // A peer that is stopped (SIGSTOP) is dropped and named, on the survivors and
@@ -45,4 +48,47 @@ func TestStoppedPeerIsDropped(t *testing.T) {
 			return
 		}
 	}
+}
+
+// cpuSeconds is the processor time that this process has used.
+func cpuSeconds() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return float64(u.Utime.Sec+u.Stime.Sec) + float64(u.Utime.Usec+u.Stime.Usec)/1e6
+}
+
+// waiter reduces at once (Flag), or only after o.Steps seconds, and reports
+// the processor time that the wait has cost.
+func waiter(ctx context.Context, o order, say func(report)) error {
+	comm, err := join(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer comm.Close()
+	if !o.Flag {
+		time.Sleep(time.Duration(o.Steps) * time.Second)
+	}
+	before, began := cpuSeconds(), time.Now()
+	data := make([]float32, 1000)
+	if _, err := core.AllReduceSlice(ctx, comm, data, data, core.Sum); err != nil {
+		return err
+	}
+	say(report{Event: "waited", Sec: cpuSeconds() - before, Text: time.Since(began).String()})
+	return nil
+}
+
+func init() { roles["waiter"] = waiter }
+
+// A peer that waits for another one's vote, heartbeats included, costs under
+// 0.05 of a core (PCCL polls). S4-09
+func TestWaitingIsCheap(t *testing.T) {
+	_, master := startMaster(t)
+	const seconds = 4
+	a := start(t, order{Role: "waiter", Master: master, ID: 0, World: 2, Flag: true})
+	start(t, order{Role: "waiter", Master: master, ID: 1, World: 2, Steps: seconds})
+	r := a.await("waited", 60*time.Second)
+	t.Logf("waited %s and used %.3f s of processor time", r.Text, r.Sec)
+	require.Less(t, r.Sec, 0.05*seconds)
 }
