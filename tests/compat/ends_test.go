@@ -90,7 +90,7 @@ func TestDefaultPort(t *testing.T) {
 		var err error
 		m, err = core.NewMaster(core.MasterOptions{})
 		return err == nil
-	}, time.Minute, 10*time.Millisecond)
+	}, callLimit, 10*time.Millisecond)
 	defer m.Close()
 	require.EqualValues(t, 48148, m.Addr().Port())
 	served := make(chan error, 1)
@@ -104,7 +104,7 @@ func TestDefaultPort(t *testing.T) {
 	require.Eventually(t, func() bool {
 		w.master = w.start(original, "original master")
 		return w.master.Master("127.0.0.1", 48148) == nil
-	}, time.Minute, 10*time.Millisecond)
+	}, callLimit, 10*time.Millisecond)
 	comm, err := core.Connect(ctx, core.Options{Master: "127.0.0.1:48148"})
 	require.NoError(t, err)
 	require.Equal(t, 1, comm.Attributes().GlobalWorldSize)

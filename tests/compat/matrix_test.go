@@ -51,8 +51,7 @@ func TestOneGroup(t *testing.T) {
 			}
 			// One of each kind dies where there are two kinds.
 			for _, victim := range []*peer{w.peers[len(w.peers)-1], w.peers[0]} {
-				w.killAndRetry(victim, 4<<20)
-				w.join(w.newPeer(victim.kind, 0, 1))
+				w.join(w.killAndRetry(victim))
 				w.syncNewcomer(0)
 				w.reduce(w.newOperation(0, pccl.Reduce{Op: sum, DType: f32}, 1000))
 				w.lap("kill, retry, rejoin")
@@ -93,11 +92,11 @@ func TestTwoGroups(t *testing.T) {
 			w.optimize()
 			victim := w.peers[0]
 			if c.master == ours {
-				w.killAndRetry(victim, 4<<20)
+				w.join(w.killAndRetry(victim))
 			} else {
 				w.leave(victim)
+				w.join(w.newPeer(victim.kind, victim.group, 1))
 			}
-			w.join(w.newPeer(victim.kind, victim.group, 1))
 			w.syncNewcomer(victim.group)
 			for g := range uint32(2) {
 				w.reduce(w.newOperation(g, pccl.Reduce{Op: sum, DType: f32}, 1000))

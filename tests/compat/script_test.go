@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/tests/compat/pccl"
 )
@@ -465,42 +464,4 @@ func (w *world) optimize() {
 	for _, g := range w.groups() {
 		w.reduce(w.newOperation(g, pccl.Reduce{Op: sum, DType: f32}, 1000))
 	}
-}
-
-// killAndRetry kills the victim in the middle of an in-place all-reduce. The
-// survivors must all see it fail, hold their input again, bit by bit, and
-// succeed when they try again (control spec, section 12; data spec, sections
-// 2.5 and 6).
-func (w *world) killAndRetry(victim *peer, size int) {
-	w.t.Helper()
-	o := w.newOperation(victim.group, pccl.Reduce{Op: avg, DType: f32, InPlace: true}, size)
-	members := w.members(victim.group)
-	require.NoError(w.t, all(members, func(_ int, p *peer) error { return p.Launch(o.of(p)) }))
-	victim.Kill()
-	victim.Close()
-	w.gone(victim)
-
-	results := make([]pccl.Reduced, len(w.peers))
-	err := all(w.peers, func(i int, p *peer) error {
-		if p.group != victim.group {
-			return p.Update() // the round that follows an abort needs the votes of all groups
-		}
-		res, err := p.Await(o.Tag)
-		results[i] = res
-		if code := errs.CodeOf(err); code != errs.RankConnectionLost {
-			return fmt.Errorf("await: %w, want %v", err, errs.RankConnectionLost)
-		}
-		return nil
-	})
-	require.NoError(w.t, err)
-	for i, p := range w.peers {
-		if p.group == victim.group {
-			require.True(w.t, bytes.Equal(o.inputs[p], results[i].Data), "%s did not get its input back: %s",
-				p.Name, difference(o.inputs[p], results[i].Data))
-		}
-	}
-	w.roundDone()
-	w.checkAttributes()
-	w.reduce(w.newOperation(o.group, pccl.Reduce{Op: sum, DType: f32}, 1000)) // tells the ring
-	w.reduce(o)
 }

@@ -53,7 +53,7 @@ const missing = `
 **********************************************************************
 * The original PCCL library is not set up: this test proves NOTHING. *
 **********************************************************************
-Set it up with "make original" (Linux on x86-64; about 10 seconds).
+Set it up with tools/ci/original.sh (Linux on x86-64; about 10 seconds).
 Looked in: %s
 `
 

@@ -1,0 +1,151 @@
+package compat
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/tests/compat/pccl"
+)
+
+// killAndRetry kills the victim in the middle of an in-place all-reduce. The
+// survivors must all see it fail, hold their input again, bit by bit, and
+// succeed when they try again (control spec, section 12; data spec, sections
+// 2.5 and 6). It returns a newcomer of the victim's kind that has not joined.
+func (w *world) killAndRetry(victim *peer) *peer {
+	w.t.Helper()
+	for size := 4 << 20; size <= 32<<20; size *= 2 {
+		o := w.newOperation(victim.group, pccl.Reduce{Op: avg, DType: f32, InPlace: true}, size)
+		killed, over := w.killInside(victim, o)
+		if !killed {
+			continue
+		}
+		w.gone(victim)
+		if over {
+			require.NoError(w.t, all(w.peers, func(_ int, p *peer) error { return p.Update() }))
+			victim = w.newPeer(victim.kind, victim.group, 1)
+			w.join(victim)
+			continue
+		}
+		delete(o.inputs, victim)
+		w.roundDone()
+		w.checkAttributes()
+		w.reduce(w.newOperation(o.group, pccl.Reduce{Op: sum, DType: f32}, 1000)) // tells the ring
+		w.reduce(o)
+		return w.newPeer(victim.kind, victim.group, 1)
+	}
+	w.t.Fatal("no operation lasted long enough to kill somebody in it")
+	return nil
+}
+
+// killInside runs o and kills the victim as soon as its data moves. Both may
+// come too late: killed is false, and the victim lives, if nothing was seen to
+// move; over is true if the operation was over for the survivors all the same.
+func (w *world) killInside(victim *peer, o *operation) (killed, over bool) {
+	w.t.Helper()
+	members := w.members(victim.group)
+	results := map[*peer]pccl.Reduced{}
+	require.NoError(w.t, all(members, func(_ int, p *peer) error { return p.Launch(o.of(p)) }))
+
+	type end struct {
+		p   *peer
+		res pccl.Reduced
+		err error
+	}
+	ends := make(chan end, len(members))
+	for _, p := range members {
+		go func() {
+			res, err := p.Await(o.Tag)
+			ends <- end{p, res, err}
+		}()
+	}
+	left := len(members)
+	failed := map[*peer]error{}
+	take := func(e end) {
+		results[e.p], failed[e.p] = e.res, e.err
+		left--
+	}
+	for left > 0 && !killed {
+		select {
+		case e := <-ends:
+			take(e)
+		default:
+			if left == len(members) && queued(victim.PID()) > 256<<10 {
+				victim.Kill()
+				killed = true
+			}
+		}
+	}
+	var others chan error
+	if killed && len(members) < len(w.peers) {
+		// The round that follows an abort needs the votes of all groups.
+		others = make(chan error, 1)
+		var rest []*peer
+		for _, p := range w.peers {
+			if p.group != victim.group {
+				rest = append(rest, p)
+			}
+		}
+		go func() { others <- all(rest, func(_ int, p *peer) error { return p.Update() }) }()
+	}
+	for left > 0 {
+		take(<-ends)
+	}
+	if others != nil {
+		require.NoError(w.t, <-others)
+	}
+	if killed {
+		victim.Close()
+		members = slices.DeleteFunc(members, func(p *peer) bool { return p == victim })
+		delete(results, victim)
+	}
+	// Whatever the verdict is, it is the same for everybody.
+	over = failed[members[0]] == nil
+	for _, p := range members {
+		if over {
+			require.NoError(w.t, failed[p], "others were successful")
+			continue
+		}
+		require.True(w.t, killed, "%v", failed[p])
+		require.Equal(w.t, errs.RankConnectionLost, errs.CodeOf(failed[p]), "await at %s: %v", p.Name, failed[p])
+		require.True(w.t, bytes.Equal(o.inputs[p], results[p].Data), "%s did not get its input back: %s",
+			p.Name, difference(o.inputs[p], results[p].Data))
+	}
+	if over && !killed {
+		w.check(o, results)
+	}
+	return killed, over
+}
+
+// queued returns how many bytes wait in the socket buffers of a process. It is
+// large only while tensors move.
+func queued(pid int) (bytes int) {
+	mine := map[string]bool{}
+	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, "socket:[") {
+			mine[strings.Trim(to, "socket:[]")] = true
+		}
+	}
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if len(f) < 10 || !mine[f[9]] {
+			continue
+		}
+		var tx, rx int
+		if _, err := fmt.Sscanf(f[4], "%x:%x", &tx, &rx); err == nil {
+			bytes += tx + rx
+		}
+	}
+	return bytes
+}
