@@ -198,7 +198,7 @@ svg .title { fill: var(--ink); font-size: 13px; } svg .taglabel { fill: var(--gr
 .rule.join { stroke: var(--green); } .rule.kill, .rule.trouble { stroke: var(--red); } .rule.retry { stroke: var(--amber); }
 .tagbox { fill: var(--faint); } .tagbox.join { fill: var(--green); } .tagbox.kill, .tagbox.trouble { fill: var(--red); } .tagbox.retry { fill: var(--amber); }
 table { border-collapse: collapse; width: 100%%; } th { text-align: left; color: var(--faint); font-weight: 500; font-size: .85rem; }
-td, th { padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--grid); font-variant-numeric: tabular-nums; }
+td:nth-child(2) { white-space: nowrap; } td, th { padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--grid); font-variant-numeric: tabular-nums; }
 .tag { display: inline-block; min-width: 1.6em; padding: 0 .3em; border-radius: 3px; text-align: center; color: var(--ground); background: var(--faint); font-size: .8rem; font-weight: 600; }
 .tag.join { background: var(--green); } .tag.kill, .tag.trouble { background: var(--red); } .tag.retry { background: var(--amber); }
 </style></head><body><main>

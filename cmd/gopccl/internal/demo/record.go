@@ -19,8 +19,7 @@ type Point struct {
 	World int
 	Loss  float64
 	Hash  string
-	Rx    uint64 // bytes received and sent by all peers so far
-	Tx    uint64
+	Tx    uint64 // bytes sent by all peers so far
 }
 
 // Mark is something that happened to the run.
@@ -39,12 +38,12 @@ type Life struct {
 	ended    bool
 	name     string
 	retried  int
-	tx, rx   uint64
+	tx       uint64
 }
 
 // Record is what a demo saw.
 type Record struct {
-	Points []Point
+	Points []Point // the first one before any step
 	Marks  []Mark
 	Lives  []Life // by number of the peer process
 
@@ -54,7 +53,6 @@ type Record struct {
 	Compared      int // state hashes compared with another peer's
 	Violations    []string
 	Sent          uint64 // bytes, by all peers
-	Received      uint64
 
 	hashes   map[uint64]origin
 	repeated uint64 // step of the last retry, plus one
@@ -95,13 +93,13 @@ func (r *Record) Add(at time.Duration, peer int, e trainers.Event) (Point, bool)
 		l.name = e.Peer
 	}
 	r.Sent += e.Tx - l.tx
-	r.Received += e.Rx - l.rx
-	l.tx, l.rx = e.Tx, e.Rx
+	l.tx = e.Tx
 	switch e.Kind {
 	case trainers.Joined:
 		l.From, l.joined = at, true
 		if r.Before == 0 {
 			r.Before = e.Loss
+			r.Points = append(r.Points, Point{At: at, Step: e.Step, World: e.World, Loss: e.Loss, Hash: e.Hash})
 		}
 		if peer < r.Started {
 			r.Mark(Mark{at, "start", peer, fmt.Sprintf("peer %d (%s) starts at step %d", peer+1, e.Peer, e.Step)})
@@ -119,7 +117,7 @@ func (r *Record) Add(at time.Duration, peer int, e trainers.Event) (Point, bool)
 		}
 	case trainers.Stepped:
 		if first := r.compare(peer, e); first {
-			p := Point{At: at, Step: e.Step, World: e.World, Loss: e.Loss, Hash: e.Hash, Rx: r.Received, Tx: r.Sent}
+			p := Point{At: at, Step: e.Step, World: e.World, Loss: e.Loss, Hash: e.Hash, Tx: r.Sent}
 			r.Points = append(r.Points, p)
 			return p, true
 		}

@@ -41,7 +41,7 @@ func TestRecordCounts(t *testing.T) {
 	require.Equal(t, 5, r.Compared)
 	require.Equal(t, 4.5, r.Before)
 	require.Equal(t, 2.5, r.After)
-	require.Len(t, r.Points, 2)
+	require.Len(t, r.Points, 3)
 	require.Equal(t, uint64(250), r.Sent, "each peer's counter counts once")
 	repeats := 0
 	for _, m := range r.Marks {

@@ -139,7 +139,7 @@ func (d *director) direct(ctx context.Context) error {
 	for d.alive() > 0 {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return errors.New("demo: interrupted")
 		case do := <-cues:
 			if err := do(); err != nil {
 				return err
@@ -249,19 +249,20 @@ func (d *director) announce() {
 
 func (d *director) say(format string, args ...any) {
 	if d.Terminal {
-		fmt.Fprint(d.Out, "\r\x1b[K")
+		fmt.Fprint(d.Out, "\r\x1b[K") // over the progress line
 	}
 	fmt.Fprintf(d.Out, format+"\n", args...)
 }
 
 // progress shows where the run is: in place on a terminal, else a line a second.
 func (d *director) progress(p Point) {
-	line := fmt.Sprintf("%6.1f s  step %-4d  world %d  loss %.4f  state %s  in %s  out %s",
-		p.At.Seconds(), p.Step, p.World, p.Loss, p.Hash, trainers.Size(p.Rx), trainers.Size(p.Tx))
+	// It must fit into 80 columns: a wrapped line cannot be overwritten.
+	line := fmt.Sprintf("%6.1f s  step %-4d  world %d  loss %.4f  state %.8s  sent %s",
+		p.At.Seconds(), p.Step, p.World, p.Loss, p.Hash, trainers.Size(p.Tx))
 	switch {
 	case d.Terminal:
 		fmt.Fprint(d.Out, "\r\x1b[K\x1b[2m"+line+"\x1b[0m")
-	case p.At-d.shown >= time.Second || len(d.rec.Points) == 1:
+	case p.At-d.shown >= time.Second || p.Step == 1:
 		fmt.Fprintln(d.Out, line)
 		d.shown = p.At
 	}
