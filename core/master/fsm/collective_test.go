@@ -121,9 +121,13 @@ func TestManyTags_Section11(t *testing.T) {
 func TestTagsAreBounded(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, false)
-	for tag := range uint64(maxOps) {
-		w.send(cs[0], initiate(tag))
+	c := w.m.conns[cs[0]]
+	for tag := range uint64(maxOps - 1) {
+		c.ops = append(c.ops, clientOp{tag: tag})
+		c.group.tags = append(c.group.tags, &tagState{tag: tag})
 	}
+	c.state = Collective
+	w.send(cs[0], initiate(maxOps-1))
 	w.quiet(cs...)
 	w.send(cs[0], initiate(maxOps))
 	w.isClosed(cs[0], "collectives at once")
