@@ -42,6 +42,8 @@ const (
 	ClassWouldBlock Class = "would block"
 	// ClassPermission: the system forbids it.
 	ClassPermission Class = "permission"
+	// ClassUnsupported: the system does not know the option or operation.
+	ClassUnsupported Class = "unsupported"
 	// ClassClosed: this end closed the connection, or it was never open.
 	ClassClosed Class = "closed"
 	// ClassCanceled: a context was canceled.
@@ -83,8 +85,11 @@ func Classify(err error) Class {
 	if errors.As(err, &ne) && ne.Timeout() {
 		return ClassTimeout
 	}
-	if errors.Is(err, os.ErrPermission) {
+	switch {
+	case errors.Is(err, os.ErrPermission):
 		return ClassPermission
+	case errors.Is(err, errors.ErrUnsupported):
+		return ClassUnsupported
 	}
 	return ClassOther
 }

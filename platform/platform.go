@@ -3,8 +3,8 @@ package platform
 import "time"
 
 // OS is what the module asks of an operating system beyond the standard
-// library. A method whose answer is ErrUnsupported has no equivalent on the
-// system; callers treat that as "leave it as it is".
+// library. An error of ClassUnsupported says that the system has no equivalent;
+// callers treat that as "leave it as it is".
 type OS interface {
 	// Name is the system's name as in GOOS, or "portable".
 	Name() string

@@ -1,7 +1,6 @@
 package platform
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"syscall"
@@ -80,6 +79,10 @@ func TuneP2P(conn net.Conn, o Options) error {
 		err := tcp.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: o.KeepAliveIdle, Interval: o.KeepAliveInterval, Count: o.KeepAliveCount,
 		})
+		if Classify(err) == ClassUnsupported {
+			// Without the times (Windows before 2017, Wine) the system's own rule.
+			err = tcp.SetKeepAlive(true)
+		}
 		if err != nil {
 			return fail("keepalive", err)
 		}
@@ -199,7 +202,7 @@ func rawControl(raw syscall.RawConn, f func(fd uintptr) error) error {
 }
 
 func ignoreUnsupported(err error) error {
-	if errors.Is(err, errors.ErrUnsupported) {
+	if Classify(err) == ClassUnsupported {
 		return nil
 	}
 	return err

@@ -25,6 +25,7 @@ func TestEveryErrorNumberHasItsKind(t *testing.T) {
 		"interrupted":         {unix.EINTR},
 		"would block":         {unix.EAGAIN, unix.EWOULDBLOCK, unix.EINPROGRESS, unix.EALREADY},
 		"permission":          {unix.EACCES, unix.EPERM},
+		"unsupported":         {unix.ENOPROTOOPT, unix.EOPNOTSUPP},
 		"closed":              {unix.EBADF, unix.ENOTCONN, unix.ESHUTDOWN, unix.ENOTSOCK},
 		"":                    {unix.EDOM, unix.ENOENT},
 	}

@@ -31,6 +31,8 @@ var kinds = map[unix.Errno]string{
 	unix.EALREADY:      "would block",
 	unix.EACCES:        "permission",
 	unix.EPERM:         "permission",
+	unix.ENOPROTOOPT:   "unsupported",
+	unix.EOPNOTSUPP:    "unsupported",
 	unix.EBADF:         "closed",
 	unix.ENOTCONN:      "closed",
 	unix.ESHUTDOWN:     "closed",

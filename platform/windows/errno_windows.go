@@ -43,6 +43,8 @@ var kinds = map[syscall.Errno]string{
 	windows.WSAEALREADY:               "would block",
 	windows.WSAEACCES:                 "permission",
 	windows.ERROR_ACCESS_DENIED:       "permission",
+	windows.WSAENOPROTOOPT:            "unsupported",
+	windows.WSAEOPNOTSUPP:             "unsupported",
 	windows.WSAEBADF:                  "closed",
 	windows.WSAENOTCONN:               "closed",
 	windows.WSAESHUTDOWN:              "closed",

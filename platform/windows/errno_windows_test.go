@@ -32,6 +32,7 @@ func TestEveryErrorNumberHasItsKind(t *testing.T) {
 		"interrupted":         {windows.WSAEINTR},
 		"would block":         {windows.WSAEWOULDBLOCK, windows.WSAEINPROGRESS, windows.WSAEALREADY},
 		"permission":          {windows.WSAEACCES, windows.ERROR_ACCESS_DENIED},
+		"unsupported":         {windows.WSAENOPROTOOPT, windows.WSAEOPNOTSUPP},
 		"closed": {
 			windows.WSAEBADF, windows.WSAENOTCONN, windows.WSAESHUTDOWN, windows.WSAENOTSOCK,
 			windows.ERROR_INVALID_HANDLE, windows.ERROR_OPERATION_ABORTED,

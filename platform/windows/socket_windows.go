@@ -21,25 +21,25 @@ func SetExclusive(fd uintptr) error {
 }
 
 // SetMaxRT sets TCP_MAXRT: the connection breaks when sent data had to be
-// repeated for d (rounded up to whole seconds). The error is
-// errors.ErrUnsupported where the stack does not know the option.
+// repeated for d (rounded up to whole seconds).
 func SetMaxRT(fd uintptr, d time.Duration) error {
 	s := (d + time.Second - 1) / time.Second
-	err := windows.SetsockoptInt(windows.Handle(fd), windows.IPPROTO_TCP, windows.TCP_MAXRT, int(s))
-	if errors.Is(err, windows.WSAENOPROTOOPT) || errors.Is(err, windows.WSAEINVAL) {
-		return errors.ErrUnsupported
-	}
-	return os.NewSyscallError("setsockopt", err)
+	return os.NewSyscallError("setsockopt",
+		windows.SetsockoptInt(windows.Handle(fd), windows.IPPROTO_TCP, windows.TCP_MAXRT, int(s)))
 }
 
 var procGetProcessHandleCount = windows.NewLazySystemDLL("kernel32.dll").NewProc("GetProcessHandleCount")
 
-// OpenHandles returns the number of handles that this process has open.
+// OpenHandles returns the number of handles that this process has open. The
+// error is errors.ErrUnsupported where the system does not count them (Wine).
 func OpenHandles() (int, error) {
 	var n uint32
 	ok, _, err := procGetProcessHandleCount.Call(uintptr(windows.CurrentProcess()), uintptr(unsafe.Pointer(&n)))
 	if ok == 0 {
 		return 0, os.NewSyscallError("GetProcessHandleCount", err)
+	}
+	if n == 0 {
+		return 0, errors.ErrUnsupported
 	}
 	return int(n), nil
 }
