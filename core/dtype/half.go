@@ -18,17 +18,24 @@ const (
 // Float16ToFloat32 returns the value of the IEEE 754 binary16 pattern h. The
 // conversion is exact; the payload of a NaN is kept and the NaN made quiet.
 func Float16ToFloat32(h uint16) float32 {
-	sign := uint32(h&f16Sign) << 16
 	mag := uint32(h & f16Mag)
-	switch {
-	case mag-0x0400 < f16Inf-0x0400: // normal: move the exponent's bias from 15 to 127
-		return math.Float32frombits(sign | (mag<<13 + (127-15)<<23))
-	case mag < 0x0400: // zero or subnormal: a multiple of 2^-24, exact in float32
-		return math.Float32frombits(sign | math.Float32bits(float32(mag)*0x1p-24))
-	case mag == f16Inf:
-		return math.Float32frombits(sign | f32Inf)
+	if mag >= f16Inf {
+		return notFinite(h)
 	}
-	return math.Float32frombits(sign | f32Inf | f32Quiet | (mag&0x03ff)<<13)
+	// No branch between normal and subnormal numbers, which data mix. A
+	// normal one moves its exponent's bias from 15 to 127. A subnormal one is
+	// given the exponent of 2^-14 and has the 2^-14 that this adds taken away.
+	subnormal := uint32(int32(mag-0x0400) >> 31) // all ones, or zero
+	v := math.Float32frombits(mag<<13+(112<<23+subnormal&(1<<23))) - math.Float32frombits(subnormal&(113<<23))
+	return math.Float32frombits(math.Float32bits(v) | uint32(h&f16Sign)<<16)
+}
+
+func notFinite(h uint16) float32 {
+	b := uint32(h&f16Sign)<<16 | f32Inf
+	if frac := uint32(h & 0x03ff); frac != 0 {
+		b |= f32Quiet | frac<<13
+	}
+	return math.Float32frombits(b)
 }
 
 // Float16FromFloat32 returns f rounded to the nearest IEEE 754 binary16
@@ -36,21 +43,27 @@ func Float16ToFloat32(h uint16) float32 {
 // quiet NaN with its sign and the upper bits of its payload.
 func Float16FromFloat32(f float32) uint16 {
 	b := math.Float32bits(f)
-	sign := uint16(b>>16) & f16Sign
 	mag := b & f32Mag
-	switch {
-	case mag < 0x38800000: // below the smallest normal, 2^-14
-		// The sum's unit in the last place is 2^-24, the step of subnormals,
-		// so the addition does the rounding.
-		sum := math.Float32frombits(mag) + 0.5
-		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
-	case mag < 0x47800000: // below 2^16; the carry of rounding may reach infinity
-		mag += 0x0fff + mag>>13&1
-		return sign | uint16((mag-(127-15)<<23)>>13)
-	case mag <= f32Inf:
-		return sign | f16Inf
+	if mag >= (127+16)<<23 {
+		return tooLarge(b)
 	}
-	return sign | f16Inf | f16Quiet | uint16(mag>>13)&0x03ff
+	// Added to a power of two that is 2^13 times that of the number (or of
+	// the smallest normal one), the number is rounded by the addition to what
+	// binary16 holds, and the difference of the patterns counts its steps.
+	exp := max(mag&f32Inf, (127-14)<<23)
+	power := exp + 13<<23
+	steps := math.Float32bits(math.Float32frombits(mag)+math.Float32frombits(power)) - power
+	// The implicit bit among the steps adds one to the exponent.
+	return uint16(b>>16)&f16Sign | uint16((exp-(127-14)<<23)>>13+steps)
+}
+
+// tooLarge is Float16FromFloat32 for magnitudes from 2^16, infinities and NaN.
+func tooLarge(b uint32) uint16 {
+	h := uint16(b>>16)&f16Sign | f16Inf
+	if b&f32Mag > f32Inf {
+		h |= f16Quiet | uint16(b>>13)&0x03ff
+	}
+	return h
 }
 
 // BFloat16ToFloat32 returns the value of the bfloat16 pattern h, bit for bit
