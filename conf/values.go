@@ -18,8 +18,14 @@ var units = []struct {
 	suffix string
 	factor int64
 }{
-	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
-	{"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
+	{"GiB", 1 << 30},
+	{"MiB", 1 << 20},
+	{"KiB", 1 << 10},
+	{"GB", 1e9},
+	{"MB", 1e6},
+	{"kB", 1e3},
+	{"KB", 1e3},
+	{"B", 1},
 }
 
 // ParseBytes reads a size such as "4096", "256KiB" or "1.5GB".

@@ -21,7 +21,7 @@ func newLogger(c *conf.Config, w io.Writer, coloured bool) *slog.Logger {
 	if c.Log.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
 	}
-	return slog.New(tint.NewHandler(w, &tint.Options{
+	return slog.New(tint.NewTextHandler(w, &tint.Options{
 		Level: level, TimeFormat: time.TimeOnly, NoColor: c.Log.Format == "text" || !coloured,
 	}))
 }

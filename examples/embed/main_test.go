@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +33,8 @@ func TestREADMEShowsThisProgram(t *testing.T) {
 	require.Contains(t, crlf.Replace(string(readme)), "```go\n"+crlf.Replace(string(program))+"```\n")
 }
 
-// Three processes of it end with the same bits.
+// Three processes of it end with the same bits. All that a peer needs to join is
+// the address of the master (S2-51).
 func TestProcessesAgree(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -62,4 +65,32 @@ func TestProcessesAgree(t *testing.T) {
 		seen[string(r.out)]++
 	}
 	require.Len(t, seen, 1)
+}
+
+// The licence is MIT, and both files say so (S2-07).
+func TestLicence(t *testing.T) {
+	licence, err := os.ReadFile("../../LICENSE")
+	require.NoError(t, err)
+	require.Contains(t, string(licence), "MIT License")
+	require.Contains(t, string(licence), "Permission is hereby granted, free of charge")
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(readme), "MIT licence")
+}
+
+// The engine offers primitives; training algorithms live in examples only (S2-58).
+func TestNoAlgorithmInTheEngine(t *testing.T) {
+	for _, dir := range []string{"core", "backends", "quantizers", "solvers", "platform"} {
+		err := filepath.WalkDir("../../"+dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, word := range []string{"diloco", "nesterov", "adamw", "optimizer"} {
+				require.NotContains(t, strings.ToLower(string(text)), word, path)
+			}
+			return err
+		})
+		require.NoError(t, err)
+	}
 }

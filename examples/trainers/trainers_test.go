@@ -349,7 +349,79 @@ func TestResumeAfterFullStop(t *testing.T) {
 	}
 }
 
-// A peer waits while it is alone, and leaves when it is told to.
+// One peer stays while all others are killed again and again: the state survives
+// and every newcomer gets it (S2-54).
+func TestStateSurvivesOnOnePeer(t *testing.T) {
+	addr, _ := master(t)
+	o := small(addr)
+	o.Steps = 60
+	var mu sync.Mutex
+	var others []*peer
+	full := make(chan struct{}, 100)
+	join := func() {
+		p := start(t, DiLoCo, o, func(e Event) {
+			if e.Kind == Joined {
+				full <- struct{}{}
+			}
+		})
+		mu.Lock()
+		others = append(others, p)
+		mu.Unlock()
+	}
+	const rounds = 5
+	a := start(t, DiLoCo, o, func(e Event) {
+		if e.Kind != Stepped || e.Step%10 != 0 || e.Step/10 > rounds {
+			return
+		}
+		mu.Lock()
+		gone := others[len(others)-2:]
+		mu.Unlock()
+		for range 2 { // both are in the run before they die
+			<-full
+		}
+		for _, p := range gone {
+			p.cancel()
+			<-p.done
+		}
+		join()
+		join()
+	})
+	join()
+	join()
+	a.wait(t)
+	state := map[uint64]string{}
+	for _, e := range a.of(Joined, Stepped, Ended) {
+		state[e.Step] = e.Hash
+	}
+	require.Len(t, others, 2+2*rounds)
+	for _, p := range others {
+		<-p.done
+		require.NotEmpty(t, p.of(Joined))
+		for _, e := range p.of(Joined, Stepped, Ended) {
+			require.Equal(t, state[e.Step], e.Hash, "step %d", e.Step)
+		}
+	}
+	require.Less(t, a.of(Ended)[0].Loss, a.of(Joined)[0].Loss)
+}
+
+// As long as nobody waits, the membership is left alone: no vote, no round, no
+// fetch between two steps (S2-28).
+func TestNobodyWaitsNobodyStalls(t *testing.T) {
+	addr, _ := master(t)
+	o := small(addr)
+	a, b := start(t, DiLoCo, o, nil), start(t, DiLoCo, o, nil)
+	a.wait(t)
+	b.wait(t)
+	votes := 0
+	for _, e := range append(a.of(World), b.of(World)...) {
+		require.Zero(t, e.Step, "a vote after the start")
+		votes++
+	}
+	require.Equal(t, 1, votes, "the first peer let the second one in")
+}
+
+// Below the minimum of peers nothing is computed (S2-09); a waiting peer leaves
+// when it is told to.
 func TestWaitsForCompany(t *testing.T) {
 	addr, _ := master(t)
 	p := start(t, DiLoCo, small(addr), nil)
