@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -297,9 +296,6 @@ func Summary(w io.Writer, rec *Record, page string) {
 		fmt.Fprintln(w, "all peers held the same bits after every step")
 	}
 	if page != "" {
-		if full, err := filepath.Abs(page); err == nil {
-			page = full
-		}
 		fmt.Fprintln(w, "the whole story: "+page)
 	}
 }
