@@ -6,6 +6,9 @@ export LC_ALL=C
 # Where things live that are worth keeping between runs: the Wine prefix, the original library.
 cache=${GOPCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl}
 
+# heavy matches packages whose tests start processes or load the machine.
+heavy='/gopccl/(tests/(compat|e2e|bench|sim)|cmd|examples)(/|$)'
+
 fail() {
 	echo "$(basename "$0"): $*" >&2
 	exit 1

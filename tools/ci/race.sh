@@ -3,18 +3,11 @@
 # one after another, so that they do not disturb each other.
 . "$(dirname "$0")/common.sh"
 
-mapfile -t all < <(existing ./...)
-quick=() heavy=()
-for package in "${all[@]}"; do
-	case $package in
-	*/tests/arch) ;; # a gate of its own
-	*/tests/* | */cmd/* | */examples/*) heavy+=("$package") ;;
-	*) quick+=("$package") ;;
-	esac
-done
+mapfile -t quick < <(existing ./... | grep -vE "$heavy|/tests/arch$")
+mapfile -t alone < <(existing ./... | grep -E "$heavy")
 [ ${#quick[@]} -gt 0 ] || fail "no packages with tests found"
 
-go test -race -tags invariants -timeout 180s "${quick[@]}"
-for package in "${heavy[@]}"; do
-	go test -race -tags invariants -timeout 300s -count=1 "$package"
+go test -race -tags invariants -timeout 240s "${quick[@]}"
+for package in "${alone[@]}"; do
+	go test -race -tags invariants -timeout 420s -count=1 "$package"
 done

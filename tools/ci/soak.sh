@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The long forms of the end-to-end tests and simulations: GOPCCL_SOAK=1 makes the tests use their full counts.
+# The long forms: full counts of the end-to-end tests, fifty times the seeds of the simulation, the original library.
 . "$(dirname "$0")/common.sh"
 
 tools/ci/install.sh
 tools/ci/original.sh
-export GOPCCL_SOAK=1
-mapfile -t packages < <(existing ./tests/... | grep -v '/tests/arch$')
-[ ${#packages[@]} -gt 0 ] || fail "no packages with tests found"
-go test -count=1 -p 1 -timeout "${SOAK_TIMEOUT:-8h}" -v "${packages[@]}"
+limit=${SOAK_TIMEOUT:-8h}
+go test -count=1 -timeout "$limit" -v ./tests/e2e -soak
+go test -count=1 -timeout "$limit" -v ./tests/sim -sim.seeds="${SOAK_SEEDS:-1000000}"
+go test -count=1 -timeout "$limit" -v ./tests/compat
 echo "make soak: passed"

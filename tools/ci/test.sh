@@ -16,10 +16,14 @@ stage() {
 	report+=("$(printf '%-28s %4d s' "$name" $((SECONDS - start)))")
 }
 
+# Without the original library the tests against it say that they did not run; with CI=true that is a failure.
+original() { tools/ci/original.sh || [ "${CI:-}" != true ]; }
+
 stage "install" tools/ci/install.sh
 stage "gates" tools/ci/gates.sh
-stage "original library" tools/ci/original.sh
+stage "original library" original
 stage "tests with race detector" tools/ci/race.sh
+stage "tests at full speed" tools/ci/speed.sh
 stage "arm64 under qemu" tools/ci/arm64.sh
 stage "windows under wine" tools/ci/windows.sh
 

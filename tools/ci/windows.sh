@@ -16,7 +16,7 @@ system32=$WINEPREFIX/drive_c/windows/system32
 x86_64-w64-mingw32-gcc -O2 -shared -o "$system32/bcryptprimitives.dll" tools/wine/bcryptprimitives.c -ladvapi32
 
 packages=(./core/dtype ./core/errs ./core/wire ./core/digest ./core/plan ./core/buf ./core/stats ./core/trace ./core/reduce
-	./core/checkpoint ./core/transport/... ./core/master/fsm ./core/peer/fsm ./backends/... ./quantizers/... ./solvers/...
+	./core/checkpoint ./core/sharedstate ./core/master ./core/transport/... ./core/master/fsm ./core/peer/fsm ./backends/... ./quantizers/... ./solvers/...
 	./platform/... ./conf)
 work=$(mktemp -d)
 trap '"$server" -k >/dev/null 2>&1 || true; rm -rf "$work"' EXIT

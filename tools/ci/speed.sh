@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Tests that do more without the race detector, at full speed: all seeds of the simulation, allocation counts of the
+# data path, the long hash vectors.
+. "$(dirname "$0")/common.sh"
+
+go test -count=1 -tags invariants -timeout 420s ./tests/sim ./core/reduce ./core/transport/... ./core/digest ./core/wire
