@@ -18,6 +18,10 @@ type round struct {
 }
 
 func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections) {
+	if c.inRound {
+		m.kick(c, "votes for a round before the last one ended")
+		return
+	}
 	if p.AcceptNewPeers {
 		c.set(VoteAccept, m.now)
 	} else {
