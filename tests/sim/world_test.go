@@ -128,6 +128,7 @@ type world struct {
 	master      *mfsm.Machine
 	masterTick  time.Duration
 	masterStops time.Duration // the master process stands still until then
+	masterQueue []mfsm.Event  // what happened meanwhile
 	conns       map[mfsm.ClientID]*peer
 	lastClient  mfsm.ClientID
 
@@ -244,10 +245,29 @@ func (w *world) newUUID() (u wire.UUID) {
 
 // toMaster lets the master process take an event.
 func (w *world) toMaster(ev mfsm.Event) {
-	if w.now < w.masterStops {
-		w.at(w.masterStops, nil, func() { w.toMaster(ev) })
+	if w.now < w.masterStops || len(w.masterQueue) > 0 {
+		if w.masterQueue = append(w.masterQueue, ev); len(w.masterQueue) == 1 {
+			w.at(w.masterStops, nil, w.wakeMaster)
+		}
 		return
 	}
+	w.stepMaster(ev)
+}
+
+// wakeMaster lets the master process go on with what has piled up.
+func (w *world) wakeMaster() {
+	if w.now < w.masterStops { // it was stopped again
+		w.at(w.masterStops, nil, w.wakeMaster)
+		return
+	}
+	queue := w.masterQueue
+	w.masterQueue = nil
+	for _, ev := range queue {
+		w.stepMaster(ev)
+	}
+}
+
+func (w *world) stepMaster(ev mfsm.Event) {
 	g, gone := ev.(mfsm.Gone)
 	if gone {
 		delete(w.conns, g.Client)

@@ -131,8 +131,10 @@ func TestMismatchIsNamed(t *testing.T) {
 	op := r.launch(1)
 	w := r.await(op)
 	r.commence(1)
-	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true,
-		Ext: wire.Ext{Reason: "counts 8 and 9", ReasonCode: uint16(errs.Mismatch)}})
+	r.in(wire.M2CCollectiveCommsAbort{
+		Tag: 1, Aborted: true,
+		Ext: wire.Ext{Reason: "counts 8 and 9", ReasonCode: uint16(errs.Mismatch)},
+	})
 	require.Equal(t, "counts 8 and 9", want[AbortData](r).Reason)
 	r.step(DataEnded{Op: op, Err: errors.New("aborted")})
 	r.complete(1)

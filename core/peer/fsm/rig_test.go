@@ -55,7 +55,6 @@ type rig struct {
 	call   CallID
 	op     OpID
 	native bool
-	ring   []wire.UUID
 
 	dones    map[CallID]Done
 	finishes map[OpID]bool

@@ -146,8 +146,10 @@ func TestBadRounds(t *testing.T) {
 // Control spec, section 13.3: optimize topology.
 func TestOptimize(t *testing.T) {
 	requests := wire.M2COptimizeTopologyResponse{Requests: []wire.BandwidthRequest{
-		{From: uid(1), To: uid(2), Addr: addr(2)}, {From: uid(2), To: uid(1), Addr: addr(1)},
-		{From: uid(1), To: uid(3), Addr: addr(3)}, {From: uid(1), To: uid(2), Addr: addr(2)},
+		{From: uid(1), To: uid(2), Addr: addr(2)},
+		{From: uid(2), To: uid(1), Addr: addr(1)},
+		{From: uid(1), To: uid(3), Addr: addr(3)},
+		{From: uid(1), To: uid(2), Addr: addr(2)},
 	}}
 	for _, native := range []bool{true, false} {
 		r := connected(t, native, 1, 2, 3)

@@ -197,11 +197,21 @@ func drain(t *testing.T, r *rig) {
 func everyPacket() []wire.Packet {
 	return []wire.Packet{
 		wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: wire.Ext{Native: true}},
-		wire.M2CP2PConnectionInfo{Unchanged: true}, wire.M2CP2PConnectionsEstablished{},
-		wire.M2CPeersPendingResponse{}, wire.M2COptimizeTopologyResponse{}, wire.M2COptimizeTopologyComplete{},
-		wire.M2CSyncSharedState{}, wire.M2CSyncSharedStateComplete{}, wire.M2CCollectiveCommsCommence{Tag: 1},
-		wire.M2CCollectiveCommsComplete{Tag: 1}, wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true},
-		wire.M2CHeartbeat{}, wire.M2CPeerDropped{UUID: uid(2)}, wire.C2MHeartbeat{}, wire.P2PHello{}, nil,
+		wire.M2CP2PConnectionInfo{Unchanged: true},
+		wire.M2CP2PConnectionsEstablished{},
+		wire.M2CPeersPendingResponse{},
+		wire.M2COptimizeTopologyResponse{},
+		wire.M2COptimizeTopologyComplete{},
+		wire.M2CSyncSharedState{},
+		wire.M2CSyncSharedStateComplete{},
+		wire.M2CCollectiveCommsCommence{Tag: 1},
+		wire.M2CCollectiveCommsComplete{Tag: 1},
+		wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true},
+		wire.M2CHeartbeat{},
+		wire.M2CPeerDropped{UUID: uid(2)},
+		wire.C2MHeartbeat{},
+		wire.P2PHello{},
+		nil,
 	}
 }
 
