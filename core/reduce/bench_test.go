@@ -25,7 +25,7 @@ func bestBackend(b *testing.B) backend.Backend {
 func BenchmarkRing(b *testing.B) {
 	for _, n := range []int{2, 4} {
 		for _, bytes := range []int{4 << 10, 400 << 10, 64 << 20} {
-			for _, frame := range []int{64 << 10, 256 << 10, 1 << 20} {
+			for _, frame := range []int{256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20} {
 				if bytes < 64<<20 && frame != 256<<10 {
 					continue
 				}
@@ -37,9 +37,11 @@ func BenchmarkRing(b *testing.B) {
 						r.start(specs).ok(b)
 						b.SetBytes(int64(bytes) * 2 * int64(n-1) / int64(n))
 						b.ReportAllocs()
+						before := cpuSeconds()
 						for b.Loop() {
 							r.start(specs).ok(b)
 						}
+						b.ReportMetric((cpuSeconds()-before)/float64(b.N)*1e3, "cpu-ms/op")
 					})
 				}
 			}
@@ -59,6 +61,7 @@ func BenchmarkFloor(b *testing.B) {
 	src := [2][]byte{make([]byte, bytes), make([]byte, bytes)}
 	dst := [2][]byte{make([]byte, bytes), make([]byte, bytes)}
 	b.SetBytes(bytes)
+	before := cpuSeconds()
 	for b.Loop() {
 		var wg sync.WaitGroup
 		for i := range 2 {
@@ -76,6 +79,7 @@ func BenchmarkFloor(b *testing.B) {
 		}
 		wg.Wait()
 	}
+	b.ReportMetric((cpuSeconds()-before)/float64(b.N)*1e3, "cpu-ms/op")
 	for i := range 2 {
 		conns[i][0].Close()
 		conns[i][1].Close()

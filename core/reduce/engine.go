@@ -34,8 +34,13 @@ import (
 )
 
 const (
-	// DefaultFrameBytes fits a reduced frame, its source and its scratch into L2.
-	DefaultFrameBytes = 256 << 10
+	// DefaultFrameBytes: larger frames cost fewer system calls and wake-ups per
+	// byte; beyond this size nothing is gained.
+	DefaultFrameBytes = 1 << 20
+	// A chunk is cut into at least piecesPerChunk frames, so that a step starts
+	// before the one before it is over, unless frames fell below pieceBytes.
+	piecesPerChunk = 8
+	pieceBytes     = 256 << 10
 	minFrameBytes     = 64
 	maxFrameBytes     = 64 << 20
 	// MaxPool bounds the connections that one peer may open to us (quirk Q25).
@@ -49,9 +54,9 @@ const (
 // Config of an Engine.
 type Config struct {
 	Backend backend.Backend
-	// FrameBytes is the payload of one data frame that we send, and the size of
-	// the pieces in which received frames are processed. 0: DefaultFrameBytes.
-	// Rounded to a multiple of 64.
+	// FrameBytes is the largest payload of a data frame that we send, and the
+	// largest piece in which received frames are processed. 0:
+	// DefaultFrameBytes. Rounded down to a multiple of 64.
 	FrameBytes int
 	Pool       *buf.Pool    // nil: a pool of its own
 	Logger     *slog.Logger // nil: silent

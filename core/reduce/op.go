@@ -54,6 +54,7 @@ type Op struct {
 	n, rank    int
 	next, prev wire.UUID
 	native     bool // every member is a gopccl end
+	piece      int  // wire bytes that are sent or processed at a time, a multiple of 64
 	done       func(error)
 	tx         *sender
 	first      int64 // wire bytes of the own chunk, sendable from the start
@@ -293,6 +294,7 @@ func (op *Op) place(ring []wire.UUID, self wire.UUID) error {
 	op.txTotal, op.rxTotal = int64(sent)*int64(op.unit), int64(received)*int64(op.unit)
 	_, own := op.chunk(0, true)
 	op.first = int64(own) * int64(op.unit)
+	op.piece = min(max(own*op.unit/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes)
 	op.enter(&op.send, 0, true)
 	op.enter(&op.recv, 0, false)
 	op.txDone.Store(op.txTotal == 0)

@@ -59,7 +59,7 @@ func (op *Op) receive(r *receiver) error {
 		if op.aborted.Load() {
 			return errAborted
 		}
-		n := min(left, op.e.cfg.FrameBytes)
+		n := min(left, op.piece)
 		var err error
 		switch {
 		case op.spec.Quantizer != nil:

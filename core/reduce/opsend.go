@@ -28,7 +28,7 @@ func (op *Op) take(f *frame) bool {
 		f.kind = metaFrame
 		return true
 	}
-	n := int(min(avail, int64(c.size-c.off), int64(op.e.cfg.FrameBytes)))
+	n := int(min(avail, int64(c.size-c.off), int64(op.piece)))
 	if n <= 0 {
 		return false
 	}
