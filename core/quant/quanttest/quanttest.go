@@ -242,7 +242,7 @@ func checkChunk(q quant.Quantizer, c combination, v []float64, rng *rand.Rand) e
 	src := encode(c.t, v)
 	m := q.Params(c.t, c.q, src)
 	if m.Tag != 0 {
-		return fmt.Errorf("Params sets a tag")
+		return fmt.Errorf("the metadata has a tag")
 	}
 	if err := q.CheckMeta(c.t, c.q, &m); err != nil {
 		return fmt.Errorf("own metadata %+v is refused: %w", m, err)

@@ -141,7 +141,7 @@ func TestBrokenQuantizersFail(t *testing.T) {
 	require.NoError(t, all(steps{}))
 	for want, broken := range map[string]steps{
 		"empty chunks":         {acceptEmpty: true},
-		"sets a tag":           {setsTag: true},
+		"has a tag":            {setsTag: true},
 		"kind 0":               {acceptAnyKind: true},
 		"own metadata":         {refusesOwn: true},
 		"cut into frames":      {frameLocal: true},
