@@ -53,6 +53,19 @@ func loadConfig(cmd *cobra.Command) (*conf.Config, error) {
 	return conf.Load(files, os.Environ(), flags)
 }
 
+// configArgs repeats the configuration flags of a command line for a process
+// that it starts; the environment is inherited anyway.
+func configArgs(cmd *cobra.Command) (args []string) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				args = append(args, "--"+f.Name, v)
+			}
+		}
+	})
+	return args
+}
+
 func newConfigCmd() *cobra.Command {
 	config := &cobra.Command{
 		Use:   "config",

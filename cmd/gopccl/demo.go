@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gopccl/gopccl/cmd/gopccl/internal/demo"
+	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/examples/trainers"
 )
 
@@ -31,7 +32,8 @@ all peers hold the same bits.
 Shows the progress, ends with a table, and leaves a page (one HTML file that
 needs no network). Fails if peers ever disagree or the loss does not fall.`,
 		Example: `  gopccl demo
-  gopccl demo --duration 20s --page /tmp/demo.html`,
+  gopccl demo --duration 20s --page story.html
+  gopccl demo --set quantize.algorithm=minmax --set peer.pool_size=2`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd)
@@ -47,7 +49,9 @@ needs no network). Fails if peers ever disagree or the loss does not fall.`,
 			if c.Log.Level == "debug" {
 				cfg.Logger = newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
 			}
-			cfg.Command = func(master string) *exec.Cmd { return exec.Command(self, demoPeer, master, strconv.Itoa(inner)) }
+			cfg.Command = func(master string) *exec.Cmd {
+				return exec.Command(self, append(configArgs(cmd), demoPeer, master, strconv.Itoa(inner))...)
+			}
 			rec, err := demo.Run(cmd.Context(), cfg)
 			if err != nil {
 				return err
@@ -73,9 +77,17 @@ func newDemoPeerCmd() *cobra.Command {
 		Hidden: true,
 		Args:   cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
 			o := trainers.DefaultOptions()
-			o.Master, o.Steps = args[0], 1<<62
-			var err error
+			o.Master, o.Steps, o.Quantize = args[0], 1<<62, c.Quantization()
+			o.Tune = func(p *core.Options) {
+				configured := c.PeerOptions(p.Logger)
+				configured.Master = p.Master
+				*p = configured
+			}
 			if o.Inner, err = strconv.Atoi(args[1]); err != nil || o.Inner < 1 {
 				return fmt.Errorf("%q is no number of local steps", args[1])
 			}

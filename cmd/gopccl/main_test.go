@@ -21,9 +21,9 @@ import (
 )
 
 // TestMain lets the test binary stand in for the program: commands that start
-// processes start their own executable with a subcommand.
+// processes start their own executable with a subcommand or a flag of its own.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		main()
 	}
 	goleak.VerifyTestMain(m)
@@ -178,7 +178,7 @@ func TestLineWriterNeverBlocks(t *testing.T) {
 // and a page tells the story.
 func TestDemo(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "demo.html")
-	code, out, errOut := gopccl(t, "demo", "--duration", "8s", "--inner", "2", "--page", page)
+	code, out, errOut := gopccl(t, "demo", "--duration", "8s", "--inner", "2", "--page", page, "--set", "quantize.algorithm=minmax", "--set", "peer.pool_size=2")
 	require.Equal(t, exitOK, code, "%s\n%s", out, errOut)
 	rows := map[string]string{}
 	_, table, _ := strings.Cut(out, "loss before")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"sync"
 )
 
 //go:embed opticks.txt.gz
@@ -25,8 +26,10 @@ type Corpus struct {
 }
 
 // Opticks returns Newton's "Opticks" (see SOURCE.md), about 567,000 characters
-// of 93 kinds.
-func Opticks() (*Corpus, error) {
+// of 93 kinds: always the same corpus, which nobody may change.
+func Opticks() (*Corpus, error) { return unpacked() }
+
+var unpacked = sync.OnceValues(func() (*Corpus, error) {
 	zr, err := gzip.NewReader(bytes.NewReader(opticks))
 	if err != nil {
 		return nil, fmt.Errorf("charlm: the embedded text: %w", err)
@@ -36,7 +39,7 @@ func Opticks() (*Corpus, error) {
 		return nil, fmt.Errorf("charlm: the embedded text: %w", err)
 	}
 	return NewCorpus(text)
-}
+})
 
 // NewCorpus makes a corpus of text, which must hold at least 1000 bytes and
 // not all 256 byte values.

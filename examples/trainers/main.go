@@ -10,6 +10,8 @@ import (
 	"os/signal"
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
+	"github.com/gopccl/gopccl/core/dtype"
+	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
 
 // Trainer is one of DDP, DiLoCo and AsyncDiLoCo.
@@ -32,6 +34,8 @@ func execute(name string, train Trainer, o Options, args []string) int {
 	fs.StringVar(&o.Checkpoint, "checkpoint", "", "`DIR` to resume from and to write to; one per peer")
 	fs.Uint64Var(&o.CheckpointEvery, "checkpoint-every", o.CheckpointEvery, "steps between two checkpoints")
 	fs.Uint64Var(&o.LossEvery, "loss-every", o.LossEvery, "steps between two measurements of the validation loss")
+	fs.StringVar(&o.Quantize.Algorithm, "quantize", "none", "send averages as 8 bit integers: none, minmax or zeropoint")
+	o.Quantize.Type = dtype.Uint8
 	asJSON := fs.Bool("json", false, "report in JSON, one object a line")
 	verbose := fs.Bool("verbose", false, "log what the communicator does to standard error")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {

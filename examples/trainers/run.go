@@ -37,6 +37,8 @@ type Options struct {
 
 	LossEvery uint64 // steps between two measurements of the validation loss
 
+	Quantize core.Quantize // how averages travel
+
 	Checkpoint      string // directory; empty: none
 	CheckpointEvery uint64 // steps between two checkpoints
 
@@ -239,7 +241,7 @@ func (r *run) reduces(mean, own []float32) []core.Reduce {
 	to, from := r.model.Views(mean), r.model.Views(own)
 	for i := range to {
 		op := core.ReduceOf(to[i].Data, from[i].Data, core.Avg)
-		op.Tag = uint64(i)
+		op.Tag, op.Quantize = uint64(i), r.Quantize
 		ops = append(ops, op)
 	}
 	return ops
