@@ -60,7 +60,7 @@ func TestRealErrorsAreClassified(t *testing.T) {
 		_, err = io.ReadFull(s, make([]byte, 1))
 		require.NoError(t, err)
 		require.NoError(t, s.Close()) // with a byte unread
-		for err == nil { // what is written into a broken connection may be taken for a while
+		for err == nil {              // what is written into a broken connection may be taken for a while
 			_, err = c.Write([]byte("z"))
 		}
 		require.Equal(t, ClassReset, Classify(err), "%v", err)
