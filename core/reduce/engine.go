@@ -41,8 +41,8 @@ const (
 	// before the one before it is over, unless frames fell below pieceBytes.
 	piecesPerChunk = 8
 	pieceBytes     = 256 << 10
-	minFrameBytes     = 64
-	maxFrameBytes     = 64 << 20
+	minFrameBytes  = 64
+	maxFrameBytes  = 64 << 20
 	// MaxPool bounds the connections that one peer may open to us (quirk Q25).
 	MaxPool = 1024
 	// headerBuffer is small: what it holds of a large frame is copied once more.
