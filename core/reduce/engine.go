@@ -11,6 +11,11 @@
 // no barrier between steps. Receiving never waits for anything local, so a ring
 // always drains.
 //
+// That is sound because of the data: a neighbour cannot have what overwrites a
+// chunk before it had our contribution to that chunk. A neighbour that sends
+// such frames nevertheless spoils the result of the ring (ours included), and
+// nothing else.
+//
 // Locks: Op.mu may be taken inside Engine.mu or sender.mu, nothing else nests.
 // No lock is held while a connection could make us wait.
 package reduce
@@ -191,6 +196,9 @@ var (
 	errReplaced = errors.New("the connection was replaced by a new one")
 	errDropped  = errors.New("the peer is no longer a neighbour")
 	errClosed   = errors.New("the communicator was closed")
+	// errInterrupted: this system does not tell how much of an interrupted
+	// write was sent, so that the connection cannot go on.
+	errInterrupted = errors.New("an abort interrupted a write")
 )
 
 // LiveSenders returns how many connections to peer are not broken.
