@@ -273,7 +273,8 @@ func TestSync(t *testing.T) {
 	t.Run("no distributor", func(t *testing.T) {
 		nobody := []netip.AddrPort{
 			netip.AddrPortFrom(netip.IPv4Unspecified(), 0), netip.AddrPortFrom(netip.IPv4Unspecified(), 48149),
-			netip.AddrPortFrom(addr(2).Addr(), 0), {},
+			netip.AddrPortFrom(addr(2).Addr(), 0),
+			{},
 		}
 		for i, a := range nobody {
 			native := i != 0
