@@ -33,7 +33,8 @@ type Options struct {
 	// Backend is the registered name of the reduce kernels; "auto" or "" takes
 	// the best that runs here.
 	Backend string
-	// FrameBytes is the largest payload of a data frame sent, default 256 KiB.
+	// FrameBytes is the largest payload of a data frame sent, default
+	// reduce.DefaultFrameBytes (1 MiB).
 	FrameBytes int
 	// HashWorkers bounds the goroutines that hash shared state, default all cores.
 	HashWorkers int
@@ -80,9 +81,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.PortBase == 0 {
 		o.PortBase = 48149
-	}
-	if o.FrameBytes <= 0 {
-		o.FrameBytes = 256 << 10
 	}
 	def(&o.HeartbeatInterval, time.Second)
 	def(&o.HeartbeatTimeout, 8*time.Second)
