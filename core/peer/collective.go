@@ -263,7 +263,7 @@ func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) 
 			continue
 		}
 		failed = true
-		if retryable(err) {
+		if s.retryable(err) {
 			info.Retries++
 			again = append(again, rs[awaited])
 		} else if fatal == nil {
@@ -282,4 +282,6 @@ func (h *Handle) finishWait(ctx context.Context) (ReduceInfo, error) {
 
 // retryable says that the operation failed because the ring changed, and that
 // the session goes on.
-func retryable(err error) bool { return errs.CodeOf(err) == errs.RankConnectionLost }
+func (s *Session) retryable(err error) bool {
+	return errs.CodeOf(err) == errs.RankConnectionLost && s.View().Connected
+}
