@@ -65,8 +65,9 @@ func TestOneGroup(t *testing.T) {
 // Two groups under one master: the same tags at the same time, a shared state
 // each, and a death in one of them (control spec, sections 5.1, 9 and 11).
 //
-// Under the original master nobody dies: there the round that follows an abort
-// needs the same vote from the other group, which has no way to cast it (quirk Q59).
+// Under our master a death in one group is nothing to the other. Under the
+// original one nobody dies: there the round that follows an abort needs the
+// same vote from the other group, which has no way to cast it (quirk Q59).
 func TestTwoGroups(t *testing.T) {
 	t.Parallel()
 	for _, c := range []cell{
