@@ -126,7 +126,7 @@ func (s *Session) establish(e fsm.Establish) {
 // dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
 // replaces what the other end still holds of a broken pool (quirk Q17).
 func (s *Session) dialPool(p wire.PeerEndpoint) error {
-	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, all)
+	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
 	for n := 0; n < s.opt.PoolSize; n++ {
 		conn, err := s.dialPeer(s.ctx, p.Addr)
 		if err != nil {
@@ -168,8 +168,6 @@ func (s *Session) dialPeer(ctx context.Context, addr netip.AddrPort) (net.Conn, 
 	}
 	return conn, nil
 }
-
-func all(wire.UUID) bool { return true }
 
 func (s *Session) tuning() platform.Options {
 	return platform.Options{UserTimeout: s.opt.UserTimeout, Congestion: s.opt.Congestion}
