@@ -20,7 +20,11 @@ import (
 // 2.5 and 6). It returns a newcomer of the victim's kind that has not joined.
 func (w *world) killAndRetry(victim *peer) *peer {
 	w.t.Helper()
-	for size := 1 << 20; size <= 32<<20; size *= 2 {
+	size := 1 << 20
+	if !slices.ContainsFunc(w.members(victim.group), func(p *peer) bool { return p.kind == ours }) {
+		size = 16 << 20 // originals among themselves are done sooner than they are killed
+	}
+	for ; size <= 64<<20; size *= 2 {
 		o := w.newOperation(victim.group, pccl.Reduce{Op: avg, DType: f32, InPlace: true}, size)
 		killed, over := w.killInside(victim, o)
 		if !killed {
@@ -34,6 +38,9 @@ func (w *world) killAndRetry(victim *peer) *peer {
 			continue
 		}
 		delete(o.inputs, victim)
+		for p := range o.inputs {
+			o.inputs[p] = o.inputs[p][:400_000] // enough for a retry
+		}
 		w.roundDone()
 		w.checkAttributes(w.members(o.group)...)                                  // other groups took no part in the round
 		w.reduce(w.newOperation(o.group, pccl.Reduce{Op: sum, DType: f32}, 1000)) // tells the ring
@@ -76,7 +83,7 @@ func (w *world) killInside(victim *peer, o *operation) (killed, over bool) {
 		case e := <-ends:
 			take(e)
 		default:
-			if left == len(members) && queued(victim.PID()) > 256<<10 {
+			if left == len(members) && queued(victim.PID()) > 4<<10 {
 				victim.Kill()
 				killed = true
 			}
@@ -105,9 +112,6 @@ func (w *world) killInside(victim *peer, o *operation) (killed, over bool) {
 		}
 		require.True(w.t, bytes.Equal(o.inputs[p], results[p].Data), "%s did not get its input back: %s",
 			p.Name, difference(o.inputs[p], results[p].Data))
-	}
-	if over && !killed {
-		w.check(o, results)
 	}
 	return killed, over
 }
