@@ -124,6 +124,9 @@ func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
 	c, err := mute.Accept()
 	require.NoError(t, err)
 	defer c.Close()
+	p, err := wire.Read(c, wire.P2P, 1<<10)
+	require.NoError(t, err)
+	require.IsType(t, wire.P2PHello{}, p) // now it waits for the answer
 	up()
 	select {
 	case err := <-out:
