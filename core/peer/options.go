@@ -130,9 +130,12 @@ func (o Options) check() (listen netip.Addr, err error) {
 		name string
 		d    time.Duration
 	}{
-		{"heartbeat interval", o.HeartbeatInterval}, {"heartbeat timeout", o.HeartbeatTimeout},
-		{"dial timeout", o.DialTimeout}, {"handshake timeout", o.HandshakeTimeout},
-		{"user timeout", o.UserTimeout}, {"probe duration", o.ProbeDuration},
+		{"heartbeat interval", o.HeartbeatInterval},
+		{"heartbeat timeout", o.HeartbeatTimeout},
+		{"dial timeout", o.DialTimeout},
+		{"handshake timeout", o.HandshakeTimeout},
+		{"user timeout", o.UserTimeout},
+		{"probe duration", o.ProbeDuration},
 	} {
 		if d.d < 0 || d.d > maxDuration {
 			return listen, fmt.Errorf("%s %v is not between 0 and %v", d.name, d.d, maxDuration)
