@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,14 +19,14 @@ import (
 // survivors must all see it fail, ours hold their input again, bit by bit, and
 // all succeed when they try again (control spec, section 12; data spec, sections
 // 2.5 and 6). It returns a newcomer of the victim's kind that has not joined.
-func (w *world) killAndRetry(victim *peer) *peer {
+func (w *world) killAndRetry(victim *peer, r pccl.Reduce) *peer {
 	w.t.Helper()
 	size := 1 << 20
 	if !slices.ContainsFunc(w.members(victim.group), func(p *peer) bool { return p.kind == ours }) {
 		size = 16 << 20 // originals among themselves are done sooner than they are killed
 	}
 	for ; size <= 64<<20; size *= 2 {
-		o := w.newOperation(victim.group, pccl.Reduce{Op: avg, DType: f32, InPlace: true}, size)
+		o := w.newOperation(victim.group, r, size)
 		killed, over := w.killInside(victim, o)
 		if !killed {
 			continue
@@ -39,7 +40,7 @@ func (w *world) killAndRetry(victim *peer) *peer {
 		}
 		delete(o.inputs, victim)
 		for p := range o.inputs {
-			o.inputs[p] = o.inputs[p][:400_000] // enough for a retry
+			o.inputs[p] = o.inputs[p][:100_000*o.DType.Size()] // enough for a retry
 		}
 		w.roundDone()
 		w.checkAttributes(w.members(o.group)...)                                  // other groups took no part in the round
@@ -114,6 +115,33 @@ func (w *world) killInside(victim *peer, o *operation) (killed, over bool) {
 			p.Name, difference(o.inputs[p], results[p].Data))
 	}
 	return killed, over
+}
+
+// killVoter kills a peer whose vote all others wait for. The operation commences
+// without it and is aborted at once, so that some of the others have not sent a
+// single frame when they hear of it. Originals do not look for an abort before
+// their first frame has come (control spec, section 12; quirk Q23).
+func (w *world) killVoter(victim *peer, r pccl.Reduce) {
+	w.t.Helper()
+	o := w.newOperation(victim.group, r, 5000)
+	w.gone(victim)
+	members := w.members(o.group)
+	require.NoError(w.t, all(members, func(_ int, p *peer) error { return p.Launch(o.of(p)) }))
+	victim.Kill()
+	require.NoError(w.t, all(members, func(_ int, p *peer) error {
+		res, err := p.Await(o.Tag)
+		switch {
+		case errs.CodeOf(err) != errs.RankConnectionLost:
+			return fmt.Errorf("await: %w", err)
+		case o.InPlace && !bytes.Equal(o.inputs[p], res.Data):
+			return errors.New("did not get its input back: " + difference(o.inputs[p], res.Data))
+		}
+		return nil
+	}))
+	delete(o.inputs, victim)
+	w.roundDone()
+	w.checkAttributes(members...)
+	w.reduce(o)
 }
 
 // queued returns how many bytes wait in the socket buffers of a process. It is
