@@ -88,6 +88,18 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 	return comms
 }
 
+// each calls f for all at once and returns the errors.
+func each(cs []*core.Communicator, f func(i int, c *core.Communicator) error) []error {
+	out := make([]error, len(cs))
+	var wg sync.WaitGroup
+	for i, c := range cs {
+		wg.Add(1)
+		go func() { defer wg.Done(); out[i] = f(i, c) }()
+	}
+	wg.Wait()
+	return out
+}
+
 // S1-01: four uses of sockets, each with its own lifetime: the master's lasts,
 // the ring's last as long as the neighbours stay, shared state and benchmark
 // connections are made for one job and closed after it.
