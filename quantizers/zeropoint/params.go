@@ -96,60 +96,74 @@ func finite(x float64) bool { return x-x == 0 }
 // sum returns the sum of the elements, or of their squared distances from mean.
 func sum[T quant.Float](src []byte, mean float64, squared bool) float64 {
 	if dtype.Aligned(src, dtype.TypeOf[T]().Size()) {
-		if squared {
-			return sumSquares(dtype.View[T](src), mean)
-		}
-		return sumPlain(dtype.View[T](src))
+		return sumAligned[T](src, mean, squared)
 	}
 	total := 0.0
 	var block [blockWords]uint64
 	b := dtype.AsBytes(block[:])
 	for len(src) > 0 {
 		n := copy(b, src)
-		if squared {
-			total += sumSquares(dtype.View[T](b[:n]), mean)
-		} else {
-			total += sumPlain(dtype.View[T](b[:n]))
-		}
+		total += sumAligned[T](b[:n], mean, squared)
 		src = src[n:]
 	}
 	return total
 }
 
-// Four sums hide the latency of the addition.
+// sums are eight partial sums, of the elements at places that are equal modulo
+// eight; those behind the last eight are all in the first. They hide the latency of
+// the addition, and vector instructions keep the same ones.
+type sums [8]float64
 
-func sumPlain[T quant.Float](x []T) float64 {
-	var s0, s1, s2, s3 float64
-	for len(x) >= 4 {
-		p := (*[4]T)(x)
+func (s *sums) total() float64 {
+	return s[0] + s[4] + (s[1] + s[5]) + (s[2] + s[6] + (s[3] + s[7]))
+}
+
+func sumAligned[T quant.Float](src []byte, mean float64, squared bool) float64 {
+	var s sums
+	if dtype.TypeOf[T]() == dtype.Float32 {
+		src = src[4*s.byVector(src, mean, squared):]
+	}
+	if squared {
+		sumSquares(&s, dtype.View[T](src), mean)
+	} else {
+		sumPlain(&s, dtype.View[T](src))
+	}
+	return s.total()
+}
+
+func sumPlain[T quant.Float](s *sums, x []T) {
+	s0, s1, s2, s3, s4, s5, s6, s7 := s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
+	for len(x) >= 8 {
+		p := (*[8]T)(x)
 		s0 += float64(p[0])
 		s1 += float64(p[1])
 		s2 += float64(p[2])
 		s3 += float64(p[3])
-		x = x[4:]
+		s4 += float64(p[4])
+		s5 += float64(p[5])
+		s6 += float64(p[6])
+		s7 += float64(p[7])
+		x = x[8:]
 	}
 	for _, v := range x {
 		s0 += float64(v)
 	}
-	return s0 + s1 + (s2 + s3)
+	*s = sums{s0, s1, s2, s3, s4, s5, s6, s7}
 }
 
-func sumSquares[T quant.Float](x []T, mean float64) float64 {
-	var s0, s1, s2, s3 float64
-	for len(x) >= 4 {
-		p := (*[4]T)(x)
-		d0, d1, d2, d3 := float64(p[0])-mean, float64(p[1])-mean, float64(p[2])-mean, float64(p[3])-mean
-		s0 += float64(d0 * d0)
-		s1 += float64(d1 * d1)
-		s2 += float64(d2 * d2)
-		s3 += float64(d3 * d3)
-		x = x[4:]
+func sumSquares[T quant.Float](s *sums, x []T, mean float64) {
+	for len(x) >= 8 {
+		p := (*[8]T)(x)
+		for i, v := range p {
+			d := float64(v) - mean
+			s[i] += float64(d * d)
+		}
+		x = x[8:]
 	}
 	for _, v := range x {
 		d := float64(v) - mean
-		s0 += float64(d * d)
+		s[0] += float64(d * d)
 	}
-	return s0 + s1 + (s2 + s3)
 }
 
 // carefulStats is for chunks that hold NaN or infinite elements, or numbers so

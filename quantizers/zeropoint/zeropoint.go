@@ -65,6 +65,9 @@ const blockWords = 256
 // Ties round up. NaN becomes the zero point.
 func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
 	ts, qs := t.Size(), q.Size()
+	if t == dtype.Float32 && q == dtype.Uint8 {
+		dst, src = quantizeByVector(m, dst, src)
+	}
 	if dtype.Aligned(src, ts) && dtype.Aligned(dst, qs) {
 		quantizeAligned(t, q, m, dst, src)
 		return
@@ -171,6 +174,10 @@ func addClamped(a, b int64) int64 {
 // Dequantize sets dst := dst op value(q); every operation is rounded to t.
 func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
 	ts, qs := t.Size(), qt.Size()
+	if t == dtype.Float32 && qt == dtype.Uint8 {
+		done := dequantizeByVector(m, op, dst, q)
+		dst, q = dst[4*done:], q[done:]
+	}
 	if dtype.Aligned(dst, ts) && dtype.Aligned(q, qs) {
 		dequantizeAligned(t, qt, m, op, dst, q)
 		return
