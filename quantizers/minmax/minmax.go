@@ -68,7 +68,7 @@ func (quantizer) Params(t, _ dtype.Type, src []byte) wire.DequantizationMeta {
 		if done > 0 && low == 0 {
 			low = firstZero(src, low)
 		}
-		low, high = bounds[float32](src[done:], low, high)
+		low, high = bounds[float32](src[4*done:], low, high)
 		m.Min, m.Max = float64(low), float64(high)
 	} else {
 		m.Min, m.Max = bounds[float64](src, math.MaxFloat64, 0x1p-1022)
