@@ -18,17 +18,17 @@ import (
 // byVector is a variable for the tests, which compare both ways.
 var byVector = cpu.X86.HasAVX2
 
-// byVector adds whole eights of src and returns how many elements that were.
+// byVector adds whole sixteens of src and returns how many elements that were.
 func (s *sums) byVector(src []byte, mean float64, squared bool) int {
-	n := len(src) / 4 &^ 7
+	n := len(src) / 4 &^ 15
 	if !byVector || n == 0 {
 		return 0
 	}
 	dtype.RaceRead(src[:4*n])
 	if squared {
-		squaresAVX2(floats(src), n, mean, (*[8]float64)(s))
+		squaresAVX2(floats(src), n, mean, (*[16]float64)(s))
 	} else {
-		sumAVX2(floats(src), n, (*[8]float64)(s))
+		sumAVX2(floats(src), n, (*[16]float64)(s))
 	}
 	return n
 }

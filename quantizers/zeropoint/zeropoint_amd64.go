@@ -4,15 +4,15 @@
 
 package zeropoint
 
-// sumAVX2 adds element i to sums[i%8]; n is a multiple of 8.
+// sumAVX2 adds element i to sums[i%16]; n is a multiple of 16.
 //
 //go:noescape
-func sumAVX2(src *float32, n int, sums *[8]float64)
+func sumAVX2(src *float32, n int, sums *[16]float64)
 
-// squaresAVX2 adds the square of element i minus mean to sums[i%8]; n is a multiple of 8.
+// squaresAVX2 adds the square of element i minus mean to sums[i%16]; n is a multiple of 16.
 //
 //go:noescape
-func squaresAVX2(src *float32, n int, mean float64, sums *[8]float64)
+func squaresAVX2(src *float32, n int, mean float64, sums *[16]float64)
 
 // quantizeAVX2 sets dst to src*inv + base + half, cut to [0, top], top being 255; n is a multiple of 16. It stops before a block of 16 elements that has a NaN, and returns how many elements are left.
 //

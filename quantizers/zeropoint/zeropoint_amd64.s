@@ -4,7 +4,7 @@
 
 #include "textflag.h"
 
-// func sumAVX2(src *float32, n int, sums *[8]float64)
+// func sumAVX2(src *float32, n int, sums *[16]float64)
 // Requires: AVX
 TEXT ·sumAVX2(SB), NOSPLIT, $0-24
 	MOVQ    src+0(FP), AX
@@ -12,25 +12,33 @@ TEXT ·sumAVX2(SB), NOSPLIT, $0-24
 	MOVQ    sums+16(FP), DX
 	VMOVUPD (DX), Y0
 	VMOVUPD 32(DX), Y1
+	VMOVUPD 64(DX), Y2
+	VMOVUPD 96(DX), Y3
 
 block:
-	CMPQ      CX, $0x00000008
+	CMPQ      CX, $0x00000010
 	JLT       blockdone
-	VCVTPS2PD (AX), Y2
-	VADDPD    Y2, Y0, Y0
-	VCVTPS2PD 16(AX), Y2
-	VADDPD    Y2, Y1, Y1
-	ADDQ      $0x00000020, AX
-	SUBQ      $0x00000008, CX
+	VCVTPS2PD (AX), Y4
+	VADDPD    Y4, Y0, Y0
+	VCVTPS2PD 16(AX), Y4
+	VADDPD    Y4, Y1, Y1
+	VCVTPS2PD 32(AX), Y4
+	VADDPD    Y4, Y2, Y2
+	VCVTPS2PD 48(AX), Y4
+	VADDPD    Y4, Y3, Y3
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x00000010, CX
 	JMP       block
 
 blockdone:
 	VMOVUPD Y0, (DX)
 	VMOVUPD Y1, 32(DX)
+	VMOVUPD Y2, 64(DX)
+	VMOVUPD Y3, 96(DX)
 	VZEROUPPER
 	RET
 
-// func squaresAVX2(src *float32, n int, mean float64, sums *[8]float64)
+// func squaresAVX2(src *float32, n int, mean float64, sums *[16]float64)
 // Requires: AVX
 TEXT ·squaresAVX2(SB), NOSPLIT, $0-32
 	MOVQ         src+0(FP), AX
@@ -39,25 +47,37 @@ TEXT ·squaresAVX2(SB), NOSPLIT, $0-32
 	MOVQ         sums+24(FP), DX
 	VMOVUPD      (DX), Y1
 	VMOVUPD      32(DX), Y2
+	VMOVUPD      64(DX), Y3
+	VMOVUPD      96(DX), Y4
 
 block:
-	CMPQ      CX, $0x00000008
+	CMPQ      CX, $0x00000010
 	JLT       blockdone
-	VCVTPS2PD (AX), Y3
-	VSUBPD    Y0, Y3, Y3
-	VMULPD    Y3, Y3, Y3
-	VADDPD    Y3, Y1, Y1
-	VCVTPS2PD 16(AX), Y3
-	VSUBPD    Y0, Y3, Y3
-	VMULPD    Y3, Y3, Y3
-	VADDPD    Y3, Y2, Y2
-	ADDQ      $0x00000020, AX
-	SUBQ      $0x00000008, CX
+	VCVTPS2PD (AX), Y5
+	VSUBPD    Y0, Y5, Y5
+	VMULPD    Y5, Y5, Y5
+	VADDPD    Y5, Y1, Y1
+	VCVTPS2PD 16(AX), Y5
+	VSUBPD    Y0, Y5, Y5
+	VMULPD    Y5, Y5, Y5
+	VADDPD    Y5, Y2, Y2
+	VCVTPS2PD 32(AX), Y5
+	VSUBPD    Y0, Y5, Y5
+	VMULPD    Y5, Y5, Y5
+	VADDPD    Y5, Y3, Y3
+	VCVTPS2PD 48(AX), Y5
+	VSUBPD    Y0, Y5, Y5
+	VMULPD    Y5, Y5, Y5
+	VADDPD    Y5, Y4, Y4
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x00000010, CX
 	JMP       block
 
 blockdone:
 	VMOVUPD Y1, (DX)
 	VMOVUPD Y2, 32(DX)
+	VMOVUPD Y3, 64(DX)
+	VMOVUPD Y4, 96(DX)
 	VZEROUPPER
 	RET
 

@@ -145,27 +145,27 @@ func zeropointValue() func(x reg.VecVirtual) {
 }
 
 func zeropointSum() {
-	function("sumAVX2", "func(src *float32, n int, sums *[8]float64)",
-		"sumAVX2 adds element i to sums[i%8]; n is a multiple of 8.")
+	function("sumAVX2", "func(src *float32, n int, sums *[16]float64)",
+		"sumAVX2 adds element i to sums[i%16]; n is a multiple of 16.")
 	src, n, sums := pointer("src"), count("n"), pointer("sums")
 	s := loadSums(sums)
-	loop("block", n, 8, func() {
+	loop("block", n, 16, func() {
 		for i := range s {
 			x := YMM()
 			VCVTPS2PD(src.Offset(16*i), x)
 			VADDPD(x, s[i], s[i])
 		}
-		advance(32, src)
+		advance(64, src)
 	})
 	storeSums(s, sums)
 }
 
 func zeropointSquares() {
-	function("squaresAVX2", "func(src *float32, n int, mean float64, sums *[8]float64)",
-		"squaresAVX2 adds the square of element i minus mean to sums[i%8]; n is a multiple of 8.")
+	function("squaresAVX2", "func(src *float32, n int, mean float64, sums *[16]float64)",
+		"squaresAVX2 adds the square of element i minus mean to sums[i%16]; n is a multiple of 16.")
 	src, n, mean, sums := pointer("src"), count("n"), float64s("mean"), pointer("sums")
 	s := loadSums(sums)
-	loop("block", n, 8, func() {
+	loop("block", n, 16, func() {
 		for i := range s {
 			x := YMM()
 			VCVTPS2PD(src.Offset(16*i), x)
@@ -173,12 +173,12 @@ func zeropointSquares() {
 			VMULPD(x, x, x)
 			VADDPD(x, s[i], s[i])
 		}
-		advance(32, src)
+		advance(64, src)
 	})
 	storeSums(s, sums)
 }
 
-func loadSums(sums Mem) (s [2]reg.VecVirtual) {
+func loadSums(sums Mem) (s [4]reg.VecVirtual) {
 	for i := range s {
 		s[i] = YMM()
 		VMOVUPD(sums.Offset(32*i), s[i])
@@ -186,7 +186,7 @@ func loadSums(sums Mem) (s [2]reg.VecVirtual) {
 	return s
 }
 
-func storeSums(s [2]reg.VecVirtual, sums Mem) {
+func storeSums(s [4]reg.VecVirtual, sums Mem) {
 	for i := range s {
 		VMOVUPD(s[i], sums.Offset(32*i))
 	}
