@@ -229,14 +229,21 @@ func (r *run) kick(t *tour) {
 
 // descend applies improving moves until there is none.
 func (r *run) descend(t *tour) {
-	for steps := 0; len(t.queue) > 0; steps++ {
-		if steps&0xff == 0 && r.ctx.Err() != nil {
-			return
-		}
+	steps := 0
+	over := func() bool {
+		steps++
+		return steps&0xff == 0 && r.ctx.Err() != nil
+	}
+	for len(t.queue) > 0 && !over() {
 		a := t.queue[0]
 		t.queue = t.queue[1:]
 		t.queued[a] = false
+		// Rounding may let two moves undo each other where costs differ by
+		// many orders of magnitude: the end of ctx ends that, too.
 		for t.improve(a) {
+			if over() {
+				return
+			}
 		}
 	}
 }

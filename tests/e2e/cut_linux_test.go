@@ -150,7 +150,8 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 		for in := false; !in; {
 			pending := make([]bool, len(w.comms))
 			each(w.comms, func(i int, c *core.Communicator) error {
-				if pending[i], err = c.PeersPending(ctx); pending[i] {
+				p, err := c.PeersPending(ctx)
+				if pending[i] = p; p {
 					return c.UpdateTopology(ctx)
 				}
 				return err
@@ -168,18 +169,6 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 		require.NoError(t, m.Close())
 	}
 	return w
-}
-
-// each calls f for all at once and returns the errors.
-func each(cs []*core.Communicator, f func(i int, c *core.Communicator) error) []error {
-	out := make([]error, len(cs))
-	var wg sync.WaitGroup
-	for i, c := range cs {
-		wg.Add(1)
-		go func() { defer wg.Done(); out[i] = f(i, c) }()
-	}
-	wg.Wait()
-	return out
 }
 
 // A peer whose links are cut without a FIN: the survivors abort, drop and go
