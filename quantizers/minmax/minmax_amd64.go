@@ -14,12 +14,12 @@ func boundsAVX2(src *float32, n int, low float32, high float32) (least float32, 
 //go:noescape
 func quantizeAVX2(dst *byte, src *float32, n int, low float64, k float64, top float64)
 
-// setValuesAVX2 sets dst to the values of q, or adds them; n is a multiple of 16.
+// setValuesAVX2 sets dst to the values of q; n is a multiple of 16.
 //
 //go:noescape
 func setValuesAVX2(dst *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
 
-// addValuesAVX2 sets dst to the values of q, or adds them; n is a multiple of 16.
+// addValuesAVX2 sets dst to acc and the values of q; n is a multiple of 16.
 //
 //go:noescape
-func addValuesAVX2(dst *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, low float32, span float32, third float32, rest float32)

@@ -148,16 +148,17 @@ blockdone:
 	VZEROUPPER
 	RET
 
-// func addValuesAVX2(dst *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+// func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·addValuesAVX2(SB), NOSPLIT, $0-40
+TEXT ·addValuesAVX2(SB), NOSPLIT, $0-48
 	MOVQ         dst+0(FP), AX
-	MOVQ         q+8(FP), CX
-	MOVQ         n+16(FP), DX
-	VBROADCASTSS low+24(FP), Y0
-	VBROADCASTSS span+28(FP), Y1
-	VBROADCASTSS third+32(FP), Y2
-	VBROADCASTSS rest+36(FP), Y3
+	MOVQ         q+16(FP), CX
+	MOVQ         n+24(FP), DX
+	MOVQ         acc+8(FP), BX
+	VBROADCASTSS low+32(FP), Y0
+	VBROADCASTSS span+36(FP), Y1
+	VBROADCASTSS third+40(FP), Y2
+	VBROADCASTSS rest+44(FP), Y3
 
 block:
 	CMPQ        DX, $0x00000010
@@ -168,7 +169,7 @@ block:
 	VFMADD231PS Y2, Y4, Y5
 	VMULPS      Y1, Y5, Y5
 	VADDPS      Y5, Y0, Y4
-	VMOVUPS     (AX), Y5
+	VMOVUPS     (BX), Y5
 	VADDPS      Y4, Y5, Y4
 	VMOVUPS     Y4, (AX)
 	VPMOVZXBD   8(CX), Y4
@@ -177,10 +178,11 @@ block:
 	VFMADD231PS Y2, Y4, Y5
 	VMULPS      Y1, Y5, Y5
 	VADDPS      Y5, Y0, Y4
-	VMOVUPS     32(AX), Y5
+	VMOVUPS     32(BX), Y5
 	VADDPS      Y4, Y5, Y4
 	VMOVUPS     Y4, 32(AX)
 	ADDQ        $0x00000040, AX
+	ADDQ        $0x00000040, BX
 	ADDQ        $0x00000010, CX
 	SUBQ        $0x00000010, DX
 	JMP         block

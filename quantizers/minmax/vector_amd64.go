@@ -53,24 +53,24 @@ var lowerReciprocal = float32(reciprocal - float64(upperReciprocal))
 
 // dequantizeByVector leaves to the table what is rare: other operations, and
 // ranges that are not finite, where NaNs need care.
-func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) int {
+func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) int {
 	n := len(q) &^ 15
 	low := float32(m.Min)
 	span := float32(m.Max) - low
-	if !byVector || n == 0 || span-span != 0 || low-low != 0 || len(dst) < 4*n {
+	if !byVector || n == 0 || span-span != 0 || low-low != 0 || len(dst) < 4*n || len(acc) < 4*n {
 		return 0
 	}
-	do := setValuesAVX2
-	switch op {
-	case dtype.Set:
-	case dtype.Sum, dtype.Avg:
-		do = addValuesAVX2
-	default:
+	if op != dtype.Set && op != dtype.Sum && op != dtype.Avg {
 		return 0
 	}
 	dtype.RaceRead(q[:n])
 	dtype.RaceWrite(dst[:4*n])
-	do(floats(dst), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
+	if op == dtype.Set {
+		setValuesAVX2(floats(dst), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
+		return n
+	}
+	dtype.RaceRead(acc[:4*n])
+	addValuesAVX2(floats(dst), floats(acc), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
 	return n
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -82,10 +83,12 @@ func TestVectorsAgree(t *testing.T) {
 				q[j] = byte(rng.Uint32())
 			}
 			for op := range dtype.Op(dtype.NumOps) {
-				a, b := bytes.Clone(src), bytes.Clone(src)
+				a, b, c := bytes.Clone(src), bytes.Clone(src), make([]byte, 4*n)
 				New().Dequantize(dtype.Float32, dtype.Uint8, m, op, a, q[:n])
 				plainly(func() { New().Dequantize(dtype.Float32, dtype.Uint8, m, op, b, q[:n]) })
 				require.True(t, bytes.Equal(a, b), "dequantize %v: kind %d, %d elements, %v to %v", op, kind, n, m.Min, m.Max)
+				quant.DequantizeFrom(New(), dtype.Float32, dtype.Uint8, m, op, c, src, q[:n])
+				require.True(t, bytes.Equal(c, b), "to another place %v: kind %d, %d elements, %v to %v", op, kind, n, m.Min, m.Max)
 			}
 		}
 	}

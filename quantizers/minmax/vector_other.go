@@ -13,4 +13,4 @@ func boundsByVector(_ []byte, low, high float32) (float32, float32, int) { retur
 
 func quantizeByVector(*wire.DequantizationMeta, []byte, []byte) int { return 0 }
 
-func dequantizeByVector(*wire.DequantizationMeta, dtype.Op, []byte, []byte) int { return 0 }
+func dequantizeByVector(*wire.DequantizationMeta, dtype.Op, []byte, []byte, []byte) int { return 0 }

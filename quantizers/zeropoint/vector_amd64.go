@@ -61,23 +61,23 @@ func quantizeNaNs(m *wire.DequantizationMeta, dst, src []byte) {
 
 // dequantizeByVector returns how many elements it did. A scale that is not
 // finite makes NaNs, which need care.
-func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) int {
+func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) int {
 	n := len(q) &^ 15
 	zero := int32(m.ZeroPoint)
-	if !byVector || n == 0 || zero < -math.MaxInt32+255 || m.Scale-m.Scale != 0 || len(dst) < 4*n {
+	if !byVector || n == 0 || zero < -math.MaxInt32+255 || m.Scale-m.Scale != 0 || len(dst) < 4*n || len(acc) < 4*n {
 		return 0
 	}
-	do := setValuesAVX2
-	switch op {
-	case dtype.Set:
-	case dtype.Sum, dtype.Avg:
-		do = addValuesAVX2
-	default:
+	if op != dtype.Set && op != dtype.Sum && op != dtype.Avg {
 		return 0
 	}
 	dtype.RaceRead(q[:n])
 	dtype.RaceWrite(dst[:4*n])
-	do(floats(dst), &q[0], n, zero, m.Scale)
+	if op == dtype.Set {
+		setValuesAVX2(floats(dst), &q[0], n, zero, m.Scale)
+		return n
+	}
+	dtype.RaceRead(acc[:4*n])
+	addValuesAVX2(floats(dst), floats(acc), &q[0], n, zero, m.Scale)
 	return n
 }
 

@@ -15,4 +15,4 @@ func quantizeByVector(_ *wire.DequantizationMeta, dst, src []byte) (restOfDst, r
 	return dst, src
 }
 
-func dequantizeByVector(*wire.DequantizationMeta, dtype.Op, []byte, []byte) int { return 0 }
+func dequantizeByVector(*wire.DequantizationMeta, dtype.Op, []byte, []byte, []byte) int { return 0 }

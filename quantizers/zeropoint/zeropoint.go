@@ -175,7 +175,7 @@ func addClamped(a, b int64) int64 {
 func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
 	ts, qs := t.Size(), qt.Size()
 	if t == dtype.Float32 && qt == dtype.Uint8 {
-		done := dequantizeByVector(m, op, dst, q)
+		done := dequantizeByVector(m, op, dst, dst, q)
 		dst, q = dst[4*done:], q[done:]
 	}
 	if dtype.Aligned(dst, ts) && dtype.Aligned(q, qs) {
@@ -192,6 +192,16 @@ func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dty
 		copy(dst, ab[:n*ts])
 		dst, q = dst[n*ts:], q[n*qs:]
 	}
+}
+
+// DequantizeFrom sets dst := acc op value(q). See quant.Fused.
+func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
+	if t == dtype.Float32 && qt == dtype.Uint8 {
+		done := dequantizeByVector(m, op, dst, acc, q)
+		dst, acc, q = dst[4*done:], acc[4*done:], q[done:]
+	}
+	copy(dst, acc)
+	z.Dequantize(t, qt, m, op, dst, q)
 }
 
 func dequantizeAligned(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {

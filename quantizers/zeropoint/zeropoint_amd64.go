@@ -19,12 +19,12 @@ func squaresAVX2(src *float32, n int, mean float64, sums *[16]float64)
 //go:noescape
 func quantizeAVX2(dst *byte, src *float32, n int, inv float64, base float64, half float64, top float64) (rest int)
 
-// setValuesAVX2 sets dst to the values of q, or adds them; n is a multiple of 16.
+// setValuesAVX2 sets dst to the values of q; n is a multiple of 16.
 //
 //go:noescape
 func setValuesAVX2(dst *float32, q *byte, n int, zero int32, scale float32)
 
-// addValuesAVX2 sets dst to the values of q, or adds them; n is a multiple of 16.
+// addValuesAVX2 sets dst to acc and the values of q; n is a multiple of 16.
 //
 //go:noescape
-func addValuesAVX2(dst *float32, q *byte, n int, zero int32, scale float32)
+func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, zero int32, scale float32)

@@ -169,14 +169,15 @@ blockdone:
 	VZEROUPPER
 	RET
 
-// func addValuesAVX2(dst *float32, q *byte, n int, zero int32, scale float32)
+// func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, zero int32, scale float32)
 // Requires: AVX, AVX2
-TEXT ·addValuesAVX2(SB), NOSPLIT, $0-32
+TEXT ·addValuesAVX2(SB), NOSPLIT, $0-40
 	MOVQ         dst+0(FP), AX
-	MOVQ         q+8(FP), CX
-	MOVQ         n+16(FP), DX
-	VBROADCASTSS zero+24(FP), Y0
-	VBROADCASTSS scale+28(FP), Y1
+	MOVQ         q+16(FP), CX
+	MOVQ         n+24(FP), DX
+	MOVQ         acc+8(FP), BX
+	VBROADCASTSS zero+32(FP), Y0
+	VBROADCASTSS scale+36(FP), Y1
 
 block:
 	CMPQ      DX, $0x00000010
@@ -185,17 +186,18 @@ block:
 	VPSUBD    Y0, Y2, Y2
 	VCVTDQ2PS Y2, Y2
 	VMULPS    Y1, Y2, Y2
-	VMOVUPS   (AX), Y3
+	VMOVUPS   (BX), Y3
 	VADDPS    Y2, Y3, Y2
 	VMOVUPS   Y2, (AX)
 	VPMOVZXBD 8(CX), Y2
 	VPSUBD    Y0, Y2, Y2
 	VCVTDQ2PS Y2, Y2
 	VMULPS    Y1, Y2, Y2
-	VMOVUPS   32(AX), Y3
+	VMOVUPS   32(BX), Y3
 	VADDPS    Y2, Y3, Y2
 	VMOVUPS   Y2, 32(AX)
 	ADDQ      $0x00000040, AX
+	ADDQ      $0x00000040, BX
 	ADDQ      $0x00000010, CX
 	SUBQ      $0x00000010, DX
 	JMP       block

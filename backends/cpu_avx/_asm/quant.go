@@ -10,7 +10,7 @@ func minmaxKernels() {
 	minmaxBounds()
 	minmaxQuantize()
 	dequantize("set", "func(dst *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, false)
-	dequantize("add", "func(dst *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, true)
+	dequantize("add", "func(dst, acc *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, true)
 }
 
 // minmaxBounds keeps the bound where an element is NaN, the second source.
@@ -105,8 +105,16 @@ func minmaxValue() func(x reg.VecVirtual) {
 // dequantize makes float32 of bytes: begin prepares constants, the function it
 // returns turns a vector of 32 bit integers into values.
 func dequantize(name, signature string, begin func() func(reg.VecVirtual), add bool) {
-	function(name+"ValuesAVX2", signature, name+"ValuesAVX2 sets dst to the values of q, or adds them; n is a multiple of 16.")
+	doc := name + "ValuesAVX2 sets dst to the values of q; n is a multiple of 16."
+	if add {
+		doc = name + "ValuesAVX2 sets dst to acc and the values of q; n is a multiple of 16."
+	}
+	function(name+"ValuesAVX2", signature, doc)
 	dst, q, n := pointer("dst"), pointer("q"), count("n")
+	acc := dst
+	if add {
+		acc = pointer("acc")
+	}
 	value := begin()
 	loop("block", n, 16, func() {
 		for i := range 2 {
@@ -115,12 +123,15 @@ func dequantize(name, signature string, begin func() func(reg.VecVirtual), add b
 			value(x)
 			if add {
 				y := YMM()
-				VMOVUPS(dst.Offset(32*i), y)
+				VMOVUPS(acc.Offset(32*i), y)
 				VADDPS(x, y, x)
 			}
 			VMOVUPS(x, dst.Offset(32*i))
 		}
 		advance(64, dst)
+		if add {
+			advance(64, acc)
+		}
 		advance(16, q)
 	})
 	VZEROUPPER()
@@ -132,7 +143,7 @@ func zeropointKernels() {
 	zeropointSquares()
 	zeropointQuantize()
 	dequantize("set", "func(dst *float32, q *byte, n int, zero int32, scale float32)", zeropointValue, false)
-	dequantize("add", "func(dst *float32, q *byte, n int, zero int32, scale float32)", zeropointValue, true)
+	dequantize("add", "func(dst, acc *float32, q *byte, n int, zero int32, scale float32)", zeropointValue, true)
 }
 
 func zeropointValue() func(x reg.VecVirtual) {
