@@ -37,9 +37,29 @@ func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) int {
 	}
 	dtype.RaceRead(src[:4*n])
 	dtype.RaceWrite(dst[:n])
-	quantizeAVX2(&dst[0], floats(src), n, float64(low), 1/d, 255)
+	k := 1 / d
+	for at := 0; at < n; {
+		left := n - at
+		// float32 decides where its error cannot matter. The error of the
+		// three operations is below 3*2^-24 of a result, at most 255.
+		if whole := left &^ 31; whole > 0 && fastLeast < d && d < fastMost {
+			rest := quantizeFastAVX2(&dst[at], floats(src[4*at:]), whole, low, float32(255*k), -fastError, fastError)
+			at += whole - rest
+			left = min(n-at, 32)
+		}
+		if left > 0 {
+			quantizeAVX2(&dst[at], floats(src[4*at:]), left, float64(low), k, 255)
+			at += left
+		}
+	}
 	return n
 }
+
+const (
+	fastError = 255 * 4 * 0x1p-24
+	fastLeast = 0x1p-100 // the range of an element type's bounds in which
+	fastMost  = 0x1p100  // float32 neither overflows nor loses digits
+)
 
 // The reciprocal of 255 as the sum of two float32: q times it is rounded once
 // by a fused multiply-add, to what the float64 product of the plain loop is

@@ -107,3 +107,33 @@ func TestReciprocalInTwoParts(t *testing.T) {
 		require.Equal(t, float32(float64(i)*(1.0/255)), x)
 	}
 }
+
+// Elements that lie at the border between two bytes, a few steps of float32 to
+// both sides of it, among others that do not: what float32 cannot decide is
+// left to float64.
+func TestBordersAgree(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for round := range 300 {
+		low := float32(rng.NormFloat64() * math.Exp2(float64(rng.IntN(60)-30)))
+		high := low + float32(math.Abs(rng.NormFloat64())*math.Exp2(float64(rng.IntN(60)-30)))
+		m := wire.DequantizationMeta{Min: float64(low), Max: float64(high)}
+		var data []float32
+		for i := range 256 {
+			border := low + float32(float64(high-low)*float64(i)/255)
+			for step := range 9 {
+				x := math.Float32frombits(uint32(int(math.Float32bits(border)) + step - 4))
+				data = append(data, x)
+				if round%2 == 0 {
+					for range 31 {
+						data = append(data, low+float32(rng.Float64())*(high-low))
+					}
+				}
+			}
+		}
+		src := dtype.AsBytes(data)
+		got, want := make([]byte, len(data)), make([]byte, len(data))
+		New().Quantize(dtype.Float32, dtype.Uint8, &m, got, src)
+		plainly(func() { New().Quantize(dtype.Float32, dtype.Uint8, &m, want, src) })
+		require.True(t, bytes.Equal(want, got), "%v to %v", low, high)
+	}
+}

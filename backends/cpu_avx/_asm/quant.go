@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/mmcloughlin/avo/attr"
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -9,6 +10,7 @@ import (
 func minmaxKernels() {
 	minmaxBounds()
 	minmaxQuantize()
+	minmaxQuantizeFast()
 	dequantize("set", "func(dst *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, false)
 	dequantize("add", "func(dst, acc *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, true)
 }
@@ -84,6 +86,60 @@ func minmaxQuantize() {
 		advance(16, dst)
 		advance(64, src)
 	})
+	VZEROUPPER()
+	RET()
+}
+
+// minmaxQuantizeFast computes in float32 what float64 would give, once a little
+// too low and once a little too high, and stops where that makes a difference.
+// It also stops at numbers below zero and at what no int32 holds.
+func minmaxQuantizeFast() {
+	function("quantizeFastAVX2", "func(dst *byte, src *float32, n int, low, k, below, above float32) (rest int)",
+		"quantizeFastAVX2 sets dst to (src-low)*k, cut to [0, 255]; n is a multiple of 32. It stops before a block of 32 "+
+			"elements in which one is not the same with below and above added, and returns how many elements are left.")
+	dst, src, n := pointer("dst"), pointer("src"), count("n")
+	low, k, below, above := float32s("low"), float32s("k"), float32s("below"), float32s("above")
+	order := YMM()
+	indices := GLOBL("order", attr.RODATA|attr.NOPTR)
+	for i, v := range []uint32{0, 4, 1, 5, 2, 6, 3, 7} {
+		DATA(4*i, U32(v))
+	}
+	VMOVDQU(indices, order)
+	loop("block", n, 32, func() {
+		var r [4]reg.VecVirtual
+		differ, signs := YMM(), YMM()
+		for i := range r {
+			x, y := YMM(), YMM()
+			VMOVUPS(src.Offset(32*i), x)
+			VSUBPS(low, x, x)
+			VMOVAPS(x, y)
+			VFMADD213PS(below, k, x)
+			VFMADD213PS(above, k, y)
+			VCVTTPS2DQ(x, x)
+			VCVTTPS2DQ(y, y)
+			r[i] = x
+			if i == 0 {
+				VPXOR(x, y, differ)
+				VMOVDQA(x, signs)
+				continue
+			}
+			VPXOR(x, y, y)
+			VPOR(y, differ, differ)
+			VPOR(x, signs, signs)
+		}
+		VPSRLD(Imm(31), signs, signs)
+		VPOR(signs, differ, differ)
+		VPTEST(differ, differ)
+		JNE(LabelRef("blockdone"))
+		VPACKSSDW(r[1], r[0], r[0])
+		VPACKSSDW(r[3], r[2], r[2])
+		VPACKUSWB(r[2], r[0], r[0])
+		VPERMD(r[0], order, r[0])
+		VMOVDQU(r[0], dst)
+		advance(32, dst)
+		advance(128, src)
+	})
+	Store(n, ReturnIndex(0))
 	VZEROUPPER()
 	RET()
 }
