@@ -16,7 +16,10 @@ import (
 // address and with the bits of the loops in plain Go, which do the rest.
 
 // byVector is a variable for the tests, which compare both ways.
-var byVector = cpu.X86.HasAVX2
+var (
+	byVector      = cpu.X86.HasAVX2
+	byFusedVector = byVector && cpu.X86.HasFMA
+)
 
 // byVector adds whole sixteens of src and returns how many elements that were.
 func (s *sums) byVector(src []byte, mean float64, squared bool) int {
@@ -39,11 +42,27 @@ func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) (restOfDst, r
 	if !byVector || !finite(inv) || inv == 0 { // these make NaNs of numbers
 		return dst, src
 	}
+	base := float64(m.ZeroPoint)
+	// float32 decides where its error cannot matter: that of a reciprocal, a
+	// multiply-add and its constant is below a quarter of fastError for what
+	// is between 0 and 255.
+	fast := byFusedVector && math.Abs(base) <= 1024 && 0x1p-100 < math.Abs(inv) && math.Abs(inv) < 0x1p100
+	fastError := 0x1p-22 * (256 + math.Abs(base))
 	for len(dst) >= 16 && len(src) >= 64 {
 		n := min(len(dst), len(src)/4) &^ 15
+		if whole := n &^ 31; fast && whole > 0 {
+			dtype.RaceRead(src[:4*whole])
+			dtype.RaceWrite(dst[:whole])
+			rest := quantizeFastAVX2(&dst[0], floats(src), whole, 0, float32(inv), float32(base+0.5-fastError), float32(base+0.5+fastError))
+			dst, src = dst[whole-rest:], src[4*(whole-rest):]
+			n = min(n-whole+rest, 32) &^ 15
+			if n == 0 {
+				break
+			}
+		}
 		dtype.RaceRead(src[:4*n])
 		dtype.RaceWrite(dst[:n])
-		rest := quantizeAVX2(&dst[0], floats(src), n, inv, float64(m.ZeroPoint), 0.5, 255)
+		rest := quantizeAVX2(&dst[0], floats(src), n, inv, base, 0.5, 255)
 		dst, src = dst[n-rest:], src[4*(n-rest):]
 		if rest > 0 { // a NaN is among the next 16
 			quantizeNaNs(m, dst[:16], src[:64])

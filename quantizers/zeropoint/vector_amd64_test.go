@@ -95,3 +95,33 @@ func TestVectorsAgree(t *testing.T) {
 		}
 	}
 }
+
+// Elements that lie at the border between two bytes, a few steps of float32 to
+// both sides of it, among others that do not: what float32 cannot decide is
+// left to float64.
+func TestBordersAgree(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for round := range 300 {
+		m := wire.DequantizationMeta{
+			Scale:     float32(rng.Float64() * math.Exp2(float64(rng.IntN(60)-30))),
+			ZeroPoint: int64(rng.IntN(256)) + int64(round%3*rng.IntN(4000)-round%3*2000),
+		}
+		var data []float32
+		for i := range 256 {
+			border := m.Scale * float32(float64(i)+0.5-float64(m.ZeroPoint))
+			for step := range 9 {
+				data = append(data, math.Float32frombits(uint32(int(math.Float32bits(border))+step-4)))
+				if round%2 == 0 {
+					for range 31 {
+						data = append(data, m.Scale*float32(rng.Float64()*255-float64(m.ZeroPoint)))
+					}
+				}
+			}
+		}
+		src := dtype.AsBytes(data)
+		got, want := make([]byte, len(data)), make([]byte, len(data))
+		New().Quantize(dtype.Float32, dtype.Uint8, &m, got, src)
+		plainly(func() { New().Quantize(dtype.Float32, dtype.Uint8, &m, want, src) })
+		require.True(t, bytes.Equal(want, got), "scale %v, zero point %v", m.Scale, m.ZeroPoint)
+	}
+}

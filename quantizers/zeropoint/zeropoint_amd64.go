@@ -19,6 +19,11 @@ func squaresAVX2(src *float32, n int, mean float64, sums *[16]float64)
 //go:noescape
 func quantizeAVX2(dst *byte, src *float32, n int, inv float64, base float64, half float64, top float64) (rest int)
 
+// quantizeFastAVX2 sets dst to (src-low)*k, cut to [0, 255]; n is a multiple of 32. It stops before a block of 32 elements in which one is not the same with below and above added, and returns how many elements are left.
+//
+//go:noescape
+func quantizeFastAVX2(dst *byte, src *float32, n int, low float32, k float32, below float32, above float32) (rest int)
+
 // setValuesAVX2 sets dst to the values of q; n is a multiple of 16.
 //
 //go:noescape

@@ -138,6 +138,89 @@ blockdone:
 	VZEROUPPER
 	RET
 
+// func quantizeFastAVX2(dst *byte, src *float32, n int, low float32, k float32, below float32, above float32) (rest int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·quantizeFastAVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS low+24(FP), Y0
+	VBROADCASTSS k+28(FP), Y1
+	VBROADCASTSS below+32(FP), Y2
+	VBROADCASTSS above+36(FP), Y3
+	VMOVDQU      order<>+0(SB), Y4
+
+block:
+	CMPQ        DX, $0x00000020
+	JLT         blockdone
+	VMOVUPS     (CX), Y7
+	VSUBPS      Y0, Y7, Y7
+	VMOVAPS     Y7, Y5
+	VFMADD213PS Y2, Y1, Y7
+	VFMADD213PS Y3, Y1, Y5
+	VCVTTPS2DQ  Y7, Y7
+	VCVTTPS2DQ  Y5, Y5
+	VPXOR       Y7, Y5, Y5
+	VMOVDQA     Y7, Y6
+	VMOVUPS     32(CX), Y8
+	VSUBPS      Y0, Y8, Y8
+	VMOVAPS     Y8, Y9
+	VFMADD213PS Y2, Y1, Y8
+	VFMADD213PS Y3, Y1, Y9
+	VCVTTPS2DQ  Y8, Y8
+	VCVTTPS2DQ  Y9, Y9
+	VPXOR       Y8, Y9, Y9
+	VPOR        Y9, Y5, Y5
+	VPOR        Y8, Y6, Y6
+	VMOVUPS     64(CX), Y9
+	VSUBPS      Y0, Y9, Y9
+	VMOVAPS     Y9, Y10
+	VFMADD213PS Y2, Y1, Y9
+	VFMADD213PS Y3, Y1, Y10
+	VCVTTPS2DQ  Y9, Y9
+	VCVTTPS2DQ  Y10, Y10
+	VPXOR       Y9, Y10, Y10
+	VPOR        Y10, Y5, Y5
+	VPOR        Y9, Y6, Y6
+	VMOVUPS     96(CX), Y10
+	VSUBPS      Y0, Y10, Y10
+	VMOVAPS     Y10, Y11
+	VFMADD213PS Y2, Y1, Y10
+	VFMADD213PS Y3, Y1, Y11
+	VCVTTPS2DQ  Y10, Y10
+	VCVTTPS2DQ  Y11, Y11
+	VPXOR       Y10, Y11, Y11
+	VPOR        Y11, Y5, Y5
+	VPOR        Y10, Y6, Y6
+	VPSRLD      $0x1f, Y6, Y6
+	VPOR        Y6, Y5, Y5
+	VPTEST      Y5, Y5
+	JNE         blockdone
+	VPACKSSDW   Y8, Y7, Y7
+	VPACKSSDW   Y10, Y9, Y9
+	VPACKUSWB   Y9, Y7, Y7
+	VPERMD      Y7, Y4, Y7
+	VMOVDQU     Y7, (AX)
+	ADDQ        $0x00000020, AX
+	ADDQ        $0x00000080, CX
+	SUBQ        $0x00000020, DX
+	JMP         block
+
+blockdone:
+	MOVQ DX, rest+40(FP)
+	VZEROUPPER
+	RET
+
+DATA order<>+0(SB)/4, $0x00000000
+DATA order<>+4(SB)/4, $0x00000004
+DATA order<>+8(SB)/4, $0x00000001
+DATA order<>+12(SB)/4, $0x00000005
+DATA order<>+16(SB)/4, $0x00000002
+DATA order<>+20(SB)/4, $0x00000006
+DATA order<>+24(SB)/4, $0x00000003
+DATA order<>+28(SB)/4, $0x00000007
+GLOBL order<>(SB), RODATA|NOPTR, $32
+
 // func setValuesAVX2(dst *float32, q *byte, n int, zero int32, scale float32)
 // Requires: AVX, AVX2
 TEXT ·setValuesAVX2(SB), NOSPLIT, $0-32

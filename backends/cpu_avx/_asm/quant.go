@@ -10,7 +10,7 @@ import (
 func minmaxKernels() {
 	minmaxBounds()
 	minmaxQuantize()
-	minmaxQuantizeFast()
+	quantizeFast()
 	dequantize("set", "func(dst *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, false)
 	dequantize("add", "func(dst, acc *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, true)
 }
@@ -90,10 +90,10 @@ func minmaxQuantize() {
 	RET()
 }
 
-// minmaxQuantizeFast computes in float32 what float64 would give, once a little
+// quantizeFast computes in float32 what float64 would give, once a little
 // too low and once a little too high, and stops where that makes a difference.
 // It also stops at numbers below zero and at what no int32 holds.
-func minmaxQuantizeFast() {
+func quantizeFast() {
 	function("quantizeFastAVX2", "func(dst *byte, src *float32, n int, low, k, below, above float32) (rest int)",
 		"quantizeFastAVX2 sets dst to (src-low)*k, cut to [0, 255]; n is a multiple of 32. It stops before a block of 32 "+
 			"elements in which one is not the same with below and above added, and returns how many elements are left.")
@@ -198,6 +198,7 @@ func zeropointKernels() {
 	zeropointSum()
 	zeropointSquares()
 	zeropointQuantize()
+	quantizeFast()
 	dequantize("set", "func(dst *float32, q *byte, n int, zero int32, scale float32)", zeropointValue, false)
 	dequantize("add", "func(dst, acc *float32, q *byte, n int, zero int32, scale float32)", zeropointValue, true)
 }
