@@ -16,7 +16,8 @@
 // such frames nevertheless spoils the result of the ring (ours included), and
 // nothing else.
 //
-// Locks: Op.mu may be taken inside Engine.mu or sender.mu, nothing else nests.
+// Locks: Op.mu may be taken inside Engine.mu or sender.mu, the pool's inside
+// Op.mu; nothing else nests.
 // No lock is held while a connection could make us wait.
 package reduce
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -421,4 +423,75 @@ func TestCloseWhileAPoolHasAGap(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("Close waits")
 	}
+}
+
+// S4-02: a trainer posts operations, goes on computing and polls for their
+// ends; nothing has to wait on a goroutine for them to make progress.
+func TestPostAndPoll(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	comms := world(t, ctx, localMaster(t), 2, nil)
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+		type posted struct {
+			v    []float32
+			want float32
+		}
+		open := map[*core.Handle]posted{}
+		for k := range 10 {
+			v := make([]float32, 50_000)
+			for i := range v {
+				v[i] = float32(k)
+			}
+			r := core.ReduceOf(v, v, core.Sum)
+			r.Tag = uint64(k)
+			h, err := c.AllReduceAsync(ctx, r)
+			if err != nil {
+				return err
+			}
+			open[h] = posted{v, float32(2 * k)}
+		}
+		computed := 0.0
+		for len(open) > 0 && ctx.Err() == nil {
+			computed += math.Sqrt(float64(len(open)))
+			for h, p := range open {
+				select {
+				case <-h.Done():
+					_, err := h.Wait(ctx)
+					if err != nil {
+						return err
+					}
+					if p.v[0] != p.want || p.v[len(p.v)-1] != p.want {
+						return fmt.Errorf("sum is %v, not %v", p.v[0], p.want)
+					}
+					delete(open, h)
+				default:
+				}
+			}
+			runtime.Gosched()
+		}
+		return ctx.Err()
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// S1-07: the documented range of ports holds for many peers behind one address.
+func TestPortRange(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "`48149` to `48195 + 3n`", "the README names the range that is tested here")
+	const n, base = 12, 28149
+	world(t, ctx, localMaster(t), n, func(_ int, o *core.Options) {
+		o.ListenHost, o.PortBase = "127.0.0.1", base
+	})
+	inside := 0
+	for port := base; port <= base+46+3*n; port++ {
+		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			c.Close()
+			inside++
+		}
+	}
+	require.GreaterOrEqual(t, inside, 3*n, "three listeners of each peer")
 }

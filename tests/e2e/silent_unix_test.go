@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,4 +92,20 @@ func TestWaitingIsCheap(t *testing.T) {
 	r := a.await("waited", 60*time.Second)
 	t.Logf("waited %s and used %.3f s of processor time", r.Text, r.Sec)
 	require.Less(t, r.Sec, 0.05*seconds)
+}
+
+// S4-32: the advice for a process that hangs, a dump of what its goroutines
+// wait for, names the loops of master and peer.
+func TestDumpOfGoroutines(t *testing.T) {
+	text, err := os.ReadFile("../../docs/architecture.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "kill -QUIT")
+	require.Contains(t, string(text), "go test -race")
+	m, addr := startMaster(t)
+	p := start(t, order{Role: "trainer", Master: addr, Count: 10, World: 2})
+	require.Eventually(t, func() bool { return strings.Contains(m.log(), "began group 0") }, 20*time.Second, time.Millisecond)
+	dump := autopsy([]*child{p, m}) // the peer first, for it ends with its master
+	for _, loop := range []string{"core/master.(*Server).loop", "core/peer.(*Session).loop", "core/peer.(*Session).readMaster"} {
+		require.True(t, strings.Contains(dump, loop), loop)
+	}
 }

@@ -8,4 +8,6 @@ limit=${SOAK_TIMEOUT:-8h}
 go test -count=1 -timeout "$limit" -v ./tests/e2e -soak
 go test -count=1 -timeout "$limit" -v ./tests/sim -sim.seeds="${SOAK_SEEDS:-1000000}"
 go test -count=1 -timeout "$limit" -v ./tests/compat
+# Many processes on one machine: 32 and 128 peers, tiny operations.
+go run ./cmd/gopccl bench allreduce --world 32,128 --bytes 4KiB --rounds 10
 echo "make soak: passed"
