@@ -38,17 +38,23 @@ func halves(dst, a, b []byte) (d, x, y []uint16) {
 	return d, dtype.View[uint16](a)[:len(d)], dtype.View[uint16](b)[:len(d)]
 }
 
+// The received value is converted before the local one: of two NaNs an
+// addition or product then keeps the local one, as for the other floats, which
+// the order of operands that the compiler chooses decides.
+
 func addFloat16(dst, a, b []byte) {
 	d, x, y := halves(dst, a, b)
 	for i := range d {
-		d[i] = dtype.Float16FromFloat32(dtype.Float16ToFloat32(x[i]) + dtype.Float16ToFloat32(y[i]))
+		v := dtype.Float16ToFloat32(y[i])
+		d[i] = dtype.Float16FromFloat32(dtype.Float16ToFloat32(x[i]) + v)
 	}
 }
 
 func mulFloat16(dst, a, b []byte) {
 	d, x, y := halves(dst, a, b)
 	for i := range d {
-		d[i] = dtype.Float16FromFloat32(dtype.Float16ToFloat32(x[i]) * dtype.Float16ToFloat32(y[i]))
+		v := dtype.Float16ToFloat32(y[i])
+		d[i] = dtype.Float16FromFloat32(dtype.Float16ToFloat32(x[i]) * v)
 	}
 }
 

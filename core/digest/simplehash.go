@@ -58,6 +58,7 @@ func (s shape) block(b []byte, g int) uint32 {
 	to := min(from+s.per, s.vecs)
 	b = b[from*vecSize : to*vecSize]
 	var acc [threads]uint32
+	b = b[rowSize*mixRowsByVector(&acc, b):]
 	for len(b) >= rowSize {
 		mixRow(&acc, (*[rowSize]byte)(b))
 		b = b[rowSize:]

@@ -36,6 +36,25 @@ type Quantizer interface {
 	CheckMeta(t, q dtype.Type, m *wire.DequantizationMeta) error
 }
 
+// Fused is a Quantizer that adds to values at another place without a copy.
+type Fused interface {
+	// DequantizeFrom sets dst := acc op value(q), with the bits that
+	// Dequantize gives after a copy of acc to dst. dst may be acc, never a
+	// shifted view of it; with Set acc is of no effect.
+	DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte)
+}
+
+// DequantizeFrom sets dst := acc op value(q), by z itself if it is Fused. All
+// slices are as those of Dequantize, acc like dst.
+func DequantizeFrom(z Quantizer, t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
+	if f, ok := z.(Fused); ok {
+		f.DequantizeFrom(t, qt, m, op, dst, acc, q)
+		return
+	}
+	copy(dst, acc)
+	z.Dequantize(t, qt, m, op, dst, q)
+}
+
 var (
 	mu         sync.Mutex
 	quantizers = map[string]Quantizer{}

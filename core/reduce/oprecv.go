@@ -7,6 +7,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/plan"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -149,14 +150,15 @@ func (op *Op) receiveEncoded(r *receiver, n int) error {
 		}
 		return nil
 	}
-	if !op.inPlace {
-		copy(dst, s.Src[(c.first+from)*op.elem:(c.first+to)*op.elem])
-	}
 	how := s.Op
 	if how == dtype.Avg {
 		how = dtype.Sum
 	}
-	q.Dequantize(s.DType, s.WireType, &op.rxMeta, how, dst, in)
+	acc := dst
+	if !op.inPlace {
+		acc = s.Src[(c.first+from)*op.elem : (c.first+to)*op.elem]
+	}
+	quant.DequantizeFrom(q, s.DType, s.WireType, &op.rxMeta, how, dst, acc, in)
 	return nil
 }
 

@@ -64,12 +64,29 @@ const blockWords = 256
 func (quantizer) Params(t, _ dtype.Type, src []byte) wire.DequantizationMeta {
 	m := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: t}
 	if t == dtype.Float32 {
-		low, high := bounds[float32](src, math.MaxFloat32, 0x1p-126)
+		low, high, done := boundsByVector(src, math.MaxFloat32, 0x1p-126)
+		if done > 0 && low == 0 {
+			low = firstZero(src, low)
+		}
+		low, high = bounds[float32](src[4*done:], low, high)
 		m.Min, m.Max = float64(low), float64(high)
-		return m
+	} else {
+		m.Min, m.Max = bounds[float64](src, math.MaxFloat64, 0x1p-1022)
 	}
-	m.Min, m.Max = bounds[float64](src, math.MaxFloat64, 0x1p-1022)
 	return m
+}
+
+// firstZero returns the zero that comes first in src: comparisons one by one
+// keep it, while vectors may have kept one of the other sign. There is one.
+func firstZero(src []byte, zero float32) float32 {
+	var one [1]float32
+	for ; len(src) >= 4; src = src[4:] {
+		copy(dtype.AsBytes(one[:]), src)
+		if one[0] == 0 {
+			return one[0]
+		}
+	}
+	return zero
 }
 
 func bounds[T quant.Float](src []byte, low, high T) (T, T) {
@@ -136,6 +153,10 @@ func widen[T quant.Float](x []T, low, high T) (T, T) {
 // range of the wire type are clamped (quirk Q31), NaN becomes the minimum.
 func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
 	ts, qs := t.Size(), q.Size()
+	if t == dtype.Float32 && q == dtype.Uint8 {
+		done := quantizeByVector(m, dst, src)
+		dst, src = dst[done:], src[4*done:]
+	}
 	if dtype.Aligned(src, ts) && dtype.Aligned(dst, qs) {
 		quantizeAligned(t, q, m, dst, src)
 		return
@@ -202,6 +223,10 @@ func truncate[Q uint8 | uint16 | uint32](v, qmax float64, top Q) Q {
 // Dequantize sets dst := dst op value(q); every operation is rounded to t.
 func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
 	ts, qs := t.Size(), qt.Size()
+	if t == dtype.Float32 && qt == dtype.Uint8 {
+		done := dequantizeByVector(m, op, dst, dst, q)
+		dst, q = dst[4*done:], q[done:]
+	}
 	if dtype.Aligned(dst, ts) && dtype.Aligned(q, qs) {
 		dequantizeAligned(t, qt, m, op, dst, q)
 		return
@@ -216,6 +241,16 @@ func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dty
 		copy(dst, ab[:n*ts])
 		dst, q = dst[n*ts:], q[n*qs:]
 	}
+}
+
+// DequantizeFrom sets dst := acc op value(q). See quant.Fused.
+func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
+	if t == dtype.Float32 && qt == dtype.Uint8 {
+		done := dequantizeByVector(m, op, dst, acc, q)
+		dst, acc, q = dst[4*done:], acc[4*done:], q[done:]
+	}
+	copy(dst, acc)
+	z.Dequantize(t, qt, m, op, dst, q)
 }
 
 func dequantizeAligned(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {

@@ -78,15 +78,32 @@ func (quantizer) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
 // stats are those of the finite elements of a chunk; zero without any.
 type stats struct{ mean, deviation float64 }
 
+// blockElements is how many elements statsOf takes at a time: they stay in the
+// first level cache between the two passes over them.
+const blockElements = 2048
+
+// statsOf computes mean and squared distances of block after block and joins
+// them with those of the blocks before, which is as exact as two passes over
+// the whole and reads memory once.
 func statsOf[T quant.Float](src []byte) stats {
-	n := float64(len(src) / dtype.TypeOf[T]().Size())
-	if n == 0 {
+	size := dtype.TypeOf[T]().Size()
+	total := float64(len(src) / size)
+	if total == 0 {
 		return stats{}
 	}
-	mean := sum[T](src, 0, false) / n
-	squares := sum[T](src, mean, true)
+	var n, mean, squares float64
+	for rest := src; len(rest) >= size; {
+		block := rest[:min(len(rest), blockElements*size)]
+		rest = rest[len(block):]
+		nb := float64(len(block) / size)
+		mb := sum[T](block, 0, false) / nb
+		delta := mb - mean
+		squares += sum[T](block, mb, true) + float64(float64(delta*delta)*(n*nb/(n+nb)))
+		mean += float64(delta * (nb / (n + nb)))
+		n += nb
+	}
 	if finite(mean) && finite(squares) {
-		return stats{mean, math.Sqrt(squares / math.Max(1, n-1))}
+		return stats{mean, math.Sqrt(squares / math.Max(1, total-1))}
 	}
 	return carefulStats[T](src)
 }
@@ -96,61 +113,98 @@ func finite(x float64) bool { return x-x == 0 }
 // sum returns the sum of the elements, or of their squared distances from mean.
 func sum[T quant.Float](src []byte, mean float64, squared bool) float64 {
 	if dtype.Aligned(src, dtype.TypeOf[T]().Size()) {
-		if squared {
-			return sumSquares(dtype.View[T](src), mean)
-		}
-		return sumPlain(dtype.View[T](src))
+		return sumAligned[T](src, mean, squared)
 	}
 	total := 0.0
 	var block [blockWords]uint64
 	b := dtype.AsBytes(block[:])
 	for len(src) > 0 {
 		n := copy(b, src)
-		if squared {
-			total += sumSquares(dtype.View[T](b[:n]), mean)
-		} else {
-			total += sumPlain(dtype.View[T](b[:n]))
-		}
+		total += sumAligned[T](b[:n], mean, squared)
 		src = src[n:]
 	}
 	return total
 }
 
-// Four sums hide the latency of the addition.
+// sums are sixteen partial sums, of the elements at places that are equal
+// modulo sixteen; those behind the last sixteen are all in the first. They
+// hide the latency of the addition, and vector instructions keep the same ones.
+type sums [16]float64
 
-func sumPlain[T quant.Float](x []T) float64 {
-	var s0, s1, s2, s3 float64
-	for len(x) >= 4 {
-		p := (*[4]T)(x)
-		s0 += float64(p[0])
-		s1 += float64(p[1])
-		s2 += float64(p[2])
-		s3 += float64(p[3])
-		x = x[4:]
+// total adds the halves until one sum is left.
+func (s *sums) total() float64 {
+	t := *s
+	for half := len(t) / 2; half > 0; half /= 2 {
+		for i := range half {
+			t[i] += t[i+half]
+		}
 	}
-	for _, v := range x {
-		s0 += float64(v)
-	}
-	return s0 + s1 + (s2 + s3)
+	return t[0]
 }
 
-func sumSquares[T quant.Float](x []T, mean float64) float64 {
-	var s0, s1, s2, s3 float64
-	for len(x) >= 4 {
-		p := (*[4]T)(x)
-		d0, d1, d2, d3 := float64(p[0])-mean, float64(p[1])-mean, float64(p[2])-mean, float64(p[3])-mean
-		s0 += float64(d0 * d0)
-		s1 += float64(d1 * d1)
-		s2 += float64(d2 * d2)
-		s3 += float64(d3 * d3)
-		x = x[4:]
+func sumAligned[T quant.Float](src []byte, mean float64, squared bool) float64 {
+	var s sums
+	if dtype.TypeOf[T]() == dtype.Float32 {
+		src = src[4*s.byVector(src, mean, squared):]
 	}
-	for _, v := range x {
-		d := float64(v) - mean
-		s0 += float64(d * d)
+	if squared {
+		sumSquares(&s, dtype.View[T](src), mean)
+	} else {
+		sumPlain(&s, dtype.View[T](src))
 	}
-	return s0 + s1 + (s2 + s3)
+	return s.total()
 }
+
+// The loops take eight of the sixteen sums at a time, as many as registers hold.
+
+func sumPlain[T quant.Float](s *sums, x []T) {
+	whole := x[:len(x)/len(s)*len(s)]
+	for first := 0; first < len(s); first += 8 {
+		t := (*[8]float64)(s[first:])
+		s0, s1, s2, s3, s4, s5, s6, s7 := t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]
+		for i := first; i < len(whole); i += len(s) {
+			p := (*[8]T)(whole[i:])
+			s0 += float64(p[0])
+			s1 += float64(p[1])
+			s2 += float64(p[2])
+			s3 += float64(p[3])
+			s4 += float64(p[4])
+			s5 += float64(p[5])
+			s6 += float64(p[6])
+			s7 += float64(p[7])
+		}
+		*t = [8]float64{s0, s1, s2, s3, s4, s5, s6, s7}
+	}
+	for _, v := range x[len(whole):] {
+		s[0] += float64(v)
+	}
+}
+
+func sumSquares[T quant.Float](s *sums, x []T, mean float64) {
+	whole := x[:len(x)/len(s)*len(s)]
+	for first := 0; first < len(s); first += 8 {
+		t := (*[8]float64)(s[first:])
+		s0, s1, s2, s3, s4, s5, s6, s7 := t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]
+		for i := first; i < len(whole); i += len(s) {
+			p := (*[8]T)(whole[i:])
+			s0 += square(float64(p[0]) - mean)
+			s1 += square(float64(p[1]) - mean)
+			s2 += square(float64(p[2]) - mean)
+			s3 += square(float64(p[3]) - mean)
+			s4 += square(float64(p[4]) - mean)
+			s5 += square(float64(p[5]) - mean)
+			s6 += square(float64(p[6]) - mean)
+			s7 += square(float64(p[7]) - mean)
+		}
+		*t = [8]float64{s0, s1, s2, s3, s4, s5, s6, s7}
+	}
+	for _, v := range x[len(whole):] {
+		s[0] += square(float64(v) - mean)
+	}
+}
+
+// square is rounded, so that no addition is fused with it.
+func square(d float64) float64 { return float64(d * d) }
 
 // carefulStats is for chunks that hold NaN or infinite elements, or numbers so
 // large that their squares are infinite.

@@ -65,6 +65,9 @@ const blockWords = 256
 // Ties round up. NaN becomes the zero point.
 func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
 	ts, qs := t.Size(), q.Size()
+	if t == dtype.Float32 && q == dtype.Uint8 {
+		dst, src = quantizeByVector(m, dst, src)
+	}
 	if dtype.Aligned(src, ts) && dtype.Aligned(dst, qs) {
 		quantizeAligned(t, q, m, dst, src)
 		return
@@ -171,6 +174,10 @@ func addClamped(a, b int64) int64 {
 // Dequantize sets dst := dst op value(q); every operation is rounded to t.
 func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
 	ts, qs := t.Size(), qt.Size()
+	if t == dtype.Float32 && qt == dtype.Uint8 {
+		done := dequantizeByVector(m, op, dst, dst, q)
+		dst, q = dst[4*done:], q[done:]
+	}
 	if dtype.Aligned(dst, ts) && dtype.Aligned(q, qs) {
 		dequantizeAligned(t, qt, m, op, dst, q)
 		return
@@ -185,6 +192,16 @@ func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dty
 		copy(dst, ab[:n*ts])
 		dst, q = dst[n*ts:], q[n*qs:]
 	}
+}
+
+// DequantizeFrom sets dst := acc op value(q). See quant.Fused.
+func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
+	if t == dtype.Float32 && qt == dtype.Uint8 {
+		done := dequantizeByVector(m, op, dst, acc, q)
+		dst, acc, q = dst[4*done:], acc[4*done:], q[done:]
+	}
+	copy(dst, acc)
+	z.Dequantize(t, qt, m, op, dst, q)
 }
 
 func dequantizeAligned(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The fast gates: formatting, vet, staticcheck, architecture, conformance.
+# The fast gates: formatting, vet, staticcheck, assembly, architecture, conformance.
 . "$(dirname "$0")/common.sh"
 
 tool() { go tool -modfile=tools/go.mod "$@"; }
@@ -9,6 +9,7 @@ unformatted=$(tool gofumpt -l .)
 
 tools/ci/vet.sh
 tool staticcheck ./... || fail "staticcheck"
+tools/ci/asm.sh || fail "assembly"
 go test -count=1 ./tests/arch || fail "architecture"
 go test -C tools ./... || fail "tests of the tools"
 go run -C tools ./conformance -check || fail "conformance"

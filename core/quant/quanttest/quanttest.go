@@ -265,7 +265,6 @@ func checkChunk(q quant.Quantizer, c combination, v []float64, rng *rand.Rand) e
 	if !sameBits(c.t, got, want) {
 		return fmt.Errorf("op %v is not the accumulation of what set gives", c.op)
 	}
-
 	oddSrc, srcIntact := shifted(src)
 	if m2 := q.Params(c.t, c.q, oddSrc); c.t == dtype.Float32 && q.CheckMeta(c.t, c.q, &m2) != nil {
 		return fmt.Errorf("parameters of an unaligned chunk are refused")
@@ -282,6 +281,13 @@ func checkChunk(q quant.Quantizer, c combination, v []float64, rng *rand.Rand) e
 	}
 	if !srcIntact() || !wireIntact() || !dstIntact() {
 		return fmt.Errorf("bytes around a slice were written")
+	}
+
+	elsewhere, elsewhereIntact := shifted(make([]byte, len(start)))
+	before := bytes.Clone(start)
+	quant.DequantizeFrom(q, c.t, c.q, &m, c.op, elsewhere, start, wireForm)
+	if !bytes.Equal(elsewhere, got) || !bytes.Equal(start, before) || !elsewhereIntact() {
+		return fmt.Errorf("op %v to another place differs, or writes elsewhere", c.op)
 	}
 
 	pieces := make([]byte, len(src))
