@@ -47,7 +47,7 @@ var avx2 = level{name: "AVX2", step: 32, reduce: [dtype.NumTypes][dtype.NumOps]k
 
 // The 16 bit floats have more to do with conversions than with width, so they
 // use the kernels of AVX2 here as well.
-var avx512 = level{name: "AVX512", step: 64, reduce: [dtype.NumTypes][dtype.NumOps]kernel{
+var avx512 = level{name: "AVX512", step: 64, trial: true, reduce: [dtype.NumTypes][dtype.NumOps]kernel{
 	dtype.Uint8:    operations(add8AVX512, nil, maxUint8AVX512, minUint8AVX512),
 	dtype.Int8:     operations(add8AVX512, nil, maxInt8AVX512, minInt8AVX512),
 	dtype.Uint16:   operations(add16AVX512, mul16AVX512, maxUint16AVX512, minUint16AVX512),
