@@ -46,7 +46,7 @@ func TestEveryCallEnds(t *testing.T) {
 		},
 	}
 	for name, call := range calls {
-		for how, want := range map[string]errs.Code{"cancel": errs.Canceled, "close": errs.Closed, "master": errs.Kicked} {
+		for how, want := range map[string]errs.Code{"cancel": errs.Canceled, "close": errs.Closed, "master": errs.MasterLost} {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()

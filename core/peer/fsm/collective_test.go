@@ -334,7 +334,7 @@ func TestRoundOfAnAwaitFailsForGood(t *testing.T) {
 	w := r.await(op)
 	r.fail(op, 1)
 	r.step(MasterGone{})
-	require.ErrorContains(t, r.failed(w, errs.RankConnectionLost, errs.Kicked), "vote")
+	require.ErrorContains(t, r.failed(w, errs.RankConnectionLost, errs.MasterLost), "vote")
 }
 
 // S1-34: one kind of operation at a time; overlap is refused, nothing is sent.

@@ -81,15 +81,16 @@ type Machine struct {
 	view   View
 	out    []Effect
 
-	flow     *flow
-	ops      []*operation // in launch order: unsettled, or settled and not yet awaited
-	given    []OpID       // canceled before they were awaited
-	roundDue bool         // an operation failed and no round was completed since
-	asking   bool         // C2M 4 is out
-	pending  []CallID     // calls that share its answer
-	deferred []Event      // calls that wait for work that goes on in the background
-	closers  []CallID
-	left     []wire.UUID // members of the ring that were named as gone
+	flow       *flow
+	ops        []*operation // in launch order: unsettled, or settled and not yet awaited
+	given      []OpID       // canceled before they were awaited
+	roundDue   bool         // an operation failed and no round was completed since
+	asking     bool         // C2M 4 is out
+	pending    []CallID     // calls that share its answer
+	deferred   []Event      // calls that wait for work that goes on in the background
+	closers    []CallID
+	dropReason string      // why the master drops this peer
+	left       []wire.UUID // members of the ring that were named as gone
 
 	peers []wire.PeerEndpoint // the last list the master sent, in any M2C 2
 	round uint64
@@ -251,6 +252,10 @@ func (m *Machine) packet(p wire.Packet) {
 
 // peerDropped remembers who left, for the errors of operations in flight.
 func (m *Machine) peerDropped(p wire.M2CPeerDropped) {
+	if p.UUID == m.view.UUID {
+		m.dropReason = p.Reason // the end of the connection follows
+		return
+	}
 	name := p.UUID.String()
 	if p.Addr.IsValid() {
 		name += " (" + p.Addr.String() + ")"

@@ -293,7 +293,7 @@ func TestSync(t *testing.T) {
 		r, c := start(t, true)
 		r.step(MasterGone{})
 		require.False(t, want[Serve](r).On)
-		r.failed(c, errs.InvalidUsage, errs.Kicked)
+		r.failed(c, errs.InvalidUsage, errs.MasterLost)
 	})
 	t.Run("a key nobody asked for", func(t *testing.T) {
 		r, c := start(t, true)

@@ -117,7 +117,16 @@ func (m *Machine) masterGone(err error) {
 	if m.status == statusOver {
 		return
 	}
+	if m.dropReason != "" {
+		m.end(errs.Kicked, "the master dropped this peer: "+m.dropReason)
+		return
+	}
 	if err == nil || errors.Is(err, io.EOF) {
+		if m.view.MasterNative {
+			// A gopccl master names its reason before it drops a peer.
+			m.end(errs.MasterLost, "the master closed the connection without a reason: it has stopped")
+			return
+		}
 		m.end(errs.Kicked, "the master closed the connection")
 		return
 	}

@@ -68,7 +68,7 @@ func TestConnectRefusals(t *testing.T) {
 		r.step(MasterGone{})
 		c := r.newCall()
 		r.step(CallConnect{Call: c})
-		r.failed(c, errs.InvalidUsage, errs.Kicked)
+		r.failed(c, errs.InvalidUsage, errs.MasterLost)
 	})
 	t.Run("registration refused", func(t *testing.T) {
 		r := newRig(t, Config{})
@@ -183,8 +183,8 @@ func TestMasterGone(t *testing.T) {
 		err  error
 		code errs.Code
 	}{
-		"closed without a word": {nil, errs.Kicked},
-		"end of stream":         {fmt.Errorf("read: %w", io.EOF), errs.Kicked},
+		"closed without a word": {nil, errs.MasterLost},
+		"end of stream":         {fmt.Errorf("read: %w", io.EOF), errs.MasterLost},
 		"reset":                 {errors.New("connection reset by peer"), errs.MasterLost},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -411,7 +411,7 @@ func TestCancel(t *testing.T) {
 		r.failed(l, errs.Canceled)
 		s := r.sync("w")
 		r.step(MasterGone{})
-		r.failed(s, errs.InvalidUsage, errs.Kicked)
+		r.failed(s, errs.InvalidUsage, errs.MasterLost)
 		require.NotContains(t, r.finishes, OpID(50))
 	})
 }
@@ -423,4 +423,16 @@ func TestPeerDroppedIsShown(t *testing.T) {
 	require.Equal(t, uid(3), l.Peer)
 	require.Contains(t, l.Text, "fell silent")
 	require.Equal(t, uid(3).String()+" (10.0.0.3:48150)", r.m.View().LastDropped)
+}
+
+// The master says why it drops this peer, and then closes: the error says it.
+func TestDroppedWithAReason(t *testing.T) {
+	r := connected(t, true, 1, 2)
+	c := r.update()
+	r.in(wire.M2CPeerDropped{UUID: r.m.View().UUID, Reason: "shared state revision 7 where 3 is the next"})
+	require.Empty(t, r.m.View().LastDropped)
+	r.unanswered(c)
+	r.step(MasterGone{Err: io.EOF})
+	e := r.failed(c, errs.UpdateTopologyFailed, errs.Kicked)
+	require.Contains(t, e.Error(), "the master dropped this peer: shared state revision 7 where 3 is the next")
 }
