@@ -1,0 +1,128 @@
+//go:build cgo
+
+// The exported functions. They keep handles numbers: a number in a Go pointer
+// could end the process when the collector meets it.
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "_cgo_export.h"
+#include "gopccl.h"
+
+static _Thread_local char last_error[2048];
+
+void gopccl_set_error(const char *text, size_t n) {
+    if (n >= sizeof last_error) n = sizeof last_error - 1;
+    if (n > 0) memcpy(last_error, text, n);
+    last_error[n] = 0;
+}
+
+#ifdef _WIN32
+char **gopccl_environ(void) { return _environ; }
+#else
+extern char **environ;
+char **gopccl_environ(void) { return environ; }
+#endif
+
+#define HANDLE(h) ((uintptr_t)(h))
+
+pcclResult_t pcclInit(void) { return (pcclResult_t)gopccl_init(); }
+
+pcclResult_t pcclGetBuildInfo(pcclBuildInfo_t *info) { return (pcclResult_t)gopccl_build_info(info); }
+
+pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *params, pcclComm_t **comm_out) {
+    uintptr_t h = 0;
+    int r = gopccl_create((pcclCommCreateParams_t *)params, comm_out != NULL, &h);
+    if (r == 0) *comm_out = (pcclComm_t *)h;
+    return (pcclResult_t)r;
+}
+
+pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator) {
+    return (pcclResult_t)gopccl_destroy(HANDLE(communicator));
+}
+
+pcclResult_t pcclConnect(pcclComm_t *communicator) { return (pcclResult_t)gopccl_connect(HANDLE(communicator)); }
+
+pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute, int *p_attribute_out) {
+    return (pcclResult_t)gopccl_attribute(HANDLE(communicator), (int)attribute, p_attribute_out);
+}
+
+pcclResult_t pcclUpdateTopology(pcclComm_t *communicator) { return (pcclResult_t)gopccl_update(HANDLE(communicator)); }
+
+pcclResult_t pcclArePeersPending(const pcclComm_t *communicator, bool *pending_out) {
+    return (pcclResult_t)gopccl_pending(HANDLE(communicator), pending_out);
+}
+
+pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator) {
+    return (pcclResult_t)gopccl_optimize(HANDLE(communicator));
+}
+
+pcclResult_t pcclAllReduce(const void *sendbuff, void *recvbuff, const pcclReduceDescriptor_t *descriptor,
+                           const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out) {
+    return (pcclResult_t)gopccl_reduce((void *)sendbuff, recvbuff, (pcclReduceDescriptor_t *)descriptor,
+                                       HANDLE(communicator), reduce_info_out);
+}
+
+pcclResult_t pcclAllReduceAsync(const void *sendbuff, void *recvbuff, const pcclReduceDescriptor_t *descriptor,
+                                const pcclComm_t *communicator, pcclAsyncReduceOp_t *reduce_handle_out) {
+    int r = gopccl_launch((void *)sendbuff, recvbuff, (pcclReduceDescriptor_t *)descriptor,
+                          HANDLE(communicator), reduce_handle_out != NULL);
+    if (r == 0) {
+        reduce_handle_out->comm = (pcclComm_t *)communicator;
+        reduce_handle_out->tag = descriptor->tag;
+    }
+    return (pcclResult_t)r;
+}
+
+pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, pcclReduceInfo_t *reduce_info_out) {
+    uintptr_t comm = reduce_handle ? HANDLE(reduce_handle->comm) : 0;
+    return (pcclResult_t)gopccl_await(comm, reduce_handle ? reduce_handle->tag : 0, reduce_info_out);
+}
+
+pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
+                                            const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out,
+                                            int max_in_flight) {
+    return (pcclResult_t)gopccl_retry((pcclReduceOpDescriptor_t *)descriptors, count, HANDLE(communicator),
+                                      reduce_info_out, max_in_flight);
+}
+
+pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
+                                        pcclSharedStateSyncStrategy_t strategy,
+                                        pcclSharedStateSyncInfo_t *sync_info_out) {
+    return (pcclResult_t)gopccl_sync(HANDLE(communicator), shared_state, (int)strategy, sync_info_out);
+}
+
+pcclResult_t pcclCreateMaster(ccoip_socket_address_t listen_address, pcclMasterInstance_t **p_master_handle_out) {
+    uintptr_t h = 0;
+    int r = gopccl_create_master(&listen_address, p_master_handle_out != NULL, &h);
+    if (r == 0) *p_master_handle_out = (pcclMasterInstance_t *)h;
+    return (pcclResult_t)r;
+}
+
+pcclResult_t pcclRunMaster(pcclMasterInstance_t *master_instance) {
+    return (pcclResult_t)gopccl_run_master(HANDLE(master_instance));
+}
+
+pcclResult_t pcclInterruptMaster(pcclMasterInstance_t *master_instance) {
+    return (pcclResult_t)gopccl_interrupt_master(HANDLE(master_instance));
+}
+
+pcclResult_t pcclMasterAwaitTermination(pcclMasterInstance_t *master_instance) {
+    return (pcclResult_t)gopccl_await_master(HANDLE(master_instance));
+}
+
+pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance) {
+    return (pcclResult_t)gopccl_destroy_master(HANDLE(master_instance));
+}
+
+const char *gopcclLastError(void) { return last_error; }
+
+const char *gopcclVersion(void) { return gopccl_version(); }
+
+pcclResult_t gopcclGetRank(const pcclComm_t *communicator, uint8_t *uuid_out, int *rank_out) {
+    return (pcclResult_t)gopccl_rank(HANDLE(communicator), uuid_out, rank_out);
+}
+
+pcclResult_t gopcclGetMasterPort(pcclMasterInstance_t *master_instance, uint16_t *port_out) {
+    return (pcclResult_t)gopccl_master_port(HANDLE(master_instance), port_out);
+}
