@@ -3,16 +3,39 @@
 // The exported functions. They keep handles numbers: a number in a Go pointer
 // could end the process when the collector meets it.
 
+#ifndef _WIN32
+#include <pthread.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
 #include "_cgo_export.h"
 #include "gopccl.h"
 
-static _Thread_local char last_error[2048];
+// The message of a thread's last failure is on the heap: a library that is
+// loaded at run time gets only some hundred bytes of static thread storage.
+static _Thread_local char *last_error;
+
+#ifdef _WIN32
+static void free_at_exit(char *p) { (void)p; }
+#else
+static pthread_key_t exit_key;
+static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
+static void make_exit_key(void) { pthread_key_create(&exit_key, free); }
+static void free_at_exit(char *p) {
+    pthread_once(&exit_once, make_exit_key);
+    pthread_setspecific(exit_key, p);
+}
+#endif
+
+enum { ERROR_SIZE = 2048 };
 
 void gopccl_set_error(const char *text, size_t n) {
-    if (n >= sizeof last_error) n = sizeof last_error - 1;
+    if (last_error == NULL) {
+        if (n == 0 || (last_error = malloc(ERROR_SIZE)) == NULL) return;
+        free_at_exit(last_error);
+    }
+    if (n >= ERROR_SIZE) n = ERROR_SIZE - 1;
     if (n > 0) memcpy(last_error, text, n);
     last_error[n] = 0;
 }
@@ -23,6 +46,17 @@ char **gopccl_environ(void) { return _environ; }
 extern char **environ;
 char **gopccl_environ(void) { return environ; }
 #endif
+
+static int (*poll_function)(void);
+
+void gopcclSetPoll(int (*poll)(void)) { __atomic_store_n(&poll_function, poll, __ATOMIC_RELEASE); }
+
+int gopccl_polls(void) { return __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE) != NULL; }
+
+int gopccl_poll(void) {
+    int (*poll)(void) = __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE);
+    return poll ? poll() : 0;
+}
 
 #define HANDLE(h) ((uintptr_t)(h))
 
@@ -115,7 +149,7 @@ pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance) {
     return (pcclResult_t)gopccl_destroy_master(HANDLE(master_instance));
 }
 
-const char *gopcclLastError(void) { return last_error; }
+const char *gopcclLastError(void) { return last_error ? last_error : ""; }
 
 const char *gopcclVersion(void) { return gopccl_version(); }
 

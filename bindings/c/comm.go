@@ -120,7 +120,9 @@ func gopccl_connect(h C.uintptr_t) C.int {
 		m.connecting = true
 		m.mu.Unlock()
 
-		session, err := core.Connect(m.ctx, m.opt)
+		session, err := patient(callConnect, m.ctx, func(ctx context.Context) (*core.Communicator, error) {
+			return core.Connect(ctx, m.opt)
+		})
 
 		m.mu.Lock()
 		m.connecting = false
@@ -205,7 +207,7 @@ func gopccl_update(h C.uintptr_t) C.int {
 		if err != nil {
 			return err
 		}
-		return s.UpdateTopology(m.ctx)
+		return patiently(callUpdate, m.ctx, s.UpdateTopology)
 	})
 }
 
@@ -219,7 +221,7 @@ func gopccl_pending(h C.uintptr_t, out *C.bool) C.int {
 		if err != nil {
 			return err
 		}
-		yes, err := s.PeersPending(m.ctx)
+		yes, err := patient(callPending, m.ctx, s.PeersPending)
 		if err == nil {
 			*out = C.bool(yes)
 		}
@@ -234,7 +236,10 @@ func gopccl_optimize(h C.uintptr_t) C.int {
 		if err != nil {
 			return err
 		}
-		return s.OptimizeTopology(m.ctx)
+		if s.Attributes().GlobalWorldSize < 2 {
+			return callOptimize.usage("nobody to measure: the world has one peer", "")
+		}
+		return patiently(callOptimize, m.ctx, s.OptimizeTopology)
 	})
 }
 
@@ -310,7 +315,9 @@ func gopccl_reduce(send, recv unsafe.Pointer, d *C.pcclReduceDescriptor_t, h C.u
 		if err != nil {
 			return err
 		}
-		info, err := s.AllReduce(m.ctx, r)
+		info, err := patient(callReduce, m.ctx, func(ctx context.Context) (core.ReduceInfo, error) {
+			return s.AllReduce(ctx, r)
+		})
 		if err == nil {
 			moved(out, info)
 		}
@@ -358,7 +365,12 @@ func gopccl_await(h C.uintptr_t, tag C.uint64_t, out *C.pcclReduceInfo_t) C.int 
 			return errs.New(errs.RankConnectionLost, callAwait.name,
 				fmt.Errorf("no operation with tag %d was launched, or it has been awaited", uint64(tag)))
 		}
-		info, err := handle.Wait(context.Background())
+		info, err := patient(callAwait, context.Background(), handle.Wait)
+		if errs.CodeOf(err) == errs.Canceled {
+			m.mu.Lock()
+			m.launched[uint64(tag)] = handle // only the waiting has ended
+			m.mu.Unlock()
+		}
 		if err == nil {
 			moved(out, info)
 		}
@@ -388,7 +400,9 @@ func gopccl_retry(d *C.pcclReduceOpDescriptor_t, count C.size_t, h C.uintptr_t, 
 				return fmt.Errorf("operation %d: %w", i, err)
 			}
 		}
-		info, err := s.AllReduceMultipleWithRetry(m.ctx, rs, int(inFlight))
+		info, err := patient(callReduce, m.ctx, func(ctx context.Context) (core.ReduceInfo, error) {
+			return s.AllReduceMultipleWithRetry(ctx, rs, int(inFlight))
+		})
 		if err == nil {
 			moved(out, info)
 		}
@@ -420,7 +434,9 @@ func gopccl_sync(h C.uintptr_t, state *C.pcclSharedState_t, strategy C.int, out 
 		if st.Tensors, err = tensors(state); err != nil {
 			return err
 		}
-		info, err := s.SyncSharedState(m.ctx, &st, core.SyncOptions{Strategy: strategies[strategy]})
+		info, err := patient(callSync, m.ctx, func(ctx context.Context) (core.SyncInfo, error) {
+			return s.SyncSharedState(ctx, &st, core.SyncOptions{Strategy: strategies[strategy]})
+		})
 		if errs.CodeOf(err) == errs.InvalidArgument { // PCCL's master kicks for what is refused here
 			err = errs.New(errs.InvalidUsage, callSync.name, err)
 		}

@@ -17,6 +17,15 @@ extern "C" {
  */
 PCCL_EXPORT const char *gopcclLastError(void);
 
+/*
+ * Blocking calls of the whole process call poll from their own thread, several
+ * times a second, while they wait. If it returns anything but 0, the call is
+ * cancelled and fails: as if its peer had left the operation, and for a call
+ * that changes the phase the run. Awaiting an all-reduce only stops waiting and
+ * can be repeated. NULL: none.
+ */
+PCCL_EXPORT void gopcclSetPoll(int (*poll)(void));
+
 /* The version of the library. */
 PCCL_EXPORT const char *gopcclVersion(void);
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
 )
 
 // version is what gopcclVersion returns.
@@ -128,8 +129,14 @@ func gopccl_await_master(h C.uintptr_t) C.int {
 		if err != nil {
 			return err
 		}
-		<-m.ended
-		return m.err
+		return patiently(callMaster, context.Background(), func(ctx context.Context) error {
+			select {
+			case <-m.ended:
+				return m.err
+			case <-ctx.Done():
+				return errs.New(errs.Canceled, callMaster.name, ctx.Err())
+			}
+		})
 	})
 }
 
