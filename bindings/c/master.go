@@ -38,9 +38,9 @@ type master struct {
 
 //export gopccl_create_master
 func gopccl_create_master(listen *C.ccoip_socket_address_t, wanted C.int, out *C.uintptr_t) C.int {
-	return callMaster.run(func() error {
+	return callCreateMaster.run(func() error {
 		if wanted == 0 {
-			return callMaster.bad("p_master_handle_out is NULL")
+			return callCreateMaster.bad("p_master_handle_out is NULL")
 		}
 		c, err := settings()
 		if err != nil {
@@ -49,7 +49,7 @@ func gopccl_create_master(listen *C.ccoip_socket_address_t, wanted C.int, out *C
 		m := &master{opt: c.MasterOptions(logger()), ended: make(chan struct{})}
 		// PCCL tells about a wrong address when the master runs.
 		m.opt.Listen = "unknown protocol"
-		if at, err := address(callMaster, listen); err == nil {
+		if at, err := address(callCreateMaster, listen); err == nil {
 			m.opt.Listen = at.String()
 		}
 		*out = C.uintptr_t(objects.add(m))
@@ -59,15 +59,15 @@ func gopccl_create_master(listen *C.ccoip_socket_address_t, wanted C.int, out *C
 
 //export gopccl_run_master
 func gopccl_run_master(h C.uintptr_t) C.int {
-	return callMaster.run(func() error {
-		m, err := lookup[master](callMaster, uintptr(h))
+	return callRunMaster.run(func() error {
+		m, err := lookup[master](callRunMaster, uintptr(h))
 		if err != nil {
 			return err
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.server != nil {
-			return callMaster.usage("it runs, or did run", "create a new one")
+			return callRunMaster.usage("it runs, or did run", "create a new one")
 		}
 		server, err := core.NewMaster(m.opt)
 		if err != nil {
@@ -83,28 +83,28 @@ func gopccl_run_master(h C.uintptr_t) C.int {
 }
 
 // running returns the master behind h, which must have been started.
-func running(h C.uintptr_t) (*master, error) {
-	m, err := lookup[master](callMaster, uintptr(h))
+func running(c call, h C.uintptr_t) (*master, error) {
+	m, err := lookup[master](c, uintptr(h))
 	if err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.server == nil {
-		return nil, callMaster.usage("it does not run", "call pcclRunMaster first")
+		return nil, c.usage("it does not run", "call pcclRunMaster first")
 	}
 	return m, nil
 }
 
 //export gopccl_master_port
 func gopccl_master_port(h C.uintptr_t, out *C.uint16_t) C.int {
-	return callMaster.run(func() error {
-		m, err := running(h)
+	return callMasterPort.run(func() error {
+		m, err := running(callMasterPort, h)
 		if err != nil {
 			return err
 		}
 		if out == nil {
-			return callMaster.bad("port_out is NULL")
+			return callMasterPort.bad("port_out is NULL")
 		}
 		*out = C.uint16_t(m.server.Addr().Port())
 		return nil
@@ -113,8 +113,8 @@ func gopccl_master_port(h C.uintptr_t, out *C.uint16_t) C.int {
 
 //export gopccl_interrupt_master
 func gopccl_interrupt_master(h C.uintptr_t) C.int {
-	return callMaster.run(func() error {
-		m, err := running(h)
+	return callInterruptMaster.run(func() error {
+		m, err := running(callInterruptMaster, h)
 		if err != nil {
 			return err
 		}
@@ -124,17 +124,17 @@ func gopccl_interrupt_master(h C.uintptr_t) C.int {
 
 //export gopccl_await_master
 func gopccl_await_master(h C.uintptr_t) C.int {
-	return callMaster.run(func() error {
-		m, err := running(h)
+	return callAwaitMaster.run(func() error {
+		m, err := running(callAwaitMaster, h)
 		if err != nil {
 			return err
 		}
-		return patiently(callMaster, context.Background(), func(ctx context.Context) error {
+		return patiently(callAwaitMaster, context.Background(), func(ctx context.Context) error {
 			select {
 			case <-m.ended:
 				return m.err
 			case <-ctx.Done():
-				return errs.New(errs.Canceled, callMaster.name, ctx.Err())
+				return errs.New(errs.Canceled, callAwaitMaster.name, ctx.Err())
 			}
 		})
 	})
@@ -142,8 +142,8 @@ func gopccl_await_master(h C.uintptr_t) C.int {
 
 //export gopccl_destroy_master
 func gopccl_destroy_master(h C.uintptr_t) C.int {
-	return callMaster.run(func() error {
-		m, err := remove[master](callMaster, uintptr(h))
+	return callDestroyMaster.run(func() error {
+		m, err := remove[master](callDestroyMaster, uintptr(h))
 		if err != nil {
 			return err
 		}

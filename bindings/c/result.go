@@ -29,19 +29,24 @@ type call struct {
 var common = []errs.Code{errs.NotInitialized, errs.Internal, errs.InvalidUsage}
 
 var (
-	callInit      = call{"init", nil, errs.Internal}
-	callInfo      = call{"get build info", []errs.Code{errs.InvalidArgument}, errs.Internal}
-	callCreate    = call{"create communicator", []errs.Code{errs.InvalidArgument}, errs.Internal}
-	callDestroy   = call{"destroy communicator", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
-	callAttribute = call{"get attribute", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
-	callConnect   = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}
-	callUpdate    = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
-	callPending   = call{"are peers pending", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
-	callOptimize  = call{"optimize topology", []errs.Code{errs.InvalidArgument}, errs.TopologyOptimizationFailed}
-	callReduce    = call{"all reduce", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
-	callAwait     = call{"await async reduce", []errs.Code{errs.InvalidArgument}, errs.RankConnectionLost}
-	callSync      = call{"synchronize shared state", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.InvalidUsage}
-	callMaster    = call{"master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callInit            = call{"init", nil, errs.Internal}
+	callInfo            = call{"get build info", []errs.Code{errs.InvalidArgument}, errs.Internal}
+	callCreate          = call{"create communicator", []errs.Code{errs.InvalidArgument}, errs.Internal}
+	callDestroy         = call{"destroy communicator", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callAttribute       = call{"get attribute", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callConnect         = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}
+	callUpdate          = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
+	callPending         = call{"are peers pending", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callOptimize        = call{"optimize topology", []errs.Code{errs.InvalidArgument}, errs.TopologyOptimizationFailed}
+	callReduce          = call{"all reduce", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
+	callAwait           = call{"await async reduce", []errs.Code{errs.InvalidArgument}, errs.RankConnectionLost}
+	callSync            = call{"synchronize shared state", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.InvalidUsage}
+	callCreateMaster    = call{"create master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callRunMaster       = call{"run master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callMasterPort      = call{"get master port", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callInterruptMaster = call{"interrupt master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callAwaitMaster     = call{"await master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callDestroyMaster   = call{"destroy master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 )
 
 // result returns the number that C gets for err.

@@ -32,15 +32,20 @@ func environment() []string {
 	return vars
 }
 
-// settings returns the configuration: $GOPCCL_CONFIG, then PCCL's variables,
-// then GOPCCL_SECTION_KEY, the later the stronger.
-func settings() (*conf.Config, error) {
-	environ := environment()
-	vars := map[string]string{}
+func variables(environ []string) map[string]string {
+	vars := make(map[string]string, len(environ))
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
 		vars[name] = value
 	}
+	return vars
+}
+
+// settings returns the configuration: $GOPCCL_CONFIG, then PCCL's variables,
+// then GOPCCL_SECTION_KEY, the later the stronger.
+func settings() (*conf.Config, error) {
+	environ := environment()
+	vars := variables(environ)
 	var notes []string
 	for _, v := range []struct {
 		pccl, ours string
@@ -69,11 +74,7 @@ func settings() (*conf.Config, error) {
 		files = append(files, f)
 	}
 	c, err := conf.Load(files, environ, nil)
-	if err == nil {
-		setLogger(vars, c)
-	} else {
-		setLogger(vars, nil)
-	}
+	setLogger(vars, c)
 	for _, n := range notes {
 		logger().Warn(n)
 	}
@@ -89,10 +90,10 @@ var pcclLevels = map[string]slog.Level{
 var theLogger atomic.Pointer[slog.Logger]
 
 func logger() *slog.Logger {
-	if l := theLogger.Load(); l != nil {
-		return l
+	if theLogger.Load() == nil {
+		setLogger(variables(environment()), nil)
 	}
-	return newLogger(slog.LevelError, "text")
+	return theLogger.Load()
 }
 
 // setLogger obeys PCCL_LOG_LEVEL, else log.level where it was set, else errors are logged.
@@ -130,4 +131,3 @@ func newLogger(level slog.Level, format string) *slog.Logger {
 type standardError struct{}
 
 func (standardError) Write(b []byte) (int, error) { return syscall.Write(syscall.Stderr, b) }
-
