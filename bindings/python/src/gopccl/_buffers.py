@@ -16,13 +16,13 @@ from gopccl._types import DataType
 
 
 class Buffer(NamedTuple):
-    """Contiguous memory in the host: ``count`` elements of ``dtype`` at ``address``.
+    """Contiguous memory in the host: ``numel`` elements of ``dtype`` at ``address``.
 
     ``owner`` keeps the memory alive.
     """
 
     address: int
-    count: int
+    numel: int
     dtype: DataType
     owner: Any
 

@@ -41,8 +41,8 @@ class ReduceOpDescriptor:
     def from_buffers(send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
         """Describe an all-reduce of arrays, tensors or buffers; ``recv`` may be ``send``."""
         src, dst = _pair(send, recv, reduce_descriptor.operand_descriptor.datatype)
-        if reduce_descriptor.count > src.count:
-            raise ArgumentError(f"reduce_descriptor.count is {reduce_descriptor.count}, send has {src.count} elements")
+        if reduce_descriptor.count > src.numel:
+            raise ArgumentError(f"reduce_descriptor.count is {reduce_descriptor.count}, send has {src.numel} elements")
         d = ReduceOpDescriptor(src.address, dst.address, reduce_descriptor)
         d._owners = (src.owner, dst.owner)
         return d
@@ -70,8 +70,8 @@ def _pair(send: Any, recv: Any, dtype: Optional[DataType]) -> Tuple[Any, Any]:
     dst = buffer_of(recv, "recv", writable=True)
     if src.dtype is not dst.dtype:
         raise ArgumentError(f"send has element type {src.dtype.name}, recv {dst.dtype.name}")
-    if src.count != dst.count:
-        raise ArgumentError(f"send has {src.count} elements, recv {dst.count}")
+    if src.numel != dst.numel:
+        raise ArgumentError(f"send has {src.numel} elements, recv {dst.numel}")
     if dtype is not None:
         member(dtype, DataType, "operand_descriptor.datatype")
         if dtype.itemsize != src.dtype.itemsize:
@@ -93,7 +93,7 @@ def _launch(
     if quantization is None:
         quantization = QuantizationOptions(operand.datatype, QuantizationAlgorithm.NONE)
     c = ffi.new("pcclReduceDescriptor_t *")
-    ReduceDescriptor(src.count, op, tag, operand, quantization).fill(c)
+    ReduceDescriptor(src.numel, op, tag, operand, quantization).fill(c)
     return _Launch(ffi.cast("void *", src.address), ffi.cast("void *", dst.address), c, (src.owner, dst.owner))
 
 

@@ -48,7 +48,7 @@ class TensorInfo:
         info = cls(
             name,
             b.address,
-            numel=b.count,
+            numel=b.numel,
             dtype=b.dtype,
             device_type=DeviceType.CPU,
             allow_content_inequality=allow_content_inequality,

@@ -39,7 +39,7 @@ Finish = Optional[Callable[[], None]]
 _LINGER = 10.0  # seconds that rank 0 keeps the master for ranks that have not left yet
 
 
-class Failure(dist.DistBackendError):  # type: ignore[misc]
+class Failure(dist.DistBackendError):
     """A collective failed; the process group cannot be used any more."""
 
 
@@ -104,7 +104,7 @@ def _flat_bytes(t: Tensor) -> Tensor:
 def _plan(t: Tensor, op: Any) -> Job:
     """The real tensor and operation that reduce ``t``, which is contiguous, by ``op``."""
     kind = getattr(op, "op", op)  # ReduceOp wraps its enum
-    kinds = c10d.ReduceOp.RedOpType
+    kinds: Any = c10d.ReduceOp.RedOpType
     if t.dtype is torch.bool:
         logical = {
             kinds.SUM: ReduceOp.MAX,

@@ -135,7 +135,7 @@ class _Numbers:
 
 
 def _getter(table: Dict[str, Any], key: str, i: int) -> Callable[[], Number]:
-    return lambda: table[key][i]  # type: ignore[no-any-return]
+    return lambda: table[key][i]
 
 
 def _setter(table: Dict[str, Any], key: str, i: int) -> Callable[[Number], None]:
