@@ -11,6 +11,7 @@
 
 #include "_cgo_export.h"
 #include "fork.h"
+#include "signals.h"
 
 // The message of a thread's last failure is on the heap: a library that is
 // loaded at run time gets only some hundred bytes of static thread storage.
@@ -77,6 +78,7 @@ int (*gopccl_poll_function(void))(void) { return __atomic_load_n(&poll_function,
 pcclResult_t pcclInit(void) {
     REDIRECT(pcclInit, ())
     gopccl_initialized = 1;
+    gopccl_prepare_signals();
     return (pcclResult_t)gopccl_init();
 }
 
@@ -87,6 +89,7 @@ pcclResult_t pcclGetBuildInfo(pcclBuildInfo_t *info) {
 
 pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *params, pcclComm_t **comm_out) {
     REDIRECT(pcclCreateCommunicator, (params, comm_out))
+    gopccl_prepare_signals();
     uintptr_t h = 0;
     int r = gopccl_create((pcclCommCreateParams_t *)params, comm_out != NULL, &h);
     if (r == 0) *comm_out = (pcclComm_t *)h;
@@ -100,6 +103,7 @@ pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator) {
 
 pcclResult_t pcclConnect(pcclComm_t *communicator) {
     REDIRECT(pcclConnect, (communicator))
+    gopccl_prepare_signals();
     return (pcclResult_t)gopccl_connect(HANDLE(communicator));
 }
 
@@ -173,6 +177,7 @@ pcclResult_t pcclCreateMaster(ccoip_socket_address_t listen_address, pcclMasterI
 
 pcclResult_t pcclRunMaster(pcclMasterInstance_t *master_instance) {
     REDIRECT(pcclRunMaster, (master_instance))
+    gopccl_prepare_signals();
     return (pcclResult_t)gopccl_run_master(HANDLE(master_instance));
 }
 
