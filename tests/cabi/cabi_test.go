@@ -176,7 +176,7 @@ func TestEnvironment(t *testing.T) {
 		"quiet by default":     {[]string{"PCCL_NUM_BENCHMARK_CONNECTIONS=many", "PCCL_LOG_LEVEL=ERR"}, "0", ""},
 		"ours is stronger":     {[]string{"PCCL_MULTIPLEX_CHUNK_SIZE=1", "GOPCCL_DATA_FRAME_BYTES=8KiB", "PCCL_LOG_LEVEL=WARN"}, "0", ""},
 		"operations":           {[]string{"PCCL_MAX_CONCURRENT_COLLECTIVE_OPS=1", "PCCL_LOG_LEVEL=WARN"}, "0", ""},
-		"level from the file":  {[]string{"GOPCCL_CONFIG=" + right, "PCCL_MULTIPLEX_CHUNK_SIZE=1"}, "0", ""},
+		"level from the file":  {[]string{"PCCL_LOG_LEVEL", "GOPCCL_CONFIG=" + right, "PCCL_MULTIPLEX_CHUNK_SIZE=1"}, "0", "is taken as 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, lib := range []string{"libpccl.so", "libgopccl.so"} {

@@ -1,4 +1,7 @@
-/* load LIBRARY [NAME=VALUE...]: sets variables, loads the library, creates a communicator; prints the result. */
+/*
+ * load LIBRARY [NAME=VALUE | NAME...]: loads the library, sets or removes variables, creates a communicator; prints the
+ * result.
+ */
 #define _XOPEN_SOURCE 700
 #include <dlfcn.h>
 #include <pccl.h>
@@ -27,7 +30,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    for (i = 2; i < argc; i++) TRUE(putenv(argv[i]) == 0); /* after loading: the library reads them when it needs them */
+    for (i = 2; i < argc; i++) TRUE(putenv(argv[i]) == 0); /* after loading: read when needed */
     *(void **)&init = dlsym(lib, "pcclInit");
     *(void **)&create = dlsym(lib, "pcclCreateCommunicator");
     TRUE(init != NULL && create != NULL);
