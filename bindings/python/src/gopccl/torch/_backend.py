@@ -199,7 +199,7 @@ class GopcclBackend(c10d.Backend):
         self._comm.connect()
         end = time.monotonic() + self._timeout.total_seconds()
         # Every accepted peer votes; whoever waits is let in, until all are there.
-        while self._comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < self._size or self._comm.are_peers_pending():
+        while self._comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < self._size:
             if time.monotonic() > end:
                 raise Failure(f"gopccl: not all of {self._size} ranks came to {address} within {self._timeout}")
             self._comm.update_topology()
