@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the C library.  build.sh [OUT]   (default libpccl.so in the current directory)
 # What OUT is called decides what it exports: libgopccl.* has gopccl.h beside pccl.h, anything else pccl.h alone.
-# GOOS=windows builds a DLL with mingw; on macOS the symbols are chosen by a list.
+# GOOS=windows builds a DLL with mingw, which exports Go's functions beside those of the two headers.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-libpccl.so}
@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 case $system in
 windows)
 	export CC=${CC:-x86_64-w64-mingw32-gcc}
-	extld=-Wl,--version-script=$map
+	extld=-static-libgcc # what a DLL exports is said in the headers
 	;;
 darwin)
 	sed -n 's/^\t\([a-zA-Z]*\);$/_\1/p' "$map" >"$work/symbols"

@@ -2,6 +2,9 @@
 
 package main
 
+// #cgo CFLAGS: -DGOPCCL_BUILD
+import "C"
+
 import (
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"

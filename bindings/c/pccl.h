@@ -27,7 +27,9 @@
 
 #include "ccoip_inet.h"
 
-#if defined(_WIN32) && !defined(GOPCCL_BUILD)
+#if defined(_WIN32) && defined(GOPCCL_BUILD)
+#define PCCL_EXPORT __declspec(dllexport)
+#elif defined(_WIN32)
 #define PCCL_EXPORT __declspec(dllimport)
 #else
 #define PCCL_EXPORT
