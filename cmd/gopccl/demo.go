@@ -63,7 +63,7 @@ needs no network). Fails if peers ever disagree or the loss does not fall.`,
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&cfg.Duration, "duration", time.Minute, "how long to train")
+	cmd.Flags().DurationVar(&cfg.Duration, "duration", 55*time.Second, "how long to train")
 	cmd.Flags().StringVar(&cfg.Page, "page", "gopccl-demo.html", "`FILE` for the page; empty: none")
 	cmd.Flags().IntVar(&inner, "inner", inner, "local steps of a peer per step of the shared state")
 	return cmd

@@ -16,7 +16,7 @@ const (
 	Align = 64
 	// minShift: the smallest class has 4 KiB, so that tiny requests share one list.
 	minShift   = 12
-	numClasses = 64 - minShift
+	numClasses = (64-minShift)*4 + 1
 	pageSize   = 4096
 	// DefaultLimit is what a pool built with limit 0 keeps when nobody uses it.
 	DefaultLimit = 1 << 30
@@ -50,13 +50,16 @@ func NewPool(limit int64) *Pool {
 	return &Pool{limit: limit}
 }
 
-// class returns the index and the size of the class that holds n bytes.
+// class returns the index and the size of the class that holds n bytes. There
+// are four classes to a doubling, so at most a quarter of a buffer is unused.
 func class(n int) (int, int) {
 	if n <= 1<<minShift {
 		return 0, 1 << minShift
 	}
 	s := bits.Len(uint(n - 1))
-	return s - minShift, 1 << s
+	half, quarter := 1<<(s-1), 1<<(s-3)
+	k := (n - half + quarter - 1) / quarter // 1..4
+	return (s-minShift-1)*4 + k, half + k*quarter
 }
 
 // Get returns a buffer of n bytes with arbitrary content, aligned to Align.
@@ -102,8 +105,8 @@ func (p *Pool) Put(b []byte) {
 		return
 	}
 	c, size := class(cap(b))
-	invariants.Check(size == cap(b), "buf: Put of a foreign buffer of %d bytes", cap(b))
 	if size != cap(b) {
+		invariants.Check(false, "buf: Put of a foreign buffer of %d bytes", cap(b))
 		return
 	}
 	p.mu.Lock()

@@ -40,6 +40,25 @@ func TestPool(t *testing.T) {
 	p.Put(nil)
 }
 
+// A class holds what is asked for, wastes at most a quarter, and is found again
+// from its own size.
+func TestClasses(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 1<<45).Draw(t, "n")
+		c, size := class(n)
+		require.GreaterOrEqual(t, size, n)
+		require.True(t, n <= 4096 && size == 4096 || size <= n+n/4, "%d bytes for %d", size, n)
+		require.Zero(t, size%Align)
+		again, same := class(size)
+		require.Equal(t, []int{c, size}, []int{again, same})
+		require.Less(t, c, numClasses)
+		if n > 4096 {
+			lower, below := class(n - n/3)
+			require.True(t, below <= size && lower <= c)
+		}
+	})
+}
+
 // What is kept is bounded whatever is asked for; foreign buffers are not taken.
 func TestPoolIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

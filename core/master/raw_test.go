@@ -21,13 +21,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // harness is a running server and what it said.
 type harness struct {
-	t     *testing.T
+	t     testing.TB
 	s     *Server
 	addr  string
 	facts chan fsm.Fact
 }
 
-func serve(t *testing.T, opt Options) *harness {
+func serve(t testing.TB, opt Options) *harness {
 	h := &harness{t: t, facts: make(chan fsm.Fact, 1<<14)}
 	opt.OnFact = func(f fsm.Fact) { h.facts <- f }
 	s, err := New(opt)

@@ -414,3 +414,29 @@ func TestQueue(t *testing.T) {
 	require.True(t, q.add(wire.M2CHeartbeat{}, 0))
 	require.False(t, q.add(wire.M2CHeartbeat{}, 0))
 }
+
+// The master sees votes and hashes, never a tensor: what it reads and writes
+// for an operation or a synchronisation does not depend on the size of the
+// data, and nothing of a synchronisation stays.
+func TestTrafficIsIndependentOfTensorSize(t *testing.T) { // S1-13, S2-10
+	sizes := map[int]bool{}
+	for _, n := range []uint64{1, 1 << 20, 1 << 40} {
+		sizes[len(wire.Append(nil, wire.C2MCollectiveCommsInitiate{Count: n}))] = true
+		sizes[len(wire.Append(nil, wire.C2MCollectiveCommsInitiate{Count: n * 3}))] = true
+	}
+	require.Len(t, sizes, 1)
+
+	h := serve(t, Options{})
+	rs := h.grow(h.grow(nil, wire.Ext{}), wire.Ext{})
+	for rev := range uint64(3) {
+		for i, r := range rs {
+			r.send(wire.C2MSyncSharedState{Revision: rev, Entries: []wire.StateEntry{{Key: "weights", Hash: uint64(i)}}})
+		}
+		together(rs, func(r *raw) {
+			p := recv[wire.M2CSyncSharedState](r)
+			require.LessOrEqual(t, len(wire.Append(nil, p)), 64)
+			r.send(wire.C2MDistSharedStateComplete{})
+			recv[wire.M2CSyncSharedStateComplete](r)
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/gopccl/gopccl/core/dtype"
@@ -11,7 +12,11 @@ import (
 	"github.com/gopccl/gopccl/core/peer/fsm"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/reduce"
+	"github.com/gopccl/gopccl/core/wire"
 )
+
+// maxVain bounds the retries that change nothing.
+const maxVain = 16
 
 // Quantize chooses how data travels. The zero value sends it as it is.
 type Quantize struct {
@@ -202,8 +207,10 @@ func (s *Session) AllReduce(ctx context.Context, r Reduce) (ReduceInfo, error) {
 
 // AllReduceMultipleWithRetry reduces every r, at most maxInFlight at a time
 // (default 16), and retries those that failed with the survivors until all are
-// done. It returns errs.TooFewPeers when this peer is the last of its group;
-// what is not done then is as before. The sums of the counters are returned.
+// done. It returns errs.TooFewPeers when this peer is the last of its group,
+// and errs.RankConnectionLost when operations fail 16 times in a row although
+// nobody came or left, as they do if peers quantize differently; what is not
+// done then is as before. The sums of the counters are returned.
 func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
 	const name = "all-reduce multiple"
 	if len(rs) == 0 {
@@ -221,8 +228,9 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 	}
 	var total ReduceInfo
 	left := append([]Reduce(nil), rs...)
+	vain, ring := 0, s.View().Ring
 	for len(left) > 0 {
-		again, info, err := s.reduceOnce(ctx, left, maxInFlight)
+		again, info, failure, err := s.reduceOnce(ctx, left, maxInFlight)
 		total.TxBytes += info.TxBytes
 		total.RxBytes += info.RxBytes
 		total.Retries += info.Retries
@@ -232,15 +240,39 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 		if err != nil {
 			return total, err
 		}
+		// All peers see the same verdicts and rings, so they give up together.
+		now := s.View().Ring
+		if vain++; len(again) < len(left) || !sameMembers(ring, now) {
+			vain, ring = 0, now
+		}
+		if vain == maxVain {
+			return total, errs.New(errs.RankConnectionLost, name,
+				fmt.Errorf("failed %d times in a row although nobody came or left: %w", vain, failure)).
+				Do("pass the same quantization on every peer and see the peers' logs")
+		}
 		left = again
 	}
 	return total, nil
 }
 
+// sameMembers compares rings as sets.
+func sameMembers(a, b []wire.UUID) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, u := range a {
+		if !slices.Contains(b, u) {
+			return false
+		}
+	}
+	return true
+}
+
 // reduceOnce launches all of rs in order and awaits them in order. After the
 // first failure nothing more is launched: every peer sees the same verdicts,
-// so every peer retries the same operations.
-func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) (again []Reduce, info ReduceInfo, fatal error) {
+// so every peer retries the same operations. failure is the last one that may
+// be retried.
+func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) (again []Reduce, info ReduceInfo, failure, fatal error) {
 	handles := make([]*Handle, 0, len(rs))
 	failed := false
 	for awaited := 0; ; awaited++ {
@@ -263,14 +295,15 @@ func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) 
 			continue
 		}
 		failed = true
-		if retryable(err) {
+		if s.retryable(err) {
 			info.Retries++
+			failure = err
 			again = append(again, rs[awaited])
 		} else if fatal == nil {
 			fatal = err
 		}
 	}
-	return append(again, rs[len(handles):]...), info, fatal
+	return append(again, rs[len(handles):]...), info, failure, fatal
 }
 
 // finishWait waits like AllReduce: the end of ctx aborts the operation.
@@ -282,4 +315,6 @@ func (h *Handle) finishWait(ctx context.Context) (ReduceInfo, error) {
 
 // retryable says that the operation failed because the ring changed, and that
 // the session goes on.
-func retryable(err error) bool { return errs.CodeOf(err) == errs.RankConnectionLost }
+func (s *Session) retryable(err error) bool {
+	return errs.CodeOf(err) == errs.RankConnectionLost && s.View().Connected
+}

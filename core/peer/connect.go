@@ -26,9 +26,6 @@ type masterConn struct {
 }
 
 func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
-	if _, _, err := net.SplitHostPort(opt.Master); err != nil {
-		return nil, fmt.Errorf("master address %q is not HOST:PORT: %w", opt.Master, err)
-	}
 	dctx, cancel := context.WithTimeout(ctx, opt.DialTimeout)
 	defer cancel()
 	conn, err := opt.Dial(dctx, "tcp", opt.Master)
@@ -126,32 +123,44 @@ func (s *Session) establish(e fsm.Establish) {
 // dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
 // replaces what the other end still holds of a broken pool (quirk Q17).
 func (s *Session) dialPool(p wire.PeerEndpoint) error {
-	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, all)
+	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
 	for n := 0; n < s.opt.PoolSize; n++ {
 		conn, err := s.dialPeer(s.ctx, p.Addr)
 		if err != nil {
 			return err
 		}
-		conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
-		hello := wire.P2PHello{UUID: s.View().UUID, Number: uint32(n), Ext: wire.Ext{Native: true}}
-		if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
-			conn.Close()
-			return err
-		}
-		answer, err := wire.Read(conn, wire.P2P, 64<<10)
+		ack, err := s.introduce(conn, uint32(n))
 		if err != nil {
 			conn.Close()
 			return err
 		}
-		ack, ok := answer.(wire.P2PHelloAck)
-		if !ok {
-			conn.Close()
-			return fmt.Errorf("answered a hello with %T", answer)
-		}
-		conn.SetDeadline(time.Time{})
 		s.engine.AddSender(p.UUID, uint32(n), conn, ack.Ext.Native)
 	}
 	return nil
+}
+
+// introduce exchanges the hellos of connection number. The end of the session
+// cuts the wait short.
+func (s *Session) introduce(conn net.Conn, number uint32) (ack wire.P2PHelloAck, err error) {
+	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
+	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true}}
+	if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
+		return ack, err
+	}
+	answer, err := wire.Read(conn, wire.P2P, 64<<10)
+	if err != nil {
+		return ack, err
+	}
+	ack, ok := answer.(wire.P2PHelloAck)
+	if !ok {
+		return ack, fmt.Errorf("answered a hello with %T", answer)
+	}
+	if !stop() {
+		return ack, s.ctx.Err()
+	}
+	return ack, conn.SetDeadline(time.Time{})
 }
 
 // dialPeer opens and tunes a connection to another peer.
@@ -168,8 +177,6 @@ func (s *Session) dialPeer(ctx context.Context, addr netip.AddrPort) (net.Conn, 
 	}
 	return conn, nil
 }
-
-func all(wire.UUID) bool { return true }
 
 func (s *Session) tuning() platform.Options {
 	return platform.Options{UserTimeout: s.opt.UserTimeout, Congestion: s.opt.Congestion}

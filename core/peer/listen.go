@@ -30,14 +30,13 @@ func (l *listeners) close() {
 	}
 }
 
-func listenAll(ctx context.Context, network, host string, base int) (l listeners, err error) {
-	addr := netip.IPv4Unspecified()
-	if network != "tcp4" {
-		addr = netip.IPv6Unspecified()
-	}
-	if host != "" {
-		if addr, err = netip.ParseAddr(host); err != nil {
-			return l, err
+// listenAll listens on addr, or on all addresses of the network's family if it
+// is the zero Addr.
+func listenAll(ctx context.Context, network string, addr netip.Addr, base int) (l listeners, err error) {
+	if !addr.IsValid() {
+		addr = netip.IPv4Unspecified()
+		if network != "tcp4" {
+			addr = netip.IPv6Unspecified()
 		}
 	}
 	listen := func(port int) (net.Listener, error) {

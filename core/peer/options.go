@@ -10,8 +10,10 @@ package peer
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 )
 
@@ -24,7 +26,7 @@ type Options struct {
 	Group uint32
 	// PoolSize is the number of P2P connections opened to the next peer, default 1.
 	PoolSize int
-	// ListenHost is the local address of the three listeners, default all.
+	// ListenHost is the local IP address of the three listeners, default all.
 	ListenHost string
 	// PortBase starts the bump allocation of listen ports: shared state from
 	// PortBase, P2P from PortBase+1, benchmark from PortBase+2 (control spec,
@@ -33,7 +35,8 @@ type Options struct {
 	// Backend is the registered name of the reduce kernels; "auto" or "" takes
 	// the best that runs here.
 	Backend string
-	// FrameBytes is the largest payload of a data frame sent, default 256 KiB.
+	// FrameBytes is the largest payload of a data frame sent, default
+	// reduce.DefaultFrameBytes (1 MiB).
 	FrameBytes int
 	// HashWorkers bounds the goroutines that hash shared state, default all cores.
 	HashWorkers int
@@ -67,6 +70,8 @@ const (
 	// registerTime bounds the wait for the answer to a registration. PCCL's
 	// master answers nobody while its solver runs.
 	registerTime = 30 * time.Second
+	// maxDuration of an option; what is longer is a mistake in the unit.
+	maxDuration = 24 * time.Hour
 )
 
 func (o Options) withDefaults() Options {
@@ -80,9 +85,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.PortBase == 0 {
 		o.PortBase = 48149
-	}
-	if o.FrameBytes <= 0 {
-		o.FrameBytes = 256 << 10
 	}
 	def(&o.HeartbeatInterval, time.Second)
 	def(&o.HeartbeatTimeout, 8*time.Second)
@@ -104,4 +106,45 @@ func (o Options) withDefaults() Options {
 		o.Dial = d.DialContext
 	}
 	return o
+}
+
+// check refuses what can never work and returns the address to listen on, the
+// zero Addr for all. The options have their defaults.
+func (o Options) check() (listen netip.Addr, err error) {
+	_, _, err = net.SplitHostPort(o.Master)
+	switch {
+	case err != nil:
+		return listen, fmt.Errorf("master address %q is not HOST:PORT", o.Master)
+	case o.PoolSize > maxPoolNumber+1:
+		return listen, fmt.Errorf("pool size %d is above %d", o.PoolSize, maxPoolNumber+1)
+	case o.PortBase > 65000:
+		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
+	case o.FrameBytes < 0:
+		return listen, fmt.Errorf("frame size %d is negative", o.FrameBytes)
+	case o.ProbeConnections > maxPoolNumber+1:
+		return listen, fmt.Errorf("%d connections of a bandwidth test are above %d", o.ProbeConnections, maxPoolNumber+1)
+	case o.HeartbeatTimeout < 2*o.HeartbeatInterval:
+		return listen, fmt.Errorf("heartbeat timeout %v is below two intervals of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
+	}
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"heartbeat interval", o.HeartbeatInterval},
+		{"heartbeat timeout", o.HeartbeatTimeout},
+		{"dial timeout", o.DialTimeout},
+		{"handshake timeout", o.HandshakeTimeout},
+		{"user timeout", o.UserTimeout},
+		{"probe duration", o.ProbeDuration},
+	} {
+		if d.d < 0 || d.d > maxDuration {
+			return listen, fmt.Errorf("%s %v is not between 0 and %v", d.name, d.d, maxDuration)
+		}
+	}
+	if o.ListenHost != "" {
+		if listen, err = netip.ParseAddr(o.ListenHost); err != nil {
+			return listen, fmt.Errorf("listen host %q is no IP address", o.ListenHost)
+		}
+	}
+	return listen, nil
 }

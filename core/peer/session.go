@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -91,7 +90,9 @@ func (b *mailbox) take(spare []fsm.Event) []fsm.Event {
 }
 
 // Connect dials the master, registers and waits until the accepted peers let
-// this one in. A peer alone is let in at once. ctx bounds the whole call.
+// this one in. A peer alone is let in at once. ctx bounds the whole call; its
+// end while others are waited for leaves the run. An option that makes no sense
+// is errs.InvalidArgument, before anything is dialled.
 func Connect(ctx context.Context, opt Options) (*Session, error) {
 	opt = opt.withDefaults()
 	kernels, passed, err := backend.Select(opt.Backend)
@@ -99,15 +100,9 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 		return nil, errs.New(errs.InvalidArgument, "connect", err)
 	}
 	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
-	if opt.HeartbeatTimeout < 2*opt.HeartbeatInterval {
-		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("heartbeat timeout %v is below two intervals of %v",
-			opt.HeartbeatTimeout, opt.HeartbeatInterval))
-	}
-	if opt.PortBase > 65000 {
-		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("port base %d leaves no ports", opt.PortBase))
-	}
-	if opt.PoolSize > maxPoolNumber+1 {
-		return nil, errs.New(errs.InvalidArgument, "connect", fmt.Errorf("pool size %d is above %d", opt.PoolSize, maxPoolNumber+1))
+	listenAt, err := opt.check()
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "connect", err)
 	}
 	mc, err := dialMaster(ctx, opt)
 	if err != nil {
@@ -123,10 +118,10 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
 		network = "tcp4"
 	}
-	if s.listen, err = listenAll(ctx, network, opt.ListenHost, opt.PortBase); err != nil {
+	if s.listen, err = listenAll(ctx, network, listenAt, opt.PortBase); err != nil {
 		mc.close()
-		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).At("listen").
-			Do("free some ports or set another port base")
+		return nil, errs.New(errs.InvalidArgument, "connect", err).At("listen").
+			Do("listen on an address of this machine and of the master's family, with free ports from the port base on")
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.engine = reduce.NewEngine(reduce.Config{

@@ -123,6 +123,7 @@ func (s *Session) startFetch(e fsm.Fetch) {
 	s.spawn(func() {
 		defer stop()
 		defer w.fetch.Done()
+		s.state.Shut() // what is being overwritten is handed out to nobody
 		res, err := sharedstate.Fetch(ctx, sharedstate.FetchConfig{
 			Distributors: addrs(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
 			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: w.progress, Dial: s.dialPeer, Workers: s.opt.HashWorkers,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/transport/transporttest"
 )
 
 // bestBackend is what a trainer would get here.
@@ -83,5 +84,27 @@ func BenchmarkFloor(b *testing.B) {
 	for i := range 2 {
 		conns[i][0].Close()
 		conns[i][1].Close()
+	}
+}
+
+// From abort to the last done of all ranks, in the middle of an operation that
+// cannot move: the error path has to be as fast as the other one. S2-18
+func BenchmarkAbort(b *testing.B) {
+	r := newRing(b, shape{n: 4, link: memory(transporttest.Options{Buffer: 1 << 20})})
+	for _, links := range r.out {
+		links[0].(*transporttest.Conn).Stall(true)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		specs := make([]Spec, 4)
+		for i := range specs {
+			specs[i] = Spec{Count: 64, DType: dtype.Float32, Op: dtype.Sum, Src: make([]byte, 256), Dst: make([]byte, 256)}
+		}
+		s := r.start(specs)
+		b.StartTimer()
+		for _, op := range s.ops {
+			op.Abort(errTest)
+		}
+		s.wait(b)
 	}
 }

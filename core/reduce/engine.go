@@ -11,6 +11,11 @@
 // no barrier between steps. Receiving never waits for anything local, so a ring
 // always drains.
 //
+// That is sound because of the data: a neighbour cannot have what overwrites a
+// chunk before it had our contribution to that chunk. A neighbour that sends
+// such frames nevertheless spoils the result of the ring (ours included), and
+// nothing else.
+//
 // Locks: Op.mu may be taken inside Engine.mu or sender.mu, nothing else nests.
 // No lock is held while a connection could make us wait.
 package reduce
@@ -22,6 +27,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/pprof"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,10 +47,13 @@ const (
 	// before the one before it is over, unless frames fell below pieceBytes.
 	piecesPerChunk = 8
 	pieceBytes     = 256 << 10
-	minFrameBytes     = 64
-	maxFrameBytes     = 64 << 20
+	minFrameBytes  = 64
+	maxFrameBytes  = 64 << 20
 	// MaxPool bounds the connections that one peer may open to us (quirk Q25).
 	MaxPool = 1024
+	// maxStrangers bounds the connections of peers that no Retain has named yet:
+	// newcomers whose round is running, and whoever else found the port.
+	maxStrangers = 1024
 	// headerBuffer is small: what it holds of a large frame is copied once more.
 	headerBuffer = 8 << 10
 
@@ -86,6 +95,8 @@ type Engine struct {
 	active  int           // started and done not yet called
 	tx      map[wire.UUID][]*sender
 	rx      map[wire.UUID][]*receiver
+	strange []*receiver // of peers that no Retain has named, oldest first
+	known   map[wire.UUID]bool
 }
 
 type opKey struct{ tag, seq uint64 }
@@ -113,7 +124,7 @@ func NewEngine(cfg Config) *Engine {
 	}
 	e := &Engine{
 		cfg: cfg, zeros: make([]byte, min(cfg.FrameBytes, 64<<10)),
-		ops: map[opKey]*Op{}, tx: map[wire.UUID][]*sender{}, rx: map[wire.UUID][]*receiver{},
+		ops: map[opKey]*Op{}, tx: map[wire.UUID][]*sender{}, rx: map[wire.UUID][]*receiver{}, known: map[wire.UUID]bool{},
 	}
 	e.started = sync.NewCond(&e.mu)
 	return e
@@ -175,6 +186,7 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 	}
 	dropped := append([]*receiver(nil), pool[number:]...)
 	e.rx[peer] = append(pool[:number:number], r)
+	crowded := e.admit(r)
 	for _, op := range e.ops {
 		if op.prev == peer && op.rx == nil {
 			op.rx = r
@@ -185,12 +197,42 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 	for _, d := range dropped {
 		d.close(errReplaced)
 	}
+	for _, d := range crowded {
+		d.close(errCrowded)
+	}
+}
+
+// admit notes a connection of a peer that is not known yet and returns the
+// connections that have to go for it: those of a stranger that hung up, or else
+// of the one that came first. e.mu is held.
+func (e *Engine) admit(r *receiver) []*receiver {
+	if e.known[r.peer] {
+		return nil
+	}
+	e.strange = append(e.strange, r)
+	if len(e.strange) <= maxStrangers {
+		return nil
+	}
+	i := max(slices.IndexFunc(e.strange, func(o *receiver) bool { return o.closed.Load() }), 0)
+	first := e.strange[i]
+	e.strange = slices.Delete(e.strange, i, i+1)
+	pool := e.rx[first.peer]
+	if !slices.Contains(pool, first) {
+		return nil // it was replaced
+	}
+	delete(e.rx, first.peer)
+	e.strange = slices.DeleteFunc(e.strange, func(o *receiver) bool { return o.peer == first.peer })
+	return pool
 }
 
 var (
 	errReplaced = errors.New("the connection was replaced by a new one")
 	errDropped  = errors.New("the peer is no longer a neighbour")
 	errClosed   = errors.New("the communicator was closed")
+	errCrowded  = errors.New("too many connections of peers that are not in the ring")
+	// errInterrupted: this system does not tell how much of an interrupted
+	// write was sent, so that the connection cannot go on.
+	errInterrupted = errors.New("an abort interrupted a write")
 )
 
 // LiveSenders returns how many connections to peer are not broken.
@@ -207,22 +249,29 @@ func (e *Engine) LiveSenders(peer wire.UUID) int {
 }
 
 // Retain closes all connections to peers for which send is false and all from
-// peers for which recv is false. Operations that use them fail.
+// peers for which recv is false; those from other peers are no strangers' any
+// more. nil leaves a direction as it is. Operations that use what was closed fail.
 func (e *Engine) Retain(send, recv func(wire.UUID) bool) {
 	e.mu.Lock()
 	var tx []*sender
 	var rx []*receiver
 	for p, pool := range e.tx {
-		if !send(p) {
+		if send != nil && !send(p) {
 			tx = append(tx, pool...)
 			delete(e.tx, p)
 		}
 	}
-	for p, pool := range e.rx {
-		if !recv(p) {
+	if recv != nil {
+		clear(e.known)
+		for p, pool := range e.rx {
+			if recv(p) {
+				e.known[p] = true
+				continue
+			}
 			rx = append(rx, pool...)
 			delete(e.rx, p)
 		}
+		e.strange = nil
 	}
 	e.mu.Unlock()
 	for _, s := range tx {

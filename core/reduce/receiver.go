@@ -30,6 +30,9 @@ type receiver struct {
 	due     *sender // has something to send that it does not know of yet
 }
 
+// drainBytes is how much a connection that has no use yet reads at a time.
+const drainBytes = 16 << 10
+
 // past wakes whatever waits on a connection.
 var past = time.Unix(1, 0)
 
@@ -73,7 +76,6 @@ func (r *receiver) close(cause error) {
 }
 
 func (r *receiver) run() {
-	r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
 	err := r.loop()
 	r.flush()
 	r.closed.Store(true)
@@ -104,6 +106,10 @@ func (r *receiver) loop() error {
 			}
 			continue
 		}
+		if r.scratch == nil {
+			// Only now: whoever connects may never send anything of use.
+			r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
+		}
 		err = op.receive(r)
 		op.endReceive(r)
 		switch {
@@ -124,8 +130,13 @@ func (r *receiver) loop() error {
 func (r *receiver) drain() error {
 	r.e.cfg.Stats.StaleFrames.Add(1)
 	r.e.cfg.Stats.StaleBytes.Add(uint64(r.rd.Left()))
+	into := r.scratch
+	if into == nil {
+		into = r.e.cfg.Pool.Get(min(r.rd.Left(), drainBytes))
+		defer r.e.cfg.Pool.Put(into)
+	}
 	for r.rd.Left() > 0 {
-		if _, err := r.rd.Payload(r.scratch[:min(r.rd.Left(), len(r.scratch))]); err != nil {
+		if _, err := r.rd.Payload(into[:min(r.rd.Left(), len(into))]); err != nil {
 			return err
 		}
 	}

@@ -356,8 +356,12 @@ func (s *sender) advance(n int) {
 // settle takes complete frames out of the batch and, after an abort or an
 // error, lets go of what must not be touched any more.
 func (s *sender) settle(err error, async bool) {
-	if err != nil && !transport.IsTimeout(err) {
+	switch {
+	case err == nil:
+	case !transport.IsTimeout(err):
 		s.close(err)
+	case !transport.Resumable(s.conn):
+		s.close(errInterrupted)
 	}
 	for i := range s.batch {
 		if f := &s.batch[i]; f.op != nil && f.sent == f.size() {

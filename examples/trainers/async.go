@@ -23,7 +23,9 @@ import (
 // which they only receive and the others only send.
 //
 // The shared state's revision counts synchronisations, since these happen only
-// when somebody joins; the steps are counted by a tensor of the state.
+// when somebody joins; the steps are counted by a tensor of the state. After a
+// full stop the run goes on at the step that most checkpoints hold; the average
+// that was in flight is lost.
 func AsyncDiLoCo(ctx context.Context, o Options) error {
 	r, err := prepare(o)
 	if err != nil {

@@ -29,9 +29,12 @@ const (
 	missing = 1e12
 )
 
+// tryAll is the largest group of which all rings are tried: with few peers and
+// few links a local search has nowhere to go.
+const tryAll = 8
+
 // Solve returns the best ring found; topo.ErrNoRing if there is none or none
-// was found. Optimal is set only for the trivial rings of up to three peers
-// that it has tried all.
+// was found. Optimal is set only for small groups, of which it tries all rings.
 func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Solution)) (topo.Solution, error) {
 	if err := p.Check(); err != nil {
 		return topo.Solution{}, err
@@ -44,13 +47,9 @@ func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Soluti
 	if s, ok := p.Solution(slices.Clone(p.Start)); ok {
 		r.offer(s)
 	}
-	if n <= 3 {
-		for _, ring := range [][]int{{0, 1, 2}, {0, 2, 1}} {
-			if s, ok := p.Solution(slices.DeleteFunc(ring, func(i int) bool { return i >= n })); ok {
-				r.offer(s)
-			}
-		}
-		r.best.Optimal = len(r.best.Ring) > 0
+	if n <= tryAll {
+		r.permute(make([]int, 1, n), 1)
+		r.best.Optimal = len(r.best.Ring) > 0 && ctx.Err() == nil
 		return r.result()
 	}
 	if p.Objective == topo.Sum {
@@ -81,6 +80,26 @@ func (r *run) offer(s topo.Solution) {
 	if r.p.Objective.Better(s, r.best) {
 		r.best = s
 		r.better(topo.Solution{Ring: slices.Clone(s.Ring), Bottleneck: s.Bottleneck, Sum: s.Sum})
+	}
+}
+
+// permute tries all rings that begin with ring; used has a bit per member.
+func (r *run) permute(ring []int, used uint) {
+	n := r.p.Matrix.N
+	if r.ctx.Err() != nil {
+		return
+	}
+	if len(ring) == n {
+		if s, ok := r.p.Solution(ring); ok && r.p.Objective.Better(s, r.best) {
+			s.Ring = slices.Clone(ring)
+			r.offer(s)
+		}
+		return
+	}
+	for j := range n {
+		if _, ok := r.p.Matrix.At(ring[len(ring)-1], j); ok && used&(1<<j) == 0 {
+			r.permute(append(ring, j), used|1<<j)
+		}
 	}
 }
 
@@ -210,14 +229,21 @@ func (r *run) kick(t *tour) {
 
 // descend applies improving moves until there is none.
 func (r *run) descend(t *tour) {
-	for steps := 0; len(t.queue) > 0; steps++ {
-		if steps&0xff == 0 && r.ctx.Err() != nil {
-			return
-		}
+	steps := 0
+	over := func() bool {
+		steps++
+		return steps&0xff == 0 && r.ctx.Err() != nil
+	}
+	for len(t.queue) > 0 && !over() {
 		a := t.queue[0]
 		t.queue = t.queue[1:]
 		t.queued[a] = false
+		// Rounding may let two moves undo each other where costs differ by
+		// many orders of magnitude: the end of ctx ends that, too.
 		for t.improve(a) {
+			if over() {
+				return
+			}
 		}
 	}
 }

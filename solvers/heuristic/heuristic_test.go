@@ -7,6 +7,7 @@ import (
 	"github.com/gopccl/gopccl/core/topo/solvertest"
 )
 
-func TestConformance(t *testing.T) {
+// Within its budget, close to the best known rings, never over a missing link.
+func TestConformance(t *testing.T) { // S1-17, S1-18, S2-16, S3-14
 	solvertest.Run(t, Solver{}, solvertest.Want{Ratio: 0.7, Budget: time.Second})
 }

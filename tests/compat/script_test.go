@@ -460,7 +460,7 @@ func (w *world) optimize() {
 	turns.compute()
 	require.NoError(w.t, err)
 	w.roundDone()
-	w.checkAttributes()
+	w.checkAttributes(w.peers...)
 	for _, g := range w.groups() {
 		w.reduce(w.newOperation(g, pccl.Reduce{Op: sum, DType: f32}, 1000))
 	}

@@ -106,7 +106,8 @@ func (w *world) start(k kind, name string) *pccl.Process {
 	cmd := w.original.Command()
 	if k == ours {
 		cmd = exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), driverEnv+"=1")
+		// A race detector would otherwise make every child wait for a second before it ends.
+		cmd.Env = append(os.Environ(), driverEnv+"=1", "GORACE=atexit_sleep_ms=0")
 	}
 	p, err := pccl.Start(name, cmd, callLimit)
 	require.NoError(w.t, err)
@@ -179,7 +180,7 @@ func (w *world) joinOne(p *peer) {
 	require.NoError(w.t, <-connected)
 	w.peers = append(w.peers, p)
 	w.roundDone()
-	w.checkAttributes()
+	w.checkAttributes(w.peers...)
 }
 
 // pending asks all members whether somebody waits; they must agree.
@@ -274,15 +275,15 @@ func (w *world) members(group uint32) []*peer {
 	return ps
 }
 
-// checkAttributes compares what the peers know of the world with what it is
-// (control spec, sections 7.2 and 13.5).
-func (w *world) checkAttributes() {
+// checkAttributes compares what peers that took part in the last round know of
+// the world with what it is (control spec, sections 7.2 and 13.5).
+func (w *world) checkAttributes(peers ...*peer) {
 	w.t.Helper()
 	largest := 0
 	for _, g := range w.groups() {
 		largest = max(largest, len(w.members(g)))
 	}
-	for _, p := range w.peers {
+	for _, p := range peers {
 		for attr, want := range map[pccl.Attribute]int{
 			pccl.GlobalWorldSize:  len(w.peers),
 			pccl.LocalWorldSize:   len(w.members(p.group)),
@@ -310,7 +311,7 @@ func (w *world) leave(p *peer) {
 	// The leaver's vote is missing until the master saw it leave, so this cannot come too early.
 	require.NoError(w.t, all(w.peers, func(_ int, m *peer) error { return m.Update() }))
 	w.roundDone()
-	w.checkAttributes()
+	w.checkAttributes(w.peers...)
 }
 
 // nextTag returns a tag that is in use nowhere; few enough of them, because

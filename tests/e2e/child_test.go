@@ -184,8 +184,13 @@ func autopsy(cs []*child) string {
 	return b.String()
 }
 
+// childLogger logs to the child's standard error, which the parent keeps for
+// failures; in the parent itself it logs nothing.
 func childLogger(id int) *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})).With("child", id)
+	if os.Getenv(childEnv) == "" {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, nil)).With("child", id)
 }
 
 func startMaster(t testing.TB) (*child, string) {

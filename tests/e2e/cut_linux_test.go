@@ -150,7 +150,8 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 		for in := false; !in; {
 			pending := make([]bool, len(w.comms))
 			each(w.comms, func(i int, c *core.Communicator) error {
-				if pending[i], err = c.PeersPending(ctx); pending[i] {
+				p, err := c.PeersPending(ctx)
+				if pending[i] = p; p {
 					return c.UpdateTopology(ctx)
 				}
 				return err

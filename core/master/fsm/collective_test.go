@@ -245,6 +245,21 @@ func TestAbortOfLeaver_Section12(t *testing.T) {
 	w.released(1, a[:2]...)
 }
 
+// Who is dropped is told why, as the last packet before the end, if it is a
+// gopccl end; PCCL would die of a packet that it does not know.
+func TestDroppedPeerIsToldWhy(t *testing.T) {
+	w := newWorld(t, Config{})
+	a := []ClientID{w.member(0, true), w.member(0, false)}
+	for _, c := range a {
+		w.send(c, wire.C2MCollectiveCommsComplete{Tag: 9})
+		w.isClosed(c, "is not allowed")
+	}
+	d := want[wire.M2CPeerDropped](w, a[0])
+	require.Equal(t, w.ids[a[0]], d.UUID)
+	require.Contains(t, d.Reason, "is not allowed in state PEER_ACCEPTED/IDLE")
+	require.Empty(t, append(w.inbox[a[0]], w.inbox[a[1]]...))
+}
+
 // Optimize, section 10: missing edges only, of the own group; measured values
 // are kept; who is new is measured.
 func TestMissingEdges_Section10(t *testing.T) { // S1-15, S1-14

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,13 +94,24 @@ func (m *Machine) openVotes() []openVote {
 		}
 	}
 	wait := func(c *client) (time.Duration, *bool) { return c.waitSince, &c.warned }
-	for _, what := range worldVotes {
-		add(what.text, nil, func(c *client) bool { return c.state == what.state }, wait)
+	in := func(s State) func(*client) bool { return func(c *client) bool { return c.state == s } }
+	add("to accept newcomers", nil, in(VoteAccept), wait)
+	add("to optimize the topology", nil, in(VoteOptimize), wait)
+	// A group with gopccl ends waits for its own members only.
+	var own []*group
+	for _, g := range m.groups {
+		if anyNative(m.members(g)) {
+			own = append(own, g)
+			add("to establish connections", g, in(VoteEstablish), wait)
+		}
 	}
+	add("to establish connections", nil, func(c *client) bool {
+		return c.state == VoteEstablish && !slices.Contains(own, c.group)
+	}, wait)
 	add("whether peers are pending", nil, func(c *client) bool { return c.pending },
 		func(c *client) (time.Duration, *bool) { return c.pendingSince, &c.pendingWarned })
 	for _, g := range m.groups {
-		add("to synchronise the shared state", g, func(c *client) bool { return c.state == VoteSync }, wait)
+		add("to synchronise the shared state", g, in(VoteSync), wait)
 		for _, t := range g.tags {
 			if len(m.performers(g, t)) > 0 {
 				continue
@@ -109,16 +121,6 @@ func (m *Machine) openVotes() []openVote {
 		}
 	}
 	return votes
-}
-
-// worldVotes are the votes of all groups.
-var worldVotes = [...]struct {
-	state State
-	text  string
-}{
-	{VoteAccept, "to accept newcomers"},
-	{VoteEstablish, "to establish connections"},
-	{VoteOptimize, "to optimize the topology"},
 }
 
 func (c *client) performing() bool {

@@ -201,6 +201,26 @@ func TestSilentVoter(t *testing.T) { // S1-37, S2-12
 	}
 }
 
+// A group that repairs its ring by itself does not blame other groups.
+func TestOtherGroupsAreNotToBlame(t *testing.T) {
+	w := newWorld(t, Config{VoteTimeout: time.Minute})
+	a := []ClientID{w.member(0, true), w.member(0, true)}
+	b := w.member(1, false)
+	w.send(a[0], establishVote)
+	w.after(2 * time.Minute)
+	w.quiet(b)
+	w.isClosed(a[1], "establish connections")
+	want[wire.M2CPeerDropped](w, a[0])
+	w.round(true)
+
+	// Without gopccl ends all groups have to vote.
+	w = newWorld(t, Config{VoteTimeout: time.Minute})
+	c, d := w.member(0, false), w.member(1, false)
+	w.send(c, establishVote)
+	w.after(2 * time.Minute)
+	w.isClosed(d, "establish connections")
+}
+
 func TestBusyVoterIsNotToBlame(t *testing.T) {
 	w := newWorld(t, Config{VoteTimeout: time.Minute})
 	a := []ClientID{w.member(0, false), w.member(0, false)}

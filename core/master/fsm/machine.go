@@ -112,6 +112,9 @@ func (m *Machine) close(c *client, kind, why string) {
 	if c.closing {
 		return
 	}
+	if c.registered && c.native {
+		m.send(c, wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: why})
+	}
 	c.closing, c.kind, c.why = true, kind, why
 	m.out = append(m.out, Close{Client: c.id, Reason: why})
 	m.gone = append(m.gone, c)

@@ -279,7 +279,7 @@ func TestDistributors_Section9_2_Q14(t *testing.T) {
 }
 
 // Completion of section 9.3: M2C 8 to all when all have confirmed.
-func TestCompletion_Section9_3(t *testing.T) {
+func TestCompletion_Section9_3(t *testing.T) { // S1-13
 	w := newWorld(t, Config{})
 	cs := w.members(3, false)
 	for i, c := range cs {
@@ -297,6 +297,9 @@ func TestCompletion_Section9_3(t *testing.T) {
 		want[wire.M2CSyncSharedStateComplete](w, c)
 	}
 	require.EqualValues(t, 1, w.m.Snapshot().Groups[0].NextRevision)
+	for _, c := range cs { // nothing of the state stays with the master
+		require.Zero(t, w.m.conns[c].vote)
+	}
 }
 
 // A peer that could not fetch the state says so and is no holder; the others

@@ -37,10 +37,20 @@ func everyState() (all []State) {
 }
 
 var everyPacket = []wire.Packet{
-	wire.C2MRequestSessionRegistration{}, acceptVote, establishVote, connected, wire.C2MP2PConnectionsEstablished{},
-	wire.C2MCheckPeersPending{}, wire.C2MOptimizeTopology{}, wire.C2MReportPeerBandwidth{Mbps: 1},
-	wire.C2MOptimizeTopologyWorkComplete{}, wire.C2MSyncSharedState{}, wire.C2MDistSharedStateComplete{},
-	initiate(1), complete(1, false), wire.C2MHeartbeat{}, wire.M2CHeartbeat{}, wire.P2PHello{}, nil,
+	wire.C2MRequestSessionRegistration{},
+	acceptVote, establishVote, connected,
+	wire.C2MP2PConnectionsEstablished{},
+	wire.C2MCheckPeersPending{},
+	wire.C2MOptimizeTopology{},
+	wire.C2MReportPeerBandwidth{Mbps: 1},
+	wire.C2MOptimizeTopologyWorkComplete{},
+	wire.C2MSyncSharedState{},
+	wire.C2MDistSharedStateComplete{},
+	initiate(1), complete(1, false),
+	wire.C2MHeartbeat{},
+	wire.M2CHeartbeat{},
+	wire.P2PHello{},
+	nil,
 }
 
 // Every packet in every phase and state: the legal ones of section 5.2 are

@@ -152,7 +152,9 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	// vanished without closing its connections would be waited for in vain.
 	for _, u := range op.ring {
 		if slices.Contains(m.left, u) {
-			op.lost = append(op.lost, u.String())
+			if !slices.ContainsFunc(op.lost, func(name string) bool { return strings.HasPrefix(name, u.String()) }) {
+				op.lost = append(op.lost, u.String())
+			}
 			m.abortData(op, "peer "+u.String()+" of the ring has left")
 		}
 	}

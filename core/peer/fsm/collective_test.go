@@ -91,6 +91,20 @@ func TestOwnFailure(t *testing.T) {
 	require.ErrorContains(t, e, "reset")
 }
 
+// A master that calls an operation complete that failed here is not believed.
+func TestOwnFailureCounts(t *testing.T) {
+	r := connected(t, true, 1, 2)
+	op := r.launch(1)
+	w := r.await(op)
+	r.commence(1)
+	r.step(DataEnded{Op: op, Err: errors.New("reset")})
+	r.abort(1, false)
+	r.complete(1)
+	require.True(t, r.finishes[op])
+	r.round(1, 2)
+	r.failed(w, errs.RankConnectionLost)
+}
+
 // The error names who was lost, as the master said.
 func TestFailureNamesTheLostPeers(t *testing.T) {
 	r := connected(t, true, 1, 2, 3, 4)
@@ -122,6 +136,10 @@ func TestRingWithAMemberThatLeft(t *testing.T) {
 	r.complete(1)
 	r.round(1, 2)
 	require.Equal(t, uid(3).String(), r.failed(w, errs.RankConnectionLost).Peer)
+
+	// What counts is who left since the ring was agreed on.
+	r.update()
+	r.round(1, 2, 3)
 	op = r.launch(1)
 	r.succeed(op, 1)
 }
@@ -268,6 +286,11 @@ func TestRoundAfterFailures(t *testing.T) {
 		r.round(1, 2)
 		r.failed(wb, errs.RankConnectionLost)
 		require.Equal(t, uids(1, 2), r.m.View().Ring)
+
+		c := r.launch(1)
+		r.succeed(c, 1)
+		r.ok(r.await(c)) // no round is due any more
+		r.silent()
 	}
 }
 

@@ -23,6 +23,21 @@ func TestCountersAreTakenOverAtOnce(t *testing.T) {
 	require.False(t, v.Native) // the group is not native any more
 }
 
+// A PCCL master cannot know who is native, whatever bytes it sends.
+func TestNativeNeedsANativeMaster(t *testing.T) {
+	r := newRig(t, Config{HeartbeatInterval: 1, HeartbeatTimeout: 1})
+	c := r.register(false, wire.Ext{HeartbeatInterval: 1, HeartbeatTimeout: 1})
+	_, ok := r.m.Deadline()
+	require.False(t, ok)
+	p := r.info([]int{1, 2})
+	p.Ext.GroupNative = true
+	r.in(p)
+	r.step(Established{Round: want[Establish](r).Round})
+	r.in(wire.M2CP2PConnectionsEstablished{Success: true, Ring: uids(1, 2)})
+	r.ok(c)
+	require.False(t, r.m.View().Native)
+}
+
 // Control spec, section 13.2, steps 2 to 4.
 func TestEstablishAndReport(t *testing.T) {
 	r := connected(t, true, 1, 2)
@@ -147,7 +162,7 @@ func TestBadRounds(t *testing.T) {
 func TestOptimize(t *testing.T) {
 	requests := wire.M2COptimizeTopologyResponse{Requests: []wire.BandwidthRequest{
 		{From: uid(1), To: uid(2), Addr: addr(2)},
-		{From: uid(2), To: uid(1), Addr: addr(1)},
+		{From: uid(2), To: uid(3), Addr: addr(1)},
 		{From: uid(1), To: uid(3), Addr: addr(3)},
 		{From: uid(1), To: uid(2), Addr: addr(2)},
 	}}
@@ -166,6 +181,8 @@ func TestOptimize(t *testing.T) {
 		r.silent()
 		r.step(Measured{Call: c, To: uid(3), Mbps: 42})
 		r.sent(wire.C2MReportPeerBandwidth{To: uid(3), Mbps: 42})
+		r.step(Measured{Call: c, To: uid(3), Mbps: 43})
+		r.silent() // one value per edge
 		r.step(ProbesDone{Call: c})
 		if native {
 			r.sent(wire.C2MOptimizeTopologyWorkComplete{})
@@ -254,9 +271,15 @@ func TestSync(t *testing.T) {
 		require.ErrorContains(t, r.failed(c, errs.InvalidUsage, errs.TransferFailed), "reset")
 	})
 	t.Run("no distributor", func(t *testing.T) {
-		for _, native := range []bool{true, false} {
+		nobody := []netip.AddrPort{
+			netip.AddrPortFrom(netip.IPv4Unspecified(), 0), netip.AddrPortFrom(netip.IPv4Unspecified(), 48149),
+			netip.AddrPortFrom(addr(2).Addr(), 0),
+			{},
+		}
+		for i, a := range nobody {
+			native := i != 0
 			r, c := start(t, native)
-			r.in(wire.M2CSyncSharedState{IsOutdated: true, Distributor: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)})
+			r.in(wire.M2CSyncSharedState{IsOutdated: true, Distributor: a})
 			if native {
 				r.sent(wire.C2MDistSharedStateComplete{Ext: wire.Ext{Failed: true}})
 				r.in(wire.M2CSyncSharedStateComplete{})

@@ -200,6 +200,9 @@ func TestMasterGone(t *testing.T) {
 			require.False(t, r.m.View().Connected)
 			r.step(MasterGone{})
 			require.Empty(t, r.fx)
+			r.step(CallCancel{Call: p}) // answered calls cannot be canceled
+			r.step(CallCancel{Call: u})
+			require.Empty(t, r.fx)
 		})
 	}
 }

@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// Options that can never work are refused before anything is dialled, with an
+// error that names the option.
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	master := localMaster(t)
+	for name, change := range map[string]func(o *core.Options){
+		`master address ""`:     func(o *core.Options) { o.Master = "" },
+		"not HOST:PORT":         func(o *core.Options) { o.Master = "127.0.0.1" },
+		"unknown backend":       func(o *core.Options) { o.Backend = "abacus" },
+		"pool size 5000":        func(o *core.Options) { o.PoolSize = 5000 },
+		"port base 65534":       func(o *core.Options) { o.PortBase = 65534 },
+		"frame size -1":         func(o *core.Options) { o.FrameBytes = -1 },
+		"bandwidth test":        func(o *core.Options) { o.ProbeConnections = 100_000 },
+		"heartbeat interval":    func(o *core.Options) { o.HeartbeatInterval = -time.Second },
+		"below two intervals":   func(o *core.Options) { o.HeartbeatInterval = 20 * time.Second },
+		"heartbeat timeout":     func(o *core.Options) { o.HeartbeatTimeout = 1 << 62 },
+		"dial timeout":          func(o *core.Options) { o.DialTimeout = -1 },
+		"handshake timeout":     func(o *core.Options) { o.HandshakeTimeout = -1 },
+		"user timeout":          func(o *core.Options) { o.UserTimeout = -1 },
+		"probe duration":        func(o *core.Options) { o.ProbeDuration = -1 },
+		`listen host "localho`:  func(o *core.Options) { o.ListenHost = "localhost" },
+		"cannot assign":         func(o *core.Options) { o.ListenHost = "203.0.113.7" },
+		"no suitable address":   func(o *core.Options) { o.ListenHost = "::1" }, // the master is reached by IPv4
+		"unknown backend \"\\n": func(o *core.Options) { o.Backend = "\n" },
+	} {
+		o := core.Options{Master: master, PortBase: -1}
+		change(&o)
+		c, err := core.Connect(context.Background(), o)
+		require.Nil(t, c, name)
+		var e *core.Error
+		require.ErrorAs(t, err, &e, name)
+		require.ErrorIs(t, err, errs.InvalidArgument, name)
+		require.Equal(t, "connect", e.Op)
+		require.Contains(t, err.Error(), name)
+	}
+}
+
+// Peers that quantize differently cannot reduce; the retry helper does not try
+// for ever, gives up on all peers with the same error, and buffers are as before.
+func TestRetryInVainEnds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	comms := world(t, ctx, localMaster(t), 3, nil)
+	for i, err := range each(comms, func(i int, c *core.Communicator) error {
+		v := []float32{1, 2, 3, 4, 5, 6, 7, 8}
+		r := core.ReduceOf(v, v, core.Sum)
+		r.Quantize = core.Quantize{Algorithm: "minmax", Type: dtype.Uint8}
+		if i == 1 {
+			r.Quantize.Type = dtype.Uint16
+		}
+		_, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
+		require.Equal(t, []float32{1, 2, 3, 4, 5, 6, 7, 8}, v)
+		return err
+	}) {
+		require.ErrorIs(t, err, errs.RankConnectionLost, "peer %d", i)
+		require.Contains(t, err.Error(), "in a row")
+	}
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+		_, err := core.AllReduceSlice(ctx, c, []int8{1}, []int8{1}, core.Sum)
+		return err
+	}) {
+		require.NoError(t, err, "the session goes on")
+	}
+}
+
+// A peer that accepts connections and never says hello: who waits for it can
+// give up at once, however long the bound of the exchange is.
+func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	master := localMaster(t)
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer mute.Close()
+	nc, err := net.Dial("tcp", master)
+	require.NoError(t, err)
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(time.Minute))
+	say := func(p wire.Packet) {
+		_, err := nc.Write(wire.Append(nil, p))
+		require.NoError(t, err)
+	}
+	hear := func() wire.Packet {
+		p, err := wire.Read(nc, wire.M2C, wire.MaxPacket)
+		require.NoError(t, err)
+		return p
+	}
+	port := uint16(mute.Addr().(*net.TCPAddr).Port)
+	say(wire.C2MRequestSessionRegistration{P2PPort: port, SharedStatePort: port, BenchmarkPort: port})
+	require.IsType(t, wire.M2CSessionRegistrationResponse{}, hear())
+	require.IsType(t, wire.M2CP2PConnectionInfo{}, hear())
+	say(wire.C2MP2PConnectionsEstablished{Success: true})
+	require.IsType(t, wire.M2CP2PConnectionsEstablished{}, hear())
+
+	give, up := context.WithCancel(ctx)
+	out := make(chan error, 1)
+	go func() {
+		_, err := core.Connect(give, core.Options{Master: master, PortBase: -1, HandshakeTimeout: time.Hour})
+		out <- err
+	}()
+	for waiting := false; !waiting; { // until it is registered
+		say(wire.C2MCheckPeersPending{})
+		p := hear().(wire.M2CPeersPendingResponse)
+		waiting = p.PeersPending
+	}
+	say(wire.C2MRequestEstablishP2PConnections{AcceptNewPeers: true})
+	c, err := mute.Accept()
+	require.NoError(t, err)
+	defer c.Close()
+	p, err := wire.Read(c, wire.P2P, 1<<10)
+	require.NoError(t, err)
+	require.IsType(t, wire.P2PHello{}, p) // now it waits for the answer
+	up()
+	select {
+	case err := <-out:
+		require.ErrorIs(t, err, errs.Canceled)
+		require.True(t, errors.Is(err, context.Canceled), "%v", err)
+		require.True(t, strings.HasPrefix(err.Error(), "gopccl: connect"), "%v", err)
+	case <-ctx.Done():
+		t.Fatal("Connect goes on")
+	}
+}

@@ -1,0 +1,327 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+// localMaster runs a master in this process until the test ends.
+func localMaster(t *testing.T) string {
+	t.Helper()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+		m.Close()
+	})
+	return m.Addr().String()
+}
+
+// world connects n peers in this process; options may be changed per peer.
+func world(t *testing.T, ctx context.Context, master string, n int, change func(id int, o *core.Options)) []*core.Communicator {
+	t.Helper()
+	connect := func(id int) (*core.Communicator, error) {
+		o := core.Options{Master: master, PortBase: -1}
+		if change != nil {
+			change(id, &o)
+		}
+		return core.Connect(ctx, o)
+	}
+	first, err := connect(0)
+	require.NoError(t, err)
+	comms := make([]*core.Communicator, n)
+	comms[0] = first
+	t.Cleanup(func() {
+		for _, c := range comms {
+			if c != nil {
+				c.Close()
+			}
+		}
+	})
+	fail := make([]error, n)
+	var wg sync.WaitGroup
+	grow := func(c *core.Communicator) error {
+		for c.Attributes().LocalWorldSize < n {
+			pending, err := c.PeersPending(ctx)
+			if err == nil && pending {
+				err = c.UpdateTopology(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for id := range n {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if id > 0 {
+				comms[id], fail[id] = connect(id)
+			}
+			if fail[id] == nil {
+				fail[id] = grow(comms[id])
+			}
+		}()
+	}
+	wg.Wait()
+	for _, err := range fail {
+		require.NoError(t, err)
+	}
+	return comms
+}
+
+// S1-01: four uses of sockets, each with its own lifetime: the master's lasts,
+// the ring's last as long as the neighbours stay, shared state and benchmark
+// connections are made for one job and closed after it.
+func TestLifetimesOfSockets(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var dialled, open atomic.Int64
+	comms := world(t, ctx, localMaster(t), 3, func(_ int, o *core.Options) {
+		o.ProbeConnections, o.ProbeDuration = 2, 50*time.Millisecond
+		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			dialled.Add(1)
+			open.Add(1)
+			return &counted{Conn: c, open: &open}, nil
+		}
+	})
+	all := func(f func(i int, c *core.Communicator) error) {
+		t.Helper()
+		for _, err := range each(comms, f) {
+			require.NoError(t, err)
+		}
+	}
+	// Three to the master; each peer has two neighbours to send to or, before
+	// the ring is ordered, be ready to send to.
+	require.EqualValues(t, 3+6, open.Load())
+	steady := open.Load()
+
+	before := dialled.Load()
+	all(func(i int, c *core.Communicator) error {
+		v := []int32{7, 7, 7}
+		st := &core.SharedState{Tensors: []core.Tensor{core.TensorOf("v", v)}}
+		o := core.SyncOptions{}
+		if i == 2 {
+			v[0] = 8
+		}
+		_, err := c.SyncSharedState(ctx, st, o)
+		if err == nil && v[0] != 7 {
+			err = fmt.Errorf("state is %v", v)
+		}
+		return err
+	})
+	require.EqualValues(t, 1, dialled.Load()-before, "one outdated peer, one connection")
+	require.EqualValues(t, steady, open.Load(), "and it is closed")
+
+	before = dialled.Load()
+	all(func(_ int, c *core.Communicator) error { return c.OptimizeTopology(ctx) })
+	require.GreaterOrEqual(t, dialled.Load()-before, int64(6*2), "six directed pairs, two connections each")
+	require.EqualValues(t, steady, open.Load(), "and they are closed")
+
+	before = dialled.Load()
+	for range 5 {
+		all(func(_ int, c *core.Communicator) error { // S1-32: the result is there on return
+			v := []int32{1}
+			_, err := core.AllReduceSlice(ctx, c, v, v, core.Sum)
+			if err == nil && v[0] != 3 {
+				err = fmt.Errorf("sum is %v", v)
+			}
+			return err
+		})
+	}
+	require.Equal(t, before, dialled.Load(), "operations use the connections that stand")
+}
+
+type counted struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (c *counted) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
+}
+
+// S1-34, S1-35: every method from many goroutines at once: what may not
+// overlap is refused with a typed error, nothing hangs and the session lives.
+func TestAnyGoroutineMayCall(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	comms := world(t, ctx, localMaster(t), 2, nil)
+	// Collectives of distinct tags from many goroutines, launched in any order.
+	var tag atomic.Uint64
+	var wg sync.WaitGroup
+	for range 24 {
+		n := tag.Add(1)
+		for _, c := range comms {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				v := make([]float64, 300)
+				for i := range v {
+					v[i] = float64(n)
+				}
+				r := core.ReduceOf(v, v, core.Sum)
+				r.Tag = n
+				_, err := c.AllReduce(ctx, r)
+				if err != nil || v[299] != float64(2*n) {
+					t.Errorf("tag %d: %v %v", n, v[299], err)
+				}
+			}()
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				if _, err := c.PeersPending(ctx); err != nil {
+					t.Errorf("pending: %v", err)
+				}
+				c.Attributes()
+			}()
+		}
+	}
+	wg.Wait()
+	// A phase-changing call beside an operation that is not awaited.
+	h := make([]*core.Handle, 2)
+	for i, c := range comms {
+		v := []float32{1, 2, 3}
+		var err error
+		h[i], err = c.AllReduceAsync(ctx, core.ReduceOf(v, v, core.Max))
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, comms[0].UpdateTopology(ctx), errs.PendingAsyncOps)
+	st := &core.SharedState{Tensors: []core.Tensor{core.TensorOf("x", []int8{1})}}
+	_, err := comms[0].SyncSharedState(ctx, st, core.SyncOptions{})
+	require.ErrorIs(t, err, errs.PendingAsyncOps)
+	for i := range h {
+		<-h[i].Done()
+		_, err := h[i].Wait(ctx)
+		require.NoError(t, err)
+		_, err = h[i].Wait(ctx) // the same answer again
+		require.NoError(t, err)
+	}
+	// Two phase-changing calls at once: one of them is refused.
+	out := make(chan error, 2)
+	for range 2 {
+		go func() { out <- comms[0].UpdateTopology(ctx) }()
+	}
+	require.ErrorIs(t, <-out, errs.Busy, "the other peer has not voted, so only a refusal can be first")
+	require.NoError(t, comms[1].UpdateTopology(ctx))
+	require.NoError(t, <-out)
+}
+
+// S4-11, S4-13, S4-19: a peer closes with operations in flight: each handle of
+// each peer gets its verdict, with the first cause, and buffers are as before.
+func TestCloseWithOperationsInFlight(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	comms := world(t, ctx, localMaster(t), 3, nil)
+	const ops = 8
+	type flight struct {
+		h   *core.Handle
+		buf []uint32
+	}
+	var flights [3][]flight
+	for i, c := range comms {
+		for k := range ops {
+			if i == 2 && k == ops-1 {
+				continue // so that the last one cannot commence
+			}
+			v := make([]uint32, 100_000)
+			for j := range v {
+				v[j] = uint32(i + j)
+			}
+			r := core.ReduceOf(v, v, core.Sum)
+			r.Tag = uint64(k)
+			h, err := c.AllReduceAsync(ctx, r)
+			require.NoError(t, err)
+			flights[i] = append(flights[i], flight{h, v})
+		}
+	}
+	require.NoError(t, comms[2].Close())
+	// Awaits of different peers run at once: the last one of a peer takes part
+	// in the round that repairs the ring.
+	each(comms, func(i int, _ *core.Communicator) error {
+		for k, f := range flights[i] {
+			_, err := f.h.Wait(ctx)
+			want := uint32(i)
+			if err == nil {
+				want = 3
+			}
+			assert.Equal(t, want, f.buf[0], "peer %d, operation %d: %v", i, k, err)
+			if k == ops-1 {
+				assert.ErrorIs(t, err, errs.RankConnectionLost)
+			}
+		}
+		return nil
+	})
+	_, err := comms[2].PeersPending(ctx)
+	require.Error(t, err, "a closed communicator says so")
+	require.True(t, errors.Is(err, errs.Closed) || errors.Is(err, errs.InvalidUsage), "%v", err)
+}
+
+// S2-56: a hundred tiny peers in one world.
+func TestHundredTinyPeers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	comms := world(t, ctx, localMaster(t), 100, nil)
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+		v := []int32{1, 2, 3}
+		_, err := core.AllReduceSlice(ctx, c, v, v, core.Sum)
+		if err == nil && v[2] != 300 {
+			err = fmt.Errorf("sum is %v", v)
+		}
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// S4-27: two hundred communicators in one process; what one of them costs is logged.
+func TestTwoHundredCommunicators(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	goroutines := runtime.NumGoroutine()
+	var all []*core.Communicator
+	for range 100 {
+		all = append(all, world(t, ctx, localMaster(t), 2, nil)...)
+	}
+	for _, err := range each(all, func(_ int, c *core.Communicator) error {
+		v := []int32{1}
+		_, err := core.AllReduceSlice(ctx, c, v, v, core.Sum)
+		if err == nil && v[0] != 2 {
+			err = fmt.Errorf("sum is %v", v)
+		}
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	t.Logf("a communicator, with its half of a master: %d KiB and %d goroutines",
+		(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/200>>10, (runtime.NumGoroutine()-goroutines)/200)
+}
