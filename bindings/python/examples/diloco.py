@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=2, help="wait for that many")
     args = parser.parse_args()
 
+    torch.set_num_threads(1)  # the model is small, and peers may share a machine
     torch.manual_seed(1704)
     shared = build()  # what all peers agree on
     outer = torch.optim.SGD(shared.parameters(), lr=0.7, momentum=0.9, nesterov=True)
