@@ -93,11 +93,11 @@ func gopccl_destroy(h C.uintptr_t) C.int {
 		if err != nil {
 			return err
 		}
-		m.cancel()
 		m.mu.Lock()
 		m.destroyed = true
 		session := m.session
 		m.mu.Unlock()
+		m.cancel()
 		if session == nil {
 			return nil
 		}

@@ -84,7 +84,8 @@ func execute(t *testing.T, env []string, program string, args ...string) (stdout
 	cmd.Env = append(append(os.Environ(), "PCCL_LOG_LEVEL=ERR", "GOPCCL_TOPOLOGY_DURATION=100ms", "GODEBUG=cgocheck=1"), env...)
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
-	require.NoError(t, cmd.Run(), "%s\n%s%s", filepath.Base(program), out.String(), log.String())
+	err := cmd.Run()
+	require.NoError(t, err, "%s\n%s%s", filepath.Base(program), out.String(), log.String()[max(0, log.Len()-2000):])
 	return out.String(), log.String()
 }
 

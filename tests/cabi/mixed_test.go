@@ -3,14 +3,11 @@
 package cabi
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -23,24 +20,6 @@ import (
 	"github.com/gopccl/gopccl/tests/compat/pccl"
 )
 
-const callLimit = 30 * time.Second
-
-// driver compiles the driver of the original library against ours.
-func driver(t *testing.T) string {
-	out := filepath.Join(t.TempDir(), "driver")
-	text, err := exec.Command("gcc", "-std=gnu11", "-O2", "-o", out, "../compat/pccl/original/driver.c",
-		filepath.Join(work, "libpccl.so"), "-Wl,-rpath,"+work).CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	return out
-}
-
-func start(t *testing.T, name string, cmd *exec.Cmd) *pccl.Process {
-	p, err := pccl.Start(name, cmd, callLimit)
-	require.NoError(t, err)
-	t.Cleanup(func() { p.Close() })
-	return p
-}
-
 // both runs f for both peers at a time.
 func both(t *testing.T, peers [2]*pccl.Process, f func(i int, p *pccl.Process) error) {
 	t.Helper()
@@ -49,13 +28,6 @@ func both(t *testing.T, peers [2]*pccl.Process, f func(i int, p *pccl.Process) e
 	err := f(0, peers[0])
 	require.NoError(t, <-failed)
 	require.NoError(t, err)
-}
-
-func float32s(v ...float32) (b []byte) {
-	for _, x := range v {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
-	}
-	return b
 }
 
 // One program, unchanged, once with the original library and once with ours,
@@ -80,7 +52,8 @@ func TestWithOriginal(t *testing.T) {
 				require.NoError(t, p.Comm("127.0.0.1", at, 0, 2))
 				require.ErrorIs(t, p.Update(), errs.InvalidUsage)
 			}
-			join(t, peers)
+			join(t, nil, peers[0])
+			join(t, peers[:1], peers[1])
 			for i, p := range peers {
 				require.ErrorIs(t, p.Connect(), errs.InvalidUsage, "%d", i)
 				n, err := p.Attr(pccl.LocalWorldSize)
@@ -103,18 +76,6 @@ func TestWithOriginal(t *testing.T) {
 			require.NoError(t, master.StopMaster())
 		})
 	}
-}
-
-func join(t *testing.T, peers [2]*pccl.Process) {
-	require.NoError(t, peers[0].Connect())
-	connected := make(chan error, 1)
-	go func() { connected <- peers[1].Connect() }()
-	require.Eventually(t, func() bool {
-		pending, err := peers[0].Pending()
-		return err == nil && pending
-	}, callLimit, time.Millisecond)
-	require.NoError(t, peers[0].Update())
-	require.NoError(t, <-connected)
 }
 
 func states(t *testing.T, peers [2]*pccl.Process) {
@@ -191,13 +152,6 @@ func reduces(t *testing.T, peers [2]*pccl.Process) {
 		}
 		return err
 	})
-}
-
-func equal(want, got []byte) error {
-	if !bytes.Equal(want, got) {
-		return fmt.Errorf("%d bytes are not the %d that were expected", len(got), len(want))
-	}
-	return nil
 }
 
 func put(b []byte, t dtype.Type, v int) {

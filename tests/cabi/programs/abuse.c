@@ -59,9 +59,15 @@ static void before_init(void) {
     EXPECT(pcclInvalidArgument, pcclGetBuildInfo(NULL));
 }
 
+static void *await_until_interrupted(void *m) {
+    OK(pcclMasterAwaitTermination(m));
+    return NULL;
+}
+
 static void masters(int port) {
     pcclMasterInstance_t *m = NULL, *second = NULL;
     ccoip_socket_address_t nowhere = loopback(port);
+    pthread_t t;
     EXPECT(pcclInvalidArgument, pcclCreateMaster(loopback(port), NULL));
     not_a_master(NULL);
     not_a_master((pcclMasterInstance_t *)&dummy);
@@ -78,9 +84,10 @@ static void masters(int port) {
     OK(pcclCreateMaster(loopback(port), &second));
     EXPECT(pcclInvalidUsage, pcclRunMaster(second)); /* the port is taken */
     OK(pcclDestroyMaster(second));
+    TRUE(pthread_create(&t, NULL, await_until_interrupted, m) == 0);
     OK(pcclInterruptMaster(m));
     OK(pcclInterruptMaster(m));
-    OK(pcclMasterAwaitTermination(m));
+    TRUE(pthread_join(t, NULL) == 0);
     OK(pcclMasterAwaitTermination(m));
     EXPECT(pcclInvalidUsage, pcclRunMaster(m));
     OK(pcclDestroyMaster(m));
@@ -216,9 +223,10 @@ static void alone(pcclComm_t *c) {
     OK(pcclSynchronizeSharedState(c, &s, PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR, NULL));
 }
 
-struct pair {
-    pcclComm_t *a, *b;
-};
+static void pause_a_moment(void) {
+    struct timespec moment = {0, 50000000}; /* most likely the call is on its way then; the result is the same */
+    nanosleep(&moment, NULL);
+}
 
 static void *reduce_alone(void *arg) {
     pcclReduceDescriptor_t d = descriptor(0, pcclSum, 9, pcclFloat);
@@ -263,14 +271,44 @@ static void two(pcclComm_t *a, pcclComm_t *b) {
     /* a asks, b does not: a waits until its communicator is destroyed. */
     for (i = 0; i < 4; i++) TRUE(pthread_create(&more[i], NULL, many_calls, i % 2 ? a : b) == 0);
     TRUE(pthread_create(&t, NULL, update_until_destroyed, a) == 0);
-    {
-        struct timespec moment = {0, 50000000}; /* most likely the call is on its way then; the result is the same */
-        nanosleep(&moment, NULL);
-    }
+    pause_a_moment();
     EXPECT(pcclSuccess, pcclDestroyCommunicator(a));
     TRUE(pthread_join(t, NULL) == 0);
     for (i = 0; i < 4; i++) TRUE(pthread_join(more[i], NULL) == 0);
     not_a_communicator(a);
+}
+
+static void *connect_until_destroyed(void *arg) {
+    pcclResult_t r = pcclConnect(arg);
+    TRUE(r == pcclInvalidUsage || r == pcclInvalidArgument); /* the latter if it began after the end */
+    return NULL;
+}
+
+static void *reduce_until_destroyed(void *arg) {
+    pcclReduceDescriptor_t d = descriptor(8, pcclSum, 3, pcclFloat);
+    TRUE(pcclAllReduce(v, v, &d, arg, NULL) != pcclSuccess);
+    return NULL;
+}
+
+/* Calls that wait for other peers end with their communicator. b stays. */
+static void interrupted(pcclComm_t *b, int port) {
+    pthread_t t;
+    pcclComm_t *c = communicator(loopback(port));
+    TRUE(pthread_create(&t, NULL, connect_until_destroyed, c) == 0); /* b does not let it in */
+    pause_a_moment();
+    OK(pcclDestroyCommunicator(c));
+    TRUE(pthread_join(t, NULL) == 0);
+
+    do OK(pcclUpdateTopology(b));
+    while (attribute(b, PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE) != 1);
+    c = communicator(loopback(port));
+    TRUE(pthread_create(&t, NULL, connect_thread, c) == 0);
+    wait_for_world(b, 2);
+    TRUE(pthread_join(t, NULL) == 0);
+    TRUE(pthread_create(&t, NULL, reduce_until_destroyed, c) == 0); /* b does not reduce */
+    pause_a_moment();
+    OK(pcclDestroyCommunicator(c));
+    TRUE(pthread_join(t, NULL) == 0);
 }
 
 /* The run is lost: control spec, section 13.5. */
@@ -312,6 +350,7 @@ int main(int argc, char **argv) {
     reductions(a);
     states(a);
     two(a, b);
+    interrupted(b, port);
     lost(b, m);
     puts("passed");
     return 0;
