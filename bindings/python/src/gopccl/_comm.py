@@ -316,6 +316,7 @@ class MasterNode:
 
     def __init__(self, listen_address: str) -> None:
         self._c: Any = None
+        self._running = False
         ip, port = _address.parse(listen_address, "listen_address")
         address = ffi.new("ccoip_socket_address_t *")
         _address.fill(address, ip, port)
@@ -330,6 +331,7 @@ class MasterNode:
     def run(self) -> None:
         """Serve in the background; INVALID_USAGE if the port is taken."""
         call("pcclRunMaster", self._handle)
+        self._running = True
 
     @property
     def port(self) -> int:
@@ -350,8 +352,9 @@ class MasterNode:
         """End the master and free it; a second call does nothing."""
         c, self._c = self._c, None
         if c is not None and _lib.in_home_process():
-            _lib.C.pcclInterruptMaster(c)
-            _lib.C.pcclMasterAwaitTermination(c)
+            if self._running:
+                _lib.C.pcclInterruptMaster(c)
+                _lib.C.pcclMasterAwaitTermination(c)
             _lib.C.pcclDestroyMaster(c)
 
     def __enter__(self) -> "MasterNode":
