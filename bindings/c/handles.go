@@ -4,12 +4,14 @@ package main
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 )
 
 // handles maps the numbers that C holds to what they stand for. A number is
-// used once, so that a destroyed handle never names something new.
+// used once, so that a destroyed handle never names something new, nor one of
+// the process that this one was forked from.
 type handles struct {
 	last  atomic.Uintptr
 	table sync.Map // uintptr to *comm or *master
@@ -19,6 +21,8 @@ type handles struct {
 const step = 1 << 8
 
 var objects handles
+
+func init() { objects.last.Store(uintptr(uint64(os.Getpid()) << 32)) }
 
 func (h *handles) add(v any) uintptr {
 	n := h.last.Add(step)
