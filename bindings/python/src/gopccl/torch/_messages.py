@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from datetime import timedelta
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -62,6 +63,14 @@ class Messages:
                 threading.Thread(target=self._deliver, args=(dst, box), name=f"gopccl-send-{dst}", daemon=True).start()
         box.put((tag, parts, done))
 
+    def _wait_for(self, key: str) -> None:
+        # Not store.wait: that keeps the whole store busy, and with it the other threads' calls.
+        end = time.monotonic() + self._timeout.total_seconds()
+        while not self._store.check([key]):
+            if time.monotonic() > end:
+                raise TimeoutError(f"it received nothing yet, after {self._timeout}")
+            time.sleep(0.002)
+
     def _deliver(self, dst: int, box: "queue.SimpleQueue[Any]") -> None:
         conn: Optional[socket.socket] = None
         secret = b""
@@ -72,7 +81,7 @@ class Messages:
             tag, parts, done = item
             try:
                 if conn is None:
-                    self._store.wait([f"gopccl/mail/{dst}"], self._timeout)
+                    self._wait_for(f"gopccl/mail/{dst}")
                     secret_text, port, host = self._store.get(f"gopccl/mail/{dst}").decode().split(" ", 2)
                     secret = bytes.fromhex(secret_text)
                     conn = socket.create_connection((host, int(port)), timeout=self._timeout.total_seconds())
