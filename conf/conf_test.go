@@ -27,7 +27,7 @@ func TestDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "0.0.0.0:48148", c.Master.Listen)
 	require.Equal(t, 48149, c.Peer.PortBase)
-	require.Equal(t, Bytes(256<<10), c.Data.FrameBytes)
+	require.Equal(t, Bytes(1<<20), c.Data.FrameBytes)
 	for _, s := range c.Explain() {
 		require.Equal(t, "default", s.Origin, s.Key)
 	}
@@ -93,7 +93,7 @@ func TestPrecedence(t *testing.T) {
 	require.Equal(t, "file "+second+" = 12s", origins["master.round_timeout"])
 	require.Equal(t, "environment GOPCCL_PEER_POOL_SIZE = 4", origins["peer.pool_size"])
 	require.Equal(t, "flag --log-level = warn", origins["log.level"])
-	require.Equal(t, "default = 256KiB", origins["data.frame_bytes"])
+	require.Equal(t, "default = 1MiB", origins["data.frame_bytes"])
 	require.Len(t, origins, len(Keys()))
 }
 

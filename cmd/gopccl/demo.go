@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/cmd/gopccl/internal/demo"
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/examples/trainers"
 )
 
@@ -39,6 +41,17 @@ needs no network). Fails if peers ever disagree or the loss does not fall.`,
 			c, err := loadConfig(cmd)
 			if err != nil {
 				return err
+			}
+			if cfg.Duration < time.Second {
+				return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--duration %v is below 1s", cfg.Duration))
+			}
+			if inner < 1 {
+				return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--inner %d: want at least one local step", inner))
+			}
+			if cfg.Page != "" { // said now and not after a minute
+				if dir, err := os.Stat(filepath.Dir(cfg.Page)); err != nil || !dir.IsDir() {
+					return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--page %s: no such directory", cfg.Page))
+				}
 			}
 			self, err := os.Executable()
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -48,11 +49,15 @@ func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Wr
 	case !begun:
 		fmt.Fprintf(errOut, "gopccl: %v\nTry '%s --help'.\n", err, cmd.CommandPath())
 		return exitUsage
-	case errors.Is(err, errs.InvalidConfig):
-		fmt.Fprintln(errOut, err)
+	}
+	text := err.Error()
+	if !strings.HasPrefix(text, "gopccl: ") {
+		text = "gopccl: " + text
+	}
+	fmt.Fprintln(errOut, text)
+	if errors.Is(err, errs.InvalidConfig) {
 		return exitUsage
 	}
-	fmt.Fprintln(errOut, err)
 	return exitFailed
 }
 

@@ -68,6 +68,9 @@ func TestWrongUsageExitsWithTwo(t *testing.T) {
 		`nearest: "json"`:           {"master", "--log-format", "jsn"},
 		`unknown solver "best"`:     {"master", "--listen", "127.0.0.1:0", "--set", "topology.solver=best"},
 		"no such file":              {"config", "explain", "--config", "does-not-exist.yaml"},
+		"no such directory":         {"demo", "--page", "does-not-exist/page.html"},
+		"is below 1s":               {"demo", "--duration", "0s"},
+		"at least one local step":   {"demo", "--inner", "0"},
 		"accepts 2 arg":             {demoPeer},
 	} {
 		code, out, errOut := gopccl(t, args...)

@@ -128,22 +128,76 @@ func (s *Session) establish(e fsm.Establish) {
 }
 
 // dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
-// replaces what the other end still holds of a broken pool (quirk Q17).
+// replaces what the other end still holds of a broken pool (quirk Q17). A PCCL
+// end takes them one after the other; a gopccl end puts them in order, so that
+// a large pool over a long way takes a few round trips and not two for each.
 func (s *Session) dialPool(p wire.PeerEndpoint) error {
 	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
-	for n := 0; n < s.opt.PoolSize; n++ {
-		conn, err := s.dialPeer(s.ctx, p.Addr)
-		if err != nil {
-			return err
+	native, err := s.dialNumber(p, 0, nil)
+	if err != nil {
+		return err
+	}
+	if !native {
+		for n := 1; n < s.opt.PoolSize; n++ {
+			if _, err := s.dialNumber(p, uint32(n), nil); err != nil {
+				return err
+			}
 		}
-		ack, err := s.introduce(conn, uint32(n))
-		if err != nil {
-			conn.Close()
-			return err
-		}
-		s.engine.AddSender(p.UUID, uint32(n), conn, ack.Ext.Native)
+		return nil
+	}
+	var (
+		next   atomic.Uint32
+		wg     sync.WaitGroup
+		turns  = make([]chan struct{}, s.opt.PoolSize+1) // closed when the one before is in place or failed
+		failed atomic.Pointer[error]
+	)
+	for i := range turns {
+		turns[i] = make(chan struct{})
+	}
+	close(turns[1])
+	for range min(dialsAtOnce, s.opt.PoolSize-1) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for {
+				n := next.Add(1)
+				if int(n) >= s.opt.PoolSize {
+					return
+				}
+				if failed.Load() == nil {
+					if _, err := s.dialNumber(p, n, turns[n]); err != nil {
+						failed.CompareAndSwap(nil, &err)
+					}
+				}
+				close(turns[n+1])
+			}
+		}()
+	}
+	wg.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
 	}
 	return nil
+}
+
+// dialNumber opens one connection of a pool and hands it to the engine when it
+// is its turn. A connection behind a gap is closed by the engine; the gap's
+// error counts.
+func (s *Session) dialNumber(p wire.PeerEndpoint, number uint32, turn <-chan struct{}) (native bool, err error) {
+	conn, err := s.dialPeer(s.ctx, p.Addr)
+	var ack wire.P2PHelloAck
+	if err == nil {
+		if ack, err = s.introduce(conn, number); err != nil {
+			conn.Close()
+		}
+	}
+	if turn != nil {
+		<-turn
+	}
+	if err == nil {
+		s.engine.AddSender(p.UUID, number, conn, ack.Ext.Native)
+	}
+	return ack.Ext.Native, err
 }
 
 // introduce exchanges the hellos of connection number. The end of the session
@@ -214,6 +268,15 @@ func (s *Session) greet(conn net.Conn) {
 	if hello.Number > maxPoolNumber {
 		refuse(fmt.Errorf("connection number %d is above %d", hello.Number, maxPoolNumber))
 		return
+	}
+	if hello.Ext.Native && hello.Number > 0 {
+		ctx, cancel := context.WithTimeout(s.ctx, s.opt.HandshakeTimeout)
+		ok := s.engine.AwaitReceivers(ctx, hello.UUID, hello.Number)
+		cancel()
+		if !ok {
+			refuse(fmt.Errorf("connection number %d came without those before it", hello.Number))
+			return
+		}
 	}
 	conn.SetDeadline(time.Time{})
 	s.engine.AddReceiver(hello.UUID, hello.Number, conn)

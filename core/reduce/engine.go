@@ -87,7 +87,7 @@ type Engine struct {
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
-	started *sync.Cond // an operation started, a connection or the engine closed
+	started *sync.Cond // an operation started, a connection came or closed, the engine closed
 	closed  bool
 	highest uint64        // highest sequence number that was started
 	any     bool          // whether any was
@@ -193,6 +193,7 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 		}
 	}
 	e.spawn("reader", peer, r.run)
+	e.started.Broadcast()
 	e.mu.Unlock()
 	for _, d := range dropped {
 		d.close(errReplaced)
@@ -200,6 +201,22 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 	for _, d := range crowded {
 		d.close(errCrowded)
 	}
+}
+
+// AwaitReceivers waits until peer has opened the connections below number,
+// false if ctx or the engine ended before.
+func (e *Engine) AwaitReceivers(ctx context.Context, peer wire.UUID, number uint32) bool {
+	defer context.AfterFunc(ctx, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.started.Broadcast()
+	})()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.rx[peer]) < int(number) && ctx.Err() == nil && !e.closed {
+		e.started.Wait()
+	}
+	return len(e.rx[peer]) >= int(number)
 }
 
 // admit notes a connection of a peer that is not known yet and returns the

@@ -38,6 +38,7 @@ type order struct {
 	Extra  int
 	Group  uint32
 	Flag   bool
+	Phases bool // update and optimize in every step
 }
 
 // report is one line that a child prints.
@@ -215,6 +216,9 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 	opt := core.Options{}
 	opt.Master, opt.Group, opt.Logger = o.Master, o.Group, childLogger(o.ID)
 	opt.PortBase = -1
+	if o.Phases {
+		opt.ProbeDuration, opt.ProbeConnections = 2*time.Millisecond, 1
+	}
 	comm, err := core.Connect(ctx, opt)
 	if err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func trainer(ctx context.Context, o order, say func(report)) error {
 		// and so does it.
 		if n > 0 {
 			pending, err := comm.PeersPending(ctx)
-			if err == nil && pending {
+			if err == nil && (pending || o.Phases) {
 				err = comm.UpdateTopology(ctx)
 			}
 			if err != nil {
@@ -97,6 +97,11 @@ func trainer(ctx context.Context, o order, say func(report)) error {
 			params[i] += grad[i]
 		}
 		state.Revision++
+		if o.Phases && comm.Attributes().GlobalWorldSize > 1 {
+			if err := comm.OptimizeTopology(ctx); err != nil {
+				return fmt.Errorf("optimize: %w", err)
+			}
+		}
 		say(report{Event: "step", Step: step, Mask: mask[0], Hash: core.StateHash(state), World: comm.Attributes().LocalWorldSize})
 	}
 	return nil
@@ -149,6 +154,12 @@ func init() { roles["trainer"] = trainer }
 // every result compared with the model, every peer of a step with the same bits.
 func TestHardKills(t *testing.T) {
 	churn(t, counts(200), order{Role: "trainer", Count: 5000})
+}
+
+// Kills while peers vote, connect, measure, order the ring and fetch the state:
+// every call of every step waits for all, so a kill may hit any of them.
+func TestHardKillsInEveryPhase(t *testing.T) {
+	churn(t, counts(100), order{Role: "trainer", Count: 20_000, Phases: true})
 }
 
 // S2-31: after an abort the in-place buffer is as before, bit by bit; the

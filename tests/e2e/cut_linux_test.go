@@ -171,18 +171,6 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 	return w
 }
 
-// each calls f for all at once and returns the errors.
-func each(cs []*core.Communicator, f func(i int, c *core.Communicator) error) []error {
-	out := make([]error, len(cs))
-	var wg sync.WaitGroup
-	for i, c := range cs {
-		wg.Add(1)
-		go func() { defer wg.Done(); out[i] = f(i, c) }()
-	}
-	wg.Wait()
-	return out
-}
-
 // A peer whose links are cut without a FIN: the survivors abort, drop and go
 // on; the cut side learns it, too (PCCL: after 70 s). S0-24, S2-14
 func TestCutLink(t *testing.T) {

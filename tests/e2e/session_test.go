@@ -16,6 +16,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/wire"
 )
 
 // localMaster runs a master in this process until the test ends.
@@ -86,6 +87,18 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 		require.NoError(t, err)
 	}
 	return comms
+}
+
+// each calls f for all at once and returns the errors.
+func each(cs []*core.Communicator, f func(i int, c *core.Communicator) error) []error {
+	out := make([]error, len(cs))
+	var wg sync.WaitGroup
+	for i, c := range cs {
+		wg.Add(1)
+		go func() { defer wg.Done(); out[i] = f(i, c) }()
+	}
+	wg.Wait()
+	return out
 }
 
 // S1-01: four uses of sockets, each with its own lifetime: the master's lasts,
@@ -324,4 +337,88 @@ func TestTwoHundredCommunicators(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	t.Logf("a communicator, with its half of a master: %d KiB and %d goroutines",
 		(after.HeapInuse+after.StackInuse-before.HeapInuse-before.StackInuse)/200>>10, (runtime.NumGoroutine()-goroutines)/200)
+}
+
+// The connections of a large pool are opened side by side, whatever
+// order they come in, and operations spread over all of them.
+func TestPoolIsOpenedAtOnce(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const pool = 24
+	master := localMaster(t)
+	comms := world(t, ctx, master, 2, func(_ int, o *core.Options) {
+		var dials atomic.Int32
+		later := make(chan struct{})
+		o.PoolSize = pool
+		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr != master {
+				switch dials.Add(1) {
+				case 2: // the second connection arrives after others behind it
+					select {
+					case <-later:
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+				case 5:
+					defer close(later)
+				}
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}
+	})
+	for _, err := range each(comms, func(i int, c *core.Communicator) error {
+		var hs []*core.Handle
+		var vs [][]int64
+		for k := range 2 * pool {
+			v := []int64{int64(k), 1}
+			r := core.ReduceOf(v, v, core.Sum)
+			r.Tag = uint64(k)
+			h, err := c.AllReduceAsync(ctx, r)
+			if err != nil {
+				return err
+			}
+			hs, vs = append(hs, h), append(vs, v)
+		}
+		for k, h := range hs {
+			if _, err := h.Wait(ctx); err != nil {
+				return err
+			}
+			if vs[k][0] != int64(2*k) || vs[k][1] != 2 {
+				return fmt.Errorf("operation %d gave %v", k, vs[k])
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// A connection of a pool that never comes does not hold up the end of the session.
+func TestCloseWhileAPoolHasAGap(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	master := localMaster(t)
+	const base = 25000
+	c, err := core.Connect(ctx, core.Options{Master: master, PortBase: base, ListenHost: "127.0.0.1", HandshakeTimeout: time.Hour})
+	require.NoError(t, err)
+	var open []net.Conn
+	for port := base; port < base+80; port++ {
+		nc, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			continue
+		}
+		defer nc.Close()
+		_, err = nc.Write(wire.Append(nil, wire.P2PHello{Number: 3, Ext: wire.Ext{Native: true}}))
+		require.NoError(t, err)
+		open = append(open, nc)
+	}
+	require.GreaterOrEqual(t, len(open), 3)
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-ctx.Done():
+		t.Fatal("Close waits")
+	}
 }
