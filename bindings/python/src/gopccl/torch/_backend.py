@@ -436,8 +436,8 @@ class GopcclBackend(c10d.Backend):
         return work
 
     def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> GopcclWork:
-        """Receive one tensor from whichever rank sends first."""
-        return self.recv(tensors, -1, tag)
+        """Not possible: PyTorch asks the work for the source, which one made in Python cannot tell."""
+        raise ValueError("gopccl: recv needs a source rank")
 
     def shutdown(self) -> None:
         """Leave the run; rank 0 waits a while for the others before it ends the master."""

@@ -96,12 +96,12 @@ class Messages:
                 done(torch.distributed.DistBackendError(f"gopccl: send to rank {dst}: {err}"))
 
     def recv(self, src: int, tag: int, tensors: List[Any], work: Any) -> None:
-        """Fill ``tensors`` with the next message of ``src`` (-1: any) and ``tag``, then finish ``work``."""
+        """Fill ``tensors`` with the next message of ``src`` and ``tag``, then finish ``work``."""
         with self._lock:
             if self._listener is None:
                 self._listen()
             for i, (from_rank, t, data) in enumerate(self._arrived):
-                if t == tag and src in (-1, from_rank):
+                if t == tag and src == from_rank:
                     del self._arrived[i]
                     break
             else:
@@ -147,7 +147,7 @@ class Messages:
     def _arrive(self, src: int, tag: int, data: bytearray) -> None:
         with self._lock:
             for i, (wanted_src, wanted_tag, tensors, work) in enumerate(self._wanted):
-                if wanted_tag == tag and wanted_src in (-1, src):
+                if wanted_tag == tag and wanted_src == src:
                     del self._wanted[i]
                     break
             else:
@@ -180,5 +180,4 @@ def _hand_over(src: int, data: bytearray, tensors: List[Any], work: Any) -> None
             part = torch.frombuffer(data, dtype=torch.uint8, count=n, offset=at)
             t.detach().copy_(part.clone().view(t.dtype).view(t.shape))
         at += n
-    work.source = src
     work.finish()
