@@ -108,7 +108,7 @@ def asynchronous(rank: int, world: int) -> None:
     works = [dist.all_reduce(t, async_op=True) for t in ts]
     for k, w in enumerate(works):
         w.wait()
-        assert w.is_completed()
+        assert w.get_future().done()
         assert torch.equal(ts[k], sum(value(r, 1000 + k) for r in range(world)))
     t = torch.ones(3)
     future = dist.all_reduce(t, async_op=True).get_future().then(lambda f: f.value()[0] * 2)

@@ -58,11 +58,13 @@ class GopcclWork(c10d.Work):
     def finish(self, error: Optional[BaseException] = None) -> None:
         """Complete the work; called once."""
         self._error = error
-        self._event.set()
-        if error is None:
-            self._future.set_result(self._outputs)
-        else:
-            self._future.set_exception(error)
+        try:
+            if error is None:
+                self._future.set_result(self._outputs)
+            else:
+                self._future.set_exception(error)
+        finally:
+            self._event.set()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until the collective has ended; raises if it failed or ``timeout`` (0: the group's) is over."""
