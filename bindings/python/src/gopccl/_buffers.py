@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 from gopccl._errors import ArgumentError
 from gopccl._lib import ffi
@@ -60,6 +60,10 @@ def buffer_of(obj: Any, what: str, *, writable: bool) -> Buffer:
     )
 
 
+# Element types seen before: looking them up by name takes a while.
+_known: Dict[Any, DataType] = {}
+
+
 def _from_torch(t: Any) -> Buffer:
     if t.device.type != "cpu":
         raise ArgumentError(f"the tensor is on {t.device}; copy it to the CPU first")
@@ -67,7 +71,10 @@ def _from_torch(t: Any) -> Buffer:
         raise ArgumentError(f"the tensor has layout {t.layout}, must be torch.strided")
     if not t.is_contiguous():
         raise ArgumentError(f"the tensor is not contiguous (shape {tuple(t.shape)}, strides {t.stride()})")
-    return Buffer(t.data_ptr(), t.numel(), DataType.from_torch_dtype(t.dtype), t)
+    dtype = _known.get(t.dtype)
+    if dtype is None:
+        dtype = _known[t.dtype] = DataType.from_torch_dtype(t.dtype)
+    return Buffer(t.data_ptr(), t.numel(), dtype, t)
 
 
 def _from_numpy(a: Any, writable: bool) -> Buffer:
@@ -75,7 +82,10 @@ def _from_numpy(a: Any, writable: bool) -> Buffer:
         raise ArgumentError(f"the array is not contiguous (shape {a.shape}, strides {a.strides} bytes)")
     if writable and not a.flags.writeable:
         raise ArgumentError("the array is read-only")
-    return Buffer(a.__array_interface__["data"][0], a.size, DataType.from_numpy_dtype(a.dtype), a)
+    dtype = _known.get(a.dtype)
+    if dtype is None:
+        dtype = _known[a.dtype] = DataType.from_numpy_dtype(a.dtype)
+    return Buffer(a.__array_interface__["data"][0], a.size, dtype, a)
 
 
 def _has_buffer(obj: Any) -> bool:

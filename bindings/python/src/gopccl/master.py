@@ -15,9 +15,9 @@ def main() -> None:
     address = parser.parse_args().listen_address
     logging.basicConfig(level=logging.INFO)
     master = MasterNode(address)
-    master.run()
-    logging.info("master listens on %s", address)
     try:
+        master.run()
+        logging.info("master listens on %s", address)
         master.wait()
     except KeyboardInterrupt:
         logging.info("interrupted")
