@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: help test gates soak vet fmt bench conformance
+.PHONY: help test gates soak vet fmt bench conformance libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -9,6 +9,9 @@ help:
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        benchmarks of hashes, kernels and the whole all-reduce"
+	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
+	@echo "python       the tests of the Python package, with PyTorch"
+	@echo "wheel        the Python package as a manylinux wheel in dist/"
 	@echo "conformance  write docs/conformance.md from the ids in the tests"
 
 test:
@@ -31,3 +34,12 @@ bench:
 
 conformance:
 	@go run -C tools ./conformance
+
+libpccl:
+	@bindings/c/build.sh libpccl.so
+
+python:
+	@tools/ci/python.sh
+
+wheel:
+	@tools/ci/wheel.sh dist

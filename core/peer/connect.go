@@ -54,7 +54,14 @@ func (mc *masterConn) flush() error {
 	return err
 }
 
-func (mc *masterConn) close() { mc.conn.Close() }
+// close shuts the connection down first: where this process has forked, the
+// child holds the socket, too, and closing alone would tell the master nothing.
+func (mc *masterConn) close() {
+	if c, ok := mc.conn.(interface{ CloseWrite() error }); ok {
+		c.CloseWrite()
+	}
+	mc.conn.Close()
+}
 
 // Read implements io.Reader on the connection.
 func (mc *masterConn) Read(p []byte) (int, error) {

@@ -20,6 +20,7 @@ need() {
 }
 need git git
 need gcc gcc
+need g++ g++
 need libc6-dev /usr/include/stdlib.h
 need ca-certificates /etc/ssl/certs/ca-certificates.crt
 need python3 python3

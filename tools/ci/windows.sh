@@ -32,4 +32,15 @@ for package in $(GOOS=windows existing "${packages[@]}"); do
 	count=$((count + 1))
 done
 [ "$count" -gt 0 ] || fail "no packages with tests found"
-echo "windows: $count packages passed under $("$wine" --version 9>&-)"
+
+# The C library as a DLL, with the programs of tests/cabi that need nothing but threads.
+GOOS=windows bindings/c/build.sh "$work/pccl.dll"
+for program in user abuse; do
+	x86_64-w64-mingw32-gcc -std=c99 -O1 -Wall -Wextra -Werror -I bindings/c -o "$work/$program.exe" "tests/cabi/programs/$program.c" \
+		"$work/pccl.dll" -Wl,-Bstatic -lpthread -Wl,-Bdynamic -static-libgcc
+	(cd "$work" && GOPCCL_TOPOLOGY_DURATION=100ms timeout 120 "$wine" "./$program.exe" $((20000 + RANDOM % 8000)) >log 2>&1 9>&-) || {
+		cat "$work/log"
+		fail "$program.c on Windows"
+	}
+done
+echo "windows: $count packages and the DLL passed under $("$wine" --version 9>&-)"

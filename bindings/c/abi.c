@@ -1,0 +1,223 @@
+//go:build cgo
+
+// The exported functions. They keep handles numbers: a number in a Go pointer
+// could end the process when the collector meets it.
+
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+#include <stdlib.h>
+#include <string.h>
+
+#include "_cgo_export.h"
+#include "fork.h"
+#include "signals.h"
+
+// The message of a thread's last failure is on the heap: a library that is
+// loaded at run time gets only some hundred bytes of static thread storage.
+static _Thread_local char *last_error;
+
+#ifdef _WIN32
+static void free_at_exit(char *p) { (void)p; }
+#else
+static pthread_key_t exit_key;
+static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
+static void make_exit_key(void) { pthread_key_create(&exit_key, free); }
+static void free_at_exit(char *p) {
+    pthread_once(&exit_once, make_exit_key);
+    pthread_setspecific(exit_key, p);
+}
+#endif
+
+enum { ERROR_SIZE = 2048 };
+
+void gopccl_set_error(const char *text, size_t n) {
+    if (last_error == NULL) {
+        if (n == 0 || (last_error = malloc(ERROR_SIZE)) == NULL) return;
+        free_at_exit(last_error);
+    }
+    if (n >= ERROR_SIZE) n = ERROR_SIZE - 1;
+    if (n > 0) memcpy(last_error, text, n);
+    last_error[n] = 0;
+}
+
+#ifdef _WIN32
+char **gopccl_environ(void) { return _environ; }
+#else
+extern char **environ;
+char **gopccl_environ(void) { return environ; }
+#endif
+
+static int (*poll_function)(void);
+
+void gopcclSetPoll(int (*poll)(void)) {
+    __atomic_store_n(&poll_function, poll, __ATOMIC_RELEASE);
+    if (gopccl_forked) {
+        const struct gopccl_api *copy = gopccl_second_copy();
+        if (copy && copy->gopcclSetPoll) copy->gopcclSetPoll(poll);
+    }
+}
+
+int gopccl_polls(void) { return __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE) != NULL; }
+
+int gopccl_poll(void) {
+    int (*poll)(void) = __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE);
+    return poll ? poll() : 0;
+}
+
+int (*gopccl_poll_function(void))(void) { return __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE); }
+
+#define HANDLE(h) ((uintptr_t)(h))
+
+#define REDIRECT(f, arguments)                                                                     \
+    if (gopccl_forked) {                                                                           \
+        const struct gopccl_api *copy = gopccl_second_copy();                                      \
+        return copy ? copy->f arguments : pcclInternalError;                                       \
+    }
+
+pcclResult_t pcclInit(void) {
+    REDIRECT(pcclInit, ())
+    gopccl_initialized = 1;
+    gopccl_prepare_signals();
+    return (pcclResult_t)gopccl_init();
+}
+
+pcclResult_t pcclGetBuildInfo(pcclBuildInfo_t *info) {
+    REDIRECT(pcclGetBuildInfo, (info))
+    return (pcclResult_t)gopccl_build_info(info);
+}
+
+pcclResult_t pcclCreateCommunicator(const pcclCommCreateParams_t *params, pcclComm_t **comm_out) {
+    REDIRECT(pcclCreateCommunicator, (params, comm_out))
+    gopccl_prepare_signals();
+    uintptr_t h = 0;
+    int r = gopccl_create((pcclCommCreateParams_t *)params, comm_out != NULL, &h);
+    if (r == 0) *comm_out = (pcclComm_t *)h;
+    return (pcclResult_t)r;
+}
+
+pcclResult_t pcclDestroyCommunicator(pcclComm_t *communicator) {
+    REDIRECT(pcclDestroyCommunicator, (communicator))
+    return (pcclResult_t)gopccl_destroy(HANDLE(communicator));
+}
+
+pcclResult_t pcclConnect(pcclComm_t *communicator) {
+    REDIRECT(pcclConnect, (communicator))
+    gopccl_prepare_signals();
+    return (pcclResult_t)gopccl_connect(HANDLE(communicator));
+}
+
+pcclResult_t pcclGetAttribute(const pcclComm_t *communicator, pcclAttribute_t attribute, int *p_attribute_out) {
+    REDIRECT(pcclGetAttribute, (communicator, attribute, p_attribute_out))
+    return (pcclResult_t)gopccl_attribute(HANDLE(communicator), (int)attribute, p_attribute_out);
+}
+
+pcclResult_t pcclUpdateTopology(pcclComm_t *communicator) {
+    REDIRECT(pcclUpdateTopology, (communicator))
+    return (pcclResult_t)gopccl_update(HANDLE(communicator));
+}
+
+pcclResult_t pcclArePeersPending(const pcclComm_t *communicator, bool *pending_out) {
+    REDIRECT(pcclArePeersPending, (communicator, pending_out))
+    return (pcclResult_t)gopccl_pending(HANDLE(communicator), pending_out);
+}
+
+pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator) {
+    REDIRECT(pcclOptimizeTopology, (communicator))
+    return (pcclResult_t)gopccl_optimize(HANDLE(communicator));
+}
+
+pcclResult_t pcclAllReduce(const void *sendbuff, void *recvbuff, const pcclReduceDescriptor_t *descriptor,
+                           const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out) {
+    REDIRECT(pcclAllReduce, (sendbuff, recvbuff, descriptor, communicator, reduce_info_out))
+    return (pcclResult_t)gopccl_reduce((void *)sendbuff, recvbuff, (pcclReduceDescriptor_t *)descriptor,
+                                       HANDLE(communicator), reduce_info_out);
+}
+
+pcclResult_t pcclAllReduceAsync(const void *sendbuff, void *recvbuff, const pcclReduceDescriptor_t *descriptor,
+                                const pcclComm_t *communicator, pcclAsyncReduceOp_t *reduce_handle_out) {
+    REDIRECT(pcclAllReduceAsync, (sendbuff, recvbuff, descriptor, communicator, reduce_handle_out))
+    int r = gopccl_launch((void *)sendbuff, recvbuff, (pcclReduceDescriptor_t *)descriptor,
+                          HANDLE(communicator), reduce_handle_out != NULL);
+    if (r == 0) {
+        reduce_handle_out->comm = (pcclComm_t *)communicator;
+        reduce_handle_out->tag = descriptor->tag;
+    }
+    return (pcclResult_t)r;
+}
+
+pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, pcclReduceInfo_t *reduce_info_out) {
+    REDIRECT(pcclAwaitAsyncReduce, (reduce_handle, reduce_info_out))
+    uintptr_t comm = reduce_handle ? HANDLE(reduce_handle->comm) : 0;
+    return (pcclResult_t)gopccl_await(comm, reduce_handle ? reduce_handle->tag : 0, reduce_info_out);
+}
+
+pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
+                                            const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out,
+                                            int max_in_flight) {
+    REDIRECT(pcclAllReduceMultipleWithRetry, (descriptors, count, communicator, reduce_info_out, max_in_flight))
+    return (pcclResult_t)gopccl_retry((pcclReduceOpDescriptor_t *)descriptors, count, HANDLE(communicator),
+                                      reduce_info_out, max_in_flight);
+}
+
+pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
+                                        pcclSharedStateSyncStrategy_t strategy,
+                                        pcclSharedStateSyncInfo_t *sync_info_out) {
+    REDIRECT(pcclSynchronizeSharedState, (communicator, shared_state, strategy, sync_info_out))
+    return (pcclResult_t)gopccl_sync(HANDLE(communicator), shared_state, (int)strategy, sync_info_out);
+}
+
+pcclResult_t pcclCreateMaster(ccoip_socket_address_t listen_address, pcclMasterInstance_t **p_master_handle_out) {
+    REDIRECT(pcclCreateMaster, (listen_address, p_master_handle_out))
+    uintptr_t h = 0;
+    int r = gopccl_create_master(&listen_address, p_master_handle_out != NULL, &h);
+    if (r == 0) *p_master_handle_out = (pcclMasterInstance_t *)h;
+    return (pcclResult_t)r;
+}
+
+pcclResult_t pcclRunMaster(pcclMasterInstance_t *master_instance) {
+    REDIRECT(pcclRunMaster, (master_instance))
+    gopccl_prepare_signals();
+    return (pcclResult_t)gopccl_run_master(HANDLE(master_instance));
+}
+
+pcclResult_t pcclInterruptMaster(pcclMasterInstance_t *master_instance) {
+    REDIRECT(pcclInterruptMaster, (master_instance))
+    return (pcclResult_t)gopccl_interrupt_master(HANDLE(master_instance));
+}
+
+pcclResult_t pcclMasterAwaitTermination(pcclMasterInstance_t *master_instance) {
+    REDIRECT(pcclMasterAwaitTermination, (master_instance))
+    return (pcclResult_t)gopccl_await_master(HANDLE(master_instance));
+}
+
+pcclResult_t pcclDestroyMaster(pcclMasterInstance_t *master_instance) {
+    REDIRECT(pcclDestroyMaster, (master_instance))
+    return (pcclResult_t)gopccl_destroy_master(HANDLE(master_instance));
+}
+
+const char *gopcclLastError(void) {
+    if (gopccl_forked) {
+        const struct gopccl_api *copy = gopccl_second_copy();
+        return copy ? copy->gopcclLastError() : "gopccl: the library was loaded before the process was forked";
+    }
+    return last_error ? last_error : "";
+}
+
+const char *gopcclVersion(void) {
+    if (gopccl_forked) {
+        const struct gopccl_api *copy = gopccl_second_copy();
+        return copy ? copy->gopcclVersion() : "";
+    }
+    return gopccl_version();
+}
+
+pcclResult_t gopcclGetRank(const pcclComm_t *communicator, uint8_t *uuid_out, int *rank_out) {
+    REDIRECT(gopcclGetRank, (communicator, uuid_out, rank_out))
+    return (pcclResult_t)gopccl_rank(HANDLE(communicator), uuid_out, rank_out);
+}
+
+pcclResult_t gopcclGetMasterPort(pcclMasterInstance_t *master_instance, uint16_t *port_out) {
+    REDIRECT(gopcclGetMasterPort, (master_instance, port_out))
+    return (pcclResult_t)gopccl_master_port(HANDLE(master_instance), port_out);
+}

@@ -1,0 +1,133 @@
+//go:build cgo
+
+package main
+
+// char **gopccl_environ(void);
+import "C"
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/gopccl/gopccl/conf"
+)
+
+// environment returns the variables of the process as C sees them now. Go's
+// own copy is from the start of the process.
+func environment() []string {
+	list := C.gopccl_environ()
+	if list == nil {
+		return os.Environ()
+	}
+	var vars []string
+	for p := list; *p != nil; p = (**C.char)(unsafe.Add(unsafe.Pointer(p), unsafe.Sizeof(*p))) {
+		vars = append(vars, C.GoString(*p))
+	}
+	return vars
+}
+
+func variables(environ []string) map[string]string {
+	vars := make(map[string]string, len(environ))
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		vars[name] = value
+	}
+	return vars
+}
+
+// settings returns the configuration: $GOPCCL_CONFIG, then PCCL's variables,
+// then GOPCCL_SECTION_KEY, the later the stronger.
+func settings() (*conf.Config, error) {
+	environ := environment()
+	vars := variables(environ)
+	var notes []string
+	for _, v := range []struct {
+		pccl, ours string
+		min, max   int64
+	}{
+		{"PCCL_MULTIPLEX_CHUNK_SIZE", "GOPCCL_DATA_FRAME_BYTES", 4 << 10, 64 << 20},
+		{"PCCL_NUM_BENCHMARK_CONNECTIONS", "GOPCCL_TOPOLOGY_CONNECTIONS", 1, 256},
+	} {
+		text, set := vars[v.pccl]
+		if _, ours := vars[v.ours]; !set || ours {
+			continue
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+		if err != nil {
+			notes = append(notes, fmt.Sprintf("%s=%q is no number and has no effect", v.pccl, text))
+			continue
+		}
+		if in := min(max(n, v.min), v.max); in != n {
+			notes = append(notes, fmt.Sprintf("%s=%d is taken as %d", v.pccl, n, in))
+			n = in
+		}
+		environ = append(environ, fmt.Sprintf("%s=%d", v.ours, n))
+	}
+	var files []string
+	if f := vars["GOPCCL_CONFIG"]; f != "" {
+		files = append(files, f)
+	}
+	c, err := conf.Load(files, environ, nil)
+	setLogger(vars, c)
+	for _, n := range notes {
+		logger().Warn(n)
+	}
+	return c, err
+}
+
+// pcclLevels are the values of PCCL_LOG_LEVEL; any other one means NONE.
+var pcclLevels = map[string]slog.Level{
+	"TRACE": slog.LevelDebug - 4, "DEBUG": slog.LevelDebug, "INFO": slog.LevelInfo,
+	"WARN": slog.LevelWarn, "ERR": slog.LevelError, "FATAL": slog.LevelError + 4,
+}
+
+var theLogger atomic.Pointer[slog.Logger]
+
+func logger() *slog.Logger {
+	if theLogger.Load() == nil {
+		setLogger(variables(environment()), nil)
+	}
+	return theLogger.Load()
+}
+
+// setLogger obeys PCCL_LOG_LEVEL, else log.level where it was set, else errors are logged.
+func setLogger(vars map[string]string, c *conf.Config) {
+	level, format := slog.LevelError, "text"
+	if c != nil {
+		for _, s := range c.Explain() {
+			if s.Key == "log.level" && s.Origin != "default" {
+				level.UnmarshalText([]byte(s.Value)) // conf has checked it
+			}
+		}
+		format = c.Log.Format
+	}
+	if text, set := vars["PCCL_LOG_LEVEL"]; set {
+		l, known := pcclLevels[text]
+		if !known {
+			theLogger.Store(slog.New(slog.DiscardHandler))
+			return
+		}
+		level = l
+	}
+	theLogger.Store(newLogger(level, format))
+}
+
+func newLogger(level slog.Level, format string) *slog.Logger {
+	opt := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(standardError{}, opt))
+	}
+	return slog.New(slog.NewTextHandler(standardError{}, opt))
+}
+
+// standardError writes without os.File, which ends the process when standard
+// error is a pipe that nobody reads any more.
+type standardError struct{}
+
+func (standardError) Write(b []byte) (int, error) { return syscall.Write(syscall.Stderr, b) }

@@ -1,0 +1,164 @@
+"""Finds address, length and element type of whatever the caller passes.
+
+Accepted are NumPy arrays, PyTorch CPU tensors, everything with ``__dlpack__``
+on a CPU, and everything with the buffer protocol. Nothing is copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Dict, NamedTuple
+
+from gopccl._errors import ArgumentError
+from gopccl._lib import ffi
+from gopccl._types import DataType
+
+
+class Buffer(NamedTuple):
+    """Contiguous memory in the host: ``numel`` elements of ``dtype`` at ``address``.
+
+    ``owner`` keeps the memory alive.
+    """
+
+    address: int
+    numel: int
+    dtype: DataType
+    owner: Any
+
+
+def is_torch(obj: Any) -> bool:
+    """True for a PyTorch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(obj, torch.Tensor)
+
+
+def is_numpy(obj: Any) -> bool:
+    """True for a NumPy array; does not import numpy."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(obj, numpy.ndarray)
+
+
+def buffer_of(obj: Any, what: str, *, writable: bool) -> Buffer:
+    """The memory of ``obj``; ArgumentError naming ``what`` if it cannot be used as it is."""
+    if isinstance(obj, Buffer):
+        return obj
+    try:
+        if is_torch(obj):
+            return _from_torch(obj)
+        if is_numpy(obj):
+            return _from_numpy(obj, writable)
+        if _has_buffer(obj):
+            return _from_memory(obj, writable)
+        if hasattr(obj, "__dlpack__"):
+            return _from_dlpack(obj)
+    except ArgumentError as err:
+        raise ArgumentError(f"{what}: {err}") from None
+    raise ArgumentError(
+        f"{what}: a {type(obj).__name__} has no buffer protocol and no DLPack; "
+        "pass a NumPy array, a PyTorch CPU tensor or such an object"
+    )
+
+
+# Element types seen before: looking them up by name takes a while.
+_known: Dict[Any, DataType] = {}
+
+
+def _from_torch(t: Any) -> Buffer:
+    if t.device.type != "cpu":
+        raise ArgumentError(f"the tensor is on {t.device}; copy it to the CPU first")
+    if str(t.layout) != "torch.strided":
+        raise ArgumentError(f"the tensor has layout {t.layout}, must be torch.strided")
+    if not t.is_contiguous():
+        raise ArgumentError(f"the tensor is not contiguous (shape {tuple(t.shape)}, strides {t.stride()})")
+    dtype = _known.get(t.dtype)
+    if dtype is None:
+        dtype = _known[t.dtype] = DataType.from_torch_dtype(t.dtype)
+    return Buffer(t.data_ptr(), t.numel(), dtype, t)
+
+
+def _from_numpy(a: Any, writable: bool) -> Buffer:
+    if not a.flags.c_contiguous:
+        raise ArgumentError(f"the array is not contiguous (shape {a.shape}, strides {a.strides} bytes)")
+    if writable and not a.flags.writeable:
+        raise ArgumentError("the array is read-only")
+    dtype = _known.get(a.dtype)
+    if dtype is None:
+        dtype = _known[a.dtype] = DataType.from_numpy_dtype(a.dtype)
+    return Buffer(a.__array_interface__["data"][0], a.size, dtype, a)
+
+
+def _has_buffer(obj: Any) -> bool:
+    try:
+        with memoryview(obj):
+            return True
+    except (TypeError, BufferError):
+        return False
+
+
+_FLOATS = {"e": DataType.FLOAT16, "f": DataType.FLOAT, "d": DataType.DOUBLE}
+
+
+def _from_memory(obj: Any, writable: bool) -> Buffer:
+    view = memoryview(obj)
+    if not view.c_contiguous:
+        raise ArgumentError(f"the buffer is not contiguous (shape {view.shape}, strides {view.strides} bytes)")
+    if writable and view.readonly:
+        raise ArgumentError("the buffer is read-only")
+    code = view.format.lstrip("@=")
+    if sys.byteorder == "little":
+        code = code.lstrip("<")
+    if code in _FLOATS:
+        dtype = _FLOATS[code]
+    elif code in ("b", "h", "i", "l", "q", "n"):
+        dtype = DataType.from_name(f"int{8 * view.itemsize}")
+    elif code in ("B", "H", "I", "L", "Q", "N", "c"):
+        dtype = DataType.from_name(f"uint{8 * view.itemsize}")
+    else:
+        raise ArgumentError(f"unsupported element format {view.format!r}")
+    held = ffi.from_buffer(view)
+    return Buffer(int(ffi.cast("uintptr_t", held)), view.nbytes // view.itemsize, dtype, (held, view))
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_DL_CPU = (1, 3, 11)  # plain, CUDA host (pinned), ROCm host
+_DL_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+
+
+def _from_dlpack(obj: Any) -> Buffer:
+    device = obj.__dlpack_device__()
+    if int(device[0]) not in _DL_CPU:
+        raise ArgumentError(f"the tensor is on DLPack device {tuple(map(int, device))}; copy it to the CPU first")
+    # The capsule stays unconsumed: its own destructor frees the export when the Buffer goes.
+    capsule = obj.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    t = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
+    shape = [t.shape[i] for i in range(t.ndim)]
+    count = 1
+    for n in shape:
+        count *= n
+    if t.strides and count > 1:
+        expect = 1
+        for i in reversed(range(t.ndim)):
+            if shape[i] != 1 and t.strides[i] != expect:
+                raise ArgumentError(f"the tensor is not contiguous (shape {tuple(shape)})")
+            expect *= shape[i]
+    if t.lanes != 1 or t.code not in _DL_KINDS:
+        raise ArgumentError(f"unsupported DLPack element type (code {t.code}, {t.bits} bits, {t.lanes} lanes)")
+    dtype = DataType.from_name(f"{_DL_KINDS[t.code]}{t.bits}")
+    return Buffer((t.data or 0) + t.byte_offset, count, dtype, (obj, capsule))

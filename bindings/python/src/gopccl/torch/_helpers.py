@@ -1,0 +1,240 @@
+"""Helpers for elastic training: peers that join, leave and die."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from gopccl._comm import Communicator, ReduceOpDescriptor
+from gopccl._errors import PCCLError, Result
+from gopccl._state import SharedState, TensorInfo
+from gopccl._types import (
+    DataType,
+    QuantizationAlgorithm,
+    QuantizationOptions,
+    ReduceDescriptor,
+    ReduceInfo,
+    ReduceOp,
+    ReduceOperandDescriptor,
+    SharedStateSyncInfo,
+    SharedStateSyncStrategy,
+)
+
+
+def all_reduce(
+    comm: Communicator,
+    tensors: Iterable[Tensor],
+    *,
+    op: ReduceOp = ReduceOp.AVG,
+    quantization: Optional[QuantizationOptions] = None,
+    max_in_flight: int = 8,
+) -> ReduceInfo:
+    """All-reduce contiguous CPU tensors of any shape in place; retry with the survivors until all are done.
+
+    All peers pass the same list. A peer that is alone keeps what is not done yet as
+    it is (which is its average, sum, ...) and gets ``local_world_size`` 1.
+    Raises PCCLError for every other failure.
+    """
+    descriptors = []
+    for tag, t in enumerate(tensors):
+        dtype = DataType.from_torch_dtype(t.dtype)
+        quant = quantization or QuantizationOptions(dtype, QuantizationAlgorithm.NONE)
+        d = ReduceDescriptor(t.numel(), op, tag, ReduceOperandDescriptor(dtype), quant)
+        descriptors.append(ReduceOpDescriptor.from_torch(t, t, d))
+    if not descriptors:
+        return ReduceInfo()
+    try:
+        return comm.all_reduce_multiple_with_retry(descriptors, max_in_flight=max_in_flight)
+    except PCCLError as err:
+        if err.result is Result.TOO_FEW_PEERS:
+            return ReduceInfo(local_world_size=1)
+        raise
+
+
+def all_reduce_gradients(
+    comm: Communicator,
+    parameters: Iterable[Tensor],
+    *,
+    op: ReduceOp = ReduceOp.AVG,
+    quantization: Optional[QuantizationOptions] = None,
+    max_in_flight: int = 8,
+) -> ReduceInfo:
+    """``all_reduce`` of the gradients of parameters; a missing gradient counts as zeros."""
+    grads = []
+    for p in parameters:
+        if not p.requires_grad:
+            continue
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        if not p.grad.is_contiguous():
+            p.grad = p.grad.contiguous()
+        grads.append(p.grad)
+    return all_reduce(comm, grads, op=op, quantization=quantization, max_in_flight=max_in_flight)
+
+
+def _prime(optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer the state that its first step would make, as zeros; parameters stay as they are.
+
+    Without it a peer that has not stepped yet has other tensors than one that has.
+    """
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(optimizer.state.get(p) for p in params):
+        return
+    saved = [(p, p.detach().clone(), p.grad) for p in params]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    try:
+        for p in params:
+            p.grad = torch.zeros_like(p) if p.requires_grad else None
+        for group in optimizer.param_groups:
+            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], Tensor) else 0.0
+        optimizer.step()
+    finally:
+        with torch.no_grad():
+            for p, value, grad in saved:
+                p.copy_(value)
+                p.grad = grad
+        for group, rate in zip(optimizer.param_groups, rates):
+            group["lr"] = rate
+    for p in params:
+        state = optimizer.state.get(p, {})
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                value.zero_()
+            elif isinstance(value, (int, float)):
+                state[key] = type(value)(0)
+
+
+Number = Union[int, float, bool]
+
+
+class _Numbers:
+    """Python numbers of an optimizer as one float64 tensor."""
+
+    def __init__(self) -> None:
+        self._places: List[Tuple[Callable[[], Number], Callable[[Number], None]]] = []
+
+    def add(self, table: Dict[str, Any], key: str) -> None:
+        value = table[key]
+        if isinstance(value, (int, float)):
+            self._places.append((lambda: table[key], lambda v: table.__setitem__(key, type(table[key])(v))))
+        elif isinstance(value, tuple) and all(isinstance(v, (int, float)) for v in value):
+            for i in range(len(value)):
+                self._places.append((_getter(table, key, i), _setter(table, key, i)))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def load(self, into: Tensor) -> None:
+        into.copy_(torch.tensor([float(get()) for get, _ in self._places], dtype=torch.float64))
+
+    def store(self, source: Tensor) -> None:
+        for (_, put), value in zip(self._places, source.tolist()):
+            put(value)
+
+
+def _getter(table: Dict[str, Any], key: str, i: int) -> Callable[[], Number]:
+    return lambda: table[key][i]
+
+
+def _setter(table: Dict[str, Any], key: str, i: int) -> Callable[[Number], None]:
+    def put(value: Number) -> None:
+        old = table[key]
+        table[key] = old[:i] + (type(old[i])(value),) + old[i + 1 :]
+
+    return put
+
+
+class TrainingState:
+    """Model, optimizer and further tensors as one shared state.
+
+    ``model`` is a module or a mapping such as a ``state_dict``: parameters and buffers of
+    any shape. Of ``optimizer`` the state tensors and the numbers (steps, learning rates)
+    are shared; state that the first step would make is made at once. ``extra`` are tensors of
+    the trainer's own, such as a step counter.
+
+    Tensors are shared in place; only those that cannot be (not contiguous, bool, complex,
+    not on the CPU) are copied at every sync. Tensors must not be replaced afterwards, only
+    changed. All peers need equal names and shapes.
+    """
+
+    def __init__(
+        self,
+        model: Union[torch.nn.Module, Mapping[str, Tensor]],
+        optimizer: Optional[torch.optim.Optimizer] = None,
+        extra: Optional[Mapping[str, Tensor]] = None,
+    ) -> None:
+        self._staged: List[Tuple[Tensor, Tensor]] = []
+        self._numbers = _Numbers()
+        self._optimizer = optimizer
+        infos: List[TensorInfo] = []
+        tensors = model.state_dict() if isinstance(model, torch.nn.Module) else model
+        for name, t in tensors.items():
+            if isinstance(t, Tensor):
+                self._add(infos, f"model/{name}", t)
+        if optimizer is not None:
+            _prime(optimizer)
+            self._add_optimizer(infos, optimizer)
+        for name, t in (extra or {}).items():
+            self._add(infos, f"extra/{name}", t)
+        self._number_tensor = torch.zeros(len(self._numbers), dtype=torch.float64)
+        if len(self._numbers):
+            infos.append(TensorInfo.from_torch(self._number_tensor, "optimizer/numbers"))
+        self.shared_state = SharedState(infos)
+
+    def _add(self, infos: List[TensorInfo], name: str, t: Tensor) -> None:
+        t = t.detach()
+        direct = t.device.type == "cpu" and t.is_contiguous() and t.dtype is not torch.bool and not t.is_complex()
+        if not direct:
+            staging = torch.view_as_real(t) if t.is_complex() else t
+            staging = staging.to("cpu", torch.uint8 if t.dtype is torch.bool else staging.dtype, copy=True)
+            staging = staging.contiguous()
+            self._staged.append((t, staging))
+            t = staging
+        infos.append(TensorInfo.from_torch(t, name))
+
+    def _add_optimizer(self, infos: List[TensorInfo], optimizer: torch.optim.Optimizer) -> None:
+        for g, group in enumerate(optimizer.param_groups):
+            for key in sorted(k for k in group if k != "params"):
+                if isinstance(group[key], Tensor):
+                    self._add(infos, f"optimizer/group{g}/{key}", group[key])
+                else:
+                    self._numbers.add(group, key)
+            for i, p in enumerate(group["params"]):
+                state = optimizer.state.get(p, {})
+                for key in sorted(state):
+                    if isinstance(state[key], Tensor):
+                        self._add(infos, f"optimizer/group{g}/{i}/{key}", state[key])
+                    else:
+                        self._numbers.add(state, key)
+
+    @property
+    def revision(self) -> int:
+        """Revision of the content; peers with a lower one are brought up to date."""
+        return self.shared_state.revision
+
+    @revision.setter
+    def revision(self, value: int) -> None:
+        self.shared_state.revision = value
+
+    def push_revision(self) -> None:
+        """Add one to the revision: once per step, before the next sync."""
+        self.shared_state.push_revision()
+
+    def sync(
+        self,
+        comm: Communicator,
+        strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR,
+    ) -> SharedStateSyncInfo:
+        """Make the state equal on all peers of the group; all accepted peers must call it."""
+        with torch.no_grad():
+            for t, staging in self._staged:
+                staging.copy_(torch.view_as_real(t) if t.is_complex() else t)
+            self._numbers.load(self._number_tensor)
+            info = comm.sync_shared_state(self.shared_state, strategy)
+            if info.rx_bytes:
+                for t, staging in self._staged:
+                    (torch.view_as_real(t) if t.is_complex() else t).copy_(staging)
+                self._numbers.store(self._number_tensor)
+        return info

@@ -1,0 +1,183 @@
+"""Messages between two ranks: ``send`` and ``recv``.
+
+A rank that receives opens a listener and tells its address and a secret through
+the store; a rank that sends opens one connection per receiver. A message is a
+header (secret, source, tag, length) and its bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from datetime import timedelta
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+import torch
+
+_HEADER = struct.Struct("<16sIqQ")
+
+Done = Callable[[Optional[BaseException]], None]
+
+
+def _view(t: Any) -> memoryview:
+    """The bytes of a contiguous CPU tensor."""
+    n = t.numel() * t.element_size()
+    return memoryview((ctypes.c_ubyte * n).from_address(t.data_ptr())).cast("B") if n else memoryview(b"")
+
+
+def _read(conn: socket.socket, into: memoryview) -> bool:
+    """Fill ``into``; False if the connection ended."""
+    while len(into):
+        n = conn.recv_into(into)
+        if n == 0:
+            return False
+        into = into[n:]
+    return True
+
+
+class Messages:
+    """The mailbox of one rank in one process group."""
+
+    def __init__(self, store: Any, rank: int, host: str, timeout: timedelta) -> None:
+        self._store, self._rank, self._host, self._timeout = store, rank, host, timeout
+        self._lock = threading.Lock()
+        self._listener: Optional[socket.socket] = None
+        self._secret = secrets.token_bytes(16)
+        self._outboxes: Dict[int, "queue.SimpleQueue[Any]"] = {}
+        self._arrived: Deque[Tuple[int, int, bytearray]] = deque()
+        self._wanted: Deque[Tuple[int, int, List[Any], Any]] = deque()
+        self._conns: List[socket.socket] = []
+
+    def send(self, dst: int, tag: int, parts: List[Any], done: Done) -> None:
+        """Queue a message; ``done`` is called when it was handed to the network."""
+        with self._lock:
+            box = self._outboxes.get(dst)
+            if box is None:
+                box = self._outboxes[dst] = queue.SimpleQueue()
+                threading.Thread(target=self._deliver, args=(dst, box), name=f"gopccl-send-{dst}", daemon=True).start()
+        box.put((tag, parts, done))
+
+    def _wait_for(self, key: str) -> None:
+        # Not store.wait: that keeps the whole store busy, and with it the other threads' calls.
+        end = time.monotonic() + self._timeout.total_seconds()
+        while not self._store.check([key]):
+            if time.monotonic() > end:
+                raise TimeoutError(f"it received nothing yet, after {self._timeout}")
+            time.sleep(0.002)
+
+    def _deliver(self, dst: int, box: "queue.SimpleQueue[Any]") -> None:
+        conn: Optional[socket.socket] = None
+        secret = b""
+        while True:
+            item = box.get()
+            if item is None:
+                return
+            tag, parts, done = item
+            try:
+                if conn is None:
+                    self._wait_for(f"gopccl/mail/{dst}")
+                    secret_text, port, host = self._store.get(f"gopccl/mail/{dst}").decode().split(" ", 2)
+                    secret = bytes.fromhex(secret_text)
+                    conn = socket.create_connection((host, int(port)), timeout=self._timeout.total_seconds())
+                    conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._conns.append(conn)
+                views = [_view(p) for p in parts]
+                conn.sendall(_HEADER.pack(secret, self._rank, tag, sum(len(v) for v in views)))
+                for v in views:
+                    conn.sendall(v)
+                done(None)
+            except Exception as err:
+                done(torch.distributed.DistBackendError(f"gopccl: send to rank {dst}: {err}"))
+
+    def recv(self, src: int, tag: int, tensors: List[Any], work: Any) -> None:
+        """Fill ``tensors`` with the next message of ``src`` and ``tag``, then finish ``work``."""
+        with self._lock:
+            if self._listener is None:
+                self._listen()
+            for i, (from_rank, t, data) in enumerate(self._arrived):
+                if t == tag and src == from_rank:
+                    del self._arrived[i]
+                    break
+            else:
+                self._wanted.append((src, tag, tensors, work))
+                return
+        _hand_over(from_rank, data, tensors, work)
+
+    def _listen(self) -> None:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener.bind(("", 0))
+        self._listener.listen(128)
+        port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), name="gopccl-mail", daemon=True).start()
+        self._store.set(f"gopccl/mail/{self._rank}", f"{self._secret.hex()} {port} {self._host}")
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                conn, _ = listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._conns.append(conn)
+            threading.Thread(target=self._receive, args=(conn,), name="gopccl-recv", daemon=True).start()
+
+    def _receive(self, conn: socket.socket) -> None:
+        header = bytearray(_HEADER.size)
+        try:
+            while _read(conn, memoryview(header)):
+                secret, src, tag, length = _HEADER.unpack(header)
+                if not secrets.compare_digest(secret, self._secret):
+                    return
+                data = bytearray(length)
+                if not _read(conn, memoryview(data)):
+                    return
+                self._arrive(src, tag, data)
+        except OSError:
+            return
+        finally:
+            conn.close()
+
+    def _arrive(self, src: int, tag: int, data: bytearray) -> None:
+        with self._lock:
+            for i, (wanted_src, wanted_tag, tensors, work) in enumerate(self._wanted):
+                if wanted_tag == tag and wanted_src == src:
+                    del self._wanted[i]
+                    break
+            else:
+                self._arrived.append((src, tag, data))
+                return
+        _hand_over(src, data, tensors, work)
+
+    def close(self) -> None:
+        """Close every connection; what waits for a message waits on."""
+        with self._lock:
+            for box in self._outboxes.values():
+                box.put(None)
+            if self._listener is not None:
+                self._listener.close()
+            for conn in self._conns:
+                conn.close()
+
+
+def _hand_over(src: int, data: bytearray, tensors: List[Any], work: Any) -> None:
+    want = sum(t.numel() * t.element_size() for t in tensors)
+    if want != len(data):
+        work.finish(
+            torch.distributed.DistBackendError(f"gopccl: recv from rank {src}: {len(data)} bytes came, {want} expected")
+        )
+        return
+    at = 0
+    for t in tensors:
+        n = t.numel() * t.element_size()
+        if n:
+            part = torch.frombuffer(data, dtype=torch.uint8, count=n, offset=at)
+            t.detach().copy_(part.clone().view(t.dtype).view(t.shape))
+        at += n
+    work.finish()

@@ -1,0 +1,64 @@
+"""Fixtures: a master, and groups of peers in threads of this process."""
+
+from __future__ import annotations
+
+import faulthandler
+import threading
+from typing import Any, Callable, Iterator, List
+
+import gopccl
+import pytest
+from gopccl import Attribute, Communicator, MasterNode
+
+TIMEOUT = 60
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    """A test that hangs ends the run with the stacks of all threads."""
+    faulthandler.dump_traceback_later(4 * TIMEOUT, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def master() -> Iterator[MasterNode]:
+    with MasterNode("127.0.0.1:0") as m:
+        m.run()
+        yield m
+
+
+@pytest.fixture
+def address(master: MasterNode) -> str:
+    return f"127.0.0.1:{master.port}"
+
+
+def form(comm: Communicator, world: int) -> None:
+    """Connect and let others in until ``world`` peers are there."""
+    comm.connect()
+    while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < world:
+        comm.update_topology()
+
+
+def run_peers(address: str, world: int, f: Callable[[Communicator, int], Any]) -> List[Any]:
+    """Run ``f(comm, i)`` for peers 0 to world-1, a thread each, and return its results."""
+    results: List[Any] = [None] * world
+    errors: List[BaseException] = []
+
+    def peer(i: int) -> None:
+        try:
+            with gopccl.Communicator(address) as comm:
+                form(comm, world)
+                results[i] = f(comm, i)
+        except BaseException as err:
+            errors.append(err)
+
+    threads = [threading.Thread(target=peer, args=(i,), daemon=True) for i in range(world)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(TIMEOUT)
+    if errors:
+        raise errors[0]
+    assert not any(t.is_alive() for t in threads), "a peer hangs"
+    return results

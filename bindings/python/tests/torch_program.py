@@ -1,0 +1,185 @@
+"""Every collective, and FSDP2, checked against what they must give: torchrun ... torch_program.py BACKEND [die]."""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+def value(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (torch.arange(torch.Size(shape).numel()).reshape(shape) + 10 * rank).to(dtype)
+
+
+def reductions(rank: int, world: int, gopccl: bool) -> None:
+    dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.int8]
+    if gopccl:
+        dtypes.append(torch.int16)
+    for dtype in dtypes:
+        every = torch.stack([value(r, 3, 2, dtype=dtype) for r in range(world)])
+        for op, want in [
+            (dist.ReduceOp.SUM, every.sum(0).to(dtype)),
+            (dist.ReduceOp.MAX, every.amax(0)),
+            (dist.ReduceOp.MIN, every.amin(0)),
+        ]:
+            t = value(rank, 3, 2, dtype=dtype)
+            dist.all_reduce(t, op=op)
+            assert torch.equal(t, want), (dtype, op, t, want)
+    t = value(rank, 5)
+    dist.all_reduce(t, op=dist.ReduceOp.PRODUCT)
+    assert torch.equal(t, torch.stack([value(r, 5) for r in range(world)]).prod(0))
+    if gopccl:
+        t = value(rank, 4)
+        dist.all_reduce(t, op=dist.ReduceOp.AVG)
+        assert torch.equal(t, torch.stack([value(r, 4) for r in range(world)]).mean(0))
+        b = torch.tensor([rank == 0, False, True])
+        dist.all_reduce(b, op=dist.ReduceOp.SUM)
+        assert b.tolist() == [True, False, True]
+        turned = value(rank, 3, 4).t()
+        dist.all_reduce(turned)
+        assert torch.equal(turned, sum(value(r, 3, 4) for r in range(world)).t())
+    c = torch.full((3,), complex(rank, 1), dtype=torch.complex64)
+    dist.all_reduce(c)
+    assert c[0] == complex(sum(range(world)), world)
+    empty = torch.zeros(0)
+    dist.all_reduce(empty)
+    for root in range(world):
+        t = value(rank, 7)
+        dist.reduce(t, root)
+        if rank == root:
+            assert torch.equal(t, sum(value(r, 7) for r in range(world)))
+
+
+def moves(rank: int, world: int) -> None:
+    for root in range(world):
+        for dtype in (torch.float32, torch.bool, torch.int64):
+            t = value(rank, 3, 3, dtype=dtype)
+            dist.broadcast(t, root)
+            assert torch.equal(t, value(root, 3, 3, dtype=dtype))
+    negative = torch.tensor([-0.0, float("nan"), float("inf")]) if rank == 1 else torch.ones(3)
+    dist.broadcast(negative, 1)
+    assert negative.view(torch.int32).tolist() == torch.tensor([-0.0, float("nan"), float("inf")]).view(torch.int32).tolist()
+    scalar = torch.tensor(float(rank))
+    dist.broadcast(scalar, 1)
+    assert scalar.item() == 1
+    parts = [torch.zeros(2, 3) for _ in range(world)]
+    dist.all_gather(parts, value(rank, 2, 3))
+    assert all(torch.equal(p, value(r, 2, 3)) for r, p in enumerate(parts))
+    whole = torch.zeros(world * 2, 3)
+    dist.all_gather_into_tensor(whole, value(rank, 2, 3))
+    assert torch.equal(whole, torch.cat([value(r, 2, 3) for r in range(world)]))
+    out = torch.zeros(4)
+    dist.reduce_scatter(out, [value(rank, 4) + 100 * r for r in range(world)])
+    assert torch.equal(out, sum(value(r, 4) for r in range(world)) + 100 * rank * world)
+    dist.reduce_scatter_tensor(out, torch.cat([value(rank, 4) + 100 * r for r in range(world)]))
+    assert torch.equal(out, sum(value(r, 4) for r in range(world)) + 100 * rank * world)
+    got = [torch.zeros(2) for _ in range(world)] if rank == 1 else None
+    dist.gather(value(rank, 2), got, dst=1)
+    if got is not None:
+        assert all(torch.equal(p, value(r, 2)) for r, p in enumerate(got))
+    mine = torch.zeros(2)
+    dist.scatter(mine, [value(r, 2) for r in range(world)] if rank == 0 else None, src=0)
+    assert torch.equal(mine, value(rank, 2))
+    objects = [None] * world
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
+    assert objects == [{"rank": r, "text": "x" * r} for r in range(world)]
+    listed = [{"a": 1}, "b"] if rank == 0 else [None, None]
+    dist.broadcast_object_list(listed, 0)
+    assert listed == [{"a": 1}, "b"]
+
+
+def messages(rank: int, world: int) -> None:
+    nxt, prev = (rank + 1) % world, (rank - 1) % world
+    for tag in (0, 5):
+        sent = dist.isend(value(rank, 1000), nxt, tag=tag)
+        t = torch.zeros(1000)
+        dist.recv(t, prev, tag=tag)
+        sent.wait()
+        assert torch.equal(t, value(prev, 1000))
+
+
+def asynchronous(rank: int, world: int) -> None:
+    ts = [value(rank, 1000 + k) for k in range(20)]
+    works = [dist.all_reduce(t, async_op=True) for t in ts]
+    for k, w in enumerate(works):
+        w.wait()
+        assert w.get_future().done()
+        assert torch.equal(ts[k], sum(value(r, 1000 + k) for r in range(world)))
+    t = torch.ones(3)
+    future = dist.all_reduce(t, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+    assert future.wait().tolist() == [2.0 * world] * 3
+
+
+def groups(rank: int, world: int) -> None:
+    pair = dist.new_group([0, world - 1])
+    alone = [dist.new_group([r]) for r in range(world)][rank]
+    t = torch.ones(3)
+    if rank in (0, world - 1):
+        dist.all_reduce(t, group=pair)
+        assert t.tolist() == [2.0] * 3
+    t = value(rank, 3)
+    dist.all_reduce(t, group=alone)
+    dist.broadcast(t, rank, group=alone)
+    assert torch.equal(t, value(rank, 3))
+    dist.barrier()
+
+
+def fsdp(rank: int, world: int) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
+    mesh = init_device_mesh("cpu", (world,))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    g = torch.Generator().manual_seed(rank)
+    for _ in range(10):
+        x = torch.randn(8, 16, generator=g)
+        loss = (model(x) - x[:, :8]).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    loss = loss.detach()
+    dist.all_reduce(loss)
+    if rank == 0:
+        print(f"fsdp loss {loss.item():.6f}", flush=True)
+
+
+def die(rank: int, world: int) -> None:
+    t = torch.ones(10)
+    dist.all_reduce(t)
+    if rank == world - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        for _ in range(2):
+            dist.all_reduce(t)
+    except RuntimeError as err:
+        print(f"survivor {type(err).__name__}: {err}", flush=True)
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def main() -> None:
+    backend = sys.argv[1]
+    dist.init_process_group(backend, timeout=timedelta(seconds=60))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if "die" in sys.argv:
+        die(rank, world)
+    assert dist.get_backend() == backend
+    reductions(rank, world, backend == "gopccl")
+    moves(rank, world)
+    messages(rank, world)
+    asynchronous(rank, world)
+    groups(rank, world)
+    fsdp(rank, world)
+    dist.barrier()
+    dist.destroy_process_group()
+    print(f"done {rank}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

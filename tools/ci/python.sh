@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Tests of the Python package: types, the API, pypccl's own files over our library (also beside the original), PyTorch.
+# python.sh [PYTEST ARGS]. Installs numpy, PyTorch and the rest once, in the cache directory (some 6 GB).
+. "$(dirname "$0")/common.sh"
+
+[ "$(uname -s)" = Linux ] || {
+	echo "python: the tests run on Linux"
+	exit 0
+}
+venv=$cache/py/venv
+site=$cache/py/site
+python=$venv/bin/python
+packages=(cffi numpy torch pytest mypy)
+"$python" -c 'import cffi, numpy, torch, pytest, mypy' 2>/dev/null || {
+	"${PYTHON:-python3}" -m venv "$venv"
+	"$venv/bin/pip" install -q "${packages[@]}"
+}
+# What an interpreter without PyTorch needs to run pypccl's files.
+[ -d "$site/numpy" ] ||
+	"$venv/bin/pip" install -q --target "$site" cffi numpy
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tools/ci/wheel.sh "$work/dist"
+"$venv/bin/pip" install -q --no-deps --force-reinstall "$work"/dist/gopccl-*.whl
+bindings/c/build.sh "$work/libpccl.so"
+
+export TEST_LIBPCCL=$work/libpccl.so TEST_ORIGINAL=${GOPCCL_ORIGINAL:-$cache/original} TEST_SITE=$site
+export PCCL_LOG_LEVEL=NONE
+cd bindings/python
+"$venv/bin/mypy" --cache-dir "$cache/py/mypy" || fail "mypy --strict"
+"$python" -m pytest -q -p no:cacheprovider "$@"
