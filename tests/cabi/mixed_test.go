@@ -42,7 +42,6 @@ func TestWithOriginal(t *testing.T) {
 	}
 	for name, masterCommand := range map[string]func() *exec.Cmd{"original master": original.Command, "our master": ours} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			at, err := strconv.Atoi(port())
 			require.NoError(t, err)
 			master := start(t, name, masterCommand())
