@@ -189,6 +189,19 @@ func TestAnyGoroutineMayCall(t *testing.T) {
 	// Collectives of distinct tags from many goroutines, launched in any order.
 	var tag atomic.Uint64
 	var wg sync.WaitGroup
+	// Queries beside them, as many on either peer: each waits for the other's.
+	for _, c := range comms {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for range 24 {
+				if _, err := c.PeersPending(ctx); err != nil {
+					t.Errorf("pending: %v", err)
+				}
+				c.Attributes()
+			}
+		}()
+	}
 	for range 24 {
 		n := tag.Add(1)
 		for _, c := range comms {
@@ -205,14 +218,6 @@ func TestAnyGoroutineMayCall(t *testing.T) {
 				if err != nil || v[299] != float64(2*n) {
 					t.Errorf("tag %d: %v %v", n, v[299], err)
 				}
-			}()
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				if _, err := c.PeersPending(ctx); err != nil {
-					t.Errorf("pending: %v", err)
-				}
-				c.Attributes()
 			}()
 		}
 	}
