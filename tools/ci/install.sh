@@ -25,6 +25,7 @@ need libc6-dev /usr/include/stdlib.h
 need ca-certificates /etc/ssl/certs/ca-certificates.crt
 need python3 python3
 python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+python3 -c 'import ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
 need iproute2 ip
 if [ "$(uname -m)" = x86_64 ]; then
 	need qemu-user-static qemu-aarch64-static qemu-aarch64
