@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
+import signal
 import threading
 from typing import Any, Callable, Iterator, List
 
 import gopccl
 import pytest
 from gopccl import Attribute, Communicator, MasterNode
+
+# A shell that starts us in the background has SIGINT ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TIMEOUT = 60
 
