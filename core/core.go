@@ -27,10 +27,7 @@ package core
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 
-	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer"
@@ -163,15 +160,5 @@ func TensorOf[T dtype.Element](key string, data []T) Tensor {
 	return Tensor{Key: key, Data: dtype.AsBytes(data), DType: dtype.TypeOf[T]()}
 }
 
-// StateHash digests keys and contents of a shared state in order, for
-// comparing peers. It is no wire value.
-func StateHash(st *SharedState) uint64 {
-	h := digest.NewSHA256()
-	var b [8]byte
-	for _, t := range st.Tensors {
-		binary.LittleEndian.PutUint64(b[:], uint64(digest.SimpleHash(t.Data)))
-		fmt.Fprintf(h, "%q %d ", t.Key, len(t.Data))
-		h.Write(b[:])
-	}
-	return binary.LittleEndian.Uint64(h.Sum(nil))
-}
+// StateHash is sharedstate.Digest of st's tensors, for comparing peers.
+func StateHash(st *SharedState) uint64 { return sharedstate.Digest(st.Tensors) }

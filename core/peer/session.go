@@ -330,7 +330,9 @@ func (s *Session) UpdateTopology(ctx context.Context) error {
 }
 
 // PeersPending asks whether peers wait to be let in. All accepted peers must
-// ask, and all get the same answer; it may overlap with all-reduces.
+// ask, and all get the same answer; it may overlap with all-reduces. Calls of
+// one peer that overlap share one query, so that peers whose goroutines ask in
+// another pattern would wait for each other: ask from one goroutine of each peer.
 func (s *Session) PeersPending(ctx context.Context) (bool, error) {
 	r, err := s.call(ctx, "peers pending", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
 	b, _ := r.(bool)
