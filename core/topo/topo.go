@@ -30,11 +30,26 @@ func (m Matrix) At(i, j int) (float64, bool) {
 	return math.Min(v, math.MaxFloat64), true
 }
 
+// MaxCost is the most that one link adds to Sum: links below 1e-6 Mbit/s (one
+// bit in a second) count as if they had that rate, so that sums stay finite.
+// The bottleneck knows no such clamp.
+const MaxCost = 1e9
+
+// Cost returns what the link from i to j adds to Sum, 1000/Mbps and at most
+// MaxCost, and whether the link exists.
+func (m Matrix) Cost(i, j int) (float64, bool) {
+	v, ok := m.At(i, j)
+	if !ok {
+		return 0, false
+	}
+	return math.Min(1000/v, MaxCost), true
+}
+
 // Set stores the rate from i to j.
 func (m Matrix) Set(i, j int, mbps float64) { m.Mbps[i*m.N+j] = mbps }
 
 // Value of a ring: Bottleneck is its slowest link in Mbit/s (higher is
-// better), Sum the sum of 1000/Mbps over its links (lower is better). ok is
+// better), Sum the sum of Cost over its links (lower is better). ok is
 // false if ring is not a permutation of 0..N-1 or uses a missing link.
 func (m Matrix) Value(ring []int) (bottleneck, sum float64, ok bool) {
 	if len(ring) != m.N || m.N < 2 {
@@ -47,12 +62,14 @@ func (m Matrix) Value(ring []int) (bottleneck, sum float64, ok bool) {
 			return 0, 0, false
 		}
 		seen[i] = true
-		v, has := m.At(i, ring[(k+1)%m.N])
+		j := ring[(k+1)%m.N]
+		v, has := m.At(i, j)
 		if !has {
 			return 0, 0, false
 		}
+		c, _ := m.Cost(i, j)
 		bottleneck = math.Min(bottleneck, v)
-		sum += 1000 / v
+		sum += c
 	}
 	return bottleneck, sum, true
 }
@@ -66,31 +83,46 @@ const (
 	Sum               Objective = "sum"
 )
 
-// Problem is one request to a solver. Start may be nil.
+// Problem is one request to a solver.
 type Problem struct {
 	Matrix    Matrix
 	Objective Objective
-	Start     []int
+	// Start is a ring in force, nil if there is none. No answer is worse.
+	Start []int
+	// Seed varies the random choices of a solver; two searches with different
+	// seeds look in different places.
+	Seed uint64
 }
 
-// Solution is a ring with both values. Optimal is set only if proved.
+// Solution is a ring with both values and what is known about better ones.
 type Solution struct {
 	Ring       []int
-	Bottleneck float64
-	Sum        float64
-	Optimal    bool
+	Bottleneck float64 // slowest link, Mbit/s
+	Sum        float64 // sum of 1000/Mbps over the links
+	// Optimal: no ring is better under the objective, and that is proved (for
+	// the sum up to a relative 1e-9). Then the bound that belongs to the
+	// objective is tight: BottleneckBound equals Bottleneck, or under Sum
+	// SumLowerBound equals Sum.
+	Optimal bool
+	// SumLowerBound: no ring at all has a smaller sum. 0 if nothing is known.
+	SumLowerBound float64
+	// BottleneckBound: no ring at all has a faster slowest link, Mbit/s. 0 if
+	// nothing is known.
+	BottleneckBound float64
 }
 
-// Solver finds ring orders. Solve calls better for every improvement and
-// returns the best solution when it is done or ctx ends; ErrNoRing if the
-// links admit no ring. It must return within 50 ms of ctx's end.
+// Solver finds ring orders.
+//
+// Solve calls better for every improvement, from its own goroutine, each one
+// better than the one before, and returns the best solution when it is done or
+// ctx ends; an error that wraps ErrNoRing if the links admit no ring, or none
+// was found. It must return within 50 ms of ctx's end, with the best so far.
+// It keeps neither the matrix nor Start, and changes neither; the rings it
+// hands out are the receiver's. It may be called from several goroutines.
 type Solver interface {
 	Name() string
 	Solve(ctx context.Context, p Problem, better func(Solution)) (Solution, error)
 }
-
-// ErrNoRing says that the existing links admit no ring through all peers.
-var ErrNoRing = fmt.Errorf("the measured links admit no ring through all peers")
 
 var (
 	mu      sync.Mutex

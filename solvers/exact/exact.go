@@ -79,8 +79,7 @@ func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Soluti
 	} else {
 		better(best)
 	}
-	best.Optimal = true
-	return best, nil
+	return p.Proved(best), nil
 }
 
 // dp works on paths from peer n-1 through a set of the others; table[set*k+last].

@@ -49,7 +49,9 @@ func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Soluti
 	}
 	if n <= tryAll {
 		r.permute(make([]int, 1, n), 1)
-		r.best.Optimal = len(r.best.Ring) > 0 && ctx.Err() == nil
+		if len(r.best.Ring) > 0 && ctx.Err() == nil {
+			r.best = p.Proved(r.best)
+		}
 		return r.result()
 	}
 	if p.Objective == topo.Sum {

@@ -146,11 +146,9 @@ func solve(t require.TestingT, ctx context.Context, s topo.Solver, p topo.Proble
 	return got, nil
 }
 
+// check is what must hold for every ring that a solver hands out.
 func check(t require.TestingT, p topo.Problem, s topo.Solution) {
-	b, sum, ok := p.Matrix.Value(s.Ring)
-	require.True(t, ok, "no ring over existing links: %v", s.Ring)
-	require.Equal(t, b, s.Bottleneck)
-	require.InEpsilon(t, sum, s.Sum, 1e-9)
+	require.NoError(t, p.Verify(s))
 }
 
 func problem(t *rapid.T) topo.Problem {
@@ -192,6 +190,10 @@ func againstBruteForce(t *rapid.T, s topo.Solver, w Want) {
 	}
 	require.NoError(t, err)
 	require.True(t, got.Optimal || !w.Proves, "not proved")
+	least := topo.Problem{Matrix: p.Matrix, Objective: topo.Sum}
+	require.LessOrEqual(t, got.SumLowerBound, Best(least).Sum*(1+topo.Tolerance), "a bound that is none")
+	fastest := topo.Problem{Matrix: p.Matrix}
+	require.True(t, got.BottleneckBound == 0 || got.BottleneckBound >= Best(fastest).Bottleneck, "a bound that is none")
 	if got.Optimal {
 		require.False(t, p.Objective.Better(best, got) && best.Sum < got.Sum*(1-1e-9), "best %v, got %v", best, got)
 	}
