@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: help test gates soak vet fmt bench conformance libpccl python wheel
+.PHONY: help test gates soak vet fmt bench conformance wan libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -9,6 +9,7 @@ help:
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        benchmarks of hashes, kernels and the whole all-reduce"
+	@echo "wan          the network of namespaces that WAN measurements run in, tested (Linux, root)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
 	@echo "python       the tests of the Python package, with PyTorch"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
@@ -31,6 +32,9 @@ fmt:
 
 bench:
 	@tools/ci/bench.sh
+
+wan:
+	@go test -count=1 -tags wan ./tests/wan/netns
 
 conformance:
 	@go run -C tools ./conformance

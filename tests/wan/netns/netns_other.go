@@ -1,0 +1,43 @@
+//go:build !linux
+
+package netns
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os/exec"
+)
+
+// ErrUnavailable: this system has no network namespaces.
+var ErrUnavailable = errors.New("network namespaces need Linux")
+
+// Network is a switch with hosts.
+type Network struct{ Hosts []*Host }
+
+// Host is one namespace.
+type Host struct {
+	Index int
+	Addr  netip.Addr
+}
+
+// New returns ErrUnavailable.
+func New(int) (*Network, error) { return nil, ErrUnavailable }
+
+// Close does nothing.
+func (*Network) Close() {}
+
+// Do returns ErrUnavailable.
+func (*Host) Do(func() error) error { return ErrUnavailable }
+
+// Start returns ErrUnavailable.
+func (*Host) Start(*exec.Cmd) error { return ErrUnavailable }
+
+// Shape returns ErrUnavailable.
+func (*Host) Shape(Shape) error { return ErrUnavailable }
+
+// Sysctl returns ErrUnavailable.
+func (*Host) Sysctl(string, string) error { return ErrUnavailable }
+
+// Dialer returns one without a source port.
+func Dialer(int) *net.Dialer { return &net.Dialer{} }
