@@ -25,6 +25,24 @@ type OS interface {
 	PrepareListener(fd uintptr) error
 	// OpenHandles counts the open descriptors or handles of this process.
 	OpenHandles() (int, error)
+
+	// Wait puts the calling thread to sleep while *addr is old: until Wake,
+	// until d has passed (d < 0: no bound), or for no reason at all. See Parker.
+	Wait(addr *uint32, old uint32, d time.Duration) error
+	// Wake wakes one thread that sleeps on addr, if there is one.
+	Wake(addr *uint32)
+	// SetAffinity binds the calling thread to processors.
+	SetAffinity(cpus []int) error
+	// Affinity returns the processors that the calling thread may use.
+	Affinity() ([]int, error)
+	// SetThreadName names the calling thread.
+	SetThreadName(name string) error
+	// ThreadName returns the calling thread's name.
+	ThreadName() (string, error)
+	// ThreadID returns the number of the calling thread, 0 if it is unknown.
+	ThreadID() int
+	// Node returns the number of the memory node of a processor.
+	Node(cpu int) (int, error)
 }
 
 // Native returns the operating system that the program runs on.

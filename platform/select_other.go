@@ -22,3 +22,11 @@ func (system) SetCongestion(uintptr, string) error         { return errors.ErrUn
 func (system) RTT(uintptr) (time.Duration, error)          { return 0, errors.ErrUnsupported }
 func (system) PrepareListener(uintptr) error               { return nil }
 func (system) OpenHandles() (int, error)                   { return 0, errors.ErrUnsupported }
+func (system) Wait(*uint32, uint32, time.Duration) error   { return errors.ErrUnsupported }
+func (system) Wake(*uint32)                                {}
+func (system) SetAffinity([]int) error                     { return errors.ErrUnsupported }
+func (system) Affinity() ([]int, error)                    { return nil, errors.ErrUnsupported }
+func (system) SetThreadName(string) error                  { return errors.ErrUnsupported }
+func (system) ThreadName() (string, error)                 { return "", errors.ErrUnsupported }
+func (system) ThreadID() int                               { return 0 }
+func (system) Node(int) (int, error)                       { return 0, errors.ErrUnsupported }

@@ -20,3 +20,13 @@ func (system) SetCongestion(uintptr, string) error              { return errors.
 func (system) RTT(uintptr) (time.Duration, error)               { return 0, errors.ErrUnsupported }
 func (system) PrepareListener(fd uintptr) error                 { return windows.SetExclusive(fd) }
 func (system) OpenHandles() (int, error)                        { return windows.OpenHandles() }
+func (system) Wait(addr *uint32, old uint32, d time.Duration) error {
+	return windows.Wait(addr, old, d)
+}
+func (system) Wake(addr *uint32)               { windows.Wake(addr) }
+func (system) SetAffinity(cpus []int) error    { return windows.SetAffinity(cpus) }
+func (system) Affinity() ([]int, error)        { return windows.Affinity() }
+func (system) SetThreadName(name string) error { return windows.SetThreadName(name) }
+func (system) ThreadName() (string, error)     { return windows.ThreadName() }
+func (system) ThreadID() int                   { return windows.ThreadID() }
+func (system) Node(int) (int, error)           { return 0, errors.ErrUnsupported }

@@ -22,6 +22,32 @@ func TestBenchHashWritesJSONLines(t *testing.T) {
 	}
 }
 
+// S0-07: wake-up latency of every way to sleep, p50 and p99, on one host and in
+// turns.
+func TestBenchParkComparesAllWaysToSleep(t *testing.T) {
+	var out, errOut bytes.Buffer
+	code := execute(t.Context(), []string{"bench", "park", "--rounds", "16", "--gap", "0", "--json", "-"}, nil, &out, &errOut)
+	require.Equal(t, exitOK, code, errOut.String())
+	ways := map[string]int{}
+	for line := range strings.Lines(out.String()) {
+		var r struct {
+			Way    string  `json:"way"`
+			Waker  string  `json:"waker"`
+			Rounds int     `json:"rounds"`
+			P50    float64 `json:"p50_us"`
+			P99    float64 `json:"p99_us"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Equal(t, 16, r.Rounds)
+		require.Positive(t, r.P50)
+		require.GreaterOrEqual(t, r.P99, r.P50)
+		ways[r.Way]++
+	}
+	for _, way := range []string{"native parker, own thread", "portable parker, goroutine", "channel, goroutine", "sync.Cond, goroutine"} {
+		require.Equal(t, 2, ways[way], way)
+	}
+}
+
 func TestBenchRefusesImpossibleArguments(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"allreduce --world 1", "--world"},
@@ -37,6 +63,8 @@ func TestBenchRefusesImpossibleArguments(t *testing.T) {
 		{"sync --world 2", "--world"},
 		{"hash --bytes -1", "--bytes"},
 		{"hash extra", "extra"},
+		{"park --gap 2s", "--gap"},
+		{"park --rounds 0", "--rounds"},
 	} {
 		var out, errOut bytes.Buffer
 		code := execute(t.Context(), append([]string{"bench"}, strings.Fields(c.args)...), nil, &out, &errOut)
