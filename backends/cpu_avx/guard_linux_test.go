@@ -29,7 +29,7 @@ func TestGuardPages(t *testing.T) {
 	dst, a, b := fenced(t), fenced(t), fenced(t)
 	for _, v := range here(t) {
 		for typ := range dtype.Type(dtype.NumTypes) {
-			t.Run(fmt.Sprint(v.name, "/", typ), func(*testing.T) {
+			t.Run(fmt.Sprint(v.Level.Name, "/", typ), func(*testing.T) {
 				for n := 0; n <= 520; n += typ.Size() {
 					end := len(dst) - n
 					for op := dtype.Sum; op < dtype.NumOps; op++ {

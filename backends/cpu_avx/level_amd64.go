@@ -7,59 +7,52 @@ import (
 
 	"golang.org/x/sys/cpu"
 
+	"github.com/gopccl/gopccl/backends/vectors"
 	"github.com/gopccl/gopccl/core/dtype"
 )
 
 // levels returns what the processor and the operating system can do, the widest first.
-func levels() ([]*level, error) {
+func levels() ([]*vectors.Level, error) {
 	x := &cpu.X86
 	switch {
 	case !x.HasAVX2 || !x.HasF16C:
 		return nil, fmt.Errorf("the processor has no AVX2 and F16C")
 	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ:
-		return []*level{&avx512, &avx2}, nil
+		return []*vectors.Level{&avx512, &avx2}, nil
 	}
-	return []*level{&avx2}, nil
+	return []*vectors.Level{&avx2}, nil
 }
 
-// operations are the kernels of a type: addition, product, largest, smallest;
-// nil where plain Go does it.
-func operations(add, mul, largest, smallest kernel) [dtype.NumOps]kernel {
-	var k [dtype.NumOps]kernel
-	k[dtype.Sum], k[dtype.Avg], k[dtype.Prod], k[dtype.Max], k[dtype.Min] = add, add, mul, largest, smallest
-	return k
-}
-
-var avx2 = level{name: "AVX2", step: 32, reduce: [dtype.NumTypes][dtype.NumOps]kernel{
-	dtype.Uint8:    operations(add8AVX2, nil, maxUint8AVX2, minUint8AVX2),
-	dtype.Int8:     operations(add8AVX2, nil, maxInt8AVX2, minInt8AVX2),
-	dtype.Uint16:   operations(add16AVX2, mul16AVX2, maxUint16AVX2, minUint16AVX2),
-	dtype.Int16:    operations(add16AVX2, mul16AVX2, maxInt16AVX2, minInt16AVX2),
-	dtype.Uint32:   operations(add32AVX2, mul32AVX2, maxUint32AVX2, minUint32AVX2),
-	dtype.Int32:    operations(add32AVX2, mul32AVX2, maxInt32AVX2, minInt32AVX2),
-	dtype.Uint64:   operations(add64AVX2, nil, nil, nil),
-	dtype.Int64:    operations(add64AVX2, nil, nil, nil),
-	dtype.Float16:  operations(addFloat16AVX2, mulFloat16AVX2, maxFloat16AVX2, minFloat16AVX2),
-	dtype.BFloat16: operations(addBFloat16AVX2, mulBFloat16AVX2, maxBFloat16AVX2, minBFloat16AVX2),
-	dtype.Float32:  operations(addFloat32AVX2, mulFloat32AVX2, maxFloat32AVX2, minFloat32AVX2),
-	dtype.Float64:  operations(addFloat64AVX2, mulFloat64AVX2, maxFloat64AVX2, minFloat64AVX2),
+var avx2 = vectors.Level{Name: "AVX2", Step: 32, Divide: divide, Reduce: [dtype.NumTypes][dtype.NumOps]vectors.Kernel{
+	dtype.Uint8:    vectors.Operations(add8AVX2, nil, maxUint8AVX2, minUint8AVX2),
+	dtype.Int8:     vectors.Operations(add8AVX2, nil, maxInt8AVX2, minInt8AVX2),
+	dtype.Uint16:   vectors.Operations(add16AVX2, mul16AVX2, maxUint16AVX2, minUint16AVX2),
+	dtype.Int16:    vectors.Operations(add16AVX2, mul16AVX2, maxInt16AVX2, minInt16AVX2),
+	dtype.Uint32:   vectors.Operations(add32AVX2, mul32AVX2, maxUint32AVX2, minUint32AVX2),
+	dtype.Int32:    vectors.Operations(add32AVX2, mul32AVX2, maxInt32AVX2, minInt32AVX2),
+	dtype.Uint64:   vectors.Operations(add64AVX2, nil, nil, nil),
+	dtype.Int64:    vectors.Operations(add64AVX2, nil, nil, nil),
+	dtype.Float16:  vectors.Operations(addFloat16AVX2, mulFloat16AVX2, maxFloat16AVX2, minFloat16AVX2),
+	dtype.BFloat16: vectors.Operations(addBFloat16AVX2, mulBFloat16AVX2, maxBFloat16AVX2, minBFloat16AVX2),
+	dtype.Float32:  vectors.Operations(addFloat32AVX2, mulFloat32AVX2, maxFloat32AVX2, minFloat32AVX2),
+	dtype.Float64:  vectors.Operations(addFloat64AVX2, mulFloat64AVX2, maxFloat64AVX2, minFloat64AVX2),
 }}
 
 // The 16 bit floats have more to do with conversions than with width, so they
 // use the kernels of AVX2 here as well.
-var avx512 = level{name: "AVX512", step: 64, trial: true, reduce: [dtype.NumTypes][dtype.NumOps]kernel{
-	dtype.Uint8:    operations(add8AVX512, nil, maxUint8AVX512, minUint8AVX512),
-	dtype.Int8:     operations(add8AVX512, nil, maxInt8AVX512, minInt8AVX512),
-	dtype.Uint16:   operations(add16AVX512, mul16AVX512, maxUint16AVX512, minUint16AVX512),
-	dtype.Int16:    operations(add16AVX512, mul16AVX512, maxInt16AVX512, minInt16AVX512),
-	dtype.Uint32:   operations(add32AVX512, mul32AVX512, maxUint32AVX512, minUint32AVX512),
-	dtype.Int32:    operations(add32AVX512, mul32AVX512, maxInt32AVX512, minInt32AVX512),
-	dtype.Uint64:   operations(add64AVX512, mul64AVX512, maxUint64AVX512, minUint64AVX512),
-	dtype.Int64:    operations(add64AVX512, mul64AVX512, maxInt64AVX512, minInt64AVX512),
-	dtype.Float16:  operations(addFloat16AVX2, mulFloat16AVX2, maxFloat16AVX2, minFloat16AVX2),
-	dtype.BFloat16: operations(addBFloat16AVX2, mulBFloat16AVX2, maxBFloat16AVX2, minBFloat16AVX2),
-	dtype.Float32:  operations(addFloat32AVX512, mulFloat32AVX512, maxFloat32AVX512, minFloat32AVX512),
-	dtype.Float64:  operations(addFloat64AVX512, mulFloat64AVX512, maxFloat64AVX512, minFloat64AVX512),
+var avx512 = vectors.Level{Name: "AVX512", Step: 64, Trial: true, Divide: divide, Reduce: [dtype.NumTypes][dtype.NumOps]vectors.Kernel{
+	dtype.Uint8:    vectors.Operations(add8AVX512, nil, maxUint8AVX512, minUint8AVX512),
+	dtype.Int8:     vectors.Operations(add8AVX512, nil, maxInt8AVX512, minInt8AVX512),
+	dtype.Uint16:   vectors.Operations(add16AVX512, mul16AVX512, maxUint16AVX512, minUint16AVX512),
+	dtype.Int16:    vectors.Operations(add16AVX512, mul16AVX512, maxInt16AVX512, minInt16AVX512),
+	dtype.Uint32:   vectors.Operations(add32AVX512, mul32AVX512, maxUint32AVX512, minUint32AVX512),
+	dtype.Int32:    vectors.Operations(add32AVX512, mul32AVX512, maxInt32AVX512, minInt32AVX512),
+	dtype.Uint64:   vectors.Operations(add64AVX512, mul64AVX512, maxUint64AVX512, minUint64AVX512),
+	dtype.Int64:    vectors.Operations(add64AVX512, mul64AVX512, maxInt64AVX512, minInt64AVX512),
+	dtype.Float16:  vectors.Operations(addFloat16AVX2, mulFloat16AVX2, maxFloat16AVX2, minFloat16AVX2),
+	dtype.BFloat16: vectors.Operations(addBFloat16AVX2, mulBFloat16AVX2, maxBFloat16AVX2, minBFloat16AVX2),
+	dtype.Float32:  vectors.Operations(addFloat32AVX512, mulFloat32AVX512, maxFloat32AVX512, minFloat32AVX512),
+	dtype.Float64:  vectors.Operations(addFloat64AVX512, mulFloat64AVX512, maxFloat64AVX512, minFloat64AVX512),
 }}
 
 // divide divides n bytes of floats. The reciprocal of a power of two is exact,

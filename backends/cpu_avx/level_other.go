@@ -5,12 +5,9 @@ package cpuavx
 import (
 	"fmt"
 
-	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/backends/vectors"
 )
 
-func levels() ([]*level, error) {
+func levels() ([]*vectors.Level, error) {
 	return nil, fmt.Errorf("not an amd64 processor, or built without assembly")
 }
-
-// divide has no callers without a level.
-func divide(dtype.Type, *byte, int, int) {}

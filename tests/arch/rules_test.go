@@ -46,7 +46,8 @@ var rules = []rule{
 	{[]string{"quantizers/defaults"}, []string{"quantizers/*"}},
 	{[]string{"solvers/defaults"}, []string{"solvers/*"}},
 	// The vector backends leave to the oracle what they have no kernel for.
-	{[]string{"backends/cpu_avx", "backends/cpu_neon"}, join(layer0, layer1, []string{"core/backend", "backends/cpu_generic"})},
+	{[]string{"backends/vectors"}, join(layer0, layer1, []string{"core/backend", "backends/cpu_generic"})},
+	{[]string{"backends/cpu_avx", "backends/cpu_neon"}, join(layer0, layer1, []string{"core/backend", "backends/vectors"})},
 	{[]string{"backends/*"}, join(layer0, layer1, []string{"core/backend"})},
 	{[]string{"quantizers/*"}, join(layer0, layer1, []string{"core/quant"})},
 	{[]string{"solvers/*"}, join(layer0, layer1, []string{"core/topo"})},

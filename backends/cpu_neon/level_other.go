@@ -1,0 +1,13 @@
+//go:build !arm64 || noasm
+
+package cpuneon
+
+import (
+	"fmt"
+
+	"github.com/gopccl/gopccl/backends/vectors"
+)
+
+func levels() ([]*vectors.Level, error) {
+	return nil, fmt.Errorf("not an arm64 processor, or built without assembly")
+}
