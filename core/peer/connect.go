@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/peer/fsm"
+	"github.com/gopccl/gopccl/core/reduce"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -93,15 +94,18 @@ func (s *Session) readMaster() {
 // establish makes the send pools of a round, in parallel over peers and one
 // connection after the other inside a pool (data spec, section 1.2).
 func (s *Session) establish(e fsm.Establish) {
+	s.engine.Between(true)
 	failed := make([]bool, len(e.Peers))
 	var wg sync.WaitGroup
+	probing, stop := context.WithTimeout(s.ctx, min(probeTime, s.opt.HandshakeTimeout))
+	defer stop()
 	for i, p := range e.Peers {
-		if s.engine.LiveSenders(p.UUID) >= s.opt.PoolSize {
-			continue
-		}
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
+			if s.engine.ProbeSenders(probing, p.UUID) >= s.opt.PoolSize {
+				return
+			}
 			if err := s.dialPool(p); err != nil {
 				s.log.Warn("cannot reach a ring neighbour", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
 				failed[i] = true
@@ -118,6 +122,8 @@ func (s *Session) establish(e fsm.Establish) {
 		return false
 	}
 	s.engine.Retain(listed, listed)
+	// The others may start the next operation as soon as this end has reported.
+	s.engine.Between(false)
 	ev := fsm.Established{Round: e.Round}
 	for i, bad := range failed {
 		if bad {
@@ -195,7 +201,7 @@ func (s *Session) dialNumber(p wire.PeerEndpoint, number uint32, turn <-chan str
 		<-turn
 	}
 	if err == nil {
-		s.engine.AddSender(p.UUID, number, conn, ack.Ext.Native)
+		s.engine.AddSender(p.UUID, number, conn, reduce.Link{Native: ack.Ext.Native, Flows: ack.Ext.Flows})
 	}
 	return ack.Ext.Native, err
 }
@@ -206,7 +212,7 @@ func (s *Session) introduce(conn net.Conn, number uint32) (ack wire.P2PHelloAck,
 	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true}}
+	hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true, Flows: true}}
 	if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
 		return ack, err
 	}
@@ -283,7 +289,7 @@ func (s *Session) greet(conn net.Conn) {
 	conn.SetWriteDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 	ack := wire.P2PHelloAck{}
 	if hello.Ext.Native {
-		ack.Ext.Native = true
+		ack.Ext = wire.Ext{Native: true, Flows: hello.Ext.Flows}
 	}
 	if _, err := conn.Write(wire.Append(nil, ack)); err != nil {
 		conn.Close() // the engine's reader sees the end

@@ -63,10 +63,13 @@ type Options struct {
 }
 
 const (
-	maxWithPCCL     = 16   // operations in flight with PCCL ends (quirk Q19)
-	maxPoolNumber   = 1023 // connection numbers above it are refused (quirk Q25)
-	maxPending      = 512  // handshakes in progress on one listener
-	dialsAtOnce     = 16   // handshakes in progress with one peer
+	maxWithPCCL   = 16   // operations in flight with PCCL ends (quirk Q19)
+	maxPoolNumber = 1023 // connection numbers above it are refused (quirk Q25)
+	maxPending    = 512  // handshakes in progress on one listener
+	dialsAtOnce   = 16   // handshakes in progress with one peer
+	// probeTime bounds the wait for answers on the connections of a pool before
+	// they are made anew.
+	probeTime       = 2 * time.Second
 	masterWriteTime = 10 * time.Second
 	// registerTime bounds the wait for the answer to a registration. PCCL's
 	// master answers nobody while its solver runs.

@@ -144,7 +144,7 @@ func TestAbortWhileStuck(t *testing.T) {
 	prev, in := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})
 	out, next := transporttest.Pair(transporttest.Options{Buffer: 1000})
 	e.AddReceiver(ids[1], 0, in)
-	e.AddSender(ids[1], 0, out, false)
+	e.AddSender(ids[1], 0, out, Link{Native: false})
 	const count = 100_000
 	src := make([]byte, count)
 	for i := range src {
@@ -242,7 +242,7 @@ func TestOpenerForFramesThatNeverLeft(t *testing.T) {
 	_, in := transporttest.Pair(transporttest.Options{})
 	out, next := transporttest.Pair(transporttest.Options{Buffer: 1000})
 	e.AddReceiver(ids[1], 0, in)
-	e.AddSender(ids[1], 0, out, false)
+	e.AddSender(ids[1], 0, out, Link{Native: false})
 	a := &alone{t: t, e: e, next: next, rd: transport.NewReader(next, 4096)}
 	var ops []*Op
 	var dones []chan error
@@ -315,7 +315,7 @@ func TestDoneWaitsForTheLastTouch(t *testing.T) {
 	out, _ := transporttest.Pair(transporttest.Options{})
 	stuck := stuckConn{out, make(chan struct{}), make(chan struct{})}
 	e.AddReceiver(ids[1], 0, in)
-	e.AddSender(ids[1], 0, stuck, true)
+	e.AddSender(ids[1], 0, stuck, Link{Native: true})
 	a = &alone{t: t, e: e}
 	op, done = a.start(1, Spec{Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src}, ids, ids[0])
 	<-stuck.entered

@@ -105,7 +105,7 @@ func TestPools(t *testing.T) {
 	}
 	send := func(number uint32) *transporttest.Conn {
 		a, b := transporttest.Pair(transporttest.Options{})
-		e.AddSender(uuid(1), number, b, true)
+		e.AddSender(uuid(1), number, b, Link{Native: true})
 		return a
 	}
 	for _, add := range []func(uint32) *transporttest.Conn{recv, send} {
@@ -148,7 +148,7 @@ func TestConnectionComesLate(t *testing.T) {
 		e := NewEngine(Config{Backend: generic(t), ConnectWait: map[bool]time.Duration{true: patience, false: time.Millisecond}[late]})
 		prev, in := transporttest.Pair(transporttest.Options{})
 		tx, _ := transporttest.Pair(transporttest.Options{})
-		e.AddSender(ids[1], 0, tx, true)
+		e.AddSender(ids[1], 0, tx, Link{Native: true})
 		a := &alone{t: t, e: e, prev: prev}
 		op, done := a.start(5, Spec{Tag: 2, Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1, 2}, Dst: make([]byte, 2)}, ids, ids[0])
 		if late {

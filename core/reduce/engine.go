@@ -90,6 +90,7 @@ type Engine struct {
 	mu      sync.Mutex
 	started *sync.Cond // an operation started, a connection came or closed, the engine closed
 	closed  bool
+	between bool          // no operation can run or start
 	highest uint64        // highest sequence number that was started
 	any     bool          // whether any was
 	ops     map[opKey]*Op // running
@@ -149,10 +150,10 @@ func (e *Engine) spawn(role string, peer wire.UUID, f func()) {
 
 // AddSender hands over connection number of the pool to peer, after the
 // handshake. Number 0 replaces the pool; numbers must otherwise continue it.
-// native says that the other end announced to be a gopccl end. The engine owns
-// conn from here on; a connection that it cannot use is closed.
-func (e *Engine) AddSender(peer wire.UUID, number uint32, conn net.Conn, native bool) {
-	s := newSender(e, peer, number, conn, native)
+// link is what the other end announced. The engine owns conn from here on; a
+// connection that it cannot use is closed.
+func (e *Engine) AddSender(peer wire.UUID, number uint32, conn net.Conn, link Link) {
+	s := newSender(e, peer, number, conn, link)
 	e.mu.Lock()
 	pool := e.tx[peer]
 	if e.closed || int64(number) > int64(len(pool)) || number >= MaxPool {
@@ -376,7 +377,7 @@ func (e *Engine) find(r *receiver, tag, seq uint64) (op *Op, late bool) {
 			op.rx, op.bound = r, true
 			return op, false
 		}
-		if seq>>63 != 0 || e.closed || e.any && seq <= e.highest || r.closed.Load() {
+		if seq>>63 != 0 || e.closed || e.between || e.any && seq <= e.highest || r.closed.Load() {
 			return nil, false
 		}
 		if deadline.IsZero() {

@@ -401,7 +401,7 @@ func (op *Op) Counters() (tx, rx uint64) {
 // openerDue reports whether the end of this operation must be announced by an
 // opener frame, and notes that it is. op.mu is held.
 func (op *Op) openerDue() bool {
-	if op.failErr == nil || op.state == opCreated || op.opened || op.txBegun || op.txRefs > 0 || op.spec.Count == 0 || op.tx.native {
+	if op.failErr == nil || op.state == opCreated || op.opened || op.txBegun || op.txRefs > 0 || op.spec.Count == 0 || op.tx.link.Native {
 		return false
 	}
 	op.opened = true

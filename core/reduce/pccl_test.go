@@ -42,7 +42,7 @@ func newAlone(t *testing.T, cfg Config, prev, next wire.UUID, native bool) *alon
 	a.prev, in = transporttest.Pair(big)
 	a.tx, a.next = transporttest.Pair(big)
 	a.e.AddReceiver(prev, 0, in)
-	a.e.AddSender(next, 0, a.tx, native)
+	a.e.AddSender(next, 0, a.tx, Link{Native: native})
 	a.rd = transport.NewReader(a.next, 4096)
 	t.Cleanup(a.e.Close)
 	return a
@@ -356,7 +356,7 @@ func TestFrameAfterTheLastStep(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	a := newAlone(t, Config{}, ids[0], ids[0], false)
 	block, _ := transporttest.Pair(transporttest.Options{Buffer: 1})
-	a.e.AddSender(ids[0], 0, block, false) // keeps the operation from completing
+	a.e.AddSender(ids[0], 0, block, Link{Native: false}) // keeps the operation from completing
 	dst := make([]byte, 1)
 	op, done := a.start(1, Spec{Tag: 2, Count: 1, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1}, Dst: dst}, ids, ids[1])
 	a.send(2, 1, []byte{5})

@@ -95,6 +95,12 @@ func (r *receiver) loop() error {
 		if err != nil {
 			return err
 		}
+		if h.Stream == probeStream {
+			if err := r.answer(h.Tag); err != nil {
+				return err
+			}
+			continue
+		}
 		op, late := r.e.find(r, h.Tag, h.Stream)
 		if late {
 			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).

@@ -39,6 +39,7 @@ type shape struct {
 	cfg    Config
 	native bool // what Start is told
 	knows  bool // what AddSender is told
+	flows  bool // what AddSender is told
 	link   func(t testing.TB) (send, recv net.Conn)
 }
 
@@ -99,7 +100,7 @@ func (r *ring) connect(i int) {
 	for k := range r.shape.pool {
 		a, b := r.shape.link(r.t)
 		r.eng[next].AddReceiver(r.ids[i], uint32(k), b)
-		r.eng[i].AddSender(r.ids[next], uint32(k), a, r.shape.knows)
+		r.eng[i].AddSender(r.ids[next], uint32(k), a, Link{Native: r.shape.knows, Flows: r.shape.flows})
 		r.out[i], r.in[i] = append(r.out[i], a), append(r.in[i], b)
 	}
 }

@@ -42,7 +42,8 @@ const (
 
 func (f *frame) size() int { return len(f.head) + len(f.payload) + f.pad }
 
-// opener is a frame that makes a PCCL receiver look for aborts (quirk Q23).
+// opener is a frame that makes a PCCL receiver look for aborts (quirk Q23), or,
+// with probeStream as sequence number, a probe.
 type opener struct{ tag, seq uint64 }
 
 // sender is one connection to a peer. Whoever holds busy owns the batch and
@@ -53,8 +54,10 @@ type sender struct {
 	number uint32
 	conn   net.Conn
 	try    transport.TryWriter // nil: only the sender goroutine writes
-	native bool
+	link   Link
 	broken atomic.Bool
+	echo   chan uint64   // what watch heard last
+	gone   chan struct{} // closed by close
 
 	mu      sync.Mutex
 	cond    *sync.Cond
@@ -76,9 +79,10 @@ type sender struct {
 	ended []*Op
 }
 
-func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, native bool) *sender {
+func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, link Link) *sender {
 	s := &sender{
-		e: e, peer: peer, number: number, conn: conn, native: native, try: transport.NonBlocking(conn),
+		e: e, peer: peer, number: number, conn: conn, link: link, try: transport.NonBlocking(conn),
+		echo: make(chan uint64, 1), gone: make(chan struct{}),
 		batch: make([]frame, 0, maxBatch), stage: make([]byte, 0, inlineBytes),
 		parts: make([][]byte, 0, 3*maxBatch),
 	}
@@ -95,22 +99,11 @@ func (s *sender) close(cause error) {
 	}
 	s.cause = cause
 	s.broken.Store(true)
+	close(s.gone)
 	s.conn.Close()
 	s.cond.Broadcast()
 	s.mu.Unlock()
 	s.e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.tx == s && !op.txDone.Load() })
-}
-
-// watch notices that the other end closed: nothing ever flows back on a send
-// connection (data spec, section 1.1), so that what comes is dropped.
-func (s *sender) watch() {
-	var p [64]byte
-	for {
-		if _, err := s.conn.Read(p[:]); err != nil {
-			s.close(err)
-			return
-		}
-	}
 }
 
 // attach makes op one of those that s sends for.
@@ -259,7 +252,9 @@ func (s *sender) gather() {
 		f.head = f.head[:transport.HeaderSize+1]
 		f.head[transport.HeaderSize] = 0
 		transport.Header{Payload: 1, Tag: o.tag, Stream: o.seq | 1<<63}.Put((*[transport.HeaderSize]byte)(f.head))
-		s.e.cfg.Stats.Openers.Add(1)
+		if o.seq != probeStream {
+			s.e.cfg.Stats.Openers.Add(1)
+		}
 	}
 	for {
 		found := false

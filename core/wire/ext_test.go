@@ -21,6 +21,7 @@ func TestExtBytes(t *testing.T) {
 	}{
 		{Ext{Native: true}, "00000004" + "00010000"},
 		{Ext{HeartbeatInterval: time.Second, HeartbeatTimeout: 6 * time.Second}, "00000010" + "00020004000003e8" + "0003000400001770"},
+		{Ext{Native: true, Flows: true}, "00000008" + "00010000" + "00200000"},
 		{Ext{GroupNative: true, Failed: true}, "00000008" + "00040000" + "00060000"},
 		{Ext{Distributors: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:48149")}}, "0000000b" + "00050007" + "017f000001bc15"},
 		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},

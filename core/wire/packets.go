@@ -92,6 +92,9 @@ const (
 type Ext struct {
 	// Native announces a gopccl end (on C2M 1, M2C 1, P2P Hello, HelloAck).
 	Native bool
+	// Flows announces an end that accepts striped frames and answers probes on
+	// its P2P connections (on P2P Hello, HelloAck).
+	Flows bool
 	// HeartbeatInterval and HeartbeatTimeout announce heartbeats on this
 	// connection (C2M 1: what the peer wants; M2C 1: what the master grants).
 	// Whole milliseconds on the wire; zero means none.
@@ -113,7 +116,7 @@ type Ext struct {
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
-	return !x.Native && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
+	return !x.Native && !x.Flows && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
 		len(x.Distributors) == 0 && !x.Failed && x.Reason == "" && x.ReasonCode == 0
 }
 

@@ -1,0 +1,122 @@
+package reduce
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// A sender learns that its connection ended when the system tells it, which may
+// be after the round that could have made a new one; and of an end that vanished
+// silently the system tells nothing. So gopccl ends ask: a probe is a frame of
+// the stream probeStream, one payload byte long, whose tag comes back as eight
+// bytes (docs/extensions.md). Nothing else flows back on a send connection.
+const (
+	probeStream = ^uint64(0)
+	echoBytes   = 8
+)
+
+var errSilent = errors.New("the peer did not answer a probe of the connection")
+
+// Link is what the other end of a send connection announced.
+type Link struct {
+	Native bool // a gopccl end
+	Flows  bool // takes striped frames and answers probes
+}
+
+// watch notices that the other end closed, and hears what it answers to probes.
+func (s *sender) watch() {
+	var p [echoBytes]byte
+	for {
+		if _, err := io.ReadFull(s.conn, p[:]); err != nil {
+			s.close(err)
+			return
+		}
+		select {
+		case <-s.echo:
+		default:
+		}
+		select {
+		case s.echo <- binary.BigEndian.Uint64(p[:]):
+		default:
+		}
+	}
+}
+
+// answer sends the tag of a probe back.
+func (r *receiver) answer(tag uint64) error {
+	var p [64]byte
+	for r.rd.Left() > 0 {
+		if _, err := r.rd.Payload(p[:min(r.rd.Left(), len(p))]); err != nil {
+			return err
+		}
+	}
+	binary.BigEndian.PutUint64(p[:], tag)
+	_, err := r.conn.Write(p[:echoBytes])
+	return err
+}
+
+// ask sends a probe and waits for its answer; false if ctx ended before.
+func (s *sender) ask(ctx context.Context) bool {
+	nonce := rand.Uint64()
+	s.mu.Lock()
+	s.openers = append(s.openers, opener{nonce, probeStream})
+	s.mu.Unlock()
+	s.kick(false, true)
+	for {
+		select {
+		case got := <-s.echo:
+			if got == nonce {
+				return true
+			}
+		case <-s.gone:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// ProbeSenders asks the other ends of all connections to peer whether they are
+// alive, closes those that do not answer before ctx ends, and returns how many
+// are not broken. Ends that answer no probes count as alive.
+func (e *Engine) ProbeSenders(ctx context.Context, peer wire.UUID) int {
+	e.mu.Lock()
+	pool := append([]*sender(nil), e.tx[peer]...)
+	e.mu.Unlock()
+	silent := make(chan *sender)
+	asked := 0
+	for _, s := range pool {
+		if !s.link.Flows || s.broken.Load() {
+			continue
+		}
+		asked++
+		go func() {
+			if s.ask(ctx) {
+				silent <- nil
+			} else {
+				silent <- s
+			}
+		}()
+	}
+	for range asked {
+		if s := <-silent; s != nil {
+			s.close(errSilent)
+		}
+	}
+	return e.LiveSenders(peer)
+}
+
+// Between says whether the time is one in which no operation can run or start,
+// such as a round: frames that wait for their operation then, or come
+// meanwhile, belong to none that ever starts here.
+func (e *Engine) Between(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.between = on
+	e.started.Broadcast()
+}
