@@ -15,6 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/master/fsm"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -39,11 +40,12 @@ type conn struct {
 	remote     netip.AddrPort
 	registered atomic.Bool
 	why        atomic.Pointer[string] // why we broke it, if we did
+	try        transport.TryWriter    // nil: only its writer writes
 	out        queue
-	dirty      bool // of the machine's goroutine
+	dirty      bool // of whoever holds Server.own
 }
 
-// accepted carries the conn to the goroutine that owns the machine.
+// accepted carries the conn to where the machine is stepped.
 type accepted struct {
 	fsm.Connected
 	conn *conn
@@ -56,7 +58,7 @@ func (c *conn) fail(why string) {
 }
 
 func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote netip.AddrPort) {
-	c := &conn{id: id, nc: nc, remote: remote}
+	c := &conn{id: id, nc: nc, remote: remote, try: transport.NonBlocking(nc)}
 	c.out.ready = make(chan struct{}, 1)
 	if err := platform.TuneMaster(nc); err != nil {
 		s.log.Warn("connection could not be tuned", "remote", remote.String(), "error", err)
@@ -184,11 +186,12 @@ func (p *pulse) Read(b []byte) (int, error) {
 
 // queue holds what waits to be written to one client. Adding never blocks.
 type queue struct {
-	mu    sync.Mutex
-	buf   []byte
-	spare []byte
-	last  bool // nothing comes after buf
-	ready chan struct{}
+	mu     sync.Mutex
+	buf    []byte
+	spare  []byte
+	writes bool // the writer has taken something that comes before buf
+	last   bool // nothing comes after buf
+	ready  chan struct{}
 }
 
 // add appends a packet; false if more than limit bytes wait.
@@ -219,6 +222,30 @@ func (q *queue) wake() {
 	}
 }
 
+// push hands what waits to try; false if the writer has to do the rest.
+func (q *queue) push(try transport.TryWriter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.writes || q.last || try == nil {
+		return false
+	}
+	b := q.buf
+	for len(b) > 0 {
+		part := b[:min(len(b), burst)]
+		n, err := try.TryWrite(part)
+		b = b[n:]
+		if err != nil || n < len(part) {
+			q.buf = q.buf[:copy(q.buf, b)]
+			return false // the writer meets the error again
+		}
+	}
+	if cap(q.buf) <= burst {
+		q.spare = q.buf
+	}
+	q.buf = nil
+	return true
+}
+
 // take returns what waits, and whether nothing comes after it. b is what the
 // last take returned; its memory is used again unless it is large.
 func (q *queue) take(b []byte) ([]byte, bool) {
@@ -228,6 +255,7 @@ func (q *queue) take(b []byte) ([]byte, bool) {
 		q.spare = b
 	}
 	b, q.buf = q.buf, nil
+	q.writes = len(b) > 0
 	return b, q.last
 }
 
@@ -259,6 +287,10 @@ func (s *Server) write(c *conn, done <-chan struct{}) {
 		}
 		if last {
 			return
+		}
+		if len(buf) > 0 {
+			c.nc.SetWriteDeadline(time.Time{}) // it would end writes that do not wait
+			continue
 		}
 		select {
 		case <-c.out.ready:

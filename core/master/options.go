@@ -52,7 +52,7 @@ type Options struct {
 	Objective topo.Objective
 	// Logger takes one line per membership change and per fault; nil discards.
 	Logger *slog.Logger
-	// OnFact is called for every fact, in order, by the goroutine that owns
+	// OnFact is called for every fact, in order, by whoever steps
 	// the machine: it must not block.
 	OnFact func(fsm.Fact)
 }

@@ -24,19 +24,24 @@ type Server struct {
 	solver topo.Solver
 	log    *slog.Logger
 
-	begun  atomic.Bool
-	addr   atomic.Pointer[net.Addr]
-	events chan fsm.Event
-	asks   chan chan Status
-	stop   chan struct{} // closed by Close
-	once   sync.Once
-	ended  chan struct{} // closed when Serve returns
+	begun atomic.Bool
+	addr  atomic.Pointer[net.Addr]
+	kick  chan struct{} // the loop's timer is to be armed anew
+	asks  chan chan Status
+	stop  chan struct{} // closed by Close
+	once  sync.Once
+	ended chan struct{} // closed when Serve returns
 
-	// Of the goroutine that owns the machine.
+	start   time.Time
+	waiting atomic.Int32 // goroutines that want the machine
+
+	own   sync.Mutex // guards the machine and what follows
 	m     *fsm.Machine
-	start time.Time
 	conns map[fsm.ClientID]*conn
 	dirty []*conn
+	held  int           // events since the last flush
+	armed time.Duration // when the loop's timer goes off
+	over  bool          // no step any more
 
 	mu   sync.Mutex // guards live
 	live map[*conn]struct{}
@@ -51,7 +56,7 @@ func New(opt Options) (*Server, error) {
 	}
 	return &Server{
 		opt: opt, solver: solver, log: opt.Logger,
-		events: make(chan fsm.Event, 256), asks: make(chan chan Status),
+		kick: make(chan struct{}, 1), asks: make(chan chan Status),
 		stop: make(chan struct{}), ended: make(chan struct{}),
 		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, live: map[*conn]struct{}{},
 	}, nil
@@ -132,54 +137,78 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// post hands an event to the machine; false if the server ends.
+// most is how many events may pile up before what they cause is sent.
+const most = 256
+
+// post steps the machine with an event, on the caller's goroutine: waking
+// another one for it would cost more than the step. false if the server ended.
+// In a crowd only the last one sends, so that a pile of events costs one write
+// for each client and not one for each packet.
 func (s *Server) post(ctx context.Context, ev fsm.Event) bool {
-	select {
-	case s.events <- ev:
-		return true
-	case <-ctx.Done():
+	s.waiting.Add(1)
+	s.own.Lock()
+	defer s.own.Unlock()
+	crowd := s.waiting.Add(-1) > 0
+	if s.over {
 		return false
 	}
+	s.step(ctx, ev)
+	if s.held++; !crowd || s.held >= most {
+		s.flush()
+	}
+	if due, ok := s.m.Deadline(); ok && due < s.armed {
+		s.armed = due
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}
+	return true
 }
 
-// loop owns the machine.
+// tick lets the machine look at the clock and returns how long it may sleep.
+func (s *Server) tick(ctx context.Context) time.Duration {
+	s.own.Lock()
+	defer s.own.Unlock()
+	s.step(ctx, fsm.Tick{})
+	s.flush()
+	now, wait := time.Since(s.start), time.Hour
+	if due, ok := s.m.Deadline(); ok {
+		wait = max(0, due-now)
+	}
+	s.armed = now + wait
+	return wait
+}
+
+func (s *Server) snapshot() Status {
+	s.own.Lock()
+	defer s.own.Unlock()
+	return s.m.Snapshot()
+}
+
+// loop is there for the ticks of the machine and for the end.
 func (s *Server) loop(ctx context.Context, failed <-chan error) error {
-	timer := time.NewTimer(time.Hour)
+	defer func() {
+		s.own.Lock()
+		s.over = true
+		s.own.Unlock()
+	}()
+	timer := time.NewTimer(s.tick(ctx))
 	defer timer.Stop()
 	for {
-		if due, ok := s.m.Deadline(); ok {
-			timer.Reset(max(0, due-time.Since(s.start)))
-		} else {
-			timer.Stop()
-		}
 		select {
-		case ev := <-s.events:
-			s.step(ctx, ev)
-			s.drain(ctx)
+		case <-s.kick:
+			timer.Reset(s.tick(ctx))
 		case <-timer.C:
-			s.step(ctx, fsm.Tick{})
+			timer.Reset(s.tick(ctx))
 		case ask := <-s.asks:
-			ask <- s.m.Snapshot()
+			ask <- s.snapshot()
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
 			return nil
 		case <-s.stop:
 			return nil
-		}
-		s.flush()
-	}
-}
-
-// drain takes the events that have piled up, so that a crowd costs one wake-up
-// per client and not one per packet.
-func (s *Server) drain(ctx context.Context) {
-	for range 256 {
-		select {
-		case ev := <-s.events:
-			s.step(ctx, ev)
-		default:
-			return
 		}
 	}
 }
@@ -229,12 +258,15 @@ func (s *Server) send(e fsm.Send) {
 	}
 }
 
-// flush wakes the writers of all clients that got something: what one step, or
-// a pile of them, has for a client leaves in one write.
+// flush sends what the last events have for the clients, in one write for each
+// if the connection takes it at once, and leaves the rest to their writers.
 func (s *Server) flush() {
+	s.held = 0
 	for i, c := range s.dirty {
 		c.dirty = false
-		c.out.wake()
+		if !c.out.push(c.try) {
+			c.out.wake()
+		}
 		s.dirty[i] = nil
 	}
 	s.dirty = s.dirty[:0]

@@ -14,13 +14,15 @@ import (
 
 	"github.com/gopccl/gopccl/core/peer/fsm"
 	"github.com/gopccl/gopccl/core/reduce"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 
-// masterConn is the connection to the master. Only the session's loop writes.
+// masterConn is the connection to the master. Whoever has the machine writes.
 type masterConn struct {
 	conn  net.Conn
+	try   transport.TryWriter // nil: a write may always wait
 	out   []byte
 	ack   func()
 	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1)
@@ -37,7 +39,7 @@ func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
 		conn.Close()
 		return nil, err
 	}
-	mc := &masterConn{conn: conn, ack: platform.QuickAcker(conn)}
+	mc := &masterConn{conn: conn, try: transport.NonBlocking(conn), ack: platform.QuickAcker(conn)}
 	mc.quick.Store(true)
 	return mc, nil
 }
@@ -52,7 +54,24 @@ func (mc *masterConn) flush() error {
 	mc.conn.SetWriteDeadline(time.Now().Add(masterWriteTime))
 	_, err := mc.conn.Write(mc.out)
 	mc.out = mc.out[:0]
+	mc.conn.SetWriteDeadline(time.Time{}) // it would end writes that do not wait
 	return err
+}
+
+// tryFlush is flush as far as it need not wait; false: something is left.
+func (mc *masterConn) tryFlush() (bool, error) {
+	if len(mc.out) == 0 {
+		return true, nil
+	}
+	if mc.try == nil {
+		return false, nil
+	}
+	n, err := mc.try.TryWrite(mc.out)
+	if err != nil {
+		n = len(mc.out)
+	}
+	mc.out = mc.out[:copy(mc.out, mc.out[n:])]
+	return len(mc.out) == 0, err
 }
 
 // close shuts the connection down first: where this process has forked, the
@@ -81,13 +100,13 @@ func (s *Session) readMaster() {
 			if errors.Is(err, net.ErrClosed) {
 				err = io.EOF
 			}
-			s.box.post(fsm.MasterGone{Err: err})
+			s.handle(fsm.MasterGone{Err: err})
 			return
 		}
 		if reg, ok := p.(wire.M2CSessionRegistrationResponse); ok && reg.Ext.Native {
 			s.master.quick.Store(false)
 		}
-		s.box.post(fsm.PacketIn{Packet: p})
+		s.handle(fsm.PacketIn{Packet: p})
 	}
 }
 

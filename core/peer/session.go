@@ -28,6 +28,7 @@ type Session struct {
 	log    *slog.Logger
 	began  time.Time
 	m      *fsm.Machine
+	armed  time.Duration // when the loop's timer goes off
 	master *masterConn
 	engine *reduce.Engine
 	state  *sharedstate.Server
@@ -62,33 +63,6 @@ type call struct {
 	stop   context.CancelFunc // of a running Fetch or Probe
 }
 
-// mailbox is an unbounded queue of events: whoever posts never blocks, so an
-// engine goroutine can report while the loop waits for that engine.
-type mailbox struct {
-	mu    sync.Mutex
-	queue []fsm.Event
-	ready chan struct{}
-}
-
-func (b *mailbox) post(ev fsm.Event) {
-	b.mu.Lock()
-	b.queue = append(b.queue, ev)
-	b.mu.Unlock()
-	select {
-	case b.ready <- struct{}{}:
-	default:
-	}
-}
-
-// take swaps the queued events for the empty slice spare.
-func (b *mailbox) take(spare []fsm.Event) []fsm.Event {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	q := b.queue
-	b.queue = spare[:0]
-	return q
-}
-
 // Connect dials the master, registers and waits until the accepted peers let
 // this one in. A peer alone is let in at once. ctx bounds the whole call; its
 // end while others are waited for leaves the run. An option that makes no sense
@@ -111,7 +85,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	}
 	s := &Session{
 		opt: opt, log: opt.Logger, began: time.Now(), master: mc,
-		box: mailbox{ready: make(chan struct{}, 1)}, quit: make(chan struct{}), done: make(chan struct{}),
+		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}),
 		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
 	}
 	network := "tcp"
@@ -158,42 +132,6 @@ func (s *Session) spawn(f func()) {
 	}()
 }
 
-// loop owns the machine: events in, effects out, packets of one batch in one write.
-func (s *Session) loop() {
-	defer close(s.done)
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	var batch []fsm.Event
-	for {
-		batch = s.box.take(batch)
-		for i, ev := range batch {
-			s.carryOut(s.m.Step(time.Since(s.began), ev))
-			batch[i] = nil
-		}
-		if err := s.master.flush(); err != nil {
-			s.box.post(fsm.MasterGone{Err: err})
-		}
-		if len(batch) > 0 {
-			continue
-		}
-		wait := time.Hour
-		if at, ok := s.m.Deadline(); ok {
-			wait = max(0, at-time.Since(s.began))
-		}
-		timer.Reset(wait)
-		select {
-		case <-s.box.ready:
-		case <-timer.C:
-			s.carryOut(s.m.Step(time.Since(s.began), fsm.Tick{}))
-			if err := s.master.flush(); err != nil {
-				s.box.post(fsm.MasterGone{Err: err})
-			}
-		case <-s.quit:
-			return
-		}
-	}
-}
-
 func (s *Session) carryOut(effects []fsm.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
@@ -205,7 +143,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.StartData:
 			op := s.operation(e.Op)
 			op.data.Start(e.Seq, e.Ring, e.Self, e.Native, func(err error) {
-				s.box.post(fsm.DataEnded{Op: e.Op, Err: err})
+				s.handle(fsm.DataEnded{Op: e.Op, Err: err})
 			})
 		case fsm.AbortData:
 			s.operation(e.Op).data.Abort(errors.New(e.Reason))
@@ -272,7 +210,7 @@ func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *s
 	s.mu.Lock()
 	s.calls[id] = c
 	s.mu.Unlock()
-	s.box.post(ev(id))
+	s.handle(ev(id))
 	canceled := ctx.Done()
 	for {
 		select {

@@ -1,0 +1,158 @@
+package peer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/peer/fsm"
+)
+
+// mailbox is an unbounded queue of events: whoever posts never blocks, so an
+// engine goroutine can report while the machine waits for that engine. The
+// machine belongs to whoever holds busy: a goroutine that brings an event and
+// finds the machine free steps it itself, since waking another goroutine for
+// it costs more than the step; the loop does what may wait, and the ticks.
+type mailbox struct {
+	mu    sync.Mutex
+	queue []fsm.Event
+	spare []fsm.Event
+	busy  bool
+	due   bool // the loop found the machine taken
+	ended bool // no step any more
+	ready chan struct{}
+}
+
+func newMailbox() mailbox { return mailbox{ready: make(chan struct{}, 1)} }
+
+// post leaves ev to the holder of the machine, or to the loop.
+func (b *mailbox) post(ev fsm.Event) {
+	b.mu.Lock()
+	b.queue = append(b.queue, ev)
+	b.mu.Unlock()
+	b.wake()
+}
+
+// wake makes the loop look.
+func (b *mailbox) wake() {
+	select {
+	case b.ready <- struct{}{}:
+	default:
+	}
+}
+
+// begin adds ev and takes the machine if it is free. The loop has no event; it
+// is woken when the machine is free again.
+func (b *mailbox) begin(ev fsm.Event) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ev != nil {
+		b.queue = append(b.queue, ev)
+	} else if b.busy {
+		b.due = true
+	}
+	if b.busy || b.ended {
+		return false
+	}
+	b.busy = true
+	return true
+}
+
+// take returns the events that wait, nil if there are none. batch is what it
+// returned before, done with. The caller holds busy.
+func (b *mailbox) take(batch []fsm.Event) []fsm.Event {
+	clear(batch)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if batch != nil {
+		b.spare = batch[:0]
+	}
+	if len(b.queue) == 0 {
+		return nil
+	}
+	q := b.queue
+	b.queue, b.spare = b.spare, nil
+	return q
+}
+
+// release gives the machine back unless events wait; for good if last.
+func (b *mailbox) release(last bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.queue) > 0 && !last {
+		return false
+	}
+	b.busy, b.ended = false, last
+	if b.due {
+		b.due = false
+		b.wake()
+	}
+	return true
+}
+
+// handle steps the machine with ev here and now, or leaves it to whoever has
+// the machine. It never waits for a connection.
+func (s *Session) handle(ev fsm.Event) {
+	if !s.box.begin(ev) {
+		return // its holder looks again before it lets go
+	}
+	left := false
+	for done := false; !done; done = s.box.release(false) {
+		s.steps()
+		sent, err := s.master.tryFlush()
+		if err != nil {
+			s.carryOut(s.m.Step(time.Since(s.began), fsm.MasterGone{Err: err}))
+		}
+		left = left || !sent
+		if at, ok := s.m.Deadline(); ok && at < s.armed {
+			left = true // the loop has to arm its timer anew
+			s.armed = at
+		}
+	}
+	if left {
+		s.box.wake()
+	}
+}
+
+// steps takes all events that wait. The caller holds busy.
+func (s *Session) steps() {
+	for batch := s.box.take(nil); batch != nil; batch = s.box.take(batch) {
+		for _, ev := range batch {
+			s.carryOut(s.m.Step(time.Since(s.began), ev))
+		}
+	}
+}
+
+// loop does what nobody else is there for: events that were only posted, ticks,
+// and packets that the connection to the master did not take at once.
+func (s *Session) loop() {
+	defer close(s.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for last := false; ; {
+		if s.box.begin(nil) {
+			wait := time.Hour
+			for done := false; !done; done = s.box.release(last) {
+				s.carryOut(s.m.Step(time.Since(s.began), fsm.Tick{}))
+				s.steps()
+				if err := s.master.flush(); err != nil {
+					s.carryOut(s.m.Step(time.Since(s.began), fsm.MasterGone{Err: err}))
+				}
+				now := time.Since(s.began)
+				if at, ok := s.m.Deadline(); ok {
+					wait = max(0, at-now)
+				}
+				s.armed = now + wait
+			}
+			timer.Reset(wait)
+			if last {
+				return
+			}
+		}
+		select {
+		case <-s.box.ready:
+		case <-timer.C:
+		case <-s.quit:
+			last = true
+		}
+	}
+}
