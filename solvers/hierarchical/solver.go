@@ -9,35 +9,39 @@ import (
 
 func init() { topo.Register(Solver{}) }
 
-// Solver is the ring solver "hierarchical". Where the matrix shows no sites, or
-// more than it can order, or where no ring visits every site once, it leaves
-// the problem to the solver "auto", found in the registry.
+// Solver is the ring solver "hierarchical": first the best ring that enters
+// every site once, at once; then the solver "auto", found in the registry, starts
+// from it, because entering a site twice can pay where rates inside a site
+// differ. Where the matrix shows no sites, or more or larger ones than the
+// dynamic programme takes, "auto" starts from what it was given.
 type Solver struct{}
 
 // Name returns "hierarchical".
 func (Solver) Name() string { return "hierarchical" }
 
-// Solve returns the best ring that enters every site once: by the slowest link,
-// then by the sum, or by the sum alone. It claims no optimality over rings that
-// enter a site twice.
+// Solve implements topo.Solver.
 func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Solution)) (topo.Solution, error) {
 	if err := p.Check(); err != nil {
 		return topo.Solution{}, err
 	}
-	ring := contiguous(ctx, p)
-	found, ok := p.Solution(ring)
-	if !ok {
-		s, err := topo.Lookup("auto")
-		if err != nil {
-			return topo.Solution{}, err
+	auto, err := topo.Lookup("auto")
+	if err != nil {
+		return topo.Solution{}, err
+	}
+	var first topo.Solution
+	if found, ok := p.Solution(contiguous(ctx, p)); ok {
+		given, _ := p.Solution(p.Start)
+		if !p.Objective.Better(given, found) {
+			first = found
+			p.Start = append([]int(nil), found.Ring...)
+			better(found)
 		}
-		return s.Solve(ctx, p, better)
 	}
-	if given, ok := p.Solution(append([]int(nil), p.Start...)); ok && p.Objective.Better(given, found) {
-		found = given
-	}
-	better(found)
-	return found, nil
+	return auto.Solve(ctx, p, func(s topo.Solution) {
+		if p.Objective.Better(s, first) {
+			better(s)
+		}
+	})
 }
 
 // contiguous returns the best ring that enters every site once, nil if the
@@ -60,9 +64,20 @@ func contiguous(ctx context.Context, p topo.Problem) []int {
 	if p.Objective == topo.Sum {
 		return cheapest(ctx, n, cost, sites)
 	}
-	o, err := plan(ctx, n, cost, sites, dearer)
+	ring, err := fastest(ctx, n, cost, sites)
 	if err != nil {
 		return nil
+	}
+	return ring
+}
+
+// fastest returns the ring with the fastest slowest link, and of these the one
+// with the least sum if there is time for it. Links slower than the slowest one
+// are struck out of cost.
+func fastest(ctx context.Context, n int, cost []float64, sites [][]int) ([]int, error) {
+	o, err := plan(ctx, n, cost, sites, dearer)
+	if err != nil {
+		return nil, err
 	}
 	worst := o.best()
 	for i, c := range cost {
@@ -70,11 +85,10 @@ func contiguous(ctx context.Context, p topo.Problem) []int {
 			cost[i] = math.Inf(1)
 		}
 	}
-	// Without time for the second pass the first one's ring stands.
 	if ring := cheapest(ctx, n, cost, sites); ring != nil {
-		return ring
+		return ring, nil
 	}
-	return o.ring()
+	return o.ring(), nil
 }
 
 func cheapest(ctx context.Context, n int, cost []float64, sites [][]int) []int {
