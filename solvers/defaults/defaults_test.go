@@ -13,7 +13,7 @@ import (
 )
 
 func TestAuto(t *testing.T) {
-	require.Equal(t, []string{"auto", "exact", "heuristic"}, topo.Names())
+	require.Equal(t, []string{"auto", "exact", "heuristic", "hierarchical"}, topo.Names())
 	s, err := topo.Lookup("auto")
 	require.NoError(t, err)
 	solvertest.Run(t, s, solvertest.Want{MaxPeers: 18, Ratio: 0.9, Budget: time.Second})
@@ -46,4 +46,10 @@ func TestHeuristicAgainstExact(t *testing.T) { // S1-17
 		require.LessOrEqual(t, got.Sum, best.Sum*1.01, "n %d", n)
 		require.False(t, p.Objective.Better(got, best) && got.Sum < best.Sum*(1-1e-9), "better than the proved best")
 	}
+}
+
+func TestHierarchical(t *testing.T) { // S2-16
+	s, err := topo.Lookup("hierarchical")
+	require.NoError(t, err)
+	solvertest.Run(t, s, solvertest.Want{MaxPeers: 32, Ratio: 0.9, Budget: 500 * time.Millisecond})
 }

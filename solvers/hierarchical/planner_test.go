@@ -391,3 +391,30 @@ func TestPlannerRefuses(t *testing.T) {
 		require.Error(t, err)
 	}
 }
+
+// Every chain of a site is the fastest while all its transfers run (S3-07).
+func TestChainsAgainstBruteForce(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(2, 6))
+	for range 12 {
+		m := randomMachine(rnd, all(5))
+		alone, err := m.net.Alone(context.Background())
+		require.NoError(t, err)
+		p := Planner{Meter: m.net, Alone: topo.Matrix{N: 5, Mbps: alone}, Sites: m.sites}
+		s, err := p.search()
+		require.NoError(t, err)
+		got, err := s.siteChains(context.Background(), 0)
+		require.NoError(t, err)
+		want := make([]float64, 25)
+		everyRing(m.sites, func(chain []int) {
+			var hops []Hop
+			for k := 1; k < 5; k++ {
+				hops = append(hops, Hop{chain[k-1], chain[k], -1})
+			}
+			at := chain[0]*5 + chain[4]
+			want[at] = max(want[at], together(t, m.net, hops))
+		})
+		for at, rate := range want {
+			require.InEpsilon(t, 1+rate, 1+1000/got.cost[at], 1e-9)
+		}
+	}
+}
