@@ -40,6 +40,7 @@ var rules = []rule{
 	{[]string{"core/wire", "core/buf", "core/digest", "core/stats", "core/trace"}, layer0},
 	{[]string{"platform"}, join(layer0, []string{"platform/linux", "platform/darwin", "platform/windows"})},
 	// Layer 2: extension points, transport, plans.
+	{[]string{"core/topo/contention"}, layer0},
 	{layer2, join(layer0, layer1)},
 	// Layer 3: implementations, each with its own extension point only.
 	{[]string{"backends/defaults"}, []string{"backends/*"}},
@@ -50,6 +51,8 @@ var rules = []rule{
 	{[]string{"backends/cpu_avx", "backends/cpu_neon"}, join(layer0, layer1, []string{"core/backend", "backends/vectors"})},
 	{[]string{"backends/*"}, join(layer0, layer1, []string{"core/backend"})},
 	{[]string{"quantizers/*"}, join(layer0, layer1, []string{"core/quant"})},
+	// Plans for sites are made on simultaneous measurements, not on a matrix alone.
+	{[]string{"solvers/hierarchical"}, join(layer0, layer1, []string{"core/topo", "core/topo/contention"})},
 	{[]string{"solvers/*"}, join(layer0, layer1, []string{"core/topo"})},
 	// Layer 3: the pure machines.
 	{fsms, join(layer0, []string{"core/wire", "core/topo", "core/plan"})},
