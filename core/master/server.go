@@ -272,7 +272,7 @@ func (s *Server) flush() {
 	s.dirty = s.dirty[:0]
 }
 
-var levels = map[string]slog.Level{"round": slog.LevelDebug, "registered": slog.LevelDebug, "sync": slog.LevelDebug}
+var levels = map[string]slog.Level{"round": slog.LevelDebug, "registered": slog.LevelDebug, "probes": slog.LevelDebug, "sync": slog.LevelDebug}
 
 func (s *Server) fact(f fsm.Fact) {
 	if s.opt.OnFact != nil {

@@ -52,7 +52,7 @@ type Options struct {
 	// Congestion is the TCP congestion control of P2P connections: "auto"
 	// (default: cubic where the round trip is below 2 ms), "system" or a name.
 	Congestion string
-	// ProbeDuration of one bandwidth measurement (default 2 s) over
+	// ProbeDuration bounds one bandwidth measurement (default 3 s) over
 	// ProbeConnections (default 4) parallel connections.
 	ProbeDuration    time.Duration
 	ProbeConnections int
@@ -95,7 +95,7 @@ func (o Options) withDefaults() Options {
 	def(&o.DialTimeout, 5*time.Second)
 	def(&o.HandshakeTimeout, 5*time.Second)
 	def(&o.UserTimeout, 8*time.Second)
-	def(&o.ProbeDuration, 2*time.Second)
+	def(&o.ProbeDuration, 3*time.Second)
 	if o.ProbeConnections <= 0 {
 		o.ProbeConnections = 4
 	}

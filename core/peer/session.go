@@ -40,6 +40,8 @@ type Session struct {
 	quit chan struct{} // closed by Close after the machine has answered
 	done chan struct{} // closed when the loop has ended
 
+	startSending chan time.Time // of the scheduled probe; of the loop
+
 	ids  atomic.Uint64
 	view atomic.Pointer[fsm.View]
 
@@ -162,6 +164,10 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.startProbe(e)
 		case fsm.StopProbe:
 			s.stopWork(e.Call)
+		case fsm.PrepareProbe:
+			s.prepareProbe(e)
+		case fsm.SendProbe:
+			s.startSending <- time.Now().Add(e.Delay)
 		case fsm.Done:
 			s.publishView()
 			s.answer(e)
@@ -282,33 +288,6 @@ func (s *Session) PeersPending(ctx context.Context) (bool, error) {
 func (s *Session) OptimizeTopology(ctx context.Context) error {
 	_, err := s.call(ctx, "optimize topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallOptimize{Call: id} })
 	return err
-}
-
-func (s *Session) startProbe(e fsm.Probe) {
-	ctx, stop := context.WithCancel(s.ctx)
-	s.mu.Lock()
-	if c := s.calls[e.Call]; c != nil {
-		c.stop = stop
-	}
-	s.mu.Unlock()
-	self := s.m.View().UUID
-	s.spawn(func() {
-		defer stop()
-		err := probe.Run(ctx, self, e.Requests, probe.Options{
-			Duration: s.opt.ProbeDuration, Connections: s.opt.ProbeConnections, EarlyStop: true,
-			HandshakeTimeout: s.opt.HandshakeTimeout, Dial: s.dialPeer,
-		}, func(r probe.Result) {
-			if r.Err != nil {
-				s.log.Warn("no bandwidth measured", "peer", r.To.Short(), "error", r.Err)
-				return
-			}
-			s.box.post(fsm.Measured{Call: e.Call, To: r.To, Mbps: r.Mbps})
-		})
-		if err != nil {
-			s.log.Warn("bandwidth measurements ended early", "error", err)
-		}
-		s.box.post(fsm.ProbesDone{Call: e.Call})
-	})
 }
 
 // Close leaves the run: running operations are aborted for all peers, their

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -24,19 +25,19 @@ var ErrBusy = errors.New("another peer is measuring this target")
 
 // Options of a measurement. Zero values take the defaults.
 type Options struct {
-	// Duration of sending. Default 10 s, as PCCL has it.
+	// Duration bounds the sending. Default 3 s (PCCL: 10 s).
 	Duration time.Duration
 	// Connections in parallel. Default 4 (PCCL: 16).
 	Connections int
-	// EarlyStop ends the sending when the rate has been steady for a second,
-	// and reports that rate: on most links long before Duration, and without
-	// the bytes that only filled the buffers of the sockets at the start.
+	// EarlyStop ends the sending as soon as the rate is steady, and reports
+	// that rate: on most links long before Duration.
 	EarlyStop bool
 	// HandshakeTimeout bounds connecting and the wait for the answer to the
 	// hello, each. Default 10 s.
 	HandshakeTimeout time.Duration
 	// Linger bounds the wait for the sent bytes to drain, so that they do not
-	// disturb the next measurement. Default 5 s.
+	// disturb the next measurement. Default 5 s towards PCCL, 200 ms towards a
+	// target that counts, which loses nothing by a cut.
 	Linger time.Duration
 	// Postpone is how long Run leaves a busy target alone. Default 1 s.
 	Postpone time.Duration
@@ -49,16 +50,13 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.Duration <= 0 {
-		o.Duration = 10 * time.Second
+		o.Duration = 3 * time.Second
 	}
 	if o.Connections <= 0 {
 		o.Connections = 4
 	}
 	if o.HandshakeTimeout <= 0 {
 		o.HandshakeTimeout = 10 * time.Second
-	}
-	if o.Linger <= 0 {
-		o.Linger = 5 * time.Second
 	}
 	if o.Postpone <= 0 {
 		o.Postpone = time.Second
@@ -89,13 +87,8 @@ const opMeasure = "measure bandwidth"
 // slow link moves in one sample.
 const piece = 64 << 10
 
-// Samples for EarlyStop: the rate is steady when it stayed within tolerance
-// of its mean for steadySamples in a row.
-const (
-	sampleEvery   = 200 * time.Millisecond
-	steadySamples = 5
-	tolerance     = 0.05
-)
+// reportSize is the size of one report of a counting server, in bytes.
+const reportSize = 16
 
 // noise is what is sent: random, so that nothing on the way can compress it.
 var noise = sync.OnceValue(func() []byte {
@@ -106,62 +99,95 @@ var noise = sync.OnceValue(func() []byte {
 })
 
 // Measure measures the rate from this peer, self, to the benchmark server at
-// addr, in Mbit/s: the sum over the connections of the bytes that the kernel
-// took, times 8 / 10^6 / seconds (data spec, section 8).
+// addr. A gopccl server counts what arrives; towards PCCL the bytes count that
+// the own kernel took, times 8 / 10^6 / seconds (data spec, section 8).
 //
 // Errors are *errs.Error: Busy (ErrBusy is in the chain),
 // RankConnectionFailed (connecting or the handshake failed), TransferFailed
 // (the sending broke), Canceled (ctx ended).
-func Measure(ctx context.Context, addr netip.AddrPort, self wire.UUID, o Options) (float64, error) {
-	o = o.withDefaults()
-	m := &measurement{o: o, addr: addr, conns: make([]net.Conn, o.Connections), sent: make([]atomic.Int64, o.Connections)}
-	defer m.close()
-	if err := m.open(ctx, self); err != nil {
-		return 0, m.fail(ctx, errs.RankConnectionFailed, "connect", err)
-	}
-	stop := context.AfterFunc(ctx, m.close)
-	defer stop()
-	mbps, err := m.send()
+func Measure(ctx context.Context, addr netip.AddrPort, self wire.UUID, o Options) (Estimate, error) {
+	p, err := Prepare(ctx, addr, self, o)
 	if err != nil {
-		return 0, m.fail(ctx, errs.TransferFailed, "send", err)
+		return Estimate{}, err
 	}
-	m.drain()
-	return mbps, nil
+	return p.Go(ctx, time.Now())
 }
 
-// measurement is one run of Measure.
-type measurement struct {
+// Probe is a measurement whose connections stand.
+type Probe struct {
 	o     Options
 	addr  netip.AddrPort
-	conns []net.Conn // nil until opened
-	sent  []atomic.Int64
+	conns []conn
 }
 
-func (m *measurement) close() {
-	for _, c := range m.conns {
-		if c != nil {
+// conn is one connection of a probe. sent and seen are totals in bytes.
+type conn struct {
+	net.Conn
+	counts     bool          // the other end reports what arrives
+	trip       time.Duration // from the hello to its answer
+	sent, seen atomic.Uint64
+	at         atomic.Uint64 // microseconds at the other end when seen was seen
+}
+
+// Prepare connects and introduces this peer; the target belongs to it from
+// then on until Go or Close. Errors as of Measure.
+func Prepare(ctx context.Context, addr netip.AddrPort, self wire.UUID, o Options) (*Probe, error) {
+	o = o.withDefaults()
+	p := &Probe{o: o, addr: addr, conns: make([]conn, o.Connections)}
+	if err := p.open(ctx, self); err != nil {
+		p.Close()
+		return nil, p.fail(ctx, errs.RankConnectionFailed, "connect", err)
+	}
+	return p, nil
+}
+
+// Close gives the target free without a measurement.
+func (p *Probe) Close() {
+	for i := range p.conns {
+		if c := p.conns[i].Conn; c != nil {
 			c.Close()
 		}
 	}
 }
 
-func (m *measurement) fail(ctx context.Context, code errs.Code, phase string, err error) error {
+// Go sends from the instant begin on until the rate is steady or
+// Options.Duration is over, and closes the probe. Errors as of Measure.
+func (p *Probe) Go(ctx context.Context, begin time.Time) (Estimate, error) {
+	defer p.Close()
+	if wait := time.Until(begin); wait > 0 {
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+	stop := context.AfterFunc(ctx, p.Close)
+	defer stop()
+	e, err := p.send(begin)
+	if err != nil {
+		return Estimate{}, p.fail(ctx, errs.TransferFailed, "send", err)
+	}
+	return e, nil
+}
+
+func (p *Probe) fail(ctx context.Context, code errs.Code, phase string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		code, err = errs.Canceled, context.Cause(ctx)
 	case errors.Is(err, ErrBusy):
 		code = errs.Busy
 	}
-	return errs.New(code, opMeasure, err).At(phase).With(m.addr.String())
+	return errs.New(code, opMeasure, err).At(phase).With(p.addr.String())
 }
 
 // each runs f for every connection at once and returns one of the errors;
 // ErrBusy before others, which may follow from it.
-func (m *measurement) each(f func(i int) error) error {
-	failed := make([]error, len(m.conns))
+func (p *Probe) each(f func(c *conn) error) error {
+	failed := make([]error, len(p.conns))
 	var wg sync.WaitGroup
-	for i := range m.conns {
-		wg.Go(func() { failed[i] = f(i) })
+	for i := range p.conns {
+		wg.Go(func() { failed[i] = f(&p.conns[i]) })
 	}
 	wg.Wait()
 	var first error
@@ -177,63 +203,119 @@ func (m *measurement) each(f func(i int) error) error {
 }
 
 // open connects and shakes hands on every connection.
-func (m *measurement) open(ctx context.Context, self wire.UUID) error {
-	hello := wire.Append(nil, wire.C2BHello{UUID: self})
-	return m.each(func(i int) error {
-		dctx, cancel := context.WithTimeout(ctx, m.o.HandshakeTimeout)
+func (p *Probe) open(ctx context.Context, self wire.UUID) error {
+	hello := wire.Append(nil, wire.C2BHello{UUID: self, Ext: wire.Ext{Topology: true}})
+	return p.each(func(c *conn) error {
+		dctx, cancel := context.WithTimeout(ctx, p.o.HandshakeTimeout)
 		defer cancel()
-		conn, err := m.o.Dial(dctx, m.addr)
+		nc, err := p.o.Dial(dctx, p.addr)
 		if err != nil {
 			return err
 		}
-		m.conns[i] = conn
-		defer context.AfterFunc(ctx, func() { conn.Close() })()
-		if err := conn.SetDeadline(time.Now().Add(m.o.HandshakeTimeout)); err != nil {
+		c.Conn = nc
+		defer context.AfterFunc(ctx, func() { nc.Close() })()
+		if err := nc.SetDeadline(time.Now().Add(p.o.HandshakeTimeout)); err != nil {
 			return err
 		}
 		// One write: PCCL's receivers want the length in one piece (control spec, section 2).
-		if _, err := conn.Write(hello); err != nil {
+		said := time.Now()
+		if _, err := nc.Write(hello); err != nil {
 			return err
 		}
-		p, err := wire.Read(conn, wire.B2C, maxHello)
+		answer, err := wire.Read(nc, wire.B2C, maxHello)
 		if err != nil {
 			return err
 		}
-		answer, ok := p.(wire.B2CServerIsBusy)
+		a, ok := answer.(wire.B2CServerIsBusy)
 		if !ok {
-			return errs.New(errs.Protocol, opMeasure, fmt.Errorf("unexpected %T", p))
+			return errs.New(errs.Protocol, opMeasure, fmt.Errorf("unexpected %T", answer))
 		}
-		if answer.IsBusy {
+		if a.IsBusy {
 			return ErrBusy
 		}
+		c.counts, c.trip = a.Ext.Topology, time.Since(said)
 		return nil
 	})
 }
 
-// send fills all connections for the duration, or until the rate is steady,
-// and returns the rate in Mbit/s.
-func (m *measurement) send() (float64, error) {
-	buf := noise()
-	start := time.Now()
-	for _, c := range m.conns {
-		if err := c.SetDeadline(start.Add(m.o.Duration)); err != nil {
-			return 0, err
+// counted reports whether the target counts on every connection.
+func (p *Probe) counted() bool {
+	for i := range p.conns {
+		if !p.conns[i].counts {
+			return false
 		}
 	}
-	steady := make(chan float64, 1)
-	ended := make(chan struct{})
-	var sampler sync.WaitGroup
-	if m.o.EarlyStop {
-		sampler.Go(func() { m.sample(ended, steady) })
+	return true
+}
+
+// On a short way TCP has found its rate at once: what is not steady after
+// shortest, and tripsEnough round trips, will not become so. Where many peers
+// share a machine, it is the machine that is measured.
+const (
+	shortest    = 350 * time.Millisecond
+	tripsEnough = 30
+	insideHost  = 150 * time.Millisecond
+)
+
+// sameHost reports whether the target is on this machine.
+func (p *Probe) sameHost() bool {
+	host := func(a net.Addr) netip.Addr {
+		if t, ok := a.(*net.TCPAddr); ok {
+			return t.AddrPort().Addr().Unmap()
+		}
+		return netip.Addr{}
 	}
-	rates := make([]float64, len(m.conns))
-	err := m.each(func(i int) error {
-		c, begin := m.conns[i], time.Now()
+	from := host(p.conns[0].LocalAddr())
+	return from.IsValid() && from == host(p.conns[0].RemoteAddr())
+}
+
+// roundTrip is the shortest that a connection has seen.
+func (p *Probe) roundTrip() time.Duration {
+	d := p.conns[0].trip
+	for i := range p.conns {
+		d = min(d, p.conns[i].trip)
+	}
+	return d
+}
+
+// send fills all connections until the sampler has seen enough, then lets
+// them drain.
+func (p *Probe) send(begin time.Time) (Estimate, error) {
+	buf := noise()
+	counted := p.counted()
+	limit := p.o.Duration
+	if counted && p.o.EarlyStop {
+		limit = min(limit, shortest+tripsEnough*p.roundTrip())
+		if p.sameHost() {
+			limit = min(limit, insideHost)
+		}
+	}
+	start := time.Now()
+	for i := range p.conns {
+		c := &p.conns[i]
+		if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(start.Add(limit))); err != nil {
+			return Estimate{}, err
+		}
+	}
+	var readers sync.WaitGroup
+	if counted {
+		for i := range p.conns {
+			readers.Go(p.conns[i].follow)
+		}
+	}
+	ended := make(chan struct{})
+	result := make(chan Estimate, 1)
+	go func() { result <- p.sample(ended, start, counted) }()
+	var late atomic.Int64
+	err := p.each(func(c *conn) error {
+		// The last connection counts: from then on all are at work.
+		d := int64(time.Since(begin))
+		for old := late.Load(); d > old && !late.CompareAndSwap(old, d); old = late.Load() {
+		}
 		for {
 			n, err := c.Write(buf)
-			m.sent[i].Add(int64(n))
+			c.sent.Add(uint64(n))
 			if err != nil {
-				rates[i] = float64(m.sent[i].Load()) * 8 / 1e6 / time.Since(begin).Seconds()
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					return nil // the deadline is the end of the measurement
 				}
@@ -242,80 +324,143 @@ func (m *measurement) send() (float64, error) {
 		}
 	})
 	close(ended)
-	sampler.Wait()
+	e := <-result
+	if err == nil {
+		p.drain(counted, &readers)
+	}
+	p.Close()
+	readers.Wait()
 	if err != nil {
-		return 0, err
+		return Estimate{}, err
 	}
-	select {
-	case mbps := <-steady:
-		return mbps, nil
-	default:
+	e.Took, e.Late = time.Since(start), time.Duration(late.Load())
+	if counted && !(e.Mbps > 0) { // too short for two reports: the last one says it all
+		for i := range p.conns {
+			e.Mbps += float64(p.conns[i].seen.Load()) * 8 / 1e6 / e.Took.Seconds()
+		}
 	}
-	sum := 0.0
-	for _, r := range rates {
-		sum += r
+	if !(e.Mbps > 0) {
+		return Estimate{}, errs.New(errs.Timeout, opMeasure, errors.New("not a byte arrived"))
 	}
-	if sum == 0 {
-		return 0, errs.New(errs.Timeout, opMeasure, errors.New("not a byte was taken"))
-	}
-	return sum, nil
+	return e, nil
 }
 
-// sample watches the sum of all connections and ends the sending when its
-// rate is steady.
-func (m *measurement) sample(ended <-chan struct{}, steady chan<- float64) {
+// follow takes in the reports of a counting server until the connection ends.
+// Reports that go back are the other end's mistake and count as none.
+func (c *conn) follow() {
+	var report [reportSize]byte
+	for {
+		if _, err := io.ReadFull(c.Conn, report[:]); err != nil {
+			if hard, ok := c.Conn.(interface{ SetLinger(int) error }); ok && errors.Is(err, os.ErrDeadlineExceeded) {
+				_ = hard.SetLinger(0) // what still waits in the buffers would disturb the next measurement
+			}
+			return
+		}
+		seen, at := binary.BigEndian.Uint64(report[:8]), binary.BigEndian.Uint64(report[8:])
+		if seen <= c.sent.Load()+piece && seen >= c.seen.Load() && at > c.at.Load() {
+			c.seen.Store(seen)
+			c.at.Store(at)
+		}
+	}
+}
+
+// stallAfter is after which time a connection that reports nothing counts as one
+// that moves nothing.
+const stallAfter = 4 * sampleEvery
+
+// mark is how far one connection was at an instant.
+type mark struct {
+	bytes, micros uint64
+}
+
+// sample watches all connections, ends the sending when the rate is steady
+// (with Options.EarlyStop) and returns it.
+func (p *Probe) sample(ended <-chan struct{}, start time.Time, counted bool) Estimate {
+	warmUp, least := warmUpCounted, 0
+	if !counted {
+		warmUp, least = warmUpSent, int(minSent/sampleEvery)
+	}
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
-	var rates []float64
-	before, at := int64(0), time.Now()
+	was := make([]mark, len(p.conns))
+	before := start
+	var samples []sample
+	take := func(now time.Time) {
+		stalled := now.Sub(before) >= stallAfter
+		next := make([]mark, len(p.conns))
+		for i := range p.conns {
+			c := &p.conns[i]
+			next[i] = mark{c.sent.Load(), uint64(now.Sub(start).Microseconds())}
+			if counted {
+				next[i] = mark{c.seen.Load(), c.at.Load()}
+			}
+			if next[i].micros <= was[i].micros {
+				if !stalled {
+					return // its report comes with the next sample
+				}
+				next[i] = mark{was[i].bytes, was[i].micros + uint64(now.Sub(before).Microseconds())}
+			}
+		}
+		// The clocks of the reports count, not that of the ticker: on a busy
+		// machine reports come in bunches.
+		var s sample
+		for i, is := range next {
+			micros := float64(is.micros - was[i].micros)
+			s.mbps += float64(is.bytes-was[i].bytes) * 8 / micros
+			s.seconds += micros / 1e6 / float64(len(next))
+		}
+		was, before = next, now
+		samples = append(samples, s)
+	}
 	for {
 		select {
 		case <-ended:
-			return
-		case now := <-ticker.C:
-			total := int64(0)
-			for i := range m.sent {
-				total += m.sent[i].Load()
+			if len(samples) == 0 {
+				take(time.Now().Add(stallAfter))
 			}
-			rates = append(rates, float64(total-before)*8/1e6/now.Sub(at).Seconds())
-			before, at = total, now
-			// The first sample holds the filling of the socket buffers.
-			if mbps, ok := settled(rates[1:]); ok {
-				steady <- mbps
-				for _, c := range m.conns {
-					_ = c.SetDeadline(now) // a closed one has ended anyway
+			e, _ := steady(samples, least)
+			return e
+		case now := <-ticker.C:
+			take(now)
+			if now.Sub(start) < warmUp {
+				samples = samples[:0]
+				continue
+			}
+			if e, ok := steady(samples, least); ok && p.o.EarlyStop {
+				for i := range p.conns {
+					_ = p.conns[i].SetWriteDeadline(now) // a closed one has ended anyway
 				}
-				return
+				<-ended
+				return e
 			}
 		}
 	}
 }
 
-// settled returns the mean of the last samples if all are near it.
-func settled(rates []float64) (float64, bool) {
-	if len(rates) < steadySamples {
-		return 0, false
-	}
-	last := rates[len(rates)-steadySamples:]
-	lo, hi, sum := last[0], last[0], 0.0
-	for _, r := range last {
-		lo, hi, sum = min(lo, r), max(hi, r), sum+r
-	}
-	mean := sum / steadySamples
-	return mean, mean > 0 && hi-lo <= 2*tolerance*mean
-}
-
 // drain ends the streams and waits until the other side has read them, which
-// it shows by ending its own.
-func (m *measurement) drain() {
-	until := time.Now().Add(m.o.Linger)
-	_ = m.each(func(i int) error {
-		c := m.conns[i]
-		half, ok := c.(interface{ CloseWrite() error })
-		if !ok || half.CloseWrite() != nil || c.SetDeadline(until) != nil {
-			return nil
+// it shows by ending its own. A target that counts is cut off after a while:
+// what still waits in the buffers would disturb the next measurement.
+func (p *Probe) drain(counted bool, followers *sync.WaitGroup) {
+	linger := p.o.Linger
+	if linger <= 0 {
+		linger = 5 * time.Second
+		if counted {
+			linger = 200 * time.Millisecond
+		}
+	}
+	until := time.Now().Add(linger)
+	_ = p.each(func(c *conn) error {
+		half, ok := c.Conn.(interface{ CloseWrite() error })
+		switch {
+		case !ok || half.CloseWrite() != nil:
+			return c.Close()
+		case c.SetReadDeadline(until) != nil || counted:
+			return nil // follow reads
 		}
 		_, err := io.Copy(io.Discard, c)
 		return err
 	})
+	if counted {
+		followers.Wait()
+	}
 }

@@ -65,9 +65,9 @@ func requireSane(t *testing.T, mbps float64) {
 func TestMeasure(t *testing.T) {
 	s, addr := serve(t, ServerConfig{})
 	for range 3 {
-		mbps, err := Measure(context.Background(), addr, alice, quick)
+		e, err := Measure(context.Background(), addr, alice, quick)
 		require.NoError(t, err)
-		requireSane(t, mbps)
+		requireSane(t, e.Mbps)
 		require.Zero(t, s.running(), "the server is free again when Measure returns")
 	}
 }
@@ -239,7 +239,7 @@ func TestMeasureCanceled(t *testing.T) {
 				_, _ = c.Write(wire.Append(nil, wire.C2BHello{UUID: bob}))
 				p, _ := wire.Read(c, wire.B2C, 100)
 				c.Close()
-				if p == (wire.B2CServerIsBusy{IsBusy: true}) {
+				if a, ok := p.(wire.B2CServerIsBusy); ok && a.IsBusy {
 					break
 				}
 			}
@@ -361,9 +361,9 @@ func TestThousandSilentConnections(t *testing.T) {
 		require.NoError(t, err)
 		defer c.Close()
 	}
-	mbps, err := Measure(context.Background(), addr, alice, quick)
+	e, err := Measure(context.Background(), addr, alice, quick)
 	require.NoError(t, err)
-	requireSane(t, mbps)
+	requireSane(t, e.Mbps)
 }
 
 func TestMaxConns(t *testing.T) {
@@ -377,16 +377,44 @@ func TestMaxConns(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestSettled(t *testing.T) {
-	_, ok := settled([]float64{100, 100, 100, 100})
+func same(n int, mbps float64) (out []sample) {
+	for range n {
+		out = append(out, sample{mbps, 0.025})
+	}
+	return out
+}
+
+// S3-06: what rises or is still noisy is not reported, what is steady is, with
+// its standard error and without the samples before.
+func TestSteady(t *testing.T) {
+	_, ok := steady(same(minSamples-1, 100), 0)
 	require.False(t, ok, "too few")
-	_, ok = settled([]float64{100, 100, 100, 100, 111})
-	require.False(t, ok, "still moving")
-	_, ok = settled(make([]float64, 9))
+	_, ok = steady(same(20, 100), 30)
+	require.False(t, ok, "fewer than asked for")
+	_, ok = steady(same(40, 0), 0)
 	require.False(t, ok, "nothing moves")
-	mbps, ok := settled([]float64{900, 98, 99, 100, 101, 102})
+	var rising []sample
+	for i := range 10 {
+		rising = append(rising, sample{10 * float64(i+1), 0.025})
+	}
+	_, ok = steady(rising, 0)
+	require.False(t, ok, "still rising")
+	e, ok := steady(append(rising, same(12, 200)...), 0)
 	require.True(t, ok)
-	require.InDelta(t, 100, mbps, 1e-9)
+	require.InDelta(t, 200, e.Mbps, 1e-9)
+	require.InDelta(t, 0, e.Deviation, 1e-9)
+	var noisy []sample
+	for i := range 40 {
+		noisy = append(noisy, sample{100 + 20*float64(i%2), 0.025})
+		e, ok = steady(noisy, 0)
+		require.Equal(t, i+1 >= 7, ok, i)
+	}
+	require.InDelta(t, 110, e.Mbps, 1e-6)
+	require.InDelta(t, 10/math.Sqrt(39), e.Deviation, 1e-6)
+	// A stall weighs as much as it lasted.
+	require.InDelta(t, 50, mean([]sample{{0, 0.1}, {100, 0.1}}).Mbps, 1e-9)
+	require.InDelta(t, 25, mean([]sample{{0, 0.3}, {100, 0.1}}).Mbps, 1e-9)
+	require.Zero(t, mean(nil))
 }
 
 // paced takes as many bytes per write as the test's clock allows: a link of
@@ -395,12 +423,17 @@ type paced struct {
 	net.Conn
 	start time.Time
 	taken float64
+	plain bool // speak as a PCCL end does
 }
 
 func (p *paced) Write(b []byte) (int, error) {
 	const rate, buffer = 20e6, 8 << 20 // bytes per second, bytes
 	if p.start.IsZero() {
 		p.start = time.Now()
+		if p.plain {
+			_, err := p.Conn.Write(wire.Append(nil, wire.C2BHello{UUID: alice}))
+			return len(b), err
+		}
 		return p.Conn.Write(b) // the hello
 	}
 	p.taken += float64(len(b))
@@ -410,16 +443,68 @@ func (p *paced) Write(b []byte) (int, error) {
 }
 
 // EarlyStop ends long before the duration and reports the rate of the link,
-// not that of the buffers.
+// not that of the buffers: that of a target that counts even where the buffers
+// of the sender swallow more than is sent.
 func TestEarlyStop(t *testing.T) {
-	_, addr := serve(t, ServerConfig{})
-	o := quick
-	o.Connections, o.Duration, o.EarlyStop = 1, 8*time.Second, true
-	o.Dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
-		c, err := dial(ctx, a)
-		return &paced{Conn: c}, err
+	for _, counts := range []bool{true, false} {
+		_, addr := serve(t, ServerConfig{})
+		o := quick
+		o.Connections, o.Duration, o.EarlyStop = 1, 20*time.Second, true
+		o.Dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+			c, err := dial(ctx, a)
+			return &paced{Conn: c, plain: !counts}, err
+		}
+		e, err := Measure(context.Background(), addr, alice, o)
+		require.NoError(t, err)
+		requireSane(t, e.Mbps)
+		require.Less(t, e.Took, o.Duration, "counts: %v", counts)
+		require.Greater(t, e.Deviation, 0.0)
 	}
-	mbps, err := Measure(context.Background(), addr, alice, o)
+}
+
+// A probe that is ready holds its target, starts when it is told to and gives
+// the target free.
+func TestPrepareHoldsTheTarget(t *testing.T) {
+	s, addr := serve(t, ServerConfig{})
+	p, err := Prepare(context.Background(), addr, alice, quick)
 	require.NoError(t, err)
-	requireSane(t, mbps)
+	_, busy := hello(t, addr, bob)
+	require.True(t, busy)
+	begin := time.Now().Add(20 * time.Millisecond)
+	e, err := p.Go(context.Background(), begin)
+	require.NoError(t, err)
+	requireSane(t, e.Mbps)
+	require.GreaterOrEqual(t, e.Late, time.Duration(0), "nothing is sent before the start")
+	require.Zero(t, s.running())
+	p, err = Prepare(context.Background(), addr, bob, quick)
+	require.NoError(t, err)
+	p.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = p.Go(ctx, time.Now().Add(time.Hour))
+	require.Equal(t, errs.Canceled, errs.CodeOf(err))
+}
+
+// Reports that cannot be true are not believed.
+func TestLyingTarget(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = wire.Read(c, wire.C2B, 100)
+				_, _ = c.Write(wire.Append(nil, wire.B2CServerIsBusy{Ext: wire.Ext{Topology: true}}))
+				_, _ = c.Write(bytes.Repeat([]byte{0xff}, reportSize*3))
+				_, _ = io.Copy(io.Discard, c)
+			}()
+		}
+	}()
+	_, err = Measure(context.Background(), ln.Addr().(*net.TCPAddr).AddrPort(), alice, quick)
+	require.ErrorIs(t, err, errs.Timeout)
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
-// Result of one request: a rate in Mbit/s, or why there is none.
+// Result of one request: an estimate, or why there is none.
 type Result struct {
-	To   wire.UUID
-	Mbps float64
-	Err  error
+	To wire.UUID
+	Estimate
+	Err error
 }
 
 // maxBroken is how often the sending to one target may break before Run gives it up.
@@ -55,7 +55,7 @@ func Run(ctx context.Context, self wire.UUID, requests []wire.BandwidthRequest, 
 		if j.giveUp.IsZero() {
 			j.giveUp = time.Now().Add(o.Patience)
 		}
-		mbps, err := Measure(ctx, j.req.Addr, self, o)
+		e, err := Measure(ctx, j.req.Addr, self, o)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return err
@@ -68,7 +68,7 @@ func Run(ctx context.Context, self wire.UUID, requests []wire.BandwidthRequest, 
 				continue
 			}
 		}
-		result(Result{To: j.req.To, Mbps: mbps, Err: err})
+		result(Result{To: j.req.To, Estimate: e, Err: err})
 		jobs = append(jobs[:i], jobs[i+1:]...)
 	}
 	return nil

@@ -5,6 +5,7 @@
 package probe
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -199,14 +200,51 @@ func (s *Server) handle(conn net.Conn) error {
 	if admitted {
 		defer s.release()
 	}
-	if _, err := conn.Write(wire.Append(nil, wire.B2CServerIsBusy{IsBusy: !admitted})); err != nil || !admitted {
+	answer := wire.B2CServerIsBusy{IsBusy: !admitted}
+	answer.Ext.Topology = hello.Ext.Topology && admitted
+	if _, err := conn.Write(wire.Append(nil, answer)); err != nil || !admitted {
 		return err
 	}
 	if err := conn.SetDeadline(time.Now().Add(s.cfg.Bound)); err != nil {
 		return err
 	}
+	if answer.Ext.Topology {
+		return count(conn)
+	}
 	// The end of the stream, the bound and a broken connection all end a
 	// measurement alike: the other side has counted.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{conn}, make([]byte, 256<<10))
 	return nil
+}
+
+// reportEvery is how often a counting server says what has arrived.
+const reportEvery = 10 * time.Millisecond
+
+// count reads conn to its end and reports what has arrived: big-endian u64
+// bytes, u64 microseconds since the first ones, at most once per reportEvery.
+// The reports are few and small, so that writing them does not block.
+func count(conn net.Conn) error {
+	buf := make([]byte, 256<<10)
+	var report [reportSize]byte
+	var total uint64
+	var begin, last time.Time
+	for {
+		n, err := conn.Read(buf)
+		now := time.Now()
+		if n > 0 && total == 0 {
+			begin, last = now, now
+		}
+		total += uint64(n)
+		if n > 0 && now.Sub(last) >= reportEvery || errors.Is(err, io.EOF) {
+			last = now
+			binary.BigEndian.PutUint64(report[:8], total)
+			binary.BigEndian.PutUint64(report[8:], uint64(now.Sub(begin).Microseconds()))
+			if _, err := conn.Write(report[:]); err != nil {
+				return nil // the other side has counted
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
 }

@@ -44,7 +44,7 @@ func AppendBody(dst []byte, p Packet) []byte {
 	case C2MP2PConnectionsEstablished:
 		return appendUUIDs(appendBool(dst, p.Success), p.FailedPeers)
 	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MHeartbeat,
-		M2CSyncSharedStateComplete, M2CHeartbeat:
+		C2MAskTopology, M2CSyncSharedStateComplete, M2CHeartbeat, M2CProbesDone:
 		return dst
 	case C2MReportPeerBandwidth:
 		return appendF64(append(dst, p.To[:]...), p.Mbps)
@@ -62,6 +62,11 @@ func AppendBody(dst []byte, p Packet) []byte {
 		return append(dst, byte(p.DType), byte(p.Op))
 	case C2MCollectiveCommsComplete:
 		return appendBool(appendU64(dst, p.Tag), p.WasAborted)
+	case C2MLinkReport:
+		return appendF64(appendF64(append(dst, p.To[:]...), p.Mbps), p.Busy)
+	case C2MProbeState:
+		dst = append(appendU64(dst, p.Round), byte(p.State))
+		return appendU32(appendF64(appendF64(dst, p.Mbps), p.Deviation), p.Late)
 
 	case M2CSessionRegistrationResponse:
 		dst = append(appendBool(dst, p.Accepted), p.UUID[:]...)
@@ -79,7 +84,7 @@ func AppendBody(dst []byte, p Packet) []byte {
 			dst = append(append(dst, q.From[:]...), q.To[:]...)
 			dst = appendAddr(dst, q.Addr)
 		}
-		return dst
+		return appendExt(dst, p.Ext)
 	case M2COptimizeTopologyComplete:
 		return appendUUIDs(appendBool(dst, p.Success), p.Ring)
 	case M2CSyncSharedState:
@@ -93,6 +98,16 @@ func AppendBody(dst []byte, p Packet) []byte {
 	case M2CPeerDropped:
 		dst = appendAddr(append(dst, p.UUID[:]...), p.Addr)
 		return appendString(appendU32(dst, p.Group), p.Reason)
+	case M2CProbe:
+		return appendAddr(append(appendU64(dst, p.Round), p.To[:]...), p.Addr)
+	case M2CProbeGo:
+		return appendU32(appendU64(dst, p.Round), p.Delay)
+	case M2CTopology:
+		dst = appendU64(dst, uint64(len(p.Groups)))
+		for i := range p.Groups {
+			dst = appendGroupTopology(dst, &p.Groups[i])
+		}
+		return dst
 
 	case P2PHello:
 		return appendExt(appendU32(append(dst, p.UUID[:]...), p.Number), p.Ext)
@@ -110,9 +125,9 @@ func AppendBody(dst []byte, p Packet) []byte {
 		}
 		return dst
 	case C2BHello:
-		return append(dst, p.UUID[:]...)
+		return appendExt(append(dst, p.UUID[:]...), p.Ext)
 	case B2CServerIsBusy:
-		return appendBool(dst, p.IsBusy)
+		return appendExt(appendBool(dst, p.IsBusy), p.Ext)
 	}
 	panic(fmt.Sprintf("wire: %T is not a packet of this package", p))
 }
@@ -136,6 +151,22 @@ func appendConnectionInfo(dst []byte, p *M2CP2PConnectionInfo) []byte {
 		}
 	}
 	return appendExt(dst, p.Ext)
+}
+
+func appendGroupTopology(dst []byte, g *GroupTopology) []byte {
+	dst = appendU64(appendU32(dst, g.Group), uint64(len(g.Peers)))
+	for i := range g.Peers {
+		dst = append(appendAddr(dst, g.Peers[i].Addr), g.Peers[i].UUID[:]...)
+	}
+	dst = appendU64(dst, uint64(len(g.Ring)))
+	for _, i := range g.Ring {
+		dst = appendU32(dst, i)
+	}
+	dst = appendU64(dst, uint64(len(g.Mbps)))
+	for _, v := range g.Mbps {
+		dst = appendF64(dst, v)
+	}
+	return dst
 }
 
 func appendSyncVerdict(dst []byte, p *M2CSyncSharedState) []byte {

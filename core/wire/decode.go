@@ -84,11 +84,11 @@ func decode(proto Proto, id ID, r *reader) Packet {
 		}
 	case C2B:
 		if id == 1 {
-			return C2BHello{UUID: r.uuid()}
+			return C2BHello{UUID: r.uuid(), Ext: r.ext()}
 		}
 	case B2C:
 		if id == 1 {
-			return B2CServerIsBusy{IsBusy: r.bool()}
+			return B2CServerIsBusy{IsBusy: r.bool(), Ext: r.ext()}
 		}
 	}
 	return nil
@@ -125,6 +125,12 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MCollectiveCommsComplete{Tag: r.u64(), WasAborted: r.bool()}
 	case 64:
 		return C2MHeartbeat{}
+	case 65:
+		return C2MLinkReport{To: r.uuid(), Mbps: r.f64(), Busy: r.f64()}
+	case 66:
+		return C2MProbeState{Round: r.u64(), State: ProbeState(r.u8()), Mbps: r.f64(), Deviation: r.f64(), Late: r.u32()}
+	case 67:
+		return C2MAskTopology{}
 	}
 	return nil
 }
@@ -150,7 +156,7 @@ func decodeM2C(id ID, r *reader) Packet {
 	case 5:
 		return M2COptimizeTopologyResponse{Requests: list(r, minBandwidth, func(r *reader) BandwidthRequest {
 			return BandwidthRequest{From: r.uuid(), To: r.uuid(), Addr: r.addr()}
-		})}
+		}), Ext: r.ext()}
 	case 6:
 		return M2COptimizeTopologyComplete{Success: r.bool(), Ring: r.uuids()}
 	case 7:
@@ -167,8 +173,25 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CHeartbeat{}
 	case 65:
 		return M2CPeerDropped{UUID: r.uuid(), Addr: r.addr(), Group: r.u32(), Reason: r.string()}
+	case 66:
+		return M2CProbe{Round: r.u64(), To: r.uuid(), Addr: r.addr()}
+	case 67:
+		return M2CProbeGo{Round: r.u64(), Delay: r.u32()}
+	case 68:
+		return M2CProbesDone{}
+	case 69:
+		return M2CTopology{Groups: list(r, minGroupTopology, (*reader).groupTopology)}
 	}
 	return nil
+}
+
+func (r *reader) groupTopology() GroupTopology {
+	return GroupTopology{
+		Group: r.u32(),
+		Peers: list(r, minEndpoint, func(r *reader) PeerEndpoint { return PeerEndpoint{Addr: r.addr(), UUID: r.uuid()} }),
+		Ring:  list(r, 4, (*reader).u32),
+		Mbps:  list(r, 8, (*reader).f64),
+	}
 }
 
 func (r *reader) stateEntry() StateEntry {

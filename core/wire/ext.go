@@ -32,6 +32,7 @@ const (
 	extFailed            = 6
 	extReason            = 7
 	extReasonCode        = 8
+	extTopology          = 16
 	extFlows             = 32
 )
 
@@ -75,6 +76,7 @@ func appendExt(dst []byte, x Ext) []byte {
 	if x.ReasonCode != 0 {
 		dst = appendU16(appendU16(appendU16(dst, extReasonCode), 2), x.ReasonCode)
 	}
+	flag(extTopology, x.Topology)
 	flag(extFlows, x.Flows)
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
@@ -137,6 +139,8 @@ func (r *reader) ext() Ext {
 			x.Reason = cutString(string(value.b), MaxReason)
 		case extReasonCode:
 			x.ReasonCode = value.u16()
+		case extTopology:
+			x.Topology = true
 		case extFlows:
 			x.Flows = true
 		}

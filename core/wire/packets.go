@@ -112,11 +112,15 @@ type Ext struct {
 	Reason string
 	// ReasonCode is an errs.Code number that goes with Reason; 0 none.
 	ReasonCode uint16
+	// Topology announces scheduled probes, link reports and counted benchmarks
+	// (on C2M 1, M2C 1, C2B 1, B2C 1), and on M2C 5 that the master calls for
+	// the probes one after another.
+	Topology bool
 }
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
-	return !x.Native && !x.Flows && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
+	return !x.Native && !x.Flows && !x.Topology && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
 		len(x.Distributors) == 0 && !x.Failed && x.Reason == "" && x.ReasonCode == 0
 }
 
@@ -167,6 +171,37 @@ type (
 	}
 	// C2MHeartbeat (id 64) keeps the connection alive; capability.
 	C2MHeartbeat struct{}
+	// C2MLinkReport (id 65) says what the link to To gave in a collective:
+	// Mbps over the time in which it was at work, and Busy, the share of the
+	// collective (0 to 1) in which it was; capability Topology.
+	C2MLinkReport struct {
+		To         UUID
+		Mbps, Busy float64
+	}
+	// C2MProbeState (id 66) answers M2CProbe and M2CProbeGo of Round: Mbps and
+	// its standard error Deviation if State is ProbeMeasured, and by how many
+	// microseconds the sending began too Late; capability Topology.
+	C2MProbeState struct {
+		Round           uint64
+		State           ProbeState
+		Mbps, Deviation float64
+		Late            uint32
+	}
+	// C2MAskTopology (id 67) asks for what the master knows of the links; it
+	// needs no registration.
+	C2MAskTopology struct{}
+)
+
+// ProbeState is how far a peer is with a scheduled probe.
+type ProbeState uint8
+
+// Probe states.
+const (
+	ProbeHeard    ProbeState = 1 // sent at once: its delay is that of the connection
+	ProbeReady    ProbeState = 2 // connected, waits for M2CProbeGo
+	ProbeMeasured ProbeState = 3
+	ProbeBusy     ProbeState = 4 // another peer measures the target
+	ProbeFailed   ProbeState = 5
 )
 
 // StateEntry is one tensor of a shared state as voted (C2M 8). NumElements is
@@ -218,7 +253,10 @@ type (
 	// M2CPeersPendingResponse answers CheckPeersPending.
 	M2CPeersPendingResponse struct{ PeersPending bool }
 	// M2COptimizeTopologyResponse lists the edges to measure.
-	M2COptimizeTopologyResponse struct{ Requests []BandwidthRequest }
+	M2COptimizeTopologyResponse struct {
+		Requests []BandwidthRequest
+		Ext      Ext
+	}
 	// M2COptimizeTopologyComplete ends an optimization.
 	M2COptimizeTopologyComplete struct {
 		Success bool
@@ -254,7 +292,32 @@ type (
 		Group  uint32
 		Reason string
 	}
+	// M2CProbe (id 66) calls for a measurement of the link to To, whose
+	// benchmark listens at Addr: connect, say that you are ready; capability
+	// Topology, as the ones below.
+	M2CProbe struct {
+		Round uint64
+		To    UUID
+		Addr  netip.AddrPort
+	}
+	// M2CProbeGo (id 67) starts the sending of Round in Delay microseconds.
+	M2CProbeGo struct {
+		Round uint64
+		Delay uint32
+	}
+	// M2CProbesDone (id 68) ends the measurements of an optimization.
+	M2CProbesDone struct{}
+	// M2CTopology (id 69) answers C2MAskTopology.
+	M2CTopology struct{ Groups []GroupTopology }
 )
+
+// GroupTopology is what a master knows of the links of one group.
+type GroupTopology struct {
+	Group uint32
+	Peers []PeerEndpoint // Ring and Mbps count in this order; ports are those of P2P
+	Ring  []uint32       // positions in Peers, empty before the first round
+	Mbps  []float64      // len(Peers) squared, from by to; 0 is unknown
+}
 
 // Peer to peer, shared state and benchmark.
 type (
@@ -275,9 +338,15 @@ type (
 		Entries  []StateSize
 	}
 	// C2BHello opens a benchmark connection.
-	C2BHello struct{ UUID UUID }
+	C2BHello struct {
+		UUID UUID
+		Ext  Ext
+	}
 	// B2CServerIsBusy answers C2BHello.
-	B2CServerIsBusy struct{ IsBusy bool }
+	B2CServerIsBusy struct {
+		IsBusy bool
+		Ext    Ext
+	}
 )
 
 // StateSize is one entry of a shared state response: Size in bytes.
@@ -332,6 +401,12 @@ func (C2MCollectiveCommsComplete) Proto() Proto        { return C2M }
 func (C2MCollectiveCommsComplete) ID() ID              { return 11 }
 func (C2MHeartbeat) Proto() Proto                      { return C2M }
 func (C2MHeartbeat) ID() ID                            { return 64 }
+func (C2MLinkReport) Proto() Proto                     { return C2M }
+func (C2MLinkReport) ID() ID                           { return 65 }
+func (C2MProbeState) Proto() Proto                     { return C2M }
+func (C2MProbeState) ID() ID                           { return 66 }
+func (C2MAskTopology) Proto() Proto                    { return C2M }
+func (C2MAskTopology) ID() ID                          { return 67 }
 
 func (M2CSessionRegistrationResponse) Proto() Proto { return M2C }
 func (M2CSessionRegistrationResponse) ID() ID       { return 1 }
@@ -359,6 +434,14 @@ func (M2CHeartbeat) Proto() Proto                   { return M2C }
 func (M2CHeartbeat) ID() ID                         { return 64 }
 func (M2CPeerDropped) Proto() Proto                 { return M2C }
 func (M2CPeerDropped) ID() ID                       { return 65 }
+func (M2CProbe) Proto() Proto                       { return M2C }
+func (M2CProbe) ID() ID                             { return 66 }
+func (M2CProbeGo) Proto() Proto                     { return M2C }
+func (M2CProbeGo) ID() ID                           { return 67 }
+func (M2CProbesDone) Proto() Proto                  { return M2C }
+func (M2CProbesDone) ID() ID                        { return 68 }
+func (M2CTopology) Proto() Proto                    { return M2C }
+func (M2CTopology) ID() ID                          { return 69 }
 
 func (P2PHello) Proto() Proto               { return P2P }
 func (P2PHello) ID() ID                     { return 1 }

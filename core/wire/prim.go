@@ -67,6 +67,8 @@ const (
 	minBandwidth  = 2*minUUID + minAddr
 	minSyncKey    = minString + 8 + 1
 	minStateSize  = minString + 8
+
+	minGroupTopology = 4 + 3*8
 )
 
 // reader takes primitives off the front of b. After the first field that does

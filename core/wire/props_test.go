@@ -55,7 +55,7 @@ func (d drawer) ext() Ext {
 		Native: d.b(), Flows: d.b(), GroupNative: d.b(), Failed: d.b(),
 		HeartbeatInterval: time.Duration(d.u32()) * time.Millisecond,
 		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
-		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(),
+		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(),
 	}
 }
 
@@ -106,7 +106,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return M2CP2PConnectionsEstablished{d.b(), drawList(d, d.uuid)} },
 		func() Packet { return M2CPeersPendingResponse{d.b()} },
 		func() Packet {
-			return M2COptimizeTopologyResponse{drawList(d, func() BandwidthRequest { return BandwidthRequest{d.uuid(), d.uuid(), d.addr()} })}
+			return M2COptimizeTopologyResponse{drawList(d, func() BandwidthRequest { return BandwidthRequest{d.uuid(), d.uuid(), d.addr()} }), d.ext()}
 		},
 		func() Packet { return M2COptimizeTopologyComplete{d.b(), drawList(d, d.uuid)} },
 		func() Packet {
@@ -130,8 +130,22 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			return S2CSharedStateResponse{StateStatus(d.u8()), d.u64(), drawList(d, func() StateSize { return StateSize{d.str(), d.u64()} })}
 		},
-		func() Packet { return C2BHello{d.uuid()} },
-		func() Packet { return B2CServerIsBusy{d.b()} },
+		func() Packet { return C2BHello{d.uuid(), d.ext()} },
+		func() Packet { return B2CServerIsBusy{d.b(), d.ext()} },
+		func() Packet { return C2MLinkReport{d.uuid(), d.f64(), d.f64()} },
+		func() Packet { return C2MProbeState{d.u64(), ProbeState(d.u8()), d.f64(), d.f64(), d.u32()} },
+		func() Packet { return C2MAskTopology{} },
+		func() Packet { return M2CProbe{d.u64(), d.uuid(), d.addr()} },
+		func() Packet { return M2CProbeGo{d.u64(), d.u32()} },
+		func() Packet { return M2CProbesDone{} },
+		func() Packet {
+			return M2CTopology{drawList(d, func() GroupTopology {
+				return GroupTopology{
+					d.u32(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} }),
+					drawList(d, d.u32), drawList(d, d.f64),
+				}
+			})}
+		},
 	}
 	return rapid.SampledFrom(makers).Draw(t, "packet")()
 }

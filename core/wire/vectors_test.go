@@ -154,7 +154,7 @@ func (v vector) build(t testing.TB) Packet {
 	case "M2CPacketPeersPendingResponse":
 		return M2CPeersPendingResponse{f.b("peers_pending")}
 	case "M2CPacketOptimizeTopologyResponse":
-		return M2COptimizeTopologyResponse{entries(f.list("requests"), func(e fields) BandwidthRequest {
+		return M2COptimizeTopologyResponse{Requests: entries(f.list("requests"), func(e fields) BandwidthRequest {
 			return BandwidthRequest{e.uuid("from"), e.uuid("to"), netip.MustParseAddrPort(e.str("endpoint"))}
 		})}
 	case "M2CPacketOptimizeTopologyComplete":
@@ -191,9 +191,9 @@ func (v vector) build(t testing.TB) Packet {
 			return StateSize{e.str("key"), e.u("size")}
 		})}
 	case "C2BPacketHello":
-		return C2BHello{f.uuid("uuid")}
+		return C2BHello{UUID: f.uuid("uuid")}
 	case "B2CPacketBenchmarkServerIsBusy":
-		return B2CServerIsBusy{f.b("is_busy")}
+		return B2CServerIsBusy{IsBusy: f.b("is_busy")}
 	}
 	require.Fail(t, "packet without a struct", v.Packet)
 	return nil

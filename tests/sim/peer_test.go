@@ -42,6 +42,7 @@ type peer struct {
 	nextOp          pfsm.OpID
 	ops             []*op
 	inbox           map[frame][]int64
+	probing         uint64 // round of the scheduled probe under way, 0: none
 	fetching        pfsm.CallID
 	stopFetch       bool
 
@@ -146,6 +147,11 @@ func (p *peer) step(ev pfsm.Event) {
 		case pfsm.Probe:
 			p.probe(e)
 		case pfsm.StopProbe:
+			p.stopProbe()
+		case pfsm.PrepareProbe:
+			p.prepareProbe(e)
+		case pfsm.SendProbe:
+			p.sendProbe(e)
 		case pfsm.Done:
 			p.answered(e)
 		case pfsm.Disconnect:
@@ -288,6 +294,60 @@ func (p *peer) probe(e pfsm.Probe) {
 		w.at(t, p, func() { p.step(pfsm.Measured{Call: e.Call, To: q.To, Mbps: mbps}) })
 	}
 	w.at(t, p, func() { p.step(pfsm.ProbesDone{Call: e.Call}) })
+}
+
+// prepareProbe connects to a target, which may be gone.
+func (p *peer) prepareProbe(e pfsm.PrepareProbe) {
+	w := p.w
+	if p.probing != 0 {
+		w.failf("peer %d: probe of round %d while that of round %d runs", p.id, e.Round, p.probing)
+	}
+	p.probing = e.Round
+	to := w.byAddr(e.Addr)
+	took, ev := w.rng.between(0, 20*time.Millisecond), pfsm.ProbeReady{Round: e.Round}
+	switch {
+	case to.stopped || to.lostPower:
+		took, ev.Err = connectBound, errors.New("no answer")
+	case to.dead:
+		ev.Err = errors.New("refused")
+	case w.rng.chance(20):
+		ev.Busy, ev.Err = true, errors.New("busy")
+	}
+	w.after(took, p, func() {
+		if p.probing == e.Round {
+			if ev.Err != nil {
+				p.probing = 0
+			}
+			p.step(ev)
+		}
+	})
+}
+
+func (p *peer) sendProbe(e pfsm.SendProbe) {
+	w := p.w
+	if p.probing != e.Round {
+		w.failf("peer %d: told to send in round %d, prepared for %d", p.id, e.Round, p.probing)
+	}
+	w.after(e.Delay+w.rng.between(0, 50*time.Millisecond), p, func() {
+		if p.probing == e.Round {
+			p.probing = 0
+			ev := pfsm.Probed{Round: e.Round, Mbps: float64(w.rng.n(1000))}
+			if w.rng.chance(10) {
+				ev.Err = errors.New("cut")
+			}
+			p.step(ev)
+		}
+	})
+}
+
+func (p *peer) stopProbe() {
+	n := p.probing
+	p.w.after(p.w.rng.between(0, time.Millisecond), p, func() {
+		if n != 0 && p.probing == n {
+			p.probing = 0
+			p.step(pfsm.Probed{Round: n, Err: errors.New("stopped")})
+		}
+	})
 }
 
 // call makes a call; then runs when it is answered.

@@ -40,6 +40,10 @@ func (m *Machine) advance(now time.Duration) {
 		}
 	}
 	m.round.since += late
+	if m.probes != nil {
+		m.probes.due += late
+		m.probes.giveUp += late
+	}
 	m.voteDue = max(m.voteDue, now)
 	m.nextBeat = now
 	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v, deadlines start anew", late.Round(time.Millisecond))})
@@ -138,6 +142,7 @@ func (m *Machine) timers() {
 		m.fact(Fact{Kind: "ring", Warn: true, Text: "the solver did not answer in time, rings kept"})
 		m.optimized()
 	}
+	m.probesDue()
 	if m.cfg.RegisterTimeout > 0 {
 		for _, c := range m.silent {
 			if m.now >= c.since+m.cfg.RegisterTimeout {
@@ -229,6 +234,9 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	}
 	if m.solving {
 		at(m.solveEnd)
+	}
+	if m.probes != nil {
+		at(m.probes.due)
 	}
 	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {
 		for _, c := range m.silent {

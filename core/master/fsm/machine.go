@@ -32,6 +32,8 @@ type Machine struct {
 	jobSeq   uint64
 	solving  bool // M2C 6 waits for jobs
 	solveEnd time.Duration
+	probes   *schedule // of the running optimization
+	probeSeq uint64
 	voteDue  time.Duration // when votes are looked at next
 	nextBeat time.Duration
 	beating  bool
@@ -188,6 +190,8 @@ func (m *Machine) packet(e PacketIn) {
 		m.initiate(c, p)
 	case wire.C2MCollectiveCommsComplete:
 		m.complete(c, p)
+	case wire.C2MProbeState:
+		m.probeState(c, p)
 	case wire.C2MHeartbeat:
 	default:
 		m.kick(c, "unknown packet %T", e.Packet)

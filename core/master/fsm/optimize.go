@@ -28,11 +28,13 @@ type job struct {
 }
 
 // checkOptimize asks for the missing edges once all agreed to measure
-// (control spec, section 10, step 1).
+// (control spec, section 10, step 1). Capable peers get the list, too, and
+// measure when they are called for.
 func (m *Machine) checkOptimize() {
 	if !m.all(VoteOptimize) {
 		return
 	}
+	unscheduled := 0
 	for _, c := range m.clients {
 		if c.phase != Accepted {
 			continue
@@ -40,26 +42,38 @@ func (m *Machine) checkOptimize() {
 		c.set(Optimizing, m.now)
 		p := wire.M2COptimizeTopologyResponse{}
 		for _, o := range m.members(c.group) {
-			if _, known := c.rates[o.uuid]; o != c && !known {
+			if _, known := c.links[o.uuid]; o != c && !known {
 				p.Requests = append(p.Requests, wire.BandwidthRequest{From: c.uuid, To: o.uuid, Addr: o.at(o.bwPort)})
 			}
 		}
+		c.scheduled = c.topology && len(p.Requests) > 0
+		p.Ext.Topology = c.scheduled
+		if !c.scheduled {
+			unscheduled += len(p.Requests)
+		}
 		m.send(c, p)
 	}
+	m.schedule(unscheduled)
 }
 
-// bandwidth stores one measured edge (control spec, section 10, step 3). What
-// cannot be a measurement is ignored (quirk Q10).
-func (m *Machine) bandwidth(c *client, p wire.C2MReportPeerBandwidth) {
-	to := m.uuids[p.To]
+// bandwidth stores one measured edge (control spec, section 10, step 3).
+func (m *Machine) bandwidth(c *client, p wire.C2MReportPeerBandwidth) { m.learn(c, p.To, p.Mbps, 0) }
+
+// learn stores the rate from c to another peer of its group. What cannot be a
+// measurement is ignored (quirk Q10).
+func (m *Machine) learn(c *client, u wire.UUID, mbps, deviation float64) {
+	to := m.uuids[u]
 	if to == nil || to == c || to.group != c.group || c.phase != Accepted || to.phase != Accepted {
 		return
 	}
-	if !(p.Mbps > 0) || math.IsInf(p.Mbps, 0) {
-		m.about(c, "bandwidth", true, "peer %s reported the impossible bandwidth %v to %s", c.name(), p.Mbps, to.name())
+	if !(mbps > 0) || math.IsInf(mbps, 0) {
+		m.about(c, "bandwidth", true, "peer %s reported the impossible bandwidth %v to %s", c.name(), mbps, to.name())
 		return
 	}
-	c.rates[p.To] = p.Mbps
+	if !(deviation >= 0) || math.IsInf(deviation, 0) {
+		deviation = 0
+	}
+	c.links[u] = link{mbps: mbps, deviation: deviation, at: m.now}
 }
 
 // checkOptimized starts the solver when all have measured.
@@ -71,8 +85,8 @@ func (m *Machine) checkOptimized() {
 		ms := m.members(g)
 		for _, c := range ms {
 			for _, o := range ms {
-				if _, known := c.rates[o.uuid]; o != c && !known {
-					c.rates[o.uuid] = 0 // asked for, not answered: never asked for again
+				if _, known := c.links[o.uuid]; o != c && !known {
+					c.links[o.uuid] = link{at: m.now} // asked for, not answered: never asked for again
 				}
 			}
 		}
@@ -96,7 +110,7 @@ func (m *Machine) solve(g *group, ms []*client) {
 		j.members = append(j.members, c.uuid)
 		for k, o := range ms {
 			if i != k && !bad.at(i, k) {
-				j.matrix.Set(i, k, c.rates[o.uuid])
+				j.matrix.Set(i, k, c.links[o.uuid].mbps)
 			}
 		}
 	}

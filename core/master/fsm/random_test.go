@@ -146,7 +146,7 @@ func (h *chaos) register(native bool, group uint32) ClientID {
 	h.native[c] = native
 	p := wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, PeerGroup: group}
 	if native {
-		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: time.Second}
+		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: time.Second, Topology: h.c.below(2) == 0}
 	}
 	h.send(c, p)
 	return c
@@ -207,6 +207,12 @@ func (h *chaos) plausible(c ClientID, i ClientInfo, next uint64) wire.Packet {
 		}
 		return connected
 	case Optimizing:
+		if h.native[c] && h.c.below(2) == 0 {
+			return wire.C2MProbeState{
+				Round: h.m.probeSeq + uint64(h.c.below(4)/3), State: wire.ProbeState(h.c.below(7)),
+				Mbps: []float64{10, 20, math.NaN(), -1}[h.c.below(4)], Late: uint32(h.c.below(5)),
+			}
+		}
 		if us := h.names(); len(us) > 0 {
 			return wire.C2MReportPeerBandwidth{To: us[0], Mbps: []float64{10, 20, math.NaN(), -1}[h.c.below(4)]}
 		}

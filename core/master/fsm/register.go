@@ -36,9 +36,10 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		return
 	}
 	c.registered, c.uuid, c.native = true, uuid, p.Ext.Native
+	c.topology = c.native && p.Ext.Topology
 	c.p2pPort, c.statePort, c.bwPort = p.P2PPort, p.SharedStatePort, p.BenchmarkPort
 	c.group = m.groupOf(p.PeerGroup)
-	c.rates = map[wire.UUID]float64{}
+	c.links = map[wire.UUID]link{}
 	c.phase = Registered
 	c.set(Idle, m.now)
 	m.silent = without(m.silent, c)
@@ -47,7 +48,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 
 	resp := wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uuid}
 	if c.native {
-		resp.Ext.Native = true
+		resp.Ext.Native, resp.Ext.Topology = true, c.topology
 		if p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0 {
 			c.beats = true
 			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
@@ -159,7 +160,7 @@ func (m *Machine) remove(batch []*client) {
 			if o.group != c.group {
 				continue
 			}
-			delete(o.rates, c.uuid)
+			delete(o.links, c.uuid)
 			o.unreachable = slices.DeleteFunc(o.unreachable, func(k mark) bool { return k.to == c.uuid })
 			if o.native && (c.phase == Accepted || c.inRound) {
 				m.send(o, wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: c.why})
@@ -176,6 +177,7 @@ func (m *Machine) remove(batch []*client) {
 	m.checkRoundEnd()
 	m.checkPending()
 	m.checkOptimize()
+	m.checkProbes()
 	m.checkOptimized()
 	for _, g := range touched {
 		m.checkSync(g)

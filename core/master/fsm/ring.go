@@ -62,7 +62,7 @@ func (m *Machine) insert(ring []wire.UUID, c *client) []wire.UUID {
 	best, at := -1.0, len(ring)
 	for i := range ring {
 		prev, next := m.uuids[ring[(i+len(ring)-1)%len(ring)]], ring[i]
-		if v := math.Min(prev.rates[c.uuid], c.rates[next]); v > best && v > 0 {
+		if v := math.Min(prev.links[c.uuid].mbps, c.links[next].mbps); v > best && v > 0 {
 			best, at = v, i
 		}
 	}

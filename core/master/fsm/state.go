@@ -100,6 +100,7 @@ var Rules = []Rule{
 	{wire.C2MCollectiveCommsInitiate{}.ID(), true, []State{Idle, Collective}},
 	{wire.C2MCollectiveCommsComplete{}.ID(), true, []State{Collective}},
 	{wire.C2MHeartbeat{}.ID(), false, nil},
+	{wire.C2MProbeState{}.ID(), true, nil},
 }
 
 // Legal reports whether a registered client may send packet id.
@@ -143,8 +144,11 @@ type client struct {
 	inRound, newcomer, reported bool // part of the round; not accepted before it; reported failure
 	neighbours                  []wire.UUID
 	unreachable                 []mark
-	strikes                     int                   // rounds in a row that found no ring because of it
-	rates                       map[wire.UUID]float64 // Mbit/s by target, 0: could not be measured
+	strikes                     int                // rounds in a row that found no ring because of it
+	links                       map[wire.UUID]link // by target, known or in vain asked for
+	topology                    bool               // announced capability Topology
+	scheduled                   bool               // waits for calls to measure
+	rtt                         time.Duration      // of the connection to it, the least that was seen
 
 	pending       bool
 	pendingSince  time.Duration
@@ -153,6 +157,13 @@ type client struct {
 	vote  syncVote
 	holds bool // has the state of the last election
 	ops   []clientOp
+}
+
+// link is what is known of the link to another peer.
+type link struct {
+	mbps      float64 // 0: could not be measured
+	deviation float64 // standard error, 0: unknown
+	at        time.Duration
 }
 
 // mark says that a peer could not be reached, and since which round.

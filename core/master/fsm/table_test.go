@@ -27,6 +27,7 @@ var legal = map[wire.ID]struct {
 	10: {nil, []State{Idle, Collective}},
 	11: {nil, []State{Collective}},
 	64: {everyState(), everyState()},
+	66: {nil, everyState()},
 }
 
 func everyState() (all []State) {
@@ -48,6 +49,7 @@ var everyPacket = []wire.Packet{
 	wire.C2MDistSharedStateComplete{},
 	initiate(1), complete(1, false),
 	wire.C2MHeartbeat{},
+	wire.C2MProbeState{State: wire.ProbeReady},
 	wire.M2CHeartbeat{},
 	wire.P2PHello{},
 	nil,

@@ -96,6 +96,20 @@ type (
 		Mbps float64
 	}
 	ProbesDone struct{ Call CallID }
+	// ProbeReady: the connections of a PrepareProbe effect stand, or, with an
+	// Err, they do not: nothing more follows then. Busy: the target is taken.
+	ProbeReady struct {
+		Round uint64
+		Busy  bool
+		Err   error
+	}
+	// Probed: the work of a SendProbe or StopProbe effect is done.
+	Probed struct {
+		Round           uint64
+		Mbps, Deviation float64
+		Late            time.Duration
+		Err             error
+	}
 	// Tick: time passed; due when Machine.Deadline is reached.
 	Tick struct{}
 )
@@ -116,6 +130,8 @@ func (DataEnded) event()    {}
 func (Fetched) event()      {}
 func (Measured) event()     {}
 func (ProbesDone) event()   {}
+func (ProbeReady) event()   {}
+func (Probed) event()       {}
 func (Tick) event()         {}
 
 // Effect is an output of Machine.Step, to be carried out in order.
@@ -173,8 +189,23 @@ type (
 		Call     CallID
 		Requests []wire.BandwidthRequest
 	}
-	// StopProbe: the session ended while probing; ProbesDone still follows.
+	// StopProbe: the session ended while probing, or the master does not wait
+	// any more; ProbesDone still follows, or Probed after a PrepareProbe.
 	StopProbe struct{ Call CallID }
+	// PrepareProbe: connect to the benchmark of To; a ProbeReady event follows.
+	PrepareProbe struct {
+		Call  CallID
+		Round uint64
+		To    wire.UUID
+		Addr  netip.AddrPort
+	}
+	// SendProbe: measure over the connections that stand, from Delay from now
+	// on; a Probed event follows.
+	SendProbe struct {
+		Call  CallID
+		Round uint64
+		Delay time.Duration
+	}
 	// Done answers a call. Result by kind of call: bool for CallPending,
 	// SyncResult for CallSync, nil otherwise. Err is nil or an *errs.Error.
 	Done struct {
@@ -199,19 +230,21 @@ type SyncResult struct {
 	Outdated bool   // whether content was fetched
 }
 
-func (Send) effect()       {}
-func (Establish) effect()  {}
-func (StartData) effect()  {}
-func (AbortData) effect()  {}
-func (Finish) effect()     {}
-func (Serve) effect()      {}
-func (Fetch) effect()      {}
-func (StopFetch) effect()  {}
-func (Probe) effect()      {}
-func (StopProbe) effect()  {}
-func (Done) effect()       {}
-func (Disconnect) effect() {}
-func (Log) effect()        {}
+func (Send) effect()         {}
+func (Establish) effect()    {}
+func (StartData) effect()    {}
+func (AbortData) effect()    {}
+func (Finish) effect()       {}
+func (Serve) effect()        {}
+func (Fetch) effect()        {}
+func (StopFetch) effect()    {}
+func (Probe) effect()        {}
+func (StopProbe) effect()    {}
+func (PrepareProbe) effect() {}
+func (SendProbe) effect()    {}
+func (Done) effect()         {}
+func (Disconnect) effect()   {}
+func (Log) effect()          {}
 
 // Config of a machine.
 type Config struct {
@@ -239,5 +272,6 @@ type View struct {
 	Rank             int // position of UUID in Ring, -1 before the first round
 	Native           bool
 	MasterNative     bool
+	MasterTopology   bool   // the master schedules probes and takes link reports
 	LastDropped      string // the peer that was last named as gone, for errors
 }

@@ -70,6 +70,19 @@ type flow struct {
 
 	asked    []wire.BandwidthRequest
 	reported []bool
+
+	// Of probes that the master schedules.
+	scheduled bool
+	through   bool           // M2C 68 came
+	working   uint64         // the round that is being worked on, 0: none
+	sending   bool           // its SendProbe was emitted
+	next      *wire.M2CProbe // came while the one before was worked on
+}
+
+// occupied reports whether work of the shell is under way whose end answers
+// the call.
+func (f *flow) occupied() bool {
+	return f.step == stepFetching || f.step == stepProbing && (!f.scheduled || f.working != 0)
 }
 
 // Machine is one peer's session. It is not safe for concurrent use.
@@ -175,6 +188,10 @@ func (m *Machine) handle(ev Event) {
 		m.measured(ev)
 	case ProbesDone:
 		m.probesDone(ev)
+	case ProbeReady:
+		m.probeReady(ev)
+	case Probed:
+		m.probed(ev)
 	case Tick:
 		m.tick()
 	}
@@ -215,6 +232,11 @@ func (m *Machine) packet(p wire.Packet) {
 		return
 	case wire.M2CCollectiveCommsComplete:
 		m.complete(p)
+		return
+	case wire.M2CProbe, wire.M2CProbeGo, wire.M2CProbesDone:
+		if !m.scheduledPacket(p) {
+			m.illegal(p)
+		}
 		return
 	case wire.M2CP2PConnectionInfo:
 		if at != stepInfo {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/gopccl/gopccl/core/wire"
 )
@@ -29,6 +30,10 @@ func (m *Machine) probe(p wire.M2COptimizeTopologyResponse) {
 		}
 	}
 	f.reported = make([]bool, len(f.asked))
+	if p.Ext.Topology && m.view.MasterTopology {
+		f.step, f.scheduled = stepProbing, true
+		return
+	}
 	if len(f.asked) == 0 {
 		m.measuredAll()
 		return
@@ -39,7 +44,7 @@ func (m *Machine) probe(p wire.M2COptimizeTopologyResponse) {
 
 func (m *Machine) measured(ev Measured) {
 	f := m.flow
-	if m.status != statusLive || f == nil || f.step != stepProbing || f.call != ev.Call {
+	if m.status != statusLive || f == nil || f.step != stepProbing || f.scheduled || f.call != ev.Call {
 		return
 	}
 	i := slices.IndexFunc(f.asked, func(q wire.BandwidthRequest) bool { return q.To == ev.To })
@@ -52,7 +57,7 @@ func (m *Machine) measured(ev Measured) {
 
 func (m *Machine) probesDone(ev ProbesDone) {
 	f := m.flow
-	if f == nil || f.step != stepProbing || f.call != ev.Call {
+	if f == nil || f.step != stepProbing || f.scheduled || f.call != ev.Call {
 		return
 	}
 	if m.status == statusOver {
@@ -70,6 +75,101 @@ func (m *Machine) probesDone(ev ProbesDone) {
 		}
 	}
 	m.measuredAll()
+}
+
+// scheduledPacket takes the calls of a master that schedules the probes
+// (docs/extensions.md); false if none is due.
+func (m *Machine) scheduledPacket(p wire.Packet) bool {
+	f := m.flow
+	if f == nil || f.step != stepProbing || !f.scheduled || f.through {
+		return false
+	}
+	switch p := p.(type) {
+	case wire.M2CProbe:
+		if p.Round == 0 || !p.Addr.IsValid() || p.To == m.view.UUID {
+			return false
+		}
+		m.send(wire.C2MProbeState{Round: p.Round, State: wire.ProbeHeard})
+		if f.working != 0 {
+			// The master gave the running one up.
+			f.next = &p
+			m.emit(StopProbe{Call: f.call})
+			return true
+		}
+		m.prepareProbe(p)
+	case wire.M2CProbeGo:
+		if p.Round != f.working || f.sending {
+			return true // too late, or it came to nothing
+		}
+		f.sending = true
+		m.emit(SendProbe{Call: f.call, Round: p.Round, Delay: time.Duration(p.Delay) * time.Microsecond})
+	case wire.M2CProbesDone:
+		f.through, f.next = true, nil
+		if f.working != 0 {
+			m.emit(StopProbe{Call: f.call})
+			return true
+		}
+		m.measuredAll()
+	default:
+		return false
+	}
+	return true
+}
+
+func (m *Machine) prepareProbe(p wire.M2CProbe) {
+	m.flow.working, m.flow.sending = p.Round, false
+	m.emit(PrepareProbe{Call: m.flow.call, Round: p.Round, To: p.To, Addr: p.Addr})
+}
+
+func (m *Machine) probeReady(ev ProbeReady) {
+	f := m.flow
+	if f == nil || f.working == 0 || f.working != ev.Round {
+		return
+	}
+	if ev.Err != nil {
+		state := wire.ProbeFailed
+		if ev.Busy {
+			state = wire.ProbeBusy
+		}
+		m.probeEnded(wire.C2MProbeState{Round: ev.Round, State: state})
+		return
+	}
+	if m.status == statusLive {
+		m.send(wire.C2MProbeState{Round: ev.Round, State: wire.ProbeReady})
+	}
+}
+
+func (m *Machine) probed(ev Probed) {
+	f := m.flow
+	if f == nil || f.working == 0 || f.working != ev.Round {
+		return
+	}
+	p := wire.C2MProbeState{Round: ev.Round, State: wire.ProbeFailed}
+	if ev.Err == nil && ev.Mbps > 0 && !math.IsInf(ev.Mbps, 0) {
+		late := min(max(ev.Late, 0).Microseconds(), math.MaxUint32)
+		p = wire.C2MProbeState{
+			Round: ev.Round, State: wire.ProbeMeasured, Mbps: ev.Mbps, Deviation: ev.Deviation, Late: uint32(late),
+		}
+	}
+	m.probeEnded(p)
+}
+
+// probeEnded reports a probe and turns to what came meanwhile.
+func (m *Machine) probeEnded(p wire.C2MProbeState) {
+	f := m.flow
+	f.working, f.sending = 0, false
+	if m.status == statusOver {
+		m.abandon()
+		return
+	}
+	m.send(p)
+	switch next := f.next; {
+	case f.through:
+		m.measuredAll()
+	case next != nil:
+		f.next = nil
+		m.prepareProbe(*next)
+	}
 }
 
 func (m *Machine) measuredAll() {

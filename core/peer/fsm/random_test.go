@@ -23,7 +23,7 @@ func TestRandomEvents(t *testing.T) {
 		var known []CallID
 		call := func() CallID { c := r.newCall(); known = append(known, c); return c }
 		r.step(CallConnect{Call: call()})
-		ext := wire.Ext{Native: native, HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second}
+		ext := wire.Ext{Native: native, Topology: rapid.Bool().Draw(rt, "topology"), HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second}
 		var launched []OpID // those that were not refused
 		launches := map[CallID]OpID{}
 		tag := func() uint64 { return rapid.Uint64Range(1, 3).Draw(rt, "tag") }
@@ -128,6 +128,13 @@ func TestRandomEvents(t *testing.T) {
 					r.step(Fetched{Call: fetches[len(fetches)-1]})
 				}
 			case 25:
+				if f := r.m.flow; f != nil && f.working != 0 {
+					if !f.sending && rapid.Bool().Draw(rt, "ready") {
+						r.step(ProbeReady{Round: f.working, Err: rapid.SampledFrom([]error{nil, errors.New("refused")}).Draw(rt, "err")})
+					} else {
+						r.step(Probed{Round: f.working, Mbps: 3})
+					}
+				}
 				r.step(Tick{})
 			case 26:
 				if rapid.IntRange(0, 5).Draw(rt, "rarely") == 0 {
@@ -161,6 +168,7 @@ func endAll(t tb, r *rig, known []CallID) {
 	if f := r.m.flow; f != nil {
 		r.step(Fetched{Call: f.call, Err: errors.New("reset")})
 		r.step(ProbesDone{Call: f.call})
+		r.step(Probed{Round: f.working, Err: errors.New("reset")})
 	}
 	for _, c := range known {
 		require.Contains(t, r.dones, c, "call was never answered")
@@ -179,7 +187,17 @@ func plausible(rt *rapid.T, r *rig) wire.Packet {
 				Success: !f.failed && rapid.IntRange(0, 3).Draw(rt, "success") > 0, Ring: uids(1, 2),
 			}
 		case stepRequests:
-			return wire.M2COptimizeTopologyResponse{Requests: []wire.BandwidthRequest{{From: uid(1), To: uid(2), Addr: addr(2)}}}
+			return wire.M2COptimizeTopologyResponse{
+				Requests: []wire.BandwidthRequest{{From: uid(1), To: uid(2), Addr: addr(2)}},
+				Ext:      wire.Ext{Topology: rapid.Bool().Draw(rt, "scheduled")},
+			}
+		case stepProbing:
+			if f.scheduled {
+				n := rapid.Uint64Range(1, 3).Draw(rt, "round")
+				return rapid.SampledFrom([]wire.Packet{
+					wire.M2CProbe{Round: n, To: uid(2), Addr: addr(2)}, wire.M2CProbeGo{Round: n}, wire.M2CProbesDone{},
+				}).Draw(rt, "call")
+			}
 		case stepOptimized:
 			return wire.M2COptimizeTopologyComplete{Success: rapid.Bool().Draw(rt, "success")}
 		case stepElection:

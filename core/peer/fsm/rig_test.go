@@ -199,7 +199,7 @@ func (r *rig) round(ring ...int) {
 func connected(t *testing.T, native bool, ring ...int) *rig {
 	t.Helper()
 	r := newRig(t, Config{})
-	c := r.register(native, wire.Ext{})
+	c := r.register(native, wire.Ext{Topology: native})
 	r.round(ring...)
 	r.ok(c)
 	return r

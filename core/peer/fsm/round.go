@@ -35,6 +35,7 @@ func (m *Machine) connect(c CallConnect) {
 		PeerGroup:       m.cfg.Group,
 		Ext: wire.Ext{
 			Native:            true,
+			Topology:          true,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 		},
@@ -58,6 +59,7 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 	}
 	m.view.UUID = p.UUID
 	m.view.MasterNative = p.Ext.Native
+	m.view.MasterTopology = p.Ext.Native && p.Ext.Topology
 	if m.cfg.HeartbeatInterval > 0 && p.Ext.Native {
 		m.live.timeout = max(p.Ext.HeartbeatTimeout, 0)
 		if i := p.Ext.HeartbeatInterval; i > 0 {

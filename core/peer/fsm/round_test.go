@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -199,6 +200,95 @@ func TestOptimize(t *testing.T) {
 		r.ok(c)
 		require.Equal(t, 1, r.m.View().Rank)
 	}
+}
+
+// Probes that the master schedules: connect, say so, send when told, report.
+func TestScheduledProbes(t *testing.T) {
+	r := connected(t, true, 1, 2)
+	c := calledForProbes(r)
+	r.silent()
+	call := func(round uint64) {
+		t.Helper()
+		r.in(wire.M2CProbe{Round: round, To: uid(2), Addr: addr(2)})
+		r.sent(wire.C2MProbeState{Round: round, State: wire.ProbeHeard})
+		require.Equal(t, PrepareProbe{Call: c, Round: round, To: uid(2), Addr: addr(2)}, want[PrepareProbe](r))
+	}
+	call(1)
+	r.step(ProbeReady{Round: 7})
+	r.silent()
+	r.step(ProbeReady{Round: 1})
+	r.sent(wire.C2MProbeState{Round: 1, State: wire.ProbeReady})
+	r.in(wire.M2CProbeGo{Round: 9})
+	require.Empty(t, r.fx, "another round's start")
+	r.in(wire.M2CProbeGo{Round: 1, Delay: 1500})
+	require.Equal(t, SendProbe{Call: c, Round: 1, Delay: 1500 * time.Microsecond}, want[SendProbe](r))
+	r.step(Probed{Round: 1, Mbps: 80, Deviation: 2, Late: 30 * time.Microsecond})
+	r.sent(wire.C2MProbeState{Round: 1, State: wire.ProbeMeasured, Mbps: 80, Deviation: 2, Late: 30})
+
+	for round, tc := range map[uint64]struct {
+		busy bool
+		want wire.ProbeState
+	}{2: {true, wire.ProbeBusy}, 3: {false, wire.ProbeFailed}} {
+		call(round)
+		r.step(ProbeReady{Round: round, Busy: tc.busy, Err: errors.New("no")})
+		r.sent(wire.C2MProbeState{Round: round, State: tc.want})
+		r.step(ProbeReady{Round: round})
+		r.silent()
+	}
+	for round, ev := range map[uint64]Probed{4: {Err: errors.New("cut")}, 5: {}, 6: {Mbps: math.Inf(1)}} {
+		call(round)
+		r.step(ProbeReady{Round: round})
+		r.in(wire.M2CProbeGo{Round: round})
+		ev.Round = round
+		r.step(ev)
+		r.sent(wire.C2MProbeState{Round: round, State: wire.ProbeFailed})
+	}
+	// The master gives a probe up and calls for the next one.
+	call(10)
+	r.in(wire.M2CProbe{Round: 11, To: uid(2), Addr: addr(2)})
+	r.sent(wire.C2MProbeState{Round: 11, State: wire.ProbeHeard})
+	require.Equal(t, StopProbe{Call: c}, want[StopProbe](r))
+	r.step(ProbeReady{Round: 10, Err: errors.New("stopped")})
+	require.Equal(t, uint64(11), want[PrepareProbe](r).Round)
+	// It ends the measurements while one is under way.
+	r.in(wire.M2CProbesDone{})
+	want[StopProbe](r)
+	r.step(Probed{Round: 11, Err: errors.New("stopped")})
+	r.sent(wire.C2MProbeState{Round: 11, State: wire.ProbeFailed}, wire.C2MOptimizeTopologyWorkComplete{})
+	r.in(wire.M2COptimizeTopologyComplete{Success: true})
+	r.round(2, 1)
+	r.ok(c)
+}
+
+// The end of the session while a scheduled probe runs: the call is answered
+// when the probe has ended.
+func TestEndDuringScheduledProbe(t *testing.T) {
+	for _, working := range []bool{false, true} {
+		r := connected(t, true, 1, 2)
+		c := calledForProbes(r)
+		if working {
+			r.in(wire.M2CProbe{Round: 1, To: uid(2), Addr: addr(2)})
+		}
+		r.step(MasterGone{Err: errors.New("reset")})
+		_, stopped := has[StopProbe](r)
+		require.Equal(t, working, stopped)
+		if working {
+			r.unanswered(c)
+			r.step(ProbeReady{Round: 1, Err: errors.New("stopped")})
+		}
+		r.failed(c, errs.TopologyOptimizationFailed)
+	}
+}
+
+// A master that never announced the capability cannot schedule.
+func TestUnannouncedSchedule(t *testing.T) {
+	r := newRig(t, Config{})
+	r.register(true, wire.Ext{})
+	r.round(1, 2)
+	calledForProbes(r)
+	want[Probe](r)
+	r.in(wire.M2CProbe{Round: 1, To: uid(2), Addr: addr(2)})
+	want[Disconnect](r)
 }
 
 func TestOptimizeAlone(t *testing.T) {

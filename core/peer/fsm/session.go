@@ -169,7 +169,9 @@ func (m *Machine) end(code errs.Code, detail string) {
 		case stepFetching:
 			m.emit(StopFetch{Call: f.call})
 		case stepProbing:
-			m.emit(StopProbe{Call: f.call})
+			if f.occupied() {
+				m.emit(StopProbe{Call: f.call})
+			}
 		}
 		if f.kind == kindSync {
 			m.emit(Serve{Call: f.call, On: false})
@@ -177,7 +179,7 @@ func (m *Machine) end(code errs.Code, detail string) {
 	}
 	m.emit(Disconnect{Reason: m.ended.Error()})
 
-	if f != nil && f.step != stepFetching && f.step != stepProbing {
+	if f != nil && !f.occupied() {
 		m.abandon()
 	}
 	for _, op := range append([]*operation(nil), m.ops...) {

@@ -20,6 +20,15 @@ type reach struct {
 	go_  func(t *testing.T) (r *rig, busy CallID)
 }
 
+// calledForProbes brings r into an optimization with scheduled probes.
+func calledForProbes(r *rig) CallID {
+	c := r.optimize()
+	r.in(wire.M2COptimizeTopologyResponse{
+		Requests: []wire.BandwidthRequest{{From: uid(1), To: uid(2), Addr: addr(2)}}, Ext: wire.Ext{Topology: true},
+	})
+	return c
+}
+
 func states() []reach {
 	live := func(f func(r *rig) CallID) func(t *testing.T) (*rig, CallID) {
 		return func(t *testing.T) (*rig, CallID) {
@@ -56,6 +65,25 @@ func states() []reach {
 		{"probing", live(func(r *rig) CallID {
 			c := r.optimize()
 			r.in(wire.M2COptimizeTopologyResponse{Requests: []wire.BandwidthRequest{{From: uid(1), To: uid(2), Addr: addr(2)}}})
+			return c
+		})},
+		{"called for probes", live(calledForProbes)},
+		{"connecting to probe", live(func(r *rig) CallID {
+			c := calledForProbes(r)
+			r.in(wire.M2CProbe{Round: 1, To: uid(2), Addr: addr(2)})
+			return c
+		})},
+		{"ready to probe", live(func(r *rig) CallID {
+			c := calledForProbes(r)
+			r.in(wire.M2CProbe{Round: 1, To: uid(2), Addr: addr(2)})
+			r.step(ProbeReady{Round: 1})
+			return c
+		})},
+		{"sending", live(func(r *rig) CallID {
+			c := calledForProbes(r)
+			r.in(wire.M2CProbe{Round: 1, To: uid(2), Addr: addr(2)})
+			r.step(ProbeReady{Round: 1})
+			r.in(wire.M2CProbeGo{Round: 1})
 			return c
 		})},
 		{"optimized", live(func(r *rig) CallID {
@@ -128,6 +156,7 @@ func TestEveryCallInEveryState(t *testing.T) {
 		"idle": row(no, goes, goes, goes, goes, goes, no),
 		"vote": changing, "establish": changing, "ring": changing,
 		"requests": changing, "probing": changing, "optimized": changing,
+		"called for probes": changing, "connecting to probe": changing, "ready to probe": changing, "sending": changing,
 		"election": changing, "fetching": changing, "synced": changing, "repair": changing,
 		"op voting": operating, "op running": operating, "op reported": operating, "op judged": operating,
 		"op settled": operating, "over": kicked,
@@ -180,6 +209,7 @@ func drain(t *testing.T, r *rig) {
 	if f := r.m.flow; f != nil {
 		r.step(Fetched{Call: f.call, Err: errors.New("reset")})
 		r.step(ProbesDone{Call: f.call})
+		r.step(Probed{Round: f.working, Err: errors.New("reset")})
 	}
 	for _, op := range slices.Clone(r.m.ops) {
 		if !op.awaited {
@@ -209,6 +239,9 @@ func everyPacket() []wire.Packet {
 		wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true},
 		wire.M2CHeartbeat{},
 		wire.M2CPeerDropped{UUID: uid(2)},
+		wire.M2CProbe{Round: 9, To: uid(2), Addr: addr(2)},
+		wire.M2CProbeGo{Round: 1},
+		wire.M2CProbesDone{},
 		wire.C2MHeartbeat{},
 		wire.P2PHello{},
 		nil,
@@ -218,11 +251,12 @@ func everyPacket() []wire.Packet {
 // S2-17: every packet in every state. What is not in the table ends the
 // session with a protocol error and answers every call.
 func TestEveryPacketInEveryState(t *testing.T) {
-	const always = "64 65 2"
+	const always, scheduled = "64 65 2", "64 65 2 66 67 68"
 	legal := map[string]string{
 		"fresh": "", "register": "1 64", "waiting to be let in": always,
 		"idle": always, "vote": always, "establish": always, "ring": always + " 3",
 		"requests": always + " 5", "probing": always, "optimized": always + " 6",
+		"called for probes": scheduled, "connecting to probe": scheduled, "ready to probe": scheduled, "sending": scheduled,
 		"election": always + " 7", "fetching": always, "synced": always + " 8",
 		"op voting": always + " 9", "op running": always + " 11", "op reported": always + " 11 10",
 		"op judged": always + " 10", "op settled": always, "repair": always, "over": "*",
