@@ -419,6 +419,8 @@ class GopcclBackend(c10d.Backend):
 
     def _mail(self) -> Messages:
         with self._lock:
+            if self._closed:
+                raise Failure("gopccl: the process group was destroyed")
             if self._messages is None:
                 self._messages = Messages(self._store, self._rank, local_host(), self._timeout)
             return self._messages
@@ -441,6 +443,10 @@ class GopcclBackend(c10d.Backend):
         """Not possible: PyTorch asks the work for the source, which one made in Python cannot tell."""
         raise ValueError("gopccl: recv needs a source rank")
 
+    def _await_thread(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
     def shutdown(self) -> None:
         """Leave the run; rank 0 waits a while for the others before it ends the master."""
         with self._lock:
@@ -448,11 +454,13 @@ class GopcclBackend(c10d.Backend):
                 return
             self._closed = True
             self._works.put(None)
-        self._thread.join(timeout=5)
-        if self._messages is not None:
-            self._messages.close()
+            messages = self._messages
+        self._await_thread()
+        if messages is not None:
+            messages.close()
         if self._comm is not None:
             self._comm.close()
+            self._await_thread()  # if an operation was in flight, it has ended by now
             try:
                 self._store.add("gopccl/left", 1)
                 end = time.monotonic() + (_LINGER if self._broken is None else 0)

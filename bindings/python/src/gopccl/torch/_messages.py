@@ -22,6 +22,8 @@ import torch
 
 _HEADER = struct.Struct("<16sIqQ")
 
+_PATIENCE = 5.0  # seconds for threads to end once their sockets are closed
+
 Done = Callable[[Optional[BaseException]], None]
 
 
@@ -53,20 +55,41 @@ class Messages:
         self._arrived: Deque[Tuple[int, int, bytearray]] = deque()
         self._wanted: Deque[Tuple[int, int, List[Any], Any]] = deque()
         self._conns: List[socket.socket] = []
+        self._threads: List[threading.Thread] = []
+        self._closed = False
+
+    def _start(self, target: Callable[..., None], args: Tuple[Any, ...], name: str) -> None:
+        t = threading.Thread(target=target, args=args, name=name, daemon=True)
+        self._threads.append(t)
+        t.start()
 
     def send(self, dst: int, tag: int, parts: List[Any], done: Done) -> None:
         """Queue a message; ``done`` is called when it was handed to the network."""
         with self._lock:
+            self._check_open()
             box = self._outboxes.get(dst)
             if box is None:
                 box = self._outboxes[dst] = queue.SimpleQueue()
-                threading.Thread(target=self._deliver, args=(dst, box), name=f"gopccl-send-{dst}", daemon=True).start()
-        box.put((tag, parts, done))
+                self._start(self._deliver, (dst, box), f"gopccl-send-{dst}")
+            box.put((tag, parts, done))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise torch.distributed.DistBackendError("gopccl: the process group was destroyed")
+
+    def _adopt(self, conn: socket.socket) -> None:
+        """Have ``close`` end this connection."""
+        with self._lock:
+            if self._closed:
+                conn.close()
+            self._check_open()
+            self._conns.append(conn)
 
     def _wait_for(self, key: str) -> None:
         # Not store.wait: that keeps the whole store busy, and with it the other threads' calls.
         end = time.monotonic() + self._timeout.total_seconds()
         while not self._store.check([key]):
+            self._check_open()
             if time.monotonic() > end:
                 raise TimeoutError(f"it received nothing yet, after {self._timeout}")
             time.sleep(0.002)
@@ -86,18 +109,23 @@ class Messages:
                     secret = bytes.fromhex(secret_text)
                     conn = socket.create_connection((host, int(port)), timeout=self._timeout.total_seconds())
                     conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    self._conns.append(conn)
+                    self._adopt(conn)
                 views = [_view(p) for p in parts]
                 conn.sendall(_HEADER.pack(secret, self._rank, tag, sum(len(v) for v in views)))
                 for v in views:
                     conn.sendall(v)
                 done(None)
             except Exception as err:
+                if conn is not None:  # half a message may be on its way
+                    conn.close()
+                    conn = None
                 done(torch.distributed.DistBackendError(f"gopccl: send to rank {dst}: {err}"))
+            del item, parts, done
 
     def recv(self, src: int, tag: int, tensors: List[Any], work: Any) -> None:
         """Fill ``tensors`` with the next message of ``src`` and ``tag``, then finish ``work``."""
         with self._lock:
+            self._check_open()
             if self._listener is None:
                 self._listen()
             for i, (from_rank, t, data) in enumerate(self._arrived):
@@ -115,7 +143,7 @@ class Messages:
         self._listener.bind(("", 0))
         self._listener.listen(128)
         port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), name="gopccl-mail", daemon=True).start()
+        self._start(self._accept, (self._listener,), "gopccl-mail")
         self._store.set(f"gopccl/mail/{self._rank}", f"{self._secret.hex()} {port} {self._host}")
 
     def _accept(self, listener: socket.socket) -> None:
@@ -125,8 +153,11 @@ class Messages:
             except OSError:
                 return
             with self._lock:
+                if self._closed:
+                    conn.close()
+                    return
                 self._conns.append(conn)
-            threading.Thread(target=self._receive, args=(conn,), name="gopccl-recv", daemon=True).start()
+                self._start(self._receive, (conn,), "gopccl-recv")
 
     def _receive(self, conn: socket.socket) -> None:
         header = bytearray(_HEADER.size)
@@ -156,14 +187,33 @@ class Messages:
         _hand_over(src, data, tensors, work)
 
     def close(self) -> None:
-        """Close every connection; what waits for a message waits on."""
+        """Close every connection and wait for the threads; what waits for a message fails.
+
+        A thread that is inside PyTorch while the interpreter ends takes the process with
+        it: PyTorch waits for the GIL in destructors, and there Python ends the thread.
+        """
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            wanted, self._wanted = self._wanted, deque()
             for box in self._outboxes.values():
                 box.put(None)
-            if self._listener is not None:
-                self._listener.close()
-            for conn in self._conns:
-                conn.close()
+            for s in [*self._conns, *([self._listener] if self._listener is not None else [])]:
+                try:
+                    s.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept, recv or send
+                except OSError:
+                    pass  # the other end was faster
+                s.close()
+            threads = list(self._threads)
+        for src, _, _, work in wanted:
+            work.finish(
+                torch.distributed.DistBackendError(f"gopccl: recv from rank {src}: the process group was destroyed")
+            )
+        end = time.monotonic() + _PATIENCE
+        for t in threads:
+            if t is not threading.current_thread():
+                t.join(max(0.0, end - time.monotonic()))
 
 
 def _hand_over(src: int, data: bytearray, tensors: List[Any], work: Any) -> None:
