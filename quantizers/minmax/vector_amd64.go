@@ -2,97 +2,29 @@
 
 package minmax
 
-import (
-	"unsafe"
-
-	"golang.org/x/sys/cpu"
-
-	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
-)
-
-// float32 to uint8 and back goes by AVX2 as far as whole vectors reach, at any
-// address and with the bits of the loops in plain Go. Each function returns
-// how many elements it did; the caller does the rest.
+import "golang.org/x/sys/cpu"
 
 // byVector is a variable for the tests, which compare both ways.
 var byVector = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 
-func boundsByVector(src []byte, low, high float32) (float32, float32, int) {
-	n := len(src) / 4 &^ 31
-	if !byVector || n == 0 {
-		return low, high, 0
-	}
-	dtype.RaceRead(src[:4*n])
-	low, high = boundsAVX2(floats(src), n, low, high)
-	return low, high, n
+// What the wrappers call; the compiler leaves nothing of it.
+
+func boundsKernel(src *float32, n int, low, high float32) (least, most float32) {
+	return boundsAVX2(src, n, low, high)
 }
 
-func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) int {
-	n := len(dst) &^ 15
-	low := float32(m.Min)
-	d := float64(float32(m.Max) - low)
-	if !byVector || n == 0 || d == 0 || len(src) < 4*n {
-		return 0
-	}
-	dtype.RaceRead(src[:4*n])
-	dtype.RaceWrite(dst[:n])
-	k := 1 / d
-	for at := 0; at < n; {
-		left := n - at
-		// float32 decides where its error cannot matter. The error of the
-		// three operations is below 3*2^-24 of a result, at most 255.
-		if whole := left &^ 31; whole > 0 && fastLeast < d && d < fastMost {
-			rest := quantizeFastAVX2(&dst[at], floats(src[4*at:]), whole, low, float32(255*k), -fastError, fastError)
-			at += whole - rest
-			left = min(n-at, 32)
-		}
-		if left > 0 {
-			quantizeAVX2(&dst[at], floats(src[4*at:]), left, float64(low), k, 255)
-			at += left
-		}
-	}
-	return n
+func quantizeKernel(dst *byte, src *float32, n int, low, k, top float64) {
+	quantizeAVX2(dst, src, n, low, k, top)
 }
 
-const (
-	fastError = 255 * 4 * 0x1p-24
-	fastLeast = 0x1p-100 // the range of an element type's bounds in which
-	fastMost  = 0x1p100  // float32 neither overflows nor loses digits
-)
-
-// The reciprocal of 255 as the sum of two float32: q times it is rounded once
-// by a fused multiply-add, to what the float64 product of the plain loop is
-// rounded to (a test compares all 256).
-const (
-	reciprocal      = 1.0 / 255
-	upperReciprocal = float32(reciprocal)
-)
-
-var lowerReciprocal = float32(reciprocal - float64(upperReciprocal))
-
-// dequantizeByVector leaves to the table what is rare: other operations, and
-// ranges that are not finite, where NaNs need care.
-func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) int {
-	n := len(q) &^ 15
-	low := float32(m.Min)
-	span := float32(m.Max) - low
-	if !byVector || n == 0 || span-span != 0 || low-low != 0 || len(dst) < 4*n || len(acc) < 4*n {
-		return 0
-	}
-	if op != dtype.Set && op != dtype.Sum && op != dtype.Avg {
-		return 0
-	}
-	dtype.RaceRead(q[:n])
-	dtype.RaceWrite(dst[:4*n])
-	if op == dtype.Set {
-		setValuesAVX2(floats(dst), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
-		return n
-	}
-	dtype.RaceRead(acc[:4*n])
-	addValuesAVX2(floats(dst), floats(acc), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
-	return n
+func quantizeFastKernel(dst *byte, src *float32, n int, low, k, below, above float32) (rest int) {
+	return quantizeFastAVX2(dst, src, n, low, k, below, above)
 }
 
-// floats is for assembly only, which needs no alignment.
-func floats(b []byte) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(b))) }
+func setValuesKernel(dst *float32, q *byte, n int, low, span, third, rest float32) {
+	setValuesAVX2(dst, q, n, low, span, third, rest)
+}
+
+func addValuesKernel(dst, acc *float32, q *byte, n int, low, span, third, rest float32) {
+	addValuesAVX2(dst, acc, q, n, low, span, third, rest)
+}

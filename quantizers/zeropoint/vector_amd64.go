@@ -2,18 +2,7 @@
 
 package zeropoint
 
-import (
-	"math"
-	"unsafe"
-
-	"golang.org/x/sys/cpu"
-
-	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
-)
-
-// float32 to uint8 and back goes by AVX2 as far as whole vectors reach, at any
-// address and with the bits of the loops in plain Go, which do the rest.
+import "golang.org/x/sys/cpu"
 
 // byVector is a variable for the tests, which compare both ways.
 var (
@@ -21,84 +10,26 @@ var (
 	byFusedVector = byVector && cpu.X86.HasFMA
 )
 
-// byVector adds whole sixteens of src and returns how many elements that were.
-func (s *sums) byVector(src []byte, mean float64, squared bool) int {
-	n := len(src) / 4 &^ 15
-	if !byVector || n == 0 {
-		return 0
-	}
-	dtype.RaceRead(src[:4*n])
-	if squared {
-		squaresAVX2(floats(src), n, mean, (*[16]float64)(s))
-	} else {
-		sumAVX2(floats(src), n, (*[16]float64)(s))
-	}
-	return n
+// What the wrappers call; the compiler leaves nothing of it.
+
+func sumKernel(src *float32, n int, sums *[16]float64) { sumAVX2(src, n, sums) }
+
+func squaresKernel(src *float32, n int, mean float64, sums *[16]float64) {
+	squaresAVX2(src, n, mean, sums)
 }
 
-// quantizeByVector returns what is left to do.
-func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) (restOfDst, restOfSrc []byte) {
-	inv := 1 / float64(m.Scale)
-	if !byVector || !finite(inv) || inv == 0 { // these make NaNs of numbers
-		return dst, src
-	}
-	base := float64(m.ZeroPoint)
-	// float32 decides where its error cannot matter: that of a reciprocal, a
-	// multiply-add and its constant is below a quarter of fastError for what
-	// is between 0 and 255.
-	fast := byFusedVector && math.Abs(base) <= 1024 && 0x1p-100 < math.Abs(inv) && math.Abs(inv) < 0x1p100
-	fastError := 0x1p-22 * (256 + math.Abs(base))
-	for len(dst) >= 16 && len(src) >= 64 {
-		n := min(len(dst), len(src)/4) &^ 15
-		if whole := n &^ 31; fast && whole > 0 {
-			dtype.RaceRead(src[:4*whole])
-			dtype.RaceWrite(dst[:whole])
-			rest := quantizeFastAVX2(&dst[0], floats(src), whole, 0, float32(inv), float32(base+0.5-fastError), float32(base+0.5+fastError))
-			dst, src = dst[whole-rest:], src[4*(whole-rest):]
-			n = min(n-whole+rest, 32) &^ 15
-			if n == 0 {
-				break
-			}
-		}
-		dtype.RaceRead(src[:4*n])
-		dtype.RaceWrite(dst[:n])
-		rest := quantizeAVX2(&dst[0], floats(src), n, inv, base, 0.5, 255)
-		dst, src = dst[n-rest:], src[4*(n-rest):]
-		if rest > 0 { // a NaN is among the next 16
-			quantizeNaNs(m, dst[:16], src[:64])
-			dst, src = dst[16:], src[64:]
-		}
-	}
-	return dst, src
+func quantizeKernel(dst *byte, src *float32, n int, inv, base, half, top float64) (rest int) {
+	return quantizeAVX2(dst, src, n, inv, base, half, top)
 }
 
-func quantizeNaNs(m *wire.DequantizationMeta, dst, src []byte) {
-	var block [16]float32
-	copy(dtype.AsBytes(block[:]), src)
-	quantizeNarrow(dtype.Uint8, m, dst, block[:])
+func quantizeFastKernel(dst *byte, src *float32, n int, low, k, below, above float32) (rest int) {
+	return quantizeFastAVX2(dst, src, n, low, k, below, above)
 }
 
-// dequantizeByVector returns how many elements it did. A scale that is not
-// finite makes NaNs, which need care.
-func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) int {
-	n := len(q) &^ 15
-	zero := int32(m.ZeroPoint)
-	if !byVector || n == 0 || zero < -math.MaxInt32+255 || m.Scale-m.Scale != 0 || len(dst) < 4*n || len(acc) < 4*n {
-		return 0
-	}
-	if op != dtype.Set && op != dtype.Sum && op != dtype.Avg {
-		return 0
-	}
-	dtype.RaceRead(q[:n])
-	dtype.RaceWrite(dst[:4*n])
-	if op == dtype.Set {
-		setValuesAVX2(floats(dst), &q[0], n, zero, m.Scale)
-		return n
-	}
-	dtype.RaceRead(acc[:4*n])
-	addValuesAVX2(floats(dst), floats(acc), &q[0], n, zero, m.Scale)
-	return n
+func setValuesKernel(dst *float32, q *byte, n int, zero int32, scale float32) {
+	setValuesAVX2(dst, q, n, zero, scale)
 }
 
-// floats is for assembly only, which needs no alignment.
-func floats(b []byte) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(b))) }
+func addValuesKernel(dst, acc *float32, q *byte, n int, zero int32, scale float32) {
+	addValuesAVX2(dst, acc, q, n, zero, scale)
+}

@@ -27,6 +27,9 @@ done <<-SETS
 	amd64 zeropoint quantizers/zeropoint zeropoint
 	amd64 simplehash core/digest digest
 	arm64 reduce backends/cpu_neon cpuneon
+	arm64 minmax quantizers/minmax minmax
+	arm64 zeropoint quantizers/zeropoint zeropoint
+	arm64 simplehash core/digest digest
 SETS
 
 [ "${1:-}" = -w ] || go test -tags noasm -timeout 240s $(existing ./backends/... ./quantizers/... ./core/digest) || fail "without assembly"

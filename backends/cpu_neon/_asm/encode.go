@@ -284,3 +284,9 @@ func (k *kernel) advance(n int, ps ...reg) {
 		k.ins("ADD $%d, %v, %v", n, p, p)
 	}
 }
+
+// loadFour deals out 64 bytes at p in words of 32 bits, word i of every 16
+// bytes to v[i], and advances p.
+func (k *kernel) loadFour(p reg, v []vec) {
+	k.ins("VLD4.P 64(%v), [%s, %s, %s, %s]", p, v[0].plan9(s4), v[1].plan9(s4), v[2].plan9(s4), v[3].plan9(s4))
+}

@@ -13,7 +13,10 @@ import (
 )
 
 var sets = map[string]func(*file){
-	"reduce": reduceKernels,
+	"reduce":     reduceKernels,
+	"minmax":     minmaxKernels,
+	"zeropoint":  zeropointKernels,
+	"simplehash": simplehashKernels,
 }
 
 func main() {
