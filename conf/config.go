@@ -55,6 +55,7 @@ type Peer struct {
 	DialTimeout       time.Duration `conf:"dial_timeout" min:"100ms" max:"10m"`
 	HandshakeTimeout  time.Duration `conf:"handshake_timeout" min:"100ms" max:"10m"`
 	HashWorkers       int           `conf:"hash_workers" min:"0" max:"1024"`
+	WarnStuckAfter    time.Duration `conf:"warn_stuck_after" min:"1s" max:"168h" zero:"off"`
 }
 
 // Data configures how tensors travel.

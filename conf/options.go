@@ -42,6 +42,7 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.DialTimeout = c.Peer.DialTimeout
 	o.HandshakeTimeout = c.Peer.HandshakeTimeout
 	o.HashWorkers = c.Peer.HashWorkers
+	o.WarnStuckAfter = orOff(c.Peer.WarnStuckAfter)
 	o.FrameBytes = int(c.Data.FrameBytes)
 	o.Backend = c.Data.Backend
 	o.Congestion = c.Data.Congestion

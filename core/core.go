@@ -27,11 +27,13 @@ package core
 
 import (
 	"context"
+	"io"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer"
 	"github.com/gopccl/gopccl/core/sharedstate"
+	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -46,6 +48,8 @@ type (
 	SyncOptions = peer.SyncOptions
 	SyncInfo    = peer.SyncInfo
 	Tensor      = sharedstate.Tensor
+	State       = peer.State
+	Listener    = trace.Listener
 	UUID        = wire.UUID
 	Error       = errs.Error
 )
@@ -130,6 +134,16 @@ func (c *Communicator) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, e
 func (c *Communicator) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
 	return c.s.AllReduceMultipleWithRetry(ctx, rs, maxInFlight)
 }
+
+// State describes the communicator with all its operations and connections as
+// they are now. It never waits for a peer, so it works while a call hangs.
+func (c *Communicator) State() State { return c.s.State() }
+
+// States describes every communicator of this process, oldest first.
+func States() []State { return peer.States() }
+
+// DumpState writes what States returns as text; see peer.DumpState.
+func DumpState(w io.Writer) error { return peer.DumpState(w) }
 
 // Close leaves the run; see peer.Session.Close.
 func (c *Communicator) Close() error { return c.s.Close() }

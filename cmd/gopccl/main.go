@@ -28,7 +28,9 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), interrupts...)
+	quiet := dumpOnSignal(os.Stderr)
 	code := execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	quiet()
 	stop()
 	os.Exit(code)
 }

@@ -18,8 +18,9 @@ func newMasterCmd() *cobra.Command {
 and never sees a tensor. gopccl and PCCL 1.0.0 peers may meet in one run.
 
 It prints where it listens, then one line per membership change and per fault,
-and ends at SIGINT or SIGTERM. It has no authentication: run it where only your
-peers can reach it.`,
+and ends at SIGINT or SIGTERM. At SIGUSR1 (not on Windows) it writes the state of
+every client and vote to standard error, as peers do for their operations. It has
+no authentication: run it where only your peers can reach it.`,
 		Example: `  gopccl master
   gopccl master --listen 127.0.0.1:0 --log-format json
   gopccl master --listen 0.0.0.0:48148 --set topology.solver=exact`,
@@ -39,6 +40,7 @@ peers can reach it.`,
 				return errs.New(errs.InvalidConfig, "run master", err)
 			}
 			defer m.Close()
+			defer showInDump(m)()
 			log.Info("master listens", "kind", "listen", "addr", m.Addr().String())
 			if err := m.Run(cmd.Context()); err != nil {
 				return err

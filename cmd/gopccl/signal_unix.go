@@ -9,3 +9,6 @@ import (
 
 // interrupts ask the program to end in good order.
 var interrupts = []os.Signal{os.Interrupt, syscall.SIGTERM}
+
+// dumpSignals ask for a dump of the state.
+var dumpSignals = []os.Signal{syscall.SIGUSR1}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
@@ -51,6 +52,7 @@ type ReduceInfo struct {
 type operation struct {
 	data    *reduce.Op
 	world   int
+	posted  time.Time
 	info    ReduceInfo
 	verdict chan struct{} // closed by Finish
 }
@@ -156,7 +158,7 @@ func (s *Session) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, error)
 		return nil, err
 	}
 	id := fsm.OpID(s.ids.Add(1))
-	op := &operation{data: data, world: v.LocalWorldSize, verdict: make(chan struct{})}
+	op := &operation{data: data, world: v.LocalWorldSize, posted: time.Now(), verdict: make(chan struct{})}
 	s.mu.Lock()
 	s.ops[id] = op
 	s.mu.Unlock()

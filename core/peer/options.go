@@ -15,6 +15,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/gopccl/gopccl/core/trace"
 )
 
 // Options of a session. Zero values take the defaults named here.
@@ -56,6 +58,12 @@ type Options struct {
 	// ProbeConnections (default 4) parallel connections.
 	ProbeDuration    time.Duration
 	ProbeConnections int
+	// WarnStuckAfter: an operation whose data phase does not move for so long is
+	// named in the log, with the role and the peer that it waits for. Default
+	// 30 s, negative: never.
+	WarnStuckAfter time.Duration
+	// Trace hears of operations, connections and idleness; nil: nobody does.
+	Trace *trace.Listener
 	// Logger receives facts; nil discards them.
 	Logger *slog.Logger
 	// Dial replaces the dialer of every outgoing connection, for tests and proxies.
@@ -96,6 +104,7 @@ func (o Options) withDefaults() Options {
 	def(&o.HandshakeTimeout, 5*time.Second)
 	def(&o.UserTimeout, 8*time.Second)
 	def(&o.ProbeDuration, 3*time.Second)
+	def(&o.WarnStuckAfter, 30*time.Second)
 	if o.ProbeConnections <= 0 {
 		o.ProbeConnections = 4
 	}

@@ -53,6 +53,8 @@ type Session struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	dog watcher
+
 	closeOnce sync.Once
 }
 
@@ -101,7 +103,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.engine = reduce.NewEngine(reduce.Config{
-		Backend: kernels, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log,
+		Backend: kernels, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log, Trace: opt.Trace,
 	})
 	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: s.log})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: s.log})
@@ -118,6 +120,8 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	s.spawn(func() { s.state.Serve(s.listen.state) })
 	s.spawn(func() { s.bench.Serve(s.listen.bench) })
 	s.spawn(s.readMaster)
+	s.dog.after = opt.WarnStuckAfter
+	live.add(s)
 	go s.loop()
 	if _, err := s.call(ctx, "connect", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallConnect{Call: id} }); err != nil {
 		s.Close()
@@ -308,6 +312,7 @@ func (s *Session) Close() error {
 		s.bench.Close()
 		s.engine.Close()
 		s.work.Wait()
+		live.remove(s)
 	})
 	return nil
 }

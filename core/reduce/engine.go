@@ -16,8 +16,8 @@
 // such frames nevertheless spoils the result of the ring (ours included), and
 // nothing else.
 //
-// Locks: Op.mu may be taken inside Engine.mu or sender.mu, the pool's inside
-// Op.mu; nothing else nests.
+// Locks: Engine.mu may be taken inside Engine.edges, Op.mu inside Engine.mu or
+// sender.mu, the pool's inside Op.mu; nothing else nests.
 // No lock is held while a connection could make us wait.
 package reduce
 
@@ -86,6 +86,7 @@ type Engine struct {
 	cfg   Config
 	zeros []byte // pads frames of aborted operations; never written
 	wg    sync.WaitGroup
+	edges sync.Mutex // held while a listener hears of a change between no and some operations
 
 	mu      sync.Mutex
 	started *sync.Cond // an operation started, a connection came or closed, the engine closed

@@ -51,6 +51,7 @@ type Op struct {
 
 	// Set by Start and constant then.
 	seq        uint64
+	began      time.Time
 	n, rank    int
 	next, prev wire.UUID
 	native     bool // every member is a gopccl end
@@ -72,6 +73,7 @@ type Op struct {
 	mu      sync.Mutex
 	state   opState
 	failErr error
+	later   []error   // why else it would have failed
 	reading *receiver // inside a frame of this operation, may touch its buffers
 	txRefs  int       // frames in a batch that refer to its buffers
 	txBegun bool      // at least one byte was sent
@@ -188,13 +190,13 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 // it must return soon. Sequence numbers of one engine never repeat and never
 // fall. An operation that was aborted before ends at once.
 func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
-	op.seq, op.done, op.native = seq, done, native
+	op.seq, op.done, op.native, op.began = seq, done, native, time.Now()
 	err := op.place(ring, self)
 	e := op.e
 	e.cfg.Stats.Ops.Add(1)
+	e.count(1)
 	e.cfg.Trace.Started(op.spec.Tag, seq)
 	e.mu.Lock()
-	e.active++
 	if !e.any || seq > e.highest {
 		e.any, e.highest = true, seq
 	}
@@ -312,10 +314,16 @@ func (op *Op) Abort(reason error) {
 	op.fail(reason)
 }
 
+// maxLater bounds the causes that are kept beside the first.
+const maxLater = 4
+
 // fail records the first cause and makes everybody let go of the buffers.
 func (op *Op) fail(err error) {
 	op.mu.Lock()
 	if op.failErr != nil || op.state == opEnded || op.state == opFinished {
+		if op.failErr != nil && len(op.later) < maxLater {
+			op.later = append(op.later, err)
+		}
 		op.mu.Unlock()
 		return
 	}
@@ -345,6 +353,9 @@ func (op *Op) settle(async bool) {
 	}
 	op.state = opEnded
 	err := op.failErr
+	if len(op.later) > 0 {
+		err = errs.Then(err, op.later...)
+	}
 	if op.wait != nil {
 		op.wait.Stop()
 	}
@@ -367,8 +378,31 @@ func (op *Op) end(err error) {
 	if key := (opKey{op.spec.Tag, op.seq}); e.ops[key] == op {
 		delete(e.ops, key)
 	}
-	e.active--
-	e.started.Broadcast()
+	e.mu.Unlock()
+	e.count(-1)
+}
+
+// count adds d to the active operations. A listener hears of the changes
+// between none and some, in their order, and of the last before Close returns.
+func (e *Engine) count(d int) {
+	if t := e.cfg.Trace; t.Edges() {
+		e.edges.Lock()
+		defer e.edges.Unlock()
+		e.mu.Lock()
+		before := e.active
+		e.mu.Unlock()
+		switch {
+		case before == 0:
+			t.Active()
+		case before+d == 0:
+			t.Idle()
+		}
+	}
+	e.mu.Lock()
+	e.active += d
+	if e.active == 0 {
+		e.started.Broadcast()
+	}
 	e.mu.Unlock()
 }
 

@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+)
+
+// A dump shows every operation of every communicator of the process, not only
+// those of one, and what each waits for. S4-30
+func TestDumpShowsEveryOperationOfEveryCommunicator(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var firsts, seconds []*core.Communicator
+	for range 3 {
+		w := world(t, ctx, localMaster(t), 2, nil)
+		firsts, seconds = append(firsts, w[0]), append(seconds, w[1])
+	}
+	var handles []*core.Handle
+	post := func(comms []*core.Communicator) {
+		for i, c := range comms {
+			for tag := range uint64(3) {
+				v := make([]float32, 1000)
+				r := core.ReduceOf(v, v, core.Sum)
+				r.Tag = uint64(10*i) + tag
+				h, err := c.AllReduceAsync(ctx, r)
+				require.NoError(t, err)
+				handles = append(handles, h)
+			}
+		}
+	}
+	post(firsts)
+	var b bytes.Buffer
+	require.NoError(t, core.DumpState(&b))
+	text := b.String()
+	require.Contains(t, text, "gopccl: 6 communicators\n")
+	for i, c := range firsts {
+		_, own, found := strings.Cut(text, "communicator "+c.Attributes().UUID.String()+": connected to the master ")
+		require.True(t, found, text)
+		own, _, _ = strings.Cut(own, "communicator ")
+		for tag := range 3 {
+			require.Contains(t, own, fmt.Sprintf("operation tag %d: ", 10*i+tag), own)
+		}
+		require.Equal(t, 3, strings.Count(own, "waits for: votes of the other peers"), own)
+		require.Equal(t, 1, strings.Count(own, "  sender, peer "), own)
+		require.Equal(t, 1, strings.Count(own, "  reader, peer "), own)
+		require.Len(t, c.State().Ops, 3)
+	}
+	require.Len(t, core.States(), 6)
+	post(seconds)
+	for _, h := range handles {
+		_, err := h.Wait(ctx)
+		require.NoError(t, err)
+	}
+	for _, c := range append(firsts, seconds...) {
+		require.Empty(t, c.State().Ops)
+		require.NoError(t, c.Close())
+	}
+	b.Reset()
+	require.NoError(t, core.DumpState(&b))
+	require.Equal(t, "gopccl: 0 communicators\n", b.String())
+}
+
+// gated holds its writes back while the gate is shut.
+type gated struct {
+	net.Conn
+	shut *atomic.Bool
+	open chan struct{}
+}
+
+func (g gated) Write(p []byte) (int, error) {
+	if g.shut.Load() {
+		<-g.open
+	}
+	return g.Conn.Write(p)
+}
+
+// A link that stops moving data: the watchdog names the operation, the role and
+// the peer that it waits for, on both ends, in the log and to the listener. S4-33
+func TestWatchdogNamesWhatIsStuck(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	master := localMaster(t)
+	var shut atomic.Bool
+	open := make(chan struct{})
+	var logs [2]lockedBuffer
+	var mu sync.Mutex
+	told := map[int]string{}
+	comms := world(t, ctx, master, 2, func(i int, o *core.Options) {
+		o.WarnStuckAfter = time.Second
+		o.Logger = slog.New(slog.NewTextHandler(&logs[i], nil))
+		o.Trace = &core.Listener{Stuck: func(tag, _ uint64, since time.Duration, waits string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if tag == 77 && since >= time.Second {
+				told[i] = waits
+			}
+		}}
+		if i == 0 {
+			o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+				if err != nil || addr == master {
+					return c, err
+				}
+				return gated{c, &shut, open}, nil
+			}
+		}
+	})
+	shut.Store(true)
+	var handles []*core.Handle
+	for _, c := range comms {
+		v := make([]float32, 1000)
+		r := core.ReduceOf(v, v, core.Sum)
+		r.Tag = 77
+		h, err := c.AllReduceAsync(ctx, r)
+		require.NoError(t, err)
+		handles = append(handles, h)
+	}
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(told) == 2
+	}, 30*time.Second, 10*time.Millisecond)
+	shut.Store(false)
+	close(open)
+	for _, h := range handles {
+		_, err := h.Wait(ctx)
+		require.NoError(t, err)
+	}
+	first, second := comms[0].Attributes().UUID.Short(), comms[1].Attributes().UUID.Short()
+	require.Contains(t, told[0], "sender to "+second+": ")
+	require.Contains(t, told[0], "being written")
+	require.Contains(t, told[1], "previous peer "+first+": no frame of step 0 has come")
+	for i := range logs {
+		require.Contains(t, logs[i].String(), "an operation does not move")
+	}
+}
