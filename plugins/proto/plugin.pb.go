@@ -40,7 +40,9 @@ type Problem struct {
 	// A ring to start from; may be empty.
 	Start []uint32 `protobuf:"varint,4,rep,packed,name=start,proto3" json:"start,omitempty"`
 	// Time until the call will be cancelled; 0 is unknown.
-	BudgetMs      uint64 `protobuf:"varint,5,opt,name=budget_ms,json=budgetMs,proto3" json:"budget_ms,omitempty"`
+	BudgetMs uint64 `protobuf:"varint,5,opt,name=budget_ms,json=budgetMs,proto3" json:"budget_ms,omitempty"`
+	// Varies random choices: searches with different seeds look in different places.
+	Seed          uint64 `protobuf:"varint,6,opt,name=seed,proto3" json:"seed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -110,23 +112,31 @@ func (x *Problem) GetBudgetMs() uint64 {
 	return 0
 }
 
+func (x *Problem) GetSeed() uint64 {
+	if x != nil {
+		return x.Seed
+	}
+	return 0
+}
+
 // Solution is a ring, better than all before it in the stream. Its values are
 // computed, and every claim is checked as far as possible, by the receiver.
 type Solution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Peers in the order of the ring. Empty if only a bound is told.
 	Ring []uint32 `protobuf:"varint,1,rep,packed,name=ring,proto3" json:"ring,omitempty"`
-	// No ring has a smaller sum, among those of the best bottleneck if the
-	// objective is "bottleneck"; 0 is unknown.
+	// No ring at all has a smaller sum; 0 is unknown.
 	SumLowerBound float64 `protobuf:"fixed64,2,opt,name=sum_lower_bound,json=sumLowerBound,proto3" json:"sum_lower_bound,omitempty"`
 	// No ring has a faster slowest link, Mbit/s; 0 is unknown.
 	BottleneckBound float64 `protobuf:"fixed64,3,opt,name=bottleneck_bound,json=bottleneckBound,proto3" json:"bottleneck_bound,omitempty"`
-	// Proved to be the best ring of all.
+	// Proved: no ring is better under the objective.
 	Optimal bool `protobuf:"varint,4,opt,name=optimal,proto3" json:"optimal,omitempty"`
-	// The links admit no ring through all peers.
-	NoRing bool `protobuf:"varint,5,opt,name=no_ring,json=noRing,proto3" json:"no_ring,omitempty"`
-	// With no_ring: peers without which there might be one.
-	Remove        []uint32 `protobuf:"varint,6,rep,packed,name=remove,proto3" json:"remove,omitempty"`
+	// The search ended without a ring; no_ring_proved if there is none at all.
+	NoRing       bool `protobuf:"varint,5,opt,name=no_ring,json=noRing,proto3" json:"no_ring,omitempty"`
+	NoRingProved bool `protobuf:"varint,6,opt,name=no_ring_proved,json=noRingProved,proto3" json:"no_ring_proved,omitempty"`
+	// With no_ring: why, and peers without which the others have a ring.
+	Reason        string   `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	Remove        []uint32 `protobuf:"varint,8,rep,packed,name=remove,proto3" json:"remove,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +204,20 @@ func (x *Solution) GetNoRing() bool {
 		return x.NoRing
 	}
 	return false
+}
+
+func (x *Solution) GetNoRingProved() bool {
+	if x != nil {
+		return x.NoRingProved
+	}
+	return false
+}
+
+func (x *Solution) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 func (x *Solution) GetRemove() []uint32 {
@@ -413,20 +437,23 @@ var File_plugin_proto protoreflect.FileDescriptor
 
 const file_plugin_proto_rawDesc = "" +
 	"\n" +
-	"\fplugin.proto\x12\x10gopccl.plugin.v1\"\x84\x01\n" +
+	"\fplugin.proto\x12\x10gopccl.plugin.v1\"\x98\x01\n" +
 	"\aProblem\x12\x14\n" +
 	"\x05peers\x18\x01 \x01(\rR\x05peers\x12\x12\n" +
 	"\x04mbps\x18\x02 \x03(\x01R\x04mbps\x12\x1c\n" +
 	"\tobjective\x18\x03 \x01(\tR\tobjective\x12\x14\n" +
 	"\x05start\x18\x04 \x03(\rR\x05start\x12\x1b\n" +
-	"\tbudget_ms\x18\x05 \x01(\x04R\bbudgetMs\"\xbc\x01\n" +
+	"\tbudget_ms\x18\x05 \x01(\x04R\bbudgetMs\x12\x12\n" +
+	"\x04seed\x18\x06 \x01(\x04R\x04seed\"\xfa\x01\n" +
 	"\bSolution\x12\x12\n" +
 	"\x04ring\x18\x01 \x03(\rR\x04ring\x12&\n" +
 	"\x0fsum_lower_bound\x18\x02 \x01(\x01R\rsumLowerBound\x12)\n" +
 	"\x10bottleneck_bound\x18\x03 \x01(\x01R\x0fbottleneckBound\x12\x18\n" +
 	"\aoptimal\x18\x04 \x01(\bR\aoptimal\x12\x17\n" +
-	"\ano_ring\x18\x05 \x01(\bR\x06noRing\x12\x16\n" +
-	"\x06remove\x18\x06 \x03(\rR\x06remove\"\x11\n" +
+	"\ano_ring\x18\x05 \x01(\bR\x06noRing\x12$\n" +
+	"\x0eno_ring_proved\x18\x06 \x01(\bR\fnoRingProved\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
+	"\x06remove\x18\b \x03(\rR\x06remove\"\x11\n" +
 	"\x0fDescribeRequest\"u\n" +
 	"\x14QuantizerDescription\x12A\n" +
 	"\fcombinations\x18\x01 \x03(\v2\x1d.gopccl.plugin.v1.CombinationR\fcombinations\x12\x1a\n" +

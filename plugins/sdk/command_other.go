@@ -1,0 +1,7 @@
+//go:build !linux
+
+package sdk
+
+import "os/exec"
+
+func tie(*exec.Cmd) {}
