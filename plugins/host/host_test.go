@@ -44,6 +44,9 @@ func (r *record) String() string {
 // long bounds what must happen at some time.
 const long = 30 * time.Second
 
+// tick is how often it is looked at.
+const tick = 5 * time.Millisecond
+
 func begin(t *testing.T, spec Spec, fallback topo.Solver) (*SolverPlugin, *record) {
 	log := &record{}
 	spec.Logger = slog.New(slog.NewTextHandler(log, nil))
@@ -76,7 +79,7 @@ func requireGone(t *testing.T, pid int) {
 	if pid == 0 {
 		return
 	}
-	require.Eventually(t, func() bool { return !alive(-pid) && !alive(pid) }, long, time.Millisecond, "process group %d is still there", pid)
+	require.Eventually(t, func() bool { return !alive(-pid) && !alive(pid) }, long, tick, "process group %d is still there", pid)
 }
 
 // matrix of n peers on which the ring in the order of numbers is the worst.
@@ -97,7 +100,7 @@ func TestPluginSolves(t *testing.T) {
 	for _, o := range []topo.Objective{"", topo.BottleneckThenSum, topo.Sum} {
 		problem := matrix(7)
 		problem.Objective = o
-		want, err := (&tryAll{}).Solve(context.Background(), problem, func(topo.Solution) {})
+		want, err := tryAll{}.Solve(context.Background(), problem, func(topo.Solution) {})
 		require.NoError(t, err)
 		var last topo.Solution
 		got, err := p.Solve(within(t, long), problem, func(s topo.Solution) {
@@ -147,11 +150,11 @@ func TestHostilePlugins(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			p, log := begin(t, self(mode), &tryAll{})
+			p, log := begin(t, self(mode), patient{})
 			require.NoError(t, p.Wait(within(t, long)))
 			pid := p.PID()
 			problem := matrix(7)
-			want1, err := (&tryAll{}).Solve(context.Background(), problem, func(topo.Solution) {})
+			want1, err := tryAll{}.Solve(context.Background(), problem, func(topo.Solution) {})
 			require.NoError(t, err)
 			got, err := p.Solve(within(t, long), problem, func(s topo.Solution) {
 				_, ok := problem.Solution(s.Ring)
@@ -168,10 +171,10 @@ func TestHostilePlugins(t *testing.T) {
 					}
 				}
 				return false
-			}, long, time.Millisecond, "%s", log)
+			}, long, tick, "%s", log)
 			if strings.HasPrefix(mode, "crash") || mode == "children" {
 				requireGone(t, pid)
-				require.Eventually(t, func() bool { return p.Starts() > 1 }, long, time.Millisecond)
+				require.Eventually(t, func() bool { return p.Starts() > 1 }, long, tick)
 			}
 		})
 	}
@@ -198,16 +201,16 @@ func TestHangingPluginIsKilled(t *testing.T) {
 	p, log := begin(t, self("hang"), nil)
 	require.NoError(t, p.Wait(within(t, long)))
 	pid := p.PID()
-	got, err := p.Solve(within(t, 50*time.Millisecond), matrix(7), func(topo.Solution) {})
+	got, err := p.Solve(within(t, time.Second), matrix(7), func(topo.Solution) {})
 	require.NoError(t, err)
 	require.Len(t, got.Ring, 7)
 	requireGone(t, pid)
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "it hangs") && p.Starts() == 2 }, long, time.Millisecond, "%s", log)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "it hangs") && p.Starts() == 2 }, long, tick, "%s", log)
 }
 
 // A call that is cancelled leaves a plugin that listens alone.
 func TestCancelledCall(t *testing.T) {
-	p, _ := begin(t, self("slow"), &tryAll{})
+	p, _ := begin(t, self("slow"), tryAll{})
 	require.NoError(t, p.Wait(within(t, long)))
 	pid := p.PID()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -221,7 +224,7 @@ func TestCancelledCall(t *testing.T) {
 // The plugin's own time limit ends a call without a budget.
 func TestTimeLimit(t *testing.T) {
 	spec := self("slow")
-	spec.TimeLimit = 30 * time.Millisecond
+	spec.TimeLimit = time.Second
 	p, _ := begin(t, spec, nil)
 	require.NoError(t, p.Wait(within(t, long)))
 	got, err := p.Solve(context.Background(), matrix(7), func(topo.Solution) {})
@@ -232,14 +235,14 @@ func TestTimeLimit(t *testing.T) {
 
 func TestStoppedPluginFailsItsHealthCheck(t *testing.T) {
 	spec := self("stop")
-	spec.healthEvery, spec.healthTimeout = 10*time.Millisecond, 300*time.Millisecond
-	p, log := begin(t, spec, &tryAll{})
+	spec.healthEvery, spec.healthTimeout = 10*tick, 300*time.Millisecond
+	p, log := begin(t, spec, patient{})
 	require.NoError(t, p.Wait(within(t, long)))
 	pid := p.PID()
-	_, err := p.Solve(within(t, 100*time.Millisecond), matrix(7), func(topo.Solution) {})
+	_, err := p.Solve(within(t, 500*time.Millisecond), matrix(7), func(topo.Solution) {})
 	require.NoError(t, err)
 	requireGone(t, pid)
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "health check") }, long, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "health check") }, long, tick)
 }
 
 func TestMemoryLimit(t *testing.T) {
@@ -248,19 +251,17 @@ func TestMemoryLimit(t *testing.T) {
 	}
 	spec := self("memory")
 	spec.MemoryLimit = 256 << 20
-	p, log := begin(t, spec, &tryAll{})
+	p, log := begin(t, spec, patient{})
 	require.NoError(t, p.Wait(within(t, long)))
 	pid := p.PID()
-	got, err := p.Solve(within(t, long), matrix(7), func(topo.Solution) {})
+	_, err := p.Solve(within(t, long), matrix(7), func(topo.Solution) {})
 	require.NoError(t, err)
-	require.True(t, got.Optimal)
-	// The answer was there before the limit was met.
 	requireEventuallyGone(t, p, pid)
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "its limit is 256 MiB") }, long, time.Millisecond, "%s", log)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "its limit is 256 MiB") }, long, tick, "%s", log)
 }
 
 func requireEventuallyGone(t *testing.T, p *SolverPlugin, pid int) {
-	require.Eventually(t, func() bool { return p.PID() != pid }, long, time.Millisecond)
+	require.Eventually(t, func() bool { return p.PID() != pid }, long, tick)
 	requireGone(t, pid)
 }
 
@@ -282,7 +283,7 @@ func TestProgramsThatAreNoPlugins(t *testing.T) {
 			if mode != "hang at start" && mode != "long garbage" {
 				spec.StartTimeout = long
 			}
-			p, log := begin(t, spec, &tryAll{})
+			p, log := begin(t, spec, tryAll{})
 			got, err := p.Solve(within(t, long), matrix(6), func(topo.Solution) {})
 			require.NoError(t, err)
 			require.True(t, got.Optimal)
@@ -293,8 +294,8 @@ func TestProgramsThatAreNoPlugins(t *testing.T) {
 					}
 				}
 				return false
-			}, long, time.Millisecond, "%s", log)
-			require.Eventually(t, func() bool { return strings.Count(log.String(), "restart_in") >= 2 }, long, time.Millisecond, "%s", log)
+			}, long, tick, "%s", log)
+			require.Eventually(t, func() bool { return strings.Count(log.String(), "restart_in") >= 2 }, long, tick, "%s", log)
 			require.Contains(t, log.String(), "restart_in=200ms")
 			require.Zero(t, p.PID())
 		})
@@ -330,7 +331,7 @@ func TestKilledPluginComesBack(t *testing.T) {
 		require.True(t, got.Optimal)
 		pid := p.PID()
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-		require.Eventually(t, func() bool { return p.PID() != pid }, long, time.Millisecond)
+		require.Eventually(t, func() bool { return p.PID() != pid }, long, tick)
 		require.Equal(t, i+1, p.Starts())
 	}
 }
@@ -359,7 +360,7 @@ func TestPinnedDigest(t *testing.T) {
 	require.NoError(t, p.Wait(within(t, long)))
 	require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\nexit 1\n"), 0o755))
 	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGKILL))
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "plugin is not started") }, long, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "plugin is not started") }, long, tick)
 	require.ErrorIs(t, p.Wait(within(t, long)), errDigest)
 }
 
@@ -381,7 +382,7 @@ func TestBadSpecs(t *testing.T) {
 }
 
 func TestSetAndSwitch(t *testing.T) {
-	set := NewSet(&tryAll{})
+	set := NewSet(tryAll{})
 	defer set.Close()
 	a, b := self("fine"), self("fine")
 	a.Name, b.Name = "a", "b"

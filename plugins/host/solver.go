@@ -43,6 +43,9 @@ const (
 	// fallbackBudget bounds the built-in solver, which keeps a core busy: what it
 	// has not found by then a plugin may look for alone.
 	fallbackBudget = time.Second
+	// lastWords is the time for messages that were sent when the budget ended; a
+	// solver may be late by 50 ms.
+	lastWords = 25 * time.Millisecond
 	// hangAfter is how long a plugin may go on after the end of its budget.
 	hangAfter = time.Second
 	// doubtFor is the time that the built-in solver has left to refute a proof.
@@ -148,6 +151,7 @@ func (s *SolverPlugin) ask(ctx context.Context, p topo.Problem, out chan<- found
 		defer timer.Stop()
 		limit = timer.C
 	}
+	done := ctx.Done()
 	// The plugin was told of the end and has to come to it.
 	hung := func() {
 		time.AfterFunc(hangAfter, func() {
@@ -156,6 +160,7 @@ func (s *SolverPlugin) ask(ctx context.Context, p topo.Problem, out chan<- found
 			}
 		})
 	}
+	var late <-chan time.Time // set when the budget is over
 	for {
 		select {
 		case f := <-heard:
@@ -166,13 +171,19 @@ func (s *SolverPlugin) ask(ctx context.Context, p topo.Problem, out chan<- found
 			out <- f
 			continue
 		case <-limit:
+			limit, late = nil, time.After(lastWords)
+			continue
+		case <-late:
 			hung()
-		case <-ctx.Done():
+		case <-done:
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				hung()
-			} else {
-				cancel() // the plugin's side ends itself if it does not listen
+				done = nil
+				if late == nil {
+					limit, late = nil, time.After(lastWords)
+				}
+				continue
 			}
+			cancel() // the plugin's side ends itself if it does not listen
 		}
 		close(over)
 		return

@@ -169,6 +169,21 @@ func TestImportRulesHaveTeeth(t *testing.T) {
 	require.NotEmpty(t, offences(pkg{ImportPath: module + "/core/wire", CgoFiles: []string{"x.go"}}))
 }
 
+// A trainer that embeds the engine links no gRPC, no YAML and no CLI.
+func TestEngineClosure(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "./core/...", "./bindings/c/...", "./backends/...", "./quantizers/...", "./solvers/...")
+	cmd.Dir = root(t)
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	deps := strings.Fields(string(out))
+	require.Contains(t, deps, module+"/core/wire")
+	for _, d := range deps {
+		for _, banned := range []string{"google.golang.org/", "github.com/hashicorp/", "github.com/spf13/cobra", module + "/plugins"} {
+			require.False(t, strings.HasPrefix(d, banned), "the engine links %s", d)
+		}
+	}
+}
+
 // files returns the repository's files that fit, as git knows them; what is
 // ignored is not looked at.
 func files(t testing.TB, fit func(name string) bool) (names []string) {

@@ -62,8 +62,10 @@ var rules = []rule{
 	{[]string{"core/master", "core/peer"}, join(layer0, layer1, layer2, layer4, fsms, []string{"platform"})},
 	// Layer 6.
 	{[]string{"core"}, []string{"core/...", "platform"}},
-	// Layer 7.
-	{[]string{"conf", "plugins/..."}, join(layer0, layer1, layer2, []string{"core", "platform"})},
+	// Layer 7. The programs among the plugins are built as others' are: from what they need.
+	{[]string{"plugins/moonshot", "plugins/lpexact", "plugins/absmax", "plugins/generic"}, []string{"..."}},
+	{[]string{"conf"}, join(layer0, layer1, layer2, []string{"core", "platform"})},
+	{[]string{"plugins/..."}, join(layer0, layer1, layer2, []string{"core", "platform", "core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest", "plugins/proto", "plugins/sdk", "plugins/host", "plugins/shm"})},
 	// Layer 8: programs, bindings, examples, tests.
 	{[]string{"cmd/...", "bindings/...", "examples/...", "tests/...", "tools/..."}, []string{"..."}},
 }
@@ -79,6 +81,7 @@ var foreign = []struct {
 	{[]string{"core/...", "backends/...", "quantizers/...", "solvers/...", "platform/..."}, []string{"golang.org/x/sys"}},
 	{[]string{"conf"}, []string{"github.com/knadh/koanf", "github.com/go-viper/mapstructure", "go.yaml.in/yaml"}},
 	{[]string{"cmd/..."}, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/lmittmann/tint", "golang.org/x/sys"}},
+	{[]string{"plugins/..."}, []string{"github.com/hashicorp/go-plugin", "github.com/hashicorp/go-hclog", "google.golang.org/grpc", "google.golang.org/protobuf", "golang.org/x/sys"}},
 	{[]string{"examples/...", "tests/..."}, []string{"golang.org/x/sys"}},
 }
 

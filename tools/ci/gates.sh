@@ -10,6 +10,7 @@ unformatted=$(tool gofumpt -l .)
 tools/ci/vet.sh
 tool staticcheck ./... || fail "staticcheck"
 tools/ci/asm.sh || fail "assembly"
+go run -C tools ./protogen -check || fail "generated code of plugins/proto"
 go test -count=1 ./tests/arch || fail "architecture"
 go test -C tools ./... || fail "tests of the tools"
 go run -C tools ./conformance -check || fail "conformance"
