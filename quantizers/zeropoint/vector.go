@@ -39,7 +39,7 @@ func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) (restOfDst, r
 	// multiply-add and its constant is below a quarter of fastError for what
 	// is between 0 and 255.
 	fast := byFusedVector && math.Abs(base) <= 1024 && 0x1p-100 < math.Abs(inv) && math.Abs(inv) < 0x1p100
-	fastError := 0x1p-22 * (256 + math.Abs(base))
+	fastError := float64(0x1p-22 * (256 + math.Abs(base)))
 	for len(dst) >= 16 && len(src) >= 64 {
 		n := min(len(dst), len(src)/4) &^ 15
 		if whole := n &^ 31; fast && whole > 0 {

@@ -46,6 +46,7 @@ func (s shape) log() int { return map[int]int{8: 0, 16: 1, 32: 2, 64: 3}[s.bits]
 
 // arm and plan9 are v with the shape as the two assemblers write it.
 func (v vec) arm(s shape) string { return fmt.Sprintf("v%d.%d%c", int(v), s.lanes(), s.letter()) }
+
 func (v vec) plan9(s shape) string {
 	return fmt.Sprintf("V%d.%c%d", int(v), s.letter()-'a'+'A', s.lanes())
 }
