@@ -22,3 +22,9 @@ func TestRegistered(t *testing.T) {
 	_, _, err := backend.Select("cpu_genric")
 	require.ErrorContains(t, err, "cpu_genric")
 }
+
+// The number was computed on amd64; the tests for arm64 get the same one.
+func TestSameOnEveryProcessor(t *testing.T) {
+	sum := backendtest.Fingerprint(generic{})
+	require.Equal(t, uint32(0xfc473538), sum, "%#x", sum)
+}

@@ -230,7 +230,7 @@ func carefulStats[T quant.Float](src []byte) stats {
 	mean := 0.0
 	each(func(x float64) { mean += x / largest / n })
 	squares := 0.0
-	each(func(x float64) { squares += math.Pow(x/largest-mean, 2) })
+	each(func(x float64) { squares += square(x/largest - mean) })
 	deviation := math.Sqrt(squares / math.Max(1, n-1))
 	return stats{mean * largest, math.Min(deviation*largest, math.MaxFloat64)}
 }

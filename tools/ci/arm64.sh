@@ -23,7 +23,7 @@ done
 
 # Go fuses a product with a sum on arm64 and not on amd64: no line may leave it
 # that choice where all peers have to compute the same bits.
-for package in $(go list ./core/dtype ./core/quant ./backends/... ./quantizers/...); do
+for package in $(go list ./core/dtype ./core/quant ./backends/cpu_generic ./backends/vectors ./quantizers/...); do
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build -o "$work/package" "$package"
 	fused=$(go tool objdump "$work/package" | awk '$4 ~ /^FN?M(ADD|SUB)[SD]$/ {print $1}' | sort -u)
 	[ -z "$fused" ] || fail "$package: products fused with sums at" $fused "(write float64(a*b)+c, or float32(a*b)+c)"
