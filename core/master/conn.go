@@ -74,11 +74,15 @@ func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote
 	go func() {
 		defer s.wg.Done()
 		defer close(done)
+		defer errs.Catch("run master", s.crash)
 		s.read(ctx, c)
 	}()
 	go func() {
 		defer s.wg.Done()
-		s.write(c, done)
+		func() {
+			defer errs.Catch("run master", s.crash)
+			s.write(c, done)
+		}()
 		// The connection is closed here in every case, so that "closed after
 		// what was sent" holds and nothing stays open.
 		nc.Close()

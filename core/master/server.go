@@ -31,6 +31,7 @@ type Server struct {
 	stop  chan struct{} // closed by Close
 	once  sync.Once
 	ended chan struct{} // closed when Serve returns
+	fault chan error    // a panic; Serve returns it
 
 	start   time.Time
 	waiting atomic.Int32 // goroutines that want the machine
@@ -57,7 +58,7 @@ func New(opt Options) (*Server, error) {
 	return &Server{
 		opt: opt, solver: solver, log: opt.Logger,
 		kick: make(chan struct{}, 1), asks: make(chan chan Status),
-		stop: make(chan struct{}), ended: make(chan struct{}),
+		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
 		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, live: map[*conn]struct{}{},
 	}, nil
 }
@@ -90,6 +91,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
+		defer errs.Catch("run master", s.crash)
 		if err := s.accept(ctx, ln); err != nil {
 			failed <- err
 		}
@@ -205,6 +207,8 @@ func (s *Server) loop(ctx context.Context, failed <-chan error) error {
 			ask <- s.snapshot()
 		case err := <-failed:
 			return err
+		case err := <-s.fault:
+			return err
 		case <-ctx.Done():
 			return nil
 		case <-s.stop:
@@ -213,7 +217,17 @@ func (s *Server) loop(ctx context.Context, failed <-chan error) error {
 	}
 }
 
+// crash makes Serve return err: a machine that panicked cannot be trusted with a run.
+func (s *Server) crash(err *errs.Error) {
+	s.log.Error("panic in the master", "error", err, "stack", errs.StackOf(err))
+	select {
+	case s.fault <- err:
+	default:
+	}
+}
+
 func (s *Server) step(ctx context.Context, ev fsm.Event) {
+	defer errs.Catch("run master", s.crash)
 	if c, ok := ev.(accepted); ok {
 		s.conns[c.conn.id] = c.conn
 		ev = c.Connected
@@ -301,6 +315,7 @@ func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 	s.wg.Add(1)
 	go func() {
 		defer s.wg.Done()
+		defer errs.Catch("solve ring", s.crash)
 		sctx, cancel := context.WithTimeout(ctx, s.opt.SolverBudget)
 		defer cancel()
 		ev := fsm.Solved{Job: e.Job}
@@ -310,11 +325,10 @@ func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 }
 
 func (s *Server) ring(ctx context.Context, e fsm.Solve) (ring []wire.UUID, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			ring, err = nil, errs.New(errs.Internal, "solve ring", fmt.Errorf("solver %s panicked: %v", s.solver.Name(), r))
-		}
-	}()
+	defer errs.Catch("solve ring", func(p *errs.Error) {
+		s.log.Error("panic in a ring solver", "solver", s.solver.Name(), "error", p, "stack", errs.StackOf(p))
+		ring, err = nil, p.At("solver "+s.solver.Name())
+	})
 	sol, err := s.solver.Solve(ctx, topo.Problem{Matrix: e.Matrix, Objective: s.opt.Objective, Start: e.Start}, func(topo.Solution) {})
 	if err != nil {
 		return nil, err

@@ -55,6 +55,7 @@ type operation struct {
 	posted  time.Time
 	info    ReduceInfo
 	verdict chan struct{} // closed by Finish
+	running bool          // between Start and the end of the data phase
 }
 
 func (s *Session) operation(id fsm.OpID) *operation {
@@ -116,6 +117,9 @@ func (h *Handle) await(ctx context.Context) {
 	_, h.err = h.s.call(ctx, "all-reduce", h.id, nil, func(id fsm.CallID) fsm.Event {
 		return fsm.CallAwait{Call: id, Op: h.id}
 	})
+	if h.s.crashed.Load() != nil {
+		<-h.op.verdict // the machine did not wait for it
+	}
 	close(h.done)
 }
 
@@ -170,10 +174,14 @@ func (s *Session) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, error)
 	if err != nil {
 		s.mu.Lock()
 		_, mine := s.ops[id]
-		delete(s.ops, id)
+		if mine = mine && !op.running; mine {
+			delete(s.ops, id)
+		}
 		s.mu.Unlock()
 		if mine {
 			data.Finish(true)
+		} else if s.crashed.Load() != nil {
+			<-op.verdict
 		}
 		return nil, err
 	}

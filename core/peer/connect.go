@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer/fsm"
 	"github.com/gopccl/gopccl/core/reduce"
 	"github.com/gopccl/gopccl/core/transport"
@@ -122,6 +123,7 @@ func (s *Session) establish(e fsm.Establish) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
+			defer errs.Catch("connect to a peer", s.crash)
 			if s.engine.ProbeSenders(probing, p.UUID) >= s.opt.PoolSize {
 				return
 			}
@@ -184,17 +186,20 @@ func (s *Session) dialPool(p wire.PeerEndpoint) error {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
+			defer errs.Catch("connect to a peer", s.crash)
 			for {
 				n := next.Add(1)
 				if int(n) >= s.opt.PoolSize {
 					return
 				}
-				if failed.Load() == nil {
-					if _, err := s.dialNumber(p, n, turns[n]); err != nil {
-						failed.CompareAndSwap(nil, &err)
+				func() {
+					defer close(turns[n+1])
+					if failed.Load() == nil {
+						if _, err := s.dialNumber(p, n, turns[n]); err != nil {
+							failed.CompareAndSwap(nil, &err)
+						}
 					}
-				}
-				close(turns[n+1])
+				}()
 			}
 		}()
 	}
@@ -275,6 +280,10 @@ func (s *Session) greet(conn net.Conn) {
 		s.log.Warn("closed a P2P connection", "remote", conn.RemoteAddr(), "reason", err)
 		conn.Close()
 	}
+	defer errs.Catch("accept peer", func(err *errs.Error) {
+		conn.Close()
+		s.crash(err)
+	})
 	if err := platform.TuneP2P(conn, s.tuning()); err != nil {
 		refuse(err)
 		return

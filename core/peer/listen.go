@@ -101,8 +101,8 @@ func (a *acceptor) run() {
 		a.mu.Unlock()
 		go func() {
 			defer a.wg.Done()
+			defer a.settled(c)
 			a.serve(c)
-			a.settled(c)
 		}()
 	}
 }

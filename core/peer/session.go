@@ -54,6 +54,7 @@ type Session struct {
 	work   sync.WaitGroup
 
 	dog watcher
+	crashed atomic.Pointer[errs.Error] // a panic; nothing is done any more
 
 	closeOnce sync.Once
 }
@@ -134,6 +135,7 @@ func (s *Session) spawn(f func()) {
 	s.work.Add(1)
 	go func() {
 		defer s.work.Done()
+		defer errs.Catch("session", s.crash)
 		f()
 	}()
 }
@@ -147,10 +149,9 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.publishView()
 			s.spawn(func() { s.establish(e) })
 		case fsm.StartData:
-			op := s.operation(e.Op)
-			op.data.Start(e.Seq, e.Ring, e.Self, e.Native, func(err error) {
-				s.handle(fsm.DataEnded{Op: e.Op, Err: err})
-			})
+			if op := s.begin(e.Op); op != nil {
+				op.data.Start(e.Seq, e.Ring, e.Self, e.Native, func(err error) { s.dataEnded(e.Op, err) })
+			}
 		case fsm.AbortData:
 			s.operation(e.Op).data.Abort(errors.New(e.Reason))
 		case fsm.Finish:
@@ -220,11 +221,17 @@ func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *s
 	s.mu.Lock()
 	s.calls[id] = c
 	s.mu.Unlock()
+	if err := s.crashed.Load(); err != nil {
+		return nil, faulty(name, err)
+	}
 	s.handle(ev(id))
 	canceled := ctx.Done()
 	for {
 		select {
 		case <-c.done:
+			if err := s.crashed.Load(); err != nil && c.err != nil {
+				return nil, faulty(name, err)
+			}
 			if c.err != nil && ctx.Err() != nil && errors.Is(c.err, errs.Canceled) {
 				return nil, errs.New(errs.Canceled, name, ctx.Err()).At("waiting for the other peers")
 			}

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer/fsm"
 )
 
@@ -100,7 +101,7 @@ func (s *Session) handle(ev fsm.Event) {
 		s.steps()
 		sent, err := s.master.tryFlush()
 		if err != nil {
-			s.carryOut(s.m.Step(time.Since(s.began), fsm.MasterGone{Err: err}))
+			s.step(fsm.MasterGone{Err: err})
 		}
 		left = left || !sent
 		if at, ok := s.m.Deadline(); ok && at < s.armed {
@@ -113,11 +114,20 @@ func (s *Session) handle(ev fsm.Event) {
 	}
 }
 
+// step steps the machine and does what it says. The caller holds busy.
+func (s *Session) step(ev fsm.Event) {
+	if s.crashed.Load() != nil {
+		return
+	}
+	defer errs.Catch("session", s.crash)
+	s.carryOut(s.m.Step(time.Since(s.began), ev))
+}
+
 // steps takes all events that wait. The caller holds busy.
 func (s *Session) steps() {
 	for batch := s.box.take(nil); batch != nil; batch = s.box.take(batch) {
 		for _, ev := range batch {
-			s.carryOut(s.m.Step(time.Since(s.began), ev))
+			s.step(ev)
 		}
 	}
 }
@@ -126,19 +136,20 @@ func (s *Session) steps() {
 // and packets that the connection to the master did not take at once.
 func (s *Session) loop() {
 	defer close(s.done)
+	defer errs.Catch("session", s.crash)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for last := false; ; {
 		if s.box.begin(nil) {
 			wait := time.Hour
 			for done := false; !done; done = s.box.release(last) {
-				s.carryOut(s.m.Step(time.Since(s.began), fsm.Tick{}))
+				s.step(fsm.Tick{})
 				s.steps()
 				if err := s.master.flush(); err != nil {
-					s.carryOut(s.m.Step(time.Since(s.began), fsm.MasterGone{Err: err}))
+					s.step(fsm.MasterGone{Err: err})
 				}
 				now := time.Since(s.began)
-				if at, ok := s.m.Deadline(); ok {
+				if at, ok := s.m.Deadline(); ok && s.crashed.Load() == nil {
 					wait = max(0, at-now)
 				}
 				s.armed = now + wait

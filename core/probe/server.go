@@ -137,14 +137,19 @@ func (s *Server) adopt(conn net.Conn) {
 	s.mu.Unlock()
 	go func() {
 		defer s.wg.Done()
+		defer func() {
+			conn.Close()
+			s.mu.Lock()
+			delete(s.conns, conn)
+			s.mu.Unlock()
+		}()
+		defer errs.Catch("serve bandwidth benchmark", func(err *errs.Error) {
+			s.cfg.Log.Error("panic", "error", err, "stack", errs.StackOf(err))
+		})
 		if err := s.handle(conn); errors.Is(err, errs.Protocol) {
 			s.cfg.Log.Warn("connection to the benchmark port closed: not a benchmark",
 				"peer", conn.RemoteAddr().String(), "err", err)
 		}
-		conn.Close()
-		s.mu.Lock()
-		delete(s.conns, conn)
-		s.mu.Unlock()
 	}()
 }
 

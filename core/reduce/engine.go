@@ -140,13 +140,20 @@ func (e *Engine) Stats() stats.DataSnapshot { return e.cfg.Stats.Snapshot() }
 func (e *Engine) Buffers() buf.Stats { return e.cfg.Pool.Stats() }
 
 // spawn runs f on a goroutine that Close waits for, labelled for profiles and
-// goroutine dumps.
-func (e *Engine) spawn(role string, peer wire.UUID, f func()) {
+// goroutine dumps. A panic closes the connection that it serves.
+func (e *Engine) spawn(role string, peer wire.UUID, f func(), closeWith func(error)) {
 	e.wg.Add(1)
 	go func() {
 		defer e.wg.Done()
+		defer errs.Catch(opName, func(err *errs.Error) { closeWith(e.caught(err, peer)) })
 		pprof.Do(context.Background(), pprof.Labels("gopccl", role, "peer", peer.Short()), func(context.Context) { f() })
 	}()
+}
+
+// caught logs a panic in the work for peer and returns what operations report.
+func (e *Engine) caught(err *errs.Error, peer wire.UUID) error {
+	e.cfg.Logger.Error("panic in the data path", "peer", peer.Short(), "error", err, "stack", errs.StackOf(err))
+	return err.At("data phase").With(peer.String())
 }
 
 // AddSender hands over connection number of the pool to peer, after the
@@ -165,8 +172,8 @@ func (e *Engine) AddSender(peer wire.UUID, number uint32, conn net.Conn, link Li
 	}
 	dropped := append([]*sender(nil), pool[number:]...)
 	e.tx[peer] = append(pool[:number:number], s)
-	e.spawn("sender", peer, s.run)
-	e.spawn("watcher", peer, s.watch)
+	e.spawn("sender", peer, s.run, s.close)
+	e.spawn("watcher", peer, s.watch, s.close)
 	e.mu.Unlock()
 	for _, d := range dropped {
 		d.close(errReplaced)
@@ -195,7 +202,7 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 			op.rx = r
 		}
 	}
-	e.spawn("reader", peer, r.run)
+	e.spawn("reader", peer, r.run, r.abandon)
 	e.started.Broadcast()
 	e.mu.Unlock()
 	for _, d := range dropped {

@@ -78,6 +78,11 @@ func (r *receiver) close(cause error) {
 func (r *receiver) run() {
 	err := r.loop()
 	r.flush()
+	r.abandon(err)
+}
+
+// abandon ends the connection because of err, unless close gave another reason.
+func (r *receiver) abandon(err error) {
 	r.closed.Store(true)
 	r.conn.Close()
 	r.e.cfg.Pool.Put(r.scratch)
@@ -116,7 +121,7 @@ func (r *receiver) loop() error {
 			// Only now: whoever connects may never send anything of use.
 			r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
 		}
-		err = op.receive(r)
+		err = r.receive(op)
 		op.endReceive(r)
 		switch {
 		case err == nil:
@@ -130,6 +135,12 @@ func (r *receiver) loop() error {
 			return err
 		}
 	}
+}
+
+// receive processes a frame; a panic of a kernel or a quantizer fails the operation.
+func (r *receiver) receive(op *Op) (err error) {
+	defer errs.Catch(opName, func(p *errs.Error) { err = r.e.caught(p, r.peer) })
+	return op.receive(r)
 }
 
 // drain reads the rest of the current frame and forgets it.

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 )
@@ -214,7 +215,7 @@ func (s *sender) work(inline, async bool) {
 			if f := &s.batch[i]; !f.ready {
 				f.ready = true
 				if f.op != nil {
-					f.op.prepare(f)
+					s.guard(f.op, f.op.prepare, f)
 				}
 			}
 		}
@@ -227,6 +228,12 @@ func (s *sender) work(inline, async bool) {
 		s.advance(n)
 		s.settle(err, async)
 	}
+}
+
+// guard calls do; a panic of a kernel or a quantizer fails the operation.
+func (s *sender) guard(op *Op, do func(*frame), f *frame) {
+	defer errs.Catch(opName, func(err *errs.Error) { op.fail(s.e.caught(err, s.peer)) })
+	do(f)
 }
 
 // hand leaves the batch to the sender goroutine.
@@ -360,7 +367,7 @@ func (s *sender) settle(err error, async bool) {
 	}
 	for i := range s.batch {
 		if f := &s.batch[i]; f.op != nil && f.sent == f.size() {
-			f.op.finishSent(f)
+			s.guard(f.op, f.op.finishSent, f)
 		}
 	}
 	s.mu.Lock()

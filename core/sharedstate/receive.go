@@ -147,6 +147,8 @@ func (f *fetch) receive(r io.Reader, items []*item) error {
 	verdict := make(chan error, 1)
 	go func() {
 		var wrong error
+		defer func() { verdict <- wrong }()
+		defer errs.Catch("sync shared state", func(err *errs.Error) { wrong = err })
 		for it := range verify {
 			err := f.verify(it)
 			it.done, it.wrong = err == nil, err != nil
@@ -154,7 +156,6 @@ func (f *fetch) receive(r io.Reader, items []*item) error {
 				wrong = err
 			}
 		}
-		verdict <- wrong
 	}()
 	start := f.done
 	var err error

@@ -274,11 +274,17 @@ func (s *Server) adopt(conn net.Conn) {
 	s.mu.Unlock()
 	go func() {
 		defer s.wg.Done()
+		defer func() {
+			conn.Close()
+			s.mu.Lock()
+			s.silent.Remove(c.silent)
+			delete(s.conns, conn)
+			s.mu.Unlock()
+		}()
+		defer errs.Catch("serve shared state", func(err *errs.Error) {
+			s.cfg.Log.Error("panic", "error", err, "stack", errs.StackOf(err))
+		})
 		s.handle(conn)
-		s.mu.Lock()
-		s.silent.Remove(c.silent)
-		delete(s.conns, conn)
-		s.mu.Unlock()
 	}()
 }
 

@@ -284,8 +284,11 @@ func (op *operation) failure() error {
 	}
 	peer := strings.Join(op.lost, ", ")
 	var e *errs.Error
-	if peer == "" && errors.As(op.dataErr, &e) {
+	if errors.As(op.dataErr, &e) && peer == "" {
 		peer = e.Peer
+	}
+	if e != nil && e.Code == errs.Internal {
+		return e // a fault of our own: nothing that a retry repairs
 	}
 	return errs.New(errs.RankConnectionLost, kindNames[kindReduce], cause).With(peer).
 		Do("check the world size and retry")

@@ -1,0 +1,33 @@
+package errs
+
+import (
+	"fmt"
+	"runtime/debug"
+)
+
+// Panic is the cause of an error with code Internal that was a panic.
+type Panic struct {
+	Value any
+	Stack []byte // of the goroutine that panicked
+}
+
+// Error returns the value; the stack belongs into a log.
+func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
+
+// Catch is deferred at the start of a goroutine or of a piece of work: a panic
+// of op becomes an error with code Internal and a *Panic as its cause, for
+// which to is called. The process goes on.
+func Catch(op string, to func(err *Error)) {
+	if v := recover(); v != nil {
+		to(New(Internal, op, &Panic{Value: v, Stack: debug.Stack()}).
+			Do("this is a fault of the program: report it with the log line that has the stack"))
+	}
+}
+
+// StackOf returns the stack of the panic that err comes from, "" if it is no panic's.
+func StackOf(err *Error) string {
+	if p, ok := err.Err.(*Panic); ok {
+		return string(p.Stack)
+	}
+	return ""
+}

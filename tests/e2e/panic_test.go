@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/backends/cpu_generic"
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/backend"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/master/fsm"
+)
+
+// mine is a backend with a fault: it cannot reduce int8.
+type mine struct{ backend.Backend }
+
+func (m mine) Name() string { return "mine" }
+
+func (m mine) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) {
+	if t == dtype.Int8 {
+		panic("stepped on")
+	}
+	m.Backend.Reduce(t, op, dst, a, b)
+}
+
+type mineDriver struct{ cpugeneric.Driver }
+
+func (d mineDriver) Rank() int { return -1 }
+
+func (d mineDriver) New() (backend.Backend, error) {
+	b, err := d.Driver.New()
+	return mine{b}, err
+}
+
+func init() { backend.Register("mine", mineDriver{}) }
+
+// A panic in a kernel fails the operation with an internal error and a line in
+// the log, and puts the buffer back; the others repeat without harm, and so
+// does the one with the fault.
+func TestPanicInAKernel(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var log lockedBuffer
+	cs := world(t, ctx, localMaster(t), 3, func(id int, o *core.Options) {
+		if id == 0 {
+			o.Backend = "mine"
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		}
+	})
+	ints := make([][]byte, len(cs))
+	failed := each(cs, func(i int, c *core.Communicator) error {
+		ints[i] = bytes.Repeat([]byte{byte(i)}, 3000)
+		_, err := c.AllReduce(ctx, core.Reduce{Tag: 1, Src: ints[i], Dst: ints[i], DType: dtype.Int8, Op: core.Sum})
+		return err
+	})
+	require.ErrorIs(t, failed[0], errs.Internal)
+	require.ErrorContains(t, failed[0], "stepped on")
+	for i, err := range failed {
+		require.Error(t, err, i)
+		require.Equal(t, bytes.Repeat([]byte{byte(i)}, 3000), ints[i], i)
+	}
+	require.Contains(t, log.String(), "panic in the data path")
+	require.Contains(t, log.String(), "panic_test.go", "the stack")
+	for i, err := range each(cs, func(i int, c *core.Communicator) error {
+		v := []float32{1, 2, 3}
+		_, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{core.ReduceOf(v, v, core.Sum)}, 1)
+		return err
+	}) {
+		require.NoError(t, err, i)
+	}
+}
+
+// A panic in another goroutine of the engine ends that communicator alone:
+// every call on it is an internal error, the others go on.
+func TestPanicInASession(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var log lockedBuffer
+	cs := world(t, ctx, localMaster(t), 3, func(id int, o *core.Options) {
+		if id == 2 {
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		}
+	})
+	failed := each(cs, func(i int, c *core.Communicator) error {
+		v := make([]float32, 1000)
+		st := &core.SharedState{Revision: 1, Tensors: []core.Tensor{core.TensorOf("v", v)}}
+		opt := core.SyncOptions{}
+		if i == 2 {
+			v[0], st.Revision = 1, 0
+			opt.Progress = func(uint64, uint64, string) { panic("on the way") }
+		}
+		_, err := c.SyncSharedState(ctx, st, opt)
+		return err
+	})
+	require.ErrorIs(t, failed[2], errs.Internal)
+	require.ErrorContains(t, failed[2], "on the way")
+	require.Contains(t, log.String(), "panic in the session")
+	v := make([]float32, 3)
+	_, err := cs[2].AllReduce(ctx, core.ReduceOf(v, v, core.Sum))
+	require.ErrorIs(t, err, errs.Internal)
+	require.ErrorIs(t, cs[2].UpdateTopology(ctx), errs.Internal)
+	require.NoError(t, cs[2].Close())
+	for i, err := range each(cs[:2], func(i int, c *core.Communicator) error {
+		v := []float32{1, 2, 3}
+		for c.Attributes().LocalWorldSize > 2 {
+			if err := c.UpdateTopology(ctx); err != nil {
+				return err
+			}
+		}
+		_, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{core.ReduceOf(v, v, core.Sum)}, 1)
+		return err
+	}) {
+		require.NoError(t, err, i)
+	}
+}
+
+// A panic in the master ends its Run with an internal error.
+func TestPanicInTheMaster(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(fsm.Fact) { panic("out of order") }})
+	require.NoError(t, err)
+	defer m.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	_, err = core.Connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+	require.Error(t, err)
+	err = <-ended
+	require.ErrorIs(t, err, errs.Internal)
+	require.ErrorContains(t, err, "out of order")
+}
