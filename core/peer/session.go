@@ -53,7 +53,7 @@ type Session struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	dog watcher
+	dog     watcher
 	crashed atomic.Pointer[errs.Error] // a panic; nothing is done any more
 
 	closeOnce sync.Once
