@@ -78,6 +78,10 @@ type Topology struct {
 	Connections int           `conf:"connections" min:"1" max:"256"`
 	Solver      string        `conf:"solver" is:"name"`
 	Budget      time.Duration `conf:"budget" min:"10ms" max:"4s"`
+	Objective   string        `conf:"objective" oneof:"bottleneck sum"`
+	Background  time.Duration `conf:"background" min:"1s" max:"168h" zero:"off"`
+	Noise       int           `conf:"noise" min:"1" max:"1000"`
+	MaxAge      time.Duration `conf:"max_age" min:"1m" max:"8760h" zero:"off"`
 }
 
 // Log configures the log lines of the program.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/topo"
 )
 
 // MasterOptions returns what core.NewMaster takes. log may be nil.
@@ -26,6 +27,10 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 		o.Solver = "" // the engine's own rule: none where no solver is linked
 	}
 	o.SolverBudget = c.Topology.Budget
+	o.SearchBudget = orOff(c.Topology.Background)
+	o.Objective = topo.Objective(c.Topology.Objective)
+	o.Noise = float64(c.Topology.Noise) / 100
+	o.MaxLinkAge = orOff(c.Topology.MaxAge)
 	o.Logger = log
 	return o
 }

@@ -48,6 +48,15 @@ type Options struct {
 	Solver string
 	// SolverBudget (1 s) is the time the solver may take, at most 4 s.
 	SolverBudget time.Duration
+	// SearchBudget (1 m) is the time that the solver may go on beside the run
+	// for better rings, as long as the members stay.
+	SearchBudget time.Duration
+	// Noise (0.2) is the share by which a ring must be better to replace another
+	// one; half of it is how much slower it may be before it is taken back.
+	Noise float64
+	// MaxLinkAge (24 h) is after which time without news a link is measured
+	// again when the peers optimize.
+	MaxLinkAge time.Duration
 	// Objective (topo.BottleneckThenSum) is what the solver optimises.
 	Objective topo.Objective
 	// Logger takes one line per membership change and per fault; nil discards.
@@ -79,6 +88,11 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	orDefault(&o.WarnVoteAfter, 30*time.Second)
 	orDefault(&o.WriteTimeout, 20*time.Second)
 	orDefault(&o.SolverBudget, time.Second)
+	orDefault(&o.SearchBudget, time.Minute)
+	orDefault(&o.MaxLinkAge, 24*time.Hour)
+	if o.Noise == 0 {
+		o.Noise = 0.2
+	}
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = 4096
 	}
@@ -99,6 +113,9 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	}
 	if o.SolverBudget > 4*time.Second || o.SolverBudget == 0 {
 		return o, nil, bad("solver budget %v is not between 0 and 4s", o.SolverBudget)
+	}
+	if !(o.Noise > 0 && o.Noise <= 10) {
+		return o, nil, bad("noise %v of the topology is not above 0 and at most 10", o.Noise)
 	}
 	if o.Objective != topo.BottleneckThenSum && o.Objective != topo.Sum {
 		return o, nil, bad("unknown objective %q", o.Objective)
@@ -127,6 +144,7 @@ func (o Options) machine(solver bool) fsm.Config {
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
 		VoteTimeout: o.VoteTimeout, WarnVoteAfter: o.WarnVoteAfter,
 		PCCLRevisionRule: o.PCCLRevisionRule, Solver: solver,
+		Background: o.SearchBudget > 0, Objective: o.Objective, Noise: o.Noise, MaxLinkAge: o.MaxLinkAge,
 	}
 }
 

@@ -44,6 +44,8 @@ type Server struct {
 	armed time.Duration // when the loop's timer goes off
 	over  bool          // no step any more
 
+	searches map[uint64]context.CancelFunc // solver jobs in the background
+
 	mu   sync.Mutex // guards live
 	live map[*conn]struct{}
 	wg   sync.WaitGroup
@@ -59,7 +61,7 @@ func New(opt Options) (*Server, error) {
 		opt: opt, solver: solver, log: opt.Logger,
 		kick: make(chan struct{}, 1), asks: make(chan chan Status),
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
-		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, live: map[*conn]struct{}{},
+		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}, live: map[*conn]struct{}{},
 	}, nil
 }
 
@@ -243,6 +245,10 @@ func (s *Server) step(ctx context.Context, ev fsm.Event) {
 			}
 		case fsm.Solve:
 			s.solve(ctx, e)
+		case fsm.StopSolve:
+			if stop := s.searches[e.Job]; stop != nil {
+				stop()
+			}
 		case fsm.Log:
 			s.fact(e.Fact)
 		}
@@ -308,38 +314,6 @@ func (s *Server) fact(f fsm.Fact) {
 	}
 	attrs = append(attrs, slog.Int("world", f.World))
 	s.log.LogAttrs(context.Background(), level, f.Text, attrs...)
-}
-
-// solve runs the ring solver next to the machine.
-func (s *Server) solve(ctx context.Context, e fsm.Solve) {
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		defer errs.Catch("solve ring", s.crash)
-		sctx, cancel := context.WithTimeout(ctx, s.opt.SolverBudget)
-		defer cancel()
-		ev := fsm.Solved{Job: e.Job}
-		ev.Ring, ev.Err = s.ring(sctx, e)
-		s.post(ctx, ev)
-	}()
-}
-
-func (s *Server) ring(ctx context.Context, e fsm.Solve) (ring []wire.UUID, err error) {
-	defer errs.Catch("solve ring", func(p *errs.Error) {
-		s.log.Error("panic in a ring solver", "solver", s.solver.Name(), "error", p, "stack", errs.StackOf(p))
-		ring, err = nil, p.At("solver "+s.solver.Name())
-	})
-	sol, err := s.solver.Solve(ctx, topo.Problem{Matrix: e.Matrix, Objective: s.opt.Objective, Start: e.Start}, func(topo.Solution) {})
-	if err != nil {
-		return nil, err
-	}
-	for _, i := range sol.Ring {
-		if i < 0 || i >= len(e.Members) {
-			return nil, errs.New(errs.Internal, "solve ring", fmt.Errorf("solver %s returned no ring", s.solver.Name()))
-		}
-		ring = append(ring, e.Members[i])
-	}
-	return ring, nil
 }
 
 // accept takes connections until the listener is closed. Running out of

@@ -187,7 +187,10 @@ func (p *Probe) each(f func(c *conn) error) error {
 	failed := make([]error, len(p.conns))
 	var wg sync.WaitGroup
 	for i := range p.conns {
-		wg.Go(func() { failed[i] = f(&p.conns[i]) })
+		wg.Go(func() {
+			defer errs.Catch(opMeasure, func(err *errs.Error) { failed[i] = err })
+			failed[i] = f(&p.conns[i])
+		})
 	}
 	wg.Wait()
 	var first error
@@ -300,12 +303,21 @@ func (p *Probe) send(begin time.Time) (Estimate, error) {
 	var readers sync.WaitGroup
 	if counted {
 		for i := range p.conns {
-			readers.Go(p.conns[i].follow)
+			readers.Go(func() {
+				defer errs.Catch(opMeasure, func(*errs.Error) { p.Close() })
+				p.conns[i].follow()
+			})
 		}
 	}
 	ended := make(chan struct{})
 	result := make(chan Estimate, 1)
-	go func() { result <- p.sample(ended, start, counted) }()
+	go func() {
+		defer errs.Catch(opMeasure, func(*errs.Error) {
+			p.Close()
+			result <- Estimate{}
+		})
+		result <- p.sample(ended, start, counted)
+	}()
 	var late atomic.Int64
 	err := p.each(func(c *conn) error {
 		// The last connection counts: from then on all are at work.

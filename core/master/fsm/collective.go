@@ -64,6 +64,10 @@ func (m *Machine) checkCommence(g *group, t *tagState) {
 func (m *Machine) commence(t *tagState, voters []*client) {
 	seq := m.seq
 	m.seq++
+	g := voters[0].group
+	g.pace.begins(voters[0].op(t.tag), g.flying == 0, m.now)
+	t.performed = true
+	g.flying++
 	for _, c := range voters {
 		c.op(t.tag).state = Perform
 		m.send(c, wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq})
@@ -122,7 +126,7 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 	if t.aborted {
 		return
 	}
-	t.aborted = true
+	t.aborted, g.pace.spoil = true, true
 	for _, c := range m.performers(g, t) {
 		p := wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true}
 		if c.native {
@@ -149,6 +153,12 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 		c.dropOp(t.tag)
 		if len(c.ops) == 0 {
 			c.set(Idle, m.now)
+		}
+	}
+	if t.performed {
+		t.performed = false
+		if g.flying--; g.flying == 0 && len(ps) > 0 {
+			m.performed(g)
 		}
 	}
 	if len(ps) == 0 {

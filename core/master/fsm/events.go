@@ -43,11 +43,14 @@ type (
 		Client ClientID
 		Reason string
 	}
-	// Solved: the solver job of a Solve effect ended. Ring is nil if none was found.
+	// Solved: the solver job of a Solve effect ended, or, with More, found a
+	// better ring and goes on. Ring is nil if none was found, Optimal says that
+	// it is proved to be the best.
 	Solved struct {
-		Job  uint64
-		Ring []wire.UUID
-		Err  error
+		Job           uint64
+		Ring          []wire.UUID
+		More, Optimal bool
+		Err           error
 	}
 	// Tick: time passed; due when Machine.Deadline is reached.
 	Tick struct{}
@@ -83,15 +86,21 @@ type (
 		Members []wire.UUID // row and column order of Matrix
 		Matrix  topo.Matrix
 		Start   []int // the ring in force, as indices into Members
+		// Background: nobody waits; search on until StopSolve, and say so whenever
+		// the ring is better.
+		Background bool
 	}
+	// StopSolve: the members have changed; the job's answers mean nothing now.
+	StopSolve struct{ Job uint64 }
 	// Log: a fact for people and listeners.
 	Log struct{ Fact Fact }
 )
 
-func (Send) effect()  {}
-func (Close) effect() {}
-func (Solve) effect() {}
-func (Log) effect()   {}
+func (Send) effect()      {}
+func (Close) effect()     {}
+func (Solve) effect()     {}
+func (StopSolve) effect() {}
+func (Log) effect()       {}
 
 // Fact is one log line: what happened, to whom, and how the world looks after it.
 type Fact struct {
@@ -121,5 +130,14 @@ type Config struct {
 	// PCCLRevisionRule selects PCCL's first-voter rule of the first election (quirk Q70).
 	PCCLRevisionRule bool
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
-	Solver bool
+	// Background is whether the solver goes on beside the run.
+	Solver, Background bool
+	// Objective is what rings are compared by; "" is topo.BottleneckThenSum.
+	Objective topo.Objective
+	// Noise is the share by which a ring must be better to replace another one;
+	// half of it is how much slower it may be before it is taken back. Default 0.2.
+	Noise float64
+	// MaxLinkAge is after which time without news a link is measured again with
+	// the next optimization. Zero: never.
+	MaxLinkAge time.Duration
 }

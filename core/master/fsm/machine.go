@@ -44,6 +44,9 @@ type Machine struct {
 
 // New returns a machine without clients. cfg.NewUUID must not be nil.
 func New(cfg Config) *Machine {
+	if !(cfg.Noise > 0) {
+		cfg.Noise = defaultNoise
+	}
 	return &Machine{cfg: cfg, conns: map[ClientID]*client{}, uuids: map[wire.UUID]*client{}}
 }
 
@@ -192,6 +195,8 @@ func (m *Machine) packet(e PacketIn) {
 		m.complete(c, p)
 	case wire.C2MProbeState:
 		m.probeState(c, p)
+	case wire.C2MLinkReport:
+		m.linkReport(c, p)
 	case wire.C2MHeartbeat:
 	default:
 		m.kick(c, "unknown packet %T", e.Packet)
@@ -222,6 +227,11 @@ func (m *Machine) checkPending() {
 	}
 	if accepted == 0 {
 		return
+	}
+	// A better ring waits for a round, too.
+	for _, g := range m.groups {
+		m.reconsider(g)
+		waiting = waiting || m.wanted(g)
 	}
 	for _, c := range m.clients {
 		if c.phase == Accepted {

@@ -170,6 +170,11 @@ func (m *Machine) remove(batch []*client) {
 			touched = append(touched, c.group)
 		}
 	}
+	for _, c := range members {
+		if c.phase == Accepted {
+			m.forget(c.group)
+		}
+	}
 	m.forgetEmpty(touched)
 	why := "peer " + members[0].name() + " is gone: " + members[0].why
 

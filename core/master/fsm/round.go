@@ -104,6 +104,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 	groups, largest := 0, 0
 	for _, g := range m.groups {
 		if slices.Contains(gs, g) {
+			m.reconsider(g)
 			g.ring = m.arrange(g)
 		}
 		n := len(m.ringMembers(g))
@@ -233,6 +234,11 @@ func (m *Machine) checkRoundEnd() {
 	if failed {
 		m.failRound()
 		return
+	}
+	for _, g := range m.groups {
+		if slices.ContainsFunc(m.clients, func(c *client) bool { return c.inRound && c.group == g }) {
+			m.installed(g)
+		}
 	}
 	for _, c := range m.clients {
 		if !c.inRound {

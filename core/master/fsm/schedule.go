@@ -143,13 +143,20 @@ func (m *Machine) missing() []edge {
 		for k := 1; k < len(ms); k++ {
 			for i, c := range ms {
 				o := ms[(i+k)%len(ms)]
-				if _, known := c.links[o.uuid]; c.topology && !known {
+				if c.topology && !m.knows(c, o) {
 					out = append(out, edge{c.uuid, o.uuid})
 				}
 			}
 		}
 	}
 	return out
+}
+
+// knows reports whether the link from c to o was measured, or asked for in
+// vain, and is not outdated.
+func (m *Machine) knows(c, o *client) bool {
+	l, known := c.links[o.uuid]
+	return known && (m.cfg.MaxLinkAge <= 0 || m.now < l.at+m.cfg.MaxLinkAge)
 }
 
 // schedule starts the calls for probes; unscheduled is the number of those

@@ -101,6 +101,7 @@ var Rules = []Rule{
 	{wire.C2MCollectiveCommsComplete{}.ID(), true, []State{Collective}},
 	{wire.C2MHeartbeat{}.ID(), false, nil},
 	{wire.C2MProbeState{}.ID(), true, nil},
+	{wire.C2MLinkReport{}.ID(), true, nil},
 }
 
 // Legal reports whether a registered client may send packet id.
@@ -186,11 +187,24 @@ type group struct {
 	ring  []wire.UUID // of the last round
 	order []wire.UUID // preferred order of the members, nil: by uuid
 
+	inForce  []wire.UUID // the last ring that a round has succeeded with
+	search   *job        // the solver that works beside the run
+	solved   bool        // the ring in order is proved to be the best
+	chosenAt float64     // slowest link of the ring in order, or when a search began, Mbit/s
+	waiting  []wire.UUID // found too soon after the last change
+	refused  [][]wire.UUID
+	settled  time.Duration // the last change of order
+	watched  time.Duration // the last look at the slowest link
+	patience time.Duration // until a search may cause the next one
+	pace     pace
+	trial    *trial
+
 	nextRev  uint64
 	prevRev  uint64 // nextRev before the running synchronisation
 	electing bool   // M2C 7 went out, M2C 8 did not
 	spread   int    // rotates the first distributor
 	tags     []*tagState
+	flying   int // tags that are being performed
 }
 
 // tagState is one collective of a group.
@@ -199,6 +213,8 @@ type tagState struct {
 	aborted bool
 	since   time.Duration
 	warned  bool
+
+	performed bool // commenced and not over
 }
 
 func (c *client) set(s State, now time.Duration) {

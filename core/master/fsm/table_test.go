@@ -27,6 +27,7 @@ var legal = map[wire.ID]struct {
 	10: {nil, []State{Idle, Collective}},
 	11: {nil, []State{Collective}},
 	64: {everyState(), everyState()},
+	65: {nil, everyState()},
 	66: {nil, everyState()},
 }
 
@@ -50,6 +51,7 @@ var everyPacket = []wire.Packet{
 	initiate(1), complete(1, false),
 	wire.C2MHeartbeat{},
 	wire.C2MProbeState{State: wire.ProbeReady},
+	wire.C2MLinkReport{Mbps: 1, Busy: 1},
 	wire.M2CHeartbeat{},
 	wire.P2PHello{},
 	nil,

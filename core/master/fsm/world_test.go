@@ -16,16 +16,17 @@ import (
 // world drives a machine and sorts its effects by client. Clients are small
 // numbers; uuids count up, so the oldest client has the smallest one.
 type world struct {
-	t      testing.TB
-	m      *Machine
-	now    time.Duration
-	uuid   func() wire.UUID
-	inbox  map[ClientID][]wire.Packet
-	closed map[ClientID]string
-	facts  []Fact
-	solves []Solve
-	ids    map[ClientID]wire.UUID
-	next   ClientID
+	t       testing.TB
+	m       *Machine
+	now     time.Duration
+	uuid    func() wire.UUID
+	inbox   map[ClientID][]wire.Packet
+	closed  map[ClientID]string
+	facts   []Fact
+	solves  []Solve
+	stopped []uint64
+	ids     map[ClientID]wire.UUID
+	next    ClientID
 }
 
 func counting() func() wire.UUID {
@@ -61,6 +62,8 @@ func (w *world) step(ev Event) {
 			w.facts = append(w.facts, e.Fact)
 		case Solve:
 			w.solves = append(w.solves, e)
+		case StopSolve:
+			w.stopped = append(w.stopped, e.Job)
 		}
 	}
 }
