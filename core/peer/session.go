@@ -40,6 +40,7 @@ type Session struct {
 	quit chan struct{} // closed by Close after the machine has answered
 	done chan struct{} // closed when the loop has ended
 
+	meter        meter
 	startSending chan time.Time // of the scheduled probe; of the loop
 
 	ids  atomic.Uint64
@@ -106,6 +107,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	s.engine = reduce.NewEngine(reduce.Config{
 		Backend: kernels, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log, Trace: opt.Trace,
 	})
+	s.meter.use = s.engine.LinkUse
 	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: s.log})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: s.log})
 	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet}
@@ -150,7 +152,13 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.spawn(func() { s.establish(e) })
 		case fsm.StartData:
 			if op := s.begin(e.Op); op != nil {
-				op.data.Start(e.Seq, e.Ring, e.Self, e.Native, func(err error) { s.dataEnded(e.Op, err) })
+				s.meter.begin(e.Ring, e.Self, time.Now())
+				op.data.Start(e.Seq, e.Ring, e.Self, e.Native, func(err error) {
+					if u, ok := s.meter.end(time.Now()); ok && err == nil {
+						s.box.post(u)
+					}
+					s.dataEnded(e.Op, err)
+				})
 			}
 		case fsm.AbortData:
 			s.operation(e.Op).data.Abort(errors.New(e.Reason))

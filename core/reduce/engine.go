@@ -275,6 +275,19 @@ func (e *Engine) LiveSenders(peer wire.UUID) int {
 	return n
 }
 
+// LinkUse returns what the living connections to peer have taken since they
+// were made, in bytes, and for how long a write was under way on the busiest of
+// them: close to the time that has passed if the link holds the operations up.
+func (e *Engine) LinkUse(peer wire.UUID) (bytes uint64, busy time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.tx[peer] {
+		bytes += s.use.bytes.Load()
+		busy = max(busy, time.Duration(s.use.nanos.Load()))
+	}
+	return bytes, busy
+}
+
 // Retain closes all connections to peers for which send is false and all from
 // peers for which recv is false; those from other peers are no strangers' any
 // more. nil leaves a direction as it is. Operations that use what was closed fail.

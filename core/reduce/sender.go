@@ -76,6 +76,7 @@ type sender struct {
 	slots [maxBatch][slotBytes]byte
 	stage []byte
 	vec   net.Buffers
+	use   linkUse
 	parts [][]byte
 	ended []*Op
 }
@@ -219,7 +220,9 @@ func (s *sender) work(inline, async bool) {
 				}
 			}
 		}
+		began := time.Now()
 		n, err := s.write(inline, small)
+		s.use.add(n, time.Since(began))
 		if err == nil && inline && n < total {
 			s.advance(n)
 			s.hand()

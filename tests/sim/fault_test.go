@@ -55,7 +55,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 	w.master = mfsm.New(mfsm.Config{
 		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
 		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
-		Solver: true,
+		Solver: true, Background: true,
 	})
 	return w
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -251,6 +252,10 @@ func (op *op) end(err error) {
 	op.data = nil
 	op.p.w.after(op.p.w.rng.between(0, 500*time.Microsecond), op.p, func() {
 		op.open = false
+		if i := slices.Index(op.ring, op.p.uuid); i >= 0 && err == nil {
+			w := op.p.w
+			op.p.step(pfsm.LinkUsed{To: op.ring[(i+1)%len(op.ring)], Mbps: float64(w.rng.n(1000)), Busy: float64(w.rng.n(3)) / 2})
+		}
 		op.p.step(pfsm.DataEnded{Op: op.id, Err: err})
 	})
 }

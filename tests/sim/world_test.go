@@ -321,6 +321,7 @@ func (w *world) stepMaster(ev mfsm.Event) {
 			w.after(w.rng.between(0, time.Millisecond), nil, func() { w.toMaster(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
 		case mfsm.Solve:
 			w.solve(e)
+		case mfsm.StopSolve: // what comes late must mean nothing
 		case mfsm.Log:
 			if w.keepFacts {
 				w.facts = append(w.facts, e.Fact.Kind+": "+e.Fact.Text)
@@ -373,7 +374,15 @@ func (w *world) solve(e mfsm.Solve) {
 			ev.Ring[i], ev.Ring[j] = ev.Ring[j], ev.Ring[i]
 		}
 	}
-	w.after(w.rng.between(time.Millisecond, 50*time.Millisecond), nil, func() { w.toMaster(ev) })
+	took := w.rng.between(time.Millisecond, 50*time.Millisecond)
+	if e.Background {
+		took = w.rng.between(0, 40*time.Second)
+		if more := ev; more.Ring != nil {
+			more.More = true
+			w.after(w.rng.between(0, took+1), nil, func() { w.toMaster(more) })
+		}
+	}
+	w.after(took, nil, func() { w.toMaster(ev) })
 }
 
 func show(p wire.Packet) string {

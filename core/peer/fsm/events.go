@@ -110,6 +110,12 @@ type (
 		Late            time.Duration
 		Err             error
 	}
+	// LinkUsed: what the link to the next peer gave in operations, and the share
+	// of their time in which it was at work.
+	LinkUsed struct {
+		To         wire.UUID
+		Mbps, Busy float64
+	}
 	// Tick: time passed; due when Machine.Deadline is reached.
 	Tick struct{}
 )
@@ -132,6 +138,7 @@ func (Measured) event()     {}
 func (ProbesDone) event()   {}
 func (ProbeReady) event()   {}
 func (Probed) event()       {}
+func (LinkUsed) event()     {}
 func (Tick) event()         {}
 
 // Effect is an output of Machine.Step, to be carried out in order.

@@ -192,6 +192,10 @@ func (m *Machine) handle(ev Event) {
 		m.probeReady(ev)
 	case Probed:
 		m.probed(ev)
+	case LinkUsed:
+		if m.status == statusLive && m.view.Connected && m.view.MasterTopology {
+			m.send(wire.C2MLinkReport{To: ev.To, Mbps: ev.Mbps, Busy: ev.Busy})
+		}
 	case Tick:
 		m.tick()
 	}

@@ -291,6 +291,25 @@ func TestUnannouncedSchedule(t *testing.T) {
 	want[Disconnect](r)
 }
 
+// What links gave is reported to a master that takes such reports.
+func TestLinkReports(t *testing.T) {
+	for _, native := range []bool{true, false} {
+		r := connected(t, native, 1, 2)
+		r.step(LinkUsed{To: uid(2), Mbps: 80, Busy: 0.9})
+		if native {
+			r.sent(wire.C2MLinkReport{To: uid(2), Mbps: 80, Busy: 0.9})
+		} else {
+			r.silent()
+		}
+		r.step(MasterGone{})
+		r.step(LinkUsed{To: uid(2), Mbps: 80, Busy: 0.9})
+		r.silent()
+	}
+	r := newRig(t, Config{})
+	r.step(LinkUsed{To: uid(2), Mbps: 80, Busy: 0.9})
+	r.silent()
+}
+
 func TestOptimizeAlone(t *testing.T) {
 	r := connected(t, true, 1)
 	r.failed(r.optimize(), errs.InvalidUsage)
