@@ -8,7 +8,7 @@ help:
 	@echo "soak         the long forms of the tests"
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
-	@echo "bench        benchmarks of hashes, kernels and the whole all-reduce"
+	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
 	@echo "wan          the network of namespaces that WAN measurements run in, tested (Linux, root)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
 	@echo "python       the tests of the Python package, with PyTorch"

@@ -1,130 +1,165 @@
-// Command bench times all-reduces of gopccl, of the original PCCL 1.0.0 (where
-// it is set up, see tests/compat) and of bare TCP that moves the same bytes
-// around the same ring, in turns on this machine, and prints one table.
+// Command bench times all-reduces of gopccl, of the original PCCL 1.0.0, of
+// PyTorch's Gloo and of bare TCP that moves the same bytes around the same ring,
+// in turns on this machine, and prints one table with medians and ratios. It
+// sets up what it compares with: the original library through
+// tools/ci/original.sh, PyTorch in a virtual environment (some GB, once).
 //
-//	go run ./tests/bench
-//	go run ./tests/bench -world 2 -bytes 64MiB -turns 5 -rounds 10
+//	go run ./tests/bench                              # some minutes
+//	go run ./tests/bench -full                        # worlds 2, 4, 8, 4 KiB to 256 MiB, 1 to 16 at a time
+//	go run ./tests/bench -world 2 -bytes 64MiB -turns 5
+//	go run ./tests/bench -json docs/benchmarks.json -markdown docs/benchmarks.md -svg docs/benchmarks.svg -readme README.md
+//	go run ./tests/bench -from docs/benchmarks.json -markdown docs/benchmarks.md    # writes, measures nothing
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	_ "github.com/gopccl/gopccl/backends/defaults"
+	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
 
+// roles are the bodies of child processes, by first argument.
+var roles = map[string]func(ctx context.Context, args []string) error{
+	masterRole: runMaster, peerRole: runPeer, floorRole: runFloorPeer,
+}
+
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == floorPeerArg {
-		if err := floorPeer(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
+		if err := roles[os.Args[1]](ctx, os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", os.Args[1], err)
 			os.Exit(1)
 		}
 		return
 	}
-	worlds := flag.String("world", "2,4", "numbers of peers, comma separated")
-	sizes := flag.String("bytes", "4KiB,400000,64MiB", "buffer sizes in bytes, KiB or MiB, comma separated")
-	turns := flag.Int("turns", 3, "turns of each contestant")
-	rounds := flag.Int("rounds", 5, "timed rounds in a turn, after one that warms up")
-	program := flag.String("gopccl", "", "the gopccl program (default: built from this tree)")
+	var o options
+	flag.StringVar(&o.worlds, "world", "", "numbers of peers, comma separated (default: a selection)")
+	flag.StringVar(&o.sizes, "bytes", "", "buffer sizes in bytes, KiB or MiB, comma separated (default: a selection)")
+	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -world and -bytes")
+	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -world and -bytes")
+	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with")
+	flag.StringVar(&o.rival, "rival", "", "a command (`ENV=VALUE.. PROGRAM`) that runs another build of this program, measured as well")
+	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
+	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")
+	flag.IntVar(&o.turns, "turns", 5, "turns of each contestant")
+	flag.DurationVar(&o.turn, "turn", 200*time.Millisecond, "how long a turn should last")
+	flag.StringVar(&o.from, "from", "", "measure nothing, read the results from `FILE`")
+	flag.BoolVar(&o.add, "add", false, "keep what the -json file has and this run does not measure")
+	flag.StringVar(&o.json, "json", "", "write the results to `FILE`")
+	flag.StringVar(&o.markdown, "markdown", "", "write tables to `FILE`")
+	flag.StringVar(&o.svg, "svg", "", "write a plot to `FILE`")
+	flag.StringVar(&o.readme, "readme", "", "write the short table between the markers of `FILE`")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *worlds, *sizes, *program, *turns, *rounds); err != nil {
+	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// contestant times rounds of a float32 sum of count elements among world
-// processes; each time is that of the slowest process.
-type contestant struct {
-	name string
-	time func(ctx context.Context, world, count, rounds int) ([]float64, error)
+type options struct {
+	worlds, sizes, quantize, concurrent string
+	contestants, rival                  string
+	full, hash, add                     bool
+	turns                               int
+	turn                                time.Duration
+	from, json, markdown, svg, readme   string
 }
 
-func run(ctx context.Context, worlds, sizes, program string, turns, rounds int) error {
-	if turns < 1 || rounds < 1 {
-		return errors.New("-turns and -rounds are at least 1")
-	}
-	dir, err := os.MkdirTemp("", "gopccl-bench")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	if program == "" {
-		program = filepath.Join(dir, "gopccl")
-		build := exec.CommandContext(ctx, "go", "build", "-o", program, "github.com/gopccl/gopccl/cmd/gopccl")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build gopccl: %w\n%s", err, out)
-		}
-	}
-	contestants := []contestant{{"gopccl", gopccl(program)}}
-	if d, ok := pccl.Find(); ok {
-		driver, err := pccl.Open(d)
-		if err != nil {
-			return err
-		}
-		contestants = append(contestants, contestant{"original", original(driver)})
-	} else {
-		fmt.Fprintf(os.Stderr, "The original PCCL is not set up (make original): no comparison with it.\n")
-	}
-	contestants = append(contestants, contestant{"bare TCP", floor})
+// job is one thing to measure: sums of float32, Concurrent at a time.
+type job struct {
+	World      int    `json:"world"`
+	Bytes      int    `json:"bytes"` // of one buffer
+	Quantize   string `json:"quantize"`
+	Concurrent int    `json:"concurrent"`
+}
 
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	defer table.Flush()
-	fmt.Fprint(table, "world\tbytes\t")
-	for i, c := range contestants {
-		fmt.Fprintf(table, "%s\t", c.name)
-		if i > 0 {
-			fmt.Fprintf(table, "gopccl / it\t")
+func (j job) String() string {
+	s := fmt.Sprintf("world %d, %s", j.World, sizeName(j.Bytes))
+	if j.Quantize != "none" {
+		s += ", " + j.Quantize + " uint8"
+	}
+	if j.Concurrent > 1 {
+		s += fmt.Sprintf(", %d at a time", j.Concurrent)
+	}
+	return s
+}
+
+// jobs are what the options ask for, ordered by world.
+func (o options) jobs() (jobs []job, err error) {
+	if o.turns < 1 || o.turn <= 0 {
+		return nil, errors.New("-turns and -turn are positive")
+	}
+	worlds, sizes := []int{2, 4}, []int{4 << 10, 64 << 10, 400000, 4 << 20, 64 << 20}
+	chosen := o.worlds != "" || o.sizes != ""
+	if o.full {
+		worlds = append(worlds, 8)
+		sizes = append(sizes, 1<<20, 16<<20, 256<<20)
+	}
+	if o.worlds != "" {
+		if worlds, err = numbers(o.worlds, 2); err != nil {
+			return nil, fmt.Errorf("-world: %w", err)
 		}
 	}
-	fmt.Fprintln(table)
-	for _, ws := range strings.Split(worlds, ",") {
-		world, err := strconv.Atoi(ws)
-		if err != nil || world < 2 {
-			return fmt.Errorf("-world %q: want numbers above 1", worlds)
-		}
-		for _, ss := range strings.Split(sizes, ",") {
-			size, err := parseSize(ss)
+	if o.sizes != "" {
+		sizes = nil
+		for s := range strings.SplitSeq(o.sizes, ",") {
+			n, err := parseSize(s)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			times := make([][]float64, len(contestants))
-			for range turns {
-				for i, c := range contestants {
-					t, err := c.time(ctx, world, size/4, rounds)
-					if err != nil {
-						return fmt.Errorf("%s, world %d, %d bytes: %w", c.name, world, size, err)
-					}
-					times[i] = append(times[i], t...)
-				}
-			}
-			fmt.Fprintf(table, "%d\t%d\t", world, size/4*4)
-			for i := range contestants {
-				m := median(times[i])
-				fmt.Fprintf(table, "%s\t", seconds(m))
-				if i > 0 {
-					fmt.Fprintf(table, "%.2f\t", median(times[0])/m)
-				}
-			}
-			fmt.Fprintln(table)
+			sizes = append(sizes, n)
 		}
 	}
-	return nil
+	concurrent, err := numbers(o.concurrent, 1)
+	if err != nil {
+		return nil, fmt.Errorf("-concurrent: %w", err)
+	}
+	for _, w := range worlds {
+		for _, n := range sizes {
+			for q := range strings.SplitSeq(o.quantize, ",") {
+				if q != "none" && q != "minmax" && q != "zeropoint" {
+					return nil, fmt.Errorf("-quantize %q: want none, minmax or zeropoint", q)
+				}
+				for _, c := range concurrent {
+					jobs = append(jobs, job{w, n, q, c})
+				}
+			}
+		}
+		if chosen {
+			continue
+		}
+		for _, q := range []string{"minmax", "zeropoint"} {
+			jobs = append(jobs, job{w, 64 << 20, q, 1})
+		}
+		at := []int{4, 16}
+		if o.full {
+			at = []int{2, 4, 8, 16}
+		}
+		for _, c := range at {
+			jobs = append(jobs, job{w, 1 << 20, "none", c})
+		}
+	}
+	return jobs, nil
+}
+
+func numbers(list string, least int) (ns []int, err error) {
+	for s := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least || n > 1024 {
+			return nil, fmt.Errorf("%q: want numbers from %d to 1024", list, least)
+		}
+		ns = append(ns, n)
+	}
+	return ns, nil
 }
 
 func parseSize(s string) (int, error) {
@@ -135,63 +170,130 @@ func parseSize(s string) (int, error) {
 		digits, unit = d, 1<<20
 	}
 	n, err := strconv.Atoi(digits)
-	if err != nil || n*unit < 4 {
+	if err != nil || n*unit < 4 || n > 1<<32 {
 		return 0, fmt.Errorf("-bytes %q: want sizes like 400000, 4KiB or 64MiB", s)
 	}
-	return n * unit, nil
+	return n * unit / 4 * 4, nil
 }
 
-// gopccl runs `gopccl bench allreduce`, which gives the median of its rounds.
-func gopccl(program string) func(ctx context.Context, world, count, rounds int) ([]float64, error) {
-	return func(ctx context.Context, world, count, rounds int) ([]float64, error) {
-		cmd := exec.CommandContext(ctx, program, "bench", "allreduce", "--json", "-", "--world", strconv.Itoa(world),
-			"--bytes", strconv.Itoa(4*count), "--rounds", strconv.Itoa(rounds), "--limit", "2m")
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
+func sizeName(n int) string {
+	switch {
+	case n >= 1<<20 && n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 1<<10 && n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
+}
+
+func run(ctx context.Context, o options) error {
+	var res results
+	var err error
+	if o.from != "" {
+		res, err = readResults(o.from)
+	} else {
+		res, err = measure(ctx, o)
+	}
+	if err != nil {
+		return err
+	}
+	if o.add {
+		old, err := readResults(o.json)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		res = res.onto(old)
+	}
+	os.Stdout.WriteString(res.markdown())
+	return res.write(o)
+}
+
+// measure runs every job on every contestant, in turns.
+func measure(ctx context.Context, o options) (results, error) {
+	res := results{Machine: machine(), Turns: o.turns}
+	jobs, err := o.jobs()
+	if err != nil {
+		return res, err
+	}
+	all, err := contestants(ctx, o)
+	if err != nil {
+		return res, err
+	}
+	for len(jobs) > 0 {
+		world := jobs[0].World
+		n := 0
+		for n < len(jobs) && jobs[n].World == world {
+			n++
+		}
+		cases, err := measureWorld(ctx, o, all, world, jobs[:n])
 		if err != nil {
-			return nil, fmt.Errorf("%w: %s", err, stderr.String())
+			return res, err
 		}
-		var res struct {
-			Median float64 `json:"median_s"`
-		}
-		if err := json.Unmarshal(out, &res); err != nil {
-			return nil, err
-		}
-		return []float64{res.Median}, nil
+		res.Cases = append(res.Cases, cases...)
+		jobs = jobs[n:]
 	}
+	if o.hash {
+		if res.Hash, err = measureHash(ctx); err != nil {
+			return res, err
+		}
+	}
+	return res, nil
 }
 
-func original(d *pccl.Driver) func(ctx context.Context, world, count, rounds int) ([]float64, error) {
-	return func(_ context.Context, world, count, rounds int) ([]float64, error) {
-		// It crashes now and then while a world forms (quirk Q25 and others).
-		r, err := pccl.Bench(d, world, count, 1, rounds, time.Minute)
-		for try := 1; err != nil && try < 5; try++ {
-			fmt.Fprintf(os.Stderr, "the original failed, once more: %v\n", err)
-			r, err = pccl.Bench(d, world, count, 1, rounds, time.Minute)
+// measureWorld keeps the processes of all contestants alive and gives them
+// turns, so that what slows the machine down for a while slows all of them.
+func measureWorld(ctx context.Context, o options, all []contestant, world int, jobs []job) (cases []result, err error) {
+	sessions := make([]session, len(all))
+	defer func() {
+		for _, s := range sessions {
+			if s != nil {
+				err = errors.Join(err, s.close())
+			}
 		}
-		if err != nil {
-			return nil, err
+	}()
+	for i, c := range all {
+		if sessions[i], err = c.start(ctx, world); err != nil {
+			return nil, fmt.Errorf("start %s, world %d: %w", c.name, world, err)
 		}
-		times := make([]float64, len(r.Rounds))
-		for i, t := range r.Rounds {
-			times[i] = t.Seconds()
+	}
+	for _, j := range jobs {
+		r := result{job: j, Entries: map[string]entry{}}
+		times := make([][]float64, len(all))
+		cpu := make([][]float64, len(all))
+		rounds := make([]int, len(all))
+		for turn := range o.turns {
+			for i, c := range all {
+				if !c.can(j) {
+					continue
+				}
+				if turn == 0 {
+					t, err := sessions[i].run(ctx, j, 1)
+					if err != nil {
+						return nil, fmt.Errorf("%s, %v: %w", c.name, j, err)
+					}
+					rounds[i] = min(max(1, int(o.turn.Seconds()/max(t.median(), 1e-6))), maxRounds)
+				}
+				t, err := sessions[i].run(ctx, j, rounds[i])
+				if err != nil {
+					return nil, fmt.Errorf("%s, %v: %w", c.name, j, err)
+				}
+				times[i] = append(times[i], t.median())
+				gigabytes := float64(j.Bytes) * float64(j.Concurrent) * float64(rounds[i]) / 1e9
+				cpu[i] = append(cpu[i], t.CPU/float64(j.World)/gigabytes)
+			}
 		}
-		return []float64{median(times)}, nil
+		for i, c := range all {
+			if len(times[i]) == 0 {
+				continue
+			}
+			e := entry{Median: median(times[i]), CPU: median(cpu[i])}
+			if i > 0 {
+				e.Ratio, e.CPURatio = ratio(times[i], times[0]), ratio(cpu[0], cpu[i])
+			}
+			r.Entries[c.name] = e
+		}
+		fmt.Fprintln(os.Stderr, r.line(all))
+		cases = append(cases, r)
 	}
-}
-
-func median(times []float64) float64 {
-	s := slices.Sorted(slices.Values(times))
-	if len(s) == 0 {
-		return 0
-	}
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-}
-
-func seconds(s float64) string {
-	if s < 1e-3 {
-		return fmt.Sprintf("%.0f us", s*1e6)
-	}
-	return fmt.Sprintf("%.2f ms", s*1e3)
+	return cases, nil
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Benchmarks: hashes, kernels and quantizers, then the all-reduce of whole processes.
+# Benchmarks: hashes, kernels and quantizers, then all-reduces beside PCCL 1.0.0, PyTorch's Gloo and
+# bare TCP (arguments are those of tests/bench; PyTorch is some GB, the first time).
 . "$(dirname "$0")/common.sh"
 
 go test -run '^$' -bench . -benchtime "${BENCH_TIME:-300ms}" ./core/digest $(existing ./backends/... ./quantizers/...)
-go run ./cmd/gopccl bench allreduce --world "${BENCH_WORLDS:-2,4}" --bytes "${BENCH_BYTES:-4KiB,400000,64MiB}" \
-	--dtype float32 --quantize none --rounds 5
+go run ./tests/bench "$@"

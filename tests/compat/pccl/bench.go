@@ -21,30 +21,66 @@ type BenchResult struct {
 // peers under an original master on this machine, one process each, after
 // warmup rounds that do not count. No call may take longer than limit.
 func Bench(d *Driver, world, count, warmup, rounds int, limit time.Duration) (BenchResult, error) {
-	var res BenchResult
-	master, port, err := d.startMaster(limit)
+	w, err := NewWorld(d, world, limit)
 	if err != nil {
-		return res, err
+		return BenchResult{}, err
 	}
-	defer master.Close()
-	peers := make([]*Process, world)
-	for i := range peers {
-		if peers[i], err = Start(fmt.Sprintf("original peer %d", i), d.Command(), limit); err != nil {
-			return res, err
+	defer w.Close()
+	return w.Bench(BenchOrder{Count: count, Warmup: warmup, Rounds: rounds})
+}
+
+// World is an original master and original peers on this machine.
+type World struct {
+	master *Process
+	peers  []*Process
+}
+
+// NewWorld starts the processes and lets the peers in. The caller must Close it.
+func NewWorld(d *Driver, world int, limit time.Duration) (w *World, err error) {
+	w = &World{}
+	defer func() {
+		if err != nil {
+			w.Close()
 		}
-		defer peers[i].Close()
-		if err := errors.Join(peers[i].Comm("127.0.0.1", port, 0, 1), admit(peers[:i], peers[i])); err != nil {
-			return res, err
+	}()
+	var port int
+	if w.master, port, err = d.startMaster(limit); err != nil {
+		return w, err
+	}
+	for i := range world {
+		p, err := Start(fmt.Sprintf("original peer %d", i), d.Command(), limit)
+		if err != nil {
+			return w, err
+		}
+		w.peers = append(w.peers, p)
+		if err := errors.Join(p.Comm("127.0.0.1", port, 0, 1), admit(w.peers[:i], p)); err != nil {
+			return w, err
 		}
 	}
-	timings := make([]Timing, world)
-	if err := together(peers, func(i int, p *Process) (err error) {
-		timings[i], err = p.Bench(count, warmup, rounds)
+	return w, nil
+}
+
+// Close ends all processes.
+func (w *World) Close() {
+	for _, p := range w.peers {
+		p.Close()
+	}
+	if w.master != nil {
+		w.master.Close()
+	}
+}
+
+// Bench times rounds on all peers.
+func (w *World) Bench(o BenchOrder) (BenchResult, error) {
+	var res BenchResult
+	timings := make([]Timing, len(w.peers))
+	if err := together(w.peers, func(i int, p *Process) (err error) {
+		timings[i], err = p.Bench(o)
 		return err
 	}); err != nil {
 		return res, err
 	}
-	res.Rounds = make([]time.Duration, rounds)
+	res.Rounds = make([]time.Duration, o.Rounds)
 	for _, t := range timings {
 		res.CPU += t.CPU
 		for k, took := range t.Rounds {

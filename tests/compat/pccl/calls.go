@@ -268,33 +268,60 @@ func (p *Process) Sync(revision uint64, strategy wire.Strategy, tensors []Tensor
 	return res, result(f[0])
 }
 
-// Bench times rounds of a float32 sum of count elements after warmup rounds
-// that are not counted; all peers of the group must call it.
-func (p *Process) Bench(count, warmup, rounds int) (Timing, error) {
+// BenchOrder says what to time: float32 sums of Count elements, Concurrent at a
+// time, on the wire as uint8 if Quantize is minmax or zeropoint.
+type BenchOrder struct {
+	Count, Warmup, Rounds, Concurrent int
+	Quantize                          string
+}
+
+// Bench times rounds after warmup rounds that are not counted; all peers of the
+// group must call it.
+func (p *Process) Bench(o BenchOrder) (Timing, error) {
 	var t Timing
 	var cpu, n int64
-	args := fmt.Sprintf("%d %d %d %d", dtype.Float32.ABI(), count, warmup, rounds)
-	f, err := p.roundTrip("bench", args, nil, 6, func(f []string) error {
+	wire, algorithm := dtype.Float32, NoQuantization
+	for _, a := range []Algorithm{MinMax, ZeroPoint} {
+		if o.Quantize == a.String() {
+			wire, algorithm = dtype.Uint8, a
+		}
+	}
+	args := fmt.Sprintf("%d %d %d %d %d %d %d", dtype.Float32.ABI(), o.Count, o.Warmup, o.Rounds, wire.ABI(), algorithm, max(1, o.Concurrent))
+	f, err := p.roundTrip("bench", args, nil, 6, func(f []string) (err error) {
 		if err := scan(f[1:], []any{&t.World, &t.Tx, &t.Rx, &cpu, &n}); err != nil {
 			return err
 		}
-		if len(f) != 6+int(n) {
-			return fmt.Errorf("%d times, announced %d", len(f)-6, n)
-		}
-		for _, s := range f[6:] {
-			var ns int64
-			if _, err := fmt.Sscan(s, &ns); err != nil {
-				return err
-			}
-			t.Rounds = append(t.Rounds, time.Duration(ns))
-		}
-		return nil
+		t.Rounds, err = durations(f[6:], int(n))
+		return err
 	})
 	if err != nil {
 		return t, err
 	}
 	t.CPU = time.Duration(cpu)
 	return t, result(f[0])
+}
+
+// Hash times the library's hash of shared state on bytes bytes of its own.
+func (p *Process) Hash(bytes, rounds int) (times []time.Duration, err error) {
+	_, err = p.roundTrip("hash", fmt.Sprintf("%d %d", bytes, rounds), nil, 3, func(f []string) (err error) {
+		times, err = durations(f[3:], rounds)
+		return err
+	})
+	return times, err
+}
+
+func durations(f []string, n int) (d []time.Duration, err error) {
+	if len(f) != n {
+		return nil, fmt.Errorf("%d times, announced %d", len(f), n)
+	}
+	for _, s := range f {
+		var ns int64
+		if _, err := fmt.Sscan(s, &ns); err != nil {
+			return nil, err
+		}
+		d = append(d, time.Duration(ns))
+	}
+	return d, nil
 }
 
 func readAll(r io.Reader, to [][]byte) error {

@@ -228,21 +228,38 @@ static uint64_t nanoseconds(clockid_t clock) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-// Sums of COUNT elements, out of place, all under one tag. The time of a round is that of the call.
-static void bench(int type, size_t count, int warmup, int rounds, void *comm) {
+// Sums of COUNT elements, out of place, CONCURRENT at a time, each under a tag of its own. The time of a round is that
+// of the calls.
+static int bench_round(struct reduce_op *ops, int concurrent, void *comm, struct reduce_info *info) {
+    if (concurrent == 1) return pcclAllReduce(ops->send, ops->recv, &ops->desc, comm, info);
+    struct reduce_handle handles[64];
+    int r = 0;
+    for (int k = 0; k < concurrent && !r; k++)
+        r = pcclAllReduceAsync(ops[k].send, ops[k].recv, &ops[k].desc, comm, &handles[k]);
+    for (int k = 0; k < concurrent && !r; k++) r = pcclAwaitAsyncReduce(&handles[k], info);
+    return r;
+}
+
+static void bench(int type, size_t count, int warmup, int rounds, int quantized, int algorithm, int concurrent, void *comm) {
     size_t bytes = count * type_size[type];
-    struct reduce_desc desc = {.count = count, .op = 0, .tag = 0, .type = type, .quantized_type = type};
-    struct reduce_info info = {0};
-    void *send = new_buffer(bytes), *recv = new_buffer(bytes);
+    if (concurrent < 1 || concurrent > 64) die("1 to 64 operations at a time");
+    struct reduce_op *ops = calloc((size_t)concurrent, sizeof *ops);
     uint64_t *took = calloc((size_t)rounds + 1, sizeof *took), cpu = 0;
-    if (!took) die("out of memory");
-    memset(send, 0, bytes);
-    memset(recv, 0, bytes);
+    if (!took || !ops) die("out of memory");
+    for (int k = 0; k < concurrent; k++) {
+        ops[k].desc = (struct reduce_desc){.count = count, .tag = (uint64_t)k, .type = type, .quantized_type = quantized, .algorithm = algorithm};
+        ops[k].send = new_buffer(bytes), ops[k].recv = new_buffer(bytes);
+        memset(ops[k].send, 0, bytes);
+        memset(ops[k].recv, 0, bytes);
+        if (type == 8)  // float: something to quantize
+            for (size_t i = 0; i < count; i++) ((float *)ops[k].send)[i] = (float)(i % 1000) / 1000;
+    }
+    struct reduce_info info = {0};
     int r = 0, done = 0;
     for (int k = -warmup; k < rounds && !r; k++) {
         if (k == 0) cpu = nanoseconds(CLOCK_PROCESS_CPUTIME_ID);
         uint64_t began = nanoseconds(CLOCK_MONOTONIC);
-        r = pcclAllReduce(send, recv, &desc, comm, &info);
+        r = bench_round(ops, concurrent, comm, &info);
         if (k >= 0 && !r) took[done++] = nanoseconds(CLOCK_MONOTONIC) - began;
     }
     cpu = nanoseconds(CLOCK_PROCESS_CPUTIME_ID) - cpu;
@@ -250,9 +267,30 @@ static void bench(int type, size_t count, int warmup, int rounds, void *comm) {
             (unsigned long long)info.rx, (unsigned long long)cpu, done);
     for (int k = 0; k < done; k++) dprintf(answers, " %llu", (unsigned long long)took[k]);
     dprintf(answers, "\n");
+    for (int k = 0; k < concurrent; k++) free_operation(&ops[k]);
+    free(ops);
     free(took);
-    free(send);
-    free(recv);
+}
+
+// The hash of shared state, a function that the library exports.
+uint64_t _ZN5ccoip10hash_utils14simplehash_cpuEPKvm(const void *, size_t);
+
+static void hash(size_t bytes, int rounds) {
+    uint8_t *data = new_buffer(bytes);
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(i * 2654435761u >> 24);
+    uint64_t *took = calloc((size_t)rounds + 1, sizeof *took);
+    if (!took) die("out of memory");
+    for (int k = 0; k <= rounds; k++) {  // one more, which warms up
+        uint64_t began = nanoseconds(CLOCK_MONOTONIC);
+        value = _ZN5ccoip10hash_utils14simplehash_cpuEPKvm(data, bytes);
+        took[k] = nanoseconds(CLOCK_MONOTONIC) - began;
+    }
+    dprintf(answers, "hash 0 %llu %d", (unsigned long long)value, rounds);
+    for (int k = 1; k <= rounds; k++) dprintf(answers, " %llu", (unsigned long long)took[k]);
+    dprintf(answers, "\n");
+    free(took);
+    free(data);
 }
 
 static struct address parse_address(const char *ip, unsigned port) {
@@ -334,8 +372,13 @@ int main(void) {
             synchronize(u, a, n, comm);
             continue;
         } else if (!strcmp(command, "bench")) {
-            sscanf(words, "%d %zu %d %d", &a, &n, &b, &c);
-            bench(a, n, b, c, comm);
+            int quantized = 0, algorithm = 0, concurrent = 1;
+            sscanf(words, "%d %zu %d %d %d %d %d", &a, &n, &b, &c, &quantized, &algorithm, &concurrent);
+            bench(a, n, b, c, quantized, algorithm, concurrent, comm);
+            continue;
+        } else if (!strcmp(command, "hash")) {
+            sscanf(words, "%zu %d", &n, &a);
+            hash(n, a);
             continue;
         } else {
             die("unknown command");

@@ -1,0 +1,167 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// Peers of ours and the two programs of the floor do every kind of job, and
+// what they measured has one time for each round.
+func TestContestantsMeasure(t *testing.T) {
+	all, err := contestants(t.Context(), options{contestants: "floor", rival: "A=B " + os.Args[0]})
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+	for _, c := range all {
+		world := 3
+		if c.name == nameRival {
+			world = 2
+		}
+		s, err := c.start(t.Context(), world)
+		require.NoError(t, err)
+		for _, j := range []job{
+			{world, 12, "none", 1},
+			{world, 100000, "none", 1},
+			{world, 40000, "none", 3},
+			{world, 100000, "minmax", 1},
+			{world, 100000, "zeropoint", 2},
+		} {
+			if !c.can(j) || c.name == nameRival && j.Concurrent < 3 {
+				continue
+			}
+			got, err := s.run(t.Context(), j, 3)
+			require.NoError(t, err, "%s %v", c.name, j)
+			require.Len(t, got.Seconds, 3)
+			require.Positive(t, got.median())
+		}
+		require.NoError(t, s.close())
+	}
+	_, err = contestants(t.Context(), options{contestants: "mpi"})
+	require.Error(t, err)
+}
+
+// The floor moves every byte to where it belongs: with world chunks of its own
+// number in each buffer, every buffer holds the same bytes in the end.
+func TestFloorMovesTheBytes(t *testing.T) {
+	for _, two := range []bool{false, true} {
+		ring := &ring{world: 3, rank: 1, two: two, chunk: 4, buf: []byte("aaaabbbbcccc")}
+		require.Equal(t, "bbbb", string(ring.at(1, 0, 100)))
+		require.Equal(t, "aaaa", string(ring.at(1, 4, 100)))
+		require.Equal(t, "cc", string(ring.at(1, 10, 100)))
+		require.Equal(t, "b", string(ring.at(1, 12, 13)))
+	}
+}
+
+func TestWorkersThatFail(t *testing.T) {
+	_, err := ours([]string{"false"})(t.Context(), 2)
+	require.Error(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = floorOf([]string{os.Args[0]})(ctx, 2)
+	require.Error(t, err)
+	_, err = slowest([]turn{{Seconds: []float64{1}}, {}})
+	require.Error(t, err)
+	got, err := slowest([]turn{{[]float64{1, 5}, 1}, {[]float64{2, 4}, 2}})
+	require.NoError(t, err)
+	require.Equal(t, turn{[]float64{2, 5}, 3}, got)
+	err = serve(strings.NewReader(`{"Bytes":4}`), &strings.Builder{}, func(order) (answer, error) { return answer{}, fmt.Errorf("no") })
+	require.Error(t, err)
+}
+
+func TestJobs(t *testing.T) {
+	for s, want := range map[string]int{"4": 4, "4KiB": 4096, "64MiB": 64 << 20, "7": 4} {
+		n, err := parseSize(s)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	for _, s := range []string{"", "3", "4GB", "-1KiB"} {
+		_, err := parseSize(s)
+		require.Error(t, err, s)
+	}
+	o := options{turns: 1, turn: 1, quantize: "none,minmax", concurrent: "1,2", worlds: "3", sizes: "4KiB"}
+	jobs, err := o.jobs()
+	require.NoError(t, err)
+	require.Equal(t, []job{{3, 4096, "none", 1}, {3, 4096, "none", 2}, {3, 4096, "minmax", 1}, {3, 4096, "minmax", 2}}, jobs)
+	for _, bad := range []options{{}, {turns: 1, turn: 1, worlds: "1"}, {turns: 1, turn: 1, quantize: "x", concurrent: "1"}, {turns: 1, turn: 1, concurrent: "0"}} {
+		_, err := bad.jobs()
+		require.Error(t, err)
+	}
+	// Every mark is measured by default.
+	jobs, err = options{turns: 1, turn: 1, quantize: "none", concurrent: "1"}.jobs()
+	require.NoError(t, err)
+	for _, m := range targets() {
+		require.Contains(t, jobs, m.job)
+	}
+}
+
+func sample() results {
+	return results{Machine: "here", Turns: 3, Cases: []result{
+		{job{2, 64 << 20, "none", 1}, map[string]entry{
+			nameOurs: {Median: 0.03, CPU: 0.5},
+			namePCCL: {Median: 0.06, CPU: 1, Ratio: 2, CPURatio: 0.5}, nameFloor: {Median: 0.02, CPU: 0.4, Ratio: 0.66, CPURatio: 1.2},
+		}},
+		{job{4, 400000, "none", 1}, map[string]entry{nameOurs: {Median: 0.001}, nameGloo: {Median: 0.003, Ratio: 3}}},
+	}, Hash: &hashing{Bytes: 1 << 30, Ours: 20, PCCL: 5, Read: 21, ByPCCL: 4, ByRead: 0.95}}
+}
+
+func TestRender(t *testing.T) {
+	r := sample()
+	text := r.markdown()
+	for _, want := range []string{
+		"| world 2, 64 MiB | 30.00 ms | 60.00 ms (2.00x) | | 20.00 ms (0.66x) |",
+		"| world 2, 64 MiB: faster than PCCL 1.0.0 | at least 1.7x | 2.00 | met |",
+		"| world 2, 64 MiB: time by that of bare TCP | at most 1.25 | 1.52 | missed |",
+		"faster than Gloo (PyTorch) | at least 4x | 3.00 | missed |",
+		"| hash, 1024 MiB: of the speed of reading | at least 0.80 | 0.95 | met |",
+	} {
+		require.Contains(t, text, want)
+	}
+	page, err := between("a "+markBegin+" old "+markEnd+" z", "new")
+	require.NoError(t, err)
+	require.Equal(t, "a "+marked("new")+" z", page)
+	again, err := between(page, "new")
+	require.NoError(t, err)
+	require.Equal(t, page, again)
+	_, err = between("nothing", "new")
+	require.Error(t, err)
+	require.Contains(t, r.svg(), "polyline")
+
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/R.md", []byte(marked("")), 0o600))
+	o := options{json: dir + "/r.json", markdown: dir + "/b.md", svg: dir + "/b.svg", readme: dir + "/R.md"}
+	require.NoError(t, r.write(o))
+	require.NoError(t, r.write(o))
+	back, err := readResults(o.json)
+	require.NoError(t, err)
+	require.Equal(t, r, back)
+}
+
+// Cases of an older file stay if this run did not measure them.
+func TestAdd(t *testing.T) {
+	old, now := sample(), sample()
+	now.Cases, now.Hash = now.Cases[1:], nil
+	now.Cases[0].Entries = map[string]entry{nameOurs: {Median: 7}}
+	sum := now.onto(old)
+	require.Len(t, sum.Cases, 2)
+	require.Equal(t, old.Cases[0], sum.Cases[0])
+	require.Equal(t, now.Cases[0], sum.Cases[1])
+	require.Equal(t, old.Hash, sum.Hash)
+	b, err := json.Marshal(sum)
+	require.NoError(t, err)
+	require.NotEmpty(t, b)
+}
