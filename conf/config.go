@@ -64,6 +64,10 @@ type Data struct {
 	Backend     string        `conf:"backend" is:"name"`
 	Congestion  string        `conf:"congestion" is:"name"`
 	UserTimeout time.Duration `conf:"user_timeout" min:"1s" max:"10m"`
+
+	Preset          string `conf:"preset" oneof:"latency balanced throughput"`
+	AppendFrequency int    `conf:"append_frequency" min:"0" max:"1024"`
+	AppendBatch     int    `conf:"append_batch" min:"0" max:"1024"`
 }
 
 // Quantize configures what all-reduced tensors look like on the wire.

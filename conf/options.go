@@ -52,6 +52,9 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Backend = c.Data.Backend
 	o.Congestion = c.Data.Congestion
 	o.UserTimeout = c.Data.UserTimeout
+	o.Preset = c.Data.Preset
+	o.AppendFrequency = c.Data.AppendFrequency
+	o.AppendBatch = c.Data.AppendBatch
 	o.ProbeDuration = c.Topology.Duration
 	o.ProbeConnections = c.Topology.Connections
 	o.Logger = log

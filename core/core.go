@@ -130,6 +130,9 @@ func (c *Communicator) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, e
 	return c.s.AllReduceAsync(ctx, r)
 }
 
+// Post is peer.Session.Post.
+func (c *Communicator) Post(r Reduce) (*Handle, error) { return c.s.Post(r) }
+
 // AllReduceMultipleWithRetry is peer.Session.AllReduceMultipleWithRetry.
 func (c *Communicator) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
 	return c.s.AllReduceMultipleWithRetry(ctx, rs, maxInFlight)
@@ -144,6 +147,9 @@ func States() []State { return peer.States() }
 
 // DumpState writes what States returns as text; see peer.DumpState.
 func DumpState(w io.Writer) error { return peer.DumpState(w) }
+
+// Shutdown is peer.Session.Shutdown: Close that first lets all operations end.
+func (c *Communicator) Shutdown(ctx context.Context) error { return c.s.Shutdown(ctx) }
 
 // Close leaves the run; see peer.Session.Close.
 func (c *Communicator) Close() error { return c.s.Close() }

@@ -48,6 +48,24 @@ func TestBenchParkComparesAllWaysToSleep(t *testing.T) {
 	}
 }
 
+// S4-25, S4-26: the cost of a post, and the time until the data phase and the
+// verdict, for every setting.
+func TestBenchPostMeasuresEverySetting(t *testing.T) {
+	var out, errOut bytes.Buffer
+	args := "bench post --preset latency,balanced --append-frequency 0,3 --burst 1,4 --bytes 64B --rounds 5 --json -"
+	code := execute(t.Context(), strings.Fields(args), nil, &out, &errOut)
+	require.Equal(t, exitOK, code, errOut.String())
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 8)
+	for _, line := range lines {
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Positive(t, r["post_p50_us"])
+		require.Greater(t, r["end_p50_us"], r["start_p50_us"])
+		require.GreaterOrEqual(t, r["burst_p50_us"], r["end_p50_us"])
+	}
+}
+
 func TestBenchRefusesImpossibleArguments(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"allreduce --world 1", "--world"},
@@ -65,6 +83,8 @@ func TestBenchRefusesImpossibleArguments(t *testing.T) {
 		{"hash extra", "extra"},
 		{"park --gap 2s", "--gap"},
 		{"park --rounds 0", "--rounds"},
+		{"post --preset fast", "--preset"},
+		{"post --append-batch 5000", "--append-batch"},
 	} {
 		var out, errOut bytes.Buffer
 		code := execute(t.Context(), append([]string{"bench"}, strings.Fields(c.args)...), nil, &out, &errOut)

@@ -48,12 +48,16 @@ type ReduceInfo struct {
 	Retries int
 }
 
+const opName = "all-reduce"
+
 // operation is a launched all-reduce.
 type operation struct {
 	data    *reduce.Op
 	world   int
 	posted  time.Time
 	info    ReduceInfo
+	failed  bool
+	err     error         // if it failed and the machine said why
 	verdict chan struct{} // closed by Finish
 	running bool          // between Start and the end of the data phase
 }
@@ -75,17 +79,20 @@ func (s *Session) finish(e fsm.Finish) {
 	tx, rx := op.data.Counters()
 	op.data.Finish(e.Restore)
 	op.info = ReduceInfo{WorldSize: op.world, TxBytes: tx, RxBytes: rx}
+	op.failed, op.err = e.Restore, e.Err
 	close(op.verdict)
 }
 
 // Handle is an all-reduce in flight.
 type Handle struct {
-	s    *Session
-	id   fsm.OpID
-	op   *operation
-	once sync.Once
-	done chan struct{}
-	err  error
+	s      *Session
+	id     fsm.OpID
+	call   fsm.CallID // of the launch
+	launch *call
+	op     *operation
+	once   sync.Once
+	done   chan struct{} // made by once, closed when err is set
+	err    error
 }
 
 // Done is closed when the verdict is known and the buffers are the caller's again.
@@ -108,19 +115,47 @@ func (h *Handle) Wait(ctx context.Context) (ReduceInfo, error) {
 
 func (h *Handle) begin() {
 	h.once.Do(func() {
+		h.done = make(chan struct{})
 		go h.await(context.Background())
 	})
 }
 
 // await asks the machine for the verdict; the end of ctx aborts the operation.
 func (h *Handle) await(ctx context.Context) {
-	_, h.err = h.s.call(ctx, "all-reduce", h.id, nil, func(id fsm.CallID) fsm.Event {
-		return fsm.CallAwait{Call: id, Op: h.id}
-	})
+	defer close(h.done)
+	if h.err = h.launched(ctx); h.err == nil {
+		_, h.err = h.s.call(ctx, opName, h.id, nil, func(id fsm.CallID) fsm.Event {
+			return fsm.CallAwait{Call: id, Op: h.id}
+		})
+	}
 	if h.s.crashed.Load() != nil {
 		<-h.op.verdict // the machine did not wait for it
 	}
-	close(h.done)
+	if errs.CodeOf(h.err) != errs.Closed {
+		return
+	}
+	select {
+	case <-h.op.verdict: // the session is over, but the verdict came before
+		if !h.op.failed || h.op.err != nil {
+			h.err = h.op.err
+		}
+	default:
+	}
+}
+
+// launched waits until the machine has taken the operation, or refused it.
+func (h *Handle) launched(ctx context.Context) error {
+	select {
+	case <-h.launch.done:
+		return h.launch.err
+	default:
+	}
+	h.s.hand()
+	if h.s.box.free() {
+		h.s.turn()
+	}
+	_, err := h.s.wait(ctx, opName, h.call, h.launch, h.id)
+	return err
 }
 
 func (h *Handle) result() (ReduceInfo, error) {
@@ -134,62 +169,56 @@ func (h *Handle) result() (ReduceInfo, error) {
 // in flight with distinct tags; with PCCL ends in the group at most 16 run at
 // a time and the others follow in launch order.
 func (s *Session) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, error) {
-	const name = "all-reduce"
 	if err := ctx.Err(); err != nil {
-		return nil, errs.New(errs.Canceled, name, err)
+		return nil, errs.New(errs.Canceled, opName, err)
 	}
-	v := s.View()
+	f, _, err := s.post(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.handle.launched(ctx); err != nil {
+		if s.crashed.Load() != nil {
+			<-f.op.verdict // until then its buffers may be touched
+		}
+		return nil, err
+	}
+	return &f.handle, nil
+}
+
+// prepare checks r and returns all that its launch needs.
+func (s *Session) prepare(r Reduce) (*flight, fsm.CallReduce, error) {
+	none := fsm.CallReduce{}
+	v := s.view.Load()
 	if err := check(r, v); err != nil {
-		return nil, errs.New(errs.InvalidArgument, name, err)
+		return nil, none, errs.New(errs.InvalidArgument, opName, err)
 	}
 	q, err := quant.Lookup(r.Quantize.Algorithm)
 	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, name, err)
+		return nil, none, errs.New(errs.InvalidArgument, opName, err)
 	}
-	wireType := r.DType
+	count, wireType := len(r.Src)/r.DType.Size(), r.DType
 	if q != nil {
 		wireType = r.Quantize.Type
-		smallest := len(r.Src) / r.DType.Size() / max(2, v.LocalWorldSize)
-		if err := q.Check(r.DType, wireType, r.Op, smallest, v.Native); err != nil {
-			return nil, errs.New(errs.InvalidArgument, name, err)
+		if err := q.Check(r.DType, wireType, r.Op, count/max(2, v.LocalWorldSize), v.Native); err != nil {
+			return nil, none, errs.New(errs.InvalidArgument, opName, err)
 		}
 	}
 	data, err := s.engine.NewOp(reduce.Spec{
-		Tag: r.Tag, Count: len(r.Src) / r.DType.Size(), DType: r.DType, Op: r.Op,
+		Tag: r.Tag, Count: count, DType: r.DType, Op: r.Op,
 		Src: r.Src, Dst: r.Dst, Quantizer: q, WireType: wireType,
 	})
 	if err != nil {
-		return nil, err
+		return nil, none, err
 	}
-	id := fsm.OpID(s.ids.Add(1))
-	op := &operation{data: data, world: v.LocalWorldSize, posted: time.Now(), verdict: make(chan struct{})}
-	s.mu.Lock()
-	s.ops[id] = op
-	s.mu.Unlock()
-	_, err = s.call(ctx, name, id, nil, func(call fsm.CallID) fsm.Event {
-		return fsm.CallReduce{
-			Call: call, Op: id, Tag: r.Tag, Count: uint64(len(r.Src) / r.DType.Size()), DType: r.DType, RedOp: r.Op,
-		}
-	})
-	if err != nil {
-		s.mu.Lock()
-		_, mine := s.ops[id]
-		if mine = mine && !op.running; mine {
-			delete(s.ops, id)
-		}
-		s.mu.Unlock()
-		if mine {
-			data.Finish(true)
-		} else if s.crashed.Load() != nil {
-			<-op.verdict
-		}
-		return nil, err
-	}
-	return &Handle{s: s, id: id, op: op, done: make(chan struct{})}, nil
+	id, call := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
+	f := &flight{op: operation{data: data, world: v.LocalWorldSize, posted: time.Now(), verdict: make(chan struct{})}}
+	f.launch.done, f.launch.id, f.launch.op = make(chan struct{}), id, &f.op
+	f.handle = Handle{s: s, id: id, call: call, launch: &f.launch, op: &f.op}
+	return f, fsm.CallReduce{Call: call, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op}, nil
 }
 
 // check refuses what must never reach a vote.
-func check(r Reduce, v fsm.View) error {
+func check(r Reduce, v *fsm.View) error {
 	switch {
 	case !r.DType.Valid():
 		return fmt.Errorf("unknown element type %d", uint8(r.DType))
@@ -318,7 +347,10 @@ func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) 
 
 // finishWait waits like AllReduce: the end of ctx aborts the operation.
 func (h *Handle) finishWait(ctx context.Context) (ReduceInfo, error) {
-	h.once.Do(func() { h.await(ctx) })
+	h.once.Do(func() {
+		h.done = make(chan struct{})
+		h.await(ctx)
+	})
 	<-h.done
 	return h.result()
 }

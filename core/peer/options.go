@@ -40,6 +40,12 @@ type Options struct {
 	// FrameBytes is the largest payload of a data frame sent, default
 	// reduce.DefaultFrameBytes (1 MiB).
 	FrameBytes int
+	// Preset is how posted operations are picked up: "latency", "balanced"
+	// (default) or "throughput". AppendFrequency and AppendBatch, if not 0,
+	// replace its numbers: the batches of events that are handled before what
+	// was posted is looked at again, and the most that is picked up at a time.
+	Preset                       string
+	AppendFrequency, AppendBatch int
 	// HashWorkers bounds the goroutines that hash shared state, default all cores.
 	HashWorkers int
 	// HeartbeatInterval (default 1 s) and HeartbeatTimeout (default 8 s) are
@@ -75,6 +81,7 @@ const (
 	maxPoolNumber = 1023 // connection numbers above it are refused (quirk Q25)
 	maxPending    = 512  // handshakes in progress on one listener
 	dialsAtOnce   = 16   // handshakes in progress with one peer
+	maxAppend     = 1024 // bounds AppendFrequency and AppendBatch
 	// probeTime bounds the wait for answers on the connections of a pool before
 	// they are made anew.
 	probeTime       = 2 * time.Second
@@ -108,6 +115,15 @@ func (o Options) withDefaults() Options {
 	if o.ProbeConnections <= 0 {
 		o.ProbeConnections = 4
 	}
+	if o.Preset == "" {
+		o.Preset = "balanced"
+	}
+	if o.AppendFrequency == 0 {
+		o.AppendFrequency = presets[o.Preset].frequency
+	}
+	if o.AppendBatch == 0 {
+		o.AppendBatch = presets[o.Preset].batch
+	}
 	if o.Congestion == "" {
 		o.Congestion = "auto"
 	}
@@ -134,6 +150,12 @@ func (o Options) check() (listen netip.Addr, err error) {
 		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
 	case o.FrameBytes < 0:
 		return listen, fmt.Errorf("frame size %d is negative", o.FrameBytes)
+	case presets[o.Preset].batch == 0:
+		return listen, fmt.Errorf("unknown preset %q: it is latency, balanced or throughput", o.Preset)
+	case o.AppendFrequency < 1 || o.AppendFrequency > maxAppend:
+		return listen, fmt.Errorf("append frequency %d is not between 1 and %d", o.AppendFrequency, maxAppend)
+	case o.AppendBatch < 1 || o.AppendBatch > maxAppend:
+		return listen, fmt.Errorf("append batch %d is not between 1 and %d", o.AppendBatch, maxAppend)
 	case o.ProbeConnections > maxPoolNumber+1:
 		return listen, fmt.Errorf("%d connections of a bandwidth test are above %d", o.ProbeConnections, maxPoolNumber+1)
 	case o.HeartbeatTimeout < 2*o.HeartbeatInterval:

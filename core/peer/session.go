@@ -36,9 +36,13 @@ type Session struct {
 	accept *acceptor
 	listen listeners
 
-	box  mailbox
-	quit chan struct{} // closed by Close after the machine has answered
-	done chan struct{} // closed when the loop has ended
+	box    mailbox
+	posts  postbox
+	rota   rota
+	picked []posting     // spare of pickUp
+	batch  []fsm.Event   // spare of progress
+	quit   chan struct{} // closed by Close after the machine has answered
+	done   chan struct{} // closed when the loop has ended
 
 	meter        meter
 	startSending chan time.Time // of the scheduled probe; of the loop
@@ -67,6 +71,8 @@ type call struct {
 	result any
 	sync   *syncWork          // of a CallSync
 	stop   context.CancelFunc // of a running Fetch or Probe
+	id     fsm.OpID           // of a CallReduce
+	op     *operation         // of a CallReduce
 }
 
 // Connect dials the master, registers and waits until the accepted peers let
@@ -94,6 +100,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}),
 		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
 	}
+	s.rota = rota{frequency: opt.AppendFrequency, batch: opt.AppendBatch, progress: s.progress, pick: s.pickUp}
 	network := "tcp"
 	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
 		network = "tcp4"
@@ -226,6 +233,7 @@ func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *s
 	}
 	id := fsm.CallID(s.ids.Add(1))
 	c := &call{done: make(chan struct{}), sync: w}
+	s.hand()
 	s.mu.Lock()
 	s.calls[id] = c
 	s.mu.Unlock()
@@ -233,6 +241,11 @@ func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *s
 		return nil, faulty(name, err)
 	}
 	s.handle(ev(id))
+	return s.wait(ctx, name, id, c, cancelOp)
+}
+
+// wait waits for the Done of c.
+func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call, cancelOp fsm.OpID) (any, error) {
 	canceled := ctx.Done()
 	for {
 		select {
@@ -274,6 +287,9 @@ func (s *Session) answer(d fsm.Done) {
 	s.mu.Unlock()
 	if c != nil {
 		c.err, c.result = d.Err, d.Result
+		if c.op != nil && d.Err != nil {
+			s.refuse(c.id, c.op, d.Err)
+		}
 		close(c.done)
 	}
 }

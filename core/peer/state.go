@@ -47,6 +47,11 @@ func (s *Session) State() State {
 	}
 	calls := len(s.calls)
 	s.mu.Unlock()
+	s.posts.mu.Lock()
+	for _, p := range s.posts.queue {
+		ops = append(ops, known{p.flight.handle.id, &p.flight.op})
+	}
+	s.posts.mu.Unlock()
 	s.box.mu.Lock()
 	events := len(s.box.queue)
 	s.box.mu.Unlock()

@@ -41,6 +41,18 @@ func (b *mailbox) wake() {
 	}
 }
 
+// free takes the machine if it is free; otherwise its holder looks again
+// before it lets go.
+func (b *mailbox) free() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.busy || b.ended {
+		return false
+	}
+	b.busy = true
+	return true
+}
+
 // begin adds ev and takes the machine if it is free. The loop has no event; it
 // is woken when the machine is free again.
 func (b *mailbox) begin(ev fsm.Event) bool {
@@ -93,23 +105,29 @@ func (b *mailbox) release(last bool) bool {
 // handle steps the machine with ev here and now, or leaves it to whoever has
 // the machine. It never waits for a connection.
 func (s *Session) handle(ev fsm.Event) {
-	if !s.box.begin(ev) {
-		return // its holder looks again before it lets go
+	if s.box.begin(ev) {
+		s.turn()
 	}
-	left := false
+	// Else its holder looks again before it lets go.
+}
+
+// turn is what a goroutine that brought an event does with the machine: what
+// waits, and one batch of what was posted. The caller holds the box.
+func (s *Session) turn() {
+	wake := false
 	for done := false; !done; done = s.box.release(false) {
-		s.steps()
+		left := s.steps(false)
 		sent, err := s.master.tryFlush()
 		if err != nil {
 			s.step(fsm.MasterGone{Err: err})
 		}
-		left = left || !sent
+		wake = wake || left || !sent
 		if at, ok := s.m.Deadline(); ok && at < s.armed {
-			left = true // the loop has to arm its timer anew
+			wake = true // the loop has to arm its timer anew
 			s.armed = at
 		}
 	}
-	if left {
+	if wake {
 		s.box.wake()
 	}
 }
@@ -123,19 +141,24 @@ func (s *Session) step(ev fsm.Event) {
 	s.carryOut(s.m.Step(time.Since(s.began), ev))
 }
 
-// steps takes all events that wait. The caller holds busy.
-func (s *Session) steps() {
-	for batch := s.box.take(nil); batch != nil; batch = s.box.take(batch) {
-		for _, ev := range batch {
-			s.step(ev)
-		}
+// steps takes all events that wait and picks up what was posted as the rota
+// says; see rota.run. The caller holds the box.
+func (s *Session) steps(all bool) (left bool) { return s.rota.run(all) }
+
+// progress steps the machine with the events that wait.
+func (s *Session) progress() bool {
+	s.batch = s.box.take(s.batch)
+	for _, ev := range s.batch {
+		s.step(ev)
 	}
+	return s.batch != nil
 }
 
 // loop does what nobody else is there for: events that were only posted, ticks,
 // and packets that the connection to the master did not take at once.
 func (s *Session) loop() {
 	defer close(s.done)
+	defer s.leave()
 	defer errs.Catch("session", s.crash)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -144,7 +167,7 @@ func (s *Session) loop() {
 			wait := time.Hour
 			for done := false; !done; done = s.box.release(last) {
 				s.step(fsm.Tick{})
-				s.steps()
+				s.steps(true)
 				if err := s.master.flush(); err != nil {
 					s.step(fsm.MasterGone{Err: err})
 				}

@@ -171,7 +171,7 @@ func (m *Machine) abortData(op *operation, reason string) {
 func (m *Machine) finish(op *operation, restore bool) {
 	if !op.finished {
 		op.finished = true
-		m.emit(Finish{Op: op.id, Restore: restore})
+		m.emit(Finish{Op: op.id, Restore: restore, Err: op.err})
 	}
 }
 

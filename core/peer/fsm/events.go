@@ -175,6 +175,7 @@ type (
 	Finish struct {
 		Op      OpID
 		Restore bool
+		Err     error // what Await will say, if that is known already
 	}
 	// Serve opens (On) or closes the window in which shared state is handed out.
 	Serve struct {
