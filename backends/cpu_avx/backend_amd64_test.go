@@ -3,7 +3,6 @@
 package cpuavx
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,45 +78,13 @@ func TestWrongKernelIsNoticed(t *testing.T) {
 	}
 }
 
-// The bytes per second of one operand, in cache.
 func BenchmarkReduce(b *testing.B) {
-	type named struct {
-		name string
-		backend.Backend
-	}
-	var all []named
+	var all []backendtest.Named
 	for i, v := range here(b) {
 		if i == 0 {
-			all = append(all, named{"generic", v.Plain()})
+			all = append(all, backendtest.Named{Name: "generic", Backend: v.Plain()})
 		}
-		all = append(all, named{v.Level.Name, v})
+		all = append(all, backendtest.Named{Name: v.Level.Name, Backend: v})
 	}
-	const size = 128 << 10
-	x, y, dst := make([]byte, size), make([]byte, size), make([]byte, size)
-	for i := range x {
-		x[i], y[i] = byte(i*7919>>3), byte(i*104729>>5)
-	}
-	for t := range dtype.Type(dtype.NumTypes) {
-		for op := dtype.Sum; op < dtype.NumOps; op++ {
-			if op == dtype.Avg {
-				continue
-			}
-			for _, v := range all {
-				b.Run(fmt.Sprint(t, "/", op, "/", v.name), func(b *testing.B) {
-					b.SetBytes(size)
-					for b.Loop() {
-						v.Reduce(t, op, dst, x, y)
-					}
-				})
-			}
-		}
-		for _, v := range all {
-			b.Run(fmt.Sprint(t, "/finalize3/", v.name), func(b *testing.B) {
-				b.SetBytes(size)
-				for b.Loop() {
-					v.Finalize(t, dst, 3)
-				}
-			})
-		}
-	}
+	backendtest.Benchmark(b, all...)
 }

@@ -45,3 +45,9 @@ func TestWrongKernelIsNoticed(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkReduce(b *testing.B) {
+	backendtest.Benchmark(b,
+		backendtest.Named{Name: "generic", Backend: here().Plain()},
+		backendtest.Named{Name: neon.Name, Backend: here()})
+}
