@@ -237,3 +237,86 @@ func TestOptionsCarryTheSettings(t *testing.T) {
 	require.Equal(t, "zeropoint", q.Algorithm)
 	require.Equal(t, dtype.Int8, q.Type)
 }
+
+// A list of plugins is read with its defaults, and the strongest file has it.
+func TestPlugins(t *testing.T) {
+	sum := strings.Repeat("a5", 32)
+	weak := write(t, "plugins:\n  - {name: gone, kind: solver, command: x}\n")
+	path := write(t, `
+plugins:
+  - name: moonshot
+    kind: solver
+    command: ./moonshot
+    args: [--threads, 4]
+    sha256: `+sum+`
+    mtls: false
+    start_timeout: 3s
+    time_limit: 1m
+    memory_limit: 2GiB
+  - {name: absmax, kind: quantizer, command: absmax}
+topology:
+  solver: moonshot
+`)
+	c, err := Load([]string{weak, path}, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, "moonshot", c.Topology.Solver)
+	require.Equal(t, []Plugin{
+		{"moonshot", "solver", "./moonshot", []string{"--threads", "4"}, sum, false, 3 * time.Second, time.Minute, 2 << 30},
+		{"absmax", "quantizer", "absmax", nil, "", true, 10 * time.Second, 0, 0},
+	}, c.Plugins)
+	explained := map[string]Setting{}
+	for _, s := range c.Explain() {
+		explained[s.Key] = s
+	}
+	require.Equal(t, Setting{"plugins.moonshot.memory_limit", "2GiB", "file " + path}, explained["plugins.moonshot.memory_limit"])
+
+	c, err = Load([]string{path, write(t, "plugins: []\n")}, nil, nil)
+	require.NoError(t, err)
+	require.Empty(t, c.Plugins)
+}
+
+func TestBadPlugins(t *testing.T) {
+	for text, want := range map[string]string{
+		"plugins: 3": "wants a list",
+		"plugins: {name: x, kind: solver, command: y}": `there is no setting "plugins.`,
+		"plugins: [3]":                                                                                  "number 1: wants keys",
+		"plugins: [{}]":                                                                                 "number 1: name is missing",
+		"plugins: [{name: x}]":                                                                          `"x": kind is missing`,
+		"plugins: [{name: x, kind: solver}]":                                                            `"x": command is missing`,
+		"plugins: [{name: x, kind: router, command: y}]":                                                `"router" is not one of`,
+		"plugins: [{name: 'a b', kind: solver, command: y}]":                                            "is no name",
+		"plugins: [{name: x, kind: solver, command: y, comand: z}]":                                     `nearest: "command"`,
+		"plugins: [{name: x, kind: solver, command: y, args: z}]":                                       "args wants a list",
+		"plugins: [{name: x, kind: solver, command: y, args: [[z]]}]":                                   "args wants words",
+		"plugins: [{name: x, kind: solver, command: [y]}]":                                              "command wants one value",
+		"plugins: [{name: x, kind: solver, command: y, sha256: 12}]":                                    "64 hexadecimal digits",
+		"plugins: [{name: x, kind: solver, command: y, memory_limit: 1B}]":                              "out of range",
+		"plugins: [{name: x, kind: solver, command: y, time_limit: soon}]":                              "is no duration",
+		"plugins:\n  - {name: x, kind: solver, command: y}\n  - {name: x, kind: backend, command: z}\n": "taken by another",
+	} {
+		_, err := Load([]string{write(t, text+"\n")}, nil, nil)
+		require.ErrorIs(t, err, errs.InvalidConfig, text)
+		require.ErrorContains(t, err, want, text)
+	}
+	_, err := Load(nil, []string{"GOPCCL_PLUGINS_X=1"}, nil)
+	require.ErrorIs(t, err, errs.InvalidConfig)
+	_, err = Load(nil, nil, []Flag{{"--set plugins", "plugins", "x"}})
+	require.ErrorContains(t, err, "files only")
+}
+
+// default.yaml documents every key of a plugin.
+func TestDefaultYAMLDocumentsPlugins(t *testing.T) {
+	_, text, ok := strings.Cut(string(DefaultYAML), "# Programs that gopccl runs")
+	require.True(t, ok)
+	for _, f := range pluginFields {
+		_, doc, ok := strings.Cut(text, "#   "+f.key+" ")
+		require.True(t, ok, f.key)
+		doc = strings.Join(strings.Fields(strings.ReplaceAll(doc, "#", "")), " ")
+		for _, tag := range []string{"min", "max"} {
+			require.Contains(t, doc, f.tag.Get(tag), f.key)
+		}
+		for _, choice := range strings.Fields(f.tag.Get("oneof")) {
+			require.Contains(t, doc, choice, f.key)
+		}
+	}
+}

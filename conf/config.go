@@ -25,6 +25,7 @@ type Config struct {
 	Quantize Quantize `conf:"quantize"`
 	Topology Topology `conf:"topology"`
 	Log      Log      `conf:"log"`
+	Plugins  []Plugin // of the key plugins; the strongest file that has it counts
 
 	origins map[string]string
 }
@@ -92,4 +93,17 @@ type Topology struct {
 type Log struct {
 	Format string `conf:"format" oneof:"auto text json"`
 	Level  string `conf:"level" oneof:"debug info warn error"`
+}
+
+// Plugin is one program that gopccl runs beside itself.
+type Plugin struct {
+	Name         string        `conf:"name" is:"name"`
+	Kind         string        `conf:"kind" oneof:"solver quantizer backend"`
+	Command      string        `conf:"command"`
+	Args         []string      `conf:"args"`
+	SHA256       string        `conf:"sha256" is:"sha256"`
+	MTLS         bool          `conf:"mtls"`
+	StartTimeout time.Duration `conf:"start_timeout" min:"100ms" max:"10m"`
+	TimeLimit    time.Duration `conf:"time_limit" min:"10ms" max:"168h" zero:"off"`
+	MemoryLimit  Bytes         `conf:"memory_limit" min:"16MiB" max:"1TiB" zero:"off"`
 }

@@ -58,16 +58,22 @@ func Load(files, environ []string, flags []Flag) (*Config, error) {
 	return c, nil
 }
 
-// Explain returns every setting with its origin, in the order of default.yaml.
+// Explain returns every setting with its origin, in the order of default.yaml,
+// and then those of the plugins as plugins.NAME.KEY.
 func (c *Config) Explain() []Setting {
 	list := make([]Setting, len(fields))
 	for i, f := range fields {
 		list[i] = Setting{Key: f.key, Value: f.text(c), Origin: c.origins[f.key]}
 	}
+	for _, p := range c.Plugins {
+		for _, f := range pluginFields {
+			list = append(list, Setting{Key: pluginsKey + "." + p.Name + "." + f.key, Value: f.text(&p), Origin: c.origins[pluginsKey]})
+		}
+	}
 	return list
 }
 
-// Keys returns every key in the order of default.yaml.
+// Keys returns every key in the order of default.yaml, without those of plugins.
 func Keys() []string {
 	keys := make([]string, len(fields))
 	for i, f := range fields {
@@ -95,6 +101,10 @@ func (l *loader) source(p koanf.Provider, parser koanf.Parser, origin func(key s
 	}
 	for _, key := range k.Keys() {
 		where := origin(key)
+		if key == pluginsKey {
+			l.plugins(k.Get(key), where)
+			continue
+		}
 		switch v := k.Get(key).(type) {
 		case nil:
 			if !isSection(key) {
@@ -122,6 +132,8 @@ func (l *loader) value(key, text, origin string) {
 		l.c.origins[key] = origin
 	case isSection(key):
 		l.fail("%s: %s is a section, not a setting", origin, key)
+	case key == pluginsKey:
+		l.fail("%s: %s is a list and stands in files only", origin, key)
 	default:
 		l.unknown(key, origin)
 	}

@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"encoding/hex"
 	"fmt"
 	"math"
 	"net"
@@ -18,6 +19,7 @@ var units = []struct {
 	suffix string
 	factor int64
 }{
+	{"TiB", 1 << 40},
 	{"GiB", 1 << 30},
 	{"MiB", 1 << 20},
 	{"KiB", 1 << 10},
@@ -46,7 +48,7 @@ func ParseBytes(s string) (Bytes, error) {
 
 // String writes the size with the largest binary unit that divides it.
 func (b Bytes) String() string {
-	for _, u := range units[:3] {
+	for _, u := range units[:4] {
 		if b != 0 && int64(b)%u.factor == 0 {
 			return strconv.FormatInt(int64(b)/u.factor, 10) + u.suffix
 		}
@@ -79,11 +81,20 @@ var fields = func() (list []field) {
 	return list
 }()
 
+// pluginFields lists the leaves of Plugin.
+var pluginFields = func() (list []field) {
+	for _, leaf := range reflect.VisibleFields(reflect.TypeFor[Plugin]()) {
+		list = append(list, field{key: leaf.Tag.Get("conf"), index: leaf.Index, tag: leaf.Tag})
+	}
+	return list
+}()
+
 var nameRule = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}$`)
 
-// set parses text into the leaf f of c and checks its range.
-func (f field) set(c *Config, text string) error {
-	v := reflect.ValueOf(c).Elem().FieldByIndex(f.index)
+// set parses text into the leaf f of the struct that root points to and checks
+// its range.
+func (f field) set(root any, text string) error {
+	v := reflect.ValueOf(root).Elem().FieldByIndex(f.index)
 	switch v.Interface().(type) {
 	case time.Duration:
 		d, err := parseDuration(text)
@@ -177,6 +188,10 @@ func (f field) wellFormed(text string) error {
 		} else if n == 0 && f.key == "peer.master" {
 			return fmt.Errorf("%q has no port to connect to", text)
 		}
+	case "sha256":
+		if b, err := hex.DecodeString(text); err != nil || len(b) != 32 {
+			return fmt.Errorf("%q is not 64 hexadecimal digits", text)
+		}
 	case "name":
 		if !nameRule.MatchString(text) {
 			return fmt.Errorf("%q is no name", text)
@@ -185,9 +200,10 @@ func (f field) wellFormed(text string) error {
 	return nil
 }
 
-// text writes the value of the leaf f of c as a user would.
-func (f field) text(c *Config) string {
-	return fmt.Sprint(reflect.ValueOf(c).Elem().FieldByIndex(f.index).Interface())
+// text writes the value of the leaf f of the struct that root points to, as a
+// user would.
+func (f field) text(root any) string {
+	return fmt.Sprint(reflect.ValueOf(root).Elem().FieldByIndex(f.index).Interface())
 }
 
 // nearest returns the word of list with the smallest edit distance to s.

@@ -64,15 +64,21 @@ func writeMaster(w io.Writer, m *core.Master) {
 // dumpOnSignal writes a dump to w at every signal that asks for one (SIGUSR1;
 // none on Windows) until stop is called.
 func dumpOnSignal(w io.Writer) (stop func()) {
-	if len(dumpSignals) == 0 {
+	return onSignals(dumpSignals, func() { dumpState(w) })
+}
+
+// onSignals calls f after every one of signals, one call at a time, until stop
+// is called.
+func onSignals(signals []os.Signal, f func()) (stop func()) {
+	if len(signals) == 0 {
 		return func() {}
 	}
 	asked, done := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(asked, dumpSignals...)
+	signal.Notify(asked, signals...)
 	go func() {
 		defer close(done)
 		for range asked {
-			dumpState(w)
+			f()
 		}
 	}()
 	return func() {

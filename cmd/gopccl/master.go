@@ -33,7 +33,14 @@ no authentication: run it where only your peers can reach it.`,
 			lines := newLineWriter(cmd.OutOrStdout(), 4096)
 			defer lines.Close(time.Second)
 			log := newLogger(c, lines, terminal(cmd.OutOrStdout()))
-			m, err := core.NewMaster(c.MasterOptions(log))
+			rings, err := newRingSolver(c, log)
+			if err != nil {
+				return err
+			}
+			defer rings.Close()
+			opt := c.MasterOptions(log)
+			opt.RingSolver = rings.solver()
+			m, err := core.NewMaster(opt)
 			if errors.Is(err, errs.InvalidUsage) {
 				return err
 			} else if err != nil {
@@ -41,6 +48,7 @@ no authentication: run it where only your peers can reach it.`,
 			}
 			defer m.Close()
 			defer showInDump(m)()
+			defer reloadOnSignal(func() { rings.reload(cmd) })()
 			log.Info("master listens", "kind", "listen", "addr", m.Addr().String())
 			if err := m.Run(cmd.Context()); err != nil {
 				return err

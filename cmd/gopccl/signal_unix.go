@@ -12,3 +12,6 @@ var interrupts = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // dumpSignals ask for a dump of the state.
 var dumpSignals = []os.Signal{syscall.SIGUSR1}
+
+// reloadSignals ask for the configuration to be read again.
+var reloadSignals = []os.Signal{syscall.SIGHUP}

@@ -46,6 +46,8 @@ type Options struct {
 	// Solver names the ring solver; "none" keeps rings sorted by uuid. The
 	// default is "auto" if that solver is linked (solvers/defaults), else none.
 	Solver string
+	// RingSolver is used in place of the one that Solver names, if not nil.
+	RingSolver topo.Solver
 	// SolverBudget (1 s) is the time the solver may take, at most 4 s.
 	SolverBudget time.Duration
 	// SearchBudget (1 m) is the time that the solver may go on beside the run
@@ -119,6 +121,9 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	}
 	if o.Objective != topo.BottleneckThenSum && o.Objective != topo.Sum {
 		return o, nil, bad("unknown objective %q", o.Objective)
+	}
+	if o.RingSolver != nil {
+		return o, o.RingSolver, nil
 	}
 	switch o.Solver {
 	case "none":
