@@ -23,6 +23,9 @@ import (
 // TestMain lets the test binary stand in for the program: commands that start
 // processes start their own executable with a subcommand or a flag of its own.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == pluginOfTests {
+		servePluginOfTests()
+	}
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		main()
 	}

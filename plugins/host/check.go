@@ -25,7 +25,7 @@ type Result struct {
 // over the wire. report is called after every check.
 func CheckSolver(ctx context.Context, s *SolverPlugin, report func(Result)) {
 	began := time.Now()
-	if err := s.Wait(ctx); err != nil {
+	if err := s.first(ctx); err != nil {
 		report(Result{Name: "starts", Err: err})
 		return
 	}

@@ -118,6 +118,26 @@ func (p *Plugin) await(ctx context.Context) (*instance, error) {
 	}
 }
 
+// first waits until the plugin serves or failed to start once.
+func (p *Plugin) first(ctx context.Context) error {
+	for {
+		p.mu.Lock()
+		up, down, changed := p.up != nil, p.down, p.changed
+		p.mu.Unlock()
+		if up {
+			return nil
+		}
+		if !errors.Is(down, errStarting) {
+			return down
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // current returns the running instance, or why there is none.
 func (p *Plugin) current() (*instance, error) {
 	p.mu.Lock()

@@ -51,7 +51,7 @@ func (m moonshot) Solve(ctx context.Context, p topo.Problem, better func(topo.So
 	}
 	lonely := time.NewTimer(m.patience)
 	defer lonely.Stop()
-	var failed error
+	var failed error // of the first worker that gave up
 	for running := m.threads; running > 0; {
 		select {
 		case sol := <-s.found:
@@ -64,8 +64,8 @@ func (m moonshot) Solve(ctx context.Context, p topo.Problem, better func(topo.So
 			}
 		case err := <-s.ended:
 			running--
-			failed = errors.Join(failed, err)
-			if err != nil {
+			if failed == nil && err != nil {
+				failed = err
 				cancel()
 			}
 		case <-lonely.C:
@@ -78,7 +78,7 @@ func (m moonshot) Solve(ctx context.Context, p topo.Problem, better func(topo.So
 	if failed != nil {
 		return topo.Solution{}, failed
 	}
-	return topo.Solution{}, &topo.NoRingError{}
+	return topo.Solution{}, &topo.NoRingError{Reason: "the time was over"}
 }
 
 // search is one call of Solve.
@@ -210,7 +210,6 @@ func (s *search) run(ctx context.Context, p topo.Problem, slice time.Duration, c
 		sol.Ring = slices.Clone(sol.Ring)
 		report(sol)
 	})
-	var none *topo.NoRingError
 	switch {
 	case err == nil:
 		report(sol)
@@ -219,10 +218,8 @@ func (s *search) run(ctx context.Context, p topo.Problem, slice time.Duration, c
 		}
 		s.keep(sol)
 		return nil
-	case errors.As(err, &none) && none.Proved && c == nil:
-		return err
-	case errors.Is(err, topo.ErrNoRing), ctx2.Err() != nil:
-		return nil // not found in this slice
+	case c != nil && errors.Is(err, topo.ErrNoRing), ctx2.Err() != nil:
+		return nil // not in this slice
 	}
-	return err
+	return err // the portfolio gave up before its time was over
 }
