@@ -24,6 +24,7 @@ stage "gates" tools/ci/gates.sh
 stage "original library" original
 stage "tests with race detector" tools/ci/race.sh
 stage "tests at full speed" tools/ci/speed.sh
+stage "python package" tools/ci/python.sh
 stage "arm64 under qemu" tools/ci/arm64.sh
 stage "windows under wine" tools/ci/windows.sh
 
