@@ -28,7 +28,7 @@ class Build(build_py):
         super().run()
         if getattr(self, "editable_mode", False):
             raise SystemExit("gopccl: no editable installs; set GOPCCL_LIBRARY and PYTHONPATH=src to work on the package")
-        lib = Path(self.build_lib) / "gopccl" / "lib"
+        lib = Path(self.build_lib).resolve() / "gopccl" / "lib"
         lib.mkdir(parents=True, exist_ok=True)
         prebuilt = os.environ.get("GOPCCL_PREBUILT")
         if prebuilt:

@@ -22,6 +22,10 @@ packages=(cffi numpy torch pytest mypy)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tools/ci/wheel.sh "$work/dist"
+# The way without a wheel: pip builds everything itself.
+"$cache/py/wheel/bin/pip" install -q --no-deps --no-build-isolation --target "$work/plain" ./bindings/python
+PYTHONPATH=$work/plain "$python" -c 'import gopccl, pccl; assert gopccl.__file__.startswith("'"$work/plain"'"), gopccl.__file__'
+"$work/plain/gopccl/lib/gopccl" config defaults >/dev/null
 "$venv/bin/pip" install -q --no-deps --force-reinstall "$work"/dist/gopccl-*.whl
 bindings/c/build.sh "$work/libpccl.so"
 
