@@ -1,7 +1,6 @@
-// Package cpuavx is the reduce backend for amd64 processors with AVX2. Every
-// result has the bits of cpu_generic, which does what has no kernel here and
-// the ends that fill no vector. The AVX-512 kernels beside it have run on no
-// processor yet: the tests run them where one is found, New does not choose them.
+// Package cpuavx is the reduce backends for amd64 processors with AVX2, and
+// with AVX-512. Every result has the bits of cpu_generic, which does what has
+// no kernel here and the ends that fill no vector.
 package cpuavx
 
 import (
@@ -9,28 +8,21 @@ import (
 	"github.com/gopccl/gopccl/core/backend"
 )
 
-// Name is the name under which the backend is registered.
-const Name = "cpu_avx"
+// The names under which the backends are registered. The one with AVX-512 is
+// for those who ask for it: nobody has measured it on a processor yet, so that
+// its rank is below the generic backend's.
+const (
+	Name    = "cpu_avx"
+	Name512 = "cpu_avx512"
+)
 
-func init() { backend.Register(Name, Driver{}) }
-
-// Driver makes the backend with the widest proved vectors of the machine.
-type Driver struct{}
-
-// Rank is above the generic backend's.
-func (Driver) Rank() int { return 10 }
-
-// Probe says what the machine or the build lacks.
-func (Driver) Probe() error {
-	_, err := levels()
-	return err
+var drivers = []vectors.Driver{
+	{Name: Name, Order: 10, Level: levelAVX2},
+	{Name: Name512, Order: -1, Level: levelAVX512},
 }
 
-// New returns the backend, which has no state.
-func (Driver) New() (backend.Backend, error) {
-	ls, err := levels()
-	if err != nil {
-		return nil, err
+func init() {
+	for _, d := range drivers {
+		backend.Register(d.Name, d)
 	}
-	return vectors.New(Name, ls)
 }

@@ -11,16 +11,21 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 )
 
-// levels returns what the processor and the operating system can do, the widest first.
-func levels() ([]*vectors.Level, error) {
-	x := &cpu.X86
-	switch {
-	case !x.HasAVX2 || !x.HasF16C:
+func levelAVX2() (*vectors.Level, error) {
+	if x := &cpu.X86; !x.HasAVX2 || !x.HasF16C {
 		return nil, fmt.Errorf("the processor has no AVX2 and F16C")
-	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ:
-		return []*vectors.Level{&avx512, &avx2}, nil
 	}
-	return []*vectors.Level{&avx2}, nil
+	return &avx2, nil
+}
+
+func levelAVX512() (*vectors.Level, error) {
+	if _, err := levelAVX2(); err != nil {
+		return nil, err
+	}
+	if x := &cpu.X86; !x.HasAVX512F || !x.HasAVX512BW || !x.HasAVX512DQ {
+		return nil, fmt.Errorf("the processor has no AVX-512 F, BW and DQ")
+	}
+	return &avx512, nil
 }
 
 var avx2 = vectors.Level{Name: "AVX2", Step: 32, Divide: divide, Reduce: [dtype.NumTypes][dtype.NumOps]vectors.Kernel{
@@ -40,7 +45,7 @@ var avx2 = vectors.Level{Name: "AVX2", Step: 32, Divide: divide, Reduce: [dtype.
 
 // The 16 bit floats have more to do with conversions than with width, so they
 // use the kernels of AVX2 here as well.
-var avx512 = vectors.Level{Name: "AVX512", Step: 64, Trial: true, Divide: divide, Reduce: [dtype.NumTypes][dtype.NumOps]vectors.Kernel{
+var avx512 = vectors.Level{Name: "AVX512", Step: 64, Divide: divide, Reduce: [dtype.NumTypes][dtype.NumOps]vectors.Kernel{
 	dtype.Uint8:    vectors.Operations(add8AVX512, nil, maxUint8AVX512, minUint8AVX512),
 	dtype.Int8:     vectors.Operations(add8AVX512, nil, maxInt8AVX512, minInt8AVX512),
 	dtype.Uint16:   vectors.Operations(add16AVX512, mul16AVX512, maxUint16AVX512, minUint16AVX512),

@@ -8,6 +8,8 @@ import (
 	"github.com/gopccl/gopccl/backends/vectors"
 )
 
-func levels() ([]*vectors.Level, error) {
+func levelAVX2() (*vectors.Level, error) {
 	return nil, fmt.Errorf("not an amd64 processor, or built without assembly")
 }
+
+func levelAVX512() (*vectors.Level, error) { return levelAVX2() }

@@ -20,25 +20,6 @@ import (
 // Name is the name under which the backend is registered.
 const Name = "cpu_neon"
 
-func init() { backend.Register(Name, Driver{}) }
+var driver = vectors.Driver{Name: Name, Order: 10, Level: level}
 
-// Driver makes the backend.
-type Driver struct{}
-
-// Rank is above the generic backend's.
-func (Driver) Rank() int { return 10 }
-
-// Probe says what the machine or the build lacks.
-func (Driver) Probe() error {
-	_, err := levels()
-	return err
-}
-
-// New returns the backend, which has no state.
-func (Driver) New() (backend.Backend, error) {
-	ls, err := levels()
-	if err != nil {
-		return nil, err
-	}
-	return vectors.New(Name, ls)
-}
+func init() { backend.Register(Name, driver) }

@@ -16,7 +16,7 @@ import (
 func here() vectors.Backend { return vectors.At(Name, &neon) }
 
 func TestConformance(t *testing.T) {
-	backendtest.Run(t, Driver{})
+	backendtest.Run(t, driver)
 }
 
 func TestBitsOfPlainGo(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 func TestNotHere(t *testing.T) {
 	_, _, err := backend.Select(Name)
 	require.ErrorContains(t, err, "without assembly")
-	_, err = Driver{}.New()
+	_, err = driver.New()
 	require.Error(t, err)
 	b, passed, err := backend.Select("auto")
 	require.NoError(t, err)

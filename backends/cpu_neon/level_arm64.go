@@ -7,8 +7,8 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 )
 
-// levels returns the one that every arm64 processor has.
-func levels() ([]*vectors.Level, error) { return []*vectors.Level{&neon}, nil }
+// level is what every arm64 processor has.
+func level() (*vectors.Level, error) { return &neon, nil }
 
 var neon = vectors.Level{Name: "NEON", Step: 16, Divide: divide, Reduce: [dtype.NumTypes][dtype.NumOps]vectors.Kernel{
 	dtype.Uint8:    vectors.Operations(add8NEON, mul8NEON, maxUint8NEON, minUint8NEON),

@@ -8,6 +8,6 @@ import (
 	"github.com/gopccl/gopccl/backends/vectors"
 )
 
-func levels() ([]*vectors.Level, error) {
+func level() (*vectors.Level, error) {
 	return nil, fmt.Errorf("not an arm64 processor, or built without assembly")
 }

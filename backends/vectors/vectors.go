@@ -18,9 +18,8 @@ type Kernel func(dst, a, b *byte, n int)
 
 // Level is one set of vector instructions.
 type Level struct {
-	Name  string
-	Step  int  // bytes that every kernel can do at once, a power of two
-	Trial bool // has run on no processor yet: tests use it, New does not
+	Name string
+	Step int // bytes that every kernel can do at once, a power of two
 	// Reduce holds the kernels, nil where plain Go does it.
 	Reduce [dtype.NumTypes][dtype.NumOps]Kernel
 	// Divide divides n bytes of floats of type t by world.
@@ -34,15 +33,34 @@ func Operations(add, mul, largest, smallest Kernel) [dtype.NumOps]Kernel {
 	return k
 }
 
-// New returns a backend called name of the first level, the widest coming
-// first, whose kernels give the results of plain Go.
-func New(name string, levels []*Level) (backend.Backend, error) {
-	for _, l := range levels {
-		if b := At(name, l); !l.Trial && b.Agrees() {
-			return b, nil
-		}
+// Driver makes the backend of one level. See backend.Driver.
+type Driver struct {
+	Name  string
+	Order int // the rank for "auto"
+	// Level returns the level, or what the machine or the build lacks for it.
+	Level func() (*Level, error)
+}
+
+// Rank is the driver's Order.
+func (d Driver) Rank() int { return d.Order }
+
+// Probe says what the machine or the build lacks.
+func (d Driver) Probe() error {
+	_, err := d.Level()
+	return err
+}
+
+// New returns the backend if its kernels give the results of plain Go.
+func (d Driver) New() (backend.Backend, error) {
+	l, err := d.Level()
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("the vector instructions of this processor do not give the results of plain Go")
+	b := At(d.Name, l)
+	if !b.Agrees() {
+		return nil, fmt.Errorf("the %s instructions of this processor do not give the results of plain Go", l.Name)
+	}
+	return b, nil
 }
 
 // Backend is a reduce backend of one level. It has no state.

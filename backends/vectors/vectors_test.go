@@ -1,6 +1,7 @@
 package vectors
 
 import (
+	"io"
 	"testing"
 	"unsafe"
 
@@ -46,15 +47,24 @@ func TestWholeVectorsAndTheRest(t *testing.T) {
 	}
 }
 
-// Levels that have run nowhere and levels with wrong results are passed over.
-func TestFirstRightLevelIsTaken(t *testing.T) {
-	right, trial, wrong, wrongDivide := slices(t), slices(t), slices(t), slices(t)
-	trial.Trial = true
+// A level that the machine lacks has no backend, nor has one with wrong results.
+func TestDriver(t *testing.T) {
+	with := func(l *Level, err error) Driver {
+		return Driver{Name: "some", Order: 3, Level: func() (*Level, error) { return l, err }}
+	}
+	right, wrong, wrongDivide := slices(t), slices(t), slices(t)
 	wrong.Reduce[dtype.Int16][dtype.Min] = wrong.Reduce[dtype.Int16][dtype.Max]
 	wrongDivide.Divide = func(dtype.Type, *byte, int, int) {}
-	b, err := New("some", []*Level{trial, wrong, wrongDivide, right, slices(t)})
+	b, err := with(right, nil).New()
 	require.NoError(t, err)
 	require.Same(t, right, b.(Backend).Level)
-	_, err = New("some", []*Level{trial, wrong, wrongDivide})
-	require.ErrorContains(t, err, "plain Go")
+	require.Equal(t, 3, with(right, nil).Rank())
+	require.NoError(t, with(right, nil).Probe())
+	for _, l := range []*Level{wrong, wrongDivide} {
+		_, err = with(l, nil).New()
+		require.ErrorContains(t, err, "slices instructions")
+	}
+	require.ErrorIs(t, with(nil, io.EOF).Probe(), io.EOF)
+	_, err = with(nil, io.EOF).New()
+	require.ErrorIs(t, err, io.EOF)
 }
