@@ -262,11 +262,13 @@ func measureWorld(ctx context.Context, o options, all []contestant, world int, j
 		cpu := make([][]float64, len(all))
 		rounds := make([]int, len(all))
 		for turn := range o.turns {
-			for i, c := range all {
+			for k := range all {
+				i := (k + turn) % len(all) // who follows whom changes
+				c := all[i]
 				if !c.can(j) {
 					continue
 				}
-				if turn == 0 {
+				if rounds[i] == 0 {
 					t, err := sessions[i].run(ctx, j, 1)
 					if err != nil {
 						return nil, fmt.Errorf("%s, %v: %w", c.name, j, err)
