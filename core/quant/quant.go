@@ -55,6 +55,28 @@ func DequantizeFrom(z Quantizer, t, qt dtype.Type, m *wire.DequantizationMeta, o
 	z.Dequantize(t, qt, m, op, dst, q)
 }
 
+// GatherElements: a chunk is gathered in multiples of so many elements, but for
+// its end.
+const GatherElements = 2048
+
+// Gathered is what a Gatherer knows of the first Elements elements of a chunk;
+// the other fields are its own. The zero value is that of no element.
+type Gathered struct {
+	Elements int
+	A, B     float64
+	Useless  bool // Params has to look at the whole chunk
+}
+
+// Gatherer is a Quantizer that computes the parameters of a chunk from parts,
+// so that each can be looked at while a cache holds it.
+type Gatherer interface {
+	// Gather adds the elements that follow those in g, a multiple of
+	// GatherElements unless the chunk ends with them.
+	Gather(t, q dtype.Type, g *Gathered, part []byte)
+	// Gathering returns what Params returns of the whole chunk; false: ask Params.
+	Gathering(t, q dtype.Type, g *Gathered) (wire.DequantizationMeta, bool)
+}
+
 var (
 	mu         sync.Mutex
 	quantizers = map[string]Quantizer{}

@@ -103,7 +103,10 @@ type Op struct {
 	// forward the metadata received in the all-gather, by step.
 	wire    []byte
 	forward []wire.DequantizationMeta
-	txMeta  wire.DequantizationMeta // owned by the owner of the send batch
+	// What the reader knows of the chunks that are sent in the step behind the
+	// one it received them in, by that step.
+	gathered []quant.Gathered
+	txMeta   wire.DequantizationMeta // owned by the owner of the send batch
 }
 
 // cursor walks over the non-empty chunks of the steps of one direction.
@@ -291,6 +294,7 @@ func (op *Op) place(ring []wire.UUID, self wire.UUID) error {
 		}
 		op.wire = op.e.cfg.Pool.Get(op.spec.Count * op.unit)
 		op.forward = make([]wire.DequantizationMeta, op.n)
+		op.gathered = make([]quant.Gathered, op.n)
 	}
 	sent, received := plan.Traffic(op.spec.Count, op.n, op.rank)
 	op.txTotal, op.rxTotal = int64(sent)*int64(op.unit), int64(received)*int64(op.unit)

@@ -130,7 +130,7 @@ func (op *Op) receiveSet(r *receiver, n int) error {
 // receiveEncoded reads n bytes of wire form to their place in op.wire and
 // decodes the whole elements into the destination.
 func (op *Op) receiveEncoded(r *receiver, n int) error {
-	c, s, q := &op.recv, &op.spec, op.spec.Quantizer
+	c := &op.recv
 	base := c.first * op.unit
 	if err := r.fill(op, op.wire[base+c.off:base+c.off+n]); err != nil {
 		return err
@@ -141,6 +141,22 @@ func (op *Op) receiveEncoded(r *receiver, n int) error {
 		return nil
 	}
 	op.save(to)
+	for ; from < to; from = min(to, from+blockElements) {
+		op.decode(c, from, min(to, from+blockElements))
+	}
+	return nil
+}
+
+// blockElements is how many elements of a quantized chunk go through all that
+// is done with them before the next ones: a cache of the second level holds
+// them, in memory and on the wire.
+const blockElements = 16 * quant.GatherElements
+
+// decode decodes the elements [from, to) of the current step's chunk into the
+// destination.
+func (op *Op) decode(c *cursor, from, to int) {
+	s, q := &op.spec, op.spec.Quantizer
+	base := c.first * op.unit
 	in := op.wire[base+from*op.unit : base+to*op.unit]
 	dst := s.Dst[(c.first+from)*op.elem : (c.first+to)*op.elem]
 	if !plan.Reduces(op.n, c.step) {
@@ -148,7 +164,7 @@ func (op *Op) receiveEncoded(r *receiver, n int) error {
 		if s.Op == dtype.Avg {
 			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 		}
-		return nil
+		return
 	}
 	how := s.Op
 	if how == dtype.Avg {
@@ -159,7 +175,16 @@ func (op *Op) receiveEncoded(r *receiver, n int) error {
 		acc = s.Src[(c.first+from)*op.elem : (c.first+to)*op.elem]
 	}
 	quant.DequantizeFrom(q, s.DType, s.WireType, &op.rxMeta, how, dst, acc, in)
-	return nil
+	if g, ok := q.(quant.Gatherer); ok {
+		known := &op.gathered[c.step+1]
+		whole := to
+		if to*op.unit < c.size {
+			whole = to - to%quant.GatherElements
+		}
+		if known.Elements < whole {
+			g.Gather(s.DType, s.WireType, known, s.Dst[(c.first+known.Elements)*op.elem:(c.first+whole)*op.elem])
+		}
+	}
 }
 
 // receiveMeta reads the metadata frame that opens a quantized step.

@@ -3,6 +3,7 @@ package reduce
 import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/plan"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 )
@@ -81,7 +82,7 @@ func (op *Op) prepare(f *frame) {
 	}
 	if f.kind == metaFrame {
 		if f.step < op.n {
-			op.txMeta = q.Params(s.DType, s.WireType, local[first*op.elem:(first+count)*op.elem])
+			op.txMeta = op.params(f.step, local[first*op.elem:(first+count)*op.elem])
 		} else {
 			op.txMeta = op.forward[f.step-op.n]
 		}
@@ -93,14 +94,29 @@ func (op *Op) prepare(f *frame) {
 	}
 	from := first + f.off/op.unit
 	part := local[from*op.elem : (from+len(f.payload)/op.unit)*op.elem]
-	q.Quantize(s.DType, s.WireType, &op.txMeta, f.payload, part)
-	if f.step == op.n-1 {
-		// The owner adopts what everybody else will get.
-		q.Dequantize(s.DType, s.WireType, &op.txMeta, dtype.Set, part, f.payload)
-		if s.Op == dtype.Avg {
-			op.e.cfg.Backend.Finalize(s.DType, part, op.n)
+	for at := 0; at < len(f.payload); at += blockElements * op.unit {
+		out := f.payload[at:min(len(f.payload), at+blockElements*op.unit)]
+		in := part[at/op.unit*op.elem:][:len(out)/op.unit*op.elem]
+		q.Quantize(s.DType, s.WireType, &op.txMeta, out, in)
+		if f.step == op.n-1 {
+			// The owner adopts what everybody else will get.
+			q.Dequantize(s.DType, s.WireType, &op.txMeta, dtype.Set, in, out)
+			if s.Op == dtype.Avg {
+				op.e.cfg.Backend.Finalize(s.DType, in, op.n)
+			}
 		}
 	}
+}
+
+// params are those of the chunk that is sent in step. All of it was received.
+func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
+	s := &op.spec
+	if g, ok := s.Quantizer.(quant.Gatherer); ok && step > 0 && op.gathered[step].Elements == len(chunk)/op.elem {
+		if m, ok := g.Gathering(s.DType, s.WireType, &op.gathered[step]); ok {
+			return m
+		}
+	}
+	return s.Quantizer.Params(s.DType, s.WireType, chunk)
 }
 
 func (op *Op) putMeta(f *frame) {

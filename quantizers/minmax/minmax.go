@@ -76,6 +76,27 @@ func (quantizer) Params(t, _ dtype.Type, src []byte) wire.DequantizationMeta {
 	return m
 }
 
+// Gather widens the bounds in g. See quant.Gatherer.
+func (z quantizer) Gather(t, q dtype.Type, g *quant.Gathered, part []byte) {
+	m := z.Params(t, q, part)
+	if g.Elements == 0 {
+		g.A, g.B = m.Min, m.Max
+	}
+	// A zero that came first stays, as in Params.
+	if m.Min < g.A {
+		g.A = m.Min
+	}
+	if g.B < m.Max {
+		g.B = m.Max
+	}
+	g.Elements += len(part) / t.Size()
+}
+
+// Gathering returns the bounds of all parts.
+func (quantizer) Gathering(t, _ dtype.Type, g *quant.Gathered) (wire.DequantizationMeta, bool) {
+	return wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: t, Min: g.A, Max: g.B}, g.Elements > 0
+}
+
 // firstZero returns the zero that comes first in src: comparisons one by one
 // keep it, while vectors may have kept one of the other sign. There is one.
 func firstZero(src []byte, zero float32) float32 {

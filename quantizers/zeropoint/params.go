@@ -40,12 +40,35 @@ func integersOf(q dtype.Type) integers {
 // smallest power of two as scale that keeps the zero point in range, so that a
 // constant chunk survives exactly.
 func (quantizer) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
-	var st stats
 	if t == dtype.Float32 {
-		st = statsOf[float32](src)
-	} else {
-		st = statsOf[float64](src)
+		return paramsOf(t, q, statsOf[float32](src))
 	}
+	return paramsOf(t, q, statsOf[float64](src))
+}
+
+// Gather joins the blocks of part with those in g. See quant.Gatherer.
+func (quantizer) Gather(t, _ dtype.Type, g *quant.Gathered, part []byte) {
+	m := moments{float64(g.Elements), g.A, g.B}
+	if t == dtype.Float32 {
+		join[float32](&m, part)
+	} else {
+		join[float64](&m, part)
+	}
+	g.Elements += len(part) / t.Size()
+	g.A, g.B = m.mean, m.squares
+	g.Useless = !finite(m.mean) || !finite(m.squares)
+}
+
+// Gathering returns the parameters unless the chunk needs the careful way.
+func (quantizer) Gathering(t, q dtype.Type, g *quant.Gathered) (wire.DequantizationMeta, bool) {
+	if g.Useless || g.Elements == 0 {
+		return wire.DequantizationMeta{}, false
+	}
+	m := moments{float64(g.Elements), g.A, g.B}
+	return paramsOf(t, q, m.stats()), true
+}
+
+func paramsOf(t, q dtype.Type, st stats) wire.DequantizationMeta {
 	w := integersOf(q)
 	scale := 12 * st.deviation / w.high
 
@@ -78,32 +101,42 @@ func (quantizer) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
 // stats are those of the finite elements of a chunk; zero without any.
 type stats struct{ mean, deviation float64 }
 
-// blockElements is how many elements statsOf takes at a time: they stay in the
+// blockElements is how many elements join takes at a time: they stay in the
 // first level cache between the two passes over them.
-const blockElements = 2048
+const blockElements = quant.GatherElements
 
-// statsOf computes mean and squared distances of block after block and joins
-// them with those of the blocks before, which is as exact as two passes over
-// the whole and reads memory once.
-func statsOf[T quant.Float](src []byte) stats {
+// moments are those of n elements: their mean and the sum of the squared
+// distances from it.
+type moments struct{ n, mean, squares float64 }
+
+// join computes mean and squared distances of block after block and joins them
+// with those of the blocks before, which is as exact as two passes over the
+// whole and reads memory once.
+func join[T quant.Float](m *moments, src []byte) {
 	size := dtype.TypeOf[T]().Size()
-	total := float64(len(src) / size)
-	if total == 0 {
-		return stats{}
-	}
-	var n, mean, squares float64
 	for rest := src; len(rest) >= size; {
 		block := rest[:min(len(rest), blockElements*size)]
 		rest = rest[len(block):]
 		nb := float64(len(block) / size)
 		mb := sum[T](block, 0, false) / nb
-		delta := mb - mean
-		squares += sum[T](block, mb, true) + float64(float64(delta*delta)*(n*nb/(n+nb)))
-		mean += float64(delta * (nb / (n + nb)))
-		n += nb
+		delta := mb - m.mean
+		m.squares += sum[T](block, mb, true) + float64(float64(delta*delta)*(m.n*nb/(m.n+nb)))
+		m.mean += float64(delta * (nb / (m.n + nb)))
+		m.n += nb
 	}
-	if finite(mean) && finite(squares) {
-		return stats{mean, math.Sqrt(squares / math.Max(1, total-1))}
+}
+
+func (m moments) stats() stats {
+	return stats{m.mean, math.Sqrt(m.squares / math.Max(1, m.n-1))}
+}
+
+func statsOf[T quant.Float](src []byte) stats {
+	if len(src) < dtype.TypeOf[T]().Size() {
+		return stats{}
+	}
+	var m moments
+	if join[T](&m, src); finite(m.mean) && finite(m.squares) {
+		return m.stats()
 	}
 	return carefulStats[T](src)
 }

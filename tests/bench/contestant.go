@@ -22,6 +22,8 @@ const (
 	nameFloor = "floor"
 )
 
+var rivalNames = []string{nameRival, "rival 2", "rival 3", "rival 4", "rival 5", "rival 6"}
+
 // contestant is something that reduces, or at least moves the bytes.
 type contestant struct {
 	name  string
@@ -54,8 +56,10 @@ func contestants(ctx context.Context, o options) ([]contestant, error) {
 	anything := func(job) bool { return true }
 	plain := func(j job) bool { return j.Quantize == "none" }
 	all := []contestant{{nameOurs, anything, ours([]string{self})}}
-	if o.rival != "" {
-		all = append(all, contestant{nameRival, anything, ours(append([]string{"env"}, strings.Fields(o.rival)...))})
+	for i, r := range strings.Split(o.rival, ";") {
+		if r != "" {
+			all = append(all, contestant{rivalNames[min(i, len(rivalNames)-1)], anything, ours(append([]string{"env"}, strings.Fields(r)...))})
+		}
 	}
 	for name := range strings.SplitSeq(o.contestants, ",") {
 		switch name {

@@ -47,7 +47,7 @@ func main() {
 	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -world and -bytes")
 	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -world and -bytes")
 	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with")
-	flag.StringVar(&o.rival, "rival", "", "a command (`ENV=VALUE.. PROGRAM`) that runs another build of this program, measured as well")
+	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well")
 	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
 	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")
 	flag.IntVar(&o.turns, "turns", 5, "turns of each contestant")

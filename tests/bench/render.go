@@ -77,14 +77,15 @@ func (t target) met(v float64) bool {
 }
 
 var titles = map[string]string{
-	nameOurs: "gopccl", nameRival: "rival", namePCCL: "PCCL 1.0.0", nameGloo: "Gloo (PyTorch)", nameFloor: "bare TCP",
+	nameOurs: "gopccl", nameRival: "rival", "rival 2": "rival 2", "rival 3": "rival 3", "rival 4": "rival 4",
+	"rival 5": "rival 5", "rival 6": "rival 6", namePCCL: "PCCL 1.0.0", nameGloo: "Gloo (PyTorch)", nameFloor: "bare TCP",
 }
 
-var order4 = []string{nameOurs, nameRival, namePCCL, nameGloo, nameFloor}
+var displayOrder = append(append([]string{nameOurs}, rivalNames...), namePCCL, nameGloo, nameFloor)
 
 // present are the contestants of r, ours first.
 func (r results) present() (names []string) {
-	for _, n := range order4 {
+	for _, n := range displayOrder {
 		for _, c := range r.Cases {
 			if _, ok := c.Entries[n]; ok {
 				names = append(names, n)
@@ -225,7 +226,6 @@ func times(r float64) string {
 // svg plots time over size, both logarithmic, one panel for each world.
 func (r results) svg() string {
 	const w, h, left, top, gap = 360.0, 260.0, 60.0, 40.0, 90.0
-	colours := map[string]string{nameOurs: "#0a7", nameRival: "#999", namePCCL: "#c33", nameGloo: "#36c", nameFloor: "#333"}
 	var worlds []int
 	lowX, highX, lowY, highY := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
 	for _, c := range r.Cases {
@@ -266,12 +266,12 @@ func (r results) svg() string {
 					fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x(c.Bytes), top+h+16, sizeName(c.Bytes))
 				}
 			}
-			fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.Join(points, " "), colours[n])
+			fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.Join(points, " "), colour(n))
 		}
 	}
 	for i, n := range r.present() {
 		fmt.Fprintf(&b, `<path d="M%.1f %.1fh20" stroke="%s" stroke-width="2"/><text x="%.1f" y="%.1f">%s</text>`+"\n",
-			left+float64(i)*130, top+h+46, colours[n], left+float64(i)*130+26, top+h+50, titles[n])
+			left+float64(i)*130, top+h+46, colour(n), left+float64(i)*130+26, top+h+50, titles[n])
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
@@ -287,4 +287,18 @@ func decade(d float64) string {
 		return fmt.Sprintf("%.0f ms", math.Pow(10, d+3))
 	}
 	return fmt.Sprintf("%.0f s", math.Pow(10, d))
+}
+
+func colour(name string) string {
+	switch name {
+	case nameOurs:
+		return "#0a7"
+	case namePCCL:
+		return "#c33"
+	case nameGloo:
+		return "#36c"
+	case nameFloor:
+		return "#333"
+	}
+	return "#999"
 }

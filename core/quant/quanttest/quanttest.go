@@ -42,7 +42,7 @@ func Run(t *testing.T, q quant.Quantizer) {
 		t.Run(c.String(), func(t *testing.T) {
 			checks := []func(quant.Quantizer, combination) error{checkCodec, checkAdversarial}
 			if c.op == dtype.Sum {
-				checks = append(checks, checkMeta, checkIdentity)
+				checks = append(checks, checkMeta, checkIdentity, checkGather)
 			}
 			for _, check := range checks {
 				if err := check(q, c); err != nil {
