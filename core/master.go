@@ -7,6 +7,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/master"
+	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 
@@ -46,6 +47,13 @@ func (m *Master) Run(ctx context.Context) error { return m.s.Serve(ctx, m.ln) }
 
 // Status returns clients, rings and votes as they are now.
 func (m *Master) Status() master.Status { return m.s.Snapshot() }
+
+// Topology is what is known of the links of a group: peers, the ring as
+// positions in them, rates in Mbit/s by row and column, 0 where unknown.
+type Topology = wire.GroupTopology
+
+// Topology returns a copy of what the master knows of the links of every group.
+func (m *Master) Topology() []Topology { return m.s.Topology() }
 
 // Close ends the master and every connection to it.
 func (m *Master) Close() error {

@@ -132,6 +132,17 @@ func (s *Server) Snapshot() Status {
 	}
 }
 
+// Topology returns what the master knows of the links of every group, and the
+// rings in force; nil if Serve does not run.
+func (s *Server) Topology() []wire.GroupTopology {
+	s.own.Lock()
+	defer s.own.Unlock()
+	if s.over {
+		return nil
+	}
+	return s.m.Topology()
+}
+
 // Close ends Serve and waits for it.
 func (s *Server) Close() error {
 	s.once.Do(func() { close(s.stop) })

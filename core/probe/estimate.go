@@ -23,7 +23,7 @@ type Estimate struct {
 const (
 	sampleEvery = 25 * time.Millisecond
 	tolerance   = 0.04
-	minSamples  = 6
+	minSamples  = 8
 )
 
 // Warm-up that is left out: TCP finds its window and buffers fill. The sender

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -36,7 +37,7 @@ type Options struct {
 	// hello, each. Default 10 s.
 	HandshakeTimeout time.Duration
 	// Linger bounds the wait for the sent bytes to drain, so that they do not
-	// disturb the next measurement. Default 5 s towards PCCL, 200 ms towards a
+	// disturb the next measurement. Default 5 s towards PCCL, 600 ms towards a
 	// target that counts, which loses nothing by a cut.
 	Linger time.Duration
 	// Postpone is how long Run leaves a busy target alone. Default 1 s.
@@ -88,7 +89,7 @@ const opMeasure = "measure bandwidth"
 const piece = 64 << 10
 
 // reportSize is the size of one report of a counting server, in bytes.
-const reportSize = 16
+const reportSize = 8
 
 // noise is what is sent: random, so that nothing on the way can compress it.
 var noise = sync.OnceValue(func() []byte {
@@ -126,7 +127,8 @@ type conn struct {
 	counts     bool          // the other end reports what arrives
 	trip       time.Duration // from the hello to its answer
 	sent, seen atomic.Uint64
-	at         atomic.Uint64 // microseconds at the other end when seen was seen
+	room       atomic.Uint64 // bytes that may be sent and not seen
+	news       chan struct{} // seen or room has grown
 }
 
 // Prepare connects and introduces this peer; the target belongs to it from
@@ -237,6 +239,7 @@ func (p *Probe) open(ctx context.Context, self wire.UUID) error {
 			return ErrBusy
 		}
 		c.counts, c.trip = a.Ext.Topology, time.Since(said)
+		c.news = make(chan struct{}, 1)
 		return nil
 	})
 }
@@ -252,12 +255,14 @@ func (p *Probe) counted() bool {
 }
 
 // On a short way TCP has found its rate at once: what is not steady after
-// shortest, and tripsEnough round trips, will not become so. Where many peers
-// share a machine, it is the machine that is measured.
+// shortest, and tripsEnough round trips, will not become so if it is fast. Where
+// many peers share a machine, it is the machine that is measured. Over slow
+// links data arrives in lumps, and it takes longer to see how many.
 const (
 	shortest    = 350 * time.Millisecond
 	tripsEnough = 30
 	insideHost  = 150 * time.Millisecond
+	slowMbps    = 200
 )
 
 // sameHost reports whether the target is on this machine.
@@ -281,42 +286,55 @@ func (p *Probe) roundTrip() time.Duration {
 	return d
 }
 
+// What may be on its way on one connection of a target that counts: firstRoom,
+// and half as much again as it took in the last roomTime and a round trip. That
+// is more than any link needs, and less than what fills the queues before it for
+// seconds, where the next measurement would find it.
+const (
+	firstRoom = 64 << 10
+	roomTime  = 250 * time.Millisecond
+)
+
 // send fills all connections until the sampler has seen enough, then lets
 // them drain.
 func (p *Probe) send(begin time.Time) (Estimate, error) {
 	buf := noise()
 	counted := p.counted()
-	limit := p.o.Duration
-	if counted && p.o.EarlyStop {
-		limit = min(limit, shortest+tripsEnough*p.roundTrip())
-		if p.sameHost() {
-			limit = min(limit, insideHost)
-		}
-	}
 	start := time.Now()
+	end := start.Add(p.o.Duration)
 	for i := range p.conns {
 		c := &p.conns[i]
-		if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(start.Add(limit))); err != nil {
+		if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(end)); err != nil {
 			return Estimate{}, err
 		}
+		c.room.Store(math.MaxInt64)
+		if counted && !p.sameHost() {
+			c.room.Store(firstRoom)
+		}
 	}
-	var readers sync.WaitGroup
+	var followers sync.WaitGroup
 	if counted {
 		for i := range p.conns {
-			readers.Go(func() {
+			followers.Go(func() {
 				defer errs.Catch(opMeasure, func(*errs.Error) { p.Close() })
 				p.conns[i].follow()
 			})
 		}
 	}
-	ended := make(chan struct{})
+	enough := make(chan struct{}) // closed by the sampler: nothing more is to be sent
+	failed := make(chan struct{}) // closed when the sending has ended: nothing more is to be sampled
 	result := make(chan Estimate, 1)
 	go func() {
 		defer errs.Catch(opMeasure, func(*errs.Error) {
 			p.Close()
 			result <- Estimate{}
 		})
-		result <- p.sample(ended, start, counted)
+		e := p.sample(failed, start, counted)
+		close(enough)
+		for i := range p.conns {
+			_ = p.conns[i].SetWriteDeadline(time.Now()) // a closed one has ended anyway
+		}
+		result <- e
 	}()
 	var late atomic.Int64
 	err := p.each(func(c *conn) error {
@@ -325,6 +343,13 @@ func (p *Probe) send(begin time.Time) (Estimate, error) {
 		for old := late.Load(); d > old && !late.CompareAndSwap(old, d); old = late.Load() {
 		}
 		for {
+			for c.sent.Load()-c.seen.Load() >= c.room.Load() {
+				select {
+				case <-c.news:
+				case <-enough:
+					return nil
+				}
+			}
 			n, err := c.Write(buf)
 			c.sent.Add(uint64(n))
 			if err != nil {
@@ -335,13 +360,13 @@ func (p *Probe) send(begin time.Time) (Estimate, error) {
 			}
 		}
 	})
-	close(ended)
+	close(failed)
 	e := <-result
 	if err == nil {
-		p.drain(counted, &readers)
+		p.drain(counted, &followers)
 	}
 	p.Close()
-	readers.Wait()
+	followers.Wait()
 	if err != nil {
 		return Estimate{}, err
 	}
@@ -368,21 +393,19 @@ func (c *conn) follow() {
 			}
 			return
 		}
-		seen, at := binary.BigEndian.Uint64(report[:8]), binary.BigEndian.Uint64(report[8:])
-		if seen <= c.sent.Load()+piece && seen >= c.seen.Load() && at > c.at.Load() {
+		if seen := binary.BigEndian.Uint64(report[:]); seen <= c.sent.Load()+piece && seen >= c.seen.Load() {
 			c.seen.Store(seen)
-			c.at.Store(at)
+			c.tell()
 		}
 	}
 }
 
-// stallAfter is after which time a connection that reports nothing counts as one
-// that moves nothing.
-const stallAfter = 4 * sampleEvery
-
-// mark is how far one connection was at an instant.
-type mark struct {
-	bytes, micros uint64
+// tell wakes the sending of the connection.
+func (c *conn) tell() {
+	select {
+	case c.news <- struct{}{}:
+	default:
+	}
 }
 
 // sample watches all connections, ends the sending when the rate is steady
@@ -394,59 +417,66 @@ func (p *Probe) sample(ended <-chan struct{}, start time.Time, counted bool) Est
 	}
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
-	was := make([]mark, len(p.conns))
-	before := start
 	var samples []sample
+	was, before := uint64(0), start
 	take := func(now time.Time) {
-		stalled := now.Sub(before) >= stallAfter
-		next := make([]mark, len(p.conns))
+		total := uint64(0)
 		for i := range p.conns {
-			c := &p.conns[i]
-			next[i] = mark{c.sent.Load(), uint64(now.Sub(start).Microseconds())}
-			if counted {
-				next[i] = mark{c.seen.Load(), c.at.Load()}
-			}
-			if next[i].micros <= was[i].micros {
-				if !stalled {
-					return // its report comes with the next sample
-				}
-				next[i] = mark{was[i].bytes, was[i].micros + uint64(now.Sub(before).Microseconds())}
+			if c := &p.conns[i]; counted {
+				total += c.seen.Load()
+			} else {
+				total += c.sent.Load()
 			}
 		}
-		// The clocks of the reports count, not that of the ticker: on a busy
-		// machine reports come in bunches.
-		var s sample
-		for i, is := range next {
-			micros := float64(is.micros - was[i].micros)
-			s.mbps += float64(is.bytes-was[i].bytes) * 8 / micros
-			s.seconds += micros / 1e6 / float64(len(next))
+		if d := now.Sub(before).Seconds(); d > 0 {
+			samples = append(samples, sample{mbps: float64(total-was) * 8 / 1e6 / d, seconds: d})
 		}
-		was, before = next, now
-		samples = append(samples, s)
+		was, before = total, now
 	}
+	history := make([][]uint64, len(p.conns)) // seen, by tick
+	back := int((roomTime + p.roundTrip()) / sampleEvery)
 	for {
 		select {
 		case <-ended:
 			if len(samples) == 0 {
-				take(time.Now().Add(stallAfter))
+				take(time.Now())
 			}
 			e, _ := steady(samples, least)
 			return e
 		case now := <-ticker.C:
 			take(now)
+			for i := range p.conns {
+				c := &p.conns[i]
+				h := append(history[i], c.seen.Load())
+				if c.room.Load() < math.MaxInt64 {
+					c.room.Store(firstRoom + (h[len(h)-1]-h[max(0, len(h)-1-back)])*3/2)
+					c.tell()
+				}
+				history[i] = h
+			}
 			if now.Sub(start) < warmUp {
 				samples = samples[:0]
 				continue
 			}
-			if e, ok := steady(samples, least); ok && p.o.EarlyStop {
-				for i := range p.conns {
-					_ = p.conns[i].SetWriteDeadline(now) // a closed one has ended anyway
-				}
-				<-ended
+			e, ok := steady(samples, least)
+			if ok = ok && p.o.EarlyStop; ok || now.Sub(start) >= p.limit(e, counted) {
 				return e
 			}
 		}
 	}
+}
+
+// limit is how long is sent at a rate like e before it is taken as it is.
+func (p *Probe) limit(e Estimate, counted bool) time.Duration {
+	switch {
+	case !counted || !p.o.EarlyStop:
+		return p.o.Duration
+	case p.sameHost():
+		return min(insideHost, p.o.Duration)
+	case e.Mbps > slowMbps:
+		return min(shortest+tripsEnough*p.roundTrip(), p.o.Duration)
+	}
+	return p.o.Duration
 }
 
 // drain ends the streams and waits until the other side has read them, which
@@ -457,7 +487,7 @@ func (p *Probe) drain(counted bool, followers *sync.WaitGroup) {
 	if linger <= 0 {
 		linger = 5 * time.Second
 		if counted {
-			linger = 200 * time.Millisecond
+			linger = 600 * time.Millisecond
 		}
 	}
 	until := time.Now().Add(linger)

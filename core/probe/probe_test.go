@@ -407,7 +407,7 @@ func TestSteady(t *testing.T) {
 	for i := range 40 {
 		noisy = append(noisy, sample{100 + 20*float64(i%2), 0.025})
 		e, ok = steady(noisy, 0)
-		require.Equal(t, i+1 >= 7, ok, i)
+		require.Equal(t, i+1 >= minSamples, ok, i)
 	}
 	require.InDelta(t, 110, e.Mbps, 1e-6)
 	require.InDelta(t, 10/math.Sqrt(39), e.Deviation, 1e-6)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -210,11 +211,12 @@ func (s *Server) handle(conn net.Conn) error {
 	if _, err := conn.Write(wire.Append(nil, answer)); err != nil || !admitted {
 		return err
 	}
-	if err := conn.SetDeadline(time.Now().Add(s.cfg.Bound)); err != nil {
+	bound := time.Now().Add(s.cfg.Bound)
+	if err := conn.SetDeadline(bound); err != nil {
 		return err
 	}
 	if answer.Ext.Topology {
-		return count(conn)
+		return count(conn, bound)
 	}
 	// The end of the stream, the bound and a broken connection all end a
 	// measurement alike: the other side has counted.
@@ -225,30 +227,36 @@ func (s *Server) handle(conn net.Conn) error {
 // reportEvery is how often a counting server says what has arrived.
 const reportEvery = 10 * time.Millisecond
 
-// count reads conn to its end and reports what has arrived: big-endian u64
-// bytes, u64 microseconds since the first ones, at most once per reportEvery.
-// The reports are few and small, so that writing them does not block.
-func count(conn net.Conn) error {
+// count reads conn to its end, at most until the bound, and reports what has
+// arrived as a big-endian u64, reportEvery after the first byte that was not
+// reported yet. The reports are few and small, so that writing them does not
+// block.
+func count(conn net.Conn, bound time.Time) error {
 	buf := make([]byte, 256<<10)
 	var report [reportSize]byte
-	var total uint64
-	var begin, last time.Time
+	var total, told uint64
+	var due time.Time // of the next report, if total > told
 	for {
 		n, err := conn.Read(buf)
 		now := time.Now()
-		if n > 0 && total == 0 {
-			begin, last = now, now
+		if n > 0 && total == told {
+			due = now.Add(reportEvery)
+			if conn.SetReadDeadline(due) != nil {
+				return nil
+			}
 		}
 		total += uint64(n)
-		if n > 0 && now.Sub(last) >= reportEvery || errors.Is(err, io.EOF) {
-			last = now
-			binary.BigEndian.PutUint64(report[:8], total)
-			binary.BigEndian.PutUint64(report[8:], uint64(now.Sub(begin).Microseconds()))
+		if total > told && (!now.Before(due) || err != nil) {
+			binary.BigEndian.PutUint64(report[:], total)
 			if _, err := conn.Write(report[:]); err != nil {
 				return nil // the other side has counted
 			}
+			told = total
+			if conn.SetReadDeadline(bound) != nil {
+				return nil
+			}
 		}
-		if err != nil {
+		if err != nil && !(errors.Is(err, os.ErrDeadlineExceeded) && now.Before(bound)) {
 			return nil
 		}
 	}

@@ -158,6 +158,10 @@ func (m *Machine) packet(e PacketIn) {
 		m.register(c, reg)
 		return
 	}
+	if _, ok := e.Packet.(wire.C2MAskTopology); ok {
+		m.showTopology(c)
+		return
+	}
 	if !c.registered {
 		m.kick(c, "packet %T before the registration", e.Packet)
 		return

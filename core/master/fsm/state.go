@@ -130,6 +130,7 @@ type client struct {
 	seen   time.Duration // last sign of life
 
 	registered bool
+	asked      bool // for the topology, unregistered
 	closing    bool
 	kind, why  string // fact kind and reason of the end, set when closing
 
