@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: help test gates soak vet fmt bench conformance wan libpccl python wheel
+.PHONY: wan-topology help test gates soak vet fmt bench conformance wan libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -13,6 +13,7 @@ help:
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
 	@echo "python       the tests of the Python package, with PyTorch"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
+	@echo "wan-topology what the order of the ring is worth, in network namespaces (root)"
 	@echo "conformance  write docs/conformance.md from the ids in the tests"
 
 test:
@@ -47,3 +48,7 @@ python:
 
 wheel:
 	@tools/ci/wheel.sh dist
+
+wan-topology:
+	@go run ./tests/wan/topology
+	@go run ./tests/wan/topology -join

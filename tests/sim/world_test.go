@@ -143,6 +143,7 @@ type world struct {
 	failure   string
 	struck    uint     // the kinds of faults that were injected, one bit each
 	facts     []string // of the master, if kept
+	factAt    []time.Duration
 	keepFacts bool
 	tracing   bool
 	lines     []string
@@ -325,6 +326,7 @@ func (w *world) stepMaster(ev mfsm.Event) {
 		case mfsm.Log:
 			if w.keepFacts {
 				w.facts = append(w.facts, e.Fact.Kind+": "+e.Fact.Text)
+				w.factAt = append(w.factAt, w.now)
 			}
 			if w.tracing {
 				w.tracef("master: %s: %s", e.Fact.Kind, e.Fact.Text)
