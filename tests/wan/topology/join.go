@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/tests/compat/pccl"
 )
 
 // joining lets a peer join a world of 12 that reduces all the time, and says
@@ -47,7 +48,7 @@ func joining(ctx context.Context, o options) error {
 	reduced := 0
 	for pending := false; !pending; {
 		// Every step reduces, and asks whether somebody waits.
-		if err := together(members, func(_ int, p *peer) error { _, err := p.Bench(o.bytes/4, 0, 1); return err }); err != nil {
+		if err := together(members, func(_ int, p *peer) error { _, err := p.Bench(pccl.BenchOrder{Count: o.bytes / 4, Rounds: 1}); return err }); err != nil {
 			return err
 		}
 		reduced++

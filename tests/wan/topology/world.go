@@ -247,7 +247,7 @@ func (w *world) reduce(ctx context.Context, o options) (time.Duration, error) {
 	slowest := make([]time.Duration, o.rounds)
 	var mu sync.Mutex
 	err := together(w.peers, func(_ int, p *peer) error {
-		t, err := p.Bench(o.bytes/4, 1, o.rounds)
+		t, err := p.Bench(pccl.BenchOrder{Count: o.bytes / 4, Warmup: 1, Rounds: o.rounds})
 		if err != nil {
 			return err
 		}
