@@ -48,7 +48,10 @@ func joining(ctx context.Context, o options) error {
 	reduced := 0
 	for pending := false; !pending; {
 		// Every step reduces, and asks whether somebody waits.
-		if err := together(members, func(_ int, p *peer) error { _, err := p.Bench(pccl.BenchOrder{Count: o.bytes / 4, Rounds: 1}); return err }); err != nil {
+		if err := together(members, func(_ int, p *peer) error {
+			_, err := p.Bench(pccl.BenchOrder{Count: o.bytes / 4, Rounds: 1})
+			return err
+		}); err != nil {
 			return err
 		}
 		reduced++
