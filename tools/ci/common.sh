@@ -7,7 +7,7 @@ export LC_ALL=C
 cache=${GOPCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl}
 
 # heavy matches packages whose tests start processes or load the machine.
-heavy='/gopccl/(tests/(cabi|compat|e2e|bench|sim)|cmd|examples)(/|$)'
+heavy='/gopccl/(tests/(cabi|compat|e2e|bench|sim)|cmd|examples|plugins/host)(/|$)'
 
 fail() {
 	echo "$(basename "$0"): $*" >&2

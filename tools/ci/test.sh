@@ -25,6 +25,7 @@ stage "original library" original
 stage "tests with race detector" tools/ci/race.sh
 stage "tests at full speed" tools/ci/speed.sh
 stage "python package" tools/ci/python.sh
+stage "plugins" tools/ci/plugins.sh
 stage "arm64 under qemu" tools/ci/arm64.sh
 stage "windows under wine" tools/ci/windows.sh
 
