@@ -149,6 +149,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		"half a heartbeat":    {env: []string{"GOPCCL_MASTER_HEARTBEAT_INTERVAL=0"}, want: []string{"both 0 or both not"}},
 		"hasty heartbeat":     {env: []string{"GOPCCL_MASTER_HEARTBEAT_TIMEOUT=4s"}, want: []string{"three times", "GOPCCL_MASTER_HEARTBEAT_TIMEOUT"}},
 		"late warning":        {env: []string{"GOPCCL_MASTER_VOTE_TIMEOUT=10s"}, want: []string{"warn_vote_after exceeds"}},
+		"bad affinity":        {env: []string{"GOPCCL_DATA_THREADS=pinned", "GOPCCL_DATA_AFFINITY=3-1"}, want: []string{"GOPCCL_DATA_AFFINITY", "no list of processors"}},
+		"loose affinity":      {env: []string{"GOPCCL_DATA_AFFINITY=0"}, want: []string{"GOPCCL_DATA_AFFINITY", "data.threads is goroutine"}},
 		"signed minmax":       {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=minmax", "GOPCCL_QUANTIZE_TYPE=int8"}, want: []string{"GOPCCL_QUANTIZE_TYPE", "does not go with minmax"}},
 		"two at once":         {env: []string{"GOPCCL_LOG_LEVEL=loud", "GOPCCL_PEER_GROUP=x"}, want: []string{"log.level", "peer.group"}},
 	} {

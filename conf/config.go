@@ -66,6 +66,8 @@ type Data struct {
 	Congestion  string        `conf:"congestion" is:"name"`
 	UserTimeout time.Duration `conf:"user_timeout" min:"1s" max:"10m"`
 
+	Threads         string `conf:"threads" oneof:"goroutine pinned"`
+	Affinity        string `conf:"affinity" is:"processors"`
 	Preset          string `conf:"preset" oneof:"latency balanced throughput"`
 	AppendFrequency int    `conf:"append_frequency" min:"0" max:"1024"`
 	AppendBatch     int    `conf:"append_batch" min:"0" max:"1024"`

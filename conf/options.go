@@ -52,6 +52,8 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Backend = c.Data.Backend
 	o.Congestion = c.Data.Congestion
 	o.UserTimeout = c.Data.UserTimeout
+	o.Threads = c.Data.Threads
+	o.Affinity = c.Data.Affinity
 	o.Preset = c.Data.Preset
 	o.AppendFrequency = c.Data.AppendFrequency
 	o.AppendBatch = c.Data.AppendBatch

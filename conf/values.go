@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gopccl/gopccl/platform"
 )
 
 // Bytes is a number of bytes, written like 4096, 256KiB, 64MiB or 1GB.
@@ -191,6 +193,10 @@ func (f field) wellFormed(text string) error {
 	case "sha256":
 		if b, err := hex.DecodeString(text); err != nil || len(b) != 32 {
 			return fmt.Errorf("%q is not 64 hexadecimal digits", text)
+		}
+	case "processors":
+		if _, err := platform.ParseCPUs(text); err != nil {
+			return fmt.Errorf("%q is no list of processors like 0-3,8", text)
 		}
 	case "name":
 		if !nameRule.MatchString(text) {

@@ -3,6 +3,7 @@ package platform
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,6 +86,16 @@ func SetAffinity(cpus []int) error {
 		return e.Do("name processors that this process may use")
 	}
 	return nil
+}
+
+// TryAffinity reports what SetAffinity would say, on a thread that ends then.
+func TryAffinity(cpus []int) error {
+	said := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		said <- SetAffinity(cpus)
+	}()
+	return <-said
 }
 
 // Affinity returns the processors that the calling thread may use, ascending.

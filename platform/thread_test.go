@@ -69,8 +69,13 @@ func TestAffinityIsReadBack(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, before, got)
 		require.NoError(t, platform.SetAffinity(nil))
+		require.NoError(t, platform.TryAffinity(before[:1]))
+		got, err = platform.Affinity()
+		require.NoError(t, err)
+		require.Equal(t, before, got, "a try changes no other thread")
 		for _, wrong := range [][]int{{-1}, {1 << 20}, {60000}} {
 			require.ErrorIs(t, platform.SetAffinity(wrong), errs.InvalidArgument, "%v", wrong)
+			require.ErrorIs(t, platform.TryAffinity(wrong), errs.InvalidArgument, "%v", wrong)
 		}
 	})
 }

@@ -16,7 +16,9 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gopccl/gopccl/core/reduce"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // Options of a session. Zero values take the defaults named here.
@@ -40,6 +42,10 @@ type Options struct {
 	// FrameBytes is the largest payload of a data frame sent, default
 	// reduce.DefaultFrameBytes (1 MiB).
 	FrameBytes int
+	// Threads is what the senders and readers of P2P connections run on:
+	// "goroutine" (default) or "pinned", an operating system thread for each,
+	// which Affinity binds to processors, such as "0-3,8" (default: any).
+	Threads, Affinity string
 	// Preset is how posted operations are picked up: "latency", "balanced"
 	// (default) or "throughput". AppendFrequency and AppendBatch, if not 0,
 	// replace its numbers: the batches of events that are handled before what
@@ -115,6 +121,9 @@ func (o Options) withDefaults() Options {
 	if o.ProbeConnections <= 0 {
 		o.ProbeConnections = 4
 	}
+	if o.Threads == "" {
+		o.Threads = "goroutine"
+	}
 	if o.Preset == "" {
 		o.Preset = "balanced"
 	}
@@ -150,6 +159,10 @@ func (o Options) check() (listen netip.Addr, err error) {
 		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
 	case o.FrameBytes < 0:
 		return listen, fmt.Errorf("frame size %d is negative", o.FrameBytes)
+	case o.Threads != "goroutine" && o.Threads != "pinned":
+		return listen, fmt.Errorf("threads %q are not goroutine or pinned", o.Threads)
+	case o.Affinity != "" && o.Threads != "pinned":
+		return listen, fmt.Errorf("affinity %q binds pinned threads, and threads are %q", o.Affinity, o.Threads)
 	case presets[o.Preset].batch == 0:
 		return listen, fmt.Errorf("unknown preset %q: it is latency, balanced or throughput", o.Preset)
 	case o.AppendFrequency < 1 || o.AppendFrequency > maxAppend:
@@ -176,10 +189,24 @@ func (o Options) check() (listen netip.Addr, err error) {
 			return listen, fmt.Errorf("%s %v is not between 0 and %v", d.name, d.d, maxDuration)
 		}
 	}
+	if cpus, err := platform.ParseCPUs(o.Affinity); err != nil {
+		return listen, err
+	} else if err := platform.TryAffinity(cpus); err != nil {
+		return listen, err
+	}
 	if o.ListenHost != "" {
 		if listen, err = netip.ParseAddr(o.ListenHost); err != nil {
 			return listen, fmt.Errorf("listen host %q is no IP address", o.ListenHost)
 		}
 	}
 	return listen, nil
+}
+
+// threads returns how the engine runs; the options have been checked.
+func (o Options) threads() (reduce.Threads, []int) {
+	if o.Threads != "pinned" {
+		return reduce.Goroutines, nil
+	}
+	cpus, _ := platform.ParseCPUs(o.Affinity)
+	return reduce.Pinned, cpus
 }

@@ -111,8 +111,10 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 			Do("listen on an address of this machine and of the master's family, with free ports from the port base on")
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	threads, cpus := opt.threads()
 	s.engine = reduce.NewEngine(reduce.Config{
 		Backend: kernels, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log, Trace: opt.Trace,
+		Threads: threads, Affinity: cpus,
 	})
 	s.meter.use = s.engine.LinkUse
 	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: s.log})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/peer/fsm"
 	"github.com/gopccl/gopccl/core/reduce"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // State is what is known of a session at one moment.
@@ -156,6 +157,12 @@ func (st *State) write(b *bufio.Writer) {
 		fmt.Fprintf(b, "  %s, peer %s, connection %d: %d operations", c.Role, c.Peer.Short(), c.Number, c.Ops)
 		if c.Busy {
 			fmt.Fprint(b, ", sends")
+		}
+		if !c.Runs {
+			fmt.Fprint(b, ", was not needed yet")
+		}
+		if t := c.Thread; t != nil {
+			fmt.Fprintf(b, ", thread %d %q on processors %s, memory node %d", t.ID, t.Name, platform.FormatCPUs(t.CPUs), t.Node)
 		}
 		if c.Closed {
 			fmt.Fprint(b, ", closed")

@@ -72,6 +72,10 @@ type Config struct {
 	Logger     *slog.Logger // nil: silent
 	Stats      *stats.Data  // nil: counters of its own
 	Trace      *trace.Listener
+	// Threads is what senders and readers run on, Affinity the processors that
+	// pinned ones are bound to; none: any.
+	Threads  Threads
+	Affinity []int
 	// FutureWait bounds how long a frame may wait for the start of its
 	// operation before its connection is closed. 0: one minute.
 	FutureWait time.Duration
@@ -118,6 +122,9 @@ func NewEngine(cfg Config) *Engine {
 	}
 	if cfg.Stats == nil {
 		cfg.Stats = &stats.Data{}
+	}
+	if cfg.Threads == 0 {
+		cfg.Threads = threadsByDefault
 	}
 	if cfg.FutureWait <= 0 {
 		cfg.FutureWait = time.Minute
@@ -172,7 +179,6 @@ func (e *Engine) AddSender(peer wire.UUID, number uint32, conn net.Conn, link Li
 	}
 	dropped := append([]*sender(nil), pool[number:]...)
 	e.tx[peer] = append(pool[:number:number], s)
-	e.spawn("sender", peer, s.run, s.close)
 	e.spawn("watcher", peer, s.watch, s.close)
 	e.mu.Unlock()
 	for _, d := range dropped {

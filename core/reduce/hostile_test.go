@@ -3,6 +3,7 @@ package reduce
 import (
 	"bytes"
 	"runtime/pprof"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,24 +93,31 @@ func TestTrace(t *testing.T) {
 }
 
 // The roles of the data path can be told apart at run time: every goroutine
-// carries a label with its role and its peer. S4-01 S4-04
+// carries a label with its role and its peer. A sender's begins with the first
+// thing that nobody else can send. S4-01 S4-03 S4-04
 func TestGoroutinesAreLabelled(t *testing.T) {
 	a := newAlone(t, Config{}, uuid(7), uuid(8), true)
-	require.Eventually(t, func() bool {
+	labels := func() string {
 		var b bytes.Buffer
-		if pprof.Lookup("goroutine").WriteTo(&b, 1) != nil {
-			return false
-		}
-		for _, want := range []string{
-			`"gopccl":"reader", "peer":"` + uuid(7).Short(),
-			`"gopccl":"sender", "peer":"` + uuid(8).Short(),
-			`"gopccl":"watcher", "peer":"` + uuid(8).Short(),
-		} {
-			if !bytes.Contains(b.Bytes(), []byte(want)) {
-				return false
-			}
-		}
-		return true
-	}, patience, time.Millisecond)
+		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&b, 1))
+		return b.String()
+	}
+	both := func() bool {
+		text := labels()
+		return strings.Contains(text, `"gopccl":"reader", "peer":"`+uuid(7).Short()) &&
+			strings.Contains(text, `"gopccl":"watcher", "peer":"`+uuid(8).Short())
+	}
+	require.Eventually(t, both, patience, time.Millisecond)
+	sender := `"gopccl":"sender", "peer":"` + uuid(8).Short()
+	require.NotContains(t, labels(), sender)
+	for _, c := range a.e.State().Conns {
+		require.Equal(t, c.Role == "reader", c.Runs)
+	}
+	big := make([]byte, 1<<20)
+	op, done := a.start(1, Spec{Tag: 4, Count: len(big), DType: dtype.Uint8, Op: dtype.Sum, Src: big, Dst: big}, []wire.UUID{uuid(7), uuid(0), uuid(8)}, uuid(0))
+	require.Eventually(t, func() bool { return strings.Contains(labels(), sender) }, patience, time.Millisecond)
+	op.Abort(errTest)
+	require.Error(t, verdict(t, done))
 	a.e.Close()
+	require.NotContains(t, labels(), `"gopccl"`)
 }

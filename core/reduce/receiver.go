@@ -11,6 +11,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // receiver is one accepted connection and its reader goroutine.
@@ -20,6 +21,7 @@ type receiver struct {
 	number uint32
 	conn   net.Conn
 	closed atomic.Bool
+	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
 
 	mu    sync.Mutex
 	cause error // why we closed it ourselves
@@ -76,6 +78,7 @@ func (r *receiver) close(cause error) {
 }
 
 func (r *receiver) run() {
+	r.e.pin(readerThread, &r.thread)
 	err := r.loop()
 	r.flush()
 	r.abandon(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +21,13 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// With GOPCCL_TEST_THREADS=pinned all tests run on pinned threads.
+func TestMain(m *testing.M) {
+	if os.Getenv("GOPCCL_TEST_THREADS") == "pinned" {
+		threadsByDefault = Pinned
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // ring is a world of engines in one process, each connected to its next one.
 type ring struct {

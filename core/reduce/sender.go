@@ -9,6 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 const (
@@ -57,11 +58,12 @@ type sender struct {
 	try    transport.TryWriter // nil: only the sender goroutine writes
 	link   Link
 	broken atomic.Bool
-	echo   chan uint64   // what watch heard last
-	gone   chan struct{} // closed by close
+	echo   chan uint64                     // what watch heard last
+	gone   chan struct{}                   // closed by close
+	thread atomic.Pointer[platform.Thread] // of a pinned sender that runs
 
 	mu      sync.Mutex
-	cond    *sync.Cond
+	cond    *bell
 	ops     []*Op
 	openers []opener
 	next    int   // whose turn it is
@@ -88,7 +90,7 @@ func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, link Lin
 		batch: make([]frame, 0, maxBatch), stage: make([]byte, 0, inlineBytes),
 		parts: make([][]byte, 0, 3*maxBatch),
 	}
-	s.cond = sync.NewCond(&s.mu)
+	s.cond = newBell(s)
 	return s
 }
 
@@ -169,6 +171,7 @@ func (s *sender) kick(inline, async bool) {
 }
 
 func (s *sender) run() {
+	s.e.pin(senderThread, &s.thread)
 	s.mu.Lock()
 	for {
 		for !s.handoff && (s.busy || !s.pending) && (s.cause == nil || s.busy) {

@@ -9,6 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/plan"
 	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // OpState is what is known of an operation at one moment. Counts are bytes on
@@ -41,7 +42,11 @@ type ConnState struct {
 	Ops     int  // operations attached to it
 	Closed  bool
 	Cause   error
-	Openers int // of a sender: that wait to be sent
+	Openers int  // of a sender: that wait to be sent
+	Runs    bool // its goroutine was needed
+	// Thread is the operating system thread of a pinned role that runs, with its
+	// processors and its memory node.
+	Thread *platform.Thread
 }
 
 // State is what is known of an engine at one moment.
@@ -66,7 +71,7 @@ func (e *Engine) State() State {
 	}
 	for _, pool := range e.rx {
 		for _, r := range pool {
-			c := ConnState{Role: "reader", Peer: r.peer, Number: r.number, Closed: r.closed.Load()}
+			c := ConnState{Role: "reader", Peer: r.peer, Number: r.number, Closed: r.closed.Load(), Runs: true, Thread: r.thread.Load()}
 			for _, op := range e.ops {
 				if op.rx == r {
 					c.Ops++
@@ -81,6 +86,7 @@ func (e *Engine) State() State {
 		st.Conns = append(st.Conns, ConnState{
 			Role: "sender", Peer: s.peer, Number: s.number, Native: s.link.Native, Busy: s.busy, Ops: len(s.ops),
 			Closed: s.cause != nil, Cause: s.cause, Openers: len(s.openers),
+			Runs: s.cond.started, Thread: s.thread.Load(),
 		})
 		s.mu.Unlock()
 	}

@@ -4,3 +4,5 @@
 . "$(dirname "$0")/common.sh"
 
 go test -count=1 -tags invariants -timeout 420s ./tests/sim ./core/reduce ./core/transport/... ./core/digest ./core/wire
+# The data path again, on pinned threads.
+GOPCCL_TEST_THREADS=pinned go test -count=1 -tags invariants -timeout 240s ./core/reduce

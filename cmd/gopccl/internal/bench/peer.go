@@ -30,6 +30,8 @@ type PeerConfig struct {
 	FrameBytes int
 	Backend    string
 	Congestion string
+	Threads    string
+	Affinity   string
 }
 
 // Report is what one process measured in one job, a line of JSON.
@@ -64,7 +66,7 @@ func Peer(ctx context.Context, master string, in io.Reader, out io.Writer) error
 	comm, err := core.Connect(ctx, core.Options{
 		Master: master, ListenHost: "127.0.0.1", PortBase: -1,
 		PoolSize: o.Peer.PoolSize, FrameBytes: o.Peer.FrameBytes,
-		Backend: o.Peer.Backend, Congestion: o.Peer.Congestion,
+		Backend: o.Peer.Backend, Congestion: o.Peer.Congestion, Threads: o.Peer.Threads, Affinity: o.Peer.Affinity,
 	})
 	if err != nil {
 		return err
