@@ -189,7 +189,7 @@ func (l *loader) combinations() {
 	if q := c.Quantize; q.Algorithm == "minmax" && !strings.HasPrefix(q.Type, "uint") {
 		l.fail("%s: quantize.type %s does not go with minmax, which writes uint8, uint16 or uint32", c.origins["quantize.type"], q.Type)
 	}
-	if d := c.Data; d.Affinity != "" && d.Threads != "pinned" {
+	if d := c.Data; d.Affinity != anyProcessor && d.Threads != "pinned" {
 		l.fail("%s: data.affinity binds pinned threads, and data.threads is %s", c.origins["data.affinity"], d.Threads)
 	}
 	if v := c.Master; v.VoteTimeout != 0 && v.WarnVoteAfter > v.VoteTimeout {

@@ -53,7 +53,9 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Congestion = c.Data.Congestion
 	o.UserTimeout = c.Data.UserTimeout
 	o.Threads = c.Data.Threads
-	o.Affinity = c.Data.Affinity
+	if o.Affinity = c.Data.Affinity; o.Affinity == anyProcessor {
+		o.Affinity = ""
+	}
 	o.Preset = c.Data.Preset
 	o.AppendFrequency = c.Data.AppendFrequency
 	o.AppendBatch = c.Data.AppendBatch

@@ -14,6 +14,9 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
+// anyProcessor is the affinity of threads that are not bound.
+const anyProcessor = "any"
+
 // Bytes is a number of bytes, written like 4096, 256KiB, 64MiB or 1GB.
 type Bytes int64
 
@@ -195,8 +198,8 @@ func (f field) wellFormed(text string) error {
 			return fmt.Errorf("%q is not 64 hexadecimal digits", text)
 		}
 	case "processors":
-		if _, err := platform.ParseCPUs(text); err != nil {
-			return fmt.Errorf("%q is no list of processors like 0-3,8", text)
+		if cpus, err := platform.ParseCPUs(text); text != anyProcessor && (err != nil || len(cpus) == 0) {
+			return fmt.Errorf("%q is no list of processors like 0-3,8 and not any", text)
 		}
 	case "name":
 		if !nameRule.MatchString(text) {
