@@ -1,16 +1,18 @@
-// Package auto chooses the solver by the size of the group: "exact" where it
-// takes milliseconds, "heuristic" above. Both are found in the registry, so
-// they have to be linked as well (solvers/defaults does).
+// Package auto is the portfolio of ring solvers: dynamic programming for
+// small groups, assignment and patching (done if that meets its own bound),
+// local search, a slice of branch and bound where the bound is close, then
+// populations of rings for as long as there is time.
 package auto
 
 import (
 	"context"
 
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/solvers/internal/ring"
 )
 
-// exactUpTo is the largest group for which the proof costs next to nothing.
-const exactUpTo = 12
+// subsets is the largest group that dynamic programming solves, in about 20 MB.
+const subsets = 18
 
 func init() { topo.Register(Solver{}) }
 
@@ -20,15 +22,8 @@ type Solver struct{}
 // Name returns "auto".
 func (Solver) Name() string { return "auto" }
 
-// Solve runs the solver that fits the problem.
+// Solve searches until ctx ends, the best ring is proved, or several restarts
+// in a row brought nothing.
 func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Solution)) (topo.Solution, error) {
-	name := "heuristic"
-	if p.Matrix.N <= exactUpTo {
-		name = "exact"
-	}
-	s, err := topo.Lookup(name)
-	if err != nil {
-		return topo.Solution{}, err
-	}
-	return s.Solve(ctx, p, better)
+	return ring.Solve(ctx, p, better, ring.Options{Branch: true, Subsets: subsets})
 }

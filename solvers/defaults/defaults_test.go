@@ -13,7 +13,7 @@ import (
 )
 
 func TestAuto(t *testing.T) {
-	require.Equal(t, []string{"auto", "exact", "heuristic", "hierarchical"}, topo.Names())
+	require.Equal(t, []string{"antcolony", "auto", "bottleneck", "exact", "heuristic", "hierarchical"}, topo.Names())
 	s, err := topo.Lookup("auto")
 	require.NoError(t, err)
 	solvertest.Run(t, s, solvertest.Want{MaxPeers: 18, Ratio: 0.9, Budget: time.Second})

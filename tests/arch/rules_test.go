@@ -53,7 +53,9 @@ var rules = []rule{
 	{[]string{"quantizers/*"}, join(layer0, layer1, []string{"core/quant"})},
 	// Plans for sites are made on simultaneous measurements, not on a matrix alone.
 	{[]string{"solvers/hierarchical"}, join(layer0, layer1, []string{"core/topo", "core/topo/contention"})},
-	{[]string{"solvers/*"}, join(layer0, layer1, []string{"core/topo"})},
+	// The search that the solvers share.
+	{[]string{"solvers/internal/..."}, join(layer0, layer1, []string{"core/topo", "solvers/internal/..."})},
+	{[]string{"solvers/*"}, join(layer0, layer1, []string{"core/topo", "solvers/internal/..."})},
 	// Layer 3: the pure machines.
 	{fsms, join(layer0, []string{"core/wire", "core/topo", "core/plan"})},
 	// Layer 4.

@@ -1,0 +1,325 @@
+// Package ring orders peers: it turns the bandwidth matrix of a problem into
+// integer weights, bounds what a ring can reach, and searches with package
+// atsp for the least sum, or for the fastest bottleneck and then the least sum.
+package ring
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/solvers/internal/atsp"
+)
+
+// Options choose the parts that take part in a search.
+type Options struct {
+	// Branch: branch and bound, for proofs and where the assignment bound is
+	// close.
+	Branch bool
+	// Prove spends the time on branch and bound as soon as there is a good ring.
+	Prove bool
+	// Subsets is the largest group that dynamic programming may solve, 0 to 20.
+	Subsets int
+	// BottleneckFirst looks for the fastest bottleneck even if the objective is
+	// the sum.
+	BottleneckFirst bool
+	// Clock replaces the time that the context's deadline leaves (for
+	// measurements on busy machines): what is used up so far, and the budget.
+	Used   func() time.Duration
+	Budget time.Duration
+}
+
+// run is one search.
+type run struct {
+	clock
+	opt    Options
+	p      topo.Problem
+	better func(topo.Solution)
+	best   topo.Solution
+	sum    float64 // no ring has a smaller sum
+	bound  float64 // no ring has a faster bottleneck; 0: unknown
+}
+
+// few is the largest group of which all rings are tried.
+const few = 7
+
+// Solve is the Solve of a topo.Solver.
+func Solve(ctx context.Context, p topo.Problem, better func(topo.Solution), opt Options) (topo.Solution, error) {
+	if err := p.Check(); err != nil {
+		return topo.Solution{}, err
+	}
+	r := &run{clock: newClock(ctx), opt: opt, p: p, better: better}
+	if opt.Used != nil {
+		r.clock.now, r.clock.end = opt.Used, opt.Budget
+	}
+	if p.Matrix.N < 2 {
+		return topo.Solution{}, &topo.NoRingError{Proved: true, Reason: "a ring has two peers or more"}
+	}
+	if s, ok := p.Solution(slices.Clone(p.Start)); ok {
+		r.offer(s)
+	}
+	n := p.Matrix.N
+	switch {
+	case n <= few:
+		r.all()
+	case n <= opt.Subsets && 2*subsetTime(n) < r.left():
+		if n > 13 && r.end != endless {
+			// An answer first, the proof behind it.
+			whole := r.clock
+			r.clock = r.part(0.05)
+			r.search()
+			r.clock = whole
+		}
+		if !r.best.Optimal && !r.bySubsets() {
+			r.search()
+		}
+	default:
+		r.search()
+	}
+	return r.result()
+}
+
+func (r *run) search() {
+	if r.p.Objective == topo.Sum && !r.opt.BottleneckFirst {
+		r.bySum()
+	} else {
+		r.byBottleneck()
+	}
+}
+
+func (r *run) result() (topo.Solution, error) {
+	if len(r.best.Ring) > 0 {
+		return r.bounded(r.best), nil
+	}
+	return topo.Solution{}, r.noRing()
+}
+
+// bounded adds the bounds to a solution.
+func (r *run) bounded(s topo.Solution) topo.Solution {
+	s.SumLowerBound = min(r.sum, s.Sum)
+	s.BottleneckBound = r.bound
+	if s.Optimal {
+		s = r.p.Proved(s)
+	}
+	return s
+}
+
+// offer keeps s if it is better than the best ring so far.
+func (r *run) offer(s topo.Solution) {
+	if r.p.Objective.Better(s, r.best) {
+		r.best = s
+		out := r.bounded(s)
+		out.Ring = slices.Clone(s.Ring)
+		r.better(out)
+	}
+}
+
+// all tries all rings.
+func (r *run) all() {
+	n := r.p.Matrix.N
+	ring := make([]int, 1, n)
+	var try func(used uint)
+	try = func(used uint) {
+		if len(ring) == n {
+			if s, ok := r.p.Solution(ring); ok {
+				r.bound = max(r.bound, s.Bottleneck)
+				if r.sum == 0 || s.Sum < r.sum {
+					r.sum = s.Sum
+				}
+				if r.p.Objective.Better(s, r.best) {
+					s.Ring = slices.Clone(ring)
+					r.offer(topo.Solution{Ring: s.Ring, Bottleneck: s.Bottleneck, Sum: s.Sum})
+				}
+			}
+			return
+		}
+		for j := range n {
+			if _, ok := r.p.Matrix.At(ring[len(ring)-1], j); ok && used&(1<<j) == 0 && !r.over() {
+				ring = append(ring, j)
+				try(used | 1<<j)
+				ring = ring[:len(ring)-1]
+			}
+		}
+	}
+	sum, bound := r.sum, r.bound
+	try(1)
+	if r.over() {
+		r.sum, r.bound = sum, bound // bounds of a part of the rings are none
+		return
+	}
+	r.best.Optimal = len(r.best.Ring) > 0
+}
+
+// bySum minimises the sum over all rings.
+func (r *run) bySum() {
+	if g := newDigraph(r.p.Matrix.N); len(r.best.Ring) == 0 {
+		g.fill(r.p.Matrix, 0, nil)
+		if !g.admits() {
+			return
+		}
+	}
+	if r.polish(r.clock, 0, 0) {
+		r.best.Optimal = true
+	}
+}
+
+// order returns a ring in the form of package atsp.
+func order(ring []int) []int32 {
+	o := make([]int32, len(ring))
+	for k, i := range ring {
+		o[k] = int32(i)
+	}
+	return o
+}
+
+// evaluate offers the ring of order and returns it; false if it is none over
+// links of at least floor.
+func (r *run) evaluate(order []int32, floor float64) (topo.Solution, bool) {
+	ring := make([]int, len(order))
+	for k, i := range order {
+		ring[k] = int(i)
+	}
+	s, ok := r.p.Solution(ring)
+	if ok {
+		r.offer(s)
+	}
+	return s, ok && s.Bottleneck >= floor
+}
+
+// polish searches the least sum over links of at least floor; true if what it
+// found is proved to be that.
+func (r *run) polish(c clock, floor float64, seed uint64) bool {
+	var known topo.Solution // best ring at floor
+	if len(r.best.Ring) > 0 && r.best.Bottleneck >= floor {
+		known = r.best
+	}
+	for {
+		top, penalty := float64(topo.MaxCost), float64(r.p.Matrix.N)
+		if len(known.Ring) > 0 {
+			// No link of a better ring costs more than the whole known one.
+			top, penalty = min(top, known.Sum), 2
+		}
+		w := weigh(r.p.Matrix, floor, top, penalty)
+		again := false
+		s := &atsp.Search{W: w.Weights, Seed: r.p.Seed*31 + seed, Over: c.over, Left: c.left, Branch: r.opt.Branch, Prove: r.opt.Prove}
+		if len(known.Ring) > 0 {
+			s.Start = append(s.Start, order(known.Ring))
+		}
+		s.Report = func(o []int32, _ int64) bool {
+			v, ok := r.evaluate(o, floor)
+			if ok && (len(known.Ring) == 0 || v.Sum < known.Sum) {
+				known = v
+			}
+			// If the dearest link dwarfs the ring, the scale was too rough.
+			again = ok && !w.exact && w.top > 1e3*v.Sum
+			return again
+		}
+		s.Run()
+		if again && !c.over() {
+			continue
+		}
+		if floor == 0 && s.Bound > 0 {
+			r.sum = max(r.sum, float64(s.Bound)/w.scale-w.error())
+		}
+		return s.Proved && len(known.Ring) > 0 && w.error() <= topo.Tolerance*known.Sum
+	}
+}
+
+// find looks for any ring over links of at least floor: the others cost four
+// times the dearest of these.
+func (r *run) find(c clock, floor float64, seed uint64) bool {
+	w := weigh(r.p.Matrix, floor, topo.MaxCost, 4)
+	found := false
+	s := &atsp.Search{W: w.Weights, Seed: r.p.Seed*31 + seed, Over: c.over, Left: c.left}
+	if len(r.best.Ring) > 0 {
+		s.Start = append(s.Start, order(r.best.Ring))
+	}
+	s.Report = func(o []int32, _ int64) bool {
+		_, ok := r.evaluate(o, floor)
+		found = found || ok
+		return found
+	}
+	s.Run()
+	return found
+}
+
+// byBottleneck looks for a ring at the highest threshold that could admit one,
+// then between that and the best found, and spends the rest on the sum.
+func (r *run) byBottleneck() {
+	bound, tight := bottleneckBound(r.p.Matrix, r.over)
+	if bound == 0 {
+		return
+	}
+	r.bound = bound
+	objective := r.p.Objective
+	r.p.Objective = topo.BottleneckThenSum
+	if r.best.Bottleneck < bound && !r.find(r.part(0.3), bound, 0) {
+		r.bisect(r.part(0.3), 0)
+	}
+	if len(r.best.Ring) == 0 {
+		r.find(r.clock, 0, 0)
+	}
+	if len(r.best.Ring) == 0 {
+		return
+	}
+	if r.p.Objective = objective; objective == topo.Sum {
+		r.bySum()
+		return
+	}
+	if !r.over() {
+		r.sum = r.assignment()
+	}
+	for seed := uint64(0); !r.over(); seed++ {
+		met := r.best.Bottleneck >= bound
+		share := 1.0
+		if !met && r.end != endless {
+			share = 0.5
+		}
+		proved := r.polish(r.part(share), r.best.Bottleneck, seed)
+		if met {
+			r.best.Optimal = proved && tight
+			return
+		}
+		// Another look for a faster ring, from another side.
+		before := r.best.Bottleneck
+		if !r.find(r.part(0.3), bound, seed+1) {
+			r.bisect(r.part(0.3), seed+1)
+		}
+		if r.best.Bottleneck == before && seed >= 3 {
+			r.polish(r.clock, before, seed+1)
+			return
+		}
+	}
+}
+
+// assignment returns a lower bound for the sum of any ring, 0 if the time does
+// not suffice.
+func (r *run) assignment() float64 {
+	w := weigh(r.p.Matrix, 0, topo.MaxCost, 2)
+	a := atsp.Assign(w.Weights, r.over)
+	if a == nil {
+		return 0
+	}
+	return max(0, float64(a.Value)/w.scale-w.error())
+}
+
+// bisect looks for rings of a bottleneck between the best found and the bound.
+func (r *run) bisect(c clock, seed uint64) {
+	rates := thresholds(r.p.Matrix, r.best.Bottleneck, r.bound)
+	hi := len(rates) - 1 // tried already
+	for !c.over() {
+		lo := -1
+		if len(r.best.Ring) > 0 {
+			lo = sort.SearchFloat64s(rates, r.best.Bottleneck)
+		}
+		next := (lo + hi) / 2
+		if next = max(next, lo+1); next >= hi {
+			return
+		}
+		if !r.find(c.part(0.3), rates[next], seed) {
+			hi = next
+		}
+	}
+}
