@@ -1,5 +1,7 @@
 package atsp
 
+import "slices"
+
 // Assignment is an optimal assignment of successors: a set of cycles that
 // covers all nodes at the least weight, and its dual values.
 // W[i,j]-U[i]-V[j] is never negative and 0 on the arcs chosen.
@@ -75,7 +77,7 @@ func Assign(w Weights, over Clock) *Assignment {
 func (a *Assignment) rowReduction(w Weights, free []int32) []int32 {
 	n := w.N
 	var left []int32
-	budget := 20*n + 100 // displacing rows could go on for long where margins are tiny
+	budget := n / 2 // displacing rows could go on for long where margins are tiny
 	for k := 0; k < len(free); {
 		i := int(free[k])
 		k++
@@ -229,6 +231,13 @@ func order(succ, buf []int32) []int32 {
 		buf = append(buf, i)
 	}
 	return buf
+}
+
+// Patched returns the tour that Patch makes of an assignment.
+func Patched(w Weights, a *Assignment, over Clock) []int32 {
+	succ := slices.Clone(a.Succ)
+	Patch(w, succ, over)
+	return order(succ, nil)
 }
 
 // Patch joins the cycles of succ into one tour (Karp): always the smallest

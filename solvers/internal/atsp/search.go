@@ -11,6 +11,9 @@ type Search struct {
 	Seed uint64
 	// Start are tours to begin with, may be nil.
 	Start [][]int32
+	// Duals of weights that are nowhere larger than W spare the search the
+	// assignment problem of W, at the price of a weaker bound. They need a Start.
+	Duals *Assignment
 	// Over ends the search, Left tells how long that takes (however it counts).
 	Over Clock
 	Left func() time.Duration
@@ -28,6 +31,7 @@ type Search struct {
 	Proved bool  // Best is a shortest tour
 
 	a       *Assignment
+	tight   bool // a is of W itself
 	enough  bool
 	elite   [][]int32
 	perKick time.Duration
@@ -54,16 +58,19 @@ func (s *Search) Run() {
 			s.take(t)
 		}
 	}
-	if s.a = Assign(s.W, over); s.a == nil {
-		if s.Best == nil {
-			s.take(identity(s.W.N))
+	if s.a = s.Duals; s.a == nil || s.Best == nil {
+		if s.a = Assign(s.W, over); s.a == nil {
+			if s.Best == nil {
+				s.take(identity(s.W.N))
+			}
+			return
 		}
-		return
+		s.tight = true
 	}
 	s.Bound = s.a.Value
-	succ := append([]int32(nil), s.a.Succ...)
-	Patch(s.W, succ, over)
-	s.take(order(succ, nil))
+	if s.tight {
+		s.take(Patched(s.W, s.a, over))
+	}
 	if s.settled(over) {
 		return
 	}
@@ -139,6 +146,14 @@ func (s *Search) until(over Clock, d time.Duration) Clock {
 }
 
 func (s *Search) branch(over Clock, d time.Duration) {
+	if !s.tight {
+		a := Assign(s.W, over)
+		if a == nil {
+			return
+		}
+		s.a, s.tight = a, true
+		s.Bound = max(s.Bound, a.Value)
+	}
 	if Branch(s.W, s.a, s.Length, s.until(over, d), func(t []int32, _ int64) { s.take(t) }) {
 		s.Proved = true
 		s.Bound = s.Length

@@ -34,12 +34,15 @@ type Options struct {
 // run is one search.
 type run struct {
 	clock
-	opt    Options
-	p      topo.Problem
-	better func(topo.Solution)
-	best   topo.Solution
-	sum    float64 // no ring has a smaller sum
-	bound  float64 // no ring has a faster bottleneck; 0: unknown
+	costs      *costs
+	opt        Options
+	p          topo.Problem
+	better     func(topo.Solution)
+	best       topo.Solution
+	plain      *atsp.Assignment // of all links
+	plainScale float64
+	sum        float64 // no ring has a smaller sum
+	bound      float64 // no ring has a faster bottleneck; 0: unknown
 }
 
 // few is the largest group of which all rings are tried.
@@ -60,6 +63,7 @@ func Solve(ctx context.Context, p topo.Problem, better func(topo.Solution), opt 
 	if s, ok := p.Solution(slices.Clone(p.Start)); ok {
 		r.offer(s)
 	}
+	r.costs = newCosts(p.Matrix)
 	n := p.Matrix.N
 	switch {
 	case n <= few:
@@ -196,16 +200,18 @@ func (r *run) polish(c clock, floor float64, seed uint64) bool {
 		known = r.best
 	}
 	for {
-		top, penalty := float64(topo.MaxCost), float64(r.p.Matrix.N)
+		top := float64(topo.MaxCost)
+		penalty := flat(float64(r.p.Matrix.N) * r.costs.top)
 		if len(known.Ring) > 0 {
 			// No link of a better ring costs more than the whole known one.
-			top, penalty = min(top, known.Sum), 2
+			top, penalty = min(top, known.Sum), flat(2*known.Sum)
 		}
-		w := weigh(r.p.Matrix, floor, top, penalty)
+		w := r.costs.weigh(floor, top, penalty)
 		again := false
 		s := &atsp.Search{W: w.Weights, Seed: r.p.Seed*31 + seed, Over: c.over, Left: c.left, Branch: r.opt.Branch, Prove: r.opt.Prove}
 		if len(known.Ring) > 0 {
 			s.Start = append(s.Start, order(known.Ring))
+			s.Duals = r.duals(w)
 		}
 		s.Report = func(o []int32, _ int64) bool {
 			v, ok := r.evaluate(o, floor)
@@ -227,14 +233,20 @@ func (r *run) polish(c clock, floor float64, seed uint64) bool {
 	}
 }
 
-// find looks for any ring over links of at least floor: the others cost four
-// times the dearest of these.
+// find looks for any ring over links of at least floor: slower links cost four
+// times what the slowest of these does, and more the slower they are.
 func (r *run) find(c clock, floor float64, seed uint64) bool {
-	w := weigh(r.p.Matrix, floor, topo.MaxCost, 4)
+	dear := r.costs.top
+	if floor > 0 {
+		dear = min(dear, 1000/floor)
+	}
+	grade := float64(1 - seed%2) // searches that go on take the two in turns
+	w := r.costs.weigh(floor, topo.MaxCost, func(cost float64) float64 { return 4*dear + grade*min(cost, 16*dear) })
 	found := false
 	s := &atsp.Search{W: w.Weights, Seed: r.p.Seed*31 + seed, Over: c.over, Left: c.left}
 	if len(r.best.Ring) > 0 {
 		s.Start = append(s.Start, order(r.best.Ring))
+		s.Duals = r.duals(w)
 	}
 	s.Report = func(o []int32, _ int64) bool {
 		_, ok := r.evaluate(o, floor)
@@ -243,6 +255,32 @@ func (r *run) find(c clock, floor float64, seed uint64) bool {
 	}
 	s.Run()
 	return found
+}
+
+// many is the group from which on an assignment problem of its own is too dear
+// for every threshold.
+const many = 128
+
+// duals returns the duals of all links for weights of w with penalties, which
+// are dearer; nil where the weights should have their own.
+func (r *run) duals(w scaled) *atsp.Assignment {
+	if r.plain == nil || w.scale != r.plainScale || w.N <= many {
+		return nil
+	}
+	return r.plain
+}
+
+// first solves the assignment problem of all links: a bound for the sum, duals,
+// and, patched, the first ring.
+func (r *run) first() {
+	w := r.costs.weigh(0, topo.MaxCost, flat(float64(r.p.Matrix.N)*r.costs.top))
+	a := atsp.Assign(w.Weights, r.over)
+	if a == nil {
+		return
+	}
+	r.plain, r.plainScale = a, w.scale
+	r.sum = max(0, float64(a.Value)/w.scale-w.error())
+	r.evaluate(atsp.Patched(w.Weights, a, r.over), 0)
 }
 
 // byBottleneck looks for a ring at the highest threshold that could admit one,
@@ -255,6 +293,7 @@ func (r *run) byBottleneck() {
 	r.bound = bound
 	objective := r.p.Objective
 	r.p.Objective = topo.BottleneckThenSum
+	r.first()
 	if r.best.Bottleneck < bound && !r.find(r.part(0.3), bound, 0) {
 		r.bisect(r.part(0.3), 0)
 	}
@@ -267,9 +306,6 @@ func (r *run) byBottleneck() {
 	if r.p.Objective = objective; objective == topo.Sum {
 		r.bySum()
 		return
-	}
-	if !r.over() {
-		r.sum = r.assignment()
 	}
 	for seed := uint64(0); !r.over(); seed++ {
 		met := r.best.Bottleneck >= bound
@@ -292,17 +328,6 @@ func (r *run) byBottleneck() {
 			return
 		}
 	}
-}
-
-// assignment returns a lower bound for the sum of any ring, 0 if the time does
-// not suffice.
-func (r *run) assignment() float64 {
-	w := weigh(r.p.Matrix, 0, topo.MaxCost, 2)
-	a := atsp.Assign(w.Weights, r.over)
-	if a == nil {
-		return 0
-	}
-	return max(0, float64(a.Value)/w.scale-w.error())
 }
 
 // bisect looks for rings of a bottleneck between the best found and the bound.

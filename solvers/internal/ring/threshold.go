@@ -23,16 +23,18 @@ func newDigraph(n int) *digraph {
 // fill takes the arcs between the peers of keep (nil: all) whose rate is at
 // least floor.
 func (g *digraph) fill(m topo.Matrix, floor float64, keep []bool) {
-	clear(g.out)
 	clear(g.in)
 	for i := range m.N {
+		out := g.out[i*g.words : (i+1)*g.words]
+		clear(out)
 		if keep != nil && !keep[i] {
 			continue
 		}
-		for j := range m.N {
-			if v, ok := m.At(i, j); ok && v >= floor && (keep == nil || keep[j]) {
-				g.out[i*g.words+j>>6] |= 1 << (j & 63)
-				g.in[j*g.words+i>>6] |= 1 << (i & 63)
+		word, bit := i>>6, uint64(1)<<(i&63)
+		for j, v := range m.Mbps[i*m.N : (i+1)*m.N] {
+			if v >= floor && v > 0 && j != i && (keep == nil || keep[j]) {
+				out[j>>6] |= 1 << (j & 63)
+				g.in[j*g.words+word] |= bit
 			}
 		}
 	}
