@@ -42,6 +42,7 @@ var rules = []rule{
 	// Layer 2: extension points, transport, plans.
 	{[]string{"core/topo/contention"}, layer0},
 	{layer2, join(layer0, layer1)},
+	{[]string{"core/topo/topofile"}, join(layer0, []string{"core/topo"})},
 	// Layer 3: implementations, each with its own extension point only.
 	{[]string{"backends/defaults"}, []string{"backends/*"}},
 	{[]string{"quantizers/defaults"}, []string{"quantizers/*"}},

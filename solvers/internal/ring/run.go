@@ -76,6 +76,7 @@ func Solve(ctx context.Context, p topo.Problem, better func(topo.Solution), opt 
 			r.search()
 			r.clock = whole
 		}
+		r.first()
 		if !r.best.Optimal && !r.bySubsets() {
 			r.search()
 		}
@@ -158,6 +159,9 @@ func (r *run) all() {
 
 // bySum minimises the sum over all rings.
 func (r *run) bySum() {
+	if r.bound == 0 {
+		r.bound, _ = bottleneckBound(r.p.Matrix, r.over)
+	}
 	if g := newDigraph(r.p.Matrix.N); len(r.best.Ring) == 0 {
 		g.fill(r.p.Matrix, 0, nil)
 		if !g.admits() {

@@ -1,0 +1,15 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// newTopologyCmd returns the command that holds what is about rings.
+func newTopologyCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "topology",
+		Short: "Order peers into the fastest ring",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newTopologySolveCmd())
+	return cmd
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/core/topo/topofile"
+)
+
+// solved is the result of topology solve, in the units of the file.
+type solved struct {
+	Name            string   `json:"name"`
+	N               int      `json:"n"`
+	Solver          string   `json:"solver"`
+	Objective       string   `json:"objective"`
+	Unit            string   `json:"unit"` // of the bottleneck: mbps or cost
+	Ring            []int    `json:"ring"`
+	Peers           []string `json:"peers"` // names in the order of the ring
+	Sum             float64  `json:"sum"`
+	Bottleneck      float64  `json:"bottleneck"`
+	SumLowerBound   float64  `json:"sum_lower_bound"`
+	BottleneckBound *float64 `json:"bottleneck_bound"` // null: unknown
+	Optimal         bool     `json:"optimal"`
+	Seconds         float64  `json:"seconds"`
+}
+
+func newSolved(f *topofile.File, s topo.Solution) solved {
+	r := solved{
+		Name: f.Name, N: f.Matrix.N, Unit: "mbps", Ring: s.Ring,
+		Sum: f.Sum(s.Sum), Bottleneck: f.Bottleneck(s.Bottleneck), SumLowerBound: f.Sum(s.SumLowerBound), Optimal: s.Optimal,
+	}
+	if f.Costs {
+		r.Unit = "cost"
+	}
+	if s.BottleneckBound > 0 {
+		b := f.Bottleneck(s.BottleneckBound)
+		r.BottleneckBound = &b
+	}
+	for _, i := range s.Ring {
+		r.Peers = append(r.Peers, f.Peers[i])
+	}
+	return r
+}
+
+func newTopologySolveCmd() *cobra.Command {
+	var solver, objective string
+	var budget time.Duration
+	var seed uint64
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use:   "solve FILE",
+		Short: "Find the best ring for a bandwidth matrix",
+		Long: `Find the best ring for a bandwidth matrix: the one whose slowest link is the
+fastest and, of these, that with the least sum of 1000/Mbps over its links
+(--objective bottleneck), or just the least sum (--objective sum).
+
+FILE is JSON with rows of Mbit/s ("mbps", null for a missing link), a TSPLIB
+.atsp file with a full matrix of costs, or CSV: a square matrix in Mbit/s with or
+without names, or lines of from,to,mbps. Results are in the units of the file: of
+a file with costs, the bottleneck is the largest cost.
+
+Improvements are shown on standard error while the search goes on.`,
+		Example: `  gopccl topology solve matrix.json
+  gopccl topology solve ftv170.atsp --objective sum --budget 100ms --json
+  gopccl topology solve links.csv --solver exact --budget 1m`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("want one file with a bandwidth matrix")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := topo.Lookup(solver)
+			if err != nil {
+				return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("%w; there are %s", err, strings.Join(topo.Names(), ", ")))
+			}
+			if objective != string(topo.BottleneckThenSum) && objective != string(topo.Sum) {
+				return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("--objective %q: want bottleneck or sum", objective))
+			}
+			if budget <= 0 {
+				return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("--budget %v: want more than 0", budget))
+			}
+			f, err := topofile.Open(args[0])
+			if err != nil {
+				return err
+			}
+			p := topo.Problem{Matrix: f.Matrix, Objective: topo.Objective(objective), Seed: seed}
+			progress := cmd.ErrOrStderr()
+			if quiet {
+				progress = io.Discard
+			}
+			r, err := solve(cmd.Context(), s, f, p, budget, progress)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+			}
+			return r.print(cmd.OutOrStdout())
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&solver, "solver", "auto", "ring solver: "+strings.Join(topo.Names(), ", "))
+	fl.StringVar(&objective, "objective", string(topo.BottleneckThenSum), "bottleneck (then sum) or sum")
+	fl.DurationVar(&budget, "budget", time.Second, "time that the solver may take")
+	fl.Uint64Var(&seed, "seed", 0, "varies the random choices")
+	fl.BoolVar(&asJSON, "json", false, "print one JSON object")
+	fl.BoolVar(&quiet, "quiet", false, "do not show progress")
+	return cmd
+}
+
+// solve runs a solver and checks its answer. Progress is shown at most ten
+// times a second, and always for the first and the last ring.
+func solve(ctx context.Context, s topo.Solver, f *topofile.File, p topo.Problem, budget time.Duration, progress io.Writer) (solved, error) {
+	begin := time.Now()
+	limited, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	var shown time.Duration
+	var pending *topo.Solution
+	show := func(x topo.Solution, at time.Duration) {
+		r := newSolved(f, x)
+		fmt.Fprintf(progress, "%8.3f s  slowest link %.6g %s  sum %.8g\n", at.Seconds(), r.Bottleneck, r.Unit, r.Sum)
+		shown, pending = at, nil
+	}
+	got, err := s.Solve(limited, p, func(x topo.Solution) {
+		if at := time.Since(begin); shown == 0 || at-shown > 100*time.Millisecond {
+			show(x, at)
+		} else {
+			pending = &x
+		}
+	})
+	took := time.Since(begin)
+	if pending != nil {
+		show(*pending, took)
+	}
+	if err == nil {
+		if err = p.Verify(got); err != nil {
+			err = errs.New(errs.Internal, "solve", fmt.Errorf("solver %s: %w", s.Name(), err))
+		}
+	}
+	var no *topo.NoRingError
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return solved{}, errs.New(errs.Canceled, "solve", err)
+	case errors.As(err, &no):
+		return solved{}, errs.New(errs.TopologyOptimizationFailed, "solve "+f.Name, errors.New(no.Describe(f.Peers)))
+	case err != nil:
+		return solved{}, err
+	}
+	r := newSolved(f, got)
+	r.Solver, r.Objective, r.Seconds = s.Name(), string(p.Objective), took.Seconds()
+	return r, nil
+}
+
+func (r solved) print(w io.Writer) error {
+	bound, optimal := "unknown", "not proved to be the best"
+	if r.BottleneckBound != nil {
+		bound = fmt.Sprintf("%.6g", *r.BottleneckBound)
+	}
+	if r.Optimal {
+		optimal = "proved to be the best"
+	}
+	_, err := fmt.Fprintf(w, `%s: %d peers, %s in %.3f s, %s
+slowest link  %.6g %s (bound %s)
+sum           %.8g (lower bound %.8g)
+ring          %s
+`, r.Name, r.N, r.Solver, r.Seconds, optimal, r.Bottleneck, r.Unit, bound, r.Sum, r.SumLowerBound, strings.Join(r.Peers, " "))
+	return err
+}
