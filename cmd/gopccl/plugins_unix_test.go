@@ -51,13 +51,13 @@ func TestPluginsList(t *testing.T) {
 
 func TestPluginsCheck(t *testing.T) {
 	code, out, errOut := gopccl(t, "plugins", "check", os.Args[0], pluginOfTests)
-	require.Equal(t, exitFailed, code, out) // exact has no answer for 200 peers
-	require.Contains(t, errOut, "checks failed")
+	require.Equal(t, exitOK, code, out+errOut)
 	require.Regexp(t, `ok +small groups against all rings: best ring in (\d+) of \d+`, out)
-	require.Regexp(t, `FAIL +keeps its budget`, out)
-	code, out, _ = gopccl(t, "plugins", "check", "/bin/true")
+	require.Regexp(t, `ok +keeps its budget`, out)
+	code, out, errOut = gopccl(t, "plugins", "check", "/bin/true")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, out, "FAIL  starts")
+	require.Contains(t, errOut, "checks failed")
 	code, _, _ = gopccl(t, "plugins", "check", "/nonexistent/plugin")
 	require.Equal(t, exitUsage, code)
 }
