@@ -50,6 +50,7 @@ type Peer struct {
 	Master            string        `conf:"master" is:"address"`
 	Group             uint32        `conf:"group" min:"0" max:"4294967295"`
 	PoolSize          int           `conf:"pool_size" min:"1" max:"256"`
+	Flows             int           `conf:"flows" min:"0" max:"256"`
 	PortBase          int           `conf:"port_base" min:"1" max:"65533"`
 	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m"`
 	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m"`

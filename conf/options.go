@@ -41,6 +41,7 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Master = c.Peer.Master
 	o.Group = c.Peer.Group
 	o.PoolSize = c.Peer.PoolSize
+	o.Flows = c.Peer.Flows
 	o.PortBase = c.Peer.PortBase
 	o.HeartbeatInterval = c.Peer.HeartbeatInterval
 	o.HeartbeatTimeout = c.Peer.HeartbeatTimeout

@@ -21,6 +21,9 @@ type OS interface {
 	SetCongestion(fd uintptr, name string) error
 	// RTT returns the smoothed round trip time of a connection.
 	RTT(fd uintptr) (time.Duration, error)
+	// SetUnsentLimit bounds the bytes that the system takes from writers of a
+	// connection before they are sent.
+	SetUnsentLimit(fd uintptr, bytes int) error
 	// PrepareListener sets what a listening socket needs before it is bound.
 	PrepareListener(fd uintptr) error
 	// OpenHandles counts the open descriptors or handles of this process.

@@ -18,6 +18,7 @@ func (system) SetQuickAck(uintptr) error                            { return err
 func (system) Congestion(uintptr) (string, error)                   { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error                  { return errors.ErrUnsupported }
 func (system) RTT(uintptr) (time.Duration, error)                   { return 0, errors.ErrUnsupported }
+func (system) SetUnsentLimit(fd uintptr, n int) error               { return darwin.SetUnsentLimit(fd, n) }
 func (system) PrepareListener(uintptr) error                        { return nil }
 func (system) OpenHandles() (int, error)                            { return darwin.OpenDescriptors() }
 func (system) Wait(addr *uint32, old uint32, d time.Duration) error { return darwin.Wait(addr, old, d) }

@@ -17,6 +17,7 @@ func (system) SetQuickAck(fd uintptr) error                         { return lin
 func (system) Congestion(fd uintptr) (string, error)                { return linux.Congestion(fd) }
 func (system) SetCongestion(fd uintptr, name string) error          { return linux.SetCongestion(fd, name) }
 func (system) RTT(fd uintptr) (time.Duration, error)                { return linux.RTT(fd) }
+func (system) SetUnsentLimit(fd uintptr, n int) error               { return linux.SetUnsentLimit(fd, n) }
 func (system) PrepareListener(fd uintptr) error                     { return nil }
 func (system) OpenHandles() (int, error)                            { return linux.OpenDescriptors() }
 func (system) Wait(addr *uint32, old uint32, d time.Duration) error { return linux.Wait(addr, old, d) }

@@ -20,6 +20,7 @@ func (system) SetQuickAck(uintptr) error                   { return errors.ErrUn
 func (system) Congestion(uintptr) (string, error)          { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error         { return errors.ErrUnsupported }
 func (system) RTT(uintptr) (time.Duration, error)          { return 0, errors.ErrUnsupported }
+func (system) SetUnsentLimit(uintptr, int) error           { return errors.ErrUnsupported }
 func (system) PrepareListener(uintptr) error               { return nil }
 func (system) OpenHandles() (int, error)                   { return 0, errors.ErrUnsupported }
 func (system) Wait(*uint32, uint32, time.Duration) error   { return errors.ErrUnsupported }

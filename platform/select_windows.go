@@ -18,6 +18,7 @@ func (system) SetQuickAck(uintptr) error                        { return errors.
 func (system) Congestion(uintptr) (string, error)               { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error              { return errors.ErrUnsupported }
 func (system) RTT(uintptr) (time.Duration, error)               { return 0, errors.ErrUnsupported }
+func (system) SetUnsentLimit(uintptr, int) error                { return errors.ErrUnsupported }
 func (system) PrepareListener(fd uintptr) error                 { return windows.SetExclusive(fd) }
 func (system) OpenHandles() (int, error)                        { return windows.OpenHandles() }
 func (system) Wait(addr *uint32, old uint32, d time.Duration) error {

@@ -115,6 +115,25 @@ func TuneP2P(conn net.Conn, o Options) error {
 	return nil
 }
 
+// LimitUnsent bounds what the system takes from writers of conn before it can
+// send it, so that a slow connection makes its writer wait instead of piling up
+// megabytes. Where the system has no such bound, and for a conn that is no TCP
+// connection, it does nothing. Errors are *errs.Error with code Internal.
+func LimitUnsent(conn net.Conn, bytes int) error {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	raw, err := tcp.SyscallConn()
+	if err == nil {
+		err = control(raw, func(fd uintptr) error { return native.SetUnsentLimit(fd, bytes) })
+	}
+	if err != nil {
+		return errs.New(errs.Internal, "tune socket", err).At("unsent bytes").With(remote(conn))
+	}
+	return nil
+}
+
 // near reports whether the other end is on this host or less than nearRTT away.
 func near(tcp *net.TCPConn, raw syscall.RawConn) bool {
 	if sameHost(tcp.LocalAddr(), tcp.RemoteAddr()) {

@@ -1,11 +1,14 @@
 package platform
 
 import (
+	"net"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gopccl/gopccl/core/errs"
 )
 
 func TestOptionsReachTheSocket(t *testing.T) {
@@ -56,4 +59,22 @@ func TestReaderSeesReset(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err := c.Read(make([]byte, 1))
 	require.Equal(t, ClassReset, Classify(err), "%v", err)
+}
+
+func TestLimitUnsent(t *testing.T) {
+	c, _ := pair(t)
+	require.NoError(t, LimitUnsent(c, 100_000))
+	raw, err := c.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT)
+		require.NoError(t, err)
+		require.Equal(t, 100_000, got)
+	}))
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	require.NoError(t, LimitUnsent(a, 1))
+	c.Close()
+	require.ErrorIs(t, LimitUnsent(c, 1), errs.Internal)
 }

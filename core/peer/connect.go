@@ -224,6 +224,11 @@ func (s *Session) dialNumber(p wire.PeerEndpoint, number uint32, turn <-chan str
 	if turn != nil {
 		<-turn
 	}
+	if err == nil && s.opt.PoolSize > 1 && ack.Ext.Flows {
+		if err = platform.LimitUnsent(conn, unsentBytes); err != nil {
+			conn.Close()
+		}
+	}
 	if err == nil {
 		s.engine.AddSender(p.UUID, number, conn, reduce.Link{Native: ack.Ext.Native, Flows: ack.Ext.Flows})
 	}

@@ -30,6 +30,9 @@ type Options struct {
 	Group uint32
 	// PoolSize is the number of P2P connections opened to the next peer, default 1.
 	PoolSize int
+	// Flows is the most of these connections over which one all-reduce is
+	// striped, if the next peer can take it; 0: all, 1: none is striped.
+	Flows int
 	// ListenHost is the local IP address of the three listeners, default all.
 	ListenHost string
 	// PortBase starts the bump allocation of listen ports: shared state from
@@ -88,6 +91,9 @@ const (
 	maxPending    = 512  // handshakes in progress on one listener
 	dialsAtOnce   = 16   // handshakes in progress with one peer
 	maxAppend     = 1024 // bounds AppendFrequency and AppendBatch
+	// unsentBytes is how much of what was written to one of several connections
+	// may wait to be sent.
+	unsentBytes = 128 << 10
 	// probeTime bounds the wait for answers on the connections of a pool before
 	// they are made anew.
 	probeTime       = 2 * time.Second
@@ -155,6 +161,8 @@ func (o Options) check() (listen netip.Addr, err error) {
 		return listen, fmt.Errorf("master address %q is not HOST:PORT", o.Master)
 	case o.PoolSize > maxPoolNumber+1:
 		return listen, fmt.Errorf("pool size %d is above %d", o.PoolSize, maxPoolNumber+1)
+	case o.Flows < 0:
+		return listen, fmt.Errorf("%d connections for one operation are negative", o.Flows)
 	case o.PortBase > 65000:
 		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
 	case o.FrameBytes < 0:

@@ -113,7 +113,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	threads, cpus := opt.threads()
 	s.engine = reduce.NewEngine(reduce.Config{
-		Backend: kernels, FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: s.log, Trace: opt.Trace,
+		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: s.log, Trace: opt.Trace,
 		Threads: threads, Affinity: cpus,
 	})
 	s.meter.use = s.engine.LinkUse

@@ -9,7 +9,8 @@
 // what is sent in step s+1, so a single number per operation, the bytes
 // received and processed so far, tells the sender how far it may go: there is
 // no barrier between steps. Receiving never waits for anything local, so a ring
-// always drains.
+// always drains. A large operation is striped over all connections to the next
+// peer if that is a gopccl end (stripe.go).
 //
 // That is sound because of the data: a neighbour cannot have what overwrites a
 // chunk before it had our contribution to that chunk. A neighbour that sends
@@ -68,10 +69,13 @@ type Config struct {
 	// largest piece in which received frames are processed. 0:
 	// DefaultFrameBytes. Rounded down to a multiple of 64.
 	FrameBytes int
-	Pool       *buf.Pool    // nil: a pool of its own
-	Logger     *slog.Logger // nil: silent
-	Stats      *stats.Data  // nil: counters of its own
-	Trace      *trace.Listener
+	// Flows is the most connections to the next peer that one operation uses
+	// at once, if the next peer can; 0: all of the pool.
+	Flows  int
+	Pool   *buf.Pool    // nil: a pool of its own
+	Logger *slog.Logger // nil: silent
+	Stats  *stats.Data  // nil: counters of its own
+	Trace  *trace.Listener
 	// Threads is what senders and readers run on, Affinity the processors that
 	// pinned ones are bound to; none: any.
 	Threads  Threads
@@ -82,6 +86,8 @@ type Config struct {
 	// ConnectWait bounds how long a started operation waits for the previous
 	// peer's first connection. 0: 20 seconds.
 	ConnectWait time.Duration
+
+	minStripe int // 0: minStripe; tests take less
 }
 
 // Engine owns the peer to peer connections and runs operations on them. Safe
@@ -125,6 +131,9 @@ func NewEngine(cfg Config) *Engine {
 	}
 	if cfg.Threads == 0 {
 		cfg.Threads = threadsByDefault
+	}
+	if cfg.minStripe <= 0 {
+		cfg.minStripe = minStripe
 	}
 	if cfg.FutureWait <= 0 {
 		cfg.FutureWait = time.Minute
@@ -392,14 +401,23 @@ func connError(peer wire.UUID, cause error) error {
 // find returns the running operation that a frame from r belongs to, and binds
 // it to r. A frame whose sequence number is beyond all that were started waits
 // for the start; late says that it waited too long. nil: the frame is stale.
-func (e *Engine) find(r *receiver, tag, seq uint64) (op *Op, late bool) {
+func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late bool) {
+	var dead *Op
+	defer func() {
+		if dead != nil {
+			dead.lost(r.peer, "the previous peer of the ring closed one of its connections")
+		}
+	}()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var deadline time.Time
 	for {
 		if op := e.ops[opKey{tag, seq}]; op != nil {
-			if op.prev != r.peer || op.bound && op.rx != r {
+			if op.prev != r.peer || op.bound && (op.split() != striped || !striped && op.rx != r) {
 				return nil, false
+			}
+			if striped && op.bind(e.rx[r.peer], r) {
+				dead = op
 			}
 			op.rx, op.bound = r, true
 			return op, false

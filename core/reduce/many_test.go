@@ -27,6 +27,7 @@ func TestManyOperationsAtOnce(t *testing.T) {
 		{n: 3, cfg: Config{FrameBytes: 128}, link: memory(transporttest.Options{Buffer: 300})},
 		{n: 4, pool: 3, native: true, cfg: Config{FrameBytes: 1024}, link: memory(transporttest.Options{Buffer: 5000, Piece: 700})},
 		{n: 2, pool: 2, link: loopback},
+		{n: 3, pool: 3, native: true, knows: true, flows: true, cfg: Config{FrameBytes: 256, minStripe: 64}, link: memory(transporttest.Options{Buffer: 900})},
 	} {
 		r := newRing(t, s)
 		const ops = 64

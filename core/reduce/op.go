@@ -58,13 +58,16 @@ type Op struct {
 	piece      int  // wire bytes that are sent or processed at a time, a multiple of 64
 	done       func(error)
 	tx         *sender
-	first      int64 // wire bytes of the own chunk, sendable from the start
+	turn       atomic.Uint32
+	flows      []*sender // striped over these, of which tx is one; nil: not striped
+	first      int64     // wire bytes of the own chunk, sendable from the start
 	txTotal    int64
 	rxTotal    int64
 
 	// Guarded by Engine.mu.
-	rx    *receiver // nil: the previous peer has not connected yet
-	bound bool      // a frame came from rx: no other connection may go on
+	rx    *receiver   // nil: the previous peer has not connected yet
+	bound bool        // a frame came from rx: no other connection may go on
+	from  []*receiver // those that pieces come on; nil: none came
 
 	aborted atomic.Bool // read in the loops; failErr is set
 	rxDone  atomic.Bool
@@ -73,12 +76,15 @@ type Op struct {
 	mu      sync.Mutex
 	state   opState
 	failErr error
-	later   []error   // why else it would have failed
-	reading *receiver // inside a frame of this operation, may touch its buffers
-	txRefs  int       // frames in a batch that refer to its buffers
-	txBegun bool      // at least one byte was sent
-	opened  bool      // an opener was sent instead
-	txPos   int64     // wire bytes taken into batches
+	later   []error      // why else it would have failed
+	reading []*receiver  // inside a frame of this operation, may touch its buffers
+	alone   [1]*receiver // room for reading, so that one reader costs no allocation
+	txRefs  int          // frames in batches that refer to its buffers
+	out     *outbound    // striped; set by Start
+	in      *inbound     // striped; set by the first piece that comes
+	txBegun bool         // at least one byte was sent
+	opened  bool         // an opener was sent instead
+	txPos   int64        // wire bytes taken into batches
 	send    cursor
 	sentTo  bool // metadata of the current send step was taken
 	txBytes uint64
@@ -107,6 +113,9 @@ type Op struct {
 	// one it received them in, by that step.
 	gathered []quant.Gathered
 	txMeta   wire.DequantizationMeta // owned by the owner of the send batch
+	// Striped and quantized: what is sent, and (guarded by mu) what came, by step.
+	metas  []stepMeta
+	rxStep []*wire.DequantizationMeta
 }
 
 // cursor walks over the non-empty chunks of the steps of one direction.
@@ -218,6 +227,10 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	op.aborted.Store(op.failErr != nil)
 	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
 		op.tx = pool[seq%uint64(len(pool))]
+		if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
+			op.stripe(flows)
+			op.tx = flows[0]
+		}
 	}
 	failed := op.failErr != nil
 	op.mu.Unlock()
@@ -234,11 +247,9 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	e.mu.Unlock()
 	switch {
 	case failed:
-		if op.tx != nil {
-			op.tx.detach(op)
-		}
+		op.detach()
 	case op.n == 1:
-	case op.tx == nil || op.tx.broken.Load():
+	case op.tx == nil || op.txBroken():
 		op.lost(op.next, "there is no connection to the next peer of the ring")
 	case gone && !op.rxDone.Load():
 		op.lost(op.prev, "the previous peer of the ring closed its connection")
@@ -247,7 +258,7 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 			op.awaitConnection()
 		}
 		if !op.txDone.Load() {
-			op.tx.attach(op)
+			op.attach()
 		}
 	}
 	op.settle(true)
@@ -337,13 +348,11 @@ func (op *Op) fail(err error) {
 		op.mu.Unlock()
 		return
 	}
-	if op.reading != nil {
-		op.reading.conn.SetReadDeadline(past)
+	for _, r := range op.reading {
+		r.conn.SetReadDeadline(past)
 	}
 	op.mu.Unlock()
-	if op.tx != nil {
-		op.tx.detach(op)
-	}
+	op.detach()
 	op.settle(true)
 }
 
@@ -351,7 +360,7 @@ func (op *Op) fail(err error) {
 func (op *Op) settle(async bool) {
 	op.mu.Lock()
 	over := op.failErr != nil || op.rxDone.Load() && op.txDone.Load()
-	if op.state != opRunning || !over || op.reading != nil || op.txRefs > 0 {
+	if op.state != opRunning || !over || len(op.reading) > 0 || op.txRefs > 0 {
 		op.mu.Unlock()
 		return
 	}
@@ -364,6 +373,7 @@ func (op *Op) settle(async bool) {
 		op.wait.Stop()
 	}
 	op.mu.Unlock()
+	op.leave()
 	if async {
 		go op.end(err)
 	} else {

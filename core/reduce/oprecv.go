@@ -2,6 +2,7 @@ package reduce
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
@@ -19,18 +20,22 @@ func (op *Op) beginReceive(r *receiver) bool {
 	if op.state != opRunning || op.failErr != nil {
 		return false
 	}
-	op.reading = r
+	if op.reading == nil {
+		op.reading = op.alone[:0]
+	}
+	op.reading = append(op.reading, r)
 	return true
 }
 
 // endReceive takes that right back and ends the operation if this was the last frame.
 func (op *Op) endReceive(r *receiver) {
 	op.mu.Lock()
-	op.reading = nil
+	i := slices.Index(op.reading, r)
+	op.reading = slices.Delete(op.reading, i, i+1)
 	if op.failErr != nil {
 		r.conn.SetReadDeadline(time.Time{})
 	}
-	if op.recv.step == plan.Steps(op.n) {
+	if op.in != nil && op.in.missing == 0 || op.recv.step == plan.Steps(op.n) {
 		op.rxDone.Store(true)
 	}
 	op.mu.Unlock()
@@ -81,9 +86,21 @@ func (op *Op) receive(r *receiver) error {
 		} else {
 			op.rxPos.Store(c.pos + int64(c.off-c.off%op.unit))
 		}
-		r.notify(op.tx)
+		op.advanced(r)
 	}
 	return nil
+}
+
+// advanced tells the senders how far the stream of all steps is processed.
+func (op *Op) advanced(r *receiver) {
+	if op.out == nil {
+		r.notify(op.tx)
+		return
+	}
+	op.mu.Lock()
+	more := op.readyUpTo(op.first + op.rxPos.Load())
+	op.mu.Unlock()
+	op.wake(more)
 }
 
 // receiveReduce reads n bytes into scratch and combines the whole elements with
@@ -211,7 +228,7 @@ func (op *Op) receiveMeta(r *receiver, size int) error {
 		op.forward[i] = m
 	}
 	op.rxMetas.Store(int64(op.recv.step) + 1)
-	r.notify(op.tx)
+	op.advanced(r)
 	return nil
 }
 
@@ -237,6 +254,10 @@ func (op *Op) save(upTo int) {
 
 // restore writes the saved originals back.
 func (op *Op) restore() {
+	if op.in != nil {
+		op.restorePieces()
+		return
+	}
 	left := op.saved
 	for step := 0; left > 0; step++ {
 		first, count := op.chunk(step, false)

@@ -69,8 +69,11 @@ func (op *Op) metaReady(avail int64) bool {
 func (op *Op) prepare(f *frame) {
 	q := op.spec.Quantizer
 	if q == nil || op.aborted.Load() {
-		if f.kind == metaFrame {
+		switch {
+		case f.kind == metaFrame:
 			op.putMeta(f)
+		case f.kind == pieceFrame && q != nil:
+			op.headMeta(f)
 		}
 		return
 	}
@@ -79,6 +82,10 @@ func (op *Op) prepare(f *frame) {
 	local := s.Dst
 	if f.step == 0 {
 		local = s.Src
+	}
+	meta := &op.txMeta
+	if f.kind == pieceFrame {
+		meta = op.headMeta(f)
 	}
 	if f.kind == metaFrame {
 		if f.step < op.n {
@@ -97,10 +104,10 @@ func (op *Op) prepare(f *frame) {
 	for at := 0; at < len(f.payload); at += blockElements * op.unit {
 		out := f.payload[at:min(len(f.payload), at+blockElements*op.unit)]
 		in := part[at/op.unit*op.elem:][:len(out)/op.unit*op.elem]
-		q.Quantize(s.DType, s.WireType, &op.txMeta, out, in)
+		q.Quantize(s.DType, s.WireType, meta, out, in)
 		if f.step == op.n-1 {
 			// The owner adopts what everybody else will get.
-			q.Dequantize(s.DType, s.WireType, &op.txMeta, dtype.Set, in, out)
+			q.Dequantize(s.DType, s.WireType, meta, dtype.Set, in, out)
 			if s.Op == dtype.Avg {
 				op.e.cfg.Backend.Finalize(s.DType, in, op.n)
 			}

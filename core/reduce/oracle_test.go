@@ -86,7 +86,7 @@ func TestAvgDivides(t *testing.T) {
 // Real sockets, the default frame, pools of several connections, and readers
 // and senders that meet full buffers.
 func TestRingOverLoopback(t *testing.T) {
-	for _, s := range []shape{{n: 2}, {n: 2, pool: 3, native: true}, {n: 3, pool: 2}, {n: 4, native: true}} {
+	for _, s := range []shape{{n: 2}, {n: 2, pool: 3, native: true}, {n: 3, pool: 2}, {n: 4, native: true}, {n: 2, pool: 4, native: true, knows: true, flows: true}} {
 		s.link = loopback
 		r := newRing(t, s)
 		rng := rand.New(rand.NewPCG(7, uint64(s.n)))

@@ -94,7 +94,7 @@ func (r *receiver) abandon(err error) {
 		err = r.cause
 	}
 	r.mu.Unlock()
-	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.rx == r && !op.rxDone.Load() })
+	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.receivesOn(r) && !op.rxDone.Load() })
 }
 
 func (r *receiver) loop() error {
@@ -109,7 +109,11 @@ func (r *receiver) loop() error {
 			}
 			continue
 		}
-		op, late := r.e.find(r, h.Tag, h.Stream)
+		striped := h.Stream&(1<<63|stripeBit) == stripeBit
+		if striped {
+			h.Stream &^= stripeBit
+		}
+		op, late := r.e.find(r, h.Tag, h.Stream, striped)
 		if late {
 			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).
 				At("data phase").With(r.peer.String())
@@ -124,7 +128,7 @@ func (r *receiver) loop() error {
 			// Only now: whoever connects may never send anything of use.
 			r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
 		}
-		err = r.receive(op)
+		err = r.receive(op, striped)
 		op.endReceive(r)
 		switch {
 		case err == nil:
@@ -141,8 +145,11 @@ func (r *receiver) loop() error {
 }
 
 // receive processes a frame; a panic of a kernel or a quantizer fails the operation.
-func (r *receiver) receive(op *Op) (err error) {
+func (r *receiver) receive(op *Op, striped bool) (err error) {
 	defer errs.Catch(opName, func(p *errs.Error) { err = r.e.caught(p, r.peer) })
+	if striped {
+		return op.receivePiece(r)
+	}
 	return op.receive(r)
 }
 

@@ -47,6 +47,7 @@ type shape struct {
 	native bool // what Start is told
 	knows  bool // what AddSender is told
 	flows  bool // what AddSender is told
+	vary   func(rank int, c *Config, pool *int)
 	link   func(t testing.TB) (send, recv net.Conn)
 }
 
@@ -91,6 +92,9 @@ func newRing(t testing.TB, s shape) *ring {
 		r.ids = append(r.ids, uuid(i))
 		cfg := s.cfg
 		cfg.Stats, cfg.Pool = nil, nil
+		if s.vary != nil {
+			s.vary(i, &cfg, new(int))
+		}
 		r.eng = append(r.eng, NewEngine(cfg))
 	}
 	for i := range s.n {
@@ -104,7 +108,11 @@ func newRing(t testing.TB, s shape) *ring {
 func (r *ring) connect(i int) {
 	next := (i + 1) % r.shape.n
 	r.out[i], r.in[i] = nil, nil
-	for k := range r.shape.pool {
+	pool := r.shape.pool
+	if r.shape.vary != nil {
+		r.shape.vary(i, &Config{}, &pool)
+	}
+	for k := range pool {
 		a, b := r.shape.link(r.t)
 		r.eng[next].AddReceiver(r.ids[i], uint32(k), b)
 		r.eng[i].AddSender(r.ids[next], uint32(k), a, Link{Native: r.shape.knows, Flows: r.shape.flows})

@@ -18,7 +18,7 @@ const (
 	// inlineBytes: batches up to this size are copied together and written by
 	// whoever made them ready, if the socket takes them at once.
 	inlineBytes = 8 << 10
-	slotBytes   = transport.HeaderSize + wire.MaxMetaSize
+	slotBytes   = transport.HeaderSize + stripeHead + 1 + wire.MaxMetaSize
 )
 
 // frame is one frame of a batch on its way to the kernel.
@@ -38,6 +38,7 @@ type frameKind uint8
 
 const (
 	dataFrame frameKind = iota
+	pieceFrame
 	metaFrame
 	openerFrame
 )
@@ -72,6 +73,7 @@ type sender struct {
 	handoff bool  // the owner left the batch to the sender goroutine
 	woken   bool  // the write deadline is in the past because of an abort
 	cause   error // why the connection ended
+	yielded *Op   // has something to send that was left to faster connections
 
 	// Owned by the holder of busy.
 	batch []frame
@@ -81,6 +83,9 @@ type sender struct {
 	use   linkUse
 	parts [][]byte
 	ended []*Op
+	pace  pace
+
+	rate atomic.Uint64 // bits of a float64, bytes per second; 0: not known
 }
 
 func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, link Link) *sender {
@@ -107,15 +112,18 @@ func (s *sender) close(cause error) {
 	s.conn.Close()
 	s.cond.Broadcast()
 	s.mu.Unlock()
-	s.e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.tx == s && !op.txDone.Load() })
+	s.e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.sendsOn(s) && !op.txDone.Load() })
 }
 
-// attach makes op one of those that s sends for.
+// attach makes op one of those that s sends for, unless it failed meanwhile.
 func (s *sender) attach(op *Op) {
 	s.mu.Lock()
-	s.ops = append(s.ops, op)
-	s.mu.Unlock()
-	s.kick(true, true)
+	defer s.mu.Unlock()
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.failErr == nil {
+		s.ops = append(s.ops, op)
+	}
 }
 
 // detach takes an aborted operation off, interrupts a write that refers to
@@ -124,11 +132,14 @@ func (s *sender) detach(op *Op) {
 	s.mu.Lock()
 	s.remove(op)
 	op.mu.Lock()
-	refs, open := op.txRefs, op.openerDue()
+	open := op.openerDue()
 	op.mu.Unlock()
-	if refs > 0 {
-		s.woken = true
-		s.conn.SetWriteDeadline(past)
+	for i := range s.batch {
+		if s.batch[i].op == op {
+			s.woken = true
+			s.conn.SetWriteDeadline(past)
+			break
+		}
 	}
 	if open {
 		s.openers = append(s.openers, opener{op.spec.Tag, op.seq})
@@ -196,15 +207,24 @@ func (s *sender) work(inline, async bool) {
 			s.mu.Lock()
 			s.pending = false
 			s.gather()
+			left := s.yielded
+			s.yielded = nil
 			if len(s.batch) == 0 {
 				s.busy = false
+				s.pace.since = time.Time{}
 				if s.cause != nil {
 					s.cond.Broadcast()
 				}
 				s.mu.Unlock()
+				if left != nil {
+					left.wakeBest()
+				}
 				return
 			}
 			s.mu.Unlock()
+			if left != nil {
+				left.wakeBest()
+			}
 		}
 		total := 0
 		for i := range s.batch {
@@ -225,7 +245,11 @@ func (s *sender) work(inline, async bool) {
 		}
 		began := time.Now()
 		n, err := s.write(inline, small)
-		s.use.add(n, time.Since(began))
+		ended := time.Now()
+		s.use.add(n, ended.Sub(began))
+		if s.batch[0].kind == pieceFrame {
+			s.observe(began, ended, n)
+		}
 		if err == nil && inline && n < total {
 			s.advance(n)
 			s.hand()
@@ -276,7 +300,7 @@ func (s *sender) gather() {
 				s.next = 0
 			}
 			f := s.slot()
-			if !s.ops[s.next].take(f) {
+			if op := s.ops[s.next]; op.out != nil && !op.takePiece(f, s, bytes == 0) || op.out == nil && !op.take(f) {
 				s.batch = s.batch[:len(s.batch)-1]
 				continue
 			}

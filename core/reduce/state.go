@@ -73,7 +73,7 @@ func (e *Engine) State() State {
 		for _, r := range pool {
 			c := ConnState{Role: "reader", Peer: r.peer, Number: r.number, Closed: r.closed.Load(), Runs: true, Thread: r.thread.Load()}
 			for _, op := range e.ops {
-				if op.rx == r {
+				if op.receivesOn(r) {
 					c.Ops++
 				}
 			}
@@ -118,7 +118,7 @@ func (op *Op) look(rx *receiver) OpState {
 	}
 	st.Seq, st.Next, st.Prev, st.Since = op.seq, op.next, op.prev, time.Since(op.began)
 	st.Received, st.Expect, st.Sent, st.ToSend = op.rxPos.Load(), op.rxTotal, op.txPos, op.txTotal
-	st.InWrite, st.Reading = op.txRefs, op.reading != nil
+	st.InWrite, st.Reading = op.txRefs, len(op.reading) > 0
 	st.Step, st.Steps = op.stepAt(st.Received), plan.Steps(op.n)
 	if op.state == opRunning && op.failErr != nil {
 		st.Phase = "aborted"

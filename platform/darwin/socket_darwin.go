@@ -14,6 +14,14 @@ func SetDropTime(fd uintptr, d time.Duration) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_RXT_CONNDROPTIME, int(s)))
 }
 
+// notSentLowat is TCP_NOTSENT_LOWAT of netinet/tcp.h.
+const notSentLowat = 0x201
+
+// SetUnsentLimit sets TCP_NOTSENT_LOWAT.
+func SetUnsentLimit(fd uintptr, bytes int) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, notSentLowat, bytes))
+}
+
 // OpenDescriptors counts the open descriptors of this process, without the
 // one that the counting itself needs.
 func OpenDescriptors() (int, error) {

@@ -36,6 +36,11 @@ func SetCongestion(fd uintptr, name string) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name))
 }
 
+// SetUnsentLimit sets TCP_NOTSENT_LOWAT.
+func SetUnsentLimit(fd uintptr, bytes int) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes))
+}
+
 // RTT returns the smoothed round trip time of TCP_INFO.
 func RTT(fd uintptr) (time.Duration, error) {
 	info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+)
+
+// tallied is a connection that knows how much was written to it.
+type tallied struct {
+	net.Conn
+	n atomic.Int64
+}
+
+func (c *tallied) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return c.Conn.Write(p)
+}
+
+// One large all-reduce goes over all connections of the pools; the loss of one
+// of them costs one retry, after which all are there again. S2-41
+func TestOneOperationUsesAllConnections(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const pool = 4
+	master := localMaster(t)
+	var mu sync.Mutex
+	var conns []*tallied
+	comms := world(t, ctx, master, 2, func(_ int, o *core.Options) {
+		o.PoolSize = pool
+		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			if err != nil || addr == master {
+				return c, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			conns = append(conns, &tallied{Conn: c})
+			return conns[len(conns)-1], nil
+		}
+	})
+	const count = 1 << 20
+	all := func() {
+		for _, err := range each(comms, func(i int, c *core.Communicator) error {
+			v := make([]float32, count)
+			for k := range v {
+				v[k] = float32(i + 1)
+			}
+			if _, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{core.ReduceOf(v, v, core.Sum)}, 1); err != nil {
+				return err
+			}
+			for _, x := range v {
+				if x != 3 {
+					t.Errorf("%v instead of 3", x)
+					break
+				}
+			}
+			return nil
+		}) {
+			require.NoError(t, err)
+		}
+	}
+	// Who is ready first takes most: on a fast path some may stay without.
+	used := func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, conns, 2*pool)
+		for _, c := range conns {
+			if c.n.Load() > 64<<10 {
+				n++
+			}
+		}
+		return n
+	}
+	for tries := 0; used() < 2*pool; tries++ {
+		require.Less(t, tries, 100, "only %d connections carry data", used())
+		all()
+	}
+	mu.Lock()
+	conns[1].Close()
+	mu.Unlock()
+	all()
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, conns, 3*pool, "the pool was made anew")
+}
