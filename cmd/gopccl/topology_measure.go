@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/probe"
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// measured is the file that measure writes and show reads; solve reads it, too.
+type measured struct {
+	Name  string       `json:"name"`
+	N     int          `json:"n"`
+	Peers []namedPeer  `json:"peers"`
+	Mbps  [][]*float64 `json:"mbps"`
+	Ring  []int        `json:"ring,omitempty"`
+}
+
+type namedPeer struct {
+	Name string `json:"name"`
+	UUID string `json:"uuid"`
+}
+
+func newMeasured(master string, g wire.GroupTopology) (m measured, err error) {
+	n := len(g.Peers)
+	if len(g.Mbps) != n*n {
+		return m, errs.New(errs.Protocol, "measure topology", fmt.Errorf("the master sent %d rates for %d peers", len(g.Mbps), n))
+	}
+	m = measured{Name: fmt.Sprintf("group %d at %s", g.Group, master), N: n}
+	x := topo.Matrix{N: n, Mbps: g.Mbps}
+	for i, p := range g.Peers {
+		m.Peers = append(m.Peers, namedPeer{fmt.Sprintf("%s-%s", p.Addr.Addr(), p.UUID.Short()), p.UUID.String()})
+		row := make([]*float64, n)
+		for j := range n {
+			if v, ok := x.At(i, j); ok {
+				row[j] = &v
+			}
+		}
+		m.Mbps = append(m.Mbps, row)
+	}
+	for _, i := range g.Ring {
+		if int(i) >= n {
+			return m, errs.New(errs.Protocol, "measure topology", fmt.Errorf("the master sent a ring with peer %d of %d", i, n))
+		}
+		m.Ring = append(m.Ring, int(i))
+	}
+	return m, nil
+}
+
+// askMaster asks a running master for what it knows of the links of a group.
+func askMaster(ctx context.Context, master string, group uint32) (m measured, err error) {
+	fail := func(err error) error {
+		return errs.New(errs.MasterConnectionFailed, "measure topology", err).With(master).
+			Do("check that a gopccl master listens there; PCCL's does not answer")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", master)
+	if err != nil {
+		return m, fail(err)
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	if _, err := c.Write(wire.Append(nil, wire.C2MAskTopology{})); err != nil {
+		return m, fail(err)
+	}
+	p, err := wire.Read(c, wire.M2C, wire.MaxPacket)
+	if err != nil {
+		return m, fail(err)
+	}
+	t, ok := p.(wire.M2CTopology)
+	if !ok {
+		return m, fail(fmt.Errorf("it answered with %T", p))
+	}
+	for _, g := range t.Groups {
+		if g.Group == group {
+			return newMeasured(master, g)
+		}
+	}
+	return m, errs.New(errs.InvalidArgument, "measure topology", fmt.Errorf("no peer of group %d is in the run", group)).With(master)
+}
+
+func newTopologyMeasureCmd() *cobra.Command {
+	var output, listen string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "measure [HOST:PORT...]",
+		Short: "Show what a master knows of the links, or measure them between hosts",
+		Long: `Without arguments: ask the master (peer.master of the configuration) for the
+bandwidths between the peers of a group (peer.group) and for the ring in force, and
+write them as JSON, which "gopccl topology show" and "solve" read. The rates are
+those that the peers measured when they optimized, and learned since.
+
+With arguments: measure the rate from this host to each HOST:PORT, where
+"gopccl topology measure --listen HOST:PORT" runs, or a peer has its benchmark
+port.`,
+		Example: `  gopccl topology measure --master 10.0.0.1:48148 --output run.json
+  gopccl topology measure --listen :48200          # on one host
+  gopccl topology measure 10.0.0.7:48200           # on another one`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			switch {
+			case listen != "" && len(args) > 0:
+				return errs.New(errs.InvalidConfig, "measure topology", errors.New("--listen takes no other hosts"))
+			case listen != "":
+				return serveProbes(cmd.Context(), listen, cmd.OutOrStdout())
+			case len(args) > 0:
+				o := probe.Options{Duration: c.Topology.Duration, Connections: c.Topology.Connections, EarlyStop: true}
+				return measureHosts(cmd.Context(), args, o, asJSON, cmd.OutOrStdout())
+			}
+			m, err := askMaster(cmd.Context(), c.Peer.Master, c.Peer.Group)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if output != "" {
+				f, err := os.Create(output)
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(json.NewEncoder(f).Encode(m), f.Close()); err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(out, "%s: %d peers\n", output, m.N)
+				return err
+			}
+			return json.NewEncoder(out).Encode(m)
+		},
+	}
+	fl := cmd.Flags()
+	fl.String("master", "", "`HOST:PORT` of the master (default 127.0.0.1:48148)")
+	fl.StringVar(&output, "output", "", "`FILE` to write instead of standard output")
+	fl.StringVar(&listen, "listen", "", "`HOST:PORT` on which to be measured, until interrupted")
+	fl.BoolVar(&asJSON, "json", false, "print one JSON object per host")
+	return cmd
+}
+
+// serveProbes lets others measure this host.
+func serveProbes(ctx context.Context, addr string, out io.Writer) error {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return errs.New(errs.InvalidUsage, "measure topology", err).With(addr).Do("free the port or choose another address")
+	}
+	s := probe.NewServer(probe.ServerConfig{})
+	defer s.Close()
+	defer context.AfterFunc(ctx, s.Close)()
+	fmt.Fprintf(out, "measure me at %s\n", ln.Addr())
+	return s.Serve(ln)
+}
+
+func measureHosts(ctx context.Context, hosts []string, o probe.Options, asJSON bool, out io.Writer) error {
+	var failed []error
+	var self wire.UUID
+	copy(self[:], fmt.Sprintf("measure %8d", os.Getpid()))
+	for _, h := range hosts {
+		e, err := probe.Estimate{}, error(nil)
+		a, err := net.ResolveTCPAddr("tcp", h)
+		if err == nil {
+			at := a.AddrPort()
+			if !at.Addr().IsValid() {
+				at = netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port())
+			}
+			e, err = probe.Measure(ctx, at, self, o)
+		} else {
+			err = errs.New(errs.InvalidArgument, "measure topology", err).With(h)
+		}
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		if asJSON {
+			err = json.NewEncoder(out).Encode(map[string]any{"host": h, "mbps": e.Mbps, "deviation": e.Deviation, "seconds": e.Took.Seconds()})
+		} else {
+			_, err = fmt.Fprintf(out, "%s  %.4g Mbit/s +- %.2g  in %.2f s\n", h, e.Mbps, e.Deviation, e.Took.Seconds())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(failed...)
+}
