@@ -17,6 +17,7 @@ var configFlags = map[string]string{
 	"log-format": "log.format",
 	"log-level":  "log.level",
 	"listen":     "master.listen",
+	"master":     "peer.master",
 }
 
 func addConfigFlags(root *cobra.Command) {

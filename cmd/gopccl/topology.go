@@ -6,10 +6,10 @@ import "github.com/spf13/cobra"
 func newTopologyCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology",
-		Short: "Order peers into the fastest ring",
+		Short: "Bandwidths between peers, and the fastest ring",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newTopologySolveCmd())
+	cmd.AddCommand(newTopologyMeasureCmd(), newTopologyShowCmd(), newTopologySolveCmd())
 	return cmd
 }

@@ -104,10 +104,10 @@ write them as JSON, which "gopccl topology show" and "solve" read. The rates are
 those that the peers measured when they optimized, and learned since.
 
 With arguments: measure the rate from this host to each HOST:PORT, where
-"gopccl topology measure --listen HOST:PORT" runs, or a peer has its benchmark
+"gopccl topology measure --serve HOST:PORT" runs, or a peer has its benchmark
 port.`,
 		Example: `  gopccl topology measure --master 10.0.0.1:48148 --output run.json
-  gopccl topology measure --listen :48200          # on one host
+  gopccl topology measure --serve :48200           # on one host
   gopccl topology measure 10.0.0.7:48200           # on another one`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := loadConfig(cmd)
@@ -116,7 +116,7 @@ port.`,
 			}
 			switch {
 			case listen != "" && len(args) > 0:
-				return errs.New(errs.InvalidConfig, "measure topology", errors.New("--listen takes no other hosts"))
+				return errs.New(errs.InvalidConfig, "measure topology", errors.New("--serve takes no other hosts"))
 			case listen != "":
 				return serveProbes(cmd.Context(), listen, cmd.OutOrStdout())
 			case len(args) > 0:
@@ -145,7 +145,7 @@ port.`,
 	fl := cmd.Flags()
 	fl.String("master", "", "`HOST:PORT` of the master (default 127.0.0.1:48148)")
 	fl.StringVar(&output, "output", "", "`FILE` to write instead of standard output")
-	fl.StringVar(&listen, "listen", "", "`HOST:PORT` on which to be measured, until interrupted")
+	fl.StringVar(&listen, "serve", "", "`HOST:PORT` on which to be measured, until interrupted")
 	fl.BoolVar(&asJSON, "json", false, "print one JSON object per host")
 	return cmd
 }
@@ -159,7 +159,7 @@ func serveProbes(ctx context.Context, addr string, out io.Writer) error {
 	s := probe.NewServer(probe.ServerConfig{})
 	defer s.Close()
 	defer context.AfterFunc(ctx, s.Close)()
-	fmt.Fprintf(out, "measure me at %s\n", ln.Addr())
+	fmt.Fprintf(out, "measured at %s\n", ln.Addr())
 	return s.Serve(ln)
 }
 

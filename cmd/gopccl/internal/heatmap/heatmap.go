@@ -103,7 +103,7 @@ func (p Picture) Terminal(w io.Writer, colors bool) error {
 		width = max(width, min(len([]rune(n)), widest))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%*s  ", p.Title, width, "")
+	fmt.Fprintf(&b, "%s\n%*s   ", p.Title, width, "")
 	for j := range p.Matrix.N {
 		fmt.Fprintf(&b, "%2d", j%100)
 	}
@@ -112,7 +112,7 @@ func (p Picture) Terminal(w io.Writer, colors bool) error {
 		if r := []rune(name); len(r) > widest {
 			name = string(r[:widest-1]) + "…"
 		}
-		fmt.Fprintf(&b, "%-*s %2d", width+len(name)-len([]rune(name)), name, i%100)
+		fmt.Fprintf(&b, "%-*s %2d", width, name, i%100)
 		for j := range p.Matrix.N {
 			v, ok := p.Matrix.At(i, j)
 			mark := ' '

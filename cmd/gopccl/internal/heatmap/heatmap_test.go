@@ -24,7 +24,7 @@ func TestTerminal(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, picture().Terminal(&b, false))
 	require.Equal(t, `three
-                   0 1 2
+                    0 1 2
 a<b               0 \>0 9
 b                 1 5 \>0
 a name that is …  2>0 . \

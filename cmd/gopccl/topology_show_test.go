@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/probe"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// optimizedWorld is a run of three peers that have measured their links.
+func optimizedWorld(t *testing.T) (master string) {
+	t.Helper()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+		m.Close()
+	})
+	var peers []*core.Communicator
+	all := func(f func(c *core.Communicator) error) {
+		var wg sync.WaitGroup
+		for _, c := range peers {
+			wg.Go(func() {
+				if err := f(c); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	for range 3 {
+		connected := make(chan *core.Communicator, 1)
+		go func() {
+			c, err := core.Connect(ctx, core.Options{Master: m.Addr().String(), ListenHost: "127.0.0.1", PortBase: -1, ProbeConnections: 1})
+			if err != nil {
+				t.Error(err)
+			}
+			connected <- c
+		}()
+		for pending := len(peers) == 0; !pending; {
+			var mu sync.Mutex
+			all(func(c *core.Communicator) error {
+				yes, err := c.PeersPending(ctx)
+				mu.Lock()
+				defer mu.Unlock()
+				pending = yes || err != nil
+				return err
+			})
+		}
+		all(func(c *core.Communicator) error { return c.UpdateTopology(ctx) })
+		c := <-connected
+		require.NotNil(t, c)
+		peers = append(peers, c)
+		t.Cleanup(func() { c.Close() })
+	}
+	all(func(c *core.Communicator) error { return c.OptimizeTopology(ctx) })
+	return m.Addr().String()
+}
+
+// What a running master knows is written as a file, and drawn.
+func TestTopologyMeasureAndShow(t *testing.T) {
+	master := optimizedWorld(t)
+	file, svg := filepath.Join(t.TempDir(), "run.json"), filepath.Join(t.TempDir(), "run.svg")
+	code, out, errOut := gopccl(t, "topology", "measure", "--master", master)
+	require.Equal(t, exitOK, code, errOut)
+	var m measured
+	require.NoError(t, json.Unmarshal([]byte(out), &m))
+	require.Equal(t, 3, m.N)
+	require.Len(t, m.Ring, 3)
+	for i, row := range m.Mbps {
+		for j, v := range row {
+			require.Equal(t, i != j, v != nil)
+		}
+	}
+	code, out, errOut = gopccl(t, "topology", "measure", "--master", master, "--output", file)
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "3 peers")
+	for _, source := range [][]string{{file}, {"--master", master}} {
+		code, out, errOut = gopccl(t, append([]string{"topology", "show", "--svg", svg}, source...)...)
+		require.Equal(t, exitOK, code, errOut)
+		require.Contains(t, out, "ring of 3, slowest link")
+		require.Equal(t, 3, strings.Count(out, ">")-2, out)
+		image, err := os.ReadFile(svg)
+		require.NoError(t, err)
+		require.Contains(t, string(image), "<svg")
+	}
+	code, out, _ = gopccl(t, "topology", "show", file, "--ring", "none")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, out, "no ring")
+	code, out, _ = gopccl(t, "topology", "show", file, "--ring", "0,2,1")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, out, m.Peers[0].Name+" > "+m.Peers[2].Name)
+	code, out, errOut = gopccl(t, "topology", "solve", file, "--quiet")
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "3 peers")
+}
+
+func TestTopologyMeasureBetweenHosts(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := probe.NewServer(probe.ServerConfig{})
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ln) }()
+	defer func() {
+		s.Close()
+		require.NoError(t, <-ended)
+	}()
+	code, out, errOut := gopccl(t, "topology", "measure", ln.Addr().String(), "--json")
+	require.Equal(t, exitOK, code, errOut)
+	var got struct{ Mbps float64 }
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	require.Positive(t, got.Mbps)
+}
+
+func TestTopologyMistakes(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	require.NoError(t, os.WriteFile(bad, []byte(`{"mbps":[[null,1],[1,null]],"ring":[0,0]}`), 0o600))
+	good := filepath.Join(t.TempDir(), "good.json")
+	require.NoError(t, os.WriteFile(good, []byte(`{"mbps":[[null,1],[1,null]]}`), 0o600))
+	deaf, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, deaf.Close())
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no master":       {[]string{"measure", "--master", deaf.Addr().String()}, exitFailed, "gopccl master"},
+		"no host":         {[]string{"measure", deaf.Addr().String()}, exitFailed, "connect"},
+		"ring of a file":  {[]string{"show", bad}, exitFailed, "every peer once"},
+		"ring":            {[]string{"show", good, "--ring", "0,1,2"}, exitUsage, "every peer once"},
+		"ring of letters": {[]string{"show", good, "--ring", "a"}, exitUsage, "positions"},
+		"short ring":      {[]string{"show", good, "--ring", "1"}, exitUsage, "1 of 2"},
+		"both":            {[]string{"measure", "--serve", "127.0.0.1:0", "127.0.0.1:1"}, exitUsage, "--serve"},
+		"port taken":      {[]string{"measure", "--serve", "256.0.0.1:0"}, exitFailed, "256.0.0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, _, errOut := gopccl(t, append([]string{"topology"}, tc.args...)...)
+			require.Equal(t, tc.code, code, errOut)
+			require.Contains(t, errOut, tc.want)
+		})
+	}
+	for _, g := range []wire.GroupTopology{
+		{Peers: make([]wire.PeerEndpoint, 2), Mbps: make([]float64, 3)},
+		{Peers: make([]wire.PeerEndpoint, 1), Mbps: make([]float64, 1), Ring: []uint32{1}},
+	} {
+		_, err := newMeasured("x", g)
+		require.Error(t, err)
+	}
+}
