@@ -81,13 +81,16 @@ func Best(p topo.Problem) topo.Solution {
 	if n < 2 {
 		return best
 	}
-	ring := make([]int, n)
-	for i := range ring {
-		ring[i] = i
-	}
-	var try func(k int)
-	try = func(k int) {
+	ring := seq(n)
+	var try func(k int, slowest, sum float64)
+	try = func(k int, slowest, sum float64) {
 		if k == n {
+			// Rounding may differ from that of Solution by the order of the sum.
+			last, ok := p.Matrix.At(ring[n-1], ring[0])
+			c, _ := p.Matrix.Cost(ring[n-1], ring[0])
+			if !ok || !p.Objective.Better(topo.Solution{Ring: ring, Bottleneck: min(slowest, last), Sum: (sum + c) * (1 - 1e-12)}, best) {
+				return
+			}
 			if s, ok := p.Solution(ring); ok && p.Objective.Better(s, best) {
 				best = s
 				best.Ring = slices.Clone(ring)
@@ -96,11 +99,14 @@ func Best(p topo.Problem) topo.Solution {
 		}
 		for i := k; i < n; i++ {
 			ring[k], ring[i] = ring[i], ring[k]
-			try(k + 1)
+			if v, ok := p.Matrix.At(ring[k-1], ring[k]); ok {
+				c, _ := p.Matrix.Cost(ring[k-1], ring[k])
+				try(k+1, min(slowest, v), sum+c)
+			}
 			ring[k], ring[i] = ring[i], ring[k]
 		}
 	}
-	try(1)
+	try(1, math.Inf(1), 0)
 	return best
 }
 

@@ -78,7 +78,7 @@ func (s *Search) Run() {
 	l.Set(s.Best)
 	l.Descend(over)
 	s.take(l.at)
-	if s.settled(over) || s.W.N < leastNodes {
+	if s.settled(over) {
 		return
 	}
 	if s.Branch && s.gap() < 0.02 {
@@ -87,7 +87,7 @@ func (s *Search) Run() {
 			return
 		}
 	}
-	for k, stale := uint64(0), 0; stale < staleAfter && !s.settled(over); k++ {
+	for k, stale := uint64(0), 0; s.W.N >= leastNodes && stale < staleAfter && !s.settled(over); k++ {
 		before := s.Length
 		if !s.pool(k, over) {
 			break

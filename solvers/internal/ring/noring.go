@@ -171,7 +171,7 @@ func (r *run) ringOf(keep []bool) bool {
 			}
 		}
 	}
-	part := &run{clock: r.part(0.2), p: topo.Problem{Matrix: m, Objective: topo.Sum}, better: func(topo.Solution) {}}
+	part := &run{clock: r.part(0.2), costs: newCosts(m), p: topo.Problem{Matrix: m, Objective: topo.Sum}, better: func(topo.Solution) {}}
 	if m.N <= few {
 		part.all()
 	} else {

@@ -76,6 +76,7 @@ func Solve(ctx context.Context, p topo.Problem, better func(topo.Solution), opt 
 			r.search()
 			r.clock = whole
 		}
+		r.bound, _ = bottleneckBound(p.Matrix, r.over)
 		r.first()
 		if !r.best.Optimal && !r.bySubsets() {
 			r.search()
