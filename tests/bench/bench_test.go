@@ -93,16 +93,16 @@ func TestJobs(t *testing.T) {
 		_, err := parseSize(s)
 		require.Error(t, err, s)
 	}
-	o := options{turns: 1, turn: 1, quantize: "none,minmax", concurrent: "1,2", worlds: "3", sizes: "4KiB"}
+	o := options{turns: 1, sessions: 1, turn: 1, quantize: "none,minmax", concurrent: "1,2", worlds: "3", sizes: "4KiB"}
 	jobs, err := o.jobs()
 	require.NoError(t, err)
 	require.Equal(t, []job{{3, 4096, "none", 1}, {3, 4096, "none", 2}, {3, 4096, "minmax", 1}, {3, 4096, "minmax", 2}}, jobs)
-	for _, bad := range []options{{}, {turns: 1, turn: 1, worlds: "1"}, {turns: 1, turn: 1, quantize: "x", concurrent: "1"}, {turns: 1, turn: 1, concurrent: "0"}} {
+	for _, bad := range []options{{}, {turns: 1, sessions: 1, turn: 1, worlds: "1"}, {turns: 1, sessions: 1, turn: 1, quantize: "x", concurrent: "1"}, {turns: 1, sessions: 1, turn: 1, concurrent: "0"}} {
 		_, err := bad.jobs()
 		require.Error(t, err)
 	}
 	// Every mark is measured by default.
-	jobs, err = options{turns: 1, turn: 1, quantize: "none", concurrent: "1"}.jobs()
+	jobs, err = options{turns: 1, sessions: 1, turn: 1, quantize: "none", concurrent: "1"}.jobs()
 	require.NoError(t, err)
 	for _, m := range targets() {
 		require.Contains(t, jobs, m.job)

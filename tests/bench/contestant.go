@@ -33,7 +33,7 @@ type contestant struct {
 
 // session is a world of processes that wait for jobs and cost nothing meanwhile.
 type session interface {
-	// run times rounds; the first run of a job warms up before.
+	// run times rounds, after one that warms up.
 	run(ctx context.Context, j job, rounds int) (turn, error)
 	close() error
 }

@@ -31,13 +31,13 @@ for line in sys.stdin:
     rounds = o.pop("Rounds")
     if o != last:
         tensors = [torch.zeros(o["Bytes"] // 4) for _ in range(o["Concurrent"])]
-        once(tensors)
         last = o
     seconds, used = [], 0.0
-    for _ in range(rounds):
+    for k in range(1 + rounds):  # the first one warms up
         dist.barrier()
         before, start = cpu(), time.perf_counter()
         once(tensors)
-        seconds.append(time.perf_counter() - start)
-        used += cpu() - before
+        if k > 0:
+            seconds.append(time.perf_counter() - start)
+            used += cpu() - before
     print(json.dumps({"Seconds": seconds, "CPU": used}), flush=True)

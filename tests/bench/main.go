@@ -50,7 +50,8 @@ func main() {
 	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well")
 	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
 	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")
-	flag.IntVar(&o.turns, "turns", 5, "turns of each contestant")
+	flag.IntVar(&o.turns, "turns", 6, "turns of each contestant")
+	flag.IntVar(&o.sessions, "sessions", 3, "how often the processes are started anew; the turns are shared among them")
 	flag.DurationVar(&o.turn, "turn", 200*time.Millisecond, "how long a turn should last")
 	flag.StringVar(&o.from, "from", "", "measure nothing, read the results from `FILE`")
 	flag.BoolVar(&o.add, "add", false, "keep what the -json file has and this run does not measure")
@@ -69,7 +70,7 @@ type options struct {
 	worlds, sizes, quantize, concurrent string
 	contestants, rival                  string
 	full, hash, add                     bool
-	turns                               int
+	turns, sessions                     int
 	turn                                time.Duration
 	from, json, markdown, svg, readme   string
 }
@@ -95,8 +96,8 @@ func (j job) String() string {
 
 // jobs are what the options ask for, ordered by world.
 func (o options) jobs() (jobs []job, err error) {
-	if o.turns < 1 || o.turn <= 0 {
-		return nil, errors.New("-turns and -turn are positive")
+	if o.turns < 1 || o.sessions < 1 || o.turn <= 0 {
+		return nil, errors.New("-turns, -sessions and -turn are positive")
 	}
 	worlds, sizes := []int{2, 4}, []int{4 << 10, 64 << 10, 400000, 4 << 20, 64 << 20}
 	chosen := o.worlds != "" || o.sizes != ""
@@ -240,9 +241,47 @@ func measure(ctx context.Context, o options) (results, error) {
 	return res, nil
 }
 
-// measureWorld keeps the processes of all contestants alive and gives them
-// turns, so that what slows the machine down for a while slows all of them.
-func measureWorld(ctx context.Context, o options, all []contestant, world int, jobs []job) (cases []result, err error) {
+// series is what one contestant measured of one job, turn by turn.
+type series struct{ times, cpu []float64 }
+
+// measureWorld starts the processes of all contestants several times, since how
+// their memory lies makes a difference for as long as they live, keeps them
+// alive beside each other and gives them turns, so that what slows the machine
+// down for a while slows all of them.
+func measureWorld(ctx context.Context, o options, all []contestant, world int, jobs []job) ([]result, error) {
+	measured := make([][]series, len(jobs))
+	for k := range measured {
+		measured[k] = make([]series, len(all))
+	}
+	for k := range min(o.sessions, o.turns) {
+		turns := o.turns*(k+1)/min(o.sessions, o.turns) - o.turns*k/min(o.sessions, o.turns)
+		fmt.Fprintf(os.Stderr, "world %d: processes %d of %d\n", world, k+1, min(o.sessions, o.turns))
+		if err := measureSession(ctx, o, all, world, jobs, measured, k, turns); err != nil {
+			return nil, err
+		}
+	}
+	var cases []result
+	for k, j := range jobs {
+		r := result{job: j, Entries: map[string]entry{}}
+		ours := measured[k][0]
+		for i, c := range all {
+			s := measured[k][i]
+			if len(s.times) == 0 {
+				continue
+			}
+			e := entry{Median: median(s.times), CPU: median(s.cpu)}
+			if i > 0 {
+				e.Ratio, e.CPURatio = ratio(s.times, ours.times), ratio(ours.cpu, s.cpu)
+			}
+			r.Entries[c.name] = e
+		}
+		fmt.Fprintln(os.Stderr, r.line(all))
+		cases = append(cases, r)
+	}
+	return cases, nil
+}
+
+func measureSession(ctx context.Context, o options, all []contestant, world int, jobs []job, measured [][]series, first, turns int) (err error) {
 	sessions := make([]session, len(all))
 	defer func() {
 		for _, s := range sessions {
@@ -251,19 +290,17 @@ func measureWorld(ctx context.Context, o options, all []contestant, world int, j
 			}
 		}
 	}()
-	for i, c := range all {
-		if sessions[i], err = c.start(ctx, world); err != nil {
-			return nil, fmt.Errorf("start %s, world %d: %w", c.name, world, err)
+	for k := range all {
+		i := (k + first) % len(all)
+		if sessions[i], err = all[i].start(ctx, world); err != nil {
+			return fmt.Errorf("start %s, world %d: %w", all[i].name, world, err)
 		}
 	}
-	for _, j := range jobs {
-		r := result{job: j, Entries: map[string]entry{}}
-		times := make([][]float64, len(all))
-		cpu := make([][]float64, len(all))
+	for at, j := range jobs {
 		rounds := make([]int, len(all))
-		for turn := range o.turns {
+		for turn := range turns {
 			for k := range all {
-				i := (k + turn) % len(all) // who follows whom changes
+				i := (k + turn + first) % len(all) // who follows whom changes
 				c := all[i]
 				if !c.can(j) {
 					continue
@@ -271,31 +308,20 @@ func measureWorld(ctx context.Context, o options, all []contestant, world int, j
 				if rounds[i] == 0 {
 					t, err := sessions[i].run(ctx, j, 1)
 					if err != nil {
-						return nil, fmt.Errorf("%s, %v: %w", c.name, j, err)
+						return fmt.Errorf("%s, %v: %w", c.name, j, err)
 					}
 					rounds[i] = min(max(1, int(o.turn.Seconds()/max(t.median(), 1e-6))), maxRounds)
 				}
 				t, err := sessions[i].run(ctx, j, rounds[i])
 				if err != nil {
-					return nil, fmt.Errorf("%s, %v: %w", c.name, j, err)
+					return fmt.Errorf("%s, %v: %w", c.name, j, err)
 				}
-				times[i] = append(times[i], t.median())
 				gigabytes := float64(j.Bytes) * float64(j.Concurrent) * float64(rounds[i]) / 1e9
-				cpu[i] = append(cpu[i], t.CPU/float64(j.World)/gigabytes)
+				s := &measured[at][i]
+				s.times = append(s.times, t.median())
+				s.cpu = append(s.cpu, t.CPU/float64(j.World)/gigabytes)
 			}
 		}
-		for i, c := range all {
-			if len(times[i]) == 0 {
-				continue
-			}
-			e := entry{Median: median(times[i]), CPU: median(cpu[i])}
-			if i > 0 {
-				e.Ratio, e.CPURatio = ratio(times[i], times[0]), ratio(cpu[0], cpu[i])
-			}
-			r.Entries[c.name] = e
-		}
-		fmt.Fprintln(os.Stderr, r.line(all))
-		cases = append(cases, r)
 	}
-	return cases, nil
+	return nil
 }

@@ -67,9 +67,7 @@ func newRing(l floorLinks, world int, two bool) (*ring, error) {
 func (r *ring) run(o order) (a answer, err error) {
 	// One operation of all bytes: nothing is to be gained by more.
 	chunk := max(1, o.Bytes*max(1, o.Concurrent)/r.world)
-	warm := 0
 	if chunk != r.chunk {
-		warm = 1
 		r.chunk, r.buf = chunk, make([]byte, chunk*r.world)
 		for i := range r.buf {
 			r.buf[i] = 1
@@ -77,7 +75,7 @@ func (r *ring) run(o order) (a answer, err error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	for k := range warm + o.Rounds {
+	for k := range 1 + o.Rounds {
 		if err := r.barrier(); err != nil {
 			return a, err
 		}
@@ -90,8 +88,8 @@ func (r *ring) run(o order) (a answer, err error) {
 		if err != nil {
 			return a, err
 		}
-		if k < warm {
-			continue
+		if k == 0 {
+			continue // it warmed up
 		}
 		a.Seconds = append(a.Seconds, time.Since(start).Seconds())
 		a.CPU += (cpuTime() - cpu).Seconds()
