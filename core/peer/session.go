@@ -310,7 +310,8 @@ func (s *Session) UpdateTopology(ctx context.Context) error {
 	return err
 }
 
-// PeersPending asks whether peers wait to be let in. All accepted peers must
+// PeersPending asks whether an UpdateTopology is worth it: peers wait to be let
+// in, or the master has found a better ring. All accepted peers must
 // ask, and all get the same answer; it may overlap with all-reduces. Calls of
 // one peer that overlap share one query, so that peers whose goroutines ask in
 // another pattern would wait for each other: ask from one goroutine of each peer.

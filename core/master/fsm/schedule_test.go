@@ -313,6 +313,84 @@ func TestMixedProbes(t *testing.T) {
 	}
 }
 
+// Two peers behind one uplink: measured together each gets half, alone the
+// whole of it, and the master says so. Where each has its own, it does not.
+func TestSharedUplinkIsSeen(t *testing.T) { // S3-02
+	for _, shared := range []bool{true, false} {
+		w := newWorld(t, Config{})
+		var cs []ClientID
+		host := map[wire.UUID]string{}
+		for i := range 5 {
+			old := w.accepted()
+			ip := []string{"10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.3"}[i]
+			c := w.connectAt(fmt.Sprintf("%s:%d", ip, 1000+i))
+			w.send(c, wire.C2MRequestSessionRegistration{BenchmarkPort: 3, Ext: wire.Ext{Native: true, Topology: true}})
+			want[wire.M2CSessionRegistrationResponse](w, c)
+			for _, o := range old {
+				w.send(o, acceptVote)
+			}
+			w.round(true)
+			host[w.ids[c]] = ip
+			cs = append(cs, c)
+		}
+		w.facts = nil
+		w.optimize(cs)
+		alone := 0
+		for {
+			var round []edge
+			var called []ClientID
+			var n uint64
+			out := map[string]int{}
+			for _, c := range cs {
+				if len(w.inbox[c]) == 0 {
+					continue
+				}
+				if p, ok := w.inbox[c][0].(wire.M2CProbe); ok {
+					w.pop(c)
+					n, round, called = p.Round, append(round, edge{w.ids[c], p.To}), append(called, c)
+					if host[w.ids[c]] != host[p.To] {
+						out[host[w.ids[c]]]++
+					}
+				}
+			}
+			if len(round) == 0 {
+				break
+			}
+			if len(round) < 3 {
+				alone++
+			}
+			for _, c := range called {
+				w.send(c, wire.C2MProbeState{Round: n, State: wire.ProbeReady})
+			}
+			for i, c := range called {
+				want[wire.M2CProbeGo](w, c)
+				mbps := 10000.0
+				if from := host[round[i].from]; from != host[round[i].to] {
+					mbps = 100
+					if shared && from == "10.0.0.1" {
+						mbps /= float64(out[from])
+					}
+				}
+				w.send(c, wire.C2MProbeState{Round: n, State: wire.ProbeMeasured, Mbps: mbps})
+			}
+		}
+		require.Equal(t, 1, alone, "one round for all suspects")
+		var said []string
+		for _, f := range w.facts {
+			if f.Kind == "shared" {
+				said = append(said, f.Text)
+			}
+		}
+		if !shared {
+			require.Empty(t, said)
+			continue
+		}
+		require.Len(t, said, 1)
+		require.Contains(t, said[0], "10.0.0.1")
+		require.Contains(t, said[0], "100 Mbit/s alone, 50 together")
+	}
+}
+
 func BenchmarkMatchings(b *testing.B) {
 	for _, n := range []int{16, 128, 512} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

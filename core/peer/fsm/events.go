@@ -28,7 +28,7 @@ type (
 	CallConnect struct{ Call CallID }
 	// CallUpdate votes to accept newcomers.
 	CallUpdate struct{ Call CallID }
-	// CallPending asks whether newcomers wait; may overlap with collectives.
+	// CallPending asks whether newcomers, or a better ring, wait; may overlap with collectives.
 	CallPending struct{ Call CallID }
 	// CallOptimize measures bandwidths and adopts a new ring.
 	CallOptimize struct{ Call CallID }
