@@ -212,7 +212,7 @@ func (r *run) polish(c clock, floor float64, seed uint64) bool {
 			top, penalty = min(top, known.Sum), flat(2*known.Sum)
 		}
 		w := r.costs.weigh(floor, top, penalty)
-		again := false
+		again, clean := false, len(known.Ring) > 0
 		s := &atsp.Search{W: w.Weights, Seed: r.p.Seed*31 + seed, Over: c.over, Left: c.left, Branch: r.opt.Branch, Prove: r.opt.Prove}
 		if len(known.Ring) > 0 {
 			s.Start = append(s.Start, order(known.Ring))
@@ -220,6 +220,7 @@ func (r *run) polish(c clock, floor float64, seed uint64) bool {
 		}
 		s.Report = func(o []int32, _ int64) bool {
 			v, ok := r.evaluate(o, floor)
+			clean = ok
 			if ok && (len(known.Ring) == 0 || v.Sum < known.Sum) {
 				known = v
 			}
@@ -234,7 +235,7 @@ func (r *run) polish(c clock, floor float64, seed uint64) bool {
 		if floor == 0 && s.Bound > 0 {
 			r.sum = max(r.sum, float64(s.Bound)/w.scale-w.error())
 		}
-		return s.Proved && len(known.Ring) > 0 && w.error() <= topo.Tolerance*known.Sum
+		return s.Proved && clean && w.error() <= topo.Tolerance*known.Sum
 	}
 }
 
@@ -266,10 +267,13 @@ func (r *run) find(c clock, floor float64, seed uint64) bool {
 // for every threshold.
 const many = 128
 
+// short is a time for which one assignment problem is too dear.
+const short = 200 * time.Millisecond
+
 // duals returns the duals of all links for weights of w with penalties, which
 // are dearer; nil where the weights should have their own.
 func (r *run) duals(w scaled) *atsp.Assignment {
-	if r.plain == nil || w.scale != r.plainScale || w.N <= many {
+	if r.plain == nil || w.scale != r.plainScale || w.N <= many || r.left() > short {
 		return nil
 	}
 	return r.plain
@@ -299,8 +303,14 @@ func (r *run) byBottleneck() {
 	objective := r.p.Objective
 	r.p.Objective = topo.BottleneckThenSum
 	r.first()
-	if r.best.Bottleneck < bound && !r.find(r.part(0.3), bound, 0) {
-		r.bisect(r.part(0.3), 0)
+	// The bound itself is met more often than not; if there is little time, what
+	// is below it counts more.
+	at, below := 0.2, 0.5
+	if r.left() < short {
+		at, below = 0.1, 0.6
+	}
+	if r.best.Bottleneck < bound && !r.find(r.part(at), bound, 0) {
+		r.bisect(r.part(below), 0)
 	}
 	if len(r.best.Ring) == 0 {
 		r.find(r.clock, 0, 0)
