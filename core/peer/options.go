@@ -93,7 +93,7 @@ const (
 	maxAppend     = 1024 // bounds AppendFrequency and AppendBatch
 	// unsentBytes is how much of what was written to one of several connections
 	// may wait to be sent.
-	unsentBytes = 128 << 10
+	unsentBytes = 64 << 10
 	// probeTime bounds the wait for answers on the connections of a pool before
 	// they are made anew.
 	probeTime       = 2 * time.Second

@@ -300,7 +300,7 @@ func (s *sender) gather() {
 				s.next = 0
 			}
 			f := s.slot()
-			if op := s.ops[s.next]; op.out != nil && !op.takePiece(f, s, bytes == 0) || op.out == nil && !op.take(f) {
+			if op := s.ops[s.next]; op.out != nil && !op.takePiece(f, s, bytes) || op.out == nil && !op.take(f) {
 				s.batch = s.batch[:len(s.batch)-1]
 				continue
 			}

@@ -30,7 +30,7 @@ const (
 	// Pieces of a chunk per connection, unless pieces got smaller than
 	// minStripe; operations that would have less than two pieces for each
 	// connection are not striped.
-	stripesPerFlow = 8
+	stripesPerFlow = 32
 	minStripe      = 64 << 10
 )
 

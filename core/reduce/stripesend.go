@@ -40,12 +40,13 @@ func (e *Engine) flowsFor(op *Op) []*sender {
 }
 
 // takePiece makes f the piece that s is to send next, if s is to send one. For
-// more than the first frame of a batch there has to be enough for all.
-func (op *Op) takePiece(f *frame, s *sender, first bool) bool {
+// more than the first frame of a batch, which has batch bytes, there has to be
+// enough for all, and s has to be fast: what it has taken nobody else can send.
+func (op *Op) takePiece(f *frame, s *sender, batch int) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	o := op.out
-	if op.failErr != nil || o.count == 0 || !first && o.count < 2*len(op.flows) {
+	if op.failErr != nil || o.count == 0 || batch > 0 && (o.count < 2*len(op.flows) || batch > s.atOnce()) {
 		return false
 	}
 	if op.yields(s) {
@@ -195,8 +196,14 @@ func (op *Op) leave() {
 // counts as the fastest.
 const (
 	waited = time.Millisecond
+	// What was measured so long ago counts no more.
+	recent = 200 * time.Millisecond
 	// A speed is forgotten after that many bytes without a wait.
 	forget = 8 << 20
+	// One write takes what the connection sends in atOnceTime, at least a piece;
+	// before anything is known of it and at most atOnceUnknown bytes.
+	atOnceTime    = 5 * time.Millisecond
+	atOnceUnknown = 256 << 10
 	// backlog is what the system holds of a connection that makes writers wait:
 	// unsent bytes are bounded where it can be (platform.LimitUnsent).
 	backlog = 192 << 10
@@ -216,6 +223,11 @@ func (s *sender) speed() float64 {
 	return math.Inf(1)
 }
 
+// atOnce returns how many bytes one write may take.
+func (s *sender) atOnce() int {
+	return int(min(s.speed()*atOnceTime.Seconds(), atOnceUnknown))
+}
+
 // observe takes the measure of a write of n bytes.
 func (s *sender) observe(start, now time.Time, n int) {
 	p := &s.pace
@@ -230,7 +242,8 @@ func (s *sender) observe(start, now time.Time, n int) {
 	if !p.since.IsZero() {
 		rate := float64(p.bytes) / now.Sub(p.since).Seconds()
 		if v := s.rate.Load(); v != 0 {
-			rate = 0.3*rate + 0.7*math.Float64frombits(v)
+			w := min(1, now.Sub(p.since).Seconds()/recent.Seconds())
+			rate = w*rate + (1-w)*math.Float64frombits(v)
 		}
 		s.rate.Store(math.Float64bits(rate))
 	}
