@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: wan-topology help test gates soak vet fmt bench conformance wan libpccl python wheel
+.PHONY: wan-topology help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -10,6 +10,7 @@ help:
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
 	@echo "wan          the network of namespaces that WAN measurements run in, tested (Linux, root)"
+	@echo "wan-flows    what several connections per link bring (Linux, root; about three minutes)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
 	@echo "python       the tests of the Python package, with PyTorch"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
@@ -36,6 +37,9 @@ bench:
 
 wan:
 	@go test -count=1 -tags wan ./tests/wan/netns
+
+wan-flows:
+	@go run ./tests/wan/flows
 
 conformance:
 	@go run -C tools ./conformance

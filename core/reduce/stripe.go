@@ -27,9 +27,10 @@ const (
 	// stripeHead is the size of what precedes the data of a piece: u32 size of
 	// the operation's pieces, u32 index.
 	stripeHead = 8
-	// Pieces of a chunk per connection, unless pieces got smaller than
-	// minStripe; operations that would have less than two pieces for each
-	// connection are not striped.
+	// A chunk is striped if it has at least twice minStripe bytes for each
+	// connection. It is cut into stripesPerFlow pieces for each, unless they got
+	// smaller than a quarter of minStripe: what a slow connection is still busy
+	// with at the end everybody waits for.
 	stripesPerFlow = 32
 	minStripe      = 64 << 10
 )
@@ -109,7 +110,7 @@ type inbound struct {
 // stripe prepares to send over flows; op.mu is held or op not yet shared.
 func (op *Op) stripe(flows []*sender) {
 	_, own := op.chunk(0, true)
-	bytes := max(own*op.unit/(stripesPerFlow*len(flows)), op.e.cfg.minStripe) &^ 63
+	bytes := max(own*op.unit/(stripesPerFlow*len(flows)), op.e.cfg.minStripe/4, minFrameBytes) &^ 63
 	op.flows = flows
 	op.out = &outbound{g: op.newGrid(min(bytes, op.e.cfg.FrameBytes))}
 	op.out.ready = newBitset(op.total(op.out.g))
