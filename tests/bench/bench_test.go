@@ -101,6 +101,9 @@ func TestJobs(t *testing.T) {
 		_, err := bad.jobs()
 		require.Error(t, err)
 	}
+	jobs, err = options{turns: 1, sessions: 1, turn: 1, quantize: "none", concurrent: "1", worlds: "5"}.jobs()
+	require.NoError(t, err)
+	require.Contains(t, jobs, job{5, 1 << 20, "none", 16})
 	// Every mark is measured by default.
 	jobs, err = options{turns: 1, sessions: 1, turn: 1, quantize: "none", concurrent: "1"}.jobs()
 	require.NoError(t, err)
@@ -164,4 +167,20 @@ func TestAdd(t *testing.T) {
 	b, err := json.Marshal(sum)
 	require.NoError(t, err)
 	require.NotEmpty(t, b)
+}
+
+// The tables in the pages are those of the committed results.
+func TestPagesShowTheResults(t *testing.T) {
+	r, err := readResults("../../docs/benchmarks.json")
+	require.NoError(t, err)
+	for page, text := range map[string]string{"../../README.md": r.short(), "../../docs/benchmarks.md": r.markdown()} {
+		b, err := os.ReadFile(page)
+		require.NoError(t, err)
+		want, err := between(string(b), text)
+		require.NoError(t, err)
+		require.Equal(t, want, string(b), "go run ./tests/bench -from docs/benchmarks.json -markdown docs/benchmarks.md -svg docs/benchmarks.svg -readme README.md")
+	}
+	b, err := os.ReadFile("../../docs/benchmarks.svg")
+	require.NoError(t, err)
+	require.Equal(t, r.svg(), string(b))
 }

@@ -44,8 +44,8 @@ func main() {
 	var o options
 	flag.StringVar(&o.worlds, "world", "", "numbers of peers, comma separated (default: a selection)")
 	flag.StringVar(&o.sizes, "bytes", "", "buffer sizes in bytes, KiB or MiB, comma separated (default: a selection)")
-	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -world and -bytes")
-	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -world and -bytes")
+	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -bytes")
+	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -bytes")
 	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with")
 	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well")
 	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
@@ -100,7 +100,7 @@ func (o options) jobs() (jobs []job, err error) {
 		return nil, errors.New("-turns, -sessions and -turn are positive")
 	}
 	worlds, sizes := []int{2, 4}, []int{4 << 10, 64 << 10, 400000, 4 << 20, 64 << 20}
-	chosen := o.worlds != "" || o.sizes != ""
+	chosen := o.sizes != ""
 	if o.full {
 		worlds = append(worlds, 8)
 		sizes = append(sizes, 1<<20, 16<<20, 256<<20)
@@ -297,6 +297,7 @@ func measureSession(ctx context.Context, o options, all []contestant, world int,
 		}
 	}
 	for at, j := range jobs {
+		fmt.Fprintf(os.Stderr, "  %v\n", j)
 		rounds := make([]int, len(all))
 		for turn := range turns {
 			for k := range all {
