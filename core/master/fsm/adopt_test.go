@@ -298,9 +298,9 @@ func TestOldLinksAreMeasuredAgain(t *testing.T) {
 }
 
 // Rings never flap: the links are as they are, every measurement is off by up
-// to a fifth and repeated every minute, and somebody looks for a better ring all day.
+// to a fifth and repeated every few minutes, and somebody looks for a better ring all day.
 func TestRingsDoNotFlap(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(4) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		const n = 6
 		truth := topo.NewMatrix(n)
@@ -340,7 +340,7 @@ func TestRingsDoNotFlap(t *testing.T) {
 		first := took(ring)
 		changes := 0
 		for w.now < 24*time.Hour {
-			w.after(time.Minute)
+			w.after(4 * time.Minute)
 			w.reduce(cs, 1<<20, took(ring)/1000)
 			for i, c := range cs {
 				for k, o := range cs {
