@@ -24,6 +24,7 @@ type instance struct {
 	proc   *process
 	client *plugin.Client
 	conn   *grpc.ClientConn
+	bells  []*os.File // sockets of the lanes, of quantizers and backends
 	files  []*os.File // ours, closed with it
 	dir    string     // of go-plugin, removed with it
 
@@ -36,7 +37,7 @@ const stopGrace = 500 * time.Millisecond
 
 // launch starts a plugin and connects to it. It ends, with a running plugin or
 // without a process, soon after ctx or the plugin's start timeout.
-func launch(ctx context.Context, spec Spec, extra func(*exec.Cmd) error) (*instance, error) {
+func launch(ctx context.Context, spec Spec, prepare func(*instance, *exec.Cmd) error) (*instance, error) {
 	if err := spec.checkDigest(); err != nil {
 		return nil, err
 	}
@@ -63,8 +64,8 @@ func launch(ctx context.Context, spec Spec, extra func(*exec.Cmd) error) (*insta
 			if spec.MemoryLimit > 0 {
 				cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", proto.EnvMemory, spec.MemoryLimit))
 			}
-			if extra != nil {
-				if err := extra(cmd); err != nil {
+			if prepare != nil {
+				if err := prepare(in, cmd); err != nil {
 					return nil, err
 				}
 			}

@@ -23,7 +23,7 @@ import (
 // concurrent use.
 type Plugin struct {
 	spec   Spec
-	extra  func(*exec.Cmd) (func(*instance) error, error)
+	kind   kind
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -39,10 +39,9 @@ type Plugin struct {
 
 // How plugins are watched and restarted.
 const (
-	firstPause   = 100 * time.Millisecond
-	longestPause = 30 * time.Second
-	steadyAfter  = time.Minute // a life of this length resets the pause
-	memoryEvery  = 100 * time.Millisecond
+	firstPause  = 100 * time.Millisecond
+	steadyAfter = time.Minute // a life of this length resets the pause
+	memoryEvery = 100 * time.Millisecond
 )
 
 var (
@@ -53,9 +52,17 @@ var (
 // Start begins to keep the plugin of spec running and returns at once: Wait
 // tells whether it serves. Errors: *errs.Error with code InvalidConfig if spec
 // cannot work here, its executable having another digest included.
-func Start(spec Spec) (*Plugin, error) { return start(spec, nil) }
+func Start(spec Spec) (*Plugin, error) { return start(spec, kind{}) }
 
-func start(spec Spec, extra func(*exec.Cmd) (func(*instance) error, error)) (*Plugin, error) {
+// kind is what some kinds of plugins need beside a process; both may be nil.
+type kind struct {
+	// prepare gives cmd what the plugin inherits and the instance what stays here.
+	prepare func(*instance, *exec.Cmd) error
+	// accept looks at an instance that runs, before it is used.
+	accept func(*instance) error
+}
+
+func start(spec Spec, k kind) (*Plugin, error) {
 	spec, err := spec.complete()
 	if err != nil {
 		return nil, err
@@ -66,7 +73,7 @@ func start(spec Spec, extra func(*exec.Cmd) (func(*instance) error, error)) (*Pl
 	if spec.MemoryLimit > 0 && !limitsMemory {
 		spec.Logger.Warn("memory of plugins is not limited on this system", "kind", "plugin-limit")
 	}
-	p := &Plugin{spec: spec, extra: extra, ended: make(chan struct{}), down: errStarting, changed: make(chan struct{})}
+	p := &Plugin{spec: spec, kind: k, ended: make(chan struct{}), down: errStarting, changed: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	go p.supervise()
 	return p, nil
@@ -218,29 +225,20 @@ func (p *Plugin) supervise() {
 		case <-time.After(pause):
 		case <-p.ctx.Done():
 		}
-		pause = min(2*pause, longestPause)
+		pause = min(2*pause, p.spec.LongestPause)
 	}
 	p.set(nil, errClosed)
 }
 
 // launch starts an instance, with what its kind needs.
 func (p *Plugin) launch() (*instance, error) {
-	if p.extra == nil {
-		return launch(p.ctx, p.spec, nil)
+	in, err := launch(p.ctx, p.spec, p.kind.prepare)
+	if err == nil && p.kind.accept != nil {
+		if err = p.kind.accept(in); err != nil {
+			in.end(0, err)
+		}
 	}
-	var after func(*instance) error
-	in, err := launch(p.ctx, p.spec, func(cmd *exec.Cmd) (err error) {
-		after, err = p.extra(cmd)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := after(in); err != nil {
-		in.end(0, err)
-		return nil, err
-	}
-	return in, nil
+	return in, err
 }
 
 // watch returns why the instance has to be replaced.

@@ -49,7 +49,7 @@ func newProcess(cmd *exec.Cmd, memoryLimit int64) (*process, error) {
 	in, p.stdin = pipe()
 	p.stdout, out = pipe()
 	p.stderr, errOut = pipe()
-	p.theirs = []*os.File{in, out, errOut}
+	p.theirs = append([]*os.File{in, out, errOut}, cmd.ExtraFiles...)
 	if err != nil {
 		p.closeAll()
 		return nil, err

@@ -46,6 +46,8 @@ type Spec struct {
 	// MemoryLimit (0: none), in bytes, is what the plugin and the programs that
 	// it started may hold in memory together (Linux, Windows).
 	MemoryLimit int64
+	// LongestPause (30 s) bounds the growing pause before a restart.
+	LongestPause time.Duration
 	// healthEvery and healthTimeout (5 s each) are the rhythm of health checks.
 	healthEvery, healthTimeout time.Duration
 	// Logger takes what happens to the plugin and the lines it prints; nil discards.
@@ -81,6 +83,9 @@ func (s Spec) complete() (Spec, error) {
 	}
 	if s.StartTimeout <= 0 {
 		s.StartTimeout = 10 * time.Second
+	}
+	if s.LongestPause <= 0 {
+		s.LongestPause = 30 * time.Second
 	}
 	if s.healthEvery <= 0 {
 		s.healthEvery, s.healthTimeout = 5*time.Second, 5*time.Second
