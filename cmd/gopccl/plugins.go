@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gopccl/gopccl/conf"
+	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/plugins/host"
@@ -189,6 +191,7 @@ func describePlugin(p conf.Plugin) (path, pinned, sum string) {
 
 func newPluginsCheckCmd() *cobra.Command {
 	var insecure bool
+	var kind string
 	cmd := &cobra.Command{
 		Use:   "check [NAME|EXECUTABLE [ARG]...]",
 		Short: "Run the conformance suite against plugins",
@@ -198,6 +201,7 @@ printed here.`,
 		Example: `  gopccl plugins check --config run.yaml
   gopccl plugins check --config run.yaml moonshot
   gopccl plugins check ./my-solver
+  gopccl plugins check --kind quantizer ./absmax
   gopccl plugins check --no-mtls python3 plugins/python/solver.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := loadConfig(cmd)
@@ -217,7 +221,7 @@ printed here.`,
 					}
 				}
 				if list == nil {
-					list = []conf.Plugin{{Name: args[0], Kind: string(host.Solver), Command: args[0], Args: args[1:], MTLS: !insecure}}
+					list = []conf.Plugin{{Name: args[0], Kind: kind, Command: args[0], Args: args[1:], MTLS: !insecure}}
 				}
 			}
 			if len(list) == 0 {
@@ -239,6 +243,7 @@ printed here.`,
 		},
 	}
 	cmd.Flags().BoolVar(&insecure, "no-mtls", false, "the executable does not know mutual TLS")
+	cmd.Flags().StringVar(&kind, "kind", "solver", "what the executable is: solver, quantizer or backend")
 	cmd.Flags().SetInterspersed(false) // the plugin's own flags follow its name
 	return cmd
 }
@@ -270,6 +275,28 @@ func checkPlugin(cmd *cobra.Command, p conf.Plugin, log *slog.Logger) (failures 
 		}
 		defer s.Close()
 		host.CheckSolver(ctx, s, report)
+	case host.Backend:
+		builtIn, _, err := backend.Select("cpu_generic")
+		if err != nil {
+			return 0, err
+		}
+		b, err := host.StartBackend(pluginSpec(p, log), builtIn)
+		if err != nil {
+			return 0, err
+		}
+		defer b.Close()
+		host.CheckBackend(ctx, b, builtIn, report)
+	case host.Quantizer:
+		q, err := host.StartQuantizer(pluginSpec(p, log))
+		if errors.Is(err, errs.InvalidConfig) {
+			return 0, err
+		} else if err != nil {
+			report(host.Result{Name: "starts", Err: err})
+			return failures, nil
+		}
+		defer q.Close()
+		report(host.Result{Name: "starts"})
+		host.CheckQuantizer(q, report)
 	}
 	return failures, nil
 }

@@ -58,6 +58,9 @@ type report struct {
 var roles = map[string]func(ctx context.Context, o order, say func(report)) error{}
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == ringPlugin {
+		serveRingPlugin()
+	}
 	spec := os.Getenv(childEnv)
 	if spec == "" {
 		os.Exit(m.Run())

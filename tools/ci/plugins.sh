@@ -22,4 +22,6 @@ check() { "$work/gopccl" plugins check "$@" || fail "plugin $*"; }
 for plugin in moonshot lpexact; do
 	check "$work/$plugin"
 done
+check --kind quantizer "$work/absmax"
+check --kind backend "$work/generic"
 check --no-mtls "$venv/bin/python" plugins/python/solver.py
