@@ -46,7 +46,9 @@ func address(c call, a *C.ccoip_socket_address_t) (netip.AddrPort, error) {
 //export gopccl_init
 func gopccl_init() C.int {
 	return callInit.run(func() error {
-		initialized.Store(true)
+		if !initialized.Swap(true) {
+			spareProcessor()
+		}
 		return nil
 	})
 }
@@ -315,9 +317,7 @@ func gopccl_reduce(send, recv unsafe.Pointer, d *C.pcclReduceDescriptor_t, h C.u
 		if err != nil {
 			return err
 		}
-		info, err := patient(callReduce, m.ctx, func(ctx context.Context) (core.ReduceInfo, error) {
-			return s.AllReduce(ctx, r)
-		})
+		info, err := reduced(m.ctx, s, r)
 		if err == nil {
 			moved(out, info)
 		}
@@ -365,7 +365,7 @@ func gopccl_await(h C.uintptr_t, tag C.uint64_t, out *C.pcclReduceInfo_t) C.int 
 			return errs.New(errs.RankConnectionLost, callAwait.name,
 				fmt.Errorf("no operation with tag %d was launched, or it has been awaited", uint64(tag)))
 		}
-		info, err := patient(callAwait, context.Background(), handle.Wait)
+		info, err := awaited(handle)
 		if errs.CodeOf(err) == errs.Canceled {
 			m.mu.Lock()
 			m.launched[uint64(tag)] = handle // only the waiting has ended

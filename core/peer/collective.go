@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
@@ -92,6 +93,7 @@ type Handle struct {
 	op     *operation
 	once   sync.Once
 	done   chan struct{} // made by once, closed when err is set
+	asked  atomic.Uint64 // the call of Notify
 	err    error
 }
 
@@ -120,27 +122,101 @@ func (h *Handle) begin() {
 	})
 }
 
+// Notify calls f once, as soon as Wait returns without waiting: on a goroutine
+// of the engine, or on the caller's if the verdict is known. It is for those who
+// wait in a way of their own; f must not block.
+func (h *Handle) Notify(f func()) {
+	first := false
+	h.once.Do(func() {
+		first = true
+		h.done = make(chan struct{})
+	})
+	if first && h.taken() {
+		h.s.ask(h, f)
+		return
+	}
+	go func() {
+		if first {
+			h.await(context.Background())
+		}
+		<-h.done
+		f()
+	}()
+}
+
+// Cancel aborts the operation for all peers, as the end of AllReduce's context
+// does. Its verdict has to be awaited still: only then are the buffers the caller's.
+func (h *Handle) Cancel() { h.s.box.post(fsm.CallCancel{Call: fsm.CallID(h.asked.Load()), Op: h.id}) }
+
+// taken reports whether the machine has taken the operation.
+func (h *Handle) taken() bool {
+	select {
+	case <-h.launch.done:
+		return h.launch.err == nil
+	default:
+		return false
+	}
+}
+
+// ask asks the machine for the verdict without waiting for it.
+func (s *Session) ask(h *Handle, f func()) {
+	id, c := fsm.CallID(s.ids.Add(1)), &call{done: make(chan struct{})}
+	h.asked.Store(uint64(id))
+	c.then = func() {
+		if crash := s.crashed.Load(); crash != nil && c.err != nil {
+			go func() {
+				<-h.op.verdict // the machine did not wait for it
+				h.end(faulty(opName, crash))
+				f()
+			}()
+			return
+		}
+		h.end(c.err)
+		f()
+	}
+	s.mu.Lock()
+	crash, left := s.crashed.Load(), s.left
+	if crash == nil && !left {
+		s.calls[id] = c
+	}
+	s.mu.Unlock()
+	switch {
+	case crash != nil:
+		c.finish(crash)
+	case left:
+		c.finish(closed())
+	default:
+		s.handle(fsm.CallAwait{Call: id, Op: h.id})
+	}
+}
+
 // await asks the machine for the verdict; the end of ctx aborts the operation.
 func (h *Handle) await(ctx context.Context) {
-	defer close(h.done)
-	if h.err = h.launched(ctx); h.err == nil {
-		_, h.err = h.s.call(ctx, opName, h.id, nil, func(id fsm.CallID) fsm.Event {
+	err := h.launched(ctx)
+	if err == nil {
+		_, err = h.s.call(ctx, opName, h.id, nil, func(id fsm.CallID) fsm.Event {
 			return fsm.CallAwait{Call: id, Op: h.id}
 		})
 	}
 	if h.s.crashed.Load() != nil {
 		<-h.op.verdict // the machine did not wait for it
 	}
-	if errs.CodeOf(h.err) != errs.Closed {
-		return
-	}
-	select {
-	case <-h.op.verdict: // the session is over, but the verdict came before
-		if !h.op.failed || h.op.err != nil {
-			h.err = h.op.err
+	h.end(err)
+}
+
+// end makes err, or what came before the session's end, the result.
+func (h *Handle) end(err error) {
+	if errs.CodeOf(err) == errs.Closed {
+		select {
+		case <-h.op.verdict: // the session is over, but the verdict came before
+			if !h.op.failed || h.op.err != nil {
+				err = h.op.err
+			}
+		default:
 		}
-	default:
 	}
+	h.err = err
+	close(h.done)
 }
 
 // launched waits until the machine has taken the operation, or refused it.

@@ -43,8 +43,7 @@ func (s *Session) crash(err *errs.Error) {
 	}
 	s.engine.Retain(none, none)
 	for _, c := range calls {
-		c.err = err
-		close(c.done)
+		c.finish(err)
 	}
 }
 

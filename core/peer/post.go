@@ -102,7 +102,7 @@ func (s *Session) post(r Reduce) (f *flight, first bool, err error) {
 	first, ok := s.posts.add(posting{call: f.handle.call, flight: f, event: event})
 	if !ok {
 		f.op.data.Finish(true)
-		return nil, false, errs.New(errs.Closed, opName, nil).Do("connect again with a new communicator")
+		return nil, false, closed()
 	}
 	return f, first, nil
 }
@@ -196,17 +196,19 @@ func (s *Session) leave() {
 	s.register(late)
 	var ends []*call
 	s.mu.Lock()
+	s.left = true
 	for id, c := range s.calls {
-		if c.op != nil {
+		if c.op != nil || c.then != nil {
 			ends = append(ends, c)
 			delete(s.calls, id)
 		}
 	}
 	s.mu.Unlock()
 	for _, c := range ends {
-		c.err = errs.New(errs.Closed, opName, nil).Do("connect again with a new communicator")
-		s.refuse(c.id, c.op, c.err)
-		close(c.done)
+		if c.op != nil {
+			s.refuse(c.id, c.op, closed())
+		}
+		c.finish(closed())
 	}
 }
 

@@ -53,6 +53,7 @@ type Session struct {
 	mu    sync.Mutex
 	calls map[fsm.CallID]*call
 	ops   map[fsm.OpID]*operation
+	left  bool // the machine has made its last step: nobody answers
 
 	ctx    context.Context // of all work done for effects; ends with the session
 	cancel context.CancelFunc
@@ -67,12 +68,32 @@ type Session struct {
 // call is one pending API call.
 type call struct {
 	done   chan struct{}
+	then   func() // called behind done, if there is one; must not block
 	err    error
 	result any
 	sync   *syncWork          // of a CallSync
 	stop   context.CancelFunc // of a running Fetch or Probe
 	id     fsm.OpID           // of a CallReduce
 	op     *operation         // of a CallReduce
+}
+
+// end tells whoever waits that err and result are set.
+func (c *call) end() {
+	close(c.done)
+	if c.then != nil {
+		c.then()
+	}
+}
+
+// finish ends a call that was never made.
+func (c *call) finish(err error) {
+	c.err = err
+	c.end()
+}
+
+// closed is the error of a call on a session that is over.
+func closed() error {
+	return errs.New(errs.Closed, opName, nil).Do("connect again with a new communicator")
 }
 
 // Connect dials the master, registers and waits until the accepted peers let
@@ -292,7 +313,7 @@ func (s *Session) answer(d fsm.Done) {
 		if c.op != nil && d.Err != nil {
 			s.refuse(c.id, c.op, d.Err)
 		}
-		close(c.done)
+		c.end()
 	}
 }
 

@@ -15,6 +15,9 @@ from gopccl._lib import ffi
 from gopccl._types import DataType
 
 
+_ADDRESS = ffi.typeof("uintptr_t")
+
+
 class Buffer(NamedTuple):
     """Contiguous memory in the host: ``numel`` elements of ``dtype`` at ``address``.
 
@@ -117,7 +120,7 @@ def _from_memory(obj: Any, writable: bool) -> Buffer:
     else:
         raise ArgumentError(f"unsupported element format {view.format!r}")
     held = ffi.from_buffer(view)
-    return Buffer(int(ffi.cast("uintptr_t", held)), view.nbytes // view.itemsize, dtype, (held, view))
+    return Buffer(int(ffi.cast(_ADDRESS, held)), view.nbytes // view.itemsize, dtype, (held, view))
 
 
 class _DLTensor(ctypes.Structure):
