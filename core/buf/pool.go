@@ -4,7 +4,6 @@ package buf
 
 import (
 	"math/bits"
-	"sync"
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core/invariants"
@@ -35,11 +34,14 @@ type Stats struct {
 // Pool hands out buffers and keeps those that come back. The zero value is not
 // usable; see NewPool. Safe for concurrent use.
 type Pool struct {
-	mu    sync.Mutex
+	mu    invariants.Mutex
 	limit int64
 	free  [numClasses][][]byte
 	stats Stats
 }
+
+// rank of the pool's lock: nothing is locked while it is held.
+const rank = 1000
 
 // NewPool returns a pool that keeps at most limit bytes of idle buffers
 // (0: DefaultLimit). What is in use is not limited.
@@ -47,7 +49,9 @@ func NewPool(limit int64) *Pool {
 	if limit <= 0 {
 		limit = DefaultLimit
 	}
-	return &Pool{limit: limit}
+	p := &Pool{limit: limit}
+	p.mu.Rank(rank, "Pool.mu")
+	return p
 }
 
 // class returns the index and the size of the class that holds n bytes. There

@@ -2,10 +2,17 @@ package peer
 
 import (
 	"context"
-	"sync"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/peer/fsm"
+)
+
+// Ranks of the session's locks: each may be taken while those of lower ranks are
+// held. Those of the data path and of the pool come behind.
+const (
+	rankPosts   = 1
+	rankSession = 2
 )
 
 // Presets of how posted operations are picked up: every appendFrequency turns
@@ -35,7 +42,7 @@ type flight struct {
 // for a moment and wakes nobody unless it was empty; the machine's holder never
 // waits for the lock while it has other things to do.
 type postbox struct {
-	mu     sync.Mutex
+	mu     invariants.Mutex
 	queue  []posting
 	full   bool // Shutdown lets nothing more in
 	closed bool // the machine has made its last step

@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/buf"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/peer/fsm"
 	"github.com/gopccl/gopccl/core/probe"
 	"github.com/gopccl/gopccl/core/reduce"
@@ -50,7 +51,7 @@ type Session struct {
 	ids  atomic.Uint64
 	view atomic.Pointer[fsm.View]
 
-	mu    sync.Mutex
+	mu    invariants.Mutex
 	calls map[fsm.CallID]*call
 	ops   map[fsm.OpID]*operation
 	left  bool // the machine has made its last step: nobody answers
@@ -121,6 +122,9 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}),
 		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
 	}
+	s.posts.mu.Rank(rankPosts, "postbox.mu")
+	s.mu.Rank(rankSession, "Session.mu")
+	s.box.mu.Rank(rankSession, "mailbox.mu")
 	s.rota = rota{frequency: opt.AppendFrequency, batch: opt.AppendBatch, progress: s.progress, pick: s.pickUp}
 	network := "tcp"
 	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {

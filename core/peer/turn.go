@@ -1,10 +1,10 @@
 package peer
 
 import (
-	"sync"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/peer/fsm"
 )
 
@@ -14,7 +14,7 @@ import (
 // finds the machine free steps it itself, since waking another goroutine for
 // it costs more than the step; the loop does what may wait, and the ticks.
 type mailbox struct {
-	mu    sync.Mutex
+	mu    invariants.Mutex
 	queue []fsm.Event
 	spare []fsm.Event
 	busy  bool

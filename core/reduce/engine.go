@@ -36,6 +36,7 @@ import (
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/buf"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/stats"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/wire"
@@ -96,9 +97,9 @@ type Engine struct {
 	cfg   Config
 	zeros []byte // pads frames of aborted operations; never written
 	wg    sync.WaitGroup
-	edges sync.Mutex // held while a listener hears of a change between no and some operations
+	edges invariants.Mutex // held while a listener hears of a change between no and some operations
 
-	mu      sync.Mutex
+	mu      invariants.Mutex
 	started *sync.Cond // an operation started, a connection came or closed, the engine closed
 	closed  bool
 	between bool          // no operation can run or start
@@ -111,6 +112,15 @@ type Engine struct {
 	strange []*receiver // of peers that no Retain has named, oldest first
 	known   map[wire.UUID]bool
 }
+
+// Ranks of the locks: each may be taken while those of lower ranks are held.
+// The pool's is the last.
+const (
+	rankEdges  = 10
+	rankEngine = 20
+	rankConn   = 20
+	rankOp     = 30
+)
 
 type opKey struct{ tag, seq uint64 }
 
@@ -146,6 +156,8 @@ func NewEngine(cfg Config) *Engine {
 		ops: map[opKey]*Op{}, tx: map[wire.UUID][]*sender{}, rx: map[wire.UUID][]*receiver{}, known: map[wire.UUID]bool{},
 	}
 	e.started = sync.NewCond(&e.mu)
+	e.edges.Rank(rankEdges, "Engine.edges")
+	e.mu.Rank(rankEngine, "Engine.mu")
 	return e
 }
 

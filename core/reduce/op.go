@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/plan"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/wire"
@@ -73,7 +73,7 @@ type Op struct {
 	rxDone  atomic.Bool
 	txDone  atomic.Bool
 
-	mu      sync.Mutex
+	mu      invariants.Mutex
 	state   opState
 	failErr error
 	later   []error      // why else it would have failed
@@ -172,6 +172,7 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 		return bad("destination has %d bytes, source %d", len(spec.Dst), len(spec.Src))
 	}
 	op := &Op{e: e, spec: spec, elem: size, unit: size}
+	op.mu.Rank(rankOp, "Op.mu")
 	if spec.Count > 0 {
 		s, d := uintptr(unsafe.Pointer(&spec.Src[0])), uintptr(unsafe.Pointer(&spec.Dst[0]))
 		n := uintptr(len(spec.Src))

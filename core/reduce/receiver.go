@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -23,7 +23,7 @@ type receiver struct {
 	closed atomic.Bool
 	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
 
-	mu    sync.Mutex
+	mu    invariants.Mutex
 	cause error // why we closed it ourselves
 
 	// Owned by the reader goroutine.
@@ -44,6 +44,7 @@ var errAborted = errors.New("operation aborted")
 func newReceiver(e *Engine, peer wire.UUID, number uint32, conn net.Conn) *receiver {
 	r := &receiver{e: e, peer: peer, number: number, conn: conn, rd: transport.NewReader(conn, headerBuffer)}
 	r.rd.BeforeRead = r.flush
+	r.mu.Rank(rankConn, "receiver.mu")
 	return r
 }
 

@@ -2,11 +2,11 @@ package reduce
 
 import (
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -63,7 +63,7 @@ type sender struct {
 	gone   chan struct{}                   // closed by close
 	thread atomic.Pointer[platform.Thread] // of a pinned sender that runs
 
-	mu      sync.Mutex
+	mu      invariants.Mutex
 	cond    *bell
 	ops     []*Op
 	openers []opener
@@ -96,6 +96,7 @@ func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, link Lin
 		parts: make([][]byte, 0, 3*maxBatch),
 	}
 	s.cond = newBell(s)
+	s.mu.Rank(rankConn, "sender.mu")
 	return s
 }
 

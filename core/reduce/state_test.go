@@ -12,6 +12,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/transport/transporttest"
 	"github.com/gopccl/gopccl/core/wire"
@@ -182,4 +183,27 @@ func TestLaterCausesAreChained(t *testing.T) {
 	require.Len(t, chain.Later, 2)
 	require.Contains(t, got.Error(), "the master, too")
 	op.Finish(true)
+}
+
+// With the tag `invariants` the order of the locks is watched while operations
+// run, are looked at and are aborted, and connections are closed. S4-21
+func TestLocksAreTakenInOrder(t *testing.T) {
+	defer invariants.WatchLocks()()
+	cfg := Config{FrameBytes: 1024, Trace: &trace.Listener{BecameIdle: func() {}}}
+	r := newRing(t, shape{n: 2, pool: 2, cfg: cfg, link: memory(transporttest.Options{Buffer: 4000})})
+	rng := rand.New(rand.NewPCG(4, 4))
+	for k := range 6 {
+		specs, _ := r.specs(rng, dtype.Float32, dtype.Sum, 3000, true)
+		s := r.start(specs)
+		if k%3 == 0 {
+			s.ops[0].Abort(errTest)
+			s.ops[1].Abort(errTest)
+		}
+		r.eng[0].State()
+		s.wait(t)
+		for _, op := range s.ops {
+			op.Finish(k%3 == 0)
+		}
+	}
+	r.close()
 }

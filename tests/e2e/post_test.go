@@ -11,6 +11,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/invariants"
 )
 
 // posted is one all-reduce of a test, with the sum that is expected.
@@ -133,17 +134,19 @@ func TestPostedAndRefused(t *testing.T) {
 }
 
 // Shutdown with operations in flight lets every one of them end: posted, voting
-// and running ones. Wait tells the verdicts afterwards. S4-03 S4-13
+// and running ones. Wait tells the verdicts afterwards. Locks are taken in their
+// order. S4-03 S4-13 S4-21
 func TestShutdownLosesNothing(t *testing.T) {
+	defer invariants.WatchLocks()()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for range counts(20) {
+	for range counts(10) {
 		comms := world(t, ctx, localMaster(t), 3, nil)
 		flights := make([][]posted, 3)
 		var down sync.WaitGroup
 		downs := make([]error, 3)
 		for rank, c := range comms {
-			for tag := range 50 {
+			for tag := range 30 {
 				p, err := post(c, rank, 3, tag, 1+100*tag)
 				require.NoError(t, err)
 				flights[rank] = append(flights[rank], p)
