@@ -151,6 +151,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"late warning":        {env: []string{"GOPCCL_MASTER_VOTE_TIMEOUT=10s"}, want: []string{"warn_vote_after exceeds"}},
 		"bad affinity":        {env: []string{"GOPCCL_DATA_THREADS=pinned", "GOPCCL_DATA_AFFINITY=3-1"}, want: []string{"GOPCCL_DATA_AFFINITY", "no list of processors"}},
 		"loose affinity":      {env: []string{"GOPCCL_DATA_AFFINITY=0"}, want: []string{"GOPCCL_DATA_AFFINITY", "data.threads is goroutine"}},
+		"unknown subsystem":   {env: []string{"GOPCCL_LOG_SUBSYSTEMS=date=debug"}, want: []string{"GOPCCL_LOG_SUBSYSTEMS", "unknown subsystem"}},
 		"signed minmax":       {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=minmax", "GOPCCL_QUANTIZE_TYPE=int8"}, want: []string{"GOPCCL_QUANTIZE_TYPE", "does not go with minmax"}},
 		"two at once":         {env: []string{"GOPCCL_LOG_LEVEL=loud", "GOPCCL_PEER_GROUP=x"}, want: []string{"log.level", "peer.group"}},
 	} {

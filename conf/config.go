@@ -96,6 +96,16 @@ type Topology struct {
 type Log struct {
 	Format string `conf:"format" oneof:"auto text json"`
 	Level  string `conf:"level" oneof:"debug info warn error"`
+
+	Subsystems string `conf:"subsystems" is:"levels"`
+}
+
+// Levels returns what trace.Levels.Set takes.
+func (l *Log) Levels() string {
+	if l.Subsystems == noLevels {
+		return l.Level
+	}
+	return l.Level + "," + l.Subsystems
 }
 
 // Plugin is one program that gopccl runs beside itself.

@@ -11,11 +11,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/platform"
 )
 
 // anyProcessor is the affinity of threads that are not bound.
 const anyProcessor = "any"
+
+// noLevels are the levels of subsystems that have none of their own.
+const noLevels = "none"
 
 // Bytes is a number of bytes, written like 4096, 256KiB, 64MiB or 1GB.
 type Bytes int64
@@ -197,6 +201,11 @@ func (f field) wellFormed(text string) error {
 		if b, err := hex.DecodeString(text); err != nil || len(b) != 32 {
 			return fmt.Errorf("%q is not 64 hexadecimal digits", text)
 		}
+	case "levels":
+		if text == noLevels {
+			return nil
+		}
+		return trace.NewLevels(0).Set("info," + text)
 	case "processors":
 		if cpus, err := platform.ParseCPUs(text); text != anyProcessor && (err != nil || len(cpus) == 0) {
 			return fmt.Errorf("%q is no list of processors like 0-3,8 and not any", text)

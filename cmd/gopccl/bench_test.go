@@ -66,6 +66,23 @@ func TestBenchPostMeasuresEverySetting(t *testing.T) {
 	}
 }
 
+// S4-09, S4-24, S4-27, S4-34: what idle communicators cost, by their number.
+func TestBenchIdle(t *testing.T) {
+	var out, errOut bytes.Buffer
+	args := "bench idle --communicators 2,5 --span 50ms --json -"
+	code := execute(t.Context(), strings.Fields(args), nil, &out, &errOut)
+	require.Equal(t, exitOK, code, errOut.String())
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 2)
+	for _, line := range lines {
+		var r map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Positive(t, r["threads"])
+		require.Positive(t, r["goroutines"])
+		require.Less(t, r["goroutines"], 40.0)
+	}
+}
+
 func TestBenchRefusesImpossibleArguments(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"allreduce --world 1", "--world"},
@@ -84,6 +101,8 @@ func TestBenchRefusesImpossibleArguments(t *testing.T) {
 		{"park --gap 2s", "--gap"},
 		{"park --rounds 0", "--rounds"},
 		{"post --preset fast", "--preset"},
+		{"idle --span 0s", "--span"},
+		{"idle --threads many", "--threads"},
 		{"post --append-batch 5000", "--append-batch"},
 	} {
 		var out, errOut bytes.Buffer

@@ -130,6 +130,7 @@ func (r *ringSolver) reload(cmd *cobra.Command) {
 		r.log.Error("configuration not taken over: "+err.Error(), "kind", "reload")
 		return
 	}
+	setLevels(c)
 	r.log.Info("configuration taken over", "kind", "reload", "solver", c.Topology.Solver, "plugins", strings.Join(r.set.Names(), ","))
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/master/fsm"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -58,7 +59,7 @@ func New(opt Options) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		opt: opt, solver: solver, log: opt.Logger,
+		opt: opt, solver: solver, log: opt.Logger.With(trace.Subsystem, trace.SubMaster),
 		kick: make(chan struct{}, 1), asks: make(chan chan Status),
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
 		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}, live: map[*conn]struct{}{},

@@ -18,6 +18,7 @@ import (
 	"github.com/gopccl/gopccl/core/probe"
 	"github.com/gopccl/gopccl/core/reduce"
 	"github.com/gopccl/gopccl/core/sharedstate"
+	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -118,7 +119,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 			Do("check that a master listens there")
 	}
 	s := &Session{
-		opt: opt, log: opt.Logger, began: time.Now(), master: mc,
+		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), began: time.Now(), master: mc,
 		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}),
 		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
 	}
@@ -138,12 +139,12 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	threads, cpus := opt.threads()
 	s.engine = reduce.NewEngine(reduce.Config{
-		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: s.log, Trace: opt.Trace,
+		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
 		Threads: threads, Affinity: cpus,
 	})
 	s.meter.use = s.engine.LinkUse
-	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: s.log})
-	s.bench = probe.NewServer(probe.ServerConfig{Log: s.log})
+	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
+	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
 	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet}
 	s.m = fsm.New(fsm.Config{
 		Group:   opt.Group,
