@@ -55,6 +55,9 @@ const kinds = 6
 func TestVectorsAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for n := range 1200 {
+		if testing.Short() && n > 300 && n%5 != 0 {
+			continue
+		}
 		kind := n % kinds
 		src := chunk(kind, n, rng)
 		m := New().Params(dtype.Float32, dtype.Uint8, src)
@@ -113,7 +116,11 @@ func TestReciprocalInTwoParts(t *testing.T) {
 // left to float64.
 func TestBordersAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
-	for round := range 300 {
+	rounds := 300
+	if testing.Short() {
+		rounds = 60
+	}
+	for round := range rounds {
 		low := float32(rng.NormFloat64() * math.Exp2(float64(rng.IntN(60)-30)))
 		high := low + float32(math.Abs(rng.NormFloat64())*math.Exp2(float64(rng.IntN(60)-30)))
 		m := wire.DequantizationMeta{Min: float64(low), Max: float64(high)}

@@ -55,6 +55,9 @@ const kinds = 6
 func TestVectorsAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for n := range 1200 {
+		if testing.Short() && n > 300 && n%5 != 0 {
+			continue
+		}
 		kind := n % kinds
 		src := chunk(kind, n, rng)
 		m := New().Params(dtype.Float32, dtype.Uint8, src)
@@ -101,7 +104,11 @@ func TestVectorsAgree(t *testing.T) {
 // left to float64.
 func TestBordersAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
-	for round := range 300 {
+	rounds := 300
+	if testing.Short() {
+		rounds = 60
+	}
+	for round := range rounds {
 		m := wire.DequantizationMeta{
 			Scale:     float32(rng.Float64() * math.Exp2(float64(rng.IntN(60)-30))),
 			ZeroPoint: int64(rng.IntN(256)) + int64(round%3*rng.IntN(4000)-round%3*2000),
