@@ -121,20 +121,20 @@ func newPair(shape netns.Shape, t task) (p *pair, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p = &pair{net: n}
+	made := &pair{net: n}
 	defer func() {
 		if err != nil {
-			p.close()
+			made.close()
 		}
 	}()
-	if err := p.shape(shape); err != nil {
+	if err := made.shape(shape); err != nil {
 		return nil, err
 	}
 	master, err := launch(n.Hosts[0], task{Role: "master", Master: netip.AddrPortFrom(n.Hosts[0].Addr, 48148).String()})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { p.children = append(p.children, master) }()
+	defer func() { made.children = append(made.children, master) }()
 	r, err := master.hear()
 	if err != nil {
 		return nil, err
@@ -145,14 +145,14 @@ func newPair(shape netns.Shape, t task) (p *pair, err error) {
 		if err != nil {
 			return nil, err
 		}
-		p.children = append(p.children, c)
+		made.children = append(made.children, c)
 	}
-	for _, c := range p.children {
+	for _, c := range made.children {
 		if _, err := c.hear(); err != nil {
 			return nil, err
 		}
 	}
-	return p, nil
+	return made, nil
 }
 
 func (p *pair) shape(s netns.Shape) error {
