@@ -259,6 +259,8 @@ plugins:
   - {name: absmax, kind: quantizer, command: absmax}
 topology:
   solver: moonshot
+quantize:
+  algorithm: absmax
 `)
 	c, err := Load([]string{weak, path}, nil, nil)
 	require.NoError(t, err)
@@ -273,7 +275,11 @@ topology:
 	}
 	require.Equal(t, Setting{"plugins.moonshot.memory_limit", "2GiB", "file " + path}, explained["plugins.moonshot.memory_limit"])
 
-	c, err = Load([]string{path, write(t, "plugins: []\n")}, nil, nil)
+	require.Equal(t, "absmax", c.Quantize.Algorithm)
+
+	_, err = Load([]string{path, write(t, "plugins: []\n")}, nil, nil)
+	require.ErrorContains(t, err, `"absmax" is not one of none, minmax, zeropoint`)
+	c, err = Load([]string{path, write(t, "plugins: []\nquantize:\n  algorithm: none\n")}, nil, nil)
 	require.NoError(t, err)
 	require.Empty(t, c.Plugins)
 }

@@ -76,7 +76,7 @@ type Data struct {
 
 // Quantize configures what all-reduced tensors look like on the wire.
 type Quantize struct {
-	Algorithm string `conf:"algorithm" oneof:"none minmax zeropoint"`
+	Algorithm string `conf:"algorithm" is:"name"`
 	Type      string `conf:"type" oneof:"uint8 int8 uint16 int16 uint32 int32"`
 }
 

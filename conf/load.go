@@ -186,6 +186,15 @@ func (l *loader) combinations() {
 			l.fail("%s: %s must be at least three times %s.heartbeat_interval", c.origins[key], key, h.section)
 		}
 	}
+	known := []string{"none", "minmax", "zeropoint"}
+	for _, p := range c.Plugins {
+		if p.Kind == "quantizer" {
+			known = append(known, p.Name)
+		}
+	}
+	if a := c.Quantize.Algorithm; !slices.Contains(known, a) {
+		l.fail("%s: quantize.algorithm: %q is not one of %s (nearest: %q)", c.origins["quantize.algorithm"], a, strings.Join(known, ", "), nearest(a, known))
+	}
 	if q := c.Quantize; q.Algorithm == "minmax" && !strings.HasPrefix(q.Type, "uint") {
 		l.fail("%s: quantize.type %s does not go with minmax, which writes uint8, uint16 or uint32", c.origins["quantize.type"], q.Type)
 	}

@@ -94,6 +94,11 @@ func newDemoPeerCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			stop, err := startTensorPlugins(c, newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr())))
+			if err != nil {
+				return err
+			}
+			defer stop()
 			o := trainers.DefaultOptions()
 			o.Master, o.Steps, o.Quantize = args[0], 1<<62, c.Quantization()
 			o.Tune = func(p *core.Options) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os/exec"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/conf"
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/plugins/host"
 )
@@ -132,6 +134,44 @@ func (r *ringSolver) reload(cmd *cobra.Command) {
 	}
 	setLevels(c)
 	r.log.Info("configuration taken over", "kind", "reload", "solver", c.Topology.Solver, "plugins", strings.Join(r.set.Names(), ","))
+}
+
+// startTensorPlugins starts and registers the quantizer and the backend that a
+// trainer's configuration names, if they are plugins. stop ends them when
+// nothing computes any more.
+func startTensorPlugins(c *conf.Config, log *slog.Logger) (stop func(), err error) {
+	var running []io.Closer
+	stop = func() {
+		for _, p := range running {
+			p.Close()
+		}
+	}
+	for _, p := range c.Plugins {
+		switch {
+		case p.Kind == string(host.Quantizer) && p.Name == c.Quantize.Algorithm:
+			q, err := host.StartQuantizer(pluginSpec(p, log))
+			if err != nil {
+				stop()
+				return nil, err
+			}
+			running = append(running, q)
+			quant.Register(q)
+		case p.Kind == string(host.Backend) && p.Name == c.Data.Backend:
+			builtIn, _, err := backend.Select("auto")
+			if err != nil {
+				stop()
+				return nil, errs.New(errs.Internal, "start plugins", err)
+			}
+			b, err := host.StartBackend(pluginSpec(p, log), builtIn)
+			if err != nil {
+				stop()
+				return nil, err
+			}
+			running = append(running, b)
+			backend.Register(p.Name, b)
+		}
+	}
+	return stop, nil
 }
 
 func newPluginsCmd() *cobra.Command {
