@@ -151,9 +151,13 @@ func connectTo(ctx context.Context, opt core.Options, members []*core.Communicat
 		c, err := core.Connect(ctx, opt)
 		in <- joined{c, err}
 	}()
+	before := members[0].Attributes().LocalWorldSize
 	for {
-		if err := letIn(ctx, members); err != nil {
-			return nil, err
+		// Once it is in, it would have to ask, too.
+		if members[0].Attributes().LocalWorldSize == before {
+			if err := letIn(ctx, members); err != nil {
+				return nil, err
+			}
 		}
 		select {
 		case j := <-in:
