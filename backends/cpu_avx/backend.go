@@ -9,8 +9,9 @@ import (
 )
 
 // The names under which the backends are registered. The one with AVX-512 is
-// for those who ask for it: nobody has measured it on a processor yet, so that
-// its rank is below the generic backend's.
+// for those who ask for it: its kernels have run in an emulator
+// (tools/ci/avx512.sh) and have been measured on no processor yet, so that its
+// rank is below the generic backend's.
 const (
 	Name    = "cpu_avx"
 	Name512 = "cpu_avx512"
