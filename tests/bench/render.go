@@ -184,7 +184,7 @@ func (r results) marks() string {
 	return b.String()
 }
 
-// short is the table of the README.
+// short is the table of the README: what most readers ask for.
 func (r results) short() string {
 	var b strings.Builder
 	names := r.present()
