@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from gopccl._errors import ArgumentError
 from gopccl._lib import ffi
@@ -99,6 +99,29 @@ def _has_buffer(obj: Any) -> bool:
         return False
 
 
+# Element types by the format of a memoryview, as _from_memory found them.
+_formats: Dict[str, DataType] = {}
+
+
+def plain_pair(send: Any, recv: Any) -> Optional[Tuple[Any, Any, int, DataType]]:
+    """Memory of both, number of elements and their type, if nothing has to be said about them.
+
+    The quick way for what has the buffer protocol and was seen before: None sends
+    the caller to buffer_of, which takes more and explains what is wrong.
+    """
+    try:
+        a, b = memoryview(send), memoryview(recv)
+    except (TypeError, BufferError):
+        return None
+    form = a.format
+    dtype = _formats.get(form)
+    if dtype is None or form != b.format or a.nbytes != b.nbytes or b.readonly:
+        return None
+    if not (a.c_contiguous and b.c_contiguous):
+        return None
+    return ffi.from_buffer(a), ffi.from_buffer(b), a.nbytes // a.itemsize, dtype
+
+
 _FLOATS = {"e": DataType.FLOAT16, "f": DataType.FLOAT, "d": DataType.DOUBLE}
 
 
@@ -119,6 +142,7 @@ def _from_memory(obj: Any, writable: bool) -> Buffer:
         dtype = DataType.from_name(f"uint{8 * view.itemsize}")
     else:
         raise ArgumentError(f"unsupported element format {view.format!r}")
+    _formats[view.format] = dtype
     held = ffi.from_buffer(view)
     return Buffer(int(ffi.cast(_ADDRESS, held)), view.nbytes // view.itemsize, dtype, (held, view))
 

@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gopccl import _address, _lib
-from gopccl._buffers import buffer_of
+from gopccl._buffers import buffer_of, plain_pair
 from gopccl._errors import ArgumentError, PCCLError
 from gopccl._lib import call, ffi
 from gopccl._state import SharedState
@@ -106,6 +106,22 @@ def _launch(
     c = ffi.new(_DESCRIPTOR)
     ReduceDescriptor(src.numel, op, tag, operand, quantization).fill(c)
     return _Launch(ffi.cast(_POINTER, src.address), ffi.cast(_POINTER, dst.address), c, (src.owner, dst.owner))
+
+
+# The descriptor of the last plain all-reduce, which trainers repeat. Nobody writes to it.
+_last: Tuple[Any, Any] = (None, None)
+
+
+def _described(count: int, dtype: DataType, op: ReduceOp, tag: int) -> Any:
+    global _last
+    key = (count, dtype, op, tag)
+    known, c = _last
+    if known != key:
+        c = ffi.new(_DESCRIPTOR)
+        c.count, c.op, c.tag = count, member(op, ReduceOp, "op"), tag
+        c.src_descriptor.datatype = c.quantization_options.quantized_datatype = dtype._value_
+        _last = (key, c)
+    return c
 
 
 def _info(c: Any) -> ReduceInfo:
@@ -274,9 +290,16 @@ class Communicator:
         elements, any shape; ``recv`` may be ``send``. After a failure ``recv`` is what it
         was before. None means the type of ``send`` and no quantization.
         """
-        a = _launch(send, recv, op, tag, operand_descriptor, quantization_options)
         info = ffi.new(_REDUCE_INFO)
-        call("pcclAllReduce", a.src, a.dst, a.descriptor, self._handle, info)
+        plain = None
+        if operand_descriptor is None and quantization_options is None and 0 <= tag < 1 << 64:
+            plain = plain_pair(send, recv)
+        if plain is not None:
+            src, dst, count, dtype = plain
+            call("pcclAllReduce", src, dst, _described(count, dtype, op, tag), self._handle, info)
+        else:
+            a = _launch(send, recv, op, tag, operand_descriptor, quantization_options)
+            call("pcclAllReduce", a.src, a.dst, a.descriptor, self._handle, info)
         return _info(info)
 
     def all_reduce_async(
