@@ -119,7 +119,8 @@ def plain_pair(send: Any, recv: Any) -> Optional[Tuple[Any, Any, int, DataType]]
         return None
     if not (a.c_contiguous and b.c_contiguous):
         return None
-    return ffi.from_buffer(a), ffi.from_buffer(b), a.nbytes // a.itemsize, dtype
+    # Not of the views: a collector that meets them in a cycle cannot free them while they are used.
+    return ffi.from_buffer(send), ffi.from_buffer(recv), a.nbytes // a.itemsize, dtype
 
 
 _FLOATS = {"e": DataType.FLOAT16, "f": DataType.FLOAT, "d": DataType.DOUBLE}
@@ -143,8 +144,8 @@ def _from_memory(obj: Any, writable: bool) -> Buffer:
     else:
         raise ArgumentError(f"unsupported element format {view.format!r}")
     _formats[view.format] = dtype
-    held = ffi.from_buffer(view)
-    return Buffer(int(ffi.cast(_ADDRESS, held)), view.nbytes // view.itemsize, dtype, (held, view))
+    held = ffi.from_buffer(obj)
+    return Buffer(int(ffi.cast(_ADDRESS, held)), view.nbytes // view.itemsize, dtype, held)
 
 
 class _DLTensor(ctypes.Structure):

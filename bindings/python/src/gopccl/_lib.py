@@ -110,7 +110,10 @@ def raw_call(name: str, *args: Any) -> int:
     result: int = getattr(C, name)(*args)
     interrupt = pending_interrupt()
     if interrupt is not None:
-        raise interrupt
+        try:
+            raise interrupt
+        finally:
+            del interrupt  # else it and this frame keep each other, and the caller's buffers, alive
     return result
 
 
