@@ -11,16 +11,19 @@ var native OS = system{}
 
 type system struct{}
 
-func (system) Name() string                                         { return "darwin" }
-func (system) Kind(err error) Class                                 { return Class(darwin.Kind(err)) }
-func (system) SetUserTimeout(fd uintptr, d time.Duration) error     { return darwin.SetDropTime(fd, d) }
-func (system) SetQuickAck(uintptr) error                            { return errors.ErrUnsupported }
-func (system) Congestion(uintptr) (string, error)                   { return "", errors.ErrUnsupported }
-func (system) SetCongestion(uintptr, string) error                  { return errors.ErrUnsupported }
-func (system) RTT(uintptr) (time.Duration, error)                   { return 0, errors.ErrUnsupported }
-func (system) SetUnsentLimit(fd uintptr, n int) error               { return darwin.SetUnsentLimit(fd, n) }
-func (system) PrepareListener(uintptr) error                        { return nil }
-func (system) OpenHandles() (int, error)                            { return darwin.OpenDescriptors() }
+func (system) Name() string         { return "darwin" }
+func (system) Kind(err error) Class { return Class(darwin.Kind(err)) }
+
+func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return darwin.SetDropTime(fd, d) }
+func (system) SetQuickAck(uintptr) error                        { return errors.ErrUnsupported }
+func (system) Congestion(uintptr) (string, error)               { return "", errors.ErrUnsupported }
+func (system) SetCongestion(uintptr, string) error              { return errors.ErrUnsupported }
+func (system) RTT(uintptr) (time.Duration, error)               { return 0, errors.ErrUnsupported }
+
+func (system) SetUnsentLimit(fd uintptr, n int) error { return darwin.SetUnsentLimit(fd, n) }
+func (system) PrepareListener(uintptr) error          { return nil }
+func (system) OpenHandles() (int, error)              { return darwin.OpenDescriptors() }
+
 func (system) Wait(addr *uint32, old uint32, d time.Duration) error { return darwin.Wait(addr, old, d) }
 func (system) Wake(addr *uint32)                                    { darwin.Wake(addr) }
 func (system) SetAffinity([]int) error                              { return errors.ErrUnsupported }

@@ -10,16 +10,18 @@ var native OS = system{}
 
 type system struct{}
 
-func (system) Name() string                                         { return "linux" }
-func (system) Kind(err error) Class                                 { return Class(linux.Kind(err)) }
-func (system) SetUserTimeout(fd uintptr, d time.Duration) error     { return linux.SetUserTimeout(fd, d) }
-func (system) SetQuickAck(fd uintptr) error                         { return linux.SetQuickAck(fd) }
-func (system) Congestion(fd uintptr) (string, error)                { return linux.Congestion(fd) }
-func (system) SetCongestion(fd uintptr, name string) error          { return linux.SetCongestion(fd, name) }
-func (system) RTT(fd uintptr) (time.Duration, error)                { return linux.RTT(fd) }
-func (system) SetUnsentLimit(fd uintptr, n int) error               { return linux.SetUnsentLimit(fd, n) }
-func (system) PrepareListener(fd uintptr) error                     { return nil }
-func (system) OpenHandles() (int, error)                            { return linux.OpenDescriptors() }
+func (system) Name() string         { return "linux" }
+func (system) Kind(err error) Class { return Class(linux.Kind(err)) }
+
+func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return linux.SetUserTimeout(fd, d) }
+func (system) SetQuickAck(fd uintptr) error                     { return linux.SetQuickAck(fd) }
+func (system) Congestion(fd uintptr) (string, error)            { return linux.Congestion(fd) }
+func (system) SetCongestion(fd uintptr, name string) error      { return linux.SetCongestion(fd, name) }
+func (system) RTT(fd uintptr) (time.Duration, error)            { return linux.RTT(fd) }
+func (system) SetUnsentLimit(fd uintptr, n int) error           { return linux.SetUnsentLimit(fd, n) }
+func (system) PrepareListener(fd uintptr) error                 { return nil }
+func (system) OpenHandles() (int, error)                        { return linux.OpenDescriptors() }
+
 func (system) Wait(addr *uint32, old uint32, d time.Duration) error { return linux.Wait(addr, old, d) }
 func (system) Wake(addr *uint32)                                    { linux.Wake(addr) }
 func (system) SetAffinity(cpus []int) error                         { return linux.SetAffinity(cpus) }

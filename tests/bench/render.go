@@ -195,8 +195,12 @@ func (r results) short() string {
 	}
 	fmt.Fprintf(&b, "%s\n%s\n", head, rule)
 	for _, j := range []job{
-		{2, 400000, "none", 1}, {2, 64 << 20, "none", 1}, {2, 64 << 20, "minmax", 1}, {2, 64 << 20, "zeropoint", 1},
-		{4, 400000, "none", 1}, {4, 64 << 20, "none", 1},
+		{2, 400000, "none", 1},
+		{2, 64 << 20, "none", 1},
+		{2, 64 << 20, "minmax", 1},
+		{2, 64 << 20, "zeropoint", 1},
+		{4, 400000, "none", 1},
+		{4, 64 << 20, "none", 1},
 	} {
 		c, ok := r.find(j)
 		if !ok {

@@ -252,8 +252,11 @@ func TestRingFollowsTheLinks(t *testing.T) { // S2-57
 	report(95, 0.9)
 	require.Empty(t, w.solves, "within the noise")
 	for _, bad := range []wire.C2MLinkReport{
-		{To: w.ids[cs[2]], Mbps: math.NaN(), Busy: 1}, {To: w.ids[cs[2]], Mbps: 1, Busy: math.NaN()},
-		{To: w.ids[cs[2]], Mbps: -1, Busy: 1}, {To: w.ids[cs[1]], Mbps: 1, Busy: 1}, {Mbps: 1, Busy: 1},
+		{To: w.ids[cs[2]], Mbps: math.NaN(), Busy: 1},
+		{To: w.ids[cs[2]], Mbps: 1, Busy: math.NaN()},
+		{To: w.ids[cs[2]], Mbps: -1, Busy: 1},
+		{To: w.ids[cs[1]], Mbps: 1, Busy: 1},
+		{Mbps: 1, Busy: 1},
 		{To: w.ids[cs[2]], Mbps: 1, Busy: 2},
 	} {
 		w.send(cs[1], bad)
