@@ -14,9 +14,7 @@ import (
 
 func picture() Picture {
 	m := topo.NewMatrix(3)
-	for i, v := range []float64{0, 10, 1000, 100, 0, 10, 10, 0, 0} {
-		m.Mbps[i] = v
-	}
+	copy(m.Mbps, []float64{0, 10, 1000, 100, 0, 10, 10, 0, 0})
 	return Picture{Title: "three", Names: []string{"a<b", "b", "a name that is too long"}, Matrix: m, Ring: []int{1, 2, 0}}
 }
 
