@@ -220,3 +220,28 @@ func TestClockEndsTheSearch(t *testing.T) { // S1-18
 		}
 	}
 }
+
+// Whenever the time ends, the answer is no worse than going from each peer to
+// the one that it reaches fastest.
+func TestWheneverTimeEnds(t *testing.T) { // S1-18
+	const n = 130
+	p := topo.Problem{Matrix: topo.NewMatrix(n)}
+	state := uint32(1)
+	for i := range p.Matrix.Mbps {
+		state = state*1664525 + 1013904223
+		p.Matrix.Mbps[i] = float64(1 + state>>16%5000)
+	}
+	near, ok := p.Solution((&run{p: p}).nearest())
+	require.True(t, ok)
+	for _, o := range []topo.Objective{topo.BottleneckThenSum, topo.Sum} {
+		p.Objective = o
+		for looks := range 16 {
+			used := time.Duration(0)
+			s, err := Solve(context.Background(), p, func(topo.Solution) {}, Options{
+				Used: func() time.Duration { used++; return used }, Budget: time.Duration(looks * looks),
+			})
+			require.NoError(t, err)
+			require.False(t, o.Better(near, s), "%v, %d looks at the clock: sum %v, nearest %v", o, looks*looks, s.Sum, near.Sum)
+		}
+	}
+}
