@@ -133,8 +133,13 @@ func solve(t require.TestingT, ctx context.Context, s topo.Solver, p topo.Proble
 	var last topo.Solution
 	before := slices.Clone(p.Matrix.Mbps)
 	start := slices.Clone(p.Start)
+	var least, fastest float64 // what the stream says that no ring can exceed
 	got, err := s.Solve(ctx, p, func(b topo.Solution) {
 		check(t, p, b)
+		least = max(least, b.SumLowerBound)
+		if b.BottleneckBound > 0 && (fastest == 0 || b.BottleneckBound < fastest) {
+			fastest = b.BottleneckBound
+		}
 		require.True(t, p.Objective.Better(b, last), "an improvement that is none")
 		last = topo.Solution{Ring: slices.Clone(b.Ring), Bottleneck: b.Bottleneck, Sum: b.Sum}
 	})
@@ -146,6 +151,8 @@ func solve(t require.TestingT, ctx context.Context, s topo.Solver, p topo.Proble
 	}
 	check(t, p, got)
 	require.False(t, p.Objective.Better(last, got), "a better ring was announced than returned")
+	require.LessOrEqual(t, least, got.Sum*(1+topo.Tolerance), "a bound was announced that the answer refutes")
+	require.True(t, fastest == 0 || fastest >= got.Bottleneck*(1-topo.Tolerance), "a bound was announced that the answer refutes")
 	if from, ok := p.Solution(p.Start); ok {
 		require.False(t, p.Objective.Better(from, got), "worse than the start")
 	}

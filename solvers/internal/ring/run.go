@@ -150,21 +150,22 @@ func (r *run) offer(s topo.Solution) {
 	}
 }
 
-// all tries all rings.
+// all tries all rings. What it has seen of them bounds nothing before the end.
 func (r *run) all() {
 	n := r.p.Matrix.N
 	ring := make([]int, 1, n)
+	least, fastest := 0.0, 0.0
 	var try func(used uint)
 	try = func(used uint) {
 		if len(ring) == n {
 			if s, ok := r.p.Solution(ring); ok {
-				r.bound = max(r.bound, s.Bottleneck)
-				if r.sum == 0 || s.Sum < r.sum {
-					r.sum = s.Sum
+				fastest = max(fastest, s.Bottleneck)
+				if least == 0 || s.Sum < least {
+					least = s.Sum
 				}
 				if r.p.Objective.Better(s, r.best) {
-					s.Ring = slices.Clone(ring)
-					r.offer(topo.Solution{Ring: s.Ring, Bottleneck: s.Bottleneck, Sum: s.Sum})
+					s.Ring = slices.Clone(s.Ring)
+					r.offer(s)
 				}
 			}
 			return
@@ -177,12 +178,11 @@ func (r *run) all() {
 			}
 		}
 	}
-	sum, bound := r.sum, r.bound
 	try(1)
 	if r.over() {
-		r.sum, r.bound = sum, bound // bounds of a part of the rings are none
 		return
 	}
+	r.sum, r.bound = least, fastest
 	r.best.Optimal = len(r.best.Ring) > 0
 }
 
