@@ -9,6 +9,9 @@ cache=${GOPCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl}
 # heavy matches packages whose tests start processes or load the machine.
 heavy='/gopccl/(tests/(cabi|compat|e2e|bench|sim)|cmd|examples|plugins/host)(/|$)'
 
+# kernels matches packages that compute and start nothing.
+kernels='/gopccl/(backends|quantizers|core/(backend|digest|quant))(/|$)'
+
 fail() {
 	echo "$(basename "$0"): $*" >&2
 	exit 1

@@ -3,6 +3,7 @@
 # data path, the long hash vectors.
 . "$(dirname "$0")/common.sh"
 
-go test -count=1 -tags invariants -timeout 420s ./tests/sim ./core/reduce ./core/transport/... ./core/digest ./core/wire
+mapfile -t compute < <(existing ./... | grep -E "$kernels")
+go test -count=1 -tags invariants -timeout 420s ./tests/sim ./core/reduce ./core/transport/... ./core/wire "${compute[@]}"
 # The data path again, on pinned threads.
 GOPCCL_TEST_THREADS=pinned go test -count=1 -tags invariants -timeout 240s ./core/reduce
