@@ -60,8 +60,8 @@ type Planner struct {
 // Plan searches until a ring is proved to be the fastest of those that enter
 // every site once and are made of each site's fastest chains, or until the
 // budget of measurements or ctx ends; then it returns the fastest ring measured
-// so far. Errors: ErrSites, topo.ErrMatrix, topo.ErrNoRing, ErrBudget, and what
-// Meter returns.
+// so far. Errors: ErrSites, topo.ErrMatrix, topo.ErrNoRing, ErrBudget, ctx's own
+// if it ends before the chains of the sites are known, and what Meter returns.
 func (p *Planner) Plan(ctx context.Context) (Plan, error) {
 	s, err := p.search()
 	if err != nil {

@@ -142,15 +142,3 @@ func (m *Machine) installed(g *group) {
 		m.fact(Fact{Kind: "ring", Group: g.id, Text: fmt.Sprintf("ring of %d peers installed", len(g.ring))})
 	}
 }
-
-func sameMembers(a, b []wire.UUID) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, u := range a {
-		if !slices.Contains(b, u) {
-			return false
-		}
-	}
-	return true
-}

@@ -124,7 +124,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 func (m *Machine) info(c *client, groups, largest int) wire.M2CP2PConnectionInfo {
 	near := neighbours(c.group.ring, c.uuid)
 	p := wire.M2CP2PConnectionInfo{
-		Unchanged:        sameSet(near, c.neighbours),
+		Unchanged:        sameMembers(near, c.neighbours),
 		GlobalWorldSize:  uint64(len(m.clients)),
 		LocalWorldSize:   uint64(len(c.group.ring)),
 		NumDistinctGroup: uint64(groups),
@@ -161,7 +161,8 @@ func neighbours(ring []wire.UUID, u wire.UUID) []wire.UUID {
 	return []wire.UUID{prev, next}
 }
 
-func sameSet(a, b []wire.UUID) bool {
+// sameMembers compares lists without duplicates as sets.
+func sameMembers(a, b []wire.UUID) bool {
 	if len(a) != len(b) {
 		return false
 	}
