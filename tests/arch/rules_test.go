@@ -13,7 +13,7 @@ const module = "github.com/gopccl/gopccl"
 var (
 	layer0 = []string{"core/dtype", "core/errs", "core/invariants"}
 	layer1 = []string{"core/buf", "core/wire", "core/digest", "core/stats", "core/trace"}
-	layer2 = []string{"core/backend", "core/quant", "core/topo", "core/transport", "core/plan"}
+	layer2 = []string{"core/backend", "core/device", "core/quant", "core/topo", "core/transport", "core/plan"}
 	layer4 = []string{"core/reduce", "core/sharedstate", "core/checkpoint", "core/probe"}
 	fsms   = []string{"core/master/fsm", "core/peer/fsm"}
 )
@@ -50,6 +50,12 @@ var rules = []rule{
 	// The vector backends leave to the oracle what they have no kernel for.
 	{[]string{"backends/vectors"}, join(layer0, layer1, []string{"core/backend", "backends/cpu_generic"})},
 	{[]string{"backends/cpu_avx", "backends/cpu_neon"}, join(layer0, layer1, []string{"core/backend", "backends/vectors"})},
+	// CUDA: the calls, the real driver, the kernels, and a driver that is none.
+	{[]string{"backends/cuda/driver"}, layer0},
+	{[]string{"backends/cuda/libcuda"}, join(layer0, []string{"backends/cuda/driver"})},
+	{[]string{"backends/cuda/kernels"}, join(layer0, layer1, []string{"backends/cuda/driver"})},
+	{[]string{"backends/cuda/ptxtest"}, join(layer0, layer1, []string{"backends/cuda/driver"})},
+	{[]string{"backends/cuda"}, join(layer0, layer1, []string{"core/backend", "core/device", "backends/cuda/..."})},
 	{[]string{"backends/*"}, join(layer0, layer1, []string{"core/backend"})},
 	{[]string{"quantizers/*"}, join(layer0, layer1, []string{"core/quant"})},
 	// Plans for sites are made on simultaneous measurements, not on a matrix alone.
@@ -81,6 +87,7 @@ var foreign = []struct {
 	module []string
 }{
 	{[]string{"core/digest"}, []string{"github.com/minio/sha256-simd"}},
+	{[]string{"backends/cuda/libcuda"}, []string{"github.com/ebitengine/purego", "golang.org/x/sys"}},
 	{[]string{"core/...", "backends/...", "quantizers/...", "solvers/...", "platform/..."}, []string{"golang.org/x/sys"}},
 	{[]string{"conf"}, []string{"github.com/knadh/koanf", "github.com/go-viper/mapstructure", "go.yaml.in/yaml"}},
 	{[]string{"cmd/..."}, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/lmittmann/tint", "golang.org/x/sys"}},
@@ -94,7 +101,7 @@ var testModules = []string{"github.com/stretchr/testify", "pgregory.net/rapid", 
 // testSuites are packages of test code that are no _test.go files.
 var testSuites = []string{
 	"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest",
-	"core/transport/transporttest", "platform/platformtest", "tests/...",
+	"core/transport/transporttest", "platform/platformtest", "backends/cuda/ptxtest", "tests/...",
 }
 
 // pureForbidden are standard packages that the state machines may not import:
