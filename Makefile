@@ -1,11 +1,12 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: wan-topology help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
+.PHONY: soak-plugins wan-topology help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
 	@echo "gates        the fast part: formatting, vet, staticcheck, architecture, conformance"
 	@echo "soak         the long forms of the tests"
+	@echo "soak-plugins kills plugins a hundred times during runs; prints how often, and what it cost (a minute)"
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
@@ -25,6 +26,10 @@ gates:
 
 soak:
 	@tools/ci/soak.sh
+
+soak-plugins:
+	@go test -count=1 -timeout 30m -v ./tests/e2e -run 'TestKilledPluginsCostNothing$$' -soak
+	@go test -count=1 -timeout 30m -v ./plugins/absmax ./plugins/generic -run Kill -soak
 
 vet:
 	@tools/ci/vet.sh

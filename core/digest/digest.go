@@ -81,7 +81,8 @@ const grain = 1 << 20
 // HashAll returns the digests of bufs, in their order. Up to workers
 // goroutines (all cores if workers < 1) share the work across the buffers
 // and, for simplehash and crc32c, inside them. It returns when all are done
-// and reads each byte once.
+// and reads each byte once. A panic of h on any of them is a panic of the
+// caller's goroutine, with an *errs.Error as its value.
 func HashAll(bufs [][]byte, h Hasher, workers int) []uint64 {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
@@ -96,7 +97,9 @@ func HashAll(bufs [][]byte, h Hasher, workers int) []uint64 {
 		return sums
 	}
 	var next atomic.Int64
+	var crash atomic.Pointer[errs.Error]
 	work := func() {
+		defer errs.Catch("hash", func(err *errs.Error) { crash.CompareAndSwap(nil, err) })
 		for i := next.Add(1) - 1; i < int64(len(jobs)); i = next.Add(1) - 1 {
 			jobs[i]()
 		}
@@ -107,6 +110,9 @@ func HashAll(bufs [][]byte, h Hasher, workers int) []uint64 {
 	}
 	work()
 	wg.Wait()
+	if err := crash.Load(); err != nil {
+		panic(err) // where the caller can catch it
+	}
 	return sums
 }
 

@@ -254,3 +254,32 @@ func BenchmarkHash(b *testing.B) {
 		_ = sink
 	}
 }
+
+// faulty is a hasher that cannot read one of its buffers.
+type faulty struct{ simpleHasher }
+
+func (faulty) Sum64(b []byte) uint64 {
+	if b[0] == 7 {
+		panic("unreadable")
+	}
+	return 0
+}
+
+// A panic on any of the goroutines that share the work reaches the caller's,
+// where it can be caught, with the stack of where it happened.
+func TestPanicReachesTheCaller(t *testing.T) {
+	bufs := make([][]byte, 64)
+	for i := range bufs {
+		bufs[i] = []byte{byte(i % 8)}
+	}
+	for range 20 {
+		var caught *errs.Error
+		func() {
+			defer errs.Catch("test", func(err *errs.Error) { caught = err })
+			HashAll(bufs, faulty{}, 4)
+		}()
+		require.ErrorIs(t, caught, errs.Internal)
+		require.ErrorContains(t, caught, "unreadable")
+		require.Contains(t, errs.StackOf(caught), "Sum64")
+	}
+}

@@ -16,9 +16,14 @@ func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 
 // Catch is deferred at the start of a goroutine or of a piece of work: a panic
 // of op becomes an error with code Internal and a *Panic as its cause, for
-// which to is called. The process goes on.
+// which to is called. The process goes on. A value that is such an error already
+// stays what it is.
 func Catch(op string, to func(err *Error)) {
 	if v := recover(); v != nil {
+		if e, ok := v.(*Error); ok && StackOf(e) != "" {
+			to(e) // passed on by another goroutine
+			return
+		}
 		to(New(Internal, op, &Panic{Value: v, Stack: debug.Stack()}).
 			Do("this is a fault of the program: report it with the log line that has the stack"))
 	}

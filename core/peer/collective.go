@@ -136,6 +136,7 @@ func (h *Handle) Notify(f func()) {
 		return
 	}
 	go func() {
+		defer errs.Catch(opName, h.s.crash)
 		if first {
 			h.await(context.Background())
 		}
@@ -165,6 +166,7 @@ func (s *Session) ask(h *Handle, f func()) {
 	c.then = func() {
 		if crash := s.crashed.Load(); crash != nil && c.err != nil {
 			go func() {
+				defer errs.Catch(opName, s.crash)
 				<-h.op.verdict // the machine did not wait for it
 				h.end(faulty(opName, crash))
 				f()

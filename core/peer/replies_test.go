@@ -74,15 +74,19 @@ func hear[P wire.Packet](s *script) P {
 }
 
 // welcome lets one session in and answers its hello as the other peer.
-func (s *script) welcome() *Session {
+func (s *script) welcome(change ...func(*Options)) *Session {
 	s.t.Helper()
+	opt := Options{Master: s.ln.Addr().String(), PortBase: -1, Backend: "none"}
+	for _, f := range change {
+		f(&opt)
+	}
 	type joined struct {
 		s   *Session
 		err error
 	}
 	in := make(chan joined, 1)
 	go func() {
-		sess, err := Connect(context.Background(), Options{Master: s.ln.Addr().String(), PortBase: -1, Backend: "none"})
+		sess, err := Connect(context.Background(), opt)
 		in <- joined{sess, err}
 	}()
 	var err error

@@ -83,7 +83,11 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 		revision: st.Revision, tensors: append([]sharedstate.Tensor(nil), st.Tensors...),
 		legacy: !s.View().Native, progress: opt.Progress,
 	}
-	entries := sharedstate.Entries(w.tensors, w.legacy, workers)
+	entries, crash := hashed(w, workers)
+	if crash != nil {
+		s.log.Error("panic while tensors were hashed", "error", crash, "stack", errs.StackOf(crash))
+		return SyncInfo{}, crash
+	}
 	// Nobody reads the tensors once the call has returned, whatever its end.
 	defer s.state.Shut()
 	r, err := s.call(ctx, name, 0, w, func(id fsm.CallID) fsm.Event {
@@ -99,6 +103,13 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return SyncInfo{TxBytes: s.state.TxBytes(), RxBytes: w.rx, Outdated: res.Outdated}, nil
+}
+
+// hashed describes the tensors for the vote; a panic while it reads them is an
+// error of this call, before the others count on it.
+func hashed(w *syncWork, workers int) (entries []wire.StateEntry, crash *errs.Error) {
+	defer errs.Catch("sync shared state", func(err *errs.Error) { crash = err })
+	return sharedstate.Entries(w.tensors, w.legacy, workers), nil
 }
 
 func (s *Session) startFetch(e fsm.Fetch) {

@@ -3,6 +3,7 @@ package peer
 import (
 	"time"
 
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -91,9 +92,10 @@ func (w *watcher) look(now time.Time, ops []OpState) (found []stuck) {
 
 // watch warns about what stands still.
 func (s *Session) watch(now time.Time) {
-	if s.dog.after <= 0 {
+	if s.dog.after <= 0 || s.crashed.Load() != nil {
 		return
 	}
+	defer errs.Catch("watch operations", s.crash)
 	s.mu.Lock()
 	idle := len(s.ops) == 0
 	s.mu.Unlock()

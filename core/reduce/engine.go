@@ -184,6 +184,17 @@ func (e *Engine) caught(err *errs.Error, peer wire.UUID) error {
 	return err.At("data phase").With(peer.String())
 }
 
+// tell calls the listener. Its panic is logged and returned: what the caller has
+// begun goes on, so that nobody waits for an end that never comes.
+func (e *Engine) tell(f func(*trace.Listener)) (err error) {
+	defer errs.Catch(opName, func(p *errs.Error) {
+		e.cfg.Logger.Error("panic in a trace listener", "error", p, "stack", errs.StackOf(p))
+		err = p.At("trace listener")
+	})
+	f(e.cfg.Trace)
+	return nil
+}
+
 // AddSender hands over connection number of the pool to peer, after the
 // handshake. Number 0 replaces the pool; numbers must otherwise continue it.
 // link is what the other end announced. The engine owns conn from here on; a
@@ -389,7 +400,7 @@ func (e *Engine) lost(peer wire.UUID, number uint32, send bool, cause error, use
 	e.mu.Unlock()
 	if !errors.Is(cause, errReplaced) && !errors.Is(cause, errDropped) && !errors.Is(cause, errClosed) {
 		e.cfg.Stats.ConnsLost.Add(1)
-		e.cfg.Trace.Lost(peer.String(), number, send, cause)
+		_ = e.tell(func(t *trace.Listener) { t.Lost(peer.String(), number, send, cause) })
 		e.cfg.Logger.Info("peer to peer connection lost", "peer", peer.Short(), "number", number, "send", send, "err", cause)
 	}
 	for _, op := range hit {

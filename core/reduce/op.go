@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/plan"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -208,7 +209,9 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	e := op.e
 	e.cfg.Stats.Ops.Add(1)
 	e.count(1)
-	e.cfg.Trace.Started(op.spec.Tag, seq)
+	if heard := e.tell(func(t *trace.Listener) { t.Started(op.spec.Tag, seq) }); err == nil && heard != nil {
+		err = heard
+	}
 	e.mu.Lock()
 	if !e.any || seq > e.highest {
 		e.any, e.highest = true, seq
@@ -387,7 +390,9 @@ func (op *Op) end(err error) {
 	if err != nil {
 		e.cfg.Stats.FailedOps.Add(1)
 	}
-	e.cfg.Trace.Ended(op.spec.Tag, op.seq, err)
+	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.seq, err) }); err == nil && heard != nil {
+		err = heard
+	}
 	op.done(err)
 	e.mu.Lock()
 	if key := (opKey{op.spec.Tag, op.seq}); e.ops[key] == op {
@@ -400,7 +405,7 @@ func (op *Op) end(err error) {
 // count adds d to the active operations. A listener hears of the changes
 // between none and some, in their order, and of the last before Close returns.
 func (e *Engine) count(d int) {
-	if t := e.cfg.Trace; t.Edges() {
+	if e.cfg.Trace.Edges() {
 		e.edges.Lock()
 		defer e.edges.Unlock()
 		e.mu.Lock()
@@ -408,9 +413,9 @@ func (e *Engine) count(d int) {
 		e.mu.Unlock()
 		switch {
 		case before == 0:
-			t.Active()
+			_ = e.tell((*trace.Listener).Active)
 		case before+d == 0:
-			t.Idle()
+			_ = e.tell((*trace.Listener).Idle)
 		}
 	}
 	e.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -96,6 +97,10 @@ func (e *Engine) ProbeSenders(ctx context.Context, peer wire.UUID) int {
 		}
 		asked++
 		go func() {
+			defer errs.Catch(opName, func(err *errs.Error) {
+				s.close(e.caught(err, peer))
+				silent <- nil
+			})
 			if s.ask(ctx) {
 				silent <- nil
 			} else {
