@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: soak-plugins wan-topology help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
+.PHONY: soak-plugins wan-topology ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -16,6 +16,7 @@ help:
 	@echo "python       the tests of the Python package, with PyTorch"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
 	@echo "wan-topology what the order of the ring is worth, in network namespaces (root)"
+	@echo "ptx          write the PTX of the CUDA kernels anew, and assemble it for all targets"
 	@echo "conformance  write docs/conformance.md from the ids in the tests"
 
 test:
@@ -45,6 +46,9 @@ wan:
 
 wan-flows:
 	@go run ./tests/wan/flows
+
+ptx:
+	@tools/ci/ptx.sh -w
 
 conformance:
 	@go run -C tools ./conformance

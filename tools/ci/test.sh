@@ -26,6 +26,7 @@ stage "tests with race detector" tools/ci/race.sh
 stage "tests at full speed" tools/ci/speed.sh
 stage "python package" tools/ci/python.sh
 stage "plugins" tools/ci/plugins.sh
+stage "kernels for CUDA" tools/ci/ptx.sh
 stage "arm64 under qemu" tools/ci/arm64.sh
 stage "windows under wine" tools/ci/windows.sh
 
