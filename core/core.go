@@ -29,6 +29,7 @@ import (
 	"context"
 	"io"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer"
@@ -48,10 +49,13 @@ type (
 	SyncOptions = peer.SyncOptions
 	SyncInfo    = peer.SyncInfo
 	Tensor      = sharedstate.Tensor
-	State       = peer.State
-	Listener    = trace.Listener
-	UUID        = wire.UUID
-	Error       = errs.Error
+	// DeviceBuffer is memory of an accelerator, for Reduce and Tensor.
+	DeviceBuffer   = device.Buffer
+	DeviceSettings = device.Settings
+	State          = peer.State
+	Listener       = trace.Listener
+	UUID           = wire.UUID
+	Error          = errs.Error
 )
 
 // Reduce operations.
@@ -173,6 +177,11 @@ func ReduceHalf(dst, src []uint16, t dtype.Type, op dtype.Op) Reduce {
 // AllReduceSlice reduces src into dst (which may be src) and blocks until the verdict.
 func AllReduceSlice[T dtype.Element](ctx context.Context, c *Communicator, dst, src []T, op dtype.Op) (ReduceInfo, error) {
 	return c.AllReduce(ctx, ReduceOf(dst, src, op))
+}
+
+// ReduceDevice describes an all-reduce of device memory; dst may be src.
+func ReduceDevice(dst, src DeviceBuffer, t dtype.Type, op dtype.Op) Reduce {
+	return Reduce{DeviceSrc: src, DeviceDst: dst, DType: t, Op: op}
 }
 
 // TensorOf names a Go slice as a tensor of a shared state; its memory stays the caller's.

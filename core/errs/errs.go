@@ -56,6 +56,9 @@ const (
 	CorruptFile
 	// InvalidConfig: a configuration value is unknown, out of range or impossible.
 	InvalidConfig
+	// DeviceFailed: an accelerator, or its driver, refused or failed. Host
+	// tensors go on working.
+	DeviceFailed
 )
 
 var names = map[Code]string{
@@ -68,7 +71,7 @@ var names = map[Code]string{
 	Busy:                       "busy", Closed: "closed", MasterLost: "master lost", Kicked: "kicked by the master",
 	Canceled: "canceled", Protocol: "protocol violation", Timeout: "timeout", Mismatch: "argument mismatch",
 	TransferFailed: "transfer failed", HashMismatch: "hash mismatch", CorruptFile: "corrupt file",
-	InvalidConfig: "invalid configuration",
+	InvalidConfig: "invalid configuration", DeviceFailed: "device failed",
 }
 
 // Error returns the name of the code.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer/fsm"
@@ -34,9 +35,14 @@ type Quantize struct {
 type Reduce struct {
 	Tag      uint64 // names the operation among those in flight, same on every peer
 	Src, Dst []byte
-	DType    dtype.Type
-	Op       dtype.Op
-	Quantize Quantize
+	// DeviceSrc and DeviceDst take the place of Src and Dst if the tensors lie
+	// on a device. What was queued on their streams before the launch is waited
+	// for; after the verdict the result is complete for every stream. The
+	// streams must stay valid until then.
+	DeviceSrc, DeviceDst device.Buffer
+	DType                dtype.Type
+	Op                   dtype.Op
+	Quantize             Quantize
 }
 
 // ReduceInfo is what a successful all-reduce moved, counted as PCCL does (data
@@ -274,7 +280,7 @@ func (s *Session) prepare(r Reduce) (*flight, fsm.CallReduce, error) {
 	if err != nil {
 		return nil, none, errs.New(errs.InvalidArgument, opName, err)
 	}
-	count, wireType := len(r.Src)/r.DType.Size(), r.DType
+	count, wireType := r.bytes()/r.DType.Size(), r.DType
 	if q != nil {
 		wireType = r.Quantize.Type
 		if err := q.Check(r.DType, wireType, r.Op, count/max(2, v.LocalWorldSize), v.Native); err != nil {
@@ -283,7 +289,7 @@ func (s *Session) prepare(r Reduce) (*flight, fsm.CallReduce, error) {
 	}
 	data, err := s.engine.NewOp(reduce.Spec{
 		Tag: r.Tag, Count: count, DType: r.DType, Op: r.Op,
-		Src: r.Src, Dst: r.Dst, Quantizer: q, WireType: wireType,
+		Src: r.Src, Dst: r.Dst, DeviceSrc: r.DeviceSrc, DeviceDst: r.DeviceDst, Quantizer: q, WireType: wireType,
 	})
 	if err != nil {
 		return nil, none, err
@@ -295,6 +301,20 @@ func (s *Session) prepare(r Reduce) (*flight, fsm.CallReduce, error) {
 	return f, fsm.CallReduce{Call: call, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op}, nil
 }
 
+func (r *Reduce) bytes() int {
+	if r.DeviceSrc.None() {
+		return len(r.Src)
+	}
+	return r.DeviceSrc.Bytes
+}
+
+func where(b device.Buffer) string {
+	if b.None() {
+		return "host"
+	}
+	return b.Platform
+}
+
 // check refuses what must never reach a vote.
 func check(r Reduce, v *fsm.View) error {
 	switch {
@@ -302,10 +322,14 @@ func check(r Reduce, v *fsm.View) error {
 		return fmt.Errorf("unknown element type %d", uint8(r.DType))
 	case !r.Op.Valid():
 		return fmt.Errorf("unknown reduce operation %d", uint8(r.Op))
-	case len(r.Src) != len(r.Dst):
-		return fmt.Errorf("source has %d bytes, destination %d", len(r.Src), len(r.Dst))
-	case len(r.Src)%r.DType.Size() != 0:
-		return fmt.Errorf("%d bytes are not a whole number of %v elements", len(r.Src), r.DType)
+	case r.DeviceSrc.None() != r.DeviceDst.None():
+		return fmt.Errorf("source (%s) and destination (%s) are not both on a device", where(r.DeviceSrc), where(r.DeviceDst))
+	case !r.DeviceSrc.None() && len(r.Src)+len(r.Dst) > 0:
+		return errors.New("buffers of host and device are both given")
+	case len(r.Src) != len(r.Dst) || r.DeviceSrc.Bytes != r.DeviceDst.Bytes:
+		return fmt.Errorf("source has %d bytes, destination %d", r.bytes(), len(r.Dst)+r.DeviceDst.Bytes)
+	case r.bytes()%r.DType.Size() != 0:
+		return fmt.Errorf("%d bytes are not a whole number of %v elements", r.bytes(), r.DType)
 	case v.Connected && !v.Native && (r.DType == dtype.Float16 || r.DType == dtype.BFloat16):
 		return fmt.Errorf("%v cannot be reduced with PCCL peers in the group: they exit on it (use float32)", r.DType)
 	}

@@ -69,9 +69,11 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 			return SyncInfo{}, errs.New(errs.InvalidArgument, name, fmt.Errorf("two tensors are called %q", t.Key))
 		case !t.DType.Valid():
 			return SyncInfo{}, errs.New(errs.InvalidArgument, name, fmt.Errorf("tensor %q has unknown element type %d", t.Key, uint8(t.DType)))
-		case len(t.Data)%t.DType.Size() != 0:
+		case t.Bytes()%t.DType.Size() != 0:
 			return SyncInfo{}, errs.New(errs.InvalidArgument, name,
-				fmt.Errorf("tensor %q: %d bytes are not a whole number of %v elements", t.Key, len(t.Data), t.DType))
+				fmt.Errorf("tensor %q: %d bytes are not a whole number of %v elements", t.Key, t.Bytes(), t.DType))
+		case !t.Device.None() && len(t.Data) > 0:
+			return SyncInfo{}, errs.New(errs.InvalidArgument, name, fmt.Errorf("tensor %q lies on the host and on a device", t.Key))
 		}
 		seen[t.Key] = true
 	}
@@ -83,10 +85,9 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 		revision: st.Revision, tensors: append([]sharedstate.Tensor(nil), st.Tensors...),
 		legacy: !s.View().Native, progress: opt.Progress,
 	}
-	entries, crash := hashed(w, workers)
-	if crash != nil {
-		s.log.Error("panic while tensors were hashed", "error", crash, "stack", errs.StackOf(crash))
-		return SyncInfo{}, crash
+	entries, err := s.hashed(w, workers)
+	if err != nil {
+		return SyncInfo{}, err
 	}
 	// Nobody reads the tensors once the call has returned, whatever its end.
 	defer s.state.Shut()
@@ -107,9 +108,12 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 
 // hashed describes the tensors for the vote; a panic while it reads them is an
 // error of this call, before the others count on it.
-func hashed(w *syncWork, workers int) (entries []wire.StateEntry, crash *errs.Error) {
-	defer errs.Catch("sync shared state", func(err *errs.Error) { crash = err })
-	return sharedstate.Entries(w.tensors, w.legacy, workers), nil
+func (s *Session) hashed(w *syncWork, workers int) (entries []wire.StateEntry, err error) {
+	defer errs.Catch("sync shared state", func(crash *errs.Error) {
+		s.log.Error("panic while tensors were hashed", "error", crash, "stack", errs.StackOf(crash))
+		err = crash
+	})
+	return sharedstate.Entries(w.tensors, w.legacy, workers)
 }
 
 func (s *Session) startFetch(e fsm.Fetch) {

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/invariants"
@@ -27,6 +28,8 @@ type Spec struct {
 	// same address (in place) or do not overlap. They belong to the operation
 	// until done was called.
 	Src, Dst []byte
+	// DeviceSrc and DeviceDst take their place if the tensors lie on a device.
+	DeviceSrc, DeviceDst device.Buffer
 	// Quantizer encodes what is sent as WireType; nil sends elements as they are.
 	Quantizer quant.Quantizer
 	WireType  dtype.Type
@@ -160,6 +163,12 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 		return nil, errs.New(errs.InvalidArgument, opName, fmt.Errorf(format, args...))
 	}
 	size := spec.DType.Size()
+	if !spec.DeviceSrc.None() {
+		if _, err := device.Lookup(spec.DeviceSrc.Platform); err != nil {
+			return nil, err
+		}
+		return bad("the engine does not take %v", spec.DeviceSrc)
+	}
 	switch {
 	case !spec.DType.Valid():
 		return bad("unknown element type %d", uint8(spec.DType))

@@ -9,13 +9,21 @@ import (
 
 // Digest condenses keys and contents of ts, in order, to 64 bits, for comparing
 // peers in logs and tests. It reads every tensor once, keeps none, and is no
-// wire value.
+// wire value. A device that cannot be read counts as the text of its error.
 func Digest(ts []Tensor) uint64 {
 	h := digest.NewSHA256()
 	var b [8]byte
-	for _, t := range ts {
-		binary.LittleEndian.PutUint64(b[:], uint64(digest.SimpleHash(t.Data)))
-		fmt.Fprintf(h, "%q %d ", t.Key, len(t.Data))
+	for i := range ts {
+		t := &ts[i]
+		sum := uint64(digest.SimpleHash(t.Data))
+		if c := t.content(false); !c.dev.None() {
+			var err error
+			if sum, err = c.simpleHash(t.Key); err != nil {
+				fmt.Fprintf(h, "%v ", err)
+			}
+		}
+		binary.LittleEndian.PutUint64(b[:], sum)
+		fmt.Fprintf(h, "%q %d ", t.Key, t.Bytes())
 		h.Write(b[:])
 	}
 	return binary.LittleEndian.Uint64(h.Sum(nil))

@@ -105,12 +105,12 @@ const (
 
 // item is the state of one wanted tensor.
 type item struct {
-	want  Want
-	data  []byte // where the content goes
-	free  bool   // any content will do
-	done  bool   // received and verified
-	torn  bool   // something was written
-	wrong bool   // the content received last has the wrong hash
+	want    Want
+	content      // where the content goes
+	free    bool // any content will do
+	done    bool // received and verified
+	torn    bool // something was written
+	wrong   bool // the content received last has the wrong hash
 }
 
 // fetch is one run of Fetch.
@@ -135,7 +135,7 @@ type fetch struct {
 // Errors are *errs.Error: InvalidArgument (a wanted key that is no tensor),
 // InvalidUsage (a tensor too large for a PCCL holder), both before anything is
 // written; NoSharedStateAvailable (no holder named), Canceled (ctx ended),
-// HashMismatch (the best that any holder gave for a tensor has a wrong hash),
+// DeviceFailed (a device of this machine), HashMismatch (the best that any holder gave for a tensor has a wrong hash),
 // TransferFailed.
 func Fetch(ctx context.Context, cfg FetchConfig) (Result, error) {
 	f := &fetch{cfg: cfg.withDefaults(), pauseAt: pause}
@@ -214,7 +214,7 @@ func (f *fetch) run(ctx context.Context) (Result, error) {
 			f.causes = f.causes[1:]
 		}
 		f.causes = append(f.causes, fmt.Errorf("holder %s: %w", holders[h], err))
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || here(err) {
 			return f.res, f.failed(ctx, holders[h])
 		}
 		if f.missing() == before || before == 0 {
@@ -245,14 +245,14 @@ func (f *fetch) plan() error {
 		if t == nil {
 			return fail(errs.InvalidArgument, fmt.Errorf("wanted key %q is none of the %d tensors", w.Key, len(tensors)))
 		}
-		it := &item{want: w, data: t.content(f.cfg.Legacy), free: t.AllowInequality}
-		if f.cfg.Legacy && uint64(len(it.data)) >= 1<<32 {
-			return fail(errs.InvalidUsage, fmt.Errorf("tensor %q has %d bytes, PCCL holders send less than 4 GiB", w.Key, len(it.data))).
+		it := &item{want: w, content: t.content(f.cfg.Legacy), free: t.AllowInequality}
+		if f.cfg.Legacy && uint64(it.bytes()) >= 1<<32 {
+			return fail(errs.InvalidUsage, fmt.Errorf("tensor %q has %d bytes, PCCL holders send less than 4 GiB", w.Key, it.bytes())).
 				Do("split the tensor")
 		}
 		seen[w.Key] = it
 		f.items = append(f.items, it)
-		f.total += uint64(len(it.data))
+		f.total += uint64(it.bytes())
 	}
 	return nil
 }
@@ -266,6 +266,12 @@ func (f *fetch) missing() int {
 		}
 	}
 	return n
+}
+
+// here reports whether err is about a device of this machine: no other holder
+// would help.
+func here(err error) bool {
+	return errors.Is(err, errs.DeviceFailed) || errors.Is(err, errs.InvalidArgument)
 }
 
 // failed makes the final error.
@@ -284,6 +290,9 @@ func (f *fetch) failed(ctx context.Context, last netip.AddrPort) error {
 		default:
 			inc.Untouched = append(inc.Untouched, it.want.Key)
 		}
+	}
+	if n := len(f.causes); n > 0 && here(f.causes[n-1]) {
+		code = errs.DeviceFailed
 	}
 	if err := ctx.Err(); err != nil {
 		code = errs.Canceled

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
@@ -132,8 +133,8 @@ func (f *fetch) accept(p wire.Packet, items []*item) error {
 		if e.Key != items[i].want.Key {
 			return violation("entry %d is %q instead of %q", i, e.Key, items[i].want.Key)
 		}
-		if e.Size != uint64(len(items[i].data)) {
-			return violation("tensor %q has %d bytes there and %d here", e.Key, e.Size, len(items[i].data))
+		if e.Size != uint64(items[i].bytes()) {
+			return violation("tensor %q has %d bytes there and %d here", e.Key, e.Size, items[i].bytes())
 		}
 	}
 	f.res.Revision, f.haveRev = rsp.Revision, true
@@ -170,7 +171,7 @@ func (f *fetch) receive(r io.Reader, items []*item) error {
 	f.done = start
 	for _, it := range items {
 		if it.done {
-			f.done += uint64(len(it.data))
+			f.done += uint64(it.bytes())
 		}
 	}
 	if err != nil {
@@ -181,30 +182,74 @@ func (f *fetch) receive(r io.Reader, items []*item) error {
 
 // receiveOne reads the content of one tensor.
 func (f *fetch) receiveOne(r io.Reader, it *item) error {
-	key := it.want.Key
+	key, size := it.want.Key, it.bytes()
+	into, err := it.open()
+	if err != nil {
+		return named(err, key)
+	}
 	reported := 0
-	for have := 0; have < len(it.data); {
-		n, err := r.Read(it.data[have:])
+	for have := 0; have < size; {
+		room, err := into.Room()
+		if err != nil {
+			into.Close()
+			return named(err, key)
+		}
+		n, err := r.Read(room)
 		if n > 0 {
 			it.torn = true
 			have += n
 			f.done += uint64(n)
 			f.res.RxBytes += uint64(n)
-			if have-reported >= progressStep && have < len(it.data) {
+			if cerr := into.Commit(n); cerr != nil {
+				into.Close()
+				return named(cerr, key)
+			}
+			if have-reported >= progressStep && have < size {
 				f.cfg.Progress(f.done, f.total, key)
 				reported = have
 			}
 		}
-		if err != nil && have < len(it.data) {
+		if err != nil && have < size {
+			into.Close()
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return fmt.Errorf("tensor %q, byte %d of %d: %w", key, have, len(it.data), err)
+			return fmt.Errorf("tensor %q, byte %d of %d: %w", key, have, size, err)
 		}
+	}
+	if err := into.Close(); err != nil {
+		return named(err, key)
 	}
 	f.cfg.Progress(f.done, f.total, key)
 	return nil
 }
+
+// open returns where the bytes go as they arrive.
+func (it *item) open() (device.Sink, error) {
+	if it.dev.None() {
+		return &hostSink{left: it.data}, nil
+	}
+	p, err := device.Lookup(it.dev.Platform)
+	if err != nil {
+		return nil, err
+	}
+	return p.Write(it.dev)
+}
+
+// hostSink is the caller's memory.
+type hostSink struct{ left []byte }
+
+// Room returns all that is left.
+func (h *hostSink) Room() ([]byte, error) { return h.left, nil }
+
+// Commit moves on by n bytes.
+func (h *hostSink) Commit(n int) error {
+	h.left = h.left[n:]
+	return nil
+}
+
+// Close has nothing to wait for.
+func (h *hostSink) Close() error { return nil }
 
 // verify compares the content of a tensor with the elected hash.
 func (f *fetch) verify(it *item) error {
@@ -212,13 +257,18 @@ func (f *fetch) verify(it *item) error {
 		return nil
 	}
 	var got uint64
-	switch it.want.HashType {
-	case wire.HashSimple:
+	switch onDevice := !it.dev.None(); {
+	case it.want.HashType == wire.HashSimple && onDevice:
+		var err error
+		if got, err = it.simpleHash(it.want.Key); err != nil {
+			return err
+		}
+	case it.want.HashType == wire.HashSimple:
 		got = uint64(digest.SimpleHashParallel(it.data, f.cfg.Workers))
-	case wire.HashCRC32:
+	case it.want.HashType == wire.HashCRC32 && !onDevice:
 		got = uint64(digest.CRC32C(it.data))
 	default:
-		return errs.New(errs.HashMismatch, opFetch, fmt.Errorf("tensor %q: unknown hash type %d", it.want.Key, it.want.HashType)).
+		return errs.New(errs.HashMismatch, opFetch, fmt.Errorf("tensor %q: hash type %d is not served here", it.want.Key, it.want.HashType)).
 			At("verify")
 	}
 	if got != it.want.Hash {

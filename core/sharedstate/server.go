@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -105,7 +106,7 @@ type client struct{ silent *list.Element }
 // reading it at the moment.
 type window struct {
 	revision uint64
-	tensors  map[string][]byte
+	tensors  map[string]content
 	active   map[net.Conn]struct{}
 	shut     chan struct{} // closed when the window is shut
 	drained  chan struct{} // closed when it is shut and nobody reads
@@ -133,7 +134,7 @@ func (s *Server) Open(revision uint64, ts []Tensor, legacy bool) {
 	s.Shut()
 	w := &window{
 		revision: revision,
-		tensors:  make(map[string][]byte, len(ts)),
+		tensors:  make(map[string]content, len(ts)),
 		active:   make(map[net.Conn]struct{}),
 		shut:     make(chan struct{}),
 		drained:  make(chan struct{}),
@@ -393,17 +394,18 @@ func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 	rsp.Entries = make([]wire.StateSize, len(req.Keys))
 	var total uint64
 	for i, key := range req.Keys {
-		data, ok := w.tensors[key]
+		c, ok := w.tensors[key]
 		if !ok {
 			return out.flushPacket(wire.S2CSharedStateResponse{Status: wire.StateUnknownKey, Revision: w.revision})
 		}
-		rsp.Entries[i] = wire.StateSize{Key: key, Size: uint64(len(data))}
-		total += uint64(len(data))
+		rsp.Entries[i] = wire.StateSize{Key: key, Size: uint64(c.bytes())}
+		total += uint64(c.bytes())
 	}
 	s.tx.Add(total)
 	out.add(wire.Append(nil, rsp))
 	for _, key := range req.Keys {
-		if err := out.put(w.tensors[key]); err != nil {
+		c := w.tensors[key]
+		if err := out.putContent(key, &c); err != nil {
 			return err
 		}
 	}
@@ -443,6 +445,37 @@ func (o *sender) put(b []byte) error {
 		b = b[n:]
 	}
 	return nil
+}
+
+// putContent queues content of the host, or sends that of a device as it comes.
+func (o *sender) putContent(key string, c *content) error {
+	if c.dev.None() {
+		return o.put(c.data)
+	}
+	p, err := device.Lookup(c.dev.Platform)
+	if err != nil {
+		return named(err, key)
+	}
+	from, err := p.Read(c.dev)
+	if err != nil {
+		return named(err, key)
+	}
+	defer from.Close()
+	for {
+		b, err := from.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return named(err, key)
+		}
+		if err = o.put(b); err == nil {
+			err = o.flush() // b is used again
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // flush writes what is queued.

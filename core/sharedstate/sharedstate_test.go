@@ -58,7 +58,11 @@ func state(seed uint64, sizes ...int) []Tensor {
 // wants returns all tensors of ts with their true hashes.
 func wants(ts []Tensor, legacy bool) []Want {
 	var ws []Want
-	for _, e := range Entries(ts, legacy, 2) {
+	es, err := Entries(ts, legacy, 2)
+	if err != nil {
+		panic(err) // host tensors cannot fail
+	}
+	for _, e := range es {
 		ws = append(ws, Want{Key: e.Key, Hash: e.Hash, HashType: e.HashType})
 	}
 	return ws
@@ -83,7 +87,8 @@ func TestEntries(t *testing.T) {
 	ts[2].DType, ts[3].DType = dtype.BFloat16, dtype.Float32
 	ts[3].AllowInequality = true
 	for _, legacy := range []bool{false, true} {
-		es := Entries(ts, legacy, 0)
+		es, err := Entries(ts, legacy, 0)
+		require.NoError(t, err)
 		require.Len(t, es, 4)
 		for i, e := range es {
 			require.Equal(t, ts[i].Key, e.Key)
@@ -101,7 +106,9 @@ func TestEntries(t *testing.T) {
 		}
 		require.Zero(t, es[3].Hash, "allowed to differ")
 	}
-	require.Empty(t, Entries(nil, false, 1))
+	es, err := Entries(nil, false, 1)
+	require.NoError(t, err)
+	require.Empty(t, es)
 }
 
 func TestFetchAll(t *testing.T) {

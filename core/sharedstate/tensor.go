@@ -8,8 +8,12 @@
 package sharedstate
 
 import (
+	"fmt"
+
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -20,6 +24,8 @@ type Tensor struct {
 	// Data is the content in host byte order. It stays the caller's; who may
 	// read or write it when is said at the functions that take a Tensor.
 	Data []byte
+	// Device is the content if it lies on a device; Data is empty then.
+	Device device.Buffer
 	// DType is the element type. It is compared between peers, and decides in
 	// groups with PCCL ends whether there is any content (quirk Q33).
 	DType dtype.Type
@@ -33,12 +39,54 @@ func contentless(t dtype.Type) bool {
 	return t == dtype.Int16 || t == dtype.Float16 || t == dtype.BFloat16
 }
 
-// content returns the bytes of t that take part in a synchronisation.
-func (t *Tensor) content(legacy bool) []byte {
-	if legacy && contentless(t.DType) {
+// Bytes is the size of the content.
+func (t *Tensor) Bytes() int {
+	if !t.Device.None() {
+		return t.Device.Bytes
+	}
+	return len(t.Data)
+}
+
+// content is what of a tensor takes part in a synchronisation: memory of the
+// host, or of a device.
+type content struct {
+	data []byte
+	dev  device.Buffer
+}
+
+func (t *Tensor) content(legacy bool) content {
+	switch {
+	case legacy && contentless(t.DType):
+		return content{}
+	case t.Device.None() || t.Device.Bytes == 0:
+		return content{data: t.Data}
+	}
+	return content{dev: t.Device}
+}
+
+func (c *content) bytes() int {
+	if c.dev.None() {
+		return len(c.data)
+	}
+	return c.dev.Bytes
+}
+
+// simpleHash is for content on a device; its error names the tensor.
+func (c *content) simpleHash(key string) (uint64, error) {
+	p, err := device.Lookup(c.dev.Platform)
+	if err != nil {
+		return 0, named(err, key)
+	}
+	h, err := p.Hash(c.dev)
+	return uint64(h), named(err, key)
+}
+
+// named says which tensor a device's error is about.
+func named(err error, key string) error {
+	if err == nil {
 		return nil
 	}
-	return t.Data
+	return errs.New(errs.CodeOf(err), opFetch, fmt.Errorf("tensor %q: %w", key, err))
 }
 
 // Entries returns what a peer votes with, one entry per tensor in the same
@@ -47,8 +95,9 @@ func (t *Tensor) content(legacy bool) []byte {
 // Q20). legacy says that PCCL ends may be in the group: int16, float16 and
 // bfloat16 entries then have hash 0, as PCCL has it (quirk Q33). workers
 // bounds the number of goroutines that hash at once, 0 means one per core.
-// The tensors are read only while Entries runs.
-func Entries(ts []Tensor, legacy bool, workers int) []wire.StateEntry {
+// The tensors are read only while Entries runs. Those of a device are hashed
+// there; errors are *errs.Error as device.Platform has them.
+func Entries(ts []Tensor, legacy bool, workers int) ([]wire.StateEntry, error) {
 	entries := make([]wire.StateEntry, len(ts))
 	bufs := make([][]byte, len(ts))
 	for i := range ts {
@@ -57,7 +106,7 @@ func Entries(ts []Tensor, legacy bool, workers int) []wire.StateEntry {
 			Key: t.Key, HashType: wire.HashSimple, DType: t.DType, AllowInequality: t.AllowInequality,
 		}
 		if !t.AllowInequality {
-			bufs[i] = t.content(legacy)
+			bufs[i] = t.content(legacy).data
 		}
 	}
 	// An empty buffer has hash 0 (hashing spec, section 1), which is what the
@@ -65,7 +114,18 @@ func Entries(ts []Tensor, legacy bool, workers int) []wire.StateEntry {
 	for i, h := range digest.HashAll(bufs, simple, workers) {
 		entries[i].Hash = h
 	}
-	return entries
+	for i := range ts {
+		c := ts[i].content(legacy)
+		if c.dev.None() || ts[i].AllowInequality {
+			continue
+		}
+		h, err := c.simpleHash(ts[i].Key)
+		if err != nil {
+			return nil, err
+		}
+		entries[i].Hash = h
+	}
+	return entries, nil
 }
 
 // simple is the hasher of shared state entries.

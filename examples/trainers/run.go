@@ -120,7 +120,7 @@ func (r *run) resume() error {
 func (r *run) stored() []checkpoint.Tensor {
 	list := make([]checkpoint.Tensor, len(r.state.Tensors))
 	for i, t := range r.state.Tensors {
-		list[i] = checkpoint.Tensor(t)
+		list[i] = checkpoint.Tensor{Key: t.Key, Data: t.Data, DType: t.DType, AllowInequality: t.AllowInequality}
 	}
 	return list
 }

@@ -287,7 +287,7 @@ func (op *operation) failure() error {
 	if errors.As(op.dataErr, &e) && peer == "" {
 		peer = e.Peer
 	}
-	if e != nil && e.Code == errs.Internal {
+	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed) {
 		return e // a fault of our own: nothing that a retry repairs
 	}
 	return errs.New(errs.RankConnectionLost, kindNames[kindReduce], cause).With(peer).

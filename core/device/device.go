@@ -1,0 +1,229 @@
+// Package device is the extension point for memory of accelerators: what a
+// caller says about it, what the engine asks of the platform that serves it,
+// and the registry of platforms.
+//
+// The engine computes and sends from host memory. A platform lets one
+// all-reduce see device memory as host memory (Staging), and hands a tensor of
+// a shared state out and takes it in, piece by piece (Source, Sink). All that a
+// platform does is ordered behind what the caller has queued on the buffer's
+// stream before the call, and complete when the call's result is there.
+package device
+
+import (
+	"fmt"
+	"sort"
+	"sync"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+// CUDA is the name of the platform that serves CUDA devices.
+const CUDA = "cuda"
+
+// Any is the Device of a Buffer whose device the platform is to find out.
+const Any = -1
+
+// Buffer is memory of a device, or none (the zero value). Nothing here owns
+// it; it must stay allocated as long as host memory would have to stay alive.
+type Buffer struct {
+	// Platform that serves the memory, such as CUDA; "": no device memory.
+	Platform string
+	// Ptr is the address, Bytes the size. Elements are little-endian.
+	Ptr   uint64
+	Bytes int
+	// Device is the ordinal of the device, or Any.
+	Device int
+	// Stream is the caller's stream (a CUstream): the buffer is touched when
+	// what was queued there before the call is complete. 0 is the legacy
+	// default stream. It must stay valid until the call, or the operation, ended.
+	Stream uint64
+}
+
+// None reports whether b is no device memory.
+func (b Buffer) None() bool { return b.Platform == "" }
+
+// String names the memory for errors.
+func (b Buffer) String() string {
+	if b.None() {
+		return "no device memory"
+	}
+	where := fmt.Sprintf("%s device %d", b.Platform, b.Device)
+	if b.Device == Any {
+		where = b.Platform
+	}
+	return fmt.Sprintf("%d bytes at %#x of %s", b.Bytes, b.Ptr, where)
+}
+
+// Range is the bytes From..To of an operation's memory.
+type Range struct{ From, To int }
+
+// Task describes one all-reduce to the platform. Source and Target have the
+// same size, which is not 0; they are the same memory (in place) or do not
+// overlap.
+type Task struct {
+	Source, Target Buffer
+	DType          dtype.Type
+	Op             dtype.Op
+}
+
+// Events is what a Staging tells the operation, from goroutines of its own.
+// The methods must return soon.
+type Events interface {
+	// Arrived: the first n bytes of the ranges that Begin got are in the source's
+	// host memory. n only rises.
+	Arrived(n int)
+	// Ended is called exactly once after Begin, last of all: no memory of the
+	// operation is being touched any more. err says that the device failed; if
+	// it is nil, every byte of the target is on the device, or Stop was called.
+	Ended(err error)
+}
+
+// Staging is host memory in which one all-reduce runs, and the copies between
+// it and the device.
+type Staging interface {
+	// Memory returns source and target in host memory, of the operation's size,
+	// until Release. They are one and the same if nothing has to be restored.
+	Memory() (source, target []byte)
+	// Begin starts to copy the source in, range after range, and lets targets
+	// out as they are put. ranges are disjoint. Called at most once.
+	Begin(ranges []Range, e Events)
+	// Put says that the bytes from..to of the target are final. Each byte is
+	// put once. It does not wait.
+	Put(from, to int)
+	// Stop: nothing more is to be copied. It does not wait; Ended follows.
+	Stop()
+	// Restore writes the original bytes back to where Put has overwritten them
+	// in place. Called after Ended, before Release.
+	Restore() error
+	// Release gives everything back: after Ended, or instead of Begin.
+	Release()
+}
+
+// Source reads a buffer from front to back. Not safe for concurrent use.
+type Source interface {
+	// Next returns the next bytes, valid until the following call; io.EOF
+	// behind the last.
+	Next() ([]byte, error)
+	// Close gives everything back. It waits for copies under way.
+	Close()
+}
+
+// Sink writes a buffer from front to back. Not safe for concurrent use.
+type Sink interface {
+	// Room returns host memory for the next bytes, at least one unless the
+	// buffer is full.
+	Room() ([]byte, error)
+	// Commit says that the first n bytes of what Room returned last are there.
+	Commit(n int) error
+	// Close waits until all that was committed is on the device.
+	Close() error
+}
+
+// Platform serves the memory of one kind of device. Safe for concurrent use.
+// Errors are *errs.Error: InvalidArgument for buffers that are not what they
+// are said to be, DeviceFailed for what the device's driver refused.
+type Platform interface {
+	// Identify tells whether ptr is an address of this platform's devices, and
+	// of which. It is cheap where there is no device.
+	Identify(ptr uint64) (device int, ok bool)
+	// Check finds b and returns it with its device.
+	Check(b Buffer) (Buffer, error)
+	// Hash returns the SimpleHash of b (hashing spec, section 1).
+	Hash(b Buffer) (uint32, error)
+	// Stage prepares an all-reduce, and notes how far the streams of its
+	// buffers are.
+	Stage(t Task) (Staging, error)
+	// Read and Write open b. They note how far its stream is.
+	Read(b Buffer) (Source, error)
+	Write(b Buffer) (Sink, error)
+	// Configure changes settings of the process; they hold for what begins later.
+	Configure(s Settings) error
+}
+
+// Settings of a platform. Zero values leave a setting as it is.
+type Settings struct {
+	// Staging bounds the pinned host memory in bytes, idle memory included.
+	// Beyond it operations go on in ordinary memory, which is slower.
+	Staging int64
+	// Reduce says where received data is reduced: "host", "device", or "auto",
+	// whichever was faster when it was tried.
+	Reduce string
+}
+
+var (
+	mu        sync.RWMutex
+	platforms = map[string]Platform{}
+)
+
+// Register makes p serve the buffers that name it. It panics on an empty or
+// registered name, since that is a programmer's error at start-up.
+func Register(name string, p Platform) {
+	mu.Lock()
+	defer mu.Unlock()
+	if _, dup := platforms[name]; dup || name == "" {
+		panic("device: bad or duplicate name " + name)
+	}
+	platforms[name] = p
+}
+
+// Replace is Register for a name that may be taken; back undoes it. It is for
+// programs and tests that bring a driver of their own.
+func Replace(name string, p Platform) (back func()) {
+	mu.Lock()
+	defer mu.Unlock()
+	before := platforms[name]
+	platforms[name] = p
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if before == nil {
+			delete(platforms, name)
+		} else {
+			platforms[name] = before
+		}
+	}
+}
+
+// Names returns the registered names in alphabetical order.
+func Names() []string {
+	mu.RLock()
+	defer mu.RUnlock()
+	names := make([]string, 0, len(platforms))
+	for n := range platforms {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Lookup returns the platform called name. The error, *errs.Error with code
+// InvalidArgument, says what is missing.
+func Lookup(name string) (Platform, error) {
+	mu.RLock()
+	p := platforms[name]
+	mu.RUnlock()
+	if p != nil {
+		return p, nil
+	}
+	err := errs.New(errs.InvalidArgument, "find device platform", fmt.Errorf("nothing serves %q memory in this program", name))
+	if name == CUDA {
+		return nil, err.Do("build it with the tag cuda, or copy the tensor to the host")
+	}
+	return nil, err.Do("import the platform's package")
+}
+
+// Identify returns the n bytes at ptr as a buffer if a registered platform
+// knows the address as memory of one of its devices. The caller sets Stream.
+func Identify(ptr uint64, n int) (Buffer, bool) {
+	for _, name := range Names() {
+		p, err := Lookup(name)
+		if err != nil {
+			continue
+		}
+		if d, ok := p.Identify(ptr); ok {
+			return Buffer{Platform: name, Ptr: ptr, Bytes: n, Device: d}, true
+		}
+	}
+	return Buffer{}, false
+}
