@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/gopccl/gopccl/tests/process"
 )
 
 // runLimit bounds the wait for one answer of a process.
@@ -29,6 +32,7 @@ func startWorker(ctx context.Context, command []string, args ...string) (*worker
 	w.cmd = exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], args...)...)
 	w.cmd.Stderr = &w.log
 	w.cmd.WaitDelay = time.Second
+	process.DieWithParent(w.cmd)
 	in, inErr := w.cmd.StdinPipe()
 	out, outErr := w.cmd.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {
@@ -74,6 +78,50 @@ func (w *worker) end(hard bool) {
 	timer := time.AfterFunc(5*time.Second, func() { w.cmd.Process.Kill() })
 	defer timer.Stop()
 	w.cmd.Wait()
+}
+
+// leaveGrace is how long a worker whose input has ended may go on.
+const leaveGrace = 2 * time.Second
+
+// inbox is what the parent has said and nobody has read.
+type inbox struct {
+	chunks chan []byte
+	rest   []byte
+}
+
+// orders returns what the parent says on in. When the parent is gone, however
+// it ended, so is this process: with the answer to its last order, or without
+// if that takes too long, for the others of its world may be gone, too.
+func orders(in io.Reader) io.Reader {
+	b := &inbox{chunks: make(chan []byte, 1024)}
+	go func() {
+		for {
+			p := make([]byte, 4096)
+			n, err := in.Read(p)
+			if n > 0 {
+				b.chunks <- p[:n]
+			}
+			if err != nil {
+				break
+			}
+		}
+		time.AfterFunc(leaveGrace, func() { os.Exit(3) })
+		close(b.chunks)
+	}()
+	return b
+}
+
+// Read implements io.Reader.
+func (b *inbox) Read(p []byte) (int, error) {
+	for len(b.rest) == 0 {
+		var ok bool
+		if b.rest, ok = <-b.chunks; !ok {
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
 }
 
 // order is a job for a worker, answer what it says to it.

@@ -101,6 +101,7 @@ func runFloorPeer(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	in := orders(os.Stdin)
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -109,9 +110,9 @@ func runFloorPeer(_ context.Context, args []string) error {
 	if err := json.NewEncoder(os.Stdout).Encode(ln.Addr().String()); err != nil {
 		return err
 	}
-	orders := json.NewDecoder(os.Stdin)
+	lines := json.NewDecoder(in)
 	var addr string
-	if err := orders.Decode(&addr); err != nil {
+	if err := lines.Decode(&addr); err != nil {
 		return err
 	}
 	next, err := net.Dial("tcp4", addr)
@@ -126,5 +127,5 @@ func runFloorPeer(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return serve(io.MultiReader(orders.Buffered(), os.Stdin), os.Stdout, r.run)
+	return serve(io.MultiReader(lines.Buffered(), in), os.Stdout, r.run)
 }

@@ -52,7 +52,7 @@ func runMaster(ctx context.Context, _ []string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		serve(os.Stdin, os.Stdout, func(order) (answer, error) { return answer{}, nil }) // until the input ends
+		serve(orders(os.Stdin), os.Stdout, func(order) (answer, error) { return answer{}, nil }) // until the input ends
 		cancel()
 	}()
 	if err := json.NewEncoder(os.Stdout).Encode(m.Addr().String()); err != nil {
@@ -70,6 +70,7 @@ func runPeer(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	in := orders(os.Stdin)
 	comm, err := core.Connect(ctx, core.Options{Master: args[0], ListenHost: "127.0.0.1", PortBase: -1})
 	if err != nil {
 		return err
@@ -82,7 +83,7 @@ func runPeer(ctx context.Context, args []string) error {
 		time.Sleep(2 * time.Millisecond) // others are starting
 	}
 	p := &peer{comm: comm, world: world}
-	return serve(os.Stdin, os.Stdout, func(o order) (answer, error) { return p.run(ctx, o) })
+	return serve(in, os.Stdout, func(o order) (answer, error) { return p.run(ctx, o) })
 }
 
 // peer keeps the buffers of its last job.

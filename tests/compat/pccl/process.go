@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/tests/process"
 )
 
 // Process is one child that obeys the line protocol: a master, a peer, or both.
@@ -46,6 +47,7 @@ func Start(name string, cmd *exec.Cmd, limit time.Duration) (*Process, error) {
 	}
 	p.out = bufio.NewReaderSize(stdout, 1<<16)
 	cmd.Stderr = &p.log
+	process.DieWithParent(cmd)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gopccl/gopccl/core"
@@ -157,10 +156,6 @@ func (w *world) start(kind string) (*peer, error) {
 	default:
 		return nil, fmt.Errorf("nobody has %q peers: gopccl or original", kind)
 	}
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	dieWithParent(cmd.SysProcAttr)
 	p := &peer{host: host}
 	err := w.net.Hosts[host].Do(func() (err error) {
 		p.Process, err = pccl.Start(fmt.Sprintf("%s peer %d", kind, host), cmd, callLimit)

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package main
-
-import "syscall"
-
-// dieWithParent does nothing: there are no network namespaces here.
-func dieWithParent(*syscall.SysProcAttr) {}
