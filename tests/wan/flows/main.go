@@ -4,10 +4,10 @@
 //
 //	go run ./tests/wan/flows
 //
-// prints four tables: the curve from 1 to 128 flows under a limit per flow; the
-// same under a long round trip with a small window per flow; the cost of one
-// slow flow among eight; and how much of a full-duplex link both directions use
-// at once.
+// prints five tables: the curve from 1 to 128 flows under a limit per flow; the
+// same under a long round trip with a small window per flow; what the length of
+// the round trip costs one flow and eight; the cost of one slow flow among
+// eight; and how much of a full-duplex link both directions use at once.
 package main
 
 import (
@@ -44,16 +44,17 @@ func main() {
 		}
 		return
 	}
-	only := flag.String("only", "curve,window,slow,duplex", "tables to print")
+	only := flag.String("only", "curve,window,delay,slow,duplex", "tables to print")
+	least := flag.Int("least", 1, "fewest flows of the curves")
 	most := flag.Int("flows", 128, "most flows of the curves")
 	seconds := flag.Float64("seconds", 2, "length of one all-reduce at the limit, in seconds")
 	flag.Parse()
 	for _, t := range []struct {
 		name string
-		run  func(most int, seconds float64) error
-	}{{"curve", curve}, {"window", window}, {"slow", slow}, {"duplex", duplex}} {
+		run  func(least, most int, seconds float64) error
+	}{{"curve", curve}, {"window", window}, {"delay", delay}, {"slow", slow}, {"duplex", duplex}} {
 		if slices.Contains(strings.Split(*only, ","), t.name) {
-			if err := t.run(*most, *seconds); err != nil {
+			if err := t.run(max(*least, 1), *most, *seconds); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				os.Exit(1)
 			}
@@ -194,10 +195,10 @@ func median(d []time.Duration) time.Duration {
 func mbit(bytes int, took time.Duration) float64 { return float64(bytes) * 8 / took.Seconds() / 1e6 }
 
 // sweep prints one row per number of flows. limit is the rate of one flow in Mbit/s.
-func sweep(most int, seconds, limit float64, shape netns.Shape, t task) error {
+func sweep(least, most int, seconds, limit float64, shape netns.Shape, t task) error {
 	fmt.Println("| flows | all-reduce, s | Mbit/s each way | of flows x limit | one flow per operation, Mbit/s |")
 	fmt.Println("|---|---|---|---|---|")
-	for n := 1; n <= most; n *= 2 {
+	for n := least; n <= most; n *= 2 {
 		bytes := int(float64(n) * limit * 1e6 / 8 * seconds)
 		run := func(flows, bytes int) (float64, time.Duration, error) {
 			t.Pool, t.Flows = n, flows
@@ -235,20 +236,52 @@ func sweep(most int, seconds, limit float64, shape netns.Shape, t task) error {
 	return nil
 }
 
-func curve(most int, seconds float64) error {
+func curve(least, most int, seconds float64) error {
 	const limit = 4.
 	fmt.Printf("All-reduce of float32, two peers, %v Mbit/s per flow (token bucket; headers included):\n\n", limit)
-	return sweep(most, seconds, limit, netns.Shape{PerFlow: netns.Rate(limit * 1e6)}, task{})
+	return sweep(least, most, seconds, limit, netns.Shape{PerFlow: netns.Rate(limit * 1e6)}, task{})
 }
 
-func window(most int, seconds float64) error {
+func window(least, most int, seconds float64) error {
 	h := hop{delay: 50 * time.Millisecond, window: 64 << 10}
 	limit := float64(h.window) * 8 / h.delay.Seconds() / 1e6
 	fmt.Printf("All-reduce of float32, two peers, every flow %v long with a window of %d KiB (%.1f Mbit/s):\n\n", h.delay, h.window>>10, limit)
-	return sweep(min(most, 32), seconds, limit, netns.Shape{}, task{Delay: h.delay, Window: h.window})
+	return sweep(least, min(most, 32), seconds, limit, netns.Shape{}, task{Delay: h.delay, Window: h.window})
 }
 
-func slow(_ int, seconds float64) error {
+// delay shows what the length of the way costs one connection and eight, with
+// the window of TCP that does not grow with it.
+func delay(_, _ int, _ float64) error {
+	const window, bytes = 128 << 10, 4 << 20 // window for a round trip
+	fmt.Printf("All-reduce of %d MiB of float32, two peers, a window of %d KiB per connection:\n\n", bytes>>20, window>>10)
+	fmt.Println("| round trip, ms | window / round trip, Mbit/s | 1 connection, s | 8 connections, s | ratio |\n|---|---|---|---|---|")
+	for _, trip := range []time.Duration{10, 50, 100, 200} {
+		trip *= time.Millisecond
+		var took [2]time.Duration
+		for i, n := range []int{1, 8} {
+			p, err := newPair(netns.Shape{}, task{Pool: n, Delay: trip / 2, Window: window / 2})
+			if err != nil {
+				return err
+			}
+			var each []time.Duration
+			for range 3 {
+				d, err := p.reduce(bytes)
+				if err != nil {
+					p.close()
+					return err
+				}
+				each = append(each, d)
+			}
+			p.close()
+			took[i] = median(each)
+		}
+		fmt.Printf("| %d | %.1f | %.2f | %.2f | %.1f |\n", trip.Milliseconds(), window*8/trip.Seconds()/1e6, took[0].Seconds(), took[1].Seconds(), took[0].Seconds()/took[1].Seconds())
+	}
+	fmt.Println()
+	return nil
+}
+
+func slow(_, _ int, seconds float64) error {
 	const limit, flows = 16 * netns.Mbit, 8
 	bytes := int(float64(limit) / 8 * flows * seconds * 2)
 	even := netns.Shape{PerFlow: limit}
@@ -281,7 +314,7 @@ func slow(_ int, seconds float64) error {
 
 // duplex compares an all-reduce, which sends and receives at once, with a
 // single stream over the same link.
-func duplex(_ int, seconds float64) error {
+func duplex(_, _ int, seconds float64) error {
 	const limit = 100 * netns.Mbit
 	bytes := int(float64(limit) / 8 * seconds)
 	p, err := newPair(netns.Shape{Total: limit}, task{Pool: 1})

@@ -78,6 +78,9 @@ func work(t task) error {
 			return err
 		}
 	}
+	if dialled := int(next.Load()); dialled != max(t.Pool, 1) {
+		return fmt.Errorf("dialled %d connections for a pool of %d: they are not the flows that the network limits", dialled, t.Pool)
+	}
 	say(report{Ready: true})
 	for in.Scan() {
 		var count int

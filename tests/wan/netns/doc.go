@@ -21,11 +21,13 @@ const (
 
 // Buckets is the number of rates that PerFlow tells apart: the low byte of the
 // source port picks one, so that flows need source ports that differ there.
-// Hosts draw their source ports from FirstPort .. FirstPort+Buckets-1, which
-// makes them differ for all flows with the same destination.
+// Dialer takes FirstPort .. FirstPort+Buckets-1. Where nobody chooses, a host
+// draws from as many ports from drawnPort on, so that a connection to somewhere
+// else never holds a port that a Dialer wants.
 const (
 	Buckets   = 256
 	FirstPort = 40960
+	drawnPort = FirstPort + 16*Buckets
 )
 
 // Shape is what a host may send and receive.

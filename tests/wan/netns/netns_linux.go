@@ -145,7 +145,7 @@ func (n *Network) add(i int) error {
 	}
 	for _, kv := range [][2]string{
 		{"net.ipv4.tcp_no_metrics_save", "1"}, // a run must not remember the one before
-		{"net.ipv4.ip_local_port_range", fmt.Sprintf("%d %d", FirstPort, FirstPort+Buckets-1)},
+		{"net.ipv4.ip_local_port_range", fmt.Sprintf("%d %d", drawnPort, drawnPort+Buckets-1)},
 		{"net.ipv4.tcp_tw_reuse", "1"},
 	} {
 		if err := h.Sysctl(kv[0], kv[1]); err != nil {
