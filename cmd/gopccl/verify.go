@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gopccl/gopccl/cmd/gopccl/determinism"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+// newVerifyCmd returns the command that holds what is checked on a machine.
+func newVerifyCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check what this machine computes",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newVerifyDeterminismCmd())
+	return cmd
+}
+
+func newVerifyDeterminismCmd() *cobra.Command {
+	var f benchFlags
+	var cpuOnly bool
+	var device, elements int
+	var step uint64
+	cmd := &cobra.Command{
+		Use:   "determinism",
+		Short: "Compare the bits that processor and GPU compute",
+		Long: `Compare the bits that the kernels compute: every reduce operation and type, every
+quantizer and the simple hash, on each backend of this machine and on a CUDA
+device, with those of cpu_generic, and these with what was recorded. Then exp of
+all 2^32 float32 patterns: on the processor beside the recorded sums, on the device
+beside those of PCCL's report. The exit code is 0 if everything is equal.
+
+A digest takes all NaNs for one. "differ" counts elements with other bits, NaN or not.`,
+		Example: `  gopccl verify determinism --cpu            # without a GPU; exp takes a minute or so
+  gopccl verify determinism --cpu --step 0   # without exp
+  gopccl verify determinism --device 1 --json -`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if elements < 1 || elements > 1<<28 {
+				return verifyUsage("--elements %d: want 1 to %d", elements, 1<<28)
+			}
+			if step > determinism.Patterns {
+				return verifyUsage("--step %d: want 0 to %d", step, uint64(determinism.Patterns))
+			}
+			list, passed, err := determinism.CPUs()
+			if err != nil {
+				return err
+			}
+			plan := determinism.Plan{Reference: list[0], Others: list[1:], Elements: elements, Step: step}
+			gpu := determinism.Machine(nil)
+			if !cpuOnly {
+				var done func()
+				if gpu, done, err = openDevice(device); err != nil {
+					return fmt.Errorf("%w (--cpu compares without a device)", err)
+				}
+				defer done()
+				plan.Others = append(plan.Others, gpu)
+			}
+			plan.Rest = func(m determinism.Machine) bool { return m == gpu } // backends share all but the arithmetic
+			if f.json == "" {
+				for _, p := range passed {
+					fmt.Fprintln(cmd.OutOrStdout(), "not here:", p)
+				}
+			}
+			return verifyDeterminism(cmd.Context(), cmd, plan, &f)
+		},
+	}
+	fl := cmd.Flags()
+	fl.BoolVar(&cpuOnly, "cpu", false, "compare the processor's backends alone")
+	fl.IntVar(&device, "device", 0, "number of the CUDA device")
+	fl.IntVar(&elements, "elements", determinism.Elements, "elements of a case; digests were recorded for the default")
+	fl.Uint64Var(&step, "step", 1, "evaluate exp at each `N`-th pattern; 0: not at all; sums are known for 1")
+	fl.StringVar(&f.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
+	return cmd
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func verifyUsage(format string, args ...any) error {
+	return errs.New(errs.InvalidConfig, "verify determinism", fmt.Errorf(format, args...))
+}
+
+func verifyDeterminism(ctx context.Context, cmd *cobra.Command, plan determinism.Plan, f *benchFlags) (err error) {
+	out, err := f.open(cmd, "check", "case", "on", "against", "elements", "value", "wanted", "differ", "NaN", "s", "")
+	if err != nil {
+		return err
+	}
+	rows, bad := 0, 0
+	ok, err := plan.Run(ctx, func(r determinism.Row) error {
+		rows++
+		if !r.OK {
+			bad++
+		}
+		if out.json != nil {
+			return out.json.Encode(r)
+		}
+		verdict := "ok"
+		if !r.OK {
+			verdict = "DIFFERENT"
+		}
+		return out.row(r.Check, r.Case, r.On, dash(r.Against), strconv.FormatUint(r.Elements, 10), r.Value, dash(r.Want),
+			strconv.FormatUint(r.Differ, 10), strconv.FormatUint(r.NaNs, 10), fmt.Sprintf("%.3f", r.Seconds), verdict)
+	})
+	if err = errors.Join(err, out.close()); err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("verify determinism: %d of %d comparisons are not equal", bad, rows)
+	}
+	if out.json == nil {
+		_, err = io.WriteString(cmd.OutOrStdout(), fmt.Sprintf("all %d comparisons are equal\n", rows))
+	}
+	return err
+}

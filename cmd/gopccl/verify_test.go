@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/cmd/gopccl/determinism"
+)
+
+// S0-22
+func TestVerifyDeterminismOfTheProcessor(t *testing.T) {
+	code, out, errOut := gopccl(t, "verify", "determinism", "--cpu", "--step", "65536")
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "comparisons are equal")
+	require.NotContains(t, out, "DIFFERENT")
+
+	code, out, errOut = gopccl(t, "verify", "determinism", "--cpu", "--elements", "64", "--step", "1048576", "--json", "-")
+	require.Equal(t, exitOK, code, errOut)
+	checks := map[string]int{}
+	lines := bufio.NewScanner(strings.NewReader(out))
+	for lines.Scan() {
+		var r determinism.Row
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &r))
+		checks[r.Check]++
+		require.True(t, r.OK)
+	}
+	require.Len(t, checks, 5)
+	require.Equal(t, 5, checks["exp"])
+	require.GreaterOrEqual(t, checks["reduce"], 60)
+}
+
+func TestVerifyDeterminismRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--elements 0":   {"--elements", "0"},
+		"--step 5000000": {"--step", "5000000000"},
+	} {
+		code, _, errOut := gopccl(t, append([]string{"verify", "determinism", "--cpu"}, args...)...)
+		require.Equal(t, exitUsage, code)
+		require.Contains(t, errOut, want)
+	}
+	// Without a device: what is missing, and what to do.
+	code, out, errOut := gopccl(t, "verify", "determinism", "--step", "0", "--device", "77")
+	require.Equal(t, exitFailed, code)
+	require.Empty(t, out)
+	require.Contains(t, errOut, "CUDA")
+	require.Contains(t, errOut, "--cpu compares without a device")
+}
