@@ -11,6 +11,7 @@ package kernels
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
@@ -24,9 +25,31 @@ var reducePTX []byte
 //go:embed _ptx/hash.ptx
 var hashPTX []byte
 
+//go:embed _ptx/quantize.ptx
+var quantizePTX []byte
+
+//go:embed _ptx/params.ptx
+var paramsPTX []byte
+
+//go:embed _ptx/train.ptx
+var trainPTX []byte
+
+//go:embed _ptx/verify.ptx
+var verifyPTX []byte
+
+// Names of files: what Load is asked for.
+const (
+	Reduction    = "reduce"   // Reduce, Finalize
+	Hashing      = "hash"     // Hash
+	Quantization = "quantize" // Quantize, Dequantize
+	Parameters   = "params"   // MinMaxBounds, ZeroPointMoments
+	Training     = "train"    // NesterovStep, Difference
+	Verification = "verify"   // ExpTally, ReadParity
+)
+
 // File is one module of PTX and the kernels in it.
 type File struct {
-	Name    string // such as "reduce"
+	Name    string
 	PTX     []byte // not to be changed
 	Kernels []string
 }
@@ -34,12 +57,16 @@ type File struct {
 // Files returns all modules.
 func Files() []File {
 	return []File{
-		{"reduce", reducePTX, reduceNames()},
-		{"hash", hashPTX, []string{hashBlocks, hashFinish}},
+		{Reduction, reducePTX, reduceNames()},
+		{Hashing, hashPTX, []string{hashBlocks, hashFinish}},
+		{Quantization, quantizePTX, quantizeNames()},
+		{Parameters, paramsPTX, paramsNames()},
+		{Training, trainPTX, []string{nesterovStep, difference}},
+		{Verification, verifyPTX, []string{expTally, readParity}},
 	}
 }
 
-// Set is all kernels, loaded in one context. Its methods queue work on a
+// Set is the kernels of some files, loaded in one context. Its methods queue work on a
 // stream of that context, which must be current, and return before it is done;
 // they are safe for concurrent use. Errors are *errs.Error for arguments and
 // *driver.Error for launches.
@@ -54,15 +81,19 @@ type Set struct {
 // block is the number of threads of a block, for all kernels.
 const block = 256
 
-// Load compiles the kernels for the current context's device, whose ordinal is
-// device. Unload gives the memory back.
-func Load(d driver.Driver, device int) (*Set, error) {
+// Load compiles the kernels of the files called names, all if none is given, for
+// the current context's device, whose ordinal is device. The driver takes some
+// seconds for all, once: it keeps what it compiled. Unload gives the memory back.
+func Load(d driver.Driver, device int, names ...string) (*Set, error) {
 	processors, err := d.DeviceAttribute(driver.Processors, device)
 	if err != nil {
 		return nil, err
 	}
 	k := &Set{driver: d, functions: map[string]driver.Function{}, blocks: max(1, uint64(processors)) * (2048 / block)}
 	for _, f := range Files() {
+		if len(names) > 0 && !slices.Contains(names, f.Name) {
+			continue
+		}
 		if err := k.load(f); err != nil {
 			_ = k.Unload()
 			return nil, err
@@ -114,10 +145,13 @@ func (k *Set) grid(steps uint64) uint32 {
 func (k *Set) launch(name string, blocks uint32, s driver.Stream, a *arguments) error {
 	f, ok := k.functions[name]
 	if !ok {
-		return errs.New(errs.InvalidArgument, "launch", fmt.Errorf("there is no kernel %s", name))
+		return errs.New(errs.NotInitialized, "launch", fmt.Errorf("kernel %s is not loaded", name))
 	}
 	return k.driver.Launch(f, driver.Dim{X: blocks, Y: 1, Z: 1}, driver.Dim{X: block, Y: 1, Z: 1}, 0, s, a.bytes)
 }
+
+// groups bounds the blocks of kernels that write one result per block.
+const groups = 1024
 
 // aligned refuses addresses of elements that lie between elements: the device
 // reads at multiples of the element's size only.
