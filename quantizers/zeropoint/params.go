@@ -105,6 +105,24 @@ type stats struct{ mean, deviation float64 }
 // first level cache between the two passes over them.
 const blockElements = quant.GatherElements
 
+// FromMoments returns what Params returns for a chunk of n elements that a device
+// has summed: sums holds, for each quant.GatherElements elements in turn, their
+// sum and the sum of their squared distances from its mean. false: there are
+// elements that are not finite, or squares that are not; ask Params.
+func FromMoments(t, q dtype.Type, n int, sums []float64) (wire.DequantizationMeta, bool) {
+	var m moments
+	for ; n > 0 && len(sums) >= 2; sums = sums[2:] {
+		block := min(n, blockElements)
+		nb := float64(block)
+		m.add(nb, sums[0]/nb, sums[1])
+		n -= block
+	}
+	if n > 0 || m.n == 0 || !finite(m.mean) || !finite(m.squares) {
+		return wire.DequantizationMeta{}, false
+	}
+	return paramsOf(t, q, m.stats()), true
+}
+
 // moments are those of n elements: their mean and the sum of the squared
 // distances from it.
 type moments struct{ n, mean, squares float64 }
@@ -119,11 +137,16 @@ func join[T quant.Float](m *moments, src []byte) {
 		rest = rest[len(block):]
 		nb := float64(len(block) / size)
 		mb := sum[T](block, 0, false) / nb
-		delta := mb - m.mean
-		m.squares += sum[T](block, mb, true) + float64(float64(delta*delta)*(m.n*nb/(m.n+nb)))
-		m.mean += float64(delta * (nb / (m.n + nb)))
-		m.n += nb
+		m.add(nb, mb, sum[T](block, mb, true))
 	}
+}
+
+// add joins nb elements with their mean and the sum of their squared distances from it.
+func (m *moments) add(nb, mean, squares float64) {
+	delta := mean - m.mean
+	m.squares += squares + float64(float64(delta*delta)*(m.n*nb/(m.n+nb)))
+	m.mean += float64(delta * (nb / (m.n + nb)))
+	m.n += nb
 }
 
 func (m moments) stats() stats {

@@ -342,3 +342,33 @@ func TestRegistered(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Name, q.Name())
 }
+
+// Sums that were made elsewhere, segment by segment, give the parameters that
+// the whole chunk gives, and those that cannot are refused.
+func TestFromMoments(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for _, n := range []int{1, 2, 15, 17, 2047, 2048, 2049, 3*2048 + 100} {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64()*3 - 7)
+		}
+		var sums []float64
+		for rest := x; len(rest) > 0; {
+			block := dtype.AsBytes(rest[:min(len(rest), quant.GatherElements)])
+			rest = rest[len(block)/4:]
+			s := sum[float32](block, 0, false)
+			sums = append(sums, s, sum[float32](block, s/float64(len(block)/4), true))
+		}
+		for _, q := range wires {
+			m, ok := FromMoments(dtype.Float32, q, n, sums)
+			require.True(t, ok)
+			require.Equal(t, New().Params(dtype.Float32, q, dtype.AsBytes(x)), m, "%d to %v", n, q)
+		}
+		for _, bad := range [][]float64{nil, sums[:len(sums)-1], {math.NaN(), 0}, {1, math.Inf(1)}} {
+			_, ok := FromMoments(dtype.Float32, dtype.Uint8, n, bad)
+			require.False(t, ok, "%d of %v", n, bad)
+		}
+	}
+	_, ok := FromMoments(dtype.Float32, dtype.Uint8, 0, nil)
+	require.False(t, ok)
+}
