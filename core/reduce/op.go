@@ -52,6 +52,7 @@ type Op struct {
 	elem    int // bytes of an element in memory
 	unit    int // bytes of an element on the wire
 	inPlace bool
+	dev     *staged // nil: its tensors are the host's
 
 	// Set by Start and constant then.
 	seq        uint64
@@ -157,18 +158,13 @@ func (op *Op) enter(c *cursor, step int, sending bool) {
 }
 
 // NewOp checks spec and returns the operation. Errors are *errs.Error with code
-// InvalidArgument.
+// InvalidArgument, or what device.Platform.Stage returns.
 func (e *Engine) NewOp(spec Spec) (*Op, error) {
 	bad := func(format string, args ...any) (*Op, error) {
 		return nil, errs.New(errs.InvalidArgument, opName, fmt.Errorf(format, args...))
 	}
 	size := spec.DType.Size()
-	if !spec.DeviceSrc.None() {
-		if _, err := device.Lookup(spec.DeviceSrc.Platform); err != nil {
-			return nil, err
-		}
-		return bad("the engine does not take %v", spec.DeviceSrc)
-	}
+	onDevice := !spec.DeviceSrc.None() || !spec.DeviceDst.None()
 	switch {
 	case !spec.DType.Valid():
 		return bad("unknown element type %d", uint8(spec.DType))
@@ -176,6 +172,10 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 		return bad("unknown reduce operation %d", uint8(spec.Op))
 	case spec.Count < 0:
 		return bad("negative count %d", spec.Count)
+	case onDevice:
+		if err := spec.checkDevice(size); err != nil {
+			return nil, errs.New(errs.InvalidArgument, opName, err)
+		}
 	case len(spec.Src)/size != spec.Count || len(spec.Src)%size != 0:
 		return bad("source has %d bytes, %d elements of %v need %d", len(spec.Src), spec.Count, spec.DType, spec.Count*size)
 	case len(spec.Dst) != len(spec.Src):
@@ -183,14 +183,14 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 	}
 	op := &Op{e: e, spec: spec, elem: size, unit: size}
 	op.mu.Rank(rankOp, "Op.mu")
-	if spec.Count > 0 {
+	if spec.Count > 0 && !onDevice {
 		s, d := uintptr(unsafe.Pointer(&spec.Src[0])), uintptr(unsafe.Pointer(&spec.Dst[0]))
 		n := uintptr(len(spec.Src))
 		switch {
 		case s == d:
 			op.inPlace = true
 		case s < d+n && d < s+n:
-			return bad("source and destination overlap by a part only (use the same buffer, or separate ones)")
+			return nil, errs.New(errs.InvalidArgument, opName, errPartly)
 		}
 	}
 	if spec.Quantizer != nil {
@@ -203,8 +203,15 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 			op.unit = spec.WireType.Size()
 		}
 	}
+	if onDevice {
+		if err := op.openStage(); err != nil {
+			return nil, err
+		}
+	}
 	return op, nil
 }
+
+var errPartly = errors.New("source and destination overlap by a part only (use the same buffer, or separate ones)")
 
 // Start begins the data phase in ring, whose sequence number is seq and in
 // which self is this peer; native says that all members are gopccl ends, and
@@ -247,6 +254,9 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	}
 	failed := op.failErr != nil
 	op.mu.Unlock()
+	if op.dev != nil && !failed {
+		op.dev.begin()
+	}
 	gone := false
 	if !failed {
 		e.ops[key] = op
@@ -304,7 +314,9 @@ func (op *Op) place(ring []wire.UUID, self wire.UUID) error {
 	op.next, op.prev = ring[(op.rank+1)%op.n], ring[(op.rank+op.n-1)%op.n]
 	if op.n == 1 {
 		op.recv.step = plan.Steps(op.n)
-		copy(op.spec.Dst, op.spec.Src)
+		if op.dev == nil {
+			copy(op.spec.Dst, op.spec.Src)
+		}
 		op.rxDone.Store(true)
 		op.txDone.Store(true)
 		return nil
@@ -364,6 +376,9 @@ func (op *Op) fail(err error) {
 	for _, r := range op.reading {
 		r.conn.SetReadDeadline(past)
 	}
+	if op.dev != nil {
+		op.dev.stop()
+	}
 	op.mu.Unlock()
 	op.detach()
 	op.settle(true)
@@ -373,7 +388,7 @@ func (op *Op) fail(err error) {
 func (op *Op) settle(async bool) {
 	op.mu.Lock()
 	over := op.failErr != nil || op.rxDone.Load() && op.txDone.Load()
-	if op.state != opRunning || !over || len(op.reading) > 0 || op.txRefs > 0 {
+	if op.state != opRunning || !over || len(op.reading) > 0 || op.txRefs > 0 || op.dev != nil && op.dev.busy {
 		op.mu.Unlock()
 		return
 	}
@@ -439,10 +454,16 @@ func (e *Engine) count(d int) {
 // of Start. With restore an in-place buffer gets back, bit by bit, what it held
 // before Start; an out-of-place destination is left as it is.
 func (op *Op) Finish(restore bool) {
+	if op.finished(restore) && op.dev != nil {
+		op.dev.finish(restore)
+	}
+}
+
+func (op *Op) finished(restore bool) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.state == opRunning || op.state == opFinished {
-		return
+		return false
 	}
 	op.state = opFinished
 	if restore {
@@ -451,6 +472,7 @@ func (op *Op) Finish(restore bool) {
 	op.e.cfg.Pool.Put(op.backup)
 	op.e.cfg.Pool.Put(op.wire)
 	op.backup, op.wire = nil, nil
+	return true
 }
 
 // Counters returns the bytes sent and received as PCCL counts them (data spec,

@@ -98,7 +98,7 @@ func (op *Op) advanced(r *receiver) {
 		return
 	}
 	op.mu.Lock()
-	more := op.readyUpTo(op.first + op.rxPos.Load())
+	more := op.readyUpTo(op.sendable())
 	op.mu.Unlock()
 	op.wake(more)
 }
@@ -113,6 +113,11 @@ func (op *Op) receiveReduce(r *receiver, n int) error {
 		return err
 	}
 	whole := len(in) - len(in)%op.elem
+	if op.dev != nil {
+		if err := op.dev.await(c.step, (c.off-k+whole)/op.elem); err != nil {
+			return err
+		}
+	}
 	if whole > 0 {
 		from := c.first*op.elem + c.off - k
 		op.save((c.off - k + whole) / op.elem)
@@ -120,6 +125,9 @@ func (op *Op) receiveReduce(r *receiver, n int) error {
 		op.e.cfg.Backend.Reduce(s.DType, s.Op, dst, s.Src[from:from+whole], in[:whole])
 		if s.Op == dtype.Avg && !op.dividesLate() && op.lastReduce(c.step) {
 			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
+		}
+		if op.lastReduce(c.step) && op.divided() {
+			op.final(from, from+whole)
 		}
 	}
 	op.nCarry = copy(op.carry[:], in[whole:])
@@ -130,6 +138,11 @@ func (op *Op) receiveReduce(r *receiver, n int) error {
 // receiveSet reads n bytes straight into the user's buffer.
 func (op *Op) receiveSet(r *receiver, n int) error {
 	c, s := &op.recv, &op.spec
+	if op.dev != nil {
+		if err := op.dev.await(c.step, 0); err != nil {
+			return err
+		}
+	}
 	op.save((c.off + n + op.elem - 1) / op.elem)
 	base := c.first * op.elem
 	if err := r.fill(op, s.Dst[base+c.off:base+c.off+n]); err != nil {
@@ -138,7 +151,11 @@ func (op *Op) receiveSet(r *receiver, n int) error {
 	if s.Op == dtype.Avg && op.dividesLate() && c.step == plan.Steps(op.n)-1 {
 		// Not sent on any more, so nobody divides it later.
 		from, to := c.off-c.off%op.elem, c.off+n
-		op.e.cfg.Backend.Finalize(s.DType, s.Dst[base+from:base+to-to%op.elem], op.n)
+		to -= to % op.elem
+		op.e.cfg.Backend.Finalize(s.DType, s.Dst[base+from:base+to], op.n)
+		op.final(base+from, base+to)
+	} else if op.divided() {
+		op.final(base+c.off, base+c.off+n)
 	}
 	c.off += n
 	return nil
@@ -156,6 +173,11 @@ func (op *Op) receiveEncoded(r *receiver, n int) error {
 	c.off += n
 	if from == to {
 		return nil
+	}
+	if op.dev != nil {
+		if err := op.dev.await(c.step, to); err != nil {
+			return err
+		}
 	}
 	op.save(to)
 	for ; from < to; from = min(to, from+blockElements) {
@@ -181,6 +203,7 @@ func (op *Op) decode(c *cursor, from, to int) {
 		if s.Op == dtype.Avg {
 			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 		}
+		op.final((c.first+from)*op.elem, (c.first+to)*op.elem)
 		return
 	}
 	how := s.Op

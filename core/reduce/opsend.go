@@ -18,7 +18,7 @@ func (op *Op) take(f *frame) bool {
 	if op.failErr != nil || op.txPos == op.txTotal {
 		return false
 	}
-	avail := op.first + op.rxPos.Load() - op.txPos
+	avail := op.sendable() - op.txPos
 	f.op, f.step, f.off = op, c.step, c.off
 	if op.spec.Quantizer != nil && !op.sentTo {
 		if !op.metaReady(avail) {
@@ -113,6 +113,9 @@ func (op *Op) prepare(f *frame) {
 			}
 		}
 	}
+	if f.step == op.n-1 {
+		op.final(from*op.elem, (from+len(f.payload)/op.unit)*op.elem)
+	}
 }
 
 // params are those of the chunk that is sent in step. All of it was received.
@@ -141,6 +144,10 @@ func (op *Op) putMeta(f *frame) {
 func (op *Op) finishSent(f *frame) {
 	if op.spec.Op == dtype.Avg && op.dividesLate() && f.step >= op.n-1 && op.spec.Quantizer == nil && !op.aborted.Load() {
 		op.e.cfg.Backend.Finalize(op.spec.DType, f.payload, op.n)
+		if op.dev != nil {
+			first, _ := op.chunk(f.step, true)
+			op.final(first*op.elem+f.off, first*op.elem+f.off+len(f.payload))
+		}
 	}
 }
 

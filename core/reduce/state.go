@@ -175,5 +175,11 @@ func (op *Op) waits(st *OpState, rx *receiver) string {
 			text += fmt.Sprintf("sender to %s: nothing is ready", op.next.Short())
 		}
 	}
+	if op.dev != nil && op.dev.busy {
+		if text != "" {
+			text += "; "
+		}
+		text += op.dev.waits()
+	}
 	return text
 }

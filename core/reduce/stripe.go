@@ -117,7 +117,7 @@ func (op *Op) stripe(flows []*sender) {
 	if op.quantized() {
 		op.metas = make([]stepMeta, plan.Steps(op.n))
 	}
-	op.readyUpTo(op.first)
+	op.readyUpTo(op.sendable())
 }
 
 // readyUpTo makes the pieces ready that end at or before pos in the stream of

@@ -170,6 +170,9 @@ func (op *Op) processPart(r *receiver, p piece, off, n int, meta *wire.Dequantiz
 		if err := r.fill(op, in); err != nil {
 			return err
 		}
+		if err := op.awaitPart(p, off+n); err != nil {
+			return err
+		}
 		op.savePiece(p)
 		if reduces {
 			how := s.Op
@@ -183,14 +186,25 @@ func (op *Op) processPart(r *receiver, p piece, off, n int, meta *wire.Dequantiz
 		if s.Op == dtype.Avg {
 			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 		}
+		op.final(from, to)
 		return nil
 	}
 	if !reduces {
+		if err := op.awaitPart(p, off+n); err != nil {
+			return err
+		}
 		op.savePiece(p)
-		return r.fill(op, dst)
+		if err := r.fill(op, dst); err != nil {
+			return err
+		}
+		op.final(from, to)
+		return nil
 	}
 	in := r.scratch[:n]
 	if err := r.fill(op, in); err != nil {
+		return err
+	}
+	if err := op.awaitPart(p, off+n); err != nil {
 		return err
 	}
 	op.savePiece(p)
@@ -198,7 +212,19 @@ func (op *Op) processPart(r *receiver, p piece, off, n int, meta *wire.Dequantiz
 	if s.Op == dtype.Avg && op.lastReduce(p.step) {
 		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 	}
+	if op.lastReduce(p.step) {
+		op.final(from, to)
+	}
 	return nil
+}
+
+// awaitPart waits for the local contribution to a part of a piece that ends at
+// end of its chunk, in wire bytes.
+func (op *Op) awaitPart(p piece, end int) error {
+	if op.dev == nil {
+		return nil
+	}
+	return op.dev.await(p.step, end/op.unit)
 }
 
 // savePiece keeps the original of a piece before it is overwritten for the

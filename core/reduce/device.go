@@ -1,0 +1,219 @@
+package reduce
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/plan"
+)
+
+// An all-reduce of device memory runs in host memory that the device's platform
+// stages for it (device.Staging): Spec.Src and Spec.Dst are that memory. The
+// source arrives chunk by chunk in the order in which the ring needs it, first
+// the own chunk, then those that are reduced in steps 0 to n-2. Two things wait
+// for it: what is sent in step 0, and the kernel that reads the local
+// contribution. So a reader may wait for this machine's own device, never for
+// another peer; the abort of its operation wakes it. Whatever is final goes to
+// the device while the all-gather goes on. Nothing is written there before, and
+// what was written in place is put back from the staged source.
+type staged struct {
+	op    *Op
+	stage device.Staging
+	size  int64 // bytes of the operation
+	// Where the chunk that step reduces into begins in the order of arrival;
+	// the own chunk comes before that of step 0. Set by Start.
+	starts  []int64
+	own     int64 // bytes of the own chunk
+	arrived atomic.Int64
+	more    *sync.Cond // on Op.mu: more arrived, or the operation was aborted
+	busy    bool       // guarded by Op.mu: the platform may touch the memory
+	begun   bool       // guarded by Op.mu
+}
+
+// checkDevice checks what is said about device memory, without asking for it.
+func (s *Spec) checkDevice(size int) error {
+	a, b := s.DeviceSrc, s.DeviceDst
+	n := uint64(max(a.Bytes, 0))
+	switch {
+	case a.None() || b.None() || len(s.Src)+len(s.Dst) > 0:
+		return fmt.Errorf("source and destination are not both on a device")
+	case a.Platform != b.Platform:
+		return fmt.Errorf("the source lies on %q, the destination on %q", a.Platform, b.Platform)
+	case a.Bytes/size != s.Count || a.Bytes%size != 0:
+		return fmt.Errorf("source has %d bytes, %d elements of %v need %d", a.Bytes, s.Count, s.DType, s.Count*size)
+	case a.Bytes != b.Bytes:
+		return fmt.Errorf("destination has %d bytes, source %d", b.Bytes, a.Bytes)
+	case a.Ptr != b.Ptr && a.Ptr < b.Ptr+n && b.Ptr < a.Ptr+n:
+		return errPartly
+	}
+	return nil
+}
+
+// openStage makes the operation's memory on the host.
+func (op *Op) openStage() error {
+	s := &op.spec
+	if s.Count == 0 {
+		return nil
+	}
+	p, err := device.Lookup(s.DeviceSrc.Platform)
+	if err != nil {
+		return err
+	}
+	stage, err := p.Stage(device.Task{Source: s.DeviceSrc, Target: s.DeviceDst, DType: s.DType, Op: s.Op})
+	if err != nil {
+		return err
+	}
+	s.Src, s.Dst = stage.Memory()
+	op.dev = &staged{op: op, stage: stage, size: int64(len(s.Src)), more: sync.NewCond(&op.mu)}
+	return nil
+}
+
+// begin starts the copies; the ring is known. It runs in Start.
+func (d *staged) begin() {
+	op := d.op
+	if op.n == 1 {
+		if op.spec.DeviceSrc.Ptr != op.spec.DeviceDst.Ptr {
+			d.copyIn([]device.Range{{From: 0, To: int(d.size)}})
+		}
+		return
+	}
+	var order []device.Range
+	add := func(first, count int) {
+		if count > 0 {
+			order = append(order, device.Range{From: first * op.elem, To: (first + count) * op.elem})
+		}
+	}
+	first, count := op.chunk(0, true)
+	add(first, count)
+	d.own = int64(count * op.elem)
+	at := d.own
+	for step := 0; plan.Reduces(op.n, step); step++ {
+		d.starts = append(d.starts, at)
+		first, count = op.chunk(step, false)
+		add(first, count)
+		at += int64(count * op.elem)
+	}
+	d.copyIn(order)
+}
+
+func (d *staged) copyIn(order []device.Range) {
+	d.op.mu.Lock()
+	d.busy, d.begun = true, true
+	d.op.mu.Unlock()
+	d.stage.Begin(order, d)
+}
+
+// Arrived wakes whoever can use more of the source.
+func (d *staged) Arrived(n int) {
+	op := d.op
+	if op.n == 1 {
+		if int64(n) == d.size {
+			d.stage.Put(0, n)
+		}
+		return
+	}
+	op.mu.Lock()
+	before := d.arrived.Load()
+	d.arrived.Store(int64(n))
+	d.more.Broadcast()
+	more := 0
+	if op.out != nil && before < d.own {
+		more = op.readyUpTo(op.sendable())
+	}
+	op.mu.Unlock()
+	switch {
+	case before >= d.own:
+	case op.out != nil:
+		op.wake(more)
+	default:
+		op.tx.kick(true, true)
+	}
+}
+
+// Ended lets the operation end, or ends it because of err.
+func (d *staged) Ended(err error) {
+	op := d.op
+	op.mu.Lock()
+	d.busy = false
+	op.mu.Unlock()
+	if err != nil {
+		op.fail(errs.New(errs.CodeOf(err), opName, err).At("data phase"))
+	}
+	op.settle(true)
+}
+
+// sendable returns the end of what may be sent, in wire bytes of all steps.
+func (op *Op) sendable() int64 {
+	if d := op.dev; d != nil {
+		if n := d.arrived.Load(); n < d.own {
+			if op.quantized() {
+				return 0 // its parameters are those of the whole chunk
+			}
+			return n - n%int64(op.elem)
+		}
+	}
+	return op.first + op.rxPos.Load()
+}
+
+// await waits until the local contribution to the first elements of the chunk
+// of step is on the host. After the reduce-scatter the whole source is: memory
+// is written that it may still go to.
+func (d *staged) await(step, elements int) error {
+	need := d.size
+	if step < len(d.starts) {
+		need = d.starts[step] + int64(elements*d.op.elem)
+	}
+	if d.arrived.Load() >= need {
+		return nil
+	}
+	d.op.mu.Lock()
+	defer d.op.mu.Unlock()
+	for d.arrived.Load() < need {
+		if d.op.failErr != nil {
+			return errAborted
+		}
+		d.more.Wait()
+	}
+	return nil
+}
+
+// stop ends the copies of an operation that failed. op.mu is held.
+func (d *staged) stop() {
+	d.more.Broadcast()
+	d.stage.Stop()
+}
+
+// finish gives the staged memory back, after it was put back if the operation
+// was in place and is to be undone.
+func (d *staged) finish(restore bool) {
+	if restore && d.begun {
+		if err := d.stage.Restore(); err != nil {
+			d.op.e.cfg.Logger.Error("a device tensor of a failed all-reduce could not be restored",
+				"tag", d.op.spec.Tag, "buffer", d.op.spec.DeviceDst.String(), "error", err)
+		}
+	}
+	d.stage.Release()
+}
+
+// final hands bytes of the destination that will not change any more to the device.
+func (op *Op) final(from, to int) {
+	if op.dev != nil && from < to {
+		op.dev.stage.Put(from, to)
+	}
+}
+
+// divided reports whether the bytes that step brings need no division any more
+// when they were reduced or read.
+func (op *Op) divided() bool { return op.spec.Op != dtype.Avg || !op.dividesLate() }
+
+// waits says what the device has to do. op.mu is held.
+func (d *staged) waits() string {
+	if n := d.arrived.Load(); n < d.size {
+		return fmt.Sprintf("device: %d of %d bytes of the source have come", n, d.size)
+	}
+	return "device: takes the result"
+}
