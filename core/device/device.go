@@ -11,6 +11,7 @@ package device
 
 import (
 	"fmt"
+	"log/slog"
 	"sort"
 	"sync"
 
@@ -149,6 +150,8 @@ type Settings struct {
 	// Reduce says where received data is reduced: "host", "device", or "auto",
 	// whichever was faster when it was tried.
 	Reduce string
+	// Logger receives what happens once or never: fallbacks, choices, losses.
+	Logger *slog.Logger
 }
 
 var (

@@ -27,6 +27,7 @@ type staged struct {
 	// Where the chunk that step reduces into begins in the order of arrival;
 	// the own chunk comes before that of step 0. Set by Start.
 	starts  []int64
+	order   []device.Range
 	own     int64 // bytes of the own chunk
 	arrived atomic.Int64
 	more    *sync.Cond // on Op.mu: more arrived, or the operation was aborted
@@ -72,20 +73,19 @@ func (op *Op) openStage() error {
 	return nil
 }
 
-// begin starts the copies; the ring is known. It runs in Start.
-func (d *staged) begin() {
+// plan puts the copies in their order; the ring is known.
+func (d *staged) plan() {
 	op := d.op
-	if op.n == 1 {
-		if op.spec.DeviceSrc.Ptr != op.spec.DeviceDst.Ptr {
-			d.copyIn([]device.Range{{From: 0, To: int(d.size)}})
-		}
-		return
-	}
-	var order []device.Range
 	add := func(first, count int) {
 		if count > 0 {
-			order = append(order, device.Range{From: first * op.elem, To: (first + count) * op.elem})
+			d.order = append(d.order, device.Range{From: first * op.elem, To: (first + count) * op.elem})
 		}
+	}
+	if op.n == 1 {
+		if op.spec.DeviceSrc.Ptr != op.spec.DeviceDst.Ptr {
+			add(0, op.spec.Count)
+		}
+		return
 	}
 	first, count := op.chunk(0, true)
 	add(first, count)
@@ -97,14 +97,17 @@ func (d *staged) begin() {
 		add(first, count)
 		at += int64(count * op.elem)
 	}
-	d.copyIn(order)
 }
 
-func (d *staged) copyIn(order []device.Range) {
+// begin starts the copies.
+func (d *staged) begin() {
+	if len(d.order) == 0 {
+		return
+	}
 	d.op.mu.Lock()
 	d.busy, d.begun = true, true
 	d.op.mu.Unlock()
-	d.stage.Begin(order, d)
+	d.stage.Begin(d.order, d)
 }
 
 // Arrived wakes whoever can use more of the source.

@@ -312,6 +312,9 @@ func (op *Op) place(ring []wire.UUID, self wire.UUID) error {
 		return errs.New(errs.Internal, opName, fmt.Errorf("peer %v is not in the ring of %d", self, op.n))
 	}
 	op.next, op.prev = ring[(op.rank+1)%op.n], ring[(op.rank+op.n-1)%op.n]
+	if op.dev != nil {
+		op.dev.plan()
+	}
 	if op.n == 1 {
 		op.recv.step = plan.Steps(op.n)
 		if op.dev == nil {

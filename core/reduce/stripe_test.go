@@ -480,3 +480,16 @@ func TestStripeBytes(t *testing.T) {
 }
 
 func floatBits(f float64) uint64 { return math.Float64bits(f) }
+
+// A striped operation out of place has nothing to restore, and says so to nobody.
+func TestStripedRestoreOutOfPlace(t *testing.T) {
+	r := newRing(t, striping(2, 4))
+	specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Avg, 64*2*9, false)
+	before := keep(specs)
+	s := r.start(specs)
+	s.wait(t)
+	for i, op := range s.ops {
+		op.Finish(true)
+		require.Equal(t, before[i], specs[i].Src)
+	}
+}

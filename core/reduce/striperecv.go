@@ -256,6 +256,9 @@ func (op *Op) extent(p piece) (from, to int) {
 
 // restorePieces writes saved originals back.
 func (op *Op) restorePieces() {
+	if op.in.saved == nil {
+		return // out of place
+	}
 	for i := range op.total(op.in.g) {
 		if !op.in.saved.has(i) {
 			continue

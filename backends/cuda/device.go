@@ -1,0 +1,281 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/backends/cuda/kernels"
+	"github.com/gopccl/gopccl/core/device"
+)
+
+// dev is one device: its primary context, and what is kept for later use.
+type dev struct {
+	p       *Platform
+	ordinal int
+	ctx     driver.Context
+	lost    atomic.Pointer[lostError] // it failed for good
+
+	loading sync.Once
+	set     *kernels.Set
+	setErr  error
+
+	mu      sync.Mutex
+	streams []driver.Stream
+	events  []driver.Event
+	scratch []driver.Ptr // of scratchBytes each
+}
+
+// scratchBytes is what one hash needs on the device: partial results and the result.
+const scratchBytes = kernels.HashScratch + 64
+
+// lostError is why a device can be used no more in this process.
+type lostError struct{ cause *driver.Error }
+
+func (l *lostError) Error() string {
+	return fmt.Sprintf("device %d failed for good: %v", l.cause.Device, l.cause)
+}
+
+func (l *lostError) Unwrap() error { return l.cause }
+
+// gone returns why the device is lost, nil if it is not.
+func (d *dev) gone() error {
+	if l := d.lost.Load(); l != nil {
+		return l
+	}
+	return nil
+}
+
+// note marks the device lost if err says so.
+func (d *dev) note(err error) {
+	var e *driver.Error
+	if !errors.As(err, &e) || !e.Result.Sticky() {
+		return
+	}
+	cause := *e
+	cause.Device = d.ordinal
+	if d.lost.CompareAndSwap(nil, &lostError{&cause}) {
+		d.p.log.Load().Error("a device failed for good: its tensors cannot be reduced or synchronised any more, those of the host can",
+			"device", d.ordinal, "error", err)
+	}
+}
+
+// do calls f on a locked thread with the device's context current, and leaves
+// the thread's own context as it was.
+func (d *dev) do(f func() error) (err error) {
+	if err := d.gone(); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := d.p.driver.Push(d.ctx); err != nil {
+		d.note(err)
+		return err
+	}
+	defer func() {
+		if _, perr := d.p.driver.Pop(); perr != nil && err == nil {
+			err = perr
+		}
+		d.note(err)
+	}()
+	return f()
+}
+
+// kernels returns the kernels, compiled for the device at the first call. The
+// device's context is current.
+func (d *dev) kernels() (*kernels.Set, error) {
+	d.loading.Do(func() { d.set, d.setErr = kernels.Load(d.p.driver, d.ordinal) })
+	return d.set, d.setErr
+}
+
+// Streams and events are kept, because making them is slow. The device's
+// context is current.
+
+func (d *dev) stream() (driver.Stream, error) {
+	d.mu.Lock()
+	if n := len(d.streams); n > 0 {
+		s := d.streams[n-1]
+		d.streams = d.streams[:n-1]
+		d.mu.Unlock()
+		return s, nil
+	}
+	d.mu.Unlock()
+	return d.p.driver.StreamCreate()
+}
+
+func (d *dev) event() (driver.Event, error) {
+	d.mu.Lock()
+	if n := len(d.events); n > 0 {
+		e := d.events[n-1]
+		d.events = d.events[:n-1]
+		d.mu.Unlock()
+		return e, nil
+	}
+	d.mu.Unlock()
+	return d.p.driver.EventCreate(false)
+}
+
+func (d *dev) keep(streams []driver.Stream, events []driver.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range streams {
+		if s != 0 {
+			d.streams = append(d.streams, s)
+		}
+	}
+	for _, e := range events {
+		if e != 0 {
+			d.events = append(d.events, e)
+		}
+	}
+}
+
+// workspace returns scratchBytes on the device; keepWorkspace takes it back.
+func (d *dev) workspace() (driver.Ptr, error) {
+	d.mu.Lock()
+	if n := len(d.scratch); n > 0 {
+		s := d.scratch[n-1]
+		d.scratch = d.scratch[:n-1]
+		d.mu.Unlock()
+		return s, nil
+	}
+	d.mu.Unlock()
+	return d.p.driver.Alloc(scratchBytes)
+}
+
+func (d *dev) keepWorkspace(p driver.Ptr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.scratch = append(d.scratch, p)
+}
+
+// mark notes how far the caller's stream is. The device's context is current.
+func (d *dev) mark(stream uint64) (driver.Event, error) {
+	e, err := d.event()
+	if err != nil {
+		return 0, err
+	}
+	if err := d.p.driver.EventRecord(e, driver.Stream(stream)); err != nil {
+		d.keep(nil, []driver.Event{e})
+		return 0, err
+	}
+	return e, nil
+}
+
+// maxNap bounds how late the end of the caller's work is noticed.
+const maxNap = 200 * time.Microsecond
+
+// passed waits until the caller's stream has come to the mark, or stop is
+// closed. Nothing is queued behind the mark, so that an operation can end
+// while the caller's stream is busy for long.
+func (d *dev) passed(mark driver.Event, stop <-chan struct{}) (bool, error) {
+	nap := 5 * time.Microsecond
+	for {
+		var done bool
+		err := d.do(func() (err error) {
+			done, err = d.p.driver.EventDone(mark)
+			return err
+		})
+		if err != nil || done {
+			return done, err
+		}
+		t := time.NewTimer(nap)
+		select {
+		case <-stop:
+			t.Stop()
+			return false, nil
+		case <-t.C:
+		}
+		nap = min(nap*5/4+time.Microsecond, maxNap)
+	}
+}
+
+// close frees what is kept. Errors of a lost device are none: its memory is
+// gone with it.
+func (d *dev) close() error {
+	drv := d.p.driver
+	first := d.gone()
+	note := func(err error) {
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	if first == nil {
+		note(d.do(func() error {
+			for _, s := range d.streams {
+				note(drv.StreamDestroy(s))
+			}
+			for _, e := range d.events {
+				note(drv.EventDestroy(e))
+			}
+			for _, p := range d.scratch {
+				note(drv.Free(p))
+			}
+			if d.set != nil {
+				note(d.set.Unload())
+			}
+			return nil
+		}))
+	}
+	if err := drv.Release(d.ordinal); err != nil && d.gone() == nil {
+		note(err)
+	}
+	if d.gone() != nil {
+		return nil
+	}
+	return first
+}
+
+// Hash implements device.Platform.
+func (p *Platform) Hash(b device.Buffer) (sum uint32, err error) {
+	const op = "hash on the device"
+	if b.Bytes == 0 {
+		return 0, nil
+	}
+	d, b, err := p.find(op, b)
+	if err != nil {
+		return 0, err
+	}
+	err = d.do(func() (err error) {
+		set, err := d.kernels()
+		if err != nil {
+			return err
+		}
+		mark, err := d.mark(b.Stream)
+		if err != nil {
+			return err
+		}
+		defer d.keep(nil, []driver.Event{mark})
+		s, err := d.stream()
+		if err != nil {
+			return err
+		}
+		defer d.keep([]driver.Stream{s}, nil)
+		work, err := d.workspace()
+		if err != nil {
+			return err
+		}
+		defer d.keepWorkspace(work)
+		if err := p.driver.StreamWait(s, mark); err != nil {
+			return err
+		}
+		result := work + kernels.HashScratch
+		if err := set.Hash(result, work, driver.Ptr(b.Ptr), uint64(b.Bytes), s); err != nil {
+			return errors.Join(err, p.driver.StreamSynchronize(s))
+		}
+		var word [4]byte
+		if err := p.driver.CopyToHost(word[:], result, s); err != nil {
+			return errors.Join(err, p.driver.StreamSynchronize(s))
+		}
+		if err := p.driver.StreamSynchronize(s); err != nil {
+			return err
+		}
+		sum = uint32(word[0]) | uint32(word[1])<<8 | uint32(word[2])<<16 | uint32(word[3])<<24
+		return nil
+	})
+	return sum, p.fault(op, d, b, err)
+}

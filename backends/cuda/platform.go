@@ -1,0 +1,284 @@
+// Package cuda serves device memory of CUDA devices to the engine
+// (core/device): it stages all-reduces in pinned host memory, streams tensors
+// of a shared state, and hashes on the device.
+//
+// It knows the driver as an interface alone. Built with the tag cuda, the
+// package registers itself with the driver of the system (package libcuda),
+// which is opened when device memory is first met.
+//
+// Every call of the driver runs on a locked thread with the device's primary
+// context pushed, which is popped again: what the trainer has current stays
+// current. All copies run on streams of our own, at the earliest when the
+// caller's stream has come to where it was at the call.
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+// DefaultStaging is how much pinned memory a process takes at most unless it
+// is told otherwise, in bytes.
+const DefaultStaging = 2 << 30
+
+// Config of a Platform. Zero values take the defaults.
+type Config struct {
+	// Open opens the driver; called once, when it is first needed.
+	Open func() (driver.Driver, error)
+	// Settings to begin with; see Configure. Staging defaults to
+	// DefaultStaging, Reduce to "auto".
+	Settings device.Settings
+	// PieceBytes is how much one copy moves, default 1 MiB.
+	PieceBytes int
+}
+
+// Platform implements device.Platform. Safe for concurrent use.
+type Platform struct {
+	cfg    Config
+	pieces int
+	log    atomic.Pointer[slog.Logger]
+	reduce atomic.Pointer[string]
+	pinned *pinned
+
+	opening sync.Once
+	driver  driver.Driver
+	count   int   // devices
+	openErr error // why there are none
+
+	mu      sync.Mutex
+	devices map[int]*dev
+	closed  bool
+}
+
+var _ device.Platform = (*Platform)(nil)
+
+// New returns a platform that opens its driver when it first needs it.
+func New(cfg Config) *Platform {
+	p := &Platform{cfg: cfg, pieces: cfg.PieceBytes, devices: map[int]*dev{}}
+	if p.pieces <= 0 {
+		p.pieces = 1 << 20
+	}
+	p.log.Store(slog.New(slog.DiscardHandler))
+	auto := "auto"
+	p.reduce.Store(&auto)
+	p.pinned = newPinned(p, DefaultStaging)
+	if err := p.Configure(cfg.Settings); err != nil {
+		p.openErr = err
+		p.opening.Do(func() {})
+	}
+	return p
+}
+
+// On returns a platform on a driver that is open already.
+func On(d driver.Driver, s device.Settings) *Platform {
+	return New(Config{Open: func() (driver.Driver, error) { return d, nil }, Settings: s})
+}
+
+// Configure implements device.Platform. Errors: InvalidConfig.
+func (p *Platform) Configure(s device.Settings) error {
+	switch s.Reduce {
+	case "", "auto", "host", "device":
+	default:
+		return errs.New(errs.InvalidConfig, "configure cuda", fmt.Errorf("reduce is %q, not auto, host or device", s.Reduce))
+	}
+	if s.Staging < 0 {
+		return errs.New(errs.InvalidConfig, "configure cuda", fmt.Errorf("%d bytes of staging memory are negative", s.Staging))
+	}
+	if s.Reduce != "" {
+		p.reduce.Store(&s.Reduce)
+	}
+	if s.Staging > 0 {
+		p.pinned.setLimit(s.Staging)
+	}
+	if s.Logger != nil {
+		p.log.Store(s.Logger)
+	}
+	return nil
+}
+
+// open opens the driver once.
+func (p *Platform) open() error {
+	p.opening.Do(func() {
+		if p.driver, p.openErr = p.cfg.Open(); p.openErr != nil {
+			return
+		}
+		if p.count, p.openErr = p.driver.Devices(); p.openErr == nil && p.count == 0 {
+			p.openErr = &driver.Error{Call: "cuDeviceGetCount", Device: -1, Result: driver.NoDevice}
+		}
+	})
+	return p.openErr
+}
+
+// Probe says why no device can be used, nil if one can.
+func (p *Platform) Probe() error {
+	if err := p.open(); err != nil {
+		return errs.New(errs.DeviceFailed, "open cuda", err).Do("use host tensors, or install the NVIDIA driver")
+	}
+	return nil
+}
+
+// Driver returns the driver; Probe has been successful.
+func (p *Platform) Driver() driver.Driver { return p.driver }
+
+// Devices returns the number of devices, 0 if there is no driver.
+func (p *Platform) Devices() int {
+	if p.open() != nil {
+		return 0
+	}
+	return p.count
+}
+
+// Identify implements device.Platform.
+func (p *Platform) Identify(ptr uint64) (int, bool) {
+	if p.open() != nil || ptr == 0 {
+		return 0, false
+	}
+	known, err := p.driver.Pointer(driver.Ptr(ptr))
+	if err != nil || known.Kind != driver.Device && known.Kind != driver.Managed {
+		return 0, false
+	}
+	return known.Device, true
+}
+
+// Check implements device.Platform.
+func (p *Platform) Check(b device.Buffer) (device.Buffer, error) {
+	_, b, err := p.find("check device memory", b)
+	return b, err
+}
+
+// find checks b and returns the device that it lies on.
+func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error) {
+	bad := func(do, format string, args ...any) (*dev, device.Buffer, error) {
+		return nil, b, errs.New(errs.InvalidArgument, op, fmt.Errorf("%v: "+format, append([]any{b}, args...)...)).Do(do)
+	}
+	if err := p.open(); err != nil {
+		return nil, b, errs.New(errs.DeviceFailed, op, fmt.Errorf("%v: %w", b, err)).Do("use host tensors, or install the NVIDIA driver")
+	}
+	switch {
+	case b.Bytes < 0:
+		return bad("", "the size is negative")
+	case b.Device != device.Any && (b.Device < 0 || b.Device >= p.count):
+		return bad("see CUDA_VISIBLE_DEVICES", "this process has the devices 0 to %d", p.count-1)
+	case b.Ptr == 0 || b.Ptr+uint64(b.Bytes) < b.Ptr:
+		return bad("", "the address is impossible")
+	}
+	known, err := p.driver.Pointer(driver.Ptr(b.Ptr))
+	var e *driver.Error
+	switch {
+	case errors.As(err, &e) && e.Result == driver.InvalidValue:
+		known.Kind = driver.Unknown
+	case err != nil:
+		return nil, b, p.fault(op, nil, b, err)
+	}
+	switch {
+	case known.Kind == driver.Host:
+		return bad("pass it as a host tensor", "this is pinned memory of the host")
+	case known.Kind == driver.Unknown:
+		return bad("pass a tensor of the device that still exists", "this is no memory of a device, or no more")
+	case b.Device != device.Any && b.Device != known.Device:
+		return bad("pass the tensor's own device", "the memory lies on device %d", known.Device)
+	}
+	b.Device = known.Device
+	if end := b.Ptr + uint64(b.Bytes); known.Bytes > 0 && end > uint64(known.Base)+known.Bytes {
+		// Allocators map neighbouring pieces to one range of addresses, too.
+		last, err := p.driver.Pointer(driver.Ptr(end - 1))
+		if err != nil || last.Kind != known.Kind || last.Device != known.Device {
+			return bad("pass the tensor's own size", "the allocation ends %d bytes behind the address", uint64(known.Base)+known.Bytes-b.Ptr)
+		}
+	}
+	d, err := p.device(b.Device)
+	if err != nil {
+		return nil, b, p.fault(op, nil, b, err)
+	}
+	if known.Context != 0 && known.Context != d.ctx {
+		return bad("allocate tensors in the device's primary context, as frameworks do", "the memory belongs to another context")
+	}
+	return d, b, nil
+}
+
+// fault makes the driver's error one of an operation on b.
+func (p *Platform) fault(op string, d *dev, b device.Buffer, err error) error {
+	if err == nil {
+		return nil
+	}
+	if d != nil {
+		d.note(err)
+	}
+	var known *errs.Error
+	if errors.As(err, &known) {
+		return errs.New(known.Code, op, fmt.Errorf("%v: %w", b, known.Err)).Do(known.Hint)
+	}
+	return errs.New(errs.DeviceFailed, op, fmt.Errorf("%v: %w", b, err))
+}
+
+// device returns what is known of a device, after retaining its context.
+func (p *Platform) device(ordinal int) (*dev, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if d := p.devices[ordinal]; d != nil {
+		return d, d.gone()
+	}
+	if p.closed {
+		return nil, errClosed
+	}
+	ctx, err := p.driver.Retain(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	d := &dev{p: p, ordinal: ordinal, ctx: ctx}
+	p.devices[ordinal] = d
+	return d, nil
+}
+
+var errClosed = errors.New("the platform was closed")
+
+// Stats is a snapshot of a platform's memory.
+type Stats struct {
+	Pinned   int64  // bytes of pinned memory, in use or idle
+	Idle     int64  // of them not in use
+	Pageable uint64 // times that ordinary memory had to do
+	Lost     []int  // devices that failed for good
+}
+
+// Stats returns the counters.
+func (p *Platform) Stats() Stats {
+	s := p.pinned.stats()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, d := range p.devices {
+		if d.lost.Load() != nil {
+			s.Lost = append(s.Lost, i)
+		}
+	}
+	return s
+}
+
+// Close frees everything that the platform holds on devices. No operation may
+// be under way, and none succeeds afterwards.
+func (p *Platform) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	list := make([]*dev, 0, len(p.devices))
+	for _, d := range p.devices {
+		list = append(list, d)
+	}
+	clear(p.devices)
+	p.mu.Unlock()
+	if len(list) == 0 {
+		return nil
+	}
+	first := list[0].do(p.pinned.drain)
+	for _, d := range list {
+		if err := d.close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -1,0 +1,289 @@
+package cuda
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+const opReduce = "all-reduce"
+
+// window is how many copies of one operation to the host are queued at a time.
+const window = 4
+
+// staging is the host memory of one all-reduce, and the goroutine that copies.
+// Out of place the source on the device stays as it is, so that the operation
+// may run over its staged copy; in place that copy is what restores it, and the
+// results have memory of their own.
+type staging struct {
+	p       *Platform
+	dev     *dev // of the source
+	out     *dev // of the target
+	task    device.Task
+	inPlace bool
+	source  area
+	target  area // none out of place: the same as source
+	marks   []mark
+
+	stop chan struct{}
+	once sync.Once
+
+	mu      sync.Mutex
+	more    sync.Cond
+	puts    []device.Range // final, not yet being copied
+	stopped bool
+	written []device.Range // of the device's memory, in place
+}
+
+// mark is how far a stream was at the launch.
+type mark struct {
+	dev   *dev
+	event driver.Event
+}
+
+// Stage implements device.Platform.
+func (p *Platform) Stage(t device.Task) (device.Staging, error) {
+	src, from, err := p.find(opReduce, t.Source)
+	if err != nil {
+		return nil, err
+	}
+	dst, to, err := p.find(opReduce, t.Target)
+	if err != nil {
+		return nil, err
+	}
+	t.Source, t.Target = from, to
+	s := &staging{p: p, dev: src, out: dst, task: t, inPlace: from.Ptr == to.Ptr, stop: make(chan struct{})}
+	s.more.L = &s.mu
+	err = s.note(src, from.Stream)
+	if err == nil && (to.Stream != from.Stream || src != dst) {
+		err = s.note(dst, to.Stream)
+	}
+	if err == nil {
+		err = src.do(func() error {
+			s.source = p.pinned.get(from.Bytes)
+			if s.inPlace {
+				s.target = p.pinned.get(from.Bytes)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		s.Release()
+		return nil, p.fault(opReduce, src, from, err)
+	}
+	return s, nil
+}
+
+func (s *staging) note(d *dev, stream uint64) error {
+	return d.do(func() error {
+		e, err := d.mark(stream)
+		if err == nil {
+			s.marks = append(s.marks, mark{d, e})
+		}
+		return err
+	})
+}
+
+// Memory implements device.Staging.
+func (s *staging) Memory() (source, target []byte) {
+	if s.inPlace {
+		return s.source.bytes, s.target.bytes
+	}
+	return s.source.bytes, s.source.bytes
+}
+
+// Begin implements device.Staging.
+func (s *staging) Begin(ranges []device.Range, e device.Events) {
+	go func() {
+		var err error
+		func() {
+			defer errs.Catch(opReduce, func(crash *errs.Error) { err = crash })
+			err = s.run(ranges, e)
+		}()
+		e.Ended(err)
+	}()
+}
+
+// Put implements device.Staging.
+func (s *staging) Put(from, to int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.puts); n > 0 && s.puts[n-1].To == from {
+		s.puts[n-1].To = to
+	} else {
+		s.puts = append(s.puts, device.Range{From: from, To: to})
+	}
+	s.more.Signal()
+}
+
+// Stop implements device.Staging.
+func (s *staging) Stop() {
+	s.once.Do(func() {
+		s.mu.Lock()
+		s.stopped = true
+		s.mu.Unlock()
+		close(s.stop)
+		s.more.Signal()
+	})
+}
+
+// lanes are the streams and events of one run.
+type lanes struct {
+	in, out driver.Stream // to the host, to the device
+	events  [window]driver.Event
+}
+
+// run copies until all of the target is on the device, or Stop. When it
+// returns nothing is being copied.
+func (s *staging) run(ranges []device.Range, e device.Events) error {
+	for _, m := range s.marks {
+		if ok, err := m.dev.passed(m.event, s.stop); err != nil {
+			return s.p.fault(opReduce, m.dev, s.task.Source, err)
+		} else if !ok {
+			return nil
+		}
+	}
+	var l lanes
+	err := s.dev.do(func() (err error) {
+		if l.in, err = s.dev.stream(); err != nil {
+			return err
+		}
+		for i := range l.events {
+			if l.events[i], err = s.dev.event(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = s.out.do(func() (err error) {
+			l.out, err = s.out.stream()
+			return err
+		})
+	}
+	if err == nil {
+		err = s.copies(&l, ranges, e)
+	}
+	// Whatever happened, memory is given back that nobody writes to.
+	quiet := errors.Join(s.settle(s.dev, l.in), s.settle(s.out, l.out))
+	s.dev.keep([]driver.Stream{l.in}, l.events[:])
+	s.out.keep([]driver.Stream{l.out}, nil)
+	if err == nil {
+		err = quiet
+	}
+	return s.p.fault(opReduce, s.dev, s.task.Source, err)
+}
+
+// settle waits for what is queued on a stream; a lost device does nothing more.
+func (s *staging) settle(d *dev, stream driver.Stream) error {
+	if stream == 0 || d.gone() != nil {
+		return nil
+	}
+	return d.do(func() error { return s.p.driver.StreamSynchronize(stream) })
+}
+
+// copies is the loop of run: it keeps some copies to the host queued, tells
+// how far they are, and queues what was put.
+func (s *staging) copies(l *lanes, ranges []device.Range, e device.Events) error {
+	var (
+		queued, waited int         // copies to the host, all and those that were waited for
+		sizes          [window]int // of the queued ones
+		arrived, sent  int         // bytes
+		puts           []device.Range
+	)
+	for {
+		s.mu.Lock()
+		for !s.stopped && len(s.puts) == 0 && queued == waited && len(ranges) == 0 && sent < len(s.source.bytes) {
+			s.more.Wait()
+		}
+		stopped := s.stopped
+		puts, s.puts = s.puts, puts[:0]
+		if s.inPlace {
+			s.written = append(s.written, puts...)
+		}
+		s.mu.Unlock()
+		if stopped || sent == len(s.source.bytes) {
+			return nil
+		}
+		if len(puts) > 0 {
+			if err := s.out.do(func() error { return s.send(l.out, puts) }); err != nil {
+				return err
+			}
+			for _, r := range puts {
+				sent += r.To - r.From
+			}
+		}
+		if len(ranges) == 0 && queued == waited {
+			continue
+		}
+		err := s.dev.do(func() error {
+			for ; len(ranges) > 0 && queued-waited < window; queued++ {
+				r := &ranges[0]
+				n := min(r.To-r.From, s.p.pieces)
+				err := s.p.driver.CopyToHost(s.source.bytes[r.From:r.From+n], driver.Ptr(s.task.Source.Ptr)+driver.Ptr(r.From), l.in)
+				if err == nil {
+					err = s.p.driver.EventRecord(l.events[queued%window], l.in)
+				}
+				if err != nil {
+					return err
+				}
+				sizes[queued%window] = n
+				if r.From += n; r.From == r.To {
+					ranges = ranges[1:]
+				}
+			}
+			return s.p.driver.EventSynchronize(l.events[waited%window])
+		})
+		if err != nil {
+			return err
+		}
+		arrived += sizes[waited%window]
+		waited++
+		e.Arrived(arrived)
+	}
+}
+
+// send queues copies of results to the device. Its context is current.
+func (s *staging) send(stream driver.Stream, puts []device.Range) error {
+	_, target := s.Memory()
+	for _, r := range puts {
+		if err := s.p.driver.CopyToDevice(driver.Ptr(s.task.Target.Ptr)+driver.Ptr(r.From), target[r.From:r.To], stream); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Restore implements device.Staging.
+func (s *staging) Restore() error {
+	if !s.inPlace || len(s.written) == 0 {
+		return nil
+	}
+	err := s.out.do(func() error {
+		stream, err := s.out.stream()
+		if err != nil {
+			return err
+		}
+		defer s.out.keep([]driver.Stream{stream}, nil)
+		for _, r := range s.written {
+			if err := s.p.driver.CopyToDevice(driver.Ptr(s.task.Target.Ptr)+driver.Ptr(r.From), s.source.bytes[r.From:r.To], stream); err != nil {
+				return errors.Join(err, s.p.driver.StreamSynchronize(stream))
+			}
+		}
+		return s.p.driver.StreamSynchronize(stream)
+	})
+	return s.p.fault(opReduce, s.out, s.task.Target, err)
+}
+
+// Release implements device.Staging.
+func (s *staging) Release() {
+	for _, m := range s.marks {
+		m.dev.keep(nil, []driver.Event{m.event})
+	}
+	s.p.pinned.put(s.source)
+	s.p.pinned.put(s.target)
+	s.marks, s.source, s.target = nil, area{}, area{}
+}
