@@ -20,6 +20,7 @@ const (
 	ECCUncorrectable  Result = 214
 	InvalidPTX        Result = 218
 	UnsupportedPTX    Result = 222
+	InvalidHandle     Result = 400
 	NotFound          Result = 500
 	NotReady          Result = 600
 	IllegalAddress    Result = 700
@@ -53,6 +54,7 @@ var known = map[Result]struct{ name, advice string }{
 	ECCUncorrectable:  {"CUDA_ERROR_ECC_UNCORRECTABLE", "the device's memory is failing: restart on another one"},
 	InvalidPTX:        {"CUDA_ERROR_INVALID_PTX", "update the NVIDIA driver"},
 	UnsupportedPTX:    {"CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "update the NVIDIA driver"},
+	InvalidHandle:     {"CUDA_ERROR_INVALID_HANDLE", ""},
 	NotFound:          {"CUDA_ERROR_NOT_FOUND", ""},
 	NotReady:          {"CUDA_ERROR_NOT_READY", ""},
 	IllegalAddress:    {"CUDA_ERROR_ILLEGAL_ADDRESS", "a tensor was freed while in use, or another kernel of this process failed; restart the process to use the device again"},

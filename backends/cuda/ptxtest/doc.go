@@ -1,0 +1,37 @@
+// Package ptxtest is a CUDA driver without a GPU: it executes the PTX of a
+// module in Go, so that a backend's whole path, from the pointer to the
+// result, can be tested on every machine. It is for tests, and slow.
+//
+// What is modelled: PTX of [module]s that target sm_52 or a later device, with
+// integer, .f32 and .f64 arithmetic to the last bit (see below), predicates,
+// divergence, barriers, shuffles, votes, shared, constant and local memory,
+// atomics, functions (but no recursion), branch tables. What is not: textures
+// and surfaces, half precision arithmetic other than conversions, tensor
+// instructions, clusters, dynamic parallelism. An instruction that the
+// interpreter does not know fails ModuleLoad with its line.
+//
+// Bits. Rounding, subnormals (with and without .ftz), conversions and the
+// order of zeros in min and max follow the PTX manual. NaNs of .f32 arithmetic
+// are 0x7fffffff, those of conversions to .f16 0x7fff. The manual leaves the
+// NaNs of .f64 arithmetic open: they are the first operand's, quieted, or, for
+// an invalid operation of numbers, 0xfff8000000000000; with
+// [Options].OtherNaNs always 0x7fffffffffffffff. Division by zero of integers
+// gives all ones. The approximations (ex2.approx and its like) are computed in
+// double precision and rounded once: no GPU's bits. rcp.approx, div.approx,
+// div.full and sqrt.approx are exact here.
+//
+// Mistakes that a device forgives now and then are failures here. Each
+// allocation has addresses of its own with gaps around it, never given out
+// again, so an access outside of one fails the launch with IllegalAddress, and
+// one that is not aligned with MisalignedAddress; the context is lost then, as
+// on a device. Memory, registers and lanes that were never written hold
+// 0xa5a5…. Warps of a block, and blocks, are interleaved in an order that
+// depends on [Options].Seed; what is queued on streams runs late, in a random
+// order, and only while somebody waits for it, so a missing dependency shows
+// as a wrong result. A kernel that executes more than [Options].Steps
+// instructions ends with LaunchTimeout. One block runs at a time, so a block
+// cannot wait for another one.
+//
+// A [Device] counts what it gave out and did not get back, and fails calls on
+// demand.
+package ptxtest
