@@ -1,0 +1,4 @@
+package kernels
+
+// sameNaNs: the processor makes the NaNs that the kernels make.
+const sameNaNs = true
