@@ -10,7 +10,7 @@ const (
 	constWindow  = 3 * window
 )
 
-var windows = [...]uint64{generic: 0, global: 0, shared: sharedWindow, constant: constWindow, local: localWindow}
+var windowAt = [...]uint64{generic: 0, global: 0, shared: sharedWindow, constant: constWindow, local: localWindow}
 
 // place is an address operand: a register and an offset.
 func (l *linker) location(o operand, in *instr) {
@@ -181,7 +181,7 @@ func (l *linker) cvta() {
 		l.unsupported()
 	}
 	args := l.count(2, 2)
-	delta := windows[sp]
+	delta := windowAt[sp]
 	if to {
 		delta = -delta
 	}
@@ -194,7 +194,7 @@ func (l *linker) cvta() {
 func (l *linker) isspacep() {
 	sp := l.takeSpace()
 	args := l.count(2, 2)
-	in := instr{run: runCompare, p: l.predicate(args[0]), q: -1, c: -1, a: l.source(args[1], u64), b: l.constant(windows[sp])}
+	in := instr{run: runCompare, p: l.predicate(args[0]), q: -1, c: -1, a: l.source(args[1], u64), b: l.constant(windowAt[sp])}
 	in.cmp = func(a, b uint64) bool { return a&^(window-1) == b }
 	l.emit(in)
 }

@@ -93,7 +93,7 @@ func (w *warp) bytesAt(in *instr, sp space, lane int, addr, n uint64) []byte {
 		default:
 			sp = global
 		}
-		addr -= windows[sp]
+		addr -= windowAt[sp]
 	}
 	var from []byte
 	switch sp {
