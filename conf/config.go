@@ -90,6 +90,8 @@ type Topology struct {
 	Background  time.Duration `conf:"background" min:"1s" max:"168h" zero:"off"`
 	Noise       int           `conf:"noise" min:"1" max:"1000"`
 	MaxAge      time.Duration `conf:"max_age" min:"1m" max:"8760h" zero:"off"`
+	Adopt       string        `conf:"adopt" oneof:"collective round"`
+	Patience    time.Duration `conf:"patience" min:"100ms" max:"24h"`
 }
 
 // Log configures the log lines of the program.

@@ -31,6 +31,8 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	o.Objective = topo.Objective(c.Topology.Objective)
 	o.Noise = float64(c.Topology.Noise) / 100
 	o.MaxLinkAge = orOff(c.Topology.MaxAge)
+	o.WaitForRounds = c.Topology.Adopt == "round"
+	o.Patience = c.Topology.Patience
 	o.Logger = log
 	return o
 }

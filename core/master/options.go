@@ -59,6 +59,14 @@ type Options struct {
 	// MaxLinkAge (24 h) is after which time without news a link is measured
 	// again when the peers optimize.
 	MaxLinkAge time.Duration
+	// WaitForRounds: a better ring that was found beside the run waits for a
+	// round that the peers vote, even where all of a group could take it between
+	// two collectives.
+	WaitForRounds bool
+	// Patience (10 s) is how long a ring stays in force before such a ring may
+	// replace it; every change doubles it for the group as long as its members
+	// stay, one that has made the collectives faster brings it back.
+	Patience time.Duration
 	// Objective (topo.BottleneckThenSum) is what the solver optimises.
 	Objective topo.Objective
 	// Logger takes one line per membership change and per fault; nil discards.
@@ -92,6 +100,7 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	orDefault(&o.SolverBudget, time.Second)
 	orDefault(&o.SearchBudget, time.Minute)
 	orDefault(&o.MaxLinkAge, 24*time.Hour)
+	orDefault(&o.Patience, 10*time.Second)
 	if o.Noise == 0 {
 		o.Noise = 0.2
 	}
@@ -150,6 +159,7 @@ func (o Options) machine(solver bool) fsm.Config {
 		VoteTimeout: o.VoteTimeout, WarnVoteAfter: o.WarnVoteAfter,
 		PCCLRevisionRule: o.PCCLRevisionRule, Solver: solver,
 		Background: o.SearchBudget > 0, Objective: o.Objective, Noise: o.Noise, MaxLinkAge: o.MaxLinkAge,
+		Switch: !o.WaitForRounds, Patience: o.Patience,
 	}
 }
 

@@ -127,7 +127,7 @@ func (s *Session) establish(e fsm.Establish) {
 			if s.engine.ProbeSenders(probing, p.UUID) >= s.opt.PoolSize {
 				return
 			}
-			if err := s.dialPool(p); err != nil {
+			if err := s.dialPool(s.ctx, p); err != nil {
 				s.log.Warn("cannot reach a ring neighbour", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
 				failed[i] = true
 			}
@@ -158,15 +158,15 @@ func (s *Session) establish(e fsm.Establish) {
 // replaces what the other end still holds of a broken pool (quirk Q17). A PCCL
 // end takes them one after the other; a gopccl end puts them in order, so that
 // a large pool over a long way takes a few round trips and not two for each.
-func (s *Session) dialPool(p wire.PeerEndpoint) error {
+func (s *Session) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
-	native, err := s.dialNumber(p, 0, nil)
+	native, err := s.dialNumber(ctx, p, 0, nil)
 	if err != nil {
 		return err
 	}
 	if !native {
 		for n := 1; n < s.opt.PoolSize; n++ {
-			if _, err := s.dialNumber(p, uint32(n), nil); err != nil {
+			if _, err := s.dialNumber(ctx, p, uint32(n), nil); err != nil {
 				return err
 			}
 		}
@@ -195,7 +195,7 @@ func (s *Session) dialPool(p wire.PeerEndpoint) error {
 				func() {
 					defer close(turns[n+1])
 					if failed.Load() == nil {
-						if _, err := s.dialNumber(p, n, turns[n]); err != nil {
+						if _, err := s.dialNumber(ctx, p, n, turns[n]); err != nil {
 							failed.CompareAndSwap(nil, &err)
 						}
 					}
@@ -213,11 +213,11 @@ func (s *Session) dialPool(p wire.PeerEndpoint) error {
 // dialNumber opens one connection of a pool and hands it to the engine when it
 // is its turn. A connection behind a gap is closed by the engine; the gap's
 // error counts.
-func (s *Session) dialNumber(p wire.PeerEndpoint, number uint32, turn <-chan struct{}) (native bool, err error) {
-	conn, err := s.dialPeer(s.ctx, p.Addr)
+func (s *Session) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, turn <-chan struct{}) (native bool, err error) {
+	conn, err := s.dialPeer(ctx, p.Addr)
 	var ack wire.P2PHelloAck
 	if err == nil {
-		if ack, err = s.introduce(conn, number); err != nil {
+		if ack, err = s.introduce(ctx, conn, number); err != nil {
 			conn.Close()
 		}
 	}
@@ -235,11 +235,11 @@ func (s *Session) dialNumber(p wire.PeerEndpoint, number uint32, turn <-chan str
 	return ack.Ext.Native, err
 }
 
-// introduce exchanges the hellos of connection number. The end of the session
-// cuts the wait short.
-func (s *Session) introduce(conn net.Conn, number uint32) (ack wire.P2PHelloAck, err error) {
+// introduce exchanges the hellos of connection number. The end of ctx cuts the
+// wait short.
+func (s *Session) introduce(ctx context.Context, conn net.Conn, number uint32) (ack wire.P2PHelloAck, err error) {
 	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
-	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true, Flows: true}}
 	if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
@@ -254,7 +254,7 @@ func (s *Session) introduce(conn net.Conn, number uint32) (ack wire.P2PHelloAck,
 		return ack, fmt.Errorf("answered a hello with %T", answer)
 	}
 	if !stop() {
-		return ack, s.ctx.Err()
+		return ack, ctx.Err()
 	}
 	return ack, conn.SetDeadline(time.Time{})
 }

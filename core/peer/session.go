@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,8 @@ type Session struct {
 	batch  []fsm.Event   // spare of progress
 	quit   chan struct{} // closed by Close after the machine has answered
 	done   chan struct{} // closed when the loop has ended
+
+	preparing preparing // the connections of a ring to come
 
 	meter        meter
 	startSending chan time.Time // of the scheduled probe; of the loop
@@ -184,7 +187,20 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.master.queue(e.Packet)
 		case fsm.Establish:
 			s.publishView()
-			s.spawn(func() { s.establish(e) })
+			before := s.stopPreparing()
+			s.spawn(func() {
+				<-before
+				s.establish(e)
+			})
+		case fsm.PrepareRing:
+			s.prepareRing(e)
+		case fsm.StopPrepare:
+			s.stopPreparing()
+		case fsm.SwitchRing:
+			s.engine.Admit(e.Neighbours...)
+			s.publishView()
+		case fsm.Release:
+			s.engine.Retain(func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }, nil)
 		case fsm.StartData:
 			if op := s.begin(e.Op); op != nil {
 				s.meter.begin(e.Ring, e.Self, time.Now())

@@ -360,6 +360,16 @@ func (e *Engine) Retain(send, recv func(wire.UUID) bool) {
 	}
 }
 
+// Admit says that connections from peers are no strangers' any more.
+func (e *Engine) Admit(peers ...wire.UUID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range peers {
+		e.known[p] = true
+	}
+	e.strange = slices.DeleteFunc(e.strange, func(r *receiver) bool { return slices.Contains(peers, r.peer) })
+}
+
 // Close fails every running operation, closes all connections and waits until
 // all goroutines of the engine, done functions included, have returned.
 func (e *Engine) Close() {

@@ -67,6 +67,8 @@ func AppendBody(dst []byte, p Packet) []byte {
 	case C2MProbeState:
 		dst = append(appendU64(dst, p.Round), byte(p.State))
 		return appendU32(appendF64(appendF64(dst, p.Mbps), p.Deviation), p.Late)
+	case C2MRingPrepared:
+		return appendUUIDs(appendU64(dst, p.Change), p.FailedPeers)
 
 	case M2CSessionRegistrationResponse:
 		dst = append(appendBool(dst, p.Accepted), p.UUID[:]...)
@@ -108,6 +110,10 @@ func AppendBody(dst []byte, p Packet) []byte {
 			dst = appendGroupTopology(dst, &p.Groups[i])
 		}
 		return dst
+	case M2CPrepareRing:
+		return appendEndpoints(appendU64(dst, p.Change), p.Peers)
+	case M2CSwitchRing:
+		return appendUUIDs(appendU64(dst, p.Change), p.Ring)
 
 	case P2PHello:
 		return appendExt(appendU32(append(dst, p.UUID[:]...), p.Number), p.Ext)
@@ -145,19 +151,21 @@ func appendConnectionInfo(dst []byte, p *M2CP2PConnectionInfo) []byte {
 	dst = appendU64(dst, p.NumDistinctGroup)
 	dst = appendU64(dst, p.LargestGroupSize)
 	if !p.Unchanged {
-		dst = appendU64(dst, uint64(len(p.Peers)))
-		for i := range p.Peers {
-			dst = append(appendAddr(dst, p.Peers[i].Addr), p.Peers[i].UUID[:]...)
-		}
+		dst = appendEndpoints(dst, p.Peers)
 	}
 	return appendExt(dst, p.Ext)
 }
 
-func appendGroupTopology(dst []byte, g *GroupTopology) []byte {
-	dst = appendU64(appendU32(dst, g.Group), uint64(len(g.Peers)))
-	for i := range g.Peers {
-		dst = append(appendAddr(dst, g.Peers[i].Addr), g.Peers[i].UUID[:]...)
+func appendEndpoints(dst []byte, peers []PeerEndpoint) []byte {
+	dst = appendU64(dst, uint64(len(peers)))
+	for i := range peers {
+		dst = append(appendAddr(dst, peers[i].Addr), peers[i].UUID[:]...)
 	}
+	return dst
+}
+
+func appendGroupTopology(dst []byte, g *GroupTopology) []byte {
+	dst = appendEndpoints(appendU32(dst, g.Group), g.Peers)
 	dst = appendU64(dst, uint64(len(g.Ring)))
 	for _, i := range g.Ring {
 		dst = appendU32(dst, i)

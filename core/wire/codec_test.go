@@ -70,7 +70,7 @@ func TestAnyNonZeroIsTrue(t *testing.T) {
 
 func TestUnknownPacket(t *testing.T) {
 	for _, c := range []UnknownPacketError{
-		{C2M, 0}, {C2M, 12}, {C2M, 68}, {M2C, 12}, {M2C, 70}, {P2P, 4}, {C2S, 2}, {S2C, 2}, {C2B, 2}, {B2C, 2}, {Proto(99), 1}, {C2M, math.MaxUint16},
+		{C2M, 0}, {C2M, 12}, {C2M, 69}, {M2C, 12}, {M2C, 72}, {P2P, 4}, {C2S, 2}, {S2C, 2}, {C2B, 2}, {B2C, 2}, {Proto(99), 1}, {C2M, math.MaxUint16},
 	} {
 		_, err := Decode(c.Proto, c.ID, nil)
 		var e *UnknownPacketError

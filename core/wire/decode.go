@@ -131,6 +131,8 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MProbeState{Round: r.u64(), State: ProbeState(r.u8()), Mbps: r.f64(), Deviation: r.f64(), Late: r.u32()}
 	case 67:
 		return C2MAskTopology{}
+	case 68:
+		return C2MRingPrepared{Change: r.u64(), FailedPeers: r.uuids()}
 	}
 	return nil
 }
@@ -145,7 +147,7 @@ func decodeM2C(id ID, r *reader) Packet {
 			NumDistinctGroup: r.u64(), LargestGroupSize: r.u64(),
 		}
 		if !p.Unchanged {
-			p.Peers = list(r, minEndpoint, func(r *reader) PeerEndpoint { return PeerEndpoint{Addr: r.addr(), UUID: r.uuid()} })
+			p.Peers = r.endpoints()
 		}
 		p.Ext = r.ext()
 		return p
@@ -181,14 +183,22 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CProbesDone{}
 	case 69:
 		return M2CTopology{Groups: list(r, minGroupTopology, (*reader).groupTopology)}
+	case 70:
+		return M2CPrepareRing{Change: r.u64(), Peers: r.endpoints()}
+	case 71:
+		return M2CSwitchRing{Change: r.u64(), Ring: r.uuids()}
 	}
 	return nil
+}
+
+func (r *reader) endpoints() []PeerEndpoint {
+	return list(r, minEndpoint, func(r *reader) PeerEndpoint { return PeerEndpoint{Addr: r.addr(), UUID: r.uuid()} })
 }
 
 func (r *reader) groupTopology() GroupTopology {
 	return GroupTopology{
 		Group: r.u32(),
-		Peers: list(r, minEndpoint, func(r *reader) PeerEndpoint { return PeerEndpoint{Addr: r.addr(), UUID: r.uuid()} }),
+		Peers: r.endpoints(),
 		Ring:  list(r, 4, (*reader).u32),
 		Mbps:  list(r, 8, (*reader).f64),
 	}

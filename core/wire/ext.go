@@ -33,6 +33,7 @@ const (
 	extReason            = 7
 	extReasonCode        = 8
 	extTopology          = 16
+	extSwitch            = 17
 	extFlows             = 32
 )
 
@@ -77,6 +78,7 @@ func appendExt(dst []byte, x Ext) []byte {
 		dst = appendU16(appendU16(appendU16(dst, extReasonCode), 2), x.ReasonCode)
 	}
 	flag(extTopology, x.Topology)
+	flag(extSwitch, x.Switch)
 	flag(extFlows, x.Flows)
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
@@ -141,6 +143,8 @@ func (r *reader) ext() Ext {
 			x.ReasonCode = value.u16()
 		case extTopology:
 			x.Topology = true
+		case extSwitch:
+			x.Switch = true
 		case extFlows:
 			x.Flows = true
 		}

@@ -116,11 +116,13 @@ type Ext struct {
 	// (on C2M 1, M2C 1, C2B 1, B2C 1), and on M2C 5 that the master calls for
 	// the probes one after another.
 	Topology bool
+	// Switch announces that rings can be switched between two collectives.
+	Switch bool
 }
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
-	return !x.Native && !x.Flows && !x.Topology && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
+	return !x.Native && !x.Flows && !x.Topology && !x.Switch && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
 		len(x.Distributors) == 0 && !x.Failed && x.Reason == "" && x.ReasonCode == 0
 }
 
@@ -190,6 +192,13 @@ type (
 	// C2MAskTopology (id 67) asks for what the master knows of the links; it
 	// needs no registration.
 	C2MAskTopology struct{}
+	// C2MRingPrepared (id 68) answers M2CPrepareRing of Change: the connections
+	// to the new neighbours stand, or those to FailedPeers could not be made;
+	// capability Switch.
+	C2MRingPrepared struct {
+		Change      uint64
+		FailedPeers []UUID
+	}
 )
 
 // ProbeState is how far a peer is with a scheduled probe.
@@ -309,6 +318,19 @@ type (
 	M2CProbesDone struct{}
 	// M2CTopology (id 69) answers C2MAskTopology.
 	M2CTopology struct{ Groups []GroupTopology }
+	// M2CPrepareRing (id 70) names the neighbours that the receiver has in the
+	// ring of Change: connect to them, beside whatever runs, and say that you
+	// have; capability Switch, as the one below.
+	M2CPrepareRing struct {
+		Change uint64
+		Peers  []PeerEndpoint
+	}
+	// M2CSwitchRing (id 71): collectives that are commenced from now on use
+	// Ring. Without one the change was given up, and the ring stays.
+	M2CSwitchRing struct {
+		Change uint64
+		Ring   []UUID
+	}
 )
 
 // GroupTopology is what a master knows of the links of one group.
@@ -407,6 +429,8 @@ func (C2MProbeState) Proto() Proto                     { return C2M }
 func (C2MProbeState) ID() ID                           { return 66 }
 func (C2MAskTopology) Proto() Proto                    { return C2M }
 func (C2MAskTopology) ID() ID                          { return 67 }
+func (C2MRingPrepared) Proto() Proto                   { return C2M }
+func (C2MRingPrepared) ID() ID                         { return 68 }
 
 func (M2CSessionRegistrationResponse) Proto() Proto { return M2C }
 func (M2CSessionRegistrationResponse) ID() ID       { return 1 }
@@ -442,6 +466,10 @@ func (M2CProbesDone) Proto() Proto                  { return M2C }
 func (M2CProbesDone) ID() ID                        { return 68 }
 func (M2CTopology) Proto() Proto                    { return M2C }
 func (M2CTopology) ID() ID                          { return 69 }
+func (M2CPrepareRing) Proto() Proto                 { return M2C }
+func (M2CPrepareRing) ID() ID                       { return 70 }
+func (M2CSwitchRing) Proto() Proto                  { return M2C }
+func (M2CSwitchRing) ID() ID                        { return 71 }
 
 func (P2PHello) Proto() Proto               { return P2P }
 func (P2PHello) ID() ID                     { return 1 }

@@ -55,7 +55,7 @@ func (d drawer) ext() Ext {
 		Native: d.b(), Flows: d.b(), GroupNative: d.b(), Failed: d.b(),
 		HeartbeatInterval: time.Duration(d.u32()) * time.Millisecond,
 		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
-		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(),
+		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(), Switch: d.b(),
 	}
 }
 
@@ -135,6 +135,11 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MLinkReport{d.uuid(), d.f64(), d.f64()} },
 		func() Packet { return C2MProbeState{d.u64(), ProbeState(d.u8()), d.f64(), d.f64(), d.u32()} },
 		func() Packet { return C2MAskTopology{} },
+		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
+		func() Packet {
+			return M2CPrepareRing{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
+		},
+		func() Packet { return M2CSwitchRing{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return M2CProbe{d.u64(), d.uuid(), d.addr()} },
 		func() Packet { return M2CProbeGo{d.u64(), d.u32()} },
 		func() Packet { return M2CProbesDone{} },

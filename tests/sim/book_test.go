@@ -18,6 +18,7 @@ type book struct {
 
 	// What the run has seen.
 	successes, failures, fetches int
+	switches                     int // of one peer each
 }
 
 // task is one vector that a trainer has to reduce.

@@ -44,6 +44,8 @@ type scenario struct {
 	optimize bool
 	// overlap asks for newcomers while the reductions run (S1-36).
 	overlap bool
+	// eager: searches beside the run find rings soon.
+	eager bool
 }
 
 // emptyWorld has a master and nobody else.
@@ -55,7 +57,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 	w.master = mfsm.New(mfsm.Config{
 		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
 		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
-		Solver: true, Background: true,
+		Solver: true, Background: true, Switch: true, Patience: patience,
 	})
 	return w
 }
@@ -64,6 +66,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 func newWorld(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
 	w.plan = scenario{groups: 1, natives: min(w.rng.n(5), 2), loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
+	w.plan.eager = w.rng.chance(2)
 	if w.rng.chance(4) { // with PCCL ends a failed collective stops all groups
 		w.plan.groups, w.plan.natives = 2, 2
 	}

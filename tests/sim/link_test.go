@@ -64,18 +64,47 @@ func lost(other *peer) error {
 
 // establish opens send pools one after another, then drops what is not listed.
 func (p *peer) establish(e pfsm.Establish) {
+	p.preparing = 0
+	p.connectTo(e.Peers, func() bool { return true }, func(failed []wire.UUID) {
+		p.dropLinks(e.Peers)
+		p.step(pfsm.Established{Round: e.Round, Failed: failed})
+	})
+}
+
+// prepareRing opens send pools beside whatever runs.
+func (p *peer) prepareRing(e pfsm.PrepareRing) {
+	if p.preparing != 0 {
+		p.w.failf("peer %d: told to prepare ring %d while it prepares ring %d", p.id, e.Change, p.preparing)
+	}
+	p.preparing = e.Change
+	p.connectTo(e.Peers, func() bool { return p.preparing == e.Change }, func(failed []wire.UUID) {
+		p.preparing = 0
+		p.step(pfsm.RingPrepared{Change: e.Change, Failed: failed})
+	})
+}
+
+// release closes what this peer has opened to others than keep.
+func (p *peer) release(keep []wire.UUID) {
+	for _, o := range p.w.peers {
+		if o != p && !slices.Contains(keep, o.uuid) {
+			p.w.breakLink(p, o)
+		}
+	}
+}
+
+// connectTo opens send pools one after another, while it goes.
+func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(failed []wire.UUID)) {
 	w := p.w
 	var failed []wire.UUID
-	todo := e.Peers
+	todo := peers
 	began := w.now
 	var next func()
 	next = func() {
-		if p.over {
+		if p.over || !goes() {
 			return
 		}
 		if len(todo) == 0 {
-			p.dropLinks(e.Peers)
-			p.step(pfsm.Established{Round: e.Round, Failed: failed})
+			done(failed)
 			return
 		}
 		target := w.byAddr(todo[0].Addr)

@@ -42,6 +42,7 @@ type peer struct {
 	nextOp          pfsm.OpID
 	ops             []*op
 	inbox           map[frame][]int64
+	preparing       uint64 // the ring that is connected for, 0: none
 	probing         uint64 // round of the scheduled probe under way, 0: none
 	fetching        pfsm.CallID
 	stopFetch       bool
@@ -131,6 +132,17 @@ func (p *peer) step(ev pfsm.Event) {
 			p.toMaster(mfsm.PacketIn{Client: p.client, Packet: p.dialect(e.Packet)})
 		case pfsm.Establish:
 			p.establish(e)
+		case pfsm.PrepareRing:
+			p.prepareRing(e)
+		case pfsm.StopPrepare:
+			p.preparing = 0
+		case pfsm.SwitchRing:
+			w.collector.switches++
+			if w.bug == releasedEarly {
+				p.release(e.Neighbours)
+			}
+		case pfsm.Release:
+			p.release(e.Keep)
 		case pfsm.StartData:
 			p.op(e.Op).start(e)
 		case pfsm.AbortData:
@@ -575,7 +587,8 @@ func (p *peer) reduced(vectors map[uint64][]int64) {
 		p.state[0]++
 	}
 	p.revision++
-	if p.w.plan.groups == 1 && p.revision%4 == 3 && p.m.View().GlobalWorldSize > 1 {
+	due := p.revision%4 == 3 || p.w.plan.eager && p.revision == 1
+	if p.w.plan.groups == 1 && due && p.m.View().GlobalWorldSize > 1 {
 		p.optimize(p.askPending)
 		return
 	}
@@ -605,6 +618,9 @@ func (p *peer) optimize(then func()) {
 
 func (p *peer) askPending() {
 	if p.loops--; p.loops <= 0 {
+		if !p.w.leaving {
+			p.w.leaving, p.w.unprovoked = true, p.w.collector.failures
+		}
 		p.leave()
 		return
 	}

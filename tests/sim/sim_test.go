@@ -3,6 +3,7 @@ package sim
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,7 @@ func TestSimulation(t *testing.T) {
 		struck                       uint
 		events                       int
 		successes, failures, fetches int
+		switches                     int
 	}
 	for seed := *first; seed < *first+uint64(n); seed++ {
 		w := newWorld(seed, noBug)
@@ -53,6 +55,7 @@ func TestSimulation(t *testing.T) {
 		seen.successes += w.collector.successes
 		seen.failures += w.collector.failures
 		seen.fetches += w.collector.fetches
+		seen.switches += w.collector.switches
 	}
 	t.Logf("%d seeds in %v: %+v", n, time.Since(began), seen)
 	if n >= 1000 { // the seeds reach what they are for
@@ -60,6 +63,7 @@ func TestSimulation(t *testing.T) {
 		require.Greater(t, seen.successes, n)
 		require.Greater(t, seen.failures, n/10)
 		require.Greater(t, seen.fetches, n/10)
+		require.Positive(t, seen.switches)
 	}
 }
 
@@ -87,10 +91,15 @@ func TestBugsAreFound(t *testing.T) {
 		"verdict differs at one member":     verdictFlipped,
 		"a sum that misses one part":        chunkLost,
 		"fetched state without its content": fetchSkipped,
+		"a ring switched for all but one":   switchForgotten,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= within; seed++ {
-				if failure := newWorld(seed, bug).run(); failure != "" {
+				w := newWorld(seed, bug)
+				if bug == switchForgotten {
+					w = switching(seed, bug)
+				}
+				if failure := w.run(); failure != "" {
 					t.Logf("seed %d: %s", seed, failure)
 					return
 				}
@@ -98,6 +107,58 @@ func TestBugsAreFound(t *testing.T) {
 			t.Fatalf("not found within %d seeds", within)
 		})
 	}
+}
+
+// TestRingsSwitchBetweenCollectives: peers of one kind whose rings change all
+// the time without a round. Nothing fails because of it; with faults, what must
+// agree agrees.
+func TestRingsSwitchBetweenCollectives(t *testing.T) {
+	n := uint64(2000)
+	if raceEnabled {
+		n = 100
+	}
+	switches, failures, faulty := 0, 0, 0
+	for seed := uint64(1); seed <= n; seed++ {
+		w := switching(seed, noBug)
+		faults := seed%2 == 1
+		if faults {
+			for range 1 + w.rng.n(4) {
+				w.faults = append(w.faults, fault{at: 1 + w.rng.n(1500), kind: kind(w.rng.n(int(numKinds)))})
+			}
+			slices.SortFunc(w.faults, func(a, b fault) int { return a.at - b.at })
+		}
+		require.Empty(t, w.run(), "seed %d", seed)
+		switches += w.collector.switches
+		if faults {
+			faulty += w.collector.failures
+		} else {
+			failures += w.unprovoked
+		}
+	}
+	t.Logf("%d seeds: %d switches of one peer each, %d operations failed without a fault, %d with", n, switches, failures, faulty)
+	require.Zero(t, failures, "a switch costs no operation")
+	require.Positive(t, faulty)
+	require.Greater(t, switches, int(n))
+
+	// The sentence above would notice a switch that does cost something.
+	failures = 0
+	for seed := uint64(2); seed <= min(n, 400); seed += 2 {
+		w := switching(seed, releasedEarly)
+		require.Empty(t, w.run())
+		failures += w.unprovoked
+	}
+	require.Positive(t, failures)
+}
+
+// switching is a world of gopccl peers for which better rings are found again
+// and again.
+func switching(seed uint64, bug mutation) *world {
+	w := emptyWorld(seed, bug)
+	w.plan = scenario{groups: 1, natives: 2, loops: 9, eager: true, overlap: w.rng.chance(2)}
+	for range 3 + w.rng.n(4) {
+		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 9) })
+	}
+	return w
 }
 
 // quiet is a world of n peers in one group that start together, without faults.

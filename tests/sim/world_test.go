@@ -101,19 +101,22 @@ const (
 	hangAfter     = 200 * time.Second
 	maxEvents     = 200000
 	registerBound = 10 * time.Second
+	patience      = 20 * time.Millisecond // with a ring, before a better one replaces it
 )
 
 // mutation is a bug put in on purpose.
 type mutation int
 
 const (
-	noBug          mutation = iota
-	abortForgotten          // the master does not forward an abort to one member
-	voteForgotten           // the master does not re-check votes on a disconnect
-	restoreSkipped          // a peer does not restore the buffer of a failed operation
-	verdictFlipped          // one member is told that an aborted operation succeeded
-	chunkLost               // a chunk is copied where it should be added
-	fetchSkipped            // a fetch reports success without the content
+	noBug           mutation = iota
+	abortForgotten           // the master does not forward an abort to one member
+	voteForgotten            // the master does not re-check votes on a disconnect
+	restoreSkipped           // a peer does not restore the buffer of a failed operation
+	verdictFlipped           // one member is told that an aborted operation succeeded
+	chunkLost                // a chunk is copied where it should be added
+	switchForgotten          // one member is not told that the ring has changed
+	releasedEarly            // connections of the ring before go while operations use them
+	fetchSkipped             // a fetch reports success without the content
 )
 
 // world is one run.
@@ -132,22 +135,24 @@ type world struct {
 	conns       map[mfsm.ClientID]*peer
 	lastClient  mfsm.ClientID
 
-	peers     []*peer
-	links     map[[2]int]*link
-	blocked   map[[2]int]bool // pairs that cannot connect
-	plan      scenario
-	faults    []fault
-	bug       mutation
-	progress  time.Duration
-	excused   bool // a fault of this run may cost innocent peers their place
-	failure   string
-	struck    uint     // the kinds of faults that were injected, one bit each
-	facts     []string // of the master, if kept
-	factAt    []time.Duration
-	keepFacts bool
-	tracing   bool
-	lines     []string
-	collector book
+	peers      []*peer
+	links      map[[2]int]*link
+	blocked    map[[2]int]bool // pairs that cannot connect
+	plan       scenario
+	faults     []fault
+	bug        mutation
+	progress   time.Duration
+	leaving    bool // somebody has done its work
+	unprovoked int  // operations that had failed by then
+	excused    bool // a fault of this run may cost innocent peers their place
+	failure    string
+	struck     uint     // the kinds of faults that were injected, one bit each
+	facts      []string // of the master, if kept
+	factAt     []time.Duration
+	keepFacts  bool
+	tracing    bool
+	lines      []string
+	collector  book
 }
 
 func (w *world) failf(format string, args ...any) {
@@ -296,6 +301,11 @@ func (w *world) stepMaster(ev mfsm.Event) {
 					a.Aborted = false
 					e.Packet = a
 				}
+			case switchForgotten:
+				if s, ok := e.Packet.(wire.M2CSwitchRing); ok && s.Ring != nil && !forgot {
+					forgot = true
+					continue
+				}
 			case voteForgotten:
 				if gone && e.Packet.ID() < 10 {
 					continue
@@ -366,22 +376,50 @@ func (w *world) deliver(p *peer, pkt wire.Packet, sync int) {
 
 // solve answers with some ring or with none.
 func (w *world) solve(e mfsm.Solve) {
-	ev := mfsm.Solved{Job: e.Job}
-	if w.rng.chance(4) {
-		ev.Err = fmt.Errorf("no ring found")
-	} else {
-		ev.Ring = append(ev.Ring, e.Members...)
-		for i := len(ev.Ring) - 1; i > 0; i-- {
-			j := w.rng.n(i + 1)
-			ev.Ring[i], ev.Ring[j] = ev.Ring[j], ev.Ring[i]
+	draw := func() mfsm.Solved {
+		ev := mfsm.Solved{Job: e.Job}
+		if w.rng.chance(4) {
+			ev.Err = fmt.Errorf("no ring found")
+			return ev
 		}
+		order := make([]int, len(e.Members))
+		for i := range order {
+			order[i] = i
+		}
+		tries := 1
+		if w.plan.eager {
+			tries = 20 // some ring whose links are known
+		}
+		for range tries {
+			for i := len(order) - 1; i > 0; i-- {
+				j := w.rng.n(i + 1)
+				order[i], order[j] = order[j], order[i]
+			}
+			if _, _, ok := e.Matrix.Value(order); ok {
+				break
+			}
+		}
+		for _, i := range order {
+			ev.Ring = append(ev.Ring, e.Members[i])
+		}
+		return ev
 	}
+	ev := draw()
 	took := w.rng.between(time.Millisecond, 50*time.Millisecond)
 	if e.Background {
 		took = w.rng.between(0, 40*time.Second)
-		if more := ev; more.Ring != nil {
-			more.More = true
-			w.after(w.rng.between(0, took+1), nil, func() { w.toMaster(more) })
+		if w.plan.eager {
+			took = w.rng.between(0, 60*time.Millisecond)
+		}
+		more := []mfsm.Solved{ev}
+		for w.plan.eager && len(more) < 8 {
+			more = append(more, draw())
+		}
+		for _, m := range more {
+			if m.Ring != nil {
+				m.More = true
+				w.after(w.rng.between(0, took+1), nil, func() { w.toMaster(m) })
+			}
 		}
 	}
 	w.after(took, nil, func() { w.toMaster(ev) })

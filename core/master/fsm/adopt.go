@@ -13,10 +13,7 @@ import (
 // defaultNoise is how much better a ring must be to replace the one in force.
 const defaultNoise = 0.2
 
-// restless is how long a ring stays in force before a search in the
-// background may replace it. Every replacement doubles it for the group, up to
-// calm, as long as its members stay; one that has made the collectives faster
-// brings it back.
+// Config.Patience by default, and the longest it grows to.
 const (
 	restless = 10 * time.Second
 	calm     = 24 * time.Hour
@@ -132,6 +129,9 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 		Kind: "ring", Group: g.id,
 		Text: fmt.Sprintf("better ring of %d peers found, slowest link %.0f instead of %.0f Mbit/s", len(ms), bottle, oldBottle),
 	})
+	if background {
+		m.offer(g)
+	}
 }
 
 // gains reports whether a ring is better than another one by more than the noise.
@@ -168,8 +168,9 @@ func (m *Machine) forget(g *group) {
 		m.out = append(m.out, StopSolve{Job: g.search.id})
 		g.search = nil
 	}
+	m.withdraw(g)
 	g.waiting, g.refused, g.solved = nil, nil, false
-	g.patience, g.settled = restless, m.now
+	g.patience, g.settled = m.cfg.Patience, m.now
 	g.pace, g.trial = pace{}, nil
 }
 

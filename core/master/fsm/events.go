@@ -132,11 +132,19 @@ type Config struct {
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
 	// Background is whether the solver goes on beside the run.
 	Solver, Background bool
+	// Switch lets groups whose members all can take a better ring between two
+	// collectives, without a round.
+	Switch bool
 	// Objective is what rings are compared by; "" is topo.BottleneckThenSum.
 	Objective topo.Objective
 	// Noise is the share by which a ring must be better to replace another one;
 	// half of it is how much slower it may be before it is taken back. Default 0.2.
 	Noise float64
+	// Patience is how long a ring stays in force before a search beside the run
+	// may replace it; every replacement doubles it for the group, as long as its
+	// members stay, and one that has made the collectives faster brings it back.
+	// Default 10 s.
+	Patience time.Duration
 	// MaxLinkAge is after which time without news a link is measured again with
 	// the next optimization. Zero: never.
 	MaxLinkAge time.Duration

@@ -39,6 +39,11 @@ func (m *Machine) advance(now time.Duration) {
 			t.since += late
 		}
 	}
+	for _, g := range m.groups {
+		if g.change != nil {
+			g.change.due += late
+		}
+	}
 	m.round.since += late
 	if m.probes != nil {
 		m.probes.due += late
@@ -143,6 +148,7 @@ func (m *Machine) timers() {
 		m.optimized()
 	}
 	m.probesDue()
+	m.changesDue()
 	if m.cfg.RegisterTimeout > 0 {
 		for _, c := range m.silent {
 			if m.now >= c.since+m.cfg.RegisterTimeout {
@@ -227,35 +233,40 @@ func (m *Machine) hurry() {
 func (m *Machine) nextDue() (time.Duration, bool) {
 	var due time.Duration
 	has := false
-	at := func(t time.Duration) {
+	earliest := func(t time.Duration) {
 		if !has || t < due {
 			due, has = t, true
 		}
 	}
 	if m.solving {
-		at(m.solveEnd)
+		earliest(m.solveEnd)
 	}
 	if m.probes != nil {
-		at(m.probes.due)
+		earliest(m.probes.due)
+	}
+	for _, g := range m.groups {
+		if at, due := m.changeDue(g); due {
+			earliest(at)
+		}
 	}
 	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {
 		for _, c := range m.silent {
-			at(c.since + m.cfg.RegisterTimeout)
+			earliest(c.since + m.cfg.RegisterTimeout)
 		}
 	}
 	for _, c := range m.clients {
 		if c.beats {
-			at(c.seen + m.cfg.HeartbeatTimeout)
+			earliest(c.seen + m.cfg.HeartbeatTimeout)
 		}
 	}
 	if m.beating {
-		at(m.nextBeat)
+		earliest(m.nextBeat)
 	}
 	if m.round.active && m.cfg.RoundTimeout > 0 {
-		at(m.round.since + m.cfg.RoundTimeout)
+		earliest(m.round.since + m.cfg.RoundTimeout)
 	}
 	if m.patience() > 0 && len(m.clients) > 0 {
-		at(m.voteDue)
+		earliest(m.voteDue)
 	}
 	return due, has
 }

@@ -34,6 +34,7 @@ type Machine struct {
 	solveEnd time.Duration
 	probes   *schedule // of the running optimization
 	probeSeq uint64
+	changes  uint64        // rings that were offered
 	voteDue  time.Duration // when votes are looked at next
 	nextBeat time.Duration
 	beating  bool
@@ -46,6 +47,9 @@ type Machine struct {
 func New(cfg Config) *Machine {
 	if !(cfg.Noise > 0) {
 		cfg.Noise = defaultNoise
+	}
+	if cfg.Patience <= 0 {
+		cfg.Patience = restless
 	}
 	return &Machine{cfg: cfg, conns: map[ClientID]*client{}, uuids: map[wire.UUID]*client{}}
 }
@@ -201,6 +205,8 @@ func (m *Machine) packet(e PacketIn) {
 		m.probeState(c, p)
 	case wire.C2MLinkReport:
 		m.linkReport(c, p)
+	case wire.C2MRingPrepared:
+		m.ringPrepared(c, p)
 	case wire.C2MHeartbeat:
 	default:
 		m.kick(c, "unknown packet %T", e.Packet)
@@ -235,7 +241,7 @@ func (m *Machine) checkPending() {
 	// A better ring waits for a round, too.
 	for _, g := range m.groups {
 		m.reconsider(g)
-		waiting = waiting || m.wanted(g)
+		waiting = waiting || g.change == nil && m.wanted(g)
 	}
 	for _, c := range m.clients {
 		if c.phase == Accepted {

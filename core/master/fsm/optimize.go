@@ -18,6 +18,9 @@ func (m *Machine) checkOptimize() {
 	if !m.all(VoteOptimize) {
 		return
 	}
+	for _, g := range m.groups {
+		m.withdraw(g)
+	}
 	unscheduled := 0
 	for _, c := range m.clients {
 		if c.phase != Accepted {

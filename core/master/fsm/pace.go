@@ -104,23 +104,31 @@ func (m *Machine) performed(g *group) {
 	old := g.trial.ring
 	g.trial = nil
 	if float64(is)*(1+m.cfg.Noise) < float64(was) {
-		g.patience = restless
+		g.patience = m.cfg.Patience
 	}
 	// Times are medians: what they differ by says more than what links do.
 	if float64(is) <= float64(was)*(1+m.cfg.Noise/2) {
 		m.fact(Fact{Kind: "ring", Group: g.id, Text: fmt.Sprintf("a collective takes %v with the new ring, %v with the one before", is, was)})
 		return
 	}
-	if len(g.refused) == maxRefused {
-		g.refused = slices.Delete(g.refused, 0, 1)
-	}
-	g.refused = append(g.refused, slices.Clone(g.ring))
-	g.order, g.waiting, g.settled = slices.Clone(old), nil, m.now
-	g.patience = min(2*g.patience, calm)
+	m.withdraw(g)
+	m.refuse(g, g.ring, old)
 	m.fact(Fact{
 		Kind: "ring", Warn: true, Group: g.id,
 		Text: fmt.Sprintf("a collective takes %v with the new ring, %v with the one before, which comes back", is, was),
 	})
+	m.offer(g)
+}
+
+// refuse makes back the order of g again; ring is not tried any more while the
+// members stay.
+func (m *Machine) refuse(g *group, ring, back []wire.UUID) {
+	if len(g.refused) == maxRefused {
+		g.refused = slices.Delete(g.refused, 0, 1)
+	}
+	g.refused = append(g.refused, slices.Clone(ring))
+	g.order, g.waiting, g.settled = slices.Clone(back), nil, m.now
+	g.patience = min(2*g.patience, calm)
 }
 
 // installed begins to time a ring that a round has put in force.

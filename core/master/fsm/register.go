@@ -37,6 +37,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	}
 	c.registered, c.uuid, c.native = true, uuid, p.Ext.Native
 	c.topology = c.native && p.Ext.Topology
+	c.switches = c.native && p.Ext.Switch && m.cfg.Switch
 	c.p2pPort, c.statePort, c.bwPort = p.P2PPort, p.SharedStatePort, p.BenchmarkPort
 	c.group = m.groupOf(p.PeerGroup)
 	c.links = map[wire.UUID]link{}
@@ -48,7 +49,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 
 	resp := wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uuid}
 	if c.native {
-		resp.Ext.Native, resp.Ext.Topology = true, c.topology
+		resp.Ext.Native, resp.Ext.Topology, resp.Ext.Switch = true, c.topology, c.switches
 		if p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0 {
 			c.beats = true
 			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval

@@ -93,6 +93,9 @@ func (m *Machine) repairing(stuck bool) []*group {
 // startRound starts a round of the accepted clients of gs, and with accept of
 // those who wait.
 func (m *Machine) startRound(accept bool, gs []*group) {
+	for _, g := range gs {
+		m.withdraw(g)
+	}
 	m.round = round{active: true, accept: accept, n: m.round.n + 1, since: m.now}
 	for _, c := range m.clients {
 		if (accept || c.phase == Accepted) && slices.Contains(gs, c.group) {
@@ -254,6 +257,9 @@ func (m *Machine) checkRoundEnd() {
 		m.send(c, wire.M2CP2PConnectionsEstablished{Success: true, Ring: slices.Clone(c.group.ring)})
 	}
 	m.fact(Fact{Kind: "round", Text: "connections established"})
+	for _, g := range m.groups {
+		m.offer(g)
+	}
 }
 
 // failRound tells everybody to vote again, after rings were found that avoid

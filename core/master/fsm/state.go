@@ -102,6 +102,7 @@ var Rules = []Rule{
 	{wire.C2MHeartbeat{}.ID(), false, nil},
 	{wire.C2MProbeState{}.ID(), true, nil},
 	{wire.C2MLinkReport{}.ID(), true, nil},
+	{wire.C2MRingPrepared{}.ID(), true, nil},
 }
 
 // Legal reports whether a registered client may send packet id.
@@ -150,6 +151,8 @@ type client struct {
 	links                       map[wire.UUID]link // by target, known or in vain asked for
 	topology                    bool               // announced capability Topology
 	scheduled                   bool               // waits for calls to measure
+	switches                    bool               // announced capability Switch
+	prepared                    uint64             // the change that it has connected for
 	rtt                         time.Duration      // of the connection to it, the least that was seen
 
 	pending       bool
@@ -199,6 +202,7 @@ type group struct {
 	patience time.Duration // until a search may cause the next one
 	pace     pace
 	trial    *trial
+	change   *change // the ring that its members connect for
 
 	nextRev  uint64
 	prevRev  uint64 // nextRev before the running synchronisation

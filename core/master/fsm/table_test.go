@@ -29,6 +29,7 @@ var legal = map[wire.ID]struct {
 	64: {everyState(), everyState()},
 	65: {nil, everyState()},
 	66: {nil, everyState()},
+	68: {nil, everyState()},
 }
 
 func everyState() (all []State) {
@@ -51,6 +52,7 @@ var everyPacket = []wire.Packet{
 	initiate(1), complete(1, false),
 	wire.C2MHeartbeat{},
 	wire.C2MProbeState{State: wire.ProbeReady},
+	wire.C2MRingPrepared{},
 	wire.C2MLinkReport{Mbps: 1, Busy: 1},
 	wire.M2CHeartbeat{},
 	wire.P2PHello{},

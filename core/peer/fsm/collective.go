@@ -31,6 +31,7 @@ type operation struct {
 	ring   []wire.UUID
 	self   wire.UUID
 	native bool
+	older  bool // it runs in a ring that is no longer the one in force
 
 	state    opState
 	open     bool // StartData was emitted, DataEnded did not come yet
@@ -248,6 +249,7 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 	}
 	op.state = opSettled
 	m.finish(op, failed)
+	m.release()
 	m.initiate()
 	if op.canceled {
 		m.drop(op)

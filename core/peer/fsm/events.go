@@ -110,6 +110,12 @@ type (
 		Late            time.Duration
 		Err             error
 	}
+	// RingPrepared: the work of a PrepareRing effect is done; Failed names peers
+	// that could not be reached.
+	RingPrepared struct {
+		Change uint64
+		Failed []wire.UUID
+	}
 	// LinkUsed: what the link to the next peer gave in operations, and the share
 	// of their time in which it was at work.
 	LinkUsed struct {
@@ -138,6 +144,7 @@ func (Measured) event()     {}
 func (ProbesDone) event()   {}
 func (ProbeReady) event()   {}
 func (Probed) event()       {}
+func (RingPrepared) event() {}
 func (LinkUsed) event()     {}
 func (Tick) event()         {}
 
@@ -150,7 +157,7 @@ type (
 	Send struct{ Packet wire.Packet }
 	// Establish: make sure that a live send pool to every listed peer exists
 	// (repairing broken ones), then drop connections from and to peers not
-	// listed; an Established event follows.
+	// listed; an Established event follows. It ends the work of a PrepareRing.
 	Establish struct {
 		Round uint64
 		Peers []wire.PeerEndpoint
@@ -214,6 +221,21 @@ type (
 		Round uint64
 		Delay time.Duration
 	}
+	// PrepareRing: make sure that a live send pool to every listed peer exists,
+	// beside whatever runs; a RingPrepared event follows, unless StopPrepare
+	// comes first. None of them is a neighbour yet.
+	PrepareRing struct {
+		Change uint64
+		Peers  []wire.PeerEndpoint
+	}
+	// StopPrepare: the change was given up.
+	StopPrepare struct{ Change uint64 }
+	// SwitchRing: the view shows another ring, with these neighbours; the
+	// connections to the ones before are still in use.
+	SwitchRing struct{ Neighbours []wire.UUID }
+	// Release: no operation needs connections to others than these any more.
+	// What others opened to this peer is theirs to close.
+	Release struct{ Keep []wire.UUID }
 	// Done answers a call. Result by kind of call: bool for CallPending,
 	// SyncResult for CallSync, nil otherwise. Err is nil or an *errs.Error.
 	Done struct {
@@ -250,6 +272,10 @@ func (Probe) effect()        {}
 func (StopProbe) effect()    {}
 func (PrepareProbe) effect() {}
 func (SendProbe) effect()    {}
+func (PrepareRing) effect()  {}
+func (StopPrepare) effect()  {}
+func (SwitchRing) effect()   {}
+func (Release) effect()      {}
 func (Done) effect()         {}
 func (Disconnect) effect()   {}
 func (Log) effect()          {}
@@ -281,5 +307,6 @@ type View struct {
 	Native           bool
 	MasterNative     bool
 	MasterTopology   bool   // the master schedules probes and takes link reports
+	MasterSwitch     bool   // the master switches rings between collectives
 	LastDropped      string // the peer that was last named as gone, for errors
 }

@@ -108,6 +108,9 @@ type Machine struct {
 	peers []wire.PeerEndpoint // the last list the master sent, in any M2C 2
 	round uint64
 
+	prep     *preparation // of the ring to come
+	unneeded bool         // connections of rings before this one are there still
+
 	live liveness
 }
 
@@ -192,6 +195,8 @@ func (m *Machine) handle(ev Event) {
 		m.probeReady(ev)
 	case Probed:
 		m.probed(ev)
+	case RingPrepared:
+		m.ringPrepared(ev)
 	case LinkUsed:
 		if m.status == statusLive && m.view.Connected && m.view.MasterTopology {
 			m.send(wire.C2MLinkReport{To: ev.To, Mbps: ev.Mbps, Busy: ev.Busy})
@@ -239,6 +244,16 @@ func (m *Machine) packet(p wire.Packet) {
 		return
 	case wire.M2CProbe, wire.M2CProbeGo, wire.M2CProbesDone:
 		if !m.scheduledPacket(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CPrepareRing:
+		if !m.prepareRing(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CSwitchRing:
+		if !m.switchRing(p) {
 			m.illegal(p)
 		}
 		return

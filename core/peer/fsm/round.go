@@ -36,6 +36,7 @@ func (m *Machine) connect(c CallConnect) {
 		Ext: wire.Ext{
 			Native:            true,
 			Topology:          true,
+			Switch:            true,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 		},
@@ -60,6 +61,7 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 	m.view.UUID = p.UUID
 	m.view.MasterNative = p.Ext.Native
 	m.view.MasterTopology = p.Ext.Native && p.Ext.Topology
+	m.view.MasterSwitch = p.Ext.Native && p.Ext.Switch
 	if m.cfg.HeartbeatInterval > 0 && p.Ext.Native {
 		m.live.timeout = max(p.Ext.HeartbeatTimeout, 0)
 		if i := p.Ext.HeartbeatInterval; i > 0 {
@@ -170,6 +172,7 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.view.LargestGroupSize = int(p.LargestGroupSize)
 	m.view.Native = p.Ext.GroupNative && m.view.MasterNative
 	m.round++
+	m.prep, m.unneeded = nil, false
 	m.flow.step = stepConnecting
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).

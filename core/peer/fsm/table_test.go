@@ -242,6 +242,8 @@ func everyPacket() []wire.Packet {
 		wire.M2CProbe{Round: 9, To: uid(2), Addr: addr(2)},
 		wire.M2CProbeGo{Round: 1},
 		wire.M2CProbesDone{},
+		wire.M2CPrepareRing{Change: 1, Peers: endpoints(2)},
+		wire.M2CSwitchRing{Change: 1},
 		wire.C2MHeartbeat{},
 		wire.P2PHello{},
 		nil,
