@@ -67,6 +67,19 @@ int gopccl_poll(void) {
 
 int (*gopccl_poll_function(void))(void) { return __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE); }
 
+// The stream is the thread's, as the current stream of PyTorch is.
+static _Thread_local void *stream;
+
+void gopcclSetStream(void *cuda_stream) {
+    stream = cuda_stream;
+    if (gopccl_forked) {
+        const struct gopccl_api *copy = gopccl_second_copy();
+        if (copy && copy->gopcclSetStream) copy->gopcclSetStream(cuda_stream);
+    }
+}
+
+uintptr_t gopccl_stream(void) { return (uintptr_t)stream; }
+
 #define HANDLE(h) ((uintptr_t)(h))
 
 #define REDIRECT(f, arguments)                                                                     \
@@ -220,4 +233,9 @@ pcclResult_t gopcclGetRank(const pcclComm_t *communicator, uint8_t *uuid_out, in
 pcclResult_t gopcclGetMasterPort(pcclMasterInstance_t *master_instance, uint16_t *port_out) {
     REDIRECT(gopcclGetMasterPort, (master_instance, port_out))
     return (pcclResult_t)gopccl_master_port(HANDLE(master_instance), port_out);
+}
+
+pcclResult_t gopcclFindDevice(const void *ptr, int *device_out) {
+    REDIRECT(gopcclFindDevice, (ptr, device_out))
+    return (pcclResult_t)gopccl_find_device((void *)ptr, device_out);
 }

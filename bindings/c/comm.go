@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
@@ -59,7 +60,8 @@ func gopccl_build_info(info *C.pcclBuildInfo_t) C.int {
 		if info == nil {
 			return callInfo.bad("info is NULL")
 		}
-		info.has_cuda_support = false
+		_, err := device.Lookup(device.CUDA)
+		info.has_cuda_support = err == nil
 		return nil
 	})
 }
@@ -245,20 +247,6 @@ func gopccl_optimize(h C.uintptr_t) C.int {
 	})
 }
 
-// memory returns count elements at p. No alignment is asked for.
-func memory(c call, what string, p unsafe.Pointer, count C.size_t, t dtype.Type) ([]byte, error) {
-	if count == 0 {
-		return nil, nil
-	}
-	if p == nil {
-		return nil, c.bad("%s is NULL", what)
-	}
-	if uint64(count) > math.MaxInt64/16/uint64(t.Size()) {
-		return nil, c.bad("%s cannot have %d elements", what, uint64(count))
-	}
-	return unsafe.Slice((*byte)(p), int(count)*t.Size()), nil
-}
-
 // algorithms are the quantizers by the number of the C enum.
 var algorithms = [...]string{C.pcclQuantNone: "", C.pcclQuantMinMax: "minmax", C.pcclQuantZeroPointScale: "zeropoint"}
 
@@ -288,10 +276,10 @@ func operation(c call, send, recv unsafe.Pointer, d *C.pcclReduceDescriptor_t) (
 	if r.Quantize.Type, err = known(c, "quantized data type", uint32(q.quantized_datatype), dtype.TypeFromABI); err != nil {
 		return r, err
 	}
-	if r.Src, err = memory(c, "sendbuff", send, d.count, r.DType); err != nil {
+	if r.Src, r.DeviceSrc, err = operand(c, "sendbuff", send, d.count, r.DType); err != nil {
 		return r, err
 	}
-	r.Dst, err = memory(c, "recvbuff", recv, d.count, r.DType)
+	r.Dst, r.DeviceDst, err = operand(c, "recvbuff", recv, d.count, r.DType)
 	r.Tag = uint64(d.tag)
 	return r, err
 }
@@ -465,10 +453,7 @@ func tensors(state *C.pcclSharedState_t) ([]core.Tensor, error) {
 		if t.DType, err = known(callSync, "data type", uint32(info.datatype), dtype.TypeFromABI); err != nil {
 			return nil, fmt.Errorf("tensor %q: %w", t.Key, err)
 		}
-		if info.device_type != C.pcclDeviceCpu {
-			return nil, callSync.bad("tensor %q: device type %d is not served", t.Key, info.device_type)
-		}
-		if t.Data, err = memory(callSync, fmt.Sprintf("data of tensor %q", t.Key), info.data, info.count, t.DType); err != nil {
+		if t.Data, t.Device, err = content(info.device_type, t.Key, info.data, info.count, t.DType); err != nil {
 			return nil, err
 		}
 		list = append(list, t)

@@ -15,7 +15,8 @@
     X(pcclOptimizeTopology) X(pcclAllReduce) X(pcclAllReduceAsync) X(pcclAwaitAsyncReduce)         \
     X(pcclAllReduceMultipleWithRetry) X(pcclSynchronizeSharedState) X(pcclCreateMaster)            \
     X(pcclRunMaster) X(pcclInterruptMaster) X(pcclMasterAwaitTermination) X(pcclDestroyMaster)     \
-    X(gopcclLastError) X(gopcclSetPoll) X(gopcclVersion) X(gopcclGetRank) X(gopcclGetMasterPort)
+    X(gopcclLastError) X(gopcclSetPoll) X(gopcclVersion) X(gopcclGetRank) X(gopcclGetMasterPort)    \
+    X(gopcclSetStream) X(gopcclFindDevice)
 
 #define FIELD(f) __typeof__(f) *f;
 struct gopccl_api {

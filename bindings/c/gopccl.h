@@ -39,6 +39,21 @@ PCCL_EXPORT pcclResult_t gopcclGetRank(const pcclComm_t *communicator, uint8_t *
 /* The address that a running master listens on; port 0 asks the system for one. */
 PCCL_EXPORT pcclResult_t gopcclGetMasterPort(pcclMasterInstance_t *master_instance, uint16_t *port_out);
 
+/*
+ * The CUDA stream (CUstream, cudaStream_t) of this thread's calls from now on;
+ * NULL, as at first, is the legacy default stream. A call on device memory
+ * waits for what was queued on the stream before it, and its result is complete
+ * for every stream when it, or awaiting it, returns. The stream must exist until
+ * then. Calls on host memory do not look at it.
+ */
+PCCL_EXPORT void gopcclSetStream(void *stream);
+
+/*
+ * The number of the CUDA device whose memory ptr points to, or -1: any other
+ * memory, or a library without CUDA.
+ */
+PCCL_EXPORT pcclResult_t gopcclFindDevice(const void *ptr, int *device_out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -73,7 +73,7 @@ typedef enum pcclDataType_t {
 
 typedef enum pcclDeviceType_t {
     pcclDeviceCpu = 0,
-    pcclDeviceCuda = 1 /* refused with pcclInvalidArgument */
+    pcclDeviceCuda = 1 /* pcclInvalidArgument in a library without CUDA, or if data is no device memory */
 } pcclDeviceType_t;
 
 typedef enum pcclRedOp_t {
@@ -113,7 +113,7 @@ typedef struct pcclComm_t pcclComm_t;
 typedef struct pcclMasterInstanceState_t pcclMasterInstance_t;
 
 typedef struct pcclBuildInfo_t {
-    bool has_cuda_support;
+    bool has_cuda_support; /* built with it; there may be no device */
 } pcclBuildInfo_t;
 
 typedef struct pcclCommCreateParams_t {
@@ -208,6 +208,8 @@ PCCL_EXPORT pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
 
 /*
  * recvbuff may be sendbuff; any other overlap is refused. reduce_info_out may be NULL.
+ * In a library with CUDA both may be memory of a device: it is found by its address.
+ * They are used behind what was queued on the legacy default stream before the call.
  * After a failure an in-place buffer is as before; recvbuff is undefined otherwise.
  */
 PCCL_EXPORT pcclResult_t pcclAllReduce(const void *sendbuff, void *recvbuff, const pcclReduceDescriptor_t *descriptor,

@@ -33,6 +33,7 @@ var (
 	callInfo            = call{"get build info", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callCreate          = call{"create communicator", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callDestroy         = call{"destroy communicator", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callFindDevice      = call{"find device", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callAttribute       = call{"get attribute", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callConnect         = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}
 	callUpdate          = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
@@ -57,6 +58,8 @@ func (c call) result(err error) errs.Code {
 		return code
 	case errs.Busy, errs.Closed:
 		return errs.InvalidUsage
+	case errs.DeviceFailed: // not lost: retrying does not help
+		return errs.Internal
 	case errs.Mismatch, errs.InvalidConfig:
 		code = errs.InvalidArgument
 	}

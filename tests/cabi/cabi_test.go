@@ -149,7 +149,9 @@ func TestSymbols(t *testing.T) {
 			ours = append(ours, name)
 		}
 	}
-	require.Equal(t, []string{"gopcclGetMasterPort", "gopcclGetRank", "gopcclLastError", "gopcclSetPoll", "gopcclVersion"}, ours)
+	require.Equal(t, []string{
+		"gopcclFindDevice", "gopcclGetMasterPort", "gopcclGetRank", "gopcclLastError", "gopcclSetPoll", "gopcclSetStream", "gopcclVersion",
+	}, ours)
 }
 
 // The environment as it is when a communicator is created, in a program that
