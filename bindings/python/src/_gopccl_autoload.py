@@ -20,4 +20,4 @@ def register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and "gopccl" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("gopccl", _create, devices=["cpu"])
+        dist.Backend.register_backend("gopccl", _create, devices=["cpu", "cuda"])

@@ -1,7 +1,7 @@
 """Finds address, length and element type of whatever the caller passes.
 
-Accepted are NumPy arrays, PyTorch CPU tensors, everything with ``__dlpack__``
-on a CPU, and everything with the buffer protocol. Nothing is copied.
+Accepted are NumPy arrays, PyTorch tensors and everything with ``__dlpack__`` on
+a CPU or a CUDA device, and everything with the buffer protocol. Nothing is copied.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import sys
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+from gopccl import cuda
 from gopccl._errors import ArgumentError
 from gopccl._lib import ffi
 from gopccl._types import DataType
@@ -19,15 +20,23 @@ _ADDRESS = ffi.typeof("uintptr_t")
 
 
 class Buffer(NamedTuple):
-    """Contiguous memory in the host: ``numel`` elements of ``dtype`` at ``address``.
+    """Contiguous memory: ``numel`` elements of ``dtype`` at ``address``.
 
-    ``owner`` keeps the memory alive.
+    ``owner`` keeps the memory alive. ``device`` is the number of the CUDA device,
+    None for memory of the host. ``stream`` is the stream behind whose work the memory
+    may be used (it has ``cuda_stream`` and ``synchronize``), None the legacy default one.
     """
 
     address: int
     numel: int
     dtype: DataType
     owner: Any
+    device: Optional[int] = None
+    stream: Any = None
+
+    def where(self) -> str:
+        """The place, for messages."""
+        return "the CPU" if self.device is None else f"CUDA device {self.device}"
 
 
 def is_torch(obj: Any) -> bool:
@@ -59,7 +68,7 @@ def buffer_of(obj: Any, what: str, *, writable: bool) -> Buffer:
         raise ArgumentError(f"{what}: {err}") from None
     raise ArgumentError(
         f"{what}: a {type(obj).__name__} has no buffer protocol and no DLPack; "
-        "pass a NumPy array, a PyTorch CPU tensor or such an object"
+        "pass a NumPy array, a PyTorch tensor or such an object"
     )
 
 
@@ -68,7 +77,11 @@ _known: Dict[Any, DataType] = {}
 
 
 def _from_torch(t: Any) -> Buffer:
-    if t.device.type != "cpu":
+    device: Optional[int] = None
+    if t.device.type == "cuda":
+        cuda.require(str(t.device))
+        device = t.device.index
+    elif t.device.type != "cpu":
         raise ArgumentError(f"the tensor is on {t.device}; copy it to the CPU first")
     if str(t.layout) != "torch.strided":
         raise ArgumentError(f"the tensor has layout {t.layout}, must be torch.strided")
@@ -77,6 +90,8 @@ def _from_torch(t: Any) -> Buffer:
     dtype = _known.get(t.dtype)
     if dtype is None:
         dtype = _known[t.dtype] = DataType.from_torch_dtype(t.dtype)
+    if device is not None:
+        return Buffer(t.data_ptr(), t.numel(), dtype, t, device, cuda.current_stream(device))
     return Buffer(t.data_ptr(), t.numel(), dtype, t)
 
 
@@ -164,15 +179,23 @@ class _DLTensor(ctypes.Structure):
 
 
 _DL_CPU = (1, 3, 11)  # plain, CUDA host (pinned), ROCm host
+_DL_CUDA = (2, 13)  # plain, managed
+_DL_LEGACY_STREAM = 1  # the exporter makes the legacy default stream wait for its own
 _DL_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
 
 def _from_dlpack(obj: Any) -> Buffer:
-    device = obj.__dlpack_device__()
-    if int(device[0]) not in _DL_CPU:
-        raise ArgumentError(f"the tensor is on DLPack device {tuple(map(int, device))}; copy it to the CPU first")
+    kind, number = map(int, obj.__dlpack_device__())
+    device: Optional[int] = None
     # The capsule stays unconsumed: its own destructor frees the export when the Buffer goes.
-    capsule = obj.__dlpack__()
+    if kind in _DL_CUDA:
+        cuda.require(f"CUDA device {number}")
+        device = number
+        capsule = obj.__dlpack__(stream=_DL_LEGACY_STREAM)
+    elif kind in _DL_CPU:
+        capsule = obj.__dlpack__()
+    else:
+        raise ArgumentError(f"the tensor is on DLPack device {(kind, number)}; copy it to the CPU first")
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     t = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
@@ -189,4 +212,4 @@ def _from_dlpack(obj: Any) -> Buffer:
     if t.lanes != 1 or t.code not in _DL_KINDS:
         raise ArgumentError(f"unsupported DLPack element type (code {t.code}, {t.bits} bits, {t.lanes} lanes)")
     dtype = DataType.from_name(f"{_DL_KINDS[t.code]}{t.bits}")
-    return Buffer((t.data or 0) + t.byte_offset, count, dtype, (obj, capsule))
+    return Buffer((t.data or 0) + t.byte_offset, count, dtype, (obj, capsule), device)

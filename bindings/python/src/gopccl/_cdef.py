@@ -93,4 +93,6 @@ void gopcclSetPoll(int (*)(void));
 const char *gopcclVersion(void);
 pcclResult_t gopcclGetRank(const pcclComm_t *, uint8_t *, int *);
 pcclResult_t gopcclGetMasterPort(pcclMasterInstance_t *, uint16_t *);
+void gopcclSetStream(void *);
+pcclResult_t gopcclFindDevice(const void *, int *);
 """

@@ -6,8 +6,8 @@ import logging
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from gopccl import _address, _lib
-from gopccl._buffers import buffer_of, plain_pair
+from gopccl import _address, _lib, cuda
+from gopccl._buffers import Buffer, buffer_of, plain_pair
 from gopccl._errors import ArgumentError, PCCLError
 from gopccl._lib import call, ffi
 from gopccl._state import SharedState
@@ -36,6 +36,7 @@ class ReduceOpDescriptor:
         self.recvbuf_ptr = recvbuf_ptr
         self.reduce_descriptor = reduce_descriptor
         self._owners: Any = None
+        self._streams: Tuple[Any, ...] = ()
 
     @staticmethod
     def from_buffers(send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
@@ -45,11 +46,12 @@ class ReduceOpDescriptor:
             raise ArgumentError(f"reduce_descriptor.count is {reduce_descriptor.count}, send has {src.numel} elements")
         d = ReduceOpDescriptor(src.address, dst.address, reduce_descriptor)
         d._owners = (src.owner, dst.owner)
+        d._streams = _streams(src, dst)
         return d
 
     @staticmethod
     def from_torch(send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
-        """Describe an all-reduce of PyTorch CPU tensors."""
+        """Describe an all-reduce of PyTorch tensors; those of CUDA are used behind what the current stream holds now."""
         return ReduceOpDescriptor.from_buffers(send, recv, reduce_descriptor)
 
     @staticmethod
@@ -71,13 +73,20 @@ class _Launch(NamedTuple):
     owners: Any
 
 
-def _pair(send: Any, recv: Any, dtype: Optional[DataType]) -> Tuple[Any, Any]:
+def _streams(src: Buffer, dst: Buffer) -> Tuple[Any, ...]:
+    """The streams behind which memory of a device is used; nothing for memory of the host."""
+    return () if src.device is None else (src.stream, dst.stream)
+
+
+def _pair(send: Any, recv: Any, dtype: Optional[DataType]) -> Tuple[Buffer, Buffer]:
     src = buffer_of(send, "send", writable=False)
     dst = buffer_of(recv, "recv", writable=True)
     if src.dtype is not dst.dtype:
         raise ArgumentError(f"send has element type {src.dtype.name}, recv {dst.dtype.name}")
     if src.numel != dst.numel:
         raise ArgumentError(f"send has {src.numel} elements, recv {dst.numel}")
+    if src.device != dst.device:
+        raise ArgumentError(f"send is on {src.where()}, recv on {dst.where()}: they must be in one place")
     if dtype is not None:
         member(dtype, DataType, "operand_descriptor.datatype")
         if dtype.itemsize != src.dtype.itemsize:
@@ -94,6 +103,8 @@ def _launch(
     quantization: Optional[QuantizationOptions],
 ) -> _Launch:
     src, dst = _pair(send, recv, operand.datatype if operand is not None else None)
+    if src.device is not None:
+        cuda.order(_streams(src, dst))
     if operand is None and quantization is None and 0 <= tag < 1 << 64:  # the common case, made quick
         c = ffi.new(_DESCRIPTOR)
         c.count, c.op, c.tag = src.numel, member(op, ReduceOp, "op"), tag
@@ -265,6 +276,7 @@ class Communicator:
         order. Contents and revision of outdated peers are overwritten.
         """
         kind = member(strategy, SharedStateSyncStrategy, "strategy")
+        shared_state.order()
         state, *keep = shared_state.to_c()
         info = ffi.new("pcclSharedStateSyncInfo_t *")
         try:
@@ -288,7 +300,9 @@ class Communicator:
 
         ``send`` and ``recv`` are contiguous and have the same element type and number of
         elements, any shape; ``recv`` may be ``send``. After a failure ``recv`` is what it
-        was before. None means the type of ``send`` and no quantization.
+        was before. None means the type of ``send`` and no quantization. Both may be on one CUDA
+        device: they are used behind what PyTorch's current stream holds, and the result is
+        complete for every stream.
         """
         info = ffi.new(_REDUCE_INFO)
         plain = None
@@ -337,6 +351,9 @@ class Communicator:
             c.sendbuf = ffi.cast(_POINTER, d.sendbuf_ptr)
             c.recvbuf = ffi.cast(_POINTER, d.recvbuf_ptr)
             d.reduce_descriptor.fill(c.descriptor)
+        streams = [s for d in items for s in d._streams]
+        if streams:
+            cuda.order(streams)
         info = ffi.new(_REDUCE_INFO)
         call("pcclAllReduceMultipleWithRetry", array, len(items), self._handle, info, max_in_flight)
         return _info(info)

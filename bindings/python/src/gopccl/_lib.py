@@ -59,14 +59,15 @@ def _poll() -> int:
     return 0
 
 
-def _extra(name: str) -> Any:
+def extra(name: str) -> Any:
+    """A function that only libgopccl has; None in a plain libpccl."""
     try:
         return getattr(C, name)
     except AttributeError:  # a plain libpccl
         return None
 
 
-_last_error = _extra("gopcclLastError")
+_last_error = extra("gopcclLastError")
 
 
 def last_error_message() -> str:
@@ -118,6 +119,6 @@ def raw_call(name: str, *args: Any) -> int:
 
 
 call("pcclInit")
-_set_poll = _extra("gopcclSetPoll")
+_set_poll = extra("gopcclSetPoll")
 if _set_poll is not None:
     _set_poll(_poll)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, List, Optional, Sequence
 
+from gopccl import cuda
 from gopccl._buffers import buffer_of
 from gopccl._errors import ArgumentError
 from gopccl._lib import ffi
@@ -13,7 +14,7 @@ from gopccl._types import DataType, DeviceType, member
 class TensorInfo:
     """One tensor of a shared state: ``numel`` elements of ``dtype`` at ``data_ptr``.
 
-    Made by one of the class methods it keeps the tensor alive. With
+    ``device_type`` says whether that is an address of the host or of a CUDA device. Made by one of the class methods it keeps the tensor alive. With
     ``allow_content_inequality`` peers may hold different contents.
     """
 
@@ -31,26 +32,34 @@ class TensorInfo:
             raise ArgumentError(f"tensor {name!r}: data_ptr is 0")
         if numel < 0:
             raise ArgumentError(f"tensor {name!r}: numel is {numel}")
-        if device_type is not DeviceType.CPU:
-            raise ArgumentError(f"tensor {name!r}: device type {device_type!r} is not supported, copy it to the CPU first")
+        device: Optional[int] = None
+        if member(device_type, DeviceType, f"device_type of tensor {name!r}") == DeviceType.CUDA.value:
+            try:
+                cuda.require("a CUDA device")
+            except ArgumentError as err:
+                raise ArgumentError(f"tensor {name!r}: {err}") from None
+            device = cuda.device_of(data_ptr) if numel else None
+            if numel and device is None:
+                raise ArgumentError(f"tensor {name!r}: data_ptr {data_ptr:#x} is no memory of a CUDA device")
         self.name = name
         self.data_ptr = data_ptr
         self.numel = numel
         self.dtype = dtype
         self.device_type = device_type
         self.allow_content_inequality = allow_content_inequality
+        self._device = device
         self._owner: Any = None
 
     @classmethod
     def from_buffer(cls, tensor: Any, name: str, *, allow_content_inequality: bool = False) -> "TensorInfo":
-        """Name a NumPy array, PyTorch CPU tensor, DLPack tensor or writable buffer (contiguous, any shape)."""
+        """Name a NumPy array, PyTorch tensor, DLPack tensor or writable buffer (contiguous, any shape)."""
         b = buffer_of(tensor, f"tensor {name!r}", writable=True)
         info = cls(
             name,
             b.address,
             numel=b.numel,
             dtype=b.dtype,
-            device_type=DeviceType.CPU,
+            device_type=DeviceType.CPU if b.device is None else DeviceType.CUDA,
             allow_content_inequality=allow_content_inequality,
         )
         info._owner = b.owner
@@ -58,7 +67,7 @@ class TensorInfo:
 
     @classmethod
     def from_torch(cls, tensor: Any, name: str, *, allow_content_inequality: bool = False) -> "TensorInfo":
-        """Name a contiguous PyTorch CPU tensor of any shape."""
+        """Name a contiguous PyTorch tensor of any shape, on the CPU or a CUDA device."""
         return cls.from_buffer(tensor, name, allow_content_inequality=allow_content_inequality)
 
     @classmethod
@@ -90,6 +99,12 @@ class SharedState:
     def push_revision(self) -> None:
         """Add one to the revision: once per change of the content, before the next sync."""
         self.revision += 1
+
+    def order(self) -> None:
+        """Make the next synchronisation wait for PyTorch's current streams on the devices of the tensors."""
+        devices = {info._device for info in self.tensor_infos if info._device is not None}
+        if devices:
+            cuda.order(cuda.current_stream(d) for d in devices)
 
     def to_c(self) -> Any:
         """A C ``pcclSharedState_t`` and what it points to, as a tuple that must stay alive."""

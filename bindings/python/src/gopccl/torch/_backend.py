@@ -5,11 +5,16 @@ address through the store. Everything is an all-reduce: where bytes are only
 moved (broadcast, all_gather) the others contribute zeros to a sum of bytes,
 which is exact. Operations are launched in the caller's thread, so that they
 overlap, and awaited in launch order by one thread.
+
+CUDA tensors are used behind what the current streams of the caller hold at the
+launch. What a collective copies when it has ended runs on those streams, too, and
+is complete for every stream when the work is.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import queue
@@ -18,7 +23,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -26,6 +31,7 @@ from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
+from gopccl import cuda
 from gopccl._comm import AsyncReduceHandle, Communicator, MasterNode
 from gopccl._errors import PCCLError
 from gopccl._types import Attribute, ReduceOp
@@ -53,7 +59,18 @@ class GopcclWork(c10d.Work):
         self._limit = timeout
         self._event = threading.Event()
         self._error: Optional[BaseException] = None
-        self._future: Any = Future()
+        self._streams = cuda.streams_of(outputs)
+        self._future: Any = Future(devices=[s.device for s in self._streams]) if self._streams else Future()
+
+    @contextlib.contextmanager
+    def placing(self) -> Iterator[None]:
+        """For what writes to the output tensors: on the streams that were the caller's, and complete at the end."""
+        with contextlib.ExitStack() as stack:
+            for s in self._streams:
+                stack.enter_context(torch.cuda.stream(s))
+            yield
+            for s in self._streams:
+                s.synchronize()
 
     def finish(self, error: Optional[BaseException] = None) -> None:
         """Complete the work; called once."""
@@ -92,7 +109,7 @@ class GopcclWork(c10d.Work):
         return self._outputs
 
     def synchronize(self) -> None:
-        """Nothing to do on a CPU."""
+        """Nothing to do: what is complete is so for every stream."""
 
     def get_future(self) -> Any:
         """A future of the list of output tensors."""
@@ -136,8 +153,10 @@ def _plan(t: Tensor, op: Any) -> Job:
 
 def _check(tensors: Sequence[Tensor]) -> None:
     for t in tensors:
-        if t.device.type != "cpu":
-            raise ValueError(f"gopccl: a tensor is on {t.device}; the backend takes CPU tensors")
+        if t.device.type == "cuda":
+            cuda.require(str(t.device))
+        elif t.device.type != "cpu":
+            raise ValueError(f"gopccl: a tensor is on {t.device}; the backend takes CPU and CUDA tensors")
         if t.layout is not torch.strided:
             raise ValueError(f"gopccl: a tensor has layout {t.layout}; the backend takes dense tensors")
 
@@ -231,7 +250,8 @@ class GopcclBackend(c10d.Backend):
                     error = error or Failure(f"gopccl: {work._what}: {err}")
             if error is None and finish is not None:
                 try:
-                    finish()
+                    with work.placing():
+                        finish()
                 except Exception as err:
                     error = err
             if error is not None:
@@ -320,7 +340,7 @@ class GopcclBackend(c10d.Backend):
 
     def _gathered(self, source: Tensor) -> Tuple[Tensor, Job]:
         """A table [size, elements of source] to which the sum of bytes brings every rank's row."""
-        table = torch.zeros((self._size, source.numel()), dtype=source.dtype)
+        table = torch.zeros((self._size, source.numel()), dtype=source.dtype, device=source.device)
         table[self._rank].copy_(source.detach().reshape(-1))
         return table, (_flat_bytes(table), ReduceOp.SUM)
 
@@ -399,7 +419,7 @@ class GopcclBackend(c10d.Backend):
         """``outputs[0]`` becomes the root's ``inputs[0][rank]``."""
         _check(outputs)
         out = outputs[0]
-        table = torch.zeros((self._size, out.numel()), dtype=out.dtype)
+        table = torch.zeros((self._size, out.numel()), dtype=out.dtype, device=out.device)
         if self._rank == opts.rootRank:
             for row, t in zip(table, inputs[0]):
                 row.copy_(t.detach().reshape(-1))
@@ -429,7 +449,7 @@ class GopcclBackend(c10d.Backend):
         """Send one tensor to a rank, over a TCP connection of its own."""
         _check(tensors)
         work = GopcclWork("send", list(tensors), self._timeout)
-        self._mail().send(dst, tag, [_flat_bytes(t.detach().contiguous()) for t in tensors], work.finish)
+        self._mail().send(dst, tag, [_flat_bytes(t.detach().contiguous()).cpu() for t in tensors], work.finish)
         return work
 
     def recv(self, tensors: List[Tensor], src: int, tag: int = 0) -> GopcclWork:

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 import torch
 from torch import Tensor
 
+from gopccl import cuda
 from gopccl._comm import Communicator, ReduceOpDescriptor
 from gopccl._errors import PCCLError, Result
 from gopccl._state import SharedState, TensorInfo
@@ -31,7 +32,7 @@ def all_reduce(
     quantization: Optional[QuantizationOptions] = None,
     max_in_flight: int = 8,
 ) -> ReduceInfo:
-    """All-reduce contiguous CPU tensors of any shape in place; retry with the survivors until all are done.
+    """All-reduce contiguous tensors of any shape, on CPU or CUDA, in place; retry with the survivors until all are done.
 
     All peers pass the same list. A peer that is alone keeps what is not done yet as
     it is (which is its average, sum, ...) and gets ``local_world_size`` 1.
@@ -155,7 +156,7 @@ class TrainingState:
     the trainer's own, such as a step counter.
 
     Tensors are shared in place; only those that cannot be (not contiguous, bool, complex,
-    not on the CPU) are copied at every sync. Tensors must not be replaced afterwards, only
+    on another device than CPU and CUDA) are copied at every sync. Tensors must not be replaced afterwards, only
     changed. All peers need equal names and shapes.
     """
 
@@ -185,7 +186,8 @@ class TrainingState:
 
     def _add(self, infos: List[TensorInfo], name: str, t: Tensor) -> None:
         t = t.detach()
-        direct = t.device.type == "cpu" and t.is_contiguous() and t.dtype is not torch.bool and not t.is_complex()
+        here = t.device.type == "cpu" or t.device.type == "cuda" and cuda.is_available()
+        direct = here and t.is_contiguous() and t.dtype is not torch.bool and not t.is_complex()
         if not direct:
             staging = torch.view_as_real(t) if t.is_complex() else t
             staging = staging.to("cpu", torch.uint8 if t.dtype is torch.bool else staging.dtype, copy=True)

@@ -224,10 +224,11 @@ def _hand_over(src: int, data: bytearray, tensors: List[Any], work: Any) -> None
         )
         return
     at = 0
-    for t in tensors:
-        n = t.numel() * t.element_size()
-        if n:
-            part = torch.frombuffer(data, dtype=torch.uint8, count=n, offset=at)
-            t.detach().copy_(part.clone().view(t.dtype).view(t.shape))
-        at += n
+    with work.placing():
+        for t in tensors:
+            n = t.numel() * t.element_size()
+            if n:
+                part = torch.frombuffer(data, dtype=torch.uint8, count=n, offset=at)
+                t.detach().copy_(part.clone().view(t.dtype).view(t.shape))
+            at += n
     work.finish()
