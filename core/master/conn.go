@@ -95,10 +95,10 @@ func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote
 
 // read turns the bytes of c into events until the connection ends.
 func (s *Server) read(ctx context.Context, c *conn) {
-	if !s.post(ctx, accepted{fsm.Connected{Client: c.id, Remote: c.remote}, c}) {
+	if !s.post(ctx, accepted{fsm.Connected{Client: c.id, Remote: c.remote}, c}, false) {
 		return
 	}
-	p := &pulse{c: c, post: func() { s.post(ctx, fsm.Alive{Client: c.id}) }}
+	p := &pulse{c: c, src: transport.Source(c.nc), post: func() { s.post(ctx, fsm.Alive{Client: c.id}, false) }}
 	r := bufio.NewReaderSize(p, readBuffer)
 	err := foreign(r)
 	for err == nil {
@@ -112,15 +112,15 @@ func (s *Server) read(ctx context.Context, c *conn) {
 			break
 		}
 		p.last = time.Now()
-		if !s.post(ctx, fsm.PacketIn{Client: c.id, Packet: pkt}) {
+		if !s.post(ctx, fsm.PacketIn{Client: c.id, Packet: pkt}, wire.Waits(r)) {
 			return
 		}
 	}
 	if errors.Is(err, errs.Protocol) {
-		s.post(ctx, fsm.Malformed{Client: c.id, Err: err})
+		s.post(ctx, fsm.Malformed{Client: c.id, Err: err}, false)
 		return
 	}
-	s.post(ctx, fsm.Gone{Client: c.id, Reason: c.reason(err)})
+	s.post(ctx, fsm.Gone{Client: c.id, Reason: c.reason(err)}, false)
 }
 
 // reason says in words why the connection ended.
@@ -172,13 +172,14 @@ func foreign(r *bufio.Reader) error {
 
 // pulse passes reads through and reports life while a packet is unfinished.
 type pulse struct {
+	src  io.Reader
 	c    *conn
 	post func()
 	last time.Time
 }
 
 func (p *pulse) Read(b []byte) (int, error) {
-	n, err := p.c.nc.Read(b)
+	n, err := p.src.Read(b)
 	if n > 0 && p.c.registered.Load() {
 		if now := time.Now(); now.Sub(p.last) > aliveEvery {
 			p.last = now

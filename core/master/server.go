@@ -159,12 +159,13 @@ const most = 256
 // post steps the machine with an event, on the caller's goroutine: waking
 // another one for it would cost more than the step. false if the server ended.
 // In a crowd only the last one sends, so that a pile of events costs one write
-// for each client and not one for each packet.
-func (s *Server) post(ctx context.Context, ev fsm.Event) bool {
+// for each client and not one for each packet; so it is with more, which says
+// that the caller brings another event at once.
+func (s *Server) post(ctx context.Context, ev fsm.Event, more bool) bool {
 	s.waiting.Add(1)
 	s.own.Lock()
 	defer s.own.Unlock()
-	crowd := s.waiting.Add(-1) > 0
+	crowd := s.waiting.Add(-1) > 0 || more
 	if s.over {
 		return false
 	}

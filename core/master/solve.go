@@ -33,7 +33,7 @@ func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 			better = func(sol topo.Solution) {
 				ring, err := s.named(e, sol)
 				if err == nil {
-					s.post(ctx, fsm.Solved{Job: e.Job, Ring: ring, More: true})
+					s.post(ctx, fsm.Solved{Job: e.Job, Ring: ring, More: true}, false)
 				}
 			}
 		}
@@ -50,7 +50,7 @@ func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 			delete(s.searches, e.Job)
 			s.own.Unlock()
 		}
-		s.post(ctx, ev)
+		s.post(ctx, ev, false)
 	}()
 }
 

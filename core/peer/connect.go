@@ -23,6 +23,7 @@ import (
 // masterConn is the connection to the master. Whoever has the machine writes.
 type masterConn struct {
 	conn  net.Conn
+	src   io.Reader
 	try   transport.TryWriter // nil: a write may always wait
 	out   []byte
 	ack   func()
@@ -40,7 +41,7 @@ func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
 		conn.Close()
 		return nil, err
 	}
-	mc := &masterConn{conn: conn, try: transport.NonBlocking(conn), ack: platform.QuickAcker(conn)}
+	mc := &masterConn{conn: conn, src: transport.Source(conn), try: transport.NonBlocking(conn), ack: platform.QuickAcker(conn)}
 	mc.quick.Store(true)
 	return mc, nil
 }
@@ -86,7 +87,7 @@ func (mc *masterConn) close() {
 
 // Read implements io.Reader on the connection.
 func (mc *masterConn) Read(p []byte) (int, error) {
-	n, err := mc.conn.Read(p)
+	n, err := mc.src.Read(p)
 	if mc.quick.Load() {
 		mc.ack()
 	}

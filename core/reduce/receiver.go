@@ -42,7 +42,7 @@ var past = time.Unix(1, 0)
 var errAborted = errors.New("operation aborted")
 
 func newReceiver(e *Engine, peer wire.UUID, number uint32, conn net.Conn) *receiver {
-	r := &receiver{e: e, peer: peer, number: number, conn: conn, rd: transport.NewReader(conn, headerBuffer)}
+	r := &receiver{e: e, peer: peer, number: number, conn: conn, rd: transport.NewReader(transport.Source(conn), headerBuffer)}
 	r.rd.BeforeRead = r.flush
 	r.mu.Rank(rankConn, "receiver.mu")
 	return r

@@ -18,6 +18,11 @@ const (
 	// inlineBytes: batches up to this size are copied together and written by
 	// whoever made them ready, if the socket takes them at once.
 	inlineBytes = 8 << 10
+	// promptBytes: batches up to this size that belong to operations which move
+	// no more than promptTotal are written by whoever made them ready, too: to
+	// wake the sender costs them more than the reader's time.
+	promptBytes = 256 << 10
+	promptTotal = 1 << 20
 	slotBytes   = transport.HeaderSize + stripeHead + 1 + wire.MaxMetaSize
 )
 
@@ -57,6 +62,7 @@ type sender struct {
 	number uint32
 	conn   net.Conn
 	try    transport.TryWriter // nil: only the sender goroutine writes
+	all    transport.VecWriter // nil: large batches wait for the sender goroutine
 	link   Link
 	broken atomic.Bool
 	echo   chan uint64                     // what watch heard last
@@ -95,6 +101,7 @@ func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, link Lin
 		batch: make([]frame, 0, maxBatch), stage: make([]byte, 0, inlineBytes),
 		parts: make([][]byte, 0, 3*maxBatch),
 	}
+	s.all, _ = s.try.(transport.VecWriter)
 	s.cond = newBell(s)
 	s.mu.Rank(rankConn, "sender.mu")
 	return s
@@ -232,7 +239,7 @@ func (s *sender) work(inline, async bool) {
 			total += s.batch[i].size() - s.batch[i].sent
 		}
 		small := total <= inlineBytes
-		if inline && !small {
+		if inline && !small && !s.prompt(total) {
 			s.hand()
 			return
 		}
@@ -259,6 +266,20 @@ func (s *sender) work(inline, async bool) {
 		s.advance(n)
 		s.settle(err, async)
 	}
+}
+
+// prompt reports whether a batch of total bytes is to be written at once
+// although it is too large to be copied together.
+func (s *sender) prompt(total int) bool {
+	if s.all == nil || total > promptBytes {
+		return false
+	}
+	for i := range s.batch {
+		if f := &s.batch[i]; f.pad > 0 || f.op != nil && (f.op.txTotal > promptTotal || f.op.quantized()) {
+			return false
+		}
+	}
+	return true
 }
 
 // guard calls do; a panic of a kernel or a quantizer fails the operation.
@@ -355,6 +376,13 @@ func (s *sender) write(inline, small bool) (int, error) {
 				break // the frames behind it have to wait for the next round
 			}
 		}
+	}
+	if inline {
+		s.e.cfg.Stats.InlineWrites.Add(1)
+		return s.all.TryWriteAll(s.parts)
+	}
+	if s.all != nil {
+		return s.all.WriteAll(s.parts)
 	}
 	s.vec = s.parts
 	n, err := s.vec.WriteTo(s.conn)

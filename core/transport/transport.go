@@ -137,6 +137,20 @@ type TryWriter interface {
 	TryWrite(p []byte) (int, error)
 }
 
+// VecWriter is a TryWriter that takes several buffers in one call.
+type VecWriter interface {
+	TryWriter
+	// TryWriteAll is TryWrite for the buffers of vec one after another.
+	TryWriteAll(vec [][]byte) (int, error)
+	// WriteAll writes the buffers of vec one after another and waits as a write
+	// of the connection does. It changes vec.
+	WriteAll(vec [][]byte) (int, error)
+}
+
+// Source returns what reads c at the least cost. It waits and fails as reads of c
+// do. Not safe for concurrent use, nor beside reads of c.
+func Source(c net.Conn) io.Reader { return newSource(c) }
+
 // NonBlocking returns a TryWriter on c, nil if this connection or system has
 // none. It may be used beside other writes of c, not concurrently with them.
 func NonBlocking(c net.Conn) TryWriter {

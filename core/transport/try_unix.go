@@ -5,14 +5,19 @@ package transport
 import (
 	"net"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 type rawTry struct {
-	raw syscall.RawConn
-	fn  func(fd uintptr) bool
-	p   []byte
-	n   int
-	err error
+	raw  syscall.RawConn
+	fn   func(fd uintptr) bool
+	p    []byte
+	vec  [][]byte // in place of p
+	wait bool     // until all of vec is written
+	iov  []unix.Iovec
+	n    int
+	err  error
 }
 
 func nonBlocking(c net.Conn) TryWriter {
@@ -29,32 +34,74 @@ func nonBlocking(c net.Conn) TryWriter {
 	return r
 }
 
-// write is the single attempt; it always reports that it is done, so that the
-// runtime never parks the goroutine.
+// write makes attempts. It reports that it is done, so that the runtime does
+// not park the goroutine, unless it is to wait.
 func (t *rawTry) write(fd uintptr) bool {
 	for {
-		n, err := syscall.Write(int(fd), t.p)
-		switch err {
-		case nil:
-			t.n = n
-		case syscall.EINTR:
-			continue
-		case syscall.EAGAIN:
-		default:
-			t.err = err
+		var n int
+		var errno syscall.Errno
+		if t.vec != nil {
+			n, errno = rawWritev(int(fd), t.vec, &t.iov)
+		} else {
+			n, errno = rawWrite(int(fd), t.p)
 		}
-		return true
+		switch errno {
+		case 0:
+			t.n += n
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return !t.wait
+		default:
+			t.err = errno
+			return true
+		}
+		if !t.wait {
+			return true
+		}
+		if t.vec = behind(t.vec, n); len(t.vec) == 0 {
+			return true
+		}
 	}
 }
 
+// behind returns what follows the first n bytes of vec, and changes vec for it.
+func behind(vec [][]byte, n int) [][]byte {
+	for len(vec) > 0 && n >= len(vec[0]) {
+		n -= len(vec[0])
+		vec = vec[1:]
+	}
+	if n > 0 {
+		vec[0] = vec[0][n:]
+	}
+	return vec
+}
+
 func (t *rawTry) TryWrite(p []byte) (int, error) {
-	t.p, t.n, t.err = p, 0, nil
+	t.p = p
+	return t.run()
+}
+
+// TryWriteAll implements VecWriter.
+func (t *rawTry) TryWriteAll(vec [][]byte) (int, error) {
+	t.vec = vec
+	return t.run()
+}
+
+// WriteAll implements VecWriter.
+func (t *rawTry) WriteAll(vec [][]byte) (int, error) {
+	t.vec, t.wait = vec, true
+	return t.run()
+}
+
+func (t *rawTry) run() (int, error) {
+	t.n, t.err = 0, nil
 	err := t.raw.Write(t.fn)
-	t.p = nil
+	t.p, t.vec, t.wait = nil, nil, false
 	if err == nil {
 		err = t.err
 	}
-	return max(t.n, 0), err
+	return t.n, err
 }
 
 // Resumable reports whether a write on c that a deadline interrupted says

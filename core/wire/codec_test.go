@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
@@ -330,3 +331,40 @@ func TestMetaDoesNotAllocate(t *testing.T) {
 		}
 	}))
 }
+
+// Waits says yes only if the next packet, or the error in place of one, can be
+// had without another read of the source.
+func TestWaits(t *testing.T) {
+	one := Append(nil, C2MCollectiveCommsInitiate{Tag: 7, Count: 3})
+	two := append(bytes.Clone(one), one...)
+	for n := range len(two) + 1 {
+		reads := 0
+		r := bufio.NewReader(readerFunc(func(p []byte) (int, error) {
+			reads++
+			return copy(p, two[:n]), nil
+		}))
+		require.False(t, Waits(r), "nothing was read yet")
+		if n == 0 {
+			continue
+		}
+		_, err := r.Peek(1)
+		require.NoError(t, err)
+		require.Equal(t, n >= len(one), Waits(r), "%d bytes", n)
+		if n >= len(one) {
+			_, err = Read(r, C2M, MaxPacket)
+			require.NoError(t, err)
+			require.Equal(t, n == len(two), Waits(r), "%d bytes", n)
+		}
+		require.Equal(t, 1, reads)
+	}
+	r := bufio.NewReader(bytes.NewReader(bytes.Repeat([]byte{255}, 8)))
+	_, err := r.Peek(8)
+	require.NoError(t, err)
+	require.True(t, Waits(r))
+	_, err = Read(r, C2M, MaxPacket)
+	require.ErrorIs(t, err, errs.Protocol)
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -56,6 +57,17 @@ func Read(r io.Reader, proto Proto, limit int) (Packet, error) {
 		buf = append(buf, make([]byte, min(n-uint64(have), uint64(have)))...)
 	}
 	return Decode(proto, ID(binary.BigEndian.Uint16(buf)), buf[idSize:])
+}
+
+// Waits reports whether Read would return a packet, or the error of a bad length
+// field, without reading from r's source.
+func Waits(r *bufio.Reader) bool {
+	if r.Buffered() < lenSize {
+		return false
+	}
+	head, _ := r.Peek(lenSize)
+	n := binary.BigEndian.Uint64(head)
+	return n <= uint64(r.Buffered()-lenSize) || n > MaxPacket
 }
 
 // Scanner cuts a byte stream that arrives in pieces into LTV packets of one

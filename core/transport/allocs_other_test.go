@@ -1,0 +1,5 @@
+//go:build !linux || race
+
+package transport_test
+
+const maxAllocs = 8 // of the system's package
