@@ -3,6 +3,7 @@ module github.com/gopccl/gopccl
 go 1.26.0
 
 require (
+	github.com/ebitengine/purego v0.11.3
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/hashicorp/go-plugin v1.8.0
 	github.com/knadh/koanf/parsers/yaml v1.1.1

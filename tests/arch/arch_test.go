@@ -30,7 +30,7 @@ import (
 var (
 	systems = []string{"linux", "darwin", "windows"}
 	arches  = []string{"amd64", "arm64"}
-	tagSets = []string{"", "noasm", "invariants"}
+	tagSets = []string{"", "noasm", "invariants", "cuda"}
 )
 
 // pkg is what `go list -json` says about a package.
@@ -181,6 +181,22 @@ func TestEngineClosure(t *testing.T) {
 		for _, banned := range []string{"google.golang.org/", "github.com/hashicorp/", "github.com/spf13/cobra", module + "/plugins"} {
 			require.False(t, strings.HasPrefix(d, banned), "the engine links %s", d)
 		}
+	}
+}
+
+// What opens the CUDA driver is linked with the tag cuda only; without it, no
+// program depends on anything of it.
+func TestCUDAClosure(t *testing.T) {
+	const opener = "github.com/ebitengine/purego"
+	for tags, want := range map[string]bool{"": false, "cuda": true} {
+		cmd := exec.Command("go", "list", "-tags="+tags, "-deps", "./cmd/...", "./bindings/c/...", "./backends/defaults")
+		cmd.Dir = root(t)
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		deps := strings.Fields(string(out))
+		require.Contains(t, deps, module+"/core/device")
+		require.Equal(t, want, slices.Contains(deps, opener), "tags %q", tags)
+		require.Equal(t, want, slices.Contains(deps, module+"/backends/cuda/libcuda"), "tags %q", tags)
 	}
 }
 

@@ -7,3 +7,5 @@ mapfile -t compute < <(existing ./... | grep -E "$kernels")
 go test -count=1 -tags invariants -timeout 420s ./tests/sim ./core/reduce ./core/transport/... ./core/wire "${compute[@]}"
 # The data path again, on pinned threads.
 GOPCCL_TEST_THREADS=pinned go test -count=1 -tags invariants -timeout 240s ./core/reduce
+# The calls of the CUDA driver, on a library that takes its place.
+case "$(uname -s)" in Linux) go test -count=1 -tags cuda -timeout 120s ./backends/cuda/libcuda ;; esac

@@ -1,0 +1,13 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"github.com/gopccl/gopccl/backends/cuda/libcuda"
+	"github.com/gopccl/gopccl/core/device"
+)
+
+// System is the platform on the driver of the system.
+var System = New(Config{Open: libcuda.Open})
+
+func init() { device.Register(device.CUDA, System) }
