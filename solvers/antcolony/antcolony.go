@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/solvers/internal/ring"
@@ -38,8 +37,8 @@ func (Solver) Solve(ctx context.Context, p topo.Problem, better func(topo.Soluti
 		return ring.Solve(ctx, p, better, ring.Options{})
 	}
 	c := newColony(p)
-	end, limited := ctx.Deadline()
-	over := func() bool { return ctx.Err() != nil || limited && !time.Now().Before(end) }
+	now, end := topo.Clock(ctx)
+	over := func() bool { return ctx.Err() != nil || now() >= end }
 	var best topo.Solution
 	take := func(s topo.Solution) bool {
 		if !p.Objective.Better(s, best) {

@@ -2,12 +2,12 @@ package ring
 
 import (
 	"context"
-	"math"
 	"time"
+
+	"github.com/gopccl/gopccl/core/topo"
 )
 
-// clock tells how much of a budget is left. The timer of a context may fire
-// late on a busy machine, so the deadline is read as well.
+// clock tells how much of a budget is left.
 type clock struct {
 	ctx context.Context
 	now func() time.Duration
@@ -15,16 +15,11 @@ type clock struct {
 }
 
 // endless is the budget without a deadline.
-const endless = time.Duration(math.MaxInt64 / 4)
+const endless = topo.Endless
 
-// newClock reads the deadline of ctx.
 func newClock(ctx context.Context) clock {
-	begin := time.Now()
-	c := clock{ctx: ctx, now: func() time.Duration { return time.Since(begin) }, end: endless}
-	if d, ok := ctx.Deadline(); ok {
-		c.end = min(endless, d.Sub(begin))
-	}
-	return c
+	now, end := topo.Clock(ctx)
+	return clock{ctx: ctx, now: now, end: end}
 }
 
 func (c clock) over() bool { return c.ctx.Err() != nil || c.left() <= 0 }

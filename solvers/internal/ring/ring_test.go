@@ -211,10 +211,8 @@ func TestClockEndsTheSearch(t *testing.T) { // S1-18
 		for steps := range 40 {
 			var used time.Duration
 			p := topo.Problem{Matrix: m, Objective: o}
-			got, err := Solve(context.Background(), p, func(topo.Solution) {}, Options{
-				Branch: true, Budget: time.Duration(steps*steps) * time.Millisecond,
-				Used: func() time.Duration { used += time.Millisecond; return used },
-			})
+			ctx := topo.Limit(context.Background(), time.Duration(steps*steps)*time.Millisecond, func() time.Duration { used += time.Millisecond; return used })
+			got, err := Solve(ctx, p, func(topo.Solution) {}, Options{Branch: true})
 			require.NoError(t, err)
 			require.NoError(t, p.Verify(got))
 		}
@@ -237,9 +235,8 @@ func TestWheneverTimeEnds(t *testing.T) { // S1-18
 		p.Objective = o
 		for looks := range 16 {
 			used := time.Duration(0)
-			s, err := Solve(context.Background(), p, func(topo.Solution) {}, Options{
-				Used: func() time.Duration { used++; return used }, Budget: time.Duration(looks * looks),
-			})
+			ctx := topo.Limit(context.Background(), time.Duration(looks*looks), func() time.Duration { used++; return used })
+			s, err := Solve(ctx, p, func(topo.Solution) {}, Options{})
 			require.NoError(t, err)
 			require.False(t, o.Better(near, s), "%v, %d looks at the clock: sum %v, nearest %v", o, looks*looks, s.Sum, near.Sum)
 		}

@@ -25,10 +25,6 @@ type Options struct {
 	// BottleneckFirst looks for the fastest bottleneck even if the objective is
 	// the sum.
 	BottleneckFirst bool
-	// Clock replaces the time that the context's deadline leaves (for
-	// measurements on busy machines): what is used up so far, and the budget.
-	Used   func() time.Duration
-	Budget time.Duration
 }
 
 // run is one search.
@@ -54,9 +50,6 @@ func Solve(ctx context.Context, p topo.Problem, better func(topo.Solution), opt 
 		return topo.Solution{}, err
 	}
 	r := &run{clock: newClock(ctx), opt: opt, p: p, better: better}
-	if opt.Used != nil {
-		r.clock.now, r.clock.end = opt.Used, opt.Budget
-	}
 	if p.Matrix.N < 2 {
 		return topo.Solution{}, &topo.NoRingError{Proved: true, Reason: "a ring has two peers or more"}
 	}
