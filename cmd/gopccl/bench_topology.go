@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math"
+	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -13,12 +17,24 @@ import (
 	"github.com/gopccl/gopccl/core/topo"
 )
 
+// topologyBench is what the flags of gopccl bench topology say.
+type topologyBench struct {
+	dir, solver, only string
+	budgets           []time.Duration
+	reference         time.Duration
+	heldOut           uint64
+	isHeldOut         bool
+	from              []string
+	seed              uint64
+	clock             func() time.Duration // nil: the wall's
+	verbose           io.Writer            // nil: be quiet
+}
+
 func newBenchTopologyCmd() *cobra.Command {
 	var f benchFlags
-	var dir, solver, only, clockName string
-	var budgets []time.Duration
+	var b topologyBench
+	var clock string
 	var quick, verbose bool
-	var seed uint64
 	cmd := &cobra.Command{
 		Use:   "topology",
 		Short: "Compare ring solvers with the best rings known",
@@ -27,67 +43,72 @@ compare its rings with the best ones known and with the targets: TSPLIB, wide-ar
 bandwidth matrices, and synthetic classes. Only a quiet machine gives a solver the
 time that its budget promises; --clock cpu counts the processor time of the
 program instead, so that others on the machine cost it no more than their share
-of the caches.`,
+of the caches.
+
+--held-out SEED makes other instances of the same kinds, which nobody tuned a
+solver on; what is best of them is looked for first (--reference). --from prints
+the table from the rings that earlier runs wrote with --json.`,
 		Example: `  gopccl bench topology --quick
-  gopccl bench topology --budget 1s --only dc512 --verbose`,
+  gopccl bench topology --budget 1s --only dc512 --verbose
+  gopccl bench topology --budget 1s --held-out 7 --clock cpu
+  gopccl bench topology --json rings.json; gopccl bench topology --from rings.json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			s, err := topo.Lookup(solver)
-			if err != nil {
-				return usageError("%w; there are %s", err, strings.Join(topo.Names(), ", "))
-			}
-			if quick && !cmd.Flags().Changed("budget") {
-				budgets = budgets[:2]
-			}
-			var clock func() time.Duration
-			switch clockName {
+			switch clock {
 			case "wall":
 			case "cpu":
 				// What runs beside the solver in this program counts, too.
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-				clock = bench.CPUClock()
+				b.clock = bench.CPUClock()
 			default:
-				return usageError("--clock %q: want wall or cpu", clockName)
+				return usageError("--clock %q: want wall or cpu", clock)
 			}
-			all, err := bench.Instances(dir, only)
+			if quick && !cmd.Flags().Changed("budget") {
+				b.budgets = b.budgets[:2]
+			}
+			for _, budget := range append([]time.Duration{b.reference}, b.budgets...) {
+				if budget <= 0 {
+					return usageError("--budget %v: want more than 0", budget)
+				}
+			}
+			if b.isHeldOut = cmd.Flags().Changed("held-out"); b.isHeldOut && b.from != nil {
+				return usageError("--from and --held-out exclude each other: rings are compared with the public instances")
+			}
+			if verbose {
+				b.verbose = cmd.ErrOrStderr()
+			}
+			s, err := topo.Lookup(b.solver)
 			if err != nil {
-				return usageError("--data: %w (the instances are in tests/bench/topology/data of the sources)", err)
+				return usageError("%w; there are %s", err, strings.Join(topo.Names(), ", "))
 			}
-			if len(all) == 0 {
-				return usageError("--only %q: no instance is called so", only)
+			all, err := b.instances()
+			if err != nil {
+				return err
+			}
+			read, err := b.read(all)
+			if err != nil {
+				return err
 			}
 			out, err := f.open(cmd, "budget", "what", "measured", "target", "")
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, out.close()) }()
-			missed := false
-			for _, budget := range budgets {
-				if budget <= 0 {
-					return usageError("--budget %v: want more than 0", budget)
+			if b.isHeldOut {
+				if err := b.refer(cmd.Context(), s, all); err != nil {
+					return err
 				}
-				var rings []bench.Ring
-				for i := range all {
-					objectives := []topo.Objective{topo.Sum}
-					if all[i].Kind == "wan" {
-						objectives = append(objectives, topo.BottleneckThenSum)
+			}
+			missed := false
+			for _, budget := range b.budgets {
+				rings := read[budget]
+				if b.from == nil {
+					if rings, err = b.solve(cmd.Context(), s, all, budget, out); err != nil {
+						return err
 					}
-					for _, o := range objectives {
-						r, err := all[i].Solve(cmd.Context(), s, o, seed, budget, clock)
-						if err != nil {
-							return err
-						}
-						if verbose {
-							fmt.Fprintf(cmd.ErrOrStderr(), "%-20s %4d %-10s %6.3f s  gap %8.5f%%  bottleneck %.4f  excess there %8.5f%%  root gap %6.2f%%  proved %-5v %s\n",
-								r.Name, r.N, r.Objective, r.Seconds, r.Gap, r.Ratio, r.ExcessAt, r.RootGap, r.Optimal, r.Invalid)
-						}
-						if out.json != nil {
-							if err := out.json.Encode(r); err != nil {
-								return err
-							}
-						}
-						rings = append(rings, r)
-					}
+				}
+				if len(rings) == 0 {
+					continue
 				}
 				for _, m := range bench.Marks(rings, budget) {
 					missed = missed || !m.Holds
@@ -105,21 +126,108 @@ of the caches.`,
 					}
 				}
 			}
-			if missed && only == "" && solver == "auto" {
+			if missed && b.only == "" && b.solver == "auto" {
 				return bench.ErrTargets
 			}
 			return nil
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&dir, "data", "tests/bench/topology/data", "`DIRECTORY` with the instances")
-	fl.StringVar(&solver, "solver", "auto", "ring solver: "+strings.Join(topo.Names(), ", "))
-	fl.StringVar(&only, "only", "", "only instances with this in their name; targets do not count then")
-	fl.DurationSliceVar(&budgets, "budget", bench.TopologyBudgets(), "budgets, comma separated; there are targets for the default ones")
+	fl.StringVar(&b.dir, "data", "tests/bench/topology/data", "`DIRECTORY` with the instances")
+	fl.StringVar(&b.solver, "solver", "auto", "ring solver: "+strings.Join(topo.Names(), ", "))
+	fl.StringVar(&b.only, "only", "", "only instances with this in their name; targets do not count then")
+	fl.DurationSliceVar(&b.budgets, "budget", bench.TopologyBudgets(), "budgets, comma separated; there are targets for the default ones")
 	fl.BoolVar(&quick, "quick", false, "leave the longest budget out")
 	fl.BoolVarP(&verbose, "verbose", "v", false, "show every ring on standard error")
-	fl.StringVar(&clockName, "clock", "wall", "what budgets are counted by: wall, or cpu for the processor time of this program")
-	fl.Uint64Var(&seed, "seed", 0, "varies the random choices")
+	fl.StringVar(&clock, "clock", "wall", "what budgets are counted by: wall, or cpu for the processor time of this program")
+	fl.Uint64Var(&b.heldOut, "held-out", 0, "instances made from this `SEED` instead of the public ones")
+	fl.DurationVar(&b.reference, "reference", 30*time.Second, "time to look for the best rings of an instance of --held-out")
+	fl.StringSliceVar(&b.from, "from", nil, "solve nothing, take the rings from these `FILES`")
+	fl.Uint64Var(&b.seed, "seed", 0, "varies the random choices")
 	fl.StringVar(&f.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
 	return cmd
+}
+
+// instances returns those that the flags name.
+func (b *topologyBench) instances() ([]bench.Instance, error) {
+	var all []bench.Instance
+	if b.isHeldOut {
+		for _, in := range bench.HeldOut(b.heldOut) {
+			if strings.Contains(in.Name, b.only) {
+				all = append(all, in)
+			}
+		}
+	} else {
+		var err error
+		if all, err = bench.Instances(b.dir, b.only); err != nil {
+			return nil, usageError("--data: %w (the instances are in tests/bench/topology/data of the sources)", err)
+		}
+	}
+	if len(all) == 0 {
+		return nil, usageError("--only %q: no instance is called so", b.only)
+	}
+	return all, nil
+}
+
+// read returns the rings of the files of --from by their budget.
+func (b *topologyBench) read(all []bench.Instance) (map[time.Duration][]bench.Ring, error) {
+	rings := map[time.Duration][]bench.Ring{}
+	for _, name := range b.from {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, usageError("--from: %w", err)
+		}
+		some, err := bench.ReadRings(file, all)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return nil, usageError("--from %s: %w", name, err)
+		}
+		for _, r := range some {
+			budget := time.Duration(math.Round(r.Budget * float64(time.Second)))
+			rings[budget] = append(rings[budget], r)
+		}
+	}
+	return rings, nil
+}
+
+// refer looks for the best rings of held-out instances, from another seed than
+// the one that is compared with them.
+func (b *topologyBench) refer(ctx context.Context, s topo.Solver, all []bench.Instance) error {
+	for i := range all {
+		if err := all[i].Refer(ctx, s, b.seed+1, b.reference, b.clock); err != nil {
+			return err
+		}
+		if b.verbose != nil {
+			fmt.Fprintf(b.verbose, "%-20s %4d reference  sum %.9g  bottleneck %.9g, sum there %.9g\n",
+				all[i].Name, all[i].Matrix.N, all[i].Sum, all[i].Bottleneck, all[i].SumAt)
+		}
+	}
+	return nil
+}
+
+// solve runs the solver on all instances with one budget.
+func (b *topologyBench) solve(ctx context.Context, s topo.Solver, all []bench.Instance, budget time.Duration, out *output) ([]bench.Ring, error) {
+	var rings []bench.Ring
+	for i := range all {
+		objectives := []topo.Objective{topo.Sum}
+		if all[i].Kind == "wan" {
+			objectives = append(objectives, topo.BottleneckThenSum)
+		}
+		for _, o := range objectives {
+			r, err := all[i].Solve(ctx, s, o, b.seed, budget, b.clock)
+			if err != nil {
+				return nil, err
+			}
+			if b.verbose != nil {
+				fmt.Fprintf(b.verbose, "%-20s %4d %-10s %6.3f s  gap %8.5f%%  bottleneck %.4f  excess there %8.5f%%  root gap %6.2f%%  proved %-5v %s\n",
+					r.Name, r.N, r.Objective, r.Seconds, r.Gap, r.Ratio, r.ExcessAt, r.RootGap, r.Optimal, r.Invalid)
+			}
+			if out.json != nil {
+				if err := out.json.Encode(r); err != nil {
+					return nil, err
+				}
+			}
+			rings = append(rings, r)
+		}
+	}
+	return rings, nil
 }

@@ -88,6 +88,32 @@ func TestBenchTopology(t *testing.T) {
 	require.Contains(t, out, "6 of 6")
 	require.Contains(t, out, "invalid answers")
 	require.Contains(t, errOut, "gcp6-europe-s1002")
+
+	// In parts, by processor time, and the table of what they wrote.
+	rings := filepath.Join(t.TempDir(), "rings.json")
+	code, out, errOut = gopccl(t, "bench", "topology", "--data", instances, "--only", "gcp6", "--budget", "100ms,1s", "--clock", "cpu", "--json", rings)
+	require.Equal(t, exitOK, code, errOut)
+	require.Empty(t, out)
+	code, out, errOut = gopccl(t, "bench", "topology", "--data", instances, "--only", "gcp6", "--from", rings)
+	require.Equal(t, exitOK, code, errOut)
+	require.Equal(t, 2, strings.Count(out, "6 of 6"))
+
+	code, _, errOut = gopccl(t, "bench", "topology", "--held-out", "5", "--only", "super", "--reference", "1s", "--budget", "100ms", "-v")
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, errOut, "-h5")
+	require.Contains(t, errOut, "reference")
+
+	for text, args := range map[string][]string{
+		`--clock "sun"`:   {"--clock", "sun"},
+		"--budget 0s":     {"--budget", "0s"},
+		"exclude":         {"--from", rings, "--held-out", "1"},
+		"--from":          {"--from", "does/not/exist"},
+		`--only "nobody"`: {"--held-out", "1", "--only", "nobody"},
+	} {
+		code, _, errOut := gopccl(t, append([]string{"bench", "topology", "--data", instances}, args...)...)
+		require.Equal(t, exitUsage, code, text)
+		require.Contains(t, errOut, text)
+	}
 	code, _, errOut = gopccl(t, "bench", "topology", "--data", t.TempDir())
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, errOut, "tests/bench/topology/data")

@@ -179,7 +179,7 @@ func TestNoEngine(t *testing.T) {
 func TestConformance(t *testing.T) { // S1-18
 	l := lpexact{testEngine(t)}
 	topo.Register(l)
-	solvertest.Run(t, l, solvertest.Want{})
+	solvertest.Run(t, l, solvertest.Want{Wall: true})
 }
 
 // BenchmarkWideArea proves the best rings of the wide-area matrices and prints

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	m := moonshot{threads: 2, patience: time.Minute}
 	topo.Register(m)
-	solvertest.Run(t, m, solvertest.Want{})
+	solvertest.Run(t, m, solvertest.Want{Wall: true})
 }
 
 func randomProblem(t *rapid.T, n int) topo.Problem {

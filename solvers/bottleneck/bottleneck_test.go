@@ -8,5 +8,5 @@ import (
 )
 
 func TestConformance(t *testing.T) { // S1-17, S1-18, S2-16, S3-14
-	solvertest.Run(t, Solver{}, solvertest.Want{Ratio: 0.5, Budget: 250 * time.Millisecond})
+	solvertest.Run(t, Solver{}, solvertest.Want{Ratio: 0.5, Budget: 50 * time.Millisecond})
 }

@@ -12,6 +12,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,8 +31,11 @@ type Want struct {
 	// Ratio is the least acceptable bottleneck on the wide-area matrices,
 	// relative to the best known; 0 skips them.
 	Ratio float64
-	// Budget is the time for each of them.
+	// Budget is the time for each of them, by a clock that goes on with every
+	// look at it (see steps): what a solver finds depends on no machine.
 	Budget time.Duration
+	// Wall: it knows no other clock than that of the wall.
+	Wall bool
 }
 
 // Instance is a wide-area matrix with its best known values.
@@ -122,6 +126,9 @@ func Run(t *testing.T, s topo.Solver, w Want) {
 	t.Run("two sites", func(t *testing.T) { twoSites(t, s) })
 	t.Run("canceled", func(t *testing.T) { canceled(t, s) })
 	t.Run("budget", func(t *testing.T) { budget(t, s, w) })
+	if !w.Wall {
+		t.Run("late", func(t *testing.T) { late(t, s, w) })
+	}
 	t.Run("shared", func(t *testing.T) { shared(t, s) })
 	if w.Ratio > 0 {
 		t.Run("wide area", func(t *testing.T) { wideArea(t, s, w) })
@@ -300,6 +307,14 @@ func canceled(t *testing.T, s topo.Solver) { // S1-18
 // short the time (a solver that ignores its context fails by the test's own
 // time limit).
 func budget(t *testing.T, s topo.Solver, w Want) { // S1-18
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	_, err := solve(t, ctx, s, large(w))
+	require.NoError(t, err)
+}
+
+// large is a problem that no short search settles.
+func large(w Want) topo.Problem {
 	n := 200
 	if w.MaxPeers > 0 {
 		n = min(n, w.MaxPeers)
@@ -308,10 +323,30 @@ func budget(t *testing.T, s topo.Solver, w Want) { // S1-18
 	for i := range p.Matrix.Mbps {
 		p.Matrix.Mbps[i] = float64(1 + i*7919%10007)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
-	_, err := solve(t, ctx, s, p)
-	require.NoError(t, err)
+	return p
+}
+
+// late: whenever the time is over, a solver looks at its clock only a few times
+// more. The clock counts the looks, so that no machine is too slow for this;
+// how far apart they are is what gopccl bench topology measures.
+func late(t *testing.T, s topo.Solver, w Want) { // S1-18
+	p := large(w)
+	for looks := 1; looks <= 1<<12; looks *= 8 {
+		clock := steps()
+		_, err := solve(t, topo.Limit(context.Background(), time.Duration(looks)*step, clock), s, p)
+		require.NoError(t, err)
+		require.LessOrEqual(t, clock()/step, time.Duration(looks+64), "%d looks at the clock", looks)
+	}
+}
+
+// step is by how much the clock of steps goes on: about what the built-in
+// solvers let pass between two looks in a large group.
+const step = 50 * time.Microsecond
+
+// steps returns a clock that counts the looks at it.
+func steps() func() time.Duration {
+	var looks atomic.Int64
+	return func() time.Duration { return time.Duration(looks.Add(1)) * step }
 }
 
 // shared: one solver serves many problems at once.
@@ -344,8 +379,7 @@ func wideArea(t *testing.T, s topo.Solver, w Want) { // S1-17
 			continue
 		}
 		t.Run(i.Name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), w.Budget)
-			defer cancel()
+			ctx := topo.Limit(context.Background(), w.Budget, steps())
 			p := topo.Problem{Matrix: i.Matrix, Start: nil}
 			got, err := solve(t, ctx, s, p)
 			require.NoError(t, err)

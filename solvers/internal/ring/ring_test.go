@@ -242,3 +242,28 @@ func TestWheneverTimeEnds(t *testing.T) { // S1-18
 		}
 	}
 }
+
+// A slow link that pays for its penalty must not keep the search from the
+// least sum without it.
+func TestSlowLinkThatPaysForItself(t *testing.T) { // S3-14
+	rapid.Check(t, func(t *rapid.T) {
+		const n = 8
+		p := topo.Problem{Matrix: topo.NewMatrix(n), Objective: topo.BottleneckThenSum}
+		for i := range n {
+			for j := range n {
+				p.Matrix.Set(i, j, rapid.SampledFrom([]float64{950, 999, 1000, 1100, 1500, 2000, 4000, 1e4, 1e6}).Draw(t, "rate"))
+			}
+		}
+		// From here only one link is as fast as the slowest of the best ring;
+		// the others are nearly so, and leave more to choose.
+		for j := range n - 1 {
+			p.Matrix.Set(n-1, j, 999)
+		}
+		p.Matrix.Set(n-1, n-2, 1000)
+		got, err := Solve(context.Background(), p, func(topo.Solution) {}, Options{soft: 0.01})
+		require.NoError(t, err)
+		best := solvertest.Best(p)
+		require.Equal(t, best.Bottleneck, got.Bottleneck)
+		require.InEpsilon(t, best.Sum, got.Sum, 1e-9)
+	})
+}

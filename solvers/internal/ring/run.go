@@ -25,6 +25,8 @@ type Options struct {
 	// BottleneckFirst looks for the fastest bottleneck even if the objective is
 	// the sum.
 	BottleneckFirst bool
+
+	soft float64 // penalty to begin with; 0: softly
 }
 
 // run is one search.
@@ -218,6 +220,12 @@ func (r *run) evaluate(order []int32, floor float64) (topo.Solution, bool) {
 	return s, ok && s.Bottleneck >= floor
 }
 
+// softly is what a link below the floor costs more than it does, in links of
+// the floor. A ring that has a few of them on the way from one valid ring to
+// another must not look hopeless, or the search never leaves the valid rings
+// that it met first.
+const softly = 4
+
 // polish searches the least sum over links of at least floor; true if what it
 // found is proved to be that.
 func (r *run) polish(c clock, floor float64, seed uint64) bool {
@@ -225,12 +233,26 @@ func (r *run) polish(c clock, floor float64, seed uint64) bool {
 	if len(r.best.Ring) > 0 && r.best.Bottleneck >= floor {
 		known = r.best
 	}
+	soft := r.opt.soft
+	if soft == 0 {
+		soft = softly
+	}
 	for {
 		top := float64(topo.MaxCost)
 		penalty := flat(float64(r.p.Matrix.N) * r.costs.top)
 		if len(known.Ring) > 0 {
 			// No link of a better ring costs more than the whole known one.
-			top, penalty = min(top, known.Sum), flat(2*known.Sum)
+			top = min(top, known.Sum)
+			most, more := 2*known.Sum, 0.0
+			if floor > 0 {
+				more = soft * 1000 / floor
+			}
+			penalty = func(cost float64) float64 {
+				if cost > top || more == 0 {
+					return most
+				}
+				return min(most, cost+more)
+			}
 		}
 		w := r.costs.weigh(floor, top, penalty)
 		again, clean := false, len(known.Ring) > 0
@@ -241,6 +263,12 @@ func (r *run) polish(c clock, floor float64, seed uint64) bool {
 		}
 		s.Report = func(o []int32, _ int64) bool {
 			v, ok := r.evaluate(o, floor)
+			if clean && !ok && soft*1000/floor < 2*known.Sum {
+				// A slow link pays for itself.
+				soft *= 4
+				again = true
+				return true
+			}
 			clean = ok
 			if ok && (len(known.Ring) == 0 || v.Sum < known.Sum) {
 				known = v
