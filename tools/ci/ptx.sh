@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The committed PTX is what NVRTC writes, and ptxas assembles it for every target. With -w it is written anew.
-# Installs NVRTC and ptxas once, in the cache directory (some 250 MB).
+# Installs NVRTC and ptxas once, in the cache directory (some 150 MB).
 . "$(dirname "$0")/common.sh"
 
 [ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || {

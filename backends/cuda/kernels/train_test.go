@@ -44,19 +44,22 @@ func TestNesterovStep(t *testing.T) {
 func TestExpTally(t *testing.T) {
 	m := open(t, Verification)
 	dst := m.put(make([]byte, TallyBytes), 0)
-	tally := func(first uint32, count uint64) Tally {
-		n, err := m.k.ExpTally(dst.Ptr, first, count, 0)
+	steps := func(first uint32, step, count uint64) Tally {
+		n, err := m.k.ExpTally(dst.Ptr, first, step, count, 0)
 		require.NoError(t, err)
 		b := make([]byte, n)
 		require.NoError(t, m.d.CopyToHost(b, dst.Ptr, 0))
 		require.NoError(t, m.d.StreamSynchronize(0))
 		return ReadTally(b)
 	}
+	tally := func(first uint32, count uint64) Tally { return steps(first, 1, count) }
 	inf, nan := uint64(0x7f800000), uint64(0x7fffffff)
 	require.Equal(t, Tally{Sum: 1001*inf + 500*nan, Inf: 1001, NaN: 500, Xor: uint32(inf)}, tally(0x7f800000-1000, 1501))
 	require.Equal(t, Tally{Sum: 3 * nan, Finite: 1001, NaN: 3, Xor: uint32(nan)}, tally(0xff800000-1000, 1004))
 	require.Equal(t, Tally{Sum: 5 * nan, NaN: 5, Xor: uint32(nan)}, tally(0xfffffffb, 5), "up to the last pattern")
 	require.Equal(t, Tally{}, tally(0, 0))
+	require.Equal(t, Tally{Sum: inf + nan, Inf: 1, NaN: 1, Xor: uint32(inf ^ nan)}, steps(0x7f800000-7, 7<<20, 2))
+	require.Equal(t, Tally{Sum: 7 * nan, NaN: 7, Xor: uint32(nan)}, steps(0x7f900000, 1<<20, 7))
 
 	var whole Tally
 	for _, part := range []struct {
@@ -73,8 +76,10 @@ func TestExpTally(t *testing.T) {
 	require.InDelta(t, sum, float64(whole.Sum), 2*1000, "off by more than two steps of float32 each")
 	require.EqualValues(t, 1000, whole.Finite)
 
-	_, err := m.k.ExpTally(dst.Ptr, 1, 1<<32, 0)
-	require.ErrorIs(t, err, errs.InvalidArgument)
+	for _, bad := range [][2]uint64{{1, 1 << 32}, {0, 1}, {1 << 20, 1 << 12}, {1 << 40, 2}} {
+		_, err := m.k.ExpTally(dst.Ptr, 1<<20, bad[0], bad[1], 0)
+		require.ErrorIs(t, err, errs.InvalidArgument, "%d", bad)
+	}
 	m.free(dst)
 }
 

@@ -36,14 +36,14 @@ const tallyBytes = 40
 const TallyBytes = tallyBytes * groups
 
 // ExpTally queues the evaluation of expf, CUDA's own for float32 without fast
-// math, of count patterns from first on. dst, a multiple of 8, gets the returned
-// number of bytes, for ReadTally.
-func (k *Set) ExpTally(dst driver.Ptr, first uint32, count uint64, s driver.Stream) (int, error) {
-	if count > 1<<32-uint64(first) {
-		return 0, errs.New(errs.InvalidArgument, "device expf", fmt.Errorf("there are no %d patterns from %#x on", count, first))
+// math, of count patterns: each step-th from first on. dst, a multiple of 8, gets
+// the returned number of bytes, for ReadTally.
+func (k *Set) ExpTally(dst driver.Ptr, first uint32, step, count uint64, s driver.Stream) (int, error) {
+	if step == 0 || count > (1<<32-uint64(first)+step-1)/step {
+		return 0, errs.New(errs.InvalidArgument, "device expf", fmt.Errorf("there are no %d patterns, each %d-th from %#x on", count, step, first))
 	}
 	blocks := min(k.grid(count), groups)
-	return int(blocks) * tallyBytes, k.launch(expTally, blocks, s, args().ptr(dst).u64(uint64(first)).u64(count))
+	return int(blocks) * tallyBytes, k.launch(expTally, blocks, s, args().ptr(dst).u64(uint64(first)).u64(step).u64(count))
 }
 
 // ReadTally joins the results of ExpTally.

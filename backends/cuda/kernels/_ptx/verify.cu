@@ -15,13 +15,13 @@ struct Tally {
 	}
 };
 
-// expf_tally evaluates expf of the patterns from first on, count of them, and
-// writes one Tally per block.
-KERNEL expf_tally(Tally *blocks, uint64 first, uint64 count) {
+// expf_tally evaluates expf of each step-th pattern from first on, count of them,
+// and writes one Tally per block.
+KERNEL expf_tally(Tally *blocks, uint64 first, uint64 step, uint64 count) {
 	__shared__ Tally all[256];
 	Tally t = {};
 	for (uint64 i = place(); i < count; i += places()) {
-		uint32 r = __float_as_uint(expf(__uint_as_float((uint32)(first + i))));
+		uint32 r = __float_as_uint(expf(__uint_as_float((uint32)(first + i * step))));
 		t.sum += r;
 		t.parity ^= r;
 		uint32 magnitude = r & 0x7fffffff;

@@ -1,0 +1,318 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/wire"
+
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+)
+
+// Host runs the kernels on memory of the process: operands are copied to the
+// device, and the result is copied back, while the caller waits. It is for
+// comparing a device with a processor, not for speed. Slices are as those of
+// backend.Backend and quant.Quantizer; on the device they lie at addresses that
+// are equal to theirs modulo 16, as far as the size of an element allows. It is
+// safe for concurrent use.
+type Host struct {
+	driver  driver.Driver
+	device  int
+	context driver.Context
+
+	mu      sync.Mutex
+	set     *Set
+	regions [3]region // with mu
+}
+
+// region is device memory that grows with what is asked of it.
+type region struct {
+	driver.Ptr
+	size uint64
+}
+
+// NewHost loads the kernels on a device. Close gives everything back.
+func NewHost(d driver.Driver, device int) (*Host, error) {
+	c, err := d.Retain(device)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{driver: d, device: device, context: c}
+	if err := h.do(func() (err error) { h.set, err = Load(d, device); return err }); err != nil {
+		return nil, errors.Join(err, d.Release(device))
+	}
+	return h, nil
+}
+
+// Close frees the memory and unloads the kernels. No other call may be running
+// or follow.
+func (h *Host) Close() error {
+	err := h.do(func() error {
+		var all []error
+		for i := range h.regions {
+			if h.regions[i].size > 0 {
+				all = append(all, h.driver.Free(h.regions[i].Ptr))
+			}
+		}
+		return errors.Join(append(all, h.set.Unload())...)
+	})
+	return errors.Join(err, h.driver.Release(h.device))
+}
+
+// do calls f with the device's context on top of this thread's stack.
+func (h *Host) do(f func() error) (err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := h.driver.Push(h.context); err != nil {
+		return err
+	}
+	defer func() {
+		_, popped := h.driver.Pop()
+		err = errors.Join(err, popped)
+	}()
+	return f()
+}
+
+// room returns n bytes of region i, offset bytes behind a multiple of 256.
+func (h *Host) room(i, n, offset int) (driver.Ptr, error) {
+	r, want := &h.regions[i], uint64(n+offset)
+	if want > r.size {
+		if r.size > 0 {
+			if err := h.driver.Free(r.Ptr); err != nil {
+				return 0, err
+			}
+			r.size = 0
+		}
+		p, err := h.driver.Alloc(want)
+		if err != nil {
+			return 0, err
+		}
+		*r = region{p, want}
+	}
+	return r.Ptr + driver.Ptr(offset), nil
+}
+
+// offset is where b lies modulo 16, rounded down to whole elements.
+func offset(b []byte, size int) int {
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))%16) / size * size
+}
+
+// send copies b to region i.
+func (h *Host) send(i int, b []byte, offset int) (driver.Ptr, error) {
+	p, err := h.room(i, len(b), offset)
+	if err == nil && len(b) > 0 {
+		err = h.driver.CopyToDevice(p, b, 0)
+	}
+	return p, err
+}
+
+// fetch copies what is at p, once all is computed, to b.
+func (h *Host) fetch(b []byte, p driver.Ptr) error {
+	if len(b) > 0 {
+		if err := h.driver.CopyToHost(b, p, 0); err != nil {
+			return err
+		}
+	}
+	return h.driver.StreamSynchronize(0)
+}
+
+// Reduce sets dst[i] := a[i] op b[i]. dst may be a or b.
+func (h *Host) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) error {
+	return h.do(func() error {
+		x, err := h.send(0, a, offset(a, t.Size()))
+		if err != nil {
+			return err
+		}
+		y, err := h.send(1, b, offset(b, t.Size()))
+		if err != nil {
+			return err
+		}
+		to := x
+		switch same := unsafe.SliceData(dst); {
+		case len(dst) == 0 || same == unsafe.SliceData(a):
+		case same == unsafe.SliceData(b):
+			to = y
+		default:
+			if to, err = h.room(2, len(dst), offset(dst, t.Size())); err != nil {
+				return err
+			}
+		}
+		if err := h.set.Reduce(t, op, to, x, y, uint64(len(dst)/t.Size()), 0); err != nil {
+			return err
+		}
+		return h.fetch(dst, to)
+	})
+}
+
+// Finalize divides every element of dst by world.
+func (h *Host) Finalize(t dtype.Type, dst []byte, world int) error {
+	return h.do(func() error {
+		p, err := h.send(0, dst, offset(dst, t.Size()))
+		if err != nil {
+			return err
+		}
+		if err := h.set.Finalize(t, p, uint64(len(dst)/t.Size()), world, 0); err != nil {
+			return err
+		}
+		return h.fetch(dst, p)
+	})
+}
+
+// Hash returns the SimpleHash of b, which lies offset bytes behind a multiple of
+// 256 on the device.
+func (h *Host) Hash(b []byte, offset int) (sum uint32, err error) {
+	err = h.do(func() error {
+		src, err := h.send(0, b, offset)
+		if err != nil {
+			return err
+		}
+		work, err := h.room(1, HashScratch+4, 0)
+		if err != nil {
+			return err
+		}
+		if err := h.set.Hash(work+HashScratch, work, src, uint64(len(b)), 0); err != nil {
+			return err
+		}
+		var result [4]byte
+		err = h.fetch(result[:], work+HashScratch)
+		sum = binary.LittleEndian.Uint32(result[:])
+		return err
+	})
+	return sum, err
+}
+
+// MinMaxParams returns the metadata that minmax has for src.
+func (h *Host) MinMaxParams(t dtype.Type, src []byte) (m wire.DequantizationMeta, err error) {
+	err = h.do(func() error {
+		p, err := h.send(0, src, offset(src, t.Size()))
+		if err != nil {
+			return err
+		}
+		work, err := h.room(1, BoundsScratch+BoundsBytes, 0)
+		if err != nil {
+			return err
+		}
+		if err := h.set.MinMaxBounds(t, work+BoundsScratch, work, p, uint64(len(src)/t.Size()), 0); err != nil {
+			return err
+		}
+		var result [BoundsBytes]byte
+		err = h.fetch(result[:], work+BoundsScratch)
+		m = MinMaxParams(t, result[:])
+		return err
+	})
+	return m, err
+}
+
+// ZeroPointMoments returns sum and squared distances of each segment of src, for
+// package zeropoint (FromMoments).
+func (h *Host) ZeroPointMoments(t dtype.Type, src []byte) (sums []float64, err error) {
+	err = h.do(func() error {
+		n := uint64(len(src) / t.Size())
+		p, err := h.send(0, src, offset(src, t.Size()))
+		if err != nil {
+			return err
+		}
+		b := make([]byte, MomentsBytes(n))
+		to, err := h.room(1, len(b), 0)
+		if err != nil {
+			return err
+		}
+		if err := h.set.ZeroPointMoments(t, to, p, n, 0); err != nil {
+			return err
+		}
+		err = h.fetch(b, to)
+		sums = make([]float64, len(b)/8)
+		for i := range sums {
+			sums[i] = math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:]))
+		}
+		return err
+	})
+	return sums, err
+}
+
+// Quantize writes the wire form of src under m to dst.
+func (h *Host) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
+	return h.do(func() error {
+		from, err := h.send(0, src, offset(src, t.Size()))
+		if err != nil {
+			return err
+		}
+		to, err := h.room(1, len(dst), offset(dst, q.Size()))
+		if err != nil {
+			return err
+		}
+		if err := h.set.Quantize(t, q, m, to, from, uint64(len(dst)/q.Size()), 0); err != nil {
+			return err
+		}
+		return h.fetch(dst, to)
+	})
+}
+
+// DequantizeFrom sets dst := acc op value(q). dst may be acc.
+func (h *Host) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) error {
+	return h.do(func() error {
+		from, err := h.send(0, q, offset(q, qt.Size()))
+		if err != nil {
+			return err
+		}
+		old, err := h.send(1, acc, offset(acc, t.Size()))
+		if err != nil {
+			return err
+		}
+		to := old
+		if len(dst) > 0 && unsafe.SliceData(dst) != unsafe.SliceData(acc) {
+			if to, err = h.room(2, len(dst), offset(dst, t.Size())); err != nil {
+				return err
+			}
+		}
+		if err := h.set.Dequantize(t, qt, m, op, to, old, from, uint64(len(dst)/t.Size()), 0); err != nil {
+			return err
+		}
+		return h.fetch(dst, to)
+	})
+}
+
+// ExpTally returns the tally of the device's expf over count patterns: each
+// step-th from first on.
+func (h *Host) ExpTally(first uint32, step, count uint64) (t Tally, err error) {
+	err = h.do(func() error {
+		p, err := h.room(1, TallyBytes, 0)
+		if err != nil {
+			return err
+		}
+		n, err := h.set.ExpTally(p, first, step, count, 0)
+		if err != nil {
+			return err
+		}
+		b := make([]byte, n)
+		err = h.fetch(b, p)
+		t = ReadTally(b)
+		return err
+	})
+	return t, err
+}
+
+// NesterovStep moves params and velocity by one step with gradient.
+func (h *Host) NesterovStep(params, velocity, gradient []float32, rate, momentum float32) error {
+	return h.do(func() error {
+		b := [3][]byte{dtype.AsBytes(params), dtype.AsBytes(velocity), dtype.AsBytes(gradient)}
+		var p [3]driver.Ptr
+		for i := range b {
+			var err error
+			if p[i], err = h.send(i, b[i], 0); err != nil {
+				return err
+			}
+		}
+		if err := h.set.NesterovStep(p[0], p[1], p[2], uint64(len(params)), rate, momentum, 0); err != nil {
+			return err
+		}
+		return errors.Join(h.fetch(b[0], p[0]), h.fetch(b[1], p[1]))
+	})
+}

@@ -1,0 +1,140 @@
+package kernels
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/backend/backendtest"
+	"github.com/gopccl/gopccl/core/digest"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/quant/quanttest"
+	"github.com/gopccl/gopccl/core/wire"
+
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
+	"github.com/gopccl/gopccl/quantizers/minmax"
+	"github.com/gopccl/gopccl/quantizers/zeropoint"
+)
+
+// host returns a Host on a device whose work runs late, and gives it back.
+func host(t *testing.T) *Host {
+	d := ptxtest.New(ptxtest.Options{Seed: 5})
+	h, err := NewHost(d, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, h.Close())
+		require.Equal(t, ptxtest.Counts{}, d.Live())
+	})
+	return h
+}
+
+// reducer is a backend.Backend, and quantizer a quant.Quantizer, whose
+// arithmetic a device does.
+type reducer struct {
+	*Host
+	t *testing.T
+}
+
+func (r reducer) Name() string { return "device" }
+
+func (r reducer) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) {
+	require.NoError(r.t, r.Host.Reduce(t, op, dst, a, b))
+}
+
+func (r reducer) Finalize(t dtype.Type, dst []byte, world int) {
+	require.NoError(r.t, r.Host.Finalize(t, dst, world))
+}
+
+type quantizerOn struct {
+	quant.Quantizer
+	h *Host
+	t *testing.T
+}
+
+func (z quantizerOn) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+	if z.Name() == minmax.Name {
+		m, err := z.h.MinMaxParams(t, src)
+		require.NoError(z.t, err)
+		return m
+	}
+	sums, err := z.h.ZeroPointMoments(t, src)
+	require.NoError(z.t, err)
+	if m, ok := zeropoint.FromMoments(t, q, len(src)/t.Size(), sums); ok {
+		return m
+	}
+	return z.Quantizer.Params(t, q, src)
+}
+
+func (z quantizerOn) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+	require.NoError(z.t, z.h.Quantize(t, q, m, dst, src))
+}
+
+func (z quantizerOn) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+	require.NoError(z.t, z.h.DequantizeFrom(t, qt, m, op, dst, dst, q))
+}
+
+// A device computes what every processor computes: the number is the one that
+// the backends for processors are tested with.
+func TestSameAsEveryProcessor(t *testing.T) {
+	h := host(t)
+	sum := backendtest.Fingerprint(reducer{h, t})
+	require.Equal(t, uint32(0xfc473538), sum, "%#x", sum)
+}
+
+func TestQuantizersSameAsEveryProcessor(t *testing.T) {
+	h := host(t)
+	for _, z := range []quant.Quantizer{minmax.New(), zeropoint.New()} {
+		want, err := quanttest.Fingerprint(z)
+		require.NoError(t, err)
+		got, err := quanttest.Fingerprint(quantizerOn{z, h, t})
+		require.NoError(t, err)
+		require.Equal(t, want, got, z.Name())
+	}
+}
+
+// Callers on several threads share the device, and an error of one leaves
+// nothing behind on its thread.
+func TestHostShared(t *testing.T) {
+	h := host(t)
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			b := make([]byte, 1000+i)
+			for j := range b {
+				b[j] = byte(i * j)
+			}
+			for offset := range 4 {
+				sum, err := h.Hash(b, offset)
+				if err != nil || sum != digest.SimpleHash(b) {
+					t.Errorf("%d bytes at %d: %#x, %v", len(b), offset, sum, err)
+				}
+			}
+			if err := h.Reduce(dtype.Float32, dtype.Set, b[:4], b[:4], b[:4]); err == nil {
+				t.Error("set is no reduction")
+			}
+		})
+	}
+	all.Wait()
+	tally, err := h.ExpTally(0x7fc00000, 1, 3)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, tally.NaN)
+
+	params, velocity := []float32{1, 2}, []float32{4, 0}
+	require.NoError(t, h.NesterovStep(params, velocity, []float32{1, -1}, 0.5, 0.5))
+	require.Equal(t, []float32{3, -1}, velocity)
+	require.Equal(t, []float32{1 - 0.5*2.5, 2 + 0.5*1.5}, params)
+}
+
+// A device that cannot be used gives what it gave out back.
+func TestHostFails(t *testing.T) {
+	d := ptxtest.New(ptxtest.Options{})
+	_, err := NewHost(d, 1)
+	require.ErrorIs(t, err, &driver.Error{Result: driver.InvalidDevice})
+	d.Fail("cuModuleLoadDataEx", 3, driver.OutOfMemory)
+	_, err = NewHost(d, 0)
+	require.ErrorIs(t, err, &driver.Error{Result: driver.OutOfMemory})
+	require.Equal(t, ptxtest.Counts{}, d.Live())
+}
