@@ -11,7 +11,7 @@ help:
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
 	@echo "wan          the network of namespaces that WAN measurements run in, tested (Linux, root)"
-	@echo "wan-flows    what several connections per link bring (Linux, root; about three minutes)"
+	@echo "wan-flows    what several connections per link bring (Linux, root; about five minutes)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
 	@echo "python       the tests of the Python package, with PyTorch"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"

@@ -151,6 +151,14 @@ func TestMistakesAreNamed(t *testing.T) {
 		"late warning":        {env: []string{"GOPCCL_MASTER_VOTE_TIMEOUT=10s"}, want: []string{"warn_vote_after exceeds"}},
 		"bad affinity":        {env: []string{"GOPCCL_DATA_THREADS=pinned", "GOPCCL_DATA_AFFINITY=3-1"}, want: []string{"GOPCCL_DATA_AFFINITY", "no list of processors"}},
 		"loose affinity":      {env: []string{"GOPCCL_DATA_AFFINITY=0"}, want: []string{"GOPCCL_DATA_AFFINITY", "data.threads is goroutine"}},
+		"no addresses":        {env: []string{"GOPCCL_PEER_ADDRESSES=eth0,,eth1"}, want: []string{"GOPCCL_PEER_ADDRESSES", "no list of at most 16"}},
+		"many addresses":      {env: []string{"GOPCCL_PEER_ADDRESSES=" + strings.Repeat("a,", 16) + "a"}, want: []string{"GOPCCL_PEER_ADDRESSES", "at most 16"}},
+		"two ports":           {env: []string{"GOPCCL_PEER_PORTS=1,2"}, want: []string{"GOPCCL_PEER_PORTS", "three different ports"}},
+		"equal ports":         {env: []string{"GOPCCL_PEER_PORTS=1,2,1"}, want: []string{"GOPCCL_PEER_PORTS", "three different ports"}},
+		"port 0":              {env: []string{"GOPCCL_PEER_ANNOUNCE_PORTS=0,2,1"}, want: []string{"GOPCCL_PEER_ANNOUNCE_PORTS", "three different ports"}},
+		"ports to nowhere":    {env: []string{"GOPCCL_PEER_ANNOUNCE_PORTS=1,2,3"}, want: []string{"GOPCCL_PEER_ANNOUNCE_PORTS", "peer.ports"}},
+		"host name":           {env: []string{"GOPCCL_PEER_ANNOUNCE_HOST=example.org"}, want: []string{"GOPCCL_PEER_ANNOUNCE_HOST", "no IP address"}},
+		"everywhere":          {env: []string{"GOPCCL_PEER_ANNOUNCE_HOST=0.0.0.0"}, want: []string{"GOPCCL_PEER_ANNOUNCE_HOST", "no IP address"}},
 		"unknown subsystem":   {env: []string{"GOPCCL_LOG_SUBSYSTEMS=date=debug"}, want: []string{"GOPCCL_LOG_SUBSYSTEMS", "unknown subsystem"}},
 		"signed minmax":       {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=minmax", "GOPCCL_QUANTIZE_TYPE=int8"}, want: []string{"GOPCCL_QUANTIZE_TYPE", "does not go with minmax"}},
 		"two at once":         {env: []string{"GOPCCL_LOG_LEVEL=loud", "GOPCCL_PEER_GROUP=x"}, want: []string{"log.level", "peer.group"}},
@@ -170,6 +178,23 @@ func TestMistakesAreNamed(t *testing.T) {
 	_, err := Load([]string{filepath.Join(t.TempDir(), "none.yaml")}, nil, nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorIs(t, err, errs.InvalidConfig)
+}
+
+func TestAddressesAndPorts(t *testing.T) {
+	c, err := Load(nil, nil, nil)
+	require.NoError(t, err)
+	o := c.PeerOptions(nil)
+	require.Nil(t, o.Addresses)
+	require.Nil(t, o.Ports)
+	require.Nil(t, o.AnnouncePorts)
+	require.Empty(t, o.AnnounceHost)
+	c, err = Load(nil, []string{"GOPCCL_PEER_ADDRESSES=10.1.0.7, eth2", "GOPCCL_PEER_PORTS=1,2,3", "GOPCCL_PEER_ANNOUNCE_PORTS=50001,50002,50003", "GOPCCL_PEER_ANNOUNCE_HOST=203.0.113.9"}, nil)
+	require.NoError(t, err)
+	o = c.PeerOptions(nil)
+	require.Equal(t, []string{"10.1.0.7", "eth2"}, o.Addresses)
+	require.Equal(t, []int{1, 2, 3}, o.Ports)
+	require.Equal(t, []int{50001, 50002, 50003}, o.AnnouncePorts)
+	require.Equal(t, "203.0.113.9", o.AnnounceHost)
 }
 
 func TestHeartbeatsCanBeSwitchedOff(t *testing.T) {

@@ -51,7 +51,11 @@ type Peer struct {
 	Group             uint32        `conf:"group" min:"0" max:"4294967295"`
 	PoolSize          int           `conf:"pool_size" min:"1" max:"256"`
 	Flows             int           `conf:"flows" min:"0" max:"256"`
+	Addresses         string        `conf:"addresses" is:"addresses"`
 	PortBase          int           `conf:"port_base" min:"1" max:"65533"`
+	Ports             string        `conf:"ports" is:"ports"`
+	AnnouncePorts     string        `conf:"announce_ports" is:"ports"`
+	AnnounceHost      string        `conf:"announce_host" is:"host"`
 	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m"`
 	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m"`
 	DialTimeout       time.Duration `conf:"dial_timeout" min:"100ms" max:"10m"`

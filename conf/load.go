@@ -201,6 +201,9 @@ func (l *loader) combinations() {
 	if d := c.Data; d.Affinity != anyProcessor && d.Threads != "pinned" {
 		l.fail("%s: data.affinity binds pinned threads, and data.threads is %s", c.origins["data.affinity"], d.Threads)
 	}
+	if p := c.Peer; p.AnnouncePorts != noneText && p.Ports == noneText {
+		l.fail("%s: peer.announce_ports forward to peer.ports, and that is none", c.origins["peer.announce_ports"])
+	}
 	if v := c.Master; v.VoteTimeout != 0 && v.WarnVoteAfter > v.VoteTimeout {
 		l.fail("%s: master.warn_vote_after exceeds master.vote_timeout", c.origins["master.warn_vote_after"])
 	}

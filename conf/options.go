@@ -44,7 +44,13 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Group = c.Peer.Group
 	o.PoolSize = c.Peer.PoolSize
 	o.Flows = c.Peer.Flows
+	o.Addresses = words(c.Peer.Addresses)
 	o.PortBase = c.Peer.PortBase
+	o.Ports, _ = threePorts(c.Peer.Ports) // Load has checked both
+	o.AnnouncePorts, _ = threePorts(c.Peer.AnnouncePorts)
+	if o.AnnounceHost = c.Peer.AnnounceHost; o.AnnounceHost == noneText {
+		o.AnnounceHost = ""
+	}
 	o.HeartbeatInterval = c.Peer.HeartbeatInterval
 	o.HeartbeatTimeout = c.Peer.HeartbeatTimeout
 	o.DialTimeout = c.Peer.DialTimeout

@@ -5,18 +5,24 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 
 // anyProcessor is the affinity of threads that are not bound.
 const anyProcessor = "any"
+
+// noneText stands for a setting that is not made.
+const noneText = "none"
 
 // noLevels are the levels of subsystems that have none of their own.
 const noLevels = "none"
@@ -206,6 +212,18 @@ func (f field) wellFormed(text string) error {
 			return nil
 		}
 		return trace.NewLevels(0).Set("info," + text)
+	case "addresses":
+		if list := words(text); len(list) > wire.MaxAddresses || list != nil && slices.ContainsFunc(list, func(w string) bool { return !nicRule.MatchString(w) }) {
+			return fmt.Errorf("%q is no list of at most %d addresses or interfaces, and not none", text, wire.MaxAddresses)
+		}
+	case "ports":
+		if _, err := threePorts(text); err != nil {
+			return err
+		}
+	case "host":
+		if a, err := netip.ParseAddr(text); text != noneText && (err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "") {
+			return fmt.Errorf("%q is no IP address that others can connect to, and not none", text)
+		}
 	case "processors":
 		if cpus, err := platform.ParseCPUs(text); text != anyProcessor && (err != nil || len(cpus) == 0) {
 			return fmt.Errorf("%q is no list of processors like 0-3,8 and not any", text)
@@ -216,6 +234,40 @@ func (f field) wellFormed(text string) error {
 		}
 	}
 	return nil
+}
+
+// nicRule is what an address or an interface looks like.
+var nicRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:%-]{0,63}$`)
+
+// words returns the elements of a list, nil for none.
+func words(text string) (list []string) {
+	if text == noneText {
+		return nil
+	}
+	for w := range strings.SplitSeq(text, ",") {
+		list = append(list, strings.TrimSpace(w))
+	}
+	return list
+}
+
+// threePorts returns the ports of the three listeners, nil for none.
+func threePorts(text string) (ports []int, err error) {
+	list := words(text)
+	if list == nil {
+		return nil, nil
+	}
+	for _, w := range list {
+		n, err := strconv.ParseUint(w, 10, 16)
+		if err != nil || n == 0 || slices.Contains(ports, int(n)) {
+			ports = nil
+			break
+		}
+		ports = append(ports, int(n))
+	}
+	if len(ports) != 3 {
+		return nil, fmt.Errorf("%q are not three different ports such as 48149,48150,48151, and not none", text)
+	}
+	return ports, nil
 }
 
 // text writes the value of the leaf f of the struct that root points to, as a

@@ -161,13 +161,14 @@ func (s *Session) establish(e fsm.Establish) {
 // a large pool over a long way takes a few round trips and not two for each.
 func (s *Session) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
-	native, err := s.dialNumber(ctx, p, 0, nil)
+	ack, err := s.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
 	if err != nil {
 		return err
 	}
-	if !native {
+	ways := s.ways(p, ack)
+	if !ack.Ext.Native {
 		for n := 1; n < s.opt.PoolSize; n++ {
-			if _, err := s.dialNumber(ctx, p, uint32(n), nil); err != nil {
+			if _, err := s.dialNumber(ctx, p, uint32(n), ways, nil); err != nil {
 				return err
 			}
 		}
@@ -196,7 +197,7 @@ func (s *Session) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 				func() {
 					defer close(turns[n+1])
 					if failed.Load() == nil {
-						if _, err := s.dialNumber(ctx, p, n, turns[n]); err != nil {
+						if _, err := s.dialNumber(ctx, p, n, ways, turns[n]); err != nil {
 							failed.CompareAndSwap(nil, &err)
 						}
 					}
@@ -214,14 +215,8 @@ func (s *Session) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 // dialNumber opens one connection of a pool and hands it to the engine when it
 // is its turn. A connection behind a gap is closed by the engine; the gap's
 // error counts.
-func (s *Session) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, turn <-chan struct{}) (native bool, err error) {
-	conn, err := s.dialPeer(ctx, p.Addr)
-	var ack wire.P2PHelloAck
-	if err == nil {
-		if ack, err = s.introduce(ctx, conn, number); err != nil {
-			conn.Close()
-		}
-	}
+func (s *Session) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way, turn <-chan struct{}) (ack wire.P2PHelloAck, err error) {
+	conn, ack, err := s.dialWay(ctx, p, number, ways)
 	if turn != nil {
 		<-turn
 	}
@@ -233,16 +228,16 @@ func (s *Session) dialNumber(ctx context.Context, p wire.PeerEndpoint, number ui
 	if err == nil {
 		s.engine.AddSender(p.UUID, number, conn, reduce.Link{Native: ack.Ext.Native, Flows: ack.Ext.Flows})
 	}
-	return ack.Ext.Native, err
+	return ack, err
 }
 
-// introduce exchanges the hellos of connection number. The end of ctx cuts the
-// wait short.
-func (s *Session) introduce(ctx context.Context, conn net.Conn, number uint32) (ack wire.P2PHelloAck, err error) {
+// introduce exchanges the hellos of connection number, with nobody else than the
+// session of that number, if it is not 0. The end of ctx cuts the wait short.
+func (s *Session) introduce(ctx context.Context, conn net.Conn, number uint32, session uint64) (ack wire.P2PHelloAck, err error) {
 	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true, Flows: true}}
+	hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true, Flows: true, Session: session}}
 	if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
 		return ack, err
 	}
@@ -262,9 +257,18 @@ func (s *Session) introduce(ctx context.Context, conn net.Conn, number uint32) (
 
 // dialPeer opens and tunes a connection to another peer.
 func (s *Session) dialPeer(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	return s.dialFrom(ctx, netip.Addr{}, addr)
+}
+
+// dialFrom is dialPeer from a local address, if it is valid and the dialer is ours.
+func (s *Session) dialFrom(ctx context.Context, from netip.Addr, addr netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.DialTimeout)
 	defer cancel()
-	conn, err := s.opt.Dial(ctx, "tcp", addr.String())
+	dial := s.opt.Dial
+	if from.IsValid() && !s.opt.ownDial {
+		dial = (&net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}).DialContext
+	}
+	conn, err := dial(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}
@@ -309,6 +313,10 @@ func (s *Session) greet(conn net.Conn) {
 		refuse(fmt.Errorf("connection number %d is above %d", hello.Number, maxPoolNumber))
 		return
 	}
+	if hello.Ext.Session != 0 && hello.Ext.Session != s.number {
+		refuse(errors.New("it is meant for another peer, which named this address as its own"))
+		return
+	}
 	if hello.Ext.Native && hello.Number > 0 {
 		ctx, cancel := context.WithTimeout(s.ctx, s.opt.HandshakeTimeout)
 		ok := s.engine.AwaitReceivers(ctx, hello.UUID, hello.Number)
@@ -323,7 +331,7 @@ func (s *Session) greet(conn net.Conn) {
 	conn.SetWriteDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 	ack := wire.P2PHelloAck{}
 	if hello.Ext.Native {
-		ack.Ext = wire.Ext{Native: true, Flows: hello.Ext.Flows}
+		ack.Ext = wire.Ext{Native: true, Flows: hello.Ext.Flows, Addresses: s.announcedAddresses(), Session: s.number}
 	}
 	if _, err := conn.Write(wire.Append(nil, ack)); err != nil {
 		conn.Close() // the engine's reader sees the end

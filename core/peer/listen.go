@@ -31,29 +31,41 @@ func (l *listeners) close() {
 }
 
 // listenAll listens on addr, or on all addresses of the network's family if it
-// is the zero Addr.
-func listenAll(ctx context.Context, network string, addr netip.Addr, base int) (l listeners, err error) {
+// is the zero Addr; on the exact ports (state, P2P, benchmark) if there are
+// any, else from base on.
+func listenAll(ctx context.Context, network string, addr netip.Addr, base int, exact []int) (l listeners, err error) {
 	if !addr.IsValid() {
 		addr = netip.IPv4Unspecified()
 		if network != "tcp4" {
 			addr = netip.IPv6Unspecified()
 		}
 	}
-	listen := func(port int) (net.Listener, error) {
-		if base < 0 {
-			port = 0
-		}
-		return platform.ListenFrom(ctx, network, netip.AddrPortFrom(addr, uint16(port)), listenTries)
+	ports, tries := []int{base, base + 1 + 3*rand.IntN(listenSlots), base + 2}, listenTries
+	if exact != nil {
+		ports, tries = exact, 1
+	} else if base < 0 {
+		ports = []int{0, 0, 0}
 	}
-	if l.p2p, err = listen(base + 1 + 3*rand.IntN(listenSlots)); err == nil {
-		if l.state, err = listen(base); err == nil {
-			l.bench, err = listen(base + 2)
+	listen := func(i int) (net.Listener, error) {
+		return platform.ListenFrom(ctx, network, netip.AddrPortFrom(addr, uint16(ports[i])), tries)
+	}
+	if l.p2p, err = listen(1); err == nil {
+		if l.state, err = listen(0); err == nil {
+			l.bench, err = listen(2)
 		}
 	}
 	if err != nil {
 		l.close()
 	}
 	return l, err
+}
+
+// announced returns the ports that others are told: of state, P2P, benchmark.
+func (l *listeners) announced(ports []int) (state, p2p, bench uint16) {
+	if ports != nil {
+		return uint16(ports[0]), uint16(ports[1]), uint16(ports[2])
+	}
+	return portOf(l.state), portOf(l.p2p), portOf(l.bench)
 }
 
 func portOf(ln net.Listener) uint16 { return uint16(ln.Addr().(*net.TCPAddr).Port) }

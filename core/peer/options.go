@@ -18,6 +18,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/reduce"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 
@@ -35,6 +36,22 @@ type Options struct {
 	Flows int
 	// ListenHost is the local IP address of the three listeners, default all.
 	ListenHost string
+	// Ports are the exact listen ports for shared state, P2P and benchmarks, in
+	// the order of their default numbers; nil: as PortBase says. With them, a
+	// peer that comes back soon listens on the P2P port that it had before, which
+	// peers of PCCL take badly (quirk Q7).
+	Ports []int
+	// AnnouncePorts are the ports at which others reach these three listeners,
+	// in the same order, where something between forwards them; nil: the listen ports.
+	AnnouncePorts []int
+	// AnnounceHost is the IP address at which others reach this peer, if that is
+	// not where its connection to the master comes from. A PCCL master does not
+	// take it.
+	AnnounceHost string
+	// Addresses are IP addresses of this machine, or interfaces (the first address
+	// of the master's family counts), one for each network that leads to the
+	// neighbours; see "Several networks" in docs/flows.md. At most 16; nil: none.
+	Addresses []string
 	// PortBase starts the bump allocation of listen ports: shared state from
 	// PortBase, P2P from PortBase+1, benchmark from PortBase+2 (control spec,
 	// section 1.1). Default 48149; negative: any free port.
@@ -81,8 +98,11 @@ type Options struct {
 	Trace *trace.Listener
 	// Logger receives facts; nil discards them.
 	Logger *slog.Logger
-	// Dial replaces the dialer of every outgoing connection, for tests and proxies.
+	// Dial replaces the dialer of every outgoing connection, for tests and
+	// proxies; whoever has one chooses the local addresses, too.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	ownDial bool // Dial was set by the caller
 }
 
 const (
@@ -145,6 +165,7 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.ownDial = o.Dial != nil
 	if o.Dial == nil {
 		d := &net.Dialer{Timeout: o.DialTimeout}
 		o.Dial = d.DialContext
@@ -163,6 +184,16 @@ func (o Options) check() (listen netip.Addr, err error) {
 		return listen, fmt.Errorf("pool size %d is above %d", o.PoolSize, maxPoolNumber+1)
 	case o.Flows < 0:
 		return listen, fmt.Errorf("%d connections for one operation are negative", o.Flows)
+	case o.Ports != nil && !threePorts(o.Ports):
+		return listen, fmt.Errorf("listen ports %v are not three different ones from 1 to 65535", o.Ports)
+	case o.AnnouncePorts != nil && !threePorts(o.AnnouncePorts):
+		return listen, fmt.Errorf("announced ports %v are not three different ones from 1 to 65535", o.AnnouncePorts)
+	case o.AnnouncePorts != nil && o.Ports == nil:
+		return listen, fmt.Errorf("announced ports %v forward to listen ports, and none are set", o.AnnouncePorts)
+	case len(o.Addresses) > wire.MaxAddresses:
+		return listen, fmt.Errorf("%d addresses are more than %d", len(o.Addresses), wire.MaxAddresses)
+	case len(o.Addresses) > 0 && o.ListenHost != "":
+		return listen, fmt.Errorf("addresses %v are not reached by a listener on %s alone", o.Addresses, o.ListenHost)
 	case o.PortBase > 65000:
 		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
 	case o.FrameBytes < 0:
@@ -197,6 +228,11 @@ func (o Options) check() (listen netip.Addr, err error) {
 			return listen, fmt.Errorf("%s %v is not between 0 and %v", d.name, d.d, maxDuration)
 		}
 	}
+	if o.AnnounceHost != "" {
+		if _, err = o.announceHost(); err != nil {
+			return listen, err
+		}
+	}
 	if cpus, err := platform.ParseCPUs(o.Affinity); err != nil {
 		return listen, err
 	} else if err := platform.TryAffinity(cpus); err != nil {
@@ -208,6 +244,26 @@ func (o Options) check() (listen netip.Addr, err error) {
 		}
 	}
 	return listen, nil
+}
+
+// threePorts reports whether the ports are those of three listeners.
+func threePorts(ports []int) bool {
+	if len(ports) != 3 || ports[0] == ports[1] || ports[0] == ports[2] || ports[1] == ports[2] {
+		return false
+	}
+	return min(ports[0], ports[1], ports[2]) > 0 && max(ports[0], ports[1], ports[2]) <= 65535
+}
+
+// announceHost returns AnnounceHost as an address, the zero Addr if there is none.
+func (o Options) announceHost() (a netip.Addr, err error) {
+	if o.AnnounceHost == "" {
+		return a, nil
+	}
+	a, err = netip.ParseAddr(o.AnnounceHost)
+	if err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("announced host %q is no IP address that others can connect to", o.AnnounceHost)
+	}
+	return a.Unmap(), nil
 }
 
 // threads returns how the engine runs; the options have been checked.

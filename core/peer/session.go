@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -38,6 +39,8 @@ type Session struct {
 	bench  *probe.Server
 	accept *acceptor
 	listen listeners
+	nics   []netip.Addr // of this machine, one for each network
+	number uint64       // by which neighbours know this session at another address
 
 	box    mailbox
 	posts  postbox
@@ -134,10 +137,19 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
 		network = "tcp4"
 	}
-	if s.listen, err = listenAll(ctx, network, listenAt, opt.PortBase); err != nil {
+	if s.listen, err = listenAll(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
 		mc.close()
 		return nil, errs.New(errs.InvalidArgument, "connect", err).At("listen").
 			Do("listen on an address of this machine and of the master's family, with free ports from the port base on")
+	}
+	if s.nics, err = localAddresses(ctx, network, opt.Addresses); err != nil {
+		mc.close()
+		s.listen.close()
+		return nil, errs.New(errs.InvalidArgument, "connect", err).At("choose addresses").
+			Do("name addresses or interfaces of this machine, of the family that the master is reached by")
+	}
+	for s.number == 0 {
+		s.number = rand.Uint64()
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	threads, cpus := opt.threads()
@@ -149,9 +161,11 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
 	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet}
+	statePort, p2pPort, benchPort := s.listen.announced(opt.AnnouncePorts)
+	host, _ := opt.announceHost() // checked
 	s.m = fsm.New(fsm.Config{
-		Group:   opt.Group,
-		P2PPort: portOf(s.listen.p2p), SharedStatePort: portOf(s.listen.state), BenchmarkPort: portOf(s.listen.bench),
+		Group: opt.Group, Host: host,
+		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
 		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL,
 	})

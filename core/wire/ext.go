@@ -20,6 +20,8 @@ const (
 	MaxReason = 512
 	// MaxDistributors is the number of distributors that a block carries; more are left out.
 	MaxDistributors = 128
+	// MaxAddresses is the number of addresses that a block carries; more are left out.
+	MaxAddresses = 16
 )
 
 // Entry types of an extension block.
@@ -35,6 +37,9 @@ const (
 	extTopology          = 16
 	extSwitch            = 17
 	extFlows             = 32
+	extAddresses         = 33
+	extSession           = 34
+	extHost              = 48
 )
 
 func appendExt(dst []byte, x Ext) []byte {
@@ -59,16 +64,20 @@ func appendExt(dst []byte, x Ext) []byte {
 		}
 	}
 	flag(extGroupNative, x.GroupNative)
-	if n := min(len(x.Distributors), MaxDistributors); n > 0 {
-		dst = appendU16(dst, extDistributors)
+	addrs := func(kind uint16, list []netip.AddrPort) {
+		if len(list) == 0 {
+			return
+		}
+		dst = appendU16(dst, kind)
 		sizeAt := len(dst)
 		dst = appendU16(dst, 0)
-		for _, a := range x.Distributors[:n] {
+		for _, a := range list {
 			dst = appendAddr(dst, a)
 		}
 		size := len(dst) - sizeAt - 2
 		dst[sizeAt], dst[sizeAt+1] = byte(size>>8), byte(size)
 	}
+	addrs(extDistributors, x.Distributors[:min(len(x.Distributors), MaxDistributors)])
 	flag(extFailed, x.Failed)
 	if x.Reason != "" {
 		reason := cutString(x.Reason, MaxReason)
@@ -80,6 +89,13 @@ func appendExt(dst []byte, x Ext) []byte {
 	flag(extTopology, x.Topology)
 	flag(extSwitch, x.Switch)
 	flag(extFlows, x.Flows)
+	addrs(extAddresses, x.Addresses[:min(len(x.Addresses), MaxAddresses)])
+	if x.Session != 0 {
+		dst = appendU64(appendU16(appendU16(dst, extSession), 8), x.Session)
+	}
+	if x.Host.IsValid() {
+		addrs(extHost, []netip.AddrPort{netip.AddrPortFrom(x.Host, 0)})
+	}
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
 	return dst
@@ -134,7 +150,7 @@ func (r *reader) ext() Ext {
 		case extGroupNative:
 			x.GroupNative = true
 		case extDistributors:
-			x.Distributors = value.distributors()
+			x.Distributors = value.addrs(MaxDistributors)
 		case extFailed:
 			x.Failed = true
 		case extReason:
@@ -147,6 +163,12 @@ func (r *reader) ext() Ext {
 			x.Switch = true
 		case extFlows:
 			x.Flows = true
+		case extAddresses:
+			x.Addresses = value.addrs(MaxAddresses)
+		case extSession:
+			x.Session = value.u64()
+		case extHost:
+			x.Host = value.addr().Addr()
 		}
 		if value.short {
 			return Ext{}
@@ -155,9 +177,10 @@ func (r *reader) ext() Ext {
 	return x
 }
 
-func (r *reader) distributors() []netip.AddrPort {
+// addrs reads addresses to the end, at most most of them.
+func (r *reader) addrs(most int) []netip.AddrPort {
 	var out []netip.AddrPort
-	for len(r.b) > 0 && len(out) < MaxDistributors {
+	for len(r.b) > 0 && len(out) < most {
 		a := r.addr()
 		if r.short {
 			return nil

@@ -22,6 +22,8 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Native: true}, "00000004" + "00010000"},
 		{Ext{HeartbeatInterval: time.Second, HeartbeatTimeout: 6 * time.Second}, "00000010" + "00020004000003e8" + "0003000400001770"},
 		{Ext{Native: true, Flows: true}, "00000008" + "00010000" + "00200000"},
+		{Ext{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:48150")}, Session: 258}, "00000017" + "00210007" + "010a010002bc16" + "00220008" + "0000000000000102"},
+		{Ext{Host: netip.MustParseAddr("203.0.113.9")}, "0000000b" + "00300007" + "01cb0071090000"},
 		{Ext{GroupNative: true, Failed: true}, "00000008" + "00040000" + "00060000"},
 		{Ext{Distributors: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:48149")}}, "0000000b" + "00050007" + "017f000001bc15"},
 		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},
@@ -63,6 +65,8 @@ func TestExtDamaged(t *testing.T) {
 		"short interval":          "0000000a" + "00010000" + "000200020001",
 		"short address":           "0000000b" + "00010000" + "00050003" + "010203",
 		"short code":              "00000009" + "00010000" + "0008000101",
+		"short session":           "0000000d" + "00010000" + "0022000500000000" + "01",
+		"short host":              "0000000b" + "00010000" + "00300003" + "010a00",
 		"size above limit":        "00010004" + "00010000" + strings.Repeat("00090000", 16384),
 	} {
 		require.Equal(t, Ext{}, (&reader{b: append([]byte(extMagic), unhex(t, b)...)}).ext(), name)
@@ -78,8 +82,10 @@ func TestExtBounds(t *testing.T) {
 	for i := range 1000 {
 		x.Distributors = append(x.Distributors, netip.AddrPortFrom(netip.IPv6Loopback(), uint16(i)))
 	}
+	x.Addresses = x.Distributors
 	raw := appendExt(nil, x)
 	require.Less(t, len(raw), MaxExtBlock)
+	require.Equal(t, x.Addresses[:MaxAddresses], (&reader{b: raw}).ext().Addresses)
 	got := (&reader{b: raw}).ext()
 	require.Equal(t, strings.Repeat("é", 256), got.Reason)
 	require.Equal(t, x.Distributors[:MaxDistributors], got.Distributors)

@@ -95,6 +95,16 @@ type Ext struct {
 	// Flows announces an end that accepts striped frames and answers probes on
 	// its P2P connections (on P2P Hello, HelloAck).
 	Flows bool
+	// Addresses are where the sender accepts P2P connections besides the address
+	// that the master told, one for each of its networks (on P2P HelloAck).
+	Addresses []netip.AddrPort
+	// Session is a number that the sender drew for its session, by which it is
+	// known again at another address (on P2P HelloAck), or that the receiver has
+	// to have drawn (on P2P Hello); 0 none.
+	Session uint64
+	// Host is the address at which others reach the sender, if it is not the one
+	// that its connection comes from (on C2M 1).
+	Host netip.Addr
 	// HeartbeatInterval and HeartbeatTimeout announce heartbeats on this
 	// connection (C2M 1: what the peer wants; M2C 1: what the master grants).
 	// Whole milliseconds on the wire; zero means none.
@@ -122,7 +132,8 @@ type Ext struct {
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
-	return !x.Native && !x.Flows && !x.Topology && !x.Switch && x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
+	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Host.IsValid() && !x.Topology && !x.Switch &&
+		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
 		len(x.Distributors) == 0 && !x.Failed && x.Reason == "" && x.ReasonCode == 0
 }
 

@@ -56,6 +56,7 @@ func (d drawer) ext() Ext {
 		HeartbeatInterval: time.Duration(d.u32()) * time.Millisecond,
 		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
 		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(), Switch: d.b(),
+		Addresses: drawList(d, d.addr), Session: d.u64(), Host: d.addr().Addr(),
 	}
 }
 

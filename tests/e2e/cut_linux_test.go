@@ -26,8 +26,13 @@ type relay struct {
 
 // newRelay relays to an address, dialling from the local address from.
 func newRelay(t *testing.T, to, from string, cut chan struct{}, bps int) *relay {
+	return newRelayAt(t, "127.0.0.1:0", to, from, cut, bps)
+}
+
+// newRelayAt is newRelay that listens at an address.
+func newRelayAt(t *testing.T, at, to, from string, cut chan struct{}, bps int) *relay {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", at)
 	require.NoError(t, err)
 	r := &relay{ln: ln, to: to, cut: cut, bps: bps}
 	var mu sync.Mutex

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"net/netip"
 	"slices"
 	"sort"
 
@@ -17,7 +16,8 @@ func (m *Machine) connected(e Connected) {
 	m.silent = append(m.silent, c)
 }
 
-func isLocal(a netip.AddrPort) bool { return a.Addr().Unmap().IsLoopback() }
+// isLocal reports whether others reach c by a loopback address.
+func isLocal(c *client) bool { return c.at(0).Addr().IsLoopback() }
 
 // register answers a registration (control spec, section 6).
 func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
@@ -25,6 +25,9 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	if !ok {
 		m.kick(c, "no unused uuid could be drawn")
 		return
+	}
+	if h := p.Ext.Host.Unmap(); p.Ext.Native && h.IsValid() && !h.IsUnspecified() && !h.IsMulticast() {
+		c.host = h
 	}
 	if why := m.refusal(c); why != "" {
 		resp := wire.M2CSessionRegistrationResponse{UUID: uuid}
@@ -80,9 +83,9 @@ func (m *Machine) refusal(c *client) string {
 	}
 	allLocal := true
 	for _, o := range m.clients {
-		allLocal = allLocal && isLocal(o.remote)
+		allLocal = allLocal && isLocal(o)
 	}
-	switch local := isLocal(c.remote); {
+	switch local := isLocal(c); {
 	case allLocal && !local:
 		return "the peers of this run are on the loopback interface, which a remote peer cannot reach"
 	case !allLocal && local:

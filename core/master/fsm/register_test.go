@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -78,6 +79,38 @@ func TestLocality_Section6(t *testing.T) {
 		r := want[wire.M2CSessionRegistrationResponse](w, b)
 		require.Equal(t, tc.ok, r.Accepted, tc)
 		require.True(t, r.Ext.IsZero(), "an extension for a PCCL peer")
+	}
+}
+
+// A peer may say at which address others reach it: they are told that one, and
+// the locality rule looks at it.
+func TestAnnouncedHost(t *testing.T) {
+	far := netip.MustParseAddr("203.0.113.9")
+	native := reg
+	native.Ext = wire.Ext{Native: true, Host: far}
+	w := newWorld(t, Config{})
+	a := w.connectAt("127.0.0.1:1") // beside the master, and reachable from elsewhere
+	w.send(a, native)
+	require.True(t, want[wire.M2CSessionRegistrationResponse](w, a).Accepted)
+	want[wire.M2CP2PConnectionInfo](w, a)
+	w.send(a, connected)
+	want[wire.M2CP2PConnectionsEstablished](w, a)
+	b := w.connectAt("10.0.0.1:1")
+	w.send(b, reg)
+	require.True(t, want[wire.M2CSessionRegistrationResponse](w, b).Accepted)
+	w.send(a, wire.C2MRequestEstablishP2PConnections{AcceptNewPeers: true})
+	require.Equal(t, netip.AddrPortFrom(far, reg.P2PPort), want[wire.M2CP2PConnectionInfo](w, b).Peers[0].Addr)
+	require.Equal(t, "10.0.0.1", want[wire.M2CP2PConnectionInfo](w, a).Peers[0].Addr.Addr().String())
+
+	for _, bad := range []netip.Addr{netip.IPv4Unspecified(), netip.MustParseAddr("224.0.0.1")} {
+		w := newWorld(t, Config{})
+		native.Ext.Host = bad
+		a := w.connectAt("127.0.0.1:1")
+		w.send(a, native)
+		want[wire.M2CSessionRegistrationResponse](w, a)
+		b := w.connectAt("10.0.0.1:1")
+		w.send(b, reg)
+		require.False(t, want[wire.M2CSessionRegistrationResponse](w, b).Accepted, "%v counts as no address", bad)
 	}
 }
 

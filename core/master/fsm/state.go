@@ -127,6 +127,7 @@ func Legal(id wire.ID, phase Phase, state State) bool {
 type client struct {
 	id     ClientID
 	remote netip.AddrPort
+	host   netip.Addr    // where it says that others reach it; not valid: at remote
 	since  time.Duration // connected at
 	seen   time.Duration // last sign of life
 
@@ -244,7 +245,11 @@ func (c *client) dropOp(tag uint64) {
 	}
 }
 
+// at is where others reach a port of c.
 func (c *client) at(port uint16) netip.AddrPort {
+	if c.host.IsValid() {
+		return netip.AddrPortFrom(c.host, port)
+	}
 	return netip.AddrPortFrom(c.remote.Addr().Unmap(), port)
 }
 

@@ -284,6 +284,9 @@ func (Log) effect()          {}
 type Config struct {
 	Group                                   uint32
 	P2PPort, SharedStatePort, BenchmarkPort uint16
+	// Host is announced as the address at which others reach the peer; not
+	// valid: the one that its connection to the master comes from.
+	Host netip.Addr
 	// HeartbeatInterval and HeartbeatTimeout are announced to the master; the
 	// granted values rule. Zero announces none.
 	HeartbeatInterval, HeartbeatTimeout time.Duration

@@ -37,6 +37,7 @@ func (m *Machine) connect(c CallConnect) {
 			Native:            true,
 			Topology:          true,
 			Switch:            true,
+			Host:              m.cfg.Host,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 		},

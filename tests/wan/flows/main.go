@@ -4,10 +4,11 @@
 //
 //	go run ./tests/wan/flows
 //
-// prints five tables: the curve from 1 to 128 flows under a limit per flow; the
+// prints six tables: the curve from 1 to 128 flows under a limit per flow; the
 // same under a long round trip with a small window per flow; what the length of
 // the round trip costs one flow and eight; the cost of one slow flow among
-// eight; and how much of a full-duplex link both directions use at once.
+// eight; how much of a full-duplex link both directions use at once; and what a
+// second network brings.
 package main
 
 import (
@@ -44,7 +45,7 @@ func main() {
 		}
 		return
 	}
-	only := flag.String("only", "curve,window,delay,slow,duplex", "tables to print")
+	only := flag.String("only", "curve,window,delay,slow,duplex,nics", "tables to print")
 	least := flag.Int("least", 1, "fewest flows of the curves")
 	most := flag.Int("flows", 128, "most flows of the curves")
 	seconds := flag.Float64("seconds", 2, "length of one all-reduce at the limit, in seconds")
@@ -52,7 +53,7 @@ func main() {
 	for _, t := range []struct {
 		name string
 		run  func(least, most int, seconds float64) error
-	}{{"curve", curve}, {"window", window}, {"delay", delay}, {"slow", slow}, {"duplex", duplex}} {
+	}{{"curve", curve}, {"window", window}, {"delay", delay}, {"slow", slow}, {"duplex", duplex}, {"nics", nics}} {
 		if slices.Contains(strings.Split(*only, ","), t.name) {
 			if err := t.run(max(*least, 1), *most, *seconds); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -117,7 +118,9 @@ type pair struct {
 	children []*child // the master last
 }
 
-func newPair(shape netns.Shape, t task) (p *pair, err error) {
+// newPair starts a pair whose links have the shape; further totals are those of
+// links in further networks.
+func newPair(shape netns.Shape, t task, further ...netns.Rate) (p *pair, err error) {
 	n, err := netns.New(3)
 	if err != nil {
 		return nil, err
@@ -130,6 +133,16 @@ func newPair(shape netns.Shape, t task) (p *pair, err error) {
 	}()
 	if err := made.shape(shape); err != nil {
 		return nil, err
+	}
+	for k, total := range further {
+		if err := n.Join(); err != nil {
+			return nil, err
+		}
+		for _, h := range n.Hosts[1:] {
+			if err := h.ShapeIn(k+1, netns.Shape{Total: total}); err != nil {
+				return nil, err
+			}
+		}
 	}
 	master, err := launch(n.Hosts[0], task{Role: "master", Master: netip.AddrPortFrom(n.Hosts[0].Addr, 48148).String()})
 	if err != nil {
@@ -310,6 +323,47 @@ func slow(_, _ int, seconds float64) error {
 	slices.Sort(ratios)
 	fmt.Printf("\nmedian ratio %.3f, mark 1.15\n\n", ratios[len(ratios)/2])
 	return nil
+}
+
+// nics shows what a second network brings: its rate comes on top of that of the
+// first, be it as fast or not.
+func nics(_, _ int, seconds float64) error {
+	const first = 100 * netns.Mbit
+	fmt.Printf("All-reduce of float32, two peers, 8 connections over one or two networks:\n\n")
+	fmt.Println("| first, Mbit/s | second, Mbit/s | Mbit/s each way | of the sum |\n|---|---|---|---|")
+	for _, second := range []netns.Rate{0, first, first / 4} {
+		sum := float64(first+second) / 1e6
+		rate, err := overNetworks(first, second, int(sum*1e6/8*seconds))
+		if err != nil {
+			return err
+		}
+		name := "-"
+		if second > 0 {
+			name = fmt.Sprint(int64(second / netns.Mbit))
+		}
+		fmt.Printf("| %d | %s | %.1f | %.2f |\n", first/netns.Mbit, name, rate, rate/sum)
+	}
+	fmt.Println()
+	return nil
+}
+
+// overNetworks returns the rate of an all-reduce over a network with the first
+// rate and, if it is not 0, one with the second.
+func overNetworks(first, second netns.Rate, bytes int) (float64, error) {
+	p, err := newPair(netns.Shape{Total: first}, task{Pool: 8, Own: second > 0}, second)
+	if err != nil {
+		return 0, err
+	}
+	defer p.close()
+	var each []time.Duration
+	for range 3 {
+		d, err := p.reduce(bytes)
+		if err != nil {
+			return 0, err
+		}
+		each = append(each, d)
+	}
+	return mbit(bytes, median(each)), nil
 }
 
 // duplex compares an all-reduce, which sends and receives at once, with a

@@ -42,4 +42,8 @@ type Shape struct {
 }
 
 // AddrOf returns the address of the host with index i (0 to 253).
-func AddrOf(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 99, 0, byte(i + 1)}) }
+func AddrOf(i int) netip.Addr { return AddrIn(0, i) }
+
+// AddrIn returns the address in network k of the host with index i; networks
+// above 0 are those that Join makes.
+func AddrIn(k, i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(99 + k), 0, byte(i + 1)}) }

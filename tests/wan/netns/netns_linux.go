@@ -97,12 +97,13 @@ func (s *space) close() {
 type Network struct {
 	Hosts []*Host
 	sw    *space
+	nets  int // switches, one network each
 }
 
 // Host is one namespace. Do and Start are safe for concurrent use.
 type Host struct {
 	Index int
-	Addr  netip.Addr // on its only interface, eth0
+	Addr  netip.Addr // on its first interface, eth0
 	net   *Network
 	s     *space
 }
@@ -119,9 +120,11 @@ func New(hosts int) (*Network, error) {
 		return nil, err
 	}
 	n := &Network{sw: sw}
-	err = sw.tool("link add br0 type bridge\nlink set br0 up\n", "ip", "-batch", "-")
 	for i := 0; i < hosts && err == nil; i++ {
 		err = n.add(i)
+	}
+	if err == nil {
+		err = n.Join()
 	}
 	if err != nil {
 		n.Close()
@@ -137,10 +140,7 @@ func (n *Network) add(i int) error {
 	}
 	h := &Host{Index: i, Addr: AddrOf(i), net: n, s: s}
 	n.Hosts = append(n.Hosts, h)
-	if err := n.sw.tool(fmt.Sprintf("link add %[1]s type veth peer name eth0 netns %[2]s\nlink set %[1]s master br0 up\n", h.port(), s.path()), "ip", "-batch", "-"); err != nil {
-		return err
-	}
-	if err := s.tool(fmt.Sprintf("link set lo up\naddr add %s/24 dev eth0\nlink set eth0 up\n", h.Addr), "ip", "-batch", "-"); err != nil {
+	if err := s.tool("link set lo up\n", "ip", "-batch", "-"); err != nil {
 		return err
 	}
 	for _, kv := range [][2]string{
@@ -161,8 +161,27 @@ func (n *Network) add(i int) error {
 
 const congestion = "net.ipv4.tcp_congestion_control"
 
-// port is the name of the switch's end of the cable.
-func (h *Host) port() string { return fmt.Sprintf("port%d", h.Index) }
+// Join gives every host another interface, ethK with the address AddrIn(K, i),
+// on a switch of its own: one more network that all of them are in.
+func (n *Network) Join() error {
+	k := n.nets
+	n.nets++
+	if err := n.sw.tool(fmt.Sprintf("link add br%[1]d type bridge\nlink set br%[1]d up\n", k), "ip", "-batch", "-"); err != nil {
+		return err
+	}
+	for _, h := range n.Hosts {
+		if err := n.sw.tool(fmt.Sprintf("link add %[1]s type veth peer name eth%[2]d netns %[3]s\nlink set %[1]s master br%[2]d up\n", h.port(k), k, h.s.path()), "ip", "-batch", "-"); err != nil {
+			return err
+		}
+		if err := h.s.tool(fmt.Sprintf("addr add %s/24 dev eth%[2]d\nlink set eth%[2]d up\n", AddrIn(k, h.Index), k), "ip", "-batch", "-"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// port is the name of the end of the cable at the switch of network k.
+func (h *Host) port(k int) string { return fmt.Sprintf("port%dn%d", h.Index, k) }
 
 // Close ends the network. Programs that run in it are killed.
 func (n *Network) Close() {
@@ -201,38 +220,42 @@ const (
 	unlimited = 100 * Gbit
 )
 
-// Shape replaces the limits of the host.
-func (h *Host) Shape(sh Shape) error {
+// Shape replaces the limits of the host in the first network.
+func (h *Host) Shape(sh Shape) error { return h.ShapeIn(0, sh) }
+
+// ShapeIn replaces the limits of the host in network k.
+func (h *Host) ShapeIn(k int, sh Shape) error {
+	dev := fmt.Sprintf("eth%d", k)
 	if sh.PerFlow > 0 && len(sh.To) > 0 {
 		return errors.New("netns: limits per flow and per destination exclude each other")
 	}
 	// There is nothing to delete the first time.
-	_ = h.s.tool("", "tc", "qdisc", "del", "dev", "eth0", "root")
-	_ = h.net.sw.tool("", "tc", "qdisc", "del", "dev", h.port(), "root")
+	_ = h.s.tool("", "tc", "qdisc", "del", "dev", dev, "root")
+	_ = h.net.sw.tool("", "tc", "qdisc", "del", "dev", h.port(k), "root")
 	var b strings.Builder
 	class := func(id, parent int, rate, ceil Rate) {
-		fmt.Fprintf(&b, "class add dev eth0 parent 1:%s classid 1:%x htb rate %dbit ceil %dbit burst %d cburst %d quantum 16000\n",
-			map[bool]string{true: fmt.Sprintf("%x", parent), false: ""}[parent > 0], id, rate, ceil, burst(rate), burst(ceil))
+		fmt.Fprintf(&b, "class add dev %s parent 1:%s classid 1:%x htb rate %dbit ceil %dbit burst %d cburst %d quantum 16000\n",
+			dev, map[bool]string{true: fmt.Sprintf("%x", parent), false: ""}[parent > 0], id, rate, ceil, burst(rate), burst(ceil))
 	}
 	// Below a total, what has no rate of its own gets what is left.
 	total := sh.Total
 	if total <= 0 {
 		total = unlimited
 	}
-	fmt.Fprintf(&b, "qdisc add dev eth0 root handle 1: htb default %x\n", classRest)
+	fmt.Fprintf(&b, "qdisc add dev %s root handle 1: htb default %x\n", dev, classRest)
 	class(classTotal, 0, total, total)
 	class(classRest, classTotal, max(total/100, Kbit*8), total)
 	// Acknowledgements and the like (less than 256 bytes) share no flow's limit.
-	fmt.Fprintf(&b, "filter add dev eth0 parent 1: protocol ip prio 1 u32 match u16 0x0000 0xff00 at 2 flowid 1:%x\n", classRest)
+	fmt.Fprintf(&b, "filter add dev %s parent 1: protocol ip prio 1 u32 match u16 0x0000 0xff00 at 2 flowid 1:%x\n", dev, classRest)
 	for i, rate := range sh.To {
 		if rate <= 0 {
 			continue
 		}
 		class(classTo+i, classTotal, min(rate, total), min(rate, total))
-		fmt.Fprintf(&b, "filter add dev eth0 parent 1: protocol ip prio 2 u32 match ip dst %s/32 flowid 1:%x\n", AddrOf(i), classTo+i)
+		fmt.Fprintf(&b, "filter add dev %s parent 1: protocol ip prio 2 u32 match ip dst %s/32 flowid 1:%x\n", dev, AddrIn(k, i), classTo+i)
 	}
 	if sh.PerFlow > 0 || len(sh.Flows) > 0 {
-		b.WriteString("filter add dev eth0 parent 1: protocol ip prio 2 handle 2: u32 divisor 256\n")
+		fmt.Fprintf(&b, "filter add dev %s parent 1: protocol ip prio 2 handle 2: u32 divisor 256\n", dev)
 		for i := range Buckets {
 			rate := sh.PerFlow
 			if r, ok := sh.Flows[i]; ok {
@@ -243,9 +266,9 @@ func (h *Host) Shape(sh Shape) error {
 				id = classBucket + i
 				class(id, classTotal, min(rate, max(total/Buckets, Kbit*8)), min(rate, total))
 			}
-			fmt.Fprintf(&b, "filter add dev eth0 parent 1: protocol ip prio 2 u32 ht 2:%x: match ip protocol 6 0xff flowid 1:%x\n", i, id)
+			fmt.Fprintf(&b, "filter add dev %s parent 1: protocol ip prio 2 u32 ht 2:%x: match ip protocol 6 0xff flowid 1:%x\n", dev, i, id)
 		}
-		b.WriteString("filter add dev eth0 parent 1: protocol ip prio 2 u32 ht 800:: match ip protocol 6 0xff hashkey mask 0x00ff0000 at 20 link 2:\n")
+		fmt.Fprintf(&b, "filter add dev %s parent 1: protocol ip prio 2 u32 ht 800:: match ip protocol 6 0xff hashkey mask 0x00ff0000 at 20 link 2:\n", dev)
 	}
 	if err := h.s.tool(b.String(), "tc", "-batch", "-"); err != nil {
 		return err
@@ -257,7 +280,7 @@ func (h *Host) Shape(sh Shape) error {
 	if queue <= 0 {
 		queue = max(int(sh.Ingress/8/20), 64<<10)
 	}
-	return h.net.sw.tool("", "tc", "qdisc", "add", "dev", h.port(), "root", "tbf",
+	return h.net.sw.tool("", "tc", "qdisc", "add", "dev", h.port(k), "root", "tbf",
 		"rate", fmt.Sprintf("%dbit", sh.Ingress), "burst", fmt.Sprint(burst(sh.Ingress)), "limit", fmt.Sprint(queue))
 }
 

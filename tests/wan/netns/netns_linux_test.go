@@ -117,6 +117,22 @@ func TestRates(t *testing.T) {
 	require.Greater(t, x, 1e9)
 }
 
+// A second network has limits of its own, and its own addresses.
+func TestSecondNetwork(t *testing.T) {
+	n, err := netns.New(2)
+	require.NoError(t, err)
+	defer n.Close()
+	require.NoError(t, n.Join())
+	a, b := n.Hosts[0], n.Hosts[1]
+	require.NoError(t, a.ShapeIn(1, netns.Shape{Total: 30 * netns.Mbit}))
+	_, x := send(t, a, b, 2)
+	require.Greater(t, x, 1e9)
+	second := *b
+	second.Addr = netns.AddrIn(1, 1)
+	_, x = send(t, a, &second, 2)
+	require.InEpsilon(t, 30e6, x, 0.2)
+}
+
 // A program runs inside its host and dies with the network.
 func TestProgram(t *testing.T) {
 	n, err := netns.New(1)

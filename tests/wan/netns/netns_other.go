@@ -24,6 +24,9 @@ type Host struct {
 // New returns ErrUnavailable.
 func New(int) (*Network, error) { return nil, ErrUnavailable }
 
+// Join returns ErrUnavailable.
+func (*Network) Join() error { return ErrUnavailable }
+
 // Close does nothing.
 func (*Network) Close() {}
 
@@ -35,6 +38,9 @@ func (*Host) Start(*exec.Cmd) error { return ErrUnavailable }
 
 // Shape returns ErrUnavailable.
 func (*Host) Shape(Shape) error { return ErrUnavailable }
+
+// ShapeIn returns ErrUnavailable.
+func (*Host) ShapeIn(int, Shape) error { return ErrUnavailable }
 
 // Sysctl returns ErrUnavailable.
 func (*Host) Sysctl(string, string) error { return ErrUnavailable }
