@@ -48,24 +48,26 @@ A digest takes all NaNs for one. "differ" counts elements with other bits, NaN o
 			if elements < 1 || elements > 1<<28 {
 				return verifyUsage("--elements %d: want 1 to %d", elements, 1<<28)
 			}
-			if step > determinism.Patterns {
-				return verifyUsage("--step %d: want 0 to %d", step, uint64(determinism.Patterns))
+			if step > determinism.Patterns/determinism.Run {
+				return verifyUsage("--step %d: want 0 to %d", step, determinism.Patterns/determinism.Run)
 			}
 			list, passed, err := determinism.CPUs()
 			if err != nil {
 				return err
 			}
 			plan := determinism.Plan{Reference: list[0], Others: list[1:], Elements: elements, Step: step}
-			gpu := determinism.Machine(nil)
 			if !cpuOnly {
-				var done func()
-				if gpu, done, err = openDevice(device); err != nil {
+				gpu, err := openGPU(device)
+				if err != nil {
 					return fmt.Errorf("%w (--cpu compares without a device)", err)
 				}
-				defer done()
+				defer func() { err = errors.Join(err, gpu.Close()) }()
 				plan.Others = append(plan.Others, gpu)
 			}
-			plan.Rest = func(m determinism.Machine) bool { return m == gpu } // backends share all but the arithmetic
+			plan.Rest = func(m determinism.Machine) bool { // backends share all but the arithmetic
+				_, gpu := m.(*determinism.GPU)
+				return gpu
+			}
 			if f.json == "" {
 				for _, p := range passed {
 					fmt.Fprintln(cmd.OutOrStdout(), "not here:", p)
@@ -78,9 +80,17 @@ A digest takes all NaNs for one. "differ" counts elements with other bits, NaN o
 	fl.BoolVar(&cpuOnly, "cpu", false, "compare the processor's backends alone")
 	fl.IntVar(&device, "device", 0, "number of the CUDA device")
 	fl.IntVar(&elements, "elements", determinism.Elements, "elements of a case; digests were recorded for the default")
-	fl.Uint64Var(&step, "step", 1, "evaluate exp at each `N`-th pattern; 0: not at all; sums are known for 1")
+	fl.Uint64Var(&step, "step", 1, "evaluate exp at each `N`-th run of 256 patterns; 0: not at all; sums are known for 1")
 	fl.StringVar(&f.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
 	return cmd
+}
+
+func openGPU(device int) (*determinism.GPU, error) {
+	d, err := cudaDriver()
+	if err != nil {
+		return nil, err
+	}
+	return determinism.OpenGPU(d, device)
 }
 
 func dash(s string) string {

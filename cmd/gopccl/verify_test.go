@@ -8,17 +8,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 	"github.com/gopccl/gopccl/cmd/gopccl/determinism"
 )
 
 // S0-22
 func TestVerifyDeterminismOfTheProcessor(t *testing.T) {
-	code, out, errOut := gopccl(t, "verify", "determinism", "--cpu", "--step", "65536")
+	code, out, errOut := gopccl(t, "verify", "determinism", "--cpu", "--step", "4096")
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "comparisons are equal")
 	require.NotContains(t, out, "DIFFERENT")
 
-	code, out, errOut = gopccl(t, "verify", "determinism", "--cpu", "--elements", "64", "--step", "1048576", "--json", "-")
+	code, out, errOut = gopccl(t, "verify", "determinism", "--cpu", "--elements", "64", "--step", "8192", "--json", "-")
 	require.Equal(t, exitOK, code, errOut)
 	checks := map[string]int{}
 	lines := bufio.NewScanner(strings.NewReader(out))
@@ -35,17 +37,37 @@ func TestVerifyDeterminismOfTheProcessor(t *testing.T) {
 
 func TestVerifyDeterminismRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--elements 0":   {"--elements", "0"},
-		"--step 5000000": {"--step", "5000000000"},
+		"--elements 0":    {"--elements", "0"},
+		"--step 17000000": {"--step", "17000000"},
 	} {
 		code, _, errOut := gopccl(t, append([]string{"verify", "determinism", "--cpu"}, args...)...)
 		require.Equal(t, exitUsage, code)
 		require.Contains(t, errOut, want)
 	}
-	// Without a device: what is missing, and what to do.
-	code, out, errOut := gopccl(t, "verify", "determinism", "--step", "0", "--device", "77")
+	// Without a driver: what is missing, and what to do.
+	code, out, errOut := gopccl(t, "verify", "determinism", "--step", "0")
 	require.Equal(t, exitFailed, code)
 	require.Empty(t, out)
 	require.Contains(t, errOut, "CUDA")
 	require.Contains(t, errOut, "--cpu compares without a device")
+}
+
+// The whole command on a device that the interpreter stands for. S0-22
+func TestVerifyDeterminismOfADevice(t *testing.T) {
+	d := ptxtest.New(ptxtest.Options{})
+	system := cudaDriver
+	cudaDriver = func() (driver.Driver, error) { return d, nil }
+	t.Cleanup(func() { cudaDriver = system })
+
+	code, out, errOut := gopccl(t, "verify", "determinism", "--step", "1048576", "--elements", "40")
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "comparisons are equal")
+	require.Regexp(t, `exp +NaN +cuda:0 .* NaN inputs`, out)
+	require.Regexp(t, `reduce +prod bfloat16 +cuda:0 .* ok`, out)
+
+	code, _, errOut = gopccl(t, "verify", "determinism", "--device", "77")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errOut, "there is no device 77, only 1 of them")
+	require.Contains(t, errOut, "nvidia-smi")
+	require.Equal(t, ptxtest.Counts{}, d.Live())
 }

@@ -99,11 +99,14 @@ var inverse = func() (v [15]float64) {
 	return v
 }()
 
-// block is how many patterns a worker takes at a time.
-const block = 1 << 20
+// Run is the length of the runs of patterns that are left out, or not, together.
+const Run = 256
 
-// SweepExp evaluates Exp at each step-th of all patterns, from pattern 0 on, on
-// all cores. It ends early, with ctx's error, when ctx does.
+// block is how many runs a worker takes at a time.
+const block = 1 << 12
+
+// SweepExp evaluates Exp at each step-th run of Run patterns, from pattern 0 on,
+// on all cores. It ends early, with ctx's error, when ctx does.
 func SweepExp(ctx context.Context, step uint64) (ExpSums, error) {
 	var (
 		mu    sync.Mutex
@@ -116,14 +119,14 @@ func SweepExp(ctx context.Context, step uint64) (ExpSums, error) {
 		defer mu.Unlock()
 		total.Add(done)
 		from, ok = next, next < Patterns && ctx.Err() == nil
-		next += block * step
+		next += block * Run * step
 		return from, ok
 	}
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			var sums ExpSums
 			for from, ok := take(sums); ok; from, ok = take(sums) {
-				sums = sweep(from, min(from+block*step, Patterns), step)
+				sums = sweep(from, min(from+block*Run*step, Patterns), step)
 			}
 		})
 	}
@@ -132,8 +135,10 @@ func SweepExp(ctx context.Context, step uint64) (ExpSums, error) {
 }
 
 func sweep(from, to, step uint64) (s ExpSums) {
-	for i := from; i < to; i += step {
-		s.add(math.Float32bits(Exp(math.Float32frombits(uint32(i)))))
+	for ; from < to; from += Run * step {
+		for i := from; i < min(from+Run, Patterns); i++ {
+			s.add(math.Float32bits(Exp(math.Float32frombits(uint32(i)))))
+		}
 	}
 	return s
 }

@@ -1,0 +1,16 @@
+//go:build cuda
+
+package main
+
+import (
+	"github.com/gopccl/gopccl/backends/cuda"
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+)
+
+// cudaDriver opens the system's driver; tests have another one.
+var cudaDriver = func() (driver.Driver, error) {
+	if err := cuda.System.Probe(); err != nil {
+		return nil, err
+	}
+	return cuda.System.Driver(), nil
+}
