@@ -48,8 +48,8 @@ A digest takes all NaNs for one. "differ" counts elements with other bits, NaN o
 			if elements < 1 || elements > 1<<28 {
 				return verifyUsage("--elements %d: want 1 to %d", elements, 1<<28)
 			}
-			if step > determinism.Patterns/determinism.Run {
-				return verifyUsage("--step %d: want 0 to %d", step, determinism.Patterns/determinism.Run)
+			if step > determinism.Patterns {
+				return verifyUsage("--step %d: want 0 to %d", step, uint64(determinism.Patterns))
 			}
 			list, passed, err := determinism.CPUs()
 			if err != nil {
@@ -80,7 +80,7 @@ A digest takes all NaNs for one. "differ" counts elements with other bits, NaN o
 	fl.BoolVar(&cpuOnly, "cpu", false, "compare the processor's backends alone")
 	fl.IntVar(&device, "device", 0, "number of the CUDA device")
 	fl.IntVar(&elements, "elements", determinism.Elements, "elements of a case; digests were recorded for the default")
-	fl.Uint64Var(&step, "step", 1, "evaluate exp at each `N`-th run of 256 patterns; 0: not at all; sums are known for 1")
+	fl.Uint64Var(&step, "step", 1, "evaluate exp at each `N`-th pattern; 0: not at all; sums are known for 1")
 	fl.StringVar(&f.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
 	return cmd
 }

@@ -15,12 +15,12 @@ import (
 
 // S0-22
 func TestVerifyDeterminismOfTheProcessor(t *testing.T) {
-	code, out, errOut := gopccl(t, "verify", "determinism", "--cpu", "--step", "4096")
+	code, out, errOut := gopccl(t, "verify", "determinism", "--cpu", "--step", "65536")
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "comparisons are equal")
 	require.NotContains(t, out, "DIFFERENT")
 
-	code, out, errOut = gopccl(t, "verify", "determinism", "--cpu", "--elements", "64", "--step", "8192", "--json", "-")
+	code, out, errOut = gopccl(t, "verify", "determinism", "--cpu", "--elements", "64", "--step", "4194304", "--json", "-")
 	require.Equal(t, exitOK, code, errOut)
 	checks := map[string]int{}
 	lines := bufio.NewScanner(strings.NewReader(out))
@@ -37,8 +37,8 @@ func TestVerifyDeterminismOfTheProcessor(t *testing.T) {
 
 func TestVerifyDeterminismRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"--elements 0":    {"--elements", "0"},
-		"--step 17000000": {"--step", "17000000"},
+		"--elements 0":      {"--elements", "0"},
+		"--step 5000000000": {"--step", "5000000000"},
 	} {
 		code, _, errOut := gopccl(t, append([]string{"verify", "determinism", "--cpu"}, args...)...)
 		require.Equal(t, exitUsage, code)
@@ -59,7 +59,7 @@ func TestVerifyDeterminismOfADevice(t *testing.T) {
 	cudaDriver = func() (driver.Driver, error) { return d, nil }
 	t.Cleanup(func() { cudaDriver = system })
 
-	code, out, errOut := gopccl(t, "verify", "determinism", "--step", "1048576", "--elements", "40")
+	code, out, errOut := gopccl(t, "verify", "determinism", "--step", "4194304", "--elements", "40")
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "comparisons are equal")
 	require.Regexp(t, `exp +NaN +cuda:0 .* NaN inputs`, out)

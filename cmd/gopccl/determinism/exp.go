@@ -99,14 +99,11 @@ var inverse = func() (v [15]float64) {
 	return v
 }()
 
-// Run is the length of the runs of patterns that are left out, or not, together.
-const Run = 256
+// block is how many patterns a worker takes at a time.
+const block = 1 << 20
 
-// block is how many runs a worker takes at a time.
-const block = 1 << 12
-
-// SweepExp evaluates Exp at each step-th run of Run patterns, from pattern 0 on,
-// on all cores. It ends early, with ctx's error, when ctx does.
+// SweepExp evaluates Exp at each step-th of all patterns, from pattern 0 on, on
+// all cores. It ends early, with ctx's error, when ctx does.
 func SweepExp(ctx context.Context, step uint64) (ExpSums, error) {
 	var (
 		mu    sync.Mutex
@@ -119,14 +116,14 @@ func SweepExp(ctx context.Context, step uint64) (ExpSums, error) {
 		defer mu.Unlock()
 		total.Add(done)
 		from, ok = next, next < Patterns && ctx.Err() == nil
-		next += block * Run * step
+		next += block * step
 		return from, ok
 	}
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			var sums ExpSums
 			for from, ok := take(sums); ok; from, ok = take(sums) {
-				sums = sweep(from, min(from+block*Run*step, Patterns), step)
+				sums = sweep(from, min(from+block*step, Patterns), step)
 			}
 		})
 	}
@@ -135,10 +132,8 @@ func SweepExp(ctx context.Context, step uint64) (ExpSums, error) {
 }
 
 func sweep(from, to, step uint64) (s ExpSums) {
-	for ; from < to; from += Run * step {
-		for i := from; i < min(from+Run, Patterns); i++ {
-			s.add(math.Float32bits(Exp(math.Float32frombits(uint32(i)))))
-		}
+	for i := from; i < to; i += step {
+		s.add(math.Float32bits(Exp(math.Float32frombits(uint32(i)))))
 	}
 	return s
 }

@@ -45,17 +45,15 @@ func TestReportedSums(t *testing.T) {
 
 // Each step-th pattern is evaluated once, whatever the workers take.
 func TestSweep(t *testing.T) {
-	const step = 1009
+	const step = 90001
 	var want ExpSums
 	nans := uint64(0)
-	for run := uint64(0); run < Patterns/Run; run += step {
-		for i := run * Run; i < run*Run+Run; i++ {
-			x := math.Float32frombits(uint32(i))
-			if x != x {
-				nans++
-			}
-			want.add(math.Float32bits(Exp(x)))
+	for i := uint64(0); i < Patterns; i += step {
+		x := math.Float32frombits(uint32(i))
+		if x != x {
+			nans++
 		}
+		want.add(math.Float32bits(Exp(x)))
 	}
 	require.Equal(t, nans, nanInputs(step))
 	got, err := SweepExp(context.Background(), step)

@@ -259,12 +259,8 @@ func (g *GPU) Exp(ctx context.Context, step uint64) (total ExpSums, err error) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			count, next := min(uint64(Run), Patterns-from), from+Run*step
-			if step == 1 {
-				count = min(launchPatterns, Patterns-from)
-				next = from + count
-			}
-			n, err := g.kernels.ExpTally(work, uint32(from), count, 0)
+			count := min(launchPatterns, (Patterns-from+step-1)/step)
+			n, err := g.kernels.ExpTally(work, uint32(from), step, count, 0)
 			if err == nil {
 				err = g.take(results[:n], work)
 			}
@@ -273,7 +269,7 @@ func (g *GPU) Exp(ctx context.Context, step uint64) (total ExpSums, err error) {
 			}
 			t := kernels.ReadTally(results[:n])
 			total.Add(ExpSums{NaN: t.NaN, Inf: t.Inf, Finite: t.Finite, Sum: t.Sum, XOR: t.Xor})
-			from = next
+			from += count * step
 		}
 		return nil
 	})

@@ -27,7 +27,7 @@ type Machine interface {
 	Params(q quant.Quantizer, t, w dtype.Type, src []byte) (wire.DequantizationMeta, error)
 	Quantize(q quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error
 	Dequantize(q quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, src []byte) error
-	// Exp sums up exp of each step-th run of Run float32 patterns, from 0 on.
+	// Exp sums up exp of each step-th of all float32 patterns, from 0 on.
 	Exp(ctx context.Context, step uint64) (ExpSums, error)
 }
 

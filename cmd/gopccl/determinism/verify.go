@@ -57,8 +57,7 @@ type Plan struct {
 	Rest func(Machine) bool
 	// Elements per case; results were recorded for the default, Elements.
 	Elements int
-	// Step: exp is evaluated at each step-th run of Run patterns; sums are known
-	// for 1. 0: not at all.
+	// Step: exp is evaluated at each step-th pattern; sums are known for 1. 0: not at all.
 	Step uint64
 }
 
@@ -353,10 +352,10 @@ func (r *runner) exp() error {
 	return nil
 }
 
-// below counts the patterns below n in each step-th run.
-func below(n, step uint64) uint64 { return n/(Run*step)*Run + min(n%(Run*step), Run) }
+// below counts the patterns below n in each step-th.
+func below(n, step uint64) uint64 { return (n + step - 1) / step }
 
-// nanInputs counts the NaNs in each step-th run.
+// nanInputs counts the NaNs in each step-th.
 func nanInputs(step uint64) uint64 {
 	return below(0x80000000, step) - below(0x7f800001, step) + below(Patterns, step) - below(0xff800001, step)
 }

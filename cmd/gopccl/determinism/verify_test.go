@@ -99,7 +99,7 @@ func TestDifferencesAreFound(t *testing.T) {
 		require.Equal(t, len(list) == 0, ok)
 		return list
 	}
-	require.Empty(t, differing(&mutant{}, 1<<12))
+	require.Empty(t, differing(&mutant{}, 1<<20))
 
 	bad := differing(&mutant{reduce: func(b []byte) { b[5] ^= 1 }}, 0)
 	require.Len(t, bad, 1)
@@ -124,7 +124,7 @@ func TestDifferencesAreFound(t *testing.T) {
 	require.Len(t, bad, 1)
 	require.Equal(t, "hash", bad[0].Check)
 
-	bad = differing(&mutant{exp: func(s *ExpSums) { s.NaN++ }}, 1<<12)
+	bad = differing(&mutant{exp: func(s *ExpSums) { s.NaN++ }}, 1<<20)
 	require.Len(t, bad, 1)
 	require.Equal(t, "NaN", bad[0].Case)
 }
