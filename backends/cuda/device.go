@@ -20,9 +20,8 @@ type dev struct {
 	ctx     driver.Context
 	lost    atomic.Pointer[lostError] // it failed for good
 
-	loading sync.Once
-	set     *kernels.Set
-	setErr  error
+	loading sync.Mutex
+	sets    map[string]*kernels.Set // by file
 
 	mu      sync.Mutex
 	streams []driver.Stream
@@ -85,11 +84,19 @@ func (d *dev) do(f func() error) (err error) {
 	return f()
 }
 
-// kernels returns the kernels, compiled for the device at the first call. The
-// device's context is current.
-func (d *dev) kernels() (*kernels.Set, error) {
-	d.loading.Do(func() { d.set, d.setErr = kernels.Load(d.p.driver, d.ordinal) })
-	return d.set, d.setErr
+// kernels returns the kernels of a file, compiled for the device at the first
+// call. The device's context is current.
+func (d *dev) kernels(file string) (*kernels.Set, error) {
+	d.loading.Lock()
+	defer d.loading.Unlock()
+	if set := d.sets[file]; set != nil {
+		return set, nil
+	}
+	set, err := kernels.Load(d.p.driver, d.ordinal, file)
+	if err == nil {
+		d.sets[file] = set
+	}
+	return set, err
 }
 
 // Streams and events are kept, because making them is slow. The device's
@@ -194,17 +201,16 @@ func (d *dev) passed(mark driver.Event, stop <-chan struct{}) (bool, error) {
 	}
 }
 
-// close frees what is kept. Errors of a lost device are none: its memory is
-// gone with it.
+// close frees what is kept. A lost device has lost it already.
 func (d *dev) close() error {
 	drv := d.p.driver
-	first := d.gone()
+	var first error
 	note := func(err error) {
 		if err != nil && first == nil {
 			first = err
 		}
 	}
-	if first == nil {
+	if d.gone() == nil {
 		note(d.do(func() error {
 			for _, s := range d.streams {
 				note(drv.StreamDestroy(s))
@@ -215,15 +221,13 @@ func (d *dev) close() error {
 			for _, p := range d.scratch {
 				note(drv.Free(p))
 			}
-			if d.set != nil {
-				note(d.set.Unload())
+			for _, set := range d.sets {
+				note(set.Unload())
 			}
 			return nil
 		}))
 	}
-	if err := drv.Release(d.ordinal); err != nil && d.gone() == nil {
-		note(err)
-	}
+	note(drv.Release(d.ordinal))
 	if d.gone() != nil {
 		return nil
 	}
@@ -241,7 +245,7 @@ func (p *Platform) Hash(b device.Buffer) (sum uint32, err error) {
 		return 0, err
 	}
 	err = d.do(func() (err error) {
-		set, err := d.kernels()
+		set, err := d.kernels("hash")
 		if err != nil {
 			return err
 		}

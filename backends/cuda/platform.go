@@ -16,10 +16,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/backends/cuda/kernels"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
 )
@@ -232,7 +234,7 @@ func (p *Platform) device(ordinal int) (*dev, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &dev{p: p, ordinal: ordinal, ctx: ctx}
+	d := &dev{p: p, ordinal: ordinal, ctx: ctx, sets: map[string]*kernels.Set{}}
 	p.devices[ordinal] = d
 	return d, nil
 }
@@ -271,10 +273,12 @@ func (p *Platform) Close() error {
 	}
 	clear(p.devices)
 	p.mu.Unlock()
-	if len(list) == 0 {
-		return nil
+	var first error
+	// Pinned memory is that of no certain device. If all are lost, the driver
+	// takes nothing back before the process ends.
+	if i := slices.IndexFunc(list, func(d *dev) bool { return d.gone() == nil }); i >= 0 {
+		first = list[i].do(p.pinned.drain)
 	}
-	first := list[0].do(p.pinned.drain)
 	for _, d := range list {
 		if err := d.close(); err != nil && first == nil {
 			first = err

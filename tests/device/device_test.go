@@ -1,0 +1,409 @@
+// Package device runs peers with tensors on a device: the whole way from the
+// call to the result, through the engine, the staging and the committed
+// kernels, on a driver that needs no GPU.
+package device
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gopccl/gopccl/backends/cuda"
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
+	_ "github.com/gopccl/gopccl/backends/defaults"
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	_ "github.com/gopccl/gopccl/quantizers/defaults"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 60 * time.Second
+
+// card is a machine with devices, and the trainers' use of it.
+type card struct {
+	t        testing.TB
+	d        *ptxtest.Device
+	p        *cuda.Platform
+	contexts []driver.Context
+}
+
+func newCard(t testing.TB, devices int, s device.Settings) *card {
+	d := ptxtest.New(ptxtest.Options{Devices: devices, Seed: 3})
+	p := cuda.New(cuda.Config{Open: func() (driver.Driver, error) { return d, nil }, Settings: s, PieceBytes: 4096})
+	c := &card{t: t, d: d, p: p}
+	t.Cleanup(device.Replace(device.CUDA, p))
+	for i := range devices {
+		ctx, err := d.Retain(i)
+		require.NoError(t, err)
+		c.contexts = append(c.contexts, ctx)
+	}
+	return c
+}
+
+func (c *card) on(dev int, f func() error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	require.NoError(c.t, c.d.Push(c.contexts[dev]))
+	defer func() {
+		_, err := c.d.Pop()
+		require.NoError(c.t, err)
+	}()
+	require.NoError(c.t, f())
+}
+
+// put makes a tensor of b; its content is on its way, on a stream of its own.
+func (c *card) put(dev int, b []byte) core.DeviceBuffer {
+	out := core.DeviceBuffer{Platform: device.CUDA, Bytes: len(b), Device: dev}
+	c.on(dev, func() error {
+		p, err := c.d.Alloc(uint64(len(b)))
+		if err != nil {
+			return err
+		}
+		s, err := c.d.StreamCreate()
+		out.Ptr, out.Stream = uint64(p), uint64(s)
+		return errors.Join(err, c.d.CopyToDevice(p, b, s))
+	})
+	return out
+}
+
+func (c *card) get(b core.DeviceBuffer) []byte {
+	out := make([]byte, b.Bytes)
+	c.on(b.Device, func() error {
+		return errors.Join(c.d.CopyToHost(out, driver.Ptr(b.Ptr), driver.Stream(b.Stream)), c.d.StreamSynchronize(driver.Stream(b.Stream)))
+	})
+	return out
+}
+
+func (c *card) free(list ...core.DeviceBuffer) {
+	for _, b := range list {
+		c.on(b.Device, func() error {
+			return errors.Join(c.d.Free(driver.Ptr(b.Ptr)), c.d.StreamDestroy(driver.Stream(b.Stream)))
+		})
+	}
+}
+
+// close gives everything back: then nothing is left on the devices.
+func (c *card) close() {
+	require.NoError(c.t, c.p.Close())
+	for dev := range c.contexts {
+		require.NoError(c.t, c.d.Release(dev))
+	}
+	require.Equal(c.t, ptxtest.Counts{}, c.d.Live())
+}
+
+// world connects n peers in this process.
+func world(t *testing.T, n int, change func(*core.Options)) []*core.Communicator {
+	t.Helper()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	over := make(chan error, 1)
+	go func() { over <- m.Run(ctx) }()
+	comms := make([]*core.Communicator, n)
+	t.Cleanup(func() {
+		for _, c := range comms {
+			if c != nil {
+				c.Close()
+			}
+		}
+		stop()
+		<-over
+		m.Close()
+	})
+	each(t, n, func(i int) error {
+		o := core.Options{Master: m.Addr().String(), PortBase: -1}
+		if change != nil {
+			change(&o)
+		}
+		var err error
+		comms[i], err = core.Connect(ctx, o)
+		return err
+	}, func(i int) error {
+		for comms[i].Attributes().LocalWorldSize < n {
+			pending, err := comms[i].PeersPending(ctx)
+			if err == nil && pending {
+				err = comms[i].UpdateTopology(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return comms
+}
+
+// each runs steps for every peer at once; a step begins when the peer's own
+// step before it has ended.
+func each(t *testing.T, n int, steps ...func(i int) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	fail := make([]error, n)
+	for i := range n {
+		wg.Go(func() {
+			for _, step := range steps {
+				if fail[i] = step(i); fail[i] != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i, err := range fail {
+		require.NoError(t, err, "peer %d", i)
+	}
+}
+
+func floats(rng *rand.Rand, n int) []byte {
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = float32(rng.NormFloat64())
+	}
+	return dtype.AsBytes(v)
+}
+
+// Device tensors give the bits of host tensors: in place and not, whole and
+// quantized, on one and on several connections, and mixed with a peer whose
+// tensors are on the host.
+func TestAllReduce(t *testing.T) {
+	for _, pool := range []int{1, 3} {
+		c := newCard(t, 2, device.Settings{})
+		comms := world(t, 3, func(o *core.Options) { o.PoolSize = pool })
+		ctx := t.Context()
+		for k, q := range []core.Quantize{{}, {}, {Algorithm: "minmax", Type: dtype.Uint8}} {
+			for _, inPlace := range []bool{true, false} {
+				rng := rand.New(rand.NewPCG(uint64(k), 7))
+				const n = 200_001
+				count := []int{n, 5, n}[k]
+				var src [3][]byte
+				want := make([][]byte, 3)
+				for i := range src {
+					src[i] = floats(rng, count)
+					want[i] = make([]byte, len(src[i]))
+				}
+				each(t, 3, func(i int) error {
+					_, err := comms[i].AllReduce(ctx, core.Reduce{Tag: 1, Src: src[i], Dst: want[i], DType: dtype.Float32, Op: core.Avg, Quantize: q})
+					return err
+				})
+				var from, to [2]core.DeviceBuffer
+				for i := range from {
+					from[i] = c.put(i, src[i])
+					if to[i] = from[i]; !inPlace {
+						to[i] = c.put(i, make([]byte, len(src[i])))
+					}
+				}
+				each(t, 3, func(i int) error {
+					if i == 2 {
+						_, err := comms[i].AllReduce(ctx, core.Reduce{Tag: 1, Src: src[i], Dst: want[i], DType: dtype.Float32, Op: core.Avg, Quantize: q})
+						return err
+					}
+					r := core.ReduceDevice(to[i], from[i], dtype.Float32, core.Avg)
+					r.Tag, r.Quantize = 1, q
+					_, err := comms[i].AllReduce(ctx, r)
+					return err
+				})
+				for i := range from {
+					require.True(t, bytes.Equal(want[2], c.get(to[i])), "%d connections, %+v, in place %v", pool, q, inPlace)
+					c.free(from[i])
+					if !inPlace {
+						c.free(to[i])
+					}
+				}
+			}
+		}
+		for _, comm := range comms {
+			require.NoError(t, comm.Close())
+		}
+		c.close()
+	}
+}
+
+// A shared state on devices is hashed there, and streamed from device to
+// device; peers with host tensors take part.
+func TestSharedState(t *testing.T) {
+	c := newCard(t, 2, device.Settings{})
+	comms := world(t, 3, nil)
+	ctx := t.Context()
+	rng := rand.New(rand.NewPCG(1, 1))
+	good, small := floats(rng, 30_000), floats(rng, 3)
+	var big [2]core.DeviceBuffer
+	for i := range big {
+		content := good
+		if i == 1 {
+			content = make([]byte, len(good)) // outdated
+		}
+		big[i] = c.put(i, content)
+	}
+	host := append([]byte(nil), good...)
+	states := make([]*core.SharedState, 3)
+	for i := range states {
+		states[i] = &core.SharedState{Revision: 1, Tensors: []core.Tensor{
+			{Key: "small", Data: append([]byte(nil), small...), DType: dtype.Float32},
+			{Key: "big", DType: dtype.Float32},
+		}}
+		if i < 2 {
+			states[i].Tensors[1].Device = big[i]
+		} else {
+			states[i].Tensors[1].Data = host
+		}
+	}
+	sync := func() (infos [3]core.SyncInfo) {
+		each(t, 3, func(i int) (err error) {
+			infos[i], err = comms[i].SyncSharedState(ctx, states[i], core.SyncOptions{})
+			return err
+		})
+		return infos
+	}
+	infos := sync()
+	require.Equal(t, []bool{false, true, false}, []bool{infos[0].Outdated, infos[1].Outdated, infos[2].Outdated})
+	require.EqualValues(t, len(good), infos[1].RxBytes)
+	require.True(t, bytes.Equal(good, c.get(big[1])))
+	require.Equal(t, core.StateHash(states[2]), core.StateHash(states[1]))
+
+	copy(host, make([]byte, 16)) // now the host's is the odd one
+	for i := range states {
+		states[i].Revision++
+	}
+	infos = sync()
+	require.True(t, infos[2].Outdated)
+	require.True(t, bytes.Equal(good, host))
+	require.Positive(t, c.d.Launches()["hash_finish"])
+
+	states[0].Tensors[1].Data = host
+	_, err := comms[0].SyncSharedState(ctx, states[0], core.SyncOptions{})
+	require.ErrorIs(t, err, errs.InvalidArgument)
+	for _, comm := range comms {
+		require.NoError(t, comm.Close())
+	}
+	c.free(big[:]...)
+	c.close()
+}
+
+// A device that fails for good ends the operations that use it, with its own
+// error for its peer and an ordinary abort for the others, whose tensors are
+// restored; the peer goes on with host tensors.
+func TestLostDevice(t *testing.T) {
+	c := newCard(t, 2, device.Settings{})
+	comms := world(t, 2, nil)
+	ctx := t.Context()
+	rng := rand.New(rand.NewPCG(1, 1))
+	a, b := floats(rng, 50_000), floats(rng, 50_000)
+	x, y := c.put(0, a), c.put(1, b)
+	require.True(t, bytes.Equal(a, c.get(x)))
+	require.True(t, bytes.Equal(b, c.get(y)))
+	c.d.Fault(40, driver.LaunchFailed) // in the middle
+	fail := make([]error, 2)
+	each(t, 2, func(i int) error {
+		_, fail[i] = comms[i].AllReduce(ctx, core.ReduceDevice([]core.DeviceBuffer{x, y}[i], []core.DeviceBuffer{x, y}[i], dtype.Float32, core.Sum))
+		return nil
+	})
+	lost := c.p.Stats().Lost
+	require.Len(t, lost, 1)
+	other := 1 - lost[0]
+	require.ErrorIs(t, fail[lost[0]], errs.DeviceFailed)
+	require.ErrorContains(t, fail[lost[0]], "CUDA_ERROR_LAUNCH_FAILED")
+	require.ErrorIs(t, fail[other], errs.RankConnectionLost)
+	require.True(t, bytes.Equal([][]byte{a, b}[other], c.get([]core.DeviceBuffer{x, y}[other])), "restored")
+
+	_, err := comms[lost[0]].AllReduceAsync(ctx, core.ReduceDevice([]core.DeviceBuffer{x, y}[lost[0]], []core.DeviceBuffer{x, y}[lost[0]], dtype.Float32, core.Sum))
+	require.ErrorIs(t, err, errs.DeviceFailed)
+	require.ErrorContains(t, err, "failed for good")
+	each(t, 2, func(i int) error { // with host tensors it goes on
+		v := []float32{1, 2, 3}
+		_, err := core.AllReduceSlice(ctx, comms[i], v, v, core.Sum)
+		require.Equal(t, []float32{2, 4, 6}, v)
+		return err
+	})
+	for _, comm := range comms {
+		require.NoError(t, comm.Close())
+	}
+	require.NoError(t, c.p.Close())
+}
+
+// Aborts, wherever they hit, leave tensors in place bit by bit as they were,
+// and nothing on the device.
+func TestAborts(t *testing.T) {
+	c := newCard(t, 1, device.Settings{})
+	comms := world(t, 2, nil)
+	rng := rand.New(rand.NewPCG(1, 1))
+	content := [2][]byte{floats(rng, 40_000), floats(rng, 40_000)}
+	x := [2]core.DeviceBuffer{c.put(0, content[0]), c.put(0, content[1])}
+	aborted := 0
+	for k := range 12 {
+		handles := make([]*core.Handle, 2)
+		each(t, 2, func(i int) (err error) {
+			handles[i], err = comms[i].AllReduceAsync(t.Context(), core.ReduceDevice(x[i], x[i], dtype.Float32, core.Max))
+			return err
+		})
+		for range k * 50 { // some way into it
+			runtime.Gosched()
+		}
+		fail := make([]error, 2)
+		each(t, 2, func(i int) error {
+			wait, stop := context.WithCancel(t.Context())
+			defer stop()
+			if i == 0 {
+				handles[0].Cancel()
+			}
+			_, fail[i] = handles[i].Wait(wait)
+			return nil
+		})
+		if fail[1] != nil {
+			aborted++
+			for i := range x {
+				require.Error(t, fail[i])
+				require.True(t, bytes.Equal(content[i], c.get(x[i])), "round %d, peer %d", k, i)
+			}
+			continue
+		}
+		// It was too late for the others.
+		result := c.get(x[1])
+		if mine := c.get(x[0]); !bytes.Equal(content[0], mine) {
+			require.True(t, bytes.Equal(result, mine))
+			content[0] = mine
+		}
+		content[1] = result
+	}
+	require.Positive(t, aborted)
+	for _, comm := range comms {
+		require.NoError(t, comm.Close())
+	}
+	c.free(x[:]...)
+	c.close()
+}
+
+// What a caller gets wrong is said at the call, and costs the others nothing.
+func TestBadCalls(t *testing.T) {
+	c := newCard(t, 1, device.Settings{})
+	comms := world(t, 1, nil)
+	host := make([]byte, 64)
+	x := c.put(0, host)
+	wrong := x
+	wrong.Device = 5
+	for _, r := range []core.Reduce{
+		core.ReduceDevice(wrong, wrong, dtype.Float32, core.Sum),
+		core.ReduceDevice(core.DeviceBuffer{Platform: "rocm", Ptr: 1, Bytes: 64}, core.DeviceBuffer{Platform: "rocm", Ptr: 1, Bytes: 64}, dtype.Float32, core.Sum),
+		{DeviceSrc: x, Dst: host, DType: dtype.Float32, Op: core.Sum},
+		core.ReduceDevice(x, core.DeviceBuffer{Platform: device.CUDA, Ptr: x.Ptr + 4, Bytes: 60}, dtype.Float32, core.Sum),
+	} {
+		_, err := comms[0].AllReduce(t.Context(), r)
+		require.ErrorIs(t, err, errs.InvalidArgument)
+	}
+	_, err := comms[0].AllReduce(t.Context(), core.ReduceDevice(x, x, dtype.Float32, core.Sum))
+	require.ErrorIs(t, err, errs.TooFewPeers)
+	require.NoError(t, comms[0].Close())
+	c.free(x)
+	c.close()
+}
