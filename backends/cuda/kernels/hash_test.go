@@ -12,7 +12,7 @@ import (
 )
 
 // The hash on the device is that of core/digest at every length around the
-// borders of words, vecs, rows and blocks, and at every address.
+// borders of words, vecs, rows and blocks, and at every address. S0-17 S1-22 S2-13
 func TestHash(t *testing.T) {
 	m := open(t, Hashing)
 	rng := rand.New(rand.NewPCG(1, 9))
@@ -94,4 +94,26 @@ func TestHashBlocks(t *testing.T) {
 		}
 		m.free(src)
 	}
+}
+
+// Places and sizes have 64 bits: blocks of 2^40 vecs begin behind the end, and
+// are not taken for the first ones.
+func TestHashBlocksCountIn64Bits(t *testing.T) {
+	m := open(t, Hashing)
+	b := make([]byte, 16*3)
+	for i := range b {
+		b[i] = byte(3 * i)
+	}
+	src, dst := m.put(b, 0), m.put(make([]byte, 12), 0)
+	require.NoError(t, m.k.launch(hashBlocks, 3, 0, args().ptr(dst.Ptr, src.Ptr).u64(uint64(len(b)/16)).u64(1<<40)))
+	got := m.take(dst)
+	var a [256]uint32
+	for i := 0; i < len(b); i += 4 {
+		a[i/16] = mixed(a[i/16], binary.LittleEndian.Uint32(b[i:]))
+	}
+	require.Equal(t, tree(a[:]), binary.LittleEndian.Uint32(got))
+	for g := 1; g < 3; g++ {
+		require.Equal(t, uint32(0x35218f31), binary.LittleEndian.Uint32(got[4*g:]), "the hash of an empty block")
+	}
+	m.free(src)
 }

@@ -9,14 +9,9 @@ import (
 	"github.com/gopccl/gopccl/core/backend/backendtest"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/core/quant/quanttest"
-	"github.com/gopccl/gopccl/core/wire"
 
 	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
-	"github.com/gopccl/gopccl/quantizers/minmax"
-	"github.com/gopccl/gopccl/quantizers/zeropoint"
 )
 
 // host returns a Host on a device whose work runs late, and gives it back.
@@ -31,8 +26,7 @@ func host(t *testing.T) *Host {
 	return h
 }
 
-// reducer is a backend.Backend, and quantizer a quant.Quantizer, whose
-// arithmetic a device does.
+// reducer is a backend.Backend whose arithmetic a device does.
 type reducer struct {
 	*Host
 	t *testing.T
@@ -48,51 +42,12 @@ func (r reducer) Finalize(t dtype.Type, dst []byte, world int) {
 	require.NoError(r.t, r.Host.Finalize(t, dst, world))
 }
 
-type quantizerOn struct {
-	quant.Quantizer
-	h *Host
-	t *testing.T
-}
-
-func (z quantizerOn) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
-	if z.Name() == minmax.Name {
-		m, err := z.h.MinMaxParams(t, src)
-		require.NoError(z.t, err)
-		return m
-	}
-	sums, err := z.h.ZeroPointMoments(t, src)
-	require.NoError(z.t, err)
-	if m, ok := zeropoint.FromMoments(t, q, len(src)/t.Size(), sums); ok {
-		return m
-	}
-	return z.Quantizer.Params(t, q, src)
-}
-
-func (z quantizerOn) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
-	require.NoError(z.t, z.h.Quantize(t, q, m, dst, src))
-}
-
-func (z quantizerOn) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
-	require.NoError(z.t, z.h.DequantizeFrom(t, qt, m, op, dst, dst, q))
-}
-
 // A device computes what every processor computes: the number is the one that
 // the backends for processors are tested with.
 func TestSameAsEveryProcessor(t *testing.T) {
 	h := host(t)
 	sum := backendtest.Fingerprint(reducer{h, t})
 	require.Equal(t, uint32(0xfc473538), sum, "%#x", sum)
-}
-
-func TestQuantizersSameAsEveryProcessor(t *testing.T) {
-	h := host(t)
-	for _, z := range []quant.Quantizer{minmax.New(), zeropoint.New()} {
-		want, err := quanttest.Fingerprint(z)
-		require.NoError(t, err)
-		got, err := quanttest.Fingerprint(quantizerOn{z, h, t})
-		require.NoError(t, err)
-		require.Equal(t, want, got, z.Name())
-	}
 }
 
 // Callers on several threads share the device, and an error of one leaves

@@ -96,7 +96,7 @@ func TestQuantize(t *testing.T) {
 }
 
 // Dequantized values, and what operations make of them, have the quantizers'
-// bits; dst may be acc. S2-31
+// bits; dst may be acc.
 func TestDequantize(t *testing.T) {
 	m := open(t, Quantization)
 	rng := rand.New(rand.NewPCG(4, 2))
