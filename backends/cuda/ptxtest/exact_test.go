@@ -1,9 +1,6 @@
 package ptxtest
 
-import (
-	"math"
-	"math/big"
-)
+import "math/big"
 
 // format is a binary floating-point format, for an oracle that knows nothing
 // but how its patterns are ordered.
@@ -16,8 +13,9 @@ func (f format) inf() uint64 {
 	return (1<<(f.bits-1) - 1) >> f.fraction << f.fraction
 }
 
-// rat is the number of a finite pattern without a sign.
-func (f format) rat(p uint64) *big.Rat {
+// number is the number of a finite pattern without a sign. All arithmetic with
+// such numbers is exact.
+func (f format) number(p uint64) *big.Float {
 	bias := 1<<(f.bits-2-f.fraction) - 1
 	e, m := int(p>>f.fraction), p&(1<<f.fraction-1)
 	if e == 0 {
@@ -25,12 +23,8 @@ func (f format) rat(p uint64) *big.Rat {
 	} else {
 		m |= 1 << f.fraction
 	}
-	r := new(big.Rat).SetInt(new(big.Int).SetUint64(m))
-	scale := new(big.Int).Lsh(big.NewInt(1), uint(max(e-bias-f.fraction, bias+f.fraction-e)))
-	if e-bias-f.fraction < 0 {
-		return r.Quo(r, new(big.Rat).SetInt(scale))
-	}
-	return r.Mul(r, new(big.Rat).SetInt(scale))
+	v := new(big.Float).SetPrec(9000).SetUint64(m)
+	return v.SetMantExp(v, e-bias-f.fraction)
 }
 
 // special reports a pattern that is infinite or no number.
@@ -40,41 +34,40 @@ func (f format) abs(p uint64) uint64 { return p & (1<<(f.bits-1) - 1) }
 func (f format) neg(p uint64) bool   { return p>>(f.bits-1)&1 == 1 }
 
 // value is the number of a finite pattern.
-func (f format) value(p uint64) *big.Rat {
-	r := f.rat(f.abs(p))
+func (f format) value(p uint64) *big.Float {
+	v := f.number(f.abs(p))
 	if f.neg(p) {
-		r.Neg(r)
+		v.Neg(v)
 	}
-	return r
+	return v
 }
 
 // round finds the pattern of a number that is not zero, given as its sign and
-// a test whether a number is below or equal to its magnitude, by bisection.
-func (f format) round(neg bool, cmp func(*big.Rat) int, mode rounding) uint64 {
+// a comparison with its magnitude, by bisection.
+func (f format) round(neg bool, cmp func(*big.Float) int, mode rounding) uint64 {
 	lo, hi := uint64(0), f.inf() // lo is at most the number, hi is more
 	for hi-lo > 1 {
-		if mid := (lo + hi) / 2; cmp(f.rat(mid)) <= 0 {
+		if mid := (lo + hi) / 2; cmp(f.number(mid)) <= 0 {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
 	up := false
-	if cmp(f.rat(lo)) != 0 {
+	if x := f.number(lo); cmp(x) != 0 {
 		switch mode {
 		case rp:
 			up = !neg
 		case rm:
 			up = neg
 		case rn:
-			// The middle, as if the largest exponent had numbers, too.
-			next := f.rat(lo)
-			half := new(big.Rat).Sub(next, f.rat(lo-min(lo, 1)))
+			// Above the largest number the next one would be as far as below it.
+			step := new(big.Float).Sub(x, f.number(lo-min(lo, 1)))
 			if lo < f.inf()-1 {
-				half.Sub(f.rat(lo+1), f.rat(lo))
+				step.Sub(f.number(lo+1), x)
 			}
-			half.Quo(half, big.NewRat(2, 1))
-			c := cmp(half.Add(half, f.rat(lo)))
+			step.SetMantExp(step, -1)
+			c := cmp(step.Add(step, x))
 			up = c < 0 || c == 0 && lo&1 == 1
 		}
 	}
@@ -87,10 +80,10 @@ func (f format) round(neg bool, cmp func(*big.Rat) int, mode rounding) uint64 {
 	return lo
 }
 
-// roundRat rounds a number that is not zero.
-func (f format) roundRat(v *big.Rat, mode rounding) uint64 {
-	a := new(big.Rat).Abs(v)
-	return f.round(v.Sign() < 0, func(x *big.Rat) int { return x.Cmp(a) }, mode)
+// nearest rounds a number that is not zero.
+func (f format) nearest(v *big.Float, mode rounding) uint64 {
+	a := new(big.Float).Abs(v)
+	return f.round(v.Signbit(), func(x *big.Float) int { return x.Cmp(a) }, mode)
 }
 
 // interesting are patterns of a format: edges of everything.
@@ -126,5 +119,3 @@ func low(v *big.Int, n int) uint64 {
 	m := new(big.Int).Lsh(big.NewInt(1), uint(n))
 	return new(big.Int).Mod(v, m).Uint64()
 }
-
-var _ = math.Inf
