@@ -77,6 +77,12 @@ func (n *launch) run() (int, *fault) {
 	threads := n.dim.X * n.dim.Y * n.dim.Z
 	for i := range (threads + 31) / 32 {
 		w := &warp{blk: b, id: int(i), r: make([]lanes, p.regs), p: make([]uint32, p.preds), local: make([]byte, 32*p.local)}
+		w.fixed = make([]lanes, len(p.specials))
+		for j, s := range p.specials {
+			for l := range w.fixed[j] {
+				w.fixed[j][l] = uint64(w.special(s.name, uint32(l)))
+			}
+		}
 		b.warps = append(b.warps, w)
 	}
 	blocks := uint64(n.grid.X) * uint64(n.grid.Y) * uint64(n.grid.Z)
@@ -157,10 +163,13 @@ func (w *warp) begin(threads uint32) {
 	w.alive = uint32(mask(min(32, threads-uint32(w.id)*32)))
 	w.groups = append(w.groups[:0], group{mask: w.alive})
 	w.active, w.tired = 0, false
-	for _, s := range b.prog.specials {
-		r := &w.r[s.slot]
-		for l := range r {
-			r[l] = uint64(w.special(s.name, uint32(l)))
+	for i := range b.prog.specials {
+		s := &b.prog.specials[i]
+		switch s.per {
+		case perThread:
+			w.r[s.slot] = w.fixed[i]
+		case perBlock:
+			fill(&w.r[s.slot], uint64(w.special(s.name, 0)))
 		}
 	}
 }

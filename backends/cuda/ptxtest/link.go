@@ -73,7 +73,14 @@ type constSlot struct {
 type specialSlot struct {
 	slot int32
 	name string
+	per  uint8
 }
+
+// What a special register changes with.
+const (
+	perThread = iota
+	perBlock
+)
 
 type linker struct {
 	mod     *module
@@ -388,9 +395,16 @@ func (l *linker) specialSlot(name string) int32 {
 	if !ok {
 		s = l.newSlot()
 		l.special[name] = s
-		l.prog.specials = append(l.prog.specials, specialSlot{s, name})
+		l.prog.specials = append(l.prog.specials, specialSlot{s, name, perOf(name)})
 	}
 	return s
+}
+
+func perOf(name string) uint8 {
+	if strings.HasPrefix(name, "%ctaid.") {
+		return perBlock
+	}
+	return perThread
 }
 
 // predicate is the index of a predicate register.

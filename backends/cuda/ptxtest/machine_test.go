@@ -21,13 +21,13 @@ var sample []byte
 // machine is a device with a context that is current and a stream.
 type machine struct {
 	*Device
-	t *testing.T
+	t testing.TB
 	s driver.Stream
 	m driver.Module
 }
 
 // start opens a machine and loads ptx.
-func start(t *testing.T, o Options, ptx []byte) *machine {
+func start(t testing.TB, o Options, ptx []byte) *machine {
 	d := New(o)
 	runtime.LockOSThread()
 	t.Cleanup(runtime.UnlockOSThread)

@@ -79,7 +79,7 @@ func (t *memoryMap) describe(addr, n uint64) string {
 //go:norace
 func (w *warp) bytesAt(in *instr, sp space, lane int, addr, n uint64) []byte {
 	if addr&(n-1) != 0 {
-		w.fault(in, lane, driver.MisalignedAddress, fmt.Sprintf("%#x is no multiple of %d", addr, n))
+		w.fault(in, lane, driver.MisalignedAddress, fmt.Sprintf("%#x is not a multiple of %d", addr, n))
 		return nil
 	}
 	if sp == generic {
@@ -166,6 +166,9 @@ func put(b []byte, k kind, v uint64) {
 func runLoad(w *warp, in *instr, m uint32) {
 	addr := w.r[in.a] // a copy: it may be loaded over
 	step := in.kind.bytes()
+	if a := w.blk.last; in.space == global && a != nil {
+		m = loadNear(w, in, m, &addr, a, step)
+	}
 	for ; m != 0; m &= m - 1 {
 		l := bits.TrailingZeros32(m)
 		b := w.bytesAt(in, in.space, l, addr[l]+in.imm, in.width)
@@ -176,6 +179,46 @@ func runLoad(w *warp, in *instr, m uint32) {
 			w.r[to][l] = get(b[i*step:], in.kind)
 		}
 	}
+}
+
+// loadNear does the lanes whose address lies in a, which is where the last
+// access of the block was, and returns the others.
+//
+//go:norace
+func loadNear(w *warp, in *instr, m uint32, addr *lanes, a *allocation, step int) uint32 {
+	if uint64(len(a.data)) < in.width {
+		return m
+	}
+	data, base := a.data, a.base-in.imm
+	most := uint64(len(data)) - in.width
+	odd := in.width - 1
+	rest := uint32(0)
+	var d *lanes
+	if len(in.vec) == 1 {
+		d = &w.r[in.vec[0]]
+	}
+	for ; m != 0; m &= m - 1 {
+		l := bits.TrailingZeros32(m)
+		at := addr[l] - base
+		if at > most || (addr[l]+in.imm)&odd != 0 {
+			rest |= 1 << l
+			continue
+		}
+		b := data[at : at+in.width]
+		switch {
+		case d == nil:
+			for i, to := range in.vec {
+				w.r[to][l] = get(b[i*step:], in.kind)
+			}
+		case step == 4 && in.kind != s32:
+			d[l] = uint64(binary.LittleEndian.Uint32(b))
+		case step == 8:
+			d[l] = binary.LittleEndian.Uint64(b)
+		default:
+			d[l] = get(b, in.kind)
+		}
+	}
+	return rest
 }
 
 //go:norace
