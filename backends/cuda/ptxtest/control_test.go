@@ -389,4 +389,3 @@ func TestSpaces(t *testing.T) {
 	got := runBlock(t, Options{}, body, 1, 9)
 	require.Equal(t, []uint32{0xffffff84, 1, 0xffff8001, 0, 9, 0, ^uint32(2), 77, 0x84}, got)
 }
-
