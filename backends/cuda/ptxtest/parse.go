@@ -9,11 +9,11 @@ import (
 // What a module may ask for at most. A real compiler has such limits, too;
 // here they also bound the memory that a hostile text can claim.
 const (
-	maxSource = 64 << 20
+	maxSource = 16 << 20
 	maxShared = 48 << 10 // static, per block
 	maxLocal  = 64 << 10 // per thread
 	maxConst  = 64 << 10
-	maxGlobal = 64 << 20
+	maxGlobal = 1 << 20
 	maxParams = 4352
 	maxRegs   = 1 << 16 // used ones, per kernel with all that it calls
 	maxNest   = 64
