@@ -245,9 +245,20 @@ func TestModuleVersions(t *testing.T) {
 		isa     string
 		ok      bool
 	}{
-		{9000, "6.0", true}, {9000, "6.1", false}, {10010, "6.4", true}, {10020, "6.5", true}, {10020, "7.0", false},
-		{11080, "7.8", true}, {12000, "8.0", true}, {12000, "8.1", false}, {12050, "8.5", true}, {12060, "8.6", false},
-		{12080, "8.7", true}, {12090, "8.8", true}, {13000, "9.0", true}, {13000, "9.1", false},
+		{9000, "6.0", true},
+		{9000, "6.1", false},
+		{10010, "6.4", true},
+		{10020, "6.5", true},
+		{10020, "7.0", false},
+		{11080, "7.8", true},
+		{12000, "8.0", true},
+		{12000, "8.1", false},
+		{12050, "8.5", true},
+		{12060, "8.6", false},
+		{12080, "8.7", true},
+		{12090, "8.8", true},
+		{13000, "9.0", true},
+		{13000, "9.1", false},
 	} {
 		d := New(Options{Version: c.version})
 		load(t, d, strings.Replace(header, "6.0", c.isa, 1), c.ok, driver.UnsupportedPTX)

@@ -27,7 +27,7 @@ func TestBadModules(t *testing.T) {
 		header + ".visible .entry k(":           "unexpected end",
 		header + ".visible .entry k() {":        "unexpected end",
 		header + ".global .u32 g[99999999999];": "expected a number up to",
-		header + ".global .u32 g[300000];":    "larger than",
+		header + ".global .u32 g[300000];":      "larger than",
 		header + ".shared .b8 a[40000]; .shared .b8 b[40000]; .visible .entry k() {}": "more than 49152 bytes",
 		header + ".const .b8 a[40000]; .const .b8 b[40000];":                          "more than 65536 bytes",
 		header + ".global .u32 g = {1, 2};":                                           "more initial values",

@@ -87,7 +87,7 @@ func TestDivergentDivision(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	a, b := make([]int64, n), make([]int64, n)
 	for i := range a {
-		a[i], b[i] = int64(r.Uint64()), int64(r.Uint64())>>(r.IntN(64))|1
+		a[i], b[i] = int64(r.Uint64()), int64(r.Uint64())>>r.IntN(64)|1
 		if i%3 == 0 { // both short: the compiler's other branch
 			a[i], b[i] = int64(r.Uint32()), int64(r.Uint32()|1)
 		}
