@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 )
@@ -44,6 +45,11 @@ func TestDefaultYAMLDocumentsEveryKey(t *testing.T) {
 		case strings.HasPrefix(text, "#"):
 			comment += " " + strings.TrimSpace(strings.TrimPrefix(text, "#"))
 		case text == "":
+			comment = ""
+		case strings.HasPrefix(line, "  ") && strings.HasSuffix(text, ":"): // a section in a section
+			outer, _, _ := strings.Cut(section, ".")
+			section = outer + "." + strings.TrimSuffix(text, ":")
+			require.NotEmpty(t, comment, "section %s has no comment", section)
 			comment = ""
 		case strings.HasPrefix(line, " "):
 			key, _, _ := strings.Cut(text, ":")
@@ -248,6 +254,7 @@ func TestOptionsCarryTheSettings(t *testing.T) {
 		"GOPCCL_MASTER_LISTEN=127.0.0.1:7", "GOPCCL_TOPOLOGY_SOLVER=none", "GOPCCL_TOPOLOGY_BUDGET=2s",
 		"GOPCCL_PEER_MASTER=10.0.0.1:9", "GOPCCL_PEER_GROUP=3", "GOPCCL_DATA_FRAME_BYTES=1MiB",
 		"GOPCCL_QUANTIZE_ALGORITHM=zeropoint", "GOPCCL_QUANTIZE_TYPE=int8", "GOPCCL_MASTER_VOTE_TIMEOUT=1h",
+		"GOPCCL_BACKENDS_CUDA_STAGING=3GiB", "GOPCCL_BACKENDS_CUDA_REDUCE=host",
 	}, nil)
 	require.NoError(t, err)
 	m := c.MasterOptions(nil)
@@ -257,6 +264,7 @@ func TestOptionsCarryTheSettings(t *testing.T) {
 	require.Equal(t, time.Hour, m.VoteTimeout)
 	require.Equal(t, 64<<20, m.MaxQueue)
 	p := c.PeerOptions(nil)
+	require.Equal(t, device.Settings{Staging: 3 << 30, Reduce: "host"}, p.Device)
 	require.Equal(t, "10.0.0.1:9", p.Master)
 	require.Equal(t, uint32(3), p.Group)
 	require.Equal(t, 1<<20, p.FrameBytes)

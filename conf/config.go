@@ -22,6 +22,7 @@ type Config struct {
 	Master   Master   `conf:"master"`
 	Peer     Peer     `conf:"peer"`
 	Data     Data     `conf:"data"`
+	CUDA     CUDA     `conf:"backends.cuda"`
 	Quantize Quantize `conf:"quantize"`
 	Topology Topology `conf:"topology"`
 	Log      Log      `conf:"log"`
@@ -76,6 +77,13 @@ type Data struct {
 	Preset          string `conf:"preset" oneof:"latency balanced throughput"`
 	AppendFrequency int    `conf:"append_frequency" min:"0" max:"1024"`
 	AppendBatch     int    `conf:"append_batch" min:"0" max:"1024"`
+}
+
+// CUDA configures how tensors of NVIDIA devices are served; it is of use in
+// programs that are built with the tag cuda.
+type CUDA struct {
+	Staging Bytes  `conf:"staging" min:"1MiB" max:"1TiB"`
+	Reduce  string `conf:"reduce" oneof:"auto host device"`
 }
 
 // Quantize configures what all-reduced tensors look like on the wire.

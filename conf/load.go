@@ -143,10 +143,13 @@ func (l *loader) unknown(key, origin string) {
 	l.fail("%s: there is no setting %q (nearest: %q)", origin, key, nearest(key, Keys()))
 }
 
-// environment reads GOPCCL_SECTION_KEY. Sections are single words, so the first
-// underscore ends the section. Names of one word (GOPCCL_CONFIG) are no settings.
+// environment reads GOPCCL_SECTION_KEY. Sections of settings that nobody knows
+// are taken for single words: the first underscore ends the section. Names of one word (GOPCCL_CONFIG) are no settings.
 func (l *loader) environment(environ []string) {
 	toKey := func(name string) (string, bool) {
+		if i := slices.IndexFunc(fields, func(f field) bool { return EnvName(f.key) == name }); i >= 0 {
+			return fields[i].key, true
+		}
 		section, key, ok := strings.Cut(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_")
 		return section + "." + key, ok
 	}

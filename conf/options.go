@@ -68,6 +68,8 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Preset = c.Data.Preset
 	o.AppendFrequency = c.Data.AppendFrequency
 	o.AppendBatch = c.Data.AppendBatch
+	o.Device.Staging = int64(c.CUDA.Staging)
+	o.Device.Reduce = c.CUDA.Reduce
 	o.ProbeDuration = c.Topology.Duration
 	o.ProbeConnections = c.Topology.Connections
 	o.Logger = log

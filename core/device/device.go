@@ -216,6 +216,20 @@ func Lookup(name string) (Platform, error) {
 	return nil, err.Do("import the platform's package")
 }
 
+// Configure gives s to every registered platform. It opens no driver.
+func Configure(s Settings) error {
+	for _, name := range Names() {
+		p, err := Lookup(name)
+		if err == nil {
+			err = p.Configure(s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Identify returns the n bytes at ptr as a buffer if a registered platform
 // knows the address as memory of one of its devices. The caller sets Stream.
 func Identify(ptr uint64, n int) (Buffer, bool) {

@@ -12,6 +12,13 @@ import (
 // fake knows the addresses from 100 to 199.
 type fake struct{ device.Platform }
 
+func (fake) Configure(s device.Settings) error {
+	if s.Reduce == "abacus" {
+		return errs.InvalidConfig
+	}
+	return nil
+}
+
 func (fake) Identify(ptr uint64) (int, bool) { return 3, ptr/100 == 1 }
 
 // A buffer that nothing serves is an error that says what is missing.
@@ -46,6 +53,9 @@ func TestRegistry(t *testing.T) {
 	require.Equal(t, "8 bytes at 0x96 of one device 3", b.String())
 	_, ok = device.Identify(50, 8)
 	require.False(t, ok)
+
+	require.NoError(t, device.Configure(device.Settings{Reduce: "host"}))
+	require.ErrorIs(t, device.Configure(device.Settings{Reduce: "abacus"}), errs.InvalidConfig)
 
 	require.True(t, device.Buffer{}.None())
 	require.Equal(t, "no device memory", device.Buffer{}.String())

@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/reduce"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/wire"
@@ -94,6 +95,9 @@ type Options struct {
 	// named in the log, with the role and the peer that it waits for. Default
 	// 30 s, negative: never.
 	WarnStuckAfter time.Duration
+	// Device changes the settings of the platforms that serve device memory, for
+	// the whole process. Its Logger defaults to the session's.
+	Device device.Settings
 	// Trace hears of operations, connections and idleness; nil: nobody does.
 	Trace *trace.Listener
 	// Logger receives facts; nil discards them.
@@ -264,6 +268,14 @@ func (o Options) announceHost() (a netip.Addr, err error) {
 		return netip.Addr{}, fmt.Errorf("announced host %q is no IP address that others can connect to", o.AnnounceHost)
 	}
 	return a.Unmap(), nil
+}
+
+func (o Options) deviceSettings() device.Settings {
+	d := o.Device
+	if d.Logger == nil {
+		d.Logger = o.Logger.With(trace.Subsystem, trace.SubData)
+	}
+	return d
 }
 
 // threads returns how the engine runs; the options have been checked.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/buf"
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/invariants"
 	"github.com/gopccl/gopccl/core/peer/fsm"
@@ -117,6 +118,9 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
 	listenAt, err := opt.check()
 	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "connect", err)
+	}
+	if err := device.Configure(opt.deviceSettings()); err != nil {
 		return nil, errs.New(errs.InvalidArgument, "connect", err)
 	}
 	mc, err := dialMaster(ctx, opt)
