@@ -3,6 +3,7 @@ package master
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -60,7 +61,42 @@ func (s *Server) ask(ctx context.Context, e fsm.Solve, better func(topo.Solution
 		s.log.Error("panic in a ring solver", "solver", s.solver.Name(), "error", p, "stack", errs.StackOf(p))
 		sol, err = topo.Solution{}, p.At("solver "+s.solver.Name())
 	})
-	return s.solver.Solve(ctx, topo.Problem{Matrix: e.Matrix, Objective: s.opt.Objective, Start: e.Start, Seed: e.Job}, better)
+	p := topo.Problem{Matrix: e.Matrix, Objective: s.opt.Objective, Start: e.Start, Seed: e.Job}
+	if planner := topo.LookupSharing(); e.Sharing != nil && planner != nil {
+		return s.askShared(ctx, planner, p, e.Sharing, better)
+	}
+	return s.solver.Solve(ctx, p, better)
+}
+
+// askShared asks the solver for a ring of the links, and then, where transfers
+// share what leads out of their hosts, one that plans with it for a better one.
+func (s *Server) askShared(ctx context.Context, planner topo.SharingSolver, p topo.Problem, sh *topo.Sharing, better func(topo.Solution)) (topo.Solution, error) {
+	var best topo.Solution
+	take := func(sol topo.Solution) {
+		b, sum, ok := sh.Value(p.Matrix, sol.Ring)
+		if v := (topo.Solution{Ring: sol.Ring, Bottleneck: b, Sum: sum}); ok && p.Objective.Better(v, best) {
+			best = v
+			better(v)
+		}
+	}
+	half, stop := ctx, context.CancelFunc(func() {})
+	if at, ok := ctx.Deadline(); ok {
+		half, stop = context.WithDeadline(ctx, at.Add(-time.Until(at)/2))
+	}
+	sol, err := s.solver.Solve(half, p, take)
+	stop()
+	if err != nil {
+		return sol, err
+	}
+	take(sol)
+	p.Start = best.Ring
+	planned, err := planner.SolveShared(ctx, p, sh, take)
+	if err != nil {
+		return best, nil // the first one stands
+	}
+	take(planned)
+	best.Optimal = planned.Optimal && slices.Equal(best.Ring, planned.Ring)
+	return best, nil
 }
 
 // named turns positions into peers.

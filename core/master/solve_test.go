@@ -54,3 +54,55 @@ func TestSearchIsStopped(t *testing.T) {
 	require.NoError(t, rs[2].nc.Close())
 	require.Greater(t, <-e.stopped, 50*time.Minute)
 }
+
+// planner plans with what is shared: it knows one ring.
+type planner struct{ ring []int }
+
+func (planner) Name() string { return "a test of planning" }
+
+func (p planner) Solve(context.Context, topo.Problem, func(topo.Solution)) (topo.Solution, error) {
+	return topo.Solution{}, topo.ErrNoRing
+}
+
+func (p planner) SolveShared(_ context.Context, q topo.Problem, s *topo.Sharing, _ func(topo.Solution)) (topo.Solution, error) {
+	if len(q.Start) == 0 {
+		return topo.Solution{}, topo.ErrNoRing
+	}
+	return topo.Solution{Ring: p.ring, Optimal: true}, nil
+}
+
+// fixed is a solver with one answer.
+type fixed struct{ ring []int }
+
+func (fixed) Name() string { return "fixed" }
+
+func (f fixed) Solve(_ context.Context, p topo.Problem, better func(topo.Solution)) (topo.Solution, error) {
+	s, _ := p.Solution(f.ring)
+	better(s)
+	return s, nil
+}
+
+// Where hosts share what leads out of them, the solver's ring is only the start
+// of the one that plans with it, and both are valued with all links in use.
+func TestSolverOfSharedHosts(t *testing.T) {
+	m := topo.NewMatrix(4)
+	for i := range m.Mbps {
+		m.Mbps[i] = 100
+	}
+	sh := &topo.Sharing{Host: []int{0, 0, 1, 1}, Out: []float64{100, 0}, In: []float64{0, 0}}
+	for _, c := range []struct{ first, second, want []int }{
+		{[]int{0, 2, 1, 3}, []int{0, 1, 2, 3}, []int{0, 1, 2, 3}},
+		{[]int{0, 1, 2, 3}, []int{0, 2, 1, 3}, []int{0, 1, 2, 3}},
+		{[]int{0, 1, 2, 3}, []int{0, 1, 1, 3}, []int{0, 1, 2, 3}},
+	} {
+		s := &Server{solver: fixed{c.first}}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		var told []topo.Solution
+		got, err := s.askShared(ctx, planner{c.second}, topo.Problem{Matrix: m}, sh, func(s topo.Solution) { told = append(told, s) })
+		cancel()
+		require.NoError(t, err)
+		require.Equal(t, c.want, got.Ring)
+		require.Equal(t, 100.0, got.Bottleneck)
+		require.Equal(t, got.Ring, told[len(told)-1].Ring)
+	}
+}

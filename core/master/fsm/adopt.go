@@ -55,9 +55,10 @@ func (m *Machine) solve(g *group, background bool) job {
 		j.members = append(j.members, c.uuid)
 	}
 	start := indices(ms, m.arrange(g))
-	g.chosenAt, _, _ = x.Value(start)
+	sh := g.sharing(ms)
+	g.chosenAt, _, _ = sh.Value(x, start)
 	m.out = append(m.out, Solve{
-		Job: j.id, Group: g.id, Background: background, Members: slices.Clone(j.members), Matrix: x, Start: start,
+		Job: j.id, Group: g.id, Background: background, Members: slices.Clone(j.members), Matrix: x, Sharing: sh, Start: start,
 	})
 	return j
 }
@@ -101,13 +102,14 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 		return
 	}
 	ms, x := m.matrix(g)
-	bottle, sum, ok := x.Value(indices(ms, e.Ring))
+	sh := g.sharing(ms)
+	bottle, sum, ok := sh.Value(x, indices(ms, e.Ring))
 	if !ok || len(m.ringMembers(g)) != len(ms) {
 		m.fact(Fact{Kind: "ring", Warn: true, Group: g.id, Text: "the solver's ring does not fit the group, ring kept"})
 		return
 	}
 	now := m.arrange(g)
-	oldBottle, oldSum, oldOK := x.Value(indices(ms, now))
+	oldBottle, oldSum, oldOK := sh.Value(x, indices(ms, now))
 	if oldOK && !m.cfg.gains(bottle, sum, oldBottle, oldSum) {
 		if !background {
 			m.fact(Fact{Kind: "ring", Group: g.id, Text: fmt.Sprintf("ring kept, slowest link %.0f Mbit/s", oldBottle)})
@@ -169,6 +171,7 @@ func (m *Machine) forget(g *group) {
 		g.search = nil
 	}
 	m.withdraw(g)
+	g.forgetHosts(m.ringMembers(g))
 	g.waiting, g.refused, g.solved = nil, nil, false
 	g.patience, g.settled = m.cfg.Patience, m.now
 	g.pace, g.trial = pace{}, nil
@@ -215,6 +218,10 @@ func (m *Machine) linkReport(c *client, p wire.C2MLinkReport) {
 	if o == nil || !c.topology || !(p.Mbps > 0) || math.IsInf(p.Mbps, 0) || !(p.Busy >= 0 && p.Busy <= 1) {
 		return
 	}
+	if p.Busy >= slowShare && known && l.mbps > 0 && m.learnShare(c, o, p.Mbps) {
+		m.watch(c.group)
+		return
+	}
 	mbps := l.mbps
 	switch {
 	case !known || l.mbps == 0:
@@ -239,7 +246,7 @@ func (m *Machine) watch(g *group) {
 	}
 	g.watched = m.now
 	ms, x := m.matrix(g)
-	slowest, _, ok := x.Value(indices(ms, g.ring))
+	slowest, _, ok := g.sharing(ms).Value(x, indices(ms, g.ring))
 	if !ok {
 		return
 	}

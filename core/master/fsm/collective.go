@@ -66,7 +66,8 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	m.seq++
 	g := voters[0].group
 	g.pace.begins(voters[0].op(t.tag), g.flying == 0, m.now)
-	t.performed = true
+	// Nothing is left of an earlier use whose members are all gone.
+	t.performed, t.aborted, t.since, t.warned = true, false, m.now, false
 	g.flying++
 	for _, c := range voters {
 		c.op(t.tag).state = Perform

@@ -312,3 +312,43 @@ func TestMissingEdges_Section10(t *testing.T) { // S1-15, S1-14
 	}
 	measure(0, 0, 0, 0, 0)
 }
+
+// A tag whose performers have all left carries nothing over to the next use of
+// it, for which a vote was in already: its verdict is sent (quirk Q15).
+func TestTagOfThoseWhoLeft_Q15(t *testing.T) {
+	w := newWorld(t, Config{})
+	cs := w.members(3, true)
+	late := w.m.conns[cs[2]]
+	late.phase = Registered // it is no part of the first use
+	w.send(cs[0], initiate(1))
+	w.send(cs[1], initiate(1))
+	late.phase = Accepted
+	for _, c := range cs[:2] {
+		want[wire.M2CCollectiveCommsCommence](w, c)
+	}
+	w.send(cs[0], complete(1, true))
+	require.True(t, want[wire.M2CCollectiveCommsAbort](w, cs[1]).Aborted)
+	w.send(cs[2], initiate(1))
+	w.leave(cs[0])
+	w.leave(cs[1])
+	for range 2 {
+		want[wire.M2CPeerDropped](w, cs[2])
+	}
+	w.send(cs[2], complete(1, false))
+	var got []wire.ID
+	for p := w.pop(cs[2]); p != nil; p = w.pop(cs[2]) {
+		switch p := p.(type) {
+		case wire.M2CCollectiveCommsCommence:
+			if p.Tag == 1 {
+				got = append(got, p.ID())
+			}
+		case wire.M2CCollectiveCommsAbort:
+			if p.Tag == 1 {
+				got = append(got, p.ID())
+			}
+		case wire.M2CCollectiveCommsComplete:
+			got = append(got, p.ID())
+		}
+	}
+	require.Equal(t, []wire.ID{9, 11, 10}, got)
+}

@@ -85,7 +85,8 @@ type (
 		Group   uint32
 		Members []wire.UUID // row and column order of Matrix
 		Matrix  topo.Matrix
-		Start   []int // the ring in force, as indices into Members
+		Sharing *topo.Sharing // nil: nothing that is known is shared
+		Start   []int         // the ring in force, as indices into Members
 		// Background: nobody waits; search on until StopSolve, and say so whenever
 		// the ring is better.
 		Background bool

@@ -2,9 +2,7 @@ package fsm
 
 import (
 	"fmt"
-	"math"
 	"math/bits"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -33,6 +31,7 @@ type edge struct{ from, to wire.UUID }
 type slot struct {
 	edge
 	state wire.ProbeState // 0: asked
+	mbps  float64         // if measured
 	late  time.Duration
 }
 
@@ -49,9 +48,9 @@ type schedule struct {
 	asked    time.Duration
 	due      time.Duration
 	giveUp   time.Duration
-	joint    []edge // measured together with others that leave the same host
-	compared bool   // links were measured alone, too
-	alone    bool   // ... in the running round
+	joint    []joint // links of one round that leave, or enter, the same host
+	stage    stage
+	lone     []lone // what links gave that were measured alone
 	measured int
 	done     int           // rounds
 	skew     time.Duration // the largest between two starts of one round
@@ -186,8 +185,7 @@ func (m *Machine) nextProbes() {
 	for len(p.slots) == 0 {
 		if len(p.rounds) == 0 {
 			if len(p.busy) == 0 || m.now >= p.giveUp {
-				if p.rounds = m.suspects(); len(p.rounds) > 0 {
-					p.alone = true
+				if p.rounds = m.alone(); len(p.rounds) > 0 {
 					continue
 				}
 				m.endProbes()
@@ -247,14 +245,15 @@ func (m *Machine) probeState(c *client, p wire.C2MProbeState) {
 		}
 	case wire.ProbeMeasured:
 		slot.late = time.Duration(p.Late) * time.Microsecond
-		if s.alone {
-			m.compare(c, slot.to, p.Mbps)
+		if s.stage > stageTogether {
+			s.lone = append(s.lone, lone{slot.edge, p.Mbps})
+			if s.stage == stageShares {
+				m.learn(c, slot.to, p.Mbps, p.Deviation)
+			}
 			break
 		}
 		m.learn(c, slot.to, p.Mbps, p.Deviation)
-		if m.together(slot.edge) {
-			s.joint = append(s.joint, slot.edge)
-		}
+		slot.mbps = p.Mbps
 		s.measured++
 	case wire.ProbeBusy:
 		s.busy = append(s.busy, slot.edge)
@@ -333,6 +332,9 @@ func (m *Machine) roundProbed() {
 		s.done++
 		s.skew = max(s.skew, last-first)
 	}
+	if s.stage == stageTogether {
+		m.bookJoint()
+	}
 	m.nextProbes()
 }
 
@@ -365,79 +367,4 @@ func (m *Machine) probesDue() {
 		return
 	}
 	m.roundProbed()
-}
-
-// sharedBy is how much faster a link must be alone than together with others
-// from its host to count as shared.
-const sharedBy = 1.5
-
-// suspects returns one round with a link out of every host from which several
-// were measured together: peers behind one address may share what leads out.
-// They are measured once more, each the only one of its host.
-func (m *Machine) suspects() [][]edge {
-	p := m.probes
-	if p.compared {
-		return nil
-	}
-	p.compared = true
-	type host struct {
-		at   netip.Addr
-		best edge
-		mbps float64
-	}
-	var hosts []host
-	for _, e := range p.joint {
-		c := m.uuids[e.from]
-		if c == nil || m.uuids[e.to] == nil {
-			continue
-		}
-		i := slices.IndexFunc(hosts, func(h host) bool { return h.at == c.remote.Addr() })
-		if i < 0 {
-			i = len(hosts)
-			hosts = append(hosts, host{at: c.remote.Addr()})
-		}
-		if v := c.links[e.to].mbps; v > hosts[i].mbps {
-			hosts[i].best, hosts[i].mbps = e, v
-		}
-	}
-	var round []edge
-	for _, h := range hosts {
-		taken := slices.ContainsFunc(round, func(e edge) bool { return e.to == h.best.to })
-		if !taken {
-			round = append(round, h.best)
-		}
-	}
-	if len(round) == 0 {
-		return nil
-	}
-	return [][]edge{round}
-}
-
-// together reports whether others of the running round leave the host of e, too.
-func (m *Machine) together(e edge) bool {
-	from := func(e edge) (netip.Addr, bool) {
-		c, o := m.uuids[e.from], m.uuids[e.to]
-		if c == nil || o == nil || c.remote.Addr() == o.remote.Addr() {
-			return netip.Addr{}, false
-		}
-		return c.remote.Addr(), true
-	}
-	at, leaves := from(e)
-	return leaves && slices.ContainsFunc(m.probes.slots, func(x slot) bool {
-		other, ok := from(x.edge)
-		return ok && x.from != e.from && other == at && x.state != wire.ProbeFailed && x.state != wire.ProbeBusy
-	})
-}
-
-// compare says whether a link gives more when its host sends nothing else. The
-// matrix keeps what it gave together with the others: in a ring they send at
-// the same time.
-func (m *Machine) compare(c *client, to wire.UUID, alone float64) {
-	o := m.uuids[to]
-	together := c.links[to].mbps
-	if o == nil || !(together > 0) || !(alone > sharedBy*together) || math.IsInf(alone, 0) {
-		return
-	}
-	m.about(c, "shared", false, "the peers at %v share what leads out: %.0f Mbit/s alone, %.0f together, from %s to %s",
-		c.remote.Addr(), alone, together, c.name(), o.name())
 }

@@ -203,6 +203,7 @@ type group struct {
 	patience time.Duration // until a search may cause the next one
 	pace     pace
 	trial    *trial
+	shares   []share // hosts whose peers share what leads out or in, by address
 	change   *change // the ring that its members connect for
 
 	nextRev  uint64

@@ -140,3 +140,40 @@ func (w *Network) Alone(ctx context.Context) ([]float64, error) {
 	}
 	return m, nil
 }
+
+// Shared returns the network that a matrix of single links and what their ends
+// share make: mbps holds n*n rates, row from, column to, 0 for no link; host is
+// the host of every peer; out and in bound what leaves and enters a host, all
+// transfers together (not above 0: no bound).
+func Shared(n int, mbps []float64, host []int, out, in []float64) *Network {
+	w := New(n)
+	channels := func(caps []float64) []int {
+		ids := make([]int, len(caps))
+		for i, c := range caps {
+			if ids[i] = -1; c > 0 {
+				ids[i] = w.Channel(c)
+			}
+		}
+		return ids
+	}
+	leave, enter := channels(out), channels(in)
+	for i := range n {
+		for j := range n {
+			v := mbps[i*n+j]
+			if i == j || !(v > 0) {
+				continue
+			}
+			w.Route(i, j, w.Channel(math.Min(v, math.MaxFloat64)))
+			if host[i] == host[j] {
+				continue
+			}
+			if c := leave[host[i]]; c >= 0 {
+				w.Route(i, j, c)
+			}
+			if c := enter[host[j]]; c >= 0 {
+				w.Route(i, j, c)
+			}
+		}
+	}
+	return w
+}
