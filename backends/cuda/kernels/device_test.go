@@ -14,15 +14,18 @@ import (
 	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 )
 
-// machine is a device that interprets PTX, with the kernels of some files.
+// machine is a device that interprets PTX, the oldest one with the oldest
+// driver, with the kernels of some files.
 type machine struct {
 	t *testing.T
 	d *ptxtest.Device
 	k *Set
 }
 
+// Its NaNs of float64 are not those that Host's tests get: the kernels make
+// their own.
 func open(t *testing.T, files ...string) *machine {
-	d := ptxtest.New(ptxtest.Options{Eager: true})
+	d := ptxtest.New(ptxtest.Options{Eager: true, OtherNaNs: true, Version: 9000, Capability: 52})
 	runtime.LockOSThread()
 	c, err := d.Retain(0)
 	require.NoError(t, err)

@@ -93,3 +93,12 @@ func TestHostFails(t *testing.T) {
 	require.ErrorIs(t, err, &driver.Error{Result: driver.OutOfMemory})
 	require.Equal(t, ptxtest.Counts{}, d.Live())
 }
+
+// A device that is too old says so.
+func TestTooOld(t *testing.T) {
+	d := ptxtest.New(ptxtest.Options{Capability: 50})
+	_, err := NewHost(d, 0)
+	require.ErrorIs(t, err, &driver.Error{Result: driver.NoBinaryForGPU})
+	require.ErrorContains(t, err, "use host tensors")
+	require.Equal(t, ptxtest.Counts{}, d.Live())
+}
