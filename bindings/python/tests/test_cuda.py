@@ -160,7 +160,7 @@ def test_what_a_device_buffer_may_not_be(world: World, address: str) -> None:
         for send, recv, want in (
             (t, torch.zeros(4, 4), "send is on CUDA device 1, recv on the CPU"),
             (torch.zeros(4, 4), t, "send is on the CPU, recv on CUDA device 1"),
-            (t, Exported(torch.zeros(16), number=2), "recv on CUDA device 2"),
+            (Exported(torch.zeros(16), number=2), torch.zeros(4, 4), "send is on CUDA device 2"),
             (t.t()[:2], t, "send: the tensor is not contiguous"),
             (on_device(torch.zeros(4, dtype=torch.complex64)), t, "send: unsupported element type complex64"),
             (on_device(torch.zeros(4, dtype=torch.bool)), t, "send: unsupported element type bool"),

@@ -85,8 +85,8 @@ def _pair(send: Any, recv: Any, dtype: Optional[DataType]) -> Tuple[Buffer, Buff
         raise ArgumentError(f"send has element type {src.dtype.name}, recv {dst.dtype.name}")
     if src.numel != dst.numel:
         raise ArgumentError(f"send has {src.numel} elements, recv {dst.numel}")
-    if src.device != dst.device:
-        raise ArgumentError(f"send is on {src.where()}, recv on {dst.where()}: they must be in one place")
+    if (src.device is None) != (dst.device is None):
+        raise ArgumentError(f"send is on {src.where()}, recv on {dst.where()}: both must be on the CPU, or on CUDA devices")
     if dtype is not None:
         member(dtype, DataType, "operand_descriptor.datatype")
         if dtype.itemsize != src.dtype.itemsize:
@@ -300,8 +300,8 @@ class Communicator:
 
         ``send`` and ``recv`` are contiguous and have the same element type and number of
         elements, any shape; ``recv`` may be ``send``. After a failure ``recv`` is what it
-        was before. None means the type of ``send`` and no quantization. Both may be on one CUDA
-        device: they are used behind what PyTorch's current stream holds, and the result is
+        was before. None means the type of ``send`` and no quantization. Both may be on CUDA
+        devices: they are used behind what PyTorch's current stream holds, and the result is
         complete for every stream.
         """
         info = ffi.new(_REDUCE_INFO)
