@@ -34,7 +34,6 @@ type block struct {
 	at        driver.Dim
 	random    uint64
 	steps     int // instructions that are left
-	first     []lanes
 }
 
 // launch is a kernel's call.
@@ -49,6 +48,21 @@ type launch struct {
 	mem       *memoryMap
 	seed      uint64
 	steps     int
+	arena     *arena
+}
+
+// arena is the registers of all warps, used again by the next launch.
+type arena struct{ r []lanes }
+
+// take returns n registers. They hold what others left there.
+func (a *arena) take(n int) []lanes {
+	if len(a.r) < n {
+		a.r = make([]lanes, n)
+		for i := range a.r {
+			fill(&a.r[i], poison)
+		}
+	}
+	return a.r[:n:n]
 }
 
 // run executes all blocks. It returns the number of instructions that warps
@@ -60,30 +74,28 @@ func (n *launch) run() (int, *fault) {
 		prog: p, mem: n.mem, ctx: n.ctx, grid: n.grid, dim: n.dim, args: n.args, constants: n.constants,
 		shared: make([]byte, static+int(n.dynamic)), random: n.seed, steps: n.steps,
 	}
-	b.first = make([]lanes, p.regs)
-	for i := range b.first {
-		fill(&b.first[i], poison)
-	}
-	for _, c := range p.consts {
-		v := c.value
-		if c.global {
-			v += n.variables
-		}
-		fill(&b.first[c.slot], v)
-	}
-	for _, c := range p.dynamics {
-		fill(&b.first[c.slot], uint64(static)+c.value)
-	}
 	threads := n.dim.X * n.dim.Y * n.dim.Z
-	for i := range (threads + 31) / 32 {
-		w := &warp{blk: b, id: int(i), r: make([]lanes, p.regs), p: make([]uint32, p.preds), local: make([]byte, 32*p.local)}
-		w.fixed = make([]lanes, len(p.specials))
-		for j, s := range p.specials {
-			for l := range w.fixed[j] {
-				w.fixed[j][l] = uint64(w.special(s.name, uint32(l)))
+	count := int(threads+31) / 32
+	registers := n.arena.take(count * p.regs)
+	b.warps = make([]*warp, count)
+	for i := range b.warps {
+		w := &warp{blk: b, id: i, r: registers[i*p.regs:][:p.regs], p: make([]uint32, p.preds), local: make([]byte, 32*p.local)}
+		for _, c := range p.consts {
+			v := c.value
+			if c.global {
+				v += n.variables
+			}
+			fill(&w.r[c.slot], v)
+		}
+		for _, c := range p.dynamics {
+			fill(&w.r[c.slot], uint64(static)+c.value)
+		}
+		for _, s := range p.specials {
+			for l := range w.r[s.slot] {
+				w.r[s.slot][l] = uint64(w.special(s.name, uint32(l)))
 			}
 		}
-		b.warps = append(b.warps, w)
+		b.warps[i] = w
 	}
 	blocks := uint64(n.grid.X) * uint64(n.grid.Y) * uint64(n.grid.Z)
 	offset := uint64(0)
@@ -99,6 +111,18 @@ func (n *launch) run() (int, *fault) {
 	return n.steps - b.steps, b.fault
 }
 
+// flood writes v everywhere, in few steps: the race detector counts them.
+func flood(b []byte, v byte) {
+	if len(b) == 0 {
+		return
+	}
+	b[0] = v
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
+//go:norace
 func fill(r *lanes, v uint64) {
 	for l := range r {
 		r[l] = v
@@ -122,9 +146,7 @@ func (b *block) run(index uint64, threads uint32) {
 		Y: uint32(index / uint64(b.grid.X) % uint64(b.grid.Y)),
 		Z: uint32(index / uint64(b.grid.X) / uint64(b.grid.Y)),
 	}
-	for i := range b.shared {
-		b.shared[i] = poison & 0xff
-	}
+	flood(b.shared, poison&0xff)
 	for _, w := range b.warps {
 		w.begin(threads)
 	}
@@ -152,29 +174,27 @@ func (b *block) run(index uint64, threads uint32) {
 	}
 }
 
-// begin sets the registers of a warp for a block.
+// begin prepares a warp for a block. Constants and what tells the thread are in
+// its registers already, and no instruction writes there.
+//
+//go:norace
 func (w *warp) begin(threads uint32) {
 	b := w.blk
-	copy(w.r, b.first)
 	clear(w.p)
-	for i := range w.local {
-		w.local[i] = poison & 0xff
-	}
+	flood(w.local, poison&0xff)
 	w.alive = uint32(mask(min(32, threads-uint32(w.id)*32)))
 	w.groups = append(w.groups[:0], group{mask: w.alive})
 	w.active, w.tired = 0, false
 	for i := range b.prog.specials {
-		s := &b.prog.specials[i]
-		switch s.per {
-		case perThread:
-			w.r[s.slot] = w.fixed[i]
-		case perBlock:
+		if s := &b.prog.specials[i]; s.perBlock {
 			fill(&w.r[s.slot], uint64(w.special(s.name, 0)))
 		}
 	}
 }
 
 // special is the value of a special register in a lane.
+//
+//go:norace
 func (w *warp) special(name string, lane uint32) uint32 {
 	b := w.blk
 	t := uint32(w.id)*32 + lane

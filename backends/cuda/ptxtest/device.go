@@ -46,7 +46,10 @@ type Device struct {
 	funcs    map[driver.Function]*entry
 	streams  map[driver.Stream]*stream
 	events   map[driver.Event]*event
-	order    []*stream // that have work
+	order    []*stream     // that have work
+	freed    []*allocation // the last ones
+	used     []uint64      // bytes of each device
+	arena    arena
 	busy     time.Duration
 	random   uint64
 	calls    map[string]int
@@ -112,7 +115,7 @@ func New(o Options) *Device {
 	n := max(o.Devices, 0)
 	return &Device{
 		opts: o, next: firstAddress, handle: 0x1000, random: o.Seed,
-		primary: make([]*context, n), lost: make([]*loss, n),
+		primary: make([]*context, n), lost: make([]*loss, n), used: make([]uint64, n),
 		contexts: map[driver.Context]*context{}, stacks: map[uint64][]*context{},
 		modules: map[driver.Module]*loaded{}, funcs: map[driver.Function]*entry{},
 		streams: map[driver.Stream]*stream{}, events: map[driver.Event]*event{},
@@ -478,7 +481,7 @@ func (d *Device) ModuleUnload(m driver.Module) error {
 	}
 	d.drain(func(s *stream) bool { return s.ctx.device == lm.ctx.device })
 	if lm.variables != nil {
-		lm.variables.release()
+		d.release(lm.variables)
 	}
 	for h, e := range d.funcs {
 		if e.mod == lm {
@@ -518,17 +521,7 @@ func (d *Device) MemInfo() (free, total uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return d.opts.Memory - d.used(c.device), d.opts.Memory, nil
-}
-
-func (d *Device) used(device int) uint64 {
-	n := uint64(0)
-	for _, a := range d.mem.list {
-		if a.kind == driver.Device && !a.freed && a.device == device {
-			n += a.charge
-		}
-	}
-	return n
+	return d.opts.Memory - d.used[c.device], d.opts.Memory, nil
 }
 
 // Memory is given out in units of this many bytes, with a gap as large behind.
@@ -540,23 +533,32 @@ const (
 // allocate returns memory of the device of c, nil if there is too little.
 func (d *Device) allocate(c *context, n uint64) *allocation {
 	charge := (n + granule - 1) &^ (granule - 1)
-	if n > d.opts.Memory || charge > d.opts.Memory-d.used(c.device) {
+	if n > d.opts.Memory || charge > d.opts.Memory-d.used[c.device] {
 		return nil
 	}
 	a := &allocation{base: d.next, data: make([]byte, n), kind: driver.Device, device: c.device, ctx: c.handle, charge: charge}
-	for i := range a.data {
-		a.data[i] = poison & 0xff
-	}
+	flood(a.data, poison&0xff)
+	d.used[c.device] += charge
 	d.next += (n + 2*guard - 1) &^ (guard - 1)
 	d.mem.insert(a)
 	return a
 }
 
-// release forgets the memory, but not that it was there.
-func (a *allocation) release() {
+// remembered is how many freed allocations are known by their addresses.
+const remembered = 4096
+
+// release gives memory back, but does not forget at once that it was there.
+func (d *Device) release(a *allocation) {
 	a.freed = true
 	a.size = uint64(len(a.data))
 	a.data = nil
+	if a.kind == driver.Device {
+		d.used[a.device] -= a.charge
+	}
+	if d.freed = append(d.freed, a); len(d.freed) >= 2*remembered {
+		d.mem.forget(d.freed[:remembered])
+		d.freed = append([]*allocation(nil), d.freed[remembered:]...)
+	}
 }
 
 // Alloc allocates device memory. It holds 0xa5 everywhere.
@@ -573,7 +575,7 @@ func (d *Device) Alloc(n uint64) (driver.Ptr, error) {
 	}
 	a := d.allocate(c, n)
 	if a == nil {
-		return 0, failed(call, c.device, driver.OutOfMemory, "%d bytes; %d are free", n, d.opts.Memory-d.used(c.device))
+		return 0, failed(call, c.device, driver.OutOfMemory, "%d bytes; %d are free", n, d.opts.Memory-d.used[c.device])
 	}
 	return driver.Ptr(a.base), nil
 }
@@ -589,7 +591,7 @@ func (d *Device) Free(p driver.Ptr) error {
 	found := a != nil && a.base == uint64(p) && a.kind == driver.Device
 	if err != nil {
 		if found && driver.Result.Sticky(resultOf(err)) {
-			a.release()
+			d.release(a)
 		}
 		return err
 	}
@@ -598,10 +600,10 @@ func (d *Device) Free(p driver.Ptr) error {
 	}
 	d.drain(func(s *stream) bool { return s.ctx.device == c.device })
 	if l := d.lost[c.device]; l != nil {
-		a.release()
+		d.release(a)
 		return failed(call, c.device, l.result, "%s", l.detail)
 	}
-	a.release()
+	d.release(a)
 	return nil
 }
 
@@ -629,10 +631,8 @@ func (d *Device) HostAlloc(n int) ([]byte, error) {
 	b := make([]byte, n+page-1)
 	off := -int(uintptr(unsafe.Pointer(&b[0]))) & (page - 1)
 	b = b[off : off+n : off+n]
-	for i := range b {
-		b[i] = poison & 0xff
-	}
-	d.mem.forget(address(b), uint64(n))
+	flood(b, poison&0xff)
+	d.mem.forgetHost(address(b), uint64(n))
 	d.mem.insert(&allocation{base: address(b), data: b, kind: driver.Host, device: c.device, ctx: c.handle})
 	return b, nil
 }
@@ -649,7 +649,7 @@ func (d *Device) HostFree(b []byte) error {
 	found := len(b) > 0 && a != nil && a.base == address(b) && a.kind == driver.Host
 	if err != nil {
 		if found && driver.Result.Sticky(resultOf(err)) {
-			a.release()
+			d.release(a)
 		}
 		return err
 	}
@@ -657,7 +657,7 @@ func (d *Device) HostFree(b []byte) error {
 		return failed(call, c.device, driver.InvalidValue, "%#x is not pinned", address(b))
 	}
 	d.drain(func(*stream) bool { return true })
-	a.release()
+	d.release(a)
 	return nil
 }
 

@@ -305,3 +305,20 @@ func TestInjectedFailures(t *testing.T) {
 	require.ErrorIs(t, m.StreamSynchronize(m.s), result(driver.ECCUncorrectable))
 	require.ErrorIs(t, m.StreamSynchronize(m.s), result(driver.ECCUncorrectable), "it is sticky")
 }
+
+// A long run forgets what it freed long ago, and keeps count.
+func TestManyAllocations(t *testing.T) {
+	m := start(t, Options{}, sample)
+	first := m.give([]byte{1})
+	for range 3 * remembered {
+		p, err := m.Alloc(8)
+		require.NoError(t, err)
+		require.NoError(t, m.Free(p))
+	}
+	require.Less(t, len(m.mem.list), 2*remembered+10)
+	require.Equal(t, 1, m.LiveAllocations())
+	free, total, err := m.MemInfo()
+	require.NoError(t, err)
+	require.Equal(t, total-1024, free)
+	require.NoError(t, m.Free(first))
+}

@@ -24,8 +24,8 @@
 // allocation has addresses of its own with gaps around it, never given out
 // again, so an access outside of one fails the launch with IllegalAddress, and
 // one that is not aligned with MisalignedAddress; the context is lost then, as
-// on a device. Memory, registers and lanes that were never written hold
-// 0xa5a5…. Warps of a block, and blocks, are interleaved in an order that
+// on a device. Memory that was never written holds 0xa5…, registers hold that or what
+// another thread left there. Warps of a block, and blocks, are interleaved in an order that
 // depends on [Options].Seed; what is queued on streams runs late, in a random
 // order, and only while somebody waits for it, so a missing dependency shows
 // as a wrong result. A kernel that executes more than [Options].Steps

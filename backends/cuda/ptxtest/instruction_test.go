@@ -99,8 +99,6 @@ func twice(k kind) kind {
 	return map[kind]kind{u16: u32, s16: s32, u32: u64, s32: s64}[k]
 }
 
-func bit(v *big.Int, i int) uint { return v.Bit(i) }
-
 var zero = big.NewInt(0)
 
 // integerCases are the integer operations and what they are, in numbers

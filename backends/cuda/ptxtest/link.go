@@ -73,14 +73,9 @@ type constSlot struct {
 type specialSlot struct {
 	slot int32
 	name string
-	per  uint8
+	// perBlock is set if the value is another one in each block.
+	perBlock bool
 }
-
-// What a special register changes with.
-const (
-	perThread = iota
-	perBlock
-)
 
 type linker struct {
 	mod     *module
@@ -395,16 +390,9 @@ func (l *linker) specialSlot(name string) int32 {
 	if !ok {
 		s = l.newSlot()
 		l.special[name] = s
-		l.prog.specials = append(l.prog.specials, specialSlot{s, name, perOf(name)})
+		l.prog.specials = append(l.prog.specials, specialSlot{s, name, strings.HasPrefix(name, "%ctaid.")})
 	}
 	return s
-}
-
-func perOf(name string) uint8 {
-	if strings.HasPrefix(name, "%ctaid.") {
-		return perBlock
-	}
-	return perThread
 }
 
 // predicate is the index of a predicate register.
@@ -425,10 +413,6 @@ func (l *linker) newPredicate() int32 {
 	}
 	l.prog.preds++
 	return int32(l.prog.preds - 1)
-}
-
-func isPredicate(o operand) bool {
-	return o.kind == opReg && o.special == "" && o.reg.kind == pred
 }
 
 func (l *linker) label(o operand) int32 {

@@ -53,11 +53,20 @@ func (t *memoryMap) insert(a *allocation) {
 	t.list[i] = a
 }
 
-// forget removes freed host memory that Go has given out again.
-func (t *memoryMap) forget(addr, n uint64) {
+// forgetHost removes freed host memory that Go has given out again.
+func (t *memoryMap) forgetHost(addr, n uint64) {
 	t.list = slices.DeleteFunc(t.list, func(a *allocation) bool {
 		return a.freed && a.kind == driver.Host && a.base < addr+n && addr < a.end()
 	})
+}
+
+// forget removes freed memory.
+func (t *memoryMap) forget(old []*allocation) {
+	gone := make(map[*allocation]bool, len(old))
+	for _, a := range old {
+		gone[a] = true
+	}
+	t.list = slices.DeleteFunc(t.list, func(a *allocation) bool { return gone[a] })
 }
 
 // describe says what is known about a bad address.

@@ -78,12 +78,11 @@ type operand struct {
 
 // statement is one instruction of a function, with its modifiers.
 type statement struct {
-	line   int
-	guard  *operand
-	name   string
-	mods   []string
-	args   []operand
-	labels []string // of a .branchtargets
+	line  int
+	guard *operand
+	name  string
+	mods  []string
+	args  []operand
 }
 
 type function struct {

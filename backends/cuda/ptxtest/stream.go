@@ -447,9 +447,7 @@ func (d *Device) Fill(dst driver.Ptr, value byte, n uint64, h driver.Stream) err
 	}
 	d.queue(s, work{do: func() *fault {
 		to, f := a.at(dst, n)
-		for i := range to {
-			to[i] = value
-		}
+		flood(to, value)
 		return f
 	}})
 	return d.after(call, c)
@@ -484,7 +482,7 @@ func (d *Device) Launch(f driver.Function, grid, dim driver.Dim, shared uint32, 
 	}
 	n := &launch{
 		prog: p, grid: grid, dim: dim, dynamic: shared, args: slices.Clone(args), constants: e.mod.mod.mod.constants,
-		ctx: c.handle, mem: &d.mem, steps: d.opts.Steps,
+		ctx: c.handle, mem: &d.mem, steps: d.opts.Steps, arena: &d.arena,
 	}
 	if e.mod.variables != nil {
 		n.variables = e.mod.variables.base

@@ -31,9 +31,8 @@ type warp struct {
 	groups []group
 	blk    *block
 	id     int
-	local  []byte  // of all lanes, one after the other
-	fixed  []lanes // values of the special registers
-	tired  bool    // the last slice ended early
+	local  []byte // of all lanes, one after the other
+	tired  bool   // the last slice ended early
 }
 
 // run executes at most slice instructions: until all groups wait or have left,
