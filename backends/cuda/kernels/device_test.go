@@ -22,7 +22,7 @@ type machine struct {
 	k *Set
 }
 
-// Its NaNs of float64 are not those that Host's tests get: the kernels make
+// Its NaNs of float64 are not those that the tests of hosted get: the kernels make
 // their own.
 func open(t *testing.T, files ...string) *machine {
 	d := ptxtest.New(ptxtest.Options{Eager: true, OtherNaNs: true, Version: 9000, Capability: 52})

@@ -19,7 +19,7 @@ import (
 // quantizerOn is a quantizer whose arithmetic a device does.
 type quantizerOn struct {
 	quant.Quantizer
-	h *Host
+	h *hosted
 	t *testing.T
 }
 

@@ -14,10 +14,10 @@ import (
 	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 )
 
-// host returns a Host on a device whose work runs late, and gives it back.
-func host(t *testing.T) *Host {
+// host returns a hosted on a device whose work runs late, and gives it back.
+func host(t *testing.T) *hosted {
 	d := ptxtest.New(ptxtest.Options{Seed: 5})
-	h, err := NewHost(d, 0)
+	h, err := newHosted(d, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, h.Close())
@@ -28,18 +28,18 @@ func host(t *testing.T) *Host {
 
 // reducer is a backend.Backend whose arithmetic a device does.
 type reducer struct {
-	*Host
+	*hosted
 	t *testing.T
 }
 
 func (r reducer) Name() string { return "device" }
 
 func (r reducer) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) {
-	require.NoError(r.t, r.Host.Reduce(t, op, dst, a, b))
+	require.NoError(r.t, r.hosted.Reduce(t, op, dst, a, b))
 }
 
 func (r reducer) Finalize(t dtype.Type, dst []byte, world int) {
-	require.NoError(r.t, r.Host.Finalize(t, dst, world))
+	require.NoError(r.t, r.hosted.Finalize(t, dst, world))
 }
 
 // A device computes what every processor computes: the number is the one that
@@ -73,23 +73,15 @@ func TestHostShared(t *testing.T) {
 		})
 	}
 	all.Wait()
-	tally, err := h.ExpTally(0x7fc00000, 1, 3)
-	require.NoError(t, err)
-	require.EqualValues(t, 3, tally.NaN)
-
-	params, velocity := []float32{1, 2}, []float32{4, 0}
-	require.NoError(t, h.NesterovStep(params, velocity, []float32{1, -1}, 0.5, 0.5))
-	require.Equal(t, []float32{3, -1}, velocity)
-	require.Equal(t, []float32{1 - 0.5*2.5, 2 + 0.5*1.5}, params)
 }
 
 // A device that cannot be used gives what it gave out back.
 func TestHostFails(t *testing.T) {
 	d := ptxtest.New(ptxtest.Options{})
-	_, err := NewHost(d, 1)
+	_, err := newHosted(d, 1)
 	require.ErrorIs(t, err, &driver.Error{Result: driver.InvalidDevice})
 	d.Fail("cuModuleLoadDataEx", 3, driver.OutOfMemory)
-	_, err = NewHost(d, 0)
+	_, err = newHosted(d, 0)
 	require.ErrorIs(t, err, &driver.Error{Result: driver.OutOfMemory})
 	require.Equal(t, ptxtest.Counts{}, d.Live())
 }
@@ -97,7 +89,7 @@ func TestHostFails(t *testing.T) {
 // A device that is too old says so.
 func TestTooOld(t *testing.T) {
 	d := ptxtest.New(ptxtest.Options{Capability: 50})
-	_, err := NewHost(d, 0)
+	_, err := newHosted(d, 0)
 	require.ErrorIs(t, err, &driver.Error{Result: driver.NoBinaryForGPU})
 	require.ErrorContains(t, err, "use host tensors")
 	require.Equal(t, ptxtest.Counts{}, d.Live())

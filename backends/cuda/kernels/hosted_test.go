@@ -14,13 +14,13 @@ import (
 	"github.com/gopccl/gopccl/backends/cuda/driver"
 )
 
-// Host runs the kernels on memory of the process: operands are copied to the
+// hosted runs the kernels on memory of the process: operands are copied to the
 // device, and the result is copied back, while the caller waits. It is for
 // comparing a device with a processor, not for speed. Slices are as those of
 // backend.Backend and quant.Quantizer; on the device they lie at addresses that
 // are equal to theirs modulo 16, as far as the size of an element allows. It is
 // safe for concurrent use.
-type Host struct {
+type hosted struct {
 	driver  driver.Driver
 	device  int
 	context driver.Context
@@ -36,13 +36,13 @@ type region struct {
 	size uint64
 }
 
-// NewHost loads the kernels on a device. Close gives everything back.
-func NewHost(d driver.Driver, device int) (*Host, error) {
+// newHosted loads the kernels on a device. Close gives everything back.
+func newHosted(d driver.Driver, device int) (*hosted, error) {
 	c, err := d.Retain(device)
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{driver: d, device: device, context: c}
+	h := &hosted{driver: d, device: device, context: c}
 	if err := h.do(func() (err error) { h.set, err = Load(d, device); return err }); err != nil {
 		return nil, errors.Join(err, d.Release(device))
 	}
@@ -51,7 +51,7 @@ func NewHost(d driver.Driver, device int) (*Host, error) {
 
 // Close frees the memory and unloads the kernels. No other call may be running
 // or follow.
-func (h *Host) Close() error {
+func (h *hosted) Close() error {
 	err := h.do(func() error {
 		var all []error
 		for i := range h.regions {
@@ -65,7 +65,7 @@ func (h *Host) Close() error {
 }
 
 // do calls f with the device's context on top of this thread's stack.
-func (h *Host) do(f func() error) (err error) {
+func (h *hosted) do(f func() error) (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	runtime.LockOSThread()
@@ -81,7 +81,7 @@ func (h *Host) do(f func() error) (err error) {
 }
 
 // room returns n bytes of region i, offset bytes behind a multiple of 256.
-func (h *Host) room(i, n, offset int) (driver.Ptr, error) {
+func (h *hosted) room(i, n, offset int) (driver.Ptr, error) {
 	r, want := &h.regions[i], uint64(n+offset)
 	if want > r.size {
 		if r.size > 0 {
@@ -105,7 +105,7 @@ func offset(b []byte, size int) int {
 }
 
 // send copies b to region i.
-func (h *Host) send(i int, b []byte, offset int) (driver.Ptr, error) {
+func (h *hosted) send(i int, b []byte, offset int) (driver.Ptr, error) {
 	p, err := h.room(i, len(b), offset)
 	if err == nil && len(b) > 0 {
 		err = h.driver.CopyToDevice(p, b, 0)
@@ -114,7 +114,7 @@ func (h *Host) send(i int, b []byte, offset int) (driver.Ptr, error) {
 }
 
 // fetch copies what is at p, once all is computed, to b.
-func (h *Host) fetch(b []byte, p driver.Ptr) error {
+func (h *hosted) fetch(b []byte, p driver.Ptr) error {
 	if len(b) > 0 {
 		if err := h.driver.CopyToHost(b, p, 0); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (h *Host) fetch(b []byte, p driver.Ptr) error {
 }
 
 // Reduce sets dst[i] := a[i] op b[i]. dst may be a or b.
-func (h *Host) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) error {
+func (h *hosted) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) error {
 	return h.do(func() error {
 		x, err := h.send(0, a, offset(a, t.Size()))
 		if err != nil {
@@ -152,7 +152,7 @@ func (h *Host) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) error {
 }
 
 // Finalize divides every element of dst by world.
-func (h *Host) Finalize(t dtype.Type, dst []byte, world int) error {
+func (h *hosted) Finalize(t dtype.Type, dst []byte, world int) error {
 	return h.do(func() error {
 		p, err := h.send(0, dst, offset(dst, t.Size()))
 		if err != nil {
@@ -167,7 +167,7 @@ func (h *Host) Finalize(t dtype.Type, dst []byte, world int) error {
 
 // Hash returns the SimpleHash of b, which lies offset bytes behind a multiple of
 // 256 on the device.
-func (h *Host) Hash(b []byte, offset int) (sum uint32, err error) {
+func (h *hosted) Hash(b []byte, offset int) (sum uint32, err error) {
 	err = h.do(func() error {
 		src, err := h.send(0, b, offset)
 		if err != nil {
@@ -189,7 +189,7 @@ func (h *Host) Hash(b []byte, offset int) (sum uint32, err error) {
 }
 
 // MinMaxParams returns the metadata that minmax has for src.
-func (h *Host) MinMaxParams(t dtype.Type, src []byte) (m wire.DequantizationMeta, err error) {
+func (h *hosted) MinMaxParams(t dtype.Type, src []byte) (m wire.DequantizationMeta, err error) {
 	err = h.do(func() error {
 		p, err := h.send(0, src, offset(src, t.Size()))
 		if err != nil {
@@ -212,7 +212,7 @@ func (h *Host) MinMaxParams(t dtype.Type, src []byte) (m wire.DequantizationMeta
 
 // ZeroPointMoments returns sum and squared distances of each segment of src, for
 // package zeropoint (FromMoments).
-func (h *Host) ZeroPointMoments(t dtype.Type, src []byte) (sums []float64, err error) {
+func (h *hosted) ZeroPointMoments(t dtype.Type, src []byte) (sums []float64, err error) {
 	err = h.do(func() error {
 		n := uint64(len(src) / t.Size())
 		p, err := h.send(0, src, offset(src, t.Size()))
@@ -238,7 +238,7 @@ func (h *Host) ZeroPointMoments(t dtype.Type, src []byte) (sums []float64, err e
 }
 
 // Quantize writes the wire form of src under m to dst.
-func (h *Host) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
+func (h *hosted) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
 	return h.do(func() error {
 		from, err := h.send(0, src, offset(src, t.Size()))
 		if err != nil {
@@ -256,7 +256,7 @@ func (h *Host) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []
 }
 
 // DequantizeFrom sets dst := acc op value(q). dst may be acc.
-func (h *Host) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) error {
+func (h *hosted) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) error {
 	return h.do(func() error {
 		from, err := h.send(0, q, offset(q, qt.Size()))
 		if err != nil {
@@ -276,43 +276,5 @@ func (h *Host) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op d
 			return err
 		}
 		return h.fetch(dst, to)
-	})
-}
-
-// ExpTally returns the tally of the device's expf over count patterns: each
-// step-th from first on.
-func (h *Host) ExpTally(first uint32, step, count uint64) (t Tally, err error) {
-	err = h.do(func() error {
-		p, err := h.room(1, TallyBytes, 0)
-		if err != nil {
-			return err
-		}
-		n, err := h.set.ExpTally(p, first, step, count, 0)
-		if err != nil {
-			return err
-		}
-		b := make([]byte, n)
-		err = h.fetch(b, p)
-		t = ReadTally(b)
-		return err
-	})
-	return t, err
-}
-
-// NesterovStep moves params and velocity by one step with gradient.
-func (h *Host) NesterovStep(params, velocity, gradient []float32, rate, momentum float32) error {
-	return h.do(func() error {
-		b := [3][]byte{dtype.AsBytes(params), dtype.AsBytes(velocity), dtype.AsBytes(gradient)}
-		var p [3]driver.Ptr
-		for i := range b {
-			var err error
-			if p[i], err = h.send(i, b[i], 0); err != nil {
-				return err
-			}
-		}
-		if err := h.set.NesterovStep(p[0], p[1], p[2], uint64(len(params)), rate, momentum, 0); err != nil {
-			return err
-		}
-		return errors.Join(h.fetch(b[0], p[0]), h.fetch(b[1], p[1]))
 	})
 }
