@@ -27,6 +27,10 @@ type dev struct {
 	streams []driver.Stream
 	events  []driver.Event
 	scratch []driver.Ptr // of scratchBytes each
+	benches []*workbench
+
+	trial  sync.Once
+	faster bool // than the host, set by trial
 }
 
 // scratchBytes is what one hash needs on the device: partial results and the result.
@@ -201,37 +205,40 @@ func (d *dev) passed(mark driver.Event, stop <-chan struct{}) (bool, error) {
 	}
 }
 
-// close frees what is kept. A lost device has lost it already.
-func (d *dev) close() error {
-	drv := d.p.driver
-	var first error
-	note := func(err error) {
-		if err != nil && first == nil {
-			first = err
-		}
-	}
-	if d.gone() == nil {
-		note(d.do(func() error {
-			for _, s := range d.streams {
-				note(drv.StreamDestroy(s))
-			}
-			for _, e := range d.events {
-				note(drv.EventDestroy(e))
-			}
-			for _, p := range d.scratch {
-				note(drv.Free(p))
-			}
-			for _, set := range d.sets {
-				note(set.Unload())
-			}
-			return nil
-		}))
-	}
-	note(drv.Release(d.ordinal))
+// empty frees what is kept. A lost device has lost it already.
+func (d *dev) empty() error {
 	if d.gone() != nil {
 		return nil
 	}
-	return first
+	drv := d.p.driver
+	var all []error
+	err := d.do(func() error {
+		for _, w := range d.benches {
+			all = append(all, d.dismantle(w))
+		}
+		for _, s := range d.streams {
+			all = append(all, drv.StreamDestroy(s))
+		}
+		for _, e := range d.events {
+			all = append(all, drv.EventDestroy(e))
+		}
+		for _, p := range d.scratch {
+			all = append(all, drv.Free(p))
+		}
+		for _, set := range d.sets {
+			all = append(all, set.Unload())
+		}
+		return errors.Join(all...)
+	})
+	return err
+}
+
+// close gives the context back.
+func (d *dev) close() error {
+	if err := d.p.driver.Release(d.ordinal); err != nil && d.gone() == nil {
+		return err
+	}
+	return nil
 }
 
 // Hash implements device.Platform.

@@ -274,15 +274,21 @@ func (p *Platform) Close() error {
 	clear(p.devices)
 	p.mu.Unlock()
 	var first error
+	note := func(err error) {
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	for _, d := range list {
+		note(d.empty())
+	}
 	// Pinned memory is that of no certain device. If all are lost, the driver
 	// takes nothing back before the process ends.
 	if i := slices.IndexFunc(list, func(d *dev) bool { return d.gone() == nil }); i >= 0 {
-		first = list[i].do(p.pinned.drain)
+		note(list[i].do(p.pinned.drain))
 	}
 	for _, d := range list {
-		if err := d.close(); err != nil && first == nil {
-			first = err
-		}
+		note(d.close())
 	}
 	return first
 }

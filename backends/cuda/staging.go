@@ -24,6 +24,7 @@ type staging struct {
 	out     *dev // of the target
 	task    device.Task
 	inPlace bool
+	reduces bool // on the device
 	source  area
 	target  area // none out of place: the same as source
 	marks   []mark
@@ -74,6 +75,8 @@ func (p *Platform) Stage(t device.Task) (device.Staging, error) {
 		s.Release()
 		return nil, p.fault(opReduce, src, from, err)
 	}
+	// The kernels read whole elements.
+	s.reduces = t.DType.Valid() && from.Ptr%uint64(t.DType.Size()) == 0 && p.onDevice(src, from.Bytes)
 	return s, nil
 }
 

@@ -87,8 +87,17 @@ type Staging interface {
 	// until Release. They are one and the same if nothing has to be restored.
 	Memory() (source, target []byte)
 	// Begin starts to copy the source in, range after range, and lets targets
-	// out as they are put. ranges are disjoint. Called at most once.
+	// out as they are put, which is when it has ended. ranges are disjoint.
+	// Called at most once.
 	Begin(ranges []Range, e Events)
+	// Reduces reports whether received data is to be reduced by Reduce, and not
+	// in the host's memory. Begin then gets the ranges that are sent alone, unless
+	// the operation is in place.
+	Reduces() bool
+	// Reduce makes the bytes from..to of the target source op received, divided
+	// by world if that is not 0, and waits until they are in the host's memory.
+	// It is called by several goroutines, after the first range has arrived.
+	Reduce(from, to int, received []byte, world int) error
 	// Put says that the bytes from..to of the target are final. Each byte is
 	// put once. It does not wait.
 	Put(from, to int)

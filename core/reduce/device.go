@@ -24,6 +24,11 @@ type staged struct {
 	op    *Op
 	stage device.Staging
 	size  int64 // bytes of the operation
+	// reduces: the platform combines with what was received. Its own memory has
+	// the local contribution, so that only what is sent first has to arrive, and
+	// in place all as what is put back.
+	reduces bool
+	total   int64 // bytes that arrive
 	// Where the chunk that step reduces into begins in the order of arrival;
 	// the own chunk comes before that of step 0. Set by Start.
 	starts  []int64
@@ -81,20 +86,32 @@ func (d *staged) plan() {
 			d.order = append(d.order, device.Range{From: first * op.elem, To: (first + count) * op.elem})
 		}
 	}
+	d.reduces = d.stage.Reduces() && !op.quantized()
+	inPlace := op.spec.DeviceSrc.Ptr == op.spec.DeviceDst.Ptr
+	defer func() {
+		for _, r := range d.order {
+			d.total += int64(r.To - r.From)
+		}
+	}()
 	if op.n == 1 {
-		if op.spec.DeviceSrc.Ptr != op.spec.DeviceDst.Ptr {
+		if !inPlace {
 			add(0, op.spec.Count)
 		}
 		return
 	}
 	first, count := op.chunk(0, true)
+	if count == 0 {
+		d.reduces = false // there is no first range to wait for
+	}
 	add(first, count)
 	d.own = int64(count * op.elem)
 	at := d.own
 	for step := 0; plan.Reduces(op.n, step); step++ {
 		d.starts = append(d.starts, at)
 		first, count = op.chunk(step, false)
-		add(first, count)
+		if inPlace || !d.reduces {
+			add(first, count)
+		}
 		at += int64(count * op.elem)
 	}
 }
@@ -170,6 +187,7 @@ func (d *staged) await(step, elements int) error {
 	if step < len(d.starts) {
 		need = d.starts[step] + int64(elements*d.op.elem)
 	}
+	need = min(need, d.total)
 	if d.arrived.Load() >= need {
 		return nil
 	}
@@ -202,6 +220,29 @@ func (d *staged) finish(restore bool) {
 	d.stage.Release()
 }
 
+// combine makes the bytes from..to of the destination the local contribution
+// op in, divided by the size of the ring if divide says so.
+func (op *Op) combine(from, to int, in []byte, divide bool) error {
+	s := &op.spec
+	if d := op.dev; d != nil && d.reduces {
+		world := 0
+		if divide {
+			world = op.n
+		}
+		if err := d.stage.Reduce(from, to, in, world); err != nil {
+			op.fail(errs.New(errs.CodeOf(err), opName, err).At("data phase"))
+			return errAborted // the connection is not to blame
+		}
+		return nil
+	}
+	dst := s.Dst[from:to]
+	op.e.cfg.Backend.Reduce(s.DType, s.Op, dst, s.Src[from:to], in)
+	if divide {
+		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
+	}
+	return nil
+}
+
 // final hands bytes of the destination that will not change any more to the device.
 func (op *Op) final(from, to int) {
 	if op.dev != nil && from < to {
@@ -215,8 +256,8 @@ func (op *Op) divided() bool { return op.spec.Op != dtype.Avg || !op.dividesLate
 
 // waits says what the device has to do. op.mu is held.
 func (d *staged) waits() string {
-	if n := d.arrived.Load(); n < d.size {
-		return fmt.Sprintf("device: %d of %d bytes of the source have come", n, d.size)
+	if n := d.arrived.Load(); n < d.total {
+		return fmt.Sprintf("device: %d of %d bytes of the source have come", n, d.total)
 	}
 	return "device: takes the result"
 }

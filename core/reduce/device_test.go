@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
@@ -31,6 +32,9 @@ type card struct {
 	broken error         // of the copy after the next `after` ones
 	after  int
 	copies atomic.Int64 // bytes to the device
+
+	reduces bool
+	reduced atomic.Int64 // bytes
 }
 
 var errBroken = errs.New(errs.DeviceFailed, "copy", errors.New("a bolt came loose"))
@@ -97,7 +101,7 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 	for _, r := range ranges {
 		total += r.To - r.From
 	}
-	if total != len(s.src) {
+	if total != len(s.src) && !s.c.reduces {
 		panic("the ranges do not cover the source")
 	}
 	var both sync.WaitGroup
@@ -167,6 +171,28 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 	}()
 }
 
+func (s *cardStage) Reduces() bool { return s.c.reduces }
+
+func (s *cardStage) Reduce(from, to int, in []byte, world int) error {
+	b, _, err := backend.Select("cpu_generic")
+	if err != nil {
+		return err
+	}
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.c.broken != nil {
+		if s.c.after--; s.c.after < 0 {
+			return s.c.broken
+		}
+	}
+	b.Reduce(s.t.DType, s.t.Op, s.dst[from:to], s.c.memory[s.t.Source.Ptr][from:to], in)
+	if world > 0 {
+		b.Finalize(s.t.DType, s.dst[from:to], world)
+	}
+	s.c.reduced.Add(int64(to - from))
+	return nil
+}
+
 func (s *cardStage) Put(from, to int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,6 +250,7 @@ func TestDeviceMatchesOracle(t *testing.T) {
 			for _, how := range []dtype.Op{dtype.Sum, dtype.Avg, dtype.Max} {
 				for _, count := range []int{1, s.n - 1, 331, 160 * s.n} {
 					inPlace := rng.IntN(2) == 0
+					c.reduces = rng.IntN(2) == 0
 					specs, want := r.specs(rng, dt, how, count, inPlace)
 					before := keep(specs)
 					c.copies.Store(0)
@@ -241,11 +268,13 @@ func TestDeviceMatchesOracle(t *testing.T) {
 		r.close()
 	}
 	require.Zero(t, c.stages)
+	require.Positive(t, c.reduced.Load())
 }
 
 // The same for quantized operations, whose parameters are those of whole chunks.
 func TestDeviceQuantized(t *testing.T) {
 	c := newCard(t, 160)
+	c.reduces = true // which is of no effect
 	for k, s := range deviceShapes() {
 		r := newRing(t, s)
 		for i, q := range quantCases() {
@@ -267,6 +296,7 @@ func TestDeviceQuantized(t *testing.T) {
 		r.close()
 	}
 	require.Zero(t, c.stages)
+	require.Zero(t, c.reduced.Load())
 }
 
 // An abort at any copy, a late one too, restores the device's memory bit by
@@ -275,6 +305,7 @@ func TestDeviceAbortRestores(t *testing.T) {
 	for k, s := range deviceShapes()[:5] {
 		for at := 0; ; at++ {
 			c := newCard(t, 256)
+			c.reduces = at%2 == 1
 			c.gate = make(chan struct{})
 			r := newRing(t, s)
 			specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Avg, 160*s.n, k%2 == 0)
@@ -324,6 +355,7 @@ func TestDeviceFails(t *testing.T) {
 	for k, s := range deviceShapes() {
 		for _, after := range []int{0, 3, 20} {
 			c := newCard(t, 64)
+			c.reduces = after == 20
 			r := newRing(t, s)
 			specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 64*s.n*9, false)
 			c.broken, c.after = errBroken, after

@@ -121,10 +121,9 @@ func (op *Op) receiveReduce(r *receiver, n int) error {
 	if whole > 0 {
 		from := c.first*op.elem + c.off - k
 		op.save((c.off - k + whole) / op.elem)
-		dst := s.Dst[from : from+whole]
-		op.e.cfg.Backend.Reduce(s.DType, s.Op, dst, s.Src[from:from+whole], in[:whole])
-		if s.Op == dtype.Avg && !op.dividesLate() && op.lastReduce(c.step) {
-			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
+		divide := s.Op == dtype.Avg && !op.dividesLate() && op.lastReduce(c.step)
+		if err := op.combine(from, from+whole, in[:whole], divide); err != nil {
+			return err
 		}
 		if op.lastReduce(c.step) && op.divided() {
 			op.final(from, from+whole)

@@ -208,9 +208,8 @@ func (op *Op) processPart(r *receiver, p piece, off, n int, meta *wire.Dequantiz
 		return err
 	}
 	op.savePiece(p)
-	op.e.cfg.Backend.Reduce(s.DType, s.Op, dst, local, in)
-	if s.Op == dtype.Avg && op.lastReduce(p.step) {
-		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
+	if err := op.combine(from, to, in, s.Op == dtype.Avg && op.lastReduce(p.step)); err != nil {
+		return err
 	}
 	if op.lastReduce(p.step) {
 		op.final(from, to)
