@@ -88,7 +88,9 @@ func AsyncDiLoCo(ctx context.Context, o Options) error {
 		}
 		strategy := core.ReceiveOnly
 		if mean, ok := flight.take(); ok {
-			momentum.Step(outer, mean)
+			if err := r.Outer.Step(momentum, outer, mean); err != nil {
+				return err
+			}
 			strategy = core.SendOnly
 		}
 		*step++

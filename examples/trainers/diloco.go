@@ -65,7 +65,9 @@ func DiLoCo(ctx context.Context, o Options) error {
 		}
 
 		// The same arithmetic on the same bits: the state stays equal.
-		momentum.Step(outer, mean)
+		if err := r.Outer.Step(momentum, outer, mean); err != nil {
+			return err
+		}
 		r.state.Revision++
 		r.now.Step = r.state.Revision
 		if err := r.stepped(outer, loss); err != nil {

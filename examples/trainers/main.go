@@ -36,6 +36,10 @@ func execute(name string, train Trainer, o Options, args []string) int {
 	fs.Uint64Var(&o.LossEvery, "loss-every", o.LossEvery, "steps between two measurements of the validation loss")
 	fs.StringVar(&o.Quantize.Algorithm, "quantize", "none", "send averages as 8 bit integers: none, minmax or zeropoint")
 	o.Quantize.Type = dtype.Uint8
+	device := -1
+	if name != "ddp" {
+		fs.IntVar(&device, "outer-device", device, "`NUMBER` of the CUDA device that takes the outer steps; -1: the processor (same bits)")
+	}
 	asJSON := fs.Bool("json", false, "report in JSON, one object a line")
 	verbose := fs.Bool("verbose", false, "log what the communicator does to standard error")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -50,6 +54,15 @@ func execute(name string, train Trainer, o Options, args []string) int {
 	o.Report = Lines(os.Stdout, *asJSON)
 	if *verbose {
 		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if device >= 0 {
+		outer, err := openOuter(device)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+			return 1
+		}
+		defer outer.Close()
+		o.Outer = outer
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

@@ -33,7 +33,9 @@ type Options struct {
 	Local func(n int) charlm.Optimizer
 	// OuterRate and OuterMomentum are those of DiLoCo's outer optimizer.
 	OuterRate, OuterMomentum float32
-	Shape                    charlm.Shape // Vocab 0: that of the text
+	// Outer takes DiLoCo's outer steps, nil: the processor. It stays the caller's.
+	Outer Outer
+	Shape charlm.Shape // Vocab 0: that of the text
 
 	LossEvery uint64 // steps between two measurements of the validation loss
 
@@ -83,6 +85,9 @@ func prepare(o Options) (*run, error) {
 		return nil, err
 	}
 	o.Shape.Vocab = len(text.Vocab)
+	if o.Outer == nil {
+		o.Outer = hostOuter{}
+	}
 	model, err := charlm.New(o.Shape)
 	if err != nil {
 		return nil, err

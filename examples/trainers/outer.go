@@ -1,0 +1,137 @@
+package trainers
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/backends/cuda/kernels"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/examples/charlm"
+)
+
+// Outer takes DiLoCo's outer steps: of Nesterov momentum, on params, which have
+// the length of o.Velocity, against the averaged pseudo-gradient. Whoever takes
+// it, the bits are those of o.Step: peers need not agree on it.
+type Outer interface {
+	Step(o *charlm.Nesterov, params, grad []float32) error
+	Close() error
+}
+
+// hostOuter takes steps on the processor.
+type hostOuter struct{}
+
+func (hostOuter) Step(o *charlm.Nesterov, params, grad []float32) error {
+	o.Step(params, grad)
+	return nil
+}
+
+func (hostOuter) Close() error { return nil }
+
+// DeviceOuter takes steps on a CUDA device. Not safe for concurrent use.
+type DeviceOuter struct {
+	driver  driver.Driver
+	ordinal int
+	context driver.Context
+	kernels *kernels.Set
+	vectors [3]driver.Ptr // parameters, velocity, gradient
+	length  int           // of each, in elements
+}
+
+// NewDeviceOuter loads the kernel for a device. Close gives everything back.
+func NewDeviceOuter(d driver.Driver, device int) (*DeviceOuter, error) {
+	n, err := d.Devices()
+	if err == nil && (device < 0 || device >= n) {
+		err = fmt.Errorf("there is no device %d, only %d of them", device, n)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("outer step on a device: %w", err)
+	}
+	o := &DeviceOuter{driver: d, ordinal: device}
+	if o.context, err = d.Retain(device); err != nil {
+		return nil, fmt.Errorf("outer step on a device: %w", err)
+	}
+	err = o.do(func() (err error) {
+		o.kernels, err = kernels.Load(d, device, kernels.Training)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("outer step on a device: %w", err), d.Release(device))
+	}
+	return o, nil
+}
+
+// do calls f with the device's context current.
+func (o *DeviceOuter) do(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := o.driver.Push(o.context); err != nil {
+		return err
+	}
+	err := f()
+	_, popped := o.driver.Pop()
+	return errors.Join(err, popped)
+}
+
+// Step implements Outer. The vectors travel to the device and back; all that is
+// computed in between is the kernel's.
+func (o *DeviceOuter) Step(m *charlm.Nesterov, params, grad []float32) error {
+	err := o.do(func() error {
+		if err := o.room(len(params)); err != nil {
+			return err
+		}
+		for i, v := range [][]float32{params, m.Velocity, grad} {
+			if err := o.driver.CopyToDevice(o.vectors[i], dtype.AsBytes(v), 0); err != nil {
+				return err
+			}
+		}
+		if err := o.kernels.NesterovStep(o.vectors[0], o.vectors[1], o.vectors[2], uint64(len(params)), m.Rate, m.Momentum, 0); err != nil {
+			return err
+		}
+		for i, v := range [][]float32{params, m.Velocity} {
+			if err := o.driver.CopyToHost(dtype.AsBytes(v), o.vectors[i], 0); err != nil {
+				return err
+			}
+		}
+		return o.driver.StreamSynchronize(0)
+	})
+	if err != nil {
+		return fmt.Errorf("outer step on device %d: %w", o.ordinal, err)
+	}
+	return nil
+}
+
+// room makes the vectors n elements long.
+func (o *DeviceOuter) room(n int) error {
+	if n == o.length {
+		return nil
+	}
+	err := o.free()
+	for i := range o.vectors {
+		if err == nil {
+			o.vectors[i], err = o.driver.Alloc(uint64(max(4, 4*n)))
+		}
+	}
+	if err == nil {
+		o.length = n
+	}
+	return err
+}
+
+func (o *DeviceOuter) free() (err error) {
+	for i, p := range o.vectors {
+		if p != 0 {
+			err = errors.Join(err, o.driver.Free(p))
+		}
+		o.vectors[i] = 0
+	}
+	o.length = 0
+	return err
+}
+
+// Close implements Outer.
+func (o *DeviceOuter) Close() error {
+	err := o.do(func() error { return errors.Join(o.free(), o.kernels.Unload()) })
+	return errors.Join(err, o.driver.Release(o.ordinal))
+}

@@ -1,0 +1,13 @@
+//go:build cuda
+
+package trainers
+
+import "github.com/gopccl/gopccl/backends/cuda"
+
+// openOuter takes outer steps on a device of this machine.
+func openOuter(device int) (Outer, error) {
+	if err := cuda.System.Probe(); err != nil {
+		return nil, err
+	}
+	return NewDeviceOuter(cuda.System.Driver(), device)
+}
