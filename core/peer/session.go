@@ -229,6 +229,8 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 					s.dataEnded(e.Op, err)
 				})
 			}
+		case fsm.SkipData:
+			s.engine.Skip(e.Seq)
 		case fsm.AbortData:
 			s.operation(e.Op).data.Abort(errors.New(e.Reason))
 		case fsm.Finish:

@@ -136,7 +136,8 @@ func (st *State) write(b *bufio.Writer) {
 		status = "not connected"
 	}
 	fmt.Fprintf(b, "communicator %s: %s to the master %s, rank %d of %d", v.UUID, status, st.Master, v.Rank, v.LocalWorldSize)
-	fmt.Fprintf(b, ", %d operations, %d in the data phase, %d calls wait, %d events wait\n", len(st.Ops), st.Data.Active, st.Calls, st.Events)
+	fmt.Fprintf(b, ", %d operations, %d in the data phase, %d calls wait, %d events wait, %d frames wait for their operation\n",
+		len(st.Ops), st.Data.Active, st.Calls, st.Events, st.Data.Early)
 	for i := range st.Ops {
 		o := &st.Ops[i]
 		fmt.Fprintf(b, "  operation tag %d: %s of %d %v, posted %v ago, %s", o.Tag, o.Op, o.Count, o.DType, o.Posted.Round(time.Microsecond), o.Phase)

@@ -103,6 +103,8 @@ type Engine struct {
 	started *sync.Cond // an operation started, a connection came or closed, the engine closed
 	closed  bool
 	between bool          // no operation can run or start
+	rounds  uint64        // how often that was so
+	early   int           // frames that wait for their operation to start
 	highest uint64        // highest sequence number that was started
 	any     bool          // whether any was
 	ops     map[opKey]*Op // running
@@ -431,9 +433,17 @@ func connError(peer wire.UUID, cause error) error {
 	return errs.New(code, opName, cause).At("data phase").With(peer.String())
 }
 
+// pass notes a sequence number: of what is below it and does not run, nothing
+// will start. e.mu is held.
+func (e *Engine) pass(seq uint64) {
+	if !e.any || seq > e.highest {
+		e.any, e.highest = true, seq
+	}
+}
+
 // find returns the running operation that a frame from r belongs to, and binds
-// it to r. A frame whose sequence number is beyond all that were started waits
-// for the start; late says that it waited too long. nil: the frame is stale.
+// it to r. A frame whose sequence number is beyond all that were started or
+// skipped waits for the start; late says that it waited too long. nil: the frame is stale.
 func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late bool) {
 	var dead *Op
 	defer func() {
@@ -444,6 +454,7 @@ func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var deadline time.Time
+	rounds := e.rounds
 	for {
 		if op := e.ops[opKey{tag, seq}]; op != nil {
 			if op.prev != r.peer || op.bound && (op.split() != striped || !striped && op.rx != r) {
@@ -455,7 +466,7 @@ func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late 
 			op.rx, op.bound = r, true
 			return op, false
 		}
-		if seq>>63 != 0 || e.closed || e.between || e.any && seq <= e.highest || r.closed.Load() {
+		if seq>>63 != 0 || e.closed || e.between || e.rounds != rounds || e.any && seq <= e.highest || r.closed.Load() {
 			return nil, false
 		}
 		if deadline.IsZero() {
@@ -469,6 +480,8 @@ func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late 
 		} else if !time.Now().Before(deadline) {
 			return nil, true
 		}
+		e.early++
 		e.started.Wait()
+		e.early--
 	}
 }

@@ -229,9 +229,7 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 		err = heard
 	}
 	e.mu.Lock()
-	if !e.any || seq > e.highest {
-		e.any, e.highest = true, seq
-	}
+	e.pass(seq)
 	key := opKey{op.spec.Tag, seq}
 	switch {
 	case e.closed:

@@ -116,12 +116,23 @@ func (e *Engine) ProbeSenders(ctx context.Context, peer wire.UUID) int {
 	return e.LiveSenders(peer)
 }
 
+// Skip says that the operation with this sequence number never starts here,
+// though frames of it may come.
+func (e *Engine) Skip(seq uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pass(seq)
+	e.started.Broadcast()
+}
+
 // Between says whether the time is one in which no operation can run or start,
 // such as a round: frames that wait for their operation then, or come
 // meanwhile, belong to none that ever starts here.
 func (e *Engine) Between(on bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.between = on
+	if e.between = on; on {
+		e.rounds++ // whoever waits may look only when it is over
+	}
 	e.started.Broadcast()
 }

@@ -65,6 +65,34 @@ func TestProbeBehindAStaleFrame(t *testing.T) {
 	r.run(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 200, true)
 }
 
+// A reader whose frame waits for an operation learns that it will not start here,
+// or that a round has come and gone before the reader could look.
+func TestWaitingFrameIsDropped(t *testing.T) {
+	for name, tell := range map[string]func(e *Engine, seq uint64){
+		"skipped": (*Engine).Skip,
+		"round":   func(e *Engine, _ uint64) { e.Between(true); e.Between(false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			r := newRing(t, shape{n: 2, native: true, knows: true, flows: true, cfg: Config{FutureWait: time.Hour}})
+			for seq := uint64(9); seq < 40; seq++ {
+				op, err := r.eng[0].NewOp(Spec{Tag: 1, Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1, 2}, Dst: make([]byte, 2)})
+				require.NoError(t, err)
+				ended := make(chan error, 1)
+				op.Start(seq, r.ids, r.ids[0], true, func(err error) { ended <- err })
+				require.Eventually(t, func() bool { return r.eng[1].State().Early == 1 }, patience, 20*time.Microsecond)
+				tell(r.eng[1], seq)
+				require.Equal(t, 1, r.eng[0].ProbeSenders(ctx, uuid(1)))
+				require.NoError(t, ctx.Err())
+				require.Zero(t, r.eng[1].State().Early)
+				op.Abort(errTest)
+				require.ErrorIs(t, verdict(t, ended), errTest)
+			}
+		})
+	}
+}
+
 // Whatever a neighbour writes back is no answer, and harmless.
 func TestProbeFalseAnswers(t *testing.T) {
 	a, b := transporttest.Pair(transporttest.Options{})

@@ -55,13 +55,16 @@ type State struct {
 	Conns []ConnState // by role, peer and number
 	// Active operations were started and their done function has not returned.
 	Active int
+	// Early is how many readers hold a frame of an operation that has not started
+	// here, and wait for that.
+	Early int
 }
 
 // State describes everything that runs. It may be called at any time from any
 // goroutine, and holds no operation up for longer than a look takes.
 func (e *Engine) State() State {
 	e.mu.Lock()
-	st := State{Active: e.active}
+	st := State{Active: e.active, Early: e.early}
 	for _, op := range e.ops {
 		st.Ops = append(st.Ops, op.look(op.rx))
 	}

@@ -140,6 +140,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		return
 	}
 	if op.canceled {
+		m.emit(SkipData{Seq: p.SeqNr})
 		m.report(op, true)
 		return
 	}

@@ -51,6 +51,18 @@ func TestLateAbortFailsAndRestores(t *testing.T) {
 	r.failed(w, errs.RankConnectionLost)
 }
 
+// Whoever has canceled is told to begin nevertheless, and the others do: what
+// they send is stale at once.
+func TestCanceledOperationIsSkipped(t *testing.T) {
+	r := connected(t, true, 1, 2, 3)
+	op := r.launch(1)
+	r.step(CallCancel{Op: op})
+	r.commence(1)
+	require.Positive(t, want[SkipData](r).Seq)
+	require.False(t, r.open[op])
+	r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
+}
+
 // Control spec, section 13.3: "While the data phase waits for data it polls
 // for M2C 11; any M2C 11 (whatever its flag) ends the operation as aborted."
 func TestAnyVerdictDuringTheDataPhaseAborts(t *testing.T) {

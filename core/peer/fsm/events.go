@@ -172,6 +172,9 @@ type (
 		Self   wire.UUID
 		Native bool // all members of the group are gopccl ends
 	}
+	// SkipData: the operation with this number has begun elsewhere and will not
+	// here; what comes of it is stale.
+	SkipData struct{ Seq uint64 }
 	// AbortData: end the data phase now.
 	AbortData struct {
 		Op     OpID
@@ -263,6 +266,7 @@ type SyncResult struct {
 func (Send) effect()         {}
 func (Establish) effect()    {}
 func (StartData) effect()    {}
+func (SkipData) effect()     {}
 func (AbortData) effect()    {}
 func (Finish) effect()       {}
 func (Serve) effect()        {}

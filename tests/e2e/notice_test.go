@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+)
+
+// sink takes what is written to it, and while it is shut nothing arrives.
+type sink struct {
+	net.Conn
+	shut *atomic.Bool
+}
+
+func (s sink) Write(p []byte) (int, error) {
+	if s.shut.Load() {
+		return len(p), nil
+	}
+	return s.Conn.Write(p)
+}
+
+// Nothing polls: accepting a newcomer, and an abort while everybody is blocked
+// in a read, are events. Here the first tick of any timer is a minute away, and
+// the test is over before. S4-16
+func TestEventsNeedNoTick(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+	defer cancel()
+	master, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: time.Minute, HeartbeatTimeout: 3 * time.Minute})
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	mctx, stop := context.WithCancel(context.Background())
+	go func() { ended <- master.Run(mctx) }()
+	defer func() { stop(); <-ended; master.Close() }()
+	addr := master.Addr().String()
+	var shut atomic.Bool
+	comms := world(t, ctx, addr, 3, func(id int, o *core.Options) {
+		o.HeartbeatInterval, o.HeartbeatTimeout, o.WarnStuckAfter = time.Minute, 3*time.Minute, -1
+		o.UserTimeout = 10 * time.Minute
+		o.Dial = func(ctx context.Context, network, to string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, to)
+			if err != nil || to == addr {
+				return c, err
+			}
+			return sink{c, &shut}, nil
+		}
+	})
+	sums(t, ctx, comms)
+	shut.Store(true)
+	var handles []*core.Handle
+	for _, c := range comms {
+		v := make([]float32, 10_000)
+		h, err := c.AllReduceAsync(ctx, core.ReduceOf(v, v, core.Sum))
+		require.NoError(t, err)
+		handles = append(handles, h)
+	}
+	for i, c := range comms {
+		require.Eventually(t, func() bool { return c.State().Data.Active == 1 }, 30*time.Second, time.Millisecond, "peer %d", i)
+	}
+	shut.Store(false) // the ring is repaired behind the abort
+	require.NoError(t, comms[2].Close())
+	// Each takes part in the round that repairs the ring.
+	for i, err := range each(comms, func(i int, _ *core.Communicator) error { _, err := handles[i].Wait(ctx); return err }) {
+		require.Error(t, err, "peer %d", i)
+	}
+	require.NoError(t, ctx.Err())
+}
+
+// What setting up a world and the end of an operation by another peer take,
+// from the call to its effect on the other end. S4-16
+func BenchmarkNotice(b *testing.B) {
+	quantiles := func(b *testing.B, took []time.Duration) {
+		slices.Sort(took)
+		b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-us")
+		b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
+	}
+	ctx := context.Background()
+	serve := func(b *testing.B) string {
+		m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+		require.NoError(b, err)
+		ended := make(chan error, 1)
+		mctx, stop := context.WithCancel(ctx)
+		go func() { ended <- m.Run(mctx) }()
+		b.Cleanup(func() { stop(); <-ended; m.Close() })
+		return m.Addr().String()
+	}
+	join := func(b *testing.B, master string, first *core.Communicator) *core.Communicator {
+		done := make(chan *core.Communicator, 1)
+		go func() {
+			c, err := core.Connect(ctx, core.Options{Master: master, PortBase: -1})
+			if err != nil {
+				b.Error(err)
+			}
+			done <- c
+		}()
+		for first.Attributes().LocalWorldSize < 2 {
+			if err := first.UpdateTopology(ctx); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return <-done
+	}
+	b.Run("newcomer", func(b *testing.B) {
+		master := serve(b)
+		first, err := core.Connect(ctx, core.Options{Master: master, PortBase: -1})
+		require.NoError(b, err)
+		defer first.Close()
+		var took []time.Duration
+		for b.Loop() {
+			start := time.Now()
+			c := join(b, master, first)
+			took = append(took, time.Since(start))
+			c.Close()
+			for first.Attributes().LocalWorldSize > 1 {
+				require.NoError(b, first.UpdateTopology(ctx))
+			}
+		}
+		quantiles(b, took)
+	})
+	b.Run("abort", func(b *testing.B) {
+		master := serve(b)
+		first, err := core.Connect(ctx, core.Options{Master: master, PortBase: -1})
+		require.NoError(b, err)
+		defer first.Close()
+		second := join(b, master, first)
+		defer second.Close()
+		v := make([]float32, 1000)
+		var took []time.Duration
+		for b.Loop() {
+			h, err := first.AllReduceAsync(ctx, core.ReduceOf(v, v, core.Sum))
+			require.NoError(b, err)
+			other, err := second.AllReduceAsync(ctx, core.ReduceOf(slices.Clone(v), slices.Clone(v), core.Sum))
+			require.NoError(b, err)
+			start := time.Now()
+			h.Cancel()
+			<-other.Done()
+			took = append(took, time.Since(start))
+			h.Wait(ctx)
+			other.Wait(ctx)
+		}
+		quantiles(b, took)
+	})
+}
