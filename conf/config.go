@@ -44,6 +44,7 @@ type Master struct {
 	MaxQueue          Bytes         `conf:"max_queue" min:"64KiB" max:"1GiB"`
 	WriteTimeout      time.Duration `conf:"write_timeout" min:"1s" max:"10m" zero:"off"`
 	PCCLRevisionRule  bool          `conf:"pccl_revision_rule"`
+	LostState         string        `conf:"lost_state" oneof:"wait anew"`
 }
 
 // Peer configures one trainer's end.

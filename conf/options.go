@@ -23,6 +23,7 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	o.MaxConnections = c.Master.MaxConnections
 	o.MaxQueue = int(c.Master.MaxQueue)
 	o.PCCLRevisionRule = c.Master.PCCLRevisionRule
+	o.BeginAnew = c.Master.LostState == "anew"
 	if o.Solver = c.Topology.Solver; o.Solver == "auto" {
 		o.Solver = "" // the engine's own rule: none where no solver is linked
 	}

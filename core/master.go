@@ -55,6 +55,16 @@ type Topology = wire.GroupTopology
 // Topology returns a copy of what the master knows of the links of every group.
 func (m *Master) Topology() []Topology { return m.s.Topology() }
 
+// ResetSharedState gives up the shared state that a group expects: its next
+// synchronisation elects the highest revision that its members have, as the
+// first one does. It is for a group that has lost its state because nobody is
+// left who had the revision that comes next; the log says which was given up.
+// Error: errs.Closed if Run does not run.
+func (m *Master) ResetSharedState(group uint32) error { return m.s.ResetSharedState(group) }
+
+// SetBeginAnew changes MasterOptions.BeginAnew. Error: errs.Closed if Run does not run.
+func (m *Master) SetBeginAnew(on bool) error { return m.s.SetBeginAnew(on) }
+
 // Close ends the master and every connection to it.
 func (m *Master) Close() error {
 	err := m.s.Close()

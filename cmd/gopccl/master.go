@@ -48,7 +48,7 @@ no authentication: run it where only your peers can reach it.`,
 			}
 			defer m.Close()
 			defer showInDump(m)()
-			defer reloadOnSignal(func() { rings.reload(cmd) })()
+			defer reloadOnSignal(func() { rings.reload(cmd, m) })()
 			log.Info("master listens", "kind", "listen", "addr", m.Addr().String())
 			if err := m.Run(cmd.Context()); err != nil {
 				return err

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gopccl/gopccl/conf"
+	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
@@ -123,10 +124,13 @@ func (r *ringSolver) apply(c *conf.Config) error {
 func (r *ringSolver) Close() error { return r.set.Close() }
 
 // reload reads the configuration again and takes over what can be.
-func (r *ringSolver) reload(cmd *cobra.Command) {
+func (r *ringSolver) reload(cmd *cobra.Command, m *core.Master) {
 	c, err := loadConfig(cmd)
 	if err == nil {
 		err = r.apply(c)
+	}
+	if err == nil {
+		err = m.SetBeginAnew(c.Master.LostState == "anew")
 	}
 	if err != nil {
 		r.log.Error("configuration not taken over: "+err.Error(), "kind", "reload")

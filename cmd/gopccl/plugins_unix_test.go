@@ -105,9 +105,10 @@ func TestMasterReloadsAtHangup(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, comm.Close())
 
-	writeConfig(t, path, "topology:\n  solver: auto\n")
+	writeConfig(t, path, "topology:\n  solver: auto\nmaster:\n  lost_state: anew\n")
 	hangup()
 	appears(`configuration taken over.* solver=auto`)
+	appears(`groups whose shared state is lost begin anew, an operator says`) // S1-25
 	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, long, 5*time.Millisecond)
 
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))

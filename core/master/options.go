@@ -43,6 +43,11 @@ type Options struct {
 	WriteTimeout time.Duration
 	// PCCLRevisionRule elects the first shared state as PCCL does (quirk Q70).
 	PCCLRevisionRule bool
+	// BeginAnew lets a group that has lost its shared state, because nobody is
+	// left who had the revision that comes next, elect the highest that its
+	// members have. Without it their synchronisations fail until a peer brings
+	// that revision, all leave, or Server.ResetSharedState is called.
+	BeginAnew bool
 	// Solver names the ring solver; "none" keeps rings sorted by uuid. The
 	// default is "auto" if that solver is linked (solvers/defaults), else none.
 	Solver string
@@ -157,7 +162,7 @@ func (o Options) machine(solver bool) fsm.Config {
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
 		VoteTimeout: o.VoteTimeout, WarnVoteAfter: o.WarnVoteAfter,
-		PCCLRevisionRule: o.PCCLRevisionRule, Solver: solver,
+		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew, Solver: solver,
 		Background: o.SearchBudget > 0, Objective: o.Objective, Noise: o.Noise, MaxLinkAge: o.MaxLinkAge,
 		Switch: !o.WaitForRounds, Patience: o.Patience,
 	}

@@ -29,7 +29,8 @@ type Server struct {
 	addr  atomic.Pointer[net.Addr]
 	kick  chan struct{} // the loop's timer is to be armed anew
 	asks  chan chan Status
-	stop  chan struct{} // closed by Close
+	says  chan fsm.Event // of an operator
+	stop  chan struct{}  // closed by Close
 	once  sync.Once
 	ended chan struct{} // closed when Serve returns
 	fault chan error    // a panic; Serve returns it
@@ -60,7 +61,7 @@ func New(opt Options) (*Server, error) {
 	}
 	return &Server{
 		opt: opt, solver: solver, log: opt.Logger.With(trace.Subsystem, trace.SubMaster),
-		kick: make(chan struct{}, 1), asks: make(chan chan Status),
+		kick: make(chan struct{}, 1), asks: make(chan chan Status), says: make(chan fsm.Event),
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
 		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}, live: map[*conn]struct{}{},
 	}, nil
@@ -144,6 +145,26 @@ func (s *Server) Topology() []wire.GroupTopology {
 	return s.m.Topology()
 }
 
+// ResetSharedState gives up the shared state that a group expects: its next
+// synchronisation elects the highest revision that its members have, as the
+// first one does. It is for a group that has lost its state; the log says which
+// revision was given up. Error: errs.Closed if Serve does not run.
+func (s *Server) ResetSharedState(group uint32) error { return s.say(fsm.ResetState{Group: group}) }
+
+// SetBeginAnew changes Options.BeginAnew. Error: errs.Closed if Serve does not run.
+func (s *Server) SetBeginAnew(on bool) error { return s.say(fsm.LostState{BeginAnew: on}) }
+
+func (s *Server) say(ev fsm.Event) error {
+	if s.begun.Load() {
+		select {
+		case s.says <- ev:
+			return nil
+		case <-s.ended:
+		}
+	}
+	return errs.New(errs.Closed, "change master", errors.New("the master does not serve"))
+}
+
 // Close ends Serve and waits for it.
 func (s *Server) Close() error {
 	s.once.Do(func() { close(s.stop) })
@@ -220,6 +241,8 @@ func (s *Server) loop(ctx context.Context, failed <-chan error) error {
 			timer.Reset(s.tick(ctx))
 		case ask := <-s.asks:
 			ask <- s.snapshot()
+		case ev := <-s.says:
+			s.post(ctx, ev, false)
 		case err := <-failed:
 			return err
 		case err := <-s.fault:

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
 )
 
 // stateful holds (Flag) or fetches a shared state of o.Count float64 in
@@ -103,4 +104,48 @@ func TestTrainedStateWins(t *testing.T) {
 		}
 		require.Zero(t, trained.Bytes, "the trained peer fetched nothing")
 	}
+}
+
+// S1-25: the last peer that held the state has left. Those who are left fail to
+// synchronise until an operator tells the master to give the state up.
+func TestOperatorGivesALostStateUp(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	require.ErrorIs(t, m.ResetSharedState(0), errs.Closed, "it does not run yet")
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		require.NoError(t, m.Close())
+		require.NoError(t, <-ended)
+		require.ErrorIs(t, m.SetBeginAnew(true), errs.Closed)
+	})
+	first, err := core.Connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+	require.NoError(t, err)
+	trained := []float64{1, 2, 3}
+	_, err = first.SyncSharedState(ctx, &core.SharedState{Revision: 7, Tensors: []core.Tensor{core.TensorOf("w", trained)}}, core.SyncOptions{})
+	require.NoError(t, err)
+	comms := []*core.Communicator{first}
+	for range 2 {
+		comms = append(comms, admit(t, ctx, m.Addr().String(), comms, 0))
+	}
+	require.NoError(t, first.Close())
+	comms = comms[1:]
+	for _, c := range comms {
+		defer c.Close()
+	}
+	values := [][]float64{{4, 4, 4}, {5, 5, 5}}
+	sync := func(i int, c *core.Communicator) error {
+		_, err := c.SyncSharedState(ctx, &core.SharedState{Tensors: []core.Tensor{core.TensorOf("w", values[i])}}, core.SyncOptions{})
+		return err
+	}
+	for _, err := range each(comms, sync) {
+		require.ErrorIs(t, err, errs.NoSharedStateAvailable)
+	}
+	require.NoError(t, m.ResetSharedState(0))
+	for _, err := range each(comms, sync) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, values[0], values[1])
 }

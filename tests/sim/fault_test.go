@@ -57,7 +57,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 	w.master = mfsm.New(mfsm.Config{
 		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
 		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
-		Solver: true, Background: true, Switch: true, Patience: patience,
+		Solver: true, Background: true, Switch: true, Patience: patience, BeginAnew: seed%3 == 0,
 	})
 	return w
 }

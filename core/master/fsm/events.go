@@ -52,17 +52,24 @@ type (
 		More, Optimal bool
 		Err           error
 	}
+	// ResetState: the operator gives up the shared state that a group expects.
+	// Its next synchronisation elects one as the first did.
+	ResetState struct{ Group uint32 }
+	// LostState: the operator changes Config.BeginAnew.
+	LostState struct{ BeginAnew bool }
 	// Tick: time passed; due when Machine.Deadline is reached.
 	Tick struct{}
 )
 
-func (Connected) event() {}
-func (PacketIn) event()  {}
-func (Alive) event()     {}
-func (Malformed) event() {}
-func (Gone) event()      {}
-func (Solved) event()    {}
-func (Tick) event()      {}
+func (Connected) event()  {}
+func (PacketIn) event()   {}
+func (Alive) event()      {}
+func (Malformed) event()  {}
+func (Gone) event()       {}
+func (Solved) event()     {}
+func (ResetState) event() {}
+func (LostState) event()  {}
+func (Tick) event()       {}
 
 // Effect is an output of Machine.Step, to be carried out in order.
 type Effect interface{ effect() }
@@ -130,6 +137,11 @@ type Config struct {
 	VoteTimeout, WarnVoteAfter time.Duration
 	// PCCLRevisionRule selects PCCL's first-voter rule of the first election (quirk Q70).
 	PCCLRevisionRule bool
+	// BeginAnew: a synchronisation in which nobody offers the expected revision
+	// elects the highest that is offered, as the first one does. Otherwise it
+	// fails until a peer brings that revision, all leave, or ResetState comes.
+	// Not under PCCLRevisionRule.
+	BeginAnew bool
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
 	// Background is whether the solver goes on beside the run.
 	Solver, Background bool

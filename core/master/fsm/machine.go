@@ -76,6 +76,10 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		m.left(e)
 	case Solved:
 		m.solved(e)
+	case ResetState:
+		m.resetState(e.Group)
+	case LostState:
+		m.lostState(e.BeginAnew)
 	case Tick:
 	}
 	m.settle()

@@ -74,6 +74,10 @@ func (m *Machine) checkSync(g *group) {
 // elect decides which state the group adopts (control spec, section 9.2).
 // Only members that are still there have a say (quirk Q12).
 func (m *Machine) elect(g *group, ms []*client) {
+	offered := func(c *client) bool { return c.vote.standing == match && c.vote.strategy != wire.ReceiveOnly }
+	if m.cfg.BeginAnew && !m.cfg.PCCLRevisionRule && g.nextRev > 0 && !slices.ContainsFunc(ms, offered) {
+		m.giveUpState(g, "nobody offers it")
+	}
 	elected := g.nextRev
 	if m.firstElection(g) {
 		elected = judge(ms)
@@ -110,11 +114,42 @@ func (m *Machine) elect(g *group, ms []*client) {
 		g.nextRev = elected + 1
 	} else {
 		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: fmt.Sprintf(
-			"no member holds the shared state of revision %d: a peer must bring it, or all must leave to begin anew", elected)})
+			"no member holds the shared state of revision %d: a peer must bring it, all must leave to begin anew, or set master.lost_state to anew", elected)})
 	}
 	m.enforce(ms)
 	m.distribute(g, ms, dirty)
 	m.fact(Fact{Kind: "sync", Group: g.id, Text: fmt.Sprintf("shared state of revision %d elected, %d of %d members hold it", elected, holders, len(ms))})
+}
+
+// giveUpState forgets the revision that g expects: the next election is judged
+// like the first one.
+func (m *Machine) giveUpState(g *group, why string) {
+	m.fact(Fact{Kind: "state-reset", Warn: true, Group: g.id, Text: fmt.Sprintf(
+		"shared state of revision %d given up: %s; the group begins anew with the highest revision that is offered", g.nextRev, why)})
+	g.nextRev, g.prevRev = 0, 0
+}
+
+// resetState does so for an operator. Votes that are in already are judged anew.
+func (m *Machine) resetState(id uint32) {
+	i := slices.IndexFunc(m.groups, func(g *group) bool { return g.id == id })
+	if i < 0 || m.groups[i].nextRev == 0 {
+		m.fact(Fact{Kind: "state-reset", Group: id, Text: "an operator gives up the shared state, but the group expects none"})
+		return
+	}
+	m.giveUpState(m.groups[i], "an operator says so")
+}
+
+// lostState takes an operator's choice for the states that are lost from now on.
+func (m *Machine) lostState(anew bool) {
+	if m.cfg.BeginAnew == anew {
+		return
+	}
+	m.cfg.BeginAnew = anew
+	text := "lost shared states are waited for, an operator says"
+	if anew {
+		text = "groups whose shared state is lost begin anew, an operator says"
+	}
+	m.fact(Fact{Kind: "state-reset", Warn: anew, Text: text})
 }
 
 // judge sets the standing of all votes of a first election: the highest
