@@ -180,6 +180,9 @@ func floatToFloat(to, from kind, mode rounding, integral bool, other nans) scala
 		if integral && x == x {
 			x = math.Copysign(toIntegral(x, mode), x)
 		}
+		if other && x != x && (to == f16 || from == f16) {
+			return keepPayload(to, from, a)
+		}
 		switch to {
 		case f16:
 			return uint64(to16(x, mode))
@@ -194,6 +197,17 @@ func floatToFloat(to, from kind, mode rounding, integral bool, other nans) scala
 		}
 		return other.word64(x, a)
 	}
+}
+
+// keepPayload is a NaN with the sign and the upper bits of another kind's.
+func keepPayload(to, from kind, a uint64) uint64 {
+	fraction := map[kind]int{f16: 10, f32: 23, f64: 52}
+	n := uint32(from.bytes() * 8)
+	a &= mask(n)
+	payload := a & mask(uint32(fraction[from])) << (64 - fraction[from]) >> (64 - fraction[to])
+	sign := a >> (n - 1) << (to.bytes()*8 - 1)
+	inf := mask(uint32(to.bytes()*8-1)) >> fraction[to] << fraction[to]
+	return sign | inf | payload | 1<<(fraction[to]-1)
 }
 
 func saturateBits(f scalar, to kind) scalar {

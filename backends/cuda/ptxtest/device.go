@@ -24,7 +24,7 @@ type Options struct {
 	Eager bool
 	// Seed chooses the order in which streams, blocks and warps take turns.
 	Seed uint64
-	// OtherNaNs makes .f64 arithmetic return another NaN, see the package.
+	// OtherNaNs makes other NaNs where PTX leaves it open which, see the package.
 	OtherNaNs bool
 	// Steps bounds the instructions that a launch's warps execute; 0 is 1<<28.
 	Steps int

@@ -12,10 +12,12 @@
 //
 // Bits. Rounding, subnormals (with and without .ftz), conversions and the
 // order of zeros in min and max follow the PTX manual. NaNs of .f32 arithmetic
-// are 0x7fffffff, those of conversions to .f16 0x7fff. The manual leaves the
-// NaNs of .f64 arithmetic open: they are the first operand's, quieted, or, for
-// an invalid operation of numbers, 0xfff8000000000000; with
-// [Options].OtherNaNs always 0x7fffffffffffffff. Division by zero of integers
+// are 0x7fffffff. Others the manual leaves open, and [Options].OtherNaNs chooses
+// differently: .f64 arithmetic makes the first operand's, quieted, or, of
+// numbers, 0xfff8000000000000 (other: always 0x7fffffffffffffff); neg and abs
+// change the sign of a NaN (other: make a positive one with all bits set);
+// conversions between .f16 and wider types make 0x7fff and 0x7fffffff (other:
+// keep sign and payload). Kernels should not depend on the choice. Division by zero of integers
 // gives all ones. The approximations (ex2.approx and its like) are computed in
 // double precision and rounded once: no GPU's bits. rcp.approx, div.approx,
 // div.full and sqrt.approx are exact here.

@@ -34,9 +34,12 @@ func word32(x float32) uint64 {
 func get32(a uint64) float32 { return math.Float32frombits(uint32(a)) }
 func get64(a uint64) float64 { return math.Float64frombits(a) }
 
-// nans says which of the NaNs that PTX leaves open .f64 arithmetic makes: the
-// first operand's, quieted, as processors do; or, if other, a fixed one. A
-// kernel whose results differ between the two relies on what nobody promises.
+// nans says which of the NaNs that PTX leaves open are made: by .f64 arithmetic
+// the first operand's, quieted, as processors do; by neg and abs the operand's
+// with its sign changed; by conversions of .f16 and to .f16 the canonical one.
+// With other, arithmetic, neg and abs make a fixed one, and those conversions
+// keep the payload. A kernel whose results differ between the two relies on
+// what nobody promises.
 type nans bool
 
 func (other nans) word64(x float64, args ...uint64) uint64 {
@@ -52,6 +55,24 @@ func (other nans) word64(x float64, args ...uint64) uint64 {
 		}
 	}
 	return nan64
+}
+
+// changedSign is neg and abs with a NaN that is not the operand's.
+func (other nans) changedSign(name string, k kind) (scalar, int) {
+	f, n := floatOp(name, k, rn, false)
+	if f == nil {
+		return nil, 0
+	}
+	nan := uint64(nan32)
+	if k == f64 {
+		nan = 0x7fffffffffffffff
+	}
+	return func(a, b, c uint64) uint64 {
+		if x := value(k, a); x != x {
+			return nan
+		}
+		return f(a, b, c)
+	}, n
 }
 
 // odd moves s, which is exact + err rounded to nearest, to the neighbour in
@@ -101,6 +122,9 @@ func to32(x float64, mode rounding) float32 {
 
 // floatOp returns the operation of kind k (f32 or f64), nil if there is none.
 func floatOp(name string, k kind, mode rounding, other nans) (scalar, int) {
+	if other && (name == "neg" || name == "abs") {
+		return other.changedSign(name, k)
+	}
 	if k == f32 {
 		return singles(name, mode)
 	}

@@ -196,6 +196,33 @@ func TestDoubleNaNs(t *testing.T) {
 	}
 }
 
+// Where PTX leaves it open which NaN comes out, OtherNaNs chooses differently.
+func TestOtherNaNs(t *testing.T) {
+	for _, c := range []struct {
+		op       string
+		to, from kind
+		arg      uint64
+		want     uint64
+		other    uint64
+	}{
+		{"neg.f32", f32, f32, 0x7fc00123, 0xffc00123, 0x7fffffff},
+		{"abs.f32", f32, f32, 0xffc00123, 0x7fc00123, 0x7fffffff},
+		{"neg.f64", f64, f64, 0x7ff8000000000123, 0xfff8000000000123, 0x7fffffffffffffff},
+		{"abs.f64", f64, f64, math.Float64bits(-2), math.Float64bits(2), math.Float64bits(2)},
+		{"cvt.f32.f16", f32, f16, 0xfd01, 0x7fffffff, 0xffe02000},
+		{"cvt.rn.f16.f32", f16, f32, 0xffa02001, 0x7fff, 0xff01},
+		{"cvt.rn.f16.f64", f16, f64, 0x7ff0000000000001, 0x7fff, 0x7e00},
+		{"cvt.f64.f16", f64, f16, 0x7c01, nan64, 0x7ff8040000000000},
+	} {
+		n := uint32(8 * c.to.bytes())
+		src := one(c.op, c.to, c.from)
+		got := evaluate(t, Options{}, src, [][3]uint64{{c.arg}})[0] & mask(n)
+		require.Equal(t, c.want, got, "%s %#x: %#x", c.op, c.arg, got)
+		got = evaluate(t, Options{OtherNaNs: true}, src, [][3]uint64{{c.arg}})[0] & mask(n)
+		require.Equal(t, c.other, got, "%s %#x: %#x", c.op, c.arg, got)
+	}
+}
+
 // min and max: a NaN loses, -0 is below +0, and .NaN keeps NaNs.
 func TestExtremes(t *testing.T) {
 	for _, k := range []kind{f32, f64} {
