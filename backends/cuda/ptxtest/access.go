@@ -45,18 +45,22 @@ func (l *linker) takeSpace() space {
 }
 
 // takeHints removes what changes nothing here: order and scope, since one
-// block runs at a time, and caches.
-func (l *linker) takeHints() {
-	for l.takeOne("weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys",
-		"ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "cluster") != "" {
+// block runs at a time, and caches. It reports whether the access is strong:
+// may meet those of other threads.
+func (l *linker) takeHints() (strong bool) {
+	for l.takeOne("volatile", "relaxed", "acquire", "release", "acq_rel") != "" {
+		strong = true
 	}
+	for l.takeOne("weak", "cta", "gpu", "sys", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "cluster") != "" {
+	}
+	return strong
 }
 
 func (l *linker) access() {
 	in := instr{class: memory}
 	in.kind = l.takeKind()
 	in.space = l.takeSpace()
-	l.takeHints()
+	strong := l.takeHints()
 	lanes := map[string]int{"": 1, "v2": 2, "v4": 4}[l.takeOne("v2", "v4")]
 	if in.kind == pred {
 		l.unsupported()
@@ -87,15 +91,18 @@ func (l *linker) access() {
 		if in.space == constant || in.space == param {
 			l.fail("%s writes what cannot be written", l.full())
 		}
-		in.run = runStore
+		in.run, in.mode = runStore, writes
 	} else {
 		in.run = runLoad
+	}
+	if strong {
+		in.mode = agrees
 	}
 	l.emit(in)
 }
 
 func (l *linker) atomic() {
-	in := instr{class: memory, run: runAtomic, kind: l.takeKind(), dst: -1}
+	in := instr{class: memory, run: runAtomic, kind: l.takeKind(), dst: -1, mode: agrees}
 	in.space = l.takeSpace()
 	l.takeHints()
 	name := l.takeOne("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")

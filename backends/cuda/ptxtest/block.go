@@ -27,6 +27,8 @@ type block struct {
 	ctx       driver.Context
 	last      *allocation // found by the last access
 	shared    []byte
+	traces    []trace // of the shared memory
+	period    uint32  // between two barriers, or of another block
 	constants []byte
 	args      []byte
 	fault     *fault
@@ -72,7 +74,7 @@ func (n *launch) run() (int, *fault) {
 	static := (p.shared + 15) &^ 15
 	b := &block{
 		prog: p, mem: n.mem, ctx: n.ctx, grid: n.grid, dim: n.dim, args: n.args, constants: n.constants,
-		shared: make([]byte, static+int(n.dynamic)), random: n.seed, steps: n.steps,
+		shared: make([]byte, static+int(n.dynamic)), traces: make([]trace, static+int(n.dynamic)), random: n.seed, steps: n.steps,
 	}
 	threads := n.dim.X * n.dim.Y * n.dim.Z
 	count := int(threads+31) / 32
@@ -147,6 +149,7 @@ func (b *block) run(index uint64, threads uint32) {
 		Z: uint32(index / uint64(b.grid.X) / uint64(b.grid.Y)),
 	}
 	flood(b.shared, poison&0xff)
+	b.period++
 	for _, w := range b.warps {
 		w.begin(threads)
 	}
@@ -301,6 +304,7 @@ func (b *block) release() {
 		}
 	}
 	released := false
+	b.period++
 	for _, w := range b.warps {
 		for i := range w.groups {
 			g := &w.groups[i]

@@ -121,14 +121,52 @@ LOOP:
 	}
 }
 
-// Without the barrier some order of warps shows it.
+// Without the barrier it is a race, whatever order the warps have; volatile
+// accesses may race, and then some order shows it.
 func TestMissingBarrierShows(t *testing.T) {
 	body := ".shared .align 4 .b8 s[4096];\n" + prologue + `
 	mov.u64 %d2, s; add.s64 %d2, %d2, %d1; xor.b32 %r2, %r0, 32; mul.wide.u32 %d3, %r2, 4; mov.u64 %d4, s; add.s64 %d3, %d3, %d4;
 	st.shared.u32 [%d2], %r0; ld.shared.u32 %r5, [%d3]; st.global.u32 [%d0], %r5; ret;
 }`
-	got := runBlock(t, Options{Seed: 1}, body, 64, 64)
+	for seed := range uint64(4) {
+		for _, body := range []string{body, strings.Replace(body, "ld.shared", "ld.volatile.shared", 1)} {
+			m := start(t, Options{Seed: seed}, []byte(header+body))
+			require.NoError(t, m.launch("k", 1, 64, 0, m.give(make([]uint32, 64))))
+			err := m.StreamSynchronize(m.s)
+			require.ErrorIs(t, err, result(driver.LaunchFailed))
+			require.ErrorContains(t, err, "race: warp")
+		}
+	}
+	got := runBlock(t, Options{Seed: 1}, strings.ReplaceAll(body, ".shared.u32", ".volatile.shared.u32"), 64, 64)
 	require.Contains(t, got, uint32(poison&0xffffffff))
+}
+
+// Which pairs of accesses to a byte race: by other warps, between the same
+// barriers, unless both read or both are atomic.
+func TestRaces(t *testing.T) {
+	ins := map[string]string{
+		"read": "ld.shared.u8 %r5, [%d2];", "write": "st.shared.u8 [%d2], 1;", "agree": "ld.volatile.shared.u8 %r5, [%d2];",
+		"beside": "st.shared.u8 [%d2+1], 1;", "wide": "ld.shared.u16 %r5, [%d2];", "add": "atom.shared.add.u32 %r5, [%d2], 1;",
+	}
+	for first, a := range ins {
+		for second, b := range ins {
+			for _, bar := range []string{"", "bar.sync 0;"} {
+				body := ".shared .align 4 .b8 s[8];\n" + prologue + `
+	mov.u64 %d2, s; setp.ge.u32 %p1, %r0, 32; @!%p1 ` + a + bar + "@%p1 " + b + " ret; }"
+				m := start(t, Options{Seed: 7}, []byte(header+body))
+				require.NoError(t, m.launch("k", 1, 64, 0, m.give(make([]uint32, 64))))
+				err := m.StreamSynchronize(m.s)
+				reads := func(s string) bool { return s == "read" || s == "wide" }
+				agrees := func(s string) bool { return s == "agree" || s == "add" }
+				apart := func(s, o string) bool { return s == "beside" && (o == "read" || o == "write" || o == "agree") }
+				if bar != "" || reads(first) && reads(second) || agrees(first) && agrees(second) || apart(first, second) || apart(second, first) {
+					require.NoError(t, err, "%s%s%s", a, bar, b)
+					continue
+				}
+				require.ErrorContains(t, err, "race: warp", "%s%s", a, b)
+			}
+		}
+	}
 }
 
 // A barrier that counts and combines predicates.

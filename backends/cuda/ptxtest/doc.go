@@ -30,7 +30,8 @@
 // another thread left there. Warps of a block, and blocks, are interleaved in an order that
 // depends on [Options].Seed; what is queued on streams runs late, in a random
 // order, and only while somebody waits for it, so a missing dependency shows
-// as a wrong result. A kernel that executes more than [Options].Steps
+// as a wrong result. Two warps that use a byte of shared memory between the same
+// barriers, unless both read or both are atomic or volatile, fail the launch. A kernel that executes more than [Options].Steps
 // instructions ends with LaunchTimeout. One block runs at a time, so a block
 // cannot wait for another one.
 //

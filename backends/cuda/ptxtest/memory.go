@@ -130,6 +130,11 @@ func (w *warp) bytesAt(in *instr, sp space, lane int, addr, n uint64) []byte {
 		w.fault(in, lane, driver.IllegalAddress, fmt.Sprintf("%d bytes at %#x of %d bytes", n, addr, size))
 		return nil
 	}
+	if sp == shared && len(w.blk.warps) > 1 {
+		if w.touch(in, lane, addr, n); w.blk.fault != nil {
+			return nil
+		}
+	}
 	return from[addr : addr+n]
 }
 
