@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"encoding/binary"
+	"flag"
 	"math/rand/v2"
 	"runtime"
 	"testing"
@@ -13,6 +14,21 @@ import (
 	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 )
+
+var soak = flag.Bool("soak", false, "a hundred times as many random cases")
+
+// seeds are those of the random cases.
+func seeds(first uint64) []uint64 {
+	n := uint64(1)
+	if *soak {
+		n = 100
+	}
+	var s []uint64
+	for i := range n {
+		s = append(s, first+i<<32)
+	}
+	return s
+}
 
 // machine is a device that interprets PTX, the oldest one with the oldest
 // driver, with the kernels of some files.

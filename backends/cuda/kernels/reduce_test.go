@@ -68,7 +68,12 @@ var layouts = []layout{{}, {alias: "a"}, {alias: "b"}, {1, 1, 1, ""}, {0, 1, 0, 
 // without vectors, gives the bits of cpu_generic, and of the rule for NaNs.
 func TestReduce(t *testing.T) {
 	m, cpu := open(t, Reduction), oracle(t)
-	rng := rand.New(rand.NewPCG(1, 7))
+	for _, seed := range seeds(1) {
+		m.reduceAll(cpu, rand.New(rand.NewPCG(seed, 7)))
+	}
+}
+
+func (m *machine) reduceAll(cpu backend.Backend, rng *rand.Rand) {
 	for typ := range dtype.Type(dtype.NumTypes) {
 		for op := dtype.Sum; op < dtype.NumOps; op++ {
 			for i, l := range layouts {
