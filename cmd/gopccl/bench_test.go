@@ -126,3 +126,23 @@ func TestParseBytes(t *testing.T) {
 		require.Error(t, err, s)
 	}
 }
+
+// S3-17: a line for every size, in order.
+func TestBenchPlanning(t *testing.T) {
+	code, out, errOut := gopccl(t, "bench", "planning", "--sizes", "3,6,20", "--budget", "50ms")
+	require.Equal(t, exitOK, code, errOut)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 4)
+	for k, n := range []string{"peers", "3", "6", "20"} {
+		require.Equal(t, n, strings.Fields(lines[k])[0])
+	}
+	require.Contains(t, lines[2], "true")
+	code, out, errOut = gopccl(t, "bench", "planning", "--sizes", "9", "--budget", "50ms", "--json", "-")
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, `"n":9`)
+	for _, args := range [][]string{{"--sizes", "1"}, {"--budget", "0s"}, {"--solver", "x"}} {
+		code, _, errOut := gopccl(t, append([]string{"bench", "planning"}, args...)...)
+		require.Equal(t, exitUsage, code)
+		require.Contains(t, errOut, args[0][2:])
+	}
+}

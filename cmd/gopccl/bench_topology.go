@@ -59,7 +59,7 @@ the table from the rings that earlier runs wrote with --json.`,
 			case "cpu":
 				// What runs beside the solver in this program counts, too.
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-				b.clock = bench.CPUClock()
+				b.clock = bench.CPUClock(50 * time.Microsecond)
 			default:
 				return usageError("--clock %q: want wall or cpu", clock)
 			}

@@ -52,7 +52,7 @@ func newSolved(f *topofile.File, s topo.Solution) solved {
 }
 
 func newTopologySolveCmd() *cobra.Command {
-	var solver, objective string
+	var solver, objective, start, output string
 	var budget time.Duration
 	var seed uint64
 	var asJSON, quiet bool
@@ -68,10 +68,16 @@ FILE is JSON with rows of Mbit/s ("mbps", null for a missing link), a TSPLIB
 without names, or lines of from,to,mbps. Results are in the units of the file: of
 a file with costs, the bottleneck is the largest cost.
 
+--output saves the ring as a plan: a versioned JSON file with the names of the
+peers in the order of the ring. --start begins with the ring of a plan, so that
+the answer is no worse; it may be for other bandwidths, but not for other peers.
+
 Improvements are shown on standard error while the search goes on.`,
 		Example: `  gopccl topology solve matrix.json
   gopccl topology solve ftv170.atsp --objective sum --budget 100ms --json
-  gopccl topology solve links.csv --solver exact --budget 1m`,
+  gopccl topology solve links.csv --solver exact --budget 1m
+  gopccl topology solve links.csv --output ring.json
+  gopccl topology solve newer.csv --start ring.json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("want one file with a bandwidth matrix")
@@ -94,6 +100,11 @@ Improvements are shown on standard error while the search goes on.`,
 				return err
 			}
 			p := topo.Problem{Matrix: f.Matrix, Objective: topo.Objective(objective), Seed: seed}
+			if start != "" {
+				if p.Start, err = f.OpenPlan(start); err != nil {
+					return err
+				}
+			}
 			progress := cmd.ErrOrStderr()
 			if quiet {
 				progress = io.Discard
@@ -101,6 +112,11 @@ Improvements are shown on standard error while the search goes on.`,
 			r, err := solve(cmd.Context(), s, f, p, budget, progress)
 			if err != nil {
 				return err
+			}
+			if output != "" {
+				if err := f.SavePlan(output, r.Ring); err != nil {
+					return err
+				}
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
@@ -113,6 +129,8 @@ Improvements are shown on standard error while the search goes on.`,
 	fl.StringVar(&objective, "objective", string(topo.BottleneckThenSum), "bottleneck (then sum) or sum")
 	fl.DurationVar(&budget, "budget", time.Second, "time that the solver may take")
 	fl.Uint64Var(&seed, "seed", 0, "varies the random choices")
+	fl.StringVar(&start, "start", "", "begin with the ring of this plan `FILE`")
+	fl.StringVar(&output, "output", "", "save the ring as a plan in `FILE`")
 	fl.BoolVar(&asJSON, "json", false, "print one JSON object")
 	fl.BoolVar(&quiet, "quiet", false, "do not show progress")
 	return cmd

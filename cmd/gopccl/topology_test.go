@@ -120,3 +120,26 @@ func TestBenchTopology(t *testing.T) {
 	code, _, _ = gopccl(t, "bench", "topology", "--data", instances, "--only", "nothing")
 	require.Equal(t, exitUsage, code)
 }
+
+// A ring that was saved is where another search begins, for other rates and
+// another order of the peers; for other peers it is refused.
+func TestTopologyPlan(t *testing.T) { // S3-21
+	dir := t.TempDir()
+	file, ring := filepath.Join(dir, "m.csv"), filepath.Join(dir, "ring.json")
+	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+	write("from,to,mbps\na,b,9\nb,c,9\nc,a,9\nb,a,1\nc,b,1\na,c,1\n")
+	code, out, errOut := gopccl(t, "topology", "solve", file, "--quiet", "--output", ring)
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "slowest link  9")
+	write(",c,b,a\nc,,1,3\nb,3,,1\na,1,3,\n")
+	code, out, errOut = gopccl(t, "topology", "solve", file, "--start", ring)
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "slowest link  3")
+	first, _, _ := strings.Cut(errOut, "\n")
+	require.Contains(t, first, "slowest link 3", "the first ring is that of the plan")
+	write(",c,b,x\nc,,1,3\nb,3,,1\nx,1,3,\n")
+	code, out, errOut = gopccl(t, "topology", "solve", file, "--start", ring)
+	require.NotEqual(t, exitOK, code)
+	require.Empty(t, out)
+	require.Contains(t, errOut, `"a" is no peer`)
+}

@@ -90,13 +90,13 @@ type Ring struct {
 	Invalid   string  `json:"invalid,omitempty"` // what is wrong with the answer
 }
 
-// CPUClock is the processor time of this process, read at most every 50
-// microseconds: solvers ask more often than that.
-func CPUClock() func() time.Duration {
+// CPUClock is the processor time of this process. It is read anew when
+// resolution has passed: solvers look at their clock more often than they need.
+func CPUClock(resolution time.Duration) func() time.Duration {
 	var used, read time.Duration
 	begin := time.Now()
 	return func() time.Duration {
-		if wall := time.Since(begin); used == 0 || wall-read > 50*time.Microsecond {
+		if wall := time.Since(begin); used == 0 || wall-read > resolution {
 			used, read = cpuTime(), wall
 		}
 		return used

@@ -143,3 +143,22 @@ func TestRefer(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, in.Refer(ctx, bottleneck.Solver{}, 1, time.Second, nil), context.Canceled)
 }
+
+// How long planning takes is told by size: the first ring comes no later than
+// the last one's slowest link, and that no later than the end.
+func TestPlan(t *testing.T) { // S3-17
+	for _, n := range []int{2, 5, 12, 40} {
+		looks := time.Duration(0)
+		r, err := Plan(t.Context(), bottleneck.Solver{}, n, 3, time.Second, func() time.Duration { looks += time.Millisecond; return looks })
+		require.NoError(t, err)
+		require.Equal(t, n, r.N)
+		require.Positive(t, r.First)
+		require.LessOrEqual(t, r.First, r.Settled)
+		require.LessOrEqual(t, r.Settled, r.Close)
+		require.LessOrEqual(t, r.Close, r.Seconds)
+		require.Positive(t, r.Ratio)
+		require.LessOrEqual(t, r.Ratio, 1.0)
+		require.LessOrEqual(t, r.Bound, 1.0)
+		require.True(t, r.Optimal || n > 7)
+	}
+}
