@@ -143,6 +143,7 @@ func (p *Platform) Identify(ptr uint64) (int, bool) {
 		return 0, false
 	}
 	known, err := p.driver.Pointer(driver.Ptr(ptr))
+	// Without any context there is no memory of a device either.
 	if err != nil || known.Kind != driver.Device && known.Kind != driver.Managed {
 		return 0, false
 	}
@@ -171,7 +172,7 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 	case b.Ptr == 0 || b.Ptr+uint64(b.Bytes) < b.Ptr:
 		return bad("", "the address is impossible")
 	}
-	known, err := p.driver.Pointer(driver.Ptr(b.Ptr))
+	known, err := p.pointer(b, b.Ptr)
 	var e *driver.Error
 	switch {
 	case errors.As(err, &e) && e.Result == driver.InvalidValue:
@@ -190,7 +191,7 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 	b.Device = known.Device
 	if end := b.Ptr + uint64(b.Bytes); known.Bytes > 0 && end > uint64(known.Base)+known.Bytes {
 		// Allocators map neighbouring pieces to one range of addresses, too.
-		last, err := p.driver.Pointer(driver.Ptr(end - 1))
+		last, err := p.pointer(b, end-1)
 		if err != nil || last.Kind != known.Kind || last.Device != known.Device {
 			return bad("pass the tensor's own size", "the allocation ends %d bytes behind the address", uint64(known.Base)+known.Bytes-b.Ptr)
 		}
@@ -203,6 +204,25 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 		return bad("allocate tensors in the device's primary context, as frameworks do", "the memory belongs to another context")
 	}
 	return d, b, nil
+}
+
+// pointer asks the driver for an address, within a context of the device that
+// b names if it wants one.
+func (p *Platform) pointer(b device.Buffer, ptr uint64) (known driver.Pointer, err error) {
+	known, err = p.driver.Pointer(driver.Ptr(ptr))
+	var e *driver.Error
+	if !errors.As(err, &e) || e.Result != driver.InvalidContext {
+		return known, err
+	}
+	d, err := p.device(max(b.Device, 0))
+	if err != nil {
+		return known, err
+	}
+	err = d.do(func() (err error) {
+		known, err = p.driver.Pointer(driver.Ptr(ptr))
+		return err
+	})
+	return known, err
 }
 
 // fault makes the driver's error one of an operation on b.

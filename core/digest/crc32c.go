@@ -8,6 +8,10 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // of the CPU where it has them.
 func CRC32C(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
+// UpdateCRC32C returns the CRC-32C of what sum is that of, followed by b; 0 is
+// that of nothing.
+func UpdateCRC32C(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
+
 // crcPoly is the reflected Castagnoli polynomial without its highest term.
 const crcPoly = 0x82f63b78
 

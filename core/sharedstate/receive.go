@@ -265,7 +265,12 @@ func (f *fetch) verify(it *item) error {
 		}
 	case it.want.HashType == wire.HashSimple:
 		got = uint64(digest.SimpleHashParallel(it.data, f.cfg.Workers))
-	case it.want.HashType == wire.HashCRC32 && !onDevice:
+	case it.want.HashType == wire.HashCRC32 && onDevice:
+		var err error
+		if got, err = it.crc32c(it.want.Key); err != nil {
+			return err
+		}
+	case it.want.HashType == wire.HashCRC32:
 		got = uint64(digest.CRC32C(it.data))
 	default:
 		return errs.New(errs.HashMismatch, opFetch, fmt.Errorf("tensor %q: hash type %d is not served here", it.want.Key, it.want.HashType)).

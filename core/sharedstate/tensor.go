@@ -9,6 +9,7 @@ package sharedstate
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
@@ -79,6 +80,30 @@ func (c *content) simpleHash(key string) (uint64, error) {
 	}
 	h, err := p.Hash(c.dev)
 	return uint64(h), named(err, key)
+}
+
+// crc32c is for content on a device, which is read for it piece by piece.
+func (c *content) crc32c(key string) (uint64, error) {
+	p, err := device.Lookup(c.dev.Platform)
+	if err != nil {
+		return 0, named(err, key)
+	}
+	from, err := p.Read(c.dev)
+	if err != nil {
+		return 0, named(err, key)
+	}
+	defer from.Close()
+	var sum uint32
+	for {
+		b, err := from.Next()
+		if err == io.EOF {
+			return uint64(sum), nil
+		}
+		if err != nil {
+			return 0, named(err, key)
+		}
+		sum = digest.UpdateCRC32C(sum, b)
+	}
 }
 
 // named says which tensor a device's error is about.
