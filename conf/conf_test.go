@@ -268,6 +268,7 @@ func TestOptionsCarryTheSettings(t *testing.T) {
 	require.Equal(t, "10.0.0.1:9", p.Master)
 	require.Equal(t, uint32(3), p.Group)
 	require.Equal(t, 1<<20, p.FrameBytes)
+	require.Equal(t, 512<<10, p.EagerBytes)
 	require.Equal(t, 8*time.Second, p.UserTimeout)
 	q := c.Quantization()
 	require.Equal(t, "zeropoint", q.Algorithm)

@@ -69,6 +69,7 @@ type Peer struct {
 // Data configures how tensors travel.
 type Data struct {
 	FrameBytes  Bytes         `conf:"frame_bytes" min:"4KiB" max:"64MiB"`
+	EagerBytes  Bytes         `conf:"eager_bytes" min:"64" max:"1MiB" zero:"off"`
 	Backend     string        `conf:"backend" is:"name"`
 	Congestion  string        `conf:"congestion" is:"name"`
 	UserTimeout time.Duration `conf:"user_timeout" min:"1s" max:"10m"`

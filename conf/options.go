@@ -59,6 +59,9 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.HashWorkers = c.Peer.HashWorkers
 	o.WarnStuckAfter = orOff(c.Peer.WarnStuckAfter)
 	o.FrameBytes = int(c.Data.FrameBytes)
+	if o.EagerBytes = int(c.Data.EagerBytes); o.EagerBytes == 0 {
+		o.EagerBytes = -1
+	}
 	o.Backend = c.Data.Backend
 	o.Congestion = c.Data.Congestion
 	o.UserTimeout = c.Data.UserTimeout

@@ -159,7 +159,7 @@ func benchWorld(cmd *cobra.Command, limit time.Duration) (bench.World, error) {
 	}
 	o := c.PeerOptions(nil)
 	return bench.World{
-		Peer:    bench.PeerConfig{PoolSize: o.PoolSize, FrameBytes: o.FrameBytes, Backend: o.Backend, Congestion: o.Congestion, Threads: o.Threads, Affinity: o.Affinity},
+		Peer:    bench.PeerConfig{PoolSize: o.PoolSize, FrameBytes: o.FrameBytes, EagerBytes: o.EagerBytes, Backend: o.Backend, Congestion: o.Congestion, Threads: o.Threads, Affinity: o.Affinity},
 		Limit:   limit,
 		Command: func(master string) *exec.Cmd { return exec.Command(self, "bench", benchPeer, master) },
 	}, nil

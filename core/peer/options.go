@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/peer/fsm"
 	"github.com/gopccl/gopccl/core/reduce"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/core/wire"
@@ -63,6 +64,11 @@ type Options struct {
 	// FrameBytes is the largest payload of a data frame sent, default
 	// reduce.DefaultFrameBytes (1 MiB).
 	FrameBytes int
+	// EagerBytes is the largest buffer whose all-reduce begins when it is
+	// launched and not when the master has heard of it from all, if all members
+	// of the group can do that. The same on every peer; default 512 KiB, at most
+	// 1 MiB, negative: none.
+	EagerBytes int
 	// Threads is what the senders and readers of P2P connections run on:
 	// "goroutine" (default) or "pinned", an operating system thread for each,
 	// which Affinity binds to processors, such as "0-3,8" (default: any).
@@ -148,6 +154,9 @@ func (o Options) withDefaults() Options {
 	def(&o.UserTimeout, 8*time.Second)
 	def(&o.ProbeDuration, 3*time.Second)
 	def(&o.WarnStuckAfter, 30*time.Second)
+	if o.EagerBytes == 0 {
+		o.EagerBytes = 512 << 10
+	}
 	if o.ProbeConnections <= 0 {
 		o.ProbeConnections = 4
 	}
@@ -202,6 +211,8 @@ func (o Options) check() (listen netip.Addr, err error) {
 		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
 	case o.FrameBytes < 0:
 		return listen, fmt.Errorf("frame size %d is negative", o.FrameBytes)
+	case o.EagerBytes > fsm.MaxEager:
+		return listen, fmt.Errorf("eager all-reduces of %d bytes are above %d", o.EagerBytes, fsm.MaxEager)
 	case o.Threads != "goroutine" && o.Threads != "pinned":
 		return listen, fmt.Errorf("threads %q are not goroutine or pinned", o.Threads)
 	case o.Affinity != "" && o.Threads != "pinned":

@@ -171,7 +171,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 		Group: opt.Group, Host: host,
 		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
-		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL,
+		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	v := s.m.View()
 	s.view.Store(&v)
@@ -222,15 +222,29 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.StartData:
 			if op := s.begin(e.Op); op != nil {
 				s.meter.begin(e.Ring, e.Self, time.Now())
-				op.data.Start(e.Seq, e.Ring, e.Self, e.Native, func(err error) {
+				done := func(err error) {
 					if u, ok := s.meter.end(time.Now()); ok && err == nil {
 						s.box.post(u)
 					}
 					s.dataEnded(e.Op, err)
-				})
+				}
+				if e.Eager {
+					op.data.StartEager(e.Epoch, e.Ring, e.Self, done)
+				} else {
+					op.data.Listen(e.Epoch)
+					op.data.Start(e.Seq, e.Ring, e.Self, e.Native, done)
+				}
 			}
 		case fsm.SkipData:
 			s.engine.Skip(e.Seq)
+		case fsm.CommenceData:
+			if op := s.operation(e.Op); op != nil {
+				op.data.Commence(e.Seq)
+			} else { // it was given up
+				s.engine.Skip(e.Seq)
+			}
+		case fsm.SpoilData:
+			s.engine.Spoil(e.Tag, e.Epoch)
 		case fsm.AbortData:
 			s.operation(e.Op).data.Abort(errors.New(e.Reason))
 		case fsm.Finish:

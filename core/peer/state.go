@@ -142,8 +142,12 @@ func (st *State) write(b *bufio.Writer) {
 		o := &st.Ops[i]
 		fmt.Fprintf(b, "  operation tag %d: %s of %d %v, posted %v ago, %s", o.Tag, o.Op, o.Count, o.DType, o.Posted.Round(time.Microsecond), o.Phase)
 		if o.Steps > 0 {
-			fmt.Fprintf(b, ", sequence %d, step %d of %d, received %d of %d bytes, sent %d of %d",
-				o.Seq, o.Step, o.Steps, o.Received, o.Expect, o.Sent, o.ToSend)
+			name := "sequence"
+			if o.Eager {
+				name = "not commenced, epoch"
+			}
+			fmt.Fprintf(b, ", %s %d, step %d of %d, received %d of %d bytes, sent %d of %d",
+				name, o.Seq, o.Step, o.Steps, o.Received, o.Expect, o.Sent, o.ToSend)
 		}
 		if o.Waits != "" {
 			fmt.Fprintf(b, ", waits for: %s", o.Waits)

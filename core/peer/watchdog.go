@@ -67,7 +67,7 @@ func (w *watcher) look(now time.Time, ops []OpState) (found []stuck) {
 	}
 	for i := range ops {
 		o := &ops[i]
-		if o.Phase == "created" || o.Phase == "finished" {
+		if o.Phase == "created" || o.Phase == "finished" || o.Eager {
 			continue // the master names in its log whom a vote waits for
 		}
 		key := standing{o.Tag, o.Seq}

@@ -113,6 +113,7 @@ type Engine struct {
 	rx      map[wire.UUID][]*receiver
 	strange []*receiver // of peers that no Retain has named, oldest first
 	known   map[wire.UUID]bool
+	ahead   ahead
 }
 
 // Ranks of the locks: each may be taken while those of lower ranks are held.
@@ -156,6 +157,7 @@ func NewEngine(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, zeros: make([]byte, min(cfg.FrameBytes, 64<<10)),
 		ops: map[opKey]*Op{}, tx: map[wire.UUID][]*sender{}, rx: map[wire.UUID][]*receiver{}, known: map[wire.UUID]bool{},
+		ahead: newAhead(),
 	}
 	e.started = sync.NewCond(&e.mu)
 	e.edges.Rank(rankEdges, "Engine.edges")

@@ -25,20 +25,23 @@ func FuzzHostileNeighbour(f *testing.F) {
 		transport.Header{Payload: len(p), Tag: tag, Stream: stream}.Put((*[transport.HeaderSize]byte)(b))
 		return append(b, p...)
 	}
-	f.Add([]byte{}, false)
-	f.Add(frame(1, 1, 1, 2, 3, 4), false)
-	f.Add(append(frame(1, 1, 1, 2, 3), frame(1, 1, 4, 5, 6, 7, 8)...), false)
-	f.Add(append(frame(1, 1, make([]byte, 40)...), frame(1, 1, make([]byte, 40)...)...), false)
-	f.Add(frame(1, 2, 1), false)
-	f.Add(frame(1, 1<<63, 1), true)
-	f.Add(frame(1, 1, wire.AppendMeta(nil, &wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Max: 3})...), true)
-	f.Add(append(frame(1, 1, wire.AppendMeta(nil, &wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Max: 3})...), frame(1, 1, make([]byte, 10)...)...), true)
-	f.Add(bytes.Repeat([]byte{0xff}, 24), false)
-	f.Add(make([]byte, 24), true)
+	f.Add([]byte{}, false, false)
+	f.Add(frame(1, 1, 1, 2, 3, 4), false, false)
+	f.Add(append(frame(1, 1, 1, 2, 3), frame(1, 1, 4, 5, 6, 7, 8)...), false, false)
+	f.Add(append(frame(1, 1, make([]byte, 40)...), frame(1, 1, make([]byte, 40)...)...), false, false)
+	f.Add(frame(1, 2, 1), false, false)
+	f.Add(frame(1, 1<<63, 1), true, false)
+	f.Add(frame(1, 1, wire.AppendMeta(nil, &wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Max: 3})...), true, false)
+	f.Add(append(frame(1, 1, wire.AppendMeta(nil, &wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Max: 3})...), frame(1, 1, make([]byte, 10)...)...), true, false)
+	f.Add(bytes.Repeat([]byte{0xff}, 24), false, false)
+	f.Add(make([]byte, 24), true, false)
+	f.Add(append(frame(1, eagerBit|1, 1, 2, 3, 4), frame(1, eagerBit|2, make([]byte, 40)...)...), false, true)
+	f.Add(append(frame(1, eagerBit|1, make([]byte, 40)...), frame(1, eagerBit|1, make([]byte, 40)...)...), false, true)
+	f.Add(append(frame(2, eagerBit|1, 1), frame(1, 1, 1)...), true, true)
 	q, err := quant.Lookup("minmax")
 	require.NoError(f, err)
 	ids := []wire.UUID{uuid(0), uuid(1)}
-	f.Fuzz(func(t *testing.T, stream []byte, quantized bool) {
+	f.Fuzz(func(t *testing.T, stream []byte, quantized, eager bool) {
 		stream = stream[:min(len(stream), 1<<20)] // the connection holds it at once
 		a := newAlone(t, Config{FutureWait: time.Millisecond}, ids[1], ids[1], false)
 		src := floats(dtype.Float32, 1, 20)
@@ -46,7 +49,14 @@ func FuzzHostileNeighbour(f *testing.F) {
 		if quantized {
 			spec.Quantizer, spec.WireType = q, dtype.Uint8
 		}
-		op, done := a.start(1, spec, ids, ids[0])
+		var op *Op
+		var done chan error
+		if eager {
+			op, done = a.startEager(1, spec, ids, ids[0])
+			op.Commence(1)
+		} else {
+			op, done = a.start(1, spec, ids, ids[0])
+		}
 		_, err := a.prev.Write(stream)
 		require.True(t, err == nil || len(stream) >= transport.HeaderSize)
 		a.prev.Close()

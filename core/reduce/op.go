@@ -55,7 +55,9 @@ type Op struct {
 	dev     *staged // nil: its tensors are the host's
 
 	// Set by Start and constant then.
-	seq        uint64
+	seq        uint64 // stream of the frames that are sent
+	name       uint64 // that of Start, for people
+	epoch      uint64 // neighbours may begin eagerly since; 0: they may not
 	began      time.Time
 	n, rank    int
 	next, prev wire.UUID
@@ -73,6 +75,8 @@ type Op struct {
 	rx    *receiver   // nil: the previous peer has not connected yet
 	bound bool        // a frame came from rx: no other connection may go on
 	from  []*receiver // those that pieces come on; nil: none came
+	key   opKey
+	eager eagerState
 
 	aborted atomic.Bool // read in the loops; failErr is set
 	rxDone  atomic.Bool
@@ -94,6 +98,8 @@ type Op struct {
 	sentTo  bool // metadata of the current send step was taken
 	txBytes uint64
 	wait    *time.Timer // for the previous peer's connection
+	number  uint64      // sequence number, or the epoch while unnamed
+	unnamed bool        // it began eagerly and has no sequence number yet
 
 	// Published by the reader: wire bytes that are processed, over all steps;
 	// and how many metadata frames came.
@@ -220,24 +226,33 @@ var errPartly = errors.New("source and destination overlap by a part only (use t
 // it must return soon. Sequence numbers of one engine never repeat and never
 // fall. An operation that was aborted before ends at once.
 func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
-	op.seq, op.done, op.native, op.began = seq, done, native, time.Now()
+	op.start(seq, ring, self, native, done)
+}
+
+func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
+	op.seq, op.name, op.done, op.native, op.began = seq, seq&^eagerBit, done, native, time.Now()
 	err := op.place(ring, self)
 	e := op.e
 	e.cfg.Stats.Ops.Add(1)
 	e.count(1)
-	if heard := e.tell(func(t *trace.Listener) { t.Started(op.spec.Tag, seq) }); err == nil && heard != nil {
+	if heard := e.tell(func(t *trace.Listener) { t.Started(op.spec.Tag, op.name) }); err == nil && heard != nil {
 		err = heard
 	}
 	e.mu.Lock()
-	e.pass(seq)
-	key := opKey{op.spec.Tag, seq}
+	if seq&eagerBit == 0 {
+		e.pass(seq)
+	} else {
+		seq = op.spec.Tag // of the connection that it takes
+	}
+	op.key = opKey{op.spec.Tag, op.seq}
 	switch {
 	case e.closed:
 		err = errs.New(errs.Closed, opName, errClosed)
-	case err == nil && e.ops[key] != nil:
-		err = errs.New(errs.Internal, opName, fmt.Errorf("tag %d, sequence %d is running already", key.tag, key.seq))
+	case err == nil && e.ops[op.key].runs():
+		err = errs.New(errs.Internal, opName, fmt.Errorf("tag %d, sequence %d is running already", op.key.tag, op.key.seq))
 	}
 	op.mu.Lock()
+	op.number, op.unnamed = op.name, op.isEager()
 	op.state = opRunning
 	if op.failErr == nil {
 		op.failErr = err
@@ -246,8 +261,12 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
 		op.tx = pool[seq%uint64(len(pool))]
 		if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
-			op.stripe(flows)
-			op.tx = flows[0]
+			if op.isEager() {
+				op.eager.waits = true // pieces name the sequence number
+			} else {
+				op.stripe(flows)
+				op.tx = flows[0]
+			}
 		}
 	}
 	failed := op.failErr != nil
@@ -256,13 +275,16 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 		op.dev.begin()
 	}
 	gone := false
+	var came *early
 	if !failed {
-		e.ops[key] = op
+		e.ops[op.key] = op
 		if pool := e.rx[op.prev]; len(pool) > 0 {
 			op.rx = pool[seq%uint64(len(pool))]
-			gone = op.rx.closed.Load()
 		}
+		came = e.listen(op)
+		gone = op.rx != nil && op.rx.closed.Load()
 	}
+	wait := op.eager.waits
 	missing := op.rx == nil
 	e.started.Broadcast()
 	e.mu.Unlock()
@@ -278,9 +300,12 @@ func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 		if missing {
 			op.awaitConnection()
 		}
-		if !op.txDone.Load() {
+		if !op.txDone.Load() && !wait {
 			op.attach()
 		}
+	}
+	if came != nil {
+		e.replay(op, came)
 	}
 	op.settle(true)
 }
@@ -415,14 +440,12 @@ func (op *Op) end(err error) {
 	if err != nil {
 		e.cfg.Stats.FailedOps.Add(1)
 	}
-	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.seq, err) }); err == nil && heard != nil {
+	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.name, err) }); err == nil && heard != nil {
 		err = heard
 	}
 	op.done(err)
 	e.mu.Lock()
-	if key := (opKey{op.spec.Tag, op.seq}); e.ops[key] == op {
-		delete(e.ops, key)
-	}
+	e.forget(op, err != nil)
 	e.mu.Unlock()
 	e.count(-1)
 }

@@ -29,7 +29,8 @@ type receiver struct {
 	// Owned by the reader goroutine.
 	rd      *transport.Reader
 	scratch []byte
-	due     *sender // has something to send that it does not know of yet
+	bell    *time.Timer // ends the wait for a launch
+	due     *sender     // has something to send that it does not know of yet
 }
 
 // drainBytes is how much a connection that has no use yet reads at a time.
@@ -90,6 +91,7 @@ func (r *receiver) abandon(err error) {
 	r.closed.Store(true)
 	r.conn.Close()
 	r.e.cfg.Pool.Put(r.scratch)
+	r.e.left(r)
 	r.mu.Lock()
 	if r.cause != nil {
 		err = r.cause
@@ -110,6 +112,12 @@ func (r *receiver) loop() error {
 			}
 			continue
 		}
+		if h.Stream&(1<<63|stripeBit|eagerBit) == eagerBit {
+			if err := r.takeEager(h); err != nil {
+				return err
+			}
+			continue
+		}
 		striped := h.Stream&(1<<63|stripeBit) == stripeBit
 		if striped {
 			h.Stream &^= stripeBit
@@ -119,29 +127,42 @@ func (r *receiver) loop() error {
 			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).
 				At("data phase").With(r.peer.String())
 		}
-		if op == nil || !op.beginReceive(r) {
-			if err := r.drain(); err != nil {
-				return err
-			}
-			continue
-		}
-		if r.scratch == nil {
-			// Only now: whoever connects may never send anything of use.
-			r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
-		}
-		err = r.receive(op, striped)
-		op.endReceive(r)
-		switch {
-		case err == nil:
-			r.e.cfg.Stats.RxFrames.Add(1)
-			r.e.cfg.Stats.RxBytes.Add(uint64(h.Payload))
-		case err == errAborted:
-			if err := r.drain(); err != nil {
-				return err
-			}
-		default:
+		if err := r.hand(op, h, striped); err != nil {
 			return err
 		}
+	}
+}
+
+// hand gives the frame whose header was read to op; nil: to nobody.
+func (r *receiver) hand(op *Op, h transport.Header, striped bool) error {
+	if op == nil || !op.beginReceive(r) {
+		return r.drain()
+	}
+	if r.scratch == nil {
+		// Only now: whoever connects may never send anything of use.
+		r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
+	}
+	err := r.receive(op, striped)
+	op.endReceive(r)
+	switch {
+	case err == nil:
+		r.e.cfg.Stats.RxFrames.Add(1)
+		r.e.cfg.Stats.RxBytes.Add(uint64(h.Payload))
+	case err == errAborted:
+		return r.drain()
+	default:
+		r.blame(op, err)
+		return err
+	}
+	return nil
+}
+
+// blame fails op with an error that was found here, before the connection is
+// closed and others, who only see that, are faster to say why.
+func (r *receiver) blame(op *Op, err error) {
+	var e *errs.Error
+	if errors.As(err, &e) && !op.rxDone.Load() {
+		op.fail(connError(r.peer, err))
 	}
 }
 

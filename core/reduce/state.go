@@ -16,6 +16,7 @@ import (
 // the wire, without headers and metadata.
 type OpState struct {
 	Tag, Seq         uint64
+	Eager            bool // it began before its commence, which has not come; Seq is its epoch
 	Count            int
 	DType            dtype.Type
 	Op               dtype.Op
@@ -119,7 +120,8 @@ func (op *Op) look(rx *receiver) OpState {
 	if op.state == opCreated || op.done == nil {
 		return st // Start may be writing the rest
 	}
-	st.Seq, st.Next, st.Prev, st.Since = op.seq, op.next, op.prev, time.Since(op.began)
+	st.Eager = op.unnamed
+	st.Seq, st.Next, st.Prev, st.Since = op.number, op.next, op.prev, time.Since(op.began)
 	st.Received, st.Expect, st.Sent, st.ToSend = op.rxPos.Load(), op.rxTotal, op.txPos, op.txTotal
 	st.InWrite, st.Reading = op.txRefs, len(op.reading) > 0
 	st.Step, st.Steps = op.stepAt(st.Received), plan.Steps(op.n)
@@ -155,14 +157,20 @@ func (op *Op) waits(st *OpState, rx *receiver) string {
 		return fmt.Sprintf("sender to %s: lets go of the buffers", op.next.Short())
 	}
 	text := ""
+	if op.unnamed {
+		text = "votes of the other peers"
+	}
 	if !op.rxDone.Load() {
+		if text != "" {
+			text += "; "
+		}
 		switch {
 		case rx == nil:
-			text = fmt.Sprintf("previous peer %s: has not connected", op.prev.Short())
+			text += fmt.Sprintf("previous peer %s: has not connected", op.prev.Short())
 		case st.Reading:
-			text = fmt.Sprintf("reader from %s: inside a frame of step %d", op.prev.Short(), st.Step)
+			text += fmt.Sprintf("reader from %s: inside a frame of step %d", op.prev.Short(), st.Step)
 		default:
-			text = fmt.Sprintf("previous peer %s: no frame of step %d has come", op.prev.Short(), st.Step)
+			text += fmt.Sprintf("previous peer %s: no frame of step %d has come", op.prev.Short(), st.Step)
 		}
 	}
 	if !op.txDone.Load() {

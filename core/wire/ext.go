@@ -40,6 +40,8 @@ const (
 	extAddresses         = 33
 	extSession           = 34
 	extHost              = 48
+	extEager             = 50
+	extEpoch             = 51
 )
 
 func appendExt(dst []byte, x Ext) []byte {
@@ -95,6 +97,10 @@ func appendExt(dst []byte, x Ext) []byte {
 	}
 	if x.Host.IsValid() {
 		addrs(extHost, []netip.AddrPort{netip.AddrPortFrom(x.Host, 0)})
+	}
+	flag(extEager, x.Eager)
+	if x.Epoch != 0 {
+		dst = appendU64(appendU16(appendU16(dst, extEpoch), 8), x.Epoch)
 	}
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
@@ -169,6 +175,10 @@ func (r *reader) ext() Ext {
 			x.Session = value.u64()
 		case extHost:
 			x.Host = value.addr().Addr()
+		case extEager:
+			x.Eager = true
+		case extEpoch:
+			x.Epoch = value.u64()
 		}
 		if value.short {
 			return Ext{}

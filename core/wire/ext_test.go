@@ -24,6 +24,8 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Native: true, Flows: true}, "00000008" + "00010000" + "00200000"},
 		{Ext{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:48150")}, Session: 258}, "00000017" + "00210007" + "010a010002bc16" + "00220008" + "0000000000000102"},
 		{Ext{Host: netip.MustParseAddr("203.0.113.9")}, "0000000b" + "00300007" + "01cb0071090000"},
+		{Ext{Native: true, Eager: true}, "00000008" + "00010000" + "00320000"},
+		{Ext{GroupNative: true, Epoch: 0x0102}, "00000010" + "00040000" + "00330008" + "0000000000000102"},
 		{Ext{GroupNative: true, Failed: true}, "00000008" + "00040000" + "00060000"},
 		{Ext{Distributors: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:48149")}}, "0000000b" + "00050007" + "017f000001bc15"},
 		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},

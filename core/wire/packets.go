@@ -128,11 +128,17 @@ type Ext struct {
 	Topology bool
 	// Switch announces that rings can be switched between two collectives.
 	Switch bool
+	// Eager announces an end that may begin a collective before its commence
+	// (on C2M 1).
+	Eager bool
+	// Epoch names the round in a group whose members all announced Eager (on
+	// M2C 2); 0: collectives begin with their commence.
+	Epoch uint64
 }
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
-	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Host.IsValid() && !x.Topology && !x.Switch &&
+	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
 		len(x.Distributors) == 0 && !x.Failed && x.Reason == "" && x.ReasonCode == 0
 }

@@ -57,6 +57,7 @@ func (d drawer) ext() Ext {
 		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
 		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(), Switch: d.b(),
 		Addresses: drawList(d, d.addr), Session: d.u64(), Host: d.addr().Addr(),
+		Eager: d.b(), Epoch: d.u64(),
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/gopccl/gopccl/core/errs"
-	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -18,6 +17,7 @@ type book struct {
 
 	// What the run has seen.
 	successes, failures, fetches int
+	ahead                        int // operations that were over before they were commenced
 	switches                     int // of one peer each
 }
 
@@ -72,17 +72,16 @@ func (b *book) sent(w *world, p *peer, pkt wire.Packet) {
 }
 
 // started records what a member brings into an operation.
-func (b *book) started(w *world, op *op, e pfsm.StartData) {
-	r := b.ops[e.Seq]
+func (b *book) started(w *world, op *op) {
+	r := b.ops[op.seq]
 	if r == nil {
 		r = &record{inputs: map[wire.UUID][]int64{}}
-		b.ops[e.Seq] = r
+		b.ops[op.seq] = r
 	}
-	if r.inputs[e.Self] != nil {
-		w.failf("peer %d starts operation %d twice", op.p.id, e.Seq)
+	if r.inputs[op.p.uuid] != nil {
+		w.failf("peer %d starts operation %d twice", op.p.id, op.seq)
 	}
-	r.inputs[e.Self] = op.orig
-	op.ring = slices.Clone(e.Ring)
+	r.inputs[op.p.uuid] = op.orig
 }
 
 // finished checks the buffer: as before if the operation failed, the sum over
@@ -125,6 +124,9 @@ func (b *book) checkSum(w *world, op *op) {
 	want := make([]int64, len(op.orig))
 	for _, u := range op.ring {
 		in := b.ops[op.seq].inputs[u]
+		if in == nil {
+			in = w.byUUID(u).brings(op)
+		}
 		if in == nil {
 			w.failf("operation %d succeeded at peer %d without the part of %s", op.seq, op.p.id, u.Short())
 			return

@@ -54,6 +54,9 @@ func emptyWorld(seed uint64, bug mutation) *world {
 		seed: seed, rng: rng(seed * 0x2545f4914f6cdd1d), links: map[[2]int]*link{}, blocked: map[[2]int]bool{},
 		conns: map[mfsm.ClientID]*peer{}, collector: newBook(), bug: bug,
 	}
+	if seed%4 != 0 {
+		w.eagerBytes = 1 << 20
+	}
 	w.master = mfsm.New(mfsm.Config{
 		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
 		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,

@@ -154,7 +154,9 @@ type op struct {
 	orig     []int64 // what the harness remembers
 	buf      []int64 // what the engine works on
 	saved    []int64 // what the engine restores from
-	seq      uint64
+	seq      uint64  // not known before the commence of an eager one
+	epoch    uint64  // neighbours may begin eagerly since, 0: they may not
+	eager    bool
 	ring     []wire.UUID
 	started  bool
 	complete bool // the data phase went through
@@ -175,15 +177,86 @@ type dataPhase struct {
 	running          bool // the first step was sent
 }
 
+// frame is where the message of one step lies until it is taken in. An eager one
+// names no sequence number.
 type frame struct {
-	from, step int
-	seq        uint64
+	from, step      int
+	seq, tag, epoch uint64
 }
+
+// ahead is what an engine knows of eager operations.
+type ahead struct {
+	epoch   uint64
+	spoiled map[uint64]bool // tags of operations that have failed since
+}
+
+// brings returns what a member brought into op before it went away, without
+// having heard of its commence; nil: nothing.
+func (p *peer) brings(op *op) []int64 {
+	for _, o := range p.ops {
+		if o.nameless() && o.tag == op.tag && o.epoch == op.epoch {
+			return o.orig
+		}
+	}
+	return nil
+}
+
+// turn forgets what is older than epoch.
+func (p *peer) turn(epoch uint64) {
+	if epoch <= p.ahead.epoch {
+		return
+	}
+	p.ahead = ahead{epoch, map[uint64]bool{}}
+	for f := range p.inbox {
+		if f.epoch != 0 && f.epoch < epoch {
+			delete(p.inbox, f)
+		}
+	}
+}
+
+// spoil drops what came, and what will come, for eager operations with tag.
+func (p *peer) spoil(tag, epoch uint64) {
+	if epoch != p.ahead.epoch || epoch == 0 || p.w.bug == epochForgotten {
+		return
+	}
+	p.ahead.spoiled[tag] = true
+	for f := range p.inbox {
+		if f.epoch == epoch && f.tag == tag {
+			delete(p.inbox, f)
+		}
+	}
+}
+
+// arrive takes a frame from a link.
+func (p *peer) arrive(f frame, chunk []int64) {
+	if f.epoch != 0 && (f.epoch < p.ahead.epoch || f.epoch == p.ahead.epoch && p.ahead.spoiled[f.tag]) {
+		return
+	}
+	if _, ok := p.inbox[f]; ok {
+		p.w.failf("peer %d: two frames %+v", p.id, f)
+	}
+	p.inbox[f] = chunk
+	for _, op := range p.ops {
+		if op.data != nil && (f.epoch == 0 && op.seq == f.seq && !op.nameless() || f.epoch != 0 && op.tag == f.tag) {
+			op.advance()
+		}
+	}
+}
+
+// nameless reports whether the sequence number is not known yet.
+func (op *op) nameless() bool { return op.eager && !op.started }
 
 func (op *op) start(e pfsm.StartData) {
 	p, w := op.p, op.p.w
-	op.seq, op.started, op.open = e.Seq, true, true
-	w.collector.started(w, op, e)
+	op.seq, op.epoch, op.eager, op.open = e.Seq, e.Epoch, e.Eager, true
+	op.ring = slices.Clone(e.Ring)
+	if w.bug == epochForgotten {
+		op.epoch = min(op.epoch, 1)
+	}
+	p.turn(op.epoch)
+	if !op.eager {
+		op.commence(e.Seq)
+	}
 	d := &dataPhase{n: len(e.Ring), rank: -1}
 	for i, u := range e.Ring {
 		if u == e.Self {
@@ -210,6 +283,13 @@ func (op *op) start(e pfsm.StartData) {
 	})
 }
 
+// commence takes the sequence number.
+func (op *op) commence(seq uint64) {
+	op.seq, op.started = seq, true
+	op.p.w.collector.started(op.p.w, op)
+	op.advance()
+}
+
 // sendStep sends the chunk of the current step.
 func (op *op) sendStep() {
 	p, d, w := op.p, op.data, op.p.w
@@ -221,23 +301,16 @@ func (op *op) sendStep() {
 	off, n := plan.Chunk(len(op.buf), d.n, plan.SendChunk(d.rank, d.n, d.step))
 	chunk := append([]int64(nil), op.buf[off:off+n]...)
 	f := frame{from: p.id, step: d.step, seq: op.seq}
+	if op.eager {
+		f = frame{from: p.id, step: d.step, tag: op.tag, epoch: op.epoch}
+	}
 	l.last = max(l.last, w.now+w.rng.between(50*time.Microsecond, 3*time.Millisecond))
 	gen, to := l.gen, d.next
 	w.at(l.last, to, func() {
 		if l.gen == gen && l.alive {
-			to.inbox[f] = chunk
-			to.advance(f.seq)
+			to.arrive(f, chunk)
 		}
 	})
-}
-
-// advance goes on with the operation of a sequence number, if it runs.
-func (p *peer) advance(seq uint64) {
-	for _, op := range p.ops {
-		if op.data != nil && op.seq == seq {
-			op.advance()
-		}
-	}
 }
 
 // advance takes in what has arrived.
@@ -245,8 +318,12 @@ func (op *op) advance() {
 	p := op.p
 	for op.data != nil && op.data.running {
 		d := op.data
-		f := frame{from: d.prev.id, step: d.step, seq: op.seq}
+		f := frame{from: d.prev.id, step: d.step, tag: op.tag, epoch: op.epoch}
 		chunk, ok := p.inbox[f]
+		if ok = ok && op.epoch != 0; !ok && !op.nameless() {
+			f = frame{from: d.prev.id, step: d.step, seq: op.seq}
+			chunk, ok = p.inbox[f]
+		}
 		if !ok {
 			return
 		}
@@ -279,6 +356,12 @@ func (op *op) end(err error) {
 		return
 	}
 	op.data = nil
+	if err == nil && op.nameless() {
+		op.p.w.collector.ahead++
+	}
+	if err != nil {
+		op.p.spoil(op.tag, op.epoch)
+	}
 	op.p.w.after(op.p.w.rng.between(0, 500*time.Microsecond), op.p, func() {
 		op.open = false
 		if i := slices.Index(op.ring, op.p.uuid); i >= 0 && err == nil {

@@ -42,6 +42,7 @@ type peer struct {
 	nextOp          pfsm.OpID
 	ops             []*op
 	inbox           map[frame][]int64
+	ahead           ahead
 	preparing       uint64 // the ring that is connected for, 0: none
 	probing         uint64 // round of the scheduled probe under way, 0: none
 	fetching        pfsm.CallID
@@ -73,6 +74,10 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 	}
 	if native {
 		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = beat, silence
+	}
+	cfg.EagerBytes = w.eagerBytes
+	if cfg.EagerBytes > 0 && w.rng.chance(3) {
+		cfg.EagerBytes = 32 // some of what others begin eagerly
 	}
 	p.m = pfsm.New(cfg)
 	w.lastClient++
@@ -145,6 +150,14 @@ func (p *peer) step(ev pfsm.Event) {
 			p.release(e.Keep)
 		case pfsm.StartData:
 			p.op(e.Op).start(e)
+		case pfsm.CommenceData:
+			for _, op := range p.ops {
+				if op.id == e.Op { // or it was given up
+					op.commence(e.Seq)
+				}
+			}
+		case pfsm.SpoilData:
+			p.spoil(e.Tag, e.Epoch)
 		case pfsm.AbortData:
 			p.op(e.Op).end(errors.New(e.Reason))
 		case pfsm.Finish:

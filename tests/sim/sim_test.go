@@ -40,7 +40,7 @@ func TestSimulation(t *testing.T) {
 		struck                       uint
 		events                       int
 		successes, failures, fetches int
-		switches                     int
+		switches, ahead              int
 	}
 	for seed := *first; seed < *first+uint64(n); seed++ {
 		w := newWorld(seed, noBug)
@@ -56,6 +56,7 @@ func TestSimulation(t *testing.T) {
 		seen.failures += w.collector.failures
 		seen.fetches += w.collector.fetches
 		seen.switches += w.collector.switches
+		seen.ahead += w.collector.ahead
 	}
 	t.Logf("%d seeds in %v: %+v", n, time.Since(began), seen)
 	if n >= 1000 { // the seeds reach what they are for
@@ -64,6 +65,7 @@ func TestSimulation(t *testing.T) {
 		require.Greater(t, seen.failures, n/10)
 		require.Greater(t, seen.fetches, n/10)
 		require.Positive(t, seen.switches)
+		require.Greater(t, seen.ahead, n/4)
 	}
 }
 
@@ -91,6 +93,7 @@ func TestBugsAreFound(t *testing.T) {
 		"verdict differs at one member":     verdictFlipped,
 		"a sum that misses one part":        chunkLost,
 		"fetched state without its content": fetchSkipped,
+		"leftovers of an earlier round":     epochForgotten,
 		"a ring switched for all but one":   switchForgotten,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -116,6 +116,7 @@ const (
 	chunkLost                // a chunk is copied where it should be added
 	switchForgotten          // one member is not told that the ring has changed
 	releasedEarly            // connections of the ring before go while operations use them
+	epochForgotten           // frames of eager operations do not tell rounds apart
 	fetchSkipped             // a fetch reports success without the content
 )
 
@@ -152,6 +153,8 @@ type world struct {
 	keepFacts  bool
 	tracing    bool
 	lines      []string
+
+	eagerBytes int // of operations that may begin before their commence
 	collector  book
 }
 

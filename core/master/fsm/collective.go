@@ -59,12 +59,35 @@ func (m *Machine) checkCommence(g *group, t *tagState) {
 			m.abort(g, t, errs.Mismatch, why)
 		}
 	}
+	m.catchUp(g, t, ms)
+}
+
+// catchUp counts the votes that members which began before the commence have
+// cast already, for a collective that has just been commenced for them.
+func (m *Machine) catchUp(g *group, t *tagState, voters []*client) {
+	any := false
+	for _, c := range voters {
+		o := c.op(t.tag)
+		if o.ahead == aheadNothing {
+			continue
+		}
+		any = true
+		o.state = VoteComplete
+		if o.ahead == aheadAborted {
+			m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
+		}
+	}
+	if any {
+		m.checkComplete(g, t)
+	}
 }
 
 func (m *Machine) commence(t *tagState, voters []*client) {
 	seq := m.seq
 	m.seq++
 	g := voters[0].group
+	over := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
+	g.pace.over = over && (g.pace.over || g.flying == 0)
 	g.pace.begins(voters[0].op(t.tag), g.flying == 0, m.now)
 	// Nothing is left of an earlier use whose members are all gone.
 	t.performed, t.aborted, t.since, t.warned = true, false, m.now, false
@@ -98,6 +121,13 @@ func mismatch(t *tagState, ms []*client) string {
 // complete ends a member's data phase (control spec, section 11).
 func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	o := c.op(p.Tag)
+	if o != nil && o.state == VoteInit && c.eager && o.ahead == aheadNothing {
+		// It began without the commence, in a group that may (docs/extensions.md).
+		if o.ahead = aheadComplete; p.WasAborted {
+			o.ahead = aheadAborted
+		}
+		return
+	}
 	if o == nil || o.state != Perform {
 		m.kick(c, "collective %d completed without being performed", p.Tag)
 		return

@@ -56,6 +56,7 @@ func (m *Machine) breakTag(g *group, t *tagState, ms []*client) bool {
 	}
 	m.commence(t, voters)
 	m.abort(g, t, errs.RankConnectionLost, fmt.Sprintf("peer %s waits in %v and can never join the operation", blocker.name(), blocker.state))
+	m.catchUp(g, t, voters)
 	return true
 }
 

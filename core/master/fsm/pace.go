@@ -40,6 +40,7 @@ type pace struct {
 	now   load
 	since time.Duration
 	spoil bool // the work under way was aborted
+	over  bool // all of it began, and may have been over, before it was commenced
 }
 
 // trial compares a ring with the one that it replaced.
@@ -61,7 +62,7 @@ func (p *pace) begins(o *clientOp, alone bool, now time.Duration) {
 // ends books the end of the last collective under way; true if it is to be
 // compared with others.
 func (p *pace) ends(now time.Duration) bool {
-	if p.spoil || p.now.bytes < leastLoad {
+	if p.spoil || p.over || p.now.bytes < leastLoad {
 		return false
 	}
 	i := slices.IndexFunc(p.loads, func(t times) bool { return t.load == p.now })

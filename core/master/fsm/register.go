@@ -39,7 +39,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		return
 	}
 	c.registered, c.uuid, c.native = true, uuid, p.Ext.Native
-	c.topology = c.native && p.Ext.Topology
+	c.topology, c.eager = c.native && p.Ext.Topology, c.native && p.Ext.Eager
 	c.switches = c.native && p.Ext.Switch && m.cfg.Switch
 	c.p2pPort, c.statePort, c.bwPort = p.P2PPort, p.SharedStatePort, p.BenchmarkPort
 	c.group = m.groupOf(p.PeerGroup)

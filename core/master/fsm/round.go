@@ -142,8 +142,13 @@ func (m *Machine) info(c *client, groups, largest int) wire.M2CP2PConnectionInfo
 	}
 	if c.native {
 		p.Ext.GroupNative = true
+		eager := true
 		for _, u := range c.group.ring {
 			p.Ext.GroupNative = p.Ext.GroupNative && m.uuids[u].native
+			eager = eager && m.uuids[u].eager
+		}
+		if eager {
+			p.Ext.Epoch = m.round.n
 		}
 	}
 	return p

@@ -151,6 +151,7 @@ type client struct {
 	strikes                     int                // rounds in a row that found no ring because of it
 	links                       map[wire.UUID]link // by target, known or in vain asked for
 	topology                    bool               // announced capability Topology
+	eager                       bool               // announced capability Eager
 	scheduled                   bool               // waits for calls to measure
 	switches                    bool               // announced capability Switch
 	prepared                    uint64             // the change that it has connected for
@@ -184,7 +185,17 @@ type clientOp struct {
 	count uint64
 	dtype dtype.Type
 	op    dtype.Op
+	ahead ahead
 }
+
+// ahead is what a member that began before the commence has said of its end.
+type ahead uint8
+
+const (
+	aheadNothing  ahead = iota
+	aheadComplete       // its data phase is over
+	aheadAborted        // its data phase has failed
+)
 
 // group is the state of one peer group.
 type group struct {

@@ -27,6 +27,7 @@ type world struct {
 	stopped []uint64
 	ids     map[ClientID]wire.UUID
 	next    ClientID
+	eager   bool // whether newcomers can begin without a commence
 }
 
 func counting() func() wire.UUID {
@@ -120,7 +121,7 @@ func (w *world) join(group uint32, native bool) ClientID {
 	c := w.connectAt(fmt.Sprintf("127.0.0.1:%d", 40000+w.next))
 	p := wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 1000 + uint16(c), BenchmarkPort: 3, PeerGroup: group}
 	if native {
-		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second}
+		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: w.eager}
 	}
 	w.send(c, p)
 	require.True(w.t, want[wire.M2CSessionRegistrationResponse](w, c).Accepted)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
@@ -17,8 +18,10 @@ const maxGiven = 1024
 type opState uint8
 
 const (
-	opQueued   opState = iota // C2M 10 is held back
+	opQueued   opState = iota // C2M 10 waits for other operations to end
+	opHeld                    // eager: the data phase runs, C2M 10 is held back
 	opVoting                  // C2M 10 is out
+	opAhead                   // eager: C2M 11 is out, M2C 9 did not come
 	opRunning                 // M2C 9 came, the data phase runs
 	opReported                // C2M 11 is out
 	opSettled                 // the verdict is known, Finish was emitted
@@ -32,10 +35,13 @@ type operation struct {
 	self   wire.UUID
 	native bool
 	older  bool // it runs in a ring that is no longer the one in force
+	epoch  uint64
 
 	state    opState
-	open     bool // StartData was emitted, DataEnded did not come yet
-	aborted  bool // AbortData was emitted
+	eager    bool          // the data phase began at the launch
+	held     time.Duration // in state opHeld: until when
+	open     bool          // StartData was emitted, DataEnded did not come yet
+	aborted  bool          // AbortData was emitted
 	finished bool
 	dataErr  error
 
@@ -83,7 +89,13 @@ func (m *Machine) launch(c CallReduce) {
 		ring:   slices.Clone(m.view.Ring),
 		self:   m.view.UUID,
 		native: m.native(),
+		epoch:  m.epoch,
 	})
+	if op := m.ops[len(m.ops)-1]; m.mayBegin(op) {
+		m.beginEagerly(op)
+	} else {
+		m.letGo()
+	}
 	m.initiate()
 	m.done(c.Call, nil, nil)
 }
@@ -135,21 +147,31 @@ func (m *Machine) drop(op *operation) {
 // commence: everybody voted.
 func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	op := m.byTag(p.Tag)
-	if op == nil || op.state != opVoting {
+	if op == nil || op.state != opVoting && op.state != opAhead {
 		m.illegal(p)
 		return
 	}
-	if op.canceled {
+	switch {
+	case op.eager:
+		m.lent -= eagerCost(op)
+		m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
+		m.answerPrepared()
+		if op.state == opAhead {
+			op.state = opReported
+			return
+		}
+		op.state = opRunning
+	case op.canceled:
 		m.emit(SkipData{Seq: p.SeqNr})
 		m.report(op, true)
 		return
+	default:
+		op.state, op.open = opRunning, true
+		m.emit(StartData{
+			Op: op.id, Tag: p.Tag, Seq: p.SeqNr, Epoch: op.epoch,
+			Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
+		})
 	}
-	op.state = opRunning
-	op.open = true
-	m.emit(StartData{
-		Op: op.id, Tag: p.Tag, Seq: p.SeqNr,
-		Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
-	})
 	// The master commences for those that are left. A member of the ring that
 	// vanished without closing its connections would be waited for in vain.
 	for _, u := range op.ring {
@@ -178,7 +200,14 @@ func (m *Machine) finish(op *operation, restore bool) {
 }
 
 func (m *Machine) report(op *operation, aborted bool) {
-	op.state = opReported
+	if op.state == opHeld {
+		m.send(op.vote)
+	}
+	if op.state < opRunning && op.eager {
+		op.state = opAhead
+	} else {
+		op.state = opReported
+	}
 	m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted})
 }
 
@@ -247,6 +276,9 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 	if failed {
 		op.err = op.failure()
 		m.roundDue = true
+		if op.epoch != 0 {
+			m.emit(SpoilData{Tag: op.vote.Tag, Epoch: op.epoch})
+		}
 	}
 	op.state = opSettled
 	m.finish(op, failed)

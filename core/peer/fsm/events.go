@@ -163,11 +163,15 @@ type (
 		Peers []wire.PeerEndpoint
 	}
 	// StartData: begin the data phase; ring and own uuid as captured at
-	// launch. A DataEnded event follows, exactly one per StartData.
+	// launch. A DataEnded event follows, exactly one per StartData. Eager: the
+	// sequence number is not known yet, CommenceData follows. Epoch names the
+	// round since which neighbours may begin eagerly, 0: they may not.
 	StartData struct {
 		Op     OpID
 		Tag    uint64
 		Seq    uint64
+		Epoch  uint64
+		Eager  bool
 		Ring   []wire.UUID
 		Self   wire.UUID
 		Native bool // all members of the group are gopccl ends
@@ -175,6 +179,15 @@ type (
 	// SkipData: the operation with this number has begun elsewhere and will not
 	// here; what comes of it is stale.
 	SkipData struct{ Seq uint64 }
+	// CommenceData: the sequence number of an operation that began eagerly; its
+	// data phase may be over.
+	CommenceData struct {
+		Op  OpID
+		Seq uint64
+	}
+	// SpoilData: an operation with this tag has failed. What still comes for it
+	// from neighbours that began it eagerly belongs to nobody.
+	SpoilData struct{ Tag, Epoch uint64 }
 	// AbortData: end the data phase now.
 	AbortData struct {
 		Op     OpID
@@ -267,6 +280,8 @@ func (Send) effect()         {}
 func (Establish) effect()    {}
 func (StartData) effect()    {}
 func (SkipData) effect()     {}
+func (CommenceData) effect() {}
+func (SpoilData) effect()    {}
 func (AbortData) effect()    {}
 func (Finish) effect()       {}
 func (Serve) effect()        {}
@@ -299,6 +314,9 @@ type Config struct {
 	// MaxWithPCCL is the number of collectives initiated at once when PCCL ends
 	// may be in the group (quirk Q19: 16); further launches wait in order.
 	MaxWithPCCL int
+	// EagerBytes is the largest buffer whose collective begins at its launch,
+	// where all members of the group can do that; 0: none does, at most MaxEager.
+	EagerBytes int
 }
 
 // View is what attributes show: the last M2C 2 and M2C 3 (control spec 13.5).

@@ -111,6 +111,10 @@ type Machine struct {
 	prep     *preparation // of the ring to come
 	unneeded bool         // connections of rings before this one are there still
 
+	epoch     uint64 // of the group if all members can begin eagerly, 0 otherwise
+	nextEpoch uint64 // of the round that runs
+	lent      uint64 // bytes of eager operations without a commence
+
 	live liveness
 }
 

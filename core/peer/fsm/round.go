@@ -38,6 +38,7 @@ func (m *Machine) connect(c CallConnect) {
 			Topology:          true,
 			Switch:            true,
 			Host:              m.cfg.Host,
+			Eager:             m.cfg.EagerBytes > 0,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 		},
@@ -172,6 +173,10 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.view.NumGroups = int(p.NumDistinctGroup)
 	m.view.LargestGroupSize = int(p.LargestGroupSize)
 	m.view.Native = p.Ext.GroupNative && m.view.MasterNative
+	m.nextEpoch = 0
+	if m.view.Native {
+		m.nextEpoch = p.Ext.Epoch
+	}
 	m.round++
 	m.prep, m.unneeded = nil, false
 	m.flow.step = stepConnecting
@@ -227,6 +232,7 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	m.view.Connected = true
 	m.left = nil
 	m.roundDue = false
+	m.epoch = m.nextEpoch
 	m.flow = nil
 	if !f.background {
 		m.done(f.call, f.cause, nil)

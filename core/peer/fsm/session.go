@@ -92,12 +92,18 @@ func (m *Machine) Deadline() (time.Duration, bool) {
 	if m.live.timeout > 0 {
 		add(m.silentAt())
 	}
+	if t, held := m.heldUntil(); held {
+		add(t)
+	}
 	return at, ok
 }
 
 func (m *Machine) tick() {
 	if m.status != statusLive {
 		return
+	}
+	if t, held := m.heldUntil(); held && m.now >= t {
+		m.letGo()
 	}
 	if by := m.live.registerBy; by > 0 && m.now >= by {
 		m.end(errs.Timeout, fmt.Sprintf("the master did not answer the registration within %v", m.cfg.RegisterTimeout))

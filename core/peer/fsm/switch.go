@@ -12,8 +12,9 @@ import (
 type preparation struct {
 	change uint64
 	peers  []wire.PeerEndpoint
-	stands bool // the master was told that they are connected
-	failed bool // ... or that they are not
+	stands bool                  // they are connected
+	failed bool                  // ... or could not be
+	answer *wire.C2MRingPrepared // waits for eager operations to be commenced
 }
 
 // prepareRing connects to the neighbours of a ring to come; false if the packet
@@ -24,6 +25,7 @@ func (m *Machine) prepareRing(p wire.M2CPrepareRing) bool {
 		return false
 	}
 	m.prep = &preparation{change: p.Change}
+	m.letGo()
 	var news []wire.PeerEndpoint
 	for _, e := range p.Peers {
 		same := func(o wire.PeerEndpoint) bool { return o.UUID == e.UUID }
@@ -53,7 +55,18 @@ func (m *Machine) ringPrepared(ev RingPrepared) {
 	for _, u := range ev.Failed {
 		m.log(true, u, "peer of a better ring could not be reached")
 	}
-	m.send(wire.C2MRingPrepared{Change: ev.Change, FailedPeers: slices.Clone(ev.Failed)})
+	m.prep.answer = &wire.C2MRingPrepared{Change: ev.Change, FailedPeers: slices.Clone(ev.Failed)}
+	m.answerPrepared()
+}
+
+// answerPrepared tells the master of the ring to come when no operation runs
+// that has begun without a commence: the master's order of commences and
+// switches says which ring an operation runs in.
+func (m *Machine) answerPrepared() {
+	if m.prep != nil && m.prep.answer != nil && m.lent == 0 {
+		m.send(*m.prep.answer)
+		m.prep.answer = nil
+	}
 }
 
 // switchRing lets the operations that are not commenced yet, and those to come,
@@ -73,7 +86,7 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 		return true
 	}
 	rank := slices.Index(p.Ring, m.view.UUID)
-	if !prep.stands || rank < 0 || !m.fits(p.Ring, rank) {
+	if !prep.stands || prep.answer != nil || rank < 0 || !m.fits(p.Ring, rank) {
 		return false
 	}
 	m.prep, m.peers = nil, prep.peers

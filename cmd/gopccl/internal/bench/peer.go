@@ -28,6 +28,7 @@ type Order struct {
 type PeerConfig struct {
 	PoolSize   int
 	FrameBytes int
+	EagerBytes int
 	Backend    string
 	Congestion string
 	Threads    string
@@ -65,7 +66,7 @@ func Peer(ctx context.Context, master string, in io.Reader, out io.Writer) error
 
 	comm, err := core.Connect(ctx, core.Options{
 		Master: master, ListenHost: "127.0.0.1", PortBase: -1,
-		PoolSize: o.Peer.PoolSize, FrameBytes: o.Peer.FrameBytes,
+		PoolSize: o.Peer.PoolSize, FrameBytes: o.Peer.FrameBytes, EagerBytes: o.Peer.EagerBytes,
 		Backend: o.Peer.Backend, Congestion: o.Peer.Congestion, Threads: o.Peer.Threads, Affinity: o.Peer.Affinity,
 	})
 	if err != nil {
