@@ -125,13 +125,21 @@ func TestHash(t *testing.T) {
 	r.close(x)
 }
 
-// A tensor passes through the ring of slots in both directions, whatever its size.
+// A tensor passes through the ring of slots in both directions, whatever its
+// size, behind what the caller has queued.
 func TestReadAndWrite(t *testing.T) {
 	for seed := range uint64(3) {
 		r := newTrainer(t, ptxtest.Options{Seed: seed}, device.Settings{})
 		for _, n := range []int{0, 1, 999, 1000, 1001, 4000, 12345} {
 			b := random(n, seed)
-			from, to := r.tensor(0, b), r.tensor(0, make([]byte, n))
+			from, to := r.tensor(0, make([]byte, n)), r.tensor(0, make([]byte, n))
+			r.on(0, func() { // what the trainer writes comes late
+				s, err := r.d.StreamCreate()
+				require.NoError(t, err)
+				from.Stream, to.Stream = uint64(s), uint64(s)
+				require.NoError(t, r.d.CopyToDevice(driver.Ptr(from.Ptr), b, s))
+				require.NoError(t, r.d.CopyToDevice(driver.Ptr(to.Ptr), random(n, 77), s))
+			})
 			src, err := r.p.Read(from)
 			require.NoError(t, err)
 			dst, err := r.p.Write(to)
@@ -152,7 +160,9 @@ func TestReadAndWrite(t *testing.T) {
 			}
 			src.Close()
 			require.NoError(t, dst.Close())
+			r.on(0, func() { require.NoError(t, r.d.StreamSynchronize(driver.Stream(to.Stream))) })
 			require.True(t, bytes.Equal(b, r.content(to)), "%d bytes", n)
+			r.on(0, func() { require.NoError(t, r.d.StreamDestroy(driver.Stream(from.Stream))) })
 			r.free(from, to)
 		}
 		r.close()
