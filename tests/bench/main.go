@@ -8,6 +8,7 @@
 //	go run ./tests/bench -full                        # worlds 2, 4, 8, 4 KiB to 256 MiB, 1 to 16 at a time
 //	go run ./tests/bench -world 2 -bytes 64MiB -turns 5
 //	go run ./tests/bench -json docs/benchmarks.json -markdown docs/benchmarks.md -svg docs/benchmarks.svg -readme README.md
+//	go run ./tests/bench -futex -bytes 4KiB,4MiB      # wake-ups and variance
 //	go run ./tests/bench -from docs/benchmarks.json -markdown docs/benchmarks.md    # writes, measures nothing
 package main
 
@@ -50,6 +51,7 @@ func main() {
 	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well")
 	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
 	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")
+	flag.BoolVar(&o.futex, "futex", false, "measure calls of futex and the spread of times instead (Linux, with perf)")
 	flag.IntVar(&o.turns, "turns", 6, "turns of each contestant")
 	flag.IntVar(&o.sessions, "sessions", 3, "how often the processes are started anew; the turns are shared among them")
 	flag.DurationVar(&o.turn, "turn", 200*time.Millisecond, "how long a turn should last")
@@ -69,7 +71,7 @@ func main() {
 type options struct {
 	worlds, sizes, quantize, concurrent string
 	contestants, rival                  string
-	full, hash, add                     bool
+	full, hash, add, futex              bool
 	turns, sessions                     int
 	turn                                time.Duration
 	from, json, markdown, svg, readme   string
@@ -188,6 +190,9 @@ func sizeName(n int) string {
 }
 
 func run(ctx context.Context, o options) error {
+	if o.futex {
+		return measureFutexes(ctx, o)
+	}
 	var res results
 	var err error
 	if o.from != "" {

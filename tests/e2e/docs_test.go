@@ -92,3 +92,17 @@ func TestTableOfOwners(t *testing.T) {
 	}
 	require.True(t, slices.Contains(locked, "core/reduce.Op"))
 }
+
+// What does not apply, and what stays open, is said. S3-18, S4-14, S4-20
+func TestWhatIsLeftOutIsSaid(t *testing.T) {
+	text, err := os.ReadFile("../../docs/architecture.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "## What other engines have")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, part := range []string{"A pool in shared memory", "over a Unix socket", "polls every 500 ms", "is not explained here"} {
+		require.Contains(t, section, part)
+	}
+	fields, _ := structs(t, "core/peer")
+	require.Contains(t, fields["core/peer.postbox"], "queue", "the queue of a process's own")
+}

@@ -70,6 +70,14 @@ func (w *World) Close() {
 	}
 }
 
+// PIDs returns the process ids of the peers.
+func (w *World) PIDs() (ids []int) {
+	for _, p := range w.peers {
+		ids = append(ids, p.PID())
+	}
+	return ids
+}
+
 // Bench times rounds on all peers.
 func (w *World) Bench(o BenchOrder) (BenchResult, error) {
 	var res BenchResult
