@@ -214,29 +214,6 @@ func TestSeveralNetworks(t *testing.T) {
 	}
 }
 
-// sums all-reduces what is long enough to go over all connections.
-func sums(t *testing.T, ctx context.Context, comms []*core.Communicator) {
-	t.Helper()
-	for _, err := range each(comms, func(i int, c *core.Communicator) error {
-		v := make([]float32, 1<<19)
-		for k := range v {
-			v[k] = float32(i + 1)
-		}
-		if _, err := core.AllReduceSlice(ctx, c, v, v, core.Sum); err != nil {
-			return err
-		}
-		want := float32(len(comms)*(len(comms)+1)) / 2
-		for k, x := range v {
-			if x != want {
-				return fmt.Errorf("element %d is %v", k, x)
-			}
-		}
-		return nil
-	}) {
-		require.NoError(t, err)
-	}
-}
-
 // Addresses of a neighbour that lead nowhere, or to somebody else in the run,
 // cost nothing but a word in the log: the connections go where the master said.
 func TestAddressesOfAnotherNetwork(t *testing.T) {

@@ -103,6 +103,29 @@ func each(cs []*core.Communicator, f func(i int, c *core.Communicator) error) []
 	return out
 }
 
+// sums all-reduces what is long enough to go over all connections.
+func sums(t *testing.T, ctx context.Context, comms []*core.Communicator) {
+	t.Helper()
+	for _, err := range each(comms, func(i int, c *core.Communicator) error {
+		v := make([]float32, 1<<19)
+		for k := range v {
+			v[k] = float32(i + 1)
+		}
+		if _, err := core.AllReduceSlice(ctx, c, v, v, core.Sum); err != nil {
+			return err
+		}
+		want := float32(len(comms)*(len(comms)+1)) / 2
+		for k, x := range v {
+			if x != want {
+				return fmt.Errorf("element %d is %v", k, x)
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err)
+	}
+}
+
 // S1-01: four uses of sockets, each with its own lifetime: the master's lasts,
 // the ring's last as long as the neighbours stay, shared state and benchmark
 // connections are made for one job and closed after it.
