@@ -91,7 +91,7 @@ func (l *linker) access() {
 		if in.space == constant || in.space == param {
 			l.fail("%s writes what cannot be written", l.full())
 		}
-		in.run, in.mode = runStore, writes
+		in.run, in.mode, in.stores = runStore, writes, true
 	} else {
 		in.run = runLoad
 	}
@@ -102,7 +102,7 @@ func (l *linker) access() {
 }
 
 func (l *linker) atomic() {
-	in := instr{class: memory, run: runAtomic, kind: l.takeKind(), dst: -1, mode: agrees}
+	in := instr{class: memory, run: runAtomic, kind: l.takeKind(), dst: -1, mode: agrees, stores: true}
 	in.space = l.takeSpace()
 	l.takeHints()
 	name := l.takeOne("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")

@@ -36,6 +36,8 @@ type block struct {
 	at        driver.Dim
 	random    uint64
 	steps     int // instructions that are left
+	watched   bool
+	touched   []*allocation // if watched
 }
 
 // launch is a kernel's call.
@@ -51,6 +53,7 @@ type launch struct {
 	seed      uint64
 	steps     int
 	arena     *arena
+	watched   bool // memory is used by several streams
 }
 
 // arena is the registers of all warps, used again by the next launch.
@@ -69,12 +72,12 @@ func (a *arena) take(n int) []lanes {
 
 // run executes all blocks. It returns the number of instructions that warps
 // executed, and the fault that ended it, if any.
-func (n *launch) run() (int, *fault) {
+func (n *launch) run(as *work) (int, *fault) {
 	p := n.prog
 	static := (p.shared + 15) &^ 15
 	b := &block{
 		prog: p, mem: n.mem, ctx: n.ctx, grid: n.grid, dim: n.dim, args: n.args, constants: n.constants,
-		shared: make([]byte, static+int(n.dynamic)), traces: make([]trace, static+int(n.dynamic)), random: n.seed, steps: n.steps,
+		shared: make([]byte, static+int(n.dynamic)), traces: make([]trace, static+int(n.dynamic)), random: n.seed, steps: n.steps, watched: n.watched,
 	}
 	threads := n.dim.X * n.dim.Y * n.dim.Z
 	count := int(threads+31) / 32
@@ -109,6 +112,9 @@ func (n *launch) run() (int, *fault) {
 		if b.fault != nil {
 			break
 		}
+	}
+	if f := b.settle(as); b.fault == nil {
+		b.fault = f
 	}
 	return n.steps - b.steps, b.fault
 }

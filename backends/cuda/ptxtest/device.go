@@ -47,6 +47,9 @@ type Device struct {
 	streams  map[driver.Stream]*stream
 	events   map[driver.Event]*event
 	order    []*stream     // that have work
+	counts   []uint64      // work of each stream's number
+	unused   []int         // numbers
+	known    clock         // what somebody has waited for
 	freed    []*allocation // the last ones
 	used     []uint64      // bytes of each device
 	arena    arena
@@ -265,7 +268,7 @@ const maxThreads = 1024
 
 func (d *Device) newContext(device int) *context {
 	c := &context{handle: driver.Context(d.newHandle()), device: device}
-	c.stream = &stream{ctx: c}
+	c.stream = d.newStream(c)
 	d.contexts[c.handle] = c
 	return c
 }
@@ -551,7 +554,7 @@ const remembered = 4096
 func (d *Device) release(a *allocation) {
 	a.freed = true
 	a.size = uint64(len(a.data))
-	a.data = nil
+	a.data, a.log, a.reads, a.writes = nil, nil, footprint{}, footprint{}
 	if a.kind == driver.Device {
 		d.used[a.device] -= a.charge
 	}

@@ -43,6 +43,7 @@ type instr struct {
 	give    []transfer // of a call, before and after
 	get     []transfer
 	width   uint64 // bytes of an access
+	stores  bool
 	st      *statement
 	fn      *function
 }

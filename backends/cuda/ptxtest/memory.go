@@ -21,6 +21,10 @@ type allocation struct {
 	charge uint64 // bytes of the device's memory
 	freed  bool
 	size   uint64 // of freed memory
+	// Who used it, and what the kernel that runs uses.
+	log           []usage
+	reads, writes footprint
+	seen          bool
 }
 
 func (a *allocation) end() uint64 { return a.base + max(uint64(len(a.data)), a.size) }
@@ -130,6 +134,9 @@ func (w *warp) bytesAt(in *instr, sp space, lane int, addr, n uint64) []byte {
 		w.fault(in, lane, driver.IllegalAddress, fmt.Sprintf("%d bytes at %#x of %d bytes", n, addr, size))
 		return nil
 	}
+	if sp == global && w.blk.watched {
+		w.blk.watch(in, w.blk.last, addr, n)
+	}
 	if sp == shared && len(w.blk.warps) > 1 {
 		if w.touch(in, lane, addr, n); w.blk.fault != nil {
 			return nil
@@ -219,6 +226,9 @@ func loadNear(w *warp, in *instr, m uint32, addr *lanes, a *allocation, step int
 			continue
 		}
 		b := data[at : at+in.width]
+		if w.blk.watched {
+			w.blk.watch(in, a, at, in.width)
+		}
 		switch {
 		case d == nil:
 			for i, to := range in.vec {

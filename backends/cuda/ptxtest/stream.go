@@ -12,20 +12,31 @@ type stream struct {
 	handle driver.Stream
 	ctx    *context
 	queue  []work
+	// number and clock say what of other streams' work is done before the next
+	// one of this.
+	number int
+	clock  clock
 }
 
 // work is one of: something to do, a record to make, a record to wait for.
 type work struct {
-	do   func() *fault
+	do   func(*work) *fault
 	mark *record
 	wait *record
+	// what it is, the how manieth of its stream, and what comes before it
+	what   string
+	stream int
+	n      uint64
+	clock  clock
 }
 
 // record is one call of EventRecord.
 type record struct {
 	on   *stream
 	done bool
-	at   time.Duration // on the clock of the work that was done
+	at   time.Duration // that was worked until then
+	// clock is what is done when it is.
+	clock clock
 }
 
 type event struct {
@@ -48,6 +59,13 @@ func (s *stream) drop() {
 func (d *Device) queue(s *stream, w work) {
 	if len(s.queue) == 0 && !slices.Contains(d.order, s) {
 		d.order = append(d.order, s)
+	}
+	d.counts[s.number]++
+	w.stream, w.n = s.number, d.counts[s.number]
+	s.clock = s.clock.join(d.known).with(w.stream, w.n)
+	w.clock = s.clock
+	if w.mark != nil {
+		w.mark.clock = s.clock
 	}
 	s.queue = append(s.queue, w)
 	if d.opts.Eager {
@@ -72,7 +90,7 @@ func (d *Device) step(s *stream) {
 		w.mark.done, w.mark.at = true, d.busy
 	case w.do != nil:
 		began := time.Now()
-		f := w.do()
+		f := w.do(&w)
 		d.busy += time.Since(began)
 		if f == nil {
 			f = d.injected()
@@ -129,6 +147,7 @@ func (d *Device) drain(match func(s *stream) bool) {
 			continue
 		}
 		d.finish(s, func() bool { return len(s.queue) == 0 })
+		d.known = d.known.join(s.clock)
 	}
 }
 
@@ -154,6 +173,21 @@ func (d *Device) on(call string, h driver.Stream) (*context, *stream, error) {
 	return c, s, err
 }
 
+// newStream makes a stream with a number. Numbers of streams that are gone are
+// used again: to be ordered after their work is to know a little too much, but
+// the clocks of a long run stay small.
+func (d *Device) newStream(c *context) *stream {
+	s := &stream{ctx: c}
+	if n := len(d.unused); n > 0 {
+		s.number = d.unused[n-1]
+		d.unused = d.unused[:n-1]
+	} else {
+		s.number = len(d.counts)
+		d.counts = append(d.counts, 0)
+	}
+	return s
+}
+
 // StreamCreate makes a stream.
 func (d *Device) StreamCreate() (driver.Stream, error) {
 	d.mu.Lock()
@@ -162,7 +196,8 @@ func (d *Device) StreamCreate() (driver.Stream, error) {
 	if err != nil {
 		return 0, err
 	}
-	s := &stream{handle: driver.Stream(d.newHandle()), ctx: c}
+	s := d.newStream(c)
+	s.handle = driver.Stream(d.newHandle())
 	d.streams[s.handle] = s
 	return s.handle, nil
 }
@@ -177,8 +212,9 @@ func (d *Device) StreamDestroy(h driver.Stream) error {
 	if err == nil && (s == nil || s.ctx != c) {
 		return failed(call, c.device, driver.InvalidHandle, "stream %#x", uintptr(h))
 	}
-	if err == nil || driver.Result.Sticky(resultOf(err)) {
+	if s != nil && (err == nil || driver.Result.Sticky(resultOf(err))) {
 		delete(d.streams, h)
+		d.unused = append(d.unused, s.number)
 	}
 	return err
 }
@@ -193,6 +229,7 @@ func (d *Device) StreamSynchronize(h driver.Stream) error {
 		return err
 	}
 	d.finish(s, func() bool { return len(s.queue) == 0 })
+	d.known = d.known.join(s.clock)
 	return d.after(call, c)
 }
 
@@ -217,8 +254,11 @@ func (d *Device) StreamWait(h driver.Stream, e driver.Event) error {
 	if ev == nil {
 		return failed(call, c.device, driver.InvalidHandle, "event %#x", uintptr(e))
 	}
-	if ev.last != nil && !ev.last.done {
-		d.queue(s, work{wait: ev.last})
+	if ev.last != nil {
+		s.clock = s.clock.join(ev.last.clock)
+		if !ev.last.done {
+			d.queue(s, work{wait: ev.last})
+		}
 	}
 	return d.after(call, c)
 }
@@ -305,6 +345,9 @@ func (d *Device) EventDone(h driver.Event) (bool, error) {
 			d.step(s)
 		}
 	}
+	if e.last != nil && e.last.done {
+		d.known = d.known.join(e.last.clock)
+	}
 	return e.last == nil || e.last.done, d.after(call, c)
 }
 
@@ -319,6 +362,7 @@ func (d *Device) EventSynchronize(h driver.Event) error {
 	}
 	if r := e.last; r != nil {
 		d.finish(r.on, func() bool { return r.done })
+		d.known = d.known.join(r.clock)
 	}
 	return d.after(call, c)
 }
@@ -354,11 +398,25 @@ func (d *Device) memory(call string, c *context, p driver.Ptr, n uint64) (*alloc
 }
 
 // at is the memory of a copy when its turn comes.
-func (a *allocation) at(p driver.Ptr, n uint64) ([]byte, *fault) {
+func (a *allocation) at(p driver.Ptr, n uint64, write bool, w *work) ([]byte, *fault) {
 	if a.freed {
 		return nil, &fault{driver.IllegalAddress, "copy of freed memory"}
 	}
-	return a.data[uint64(p)-a.base:][:n], nil
+	from := uint64(p) - a.base
+	if f := a.note(from, from+n, write, w); f != nil {
+		return nil, f
+	}
+	return a.data[from:][:n], nil
+}
+
+// host notes the use of host memory, if it is pinned.
+func (d *Device) host(b []byte, write bool, w *work) *fault {
+	a := d.mem.find(address(b))
+	if a == nil {
+		return nil
+	}
+	from := address(b) - a.base
+	return a.note(from, from+uint64(len(b)), write, w)
 }
 
 // CopyToDevice queues a copy from host memory, which is read when its turn comes.
@@ -374,8 +432,11 @@ func (d *Device) CopyToDevice(dst driver.Ptr, src []byte, h driver.Stream) error
 	if err != nil {
 		return err
 	}
-	d.queue(s, work{do: func() *fault {
-		to, f := a.at(dst, uint64(len(src)))
+	d.queue(s, work{what: call, do: func(w *work) *fault {
+		to, f := a.at(dst, uint64(len(src)), true, w)
+		if f == nil {
+			f = d.host(src, false, w)
+		}
 		copy(to, src)
 		return f
 	}})
@@ -395,8 +456,11 @@ func (d *Device) CopyToHost(dst []byte, src driver.Ptr, h driver.Stream) error {
 	if err != nil {
 		return err
 	}
-	d.queue(s, work{do: func() *fault {
-		from, f := a.at(src, uint64(len(dst)))
+	d.queue(s, work{what: call, do: func(w *work) *fault {
+		from, f := a.at(src, uint64(len(dst)), false, w)
+		if f == nil {
+			f = d.host(dst, true, w)
+		}
 		copy(dst, from)
 		return f
 	}})
@@ -420,12 +484,12 @@ func (d *Device) CopyOnDevice(dst, src driver.Ptr, n uint64, h driver.Stream) er
 	if err != nil {
 		return err
 	}
-	d.queue(s, work{do: func() *fault {
-		to, f := a.at(dst, n)
+	d.queue(s, work{what: call, do: func(w *work) *fault {
+		from, f := b.at(src, n, false, w)
 		if f != nil {
 			return f
 		}
-		from, f := b.at(src, n)
+		to, f := a.at(dst, n, true, w)
 		copy(to, from)
 		return f
 	}})
@@ -445,8 +509,8 @@ func (d *Device) Fill(dst driver.Ptr, value byte, n uint64, h driver.Stream) err
 	if err != nil {
 		return err
 	}
-	d.queue(s, work{do: func() *fault {
-		to, f := a.at(dst, n)
+	d.queue(s, work{what: call, do: func(w *work) *fault {
+		to, f := a.at(dst, n, true, w)
 		flood(to, value)
 		return f
 	}})
@@ -488,10 +552,11 @@ func (d *Device) Launch(f driver.Function, grid, dim driver.Dim, shared uint32, 
 		n.variables = e.mod.variables.base
 	}
 	d.launches[p.fn.name]++
-	d.queue(s, work{do: func() *fault {
+	d.queue(s, work{what: p.fn.name, do: func(w *work) *fault {
 		d.random++
 		n.seed = d.random
-		steps, f := n.run()
+		n.watched = len(d.counts) > 2 || s.handle == 0
+		steps, f := n.run(w)
 		d.steps += steps
 		return f
 	}})

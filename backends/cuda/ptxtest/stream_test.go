@@ -30,22 +30,114 @@ func TestCopiesAreLate(t *testing.T) {
 	}
 }
 
-// Work of two streams that nothing orders happens in either order.
-func TestMissingEventShows(t *testing.T) {
-	seen := map[byte]bool{}
+// Work of two streams that nothing orders is a race in whatever order it
+// happens, unless both read, or they use different bytes.
+func TestMissingEventIsARace(t *testing.T) {
 	for seed := range uint64(20) {
-		m := start(t, Options{Seed: seed}, sample)
-		other, err := m.StreamCreate()
-		require.NoError(t, err)
-		p := m.give([]byte{0})
-		require.NoError(t, m.StreamSynchronize(m.s))
-		require.NoError(t, m.Fill(p, 5, 1, m.s))
-		dst := make([]byte, 1)
-		require.NoError(t, m.CopyToHost(dst, p, other))
-		require.NoError(t, m.StreamSynchronize(other))
-		seen[dst[0]] = true
+		for _, c := range []struct {
+			name          string
+			first, second func(m *machine, p driver.Ptr, s driver.Stream) error
+			race          bool
+		}{
+			{"write, read", fillByte(5), readByte(5), true},
+			{"read, write", readByte(5), fillByte(5), true},
+			{"write, write", fillByte(5), fillByte(5), true},
+			{"read, read", readByte(5), readByte(5), false},
+			{"beside", fillByte(5), fillByte(6), false},
+			{"kernel, read behind", addTo(0), readByte(4 * 100), false},
+			{"kernel, read", addTo(0), readByte(4*100 - 1), true},
+			{"fill, kernel", fillByte(63), addTo(4), true},
+			{"kernel, kernel", addTo(0), addTo(4 * 99), true},
+			{"kernels", addTo(0), addTo(4 * 100), false},
+		} {
+			for _, how := range []string{"nothing", "event", "wait", "poll"} {
+				m := start(t, Options{Seed: seed, Eager: seed%5 == 0}, sample)
+				other, err := m.StreamCreate()
+				require.NoError(t, err)
+				e, err := m.EventCreate(false)
+				require.NoError(t, err)
+				p := m.give(make([]byte, 1000))
+				require.NoError(t, m.StreamSynchronize(m.s))
+				require.NoError(t, c.first(m, p, m.s))
+				require.NoError(t, m.EventRecord(e, m.s))
+				switch how {
+				case "event":
+					require.NoError(t, m.StreamWait(other, e))
+				case "wait":
+					require.NoError(t, m.EventSynchronize(e))
+				case "poll":
+					for done := false; !done; {
+						done, err = m.EventDone(e)
+						require.NoError(t, err)
+					}
+				}
+				err = c.second(m, p, other)
+				if err == nil {
+					err = m.StreamSynchronize(other)
+				}
+				if err == nil {
+					err = m.StreamSynchronize(m.s)
+				}
+				if how != "nothing" || !c.race {
+					require.NoError(t, err, "%s, %s", c.name, how)
+					continue
+				}
+				require.ErrorIs(t, err, result(driver.LaunchFailed), "%s", c.name)
+				require.ErrorContains(t, err, "no event orders their streams")
+			}
+		}
 	}
-	require.Len(t, seen, 2)
+}
+
+func fillByte(i driver.Ptr) func(*machine, driver.Ptr, driver.Stream) error {
+	return func(m *machine, p driver.Ptr, s driver.Stream) error { return m.Fill(p+i, 1, 1, s) }
+}
+
+func readByte(i driver.Ptr) func(*machine, driver.Ptr, driver.Stream) error {
+	return func(m *machine, p driver.Ptr, s driver.Stream) error { return m.CopyToHost(make([]byte, 1), p+i, s) }
+}
+
+// addTo doubles 100 numbers.
+func addTo(i driver.Ptr) func(*machine, driver.Ptr, driver.Stream) error {
+	return func(m *machine, p driver.Ptr, s driver.Stream) error {
+		f, err := m.Function(m.m, "add")
+		require.NoError(m.t, err)
+		one := driver.Dim{X: 1, Y: 1, Z: 1}
+		return m.Launch(f, one, driver.Dim{X: 64, Y: 1, Z: 1}, 0, s, arguments(p+i, p+i, p+i, uint64(100)))
+	}
+}
+
+// Marks of bytes come back as the ranges that they form.
+func TestFootprint(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		size := rapid.IntRange(1, 300).Draw(rt, "size")
+		var f footprint
+		for range 2 { // the second time the marks of the first are gone
+			want := make([]bool, size)
+			for range rapid.IntRange(0, 40).Draw(rt, "marks") {
+				n := 1 << rapid.IntRange(0, 4).Draw(rt, "n")
+				at := rapid.IntRange(0, size-1).Draw(rt, "at") / n * n
+				if at+n > size {
+					continue
+				}
+				f.mark(size, uint64(at), uint64(n))
+				for i := range n {
+					want[at+i] = true
+				}
+			}
+			got := make([]bool, size)
+			last := -1
+			require.Nil(rt, f.spans(func(lo, hi uint64) *fault {
+				require.Greater(rt, int(lo), last, "ranges touch")
+				last = int(hi)
+				for i := lo; i < hi; i++ {
+					got[i] = true
+				}
+				return nil
+			}))
+			require.Equal(rt, want, got)
+		}
+	})
 }
 
 func TestEvents(t *testing.T) {
