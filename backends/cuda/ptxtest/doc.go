@@ -26,14 +26,17 @@
 // allocation has addresses of its own with gaps around it, never given out
 // again, so an access outside of one fails the launch with IllegalAddress, and
 // one that is not aligned with MisalignedAddress; the context is lost then, as
-// on a device. Memory that was never written holds 0xa5…, registers hold that or what
-// another thread left there. Warps of a block, and blocks, are interleaved in an order that
-// depends on [Options].Seed; what is queued on streams runs late, in a random
-// order, and only while somebody waits for it, so a missing dependency shows
-// as a wrong result. Two warps that use a byte of shared memory between the same
-// barriers, unless both read or both are atomic or volatile, fail the launch. A kernel that executes more than [Options].Steps
-// instructions ends with LaunchTimeout. One block runs at a time, so a block
-// cannot wait for another one.
+// on a device. Memory that was never written holds 0xa5…, registers hold that
+// or what another thread left there. Warps of a block, and blocks, are
+// interleaved in an order that depends on [Options].Seed; what is queued on
+// streams runs late, in a random order, and only while somebody waits for it, so
+// a missing dependency shows as a wrong result. It also shows as a failure: work
+// of two streams that uses the same bytes, and of which one writes, has to be
+// ordered by an event or by somebody who waited in between; and two warps that
+// use a byte of shared memory between the same barriers have to read both, or be
+// atomic or volatile both. A kernel whose warps execute more than
+// [Options].Steps instructions ends with LaunchTimeout. One block runs at a
+// time, so a block cannot wait for another one.
 //
 // A [Device] counts what it gave out and did not get back, and fails calls on
 // demand.

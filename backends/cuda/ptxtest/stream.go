@@ -219,17 +219,22 @@ func (d *Device) StreamDestroy(h driver.Stream) error {
 	return err
 }
 
-// StreamSynchronize waits for all work of a stream.
+// StreamSynchronize waits for all work of a stream, also if it was asked to fail.
 func (d *Device) StreamSynchronize(h driver.Stream) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	const call = "cuStreamSynchronize"
 	c, s, err := d.on(call, h)
-	if err != nil {
-		return err
+	if s == nil && err != nil {
+		if s = d.streams[h]; s == nil || resultOf(err).Sticky() {
+			return err
+		}
 	}
 	d.finish(s, func() bool { return len(s.queue) == 0 })
 	d.known = d.known.join(s.clock)
+	if err != nil { // on demand, after the wait
+		return err
+	}
 	return d.after(call, c)
 }
 
