@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -180,22 +179,4 @@ func TestConformance(t *testing.T) { // S1-18
 	l := lpexact{testEngine(t)}
 	topo.Register(l)
 	solvertest.Run(t, l, solvertest.Want{Wall: true})
-}
-
-// BenchmarkWideArea proves the best rings of the wide-area matrices and prints
-// how long each took: go test -run - -bench WideArea -benchtime 1x ./plugins/lpexact
-func BenchmarkWideArea(b *testing.B) {
-	l := lpexact{testEngine(b)}
-	all, err := solvertest.Instances()
-	require.NoError(b, err)
-	for b.Loop() {
-		for _, i := range all {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			began := time.Now()
-			got, err := l.Solve(ctx, topo.Problem{Matrix: i.Matrix}, func(topo.Solution) {})
-			cancel()
-			require.NoError(b, err)
-			b.Logf("%-12s %4d peers: %6.2f s, proved %v, sum %.6f of the best known", i.Name, i.Matrix.N, time.Since(began).Seconds(), got.Optimal, got.Sum/i.SumAt)
-		}
-	}
 }
