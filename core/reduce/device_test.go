@@ -316,18 +316,13 @@ func TestDeviceAbortRestores(t *testing.T) {
 			}
 			st := r.start(c.take(specs))
 			over := 0
-			for range at * 2 { // so many copies, then the master's word
+			for left := at * 2; left > 0 && over < len(specs); left-- { // so many copies, then the master's word
 				select {
 				case c.gate <- struct{}{}:
 				case err := <-st.errs[over]:
 					require.NoError(t, err)
 					st.errs[over] <- nil
-					if over++; over == len(specs) {
-						break
-					}
-				}
-				if over == len(specs) {
-					break
+					over++
 				}
 			}
 			for _, op := range st.ops {
