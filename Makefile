@@ -65,3 +65,4 @@ wheel:
 wan-topology:
 	@go run ./tests/wan/topology
 	@go run ./tests/wan/topology -join
+	@go run ./tests/wan/topology -shared

@@ -225,8 +225,8 @@ func (m *Machine) linkReport(c *client, p wire.C2MLinkReport) {
 	mbps := l.mbps
 	switch {
 	case !known || l.mbps == 0:
-		if p.Busy < slowShare {
-			return // no measurement, and a lower bound could be far off
+		if p.Busy < slowShare || m.crowded(c, o) {
+			return // no measurement: a lower bound, or a part of what is shared
 		}
 		mbps = p.Mbps
 	case p.Busy >= slowShare:

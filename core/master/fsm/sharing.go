@@ -303,6 +303,15 @@ func (m *Machine) heldBack() (edges []edge) {
 	return edges
 }
 
+// crowded reports whether the link may share its way with others: another member
+// is on the host at one of its ends.
+func (m *Machine) crowded(c, o *client) bool {
+	from, to := c.remote.Addr(), o.remote.Addr()
+	return from != to && slices.ContainsFunc(m.members(c.group), func(x *client) bool {
+		return x != c && x != o && (x.remote.Addr() == from || x.remote.Addr() == to)
+	})
+}
+
 // learnShare takes what a link that was at work all the time gave, if what its
 // ends share, and not the link itself, is what bounds it in the ring in force.
 func (m *Machine) learnShare(c, o *client, mbps float64) bool {

@@ -115,6 +115,13 @@ func TestShareIsLearnt(t *testing.T) {
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 10, Busy: 1})
 	require.InDelta(t, 20+newShare*(10-20), w.m.conns[cs[0]].links[w.ids[cs[2]]].mbps, 1e-9)
 	require.InDelta(t, 94, g.shares[0].out, 1e-9)
+	// What is not measured is not learnt from its part, but asked for.
+	delete(w.m.conns[cs[0]].links, w.ids[cs[2]])
+	delete(w.m.conns[cs[4]].links, w.ids[cs[0]])
+	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 40, Busy: 1})
+	w.send(cs[4], wire.C2MLinkReport{To: w.ids[cs[0]], Mbps: 40, Busy: 1})
+	require.NotContains(t, w.m.conns[cs[0]].links, w.ids[cs[2]])
+	require.NotContains(t, w.m.conns[cs[4]].links, w.ids[cs[0]])
 	// A host without members is forgotten.
 	w.leave(cs[0])
 	require.NotEmpty(t, g.shares)

@@ -8,6 +8,7 @@
 //	go run ./tests/wan/topology
 //	go run ./tests/wan/topology -peers gopccl -worlds 12
 //	go run ./tests/wan/topology -join
+//	go run ./tests/wan/topology -shared
 //
 // It needs root and the programs ip and tc, and for the original PCCL what
 // tools/ci/original.sh sets up.
@@ -44,14 +45,18 @@ func main() {
 	flag.IntVar(&o.bytes, "bytes", 4<<20, "bytes of an all-reduce")
 	flag.IntVar(&o.rounds, "rounds", 3, "timed all-reduces with each ring")
 	join := flag.Bool("join", false, "a peer joins a world of 12 that reduces all the time: how long until the new ring is installed")
+	shared := flag.Bool("shared", false, "two of four peers behind one uplink: what a ring that leaves it once is worth")
 	flag.BoolVar(&o.verbose, "v", false, "print the facts of the master")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	var err error
-	if *join {
+	switch {
+	case *join:
 		err = joining(ctx, o)
-	} else {
+	case *shared:
+		err = sharing(ctx, o)
+	default:
 		err = speedups(ctx, strings.Split(*worlds, ","), strings.Split(*peers, ","), o)
 	}
 	if err != nil {

@@ -36,6 +36,7 @@ type world struct {
 	master *core.Master
 	ended  chan error
 	peers  []*peer
+	place  []int // hosts of the peers to come, nil: each has one of its own
 
 	mu    sync.Mutex
 	facts []fact
@@ -47,7 +48,9 @@ type fact struct {
 	text string
 }
 
-func newWorld(m topo.Matrix, o options) (*world, error) {
+// newWorld makes a host for every peer of the matrix; total is what the first
+// hosts send in all, to whomever, in place of the matrix.
+func newWorld(m topo.Matrix, o options, total ...netns.Rate) (*world, error) {
 	n, err := netns.New(m.N + 1)
 	if err != nil {
 		return nil, err
@@ -60,7 +63,11 @@ func newWorld(m topo.Matrix, o options) (*world, error) {
 				to[j] = netns.Rate(v * 1e6)
 			}
 		}
-		if err := n.Hosts[i].Shape(netns.Shape{To: to}); err != nil {
+		shape := netns.Shape{To: to}
+		if i < len(total) {
+			shape = netns.Shape{Total: total[i]}
+		}
+		if err := n.Hosts[i].Shape(shape); err != nil {
 			n.Close()
 			return nil, err
 		}
@@ -135,6 +142,9 @@ func (w *world) close() error {
 // start starts a peer of the kind in the next host.
 func (w *world) start(kind string) (*peer, error) {
 	host := len(w.peers)
+	if w.place != nil {
+		host = w.place[host]
+	}
 	var cmd *exec.Cmd
 	switch kind {
 	case "gopccl":
