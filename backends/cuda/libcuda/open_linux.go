@@ -2,12 +2,25 @@
 
 package libcuda
 
-import "github.com/ebitengine/purego"
+import (
+	"runtime"
+
+	"github.com/ebitengine/purego"
+)
 
 const library = "libcuda.so.1"
 
+// The loader keeps the reason of a failure for the thread that met it, and
+// purego asks for it in another call.
+
 func openLibrary(path string) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	return purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_LOCAL)
 }
 
-func symbol(lib uintptr, name string) (uintptr, error) { return purego.Dlsym(lib, name) }
+func symbol(lib uintptr, name string) (uintptr, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return purego.Dlsym(lib, name)
+}

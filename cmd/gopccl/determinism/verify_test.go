@@ -51,8 +51,8 @@ func TestThisProcessor(t *testing.T) {
 // mutant differs in one thing from the machine it is made of.
 type mutant struct {
 	Machine
-	reduce, hash, code func(b []byte)
-	exp                func(s *ExpSums)
+	reduce, hash func(b []byte)
+	exp          func(s *ExpSums)
 }
 
 func (*mutant) Name() string { return "mutant" }
