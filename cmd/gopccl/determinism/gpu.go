@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"unsafe"
 
 	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/backends/cuda/kernels"
@@ -94,11 +95,14 @@ func (g *GPU) room(n int) (driver.Ptr, error) {
 	return p, err
 }
 
-// put copies buffers to the device.
-func (g *GPU) put(buffers ...[]byte) (list []driver.Ptr, err error) {
+// put copies buffers of elements of t to the device, to addresses that are
+// theirs modulo 16, as far as the size of an element allows.
+func (g *GPU) put(t dtype.Type, buffers ...[]byte) (list []driver.Ptr, err error) {
 	for _, b := range buffers {
-		p, err := g.room(len(b))
+		offset := int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))%16) / t.Size() * t.Size()
+		p, err := g.room(offset + len(b))
 		if err == nil {
+			p += driver.Ptr(offset)
 			err = g.driver.CopyToDevice(p, b, 0)
 		}
 		if err != nil {
@@ -120,7 +124,7 @@ func (g *GPU) take(dst []byte, src driver.Ptr) error {
 // Reduce implements Machine.
 func (g *GPU) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) error {
 	return g.do(func() error {
-		p, err := g.put(a, b, dst)
+		p, err := g.put(t, a, b, dst)
 		if err == nil {
 			err = g.kernels.Reduce(t, op, p[2], p[0], p[1], uint64(len(dst)/t.Size()), 0)
 		}
@@ -134,7 +138,7 @@ func (g *GPU) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) error {
 // Finalize implements Machine.
 func (g *GPU) Finalize(t dtype.Type, dst []byte, world int) error {
 	return g.do(func() error {
-		p, err := g.put(dst)
+		p, err := g.put(t, dst)
 		if err == nil {
 			err = g.kernels.Finalize(t, p[0], uint64(len(dst)/t.Size()), world, 0)
 		}
@@ -148,7 +152,7 @@ func (g *GPU) Finalize(t dtype.Type, dst []byte, world int) error {
 // Hash implements Machine.
 func (g *GPU) Hash(b []byte, offset int) (sum uint32, err error) {
 	err = g.do(func() error {
-		p, err := g.put(append(make([]byte, offset), b...))
+		p, err := g.put(dtype.Float64, append(make([]byte, offset, offset+len(b)+16), b...))
 		if err != nil {
 			return err
 		}
@@ -172,7 +176,7 @@ func (g *GPU) Hash(b []byte, offset int) (sum uint32, err error) {
 func (g *GPU) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (meta wire.DequantizationMeta, err error) {
 	n := uint64(len(src) / t.Size())
 	err = g.do(func() error {
-		p, err := g.put(src)
+		p, err := g.put(t, src)
 		if err != nil {
 			return err
 		}
@@ -219,23 +223,31 @@ func (g *GPU) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (meta wire.
 // Quantize implements Machine.
 func (g *GPU) Quantize(_ quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
 	return g.do(func() error {
-		p, err := g.put(src, dst)
+		p, err := g.put(t, src)
+		if err != nil {
+			return err
+		}
+		coded, err := g.put(w, dst)
 		if err == nil {
-			err = g.kernels.Quantize(t, w, m, p[1], p[0], uint64(len(src)/t.Size()), 0)
+			err = g.kernels.Quantize(t, w, m, coded[0], p[0], uint64(len(src)/t.Size()), 0)
 		}
 		if err != nil {
 			return err
 		}
-		return g.take(dst, p[1])
+		return g.take(dst, coded[0])
 	})
 }
 
 // Dequantize implements Machine.
 func (g *GPU) Dequantize(_ quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, src []byte) error {
 	return g.do(func() error {
-		p, err := g.put(dst, src)
+		p, err := g.put(t, dst)
+		if err != nil {
+			return err
+		}
+		coded, err := g.put(w, src)
 		if err == nil {
-			err = g.kernels.Dequantize(t, w, m, op, p[0], p[0], p[1], uint64(len(dst)/t.Size()), 0)
+			err = g.kernels.Dequantize(t, w, m, op, p[0], p[0], coded[0], uint64(len(dst)/t.Size()), 0)
 		}
 		if err != nil {
 			return err

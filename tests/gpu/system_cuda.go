@@ -1,0 +1,15 @@
+//go:build cuda
+
+package main
+
+import (
+	"github.com/gopccl/gopccl/backends/cuda"
+	"github.com/gopccl/gopccl/backends/cuda/driver"
+)
+
+func systemDriver() (driver.Driver, error) {
+	if err := cuda.System.Probe(); err != nil {
+		return nil, err
+	}
+	return cuda.System.Driver(), nil
+}
