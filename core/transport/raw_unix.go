@@ -11,6 +11,7 @@ import (
 func rawWrite(fd int, p []byte) (int, syscall.Errno) { return numbered(syscall.Write(fd, p)) }
 
 func rawWritev(fd int, vec [][]byte, _ *[]unix.Iovec) (int, syscall.Errno) {
+	released()
 	return numbered(unix.SendmsgBuffers(fd, vec, nil, nil, 0))
 }
 
