@@ -65,7 +65,7 @@ func TestEagerMeetsLate(t *testing.T) {
 					specs, want := r.specs(rng, dtype.Float32, allOps[rng.IntN(len(allOps))], count, rng.IntN(2) == 0)
 					quantized := count >= n && rng.IntN(4) == 0
 					for i := range specs {
-						specs[i].Tag = uint64(rng.IntN(1) + k%2)
+						specs[i].Tag = uint64(k % 2)
 						if quantized {
 							specs[i].Quantizer, specs[i].WireType, specs[i].Op = minmax, dtype.Uint8, dtype.Sum
 						}

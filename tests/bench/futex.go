@@ -195,7 +195,7 @@ func countFutexes(ctx context.Context, o options, j job, c contestant) (err erro
 	done := float64(rounds + 1)
 	megabytes := float64(j.Bytes) * float64(j.Concurrent) * float64(j.World) * done / 1e6
 	slices.Sort(t.Seconds)
-	milli := func(i int) string { return (time.Duration(t.Seconds[i] * 1e9)).Round(time.Microsecond).String() }
+	milli := func(i int) string { return time.Duration(t.Seconds[i] * 1e9).Round(time.Microsecond).String() }
 	fmt.Printf("| %v | %s | %.2f | %.1f | %s | %s | %.2f |\n", j, c.name, float64(calls)/megabytes, float64(calls)/done/float64(j.World),
 		milli(len(t.Seconds)/2), milli(min(len(t.Seconds)*99/100, len(t.Seconds)-1)), spread(t.Seconds))
 	return nil

@@ -175,6 +175,6 @@ func TestCommunicationHidesBehindComputation(t *testing.T) {
 	finish(handles, results)
 	moved := link.set(true)
 	ratio := float64(busy) / steps
-	t.Log(fmt.Sprintf("%d bytes of %d all-reduces in %d of %d steps: overlap %.2f", moved, tensors, busy, steps, ratio))
+	t.Logf("%d bytes of %d all-reduces in %d of %d steps: overlap %.2f", moved, tensors, busy, steps, ratio)
 	require.GreaterOrEqual(t, ratio, 0.9, "the steps are balanced with what there is to send")
 }

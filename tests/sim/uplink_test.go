@@ -55,8 +55,7 @@ func (s *site) optimize(t testing.TB) (mfsm.Solve, topo.Matrix) {
 	var solve *mfsm.Solve
 	peer := map[wire.UUID]int{}
 	inbox := make([][]wire.Packet, n)
-	var step func(ev mfsm.Event)
-	step = func(ev mfsm.Event) {
+	step := func(ev mfsm.Event) {
 		for _, e := range m.Step(0, ev) {
 			switch e := e.(type) {
 			case mfsm.Send:
