@@ -1,15 +1,25 @@
 package trainers
 
 import (
+	_ "embed"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 
 	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/kernels"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/examples/charlm"
 )
+
+// The kernel is made by tools/ci/ptx.sh.
+//
+//go:embed _ptx/nesterov.ptx
+var nesterovPTX []byte
+
+// blockThreads is the size of a block of it.
+const blockThreads = 256
 
 // Outer takes DiLoCo's outer steps: of Nesterov momentum, on params, which have
 // the length of o.Velocity, against the averaged pseudo-gradient. Whoever takes
@@ -34,7 +44,8 @@ type DeviceOuter struct {
 	driver  driver.Driver
 	ordinal int
 	context driver.Context
-	kernels *kernels.Set
+	module  driver.Module
+	kernel  driver.Function
 	vectors [3]driver.Ptr // parameters, velocity, gradient
 	length  int           // of each, in elements
 }
@@ -52,14 +63,39 @@ func NewDeviceOuter(d driver.Driver, device int) (*DeviceOuter, error) {
 	if o.context, err = d.Retain(device); err != nil {
 		return nil, fmt.Errorf("outer step on a device: %w", err)
 	}
-	err = o.do(func() (err error) {
-		o.kernels, err = kernels.Load(d, device, kernels.Training)
-		return err
-	})
+	err = o.do(o.load)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("outer step on a device: %w", err), d.Release(device))
 	}
 	return o, nil
+}
+
+func (o *DeviceOuter) load() error {
+	m, log, err := o.driver.ModuleLoad(nesterovPTX)
+	if err != nil {
+		return fmt.Errorf("%w %s", err, log)
+	}
+	if o.kernel, err = o.driver.Function(m, "nesterov_step"); err != nil {
+		return errors.Join(err, o.driver.ModuleUnload(m))
+	}
+	o.module = m
+	return nil
+}
+
+// launch queues the step of n elements.
+func (o *DeviceOuter) launch(n int, rate, momentum float32) error {
+	if n == 0 {
+		return nil
+	}
+	args := make([]byte, 0, 40)
+	for _, p := range o.vectors {
+		args = binary.LittleEndian.AppendUint64(args, uint64(p))
+	}
+	args = binary.LittleEndian.AppendUint64(args, uint64(n))
+	args = binary.LittleEndian.AppendUint32(args, math.Float32bits(rate))
+	args = binary.LittleEndian.AppendUint32(args, math.Float32bits(momentum))
+	grid := driver.Dim{X: uint32((n + blockThreads - 1) / blockThreads), Y: 1, Z: 1}
+	return o.driver.Launch(o.kernel, grid, driver.Dim{X: blockThreads, Y: 1, Z: 1}, 0, 0, args)
 }
 
 // do calls f with the device's context current.
@@ -86,7 +122,7 @@ func (o *DeviceOuter) Step(m *charlm.Nesterov, params, grad []float32) error {
 				return err
 			}
 		}
-		if err := o.kernels.NesterovStep(o.vectors[0], o.vectors[1], o.vectors[2], uint64(len(params)), m.Rate, m.Momentum, 0); err != nil {
+		if err := o.launch(len(params), m.Rate, m.Momentum); err != nil {
 			return err
 		}
 		for i, v := range [][]float32{params, m.Velocity} {
@@ -132,6 +168,6 @@ func (o *DeviceOuter) free() (err error) {
 
 // Close implements Outer.
 func (o *DeviceOuter) Close() error {
-	err := o.do(func() error { return errors.Join(o.free(), o.kernels.Unload()) })
+	err := o.do(func() error { return errors.Join(o.free(), o.driver.ModuleUnload(o.module)) })
 	return errors.Join(err, o.driver.Release(o.ordinal))
 }

@@ -20,16 +20,16 @@ ptxas=$tools/nvidia/cuda_nvcc/bin/ptxas
 	touch "$tools/complete"
 }
 
-source=backends/cuda/kernels/_ptx
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-for cu in "$source"/*.cu; do
-	name=$(basename "$cu" .cu)
-	"${PYTHON:-python3}" tools/ci/ptx.py compile "$nvrtc" "$cu" >"$work/$name.ptx" || fail "$cu does not compile"
+# The backend's kernels, and those of the examples.
+for cu in backends/cuda/kernels/_ptx/*.cu examples/trainers/_ptx/*.cu; do
+	ptx=${cu%.cu}.ptx
+	"${PYTHON:-python3}" tools/ci/ptx.py compile "$nvrtc" "$cu" >"$work/new.ptx" || fail "$cu does not compile"
 	if [ "${1:-}" = -w ]; then
-		cp "$work/$name.ptx" "$source/$name.ptx"
+		cp "$work/new.ptx" "$ptx"
 	else
-		diff -u "$source/$name.ptx" "$work/$name.ptx" || fail "$source/$name.ptx is not what NVRTC writes; run tools/ci/ptx.sh -w"
+		diff -u "$ptx" "$work/new.ptx" || fail "$ptx is not what NVRTC writes; run tools/ci/ptx.sh -w"
 	fi
 done
-"${PYTHON:-python3}" tools/ci/ptx.py assemble "$ptxas" "$source"/*.ptx || fail "ptxas"
+"${PYTHON:-python3}" tools/ci/ptx.py assemble "$ptxas" backends/cuda/kernels/_ptx/*.ptx examples/trainers/_ptx/*.ptx || fail "ptxas"

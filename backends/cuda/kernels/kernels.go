@@ -31,9 +31,6 @@ var quantizePTX []byte
 //go:embed _ptx/params.ptx
 var paramsPTX []byte
 
-//go:embed _ptx/train.ptx
-var trainPTX []byte
-
 //go:embed _ptx/verify.ptx
 var verifyPTX []byte
 
@@ -43,7 +40,6 @@ const (
 	Hashing      = "hash"     // Hash
 	Quantization = "quantize" // Quantize, Dequantize
 	Parameters   = "params"   // MinMaxBounds, ZeroPointMoments
-	Training     = "train"    // NesterovStep, Difference
 	Verification = "verify"   // ExpTally, ReadParity
 )
 
@@ -61,7 +57,6 @@ func Files() []File {
 		{Hashing, hashPTX, []string{hashBlocks, hashFinish}},
 		{Quantization, quantizePTX, quantizeNames()},
 		{Parameters, paramsPTX, paramsNames()},
-		{Training, trainPTX, []string{nesterovStep, difference}},
 		{Verification, verifyPTX, []string{expTally, readParity}},
 	}
 }

@@ -8,36 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 )
-
-// A step on the device has the bits of the loop, which fuses nothing.
-func TestNesterovStep(t *testing.T) {
-	m := open(t, Training)
-	rng := rand.New(rand.NewPCG(6, 1))
-	const n, rate, momentum = 777, float32(0.7), float32(0.9)
-	params, velocity, other := make([]float32, n), make([]float32, n), make([]float32, n)
-	for i := range n {
-		params[i], velocity[i], other[i] = float32(rng.NormFloat64()), float32(rng.NormFloat64()), float32(rng.NormFloat64()*1e-3)
-	}
-	p, v, o, g := m.put(dtype.AsBytes(params), 4), m.put(dtype.AsBytes(velocity), 0), m.put(dtype.AsBytes(other), 0), m.put(make([]byte, 4*n), 8)
-	require.NoError(t, m.k.Difference(g.Ptr, p.Ptr, o.Ptr, n, 0))
-	require.NoError(t, m.k.NesterovStep(p.Ptr, v.Ptr, g.Ptr, n, rate, momentum, 0))
-	gradient := make([]float32, n)
-	for i := range n {
-		d := params[i] - other[i]
-		gradient[i] = d
-		velocity[i] = float32(momentum*velocity[i]) + d
-		params[i] -= float32(rate * (d + float32(momentum*velocity[i])))
-	}
-	m.same(dtype.Float32, dtype.AsBytes(gradient), m.take(g), "gradient")
-	m.same(dtype.Float32, dtype.AsBytes(params), m.take(p), "params")
-	m.same(dtype.Float32, dtype.AsBytes(velocity), m.take(v), "velocity")
-	m.free(o)
-	require.ErrorIs(t, m.k.NesterovStep(4, 2, 4, 1, 1, 1, 0), errs.InvalidArgument)
-	require.ErrorIs(t, m.k.Difference(4, 4, 3, 1, 0), errs.InvalidArgument)
-}
 
 // The tally counts each pattern of its range once. Where the function is
 // constant, the tally is known; about zero, the sum of patterns is close.
