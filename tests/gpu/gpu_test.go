@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,12 +61,12 @@ func TestThroughTheInterpreter(t *testing.T) {
 // broken is a device with one wrong bit now and then, and a leak.
 type broken struct {
 	*ptxtest.Device
-	copies int
+	copies atomic.Int64
 }
 
 func (b *broken) CopyToHost(dst []byte, src driver.Ptr, s driver.Stream) error {
 	err := b.Device.CopyToHost(dst, src, s)
-	if b.copies++; err == nil && b.copies%3 == 0 && len(dst) > 0 {
+	if n := b.copies.Add(1); err == nil && n%3 == 0 && len(dst) > 0 {
 		err = b.Device.StreamSynchronize(s)
 		dst[len(dst)/2] ^= 0x10
 	}
