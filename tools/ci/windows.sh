@@ -34,11 +34,15 @@ done
 [ "$count" -gt 0 ] || fail "no packages with tests found"
 
 # The C library as a DLL, with the programs of tests/cabi that need nothing but threads.
+# They run on one processor: Wine 8 tells that a read is complete before its result can be read, and a thread on
+# another processor then gets "Overlapped I/O incomplete", which ends the connection to the master.
+"$server" -k >/dev/null 2>&1 9>&- || true
+cpu=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
 GOOS=windows bindings/c/build.sh "$work/pccl.dll"
 for program in user abuse; do
 	x86_64-w64-mingw32-gcc -std=c99 -O1 -Wall -Wextra -Werror -I bindings/c -o "$work/$program.exe" "tests/cabi/programs/$program.c" \
 		"$work/pccl.dll" -Wl,-Bstatic -lpthread -Wl,-Bdynamic -static-libgcc
-	(cd "$work" && GOPCCL_TOPOLOGY_DURATION=100ms timeout 120 "$wine" "./$program.exe" $((20000 + RANDOM % 8000)) >log 2>&1 9>&-) || {
+	(cd "$work" && GOPCCL_TOPOLOGY_DURATION=100ms timeout 120 taskset -c "$cpu" "$wine" "./$program.exe" $((20000 + RANDOM % 8000)) >log 2>&1 9>&-) || {
 		cat "$work/log"
 		fail "$program.c on Windows"
 	}
