@@ -106,27 +106,29 @@ func (d *dev) kernels(file string) (*kernels.Set, error) {
 // Streams and events are kept, because making them is slow. The device's
 // context is current.
 
-func (d *dev) stream() (driver.Stream, error) {
+// kept takes one of what the device keeps in list; false: there is none.
+func kept[T any](d *dev, list *[]T) (v T, ok bool) {
 	d.mu.Lock()
-	if n := len(d.streams); n > 0 {
-		s := d.streams[n-1]
-		d.streams = d.streams[:n-1]
-		d.mu.Unlock()
+	defer d.mu.Unlock()
+	n := len(*list)
+	if n == 0 {
+		return v, false
+	}
+	v, *list = (*list)[n-1], (*list)[:n-1]
+	return v, true
+}
+
+func (d *dev) stream() (driver.Stream, error) {
+	if s, ok := kept(d, &d.streams); ok {
 		return s, nil
 	}
-	d.mu.Unlock()
 	return d.p.driver.StreamCreate()
 }
 
 func (d *dev) event() (driver.Event, error) {
-	d.mu.Lock()
-	if n := len(d.events); n > 0 {
-		e := d.events[n-1]
-		d.events = d.events[:n-1]
-		d.mu.Unlock()
+	if e, ok := kept(d, &d.events); ok {
 		return e, nil
 	}
-	d.mu.Unlock()
 	return d.p.driver.EventCreate(false)
 }
 
@@ -147,14 +149,9 @@ func (d *dev) keep(streams []driver.Stream, events []driver.Event) {
 
 // workspace returns scratchBytes on the device; keepWorkspace takes it back.
 func (d *dev) workspace() (driver.Ptr, error) {
-	d.mu.Lock()
-	if n := len(d.scratch); n > 0 {
-		s := d.scratch[n-1]
-		d.scratch = d.scratch[:n-1]
-		d.mu.Unlock()
+	if s, ok := kept(d, &d.scratch); ok {
 		return s, nil
 	}
-	d.mu.Unlock()
 	return d.p.driver.Alloc(scratchBytes)
 }
 

@@ -30,14 +30,9 @@ type workbench struct {
 
 // bench returns a workbench; keepBench takes it back. The context is current.
 func (d *dev) bench() (*workbench, error) {
-	d.mu.Lock()
-	if n := len(d.benches); n > 0 {
-		w := d.benches[n-1]
-		d.benches = d.benches[:n-1]
-		d.mu.Unlock()
+	if w, ok := kept(d, &d.benches); ok {
 		return w, nil
 	}
-	d.mu.Unlock()
 	w := &workbench{size: min(benchBytes, d.p.pieces&^63)}
 	for i := range w.lane {
 		l := &w.lane[i]
