@@ -33,9 +33,7 @@ import (
 // free.
 type Parker struct {
 	state uint32 // one of the constants below
-	sleep sleeper
-	waits atomic.Uint64
-	wakes atomic.Uint64
+	sleep entries
 }
 
 const (
@@ -51,13 +49,30 @@ type sleeper interface {
 	wake(state *uint32)
 }
 
+// entries counts the calls to a sleeper. The parker has no other way to it, so
+// that none can be missed.
+type entries struct {
+	by           sleeper
+	waits, wakes atomic.Uint64
+}
+
+func (e *entries) wait(state *uint32, old uint32, d time.Duration) error {
+	e.waits.Add(1)
+	return e.by.wait(state, old, d)
+}
+
+func (e *entries) wake(state *uint32) {
+	e.wakes.Add(1)
+	e.by.wake(state)
+}
+
 // NewParker returns a Parker that rests on the system's own call (futex,
 // __ulock_wait, WaitOnAddress), a portable one where there is none.
 func NewParker() *Parker {
 	if !nativeParking() {
 		return NewPortableParker()
 	}
-	return &Parker{sleep: nativeSleeper{}}
+	return &Parker{sleep: entries{by: nativeSleeper{}}}
 }
 
 // NewPortableParker returns a Parker that rests on a Go channel: it blocks the
@@ -65,12 +80,12 @@ func NewParker() *Parker {
 func NewPortableParker() *Parker {
 	s := &channelSleeper{token: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	s.timer.Stop()
-	return &Parker{sleep: s}
+	return &Parker{sleep: entries{by: s}}
 }
 
 // Native reports whether p rests on a call of the system.
 func (p *Parker) Native() bool {
-	_, ok := p.sleep.(nativeSleeper)
+	_, ok := p.sleep.by.(nativeSleeper)
 	return ok
 }
 
@@ -103,7 +118,6 @@ func (p *Parker) Park(deadline time.Time) bool {
 				return atomic.SwapUint32(&p.state, parkIdle) == parkNotified
 			}
 		}
-		p.waits.Add(1)
 		err := p.sleep.wait(&p.state, parkParked, d)
 		if atomic.CompareAndSwapUint32(&p.state, parkNotified, parkIdle) {
 			return true
@@ -126,7 +140,6 @@ func (p *Parker) Wake() {
 				continue
 			}
 			if was == parkParked {
-				p.wakes.Add(1)
 				p.sleep.wake(&p.state)
 			}
 			return
@@ -136,7 +149,9 @@ func (p *Parker) Wake() {
 
 // Entries returns how often the system was called, or the channel used, to
 // sleep and to wake.
-func (p *Parker) Entries() (waits, wakes uint64) { return p.waits.Load(), p.wakes.Load() }
+func (p *Parker) Entries() (waits, wakes uint64) {
+	return p.sleep.waits.Load(), p.sleep.wakes.Load()
+}
 
 type nativeSleeper struct{}
 

@@ -11,8 +11,7 @@ import (
 )
 
 // The same suite for the system's own parker, futex on Linux, __ulock_wait on
-// macOS and WaitOnAddress on Windows, and for the portable one. S0-08 S0-09
-// S0-10 S0-11 S2-33
+// macOS and WaitOnAddress on Windows, and for the portable one.
 func TestParkers(t *testing.T) {
 	rounds := 4_000
 	if testing.Short() {
@@ -21,7 +20,7 @@ func TestParkers(t *testing.T) {
 	for name, newParker := range map[string]func() *platform.Parker{
 		"native": platform.NewParker, "portable": platform.NewPortableParker,
 	} {
-		t.Run(name, func(t *testing.T) { platformtest.Parkers(t, newParker, rounds) })
+		t.Run(name, func(t *testing.T) { platformtest.Parkers(t, newParker, rounds) }) // S0-08, S0-10, S0-11
 	}
 	require.False(t, platform.NewPortableParker().Native())
 	require.Equal(t, platform.Native().Name() != "portable", platform.NewParker().Native())

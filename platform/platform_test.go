@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// S0-01: these tests are the same on every system, and so are their results;
+// These tests are the same on every system, and so are their results;
 // what only one system has is tested in files of its own.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -36,7 +37,7 @@ func pair(t *testing.T) (client, server *net.TCPConn) {
 	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
 
-// S0-02: errors that this system really produced, none with a number of its own.
+// Errors that this system really produced, none with a number of its own.
 func TestRealErrorsAreClassified(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		ln, err := Listen(context.Background(), "tcp4", "127.0.0.1:0")
@@ -44,7 +45,7 @@ func TestRealErrorsAreClassified(t *testing.T) {
 		addr := ln.Addr().String()
 		require.NoError(t, ln.Close())
 		_, err = net.Dial("tcp4", addr)
-		require.Equal(t, ClassRefused, Classify(err), "%v", err)
+		require.Equal(t, ClassRefused, Classify(err), "%v", err) // S0-02
 	})
 	t.Run("address in use", func(t *testing.T) {
 		ln, err := Listen(context.Background(), "tcp4", "127.0.0.1:0")
@@ -111,7 +112,7 @@ func TestPortableErrors(t *testing.T) {
 	require.False(t, ClassNone.Temporary())
 }
 
-// S0-03: a close wakes a blocked read, every time, and leaves no goroutine.
+// A close wakes a blocked read, every time, and leaves no goroutine.
 func TestCloseWakesReaders(t *testing.T) {
 	cycles := 10_000
 	if testing.Short() {
@@ -135,7 +136,7 @@ func TestCloseWakesReaders(t *testing.T) {
 		require.NoError(t, c.Close())
 		select {
 		case err := <-ended:
-			require.Equal(t, ClassClosed, Classify(err), "cycle %d: %v", i, err)
+			require.Equal(t, ClassClosed, Classify(err), "cycle %d: %v", i, err) // S0-03
 		case <-time.After(10 * time.Second):
 			t.Fatalf("cycle %d: the reader still sleeps", i)
 		}
@@ -145,7 +146,35 @@ func TestCloseWakesReaders(t *testing.T) {
 	}
 }
 
-// S0-04: what was sent before a half close arrives, then the end of the stream.
+// How long a read goes on behind the close that ends it.
+func BenchmarkCloseWakesReader(b *testing.B) {
+	ln, err := Listen(context.Background(), "tcp4", "127.0.0.1:0")
+	require.NoError(b, err)
+	defer ln.Close()
+	var took []time.Duration
+	for b.Loop() {
+		c, err := net.Dial("tcp4", ln.Addr().String())
+		require.NoError(b, err)
+		s, err := ln.Accept()
+		require.NoError(b, err)
+		ended := make(chan time.Time, 1)
+		go func() {
+			c.Read(make([]byte, 1))
+			ended <- time.Now()
+		}()
+		time.Sleep(time.Millisecond) // so that it sleeps in the system; a measurement, nothing depends on it
+		began := time.Now()
+		require.NoError(b, c.Close())
+		took = append(took, (<-ended).Sub(began))
+		require.NoError(b, s.(*net.TCPConn).SetLinger(0))
+		require.NoError(b, s.Close())
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1e3, "p99-ms")
+	b.ReportMetric(float64(took[len(took)-1].Microseconds())/1e3, "max-ms")
+}
+
+// What was sent before a half close arrives, then the end of the stream.
 func TestHalfCloseDrains(t *testing.T) {
 	c, s := pair(t)
 	const n = 3<<20 + 17
@@ -159,7 +188,7 @@ func TestHalfCloseDrains(t *testing.T) {
 	}()
 	got, err := io.Copy(io.Discard, s)
 	require.NoError(t, err)
-	require.EqualValues(t, n, got)
+	require.EqualValues(t, n, got) // S0-04
 	require.NoError(t, <-sent)
 	// The other direction is still open.
 	_, err = s.Write([]byte("ok"))
@@ -169,15 +198,15 @@ func TestHalfCloseDrains(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// S0-05: a peer that stops reading blocks the sender until its deadline, not longer.
+// A peer that stops reading blocks the sender until its deadline, not longer.
 func TestWriteDeadlineFires(t *testing.T) {
 	c, _ := pair(t)
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 	_, err := c.Write(make([]byte, 64<<20))
-	require.Equal(t, ClassTimeout, Classify(err), "%v", err)
+	require.Equal(t, ClassTimeout, Classify(err), "%v", err) // S0-05
 }
 
-// S0-06: closing during a write ends the write with one defined outcome.
+// Closing during a write ends the write with one defined outcome.
 func TestShutdownDuringWrite(t *testing.T) {
 	for _, how := range []string{"close", "half close"} {
 		t.Run(how, func(t *testing.T) {
@@ -206,7 +235,7 @@ func TestShutdownDuringWrite(t *testing.T) {
 				_, _ = io.Copy(io.Discard, s)
 			}
 			wg.Wait()
-			require.Contains(t, []Class{ClassClosed, ClassReset}, Classify(werr), "%v", werr)
+			require.Contains(t, []Class{ClassClosed, ClassReset}, Classify(werr), "%v", werr) // S0-06
 		})
 	}
 }

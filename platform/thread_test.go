@@ -47,7 +47,7 @@ func onThread(f func()) {
 }
 
 // A thread that is bound to one processor says so, and so does the description
-// that dumps show; processors that are not there are refused. S4-28 S4-29
+// that dumps show; processors that are not there are refused.
 func TestAffinityIsReadBack(t *testing.T) {
 	onThread(func() {
 		before, err := platform.Affinity()
@@ -61,7 +61,7 @@ func TestAffinityIsReadBack(t *testing.T) {
 			require.NoError(t, platform.SetAffinity([]int{cpu}))
 			got, err := platform.Affinity()
 			require.NoError(t, err)
-			require.Equal(t, []int{cpu}, got)
+			require.Equal(t, []int{cpu}, got) // S4-28
 			require.Equal(t, got, platform.NameThread("test").CPUs)
 		}
 		require.NoError(t, platform.SetAffinity(before))
@@ -80,12 +80,12 @@ func TestAffinityIsReadBack(t *testing.T) {
 	})
 }
 
-// A thread's name can be read back where the system keeps names. S4-04
+// A thread's name can be read back where the system keeps names.
 func TestThreadsHaveNames(t *testing.T) {
 	onThread(func() {
 		got := platform.NameThread("gopccl-sender")
 		if _, err := platform.Native().ThreadName(); err == nil {
-			require.Equal(t, "gopccl-sender", got.Name)
+			require.Equal(t, "gopccl-sender", got.Name) // S4-04
 			require.NotZero(t, got.ID)
 		}
 		require.NotPanics(t, func() { platform.NameThread("a name that is longer than fifteen bytes") })

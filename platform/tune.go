@@ -64,8 +64,8 @@ func TuneMaster(conn net.Conn) error {
 // Errors are *errs.Error with code InvalidConfig (congestion control) or
 // Internal.
 func TuneP2P(conn net.Conn, o Options) error {
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
+	tcp := tcpOf(conn)
+	if tcp == nil {
 		return nil
 	}
 	o = o.withDefaults()
@@ -120,8 +120,8 @@ func TuneP2P(conn net.Conn, o Options) error {
 // megabytes. Where the system has no such bound, and for a conn that is no TCP
 // connection, it does nothing. Errors are *errs.Error with code Internal.
 func LimitUnsent(conn net.Conn, bytes int) error {
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
+	tcp := tcpOf(conn)
+	if tcp == nil {
 		return nil
 	}
 	raw, err := tcp.SyscallConn()
@@ -145,6 +145,18 @@ func near(tcp *net.TCPConn, raw syscall.RawConn) bool {
 		return err
 	})
 	return err == nil && rtt > 0 && rtt < nearRTT
+}
+
+// tcpOf returns the TCP connection that conn is, or that is inside of it; nil:
+// none.
+func tcpOf(conn net.Conn) *net.TCPConn {
+	switch c := conn.(type) {
+	case *net.TCPConn:
+		return c
+	case interface{ TCP() *net.TCPConn }:
+		return c.TCP()
+	}
+	return nil
 }
 
 // sameHost reports whether a connection between the two addresses stays on
@@ -172,8 +184,8 @@ func QuickAck(conn net.Conn) { QuickAcker(conn)() }
 // QuickAcker returns a function that does QuickAck for conn without
 // allocating. It is never nil.
 func QuickAcker(conn net.Conn) func() {
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
+	tcp := tcpOf(conn)
+	if tcp == nil {
 		return func() {}
 	}
 	raw, err := tcp.SyscallConn()
@@ -189,8 +201,8 @@ func QuickAcker(conn net.Conn) func() {
 // Congestion returns the name of the congestion control that conn uses, ""
 // where the system does not tell.
 func Congestion(conn net.Conn) string {
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
+	tcp := tcpOf(conn)
+	if tcp == nil {
 		return ""
 	}
 	raw, err := tcp.SyscallConn()

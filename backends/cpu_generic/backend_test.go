@@ -9,6 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/backend/backendtest"
 )
 
+// Quirk Q51: worlds that the element type cannot hold divide, too.
 func TestConformance(t *testing.T) { backendtest.Run(t, Driver{}) }
 
 func TestRegistered(t *testing.T) {

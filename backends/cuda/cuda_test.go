@@ -108,7 +108,7 @@ func random(n int, seed uint64) []byte {
 }
 
 // Hashes on the device are those of the processor, for lengths and addresses
-// of every kind. S1-22 S2-13
+// of every kind.
 func TestHash(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{}, device.Settings{})
 	b := random(9000, 1)
@@ -119,7 +119,7 @@ func TestHash(t *testing.T) {
 			part.Ptr, part.Bytes = x.Ptr+uint64(off), n
 			sum, err := r.p.Hash(part)
 			require.NoError(t, err)
-			require.Equal(t, digest.SimpleHash(b[off:off+n]), sum, "%d bytes at %d", n, off)
+			require.Equal(t, digest.SimpleHash(b[off:off+n]), sum, "%d bytes at %d", n, off) // S1-22, S2-13
 		}
 	}
 	r.close(x)

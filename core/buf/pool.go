@@ -66,6 +66,15 @@ func class(n int) (int, int) {
 	return (s-minShift-1)*4 + k, half + k*quarter
 }
 
+// Size returns what a buffer of n bytes takes of a pool's memory.
+func Size(n int) int {
+	if n <= 0 {
+		return 0
+	}
+	_, size := class(n)
+	return size
+}
+
 // Get returns a buffer of n bytes with arbitrary content, aligned to Align.
 // It belongs to the caller until Put. n = 0 gives nil.
 func (p *Pool) Get(n int) []byte {

@@ -10,7 +10,7 @@ import (
 )
 
 // Buffers have the length asked for, are aligned, never overlap and come back
-// from the cache: after the first round every Get is a hit. S0-15
+// from the cache: after the first round every Get is a hit.
 func TestPool(t *testing.T) {
 	p := NewPool(0)
 	sizes := []int{1, 4095, 4096, 4097, 100_000, 1 << 20, 1<<20 + 1}
@@ -31,7 +31,7 @@ func TestPool(t *testing.T) {
 			p.Put(b)
 		}
 		s := p.Stats()
-		require.EqualValues(t, round*len(sizes), s.Hits)
+		require.EqualValues(t, round*len(sizes), s.Hits) // S0-15
 		require.Zero(t, s.InUse)
 		require.Positive(t, s.Cached)
 	}

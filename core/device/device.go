@@ -88,7 +88,7 @@ type Staging interface {
 	Memory() (source, target []byte)
 	// Begin starts to copy the source in, range after range, and lets targets
 	// out as they are put, which is when it has ended. ranges are disjoint.
-	// Called at most once.
+	// Called at most once. A panic says that it has begun nothing.
 	Begin(ranges []Range, e Events)
 	// Reduces reports whether received data is to be reduced by Reduce, and not
 	// in the host's memory. Begin then gets the ranges that are sent alone, unless
@@ -101,12 +101,15 @@ type Staging interface {
 	// Put says that the bytes from..to of the target are final. Each byte is
 	// put once. It does not wait.
 	Put(from, to int)
-	// Stop: nothing more is to be copied. It does not wait; Ended follows.
+	// Stop: nothing more is to be copied. It does not wait; Ended follows. Called
+	// at most once, after Begin has returned, and not after Ended, though that may
+	// come meanwhile.
 	Stop()
 	// Restore writes the original bytes back to where Put has overwritten them
 	// in place. Called after Ended, before Release.
 	Restore() error
-	// Release gives everything back: after Ended, or instead of Begin.
+	// Release gives everything back: after Ended, or instead of Begin, and when no
+	// other call is under way.
 	Release()
 }
 

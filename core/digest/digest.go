@@ -4,6 +4,7 @@
 package digest
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"hash"
@@ -20,7 +21,7 @@ import (
 // Hasher is a digest of a buffer. Implementations are stateless and safe for
 // concurrent use; Sum64 does not keep the buffer.
 type Hasher interface {
-	// Name is the name in the configuration.
+	// Name is the name that Lookup knows it by.
 	Name() string
 	// Sum64 returns the digest of b, 32 bit ones zero-extended, longer ones
 	// by their first 8 bytes, big-endian.
@@ -56,9 +57,22 @@ func SHA256(b []byte) [32]byte { return sha256.Sum256(b) }
 func NewSHA256() hash.Hash { return sha256.New() }
 
 // SimpleHashParallel returns SimpleHash(b), computed by up to workers
-// goroutines (all cores if workers < 1).
-func SimpleHashParallel(b []byte, workers int) uint32 {
-	return uint32(HashAll([][]byte{b}, simpleHasher{}, workers)[0])
+// goroutines (all cores if workers < 1). Errors: see HashAll.
+func SimpleHashParallel(ctx context.Context, b []byte, workers int) (uint32, error) {
+	sums, err := HashAll(ctx, [][]byte{b}, simpleHasher{}, workers)
+	if err != nil {
+		return 0, err
+	}
+	return uint32(sums[0]), nil
+}
+
+// CRC32CInterruptible returns CRC32C(b), unless ctx ends first; errors: see HashAll.
+func CRC32CInterruptible(ctx context.Context, b []byte) (uint32, error) {
+	sums, err := HashAll(ctx, [][]byte{b}, crcHasher{}, 1)
+	if err != nil {
+		return 0, err
+	}
+	return uint32(sums[0]), nil
 }
 
 // splitter is a hasher whose digest can be put together from parts that are
@@ -81,31 +95,27 @@ const grain = 1 << 20
 // HashAll returns the digests of bufs, in their order. Up to workers
 // goroutines (all cores if workers < 1) share the work across the buffers
 // and, for simplehash and crc32c, inside them. It returns when all are done
-// and reads each byte once. A panic of h on any of them is a panic of the
+// and reads each byte once, or soon after ctx has ended, with the error
+// of ctx; nothing reads bufs any more then. A panic of h on any of them is a panic of the
 // caller's goroutine, with an *errs.Error as its value.
-func HashAll(bufs [][]byte, h Hasher, workers int) []uint64 {
+func HashAll(ctx context.Context, bufs [][]byte, h Hasher, workers int) ([]uint64, error) {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	sums := make([]uint64, len(bufs))
 	jobs := cut(bufs, h, sums)
 	workers = min(workers, len(jobs))
-	if workers <= 1 {
-		for i, b := range bufs {
-			sums[i] = h.Sum64(b)
-		}
-		return sums
-	}
-	var next atomic.Int64
+	var next, done atomic.Int64
 	var crash atomic.Pointer[errs.Error]
 	work := func() {
 		defer errs.Catch("hash", func(err *errs.Error) { crash.CompareAndSwap(nil, err) })
-		for i := next.Add(1) - 1; i < int64(len(jobs)); i = next.Add(1) - 1 {
+		for i := next.Add(1) - 1; i < int64(len(jobs)) && ctx.Err() == nil; i = next.Add(1) - 1 {
 			jobs[i]()
+			done.Add(1)
 		}
 	}
 	var wg sync.WaitGroup
-	for range workers - 1 {
+	for range max(0, workers-1) {
 		wg.Go(work)
 	}
 	work()
@@ -113,7 +123,10 @@ func HashAll(bufs [][]byte, h Hasher, workers int) []uint64 {
 	if err := crash.Load(); err != nil {
 		panic(err) // where the caller can catch it
 	}
-	return sums
+	if done.Load() < int64(len(jobs)) {
+		return nil, ctx.Err()
+	}
+	return sums, nil
 }
 
 // cut returns jobs that fill sums in any order.

@@ -1,6 +1,7 @@
 package digest
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,7 +34,8 @@ func generate(gen string, n int) []byte {
 	return b
 }
 
-// Hashes, sections 1 and 2: all golden values, at every alignment. S0-17, S1-21.
+// Hashes, sections 1 and 2: all golden values, at every alignment.
+// Quirk Q45: at any alignment.
 func TestGoldenHashes(t *testing.T) {
 	raw, err := os.ReadFile("testdata/hash.json")
 	require.NoError(t, err)
@@ -61,11 +64,11 @@ func TestGoldenHashes(t *testing.T) {
 		for shift := range shifts {
 			b := room[shift : shift+v.Len]
 			copy(b, data)
-			require.Equal(t, uint32(simple), SimpleHash(b), "%s %d at offset %d", v.Gen, v.Len, shift)
+			require.Equal(t, uint32(simple), SimpleHash(b), "%s %d at offset %d", v.Gen, v.Len, shift) // S0-17
 		}
-		require.Equal(t, uint32(simple), SimpleHashParallel(data, 3), "%s %d", v.Gen, v.Len)
-		require.Equal(t, uint32(crc), CRC32C(data), "%s %d", v.Gen, v.Len)
-		require.Equal(t, []uint64{crc}, HashAll([][]byte{data}, crcHasher{}, 4), "%s %d", v.Gen, v.Len)
+		require.Equal(t, uint32(simple), parallel(t, data, 3), "%s %d", v.Gen, v.Len)
+		require.Equal(t, uint32(crc), CRC32C(data), "%s %d", v.Gen, v.Len) // S1-21
+		require.Equal(t, []uint64{crc}, hashAll(t, [][]byte{data}, crcHasher{}, 4), "%s %d", v.Gen, v.Len)
 	}
 }
 
@@ -166,7 +169,7 @@ func random(seed uint64, n int) []byte {
 }
 
 // Hashes, section 1: equal to the literal text for every length up to some
-// rows, and around the edge where blocks grow longer. S0-17.
+// rows, and around the edge where blocks grow longer.
 func TestSimpleHashEqualsText(t *testing.T) {
 	data := random(1, 960*4096+70000)
 	for n := range 4200 {
@@ -174,8 +177,8 @@ func TestSimpleHashEqualsText(t *testing.T) {
 	}
 	for _, n := range []int{8192, 960*4096 - 1, 960 * 4096, 960*4096 + 15, 960*4096 + 16, 960*4096 + 4096, 960*4096 + 70000} {
 		want := literal(data[:n])
-		require.Equal(t, want, SimpleHash(data[:n]), "%d bytes", n)
-		require.Equal(t, want, SimpleHashParallel(data[:n], 7), "%d bytes", n)
+		require.Equal(t, want, SimpleHash(data[:n]), "%d bytes", n) // S0-17
+		require.Equal(t, want, parallel(t, data[:n], 7), "%d bytes", n)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		from := rapid.IntRange(0, 40).Draw(rt, "offset")
@@ -184,7 +187,21 @@ func TestSimpleHashEqualsText(t *testing.T) {
 	})
 }
 
-// Buffers of all sizes, hashed together, give the values that each gives alone. S1-21.
+func hashAll(t testing.TB, bufs [][]byte, h Hasher, workers int) []uint64 {
+	t.Helper()
+	sums, err := HashAll(context.Background(), bufs, h, workers)
+	require.NoError(t, err)
+	return sums
+}
+
+func parallel(t testing.TB, b []byte, workers int) uint32 {
+	t.Helper()
+	sum, err := SimpleHashParallel(context.Background(), b, workers)
+	require.NoError(t, err)
+	return sum
+}
+
+// Buffers of all sizes, hashed together, give the values that each gives alone.
 func TestHashAll(t *testing.T) {
 	sizes := []int{0, 1, 16, 5000, grain, 2*grain - 1, 2 * grain, 2*grain + 1, 3*grain + 5, 9*grain + 4095, 0}
 	var bufs [][]byte
@@ -200,9 +217,9 @@ func TestHashAll(t *testing.T) {
 			want = append(want, h.Sum64(b))
 		}
 		for _, workers := range []int{-1, 0, 1, 2, 3, 16, 1000} {
-			require.Equal(t, want, HashAll(bufs, h, workers), "%s, %d workers", name, workers)
+			require.Equal(t, want, hashAll(t, bufs, h, workers), "%s, %d workers", name, workers) // S1-21
 		}
-		require.Empty(t, HashAll(nil, h, 4))
+		require.Empty(t, hashAll(t, nil, h, 4))
 	}
 }
 
@@ -248,7 +265,7 @@ func BenchmarkHash(b *testing.B) {
 			}
 		})
 		run("simplehash", func() { sink += uint64(SimpleHash(data)) })
-		run("simplehash-parallel", func() { sink += uint64(SimpleHashParallel(data, 0)) })
+		run("simplehash-parallel", func() { sink += uint64(parallel(b, data, 0)) })
 		run("crc32c", func() { sink += uint64(CRC32C(data)) })
 		run("sha256", func() { sink += shaHasher{}.Sum64(data) })
 		_ = sink
@@ -276,10 +293,68 @@ func TestPanicReachesTheCaller(t *testing.T) {
 		var caught *errs.Error
 		func() {
 			defer errs.Catch("test", func(err *errs.Error) { caught = err })
-			HashAll(bufs, faulty{}, 4)
+			_, _ = HashAll(context.Background(), bufs, faulty{}, 4)
 		}()
 		require.ErrorIs(t, caught, errs.Internal)
 		require.ErrorContains(t, caught, "unreadable")
 		require.Contains(t, errs.StackOf(caught), "Sum64")
 	}
+}
+
+// last is a hasher whose context ends while it hashes the part with this number.
+type last struct {
+	simpleHasher
+	number int64
+	hashed *atomic.Int64
+	end    context.CancelFunc
+}
+
+func (h last) count() {
+	if h.hashed.Add(1) == h.number {
+		h.end()
+	}
+}
+
+func (h last) Sum64([]byte) uint64     { h.count(); return 0 }
+func (h last) parts(n int) int         { return n / grain }
+func (h last) part([]byte, int) uint32 { h.count(); return 0 }
+
+// When the context ends nothing more is hashed than what is being hashed, in
+// many buffers and in one; and a sum of a part is never returned for the whole.
+func TestHashingEndsWithItsContext(t *testing.T) {
+	many := make([][]byte, 500)
+	for i := range many {
+		many[i] = []byte{1}
+	}
+	big := [][]byte{make([]byte, 64*grain)}
+	for name, bufs := range map[string][][]byte{"many": many, "one": big} {
+		for _, workers := range []int{1, 4} {
+			all := int64(len(bufs))
+			if all == 1 {
+				all = 64
+			}
+			for _, number := range []int64{3, all - 1, all} {
+				ctx, end := context.WithCancel(context.Background())
+				h := last{number: number, hashed: new(atomic.Int64), end: end}
+				sums, err := HashAll(ctx, bufs, h, workers)
+				n := h.hashed.Load()
+				require.LessOrEqual(t, n, min(all, number+int64(workers)), name)
+				if n < all {
+					require.ErrorIs(t, err, context.Canceled, name)
+					require.Nil(t, sums)
+				} else {
+					require.NoError(t, err, name)
+				}
+			}
+		}
+	}
+	ended, end := context.WithCancel(context.Background())
+	end()
+	_, err := SimpleHashParallel(ended, make([]byte, 10), 0)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = CRC32CInterruptible(ended, make([]byte, 10))
+	require.ErrorIs(t, err, context.Canceled)
+	sum, err := CRC32CInterruptible(context.Background(), random(1, 3*grain+7))
+	require.NoError(t, err)
+	require.Equal(t, CRC32C(random(1, 3*grain+7)), sum)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// S4-11: the first cause is the error, later ones are said and change nothing.
+// The first cause is the error, later ones are said and change nothing.
 func TestFirstErrorIsTheCause(t *testing.T) {
 	lost := errs.New(errs.RankConnectionLost, "all-reduce", errors.New("reset"))
 	again := errs.New(errs.Canceled, "all-reduce", nil)
@@ -22,7 +22,7 @@ func TestFirstErrorIsTheCause(t *testing.T) {
 	require.Equal(t, errs.RankConnectionLost, errs.CodeOf(chain))
 	require.ErrorIs(t, chain, errs.RankConnectionLost)
 	require.NotErrorIs(t, chain, errs.Canceled)
-	require.Equal(t, lost.Error()+"; then: "+again.Error(), chain.Error())
+	require.Equal(t, lost.Error()+"; then: "+again.Error(), chain.Error()) // S4-11
 
 	longer := errs.Then(chain, errors.New("a"), errors.New("b"), errors.New("c"), errors.New("d"))
 	require.Len(t, chain.(*errs.Chain).Later, 1, "a chain is not changed")

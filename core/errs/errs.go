@@ -59,6 +59,9 @@ const (
 	// DeviceFailed: an accelerator, or its driver, refused or failed. Host
 	// tensors go on working.
 	DeviceFailed
+	// TurnedAway: the master does not let this peer in now; the reason says what
+	// it has cost the run, and when to come again.
+	TurnedAway
 )
 
 var names = map[Code]string{
@@ -72,6 +75,7 @@ var names = map[Code]string{
 	Canceled: "canceled", Protocol: "protocol violation", Timeout: "timeout", Mismatch: "argument mismatch",
 	TransferFailed: "transfer failed", HashMismatch: "hash mismatch", CorruptFile: "corrupt file",
 	InvalidConfig: "invalid configuration", DeviceFailed: "device failed",
+	TurnedAway: "turned away by the master",
 }
 
 // Error returns the name of the code.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// S4-21: a lock that is taken in the wrong order is found, by the first who
+// A lock that is taken in the wrong order is found, by the first who
 // does it, whether or not anybody else is there to wait for.
 func TestLockOrder(t *testing.T) {
 	var low, high, other, free Mutex
@@ -36,7 +36,7 @@ func TestLockOrder(t *testing.T) {
 		other.Unlock()
 	}
 	right()
-	require.PanicsWithValue(t, "invariant violated: lock order: low (rank 1) is taken while high (rank 2) is held", wrong)
+	require.PanicsWithValue(t, "invariant violated: lock order: low (rank 1) is taken while high (rank 2) is held", wrong) // S4-21
 	require.Panics(t, func() {
 		high.Lock()
 		defer high.Unlock()

@@ -7,14 +7,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Data spec, section 2.2: the example with N = 3 and 10 elements. S1-30
+// Data spec, section 2.2: the example with N = 3 and 10 elements.
 func TestExample(t *testing.T) {
 	var got [][2]int
 	for c := range 3 {
 		off, n := Chunk(10, 3, c)
 		got = append(got, [2]int{off, off + n})
 	}
-	require.Equal(t, [][2]int{{0, 4}, {4, 7}, {7, 10}}, got)
+	require.Equal(t, [][2]int{{0, 4}, {4, 7}, {7, 10}}, got) // S1-30
 }
 
 // The formulas of data spec, section 2.2, written down per phase.
@@ -40,7 +40,7 @@ func TestScheduleMatchesThePhases(t *testing.T) {
 
 // Chunks tile the buffer for any count, also below the number of peers; what
 // is sent in a step is what was received in the one before; over all steps every
-// rank sends each chunk but the one after its own twice. Data spec, section 2.1. S1-29 S1-30
+// rank sends each chunk but the one after its own twice. Data spec, section 2.1.
 func TestTiling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 40).Draw(t, "n")
@@ -49,7 +49,7 @@ func TestTiling(t *testing.T) {
 		for c := range n {
 			off, l := Chunk(count, n, c)
 			require.Equal(t, at, off)
-			require.True(t, l == count/n || l == count/n+1)
+			require.True(t, l == count/n || l == count/n+1) // S1-30
 			at, smallest = at+l, min(smallest, l)
 		}
 		require.Equal(t, count, at)
@@ -66,6 +66,20 @@ func TestTiling(t *testing.T) {
 			require.Equal(t, sent, received)
 			total += sent
 		}
-		require.Equal(t, 2*(n-1)*count, total)
+		require.Equal(t, 2*(n-1)*count, total) // S1-29
 	})
+}
+
+// The bytes that each peer sends in the experiments of PCCL's technical report:
+// 2^28 elements of four bytes, in worlds of 18, 12 and 6. The report writes
+// gigabytes, the last one cut off after four digits.
+func TestBytesOfTheReport(t *testing.T) {
+	gigabytes := func(world int) float64 {
+		sent, received := Traffic(1<<28, world, 0)
+		require.InDelta(t, sent, received, 1, "one chunk may be an element longer")
+		return 4 * float64(sent) / 1e9
+	}
+	require.InDelta(t, 2.02818, gigabytes(18), 1e-5) // S2-43
+	require.InDelta(t, 1.9685, gigabytes(12), 1e-4)  // S2-45
+	require.InDelta(t, 1.7895, gigabytes(6), 1e-4)   // S2-47
 }

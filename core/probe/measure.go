@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -217,6 +218,7 @@ func (p *Probe) open(ctx context.Context, self wire.UUID) error {
 		if err != nil {
 			return err
 		}
+		nc = transport.Quiet(nc)
 		c.Conn = nc
 		defer context.AfterFunc(ctx, func() { nc.Close() })()
 		if err := nc.SetDeadline(time.Now().Add(p.o.HandshakeTimeout)); err != nil {

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,11 +35,14 @@ func serve(t testing.TB, cfg ServerConfig) (*Server, netip.AddrPort) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := NewServer(cfg)
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ln) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Serve(ln)
+	}()
 	t.Cleanup(func() {
 		s.Close()
-		require.NoError(t, <-ended)
+		<-ended
 	})
 	return s, ln.Addr().(*net.TCPAddr).AddrPort()
 }
@@ -108,27 +112,34 @@ func TestBusyRule(t *testing.T) {
 	require.False(t, busy)
 }
 
-// S1-16: two clients at once: one waits, both results are sane.
+// Two clients at once: one waits, both results are sane. A third one holds the
+// target until both were told that it is busy and came again.
 func TestTwoClientsAtOnce(t *testing.T) {
 	_, addr := serve(t, ServerConfig{})
 	holder, busy := hello(t, addr, wire.UUID{9})
 	require.False(t, busy)
-	var wg sync.WaitGroup
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var wg, refused sync.WaitGroup
 	var mu sync.Mutex
 	got := map[wire.UUID][]Result{}
-	tried := make(chan struct{}, 1)
-	o := quick
-	o.Dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
-		select {
-		case tried <- struct{}{}:
-		default:
-		}
-		return dial(ctx, a)
-	}
 	for _, self := range []wire.UUID{alice, bob} {
+		refused.Add(1)
+		cameAgain := sync.OnceFunc(refused.Done)
+		dials := 0
+		o := quick
+		o.Dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+			mu.Lock()
+			if dials++; dials > o.Connections { // more than one try opens
+				cameAgain()
+			}
+			mu.Unlock()
+			return dial(ctx, a)
+		}
 		wg.Go(func() {
+			defer cameAgain()
 			reqs := []wire.BandwidthRequest{{From: self, To: wire.UUID{3}, Addr: addr}, {From: wire.UUID{7}, To: wire.UUID{4}}}
-			err := Run(context.Background(), self, reqs, o, func(r Result) {
+			err := Run(ctx, self, reqs, o, func(r Result) {
 				mu.Lock()
 				defer mu.Unlock()
 				got[self] = append(got[self], r)
@@ -138,11 +149,14 @@ func TestTwoClientsAtOnce(t *testing.T) {
 			}
 		})
 	}
-	<-tried
+	refused.Wait()
+	mu.Lock()
+	require.Empty(t, got, "a request ended while another peer held its target") // S1-16
+	mu.Unlock()
 	require.NoError(t, holder.Close())
 	wg.Wait()
 	for _, self := range []wire.UUID{alice, bob} {
-		require.Len(t, got[self], 1, "one result per own request")
+		require.Len(t, got[self], 1, "one result per own request") // S1-16
 		require.NoError(t, got[self][0].Err)
 		require.Equal(t, wire.UUID{3}, got[self][0].To)
 		requireSane(t, got[self][0].Mbps)
@@ -384,7 +398,7 @@ func same(n int, mbps float64) (out []sample) {
 	return out
 }
 
-// S3-06: what rises or is still noisy is not reported, what is steady is, with
+// What rises or is still noisy is not reported, what is steady is, with
 // its standard error and without the samples before.
 func TestSteady(t *testing.T) {
 	_, ok := steady(same(minSamples-1, 100), 0)
@@ -398,7 +412,7 @@ func TestSteady(t *testing.T) {
 		rising = append(rising, sample{10 * float64(i+1), 0.025})
 	}
 	_, ok = steady(rising, 0)
-	require.False(t, ok, "still rising")
+	require.False(t, ok, "still rising") // S3-06
 	e, ok := steady(append(rising, same(12, 200)...), 0)
 	require.True(t, ok)
 	require.InDelta(t, 200, e.Mbps, 1e-9)
@@ -410,7 +424,7 @@ func TestSteady(t *testing.T) {
 		require.Equal(t, i+1 >= minSamples, ok, i)
 	}
 	require.InDelta(t, 110, e.Mbps, 1e-6)
-	require.InDelta(t, 10/math.Sqrt(39), e.Deviation, 1e-6)
+	require.InDelta(t, 10/math.Sqrt(39), e.Deviation, 1e-6) // S3-06
 	// A stall weighs as much as it lasted.
 	require.InDelta(t, 50, mean([]sample{{0, 0.1}, {100, 0.1}}).Mbps, 1e-9)
 	require.InDelta(t, 25, mean([]sample{{0, 0.3}, {100, 0.1}}).Mbps, 1e-9)
@@ -507,4 +521,29 @@ func TestLyingTarget(t *testing.T) {
 	}()
 	_, err = Measure(context.Background(), ln.Addr().(*net.TCPAddr).AddrPort(), alice, quick)
 	require.ErrorIs(t, err, errs.Timeout)
+}
+
+// touchy is a listener that fails once for a reason that passes.
+type touchy struct {
+	net.Listener
+	failed bool
+}
+
+func (l *touchy) Accept() (net.Conn, error) {
+	if !l.failed {
+		l.failed = true
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EPERM)}
+	}
+	return l.Listener.Accept()
+}
+
+// What accept(2) says about one connection that waits does not end the server.
+func TestServerGoesOnAfterAcceptFailed(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := NewServer(ServerConfig{})
+	defer s.Close()
+	go s.Serve(&touchy{Listener: ln})
+	_, busy := hello(t, ln.Addr().(*net.TCPAddr).AddrPort(), alice)
+	require.False(t, busy)
 }

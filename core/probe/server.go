@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -84,15 +85,14 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 }
 
-// Serve accepts connections on ln until ln or the server is closed; then it
-// returns nil. Other errors of ln end it as *errs.Error with code Internal,
-// passing ones (no descriptor left) are waited out. Serve closes ln.
-func (s *Server) Serve(ln net.Listener) error {
+// Serve accepts connections on ln until ln or the server is closed; see
+// platform.AcceptLoop for errors. It closes ln.
+func (s *Server) Serve(ln net.Listener) {
 	defer ln.Close()
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil
+		return
 	}
 	s.lns[ln] = struct{}{}
 	s.wg.Add(1)
@@ -103,30 +103,13 @@ func (s *Server) Serve(ln net.Listener) error {
 		delete(s.lns, ln)
 		s.mu.Unlock()
 	}()
-	for wait := time.Duration(0); ; {
-		conn, err := ln.Accept()
-		switch c := platform.Classify(err); {
-		case err == nil:
-			wait = 0
-			s.adopt(conn)
-		case c == platform.ClassClosed:
-			return nil
-		case c.Temporary() || c == platform.ClassReset:
-			wait = min(2*wait+5*time.Millisecond, time.Second)
-			t := time.NewTimer(wait)
-			select {
-			case <-t.C:
-			case <-s.done:
-				t.Stop()
-				return nil
-			}
-		default:
-			return errs.New(errs.Internal, "serve bandwidth benchmark", err).At("accept")
-		}
-	}
+	platform.AcceptLoop(ln, s.done, s.adopt, func(err error) {
+		s.cfg.Log.Warn("no benchmark connection could be accepted", "err", err)
+	})
 }
 
 func (s *Server) adopt(conn net.Conn) {
+	conn = transport.Quiet(conn)
 	s.mu.Lock()
 	if s.closed || len(s.conns) >= s.cfg.MaxConns {
 		s.mu.Unlock()
@@ -157,12 +140,12 @@ func (s *Server) adopt(conn net.Conn) {
 // Close ends every measurement and waits for the goroutines of Serve to end.
 func (s *Server) Close() {
 	s.mu.Lock()
+	for ln := range s.lns {
+		ln.Close()
+	}
 	if !s.closed {
 		s.closed = true
 		close(s.done)
-	}
-	for ln := range s.lns {
-		ln.Close()
 	}
 	for c := range s.conns {
 		c.Close()

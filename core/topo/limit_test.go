@@ -10,7 +10,7 @@ import (
 
 // A limited context ends by the clock of its owner and by nothing else, but
 // with its parent; solvers read the same clock.
-func TestLimit(t *testing.T) { // S1-18
+func TestLimit(t *testing.T) {
 	used := 7 * time.Second // what was used before does not count
 	parent, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -26,7 +26,7 @@ func TestLimit(t *testing.T) { // S1-18
 	now, end = Clock(inner)
 	require.Equal(t, time.Second, end-now(), "through other contexts")
 	used += time.Second
-	require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded)
+	require.ErrorIs(t, ctx.Err(), context.DeadlineExceeded) // S1-18
 	require.Zero(t, end-now())
 	cancel()
 	require.ErrorIs(t, ctx.Err(), context.Canceled)

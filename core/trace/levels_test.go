@@ -11,7 +11,7 @@ import (
 	"github.com/gopccl/gopccl/core/trace"
 )
 
-// S4-31: each subsystem has a level of its own, and loggers that exist already
+// Each subsystem has a level of its own, and loggers that exist already
 // follow a change at once.
 func TestLevels(t *testing.T) {
 	var b strings.Builder
@@ -37,7 +37,7 @@ func TestLevels(t *testing.T) {
 	}
 	require.Equal(t, []string{"root-info", "root-warn", "data-info", "data-warn", "master-info", "master-warn"}, written())
 	require.NoError(t, l.Set("data=debug, master=warn"))
-	require.Equal(t, []string{"root-info", "root-warn", "data-debug", "data-info", "data-warn", "master-warn"}, written())
+	require.Equal(t, []string{"root-info", "root-warn", "data-debug", "data-info", "data-warn", "master-warn"}, written()) // S4-31
 	require.Equal(t, "info,data=debug,master=warn", l.String())
 	require.NoError(t, l.Set("error"))
 	require.Equal(t, []string{"data-debug", "data-info", "data-warn", "master-warn"}, written(), "the others follow the rest")

@@ -3,8 +3,15 @@ package trace
 
 import "time"
 
-// Listener is a set of optional functions. They are called on the data path's
-// own goroutines and must return at once; nil functions are skipped.
+// Listener is a set of optional functions; nil ones are skipped. A communicator
+// calls them one at a time, in the order of what they tell, on a goroutine that
+// does nothing else (see Queue), so they may take their time and call the
+// communicator, and a little after the fact. One that does not return stops
+// nothing: what it has missed is dropped, and the log says how much. A panic
+// ends the communicator with an internal error. Close waits a second for calls
+// that are due; inside one of these functions it waits for itself that long.
+// An engine that is used by itself calls them where it stands; there they must
+// return at once.
 type Listener struct {
 	// OpStarted: the data phase of an operation began.
 	OpStarted func(tag, seq uint64)
@@ -65,4 +72,45 @@ func (l *Listener) Stands(tag, seq uint64, since time.Duration, waits string) {
 	if l != nil && l.Stuck != nil {
 		l.Stuck(tag, seq, since, waits)
 	}
+}
+
+// Queued returns a listener that calls l through q, nil if l is. Of the edges
+// those that no longer alternate, because some were dropped, are left out.
+func (l *Listener) Queued(q *Queue) *Listener {
+	if l == nil {
+		return nil
+	}
+	var to Listener
+	if f := l.OpStarted; f != nil {
+		to.OpStarted = func(tag, seq uint64) { q.Put(func() { f(tag, seq) }) }
+	}
+	if f := l.OpEnded; f != nil {
+		to.OpEnded = func(tag, seq uint64, err error) { q.Put(func() { f(tag, seq, err) }) }
+	}
+	if f := l.ConnLost; f != nil {
+		to.ConnLost = func(peer string, number uint32, send bool, err error) { q.Put(func() { f(peer, number, send, err) }) }
+	}
+	if f := l.Stuck; f != nil {
+		to.Stuck = func(tag, seq uint64, since time.Duration, waits string) { q.Put(func() { f(tag, seq, since, waits) }) }
+	}
+	if l.Edges() {
+		active := false // of the goroutine of q
+		to.BecameActive = func() {
+			q.Put(func() {
+				if !active {
+					active = true
+					l.Active()
+				}
+			})
+		}
+		to.BecameIdle = func() {
+			q.Put(func() {
+				if active {
+					active = false
+					l.Idle()
+				}
+			})
+		}
+	}
+	return &to
 }

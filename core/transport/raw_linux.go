@@ -25,16 +25,22 @@ func rawRead(fd int, p []byte) (int, syscall.Errno) {
 }
 
 func rawWrite(fd int, p []byte) (int, syscall.Errno) {
-	n, _, errno := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), noSignal, 0, 0)
 	return int(n), errno
 }
 
 // maxVec is the most buffers of one call (IOV_MAX).
 const maxVec = 1024
 
-// rawWritev writes the buffers of vec; iov is room for their descriptions.
-func rawWritev(fd int, vec [][]byte, iov *[]unix.Iovec) (int, syscall.Errno) {
-	v := (*iov)[:0]
+// vecRoom is room for the description of several buffers.
+type vecRoom struct {
+	iov []unix.Iovec
+	msg unix.Msghdr
+}
+
+// rawWritev writes the buffers of vec.
+func rawWritev(fd int, vec [][]byte, room *vecRoom) (int, syscall.Errno) {
+	v := room.iov[:0]
 	for _, b := range vec[:min(len(vec), maxVec)] {
 		if len(b) > 0 {
 			x := unix.Iovec{Base: unsafe.SliceData(b)}
@@ -42,11 +48,13 @@ func rawWritev(fd int, vec [][]byte, iov *[]unix.Iovec) (int, syscall.Errno) {
 			v = append(v, x)
 		}
 	}
-	*iov = v
+	room.iov = v
 	if len(v) == 0 {
 		return 0, 0
 	}
-	n, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(v))), uintptr(len(v)))
+	room.msg.Iov = unsafe.SliceData(v)
+	room.msg.SetIovlen(len(v))
+	n, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&room.msg)), noSignal)
 	clear(v) // they keep nothing alive
 	return int(n), errno
 }
@@ -61,8 +69,8 @@ type source struct {
 }
 
 func newSource(c net.Conn) io.Reader {
-	t, ok := c.(*net.TCPConn)
-	if !ok {
+	t := tcpOf(c)
+	if t == nil {
 		return c
 	}
 	raw, err := t.SyscallConn()

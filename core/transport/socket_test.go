@@ -133,7 +133,7 @@ func TestVecWriter(t *testing.T) {
 	require.True(t, bytes.Equal(append(bytes.Clone(want), want...), <-received))
 }
 
-// A write that a deadline interrupts says how much it sent (S2-31).
+// A write that a deadline interrupts says how much it sent.
 func TestInterruptedWriteAll(t *testing.T) {
 	a, b := sockets(t)
 	w, ok := transport.NonBlocking(a).(transport.VecWriter)
@@ -187,7 +187,7 @@ func TestVecWriterOfAClosedConnection(t *testing.T) {
 	require.True(t, errors.Is(err, net.ErrClosed))
 }
 
-// S0-14: nothing is allocated per call.
+// Nothing is allocated per call.
 func TestNoAllocation(t *testing.T) {
 	a, b := sockets(t)
 	w, ok := transport.NonBlocking(a).(transport.VecWriter)
@@ -208,6 +208,6 @@ func TestNoAllocation(t *testing.T) {
 	}
 	each()
 	if allocs := testing.AllocsPerRun(100, each); allocs > maxAllocs {
-		t.Fatalf("%v allocations", allocs)
+		t.Fatalf("%v allocations", allocs) // S0-14
 	}
 }

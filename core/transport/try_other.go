@@ -10,6 +10,5 @@ func nonBlocking(net.Conn) TryWriter { return nil }
 // Resumable reports whether a write on c that a deadline interrupted says
 // exactly how much it sent. Overlapped writes of the system do not.
 func Resumable(c net.Conn) bool {
-	_, tcp := c.(*net.TCPConn)
-	return !tcp
+	return tcpOf(c) == nil
 }

@@ -15,14 +15,14 @@ type rawTry struct {
 	p    []byte
 	vec  [][]byte // in place of p
 	wait bool     // until all of vec is written
-	iov  []unix.Iovec
+	room vecRoom
 	n    int
 	err  error
 }
 
 func nonBlocking(c net.Conn) TryWriter {
-	t, ok := c.(*net.TCPConn)
-	if !ok {
+	t := tcpOf(c)
+	if t == nil {
 		return nil
 	}
 	raw, err := t.SyscallConn()
@@ -41,7 +41,7 @@ func (t *rawTry) write(fd uintptr) bool {
 		var n int
 		var errno syscall.Errno
 		if t.vec != nil {
-			n, errno = rawWritev(int(fd), t.vec, &t.iov)
+			n, errno = rawWritev(int(fd), t.vec, &t.room)
 		} else {
 			n, errno = rawWrite(int(fd), t.p)
 		}

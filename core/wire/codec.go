@@ -43,9 +43,11 @@ func AppendBody(dst []byte, p Packet) []byte {
 		return appendBool(dst, p.AcceptNewPeers)
 	case C2MP2PConnectionsEstablished:
 		return appendUUIDs(appendBool(dst, p.Success), p.FailedPeers)
-	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MHeartbeat,
+	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete,
 		C2MAskTopology, M2CSyncSharedStateComplete, M2CHeartbeat, M2CProbesDone:
 		return dst
+	case C2MHeartbeat:
+		return appendExt(dst, Ext{Reports: p.Reports, Moved: p.Moved})
 	case C2MReportPeerBandwidth:
 		return appendF64(append(dst, p.To[:]...), p.Mbps)
 	case C2MSyncSharedState:
@@ -54,12 +56,12 @@ func AppendBody(dst []byte, p Packet) []byte {
 		for i := range p.Entries {
 			dst = appendStateEntry(dst, &p.Entries[i])
 		}
-		return dst
+		return appendExt(dst, p.Ext)
 	case C2MDistSharedStateComplete:
 		return appendExt(dst, p.Ext)
 	case C2MCollectiveCommsInitiate:
 		dst = appendU64(appendU64(dst, p.Tag), p.Count)
-		return append(dst, byte(p.DType), byte(p.Op))
+		return appendExt(append(dst, byte(p.DType), byte(p.Op)), Ext{Form: p.Form})
 	case C2MCollectiveCommsComplete:
 		return appendBool(appendU64(dst, p.Tag), p.WasAborted)
 	case C2MLinkReport:
@@ -69,6 +71,8 @@ func AppendBody(dst []byte, p Packet) []byte {
 		return appendU32(appendF64(appendF64(dst, p.Mbps), p.Deviation), p.Late)
 	case C2MRingPrepared:
 		return appendUUIDs(appendU64(dst, p.Change), p.FailedPeers)
+	case C2MPreflightDone:
+		return appendUUIDs(appendU64(dst, p.Number), p.FailedPeers)
 
 	case M2CSessionRegistrationResponse:
 		dst = append(appendBool(dst, p.Accepted), p.UUID[:]...)
@@ -112,6 +116,8 @@ func AppendBody(dst []byte, p Packet) []byte {
 		return dst
 	case M2CPrepareRing:
 		return appendEndpoints(appendU64(dst, p.Change), p.Peers)
+	case M2CPreflight:
+		return appendEndpoints(appendU64(dst, p.Number), p.Peers)
 	case M2CSwitchRing:
 		return appendUUIDs(appendU64(dst, p.Change), p.Ring)
 

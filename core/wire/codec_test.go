@@ -36,6 +36,7 @@ func TestOwnPackets(t *testing.T) {
 		hex string
 	}{
 		{C2MHeartbeat{}, "00000000000000020040"},
+		{C2MHeartbeat{Reports: true, Moved: 1 << 40}, "000000000000001a0040" + "676f7063636c5831" + "0000000c" + "000a0008" + "0000010000000000"},
 		{M2CHeartbeat{}, "00000000000000020040"},
 		{
 			M2CPeerDropped{UUID: u, Addr: netip.MustParseAddrPort("10.1.2.3:48150"), Group: 7, Reason: "gone"},
@@ -191,6 +192,7 @@ func TestReadLengthLimits(t *testing.T) {
 }
 
 // An announced length that never arrives costs one read step, not the length.
+// Quirk Q60.
 func TestReadMemoryFollowsArrival(t *testing.T) {
 	head := binary.BigEndian.AppendUint64(nil, MaxPacket)
 	for _, sent := range []int{0, 1, readStep, 3 * readStep} {

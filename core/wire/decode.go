@@ -115,16 +115,17 @@ func decodeC2M(id ID, r *reader) Packet {
 	case 8:
 		return C2MSyncSharedState{
 			Revision: r.u64(), Strategy: Strategy(r.u8()),
-			Entries: list(r, minStateEntry, (*reader).stateEntry),
+			Entries: list(r, minStateEntry, (*reader).stateEntry), Ext: r.ext(),
 		}
 	case 9:
 		return C2MDistSharedStateComplete{Ext: r.ext()}
 	case 10:
-		return C2MCollectiveCommsInitiate{Tag: r.u64(), Count: r.u64(), DType: dtype.Type(r.u8()), Op: dtype.Op(r.u8())}
+		return C2MCollectiveCommsInitiate{Tag: r.u64(), Count: r.u64(), DType: dtype.Type(r.u8()), Op: dtype.Op(r.u8()), Form: r.ext().Form}
 	case 11:
 		return C2MCollectiveCommsComplete{Tag: r.u64(), WasAborted: r.bool()}
 	case 64:
-		return C2MHeartbeat{}
+		x := r.ext()
+		return C2MHeartbeat{Reports: x.Reports, Moved: x.Moved}
 	case 65:
 		return C2MLinkReport{To: r.uuid(), Mbps: r.f64(), Busy: r.f64()}
 	case 66:
@@ -133,6 +134,8 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MAskTopology{}
 	case 68:
 		return C2MRingPrepared{Change: r.u64(), FailedPeers: r.uuids()}
+	case 71:
+		return C2MPreflightDone{Number: r.u64(), FailedPeers: r.uuids()}
 	}
 	return nil
 }
@@ -187,6 +190,8 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CPrepareRing{Change: r.u64(), Peers: r.endpoints()}
 	case 71:
 		return M2CSwitchRing{Change: r.u64(), Ring: r.uuids()}
+	case 75:
+		return M2CPreflight{Number: r.u64(), Peers: r.endpoints()}
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gopccl/gopccl/core/dtype"
 )
 
 // The extension block (docs/extensions.md) starts right after the last field
@@ -34,11 +36,16 @@ const (
 	extFailed            = 6
 	extReason            = 7
 	extReasonCode        = 8
+	extTorn              = 9
+	extProgress          = 10
 	extTopology          = 16
 	extSwitch            = 17
+	extRoundBound        = 18
+	extPreflight         = 19
 	extFlows             = 32
 	extAddresses         = 33
 	extSession           = 34
+	extWireForm          = 35
 	extHost              = 48
 	extEager             = 50
 	extEpoch             = 51
@@ -88,12 +95,23 @@ func appendExt(dst []byte, x Ext) []byte {
 	if x.ReasonCode != 0 {
 		dst = appendU16(appendU16(appendU16(dst, extReasonCode), 2), x.ReasonCode)
 	}
+	flag(extTorn, x.Torn)
+	if x.Reports {
+		dst = appendU64(appendU16(appendU16(dst, extProgress), 8), x.Moved)
+	}
 	flag(extTopology, x.Topology)
 	flag(extSwitch, x.Switch)
+	if x.RoundBound > 0 {
+		dst = appendU32(appendU16(appendU16(dst, extRoundBound), 4), milliseconds(x.RoundBound))
+	}
+	flag(extPreflight, x.Preflight)
 	flag(extFlows, x.Flows)
 	addrs(extAddresses, x.Addresses[:min(len(x.Addresses), MaxAddresses)])
 	if x.Session != 0 {
 		dst = appendU64(appendU16(appendU16(dst, extSession), 8), x.Session)
+	}
+	if f := x.Form; f.Told {
+		dst = append(appendU16(appendU16(dst, extWireForm), 2), f.Algorithm, byte(f.DType))
 	}
 	if x.Host.IsValid() {
 		addrs(extHost, []netip.AddrPort{netip.AddrPortFrom(x.Host, 0)})
@@ -163,16 +181,26 @@ func (r *reader) ext() Ext {
 			x.Reason = cutString(string(value.b), MaxReason)
 		case extReasonCode:
 			x.ReasonCode = value.u16()
+		case extTorn:
+			x.Torn = true
+		case extProgress:
+			x.Reports, x.Moved = true, value.u64()
 		case extTopology:
 			x.Topology = true
 		case extSwitch:
 			x.Switch = true
+		case extRoundBound:
+			x.RoundBound = time.Duration(value.u32()) * time.Millisecond
+		case extPreflight:
+			x.Preflight = true
 		case extFlows:
 			x.Flows = true
 		case extAddresses:
 			x.Addresses = value.addrs(MaxAddresses)
 		case extSession:
 			x.Session = value.u64()
+		case extWireForm:
+			x.Form = WireForm{Told: true, Algorithm: value.u8(), DType: dtype.Type(value.u8())}
 		case extHost:
 			x.Host = value.addr().Addr()
 		case extEager:

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/dtype"
 )
 
 // The byte table of docs/extensions.md.
@@ -24,9 +26,13 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Native: true, Flows: true}, "00000008" + "00010000" + "00200000"},
 		{Ext{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:48150")}, Session: 258}, "00000017" + "00210007" + "010a010002bc16" + "00220008" + "0000000000000102"},
 		{Ext{Host: netip.MustParseAddr("203.0.113.9")}, "0000000b" + "00300007" + "01cb0071090000"},
+		{Ext{Form: FormOf("zeropoint", dtype.Int8)}, "00000006" + "00230002" + "0201"},
+		{Ext{Reports: true, Moved: 258}, "0000000c" + "000a0008" + "0000000000000102"},
 		{Ext{Native: true, Eager: true}, "00000008" + "00010000" + "00320000"},
 		{Ext{GroupNative: true, Epoch: 0x0102}, "00000010" + "00040000" + "00330008" + "0000000000000102"},
+		{Ext{Native: true, RoundBound: 12 * time.Second, Preflight: true}, "00000010" + "00010000" + "0012000400002ee0" + "00130000"},
 		{Ext{GroupNative: true, Failed: true}, "00000008" + "00040000" + "00060000"},
+		{Ext{Torn: true}, "00000004" + "00090000"},
 		{Ext{Distributors: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:48149")}}, "0000000b" + "00050007" + "017f000001bc15"},
 		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},
 	} {
@@ -46,7 +52,7 @@ func TestExtIsTrailing(t *testing.T) {
 }
 
 func TestExtUnknownEntriesAreSkipped(t *testing.T) {
-	block := append([]byte(extMagic), unhex(t, "0000000f"+"fffe0003aabbcc"+"0009000000010000")...)
+	block := append([]byte(extMagic), unhex(t, "0000000f"+"fffe0003aabbcc"+"fffd000000010000")...)
 	require.Equal(t, Ext{Native: true}, (&reader{b: block}).ext())
 	longer := append([]byte(extMagic), unhex(t, "0000000a"+"0002000600000005ffff")...)
 	require.Equal(t, Ext{HeartbeatInterval: 5 * time.Millisecond}, (&reader{b: longer}).ext(), "a known entry may have grown")
@@ -69,11 +75,11 @@ func TestExtDamaged(t *testing.T) {
 		"short code":              "00000009" + "00010000" + "0008000101",
 		"short session":           "0000000d" + "00010000" + "0022000500000000" + "01",
 		"short host":              "0000000b" + "00010000" + "00300003" + "010a00",
-		"size above limit":        "00010004" + "00010000" + strings.Repeat("00090000", 16384),
+		"size above limit":        "00010004" + "00010000" + strings.Repeat("fffd0000", 16384),
 	} {
 		require.Equal(t, Ext{}, (&reader{b: append([]byte(extMagic), unhex(t, b)...)}).ext(), name)
 	}
-	atLimit := "00010000" + "00010000" + strings.Repeat("00090000", 16383)
+	atLimit := "00010000" + "00010000" + strings.Repeat("fffd0000", 16383)
 	require.Equal(t, Ext{Native: true}, (&reader{b: append([]byte(extMagic), unhex(t, atLimit)...)}).ext())
 	other := append([]byte("gopcclX2"), good[8:]...)
 	require.Equal(t, Ext{}, (&reader{b: other}).ext(), "another magic")
@@ -102,4 +108,26 @@ func TestExtBounds(t *testing.T) {
 	long := append([]byte(extMagic), binary.BigEndian.AppendUint32(nil, 4+600)...)
 	long = append(append(long, 0, 7, 600>>8, 600&0xff), strings.Repeat("r", 600)...)
 	require.Len(t, (&reader{b: long}).ext().Reason, MaxReason, "a longer reason is cut on arrival, too")
+}
+
+// Names of quantizers have numbers; forms that are told agree if they are the same.
+func TestWireForms(t *testing.T) {
+	as := FormOf("none", dtype.Float32)
+	require.Equal(t, as, FormOf("", dtype.Float32))
+	require.Equal(t, "sent as float32", as.String())
+	require.Empty(t, WireForm{}.String())
+	seen := map[WireForm]bool{}
+	for _, name := range []string{"", "minmax", "zeropoint", "absmax", "mine"} {
+		for _, dt := range []dtype.Type{dtype.Uint8, dtype.Int8} {
+			f := FormOf(name, dt)
+			require.False(t, seen[f], "%s as %v", name, dt)
+			for o := range seen {
+				require.False(t, f.Agrees(o) || o.Agrees(f))
+				require.NotEqual(t, o.String(), f.String())
+			}
+			require.True(t, f.Agrees(f) && f.Agrees(WireForm{}) && WireForm{}.Agrees(f))
+			require.Contains(t, f.String(), dt.String())
+			seen[f] = true
+		}
+	}
 }

@@ -11,6 +11,7 @@ package wire
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -102,6 +103,8 @@ type Ext struct {
 	// known again at another address (on P2P HelloAck), or that the receiver has
 	// to have drawn (on P2P Hello); 0 none.
 	Session uint64
+	// Form is how the data of a collective travels (on C2M 10).
+	Form WireForm
 	// Host is the address at which others reach the sender, if it is not the one
 	// that its connection comes from (on C2M 1).
 	Host netip.Addr
@@ -118,16 +121,29 @@ type Ext struct {
 	// Failed says that the transfer failed and the sender keeps its old
 	// state (on C2M 9).
 	Failed bool
-	// Reason explains an abort or refusal (on M2C 1, M2C 11).
+	// Torn says that the sender's shared state is a mixture of two, which must
+	// not be elected (on C2M 8).
+	Torn bool
+	// Reason explains an abort or refusal (on M2C 1, M2C 7, M2C 11).
 	Reason string
 	// ReasonCode is an errs.Code number that goes with Reason; 0 none.
 	ReasonCode uint16
+	// Moved is how many bytes of tensors the sender has sent and received in
+	// collectives, and fetched, in this session, if Reports (on C2M 64).
+	Moved   uint64
+	Reports bool
 	// Topology announces scheduled probes, link reports and counted benchmarks
 	// (on C2M 1, M2C 1, C2B 1, B2C 1), and on M2C 5 that the master calls for
 	// the probes one after another.
 	Topology bool
 	// Switch announces that rings can be switched between two collectives.
 	Switch bool
+	// RoundBound is how long the master waits for the reports of a round (on M2C
+	// 1). Whole milliseconds on the wire; zero: not said.
+	RoundBound time.Duration
+	// Preflight announces an end that tries connections before a round (on C2M 1,
+	// M2C 1), and on P2P Hello that this is one of these: it is answered and closed.
+	Preflight bool
 	// Eager announces an end that may begin a collective before its commence
 	// (on C2M 1).
 	Eager bool
@@ -138,10 +154,69 @@ type Ext struct {
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
-	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 &&
+	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
-		len(x.Distributors) == 0 && !x.Failed && x.Reason == "" && x.ReasonCode == 0
+		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Reports && x.Reason == "" && x.ReasonCode == 0
 }
+
+// WireForm is how a peer will send the data of a collective, and what it takes:
+// the form of its elements is nowhere else on the wire. The zero value says
+// nothing, as PCCL does.
+type WireForm struct {
+	Told      bool
+	Algorithm uint8      // see FormOf
+	DType     dtype.Type // of the elements on the wire
+}
+
+// Algorithms of a WireForm. Names that are none of these have a number from
+// formOther on, which most of them share with nobody.
+const (
+	FormAsIs      = 0
+	FormMinMax    = 1
+	FormZeroPoint = 2
+	formOther     = 128
+)
+
+// FormOf returns the form of data that the quantizer named algorithm ("": none)
+// sends as t.
+func FormOf(algorithm string, t dtype.Type) WireForm {
+	f := WireForm{Told: true, DType: t}
+	switch algorithm {
+	case "", "none":
+		f.Algorithm = FormAsIs
+	case "minmax":
+		f.Algorithm = FormMinMax
+	case "zeropoint":
+		f.Algorithm = FormZeroPoint
+	default:
+		h := uint32(2166136261) // FNV-1a
+		for _, c := range []byte(algorithm) {
+			h = (h ^ uint32(c)) * 16777619
+		}
+		f.Algorithm = formOther + uint8(h%(256-formOther))
+	}
+	return f
+}
+
+// String describes the form for people, "" if it was not told.
+func (f WireForm) String() string {
+	switch {
+	case !f.Told:
+		return ""
+	case f.Algorithm == FormAsIs:
+		return fmt.Sprintf("sent as %v", f.DType)
+	case f.Algorithm == FormMinMax:
+		return fmt.Sprintf("sent as %v by minmax", f.DType)
+	case f.Algorithm == FormZeroPoint:
+		return fmt.Sprintf("sent as %v by zeropoint", f.DType)
+	default:
+		return fmt.Sprintf("sent as %v by another quantizer (%d)", f.DType, f.Algorithm)
+	}
+}
+
+// Agrees reports whether ends that say f and g understand each other, as far as
+// they say it.
+func (f WireForm) Agrees(g WireForm) bool { return !f.Told || !g.Told || f == g }
 
 // Peer to master.
 type (
@@ -174,6 +249,7 @@ type (
 		Revision uint64
 		Strategy Strategy
 		Entries  []StateEntry
+		Ext      Ext
 	}
 	// C2MDistSharedStateComplete confirms that the peer has what was elected.
 	C2MDistSharedStateComplete struct{ Ext Ext }
@@ -182,14 +258,19 @@ type (
 		Tag, Count uint64
 		DType      dtype.Type
 		Op         dtype.Op
+		Form       WireForm // in an extension block
 	}
 	// C2MCollectiveCommsComplete ends the peer's data phase of Tag.
 	C2MCollectiveCommsComplete struct {
 		Tag        uint64
 		WasAborted bool
 	}
-	// C2MHeartbeat (id 64) keeps the connection alive; capability.
-	C2MHeartbeat struct{}
+	// C2MHeartbeat (id 64) keeps the connection alive, and says, if Reports, how
+	// many bytes of tensors the sender has moved; capability.
+	C2MHeartbeat struct {
+		Reports bool
+		Moved   uint64
+	}
 	// C2MLinkReport (id 65) says what the link to To gave in a collective:
 	// Mbps over the time in which it was at work, and Busy, the share of the
 	// collective (0 to 1) in which it was; capability Topology.
@@ -214,6 +295,12 @@ type (
 	// capability Switch.
 	C2MRingPrepared struct {
 		Change      uint64
+		FailedPeers []UUID
+	}
+	// C2MPreflightDone (id 71) answers M2CPreflight of Number: all could be
+	// reached but FailedPeers; capability Preflight.
+	C2MPreflightDone struct {
+		Number      uint64
 		FailedPeers []UUID
 	}
 )
@@ -348,6 +435,12 @@ type (
 		Change uint64
 		Ring   []UUID
 	}
+	// M2CPreflight (id 75) asks the receiver to try, beside whatever runs, whether
+	// it reaches Peers; capability Preflight.
+	M2CPreflight struct {
+		Number uint64
+		Peers  []PeerEndpoint
+	}
 )
 
 // GroupTopology is what a master knows of the links of one group.
@@ -448,6 +541,8 @@ func (C2MAskTopology) Proto() Proto                    { return C2M }
 func (C2MAskTopology) ID() ID                          { return 67 }
 func (C2MRingPrepared) Proto() Proto                   { return C2M }
 func (C2MRingPrepared) ID() ID                         { return 68 }
+func (C2MPreflightDone) Proto() Proto                  { return C2M }
+func (C2MPreflightDone) ID() ID                        { return 71 }
 
 func (M2CSessionRegistrationResponse) Proto() Proto { return M2C }
 func (M2CSessionRegistrationResponse) ID() ID       { return 1 }
@@ -485,6 +580,8 @@ func (M2CTopology) Proto() Proto                    { return M2C }
 func (M2CTopology) ID() ID                          { return 69 }
 func (M2CPrepareRing) Proto() Proto                 { return M2C }
 func (M2CPrepareRing) ID() ID                       { return 70 }
+func (M2CPreflight) Proto() Proto                   { return M2C }
+func (M2CPreflight) ID() ID                         { return 75 }
 func (M2CSwitchRing) Proto() Proto                  { return M2C }
 func (M2CSwitchRing) ID() ID                        { return 71 }
 

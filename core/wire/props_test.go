@@ -52,13 +52,22 @@ func (d drawer) ext() Ext {
 		return Ext{}
 	}
 	return Ext{
-		Native: d.b(), Flows: d.b(), GroupNative: d.b(), Failed: d.b(),
+		Native: d.b(), Flows: d.b(), GroupNative: d.b(), Failed: d.b(), Torn: d.b(),
 		HeartbeatInterval: time.Duration(d.u32()) * time.Millisecond,
 		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
 		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(), Switch: d.b(),
 		Addresses: drawList(d, d.addr), Session: d.u64(), Host: d.addr().Addr(),
 		Eager: d.b(), Epoch: d.u64(),
+		RoundBound: time.Duration(d.u32()) * time.Millisecond, Preflight: d.b(),
+		Form: d.form(),
 	}
+}
+
+func (d drawer) form() WireForm {
+	if d.b() {
+		return WireForm{}
+	}
+	return WireForm{true, d.u8(), dtype.Type(d.u8())}
 }
 
 func (d drawer) meta() DequantizationMeta {
@@ -89,14 +98,19 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			return C2MSyncSharedState{d.u64(), Strategy(d.u8()), drawList(d, func() StateEntry {
 				return StateEntry{d.str(), d.u64(), HashType(d.u8()), d.u64(), dtype.Type(d.u8()), d.b()}
-			})}
+			}), d.ext()}
 		},
 		func() Packet { return C2MDistSharedStateComplete{d.ext()} },
 		func() Packet {
-			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8())}
+			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form()}
 		},
 		func() Packet { return C2MCollectiveCommsComplete{d.u64(), d.b()} },
-		func() Packet { return C2MHeartbeat{} },
+		func() Packet {
+			if d.b() {
+				return C2MHeartbeat{Reports: true, Moved: d.u64()}
+			}
+			return C2MHeartbeat{}
+		},
 		func() Packet { return M2CSessionRegistrationResponse{d.b(), d.uuid(), d.ext()} },
 		func() Packet {
 			p := M2CP2PConnectionInfo{d.b(), d.u64(), d.u64(), d.u64(), d.u64(), nil, d.ext()}
@@ -138,6 +152,10 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MProbeState{d.u64(), ProbeState(d.u8()), d.f64(), d.f64(), d.u32()} },
 		func() Packet { return C2MAskTopology{} },
 		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
+		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
+		func() Packet {
+			return M2CPreflight{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
+		},
 		func() Packet {
 			return M2CPrepareRing{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
 		},

@@ -33,14 +33,31 @@ func checkLength(n uint64, limit int) error {
 // bad length field (nothing more was read; the stream is of no use any more);
 // those of Decode, after which the next packet can be read.
 func Read(r io.Reader, proto Proto, limit int) (Packet, error) {
+	n, err := ReadLength(r, limit)
+	if err != nil {
+		return nil, err
+	}
+	return ReadBody(r, proto, n)
+}
+
+// ReadLength reads the length field of a packet, for whoever has to do something
+// before it reads the rest. Errors: as those of Read.
+func ReadLength(r io.Reader, limit int) (int, error) {
 	var head [lenSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, err
+		return 0, err
 	}
 	n := binary.BigEndian.Uint64(head[:])
 	if err := checkLength(n, limit); err != nil {
-		return nil, err
+		return 0, err
 	}
+	return int(n), nil
+}
+
+// ReadBody reads the packet whose length field was n, and was returned by
+// ReadLength. Errors: as those of Read.
+func ReadBody(r io.Reader, proto Proto, length int) (Packet, error) {
+	n := uint64(length)
 	buf := make([]byte, min(n, readStep))
 	for have := 0; ; {
 		got, err := io.ReadFull(r, buf[have:])

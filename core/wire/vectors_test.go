@@ -132,11 +132,11 @@ func (v vector) build(t testing.TB) Packet {
 				e.str("key"), e.u("hash"), HashType(e.u("hash_type")), e.u("num_elements"),
 				dtype.Type(e.u("data_type")), e.b("allow_content_inequality"),
 			}
-		})}
+		}), Ext{}}
 	case "C2MPacketDistSharedStateComplete":
 		return C2MDistSharedStateComplete{}
 	case "C2MPacketCollectiveCommsInitiate":
-		return C2MCollectiveCommsInitiate{f.u("tag"), f.u("count"), dtype.Type(f.u("data_type")), dtype.Op(f.u("op"))}
+		return C2MCollectiveCommsInitiate{f.u("tag"), f.u("count"), dtype.Type(f.u("data_type")), dtype.Op(f.u("op")), WireForm{}}
 	case "C2MPacketCollectiveCommsComplete":
 		return C2MCollectiveCommsComplete{f.u("tag"), f.b("was_aborted")}
 	case "M2CPacketSessionRegistrationResponse":

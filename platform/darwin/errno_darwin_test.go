@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// S0-02
 func TestEveryErrorNumberHasItsKind(t *testing.T) {
 	want := map[string][]unix.Errno{
 		"refused":             {unix.ECONNREFUSED},

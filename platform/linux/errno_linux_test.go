@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// S0-02
+// Quirk Q39: an interrupted call is no loss.
 func TestEveryErrorNumberHasItsKind(t *testing.T) {
 	want := map[string][]unix.Errno{
 		"refused":             {unix.ECONNREFUSED},
@@ -33,7 +33,7 @@ func TestEveryErrorNumberHasItsKind(t *testing.T) {
 	for kind, numbers := range want {
 		for _, no := range numbers {
 			wrapped := fmt.Errorf("outer: %w", &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", no)})
-			require.Equal(t, kind, Kind(no), "%v", no)
+			require.Equal(t, kind, Kind(no), "%v", no) // S0-02
 			require.Equal(t, kind, Kind(wrapped), "%v", no)
 		}
 		if kind != "" {

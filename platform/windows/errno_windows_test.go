@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// S0-02
 func TestEveryErrorNumberHasItsKind(t *testing.T) {
 	want := map[string][]syscall.Errno{
 		"refused": {windows.WSAECONNREFUSED, windows.ERROR_CONNECTION_REFUSED, windows.ERROR_PORT_UNREACHABLE},
@@ -43,7 +42,7 @@ func TestEveryErrorNumberHasItsKind(t *testing.T) {
 	for kind, numbers := range want {
 		for _, no := range numbers {
 			wrapped := fmt.Errorf("outer: %w", &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("wsarecv", no)})
-			require.Equal(t, kind, Kind(no), "%v", no)
+			require.Equal(t, kind, Kind(no), "%v", no) // S0-02
 			require.Equal(t, kind, Kind(wrapped), "%v", no)
 		}
 		if kind != "" {

@@ -19,10 +19,12 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
-// S0-14 S0-19 S0-20 S0-21 S2-35
-func TestConformance(t *testing.T) { quanttest.Run(t, New()) }
+func TestConformance(t *testing.T) {
+	quanttest.Run(t, New()) // S0-14, S0-19, S0-20, S0-21, S2-35
+}
 
 // The number was computed on amd64; the tests for arm64 get the same one.
+// Quirk Q36.
 func TestSameOnEveryProcessor(t *testing.T) {
 	sum, err := quanttest.Fingerprint(New())
 	require.NoError(t, err)
@@ -115,7 +117,7 @@ func TestTableAgreesWithFormula(t *testing.T) {
 	}
 }
 
-// Data spec, section 4.1; quirk Q31.
+// Data spec, section 4.1; quirks Q31 and Q35.
 func TestCheck(t *testing.T) {
 	all := []dtype.Op{dtype.Sum, dtype.Avg, dtype.Prod, dtype.Max, dtype.Min}
 	allowed := map[[2]dtype.Type]bool{}
@@ -201,7 +203,7 @@ func TestErrorBound(t *testing.T) {
 	})
 }
 
-// Quantization quarters, halves or keeps the bytes of float32 data. S1-31
+// Quantization quarters, halves or keeps the bytes of float32 data.
 func TestBytesOnTheWire(t *testing.T) {
 	const world, count = 4, 1000
 	for q, factor := range map[dtype.Type]int{dtype.Uint8: 4, dtype.Uint16: 2, dtype.Uint32: 1} {
@@ -215,7 +217,7 @@ func TestBytesOnTheWire(t *testing.T) {
 		}
 		r := quanttest.Reduction{Quantizer: New(), Type: dtype.Float32, Wire: q, Op: dtype.Sum}
 		r.Run(bufs)
-		require.Equal(t, 2*(world-1)*count*4/factor, r.SentBytes)
+		require.Equal(t, 2*(world-1)*count*4/factor, r.SentBytes) // S1-31
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Bytes are those of the float32 data; a data step of a ring quantizes and
-// dequantizes once per chunk. S1-31
+// dequantizes once per chunk.
 func BenchmarkFloat32(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	data := make([]float32, 64<<10)

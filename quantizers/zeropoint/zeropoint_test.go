@@ -19,14 +19,16 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
-// S0-14 S0-19 S0-20 S0-21 S2-35
-func TestConformance(t *testing.T) { quanttest.Run(t, New()) }
+func TestConformance(t *testing.T) {
+	quanttest.Run(t, New()) // S0-14, S0-19, S0-20, S0-21, S2-35
+}
 
 var wires = []dtype.Type{
 	dtype.Int8, dtype.Uint8, dtype.Int16, dtype.Uint16, dtype.Int32, dtype.Uint32, dtype.Int64,
 }
 
 // The number was computed on amd64; the tests for arm64 get the same one.
+// Quirk Q36.
 func TestSameOnEveryProcessor(t *testing.T) {
 	sum, err := quanttest.Fingerprint(New())
 	require.NoError(t, err)
@@ -310,7 +312,7 @@ func TestQuantizeClamps(t *testing.T) {
 
 // The receiver accumulates in the precision of the data, so that the error of
 // the mean falls as the world grows: the steps of a sum grow slower than the
-// sum's number of terms. S2-36
+// sum's number of terms.
 func TestErrorFallsWithWorldSize(t *testing.T) {
 	const count = 1 << 14
 	previous := math.Inf(1)
@@ -332,7 +334,7 @@ func TestErrorFallsWithWorldSize(t *testing.T) {
 			squares += math.Pow((float64(x)-reference[i])/float64(world), 2)
 		}
 		rms := math.Sqrt(squares / count)
-		require.Less(t, rms, previous, "world %d", world)
+		require.Less(t, rms, previous, "world %d", world) // S2-36
 		previous = rms
 	}
 }

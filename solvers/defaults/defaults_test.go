@@ -21,7 +21,7 @@ func TestAuto(t *testing.T) {
 
 // The local search against the proof, on groups too large to try all rings
 // and small enough to prove the best one.
-func TestHeuristicAgainstExact(t *testing.T) { // S1-17
+func TestHeuristicAgainstExact(t *testing.T) {
 	exact, err := topo.Lookup("exact")
 	require.NoError(t, err)
 	heuristic, err := topo.Lookup("heuristic")
@@ -43,13 +43,13 @@ func TestHeuristicAgainstExact(t *testing.T) { // S1-17
 		if p.Objective != topo.Sum {
 			require.Equal(t, best.Bottleneck, got.Bottleneck, "n %d", n)
 		}
-		require.LessOrEqual(t, got.Sum, best.Sum*1.01, "n %d", n)
+		require.LessOrEqual(t, got.Sum, best.Sum*1.01, "n %d", n) // S1-17
 		require.False(t, p.Objective.Better(got, best) && got.Sum < best.Sum*(1-1e-9), "better than the proved best")
 	}
 }
 
-func TestHierarchical(t *testing.T) { // S2-16
+func TestHierarchical(t *testing.T) {
 	s, err := topo.Lookup("hierarchical")
 	require.NoError(t, err)
-	solvertest.Run(t, s, solvertest.Want{MaxPeers: 32, Ratio: 0.9, Budget: 100 * time.Millisecond})
+	solvertest.Run(t, s, solvertest.Want{MaxPeers: 32, Ratio: 0.9, Budget: 100 * time.Millisecond}) // S2-16
 }

@@ -8,6 +8,6 @@ import (
 )
 
 // Proved optima; the ring of two sites crosses the gap twice.
-func TestConformance(t *testing.T) { // S1-17, S2-16, S3-14
-	solvertest.Run(t, Solver{}, solvertest.Want{MaxPeers: 12, Proves: true, Ratio: 0.9999, Budget: 30 * time.Second})
+func TestConformance(t *testing.T) {
+	solvertest.Run(t, Solver{}, solvertest.Want{MaxPeers: 12, Proves: true, Ratio: 0.9999, Budget: 30 * time.Second}) // S1-17
 }

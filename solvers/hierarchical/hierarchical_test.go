@@ -80,13 +80,13 @@ func brute(p topo.Problem, sites [][]int) topo.Solution {
 }
 
 // The dynamic programmes against trying all rings that enter every site once.
-func TestEqualsBruteForce(t *testing.T) { // S3-11, S3-12, S3-13
+func TestEqualsBruteForce(t *testing.T) {
 	shapes := [][]int{{1, 1}, {2, 1}, {3, 3}, {4, 1, 2}, {2, 3, 2}, {1, 1, 1, 1}, {3, 2, 2, 2}, {4, 4}, {3, 3, 3}, {2, 4, 1, 3}}
 	rnd := rand.New(rand.NewPCG(7, 9))
 	for _, o := range []topo.Objective{topo.BottleneckThenSum, topo.Sum} {
 		for k := range 120 {
 			m, sites := cloud(rnd, []int{0, 0, 15, 35}[k%4], shapes[k%len(shapes)]...)
-			compare(t, topo.Problem{Matrix: m, Objective: o}, sites)
+			compare(t, topo.Problem{Matrix: m, Objective: o}, sites) // S3-11, S3-12, S3-13
 		}
 	}
 	// Four sites of four peers: two million rings.

@@ -164,14 +164,14 @@ func twoBehindOneUplink() machine {
 }
 
 // Networks on which rates of single pairs promise what a ring does not keep,
-// and what simultaneous measurements find (S3-01, S3-02, S3-04).
+// and what simultaneous measurements find.
 func TestSharedChannels(t *testing.T) {
 	for _, m := range []machine{sharedUplink(), memoryChannels(), tooManyOnOneMemory(), twoBehindOneUplink()} {
 		t.Run(m.name, func(t *testing.T) {
 			promised, kept := bySingles(t, m)
 			got := plans(t, m, false)
-			require.Equal(t, m.single, kept < promised*0.99, "promised %v, kept %v", promised, kept)
-			require.InEpsilon(t, fastestTogether(t, m), got.Bottleneck, 1e-9)
+			require.Equal(t, m.single, kept < promised*0.99, "promised %v, kept %v", promised, kept) // S3-01
+			require.InEpsilon(t, fastestTogether(t, m), got.Bottleneck, 1e-9)                        // S3-02, S3-04
 			if m.single {
 				require.Greater(t, got.Bottleneck, kept*1.05, "not better than the ring that single measurements choose")
 			}
@@ -256,7 +256,7 @@ func randomMachine(rnd *rand.Rand, sites [][]int) machine {
 }
 
 // Inside one site the first ring that stays at the front of the queue is the
-// best there is, and far fewer sets are measured than exist (S3-07, S3-09).
+// best there is, and far fewer sets are measured than exist.
 func TestBestFirstIsBest(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 5))
 	measured, exist := 0, 0
@@ -267,15 +267,12 @@ func TestBestFirstIsBest(t *testing.T) {
 			continue
 		}
 		got := plans(t, m, false)
-		require.LessOrEqual(t, got.Bottleneck, want*(1+1e-9))
 		require.GreaterOrEqual(t, got.Bound*(1+1e-9), want, "a bound that is none")
-		if got.Optimal {
-			require.InEpsilon(t, want, got.Bottleneck, 1e-9)
-		}
+		require.InEpsilon(t, want, got.Bottleneck, 1e-9, "proved or not") // S3-07
 		measured += got.Measured
 		exist += 5*4 + 5*4*3 + 5*4*3*2 + 5*4*3*2 + 24 // chains of two to five peers, and rings
 	}
-	require.Less(t, measured, exist*2/3, "sets measured, of all that exist")
+	require.Less(t, measured, exist/4, "sets measured, of all that exist") // S3-09
 }
 
 // Several sites whose transfers share channels: never better than all rings
@@ -303,7 +300,7 @@ func TestSitesThatShare(t *testing.T) {
 }
 
 // A peer as bounce buffer: where the direct link is slow or missing.
-func TestRelay(t *testing.T) { // S3-08
+func TestRelay(t *testing.T) {
 	w := contention.New(4)
 	link := func(i, j int, rate float64) { w.Route(i, j, w.Channel(rate)) }
 	link(0, 1, 100)
@@ -315,7 +312,7 @@ func TestRelay(t *testing.T) { // S3-08
 	m := machine{"relay", 4, w, all(4), false}
 	require.InEpsilon(t, 10, plans(t, m, false).Bottleneck, 1e-9)
 	got := plans(t, m, true)
-	require.InEpsilon(t, 90, got.Bottleneck, 1e-9)
+	require.InEpsilon(t, 90, got.Bottleneck, 1e-9) // S3-08
 	relayed := false
 	for _, h := range got.Hops {
 		relayed = relayed || h.Via >= 0
@@ -341,7 +338,7 @@ func TestRelay(t *testing.T) { // S3-08
 }
 
 // The number of measurements is bounded; what was measured is returned.
-func TestBudgetOfMeasurements(t *testing.T) { // S3-10
+func TestBudgetOfMeasurements(t *testing.T) {
 	m := randomMachine(rand.New(rand.NewPCG(4, 4)), [][]int{{0, 1, 2, 3}, {4, 5, 6}, {7, 8}})
 	alone, err := m.net.Alone(context.Background())
 	require.NoError(t, err)
@@ -350,7 +347,7 @@ func TestBudgetOfMeasurements(t *testing.T) { // S3-10
 		before := m.net.Asked()
 		p := Planner{Meter: m.net, Alone: topo.Matrix{N: m.n, Mbps: alone}, Sites: m.sites, Budget: budget}
 		got, err := p.Plan(context.Background())
-		require.LessOrEqual(t, m.net.Asked()-before, budget)
+		require.LessOrEqual(t, m.net.Asked()-before, budget) // S3-10
 		if err != nil {
 			require.ErrorIs(t, err, ErrBudget)
 			continue
@@ -392,7 +389,7 @@ func TestPlannerRefuses(t *testing.T) {
 	}
 }
 
-// Every chain of a site is the fastest while all its transfers run (S3-07).
+// Every chain of a site is the fastest while all its transfers run.
 func TestChainsAgainstBruteForce(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(2, 6))
 	for range 12 {
@@ -414,7 +411,7 @@ func TestChainsAgainstBruteForce(t *testing.T) {
 			want[at] = max(want[at], together(t, m.net, hops))
 		})
 		for at, rate := range want {
-			require.InEpsilon(t, 1+rate, 1+1000/got.cost[at], 1e-9)
+			require.InEpsilon(t, 1+rate, 1+1000/got.cost[at], 1e-9) // S3-07
 		}
 	}
 }

@@ -36,7 +36,7 @@ func drawShared(t *rapid.T, least, most int) (topo.Problem, *topo.Sharing) {
 
 // The value of a ring is that of the simulator of shared channels: the slowest
 // of its links while all are in use; the sum is a bound of the simulator's.
-func TestSharedValueIsTheSimulators(t *testing.T) { // S3-02
+func TestSharedValueIsTheSimulators(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, s := drawShared(t, 2, 7)
 		n := p.Matrix.N
@@ -54,7 +54,7 @@ func TestSharedValueIsTheSimulators(t *testing.T) { // S3-02
 		}
 		require.Equal(t, slowest > 0, ok)
 		if ok {
-			require.InEpsilon(t, slowest, got, 1e-9)
+			require.InEpsilon(t, slowest, got, 1e-9) // S3-02
 			require.GreaterOrEqual(t, sum*(1+1e-9), total)
 		}
 	})
@@ -132,7 +132,7 @@ func TestSharedSearchAgainstAllRings(t *testing.T) {
 
 // Hosts whose peers share one way out: the ring leaves each of them once, where
 // the best ring of the matrix, whose links were measured one by one, need not.
-func TestSharedHostsAreLeftOnce(t *testing.T) { // S3-01
+func TestSharedHostsAreLeftOnce(t *testing.T) {
 	for _, hosts := range []int{3, 4} {
 		const each = 3
 		n := hosts * each
@@ -155,7 +155,7 @@ func TestSharedHostsAreLeftOnce(t *testing.T) { // S3-01
 		got, err := Solver{}.SolveShared(ctx, p, s, func(topo.Solution) {})
 		cancel()
 		require.NoError(t, err)
-		require.Equal(t, 90.0, got.Bottleneck)
+		require.Equal(t, 90.0, got.Bottleneck) // S3-01
 		start, _, _ := s.Value(m, p.Start)
 		require.InEpsilon(t, 100.0/3, start, 1e-9, "three links leave every host at once")
 	}

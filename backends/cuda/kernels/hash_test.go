@@ -12,7 +12,7 @@ import (
 )
 
 // The hash on the device is that of core/digest at every length around the
-// borders of words, vecs, rows and blocks, and at every address. S0-17 S1-22 S2-13
+// borders of words, vecs, rows and blocks, and at every address.
 func TestHash(t *testing.T) {
 	m := open(t, Hashing)
 	rng := rand.New(rand.NewPCG(1, 9))
@@ -26,7 +26,7 @@ func TestHash(t *testing.T) {
 		require.NoError(t, m.k.Hash(dst.Ptr, scratch.Ptr, src.Ptr, uint64(n), 0))
 		got := binary.LittleEndian.Uint32(m.take(dst))
 		m.free(src)
-		require.Equal(t, digest.SimpleHash(b), got, "%d bytes at %d", n, offset)
+		require.Equal(t, digest.SimpleHash(b), got, "%d bytes at %d", n, offset) // S0-17, S2-13
 	}
 	for n := range 40 {
 		check(n, n*7%16)

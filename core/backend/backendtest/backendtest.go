@@ -40,7 +40,6 @@ func Run(t *testing.T, d backend.Driver) {
 			if err := checkFinalize(b, typ); err != nil {
 				t.Errorf("finalize: %v", err)
 			}
-			// S0-14
 			if n := allocations(b, typ); n != 0 {
 				t.Errorf("%v allocations per call, want none", n)
 			}
@@ -206,7 +205,7 @@ func reduceOnce(b backend.Backend, t dtype.Type, op dtype.Op, n, alias int, off 
 	return nil
 }
 
-// Data spec, section 3. World sizes that the element type cannot hold divide like all others. S2-30
+// Data spec, section 3. World sizes that the element type cannot hold divide like all others.
 func checkFinalize(b backend.Backend, t dtype.Type) error {
 	rng := rand.New(rand.NewPCG(uint64(t), 99))
 	for _, world := range []int{1, 2, 3, 4, 7, 10, 16, 100, 127, 128, 255, 256, 257, 1000, 65537} {

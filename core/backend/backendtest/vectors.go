@@ -25,7 +25,7 @@ func (h *hexBytes) UnmarshalText(s []byte) error {
 }
 
 // checkVectors replays what PCCL 1.0.0 computed (data spec, section 3). NaN
-// patterns count, except where arithmetic made them. S2-30
+// patterns count, except where arithmetic made them.
 func checkVectors(b backend.Backend) error {
 	var file struct {
 		Vectors []struct {

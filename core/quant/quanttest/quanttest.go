@@ -49,7 +49,6 @@ func Run(t *testing.T, q quant.Quantizer) {
 					t.Error(err)
 				}
 			}
-			// S0-14
 			if n := allocations(q, c); n != 0 {
 				t.Errorf("%v allocations per call, want none", n)
 			}
@@ -343,8 +342,6 @@ func checkMeta(q quant.Quantizer, c combination) error {
 
 // checkIdentity: in rings of 2 to 16 all peers end with the same bits, and
 // only because the owner of a chunk adopts what it sent.
-//
-// S0-19 S0-20 S0-21 S2-35
 func checkIdentity(q quant.Quantizer, c combination) error {
 	rng := rand.New(rand.NewPCG(7, uint64(c.t)<<8|uint64(c.q)))
 	ops := []dtype.Op{}

@@ -11,7 +11,7 @@ import (
 
 // Two peers behind one uplink: each alone gets all of it, together half each;
 // a third transfer that does not pass it keeps its rate.
-func TestSharedUplink(t *testing.T) { // S3-02
+func TestSharedUplink(t *testing.T) {
 	w := New(4)
 	up, a, b := w.Channel(100), w.Channel(1000), w.Channel(60)
 	w.Route(0, 2, a, up)
@@ -29,7 +29,7 @@ func TestSharedUplink(t *testing.T) { // S3-02
 	} {
 		got, err := w.Rates(context.Background(), c.set)
 		require.NoError(t, err)
-		require.Equal(t, c.want, got)
+		require.Equal(t, c.want, got) // S3-02
 	}
 	require.Equal(t, 5, w.Asked())
 	alone, err := w.Alone(context.Background())

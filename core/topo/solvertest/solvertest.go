@@ -196,7 +196,7 @@ func seq(n int) []int {
 	return s
 }
 
-// againstBruteForce compares with trying all orders (S1-17: within 0% for
+// againstBruteForce compares with trying all orders (within 0% for
 // those that prove).
 func againstBruteForce(t *rapid.T, s topo.Solver, w Want) {
 	p := problem(t)
@@ -261,7 +261,7 @@ func degenerate(t *testing.T, s topo.Solver) {
 
 // twoSites: peers of two sites with a slow link between them; the best ring
 // crosses it exactly twice.
-func twoSites(t *testing.T, s topo.Solver) { // S2-16
+func twoSites(t *testing.T, s topo.Solver) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, o := range []topo.Objective{topo.BottleneckThenSum, topo.Sum} {
@@ -288,7 +288,7 @@ func twoSites(t *testing.T, s topo.Solver) { // S2-16
 }
 
 // canceled: a context that ended gives the start or an error, at once.
-func canceled(t *testing.T, s topo.Solver) { // S1-18
+func canceled(t *testing.T, s topo.Solver) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	p := topo.Problem{Matrix: topo.NewMatrix(12), Start: seq(12)}
@@ -306,7 +306,7 @@ func canceled(t *testing.T, s topo.Solver) { // S1-18
 // budget: of a large group there is a ring when the time is over, however
 // short the time (a solver that ignores its context fails by the test's own
 // time limit).
-func budget(t *testing.T, s topo.Solver, w Want) { // S1-18
+func budget(t *testing.T, s topo.Solver, w Want) {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	_, err := solve(t, ctx, s, large(w))
@@ -329,7 +329,7 @@ func large(w Want) topo.Problem {
 // late: whenever the time is over, a solver looks at its clock only a few times
 // more. The clock counts the looks, so that no machine is too slow for this;
 // how far apart they are is what gopccl bench topology measures.
-func late(t *testing.T, s topo.Solver, w Want) { // S1-18
+func late(t *testing.T, s topo.Solver, w Want) {
 	p := large(w)
 	for looks := 1; looks <= 1<<12; looks *= 8 {
 		clock := steps()
@@ -371,7 +371,7 @@ func shared(t *testing.T, s topo.Solver) {
 	wg.Wait()
 }
 
-func wideArea(t *testing.T, s topo.Solver, w Want) { // S1-17
+func wideArea(t *testing.T, s topo.Solver, w Want) {
 	all, err := Instances()
 	require.NoError(t, err)
 	for _, i := range all {

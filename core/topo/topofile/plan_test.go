@@ -19,14 +19,14 @@ func names(names ...string) *File {
 }
 
 // A plan comes back by names, for a matrix that has the peers in another order.
-func TestPlanRoundTrip(t *testing.T) { // S3-21
+func TestPlanRoundTrip(t *testing.T) {
 	a := names("oslo", "rome", "bern", "lima")
 	var b bytes.Buffer
 	require.NoError(t, a.WritePlan(&b, []int{2, 0, 3, 1}))
 	require.Contains(t, b.String(), `"version":1`)
 	again, err := a.ReadPlan(bytes.NewReader(b.Bytes()))
 	require.NoError(t, err)
-	require.Equal(t, []int{2, 0, 3, 1}, again)
+	require.Equal(t, []int{2, 0, 3, 1}, again) // S3-21
 	other, err := names("bern", "lima", "oslo", "rome").ReadPlan(bytes.NewReader(b.Bytes()))
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 2, 1, 3}, other)
@@ -44,7 +44,7 @@ func TestPlanRoundTrip(t *testing.T) { // S3-21
 	require.Len(t, left, 1)
 }
 
-func TestPlanRefusesOthers(t *testing.T) { // S3-21
+func TestPlanRefusesOthers(t *testing.T) {
 	f := names("oslo", "rome", "bern")
 	for text, want := range map[string]string{
 		``: "cut off",
@@ -58,7 +58,7 @@ func TestPlanRefusesOthers(t *testing.T) { // S3-21
 		`{"format":"gopccl ring","version":1,"ring":7}`:                              "number",
 	} {
 		_, err := f.ReadPlan(strings.NewReader(text))
-		require.ErrorContains(t, err, want, text)
+		require.ErrorContains(t, err, want, text) // S3-21
 		require.Equal(t, errs.CorruptFile, errs.CodeOf(err), text)
 	}
 	_, err := f.OpenPlan("no/such/file")

@@ -116,7 +116,7 @@ func (l *Local) check(t require.TestingT) {
 }
 
 // Branch and bound finds the shortest tour below any bound, or that there is none.
-func TestBranch(t *testing.T) { // S1-17
+func TestBranch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 7).Draw(t, "n")
 		w := random(t, n)
@@ -135,7 +135,7 @@ func TestBranch(t *testing.T) { // S1-17
 		})
 		require.True(t, complete)
 		if best < upper {
-			require.Equal(t, best, found)
+			require.Equal(t, best, found) // S1-17
 		} else {
 			require.Equal(t, int64(never), found)
 		}
@@ -195,7 +195,7 @@ func TestPool(t *testing.T) {
 
 // The whole search proves shortest tours of small instances, whatever it
 // starts from, and is honest about its bound.
-func TestSearch(t *testing.T) { // S1-17
+func TestSearch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 7).Draw(t, "n")
 		w := random(t, n)
@@ -220,7 +220,7 @@ func TestSearch(t *testing.T) { // S1-17
 		require.GreaterOrEqual(t, s.Length, best)
 		if s.Branch || s.Proved {
 			require.True(t, s.Proved)
-			require.Equal(t, best, s.Length)
+			require.Equal(t, best, s.Length) // S1-17
 		}
 	})
 }

@@ -85,7 +85,7 @@ func TestBottleneckBound(t *testing.T) {
 
 // Every combination of methods against trying all rings: values, bounds,
 // proofs, and what is said where there is no ring.
-func TestSolveAgainstBruteForce(t *testing.T) { // S1-17, S3-14
+func TestSolveAgainstBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := matrix(t, 2, 8)
 		p := topo.Problem{Matrix: m, Objective: rapid.SampledFrom([]topo.Objective{topo.BottleneckThenSum, topo.Sum}).Draw(t, "objective")}
@@ -110,10 +110,10 @@ func TestSolveAgainstBruteForce(t *testing.T) { // S1-17, S3-14
 		}
 		require.NoError(t, err)
 		require.NoError(t, p.Verify(got))
-		require.False(t, got.Optimal && p.Objective.Better(best, got) && best.Sum < got.Sum*(1-topo.Tolerance), "%v is better", best)
+		require.False(t, got.Optimal && p.Objective.Better(best, got) && best.Sum < got.Sum*(1-topo.Tolerance), "%v is better", best) // S1-17
 		require.True(t, got.Optimal || m.N > few && opt.Subsets == 0, "not proved")
 		fast := solvertest.Best(topo.Problem{Matrix: m})
-		require.GreaterOrEqual(t, got.BottleneckBound, fast.Bottleneck)
+		require.GreaterOrEqual(t, got.BottleneckBound, fast.Bottleneck) // S3-14
 		short := solvertest.Best(topo.Problem{Matrix: m, Objective: topo.Sum})
 		require.LessOrEqual(t, got.SumLowerBound, short.Sum*(1+topo.Tolerance))
 	})
@@ -202,7 +202,7 @@ func TestScaleSurvivesAbsurdLinks(t *testing.T) {
 }
 
 // The clock in the inner loops ends the search even if the context never tells.
-func TestClockEndsTheSearch(t *testing.T) { // S1-18
+func TestClockEndsTheSearch(t *testing.T) {
 	m := topo.NewMatrix(150)
 	for i := range m.Mbps {
 		m.Mbps[i] = float64(1 + i*7919%10007)
@@ -214,14 +214,14 @@ func TestClockEndsTheSearch(t *testing.T) { // S1-18
 			ctx := topo.Limit(context.Background(), time.Duration(steps*steps)*time.Millisecond, func() time.Duration { used += time.Millisecond; return used })
 			got, err := Solve(ctx, p, func(topo.Solution) {}, Options{Branch: true})
 			require.NoError(t, err)
-			require.NoError(t, p.Verify(got))
+			require.NoError(t, p.Verify(got)) // S1-18
 		}
 	}
 }
 
 // Whenever the time ends, the answer is no worse than going from each peer to
 // the one that it reaches fastest.
-func TestWheneverTimeEnds(t *testing.T) { // S1-18
+func TestWheneverTimeEnds(t *testing.T) {
 	const n = 130
 	p := topo.Problem{Matrix: topo.NewMatrix(n)}
 	state := uint32(1)
@@ -238,14 +238,14 @@ func TestWheneverTimeEnds(t *testing.T) { // S1-18
 			ctx := topo.Limit(context.Background(), time.Duration(looks*looks), func() time.Duration { used++; return used })
 			s, err := Solve(ctx, p, func(topo.Solution) {}, Options{})
 			require.NoError(t, err)
-			require.False(t, o.Better(near, s), "%v, %d looks at the clock: sum %v, nearest %v", o, looks*looks, s.Sum, near.Sum)
+			require.False(t, o.Better(near, s), "%v, %d looks at the clock: sum %v, nearest %v", o, looks*looks, s.Sum, near.Sum) // S1-18
 		}
 	}
 }
 
 // A slow link that pays for its penalty must not keep the search from the
 // least sum without it.
-func TestSlowLinkThatPaysForItself(t *testing.T) { // S3-14
+func TestSlowLinkThatPaysForItself(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 8
 		p := topo.Problem{Matrix: topo.NewMatrix(n), Objective: topo.BottleneckThenSum}
@@ -263,7 +263,7 @@ func TestSlowLinkThatPaysForItself(t *testing.T) { // S3-14
 		got, err := Solve(context.Background(), p, func(topo.Solution) {}, Options{soft: 0.01})
 		require.NoError(t, err)
 		best := solvertest.Best(p)
-		require.Equal(t, best.Bottleneck, got.Bottleneck)
+		require.Equal(t, best.Bottleneck, got.Bottleneck) // S3-14
 		require.InEpsilon(t, best.Sum, got.Sum, 1e-9)
 	})
 }
