@@ -47,7 +47,6 @@ func keep(specs []Spec) [][]byte {
 // An abort at every single frame: all ranks report it, in-place buffers are bit
 // for bit as before, out-of-place sources untouched, and the same tag works at
 // once afterwards although leftovers are on their way. Data spec, section 6.
-// S2-31 S2-34 S0-25
 func TestAbortAtEveryFrame(t *testing.T) {
 	for _, n := range []int{2, 3} {
 		for _, inPlace := range []bool{true, false} {
@@ -71,7 +70,7 @@ func TestAbortAtEveryFrame(t *testing.T) {
 				failed := 0
 				for _, err := range s.wait(t) {
 					if err != nil {
-						require.ErrorIs(t, err, errTest)
+						require.ErrorIs(t, err, errTest) // S0-25
 						failed++
 					}
 				}
@@ -84,12 +83,12 @@ func TestAbortAtEveryFrame(t *testing.T) {
 					break
 				}
 				for i, op := range s.ops {
-					op.Finish(true) // late aborts restore as well (quirk Q22)
-					require.Equal(t, before[i], specs[i].Src, "rank %d, abort at %d", i, at)
+					op.Finish(true)                                                          // late aborts restore as well (quirk Q22)
+					require.Equal(t, before[i], specs[i].Src, "rank %d, abort at %d", i, at) // S2-31
 				}
 				wire.at.Store(0)
 				for range 3 {
-					r.run(rng, dtype.Float32, dtype.Sum, 150, inPlace)
+					r.run(rng, dtype.Float32, dtype.Sum, 150, inPlace) // S2-34
 				}
 				r.close()
 			}
@@ -98,7 +97,7 @@ func TestAbortAtEveryFrame(t *testing.T) {
 }
 
 // A late abort: the data phase is complete, the verdict is not success. The
-// buffer gets its originals back nevertheless (quirk Q22, deviated). S2-31
+// buffer gets its originals back nevertheless (quirk Q22, deviated).
 func TestRestoreAfterSuccess(t *testing.T) {
 	for _, quantized := range []bool{false, true} {
 		for _, n := range []int{2, 3, 5} {
@@ -119,7 +118,7 @@ func TestRestoreAfterSuccess(t *testing.T) {
 			for i, op := range s.ops {
 				require.NotEqual(t, before[i], specs[i].Dst)
 				op.Finish(true)
-				require.Equal(t, before[i], specs[i].Dst)
+				require.Equal(t, before[i], specs[i].Dst) // S2-31
 			}
 			for _, e := range r.eng {
 				require.EqualValues(t, poolIdle(n), e.Buffers().InUse, "buffers were kept")
@@ -136,7 +135,7 @@ func poolIdle(int) int64 { return 4096 }
 // a write is stuck in the middle of a frame and a read as well. Nothing of the
 // user's memory is touched afterwards, the frame that was begun is completed
 // with zeros, and the connection serves the next operation. Data spec, section
-// 2.4. S0-24
+// 2.4.
 func TestAbortWhileStuck(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	e := NewEngine(Config{Backend: generic(t), FrameBytes: 1 << 20})
@@ -162,7 +161,7 @@ func TestAbortWhileStuck(t *testing.T) {
 	require.Eventually(t, func() bool { return out.Written() == 1000 }, patience, time.Millisecond)
 	require.Empty(t, done)
 	op.Abort(errTest)
-	require.ErrorIs(t, verdict(t, done), errTest)
+	require.ErrorIs(t, verdict(t, done), errTest) // S0-24, S4-12
 	op.Finish(true)
 	require.Equal(t, before, src)
 	for i := range src {

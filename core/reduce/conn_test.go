@@ -17,7 +17,8 @@ import (
 
 // The loss of the connection from the previous or to the next peer, at every
 // byte position of an operation, ends the phase at once and names the peer;
-// in-place buffers come back. S2-31
+// in-place buffers come back.
+// Quirk Q56.
 func TestConnectionLoss(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
 	for cut := int64(1); cut < 300; cut += 7 {
@@ -41,7 +42,7 @@ func TestConnectionLoss(t *testing.T) {
 					verdict(t, s.errs[i])
 				}
 				op.Finish(true)
-				require.Equal(t, before[i], specs[i].Src)
+				require.Equal(t, before[i], specs[i].Src) // S2-31
 			}
 			require.Zero(t, r.eng[0].LiveSenders(ids[1]))
 			require.Equal(t, 1, r.eng[1].LiveSenders(ids[2]))
@@ -169,6 +170,7 @@ func TestConnectionComesLate(t *testing.T) {
 
 // Close ends everything that runs, also what waits for a frame, a write or a
 // start, and comes back.
+// Quirk Q62.
 func TestCloseWithOperationsInFlight(t *testing.T) {
 	r := newRing(t, shape{n: 2, link: memory(transporttest.Options{Buffer: 10})})
 	r.out[0][0].(*transporttest.Conn).Stall(true)

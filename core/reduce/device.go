@@ -36,8 +36,12 @@ type staged struct {
 	own     int64 // bytes of the own chunk
 	arrived atomic.Int64
 	more    *sync.Cond // on Op.mu: more arrived, or the operation was aborted
-	busy    bool       // guarded by Op.mu: the platform may touch the memory
-	begun   bool       // guarded by Op.mu
+	// Guarded by Op.mu.
+	busy    bool // the platform may touch the memory, or is about to
+	begun   bool // Begin was called
+	ready   bool // Begin has returned
+	stopped bool // Stop was, or is being, called
+	calls   int  // of Begin and Stop that have not returned
 }
 
 // checkDevice checks what is said about device memory, without asking for it.
@@ -116,15 +120,50 @@ func (d *staged) plan() {
 	}
 }
 
-// begin starts the copies.
+// claim says that begin follows: nothing may be released before. op.mu is held.
+func (d *staged) claim() { d.busy = len(d.order) > 0 }
+
+// begin starts the copies, unless the operation has failed since claim. No lock
+// is held while the platform is called, and nothing is released before it has
+// returned; Stop comes behind Begin, whoever wants it.
 func (d *staged) begin() {
-	if len(d.order) == 0 {
+	op := d.op
+	op.mu.Lock()
+	if !d.busy {
+		op.mu.Unlock()
 		return
 	}
-	d.op.mu.Lock()
-	d.busy, d.begun = true, true
-	d.op.mu.Unlock()
-	d.stage.Begin(d.order, d)
+	if op.failErr != nil {
+		d.busy = false
+		op.mu.Unlock()
+		return // start settles
+	}
+	d.begun = true
+	d.calls++
+	op.mu.Unlock()
+	whole := d.call(func() { d.stage.Begin(d.order, d) })
+	op.mu.Lock()
+	if d.ready = whole; !whole {
+		d.busy, d.begun = false, false // it has begun nothing
+	}
+	stop := d.stop()
+	op.mu.Unlock()
+	if stop {
+		d.halt()
+	}
+}
+
+// call calls the platform, which calls counts; a panic fails the operation.
+func (d *staged) call(f func()) (whole bool) {
+	op := d.op
+	defer func() {
+		op.mu.Lock()
+		d.calls--
+		op.mu.Unlock()
+	}()
+	defer errs.Catch(opName, func(err *errs.Error) { op.fail(op.e.caught(err, op.next)) })
+	f()
+	return true
 }
 
 // Arrived wakes whoever can use more of the source.
@@ -141,13 +180,14 @@ func (d *staged) Arrived(n int) {
 	d.arrived.Store(int64(n))
 	d.more.Broadcast()
 	more := 0
-	if op.out != nil && before < d.own {
+	striped := op.out.Load() != nil
+	if striped && before < d.own {
 		more = op.readyUpTo(op.sendable())
 	}
 	op.mu.Unlock()
 	switch {
 	case before >= d.own:
-	case op.out != nil:
+	case striped:
 		op.wake(more)
 	default:
 		op.tx.kick(true, true)
@@ -202,10 +242,25 @@ func (d *staged) await(step, elements int) error {
 	return nil
 }
 
-// stop ends the copies of an operation that failed. op.mu is held.
-func (d *staged) stop() {
+// stop wakes who waits for more of an operation that failed, and reports whether
+// the copies are to be ended by halt, for which it claims the stage. op.mu is held.
+func (d *staged) stop() bool {
+	if d.op.failErr == nil {
+		return false
+	}
 	d.more.Broadcast()
-	d.stage.Stop()
+	if !d.ready || !d.busy || d.stopped {
+		return false
+	}
+	d.stopped = true
+	d.calls++
+	return true
+}
+
+// halt ends the copies.
+func (d *staged) halt() {
+	d.call(d.stage.Stop)
+	d.op.settle(true)
 }
 
 // finish gives the staged memory back, after it was put back if the operation

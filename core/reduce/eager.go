@@ -1,14 +1,8 @@
 package reduce
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"time"
 
-	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -24,12 +18,6 @@ import (
 const (
 	// eagerBit marks the stream number of a frame that carries an epoch.
 	eagerBit = uint64(1) << 61
-	// maxEarly bounds what is kept of one connection, in bytes with headers: what
-	// the protocol allows, and the leftovers of operations that have failed.
-	maxEarly = 6 << 20
-	// maxEarlyAll bounds what is kept of all connections: of the previous peers
-	// of two rings, and of whoever else found the port.
-	maxEarlyAll = 3 * maxEarly
 	// lingerTime is how long a frame whose operation is not launched may stay
 	// with the system, where it costs no copy, if nothing comes behind it that
 	// is waited for. The other end must not take it for lost.
@@ -43,35 +31,69 @@ type eagerState struct {
 	replaying bool // what came early is being processed
 }
 
-// early is what came from one connection for an operation that is not launched.
-type early struct {
-	r      *receiver
-	frames [][]byte // whole ones, in memory of the pool
-	bytes  int
-}
-
-// ahead is what an engine knows of eager operations. Guarded by Engine.mu.
+// ahead is what an engine knows of eager operations. Guarded by Engine.mu. ops
+// and spoiled belong to epoch, which only reach changes.
 type ahead struct {
-	epoch   uint64
+	epoch   uint64         // the newest that has begun
+	next    uint64         // the newest that may begin
 	ops     map[uint64]*Op // that listen, by tag
 	spoiled map[uint64]bool
 	early   map[earlyKey]*early
-	held    map[*receiver]int // bytes in early
-	total   int               // of all connections
-}
-
-type earlyKey struct {
-	from       wire.UUID
-	tag, epoch uint64
+	held    map[wire.UUID]int // memory in early, by sender
+	strange int               // of it, what is no neighbour's
 }
 
 func newAhead() ahead {
-	return ahead{ops: map[uint64]*Op{}, spoiled: map[uint64]bool{}, early: map[earlyKey]*early{}, held: map[*receiver]int{}}
+	return ahead{ops: map[uint64]*Op{}, spoiled: map[uint64]bool{}, early: map[earlyKey]*early{}, held: map[wire.UUID]int{}}
 }
 
-// Listen makes op one that neighbours may begin eagerly in epoch, which is
-// neither 0 nor above 2^61. Call it before Start; StartEager does it itself.
-func (op *Op) Listen(epoch uint64) { op.epoch = epoch &^ (eagerBit | stripeBit | 1<<63) }
+// named returns what of epoch is on the wire.
+func named(epoch uint64) uint64 { return epoch &^ (eagerBit | stripeBit | 1<<63) }
+
+// ExpectEpoch says that neighbours may begin operations in epoch as soon as this
+// peer has told the master that it is ready for it. Frames of later epochs
+// belong to nobody.
+func (e *Engine) ExpectEpoch(epoch uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ahead.next = max(e.ahead.next, named(epoch))
+}
+
+// BeginEpoch says that epoch has begun: what belongs to earlier ones is over.
+func (e *Engine) BeginEpoch(epoch uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reach(named(epoch))
+}
+
+// reach is how the engine learns of an epoch, whoever tells it first: the end of
+// the round that begins it, an operation that starts or one that has failed. It
+// reports whether epoch is the newest. What has failed and what came are told
+// apart by epoch and tag, so that nothing may look at either table before it
+// has said in which epoch it is. e.mu is held.
+func (e *Engine) reach(epoch uint64) bool {
+	a := &e.ahead
+	if epoch == 0 || epoch < a.epoch {
+		return false
+	}
+	if epoch == a.epoch {
+		return true
+	}
+	a.epoch, a.next = epoch, max(a.next, epoch)
+	clear(a.ops)
+	clear(a.spoiled)
+	for k, x := range a.early {
+		if k.epoch < epoch {
+			e.drop(k, x)
+		}
+	}
+	e.started.Broadcast()
+	return true
+}
+
+// Listen makes op one that neighbours may begin eagerly in epoch, which is not
+// above 2^61; 0: they may not. Call it before Start; StartEager does it itself.
+func (op *Op) Listen(epoch uint64) { op.epoch = named(epoch) }
 
 // StartEager is Start before the sequence number is known: Commence follows when
 // it is. No operation with this tag has failed in this epoch, none runs, and all
@@ -113,7 +135,6 @@ func (op *Op) Commence(seq uint64) {
 			op.seq = seq
 			if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
 				op.stripe(flows)
-				op.tx = flows[0]
 			}
 			op.mu.Unlock()
 		}
@@ -123,7 +144,7 @@ func (op *Op) Commence(seq uint64) {
 	switch {
 	case !send:
 	case op.txBroken():
-		op.lost(op.next, "there is no connection to the next peer of the ring")
+		op.lost(op.next, noConnection)
 	default:
 		op.attach()
 	}
@@ -134,7 +155,7 @@ func (op *Op) Commence(seq uint64) {
 func (e *Engine) Spoil(tag, epoch uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if epoch == e.ahead.epoch {
+	if e.reach(named(epoch)) {
 		e.spoil(tag)
 	}
 }
@@ -153,19 +174,7 @@ func (e *Engine) spoil(tag uint64) {
 // what came before. e.mu is held.
 func (e *Engine) listen(op *Op) *early {
 	a := &e.ahead
-	if op.epoch == 0 || op.epoch < a.epoch || op.n < 2 {
-		return nil
-	}
-	if op.epoch > a.epoch {
-		a.epoch = op.epoch
-		clear(a.spoiled)
-		for k, x := range a.early {
-			if k.epoch < a.epoch {
-				e.drop(k, x)
-			}
-		}
-	}
-	if a.spoiled[op.spec.Tag] {
+	if !e.reach(op.epoch) || op.n < 2 || a.spoiled[op.spec.Tag] {
 		return nil
 	}
 	a.ops[op.spec.Tag] = op
@@ -176,29 +185,10 @@ func (e *Engine) listen(op *Op) *early {
 		return nil
 	}
 	delete(a.early, k)
-	e.held(x, -x.bytes)
+	e.hold(k.from, -x.cost)
 	op.rx, op.bound, op.eager.replaying = x.r, true, true
+	e.wg.Add(1) // of replay; Close waits for op, which is not over yet
 	return x
-}
-
-func (e *Engine) held(x *early, d int) {
-	e.ahead.total += d
-	if n := e.ahead.held[x.r] + d; n > 0 {
-		e.ahead.held[x.r] = n
-	} else {
-		delete(e.ahead.held, x.r)
-	}
-}
-
-// drop forgets what came early. e.mu is held.
-func (e *Engine) drop(k earlyKey, x *early) {
-	delete(e.ahead.early, k)
-	e.held(x, -x.bytes)
-	for _, b := range x.frames {
-		e.cfg.Stats.StaleFrames.Add(1)
-		e.cfg.Stats.StaleBytes.Add(uint64(len(b) - transport.HeaderSize))
-		e.cfg.Pool.Put(b)
-	}
 }
 
 // forget takes an operation that is over out of the books. e.mu is held.
@@ -207,7 +197,7 @@ func (e *Engine) forget(op *Op, failed bool) {
 		delete(e.ops, op.key)
 	}
 	if !op.eager.listens || op.epoch != e.ahead.epoch {
-		return
+		return // its epoch took it along
 	}
 	if e.ahead.ops[op.spec.Tag] == op {
 		delete(e.ahead.ops, op.spec.Tag)
@@ -218,16 +208,16 @@ func (e *Engine) forget(op *Op, failed bool) {
 }
 
 // findEager returns the operation that a frame with an epoch is for, or keep if
-// it is not launched yet; neither: the frame is stale. To be kept, the frame is
-// added to what came early, if it is there already.
-func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame []byte) (op *Op, keep bool) {
+// it is not launched yet; neither: the frame is stale. A frame that is here
+// already is added to what came early, if it is to be kept.
+func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (op *Op, keep bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := &e.ahead
 	var until time.Time
 	for {
 		switch {
-		case e.closed || r.closed.Load() || epoch < a.epoch || epoch == a.epoch && a.spoiled[tag]:
+		case e.closed || r.closed.Load() || epoch < a.epoch || epoch > a.next || epoch == a.epoch && a.spoiled[tag]:
 			return nil, false
 		case epoch > a.epoch || a.ops[tag] == nil || a.ops[tag].rxDone.Load():
 			// All of the last operation with this tag has come.
@@ -244,7 +234,7 @@ func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame []byte) (op *Op
 				}
 			}
 			if frame != nil {
-				e.keep(earlyKey{r.peer, tag, epoch}, r, frame)
+				e.keep(earlyKey{r.peer, tag, epoch}, frame)
 			}
 			return nil, true
 		}
@@ -286,141 +276,3 @@ func (r *receiver) alarm() {
 		r.e.started.Broadcast()
 	})
 }
-
-// keep adds a frame to what came early. e.mu is held.
-func (e *Engine) keep(k earlyKey, r *receiver, frame []byte) {
-	x := e.ahead.early[k]
-	if x != nil && x.r != r { // the connection was replaced
-		e.drop(k, x)
-		x = nil
-	}
-	if x == nil {
-		x = &early{r: r}
-		e.ahead.early[k] = x
-	}
-	x.frames = append(x.frames, frame)
-	x.bytes += len(frame)
-	e.held(x, len(frame))
-}
-
-// left forgets what came early on a connection that is closed.
-func (e *Engine) left(r *receiver) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.ahead.held[r] == 0 {
-		return
-	}
-	for k, x := range e.ahead.early {
-		if x.r == r {
-			e.drop(k, x)
-		}
-	}
-}
-
-// takeEager processes or keeps the eager frame whose header was read.
-func (r *receiver) takeEager(h transport.Header) error {
-	e, epoch := r.e, h.Stream&^eagerBit
-	op, keep := e.findEager(r, h.Tag, epoch, nil)
-	if !keep {
-		return r.hand(op, h, false)
-	}
-	size := transport.HeaderSize + h.Payload
-	e.mu.Lock()
-	full := e.ahead.held[r]+size > maxEarly || e.ahead.total+size > maxEarlyAll
-	e.mu.Unlock()
-	if full {
-		return errs.New(errs.Protocol, opName, fmt.Errorf("more than %d bytes came for operations that were not launched", maxEarly)).
-			At("data phase").With(r.peer.String())
-	}
-	b := e.cfg.Pool.Get(size)
-	h.Put((*[transport.HeaderSize]byte)(b))
-	for p := b[transport.HeaderSize:]; len(p) > 0; {
-		n, err := r.rd.Payload(p)
-		if err != nil {
-			e.cfg.Pool.Put(b)
-			return err
-		}
-		p = p[n:]
-	}
-	// It may have been launched meanwhile.
-	if op, keep = e.findEager(r, h.Tag, epoch, b); keep {
-		return nil
-	}
-	return e.process(op, &early{r: r, frames: [][]byte{b}})
-}
-
-// replay processes what came before the launch, on the goroutine that launches
-// unless it would have to wait for a device. The connection's reader waits if
-// more of it comes.
-func (e *Engine) replay(op *Op, x *early) {
-	if op.dev != nil {
-		e.spawn("reader", x.r.peer, func() { e.replayHere(op, x) }, x.r.close)
-		return
-	}
-	e.replayHere(op, x)
-}
-
-func (e *Engine) replayHere(op *Op, x *early) {
-	err := e.process(op, x)
-	e.mu.Lock()
-	op.eager.replaying = false
-	e.started.Broadcast()
-	e.mu.Unlock()
-	if err != nil {
-		x.r.close(err)
-	}
-}
-
-// process gives op, nil if nobody wants them, the frames of x, and their memory
-// back to the pool.
-func (e *Engine) process(op *Op, x *early) (err error) {
-	largest := 0
-	for _, b := range x.frames {
-		largest = max(largest, len(b))
-	}
-	src := &kept{}
-	q := &receiver{e: e, peer: x.r.peer, number: x.r.number, conn: still{}}
-	q.scratch = e.cfg.Pool.Get(largest + 8)
-	for _, b := range x.frames {
-		if err == nil && op != nil && op.beginReceive(q) {
-			src.b = b
-			q.rd = transport.NewReader(src, 0)
-			if _, err = q.rd.Next(); err == nil {
-				err = q.receive(op, false)
-			}
-			op.endReceive(q)
-			if err != nil {
-				q.blame(op, err)
-			}
-			e.cfg.Stats.RxFrames.Add(1)
-			e.cfg.Stats.RxBytes.Add(uint64(len(b) - transport.HeaderSize))
-		} else {
-			e.cfg.Stats.StaleFrames.Add(1)
-			e.cfg.Stats.StaleBytes.Add(uint64(len(b) - transport.HeaderSize))
-		}
-		e.cfg.Pool.Put(b)
-	}
-	e.cfg.Pool.Put(q.scratch)
-	q.flush()
-	if errors.Is(err, errAborted) {
-		return nil
-	}
-	return err
-}
-
-// kept is what a frame that was kept is read from.
-type kept struct{ b []byte }
-
-func (m *kept) Read(p []byte) (int, error) {
-	if len(m.b) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, m.b)
-	m.b = m.b[n:]
-	return n, nil
-}
-
-// still is the connection of a reader that reads memory: nothing interrupts it.
-type still struct{ net.Conn }
-
-func (still) SetReadDeadline(time.Time) error { return nil }

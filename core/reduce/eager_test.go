@@ -88,10 +88,24 @@ func TestEagerMeetsLate(t *testing.T) {
 }
 
 // kept returns the bytes that an engine keeps for operations to come.
-func (e *Engine) kept() int {
+func (e *Engine) kept() (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.ahead.total
+	for _, x := range e.ahead.early {
+		n += x.bytes
+	}
+	return n
+}
+
+// memory returns what an engine has reserved for them, in all and for those who
+// are no neighbours.
+func (e *Engine) memory() (all, strange int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, n := range e.ahead.held {
+		all += n
+	}
+	return all, e.ahead.strange
 }
 
 // What came early does not keep what comes behind it, and waits as long as it must.

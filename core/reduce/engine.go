@@ -175,6 +175,11 @@ func (e *Engine) Buffers() buf.Stats { return e.cfg.Pool.Stats() }
 // goroutine dumps. A panic closes the connection that it serves.
 func (e *Engine) spawn(role string, peer wire.UUID, f func(), closeWith func(error)) {
 	e.wg.Add(1)
+	e.begin(role, peer, f, closeWith)
+}
+
+// begin is spawn for whom Close waits already.
+func (e *Engine) begin(role string, peer wire.UUID, f func(), closeWith func(error)) {
 	go func() {
 		defer e.wg.Done()
 		defer errs.Catch(opName, func(err *errs.Error) { closeWith(e.caught(err, peer)) })
@@ -273,7 +278,7 @@ func (e *Engine) AwaitReceivers(ctx context.Context, peer wire.UUID, number uint
 
 // admit notes a connection of a peer that is not known yet and returns the
 // connections that have to go for it: those of a stranger that hung up, or else
-// of the one that came first. e.mu is held.
+// of the one that came first and never was a neighbour. e.mu is held.
 func (e *Engine) admit(r *receiver) []*receiver {
 	if e.known[r.peer] {
 		return nil
@@ -282,7 +287,10 @@ func (e *Engine) admit(r *receiver) []*receiver {
 	if len(e.strange) <= maxStrangers {
 		return nil
 	}
-	i := max(slices.IndexFunc(e.strange, func(o *receiver) bool { return o.closed.Load() }), 0)
+	i := slices.IndexFunc(e.strange, func(o *receiver) bool { return o.closed.Load() })
+	if i < 0 {
+		i = max(slices.IndexFunc(e.strange, func(o *receiver) bool { return !o.former }), 0)
+	}
 	first := e.strange[i]
 	e.strange = slices.Delete(e.strange, i, i+1)
 	pool := e.rx[first.peer]
@@ -331,8 +339,8 @@ func (e *Engine) LinkUse(peer wire.UUID) (bytes uint64, busy time.Duration) {
 }
 
 // Retain closes all connections to peers for which send is false and all from
-// peers for which recv is false; those from other peers are no strangers' any
-// more. nil leaves a direction as it is. Operations that use what was closed fail.
+// peers for which recv is false, which are no neighbours any more. nil leaves a
+// direction as it is. Operations that use what was closed fail.
 func (e *Engine) Retain(send, recv func(wire.UUID) bool) {
 	e.mu.Lock()
 	var tx []*sender
@@ -344,10 +352,14 @@ func (e *Engine) Retain(send, recv func(wire.UUID) bool) {
 		}
 	}
 	if recv != nil {
-		clear(e.known)
+		for p := range e.known {
+			if !recv(p) {
+				e.know(p, false)
+			}
+		}
 		for p, pool := range e.rx {
 			if recv(p) {
-				e.known[p] = true
+				e.know(p, true)
 				continue
 			}
 			rx = append(rx, pool...)
@@ -364,14 +376,33 @@ func (e *Engine) Retain(send, recv func(wire.UUID) bool) {
 	}
 }
 
-// Admit says that connections from peers are no strangers' any more.
+// Admit says that peers are neighbours, or are about to be: their connections
+// are no strangers', whether they came or are to come.
 func (e *Engine) Admit(peers ...wire.UUID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range peers {
-		e.known[p] = true
+		e.know(p, true)
 	}
 	e.strange = slices.DeleteFunc(e.strange, func(r *receiver) bool { return slices.Contains(peers, r.peer) })
+}
+
+// Forget says that peers for which neighbour is false are none any more. Their
+// connections stay, since others have opened them; they are strangers' now, and
+// the last of these to give way.
+func (e *Engine) Forget(neighbour func(wire.UUID) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for p := range e.known {
+		if neighbour(p) {
+			continue
+		}
+		e.know(p, false)
+		for _, r := range e.rx[p] {
+			r.former = true
+			e.strange = append(e.strange, r)
+		}
+	}
 }
 
 // Close fails every running operation, closes all connections and waits until
@@ -412,13 +443,15 @@ func (e *Engine) lost(peer wire.UUID, number uint32, send bool, cause error, use
 	}
 	e.started.Broadcast()
 	e.mu.Unlock()
+	defer func() { // also if a listener or a logger panics
+		for _, op := range hit {
+			op.fail(connError(peer, cause))
+		}
+	}()
 	if !errors.Is(cause, errReplaced) && !errors.Is(cause, errDropped) && !errors.Is(cause, errClosed) {
 		e.cfg.Stats.ConnsLost.Add(1)
 		_ = e.tell(func(t *trace.Listener) { t.Lost(peer.String(), number, send, cause) })
 		e.cfg.Logger.Info("peer to peer connection lost", "peer", peer.Short(), "number", number, "send", send, "err", cause)
-	}
-	for _, op := range hit {
-		op.fail(connError(peer, cause))
 	}
 }
 

@@ -8,18 +8,20 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/transport/transporttest"
 )
 
 // 64 operations under 64 tags at once, of all sizes, plain and quantized, over
 // one and over several connections with small buffers: no deadlock, every
 // result exact. Each rank starts them in the order of the sequence numbers but
-// at its own pace. S1-03 S1-33
+// at its own pace.
 func TestManyOperationsAtOnce(t *testing.T) {
 	q, err := quant.Lookup("minmax")
 	require.NoError(t, err)
@@ -87,7 +89,7 @@ func TestManyOperationsAtOnce(t *testing.T) {
 		require.Zero(t, failed.Load())
 		for k := range ops {
 			for i := range s.n {
-				require.Equal(t, want[k], specs[k][i].Dst, "operation %d, rank %d", k, i)
+				require.Equal(t, want[k], specs[k][i].Dst, "operation %d, rank %d", k, i) // S1-03, S1-33
 			}
 		}
 		r.close()
@@ -95,7 +97,7 @@ func TestManyOperationsAtOnce(t *testing.T) {
 }
 
 // Some of many operations are aborted; the others are exact, and so is what
-// runs under the same tags afterwards. S2-21 S2-34
+// runs under the same tags afterwards.
 func TestAbortSomeOfMany(t *testing.T) {
 	r := newRing(t, shape{n: 3, pool: 2, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{Buffer: 200})})
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -124,9 +126,9 @@ func TestAbortSomeOfMany(t *testing.T) {
 					require.Equal(t, before[3*k+i], specs[k][i].Src)
 					continue
 				}
-				require.NoError(t, verdicts[i])
+				require.NoError(t, verdicts[i]) // S2-21
 				op.Finish(false)
-				require.Equal(t, want[k], specs[k][i].Dst)
+				require.Equal(t, want[k], specs[k][i].Dst) // S2-34
 			}
 		}
 	}
@@ -149,7 +151,7 @@ func (c countingConn) SetWriteDeadline(t time.Time) error {
 }
 
 // Being interruptible costs an operation nothing that the system sees: no
-// deadline is ever set unless something is aborted. S0-23 S4-12
+// deadline is ever set unless something is aborted.
 func TestInterruptibleWithoutExtraCalls(t *testing.T) {
 	var calls atomic.Int64
 	r := newRing(t, shape{n: 2, cfg: Config{FrameBytes: 64}, link: func(testing.TB) (net.Conn, net.Conn) {
@@ -157,7 +159,7 @@ func TestInterruptibleWithoutExtraCalls(t *testing.T) {
 		return countingConn{a, &calls}, countingConn{b, &calls}
 	}})
 	r.run(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 1000, true)
-	require.Zero(t, calls.Load())
+	require.Zero(t, calls.Load()) // S0-23
 	r.out[0][0].(countingConn).Stall(true)
 	specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 100_000, true)
 	s := r.start(specs)
@@ -172,7 +174,7 @@ func TestInterruptibleWithoutExtraCalls(t *testing.T) {
 }
 
 // Both directions of a rank are independent: while nothing can be received
-// everything that needs no data leaves, and the other way round. S0-12
+// everything that needs no data leaves, and the other way round.
 func TestDirectionsAreIndependent(t *testing.T) {
 	r := newRing(t, shape{n: 2, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{Buffer: 1 << 20})})
 	r.out[1][0].(*transporttest.Conn).Stall(true) // rank 0 receives nothing
@@ -180,7 +182,7 @@ func TestDirectionsAreIndependent(t *testing.T) {
 	specs, want := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Uint8, dtype.Sum, count, false)
 	s := r.start(specs)
 	// Rank 0 can send its own chunk, rank 1 that and the chunk it finishes.
-	require.Eventually(t, func() bool {
+	require.Eventually(t, func() bool { // S0-12
 		return r.eng[0].Stats().TxBytes == count/2 && r.eng[1].Stats().TxBytes == count
 	}, patience, time.Millisecond)
 	r.out[1][0].(*transporttest.Conn).Stall(false)
@@ -188,19 +190,55 @@ func TestDirectionsAreIndependent(t *testing.T) {
 	require.Equal(t, want, specs[0].Dst)
 }
 
-// The unquantized path hands the tensor's own memory to the system: nothing is
-// copied before sending, whatever the size. S0-13
+// The unquantized path hands the tensor's own memory to the system. Writes of up
+// to inlineBytes are joined with their header instead, which costs less than a
+// second entry of a vector: those may be copied, and nothing else is.
 func TestSendsReferenceTheTensor(t *testing.T) {
-	r := newRing(t, shape{n: 2, native: true})
-	r.run(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 1<<20, false)
-	for _, e := range r.eng {
-		require.Zero(t, e.Stats().Copied)
-		require.EqualValues(t, 1<<22, e.Stats().TxBytes)
+	for _, count := range []int{64, 4000, 4096, 1 << 16, 1 << 20} {
+		var lent []*lender
+		r := newRing(t, shape{n: 2, native: true, link: func(testing.TB) (net.Conn, net.Conn) {
+			a, b := transporttest.Pair(transporttest.Options{})
+			lent = append(lent, &lender{Conn: a})
+			return lent[len(lent)-1], b
+		}})
+		specs, want := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, count, false)
+		for i := range specs {
+			lent[i].tensors = [][]byte{specs[i].Src, specs[i].Dst}
+		}
+		r.start(specs).ok(t)
+		for i, e := range r.eng {
+			require.Equal(t, want, specs[i].Dst)
+			require.EqualValues(t, 4*count, e.Stats().TxBytes)
+			if 4*count/2+transport.HeaderSize > inlineBytes { // a frame is a header and half of the tensor
+				require.Zero(t, e.Stats().Copied, "%d elements", count) // S0-13
+				require.EqualValues(t, 4*count, lent[i].bytes.Load(), "%d elements: written from the tensors' own memory", count)
+			} else {
+				require.EqualValues(t, e.Stats().TxBytes, e.Stats().Copied+uint64(lent[i].bytes.Load()), "%d elements", count)
+			}
+		}
+		r.close()
 	}
 }
 
+// lender counts the written bytes that lie in the memory of tensors.
+type lender struct {
+	net.Conn
+	tensors [][]byte
+	bytes   atomic.Int64
+}
+
+func (l *lender) Write(p []byte) (int, error) {
+	for _, t := range l.tensors {
+		at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
+		if first := uintptr(unsafe.Pointer(unsafe.SliceData(t))); first <= at && at < first+uintptr(len(t)) {
+			l.bytes.Add(int64(len(p)))
+		}
+	}
+	return l.Conn.Write(p)
+}
+
 // After warm-up an operation allocates as much with thousands of frames as with
-// two, and all buffers come from the pool. S0-14 S0-15
+// two, and all buffers come from the pool.
 func TestNothingIsAllocatedPerFrame(t *testing.T) {
 	r := newRing(t, shape{n: 2, link: loopback, cfg: Config{FrameBytes: 1024}})
 	measure := func(count int, inPlace bool) float64 {
@@ -213,14 +251,14 @@ func TestNothingIsAllocatedPerFrame(t *testing.T) {
 		b := r.eng[0].Buffers()
 		return b.Gets, b.Hits
 	}
-	many := measure(1<<18, true) // 1024 frames per rank
-	require.True(t, raceEnabled || many-few < 8, "few frames: %v allocations, many: %v", few, many)
+	many := measure(1<<18, true)                                                                    // 1024 frames per rank
+	require.True(t, raceEnabled || many-few < 2, "few frames: %v allocations, many: %v", few, many) // S0-14
 	gets, hit := hits()
 	specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 1<<18, true)
 	for range 5 {
 		r.start(specs).ok(t)
 	}
 	gets2, hit2 := hits()
-	require.Equal(t, gets2-gets, hit2-hit, "every buffer of the steady state comes from the cache")
+	require.Equal(t, gets2-gets, hit2-hit, "every buffer of the steady state comes from the cache") // S0-15
 	require.Positive(t, gets2-gets)
 }

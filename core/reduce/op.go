@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -66,8 +67,7 @@ type Op struct {
 	done       func(error)
 	tx         *sender
 	turn       atomic.Uint32
-	flows      []*sender // striped over these, of which tx is one; nil: not striped
-	first      int64     // wire bytes of the own chunk, sendable from the start
+	first      int64 // wire bytes of the own chunk, sendable from the start
 	txTotal    int64
 	rxTotal    int64
 
@@ -89,10 +89,10 @@ type Op struct {
 	reading []*receiver  // inside a frame of this operation, may touch its buffers
 	alone   [1]*receiver // room for reading, so that one reader costs no allocation
 	txRefs  int          // frames in batches that refer to its buffers
-	out     *outbound    // striped; set by Start
 	in      *inbound     // striped; set by the first piece that comes
 	txBegun bool         // at least one byte was sent
 	opened  bool         // an opener was sent instead
+	txShort bool         // something that was taken was not sent: whoever closed the connection fails it
 	txPos   int64        // wire bytes taken into batches
 	send    cursor
 	sentTo  bool // metadata of the current send step was taken
@@ -100,6 +100,13 @@ type Op struct {
 	wait    *time.Timer // for the previous peer's connection
 	number  uint64      // sequence number, or the epoch while unnamed
 	unnamed bool        // it began eagerly and has no sequence number yet
+
+	// Striped over flows, of which tx is one, as out says, which is set when both
+	// are known: by Start or, with mu held, by Commence. Readers may run meanwhile:
+	// they store rxPos before they load out, and stripe stores out before it loads
+	// rxPos, so that one of them tells the senders of every byte. Nil: not striped.
+	flows []*sender
+	out   atomic.Pointer[outbound]
 
 	// Published by the reader: wire bytes that are processed, over all steps;
 	// and how many metadata frames came.
@@ -115,6 +122,7 @@ type Op struct {
 	rxBytes uint64
 	saved   int64 // elements of the receive stream whose original is in backup
 	backup  []byte
+	backing sync.Once // of backup, if several readers may need it
 
 	// Quantized only. wire holds the encoded form of every chunk at its place;
 	// forward the metadata received in the all-gather, by step.
@@ -214,6 +222,10 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 			return nil, err
 		}
 	}
+	if op.quantized() {
+		// Now, on the caller's time: whoever calls Start has others to serve.
+		op.wire = e.cfg.Pool.Get(spec.Count * op.unit)
+	}
 	return op, nil
 }
 
@@ -257,23 +269,26 @@ func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	if op.failErr == nil {
 		op.failErr = err
 	}
-	op.aborted.Store(op.failErr != nil)
 	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
 		op.tx = pool[seq%uint64(len(pool))]
 		if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
+			op.tx = flows[0]
 			if op.isEager() {
 				op.eager.waits = true // pieces name the sequence number
 			} else {
 				op.stripe(flows)
-				op.tx = flows[0]
 			}
 		}
 	}
-	failed := op.failErr != nil
-	op.mu.Unlock()
-	if op.dev != nil && !failed {
-		op.dev.begin()
+	if op.n > 1 && op.tx == nil && op.failErr == nil {
+		op.failErr = op.unlinked(op.next, noConnection)
 	}
+	failed := op.failErr != nil
+	op.aborted.Store(failed)
+	if op.dev != nil && !failed {
+		op.dev.claim()
+	}
+	op.mu.Unlock()
 	gone := false
 	var came *early
 	if !failed {
@@ -288,12 +303,15 @@ func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	missing := op.rx == nil
 	e.started.Broadcast()
 	e.mu.Unlock()
+	if op.dev != nil {
+		op.dev.begin()
+	}
 	switch {
 	case failed:
 		op.detach()
 	case op.n == 1:
-	case op.tx == nil || op.txBroken():
-		op.lost(op.next, "there is no connection to the next peer of the ring")
+	case op.txBroken():
+		op.lost(op.next, noConnection)
 	case gone && !op.rxDone.Load():
 		op.lost(op.prev, "the previous peer of the ring closed its connection")
 	default:
@@ -310,9 +328,13 @@ func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	op.settle(true)
 }
 
-func (op *Op) lost(peer wire.UUID, what string) {
-	op.fail(errs.New(errs.RankConnectionLost, opName, errors.New(what)).At("start").With(peer.String()))
+const noConnection = "there is no connection to the next peer of the ring"
+
+func (op *Op) unlinked(peer wire.UUID, what string) error {
+	return errs.New(errs.RankConnectionLost, opName, errors.New(what)).At("start").With(peer.String())
 }
+
+func (op *Op) lost(peer wire.UUID, what string) { op.fail(op.unlinked(peer, what)) }
 
 // awaitConnection bounds the wait for the previous peer's first connection.
 func (op *Op) awaitConnection() {
@@ -328,8 +350,9 @@ func (op *Op) awaitConnection() {
 	})
 }
 
-// place computes what depends on the ring.
-func (op *Op) place(ring []wire.UUID, self wire.UUID) error {
+// place computes what depends on the ring; a panic of a quantizer is its error.
+func (op *Op) place(ring []wire.UUID, self wire.UUID) (err error) {
+	defer errs.Catch(opName, func(p *errs.Error) { err = op.e.caught(p, self) })
 	op.n, op.rank = len(ring), slices.Index(ring, self)
 	if op.rank < 0 {
 		return errs.New(errs.Internal, opName, fmt.Errorf("peer %v is not in the ring of %d", self, op.n))
@@ -354,7 +377,6 @@ func (op *Op) place(ring []wire.UUID, self wire.UUID) error {
 		if op.spec.Count < op.n {
 			return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", op.spec.Count, op.n))
 		}
-		op.wire = op.e.cfg.Pool.Get(op.spec.Count * op.unit)
 		op.forward = make([]wire.DequantizationMeta, op.n)
 		op.gathered = make([]quant.Gathered, op.n)
 	}
@@ -402,11 +424,12 @@ func (op *Op) fail(err error) {
 	for _, r := range op.reading {
 		r.conn.SetReadDeadline(past)
 	}
-	if op.dev != nil {
-		op.dev.stop()
-	}
+	stop := op.dev != nil && op.dev.stop()
 	op.mu.Unlock()
 	op.detach()
+	if stop {
+		op.dev.halt()
+	}
 	op.settle(true)
 }
 
@@ -414,7 +437,7 @@ func (op *Op) fail(err error) {
 func (op *Op) settle(async bool) {
 	op.mu.Lock()
 	over := op.failErr != nil || op.rxDone.Load() && op.txDone.Load()
-	if op.state != opRunning || !over || len(op.reading) > 0 || op.txRefs > 0 || op.dev != nil && op.dev.busy {
+	if op.state != opRunning || !over || len(op.reading) > 0 || op.txRefs > 0 || op.dev != nil && (op.dev.busy || op.dev.calls > 0) {
 		op.mu.Unlock()
 		return
 	}
@@ -429,7 +452,10 @@ func (op *Op) settle(async bool) {
 	op.mu.Unlock()
 	op.leave()
 	if async {
-		go op.end(err)
+		go func() {
+			defer errs.Catch(opName, func(p *errs.Error) { _ = op.e.caught(p, op.prev) })
+			op.end(err)
+		}()
 	} else {
 		op.end(err)
 	}
@@ -443,11 +469,13 @@ func (op *Op) end(err error) {
 	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.name, err) }); err == nil && heard != nil {
 		err = heard
 	}
+	defer e.count(-1)
+	defer func() {
+		e.mu.Lock()
+		e.forget(op, err != nil)
+		e.mu.Unlock()
+	}()
 	op.done(err)
-	e.mu.Lock()
-	e.forget(op, err != nil)
-	e.mu.Unlock()
-	e.count(-1)
 }
 
 // count adds d to the active operations. A listener hears of the changes
@@ -493,9 +521,10 @@ func (op *Op) finished(restore bool) bool {
 	if restore {
 		op.restore()
 	}
-	op.e.cfg.Pool.Put(op.backup)
-	op.e.cfg.Pool.Put(op.wire)
+	backup, encoded := op.backup, op.wire
 	op.backup, op.wire = nil, nil
+	op.e.cfg.Pool.Put(backup)
+	op.e.cfg.Pool.Put(encoded)
 	return true
 }
 

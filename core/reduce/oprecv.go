@@ -93,7 +93,7 @@ func (op *Op) receive(r *receiver) error {
 
 // advanced tells the senders how far the stream of all steps is processed.
 func (op *Op) advanced(r *receiver) {
-	if op.out == nil {
+	if op.out.Load() == nil {
 		r.notify(op.tx)
 		return
 	}
@@ -266,12 +266,21 @@ func (op *Op) save(upTo int) {
 		return
 	}
 	if op.backup == nil {
-		op.backup = op.e.cfg.Pool.Get(len(op.spec.Dst))
+		op.takeBackup()
 	}
 	from := (op.recv.first + int(op.saved-op.recv.elems)) * op.elem
 	to := (op.recv.first + upTo) * op.elem
 	copy(op.backup[from:to], op.spec.Dst[from:to])
 	op.saved = end
+}
+
+// takeBackup gets the memory for originals. All of it is touched, which may take
+// long: no lock is held meanwhile.
+func (op *Op) takeBackup() {
+	b := op.e.cfg.Pool.Get(len(op.spec.Dst))
+	op.mu.Lock()
+	op.backup = b
+	op.mu.Unlock()
 }
 
 // restore writes the saved originals back.

@@ -19,14 +19,14 @@ func (op *Op) take(f *frame) bool {
 		return false
 	}
 	avail := op.sendable() - op.txPos
-	f.op, f.step, f.off = op, c.step, c.off
+	f.step, f.off = c.step, c.off
 	if op.spec.Quantizer != nil && !op.sentTo {
 		if !op.metaReady(avail) {
 			return false
 		}
 		op.sentTo = true
 		op.txRefs++
-		f.kind = metaFrame
+		f.op, f.kind = op, metaFrame
 		return true
 	}
 	n := int(min(avail, int64(c.size-c.off), int64(op.piece)))
@@ -43,6 +43,7 @@ func (op *Op) take(f *frame) bool {
 	default:
 		f.payload = op.spec.Dst[at : at+n]
 	}
+	f.op = op
 	op.txRefs++
 	op.txPos += int64(n)
 	op.txBytes += uint64(n)
@@ -68,13 +69,7 @@ func (op *Op) metaReady(avail int64) bool {
 // frame after frame, on the owner of the batch.
 func (op *Op) prepare(f *frame) {
 	q := op.spec.Quantizer
-	if q == nil || op.aborted.Load() {
-		switch {
-		case f.kind == metaFrame:
-			op.putMeta(f)
-		case f.kind == pieceFrame && q != nil:
-			op.headMeta(f)
-		}
+	if q == nil {
 		return
 	}
 	s := &op.spec

@@ -17,14 +17,14 @@ import (
 )
 
 // Data spec, sections 2.1 to 2.3 and 3: worlds, counts around the world size
-// and odd sizes, in and out of place, small frames. S1-29 S1-30 S2-35
+// and odd sizes, in and out of place, small frames.
 func TestRingMatchesOracle(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		t.Run(name("world %d", n), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(n)))
 			r := newRing(t, shape{n: n, cfg: Config{FrameBytes: 64}})
 			for count := 0; count <= 40; count++ {
-				r.run(rng, dtype.Float32, dtype.Sum, count, count%2 == 0)
+				r.run(rng, dtype.Float32, dtype.Sum, count, count%2 == 0) // S1-29, S1-30, S2-35
 			}
 			for _, count := range []int{97, 1000, 4099} {
 				r.run(rng, dtype.Float32, dtype.Sum, count, false)
@@ -36,7 +36,7 @@ func TestRingMatchesOracle(t *testing.T) {
 
 // Every element type with every operation; among gopccl ends (the owner
 // divides) and with the schedule of PCCL (everybody divides) avg gives the same
-// bits. Data spec, section 3. S2-30
+// bits. Data spec, section 3.
 func TestEveryTypeAndOperation(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		for _, native := range []bool{false, true} {
@@ -45,7 +45,7 @@ func TestEveryTypeAndOperation(t *testing.T) {
 				for _, how := range allOps {
 					rng := rand.New(rand.NewPCG(uint64(dt), uint64(how)))
 					for _, inPlace := range []bool{false, true} {
-						r.run(rng, dt, how, 331, inPlace)
+						r.run(rng, dt, how, 331, inPlace) // S2-30
 						r.run(rng, dt, how, n-1, inPlace)
 					}
 				}
@@ -167,7 +167,7 @@ func quantOracle(r *ring, q quant.Quantizer, c quantCase, src [][]byte) []byte {
 
 // Data spec, section 4: every hop quantizes afresh, the owner adopts its own
 // dequantized values, what is forwarded is not touched: bit-identical results
-// on all ranks. S0-21 S0-19
+// on all ranks.
 func TestQuantized(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		r := newRing(t, shape{n: n, cfg: Config{FrameBytes: 64}})
@@ -186,10 +186,10 @@ func TestQuantized(t *testing.T) {
 					want := quantOracle(r, q, c, src)
 					r.start(specs).ok(t)
 					for i, s := range specs {
-						require.Equal(t, want, s.Dst, "rank %d of %d: %+v, %d elements, in place %v", i, n, c, count, inPlace)
+						require.Equal(t, want, s.Dst, "rank %d of %d: %+v, %d elements, in place %v", i, n, c, count, inPlace) // S0-21, S2-35
 					}
 					if count == 1000 && c.wt.Size() == 1 {
-						require.NotEqual(t, plain, want, "quantization did not happen")
+						require.NotEqual(t, plain, want, "quantization did not happen") // S0-19
 					}
 				}
 			}
@@ -234,7 +234,7 @@ func TestQuantizedTooFewElements(t *testing.T) {
 	}
 }
 
-// Byte counters as PCCL shows them (data spec, section 5, quirk Q43). S1-29
+// Byte counters as PCCL shows them (data spec, section 5, quirk Q43).
 func TestCounters(t *testing.T) {
 	for _, n := range []int{2, 3, 4} {
 		r := newRing(t, shape{n: n})
@@ -246,7 +246,7 @@ func TestCounters(t *testing.T) {
 		for i, op := range s.ops {
 			sent, received := plan.Traffic(10, n, i)
 			tx, rx := op.Counters()
-			require.Equal(t, []uint64{uint64(4 * sent), uint64(4 * received)}, []uint64{tx, rx})
+			require.Equal(t, []uint64{uint64(4 * sent), uint64(4 * received)}, []uint64{tx, rx}) // S1-29
 			op.Finish(false)
 		}
 		if n == 4 { // exactly 2(n-1)/n of the buffer if it divides

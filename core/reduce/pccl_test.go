@@ -37,6 +37,8 @@ func newAlone(t *testing.T, cfg Config, prev, next wire.UUID, native bool) *alon
 		cfg.Backend = generic(t)
 	}
 	a := &alone{t: t, e: NewEngine(cfg)}
+	a.e.Admit(prev, next)
+	a.e.ExpectEpoch(lastEpoch)
 	big := transporttest.Options{Buffer: 4 << 20}
 	var in *transporttest.Conn
 	a.prev, in = transporttest.Pair(big)

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -19,6 +21,8 @@ import (
 const (
 	probeStream = ^uint64(0)
 	echoBytes   = 8
+	answerTime  = 5 * time.Second
+	probeBytes  = transport.HeaderSize + 1 // of the question itself
 )
 
 var errSilent = errors.New("the peer did not answer a probe of the connection")
@@ -57,13 +61,18 @@ func (r *receiver) answer(tag uint64) error {
 		}
 	}
 	binary.BigEndian.PutUint64(p[:], tag)
+	// Who asks reads the answer; one that does not is no neighbour, and must not
+	// keep the reader. Nobody else writes here, and the bound ends with the write.
+	r.conn.SetWriteDeadline(time.Now().Add(answerTime))
 	_, err := r.conn.Write(p[:echoBytes])
+	r.conn.SetWriteDeadline(time.Time{})
 	return err
 }
 
 // ask sends a probe and waits for its answer; false if ctx ended before.
 func (s *sender) ask(ctx context.Context) bool {
 	nonce := rand.Uint64()
+	before := s.use.bytes.Load()
 	s.mu.Lock()
 	s.openers = append(s.openers, opener{nonce, probeStream})
 	s.mu.Unlock()
@@ -77,14 +86,32 @@ func (s *sender) ask(ctx context.Context) bool {
 		case <-s.gone:
 			return true
 		case <-ctx.Done():
-			return false
+			return s.use.bytes.Load() > before+probeBytes
 		}
 	}
 }
 
+// Sends reports whether a running operation sends to peer.
+func (e *Engine) Sends(peer wire.UUID) bool {
+	e.mu.Lock()
+	pool := append([]*sender(nil), e.tx[peer]...)
+	e.mu.Unlock()
+	for _, s := range pool {
+		s.mu.Lock()
+		busy := len(s.ops) > 0
+		s.mu.Unlock()
+		if busy {
+			return true
+		}
+	}
+	return false
+}
+
 // ProbeSenders asks the other ends of all connections to peer whether they are
 // alive, closes those that do not answer before ctx ends, and returns how many
-// are not broken. Ends that answer no probes count as alive.
+// are not broken. Ends that answer no probes count as alive, and so do those that
+// took something of an operation after the question: the answer may be behind
+// megabytes.
 func (e *Engine) ProbeSenders(ctx context.Context, peer wire.UUID) int {
 	e.mu.Lock()
 	pool := append([]*sender(nil), e.tx[peer]...)

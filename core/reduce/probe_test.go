@@ -2,6 +2,7 @@ package reduce
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -107,4 +108,30 @@ func TestProbeFalseAnswers(t *testing.T) {
 	var ids []wire.UUID
 	e.Retain(func(u wire.UUID) bool { ids = append(ids, u); return true }, nil)
 	require.Equal(t, []wire.UUID{uuid(1)}, ids)
+}
+
+// A connection that takes an operation's bytes is alive, though its answer is
+// behind them; one that takes nothing but the question is not.
+func TestProbeBehindAnOperation(t *testing.T) {
+	a, b := transporttest.Pair(transporttest.Options{Rate: 4 << 20, Buffer: 64 << 10})
+	e := NewEngine(Config{Backend: generic(t)})
+	defer e.Close()
+	e.AddSender(uuid(1), 0, a, Link{Native: true, Flows: true})
+	go io.Copy(io.Discard, b) // it never answers
+	src := make([]byte, 64<<20)
+	op, err := e.NewOp(Spec{Tag: 1, Count: len(src), DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: make([]byte, len(src))})
+	require.NoError(t, err)
+	require.False(t, e.Sends(uuid(1)))
+	ended := make(chan error, 1)
+	ids := []wire.UUID{uuid(0), uuid(1)}
+	op.Start(1, ids, ids[0], true, func(err error) { ended <- err })
+	require.True(t, e.Sends(uuid(1)))
+	for range 3 {
+		soon, stop := context.WithTimeout(context.Background(), time.Second)
+		require.Equal(t, 1, e.ProbeSenders(soon, uuid(1)))
+		stop()
+	}
+	op.Abort(errTest)
+	require.ErrorIs(t, verdict(t, ended), errTest)
+	require.False(t, e.Sends(uuid(1)))
 }

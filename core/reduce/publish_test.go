@@ -106,7 +106,7 @@ func (r recvEnd) Read(b []byte) (int, error) {
 }
 
 // A rank sends of a chunk what it has received of it and nothing beyond: what a
-// reader publishes is there before the sender may see that it is. S4-23
+// reader publishes is there before the sender may see that it is.
 func TestNothingIsSentBeforeItCame(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 23))
 	rounds := 12
@@ -133,7 +133,7 @@ func TestNothingIsSentBeforeItCame(t *testing.T) {
 		})
 		r.run(rng, dtype.Float32, dtype.Sum, count, round%2 == 0)
 		for i, l := range ledgers {
-			require.Empty(t, l.overrun, "rank %d of %d, %d elements", i, n, count)
+			require.Empty(t, l.overrun, "rank %d of %d, %d elements", i, n, count) // S4-23
 			forwarded += l.forwards
 		}
 	}
@@ -161,7 +161,7 @@ func (s quickStamped) TryWrite(b []byte) (int, error) { return s.Write(b) }
 
 // From the start of an operation to the first write: by whoever starts it, if
 // the connection takes it at once, else by the connection's sender, a goroutine
-// or an operating system thread that platform.Parker has put to sleep. S1-04
+// or an operating system thread that platform.Parker has put to sleep.
 func BenchmarkEnqueueToWrite(b *testing.B) {
 	for _, c := range []struct {
 		name    string

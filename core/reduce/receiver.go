@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,8 @@ type receiver struct {
 	conn   net.Conn
 	closed atomic.Bool
 	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
+	former bool                            // the peer was a neighbour; guarded by Engine.mu
+	ended  sync.Once                       // abandon
 
 	mu    invariants.Mutex
 	cause error // why we closed it ourselves
@@ -87,10 +90,13 @@ func (r *receiver) run() {
 }
 
 // abandon ends the connection because of err, unless close gave another reason.
-func (r *receiver) abandon(err error) {
+// A panic on the way, in a listener or a logger, brings its reader here again.
+func (r *receiver) abandon(err error) { r.ended.Do(func() { r.end(err) }) }
+
+func (r *receiver) end(err error) {
 	r.closed.Store(true)
 	r.conn.Close()
-	r.e.cfg.Pool.Put(r.scratch)
+	r.release()
 	r.e.left(r)
 	r.mu.Lock()
 	if r.cause != nil {
@@ -98,6 +104,13 @@ func (r *receiver) abandon(err error) {
 	}
 	r.mu.Unlock()
 	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.receivesOn(r) && !op.rxDone.Load() })
+}
+
+// release gives the reader's memory back, which it has no more then.
+func (r *receiver) release() {
+	b := r.scratch
+	r.scratch = nil
+	r.e.cfg.Pool.Put(b)
 }
 
 func (r *receiver) loop() error {

@@ -51,6 +51,9 @@ type shape struct {
 	link   func(t testing.TB) (send, recv net.Conn)
 }
 
+// lastEpoch is the last one that engines of tests are told to expect.
+const lastEpoch = 100
+
 func uuid(i int) wire.UUID {
 	var u wire.UUID
 	binary.BigEndian.PutUint64(u[:], uint64(i)+1)
@@ -96,6 +99,10 @@ func newRing(t testing.TB, s shape) *ring {
 			s.vary(i, &cfg, new(int))
 		}
 		r.eng = append(r.eng, NewEngine(cfg))
+	}
+	for _, e := range r.eng {
+		e.Admit(r.ids...)
+		e.ExpectEpoch(lastEpoch)
 	}
 	for i := range s.n {
 		r.connect(i)

@@ -240,16 +240,14 @@ func (s *sender) work(inline, async bool) {
 		}
 		small := total <= inlineBytes
 		if inline && !small && !s.prompt(total) {
-			s.hand()
-			return
-		}
-		for i := range s.batch {
-			if f := &s.batch[i]; !f.ready {
-				f.ready = true
-				if f.op != nil {
-					s.guard(f.op, f.op.prepare, f)
-				}
+			if s.hand() {
+				return
 			}
+			inline = false
+		}
+		if !s.prepare() {
+			s.settle(nil, async) // drops them
+			continue
 		}
 		began := time.Now()
 		n, err := s.write(inline, small)
@@ -258,14 +256,33 @@ func (s *sender) work(inline, async bool) {
 		if s.batch[0].kind == pieceFrame {
 			s.observe(began, ended, n)
 		}
-		if err == nil && inline && n < total {
-			s.advance(n)
-			s.hand()
-			return
-		}
 		s.advance(n)
+		if err == nil && inline && n < total {
+			if s.hand() {
+				return
+			}
+			inline = false
+		}
 		s.settle(err, async)
 	}
+}
+
+// prepare encodes what the batch carries. false: an operation has failed, and
+// what was not begun of its frames must not be sent: they may be lacking.
+func (s *sender) prepare() bool {
+	whole := true
+	for i := range s.batch {
+		f := &s.batch[i]
+		if f.op == nil {
+			continue
+		}
+		if !f.ready && !f.op.aborted.Load() {
+			f.ready = true
+			s.guard(f.op, f.op.prepare, f)
+		}
+		whole = whole && !f.op.aborted.Load()
+	}
+	return whole
 }
 
 // prompt reports whether a batch of total bytes is to be written at once
@@ -288,12 +305,18 @@ func (s *sender) guard(op *Op, do func(*frame), f *frame) {
 	do(f)
 }
 
-// hand leaves the batch to the sender goroutine.
-func (s *sender) hand() {
+// hand leaves the batch to the sender goroutine; false: the connection has ended,
+// so that nothing waits any more, and no goroutine may begin that Close does not
+// know of.
+func (s *sender) hand() bool {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cause != nil {
+		return false
+	}
 	s.handoff = true
 	s.cond.Broadcast()
-	s.mu.Unlock()
+	return true
 }
 
 // gather fills the batch with what the operations have ready, one piece of
@@ -322,7 +345,7 @@ func (s *sender) gather() {
 				s.next = 0
 			}
 			f := s.slot()
-			if op := s.ops[s.next]; op.out != nil && !op.takePiece(f, s, bytes) || op.out == nil && !op.take(f) {
+			if op := s.ops[s.next]; !op.takeNext(f, s, bytes) {
 				s.batch = s.batch[:len(s.batch)-1]
 				continue
 			}
@@ -333,6 +356,14 @@ func (s *sender) gather() {
 			return
 		}
 	}
+}
+
+// takeNext makes f what s is to send next for op, if there is something.
+func (op *Op) takeNext(f *frame, s *sender, batch int) bool {
+	if op.out.Load() != nil {
+		return op.takePiece(f, s, batch)
+	}
+	return op.take(f)
 }
 
 // slot appends an empty frame to the batch.
@@ -377,6 +408,7 @@ func (s *sender) write(inline, small bool) (int, error) {
 			}
 		}
 	}
+	defer s.letGo()
 	if inline {
 		s.e.cfg.Stats.InlineWrites.Add(1)
 		return s.all.TryWriteAll(s.parts)
@@ -387,6 +419,12 @@ func (s *sender) write(inline, small bool) (int, error) {
 	s.vec = s.parts
 	n, err := s.vec.WriteTo(s.conn)
 	return int(n), err
+}
+
+// letGo keeps nothing of the callers' memory beyond a write.
+func (s *sender) letGo() {
+	clear(s.parts)
+	s.vec = nil
 }
 
 // rest returns what of f is still to be sent.
@@ -444,7 +482,7 @@ func (s *sender) settle(err error, async bool) {
 			s.e.cfg.Stats.TxBytes.Add(uint64(f.size() - transport.HeaderSize))
 		}
 		if op := f.op; op != nil && (drop || op.aborted.Load()) {
-			s.release(op, f)
+			s.release(op, f, full)
 			f.op = nil
 			if !drop && f.sent > 0 {
 				f.pad, f.payload = f.size()-len(f.head), nil
@@ -481,15 +519,19 @@ func (s *sender) keep(k, i int) {
 	s.batch[k] = f
 }
 
-// release gives one reference of the batch to op's buffers back. s.mu is held.
-func (s *sender) release(op *Op, f *frame) {
+// release gives one reference of the batch to op's buffers back; full says that
+// the frame was sent. s.mu is held.
+func (s *sender) release(op *Op, f *frame, full bool) {
 	op.mu.Lock()
 	op.txRefs--
 	if f.sent > 0 {
 		op.txBegun = true
 	}
+	if !full {
+		op.txShort = true
+	}
 	if op.txRefs == 0 {
-		if op.txPos == op.txTotal && op.failErr == nil {
+		if op.txPos == op.txTotal && op.failErr == nil && !op.txShort {
 			op.txDone.Store(true)
 			s.remove(op)
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 // The state of an engine names every running operation, how far it is, and what
-// it waits for, with the role and the peer. S4-30 S4-33
+// it waits for, with the role and the peer.
 func TestStateNamesWhatStands(t *testing.T) {
 	r := newRing(t, shape{n: 2, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{Buffer: 1 << 20})})
 	r.out[1][0].(*transporttest.Conn).Stall(true) // rank 0 receives nothing
@@ -39,7 +39,7 @@ func TestStateNamesWhatStands(t *testing.T) {
 	got := st.Ops[0]
 	require.GreaterOrEqual(t, got.Since, time.Duration(0)) // 0 where the clock is coarse
 	got.Since = 0
-	require.Equal(t, OpState{
+	require.Equal(t, OpState{ // S4-30
 		Tag: 5, Seq: r.seq, Count: 1000, DType: dtype.Float32, Op: dtype.Sum, Phase: "running",
 		Step: 0, Steps: 2, Received: 0, Expect: 4000, Sent: 2000, ToSend: 4000, Next: r.ids[1], Prev: r.ids[1],
 		Waits: "previous peer " + r.ids[1].Short() + ": no frame of step 0 has come; sender to " + r.ids[1].Short() + ": nothing is ready",
@@ -94,7 +94,7 @@ func TestStateDisturbsNothing(t *testing.T) {
 }
 
 // A listener hears when the engine becomes active and idle, in turns, around the
-// operations, however many overlap, and the last before Close returns. S4-10
+// operations, however many overlap, and the last before Close returns.
 func TestActiveAndIdleInOrder(t *testing.T) {
 	var mu sync.Mutex
 	var events []string
@@ -142,7 +142,7 @@ func TestActiveAndIdleInOrder(t *testing.T) {
 	for i, e := range events {
 		switch e {
 		case "active":
-			require.False(t, active, "event %d", i)
+			require.False(t, active, "event %d", i) // S4-10
 			active = true
 		case "idle":
 			require.True(t, active, "event %d", i)
@@ -163,7 +163,7 @@ func TestActiveAndIdleInOrder(t *testing.T) {
 }
 
 // The first cause of a failure is the operation's error; what came later is
-// kept behind it. S4-11
+// kept behind it.
 func TestLaterCausesAreChained(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	a := newAlone(t, Config{}, ids[1], ids[1], true)
@@ -177,7 +177,7 @@ func TestLaterCausesAreChained(t *testing.T) {
 	op.Start(1, ids, ids[0], true, func(err error) { done <- err })
 	got := verdict(t, done)
 	require.ErrorIs(t, got, errTest)
-	require.Equal(t, errs.Canceled, errs.CodeOf(got))
+	require.Equal(t, errs.Canceled, errs.CodeOf(got)) // S4-11
 	var chain *errs.Chain
 	require.ErrorAs(t, got, &chain)
 	require.Len(t, chain.Later, 2)
@@ -186,7 +186,7 @@ func TestLaterCausesAreChained(t *testing.T) {
 }
 
 // With the tag `invariants` the order of the locks is watched while operations
-// run, are looked at and are aborted, and connections are closed. S4-21
+// run, are looked at and are aborted, and connections are closed.
 func TestLocksAreTakenInOrder(t *testing.T) {
 	defer invariants.WatchLocks()()
 	cfg := Config{FrameBytes: 1024, Trace: &trace.Listener{BecameIdle: func() {}}}

@@ -107,23 +107,29 @@ type inbound struct {
 	pos     int64  // they end here in the stream of all steps
 }
 
-// stripe prepares to send over flows; op.mu is held or op not yet shared.
-func (op *Op) stripe(flows []*sender) {
+// gridFor returns how this end cuts chunks that go over so many connections.
+func (op *Op) gridFor(flows int) grid {
 	_, own := op.chunk(0, true)
-	bytes := max(own*op.unit/(stripesPerFlow*len(flows)), op.e.cfg.minStripe/4, minFrameBytes) &^ 63
-	op.flows = flows
-	op.out = &outbound{g: op.newGrid(min(bytes, op.e.cfg.FrameBytes))}
-	op.out.ready = newBitset(op.total(op.out.g))
+	bytes := max(own*op.unit/(stripesPerFlow*flows), op.e.cfg.minStripe/4, minFrameBytes) &^ 63
+	return op.newGrid(min(bytes, op.e.cfg.FrameBytes))
+}
+
+// stripe prepares to send over flows. op.mu is held.
+func (op *Op) stripe(flows []*sender) {
+	o := &outbound{g: op.gridFor(len(flows))}
+	o.ready = newBitset(op.total(o.g))
 	if op.quantized() {
 		op.metas = make([]stepMeta, plan.Steps(op.n))
 	}
+	op.flows = flows
+	op.out.Store(o)
 	op.readyUpTo(op.sendable())
 }
 
 // readyUpTo makes the pieces ready that end at or before pos in the stream of
 // all steps, and returns how many. op.mu is held.
 func (op *Op) readyUpTo(pos int64) (more int) {
-	o := op.out
+	o := op.out.Load()
 	for ; o.next < op.total(o.g); o.next++ {
 		p, ok := op.at(o.g, o.next, true)
 		if !ok {
@@ -165,7 +171,7 @@ func (o *outbound) pop() int {
 // readyAfter makes the pieces ready that the processing of in completes, and
 // returns how many. op.mu is held.
 func (op *Op) readyAfter(in piece) (more int) {
-	o, g := op.out, op.in.g
+	o, g := op.out.Load(), op.in.g
 	step := in.step + 1
 	if step == plan.Steps(op.n) {
 		return 0

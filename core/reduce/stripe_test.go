@@ -27,7 +27,7 @@ func striping(n, pool int) shape {
 
 // Pieces that go over several connections give the bits of the oracle: worlds,
 // pools, types, operations, in and out of place, counts that cut pieces and
-// chunks everywhere. S2-41 S1-29 S2-35
+// chunks everywhere.
 func TestStripedRingMatchesOracle(t *testing.T) {
 	for _, n := range []int{2, 3, 4} {
 		for _, pool := range []int{2, 4} {
@@ -36,7 +36,7 @@ func TestStripedRingMatchesOracle(t *testing.T) {
 			striped := 2 * pool * 64 * n
 			for dt := range dtype.Type(dtype.NumTypes) {
 				for _, how := range allOps {
-					r.run(rng, dt, how, striped/dt.Size()+rng.IntN(300), rng.IntN(2) == 0)
+					r.run(rng, dt, how, striped/dt.Size()+rng.IntN(300), rng.IntN(2) == 0) // S2-41
 				}
 			}
 			for count := striped / 4; count < striped/4+20; count++ {
@@ -77,7 +77,7 @@ func TestStripedAndPlainLinks(t *testing.T) {
 }
 
 // Every quantizer over several connections: all ranks have the bits that a
-// single connection gives, and count what it counts. S0-19 S0-21
+// single connection gives, and count what it counts.
 func TestStripedQuantized(t *testing.T) {
 	for _, n := range []int{2, 3} {
 		r := newRing(t, striping(n, 3))
@@ -95,7 +95,7 @@ func TestStripedQuantized(t *testing.T) {
 				s := r.start(specs)
 				for i, err := range s.wait(t) {
 					require.NoError(t, err)
-					require.Equal(t, want, specs[i].Dst, "rank %d of %d: %+v", i, n, c)
+					require.Equal(t, want, specs[i].Dst, "rank %d of %d: %+v", i, n, c) // S0-21
 					require.NotNil(t, s.ops[i].in, "not striped")
 					sent, received := plan.Traffic(count, n, i)
 					tx, rx := s.ops[i].Counters()
@@ -111,7 +111,7 @@ func TestStripedQuantized(t *testing.T) {
 }
 
 // An abort at every piece: in-place buffers come back whatever pieces had come,
-// and the same tag works at once afterwards. S2-31 S2-34
+// and the same tag works at once afterwards.
 func TestStripedAbortAtEveryPiece(t *testing.T) {
 	for at := int64(1); ; at++ {
 		trip := &tripwire{Backend: generic(t)}
@@ -140,12 +140,12 @@ func TestStripedAbortAtEveryPiece(t *testing.T) {
 			}
 		}
 		for i, op := range s.ops {
-			op.Finish(true) // a late abort restores as well
-			require.Equal(t, before[i], specs[i].Src, "rank %d, abort at %d", i, at)
+			op.Finish(true)                                                          // a late abort restores as well
+			require.Equal(t, before[i], specs[i].Src, "rank %d, abort at %d", i, at) // S2-31
 		}
 		trip.at.Store(0)
 		if failed > 0 {
-			r.run(rng, dtype.Float32, dtype.Sum, 500, true)
+			r.run(rng, dtype.Float32, dtype.Sum, 500, true) // S2-34
 		}
 		r.close()
 		if failed == 0 {
@@ -223,6 +223,78 @@ func TestStripedLossBeforeTheFirstPiece(t *testing.T) {
 	op.Finish(true)
 }
 
+// A neighbour that sends a piece before the piece that it follows from is refused,
+// and the in-place buffer comes back: at no time may two readers have the same
+// memory, and what is saved is the original.
+func TestPieceBeforeItsEarlierStep(t *testing.T) {
+	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
+	a := newAlone(t, Config{}, ids[2], ids[1], true)
+	src := content(rand.New(rand.NewPCG(1, 1)), dtype.Uint8, 3*64)
+	before := append([]byte(nil), src...)
+	op, err := a.e.NewOp(Spec{Tag: 1, Count: len(src), DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src})
+	require.NoError(t, err)
+	done := make(chan error, 2)
+	op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+	// One piece for each step. Step 3 brings the chunk of step 0 again.
+	a.send(1, 1|stripeBit, stripeFrame(64, 3, make([]byte, 64)))
+	err = verdict(t, done)
+	require.ErrorIs(t, err, errs.Protocol)
+	require.ErrorContains(t, err, "piece 3 came before piece 0")
+	op.Finish(true)
+	require.Equal(t, before, src)
+}
+
+// The commence of an operation that will be striped comes while a frame of the
+// previous peer, which does not stripe, is being read. The race detector sees it
+// if it looks; what came is sent on either way.
+func TestCommenceWhileReading(t *testing.T) {
+	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
+	e := NewEngine(Config{Backend: generic(t), minStripe: 64})
+	t.Cleanup(e.Close)
+	e.ExpectEpoch(lastEpoch)
+	big := transporttest.Options{Buffer: 4 << 20}
+	prev, in := transporttest.Pair(big)
+	e.AddReceiver(ids[2], 0, in)
+	for k := range uint32(2) {
+		tx, _ := transporttest.Pair(big)
+		e.AddSender(ids[1], k, tx, Link{Native: true, Flows: true})
+	}
+	a := &alone{t: t, e: e, prev: prev}
+	const chunk = 4096
+	for tag := range uint64(50) {
+		src := make([]byte, 3*chunk)
+		op, done := a.startEager(1, Spec{Tag: tag, Count: len(src), DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src}, ids, ids[0])
+		frame := eagerFrame(tag, 1, make([]byte, chunk))
+		_, err := prev.Write(frame[:1000])
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return op.State().Reading }, patience, time.Millisecond)
+		goOn := make(chan bool)
+		go func() { // nothing but this channel orders the two
+			<-goOn
+			prev.Write(frame[1000:])
+		}()
+		close(goOn)
+		op.Commence(1 + tag)
+		require.Eventually(t, func() bool { return op.State().Sent == 2*chunk }, patience, time.Millisecond, "what came is sent on")
+		op.Abort(errTest)
+		require.Error(t, verdict(t, done))
+		op.Finish(true)
+	}
+}
+
+// An operation of more pieces than a frame can number is not striped.
+func TestPiecesAreNumbered(t *testing.T) {
+	r := newRing(t, striping(2, 2))
+	for _, count := range []int{1 << 30, 1 << 40} {
+		op := &Op{e: r.eng[0], n: 2, native: true, next: r.ids[1], unit: 1, elem: 1, spec: Spec{Count: count}}
+		r.eng[0].cfg.FrameBytes = minFrameBytes
+		r.eng[0].mu.Lock()
+		flows := r.eng[0].flowsFor(op)
+		r.eng[0].mu.Unlock()
+		require.Equal(t, count == 1<<30, flows != nil)
+	}
+}
+
 func stripeFrame(g, index int, data []byte) []byte {
 	b := make([]byte, stripeHead)
 	putStripe(b, g, index)
@@ -230,7 +302,6 @@ func stripeFrame(g, index int, data []byte) []byte {
 }
 
 // One connection of eight at a tenth of the speed carries its own share only.
-// S2-41
 func TestSlowConnectionCarriesItsShare(t *testing.T) {
 	const rate = 1 << 20
 	s := striping(2, 8)
@@ -260,7 +331,7 @@ func TestSlowConnectionCarriesItsShare(t *testing.T) {
 		}
 	}
 	share := float64(slow) / float64(total)
-	require.Less(t, share, 1./16, "its own share would be 1/71, that of equals 1/8")
+	require.Less(t, share, 1./16, "its own share would be 1/71, that of equals 1/8") // S2-41
 	require.Positive(t, slow)
 }
 

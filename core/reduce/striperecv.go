@@ -88,7 +88,7 @@ func (op *Op) receivePiece(r *receiver) error {
 		off += n
 	}
 	more := op.completed(p)
-	if op.out == nil {
+	if op.out.Load() == nil {
 		r.notify(op.tx)
 	} else {
 		op.wake(more)
@@ -133,6 +133,12 @@ func (op *Op) claim(r *receiver, g, index, size int, meta *wire.DequantizationMe
 	}
 	if in.claimed.has(index) {
 		return piece{}, op.stripeError(r, "piece %d came twice", index)
+	}
+	// The neighbour has what overwrites a part again only through what this peer
+	// made of that part before: two readers never write the same memory, and
+	// what is saved is the original.
+	if before := index - op.n*in.g.per; before >= 0 && !in.done.has(before) {
+		return piece{}, op.stripeError(r, "piece %d came before piece %d, which it follows from", index, before)
 	}
 	in.claimed.add(index)
 	op.rxBytes += uint64(p.n)
@@ -233,14 +239,14 @@ func (op *Op) savePiece(p piece) {
 		return
 	}
 	op.mu.Lock()
-	if op.in.saved.has(p.index) {
-		op.mu.Unlock()
+	saved, backup := op.in.saved.has(p.index), op.backup
+	op.mu.Unlock()
+	if saved {
 		return
 	}
-	if op.backup == nil {
-		op.backup = op.e.cfg.Pool.Get(len(op.spec.Dst))
+	if backup == nil {
+		op.backing.Do(op.takeBackup)
 	}
-	op.mu.Unlock()
 	from, to := op.extent(p)
 	copy(op.backup[from:to], op.spec.Dst[from:to])
 	op.mu.Lock()
@@ -291,7 +297,7 @@ func (op *Op) completed(p piece) (more int) {
 		}
 	}
 	op.rxPos.Store(in.pos)
-	if op.out != nil {
+	if op.out.Load() != nil {
 		more = op.readyAfter(p)
 	}
 	return more

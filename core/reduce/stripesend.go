@@ -36,6 +36,9 @@ func (e *Engine) flowsFor(op *Op) []*sender {
 			return nil
 		}
 	}
+	if int64(op.total(op.gridFor(n))) > math.MaxUint32 {
+		return nil // a frame could not name every piece
+	}
 	return append([]*sender(nil), pool[:n]...)
 }
 
@@ -45,7 +48,7 @@ func (e *Engine) flowsFor(op *Op) []*sender {
 func (op *Op) takePiece(f *frame, s *sender, batch int) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	o := op.out
+	o := op.out.Load()
 	if op.failErr != nil || o.count == 0 || batch > 0 && (o.count < 2*len(op.flows) || batch > s.atOnce()) {
 		return false
 	}
@@ -87,7 +90,7 @@ func (op *Op) headMeta(f *frame) *wire.DequantizationMeta {
 	sm.once.Do(func() {
 		if f.step >= op.n {
 			sm.m = op.forward[f.step-op.n]
-		} else if !op.aborted.Load() {
+		} else {
 			first, count := op.chunk(f.step, true)
 			local := op.spec.Dst
 			if f.step == 0 {
@@ -239,6 +242,9 @@ func (s *sender) observe(start, now time.Time, n int) {
 		return
 	}
 	p.quick = 0
+	if p.bytes == 0 {
+		return // an abort: the next write tells how slow it is
+	}
 	if !p.since.IsZero() {
 		rate := float64(p.bytes) / now.Sub(p.since).Seconds()
 		if v := s.rate.Load(); v != 0 {
@@ -271,5 +277,5 @@ func (op *Op) yields(s *sender) bool {
 	// Of the pieces that are not ready yet, each has as many steps before it as
 	// the whole chunk of a step takes.
 	left := float64(op.txTotal - op.txPos)
-	return float64(backlog+op.out.g.bytes)/mine > left/sum
+	return float64(backlog+op.out.Load().g.bytes)/mine > left/sum
 }

@@ -80,8 +80,9 @@ func (b *bell) Wait() {
 func (b *bell) Signal() {
 	switch {
 	case !b.started:
-		// A closed connection needs nobody, unless a batch was left behind.
-		if b.s.cause == nil || b.s.handoff {
+		// A closed connection needs nobody; one that is not closed has a watcher,
+		// for which Close waits as well.
+		if b.s.cause == nil {
 			b.started = true
 			b.s.e.spawn("sender", b.s.peer, b.s.run, b.s.close)
 		}

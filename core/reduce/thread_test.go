@@ -17,7 +17,6 @@ import (
 // Pinned roles have threads of their own, bound to the processors that were
 // asked for, with names where the system has them, and all that is visible in
 // the state. A sender's begins when it is needed, and all end with the engine.
-// S4-01 S4-03 S4-04 S4-28 S4-29
 func TestPinnedThreads(t *testing.T) {
 	var cpus []int
 	if all, err := platform.Affinity(); err == nil {
@@ -36,17 +35,17 @@ func TestPinnedThreads(t *testing.T) {
 			require.True(t, c.Runs)
 			require.NotNil(t, c.Thread, c.Role)
 			if c.Thread.ID != 0 {
-				require.False(t, threads[c.Thread.ID], "each has its own")
+				require.False(t, threads[c.Thread.ID], "each has its own") // S4-01
 				threads[c.Thread.ID] = true
 			}
 			if cpus != nil {
-				require.Equal(t, cpus, c.Thread.CPUs)
+				require.Equal(t, cpus, c.Thread.CPUs) // S4-28
 			}
 			if _, err := platform.Native().ThreadName(); err == nil {
-				require.Equal(t, "gopccl-"+c.Role, c.Thread.Name)
+				require.Equal(t, "gopccl-"+c.Role, c.Thread.Name) // S4-04
 			}
 			if _, err := platform.Native().Node(0); err == nil {
-				require.GreaterOrEqual(t, c.Thread.Node, 0)
+				require.GreaterOrEqual(t, c.Thread.Node, 0) // S4-29
 			}
 		}
 	}
