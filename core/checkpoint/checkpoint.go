@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 )
@@ -26,6 +27,9 @@ type Tensor struct {
 	Key string
 	// Data is the content in host byte order.
 	Data []byte
+	// Device is the content if it lies on a device; Data is empty then. What Load
+	// returns lies on the host.
+	Device device.Buffer
 	// DType is the element type.
 	DType dtype.Type
 	// AllowInequality exempts the content from comparison between peers.
@@ -50,22 +54,29 @@ const (
 
 // Save writes s to a new file in dir, which is created if need be, and
 // returns its path. When it returns without error the file is complete and
-// on stable storage; a crash before leaves older checkpoints as they were.
-// With keep > 0 only the keep newest checkpoints of dir remain. The tensors
-// are read while Save runs and must not change.
+// on stable storage, with its directory; a crash before leaves older checkpoints
+// as they were. Who may read it is up to the process's umask.
+// With keep > 0 only the keep newest checkpoints of dir remain; what could not
+// be removed is no failure of Save: left has an *errs.Error for each, for the
+// log. The tensors are read while Save runs and must not change.
 //
 // Errors are *errs.Error: InvalidArgument (a key twice or not UTF-8, an
-// invalid element type) before anything is written, Internal (the system).
-func Save(dir string, s State, keep int) (string, error) {
+// invalid element type) before anything is written, Internal (the system),
+// DeviceFailed (the device of a tensor).
+func Save(dir string, s State, keep int) (path string, left []error, err error) {
 	const op = "save checkpoint"
 	head, err := makeHeader(&s)
 	if err != nil {
-		return "", errs.New(errs.InvalidArgument, op, err).With(dir)
+		return "", nil, errs.New(errs.InvalidArgument, op, err).With(dir)
 	}
-	fail := func(phase string, err error) (string, error) {
-		return "", errs.New(errs.Internal, op, err).At(phase).With(dir)
+	fail := func(phase string, err error) (string, []error, error) {
+		code := errs.Internal
+		if errors.Is(err, errs.DeviceFailed) {
+			code = errs.DeviceFailed
+		}
+		return "", nil, errs.New(code, op, err).At(phase).With(dir)
 	}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := makeDir(filepath.Clean(dir)); err != nil {
 		return fail("create directory", err)
 	}
 	files, err := list(dir)
@@ -78,9 +89,10 @@ func Save(dir string, s State, keep int) (string, error) {
 	}
 	var tie [4]byte
 	_, _ = rand.Read(tie[:]) // it never fails
-	path := filepath.Join(dir, fmt.Sprintf("%010d-r%d-%s%s", seq+1, s.Revision, hex.EncodeToString(tie[:]), suffix))
+	name := fmt.Sprintf("%010d-r%d-%s", seq+1, s.Revision, hex.EncodeToString(tie[:]))
+	path = filepath.Join(dir, name+suffix)
 
-	tmp, err := os.CreateTemp(dir, tempPrefix+"*"+tempSuffix)
+	tmp, err := os.OpenFile(filepath.Join(dir, tempPrefix+name+tempSuffix), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return fail("create", err)
 	}
@@ -98,29 +110,54 @@ func Save(dir string, s State, keep int) (string, error) {
 	if err := rename(tmp.Name(), path); err != nil {
 		return fail("rename", err)
 	}
-	if err := syncDir(dir); err != nil {
+	if err := durable(dir); err != nil {
 		return fail("sync directory", err)
 	}
-	if err := prune(dir, files, keep); err != nil {
-		return fail("remove old checkpoints", err)
+	for _, err := range prune(dir, files, keep) {
+		left = append(left, errs.New(errs.Internal, op, err).At("remove old checkpoints").With(dir))
 	}
-	return path, nil
+	return path, left, nil
+}
+
+// durable is syncDir, and what tests put in its place.
+var durable = syncDir
+
+// makeDir makes dir and what is missing above it, so that a crash leaves all of them.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o777)
+	if parent := filepath.Dir(dir); errors.Is(err, os.ErrNotExist) && parent != dir {
+		if err := makeDir(parent); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, 0o777)
+	}
+	if err == nil {
+		// Who may make something in a directory and not read it cannot sync it.
+		if err = durable(filepath.Dir(dir)); errors.Is(err, os.ErrPermission) {
+			err = nil
+		}
+		return err
+	}
+	if info, serr := os.Stat(dir); serr == nil && info.IsDir() {
+		return nil
+	}
+	return err
 }
 
 // prune removes what is too old: all but the keep-1 newest of files (a new
-// one has just joined them) and temporary files of crashed processes.
-func prune(dir string, files []found, keep int) error {
-	var first error
+// one has just joined them) and temporary files of crashed processes. It
+// returns what it could not do.
+func prune(dir string, files []found, keep int) (left []error) {
 	if keep > 0 && len(files) > keep-1 {
 		for _, f := range files[keep-1:] {
-			if err := os.Remove(f.path); err != nil && !errors.Is(err, os.ErrNotExist) && first == nil {
-				first = err
+			if err := os.Remove(f.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				left = append(left, err)
 			}
 		}
 	}
 	names, err := os.ReadDir(dir)
 	if err != nil {
-		return errors.Join(first, err)
+		return append(left, err)
 	}
 	for _, n := range names {
 		if !strings.HasPrefix(n.Name(), tempPrefix) || !strings.HasSuffix(n.Name(), tempSuffix) {
@@ -131,8 +168,11 @@ func prune(dir string, files []found, keep int) error {
 			_ = os.Remove(filepath.Join(dir, n.Name()))
 		}
 	}
-	return first
+	return left
 }
+
+// Overwriting is the phase of errors of LoadInto after it has begun to write.
+const Overwriting = "overwrite"
 
 // Load reads a checkpoint into new buffers. Errors are *errs.Error:
 // CorruptFile (damaged, cut, or no checkpoint at all), InvalidArgument (no
@@ -145,22 +185,23 @@ func Load(path string) (State, error) {
 	defer f.Close()
 	s := State{Revision: f.head.Revision, Meta: f.head.Meta, Tensors: make([]Tensor, len(f.head.Tensors))}
 	for i, e := range f.head.Tensors {
-		data := make([]byte, e.Size)
-		if err := f.read(i, data); err != nil {
+		s.Tensors[i] = Tensor{Key: e.Key, Data: make([]byte, e.Size), DType: f.types[i], AllowInequality: e.AllowInequality}
+		if err := f.read(i, &s.Tensors[i]); err != nil {
 			return State{}, err
 		}
-		s.Tensors[i] = Tensor{Key: e.Key, Data: data, DType: f.types[i], AllowInequality: e.AllowInequality}
 	}
 	return s, nil
 }
 
-// LoadInto reads a checkpoint into the Data of ts, which has to hold the
+// LoadInto reads a checkpoint into the memory of ts, which has to hold the
 // same tensors: keys, element types, flags and sizes, in any order. It
 // returns the state's revision and meta, and no tensors. Nothing is written
 // before the file is known to be sound and to fit; only if the system fails
-// to read what it has just read can ts be left overwritten in part.
+// to read what it has just read, or a device fails, can ts be left overwritten
+// in part: the error's phase is Overwriting then.
 //
-// Errors are those of Load, and Mismatch (the tensors are not those of ts).
+// Errors are those of Load, Mismatch (the tensors are not those of ts), and
+// DeviceFailed (the device of a tensor).
 func LoadInto(path string, ts []Tensor) (State, error) {
 	f, err := open(path)
 	if err != nil {
@@ -190,23 +231,26 @@ func LoadInto(path string, ts []Tensor) (State, error) {
 		switch {
 		case f.types[i] != t.DType:
 			return misfit("tensor %q has type %s in the file, %s here", t.Key, f.types[i], t.DType)
-		case e.Size != int64(len(t.Data)):
-			return misfit("tensor %q has %d bytes in the file, %d here", t.Key, e.Size, len(t.Data))
+		case e.Size != t.bytes():
+			return misfit("tensor %q has %d bytes in the file, %d here", t.Key, e.Size, t.bytes())
 		case e.AllowInequality != t.AllowInequality:
 			return misfit("tensor %q may differ between peers: %t in the file, %t here", t.Key, e.AllowInequality, t.AllowInequality)
 		}
 		order[j] = i
 	}
 	for j := range ts {
-		if err := f.read(order[j], ts[j].Data); err != nil {
-			return State{}, err
+		if err := f.read(order[j], &ts[j]); err != nil {
+			return State{}, errs.New(errs.CodeOf(err), "load checkpoint", err).At(Overwriting).With(path).
+				Do("the tensors are a mixture now: load again")
 		}
 	}
 	return State{Revision: f.head.Revision, Meta: f.head.Meta}, nil
 }
 
 // Latest returns the path of the newest sound checkpoint in dir, and one
-// *errs.Error for each newer one that is not. If there is none the error has
+// *errs.Error for each newer one that is not: CorruptFile if it is damaged,
+// Internal if the system could not read it, which a later try may find intact.
+// Whoever goes on from an older one should say so. If there is none the error has
 // code NoSharedStateAvailable (also if dir does not exist), Internal if the
 // directory cannot be read.
 func Latest(dir string) (path string, skipped []error, err error) {

@@ -57,7 +57,8 @@ func sample(revision uint64) State {
 
 func save(t testing.TB, dir string, s State, keep int) string {
 	t.Helper()
-	path, err := Save(dir, s, keep)
+	path, left, err := Save(dir, s, keep)
+	require.Empty(t, left)
 	require.NoError(t, err)
 	return path
 }
@@ -98,7 +99,7 @@ func TestRoundTripProperty(t *testing.T) {
 				AllowInequality: rapid.Bool().Draw(r, "may differ"),
 			})
 		}
-		path, err := Save(dir, s, 1)
+		path, _, err := Save(dir, s, 1)
 		require.NoError(r, err)
 		got, err := Load(path)
 		require.NoError(r, err)
@@ -212,14 +213,14 @@ func TestSaveRefuses(t *testing.T) {
 		"meta":  {Meta: map[string]string{"a": "\xff"}},
 		"long":  {Meta: map[string]string{"a": strings.Repeat("x", maxHeader)}},
 	} {
-		_, err := Save(dir, s, 0)
+		_, _, err := Save(dir, s, 0)
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(err), name)
 	}
 	require.NoDirExists(t, dir)
 
 	occupied := filepath.Join(tempDir(t), "file")
 	require.NoError(t, os.WriteFile(occupied, nil, 0o666))
-	_, err := Save(occupied, sample(1), 0)
+	_, _, err := Save(occupied, sample(1), 0)
 	require.Equal(t, errs.Internal, errs.CodeOf(err))
 }
 
@@ -291,7 +292,7 @@ func TestStaleTemporaryFiles(t *testing.T) {
 	require.Len(t, files, 1)
 }
 
-// S2-55: the newest sound checkpoint is taken, damaged ones are named, and
+// The newest sound checkpoint is taken, damaged ones are named, and
 // the checkpoint of another model is refused.
 func TestLatestSkipsDamaged(t *testing.T) {
 	dir := tempDir(t)
@@ -401,4 +402,45 @@ func FuzzLoad(f *testing.F) {
 		}
 		require.LessOrEqual(t, total, len(b))
 	})
+}
+
+// A checkpoint that is safe on the disk is one, whatever becomes of the old ones.
+func TestSaveSucceedsWhenOldOnesCannotBeRemoved(t *testing.T) {
+	dir := tempDir(t)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "0000000001-r1-00000000.gopccl", "x"), 0o777)) // somebody's backup
+	for i := range 3 {
+		path, left, err := Save(dir, sample(uint64(i)), 1)
+		require.NoError(t, err)
+		require.Len(t, left, 1)
+		require.ErrorIs(t, left[0], errs.Internal)
+		require.ErrorContains(t, left[0], "00000000.gopccl")
+		latest, skipped, err := Latest(dir)
+		require.NoError(t, err)
+		require.Empty(t, skipped)
+		require.Equal(t, path, latest)
+	}
+	names, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, names, 2, "the others were removed")
+}
+
+// Every directory that Save makes is on the disk when Save returns: the one above each is synced.
+func TestNewDirectoriesAreDurable(t *testing.T) {
+	defer func() { durable = syncDir }()
+	var synced []string
+	durable = func(dir string) error {
+		synced = append(synced, dir)
+		return syncDir(dir)
+	}
+	base := tempDir(t)
+	dir := filepath.Join(base, "a", "b", "c")
+	save(t, dir+string(filepath.Separator), sample(1), 0)
+	require.Equal(t, []string{base, filepath.Join(base, "a"), filepath.Join(base, "a", "b"), dir + string(filepath.Separator)}, synced)
+	synced = nil
+	save(t, dir, sample(2), 0)
+	require.Equal(t, []string{dir}, synced)
+	occupied := filepath.Join(base, "file")
+	require.NoError(t, os.WriteFile(occupied, nil, 0o666))
+	_, _, err := Save(filepath.Join(occupied, "below"), sample(1), 0)
+	require.ErrorIs(t, err, errs.Internal)
 }

@@ -72,14 +72,16 @@ func makeHeader(s *State) ([]byte, error) {
 			return nil, fmt.Errorf("key %q is not UTF-8", t.Key)
 		case seen[t.Key]:
 			return nil, fmt.Errorf("two tensors are called %q", t.Key)
+		case !t.Device.None() && len(t.Data) > 0:
+			return nil, fmt.Errorf("tensor %q lies on the host and on a device", t.Key)
 		case !t.DType.Valid():
 			return nil, fmt.Errorf("tensor %q has no element type (%d)", t.Key, t.DType)
 		}
 		seen[t.Key] = true
 		h.Tensors[i] = entry{
-			Key: t.Key, DType: t.DType.String(), Offset: at, Size: int64(len(t.Data)), AllowInequality: t.AllowInequality,
+			Key: t.Key, DType: t.DType.String(), Offset: at, Size: t.bytes(), AllowInequality: t.AllowInequality,
 		}
-		at += aligned(int64(len(t.Data)))
+		at += aligned(t.bytes())
 	}
 	for k, v := range s.Meta {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
@@ -108,16 +110,11 @@ func write(w io.Writer, head []byte, s *State) error {
 	}
 	var zeros [align]byte
 	for i := range s.Tensors {
-		data := s.Tensors[i].Data
-		// In pieces, so that what is hashed was just written and is in the cache.
-		for rest := data; len(rest) > 0; {
-			n := min(len(rest), 1<<20)
-			if _, err := out.Write(rest[:n]); err != nil {
-				return err
-			}
-			rest = rest[n:]
+		t := &s.Tensors[i]
+		if err := t.writeTo(out); err != nil {
+			return err
 		}
-		if _, err := out.Write(zeros[:aligned(int64(len(data)))-int64(len(data))]); err != nil {
+		if _, err := out.Write(zeros[:aligned(t.bytes())-t.bytes()]); err != nil {
 			return err
 		}
 	}
@@ -250,13 +247,15 @@ func parseHeader(js []byte, payload int64) (header, []dtype.Type, error) {
 	return h, types, nil
 }
 
-// read fills data with tensor i.
-func (f *file) read(i int, data []byte) error {
-	_, err := f.f.ReadAt(data, f.payload+f.head.Tensors[i].Offset)
-	if err != nil {
-		return readError(f.f.Name(), err)
+// read fills t with tensor i.
+func (f *file) read(i int, t *Tensor) error {
+	e := &f.head.Tensors[i]
+	err := t.readFrom(io.NewSectionReader(f.f, f.payload+e.Offset, e.Size))
+	var of *errs.Error
+	if err == nil || errors.As(err, &of) {
+		return err
 	}
-	return nil
+	return readError(f.f.Name(), err)
 }
 
 // readError sorts an error of a read: a file that is shorter than it was a

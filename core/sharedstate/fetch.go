@@ -56,9 +56,10 @@ type Result struct {
 	Retries int
 }
 
-// Incomplete says what a failed Fetch has done to the caller's tensors; it is
-// found with errors.As in the error of Fetch. A state with done or torn
-// tensors is neither the old nor the new one.
+// Incomplete says what a transfer that was not confirmed has done to the
+// caller's tensors; it is found with errors.As in the errors of Fetch and of a
+// session's SyncSharedState. A state with done or torn tensors is neither the
+// old nor the new one.
 type Incomplete struct {
 	// Done tensors have the new, verified content.
 	Done []string
@@ -66,7 +67,7 @@ type Incomplete struct {
 	Torn []string
 	// Untouched tensors were wanted and still have their old content.
 	Untouched []string
-	// Err says why the holders failed, one error per attempt (the last 16).
+	// Err says why, of a Fetch one error per attempt (the last 16); may be nil.
 	Err error
 }
 
@@ -75,16 +76,21 @@ func (e *Incomplete) Error() string {
 	all := len(e.Done) + len(e.Torn) + len(e.Untouched)
 	s := fmt.Sprintf("%d of %d tensors fetched", len(e.Done), all)
 	for i, k := range e.Torn {
-		switch {
-		case i == 3:
-			return s + fmt.Sprintf(" and %d more: %v", len(e.Torn)-i, e.Err)
-		case i == 0:
-			s += fmt.Sprintf(", partially overwritten: %q", k)
-		default:
-			s += fmt.Sprintf(", %q", k)
+		if i == 3 {
+			s += fmt.Sprintf(" and %d more", len(e.Torn)-i)
+			break
 		}
+		if i == 0 {
+			s += ", partially overwritten: "
+		} else {
+			s += ", "
+		}
+		s += fmt.Sprintf("%q", k)
 	}
-	return s + ": " + e.Err.Error()
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
 }
 
 // Unwrap returns the cause.
@@ -298,7 +304,7 @@ func (f *fetch) failed(ctx context.Context, last netip.AddrPort) error {
 		code = errs.Canceled
 		inc.Err = errors.Join(context.Cause(ctx), inc.Err)
 	}
-	return fail(code, inc).With(last.String()).Do("load a checkpoint, or synchronise again with a strategy that receives")
+	return fail(code, inc).With(last.String()).Do("load a checkpoint, or synchronise again: a torn state only receives")
 }
 
 // pause waits for d or the end of ctx.

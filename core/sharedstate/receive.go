@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -84,6 +85,7 @@ func (f *fetch) batch(ctx context.Context, addr netip.AddrPort, items []*item) (
 	if err != nil {
 		return err
 	}
+	conn = transport.Quiet(conn)
 	defer conn.Close() // PCCL never closes; its distributor leaks (quirk Q29)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
@@ -106,7 +108,7 @@ func (f *fetch) batch(ctx context.Context, addr netip.AddrPort, items []*item) (
 	if err := f.accept(p, items); err != nil {
 		return err
 	}
-	return f.receive(r, items)
+	return f.receive(ctx, r, items)
 }
 
 // accept checks a holder's answer against the request.
@@ -143,7 +145,7 @@ func (f *fetch) accept(p wire.Packet, items []*item) error {
 
 // receive reads the content of items in order. Each one is hashed while the
 // next arrives.
-func (f *fetch) receive(r io.Reader, items []*item) error {
+func (f *fetch) receive(ctx context.Context, r io.Reader, items []*item) error {
 	verify := make(chan *item, len(items))
 	verdict := make(chan error, 1)
 	go func() {
@@ -151,7 +153,7 @@ func (f *fetch) receive(r io.Reader, items []*item) error {
 		defer func() { verdict <- wrong }()
 		defer errs.Catch("sync shared state", func(err *errs.Error) { wrong = err })
 		for it := range verify {
-			err := f.verify(it)
+			err := f.verify(ctx, it)
 			it.done, it.wrong = err == nil, err != nil
 			if err != nil {
 				wrong = err
@@ -251,8 +253,9 @@ func (h *hostSink) Commit(n int) error {
 // Close has nothing to wait for.
 func (h *hostSink) Close() error { return nil }
 
-// verify compares the content of a tensor with the elected hash.
-func (f *fetch) verify(it *item) error {
+// verify compares the content of a tensor with the elected hash. The end of
+// ctx ends it, as it ends the fetch.
+func (f *fetch) verify(ctx context.Context, it *item) error {
 	if it.free {
 		return nil
 	}
@@ -264,14 +267,22 @@ func (f *fetch) verify(it *item) error {
 			return err
 		}
 	case it.want.HashType == wire.HashSimple:
-		got = uint64(digest.SimpleHashParallel(it.data, f.cfg.Workers))
+		sum, err := digest.SimpleHashParallel(ctx, it.data, f.cfg.Workers)
+		if err != nil {
+			return err
+		}
+		got = uint64(sum)
 	case it.want.HashType == wire.HashCRC32 && onDevice:
 		var err error
-		if got, err = it.crc32c(it.want.Key); err != nil {
+		if got, err = it.crc32c(ctx, it.want.Key); err != nil {
 			return err
 		}
 	case it.want.HashType == wire.HashCRC32:
-		got = uint64(digest.CRC32C(it.data))
+		sum, err := digest.CRC32CInterruptible(ctx, it.data)
+		if err != nil {
+			return err
+		}
+		got = uint64(sum)
 	default:
 		return errs.New(errs.HashMismatch, opFetch, fmt.Errorf("tensor %q: hash type %d is not served here", it.want.Key, it.want.HashType)).
 			At("verify")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/transport"
 	"github.com/gopccl/gopccl/core/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -36,9 +37,6 @@ type ServerConfig struct {
 	// MaxConns bounds the open connections; the longest silent one makes room.
 	// Default 4096.
 	MaxConns int
-	// MaxTransfers bounds the transfers at one time; further ones wait.
-	// Default 64.
-	MaxTransfers int
 	// RequestTimeout bounds the time between accepting a connection, or the
 	// end of a transfer, and the end of the next request. Default 10 s.
 	RequestTimeout time.Duration
@@ -59,9 +57,6 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	}
 	if c.MaxConns <= 0 {
 		c.MaxConns = 4096
-	}
-	if c.MaxTransfers <= 0 {
-		c.MaxTransfers = 64
 	}
 	if c.RequestTimeout <= 0 {
 		c.RequestTimeout = 10 * time.Second
@@ -84,13 +79,11 @@ func (c ServerConfig) withDefaults() ServerConfig {
 // that it is not distributing (control spec, section 13.3). All methods are
 // safe for concurrent use.
 type Server struct {
-	cfg       ServerConfig
-	transfers chan struct{} // one token per running transfer
-	large     chan struct{} // one token per large request being read
-	tx        atomic.Uint64
+	cfg   ServerConfig
+	large chan struct{} // one token per large request being read
 
 	mu     sync.Mutex
-	win    *window // nil outside the window
+	win    *Window // nil outside the window
 	conns  map[net.Conn]*client
 	silent *list.List // of net.Conn that have asked nothing yet, oldest first
 	lns    map[net.Listener]struct{}
@@ -102,37 +95,55 @@ type Server struct {
 // client is the server's knowledge of one connection.
 type client struct{ silent *list.Element }
 
-// window is one period of distribution: what is handed out, and who is
-// reading it at the moment.
-type window struct {
+// Window is one period of distribution, from Open to Shut: what is handed out,
+// and who is reading it at the moment.
+type Window struct {
 	revision uint64
 	tensors  map[string]content
+	tx       atomic.Uint64
 	active   map[net.Conn]struct{}
 	shut     chan struct{} // closed when the window is shut
 	drained  chan struct{} // closed when it is shut and nobody reads
+}
+
+// TxBytes returns the bytes of tensors that were promised in answers so far
+// (data spec, section 7).
+func (w *Window) TxBytes() uint64 { return w.tx.Load() }
+
+// close ends the window: nobody begins to read any more. The caller holds the
+// server's mu.
+func (w *Window) close() {
+	select {
+	case <-w.shut:
+		return
+	default:
+	}
+	close(w.shut)
+	if len(w.active) == 0 {
+		close(w.drained)
+	}
 }
 
 // NewServer returns a server with a shut window. Close frees its resources.
 func NewServer(cfg ServerConfig) *Server {
 	cfg = cfg.withDefaults()
 	return &Server{
-		cfg:       cfg,
-		transfers: make(chan struct{}, cfg.MaxTransfers),
-		large:     make(chan struct{}, largeReaders),
-		conns:     make(map[net.Conn]*client),
-		silent:    list.New(),
-		lns:       make(map[net.Listener]struct{}),
-		done:      make(chan struct{}),
+		cfg:    cfg,
+		large:  make(chan struct{}, largeReaders),
+		conns:  make(map[net.Conn]*client),
+		silent: list.New(),
+		lns:    make(map[net.Listener]struct{}),
+		done:   make(chan struct{}),
 	}
 }
 
-// Open opens the window: from now on the content of ts is handed out under
-// revision, until Shut. The tensors must not be changed in between; ts itself
+// Open opens a window: from now on the content of ts is handed out under
+// revision, until Shut of that window. The tensors must not be changed in between; ts itself
 // is not kept. legacy: see Entries. Of two tensors with one key the first
-// counts. A window that is still open is shut first. TxBytes starts at 0.
-func (s *Server) Open(revision uint64, ts []Tensor, legacy bool) {
-	s.Shut()
-	w := &window{
+// counts. Open never waits: a window that is still open takes no new reader,
+// and whoever has opened it still has to shut it.
+func (s *Server) Open(revision uint64, ts []Tensor, legacy bool) *Window {
+	w := &Window{
 		revision: revision,
 		tensors:  make(map[string]content, len(ts)),
 		active:   make(map[net.Conn]struct{}),
@@ -146,26 +157,27 @@ func (s *Server) Open(revision uint64, ts []Tensor, legacy bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tx.Store(0)
-	if !s.closed {
-		s.win = w
+	if s.win != nil {
+		s.win.close()
 	}
+	if s.win = w; s.closed {
+		w.close()
+		s.win = nil
+	}
+	return w
 }
 
-// Shut shuts the window. When it returns no transfer reads a tensor any more:
-// running ones get ShutGrace to end and are then cut. Without an open window
-// it does nothing.
-func (s *Server) Shut() {
-	s.mu.Lock()
-	w := s.win
-	s.win = nil
+// Shut shuts w and no other window. When it returns no transfer reads a tensor of w any more:
+// running ones get ShutGrace to end and are then cut. It does nothing with a
+// window that was shut before, or nil.
+func (s *Server) Shut(w *Window) {
 	if w == nil {
-		s.mu.Unlock()
 		return
 	}
-	close(w.shut)
-	if len(w.active) == 0 {
-		close(w.drained)
+	s.mu.Lock()
+	w.close()
+	if s.win == w {
+		s.win = nil
 	}
 	s.mu.Unlock()
 
@@ -186,12 +198,8 @@ func (s *Server) Shut() {
 	<-w.drained
 }
 
-// TxBytes returns the bytes of tensors that were promised in answers since
-// the window was last opened (data spec, section 7).
-func (s *Server) TxBytes() uint64 { return s.tx.Load() }
-
-// enter registers conn as a reader of the open window; nil if it is shut.
-func (s *Server) enter(conn net.Conn) *window {
+// enter registers conn as a reader of the open window; nil if none is open.
+func (s *Server) enter(conn net.Conn) *Window {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.win != nil {
@@ -201,7 +209,7 @@ func (s *Server) enter(conn net.Conn) *window {
 }
 
 // leave ends what enter began.
-func (s *Server) leave(w *window, conn net.Conn) {
+func (s *Server) leave(w *Window, conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(w.active, conn)
@@ -214,15 +222,14 @@ func (s *Server) leave(w *window, conn net.Conn) {
 	}
 }
 
-// Serve accepts connections on ln until ln or the server is closed; then it
-// returns nil. Other errors of ln end it as *errs.Error with code Internal,
-// passing ones (no descriptor left) are waited out. Serve closes ln.
-func (s *Server) Serve(ln net.Listener) error {
+// Serve accepts connections on ln until ln or the server is closed; see
+// platform.AcceptLoop for errors. It closes ln.
+func (s *Server) Serve(ln net.Listener) {
 	defer ln.Close()
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil
+		return
 	}
 	s.lns[ln] = struct{}{}
 	s.wg.Add(1)
@@ -233,32 +240,15 @@ func (s *Server) Serve(ln net.Listener) error {
 		delete(s.lns, ln)
 		s.mu.Unlock()
 	}()
-	for pause := time.Duration(0); ; {
-		conn, err := ln.Accept()
-		switch c := platform.Classify(err); {
-		case err == nil:
-			pause = 0
-			s.adopt(conn)
-		case c == platform.ClassClosed:
-			return nil
-		case c.Temporary() || c == platform.ClassReset:
-			pause = min(2*pause+5*time.Millisecond, time.Second)
-			t := time.NewTimer(pause)
-			select {
-			case <-t.C:
-			case <-s.done:
-				t.Stop()
-				return nil
-			}
-		default:
-			return errs.New(errs.Internal, "serve shared state", err).At("accept")
-		}
-	}
+	platform.AcceptLoop(ln, s.done, s.adopt, func(err error) {
+		s.cfg.Log.Warn("no connection for shared state could be accepted", "err", err)
+	})
 }
 
 // adopt starts serving conn, at the cost of the longest silent connection if
 // there are too many.
 func (s *Server) adopt(conn net.Conn) {
+	conn = transport.Quiet(conn)
 	s.mu.Lock()
 	if s.closed || (len(s.conns) >= s.cfg.MaxConns && s.silent.Len() == 0) {
 		s.mu.Unlock()
@@ -293,18 +283,19 @@ func (s *Server) adopt(conn net.Conn) {
 // the goroutines of Serve to end.
 func (s *Server) Close() {
 	s.mu.Lock()
+	for ln := range s.lns {
+		ln.Close()
+	}
 	if !s.closed {
 		s.closed = true
 		close(s.done)
 	}
-	for ln := range s.lns {
-		ln.Close()
-	}
 	for c := range s.conns {
 		c.Close()
 	}
+	w := s.win
 	s.mu.Unlock()
-	s.Shut()
+	s.Shut(w)
 	s.wg.Wait()
 }
 
@@ -375,15 +366,12 @@ func (s *Server) read(conn net.Conn, r *bufio.Reader) (wire.C2SRequestSharedStat
 	return req, nil
 }
 
-// answer answers one request and sends the tensors it asked for.
+// answer answers one request and sends the tensors it asked for. Nobody waits
+// for a turn: a requester that hears nothing takes the holder for dead, and all
+// of them share the link anyway.
 func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
-	select {
-	case s.transfers <- struct{}{}:
-		defer func() { <-s.transfers }()
-	case <-s.done:
-		return net.ErrClosed
-	}
 	out := sender{conn: conn, stall: s.cfg.StallTimeout}
+	out.all, _ = transport.NonBlocking(conn).(transport.VecWriter)
 	w := s.enter(conn)
 	if w == nil {
 		return out.flushPacket(wire.S2CSharedStateResponse{Status: wire.StateNotDistributed})
@@ -401,7 +389,7 @@ func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 		rsp.Entries[i] = wire.StateSize{Key: key, Size: uint64(c.bytes())}
 		total += uint64(c.bytes())
 	}
-	s.tx.Add(total)
+	w.tx.Add(total)
 	out.add(wire.Append(nil, rsp))
 	for _, key := range req.Keys {
 		c := w.tensors[key]
@@ -421,6 +409,7 @@ const (
 // gives up when the other end takes nothing for a while.
 type sender struct {
 	conn  net.Conn
+	all   transport.VecWriter // nil: as conn writes them
 	stall time.Duration
 	bufs  net.Buffers
 	size  int
@@ -451,6 +440,9 @@ func (o *sender) put(b []byte) error {
 func (o *sender) putContent(key string, c *content) error {
 	if c.dev.None() {
 		return o.put(c.data)
+	}
+	if err := o.flush(); err != nil { // the answer does not wait for the device
+		return err
 	}
 	p, err := device.Lookup(c.dev.Platform)
 	if err != nil {
@@ -483,8 +475,12 @@ func (o *sender) flush() error {
 	if err := o.conn.SetWriteDeadline(time.Now().Add(o.stall)); err != nil {
 		return err
 	}
-	bufs := o.bufs
-	_, err := bufs.WriteTo(o.conn)
+	bufs, err := o.bufs, error(nil)
+	if o.all != nil {
+		_, err = o.all.WriteAll(bufs)
+	} else {
+		_, err = bufs.WriteTo(o.conn)
+	}
 	o.bufs, o.size = o.bufs[:0], 0
 	if err != nil && !errors.Is(err, io.ErrClosedPipe) && platform.Classify(err) == platform.ClassTimeout {
 		return errs.New(errs.Timeout, "send shared state", err).With(o.conn.RemoteAddr().String())

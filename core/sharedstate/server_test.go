@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -140,14 +142,14 @@ func (c *clingingConn) RemoteAddr() net.Addr             { return &net.TCPAddr{}
 func TestShutStopsReaders(t *testing.T) {
 	tensors := []Tensor{{Key: "t0", Data: make([]byte, 4*sendPiece)}}
 	s := NewServer(ServerConfig{ShutGrace: time.Millisecond})
-	s.Open(1, tensors, false)
+	w := s.Open(1, tensors, false)
 	c := &clingingConn{
 		request: bytes.NewReader(wire.Append(nil, wire.C2SRequestSharedState{Keys: []string{"t0"}})),
 		writing: make(chan struct{}), closed: make(chan struct{}),
 	}
 	s.adopt(c)
 	<-c.writing
-	s.Shut()
+	s.Shut(w)
 	for i := range tensors[0].Data {
 		tensors[0].Data[i] = 0xee
 	}
@@ -159,7 +161,7 @@ func TestShutStopsReaders(t *testing.T) {
 func TestShutCutsTransfers(t *testing.T) {
 	src := state(1, 32<<20)
 	s, addr := serve(t, ServerConfig{ShutGrace: time.Millisecond})
-	s.Open(1, src, false)
+	w := s.Open(1, src, false)
 	c, err := net.Dial("tcp4", addr.String())
 	require.NoError(t, err)
 	defer c.Close()
@@ -167,7 +169,7 @@ func TestShutCutsTransfers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.ReadFull(c, make([]byte, 100<<10)) // it is running
 	require.NoError(t, err)
-	s.Shut()
+	s.Shut(w)
 	clear(src[0].Data)
 	n, _ := io.Copy(io.Discard, c)
 	require.Less(t, n, int64(32<<20), "the transfer was cut")
@@ -177,7 +179,7 @@ func TestShutCutsTransfers(t *testing.T) {
 func TestShutLetsTransfersEnd(t *testing.T) {
 	src, dst := state(1, 8<<20), state(2, 8<<20)
 	s, addr := serve(t, ServerConfig{ShutGrace: time.Minute})
-	s.Open(1, src, false)
+	w := s.Open(1, src, false)
 	shut := make(chan struct{})
 	var once sync.Once
 	_, err := Fetch(context.Background(), FetchConfig{
@@ -185,7 +187,7 @@ func TestShutLetsTransfersEnd(t *testing.T) {
 		Progress: func(uint64, uint64, string) {
 			once.Do(func() {
 				go func() {
-					s.Shut()
+					s.Shut(w)
 					close(shut)
 				}()
 			})
@@ -209,11 +211,11 @@ func TestStalledRequester(t *testing.T) {
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "timeout") }, 20*time.Second, time.Millisecond)
 }
 
-// More requesters than transfer slots, and some that ask again on the same connection.
+// Many requesters, and some that ask again on the same connection.
 func TestManyRequesters(t *testing.T) {
 	sizes := []int{100 << 10, 0, 33}
 	src := state(1, sizes...)
-	s, addr := serve(t, ServerConfig{MaxTransfers: 3})
+	s, addr := serve(t, ServerConfig{})
 	s.Open(1, src, false)
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -245,6 +247,70 @@ func TestManyRequesters(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, src[2].Data, b)
 	}
+}
+
+// A holder keeps nobody waiting for a turn, however many requesters there are
+// and however few of them read: whoever hears nothing takes the holder for dead.
+func TestNobodyWaitsForATurn(t *testing.T) {
+	const crowd = 100
+	src, dst := state(1, 1<<20), state(2, 1<<20)
+	s, addr := serve(t, ServerConfig{Tune: func(c net.Conn) error {
+		if q, ok := c.(interface{ TCP() *net.TCPConn }); ok {
+			c = q.TCP()
+		}
+		return c.(*net.TCPConn).SetWriteBuffer(16 << 10)
+	}})
+	w := s.Open(1, src, false)
+	for range crowd {
+		c, err := net.Dial("tcp4", addr.String())
+		require.NoError(t, err)
+		defer c.Close()
+		require.NoError(t, c.(*net.TCPConn).SetReadBuffer(16<<10))
+		_, err = c.Write(wire.Append(nil, wire.C2SRequestSharedState{Keys: []string{"t0"}}))
+		require.NoError(t, err)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(15*time.Second))) // a turn would come after 30 s
+		p, err := wire.Read(c, wire.S2C, 1<<10)                               // and none of the content
+		require.NoError(t, err)
+		require.Equal(t, wire.StateSuccess, p.(wire.S2CSharedStateResponse).Status)
+	}
+	_, err := Fetch(context.Background(), FetchConfig{
+		Distributors: []netip.AddrPort{addr}, Want: wants(src, false), Tensors: dst, StallTimeout: 8 * time.Second,
+	})
+	require.NoError(t, err)
+	requireSame(t, src, dst)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.GreaterOrEqual(t, len(w.active), crowd, "they are all served")
+}
+
+// touchy is a listener that fails once for a reason that passes.
+type touchy struct {
+	net.Listener
+	failed bool
+}
+
+func (l *touchy) Accept() (net.Conn, error) {
+	if !l.failed {
+		l.failed = true
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EPERM)}
+	}
+	return l.Listener.Accept()
+}
+
+// What accept(2) says about one connection that waits does not end the server.
+func TestServerGoesOnAfterAcceptFailed(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := NewServer(ServerConfig{})
+	defer s.Close()
+	go s.Serve(&touchy{Listener: ln})
+	src, dst := state(1, 10), state(2, 10)
+	s.Open(1, src, false)
+	_, err = Fetch(context.Background(), FetchConfig{
+		Distributors: []netip.AddrPort{ln.Addr().(*net.TCPAddr).AddrPort()}, Want: wants(src, false), Tensors: dst,
+	})
+	require.NoError(t, err)
+	requireSame(t, src, dst)
 }
 
 // A request of several MiB is read, one above the cap is not.

@@ -8,6 +8,7 @@
 package sharedstate
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -83,7 +84,7 @@ func (c *content) simpleHash(key string) (uint64, error) {
 }
 
 // crc32c is for content on a device, which is read for it piece by piece.
-func (c *content) crc32c(key string) (uint64, error) {
+func (c *content) crc32c(ctx context.Context, key string) (uint64, error) {
 	p, err := device.Lookup(c.dev.Platform)
 	if err != nil {
 		return 0, named(err, key)
@@ -103,6 +104,9 @@ func (c *content) crc32c(key string) (uint64, error) {
 			return 0, named(err, key)
 		}
 		sum = digest.UpdateCRC32C(sum, b)
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
 	}
 }
 
@@ -121,8 +125,9 @@ func named(err error, key string) error {
 // bfloat16 entries then have hash 0, as PCCL has it (quirk Q33). workers
 // bounds the number of goroutines that hash at once, 0 means one per core.
 // The tensors are read only while Entries runs. Those of a device are hashed
-// there; errors are *errs.Error as device.Platform has them.
-func Entries(ts []Tensor, legacy bool, workers int) ([]wire.StateEntry, error) {
+// there; errors are *errs.Error as device.Platform has them, and Canceled if
+// ctx ends first.
+func Entries(ctx context.Context, ts []Tensor, legacy bool, workers int) ([]wire.StateEntry, error) {
 	entries := make([]wire.StateEntry, len(ts))
 	bufs := make([][]byte, len(ts))
 	for i := range ts {
@@ -136,13 +141,20 @@ func Entries(ts []Tensor, legacy bool, workers int) ([]wire.StateEntry, error) {
 	}
 	// An empty buffer has hash 0 (hashing spec, section 1), which is what the
 	// exempted entries need.
-	for i, h := range digest.HashAll(bufs, simple, workers) {
+	sums, err := digest.HashAll(ctx, bufs, simple, workers)
+	if err != nil {
+		return nil, errs.New(errs.Canceled, opFetch, err).At("hash")
+	}
+	for i, h := range sums {
 		entries[i].Hash = h
 	}
 	for i := range ts {
 		c := ts[i].content(legacy)
 		if c.dev.None() || ts[i].AllowInequality {
 			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, errs.New(errs.Canceled, opFetch, err).At("hash")
 		}
 		h, err := c.simpleHash(ts[i].Key)
 		if err != nil {
