@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
 
@@ -47,6 +48,9 @@ func (m *Master) Run(ctx context.Context) error { return m.s.Serve(ctx, m.ln) }
 
 // Status returns clients, rings and votes as they are now.
 func (m *Master) Status() master.Status { return m.s.Snapshot() }
+
+// DumpState writes what Status returns as text. The error is w's.
+func (m *Master) DumpState(w io.Writer) error { return master.WriteStatus(w, m.Addr(), m.Status()) }
 
 // Topology is what is known of the links of a group: peers, the ring as
 // positions in them, rates in Mbit/s by row and column, 0 where unknown.

@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	// strangerLimit bounds the packets of connections that did not register.
+	// strangerLimit bounds the packets of connections that did not register,
+	// waitingLimit those of clients that were not let in.
 	strangerLimit = 4 << 10
+	waitingLimit  = 64 << 10
 	// burst bounds one write (quirk Q2).
 	burst = 64 << 10
 	// readBuffer is small because thousands of connections may be silent.
@@ -35,15 +37,26 @@ const (
 
 // conn is one accepted connection.
 type conn struct {
-	id         fsm.ClientID
-	nc         net.Conn
-	remote     netip.AddrPort
-	registered atomic.Bool
-	why        atomic.Pointer[string] // why we broke it, if we did
-	try        transport.TryWriter    // nil: only its writer writes
-	out        queue
-	dirty      bool // of whoever holds Server.own
+	id       fsm.ClientID
+	nc       net.Conn
+	remote   netip.AddrPort
+	began    time.Time
+	standing atomic.Int32           // stranger, waiting or member
+	why      atomic.Pointer[string] // why we broke it, if we did
+	try      transport.TryWriter    // nil: only its writer writes
+	out      queue
+	dirty    bool          // of whoever holds Server.own
+	over     chan struct{} // closed when nothing is read any more
+	once     sync.Once     // of over
+	leaving  bool          // it was evicted; of whoever holds Server.mu
 }
+
+// What a connection is.
+const (
+	stranger int32 = iota // did not register
+	waiting               // registered, and was not let in
+	member
+)
 
 // accepted carries the conn to where the machine is stepped.
 type accepted struct {
@@ -55,11 +68,16 @@ type accepted struct {
 func (c *conn) fail(why string) {
 	c.why.CompareAndSwap(nil, &why)
 	c.nc.Close()
+	c.deafen()
 }
 
+// deafen ends the wait for leave to read.
+func (c *conn) deafen() { c.once.Do(func() { close(c.over) }) }
+
 func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote netip.AddrPort) {
-	c := &conn{id: id, nc: nc, remote: remote, try: transport.NonBlocking(nc)}
-	c.out.ready = make(chan struct{}, 1)
+	nc = transport.Quiet(nc)
+	c := &conn{id: id, nc: nc, remote: remote, try: transport.NonBlocking(nc), began: time.Now(), over: make(chan struct{})}
+	c.out.ready, c.out.book = make(chan struct{}, 1), &s.waiters
 	if err := platform.TuneMaster(nc); err != nil {
 		s.log.Warn("connection could not be tuned", "remote", remote.String(), "error", err)
 	}
@@ -81,7 +99,7 @@ func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote
 		defer s.wg.Done()
 		func() {
 			defer errs.Catch("run master", s.crash)
-			s.write(c, done)
+			s.write(ctx, c, done)
 		}()
 		// The connection is closed here in every case, so that "closed after
 		// what was sent" holds and nothing stays open.
@@ -102,16 +120,15 @@ func (s *Server) read(ctx context.Context, c *conn) {
 	r := bufio.NewReaderSize(p, readBuffer)
 	err := foreign(r)
 	for err == nil {
-		limit := wire.MaxPacket
-		if !c.registered.Load() {
-			limit = strangerLimit
-		}
 		var pkt wire.Packet
-		pkt, err = wire.Read(r, wire.C2M, limit)
+		pkt, err = s.next(ctx, c, r, p)
 		if err != nil {
 			break
 		}
 		p.last = time.Now()
+		if _, asks := pkt.(wire.C2MAskTopology); asks && !c.out.mayAsk() {
+			continue // the writer asks when it has sent the answer that waits
+		}
 		if !s.post(ctx, fsm.PacketIn{Client: c.id, Packet: pkt}, wire.Waits(r)) {
 			return
 		}
@@ -172,15 +189,23 @@ func foreign(r *bufio.Reader) error {
 
 // pulse passes reads through and reports life while a packet is unfinished.
 type pulse struct {
-	src  io.Reader
-	c    *conn
-	post func()
-	last time.Time
+	src   io.Reader
+	c     *conn
+	post  func()
+	last  time.Time
+	pace  time.Duration // if positive: in which a large packet that is being read has to grow by paceStep
+	grown int           // bytes since the deadline was set
 }
 
 func (p *pulse) Read(b []byte) (int, error) {
 	n, err := p.src.Read(b)
-	if n > 0 && p.c.registered.Load() {
+	if p.pace > 0 {
+		if p.grown += n; p.grown >= paceStep {
+			p.grown = 0
+			p.c.nc.SetReadDeadline(time.Now().Add(p.pace))
+		}
+	}
+	if n > 0 && p.c.standing.Load() != stranger {
 		if now := time.Now(); now.Sub(p.last) > aliveEvery {
 			p.last = now
 			p.post()
@@ -189,97 +214,17 @@ func (p *pulse) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// queue holds what waits to be written to one client. Adding never blocks.
-type queue struct {
-	mu     sync.Mutex
-	buf    []byte
-	spare  []byte
-	writes bool // the writer has taken something that comes before buf
-	last   bool // nothing comes after buf
-	ready  chan struct{}
-}
-
-// add appends a packet; false if more than limit bytes wait.
-func (q *queue) add(p wire.Packet, limit int) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.buf) > limit {
-		return false
-	}
-	if q.buf == nil {
-		q.buf, q.spare = q.spare[:0], nil
-	}
-	q.buf = wire.Append(q.buf, p)
-	return true
-}
-
-func (q *queue) finish() {
-	q.mu.Lock()
-	q.last = true
-	q.mu.Unlock()
-	q.wake()
-}
-
-func (q *queue) wake() {
-	select {
-	case q.ready <- struct{}{}:
-	default:
-	}
-}
-
-// push hands what waits to try; false if the writer has to do the rest.
-func (q *queue) push(try transport.TryWriter) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.writes || q.last || try == nil {
-		return false
-	}
-	b := q.buf
-	for len(b) > 0 {
-		part := b[:min(len(b), burst)]
-		n, err := try.TryWrite(part)
-		b = b[n:]
-		if err != nil || n < len(part) {
-			q.buf = q.buf[:copy(q.buf, b)]
-			return false // the writer meets the error again
-		}
-	}
-	if cap(q.buf) <= burst {
-		q.spare = q.buf
-	}
-	q.buf = nil
-	return true
-}
-
-// take returns what waits, and whether nothing comes after it. b is what the
-// last take returned; its memory is used again unless it is large.
-func (q *queue) take(b []byte) ([]byte, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if cap(b) <= burst {
-		q.spare = b
-	}
-	b, q.buf = q.buf, nil
-	q.writes = len(b) > 0
-	return b, q.last
-}
-
 // write empties the queue until it is finished, the reader is done or the
 // client does not read for WriteTimeout.
-func (s *Server) write(c *conn, done <-chan struct{}) {
+func (s *Server) write(ctx context.Context, c *conn, done <-chan struct{}) {
+	defer c.out.discard()
 	var buf []byte
 	for {
-		var last bool
-		buf, last = c.out.take(buf)
+		var last, again bool
+		buf, last, again = c.out.take(buf)
 		for b := buf; len(b) > 0; {
 			n := min(len(b), burst)
-			bound := s.opt.WriteTimeout
-			if last {
-				bound = farewell
-			}
-			if bound > 0 {
-				c.nc.SetWriteDeadline(time.Now().Add(bound))
-			}
+			bound := c.out.arm(c.nc, s.opt.WriteTimeout)
 			if _, err := c.nc.Write(b[:n]); err != nil {
 				why := c.reason(err)
 				if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -288,13 +233,19 @@ func (s *Server) write(c *conn, done <-chan struct{}) {
 				c.fail(why)
 				return
 			}
+			c.out.wrote(n)
 			b = b[n:]
 		}
-		if last {
+		switch {
+		case last:
 			return
-		}
-		if len(buf) > 0 {
+		case len(buf) > 0:
 			c.nc.SetWriteDeadline(time.Time{}) // it would end writes that do not wait
+			continue
+		case again:
+			if !s.post(ctx, fsm.PacketIn{Client: c.id, Packet: wire.C2MAskTopology{}}, false) {
+				return
+			}
 			continue
 		}
 		select {

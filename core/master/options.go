@@ -35,6 +35,10 @@ type Options struct {
 	// VoteTimeout (off) drops peers that leave a vote of the others open,
 	// WarnVoteAfter (30 s) names them in the log.
 	VoteTimeout, WarnVoteAfter time.Duration
+	// PhaseTimeout (off) drops peers that hold up the end of a collective, a
+	// synchronisation or an optimization of the others for so long and move no
+	// data meanwhile. WarnVoteAfter names them, too.
+	PhaseTimeout time.Duration
 	// MaxConnections (4096) bounds the connections held at once.
 	MaxConnections int
 	// MaxQueue (64 MiB) bounds the bytes that wait for one client to read
@@ -44,9 +48,11 @@ type Options struct {
 	// PCCLRevisionRule elects the first shared state as PCCL does (quirk Q70).
 	PCCLRevisionRule bool
 	// BeginAnew lets a group that has lost its shared state, because nobody is
-	// left who had the revision that comes next, elect the highest that its
+	// left who had the revision that comes next, or all have left and none of
+	// those who come back brings what they had, elect the highest that its
 	// members have. Without it their synchronisations fail until a peer brings
-	// that revision, all leave, or Server.ResetSharedState is called.
+	// that state, or Server.ResetSharedState is called. It is for a master that
+	// serves one run after another, each from the beginning.
 	BeginAnew bool
 	// Solver names the ring solver; "none" keeps rings sorted by uuid. The
 	// default is "auto" if that solver is linked (solvers/defaults), else none.
@@ -75,10 +81,15 @@ type Options struct {
 	// Objective (topo.BottleneckThenSum) is what the solver optimises.
 	Objective topo.Objective
 	// Logger takes one line per membership change and per fault; nil discards.
+	// Lines go to its handler through a queue (trace.Detach), so that it never holds
+	// the master up; those that find no room are counted in its next line.
 	Logger *slog.Logger
-	// OnFact is called for every fact, in order, by whoever steps
-	// the machine: it must not block.
+	// OnFact is called for every fact, in order, on a goroutine that does nothing
+	// else. If it does not keep up, facts are dropped and the log says how many. A
+	// panic ends the master. Facts are the caller's: no machine changes them.
 	OnFact func(fsm.Fact)
+
+	packetTime time.Duration // shorter in tests
 }
 
 // DefaultListen is the port of PCCL's console master on all interfaces.
@@ -100,6 +111,7 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	orDefault(&o.RegisterTimeout, 10*time.Second)
 	orDefault(&o.RoundTimeout, 12*time.Second)
 	orDefault(&o.VoteTimeout, 0)
+	orDefault(&o.PhaseTimeout, 0)
 	orDefault(&o.WarnVoteAfter, 30*time.Second)
 	orDefault(&o.WriteTimeout, 20*time.Second)
 	orDefault(&o.SolverBudget, time.Second)
@@ -111,6 +123,9 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	}
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = 4096
+	}
+	if o.packetTime == 0 {
+		o.packetTime = packetTime
 	}
 	if o.MaxQueue <= 0 {
 		o.MaxQueue = wire.MaxPacket
@@ -161,7 +176,7 @@ func (o Options) machine(solver bool) fsm.Config {
 		NewUUID:           newUUID,
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
-		VoteTimeout: o.VoteTimeout, WarnVoteAfter: o.WarnVoteAfter,
+		VoteTimeout: o.VoteTimeout, PhaseTimeout: o.PhaseTimeout, WarnVoteAfter: o.WarnVoteAfter,
 		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew, Solver: solver,
 		Background: o.SearchBudget > 0, Objective: o.Objective, Noise: o.Noise, MaxLinkAge: o.MaxLinkAge,
 		Switch: !o.WaitForRounds, Patience: o.Patience,

@@ -3,7 +3,10 @@ package master
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +20,36 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(alone) != "" {
+		runAlone()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// alone is set in the environment of a process that is nothing but a master.
+const alone = "GOPCCL_TEST_MASTER_ALONE"
+
+// runAlone runs a master until standard input ends. It prints its address.
+func runAlone() {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	s, err := New(Options{})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(ln.Addr())
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		s.Close()
+	}()
+	if err := s.Serve(context.Background(), ln); err != nil {
+		panic(err)
+	}
+}
 
 // harness is a running server and what it said.
 type harness struct {

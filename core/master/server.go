@@ -24,6 +24,8 @@ type Server struct {
 	opt    Options
 	solver topo.Solver
 	log    *slog.Logger
+	lines  *trace.Lines // what waits for the log's handler
+	facts  *trace.Queue // ... and for OnFact
 
 	begun atomic.Bool
 	addr  atomic.Pointer[net.Addr]
@@ -48,6 +50,12 @@ type Server struct {
 
 	searches map[uint64]context.CancelFunc // solver jobs in the background
 
+	members, waiters          ledger    // bytes that wait for clients that were let in, and for others
+	memberIntake, otherIntake allowance // large packets that are being read
+
+	saidAway time.Time // of whoever accepts: when it last logged that a connection got no place,
+	away     int       // and how often it did not
+
 	mu   sync.Mutex // guards live
 	live map[*conn]struct{}
 	wg   sync.WaitGroup
@@ -59,13 +67,27 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{
-		opt: opt, solver: solver, log: opt.Logger.With(trace.Subsystem, trace.SubMaster),
+	log, lines := trace.Detach(opt.Logger)
+	s := &Server{
+		opt: opt, solver: solver, log: log.With(trace.Subsystem, trace.SubMaster), lines: lines,
 		kick: make(chan struct{}, 1), asks: make(chan chan Status), says: make(chan fsm.Event),
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
 		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}, live: map[*conn]struct{}{},
-	}, nil
+	}
+	s.facts = trace.NewQueue(maxFacts, func(n uint64) {
+		s.log.Warn("facts were dropped: OnFact is too slow", "kind", "log", "facts", n)
+	}, s.crash)
+	s.members.limit, s.waiters.limit = max(mostForMembers, int64(opt.MaxQueue)), mostForOthers
+	s.memberIntake.all, s.otherIntake.all = mostFromMembers, mostFromOthers
+	return s, nil
 }
+
+const (
+	// maxFacts is how many facts may wait for OnFact.
+	maxFacts = 4096
+	// flushTime bounds the wait of a master that ends for its log and OnFact.
+	flushTime = time.Second
+)
 
 // ListenAndServe listens on addr (HOST:PORT) and serves.
 func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
@@ -85,6 +107,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return errs.New(errs.InvalidUsage, "run master", errors.New("a master serves once"))
 	}
 	defer close(s.ended)
+	defer func() {
+		s.facts.Close(flushTime)
+		s.lines.Close(flushTime)
+	}()
 	addr := ln.Addr()
 	s.addr.Store(&addr)
 	s.start = time.Now()
@@ -277,7 +303,13 @@ func (s *Server) step(ctx context.Context, ev fsm.Event) {
 		case fsm.Close:
 			if c := s.conns[e.Client]; c != nil {
 				delete(s.conns, e.Client)
-				c.out.finish()
+				c.out.finish(c.nc)
+				c.deafen()
+			}
+		case fsm.Admit:
+			if c := s.conns[e.Client]; c != nil {
+				c.standing.Store(member)
+				c.out.move(&s.members)
 			}
 		case fsm.Solve:
 			s.solve(ctx, e)
@@ -302,7 +334,7 @@ func (s *Server) send(e fsm.Send) {
 		return
 	}
 	if r, ok := e.Packet.(wire.M2CSessionRegistrationResponse); ok && r.Accepted {
-		c.registered.Store(true)
+		c.standing.CompareAndSwap(stranger, waiting)
 	}
 	if !c.out.add(e.Packet, s.opt.MaxQueue) {
 		c.fail(fmt.Sprintf("does not read: more than %d bytes wait for it", s.opt.MaxQueue))
@@ -311,6 +343,34 @@ func (s *Server) send(e fsm.Send) {
 	if !c.dirty {
 		c.dirty = true
 		s.dirty = append(s.dirty, c)
+	}
+	if _, book := c.out.held(); book.bytes.Load() > book.limit {
+		s.shed(book)
+	}
+}
+
+// shed gives up clients that do not read, those for whom most waits first, until
+// what waits for all of them is within its limit. What waits for one alone has a
+// limit of its own.
+func (s *Server) shed(book *ledger) {
+	for book.bytes.Load() > book.limit {
+		var out *conn
+		most, others := 0, 0
+		for _, c := range s.conns {
+			n, b := c.out.held()
+			if b != book || n == 0 {
+				continue
+			}
+			others++
+			if n > most || n == most && c.id > out.id {
+				out, most = c, n
+			}
+		}
+		if others < 2 {
+			return
+		}
+		out.fail(fmt.Sprintf("does not read: %d bytes wait for it, and too many for all clients together", most))
+		out.out.discard()
 	}
 }
 
@@ -332,7 +392,7 @@ var levels = map[string]slog.Level{"round": slog.LevelDebug, "registered": slog.
 
 func (s *Server) fact(f fsm.Fact) {
 	if s.opt.OnFact != nil {
-		s.opt.OnFact(f)
+		s.facts.Put(func() { s.opt.OnFact(f) })
 	}
 	level := levels[f.Kind]
 	if f.Warn {
@@ -350,41 +410,6 @@ func (s *Server) fact(f fsm.Fact) {
 	}
 	attrs = append(attrs, slog.Int("world", f.World))
 	s.log.LogAttrs(context.Background(), level, f.Text, attrs...)
-}
-
-// accept takes connections until the listener is closed. Running out of
-// descriptors ends other connections sooner or later, so it only waits.
-func (s *Server) accept(ctx context.Context, ln net.Listener) error {
-	var id fsm.ClientID
-	pause := 10 * time.Millisecond
-	for {
-		nc, err := ln.Accept()
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return s.unlessEnding(ctx, err)
-			}
-			s.log.Warn("no connection could be accepted", "error", err)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(pause):
-			}
-			pause = min(2*pause, time.Second)
-			continue
-		}
-		pause = 10 * time.Millisecond
-		remote := remoteOf(nc)
-		s.mu.Lock()
-		full := len(s.live) >= s.opt.MaxConnections
-		s.mu.Unlock()
-		if full {
-			s.log.Warn("connection refused: too many connections", "kind", "refused", "remote", remote.String(), "limit", s.opt.MaxConnections)
-			nc.Close()
-			continue
-		}
-		id++
-		s.begin(ctx, id, nc, remote)
-	}
 }
 
 // unlessEnding returns err if the listener was closed by somebody else.

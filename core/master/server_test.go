@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -90,6 +91,7 @@ func TestGarbage_Q3_Q73(t *testing.T) {
 			rs = h.grow(rs, wire.Ext{})
 			h.reduce(rs, 1)
 			named := 0
+			require.True(t, h.s.lines.Flush(time.Minute))
 			for _, l := range log.all() {
 				if strings.Contains(l, bad.nc.LocalAddr().String()) {
 					named++
@@ -141,20 +143,57 @@ func TestThousandSilentConnections(t *testing.T) {
 	require.Zero(t, h.s.Snapshot().Unregistered)
 }
 
-func TestConnectionLimit(t *testing.T) {
-	h := serve(t, Options{MaxConnections: 3})
+// With all places taken by those who say nothing, whoever registers gets one: the
+// oldest silent connection has to leave. Members stay.
+func TestPlacesAreTakenFromTheSilent(t *testing.T) {
+	h := serve(t, Options{MaxConnections: 8})
 	rs := h.grow(nil, wire.Ext{})
-	a, b := h.dial(), h.dial()
-	for h.s.Snapshot().Unregistered < 2 {
-		h.dial().closed()
+	stop := make(chan struct{})
+	var crowd sync.WaitGroup
+	for range 8 {
+		crowd.Add(1)
+		go func() { // comes back whenever it is closed
+			defer crowd.Done()
+			for {
+				nc, err := net.Dial("tcp", h.addr)
+				if err == nil {
+					closed := make(chan struct{})
+					go func() {
+						nc.Read(make([]byte, 1))
+						close(closed)
+					}()
+					select {
+					case <-closed:
+					case <-stop:
+					}
+					nc.Close()
+					<-closed
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
 	}
+	for h.s.Snapshot().Unregistered < 7 {
+		h.reduce(rs, 1)
+	}
+	for range 3 {
+		rs = h.grow(rs, wire.Ext{})
+	}
+	h.reduce(rs, 2)
+	close(stop)
+	crowd.Wait()
+}
+
+// Members never have to leave: with nobody else there, the newest is refused.
+func TestPlacesOfMembers(t *testing.T) {
+	h := serve(t, Options{MaxConnections: 2})
+	rs := h.grow(h.grow(nil, wire.Ext{}), wire.Ext{})
 	h.dial().closed()
 	h.reduce(rs, 1)
-	a.nc.Close()
-	b.nc.Close()
-	for h.s.Snapshot().Unregistered > 0 {
-		h.reduce(rs, 2)
-	}
 }
 
 // Packets may arrive byte by byte, several packets in one piece (quirk Q2).
@@ -299,7 +338,7 @@ func init() {
 }
 
 // The solver's ring is that of the next round; a solver that fails costs nothing.
-func TestSolver(t *testing.T) { // S1-20
+func TestSolver(t *testing.T) {
 	for _, name := range []string{"test reverse", "test panic", "test nonsense"} {
 		t.Run(name, func(t *testing.T) {
 			h := serve(t, Options{Solver: name})
@@ -326,7 +365,7 @@ func TestSolver(t *testing.T) { // S1-20
 			if name == "test reverse" {
 				slices.Reverse(expect)
 			}
-			together(rs, func(r *raw) { require.Equal(t, expect, r.round()) })
+			together(rs, func(r *raw) { require.Equal(t, expect, r.round()) }) // S1-20
 		})
 	}
 }
@@ -395,6 +434,9 @@ func TestUUIDsAreVersion4(t *testing.T) {
 
 // The queue of a client holds what was added in order, whatever the writer does.
 func TestQueue(t *testing.T) {
+	nc, other := net.Pipe()
+	defer nc.Close()
+	defer other.Close()
 	q := queue{ready: make(chan struct{}, 1)}
 	var got, buf []byte
 	var sent []byte
@@ -403,12 +445,12 @@ func TestQueue(t *testing.T) {
 		require.True(t, q.add(p, 1<<20))
 		sent = wire.Append(sent, p)
 		if i%7 == 0 {
-			buf, _ = q.take(buf)
+			buf, _, _ = q.take(buf)
 			got = append(got, buf...)
 		}
 	}
-	q.finish()
-	buf, last := q.take(buf)
+	q.finish(nc)
+	buf, last, _ := q.take(buf)
 	require.True(t, last)
 	require.Equal(t, sent, append(got, buf...))
 	require.True(t, q.add(wire.M2CHeartbeat{}, 0))
@@ -418,7 +460,7 @@ func TestQueue(t *testing.T) {
 // The master sees votes and hashes, never a tensor: what it reads and writes
 // for an operation or a synchronisation does not depend on the size of the
 // data, and nothing of a synchronisation stays.
-func TestTrafficIsIndependentOfTensorSize(t *testing.T) { // S1-13, S2-10
+func TestTrafficIsIndependentOfTensorSize(t *testing.T) {
 	sizes := map[int]bool{}
 	for _, n := range []uint64{1, 1 << 20, 1 << 40} {
 		sizes[len(wire.Append(nil, wire.C2MCollectiveCommsInitiate{Count: n}))] = true
@@ -434,7 +476,7 @@ func TestTrafficIsIndependentOfTensorSize(t *testing.T) { // S1-13, S2-10
 		}
 		together(rs, func(r *raw) {
 			p := recv[wire.M2CSyncSharedState](r)
-			require.LessOrEqual(t, len(wire.Append(nil, p)), 64)
+			require.LessOrEqual(t, len(wire.Append(nil, p)), 64) // S1-13, S2-10
 			r.send(wire.C2MDistSharedStateComplete{})
 			recv[wire.M2CSyncSharedStateComplete](r)
 		})

@@ -29,7 +29,7 @@ func (e endless) Solve(ctx context.Context, p topo.Problem, better func(topo.Sol
 	return sol, nil
 }
 
-// S1-19: the search in the background is stopped when a member leaves.
+// The search in the background is stopped when a member leaves.
 func TestSearchIsStopped(t *testing.T) {
 	e := endless{make(chan time.Duration, 1), make(chan time.Duration, 1)}
 	topo.Register(e)
@@ -52,7 +52,7 @@ func TestSearchIsStopped(t *testing.T) {
 	}
 	require.Greater(t, <-e.began, 50*time.Minute)
 	require.NoError(t, rs[2].nc.Close())
-	require.Greater(t, <-e.stopped, 50*time.Minute)
+	require.Greater(t, <-e.stopped, 50*time.Minute) // S1-19
 }
 
 // planner plans with what is shared: it knows one ring.

@@ -32,14 +32,14 @@ type job struct {
 // matrix returns the members of g by uuid and the rates between them. Pairs
 // that cannot reach each other have no link.
 func (m *Machine) matrix(g *group) ([]*client, topo.Matrix) {
-	ms := m.members(g)
+	ms := slices.Clone(m.members(g))
 	slices.SortFunc(ms, func(a, b *client) int { return a.uuid.Compare(b.uuid) })
 	x := topo.NewMatrix(len(ms))
 	bad := conflicts(ms, 0)
 	for i, c := range ms {
 		for k, o := range ms {
 			if i != k && !bad.at(i, k) {
-				x.Set(i, k, c.links[o.uuid].mbps)
+				x.Set(i, k, c.link(o).mbps)
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 	}
 	if background {
 		if m.now < g.settled+g.patience {
-			g.waiting = e.Ring
+			g.waiting, m.census.changing = e.Ring, true
 			return
 		}
 		g.patience = min(2*g.patience, calm)
@@ -213,18 +213,18 @@ const watchEvery = time.Second
 // linkReport learns from what a link gave in a collective, and starts a search
 // where the slowest link of the ring is no longer what the ring was chosen for.
 func (m *Machine) linkReport(c *client, p wire.C2MLinkReport) {
-	l, known := c.links[p.To]
 	o := m.uuids[p.To]
-	if o == nil || !c.topology || !(p.Mbps > 0) || math.IsInf(p.Mbps, 0) || !(p.Busy >= 0 && p.Busy <= 1) {
+	if o == nil || o.group != c.group || !c.topology || !(p.Mbps > 0) || math.IsInf(p.Mbps, 0) || !(p.Busy >= 0 && p.Busy <= 1) {
 		return
 	}
-	if p.Busy >= slowShare && known && l.mbps > 0 && m.learnShare(c, o, p.Mbps) {
+	l := c.link(o)
+	if p.Busy >= slowShare && l.known && l.mbps > 0 && m.learnShare(c, o, p.Mbps) {
 		m.watch(c.group)
 		return
 	}
 	mbps := l.mbps
 	switch {
-	case !known || l.mbps == 0:
+	case !l.known || l.mbps == 0:
 		if p.Busy < slowShare || m.crowded(c, o) {
 			return // no measurement: a lower bound, or a part of what is shared
 		}

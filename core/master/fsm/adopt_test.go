@@ -61,7 +61,7 @@ func (w *world) lastSolve() Solve {
 	return w.solves[len(w.solves)-1]
 }
 
-// S1-19: the solver goes on after its quick answer; peers that ask whether a
+// The solver goes on after its quick answer; peers that ask whether a
 // round is due are told so when it has found a better ring, PCCL's like ours.
 func TestSearchInTheBackground(t *testing.T) {
 	for _, native := range []bool{true, false} {
@@ -75,7 +75,7 @@ func TestSearchInTheBackground(t *testing.T) {
 		require.False(t, w.pending(cs))
 		w.step(Solved{Job: s.Job, Ring: reversed(s.Members), More: true})
 		require.True(t, w.pending(cs))
-		require.Equal(t, reversed(s.Members), w.update(cs))
+		require.Equal(t, reversed(s.Members), w.update(cs)) // S1-19
 		require.False(t, w.pending(cs))
 		// Worse ones change nothing.
 		w.step(Solved{Job: s.Job, Ring: s.Members, More: true})
@@ -95,7 +95,7 @@ func TestNoSearchForTheOptimum(t *testing.T) {
 	require.False(t, w.lastSolve().Background)
 }
 
-// S1-19: the search ends when the members change, and its answers mean nothing.
+// The search ends when the members change, and its answers mean nothing.
 func TestSearchEndsWithTheMembers(t *testing.T) {
 	for _, leave := range []bool{true, false} {
 		w := newWorld(t, background)
@@ -112,7 +112,7 @@ func TestSearchEndsWithTheMembers(t *testing.T) {
 		} else {
 			cs = append(cs, w.member(0, true))
 		}
-		require.Equal(t, []uint64{s.Job}, w.stopped)
+		require.Equal(t, []uint64{s.Job}, w.stopped) // S1-19
 		w.after(restless)
 		w.step(Solved{Job: s.Job, Ring: reversed(s.Members), More: true})
 		require.False(t, w.pending(cs))
@@ -225,7 +225,7 @@ func TestAbortedWorkIsNotTimed(t *testing.T) {
 
 // A link that has become slow is known from the collectives: the ring changes
 // without any probe.
-func TestRingFollowsTheLinks(t *testing.T) { // S2-57
+func TestRingFollowsTheLinks(t *testing.T) {
 	w := newWorld(t, background)
 	var cs []ClientID
 	for range 4 {
@@ -269,10 +269,10 @@ func TestRingFollowsTheLinks(t *testing.T) { // S2-57
 	require.Less(t, rate, 80.0)
 	w.step(Solved{Job: s.Job, Ring: reversed(s.Members), Optimal: true})
 	require.True(t, w.pending(cs))
-	require.Equal(t, reversed(s.Members), w.update(cs))
+	require.Equal(t, reversed(s.Members), w.update(cs)) // S2-57
 	// What gave more than was known is known to have more.
 	w.send(cs[2], wire.C2MLinkReport{To: w.ids[cs[1]], Mbps: 400, Busy: 0.2})
-	require.Equal(t, 400.0, w.m.uuids[w.ids[cs[2]]].links[w.ids[cs[1]]].mbps)
+	require.Equal(t, 400.0, w.m.conns[cs[2]].link(w.m.conns[cs[1]]).mbps)
 }
 
 // Links that nothing was heard of for long are measured again.

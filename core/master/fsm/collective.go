@@ -9,15 +9,6 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
-func (g *group) tagState(tag uint64) *tagState {
-	for _, t := range g.tags {
-		if t.tag == tag {
-			return t
-		}
-	}
-	return nil
-}
-
 // initiate is a vote to start a collective (control spec, section 11).
 func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 	if c.op(p.Tag) != nil {
@@ -28,33 +19,28 @@ func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 		m.kick(c, "more than %d collectives at once", maxOps)
 		return
 	}
-	c.ops = append(c.ops, clientOp{tag: p.Tag, state: VoteInit, count: p.Count, dtype: p.DType, op: p.Op})
 	if c.state != Collective {
 		c.set(Collective, m.now)
 	}
 	g := c.group
-	t := g.tagState(p.Tag)
+	t := g.tags.get(p.Tag)
 	if t == nil {
-		t = &tagState{tag: p.Tag, since: m.now}
-		g.tags = append(g.tags, t)
+		t = g.tags.add(p.Tag, m.now)
 	}
+	m.opSeq++
+	g.begin(c, t, clientOp{n: m.opSeq, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form})
 	m.checkCommence(g, t)
 }
 
 // checkCommence starts a collective that every accepted member voted for.
 func (m *Machine) checkCommence(g *group, t *tagState) {
 	ms := m.members(g)
-	for _, c := range ms {
-		if o := c.op(t.tag); o == nil || o.state != VoteInit {
-			return
-		}
-	}
-	if len(ms) == 0 {
+	if len(ms) == 0 || t.voters() != len(ms) {
 		return
 	}
 	m.commence(t, ms)
 	if why := mismatch(t, ms); why != "" {
-		m.fact(Fact{Kind: "mismatch", Warn: true, Group: g.id, Text: why})
+		m.tell(g, "mismatch", true, "%s", why)
 		if allNative(ms) {
 			m.abort(g, t, errs.Mismatch, why)
 		}
@@ -72,7 +58,7 @@ func (m *Machine) catchUp(g *group, t *tagState, voters []*client) {
 			continue
 		}
 		any = true
-		o.state = VoteComplete
+		o.to(VoteComplete, m.now)
 		if o.ahead == aheadAborted {
 			m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
 		}
@@ -92,9 +78,10 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	// Nothing is left of an earlier use whose members are all gone.
 	t.performed, t.aborted, t.since, t.warned = true, false, m.now, false
 	g.flying++
+	p := wire.Packet(wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq})
 	for _, c := range voters {
-		c.op(t.tag).state = Perform
-		m.send(c, wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq})
+		c.op(t.tag).to(Perform, m.now)
+		m.send(c, p)
 	}
 }
 
@@ -102,14 +89,21 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 // "" if they agree.
 func mismatch(t *tagState, ms []*client) string {
 	first := *ms[0].op(t.tag)
-	same := true
+	same, form := true, wire.WireForm{}
 	var b strings.Builder
 	fmt.Fprintf(&b, "collective %d called with different arguments:", t.tag)
 	for i, c := range ms {
 		o := c.op(t.tag)
-		same = same && o.count == first.count && o.dtype == first.dtype && o.op == first.op
+		same = same && o.count == first.count && o.dtype == first.dtype && o.op == first.op && o.form.Agrees(form)
+		if o.form.Told {
+			form = o.form
+		}
 		if i < 16 {
-			fmt.Fprintf(&b, " %s: %d x %v %v;", c.name(), o.count, o.dtype, o.op)
+			fmt.Fprintf(&b, " %s: %d x %v %v", c.name(), o.count, o.dtype, o.op)
+			if o.form.Told {
+				fmt.Fprintf(&b, " %v", o.form)
+			}
+			b.WriteByte(';')
 		}
 	}
 	if same {
@@ -132,9 +126,8 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 		m.kick(c, "collective %d completed without being performed", p.Tag)
 		return
 	}
-	o.state = VoteComplete
-	g := c.group
-	t := g.tagState(p.Tag)
+	o.to(VoteComplete, m.now)
+	g, t := c.group, o.t
 	if p.WasAborted {
 		m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
 	}
@@ -143,6 +136,9 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 
 // performers returns the members that take part in the running collective t.
 func (m *Machine) performers(g *group, t *tagState) []*client {
+	if t.runs() == 0 {
+		return nil
+	}
 	var ps []*client
 	for _, c := range m.members(g) {
 		if o := c.op(t.tag); o != nil && o.state != VoteInit {
@@ -158,30 +154,30 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 		return
 	}
 	t.aborted, g.pace.spoil = true, true
+	plain := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true})
+	own := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true, Ext: wire.Ext{Reason: why, ReasonCode: uint16(code)}})
 	for _, c := range m.performers(g, t) {
-		p := wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true}
 		if c.native {
-			p.Ext = wire.Ext{Reason: why, ReasonCode: uint16(code)}
+			m.send(c, own)
+		} else {
+			m.send(c, plain)
 		}
-		m.send(c, p)
 	}
-	m.fact(Fact{Kind: "abort", Group: g.id, Text: fmt.Sprintf("collective %d aborted: %s", t.tag, why)})
+	m.tell(g, "abort", false, "collective %d aborted: %s", t.tag, why)
 }
 
 // checkComplete releases t when nobody performs it any more.
 func (m *Machine) checkComplete(g *group, t *tagState) {
-	ps := m.performers(g, t)
-	for _, c := range ps {
-		if c.op(t.tag).state == Perform {
-			return
-		}
+	if t.ops[Perform] > 0 {
+		return
 	}
+	ps := m.performers(g, t)
 	for _, c := range ps {
 		if !t.aborted {
 			m.send(c, wire.M2CCollectiveCommsAbort{Tag: t.tag})
 		}
 		m.send(c, wire.M2CCollectiveCommsComplete{Tag: t.tag})
-		c.dropOp(t.tag)
+		g.end(c, t)
 		if len(c.ops) == 0 {
 			c.set(Idle, m.now)
 		}
@@ -198,28 +194,24 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 	// Votes for the next use of the tag may have come in already from members
 	// that were no part of this one.
 	t.aborted, t.since, t.warned = false, m.now, false
-	m.dropUnused(g, t)
+	dropUnused(g, t)
 }
 
-func (m *Machine) dropUnused(g *group, t *tagState) {
-	used := slices.ContainsFunc(m.clients, func(c *client) bool { return c.group == g && c.op(t.tag) != nil })
-	if i := slices.Index(g.tags, t); !used && i >= 0 {
-		g.tags = slices.Delete(g.tags, i, i+1)
+func dropUnused(g *group, t *tagState) {
+	if t.voters() == 0 && t.runs() == 0 {
+		g.tags.drop(t)
 	}
 }
 
 // checkTags re-checks the collectives of g after a member left (control spec,
 // section 12, step 7).
 func (m *Machine) checkTags(g *group, why string) {
-	for _, t := range slices.Clone(g.tags) {
+	for t := range g.tags.all() {
 		m.checkCommence(g, t)
 		m.checkComplete(g, t)
-		for _, c := range m.performers(g, t) {
-			if c.op(t.tag).state == Perform {
-				m.abort(g, t, errs.RankConnectionLost, why)
-				break
-			}
+		if t.ops[Perform] > 0 {
+			m.abort(g, t, errs.RankConnectionLost, why)
 		}
-		m.dropUnused(g, t)
+		dropUnused(g, t)
 	}
 }

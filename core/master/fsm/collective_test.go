@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -69,14 +70,14 @@ func TestSequence_Section11(t *testing.T) {
 }
 
 // The reporter of a failure gets the abort, too; once, however many report.
-func TestAbort_Section11(t *testing.T) { // S0-24, S2-14
+func TestAbort_Section11(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, false)
 	w.commence(1, cs...)
 	w.commence(2, cs...)
 	w.send(cs[0], complete(1, true))
 	for _, c := range cs {
-		require.Equal(t, wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true}, want[wire.M2CCollectiveCommsAbort](w, c))
+		require.Equal(t, wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true}, want[wire.M2CCollectiveCommsAbort](w, c)) // S2-14
 	}
 	w.quiet(cs...)
 	w.send(cs[1], complete(1, true))
@@ -114,24 +115,20 @@ func TestManyTags_Section11(t *testing.T) {
 	for _, c := range cs {
 		require.Len(t, w.inbox[c], 2*n)
 	}
-	require.Empty(t, w.m.groups[0].tags, "tags of finished operations stay")
+	require.Empty(t, w.m.groups[0].tags.list, "tags of finished operations stay")
 }
 
 // A client cannot open operations without bound.
 func TestTagsAreBounded(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, false)
-	c := w.m.conns[cs[0]]
-	for tag := range uint64(maxOps - 1) {
-		c.ops = append(c.ops, clientOp{tag: tag})
-		c.group.tags = append(c.group.tags, &tagState{tag: tag})
+	for tag := range uint64(maxOps) {
+		w.send(cs[0], initiate(tag))
 	}
-	c.state = Collective
-	w.send(cs[0], initiate(maxOps-1))
 	w.quiet(cs...)
 	w.send(cs[0], initiate(maxOps))
 	w.isClosed(cs[0], "collectives at once")
-	require.Empty(t, w.m.groups[0].tags)
+	require.Empty(t, w.m.groups[0].tags.list)
 }
 
 // Quirk Q47: differing arguments are logged by name; gopccl peers among
@@ -144,14 +141,18 @@ func TestMismatch_Q47(t *testing.T) {
 		"count native": {wire.C2MCollectiveCommsInitiate{Tag: 1, Count: 11, DType: dtype.Float32, Op: dtype.Sum}, true},
 		"dtype native": {wire.C2MCollectiveCommsInitiate{Tag: 1, Count: 10, DType: dtype.Float64, Op: dtype.Sum}, true},
 		"op native":    {wire.C2MCollectiveCommsInitiate{Tag: 1, Count: 10, DType: dtype.Float32, Op: dtype.Max}, true},
+		"form native":  {wire.C2MCollectiveCommsInitiate{Tag: 1, Count: 10, DType: dtype.Float32, Op: dtype.Sum, Form: wire.FormOf("zeropoint", dtype.Uint8)}, true},
 		"op mixed":     {wire.C2MCollectiveCommsInitiate{Tag: 1, Count: 10, DType: dtype.Float32, Op: dtype.Max}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, Config{})
 			cs := []ClientID{w.member(0, true), w.member(0, tc.native)}
-			w.send(cs[0], initiate(1))
+			first := initiate(1)
+			first.Form = wire.FormOf("zeropoint", dtype.Int8)
+			w.send(cs[0], first)
 			w.send(cs[1], tc.other)
 			f := w.factOf("mismatch")
+			require.Contains(t, f.Text, "sent as int8 by zeropoint")
 			require.Contains(t, f.Text, "collective 1")
 			require.Contains(t, f.Text, w.ids[cs[0]].Short())
 			require.Contains(t, f.Text, w.ids[cs[1]].Short())
@@ -174,6 +175,29 @@ func TestMismatch_Q47(t *testing.T) {
 	}
 }
 
+// Who does not say how its data travels agrees with all that do and that agree
+// among themselves, whatever the order.
+func TestWireFormsThatAreNotTold(t *testing.T) {
+	for _, differs := range []bool{false, true} {
+		for at := range 3 {
+			w := newWorld(t, Config{})
+			cs := w.members(3, true)
+			for i, c := range cs {
+				p := initiate(1)
+				if i != at {
+					p.Form = wire.FormOf("minmax", dtype.Uint8)
+				}
+				if differs && i == (at+1)%3 {
+					p.Form = wire.FormOf("minmax", dtype.Uint16)
+				}
+				w.send(c, p)
+			}
+			want[wire.M2CCollectiveCommsCommence](w, cs[0])
+			require.Equal(t, differs, slices.ContainsFunc(w.facts, func(f Fact) bool { return f.Kind == "mismatch" }))
+		}
+	}
+}
+
 // Section 12: initiate vote, others outstanding: the leaver is forgotten.
 func TestLeaverHadVoted_Section12(t *testing.T) {
 	w := newWorld(t, Config{})
@@ -190,7 +214,7 @@ func TestLeaverHadVoted_Section12(t *testing.T) {
 }
 
 // Section 12: several operations in different states when a member leaves.
-func TestLeaverAmongManyTags_Section12(t *testing.T) { // S2-14
+func TestLeaverAmongManyTags_Section12(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, false)
 	w.commence(1, cs...) // performed by all
@@ -206,7 +230,7 @@ func TestLeaverAmongManyTags_Section12(t *testing.T) { // S2-14
 		require.Equal(t, wire.M2CCollectiveCommsAbort{Tag: 2}, want[wire.M2CCollectiveCommsAbort](w, c))
 		require.EqualValues(t, 2, want[wire.M2CCollectiveCommsComplete](w, c).Tag)
 		require.EqualValues(t, 3, want[wire.M2CCollectiveCommsCommence](w, c).Tag)
-		require.Equal(t, wire.M2CCollectiveCommsAbort{Tag: 3, Aborted: true}, want[wire.M2CCollectiveCommsAbort](w, c))
+		require.Equal(t, wire.M2CCollectiveCommsAbort{Tag: 3, Aborted: true}, want[wire.M2CCollectiveCommsAbort](w, c)) // S2-14
 		w.quiet(c)
 		require.Equal(t, Collective, w.state(c))
 		w.send(c, complete(1, true))
@@ -262,7 +286,7 @@ func TestDroppedPeerIsToldWhy(t *testing.T) {
 
 // Optimize, section 10: missing edges only, of the own group; measured values
 // are kept; who is new is measured.
-func TestMissingEdges_Section10(t *testing.T) { // S1-15, S1-14
+func TestMissingEdges_Section10(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, false)
 	other := w.member(1, false)
@@ -274,7 +298,7 @@ func TestMissingEdges_Section10(t *testing.T) { // S1-15, S1-14
 		}
 		for i, c := range all {
 			p := want[wire.M2COptimizeTopologyResponse](w, c)
-			require.Len(t, p.Requests, expect[i])
+			require.Len(t, p.Requests, expect[i]) // S1-15
 			for _, r := range p.Requests {
 				require.Equal(t, w.ids[c], r.From)
 				require.NotEqual(t, w.ids[c], r.To)
@@ -319,10 +343,10 @@ func TestTagOfThoseWhoLeft_Q15(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, true)
 	late := w.m.conns[cs[2]]
-	late.phase = Registered // it is no part of the first use
+	late.letOut() // it is no part of the first use
 	w.send(cs[0], initiate(1))
 	w.send(cs[1], initiate(1))
-	late.phase = Accepted
+	w.m.admit(late)
 	for _, c := range cs[:2] {
 		want[wire.M2CCollectiveCommsCommence](w, c)
 	}
@@ -351,4 +375,18 @@ func TestTagOfThoseWhoLeft_Q15(t *testing.T) {
 		}
 	}
 	require.Equal(t, []wire.ID{9, 11, 10}, got)
+}
+
+// Whoever registers and goes again disturbs no collective: it takes part in none.
+func TestStrangerLeavesDuringCollective(t *testing.T) {
+	w := newWorld(t, Config{})
+	cs := w.members(3, true)
+	w.commence(1, cs...)
+	stranger := w.join(0, true)
+	w.leave(stranger)
+	w.quiet(cs...)
+	for _, c := range cs {
+		w.send(c, complete(1, false))
+	}
+	w.finish(1, false, cs...)
 }

@@ -17,7 +17,9 @@ package fsm
 //	Q12  only members have a say in an election              sync.go
 //	Q13  an election without candidates always ends in kicks sync.go
 //	Q14  distributors are spread, receive-only ones last     sync.go
-//	Q15  the state of an empty group is forgotten            register.go
+//	Q15  an empty group leaves no collectives behind; the
+//	     revision that it expects is kept (as PCCL), but the
+//	     state before it will do as well                     resume.go
 //	Q40  nothing is kept about a client that left            register.go
 //	Q47  differing arguments are named; among gopccl ends
 //	     the operation is aborted with the reason            collective.go

@@ -52,8 +52,8 @@ type (
 		More, Optimal bool
 		Err           error
 	}
-	// ResetState: the operator gives up the shared state that a group expects.
-	// Its next synchronisation elects one as the first did.
+	// ResetState: the operator gives up the shared state that a group expects, or
+	// one that all have left. Its next synchronisation elects one as the first did.
 	ResetState struct{ Group uint32 }
 	// LostState: the operator changes Config.BeginAnew.
 	LostState struct{ BeginAnew bool }
@@ -100,6 +100,8 @@ type (
 	}
 	// StopSolve: the members have changed; the job's answers mean nothing now.
 	StopSolve struct{ Job uint64 }
+	// Admit: the client was let in. From now on it may send large packets.
+	Admit struct{ Client ClientID }
 	// Log: a fact for people and listeners.
 	Log struct{ Fact Fact }
 )
@@ -108,6 +110,7 @@ func (Send) effect()      {}
 func (Close) effect()     {}
 func (Solve) effect()     {}
 func (StopSolve) effect() {}
+func (Admit) effect()     {}
 func (Log) effect()       {}
 
 // Fact is one log line: what happened, to whom, and how the world looks after it.
@@ -135,12 +138,16 @@ type Config struct {
 	// VoteTimeout closes accepted clients that leave a vote of the others open
 	// for so long; WarnVoteAfter only names them in the log.
 	VoteTimeout, WarnVoteAfter time.Duration
+	// PhaseTimeout closes accepted clients that hold up the end of a collective,
+	// a synchronisation or an optimization of others for so long, and have moved
+	// nothing meanwhile as far as they say what they move. WarnVoteAfter names them.
+	PhaseTimeout time.Duration
 	// PCCLRevisionRule selects PCCL's first-voter rule of the first election (quirk Q70).
 	PCCLRevisionRule bool
 	// BeginAnew: a synchronisation in which nobody offers the expected revision
 	// elects the highest that is offered, as the first one does. Otherwise it
-	// fails until a peer brings that revision, all leave, or ResetState comes.
-	// Not under PCCLRevisionRule.
+	// fails until a peer brings that revision, or ResetState comes, also if all
+	// have left in between. Not under PCCLRevisionRule.
 	BeginAnew bool
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
 	// Background is whether the solver goes on beside the run.

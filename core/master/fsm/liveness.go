@@ -2,8 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/gopccl/gopccl/core/wire"
@@ -21,8 +19,13 @@ func (m *Machine) advance(now time.Duration) {
 	}
 	if late <= 2*m.cfg.HeartbeatInterval {
 		// Shorter pauses add up: none of them counts as a client's silence.
-		for _, c := range m.clients {
-			c.seen += max(late, 0)
+		if late > 0 {
+			for _, c := range m.clients {
+				c.seen += late
+			}
+		}
+		if late > 100*time.Millisecond { // reports that newcomers have sent may be waiting
+			m.round.membersAt += late + 500*time.Millisecond
 		}
 		return
 	}
@@ -32,11 +35,13 @@ func (m *Machine) advance(now time.Duration) {
 	for _, c := range m.clients {
 		c.seen = now
 		c.waitSince += late
+		c.moved += late
 		c.pendingSince += late
 	}
 	for _, g := range m.groups {
-		for _, t := range g.tags {
+		for t := range g.tags.all() {
 			t.since += late
+			t.ending += late
 		}
 	}
 	for _, g := range m.groups {
@@ -44,7 +49,12 @@ func (m *Machine) advance(now time.Duration) {
 			g.change.due += late
 		}
 	}
-	m.round.since += late
+	for _, f := range m.preflights {
+		f.due += late + m.cfg.HeartbeatInterval
+	}
+	// One interval more: reports that were sent meanwhile have to be read.
+	m.round.since = min(m.round.since+late+m.cfg.HeartbeatInterval, now)
+	m.round.membersAt += late + m.cfg.HeartbeatInterval
 	if m.probes != nil {
 		m.probes.due += late
 		m.probes.giveUp += late
@@ -52,93 +62,6 @@ func (m *Machine) advance(now time.Duration) {
 	m.voteDue = max(m.voteDue, now)
 	m.nextBeat = now
 	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v, deadlines start anew", late.Round(time.Millisecond))})
-}
-
-// openVote is a vote that somebody waits in and somebody holds up.
-type openVote struct {
-	what   string
-	group  *group // nil: all groups
-	since  time.Duration
-	warned *bool
-	late   []*client // who could vote and did not
-}
-
-// openVotes lists the votes that wait for clients which are free to vote.
-func (m *Machine) openVotes() []openVote {
-	var votes []openVote
-	add := func(what string, g *group, waits func(*client) bool, since func(*client) (time.Duration, *bool)) {
-		v := openVote{what: what, group: g}
-		for _, c := range m.clients {
-			if c.phase != Accepted || c.closing || (g != nil && c.group != g) {
-				continue
-			}
-			if waits(c) {
-				if t, w := since(c); v.warned == nil || t < v.since {
-					v.since, v.warned = t, w
-				}
-			} else {
-				v.late = append(v.late, c)
-			}
-		}
-		if v.warned == nil || len(v.late) == 0 {
-			return
-		}
-		// Whoever works or waits in a vote of its own is late for a reason. If
-		// nobody is free, the votes conflict, and the oldest one stands.
-		var free, stuck []*client
-		for _, c := range v.late {
-			switch {
-			case c.state == Idle || c.state == ConnectFailed || c.state == Collective && !c.performing():
-				free = append(free, c)
-			case c.state.votes() && c.waitSince >= v.since:
-				stuck = append(stuck, c)
-			}
-		}
-		v.late = free
-		if len(free) == 0 {
-			v.late = stuck
-		}
-		if len(v.late) > 0 {
-			votes = append(votes, v)
-		}
-	}
-	wait := func(c *client) (time.Duration, *bool) { return c.waitSince, &c.warned }
-	in := func(s State) func(*client) bool { return func(c *client) bool { return c.state == s } }
-	add("to accept newcomers", nil, in(VoteAccept), wait)
-	add("to optimize the topology", nil, in(VoteOptimize), wait)
-	// A group with gopccl ends waits for its own members only.
-	var own []*group
-	for _, g := range m.groups {
-		if anyNative(m.members(g)) {
-			own = append(own, g)
-			add("to establish connections", g, in(VoteEstablish), wait)
-		}
-	}
-	add("to establish connections", nil, func(c *client) bool {
-		return c.state == VoteEstablish && !slices.Contains(own, c.group)
-	}, wait)
-	add("whether peers are pending", nil, func(c *client) bool { return c.pending },
-		func(c *client) (time.Duration, *bool) { return c.pendingSince, &c.pendingWarned })
-	for _, g := range m.groups {
-		add("to synchronise the shared state", g, in(VoteSync), wait)
-		for _, t := range g.tags {
-			if len(m.performers(g, t)) > 0 {
-				continue
-			}
-			add(fmt.Sprintf("to start collective %d", t.tag), g, func(c *client) bool { return c.op(t.tag) != nil },
-				func(*client) (time.Duration, *bool) { return t.since, &t.warned })
-		}
-	}
-	return votes
-}
-
-func (c *client) performing() bool {
-	for _, o := range c.ops {
-		if o.state == Perform {
-			return true
-		}
-	}
-	return false
 }
 
 // timers acts on every bound that was reached.
@@ -156,18 +79,11 @@ func (m *Machine) timers() {
 			}
 		}
 	}
-	for _, c := range m.clients {
-		if c.beats && m.now >= c.seen+m.cfg.HeartbeatTimeout {
-			m.close(c, "dropped", fmt.Sprintf("silent for %v", (m.now-c.seen).Round(time.Millisecond)))
-		}
-	}
-	if m.round.active && m.cfg.RoundTimeout > 0 && m.now >= m.round.since+m.cfg.RoundTimeout {
-		for _, c := range m.clients {
-			if c.inRound && c.state == Connecting {
-				m.close(c, "dropped", fmt.Sprintf("connections not established within %v", m.cfg.RoundTimeout))
-			}
-		}
-	}
+	m.dropSilent()
+	m.payTopology()
+	m.hurryRound()
+	m.preflightsDue()
+	m.triesDue()
 	m.hurry()
 	if m.beating && m.now >= m.nextBeat {
 		m.nextBeat = m.now + m.cfg.HeartbeatInterval
@@ -181,50 +97,30 @@ func (m *Machine) timers() {
 	}
 }
 
-// patience is the shortest bound on votes, 0 if there is none.
-func (m *Machine) patience() time.Duration {
-	switch {
-	case m.cfg.VoteTimeout <= 0:
-		return max(m.cfg.WarnVoteAfter, 0)
-	case m.cfg.WarnVoteAfter <= 0:
-		return m.cfg.VoteTimeout
-	}
-	return min(m.cfg.VoteTimeout, m.cfg.WarnVoteAfter)
-}
+// maxDrops bounds how many are dropped for their silence in one step: every one
+// that stays is told of every one that goes.
+const maxDrops = 32
 
-// hurry names, and in the end drops, who leaves the votes of others open. It
-// looks at all votes, so it runs only when the first of them can be due:
-// voteDue, or a full bound later for votes that are yet to begin.
-func (m *Machine) hurry() {
-	if m.patience() <= 0 || m.now < m.voteDue {
+// dropSilent closes who was silent for too long. Signs of life only move that
+// on, so it looks at all clients no more often than the earliest of them was
+// due when it last did.
+func (m *Machine) dropSilent() {
+	if !m.beating || m.now < m.beatDue {
 		return
 	}
-	m.voteDue = m.now + m.patience()
-	for _, v := range m.openVotes() {
-		var names []string
-		for _, c := range v.late {
-			names = append(names, c.name())
-		}
-		if m.cfg.VoteTimeout > 0 && m.now >= v.since+m.cfg.VoteTimeout {
-			for _, c := range v.late {
-				m.close(c, "dropped", fmt.Sprintf("did not vote %s within %v", v.what, m.cfg.VoteTimeout))
-			}
-			continue
-		}
-		if m.cfg.WarnVoteAfter > 0 && !*v.warned && m.now >= v.since+m.cfg.WarnVoteAfter {
-			*v.warned = true
-			f := Fact{Kind: "waiting-for", Warn: true, Text: fmt.Sprintf("vote %s open for %v, missing: %s",
-				v.what, (m.now - v.since).Round(time.Millisecond), strings.Join(names, ", "))}
-			if v.group != nil {
-				f.Group = v.group.id
-			}
-			m.fact(f)
-		}
-		if m.cfg.VoteTimeout > 0 {
-			m.voteDue = min(m.voteDue, v.since+m.cfg.VoteTimeout)
-		}
-		if m.cfg.WarnVoteAfter > 0 && !*v.warned {
-			m.voteDue = min(m.voteDue, v.since+m.cfg.WarnVoteAfter)
+	m.beatDue = m.now + m.cfg.HeartbeatTimeout
+	dropped := 0
+	for _, c := range m.clients {
+		switch {
+		case !c.beats:
+		case dropped == maxDrops:
+			m.beatDue = m.now // go on with the next step
+			return
+		case m.now >= c.seen+m.cfg.HeartbeatTimeout:
+			m.close(c, "dropped", fmt.Sprintf("silent for %v", (m.now-c.seen).Round(time.Millisecond)))
+			dropped++
+		default:
+			m.beatDue = min(m.beatDue, c.seen+m.cfg.HeartbeatTimeout)
 		}
 	}
 }
@@ -244,26 +140,36 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	if m.probes != nil {
 		earliest(m.probes.due)
 	}
-	for _, g := range m.groups {
-		if at, due := m.changeDue(g); due {
-			earliest(at)
+	if m.census.changing {
+		m.census.changing = false
+		for _, g := range m.inhabited() {
+			if at, due := m.changeDue(g); due {
+				m.census.changing = true
+				earliest(at)
+			}
 		}
 	}
 	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {
-		for _, c := range m.silent {
-			earliest(c.since + m.cfg.RegisterTimeout)
-		}
+		earliest(m.silent[0].since + m.cfg.RegisterTimeout)
 	}
-	for _, c := range m.clients {
-		if c.beats {
-			earliest(c.seen + m.cfg.HeartbeatTimeout)
-		}
+	if at, due := m.topologyDue(); due {
+		earliest(at)
 	}
 	if m.beating {
+		earliest(m.beatDue)
 		earliest(m.nextBeat)
 	}
-	if m.round.active && m.cfg.RoundTimeout > 0 {
-		earliest(m.round.since + m.cfg.RoundTimeout)
+	for _, f := range m.preflights {
+		earliest(f.due)
+	}
+	if m.tryAt > 0 {
+		earliest(m.tryAt)
+	}
+	if m.voteBy > 0 {
+		earliest(m.voteBy)
+	}
+	if at, due := m.roundDue(); due {
+		earliest(at)
 	}
 	if m.patience() > 0 && len(m.clients) > 0 {
 		earliest(m.voteDue)

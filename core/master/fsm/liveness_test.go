@@ -92,7 +92,7 @@ func TestGroupNative(t *testing.T) {
 
 // Both sides say that they live; who falls silent is dropped and named, PCCL
 // peers are left to TCP.
-func TestSilenceIsNoticed(t *testing.T) { // S1-37
+func TestSilenceIsNoticed(t *testing.T) {
 	w := newWorld(t, beating)
 	a, b, pccl := w.member(0, true), w.member(0, true), w.member(0, false)
 	w.live(time.Minute, a, b)
@@ -109,7 +109,7 @@ func TestSilenceIsNoticed(t *testing.T) { // S1-37
 	w.calm(a, b)
 	w.live(2*time.Second, a)
 	w.isClosed(b, "silent for 8")
-	require.Equal(t, w.ids[b], w.factOf("dropped").Peer)
+	require.Equal(t, w.ids[b], w.factOf("dropped").Peer) // S1-37
 	require.Equal(t, 2, w.factOf("dropped").World)
 	require.Equal(t, []wire.Packet{wire.M2CPeerDropped{UUID: w.ids[b], Addr: addr("127.0.0.1:40001"), Reason: w.closed[b]}}, w.others(a))
 	w.quiet(pccl)
@@ -159,7 +159,7 @@ func TestPausedMaster(t *testing.T) {
 
 // A silent voter is named, then dropped; who works or waits elsewhere is not
 // to blame.
-func TestSilentVoter(t *testing.T) { // S1-37, S2-12
+func TestSilentVoter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		vote wire.Packet
 		what string
@@ -186,7 +186,7 @@ func TestSilentVoter(t *testing.T) { // S1-37, S2-12
 				if f.Kind == "waiting-for" {
 					named++
 					require.Contains(t, f.Text, tc.what)
-					require.Contains(t, f.Text, w.ids[cs[1]].Short())
+					require.Contains(t, f.Text, w.ids[cs[1]].Short()) // S1-37
 					require.NotContains(t, f.Text, w.ids[cs[0]].Short())
 					require.NotContains(t, f.Text, w.ids[cs[2]].Short())
 				}

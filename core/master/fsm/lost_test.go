@@ -68,19 +68,19 @@ func (w *world) endSync(cs []ClientID, failed bool) {
 	}
 }
 
-// S1-25: when the last holder of the state has left, synchronisations fail for
+// When the last holder of the state has left, synchronisations fail for
 // as long as its members stay, as with PCCL's master ...
 func TestLostStateStaysLost(t *testing.T) {
 	for _, pccl := range []bool{false, true} {
 		w, cs := lost(t, Config{PCCLRevisionRule: pccl, BeginAnew: pccl})
 		for range 3 {
-			w.fails(cs)
+			w.fails(cs) // S1-25
 		}
 	}
 }
 
 // ... until an operator gives it up: once,
-func TestOperatorResetsALostState(t *testing.T) { // S1-25
+func TestOperatorResetsALostState(t *testing.T) {
 	w, cs := lost(t, Config{})
 	w.fails(cs)
 	w.step(ResetState{Group: 0})
@@ -100,19 +100,19 @@ func TestOperatorResetsALostState(t *testing.T) { // S1-25
 	before := w.m.Snapshot().Groups
 	w.facts = nil
 	w.step(ResetState{Group: 5})
-	require.Contains(t, w.factOf("state-reset").Text, "expects none")
+	require.Contains(t, w.factOf("state-reset").Text, "expects none") // S1-25
 	require.Equal(t, before, w.m.Snapshot().Groups)
 }
 
 // ... or by a choice that he makes before it happens, or afterwards.
-func TestLostStateBeginsAnew(t *testing.T) { // S1-25
+func TestLostStateBeginsAnew(t *testing.T) {
 	w, cs := lost(t, Config{BeginAnew: true})
 	w.begins(cs)
 	w, cs = lost(t, Config{})
 	w.fails(cs)
 	w.facts = nil
 	w.step(LostState{BeginAnew: true})
-	require.Contains(t, w.factOf("state-reset").Text, "begin anew, an operator says")
+	require.Contains(t, w.factOf("state-reset").Text, "begin anew, an operator says") // S1-25
 	w.facts = nil
 	w.begins(cs)
 	w.step(LostState{BeginAnew: true})

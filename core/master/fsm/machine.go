@@ -24,20 +24,41 @@ type Machine struct {
 	clients []*client // registered clients, oldest first
 	uuids   map[wire.UUID]*client
 	groups  []*group // ascending ids
+	ended   []ended  // groups without clients, the one that ended first in front
 
-	round    round
-	seq      uint64 // next sequence number of a collective
-	votes    uint64 // shared state votes so far, their order
-	jobs     []job  // running solver jobs
-	jobSeq   uint64
-	solving  bool // M2C 6 waits for jobs
-	solveEnd time.Duration
-	probes   *schedule // of the running optimization
-	probeSeq uint64
-	changes  uint64        // rings that were offered
-	voteDue  time.Duration // when votes are looked at next
-	nextBeat time.Duration
-	beating  bool
+	round        round
+	outside      []absence     // addresses that have to wait, the last to cost a round last
+	preflights   []*preflight  // unanswered, oldest first
+	untried      []*client     // newcomers that wait for a trial
+	tries        uint64        // preflights so far
+	tryAt        time.Duration // newcomers that wait for a trial are looked at then; 0: no need
+	voteBy       time.Duration // a complete vote waits for newcomers until then; 0: none does
+	noWait       time.Duration // ... and none will until then
+	repaid       time.Duration // newcomers take part in rounds from then on
+	repaidProved time.Duration // ... those that have proved themselves
+	othersNext   bool          // they had the last round, and others waited
+	seq          uint64        // next sequence number of a collective
+	votes        uint64        // shared state votes so far, their order
+	jobs         []job         // running solver jobs
+	jobSeq       uint64
+	solving      bool // M2C 6 waits for jobs
+	solveEnd     time.Duration
+	probes       *schedule // of the running optimization
+	probeSeq     uint64
+	changes      uint64        // rings that were offered
+	voteDue      time.Duration // when votes are looked at next
+	nextBeat     time.Duration
+	beating      bool
+
+	census    census
+	opSeq     uint64        // parts in collectives so far, their order
+	beatDue   time.Duration // nobody can be silent for too long before
+	unchecked bool          // in tests that watch the time of steps
+	lines     lines         // about strangers
+	owed      []*client     // wait for the topology, in the order in which they asked
+
+	topologyAt   time.Duration // when the topology is shown again
+	topologyUsed int           // numbers that were shown and not paid for yet
 
 	gone []*client // closed by us, not yet removed
 	out  []Effect
@@ -55,7 +76,8 @@ func New(cfg Config) *Machine {
 }
 
 // Step feeds one event and returns what follows from it, in order. now is the
-// time since any fixed instant and never decreases. The caller owns the result.
+// time since any fixed instant and never decreases. The caller owns the result,
+// but not what packets refer to: several may share it.
 func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 	m.out = nil
 	m.advance(now)
@@ -88,7 +110,7 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		m.settle()
 	}
 	m.due, m.hasDue = m.nextDue()
-	if invariants.Enabled {
+	if invariants.Enabled && !m.unchecked {
 		m.check()
 	}
 	return m.out
@@ -142,12 +164,30 @@ func (m *Machine) fact(f Fact) {
 	m.out = append(m.out, Log{Fact: f})
 }
 
+// about states a fact about a client. What one connection can repeat at will
+// is stated so often and then counted, so that it hides nothing else.
 func (m *Machine) about(c *client, kind string, warn bool, format string, args ...any) {
-	f := Fact{Kind: kind, Warn: warn, Remote: c.remote, Text: fmt.Sprintf(format, args...)}
+	f := Fact{Kind: kind, Warn: warn, Remote: c.remote}
+	more := ""
+	if !c.lines.say(m.now, clientLines, kind, &more) {
+		return
+	}
+	if stranger := !c.registered || c.phase != Accepted && c.closing; stranger && !m.lines.say(m.now, strangerLines, kind, &more) {
+		return
+	}
+	f.Text = fmt.Sprintf(format, args...) + more
 	if c.registered {
 		f.Peer, f.Group = c.uuid, c.group.id
 	}
 	m.fact(f)
+}
+
+// tell states a fact about a group that its members can repeat at will.
+func (m *Machine) tell(g *group, kind string, warn bool, format string, args ...any) {
+	more := ""
+	if g.lines.say(m.now, groupLines, kind, &more) {
+		m.fact(Fact{Kind: kind, Warn: warn, Group: g.id, Text: fmt.Sprintf(format, args...) + more})
+	}
 }
 
 // packet dispatches one packet of a client. Packets of clients that were
@@ -211,7 +251,10 @@ func (m *Machine) packet(e PacketIn) {
 		m.linkReport(c, p)
 	case wire.C2MRingPrepared:
 		m.ringPrepared(c, p)
+	case wire.C2MPreflightDone:
+		m.preflightDone(c, p)
 	case wire.C2MHeartbeat:
+		m.beat(c, p)
 	default:
 		m.kick(c, "unknown packet %T", e.Packet)
 	}
@@ -223,62 +266,36 @@ func (m *Machine) ask(c *client) {
 		m.kick(c, "asked for pending peers twice")
 		return
 	}
-	c.pending, c.pendingSince, c.pendingWarned = true, m.now, false
+	c.group.ask(c, true)
+	c.pendingSince, c.pendingWarned = m.now, false
 	m.checkPending()
 }
 
 func (m *Machine) checkPending() {
-	accepted, waiting := 0, false
-	for _, c := range m.clients {
-		if c.phase != Accepted {
-			waiting = true
-			continue
-		}
-		accepted++
-		if !c.pending {
-			return
-		}
-	}
-	if accepted == 0 {
+	if m.census.accepted == 0 || m.census.asking != m.census.accepted {
 		return
 	}
+	waiting := false
+	if len(m.clients) > m.census.accepted {
+		proved, others := m.waiting()
+		waiting = proved || others
+	}
 	// A better ring waits for a round, too.
-	for _, g := range m.groups {
+	for _, g := range m.inhabited() {
 		m.reconsider(g)
 		waiting = waiting || g.change == nil && m.wanted(g)
 	}
 	for _, c := range m.clients {
 		if c.phase == Accepted {
-			c.pending = false
-			m.send(c, wire.M2CPeersPendingResponse{PeersPending: waiting})
+			m.answer(c, waiting)
 		}
 	}
 }
 
-// members returns the accepted clients of g, oldest first.
-func (m *Machine) members(g *group) []*client {
-	var ms []*client
-	for _, c := range m.clients {
-		if c.group == g && c.phase == Accepted {
-			ms = append(ms, c)
-		}
-	}
-	return ms
-}
-
-// all reports whether there are accepted clients and every one is in state s.
-func (m *Machine) all(s State) bool {
-	n := 0
-	for _, c := range m.clients {
-		if c.phase != Accepted {
-			continue
-		}
-		if c.state != s {
-			return false
-		}
-		n++
-	}
-	return n > 0
+// answer tells a client that asked whether peers are pending.
+func (m *Machine) answer(c *client, waiting bool) {
+	c.group.ask(c, false)
+	m.send(c, wire.M2CPeersPendingResponse{PeersPending: waiting})
 }
 
 func allIn(cs []*client, s State) bool {

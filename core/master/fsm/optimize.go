@@ -60,7 +60,7 @@ func (m *Machine) learn(c *client, u wire.UUID, mbps, deviation float64) {
 	if !(deviation >= 0) || math.IsInf(deviation, 0) {
 		deviation = 0
 	}
-	c.links[u] = link{mbps: mbps, deviation: deviation, at: m.now}
+	c.setLink(to, link{mbps: mbps, deviation: deviation, at: m.now})
 }
 
 // checkOptimized starts the solver when all have measured.
@@ -72,8 +72,8 @@ func (m *Machine) checkOptimized() {
 		ms := m.members(g)
 		for _, c := range ms {
 			for _, o := range ms {
-				if _, known := c.links[o.uuid]; o != c && !known {
-					c.links[o.uuid] = link{at: m.now} // asked for, not answered: never asked for again
+				if o != c && !c.link(o).known {
+					c.setLink(o, link{at: m.now}) // asked for, not answered: never asked for again
 				}
 			}
 		}

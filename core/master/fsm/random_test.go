@@ -48,6 +48,7 @@ type chaos struct {
 	ids     map[ClientID]wire.UUID
 	solves  []Solve
 	seen    map[ClientID]*watch
+	tries   []attempt
 }
 
 // watch is what one client knows.
@@ -107,6 +108,8 @@ func (h *chaos) sent(e Send) {
 		require.NotContains(h.t, string(plain), "gopccl", "an extension to a PCCL peer")
 	}
 	switch p := e.Packet.(type) {
+	case wire.M2CPreflight:
+		h.tries = append(h.tries, attempt{e.Client, p})
 	case wire.M2CSessionRegistrationResponse:
 		if p.Accepted {
 			h.ids[e.Client] = p.UUID
@@ -144,9 +147,9 @@ func (h *chaos) connect(addr string) ClientID {
 func (h *chaos) register(native bool, group uint32) ClientID {
 	c := h.connect(fmt.Sprintf("127.0.0.1:%d", 1000+h.next))
 	h.native[c] = native
-	p := wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, PeerGroup: group}
+	p := wire.C2MRequestSessionRegistration{P2PPort: uint16(h.c.below(40)), SharedStatePort: 2, BenchmarkPort: 3, PeerGroup: group}
 	if native {
-		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: time.Second, Topology: h.c.below(2) == 0}
+		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: time.Second, Topology: h.c.below(2) == 0, Preflight: h.c.below(2) == 0}
 	}
 	h.send(c, p)
 	return c
@@ -243,7 +246,9 @@ func (h *chaos) plausible(c ClientID, i ClientInfo, next uint64) wire.Packet {
 		case 2:
 			return wire.C2MOptimizeTopology{}
 		case 3:
-			return syncVoteOf(next+uint64(h.c.below(2)), wire.Strategy(h.c.below(4)), h.entries()...)
+			v := syncVoteOf(next+uint64(h.c.below(2)), wire.Strategy(h.c.below(4)), h.entries()...)
+			v.Ext.Torn = h.c.below(8) == 0
+			return v
 		}
 		fallthrough
 	case Collective:
@@ -274,6 +279,28 @@ func (h *chaos) wild() wire.Packet {
 	return p
 }
 
+// attempt is a preflight that was asked for.
+type attempt struct {
+	by ClientID
+	p  wire.M2CPreflight
+}
+
+// answerTry answers the oldest preflight.
+func (h *chaos) answerTry(failed bool) {
+	a := h.tries[0]
+	h.tries = h.tries[1:]
+	if h.seen[a.by] == nil {
+		return // it is gone
+	}
+	done := wire.C2MPreflightDone{Number: a.p.Number}
+	for _, e := range a.p.Peers {
+		if failed {
+			done.FailedPeers = append(done.FailedPeers, e.UUID)
+		}
+	}
+	h.send(a.by, done)
+}
+
 // event does one random thing.
 func (h *chaos) event() {
 	kind := h.c.below(100)
@@ -300,10 +327,13 @@ func (h *chaos) event() {
 		k := h.c.below(len(ring))
 		ring[0], ring[k] = ring[k], ring[0]
 		h.step(Solved{Job: s.Job, Ring: ring})
+	case kind < 30 && len(h.tries) > 0:
+		h.answerTry(h.c.below(3) == 0)
 	default:
 		c := h.alive[h.c.below(len(h.alive))]
 		i, ok := h.info(c)
 		if !ok {
+			h.native[c] = false // also of one that was refused as something else
 			h.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1})
 			return
 		}
@@ -327,7 +357,7 @@ var chaosConfig = Config{
 // Random events never break the machine, two machines never differ, every
 // packet is one its receiver waits for; each member of an operation gets
 // exactly one M2C 9, one M2C 11 and one M2C 10.
-func TestRandomEvents(t *testing.T) { // S1-09, S1-10, S2-14
+func TestRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := chaosConfig
 		if rapid.Bool().Draw(t, "no bounds") {
@@ -335,7 +365,7 @@ func TestRandomEvents(t *testing.T) { // S1-09, S1-10, S2-14
 		}
 		h := newChaos(t, rapidChooser{t}, cfg)
 		for range rapid.IntRange(1, 300).Draw(t, "events") {
-			h.event()
+			h.event() // S1-09, S1-10, S2-14
 		}
 	})
 }
@@ -355,7 +385,7 @@ func FuzzMachine(f *testing.F) {
 // Nobody waits for a message that nobody will send: whatever happened before,
 // peers that do their part (and vote for a round when they have nothing to do)
 // are all free after a few turns.
-func TestEverybodyGetsThrough(t *testing.T) { // S1-37, S2-12
+func TestEverybodyGetsThrough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newChaos(t, rapidChooser{t}, Config{Solver: true})
 		for range rapid.IntRange(1, 200).Draw(t, "events") {
@@ -370,7 +400,7 @@ func TestEverybodyGetsThrough(t *testing.T) { // S1-37, S2-12
 		}
 		h.register(true, 0)
 		for turn := 0; ; turn++ {
-			require.Less(t, turn, 60, "somebody waits for ever: %+v", h.m.Snapshot())
+			require.Less(t, turn, 60, "somebody waits for ever: %+v", h.m.Snapshot()) // S1-37, S2-12
 			if h.settled() {
 				return
 			}
@@ -407,10 +437,14 @@ func (h *chaos) settled() bool {
 
 // turn lets every client do what its state asks of it.
 func (h *chaos) turn() {
+	h.now += time.Minute // what newcomers have cost is paid back some time
 	for _, s := range h.solves {
 		h.step(Solved{Job: s.Job})
 	}
 	h.solves = nil
+	for len(h.tries) > 0 {
+		h.answerTry(false)
+	}
 	for _, i := range h.m.Snapshot().Clients {
 		c := i.ID
 		if now, ok := h.info(c); !ok || now.State != i.State {

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -11,8 +12,8 @@ import (
 // ones and, while they take part in a round, the newcomers.
 func (m *Machine) ringMembers(g *group) []*client {
 	var ms []*client
-	for _, c := range m.clients {
-		if c.group == g && !c.closing && (c.phase == Accepted || c.inRound) {
+	for _, c := range g.clients {
+		if !c.closing && (c.phase == Accepted || c.inRound) {
 			ms = append(ms, c)
 		}
 	}
@@ -35,17 +36,25 @@ func (m *Machine) arrange(g *group) []wire.UUID {
 			ring = append(ring, c.uuid)
 		}
 	} else {
+		left := make(map[wire.UUID]bool, len(ms))
+		for _, c := range ms {
+			left[c.uuid] = true
+		}
 		for _, u := range g.order {
-			if slices.ContainsFunc(ms, func(c *client) bool { return c.uuid == u }) {
+			if left[u] {
 				ring = append(ring, u)
+				delete(left, u)
 			}
 		}
 		for _, c := range ms {
-			if !slices.Contains(ring, c.uuid) {
+			if left[c.uuid] {
 				ring = m.insert(ring, c)
 			}
 		}
 		g.order = ring
+	}
+	if r := m.spread(g, ring); r != nil {
+		ring, g.order = r, r
 	}
 	bad := conflicts(ms, 0)
 	if bad.violated(ms, ring) {
@@ -56,13 +65,39 @@ func (m *Machine) arrange(g *group) []wire.UUID {
 	return slices.Clone(ring)
 }
 
+// spread separates guests of whom nothing is known, if any are neighbours of each
+// other: it puts them between those who are known, whose word counts. nil if
+// there is nothing to do.
+func (m *Machine) spread(g *group, ring []wire.UUID) []wire.UUID {
+	stranger := func(u wire.UUID) bool { c := m.uuids[u]; return c.guest() && c.credit() == 0 }
+	var hosts, guests []wire.UUID
+	beside := false
+	for i, u := range ring {
+		if !stranger(u) {
+			hosts = append(hosts, u)
+			continue
+		}
+		guests = append(guests, u)
+		beside = beside || len(ring) > 2 && stranger(ring[(i+1)%len(ring)])
+	}
+	if !g.known || !beside || len(hosts) < 2 {
+		return nil
+	}
+	out := make([]wire.UUID, 0, len(ring))
+	for i, u := range hosts {
+		out = append(out, u)
+		out = append(out, guests[i*len(guests)/len(hosts):(i+1)*len(guests)/len(hosts)]...)
+	}
+	return out
+}
+
 // insert puts c between the two neighbours to and from which it is fastest.
 // Without measurements it goes to the end.
 func (m *Machine) insert(ring []wire.UUID, c *client) []wire.UUID {
 	best, at := -1.0, len(ring)
 	for i := range ring {
 		prev, next := m.uuids[ring[(i+len(ring)-1)%len(ring)]], ring[i]
-		if v := math.Min(prev.links[c.uuid].mbps, c.links[next].mbps); v > best && v > 0 {
+		if v := math.Min(prev.link(c).mbps, c.link(m.uuids[next]).mbps); v > best && v > 0 {
 			best, at = v, i
 		}
 	}
@@ -73,18 +108,21 @@ func (m *Machine) insert(ring []wire.UUID, c *client) []wire.UUID {
 // neighbour is connected to in both directions.
 type pairs struct {
 	n   int
-	bad []bool
+	bad []bool // nil: all can
 }
 
 // conflicts collects the marks among ms that are not older than round since.
 func conflicts(ms []*client, since uint64) pairs {
-	p := pairs{len(ms), make([]bool, len(ms)*len(ms))}
+	p := pairs{n: len(ms)}
 	for i, c := range ms {
 		for _, k := range c.unreachable {
 			if k.round < since {
 				continue
 			}
 			if j := slices.IndexFunc(ms, func(o *client) bool { return o.uuid == k.to }); j >= 0 {
+				if p.bad == nil {
+					p.bad = make([]bool, p.n*p.n)
+				}
 				p.bad[i*p.n+j], p.bad[j*p.n+i] = true, true
 			}
 		}
@@ -92,9 +130,9 @@ func conflicts(ms []*client, since uint64) pairs {
 	return p
 }
 
-func (p pairs) at(i, j int) bool { return p.bad[i*p.n+j] }
+func (p pairs) at(i, j int) bool { return p.bad != nil && p.bad[i*p.n+j] }
 
-func (p pairs) any() bool { return slices.Contains(p.bad, true) }
+func (p pairs) any() bool { return p.bad != nil }
 
 func (p pairs) violated(ms []*client, ring []wire.UUID) bool {
 	return p.any() && p.count(indices(ms, ring)) > 0
@@ -112,9 +150,20 @@ func (p pairs) count(ring []int) int {
 }
 
 func indices(ms []*client, ring []wire.UUID) []int {
-	var idx []int
-	for _, u := range ring {
-		idx = append(idx, slices.IndexFunc(ms, func(c *client) bool { return c.uuid == u }))
+	if len(ring) == 0 {
+		return nil
+	}
+	at := make(map[wire.UUID]int, len(ms))
+	for i, c := range ms {
+		at[c.uuid] = i
+	}
+	idx := make([]int, len(ring))
+	for k, u := range ring {
+		i, ok := at[u]
+		if !ok {
+			i = -1
+		}
+		idx[k] = i
 	}
 	return idx
 }
@@ -249,7 +298,9 @@ const maxStrikes = 3
 // reroute finds a ring around the pairs that were reported unreachable. Only
 // where there is none somebody has to go: who is named most often, a newcomer
 // rather than an accepted peer, a reporter rather than a silent one, the
-// youngest at last.
+// youngest at last. Before that, marks of earlier rounds are given up, which may
+// have healed, but only once until a round succeeds: else rings would be tried
+// in turns for ever.
 func (m *Machine) reroute(g *group) {
 	for {
 		ms := m.ringMembers(g)
@@ -262,14 +313,17 @@ func (m *Machine) reroute(g *group) {
 		if !bad.violated(ms, ring) {
 			return
 		}
-		// Marks of earlier rounds may have healed; those of this one have not.
-		fresh := conflicts(ms, m.round.n)
-		if r := findRing(ms, ring, fresh); r != nil {
-			for _, c := range ms {
-				c.unreachable = slices.DeleteFunc(c.unreachable, func(k mark) bool { return k.round < m.round.n })
+		// Marks of this round have not healed yet.
+		fresh := bad
+		if !g.healed {
+			fresh = conflicts(ms, m.round.n)
+			if r := findRing(ms, ring, fresh); r != nil {
+				for _, c := range ms {
+					c.unreachable = slices.DeleteFunc(c.unreachable, func(k mark) bool { return k.round < m.round.n })
+				}
+				g.order, g.healed = r, true
+				return
 			}
-			g.order = r
-			return
 		}
 		var out *client
 		named := -1
@@ -288,16 +342,36 @@ func (m *Machine) reroute(g *group) {
 			return
 		}
 		// Often the peer that a reporter could not reach has just died, and its
-		// end is not known here yet. The reporter is only asked to try again.
-		if out.strikes++; out.native && out.reported && out.strikes < maxStrikes {
+		// end is not known here yet. The reporter is only asked to try again, if it
+		// misses several not as often: they hardly died all together.
+		limit := maxStrikes
+		if named > 1 {
+			limit--
+		}
+		if out.strikes++; out.native && out.reported && out.strikes < limit && out.missed == 0 {
+			for _, o := range m.near(out) {
+				if m.severed(out, o) {
+					m.arbitrate(out, o)
+				}
+			}
 			return
 		}
-		m.kick(out, "no ring of group %d avoids the peers that cannot reach each other", g.id)
+		for _, o := range m.near(out) {
+			if out.newcomer && o.stood == 0 && out.marked(o.uuid, m.round.n) {
+				o.missed++
+			}
+		}
+		m.expel(out, "kick", fmt.Sprintf("no ring of group %d avoids the peers that cannot reach each other, and most of these pairs have the peer at %v in them: %s",
+			g.id, out.at(out.p2pPort), fix))
+		m.forgive(out.uuid)
 	}
 }
 
 // worse orders candidates for leaving that are named equally often.
 func worse(a, b *client) bool {
+	if a.missed != b.missed && (a.stood == 0) == (b.stood == 0) {
+		return a.missed > b.missed // a third one, or newcomer after newcomer, could not reach it either
+	}
 	if a.newcomer != b.newcomer {
 		return a.newcomer
 	}

@@ -10,11 +10,18 @@ import (
 // round is one establishment phase (control spec, section 7). Its
 // participants are the clients with inRound set.
 type round struct {
-	active  bool
-	accept  bool // newcomers take part
-	dropped bool // a participant left while it ran (quirk Q6)
-	n       uint64
-	since   time.Duration
+	active bool
+	accept bool // newcomers take part
+	held   bool // members take part
+	n      uint64
+	since  time.Duration
+
+	spoiled         bool // newcomers have cost it
+	spoiledByProved bool // ... some that had proved themselves
+
+	through   bool          // all members have reported
+	membersAt time.Duration // ... the last of them at this time
+	extended  bool          // who waited for another one that was dropped got more time
 }
 
 func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections) {
@@ -36,33 +43,38 @@ func (m *Machine) checkRoundVotes() {
 	if m.round.active || len(m.clients) == 0 {
 		return
 	}
-	accepted, accept, establish, native, retrying := 0, 0, 0, false, false
-	for _, c := range m.clients {
-		if c.phase != Accepted {
-			retrying = retrying || c.state == ConnectFailed
-			continue
-		}
-		accepted++
-		native = native || c.native
-		switch c.state {
-		case VoteAccept:
-			accept++
-		case VoteEstablish:
-			establish++
-		}
-	}
+	accepted, native := m.census.accepted, m.census.natives > 0
+	accept, establish := m.census.all[VoteAccept], m.census.all[VoteEstablish]
+	var again []*group
 	switch {
-	case accepted == 0 && retrying:
+	case accepted == 0 && m.census.all[ConnectFailed] > 0:
 		// Whoever was told that its round failed is about to vote.
 	case accept == accepted:
-		m.startRound(true, m.groups)
+		if accepted == 0 || !m.awaitTrials() {
+			m.startRound(true, m.groups)
+		}
 	case establish == accepted:
 		m.startRound(false, m.groups)
-	case establish > 0:
-		if gs := m.repairing(accept+establish == accepted && native); len(gs) > 0 {
-			m.startRound(false, gs)
+	default:
+		again = m.repeating()
+		if len(again) == 0 && establish > 0 {
+			again = m.repairing(accept+establish == accepted && native)
 		}
 	}
+	if len(again) > 0 {
+		m.startRound(false, again)
+	}
+}
+
+// repeating returns the groups whose part of a round failed while others went
+// on, and whose members have all voted for another one: they wait for nobody.
+func (m *Machine) repeating() (gs []*group) {
+	for _, g := range m.inhabited() {
+		if g.again && g.here[VoteAccept]+g.here[VoteEstablish] == len(m.members(g)) {
+			gs = append(gs, g)
+		}
+	}
+	return gs
 }
 
 // repairing returns the groups whose members all wait for an establish round.
@@ -75,12 +87,12 @@ func (m *Machine) checkRoundVotes() {
 // establish round: the flavours would wait for each other for ever (quirk Q59).
 func (m *Machine) repairing(stuck bool) []*group {
 	var gs, mixed []*group
-	for _, g := range m.groups {
-		ms := m.members(g)
-		if allIn(ms, VoteEstablish) && anyNative(ms) {
+	for _, g := range m.inhabited() {
+		n := g.here[VoteEstablish]
+		if n == len(m.members(g)) && g.natives > 0 {
 			gs = append(gs, g)
 		}
-		if slices.ContainsFunc(ms, func(c *client) bool { return c.state == VoteEstablish }) {
+		if n > 0 {
 			mixed = append(mixed, g)
 		}
 	}
@@ -91,24 +103,41 @@ func (m *Machine) repairing(stuck bool) []*group {
 }
 
 // startRound starts a round of the accepted clients of gs, and with accept of
-// those who wait.
+// those who wait and may come.
 func (m *Machine) startRound(accept bool, gs []*group) {
+	m.voteBy = 0
+	nobody := m.census.accepted == 0
+	proved, others := false, false
+	if accept {
+		proved, others = m.invite()
+		accept = nobody || proved || others
+	}
+	in := make(map[*group]bool, len(gs))
 	for _, g := range gs {
 		m.withdraw(g)
+		g.dropped, g.again, in[g] = false, false, true
+		g.known = slices.ContainsFunc(m.members(g), func(c *client) bool { return c.stood > 0 })
 	}
 	m.round = round{active: true, accept: accept, n: m.round.n + 1, since: m.now}
 	for _, c := range m.clients {
-		if (accept || c.phase == Accepted) && slices.Contains(gs, c.group) {
-			c.newcomer, c.reported = c.phase != Accepted, false
+		invited := accept && (nobody || c.proof.done && (c.proof.proved && proved || !c.proof.proved && others))
+		if (c.phase == Accepted || invited) && in[c.group] {
+			c.newcomer, c.reported, c.vague = c.phase != Accepted, false, false
 			c.inRound = true
+			m.round.held = m.round.held || !c.newcomer
 			c.set(Connecting, m.now)
 		}
 	}
 	groups, largest := 0, 0
 	for _, g := range m.groups {
-		if slices.Contains(gs, g) {
+		if in[g] {
 			m.reconsider(g)
 			g.ring = m.arrange(g)
+			g.pure, g.eager = true, true
+			for _, u := range g.ring {
+				c := m.uuids[u]
+				g.pure, g.eager = g.pure && c.native, g.eager && c.eager
+			}
 		}
 		n := len(m.ringMembers(g))
 		if n > 0 {
@@ -141,13 +170,8 @@ func (m *Machine) info(c *client, groups, largest int) wire.M2CP2PConnectionInfo
 		}
 	}
 	if c.native {
-		p.Ext.GroupNative = true
-		eager := true
-		for _, u := range c.group.ring {
-			p.Ext.GroupNative = p.Ext.GroupNative && m.uuids[u].native
-			eager = eager && m.uuids[u].eager
-		}
-		if eager {
+		p.Ext.GroupNative = c.group.pure
+		if c.group.eager {
 			p.Ext.Epoch = m.round.n
 		}
 	}
@@ -188,22 +212,29 @@ func sameMembers(a, b []wire.UUID) bool {
 func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
 	if p.Success {
 		c.set(Waiting, m.now)
+		m.boundNewcomers()
 		m.checkRoundEnd()
 		return
 	}
-	c.reported = true
+	c.reported, c.vague = true, true
 	c.set(ConnectFailed, m.now)
 	for i, u := range p.FailedPeers {
 		if i > len(m.clients) {
 			break // more names than peers: the rest can only be repetitions
 		}
+		beside := slices.Contains(c.neighbours, u)
+		c.vague = c.vague && !beside
 		o := m.uuids[u]
 		if o == nil || o == c || o.group != c.group {
 			continue
 		}
 		c.mark(u, m.round.n)
+		if beside {
+			m.testify(c, o)
+		}
 		m.about(c, "unreachable", true, "peer %s cannot reach %s", c.name(), o.name())
 	}
+	m.boundNewcomers()
 	m.checkRoundEnd()
 }
 
@@ -217,80 +248,103 @@ func (c *client) mark(u wire.UUID, n uint64) {
 	c.unreachable = append(c.unreachable, mark{u, n})
 }
 
-// checkRoundEnd ends the round when nobody connects any more.
+// checkRoundEnd ends the round when nobody connects any more. Every group has a
+// verdict of its own.
 func (m *Machine) checkRoundEnd() {
 	if !m.round.active {
 		return
 	}
-	participants, failed := 0, m.round.dropped
-	for _, c := range m.clients {
-		if !c.inRound {
-			continue
-		}
-		if c.state == Connecting {
-			return
-		}
-		participants++
-		failed = failed || c.state == ConnectFailed
+	if m.census.all[Connecting] > 0 {
+		return
 	}
 	m.round.active = false
 	// Others may have agreed on a round meanwhile; or all participants left,
 	// and who waits can be let in.
 	defer m.checkRoundVotes()
-	if participants == 0 {
-		return
-	}
-	if failed {
-		m.failRound()
-		return
-	}
+	var good, bad []*group
 	for _, g := range m.groups {
-		if slices.ContainsFunc(m.clients, func(c *client) bool { return c.inRound && c.group == g }) {
-			m.installed(g)
+		took, failed := false, g.dropped
+		for _, c := range g.clients {
+			if c.inRound {
+				took, failed = true, failed || c.state == ConnectFailed
+			}
+		}
+		switch {
+		case took && failed:
+			bad = append(bad, g)
+		case took:
+			good = append(good, g)
 		}
 	}
-	for _, c := range m.clients {
-		if !c.inRound {
-			continue
-		}
-		c.inRound, c.strikes = false, 0
-		c.set(Idle, m.now)
-		if c.newcomer {
-			c.newcomer, c.phase = false, Accepted
-			m.about(c, "accepted", false, "peer %s joined group %d, world size %d", c.name(), c.group.id, len(c.group.ring))
-		}
-		m.send(c, wire.M2CP2PConnectionsEstablished{Success: true, Ring: slices.Clone(c.group.ring)})
+	for _, g := range bad {
+		m.failRound(g)
 	}
-	m.fact(Fact{Kind: "round", Text: "connections established"})
+	if len(bad) > 0 {
+		m.repay()
+		m.fact(Fact{Kind: "round", Warn: true, Text: "connections could not be established, the round is repeated"})
+	}
+	for _, g := range good {
+		m.endRound(g)
+	}
+	others := m.census.accepted
+	for _, g := range bad {
+		others -= len(m.members(g))
+	}
+	for _, g := range bad {
+		// Members of other groups go on, and may not vote for a long time.
+		g.again = others > 0
+	}
+	if len(good) > 0 {
+		m.fact(Fact{Kind: "round", Text: "connections established"})
+	}
 	for _, g := range m.groups {
 		m.offer(g)
 	}
 }
 
-// failRound tells everybody to vote again, after rings were found that avoid
-// the pairs that cannot reach each other (quirk Q5).
-func (m *Machine) failRound() {
-	for _, g := range m.groups {
-		if slices.ContainsFunc(m.clients, func(c *client) bool { return c.inRound && c.group == g }) {
-			m.reroute(g)
-			g.ring = m.arrange(g)
+// endRound tells the participants of g that their ring stands.
+func (m *Machine) endRound(g *group) {
+	g.healed = false
+	m.installed(g)
+	for _, c := range g.clients {
+		if !c.inRound {
+			continue
 		}
+		c.inRound = false
+		m.rehabilitate(c)
+		c.set(Idle, m.now)
+		if c.newcomer {
+			c.newcomer = false
+			m.admit(c)
+			m.about(c, "accepted", false, "peer %s joined group %d, world size %d", c.name(), c.group.id, len(c.group.ring))
+		}
+		m.send(c, wire.M2CP2PConnectionsEstablished{Success: true, Ring: c.group.ring})
 	}
-	for _, c := range m.clients {
+}
+
+// failRound tells the participants of g to vote again, after a ring was found
+// that avoids the pairs that cannot reach each other (quirk Q5), and those who
+// are to blame were turned away.
+func (m *Machine) failRound(g *group) {
+	m.vague(g)
+	m.turnAway(g)
+	m.convict(g)
+	m.reroute(g)
+	g.ring = m.arrange(g)
+	for _, c := range g.clients {
 		if !c.inRound {
 			continue
 		}
 		// A reporter that is alone in its group stays outside, as in PCCL. Our
 		// own peers get another chance: whom they could not reach has left.
 		if c.newcomer && (!c.reported || len(c.group.ring) > 1 || c.native) {
-			c.phase = Accepted
+			m.admit(c)
 			if !c.closing {
 				m.about(c, "accepted", false, "peer %s joined group %d after a failed round", c.name(), c.group.id)
 			}
 		}
 		c.inRound, c.newcomer = false, false
 		c.set(ConnectFailed, m.now)
-		m.send(c, wire.M2CP2PConnectionsEstablished{Ring: slices.Clone(c.group.ring)})
+		m.send(c, wire.M2CP2PConnectionsEstablished{Ring: c.group.ring})
 	}
-	m.fact(Fact{Kind: "round", Warn: true, Text: "connections could not be established, the round is repeated"})
 }

@@ -50,7 +50,9 @@ type schedule struct {
 	giveUp   time.Duration
 	joint    []joint // links of one round that leave, or enter, the same host
 	stage    stage
-	lone     []lone // what links gave that were measured alone
+	lone     []lone             // what links gave that were measured alone
+	reached  map[wire.UUID]bool // peers with a link that was measured
+	failed   map[wire.UUID]int  // links of a peer that could not be measured
 	measured int
 	done     int           // rounds
 	skew     time.Duration // the largest between two starts of one round
@@ -159,8 +161,8 @@ func (m *Machine) missing() []edge {
 // knows reports whether the link from c to o was measured, or asked for in
 // vain, and is not outdated.
 func (m *Machine) knows(c, o *client) bool {
-	l, known := c.links[o.uuid]
-	return known && (m.cfg.MaxLinkAge <= 0 || m.now < l.at+m.cfg.MaxLinkAge)
+	l := c.link(o)
+	return l.known && (m.cfg.MaxLinkAge <= 0 || m.now < l.at+m.cfg.MaxLinkAge)
 }
 
 // schedule starts the calls for probes; unscheduled is the number of those
@@ -172,7 +174,8 @@ func (m *Machine) schedule(unscheduled int) {
 		return
 	}
 	m.probes = &schedule{
-		rounds: matchings(edges),
+		rounds:  matchings(edges),
+		reached: map[wire.UUID]bool{}, failed: map[wire.UUID]int{},
 		giveUp: m.now + busyPatience + time.Duration(unscheduled)*busyPerProbe,
 	}
 	m.nextProbes()
@@ -197,7 +200,7 @@ func (m *Machine) nextProbes() {
 		}
 		for _, e := range p.rounds[0] {
 			c, o := m.uuids[e.from], m.uuids[e.to]
-			if c == nil || o == nil || c.closing || o.closing || c.state != Optimizing {
+			if c == nil || o == nil || c.closing || o.closing || c.state != Optimizing || p.cutOff(e.from) || p.cutOff(e.to) {
 				continue
 			}
 			p.slots = append(p.slots, slot{edge: e})
@@ -314,6 +317,30 @@ func (m *Machine) goProbes() {
 	}
 }
 
+// book notes who was reached in the round that is over. Every probe of a peer
+// that reaches nobody lasts as long as connecting may, and all others wait for
+// it: after cutOffAfter links and none that could be measured, the rest of its
+// links are left alone until the next optimization.
+func (s *schedule) book() {
+	for _, x := range s.slots {
+		for _, u := range []wire.UUID{x.from, x.to} {
+			switch x.state {
+			case wire.ProbeMeasured:
+				s.reached[u] = true
+			case wire.ProbeFailed:
+				s.failed[u]++
+			}
+		}
+	}
+}
+
+// cutOffAfter is how many failed links say that a peer is cut off: one round has
+// a link from it and one to it.
+const cutOffAfter = 2
+
+// cutOff reports whether u reaches nobody, as far as was tried.
+func (s *schedule) cutOff(u wire.UUID) bool { return !s.reached[u] && s.failed[u] >= cutOffAfter }
+
 // roundProbed books a round and begins the next one.
 func (m *Machine) roundProbed() {
 	s := m.probes
@@ -333,6 +360,7 @@ func (m *Machine) roundProbed() {
 		s.skew = max(s.skew, last-first)
 	}
 	if s.stage == stageTogether {
+		s.book()
 		m.bookJoint()
 	}
 	m.nextProbes()

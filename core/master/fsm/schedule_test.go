@@ -136,7 +136,7 @@ func (w *world) probes(cs []ClientID, mbps func(e edge) float64) (rounds [][]edg
 
 func flat(edge) float64 { return 100 }
 
-// S1-15: n peers need n-1 rounds, each a perfect matching; a newcomer costs
+// n peers need n-1 rounds, each a perfect matching; a newcomer costs
 // its own 2(n-1) edges, and nothing is measured twice.
 func TestProbesAreScheduled(t *testing.T) {
 	const n = 16
@@ -169,12 +169,12 @@ func TestProbesAreScheduled(t *testing.T) {
 			measured++
 		}
 	}
-	require.Equal(t, 2*n, measured)
+	require.Equal(t, 2*n, measured) // S1-15
 }
 
 // Peers at different distances are told to wait so that all begin together; the
 // differences that remain are reported.
-func TestProbesStartTogether(t *testing.T) { // S3-05
+func TestProbesStartTogether(t *testing.T) {
 	w, cs := optimizing(t, Config{}, 3)
 	var n uint64
 	for i, c := range cs {
@@ -189,7 +189,7 @@ func TestProbesStartTogether(t *testing.T) { // S3-05
 	for _, c := range cs {
 		delays = append(delays, want[wire.M2CProbeGo](w, c).Delay)
 	}
-	require.Equal(t, []uint32{15000, 10000, 0}, delays)
+	require.Equal(t, []uint32{15000, 10000, 0}, delays) // S3-05
 	for i, c := range cs {
 		w.send(c, wire.C2MProbeState{Round: n, State: wire.ProbeMeasured, Mbps: 1, Late: uint32(100 + 1200*i)})
 	}
@@ -315,7 +315,7 @@ func TestMixedProbes(t *testing.T) {
 
 // Two peers behind one uplink: measured together each gets half, alone the
 // whole of it, and the master says so. Where each has its own, it does not.
-func TestSharedUplinkIsSeen(t *testing.T) { // S3-02
+func TestSharedUplinkIsSeen(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		w := newWorld(t, Config{})
 		var cs []ClientID
@@ -393,7 +393,7 @@ func TestSharedUplinkIsSeen(t *testing.T) { // S3-02
 		}
 		require.Len(t, said, 1)
 		require.Contains(t, said[0], "10.0.0.1")
-		require.Contains(t, said[0], "100 Mbit/s alone, 50 together")
+		require.Contains(t, said[0], "100 Mbit/s alone, 50 together") // S3-02
 	}
 }
 
@@ -410,5 +410,57 @@ func BenchmarkMatchings(b *testing.B) {
 				matchings(edges)
 			}
 		})
+	}
+}
+
+// A peer that is cut off from all others, and not from the master, costs one
+// round of probes and not one for each of them.
+func TestCutOffPeerCostsOneRoundOfProbes(t *testing.T) {
+	w, cs := optimizing(t, Config{}, 8)
+	island := cs[3]
+	withIsland, measured := 0, 0
+	for {
+		ready := map[ClientID]uint64{}
+		failed, asked := false, 0
+		for _, c := range cs {
+			if len(w.inbox[c]) == 0 {
+				continue
+			}
+			p, ok := w.inbox[c][0].(wire.M2CProbe)
+			if !ok {
+				continue
+			}
+			w.pop(c)
+			asked++
+			if c == island || p.To == w.ids[island] {
+				failed = true
+				w.send(c, wire.C2MProbeState{Round: p.Round, State: wire.ProbeFailed})
+				continue
+			}
+			w.send(c, wire.C2MProbeState{Round: p.Round, State: wire.ProbeReady})
+			ready[c] = p.Round
+		}
+		if asked == 0 {
+			break
+		}
+		if failed {
+			withIsland++
+		}
+		for _, c := range cs {
+			if n := ready[c]; n > 0 {
+				want[wire.M2CProbeGo](w, c)
+				measured++
+			}
+		}
+		for _, c := range cs {
+			if n := ready[c]; n > 0 {
+				w.send(c, wire.C2MProbeState{Round: n, State: wire.ProbeMeasured, Mbps: 100, Deviation: 1})
+			}
+		}
+	}
+	require.Equal(t, 1, withIsland)
+	require.Equal(t, 7*6, measured, "all links of the others are measured")
+	for _, c := range cs {
+		want[wire.M2CProbesDone](w, c)
 	}
 }

@@ -276,7 +276,7 @@ func (m *Machine) judge(at netip.Addr, in bool, l lone) {
 	}
 	m.about(c, "shared", false, "the peers at %v share what leads %s: %.0f Mbit/s alone, %.0f together, from %s to %s; %.0f in all",
 		at, way, l.mbps, together, c.name(), m.uuids[l.to].name(), most)
-	m.learn(c, l.to, l.mbps, c.links[l.to].deviation)
+	m.learn(c, l.to, l.mbps, c.link(m.uuids[l.to]).deviation)
 }
 
 // heldBack returns the links that gave what a shared host has left them, which
@@ -340,7 +340,7 @@ func (m *Machine) learnShare(c, o *client, mbps float64) bool {
 		return math.Inf(1)
 	}
 	out, in := part(g.share(from).out, exits), part(g.share(to).in, entries)
-	if c.links[o.uuid].mbps <= min(out, in) {
+	if c.link(o).mbps <= min(out, in) {
 		return false
 	}
 	if out <= in {

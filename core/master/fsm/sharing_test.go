@@ -66,10 +66,10 @@ func uplinked(t *testing.T, out float64) (w *world, cs []ClientID) {
 
 // What is shared goes to the solver, links as what they give alone, and rings
 // are compared by what is left of them together.
-func TestSharedRingIsValuedTogether(t *testing.T) { // S3-02
+func TestSharedRingIsValuedTogether(t *testing.T) {
 	w, cs := uplinked(t, 100)
 	s := w.solves[0]
-	require.Equal(t, &topo.Sharing{Host: []int{0, 0, 1, 1, 2}, Out: []float64{100, 0, 0}, In: []float64{0, 0, 0}}, s.Sharing)
+	require.Equal(t, &topo.Sharing{Host: []int{0, 0, 1, 1, 2}, Out: []float64{100, 0, 0}, In: []float64{0, 0, 0}}, s.Sharing) // S3-02
 	for i := range 5 {
 		for j := range 5 {
 			if v, ok := s.Matrix.At(i, j); i != j {
@@ -105,23 +105,24 @@ func TestShareIsLearnt(t *testing.T) {
 	g.order = twice
 	w.step(Solved{Job: s.Job})
 	require.Equal(t, twice, optimized(w, cs))
+	known := func(from, to int) link { return w.m.conns[cs[from]].link(w.m.conns[cs[to]]) }
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 40, Busy: 1})
-	require.Equal(t, 90.0, w.m.conns[cs[0]].links[w.ids[cs[2]]].mbps)
+	require.Equal(t, 90.0, known(0, 2).mbps)
 	require.InDelta(t, 100+newShare*(80-100), g.shares[0].out, 1e-9)
 	// A link that is slower than its part is slow by itself.
-	l := w.m.conns[cs[0]].links[w.ids[cs[2]]]
+	l := known(0, 2)
 	l.mbps = 20
-	w.m.conns[cs[0]].links[w.ids[cs[2]]] = l
+	w.m.conns[cs[0]].setLink(w.m.conns[cs[2]], l)
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 10, Busy: 1})
-	require.InDelta(t, 20+newShare*(10-20), w.m.conns[cs[0]].links[w.ids[cs[2]]].mbps, 1e-9)
+	require.InDelta(t, 20+newShare*(10-20), known(0, 2).mbps, 1e-9)
 	require.InDelta(t, 94, g.shares[0].out, 1e-9)
 	// What is not measured is not learnt from its part, but asked for.
-	delete(w.m.conns[cs[0]].links, w.ids[cs[2]])
-	delete(w.m.conns[cs[4]].links, w.ids[cs[0]])
+	w.m.conns[cs[0]].links[w.m.conns[cs[2]].slot] = link{}
+	w.m.conns[cs[4]].links[w.m.conns[cs[0]].slot] = link{}
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 40, Busy: 1})
 	w.send(cs[4], wire.C2MLinkReport{To: w.ids[cs[0]], Mbps: 40, Busy: 1})
-	require.NotContains(t, w.m.conns[cs[0]].links, w.ids[cs[2]])
-	require.NotContains(t, w.m.conns[cs[4]].links, w.ids[cs[0]])
+	require.False(t, known(0, 2).known)
+	require.False(t, known(4, 0).known)
 	// A host without members is forgotten.
 	w.leave(cs[0])
 	require.NotEmpty(t, g.shares)

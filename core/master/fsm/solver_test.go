@@ -52,7 +52,7 @@ func backwards(n int) func(i, j int) float64 {
 
 // Quirk Q4: the ring found is that of the next round, and stays as long as the
 // members do; newcomers wait outside while it is found.
-func TestRingIsApplied_Q4(t *testing.T) { // S1-20
+func TestRingIsApplied_Q4(t *testing.T) {
 	w := newWorld(t, Config{Solver: true})
 	cs := w.members(4, false)
 	n := w.join(0, false)
@@ -67,7 +67,7 @@ func TestRingIsApplied_Q4(t *testing.T) { // S1-20
 	ring := slices.Clone(s.Members)
 	slices.Reverse(ring)
 	w.step(Solved{Job: s.Job, Ring: ring})
-	require.Equal(t, ring, optimized(w, cs))
+	require.Equal(t, ring, optimized(w, cs)) // S1-20
 	w.quiet(n)
 	for _, c := range cs {
 		w.send(c, establishVote)
@@ -129,7 +129,7 @@ func TestRingIsKept_Q9(t *testing.T) {
 }
 
 // Impossible values are ignored and named.
-func TestImpossibleBandwidths_Q10(t *testing.T) { // S1-14
+func TestImpossibleBandwidths_Q10(t *testing.T) {
 	for _, v := range []float64{0, -1, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		w := newWorld(t, Config{Solver: true})
 		cs := w.members(3, false)
@@ -137,7 +137,7 @@ func TestImpossibleBandwidths_Q10(t *testing.T) { // S1-14
 		for i := range 3 {
 			for j := range 3 {
 				_, ok := s.Matrix.At(i, j)
-				require.False(t, ok)
+				require.False(t, ok) // S1-14
 			}
 		}
 		require.Contains(t, w.factOf("bandwidth").Text, w.ids[cs[0]].Short())

@@ -48,6 +48,8 @@ const (
 	VoteInit OpState = iota
 	Perform
 	VoteComplete
+
+	numOpStates
 )
 
 var phaseNames = [...]string{"PEER_REGISTERED", "PEER_ACCEPTED"}
@@ -103,6 +105,7 @@ var Rules = []Rule{
 	{wire.C2MProbeState{}.ID(), true, nil},
 	{wire.C2MLinkReport{}.ID(), true, nil},
 	{wire.C2MRingPrepared{}.ID(), true, nil},
+	{wire.C2MPreflightDone{}.ID(), false, nil},
 }
 
 // Legal reports whether a registered client may send packet id.
@@ -132,7 +135,11 @@ type client struct {
 	seen   time.Duration // last sign of life
 
 	registered bool
-	asked      bool // for the topology, unregistered
+	asked      bool   // for the topology, unregistered
+	owed       bool   // waits for the topology
+	asks       bucket // questions for the topology
+	refusals   int    // of registrations
+	lines      lines  // about it
 	closing    bool
 	kind, why  string // fact kind and reason of the end, set when closing
 
@@ -144,18 +151,26 @@ type client struct {
 	p2pPort, statePort, bwPort  uint16
 	group                       *group
 	native                      bool
-	beats                       bool // heartbeats were granted
-	inRound, newcomer, reported bool // part of the round; not accepted before it; reported failure
+	beats                       bool      // heartbeats were granted
+	inRound, newcomer, reported bool      // part of the round; not accepted before it; reported failure
+	vague                       bool      // ... and named none of its neighbours
+	stood                       uint64    // the last round that gave it a ring with others, 0: unproven
+	against                     []witness // since then
+	preflights                  bool      // announced capability Preflight
+	tests, trying               int       // newcomers that it was asked to try, that it tries now
+	proof                       proof     // of a newcomer
+	missed                      int       // times that others, who reach others, could not reach it
 	neighbours                  []wire.UUID
 	unreachable                 []mark
-	strikes                     int                // rounds in a row that found no ring because of it
-	links                       map[wire.UUID]link // by target, known or in vain asked for
-	topology                    bool               // announced capability Topology
-	eager                       bool               // announced capability Eager
-	scheduled                   bool               // waits for calls to measure
-	switches                    bool               // announced capability Switch
-	prepared                    uint64             // the change that it has connected for
-	rtt                         time.Duration      // of the connection to it, the least that was seen
+	strikes                     int           // rounds in a row that found no ring because of it
+	slot                        int           // its place in the links of the others of its group
+	links                       []link        // by the target's slot
+	topology                    bool          // announced capability Topology
+	eager                       bool          // announced capability Eager
+	scheduled                   bool          // waits for calls to measure
+	switches                    bool          // announced capability Switch
+	prepared                    uint64        // the change that it has connected for
+	rtt                         time.Duration // of the connection to it, the least that was seen
 
 	pending       bool
 	pendingSince  time.Duration
@@ -163,11 +178,19 @@ type client struct {
 
 	vote  syncVote
 	holds bool // has the state of the last election
-	ops   []clientOp
+
+	reports bool          // says how many bytes it has moved
+	bytes   uint64        // that it has moved
+	moved   time.Duration // when it last moved any
+
+	joined bool // counted by its group
+	ops    map[uint64]*clientOp
+	parts  [numOpStates]int // of ops
 }
 
 // link is what is known of the link to another peer.
 type link struct {
+	known     bool    // measured, or asked for in vain
 	mbps      float64 // 0: could not be measured
 	deviation float64 // standard error, 0: unknown
 	at        time.Duration
@@ -179,12 +202,16 @@ type mark struct {
 	round uint64
 }
 
+// clientOp is one collective of one client.
 type clientOp struct {
-	tag   uint64
+	c     *client
+	t     *tagState
+	n     uint64 // in the order of the votes
 	state OpState
 	count uint64
 	dtype dtype.Type
 	op    dtype.Op
+	form  wire.WireForm
 	ahead ahead
 }
 
@@ -199,9 +226,26 @@ const (
 
 // group is the state of one peer group.
 type group struct {
-	id    uint32
-	ring  []wire.UUID // of the last round
+	id      uint32
+	census  *census   // of all groups
+	clients []*client // registered, oldest first
+	here    headcount // of clients
+	members []*client // the accepted ones; see Machine.members
+	stale   bool      // members has to be made anew
+	natives int       // accepted gopccl ends
+	stirred bool      // listed in census.stirred
+	lines   lines     // about it
+	slots   []*client // see client.slot; nil: free
+
+	ring  []wire.UUID // of the last round; replaced as a whole, packets share it
+	pure  bool        // all in it are gopccl ends
+	eager bool        // all in it can begin without a commence
 	order []wire.UUID // preferred order of the members, nil: by uuid
+
+	known   bool // somebody in it had stood in a ring with others when its last round began
+	dropped bool // a participant left while the round ran (quirk Q6)
+	again   bool // its part of the last round failed, others did not
+	healed  bool // marks were given up since a round succeeded
 
 	inForce  []wire.UUID // the last ring that a round has succeeded with
 	search   *job        // the solver that works beside the run
@@ -218,10 +262,13 @@ type group struct {
 	change   *change // the ring that its members connect for
 
 	nextRev  uint64
-	prevRev  uint64 // nextRev before the running synchronisation
-	electing bool   // M2C 7 went out, M2C 8 did not
-	spread   int    // rotates the first distributor
-	tags     []*tagState
+	print    *fingerprint // of the state of the last synchronisation that succeeded
+	resumes  bool         // the group was empty, and has synchronised nothing since
+	prevRev  uint64       // nextRev before the running synchronisation
+	electing bool         // a state is handed out: M2C 7 went out, M2C 8 did not
+	chosen   *fingerprint // of the state that was elected last
+	spread   int          // rotates the first distributor
+	tags     tagList
 	flying   int // tags that are being performed
 }
 
@@ -232,30 +279,33 @@ type tagState struct {
 	since   time.Duration
 	warned  bool
 
+	ending    time.Duration // when the first member was through with it
+	endWarned bool
+
 	performed bool // commenced and not over
+	dropped   bool // no longer in its list
+	at        int  // in its list
+	ops       [numOpStates]int
 }
 
 func (c *client) set(s State, now time.Duration) {
+	if c.joined {
+		c.group.count(c, -1)
+		defer c.group.count(c, 1)
+	}
 	c.state, c.waitSince, c.warned = s, now, false
 }
 
-func (c *client) op(tag uint64) *clientOp {
-	for i := range c.ops {
-		if c.ops[i].tag == tag {
-			return &c.ops[i]
-		}
-	}
-	return nil
+// performing reports whether c works on a collective.
+func (c *client) performing() bool { return c.parts[Perform] > 0 }
+
+// blocked reports whether c waits for the votes of others and has nothing else to do.
+func (c *client) blocked() bool {
+	return c.state.votes() || c.state == Collective && c.parts[Perform]+c.parts[VoteComplete] == 0
 }
 
-func (c *client) dropOp(tag uint64) {
-	for i := range c.ops {
-		if c.ops[i].tag == tag {
-			c.ops = append(c.ops[:i], c.ops[i+1:]...)
-			return
-		}
-	}
-}
+// op returns what c has of a collective, nil if that is nothing.
+func (c *client) op(tag uint64) *clientOp { return c.ops[tag] }
 
 // at is where others reach a port of c.
 func (c *client) at(port uint16) netip.AddrPort {

@@ -40,6 +40,7 @@ func (m *Machine) offer(g *group) {
 	}
 	m.changes++
 	g.change = &change{id: m.changes, ring: ring, due: m.now + prepareTime}
+	m.census.changing = true
 	for _, c := range ms {
 		p := wire.M2CPrepareRing{Change: g.change.id}
 		for _, u := range neighbours(ring, c.uuid) {
@@ -76,7 +77,7 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 	g.change, g.ring = nil, ch.ring
 	for _, o := range m.members(g) {
 		o.neighbours = neighbours(ch.ring, o.uuid)
-		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: slices.Clone(ch.ring)})
+		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: ch.ring})
 	}
 	m.installed(g)
 	g.pace.spoil = true // of collectives that began with the ring before

@@ -22,8 +22,12 @@ type syncVote struct {
 	revision uint64
 	strategy wire.Strategy
 	entries  []wire.StateEntry
+	torn     bool // a mixture of two states: it only receives
 	standing standing
 }
+
+// candidate reports whether what c voted with may be elected.
+func (c *client) candidate() bool { return c.vote.strategy != wire.ReceiveOnly && !c.vote.torn }
 
 // mask is one candidate state with the votes for it.
 type mask struct {
@@ -39,26 +43,30 @@ func (k mask) priority() int {
 	return -2
 }
 
-// firstElection reports whether the group has no expected revision yet and
-// the votes are judged together (quirk Q70).
-func (m *Machine) firstElection(g *group) bool { return g.nextRev == 0 && !m.cfg.PCCLRevisionRule }
+// together reports whether the votes are judged together, and not each by the
+// expected revision: in a group that has none yet (quirk Q70), and in one that
+// was empty.
+func (m *Machine) together(g *group) bool {
+	return (g.nextRev == 0 || g.resumes) && !m.cfg.PCCLRevisionRule
+}
 
 // voteSync takes a vote (control spec, section 9.1). The right to vote was
 // checked before the revision may change anything (quirk Q48).
 func (m *Machine) voteSync(c *client, p wire.C2MSyncSharedState) {
 	g := c.group
-	v := syncVote{seq: m.votes, revision: p.Revision, strategy: p.Strategy, entries: p.Entries}
+	v := syncVote{seq: m.votes, revision: p.Revision, strategy: p.Strategy, entries: p.Entries, torn: p.Ext.Torn}
 	m.votes++
-	if !m.firstElection(g) {
-		switch {
-		case g.nextRev == 0:
-			g.nextRev = p.Revision
-		case p.Revision < g.nextRev:
-			v.standing = outdated
-		case p.Revision > g.nextRev:
-			m.kick(c, "shared state revision %d where %d is the next", p.Revision, g.nextRev)
-			return
-		}
+	switch {
+	case v.torn:
+		v.standing = outdated // whatever its revision says
+	case m.together(g):
+	case g.nextRev == 0:
+		g.nextRev = p.Revision
+	case p.Revision < g.nextRev:
+		v.standing = outdated
+	case p.Revision > g.nextRev:
+		m.kick(c, "shared state revision %d where %d is the next", p.Revision, g.nextRev)
+		return
 	}
 	c.vote = v
 	c.set(VoteSync, m.now)
@@ -74,19 +82,14 @@ func (m *Machine) checkSync(g *group) {
 // elect decides which state the group adopts (control spec, section 9.2).
 // Only members that are still there have a say (quirk Q12).
 func (m *Machine) elect(g *group, ms []*client) {
-	offered := func(c *client) bool { return c.vote.standing == match && c.vote.strategy != wire.ReceiveOnly }
-	if m.cfg.BeginAnew && !m.cfg.PCCLRevisionRule && g.nextRev > 0 && !slices.ContainsFunc(ms, offered) {
+	elected, offered := m.standings(g, ms)
+	if !offered && m.cfg.BeginAnew && !m.cfg.PCCLRevisionRule && g.nextRev > 0 && slices.ContainsFunc(ms, (*client).candidate) {
 		m.giveUpState(g, "nobody offers it")
+		elected, offered = m.standings(g, ms)
 	}
-	elected := g.nextRev
-	if m.firstElection(g) {
-		elected = judge(ms)
-	}
-	winner, ok := m.winner(g, ms)
+	winner, ok := m.winner(g, ms, offered)
 	if !ok {
-		for _, c := range ms {
-			m.kick(c, "nobody in group %d offers a shared state", g.id)
-		}
+		m.nobody(g, ms)
 		return
 	}
 	dirty := make([][]wire.StateEntry, len(ms))
@@ -98,8 +101,8 @@ func (m *Machine) elect(g *group, ms []*client) {
 			return // the election is run again without it
 		}
 	}
-	g.prevRev, g.electing = g.nextRev, true
-	holders := 0
+	g.prevRev, g.chosen = g.nextRev, printOf(winner)
+	holders, why := 0, ""
 	for i, c := range ms {
 		if c.vote.standing == match && len(dirty[i]) == 0 {
 			c.set(Distribute, m.now)
@@ -113,12 +116,50 @@ func (m *Machine) elect(g *group, ms []*client) {
 	if holders > 0 || m.cfg.PCCLRevisionRule {
 		g.nextRev = elected + 1
 	} else {
-		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: fmt.Sprintf(
-			"no member holds the shared state of revision %d: a peer must bring it, all must leave to begin anew, or set master.lost_state to anew", elected)})
+		why = g.missing()
+		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: why})
 	}
-	m.enforce(ms)
-	m.distribute(g, ms, dirty)
-	m.fact(Fact{Kind: "sync", Group: g.id, Text: fmt.Sprintf("shared state of revision %d elected, %d of %d members hold it", elected, holders, len(ms))})
+	g.electing = holders > 0 // otherwise nothing is handed out that could get lost
+	m.enforce(ms, why)
+	m.distribute(g, ms, dirty, why)
+	m.tell(g, "sync", false, "shared state of revision %d elected, %d of %d members hold it", elected, holders, len(ms))
+}
+
+// standings says which revision is to be elected, and whether anybody offers it.
+func (m *Machine) standings(g *group, ms []*client) (elected uint64, offered bool) {
+	switch {
+	case !m.together(g):
+		return g.nextRev, slices.ContainsFunc(ms, func(c *client) bool { return c.vote.standing == match && c.candidate() })
+	case g.nextRev == 0:
+		return judge(ms)
+	}
+	return g.judgeResumed(ms)
+}
+
+// nobody ends an election without a candidate (quirk Q71). Where states are
+// torn, gopccl ends are told so: another peer, or a checkpoint, helps.
+func (m *Machine) nobody(g *group, ms []*client) {
+	torn := 0
+	for _, c := range ms {
+		if c.vote.torn {
+			torn++
+		}
+	}
+	why := fmt.Sprintf("nobody in group %d offers a shared state", g.id)
+	if torn > 0 {
+		why += fmt.Sprintf(": those of %d of %d members are mixtures of two states, which transfers that failed have left. "+
+			"Load a checkpoint, or let a peer join that has a sound state", torn, len(ms))
+		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: why})
+	}
+	for _, c := range ms {
+		if torn == 0 || !c.native {
+			m.kick(c, "%s", why)
+			continue
+		}
+		c.set(Request, m.now)
+		c.holds = false
+		m.send(c, wire.M2CSyncSharedState{IsOutdated: true, Distributor: noAddr, Ext: wire.Ext{Reason: why}})
+	}
 }
 
 // giveUpState forgets the revision that g expects: the next election is judged
@@ -126,11 +167,16 @@ func (m *Machine) elect(g *group, ms []*client) {
 func (m *Machine) giveUpState(g *group, why string) {
 	m.fact(Fact{Kind: "state-reset", Warn: true, Group: g.id, Text: fmt.Sprintf(
 		"shared state of revision %d given up: %s; the group begins anew with the highest revision that is offered", g.nextRev, why)})
-	g.nextRev, g.prevRev = 0, 0
+	g.nextRev, g.prevRev, g.print, g.resumes = 0, 0, nil, false
 }
 
 // resetState does so for an operator. Votes that are in already are judged anew.
 func (m *Machine) resetState(id uint32) {
+	if i := slices.IndexFunc(m.ended, func(e ended) bool { return e.id == id }); i >= 0 {
+		m.giveUpState(&group{id: id, nextRev: m.ended[i].next}, "an operator says so")
+		m.ended = slices.Delete(m.ended, i, i+1)
+		return
+	}
 	i := slices.IndexFunc(m.groups, func(g *group) bool { return g.id == id })
 	if i < 0 || m.groups[i].nextRev == 0 {
 		m.fact(Fact{Kind: "state-reset", Group: id, Text: "an operator gives up the shared state, but the group expects none"})
@@ -154,25 +200,24 @@ func (m *Machine) lostState(anew bool) {
 
 // judge sets the standing of all votes of a first election: the highest
 // revision among the states that may be handed out counts.
-func judge(ms []*client) uint64 {
-	var highest uint64
+func judge(ms []*client) (highest uint64, offered bool) {
 	for _, c := range ms {
-		if c.vote.strategy != wire.ReceiveOnly {
-			highest = max(highest, c.vote.revision)
+		if c.candidate() {
+			highest, offered = max(highest, c.vote.revision), true
 		}
 	}
 	for _, c := range ms {
 		c.vote.standing = match
-		if c.vote.revision != highest {
+		if c.vote.revision != highest || c.vote.torn {
 			c.vote.standing = outdated
 		}
 	}
-	return highest
+	return highest, offered
 }
 
 // winner counts the candidate states in the order of the votes. Of equal ones
 // the one whose first vote came last wins.
-func (m *Machine) winner(g *group, ms []*client) ([]wire.StateEntry, bool) {
+func (m *Machine) winner(g *group, ms []*client, offered bool) ([]wire.StateEntry, bool) {
 	voters := slices.Clone(ms)
 	slices.SortFunc(voters, func(a, b *client) int {
 		if a.vote.seq < b.vote.seq {
@@ -183,7 +228,7 @@ func (m *Machine) winner(g *group, ms []*client) ([]wire.StateEntry, bool) {
 	var masks []mask
 	for _, c := range voters {
 		v := &c.vote
-		if v.strategy == wire.ReceiveOnly || (m.firstElection(g) && v.standing != match) {
+		if !c.candidate() || m.together(g) && offered && v.standing != match {
 			continue
 		}
 		i := slices.IndexFunc(masks, func(k mask) bool { return slices.Equal(k.entries, v.entries) })
@@ -225,13 +270,17 @@ func compare(have, winner []wire.StateEntry) (dirty []wire.StateEntry, differs s
 	return dirty, ""
 }
 
-// enforce applies the strategies (control spec, section 9.2, step 7).
-func (m *Machine) enforce(ms []*client) {
+// enforce applies the strategies (control spec, section 9.2, step 7). why there
+// is no holder, if there is none, is what a sender has to hear.
+func (m *Machine) enforce(ms []*client, why string) {
 	popular := slices.ContainsFunc(ms, func(c *client) bool { return c.vote.strategy == wire.EnforcePopular })
 	for _, c := range ms {
 		switch {
 		case c.vote.strategy == wire.SendOnly && c.state == Request:
-			m.kick(c, "sends only, but another shared state was elected")
+			if why == "" {
+				why = "another shared state was elected"
+			}
+			m.kick(c, "sends only, but %s", why)
 		case popular && c.vote.strategy != wire.EnforcePopular:
 			m.kick(c, "strategy %d in a group where others enforce the popular state", c.vote.strategy)
 		}
@@ -241,7 +290,8 @@ func (m *Machine) enforce(ms []*client) {
 // distribute tells every member the verdict (control spec, section 9.2, step
 // 8). Requesters start at different holders; a receive-only peer hands out
 // only what nobody else has (quirk Q14).
-func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry) {
+// why says to those who can read it why there is no holder.
+func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, why string) {
 	var holders, last []netip.AddrPort
 	for _, c := range ms {
 		switch {
@@ -263,6 +313,9 @@ func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry) 
 				p.Keys = append(p.Keys, e.Key)
 				p.Hashes = append(p.Hashes, e.Hash)
 				p.HashTypes = append(p.HashTypes, e.HashType)
+			}
+			if c.native {
+				p.Ext.Reason = why
 			}
 			if n := len(holders); n > 0 {
 				k := g.spread % n
@@ -306,6 +359,9 @@ func (m *Machine) checkSynced(g *group) {
 	if !held && g.electing && !m.cfg.PCCLRevisionRule {
 		g.nextRev = g.prevRev
 		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: "every holder left before anybody had fetched the shared state"})
+	}
+	if held && g.electing {
+		g.print, g.resumes = g.chosen, false
 	}
 	g.electing = false
 }

@@ -32,7 +32,7 @@ func (w *world) confirm(cs ...ClientID) {
 
 // Section 9.1: with an expected revision, an older one is outdated, a newer
 // one costs the connection and casts no vote.
-func TestRevisionRule_Section9_1(t *testing.T) { // S1-24
+func TestRevisionRule_Section9_1(t *testing.T) {
 	for _, tc := range []struct {
 		rev              uint64
 		kicked, outdated bool
@@ -43,7 +43,7 @@ func TestRevisionRule_Section9_1(t *testing.T) { // S1-24
 		synchronise(w, cs, 1)
 		w.send(cs[0], syncVoteOf(tc.rev, 0, entry("k", 1)))
 		if tc.kicked {
-			w.isClosed(cs[0], "where 2 is the next")
+			w.isClosed(cs[0], "where 2 is the next") // S1-24
 			cs = cs[1:]
 		}
 		for _, c := range cs {
@@ -52,7 +52,7 @@ func TestRevisionRule_Section9_1(t *testing.T) { // S1-24
 			}
 		}
 		for i, v := range w.verdicts(cs...) {
-			require.Equal(t, tc.outdated && i == 0, v.IsOutdated)
+			require.Equal(t, tc.outdated && i == 0, v.IsOutdated) // S1-24
 			require.Empty(t, v.Keys)
 		}
 		w.confirm(cs...)
@@ -74,7 +74,7 @@ func TestRevisionOfWhoMayNotVote_Q48(t *testing.T) {
 
 // Quirk Q70: in the first election the highest revision that may be handed out
 // wins, whoever voted first; the others are outdated, nobody is kicked for it.
-func TestFirstElection_Q70(t *testing.T) { // S1-23, S2-27
+func TestFirstElection_Q70(t *testing.T) {
 	orders := [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
 	for _, order := range orders {
 		w := newWorld(t, Config{})
@@ -86,7 +86,7 @@ func TestFirstElection_Q70(t *testing.T) { // S1-23, S2-27
 			w.send(cs[i], votes[i])
 		}
 		vs := w.verdicts(cs...)
-		require.False(t, vs[0].IsOutdated)
+		require.False(t, vs[0].IsOutdated) // S1-23
 		for _, v := range vs[1:] {
 			require.True(t, v.IsOutdated)
 			require.Equal(t, []string{"k"}, v.Keys)
@@ -142,7 +142,7 @@ func TestNoCandidate_Section9_2_Q71(t *testing.T) {
 
 // Section 9.2, step 2: six fields make a mask; step 4 compares four of them
 // and the hash.
-func TestMasks_Section9_2(t *testing.T) { // S1-23
+func TestMasks_Section9_2(t *testing.T) {
 	base := entry("k", 1)
 	for name, tc := range map[string]struct {
 		change   func(*wire.StateEntry)
@@ -169,7 +169,7 @@ func TestMasks_Section9_2(t *testing.T) { // S1-23
 				cs = cs[:2]
 			}
 			for i, v := range w.verdicts(cs...) {
-				require.Equal(t, tc.dirty && i == 2, v.IsOutdated)
+				require.Equal(t, tc.dirty && i == 2, v.IsOutdated) // S1-23
 			}
 		})
 	}
@@ -208,7 +208,7 @@ func TestOutdatedPeerIsNotKicked_Section9_2(t *testing.T) {
 }
 
 // Ties: of equally many votes the mask whose first vote came last wins.
-func TestTies_Section9_2(t *testing.T) { // S1-23
+func TestTies_Section9_2(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(4, false)
 	for _, i := range []int{2, 0, 3, 1} { // 2 and 3 hold hash 2, 0 and 1 hash 1
@@ -216,11 +216,11 @@ func TestTies_Section9_2(t *testing.T) { // S1-23
 	}
 	vs := w.verdicts(cs...)
 	require.False(t, vs[0].IsOutdated || vs[1].IsOutdated)
-	require.True(t, vs[2].IsOutdated && vs[3].IsOutdated)
+	require.True(t, vs[2].IsOutdated && vs[3].IsOutdated) // S1-23
 }
 
 // The majority's content wins, whatever the order of the votes.
-func TestMajority_Section9_2(t *testing.T) { // S1-23
+func TestMajority_Section9_2(t *testing.T) {
 	for last := range 5 {
 		w := newWorld(t, Config{})
 		cs := w.members(5, false)
@@ -229,13 +229,13 @@ func TestMajority_Section9_2(t *testing.T) { // S1-23
 			w.send(cs[k], syncVoteOf(0, 0, entry("k", uint64(k/3))))
 		}
 		for i, v := range w.verdicts(cs...) {
-			require.Equal(t, i >= 3, v.IsOutdated)
+			require.Equal(t, i >= 3, v.IsOutdated) // S1-23
 		}
 	}
 }
 
 // Many newcomers that only receive cannot outvote two that only send.
-func TestSendOnlyBeatsManyReceivers_Section9_2(t *testing.T) { // S2-27
+func TestSendOnlyBeatsManyReceivers_Section9_2(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(12, false)
 	for i, c := range cs {
@@ -246,7 +246,7 @@ func TestSendOnlyBeatsManyReceivers_Section9_2(t *testing.T) { // S2-27
 		}
 	}
 	for i, v := range w.verdicts(cs...) {
-		require.Equal(t, i < 10, v.IsOutdated)
+		require.Equal(t, i < 10, v.IsOutdated) // S2-27
 	}
 }
 
@@ -279,7 +279,7 @@ func TestDistributors_Section9_2_Q14(t *testing.T) {
 }
 
 // Completion of section 9.3: M2C 8 to all when all have confirmed.
-func TestCompletion_Section9_3(t *testing.T) { // S1-13
+func TestCompletion_Section9_3(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, false)
 	for i, c := range cs {
@@ -298,13 +298,13 @@ func TestCompletion_Section9_3(t *testing.T) { // S1-13
 	}
 	require.EqualValues(t, 1, w.m.Snapshot().Groups[0].NextRevision)
 	for _, c := range cs { // nothing of the state stays with the master
-		require.Zero(t, w.m.conns[c].vote)
+		require.Zero(t, w.m.conns[c].vote) // S1-13
 	}
 }
 
 // A peer that could not fetch the state says so and is no holder; the others
 // go on. If nobody holds the elected state, its revision is still to come.
-func TestFailedTransfer(t *testing.T) { // S1-25, S1-26
+func TestFailedTransfer(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, true)
 	synchronise(w, cs, 0)
@@ -321,7 +321,7 @@ func TestFailedTransfer(t *testing.T) { // S1-25, S1-26
 	for _, c := range cs {
 		want[wire.M2CSyncSharedStateComplete](w, c)
 	}
-	require.Contains(t, w.factOf("state-lost").Text, "every holder left")
+	require.Contains(t, w.factOf("state-lost").Text, "every holder left") // S1-25
 	require.EqualValues(t, 1, w.m.Snapshot().Groups[0].NextRevision)
 	// Nobody has revision 1: the calls fail, the expected revision stays ...
 	for _, c := range cs {
@@ -346,7 +346,7 @@ func TestFailedTransfer(t *testing.T) { // S1-25, S1-26
 	w.send(n, syncVoteOf(1, 0, entry("k", 5)))
 	for _, v := range w.verdicts(cs...) {
 		require.True(t, v.IsOutdated)
-		require.Len(t, v.Ext.Distributors, 1)
+		require.Len(t, v.Ext.Distributors, 1) // S1-26
 		require.Equal(t, []uint64{5}, v.Hashes)
 	}
 	require.False(t, w.verdicts(n)[0].IsOutdated)

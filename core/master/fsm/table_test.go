@@ -30,6 +30,7 @@ var legal = map[wire.ID]struct {
 	65: {nil, everyState()},
 	66: {nil, everyState()},
 	68: {nil, everyState()},
+	71: {everyState(), everyState()},
 }
 
 func everyState() (all []State) {
@@ -53,6 +54,7 @@ var everyPacket = []wire.Packet{
 	wire.C2MHeartbeat{},
 	wire.C2MProbeState{State: wire.ProbeReady},
 	wire.C2MRingPrepared{},
+	wire.C2MPreflightDone{},
 	wire.C2MLinkReport{Mbps: 1, Busy: 1},
 	wire.M2CHeartbeat{},
 	wire.P2PHello{},
@@ -61,7 +63,7 @@ var everyPacket = []wire.Packet{
 
 // Every packet in every phase and state: the legal ones of section 5.2 are
 // taken, all others cost the connection; the master goes on in every case.
-func TestEveryTransition_Section5_2(t *testing.T) { // S1-10, S2-17, S2-11
+func TestEveryTransition_Section5_2(t *testing.T) {
 	for _, phase := range []Phase{Registered, Accepted} {
 		for _, state := range everyState() {
 			for i, p := range everyPacket {
@@ -69,21 +71,23 @@ func TestEveryTransition_Section5_2(t *testing.T) { // S1-10, S2-17, S2-11
 				if phase == Registered && state > Waiting {
 					// Cannot come about; the table is asked all the same.
 					if p != nil && p.Proto() == wire.C2M {
-						require.Equal(t, slices.Contains(legal[p.ID()].registered, state), Legal(p.ID(), phase, state), name)
+						require.Equal(t, slices.Contains(legal[p.ID()].registered, state), Legal(p.ID(), phase, state), name) // S2-17
 					}
 					continue
 				}
 				w := newWorld(t, Config{})
 				cs := w.members(2, false)
 				c := w.m.conns[cs[0]]
-				c.phase = phase
+				if phase == Registered {
+					c.letOut()
+				}
 				c.set(state, 0)
 				switch state {
 				case Connecting, Waiting:
 					c.inRound, w.m.round.active = true, true
 				case Collective:
-					c.ops = []clientOp{{tag: 1, state: Perform}}
-					c.group.tags = []*tagState{{tag: 1}}
+					c.group.begin(c, c.group.tags.add(1, 0), clientOp{})
+					c.op(1).to(Perform, 0)
 				}
 				if pkt, ok := p.(wire.C2MCollectiveCommsInitiate); ok && state == Collective {
 					pkt.Tag = 2
@@ -101,9 +105,9 @@ func TestEveryTransition_Section5_2(t *testing.T) { // S1-10, S2-17, S2-11
 				if may {
 					require.NotContains(t, w.closed, cs[0], name)
 				} else {
-					require.Contains(t, w.closed, cs[0], name)
+					require.Contains(t, w.closed, cs[0], name) // S1-10
 				}
-				require.NotContains(t, w.closed, cs[1], name)
+				require.NotContains(t, w.closed, cs[1], name) // S2-11
 			}
 		}
 	}
@@ -133,7 +137,7 @@ func TestLegalStateButNotLegal_Section5_2(t *testing.T) {
 }
 
 // The names of phases and states are those of the original.
-func TestNames(t *testing.T) { // S2-11, S2-08
+func TestNames(t *testing.T) {
 	require.Equal(t, "PEER_REGISTERED", Registered.String())
 	require.Equal(t, "PEER_ACCEPTED", Accepted.String())
 	require.Equal(t, "IDLE", Idle.String())
@@ -141,7 +145,7 @@ func TestNames(t *testing.T) { // S2-11, S2-08
 	require.Equal(t, "COLLECTIVE_COMMUNICATIONS_RUNNING", Collective.String())
 	require.Equal(t, "VOTE_INITIATE_COLLECTIVE_COMMS", VoteInit.String())
 	require.Equal(t, "PERFORM_COLLECTIVE_COMMS", Perform.String())
-	require.Equal(t, "VOTE_COMPLETE_COLLECTIVE_COMMS", VoteComplete.String())
+	require.Equal(t, "VOTE_COMPLETE_COLLECTIVE_COMMS", VoteComplete.String()) // S2-11
 	seen := map[string]bool{}
 	for _, s := range everyState() {
 		require.NotEmpty(t, s.String())
@@ -151,23 +155,23 @@ func TestNames(t *testing.T) { // S2-11, S2-08
 }
 
 // What a status dump shows.
-func TestSnapshot(t *testing.T) { // S2-10
+func TestSnapshot(t *testing.T) {
 	w := newWorld(t, Config{})
-	cs := w.members(2, true)
+	cs := w.members(3, true)
 	waiting := w.join(3, false)
 	stranger := w.connectAt("127.0.0.1:9")
 	w.send(cs[0], initiate(4))
 	w.send(cs[1], wire.C2MCheckPeersPending{})
 	s := w.m.Snapshot()
 	require.Equal(t, 1, s.Unregistered)
-	require.Len(t, s.Clients, 3)
-	require.Equal(t, []OpInfo{{4, VoteInit}}, s.Clients[0].Collectives)
+	require.Len(t, s.Clients, 4)
+	require.Equal(t, []OpInfo{{4, VoteInit}}, s.Clients[0].Collectives) // S2-10
 	require.Equal(t, Collective, s.Clients[0].State)
 	require.True(t, s.Clients[1].Pending)
-	require.Equal(t, waiting, s.Clients[2].ID)
-	require.Equal(t, Registered, s.Clients[2].Phase)
+	require.Equal(t, waiting, s.Clients[3].ID)
+	require.Equal(t, Registered, s.Clients[3].Phase)
 	require.Equal(t, []GroupInfo{
-		{ID: 0, Members: 2, Ring: []wire.UUID{w.ids[cs[0]], w.ids[cs[1]]}},
+		{ID: 0, Members: 3, Ring: []wire.UUID{w.ids[cs[0]], w.ids[cs[1]], w.ids[cs[2]]}},
 		{ID: 3, Waiting: 1},
 	}, s.Groups)
 	w.leave(stranger)

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"slices"
+	"time"
 
 	"github.com/gopccl/gopccl/core/wire"
 )
@@ -30,7 +31,17 @@ func (m *Machine) Topology() (out []wire.GroupTopology) {
 	return out
 }
 
-// showTopology answers whoever asks; a stranger may ask once.
+// Questions for the topology: what one connection may ask, and how many numbers
+// of matrices are written for all of them together, per topologyTick.
+var (
+	topologyAsks  = rate{4, time.Second}
+	topologyTick  = 100 * time.Millisecond
+	topologyCells = 1 << 18
+)
+
+// showTopology answers whoever asks; a stranger may ask once. The answer is a
+// matrix, and the question has ten bytes: whoever asks too often, or with too
+// many others, is answered later, and once for all that it has asked meanwhile.
 func (m *Machine) showTopology(c *client) {
 	if !c.registered {
 		if c.asked {
@@ -39,5 +50,66 @@ func (m *Machine) showTopology(c *client) {
 		}
 		c.asked = true
 	}
-	m.send(c, wire.M2CTopology{Groups: slices.Clip(m.Topology())})
+	if c.owed {
+		return
+	}
+	c.owed = true
+	m.owed = append(m.owed, c)
+	m.payTopology()
+}
+
+// payTopology answers those who have asked and whose time has come. The answer
+// is made once for all.
+func (m *Machine) payTopology() {
+	if len(m.owed) == 0 || m.now < m.topologyAt {
+		return
+	}
+	var answer wire.Packet
+	cells := 0
+	rest := m.owed[:0:0]
+	for i, c := range m.owed {
+		if c.closing {
+			c.owed = false
+			continue
+		}
+		if m.now < m.topologyAt || !c.asks.ready(m.now, topologyAsks) {
+			rest = append(rest, m.owed[i])
+			continue
+		}
+		if answer == nil {
+			gs := slices.Clip(m.Topology())
+			answer = wire.M2CTopology{Groups: gs}
+			for _, g := range gs {
+				cells += len(g.Mbps) + len(g.Peers)
+			}
+		}
+		c.asks.take(m.now, topologyAsks)
+		c.owed = false
+		m.send(c, answer)
+		// The next one has to wait until what this one cost is paid for.
+		m.topologyUsed += cells
+		if m.topologyUsed >= topologyCells {
+			m.topologyAt = m.now + time.Duration(m.topologyUsed/topologyCells)*topologyTick
+			m.topologyUsed %= topologyCells
+		}
+	}
+	m.owed = rest
+}
+
+// topologyDue returns when somebody who has asked is to be answered.
+func (m *Machine) topologyDue() (time.Duration, bool) {
+	if len(m.owed) == 0 {
+		return 0, false
+	}
+	due := time.Duration(0)
+	for i, c := range m.owed {
+		at := m.now
+		if !c.asks.ready(m.now, topologyAsks) {
+			at = c.asks.at
+		}
+		if i == 0 || at < due {
+			due = at
+		}
+	}
+	return max(due, m.topologyAt), true
 }

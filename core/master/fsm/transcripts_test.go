@@ -43,7 +43,7 @@ var pcclRule = []string{"revision_rule/3"}
 
 // Every transcript of the compiled PCCL master that shows no bug is replayed:
 // the same packets go to each client, byte for byte.
-func TestTranscripts(t *testing.T) { // S1-05, S1-10
+func TestTranscripts(t *testing.T) {
 	for _, s := range scenarios(t) {
 		if right := corrected[s.Name]; right != nil {
 			t.Run(s.Name, right)
@@ -51,7 +51,7 @@ func TestTranscripts(t *testing.T) { // S1-05, S1-10
 		}
 		require.False(t, s.PCCLBug, "%s: no test says what is right here", s.Name)
 		t.Run(s.Name, func(t *testing.T) {
-			replay(t, s, Config{PCCLRevisionRule: slices.Contains(pcclRule, s.Name)})
+			replay(t, s, Config{PCCLRevisionRule: slices.Contains(pcclRule, s.Name)}) // S1-10
 		})
 		t.Run("pccl rule/"+s.Name, func(t *testing.T) { replay(t, s, Config{PCCLRevisionRule: true}) })
 	}

@@ -51,8 +51,10 @@ func newWorld(t testing.TB, cfg Config) *world {
 	return w
 }
 
-func (w *world) step(ev Event) {
-	for _, e := range w.m.Step(w.now, ev) {
+func (w *world) step(ev Event) { w.carryOut(w.m.Step(w.now, ev)) }
+
+func (w *world) carryOut(effects []Effect) {
+	for _, e := range effects {
 		switch e := e.(type) {
 		case Send:
 			require.NotContains(w.t, w.closed, e.Client, "sent to a closed client")
@@ -180,6 +182,12 @@ func (w *world) members(n int, native bool) (cs []ClientID) {
 	}
 	w.facts = nil
 	return cs
+}
+
+// letOut undoes that c was let in.
+func (c *client) letOut() {
+	c.phase = Registered
+	c.group.let(c, -1)
 }
 
 func (w *world) state(c ClientID) State {
