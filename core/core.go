@@ -116,6 +116,11 @@ func (c *Communicator) UpdateTopology(ctx context.Context) error { return c.s.Up
 // PeersPending is peer.Session.PeersPending.
 func (c *Communicator) PeersPending(ctx context.Context) (bool, error) { return c.s.PeersPending(ctx) }
 
+// WaitForPeers is peer.Session.WaitForPeers.
+func (c *Communicator) WaitForPeers(ctx context.Context, n int) error {
+	return c.s.WaitForPeers(ctx, n)
+}
+
 // OptimizeTopology is peer.Session.OptimizeTopology.
 func (c *Communicator) OptimizeTopology(ctx context.Context) error { return c.s.OptimizeTopology(ctx) }
 
@@ -136,6 +141,9 @@ func (c *Communicator) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, e
 
 // Post is peer.Session.Post.
 func (c *Communicator) Post(r Reduce) (*Handle, error) { return c.s.Post(r) }
+
+// Launch is peer.Session.Launch.
+func (c *Communicator) Launch(r Reduce) (*Handle, error) { return c.s.Launch(r) }
 
 // AllReduceMultipleWithRetry is peer.Session.AllReduceMultipleWithRetry.
 func (c *Communicator) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {

@@ -53,6 +53,10 @@ type ReduceInfo struct {
 	// Retries counts the operations that failed because the ring changed and
 	// were run again; only AllReduceMultipleWithRetry retries.
 	Retries int
+	// Done, of AllReduceMultipleWithRetry alone, says which operations have their
+	// results, also if the call failed: the others' buffers are as before if they
+	// are in place.
+	Done []bool
 }
 
 const opName = "all-reduce"
@@ -129,8 +133,9 @@ func (h *Handle) begin() {
 }
 
 // Notify calls f once, as soon as Wait returns without waiting: on a goroutine
-// of the engine, or on the caller's if the verdict is known. It is for those who
-// wait in a way of their own; f must not block.
+// of the engine, or on the caller's if the verdict is known, with no lock held.
+// It is for those who wait in a way of their own: f must not block, nor close
+// the session, since what runs on that goroutine waits for it.
 func (h *Handle) Notify(f func()) {
 	first := false
 	h.once.Do(func() {
@@ -151,8 +156,8 @@ func (h *Handle) Notify(f func()) {
 	}()
 }
 
-// Cancel aborts the operation for all peers, as the end of AllReduce's context
-// does. Its verdict has to be awaited still: only then are the buffers the caller's.
+// Cancel aborts the operation for all peers unless this one is through with it,
+// as the end of AllReduce's context does. Its verdict has to be awaited still: only then are the buffers the caller's.
 func (h *Handle) Cancel() { h.s.box.post(fsm.CallCancel{Call: fsm.CallID(h.asked.Load()), Op: h.id}) }
 
 // taken reports whether the machine has taken the operation.
@@ -281,11 +286,15 @@ func (s *Session) prepare(r Reduce) (*flight, fsm.CallReduce, error) {
 		return nil, none, errs.New(errs.InvalidArgument, opName, err)
 	}
 	count, wireType := r.bytes()/r.DType.Size(), r.DType
+	form := wire.FormOf("", r.DType)
 	if q != nil {
 		wireType = r.Quantize.Type
 		if err := q.Check(r.DType, wireType, r.Op, count/max(2, v.LocalWorldSize), v.Native); err != nil {
 			return nil, none, errs.New(errs.InvalidArgument, opName, err)
 		}
+	}
+	if wireType != r.DType { // otherwise it travels as it is
+		form = wire.FormOf(r.Quantize.Algorithm, wireType)
 	}
 	data, err := s.engine.NewOp(reduce.Spec{
 		Tag: r.Tag, Count: count, DType: r.DType, Op: r.Op,
@@ -298,7 +307,7 @@ func (s *Session) prepare(r Reduce) (*flight, fsm.CallReduce, error) {
 	f := &flight{op: operation{data: data, world: v.LocalWorldSize, posted: time.Now(), verdict: make(chan struct{})}}
 	f.launch.done, f.launch.id, f.launch.op = make(chan struct{}), id, &f.op
 	f.handle = Handle{s: s, id: id, call: call, launch: &f.launch, op: &f.op}
-	return f, fsm.CallReduce{Call: call, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op}, nil
+	return f, fsm.CallReduce{Call: call, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form}, nil
 }
 
 func (r *Reduce) bytes() int {
@@ -337,7 +346,11 @@ func check(r Reduce, v *fsm.View) error {
 }
 
 // AllReduce reduces r over the group and blocks until the verdict. If ctx ends
-// first, the operation is aborted for all peers and the buffers are restored.
+// first, the operation is aborted for all peers and the buffers are restored. If
+// it ends when this peer has reported already that it is through, the others may
+// have the result: then the verdict is waited for, for as long as the slowest of
+// them takes, and returned, be it success. The master drops who is silent, and its
+// own silence ends the session, so that the wait has an end.
 func (s *Session) AllReduce(ctx context.Context, r Reduce) (ReduceInfo, error) {
 	h, err := s.AllReduceAsync(ctx, r)
 	if err != nil {
@@ -349,9 +362,11 @@ func (s *Session) AllReduce(ctx context.Context, r Reduce) (ReduceInfo, error) {
 // AllReduceMultipleWithRetry reduces every r, at most maxInFlight at a time
 // (default 16), and retries those that failed with the survivors until all are
 // done. It returns errs.TooFewPeers when this peer is the last of its group,
-// and errs.RankConnectionLost when operations fail 16 times in a row although
-// nobody came or left, as they do if peers quantize differently; what is not
-// done then is as before. The sums of the counters are returned.
+// errs.Mismatch if peers pass different arguments, and errs.RankConnectionLost
+// when operations fail 16 times in a row although nobody came or left. The sums of
+// the counters are returned, and, with an error too, which operations are done
+// (ReduceInfo.Done): in place, to reduce those again would count every
+// contribution twice. What is not done is as before.
 func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
 	const name = "all-reduce multiple"
 	if len(rs) == 0 {
@@ -367,11 +382,14 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 	if maxInFlight <= 0 {
 		maxInFlight = maxWithPCCL
 	}
-	var total ReduceInfo
-	left := append([]Reduce(nil), rs...)
+	total := ReduceInfo{Done: make([]bool, len(rs))}
+	left := make([]int, len(rs)) // what is not done, by place in rs
+	for i := range left {
+		left[i] = i
+	}
 	vain, ring := 0, s.View().Ring
 	for len(left) > 0 {
-		again, info, failure, err := s.reduceOnce(ctx, left, maxInFlight)
+		again, info, failure, err := s.reduceOnce(ctx, rs, left, maxInFlight, total.Done)
 		total.TxBytes += info.TxBytes
 		total.RxBytes += info.RxBytes
 		total.Retries += info.Retries
@@ -379,7 +397,7 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 			total.WorldSize = info.WorldSize
 		}
 		if err != nil {
-			return total, err
+			return total, partly(err, name, total.Done)
 		}
 		// All peers see the same verdicts and rings, so they give up together.
 		now := s.View().Ring
@@ -387,13 +405,28 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 			vain, ring = 0, now
 		}
 		if vain == maxVain {
-			return total, errs.New(errs.RankConnectionLost, name,
+			err := errs.New(errs.RankConnectionLost, name,
 				fmt.Errorf("failed %d times in a row although nobody came or left: %w", vain, failure)).
 				Do("pass the same quantization on every peer and see the peers' logs")
+			return total, partly(err, name, total.Done)
 		}
 		left = again
 	}
 	return total, nil
+}
+
+// partly adds to err how much is done.
+func partly(err error, name string, done []bool) error {
+	n := 0
+	for _, yes := range done {
+		if yes {
+			n++
+		}
+	}
+	if n == 0 {
+		return err
+	}
+	return errs.New(errs.CodeOf(err), name, err).At(fmt.Sprintf("%d of %d operations are done", n, len(done)))
 }
 
 // sameMembers compares rings as sets.
@@ -409,16 +442,16 @@ func sameMembers(a, b []wire.UUID) bool {
 	return true
 }
 
-// reduceOnce launches all of rs in order and awaits them in order. After the
-// first failure nothing more is launched: every peer sees the same verdicts,
-// so every peer retries the same operations. failure is the last one that may
-// be retried.
-func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) (again []Reduce, info ReduceInfo, failure, fatal error) {
-	handles := make([]*Handle, 0, len(rs))
+// reduceOnce launches those of rs that left names, in order, awaits them in order
+// and notes what is done. After the first failure nothing more is launched: every
+// peer sees the same verdicts, so every peer retries the same operations, which
+// again names. failure is the last one that may be retried.
+func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, left []int, maxInFlight int, done []bool) (again []int, info ReduceInfo, failure, fatal error) {
+	handles := make([]*Handle, 0, len(left))
 	failed := false
 	for awaited := 0; ; awaited++ {
-		for !failed && len(handles) < len(rs) && len(handles)-awaited < maxInFlight {
-			h, err := s.AllReduceAsync(ctx, rs[len(handles)])
+		for !failed && len(handles) < len(left) && len(handles)-awaited < maxInFlight {
+			h, err := s.AllReduceAsync(ctx, rs[left[len(handles)]])
 			if err != nil {
 				fatal, failed = err, true
 				break
@@ -430,6 +463,7 @@ func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) 
 		}
 		i, err := handles[awaited].finishWait(ctx)
 		if err == nil {
+			done[left[awaited]] = true
 			info.TxBytes += i.TxBytes
 			info.RxBytes += i.RxBytes
 			info.WorldSize = i.WorldSize
@@ -439,12 +473,12 @@ func (s *Session) reduceOnce(ctx context.Context, rs []Reduce, maxInFlight int) 
 		if s.retryable(err) {
 			info.Retries++
 			failure = err
-			again = append(again, rs[awaited])
+			again = append(again, left[awaited])
 		} else if fatal == nil {
 			fatal = err
 		}
 	}
-	return append(again, rs[len(handles):]...), info, failure, fatal
+	return append(again, left[len(handles):]...), info, failure, fatal
 }
 
 // finishWait waits like AllReduce: the end of ctx aborts the operation.

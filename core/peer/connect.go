@@ -1,11 +1,9 @@
 package peer
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -20,16 +18,6 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-// masterConn is the connection to the master. Whoever has the machine writes.
-type masterConn struct {
-	conn  net.Conn
-	src   io.Reader
-	try   transport.TryWriter // nil: a write may always wait
-	out   []byte
-	ack   func()
-	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1)
-}
-
 func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
 	dctx, cancel := context.WithTimeout(ctx, opt.DialTimeout)
 	defer cancel()
@@ -37,98 +25,42 @@ func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn = transport.Quiet(conn)
 	if err := platform.TuneMaster(conn); err != nil {
 		conn.Close()
 		return nil, err
 	}
-	mc := &masterConn{conn: conn, src: transport.Source(conn), try: transport.NonBlocking(conn), ack: platform.QuickAcker(conn)}
-	mc.quick.Store(true)
-	return mc, nil
+	return newMasterConn(conn), nil
 }
 
-func (mc *masterConn) queue(p wire.Packet) { mc.out = wire.Append(mc.out, p) }
-
-// flush writes what was queued in one piece (quirk Q2).
-func (mc *masterConn) flush() error {
-	if len(mc.out) == 0 {
-		return nil
+// establishTime is how long the connecting of a round may take: the report has
+// to be there in time and name the slow ones, or this peer is the slow one.
+func (s *Session) establishTime() time.Duration {
+	if bound := s.View().RoundBound; bound > 0 {
+		return bound / 4 * 3
 	}
-	mc.conn.SetWriteDeadline(time.Now().Add(masterWriteTime))
-	_, err := mc.conn.Write(mc.out)
-	mc.out = mc.out[:0]
-	mc.conn.SetWriteDeadline(time.Time{}) // it would end writes that do not wait
-	return err
-}
-
-// tryFlush is flush as far as it need not wait; false: something is left.
-func (mc *masterConn) tryFlush() (bool, error) {
-	if len(mc.out) == 0 {
-		return true, nil
-	}
-	if mc.try == nil {
-		return false, nil
-	}
-	n, err := mc.try.TryWrite(mc.out)
-	if err != nil {
-		n = len(mc.out)
-	}
-	mc.out = mc.out[:copy(mc.out, mc.out[n:])]
-	return len(mc.out) == 0, err
-}
-
-// close shuts the connection down first: where this process has forked, the
-// child holds the socket, too, and closing alone would tell the master nothing.
-func (mc *masterConn) close() {
-	if c, ok := mc.conn.(interface{ CloseWrite() error }); ok {
-		c.CloseWrite()
-	}
-	mc.conn.Close()
-}
-
-// Read implements io.Reader on the connection.
-func (mc *masterConn) Read(p []byte) (int, error) {
-	n, err := mc.src.Read(p)
-	if mc.quick.Load() {
-		mc.ack()
-	}
-	return n, err
-}
-
-func (s *Session) readMaster() {
-	r := bufio.NewReaderSize(s.master, 64<<10)
-	for {
-		p, err := wire.Read(r, wire.M2C, wire.MaxPacket)
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				err = io.EOF
-			}
-			s.handle(fsm.MasterGone{Err: err})
-			return
-		}
-		if reg, ok := p.(wire.M2CSessionRegistrationResponse); ok && reg.Ext.Native {
-			s.master.quick.Store(false)
-		}
-		s.handle(fsm.PacketIn{Packet: p})
-	}
+	return roundTime
 }
 
 // establish makes the send pools of a round, in parallel over peers and one
 // connection after the other inside a pool (data spec, section 1.2).
 func (s *Session) establish(e fsm.Establish) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.establishTime())
+	defer cancel()
 	s.engine.Between(true)
 	failed := make([]bool, len(e.Peers))
 	var wg sync.WaitGroup
-	probing, stop := context.WithTimeout(s.ctx, min(probeTime, s.opt.HandshakeTimeout))
+	probing, stop := context.WithTimeout(ctx, min(probeTime, s.opt.HandshakeTimeout))
 	defer stop()
 	for i, p := range e.Peers {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
 			defer errs.Catch("connect to a peer", s.crash)
-			if s.engine.ProbeSenders(probing, p.UUID) >= s.opt.PoolSize {
+			if s.engine.ProbeSenders(probing, p.UUID) >= s.poolSize(p.UUID) {
 				return
 			}
-			if err := s.dialPool(s.ctx, p); err != nil {
+			if err := s.dialPool(ctx, p); err != nil {
 				s.log.Warn("cannot reach a ring neighbour", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
 				failed[i] = true
 			}
@@ -144,6 +76,12 @@ func (s *Session) establish(e fsm.Establish) {
 		return false
 	}
 	s.engine.Retain(listed, listed)
+	s.smaller.Range(func(u, _ any) bool {
+		if !listed(u.(wire.UUID)) {
+			s.smaller.Delete(u)
+		}
+		return true
+	})
 	// The others may start the next operation as soon as this end has reported.
 	s.engine.Between(false)
 	ev := fsm.Established{Round: e.Round}
@@ -155,24 +93,28 @@ func (s *Session) establish(e fsm.Establish) {
 	s.box.post(ev)
 }
 
+// poolSize returns of how many connections the pool to a peer is.
+func (s *Session) poolSize(u wire.UUID) int {
+	if n, ok := s.smaller.Load(u); ok {
+		return n.(int)
+	}
+	return s.opt.PoolSize
+}
+
 // dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
 // replaces what the other end still holds of a broken pool (quirk Q17). A PCCL
 // end takes them one after the other; a gopccl end puts them in order, so that
 // a large pool over a long way takes a few round trips and not two for each.
 func (s *Session) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	s.engine.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
+	began := time.Now()
 	ack, err := s.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
 	if err != nil {
 		return err
 	}
 	ways := s.ways(p, ack)
 	if !ack.Ext.Native {
-		for n := 1; n < s.opt.PoolSize; n++ {
-			if _, err := s.dialNumber(ctx, p, uint32(n), ways, nil); err != nil {
-				return err
-			}
-		}
-		return nil
+		return s.dialInTurn(ctx, p, ways, began)
 	}
 	var (
 		next   atomic.Uint32
@@ -212,6 +154,33 @@ func (s *Session) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	return nil
 }
 
+// dialInTurn opens connections 1 .. PoolSize-1 of a pool that was begun at began
+// one after the other. Where the time does not suffice for all, the pool stays
+// smaller as long as p is a neighbour: the last handshake must not be cut off,
+// because the other end counts it (data spec, section 1.2). Who takes its time
+// with every single one is too slow for a neighbour.
+func (s *Session) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way, began time.Time) error {
+	s.smaller.Delete(p.UUID)
+	for n := 1; n < s.opt.PoolSize; n++ {
+		each := time.Since(began) / time.Duration(n)
+		if end, bounded := ctx.Deadline(); bounded {
+			left := time.Until(end)
+			if each > slowHandshake && each*time.Duration(s.opt.PoolSize-n) > left {
+				return fmt.Errorf("it takes %v for each of %d connections", each.Round(time.Millisecond), s.opt.PoolSize)
+			}
+			if each <= slowHandshake && left < 3*each+slowHandshake {
+				s.log.Warn("a pool has fewer connections than it should: they take too long", "peer", p.UUID.Short(), "connections", n, "each", each)
+				s.smaller.Store(p.UUID, n)
+				return nil
+			}
+		}
+		if _, err := s.dialNumber(ctx, p, uint32(n), ways, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // dialNumber opens one connection of a pool and hands it to the engine when it
 // is its turn. A connection behind a gap is closed by the engine; the gap's
 // error counts.
@@ -234,25 +203,40 @@ func (s *Session) dialNumber(ctx context.Context, p wire.PeerEndpoint, number ui
 // introduce exchanges the hellos of connection number, with nobody else than the
 // session of that number, if it is not 0. The end of ctx cuts the wait short.
 func (s *Session) introduce(ctx context.Context, conn net.Conn, number uint32, session uint64) (ack wire.P2PHelloAck, err error) {
-	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
+	err = s.handshake(ctx, conn, func() error {
+		hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true, Flows: true, Session: session}}
+		if _, err := conn.Write(wire.Append(nil, hello)); err != nil {
+			return err
+		}
+		answer, err := wire.Read(conn, wire.P2P, 64<<10)
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if ack, ok = answer.(wire.P2PHelloAck); !ok {
+			return fmt.Errorf("answered a hello with %T", answer)
+		}
+		return nil
+	})
+	return ack, err
+}
+
+// handshake runs f, which reads from conn and writes to it, for at most
+// Options.HandshakeTimeout or until ctx ends. Afterwards conn has no deadline:
+// one that outlived its handshake would end a healthy connection much later.
+func (s *Session) handshake(ctx context.Context, conn net.Conn, f func() error) error {
+	if err := conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout)); err != nil {
+		return err
+	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	hello := wire.P2PHello{UUID: s.View().UUID, Number: number, Ext: wire.Ext{Native: true, Flows: true, Session: session}}
-	if _, err = conn.Write(wire.Append(nil, hello)); err != nil {
-		return ack, err
-	}
-	answer, err := wire.Read(conn, wire.P2P, 64<<10)
-	if err != nil {
-		return ack, err
-	}
-	ack, ok := answer.(wire.P2PHelloAck)
-	if !ok {
-		return ack, fmt.Errorf("answered a hello with %T", answer)
+	if err := f(); err != nil {
+		return err
 	}
 	if !stop() {
-		return ack, ctx.Err()
+		return ctx.Err()
 	}
-	return ack, conn.SetDeadline(time.Time{})
+	return conn.SetDeadline(time.Time{})
 }
 
 // dialPeer opens and tunes a connection to another peer.
@@ -272,6 +256,7 @@ func (s *Session) dialFrom(ctx context.Context, from netip.Addr, addr netip.Addr
 	if err != nil {
 		return nil, err
 	}
+	conn = transport.Quiet(conn)
 	if err := platform.TuneP2P(conn, s.tuning()); err != nil {
 		conn.Close()
 		return nil, err
@@ -298,8 +283,11 @@ func (s *Session) greet(conn net.Conn) {
 		refuse(err)
 		return
 	}
-	conn.SetDeadline(time.Now().Add(s.opt.HandshakeTimeout))
-	p, err := wire.Read(conn, wire.P2P, 64<<10)
+	var p wire.Packet
+	err := s.handshake(s.ctx, conn, func() (err error) {
+		p, err = wire.Read(conn, wire.P2P, 64<<10)
+		return err
+	})
 	if err != nil {
 		refuse(err)
 		return
@@ -307,6 +295,12 @@ func (s *Session) greet(conn net.Conn) {
 	hello, ok := p.(wire.P2PHello)
 	if !ok {
 		refuse(fmt.Errorf("expected a hello, got %T", p))
+		return
+	}
+	if hello.Ext.Native && hello.Ext.Preflight {
+		// It only wanted to know whether there is a way to here.
+		conn.Write(wire.Append(nil, wire.P2PHelloAck{Ext: wire.Ext{Native: true, Preflight: true}}))
+		conn.Close()
 		return
 	}
 	if hello.Number > maxPoolNumber {
@@ -318,6 +312,7 @@ func (s *Session) greet(conn net.Conn) {
 		return
 	}
 	if hello.Ext.Native && hello.Number > 0 {
+		s.accept.waits(conn)
 		ctx, cancel := context.WithTimeout(s.ctx, s.opt.HandshakeTimeout)
 		ok := s.engine.AwaitReceivers(ctx, hello.UUID, hello.Number)
 		cancel()
@@ -326,14 +321,16 @@ func (s *Session) greet(conn net.Conn) {
 			return
 		}
 	}
-	conn.SetDeadline(time.Time{})
 	s.engine.AddReceiver(hello.UUID, hello.Number, conn)
-	conn.SetWriteDeadline(time.Now().Add(s.opt.HandshakeTimeout))
 	ack := wire.P2PHelloAck{}
 	if hello.Ext.Native {
 		ack.Ext = wire.Ext{Native: true, Flows: hello.Ext.Flows, Addresses: s.announcedAddresses(), Session: s.number}
 	}
-	if _, err := conn.Write(wire.Append(nil, ack)); err != nil {
+	// Its reader belongs to the engine now; nobody writes before this.
+	conn.SetWriteDeadline(time.Now().Add(s.opt.HandshakeTimeout))
+	_, err = conn.Write(wire.Append(nil, ack))
+	conn.SetWriteDeadline(time.Time{})
+	if err != nil {
 		conn.Close() // the engine's reader sees the end
 	}
 }

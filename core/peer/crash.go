@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"time"
+
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/peer/fsm"
 )
@@ -13,7 +15,8 @@ func faulty(name string, crash *errs.Error) error {
 // crash ends the session after a panic in one of its goroutines: a machine that
 // missed an event or was left in the middle of one cannot be trusted. Every call
 // is answered, operations are aborted and their buffers restored; the master
-// and the other peers see the connections end.
+// and the other peers see the connections end. It may run on any goroutine, in a
+// step and in a callback, and so it waits for none.
 func (s *Session) crash(err *errs.Error) {
 	if !s.crashed.CompareAndSwap(nil, err) {
 		return
@@ -43,7 +46,14 @@ func (s *Session) crash(err *errs.Error) {
 	}
 	s.engine.Retain(none, none)
 	for _, c := range calls {
-		c.finish(err)
+		if c.then == nil {
+			c.finish(err)
+			continue
+		}
+		go func() { // locks may be held here
+			defer errs.Catch(opName, s.crash)
+			c.finish(err)
+		}()
 	}
 }
 
@@ -57,6 +67,36 @@ func (s *Session) begin(id fsm.OpID) *operation {
 	}
 	op.running = true
 	return op
+}
+
+// startData starts the data phase of an operation. One that panics before it has
+// begun never ends by itself: it counts as one that was not started.
+func (s *Session) startData(e fsm.StartData) {
+	op := s.begin(e.Op)
+	if op == nil {
+		return
+	}
+	defer errs.Catch("start all-reduce", func(err *errs.Error) {
+		if op.data.State().Phase == "created" {
+			s.mu.Lock()
+			op.running = false
+			s.mu.Unlock()
+		}
+		s.crash(err)
+	})
+	s.meter.begin(e.Ring, e.Self, time.Now())
+	done := func(err error) {
+		if u, ok := s.meter.end(time.Now()); ok && err == nil {
+			s.box.post(u)
+		}
+		s.dataEnded(e.Op, err)
+	}
+	if e.Eager {
+		op.data.StartEager(e.Epoch, e.Ring, e.Self, done)
+	} else {
+		op.data.Listen(e.Epoch)
+		op.data.Start(e.Seq, e.Ring, e.Self, e.Native, done)
+	}
 }
 
 // dataEnded tells the machine that nobody touches an operation's buffers any

@@ -51,11 +51,12 @@ func (g *guest) closed() int {
 
 // Handshakes have a fixed number of slots: the oldest one that is silent makes
 // room for a newcomer, a slot is free again when its handshake has succeeded or
-// failed, and nothing that was accepted stays open behind the end. S4-17
+// failed, and nothing that was accepted stays open behind the end.
+// Quirk Q26.
 func TestSlotsOfHandshakes(t *testing.T) {
 	h := &hall{come: make(chan net.Conn), over: make(chan struct{})}
 	served := make(chan net.Conn, maxPending+16)
-	a := &acceptor{ln: h, serve: func(c net.Conn) {
+	a := &acceptor{ln: h, over: make(chan struct{}), serve: func(c net.Conn) {
 		served <- c
 		var b [1]byte
 		if _, err := c.Read(b[:]); err != nil || b[0] == 'x' {
@@ -103,9 +104,10 @@ func TestSlotsOfHandshakes(t *testing.T) {
 		enter()
 	}
 	for i, g := range near[more:] {
-		require.Equal(t, i < 100 && (i+more)%2 == 1, g.closed() > 0, "connection %d", i+more)
+		require.Equal(t, i < 100 && (i+more)%2 == 1, g.closed() > 0, "connection %d", i+more) // S4-17
 	}
 	a.close()
+	a.wait()
 	ended.Wait()
 	for i, g := range near {
 		if handed := i >= more && i < more+100 && i%2 == 0; handed {
@@ -118,4 +120,62 @@ func TestSlotsOfHandshakes(t *testing.T) {
 	require.Empty(t, a.pending)
 	_, err := h.Accept()
 	require.True(t, errors.Is(err, net.ErrClosed))
+}
+
+// Connections that say hello with a great number wait for those below, and keep
+// nobody out: there is room for some of them, and they go before those who have
+// said nothing yet.
+func TestWaitingHandshakesMakeRoom(t *testing.T) {
+	h := &hall{come: make(chan net.Conn), over: make(chan struct{})}
+	served := make(chan net.Conn, 2*maxPending)
+	var behave func(net.Conn)
+	a := &acceptor{ln: h, over: make(chan struct{})}
+	a.serve = func(c net.Conn) {
+		behave(c)
+		served <- c
+		var b [1]byte
+		c.Read(b[:])
+		c.Close()
+	}
+	var ended sync.WaitGroup
+	ended.Go(a.run)
+	var far []net.Conn
+	enter := func(f func(net.Conn)) *guest {
+		behave = f
+		x, y := net.Pipe()
+		far = append(far, x)
+		g := &guest{Conn: y}
+		h.come <- g
+		<-served
+		return g
+	}
+	silent := func(net.Conn) {}
+	honest := enter(silent)
+	var waiting []*guest
+	for range 2 * maxPending {
+		waiting = append(waiting, enter(a.waits))
+	}
+	require.Zero(t, honest.closed(), "the oldest of all, and it only had no time yet")
+	open := 0
+	for _, g := range waiting {
+		if g.closed() == 0 {
+			open++
+		}
+	}
+	require.Equal(t, maxWaiting, open)
+	var newcomers []*guest
+	for range maxPending - 1 {
+		newcomers = append(newcomers, enter(silent))
+	}
+	for i, g := range append(newcomers, honest) {
+		require.Zero(t, g.closed(), "connection %d", i)
+	}
+	for i, g := range waiting {
+		require.Positive(t, g.closed(), "connection %d waits", i)
+	}
+	a.close()
+	a.wait()
+	ended.Wait()
+	require.Empty(t, a.pending)
+	require.Zero(t, a.waiting)
 }

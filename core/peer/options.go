@@ -77,6 +77,7 @@ type Options struct {
 	// (default) or "throughput". AppendFrequency and AppendBatch, if not 0,
 	// replace its numbers: the batches of events that are handled before what
 	// was posted is looked at again, and the most that is picked up at a time.
+	// None of it has much effect: the vote on an operation takes longer.
 	Preset                       string
 	AppendFrequency, AppendBatch int
 	// HashWorkers bounds the goroutines that hash shared state, default all cores.
@@ -106,10 +107,13 @@ type Options struct {
 	Device device.Settings
 	// Trace hears of operations, connections and idleness; nil: nobody does.
 	Trace *trace.Listener
-	// Logger receives facts; nil discards them.
+	// Logger receives facts; nil discards them. Lines go to its handler through a
+	// queue (trace.Detach), so that it never holds the session up; those that find no
+	// room are counted in its next line. Close waits a second for the last ones.
 	Logger *slog.Logger
 	// Dial replaces the dialer of every outgoing connection, for tests and
-	// proxies; whoever has one chooses the local addresses, too.
+	// proxies; whoever has one chooses the local addresses, too. Connections of
+	// other types than *net.TCPConn are written to as they are (see transport.Quiet).
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	ownDial bool // Dial was set by the caller
@@ -119,15 +123,25 @@ const (
 	maxWithPCCL   = 16   // operations in flight with PCCL ends (quirk Q19)
 	maxPoolNumber = 1023 // connection numbers above it are refused (quirk Q25)
 	maxPending    = 512  // handshakes in progress on one listener
+	maxWaiting    = 256  // of these, those that wait for others of their pool
 	dialsAtOnce   = 16   // handshakes in progress with one peer
+	maxEvents     = 8192 // calls that wait for a slow trace listener
 	maxAppend     = 1024 // bounds AppendFrequency and AppendBatch
 	// unsentBytes is how much of what was written to one of several connections
 	// may wait to be sent.
 	unsentBytes = 64 << 10
 	// probeTime bounds the wait for answers on the connections of a pool before
 	// they are made anew.
-	probeTime       = 2 * time.Second
-	masterWriteTime = 10 * time.Second
+	probeTime = 2 * time.Second
+	// roundTime bounds the connecting of a round where the master does not say
+	// how long it waits; those of gopccl do after 12 s.
+	roundTime = 9 * time.Second
+	// preflightTime bounds the trial whether a peer can be reached: a TCP connect
+	// and one handshake.
+	preflightTime = 4 * time.Second
+	// slowHandshake is what one connection may take where many have to be made
+	// one after the other.
+	slowHandshake = time.Second
 	// registerTime bounds the wait for the answer to a registration. PCCL's
 	// master answers nobody while its solver runs.
 	registerTime = 30 * time.Second

@@ -172,7 +172,7 @@ func (s *Session) pickUp(n int, try bool) (left bool) {
 	}
 	clear(s.picked)
 	if left { // the first ones need not wait for the last
-		if _, err := s.master.tryFlush(); err != nil {
+		if err := s.master.push(); err != nil {
 			s.step(fsm.MasterGone{Err: err})
 		}
 	}
@@ -215,7 +215,7 @@ func (s *Session) leave() {
 		if c.op != nil {
 			s.refuse(c.id, c.op, closed())
 		}
-		c.finish(closed())
+		s.notify([]func(){func() { c.finish(closed()) }})
 	}
 }
 
@@ -249,6 +249,8 @@ func (s *Session) Shutdown(ctx context.Context) error {
 			break
 		}
 	}
-	s.Close()
+	if late := s.Close(); err == nil {
+		err = late
+	}
 	return err
 }

@@ -117,7 +117,7 @@ func (s *script) welcome(change ...func(*Options)) *Session {
 }
 
 // Answers of the master are matched by kind and tag, whatever order they come
-// in and however many goroutines wait: nobody gets another one's. S1-02 S4-18
+// in and however many goroutines wait: nobody gets another one's.
 func TestAnswersOutOfOrderFindTheirCalls(t *testing.T) {
 	s := newScript(t)
 	sess := s.welcome()
@@ -180,7 +180,7 @@ func TestAnswersOutOfOrderFindTheirCalls(t *testing.T) {
 	wg.Wait()
 	for tag, err := range errsOf {
 		if tag%3 == 0 {
-			require.ErrorIs(t, err, errs.RankConnectionLost, "tag %d", tag)
+			require.ErrorIs(t, err, errs.RankConnectionLost, "tag %d", tag) // S1-02, S4-18
 		} else {
 			require.NoError(t, err, "tag %d", tag)
 		}

@@ -51,7 +51,7 @@ func newFake(frequency, batch, work, posted int) *fake {
 }
 
 // What is under way goes first; what was posted is picked up in batches, when
-// there is nothing to do and every few pieces of work. S4-05 S4-06 S4-07
+// there is nothing to do and every few pieces of work.
 func TestPostedIsPickedUpInBatches(t *testing.T) {
 	for _, c := range []struct {
 		frequency, batch, work, posted int
@@ -69,7 +69,7 @@ func TestPostedIsPickedUpInBatches(t *testing.T) {
 	} {
 		f := newFake(c.frequency, c.batch, c.work, c.posted)
 		left := f.run(c.all)
-		require.Equal(t, c.want, strings.Join(f.history, " "), "%+v", c)
+		require.Equal(t, c.want, strings.Join(f.history, " "), "%+v", c) // S4-05, S4-06, S4-07
 		require.Equal(t, f.posted > 0, left)
 	}
 }
@@ -77,7 +77,6 @@ func TestPostedIsPickedUpInBatches(t *testing.T) {
 // Whatever comes while it runs: nothing posted is left behind by a run for all,
 // no batch is larger than allowed, no more than frequency pieces of work are
 // done while something waits, and while there is work no lock is waited for.
-// S4-05 S4-15
 func TestRota(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		frequency, batch := rapid.IntRange(1, 10).Draw(t, "frequency"), rapid.IntRange(1, 10).Draw(t, "batch")
@@ -97,7 +96,7 @@ func TestRota(t *testing.T) {
 			worked := progress()
 			if worked && f.posted > 0 {
 				if waited++; waited > frequency {
-					t.Fatalf("%d pieces of work while %d wait", waited, f.posted)
+					t.Fatalf("%d pieces of work while %d wait", waited, f.posted) // S4-05
 				}
 			}
 			return worked
@@ -107,7 +106,7 @@ func TestRota(t *testing.T) {
 				t.Fatalf("a batch of %d", n)
 			}
 			if f.work > 0 && !try {
-				t.Fatal("waited for the lock with work to do")
+				t.Fatal("waited for the lock with work to do") // S4-15
 			}
 			waited = 0
 			return pick(n, try)
@@ -118,7 +117,7 @@ func TestRota(t *testing.T) {
 	})
 }
 
-// The machine's holder does not wait for a trainer that holds the lock. S4-15
+// The machine's holder does not wait for a trainer that holds the lock.
 func TestTakingNeverWaitsWhileActive(t *testing.T) {
 	var b postbox
 	first, ok := b.add(posting{call: 1})
@@ -127,7 +126,7 @@ func TestTakingNeverWaitsWhileActive(t *testing.T) {
 	require.True(t, !first && ok)
 	b.mu.Lock()
 	taken, left := b.take(nil, 8, true, nil)
-	require.Empty(t, taken)
+	require.Empty(t, taken) // S4-15
 	require.True(t, left)
 	b.mu.Unlock()
 	known := 0

@@ -29,29 +29,38 @@ import (
 // methods are safe from any goroutine; calls that the protocol does not let
 // overlap are refused with errs.Busy or errs.PendingAsyncOps.
 type Session struct {
-	opt    Options
-	log    *slog.Logger
-	began  time.Time
-	m      *fsm.Machine
-	armed  time.Duration // when the loop's timer goes off
-	master *masterConn
-	engine *reduce.Engine
-	state  *sharedstate.Server
-	bench  *probe.Server
-	accept *acceptor
-	listen listeners
-	nics   []netip.Addr // of this machine, one for each network
-	number uint64       // by which neighbours know this session at another address
+	opt     Options
+	log     *slog.Logger
+	lines   *trace.Lines // what waits for the caller's log handler
+	events  *trace.Queue // ... and for its listener; nil: there is none
+	began   time.Time
+	m       *fsm.Machine
+	armed   time.Duration // when the loop's timer goes off
+	master  *masterConn
+	engine  *reduce.Engine
+	state   *sharedstate.Server
+	fetched atomic.Uint64 // bytes of shared state
+	bench   *probe.Server
+	accept  *acceptor
+	listen  listeners
+	nics    []netip.Addr // of this machine, one for each network
+	number  uint64       // by which neighbours know this session at another address
+	// smaller pools than PoolSize: connections by peer, of those to whom there was
+	// no time for more.
+	smaller sync.Map
 
 	box    mailbox
 	posts  postbox
 	rota   rota
 	picked []posting     // spare of pickUp
 	batch  []fsm.Event   // spare of progress
+	after  []func()      // calls of Notify's functions that are due
 	quit   chan struct{} // closed by Close after the machine has answered
 	done   chan struct{} // closed when the loop has ended
 
 	preparing preparing // the connections of a ring to come
+
+	syncing atomic.Bool // a SyncSharedState is running
 
 	meter        meter
 	startSending chan time.Time // of the scheduled probe; of the loop
@@ -72,12 +81,13 @@ type Session struct {
 	crashed atomic.Pointer[errs.Error] // a panic; nothing is done any more
 
 	closeOnce sync.Once
+	closed    chan struct{} // closed when nothing of the session is left
 }
 
 // call is one pending API call.
 type call struct {
 	done   chan struct{}
-	then   func() // called behind done, if there is one; must not block
+	then   func() // called behind done, if there is one, with no lock held
 	err    error
 	result any
 	sync   *syncWork          // of a CallSync
@@ -86,18 +96,13 @@ type call struct {
 	op     *operation         // of a CallReduce
 }
 
-// end tells whoever waits that err and result are set.
-func (c *call) end() {
+// finish ends a call that the machine does not answer; the caller holds no lock.
+func (c *call) finish(err error) {
+	c.err = err
 	close(c.done)
 	if c.then != nil {
 		c.then()
 	}
-}
-
-// finish ends a call that was never made.
-func (c *call) finish(err error) {
-	c.err = err
-	c.end()
 }
 
 // closed is the error of a call on a session that is over.
@@ -111,6 +116,18 @@ func closed() error {
 // is errs.InvalidArgument, before anything is dialled.
 func Connect(ctx context.Context, opt Options) (*Session, error) {
 	opt = opt.withDefaults()
+	devices := opt.deviceSettings()
+	var lines *trace.Lines
+	opt.Logger, lines = trace.Detach(opt.Logger)
+	s, err := connect(ctx, opt, lines, devices)
+	if err != nil {
+		lines.Close(flushTime)
+		return nil, err
+	}
+	return s, nil
+}
+
+func connect(ctx context.Context, opt Options, lines *trace.Lines, devices device.Settings) (*Session, error) {
 	kernels, passed, err := backend.Select(opt.Backend)
 	if err != nil {
 		return nil, errs.New(errs.InvalidArgument, "connect", err)
@@ -120,18 +137,27 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	if err != nil {
 		return nil, errs.New(errs.InvalidArgument, "connect", err)
 	}
-	if err := device.Configure(opt.deviceSettings()); err != nil {
+	if err := device.Configure(devices); err != nil {
 		return nil, errs.New(errs.InvalidArgument, "connect", err)
 	}
 	mc, err := dialMaster(ctx, opt)
+	if ctx.Err() != nil && err != nil {
+		return nil, errs.New(errs.Canceled, "connect", ctx.Err()).At("dial").With(opt.Master)
+	}
 	if err != nil {
 		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).With(opt.Master).
 			Do("check that a master listens there")
 	}
 	s := &Session{
-		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), began: time.Now(), master: mc,
-		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}),
+		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(), master: mc,
+		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
 		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
+	}
+	if opt.Trace != nil {
+		s.events = trace.NewQueue(maxEvents, func(n uint64) {
+			s.log.Warn("calls of the trace listener were dropped: it is too slow", "calls", n)
+		}, s.crash)
+		s.opt.Trace = opt.Trace.Queued(s.events)
 	}
 	s.posts.mu.Rank(rankPosts, "postbox.mu")
 	s.mu.Rank(rankSession, "Session.mu")
@@ -158,13 +184,15 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	threads, cpus := opt.threads()
 	s.engine = reduce.NewEngine(reduce.Config{
-		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
+		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: s.opt.Trace,
 		Threads: threads, Affinity: cpus,
 	})
 	s.meter.use = s.engine.LinkUse
 	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
-	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet}
+	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet, over: make(chan struct{}), failed: func(err error) {
+		s.log.Warn("no P2P connection could be accepted", "error", err)
+	}}
 	statePort, p2pPort, benchPort := s.listen.announced(opt.AnnouncePorts)
 	host, _ := opt.announceHost() // checked
 	s.m = fsm.New(fsm.Config{
@@ -175,10 +203,23 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	})
 	v := s.m.View()
 	s.view.Store(&v)
-	s.spawn(s.accept.run)
-	s.spawn(func() { s.state.Serve(s.listen.state) })
-	s.spawn(func() { s.bench.Serve(s.listen.bench) })
+	for _, l := range []struct {
+		what  string
+		serve func()
+	}{
+		{"P2P connections", s.accept.run},
+		{"requests for shared state", func() { s.state.Serve(s.listen.state) }},
+		{"benchmarks", func() { s.bench.Serve(s.listen.bench) }},
+	} {
+		s.spawn(func() {
+			l.serve()
+			if s.ctx.Err() == nil { // the session goes on
+				s.log.Error("the port for " + l.what + " was closed: nobody reaches this peer there any more")
+			}
+		})
+	}
 	s.spawn(s.readMaster)
+	s.spawn(func() { mc.write(func(err error) { s.handle(fsm.MasterGone{Err: err}) }) })
 	s.dog.after = opt.WarnStuckAfter
 	live.add(s)
 	go s.loop()
@@ -202,9 +243,16 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case fsm.Send:
+			if beat, ok := e.Packet.(wire.C2MHeartbeat); ok {
+				beat.Reports, beat.Moved = true, s.moved()
+				e.Packet = beat
+			}
 			s.master.queue(e.Packet)
 		case fsm.Establish:
 			s.publishView()
+			// Before anybody dials here because of the same round.
+			s.engine.ExpectEpoch(e.Epoch)
+			s.engine.Admit(uuids(e.Peers)...)
 			before := s.stopPreparing()
 			s.spawn(func() {
 				<-before
@@ -212,29 +260,21 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			})
 		case fsm.PrepareRing:
 			s.prepareRing(e)
+		case fsm.Preflight:
+			s.preflight(e, s.m.View().UUID)
 		case fsm.StopPrepare:
 			s.stopPreparing()
 		case fsm.SwitchRing:
 			s.engine.Admit(e.Neighbours...)
 			s.publishView()
 		case fsm.Release:
-			s.engine.Retain(func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }, nil)
+			keep := func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }
+			s.engine.Forget(keep)
+			s.engine.Retain(keep, nil)
+		case fsm.BeginEpoch:
+			s.engine.BeginEpoch(e.Epoch)
 		case fsm.StartData:
-			if op := s.begin(e.Op); op != nil {
-				s.meter.begin(e.Ring, e.Self, time.Now())
-				done := func(err error) {
-					if u, ok := s.meter.end(time.Now()); ok && err == nil {
-						s.box.post(u)
-					}
-					s.dataEnded(e.Op, err)
-				}
-				if e.Eager {
-					op.data.StartEager(e.Epoch, e.Ring, e.Self, done)
-				} else {
-					op.data.Listen(e.Epoch)
-					op.data.Start(e.Seq, e.Ring, e.Self, e.Native, done)
-				}
-			}
+			s.startData(e)
 		case fsm.SkipData:
 			s.engine.Skip(e.Seq)
 		case fsm.CommenceData:
@@ -252,7 +292,10 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.Serve:
 			// The window is shut by the caller's goroutine, which may wait for readers.
 			if c := s.pending(e.Call); e.On && c != nil {
-				s.state.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
+				win := s.state.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
+				c.sync.mu.Lock()
+				c.sync.win = win
+				c.sync.mu.Unlock()
 			}
 		case fsm.Fetch:
 			s.startFetch(e)
@@ -292,9 +335,8 @@ func (s *Session) View() fsm.View { return *s.view.Load() }
 
 func (s *Session) disconnect(reason string) {
 	s.log.Info("left the run", "reason", reason)
-	s.master.flush()
 	s.cancel()
-	s.master.close()
+	s.master.finish()
 	s.accept.close()
 	s.engine.Retain(none, none)
 	s.publishView()
@@ -368,7 +410,10 @@ func (s *Session) answer(d fsm.Done) {
 		if c.op != nil && d.Err != nil {
 			s.refuse(c.id, c.op, d.Err)
 		}
-		c.end()
+		close(c.done)
+		if c.then != nil {
+			s.after = append(s.after, c.then)
+		}
 	}
 }
 
@@ -391,6 +436,9 @@ func (s *Session) UpdateTopology(ctx context.Context) error {
 // ask, and all get the same answer; it may overlap with all-reduces. Calls of
 // one peer that overlap share one query, so that peers whose goroutines ask in
 // another pattern would wait for each other: ask from one goroutine of each peer.
+// The vote of a call whose ctx has ended stands: the next call gets its answer,
+// unless a round, or a later all-reduce or synchronisation, shows that the others
+// have gone on.
 func (s *Session) PeersPending(ctx context.Context) (bool, error) {
 	r, err := s.call(ctx, "peers pending", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
 	b, _ := r.(bool)
@@ -402,29 +450,6 @@ func (s *Session) PeersPending(ctx context.Context) (bool, error) {
 func (s *Session) OptimizeTopology(ctx context.Context) error {
 	_, err := s.call(ctx, "optimize topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallOptimize{Call: id} })
 	return err
-}
-
-// Close leaves the run: running operations are aborted for all peers, their
-// buffers restored, every pending call answered, every connection and
-// goroutine ended. It is idempotent and may be called from any goroutine.
-func (s *Session) Close() error {
-	s.closeOnce.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), s.opt.HandshakeTimeout)
-		defer cancel()
-		s.call(ctx, "close", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallClose{Call: id} })
-		close(s.quit)
-		<-s.done
-		s.cancel()
-		s.master.close()
-		s.accept.close()
-		s.listen.close()
-		s.state.Close()
-		s.bench.Close()
-		s.engine.Close()
-		s.work.Wait()
-		live.remove(s)
-	})
-	return nil
 }
 
 // addrs drops the addresses that cannot be dialled.

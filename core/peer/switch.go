@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -36,6 +37,7 @@ func (s *Session) stopPreparing() <-chan struct{} {
 // prepareRing makes the send pools to the neighbours of a ring to come, beside
 // whatever runs.
 func (s *Session) prepareRing(e fsm.PrepareRing) {
+	s.engine.Admit(uuids(e.Peers)...)
 	before := s.stopPreparing()
 	ctx, stop := context.WithCancel(s.ctx)
 	done := make(chan struct{})
@@ -66,10 +68,27 @@ func (s *Session) prepareRing(e fsm.PrepareRing) {
 	})
 }
 
+func uuids(peers []wire.PeerEndpoint) (us []wire.UUID) {
+	for _, p := range peers {
+		us = append(us, p.UUID)
+	}
+	return us
+}
+
+// prepareLink makes the pool to p. If an operation of an older ring sends to it,
+// the pool stays as it is: what that operation uses is neither asked nor made
+// anew. One that has a gap then makes this attempt fail, and the ring in force
+// stays.
 func (s *Session) prepareLink(ctx context.Context, p wire.PeerEndpoint) error {
+	if s.engine.Sends(p.UUID) {
+		if s.engine.LiveSenders(p.UUID) >= s.opt.PoolSize {
+			return nil
+		}
+		return errors.New("an operation uses the connections that are left")
+	}
 	probing, stop := context.WithTimeout(ctx, min(probeTime, s.opt.HandshakeTimeout))
 	defer stop()
-	if s.engine.ProbeSenders(probing, p.UUID) >= s.opt.PoolSize {
+	if s.engine.ProbeSenders(probing, p.UUID) >= s.poolSize(p.UUID) {
 		return nil
 	}
 	err := s.dialPool(ctx, p)

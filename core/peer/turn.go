@@ -12,7 +12,7 @@ import (
 // engine goroutine can report while the machine waits for that engine. The
 // machine belongs to whoever holds busy: a goroutine that brings an event and
 // finds the machine free steps it itself, since waking another goroutine for
-// it costs more than the step; the loop does what may wait, and the ticks.
+// it costs more than the step; the loop does the ticks and what was only posted.
 type mailbox struct {
 	mu    invariants.Mutex
 	queue []fsm.Event
@@ -115,13 +115,15 @@ func (s *Session) handle(ev fsm.Event) {
 // waits, and one batch of what was posted. The caller holds the box.
 func (s *Session) turn() {
 	wake := false
+	var room [4]func()
+	calls := room[:0]
 	for done := false; !done; done = s.box.release(false) {
 		left := s.steps(false)
-		sent, err := s.master.tryFlush()
-		if err != nil {
+		if err := s.master.push(); err != nil {
 			s.step(fsm.MasterGone{Err: err})
 		}
-		wake = wake || left || !sent
+		calls = s.due(calls)
+		wake = wake || left
 		if at, ok := s.m.Deadline(); ok && at < s.armed {
 			wake = true // the loop has to arm its timer anew
 			s.armed = at
@@ -129,6 +131,26 @@ func (s *Session) turn() {
 	}
 	if wake {
 		s.box.wake()
+	}
+	s.notify(calls)
+}
+
+// due appends the calls of Notify's functions that the last steps have made due.
+// The caller holds the box, and makes them when it has let go of it.
+func (s *Session) due(calls []func()) []func() {
+	calls = append(calls, s.after...)
+	clear(s.after)
+	s.after = s.after[:0]
+	return calls
+}
+
+// notify makes the calls. The caller holds no lock.
+func (s *Session) notify(calls []func()) {
+	for _, f := range calls {
+		func() {
+			defer errs.Catch(opName, s.crash)
+			f()
+		}()
 	}
 }
 
@@ -154,8 +176,8 @@ func (s *Session) progress() bool {
 	return s.batch != nil
 }
 
-// loop does what nobody else is there for: events that were only posted, ticks,
-// and packets that the connection to the master did not take at once.
+// loop does what nobody else is there for: events that were only posted, and
+// ticks.
 func (s *Session) loop() {
 	defer close(s.done)
 	defer s.leave()
@@ -165,12 +187,14 @@ func (s *Session) loop() {
 	for last := false; ; {
 		if s.box.begin(nil) {
 			wait := time.Hour
+			var calls []func()
 			for done := false; !done; done = s.box.release(last) {
 				s.step(fsm.Tick{})
 				s.steps(true)
-				if err := s.master.flush(); err != nil {
+				if err := s.master.push(); err != nil {
 					s.step(fsm.MasterGone{Err: err})
 				}
+				calls = s.due(calls)
 				now := time.Since(s.began)
 				if at, ok := s.m.Deadline(); ok && s.crashed.Load() == nil {
 					wait = max(0, at-now)
@@ -178,6 +202,7 @@ func (s *Session) loop() {
 				s.armed = now + wait
 			}
 			timer.Reset(wait)
+			s.notify(calls)
 			if last {
 				return
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/reduce"
 )
 
-// S4-33: what stands is reported when it has stood for the time, again when
+// What stands is reported when it has stood for the time, again when
 // that has doubled, and never while it moves.
 func TestWatchdog(t *testing.T) {
 	began := time.Unix(1000, 0)
@@ -34,7 +34,7 @@ func TestWatchdog(t *testing.T) {
 			require.Equal(t, "somebody", f.waits)
 		}
 	}
-	require.Equal(t, map[int][]uint64{
+	require.Equal(t, map[int][]uint64{ // S4-33
 		10: {1, 4}, 20: {1, 4}, 40: {1, 4}, 70: {1}, 80: {1, 4},
 	}, reported)
 	require.Len(t, w.marks, 3)

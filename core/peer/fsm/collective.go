@@ -51,6 +51,8 @@ type operation struct {
 	code     errs.Code
 	lost     []string // peers that were named as gone since the launch
 	canceled bool     // the caller gave up; the votes still have to be cast
+	hurried  bool     // ... too late: the verdict does not depend on this peer any more
+	query    uint64   // questions after waiting peers that were asked before the launch
 
 	awaited bool
 	await   CallID
@@ -90,8 +92,16 @@ func (m *Machine) launch(c CallReduce) {
 		self:   m.view.UUID,
 		native: m.native(),
 		epoch:  m.epoch,
+		query:  m.query,
 	})
-	if op := m.ops[len(m.ops)-1]; m.mayBegin(op) {
+	op := m.ops[len(m.ops)-1]
+	if m.view.MasterNative {
+		op.vote.Form = c.Form
+	}
+	if m.failedTags[c.Tag] {
+		op.epoch = 0
+	}
+	if m.mayBegin(op) {
 		m.beginEagerly(op)
 	} else {
 		m.letGo()
@@ -150,6 +160,9 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	if op == nil || op.state != opVoting && op.state != opAhead {
 		m.illegal(p)
 		return
+	}
+	if op.query == m.query {
+		m.answered = false // whoever voted for this has gone on behind the question
 	}
 	switch {
 	case op.eager:
@@ -277,6 +290,7 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 		op.err = op.failure()
 		m.roundDue = true
 		if op.epoch != 0 {
+			m.failedTags[op.vote.Tag] = true
 			m.emit(SpoilData{Tag: op.vote.Tag, Epoch: op.epoch})
 		}
 	}
@@ -315,7 +329,7 @@ func (op *operation) failure() error {
 	}
 	if op.code == errs.Mismatch {
 		return errs.New(errs.Mismatch, kindNames[kindReduce], cause).
-			Do("pass the same count, type and operation on every peer")
+			Do("pass the same count, type, operation and quantization on every peer")
 	}
 	peer := strings.Join(op.lost, ", ")
 	var e *errs.Error
@@ -342,7 +356,7 @@ func (m *Machine) await(c CallAwait) {
 		m.done(c.Call, errs.New(errs.Canceled, kindNames[kindAwait], nil), nil)
 		return
 	}
-	if op == nil || op.awaited || op.canceled {
+	if op == nil || op.awaited || op.canceled && op.finished {
 		if err := m.usable(kindAwait); err != nil {
 			m.done(c.Call, err, nil)
 			return
@@ -351,7 +365,7 @@ func (m *Machine) await(c CallAwait) {
 			errors.New("the operation is unknown or was awaited before")), nil)
 		return
 	}
-	op.awaited, op.await = true, c.Call
+	op.awaited, op.await = true, c.Call // of a canceled one, whose buffers are still touched, giveUp answers
 	if op.state == opSettled {
 		m.answerAwait(op)
 	}
@@ -362,10 +376,22 @@ func (m *Machine) await(c CallAwait) {
 func (m *Machine) answerAwait(op *operation) {
 	m.drop(op)
 	if m.roundNow(op.err != nil) {
-		m.repair(op.await, false, op.err)
+		m.repair(op.await, op.hurried, op.err)
+		if op.hurried {
+			m.done(op.await, notRepaired(op.err), nil)
+		}
 		return
 	}
 	m.done(op.await, op.err, nil)
+}
+
+// notRepaired answers an await whose caller does not wait for the round behind
+// it. A success is one, round or not: the others have the result, too.
+func notRepaired(verdict error) error {
+	if verdict == nil {
+		return nil
+	}
+	return errs.New(errs.Canceled, kindNames[kindAwait], verdict).At("re-establish")
 }
 
 // settleEnded settles an operation that the end of the session cut off.
@@ -385,10 +411,18 @@ func (m *Machine) settleEnded(op *operation) {
 
 // cancelOperation aborts an operation for all peers. The caller gets its
 // buffers back as soon as nothing touches them; the votes that the others
-// count on are still cast. In groups with PCCL ends the peer leaves instead.
+// count on are still cast. If this peer has reported that it is through, the
+// others may have the result already: the call waits for the verdict, which takes
+// the slowest of the others or the end of one of them, and returns it. In groups
+// with PCCL ends the peer leaves instead.
 func (m *Machine) cancelOperation(id OpID) {
 	op := m.byID(id)
 	if op == nil || op.canceled || op.state == opSettled || m.status != statusLive {
+		return
+	}
+	through := (op.state == opReported || op.state == opAhead) && op.dataErr == nil
+	if op.native && through {
+		op.hurried = true
 		return
 	}
 	op.canceled = true

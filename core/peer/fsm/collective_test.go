@@ -231,7 +231,7 @@ func TestAwaitRefusals(t *testing.T) {
 	r.failed(r.await(op), errs.InvalidUsage)
 }
 
-// S1-33: many in flight, awaited in any order.
+// Many in flight, awaited in any order.
 func TestManyInFlight(t *testing.T) {
 	r := connected(t, true, 1, 2)
 	var ops []OpID
@@ -248,7 +248,7 @@ func TestManyInFlight(t *testing.T) {
 	r.ok(early)
 	for i := len(ops) - 1; i >= 0; i-- {
 		if i != 1 {
-			r.ok(r.await(ops[i]))
+			r.ok(r.await(ops[i])) // S1-33
 		}
 	}
 }
@@ -349,13 +349,13 @@ func TestRoundOfAnAwaitFailsForGood(t *testing.T) {
 	require.ErrorContains(t, r.failed(w, errs.RankConnectionLost, errs.MasterLost), "vote")
 }
 
-// S1-34: one kind of operation at a time; overlap is refused, nothing is sent.
+// One kind of operation at a time; overlap is refused, nothing is sent.
 func TestPhaseCallsExcludeOperations(t *testing.T) {
 	r := connected(t, true, 1, 2)
 	op := r.launch(1)
 	check := func() {
 		for _, c := range []CallID{r.update(), r.optimize(), r.sync("w")} {
-			r.failed(c, errs.PendingAsyncOps)
+			r.failed(c, errs.PendingAsyncOps) // S1-34
 			r.silent()
 		}
 	}
@@ -367,7 +367,7 @@ func TestPhaseCallsExcludeOperations(t *testing.T) {
 	r.sent(vote1)
 }
 
-// An await that runs the round excludes launches; S1-36: the pending query
+// An await that runs the round excludes launches; the pending query
 // overlaps with everything.
 func TestPendingOverlaps(t *testing.T) {
 	r := connected(t, true, 1, 2, 3)
@@ -383,8 +383,25 @@ func TestPendingOverlaps(t *testing.T) {
 	r.step(CallReduce{Call: c, Op: 50, Tag: 9, DType: dtype.Float32, RedOp: dtype.Sum})
 	r.failed(c, errs.Busy)
 	r.in(wire.M2CPeersPendingResponse{PeersPending: true})
-	require.Equal(t, true, r.ok(a).Result)
+	require.Equal(t, true, r.ok(a).Result) // S1-36
 	require.Equal(t, true, r.ok(b).Result)
 	r.round(1, 2)
 	r.failed(w, errs.RankConnectionLost)
+}
+
+// A gopccl master is told how the data will travel; PCCL's is not.
+func TestWireFormIsTold(t *testing.T) {
+	form := wire.FormOf("minmax", dtype.Uint8)
+	for _, native := range []bool{true, false} {
+		r := newRig(t, Config{})
+		c := r.register(native, wire.Ext{})
+		r.round(1, 2)
+		r.ok(c)
+		r.step(CallReduce{Call: r.newCall(), Op: 50, Tag: 4, Count: 100, DType: dtype.Float32, RedOp: dtype.Sum, Form: form})
+		want := wire.C2MCollectiveCommsInitiate{Tag: 4, Count: 100, DType: dtype.Float32, Op: dtype.Sum}
+		if native {
+			want.Form = form
+		}
+		r.sent(want)
+	}
 }

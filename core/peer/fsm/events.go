@@ -32,11 +32,21 @@ type (
 	CallPending struct{ Call CallID }
 	// CallOptimize measures bandwidths and adopts a new ring.
 	CallOptimize struct{ Call CallID }
-	// CallSync synchronises the shared state that the shell holds for Call.
+	// AskSync asks whether a CallSync with these arguments would be taken now;
+	// Done comes at once and nothing has changed. Describing a shared state takes
+	// time and reads the tensors, which a call that is refused must not do.
+	AskSync struct {
+		Call     CallID
+		Strategy wire.Strategy
+		Torn     bool
+	}
+	// CallSync synchronises the shared state that the shell holds for Call. Torn
+	// says that it is a mixture of two states, which may only receive.
 	CallSync struct {
 		Call     CallID
 		Revision uint64
 		Strategy wire.Strategy
+		Torn     bool
 		Entries  []wire.StateEntry
 	}
 	// CallReduce launches a collective. Done comes at once: nil if launched.
@@ -47,6 +57,7 @@ type (
 		Count uint64
 		DType dtype.Type
 		RedOp dtype.Op
+		Form  wire.WireForm // told to a gopccl master
 	}
 	// CallAwait waits for the verdict of a launched operation and, where one is
 	// due and no other operation is un-awaited, for the round that repairs the ring.
@@ -56,7 +67,9 @@ type (
 	}
 	// CallCancel: the caller of Call gave up. Votes cannot be taken back: a
 	// phase-changing call ends the session, an operation (Op of a
-	// CallReduce/CallAwait) is aborted for all peers.
+	// CallReduce/CallAwait) is aborted for all peers, unless this one has reported
+	// that it is through: its verdict is no longer this peer's and is the answer.
+	// The answer of a CallPending that was given up is the next one's.
 	CallCancel struct {
 		Call CallID
 		Op   OpID // the operation to abort, 0 if Call is a phase-changing call
@@ -116,6 +129,12 @@ type (
 		Change uint64
 		Failed []wire.UUID
 	}
+	// Preflighted: the work of a Preflight effect is done; Failed names peers that
+	// could not be reached.
+	Preflighted struct {
+		Number uint64
+		Failed []wire.UUID
+	}
 	// LinkUsed: what the link to the next peer gave in operations, and the share
 	// of their time in which it was at work.
 	LinkUsed struct {
@@ -130,6 +149,7 @@ func (CallConnect) event()  {}
 func (CallUpdate) event()   {}
 func (CallPending) event()  {}
 func (CallOptimize) event() {}
+func (AskSync) event()      {}
 func (CallSync) event()     {}
 func (CallReduce) event()   {}
 func (CallAwait) event()    {}
@@ -145,6 +165,7 @@ func (ProbesDone) event()   {}
 func (ProbeReady) event()   {}
 func (Probed) event()       {}
 func (RingPrepared) event() {}
+func (Preflighted) event()  {}
 func (LinkUsed) event()     {}
 func (Tick) event()         {}
 
@@ -158,14 +179,21 @@ type (
 	// Establish: make sure that a live send pool to every listed peer exists
 	// (repairing broken ones), then drop connections from and to peers not
 	// listed; an Established event follows. It ends the work of a PrepareRing.
+	// When that event was taken, neighbours may begin eagerly in Epoch, if it is
+	// not 0.
 	Establish struct {
 		Round uint64
+		Epoch uint64
 		Peers []wire.PeerEndpoint
 	}
+	// BeginEpoch: the round of this epoch has succeeded; what neighbours began
+	// eagerly in earlier ones is over.
+	BeginEpoch struct{ Epoch uint64 }
 	// StartData: begin the data phase; ring and own uuid as captured at
 	// launch. A DataEnded event follows, exactly one per StartData. Eager: the
 	// sequence number is not known yet, CommenceData follows. Epoch names the
-	// round since which neighbours may begin eagerly, 0: they may not.
+	// round since which neighbours may begin eagerly, 0: they may not, because the
+	// group does not or because the last operation with this tag has failed since.
 	StartData struct {
 		Op     OpID
 		Tag    uint64
@@ -246,6 +274,12 @@ type (
 	}
 	// StopPrepare: the change was given up.
 	StopPrepare struct{ Change uint64 }
+	// Preflight: try whether Peers can be reached, beside whatever runs; a
+	// Preflighted event follows.
+	Preflight struct {
+		Number uint64
+		Peers  []wire.PeerEndpoint
+	}
 	// SwitchRing: the view shows another ring, with these neighbours; the
 	// connections to the ones before are still in use.
 	SwitchRing struct{ Neighbours []wire.UUID }
@@ -282,6 +316,7 @@ func (StartData) effect()    {}
 func (SkipData) effect()     {}
 func (CommenceData) effect() {}
 func (SpoilData) effect()    {}
+func (BeginEpoch) effect()   {}
 func (AbortData) effect()    {}
 func (Finish) effect()       {}
 func (Serve) effect()        {}
@@ -293,6 +328,7 @@ func (PrepareProbe) effect() {}
 func (SendProbe) effect()    {}
 func (PrepareRing) effect()  {}
 func (StopPrepare) effect()  {}
+func (Preflight) effect()    {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}
 func (Done) effect()         {}
@@ -331,7 +367,8 @@ type View struct {
 	Rank             int // position of UUID in Ring, -1 before the first round
 	Native           bool
 	MasterNative     bool
-	MasterTopology   bool   // the master schedules probes and takes link reports
-	MasterSwitch     bool   // the master switches rings between collectives
-	LastDropped      string // the peer that was last named as gone, for errors
+	MasterTopology   bool          // the master schedules probes and takes link reports
+	MasterSwitch     bool          // the master switches rings between collectives
+	RoundBound       time.Duration // how long the master waits for this peer's report of a round; 0: it did not say
+	LastDropped      string        // the peer that was last named as gone, for errors
 }

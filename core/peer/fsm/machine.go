@@ -66,6 +66,7 @@ type flow struct {
 	cause  error
 
 	sync   CallSync
+	query  uint64 // questions after waiting peers that were asked before it
 	result SyncResult
 
 	asked    []wire.BandwidthRequest
@@ -99,6 +100,9 @@ type Machine struct {
 	given      []OpID       // canceled before they were awaited
 	roundDue   bool         // an operation failed and no round was completed since
 	asking     bool         // C2M 4 is out
+	answered   bool         // ... was answered when no call waited for it; the next call gets
+	answer     bool         // this
+	query      uint64       // number of the last one
 	pending    []CallID     // calls that share its answer
 	deferred   []Event      // calls that wait for work that goes on in the background
 	closers    []CallID
@@ -108,12 +112,16 @@ type Machine struct {
 	peers []wire.PeerEndpoint // the last list the master sent, in any M2C 2
 	round uint64
 
-	prep     *preparation // of the ring to come
-	unneeded bool         // connections of rings before this one are there still
+	preflights int          // under way
+	prep       *preparation // of the ring to come
+	unneeded   bool         // connections of rings before this one are there still
 
 	epoch     uint64 // of the group if all members can begin eagerly, 0 otherwise
 	nextEpoch uint64 // of the round that runs
 	lent      uint64 // bytes of eager operations without a commence
+	// failedTags are those of the operations that have failed in this epoch: what
+	// is left of them may still come, and their successors take nothing early.
+	failedTags map[uint64]bool
 
 	live liveness
 }
@@ -124,7 +132,7 @@ func New(cfg Config) *Machine {
 	if cfg.MaxWithPCCL <= 0 {
 		cfg.MaxWithPCCL = 16
 	}
-	return &Machine{cfg: cfg, view: View{Rank: -1}}
+	return &Machine{cfg: cfg, view: View{Rank: -1}, failedTags: map[uint64]bool{}}
 }
 
 // Step takes one event in and returns what is to be done, in order. now is the
@@ -171,6 +179,8 @@ func (m *Machine) handle(ev Event) {
 		m.connect(ev)
 	case CallUpdate, CallOptimize, CallSync:
 		m.changePhase(ev)
+	case AskSync:
+		m.askSync(ev)
 	case CallPending:
 		m.askPending(ev)
 	case CallReduce:
@@ -201,6 +211,8 @@ func (m *Machine) handle(ev Event) {
 		m.probed(ev)
 	case RingPrepared:
 		m.ringPrepared(ev)
+	case Preflighted:
+		m.preflighted(ev)
 	case LinkUsed:
 		if m.status == statusLive && m.view.Connected && m.view.MasterTopology {
 			m.send(wire.C2MLinkReport{To: ev.To, Mbps: ev.Mbps, Busy: ev.Busy})
@@ -253,6 +265,11 @@ func (m *Machine) packet(p wire.Packet) {
 		return
 	case wire.M2CPrepareRing:
 		if !m.prepareRing(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CPreflight:
+		if !m.preflight(p) {
 			m.illegal(p)
 		}
 		return

@@ -37,6 +37,7 @@ func (m *Machine) connect(c CallConnect) {
 			Native:            true,
 			Topology:          true,
 			Switch:            true,
+			Preflight:         true,
 			Host:              m.cfg.Host,
 			Eager:             m.cfg.EagerBytes > 0,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
@@ -64,6 +65,9 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 	m.view.MasterNative = p.Ext.Native
 	m.view.MasterTopology = p.Ext.Native && p.Ext.Topology
 	m.view.MasterSwitch = p.Ext.Native && p.Ext.Switch
+	if p.Ext.Native {
+		m.view.RoundBound = p.Ext.RoundBound
+	}
 	if m.cfg.HeartbeatInterval > 0 && p.Ext.Native {
 		m.live.timeout = max(p.Ext.HeartbeatTimeout, 0)
 		if i := p.Ext.HeartbeatInterval; i > 0 {
@@ -83,7 +87,7 @@ func (m *Machine) changePhase(ev Event) {
 	case CallOptimize:
 		f.kind, f.call = kindOptimize, ev.Call
 	case CallSync:
-		f.kind, f.call, f.sync = kindSync, ev.Call, ev
+		f.kind, f.call, f.sync, f.query = kindSync, ev.Call, ev, m.query
 	}
 	if err := m.usable(f.kind); err != nil {
 		m.done(f.call, err, nil)
@@ -107,9 +111,9 @@ func (m *Machine) changePhase(ev Event) {
 	}
 }
 
-// admit returns why f cannot start now, nil if it can.
-func (m *Machine) admit(f *flow) error {
-	name := kindNames[f.kind]
+// busy returns why no call of kind k can start now, nil if one can.
+func (m *Machine) busy(k kind) error {
+	name := kindNames[k]
 	if m.flow != nil {
 		return errs.New(errs.Busy, name, fmt.Errorf("%s is running", kindNames[m.flow.kind]))
 	}
@@ -117,13 +121,22 @@ func (m *Machine) admit(f *flow) error {
 		return errs.New(errs.PendingAsyncOps, name, fmt.Errorf("%d operations were not awaited", n)).
 			Do("await every launched operation first")
 	}
+	return nil
+}
+
+// admit returns why f cannot start now, nil if it can.
+func (m *Machine) admit(f *flow) error {
+	name := kindNames[f.kind]
+	if err := m.busy(f.kind); err != nil {
+		return err
+	}
 	switch f.kind {
 	case kindOptimize:
 		if m.view.GlobalWorldSize < 2 {
 			return errs.New(errs.InvalidUsage, name, errors.New("nobody to measure: the world has one peer"))
 		}
 	case kindSync:
-		return checkSync(f.sync)
+		return m.checkSync(f.sync)
 	}
 	return nil
 }
@@ -182,7 +195,7 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.flow.step = stepConnecting
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).
-	m.emit(Establish{Round: m.round, Peers: slices.Clone(m.peers)})
+	m.emit(Establish{Round: m.round, Epoch: m.nextEpoch, Peers: slices.Clone(m.peers)})
 }
 
 func (m *Machine) established(ev Established) {
@@ -232,22 +245,58 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	m.view.Connected = true
 	m.left = nil
 	m.roundDue = false
-	m.epoch = m.nextEpoch
+	m.answered = false
+	if m.epoch = m.nextEpoch; m.epoch != 0 {
+		m.emit(BeginEpoch{Epoch: m.epoch})
+	}
+	clear(m.failedTags)
 	m.flow = nil
 	if !f.background {
 		m.done(f.call, f.cause, nil)
 	}
 }
 
-// askPending joins the query that is out, or asks one.
+// maxPreflights bounds what a master can have a peer try at once, and the peers
+// of one try.
+const maxPreflights = 64
+
+// preflight tries whether peers can be reached; false if the packet is not allowed.
+func (m *Machine) preflight(p wire.M2CPreflight) bool {
+	if !m.view.MasterNative || m.preflights == maxPreflights || len(p.Peers) > maxPreflights {
+		return false
+	}
+	m.preflights++
+	m.emit(Preflight{Number: p.Number, Peers: slices.Clone(p.Peers)})
+	return true
+}
+
+func (m *Machine) preflighted(ev Preflighted) {
+	m.preflights--
+	if m.status != statusLive {
+		return
+	}
+	for _, u := range ev.Failed {
+		m.log(true, u, "a peer that is to be let in, or a member, could not be reached")
+	}
+	m.send(wire.C2MPreflightDone{Number: ev.Number, FailedPeers: slices.Clone(ev.Failed)})
+}
+
+// askPending joins the query that is out, takes the answer of one that nobody
+// waited for, or asks one.
 func (m *Machine) askPending(c CallPending) {
 	if err := m.usable(kindPending); err != nil {
 		m.done(c.Call, err, nil)
 		return
 	}
+	if m.answered {
+		m.answered = false
+		m.done(c.Call, nil, m.answer)
+		return
+	}
 	m.pending = append(m.pending, c.Call)
 	if !m.asking {
 		m.asking = true
+		m.query++
 		m.send(wire.C2MCheckPeersPending{})
 	}
 }
@@ -258,6 +307,9 @@ func (m *Machine) pendingAnswer(p wire.M2CPeersPendingResponse) {
 		return
 	}
 	m.asking = false
+	// The others have their answers and go on. If the caller gave up, the vote was
+	// cast all the same, and asking again would be a question that nobody joins.
+	m.answered, m.answer = len(m.pending) == 0, p.PeersPending
 	for _, c := range m.pending {
 		m.done(c, nil, p.PeersPending)
 	}

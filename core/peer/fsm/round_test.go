@@ -81,6 +81,7 @@ func TestUnchangedBeforeAnyListIsEmpty(t *testing.T) {
 
 // Control spec, section 13.2, step 5: "success = 0: start over with C2M 2";
 // quirk Q6: a round may fail without reason.
+// Quirk Q16: the connections are made again, too.
 func TestFailedRoundIsRepeatedWithTheSameFlavour(t *testing.T) {
 	r := connected(t, true, 1, 2)
 	c := r.update()

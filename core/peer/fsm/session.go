@@ -268,7 +268,7 @@ func (m *Machine) cancel(c CallCancel) {
 		if f.kind == kindAwait {
 			// The others wait for this vote: the round goes on without a caller.
 			f.background = true
-			m.done(f.call, errs.New(errs.Canceled, kindNames[kindAwait], f.cause).At("re-establish"), nil)
+			m.done(f.call, notRepaired(f.cause), nil)
 			return
 		}
 		m.end(errs.Canceled, "the caller gave up while the others counted on its vote")

@@ -23,9 +23,9 @@ func TestConnectRegistersAndWaitsToBeLetIn(t *testing.T) {
 	r.step(CallConnect{Call: c})
 	r.sent(wire.C2MRequestSessionRegistration{
 		P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 4, PeerGroup: 3,
-		Ext: wire.Ext{Native: true, HeartbeatInterval: 2 * time.Second, HeartbeatTimeout: 8 * time.Second, Topology: true, Switch: true},
+		Ext: wire.Ext{Native: true, HeartbeatInterval: 2 * time.Second, HeartbeatTimeout: 8 * time.Second, Topology: true, Switch: true, Preflight: true},
 	})
-	r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: wire.Ext{Native: true}})
+	r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: wire.Ext{Native: true, RoundBound: 12 * time.Second}})
 	r.silent()
 	r.unanswered(c)
 	r.native = true
@@ -34,7 +34,49 @@ func TestConnectRegistersAndWaitsToBeLetIn(t *testing.T) {
 	require.Equal(t, View{
 		Connected: true, UUID: uid(1), GlobalWorldSize: 2, LocalWorldSize: 2, NumGroups: 1,
 		LargestGroupSize: 2, Ring: uids(1, 2), Rank: 0, Native: true, MasterNative: true,
+		RoundBound: 12 * time.Second,
 	}, r.m.View())
+}
+
+// A preflight goes on beside everything, before the peer is let in as well as
+// after; its answer goes out in every state, and not after the end.
+func TestPreflight(t *testing.T) {
+	r := newRig(t, Config{P2PPort: 1})
+	try := func(n uint64) {
+		r.in(wire.M2CPreflight{Number: n, Peers: endpoints(2, 3)})
+		require.Equal(t, Preflight{Number: n, Peers: endpoints(2, 3)}, want[Preflight](r))
+		r.silent()
+	}
+	r.step(CallConnect{Call: r.newCall()})
+	r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: wire.Ext{Native: true}})
+	try(7)
+	try(8)
+	r.step(Preflighted{Number: 8, Failed: uids(3)})
+	r.sent(wire.C2MPreflightDone{Number: 8, FailedPeers: uids(3)})
+	r.native = true
+	r.round(1, 2)
+	r.step(Preflighted{Number: 7})
+	r.sent(wire.C2MPreflightDone{Number: 7})
+	try(9)
+	update := r.newCall()
+	r.step(CallUpdate{Call: update})
+	r.step(Preflighted{Number: 9})
+	r.sent(wire.C2MPreflightDone{Number: 9})
+	for n := range uint64(maxPreflights) {
+		try(10 + n)
+	}
+	r.in(wire.M2CPreflight{Number: 100, Peers: endpoints(2)})
+	r.failed(update, errs.UpdateTopologyFailed, errs.Protocol)
+	r.step(Preflighted{Number: 10})
+	r.silent()
+
+	// A PCCL master has no business with it.
+	r = newRig(t, Config{})
+	c := r.newCall()
+	r.step(CallConnect{Call: c})
+	r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1)})
+	r.in(wire.M2CPreflight{Number: 1})
+	r.failed(c, errs.MasterConnectionFailed, errs.Protocol)
 }
 
 func TestConnectRetriesAFailedRoundWithAcceptVotes(t *testing.T) {

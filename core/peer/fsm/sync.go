@@ -10,14 +10,43 @@ import (
 	"github.com/gopccl/gopccl/core/wire"
 )
 
+// askSync answers whether a synchronisation could begin now. One that would
+// wait for what goes on in the background could.
+func (m *Machine) askSync(ev AskSync) {
+	err := error(nil)
+	if unusable := m.usable(kindSync); unusable != nil {
+		err = unusable
+	} else if err = m.mayVote(ev.Strategy, ev.Torn); err == nil && !m.inBackground() {
+		err = m.busy(kindSync)
+	}
+	m.done(ev.Call, err, nil)
+}
+
+// mayVote refuses strategies that do not exist or do not go with a torn state:
+// it can only receive. A PCCL master does not know that it must not be elected.
+func (m *Machine) mayVote(strategy wire.Strategy, torn bool) error {
+	name := kindNames[kindSync]
+	const hint = "load a checkpoint into the tensors and say so, or receive the state of another peer"
+	switch {
+	case strategy > wire.SendOnly:
+		return errs.New(errs.InvalidArgument, name, fmt.Errorf("unknown strategy %d", strategy))
+	case torn && strategy == wire.SendOnly:
+		return errs.New(errs.InvalidUsage, name, errors.New("the tensors are a mixture of two states, which must not be sent")).Do(hint)
+	case torn && strategy != wire.ReceiveOnly && !m.view.MasterNative:
+		return errs.New(errs.InvalidUsage, name,
+			errors.New("the tensors are a mixture of two states, and a PCCL master might elect it")).Do(hint)
+	}
+	return nil
+}
+
 // checkSync refuses what would get the group kicked (quirk Q71) or is no vote.
-func checkSync(c CallSync) error {
+func (m *Machine) checkSync(c CallSync) error {
 	name := kindNames[kindSync]
 	if len(c.Entries) == 0 {
 		return errs.New(errs.InvalidArgument, name, errors.New("a shared state needs at least one entry"))
 	}
-	if c.Strategy > wire.SendOnly {
-		return errs.New(errs.InvalidArgument, name, fmt.Errorf("unknown strategy %d", c.Strategy))
+	if err := m.mayVote(c.Strategy, c.Torn); err != nil {
+		return err
 	}
 	seen := make(map[string]bool, len(c.Entries))
 	for _, e := range c.Entries {
@@ -42,7 +71,10 @@ func (m *Machine) startSync() {
 	}
 	f.step = stepElection
 	m.emit(Serve{Call: f.call, On: true})
-	m.send(wire.C2MSyncSharedState{Revision: f.sync.Revision, Strategy: f.sync.Strategy, Entries: entries})
+	m.send(wire.C2MSyncSharedState{
+		Revision: f.sync.Revision, Strategy: f.sync.Strategy, Entries: entries,
+		Ext: wire.Ext{Torn: f.sync.Torn && m.view.MasterNative},
+	})
 }
 
 // elected takes the result of the election for this peer.
@@ -80,7 +112,11 @@ func (m *Machine) elected(p wire.M2CSyncSharedState) {
 		}
 	}
 	if len(fetch.Distributors) == 0 {
-		m.notFetched(errs.New(errs.NoSharedStateAvailable, "", errors.New("nobody holds the elected state")))
+		why := "nobody holds the elected state"
+		if p.Ext.Reason != "" {
+			why = p.Ext.Reason
+		}
+		m.notFetched(errs.New(errs.NoSharedStateAvailable, "", errors.New(why)))
 		return
 	}
 	f.step = stepFetching
@@ -126,6 +162,9 @@ func (m *Machine) notFetched(cause error) {
 func (m *Machine) synced() {
 	f := m.flow
 	m.flow = nil
+	if f.query == m.query {
+		m.answered = false // whoever voted for this has gone on behind the question
+	}
 	m.emit(Serve{Call: f.call, On: false})
 	if f.cause != nil {
 		m.done(f.call, f.cause, nil)

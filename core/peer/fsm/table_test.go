@@ -128,7 +128,7 @@ func states() []reach {
 	}
 }
 
-// S2-17: legal states are few and written down. Every call in every state is
+// Legal states are few and written down. Every call in every state is
 // answered as this table says: "" goes ahead, else the code of the refusal.
 func TestEveryCallInEveryState(t *testing.T) {
 	const (
@@ -177,6 +177,10 @@ func TestEveryCallInEveryState(t *testing.T) {
 				case "optimize":
 					r.step(CallOptimize{Call: c})
 				case "sync":
+					ask := r.newCall()
+					r.step(AskSync{Call: ask})
+					require.Len(t, r.fx, 1, "a question has no effect")
+					require.Equal(t, code != goes, r.dones[ask].Err != nil)
 					r.step(CallSync{Call: c, Entries: []wire.StateEntry{{Key: "w"}}})
 				case "reduce":
 					r.step(CallReduce{Call: c, Op: 50, Tag: 50, DType: dtype.Float32, RedOp: dtype.Sum})
@@ -191,7 +195,7 @@ func TestEveryCallInEveryState(t *testing.T) {
 					}
 				} else {
 					r.failed(c, code)
-					require.Len(t, r.fx, 1, "a refused call has no other effect")
+					require.Len(t, r.fx, 1, "a refused call has no other effect") // S2-17
 				}
 				drain(t, r)
 			})
@@ -250,8 +254,9 @@ func everyPacket() []wire.Packet {
 	}
 }
 
-// S2-17: every packet in every state. What is not in the table ends the
+// Every packet in every state. What is not in the table ends the
 // session with a protocol error and answers every call.
+// Quirks Q61 and Q63.
 func TestEveryPacketInEveryState(t *testing.T) {
 	const always, scheduled = "64 65 2", "64 65 2 66 67 68"
 	legal := map[string]string{
@@ -275,7 +280,7 @@ func TestEveryPacketInEveryState(t *testing.T) {
 					ok = ok || p != nil && p.Proto() == wire.M2C && int(p.ID()) == id
 				}
 				_, gone := has[Disconnect](r)
-				require.Equal(t, !ok, gone)
+				require.Equal(t, !ok, gone) // S2-17
 				if gone && busy != 0 && len(r.m.ops) == 0 && r.m.flow == nil {
 					require.ErrorIs(t, r.dones[busy].Err, errs.Protocol)
 				}
