@@ -3,8 +3,11 @@
 // The exported functions. They keep handles numbers: a number in a Go pointer
 // could end the process when the collector meets it.
 
-#ifndef _WIN32
+#ifdef _WIN32
+#include <windows.h>
+#else
 #include <pthread.h>
+#include <time.h>
 #endif
 #include <stdlib.h>
 #include <string.h>
@@ -49,20 +52,41 @@ char **gopccl_environ(void) { return environ; }
 #endif
 
 static int (*poll_function)(void);
+static int polling;               /* threads inside of it, or about to be */
+static _Thread_local int in_poll; /* of them, this one */
+
+static void rest_a_while(void) {
+#ifdef _WIN32
+    Sleep(1);
+#else
+    struct timespec t = {0, 1000000};
+    nanosleep(&t, NULL);
+#endif
+}
 
 void gopcclSetPoll(int (*poll)(void)) {
-    __atomic_store_n(&poll_function, poll, __ATOMIC_RELEASE);
+    __atomic_store_n(&poll_function, poll, __ATOMIC_SEQ_CST);
     if (gopccl_forked) {
         const struct gopccl_api *copy = gopccl_second_copy();
         if (copy && copy->gopcclSetPoll) copy->gopcclSetPoll(poll);
+        return; /* the parent's threads are not here */
     }
+    /* Who polls sees the new function, or is counted. */
+    while (in_poll == 0 && __atomic_load_n(&polling, __ATOMIC_SEQ_CST) > 0) rest_a_while();
 }
 
 int gopccl_polls(void) { return __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE) != NULL; }
 
 int gopccl_poll(void) {
-    int (*poll)(void) = __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE);
-    return poll ? poll() : 0;
+    int (*poll)(void);
+    int answer;
+    __atomic_add_fetch(&polling, 1, __ATOMIC_SEQ_CST);
+    in_poll++;
+    poll = __atomic_load_n(&poll_function, __ATOMIC_SEQ_CST);
+    answer = poll ? poll() : 0;
+    in_poll--;
+    __atomic_sub_fetch(&polling, 1, __ATOMIC_SEQ_CST);
+    return answer;
 }
 
 int (*gopccl_poll_function(void))(void) { return __atomic_load_n(&poll_function, __ATOMIC_ACQUIRE); }
@@ -165,6 +189,18 @@ pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, pccl
     return (pcclResult_t)gopccl_await(comm, reduce_handle ? reduce_handle->tag : 0, reduce_info_out);
 }
 
+pcclResult_t gopcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle, gopcclVerdict_t *verdict_out) {
+    REDIRECT(gopcclAwaitAsyncReduce, (reduce_handle, verdict_out))
+    uintptr_t comm = reduce_handle ? HANDLE(reduce_handle->comm) : 0;
+    return (pcclResult_t)gopccl_verdict(comm, reduce_handle ? reduce_handle->tag : 0, verdict_out);
+}
+
+pcclResult_t gopcclListAsyncReduces(const pcclComm_t *communicator, gopcclAsyncReduce_t *list, size_t capacity,
+                                    size_t *count_out) {
+    REDIRECT(gopcclListAsyncReduces, (communicator, list, capacity, count_out))
+    return (pcclResult_t)gopccl_list(HANDLE(communicator), list, capacity, count_out);
+}
+
 pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescriptor_t *descriptors, size_t count,
                                             const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out,
                                             int max_in_flight) {
@@ -225,6 +261,21 @@ const char *gopcclVersion(void) {
     return gopccl_version();
 }
 
+pcclResult_t gopcclWaitForPeers(const pcclComm_t *communicator, size_t n) {
+    REDIRECT(gopcclWaitForPeers, (communicator, n))
+    return (pcclResult_t)gopccl_wait_for_peers(HANDLE(communicator), n);
+}
+
+size_t gopcclDumpState(char *buffer, size_t size) {
+    if (gopccl_forked) {
+        const struct gopccl_api *copy = gopccl_second_copy();
+        if (copy && copy->gopcclDumpState) return copy->gopcclDumpState(buffer, size);
+        if (buffer && size > 0) *buffer = 0;
+        return 0;
+    }
+    return gopccl_dump(buffer, size);
+}
+
 pcclResult_t gopcclGetRank(const pcclComm_t *communicator, uint8_t *uuid_out, int *rank_out) {
     REDIRECT(gopcclGetRank, (communicator, uuid_out, rank_out))
     return (pcclResult_t)gopccl_rank(HANDLE(communicator), uuid_out, rank_out);
@@ -238,4 +289,14 @@ pcclResult_t gopcclGetMasterPort(pcclMasterInstance_t *master_instance, uint16_t
 pcclResult_t gopcclFindDevice(const void *ptr, int *device_out) {
     REDIRECT(gopcclFindDevice, (ptr, device_out))
     return (pcclResult_t)gopccl_find_device((void *)ptr, device_out);
+}
+
+pcclResult_t gopcclGetTorn(const pcclSharedState_t *shared_state, bool *torn_out) {
+    REDIRECT(gopcclGetTorn, (shared_state, torn_out))
+    return (pcclResult_t)gopccl_get_torn((pcclSharedState_t *)shared_state, torn_out);
+}
+
+pcclResult_t gopcclSetTorn(const pcclSharedState_t *shared_state, const bool *torn) {
+    REDIRECT(gopcclSetTorn, (shared_state, torn))
+    return (pcclResult_t)gopccl_set_torn((pcclSharedState_t *)shared_state, (bool *)torn);
 }

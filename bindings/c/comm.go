@@ -31,7 +31,8 @@ type comm struct {
 	connecting bool
 	destroyed  bool
 	session    *core.Communicator // nil until connect has succeeded; kept when the run is lost
-	launched   map[uint64]*core.Handle
+	launched   flights
+	launches   uint64
 }
 
 func address(c call, a *C.ccoip_socket_address_t) (netip.AddrPort, error) {
@@ -80,7 +81,7 @@ func gopccl_create(params *C.pcclCommCreateParams_t, wanted C.int, out *C.uintpt
 		if err != nil {
 			return err
 		}
-		m := &comm{opt: c.PeerOptions(logger()), launched: map[uint64]*core.Handle{}}
+		m := &comm{opt: c.PeerOptions(logger()), launched: flights{}}
 		m.opt.Master = at.String()
 		m.opt.Group = uint32(params.peer_group)
 		m.opt.PoolSize = int(max(1, params.p2p_connection_pool_size))
@@ -93,19 +94,17 @@ func gopccl_create(params *C.pcclCommCreateParams_t, wanted C.int, out *C.uintpt
 //export gopccl_destroy
 func gopccl_destroy(h C.uintptr_t) C.int {
 	return callDestroy.guard(func() error {
-		m, err := remove[comm](callDestroy, uintptr(h))
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		m.destroyed = true
-		session := m.session
-		m.mu.Unlock()
-		m.cancel()
-		if session == nil {
-			return nil
-		}
-		return session.Close()
+		return retire(callDestroy, uintptr(h), func(m *comm) error {
+			m.mu.Lock()
+			m.destroyed = true
+			session := m.session
+			m.mu.Unlock()
+			m.cancel()
+			if session == nil {
+				return nil
+			}
+			return session.Close()
+		})
 	})
 }
 
@@ -233,6 +232,19 @@ func gopccl_pending(h C.uintptr_t, out *C.bool) C.int {
 	})
 }
 
+//export gopccl_wait_for_peers
+func gopccl_wait_for_peers(h C.uintptr_t, n C.size_t) C.int {
+	return callWaitForPeers.guard(func() error {
+		m, s, err := connected(callWaitForPeers, h)
+		if err != nil {
+			return err
+		}
+		return patiently(callWaitForPeers, m.ctx, func(ctx context.Context) error {
+			return s.WaitForPeers(ctx, int(min(uint64(n), math.MaxInt32)))
+		})
+	})
+}
+
 //export gopccl_optimize
 func gopccl_optimize(h C.uintptr_t) C.int {
 	return callOptimize.guard(func() error {
@@ -305,6 +317,9 @@ func gopccl_reduce(send, recv unsafe.Pointer, d *C.pcclReduceDescriptor_t, h C.u
 		if err != nil {
 			return err
 		}
+		if err := m.unawaited(callReduce, r.Tag); err != nil {
+			return err
+		}
 		info, err := reduced(m.ctx, s, r)
 		if err == nil {
 			moved(out, info)
@@ -327,38 +342,32 @@ func gopccl_launch(send, recv unsafe.Pointer, d *C.pcclReduceDescriptor_t, h C.u
 		if err != nil {
 			return err
 		}
-		handle, err := s.AllReduceAsync(m.ctx, r)
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		m.launched[r.Tag] = handle
-		m.mu.Unlock()
-		return nil
+		return m.launch(callReduce, s, r)
 	})
+}
+
+// verdict returns what the operation with a tag has done, and forgets it. Several
+// threads may wait for one operation and get the same; it is known unless the
+// caller gave up waiting, or there is no such operation.
+func verdict(h C.uintptr_t, tag C.uint64_t) (info core.ReduceInfo, known bool, err error) {
+	m, _, err := connected(callAwait, h)
+	if err != nil {
+		return info, false, err
+	}
+	handle := m.find(uint64(tag))
+	if handle == nil {
+		return info, false, callAwait.usage(fmt.Sprintf("no operation with tag %d was launched, or it has been awaited", uint64(tag)), "")
+	}
+	if info, known, err = awaited(handle); known {
+		m.forget(uint64(tag), handle)
+	}
+	return info, known, err
 }
 
 //export gopccl_await
 func gopccl_await(h C.uintptr_t, tag C.uint64_t, out *C.pcclReduceInfo_t) C.int {
 	return callAwait.guard(func() error {
-		m, _, err := connected(callAwait, h)
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		handle := m.launched[uint64(tag)]
-		delete(m.launched, uint64(tag))
-		m.mu.Unlock()
-		if handle == nil {
-			return errs.New(errs.RankConnectionLost, callAwait.name,
-				fmt.Errorf("no operation with tag %d was launched, or it has been awaited", uint64(tag)))
-		}
-		info, err := awaited(handle)
-		if errs.CodeOf(err) == errs.Canceled {
-			m.mu.Lock()
-			m.launched[uint64(tag)] = handle // only the waiting has ended
-			m.mu.Unlock()
-		}
+		info, _, err := verdict(h, tag)
 		if err == nil {
 			moved(out, info)
 		}
@@ -385,6 +394,9 @@ func gopccl_retry(d *C.pcclReduceOpDescriptor_t, count C.size_t, h C.uintptr_t, 
 		rs := make([]core.Reduce, len(list))
 		for i := range list {
 			if rs[i], err = operation(callReduce, list[i].sendbuf, list[i].recvbuf, &list[i].descriptor); err != nil {
+				return fmt.Errorf("operation %d: %w", i, err)
+			}
+			if err = m.unawaited(callReduce, rs[i].Tag); err != nil {
 				return fmt.Errorf("operation %d: %w", i, err)
 			}
 		}
@@ -422,9 +434,11 @@ func gopccl_sync(h C.uintptr_t, state *C.pcclSharedState_t, strategy C.int, out 
 		if st.Tensors, err = tensors(state); err != nil {
 			return err
 		}
+		tornMemory.mark(&st)
 		info, err := patient(callSync, m.ctx, func(ctx context.Context) (core.SyncInfo, error) {
 			return s.SyncSharedState(ctx, &st, core.SyncOptions{Strategy: strategies[strategy]})
 		})
+		tornMemory.note(&st, err)
 		if errs.CodeOf(err) == errs.InvalidArgument { // PCCL's master kicks for what is refused here
 			err = errs.New(errs.InvalidUsage, callSync.name, err)
 		}

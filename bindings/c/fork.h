@@ -16,7 +16,8 @@
     X(pcclAllReduceMultipleWithRetry) X(pcclSynchronizeSharedState) X(pcclCreateMaster)            \
     X(pcclRunMaster) X(pcclInterruptMaster) X(pcclMasterAwaitTermination) X(pcclDestroyMaster)     \
     X(gopcclLastError) X(gopcclSetPoll) X(gopcclVersion) X(gopcclGetRank) X(gopcclGetMasterPort)    \
-    X(gopcclSetStream) X(gopcclFindDevice)
+    X(gopcclSetStream) X(gopcclFindDevice) X(gopcclGetTorn) X(gopcclSetTorn)                        \
+    X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)
 
 #define FIELD(f) __typeof__(f) *f;
 struct gopccl_api {

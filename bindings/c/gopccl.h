@@ -21,10 +21,63 @@ PCCL_EXPORT const char *gopcclLastError(void);
  * Blocking calls of the whole process call poll from their own thread, several
  * times a second, while they wait. If it returns anything but 0, the call is
  * cancelled and fails: as if its peer had left the operation, and for a call
- * that changes the phase the run. Awaiting an all-reduce only stops waiting and
- * can be repeated. NULL: none.
+ * that changes the phase the run. A launch that had to wait is taken back. An
+ * all-reduce that this peer is through with cannot be taken from the others: the
+ * call waits for the slowest of them, and succeeds if they do.
+ * Awaiting an all-reduce or the end of a master, and destroying, only stop
+ * waiting: what is destroyed ends without the caller, and the call can be
+ * repeated. NULL: none. When gopcclSetPoll returns, no thread is inside the
+ * function that was there before, nor will be, unless poll itself has called it.
  */
 PCCL_EXPORT void gopcclSetPoll(int (*poll)(void));
+
+/*
+ * What an all-reduce did. known is set last, and only when the operation was
+ * awaited: a caller that is interrupted behind the call finds the verdict here.
+ */
+typedef struct gopcclVerdict_t {
+    bool known;
+    pcclResult_t result;
+    pcclReduceInfo_t info; /* after success only */
+} gopcclVerdict_t;
+
+/* pcclAwaitAsyncReduce, which tells a verdict from a call that stopped waiting. */
+PCCL_EXPORT pcclResult_t gopcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle,
+                                                gopcclVerdict_t *verdict_out);
+
+/* An asynchronous all-reduce that was not awaited yet. */
+typedef struct gopcclAsyncReduce_t {
+    uint64_t tag;
+    bool ended; /* the verdict is known: the buffers are the caller's again */
+} gopcclAsyncReduce_t;
+
+/*
+ * Lists what was launched and not awaited, in order, as much as fits; count_out
+ * is how many there are. It never waits. Results: pcclInvalidArgument.
+ */
+PCCL_EXPORT pcclResult_t gopcclListAsyncReduces(const pcclComm_t *communicator, gopcclAsyncReduce_t *list,
+                                                size_t capacity, size_t *count_out);
+
+/*
+ * Returns when the group of this peer has at least n members, at once if it has;
+ * until then it lets in who waits to be let in. All peers of the run must call it,
+ * or pcclArePeersPending and pcclUpdateTopology, at the same place. In front of
+ * every step it makes a trainer pause while its group is too small. While the
+ * group is large enough it lets nobody in: ask pcclArePeersPending at every step as
+ * well, for newcomers and for other groups that wait. Results as of
+ * pcclUpdateTopology.
+ */
+PCCL_EXPORT pcclResult_t gopcclWaitForPeers(const pcclComm_t *communicator, size_t n);
+
+/*
+ * Writes the state of every communicator and running master of this process as
+ * text into buffer, at most size - 1 bytes and a 0, and returns how long the whole
+ * text is: call it with NULL and 0 first, or with a large buffer. For people, not
+ * for programs: the text changes. It waits for no peer, so it works while another
+ * thread hangs in a call. A setting, dump.signal, has it written to standard error
+ * at a signal (GOPCCL_DUMP_SIGNAL=10 in the environment; not on Windows).
+ */
+PCCL_EXPORT size_t gopcclDumpState(char *buffer, size_t size);
 
 /* The version of the library. */
 PCCL_EXPORT const char *gopcclVersion(void);
@@ -53,6 +106,24 @@ PCCL_EXPORT void gopcclSetStream(void *stream);
  * memory, or a library without CUDA.
  */
 PCCL_EXPORT pcclResult_t gopcclFindDevice(const void *ptr, int *device_out);
+
+/*
+ * Which tensors of shared_state a synchronisation that failed has overwritten in
+ * part, or completely but without confirmation: torn_out has shared_state->count
+ * elements. With one of them the state is a mixture of two. Do not compute with
+ * it: synchronise with a peer that has a sound state, or load a checkpoint. Until
+ * then the master does not elect it; beside a PCCL master only the strategy
+ * receive-only is taken. Memory is known by its address. A tensor counts as torn
+ * until a synchronisation has succeeded, its content is not what was left any
+ * more, or gopcclSetTorn says that it is sound.
+ */
+PCCL_EXPORT pcclResult_t gopcclGetTorn(const pcclSharedState_t *shared_state, bool *torn_out);
+
+/*
+ * Says which tensors of shared_state are torn, whatever their content looks like;
+ * NULL: none, for example after all of them were loaded from a checkpoint.
+ */
+PCCL_EXPORT pcclResult_t gopcclSetTorn(const pcclSharedState_t *shared_state, const bool *torn);
 
 #ifdef __cplusplus
 }

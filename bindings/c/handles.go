@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
@@ -14,7 +15,7 @@ import (
 // the process that this one was forked from.
 type handles struct {
 	last  atomic.Uintptr
-	table sync.Map // uintptr to *comm or *master
+	table sync.Map // uintptr to *comm or *master, or leaving ones
 }
 
 // step keeps the numbers apart from small constants and from each other.
@@ -52,14 +53,37 @@ func lookup[T any](c call, n uintptr) (*T, error) {
 	return nil, c.bad("%w", whyNot(n))
 }
 
-// remove returns what n stood for.
-func remove[T any](c call, n uintptr) (*T, error) {
-	t, err := lookup[T](c, n)
-	if err != nil {
-		return nil, err
+// leaving is what a number stands for while its object, a T, ends.
+type leaving[T any] struct{ end *task[struct{}] }
+
+// retire ends what n stands for, once; no other function knows n from then on.
+// Whoever calls it meanwhile waits for the same end. If the caller gives up the
+// waiting, the object ends without it, and the call can be made again.
+func retire[T any](c call, n uintptr, end func(*T) error) error {
+	for {
+		v, _ := objects.table.Load(n)
+		switch v := v.(type) {
+		case *T:
+			l := &leaving[T]{newTask[struct{}]()}
+			if !objects.table.CompareAndSwap(n, v, l) {
+				continue // another thread was faster
+			}
+			go l.end.run(c, func() (struct{}, error) {
+				defer objects.table.Delete(n)
+				return struct{}{}, end(v)
+			})
+			return l.wait(c)
+		case *leaving[T]:
+			return v.wait(c)
+		default:
+			return c.bad("%w", whyNot(n))
+		}
 	}
-	if _, mine := objects.table.LoadAndDelete(n); !mine { // another thread was faster
-		return nil, c.bad("%w", errForeign)
+}
+
+func (l *leaving[T]) wait(c call) error {
+	if !until(context.Background(), l.end.done) {
+		return interrupted(c)
 	}
-	return t, nil
+	return l.end.err
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
@@ -30,10 +31,11 @@ func gopccl_version() *C.char { return version() }
 type master struct {
 	opt core.MasterOptions
 
-	mu     sync.Mutex
-	server *core.Master // nil until it runs
-	ended  chan struct{}
-	err    error // of the server; valid once ended is closed
+	mu      sync.Mutex
+	server  *core.Master                // nil until it runs
+	running atomic.Pointer[core.Master] // the same, for who must not wait
+	ended   chan struct{}
+	err     error // of the server; valid once ended is closed
 }
 
 //export gopccl_create_master
@@ -74,6 +76,7 @@ func gopccl_run_master(h C.uintptr_t) C.int {
 			return err
 		}
 		m.server = server
+		m.running.Store(server)
 		go func() {
 			defer close(m.ended)
 			m.err = server.Run(context.Background())
@@ -143,17 +146,15 @@ func gopccl_await_master(h C.uintptr_t) C.int {
 //export gopccl_destroy_master
 func gopccl_destroy_master(h C.uintptr_t) C.int {
 	return callDestroyMaster.run(func() error {
-		m, err := remove[master](callDestroyMaster, uintptr(h))
-		if err != nil {
-			return err
-		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.server == nil {
+		return retire(callDestroyMaster, uintptr(h), func(m *master) error {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.server == nil {
+				return nil
+			}
+			m.server.Close()
+			<-m.ended
 			return nil
-		}
-		m.server.Close()
-		<-m.ended
-		return nil
+		})
 	})
 }

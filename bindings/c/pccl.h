@@ -136,7 +136,7 @@ typedef struct pcclQuantizationOptions_t {
 typedef struct pcclReduceDescriptor_t {
     size_t count; /* elements */
     pcclRedOp_t op;
-    uint64_t tag; /* names the operation among those in flight, same on every peer */
+    uint64_t tag; /* names the operation until it was awaited, same on every peer */
     pcclReduceOperandDescriptor_t src_descriptor;
     pcclQuantizationOptions_t quantization_options;
 } pcclReduceDescriptor_t;
@@ -215,12 +215,18 @@ PCCL_EXPORT pcclResult_t pcclOptimizeTopology(const pcclComm_t *communicator);
 PCCL_EXPORT pcclResult_t pcclAllReduce(const void *sendbuff, void *recvbuff, const pcclReduceDescriptor_t *descriptor,
                                        const pcclComm_t *communicator, pcclReduceInfo_t *reduce_info_out);
 
-/* Starts an all-reduce. The buffers belong to the library until it has been awaited. */
+/*
+ * Starts an all-reduce. The buffers belong to the library until it has been awaited.
+ * A tag whose operation was not awaited yet gives pcclInvalidArgument, also in pcclAllReduce.
+ */
 PCCL_EXPORT pcclResult_t pcclAllReduceAsync(const void *sendbuff, void *recvbuff,
                                             const pcclReduceDescriptor_t *descriptor, const pcclComm_t *communicator,
                                             pcclAsyncReduceOp_t *reduce_handle_out);
 
-/* Waits for an operation, once. reduce_info_out may be NULL. */
+/*
+ * Waits for an operation, once; threads that wait at the same time get the same. pcclInvalidUsage: no
+ * operation with this tag was launched, or it has been awaited. reduce_info_out may be NULL.
+ */
 PCCL_EXPORT pcclResult_t pcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle,
                                               pcclReduceInfo_t *reduce_info_out);
 
@@ -235,6 +241,9 @@ PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescri
 /*
  * Makes the state equal on all peers of the group. A peer that was outdated
  * gets content and revision of the elected state. sync_info_out may be NULL.
+ * Whatever makes it fail while content is received, tensors may be overwritten in
+ * part and the revision is what it was: the state is a mixture, which is never
+ * elected, until a call succeeds or the program has loaded the tensors anew.
  */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
                                                     pcclSharedStateSyncStrategy_t strategy,

@@ -25,40 +25,78 @@ import (
 // pollInterval is how long a signal may wait for an answer.
 const pollInterval = 50 * time.Millisecond
 
-// patient runs f, which may block for long. Meanwhile this thread asks the
-// caller's poll function, if there is one, and ends f's context when it says so.
+// The caller's poll function, as C knows it: whether there is one, and whether it
+// says that the caller gives up. Variables for tests, which have no C.
+var (
+	hasPoll = func() bool { return C.gopccl_polls() != 0 }
+	askPoll = func() bool { return C.gopccl_poll() != 0 }
+)
+
+// until waits for done. Meanwhile this thread asks the caller's poll function, if
+// there is one. It returns false if that says that the caller gives up, or if ctx
+// ends. Every exported function that can wait does it here or in rest.
+func until(ctx context.Context, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+	}
+	var asks <-chan time.Time
+	if hasPoll() {
+		tick := time.NewTicker(pollInterval)
+		defer tick.Stop()
+		asks = tick.C
+	}
+	for {
+		select {
+		case <-done:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-asks:
+			if askPoll() {
+				return false
+			}
+		}
+	}
+}
+
+// task is something that runs on a goroutine of its own; value and err are valid
+// once done is closed.
+type task[T any] struct {
+	done  chan struct{}
+	value T
+	err   error
+}
+
+func newTask[T any]() *task[T] { return &task[T]{done: make(chan struct{})} }
+
+// run does f, whose panic becomes the task's error.
+func (t *task[T]) run(c call, f func() (T, error)) {
+	defer close(t.done)
+	defer func() {
+		if p := recover(); p != nil {
+			t.err = errs.New(errs.Internal, c.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	t.value, t.err = f()
+}
+
+// patient runs f, which may block for long, and ends its context when the
+// caller's poll function says so.
 func patient[T any](c call, ctx context.Context, f func(context.Context) (T, error)) (T, error) {
-	if C.gopccl_polls() == 0 {
+	if !hasPoll() {
 		return f(ctx)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var value T
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil {
-				err = errs.New(errs.Internal, c.name, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
-			}
-		}()
-		value, err = f(ctx)
-	}()
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-done:
-			return value, err
-		case <-tick.C:
-			if C.gopccl_poll() != 0 {
-				cancel()
-				<-done
-				return value, err
-			}
-		}
+	t := newTask[T]()
+	go t.run(c, func() (T, error) { return f(ctx) })
+	if !until(context.Background(), t.done) {
+		cancel()
+		<-t.done
 	}
+	return t.value, t.err
 }
 
 // patiently is patient for an f without a value.
@@ -92,7 +130,7 @@ func rest(ctx context.Context, h *core.Handle, gaveUp func() bool) bool {
 		done.Store(true)
 		p.Wake()
 	})
-	polls, next := C.gopccl_polls() != 0, time.Now().Add(pollInterval)
+	polls, next := hasPoll(), time.Now().Add(pollInterval)
 	for {
 		p.Begin()
 		if done.Load() {
@@ -103,7 +141,7 @@ func rest(ctx context.Context, h *core.Handle, gaveUp func() bool) bool {
 			continue
 		}
 		next = time.Now().Add(pollInterval)
-		if ctx.Err() == nil && (!polls || C.gopccl_poll() == 0) {
+		if ctx.Err() == nil && (!polls || !askPoll()) {
 			continue
 		}
 		if !gaveUp() {
@@ -113,9 +151,27 @@ func rest(ctx context.Context, h *core.Handle, gaveUp func() bool) bool {
 	}
 }
 
+// interrupted is the error of a call whose waiting has ended, and nothing else.
+func interrupted(c call) error {
+	return errs.New(errs.Canceled, c.name, errors.New("interrupted")).At("waiting")
+}
+
+// launched starts r; whoever gives up while the session cannot take it yet has
+// launched nothing.
+func launched(ctx context.Context, s *core.Communicator, r core.Reduce) (*core.Handle, error) {
+	h, err := s.Launch(r)
+	if err != nil {
+		return nil, err
+	}
+	if !until(ctx, h.Taken()) {
+		h.Withdraw()
+	}
+	return h, h.Refused()
+}
+
 // reduced runs one all-reduce; whoever gives it up aborts it for all peers.
 func reduced(ctx context.Context, s *core.Communicator, r core.Reduce) (core.ReduceInfo, error) {
-	h, err := s.AllReduceAsync(ctx, r)
+	h, err := s.Launch(r)
 	if err != nil {
 		return core.ReduceInfo{}, err
 	}
@@ -126,10 +182,12 @@ func reduced(ctx context.Context, s *core.Communicator, r core.Reduce) (core.Red
 	return h.Wait(context.Background())
 }
 
-// awaited waits for a launched all-reduce; whoever gives up gives up only the waiting.
-func awaited(h *core.Handle) (core.ReduceInfo, error) {
+// awaited waits for a launched all-reduce and reports whether its verdict is
+// known; whoever gives up gives up only the waiting.
+func awaited(h *core.Handle) (info core.ReduceInfo, known bool, err error) {
 	if !rest(context.Background(), h, func() bool { return false }) {
-		return core.ReduceInfo{}, errs.New(errs.Canceled, callAwait.name, errors.New("interrupted")).At("waiting")
+		return info, false, interrupted(callAwait)
 	}
-	return h.Wait(context.Background())
+	info, err = h.Wait(context.Background())
+	return info, true, err
 }

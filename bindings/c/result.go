@@ -38,10 +38,13 @@ var (
 	callConnect         = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}
 	callUpdate          = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
 	callPending         = call{"are peers pending", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callWaitForPeers    = call{"wait for peers", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
 	callOptimize        = call{"optimize topology", []errs.Code{errs.InvalidArgument}, errs.TopologyOptimizationFailed}
 	callReduce          = call{"all reduce", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
 	callAwait           = call{"await async reduce", []errs.Code{errs.InvalidArgument}, errs.RankConnectionLost}
+	callList            = call{"list async reduces", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callSync            = call{"synchronize shared state", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.InvalidUsage}
+	callTorn            = call{"torn tensors", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callCreateMaster    = call{"create master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callRunMaster       = call{"run master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callMasterPort      = call{"get master port", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
@@ -110,6 +113,7 @@ func (c call) report(err error) C.int {
 		level = slog.LevelWarn
 	}
 	logger().Log(context.Background(), level, c.name+" failed", "result", int(code), "error", text)
+	flushLog()
 	return C.int(code)
 }
 

@@ -2,20 +2,24 @@
 
 package main
 
+// #include <stddef.h>
 // char **gopccl_environ(void);
+// long gopccl_write_error(const void *p, size_t n);
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/gopccl/gopccl/conf"
+	"github.com/gopccl/gopccl/core/trace"
 )
 
 // environment returns the variables of the process as C sees them now. Go's
@@ -75,9 +79,13 @@ func settings() (*conf.Config, error) {
 	}
 	c, err := conf.Load(files, environ, nil)
 	setLogger(vars, c)
+	if c != nil {
+		dumpOnSignal(c.Dump.Signal)
+	}
 	for _, n := range notes {
 		logger().Warn(n)
 	}
+	flushLog()
 	return c, err
 }
 
@@ -87,13 +95,34 @@ var pcclLevels = map[string]slog.Level{
 	"WARN": slog.LevelWarn, "ERR": slog.LevelError, "FATAL": slog.LevelError + 4,
 }
 
-var theLogger atomic.Pointer[slog.Logger]
+// logTime bounds the wait of a call for the lines about it. A program may end
+// right behind it, and they are what explains why.
+const logTime = 100 * time.Millisecond
 
-func logger() *slog.Logger {
-	if theLogger.Load() == nil {
+// log is a logger whose lines wait in a queue: standard error may be a pipe that
+// nobody reads, and no call nor heartbeat may wait for that.
+type log struct {
+	*slog.Logger
+	lines *trace.Lines
+}
+
+var theLog atomic.Pointer[log]
+
+func logger() *slog.Logger { return currentLog().Logger }
+
+func currentLog() *log {
+	if theLog.Load() == nil {
 		setLogger(variables(environment()), nil)
 	}
-	return theLogger.Load()
+	return theLog.Load()
+}
+
+// flushLog waits for what was logged, but not long.
+func flushLog() { currentLog().lines.Flush(logTime) }
+
+func storeLogger(l *slog.Logger) {
+	l, lines := trace.Detach(l)
+	theLog.Store(&log{l, lines})
 }
 
 // setLogger obeys PCCL_LOG_LEVEL, else log.level where it was set, else errors are logged.
@@ -110,12 +139,12 @@ func setLogger(vars map[string]string, c *conf.Config) {
 	if text, set := vars["PCCL_LOG_LEVEL"]; set {
 		l, known := pcclLevels[text]
 		if !known {
-			theLogger.Store(slog.New(slog.DiscardHandler))
+			storeLogger(slog.New(slog.DiscardHandler))
 			return
 		}
 		level = l
 	}
-	theLogger.Store(newLogger(level, format))
+	storeLogger(newLogger(level, format))
 }
 
 func newLogger(level slog.Level, format string) *slog.Logger {
@@ -127,7 +156,12 @@ func newLogger(level slog.Level, format string) *slog.Logger {
 }
 
 // standardError writes without os.File, which ends the process when standard
-// error is a pipe that nobody reads any more.
+// error is a pipe whose reader is gone, and without the signal that does so.
 type standardError struct{}
 
-func (standardError) Write(b []byte) (int, error) { return syscall.Write(syscall.Stderr, b) }
+func (standardError) Write(b []byte) (int, error) {
+	if len(b) > 0 && C.gopccl_write_error(unsafe.Pointer(unsafe.SliceData(b)), C.size_t(len(b))) < 0 {
+		return 0, errors.New("standard error cannot be written")
+	}
+	return len(b), nil
+}

@@ -10,12 +10,10 @@ parameters by one step of Nesterov momentum, the same on every peer.
 """
 
 import argparse
-import time
 
 import gopccl
 import torch
 from ddp import batch, build, corpus, digest
-from gopccl import Attribute
 from gopccl.torch import TrainingState, all_reduce
 from torch import nn
 
@@ -30,10 +28,7 @@ def admit(comm: gopccl.Communicator, connected: bool, peers: int) -> None:
         comm.connect()
     elif comm.are_peers_pending():
         comm.update_topology()
-    while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < peers:
-        time.sleep(0.05)
-        if comm.are_peers_pending():
-            comm.update_topology()
+    comm.wait_for_peers(peers)
 
 
 def main() -> None:

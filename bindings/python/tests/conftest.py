@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import os
 import signal
+import sys
 import threading
-from typing import Any, Callable, Iterator, List
+import time
+from typing import Any, Callable, Iterator, List, Tuple
 
 import gopccl
 import pytest
@@ -42,6 +46,41 @@ def form(comm: Communicator, world: int) -> None:
     comm.connect()
     while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < world:
         comm.update_topology()
+
+
+def pair(address: str, **options: Any) -> Tuple[Communicator, Communicator]:
+    """Two peers of one run, in this process."""
+    a, b = Communicator(address, **options), Communicator(address, **options)
+    other = threading.Thread(target=form, args=(b, 2))
+    a.connect()
+    other.start()
+    while a.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < 2:
+        a.update_topology()
+    other.join(TIMEOUT)
+    return a, b
+
+
+@contextlib.contextmanager
+def main_is_in(name: str) -> Iterator[None]:
+    """Send SIGINT to this process as soon as the main thread, inside the block, is in a C function."""
+    main = threading.main_thread().ident
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            frame = sys._current_frames().get(main or 0)
+            if frame is not None and frame.f_code.co_name == "raw_call" and frame.f_locals.get("name") == name:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            time.sleep(0.02)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def run_peers(address: str, world: int, f: Callable[[Communicator, int], Any]) -> List[Any]:

@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from gopccl import cuda
-from gopccl._comm import AsyncReduceHandle, Communicator, MasterNode, ReduceOpDescriptor
+from gopccl._comm import AsyncReduceHandle, Communicator, MasterNode, ReduceOpDescriptor, dump_state
 from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._state import SharedState, TensorInfo
 from gopccl._types import (
@@ -65,4 +65,5 @@ __all__ = [
     "SharedStateSyncStrategy",
     "TensorInfo",
     "cuda",
+    "dump_state",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from gopccl import cuda
@@ -22,7 +23,8 @@ _ADDRESS = ffi.typeof("uintptr_t")
 class Buffer(NamedTuple):
     """Contiguous memory: ``numel`` elements of ``dtype`` at ``address``.
 
-    ``owner`` keeps the memory alive. ``device`` is the number of the CUDA device,
+    ``owner`` keeps the memory itself alive, whatever becomes of the object that it
+    came from: a tensor may be given other memory at any time. ``device`` is the number of the CUDA device,
     None for memory of the host. ``stream`` is the stream behind whose work the memory
     may be used (it has ``cuda_stream`` and ``synchronize``), None the legacy default one.
     """
@@ -91,8 +93,8 @@ def _from_torch(t: Any) -> Buffer:
     if dtype is None:
         dtype = _known[t.dtype] = DataType.from_torch_dtype(t.dtype)
     if device is not None:
-        return Buffer(t.data_ptr(), t.numel(), dtype, t, device, cuda.current_stream(device))
-    return Buffer(t.data_ptr(), t.numel(), dtype, t)
+        return Buffer(t.data_ptr(), t.numel(), dtype, t.untyped_storage(), device, cuda.current_stream(device))
+    return Buffer(t.data_ptr(), t.numel(), dtype, t.untyped_storage())
 
 
 def _from_numpy(a: Any, writable: bool) -> Buffer:
@@ -103,15 +105,27 @@ def _from_numpy(a: Any, writable: bool) -> Buffer:
     dtype = _known.get(a.dtype)
     if dtype is None:
         dtype = _known[a.dtype] = DataType.from_numpy_dtype(a.dtype)
-    return Buffer(a.__array_interface__["data"][0], a.size, dtype, a)
+    return Buffer(a.__array_interface__["data"][0], a.size, dtype, _held_array(a))
+
+
+def _held_array(a: Any) -> Any:
+    try:
+        export = ffi.from_buffer(a)
+    except ValueError:  # the buffer protocol has no name for the type, as for bfloat16
+        export = ffi.from_buffer(a.reshape(-1).view("u1"))
+    return export, weakref.ref(a)  # NumPy does not resize what has a weak reference, not even without refcheck
 
 
 def _has_buffer(obj: Any) -> bool:
     try:
         with memoryview(obj):
             return True
-    except (TypeError, BufferError):
+    except _NO_BUFFER:
         return False
+
+
+# What exporters raise that have no buffer protocol, no contiguous memory, or no name for their element type.
+_NO_BUFFER = (TypeError, BufferError, ValueError)
 
 
 # Element types by the format of a memoryview, as _from_memory found them.
@@ -126,7 +140,7 @@ def plain_pair(send: Any, recv: Any) -> Optional[Tuple[Any, Any, int, DataType]]
     """
     try:
         a, b = memoryview(send), memoryview(recv)
-    except (TypeError, BufferError):
+    except _NO_BUFFER:
         return None
     form = a.format
     dtype = _formats.get(form)

@@ -95,4 +95,12 @@ pcclResult_t gopcclGetRank(const pcclComm_t *, uint8_t *, int *);
 pcclResult_t gopcclGetMasterPort(pcclMasterInstance_t *, uint16_t *);
 void gopcclSetStream(void *);
 pcclResult_t gopcclFindDevice(const void *, int *);
+pcclResult_t gopcclGetTorn(const pcclSharedState_t *, bool *);
+pcclResult_t gopcclSetTorn(const pcclSharedState_t *, const bool *);
+typedef struct { bool known; pcclResult_t result; pcclReduceInfo_t info; } gopcclVerdict_t;
+pcclResult_t gopcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *, gopcclVerdict_t *);
+typedef struct { uint64_t tag; bool ended; } gopcclAsyncReduce_t;
+pcclResult_t gopcclWaitForPeers(const pcclComm_t *, size_t);
+size_t gopcclDumpState(char *, size_t);
+pcclResult_t gopcclListAsyncReduces(const pcclComm_t *, gopcclAsyncReduce_t *, size_t, size_t *);
 """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gopccl import _address, _lib, cuda
 from gopccl._buffers import Buffer, buffer_of, plain_pair
-from gopccl._errors import ArgumentError, PCCLError
+from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._lib import call, ffi
 from gopccl._state import SharedState
 from gopccl._types import (
@@ -139,39 +141,183 @@ def _info(c: Any) -> ReduceInfo:
     return ReduceInfo(c.local_world_size, c.tx_bytes, c.rx_bytes)
 
 
-class AsyncReduceHandle:
-    """An all-reduce in flight; keeps its buffers alive. Made by ``Communicator.all_reduce_async``."""
+_await = _lib.extra("gopcclAwaitAsyncReduce")
+_list = _lib.extra("gopcclListAsyncReduces")
+_ASYNC_OP = ffi.typeof("pcclAsyncReduceOp_t *")
+_VERDICT = ffi.typeof("gopcclVerdict_t *")
 
-    def __init__(self, comm: "Communicator", op: Any, launch: _Launch) -> None:
+Verdict = Tuple[bool, int, ReduceInfo]
+
+
+class _Flight:
+    """An asynchronous all-reduce, from before its launch until it was awaited."""
+
+    __slots__ = ("op", "owners", "launching", "lock", "verdict", "result", "detail")
+
+    def __init__(self, comm: Any, tag: int, owners: Any) -> None:
+        self.op = ffi.new(_ASYNC_OP)
+        self.op.comm, self.op.tag = comm, tag
+        self.owners = owners  # None once the library does not touch the buffers any more
+        self.launching = True
+        self.lock = threading.Lock()  # one thread waits, the others get what it got
+        self.verdict = ffi.new(_VERDICT)
+        self.result: Optional[Verdict] = None
+        self.detail = ""
+
+    def wait(self) -> Verdict:
+        with self.lock:
+            if self.result is None:
+                self._wait()
+        assert self.result is not None
+        return self.result
+
+    def _wait(self) -> None:
+        v = self.verdict
+        if _await is None:  # a plain libpccl
+            code = _lib.raw_call("pcclAwaitAsyncReduce", self.op, ffi.addressof(v, "info"))
+            v.result, v.known = code, True
+        elif not v.known:
+            # Whatever interrupts us behind this call, the verdict is in v then.
+            code = _lib.raw_call("gopcclAwaitAsyncReduce", self.op, v)
+        else:
+            code = v.result
+        if code:
+            self.detail = _lib.last_error_message()
+        if v.known:
+            self.owners = None
+        self.result = (code == 0, code, _info(v.info) if code == 0 else ReduceInfo())
+
+
+class _Membership:
+    """What the library holds of a communicator, and what it must not outlive.
+
+    The library writes to the buffers of an operation until its verdict, whoever has
+    dropped the handle or the communicator, and whatever exception has ended the
+    call that launched it: this object is in a table of the module until the
+    communicator was destroyed.
+    """
+
+    def __init__(self, c: Any) -> None:
+        self.c = c
+        self.over = False
+        self.flights: Dict[int, _Flight] = {}
+        self.look = _LOOK  # with how many flights to look for those that have ended
+        self.key = next(_keys)
+        _memberships[self.key] = self
+
+    def destroy(self) -> None:
+        """Leave the run; if a signal handler raises meanwhile, it can be called again."""
+        if self.over:
+            return
+        code = 0
+        if _lib.in_home_process():
+            code = _lib.raw_call("pcclDestroyCommunicator", self.c)
+        self.over = True
+        if code in (0, Result.INVALID_ARGUMENT.value):  # INVALID_ARGUMENT: it has ended since an earlier try
+            _memberships.pop(self.key, None)
+            self.flights.clear()
+        # Else something has not ended, and may use its buffers yet: they are kept for good.
+
+    def release(self) -> None:
+        """Let go of the buffers of all operations that have ended, and of launches that came to nothing."""
+        # Noted before the library is asked: what another thread launches meanwhile is not in its answer.
+        flights = [(key, f, f.launching) for key, f in list(self.flights.items())]
+        known = self._ended()
+        if known is None:
+            return
+        used = 0
+        for key, f, launching in flights:
+            if launching:
+                used += 1
+                continue
+            ended = known.get(f.op.tag)
+            if ended is None:  # refused, or taken back, before the caller was told
+                self.flights.pop(key, None)
+            elif ended:
+                f.owners = None
+            else:
+                used += 1
+        self.look = max(_LOOK, 2 * used)
+
+    def _ended(self) -> Optional[Dict[int, bool]]:
+        """By tag, whether an operation that was not awaited has ended; None if the library does not say."""
+        if _list is None or not _lib.in_home_process():
+            return None
+        count = ffi.new("size_t *")
+        room = len(self.flights)
+        while True:
+            found = ffi.new("gopcclAsyncReduce_t[]", max(1, room))
+            if _lib.C.gopcclListAsyncReduces(self.c, found, room, count) != 0:
+                return None
+            if count[0] <= room:
+                return {r.tag: r.ended for r in found[0 : count[0]]}
+            room = count[0]
+
+
+_LOOK = 8
+_keys = itertools.count(1)
+_memberships: Dict[int, _Membership] = {}
+
+
+def _destroy_all() -> None:
+    for m in list(_memberships.values()):
+        m.destroy()
+    for c in list(_coordinators.values()):
+        c.destroy()
+
+
+_lib.at_exit(_destroy_all)
+
+
+def dump_state() -> str:
+    """The state of every communicator and running master of this process, as text for people.
+
+    Operations and what they wait for, connections, clients. It waits for no peer, so
+    it works while another thread hangs in a call. With ``GOPCCL_DUMP_SIGNAL=10`` in the
+    environment the library writes it to standard error whenever that signal comes.
+    Empty with a plain libpccl.
+    """
+    if _lib.extra("gopcclDumpState") is None or not _lib.in_home_process():
+        return ""
+    size = 1 << 16
+    while True:
+        text = ffi.new("char[]", size)
+        need = _lib.C.gopcclDumpState(text, size)
+        if need < size:
+            found: str = ffi.string(text).decode("utf-8", "replace")
+            return found
+        size = 2 * need
+
+
+class AsyncReduceHandle:
+    """An all-reduce in flight. Made by ``Communicator.all_reduce_async``."""
+
+    def __init__(self, comm: "Communicator", key: int, flight: _Flight) -> None:
         self._comm = comm
-        self._op = op
-        self._key = id(self)
-        self._result: Optional[Tuple[bool, int, ReduceInfo]] = None
-        # The library writes to the buffers until the operation is awaited, whether
-        # or not the caller keeps this handle.
-        comm._in_flight[self._key] = launch.owners
+        self._key = key
+        self._flight = flight
+
+    @property
+    def tag(self) -> int:
+        """The tag that the operation was launched with."""
+        return int(self._flight.op.tag)
 
     def wait(self) -> Tuple[bool, int, ReduceInfo]:
         """Block until the operation has ended: (success, result code, info).
 
         Raises nothing but what a signal handler raises (KeyboardInterrupt); the
-        handle can then be waited for again. Later calls return the same result.
+        handle can then be waited for again. Later calls, and those of other threads,
+        return the same result.
         """
-        if self._result is None:
-            c = ffi.new("pcclReduceInfo_t *")
-            code = _lib.raw_call("pcclAwaitAsyncReduce", self._op, c)
-            self._detail = _lib.last_error_message() if code else ""
-            self._result = (code == 0, code, _info(c) if code == 0 else ReduceInfo())
-            self._comm._in_flight.pop(self._key, None)
-        return self._result
+        result = self._flight.wait()
+        self._comm._in_flight.pop(self._key, None)
+        return result
 
     def result(self) -> ReduceInfo:
         """Like ``wait``, but raises PCCLError on failure."""
         ok, code, info = self.wait()
         if not ok:
-            from gopccl._errors import Result
-
-            raise PCCLError(Result(code), "pcclAwaitAsyncReduce", self._detail)
+            raise PCCLError(Result(code), "pcclAwaitAsyncReduce", self._flight.detail)
         return info
 
 
@@ -182,12 +328,12 @@ class Communicator:
     and shared state stay inside ``peer_group``. ``p2p_connection_pool_size`` is the
     number of connections to the next peer; 0 means 1.
 
-    Usable as a context manager; leaving it closes.
+    Usable as a context manager; leaving it closes. What is not closed is closed when
+    the interpreter ends.
     """
 
     def __init__(self, address: str, peer_group: int = 0, p2p_connection_pool_size: int = 0) -> None:
-        self._c: Any = None
-        self._in_flight: Dict[int, Any] = {}
+        self._member: Optional[_Membership] = None
         ip, port = _address.parse(address, "address")
         for name, value in (("peer_group", peer_group), ("p2p_connection_pool_size", p2p_connection_pool_size)):
             if not 0 <= value < 1 << 32:
@@ -198,20 +344,46 @@ class Communicator:
         params.p2p_connection_pool_size = p2p_connection_pool_size or 1
         out = ffi.new("pcclComm_t **")
         call("pcclCreateCommunicator", params, out)
-        self._c = out[0]
+        self._member = _Membership(out[0])
 
     @property
     def _handle(self) -> Any:
-        if self._c is None:
-            return ffi.NULL
-        return self._c
+        m = self._member
+        return ffi.NULL if m is None else m.c
+
+    @property
+    def _in_flight(self) -> Dict[int, _Flight]:
+        m = self._member
+        return {} if m is None else m.flights
 
     def close(self) -> None:
-        """Leave the run and free everything; a second call does nothing."""
-        c, self._c = self._c, None
-        if c is not None and _lib.in_home_process():
-            _lib.C.pcclDestroyCommunicator(c)
-        self._in_flight.clear()
+        """Leave the run and free everything; a second call does nothing.
+
+        If a signal handler raises meanwhile, the communicator closes without the
+        caller, and close can be called again to wait for it.
+        """
+        m = self._member
+        if m is not None:
+            m.destroy()
+            self._member = None
+
+    def in_flight(self) -> List[AsyncReduceHandle]:
+        """The asynchronous all-reduces that were not awaited, in the order of their launches.
+
+        Also those whose handle nobody has, because it was dropped or because a signal
+        handler raised between the launch and the assignment: as long as one is not
+        awaited, its tag is taken, and the topology cannot be updated.
+        """
+        m = self._member
+        if m is None:
+            return []
+        m.release()
+        return [AsyncReduceHandle(self, key, f) for key, f in list(m.flights.items()) if not f.launching]
+
+    def _release(self) -> None:
+        m = self._member
+        if m is not None and m.flights:
+            m.release()
 
     def __enter__(self) -> "Communicator":
         return self
@@ -253,13 +425,30 @@ class Communicator:
 
     def update_topology(self) -> None:
         """Let waiting peers in; every accepted peer of every group must call it."""
+        self._release()
         call("pcclUpdateTopology", self._handle)
 
     def are_peers_pending(self) -> bool:
         """True if peers wait to be let in."""
+        self._release()
         out = ffi.new("bool *")
         call("pcclArePeersPending", self._handle, out)
         return bool(out[0])
+
+    def wait_for_peers(self, n: int) -> None:
+        """Return when the group has at least ``n`` members, at once if it has.
+
+        Until then it lets in who waits to be let in. All peers of the run must call it,
+        or ``are_peers_pending`` and ``update_topology``, at the same place of their loops.
+        In front of every step it makes training pause while the group is too small. While
+        the group is large enough it lets nobody in: ask ``are_peers_pending`` at every step
+        as well, for newcomers and for other groups that wait.
+        Raises PCCLError as ``update_topology`` does.
+        """
+        if not 0 <= n < 1 << 32:
+            raise ArgumentError(f"n is {n}, must be a 32 bit number, at least 0")
+        self._release()
+        call("gopcclWaitForPeers", self._handle, n)
 
     def optimize_topology(self) -> None:
         """Measure bandwidths and order the ring by them; every accepted peer must call it."""
@@ -273,17 +462,27 @@ class Communicator:
         """Make a shared state equal on all peers of the group.
 
         Every accepted peer of the group must call it with the same names in the same
-        order. Contents and revision of outdated peers are overwritten.
+        order. Contents and revision of outdated peers are overwritten. If it fails, or is
+        interrupted, while contents are being received, they are a mixture of two states:
+        ``shared_state.torn`` names the tensors, and ``shared_state`` only receives until a
+        call has succeeded or a checkpoint was loaded (:meth:`SharedState.restored`).
         """
+        self._release()
         kind = member(strategy, SharedStateSyncStrategy, "strategy")
         shared_state.order()
+        shared_state._prepare()
         state, *keep = shared_state.to_c()
         info = ffi.new("pcclSharedStateSyncInfo_t *")
         try:
             call("pcclSynchronizeSharedState", self._handle, state, kind, info)
+        except BaseException:
+            shared_state._failed(state)
+            raise
         finally:
             del keep
-        shared_state.revision = state.revision
+            # Only success changes it, also one behind which a signal handler has raised.
+            shared_state.revision = state.revision
+        shared_state._torn = ()
         return SharedStateSyncInfo(info.tx_bytes, info.rx_bytes)
 
     def all_reduce(
@@ -299,10 +498,12 @@ class Communicator:
         """Combine ``send`` of all peers of the group into every ``recv`` and wait.
 
         ``send`` and ``recv`` are contiguous and have the same element type and number of
-        elements, any shape; ``recv`` may be ``send``. After a failure ``recv`` is what it
-        was before. None means the type of ``send`` and no quantization. Both may be on CUDA
-        devices: they are used behind what PyTorch's current stream holds, and the result is
-        complete for every stream.
+        elements, any shape; ``recv`` may be ``send``. After a failure (PCCLError) a ``recv``
+        that is ``send`` is what it was before; any other ``recv`` is undefined, and ``send``
+        untouched. If a signal handler raises, the operation may have succeeded all the same.
+        ``tag`` must not be that of an operation that was launched and not awaited. None means
+        the type of ``send`` and no quantization. Both may be on CUDA devices: they are used
+        behind what PyTorch's current stream holds, and the result is complete for every stream.
         """
         info = ffi.new(_REDUCE_INFO)
         plain = None
@@ -326,14 +527,30 @@ class Communicator:
         operand_descriptor: Optional[ReduceOperandDescriptor] = None,
         quantization_options: Optional[QuantizationOptions] = None,
     ) -> AsyncReduceHandle:
-        """Launch an all-reduce and return at once; tags in flight must differ.
+        """Launch an all-reduce and return at once, with a tag that no other one has that was not awaited.
 
-        Leave the buffers alone until ``wait``; all peers wait in the same order.
+        Leave the buffers alone until ``wait`` (and do not resize tensors: that frees their
+        memory); dropping them, or the handle, is safe. All peers wait in the same order. After
+        a failure they are as after one of ``all_reduce``.
         """
         a = _launch(send, recv, op, tag, operand_descriptor, quantization_options)
-        handle = ffi.new("pcclAsyncReduceOp_t *")
-        call("pcclAllReduceAsync", a.src, a.dst, a.descriptor, self._handle, handle)
-        return AsyncReduceHandle(self, handle, a)
+        m = self._member
+        if m is None:
+            raise PCCLError(Result.INVALID_ARGUMENT, "pcclAllReduceAsync", "the communicator was closed")
+        if len(m.flights) >= m.look:
+            m.release()
+        # The library uses the buffers from inside the call on, and an exception may
+        # be raised at any moment behind it: they have an owner before.
+        flight, key = _Flight(m.c, a.descriptor.tag, a.owners), next(_keys)
+        m.flights[key] = flight
+        try:
+            call("pcclAllReduceAsync", a.src, a.dst, a.descriptor, m.c, flight.op)
+        except PCCLError:
+            m.flights.pop(key, None)
+            raise
+        finally:
+            flight.launching = False
+        return AsyncReduceHandle(self, key, flight)
 
     def all_reduce_multiple_with_retry(
         self, descriptors: Sequence[ReduceOpDescriptor], *, max_in_flight: int = 4
@@ -359,30 +576,51 @@ class Communicator:
         return _info(info)
 
 
+class _Coordinator:
+    """What the library holds of a master, until it was destroyed."""
+
+    def __init__(self, c: Any) -> None:
+        self.c = c
+        self.over = False
+        self.key = next(_keys)
+        _coordinators[self.key] = self
+
+    def destroy(self) -> None:
+        """End the master; if a signal handler raises meanwhile, it can be called again."""
+        if self.over:
+            return
+        if _lib.in_home_process():
+            _lib.raw_call("pcclDestroyMaster", self.c)
+        self.over = True
+        _coordinators.pop(self.key, None)
+
+
+_coordinators: Dict[int, _Coordinator] = {}
+
+
 class MasterNode:
     """Coordinator of a run, listening at ``listen_address`` (HOST:PORT).
 
-    Usable as a context manager; leaving it closes.
+    Usable as a context manager; leaving it closes. What is not closed is closed when
+    the interpreter ends.
     """
 
     def __init__(self, listen_address: str) -> None:
-        self._c: Any = None
-        self._running = False
+        self._held: Optional[_Coordinator] = None
         ip, port = _address.parse(listen_address, "listen_address")
         address = ffi.new("ccoip_socket_address_t *")
         _address.fill(address, ip, port)
         out = ffi.new("pcclMasterInstance_t **")
         call("pcclCreateMaster", address[0], out)
-        self._c = out[0]
+        self._held = _Coordinator(out[0])
 
     @property
     def _handle(self) -> Any:
-        return ffi.NULL if self._c is None else self._c
+        return ffi.NULL if self._held is None else self._held.c
 
     def run(self) -> None:
         """Serve in the background; INVALID_USAGE if the port is taken."""
         call("pcclRunMaster", self._handle)
-        self._running = True
 
     @property
     def port(self) -> int:
@@ -400,13 +638,14 @@ class MasterNode:
         call("pcclInterruptMaster", self._handle)
 
     def close(self) -> None:
-        """End the master and free it; a second call does nothing."""
-        c, self._c = self._c, None
-        if c is not None and _lib.in_home_process():
-            if self._running:
-                _lib.C.pcclInterruptMaster(c)
-                _lib.C.pcclMasterAwaitTermination(c)
-            _lib.C.pcclDestroyMaster(c)
+        """End the master and free it; a second call does nothing.
+
+        If a signal handler raises meanwhile, the master ends without the caller, and
+        close can be called again to wait for it.
+        """
+        if self._held is not None:
+            self._held.destroy()
+            self._held = None
 
     def __enter__(self) -> "MasterNode":
         return self

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import sys
 import threading
+import time
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, List, Optional
 
 from cffi import FFI
 
@@ -86,6 +89,10 @@ def pending_interrupt() -> Optional[BaseException]:
     return value
 
 
+# The library may be inside of it whenever the interpreter ends: it is never freed.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_poll))
+
+
 def in_home_process() -> bool:
     """False in a child made by fork: its copy of the library has lost its threads."""
     return os.getpid() == _home
@@ -105,10 +112,17 @@ def call(name: str, *args: Any) -> None:
 
 
 def raw_call(name: str, *args: Any) -> int:
-    """Call a C function and return its result code."""
+    """Call a C function and return its result code.
+
+    What a signal handler raises meanwhile is raised here, also if the call has
+    succeeded: what it did is done.
+    """
     if os.getpid() != _home:
         raise RuntimeError(f"{name}: gopccl was loaded before this process was forked; import it in the child instead")
+    _interrupts.value = None  # one of an earlier call that nobody asked for is not this one's
     result: int = getattr(C, name)(*args)
+    if _ending and threading.current_thread().daemon:
+        _stop_here()
     interrupt = pending_interrupt()
     if interrupt is not None:
         try:
@@ -118,7 +132,44 @@ def raw_call(name: str, *args: Any) -> int:
     return result
 
 
+# What has to be closed before the interpreter ends, in order.
+_at_exit: List[Callable[[], None]] = []
+_ending = False
+
+
+def at_exit(f: Callable[[], None]) -> None:
+    """Have ``f`` called when the interpreter ends, before the library is left alone."""
+    _at_exit.append(f)
+
+
+def _stop_here() -> None:
+    # The interpreter is about to end, and with it daemon threads: this one is told
+    # nothing of a call that ended because the communicator was closed under it.
+    while True:
+        time.sleep(3600)
+
+
+def _end() -> None:
+    """Leave nothing of the library's behind that uses the interpreter or its objects.
+
+    Threads of the library that polled while the interpreter is taken apart would
+    crash, and operations in flight would send memory that is free by then.
+    """
+    global _ending
+    if not in_home_process():
+        return
+    _ending = True
+    if _set_poll is not None:
+        _set_poll(ffi.NULL)
+    for f in _at_exit:
+        try:
+            f()
+        except BaseException:  # a second Ctrl-C, say: the others are closed all the same
+            pass
+
+
 call("pcclInit")
 _set_poll = extra("gopcclSetPoll")
 if _set_poll is not None:
     _set_poll(_poll)
+atexit.register(_end)

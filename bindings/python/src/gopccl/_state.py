@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 from gopccl import cuda
-from gopccl._buffers import buffer_of
+from gopccl._buffers import buffer_of, is_numpy, is_torch
 from gopccl._errors import ArgumentError
-from gopccl._lib import ffi
+from gopccl._lib import call, extra, ffi
 from gopccl._types import DataType, DeviceType, member
+
+
+def _check_name(name: str) -> None:
+    if "\0" in name:  # C would cut it there
+        raise ArgumentError(f"tensor {name!r}: the name has a NUL character")
 
 
 class TensorInfo:
     """One tensor of a shared state: ``numel`` elements of ``dtype`` at ``data_ptr``.
 
-    ``device_type`` says whether that is an address of the host or of a CUDA device. Made by one of the class methods it keeps the tensor alive. With
-    ``allow_content_inequality`` peers may hold different contents.
+    ``device_type`` says whether that is an address of the host or of a CUDA device.
+    Made by one of the class methods it keeps the memory alive, and a synchronisation
+    raises ArgumentError if the tensor has other memory by then (``t.data = ...``,
+    ``t.resize_()``). With ``allow_content_inequality`` peers may hold different contents.
     """
 
     def __init__(
@@ -28,6 +35,7 @@ class TensorInfo:
         device_type: DeviceType = DeviceType.CPU,
         allow_content_inequality: bool = False,
     ) -> None:
+        _check_name(name)
         if not data_ptr and numel:
             raise ArgumentError(f"tensor {name!r}: data_ptr is 0")
         if numel < 0:
@@ -49,6 +57,7 @@ class TensorInfo:
         self.allow_content_inequality = allow_content_inequality
         self._device = device
         self._owner: Any = None
+        self._tensor: Any = None  # whose memory must still be what was noted
 
     @classmethod
     def from_buffer(cls, tensor: Any, name: str, *, allow_content_inequality: bool = False) -> "TensorInfo":
@@ -63,6 +72,8 @@ class TensorInfo:
             allow_content_inequality=allow_content_inequality,
         )
         info._owner = b.owner
+        if is_torch(tensor) or is_numpy(tensor):
+            info._tensor = tensor
         return info
 
     @classmethod
@@ -75,6 +86,18 @@ class TensorInfo:
         """Name a contiguous, writable NumPy array of any shape."""
         return cls.from_buffer(tensor, name, allow_content_inequality=allow_content_inequality)
 
+    def check(self) -> None:
+        """ArgumentError if the tensor has got other memory, or another length or type, since it was named."""
+        if self._tensor is None:
+            return
+        b = buffer_of(self._tensor, f"tensor {self.name!r}", writable=True)
+        if (b.address, b.numel, b.dtype) != (self.data_ptr, self.numel, self.dtype):
+            raise ArgumentError(
+                f"tensor {self.name!r} was replaced: it has {b.numel} elements of {b.dtype.name} at {b.address:#x}, "
+                f"and had {self.numel} of {self.dtype.name} at {self.data_ptr:#x}; "
+                "change tensors in place, or make the TensorInfo anew"
+            )
+
 
 class SharedState:
     """An ordered list of tensors and the revision (a counter) of their content."""
@@ -84,6 +107,7 @@ class SharedState:
             raise ArgumentError("tensor_infos is empty")
         self.tensor_infos: List[TensorInfo] = list(tensor_infos)
         self._revision = 0
+        self._torn: Tuple[str, ...] = ()
 
     @property
     def revision(self) -> int:
@@ -96,6 +120,21 @@ class SharedState:
             raise ArgumentError(f"revision is {value}, must be a 64 bit number, at least 0")
         self._revision = value
 
+    @property
+    def torn(self) -> Tuple[str, ...]:
+        """Names of the tensors that a synchronisation which failed has left overwritten.
+
+        With one of them the state is a mixture of two states: do not compute with it. It
+        only receives, and is never elected, until a synchronisation has succeeded or
+        :meth:`restored` is called.
+        """
+        return self._torn
+
+    def restored(self) -> None:
+        """Say that all tensors, and ``revision``, were loaded from a checkpoint: nothing is torn."""
+        self._torn = ()
+        self._tell(None)
+
     def push_revision(self) -> None:
         """Add one to the revision: once per change of the content, before the next sync."""
         self.revision += 1
@@ -106,13 +145,42 @@ class SharedState:
         if devices:
             cuda.order(cuda.current_stream(d) for d in devices)
 
+    def _tell(self, torn: Any) -> None:
+        """Tell the library which tensors are torn: a C array of flags, None for none."""
+        if extra("gopcclSetTorn") is not None:
+            state, *keep = self.to_c()
+            call("gopcclSetTorn", state, ffi.NULL if torn is None else torn)
+            del keep
+
+    def _prepare(self) -> None:
+        """Before a synchronisation: what is torn stays so until :meth:`restored` is called."""
+        if self._torn:
+            self._tell(ffi.new("bool[]", [info.name in self._torn for info in self.tensor_infos]))
+
+    def _failed(self, state: Any) -> None:
+        """After a synchronisation of ``state`` that failed."""
+        if extra("gopcclGetTorn") is not None:
+            flags = ffi.new("bool[]", len(self.tensor_infos))
+            call("gopcclGetTorn", state, flags)
+            self._torn = tuple(info.name for info, torn in zip(self.tensor_infos, flags) if torn)
+
+    def _whole(self) -> bool:
+        """After a synchronisation, however it has ended: whether the library says that nothing is torn."""
+        return extra("gopcclGetTorn") is not None and not self._torn
+
     def to_c(self) -> Any:
-        """A C ``pcclSharedState_t`` and what it points to, as a tuple that must stay alive."""
-        infos = ffi.new("pcclTensorInfo_t[]", len(self.tensor_infos))
-        keep = []
-        for c, info in zip(infos, self.tensor_infos):
+        """A C ``pcclSharedState_t`` and what it points to, as a tuple that must stay alive.
+
+        ArgumentError if a tensor was replaced since it was named.
+        """
+        tensor_infos = list(self.tensor_infos)
+        infos = ffi.new("pcclTensorInfo_t[]", len(tensor_infos))
+        keep: List[Any] = []
+        for c, info in zip(infos, tensor_infos):
+            _check_name(info.name)
+            info.check()
             name = ffi.new("char[]", info.name.encode())
-            keep.append(name)
+            keep.append((name, info._owner))
             c.name = name
             c.data = ffi.cast("void *", info.data_ptr)
             c.count = info.numel
@@ -120,5 +188,5 @@ class SharedState:
             c.device_type = member(info.device_type, DeviceType, f"device_type of tensor {info.name!r}")
             c.allow_content_inequality = info.allow_content_inequality
         state = ffi.new("pcclSharedState_t *")
-        state.revision, state.count, state.infos = self._revision, len(self.tensor_infos), infos
+        state.revision, state.count, state.infos = self._revision, len(tensor_infos), infos
         return state, infos, keep

@@ -32,8 +32,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from gopccl import cuda
+from gopccl._buffers import buffer_of
 from gopccl._comm import AsyncReduceHandle, Communicator, MasterNode
 from gopccl._errors import PCCLError
+from gopccl._lib import in_home_process
 from gopccl._types import Attribute, ReduceOp
 from gopccl.torch._messages import Messages
 
@@ -41,6 +43,8 @@ _log = logging.getLogger("gopccl")
 
 Job = Tuple[Tensor, ReduceOp]
 Finish = Optional[Callable[[], None]]
+# What is to be awaited, what to do then, the work that is complete then, why it has failed already.
+_Item = Tuple[List[AsyncReduceHandle], Finish, "GopcclWork", Optional[BaseException]]
 
 _LINGER = 10.0  # seconds that rank 0 keeps the master for ranks that have not left yet
 
@@ -200,9 +204,7 @@ class GopcclBackend(c10d.Backend):
         self._master: Optional[MasterNode] = None
         self._comm: Optional[Communicator] = None
         self._messages: Optional[Messages] = None
-        self._works: "queue.SimpleQueue[Optional[Tuple[List[AsyncReduceHandle], Finish, GopcclWork]]]" = (
-            queue.SimpleQueue()
-        )
+        self._works: "queue.SimpleQueue[Optional[_Item]]" = queue.SimpleQueue()
         if size > 1:
             self._form()
         self._thread = threading.Thread(target=self._complete, name="gopccl-complete", daemon=True)
@@ -239,8 +241,7 @@ class GopcclBackend(c10d.Backend):
             item = self._works.get()
             if item is None:
                 return
-            handles, finish, work = item
-            error: Optional[BaseException] = None
+            handles, finish, work, error = item
             for h in handles:
                 try:
                     info = h.result()
@@ -257,27 +258,35 @@ class GopcclBackend(c10d.Backend):
             if error is not None:
                 self._broken = str(error)
             work.finish(error)
-            del item, handles, finish, work
+            del item, handles, finish, work, error
 
     def _submit(self, what: str, jobs: Sequence[Job], outputs: List[Tensor], finish: Finish = None) -> GopcclWork:
         work = GopcclWork(what, outputs, self._timeout)
-        handles: List[AsyncReduceHandle] = []
+        comm = self._comm
+        buffers = []
+        if comm is not None:  # what can never work is refused while nothing is launched
+            buffers = [(buffer_of(t, what, writable=True), op) for t, op in jobs if t.numel()]
         with self._lock:
             if self._closed:
                 raise Failure(f"gopccl: {what}: the process group was destroyed")
             if self._broken is not None:
                 raise Failure(f"gopccl: {what}: the process group has failed: {self._broken}")
-            if self._comm is not None:
-                for t, op in jobs:
-                    if t.numel() == 0:
-                        continue
-                    self._tag += 1
-                    try:
-                        handles.append(self._comm.all_reduce_async(t, t, op=op, tag=self._tag))
-                    except PCCLError as err:
-                        self._broken = str(err)
-                        raise Failure(f"gopccl: {what}: {err}") from None
-            self._works.put((handles, finish, work))
+            handles: List[AsyncReduceHandle] = []
+            try:
+                if comm is not None:
+                    for b, op in buffers:
+                        self._tag += 1
+                        handles.append(comm.all_reduce_async(b, b, op=op, tag=self._tag))
+                self._works.put((handles, finish, work, None))
+            except BaseException as err:
+                # Some of it may be launched, here or by the other ranks: that is awaited,
+                # and nothing can follow it. All that is not awaited was launched here.
+                failure = Failure(f"gopccl: {what}: {err or type(err).__name__}")
+                self._broken = str(failure)
+                self._works.put((comm.in_flight() if comm is not None else [], None, work, failure))
+                if isinstance(err, PCCLError):
+                    raise failure from None
+                raise
         return work
 
     def _reduce_in_place(self, what: str, tensors: Sequence[Tensor], op: Any) -> GopcclWork:
@@ -499,7 +508,7 @@ class GopcclBackend(c10d.Backend):
 
 def _shutdown_if_alive(ref: "weakref.ref[GopcclBackend]") -> None:
     backend = ref()
-    if backend is not None:
+    if backend is not None and in_home_process():  # a child made by fork shares the sockets, and has left nothing
         backend.shutdown()
 
 

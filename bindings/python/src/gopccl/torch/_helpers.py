@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
 import torch
 from torch import Tensor
 
 from gopccl import cuda
 from gopccl._comm import Communicator, ReduceOpDescriptor
-from gopccl._errors import PCCLError, Result
+from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._state import SharedState, TensorInfo
 from gopccl._types import (
     DataType,
@@ -147,6 +147,26 @@ def _setter(table: Dict[str, Any], key: str, i: int) -> Callable[[Number], None]
     return put
 
 
+_REPLACED = "it is not what is shared; change tensors in place, or make a new TrainingState"
+
+_Place = Tuple[int, torch.Size, Tuple[int, ...], torch.dtype, torch.device]
+
+
+def _place(t: Tensor) -> _Place:
+    """What tells that a tensor has still the same memory."""
+    return t.data_ptr(), t.shape, t.stride(), t.dtype, t.device
+
+
+def _tables(optimizer: torch.optim.Optimizer) -> Iterator[Tuple[str, Dict[str, Any], List[str]]]:
+    """Where an optimizer keeps its tensors and numbers: names of the places, tables, keys in them."""
+    for g, group in enumerate(optimizer.param_groups):
+        yield f"optimizer/group{g}", group, sorted(k for k in group if k != "params")
+        for i, p in enumerate(group["params"]):
+            state = optimizer.state.get(p)
+            if state:
+                yield f"optimizer/group{g}/{i}", state, sorted(state)
+
+
 class TrainingState:
     """Model, optimizer and further tensors as one shared state.
 
@@ -156,8 +176,9 @@ class TrainingState:
     the trainer's own, such as a step counter.
 
     Tensors are shared in place; only those that cannot be (not contiguous, bool, complex,
-    on another device than CPU and CUDA) are copied at every sync. Tensors must not be replaced afterwards, only
-    changed. All peers need equal names and shapes.
+    on another device than CPU and CUDA) are copied at every sync. Tensors must not be replaced
+    afterwards, only changed: ``sync`` raises ArgumentError if one was, as by ``p.data = ...`` or
+    ``optimizer.load_state_dict``. All peers need equal names and shapes.
     """
 
     def __init__(
@@ -168,21 +189,38 @@ class TrainingState:
     ) -> None:
         self._staged: List[Tuple[Tensor, Tensor]] = []
         self._numbers = _Numbers()
-        self._optimizer = optimizer
+        self._model, self._optimizer, self._extra = model, optimizer, extra or {}
+        self._noted: Dict[str, _Place] = {}
+        self._tables: Dict[str, Dict[str, Any]] = {}
         infos: List[TensorInfo] = []
-        tensors = model.state_dict() if isinstance(model, torch.nn.Module) else model
-        for name, t in tensors.items():
-            if isinstance(t, Tensor):
-                self._add(infos, f"model/{name}", t)
         if optimizer is not None:
             _prime(optimizer)
-            self._add_optimizer(infos, optimizer)
-        for name, t in (extra or {}).items():
-            self._add(infos, f"extra/{name}", t)
+        tensors, again = list(self._tensors()), dict(self._tensors())
+        for name, t in tensors:
+            self._add(infos, name, t)
+            if _place(again[name]) == _place(t):  # else the model makes it anew whenever it is asked
+                self._noted[name] = _place(t)
+        if optimizer is not None:
+            self._add_numbers(optimizer)
         self._number_tensor = torch.zeros(len(self._numbers), dtype=torch.float64)
         if len(self._numbers):
             infos.append(TensorInfo.from_torch(self._number_tensor, "optimizer/numbers"))
         self.shared_state = SharedState(infos)
+
+    def _tensors(self) -> Iterator[Tuple[str, Tensor]]:
+        """All tensors with their names, as model, optimizer and extra have them now."""
+        model = self._model
+        tensors = model.state_dict(keep_vars=True) if isinstance(model, torch.nn.Module) else model
+        for name, t in tensors.items():
+            if isinstance(t, Tensor):
+                yield f"model/{name}", t
+        if self._optimizer is not None:
+            for place, table, keys in _tables(self._optimizer):
+                for key in keys:
+                    if isinstance(table[key], Tensor):
+                        yield f"{place}/{key}", table[key]
+        for name, t in self._extra.items():
+            yield f"extra/{name}", t
 
     def _add(self, infos: List[TensorInfo], name: str, t: Tensor) -> None:
         t = t.detach()
@@ -196,20 +234,24 @@ class TrainingState:
             t = staging
         infos.append(TensorInfo.from_torch(t, name))
 
-    def _add_optimizer(self, infos: List[TensorInfo], optimizer: torch.optim.Optimizer) -> None:
-        for g, group in enumerate(optimizer.param_groups):
-            for key in sorted(k for k in group if k != "params"):
-                if isinstance(group[key], Tensor):
-                    self._add(infos, f"optimizer/group{g}/{key}", group[key])
-                else:
-                    self._numbers.add(group, key)
-            for i, p in enumerate(group["params"]):
-                state = optimizer.state.get(p, {})
-                for key in sorted(state):
-                    if isinstance(state[key], Tensor):
-                        self._add(infos, f"optimizer/group{g}/{i}/{key}", state[key])
-                    else:
-                        self._numbers.add(state, key)
+    def _add_numbers(self, optimizer: torch.optim.Optimizer) -> None:
+        for place, table, keys in _tables(optimizer):
+            self._tables[place] = table
+            for key in keys:
+                if not isinstance(table[key], Tensor):
+                    self._numbers.add(table, key)
+
+    def _check(self) -> None:
+        """ArgumentError if what is shared is no longer what is trained."""
+        now = {name: _place(t) for name, t in self._tensors()}
+        for name, place in self._noted.items():
+            if now.get(name) != place:
+                raise ArgumentError(f"tensor {name!r} was {'replaced' if name in now else 'removed'}: {_REPLACED}")
+        if self._optimizer is not None:
+            tables = {where: table for where, table, _ in _tables(self._optimizer)}
+            for where, known in self._tables.items():
+                if tables.get(where) is not known:
+                    raise ArgumentError(f"the numbers of {where} were replaced: {_REPLACED}")
 
     @property
     def revision(self) -> int:
@@ -224,19 +266,44 @@ class TrainingState:
         """Add one to the revision: once per step, before the next sync."""
         self.shared_state.push_revision()
 
+    @property
+    def torn(self) -> Tuple[str, ...]:
+        """Names of the tensors that a sync which failed has left overwritten; see :attr:`SharedState.torn`."""
+        return self.shared_state.torn
+
+    def restored(self) -> None:
+        """Say that the whole state and the revision were loaded from a checkpoint."""
+        self.shared_state.restored()
+
     def sync(
         self,
         comm: Communicator,
         strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR,
     ) -> SharedStateSyncInfo:
-        """Make the state equal on all peers of the group; all accepted peers must call it."""
+        """Make the state equal on all peers of the group; all accepted peers must call it.
+
+        If it fails while a state is received, :attr:`torn` names what was overwritten: do not
+        train on with it. The next sync with a peer that has a sound state mends it, or a
+        checkpoint and :meth:`restored`.
+        """
         with torch.no_grad():
+            self._check()
             for t, staging in self._staged:
                 staging.copy_(torch.view_as_real(t) if t.is_complex() else t)
             self._numbers.load(self._number_tensor)
-            info = comm.sync_shared_state(self.shared_state, strategy)
+            try:
+                info = comm.sync_shared_state(self.shared_state, strategy)
+            except BaseException:
+                # A signal handler may have raised behind a call that did all that it should.
+                if self.shared_state._whole():
+                    self._unstage()
+                raise
             if info.rx_bytes:
-                for t, staging in self._staged:
-                    (torch.view_as_real(t) if t.is_complex() else t).copy_(staging)
-                self._numbers.store(self._number_tensor)
+                self._unstage()
         return info
+
+    def _unstage(self) -> None:
+        """Give what is shared by a copy the content of the copy."""
+        for t, staging in self._staged:
+            (torch.view_as_real(t) if t.is_complex() else t).copy_(staging)
+        self._numbers.store(self._number_tensor)

@@ -33,14 +33,19 @@ def _view(t: Any) -> memoryview:
     return memoryview((ctypes.c_ubyte * n).from_address(t.data_ptr())).cast("B") if n else memoryview(b"")
 
 
-def _read(conn: socket.socket, into: memoryview) -> bool:
-    """Fill ``into``; False if the connection ended."""
-    while len(into):
-        n = conn.recv_into(into)
+def _read(conn: socket.socket, into: memoryview) -> int:
+    """Fill ``into``; return how many bytes came before the connection ended."""
+    got = 0
+    while got < len(into):
+        n = conn.recv_into(into[got:])
         if n == 0:
-            return False
-        into = into[n:]
-    return True
+            break
+        got += n
+    return got
+
+
+class _Cut(Exception):
+    """A connection ended in the middle of a message."""
 
 
 class Messages:
@@ -54,6 +59,7 @@ class Messages:
         self._outboxes: Dict[int, "queue.SimpleQueue[Any]"] = {}
         self._arrived: Deque[Tuple[int, int, bytearray]] = deque()
         self._wanted: Deque[Tuple[int, int, List[Any], Any]] = deque()
+        self._gone: Dict[int, str] = {}  # whose connection has ended, and how
         self._conns: List[socket.socket] = []
         self._threads: List[threading.Thread] = []
         self._closed = False
@@ -128,14 +134,20 @@ class Messages:
             self._check_open()
             if self._listener is None:
                 self._listen()
+            why: Optional[str] = None
             for i, (from_rank, t, data) in enumerate(self._arrived):
                 if t == tag and src == from_rank:
                     del self._arrived[i]
                     break
             else:
-                self._wanted.append((src, tag, tensors, work))
-                return
-        _hand_over(from_rank, data, tensors, work)
+                why = self._gone.get(src)
+                if why is None:
+                    self._wanted.append((src, tag, tensors, work))
+                    return
+        if why is not None:
+            work.finish(_failure(src, f"no message with tag {tag}: {why}"))
+            return
+        _hand_over(src, data, tensors, work)
 
     def _listen(self) -> None:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
@@ -161,19 +173,43 @@ class Messages:
 
     def _receive(self, conn: socket.socket) -> None:
         header = bytearray(_HEADER.size)
+        src: Optional[int] = None  # who sends here
+        why = ""
         try:
-            while _read(conn, memoryview(header)):
-                secret, src, tag, length = _HEADER.unpack(header)
+            while True:
+                got = _read(conn, memoryview(header))
+                if got == 0:
+                    break  # it ended between two messages
+                if got < len(header):
+                    raise _Cut(f"the connection ended after {got} bytes of a header of {len(header)}")
+                secret, rank, tag, length = _HEADER.unpack(header)
                 if not secrets.compare_digest(secret, self._secret):
                     return
+                src = rank
+                with self._lock:
+                    self._gone.pop(rank, None)  # it is back, behind a connection that had failed
                 data = bytearray(length)
-                if not _read(conn, memoryview(data)):
-                    return
-                self._arrive(src, tag, data)
-        except OSError:
-            return
+                got = _read(conn, memoryview(data))
+                if got < length:
+                    raise _Cut(f"the connection ended after {got} of {length} bytes of a message with tag {tag}")
+                self._arrive(rank, tag, data)
+        except (_Cut, OSError) as err:
+            why = str(err)
         finally:
             conn.close()
+        if src is not None:
+            self._lost(src, why or "its connection ended")
+
+    def _lost(self, src: int, why: str) -> None:
+        """Fail what waits for a rank whose connection is gone; it has sent all that it will."""
+        with self._lock:
+            if self._closed:
+                return
+            self._gone[src] = why
+            waiting = [w for w in self._wanted if w[0] == src]
+            self._wanted = deque(w for w in self._wanted if w[0] != src)
+        for _, tag, _, work in waiting:
+            work.finish(_failure(src, f"no message with tag {tag}: {why}"))
 
     def _arrive(self, src: int, tag: int, data: bytearray) -> None:
         with self._lock:
@@ -207,21 +243,22 @@ class Messages:
                 s.close()
             threads = list(self._threads)
         for src, _, _, work in wanted:
-            work.finish(
-                torch.distributed.DistBackendError(f"gopccl: recv from rank {src}: the process group was destroyed")
-            )
+            work.finish(_failure(src, "the process group was destroyed"))
         end = time.monotonic() + _PATIENCE
         for t in threads:
             if t is not threading.current_thread():
                 t.join(max(0.0, end - time.monotonic()))
 
 
+def _failure(src: int, why: str) -> BaseException:
+    failure: BaseException = torch.distributed.DistBackendError(f"gopccl: recv from rank {src}: {why}")
+    return failure
+
+
 def _hand_over(src: int, data: bytearray, tensors: List[Any], work: Any) -> None:
     want = sum(t.numel() * t.element_size() for t in tensors)
     if want != len(data):
-        work.finish(
-            torch.distributed.DistBackendError(f"gopccl: recv from rank {src}: {len(data)} bytes came, {want} expected")
-        )
+        work.finish(_failure(src, f"{len(data)} bytes came, {want} expected"))
         return
     at = 0
     with work.placing():

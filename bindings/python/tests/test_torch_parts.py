@@ -1,0 +1,181 @@
+"""Parts of the process group by themselves: what happens when something goes wrong in the middle."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from typing import Any, Iterator, List, Tuple
+
+import pytest
+from conftest import TIMEOUT
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from gopccl import ArgumentError  # noqa: E402
+from gopccl.torch._backend import Failure, GopcclBackend, GopcclWork  # noqa: E402
+from gopccl.torch._messages import _HEADER, Messages  # noqa: E402
+
+LIMIT = timedelta(seconds=TIMEOUT)
+
+
+@pytest.fixture
+def group() -> Iterator[Tuple[GopcclBackend, GopcclBackend]]:
+    """Two ranks in this process."""
+    store = dist.HashStore()
+    ranks: List[Any] = [None, None]
+
+    def make(rank: int) -> None:
+        ranks[rank] = GopcclBackend(store, rank, 2, LIMIT)
+
+    threads = [threading.Thread(target=make, args=(r,)) for r in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(TIMEOUT)
+    yield ranks[0], ranks[1]
+    threads = [threading.Thread(target=r.abort) for r in ranks]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(TIMEOUT)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ArgumentError, MemoryError])
+def test_an_exception_between_two_launches(
+    group: Tuple[GopcclBackend, GopcclBackend], monkeypatch: pytest.MonkeyPatch, error: type
+) -> None:
+    """What was launched is awaited, and the group is broken, whatever was raised."""
+    one, two = group
+    comm = one._comm
+    assert comm is not None
+    real, calls = comm.all_reduce_async, []
+
+    def failing(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 2:
+            raise error()
+        return real(*args, **options)
+
+    monkeypatch.setattr(comm, "all_reduce_async", failing)
+    tensors = [torch.full((1000,), 1.0 + k) for k in range(3)]
+    others = [torch.full((1000,), 10.0) for _ in range(3)]
+    with pytest.raises(error):
+        one.allreduce(tensors)
+    work = two.allreduce(others)
+    while comm.in_flight():  # nobody awaits it but the group
+        threading.Event().wait(0.01)
+    assert tensors[0][0] == others[0][0] == 11
+    with pytest.raises(Failure, match="has failed"):
+        one.allreduce(tensors)
+    one.abort()
+    with pytest.raises(Failure):
+        work.wait(LIMIT)
+
+
+def test_what_can_never_work_breaks_nothing(group: Tuple[GopcclBackend, GopcclBackend]) -> None:
+    one, two = group
+    good, bad = torch.ones(3), torch.ones(3).to(torch.float8_e4m3fn)
+    with pytest.raises(ArgumentError):
+        one.allreduce([good, bad])
+    works = [g.allreduce([t]) for g, t in zip(group, (torch.ones(3), torch.ones(3)))]
+    assert all(w.wait(LIMIT) for w in works) and bool((good == 1).all())
+
+
+@pytest.fixture
+def mail() -> Iterator[Tuple[Messages, Any]]:
+    """The mailbox of rank 0, and a connection as rank 1 opens it, with the secret."""
+    store = dist.HashStore()
+    box = Messages(store, 0, "127.0.0.1", LIMIT)
+
+    def connect() -> Tuple[socket.socket, bytes]:
+        secret, port, host = store.get("gopccl/mail/0").decode().split(" ", 2)
+        return socket.create_connection((host, int(port))), bytes.fromhex(secret)
+
+    yield box, connect
+    box.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (_HEADER.size + 7, "after 7 of 12 bytes of a message with tag 5"),
+        (_HEADER.size, "after 0 of 12 bytes"),
+        (_HEADER.size + 12 + 9, "after 9 bytes of a header"),
+        (_HEADER.size + 12, "its connection ended"),
+    ],
+)
+def test_a_connection_that_ends(mail: Tuple[Messages, Any], sent: int, says: str) -> None:
+    """Who waits for its message is told at once, before it ends and after."""
+    box, connect = mail
+    first, second, third = (GopcclWork("recv", [], LIMIT) for _ in range(3))
+    t, u = torch.zeros(3), torch.zeros(3)
+    box.recv(1, 5, [t], first)
+    box.recv(1, 5, [u], second)
+    conn, secret = connect()
+    message = _HEADER.pack(secret, 1, 5, 12) + torch.ones(3).numpy().tobytes()
+    conn.sendall((message + message)[:sent])
+    conn.close()
+    if sent >= len(message):
+        assert first.wait(LIMIT) and bool((t == 1).all())
+    else:
+        with pytest.raises(dist.DistBackendError, match=says):
+            first.wait(LIMIT)
+    with pytest.raises(dist.DistBackendError, match=says):
+        second.wait(LIMIT)
+    box.recv(1, 5, [u], third)
+    with pytest.raises(dist.DistBackendError, match=says):
+        third.wait(LIMIT)
+    # A sender whose connection had failed comes back with a new one.
+    conn, secret = connect()
+    conn.sendall(message)
+    while True:
+        again = GopcclWork("recv", [], LIMIT)
+        box.recv(1, 5, [u], again)
+        try:
+            again.wait(LIMIT)
+            break
+        except dist.DistBackendError:
+            pass  # it is not here yet
+    assert bool((u == 1).all())
+    conn.close()
+
+
+FORK = """
+import os, sys, threading
+from datetime import timedelta
+import torch, torch.distributed as dist
+from gopccl.torch._backend import GopcclBackend
+store, ranks = dist.HashStore(), [None, None]
+def make(r): ranks[r] = GopcclBackend(store, r, 2, timedelta(seconds=60))
+threads = [threading.Thread(target=make, args=(r,)) for r in range(2)]
+for t in threads: t.start()
+for t in threads: t.join()
+one, two = ranks
+def pass_on(value):
+    got = torch.zeros(3)
+    work = two.recv([got], 0)
+    one.send([torch.full((3,), value)], 1)
+    assert work.wait() and got[0] == value
+pass_on(1.0)
+pid = os.fork()
+if pid == 0:
+    sys.exit(7)  # through the interpreter
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+pass_on(2.0)
+works = [g.allreduce([torch.ones(3)]) for g in ranks]
+assert all(w.wait() for w in works)
+threads = [threading.Thread(target=g.shutdown) for g in ranks]
+for t in threads: t.start()
+for t in threads: t.join()
+print("good", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_child_made_by_fork_leaves_the_group_alone() -> None:
+    p = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=2 * TIMEOUT)
+    assert (p.returncode, p.stdout) == (0, "good\n"), p.stderr
