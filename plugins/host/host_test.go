@@ -221,6 +221,57 @@ func TestCancelledCall(t *testing.T) {
 	require.Equal(t, 1, p.Starts())
 }
 
+// A plugin that goes on computing after its call was canceled is replaced.
+func TestRunawayIsKilled(t *testing.T) {
+	p, log := begin(t, self("run away"), nil)
+	require.NoError(t, p.Wait(within(t, long)))
+	pid := p.PID()
+	in, err := p.current()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	_, err = p.Solve(ctx, matrix(7), func(topo.Solution) { cancel() })
+	require.NoError(t, err)
+	if _, counted := in.proc.group.cpu(in.proc.cmd); !counted {
+		return // docs/plugins.md: not found there
+	}
+	requireEventuallyGone(t, p, pid)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "goes on computing") }, long, tick, "%s", log)
+}
+
+// tardy finds the best ring only after a while, and only if it is let.
+type tardy struct{ tryAll }
+
+func (tardy) Solve(ctx context.Context, p topo.Problem, better func(topo.Solution)) (topo.Solution, error) {
+	select {
+	case <-ctx.Done():
+		return topo.Solution{}, ctx.Err()
+	case <-time.After(400 * time.Millisecond):
+		return tryAll{}.Solve(ctx, p, better)
+	}
+}
+
+// A wrong proof ends the plugin's search only: the built-in solver has its whole
+// budget to refute it, and a call that has no time for that proves nothing.
+func TestWrongProofEndsNoOtherSearch(t *testing.T) {
+	problem := matrix(7)
+	want, err := tryAll{}.Solve(context.Background(), problem, func(topo.Solution) {})
+	require.NoError(t, err)
+
+	p, log := begin(t, self("lie about optimality"), tardy{})
+	require.NoError(t, p.Wait(within(t, long)))
+	got, err := p.Solve(within(t, long), problem, func(topo.Solution) {})
+	require.NoError(t, err)
+	require.Equal(t, want.Bottleneck, got.Bottleneck)
+	require.InEpsilon(t, want.Sum, got.Sum, topo.Tolerance)
+	require.Contains(t, log.String(), "called a ring optimal that is not the best")
+
+	got, err = p.Solve(within(t, 200*time.Millisecond), problem, func(topo.Solution) {})
+	require.NoError(t, err)
+	require.Len(t, got.Ring, 7)
+	require.False(t, got.Optimal)
+}
+
 // The plugin's own time limit ends a call without a budget.
 func TestTimeLimit(t *testing.T) {
 	spec := self("slow")

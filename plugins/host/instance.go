@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,7 +27,11 @@ type instance struct {
 	conn   *grpc.ClientConn
 	bells  []*os.File // sockets of the lanes, of quantizers and backends
 	files  []*os.File // ours, closed with it
+	shared *os.File   // the host's memory that the plugin maps; not closed with it
 	dir    string     // of go-plugin, removed with it
+
+	running  atomic.Int32 // calls of a solver that the host still waits for
+	canceled atomic.Bool  // a call was canceled; whether the plugin obeyed is not known yet
 
 	mu     sync.Mutex
 	reason error // why it was ended
@@ -69,7 +74,7 @@ func launch(ctx context.Context, spec Spec, prepare func(*instance, *exec.Cmd) e
 					return nil, err
 				}
 			}
-			p, err := newProcess(cmd, spec.MemoryLimit)
+			p, err := newProcess(cmd, spec.MemoryLimit, in.shared)
 			if err == nil {
 				ready <- p
 			}

@@ -55,6 +55,8 @@ func actAs(mode string) {
 		<-forever
 	case "host":
 		actAsHost()
+	case "map":
+		actAsMapper()
 	default:
 		sdk.ServeSolver(&character{mode: mode})
 	}
@@ -153,6 +155,17 @@ func (c *character) Solve(ctx context.Context, p topo.Problem, better func(topo.
 			fmt.Println("line", i)
 		}
 		fmt.Println("\xff\xfe no text")
+	case "run away":
+		better(worst)
+		<-ctx.Done()
+		go func() {
+			for n := 0; ; n++ {
+				if n == math.MaxInt {
+					fmt.Println("never")
+				}
+			}
+		}()
+		return worst, nil
 	case "slow":
 		better(worst)
 		<-ctx.Done()

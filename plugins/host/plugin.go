@@ -42,6 +42,10 @@ const (
 	firstPause  = 100 * time.Millisecond
 	steadyAfter = time.Minute // a life of this length resets the pause
 	memoryEvery = 100 * time.Millisecond
+	// A plugin without a call that keeps more than half of a processor busy for
+	// two looks in a row, idleEvery apart, has not obeyed a cancellation.
+	idleEvery = time.Second
+	busyLooks = 2
 )
 
 var (
@@ -250,6 +254,9 @@ func (p *Plugin) watch(in *instance) error {
 	if p.spec.MemoryLimit == 0 {
 		memory.Stop()
 	}
+	idle := time.NewTicker(idleEvery)
+	defer idle.Stop()
+	var runaway runaway
 	var asked chan error
 	for {
 		select {
@@ -263,8 +270,12 @@ func (p *Plugin) watch(in *instance) error {
 		case <-p.ctx.Done():
 			return errClosed
 		case <-memory.C:
-			if m := in.proc.group.memory(in.proc.cmd); m > p.spec.MemoryLimit {
+			if m := in.proc.group.memory(in.proc.cmd, in.proc.shared); m > p.spec.MemoryLimit {
 				return fmt.Errorf("it holds %d MiB of memory, its limit is %d MiB", m>>20, p.spec.MemoryLimit>>20)
+			}
+		case <-idle.C:
+			if runaway.look(in) {
+				return errors.New("it goes on computing after its calls were canceled")
 			}
 		case <-health.C:
 			if asked == nil { // one question at a time
@@ -282,4 +293,41 @@ func (p *Plugin) watch(in *instance) error {
 			}
 		}
 	}
+}
+
+// runaway finds a plugin that computes for nobody: gRPC ends a canceled call on
+// the host's side whatever the plugin does, so only the processor time that it
+// goes on using tells. Where the system does not count it nothing is found.
+type runaway struct {
+	cpu    time.Duration // at the last look
+	at     time.Time
+	looked bool
+	busy   int // looks in a row
+	quiet  int
+}
+
+// look reports whether the instance has to go.
+func (r *runaway) look(in *instance) bool {
+	if !in.canceled.Load() || in.running.Load() > 0 {
+		*r = runaway{}
+		return false
+	}
+	cpu, ok := in.proc.group.cpu(in.proc.cmd)
+	if !ok {
+		in.canceled.Store(false)
+		return false
+	}
+	now := time.Now()
+	if r.looked {
+		if 2*(cpu-r.cpu) > now.Sub(r.at) {
+			r.busy, r.quiet = r.busy+1, 0
+		} else {
+			r.busy, r.quiet = 0, r.quiet+1
+		}
+	}
+	r.cpu, r.at, r.looked = cpu, now, true
+	if r.quiet >= busyLooks {
+		in.canceled.Store(false)
+	}
+	return r.busy >= busyLooks
 }

@@ -25,6 +25,7 @@ type process struct {
 	state          error // of the exit, valid after exited
 	group          group
 	memoryLimit    int64
+	shared         *os.File // the host's memory that the program maps, nil if it maps none
 
 	mu      sync.Mutex
 	started bool
@@ -36,8 +37,8 @@ type process struct {
 // outside its group hold the other end.
 const drain = time.Second
 
-func newProcess(cmd *exec.Cmd, memoryLimit int64) (*process, error) {
-	p := &process{cmd: cmd, memoryLimit: memoryLimit, exited: make(chan struct{})}
+func newProcess(cmd *exec.Cmd, memoryLimit int64, shared *os.File) (*process, error) {
+	p := &process{cmd: cmd, memoryLimit: memoryLimit, shared: shared, exited: make(chan struct{})}
 	var err error
 	pipe := func() (r, w *os.File) {
 		if err == nil {

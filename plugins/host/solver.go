@@ -48,8 +48,6 @@ const (
 	lastWords = 25 * time.Millisecond
 	// hangAfter is how long a plugin may go on after the end of its budget.
 	hangAfter = time.Second
-	// doubtFor is the time that the built-in solver has left to refute a proof.
-	doubtFor = 100 * time.Millisecond
 )
 
 // found is a message of one of the two solvers to the call that waits for them.
@@ -76,7 +74,6 @@ func (s *SolverPlugin) Solve(ctx context.Context, p topo.Problem, better func(to
 		running++
 		fctx, fcancel := context.WithTimeout(both, fallbackBudget)
 		defer fcancel()
-		c.stopFallback = fcancel
 		go s.builtIn(fctx, p, messages)
 	}
 	for running > 0 {
@@ -89,6 +86,7 @@ func (s *SolverPlugin) Solve(ctx context.Context, p topo.Problem, better func(to
 			cancel() // both end soon; what they still say is heard
 		}
 	}
+	c.hurried = s.fallback != nil && ctx.Err() != nil
 	return c.result()
 }
 
@@ -131,8 +129,10 @@ func (s *SolverPlugin) ask(ctx context.Context, p topo.Problem, out chan<- found
 	}
 	heard := make(chan found)
 	over := make(chan struct{}) // nobody hears any more
+	in.running.Add(1)
 	go func() {
 		defer s.calls.Done()
+		defer in.running.Add(-1)
 		defer cancel()
 		err := s.stream(rpc, in, p, budget, func(f found) {
 			select {
@@ -183,7 +183,8 @@ func (s *SolverPlugin) ask(ctx context.Context, p topo.Problem, out chan<- found
 				}
 				continue
 			}
-			cancel() // the plugin's side ends itself if it does not listen
+			in.canceled.Store(true)
+			cancel() // a plugin with the SDK ends itself if it does not listen; watch looks at others
 		}
 		close(over)
 		return
@@ -276,11 +277,9 @@ func clip(s string) string { return s[:min(len(s), 200)] }
 
 // call is what one Solve knows so far.
 type call struct {
-	s            *SolverPlugin
-	p            topo.Problem
-	better       func(topo.Solution)
-	stopFallback func()
-
+	s             *SolverPlugin
+	p             topo.Problem
+	better        func(topo.Solution)
 	best          topo.Solution // ring and values
 	sumBound      float64       // as the plugin claims
 	bottleneck    float64
@@ -289,6 +288,7 @@ type call struct {
 	builtInErr    error
 	pluginErr     error
 	fallbackEnded bool
+	hurried       bool // the call ended before the built-in solver had its whole budget
 	decided       bool
 }
 
@@ -312,11 +312,9 @@ func (c *call) take(m found) {
 	}
 	if m.sol.Optimal {
 		c.proof = m.sol
-		if c.stopFallback != nil && !c.fallbackEnded {
-			time.AfterFunc(doubtFor, c.stopFallback)
-		} else {
-			c.decided = true
-		}
+		// The proof ends the plugin's own search only: the built-in solver has the
+		// rest of its budget to refute it.
+		c.decided = c.s.fallback == nil || c.fallbackEnded
 	}
 }
 
@@ -384,7 +382,9 @@ func (c *call) result() (topo.Solution, error) {
 	}
 	best.SumLowerBound = max(c.sumBound, c.builtIn.SumLowerBound)
 	best.BottleneckBound = least(c.bottleneck, c.builtIn.BottleneckBound)
-	if c.builtIn.Optimal || len(c.proof.Ring) > 0 {
+	// A plugin's word alone would end every search for these peers: it counts once
+	// the built-in solver had its budget and found nothing better.
+	if c.builtIn.Optimal || len(c.proof.Ring) > 0 && !c.hurried {
 		best = c.p.Proved(best)
 	}
 	return best, nil

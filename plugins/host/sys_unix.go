@@ -3,8 +3,10 @@
 package host
 
 import (
+	"os"
 	"os/exec"
 	"syscall"
+	"time"
 )
 
 // group is a process group of its own. These systems do not tie a process to
@@ -27,4 +29,6 @@ func (group) wait(cmd *exec.Cmd, sweep func()) error {
 
 func (group) kill(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 
-func (group) memory(*exec.Cmd) int64 { return 0 }
+func (group) memory(*exec.Cmd, *os.File) int64 { return 0 }
+
+func (group) cpu(*exec.Cmd) (time.Duration, bool) { return 0, false }

@@ -1,7 +1,9 @@
 package host
 
 import (
+	"os"
 	"os/exec"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -58,4 +60,18 @@ func (g *group) wait(cmd *exec.Cmd, sweep func()) error {
 
 func (g *group) kill(*exec.Cmd) { _ = windows.TerminateJobObject(g.job, 1) }
 
-func (g *group) memory(*exec.Cmd) int64 { return 0 }
+func (g *group) memory(*exec.Cmd, *os.File) int64 { return 0 }
+
+// accounting is JOBOBJECT_BASIC_ACCOUNTING_INFORMATION; times are in 100 ns.
+type accounting struct {
+	user, kernel, periodUser, periodKernel      int64
+	faults, processes, active, terminatedByJobs uint32
+}
+
+const basicAccounting = 1 // JobObjectBasicAccountingInformation
+
+func (g *group) cpu(*exec.Cmd) (time.Duration, bool) {
+	var a accounting
+	err := windows.QueryInformationJobObject(g.job, basicAccounting, uintptr(unsafe.Pointer(&a)), uint32(unsafe.Sizeof(a)), nil)
+	return time.Duration(a.user+a.kernel) * 100, err == nil
+}

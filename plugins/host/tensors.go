@@ -69,7 +69,7 @@ func (t *tensors) inherit(in *instance, cmd *exec.Cmd) error {
 	if err != nil {
 		return err
 	}
-	cmd.ExtraFiles = []*os.File{memory}
+	cmd.ExtraFiles, in.shared = []*os.File{memory}, t.memory.File
 	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", shm.EnvLanes, numLanes), fmt.Sprintf("%s=%d", shm.EnvArea, shm.Operands*operandBytes))
 	for range numLanes {
 		ours, theirs, err := shm.Pair()

@@ -33,7 +33,7 @@ func randomProblem(rng *rand.Rand, n, missing int, o topo.Objective) topo.Proble
 }
 
 // From no ring at all the programme finds the best one, or that there is none.
-func TestAgainstBruteForce(t *testing.T) { // S1-17
+func TestAgainstBruteForce(t *testing.T) {
 	e := testEngine(t)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for k := range 24 { // each starts programs
@@ -48,7 +48,7 @@ func TestAgainstBruteForce(t *testing.T) { // S1-17
 		}
 		require.True(t, a.best.Optimal, "ring %v", a.best.Ring)
 		require.NoError(t, p.Verify(a.best))
-		require.InEpsilon(t, want.Sum, a.best.Sum, 1e-6)
+		require.InEpsilon(t, want.Sum, a.best.Sum, 1e-6) // S1-17
 		require.Equal(t, want.Bottleneck, a.best.Bottleneck)
 	}
 }
@@ -175,7 +175,7 @@ func TestNoEngine(t *testing.T) {
 	require.ErrorIs(t, err, errNoEngine)
 }
 
-func TestConformance(t *testing.T) { // S1-18
+func TestConformance(t *testing.T) {
 	l := lpexact{testEngine(t)}
 	topo.Register(l)
 	solvertest.Run(t, l, solvertest.Want{Wall: true})

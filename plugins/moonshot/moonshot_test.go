@@ -17,11 +17,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// S1-19
 func TestConformance(t *testing.T) {
 	m := moonshot{threads: 2, patience: time.Minute}
 	topo.Register(m)
-	solvertest.Run(t, m, solvertest.Want{Wall: true})
+	solvertest.Run(t, m, solvertest.Want{Wall: true}) // S1-19
 }
 
 func randomProblem(t *rapid.T, n int) topo.Problem {

@@ -18,6 +18,10 @@ func anonymous() (*os.File, error) {
 	return f, os.Remove(f.Name())
 }
 
+// seal does nothing: these systems cannot fix the size of a file, so a plugin
+// that cuts it short takes the host with it.
+func seal(*os.File) error { return nil }
+
 func socketpair() ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -25,6 +25,10 @@ func New(size int) (*Memory, error) {
 		f.Close()
 		return nil, fmt.Errorf("shared memory of %d bytes: %w", size, err)
 	}
+	if err := seal(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("seal %d bytes of shared memory: %w", size, err)
+	}
 	return Map(f, size)
 }
 
