@@ -22,11 +22,11 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// The control port of PCCL is the default (S1-05), and every default is legal.
+// The control port of PCCL is the default, and every default is legal.
 func TestDefaults(t *testing.T) {
 	c, err := Load(nil, nil, nil)
 	require.NoError(t, err)
-	require.Equal(t, "0.0.0.0:48148", c.Master.Listen)
+	require.Equal(t, "0.0.0.0:48148", c.Master.Listen) // S1-05
 	require.Equal(t, 48149, c.Peer.PortBase)
 	require.Equal(t, Bytes(1<<20), c.Data.FrameBytes)
 	for _, s := range c.Explain() {

@@ -26,6 +26,7 @@ type Config struct {
 	Quantize Quantize `conf:"quantize"`
 	Topology Topology `conf:"topology"`
 	Log      Log      `conf:"log"`
+	Dump     Dump     `conf:"dump"`
 	Plugins  []Plugin // of the key plugins; the strongest file that has it counts
 
 	origins map[string]string
@@ -39,6 +40,7 @@ type Master struct {
 	RegisterTimeout   time.Duration `conf:"register_timeout" min:"100ms" max:"10m" zero:"off"`
 	RoundTimeout      time.Duration `conf:"round_timeout" min:"1s" max:"1h" zero:"off"`
 	VoteTimeout       time.Duration `conf:"vote_timeout" min:"1s" max:"168h" zero:"off"`
+	PhaseTimeout      time.Duration `conf:"phase_timeout" min:"1s" max:"168h" zero:"off"`
 	WarnVoteAfter     time.Duration `conf:"warn_vote_after" min:"1s" max:"168h" zero:"off"`
 	MaxConnections    int           `conf:"max_connections" min:"1" max:"1000000"`
 	MaxQueue          Bytes         `conf:"max_queue" min:"64KiB" max:"1GiB"`
@@ -122,6 +124,11 @@ func (l *Log) Levels() string {
 		return l.Level
 	}
 	return l.Level + "," + l.Subsystems
+}
+
+// Dump configures state dumps of programs that use the C library.
+type Dump struct {
+	Signal int `conf:"signal" min:"0" max:"64"`
 }
 
 // Plugin is one program that gopccl runs beside itself.

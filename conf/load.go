@@ -210,6 +210,9 @@ func (l *loader) combinations() {
 	if v := c.Master; v.VoteTimeout != 0 && v.WarnVoteAfter > v.VoteTimeout {
 		l.fail("%s: master.warn_vote_after exceeds master.vote_timeout", c.origins["master.warn_vote_after"])
 	}
+	if v := c.Master; v.PhaseTimeout != 0 && v.WarnVoteAfter > v.PhaseTimeout {
+		l.fail("%s: master.warn_vote_after exceeds master.phase_timeout", c.origins["master.warn_vote_after"])
+	}
 }
 
 func isSection(key string) bool {

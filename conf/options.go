@@ -18,6 +18,7 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	o.RegisterTimeout = orOff(c.Master.RegisterTimeout)
 	o.RoundTimeout = orOff(c.Master.RoundTimeout)
 	o.VoteTimeout = orOff(c.Master.VoteTimeout)
+	o.PhaseTimeout = orOff(c.Master.PhaseTimeout)
 	o.WarnVoteAfter = orOff(c.Master.WarnVoteAfter)
 	o.WriteTimeout = orOff(c.Master.WriteTimeout)
 	o.MaxConnections = c.Master.MaxConnections

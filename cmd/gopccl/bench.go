@@ -176,7 +176,9 @@ func newBenchAllReduceCmd() *cobra.Command {
 		Long: `Time all-reduces (sum) between processes. A first round warms up and is verified;
 before every timed round the peers meet in a tiny all-reduce. The time of a round
 is that of its slowest peer. The processor time is that of all peers in the timed
-rounds, by peer and by 10^9 bytes of their buffers.`,
+rounds, by peer and by 10^9 bytes of their buffers. MB/s is what a peer contributes
+by the median time, rx+tx Gbit/s all that it sends and receives, as PCCL's report
+counts them.`,
 		Example: `  gopccl bench allreduce --world 2,4 --bytes 4KiB,400000,64MiB
   gopccl bench allreduce --world 4 --bytes 64MiB --quantize minmax --json -
   gopccl bench allreduce --bytes 1MiB --concurrent 8 --pool 4 --rounds 20`,
@@ -228,7 +230,7 @@ rounds, by peer and by 10^9 bytes of their buffers.`,
 				}
 				jobs = append(jobs, job)
 			}
-			out, err := f.open(cmd, "world", "bytes", "dtype", "quantize", "median", "min", "max", "GB/s", "cpu s/GB", "rx bytes", "tx bytes")
+			out, err := f.open(cmd, "world", "bytes", "dtype", "quantize", "median", "min", "max", "MB/s", "rx+tx Gbit/s", "cpu s/GB", "rx bytes", "tx bytes")
 			if err != nil {
 				return err
 			}
@@ -238,9 +240,8 @@ rounds, by peer and by 10^9 bytes of their buffers.`,
 					if out.json != nil {
 						return out.json.Encode(r)
 					}
-					total := float64(r.Bytes) * float64(r.Concurrent)
 					return out.row(strconv.Itoa(r.World), strconv.Itoa(r.Bytes), r.DType, r.Quantize+prefixed(" ", r.Wire),
-						seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.3f", total/1e9/r.Median),
+						seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.1f", r.Contribute), fmt.Sprintf("%.3f", r.Network),
 						fmt.Sprintf("%.2f", r.CPUPerGB), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx))
 				}); err != nil {
 					return err

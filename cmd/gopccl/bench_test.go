@@ -22,7 +22,7 @@ func TestBenchHashWritesJSONLines(t *testing.T) {
 	}
 }
 
-// S0-07: wake-up latency of every way to sleep, p50 and p99, on one host and in
+// Wake-up latency of every way to sleep, p50 and p99, on one host and in
 // turns.
 func TestBenchParkComparesAllWaysToSleep(t *testing.T) {
 	var out, errOut bytes.Buffer
@@ -48,7 +48,7 @@ func TestBenchParkComparesAllWaysToSleep(t *testing.T) {
 	}
 }
 
-// S4-25, S4-26: the cost of a post, and the time until the data phase and the
+// The cost of a post, and the time until the data phase and the
 // verdict, for every setting.
 func TestBenchPostMeasuresEverySetting(t *testing.T) {
 	var out, errOut bytes.Buffer
@@ -66,7 +66,7 @@ func TestBenchPostMeasuresEverySetting(t *testing.T) {
 	}
 }
 
-// S4-09, S4-24, S4-27, S4-34: what idle communicators cost, by their number.
+// What idle communicators cost, by their number.
 func TestBenchIdle(t *testing.T) {
 	var out, errOut bytes.Buffer
 	args := "bench idle --communicators 2,5 --span 50ms --json -"
@@ -127,7 +127,7 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-// S3-17: a line for every size, in order.
+// A line for every size, in order.
 func TestBenchPlanning(t *testing.T) {
 	code, out, errOut := gopccl(t, "bench", "planning", "--sizes", "3,6,20", "--budget", "50ms")
 	require.Equal(t, exitOK, code, errOut)

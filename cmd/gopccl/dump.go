@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -36,29 +35,9 @@ func dumpState(w io.Writer) {
 	dumps.mu.Lock()
 	defer dumps.mu.Unlock()
 	for m := range dumps.more {
-		writeMaster(w, m)
+		m.DumpState(w)
 	}
 	core.DumpState(w)
-}
-
-func writeMaster(w io.Writer, m *core.Master) {
-	st := m.Status()
-	fmt.Fprintf(w, "gopccl: master at %s: %d clients, %d connections that did not register, %d collectives so far",
-		m.Addr(), len(st.Clients), st.Unregistered, st.Collectives)
-	if st.RoundActive {
-		fmt.Fprint(w, ", in a connection round")
-	}
-	fmt.Fprintln(w)
-	for _, g := range st.Groups {
-		fmt.Fprintf(w, "  group %d: %d members, %d wait to be let in\n", g.ID, g.Members, g.Waiting)
-	}
-	for _, c := range st.Clients {
-		fmt.Fprintf(w, "  client %s at %s, group %d: %v, %v", c.UUID, c.Remote, c.Group, c.Phase, c.State)
-		for _, o := range c.Collectives {
-			fmt.Fprintf(w, ", tag %d %v", o.Tag, o.State)
-		}
-		fmt.Fprintln(w)
-	}
 }
 
 // dumpOnSignal writes a dump to w at every signal that asks for one (SIGUSR1;

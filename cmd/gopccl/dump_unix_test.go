@@ -36,7 +36,7 @@ func (c *collected) String() string {
 	return c.b.String()
 }
 
-// SIGUSR1 makes a master and a peer write what they hold, and go on. S4-30
+// SIGUSR1 makes a master and a peer write what they hold, and go on.
 func TestSignalDumpsTheState(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestSignalDumpsTheState(t *testing.T) {
 	}, 20*time.Second, time.Millisecond)
 	peer, _, peerErr := run(ctx, `{"World":2}`+"\n", "bench", benchPeer, addr) // alone it waits for the other one
 	dumped := func(cmd *exec.Cmd, text *collected, want string) {
-		require.Eventually(t, func() bool {
+		require.Eventually(t, func() bool { // S4-30
 			return cmd.Process.Signal(syscall.SIGUSR1) == nil && regexp.MustCompile(want).MatchString(text.String())
 		}, 20*time.Second, 20*time.Millisecond, want)
 	}

@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -159,7 +162,8 @@ func TestMasterTellsWhatHappens(t *testing.T) {
 // read again.
 func TestLineWriterNeverBlocks(t *testing.T) {
 	r, pipe := io.Pipe()
-	w := newLineWriter(pipe, 2)
+	dropped := func(to io.Writer, lines int) { fmt.Fprintf(to, "%d dropped\n", lines) }
+	w := newLineWriter(pipe, 2, dropped, func(err error) { assert.NoError(t, err) })
 	for range 10 {
 		n, err := w.Write([]byte("line\n"))
 		require.NoError(t, err)
@@ -179,8 +183,40 @@ func TestLineWriterNeverBlocks(t *testing.T) {
 	w.Write([]byte("late"))
 }
 
+// A log that cannot be written any more is reported once, and stops nothing.
+func TestLineWriterOutlivesItsReader(t *testing.T) {
+	r, pipe := io.Pipe()
+	require.NoError(t, r.Close())
+	var failures []error
+	w := newLineWriter(pipe, 8, func(io.Writer, int) {}, func(err error) { failures = append(failures, err) })
+	for range 5 {
+		_, err := w.Write([]byte("line\n"))
+		require.NoError(t, err)
+	}
+	w.Close(time.Minute)
+	require.Len(t, failures, 1)
+	require.True(t, errors.Is(failures[0], io.ErrClosedPipe))
+}
+
+// The line about dropped lines has the format of the others.
+func TestDroppedLinesAreSaidInTheLogsFormat(t *testing.T) {
+	for format, want := range map[string]string{
+		"json": `"level":"WARN","msg":"log lines were dropped","kind":"log","lines":812`,
+		"text": "WRN log lines were dropped kind=log lines=812",
+	} {
+		c, err := conf.Load(nil, nil, nil)
+		require.NoError(t, err)
+		c.Log.Format = format
+		var out bytes.Buffer
+		w := newMasterLog(&cobra.Command{}, c)
+		w.dropped(&out, 812)
+		w.Close(time.Minute)
+		require.Contains(t, out.String(), want)
+	}
+}
+
 // The demo with real processes: one is killed in the middle of a reduce, two
-// join, the loss falls, all hold the same bits after every step (S2-05, S2-14),
+// join, the loss falls, all hold the same bits after every step,
 // and a page tells the story.
 func TestDemo(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "demo.html")
@@ -195,8 +231,8 @@ func TestDemo(t *testing.T) {
 	}
 	require.Equal(t, "2", rows["joins"], out)
 	require.NotEqual(t, "0", rows["kills"], out)
-	require.NotEqual(t, "0", rows["aborted and retried operations"], out)
-	require.Equal(t, "0", rows["parity violations"], out)
+	require.NotEqual(t, "0", rows["aborted and retried operations"], out) // S2-14
+	require.Equal(t, "0", rows["parity violations"], out)                 // S2-05
 	html, err := os.ReadFile(page)
 	require.NoError(t, err)
 	require.Contains(t, string(html), "killed in the middle of the reduce")

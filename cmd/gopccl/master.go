@@ -2,10 +2,12 @@ package main
 
 import (
 	"errors"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gopccl/gopccl/conf"
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
 )
@@ -30,7 +32,8 @@ no authentication: run it where only your peers can reach it.`,
 			if err != nil {
 				return err
 			}
-			lines := newLineWriter(cmd.OutOrStdout(), 4096)
+			defer surviveBrokenPipes()()
+			lines := newMasterLog(cmd, c)
 			defer lines.Close(time.Second)
 			log := newLogger(c, lines, terminal(cmd.OutOrStdout()))
 			rings, err := newRingSolver(c, log)
@@ -59,4 +62,16 @@ no authentication: run it where only your peers can reach it.`,
 	}
 	cmd.Flags().String("listen", "", "`HOST:PORT` to listen on; port 0 lets the system choose (default 0.0.0.0:48148)")
 	return cmd
+}
+
+// newMasterLog returns the writer of a master's log lines, to standard output.
+// If they cannot be written any more, standard error hears of it once.
+func newMasterLog(cmd *cobra.Command, c *conf.Config) *lineWriter {
+	dropped := func(to io.Writer, lines int) {
+		newLogger(c, to, terminal(cmd.OutOrStdout())).Warn("log lines were dropped", "kind", "log", "lines", lines)
+	}
+	failed := func(err error) {
+		newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr())).Warn("the log cannot be written any more, the master goes on: "+err.Error(), "kind", "log")
+	}
+	return newLineWriter(cmd.OutOrStdout(), 4096, dropped, failed)
 }

@@ -11,3 +11,7 @@ var dumpSignals []os.Signal
 // reloadSignals ask for the configuration to be read again; this system has none
 // for it.
 var reloadSignals []os.Signal
+
+// surviveBrokenPipes does nothing: on this system writing to a pipe whose reader
+// is gone is an error anyway.
+func surviveBrokenPipes() (stop func()) { return func() {} }

@@ -114,11 +114,14 @@ func TestTopologyMeasureBetweenHosts(t *testing.T) {
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := probe.NewServer(probe.ServerConfig{})
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ln) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Serve(ln)
+	}()
 	defer func() {
 		s.Close()
-		require.NoError(t, <-ended)
+		<-ended
 	}()
 	code, out, errOut := gopccl(t, "topology", "measure", ln.Addr().String(), "--json")
 	require.Equal(t, exitOK, code, errOut)

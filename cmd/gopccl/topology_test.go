@@ -13,7 +13,7 @@ import (
 const instances = "../../tests/bench/topology/data"
 
 // A ring in the units of the file, proved where that is possible.
-func TestTopologySolve(t *testing.T) { // S1-17, S3-14
+func TestTopologySolve(t *testing.T) {
 	type result struct {
 		Ring            []int
 		Sum, Bottleneck float64
@@ -32,13 +32,13 @@ func TestTopologySolve(t *testing.T) { // S1-17, S3-14
 	r := solve(filepath.Join(instances, "tsplib-atsp/br17.atsp.gz"), "--objective", "sum", "--budget", "1m")
 	require.Equal(t, 39.0, r.Sum)
 	require.Equal(t, 39.0, r.SumLowerBound)
-	require.True(t, r.Optimal)
+	require.True(t, r.Optimal) // S1-17
 	require.Len(t, r.Ring, 17)
 	require.NotNil(t, r.BottleneckBound)
 	require.LessOrEqual(t, *r.BottleneckBound, 8.0)
 	require.Positive(t, r.Seconds)
 	r = solve(filepath.Join(instances, "tsplib-atsp/br17.atsp.gz"), "--budget", "1m")
-	require.Equal(t, 8.0, r.Bottleneck)
+	require.Equal(t, 8.0, r.Bottleneck) // S3-14
 	require.Equal(t, 8.0, *r.BottleneckBound)
 	require.True(t, r.Optimal)
 	r = solve(filepath.Join(instances, "wan/gcp6-europe-s1000.json.gz"))
@@ -123,7 +123,7 @@ func TestBenchTopology(t *testing.T) {
 
 // A ring that was saved is where another search begins, for other rates and
 // another order of the peers; for other peers it is refused.
-func TestTopologyPlan(t *testing.T) { // S3-21
+func TestTopologyPlan(t *testing.T) {
 	dir := t.TempDir()
 	file, ring := filepath.Join(dir, "m.csv"), filepath.Join(dir, "ring.json")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
@@ -136,7 +136,7 @@ func TestTopologyPlan(t *testing.T) { // S3-21
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "slowest link  3")
 	first, _, _ := strings.Cut(errOut, "\n")
-	require.Contains(t, first, "slowest link 3", "the first ring is that of the plan")
+	require.Contains(t, first, "slowest link 3", "the first ring is that of the plan") // S3-21
 	write(",c,b,x\nc,,1,3\nb,3,,1\nx,1,3,\n")
 	code, out, errOut = gopccl(t, "topology", "solve", file, "--start", ring)
 	require.NotEqual(t, exitOK, code)

@@ -35,7 +35,8 @@ func newVerifyDeterminismCmd() *cobra.Command {
 		Short: "Compare the bits that processor and GPU compute",
 		Long: `Compare the bits that the kernels compute: every reduce operation and type, every
 quantizer and the simple hash, on each backend of this machine and on a CUDA
-device, with those of cpu_generic, and these with what was recorded. Then exp of
+device, with those of cpu_generic, and these with what was recorded; square roots,
+quotients and fused products, which optimizers use, on the processor. Then exp of
 all 2^32 float32 patterns: on the processor beside the recorded sums, on the device
 beside those of PCCL's report. The exit code is 0 if everything is equal.
 

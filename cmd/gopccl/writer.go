@@ -1,46 +1,59 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"sync"
 	"time"
 )
 
 // lineWriter passes lines on to a writer that may block (a paused terminal, a
-// pipe that nobody reads) without ever blocking itself: what does not fit into
-// its queue is dropped and counted. A master must not stop because its log does.
+// pipe that nobody reads) or fail (a pipe whose reader is gone) without ever
+// doing either itself: what does not fit into its queue is dropped and counted,
+// and what follows a failure is discarded. A master must not stop because its
+// log does.
 type lineWriter struct {
-	to    io.Writer
-	queue chan []byte
-	done  chan struct{}
+	to      io.Writer
+	dropped func(to io.Writer, lines int) // writes that lines were dropped
+	failed  func(error)                   // called at most once
+	queue   chan []byte
+	done    chan struct{}
 
-	mu      sync.Mutex
-	dropped int
-	closed  bool
+	mu     sync.Mutex
+	lost   int
+	closed bool
 }
 
-func newLineWriter(to io.Writer, lines int) *lineWriter {
-	w := &lineWriter{to: to, queue: make(chan []byte, lines), done: make(chan struct{})}
+// newLineWriter returns a writer with a queue of so many lines. dropped and
+// failed are called by its goroutine.
+func newLineWriter(to io.Writer, lines int, dropped func(to io.Writer, lines int), failed func(error)) *lineWriter {
+	w := &lineWriter{to: to, dropped: dropped, failed: failed, queue: make(chan []byte, lines), done: make(chan struct{})}
 	go w.run()
 	return w
 }
 
 func (w *lineWriter) run() {
 	defer close(w.done)
+	broken := false
 	for line := range w.queue {
-		w.to.Write(line)
-		if n := w.takeDropped(); n > 0 {
-			fmt.Fprintf(w.to, "{\"msg\":\"log lines were dropped\",\"lines\":%d}\n", n)
+		if broken {
+			continue
+		}
+		if _, err := w.to.Write(line); err != nil {
+			broken = true
+			w.failed(err)
+			continue
+		}
+		if n := w.takeLost(); n > 0 {
+			w.dropped(w.to, n)
 		}
 	}
 }
 
-func (w *lineWriter) takeDropped() int {
+func (w *lineWriter) takeLost() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := w.dropped
-	w.dropped = 0
+	n := w.lost
+	w.lost = 0
 	return n
 }
 
@@ -54,7 +67,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	select {
 	case w.queue <- append([]byte(nil), p...):
 	default:
-		w.dropped++
+		w.lost++
 	}
 	return len(p), nil
 }

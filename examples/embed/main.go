@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"log"
-	"time"
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
@@ -24,19 +23,14 @@ func main() {
 
 	weights, gradient := make([]float32, 1000), make([]float32, 1000)
 	state := &core.SharedState{Tensors: []core.Tensor{core.TensorOf("weights", weights)}}
-	for first := true; state.Revision < 100; first = false {
-		if !first { // let in who waits; a newcomer goes on where the others do
-			pending, err := comm.PeersPending(ctx)
-			check(err)
-			if pending {
-				check(comm.UpdateTopology(ctx))
-			}
+	for state.Revision < 100 {
+		pending, err := comm.PeersPending(ctx)
+		check(err)
+		if pending { // let in who waits
+			check(comm.UpdateTopology(ctx))
 		}
-		if comm.Attributes().LocalWorldSize < 2 {
-			time.Sleep(100 * time.Millisecond) // nobody to train with yet
-			continue
-		}
-		_, err := comm.SyncSharedState(ctx, state, core.SyncOptions{}) // a newcomer gets the state
+		check(comm.WaitForPeers(ctx, 2))                              // nobody to train with yet
+		_, err = comm.SyncSharedState(ctx, state, core.SyncOptions{}) // a newcomer gets the state
 		check(err)
 		for i := range gradient {
 			gradient[i] = weights[i] - float32(i%10) // your model

@@ -35,7 +35,7 @@ func TestREADMEShowsThisProgram(t *testing.T) {
 
 // Two processes of it end with the same bits (a third could come too late for so
 // short a run). All that a peer needs to join is
-// the address of the master (S2-51).
+// the address of the master.
 func TestProcessesAgree(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -65,21 +65,21 @@ func TestProcessesAgree(t *testing.T) {
 		require.Contains(t, string(r.out), "revision 100, state ")
 		seen[string(r.out)]++
 	}
-	require.Len(t, seen, 1)
+	require.Len(t, seen, 1) // S2-51
 }
 
-// The licence is MIT, and both files say so (S2-07).
+// The licence is MIT, and both files say so.
 func TestLicence(t *testing.T) {
 	licence, err := os.ReadFile("../../LICENSE")
 	require.NoError(t, err)
-	require.Contains(t, string(licence), "MIT License")
+	require.Contains(t, string(licence), "MIT License") // S2-07
 	require.Contains(t, string(licence), "Permission is hereby granted, free of charge")
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
 	require.Contains(t, string(readme), "MIT licence")
 }
 
-// The engine offers primitives; training algorithms live in examples only (S2-58).
+// The engine offers primitives; training algorithms live in examples only.
 func TestNoAlgorithmInTheEngine(t *testing.T) {
 	for _, dir := range []string{"core", "backends", "quantizers", "solvers", "platform"} {
 		err := filepath.WalkDir("../../"+dir, func(path string, d fs.DirEntry, err error) error {
@@ -88,7 +88,7 @@ func TestNoAlgorithmInTheEngine(t *testing.T) {
 			}
 			text, err := os.ReadFile(path)
 			for _, word := range []string{"diloco", "nesterov", "adamw", "optimizer"} {
-				require.NotContains(t, strings.ToLower(string(text)), word, path)
+				require.NotContains(t, strings.ToLower(string(text)), word, path) // S2-58
 			}
 			return err
 		})

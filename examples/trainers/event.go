@@ -9,13 +9,14 @@ import (
 
 // Kinds of events.
 const (
-	Joined  = "joined" // let into the run; Loss is the validation loss of what it starts from
-	World   = "world"  // the membership changed
-	Synced  = "synced" // the shared state was synchronised; Strategy says how
-	Reduce  = "reduce" // about to launch the all-reduce of this step
-	Retry   = "retry"  // operations of this step failed and were run again
-	Stepped = "step"   // the shared state moved on by one step
-	Ended   = "ended"  // all steps are done
+	Joined  = "joined"  // let into the run; Loss is the validation loss of what it starts from
+	World   = "world"   // the membership changed
+	Synced  = "synced"  // the shared state was synchronised; Strategy says how
+	Reduce  = "reduce"  // about to launch the all-reduce of this step
+	Retry   = "retry"   // operations of this step failed and were run again
+	Stepped = "step"    // the shared state moved on by one step
+	Ended   = "ended"   // all steps are done
+	Warning = "warning" // something that a person should look at; Text says what
 )
 
 // Event is what a trainer tells about itself, one JSON object a line with -json.
@@ -26,6 +27,7 @@ type Event struct {
 	Revision uint64  `json:"revision"`           // of the shared state
 	World    int     `json:"world"`              // peers in the group
 	Loss     float64 `json:"loss,omitempty"`     // validation loss, nats per character
+	Inner    int     `json:"inner,omitempty"`    // local steps before it
 	Train    float64 `json:"train,omitempty"`    // mean training loss of this peer's share
 	Hash     string  `json:"hash,omitempty"`     // digest of the shared state
 	Tx       uint64  `json:"tx"`                 // bytes sent so far, as PCCL counts
@@ -33,6 +35,7 @@ type Event struct {
 	Retried  int     `json:"retried"`            // operations run again so far
 	Strategy string  `json:"strategy,omitempty"` // of a synchronisation
 	Fetched  bool    `json:"fetched,omitempty"`  // whether it brought new content
+	Text     string  `json:"text,omitempty"`     // of a warning
 }
 
 // String is the line for people.
@@ -41,6 +44,8 @@ func (e Event) String() string {
 	case Stepped, Joined, Ended:
 		return fmt.Sprintf("%-6s step %4d  world %d  loss %.4f  hash %s  in %s  out %s  retried %d",
 			e.Kind, e.Step, e.World, e.Loss, e.Hash, Size(e.Rx), Size(e.Tx), e.Retried)
+	case Warning:
+		return "warning: " + e.Text
 	case Synced:
 		return fmt.Sprintf("%-6s step %4d  world %d  %s  fetched %v", e.Kind, e.Step, e.World, e.Strategy, e.Fetched)
 	}

@@ -30,6 +30,9 @@ func execute(name string, train Trainer, o Options, args []string) int {
 	fs.IntVar(&o.MinPeers, "min-peers", o.MinPeers, "wait while fewer peers are there")
 	fs.Uint64Var(&o.Seed, "seed", o.Seed, "of parameters and data order, the same on every peer")
 	fs.IntVar(&o.Inner, "inner", o.Inner, "local steps per shared step")
+	if name == "diloco" {
+		fs.Float64Var(&o.Pace.Share, "share", 0, "choose the local steps so that averaging takes this `SHARE` of the time; 0: -inner stays")
+	}
 	fs.IntVar(&o.Batch, "batch", o.Batch, "examples per local step")
 	fs.StringVar(&o.Checkpoint, "checkpoint", "", "`DIR` to resume from and to write to; one per peer")
 	fs.Uint64Var(&o.CheckpointEvery, "checkpoint-every", o.CheckpointEvery, "steps between two checkpoints")

@@ -27,7 +27,8 @@ type Options struct {
 	Steps    uint64 // the run ends when the shared state has taken so many steps
 	MinPeers int    // below this number of peers nothing is computed
 	Seed     uint64 // of the initial parameters and of the order of the data
-	Inner    int    // local steps between two synchronisations (DiLoCo)
+	Inner    int    // local steps between two synchronisations (DiLoCo); the first ones, if there is a Pace
+	Pace     Pace   // chooses further local steps (DiLoCo)
 	Batch    int    // examples per local step
 	// Local makes the inner optimizer of DiLoCo for n parameters.
 	Local func(n int) charlm.Optimizer
@@ -48,6 +49,7 @@ type Options struct {
 	Until  func() uint64       // if not nil, asked for the last step instead of Steps
 	Logger *slog.Logger        // of the communicator; may be nil
 	Tune   func(*core.Options) // last word on how to connect; may be nil
+	Now    func() time.Time    // the clock of the Pace; nil: time.Now
 }
 
 // DefaultOptions returns what the flags of the example programs start from.
@@ -76,6 +78,8 @@ type run struct {
 	valid charlm.Batch
 	state *core.SharedState
 	now   Event // counters so far
+
+	pacing pacing
 }
 
 // prepare loads text and model; nothing is connected yet.
@@ -116,18 +120,18 @@ func (r *run) resume() error {
 	} else if err != nil {
 		return err
 	}
-	stored, err := checkpoint.LoadInto(path, r.stored())
-	r.state.Revision = stored.Revision
+	for _, err := range damaged { // this is a step back, which nobody should have to guess
+		r.warn("a newer checkpoint than "+path+" is passed over", err)
+	}
+	_, err = r.state.LoadCheckpoint(path)
 	return err
 }
 
-// stored is the shared state as a checkpoint holds it.
-func (r *run) stored() []checkpoint.Tensor {
-	list := make([]checkpoint.Tensor, len(r.state.Tensors))
-	for i, t := range r.state.Tensors {
-		list[i] = checkpoint.Tensor{Key: t.Key, Data: t.Data, DType: t.DType, AllowInequality: t.AllowInequality}
-	}
-	return list
+// warn reports what a person should look at.
+func (r *run) warn(text string, err error) {
+	e := r.now
+	e.Kind, e.Text = Warning, fmt.Sprintf("%s: %v", text, err)
+	r.Report(e)
 }
 
 // more says whether the run goes on.
@@ -144,39 +148,38 @@ func (r *run) more() bool {
 // called before the membership changes.
 func (r *run) admit(ctx context.Context, pause func() error) (bool, error) {
 	anyNew := false
-	for first := true; ; first = false {
-		if r.comm == nil {
-			if err := r.connect(ctx); err != nil {
+	if r.comm == nil {
+		if err := r.connect(ctx); err != nil {
+			return false, err
+		}
+		anyNew = true
+	} else {
+		pending, err := r.comm.PeersPending(ctx)
+		if err != nil {
+			return false, err
+		}
+		if pending {
+			if err := pause(); err != nil {
+				return false, err
+			}
+			if err := r.comm.UpdateTopology(ctx); err != nil {
 				return false, err
 			}
 			anyNew = true
-		} else {
-			pending, err := r.comm.PeersPending(ctx)
-			if err != nil {
-				return false, err
-			}
-			if pending {
-				if err := pause(); err != nil {
-					return false, err
-				}
-				if err := r.comm.UpdateTopology(ctx); err != nil {
-					return false, err
-				}
-				anyNew = true
-				r.report(World, nil)
-			}
-		}
-		if r.world() >= r.MinPeers {
-			return anyNew, nil
-		}
-		if !first {
-			select { // nobody to train with yet
-			case <-ctx.Done():
-				return false, ctx.Err()
-			case <-time.After(100 * time.Millisecond):
-			}
+			r.report(World, nil)
 		}
 	}
+	if r.world() >= r.MinPeers {
+		return anyNew, nil
+	}
+	if err := pause(); err != nil {
+		return false, err
+	}
+	if err := r.comm.WaitForPeers(ctx, r.MinPeers); err != nil { // nobody to train with yet
+		return false, err
+	}
+	r.report(World, nil)
+	return true, nil
 }
 
 func (r *run) connect(ctx context.Context) error {
@@ -229,6 +232,7 @@ func (r *run) data() *charlm.Sampler {
 // train does the local steps of one outer step on params and returns their mean loss.
 func (r *run) train(ctx context.Context, params, grad []float32, opt charlm.Optimizer) (float64, error) {
 	data, sum := r.data(), 0.0
+	r.pacing.began, r.now.Inner = r.clock(), r.Inner
 	for range r.Inner {
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -255,7 +259,10 @@ func (r *run) reduces(mean, own []float32) []core.Reduce {
 // average sets mean to the average of own over the peers that live to see it.
 func (r *run) average(ctx context.Context, mean, own []float32) error {
 	r.report(Reduce, nil)
-	info, err := r.comm.AllReduceMultipleWithRetry(ctx, r.reduces(mean, own), 4)
+	info, err := r.comm.AllReduceMultipleWithRetry(ctx, r.pace(r.reduces(mean, own)), 4)
+	if err == nil || errors.Is(err, errs.TooFewPeers) {
+		r.paces(err != nil)
+	}
 	return r.averaged(info, err, mean, own)
 }
 
@@ -284,7 +291,10 @@ func (r *run) stepped(params []float32, train float64) error {
 		}
 	})
 	if r.Checkpoint != "" && r.now.Step%max(r.CheckpointEvery, 1) == 0 {
-		_, err := checkpoint.Save(r.Checkpoint, checkpoint.State{Revision: r.state.Revision, Tensors: r.stored()}, 3)
+		_, left, err := r.state.SaveCheckpoint(r.Checkpoint, nil, 3)
+		for _, err := range left {
+			r.warn("an old checkpoint could not be removed", err)
+		}
 		return err
 	}
 	return nil

@@ -104,8 +104,7 @@ func (p *peer) agrees(t *testing.T, hashes []string) {
 }
 
 // Two peers of each trainer compute what one process computes without them, to
-// the bit (S2-03, S2-22, S2-23, S2-24). After the first synchronisation nothing
-// is received (S1-28).
+// the bit. After the first synchronisation nothing is received.
 func TestTrainersEqualOneProcess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		train     Trainer
@@ -123,10 +122,10 @@ func TestTrainersEqualOneProcess(t *testing.T) {
 			a, b := start(t, tc.train, o, nil), start(t, tc.train, o, nil)
 			for _, p := range []*peer{a, b} {
 				p.wait(t)
-				p.agrees(t, ref.hashes)
+				p.agrees(t, ref.hashes) // S2-03, S2-22, S2-23, S2-24
 				require.Len(t, p.of(Stepped), int(o.Steps))
 				for _, e := range p.of(Synced) {
-					require.False(t, e.Fetched, "step %d", e.Step)
+					require.False(t, e.Fetched, "step %d", e.Step) // S1-28
 				}
 				first, last := p.of(Joined)[0], p.of(Ended)[0]
 				require.Less(t, last.Loss, first.Loss)
@@ -136,7 +135,7 @@ func TestTrainersEqualOneProcess(t *testing.T) {
 }
 
 // With one local step of plain gradient descent and an outer step of rate 1
-// without momentum, DiLoCo is data-parallel gradient descent (S2-23).
+// without momentum, DiLoCo is data-parallel gradient descent.
 func TestDiLoCoWithOneStepIsDataParallel(t *testing.T) {
 	addr, _ := master(t)
 	o := small(addr)
@@ -159,12 +158,12 @@ func TestDiLoCoWithOneStepIsDataParallel(t *testing.T) {
 		descent.Step(params, mean(grads))
 	}
 	want := ref.model.Loss(params, ref.text.Validation(o.Shape.Context, validationSize))
-	require.InDelta(t, want, a.of(Ended)[0].Loss, 1e-4)
+	require.InDelta(t, want, a.of(Ended)[0].Loss, 1e-4) // S2-23
 	require.NotEqual(t, a.of(Joined)[0].Loss, a.of(Ended)[0].Loss)
 }
 
 // The asynchronous trainer launches the average of a step after it applied that
-// of the step before (S2-24).
+// of the step before.
 func TestAsyncSchedule(t *testing.T) {
 	addr, _ := master(t)
 	o := small(addr)
@@ -176,7 +175,7 @@ func TestAsyncSchedule(t *testing.T) {
 	for _, e := range a.of(Synced, Stepped, Reduce, Ended) {
 		trace = append(trace, e.Kind)
 	}
-	require.Equal(t, []string{Synced, Stepped, Reduce, Stepped, Reduce, Stepped, Reduce, Ended}, trace)
+	require.Equal(t, []string{Synced, Stepped, Reduce, Stepped, Reduce, Stepped, Reduce, Ended}, trace) // S2-24
 	steps := a.of(Stepped)
 	require.Equal(t, steps[0].Loss, a.of(Joined)[0].Loss, "nothing is applied in the first step")
 	require.NotEqual(t, steps[1].Loss, steps[0].Loss)
@@ -186,7 +185,7 @@ func TestAsyncSchedule(t *testing.T) {
 // along from the state it gets, adopts the outer step that it missed by a
 // receive-only synchronisation while the others only send, and holds the same
 // bits from its first step on. The average in flight is not lost: up to the step
-// of the join the state is that of a run without it (S2-25, S2-26).
+// of the join the state is that of a run without it.
 func TestAsyncNewcomerAdoptsWhatItMissed(t *testing.T) {
 	addr, _ := master(t)
 	o := small(addr)
@@ -231,7 +230,7 @@ func TestAsyncNewcomerAdoptsWhatItMissed(t *testing.T) {
 		require.False(t, syncs[len(syncs)-1].Fetched)
 		for _, e := range p.of(Stepped) {
 			if e.Step <= joined+1 {
-				require.Equal(t, ref.hashes[e.Step], e.Hash, "step %d, join at %d", e.Step, joined)
+				require.Equal(t, ref.hashes[e.Step], e.Hash, "step %d, join at %d", e.Step, joined) // S2-25
 			}
 		}
 	}
@@ -243,13 +242,13 @@ func TestAsyncNewcomerAdoptsWhatItMissed(t *testing.T) {
 	steps := c.of(Stepped)
 	require.Equal(t, joined+1, steps[0].Step)
 	for _, e := range steps {
-		require.Equal(t, state[e.Step], e.Hash, "step %d", e.Step)
+		require.Equal(t, state[e.Step], e.Hash, "step %d", e.Step) // S2-26
 	}
 	require.Equal(t, state[o.Steps], c.of(Ended)[0].Hash)
 }
 
 // A peer that joins a run of the synchronous trainers gets the state at its next
-// step; one that leaves in the middle of a reduce is done without (S2-05).
+// step; one that leaves in the middle of a reduce is done without.
 func TestJoinAndLeave(t *testing.T) {
 	for name, train := range map[string]Trainer{"ddp": DDP, "diloco": DiLoCo, "async": AsyncDiLoCo} {
 		t.Run(name, func(t *testing.T) {
@@ -294,7 +293,7 @@ func TestJoinAndLeave(t *testing.T) {
 			}
 			for _, p := range []*peer{b, c} {
 				for _, e := range p.of(Stepped, Ended) {
-					require.Equal(t, state[e.Step], e.Hash, "step %d", e.Step)
+					require.Equal(t, state[e.Step], e.Hash, "step %d", e.Step) // S2-05
 				}
 			}
 			last := a.of(Ended)[0]
@@ -306,7 +305,7 @@ func TestJoinAndLeave(t *testing.T) {
 }
 
 // After a full stop of master and peers the run goes on from the checkpoints at
-// the revision where it was, and the first synchronisation moves nothing (S1-12).
+// the revision where it was, and the first synchronisation moves nothing.
 func TestResumeAfterFullStop(t *testing.T) {
 	for name, train := range map[string]Trainer{"ddp": DDP, "diloco": DiLoCo, "async": AsyncDiLoCo} {
 		t.Run(name, func(t *testing.T) {
@@ -339,7 +338,7 @@ func TestResumeAfterFullStop(t *testing.T) {
 				require.Equal(t, last.Hash, joined.Hash)
 				first := p.of(Synced)[0]
 				require.False(t, first.Fetched)
-				require.Zero(t, first.Rx)
+				require.Zero(t, first.Rx) // S1-12
 				require.Equal(t, uint64(9), p.of(Ended)[0].Step)
 			}
 			entries, err := os.ReadDir(dirs[0])
@@ -350,7 +349,7 @@ func TestResumeAfterFullStop(t *testing.T) {
 }
 
 // One peer stays while all others are killed again and again: the state survives
-// and every newcomer gets it (S2-54).
+// and every newcomer gets it.
 func TestStateSurvivesOnOnePeer(t *testing.T) {
 	addr, _ := master(t)
 	o := small(addr)
@@ -396,7 +395,7 @@ func TestStateSurvivesOnOnePeer(t *testing.T) {
 		require.NotEmpty(t, p.of(Joined))
 		for _, e := range p.of(Joined, Stepped, Ended) {
 			if first, known := state[e.Step]; known {
-				require.Equal(t, first, e.Hash, "step %d", e.Step)
+				require.Equal(t, first, e.Hash, "step %d", e.Step) // S2-54
 			}
 			state[e.Step] = e.Hash
 		}
@@ -405,7 +404,7 @@ func TestStateSurvivesOnOnePeer(t *testing.T) {
 }
 
 // As long as nobody waits, the membership is left alone: no vote, no round, no
-// fetch between two steps (S2-28).
+// fetch between two steps.
 func TestNobodyWaitsNobodyStalls(t *testing.T) {
 	addr, _ := master(t)
 	o := small(addr)
@@ -414,13 +413,13 @@ func TestNobodyWaitsNobodyStalls(t *testing.T) {
 	b.wait(t)
 	votes := 0
 	for _, e := range append(a.of(World), b.of(World)...) {
-		require.Zero(t, e.Step, "a vote after the start")
+		require.Zero(t, e.Step, "a vote after the start") // S2-28
 		votes++
 	}
 	require.Equal(t, 1, votes, "the first peer let the second one in")
 }
 
-// Below the minimum of peers nothing is computed (S2-09); a waiting peer leaves
+// Below the minimum of peers nothing is computed; a waiting peer leaves
 // when it is told to.
 func TestWaitsForCompany(t *testing.T) {
 	addr, _ := master(t)
@@ -428,7 +427,7 @@ func TestWaitsForCompany(t *testing.T) {
 	q := start(t, DiLoCo, small(addr), nil)
 	p.wait(t)
 	q.wait(t)
-	require.Equal(t, 2, p.of(Stepped)[0].World)
+	require.Equal(t, 2, p.of(Stepped)[0].World) // S2-09
 
 	ctx, cancel := context.WithCancel(context.Background())
 	o := small(addr)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Exp is math.Exp, rounded once. S0-22
+// Exp is math.Exp, rounded once.
 func TestExpIsTheNearest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	check := func(x float32) {
@@ -17,7 +17,7 @@ func TestExpIsTheNearest(t *testing.T) {
 		if x != x {
 			want = math.Float32frombits(expNaN)
 		}
-		require.Equal(t, math.Float32bits(want), math.Float32bits(Exp(x)), "exp(%v)", x)
+		require.Equal(t, math.Float32bits(want), math.Float32bits(Exp(x)), "exp(%v)", x) // S0-22
 	}
 	for range 50_000 {
 		check(math.Float32frombits(rng.Uint32()))
@@ -33,7 +33,7 @@ func TestExpIsTheNearest(t *testing.T) {
 	}
 }
 
-// What the report lists adds up: all patterns, and as many NaNs out as in. S2-38
+// What the report lists adds up: all patterns, and as many NaNs out as in.
 func TestReportedSums(t *testing.T) {
 	for _, s := range []ExpSums{Reported, Ours} {
 		require.EqualValues(t, Patterns, s.NaN+s.Inf+s.Finite)

@@ -12,7 +12,7 @@ import (
 )
 
 // The kernels of the device, executed by the interpreter, give the processor's
-// bits. Its exp is an approximation, so only the counts are the device's. S0-22
+// bits. Its exp is an approximation, so only the counts are the device's.
 func TestDevice(t *testing.T) {
 	d := ptxtest.New(ptxtest.Options{})
 	g, err := OpenGPU(d, 0)
@@ -25,7 +25,7 @@ func TestDevice(t *testing.T) {
 		if r.On == g.Name() {
 			checks[r.Check]++
 		}
-		require.True(t, r.OK, "%+v", r)
+		require.True(t, r.OK, "%+v", r) // S0-22
 	}
 	require.True(t, ok)
 	require.Equal(t, map[string]int{"reduce": 60, "finalize": 12, "quantize": 20, "hash": 2, "exp": 5}, checks)

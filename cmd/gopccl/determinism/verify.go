@@ -21,7 +21,7 @@ import (
 // the results, with one pattern for all NaNs, because which one arithmetic
 // makes is the processor's choice.
 type Row struct {
-	Check    string  `json:"check"` // "reduce", "finalize", "quantize", "hash", "exp"
+	Check    string  `json:"check"` // "reduce", "finalize", "quantize", "hash", "function", "exp"
 	Case     string  `json:"case"`  // "sum float32", "minmax float32 to uint8", "NaN"
 	On       string  `json:"on"`    // what computed
 	Against  string  `json:"against"`
@@ -68,7 +68,7 @@ func (p Plan) Run(ctx context.Context, emit func(Row) error) (bool, error) {
 	if r.Elements == 0 {
 		r.Elements = Elements
 	}
-	for _, part := range []func() error{r.arithmetic, r.quantizers, r.hashes, r.exp} {
+	for _, part := range []func() error{r.arithmetic, r.quantizers, r.hashes, r.functions, r.exp} {
 		if err := part(); err != nil {
 			return false, err
 		}

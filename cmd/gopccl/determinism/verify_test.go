@@ -37,15 +37,15 @@ func rows(t *testing.T, p Plan) (list []Row, ok bool) {
 	return list, ok
 }
 
-// Every processor computes what was recorded, and its backends agree. S0-22
+// Every processor computes what was recorded, and its backends agree.
 func TestThisProcessor(t *testing.T) {
 	list, ok := rows(t, plan(t))
 	for _, r := range list {
-		require.True(t, r.OK, "%+v", r)
+		require.True(t, r.OK, "%+v", r) // S0-22
 		require.NotEmpty(t, r.Want, "%+v", r)
 	}
 	require.True(t, ok)
-	require.Len(t, known, 5*12+12+20+2, "operations, averages, quantizers' types, hashes")
+	require.Len(t, known, 5*12+12+20+2+10, "operations, averages, quantizers' types, hashes, functions")
 }
 
 // mutant differs in one thing from the machine it is made of.
@@ -129,7 +129,7 @@ func TestDifferencesAreFound(t *testing.T) {
 	require.Equal(t, "NaN", bad[0].Case)
 }
 
-// Sums of all patterns are held against the report's on a device. S2-38
+// Sums of all patterns are held against the report's on a device.
 func TestReportIsWhatADeviceIsHeldAgainst(t *testing.T) {
 	p := plan(t)
 	p.Reference = &mutant{Machine: p.Reference, exp: func(s *ExpSums) { *s = Ours }}
@@ -144,7 +144,7 @@ func TestReportIsWhatADeviceIsHeldAgainst(t *testing.T) {
 		}
 	}
 	require.Len(t, wrong, 1)
-	require.Equal(t, "PCCL report", wrong[0].Against)
+	require.Equal(t, "PCCL report", wrong[0].Against) // S2-38
 	require.Equal(t, "0x45ABDA35", wrong[0].Want)
 	require.Equal(t, "0x45ABDA31", wrong[0].Value)
 }

@@ -156,7 +156,9 @@ func (j Reduction) verify(got []byte, world int) error {
 // Result is one line of `gopccl bench allreduce`. Seconds are those of the
 // slowest peer in each round; cpu_s_per_gb is the processor time of all peers
 // by peer and by 10^9 bytes of their buffers; rx_bytes and tx_bytes are the
-// payload bytes of one peer in one round, the largest over the peers.
+// payload bytes of one peer in one round, the largest over the peers. The rates
+// are those of PCCL's report: what a peer contributes by the median time, and
+// all that it sends and receives by the median time.
 type Result struct {
 	World      int     `json:"world"`
 	Bytes      int     `json:"bytes"`
@@ -174,6 +176,8 @@ type Result struct {
 	CPUPerGB   float64 `json:"cpu_s_per_gb"`
 	Rx         uint64  `json:"rx_bytes"`
 	Tx         uint64  `json:"tx_bytes"`
+	Contribute float64 `json:"mb_per_s"`
+	Network    float64 `json:"gbit_per_s"`
 }
 
 // AllReduce measures jobs in a world of processes and calls emit for each result.
@@ -193,6 +197,8 @@ func (w World) AllReduce(ctx context.Context, jobs []Reduction, emit func(Result
 			Median: t.median, Min: t.min, Max: t.max,
 			CPUPerGB: t.cpu.Seconds() / float64(w.Size) / gigabytes, Rx: t.rx, Tx: t.tx,
 		}
+		res.Contribute = float64(j.Bytes()) * float64(j.Concurrent) / 1e6 / t.median
+		res.Network = float64(t.rx+t.tx) * 8 / 1e9 / t.median
 		if res.Quantize != "none" {
 			res.Wire = j.Quantize.Type.String()
 		}

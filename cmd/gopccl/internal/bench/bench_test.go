@@ -45,7 +45,7 @@ func world(size int) World {
 }
 
 // The counters of a ring say that each peer sent and received 2 (N-1) / N of
-// its buffer (S1-29, data spec, section 5).
+// its buffer (data spec, section 5).
 func TestAllReduce(t *testing.T) {
 	jobs := []Reduction{
 		{Count: 1, DType: dtype.Float32, Rounds: 3, Concurrent: 1},
@@ -66,8 +66,10 @@ func TestAllReduce(t *testing.T) {
 		require.Positive(t, r.Min)
 		require.LessOrEqual(t, r.Min, r.Median)
 		require.LessOrEqual(t, r.Median, r.Max)
+		require.InEpsilon(t, float64(r.Bytes*r.Concurrent)/1e6, r.Contribute*r.Median, 1e-9, "what a peer contributes, in MB")
+		require.InEpsilon(t, float64(r.Rx+r.Tx)*8/1e9, r.Network*r.Median, 1e-9, "what it sends and receives, in Gbit")
 	}
-	require.EqualValues(t, 4*90000*4/3, got[1].Tx)
+	require.EqualValues(t, 4*90000*4/3, got[1].Tx) // S1-29
 	require.EqualValues(t, 4*90000*4/3, got[1].Rx)
 	require.EqualValues(t, 4*90000/3+4*35, got[2].Tx)
 	require.EqualValues(t, 3*2*999*4/3, got[3].Tx)
@@ -142,7 +144,6 @@ func TestCombine(t *testing.T) {
 	require.Zero(t, median(nil))
 }
 
-// S0-16
 func TestHash(t *testing.T) {
 	var names []string
 	require.NoError(t, Hash(1<<16+3, 1, func(r HashResult) error {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"time"
@@ -35,7 +36,9 @@ func Hash(size, rounds int, emit func(HashResult) error) error {
 				if err != nil {
 					return err
 				}
-				digest.HashAll([][]byte{data}, h, 0)
+				if _, err := digest.HashAll(context.Background(), [][]byte{data}, h, 0); err != nil {
+					return err
+				}
 			}
 			times[name] = append(times[name], time.Since(start).Seconds())
 		}

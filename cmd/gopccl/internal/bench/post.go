@@ -75,7 +75,11 @@ func postTurn(ctx context.Context, set PostSettings, rounds int, say func(post, 
 	defer m.Close()
 	go m.Run(ctx)
 	began := time.Now()
-	started := make([]time.Duration, set.Burst) // by tag, of the first peer; written before the verdict
+	type start struct { // as the first peer's listener hears of it
+		tag uint64
+		at  time.Duration
+	}
+	started, starts := make([]time.Duration, set.Burst), make(chan start, set.Burst)
 	var comms [2]*core.Communicator
 	var wg sync.WaitGroup
 	var fails [2]error
@@ -85,7 +89,7 @@ func postTurn(ctx context.Context, set PostSettings, rounds int, say func(post, 
 			Preset: set.Preset, AppendFrequency: set.Frequency, AppendBatch: set.Batch,
 		}
 		if i == 0 {
-			opt.Trace = &core.Listener{OpStarted: func(tag, _ uint64) { started[tag] = time.Since(began) }}
+			opt.Trace = &core.Listener{OpStarted: func(tag, _ uint64) { starts <- start{tag, time.Since(began)} }}
 		}
 		if comms[i], err = connectTo(ctx, opt, comms[:i]); err != nil {
 			return err
@@ -118,6 +122,13 @@ func postTurn(ctx context.Context, set PostSettings, rounds int, say func(post, 
 		}
 		if fails[0] = r.run(ctx, comms[0], set, began); fails[0] != nil {
 			break
+		}
+		for range set.Burst { // the listener may be behind
+			select {
+			case s := <-starts:
+				started[s.tag] = s.at
+			case <-ctx.Done():
+			}
 		}
 		if k < warm {
 			continue

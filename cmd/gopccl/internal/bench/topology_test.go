@@ -19,7 +19,7 @@ const data = "../../../../tests/bench/topology/data"
 
 // Held-out instances are a matter of their seed alone, of the sizes and kinds
 // that targets exist for, and their links have the digits that a file would have.
-func TestHeldOut(t *testing.T) { // S1-17
+func TestHeldOut(t *testing.T) {
 	all, again, other := HeldOut(3), HeldOut(3), HeldOut(4)
 	kinds := map[string]int{}
 	for k, in := range all {
@@ -146,7 +146,7 @@ func TestRefer(t *testing.T) {
 
 // How long planning takes is told by size: the first ring comes no later than
 // the last one's slowest link, and that no later than the end.
-func TestPlan(t *testing.T) { // S3-17
+func TestPlan(t *testing.T) {
 	for _, n := range []int{2, 5, 12, 40} {
 		looks := time.Duration(0)
 		r, err := Plan(t.Context(), bottleneck.Solver{}, n, 3, time.Second, func() time.Duration { looks += time.Millisecond; return looks })
