@@ -11,7 +11,7 @@ import (
 )
 
 // Calls are counted between enable and disable, and what perf says is read; a
-// machine without it says so. S2-40
+// machine without it says so.
 func TestFutexesAreCounted(t *testing.T) {
 	dir := t.TempDir()
 	script := `#!/bin/sh

@@ -25,6 +25,7 @@ import (
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
+	"github.com/gopccl/gopccl/tests/process"
 )
 
 // roles are the bodies of child processes, by first argument.
@@ -216,7 +217,7 @@ func run(ctx context.Context, o options) error {
 
 // measure runs every job on every contestant, in turns.
 func measure(ctx context.Context, o options) (results, error) {
-	res := results{Machine: machine(), Turns: o.turns}
+	res := results{Machine: process.Machine(), Turns: o.turns}
 	jobs, err := o.jobs()
 	if err != nil {
 		return res, err

@@ -96,6 +96,38 @@ func (r results) present() (names []string) {
 	return names
 }
 
+// rates are what PCCL's report gives: what a peer contributes by the time, and
+// all that it sends and receives. Quantized operations send less and are left out.
+func (r results) rates(names []string, head, rule string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nContribution of a peer by the time in MB/s, in brackets what it sends and receives in Gbit/s, as PCCL's report counts:\n\n%s\n%s\n", head, rule)
+	for _, c := range r.Cases {
+		if c.Bytes < 1<<20 || c.Quantize != "none" {
+			continue
+		}
+		fmt.Fprintf(&b, "| %v |", c.job)
+		for _, n := range names {
+			e, ok := c.Entries[n]
+			if !ok {
+				b.WriteString(" |")
+				continue
+			}
+			contribution, network := c.rates(e.Median)
+			fmt.Fprintf(&b, " %.0f (%.1f) |", contribution, network)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// rates of a job that takes so many seconds, in MB/s and Gbit/s: a ring moves
+// 2(n-1)/n of a peer's buffers out of it, and as much into it.
+func (j job) rates(seconds float64) (contribution, network float64) {
+	bytes := float64(j.Bytes) * float64(j.Concurrent)
+	each := bytes * 2 * float64(j.World-1) / float64(j.World)
+	return bytes / 1e6 / seconds, 2 * each * 8 / 1e9 / seconds
+}
+
 // markdown is the whole account.
 func (r results) markdown() string {
 	var b strings.Builder
@@ -137,6 +169,7 @@ func (r results) markdown() string {
 		}
 		b.WriteString("\n")
 	}
+	b.WriteString(r.rates(names, head, rule))
 	if h := r.Hash; h != nil {
 		fmt.Fprintf(&b, "\nHash of %s of shared state, all cores: gopccl %.1f GB/s, reading the same bytes %.1f GB/s (%.2f of it)", sizeName(h.Bytes), h.Ours, h.Read, h.ByRead)
 		if h.PCCL > 0 {

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -182,7 +181,9 @@ func measureHash(ctx context.Context) (*hashing, error) {
 			return nil, err
 		}
 		start := time.Now()
-		digest.HashAll([][]byte{data}, hasher, 0)
+		if _, err := digest.HashAll(ctx, [][]byte{data}, hasher, 0); err != nil {
+			return nil, err
+		}
 		t := time.Since(start).Seconds()
 		start = time.Now()
 		readAll(data)
@@ -262,28 +263,6 @@ func seconds(s float64) string {
 		return fmt.Sprintf("%.2f ms", s*1e3)
 	}
 	return fmt.Sprintf("%.0f ms", s*1e3)
-}
-
-// machine says in words what was measured on.
-func machine() string {
-	cpu := ""
-	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if name, ok := strings.CutPrefix(line, "model name"); ok {
-				cpu = ", " + strings.TrimLeft(strings.TrimSpace(name), ": \t")
-				break
-			}
-		}
-	}
-	system := ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "GOOS" || s.Key == "GOARCH" {
-				system += s.Value + " "
-			}
-		}
-	}
-	return fmt.Sprintf("%s%d cores%s, loopback, %s", system, runtime.NumCPU(), cpu, runtime.Version())
 }
 
 // loopback is the name of the loopback interface.

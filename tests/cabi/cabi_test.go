@@ -53,6 +53,12 @@ var strict = []string{"-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-pthrea
 // and returns its path.
 func compile(t *testing.T, source string, flags ...string) string {
 	t.Helper()
+	return compileWith(t, "libpccl.so", source, flags...)
+}
+
+// compileWith is compile with another library.
+func compileWith(t *testing.T, lib, source string, flags ...string) string {
+	t.Helper()
 	out := filepath.Join(t.TempDir(), strings.TrimSuffix(source, filepath.Ext(source)))
 	compiler, std := "gcc", "-std=c99"
 	if filepath.Ext(source) == ".cpp" {
@@ -60,7 +66,7 @@ func compile(t *testing.T, source string, flags ...string) string {
 	}
 	args := slices.Concat([]string{std}, strict, flags, []string{
 		"-o", out, filepath.Join("programs", source),
-		filepath.Join(work, "libpccl.so"), "-Wl,-rpath," + work, "-ldl",
+		filepath.Join(work, lib), "-Wl,-rpath," + work, "-ldl",
 	})
 	text, err := exec.Command(compiler, args...).CombinedOutput()
 	require.NoError(t, err, "%s", text)
@@ -91,7 +97,6 @@ func execute(t *testing.T, env []string, program string, args ...string) (stdout
 
 // Programs in the manner of PCCL's users, and what bad input gets (control
 // spec, section 13.5). The layouts and numbers are asserted by their compilers.
-// S1-35 S2-06
 func TestPrograms(t *testing.T) {
 	address := []string{"-fsanitize=address", "-fno-omit-frame-pointer"}
 	for name, c := range map[string]struct {
@@ -103,6 +108,7 @@ func TestPrograms(t *testing.T) {
 		"bad input":                {"abuse.c", nil},
 		"fork":                     {"fork.c", nil},
 		"OpenMP and signals":       {"host.c", []string{"-fopenmp"}},
+		"tags":                     {"tags.c", nil},
 		"C99 with ASan":            {"user.c", address},
 		"bad input with ASan":      {"abuse.c", address},
 		"C99 optimized":            {"user.c", []string{"-O2"}},
@@ -112,11 +118,44 @@ func TestPrograms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			out, log := execute(t, nil, compile(t, c.source, c.flags...), port())
-			require.Equal(t, "passed\n", out, "the log goes to standard error")
+			require.Equal(t, "passed\n", out, "the log goes to standard error") // S2-06, S1-35
 			require.NotContains(t, log, "panic")
 			require.NotContains(t, log, "internal error")
 		})
 	}
+}
+
+var soak = flag.Bool("soak", false, "run the full counts")
+
+// A host that has left SIGPIPE to the system lives on when neighbours of its
+// peer, or clients of its master, die in the middle of what is said to them.
+func TestBrokenPipesEndNobody(t *testing.T) {
+	kills := "20"
+	if *soak {
+		kills = "200"
+	}
+	program := compile(t, "sigpipe.c")
+	for _, host := range []string{"neighbour", "master"} {
+		t.Run(host, func(t *testing.T) {
+			t.Parallel()
+			out, _ := execute(t, nil, program, host, port(), kills)
+			require.Equal(t, "passed\n", out)
+		})
+	}
+}
+
+// A log that nobody reads holds up no call, nor does one whose reader is gone
+// end a program that has left SIGPIPE to the system (host.c).
+func TestNobodyReadsTheLog(t *testing.T) {
+	out, _ := execute(t, []string{"PCCL_LOG_LEVEL=DEBUG"}, compile(t, "clogged.c"), port())
+	require.Equal(t, "passed\n", out)
+}
+
+// The functions of gopccl.h.
+func TestOurOwnFunctions(t *testing.T) {
+	out, log := execute(t, nil, compileWith(t, "libgopccl.so", "polls.c"), port())
+	require.Equal(t, "passed\n", out)
+	require.NotContains(t, log, "panic")
 }
 
 // Exactly PCCL's functions are visible; libgopccl.so has ours beside them.
@@ -150,7 +189,8 @@ func TestSymbols(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"gopcclFindDevice", "gopcclGetMasterPort", "gopcclGetRank", "gopcclLastError", "gopcclSetPoll", "gopcclSetStream", "gopcclVersion",
+		"gopcclAwaitAsyncReduce", "gopcclDumpState", "gopcclFindDevice", "gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn",
+		"gopcclLastError", "gopcclListAsyncReduces", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
 	}, ours)
 }
 

@@ -14,6 +14,7 @@ import (
 
 // A panic in a goroutine of the engine, here in a kernel that is compiled into
 // a library of its own, is a result of the call and a line in the log.
+// Quirk Q27.
 func TestPanicIsAResult(t *testing.T) {
 	dir := t.TempDir()
 	added, err := filepath.Abs("testdata/fault.go.txt")

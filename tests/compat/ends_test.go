@@ -16,7 +16,7 @@ import (
 	"github.com/gopccl/gopccl/tests/compat/pccl"
 )
 
-// S1-11: the master dies in the middle of an all-reduce. Every call on every
+// The master dies in the middle of an all-reduce. Every call on every
 // peer ends with an error, and our peers have their in-place input back
 // (control spec, section 13.5; quirk Q37).
 func TestMasterDies(t *testing.T) {
@@ -53,7 +53,7 @@ func TestMasterDies(t *testing.T) {
 				},
 				"reduce": func(p *peer) error { _, err := p.Reduce(o.of(p)); return ended(p, err, errs.RankConnectionLost) },
 			} {
-				require.NoError(t, all(w.peers, func(_ int, p *peer) error { return call(p) }), name)
+				require.NoError(t, all(w.peers, func(_ int, p *peer) error { return call(p) }), name) // S1-11
 			}
 			require.NoError(t, all(w.peers, func(_ int, p *peer) error {
 				if err := p.Destroy(); err != nil {
@@ -78,7 +78,7 @@ func ended(p *peer, err error, want errs.Code) error {
 	return nil
 }
 
-// S1-05: without a word about ports, both sides meet on 48148.
+// Without a word about ports, both sides meet on 48148.
 func TestDefaultPort(t *testing.T) {
 	w := &world{t: t, original: pccl.Require(t), port: 48148}
 	ctx, cancel := context.WithTimeout(context.Background(), callLimit)
@@ -92,7 +92,7 @@ func TestDefaultPort(t *testing.T) {
 		return err == nil
 	}, callLimit, 10*time.Millisecond)
 	defer m.Close()
-	require.EqualValues(t, 48148, m.Addr().Port())
+	require.EqualValues(t, 48148, m.Addr().Port()) // S1-05
 	served := make(chan error, 1)
 	go func() { served <- m.Run(ctx) }()
 	p := w.newPeer(original, 0, 1)

@@ -26,7 +26,7 @@ var cells = []cell{
 	{"original master, mixed ring", original, []kind{ours, original, ours, original}},
 }
 
-// S1-06, S1-29, S1-30, S1-33, S2-05, S2-14, S2-31, S2-35: in every mixture.
+// What a group of PCCL 1.0.0 does, in every mixture of masters and peers.
 func TestOneGroup(t *testing.T) {
 	t.Parallel()
 	for _, c := range cells {
@@ -34,18 +34,18 @@ func TestOneGroup(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, c.master)
 			for i, k := range c.peers {
-				w.join(w.newPeer(k, 0, 1+i%3))
+				w.join(w.newPeer(k, 0, 1+i%3)) // S1-06
 			}
 			w.lap("join")
 			w.syncOutdated(0)
 			w.lap("sync")
-			w.reduceEverything(0)
-			w.reduceSizes(0)
+			w.reduceEverything(0) // S1-29, S2-35
+			w.reduceSizes(0)      // S1-30
 			w.lap("reduce")
 			w.reduceMinMax(0)
 			w.reduceZeroPoint(0)
 			w.lap("quantized reduce")
-			w.retryHelper(0)
+			w.retryHelper(0) // S1-33
 			if !slices.Equal(c.peers, []kind{original, original, original}) || c.master == ours {
 				w.optimize()
 				w.lap("optimize, with the wait for a turn")
@@ -56,7 +56,7 @@ func TestOneGroup(t *testing.T) {
 				{Op: sum, DType: f32, InPlace: true, Algorithm: pccl.MinMax, QType: dtype.Uint8},
 			} {
 				victim := w.peers[i*(len(w.peers)-1)]
-				w.join(w.killAndRetry(victim, r))
+				w.join(w.killAndRetry(victim, r)) // S2-14, S2-31
 				w.syncNewcomer(0)
 				w.reduce(w.newOperation(0, pccl.Reduce{Op: sum, DType: f32}, 1000))
 				w.lap("kill, retry, rejoin")

@@ -33,7 +33,7 @@ const callLimit = 150 * time.Second
 
 // world is one master and its peers, every one a process of its own.
 type world struct {
-	t          *testing.T
+	t          testing.TB
 	original   *pccl.Driver
 	masterKind kind
 	master     *pccl.Process
@@ -56,7 +56,7 @@ type peer struct {
 // ring is a possible ring order of one group.
 type ring []*peer
 
-func newWorld(t *testing.T, master kind) *world {
+func newWorld(t testing.TB, master kind) *world {
 	t.Helper()
 	turns.compute()
 	t.Cleanup(turns.done)
@@ -86,7 +86,7 @@ func (w *world) lap(part string) {
 }
 
 // freePort returns a port below the ephemeral range, where no outgoing connection can take it.
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
 		port := 20000 + rand.IntN(10000)

@@ -21,6 +21,7 @@ import (
 	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/checkpoint"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
@@ -281,8 +282,27 @@ func TestSharedState(t *testing.T) {
 	require.True(t, bytes.Equal(good, host))
 	require.Positive(t, c.d.Launches()["hash_finish"])
 
+	// A checkpoint holds what is on the device, and puts it back there.
+	path, _, err := states[1].SaveCheckpoint(t.TempDir(), nil, 1)
+	require.NoError(t, err)
+	lost := c.put(0, make([]byte, len(good)))
+	again := &core.SharedState{Tensors: []core.Tensor{
+		{Key: "small", Data: make([]byte, len(small)), DType: dtype.Float32}, {Key: "big", DType: dtype.Float32, Device: lost},
+	}}
+	_, err = again.LoadCheckpoint(path)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(good, c.get(lost)))
+	require.Equal(t, core.StateHash(states[1]), core.StateHash(again))
+	loaded, err := checkpoint.Load(path)
+	require.NoError(t, err)
+	require.Equal(t, good, loaded.Tensors[1].Data)
+	c.free(lost)
+	_, err = again.LoadCheckpoint(path) // its memory is gone: half of it is overwritten
+	require.Error(t, err)
+	require.Equal(t, []string{"small", "big"}, again.Torn())
+
 	states[0].Tensors[1].Data = host
-	_, err := comms[0].SyncSharedState(ctx, states[0], core.SyncOptions{})
+	_, err = comms[0].SyncSharedState(ctx, states[0], core.SyncOptions{})
 	require.ErrorIs(t, err, errs.InvalidArgument)
 	for _, comm := range comms {
 		require.NoError(t, comm.Close())

@@ -49,7 +49,7 @@ func (d *dialled) to(addr string) (n int) {
 }
 
 // A peer whose three ports are forwarded, behind an address that the master sees
-// or that the peer names: all kinds of connections take the forwards. S1-08, S2-32
+// or that the peer names: all kinds of connections take the forwards.
 func TestPortForwarding(t *testing.T) {
 	for i, announced := range []string{"", "127.0.0.9"} {
 		t.Run("host "+announced, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestPortForwarding(t *testing.T) {
 			}) {
 				require.NoError(t, err)
 			}
-			assert.Equal(t, 2, d.to(forwards[0]), "two that lack the state")
+			assert.Equal(t, 2, d.to(forwards[0]), "two that lack the state") // S1-08
 			assert.GreaterOrEqual(t, d.to(forwards[1]), 2, "at least one neighbour, with two connections")
 			assert.GreaterOrEqual(t, d.to(forwards[2]), 2, "two that measure the link")
 			for _, a := range d.addrs {
@@ -172,7 +172,7 @@ func established(family string) (out [][2]netip.AddrPort, err error) {
 
 // The connections to a neighbour are spread over the networks of both: to each
 // of the addresses that it has, from the own one in the same place of the list;
-// with a neighbour that has named none, from each of the own addresses. S3-19
+// with a neighbour that has named none, from each of the own addresses.
 func TestSeveralNetworks(t *testing.T) {
 	own, others := []string{"127.0.1.1", "127.0.2.1"}, []string{"127.0.1.2", "127.0.2.2"}
 	for name, tc := range map[string]struct {
@@ -209,7 +209,7 @@ func TestSeveralNetworks(t *testing.T) {
 					got["127.0.0.1 "+to] += n
 				}
 			}
-			require.Equal(t, tc.want, got)
+			require.Equal(t, tc.want, got) // S3-19
 		})
 	}
 }
@@ -239,10 +239,9 @@ func TestAddressesOfAnotherNetwork(t *testing.T) {
 		sums(t, ctx, comms)
 	}
 	for i := range logs {
-		require.Contains(t, logs[i].String(), "one of the ways to a neighbour leads nowhere")
+		written(t, "one of the ways to a neighbour leads nowhere", &logs[i])
 	}
-	require.Contains(t, logs[0].String()+logs[1].String()+logs[2].String(),
-		"it is meant for another peer, which named this address as its own")
+	written(t, "it is meant for another peer, which named this address as its own", &logs[0], &logs[1], &logs[2])
 }
 
 // Connect names addresses that are not of this machine.

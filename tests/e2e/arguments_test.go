@@ -3,7 +3,9 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -52,19 +55,68 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// Peers that quantize differently cannot reduce; the retry helper does not try
-// for ever, gives up on all peers with the same error, and buffers are as before.
+// Peers that quantize differently, be it to types of one size, get an error that
+// says how each of them does, at once and on all, and buffers are as before.
+func TestPeersQuantizeDifferently(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	comms := world(t, ctx, localMaster(t), 2, nil)
+	zeropoint := func(t dtype.Type) core.Quantize { return core.Quantize{Algorithm: "zeropoint", Type: t} }
+	for _, how := range [][2]core.Quantize{
+		{zeropoint(dtype.Uint8), zeropoint(dtype.Int8)},
+		{zeropoint(dtype.Uint8), {Algorithm: "minmax", Type: dtype.Uint8}},
+		{{}, zeropoint(dtype.Int32)},
+	} {
+		for i, err := range each(comms, func(i int, c *core.Communicator) error {
+			v := []float32{1, 2, 3, 4, 5, 6, 7, 8}
+			r := core.ReduceOf(v, v, core.Sum)
+			r.Quantize = how[i]
+			_, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
+			require.Equal(t, []float32{1, 2, 3, 4, 5, 6, 7, 8}, v)
+			return err
+		}) {
+			require.ErrorIs(t, err, errs.Mismatch, "peer %d", i)
+			require.ErrorContains(t, err, "quantization")
+			for _, h := range how {
+				if h.Algorithm != "" {
+					require.ErrorContains(t, err, fmt.Sprintf("sent as %v by %s", h.Type, h.Algorithm))
+				}
+			}
+		}
+	}
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+		_, err := c.AllReduce(ctx, core.ReduceOf([]int8{1}, []int8{1}, core.Sum))
+		return err
+	}) {
+		require.NoError(t, err, "the session goes on")
+	}
+}
+
+// fastidious is a quantizer that takes no metadata.
+type fastidious struct{ quant.Quantizer }
+
+func (fastidious) Name() string { return "fastidious" }
+
+func (fastidious) CheckMeta(dtype.Type, dtype.Type, *wire.DequantizationMeta) error {
+	return errors.New("not good enough")
+}
+
+// What fails again and again although nobody comes or leaves the retry helper
+// does not try for ever: it gives up on all peers with the same error, and
+// buffers are as before.
 func TestRetryInVainEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	minmax, err := quant.Lookup("minmax")
+	require.NoError(t, err)
+	if q, _ := quant.Lookup("fastidious"); q == nil {
+		quant.Register(fastidious{minmax})
+	}
 	comms := world(t, ctx, localMaster(t), 3, nil)
 	for i, err := range each(comms, func(i int, c *core.Communicator) error {
 		v := []float32{1, 2, 3, 4, 5, 6, 7, 8}
 		r := core.ReduceOf(v, v, core.Sum)
-		r.Quantize = core.Quantize{Algorithm: "minmax", Type: dtype.Uint8}
-		if i == 1 {
-			r.Quantize.Type = dtype.Uint16
-		}
+		r.Quantize = core.Quantize{Algorithm: "fastidious", Type: dtype.Uint8}
 		_, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
 		require.Equal(t, []float32{1, 2, 3, 4, 5, 6, 7, 8}, v)
 		return err
@@ -137,5 +189,37 @@ func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
 		require.True(t, strings.HasPrefix(err.Error(), "gopccl: connect"), "%v", err)
 	case <-ctx.Done():
 		t.Fatal("Connect goes on")
+	}
+}
+
+// A list of operations that cannot be finished says which of them are.
+func TestWhatOfAListIsDone(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cs := world(t, ctx, localMaster(t), 2, nil)
+	for i, err := range each(cs, func(i int, c *core.Communicator) error {
+		var bufs [4][]float32
+		var rs []core.Reduce
+		for tag := range bufs {
+			bufs[tag] = []float32{float32(i), 1}
+			r := core.ReduceOf(bufs[tag], bufs[tag], core.Sum)
+			r.Tag = uint64(tag)
+			rs = append(rs, r)
+		}
+		if i == 1 {
+			info, err := c.AllReduceMultipleWithRetry(ctx, rs[:2], 1)
+			if err == nil && !slices.Equal(info.Done, []bool{true, true}) {
+				err = fmt.Errorf("done: %v", info.Done)
+			}
+			return errors.Join(err, c.Close())
+		}
+		info, err := c.AllReduceMultipleWithRetry(ctx, rs, 1)
+		require.ErrorIs(t, err, errs.TooFewPeers)
+		require.ErrorContains(t, err, "2 of 4 operations are done")
+		require.Equal(t, []bool{true, true, false, false}, info.Done)
+		require.Equal(t, [4][]float32{{1, 2}, {1, 2}, {0, 1}, {0, 1}}, bufs)
+		return nil
+	}) {
+		require.NoError(t, err, i)
 	}
 }

@@ -4,17 +4,12 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +18,7 @@ import (
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
+	"github.com/gopccl/gopccl/tests/process"
 )
 
 const childEnv = "GOPCCL_E2E_CHILD"
@@ -61,30 +57,21 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == ringPlugin {
 		serveRingPlugin()
 	}
-	spec := os.Getenv(childEnv)
-	if spec == "" {
-		os.Exit(m.Run())
-	}
 	var o order
-	if err := json.Unmarshal([]byte(spec), &o); err != nil {
+	ordered, err := process.Ordered(childEnv, &o)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	var mu sync.Mutex
-	say := func(r report) {
-		mu.Lock()
-		defer mu.Unlock()
-		r.ID = o.ID
-		b, _ := json.Marshal(r)
-		os.Stdout.Write(append(b, '\n'))
+	if !ordered {
+		os.Exit(m.Run())
 	}
-	// A child whose parent is gone must not go on.
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		io.Copy(io.Discard, os.Stdin)
-		cancel()
-		time.AfterFunc(5*time.Second, func() { os.Exit(3) })
-	}()
+	tell := process.Reporter[report]()
+	say := func(r report) {
+		r.ID = o.ID
+		tell(r)
+	}
+	ctx := process.Context() // a child whose parent is gone must not go on
 	if err := roles[o.Role](ctx, o, say); err != nil {
 		say(report{Event: "error", Text: err.Error()})
 		os.Exit(1)
@@ -95,62 +82,25 @@ func TestMain(m *testing.M) {
 
 // child is a running process.
 type child struct {
+	*process.Child[report]
 	t     testing.TB
 	cmd   *exec.Cmd
-	stdin io.Closer
 	order order
-	lines chan report
-	mu    sync.Mutex
-	err   *strings.Builder
+	lines <-chan report
 }
 
 // start runs a child; it is killed at the end of the test at the latest.
 func start(t testing.TB, o order) *child {
 	t.Helper()
-	spec, _ := json.Marshal(o)
-	c := &child{t: t, order: o, lines: make(chan report, 4096), err: &strings.Builder{}}
-	c.cmd = exec.Command(os.Args[0])
-	c.cmd.Env = append(os.Environ(), childEnv+"="+string(spec), "GOMAXPROCS=2")
-	stdin, err := c.cmd.StdinPipe()
+	c, err := process.Start[report](childEnv, o, "GOMAXPROCS=2")
 	require.NoError(t, err)
-	c.stdin = stdin
-	stdout, err := c.cmd.StdoutPipe()
-	require.NoError(t, err)
-	c.cmd.Stderr = c
-	require.NoError(t, c.cmd.Start())
-	go func() {
-		defer close(c.lines)
-		sc := bufio.NewScanner(stdout)
-		sc.Buffer(nil, 1<<20)
-		for sc.Scan() {
-			var r report
-			if json.Unmarshal(sc.Bytes(), &r) == nil && r.Event != "" {
-				c.lines <- r
-			}
-		}
-		c.cmd.Wait()
-	}()
-	t.Cleanup(c.kill)
-	return c
+	t.Cleanup(c.Kill)
+	return &child{Child: c, t: t, cmd: c.Cmd, order: o, lines: c.Reports}
 }
 
-// Write keeps what the child logs, for failures.
-func (c *child) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err.Len() < 64<<10 {
-		c.err.Write(p)
-	}
-	return len(p), nil
-}
+func (c *child) log() string { return c.Log() }
 
-func (c *child) log() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err.String()
-}
-
-func (c *child) kill() { c.cmd.Process.Kill() }
+func (c *child) kill() { c.Kill() }
 
 // await returns the next report of the kind, failing the test after limit, at
 // an error report and at the end of the child.
@@ -179,7 +129,7 @@ func (c *child) await(event string, limit time.Duration) report {
 func autopsy(cs []*child) string {
 	var b strings.Builder
 	for _, c := range cs {
-		if c.cmd.Process.Signal(syscall.SIGQUIT) == nil {
+		if process.Dump(c.cmd.Process) == nil {
 			for range c.lines { // until it ended
 			}
 		}

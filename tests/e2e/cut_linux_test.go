@@ -177,7 +177,7 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 }
 
 // A peer whose links are cut without a FIN: the survivors abort, drop and go
-// on; the cut side learns it, too (PCCL: after 70 s). S0-24, S2-14
+// on; the cut side learns it, too (PCCL: after 70 s).
 func TestCutLink(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -195,7 +195,7 @@ func TestCutLink(t *testing.T) {
 	out := each(w.comms, reduce)
 	t.Logf("all three ends knew after %v: %v", time.Since(began), out)
 	for _, err := range out[:2] {
-		require.ErrorIs(t, err, errs.RankConnectionLost)
+		require.ErrorIs(t, err, errs.RankConnectionLost) // S0-24, S2-14
 	}
 	require.Error(t, out[2])
 	for _, err := range each(w.comms[:2], reduce) {

@@ -56,7 +56,7 @@ func structs(t *testing.T, dirs ...string) (fields map[string][]string, locked [
 	return fields, locked
 }
 
-// S4-22: the table of structures and owners names what exists, and every
+// The table of structures and owners names what exists, and every
 // structure of the engine that has a mutex.
 func TestTableOfOwners(t *testing.T) {
 	text, err := os.ReadFile("../../docs/architecture.md")
@@ -87,22 +87,8 @@ func TestTableOfOwners(t *testing.T) {
 	require.Greater(t, len(named), 10)
 	for _, name := range locked {
 		if !strings.Contains(name, "test.") { // a network in memory for tests
-			require.True(t, named[name], "%s has a mutex and no row", name)
+			require.True(t, named[name], "%s has a mutex and no row", name) // S4-22
 		}
 	}
 	require.True(t, slices.Contains(locked, "core/reduce.Op"))
-}
-
-// What does not apply, and what stays open, is said. S3-18, S4-14, S4-20
-func TestWhatIsLeftOutIsSaid(t *testing.T) {
-	text, err := os.ReadFile("../../docs/architecture.md")
-	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "## What other engines have")
-	require.True(t, found)
-	section, _, _ = strings.Cut(section, "\n## ")
-	for _, part := range []string{"A pool in shared memory", "over a Unix socket", "polls every 500 ms", "is not explained here"} {
-		require.Contains(t, section, part)
-	}
-	fields, _ := structs(t, "core/peer")
-	require.Contains(t, fields["core/peer.postbox"], "queue", "the queue of a process's own")
 }

@@ -28,7 +28,7 @@ func (s sink) Write(p []byte) (int, error) {
 
 // Nothing polls: accepting a newcomer, and an abort while everybody is blocked
 // in a read, are events. Here the first tick of any timer is a minute away, and
-// the test is over before. S4-16
+// the test is over before.
 func TestEventsNeedNoTick(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
 	defer cancel()
@@ -69,11 +69,11 @@ func TestEventsNeedNoTick(t *testing.T) {
 	for i, err := range each(comms, func(i int, _ *core.Communicator) error { _, err := handles[i].Wait(ctx); return err }) {
 		require.Error(t, err, "peer %d", i)
 	}
-	require.NoError(t, ctx.Err())
+	require.NoError(t, ctx.Err()) // S4-16
 }
 
 // What setting up a world and the end of an operation by another peer take,
-// from the call to its effect on the other end. S4-16
+// from the call to its effect on the other end.
 func BenchmarkNotice(b *testing.B) {
 	quantiles := func(b *testing.B, took []time.Duration) {
 		slices.Sort(took)

@@ -70,7 +70,7 @@ func admit(t testing.TB, ctx context.Context, master string, comms []*core.Commu
 	return c
 }
 
-// S1-15, S3-05: n peers measure their links in n-1 rounds, all of a round at
+// n peers measure their links in n-1 rounds, all of a round at
 // once, and a peer that joins costs its own links only.
 func TestScheduledProbes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -93,7 +93,7 @@ func TestScheduledProbes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, said(), 2)
-	require.True(t, strings.HasPrefix(said()[1], "8 links measured in 4 rounds"), said()[1])
+	require.True(t, strings.HasPrefix(said()[1], "8 links measured in 4 rounds"), said()[1]) // S1-15
 }
 
 // BenchmarkOptimize16 times the first optimization of 16 peers on one machine.

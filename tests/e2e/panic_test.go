@@ -3,7 +3,9 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,8 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/master/fsm"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/quantizers/minmax"
 )
 
 // mine is a backend with a fault: it cannot reduce int8.
@@ -65,8 +69,8 @@ func TestPanicInAKernel(t *testing.T) {
 		require.Error(t, err, i)
 		require.Equal(t, bytes.Repeat([]byte{byte(i)}, 3000), ints[i], i)
 	}
-	require.Contains(t, log.String(), "panic in the data path")
-	require.Contains(t, log.String(), "panic_test.go", "the stack")
+	written(t, "panic in the data path", &log)
+	written(t, "panic_test.go", &log) // the stack
 	for i, err := range each(cs, func(i int, c *core.Communicator) error {
 		v := []float32{1, 2, 3}
 		_, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{core.ReduceOf(v, v, core.Sum)}, 1)
@@ -100,7 +104,7 @@ func TestPanicInASession(t *testing.T) {
 	})
 	require.ErrorIs(t, failed[2], errs.Internal)
 	require.ErrorContains(t, failed[2], "on the way")
-	require.Contains(t, log.String(), "panic in the session")
+	written(t, "panic in the session", &log)
 	v := make([]float32, 3)
 	_, err := cs[2].AllReduce(ctx, core.ReduceOf(v, v, core.Sum))
 	require.ErrorIs(t, err, errs.Internal)
@@ -134,4 +138,64 @@ func TestPanicInTheMaster(t *testing.T) {
 	err = <-ended
 	require.ErrorIs(t, err, errs.Internal)
 	require.ErrorContains(t, err, "out of order")
+}
+
+// picky is a quantizer whose check panics once, after as many calls as it is told.
+type picky struct{ quant.Quantizer }
+
+var checksLeft atomic.Int64
+
+func (picky) Name() string { return "picky" }
+
+func (p picky) Check(t, q dtype.Type, op dtype.Op, minChunk int, native bool) error {
+	if checksLeft.Add(-1) == 0 {
+		panic("not this one")
+	}
+	return p.Quantizer.Check(t, q, op, minChunk, native)
+}
+
+func init() { quant.Register(picky{minmax.New()}) }
+
+// A quantizer that panics when the data phase begins fails the operation for
+// all; the communicators go on.
+func TestPanicAtTheStart(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cs := world(t, ctx, localMaster(t), 2, func(_ int, o *core.Options) { o.EagerBytes = -1 })
+	bufs := [][]float32{{1, 2, 3, 4}, {5, 6, 7, 8}}
+	reduce := func(panics bool) []error {
+		var hs []*core.Handle
+		for i, c := range cs {
+			if i == 1 && panics {
+				checksLeft.Store(3) // two by this launch; the next is one of the starts
+			}
+			r := core.ReduceOf(bufs[i], bufs[i], core.Sum)
+			r.Quantize = core.Quantize{Algorithm: "picky", Type: dtype.Uint8}
+			h, err := c.AllReduceAsync(ctx, r)
+			require.NoError(t, err)
+			hs = append(hs, h)
+		}
+		return each(cs, func(i int, _ *core.Communicator) error {
+			_, err := hs[i].Wait(ctx)
+			return err
+		})
+	}
+	failed := reduce(true)
+	broken := 0
+	for i, err := range failed {
+		require.Error(t, err, i)
+		if errors.Is(err, errs.Internal) {
+			require.ErrorContains(t, err, "not this one")
+			broken++
+		}
+	}
+	require.Equal(t, 1, broken)
+	require.Equal(t, [][]float32{{1, 2, 3, 4}, {5, 6, 7, 8}}, bufs)
+	for i, err := range reduce(false) {
+		require.NoError(t, err, i)
+	}
+	require.Equal(t, bufs[0], bufs[1])
+	for _, c := range cs {
+		require.NoError(t, c.Close())
+	}
 }

@@ -44,7 +44,6 @@ func (p posted) check(ctx context.Context) error {
 
 // Streams of posted operations, under every preset and under odd numbers of our
 // own, mixed with calls that wait: all are right, in order, and none is lost.
-// S4-06 S4-07 S4-08
 func TestPostedStreams(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -79,7 +78,7 @@ func TestPostedStreams(t *testing.T) {
 			}
 			return nil
 		}) {
-			require.NoError(t, err)
+			require.NoError(t, err) // S4-08
 		}
 		for _, c := range comms {
 			require.NoError(t, c.Close())
@@ -135,7 +134,7 @@ func TestPostedAndRefused(t *testing.T) {
 
 // Shutdown with operations in flight lets every one of them end: posted, voting
 // and running ones. Wait tells the verdicts afterwards. Locks are taken in their
-// order. S4-03 S4-13 S4-21
+// order.
 func TestShutdownLosesNothing(t *testing.T) {
 	defer invariants.WatchLocks()()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -162,7 +161,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 				default:
 					t.Fatal("Shutdown has returned before the verdict")
 				}
-				require.NoError(t, p.check(ctx))
+				require.NoError(t, p.check(ctx)) // S4-03, S4-13
 			}
 			_, err := post(c, rank, 3, 0, 1)
 			require.ErrorIs(t, err, errs.Closed)

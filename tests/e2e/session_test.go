@@ -126,7 +126,7 @@ func sums(t *testing.T, ctx context.Context, comms []*core.Communicator) {
 	}
 }
 
-// S1-01: four uses of sockets, each with its own lifetime: the master's lasts,
+// Four uses of sockets, each with its own lifetime: the master's lasts,
 // the ring's last as long as the neighbours stay, shared state and benchmark
 // connections are made for one job and closed after it.
 func TestLifetimesOfSockets(t *testing.T) {
@@ -171,7 +171,7 @@ func TestLifetimesOfSockets(t *testing.T) {
 		return err
 	})
 	require.EqualValues(t, 1, dialled.Load()-before, "one outdated peer, one connection")
-	require.EqualValues(t, steady, open.Load(), "and it is closed")
+	require.EqualValues(t, steady, open.Load(), "and it is closed") // S1-01
 
 	before = dialled.Load()
 	all(func(_ int, c *core.Communicator) error { return c.OptimizeTopology(ctx) })
@@ -203,8 +203,9 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// S1-34, S1-35: every method from many goroutines at once: what may not
+// Every method from many goroutines at once: what may not
 // overlap is refused with a typed error, nothing hangs and the session lives.
+// Quirks Q46 and Q63.
 func TestAnyGoroutineMayCall(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -253,7 +254,7 @@ func TestAnyGoroutineMayCall(t *testing.T) {
 		h[i], err = c.AllReduceAsync(ctx, core.ReduceOf(v, v, core.Max))
 		require.NoError(t, err)
 	}
-	require.ErrorIs(t, comms[0].UpdateTopology(ctx), errs.PendingAsyncOps)
+	require.ErrorIs(t, comms[0].UpdateTopology(ctx), errs.PendingAsyncOps) // S1-34
 	st := &core.SharedState{Tensors: []core.Tensor{core.TensorOf("x", []int8{1})}}
 	_, err := comms[0].SyncSharedState(ctx, st, core.SyncOptions{})
 	require.ErrorIs(t, err, errs.PendingAsyncOps)
@@ -269,12 +270,12 @@ func TestAnyGoroutineMayCall(t *testing.T) {
 	for range 2 {
 		go func() { out <- comms[0].UpdateTopology(ctx) }()
 	}
-	require.ErrorIs(t, <-out, errs.Busy, "the other peer has not voted, so only a refusal can be first")
+	require.ErrorIs(t, <-out, errs.Busy, "the other peer has not voted, so only a refusal can be first") // S1-35
 	require.NoError(t, comms[1].UpdateTopology(ctx))
 	require.NoError(t, <-out)
 }
 
-// S4-11, S4-13, S4-19: a peer closes with operations in flight: each handle of
+// A peer closes with operations in flight: each handle of
 // each peer gets its verdict, with the first cause, and buffers are as before.
 func TestCloseWithOperationsInFlight(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -314,17 +315,17 @@ func TestCloseWithOperationsInFlight(t *testing.T) {
 			}
 			assert.Equal(t, want, f.buf[0], "peer %d, operation %d: %v", i, k, err)
 			if k == ops-1 {
-				assert.ErrorIs(t, err, errs.RankConnectionLost)
+				assert.ErrorIs(t, err, errs.RankConnectionLost) // S4-11, S4-13
 			}
 		}
 		return nil
 	})
 	_, err := comms[2].PeersPending(ctx)
 	require.Error(t, err, "a closed communicator says so")
-	require.True(t, errors.Is(err, errs.Closed) || errors.Is(err, errs.InvalidUsage), "%v", err)
+	require.True(t, errors.Is(err, errs.Closed) || errors.Is(err, errs.InvalidUsage), "%v", err) // S4-19
 }
 
-// S2-56: a hundred tiny peers in one world.
+// A hundred tiny peers in one world.
 func TestHundredTinyPeers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -337,11 +338,11 @@ func TestHundredTinyPeers(t *testing.T) {
 		}
 		return err
 	}) {
-		require.NoError(t, err)
+		require.NoError(t, err) // S2-56
 	}
 }
 
-// S4-27: two hundred communicators in one process; what one of them costs is logged.
+// Two hundred communicators in one process; what one of them costs is logged.
 func TestTwoHundredCommunicators(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -361,7 +362,7 @@ func TestTwoHundredCommunicators(t *testing.T) {
 		}
 		return err
 	}) {
-		require.NoError(t, err)
+		require.NoError(t, err) // S4-27
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -453,13 +454,23 @@ func TestCloseWhileAPoolHasAGap(t *testing.T) {
 	}
 }
 
-// S4-02: a trainer posts operations, goes on computing and polls for their
-// ends; nothing has to wait on a goroutine for them to make progress.
+// A trainer posts operations, goes on computing and polls for their
+// ends; nothing has to wait on a goroutine for them to make progress. The second
+// peer posts when the first one has posted all of its own: posting waits for nobody.
 func TestPostAndPoll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
-	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+	allPosted := make(chan struct{})
+	for _, err := range each(comms, func(id int, c *core.Communicator) error {
+		if id == 1 {
+			select {
+			case <-allPosted:
+			case <-ctx.Done():
+				c.Close() // frees the first peer
+				return errors.New("the first peer cannot post without the second one")
+			}
+		}
 		type posted struct {
 			v    []float32
 			want float32
@@ -477,6 +488,16 @@ func TestPostAndPoll(t *testing.T) {
 				return err
 			}
 			open[h] = posted{v, float32(2 * k)}
+		}
+		if id == 0 {
+			for h := range open {
+				select {
+				case <-h.Done():
+					return errors.New("an operation ended that the second peer did not post")
+				default:
+				}
+			}
+			close(allPosted)
 		}
 		computed := 0.0
 		for len(open) > 0 && ctx.Err() == nil {
@@ -499,11 +520,11 @@ func TestPostAndPoll(t *testing.T) {
 		}
 		return ctx.Err()
 	}) {
-		require.NoError(t, err)
+		require.NoError(t, err) // S4-02
 	}
 }
 
-// S1-07: the documented range of ports holds for many peers behind one address.
+// The documented range of ports holds for many peers behind one address.
 func TestPortRange(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -521,5 +542,5 @@ func TestPortRange(t *testing.T) {
 			inside++
 		}
 	}
-	require.GreaterOrEqual(t, inside, 3*n, "three listeners of each peer")
+	require.GreaterOrEqual(t, inside, 3*n, "three listeners of each peer") // S1-07
 }

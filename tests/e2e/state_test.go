@@ -54,7 +54,7 @@ func stateful(ctx context.Context, o order, say func(report)) error {
 
 func init() { roles["stateful"] = stateful }
 
-// S1-12, S2-54: a holder is killed while it serves a large state: the same
+// A holder is killed while it serves a large state: the same
 // call fetches the rest from the other holder, and all survivors agree (PCCL:
 // 0 of 7).
 func TestHolderKilledWhileServing(t *testing.T) {
@@ -73,7 +73,7 @@ func TestHolderKilledWhileServing(t *testing.T) {
 		holders[victim].kill()
 		got := fetcher.await("synced", 60*time.Second)
 		kept := holders[1-victim].await("synced", 60*time.Second)
-		require.Equal(t, kept.Hash, got.Hash)
+		require.Equal(t, kept.Hash, got.Hash) // S2-54
 		require.EqualValues(t, 7, got.Step)
 		t.Logf("round %d: fetched %d bytes of a state of %d", round, got.Bytes, count*8)
 		fetcher.kill()
@@ -106,7 +106,7 @@ func TestTrainedStateWins(t *testing.T) {
 	}
 }
 
-// S1-25: the last peer that held the state has left. Those who are left fail to
+// The last peer that held the state has left. Those who are left fail to
 // synchronise until an operator tells the master to give the state up.
 func TestOperatorGivesALostStateUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -141,7 +141,7 @@ func TestOperatorGivesALostStateUp(t *testing.T) {
 		return err
 	}
 	for _, err := range each(comms, sync) {
-		require.ErrorIs(t, err, errs.NoSharedStateAvailable)
+		require.ErrorIs(t, err, errs.NoSharedStateAvailable) // S1-25
 	}
 	require.NoError(t, m.ResetSharedState(0))
 	for _, err := range each(comms, sync) {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,12 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/transport"
 )
 
 // tallied is a connection that knows how much was written to it.
 type tallied struct {
 	net.Conn
-	n atomic.Int64
+	n    atomic.Int64
+	over atomic.Bool
+}
+
+func (c *tallied) Close() error {
+	c.over.Store(true)
+	return c.Conn.Close()
 }
 
 func (c *tallied) Write(p []byte) (int, error) {
@@ -25,7 +33,7 @@ func (c *tallied) Write(p []byte) (int, error) {
 }
 
 // One large all-reduce goes over all connections of the pools; the loss of one
-// of them costs one retry, after which all are there again. S2-41
+// of them costs one retry, after which all are there again.
 func TestOneOperationUsesAllConnections(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -42,10 +50,16 @@ func TestOneOperationUsesAllConnections(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			conns = append(conns, &tallied{Conn: c})
+			// The net package tells the race detector what a write has read when the
+			// write is over, and the answer may have come to the same memory before.
+			conns = append(conns, &tallied{Conn: transport.Quiet(c)})
 			return conns[len(conns)-1], nil
 		}
 	})
+	// Whether the newcomer is reached was tried before.
+	mu.Lock()
+	conns = slices.DeleteFunc(conns, func(c *tallied) bool { return c.over.Load() })
+	mu.Unlock()
 	const count = 1 << 20
 	all := func() {
 		for _, err := range each(comms, func(i int, c *core.Communicator) error {
@@ -71,7 +85,7 @@ func TestOneOperationUsesAllConnections(t *testing.T) {
 	used := func() (n int) {
 		mu.Lock()
 		defer mu.Unlock()
-		require.Len(t, conns, 2*pool)
+		require.Len(t, conns, 2*pool) // S2-41
 		for _, c := range conns {
 			if c.n.Load() > 64<<10 {
 				n++

@@ -1,3 +1,3 @@
-// Package process ends the child processes of tests and measurements with
-// their parent, however that one ends.
+// Package process starts the child processes of tests and measurements, hears
+// what they report, and ends them with their parent, however that one ends.
 package process

@@ -1,10 +1,8 @@
 package sim
 
 import (
-	"errors"
 	"slices"
 
-	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/wire"
 )
 
@@ -13,12 +11,15 @@ type book struct {
 	ops   map[uint64]*record // by sequence number of the commence
 	votes map[voteKey]int    // last collective packet of an operation at a client
 	syncs []*content
-	won   map[task]bool // what a peer has reduced
+	won   map[task]bool      // what a peer has reduced
+	sound map[[2]uint64]bool // states that some trainer has had as a whole
 
 	// What the run has seen.
 	successes, failures, fetches int
 	ahead                        int // operations that were over before they were commenced
 	switches                     int // of one peer each
+	tornAgain                    int // peers that came back with a torn state
+	reuses                       int // tags that were used again before the round
 }
 
 // task is one vector that a trainer has to reduce.
@@ -48,7 +49,7 @@ type content struct {
 }
 
 func newBook() book {
-	return book{ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}}
+	return book{ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}, sound: map[[2]uint64]bool{}}
 }
 
 // sent checks that every member gets one M2C 9, one M2C 11 and one M2C 10 per
@@ -145,7 +146,7 @@ func (b *book) judged(w *world, op *op, err error) {
 	switch {
 	case !op.finished:
 		w.failf("peer %d: operation %d is answered before it is finished", op.p.id, op.id)
-	case err == nil && op.restored, err != nil && !op.restored && !op.p.over && !errors.Is(err, errs.Canceled):
+	case err == nil && op.restored, err != nil && !op.restored && !op.p.over:
 		w.failf("peer %d: operation %d: restored %v, answered %v", op.p.id, op.id, op.restored, err)
 	}
 }
@@ -156,7 +157,11 @@ func (b *book) newSync() int {
 }
 
 // synced checks that the members of a synchronisation hold the same state.
+// No mixture of two is ever what a synchronisation ends with.
 func (b *book) synced(w *world, p *peer) {
+	if !b.sound[p.state] {
+		w.failf("peer %d: the state %v of revision %d that was elected is a mixture", p.id, p.state, p.revision)
+	}
 	c := b.syncs[p.sync-1]
 	if !c.known {
 		*c = content{true, p.revision, p.state}

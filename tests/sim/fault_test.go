@@ -13,17 +13,18 @@ import (
 type kind int
 
 const (
-	kill       kind = iota // the process ends, the system closes its connections
-	powerLoss              // the machine is gone without a word
-	cutMaster              // the master connection breaks
-	blackHole              // the master connection swallows everything
-	cutPeers               // a P2P connection breaks
-	block                  // two peers cannot connect for a while
-	stop                   // the process stands still for a while
-	stopMaster             // the master process stands still for a while
-	join                   // a new peer comes
-	cancel                 // the caller of the pending call gives up
-	closeNow               // the trainer closes in the middle of a call
+	kill        kind = iota // the process ends, the system closes its connections
+	powerLoss               // the machine is gone without a word
+	cutMaster               // the master connection breaks
+	blackHole               // the master connection swallows everything
+	cutPeers                // a P2P connection breaks
+	block                   // two peers cannot connect for a while
+	unreachable             // a peer cannot be connected to, or cannot connect, for good
+	stop                    // the process stands still for a while
+	stopMaster              // the master process stands still for a while
+	join                    // a new peer comes
+	cancel                  // the caller of the pending call gives up
+	closeNow                // the trainer closes in the middle of a call
 	numKinds
 )
 
@@ -42,10 +43,13 @@ type scenario struct {
 	// optimize after every accept round, which all groups share; with one group
 	// the revision tells when.
 	optimize bool
-	// overlap asks for newcomers while the reductions run (S1-36).
+	// overlap asks for newcomers while the reductions run.
 	overlap bool
 	// eager: searches beside the run find rings soon.
 	eager bool
+	// reuse: what fails is launched again before the round, if others are not
+	// awaited yet; all peers are gopccl ends.
+	reuse bool
 }
 
 // emptyWorld has a master and nobody else.
@@ -73,6 +77,7 @@ func newWorld(seed uint64, bug mutation) *world {
 	if w.rng.chance(4) { // with PCCL ends a failed collective stops all groups
 		w.plan.groups, w.plan.natives = 2, 2
 	}
+	w.plan.reuse = w.plan.natives == 2 && w.rng.chance(2)
 	n := 2 + min(w.rng.n(5), w.rng.n(5))
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)
@@ -105,6 +110,39 @@ func (w *world) victim() *peer {
 		return nil
 	}
 	return l[w.rng.n(len(l))]
+}
+
+// isolate takes from p for good that it can be connected to (way 1), that it can
+// connect (2), or both (3); with cut, connections that stand break, too.
+func (w *world) isolate(p *peer, way int, cut bool) {
+	w.tracef("FAULT: peer %d is out of reach for good, way %d, cut %v", p.id, way, cut)
+	p.deaf, p.dumb, p.suspect = p.deaf || way&1 != 0, p.dumb || way&2 != 0, true
+	for _, o := range w.peers {
+		if cut && way&1 != 0 {
+			w.breakLink(o, p)
+		}
+		if cut && way&2 != 0 {
+			w.breakLink(p, o)
+		}
+	}
+}
+
+// cornered reports whether p meets hardly anybody else than peers that are out of
+// reach: of two neither can tell whose fault it is, and a newcomer among them
+// looks like one.
+func (w *world) cornered(p *peer) bool {
+	isolated, members := 0, 0
+	for _, o := range w.peers {
+		if o.group == p.group && (o.deaf || o.dumb) {
+			isolated++
+		}
+	}
+	for _, g := range w.master.Snapshot().Groups {
+		if g.ID == p.group {
+			members = g.Members
+		}
+	}
+	return isolated > 1 || isolated == 1 && members <= 2
 }
 
 func (w *world) inject(f fault) {
@@ -166,6 +204,8 @@ func (w *world) inject(f fault) {
 			w.breakLink(o, p)
 			w.after(w.rng.between(0, time.Second), nil, func() { delete(w.blocked, a); delete(w.blocked, b) })
 		}
+	case unreachable:
+		w.isolate(p, 1+w.rng.n(3), w.rng.chance(2))
 	case stop:
 		d := w.rng.between(0, 3*time.Second)
 		if w.rng.chance(3) {

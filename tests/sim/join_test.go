@@ -13,7 +13,7 @@ import (
 // A peer joins a world of twelve that works all the time: only its own links
 // are measured, the ring with it is installed within two seconds of the last
 // measurement, and no operation is aborted.
-func TestJoinCostsNoOperation(t *testing.T) { // S1-15, S1-20
+func TestJoinCostsNoOperation(t *testing.T) {
 	const n = 12
 	for seed := uint64(1); seed <= 5; seed++ {
 		w := emptyWorld(seed, noBug)
@@ -53,13 +53,13 @@ func TestJoinCostsNoOperation(t *testing.T) { // S1-15, S1-20
 		}
 		w.after(50*time.Millisecond, nil, watch)
 		require.Empty(t, w.run(), "seed %d", seed)
-		require.Equal(t, before, after, "seed %d: operations failed", seed)
+		require.Equal(t, before, after, "seed %d: operations failed", seed) // S1-20
 		require.Positive(t, installed, "seed %d", seed)
 		require.Less(t, installed-w.factAt[measured], 2*time.Second, "seed %d", seed)
 		var links, rounds int
 		_, err := fmt.Sscanf(w.facts[measured], "probes: %d links measured in %d rounds", &links, &rounds)
 		require.NoError(t, err)
-		require.LessOrEqual(t, links, 2*n, "seed %d: %s", seed, w.facts[measured])
+		require.LessOrEqual(t, links, 2*n, "seed %d: %s", seed, w.facts[measured]) // S1-15
 	}
 }
 

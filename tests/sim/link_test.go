@@ -83,6 +83,40 @@ func (p *peer) prepareRing(e pfsm.PrepareRing) {
 	})
 }
 
+// preflight tries whether peers can be reached, and leaves nothing behind.
+func (p *peer) preflight(e pfsm.Preflight) {
+	w := p.w
+	began := w.now
+	var failed []wire.UUID
+	todo := e.Peers
+	var next func()
+	next = func() {
+		if len(todo) == 0 {
+			p.step(pfsm.Preflighted{Number: e.Number, Failed: failed})
+			return
+		}
+		target := w.byAddr(todo[0].Addr)
+		if (target.stopped || target.lostPower) && w.now < began+preflightBound {
+			w.after(200*time.Millisecond, p, next)
+			return
+		}
+		if target.stopped || target.lostPower || !w.reaches(p, target) {
+			failed = append(failed, todo[0].UUID)
+			if target.stopped && !p.m.View().Connected {
+				p.suspect = true // it is not believed that it is the member's fault
+			}
+		}
+		todo = todo[1:]
+		w.after(w.rng.between(0, 2*time.Millisecond), p, next)
+	}
+	w.after(w.rng.between(0, 2*time.Millisecond), p, next)
+}
+
+// reaches reports whether from can connect to another process that runs.
+func (w *world) reaches(from, to *peer) bool {
+	return !to.dead && !to.over && !from.dumb && !to.deaf && !w.blocked[[2]int{from.id, to.id}]
+}
+
 // release closes what this peer has opened to others than keep.
 func (p *peer) release(keep []wire.UUID) {
 	for _, o := range p.w.peers {
@@ -111,10 +145,12 @@ func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(
 		l := w.link(p, target)
 		switch {
 		case l.alive:
-		case target.dead || target.over || w.blocked[[2]int{p.id, target.id}]:
+		case !w.reaches(p, target):
 			failed = append(failed, todo[0].UUID)
 		case target.stopped || target.lostPower:
 			if w.now < began+connectBound {
+				// A newcomer that waits looks as slow itself.
+				p.suspect = p.suspect || !p.m.View().Connected && w.now > began+2*time.Second
 				w.after(200*time.Millisecond, p, next)
 				return
 			}
@@ -159,7 +195,6 @@ type op struct {
 	eager    bool
 	ring     []wire.UUID
 	started  bool
-	complete bool // the data phase went through
 	canceled bool
 	refused  bool // not launched
 	finished bool
@@ -187,6 +222,7 @@ type frame struct {
 // ahead is what an engine knows of eager operations.
 type ahead struct {
 	epoch   uint64
+	next    uint64          // the newest that may begin
 	spoiled map[uint64]bool // tags of operations that have failed since
 }
 
@@ -206,7 +242,7 @@ func (p *peer) turn(epoch uint64) {
 	if epoch <= p.ahead.epoch {
 		return
 	}
-	p.ahead = ahead{epoch, map[uint64]bool{}}
+	p.ahead = ahead{epoch, max(p.ahead.next, epoch), map[uint64]bool{}}
 	for f := range p.inbox {
 		if f.epoch != 0 && f.epoch < epoch {
 			delete(p.inbox, f)
@@ -216,7 +252,13 @@ func (p *peer) turn(epoch uint64) {
 
 // spoil drops what came, and what will come, for eager operations with tag.
 func (p *peer) spoil(tag, epoch uint64) {
-	if epoch != p.ahead.epoch || epoch == 0 || p.w.bug == epochForgotten {
+	if epoch == 0 || p.w.bug == epochForgotten {
+		return
+	}
+	if p.w.bug != spoilForgotten {
+		p.turn(epoch)
+	}
+	if epoch != p.ahead.epoch {
 		return
 	}
 	p.ahead.spoiled[tag] = true
@@ -229,6 +271,9 @@ func (p *peer) spoil(tag, epoch uint64) {
 
 // arrive takes a frame from a link.
 func (p *peer) arrive(f frame, chunk []int64) {
+	if f.epoch > p.ahead.next {
+		p.w.failf("peer %d: a frame of epoch %d came, which no round has announced", p.id, f.epoch)
+	}
 	if f.epoch != 0 && (f.epoch < p.ahead.epoch || f.epoch == p.ahead.epoch && p.ahead.spoiled[f.tag]) {
 		return
 	}
@@ -250,8 +295,11 @@ func (op *op) start(e pfsm.StartData) {
 	p, w := op.p, op.p.w
 	op.seq, op.epoch, op.eager, op.open = e.Seq, e.Epoch, e.Eager, true
 	op.ring = slices.Clone(e.Ring)
-	if w.bug == epochForgotten {
+	switch {
+	case w.bug == epochForgotten:
 		op.epoch = min(op.epoch, 1)
+	case w.bug == spoilForgotten && op.epoch == 0:
+		op.epoch = p.ahead.next
 	}
 	p.turn(op.epoch)
 	if !op.eager {
@@ -342,7 +390,6 @@ func (op *op) advance() {
 		}
 		d.step++
 		if d.step == plan.Steps(d.n) {
-			op.complete = true
 			op.end(nil)
 			return
 		}

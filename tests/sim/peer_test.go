@@ -4,10 +4,8 @@ import (
 	"errors"
 	"math"
 	"net/netip"
-	"slices"
 	"time"
 
-	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	mfsm "github.com/gopccl/gopccl/core/master/fsm"
 	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
@@ -42,7 +40,9 @@ type peer struct {
 	nextOp          pfsm.OpID
 	ops             []*op
 	inbox           map[frame][]int64
+	busy            map[uint64]bool // tags of operations that were launched and not released
 	ahead           ahead
+	deaf, dumb      bool   // nobody can connect to it for good; it can connect to nobody
 	preparing       uint64 // the ring that is connected for, 0: none
 	probing         uint64 // round of the scheduled probe under way, 0: none
 	fetching        pfsm.CallID
@@ -57,6 +57,9 @@ type peer struct {
 	mute     bool   // connects and never votes
 	early    *early // a pending query that overlaps with the reductions
 	state    [2]uint64
+	torn     bool // a fetch has overwritten part of state and was not confirmed
+	lives    int  // processes before this one that ended with a torn state
+	again    int  // synchronisations repeated in a row
 	serving  bool
 	sync     int // the synchronisation that completed last
 }
@@ -64,10 +67,11 @@ type peer struct {
 func (w *world) spawn(group uint32, native bool, loops int) {
 	p := &peer{
 		w: w, id: len(w.peers), group: group, native: native, loops: loops,
-		calls: map[pfsm.CallID]func(pfsm.Done){}, launches: map[pfsm.CallID]*op{}, inbox: map[frame][]int64{},
+		calls: map[pfsm.CallID]func(pfsm.Done){}, launches: map[pfsm.CallID]*op{}, inbox: map[frame][]int64{}, busy: map[uint64]bool{},
 	}
 	p.ip = ip(p.id + 1)
 	p.state = [2]uint64{w.rng.next(), w.rng.next()}
+	w.collector.sound[p.state] = true
 	cfg := pfsm.Config{
 		Group: group, P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3,
 		RegisterTimeout: registerBound, MaxWithPCCL: 2,
@@ -78,6 +82,9 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 	cfg.EagerBytes = w.eagerBytes
 	if cfg.EagerBytes > 0 && w.rng.chance(3) {
 		cfg.EagerBytes = 32 // some of what others begin eagerly
+		if w.plan.reuse {
+			cfg.EagerBytes = 8 // none of it, so that what fails may be its first in an epoch
+		}
 	}
 	p.m = pfsm.New(cfg)
 	w.lastClient++
@@ -111,6 +118,9 @@ func (p *peer) fromMaster(do func()) {
 }
 
 func (p *peer) packet(pkt wire.Packet) {
+	if c, ok := pkt.(wire.M2CCollectiveCommsComplete); ok {
+		p.busy[c.Tag] = false
+	}
 	if r, ok := pkt.(wire.M2CSessionRegistrationResponse); ok {
 		p.uuid = r.UUID
 	}
@@ -136,7 +146,14 @@ func (p *peer) step(ev pfsm.Event) {
 			}
 			p.toMaster(mfsm.PacketIn{Client: p.client, Packet: p.dialect(e.Packet)})
 		case pfsm.Establish:
+			p.ahead.next = max(p.ahead.next, e.Epoch)
 			p.establish(e)
+		case pfsm.BeginEpoch:
+			if w.bug != spoilForgotten {
+				p.turn(e.Epoch)
+			}
+		case pfsm.Preflight:
+			p.preflight(e)
 		case pfsm.PrepareRing:
 			p.prepareRing(e)
 		case pfsm.StopPrepare:
@@ -277,27 +294,45 @@ func (p *peer) fetch(e pfsm.Fetch) {
 			return
 		}
 		todo = todo[1:]
-		if !from.dead && !from.stopped && from.serving {
-			got := p.state
-			ok := true
-			for i, k := range e.Keys {
-				at := int(k[0] - 'a')
-				got[at] = from.state[at]
-				ok = ok && got[at] == e.Hashes[i]
-			}
-			if ok {
-				if w.bug != fetchSkipped {
-					p.state = got
-				}
-				w.collector.fetches++
-				w.tracef("peer %d fetched from %d", p.id, from.id)
-				p.fetchEnded(pfsm.Fetched{Call: e.Call, Revision: from.revision})
-				return
-			}
-		}
-		w.after(w.rng.between(0, 3*time.Millisecond), p, next)
+		p.fetchFrom(from, e, 0, next)
 	}
 	w.after(w.rng.between(0, 3*time.Millisecond), p, next)
+}
+
+// fetchFrom gets one key after another from a holder, each in two steps: in
+// between it is neither old nor new. next goes on if the holder is gone; what it
+// has delivered is fetched again, which is the same to the state.
+func (p *peer) fetchFrom(from *peer, e pfsm.Fetch, i int, next func()) {
+	w := p.w
+	serves := func() bool { return !from.dead && !from.stopped && from.serving }
+	switch {
+	case p.stopFetch || p.fetching != e.Call:
+		return
+	case !serves():
+		w.after(w.rng.between(0, 3*time.Millisecond), p, next)
+		return
+	case from.torn:
+		w.failf("peer %d fetches from peer %d, whose state is torn", p.id, from.id)
+		return
+	case i == len(e.Keys) || w.bug == fetchSkipped:
+		w.collector.fetches++
+		w.tracef("peer %d fetched from %d", p.id, from.id)
+		p.fetchEnded(pfsm.Fetched{Call: e.Call, Revision: from.revision})
+		return
+	}
+	at := int(e.Keys[i][0] - 'a')
+	p.torn, p.state[at] = true, w.rng.next()
+	w.after(w.rng.between(0, time.Millisecond), p, func() {
+		if p.stopFetch || p.fetching != e.Call {
+			return
+		}
+		if !serves() || from.state[at] != e.Hashes[i] {
+			w.after(w.rng.between(0, 3*time.Millisecond), p, next)
+			return
+		}
+		p.state[at] = from.state[at]
+		w.after(w.rng.between(0, time.Millisecond), p, func() { p.fetchFrom(from, e, i+1, next) })
+	})
 }
 
 func (p *peer) fetchEnded(ev pfsm.Fetched) {
@@ -437,249 +472,8 @@ func (p *peer) ended(err error) bool {
 			}
 		}
 		p.exit()
+		p.comeBack()
 		return true
 	}
 	return false
-}
-
-// The trainer: connect, then per loop: synchronize, reduce until everything is
-// reduced, now and then optimize, ask for newcomers and let them in.
-
-func (p *peer) connect() {
-	p.call("connect", func(c pfsm.CallID) pfsm.Event { return pfsm.CallConnect{Call: c} }, func(d pfsm.Done) {
-		if !p.ended(d.Err) && !p.mute {
-			p.accepted()
-		}
-	})
-}
-
-func (p *peer) synchronize() {
-	entries := []wire.StateEntry{
-		{Key: "a", Hash: p.state[0], DType: dtype.Uint64}, {Key: "b", Hash: p.state[1], DType: dtype.Uint64},
-	}
-	p.call("sync", func(c pfsm.CallID) pfsm.Event {
-		return pfsm.CallSync{Call: c, Revision: p.revision, Entries: entries}
-	}, func(d pfsm.Done) {
-		if p.ended(d.Err) {
-			return
-		}
-		if d.Err != nil {
-			if !errors.Is(d.Err, errs.TransferFailed) {
-				p.w.failf("peer %d: sync: %v", p.id, d.Err)
-			}
-			p.leave()
-			return
-		}
-		r := d.Result.(pfsm.SyncResult)
-		p.revision = r.Revision
-		p.w.collector.synced(p.w, p)
-		p.reduceAll()
-	})
-}
-
-// reduceAll reduces some vectors at once and repeats the failed ones.
-func (p *peer) reduceAll() {
-	w := p.w
-	var todo []uint64
-	vectors := map[uint64][]int64{}
-	for tag := range 1 + p.revision%3 {
-		todo = append(todo, tag)
-		v := make([]int64, 2+int(p.revision+tag)%5)
-		for i := range v {
-			v[i] = int64(w.rng.n(1000))
-		}
-		vectors[tag] = v
-	}
-	if w.plan.overlap {
-		p.early = &early{}
-		p.background("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, p.early.take)
-	}
-	p.attempt(todo, vectors)
-}
-
-func (p *peer) attempt(todo []uint64, vectors map[uint64][]int64) {
-	if len(todo) == 0 || p.m.View().LocalWorldSize < 2 {
-		p.reduced(vectors)
-		return
-	}
-	p.ops = slices.DeleteFunc(p.ops, func(o *op) bool { return o.finished })
-	var order []*op
-	for _, tag := range todo {
-		p.nextOp++
-		v := vectors[tag]
-		o := &op{p: p, id: p.nextOp, tag: tag, buf: v, orig: slices.Clone(v), saved: slices.Clone(v)}
-		p.ops = append(p.ops, o)
-		p.call("launch", func(c pfsm.CallID) pfsm.Event {
-			p.launches[c] = o
-			return pfsm.CallReduce{Call: c, Op: o.id, Tag: tag, Count: uint64(len(v)), DType: dtype.Int64, RedOp: dtype.Sum}
-		}, func(d pfsm.Done) {
-			if d.Err != nil {
-				if !p.over && !errors.Is(d.Err, errs.Canceled) && !errors.Is(d.Err, errs.TooFewPeers) {
-					p.w.failf("peer %d: launch: %v", p.id, d.Err)
-				}
-			}
-		})
-		order = append(order, o)
-	}
-	if p.m.View().Native { // with PCCL ends the order of the awaits decides (quirk Q18)
-		for i := len(order) - 1; i > 0; i-- {
-			j := p.w.rng.n(i + 1)
-			order[i], order[j] = order[j], order[i]
-		}
-		if p.w.rng.chance(3) {
-			p.awaitAtOnce(order, vectors)
-			return
-		}
-	}
-	p.awaitNext(order, vectors, nil)
-}
-
-// awaitAtOnce awaits all operations at the same time, as several threads would.
-func (p *peer) awaitAtOnce(order []*op, vectors map[uint64][]int64) {
-	var failed []uint64
-	left := len(order)
-	one := func(tags []uint64) {
-		failed = append(failed, tags...)
-		if left--; left == 0 {
-			slices.Sort(failed)
-			p.attempt(failed, vectors)
-		}
-	}
-	for _, o := range order {
-		p.awaitOne(o, one)
-	}
-}
-
-func (p *peer) awaitNext(order []*op, vectors map[uint64][]int64, failed []uint64) {
-	if len(order) == 0 {
-		slices.Sort(failed)
-		p.attempt(failed, vectors)
-		return
-	}
-	p.awaitOne(order[0], func(tags []uint64) { p.awaitNext(order[1:], vectors, append(failed, tags...)) })
-}
-
-// awaitOne awaits an operation; then gets its tag if it failed.
-func (p *peer) awaitOne(o *op, then func(failed []uint64)) {
-	p.call("await", func(c pfsm.CallID) pfsm.Event {
-		p.awaiting = o
-		return pfsm.CallAwait{Call: c, Op: o.id}
-	}, func(d pfsm.Done) {
-		p.w.collector.judged(p.w, o, d.Err)
-		if p.ended(d.Err) {
-			return
-		}
-		var failed []uint64
-		switch {
-		case d.Err == nil:
-		case o.refused:
-			failed = append(failed, o.tag)
-		case errors.Is(d.Err, errs.Canceled) && o.complete:
-			p.leave() // the others may have succeeded without this peer
-			return
-		case errors.Is(d.Err, errs.Canceled), errors.Is(d.Err, errs.RankConnectionLost):
-			failed = append(failed, o.tag)
-		default:
-			p.w.failf("peer %d: await: %v", p.id, d.Err)
-		}
-		then(failed)
-	})
-}
-
-// reduced folds the results into the state: equal results, equal state.
-func (p *peer) reduced(vectors map[uint64][]int64) {
-	if p.m.View().LocalWorldSize > 1 {
-		p.w.collector.reduced(p.w, p, len(vectors))
-		for tag := range uint64(len(vectors)) {
-			for _, v := range vectors[tag] {
-				h := rng(p.state[tag%2] ^ uint64(v))
-				p.state[tag%2] = h.next()
-			}
-		}
-	} else {
-		p.state[0]++
-	}
-	p.revision++
-	due := p.revision%4 == 3 || p.w.plan.eager && p.revision == 1
-	if p.w.plan.groups == 1 && due && p.m.View().GlobalWorldSize > 1 {
-		p.optimize(p.askPending)
-		return
-	}
-	p.askPending()
-}
-
-// accepted goes on after a round that let newcomers in.
-func (p *peer) accepted() {
-	if p.w.plan.groups == 2 && p.w.plan.optimize && p.m.View().GlobalWorldSize > 1 {
-		p.optimize(p.synchronize)
-		return
-	}
-	p.synchronize()
-}
-
-func (p *peer) optimize(then func()) {
-	p.call("optimize", func(c pfsm.CallID) pfsm.Event { return pfsm.CallOptimize{Call: c} }, func(d pfsm.Done) {
-		if p.ended(d.Err) {
-			return
-		}
-		if d.Err != nil {
-			p.w.failf("peer %d: optimize: %v", p.id, d.Err)
-		}
-		then()
-	})
-}
-
-func (p *peer) askPending() {
-	if p.loops--; p.loops <= 0 {
-		if !p.w.leaving {
-			p.w.leaving, p.w.unprovoked = true, p.w.collector.failures
-		}
-		p.leave()
-		return
-	}
-	then := func(d pfsm.Done) {
-		if p.ended(d.Err) {
-			return
-		}
-		if errors.Is(d.Err, errs.Canceled) {
-			p.leave() // the answer may be on its way, and the others may act on it
-			return
-		}
-		if d.Err != nil {
-			p.w.failf("peer %d: pending: %v", p.id, d.Err)
-			return
-		}
-		if d.Result.(bool) {
-			p.update()
-			return
-		}
-		p.synchronize()
-	}
-	if p.early != nil {
-		p.doing = "pending"
-		p.early.wait(then)
-		return
-	}
-	p.call("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, then)
-}
-
-func (p *peer) update() {
-	p.call("update", func(c pfsm.CallID) pfsm.Event { return pfsm.CallUpdate{Call: c} }, func(d pfsm.Done) {
-		if p.ended(d.Err) {
-			return
-		}
-		if d.Err != nil {
-			p.w.failf("peer %d: update: %v", p.id, d.Err)
-		}
-		p.accepted()
-	})
-}
-
-func (p *peer) leave() {
-	p.call("close", func(c pfsm.CallID) pfsm.Event { return pfsm.CallClose{Call: c} }, func(d pfsm.Done) {
-		if d.Err != nil {
-			p.w.failf("peer %d: close: %v", p.id, d.Err)
-		}
-		p.exit()
-	})
 }

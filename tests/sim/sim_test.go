@@ -20,7 +20,7 @@ var (
 
 // TestSimulation runs many seeds. A failing one is replayed with
 // -sim.seed=N -sim.trace.
-// S1-36, S2-12, S2-14, S2-21: see book for what must agree after every event.
+// See book for what must agree after every event.
 func TestSimulation(t *testing.T) {
 	if *oneSeed != 0 {
 		w := newWorld(*oneSeed, noBug)
@@ -41,10 +41,11 @@ func TestSimulation(t *testing.T) {
 		events                       int
 		successes, failures, fetches int
 		switches, ahead              int
+		tornAgain, reuses            int
 	}
 	for seed := *first; seed < *first+uint64(n); seed++ {
 		w := newWorld(seed, noBug)
-		if failure := w.run(); failure != "" {
+		if failure := w.run(); failure != "" { // S1-36, S2-12, S2-14, S2-21
 			t.Errorf("seed %d: %s", seed, failure)
 			if failed++; failed == 10 {
 				t.FailNow()
@@ -57,6 +58,8 @@ func TestSimulation(t *testing.T) {
 		seen.fetches += w.collector.fetches
 		seen.switches += w.collector.switches
 		seen.ahead += w.collector.ahead
+		seen.tornAgain += w.collector.tornAgain
+		seen.reuses += w.collector.reuses
 	}
 	t.Logf("%d seeds in %v: %+v", n, time.Since(began), seen)
 	if n >= 1000 { // the seeds reach what they are for
@@ -66,10 +69,12 @@ func TestSimulation(t *testing.T) {
 		require.Greater(t, seen.fetches, n/10)
 		require.Positive(t, seen.switches)
 		require.Greater(t, seen.ahead, n/4)
+		require.Greater(t, seen.tornAgain, n/100)
+		require.Greater(t, seen.reuses, n/10)
 	}
 }
 
-// TestSameSeedSameRun: a run is the function of its seed (S1-09).
+// TestSameSeedSameRun: a run is the function of its seed.
 func TestSameSeedSameRun(t *testing.T) {
 	for seed := uint64(1); seed <= 50; seed++ {
 		var lines [2][]string
@@ -79,7 +84,7 @@ func TestSameSeedSameRun(t *testing.T) {
 			require.Empty(t, w.run())
 			lines[i] = w.lines
 		}
-		require.Equal(t, lines[0], lines[1])
+		require.Equal(t, lines[0], lines[1]) // S1-09
 	}
 }
 
@@ -93,14 +98,19 @@ func TestBugsAreFound(t *testing.T) {
 		"verdict differs at one member":     verdictFlipped,
 		"a sum that misses one part":        chunkLost,
 		"fetched state without its content": fetchSkipped,
+		"a torn state that can be elected":  tornVotes,
 		"leftovers of an earlier round":     epochForgotten,
+		"leftovers of the first operation":  spoilForgotten,
 		"a ring switched for all but one":   switchForgotten,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= within; seed++ {
 				w := newWorld(seed, bug)
-				if bug == switchForgotten {
+				switch bug {
+				case switchForgotten:
 					w = switching(seed, bug)
+				case spoilForgotten:
+					w = reusing(seed, bug)
 				}
 				if failure := w.run(); failure != "" {
 					t.Logf("seed %d: %s", seed, failure)
@@ -164,6 +174,36 @@ func switching(seed uint64, bug mutation) *world {
 	return w
 }
 
+// reusing is a world of gopccl peers that give operations up and use their tags
+// again at once.
+func reusing(seed uint64, bug mutation) *world {
+	w := emptyWorld(seed, bug)
+	w.plan = scenario{groups: 1, natives: 2, loops: 4, eager: w.rng.chance(2), reuse: true}
+	for range 2 + w.rng.n(4) {
+		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 4) })
+	}
+	return w
+}
+
+// TestTagsAreUsedAgainBeforeTheRound: rings change meanwhile, and peers differ in
+// what they begin eagerly. Every result is that of the operation it is taken for.
+func TestTagsAreUsedAgainBeforeTheRound(t *testing.T) {
+	n := uint64(500)
+	if raceEnabled {
+		n = 50
+	}
+	reuses, switches := 0, 0
+	for seed := uint64(1); seed <= n; seed++ {
+		w := reusing(seed, noBug)
+		require.Empty(t, w.run(), "seed %d", seed)
+		reuses += w.collector.reuses
+		switches += w.collector.switches
+	}
+	t.Logf("%d seeds: %d tags used again, %d switches of one peer each", n, reuses, switches)
+	require.Greater(t, reuses, int(n))
+	require.Positive(t, switches)
+}
+
 // quiet is a world of n peers in one group that start together, without faults.
 func quiet(seed uint64, n int, native bool, loops int) *world {
 	w := emptyWorld(seed, noBug)
@@ -176,7 +216,7 @@ func quiet(seed uint64, n int, native bool, loops int) *world {
 
 // TestKillAtEveryStep kills a peer after every single event of a run, in every
 // phase of every call, by each way to go.
-// S2-14: all survivors get the same verdict, the application retries.
+// All survivors get the same verdict, the application retries.
 func TestKillAtEveryStep(t *testing.T) {
 	for _, native := range []bool{true, false} {
 		for _, n := range []int{2, 3, 4} {
@@ -194,7 +234,7 @@ func TestKillAtEveryStep(t *testing.T) {
 					for at := 1; at < whole.count; at += stride {
 						w := quiet(7, n, native, 3)
 						w.faults = []fault{{at: at, kind: k}}
-						require.Empty(t, w.run(), "at event %d", at)
+						require.Empty(t, w.run(), "at event %d", at) // S2-14
 						failures += w.collector.failures
 					}
 					require.Positive(t, failures)
@@ -224,7 +264,7 @@ func TestTwoFaults(t *testing.T) {
 	}
 }
 
-// S1-37: a silent voter delays all, is named, and is dropped at the deadline.
+// A silent voter delays all, is named, and is dropped at the deadline.
 func TestSilentVoterIsNamedAndDropped(t *testing.T) {
 	w := emptyWorld(11, noBug)
 	w.plan = scenario{groups: 1, loops: 3}
@@ -246,7 +286,7 @@ func TestSilentVoterIsNamedAndDropped(t *testing.T) {
 			dropped = f
 		}
 	}
-	require.Contains(t, named, mute.uuid.Short())
+	require.Contains(t, named, mute.uuid.Short()) // S1-37
 	require.Contains(t, dropped, mute.uuid.Short())
 	require.True(t, mute.over)
 	for _, p := range w.peers[:2] {

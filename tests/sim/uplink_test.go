@@ -148,7 +148,7 @@ func (s *site) rings(t testing.TB) (alone, together, shared []int, asked mfsm.So
 
 // Two peers behind one uplink of 100 Mbit/s and two elsewhere with a slow link
 // between them: by single links it is best to leave the host twice; it is not.
-func TestTwoPeersBehindOneUplink(t *testing.T) { // S3-01, S3-02
+func TestTwoPeersBehindOneUplink(t *testing.T) {
 	s := &site{host: []int{0, 0, 1, 2}, own: topo.NewMatrix(4), out: []float64{100, 0, 0}, in: make([]float64, 3)}
 	for i := range 4 {
 		for j := range 4 {
@@ -162,15 +162,15 @@ func TestTwoPeersBehindOneUplink(t *testing.T) { // S3-01, S3-02
 	alone, together, shared, asked := s.rings(t)
 	require.NotNil(t, asked.Sharing)
 	require.Equal(t, []float64{100, 0, 0}, asked.Sharing.Out)
-	require.Equal(t, 50.0, s.measured(t, alone))
-	require.Equal(t, 80.0, s.measured(t, shared))
+	require.Equal(t, 50.0, s.measured(t, alone))  // S3-01
+	require.Equal(t, 80.0, s.measured(t, shared)) // S3-02
 	t.Logf("slowest link while all are in use: ring of links measured alone %.0f, together %.0f, ours %.0f Mbit/s",
 		s.measured(t, alone), s.measured(t, together), s.measured(t, shared))
 }
 
 // Random sites: the ring that the master adopts against those that matrices of
 // links give, measured with all links in use, and against the best of all rings.
-func TestRingsOfSharedHosts(t *testing.T) { // S3-01, S3-02
+func TestRingsOfSharedHosts(t *testing.T) {
 	r := rng(11)
 	const cases = 120
 	var ofAlone, ofTogether, ofBest []float64
@@ -218,7 +218,7 @@ func TestRingsOfSharedHosts(t *testing.T) { // S3-01, S3-02
 	t.Logf("against the ring of links measured alone: %s (slower in %d)", show(ofAlone), worse)
 	t.Logf("against the ring of links measured together: %s", show(ofTogether))
 	t.Logf("against the best of all rings: %s", show(ofBest))
-	require.Greater(t, mean(ofAlone), 1.0)
+	require.Greater(t, mean(ofAlone), 1.0) // S3-01
 	require.Greater(t, mean(ofTogether), 1.0)
 	require.Greater(t, ofBest[len(ofBest)/2], 0.9)
 }

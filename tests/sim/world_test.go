@@ -92,16 +92,17 @@ func (q *queue) pop() event {
 
 // Bounds of the simulated system; virtual time is free.
 const (
-	beat          = 2 * time.Second
-	silence       = 8 * time.Second
-	connectBound  = 10 * time.Second // of a P2P connect or a fetch to a stopped peer
-	roundBound    = 30 * time.Second
-	voteBound     = 60 * time.Second
-	keepalive     = 20 * time.Second
-	hangAfter     = 200 * time.Second
-	maxEvents     = 200000
-	registerBound = 10 * time.Second
-	patience      = 20 * time.Millisecond // with a ring, before a better one replaces it
+	beat           = 2 * time.Second
+	silence        = 8 * time.Second
+	connectBound   = 10 * time.Second // of a P2P connect or a fetch to a stopped peer
+	preflightBound = 4 * time.Second
+	roundBound     = 30 * time.Second
+	voteBound      = 60 * time.Second
+	keepalive      = 20 * time.Second
+	hangAfter      = 200 * time.Second
+	maxEvents      = 200000
+	registerBound  = 10 * time.Second
+	patience       = 20 * time.Millisecond // with a ring, before a better one replaces it
 )
 
 // mutation is a bug put in on purpose.
@@ -117,7 +118,9 @@ const (
 	switchForgotten          // one member is not told that the ring has changed
 	releasedEarly            // connections of the ring before go while operations use them
 	epochForgotten           // frames of eager operations do not tell rounds apart
+	spoilForgotten           // a failure that is the first news of its epoch spoils nothing
 	fetchSkipped             // a fetch reports success without the content
+	tornVotes                // a state that a transfer has left torn votes as any other
 )
 
 // world is one run.
@@ -148,6 +151,7 @@ type world struct {
 	excused    bool // a fault of this run may cost innocent peers their place
 	failure    string
 	struck     uint     // the kinds of faults that were injected, one bit each
+	failing    int      // rounds that failed since the last one that stands
 	facts      []string // of the master, if kept
 	factAt     []time.Duration
 	keepFacts  bool
@@ -328,7 +332,7 @@ func (w *world) stepMaster(ev mfsm.Event) {
 			// PCCL's way with peers that report a failure (quirk Q5).
 			reported := !p.native && (strings.Contains(e.Reason, "PEER_REGISTERED/CONNECTING_TO_PEERS_FAILED") ||
 				strings.Contains(e.Reason, "no ring of group"))
-			if !w.excused && !p.dead && !p.over && !p.suspect && !reported {
+			if !w.excused && !p.dead && !p.over && !p.suspect && !reported && !w.cornered(p) {
 				w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 			}
 			p.fromMaster(func() { p.masterGone(nil) })
@@ -337,6 +341,7 @@ func (w *world) stepMaster(ev mfsm.Event) {
 			w.solve(e)
 		case mfsm.StopSolve: // what comes late must mean nothing
 		case mfsm.Log:
+			w.rounds(e.Fact)
 			if w.keepFacts {
 				w.facts = append(w.facts, e.Fact.Kind+": "+e.Fact.Text)
 				w.factAt = append(w.factAt, w.now)
@@ -355,6 +360,19 @@ func (w *world) stepMaster(ev mfsm.Event) {
 				w.toMaster(mfsm.Tick{})
 			}
 		})
+	}
+}
+
+// rounds checks that failed rounds come to an end.
+func (w *world) rounds(f mfsm.Fact) {
+	switch {
+	case f.Kind != "round":
+	case !f.Warn:
+		w.failing = 0
+	default:
+		if w.failing++; w.failing > 3*len(w.peers)+10 {
+			w.failf("%d rounds have failed in a row", w.failing)
+		}
 	}
 }
 

@@ -61,7 +61,7 @@ static void *connect_thread(void *c) {
 }
 
 /* Connects two communicators of this process to one run that has no other peers. */
-static void connect_both(pcclComm_t *a, pcclComm_t *b) {
+static inline void connect_both(pcclComm_t *a, pcclComm_t *b) {
     pthread_t t;
     OK(pcclConnect(a));
     TRUE(pthread_create(&t, NULL, connect_thread, b) == 0);

@@ -91,12 +91,12 @@ static void reduce_async(pcclComm_t *c, int me) {
         for (i = 0; i < N; i++) v[me][k][i] = (float)(i + k + me);
         OK(pcclAllReduceAsync(v[me][k], v[me][k], &d, c, &h[k]));
     }
-    EXPECT(pcclPendingAsyncOps, pcclUpdateTopology(c));
+    EXPECT(pcclPendingAsyncOps, pcclUpdateTopology(c)); /* S1-34 */
     for (k = 0; k < 6; k++) {
         pcclReduceInfo_t info;
         OK(pcclAwaitAsyncReduce(&h[k], &info));
         EXPECT(2, info.local_world_size);
-        EXPECT(pcclRankConnectionLost, pcclAwaitAsyncReduce(&h[k], NULL));
+        EXPECT(pcclInvalidUsage, pcclAwaitAsyncReduce(&h[k], NULL));
         for (i = 0; i < N; i++) TRUE(v[me][k][i] == (float)(2 * (i + k) + 1));
     }
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // What passes on the machine passes in the network of a container, which has a
-// loopback of its own, addresses of a private network and nothing else. S2-32
+// loopback of its own, addresses of a private network and nothing else.
 func TestInAContainersNetwork(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "e2e.test")
 	build := exec.Command("go", "test", "-c", "-o", binary, "../../e2e")
@@ -39,5 +39,5 @@ func TestInAContainersNetwork(t *testing.T) {
 		}
 	}
 	require.NoError(t, inside.Wait(), "%s", text)
-	require.Contains(t, string(text), "PASS")
+	require.Contains(t, string(text), "PASS") // S2-32
 }

@@ -1,0 +1,4 @@
+package pccl
+
+// published reports whether the original library was published for this system.
+const published = true

@@ -1,0 +1,363 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
+	"github.com/gopccl/gopccl/core/wire"
+)
+
+// The trainer: connect, then per loop: synchronize, reduce until everything is
+// reduced, now and then optimize, ask for newcomers and let them in.
+
+func (p *peer) connect() {
+	p.call("connect", func(c pfsm.CallID) pfsm.Event { return pfsm.CallConnect{Call: c} }, func(d pfsm.Done) {
+		if !p.ended(d.Err) && !p.mute {
+			p.accepted()
+		}
+	})
+}
+
+func (p *peer) synchronize() {
+	entries := []wire.StateEntry{
+		{Key: "a", Hash: p.state[0], DType: dtype.Uint64}, {Key: "b", Hash: p.state[1], DType: dtype.Uint64},
+	}
+	torn := p.torn && p.w.bug != tornVotes
+	p.call("sync", func(c pfsm.CallID) pfsm.Event {
+		return pfsm.CallSync{Call: c, Revision: p.revision, Torn: torn, Entries: entries}
+	}, func(d pfsm.Done) {
+		if p.ended(d.Err) {
+			return
+		}
+		if d.Err != nil {
+			if !errors.Is(d.Err, errs.TransferFailed) {
+				p.w.failf("peer %d: sync: %v", p.id, d.Err)
+			}
+			if p.again++; p.again < 3 && p.w.alone(p) {
+				p.synchronize() // nobody is out of step because of it
+				return
+			}
+			p.leave()
+			return
+		}
+		r := d.Result.(pfsm.SyncResult)
+		p.revision, p.torn, p.again = r.Revision, false, 0
+		p.w.collector.synced(p.w, p)
+		p.reduceAll()
+	})
+}
+
+// comeBack starts the trainer anew with the memory that a transfer has left torn.
+func (p *peer) comeBack() {
+	w := p.w
+	if !p.torn || !p.native || p.lives > 1 {
+		return
+	}
+	w.spawn(p.group, true, max(1, p.loops))
+	n := w.peers[len(w.peers)-1]
+	n.state, n.torn, n.revision, n.lives = p.state, true, p.revision, p.lives+1
+	w.collector.tornAgain++
+	w.tracef("peer %d comes back as peer %d with a torn state", p.id, n.id)
+}
+
+// alone reports whether nobody else of p's group is there.
+func (w *world) alone(p *peer) bool {
+	return !slices.ContainsFunc(w.peers, func(o *peer) bool { return o != p && o.group == p.group && !o.dead })
+}
+
+// reduceAll reduces some vectors at once and repeats the failed ones.
+func (p *peer) reduceAll() {
+	w := p.w
+	var todo []uint64
+	vectors := map[uint64][]int64{}
+	tags := 1 + p.revision%3
+	if w.plan.reuse {
+		tags = 2 + p.revision%2
+	}
+	for tag := range tags {
+		todo = append(todo, tag)
+		v := make([]int64, 2+int(p.revision+tag)%5)
+		for i := range v {
+			v[i] = int64(w.rng.n(1000))
+		}
+		vectors[tag] = v
+	}
+	if w.plan.overlap {
+		p.early = &early{}
+		p.background("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, p.early.take)
+	}
+	p.attempt(todo, vectors)
+}
+
+func (p *peer) attempt(todo []uint64, vectors map[uint64][]int64) {
+	if len(todo) == 0 || p.m.View().LocalWorldSize < 2 {
+		p.reduced(vectors)
+		return
+	}
+	p.ops = slices.DeleteFunc(p.ops, func(o *op) bool { return o.finished })
+	if p.w.plan.reuse {
+		p.attemptAndReuse(todo, vectors)
+		return
+	}
+	var order []*op
+	for _, tag := range todo {
+		order = append(order, p.launch(tag, vectors[tag]))
+	}
+	if p.m.View().Native { // with PCCL ends the order of the awaits decides (quirk Q18)
+		for i := len(order) - 1; i > 0; i-- {
+			j := p.w.rng.n(i + 1)
+			order[i], order[j] = order[j], order[i]
+		}
+		if p.w.rng.chance(3) {
+			p.awaitAtOnce(order, vectors)
+			return
+		}
+	}
+	p.awaitNext(order, vectors, nil)
+}
+
+// launch makes an operation of a vector.
+func (p *peer) launch(tag uint64, v []int64) *op {
+	p.nextOp++
+	o := &op{p: p, id: p.nextOp, tag: tag, buf: v, orig: slices.Clone(v), saved: slices.Clone(v)}
+	p.ops = append(p.ops, o)
+	p.busy[tag] = true
+	p.call("launch", func(c pfsm.CallID) pfsm.Event {
+		p.launches[c] = o
+		return pfsm.CallReduce{Call: c, Op: o.id, Tag: tag, Count: uint64(len(v)), DType: dtype.Int64, RedOp: dtype.Sum}
+	}, func(d pfsm.Done) {
+		if d.Err != nil {
+			p.busy[tag] = false
+			if !p.over && !errors.Is(d.Err, errs.Canceled) && !errors.Is(d.Err, errs.TooFewPeers) {
+				p.w.failf("peer %d: launch: %v", p.id, d.Err)
+			}
+		}
+	})
+	return o
+}
+
+// attemptAndReuse launches all operations, at some peers the first one earlier
+// than the others, and awaits them then.
+func (p *peer) attemptAndReuse(todo []uint64, vectors map[uint64][]int64) {
+	order := []*op{p.launch(todo[0], vectors[todo[0]])}
+	rest := func() {
+		if p.over {
+			p.ended(nil)
+			return
+		}
+		for _, tag := range todo[1:] {
+			order = append(order, p.launch(tag, vectors[tag]))
+		}
+		p.awaitAndReuse(order, vectors, nil, nil)
+	}
+	if p.w.rng.chance(3) {
+		p.w.after(p.w.rng.between(0, 15*time.Millisecond), p, rest)
+		return
+	}
+	rest()
+}
+
+// awaitAndReuse awaits operations in their order, which is the same on all peers.
+// One that fails while others are not awaited is launched again at once, with its
+// tag, before the round; now and then its caller gives up the first one.
+func (p *peer) awaitAndReuse(order []*op, vectors map[uint64][]int64, again, failed []uint64) {
+	if len(order) == 0 {
+		slices.Sort(failed)
+		p.attempt(failed, vectors)
+		return
+	}
+	o := order[0]
+	p.awaitOne(o, func(tags []uint64) {
+		if len(tags) == 0 || len(order) == 1 || slices.Contains(again, o.tag) || p.m.View().LocalWorldSize < 2 {
+			p.awaitAndReuse(order[1:], vectors, again, append(failed, tags...))
+			return
+		}
+		p.relaunch(o.tag, vectors[o.tag], func(o *op) {
+			p.awaitAndReuse(append(slices.Clone(order[1:]), o), vectors, append(again, o.tag), failed)
+		})
+	})
+	if len(order) > 1 && p.w.rng.chance(8) {
+		p.w.after(p.w.rng.between(0, 3*time.Millisecond), p, func() {
+			if _, pending := p.calls[p.current]; pending && p.awaiting == o {
+				p.w.tracef("peer %d gives operation %d up", p.id, o.id)
+				o.canceled = true
+				p.step(pfsm.CallCancel{Call: p.current, Op: o.id})
+			}
+		})
+	}
+}
+
+// relaunch launches a tag again, as soon as the verdict of its last use is here,
+// for which who gave that up did not wait.
+func (p *peer) relaunch(tag uint64, v []int64, then func(*op)) {
+	if p.over {
+		p.ended(nil)
+		return
+	}
+	if p.busy[tag] {
+		p.w.after(500*time.Microsecond, p, func() { p.relaunch(tag, v, then) })
+		return
+	}
+	p.w.collector.reuses++
+	for i := range v { // other contents: what is left of its last use must be noticed
+		v[i] += 1000
+	}
+	then(p.launch(tag, v))
+}
+
+// awaitAtOnce awaits all operations at the same time, as several threads would.
+func (p *peer) awaitAtOnce(order []*op, vectors map[uint64][]int64) {
+	var failed []uint64
+	left := len(order)
+	one := func(tags []uint64) {
+		failed = append(failed, tags...)
+		if left--; left == 0 {
+			slices.Sort(failed)
+			p.attempt(failed, vectors)
+		}
+	}
+	for _, o := range order {
+		p.awaitOne(o, one)
+	}
+}
+
+func (p *peer) awaitNext(order []*op, vectors map[uint64][]int64, failed []uint64) {
+	if len(order) == 0 {
+		slices.Sort(failed)
+		p.attempt(failed, vectors)
+		return
+	}
+	p.awaitOne(order[0], func(tags []uint64) { p.awaitNext(order[1:], vectors, append(failed, tags...)) })
+}
+
+// awaitOne awaits an operation; then gets its tag if it failed.
+func (p *peer) awaitOne(o *op, then func(failed []uint64)) {
+	p.call("await", func(c pfsm.CallID) pfsm.Event {
+		p.awaiting = o
+		return pfsm.CallAwait{Call: c, Op: o.id}
+	}, func(d pfsm.Done) {
+		p.w.collector.judged(p.w, o, d.Err)
+		if p.ended(d.Err) {
+			return
+		}
+		var failed []uint64
+		switch {
+		case d.Err == nil:
+		case o.refused:
+			failed = append(failed, o.tag)
+		case errors.Is(d.Err, errs.Canceled), errors.Is(d.Err, errs.RankConnectionLost):
+			failed = append(failed, o.tag)
+		default:
+			p.w.failf("peer %d: await: %v", p.id, d.Err)
+		}
+		then(failed)
+	})
+}
+
+// reduced folds the results into the state: equal results, equal state.
+func (p *peer) reduced(vectors map[uint64][]int64) {
+	if p.m.View().LocalWorldSize > 1 {
+		p.w.collector.reduced(p.w, p, len(vectors))
+		for tag := range uint64(len(vectors)) {
+			for _, v := range vectors[tag] {
+				h := rng(p.state[tag%2] ^ uint64(v))
+				p.state[tag%2] = h.next()
+			}
+		}
+	} else {
+		p.state[0]++
+	}
+	p.revision++
+	p.w.collector.sound[p.state] = true
+	due := p.revision%4 == 3 || p.w.plan.eager && p.revision == 1
+	if p.w.plan.groups == 1 && due && p.m.View().GlobalWorldSize > 1 {
+		p.optimize(p.askPending)
+		return
+	}
+	p.askPending()
+}
+
+// accepted goes on after a round that let newcomers in.
+func (p *peer) accepted() {
+	if p.w.plan.groups == 2 && p.w.plan.optimize && p.m.View().GlobalWorldSize > 1 {
+		p.optimize(p.synchronize)
+		return
+	}
+	p.synchronize()
+}
+
+func (p *peer) optimize(then func()) {
+	p.call("optimize", func(c pfsm.CallID) pfsm.Event { return pfsm.CallOptimize{Call: c} }, func(d pfsm.Done) {
+		if p.ended(d.Err) {
+			return
+		}
+		if d.Err != nil {
+			p.w.failf("peer %d: optimize: %v", p.id, d.Err)
+		}
+		then()
+	})
+}
+
+func (p *peer) askPending() {
+	if p.loops--; p.loops <= 0 {
+		if !p.w.leaving {
+			p.w.leaving, p.w.unprovoked = true, p.w.collector.failures
+		}
+		p.leave()
+		return
+	}
+	var then func(d pfsm.Done)
+	ask := func() {
+		p.call("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, then)
+	}
+	then = func(d pfsm.Done) {
+		if p.ended(d.Err) {
+			return
+		}
+		if errors.Is(d.Err, errs.Canceled) {
+			ask() // the vote stands, and the others act on its answer
+			return
+		}
+		if d.Err != nil {
+			p.w.failf("peer %d: pending: %v", p.id, d.Err)
+			return
+		}
+		if d.Result.(bool) {
+			p.update()
+			return
+		}
+		p.synchronize()
+	}
+	if p.early != nil {
+		p.doing = "pending"
+		p.early.wait(then)
+		return
+	}
+	ask()
+}
+
+func (p *peer) update() {
+	p.call("update", func(c pfsm.CallID) pfsm.Event { return pfsm.CallUpdate{Call: c} }, func(d pfsm.Done) {
+		if p.ended(d.Err) {
+			return
+		}
+		if d.Err != nil {
+			p.w.failf("peer %d: update: %v", p.id, d.Err)
+		}
+		p.accepted()
+	})
+}
+
+func (p *peer) leave() {
+	p.call("close", func(c pfsm.CallID) pfsm.Event { return pfsm.CallClose{Call: c} }, func(d pfsm.Done) {
+		if d.Err != nil {
+			p.w.failf("peer %d: close: %v", p.id, d.Err)
+		}
+		p.exit()
+		p.comeBack()
+	})
+}

@@ -1,0 +1,134 @@
+package world
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+)
+
+// Books is what a crew has counted.
+type Books struct {
+	Spawned    int
+	Steps      int // of the run, each finished by one peer at least
+	Operations int // that succeeded, of the run
+	Compared   int // results, each compared with the model and with those of the other peers
+	Hashes     int // of shared states, each compared with those of the other peers
+	Full       int // operations in which everybody was who ran at that moment
+	Members    int // of all operations, for the mean
+	Present    int // who ran, for all operations
+	Hit        int // operations that failed and were repeated
+	ByHand     int // failures after which the buffer was compared with what it had been
+	Noted      int // optimizations that failed
+	Wrong      int // results
+	Dropped    int // honest peers that ended
+	Deaths     Recoveries
+	Silences   Recoveries
+
+	steps map[uint64]*outcome
+	done  uint64 // the highest step
+}
+
+// outcome is what the peers of a step have to agree on.
+type outcome struct {
+	sets, results []uint64
+	state         uint64
+	retries       int
+	by            int
+}
+
+// Recoveries are how long the others took to a step without somebody.
+type Recoveries struct {
+	Struck int
+	Took   []time.Duration
+	open   map[uint64]time.Time
+}
+
+func (b *Books) init() {
+	b.steps = map[uint64]*outcome{}
+	b.Deaths.open, b.Silences.open = map[uint64]time.Time{}, map[uint64]time.Time{}
+}
+
+func (r *Recoveries) begin(bit uint64, at time.Time) {
+	r.Struck++
+	r.open[bit] = at
+}
+
+// step says that an operation without some peers was finished.
+func (r *Recoveries) step(set uint64, at time.Time) {
+	for bit, since := range r.open {
+		if set&bit == 0 && at.After(since) {
+			r.Took = append(r.Took, at.Sub(since))
+			delete(r.open, bit)
+		}
+	}
+}
+
+// Median and Max of the recoveries; 0 if there were none.
+func (r *Recoveries) Median() time.Duration {
+	if len(r.Took) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(r.Took))
+	return sorted[len(sorted)/2]
+}
+
+// Max is the longest recovery.
+func (r *Recoveries) Max() time.Duration {
+	if len(r.Took) == 0 {
+		return 0
+	}
+	return slices.Max(r.Took)
+}
+
+// kept is how many steps are remembered for peers that report late.
+const kept = 2000
+
+// step takes in that a peer has finished a step; present are those who run now.
+// It returns what the peer and others do not agree on.
+func (b *Books) step(p *Proc, r Report, present uint64) string {
+	b.Compared += len(r.Results)
+	b.Hashes++
+	o := b.steps[r.Step]
+	if o == nil {
+		if r.Step+kept < b.done {
+			return fmt.Sprintf("peer %d is at step %d, others at %d", p.ID, r.Step, b.done)
+		}
+		b.steps[r.Step] = &outcome{r.Sets, r.Results, r.State, r.Retries, p.ID}
+		delete(b.steps, r.Step-kept)
+		b.done = max(b.done, r.Step)
+		b.Steps++
+		b.Operations += len(r.Sets)
+		b.Hit += r.Retries
+		for _, set := range r.Sets {
+			if set&present == present {
+				b.Full++
+			}
+			b.Members += bits.OnesCount64(set)
+			b.Present += bits.OnesCount64(present)
+		}
+		last := r.Sets[len(r.Sets)-1]
+		b.Deaths.step(last, time.Unix(0, r.At))
+		b.Silences.step(last, time.Unix(0, r.At))
+		return ""
+	}
+	if r.Retries > o.retries {
+		b.Hit += r.Retries - o.retries
+		o.retries = r.Retries
+	}
+	for i := range r.Sets {
+		switch {
+		case len(r.Sets) != len(o.sets):
+			return fmt.Sprintf("step %d has %d operations at peer %d, %d at peer %d", r.Step, len(r.Sets), p.ID, len(o.sets), o.by)
+		case r.Sets[i] != o.sets[i]:
+			return fmt.Sprintf("step %d, operation %d: peer %d has the sum of %s, peer %d that of %s",
+				r.Step, i, p.ID, members(r.Sets[i]), o.by, members(o.sets[i]))
+		case r.Results[i] != o.results[i]:
+			return fmt.Sprintf("step %d, operation %d: peers %d and %d have different bits", r.Step, i, p.ID, o.by)
+		}
+	}
+	if r.State != o.state {
+		return fmt.Sprintf("peers %d and %d have different states after step %d", p.ID, o.by, r.Step)
+	}
+	return ""
+}
