@@ -1,32 +1,42 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: soak-plugins wan-topology ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
+.PHONY: quick measure churn soak-plugins wan-topology ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
+	@echo "quick        the gates and the quick tests, in less than three minutes"
 	@echo "gates        the fast part: formatting, vet, staticcheck, architecture, conformance"
 	@echo "soak         the long forms of the tests"
+	@echo "churn        kills, stops and cuts off trainers of a run for HOURS=8, and writes docs/churn.md"
 	@echo "soak-plugins kills plugins a hundred times during runs; prints how often, and what it cost (a minute)"
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
 	@echo "wan          the network of namespaces that WAN measurements run in, tested (Linux, root)"
 	@echo "wan-flows    what several connections per link bring (Linux, root; about five minutes)"
+	@echo "measure      runs what measured rows of the conformance table name, checks bars, writes the figures (ONLY=expression)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
 	@echo "python       the tests of the Python package, with PyTorch"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
 	@echo "wan-topology what the order of the ring is worth, in network namespaces (root)"
 	@echo "ptx          write the PTX of the CUDA kernels anew, and assemble it for all targets"
-	@echo "conformance  write docs/conformance.md from the ids in the tests"
+	@echo "conformance  write docs/conformance.md from the labels in the tests and the published figures"
 
 test:
 	@tools/ci/test.sh
+
+quick:
+	@tools/ci/quick.sh
 
 gates:
 	@tools/ci/gates.sh
 
 soak:
 	@tools/ci/soak.sh
+
+HOURS ?= 8
+churn:
+	@go run ./tests/churn -for $(HOURS)h -write docs/churn.md
 
 soak-plugins:
 	@go test -count=1 -timeout 30m -v ./tests/e2e -run 'TestKilledPluginsCostNothing$$' -soak
@@ -52,6 +62,9 @@ ptx:
 
 conformance:
 	@go run -C tools ./conformance
+
+measure:
+	@go run -C tools ./conformance -measure $(if $(ONLY),-only '$(ONLY)')
 
 libpccl:
 	@bindings/c/build.sh libpccl.so

@@ -2,11 +2,11 @@
 # Unit tests of what computes and decides, cross-compiled for arm64 and run under qemu-user.
 . "$(dirname "$0")/common.sh"
 
-[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || { echo "arm64: needs Linux on x86-64"; exit 0; }
+[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || elsewhere "arm64 under qemu" "Linux on x86-64"
 qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || fail "no qemu-aarch64"
 
 packages=(./core/dtype ./core/wire ./core/digest ./core/plan ./core/reduce ./core/master/fsm ./core/peer/fsm
-	./backends/... ./quantizers/...)
+	./backends/... ./quantizers/... ./cmd/gopccl/determinism)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 count=0

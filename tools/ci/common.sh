@@ -7,7 +7,7 @@ export LC_ALL=C
 cache=${GOPCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl}
 
 # heavy matches packages whose tests start processes or load the machine.
-heavy='/gopccl/(tests/(cabi|compat|e2e|bench|sim)|cmd|examples|plugins/host)(/|$)'
+heavy='/gopccl/(tests/(cabi|chaos|churn|compat|e2e|bench|sim)|cmd|examples|plugins/host)(/|$)'
 
 # kernels matches packages that compute and start nothing.
 kernels='/gopccl/(backends|quantizers|core/(backend|digest|quant))(/|$)'
@@ -15,6 +15,34 @@ kernels='/gopccl/(backends|quantizers|core/(backend|digest|quant))(/|$)'
 fail() {
 	echo "$(basename "$0"): $*" >&2
 	exit 1
+}
+
+# skip WHAT WHY HOW: says that something is not run, also at the end of make test. With CI=true it is a failure.
+skip() {
+	echo "skipped: $1: $2; $3"
+	[ -z "${GOPCCL_SKIPS:-}" ] || echo "$1: $2; $3" >>"$GOPCCL_SKIPS"
+	[ "${CI:-}" != true ] || {
+		echo "$1 cannot be skipped with CI=true" >&2
+		return 1
+	}
+}
+
+# elsewhere WHAT SYSTEMS: ends a script that has nothing to do on this system, which is no failure anywhere.
+elsewhere() {
+	echo "skipped: $1: only on $2"
+	[ -z "${GOPCCL_SKIPS:-}" ] || echo "$1: only on $2" >>"$GOPCCL_SKIPS"
+	exit 0
+}
+
+# gotest ARGUMENTS: go test, with the skipped tests named.
+gotest() {
+	[ -x "${gotest_program:-}" ] || {
+		gotest_program=$cache/gotest
+		mkdir -p "$cache"
+		go build -C tools -o "$gotest_program" ./gotest || fail "tools/gotest does not build"
+	}
+	if [ -n "${GOPCCL_SKIPS:-}" ]; then set -- -skips "$GOPCCL_SKIPS" "$@"; fi
+	"$gotest_program" "$@"
 }
 
 # existing PATTERN...: the Go packages that the patterns name and that have tests.

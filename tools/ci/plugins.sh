@@ -3,10 +3,7 @@
 # nothing but grpcio.
 . "$(dirname "$0")/common.sh"
 
-[ "$(uname -s)" = Linux ] || {
-	echo "plugins: the programs are tried on Linux"
-	exit 0
-}
+[ "$(uname -s)" = Linux ] || elsewhere "plugins as programs" "Linux"
 grpcio=1.76.0
 venv=$cache/plugins/venv
 "$venv/bin/python" -c "import grpc; assert grpc.__version__ == '$grpcio'" 2>/dev/null || {

@@ -3,10 +3,7 @@
 # Installs NVRTC and ptxas once, in the cache directory (some 150 MB).
 . "$(dirname "$0")/common.sh"
 
-[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || {
-	echo "ptx: the compiler is for Linux on x86-64"
-	exit 0
-}
+[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || elsewhere "kernels for CUDA, compiled anew" "Linux on x86-64"
 # The cache is named after the pinned versions.
 tools=$cache/cuda/$(sha256sum tools/ci/ptx.txt | cut -c1-16)
 nvrtc=$tools/nvidia/cuda_nvrtc/lib/libnvrtc.so.11.2
@@ -32,4 +29,4 @@ for cu in backends/cuda/kernels/_ptx/*.cu examples/trainers/_ptx/*.cu; do
 		diff -u "$ptx" "$work/new.ptx" || fail "$ptx is not what NVRTC writes; run tools/ci/ptx.sh -w"
 	fi
 done
-"${PYTHON:-python3}" tools/ci/ptx.py assemble "$ptxas" backends/cuda/kernels/_ptx/*.ptx examples/trainers/_ptx/*.ptx || fail "ptxas"
+"${PYTHON:-python3}" tools/ci/ptx.py assemble "$ptxas" backends/cuda/kernels/_ptx/*.ptx examples/trainers/_ptx/*.ptx || fail "ptxas" # S2-37

@@ -3,15 +3,12 @@
 # python.sh [PYTEST ARGS]. Installs numpy, PyTorch and the rest once, in the cache directory (some 6 GB).
 . "$(dirname "$0")/common.sh"
 
-[ "$(uname -s)" = Linux ] || {
-	echo "python: the tests run on Linux"
-	exit 0
-}
+[ "$(uname -s)" = Linux ] || elsewhere "the Python package" "Linux"
 venv=$cache/py/venv
 site=$cache/py/site
 python=$venv/bin/python
-packages=(cffi numpy torch pytest mypy)
-"$python" -c 'import cffi, numpy, torch, pytest, mypy' 2>/dev/null || {
+packages=(cffi numpy ml_dtypes torch pytest mypy)
+"$python" -c 'import cffi, numpy, ml_dtypes, torch, pytest, mypy' 2>/dev/null || {
 	"${PYTHON:-python3}" -m venv "$venv"
 	"$venv/bin/pip" install -q "${packages[@]}"
 }
@@ -33,4 +30,7 @@ export TEST_LIBPCCL=$work/libpccl.so TEST_ORIGINAL=${GOPCCL_ORIGINAL:-$cache/ori
 export PCCL_LOG_LEVEL=NONE
 cd bindings/python
 "$venv/bin/mypy" --cache-dir "$cache/py/mypy" || fail "mypy --strict"
-"$python" -m pytest -q -p no:cacheprovider "$@"
+log=$work/pytest
+"$python" -m pytest -q -rs -p no:cacheprovider "$@" | tee "$log"
+skipped=$(sed -n 's/^SKIPPED \[\([0-9]*\)\] [^ ]* \(.*\)/\1 tests: \2/p' "$log" | grep -v ': only on ' || true)
+[ -z "$skipped" ] || skip "bindings/python/tests" "$skipped" "install what is missing"

@@ -8,9 +8,9 @@ mapfile -t short < <(existing ./... | grep -E "$kernels")
 mapfile -t alone < <(existing ./... | grep -E "$heavy")
 [ ${#quick[@]} -gt 0 ] || fail "no packages with tests found"
 
-go test -race -tags invariants -timeout 240s "${quick[@]}"
+gotest -race -tags invariants -timeout 240s "${quick[@]}"
 # Arithmetic on slices has little to race on: all lengths and alignments are for the tests at full speed.
-go test -race -short -tags invariants -timeout 240s "${short[@]}"
+gotest -race -short -tags invariants -timeout 240s "${short[@]}"
 for package in "${alone[@]}"; do
-	go test -race -tags invariants -timeout 420s -count=1 "$package"
+	gotest -race -tags invariants -timeout 420s -count=1 "$package"
 done

@@ -4,14 +4,14 @@
 
 for system in linux darwin windows; do
 	for arch in amd64 arm64; do
-		CGO_ENABLED=0 GOOS=$system GOARCH=$arch go vet ./... || fail "go vet for $system/$arch"
+		CGO_ENABLED=0 GOOS=$system GOARCH=$arch go vet ./... || fail "go vet for $system/$arch" # S0-01
 	done
 done
 # Not supported, but they build: parking and sockets are the portable ones there.
 for system in freebsd openbsd; do
-	CGO_ENABLED=0 GOOS=$system GOARCH=amd64 go build ./core ./platform/... || fail "go build for $system"
+	CGO_ENABLED=0 GOOS=$system GOARCH=amd64 go build ./core ./platform/... || fail "go build for $system" # S2-33
 done
-for tags in noasm invariants cuda; do
+for tags in noasm invariants cuda wan; do
 	go vet -tags "$tags" ./... || fail "go vet with the tag $tags"
 done
 # The driver of NVIDIA devices is for Linux and Windows; elsewhere it builds and says that there is none.

@@ -2,7 +2,7 @@
 # Unit tests as Windows programs, run under Wine.
 . "$(dirname "$0")/common.sh"
 
-[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || { echo "windows: needs Linux on x86-64"; exit 0; }
+[ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || elsewhere "Windows under Wine" "Linux on x86-64"
 wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2>/dev/null || command -v wine) || fail "no wine"
 server=$(command -v wineserver || ls /usr/lib/wine/wineserver64 /usr/lib/wine/wineserver 2>/dev/null | head -n 1)
 

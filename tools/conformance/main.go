@@ -1,8 +1,14 @@
 // Command conformance writes docs/conformance.md: every row of the checklist
-// (rows.tsv) with the tests that name its id in a comment, or "open".
+// (rows.tsv) with its state and what shows it.
 //
 //	go run -C tools ./conformance          # write the document
-//	go run -C tools ./conformance -check   # fail if it is stale
+//	go run -C tools ./conformance -check   # fail if it is stale, or a claim does not hold
+//	go run -C tools ./conformance -measure # run the commands of measured rows, check their bars, publish the figures
+//
+// A row is in one of four states. Test: an assertion that runs in `make test`
+// has the row's id in a comment on its line, or directly above it. Measured: a
+// command prints a figure that is held against a bar (states.toml). Left out,
+// or open, because of what states.toml says.
 package main
 
 import (
@@ -11,58 +17,94 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 )
 
 //go:embed rows.tsv
 var rowsFile string
 
+//go:embed states.toml
+var statesFile string
+
+// figuresFile holds the figures of the last measurement, below the root.
+var figuresFile = filepath.Join("docs", "measured.json")
+
 func main() {
 	root := flag.String("root", "..", "repository root, relative to the tools directory")
 	check := flag.Bool("check", false, "compare instead of writing")
+	measuring := flag.Bool("measure", false, "run the commands of measured rows first")
+	only := flag.String("only", "", "with -measure: the commands or rows that match this expression")
 	flag.Parse()
-	if err := run(*root, *check); err != nil {
+	if err := run(*root, *check, *measuring, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root string, check bool) error {
+func run(root string, check, measuring bool, only string) error {
 	rows, err := parseRows(rowsFile)
 	if err != nil {
 		return err
 	}
-	found, err := scan(os.DirFS(root))
+	states, err := parseStates(statesFile)
 	if err != nil {
 		return err
 	}
-	text, open, err := render(rows, found)
+	var missed error
+	if measuring {
+		if missed, err = measure(root, states, only); err != nil {
+			return err
+		}
+	}
+	figures, err := readFigures(filepath.Join(root, figuresFile))
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(root, "docs", "conformance.md")
-	old, err := os.ReadFile(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	found, problems := scan(os.DirFS(root))
+	table, more := settle(rows, states, found, figures)
+	if problems = append(problems, more...); len(problems) > 0 {
+		if measuring && only != "" { // the rest is for the others
+			fmt.Printf("conformance: %d things are not as they should be; run it without -measure\n", len(problems))
+			return missed
+		}
+		return errors.New(strings.Join(problems, "\n"))
+	}
+	if err := publish(root, check, table); err != nil {
 		return err
 	}
-	if bytes.Equal(old, text) {
-		fmt.Printf("conformance: %d rows, %d covered, %d open\n", len(rows), len(rows)-open, open)
-		return nil
+	fmt.Printf("conformance: %s\n", counts(table))
+	return missed
+}
+
+// publish writes the document and the line of the README, or compares them.
+func publish(root string, check bool, table []line) error {
+	for name, text := range map[string]func(old []byte) ([]byte, error){
+		filepath.Join("docs", "conformance.md"): func([]byte) ([]byte, error) { return render(table), nil },
+		"README.md":                             func(old []byte) ([]byte, error) { return countsInto(old, counts(table)) },
+	} {
+		old, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		want, err := text(old)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if bytes.Equal(old, want) {
+			continue
+		}
+		if check {
+			return fmt.Errorf("%s is stale; run `make conformance` and commit the result", name)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), want, 0o644); err != nil {
+			return err
+		}
 	}
-	if check {
-		return errors.New("docs/conformance.md is stale; run `make conformance` and commit the result")
-	}
-	fmt.Printf("conformance: wrote docs/conformance.md: %d rows, %d covered, %d open\n", len(rows), len(rows)-open, open)
-	return os.WriteFile(name, text, 0o644)
+	return nil
 }
 
 // row is one line of the checklist.
@@ -76,118 +118,9 @@ func parseRows(file string) (rows []row, err error) {
 		if !ok || !idPattern.MatchString(id) {
 			return nil, fmt.Errorf("rows.tsv: bad line %q", line)
 		}
-		rows = append(rows, row{id, strings.ReplaceAll(what, "|", `\|`)})
+		rows = append(rows, row{id, what})
 	}
 	return rows, nil
 }
 
 var idPattern = regexp.MustCompile(`\bS[0-4]-\d\d\b`)
-
-// mention is a test that names an id.
-type mention struct {
-	dir, name string // name is a function, or a file if the comment stands in none
-}
-
-func (m mention) String() string { return "`" + m.dir + "` " + m.name }
-
-// scan finds the ids in the comments of all Go test files below fsys.
-func scan(fsys fs.FS) (map[string][]mention, error) {
-	found := map[string][]mention{}
-	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		base := d.Name()
-		if d.IsDir() {
-			if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata") || name == "tools" {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if !strings.HasSuffix(base, "_test.go") {
-			return nil
-		}
-		src, err := fs.ReadFile(fsys, name)
-		if err != nil {
-			return err
-		}
-		return scanFile(name, src, found)
-	})
-	return found, err
-}
-
-// scanFile adds the ids of one file. A comment belongs to the function whose
-// documentation it is, or inside which it stands.
-func scanFile(name string, src []byte, found map[string][]mention) error {
-	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, name, src, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		return err
-	}
-	for _, group := range file.Comments {
-		m := mention{path.Dir(name), path.Base(name)}
-		for _, decl := range file.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok {
-				continue
-			}
-			start := f.Pos()
-			if f.Doc != nil {
-				start = f.Doc.Pos()
-			}
-			if start <= group.Pos() && group.End() <= f.End() {
-				m.name = f.Name.Name
-			}
-		}
-		for _, c := range group.List {
-			for _, id := range idPattern.FindAllString(c.Text, -1) {
-				if !slices.Contains(found[id], m) {
-					found[id] = append(found[id], m)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-var documents = map[string]string{
-	"S0": "Chapter notes on PCCL's internals", "S1": "Implementation documents of PCCL", "S2": "Technical report",
-	"S3": "TCCL article", "S4": "RCCL proxy threading model",
-}
-
-// render makes the document and counts the open rows. An id that no row has
-// is an error: a slip of the pen in a test.
-func render(rows []row, found map[string][]mention) (text []byte, open int, err error) {
-	known := map[string]bool{}
-	for _, r := range rows {
-		known[r.id] = true
-		if len(found[r.id]) == 0 {
-			open++
-		}
-	}
-	for id, m := range found {
-		if !known[id] {
-			return nil, 0, fmt.Errorf("%s of %v is no row of the checklist", id, m[0])
-		}
-	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Conformance\n\nWhat the documents about PCCL and its relatives name, row by row, with the tests that show it here. Made by `make conformance` from the ids in comments of the tests; not edited by hand.\n\n%d rows, %d covered, %d open.\n", len(rows), len(rows)-open, open)
-	document := ""
-	for _, r := range rows {
-		if d := r.id[:2]; d != document {
-			document = d
-			fmt.Fprintf(&b, "\n## %s %s\n\n| Id | What | Tests |\n|---|---|---|\n", d, documents[d])
-		}
-		tests := "open"
-		if list := found[r.id]; len(list) > 0 {
-			slices.SortFunc(list, func(a, b mention) int { return strings.Compare(a.String(), b.String()) })
-			var names []string
-			for _, m := range list {
-				names = append(names, m.String())
-			}
-			tests = strings.Join(names, ", ")
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", r.id, r.what, tests)
-	}
-	return b.Bytes(), open, nil
-}

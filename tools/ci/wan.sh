@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# What passes on the machine passes in a network namespace as containers have them. make wan tests the rest of the
+# network that measurements run in.
+. "$(dirname "$0")/common.sh"
+
+[ "$(uname -s)" = Linux ] || elsewhere "the network of a container" "Linux"
+unshare --net true 2>/dev/null || {
+	skip "tests/wan/netns" "no right to make network namespaces" "run make test as root"
+	exit 0
+}
+gotest -count=1 -tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/netns
