@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/trace"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 

@@ -21,7 +21,7 @@
 // backends/defaults, quantizers/defaults and (for a master) solvers/defaults,
 // or your own.
 //
-// The package is a façade: types and calls of core/peer, core/master and the
+// The package is a façade: types and calls of internal/peer, internal/master and the
 // extension points under one name, and no logic of its own.
 package core
 
@@ -32,10 +32,10 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/peer"
-	"github.com/gopccl/gopccl/core/sharedstate"
 	"github.com/gopccl/gopccl/core/trace"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/peer"
+	"github.com/gopccl/gopccl/internal/sharedstate"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Types of the calls, documented where they are defined.

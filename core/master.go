@@ -7,8 +7,8 @@ import (
 	"net/netip"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/master"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/master"
+	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 

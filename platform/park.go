@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gopccl/gopccl/core/invariants"
+	"github.com/gopccl/gopccl/internal/invariants"
 )
 
 // Parker puts one thread, or one goroutine, to sleep until another wakes it. It

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gopccl/gopccl/platform/darwin"
+	"github.com/gopccl/gopccl/platform/internal/darwin"
 )
 
 var native OS = system{}

@@ -3,7 +3,7 @@ package platform
 import (
 	"time"
 
-	"github.com/gopccl/gopccl/platform/linux"
+	"github.com/gopccl/gopccl/platform/internal/linux"
 )
 
 var native OS = system{}

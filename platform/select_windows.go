@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gopccl/gopccl/platform/windows"
+	"github.com/gopccl/gopccl/platform/internal/windows"
 )
 
 var native OS = system{}

@@ -4,7 +4,7 @@
 package cpuavx
 
 import (
-	"github.com/gopccl/gopccl/backends/vectors"
+	"github.com/gopccl/gopccl/backends/internal/vectors"
 	"github.com/gopccl/gopccl/core/backend"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/backends/vectors"
+	"github.com/gopccl/gopccl/backends/internal/vectors"
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/backend/backendtest"
 	"github.com/gopccl/gopccl/core/dtype"

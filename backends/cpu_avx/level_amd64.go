@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"github.com/gopccl/gopccl/backends/vectors"
+	"github.com/gopccl/gopccl/backends/internal/vectors"
 	"github.com/gopccl/gopccl/core/dtype"
 )
 

@@ -5,7 +5,7 @@ package cpuavx
 import (
 	"fmt"
 
-	"github.com/gopccl/gopccl/backends/vectors"
+	"github.com/gopccl/gopccl/backends/internal/vectors"
 )
 
 func levelAVX2() (*vectors.Level, error) {

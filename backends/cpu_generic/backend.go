@@ -5,7 +5,7 @@ package cpugeneric
 import (
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/invariants"
+	"github.com/gopccl/gopccl/internal/invariants"
 )
 
 // Name is the name under which the backend is registered.

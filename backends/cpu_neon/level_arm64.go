@@ -3,7 +3,7 @@
 package cpuneon
 
 import (
-	"github.com/gopccl/gopccl/backends/vectors"
+	"github.com/gopccl/gopccl/backends/internal/vectors"
 	"github.com/gopccl/gopccl/core/dtype"
 )
 

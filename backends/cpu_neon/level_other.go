@@ -5,7 +5,7 @@ package cpuneon
 import (
 	"fmt"
 
-	"github.com/gopccl/gopccl/backends/vectors"
+	"github.com/gopccl/gopccl/backends/internal/vectors"
 )
 
 func level() (*vectors.Level, error) {

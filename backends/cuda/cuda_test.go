@@ -18,13 +18,13 @@ import (
 	"go.uber.org/goleak"
 
 	_ "github.com/gopccl/gopccl/backends/cpu_generic"
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

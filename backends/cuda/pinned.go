@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"sync"
 
-	"github.com/gopccl/gopccl/core/buf"
+	"github.com/gopccl/gopccl/internal/buf"
 )
 
 // pinned is the pool of host memory that copies go through. Pinned memory is

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 // lanes of a workbench: while one is copied to the device, the other one is

@@ -3,8 +3,8 @@
 package cuda
 
 import (
-	"github.com/gopccl/gopccl/backends/cuda/libcuda"
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/internal/cuda/libcuda"
 )
 
 // System is the platform on the driver of the system.

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 const opReduce = "all-reduce"

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"io"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 // slots is how many pieces a tensor passes through; the next ones are copied

@@ -11,9 +11,9 @@ import (
 	"unsafe"
 
 	"github.com/gopccl/gopccl/backends/cuda"
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
 
 // With the tag interpreted, for tests, the library's CUDA devices are those of

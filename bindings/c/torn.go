@@ -13,7 +13,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/sharedstate"
+	"github.com/gopccl/gopccl/internal/sharedstate"
 )
 
 // tornTable knows, by its address, the memory that synchronisations have left

@@ -19,7 +19,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/plugins/host"
+	"github.com/gopccl/gopccl/internal/plugin/host"
 )
 
 // pluginSpec is what the host of plugins needs to know of one.

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/plugins/host"
+	"github.com/gopccl/gopccl/internal/plugin/host"
 )
 
 func writeConfig(t *testing.T, path, text string) {

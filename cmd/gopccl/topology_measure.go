@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/probe"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/probe"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // measured is the file that measure writes and show reads; solve reads it, too.

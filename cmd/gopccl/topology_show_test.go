@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/probe"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/probe"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // optimizedWorld is a run of three peers that have measured their links.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gopccl/gopccl/cmd/gopccl/determinism"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/determinism"
 )
 
 // newVerifyCmd returns the command that holds what is checked on a machine.

@@ -4,7 +4,7 @@ package main
 
 import (
 	"github.com/gopccl/gopccl/backends/cuda"
-	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 // cudaDriver opens the system's driver; tests have another one.

@@ -5,8 +5,8 @@ package main
 import (
 	"errors"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 // cudaDriver says what is missing; tests have another one.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
-	"github.com/gopccl/gopccl/cmd/gopccl/determinism"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
+	"github.com/gopccl/gopccl/internal/determinism"
 )
 
 func TestVerifyDeterminismOfTheProcessor(t *testing.T) {

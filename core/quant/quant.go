@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Quantizer encodes chunks of T = data type as Q = wire type plus metadata.

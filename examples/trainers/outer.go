@@ -8,9 +8,9 @@ import (
 	"math"
 	"runtime"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/examples/charlm"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 // The kernel is made by tools/ci/ptx.sh.

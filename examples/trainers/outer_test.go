@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/examples/charlm"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
 
 // An outer step on a device has the bits of the host's, also where numbers are

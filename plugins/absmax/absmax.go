@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // absmax encodes x as round(x/scale) with scale = max|x| / 127 (int8) or / 32767

@@ -14,8 +14,8 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant/quanttest"
-	"github.com/gopccl/gopccl/core/wire"
-	"github.com/gopccl/gopccl/plugins/host"
+	"github.com/gopccl/gopccl/internal/plugin/host"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 func begin(t testing.TB, args ...string) *host.QuantizerPlugin {

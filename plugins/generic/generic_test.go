@@ -19,7 +19,7 @@ import (
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/backend/backendtest"
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/plugins/host"
+	"github.com/gopccl/gopccl/internal/plugin/host"
 )
 
 var soak = flag.Bool("soak", false, "all slices over the process border, not the long ones alone")

@@ -11,8 +11,8 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/plugin/shm"
 	"github.com/gopccl/gopccl/plugins/proto"
-	"github.com/gopccl/gopccl/plugins/shm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

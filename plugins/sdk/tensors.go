@@ -12,9 +12,9 @@ import (
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/plugin/shm"
+	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/plugins/proto"
-	"github.com/gopccl/gopccl/plugins/shm"
 )
 
 // longChunk is a chunk length that suffices for every quantizer.

@@ -16,7 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/quant/quanttest"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 func TestConformance(t *testing.T) {

@@ -4,7 +4,7 @@ package minmax
 
 import (
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Without vector kernels the loops in plain Go do everything.

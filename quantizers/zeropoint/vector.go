@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // float32 to uint8 and back goes by vectors as far as whole vectors reach, at any

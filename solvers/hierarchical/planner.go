@@ -9,7 +9,7 @@ import (
 	"sort"
 
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/core/topo/contention"
+	"github.com/gopccl/gopccl/internal/contention"
 )
 
 // Hop is one link of a planned ring. Via is the peer that stands between, as a

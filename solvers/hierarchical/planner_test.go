@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/core/topo/contention"
+	"github.com/gopccl/gopccl/internal/contention"
 )
 
 // machine is a network under test with its sites.

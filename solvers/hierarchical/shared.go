@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/core/topo/contention"
+	"github.com/gopccl/gopccl/internal/contention"
 )
 
 // allRings is the largest group whose rings are all tried, 7! of them.

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/core/topo/contention"
+	"github.com/gopccl/gopccl/internal/contention"
 )
 
 // drawShared draws a group on hosts, some of whose ways in and out are shared.

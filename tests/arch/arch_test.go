@@ -139,20 +139,20 @@ func TestImportRulesHaveTeeth(t *testing.T) {
 	for _, c := range []struct {
 		where, imports, want string
 	}{
-		{"core/wire", module + "/core/plan", "may not import core/plan"},
+		{"internal/wire", module + "/internal/plan", "may not import internal/plan"},
 		{"core/dtype", module + "/core/errs", "may not import core/errs"},
-		{"core/master/fsm", module + "/core/transport", "may not import core/transport"},
-		{"core/master/fsm", "net", "may not import net"},
-		{"core/peer/fsm", "sync", "may not import sync"},
-		{"core/peer", module + "/backends/cpu_generic", "may not import backends/cpu_generic"},
+		{"internal/master/fsm", module + "/internal/transport", "may not import internal/transport"},
+		{"internal/master/fsm", "net", "may not import net"},
+		{"internal/peer/fsm", "sync", "may not import sync"},
+		{"internal/peer", module + "/backends/cpu_generic", "may not import backends/cpu_generic"},
 		{"core", module + "/conf", "may not import conf"},
 		{"core/backend", module + "/core/backend/backendtest", "may not import core/backend/backendtest"},
 		{"quantizers/minmax", module + "/core/backend", "may not import core/backend"},
 		{"quantizers/minmax", module + "/quantizers/none", "may not import quantizers/none"},
-		{"core/reduce", "github.com/stretchr/testify/require", "may not import github.com/stretchr"},
+		{"internal/reduce", "github.com/stretchr/testify/require", "may not import github.com/stretchr"},
 		{"core/checkpoint", "github.com/minio/sha256-simd", "may not import github.com/minio"},
 		{"examples/ddp", "github.com/knadh/koanf/v2", "may not import github.com/knadh"},
-		{"core/buf", "C", "cgo"},
+		{"internal/buf", "C", "cgo"},
 		{"attic", "fmt", "no rule"},
 	} {
 		bad := offences(pkg{ImportPath: module + "/" + c.where, Imports: []string{c.imports}})
@@ -160,13 +160,13 @@ func TestImportRulesHaveTeeth(t *testing.T) {
 		require.Contains(t, bad[0], c.want)
 	}
 	for where, imports := range map[string]string{
-		"core/wire": module + "/core/errs", "core/master/fsm": "time", "core/digest": "github.com/minio/sha256-simd",
-		"backends/cpu_generic": module + "/core/backend", "core": module + "/core/peer", "cmd/gopccl": module + "/backends/defaults",
+		"internal/wire": module + "/core/errs", "internal/master/fsm": "time", "core/digest": "github.com/minio/sha256-simd",
+		"backends/cpu_generic": module + "/core/backend", "core": module + "/internal/peer", "cmd/gopccl": module + "/backends/defaults",
 	} {
 		require.Empty(t, offences(pkg{ImportPath: module + "/" + where, Imports: []string{imports}}))
 	}
-	require.NotEmpty(t, offences(pkg{ImportPath: module + "/core/wire", TestImports: []string{"github.com/spf13/cobra"}}))
-	require.NotEmpty(t, offences(pkg{ImportPath: module + "/core/wire", CgoFiles: []string{"x.go"}}))
+	require.NotEmpty(t, offences(pkg{ImportPath: module + "/internal/wire", TestImports: []string{"github.com/spf13/cobra"}}))
+	require.NotEmpty(t, offences(pkg{ImportPath: module + "/internal/wire", CgoFiles: []string{"x.go"}}))
 }
 
 // A trainer that embeds the engine links no gRPC, no YAML and no CLI.
@@ -176,7 +176,7 @@ func TestEngineClosure(t *testing.T) {
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	deps := strings.Fields(string(out))
-	require.Contains(t, deps, module+"/core/wire")
+	require.Contains(t, deps, module+"/internal/wire")
 	for _, d := range deps {
 		for _, banned := range []string{"google.golang.org/", "github.com/hashicorp/", "github.com/spf13/cobra", module + "/plugins"} {
 			require.False(t, strings.HasPrefix(d, banned), "the engine links %s", d)
@@ -196,7 +196,7 @@ func TestCUDAClosure(t *testing.T) {
 		deps := strings.Fields(string(out))
 		require.Contains(t, deps, module+"/core/device")
 		require.Equal(t, want, slices.Contains(deps, opener), "tags %q", tags)
-		require.Equal(t, want, slices.Contains(deps, module+"/backends/cuda/libcuda"), "tags %q", tags)
+		require.Equal(t, want, slices.Contains(deps, module+"/internal/cuda/libcuda"), "tags %q", tags)
 	}
 }
 

@@ -11,11 +11,11 @@ const module = "github.com/gopccl/gopccl"
 
 // layer0 and layer1 may be imported by nearly everybody (docs/architecture.md, "Who may import whom").
 var (
-	layer0 = []string{"core/dtype", "core/errs", "core/invariants"}
-	layer1 = []string{"core/buf", "core/wire", "core/digest", "core/stats", "core/trace"}
-	layer2 = []string{"core/backend", "core/device", "core/quant", "core/topo", "core/transport", "core/plan"}
-	layer4 = []string{"core/reduce", "core/sharedstate", "core/checkpoint", "core/probe"}
-	fsms   = []string{"core/master/fsm", "core/peer/fsm"}
+	layer0 = []string{"core/dtype", "core/errs", "internal/invariants"}
+	layer1 = []string{"internal/buf", "internal/wire", "core/digest", "internal/stats", "core/trace"}
+	layer2 = []string{"core/backend", "core/device", "core/quant", "core/topo", "internal/transport", "internal/plan"}
+	layer4 = []string{"internal/reduce", "internal/sharedstate", "core/checkpoint", "internal/probe"}
+	fsms   = []string{"internal/master/fsm", "internal/peer/fsm"}
 )
 
 // rule says what the packages that match where may import of our own
@@ -31,16 +31,16 @@ type rule struct {
 var rules = []rule{
 	// Suites that prove an implementation live beside their extension point.
 	{[]string{"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest"}, join(layer0, layer1, layer2)},
-	{[]string{"core/transport/transporttest"}, join(layer0, layer1, layer2, []string{"platform"})},
+	{[]string{"internal/transport/transporttest"}, join(layer0, layer1, layer2, []string{"platform"})},
 	{[]string{"platform/platformtest"}, join(layer0, []string{"platform"})},
 
 	// Layer 0.
-	{join(layer0, []string{"platform/linux", "platform/darwin", "platform/windows"}), nil},
+	{join(layer0, []string{"platform/internal/linux", "platform/internal/darwin", "platform/internal/windows"}), nil},
 	// Layer 1.
-	{[]string{"core/wire", "core/buf", "core/digest", "core/stats", "core/trace"}, layer0},
-	{[]string{"platform"}, join(layer0, []string{"platform/linux", "platform/darwin", "platform/windows"})},
+	{[]string{"internal/wire", "internal/buf", "core/digest", "internal/stats", "core/trace"}, layer0},
+	{[]string{"platform"}, join(layer0, []string{"platform/internal/linux", "platform/internal/darwin", "platform/internal/windows"})},
 	// Layer 2: extension points, transport, plans.
-	{[]string{"core/topo/contention"}, layer0},
+	{[]string{"internal/contention"}, layer0},
 	{layer2, join(layer0, layer1)},
 	{[]string{"core/topo/topofile"}, join(layer0, []string{"core/topo"})},
 	// Layer 3: implementations, each with its own extension point only.
@@ -48,35 +48,35 @@ var rules = []rule{
 	{[]string{"quantizers/defaults"}, []string{"quantizers/*"}},
 	{[]string{"solvers/defaults"}, []string{"solvers/*"}},
 	// The vector backends leave to the oracle what they have no kernel for.
-	{[]string{"backends/vectors"}, join(layer0, layer1, []string{"core/backend", "backends/cpu_generic"})},
-	{[]string{"backends/cpu_avx", "backends/cpu_neon"}, join(layer0, layer1, []string{"core/backend", "backends/vectors"})},
+	{[]string{"backends/internal/vectors"}, join(layer0, layer1, []string{"core/backend", "backends/cpu_generic"})},
+	{[]string{"backends/cpu_avx", "backends/cpu_neon"}, join(layer0, layer1, []string{"core/backend", "backends/internal/vectors"})},
 	// CUDA: the calls, the real driver, the kernels, and a driver that is none.
-	{[]string{"backends/cuda/driver"}, layer0},
-	{[]string{"backends/cuda/libcuda"}, join(layer0, []string{"backends/cuda/driver"})},
-	{[]string{"backends/cuda/kernels"}, join(layer0, layer1, []string{"backends/cuda/driver"})},
-	{[]string{"backends/cuda/ptxtest"}, join(layer0, layer1, []string{"backends/cuda/driver"})},
-	{[]string{"backends/cuda"}, join(layer0, layer1, []string{"core/backend", "core/device", "backends/cuda/..."})},
+	{[]string{"internal/cuda/driver"}, layer0},
+	{[]string{"internal/cuda/libcuda"}, join(layer0, []string{"internal/cuda/driver"})},
+	{[]string{"internal/cuda/kernels"}, join(layer0, layer1, []string{"internal/cuda/driver"})},
+	{[]string{"internal/cuda/ptxtest"}, join(layer0, layer1, []string{"internal/cuda/driver"})},
+	{[]string{"backends/cuda"}, join(layer0, layer1, []string{"core/backend", "core/device", "internal/cuda/..."})},
 	{[]string{"backends/*"}, join(layer0, layer1, []string{"core/backend"})},
 	{[]string{"quantizers/*"}, join(layer0, layer1, []string{"core/quant"})},
 	// Plans for sites are made on simultaneous measurements, not on a matrix alone.
-	{[]string{"solvers/hierarchical"}, join(layer0, layer1, []string{"core/topo", "core/topo/contention"})},
+	{[]string{"solvers/hierarchical"}, join(layer0, layer1, []string{"core/topo", "internal/contention"})},
 	// The search that the solvers share.
 	{[]string{"solvers/internal/..."}, join(layer0, layer1, []string{"core/topo", "solvers/internal/..."})},
 	{[]string{"solvers/*"}, join(layer0, layer1, []string{"core/topo", "solvers/internal/..."})},
 	// Layer 3: the pure machines.
-	{fsms, join(layer0, []string{"core/wire", "core/topo", "core/plan"})},
+	{fsms, join(layer0, []string{"internal/wire", "core/topo", "internal/plan"})},
 	// Layer 4.
 	{layer4, join(layer0, layer1, layer2, []string{"platform"})},
 	// Layer 5: the shells.
-	{[]string{"core/master", "core/peer"}, join(layer0, layer1, layer2, layer4, fsms, []string{"platform"})},
+	{[]string{"internal/master", "internal/peer"}, join(layer0, layer1, layer2, layer4, fsms, []string{"platform"})},
 	// Layer 6.
-	{[]string{"core"}, []string{"core/...", "platform"}},
+	{[]string{"core"}, []string{"core/...", "internal/master", "internal/peer", "internal/sharedstate", "internal/wire", "internal/invariants", "platform"}},
 	// Layer 7. The programs among the plugins are built as others' are: from what they need.
 	{[]string{"plugins/moonshot", "plugins/lpexact", "plugins/absmax", "plugins/generic"}, []string{"..."}},
 	{[]string{"conf"}, join(layer0, layer1, layer2, []string{"core", "platform"})},
-	{[]string{"plugins/..."}, join(layer0, layer1, layer2, []string{"core", "platform", "core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest", "plugins/proto", "plugins/sdk", "plugins/host", "plugins/shm"})},
+	{[]string{"plugins/...", "internal/plugin/..."}, join(layer0, layer1, layer2, []string{"core", "platform", "core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest", "plugins/proto", "plugins/sdk", "internal/plugin/host", "internal/plugin/shm"})},
 	// Layer 8: programs, bindings, examples, tests.
-	{[]string{"cmd/...", "bindings/...", "examples/...", "tests/...", "tools/..."}, []string{"..."}},
+	{[]string{"cmd/...", "internal/determinism", "bindings/...", "examples/...", "tests/...", "tools/..."}, []string{"..."}},
 }
 
 // foreign says who may import which module outside the standard library. The
@@ -87,11 +87,11 @@ var foreign = []struct {
 	module []string
 }{
 	{[]string{"core/digest"}, []string{"github.com/minio/sha256-simd"}},
-	{[]string{"backends/cuda/libcuda"}, []string{"github.com/ebitengine/purego", "golang.org/x/sys"}},
-	{[]string{"core/...", "backends/...", "quantizers/...", "solvers/...", "platform/..."}, []string{"golang.org/x/sys"}},
+	{[]string{"internal/cuda/libcuda"}, []string{"github.com/ebitengine/purego", "golang.org/x/sys"}},
+	{[]string{"core/...", "internal/...", "backends/...", "quantizers/...", "solvers/...", "platform/..."}, []string{"golang.org/x/sys"}},
 	{[]string{"conf"}, []string{"github.com/knadh/koanf", "github.com/go-viper/mapstructure", "go.yaml.in/yaml"}},
 	{[]string{"cmd/..."}, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/lmittmann/tint", "golang.org/x/sys"}},
-	{[]string{"plugins/..."}, []string{"github.com/hashicorp/go-plugin", "github.com/hashicorp/go-hclog", "google.golang.org/grpc", "google.golang.org/protobuf", "golang.org/x/sys"}},
+	{[]string{"plugins/...", "internal/plugin/..."}, []string{"github.com/hashicorp/go-plugin", "github.com/hashicorp/go-hclog", "google.golang.org/grpc", "google.golang.org/protobuf", "golang.org/x/sys"}},
 	{[]string{"examples/...", "tests/..."}, []string{"golang.org/x/sys"}},
 }
 
@@ -101,7 +101,7 @@ var testModules = []string{"github.com/stretchr/testify", "pgregory.net/rapid", 
 // testSuites are packages of test code that are no _test.go files.
 var testSuites = []string{
 	"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest",
-	"core/transport/transporttest", "platform/platformtest", "backends/cuda/ptxtest", "tests/...",
+	"internal/transport/transporttest", "platform/platformtest", "internal/cuda/ptxtest", "tests/...",
 }
 
 // pureForbidden are standard packages that the state machines may not import:

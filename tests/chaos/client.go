@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // targets are the addresses of a run, and the uuids that it tells whoever asks.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Streams of frames of our own (docs/extensions.md, "Frames of our own").

@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // greeted says hello to a P2P port, as a native end or not, and calls f.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/tests/process"
 	"github.com/gopccl/gopccl/tests/world"
 )

@@ -17,14 +17,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gopccl/gopccl/backends/cuda"
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/checkpoint"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
 

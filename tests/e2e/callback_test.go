@@ -12,7 +12,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/master/fsm"
+	"github.com/gopccl/gopccl/internal/master/fsm"
 )
 
 // gate is where callbacks of a test wait.

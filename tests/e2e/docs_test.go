@@ -90,5 +90,5 @@ func TestTableOfOwners(t *testing.T) {
 			require.True(t, named[name], "%s has a mutex and no row", name) // S4-22
 		}
 	}
-	require.True(t, slices.Contains(locked, "core/reduce.Op"))
+	require.True(t, slices.Contains(locked, "internal/reduce.Op"))
 }

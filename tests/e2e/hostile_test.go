@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // garbage is what strangers send to an open port.

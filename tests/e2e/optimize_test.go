@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/master/fsm"
+	"github.com/gopccl/gopccl/internal/master/fsm"
 )
 
 // probed is a master that remembers what it said about probes.

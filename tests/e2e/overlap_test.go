@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/transport"
+	"github.com/gopccl/gopccl/internal/transport"
 )
 
 // canal is what the data connections of a world share: it lets through what it

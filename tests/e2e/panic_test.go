@@ -16,8 +16,8 @@ import (
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/master/fsm"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/quantizers/minmax"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/plugins/host"
+	"github.com/gopccl/gopccl/internal/plugin/host"
 )
 
 // A solver plugin that is killed over and over costs no operation: three peers

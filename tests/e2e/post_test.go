@@ -11,7 +11,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/invariants"
+	"github.com/gopccl/gopccl/internal/invariants"
 )
 
 // posted is one all-reduce of a test, with the sum that is expected.

@@ -102,7 +102,7 @@ func TestDumpOfGoroutines(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), "kill -QUIT")
 	require.Contains(t, string(text), "go test -race")
-	loops := []string{"core/master.(*Server).loop", "core/peer.(*Session).loop", "core/peer.(*Session).readMaster"}
+	loops := []string{"internal/master.(*Server).loop", "internal/peer.(*Session).loop", "internal/peer.(*Session).readMaster"}
 	// A goroutine that runs at that moment, or has not begun, shows no stack. So
 	// these have come to rest; but for a heartbeat that may pass just then.
 	var dump string

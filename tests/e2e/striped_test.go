@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/transport"
+	"github.com/gopccl/gopccl/internal/transport"
 )
 
 // tallied is a connection that knows how much was written to it.

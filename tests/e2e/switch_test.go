@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/master/fsm"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/master/fsm"
 )
 
 // wanderer is a ring solver that finds nothing at once, and beside the run one

@@ -15,8 +15,8 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/core/master/fsm"
-	"github.com/gopccl/gopccl/core/sharedstate"
+	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/sharedstate"
 )
 
 // tensorsOf makes a state of n tensors whose elements all have one value.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 // counting is a driver that counts what it gave out and did not get back.

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
 
 // TestMain lets the test binary stand in for the program, which starts itself.

@@ -8,16 +8,16 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/kernels"
-	"github.com/gopccl/gopccl/cmd/gopccl/determinism"
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/backend/backendtest"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/quant/quanttest"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/kernels"
+	"github.com/gopccl/gopccl/internal/determinism"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // reducer is the device as a backend. It panics with errors of the device,

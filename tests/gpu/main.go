@@ -22,9 +22,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
-	"github.com/gopccl/gopccl/backends/cuda/ptxtest"
 	_ "github.com/gopccl/gopccl/backends/defaults"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
 

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"runtime"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 // owner is what a trainer's framework is to the engine: it has device memory in

@@ -5,7 +5,7 @@ package main
 import (
 	"errors"
 
-	"github.com/gopccl/gopccl/backends/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
 func systemDriver() (driver.Driver, error) {

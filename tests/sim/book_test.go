@@ -3,7 +3,7 @@ package sim
 import (
 	"slices"
 
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // book keeps what must agree between peers.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	mfsm "github.com/gopccl/gopccl/core/master/fsm"
-	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
+	mfsm "github.com/gopccl/gopccl/internal/master/fsm"
+	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
 )
 
 // kind is what can go wrong.

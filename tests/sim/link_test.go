@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
-	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
-	"github.com/gopccl/gopccl/core/plan"
-	"github.com/gopccl/gopccl/core/wire"
+	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // link is the send pool of one peer to another. A new generation begins when

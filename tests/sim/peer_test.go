@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
-	mfsm "github.com/gopccl/gopccl/core/master/fsm"
-	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
-	"github.com/gopccl/gopccl/core/wire"
+	mfsm "github.com/gopccl/gopccl/internal/master/fsm"
+	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // peer is one process: a session, an engine and a small trainer.

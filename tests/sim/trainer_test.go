@@ -7,8 +7,8 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	pfsm "github.com/gopccl/gopccl/core/peer/fsm"
-	"github.com/gopccl/gopccl/core/wire"
+	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // The trainer: connect, then per loop: synchronize, reduce until everything is

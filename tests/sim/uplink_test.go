@@ -10,10 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	mfsm "github.com/gopccl/gopccl/core/master/fsm"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/core/topo/contention"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/contention"
+	mfsm "github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
 )
 

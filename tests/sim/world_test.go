@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	mfsm "github.com/gopccl/gopccl/core/master/fsm"
-	"github.com/gopccl/gopccl/core/wire"
+	mfsm "github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // rng is splitmix64: small, fast and the same everywhere.

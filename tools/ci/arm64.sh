@@ -5,8 +5,8 @@
 [ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || elsewhere "arm64 under qemu" "Linux on x86-64"
 qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || fail "no qemu-aarch64"
 
-packages=(./core/dtype ./core/wire ./core/digest ./core/plan ./core/reduce ./core/master/fsm ./core/peer/fsm
-	./backends/... ./quantizers/... ./cmd/gopccl/determinism)
+packages=(./core/dtype ./internal/wire ./core/digest ./internal/plan ./internal/reduce ./internal/master/fsm ./internal/peer/fsm
+	./backends/... ./quantizers/... ./internal/determinism)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 count=0
@@ -23,7 +23,7 @@ done
 
 # Go fuses a product with a sum on arm64 and not on amd64: no line may leave it
 # that choice where all peers have to compute the same bits.
-for package in $(go list ./core/dtype ./core/quant ./backends/cpu_generic ./backends/vectors ./quantizers/...); do
+for package in $(go list ./core/dtype ./core/quant ./backends/cpu_generic ./backends/internal/vectors ./quantizers/...); do
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build -o "$work/package" "$package"
 	fused=$(go tool objdump "$work/package" | awk '$4 ~ /^FN?M(ADD|SUB)[SD]$/ {print $1}' | sort -u)
 	[ -z "$fused" ] || fail "$package: products fused with sums at" $fused "(write float64(a*b)+c, or float32(a*b)+c)"

@@ -7,10 +7,10 @@ export LC_ALL=C
 cache=${GOPCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl}
 
 # heavy matches packages whose tests start processes or load the machine.
-heavy='/gopccl/(tests/(cabi|chaos|churn|compat|e2e|bench|sim)|cmd|examples|plugins/host)(/|$)'
+heavy='/gopccl/(tests/(cabi|chaos|churn|compat|e2e|bench|sim)|cmd|examples|internal/plugin/host)(/|$)'
 
 # kernels matches packages that compute and start nothing.
-kernels='/gopccl/(backends|quantizers|core/(backend|digest|quant))(/|$)'
+kernels='/gopccl/(backends|quantizers|internal/cuda|core/(backend|digest|quant))(/|$)'
 
 fail() {
 	echo "$(basename "$0"): $*" >&2

@@ -20,7 +20,7 @@ ptxas=$tools/nvidia/cuda_nvcc/bin/ptxas
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # The backend's kernels, and those of the examples.
-for cu in backends/cuda/kernels/_ptx/*.cu examples/trainers/_ptx/*.cu; do
+for cu in internal/cuda/kernels/_ptx/*.cu examples/trainers/_ptx/*.cu; do
 	ptx=${cu%.cu}.ptx
 	"${PYTHON:-python3}" tools/ci/ptx.py compile "$nvrtc" "$cu" >"$work/new.ptx" || fail "$cu does not compile"
 	if [ "${1:-}" = -w ]; then
@@ -29,4 +29,4 @@ for cu in backends/cuda/kernels/_ptx/*.cu examples/trainers/_ptx/*.cu; do
 		diff -u "$ptx" "$work/new.ptx" || fail "$ptx is not what NVRTC writes; run tools/ci/ptx.sh -w"
 	fi
 done
-"${PYTHON:-python3}" tools/ci/ptx.py assemble "$ptxas" backends/cuda/kernels/_ptx/*.ptx examples/trainers/_ptx/*.ptx || fail "ptxas" # S2-37
+"${PYTHON:-python3}" tools/ci/ptx.py assemble "$ptxas" internal/cuda/kernels/_ptx/*.ptx examples/trainers/_ptx/*.ptx || fail "ptxas" # S2-37

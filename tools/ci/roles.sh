@@ -5,8 +5,8 @@
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-go test -c -o "$work/test" ./core/reduce
-(cd core/reduce && "$work/test" -test.run '^$' -test.bench 'Ring/n2/65536KiB/frame1024KiB/inplace=false' \
+go test -c -o "$work/test" ./internal/reduce
+(cd internal/reduce && "$work/test" -test.run '^$' -test.bench 'Ring/n2/65536KiB/frame1024KiB/inplace=false' \
 	-test.benchtime 3s -test.cpuprofile "$work/profile" >/dev/null)
 # "Duration: 3.61s, Total samples = 5.92s", and the samples by label.
 took=$(go tool pprof -top "$work/test" "$work/profile" 2>/dev/null | sed -n 's/^Duration: \([0-9.]*\)s.*/\1/p')

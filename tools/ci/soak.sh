@@ -8,7 +8,7 @@ limit=${SOAK_TIMEOUT:-8h}
 go test -count=1 -timeout "$limit" -v ./tests/e2e -soak
 go test -count=1 -timeout "$limit" -v ./tests/churn ./tests/chaos -soak
 go test -count=1 -timeout "$limit" -v ./plugins/absmax ./plugins/generic -soak
-go test -count=1 -timeout "$limit" -v ./backends/cuda/kernels -soak
+go test -count=1 -timeout "$limit" -v ./internal/cuda/kernels -soak
 go test -count=1 -timeout "$limit" -v ./tests/sim -sim.seeds="${SOAK_SEEDS:-1000000}"
 go test -count=1 -timeout "$limit" -v ./tests/compat
 # Many processes on one machine: 32 and 128 peers, tiny operations.

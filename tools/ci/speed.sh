@@ -4,8 +4,8 @@
 . "$(dirname "$0")/common.sh"
 
 mapfile -t compute < <(existing ./... | grep -E "$kernels")
-gotest -count=1 -tags invariants -timeout 420s ./tests/sim ./core/reduce ./core/transport/... ./core/wire "${compute[@]}"
+gotest -count=1 -tags invariants -timeout 420s ./tests/sim ./internal/reduce ./internal/transport/... ./internal/wire "${compute[@]}"
 # The data path again, on pinned threads.
-GOPCCL_TEST_THREADS=pinned gotest -count=1 -tags invariants -timeout 240s ./core/reduce
+GOPCCL_TEST_THREADS=pinned gotest -count=1 -tags invariants -timeout 240s ./internal/reduce
 # The calls of the CUDA driver, on a library that takes its place.
-case "$(uname -s)" in Linux) gotest -count=1 -tags cuda -timeout 120s ./backends/cuda/libcuda ;; esac
+case "$(uname -s)" in Linux) gotest -count=1 -tags cuda -timeout 120s ./internal/cuda/libcuda ;; esac

@@ -17,7 +17,7 @@ done
 # The driver of NVIDIA devices is for Linux and Windows; elsewhere it builds and says that there is none.
 for system in linux windows darwin; do
 	for arch in amd64 arm64; do
-		CGO_ENABLED=0 GOOS=$system GOARCH=$arch go vet -tags cuda ./backends/... ./core/device ./cmd/gopccl || fail "go vet for $system/$arch with the tag cuda"
+		CGO_ENABLED=0 GOOS=$system GOARCH=$arch go vet -tags cuda ./backends/... ./internal/cuda/... ./core/device ./cmd/gopccl || fail "go vet for $system/$arch with the tag cuda"
 	done
 done
 go vet -C tools ./... || fail "go vet of the tools"

@@ -195,14 +195,14 @@ type world struct {
 var worlds = []world{
 	{script: "race.sh", line: `gotest -race -tags invariants`, dirs: []string{"..."}, system: "linux", arch: "amd64", tags: []string{"race", "invariants"}},
 	{
-		script: "speed.sh", line: `./tests/sim ./core/reduce ./core/transport/... ./core/wire "${compute[@]}"`,
+		script: "speed.sh", line: `./tests/sim ./internal/reduce ./internal/transport/... ./internal/wire "${compute[@]}"`,
 		dirs: []string{
-			"tests/sim", "core/reduce", "core/transport/...", "core/wire",
+			"tests/sim", "internal/reduce", "internal/transport/...", "internal/wire",
 			"backends/...", "quantizers/...", "core/backend/...", "core/digest/...", "core/quant/...",
 		},
 		system: "linux", arch: "amd64", tags: []string{"invariants"},
 	},
-	{script: "speed.sh", line: `-tags cuda -timeout 120s ./backends/cuda/libcuda`, dirs: []string{"backends/cuda/libcuda"}, system: "linux", arch: "amd64", tags: []string{"cuda"}},
+	{script: "speed.sh", line: `-tags cuda -timeout 120s ./internal/cuda/libcuda`, dirs: []string{"internal/cuda/libcuda"}, system: "linux", arch: "amd64", tags: []string{"cuda"}},
 	{
 		script: "wan.sh", line: `-tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/netns`,
 		dirs: []string{"tests/wan/netns"}, system: "linux", arch: "amd64", tags: []string{"wan"}, test: "TestInAContainersNetwork",

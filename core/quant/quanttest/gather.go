@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // checkGather: parameters that were gathered part by part, wherever the parts

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // steps is a plain quantizer of float64 to int8 and int16: multiples of a

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Reduction describes a quantized ring all-reduce without a network (data

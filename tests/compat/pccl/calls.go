@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Algorithm is a quantization algorithm by its public number.

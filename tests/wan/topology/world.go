@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/master/fsm"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/core/wire"
+	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/tests/compat/pccl"
 	"github.com/gopccl/gopccl/tests/wan/netns"
 )

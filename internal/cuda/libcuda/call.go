@@ -1,0 +1,139 @@
+//go:build cuda
+
+package libcuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+)
+
+// function is a call of the driver API.
+type function uint8
+
+const (
+	cuInit function = iota
+	cuDriverGetVersion
+	cuDeviceGetCount
+	cuDeviceGet
+	cuDeviceGetName
+	cuDeviceGetAttribute
+	cuDevicePrimaryCtxRetain
+	cuDevicePrimaryCtxRelease
+	cuCtxPushCurrent
+	cuCtxPopCurrent
+	cuCtxGetCurrent
+	cuCtxGetDevice
+	cuModuleLoadDataEx
+	cuModuleUnload
+	cuModuleGetFunction
+	cuLaunchKernel
+	cuMemGetInfo
+	cuMemAlloc
+	cuMemFree
+	cuMemHostAlloc
+	cuMemFreeHost
+	cuPointerGetAttributes
+	cuMemcpyHtoDAsync
+	cuMemcpyDtoHAsync
+	cuMemcpyDtoDAsync
+	cuMemsetD8Async
+	cuStreamCreate
+	cuStreamDestroy
+	cuStreamSynchronize
+	cuStreamWaitEvent
+	cuEventCreate
+	cuEventDestroy
+	cuEventRecord
+	cuEventQuery
+	cuEventSynchronize
+	cuEventElapsedTime
+	functions
+)
+
+// symbols are the names in the library. Where the API has a second version, the
+// header gives the plain name to that one, and the library keeps the first
+// under it for programs built before CUDA 4.
+var symbols = [functions]string{
+	"cuInit", "cuDriverGetVersion",
+	"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+	"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
+	"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxGetCurrent", "cuCtxGetDevice",
+	"cuModuleLoadDataEx", "cuModuleUnload", "cuModuleGetFunction", "cuLaunchKernel",
+	"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuPointerGetAttributes",
+	"cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async",
+	"cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamWaitEvent",
+	"cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventQuery", "cuEventSynchronize", "cuEventElapsedTime",
+}
+
+// name is that of the API, without the version.
+func (f function) name() string {
+	s := symbols[f]
+	if n := len(s) - len("_v2"); n > 0 && s[n:] == "_v2" {
+		return s[:n]
+	}
+	return s
+}
+
+// Driver implements driver.Driver.
+type Driver struct{ fn [functions]uintptr }
+
+var _ driver.Driver = (*Driver)(nil)
+
+// MinVersion is the oldest CUDA version of a driver that is taken: 10.2, the
+// first that tells the device and the range of any address.
+const MinVersion = 10020
+
+// Open opens the system's driver. The error says what is missing: the library,
+// a call in it, or a device.
+func Open() (driver.Driver, error) { return open(library) }
+
+func open(path string) (driver.Driver, error) {
+	lib, err := openLibrary(path)
+	if err != nil {
+		return nil, fmt.Errorf("the NVIDIA driver cannot be opened: %w", err)
+	}
+	d := &Driver{}
+	for f, name := range symbols {
+		if d.fn[f], err = symbol(lib, name); err != nil {
+			return nil, fmt.Errorf("%s is too old, update the NVIDIA driver: %w", path, err)
+		}
+	}
+	if err := d.call(cuInit, none, 0); err != nil {
+		return nil, err
+	}
+	v, err := d.Version()
+	if err != nil {
+		return nil, err
+	}
+	if v < MinVersion {
+		return nil, fmt.Errorf("the NVIDIA driver is for CUDA %d.%d, too old: update it to one for %d.%d or later",
+			v/1000, v%1000/10, MinVersion/1000, MinVersion%1000/10)
+	}
+	return d, nil
+}
+
+// none stands for the device of a call that is for no certain one.
+const none = -1
+
+// call calls f and makes its result an error. Pointers among args must be
+// converted in the call, so that what they point to stays in place.
+//
+//go:uintptrescapes
+func (d *Driver) call(f function, device int, args ...uintptr) error {
+	r, _, _ := purego.SyscallN(d.fn[f], args...)
+	return result(f, device, r, "")
+}
+
+func result(f function, device int, r uintptr, detail string) error {
+	if code := driver.Result(int32(uint32(r))); code != driver.Success {
+		return &driver.Error{Call: f.name(), Device: device, Result: code, Detail: detail}
+	}
+	return nil
+}
+
+// address of memory that the driver copies from or to.
+func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

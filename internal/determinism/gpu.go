@@ -1,0 +1,289 @@
+package determinism
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"unsafe"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/kernels"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/quantizers/zeropoint"
+)
+
+// GPU is the Machine of a CUDA device: each call copies its operands to the
+// device, launches the kernel and copies the result back. Not safe for
+// concurrent use.
+type GPU struct {
+	driver  driver.Driver
+	ordinal int
+	name    string
+	context driver.Context
+	kernels *kernels.Set
+	memory  []driver.Ptr // of the call in progress
+}
+
+// OpenGPU loads the kernels for a device. Close gives everything back. Errors:
+// InvalidArgument if there is no such device, DeviceFailed with a *driver.Error.
+func OpenGPU(d driver.Driver, device int) (*GPU, error) {
+	const op = "open CUDA device"
+	fail := func(err error) error { return errs.New(errs.DeviceFailed, op, err) }
+	n, err := d.Devices()
+	if err != nil {
+		return nil, fail(err)
+	}
+	if device < 0 || device >= n {
+		return nil, errs.New(errs.InvalidArgument, op, fmt.Errorf("there is no device %d, only %d of them", device, n)).
+			Do("see nvidia-smi and CUDA_VISIBLE_DEVICES")
+	}
+	name, err := d.DeviceName(device)
+	if err != nil {
+		return nil, fail(err)
+	}
+	g := &GPU{driver: d, ordinal: device, name: fmt.Sprintf("cuda:%d %s", device, name)}
+	if g.context, err = d.Retain(device); err != nil {
+		return nil, fail(err)
+	}
+	err = g.do(func() (err error) {
+		g.kernels, err = kernels.Load(d, device)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(fail(err), d.Release(device))
+	}
+	return g, nil
+}
+
+// Close unloads the kernels and releases the device.
+func (g *GPU) Close() error {
+	err := g.do(g.kernels.Unload)
+	return errors.Join(err, g.driver.Release(g.ordinal))
+}
+
+// Name is the device's number and name.
+func (g *GPU) Name() string { return g.name }
+
+// do calls f with the device's context, and frees what f allocated.
+func (g *GPU) do(f func() error) (err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := g.driver.Push(g.context); err != nil {
+		return err
+	}
+	err = f()
+	for _, p := range g.memory {
+		err = errors.Join(err, g.driver.Free(p))
+	}
+	g.memory = g.memory[:0]
+	_, popped := g.driver.Pop()
+	return errors.Join(err, popped)
+}
+
+// room returns n bytes of device memory until do ends.
+func (g *GPU) room(n int) (driver.Ptr, error) {
+	p, err := g.driver.Alloc(uint64(max(n, 1)))
+	if err == nil {
+		g.memory = append(g.memory, p)
+	}
+	return p, err
+}
+
+// put copies buffers of elements of t to the device, to addresses that are
+// theirs modulo 16, as far as the size of an element allows.
+func (g *GPU) put(t dtype.Type, buffers ...[]byte) (list []driver.Ptr, err error) {
+	for _, b := range buffers {
+		offset := int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))%16) / t.Size() * t.Size()
+		p, err := g.room(offset + len(b))
+		if err == nil {
+			p += driver.Ptr(offset)
+			err = g.driver.CopyToDevice(p, b, 0)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// take copies what all work so far has left at src.
+func (g *GPU) take(dst []byte, src driver.Ptr) error {
+	if err := g.driver.CopyToHost(dst, src, 0); err != nil {
+		return err
+	}
+	return g.driver.StreamSynchronize(0)
+}
+
+// Reduce implements Machine.
+func (g *GPU) Reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) error {
+	return g.do(func() error {
+		p, err := g.put(t, a, b, dst)
+		if err == nil {
+			err = g.kernels.Reduce(t, op, p[2], p[0], p[1], uint64(len(dst)/t.Size()), 0)
+		}
+		if err != nil {
+			return err
+		}
+		return g.take(dst, p[2])
+	})
+}
+
+// Finalize implements Machine.
+func (g *GPU) Finalize(t dtype.Type, dst []byte, world int) error {
+	return g.do(func() error {
+		p, err := g.put(t, dst)
+		if err == nil {
+			err = g.kernels.Finalize(t, p[0], uint64(len(dst)/t.Size()), world, 0)
+		}
+		if err != nil {
+			return err
+		}
+		return g.take(dst, p[0])
+	})
+}
+
+// Hash implements Machine.
+func (g *GPU) Hash(b []byte, offset int) (sum uint32, err error) {
+	err = g.do(func() error {
+		p, err := g.put(dtype.Float64, append(make([]byte, offset, offset+len(b)+16), b...))
+		if err != nil {
+			return err
+		}
+		work, err := g.room(kernels.HashScratch + 4)
+		if err == nil {
+			err = g.kernels.Hash(work+kernels.HashScratch, work, p[0]+driver.Ptr(offset), uint64(len(b)), 0)
+		}
+		if err != nil {
+			return err
+		}
+		var word [4]byte
+		err = g.take(word[:], work+kernels.HashScratch)
+		sum = binary.LittleEndian.Uint32(word[:])
+		return err
+	})
+	return sum, err
+}
+
+// Params implements Machine. A quantizer without a kernel, and a chunk of which
+// the kernel makes nothing, is the processor's, as in an all-reduce.
+func (g *GPU) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (meta wire.DequantizationMeta, err error) {
+	n := uint64(len(src) / t.Size())
+	err = g.do(func() error {
+		p, err := g.put(t, src)
+		if err != nil {
+			return err
+		}
+		switch q.Name() {
+		case "minmax":
+			work, err := g.room(kernels.BoundsScratch + kernels.BoundsBytes)
+			if err == nil {
+				err = g.kernels.MinMaxBounds(t, work+kernels.BoundsScratch, work, p[0], n, 0)
+			}
+			if err != nil {
+				return err
+			}
+			var result [kernels.BoundsBytes]byte
+			err = g.take(result[:], work+kernels.BoundsScratch)
+			meta = kernels.MinMaxParams(t, result[:])
+			return err
+		case "zeropoint":
+			result := make([]byte, kernels.MomentsBytes(n))
+			work, err := g.room(len(result))
+			if err == nil {
+				err = g.kernels.ZeroPointMoments(t, work, p[0], n, 0)
+			}
+			if err == nil {
+				err = g.take(result, work)
+			}
+			if err != nil {
+				return err
+			}
+			sums := make([]float64, len(result)/8)
+			for i := range sums {
+				sums[i] = math.Float64frombits(binary.LittleEndian.Uint64(result[8*i:]))
+			}
+			if m, ok := zeropoint.FromMoments(t, w, int(n), sums); ok {
+				meta = m
+				return nil
+			}
+		}
+		meta = q.Params(t, w, src)
+		return nil
+	})
+	return meta, err
+}
+
+// Quantize implements Machine.
+func (g *GPU) Quantize(_ quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
+	return g.do(func() error {
+		p, err := g.put(t, src)
+		if err != nil {
+			return err
+		}
+		coded, err := g.put(w, dst)
+		if err == nil {
+			err = g.kernels.Quantize(t, w, m, coded[0], p[0], uint64(len(src)/t.Size()), 0)
+		}
+		if err != nil {
+			return err
+		}
+		return g.take(dst, coded[0])
+	})
+}
+
+// Dequantize implements Machine.
+func (g *GPU) Dequantize(_ quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, src []byte) error {
+	return g.do(func() error {
+		p, err := g.put(t, dst)
+		if err != nil {
+			return err
+		}
+		coded, err := g.put(w, src)
+		if err == nil {
+			err = g.kernels.Dequantize(t, w, m, op, p[0], p[0], coded[0], uint64(len(dst)/t.Size()), 0)
+		}
+		if err != nil {
+			return err
+		}
+		return g.take(dst, p[0])
+	})
+}
+
+// launchPatterns bounds the patterns of one launch, some milliseconds of work.
+const launchPatterns = 1 << 26
+
+// Exp implements Machine: CUDA's own expf.
+func (g *GPU) Exp(ctx context.Context, step uint64) (total ExpSums, err error) {
+	err = g.do(func() error {
+		work, err := g.room(kernels.TallyBytes)
+		if err != nil {
+			return err
+		}
+		results := make([]byte, kernels.TallyBytes)
+		for from := uint64(0); from < Patterns; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			count := min(launchPatterns, (Patterns-from+step-1)/step)
+			n, err := g.kernels.ExpTally(work, uint32(from), step, count, 0)
+			if err == nil {
+				err = g.take(results[:n], work)
+			}
+			if err != nil {
+				return err
+			}
+			t := kernels.ReadTally(results[:n])
+			total.Add(ExpSums{NaN: t.NaN, Inf: t.Inf, Finite: t.Finite, Sum: t.Sum, XOR: t.Xor})
+			from += count * step
+		}
+		return nil
+	})
+	return total, err
+}

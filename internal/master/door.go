@@ -1,0 +1,143 @@
+package master
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// grace is how long a connection has to say who it is before another one may
+// take its place: connections come no faster than places get free.
+const grace = 500 * time.Millisecond
+
+// perAddress bounds the connections of one address that did not register.
+func perAddress(most int) int { return max(64, most/8) }
+
+// accept takes connections until the listener is closed.
+func (s *Server) accept(ctx context.Context, ln net.Listener) error {
+	var id fsm.ClientID
+	platform.AcceptLoop(ln, ctx.Done(), func(nc net.Conn) {
+		remote := remoteOf(nc)
+		if !s.makeRoom(ctx, remote) {
+			nc.Close()
+			return
+		}
+		id++
+		s.begin(ctx, id, nc, remote)
+	}, func(err error) { s.log.Warn("no connection could be accepted", "error", err) })
+	return s.unlessEnding(ctx, net.ErrClosed)
+}
+
+// makeRoom sees to it that there is a place for a connection from remote: if all
+// are taken, one that is not let in has to leave. false if all are members.
+func (s *Server) makeRoom(ctx context.Context, remote netip.AddrPort) bool {
+	for {
+		v, wait, why := s.seat(remote.Addr(), time.Now())
+		switch {
+		case why == "":
+			return true
+		case v == nil:
+			s.turnedAway(remote, "connection refused: too many connections")
+			return false
+		case wait <= 0:
+			s.turnedAway(v.remote, "connection closed: "+why)
+			v.fail(why)
+			if time.Since(v.began) > grace {
+				continue
+			}
+			wait = time.Millisecond // a flood: who is among it gets the time to register
+		}
+		select {
+		case <-time.After(min(wait, 10*time.Millisecond)):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// seat looks for a place for a connection from addr. why is "" if there is one,
+// and otherwise says why v has to leave, after wait; nil: nobody can.
+func (s *Server) seat(addr netip.Addr, now time.Time) (v *conn, wait time.Duration, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.live) < min(s.opt.MaxConnections, perAddress(s.opt.MaxConnections)) {
+		return nil, 0, ""
+	}
+	total := 0
+	var seats [2]map[netip.Addr]*taken // by what they are: stranger, waiting
+	var number [2]int
+	for i := range seats {
+		seats[i] = map[netip.Addr]*taken{}
+	}
+	for c := range s.live {
+		if c.leaving {
+			continue
+		}
+		total++
+		is := c.standing.Load()
+		if is == member {
+			continue
+		}
+		number[is]++
+		at := c.remote.Addr()
+		t := seats[is][at]
+		if t == nil {
+			t = &taken{}
+			seats[is][at] = t
+		}
+		t.add(c)
+	}
+	if t := seats[stranger][addr]; t != nil && t.n >= perAddress(s.opt.MaxConnections) {
+		t.oldest.leaving = true
+		return t.oldest, 0, "too many connections of its address that did not register"
+	}
+	if total < s.opt.MaxConnections {
+		return nil, 0, ""
+	}
+	class := waiting
+	if number[stranger] > s.opt.MaxConnections/4 || number[waiting] == 0 {
+		class = stranger
+	}
+	var most *taken
+	for _, t := range seats[class] {
+		if most == nil || t.n > most.n || t.n == most.n && t.oldest.id < most.oldest.id {
+			most = t
+		}
+	}
+	if most == nil {
+		return nil, 0, "all places are taken"
+	}
+	v = most.oldest
+	if wait = grace - now.Sub(v.began); wait > 0 {
+		return v, wait, "its place is needed"
+	}
+	v.leaving = true
+	return v, 0, "too many connections: its place is needed by another one"
+}
+
+// taken are the places of one address.
+type taken struct {
+	n      int
+	oldest *conn
+}
+
+func (t *taken) add(c *conn) {
+	if t.n++; t.oldest == nil || c.id < t.oldest.id {
+		t.oldest = c
+	}
+}
+
+// turnedAway logs that a connection got no place, at most once a second.
+func (s *Server) turnedAway(remote netip.AddrPort, what string) {
+	now := time.Now()
+	if now.Sub(s.saidAway) < time.Second {
+		s.away++
+		return
+	}
+	s.log.Warn(what, "kind", "refused", "remote", remote.String(), "limit", s.opt.MaxConnections, "more", s.away)
+	s.saidAway, s.away = now, 0
+}

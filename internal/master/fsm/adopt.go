@@ -1,0 +1,258 @@
+package fsm
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// defaultNoise is how much better a ring must be to replace the one in force.
+const defaultNoise = 0.2
+
+// Config.Patience by default, and the longest it grows to.
+const (
+	restless = 10 * time.Second
+	calm     = 24 * time.Hour
+)
+
+// maxRefused bounds the rings that are remembered as worse than they looked.
+const maxRefused = 16
+
+// job is one run of the solver for a group.
+type job struct {
+	id      uint64
+	group   *group
+	members []wire.UUID
+}
+
+// matrix returns the members of g by uuid and the rates between them. Pairs
+// that cannot reach each other have no link.
+func (m *Machine) matrix(g *group) ([]*client, topo.Matrix) {
+	ms := slices.Clone(m.members(g))
+	slices.SortFunc(ms, func(a, b *client) int { return a.uuid.Compare(b.uuid) })
+	x := topo.NewMatrix(len(ms))
+	bad := conflicts(ms, 0)
+	for i, c := range ms {
+		for k, o := range ms {
+			if i != k && !bad.at(i, k) {
+				x.Set(i, k, c.link(o).mbps)
+			}
+		}
+	}
+	return ms, x
+}
+
+// solve asks for a ring of g.
+func (m *Machine) solve(g *group, background bool) job {
+	ms, x := m.matrix(g)
+	m.jobSeq++
+	j := job{id: m.jobSeq, group: g}
+	for _, c := range ms {
+		j.members = append(j.members, c.uuid)
+	}
+	start := indices(ms, m.arrange(g))
+	sh := g.sharing(ms)
+	g.chosenAt, _, _ = sh.Value(x, start)
+	m.out = append(m.out, Solve{
+		Job: j.id, Group: g.id, Background: background, Members: slices.Clone(j.members), Matrix: x, Sharing: sh, Start: start,
+	})
+	return j
+}
+
+// solved takes a solver's ring, if it is one of the members it was asked
+// about and they are still the members.
+func (m *Machine) solved(e Solved) {
+	if i := slices.IndexFunc(m.jobs, func(j job) bool { return j.id == e.Job }); i >= 0 {
+		j := m.jobs[i]
+		m.adopt(j, e, false)
+		if e.More {
+			return
+		}
+		m.jobs = slices.Delete(m.jobs, i, i+1)
+		j.group.solved = e.Optimal
+		if len(m.jobs) == 0 {
+			m.optimized()
+		}
+		return
+	}
+	for _, g := range m.groups {
+		if g.search == nil || g.search.id != e.Job {
+			continue
+		}
+		j := *g.search
+		if !e.More {
+			g.search, g.solved = nil, e.Optimal
+		}
+		if e.Ring != nil {
+			m.adopt(j, e, true)
+		}
+	}
+}
+
+// adopt makes a ring the one of the next round if it is better than the one in
+// force by more than the noise of the measurements.
+func (m *Machine) adopt(j job, e Solved, background bool) {
+	g := j.group
+	if e.Ring == nil {
+		m.fact(Fact{Kind: "ring", Warn: true, Group: g.id, Text: fmt.Sprintf("ring of %d peers kept: %v", len(j.members), e.Err)})
+		return
+	}
+	ms, x := m.matrix(g)
+	sh := g.sharing(ms)
+	bottle, sum, ok := sh.Value(x, indices(ms, e.Ring))
+	if !ok || len(m.ringMembers(g)) != len(ms) {
+		m.fact(Fact{Kind: "ring", Warn: true, Group: g.id, Text: "the solver's ring does not fit the group, ring kept"})
+		return
+	}
+	now := m.arrange(g)
+	oldBottle, oldSum, oldOK := sh.Value(x, indices(ms, now))
+	if oldOK && !m.cfg.gains(bottle, sum, oldBottle, oldSum) {
+		if !background {
+			m.fact(Fact{Kind: "ring", Group: g.id, Text: fmt.Sprintf("ring kept, slowest link %.0f Mbit/s", oldBottle)})
+		}
+		return
+	}
+	if slices.ContainsFunc(g.refused, func(r []wire.UUID) bool { return sameCycle(r, e.Ring) }) {
+		return
+	}
+	if background {
+		if m.now < g.settled+g.patience {
+			g.waiting, m.census.changing = e.Ring, true
+			return
+		}
+		g.patience = min(2*g.patience, calm)
+	}
+	g.order, g.waiting, g.settled, g.chosenAt = slices.Clone(e.Ring), nil, m.now, bottle
+	m.fact(Fact{
+		Kind: "ring", Group: g.id,
+		Text: fmt.Sprintf("better ring of %d peers found, slowest link %.0f instead of %.0f Mbit/s", len(ms), bottle, oldBottle),
+	})
+	if background {
+		m.offer(g)
+	}
+}
+
+// gains reports whether a ring is better than another one by more than the noise.
+func (c Config) gains(bottle, sum, oldBottle, oldSum float64) bool {
+	by := 1 + c.Noise
+	if c.Objective == topo.Sum {
+		return sum*by < oldSum
+	}
+	return bottle > oldBottle*by || bottle >= oldBottle && sum*by < oldSum
+}
+
+// reconsider looks at a ring that a search has found too soon after the last
+// one.
+func (m *Machine) reconsider(g *group) {
+	if g.waiting != nil && m.now >= g.settled+g.patience {
+		ring := g.waiting
+		g.waiting = nil
+		m.adopt(job{group: g}, Solved{Ring: ring}, true)
+	}
+}
+
+// search lets the solver go on beside the run until the members change.
+func (m *Machine) search(g *group) {
+	if !m.cfg.Solver || !m.cfg.Background || g.search != nil || len(m.members(g)) < 3 {
+		return
+	}
+	j := m.solve(g, true)
+	g.search = &j
+}
+
+// forget ends what was thought out for members that are no longer the members.
+func (m *Machine) forget(g *group) {
+	if g.search != nil {
+		m.out = append(m.out, StopSolve{Job: g.search.id})
+		g.search = nil
+	}
+	m.withdraw(g)
+	g.forgetHosts(m.ringMembers(g))
+	g.waiting, g.refused, g.solved = nil, nil, false
+	g.patience, g.settled = m.cfg.Patience, m.now
+	g.pace, g.trial = pace{}, nil
+}
+
+// wanted reports whether a better ring waits for a round of g.
+func (m *Machine) wanted(g *group) bool {
+	return g.order != nil && len(g.ring) > 2 && !sameCycle(m.arrange(g), g.ring)
+}
+
+// sameCycle compares rings whatever peer they begin with.
+func sameCycle(a, b []wire.UUID) bool {
+	if len(a) != len(b) || len(a) == 0 {
+		return len(a) == len(b)
+	}
+	at := slices.Index(b, a[0])
+	if at < 0 {
+		return false
+	}
+	for i, u := range a {
+		if b[(at+i)%len(b)] != u {
+			return false
+		}
+	}
+	return true
+}
+
+// A link that was at work for slowShare of a collective was what the others
+// waited for: what it gave is what it has. Of the others it is only known that
+// they have no less. A new value moves the known one by newShare.
+const (
+	slowShare = 0.5
+	newShare  = 0.3
+)
+
+// watchEvery bounds how often reports of links lead to a look at the ring.
+const watchEvery = time.Second
+
+// linkReport learns from what a link gave in a collective, and starts a search
+// where the slowest link of the ring is no longer what the ring was chosen for.
+func (m *Machine) linkReport(c *client, p wire.C2MLinkReport) {
+	o := m.uuids[p.To]
+	if o == nil || o.group != c.group || !c.topology || !(p.Mbps > 0) || math.IsInf(p.Mbps, 0) || !(p.Busy >= 0 && p.Busy <= 1) {
+		return
+	}
+	l := c.link(o)
+	if p.Busy >= slowShare && l.known && l.mbps > 0 && m.learnShare(c, o, p.Mbps) {
+		m.watch(c.group)
+		return
+	}
+	mbps := l.mbps
+	switch {
+	case !l.known || l.mbps == 0:
+		if p.Busy < slowShare || m.crowded(c, o) {
+			return // no measurement: a lower bound, or a part of what is shared
+		}
+		mbps = p.Mbps
+	case p.Busy >= slowShare:
+		mbps += newShare * (p.Mbps - mbps)
+	default:
+		mbps = max(mbps, p.Mbps)
+	}
+	m.learn(c, p.To, mbps, l.deviation)
+	m.watch(c.group)
+}
+
+// watch starts a search if the slowest link of the ring of g has changed by
+// more than the noise since the last one.
+func (m *Machine) watch(g *group) {
+	if g.search != nil || !m.cfg.Background || m.now < max(g.settled+g.patience, g.watched+watchEvery) {
+		return
+	}
+	g.watched = m.now
+	ms, x := m.matrix(g)
+	slowest, _, ok := g.sharing(ms).Value(x, indices(ms, g.ring))
+	if !ok {
+		return
+	}
+	if by := 1 + m.cfg.Noise; g.chosenAt > 0 && slowest < g.chosenAt*by && slowest*by > g.chosenAt {
+		return
+	}
+	g.chosenAt = slowest
+	m.search(g)
+}

@@ -1,0 +1,171 @@
+// Package fsm is the master of CCoIP as a pure machine (control spec, sections
+// 5 to 12): events in, effects out. It has no clock, socket, goroutine, global
+// random or decision by map order; time and uuids come from outside, so the
+// same events give the same effects byte for byte.
+package fsm
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// ClientID is the shell's name for one TCP connection; never reused.
+type ClientID uint64
+
+// Event is an input of Machine.Step.
+type Event interface{ event() }
+
+// Events.
+type (
+	// Connected: a TCP connection was accepted.
+	Connected struct {
+		Client ClientID
+		Remote netip.AddrPort
+	}
+	// PacketIn: a packet was decoded. Every packet counts as a sign of life.
+	PacketIn struct {
+		Client ClientID
+		Packet wire.Packet
+	}
+	// Alive: bytes of an unfinished packet arrived, so a big packet on a slow
+	// link is not silence.
+	Alive struct{ Client ClientID }
+	// Malformed: the client sent bytes that are no packet; it gets closed.
+	Malformed struct {
+		Client ClientID
+		Err    error
+	}
+	// Gone: the connection ended, by itself or after a Close effect.
+	Gone struct {
+		Client ClientID
+		Reason string
+	}
+	// Solved: the solver job of a Solve effect ended, or, with More, found a
+	// better ring and goes on. Ring is nil if none was found, Optimal says that
+	// it is proved to be the best.
+	Solved struct {
+		Job           uint64
+		Ring          []wire.UUID
+		More, Optimal bool
+		Err           error
+	}
+	// ResetState: the operator gives up the shared state that a group expects, or
+	// one that all have left. Its next synchronisation elects one as the first did.
+	ResetState struct{ Group uint32 }
+	// LostState: the operator changes Config.BeginAnew.
+	LostState struct{ BeginAnew bool }
+	// Tick: time passed; due when Machine.Deadline is reached.
+	Tick struct{}
+)
+
+func (Connected) event()  {}
+func (PacketIn) event()   {}
+func (Alive) event()      {}
+func (Malformed) event()  {}
+func (Gone) event()       {}
+func (Solved) event()     {}
+func (ResetState) event() {}
+func (LostState) event()  {}
+func (Tick) event()       {}
+
+// Effect is an output of Machine.Step, to be carried out in order.
+type Effect interface{ effect() }
+
+// Effects.
+type (
+	// Send: write the packet to the client; never blocks the machine.
+	Send struct {
+		Client ClientID
+		Packet wire.Packet
+	}
+	// Close: close the connection after what was sent; a Gone event follows.
+	Close struct {
+		Client ClientID
+		Reason string
+	}
+	// Solve: start the ring solver on a group's matrix; a Solved event follows.
+	Solve struct {
+		Job     uint64
+		Group   uint32
+		Members []wire.UUID // row and column order of Matrix
+		Matrix  topo.Matrix
+		Sharing *topo.Sharing // nil: nothing that is known is shared
+		Start   []int         // the ring in force, as indices into Members
+		// Background: nobody waits; search on until StopSolve, and say so whenever
+		// the ring is better.
+		Background bool
+	}
+	// StopSolve: the members have changed; the job's answers mean nothing now.
+	StopSolve struct{ Job uint64 }
+	// Admit: the client was let in. From now on it may send large packets.
+	Admit struct{ Client ClientID }
+	// Log: a fact for people and listeners.
+	Log struct{ Fact Fact }
+)
+
+func (Send) effect()      {}
+func (Close) effect()     {}
+func (Solve) effect()     {}
+func (StopSolve) effect() {}
+func (Admit) effect()     {}
+func (Log) effect()       {}
+
+// Fact is one log line: what happened, to whom, and how the world looks after it.
+type Fact struct {
+	Kind   string // "registered", "accepted", "refused", "left", "dropped", "round", "ring", "abort", "sync", "mismatch", "kick", "waiting-for", ...
+	Warn   bool   // deserves attention
+	Peer   wire.UUID
+	Remote netip.AddrPort
+	Group  uint32
+	World  int // registered clients after the event
+	Text   string
+}
+
+// Config sets the bounds of a machine. Zero durations switch a bound off.
+type Config struct {
+	// NewUUID draws a session uuid (version 4).
+	NewUUID func() wire.UUID
+	// HeartbeatInterval and HeartbeatTimeout are granted to native clients.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// RegisterTimeout closes connections that do not register.
+	RegisterTimeout time.Duration
+	// RoundTimeout closes clients that do not report their part of an
+	// establishment round.
+	RoundTimeout time.Duration
+	// VoteTimeout closes accepted clients that leave a vote of the others open
+	// for so long; WarnVoteAfter only names them in the log.
+	VoteTimeout, WarnVoteAfter time.Duration
+	// PhaseTimeout closes accepted clients that hold up the end of a collective,
+	// a synchronisation or an optimization of others for so long, and have moved
+	// nothing meanwhile as far as they say what they move. WarnVoteAfter names them.
+	PhaseTimeout time.Duration
+	// PCCLRevisionRule selects PCCL's first-voter rule of the first election (quirk Q70).
+	PCCLRevisionRule bool
+	// BeginAnew: a synchronisation in which nobody offers the expected revision
+	// elects the highest that is offered, as the first one does. Otherwise it
+	// fails until a peer brings that revision, or ResetState comes, also if all
+	// have left in between. Not under PCCLRevisionRule.
+	BeginAnew bool
+	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
+	// Background is whether the solver goes on beside the run.
+	Solver, Background bool
+	// Switch lets groups whose members all can take a better ring between two
+	// collectives, without a round.
+	Switch bool
+	// Objective is what rings are compared by; "" is topo.BottleneckThenSum.
+	Objective topo.Objective
+	// Noise is the share by which a ring must be better to replace another one;
+	// half of it is how much slower it may be before it is taken back. Default 0.2.
+	Noise float64
+	// Patience is how long a ring stays in force before a search beside the run
+	// may replace it; every replacement doubles it for the group, as long as its
+	// members stay, and one that has made the collectives faster brings it back.
+	// Default 10 s.
+	Patience time.Duration
+	// MaxLinkAge is after which time without news a link is measured again with
+	// the next optimization. Zero: never.
+	MaxLinkAge time.Duration
+}

@@ -1,0 +1,178 @@
+package fsm
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// advance moves the clock. If the machine was not run for long after a
+// deadline (the process was stopped, the machine slept), the missing signs of
+// life are our own fault: all bounds are re-armed instead of dropping everybody.
+func (m *Machine) advance(now time.Duration) {
+	now = max(now, m.now)
+	late := now - m.due
+	m.now = now
+	if !m.hasDue || m.cfg.HeartbeatInterval <= 0 {
+		return
+	}
+	if late <= 2*m.cfg.HeartbeatInterval {
+		// Shorter pauses add up: none of them counts as a client's silence.
+		if late > 0 {
+			for _, c := range m.clients {
+				c.seen += late
+			}
+		}
+		if late > 100*time.Millisecond { // reports that newcomers have sent may be waiting
+			m.round.membersAt += late + 500*time.Millisecond
+		}
+		return
+	}
+	for _, c := range m.silent {
+		c.since += late
+	}
+	for _, c := range m.clients {
+		c.seen = now
+		c.waitSince += late
+		c.moved += late
+		c.pendingSince += late
+	}
+	for _, g := range m.groups {
+		for t := range g.tags.all() {
+			t.since += late
+			t.ending += late
+		}
+	}
+	for _, g := range m.groups {
+		if g.change != nil {
+			g.change.due += late
+		}
+	}
+	for _, f := range m.preflights {
+		f.due += late + m.cfg.HeartbeatInterval
+	}
+	// One interval more: reports that were sent meanwhile have to be read.
+	m.round.since = min(m.round.since+late+m.cfg.HeartbeatInterval, now)
+	m.round.membersAt += late + m.cfg.HeartbeatInterval
+	if m.probes != nil {
+		m.probes.due += late
+		m.probes.giveUp += late
+	}
+	m.voteDue = max(m.voteDue, now)
+	m.nextBeat = now
+	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v, deadlines start anew", late.Round(time.Millisecond))})
+}
+
+// timers acts on every bound that was reached.
+func (m *Machine) timers() {
+	if m.solving && m.now >= m.solveEnd {
+		m.fact(Fact{Kind: "ring", Warn: true, Text: "the solver did not answer in time, rings kept"})
+		m.optimized()
+	}
+	m.probesDue()
+	m.changesDue()
+	if m.cfg.RegisterTimeout > 0 {
+		for _, c := range m.silent {
+			if m.now >= c.since+m.cfg.RegisterTimeout {
+				m.close(c, "dropped", fmt.Sprintf("not registered within %v", m.cfg.RegisterTimeout))
+			}
+		}
+	}
+	m.dropSilent()
+	m.payTopology()
+	m.hurryRound()
+	m.preflightsDue()
+	m.triesDue()
+	m.hurry()
+	if m.beating && m.now >= m.nextBeat {
+		m.nextBeat = m.now + m.cfg.HeartbeatInterval
+		m.beating = false
+		for _, c := range m.clients {
+			if c.beats && !c.closing {
+				m.beating = true
+				m.send(c, wire.M2CHeartbeat{})
+			}
+		}
+	}
+}
+
+// maxDrops bounds how many are dropped for their silence in one step: every one
+// that stays is told of every one that goes.
+const maxDrops = 32
+
+// dropSilent closes who was silent for too long. Signs of life only move that
+// on, so it looks at all clients no more often than the earliest of them was
+// due when it last did.
+func (m *Machine) dropSilent() {
+	if !m.beating || m.now < m.beatDue {
+		return
+	}
+	m.beatDue = m.now + m.cfg.HeartbeatTimeout
+	dropped := 0
+	for _, c := range m.clients {
+		switch {
+		case !c.beats:
+		case dropped == maxDrops:
+			m.beatDue = m.now // go on with the next step
+			return
+		case m.now >= c.seen+m.cfg.HeartbeatTimeout:
+			m.close(c, "dropped", fmt.Sprintf("silent for %v", (m.now-c.seen).Round(time.Millisecond)))
+			dropped++
+		default:
+			m.beatDue = min(m.beatDue, c.seen+m.cfg.HeartbeatTimeout)
+		}
+	}
+}
+
+// nextDue returns the earliest bound.
+func (m *Machine) nextDue() (time.Duration, bool) {
+	var due time.Duration
+	has := false
+	earliest := func(t time.Duration) {
+		if !has || t < due {
+			due, has = t, true
+		}
+	}
+	if m.solving {
+		earliest(m.solveEnd)
+	}
+	if m.probes != nil {
+		earliest(m.probes.due)
+	}
+	if m.census.changing {
+		m.census.changing = false
+		for _, g := range m.inhabited() {
+			if at, due := m.changeDue(g); due {
+				m.census.changing = true
+				earliest(at)
+			}
+		}
+	}
+	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {
+		earliest(m.silent[0].since + m.cfg.RegisterTimeout)
+	}
+	if at, due := m.topologyDue(); due {
+		earliest(at)
+	}
+	if m.beating {
+		earliest(m.beatDue)
+		earliest(m.nextBeat)
+	}
+	for _, f := range m.preflights {
+		earliest(f.due)
+	}
+	if m.tryAt > 0 {
+		earliest(m.tryAt)
+	}
+	if m.voteBy > 0 {
+		earliest(m.voteBy)
+	}
+	if at, due := m.roundDue(); due {
+		earliest(at)
+	}
+	if m.patience() > 0 && len(m.clients) > 0 {
+		earliest(m.voteDue)
+	}
+	return due, has
+}

@@ -1,0 +1,326 @@
+package fsm
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// maxOps bounds the collectives that one client may have open.
+const maxOps = 4096
+
+// Machine is the master. It is not safe for concurrent use.
+type Machine struct {
+	cfg Config
+	now time.Duration
+
+	due    time.Duration // the armed deadline, if hasDue
+	hasDue bool
+
+	conns   map[ClientID]*client
+	silent  []*client // connections that did not register, oldest first
+	clients []*client // registered clients, oldest first
+	uuids   map[wire.UUID]*client
+	groups  []*group // ascending ids
+	ended   []ended  // groups without clients, the one that ended first in front
+
+	round        round
+	outside      []absence     // addresses that have to wait, the last to cost a round last
+	preflights   []*preflight  // unanswered, oldest first
+	untried      []*client     // newcomers that wait for a trial
+	tries        uint64        // preflights so far
+	tryAt        time.Duration // newcomers that wait for a trial are looked at then; 0: no need
+	voteBy       time.Duration // a complete vote waits for newcomers until then; 0: none does
+	noWait       time.Duration // ... and none will until then
+	repaid       time.Duration // newcomers take part in rounds from then on
+	repaidProved time.Duration // ... those that have proved themselves
+	othersNext   bool          // they had the last round, and others waited
+	seq          uint64        // next sequence number of a collective
+	votes        uint64        // shared state votes so far, their order
+	jobs         []job         // running solver jobs
+	jobSeq       uint64
+	solving      bool // M2C 6 waits for jobs
+	solveEnd     time.Duration
+	probes       *schedule // of the running optimization
+	probeSeq     uint64
+	changes      uint64        // rings that were offered
+	voteDue      time.Duration // when votes are looked at next
+	nextBeat     time.Duration
+	beating      bool
+
+	census    census
+	opSeq     uint64        // parts in collectives so far, their order
+	beatDue   time.Duration // nobody can be silent for too long before
+	unchecked bool          // in tests that watch the time of steps
+	lines     lines         // about strangers
+	owed      []*client     // wait for the topology, in the order in which they asked
+
+	topologyAt   time.Duration // when the topology is shown again
+	topologyUsed int           // numbers that were shown and not paid for yet
+
+	gone []*client // closed by us, not yet removed
+	out  []Effect
+}
+
+// New returns a machine without clients. cfg.NewUUID must not be nil.
+func New(cfg Config) *Machine {
+	if !(cfg.Noise > 0) {
+		cfg.Noise = defaultNoise
+	}
+	if cfg.Patience <= 0 {
+		cfg.Patience = restless
+	}
+	return &Machine{cfg: cfg, conns: map[ClientID]*client{}, uuids: map[wire.UUID]*client{}}
+}
+
+// Step feeds one event and returns what follows from it, in order. now is the
+// time since any fixed instant and never decreases. The caller owns the result,
+// but not what packets refer to: several may share it.
+func (m *Machine) Step(now time.Duration, ev Event) []Effect {
+	m.out = nil
+	m.advance(now)
+	switch e := ev.(type) {
+	case Connected:
+		m.connected(e)
+	case PacketIn:
+		m.packet(e)
+	case Alive:
+		if c := m.conns[e.Client]; c != nil {
+			c.seen = m.now
+		}
+	case Malformed:
+		if c := m.conns[e.Client]; c != nil {
+			m.close(c, "malformed", fmt.Sprintf("malformed packet: %v", e.Err))
+		}
+	case Gone:
+		m.left(e)
+	case Solved:
+		m.solved(e)
+	case ResetState:
+		m.resetState(e.Group)
+	case LostState:
+		m.lostState(e.BeginAnew)
+	case Tick:
+	}
+	m.settle()
+	if m.hasDue && m.now >= m.due {
+		m.timers()
+		m.settle()
+	}
+	m.due, m.hasDue = m.nextDue()
+	if invariants.Enabled && !m.unchecked {
+		m.check()
+	}
+	return m.out
+}
+
+// Deadline returns when a Tick is due next, in the time of Step.
+func (m *Machine) Deadline() (time.Duration, bool) { return m.due, m.hasDue }
+
+// settle removes the clients that were closed and resolves what can never
+// resolve itself, until nothing more follows.
+func (m *Machine) settle() {
+	for {
+		if len(m.gone) > 0 {
+			batch := m.gone
+			m.gone = nil
+			m.remove(batch)
+			continue
+		}
+		if !m.breakDeadlock() {
+			return
+		}
+	}
+}
+
+func (m *Machine) send(c *client, p wire.Packet) {
+	if !c.closing {
+		m.out = append(m.out, Send{Client: c.id, Packet: p})
+	}
+}
+
+// close ends a connection from our side; the client's removal is processed
+// when the current event is through. kind is the fact's kind.
+func (m *Machine) close(c *client, kind, why string) {
+	if c.closing {
+		return
+	}
+	if c.registered && c.native {
+		m.send(c, wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: why})
+	}
+	c.closing, c.kind, c.why = true, kind, why
+	m.out = append(m.out, Close{Client: c.id, Reason: why})
+	m.gone = append(m.gone, c)
+}
+
+func (m *Machine) kick(c *client, format string, args ...any) {
+	m.close(c, "kick", fmt.Sprintf(format, args...))
+}
+
+func (m *Machine) fact(f Fact) {
+	f.World = len(m.clients)
+	m.out = append(m.out, Log{Fact: f})
+}
+
+// about states a fact about a client. What one connection can repeat at will
+// is stated so often and then counted, so that it hides nothing else.
+func (m *Machine) about(c *client, kind string, warn bool, format string, args ...any) {
+	f := Fact{Kind: kind, Warn: warn, Remote: c.remote}
+	more := ""
+	if !c.lines.say(m.now, clientLines, kind, &more) {
+		return
+	}
+	if stranger := !c.registered || c.phase != Accepted && c.closing; stranger && !m.lines.say(m.now, strangerLines, kind, &more) {
+		return
+	}
+	f.Text = fmt.Sprintf(format, args...) + more
+	if c.registered {
+		f.Peer, f.Group = c.uuid, c.group.id
+	}
+	m.fact(f)
+}
+
+// tell states a fact about a group that its members can repeat at will.
+func (m *Machine) tell(g *group, kind string, warn bool, format string, args ...any) {
+	more := ""
+	if g.lines.say(m.now, groupLines, kind, &more) {
+		m.fact(Fact{Kind: kind, Warn: warn, Group: g.id, Text: fmt.Sprintf(format, args...) + more})
+	}
+}
+
+// packet dispatches one packet of a client. Packets of clients that were
+// closed are still in flight for a while and mean nothing.
+func (m *Machine) packet(e PacketIn) {
+	c := m.conns[e.Client]
+	if c == nil || c.closing {
+		return
+	}
+	c.seen = m.now
+	if reg, ok := e.Packet.(wire.C2MRequestSessionRegistration); ok {
+		if c.registered {
+			m.kick(c, "registered twice")
+			return
+		}
+		m.register(c, reg)
+		return
+	}
+	if _, ok := e.Packet.(wire.C2MAskTopology); ok {
+		m.showTopology(c)
+		return
+	}
+	if !c.registered {
+		m.kick(c, "packet %T before the registration", e.Packet)
+		return
+	}
+	if e.Packet == nil || e.Packet.Proto() != wire.C2M {
+		m.kick(c, "unexpected packet %T", e.Packet)
+		return
+	}
+	if !Legal(e.Packet.ID(), c.phase, c.state) {
+		m.kick(c, "packet %T is not allowed in state %v/%v", e.Packet, c.phase, c.state)
+		return
+	}
+	switch p := e.Packet.(type) {
+	case wire.C2MRequestEstablishP2PConnections:
+		m.voteRound(c, p)
+	case wire.C2MP2PConnectionsEstablished:
+		m.report(c, p)
+	case wire.C2MCheckPeersPending:
+		m.ask(c)
+	case wire.C2MOptimizeTopology:
+		c.set(VoteOptimize, m.now)
+		m.checkOptimize()
+	case wire.C2MReportPeerBandwidth:
+		m.bandwidth(c, p)
+	case wire.C2MOptimizeTopologyWorkComplete:
+		c.set(VoteOptimizeDone, m.now)
+		m.checkOptimized()
+	case wire.C2MSyncSharedState:
+		m.voteSync(c, p)
+	case wire.C2MDistSharedStateComplete:
+		m.syncDone(c, p)
+	case wire.C2MCollectiveCommsInitiate:
+		m.initiate(c, p)
+	case wire.C2MCollectiveCommsComplete:
+		m.complete(c, p)
+	case wire.C2MProbeState:
+		m.probeState(c, p)
+	case wire.C2MLinkReport:
+		m.linkReport(c, p)
+	case wire.C2MRingPrepared:
+		m.ringPrepared(c, p)
+	case wire.C2MPreflightDone:
+		m.preflightDone(c, p)
+	case wire.C2MHeartbeat:
+		m.beat(c, p)
+	default:
+		m.kick(c, "unknown packet %T", e.Packet)
+	}
+}
+
+// ask is the query whether newcomers wait (control spec, section 5.1).
+func (m *Machine) ask(c *client) {
+	if c.pending {
+		m.kick(c, "asked for pending peers twice")
+		return
+	}
+	c.group.ask(c, true)
+	c.pendingSince, c.pendingWarned = m.now, false
+	m.checkPending()
+}
+
+func (m *Machine) checkPending() {
+	if m.census.accepted == 0 || m.census.asking != m.census.accepted {
+		return
+	}
+	waiting := false
+	if len(m.clients) > m.census.accepted {
+		proved, others := m.waiting()
+		waiting = proved || others
+	}
+	// A better ring waits for a round, too.
+	for _, g := range m.inhabited() {
+		m.reconsider(g)
+		waiting = waiting || g.change == nil && m.wanted(g)
+	}
+	for _, c := range m.clients {
+		if c.phase == Accepted {
+			m.answer(c, waiting)
+		}
+	}
+}
+
+// answer tells a client that asked whether peers are pending.
+func (m *Machine) answer(c *client, waiting bool) {
+	c.group.ask(c, false)
+	m.send(c, wire.M2CPeersPendingResponse{PeersPending: waiting})
+}
+
+func allIn(cs []*client, s State) bool {
+	for _, c := range cs {
+		if c.state != s {
+			return false
+		}
+	}
+	return len(cs) > 0
+}
+
+func anyNative(cs []*client) bool {
+	for _, c := range cs {
+		if c.native {
+			return true
+		}
+	}
+	return false
+}
+
+func allNative(cs []*client) bool {
+	for _, c := range cs {
+		if !c.native {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,273 @@
+package fsm
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+const (
+	// mostNames bounds the names in one line of the log.
+	mostNames = 16
+	// mostLooks bounds the clients that are looked at for the collectives of a
+	// group at once; the rest of its collectives is looked at lookPause later.
+	mostLooks = 1 << 16
+	lookPause = time.Second
+	// movedLately is how old the news of moved bytes may be for a peer to be moving.
+	movedLately = 5 * time.Second
+)
+
+// openVote is a vote, or the end of a phase, that somebody waits in and
+// somebody holds up.
+type openVote struct {
+	what   string
+	end    bool   // of a phase
+	data   bool   // a phase that moves bytes of tensors
+	group  *group // nil: all groups
+	since  time.Duration
+	warned *bool     // it was named in the log
+	late   []*client // who could go on and did not
+}
+
+// limit is the bound on v, 0 if there is none.
+func (m *Machine) limit(v *openVote) time.Duration {
+	if v.end {
+		return m.cfg.PhaseTimeout
+	}
+	return m.cfg.VoteTimeout
+}
+
+// patience is the shortest bound on votes and phases, 0 if there is none.
+func (m *Machine) patience() time.Duration {
+	least := time.Duration(0)
+	for _, d := range []time.Duration{m.cfg.VoteTimeout, m.cfg.WarnVoteAfter, m.cfg.PhaseTimeout} {
+		if d > 0 && (least == 0 || d < least) {
+			least = d
+		}
+	}
+	return least
+}
+
+// dueAt moves the next look at the votes to t if that is earlier.
+func (m *Machine) dueAt(t time.Duration) { m.voteDue = min(m.voteDue, t) }
+
+// ripe reports whether v, of which since and warned are known, has reached a
+// bound; if not, it sees to it that the votes are looked at when it does.
+func (m *Machine) ripe(v *openVote) bool {
+	due, any := time.Duration(0), false
+	if m.cfg.WarnVoteAfter > 0 && !*v.warned {
+		due, any = v.since+m.cfg.WarnVoteAfter, true
+	}
+	if l := m.limit(v); l > 0 && (!any || v.since+l < due) {
+		due, any = v.since+l, true
+	}
+	switch {
+	case !any:
+		return false
+	case m.now < due:
+		m.dueAt(due)
+		return false
+	}
+	return true
+}
+
+// search looks for one kind of vote or end among clients.
+type search struct {
+	m     *Machine
+	found []openVote
+}
+
+// since is when c began to wait, and where it is noted that this was logged.
+type since func(c *client) (time.Duration, *bool)
+
+func inState(c *client) (time.Duration, *bool) { return c.waitSince, &c.warned }
+
+// add looks among cs for those who wait, and if they do so for too long for
+// those who are late: by holds, or for nil by what keeps a client from voting.
+func (s *search) add(v openVote, cs []*client, waits func(*client) bool, since since, holds func(*client) bool) {
+	for _, c := range cs {
+		if c.phase == Accepted && !c.closing && waits(c) {
+			if t, w := since(c); v.warned == nil || t < v.since {
+				v.since, v.warned = t, w
+			}
+		}
+	}
+	if v.warned == nil || !s.m.ripe(&v) {
+		return
+	}
+	var free, stuck []*client
+	for _, c := range cs {
+		switch {
+		case c.phase != Accepted || c.closing || waits(c):
+		case holds != nil:
+			if holds(c) {
+				free = append(free, c)
+			}
+		// Whoever works or waits in a vote of its own is late for a reason. If
+		// nobody is free, the votes conflict, and the oldest one stands.
+		case c.state == Idle || c.state == ConnectFailed || c.state == Collective && !c.performing():
+			free = append(free, c)
+		case c.state.votes() && c.waitSince >= v.since:
+			stuck = append(stuck, c)
+		}
+	}
+	if v.late = free; len(free) == 0 {
+		v.late = stuck
+	}
+	if len(v.late) > 0 {
+		s.found = append(s.found, v)
+	}
+}
+
+// openVotes lists the votes and the ends of phases that wait for clients which
+// are free to go on, and have reached a bound.
+func (m *Machine) openVotes() []openVote {
+	s := &search{m: m}
+	in := func(state State) func(*client) bool { return func(c *client) bool { return c.state == state } }
+	s.add(openVote{what: "to accept newcomers"}, m.clients, func(c *client) bool {
+		return c.state == VoteAccept && !c.group.again
+	}, inState, nil)
+	s.add(openVote{what: "to optimize the topology"}, m.clients, in(VoteOptimize), inState, nil)
+	// A group with gopccl ends, or that repeats a round, waits for its own members only.
+	for _, g := range m.inhabited() {
+		if g.again {
+			s.add(openVote{what: "to repeat the round", group: g}, m.members(g), func(c *client) bool { return party(c.state) == 0 }, inState, nil)
+		} else if g.natives > 0 {
+			s.add(openVote{what: "to establish connections", group: g}, m.members(g), in(VoteEstablish), inState, nil)
+		}
+	}
+	s.add(openVote{what: "to establish connections"}, m.clients, func(c *client) bool {
+		return c.state == VoteEstablish && c.group.natives == 0 && !c.group.again
+	}, inState, nil)
+	s.add(openVote{what: "whether peers are pending"}, m.clients, func(c *client) bool { return c.pending },
+		func(c *client) (time.Duration, *bool) { return c.pendingSince, &c.pendingWarned }, nil)
+	if m.probes == nil { // otherwise they wait for each other's probes, which have bounds of their own
+		s.add(openVote{what: "the optimization", end: true}, m.clients, in(VoteOptimizeDone), inState, in(Optimizing))
+	}
+	for _, g := range m.inhabited() {
+		ms := m.members(g)
+		s.add(openVote{what: "to synchronise the shared state", group: g}, ms, in(VoteSync), inState, nil)
+		s.add(openVote{what: "the synchronisation", end: true, data: true, group: g}, ms, in(VoteSyncDone), inState,
+			func(c *client) bool { return c.state == Distribute || c.state == Request })
+		s.tags(g, ms)
+	}
+	return s.found
+}
+
+// tags looks for the collectives of g that are not voted for, and not ended.
+func (s *search) tags(g *group, ms []*client) {
+	looks := mostLooks
+	for t := range g.tags.all() {
+		if looks -= len(ms); looks < 0 {
+			s.m.dueAt(s.m.now + lookPause)
+			return
+		}
+		in := func(state OpState) func(*client) bool {
+			return func(c *client) bool { o := c.op(t.tag); return o != nil && o.state == state }
+		}
+		if t.runs() == 0 {
+			s.add(openVote{what: fmt.Sprintf("to start collective %d", t.tag), group: g}, ms, in(VoteInit),
+				func(*client) (time.Duration, *bool) { return t.since, &t.warned }, nil)
+		} else if t.ops[VoteComplete] > 0 {
+			s.add(openVote{what: fmt.Sprintf("collective %d", t.tag), end: true, data: true, group: g}, ms, in(VoteComplete),
+				func(*client) (time.Duration, *bool) { return t.ending, &t.endWarned }, in(Perform))
+		}
+	}
+}
+
+// stands is how long c has moved nothing of the phase whose end others wait for
+// some time; without a word from it, since they wait.
+func (m *Machine) stands(c *client, v *openVote) time.Duration {
+	if !v.data || !c.reports {
+		return m.now - v.since
+	}
+	return m.now - max(c.moved, v.since)
+}
+
+// names lists who is late, with what is known of their progress.
+func (m *Machine) names(v *openVote) string {
+	var names []string
+	for i, c := range v.late {
+		if i == mostNames {
+			names = append(names, fmt.Sprintf("and %d more", len(v.late)-i))
+			break
+		}
+		name := c.name()
+		if v.end && v.data && c.reports {
+			if d := m.now - c.moved; d < movedLately {
+				name += " (still moving)"
+			} else {
+				name += fmt.Sprintf(" (moved nothing for %v)", d.Round(time.Second))
+			}
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// hurry names, and in the end drops, who leaves the votes of others or the end
+// of a phase open. It looks at all of them, so it runs only when the first can
+// be due: voteDue, or a full bound later for what is yet to begin.
+func (m *Machine) hurry() {
+	if m.patience() <= 0 || m.now < m.voteDue {
+		return
+	}
+	m.voteDue = m.now + m.patience()
+	for _, v := range m.openVotes() {
+		if m.dropHolders(&v) {
+			continue
+		}
+		if m.cfg.WarnVoteAfter > 0 && !*v.warned && m.now >= v.since+m.cfg.WarnVoteAfter {
+			*v.warned = true
+			what := "vote " + v.what
+			if v.end {
+				what = "the end of " + v.what
+			}
+			text := fmt.Sprintf("%s open for %v, missing: %s", what, (m.now - v.since).Round(time.Millisecond), m.names(&v))
+			if v.group != nil {
+				m.tell(v.group, "waiting-for", true, "%s", text)
+			} else {
+				m.fact(Fact{Kind: "waiting-for", Warn: true, Text: text})
+			}
+		}
+		if at := v.since + m.limit(&v); at > m.now {
+			m.dueAt(at)
+		}
+	}
+}
+
+// dropHolders drops those who are late by more than the bound, and reports whether
+// there are any. Whoever still moves bytes of the phase is slow, and not late.
+func (m *Machine) dropHolders(v *openVote) bool {
+	limit, found := m.limit(v), false
+	if limit <= 0 || m.now < v.since+limit {
+		return false
+	}
+	for _, c := range v.late {
+		stood := m.stands(c, v)
+		switch {
+		case stood < limit:
+			m.dueAt(m.now + limit - stood)
+			continue
+		case v.end:
+			m.close(c, "dropped", fmt.Sprintf("did not end %s within %v", v.what, limit))
+		default:
+			m.close(c, "dropped", fmt.Sprintf("did not vote %s within %v", v.what, limit))
+		}
+		found = true
+	}
+	return found
+}
+
+// beat takes a sign of life that may say how many bytes the peer has moved.
+func (m *Machine) beat(c *client, p wire.C2MHeartbeat) {
+	if !p.Reports {
+		return
+	}
+	if !c.reports || p.Moved != c.bytes {
+		c.bytes, c.moved = p.Moved, m.now
+	}
+	c.reports = true
+}

@@ -1,0 +1,273 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// maxRefusals is how many refused registrations end a connection.
+const maxRefusals = 3
+
+func (m *Machine) connected(e Connected) {
+	if m.conns[e.Client] != nil {
+		return
+	}
+	c := &client{id: e.Client, remote: e.Remote, since: m.now, seen: m.now}
+	m.conns[e.Client] = c
+	m.silent = append(m.silent, c)
+}
+
+// isLocal reports whether others reach c by a loopback address.
+func isLocal(c *client) bool { return c.at(0).Addr().IsLoopback() }
+
+// register answers a registration (control spec, section 6).
+func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
+	uuid, ok := m.draw()
+	if !ok {
+		m.kick(c, "no unused uuid could be drawn")
+		return
+	}
+	if h := p.Ext.Host.Unmap(); p.Ext.Native && h.IsValid() && !h.IsUnspecified() && !h.IsMulticast() {
+		// Nobody else than its own machine reaches a peer by a loopback address.
+		if h.IsLoopback() && !c.remote.Addr().Unmap().IsLoopback() {
+			m.about(c, "host", true, "peer at %v announced the host %v, which nobody reaches: its own address is used", c.remote, h)
+		} else {
+			c.host = h
+		}
+	}
+	c.p2pPort, c.native = p.P2PPort, p.Ext.Native
+	code, why := errs.Success, m.refusal(c, p.PeerGroup)
+	if why == "" {
+		if why = m.comeLater(c); why != "" {
+			code = errs.TurnedAway
+		}
+	}
+	if why != "" {
+		resp := wire.M2CSessionRegistrationResponse{UUID: uuid}
+		if p.Ext.Native {
+			resp.Ext = wire.Ext{Native: true, Reason: why, ReasonCode: uint16(code)}
+		}
+		m.send(c, resp)
+		m.about(c, "refused", true, "registration of %v refused: %s", c.remote, why)
+		if c.refusals++; c.refusals == maxRefusals {
+			m.kick(c, "registration refused %d times", c.refusals)
+		}
+		return
+	}
+	c.registered, c.uuid = true, uuid
+	c.topology, c.eager = c.native && p.Ext.Topology, c.native && p.Ext.Eager
+	c.switches = c.native && p.Ext.Switch && m.cfg.Switch
+	c.statePort, c.bwPort = p.SharedStatePort, p.BenchmarkPort
+	c.group = m.groupOf(p.PeerGroup)
+	c.phase = Registered
+	c.set(Idle, m.now)
+	c.group.join(c)
+	m.silent = without(m.silent, c)
+	m.clients = append(m.clients, c)
+	m.uuids[uuid] = c
+
+	resp := wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uuid}
+	if c.native {
+		resp.Ext.Native, resp.Ext.Topology, resp.Ext.Switch = true, c.topology, c.switches
+		c.preflights = p.Ext.Preflight
+		resp.Ext.Preflight = c.preflights
+		resp.Ext.RoundBound = max(m.cfg.RoundTimeout, 0)
+		if p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0 {
+			c.beats = true
+			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
+			resp.Ext.HeartbeatTimeout = m.cfg.HeartbeatTimeout
+			if !m.beating {
+				m.beating, m.nextBeat = true, m.now+m.cfg.HeartbeatInterval
+				m.beatDue = m.now + m.cfg.HeartbeatTimeout
+			}
+		}
+	}
+	m.send(c, resp)
+	m.about(c, "registered", false, "peer %s registered in group %d", c.name(), c.group.id)
+
+	// The first client has nobody to ask: its round starts with it alone.
+	if len(m.clients) == 1 {
+		m.voteDue = m.now + m.patience()
+		m.admit(c)
+		m.about(c, "accepted", false, "peer %s began group %d, alone", c.name(), c.group.id)
+		m.startRound(true, m.groups)
+		return
+	}
+	m.queueTrial(c)
+	m.checkRoundVotes()
+}
+
+// refusal applies the locality rule (control spec, section 6), and that of
+// address families.
+func (m *Machine) refusal(c *client, group uint32) string {
+	if len(m.clients) == 0 {
+		return ""
+	}
+	if why := m.foreign(c, group); why != "" {
+		return why
+	}
+	allLocal := true
+	for _, o := range m.clients {
+		allLocal = allLocal && isLocal(o)
+	}
+	switch local := isLocal(c); {
+	case allLocal && !local:
+		return "the peers of this run are on the loopback interface, which a remote peer cannot reach"
+	case !allLocal && local:
+		return "a loopback address cannot be reached by the remote peers of this run"
+	}
+	return ""
+}
+
+// foreign says why c could never be a neighbour of some member of its group:
+// PCCL peers connect to IPv4 addresses only (quirk Q38), and listen on those.
+func (m *Machine) foreign(c *client, group uint32) string {
+	var accepted, waiting []*client
+	for _, o := range m.clients {
+		switch {
+		case o.group.id != group:
+		case o.phase == Accepted:
+			accepted = append(accepted, o)
+		default:
+			waiting = append(waiting, o)
+		}
+	}
+	others := accepted
+	if len(others) == 0 {
+		others = waiting
+	}
+	for _, o := range others {
+		switch six := c.at(0).Addr().Is6(); {
+		case six && !o.native:
+			return fmt.Sprintf("group %d has PCCL peers, which reach IPv4 addresses only, and this peer is at %v: connect to an IPv4 address of the master, or announce an IPv4 host", group, c.at(0).Addr())
+		case six && !c.native:
+			return fmt.Sprintf("a PCCL peer at %v reaches no other: connect to an IPv4 address of the master", c.at(0).Addr())
+		case !c.native && o.at(0).Addr().Is6():
+			return fmt.Sprintf("group %d has peers at IPv6 addresses, such as %v, which PCCL peers cannot reach", group, o.at(0).Addr())
+		}
+	}
+	return ""
+}
+
+// draw returns a uuid that no registered client has.
+func (m *Machine) draw() (wire.UUID, bool) {
+	for range 64 {
+		if u := m.cfg.NewUUID(); m.uuids[u] == nil {
+			return u, true
+		}
+	}
+	return wire.UUID{}, false
+}
+
+func (m *Machine) groupOf(id uint32) *group {
+	i := sort.Search(len(m.groups), func(i int) bool { return m.groups[i].id >= id })
+	if i < len(m.groups) && m.groups[i].id == id {
+		return m.groups[i]
+	}
+	g := &group{id: id, census: &m.census}
+	m.recall(g)
+	m.groups = slices.Insert(m.groups, i, g)
+	return g
+}
+
+func without(cs []*client, c *client) []*client {
+	if i := slices.Index(cs, c); i >= 0 {
+		return slices.Delete(cs, i, i+1)
+	}
+	return cs
+}
+
+func (m *Machine) left(e Gone) {
+	c := m.conns[e.Client]
+	if c == nil || c.closing {
+		return
+	}
+	c.closing, c.kind, c.why = true, "left", e.Reason
+	if c.why == "" {
+		c.why = "connection closed"
+	}
+	m.gone = append(m.gone, c)
+}
+
+// remove takes clients out of the world and re-checks everything that may have
+// waited for them (control spec, section 12). All of the batch go first, so
+// that no vote counts a client that is already closed.
+func (m *Machine) remove(batch []*client) {
+	var members []*client
+	for _, c := range batch {
+		delete(m.conns, c.id)
+		if c.owed {
+			m.owed = without(m.owed, c)
+		}
+		if !c.registered {
+			m.silent = without(m.silent, c)
+			if c.kind != "left" {
+				m.about(c, c.kind, true, "connection from %v closed: %s%s", c.remote, c.why, c.lines.rest())
+			}
+			continue
+		}
+		m.clients = without(m.clients, c)
+		c.group.part(c)
+		delete(m.uuids, c.uuid)
+		members = append(members, c)
+	}
+	if len(members) == 0 {
+		return
+	}
+	var touched []*group
+	for _, c := range members {
+		m.about(c, c.kind, c.kind != "left", "peer %s of group %d is gone: %s%s", c.name(), c.group.id, c.why, c.lines.rest())
+		if c.inRound && m.round.active {
+			c.group.dropped = true
+			if c.newcomer && c.kind == "left" { // who was closed is outside already
+				m.keepOut(c, "it left while the members connected to it: "+c.why)
+				m.round.spoil(c)
+			}
+		}
+		news := wire.Packet(wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: c.why})
+		for _, o := range c.group.clients {
+			if len(o.unreachable) > 0 {
+				o.unreachable = slices.DeleteFunc(o.unreachable, func(k mark) bool { return k.to == c.uuid })
+			}
+			if o.native && (c.phase == Accepted || c.inRound) {
+				m.send(o, news)
+			}
+		}
+		if !slices.Contains(touched, c.group) {
+			touched = append(touched, c.group)
+		}
+	}
+	why := map[*group]string{} // of those that lost a member
+	for _, c := range members {
+		if c.phase == Accepted {
+			m.forget(c.group)
+			if why[c.group] == "" {
+				why[c.group] = "peer " + c.name() + " is gone: " + c.why
+			}
+		}
+	}
+	for _, c := range members {
+		m.forgive(c.uuid)
+		m.dropPreflights(c)
+	}
+	m.tryNewcomers()
+	m.forgetEmpty(touched)
+	m.boundNewcomers()
+	m.checkRoundVotes()
+	m.checkRoundEnd()
+	m.checkPending()
+	m.checkOptimize()
+	m.checkProbes()
+	m.checkOptimized()
+	for _, g := range touched {
+		m.checkSync(g)
+		m.checkSynced(g)
+		if why[g] != "" { // whoever waited outside took part in no collective
+			m.checkTags(g, why[g])
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package fsm
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// maxEnded bounds the groups that are remembered after their last peer has left.
+const maxEnded = 1024
+
+// ended is what is kept of a group whose last client has left: it may be the
+// only place that still knows how far the run had come.
+type ended struct {
+	id    uint32
+	next  uint64       // the expected revision
+	print *fingerprint // of the state before it, nil if unknown
+}
+
+// fingerprint tells shared states apart: a digest of the entries they were voted with.
+type fingerprint [sha256.Size]byte
+
+func printOf(entries []wire.StateEntry) *fingerprint {
+	h := sha256.New()
+	var b []byte
+	for _, e := range entries {
+		b = binary.BigEndian.AppendUint64(b[:0], uint64(len(e.Key)))
+		b = append(b, e.Key...)
+		b = binary.BigEndian.AppendUint64(b, e.Hash)
+		b = append(b, byte(e.HashType), byte(e.DType), 0)
+		if e.AllowInequality {
+			b[len(b)-1] = 1
+		}
+		h.Write(b)
+	}
+	return (*fingerprint)(h.Sum(nil))
+}
+
+// forgetEmpty drops groups that have no client left, but for the revision that
+// they expect (as PCCL does, quirk Q15): a peer that comes back with
+// less than the others had would otherwise begin the run anew, and nobody would
+// notice. What has come no further than its first state is no loss.
+func (m *Machine) forgetEmpty(gs []*group) {
+	for _, g := range gs {
+		if len(g.clients) > 0 {
+			continue
+		}
+		if m.cfg.PCCLRevisionRule && g.nextRev != 0 {
+			*g = group{id: g.id, census: g.census, stirred: g.stirred, nextRev: g.nextRev}
+			continue
+		}
+		if i := slices.Index(m.groups, g); i >= 0 {
+			m.groups = slices.Delete(m.groups, i, i+1)
+			m.remember(g)
+		}
+	}
+}
+
+func (m *Machine) remember(g *group) {
+	e := ended{id: g.id, next: g.nextRev, print: g.print}
+	if g.electing {
+		// Nobody has confirmed what was elected last, but it was there.
+		if e.next = max(g.prevRev, g.nextRev-1); e.next != g.prevRev {
+			e.print = nil
+		}
+	}
+	if e.next < 2 {
+		return
+	}
+	if len(m.ended) == maxEnded {
+		m.fact(Fact{Kind: "state-reset", Warn: true, Group: m.ended[0].id, Text: fmt.Sprintf(
+			"forgotten that the group expects revision %d: %d others have ended since", m.ended[0].next, maxEnded)})
+		m.ended = slices.Delete(m.ended, 0, 1)
+	}
+	m.ended = append(m.ended, e)
+	m.fact(Fact{Kind: "state-kept", Group: g.id, Text: fmt.Sprintf(
+		"the last peer has left; the group goes on with shared state of revision %d, or of %d as it was. %s", e.next, e.next-1, beginAnew)})
+}
+
+// beginAnew is what an operator can do about a state that is lost.
+const beginAnew = "To begin anew: set master.lost_state to anew (SIGHUP reads it again), call ResetSharedState, start the master again, or use another peer group"
+
+// recall gives a new group what is known of an earlier one with its id.
+func (m *Machine) recall(g *group) {
+	if i := slices.IndexFunc(m.ended, func(e ended) bool { return e.id == g.id }); i >= 0 {
+		g.nextRev, g.print, g.resumes = m.ended[i].next, m.ended[i].print, true
+		m.ended = slices.Delete(m.ended, i, i+1)
+	}
+}
+
+// judgeResumed sets the standing of all votes of the first election after a
+// group was empty: the highest revision counts, as in a first election, if it is
+// at least the expected one, or the one before with the content that it had.
+func (g *group) judgeResumed(ms []*client) (elected uint64, offered bool) {
+	highest := uint64(0)
+	for _, c := range ms {
+		if c.candidate() {
+			highest = max(highest, c.vote.revision)
+		}
+	}
+	switch same := highest == g.nextRev-1; {
+	case highest >= g.nextRev:
+		return judge(ms)
+	case same && g.print != nil:
+		for _, c := range ms {
+			c.vote.standing = outdated
+			if !c.vote.torn && c.vote.revision == highest && *printOf(c.vote.entries) == *g.print {
+				c.vote.standing = match
+				offered = offered || c.candidate()
+			}
+		}
+		if offered {
+			return highest, true
+		}
+	}
+	for _, c := range ms {
+		c.vote.standing = outdated
+	}
+	return g.nextRev, false
+}
+
+// missing says what nobody offers, and what helps.
+func (g *group) missing() string {
+	if !g.resumes {
+		return fmt.Sprintf("no member holds the shared state of revision %d: a peer must bring it, from a checkpoint. %s", g.nextRev, beginAnew)
+	}
+	return fmt.Sprintf("the group had come to revision %d when its last peer left, and nobody brings that state unchanged, or a later one: load the latest checkpoint. %s",
+		g.nextRev-1, beginAnew)
+}

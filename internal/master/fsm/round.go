@@ -1,0 +1,350 @@
+package fsm
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// round is one establishment phase (control spec, section 7). Its
+// participants are the clients with inRound set.
+type round struct {
+	active bool
+	accept bool // newcomers take part
+	held   bool // members take part
+	n      uint64
+	since  time.Duration
+
+	spoiled         bool // newcomers have cost it
+	spoiledByProved bool // ... some that had proved themselves
+
+	through   bool          // all members have reported
+	membersAt time.Duration // ... the last of them at this time
+	extended  bool          // who waited for another one that was dropped got more time
+}
+
+func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections) {
+	if c.inRound {
+		m.kick(c, "votes for a round before the last one ended")
+		return
+	}
+	if p.AcceptNewPeers {
+		c.set(VoteAccept, m.now)
+	} else {
+		c.set(VoteEstablish, m.now)
+	}
+	m.checkRoundVotes()
+}
+
+// checkRoundVotes starts a round if the accepted clients agree on one. With
+// nobody accepted the waiting ones are let in (quirk Q8: one round, not two).
+func (m *Machine) checkRoundVotes() {
+	if m.round.active || len(m.clients) == 0 {
+		return
+	}
+	accepted, native := m.census.accepted, m.census.natives > 0
+	accept, establish := m.census.all[VoteAccept], m.census.all[VoteEstablish]
+	var again []*group
+	switch {
+	case accepted == 0 && m.census.all[ConnectFailed] > 0:
+		// Whoever was told that its round failed is about to vote.
+	case accept == accepted:
+		if accepted == 0 || !m.awaitTrials() {
+			m.startRound(true, m.groups)
+		}
+	case establish == accepted:
+		m.startRound(false, m.groups)
+	default:
+		again = m.repeating()
+		if len(again) == 0 && establish > 0 {
+			again = m.repairing(accept+establish == accepted && native)
+		}
+	}
+	if len(again) > 0 {
+		m.startRound(false, again)
+	}
+}
+
+// repeating returns the groups whose part of a round failed while others went
+// on, and whose members have all voted for another one: they wait for nobody.
+func (m *Machine) repeating() (gs []*group) {
+	for _, g := range m.inhabited() {
+		if g.again && g.here[VoteAccept]+g.here[VoteEstablish] == len(m.members(g)) {
+			gs = append(gs, g)
+		}
+	}
+	return gs
+}
+
+// repairing returns the groups whose members all wait for an establish round.
+// In PCCL they wait for all other groups, which go on with calls of their own
+// and may come to wait for them in turn: a failed collective of one group
+// would stop all. With gopccl ends in it a group repairs its ring by itself.
+//
+// If there is none, and stuck says that everybody waits for some round with
+// gopccl ends among them, it returns the groups in which anybody waits for an
+// establish round: the flavours would wait for each other for ever (quirk Q59).
+func (m *Machine) repairing(stuck bool) []*group {
+	var gs, mixed []*group
+	for _, g := range m.inhabited() {
+		n := g.here[VoteEstablish]
+		if n == len(m.members(g)) && g.natives > 0 {
+			gs = append(gs, g)
+		}
+		if n > 0 {
+			mixed = append(mixed, g)
+		}
+	}
+	if len(gs) == 0 && stuck {
+		return mixed
+	}
+	return gs
+}
+
+// startRound starts a round of the accepted clients of gs, and with accept of
+// those who wait and may come.
+func (m *Machine) startRound(accept bool, gs []*group) {
+	m.voteBy = 0
+	nobody := m.census.accepted == 0
+	proved, others := false, false
+	if accept {
+		proved, others = m.invite()
+		accept = nobody || proved || others
+	}
+	in := make(map[*group]bool, len(gs))
+	for _, g := range gs {
+		m.withdraw(g)
+		g.dropped, g.again, in[g] = false, false, true
+		g.known = slices.ContainsFunc(m.members(g), func(c *client) bool { return c.stood > 0 })
+	}
+	m.round = round{active: true, accept: accept, n: m.round.n + 1, since: m.now}
+	for _, c := range m.clients {
+		invited := accept && (nobody || c.proof.done && (c.proof.proved && proved || !c.proof.proved && others))
+		if (c.phase == Accepted || invited) && in[c.group] {
+			c.newcomer, c.reported, c.vague = c.phase != Accepted, false, false
+			c.inRound = true
+			m.round.held = m.round.held || !c.newcomer
+			c.set(Connecting, m.now)
+		}
+	}
+	groups, largest := 0, 0
+	for _, g := range m.groups {
+		if in[g] {
+			m.reconsider(g)
+			g.ring = m.arrange(g)
+			g.pure, g.eager = true, true
+			for _, u := range g.ring {
+				c := m.uuids[u]
+				g.pure, g.eager = g.pure && c.native, g.eager && c.eager
+			}
+		}
+		n := len(m.ringMembers(g))
+		if n > 0 {
+			groups++
+		}
+		largest = max(largest, n)
+	}
+	for _, c := range m.clients {
+		if c.inRound {
+			m.send(c, m.info(c, groups, largest))
+		}
+	}
+}
+
+// info is the M2C 2 of one participant (control spec, section 7.2).
+func (m *Machine) info(c *client, groups, largest int) wire.M2CP2PConnectionInfo {
+	near := neighbours(c.group.ring, c.uuid)
+	p := wire.M2CP2PConnectionInfo{
+		Unchanged:        sameMembers(near, c.neighbours),
+		GlobalWorldSize:  uint64(len(m.clients)),
+		LocalWorldSize:   uint64(len(c.group.ring)),
+		NumDistinctGroup: uint64(groups),
+		LargestGroupSize: uint64(largest),
+	}
+	c.neighbours = near
+	if !p.Unchanged {
+		for _, u := range near {
+			o := m.uuids[u]
+			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.p2pPort), UUID: u})
+		}
+	}
+	if c.native {
+		p.Ext.GroupNative = c.group.pure
+		if c.group.eager {
+			p.Ext.Epoch = m.round.n
+		}
+	}
+	return p
+}
+
+// neighbours returns the peers before and after u in the ring, one if they
+// are the same, none if u is alone.
+func neighbours(ring []wire.UUID, u wire.UUID) []wire.UUID {
+	n := len(ring)
+	i := slices.Index(ring, u)
+	if i < 0 || n < 2 {
+		return nil
+	}
+	prev, next := ring[(i+n-1)%n], ring[(i+1)%n]
+	if prev == next {
+		return []wire.UUID{prev}
+	}
+	return []wire.UUID{prev, next}
+}
+
+// sameMembers compares lists without duplicates as sets.
+func sameMembers(a, b []wire.UUID) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, u := range a {
+		if !slices.Contains(b, u) {
+			return false
+		}
+	}
+	return true
+}
+
+// report takes a participant's part of the round (control spec, section 7.3).
+// What follows from a failure is decided when all have reported: only then is
+// it known who cannot be reached by whom.
+func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
+	if p.Success {
+		c.set(Waiting, m.now)
+		m.boundNewcomers()
+		m.checkRoundEnd()
+		return
+	}
+	c.reported, c.vague = true, true
+	c.set(ConnectFailed, m.now)
+	for i, u := range p.FailedPeers {
+		if i > len(m.clients) {
+			break // more names than peers: the rest can only be repetitions
+		}
+		beside := slices.Contains(c.neighbours, u)
+		c.vague = c.vague && !beside
+		o := m.uuids[u]
+		if o == nil || o == c || o.group != c.group {
+			continue
+		}
+		c.mark(u, m.round.n)
+		if beside {
+			m.testify(c, o)
+		}
+		m.about(c, "unreachable", true, "peer %s cannot reach %s", c.name(), o.name())
+	}
+	m.boundNewcomers()
+	m.checkRoundEnd()
+}
+
+func (c *client) mark(u wire.UUID, n uint64) {
+	for i := range c.unreachable {
+		if c.unreachable[i].to == u {
+			c.unreachable[i].round = n
+			return
+		}
+	}
+	c.unreachable = append(c.unreachable, mark{u, n})
+}
+
+// checkRoundEnd ends the round when nobody connects any more. Every group has a
+// verdict of its own.
+func (m *Machine) checkRoundEnd() {
+	if !m.round.active {
+		return
+	}
+	if m.census.all[Connecting] > 0 {
+		return
+	}
+	m.round.active = false
+	// Others may have agreed on a round meanwhile; or all participants left,
+	// and who waits can be let in.
+	defer m.checkRoundVotes()
+	var good, bad []*group
+	for _, g := range m.groups {
+		took, failed := false, g.dropped
+		for _, c := range g.clients {
+			if c.inRound {
+				took, failed = true, failed || c.state == ConnectFailed
+			}
+		}
+		switch {
+		case took && failed:
+			bad = append(bad, g)
+		case took:
+			good = append(good, g)
+		}
+	}
+	for _, g := range bad {
+		m.failRound(g)
+	}
+	if len(bad) > 0 {
+		m.repay()
+		m.fact(Fact{Kind: "round", Warn: true, Text: "connections could not be established, the round is repeated"})
+	}
+	for _, g := range good {
+		m.endRound(g)
+	}
+	others := m.census.accepted
+	for _, g := range bad {
+		others -= len(m.members(g))
+	}
+	for _, g := range bad {
+		// Members of other groups go on, and may not vote for a long time.
+		g.again = others > 0
+	}
+	if len(good) > 0 {
+		m.fact(Fact{Kind: "round", Text: "connections established"})
+	}
+	for _, g := range m.groups {
+		m.offer(g)
+	}
+}
+
+// endRound tells the participants of g that their ring stands.
+func (m *Machine) endRound(g *group) {
+	g.healed = false
+	m.installed(g)
+	for _, c := range g.clients {
+		if !c.inRound {
+			continue
+		}
+		c.inRound = false
+		m.rehabilitate(c)
+		c.set(Idle, m.now)
+		if c.newcomer {
+			c.newcomer = false
+			m.admit(c)
+			m.about(c, "accepted", false, "peer %s joined group %d, world size %d", c.name(), c.group.id, len(c.group.ring))
+		}
+		m.send(c, wire.M2CP2PConnectionsEstablished{Success: true, Ring: c.group.ring})
+	}
+}
+
+// failRound tells the participants of g to vote again, after a ring was found
+// that avoids the pairs that cannot reach each other (quirk Q5), and those who
+// are to blame were turned away.
+func (m *Machine) failRound(g *group) {
+	m.vague(g)
+	m.turnAway(g)
+	m.convict(g)
+	m.reroute(g)
+	g.ring = m.arrange(g)
+	for _, c := range g.clients {
+		if !c.inRound {
+			continue
+		}
+		// A reporter that is alone in its group stays outside, as in PCCL. Our
+		// own peers get another chance: whom they could not reach has left.
+		if c.newcomer && (!c.reported || len(c.group.ring) > 1 || c.native) {
+			m.admit(c)
+			if !c.closing {
+				m.about(c, "accepted", false, "peer %s joined group %d after a failed round", c.name(), c.group.id)
+			}
+		}
+		c.inRound, c.newcomer = false, false
+		c.set(ConnectFailed, m.now)
+		m.send(c, wire.M2CP2PConnectionsEstablished{Ring: c.group.ring})
+	}
+}

@@ -1,0 +1,398 @@
+package fsm
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// Bounds of scheduled probes.
+const (
+	// readyTime bounds connecting to a target, busy targets included.
+	readyTime = 12 * time.Second
+	// sendTime bounds the sending, whatever a peer is configured to.
+	sendTime = 15 * time.Second
+	// busyPause is how long busy targets are left alone: somebody who is not
+	// scheduled measures them.
+	busyPause = time.Second
+	// busyPatience bounds how long busy targets are tried again, and
+	// busyPerProbe adds to it for every measurement of a PCCL peer (10 s each).
+	busyPatience = 20 * time.Second
+	busyPerProbe = 12 * time.Second
+)
+
+// edge is a link to be measured.
+type edge struct{ from, to wire.UUID }
+
+// slot is an edge of the running round.
+type slot struct {
+	edge
+	state wire.ProbeState // 0: asked
+	mbps  float64         // if measured
+	late  time.Duration
+}
+
+func (s *slot) over() bool { return s.state >= wire.ProbeMeasured }
+
+// schedule calls for the probes of an optimization: rounds in which every peer
+// sends to at most one and receives from at most one, as in a step of the
+// ring, all at the same time.
+type schedule struct {
+	rounds   [][]edge
+	busy     []edge // to be tried again
+	slots    []slot // of the running round
+	going    bool   // M2C 67 is out
+	asked    time.Duration
+	due      time.Duration
+	giveUp   time.Duration
+	joint    []joint // links of one round that leave, or enter, the same host
+	stage    stage
+	lone     []lone             // what links gave that were measured alone
+	reached  map[wire.UUID]bool // peers with a link that was measured
+	failed   map[wire.UUID]int  // links of a peer that could not be measured
+	measured int
+	done     int           // rounds
+	skew     time.Duration // the largest between two starts of one round
+}
+
+// matchings divides edges into rounds in which no peer occurs twice as sender
+// or twice as receiver, as few as there can be: the largest number of edges
+// that one peer sends or receives (König). Edges keep their first free round;
+// where the two ends have none in common, the rounds along an alternating path
+// are swapped.
+func matchings(edges []edge) [][]edge {
+	index := map[wire.UUID]int{}
+	for _, e := range edges {
+		for _, u := range []wire.UUID{e.from, e.to} {
+			if _, known := index[u]; !known {
+				index[u] = len(index)
+			}
+		}
+	}
+	// Ends are senders 2i and receivers 2i+1.
+	ends := make([][2]int, len(edges))
+	degree := make([]int, 2*len(index))
+	rounds := 0
+	for k, e := range edges {
+		ends[k] = [2]int{2 * index[e.from], 2*index[e.to] + 1}
+		for _, x := range ends[k] {
+			degree[x]++
+			rounds = max(rounds, degree[x])
+		}
+	}
+	at := make([]int32, len(degree)*rounds) // edge+1 of an end in a round
+	words := (rounds + 63) / 64
+	taken := make([]uint64, len(degree)*words)
+	set := func(k, r int) {
+		for _, x := range ends[k] {
+			at[x*rounds+r] = int32(k + 1)
+			taken[x*words+r/64] |= 1 << (r % 64)
+		}
+	}
+	unset := func(k, r int) {
+		for _, x := range ends[k] {
+			at[x*rounds+r] = 0
+			taken[x*words+r/64] &^= 1 << (r % 64)
+		}
+	}
+	free := func(x, y int) int {
+		for w := range words {
+			if f := ^(taken[x*words+w] | taken[y*words+w]); f != 0 {
+				if r := w*64 + bits.TrailingZeros64(f); r < rounds {
+					return r
+				}
+			}
+		}
+		return -1
+	}
+	color := make([]int, len(edges))
+	for k := range edges {
+		s, t := ends[k][0], ends[k][1]
+		r := free(s, t)
+		if r < 0 {
+			r = free(s, s)
+			other := free(t, t)
+			// The path from t over rounds r, other, r, ... cannot end at s.
+			var path []int
+			for x, c := t, r; at[x*rounds+c] != 0; c = r + other - c {
+				e := int(at[x*rounds+c]) - 1
+				path = append(path, e)
+				x = ends[e][0] + ends[e][1] - x
+			}
+			for _, e := range path {
+				unset(e, color[e])
+			}
+			for _, e := range path {
+				color[e] = r + other - color[e]
+				set(e, color[e])
+			}
+		}
+		color[k] = r
+		set(k, r)
+	}
+	out := make([][]edge, rounds)
+	for k, e := range edges {
+		out[color[k]] = append(out[color[k]], e)
+	}
+	return out
+}
+
+// missing lists the edges that capable members of all groups have to measure,
+// in an order in which whole rings of equal distance follow each other.
+func (m *Machine) missing() []edge {
+	var out []edge
+	for _, g := range m.groups {
+		ms := m.members(g)
+		for k := 1; k < len(ms); k++ {
+			for i, c := range ms {
+				o := ms[(i+k)%len(ms)]
+				if c.topology && !m.knows(c, o) {
+					out = append(out, edge{c.uuid, o.uuid})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// knows reports whether the link from c to o was measured, or asked for in
+// vain, and is not outdated.
+func (m *Machine) knows(c, o *client) bool {
+	l := c.link(o)
+	return l.known && (m.cfg.MaxLinkAge <= 0 || m.now < l.at+m.cfg.MaxLinkAge)
+}
+
+// schedule starts the calls for probes; unscheduled is the number of those
+// that PCCL peers make by themselves.
+func (m *Machine) schedule(unscheduled int) {
+	m.probes = nil
+	edges := m.missing()
+	if len(edges) == 0 {
+		return
+	}
+	m.probes = &schedule{
+		rounds:  matchings(edges),
+		reached: map[wire.UUID]bool{}, failed: map[wire.UUID]int{},
+		giveUp: m.now + busyPatience + time.Duration(unscheduled)*busyPerProbe,
+	}
+	m.nextProbes()
+}
+
+// nextProbes calls for the next round of probes, or ends them.
+func (m *Machine) nextProbes() {
+	p := m.probes
+	p.slots, p.going = nil, false
+	for len(p.slots) == 0 {
+		if len(p.rounds) == 0 {
+			if len(p.busy) == 0 || m.now >= p.giveUp {
+				if p.rounds = m.alone(); len(p.rounds) > 0 {
+					continue
+				}
+				m.endProbes()
+				return
+			}
+			p.rounds, p.busy = matchings(p.busy), nil
+			p.due = m.now + busyPause
+			return
+		}
+		for _, e := range p.rounds[0] {
+			c, o := m.uuids[e.from], m.uuids[e.to]
+			if c == nil || o == nil || c.closing || o.closing || c.state != Optimizing || p.cutOff(e.from) || p.cutOff(e.to) {
+				continue
+			}
+			p.slots = append(p.slots, slot{edge: e})
+			m.send(c, wire.M2CProbe{Round: m.probeSeq + 1, To: o.uuid, Addr: o.at(o.bwPort)})
+		}
+		p.rounds = p.rounds[1:]
+	}
+	m.probeSeq++
+	p.asked, p.due = m.now, m.now+readyTime
+}
+
+func (m *Machine) endProbes() {
+	p := m.probes
+	m.probes = nil
+	for _, c := range m.clients {
+		if c.phase == Accepted && c.state == Optimizing && c.scheduled {
+			m.send(c, wire.M2CProbesDone{})
+		}
+		c.scheduled = false
+	}
+	m.fact(Fact{Kind: "probes", Text: fmt.Sprintf("%d links measured in %d rounds, those of one round started within %v of each other",
+		p.measured, p.done, p.skew.Round(time.Microsecond))})
+}
+
+// probeState takes a peer's word on its probe of the running round.
+func (m *Machine) probeState(c *client, p wire.C2MProbeState) {
+	s := m.probes
+	if s == nil || p.Round != m.probeSeq {
+		return
+	}
+	i := slices.IndexFunc(s.slots, func(s slot) bool { return s.from == c.uuid })
+	if i < 0 || s.slots[i].over() {
+		return
+	}
+	slot := &s.slots[i]
+	switch p.State {
+	case wire.ProbeHeard:
+		if rtt := m.now - s.asked; c.rtt == 0 || rtt < c.rtt {
+			c.rtt = rtt
+		}
+		return
+	case wire.ProbeReady:
+		if s.going { // it was given up
+			return
+		}
+	case wire.ProbeMeasured:
+		slot.late = time.Duration(p.Late) * time.Microsecond
+		if s.stage > stageTogether {
+			s.lone = append(s.lone, lone{slot.edge, p.Mbps})
+			if s.stage == stageShares {
+				m.learn(c, slot.to, p.Mbps, p.Deviation)
+			}
+			break
+		}
+		m.learn(c, slot.to, p.Mbps, p.Deviation)
+		slot.mbps = p.Mbps
+		s.measured++
+	case wire.ProbeBusy:
+		s.busy = append(s.busy, slot.edge)
+	case wire.ProbeFailed:
+	default:
+		return
+	}
+	slot.state = p.State
+	m.checkProbes()
+}
+
+// checkProbes goes on when the running round is ready, or over.
+func (m *Machine) checkProbes() {
+	s := m.probes
+	if s == nil || len(s.slots) == 0 && s.due > m.now {
+		return // the pause before busy targets are tried again
+	}
+	// Who left, and whose target left, is not waited for.
+	s.slots = slices.DeleteFunc(s.slots, func(x slot) bool {
+		return !x.over() && (m.uuids[x.from] == nil || m.uuids[x.to] == nil)
+	})
+	over := true
+	for _, x := range s.slots {
+		if x.state < wire.ProbeReady {
+			return
+		}
+		over = over && x.over()
+	}
+	switch {
+	case over:
+		m.roundProbed()
+	case !s.going:
+		m.goProbes()
+	}
+}
+
+// goProbes lets all who are ready begin at the same time: whom the packet
+// reaches sooner waits for the others.
+func (m *Machine) goProbes() {
+	s := m.probes
+	s.going, s.due = true, m.now+sendTime
+	var farthest time.Duration
+	ready := func(x slot) *client {
+		if c := m.uuids[x.from]; c != nil && x.state == wire.ProbeReady {
+			return c
+		}
+		return nil
+	}
+	for _, x := range s.slots {
+		if c := ready(x); c != nil {
+			farthest = max(farthest, c.rtt/2)
+		}
+	}
+	for _, x := range s.slots {
+		if c := ready(x); c != nil {
+			m.send(c, wire.M2CProbeGo{Round: m.probeSeq, Delay: uint32((farthest - c.rtt/2).Microseconds())})
+		}
+	}
+}
+
+// book notes who was reached in the round that is over. Every probe of a peer
+// that reaches nobody lasts as long as connecting may, and all others wait for
+// it: after cutOffAfter links and none that could be measured, the rest of its
+// links are left alone until the next optimization.
+func (s *schedule) book() {
+	for _, x := range s.slots {
+		for _, u := range []wire.UUID{x.from, x.to} {
+			switch x.state {
+			case wire.ProbeMeasured:
+				s.reached[u] = true
+			case wire.ProbeFailed:
+				s.failed[u]++
+			}
+		}
+	}
+}
+
+// cutOffAfter is how many failed links say that a peer is cut off: one round has
+// a link from it and one to it.
+const cutOffAfter = 2
+
+// cutOff reports whether u reaches nobody, as far as was tried.
+func (s *schedule) cutOff(u wire.UUID) bool { return !s.reached[u] && s.failed[u] >= cutOffAfter }
+
+// roundProbed books a round and begins the next one.
+func (m *Machine) roundProbed() {
+	s := m.probes
+	first, last, n := time.Duration(0), time.Duration(0), 0
+	for _, x := range s.slots {
+		if x.state != wire.ProbeMeasured {
+			continue
+		}
+		if n == 0 || x.late < first {
+			first = x.late
+		}
+		last = max(last, x.late)
+		n++
+	}
+	if n > 0 {
+		s.done++
+		s.skew = max(s.skew, last-first)
+	}
+	if s.stage == stageTogether {
+		s.book()
+		m.bookJoint()
+	}
+	m.nextProbes()
+}
+
+// probesDue acts on the bound of the running round.
+func (m *Machine) probesDue() {
+	s := m.probes
+	if s == nil || m.now < s.due {
+		return
+	}
+	if len(s.slots) == 0 { // the pause is over
+		m.nextProbes()
+		return
+	}
+	ready := false
+	for i := range s.slots {
+		x := &s.slots[i]
+		switch {
+		case x.over():
+		case !s.going && x.state == wire.ProbeReady:
+			ready = true
+		default:
+			x.state = wire.ProbeFailed
+			if c := m.uuids[x.from]; c != nil {
+				m.about(c, "bandwidth", true, "peer %s did not measure its link in time", c.name())
+			}
+		}
+	}
+	if ready {
+		m.goProbes()
+		return
+	}
+	m.roundProbed()
+}

@@ -1,0 +1,131 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// prepareTime bounds how long the members of a group may connect for a ring.
+const prepareTime = 30 * time.Second
+
+// change is a better ring that the members of a group, all gopccl ends, connect
+// for beside their collectives (docs/extensions.md, "Switching rings"). When
+// all have, the collectives that follow use it: no round, no vote, no call of a
+// trainer, and nothing that runs is aborted.
+type change struct {
+	id   uint64
+	ring []wire.UUID
+	due  time.Duration
+}
+
+// offer lets the members of g connect for the ring that it ought to have, if
+// all of them can, and no vote is open that leads to a round anyway.
+func (m *Machine) offer(g *group) {
+	if !m.cfg.Switch || m.round.active || g.change != nil || !m.wanted(g) {
+		return
+	}
+	ms := m.members(g)
+	for _, c := range ms {
+		free := c.state == Idle || c.state == Collective || c.state >= VoteSync && c.state <= VoteSyncDone
+		if !c.switches || c.closing || !free {
+			return
+		}
+	}
+	ring := m.arrange(g)
+	if !sameMembers(ring, g.ring) {
+		return // who left was needed: a round follows
+	}
+	m.changes++
+	g.change = &change{id: m.changes, ring: ring, due: m.now + prepareTime}
+	m.census.changing = true
+	for _, c := range ms {
+		p := wire.M2CPrepareRing{Change: g.change.id}
+		for _, u := range neighbours(ring, c.uuid) {
+			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: m.uuids[u].at(m.uuids[u].p2pPort), UUID: u})
+		}
+		m.send(c, p)
+	}
+}
+
+// ringPrepared takes a member's word that it has connected for the ring.
+func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
+	g := c.group
+	ch := g.change
+	if ch == nil || ch.id != p.Change || c.prepared == ch.id {
+		return
+	}
+	if len(p.FailedPeers) > 0 {
+		for _, u := range neighbours(ch.ring, c.uuid) {
+			if !slices.Contains(p.FailedPeers, u) {
+				continue
+			}
+			c.mark(u, m.round.n)
+			m.about(c, "unreachable", true, "peer %s cannot reach %s", c.name(), m.uuids[u].name())
+		}
+		m.keepRing(g, "peer "+c.name()+" could not connect for it")
+		return
+	}
+	c.prepared = ch.id
+	for _, o := range m.members(g) {
+		if o.prepared != ch.id {
+			return
+		}
+	}
+	g.change, g.ring = nil, ch.ring
+	for _, o := range m.members(g) {
+		o.neighbours = neighbours(ch.ring, o.uuid)
+		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: ch.ring})
+	}
+	m.installed(g)
+	g.pace.spoil = true // of collectives that began with the ring before
+	m.offer(g)          // another one may have been found meanwhile
+}
+
+// withdraw gives the change of g up, if there is one: a round brings the ring,
+// or the members are no longer the same.
+func (m *Machine) withdraw(g *group) {
+	if g.change == nil {
+		return
+	}
+	for _, c := range m.members(g) {
+		m.send(c, wire.M2CSwitchRing{Change: g.change.id})
+	}
+	g.change = nil
+}
+
+// keepRing gives up a ring that could not be connected.
+func (m *Machine) keepRing(g *group, why string) {
+	ring := g.change.ring
+	m.withdraw(g)
+	m.refuse(g, ring, g.ring)
+	m.fact(Fact{Kind: "ring", Warn: true, Group: g.id, Text: fmt.Sprintf("ring of %d peers kept, the better one is given up: %s", len(g.ring), why)})
+}
+
+// changeDue returns when g has to be looked at for the sake of its ring.
+func (m *Machine) changeDue(g *group) (time.Duration, bool) {
+	switch {
+	case g.change != nil:
+		return g.change.due, true
+	case m.cfg.Switch && g.waiting != nil:
+		return g.settled + g.patience, true
+	}
+	return 0, false
+}
+
+// changesDue acts on the bounds of changes, and on rings that were found too
+// soon after the last one.
+func (m *Machine) changesDue() {
+	for _, g := range m.groups {
+		if at, due := m.changeDue(g); !due || m.now < at {
+			continue
+		}
+		if g.change == nil {
+			m.reconsider(g)
+			continue
+		}
+		m.keepRing(g, fmt.Sprintf("not all have connected for it within %v", prepareTime))
+	}
+}

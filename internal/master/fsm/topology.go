@@ -1,0 +1,115 @@
+package fsm
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// Topology returns what is known of the links of every group with accepted
+// members, and the ring in force: a copy, owned by the caller.
+func (m *Machine) Topology() (out []wire.GroupTopology) {
+	for _, g := range m.groups {
+		ms, x := m.matrix(g)
+		if len(ms) == 0 {
+			continue
+		}
+		t := wire.GroupTopology{Group: g.id, Mbps: x.Mbps}
+		for _, c := range ms {
+			t.Peers = append(t.Peers, wire.PeerEndpoint{Addr: c.at(c.p2pPort), UUID: c.uuid})
+		}
+		for _, i := range indices(ms, g.ring) {
+			if i < 0 { // a round with newcomers is under way
+				t.Ring = nil
+				break
+			}
+			t.Ring = append(t.Ring, uint32(i))
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// Questions for the topology: what one connection may ask, and how many numbers
+// of matrices are written for all of them together, per topologyTick.
+var (
+	topologyAsks  = rate{4, time.Second}
+	topologyTick  = 100 * time.Millisecond
+	topologyCells = 1 << 18
+)
+
+// showTopology answers whoever asks; a stranger may ask once. The answer is a
+// matrix, and the question has ten bytes: whoever asks too often, or with too
+// many others, is answered later, and once for all that it has asked meanwhile.
+func (m *Machine) showTopology(c *client) {
+	if !c.registered {
+		if c.asked {
+			m.kick(c, "asked for the topology twice")
+			return
+		}
+		c.asked = true
+	}
+	if c.owed {
+		return
+	}
+	c.owed = true
+	m.owed = append(m.owed, c)
+	m.payTopology()
+}
+
+// payTopology answers those who have asked and whose time has come. The answer
+// is made once for all.
+func (m *Machine) payTopology() {
+	if len(m.owed) == 0 || m.now < m.topologyAt {
+		return
+	}
+	var answer wire.Packet
+	cells := 0
+	rest := m.owed[:0:0]
+	for i, c := range m.owed {
+		if c.closing {
+			c.owed = false
+			continue
+		}
+		if m.now < m.topologyAt || !c.asks.ready(m.now, topologyAsks) {
+			rest = append(rest, m.owed[i])
+			continue
+		}
+		if answer == nil {
+			gs := slices.Clip(m.Topology())
+			answer = wire.M2CTopology{Groups: gs}
+			for _, g := range gs {
+				cells += len(g.Mbps) + len(g.Peers)
+			}
+		}
+		c.asks.take(m.now, topologyAsks)
+		c.owed = false
+		m.send(c, answer)
+		// The next one has to wait until what this one cost is paid for.
+		m.topologyUsed += cells
+		if m.topologyUsed >= topologyCells {
+			m.topologyAt = m.now + time.Duration(m.topologyUsed/topologyCells)*topologyTick
+			m.topologyUsed %= topologyCells
+		}
+	}
+	m.owed = rest
+}
+
+// topologyDue returns when somebody who has asked is to be answered.
+func (m *Machine) topologyDue() (time.Duration, bool) {
+	if len(m.owed) == 0 {
+		return 0, false
+	}
+	due := time.Duration(0)
+	for i, c := range m.owed {
+		at := m.now
+		if !c.asks.ready(m.now, topologyAsks) {
+			at = c.asks.at
+		}
+		if i == 0 || at < due {
+			due = at
+		}
+	}
+	return max(due, m.topologyAt), true
+}

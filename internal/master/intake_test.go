@@ -1,0 +1,211 @@
+package master
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// announce is the beginning of a packet of n bytes.
+func announce(n int) []byte {
+	return append(binary.BigEndian.AppendUint64(nil, uint64(n)), 0, 8)
+}
+
+// Who was not let in has nothing large to say, however it registered.
+func TestLargePacketOfWhoWaits(t *testing.T) {
+	h := serve(t, Options{})
+	h.grow(nil, wire.Ext{})
+	bad := h.register(wire.Ext{})
+	_, err := bad.nc.Write(announce(waitingLimit + 1))
+	require.NoError(t, err)
+	bad.closed()
+	require.Contains(t, h.fact("malformed").Text, "above the limit of 65536")
+}
+
+// A packet that does not go on ends the connection, and frees what it held.
+func TestUnfinishedPackets(t *testing.T) {
+	for name, n := range map[string]int{"waiting": 40 << 10, "member": 1 << 20} {
+		t.Run(name, func(t *testing.T) {
+			h := serve(t, Options{packetTime: 100 * time.Millisecond})
+			rs := h.grow(nil, wire.Ext{})
+			bad := h.register(wire.Ext{})
+			if name == "member" {
+				rs[0].send(wire.C2MRequestEstablishP2PConnections{AcceptNewPeers: true})
+				together([]*raw{rs[0], bad}, func(r *raw) { r.round() })
+			}
+			_, err := bad.nc.Write(append(announce(n), make([]byte, n/2)...))
+			require.NoError(t, err)
+			bad.closed()
+			require.Contains(t, h.fact("left").Text, fmt.Sprintf("a packet of %d bytes did not go on", n))
+			for _, a := range []*allowance{&h.s.memberIntake, &h.s.otherIntake} {
+				a.mu.Lock()
+				require.Zero(t, a.lent)
+				a.mu.Unlock()
+			}
+		})
+	}
+}
+
+// A large packet that goes on, slowly, is read.
+func TestSlowLargePacket(t *testing.T) {
+	h := serve(t, Options{packetTime: 3 * time.Second})
+	r := h.grow(nil, wire.Ext{})[0]
+	vote := wire.Append(nil, wire.C2MSyncSharedState{Entries: []wire.StateEntry{{Key: strings.Repeat("k", 1<<20)}}})
+	for len(vote) > 0 {
+		n := min(2*paceStep, len(vote))
+		_, err := r.nc.Write(vote[:n])
+		require.NoError(t, err)
+		vote = vote[n:]
+		time.Sleep(5 * time.Millisecond) // a slow link
+	}
+	require.False(t, recv[wire.M2CSyncSharedState](r).IsOutdated)
+}
+
+func TestAllowance(t *testing.T) {
+	a := &allowance{all: 100}
+	over := make(chan struct{})
+	none := func() {}
+	require.Equal(t, 60, a.take(60, over, none))
+	given := make(chan int, 2)
+	waits := func(n, place int, over chan struct{}) {
+		go func() { given <- a.take(n, over, none) }()
+		for {
+			a.mu.Lock()
+			have := len(a.queue)
+			a.mu.Unlock()
+			if have == place {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	first := make(chan struct{})
+	waits(50, 1, first)
+	waits(10, 2, over) // would fit, and comes later
+	require.Empty(t, given)
+	close(first)
+	require.ElementsMatch(t, []int{0, 10}, []int{<-given, <-given})
+	a.give(60)
+	a.give(10)
+	require.Zero(t, a.lent)
+	require.Equal(t, 100, a.take(1000, over, none), "what is larger than all gets all")
+	waits(1, 1, over)
+	close(over)
+	require.Zero(t, <-given)
+	a.give(100)
+	require.Zero(t, a.lent)
+}
+
+// idle is a server without goroutines, with clients that read nothing.
+func idle(t *testing.T, n int) (*Server, []*conn) {
+	s, err := New(Options{})
+	require.NoError(t, err)
+	var cs []*conn
+	for i := range n {
+		a, b := net.Pipe()
+		t.Cleanup(func() { a.Close(); b.Close() })
+		c := &conn{id: fsm.ClientID(i), nc: a, over: make(chan struct{})}
+		c.out.ready, c.out.book = make(chan struct{}, 1), &s.waiters
+		s.conns[c.id] = c
+		cs = append(cs, c)
+	}
+	return s, cs
+}
+
+// What waits for all clients that were not let in is bounded: those for whom
+// most waits go first. Members do not pay for it.
+func TestShedding(t *testing.T) {
+	s, cs := idle(t, 10)
+	s.waiters.limit = 1 << 20
+	s.step(t.Context(), fsm.Tick{})
+	cs[0].standing.Store(member)
+	cs[0].out.move(&s.members)
+	show := wire.M2CTopology{Groups: []wire.GroupTopology{{Mbps: make([]float64, 10000)}}}
+	for range 20 {
+		s.send(fsm.Send{Client: 0, Packet: show})
+	}
+	s.send(fsm.Send{Client: 1, Packet: show})
+	for range 3 {
+		for i := 2; i < 10; i++ {
+			s.send(fsm.Send{Client: fsm.ClientID(i), Packet: show})
+		}
+	}
+	require.LessOrEqual(t, s.waiters.bytes.Load(), s.waiters.limit)
+	require.Nil(t, cs[0].why.Load())
+	require.Nil(t, cs[1].why.Load(), "one with less than the others had to go")
+	gone := 0
+	for _, c := range cs[2:] {
+		if why := c.why.Load(); why != nil {
+			gone++
+			require.Contains(t, *why, "does not read")
+			n, _ := c.out.held()
+			require.Zero(t, n)
+		}
+	}
+	require.Positive(t, gone)
+	for _, c := range cs {
+		c.out.discard()
+	}
+	require.Zero(t, s.waiters.bytes.Load())
+	require.Zero(t, s.members.bytes.Load())
+}
+
+// One answer with the topology is on its way; a question that comes meanwhile
+// is put when it has been taken.
+func TestOneAnswerAtATime(t *testing.T) {
+	_, cs := idle(t, 1)
+	q := &cs[0].out
+	require.True(t, q.mayAsk())
+	require.True(t, q.add(wire.M2CTopology{}, 1<<20))
+	require.False(t, q.mayAsk())
+	require.False(t, q.mayAsk())
+	b, last, again := q.take(nil)
+	require.NotEmpty(t, b)
+	require.False(t, last || again)
+	require.False(t, q.mayAsk(), "it is taken, and not written")
+	q.wrote(len(b))
+	_, _, again = q.take(b)
+	require.True(t, again)
+	_, _, again = q.take(nil)
+	require.False(t, again)
+	require.True(t, q.mayAsk())
+}
+
+// A client that is closed has one bound for all that it has not read.
+func TestFarewellIsShort(t *testing.T) {
+	s, cs := idle(t, 1)
+	a, b := net.Pipe()
+	defer b.Close()
+	c := cs[0]
+	c.nc = a
+	for c.out.size < 4<<20 {
+		require.True(t, c.out.add(wire.M2CPeerDropped{Reason: strings.Repeat("r", 1<<16)}, 64<<20))
+	}
+	c.out.finish(a)
+	go func() {
+		s.write(t.Context(), c, nil)
+		a.Close()
+	}()
+	got := 0
+	for buf := make([]byte, 64<<10); ; {
+		n, err := io.ReadFull(b, buf)
+		got += n
+		if err != nil {
+			break
+		}
+		time.Sleep(farewell / 8) // reads something, each time before the bound of one write
+	}
+	require.Less(t, got, 2<<20, "it was waited for")
+	require.Zero(t, s.waiters.bytes.Load())
+	require.NotEmpty(t, bytes.TrimSpace([]byte(*c.why.Load())))
+}

@@ -1,0 +1,192 @@
+// Package master is the shell around the master machine (internal/master/fsm):
+// it accepts connections, turns bytes into events and effects into bytes, and
+// decides nothing about the protocol. One goroutine owns the machine; every
+// connection has one that reads and one that writes.
+package master
+
+import (
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// Status is what Server.Snapshot returns.
+type Status = fsm.Snapshot
+
+// Options of New. The zero value of a field takes the default; a negative
+// duration switches the bound off.
+type Options struct {
+	// Listen is the HOST:PORT that core.NewMaster listens on, default
+	// DefaultListen. Serve and ListenAndServe do not look at it.
+	Listen string
+	// HeartbeatInterval (default 2 s) is how often the master and gopccl peers
+	// say that they live, HeartbeatTimeout (8 s) how long a silent one is kept.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// RegisterTimeout (10 s) bounds how long a connection may stay unregistered.
+	RegisterTimeout time.Duration
+	// RoundTimeout (12 s) bounds a client's part of an establishment round.
+	RoundTimeout time.Duration
+	// VoteTimeout (off) drops peers that leave a vote of the others open,
+	// WarnVoteAfter (30 s) names them in the log.
+	VoteTimeout, WarnVoteAfter time.Duration
+	// PhaseTimeout (off) drops peers that hold up the end of a collective, a
+	// synchronisation or an optimization of the others for so long and move no
+	// data meanwhile. WarnVoteAfter names them, too.
+	PhaseTimeout time.Duration
+	// MaxConnections (4096) bounds the connections held at once.
+	MaxConnections int
+	// MaxQueue (64 MiB) bounds the bytes that wait for one client to read
+	// them, WriteTimeout (20 s) how long it may read nothing at all.
+	MaxQueue     int
+	WriteTimeout time.Duration
+	// PCCLRevisionRule elects the first shared state as PCCL does (quirk Q70).
+	PCCLRevisionRule bool
+	// BeginAnew lets a group that has lost its shared state, because nobody is
+	// left who had the revision that comes next, or all have left and none of
+	// those who come back brings what they had, elect the highest that its
+	// members have. Without it their synchronisations fail until a peer brings
+	// that state, or Server.ResetSharedState is called. It is for a master that
+	// serves one run after another, each from the beginning.
+	BeginAnew bool
+	// Solver names the ring solver; "none" keeps rings sorted by uuid. The
+	// default is "auto" if that solver is linked (solvers/defaults), else none.
+	Solver string
+	// RingSolver is used in place of the one that Solver names, if not nil.
+	RingSolver topo.Solver
+	// SolverBudget (1 s) is the time the solver may take, at most 4 s.
+	SolverBudget time.Duration
+	// SearchBudget (1 m) is the time that the solver may go on beside the run
+	// for better rings, as long as the members stay.
+	SearchBudget time.Duration
+	// Noise (0.2) is the share by which a ring must be better to replace another
+	// one; half of it is how much slower it may be before it is taken back.
+	Noise float64
+	// MaxLinkAge (24 h) is after which time without news a link is measured
+	// again when the peers optimize.
+	MaxLinkAge time.Duration
+	// WaitForRounds: a better ring that was found beside the run waits for a
+	// round that the peers vote, even where all of a group could take it between
+	// two collectives.
+	WaitForRounds bool
+	// Patience (10 s) is how long a ring stays in force before such a ring may
+	// replace it; every change doubles it for the group as long as its members
+	// stay, one that has made the collectives faster brings it back.
+	Patience time.Duration
+	// Objective (topo.BottleneckThenSum) is what the solver optimises.
+	Objective topo.Objective
+	// Logger takes one line per membership change and per fault; nil discards.
+	// Lines go to its handler through a queue (trace.Detach), so that it never holds
+	// the master up; those that find no room are counted in its next line.
+	Logger *slog.Logger
+	// OnFact is called for every fact, in order, on a goroutine that does nothing
+	// else. If it does not keep up, facts are dropped and the log says how many. A
+	// panic ends the master. Facts are the caller's: no machine changes them.
+	OnFact func(fsm.Fact)
+
+	packetTime time.Duration // shorter in tests
+}
+
+// DefaultListen is the port of PCCL's console master on all interfaces.
+const DefaultListen = ":48148"
+
+func orDefault(d *time.Duration, def time.Duration) {
+	switch {
+	case *d == 0:
+		*d = def
+	case *d < 0:
+		*d = 0
+	}
+}
+
+// complete fills in the defaults and finds the solver (nil: none).
+func (o Options) complete() (Options, topo.Solver, error) {
+	orDefault(&o.HeartbeatInterval, 2*time.Second)
+	orDefault(&o.HeartbeatTimeout, 8*time.Second)
+	orDefault(&o.RegisterTimeout, 10*time.Second)
+	orDefault(&o.RoundTimeout, 12*time.Second)
+	orDefault(&o.VoteTimeout, 0)
+	orDefault(&o.PhaseTimeout, 0)
+	orDefault(&o.WarnVoteAfter, 30*time.Second)
+	orDefault(&o.WriteTimeout, 20*time.Second)
+	orDefault(&o.SolverBudget, time.Second)
+	orDefault(&o.SearchBudget, time.Minute)
+	orDefault(&o.MaxLinkAge, 24*time.Hour)
+	orDefault(&o.Patience, 10*time.Second)
+	if o.Noise == 0 {
+		o.Noise = 0.2
+	}
+	if o.MaxConnections <= 0 {
+		o.MaxConnections = 4096
+	}
+	if o.packetTime == 0 {
+		o.packetTime = packetTime
+	}
+	if o.MaxQueue <= 0 {
+		o.MaxQueue = wire.MaxPacket
+	}
+	if o.Objective == "" {
+		o.Objective = topo.BottleneckThenSum
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	bad := func(format string, args ...any) error {
+		return errs.New(errs.InvalidConfig, "new master", fmt.Errorf(format, args...))
+	}
+	if o.HeartbeatInterval > 0 && o.HeartbeatTimeout > 0 && o.HeartbeatTimeout < 2*o.HeartbeatInterval {
+		return o, nil, bad("heartbeat timeout %v is below two intervals of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
+	}
+	if o.SolverBudget > 4*time.Second || o.SolverBudget == 0 {
+		return o, nil, bad("solver budget %v is not between 0 and 4s", o.SolverBudget)
+	}
+	if !(o.Noise > 0 && o.Noise <= 10) {
+		return o, nil, bad("noise %v of the topology is not above 0 and at most 10", o.Noise)
+	}
+	if o.Objective != topo.BottleneckThenSum && o.Objective != topo.Sum {
+		return o, nil, bad("unknown objective %q", o.Objective)
+	}
+	if o.RingSolver != nil {
+		return o, o.RingSolver, nil
+	}
+	switch o.Solver {
+	case "none":
+		return o, nil, nil
+	case "":
+		s, err := topo.Lookup("auto")
+		if err != nil {
+			return o, nil, nil
+		}
+		return o, s, nil
+	}
+	s, err := topo.Lookup(o.Solver)
+	if err != nil {
+		return o, nil, errs.New(errs.InvalidConfig, "new master", err)
+	}
+	return o, s, nil
+}
+
+func (o Options) machine(solver bool) fsm.Config {
+	return fsm.Config{
+		NewUUID:           newUUID,
+		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
+		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
+		VoteTimeout: o.VoteTimeout, PhaseTimeout: o.PhaseTimeout, WarnVoteAfter: o.WarnVoteAfter,
+		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew, Solver: solver,
+		Background: o.SearchBudget > 0, Objective: o.Objective, Noise: o.Noise, MaxLinkAge: o.MaxLinkAge,
+		Switch: !o.WaitForRounds, Patience: o.Patience,
+	}
+}
+
+// newUUID draws a version 4 uuid (control spec, section 6).
+func newUUID() (u wire.UUID) {
+	rand.Read(u[:]) // never fails: crypto/rand ends the process instead
+	u[6] = u[6]&0x0f | 0x40
+	u[8] = u[8]&0x3f | 0x80
+	return u
+}

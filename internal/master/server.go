@@ -1,0 +1,433 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// Server is a master. Its methods are safe for concurrent use.
+type Server struct {
+	opt    Options
+	solver topo.Solver
+	log    *slog.Logger
+	lines  *trace.Lines // what waits for the log's handler
+	facts  *trace.Queue // ... and for OnFact
+
+	begun atomic.Bool
+	addr  atomic.Pointer[net.Addr]
+	kick  chan struct{} // the loop's timer is to be armed anew
+	asks  chan chan Status
+	says  chan fsm.Event // of an operator
+	stop  chan struct{}  // closed by Close
+	once  sync.Once
+	ended chan struct{} // closed when Serve returns
+	fault chan error    // a panic; Serve returns it
+
+	start   time.Time
+	waiting atomic.Int32 // goroutines that want the machine
+
+	own   sync.Mutex // guards the machine and what follows
+	m     *fsm.Machine
+	conns map[fsm.ClientID]*conn
+	dirty []*conn
+	held  int           // events since the last flush
+	armed time.Duration // when the loop's timer goes off
+	over  bool          // no step any more
+
+	searches map[uint64]context.CancelFunc // solver jobs in the background
+
+	members, waiters          ledger    // bytes that wait for clients that were let in, and for others
+	memberIntake, otherIntake allowance // large packets that are being read
+
+	saidAway time.Time // of whoever accepts: when it last logged that a connection got no place,
+	away     int       // and how often it did not
+
+	mu   sync.Mutex // guards live
+	live map[*conn]struct{}
+	wg   sync.WaitGroup
+}
+
+// New checks the options. Errors: *errs.Error with code InvalidConfig.
+func New(opt Options) (*Server, error) {
+	opt, solver, err := opt.complete()
+	if err != nil {
+		return nil, err
+	}
+	log, lines := trace.Detach(opt.Logger)
+	s := &Server{
+		opt: opt, solver: solver, log: log.With(trace.Subsystem, trace.SubMaster), lines: lines,
+		kick: make(chan struct{}, 1), asks: make(chan chan Status), says: make(chan fsm.Event),
+		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
+		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}, live: map[*conn]struct{}{},
+	}
+	s.facts = trace.NewQueue(maxFacts, func(n uint64) {
+		s.log.Warn("facts were dropped: OnFact is too slow", "kind", "log", "facts", n)
+	}, s.crash)
+	s.members.limit, s.waiters.limit = max(mostForMembers, int64(opt.MaxQueue)), mostForOthers
+	s.memberIntake.all, s.otherIntake.all = mostFromMembers, mostFromOthers
+	return s, nil
+}
+
+const (
+	// maxFacts is how many facts may wait for OnFact.
+	maxFacts = 4096
+	// flushTime bounds the wait of a master that ends for its log and OnFact.
+	flushTime = time.Second
+)
+
+// ListenAndServe listens on addr (HOST:PORT) and serves.
+func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
+	ln, err := platform.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return errs.New(errs.InvalidUsage, "run master", err).With(addr).Do("free the port or choose another address")
+	}
+	return s.Serve(ctx, ln)
+}
+
+// Serve accepts connections of ln until ctx ends or Close is called (nil), or
+// ln fails for good. It closes ln and every connection, and returns when all
+// its goroutines have ended. A Server serves once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	if !s.begun.CompareAndSwap(false, true) {
+		ln.Close()
+		return errs.New(errs.InvalidUsage, "run master", errors.New("a master serves once"))
+	}
+	defer close(s.ended)
+	defer func() {
+		s.facts.Close(flushTime)
+		s.lines.Close(flushTime)
+	}()
+	addr := ln.Addr()
+	s.addr.Store(&addr)
+	s.start = time.Now()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 1)
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		defer errs.Catch("run master", s.crash)
+		if err := s.accept(ctx, ln); err != nil {
+			failed <- err
+		}
+	}()
+	err := s.loop(ctx, failed)
+	cancel()
+	ln.Close()
+	s.mu.Lock()
+	for c := range s.live {
+		c.nc.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return err
+}
+
+// Addr returns where the server listens, nil before Serve.
+func (s *Server) Addr() net.Addr {
+	if a := s.addr.Load(); a != nil {
+		return *a
+	}
+	return nil
+}
+
+// Snapshot returns the state of the world, the zero Status if Serve does not run.
+func (s *Server) Snapshot() Status {
+	if !s.begun.Load() {
+		return Status{}
+	}
+	ask := make(chan Status, 1)
+	select {
+	case s.asks <- ask:
+		return <-ask
+	case <-s.ended:
+		return Status{}
+	}
+}
+
+// Topology returns what the master knows of the links of every group, and the
+// rings in force; nil if Serve does not run.
+func (s *Server) Topology() []wire.GroupTopology {
+	s.own.Lock()
+	defer s.own.Unlock()
+	if s.over {
+		return nil
+	}
+	return s.m.Topology()
+}
+
+// ResetSharedState gives up the shared state that a group expects: its next
+// synchronisation elects the highest revision that its members have, as the
+// first one does. It is for a group that has lost its state; the log says which
+// revision was given up. Error: errs.Closed if Serve does not run.
+func (s *Server) ResetSharedState(group uint32) error { return s.say(fsm.ResetState{Group: group}) }
+
+// SetBeginAnew changes Options.BeginAnew. Error: errs.Closed if Serve does not run.
+func (s *Server) SetBeginAnew(on bool) error { return s.say(fsm.LostState{BeginAnew: on}) }
+
+func (s *Server) say(ev fsm.Event) error {
+	if s.begun.Load() {
+		select {
+		case s.says <- ev:
+			return nil
+		case <-s.ended:
+		}
+	}
+	return errs.New(errs.Closed, "change master", errors.New("the master does not serve"))
+}
+
+// Close ends Serve and waits for it.
+func (s *Server) Close() error {
+	s.once.Do(func() { close(s.stop) })
+	if s.begun.Load() {
+		<-s.ended
+	}
+	return nil
+}
+
+// most is how many events may pile up before what they cause is sent.
+const most = 256
+
+// post steps the machine with an event, on the caller's goroutine: waking
+// another one for it would cost more than the step. false if the server ended.
+// In a crowd only the last one sends, so that a pile of events costs one write
+// for each client and not one for each packet; so it is with more, which says
+// that the caller brings another event at once.
+func (s *Server) post(ctx context.Context, ev fsm.Event, more bool) bool {
+	s.waiting.Add(1)
+	s.own.Lock()
+	defer s.own.Unlock()
+	crowd := s.waiting.Add(-1) > 0 || more
+	if s.over {
+		return false
+	}
+	s.step(ctx, ev)
+	if s.held++; !crowd || s.held >= most {
+		s.flush()
+	}
+	if due, ok := s.m.Deadline(); ok && due < s.armed {
+		s.armed = due
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+// tick lets the machine look at the clock and returns how long it may sleep.
+func (s *Server) tick(ctx context.Context) time.Duration {
+	s.own.Lock()
+	defer s.own.Unlock()
+	s.step(ctx, fsm.Tick{})
+	s.flush()
+	now, wait := time.Since(s.start), time.Hour
+	if due, ok := s.m.Deadline(); ok {
+		wait = max(0, due-now)
+	}
+	s.armed = now + wait
+	return wait
+}
+
+func (s *Server) snapshot() Status {
+	s.own.Lock()
+	defer s.own.Unlock()
+	return s.m.Snapshot()
+}
+
+// loop is there for the ticks of the machine and for the end.
+func (s *Server) loop(ctx context.Context, failed <-chan error) error {
+	defer func() {
+		s.own.Lock()
+		s.over = true
+		s.own.Unlock()
+	}()
+	timer := time.NewTimer(s.tick(ctx))
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.kick:
+			timer.Reset(s.tick(ctx))
+		case <-timer.C:
+			timer.Reset(s.tick(ctx))
+		case ask := <-s.asks:
+			ask <- s.snapshot()
+		case ev := <-s.says:
+			s.post(ctx, ev, false)
+		case err := <-failed:
+			return err
+		case err := <-s.fault:
+			return err
+		case <-ctx.Done():
+			return nil
+		case <-s.stop:
+			return nil
+		}
+	}
+}
+
+// crash makes Serve return err: a machine that panicked cannot be trusted with a run.
+func (s *Server) crash(err *errs.Error) {
+	s.log.Error("panic in the master", "error", err, "stack", errs.StackOf(err))
+	select {
+	case s.fault <- err:
+	default:
+	}
+}
+
+func (s *Server) step(ctx context.Context, ev fsm.Event) {
+	defer errs.Catch("run master", s.crash)
+	if c, ok := ev.(accepted); ok {
+		s.conns[c.conn.id] = c.conn
+		ev = c.Connected
+	}
+	for _, e := range s.m.Step(time.Since(s.start), ev) {
+		switch e := e.(type) {
+		case fsm.Send:
+			s.send(e)
+		case fsm.Close:
+			if c := s.conns[e.Client]; c != nil {
+				delete(s.conns, e.Client)
+				c.out.finish(c.nc)
+				c.deafen()
+			}
+		case fsm.Admit:
+			if c := s.conns[e.Client]; c != nil {
+				c.standing.Store(member)
+				c.out.move(&s.members)
+			}
+		case fsm.Solve:
+			s.solve(ctx, e)
+		case fsm.StopSolve:
+			if stop := s.searches[e.Job]; stop != nil {
+				stop()
+			}
+		case fsm.Log:
+			s.fact(e.Fact)
+		}
+	}
+	if g, ok := ev.(fsm.Gone); ok {
+		delete(s.conns, g.Client)
+	}
+}
+
+// send appends to the client's queue. A client that does not read fast enough
+// is given up: the others must not wait for it, nor pay for it.
+func (s *Server) send(e fsm.Send) {
+	c := s.conns[e.Client]
+	if c == nil {
+		return
+	}
+	if r, ok := e.Packet.(wire.M2CSessionRegistrationResponse); ok && r.Accepted {
+		c.standing.CompareAndSwap(stranger, waiting)
+	}
+	if !c.out.add(e.Packet, s.opt.MaxQueue) {
+		c.fail(fmt.Sprintf("does not read: more than %d bytes wait for it", s.opt.MaxQueue))
+		return
+	}
+	if !c.dirty {
+		c.dirty = true
+		s.dirty = append(s.dirty, c)
+	}
+	if _, book := c.out.held(); book.bytes.Load() > book.limit {
+		s.shed(book)
+	}
+}
+
+// shed gives up clients that do not read, those for whom most waits first, until
+// what waits for all of them is within its limit. What waits for one alone has a
+// limit of its own.
+func (s *Server) shed(book *ledger) {
+	for book.bytes.Load() > book.limit {
+		var out *conn
+		most, others := 0, 0
+		for _, c := range s.conns {
+			n, b := c.out.held()
+			if b != book || n == 0 {
+				continue
+			}
+			others++
+			if n > most || n == most && c.id > out.id {
+				out, most = c, n
+			}
+		}
+		if others < 2 {
+			return
+		}
+		out.fail(fmt.Sprintf("does not read: %d bytes wait for it, and too many for all clients together", most))
+		out.out.discard()
+	}
+}
+
+// flush sends what the last events have for the clients, in one write for each
+// if the connection takes it at once, and leaves the rest to their writers.
+func (s *Server) flush() {
+	s.held = 0
+	for i, c := range s.dirty {
+		c.dirty = false
+		if !c.out.push(c.try) {
+			c.out.wake()
+		}
+		s.dirty[i] = nil
+	}
+	s.dirty = s.dirty[:0]
+}
+
+var levels = map[string]slog.Level{"round": slog.LevelDebug, "registered": slog.LevelDebug, "probes": slog.LevelDebug, "sync": slog.LevelDebug}
+
+func (s *Server) fact(f fsm.Fact) {
+	if s.opt.OnFact != nil {
+		s.facts.Put(func() { s.opt.OnFact(f) })
+	}
+	level := levels[f.Kind]
+	if f.Warn {
+		level = slog.LevelWarn
+	}
+	if !s.log.Enabled(context.Background(), level) {
+		return
+	}
+	attrs := []slog.Attr{slog.String("kind", f.Kind)}
+	if f.Remote.IsValid() {
+		attrs = append(attrs, slog.String("remote", f.Remote.String()))
+	}
+	if f.Peer != (wire.UUID{}) {
+		attrs = append(attrs, slog.String("peer", f.Peer.String()), slog.Uint64("group", uint64(f.Group)))
+	}
+	attrs = append(attrs, slog.Int("world", f.World))
+	s.log.LogAttrs(context.Background(), level, f.Text, attrs...)
+}
+
+// unlessEnding returns err if the listener was closed by somebody else.
+func (s *Server) unlessEnding(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.stop:
+		return nil
+	default:
+		return errs.New(errs.InvalidUsage, "run master", err)
+	}
+}
+
+func remoteOf(nc net.Conn) netip.AddrPort {
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		ap := a.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+}

@@ -1,0 +1,91 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+)
+
+// flushTime bounds the wait of Close for the caller's log handler, and for its
+// trace listener.
+const flushTime = time.Second
+
+// Close leaves the run: running operations are aborted for all peers, their
+// buffers restored, every pending call answered, every connection and goroutine
+// ended. (An operation of which this peer has already reported that it is
+// through may have succeeded for the others; see Shutdown.) It is idempotent
+// and may be called from any goroutine.
+//
+// It waits for functions of the caller that are running, such as
+// SyncOptions.Progress, but not for ever: after twice Options.HandshakeTimeout
+// it returns errs.Timeout, which says what is left. What the calls that have not
+// returned were given is in use until they do. Inside such a function Close has
+// to wait for itself, so call it from another goroutine there.
+func (s *Session) Close() error {
+	s.closeOnce.Do(func() { go s.shut() })
+	t := time.NewTimer(2 * s.opt.HandshakeTimeout)
+	defer t.Stop()
+	select {
+	case <-s.closed:
+		return nil
+	case <-t.C:
+		err := errs.New(errs.Timeout, "close", errors.New(s.remains())).
+			Do("let callbacks return, and do not close a communicator inside of them")
+		s.log.Warn("not everything has ended", "error", err)
+		return err
+	}
+}
+
+// remains says in words what Close waits for.
+func (s *Session) remains() string {
+	s.mu.Lock()
+	calls, ops := max(0, len(s.calls)-1), len(s.ops) // without Close's own
+	s.mu.Unlock()
+	if calls == 0 && ops == 0 {
+		return "a goroutine of the communicator has not ended: it is in a callback"
+	}
+	return fmt.Sprintf("%d calls and %d operations have not ended", calls, ops)
+}
+
+// shut does what Close says, in its own time.
+func (s *Session) shut() {
+	defer close(s.closed)
+	defer errs.Catch("close", s.crash)
+	s.leaveRun()
+	close(s.quit)
+	<-s.done
+	s.cancel()
+	<-s.master.ended
+	s.accept.wait()
+	s.state.Close()
+	s.bench.Close()
+	s.engine.Close()
+	s.work.Wait()
+	live.remove(s)
+	s.events.Close(flushTime)
+	s.lines.Close(flushTime)
+}
+
+// leaveRun tells the machine to leave and waits until nothing of the caller's
+// memory is in use.
+func (s *Session) leaveRun() {
+	id := fsm.CallID(s.ids.Add(1))
+	c := &call{done: make(chan struct{})}
+	s.hand()
+	s.mu.Lock()
+	s.calls[id] = c
+	s.mu.Unlock()
+	if s.crashed.Load() == nil {
+		s.handle(fsm.CallClose{Call: id})
+		s.listen.close()
+		select {
+		case <-c.done: // crash answers, too
+		case <-s.done:
+		}
+	}
+	s.accept.close()
+	s.listen.close()
+}

@@ -1,0 +1,455 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// maxGiven bounds what is kept of canceled operations that nobody awaits.
+const maxGiven = 1024
+
+// opState is the life of a collective at its peer.
+type opState uint8
+
+const (
+	opQueued   opState = iota // C2M 10 waits for other operations to end
+	opHeld                    // eager: the data phase runs, C2M 10 is held back
+	opVoting                  // C2M 10 is out
+	opAhead                   // eager: C2M 11 is out, M2C 9 did not come
+	opRunning                 // M2C 9 came, the data phase runs
+	opReported                // C2M 11 is out
+	opSettled                 // the verdict is known, Finish was emitted
+)
+
+type operation struct {
+	id   OpID
+	vote wire.C2MCollectiveCommsInitiate
+	// What was captured at launch (control spec, section 13.3).
+	ring   []wire.UUID
+	self   wire.UUID
+	native bool
+	older  bool // it runs in a ring that is no longer the one in force
+	epoch  uint64
+
+	state    opState
+	eager    bool          // the data phase began at the launch
+	held     time.Duration // in state opHeld: until when
+	open     bool          // StartData was emitted, DataEnded did not come yet
+	aborted  bool          // AbortData was emitted
+	finished bool
+	dataErr  error
+
+	heard    bool // M2C 11 came
+	abort    bool // it said aborted, or could not be right
+	reason   string
+	code     errs.Code
+	lost     []string // peers that were named as gone since the launch
+	canceled bool     // the caller gave up; the votes still have to be cast
+	hurried  bool     // ... too late: the verdict does not depend on this peer any more
+	query    uint64   // questions after waiting peers that were asked before the launch
+
+	awaited bool
+	await   CallID
+	err     error
+}
+
+// launch starts a collective (control spec, section 13.3).
+func (m *Machine) launch(c CallReduce) {
+	name := kindNames[kindReduce]
+	if err := m.usable(kindReduce); err != nil {
+		m.done(c.Call, err, nil)
+		return
+	}
+	if m.postpone(c) {
+		return
+	}
+	if m.flow != nil {
+		m.done(c.Call, errs.New(errs.Busy, name, fmt.Errorf("%s is running", kindNames[m.flow.kind])), nil)
+		return
+	}
+	if !c.DType.Valid() || !c.RedOp.Valid() {
+		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("%v of %v", c.RedOp, c.DType)), nil)
+		return
+	}
+	if m.view.LocalWorldSize < 2 || len(m.view.Ring) < 2 {
+		m.done(c.Call, errs.New(errs.TooFewPeers, name, nil).Do("wait for peers and update the topology"), nil)
+		return
+	}
+	if m.byTag(c.Tag) != nil {
+		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("tag %d is in flight", c.Tag)), nil)
+		return
+	}
+	m.ops = append(m.ops, &operation{
+		id:     c.Op,
+		vote:   wire.C2MCollectiveCommsInitiate{Tag: c.Tag, Count: c.Count, DType: c.DType, Op: c.RedOp},
+		ring:   slices.Clone(m.view.Ring),
+		self:   m.view.UUID,
+		native: m.native(),
+		epoch:  m.epoch,
+		query:  m.query,
+	})
+	op := m.ops[len(m.ops)-1]
+	if m.view.MasterNative {
+		op.vote.Form = c.Form
+	}
+	if m.failedTags[c.Tag] {
+		op.epoch = 0
+	}
+	if m.mayBegin(op) {
+		m.beginEagerly(op)
+	} else {
+		m.letGo()
+	}
+	m.initiate()
+	m.done(c.Call, nil, nil)
+}
+
+// initiate votes for queued operations. PCCL peers run at most sixteen at once
+// and different sets of more would wait for each other (quirk Q19).
+func (m *Machine) initiate() {
+	flying := 0
+	for _, op := range m.ops {
+		if op.state != opQueued && op.state != opSettled {
+			flying++
+		}
+	}
+	for _, op := range m.ops {
+		if op.state != opQueued {
+			continue
+		}
+		if !m.native() && flying >= m.cfg.MaxWithPCCL {
+			return
+		}
+		op.state = opVoting
+		flying++
+		m.send(op.vote)
+	}
+}
+
+func (m *Machine) byTag(tag uint64) *operation {
+	for _, op := range m.ops {
+		if op.vote.Tag == tag && op.state != opSettled {
+			return op
+		}
+	}
+	return nil
+}
+
+func (m *Machine) byID(id OpID) *operation {
+	for _, op := range m.ops {
+		if op.id == id {
+			return op
+		}
+	}
+	return nil
+}
+
+func (m *Machine) drop(op *operation) {
+	m.ops = slices.DeleteFunc(m.ops, func(o *operation) bool { return o == op })
+}
+
+// commence: everybody voted.
+func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
+	op := m.byTag(p.Tag)
+	if op == nil || op.state != opVoting && op.state != opAhead {
+		m.illegal(p)
+		return
+	}
+	if op.query == m.query {
+		m.answered = false // whoever voted for this has gone on behind the question
+	}
+	switch {
+	case op.eager:
+		m.lent -= eagerCost(op)
+		m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
+		m.answerPrepared()
+		if op.state == opAhead {
+			op.state = opReported
+			return
+		}
+		op.state = opRunning
+	case op.canceled:
+		m.emit(SkipData{Seq: p.SeqNr})
+		m.report(op, true)
+		return
+	default:
+		op.state, op.open = opRunning, true
+		m.emit(StartData{
+			Op: op.id, Tag: p.Tag, Seq: p.SeqNr, Epoch: op.epoch,
+			Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
+		})
+	}
+	// The master commences for those that are left. A member of the ring that
+	// vanished without closing its connections would be waited for in vain.
+	for _, u := range op.ring {
+		if slices.Contains(m.left, u) {
+			if !slices.ContainsFunc(op.lost, func(name string) bool { return strings.HasPrefix(name, u.String()) }) {
+				op.lost = append(op.lost, u.String())
+			}
+			m.abortData(op, "peer "+u.String()+" of the ring has left")
+		}
+	}
+}
+
+// abortData ends a running data phase, once.
+func (m *Machine) abortData(op *operation, reason string) {
+	if op.open && !op.aborted {
+		op.aborted = true
+		m.emit(AbortData{Op: op.id, Reason: reason})
+	}
+}
+
+func (m *Machine) finish(op *operation, restore bool) {
+	if !op.finished {
+		op.finished = true
+		m.emit(Finish{Op: op.id, Restore: restore, Err: op.err})
+	}
+}
+
+func (m *Machine) report(op *operation, aborted bool) {
+	if op.state == opHeld {
+		m.send(op.vote)
+	}
+	if op.state < opRunning && op.eager {
+		op.state = opAhead
+	} else {
+		op.state = opReported
+	}
+	m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted})
+}
+
+// verdict takes the M2C 11 of an operation.
+func (m *Machine) verdict(p wire.M2CCollectiveCommsAbort) {
+	op := m.byTag(p.Tag)
+	if op == nil || op.heard || op.state < opRunning {
+		m.illegal(p)
+		return
+	}
+	op.heard = true
+	op.abort = p.Aborted
+	op.reason = p.Ext.Reason
+	op.code = errs.Code(p.Ext.ReasonCode)
+	if op.state != opRunning {
+		return
+	}
+	// Whatever its flag, it ends the data phase as aborted (control spec,
+	// section 13.3); a success before this peer reported its own cannot be.
+	reason := "aborted by the master"
+	if !p.Aborted {
+		op.abort = true
+		reason = "the master declared an operation complete that still runs"
+		m.log(true, wire.UUID{}, reason)
+	} else if p.Ext.Reason != "" {
+		reason = p.Ext.Reason
+	}
+	m.abortData(op, reason)
+}
+
+// dataEnded: the buffers of the operation are no longer touched.
+func (m *Machine) dataEnded(ev DataEnded) {
+	op := m.byID(ev.Op)
+	if op == nil || !op.open {
+		return
+	}
+	op.open = false
+	op.dataErr = ev.Err
+	if op.aborted && op.dataErr == nil {
+		op.dataErr = errors.New("aborted")
+	}
+	if m.status == statusOver {
+		m.settleEnded(op)
+		return
+	}
+	m.report(op, op.dataErr != nil)
+	if op.canceled {
+		m.giveUp(op)
+	}
+}
+
+// complete takes the M2C 10 of an operation: the verdict is final.
+func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
+	op := m.byTag(p.Tag)
+	if op == nil || op.state != opReported {
+		m.illegal(p)
+		return
+	}
+	if !op.heard {
+		// A PCCL master whose abort flag survived an older operation sends no
+		// M2C 11 (quirk Q15): by its own books the operation is aborted.
+		op.abort = true
+		m.log(true, wire.UUID{}, "operation released without a verdict, taken as aborted")
+	}
+	failed := op.abort || op.dataErr != nil
+	if failed {
+		op.err = op.failure()
+		m.roundDue = true
+		if op.epoch != 0 {
+			m.failedTags[op.vote.Tag] = true
+			m.emit(SpoilData{Tag: op.vote.Tag, Epoch: op.epoch})
+		}
+	}
+	op.state = opSettled
+	m.finish(op, failed)
+	m.release()
+	m.initiate()
+	if op.canceled {
+		m.drop(op)
+		if m.roundNow(failed) {
+			m.repair(0, true, nil)
+		}
+		return
+	}
+	if op.awaited {
+		m.answerAwait(op)
+	}
+}
+
+// roundNow reports whether the round that repairs the ring is to be run. In
+// groups with PCCL ends only the last awaited operation decides, as there.
+func (m *Machine) roundNow(lastFailed bool) bool {
+	return m.status == statusLive && m.roundDue && len(m.ops) == 0 && m.flow == nil && (lastFailed || m.native())
+}
+
+// failure is the error of a failed operation.
+func (op *operation) failure() error {
+	var cause error
+	switch {
+	case op.reason != "":
+		cause = errors.New(op.reason)
+	case op.dataErr != nil:
+		cause = op.dataErr
+	default:
+		cause = errors.New("aborted by another peer")
+	}
+	if op.code == errs.Mismatch {
+		return errs.New(errs.Mismatch, kindNames[kindReduce], cause).
+			Do("pass the same count, type, operation and quantization on every peer")
+	}
+	peer := strings.Join(op.lost, ", ")
+	var e *errs.Error
+	if errors.As(op.dataErr, &e) && peer == "" {
+		peer = e.Peer
+	}
+	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed) {
+		return e // a fault of our own: nothing that a retry repairs
+	}
+	return errs.New(errs.RankConnectionLost, kindNames[kindReduce], cause).With(peer).
+		Do("check the world size and retry")
+}
+
+// await answers with the verdict of an operation.
+func (m *Machine) await(c CallAwait) {
+	op := m.byID(c.Op)
+	if op == nil && len(m.deferred) > 0 {
+		if m.postpone(c) {
+			return
+		}
+	}
+	if i := slices.Index(m.given, c.Op); i >= 0 {
+		m.given = slices.Delete(m.given, i, i+1)
+		m.done(c.Call, errs.New(errs.Canceled, kindNames[kindAwait], nil), nil)
+		return
+	}
+	if op == nil || op.awaited || op.canceled && op.finished {
+		if err := m.usable(kindAwait); err != nil {
+			m.done(c.Call, err, nil)
+			return
+		}
+		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindAwait],
+			errors.New("the operation is unknown or was awaited before")), nil)
+		return
+	}
+	op.awaited, op.await = true, c.Call // of a canceled one, whose buffers are still touched, giveUp answers
+	if op.state == opSettled {
+		m.answerAwait(op)
+	}
+}
+
+// answerAwait answers the await of a settled operation, after the round that
+// repairs the ring if it is this call that has to run it.
+func (m *Machine) answerAwait(op *operation) {
+	m.drop(op)
+	if m.roundNow(op.err != nil) {
+		m.repair(op.await, op.hurried, op.err)
+		if op.hurried {
+			m.done(op.await, notRepaired(op.err), nil)
+		}
+		return
+	}
+	m.done(op.await, op.err, nil)
+}
+
+// notRepaired answers an await whose caller does not wait for the round behind
+// it. A success is one, round or not: the others have the result, too.
+func notRepaired(verdict error) error {
+	if verdict == nil {
+		return nil
+	}
+	return errs.New(errs.Canceled, kindNames[kindAwait], verdict).At("re-establish")
+}
+
+// settleEnded settles an operation that the end of the session cut off.
+func (m *Machine) settleEnded(op *operation) {
+	m.finish(op, true)
+	op.state = opSettled
+	op.err = m.endError(kindAwait, "")
+	if op.canceled {
+		if op.awaited {
+			m.giveUp(op)
+		}
+		m.drop(op)
+	} else if op.awaited {
+		m.answerAwait(op)
+	}
+}
+
+// cancelOperation aborts an operation for all peers. The caller gets its
+// buffers back as soon as nothing touches them; the votes that the others
+// count on are still cast. If this peer has reported that it is through, the
+// others may have the result already: the call waits for the verdict, which takes
+// the slowest of the others or the end of one of them, and returns it. In groups
+// with PCCL ends the peer leaves instead.
+func (m *Machine) cancelOperation(id OpID) {
+	op := m.byID(id)
+	if op == nil || op.canceled || op.state == opSettled || m.status != statusLive {
+		return
+	}
+	through := (op.state == opReported || op.state == opAhead) && op.dataErr == nil
+	if op.native && through {
+		op.hurried = true
+		return
+	}
+	op.canceled = true
+	if !op.native {
+		// PCCL ends judge by the order of their awaits whether a round follows
+		// (quirk Q18), and one that waits for a first frame ignores aborts until
+		// its connection closes (quirk Q23): they only understand a peer that leaves.
+		m.end(errs.Canceled, "the caller gave up an operation in a group with PCCL peers")
+		return
+	}
+	if op.open {
+		m.abortData(op, "canceled by the caller")
+		return
+	}
+	m.giveUp(op)
+}
+
+// giveUp hands the buffers of a canceled operation back.
+func (m *Machine) giveUp(op *operation) {
+	m.finish(op, true)
+	if op.awaited {
+		m.done(op.await, errs.New(errs.Canceled, kindNames[kindAwait], nil), nil)
+		op.awaited = false
+		return
+	}
+	if len(m.given) == maxGiven {
+		m.given = m.given[1:]
+	}
+	m.given = append(m.given, op.id)
+}

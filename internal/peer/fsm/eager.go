@@ -1,0 +1,89 @@
+package fsm
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// An eager collective begins when it is launched, and not when the master says
+// that all have launched it: in a group whose members can all do that, what a
+// peer sends too early waits at the next one (docs/extensions.md, "Eager
+// start"). The votes are the same, and so is their order; but if nothing else is
+// under way C2M 10 is held back, so that it can travel together with C2M 11.
+// The master cannot tell that from a peer that launches later.
+const (
+	// MaxEager bounds Config.EagerBytes.
+	MaxEager = 1 << 20
+	// eagerCredit bounds what operations that were not commenced may send; all
+	// of it has room at the next peer.
+	eagerCredit = 4 << 20
+	// eagerHold bounds how long C2M 10 is held back.
+	eagerHold = 5 * time.Millisecond
+)
+
+// eagerCost is an upper bound of what op sends: twice its bytes, and frame
+// headers and metadata in every step.
+func eagerCost(op *operation) uint64 {
+	bytes := op.vote.Count * uint64(op.vote.DType.Size())
+	return 2*bytes + uint64(len(op.ring))*256
+}
+
+// mayBegin reports whether op may begin before its commence.
+func (m *Machine) mayBegin(op *operation) bool {
+	limit := uint64(max(0, min(m.cfg.EagerBytes, MaxEager)))
+	size := uint64(op.vote.DType.Size())
+	switch {
+	case m.epoch == 0 || limit == 0 || op.vote.Count > limit/size:
+		return false
+	case m.prep != nil:
+		return false // the next commence may be one in another ring
+	case m.roundDue:
+		// What is left of a failed operation may still be on its way, and the
+		// next one with its tag must not take it for its own.
+		return false
+	case slices.ContainsFunc(op.ring, func(u wire.UUID) bool { return slices.Contains(m.left, u) }):
+		return false // it would wait for the dead
+	}
+	return m.lent+eagerCost(op) <= eagerCredit
+}
+
+// beginEagerly starts the data phase of a launched operation, and holds its vote
+// back if nothing else is under way.
+func (m *Machine) beginEagerly(op *operation) {
+	op.eager, op.open = true, true
+	m.lent += eagerCost(op)
+	op.state = opHeld
+	op.held = m.now + eagerHold
+	m.emit(StartData{
+		Op: op.id, Tag: op.vote.Tag, Epoch: m.epoch, Eager: true,
+		Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
+	})
+	for _, o := range m.ops {
+		if o != op && o.state != opSettled {
+			m.letGo()
+			return
+		}
+	}
+}
+
+// letGo sends the votes that are held back.
+func (m *Machine) letGo() {
+	for _, op := range m.ops {
+		if op.state == opHeld {
+			op.state = opVoting
+			m.send(op.vote)
+		}
+	}
+}
+
+// heldUntil returns when the first vote that is held back has to go.
+func (m *Machine) heldUntil() (at time.Duration, ok bool) {
+	for _, op := range m.ops {
+		if op.state == opHeld && (!ok || op.held < at) {
+			at, ok = op.held, true
+		}
+	}
+	return at, ok
+}

@@ -1,0 +1,374 @@
+// Package fsm is a peer's session with the master as a pure machine (control
+// spec, section 13): calls, packets and results of work come in as events,
+// packets to send and work to do go out as effects. It has no clock, socket,
+// goroutine or global random.
+package fsm
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// CallID names one pending API call, OpID one collective operation. Both are
+// drawn by the shell, increasing, never reused.
+type (
+	CallID uint64
+	OpID   uint64
+)
+
+// Event is an input of Machine.Step.
+type Event interface{ event() }
+
+// Calls of the API. Each is answered by exactly one Done effect with its CallID.
+type (
+	// CallConnect registers the peer; the TCP connection to the master stands.
+	CallConnect struct{ Call CallID }
+	// CallUpdate votes to accept newcomers.
+	CallUpdate struct{ Call CallID }
+	// CallPending asks whether newcomers, or a better ring, wait; may overlap with collectives.
+	CallPending struct{ Call CallID }
+	// CallOptimize measures bandwidths and adopts a new ring.
+	CallOptimize struct{ Call CallID }
+	// AskSync asks whether a CallSync with these arguments would be taken now;
+	// Done comes at once and nothing has changed. Describing a shared state takes
+	// time and reads the tensors, which a call that is refused must not do.
+	AskSync struct {
+		Call     CallID
+		Strategy wire.Strategy
+		Torn     bool
+	}
+	// CallSync synchronises the shared state that the shell holds for Call. Torn
+	// says that it is a mixture of two states, which may only receive.
+	CallSync struct {
+		Call     CallID
+		Revision uint64
+		Strategy wire.Strategy
+		Torn     bool
+		Entries  []wire.StateEntry
+	}
+	// CallReduce launches a collective. Done comes at once: nil if launched.
+	CallReduce struct {
+		Call  CallID
+		Op    OpID
+		Tag   uint64
+		Count uint64
+		DType dtype.Type
+		RedOp dtype.Op
+		Form  wire.WireForm // told to a gopccl master
+	}
+	// CallAwait waits for the verdict of a launched operation and, where one is
+	// due and no other operation is un-awaited, for the round that repairs the ring.
+	CallAwait struct {
+		Call CallID
+		Op   OpID
+	}
+	// CallCancel: the caller of Call gave up. Votes cannot be taken back: a
+	// phase-changing call ends the session, an operation (Op of a
+	// CallReduce/CallAwait) is aborted for all peers, unless this one has reported
+	// that it is through: its verdict is no longer this peer's and is the answer.
+	// The answer of a CallPending that was given up is the next one's.
+	CallCancel struct {
+		Call CallID
+		Op   OpID // the operation to abort, 0 if Call is a phase-changing call
+	}
+	// CallClose leaves the run.
+	CallClose struct{ Call CallID }
+)
+
+// What happens outside.
+type (
+	// PacketIn: a packet from the master. Every packet is a sign of life.
+	PacketIn struct{ Packet wire.Packet }
+	// MasterGone: the master connection ended or sent garbage.
+	MasterGone struct{ Err error }
+	// Established: the work of an Establish effect is done; Failed names peers
+	// that could not be reached (at least one means failure).
+	Established struct {
+		Round  uint64
+		Failed []wire.UUID
+	}
+	// DataEnded: the data phase of a started operation ended, its buffers are
+	// no longer touched. Err nil: complete. Also the answer to AbortData.
+	DataEnded struct {
+		Op  OpID
+		Err error
+	}
+	// Fetched: the work of a Fetch effect is done.
+	Fetched struct {
+		Call     CallID
+		Revision uint64
+		Err      error
+	}
+	// Measured: one bandwidth of a Probe effect; ProbesDone: all are through.
+	Measured struct {
+		Call CallID
+		To   wire.UUID
+		Mbps float64
+	}
+	ProbesDone struct{ Call CallID }
+	// ProbeReady: the connections of a PrepareProbe effect stand, or, with an
+	// Err, they do not: nothing more follows then. Busy: the target is taken.
+	ProbeReady struct {
+		Round uint64
+		Busy  bool
+		Err   error
+	}
+	// Probed: the work of a SendProbe or StopProbe effect is done.
+	Probed struct {
+		Round           uint64
+		Mbps, Deviation float64
+		Late            time.Duration
+		Err             error
+	}
+	// RingPrepared: the work of a PrepareRing effect is done; Failed names peers
+	// that could not be reached.
+	RingPrepared struct {
+		Change uint64
+		Failed []wire.UUID
+	}
+	// Preflighted: the work of a Preflight effect is done; Failed names peers that
+	// could not be reached.
+	Preflighted struct {
+		Number uint64
+		Failed []wire.UUID
+	}
+	// LinkUsed: what the link to the next peer gave in operations, and the share
+	// of their time in which it was at work.
+	LinkUsed struct {
+		To         wire.UUID
+		Mbps, Busy float64
+	}
+	// Tick: time passed; due when Machine.Deadline is reached.
+	Tick struct{}
+)
+
+func (CallConnect) event()  {}
+func (CallUpdate) event()   {}
+func (CallPending) event()  {}
+func (CallOptimize) event() {}
+func (AskSync) event()      {}
+func (CallSync) event()     {}
+func (CallReduce) event()   {}
+func (CallAwait) event()    {}
+func (CallCancel) event()   {}
+func (CallClose) event()    {}
+func (PacketIn) event()     {}
+func (MasterGone) event()   {}
+func (Established) event()  {}
+func (DataEnded) event()    {}
+func (Fetched) event()      {}
+func (Measured) event()     {}
+func (ProbesDone) event()   {}
+func (ProbeReady) event()   {}
+func (Probed) event()       {}
+func (RingPrepared) event() {}
+func (Preflighted) event()  {}
+func (LinkUsed) event()     {}
+func (Tick) event()         {}
+
+// Effect is an output of Machine.Step, to be carried out in order.
+type Effect interface{ effect() }
+
+// Effects.
+type (
+	// Send: write the packet to the master.
+	Send struct{ Packet wire.Packet }
+	// Establish: make sure that a live send pool to every listed peer exists
+	// (repairing broken ones), then drop connections from and to peers not
+	// listed; an Established event follows. It ends the work of a PrepareRing.
+	// When that event was taken, neighbours may begin eagerly in Epoch, if it is
+	// not 0.
+	Establish struct {
+		Round uint64
+		Epoch uint64
+		Peers []wire.PeerEndpoint
+	}
+	// BeginEpoch: the round of this epoch has succeeded; what neighbours began
+	// eagerly in earlier ones is over.
+	BeginEpoch struct{ Epoch uint64 }
+	// StartData: begin the data phase; ring and own uuid as captured at
+	// launch. A DataEnded event follows, exactly one per StartData. Eager: the
+	// sequence number is not known yet, CommenceData follows. Epoch names the
+	// round since which neighbours may begin eagerly, 0: they may not, because the
+	// group does not or because the last operation with this tag has failed since.
+	StartData struct {
+		Op     OpID
+		Tag    uint64
+		Seq    uint64
+		Epoch  uint64
+		Eager  bool
+		Ring   []wire.UUID
+		Self   wire.UUID
+		Native bool // all members of the group are gopccl ends
+	}
+	// SkipData: the operation with this number has begun elsewhere and will not
+	// here; what comes of it is stale.
+	SkipData struct{ Seq uint64 }
+	// CommenceData: the sequence number of an operation that began eagerly; its
+	// data phase may be over.
+	CommenceData struct {
+		Op  OpID
+		Seq uint64
+	}
+	// SpoilData: an operation with this tag has failed. What still comes for it
+	// from neighbours that began it eagerly belongs to nobody.
+	SpoilData struct{ Tag, Epoch uint64 }
+	// AbortData: end the data phase now.
+	AbortData struct {
+		Op     OpID
+		Reason string
+	}
+	// Finish: the verdict is known and the data phase has ended (or never
+	// began). Restore: the buffers must be as before the call.
+	Finish struct {
+		Op      OpID
+		Restore bool
+		Err     error // what Await will say, if that is known already
+	}
+	// Serve opens (On) or closes the window in which shared state is handed out.
+	Serve struct {
+		Call CallID
+		On   bool
+	}
+	// Fetch the keys from the first distributor that has them; a Fetched event follows.
+	Fetch struct {
+		Call         CallID
+		Distributors []netip.AddrPort
+		Keys         []string
+		Hashes       []uint64
+		HashTypes    []wire.HashType
+	}
+	// StopFetch: the session ended while fetching; a Fetched event still follows.
+	StopFetch struct{ Call CallID }
+	// Probe: measure these edges; Measured events and one ProbesDone follow.
+	Probe struct {
+		Call     CallID
+		Requests []wire.BandwidthRequest
+	}
+	// StopProbe: the session ended while probing, or the master does not wait
+	// any more; ProbesDone still follows, or Probed after a PrepareProbe.
+	StopProbe struct{ Call CallID }
+	// PrepareProbe: connect to the benchmark of To; a ProbeReady event follows.
+	PrepareProbe struct {
+		Call  CallID
+		Round uint64
+		To    wire.UUID
+		Addr  netip.AddrPort
+	}
+	// SendProbe: measure over the connections that stand, from Delay from now
+	// on; a Probed event follows.
+	SendProbe struct {
+		Call  CallID
+		Round uint64
+		Delay time.Duration
+	}
+	// PrepareRing: make sure that a live send pool to every listed peer exists,
+	// beside whatever runs; a RingPrepared event follows, unless StopPrepare
+	// comes first. None of them is a neighbour yet.
+	PrepareRing struct {
+		Change uint64
+		Peers  []wire.PeerEndpoint
+	}
+	// StopPrepare: the change was given up.
+	StopPrepare struct{ Change uint64 }
+	// Preflight: try whether Peers can be reached, beside whatever runs; a
+	// Preflighted event follows.
+	Preflight struct {
+		Number uint64
+		Peers  []wire.PeerEndpoint
+	}
+	// SwitchRing: the view shows another ring, with these neighbours; the
+	// connections to the ones before are still in use.
+	SwitchRing struct{ Neighbours []wire.UUID }
+	// Release: no operation needs connections to others than these any more.
+	// What others opened to this peer is theirs to close.
+	Release struct{ Keep []wire.UUID }
+	// Done answers a call. Result by kind of call: bool for CallPending,
+	// SyncResult for CallSync, nil otherwise. Err is nil or an *errs.Error.
+	Done struct {
+		Call   CallID
+		Err    error
+		Result any
+	}
+	// Disconnect: close the master connection and every P2P connection at once
+	// (quirk Q37); the session is over.
+	Disconnect struct{ Reason string }
+	// Log: a fact for people and listeners.
+	Log struct {
+		Warn bool
+		Text string
+		Peer wire.UUID
+	}
+)
+
+// SyncResult is the result of a successful CallSync.
+type SyncResult struct {
+	Revision uint64 // of the state now held
+	Outdated bool   // whether content was fetched
+}
+
+func (Send) effect()         {}
+func (Establish) effect()    {}
+func (StartData) effect()    {}
+func (SkipData) effect()     {}
+func (CommenceData) effect() {}
+func (SpoilData) effect()    {}
+func (BeginEpoch) effect()   {}
+func (AbortData) effect()    {}
+func (Finish) effect()       {}
+func (Serve) effect()        {}
+func (Fetch) effect()        {}
+func (StopFetch) effect()    {}
+func (Probe) effect()        {}
+func (StopProbe) effect()    {}
+func (PrepareProbe) effect() {}
+func (SendProbe) effect()    {}
+func (PrepareRing) effect()  {}
+func (StopPrepare) effect()  {}
+func (Preflight) effect()    {}
+func (SwitchRing) effect()   {}
+func (Release) effect()      {}
+func (Done) effect()         {}
+func (Disconnect) effect()   {}
+func (Log) effect()          {}
+
+// Config of a machine.
+type Config struct {
+	Group                                   uint32
+	P2PPort, SharedStatePort, BenchmarkPort uint16
+	// Host is announced as the address at which others reach the peer; not
+	// valid: the one that its connection to the master comes from.
+	Host netip.Addr
+	// HeartbeatInterval and HeartbeatTimeout are announced to the master; the
+	// granted values rule. Zero announces none.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// RegisterTimeout bounds the wait for the registration's answer.
+	RegisterTimeout time.Duration
+	// MaxWithPCCL is the number of collectives initiated at once when PCCL ends
+	// may be in the group (quirk Q19: 16); further launches wait in order.
+	MaxWithPCCL int
+	// EagerBytes is the largest buffer whose collective begins at its launch,
+	// where all members of the group can do that; 0: none does, at most MaxEager.
+	EagerBytes int
+}
+
+// View is what attributes show: the last M2C 2 and M2C 3 (control spec 13.5).
+type View struct {
+	Connected        bool
+	UUID             wire.UUID
+	GlobalWorldSize  int
+	LocalWorldSize   int
+	NumGroups        int
+	LargestGroupSize int
+	Ring             []wire.UUID
+	Rank             int // position of UUID in Ring, -1 before the first round
+	Native           bool
+	MasterNative     bool
+	MasterTopology   bool          // the master schedules probes and takes link reports
+	MasterSwitch     bool          // the master switches rings between collectives
+	RoundBound       time.Duration // how long the master waits for this peer's report of a round; 0: it did not say
+	LastDropped      string        // the peer that was last named as gone, for errors
+}

@@ -1,0 +1,342 @@
+package fsm
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// status of the session: it only ever moves forward.
+type status uint8
+
+const (
+	statusFresh status = iota // nothing was sent yet
+	statusLive                // between the registration and the end
+	statusOver                // ended; what was begun is still being unwound
+)
+
+// step is where the phase-changing call in progress stands.
+type step uint8
+
+const (
+	stepNone       step = iota
+	stepRegister        // C2M 1 is out
+	stepInfo            // waiting to be let in, or C2M 2 is out
+	stepConnecting      // an Establish effect is being carried out
+	stepRing            // C2M 3 is out
+	stepRequests        // C2M 5 is out
+	stepProbing         // a Probe effect is being carried out
+	stepOptimized       // C2M 7 is out
+	stepElection        // C2M 8 is out
+	stepFetching        // a Fetch effect is being carried out
+	stepSynced          // C2M 9 is out
+	numSteps
+)
+
+// stepNames appear in errors as the phase of the call.
+var stepNames = [numSteps]string{
+	"idle", "register", "vote", "establish", "ring", "optimize vote",
+	"probe", "optimize", "election", "fetch", "sync complete",
+}
+
+// waitsFor is the table of legal answers: the one packet that moves a step on.
+// Zero: the step waits for work of this peer, not for the master. Packets that
+// belong to no step (2 outside a wait, 4, 9 to 11, 64, 65) have rules of their own.
+var waitsFor = [numSteps]wire.ID{
+	stepRegister:  1,
+	stepInfo:      2,
+	stepRing:      3,
+	stepRequests:  5,
+	stepOptimized: 6,
+	stepElection:  7,
+	stepSynced:    8,
+}
+
+// flow is the phase-changing call in progress. A background flow answers no
+// call: it is the round that others expect after the caller gave up.
+type flow struct {
+	kind       kind
+	call       CallID
+	background bool
+	step       step
+
+	accept bool // flavour of C2M 2
+	failed bool // this peer reported failure in the round
+	cause  error
+
+	sync   CallSync
+	query  uint64 // questions after waiting peers that were asked before it
+	result SyncResult
+
+	asked    []wire.BandwidthRequest
+	reported []bool
+
+	// Of probes that the master schedules.
+	scheduled bool
+	through   bool           // M2C 68 came
+	working   uint64         // the round that is being worked on, 0: none
+	sending   bool           // its SendProbe was emitted
+	next      *wire.M2CProbe // came while the one before was worked on
+}
+
+// occupied reports whether work of the shell is under way whose end answers
+// the call.
+func (f *flow) occupied() bool {
+	return f.step == stepFetching || f.step == stepProbing && (!f.scheduled || f.working != 0)
+}
+
+// Machine is one peer's session. It is not safe for concurrent use.
+type Machine struct {
+	cfg    Config
+	now    time.Duration
+	status status
+	ended  error // why the session is over, wraps a code
+	view   View
+	out    []Effect
+
+	flow       *flow
+	ops        []*operation // in launch order: unsettled, or settled and not yet awaited
+	given      []OpID       // canceled before they were awaited
+	roundDue   bool         // an operation failed and no round was completed since
+	asking     bool         // C2M 4 is out
+	answered   bool         // ... was answered when no call waited for it; the next call gets
+	answer     bool         // this
+	query      uint64       // number of the last one
+	pending    []CallID     // calls that share its answer
+	deferred   []Event      // calls that wait for work that goes on in the background
+	closers    []CallID
+	dropReason string      // why the master drops this peer
+	left       []wire.UUID // members of the ring that were named as gone
+
+	peers []wire.PeerEndpoint // the last list the master sent, in any M2C 2
+	round uint64
+
+	preflights int          // under way
+	prep       *preparation // of the ring to come
+	unneeded   bool         // connections of rings before this one are there still
+
+	epoch     uint64 // of the group if all members can begin eagerly, 0 otherwise
+	nextEpoch uint64 // of the round that runs
+	lent      uint64 // bytes of eager operations without a commence
+	// failedTags are those of the operations that have failed in this epoch: what
+	// is left of them may still come, and their successors take nothing early.
+	failedTags map[uint64]bool
+
+	live liveness
+}
+
+// New returns the machine of a peer whose TCP connection to the master stands
+// and over which nothing was sent.
+func New(cfg Config) *Machine {
+	if cfg.MaxWithPCCL <= 0 {
+		cfg.MaxWithPCCL = 16
+	}
+	return &Machine{cfg: cfg, view: View{Rank: -1}, failedTags: map[uint64]bool{}}
+}
+
+// Step takes one event in and returns what is to be done, in order. now is the
+// time since any fixed point and never goes back. The slices in the effects
+// are the caller's.
+func (m *Machine) Step(now time.Duration, ev Event) []Effect {
+	m.out = nil
+	m.observe(now)
+	m.handle(ev)
+	for len(m.deferred) > 0 && !m.inBackground() {
+		next := m.deferred[0]
+		m.deferred = m.deferred[1:]
+		m.handle(next)
+	}
+	m.answerClosers()
+	return m.out
+}
+
+// View returns what attributes show.
+func (m *Machine) View() View {
+	v := m.view
+	v.Ring = append([]wire.UUID(nil), v.Ring...)
+	return v
+}
+
+func (m *Machine) emit(e ...Effect) { m.out = append(m.out, e...) }
+
+func (m *Machine) send(p wire.Packet) { m.emit(Send{Packet: p}) }
+
+func (m *Machine) done(call CallID, err error, result any) {
+	m.emit(Done{Call: call, Err: err, Result: result})
+}
+
+func (m *Machine) log(warn bool, peer wire.UUID, text string) {
+	m.emit(Log{Warn: warn, Peer: peer, Text: text})
+}
+
+// native reports whether nobody in the group, the master included, is PCCL.
+func (m *Machine) native() bool { return m.view.Native && m.view.MasterNative }
+
+func (m *Machine) handle(ev Event) {
+	switch ev := ev.(type) {
+	case CallConnect:
+		m.connect(ev)
+	case CallUpdate, CallOptimize, CallSync:
+		m.changePhase(ev)
+	case AskSync:
+		m.askSync(ev)
+	case CallPending:
+		m.askPending(ev)
+	case CallReduce:
+		m.launch(ev)
+	case CallAwait:
+		m.await(ev)
+	case CallCancel:
+		m.cancel(ev)
+	case CallClose:
+		m.close(ev)
+	case PacketIn:
+		m.packet(ev.Packet)
+	case MasterGone:
+		m.masterGone(ev.Err)
+	case Established:
+		m.established(ev)
+	case DataEnded:
+		m.dataEnded(ev)
+	case Fetched:
+		m.fetched(ev)
+	case Measured:
+		m.measured(ev)
+	case ProbesDone:
+		m.probesDone(ev)
+	case ProbeReady:
+		m.probeReady(ev)
+	case Probed:
+		m.probed(ev)
+	case RingPrepared:
+		m.ringPrepared(ev)
+	case Preflighted:
+		m.preflighted(ev)
+	case LinkUsed:
+		if m.status == statusLive && m.view.Connected && m.view.MasterTopology {
+			m.send(wire.C2MLinkReport{To: ev.To, Mbps: ev.Mbps, Busy: ev.Busy})
+		}
+	case Tick:
+		m.tick()
+	}
+}
+
+// packet hands a packet of the master to its rule.
+func (m *Machine) packet(p wire.Packet) {
+	if m.status == statusOver {
+		return
+	}
+	if m.status == statusFresh || p == nil || p.Proto() != wire.M2C {
+		m.illegal(p)
+		return
+	}
+	m.live.heard = m.now
+	at := stepNone
+	if m.flow != nil {
+		at = m.flow.step
+	}
+	if at == stepRegister && p.ID() != 1 && p.ID() != 64 {
+		m.illegal(p)
+		return
+	}
+	switch p := p.(type) {
+	case wire.M2CHeartbeat:
+		return
+	case wire.M2CPeerDropped:
+		m.peerDropped(p)
+		return
+	case wire.M2CPeersPendingResponse:
+		m.pendingAnswer(p)
+		return
+	case wire.M2CCollectiveCommsCommence:
+		m.commence(p)
+		return
+	case wire.M2CCollectiveCommsAbort:
+		m.verdict(p)
+		return
+	case wire.M2CCollectiveCommsComplete:
+		m.complete(p)
+		return
+	case wire.M2CProbe, wire.M2CProbeGo, wire.M2CProbesDone:
+		if !m.scheduledPacket(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CPrepareRing:
+		if !m.prepareRing(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CPreflight:
+		if !m.preflight(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CSwitchRing:
+		if !m.switchRing(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CP2PConnectionInfo:
+		if at != stepInfo {
+			// PCCL's master sends two when the last accepted client leaves
+			// (quirk Q8). What it lists still counts as sent.
+			if m.takePeers(p) {
+				m.log(true, wire.UUID{}, "connection info outside a round ignored")
+			}
+			return
+		}
+	}
+	if waitsFor[at] == 0 || waitsFor[at] != p.ID() {
+		m.illegal(p)
+		return
+	}
+	switch p := p.(type) {
+	case wire.M2CSessionRegistrationResponse:
+		m.registered(p)
+	case wire.M2CP2PConnectionInfo:
+		m.roundOpened(p)
+	case wire.M2CP2PConnectionsEstablished:
+		m.roundEnded(p)
+	case wire.M2COptimizeTopologyResponse:
+		m.probe(p)
+	case wire.M2COptimizeTopologyComplete:
+		m.optimized(p)
+	case wire.M2CSyncSharedState:
+		m.elected(p)
+	case wire.M2CSyncSharedStateComplete:
+		m.synced()
+	default:
+		m.illegal(p)
+	}
+}
+
+// peerDropped remembers who left, for the errors of operations in flight.
+func (m *Machine) peerDropped(p wire.M2CPeerDropped) {
+	if p.UUID == m.view.UUID {
+		m.dropReason = p.Reason // the end of the connection follows
+		return
+	}
+	name := p.UUID.String()
+	if p.Addr.IsValid() {
+		name += " (" + p.Addr.String() + ")"
+	}
+	m.view.LastDropped = name
+	if slices.Contains(m.view.Ring, p.UUID) && !slices.Contains(m.left, p.UUID) {
+		m.left = append(m.left, p.UUID)
+	}
+	text := "peer dropped"
+	if p.Reason != "" {
+		text += ": " + p.Reason
+	}
+	m.log(true, p.UUID, text)
+	if p.Group != m.cfg.Group {
+		return
+	}
+	for _, op := range m.ops {
+		if op.state != opSettled {
+			op.lost = append(op.lost, name)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package fsm
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// TestRandomEvents throws calls, packets (mostly plausible ones) and results
+// at the machine. It must never panic, answer a call twice, finish an
+// operation twice or under a running data phase; at the end of the session
+// everything is answered and finished.
+func TestRandomEvents(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		native := rapid.Bool().Draw(rt, "native")
+		r := newRig(rt, Config{HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second, RegisterTimeout: 5 * time.Second, MaxWithPCCL: 2})
+		var known []CallID
+		call := func() CallID { c := r.newCall(); known = append(known, c); return c }
+		r.step(CallConnect{Call: call()})
+		ext := wire.Ext{Native: native, Topology: rapid.Bool().Draw(rt, "topology"), HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second}
+		var launched []OpID // those that were not refused
+		launches := map[CallID]OpID{}
+		tag := func() uint64 { return rapid.Uint64Range(1, 3).Draw(rt, "tag") }
+		anyOp := func() OpID {
+			if len(launched) == 0 {
+				return 99
+			}
+			return rapid.SampledFrom(launched).Draw(rt, "op")
+		}
+		r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: ext})
+		var probes, fetches []CallID
+		var rounds []uint64
+		r.watch = func() {
+			for _, e := range r.fx {
+				switch e := e.(type) {
+				case Done:
+					if op, ok := launches[e.Call]; ok && e.Err == nil {
+						launched = append(launched, op)
+					}
+				case Establish:
+					rounds = append(rounds, e.Round)
+				case Probe:
+					probes = append(probes, e.Call)
+				case Fetch:
+					fetches = append(fetches, e.Call)
+				}
+			}
+		}
+		n := rapid.IntRange(1, 80).Draw(rt, "steps")
+		for range n {
+			r.now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
+			switch rapid.IntRange(0, 26).Draw(rt, "event") {
+			case 0:
+				r.step(CallUpdate{Call: call()})
+			case 1:
+				r.step(CallPending{Call: call()})
+			case 2:
+				r.step(CallOptimize{Call: call()})
+			case 3:
+				r.step(CallSync{Call: call(), Entries: []wire.StateEntry{{Key: "w"}}})
+			case 4, 5, 6:
+				c := call()
+				r.op++
+				launches[c] = r.op
+				r.step(CallReduce{Call: c, Op: r.op, Tag: tag(), Count: 1, DType: dtype.Int8, RedOp: dtype.Sum})
+			case 7, 8:
+				r.step(CallAwait{Call: call(), Op: anyOp()})
+			case 9:
+				if len(known) > 0 && rapid.IntRange(0, 3).Draw(rt, "rarely") == 0 {
+					r.step(CallCancel{Call: rapid.SampledFrom(known).Draw(rt, "call"), Op: anyOp()})
+				}
+			case 10:
+				if rapid.IntRange(0, 9).Draw(rt, "rarely") == 0 {
+					r.step(CallClose{Call: call()})
+				}
+			case 11, 12, 13:
+				// Something the machine waits for, if it waits.
+				r.in(plausible(rt, r))
+			case 14, 15, 16:
+				for _, op := range r.m.ops {
+					if op.state == opVoting {
+						r.in(wire.M2CCollectiveCommsCommence{Tag: op.vote.Tag, SeqNr: 1})
+						break
+					}
+				}
+			case 17:
+				for _, op := range r.m.ops {
+					if op.state >= opRunning && !op.heard && op.state != opSettled {
+						r.abort(op.vote.Tag, rapid.Bool().Draw(rt, "aborted"))
+						break
+					}
+				}
+			case 18, 19:
+				for _, op := range r.m.ops {
+					if op.state == opReported {
+						r.complete(op.vote.Tag)
+						break
+					}
+				}
+			case 20, 21:
+				for _, id := range launched {
+					if r.open[id] {
+						var err error
+						if rapid.Bool().Draw(rt, "failed") {
+							err = errors.New("lost")
+						}
+						r.step(DataEnded{Op: id, Err: err})
+						break
+					}
+				}
+			case 22:
+				if len(rounds) > 0 {
+					r.step(Established{Round: rounds[len(rounds)-1]})
+				}
+			case 23:
+				if len(probes) > 0 {
+					r.step(Measured{Call: probes[len(probes)-1], To: uid(2), Mbps: 3})
+					r.step(ProbesDone{Call: probes[len(probes)-1]})
+				}
+			case 24:
+				if len(fetches) > 0 {
+					r.step(Fetched{Call: fetches[len(fetches)-1]})
+				}
+			case 25:
+				if f := r.m.flow; f != nil && f.working != 0 {
+					if !f.sending && rapid.Bool().Draw(rt, "ready") {
+						r.step(ProbeReady{Round: f.working, Err: rapid.SampledFrom([]error{nil, errors.New("refused")}).Draw(rt, "err")})
+					} else {
+						r.step(Probed{Round: f.working, Mbps: 3})
+					}
+				}
+				r.step(Tick{})
+			case 26:
+				if rapid.IntRange(0, 5).Draw(rt, "rarely") == 0 {
+					r.in(rapid.SampledFrom(everyPacket()).Draw(rt, "packet"))
+				} else {
+					r.in(wire.M2CHeartbeat{})
+				}
+			}
+			if at, ok := r.m.Deadline(); ok && at <= r.now {
+				r.step(Tick{})
+				at, ok = r.m.Deadline()
+				require.True(rt, !ok || at > r.now, "a tick that moves nothing")
+			}
+		}
+		endAll(rt, r, known)
+		for _, id := range launched {
+			require.Contains(rt, r.finishes, id, "operation was never finished")
+		}
+		require.Len(rt, r.finishes, len(launched))
+	})
+}
+
+// endAll ends the session and checks that every call is answered.
+func endAll(t tb, r *rig, known []CallID) {
+	r.step(MasterGone{Err: errors.New("reset")})
+	for id := OpID(1); id <= r.op; id++ {
+		if r.open[id] {
+			r.step(DataEnded{Op: id, Err: errors.New("reset")})
+		}
+	}
+	if f := r.m.flow; f != nil {
+		r.step(Fetched{Call: f.call, Err: errors.New("reset")})
+		r.step(ProbesDone{Call: f.call})
+		r.step(Probed{Round: f.working, Err: errors.New("reset")})
+	}
+	for _, c := range known {
+		require.Contains(t, r.dones, c, "call was never answered")
+	}
+}
+
+func plausible(rt *rapid.T, r *rig) wire.Packet {
+	if f := r.m.flow; f != nil {
+		switch f.step {
+		case stepInfo:
+			p := r.info([]int{1, 2})
+			p.Ext.GroupNative = rapid.Bool().Draw(rt, "group native")
+			return p
+		case stepRing:
+			return wire.M2CP2PConnectionsEstablished{
+				Success: !f.failed && rapid.IntRange(0, 3).Draw(rt, "success") > 0, Ring: uids(1, 2),
+			}
+		case stepRequests:
+			return wire.M2COptimizeTopologyResponse{
+				Requests: []wire.BandwidthRequest{{From: uid(1), To: uid(2), Addr: addr(2)}},
+				Ext:      wire.Ext{Topology: rapid.Bool().Draw(rt, "scheduled")},
+			}
+		case stepProbing:
+			if f.scheduled {
+				n := rapid.Uint64Range(1, 3).Draw(rt, "round")
+				return rapid.SampledFrom([]wire.Packet{
+					wire.M2CProbe{Round: n, To: uid(2), Addr: addr(2)}, wire.M2CProbeGo{Round: n}, wire.M2CProbesDone{},
+				}).Draw(rt, "call")
+			}
+		case stepOptimized:
+			return wire.M2COptimizeTopologyComplete{Success: rapid.Bool().Draw(rt, "success")}
+		case stepElection:
+			if rapid.Bool().Draw(rt, "outdated") {
+				return wire.M2CSyncSharedState{IsOutdated: true, Distributor: addr(2)}
+			}
+			return wire.M2CSyncSharedState{}
+		case stepSynced:
+			return wire.M2CSyncSharedStateComplete{}
+		}
+	}
+	if r.m.asking {
+		return wire.M2CPeersPendingResponse{}
+	}
+	return wire.M2CHeartbeat{}
+}

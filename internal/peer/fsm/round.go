@@ -1,0 +1,317 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// connect registers (control spec, section 13.3).
+func (m *Machine) connect(c CallConnect) {
+	switch {
+	case m.status == statusOver:
+		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], m.ended).Do(hintReconnect), nil)
+		return
+	case m.view.Connected:
+		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], errors.New("already connected")), nil)
+		return
+	case m.status == statusLive:
+		m.done(c.Call, errs.New(errs.Busy, kindNames[kindConnect], errors.New("connect is running")), nil)
+		return
+	}
+	m.status = statusLive
+	m.flow = &flow{kind: kindConnect, call: c.Call, step: stepRegister, accept: true}
+	if t := m.cfg.RegisterTimeout; t > 0 {
+		m.live.registerBy = m.now + t
+	}
+	m.send(wire.C2MRequestSessionRegistration{
+		P2PPort:         m.cfg.P2PPort,
+		SharedStatePort: m.cfg.SharedStatePort,
+		BenchmarkPort:   m.cfg.BenchmarkPort,
+		PeerGroup:       m.cfg.Group,
+		Ext: wire.Ext{
+			Native:            true,
+			Topology:          true,
+			Switch:            true,
+			Preflight:         true,
+			Host:              m.cfg.Host,
+			Eager:             m.cfg.EagerBytes > 0,
+			HeartbeatInterval: m.cfg.HeartbeatInterval,
+			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
+		},
+	})
+}
+
+func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
+	m.live.registerBy = 0
+	if !p.Accepted {
+		reason := p.Ext.Reason
+		if reason == "" {
+			// PCCL's only reason (control spec, section 6).
+			reason = "the master refused the registration: loopback and other addresses cannot mix in one run"
+		}
+		code := errs.MasterConnectionFailed
+		if p.Ext.ReasonCode != 0 {
+			code = errs.Code(p.Ext.ReasonCode)
+		}
+		m.end(code, reason)
+		return
+	}
+	m.view.UUID = p.UUID
+	m.view.MasterNative = p.Ext.Native
+	m.view.MasterTopology = p.Ext.Native && p.Ext.Topology
+	m.view.MasterSwitch = p.Ext.Native && p.Ext.Switch
+	if p.Ext.Native {
+		m.view.RoundBound = p.Ext.RoundBound
+	}
+	if m.cfg.HeartbeatInterval > 0 && p.Ext.Native {
+		m.live.timeout = max(p.Ext.HeartbeatTimeout, 0)
+		if i := p.Ext.HeartbeatInterval; i > 0 {
+			m.live.interval = max(i, minHeartbeat)
+			m.live.next = m.now + m.live.interval
+		}
+	}
+	m.flow.step = stepInfo
+}
+
+// changePhase starts one of the calls that exclude each other and collectives.
+func (m *Machine) changePhase(ev Event) {
+	f := &flow{}
+	switch ev := ev.(type) {
+	case CallUpdate:
+		f.kind, f.call, f.accept = kindUpdate, ev.Call, true
+	case CallOptimize:
+		f.kind, f.call = kindOptimize, ev.Call
+	case CallSync:
+		f.kind, f.call, f.sync, f.query = kindSync, ev.Call, ev, m.query
+	}
+	if err := m.usable(f.kind); err != nil {
+		m.done(f.call, err, nil)
+		return
+	}
+	if m.postpone(ev) {
+		return
+	}
+	if err := m.admit(f); err != nil {
+		m.done(f.call, err, nil)
+		return
+	}
+	m.flow = f
+	switch f.kind {
+	case kindUpdate:
+		m.vote()
+	case kindOptimize:
+		m.startOptimize()
+	case kindSync:
+		m.startSync()
+	}
+}
+
+// busy returns why no call of kind k can start now, nil if one can.
+func (m *Machine) busy(k kind) error {
+	name := kindNames[k]
+	if m.flow != nil {
+		return errs.New(errs.Busy, name, fmt.Errorf("%s is running", kindNames[m.flow.kind]))
+	}
+	if n := len(m.ops); n > 0 {
+		return errs.New(errs.PendingAsyncOps, name, fmt.Errorf("%d operations were not awaited", n)).
+			Do("await every launched operation first")
+	}
+	return nil
+}
+
+// admit returns why f cannot start now, nil if it can.
+func (m *Machine) admit(f *flow) error {
+	name := kindNames[f.kind]
+	if err := m.busy(f.kind); err != nil {
+		return err
+	}
+	switch f.kind {
+	case kindOptimize:
+		if m.view.GlobalWorldSize < 2 {
+			return errs.New(errs.InvalidUsage, name, errors.New("nobody to measure: the world has one peer"))
+		}
+	case kindSync:
+		return m.checkSync(f.sync)
+	}
+	return nil
+}
+
+// vote asks for a round of the flow's flavour.
+func (m *Machine) vote() {
+	m.flow.step = stepInfo
+	m.send(wire.C2MRequestEstablishP2PConnections{AcceptNewPeers: m.flow.accept})
+}
+
+// repair runs the round that is due after a failed operation. Without a caller
+// it runs in the background.
+func (m *Machine) repair(call CallID, background bool, cause error) {
+	m.flow = &flow{kind: kindAwait, call: call, background: background, cause: cause}
+	m.vote()
+}
+
+// takePeers remembers the list of a connection info; false ends the session.
+func (m *Machine) takePeers(p wire.M2CP2PConnectionInfo) bool {
+	if p.Unchanged {
+		return true
+	}
+	seen := map[wire.UUID]bool{m.view.UUID: true}
+	for _, e := range p.Peers {
+		if seen[e.UUID] || !e.Addr.IsValid() {
+			m.end(errs.Protocol, "the master sent a peer list with this peer, a duplicate or an invalid address in it")
+			return false
+		}
+		seen[e.UUID] = true
+	}
+	m.peers = slices.Clone(p.Peers)
+	return true
+}
+
+func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
+	for _, n := range []uint64{p.GlobalWorldSize, p.LocalWorldSize, p.NumDistinctGroup, p.LargestGroupSize} {
+		if n > math.MaxInt32 {
+			m.end(errs.Protocol, fmt.Sprintf("the master counts %d peers", n))
+			return
+		}
+	}
+	if !m.takePeers(p) {
+		return
+	}
+	m.view.GlobalWorldSize = int(p.GlobalWorldSize)
+	m.view.LocalWorldSize = int(p.LocalWorldSize)
+	m.view.NumGroups = int(p.NumDistinctGroup)
+	m.view.LargestGroupSize = int(p.LargestGroupSize)
+	m.view.Native = p.Ext.GroupNative && m.view.MasterNative
+	m.nextEpoch = 0
+	if m.view.Native {
+		m.nextEpoch = p.Ext.Epoch
+	}
+	m.round++
+	m.prep, m.unneeded = nil, false
+	m.flow.step = stepConnecting
+	// Unchanged lists are established again, too: a connection between living
+	// peers may have broken (quirk Q17).
+	m.emit(Establish{Round: m.round, Epoch: m.nextEpoch, Peers: slices.Clone(m.peers)})
+}
+
+func (m *Machine) established(ev Established) {
+	if m.status != statusLive || m.flow == nil || m.flow.step != stepConnecting || ev.Round != m.round {
+		return
+	}
+	var failed []wire.UUID
+	for _, u := range ev.Failed {
+		if !slices.Contains(failed, u) {
+			failed = append(failed, u)
+			m.log(true, u, "peer could not be reached")
+		}
+	}
+	m.flow.failed = len(failed) > 0
+	m.flow.step = stepRing
+	m.send(wire.C2MP2PConnectionsEstablished{Success: !m.flow.failed, FailedPeers: failed})
+}
+
+func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
+	f := m.flow
+	if !p.Success {
+		m.log(true, wire.UUID{}, "establishment round failed, voting again")
+		m.vote()
+		return
+	}
+	if f.failed {
+		m.end(errs.Protocol, "the master declared a round successful in which this peer reported a failure")
+		return
+	}
+	rank := -1
+	seen := make(map[wire.UUID]bool, len(p.Ring))
+	for i, u := range p.Ring {
+		if seen[u] {
+			m.end(errs.Protocol, "the master sent a ring with a duplicate in it")
+			return
+		}
+		seen[u] = true
+		if u == m.view.UUID {
+			rank = i
+		}
+	}
+	if rank < 0 {
+		m.end(errs.Protocol, "the master sent a ring without this peer")
+		return
+	}
+	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
+	m.view.Connected = true
+	m.left = nil
+	m.roundDue = false
+	m.answered = false
+	if m.epoch = m.nextEpoch; m.epoch != 0 {
+		m.emit(BeginEpoch{Epoch: m.epoch})
+	}
+	clear(m.failedTags)
+	m.flow = nil
+	if !f.background {
+		m.done(f.call, f.cause, nil)
+	}
+}
+
+// maxPreflights bounds what a master can have a peer try at once, and the peers
+// of one try.
+const maxPreflights = 64
+
+// preflight tries whether peers can be reached; false if the packet is not allowed.
+func (m *Machine) preflight(p wire.M2CPreflight) bool {
+	if !m.view.MasterNative || m.preflights == maxPreflights || len(p.Peers) > maxPreflights {
+		return false
+	}
+	m.preflights++
+	m.emit(Preflight{Number: p.Number, Peers: slices.Clone(p.Peers)})
+	return true
+}
+
+func (m *Machine) preflighted(ev Preflighted) {
+	m.preflights--
+	if m.status != statusLive {
+		return
+	}
+	for _, u := range ev.Failed {
+		m.log(true, u, "a peer that is to be let in, or a member, could not be reached")
+	}
+	m.send(wire.C2MPreflightDone{Number: ev.Number, FailedPeers: slices.Clone(ev.Failed)})
+}
+
+// askPending joins the query that is out, takes the answer of one that nobody
+// waited for, or asks one.
+func (m *Machine) askPending(c CallPending) {
+	if err := m.usable(kindPending); err != nil {
+		m.done(c.Call, err, nil)
+		return
+	}
+	if m.answered {
+		m.answered = false
+		m.done(c.Call, nil, m.answer)
+		return
+	}
+	m.pending = append(m.pending, c.Call)
+	if !m.asking {
+		m.asking = true
+		m.query++
+		m.send(wire.C2MCheckPeersPending{})
+	}
+}
+
+func (m *Machine) pendingAnswer(p wire.M2CPeersPendingResponse) {
+	if !m.asking {
+		m.illegal(p)
+		return
+	}
+	m.asking = false
+	// The others have their answers and go on. If the caller gave up, the vote was
+	// cast all the same, and asking again would be a question that nobody joins.
+	m.answered, m.answer = len(m.pending) == 0, p.PeersPending
+	for _, c := range m.pending {
+		m.done(c, nil, p.PeersPending)
+	}
+	m.pending = nil
+}

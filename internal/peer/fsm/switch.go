@@ -1,0 +1,155 @@
+package fsm
+
+import (
+	"slices"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// preparation is a ring that the master wants to switch to: its neighbours are
+// connected beside whatever runs (docs/extensions.md, "Switching rings").
+type preparation struct {
+	change uint64
+	peers  []wire.PeerEndpoint
+	stands bool                  // they are connected
+	failed bool                  // ... or could not be
+	answer *wire.C2MRingPrepared // waits for eager operations to be commenced
+}
+
+// prepareRing connects to the neighbours of a ring to come; false if the packet
+// is not allowed now.
+func (m *Machine) prepareRing(p wire.M2CPrepareRing) bool {
+	inRound := m.flow != nil && (m.flow.step == stepConnecting || m.flow.step == stepRing)
+	if !m.view.MasterSwitch || !m.view.Connected || inRound || m.prep != nil || len(p.Peers) == 0 {
+		return false
+	}
+	m.prep = &preparation{change: p.Change}
+	m.letGo()
+	var news []wire.PeerEndpoint
+	for _, e := range p.Peers {
+		same := func(o wire.PeerEndpoint) bool { return o.UUID == e.UUID }
+		if !slices.Contains(m.view.Ring, e.UUID) || e.UUID == m.view.UUID || !e.Addr.IsValid() || slices.ContainsFunc(m.prep.peers, same) {
+			m.end(errs.Protocol, "the master sent neighbours with this peer, a stranger, a duplicate or an invalid address among them")
+			return true
+		}
+		m.prep.peers = append(m.prep.peers, e)
+		if !slices.ContainsFunc(m.peers, same) {
+			news = append(news, e)
+		}
+	}
+	if len(news) == 0 {
+		m.ringPrepared(RingPrepared{Change: p.Change})
+		return true
+	}
+	m.emit(PrepareRing{Change: p.Change, Peers: news})
+	return true
+}
+
+func (m *Machine) ringPrepared(ev RingPrepared) {
+	if m.status != statusLive || m.prep == nil || m.prep.change != ev.Change || m.prep.stands || m.prep.failed {
+		return
+	}
+	m.prep.failed = len(ev.Failed) > 0
+	m.prep.stands = !m.prep.failed
+	for _, u := range ev.Failed {
+		m.log(true, u, "peer of a better ring could not be reached")
+	}
+	m.prep.answer = &wire.C2MRingPrepared{Change: ev.Change, FailedPeers: slices.Clone(ev.Failed)}
+	m.answerPrepared()
+}
+
+// answerPrepared tells the master of the ring to come when no operation runs
+// that has begun without a commence: the master's order of commences and
+// switches says which ring an operation runs in.
+func (m *Machine) answerPrepared() {
+	if m.prep != nil && m.prep.answer != nil && m.lent == 0 {
+		m.send(*m.prep.answer)
+		m.prep.answer = nil
+	}
+}
+
+// switchRing lets the operations that are not commenced yet, and those to come,
+// use another ring; false if the packet is not allowed now.
+func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
+	if m.prep == nil || m.prep.change != p.Change {
+		return m.view.MasterSwitch && len(p.Ring) == 0 // given up before it was begun
+	}
+	prep := m.prep
+	if len(p.Ring) == 0 {
+		m.prep = nil
+		if !prep.stands && !prep.failed {
+			m.emit(StopPrepare{Change: p.Change})
+		}
+		m.unneeded = true
+		m.release()
+		return true
+	}
+	rank := slices.Index(p.Ring, m.view.UUID)
+	if !prep.stands || prep.answer != nil || rank < 0 || !m.fits(p.Ring, rank) {
+		return false
+	}
+	m.prep, m.peers = nil, prep.peers
+	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
+	for _, op := range m.ops {
+		switch op.state {
+		case opQueued, opVoting:
+			op.ring = slices.Clone(p.Ring)
+		case opRunning, opReported:
+			op.older = true
+		}
+	}
+	e := SwitchRing{}
+	for _, n := range m.peers {
+		e.Neighbours = append(e.Neighbours, n.UUID)
+	}
+	m.emit(e)
+	m.unneeded = true
+	m.release()
+	return true
+}
+
+// fits reports whether ring has the members of the one in force, each once, and
+// the neighbours that are connected.
+func (m *Machine) fits(ring []wire.UUID, rank int) bool {
+	n := len(ring)
+	if n != len(m.view.Ring) {
+		return false
+	}
+	seen := make(map[wire.UUID]bool, n)
+	for _, u := range ring {
+		if seen[u] || !slices.Contains(m.view.Ring, u) {
+			return false
+		}
+		seen[u] = true
+	}
+	for _, u := range []wire.UUID{ring[(rank+1)%n], ring[(rank+n-1)%n]} {
+		if !slices.ContainsFunc(m.prep.peers, func(e wire.PeerEndpoint) bool { return e.UUID == u }) {
+			return false
+		}
+	}
+	return true
+}
+
+// release lets the connections of older rings go when no operation uses them.
+func (m *Machine) release() {
+	if !m.unneeded || m.status != statusLive {
+		return
+	}
+	for _, op := range m.ops {
+		if op.older && op.state != opSettled {
+			return
+		}
+	}
+	m.unneeded = false
+	e := Release{}
+	for _, n := range m.peers {
+		e.Keep = append(e.Keep, n.UUID)
+	}
+	if m.prep != nil {
+		for _, n := range m.prep.peers {
+			e.Keep = append(e.Keep, n.UUID)
+		}
+	}
+	m.emit(e)
+}

@@ -1,0 +1,181 @@
+package peer
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+const (
+	// masterWriteTime is how long the master may read nothing at all.
+	masterWriteTime = 10 * time.Second
+	// farewell bounds how long a session that is over tries to send its last packets.
+	farewell = time.Second
+)
+
+// masterConn is the connection to the master. Whoever has the machine queues,
+// and writes as far as the connection takes it at once; what is left is its
+// writer's, who may wait.
+type masterConn struct {
+	conn  net.Conn
+	src   io.Reader
+	try   transport.TryWriter // nil: only the writer writes
+	ack   func()
+	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1)
+
+	mu     sync.Mutex
+	out    []byte
+	spare  []byte
+	writes bool // the writer has taken something that comes before out
+	last   bool // nothing comes after out
+	ready  chan struct{}
+	ended  chan struct{} // closed when the writer has ended
+}
+
+func newMasterConn(conn net.Conn) *masterConn {
+	mc := &masterConn{
+		conn: conn, src: transport.Source(conn), try: transport.NonBlocking(conn), ack: platform.QuickAcker(conn),
+		ready: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	mc.quick.Store(true)
+	return mc
+}
+
+func (mc *masterConn) queue(p wire.Packet) {
+	mc.mu.Lock()
+	defer mc.mu.Unlock()
+	mc.out = wire.Append(mc.out, p)
+}
+
+// push sends what was queued, in one piece (quirk Q2) if the connection takes it
+// at once, and leaves the rest to the writer.
+func (mc *masterConn) push() error {
+	mc.mu.Lock()
+	defer mc.mu.Unlock()
+	if mc.writes || len(mc.out) == 0 {
+		return nil
+	}
+	if mc.try != nil {
+		n, err := mc.try.TryWrite(mc.out)
+		if err != nil {
+			mc.out = nil
+			return err
+		}
+		mc.out = mc.out[:copy(mc.out, mc.out[n:])]
+	}
+	if len(mc.out) > 0 {
+		mc.wake()
+	}
+	return nil
+}
+
+func (mc *masterConn) wake() {
+	select {
+	case mc.ready <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what the writer is to write, and whether nothing comes behind
+// it. b is what it returned before.
+func (mc *masterConn) take(b []byte) ([]byte, bool) {
+	mc.mu.Lock()
+	defer mc.mu.Unlock()
+	if b != nil {
+		mc.spare = b[:0]
+	}
+	if mc.writes = len(mc.out) > 0; !mc.writes {
+		return nil, mc.last
+	}
+	b, mc.out, mc.spare = mc.out, mc.spare, nil
+	mc.bound()
+	return b, mc.last
+}
+
+// bound bounds the write that is or will be under way. mc.mu is held.
+func (mc *masterConn) bound() {
+	d := masterWriteTime
+	if mc.last {
+		d = farewell
+	}
+	mc.conn.SetWriteDeadline(time.Now().Add(d))
+}
+
+// write writes what push has left until the end of the connection, which it
+// closes.
+func (mc *masterConn) write(gone func(error)) {
+	defer close(mc.ended)
+	defer mc.close()
+	for b, last := mc.take(nil); ; b, last = mc.take(b) {
+		if len(b) == 0 {
+			if last {
+				return
+			}
+			mc.conn.SetWriteDeadline(time.Time{}) // it would end writes that do not wait
+			<-mc.ready
+			continue
+		}
+		if _, err := mc.conn.Write(b); err != nil {
+			gone(err)
+			return
+		}
+	}
+}
+
+// finish lets the writer send what was queued and close the connection; it does
+// not wait for it.
+func (mc *masterConn) finish() {
+	mc.mu.Lock()
+	mc.last = true
+	if mc.writes {
+		mc.bound()
+	}
+	mc.mu.Unlock()
+	mc.wake()
+}
+
+// close shuts the connection down first: where this process has forked, the
+// child holds the socket, too, and closing alone would tell the master nothing.
+func (mc *masterConn) close() {
+	mc.finish()
+	if c, ok := mc.conn.(interface{ CloseWrite() error }); ok {
+		c.CloseWrite()
+	}
+	mc.conn.Close()
+}
+
+// Read implements io.Reader on the connection.
+func (mc *masterConn) Read(p []byte) (int, error) {
+	n, err := mc.src.Read(p)
+	if mc.quick.Load() {
+		mc.ack()
+	}
+	return n, err
+}
+
+func (s *Session) readMaster() {
+	r := bufio.NewReaderSize(s.master, 64<<10)
+	for {
+		p, err := wire.Read(r, wire.M2C, wire.MaxPacket)
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				err = io.EOF
+			}
+			s.handle(fsm.MasterGone{Err: err})
+			return
+		}
+		if reg, ok := p.(wire.M2CSessionRegistrationResponse); ok && reg.Ext.Native {
+			s.master.quick.Store(false)
+		}
+		s.handle(fsm.PacketIn{Packet: p})
+	}
+}

@@ -1,0 +1,79 @@
+package peer
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// What the link to the next peer gave is reported at most every reportEvery,
+// and only if it moved leastReport bytes in that time.
+const (
+	reportEvery = time.Second
+	leastReport = 1 << 20
+)
+
+// meter watches the link to the next peer while operations are under way.
+type meter struct {
+	use func(wire.UUID) (uint64, time.Duration) // totals of a link: bytes, time at work
+
+	mu     sync.Mutex
+	flying int
+	to     wire.UUID
+	began  time.Time     // of the operations under way
+	bytes  uint64        // totals then
+	busy   time.Duration // totals then
+
+	moved            uint64 // since the last report
+	worked, operated time.Duration
+	reported         time.Time
+}
+
+// begin is called before an operation starts in the ring.
+func (m *meter) begin(ring []wire.UUID, self wire.UUID, now time.Time) {
+	i := slices.Index(ring, self)
+	if i < 0 {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if to := ring[(i+1)%len(ring)]; to != m.to {
+		m.to, m.moved, m.worked, m.operated = to, 0, 0, 0
+		m.began = now
+		m.bytes, m.busy = m.use(to)
+	}
+	if m.flying++; m.flying == 1 {
+		m.began = now
+		m.bytes, m.busy = m.use(m.to)
+	}
+}
+
+// end is called when the data phase of an operation has ended; ok if there is
+// something to report.
+func (m *meter) end(now time.Time) (u fsm.LinkUsed, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.flying--; m.flying > 0 {
+		return u, false
+	}
+	m.flying = 0
+	bytes, busy := m.use(m.to)
+	if bytes < m.bytes || busy < m.busy {
+		return u, false // the connections are not the same
+	}
+	m.moved += bytes - m.bytes
+	m.worked += busy - m.busy
+	m.operated += now.Sub(m.began)
+	if m.moved < leastReport || m.operated <= 0 || now.Sub(m.reported) < reportEvery {
+		return u, false
+	}
+	u = fsm.LinkUsed{
+		To: m.to, Mbps: float64(m.moved) * 8 / 1e6 / m.operated.Seconds(),
+		Busy: min(1, m.worked.Seconds()/m.operated.Seconds()),
+	}
+	m.moved, m.worked, m.operated, m.reported = 0, 0, 0, now
+	return u, true
+}

@@ -1,0 +1,47 @@
+package peer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+func TestMeter(t *testing.T) {
+	a, b, c := wire.UUID{1}, wire.UUID{2}, wire.UUID{3}
+	bytes, busy := uint64(5<<20), 3*time.Second
+	m := &meter{use: func(u wire.UUID) (uint64, time.Duration) {
+		require.Equal(t, b, u)
+		return bytes, busy
+	}}
+	at := time.Unix(100, 0)
+	m.begin([]wire.UUID{c, a, b}, a, at)
+	m.begin([]wire.UUID{c, a, b}, a, at)
+	bytes, busy = bytes+10_000_000, busy+800*time.Millisecond
+	_, ok := m.end(at.Add(500 * time.Millisecond))
+	require.False(t, ok, "another operation is under way")
+	u, ok := m.end(at.Add(time.Second))
+	require.True(t, ok)
+	require.Equal(t, b, u.To)
+	require.InDelta(t, 80, u.Mbps, 1e-9)
+	require.InDelta(t, 0.8, u.Busy, 1e-9)
+	// Little, and too soon: it adds up.
+	at = at.Add(time.Second)
+	for i := range 4 {
+		m.begin([]wire.UUID{a, b, c}, a, at)
+		bytes += 1_000_000
+		at = at.Add(300 * time.Millisecond)
+		u, ok = m.end(at)
+		require.Equal(t, i == 3, ok)
+	}
+	require.InDelta(t, 4*8/1.2, u.Mbps, 1e-9)
+	require.Zero(t, u.Busy)
+	// New connections begin at zero.
+	m.begin([]wire.UUID{a, b}, a, at)
+	bytes, busy = 7, 0
+	_, ok = m.end(at.Add(time.Hour))
+	require.False(t, ok)
+	m.begin([]wire.UUID{b, c}, a, at) // not of the ring
+}

@@ -1,0 +1,313 @@
+// Package peer is the shell around a peer's session machine (internal/peer/fsm): it
+// owns the sockets, goroutines and timers of one communicator and decides
+// nothing that the machine could decide.
+//
+//	API calls ──► events ──► fsm.Machine ──► effects ──► master connection
+//	                 ▲        (one goroutine)      ├──► reduce.Engine (P2P data)
+//	                 └── results of work ◄─────────├──► sharedstate (fetch, serve)
+//	                                               └──► probe (bandwidth)
+package peer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// Options of a session. Zero values take the defaults named here.
+type Options struct {
+	// Master is HOST:PORT of the master; names, IPv4 and IPv6 work. Towards a
+	// PCCL master only IPv4 does (quirk Q38).
+	Master string
+	// Group is the peer group; collectives and shared state stay inside it.
+	Group uint32
+	// PoolSize is the number of P2P connections opened to the next peer, default 1.
+	PoolSize int
+	// Flows is the most of these connections over which one all-reduce is
+	// striped, if the next peer can take it; 0: all, 1: none is striped.
+	Flows int
+	// ListenHost is the local IP address of the three listeners, default all.
+	ListenHost string
+	// Ports are the exact listen ports for shared state, P2P and benchmarks, in
+	// the order of their default numbers; nil: as PortBase says. With them, a
+	// peer that comes back soon listens on the P2P port that it had before, which
+	// peers of PCCL take badly (quirk Q7).
+	Ports []int
+	// AnnouncePorts are the ports at which others reach these three listeners,
+	// in the same order, where something between forwards them; nil: the listen ports.
+	AnnouncePorts []int
+	// AnnounceHost is the IP address at which others reach this peer, if that is
+	// not where its connection to the master comes from. A PCCL master does not
+	// take it.
+	AnnounceHost string
+	// Addresses are IP addresses of this machine, or interfaces (the first address
+	// of the master's family counts), one for each network that leads to the
+	// neighbours; see "Several networks" in docs/flows.md. At most 16; nil: none.
+	Addresses []string
+	// PortBase starts the bump allocation of listen ports: shared state from
+	// PortBase, P2P from PortBase+1, benchmark from PortBase+2 (control spec,
+	// section 1.1). Default 48149; negative: any free port.
+	PortBase int
+	// Backend is the registered name of the reduce kernels; "auto" or "" takes
+	// the best that runs here.
+	Backend string
+	// FrameBytes is the largest payload of a data frame sent, default
+	// reduce.DefaultFrameBytes (1 MiB).
+	FrameBytes int
+	// EagerBytes is the largest buffer whose all-reduce begins when it is
+	// launched and not when the master has heard of it from all, if all members
+	// of the group can do that. The same on every peer; default 512 KiB, at most
+	// 1 MiB, negative: none.
+	EagerBytes int
+	// Threads is what the senders and readers of P2P connections run on:
+	// "goroutine" (default) or "pinned", an operating system thread for each,
+	// which Affinity binds to processors, such as "0-3,8" (default: any).
+	Threads, Affinity string
+	// Preset is how posted operations are picked up: "latency", "balanced"
+	// (default) or "throughput". AppendFrequency and AppendBatch, if not 0,
+	// replace its numbers: the batches of events that are handled before what
+	// was posted is looked at again, and the most that is picked up at a time.
+	// None of it has much effect: the vote on an operation takes longer.
+	Preset                       string
+	AppendFrequency, AppendBatch int
+	// HashWorkers bounds the goroutines that hash shared state, default all cores.
+	HashWorkers int
+	// HeartbeatInterval (default 1 s) and HeartbeatTimeout (default 8 s) are
+	// announced to a gopccl master; a silent end is dropped after the timeout.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// DialTimeout bounds one TCP connect (default 5 s), HandshakeTimeout the
+	// hello exchange on a P2P connection (default 5 s).
+	DialTimeout, HandshakeTimeout time.Duration
+	// UserTimeout bounds how long sent data may stay unacknowledged on a P2P
+	// connection before it counts as cut, default 8 s.
+	UserTimeout time.Duration
+	// Congestion is the TCP congestion control of P2P connections: "auto"
+	// (default: cubic where the round trip is below 2 ms), "system" or a name.
+	Congestion string
+	// ProbeDuration bounds one bandwidth measurement (default 3 s) over
+	// ProbeConnections (default 4) parallel connections.
+	ProbeDuration    time.Duration
+	ProbeConnections int
+	// WarnStuckAfter: an operation whose data phase does not move for so long is
+	// named in the log, with the role and the peer that it waits for. Default
+	// 30 s, negative: never.
+	WarnStuckAfter time.Duration
+	// Device changes the settings of the platforms that serve device memory, for
+	// the whole process. Its Logger defaults to the session's.
+	Device device.Settings
+	// Trace hears of operations, connections and idleness; nil: nobody does.
+	Trace *trace.Listener
+	// Logger receives facts; nil discards them. Lines go to its handler through a
+	// queue (trace.Detach), so that it never holds the session up; those that find no
+	// room are counted in its next line. Close waits a second for the last ones.
+	Logger *slog.Logger
+	// Dial replaces the dialer of every outgoing connection, for tests and
+	// proxies; whoever has one chooses the local addresses, too. Connections of
+	// other types than *net.TCPConn are written to as they are (see transport.Quiet).
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	ownDial bool // Dial was set by the caller
+}
+
+const (
+	maxWithPCCL   = 16   // operations in flight with PCCL ends (quirk Q19)
+	maxPoolNumber = 1023 // connection numbers above it are refused (quirk Q25)
+	maxPending    = 512  // handshakes in progress on one listener
+	maxWaiting    = 256  // of these, those that wait for others of their pool
+	dialsAtOnce   = 16   // handshakes in progress with one peer
+	maxEvents     = 8192 // calls that wait for a slow trace listener
+	maxAppend     = 1024 // bounds AppendFrequency and AppendBatch
+	// unsentBytes is how much of what was written to one of several connections
+	// may wait to be sent.
+	unsentBytes = 64 << 10
+	// probeTime bounds the wait for answers on the connections of a pool before
+	// they are made anew.
+	probeTime = 2 * time.Second
+	// roundTime bounds the connecting of a round where the master does not say
+	// how long it waits; those of gopccl do after 12 s.
+	roundTime = 9 * time.Second
+	// preflightTime bounds the trial whether a peer can be reached: a TCP connect
+	// and one handshake.
+	preflightTime = 4 * time.Second
+	// slowHandshake is what one connection may take where many have to be made
+	// one after the other.
+	slowHandshake = time.Second
+	// registerTime bounds the wait for the answer to a registration. PCCL's
+	// master answers nobody while its solver runs.
+	registerTime = 30 * time.Second
+	// maxDuration of an option; what is longer is a mistake in the unit.
+	maxDuration = 24 * time.Hour
+)
+
+func (o Options) withDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	if o.PoolSize <= 0 {
+		o.PoolSize = 1
+	}
+	if o.PortBase == 0 {
+		o.PortBase = 48149
+	}
+	def(&o.HeartbeatInterval, time.Second)
+	def(&o.HeartbeatTimeout, 8*time.Second)
+	def(&o.DialTimeout, 5*time.Second)
+	def(&o.HandshakeTimeout, 5*time.Second)
+	def(&o.UserTimeout, 8*time.Second)
+	def(&o.ProbeDuration, 3*time.Second)
+	def(&o.WarnStuckAfter, 30*time.Second)
+	if o.EagerBytes == 0 {
+		o.EagerBytes = 512 << 10
+	}
+	if o.ProbeConnections <= 0 {
+		o.ProbeConnections = 4
+	}
+	if o.Threads == "" {
+		o.Threads = "goroutine"
+	}
+	if o.Preset == "" {
+		o.Preset = "balanced"
+	}
+	if o.AppendFrequency == 0 {
+		o.AppendFrequency = presets[o.Preset].frequency
+	}
+	if o.AppendBatch == 0 {
+		o.AppendBatch = presets[o.Preset].batch
+	}
+	if o.Congestion == "" {
+		o.Congestion = "auto"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.ownDial = o.Dial != nil
+	if o.Dial == nil {
+		d := &net.Dialer{Timeout: o.DialTimeout}
+		o.Dial = d.DialContext
+	}
+	return o
+}
+
+// check refuses what can never work and returns the address to listen on, the
+// zero Addr for all. The options have their defaults.
+func (o Options) check() (listen netip.Addr, err error) {
+	_, _, err = net.SplitHostPort(o.Master)
+	switch {
+	case err != nil:
+		return listen, fmt.Errorf("master address %q is not HOST:PORT", o.Master)
+	case o.PoolSize > maxPoolNumber+1:
+		return listen, fmt.Errorf("pool size %d is above %d", o.PoolSize, maxPoolNumber+1)
+	case o.Flows < 0:
+		return listen, fmt.Errorf("%d connections for one operation are negative", o.Flows)
+	case o.Ports != nil && !threePorts(o.Ports):
+		return listen, fmt.Errorf("listen ports %v are not three different ones from 1 to 65535", o.Ports)
+	case o.AnnouncePorts != nil && !threePorts(o.AnnouncePorts):
+		return listen, fmt.Errorf("announced ports %v are not three different ones from 1 to 65535", o.AnnouncePorts)
+	case o.AnnouncePorts != nil && o.Ports == nil:
+		return listen, fmt.Errorf("announced ports %v forward to listen ports, and none are set", o.AnnouncePorts)
+	case len(o.Addresses) > wire.MaxAddresses:
+		return listen, fmt.Errorf("%d addresses are more than %d", len(o.Addresses), wire.MaxAddresses)
+	case len(o.Addresses) > 0 && o.ListenHost != "":
+		return listen, fmt.Errorf("addresses %v are not reached by a listener on %s alone", o.Addresses, o.ListenHost)
+	case o.PortBase > 65000:
+		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
+	case o.FrameBytes < 0:
+		return listen, fmt.Errorf("frame size %d is negative", o.FrameBytes)
+	case o.EagerBytes > fsm.MaxEager:
+		return listen, fmt.Errorf("eager all-reduces of %d bytes are above %d", o.EagerBytes, fsm.MaxEager)
+	case o.Threads != "goroutine" && o.Threads != "pinned":
+		return listen, fmt.Errorf("threads %q are not goroutine or pinned", o.Threads)
+	case o.Affinity != "" && o.Threads != "pinned":
+		return listen, fmt.Errorf("affinity %q binds pinned threads, and threads are %q", o.Affinity, o.Threads)
+	case presets[o.Preset].batch == 0:
+		return listen, fmt.Errorf("unknown preset %q: it is latency, balanced or throughput", o.Preset)
+	case o.AppendFrequency < 1 || o.AppendFrequency > maxAppend:
+		return listen, fmt.Errorf("append frequency %d is not between 1 and %d", o.AppendFrequency, maxAppend)
+	case o.AppendBatch < 1 || o.AppendBatch > maxAppend:
+		return listen, fmt.Errorf("append batch %d is not between 1 and %d", o.AppendBatch, maxAppend)
+	case o.ProbeConnections > maxPoolNumber+1:
+		return listen, fmt.Errorf("%d connections of a bandwidth test are above %d", o.ProbeConnections, maxPoolNumber+1)
+	case o.HeartbeatTimeout < 2*o.HeartbeatInterval:
+		return listen, fmt.Errorf("heartbeat timeout %v is below two intervals of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
+	}
+	for _, d := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"heartbeat interval", o.HeartbeatInterval},
+		{"heartbeat timeout", o.HeartbeatTimeout},
+		{"dial timeout", o.DialTimeout},
+		{"handshake timeout", o.HandshakeTimeout},
+		{"user timeout", o.UserTimeout},
+		{"probe duration", o.ProbeDuration},
+	} {
+		if d.d < 0 || d.d > maxDuration {
+			return listen, fmt.Errorf("%s %v is not between 0 and %v", d.name, d.d, maxDuration)
+		}
+	}
+	if o.AnnounceHost != "" {
+		if _, err = o.announceHost(); err != nil {
+			return listen, err
+		}
+	}
+	if cpus, err := platform.ParseCPUs(o.Affinity); err != nil {
+		return listen, err
+	} else if err := platform.TryAffinity(cpus); err != nil {
+		return listen, err
+	}
+	if o.ListenHost != "" {
+		if listen, err = netip.ParseAddr(o.ListenHost); err != nil {
+			return listen, fmt.Errorf("listen host %q is no IP address", o.ListenHost)
+		}
+	}
+	return listen, nil
+}
+
+// threePorts reports whether the ports are those of three listeners.
+func threePorts(ports []int) bool {
+	if len(ports) != 3 || ports[0] == ports[1] || ports[0] == ports[2] || ports[1] == ports[2] {
+		return false
+	}
+	return min(ports[0], ports[1], ports[2]) > 0 && max(ports[0], ports[1], ports[2]) <= 65535
+}
+
+// announceHost returns AnnounceHost as an address, the zero Addr if there is none.
+func (o Options) announceHost() (a netip.Addr, err error) {
+	if o.AnnounceHost == "" {
+		return a, nil
+	}
+	a, err = netip.ParseAddr(o.AnnounceHost)
+	if err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("announced host %q is no IP address that others can connect to", o.AnnounceHost)
+	}
+	return a.Unmap(), nil
+}
+
+func (o Options) deviceSettings() device.Settings {
+	d := o.Device
+	if d.Logger == nil {
+		d.Logger = o.Logger.With(trace.Subsystem, trace.SubData)
+	}
+	return d
+}
+
+// threads returns how the engine runs; the options have been checked.
+func (o Options) threads() (reduce.Threads, []int) {
+	if o.Threads != "pinned" {
+		return reduce.Goroutines, nil
+	}
+	cpus, _ := platform.ParseCPUs(o.Affinity)
+	return reduce.Pinned, cpus
+}

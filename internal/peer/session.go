@@ -1,0 +1,463 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/backend"
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/buf"
+	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/probe"
+	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/sharedstate"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// Session is one peer's membership in a run, from Connect to Close. All
+// methods are safe from any goroutine; calls that the protocol does not let
+// overlap are refused with errs.Busy or errs.PendingAsyncOps.
+type Session struct {
+	opt     Options
+	log     *slog.Logger
+	lines   *trace.Lines // what waits for the caller's log handler
+	events  *trace.Queue // ... and for its listener; nil: there is none
+	began   time.Time
+	m       *fsm.Machine
+	armed   time.Duration // when the loop's timer goes off
+	master  *masterConn
+	engine  *reduce.Engine
+	state   *sharedstate.Server
+	fetched atomic.Uint64 // bytes of shared state
+	bench   *probe.Server
+	accept  *acceptor
+	listen  listeners
+	nics    []netip.Addr // of this machine, one for each network
+	number  uint64       // by which neighbours know this session at another address
+	// smaller pools than PoolSize: connections by peer, of those to whom there was
+	// no time for more.
+	smaller sync.Map
+
+	box    mailbox
+	posts  postbox
+	rota   rota
+	picked []posting     // spare of pickUp
+	batch  []fsm.Event   // spare of progress
+	after  []func()      // calls of Notify's functions that are due
+	quit   chan struct{} // closed by Close after the machine has answered
+	done   chan struct{} // closed when the loop has ended
+
+	preparing preparing // the connections of a ring to come
+
+	syncing atomic.Bool // a SyncSharedState is running
+
+	meter        meter
+	startSending chan time.Time // of the scheduled probe; of the loop
+
+	ids  atomic.Uint64
+	view atomic.Pointer[fsm.View]
+
+	mu    invariants.Mutex
+	calls map[fsm.CallID]*call
+	ops   map[fsm.OpID]*operation
+	left  bool // the machine has made its last step: nobody answers
+
+	ctx    context.Context // of all work done for effects; ends with the session
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	dog     watcher
+	crashed atomic.Pointer[errs.Error] // a panic; nothing is done any more
+
+	closeOnce sync.Once
+	closed    chan struct{} // closed when nothing of the session is left
+}
+
+// call is one pending API call.
+type call struct {
+	done   chan struct{}
+	then   func() // called behind done, if there is one, with no lock held
+	err    error
+	result any
+	sync   *syncWork          // of a CallSync
+	stop   context.CancelFunc // of a running Fetch or Probe
+	id     fsm.OpID           // of a CallReduce
+	op     *operation         // of a CallReduce
+}
+
+// finish ends a call that the machine does not answer; the caller holds no lock.
+func (c *call) finish(err error) {
+	c.err = err
+	close(c.done)
+	if c.then != nil {
+		c.then()
+	}
+}
+
+// closed is the error of a call on a session that is over.
+func closed() error {
+	return errs.New(errs.Closed, opName, nil).Do("connect again with a new communicator")
+}
+
+// Connect dials the master, registers and waits until the accepted peers let
+// this one in. A peer alone is let in at once. ctx bounds the whole call; its
+// end while others are waited for leaves the run. An option that makes no sense
+// is errs.InvalidArgument, before anything is dialled.
+func Connect(ctx context.Context, opt Options) (*Session, error) {
+	opt = opt.withDefaults()
+	devices := opt.deviceSettings()
+	var lines *trace.Lines
+	opt.Logger, lines = trace.Detach(opt.Logger)
+	s, err := connect(ctx, opt, lines, devices)
+	if err != nil {
+		lines.Close(flushTime)
+		return nil, err
+	}
+	return s, nil
+}
+
+func connect(ctx context.Context, opt Options, lines *trace.Lines, devices device.Settings) (*Session, error) {
+	kernels, passed, err := backend.Select(opt.Backend)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "connect", err)
+	}
+	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
+	listenAt, err := opt.check()
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, "connect", err)
+	}
+	if err := device.Configure(devices); err != nil {
+		return nil, errs.New(errs.InvalidArgument, "connect", err)
+	}
+	mc, err := dialMaster(ctx, opt)
+	if ctx.Err() != nil && err != nil {
+		return nil, errs.New(errs.Canceled, "connect", ctx.Err()).At("dial").With(opt.Master)
+	}
+	if err != nil {
+		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).With(opt.Master).
+			Do("check that a master listens there")
+	}
+	s := &Session{
+		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(), master: mc,
+		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
+		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
+	}
+	if opt.Trace != nil {
+		s.events = trace.NewQueue(maxEvents, func(n uint64) {
+			s.log.Warn("calls of the trace listener were dropped: it is too slow", "calls", n)
+		}, s.crash)
+		s.opt.Trace = opt.Trace.Queued(s.events)
+	}
+	s.posts.mu.Rank(rankPosts, "postbox.mu")
+	s.mu.Rank(rankSession, "Session.mu")
+	s.box.mu.Rank(rankSession, "mailbox.mu")
+	s.rota = rota{frequency: opt.AppendFrequency, batch: opt.AppendBatch, progress: s.progress, pick: s.pickUp}
+	network := "tcp"
+	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
+		network = "tcp4"
+	}
+	if s.listen, err = listenAll(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
+		mc.close()
+		return nil, errs.New(errs.InvalidArgument, "connect", err).At("listen").
+			Do("listen on an address of this machine and of the master's family, with free ports from the port base on")
+	}
+	if s.nics, err = localAddresses(ctx, network, opt.Addresses); err != nil {
+		mc.close()
+		s.listen.close()
+		return nil, errs.New(errs.InvalidArgument, "connect", err).At("choose addresses").
+			Do("name addresses or interfaces of this machine, of the family that the master is reached by")
+	}
+	for s.number == 0 {
+		s.number = rand.Uint64()
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	threads, cpus := opt.threads()
+	s.engine = reduce.NewEngine(reduce.Config{
+		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: s.opt.Trace,
+		Threads: threads, Affinity: cpus,
+	})
+	s.meter.use = s.engine.LinkUse
+	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
+	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
+	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet, over: make(chan struct{}), failed: func(err error) {
+		s.log.Warn("no P2P connection could be accepted", "error", err)
+	}}
+	statePort, p2pPort, benchPort := s.listen.announced(opt.AnnouncePorts)
+	host, _ := opt.announceHost() // checked
+	s.m = fsm.New(fsm.Config{
+		Group: opt.Group, Host: host,
+		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
+		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
+		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
+	})
+	v := s.m.View()
+	s.view.Store(&v)
+	for _, l := range []struct {
+		what  string
+		serve func()
+	}{
+		{"P2P connections", s.accept.run},
+		{"requests for shared state", func() { s.state.Serve(s.listen.state) }},
+		{"benchmarks", func() { s.bench.Serve(s.listen.bench) }},
+	} {
+		s.spawn(func() {
+			l.serve()
+			if s.ctx.Err() == nil { // the session goes on
+				s.log.Error("the port for " + l.what + " was closed: nobody reaches this peer there any more")
+			}
+		})
+	}
+	s.spawn(s.readMaster)
+	s.spawn(func() { mc.write(func(err error) { s.handle(fsm.MasterGone{Err: err}) }) })
+	s.dog.after = opt.WarnStuckAfter
+	live.add(s)
+	go s.loop()
+	if _, err := s.call(ctx, "connect", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallConnect{Call: id} }); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Session) spawn(f func()) {
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		defer errs.Catch("session", s.crash)
+		f()
+	}()
+}
+
+func (s *Session) carryOut(effects []fsm.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case fsm.Send:
+			if beat, ok := e.Packet.(wire.C2MHeartbeat); ok {
+				beat.Reports, beat.Moved = true, s.moved()
+				e.Packet = beat
+			}
+			s.master.queue(e.Packet)
+		case fsm.Establish:
+			s.publishView()
+			// Before anybody dials here because of the same round.
+			s.engine.ExpectEpoch(e.Epoch)
+			s.engine.Admit(uuids(e.Peers)...)
+			before := s.stopPreparing()
+			s.spawn(func() {
+				<-before
+				s.establish(e)
+			})
+		case fsm.PrepareRing:
+			s.prepareRing(e)
+		case fsm.Preflight:
+			s.preflight(e, s.m.View().UUID)
+		case fsm.StopPrepare:
+			s.stopPreparing()
+		case fsm.SwitchRing:
+			s.engine.Admit(e.Neighbours...)
+			s.publishView()
+		case fsm.Release:
+			keep := func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }
+			s.engine.Forget(keep)
+			s.engine.Retain(keep, nil)
+		case fsm.BeginEpoch:
+			s.engine.BeginEpoch(e.Epoch)
+		case fsm.StartData:
+			s.startData(e)
+		case fsm.SkipData:
+			s.engine.Skip(e.Seq)
+		case fsm.CommenceData:
+			if op := s.operation(e.Op); op != nil {
+				op.data.Commence(e.Seq)
+			} else { // it was given up
+				s.engine.Skip(e.Seq)
+			}
+		case fsm.SpoilData:
+			s.engine.Spoil(e.Tag, e.Epoch)
+		case fsm.AbortData:
+			s.operation(e.Op).data.Abort(errors.New(e.Reason))
+		case fsm.Finish:
+			s.finish(e)
+		case fsm.Serve:
+			// The window is shut by the caller's goroutine, which may wait for readers.
+			if c := s.pending(e.Call); e.On && c != nil {
+				win := s.state.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
+				c.sync.mu.Lock()
+				c.sync.win = win
+				c.sync.mu.Unlock()
+			}
+		case fsm.Fetch:
+			s.startFetch(e)
+		case fsm.StopFetch:
+			s.stopWork(e.Call)
+		case fsm.Probe:
+			s.startProbe(e)
+		case fsm.StopProbe:
+			s.stopWork(e.Call)
+		case fsm.PrepareProbe:
+			s.prepareProbe(e)
+		case fsm.SendProbe:
+			s.startSending <- time.Now().Add(e.Delay)
+		case fsm.Done:
+			s.publishView()
+			s.answer(e)
+		case fsm.Disconnect:
+			s.disconnect(e.Reason)
+		case fsm.Log:
+			level := slog.LevelInfo
+			if e.Warn {
+				level = slog.LevelWarn
+			}
+			s.log.Log(s.ctx, level, e.Text, "peer", e.Peer.Short(), "self", s.m.View().UUID.Short())
+		}
+	}
+}
+
+// publishView makes the machine's view visible to Attributes and to launches.
+func (s *Session) publishView() {
+	v := s.m.View()
+	s.view.Store(&v)
+}
+
+// View returns the last published view of the session.
+func (s *Session) View() fsm.View { return *s.view.Load() }
+
+func (s *Session) disconnect(reason string) {
+	s.log.Info("left the run", "reason", reason)
+	s.cancel()
+	s.master.finish()
+	s.accept.close()
+	s.engine.Retain(none, none)
+	s.publishView()
+}
+
+func none(wire.UUID) bool { return false }
+
+// call posts an event and waits for its Done. cancelOp is the operation that a
+// cancellation aborts, 0 for a phase-changing call. The machine answers every
+// call, cancelled ones at once.
+func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *syncWork, ev func(fsm.CallID) fsm.Event) (any, error) {
+	if err := ctx.Err(); err != nil && cancelOp == 0 {
+		return nil, errs.New(errs.Canceled, name, err)
+	}
+	id := fsm.CallID(s.ids.Add(1))
+	c := &call{done: make(chan struct{}), sync: w}
+	s.hand()
+	s.mu.Lock()
+	s.calls[id] = c
+	s.mu.Unlock()
+	if err := s.crashed.Load(); err != nil {
+		return nil, faulty(name, err)
+	}
+	s.handle(ev(id))
+	return s.wait(ctx, name, id, c, cancelOp)
+}
+
+// wait waits for the Done of c.
+func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call, cancelOp fsm.OpID) (any, error) {
+	canceled := ctx.Done()
+	for {
+		select {
+		case <-c.done:
+			if err := s.crashed.Load(); err != nil && c.err != nil {
+				return nil, faulty(name, err)
+			}
+			if c.err != nil && ctx.Err() != nil && errors.Is(c.err, errs.Canceled) {
+				return nil, errs.New(errs.Canceled, name, ctx.Err()).At("waiting for the other peers")
+			}
+			return c.result, c.err
+		case <-canceled:
+			canceled = nil
+			s.box.post(fsm.CallCancel{Call: id, Op: cancelOp})
+		case <-s.done:
+			select {
+			case <-c.done:
+				continue
+			default:
+			}
+			s.mu.Lock()
+			delete(s.calls, id)
+			s.mu.Unlock()
+			return nil, errs.New(errs.Closed, name, nil).Do("connect again with a new communicator")
+		}
+	}
+}
+
+func (s *Session) pending(id fsm.CallID) *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[id]
+}
+
+func (s *Session) answer(d fsm.Done) {
+	s.mu.Lock()
+	c := s.calls[d.Call]
+	delete(s.calls, d.Call)
+	s.mu.Unlock()
+	if c != nil {
+		c.err, c.result = d.Err, d.Result
+		if c.op != nil && d.Err != nil {
+			s.refuse(c.id, c.op, d.Err)
+		}
+		close(c.done)
+		if c.then != nil {
+			s.after = append(s.after, c.then)
+		}
+	}
+}
+
+func (s *Session) stopWork(id fsm.CallID) {
+	if c := s.pending(id); c != nil && c.stop != nil {
+		c.stop()
+	}
+}
+
+// UpdateTopology votes to let waiting peers in and returns when the round has
+// succeeded; every accepted peer of every group must call it. Cancelling ctx
+// leaves the run, since a vote cannot be taken back.
+func (s *Session) UpdateTopology(ctx context.Context) error {
+	_, err := s.call(ctx, "update topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallUpdate{Call: id} })
+	return err
+}
+
+// PeersPending asks whether an UpdateTopology is worth it: peers wait to be let
+// in, or the master has found a better ring. All accepted peers must
+// ask, and all get the same answer; it may overlap with all-reduces. Calls of
+// one peer that overlap share one query, so that peers whose goroutines ask in
+// another pattern would wait for each other: ask from one goroutine of each peer.
+// The vote of a call whose ctx has ended stands: the next call gets its answer,
+// unless a round, or a later all-reduce or synchronisation, shows that the others
+// have gone on.
+func (s *Session) PeersPending(ctx context.Context) (bool, error) {
+	r, err := s.call(ctx, "peers pending", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
+	b, _ := r.(bool)
+	return b, err
+}
+
+// OptimizeTopology measures the bandwidths that the master misses and adopts
+// the ring it finds; every accepted peer must call it. Cancelling ctx leaves the run.
+func (s *Session) OptimizeTopology(ctx context.Context) error {
+	_, err := s.call(ctx, "optimize topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallOptimize{Call: id} })
+	return err
+}
+
+// addrs drops the addresses that cannot be dialled.
+func addrs(in []netip.AddrPort) (out []netip.AddrPort) {
+	for _, a := range in {
+		if a.IsValid() && a.Port() != 0 && !a.Addr().IsUnspecified() {
+			out = append(out, a)
+		}
+	}
+	return out
+}

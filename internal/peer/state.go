@@ -1,0 +1,180 @@
+package peer
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// State is what is known of a session at one moment.
+type State struct {
+	View   fsm.View
+	Master string
+	// Ops are all operations without a verdict, in launch order; those in phase
+	// "created" wait for the votes of the other peers.
+	Ops []OpState
+	// Data is the state of the data path.
+	Data reduce.State
+	// Calls is how many calls wait for an answer, Events how many events wait
+	// to be handled.
+	Calls, Events int
+}
+
+// OpState is an operation without a verdict.
+type OpState struct {
+	reduce.OpState
+	Posted time.Duration // since it was launched
+}
+
+// State describes the session; it may be called from any goroutine at any
+// time, also while a call hangs.
+func (s *Session) State() State {
+	type known struct {
+		id fsm.OpID
+		op *operation
+	}
+	var ops []known
+	s.mu.Lock()
+	for id, op := range s.ops {
+		ops = append(ops, known{id, op})
+	}
+	calls := len(s.calls)
+	s.mu.Unlock()
+	s.posts.mu.Lock()
+	for _, p := range s.posts.queue {
+		ops = append(ops, known{p.flight.handle.id, &p.flight.op})
+	}
+	s.posts.mu.Unlock()
+	s.box.mu.Lock()
+	events := len(s.box.queue)
+	s.box.mu.Unlock()
+	slices.SortFunc(ops, func(a, b known) int { return cmp.Compare(a.id, b.id) })
+	st := State{View: s.View(), Master: s.opt.Master, Data: s.engine.State(), Calls: calls, Events: events}
+	for _, k := range ops {
+		o := OpState{OpState: k.op.data.State(), Posted: time.Since(k.op.posted)}
+		if o.Phase == "created" {
+			o.Waits = "votes of the other peers, through the master"
+		}
+		st.Ops = append(st.Ops, o)
+	}
+	return st
+}
+
+// registry knows every session of the process that was not closed.
+type registry struct {
+	mu       sync.Mutex
+	sessions []*Session // oldest first
+	stop     chan struct{}
+	ended    chan struct{} // closed by the watchdog
+}
+
+var live registry
+
+// add registers s and starts the watchdog with the first session.
+func (r *registry) add(s *Session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sessions = append(r.sessions, s); len(r.sessions) == 1 {
+		r.stop, r.ended = make(chan struct{}), make(chan struct{})
+		go r.watch(r.stop, r.ended)
+	}
+}
+
+// remove forgets s; the watchdog ends with the last session.
+func (r *registry) remove(s *Session) {
+	r.mu.Lock()
+	r.sessions = slices.DeleteFunc(r.sessions, func(o *Session) bool { return o == s })
+	last, stop, ended := len(r.sessions) == 0, r.stop, r.ended
+	r.mu.Unlock()
+	if last {
+		close(stop)
+		<-ended
+	}
+}
+
+// all returns the sessions, oldest first.
+func (r *registry) all() []*Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.sessions)
+}
+
+// States describes every session of this process that was not closed, oldest
+// first.
+func States() []State {
+	var all []State
+	for _, s := range live.all() {
+		all = append(all, s.State())
+	}
+	return all
+}
+
+// DumpState writes every operation, connection and role of every session of
+// this process as text, a few lines for each. The error is w's.
+func DumpState(w io.Writer) error {
+	b := bufio.NewWriter(w)
+	all := States()
+	fmt.Fprintf(b, "gopccl: %d communicators\n", len(all))
+	for i := range all {
+		all[i].write(b)
+	}
+	return b.Flush()
+}
+
+func (st *State) write(b *bufio.Writer) {
+	v := &st.View
+	status := "connected"
+	if !v.Connected {
+		status = "not connected"
+	}
+	fmt.Fprintf(b, "communicator %s: %s to the master %s, rank %d of %d", v.UUID, status, st.Master, v.Rank, v.LocalWorldSize)
+	fmt.Fprintf(b, ", %d operations, %d in the data phase, %d calls wait, %d events wait, %d frames wait for their operation\n",
+		len(st.Ops), st.Data.Active, st.Calls, st.Events, st.Data.Early)
+	for i := range st.Ops {
+		o := &st.Ops[i]
+		fmt.Fprintf(b, "  operation tag %d: %s of %d %v, posted %v ago, %s", o.Tag, o.Op, o.Count, o.DType, o.Posted.Round(time.Microsecond), o.Phase)
+		if o.Steps > 0 {
+			name := "sequence"
+			if o.Eager {
+				name = "not commenced, epoch"
+			}
+			fmt.Fprintf(b, ", %s %d, step %d of %d, received %d of %d bytes, sent %d of %d",
+				name, o.Seq, o.Step, o.Steps, o.Received, o.Expect, o.Sent, o.ToSend)
+		}
+		if o.Waits != "" {
+			fmt.Fprintf(b, ", waits for: %s", o.Waits)
+		}
+		if o.Err != nil {
+			fmt.Fprintf(b, ", error: %v", o.Err)
+		}
+		fmt.Fprintln(b)
+	}
+	for i := range st.Data.Conns {
+		c := &st.Data.Conns[i]
+		fmt.Fprintf(b, "  %s, peer %s, connection %d: %d operations", c.Role, c.Peer.Short(), c.Number, c.Ops)
+		if c.Busy {
+			fmt.Fprint(b, ", sends")
+		}
+		if !c.Runs {
+			fmt.Fprint(b, ", was not needed yet")
+		}
+		if t := c.Thread; t != nil {
+			fmt.Fprintf(b, ", thread %d %q on processors %s, memory node %d", t.ID, t.Name, platform.FormatCPUs(t.CPUs), t.Node)
+		}
+		if c.Closed {
+			fmt.Fprint(b, ", closed")
+		}
+		if c.Cause != nil {
+			fmt.Fprintf(b, ": %v", c.Cause)
+		}
+		fmt.Fprintln(b)
+	}
+}

@@ -1,0 +1,212 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/sharedstate"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// SharedState is what a group keeps equal: named tensors and the revision of
+// their content. The tensors' memory stays the caller's; the session reads and
+// may overwrite it only inside SyncSharedState.
+type SharedState struct {
+	Revision uint64
+	Tensors  []sharedstate.Tensor
+
+	torn []string // see Torn
+}
+
+// SyncOptions of one synchronisation.
+type SyncOptions struct {
+	Strategy wire.Strategy
+	// Progress is called from one goroutine while content is fetched, with no
+	// lock held: bytes received and expected, and the key being received. The
+	// transfer, and this call, wait for it; the session goes on. Close inside of it
+	// waits for itself, see there. nil: none.
+	Progress func(done, total uint64, key string)
+}
+
+// SyncInfo is what a synchronisation moved: payload bytes sent to others and
+// received, and whether this peer was outdated.
+type SyncInfo struct {
+	TxBytes, RxBytes uint64
+	Outdated         bool
+}
+
+// syncWork is a CallSync's share of the shell.
+type syncWork struct {
+	revision uint64
+	tensors  []sharedstate.Tensor
+	legacy   bool
+	progress func(done, total uint64, key string)
+
+	fetch sync.WaitGroup // runs while a Fetch may write to tensors
+	mu    sync.Mutex
+	win   *sharedstate.Window // in which the tensors are handed out
+	rx    uint64
+	wrote *sharedstate.Incomplete // what the Fetch has done to the tensors, nil: nothing
+}
+
+// window returns what the call has opened, nil if it has not.
+func (w *syncWork) window() *sharedstate.Window {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.win
+}
+
+// SyncSharedState makes st equal on all peers of the group (control spec,
+// section 9): every accepted peer of the group must call it with the same keys
+// in the same order. The trainer raises st.Revision by one before each call
+// after the first; a peer that was outdated gets content and revision of the
+// elected state. Cancelling ctx leaves the run, unless tensors are still being
+// hashed. One call of a session runs at a time; others get errs.Busy.
+//
+// Whatever ends a call that was to receive a state (errs.TransferFailed,
+// errs.HashMismatch, the loss of the master, ctx, Close), the tensors may be
+// overwritten in part: then errors.As finds a *sharedstate.Incomplete in the
+// error, the revision is unchanged, and st.Torn names them until a
+// synchronisation succeeds or the caller has reloaded them. Until then st may
+// only receive: the master elects it in no case, errs.NoSharedStateAvailable
+// says that there is nobody else to receive from, and beside a PCCL master,
+// which would not know, any strategy but ReceiveOnly is errs.InvalidUsage.
+func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt SyncOptions) (SyncInfo, error) {
+	if err := st.check(opt); err != nil {
+		return SyncInfo{}, err
+	}
+	if !s.syncing.CompareAndSwap(false, true) {
+		return SyncInfo{}, errs.New(errs.Busy, opSync, errors.New("another call of it is running"))
+	}
+	defer s.syncing.Store(false)
+	workers := s.opt.HashWorkers
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	w := &syncWork{
+		revision: st.Revision, tensors: append([]sharedstate.Tensor(nil), st.Tensors...),
+		legacy: !s.View().Native, progress: opt.Progress,
+	}
+	torn := st.isTorn()
+	_, err := s.call(ctx, opSync, 0, nil, func(id fsm.CallID) fsm.Event {
+		return fsm.AskSync{Call: id, Strategy: opt.Strategy, Torn: torn}
+	})
+	if err != nil {
+		return SyncInfo{}, st.unconfirmed(w, err)
+	}
+	entries, err := s.hashed(ctx, w, workers)
+	if err != nil {
+		return SyncInfo{}, st.unconfirmed(w, err)
+	}
+	// Nobody reads the tensors once the call has returned, whatever its end.
+	defer func() { s.state.Shut(w.window()) }()
+	r, err := s.call(ctx, opSync, 0, w, func(id fsm.CallID) fsm.Event {
+		return fsm.CallSync{Call: id, Revision: st.Revision, Strategy: opt.Strategy, Torn: torn, Entries: entries}
+	})
+	w.fetch.Wait()
+	if err != nil {
+		return SyncInfo{}, st.unconfirmed(w, err)
+	}
+	win := w.window()
+	s.state.Shut(win)
+	res := r.(fsm.SyncResult)
+	st.Revision, st.torn = res.Revision, nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return SyncInfo{TxBytes: win.TxBytes(), RxBytes: w.rx, Outdated: res.Outdated}, nil
+}
+
+const opSync = "sync shared state"
+
+// check refuses what is no shared state.
+func (st *SharedState) check(opt SyncOptions) error {
+	const name = opSync
+	if st == nil || len(st.Tensors) == 0 {
+		return errs.New(errs.InvalidArgument, name, fmt.Errorf("the shared state has no tensors"))
+	}
+	if opt.Strategy > wire.SendOnly {
+		return errs.New(errs.InvalidArgument, name, fmt.Errorf("unknown strategy %d", opt.Strategy))
+	}
+	seen := make(map[string]bool, len(st.Tensors))
+	for _, t := range st.Tensors {
+		switch {
+		case seen[t.Key]:
+			return errs.New(errs.InvalidArgument, name, fmt.Errorf("two tensors are called %q", t.Key))
+		case !t.DType.Valid():
+			return errs.New(errs.InvalidArgument, name, fmt.Errorf("tensor %q has unknown element type %d", t.Key, uint8(t.DType)))
+		case t.Bytes()%t.DType.Size() != 0:
+			return errs.New(errs.InvalidArgument, name,
+				fmt.Errorf("tensor %q: %d bytes are not a whole number of %v elements", t.Key, t.Bytes(), t.DType))
+		case !t.Device.None() && len(t.Data) > 0:
+			return errs.New(errs.InvalidArgument, name, fmt.Errorf("tensor %q lies on the host and on a device", t.Key))
+		}
+		seen[t.Key] = true
+	}
+	return nil
+}
+
+// hashed describes the tensors for the vote; a panic while it reads them is an
+// error of this call, before the others count on it.
+func (s *Session) hashed(ctx context.Context, w *syncWork, workers int) (entries []wire.StateEntry, err error) {
+	defer errs.Catch(opSync, func(crash *errs.Error) {
+		s.log.Error("panic while tensors were hashed", "error", crash, "stack", errs.StackOf(crash))
+		err = crash
+	})
+	return sharedstate.Entries(ctx, w.tensors, w.legacy, workers)
+}
+
+func (s *Session) startFetch(e fsm.Fetch) {
+	ctx, stop := context.WithCancelCause(s.ctx)
+	s.mu.Lock()
+	c := s.calls[e.Call]
+	if c != nil {
+		c.stop = func() { stop(errSessionOver) }
+		c.sync.fetch.Add(1) // before anybody can answer the call
+	}
+	s.mu.Unlock()
+	if c == nil {
+		stop(nil)
+		s.box.post(fsm.Fetched{Call: e.Call, Err: context.Canceled})
+		return
+	}
+	w := c.sync
+	want := make([]sharedstate.Want, len(e.Keys))
+	for i, k := range e.Keys {
+		want[i] = sharedstate.Want{Key: k, Hash: e.Hashes[i], HashType: e.HashTypes[i]}
+	}
+	s.spawn(func() {
+		defer stop(nil)
+		defer w.fetch.Done()
+		s.state.Shut(w.window()) // what is being overwritten is handed out to nobody
+		res, err := w.transfer(ctx, sharedstate.FetchConfig{
+			Distributors: addrs(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
+			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.dialPeer, Workers: s.opt.HashWorkers,
+		})
+		s.box.post(fsm.Fetched{Call: e.Call, Revision: res.Revision, Err: err})
+	})
+}
+
+// fetching counts what is fetched, and passes it on to progress if that is not nil.
+func (s *Session) fetching(progress func(done, total uint64, key string)) func(done, total uint64, key string) {
+	last := uint64(0)
+	return func(done, total uint64, key string) {
+		// What was found wrong is fetched again, and counts again.
+		s.fetched.Add(max(done, last) - last)
+		last = done
+		if progress != nil {
+			progress(done, total, key)
+		}
+	}
+}
+
+// moved is how many bytes of tensors the session has sent and received in
+// collectives, and fetched of shared states.
+func (s *Session) moved() uint64 {
+	d := s.engine.Stats()
+	return d.TxBytes + d.RxBytes + s.fetched.Load()
+}

@@ -1,0 +1,318 @@
+package reduce
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
+)
+
+// An all-reduce of device memory runs in host memory that the device's platform
+// stages for it (device.Staging): Spec.Src and Spec.Dst are that memory. The
+// source arrives chunk by chunk in the order in which the ring needs it, first
+// the own chunk, then those that are reduced in steps 0 to n-2. Two things wait
+// for it: what is sent in step 0, and the kernel that reads the local
+// contribution. So a reader may wait for this machine's own device, never for
+// another peer; the abort of its operation wakes it. Whatever is final goes to
+// the device while the all-gather goes on. Nothing is written there before, and
+// what was written in place is put back from the staged source.
+type staged struct {
+	op    *Op
+	stage device.Staging
+	size  int64 // bytes of the operation
+	// reduces: the platform combines with what was received. Its own memory has
+	// the local contribution, so that only what is sent first has to arrive, and
+	// in place all as what is put back.
+	reduces bool
+	total   int64 // bytes that arrive
+	// Where the chunk that step reduces into begins in the order of arrival;
+	// the own chunk comes before that of step 0. Set by Start.
+	starts  []int64
+	order   []device.Range
+	own     int64 // bytes of the own chunk
+	arrived atomic.Int64
+	more    *sync.Cond // on Op.mu: more arrived, or the operation was aborted
+	// Guarded by Op.mu.
+	busy    bool // the platform may touch the memory, or is about to
+	begun   bool // Begin was called
+	ready   bool // Begin has returned
+	stopped bool // Stop was, or is being, called
+	calls   int  // of Begin and Stop that have not returned
+}
+
+// checkDevice checks what is said about device memory, without asking for it.
+func (s *Spec) checkDevice(size int) error {
+	a, b := s.DeviceSrc, s.DeviceDst
+	n := uint64(max(a.Bytes, 0))
+	switch {
+	case a.None() || b.None() || len(s.Src)+len(s.Dst) > 0:
+		return fmt.Errorf("source and destination are not both on a device")
+	case a.Platform != b.Platform:
+		return fmt.Errorf("the source lies on %q, the destination on %q", a.Platform, b.Platform)
+	case a.Bytes/size != s.Count || a.Bytes%size != 0:
+		return fmt.Errorf("source has %d bytes, %d elements of %v need %d", a.Bytes, s.Count, s.DType, s.Count*size)
+	case a.Bytes != b.Bytes:
+		return fmt.Errorf("destination has %d bytes, source %d", b.Bytes, a.Bytes)
+	case a.Ptr != b.Ptr && a.Ptr < b.Ptr+n && b.Ptr < a.Ptr+n:
+		return errPartly
+	}
+	return nil
+}
+
+// openStage makes the operation's memory on the host.
+func (op *Op) openStage() error {
+	s := &op.spec
+	if s.Count == 0 {
+		return nil
+	}
+	p, err := device.Lookup(s.DeviceSrc.Platform)
+	if err != nil {
+		return err
+	}
+	stage, err := p.Stage(device.Task{Source: s.DeviceSrc, Target: s.DeviceDst, DType: s.DType, Op: s.Op})
+	if err != nil {
+		return err
+	}
+	s.Src, s.Dst = stage.Memory()
+	op.dev = &staged{op: op, stage: stage, size: int64(len(s.Src)), more: sync.NewCond(&op.mu)}
+	return nil
+}
+
+// plan puts the copies in their order; the ring is known.
+func (d *staged) plan() {
+	op := d.op
+	add := func(first, count int) {
+		if count > 0 {
+			d.order = append(d.order, device.Range{From: first * op.elem, To: (first + count) * op.elem})
+		}
+	}
+	d.reduces = d.stage.Reduces() && !op.quantized()
+	inPlace := op.spec.DeviceSrc.Ptr == op.spec.DeviceDst.Ptr
+	defer func() {
+		for _, r := range d.order {
+			d.total += int64(r.To - r.From)
+		}
+	}()
+	if op.n == 1 {
+		if !inPlace {
+			add(0, op.spec.Count)
+		}
+		return
+	}
+	first, count := op.chunk(0, true)
+	if count == 0 {
+		d.reduces = false // there is no first range to wait for
+	}
+	add(first, count)
+	d.own = int64(count * op.elem)
+	at := d.own
+	for step := 0; plan.Reduces(op.n, step); step++ {
+		d.starts = append(d.starts, at)
+		first, count = op.chunk(step, false)
+		if inPlace || !d.reduces {
+			add(first, count)
+		}
+		at += int64(count * op.elem)
+	}
+}
+
+// claim says that begin follows: nothing may be released before. op.mu is held.
+func (d *staged) claim() { d.busy = len(d.order) > 0 }
+
+// begin starts the copies, unless the operation has failed since claim. No lock
+// is held while the platform is called, and nothing is released before it has
+// returned; Stop comes behind Begin, whoever wants it.
+func (d *staged) begin() {
+	op := d.op
+	op.mu.Lock()
+	if !d.busy {
+		op.mu.Unlock()
+		return
+	}
+	if op.failErr != nil {
+		d.busy = false
+		op.mu.Unlock()
+		return // start settles
+	}
+	d.begun = true
+	d.calls++
+	op.mu.Unlock()
+	whole := d.call(func() { d.stage.Begin(d.order, d) })
+	op.mu.Lock()
+	if d.ready = whole; !whole {
+		d.busy, d.begun = false, false // it has begun nothing
+	}
+	stop := d.stop()
+	op.mu.Unlock()
+	if stop {
+		d.halt()
+	}
+}
+
+// call calls the platform, which calls counts; a panic fails the operation.
+func (d *staged) call(f func()) (whole bool) {
+	op := d.op
+	defer func() {
+		op.mu.Lock()
+		d.calls--
+		op.mu.Unlock()
+	}()
+	defer errs.Catch(opName, func(err *errs.Error) { op.fail(op.e.caught(err, op.next)) })
+	f()
+	return true
+}
+
+// Arrived wakes whoever can use more of the source.
+func (d *staged) Arrived(n int) {
+	op := d.op
+	if op.n == 1 {
+		if int64(n) == d.size {
+			d.stage.Put(0, n)
+		}
+		return
+	}
+	op.mu.Lock()
+	before := d.arrived.Load()
+	d.arrived.Store(int64(n))
+	d.more.Broadcast()
+	more := 0
+	striped := op.out.Load() != nil
+	if striped && before < d.own {
+		more = op.readyUpTo(op.sendable())
+	}
+	op.mu.Unlock()
+	switch {
+	case before >= d.own:
+	case striped:
+		op.wake(more)
+	default:
+		op.tx.kick(true, true)
+	}
+}
+
+// Ended lets the operation end, or ends it because of err.
+func (d *staged) Ended(err error) {
+	op := d.op
+	op.mu.Lock()
+	d.busy = false
+	op.mu.Unlock()
+	if err != nil {
+		op.fail(errs.New(errs.CodeOf(err), opName, err).At("data phase"))
+	}
+	op.settle(true)
+}
+
+// sendable returns the end of what may be sent, in wire bytes of all steps.
+func (op *Op) sendable() int64 {
+	if d := op.dev; d != nil {
+		if n := d.arrived.Load(); n < d.own {
+			if op.quantized() {
+				return 0 // its parameters are those of the whole chunk
+			}
+			return n - n%int64(op.elem)
+		}
+	}
+	return op.first + op.rxPos.Load()
+}
+
+// await waits until the local contribution to the first elements of the chunk
+// of step is on the host. After the reduce-scatter the whole source is: memory
+// is written that it may still go to.
+func (d *staged) await(step, elements int) error {
+	need := d.size
+	if step < len(d.starts) {
+		need = d.starts[step] + int64(elements*d.op.elem)
+	}
+	need = min(need, d.total)
+	if d.arrived.Load() >= need {
+		return nil
+	}
+	d.op.mu.Lock()
+	defer d.op.mu.Unlock()
+	for d.arrived.Load() < need {
+		if d.op.failErr != nil {
+			return errAborted
+		}
+		d.more.Wait()
+	}
+	return nil
+}
+
+// stop wakes who waits for more of an operation that failed, and reports whether
+// the copies are to be ended by halt, for which it claims the stage. op.mu is held.
+func (d *staged) stop() bool {
+	if d.op.failErr == nil {
+		return false
+	}
+	d.more.Broadcast()
+	if !d.ready || !d.busy || d.stopped {
+		return false
+	}
+	d.stopped = true
+	d.calls++
+	return true
+}
+
+// halt ends the copies.
+func (d *staged) halt() {
+	d.call(d.stage.Stop)
+	d.op.settle(true)
+}
+
+// finish gives the staged memory back, after it was put back if the operation
+// was in place and is to be undone.
+func (d *staged) finish(restore bool) {
+	if restore && d.begun {
+		if err := d.stage.Restore(); err != nil {
+			d.op.e.cfg.Logger.Error("a device tensor of a failed all-reduce could not be restored",
+				"tag", d.op.spec.Tag, "buffer", d.op.spec.DeviceDst.String(), "error", err)
+		}
+	}
+	d.stage.Release()
+}
+
+// combine makes the bytes from..to of the destination the local contribution
+// op in, divided by the size of the ring if divide says so.
+func (op *Op) combine(from, to int, in []byte, divide bool) error {
+	s := &op.spec
+	if d := op.dev; d != nil && d.reduces {
+		world := 0
+		if divide {
+			world = op.n
+		}
+		if err := d.stage.Reduce(from, to, in, world); err != nil {
+			op.fail(errs.New(errs.CodeOf(err), opName, err).At("data phase"))
+			return errAborted // the connection is not to blame
+		}
+		return nil
+	}
+	dst := s.Dst[from:to]
+	op.e.cfg.Backend.Reduce(s.DType, s.Op, dst, s.Src[from:to], in)
+	if divide {
+		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
+	}
+	return nil
+}
+
+// final hands bytes of the destination that will not change any more to the device.
+func (op *Op) final(from, to int) {
+	if op.dev != nil && from < to {
+		op.dev.stage.Put(from, to)
+	}
+}
+
+// divided reports whether the bytes that step brings need no division any more
+// when they were reduced or read.
+func (op *Op) divided() bool { return op.spec.Op != dtype.Avg || !op.dividesLate() }
+
+// waits says what the device has to do. op.mu is held.
+func (d *staged) waits() string {
+	if n := d.arrived.Load(); n < d.total {
+		return fmt.Sprintf("device: %d of %d bytes of the source have come", n, d.total)
+	}
+	return "device: takes the result"
+}

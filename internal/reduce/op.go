@@ -1,0 +1,547 @@
+package reduce
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// Spec describes one all-reduce.
+type Spec struct {
+	Tag   uint64
+	Count int // elements
+	DType dtype.Type
+	Op    dtype.Op
+	// Src and Dst have Count elements each, little-endian. They start at the
+	// same address (in place) or do not overlap. They belong to the operation
+	// until done was called.
+	Src, Dst []byte
+	// DeviceSrc and DeviceDst take their place if the tensors lie on a device.
+	DeviceSrc, DeviceDst device.Buffer
+	// Quantizer encodes what is sent as WireType; nil sends elements as they are.
+	Quantizer quant.Quantizer
+	WireType  dtype.Type
+}
+
+type opState uint8
+
+const (
+	opCreated opState = iota
+	opRunning
+	opEnded
+	opFinished
+)
+
+// Op is one all-reduce of this peer: created by NewOp, begun by Start, ended by
+// the call of done, released by Finish.
+type Op struct {
+	e       *Engine
+	spec    Spec
+	elem    int // bytes of an element in memory
+	unit    int // bytes of an element on the wire
+	inPlace bool
+	dev     *staged // nil: its tensors are the host's
+
+	// Set by Start and constant then.
+	seq        uint64 // stream of the frames that are sent
+	name       uint64 // that of Start, for people
+	epoch      uint64 // neighbours may begin eagerly since; 0: they may not
+	began      time.Time
+	n, rank    int
+	next, prev wire.UUID
+	native     bool // every member is a gopccl end
+	piece      int  // wire bytes that are sent or processed at a time, a multiple of 64
+	done       func(error)
+	tx         *sender
+	turn       atomic.Uint32
+	first      int64 // wire bytes of the own chunk, sendable from the start
+	txTotal    int64
+	rxTotal    int64
+
+	// Guarded by Engine.mu.
+	rx    *receiver   // nil: the previous peer has not connected yet
+	bound bool        // a frame came from rx: no other connection may go on
+	from  []*receiver // those that pieces come on; nil: none came
+	key   opKey
+	eager eagerState
+
+	aborted atomic.Bool // read in the loops; failErr is set
+	rxDone  atomic.Bool
+	txDone  atomic.Bool
+
+	mu      invariants.Mutex
+	state   opState
+	failErr error
+	later   []error      // why else it would have failed
+	reading []*receiver  // inside a frame of this operation, may touch its buffers
+	alone   [1]*receiver // room for reading, so that one reader costs no allocation
+	txRefs  int          // frames in batches that refer to its buffers
+	in      *inbound     // striped; set by the first piece that comes
+	txBegun bool         // at least one byte was sent
+	opened  bool         // an opener was sent instead
+	txShort bool         // something that was taken was not sent: whoever closed the connection fails it
+	txPos   int64        // wire bytes taken into batches
+	send    cursor
+	sentTo  bool // metadata of the current send step was taken
+	txBytes uint64
+	wait    *time.Timer // for the previous peer's connection
+	number  uint64      // sequence number, or the epoch while unnamed
+	unnamed bool        // it began eagerly and has no sequence number yet
+
+	// Striped over flows, of which tx is one, as out says, which is set when both
+	// are known: by Start or, with mu held, by Commence. Readers may run meanwhile:
+	// they store rxPos before they load out, and stripe stores out before it loads
+	// rxPos, so that one of them tells the senders of every byte. Nil: not striped.
+	flows []*sender
+	out   atomic.Pointer[outbound]
+
+	// Published by the reader: wire bytes that are processed, over all steps;
+	// and how many metadata frames came.
+	rxPos   atomic.Int64
+	rxMetas atomic.Int64
+
+	// Owned by the reader.
+	recv    cursor
+	carry   [8]byte
+	nCarry  int
+	gotMeta bool
+	rxMeta  wire.DequantizationMeta
+	rxBytes uint64
+	saved   int64 // elements of the receive stream whose original is in backup
+	backup  []byte
+	backing sync.Once // of backup, if several readers may need it
+
+	// Quantized only. wire holds the encoded form of every chunk at its place;
+	// forward the metadata received in the all-gather, by step.
+	wire    []byte
+	forward []wire.DequantizationMeta
+	// What the reader knows of the chunks that are sent in the step behind the
+	// one it received them in, by that step.
+	gathered []quant.Gathered
+	txMeta   wire.DequantizationMeta // owned by the owner of the send batch
+	// Striped and quantized: what is sent, and (guarded by mu) what came, by step.
+	metas  []stepMeta
+	rxStep []*wire.DequantizationMeta
+}
+
+// cursor walks over the non-empty chunks of the steps of one direction.
+type cursor struct {
+	step  int
+	first int   // first element of the chunk
+	size  int   // wire bytes of the chunk
+	off   int   // wire bytes done in this step
+	elems int64 // elements of all steps before this one
+	pos   int64 // wire bytes of all steps before this one
+}
+
+// chunk returns the elements that move in step.
+func (op *Op) chunk(step int, sending bool) (first, count int) {
+	c := plan.RecvChunk(op.rank, op.n, step)
+	if sending {
+		c = plan.SendChunk(op.rank, op.n, step)
+	}
+	return plan.Chunk(op.spec.Count, op.n, c)
+}
+
+// enter puts the cursor on step, or on the next one that moves anything.
+func (op *Op) enter(c *cursor, step int, sending bool) {
+	c.elems += int64(c.size / op.unit)
+	c.pos += int64(c.size)
+	c.off, c.size = 0, 0
+	for ; step < plan.Steps(op.n); step++ {
+		first, count := op.chunk(step, sending)
+		if count > 0 {
+			c.step, c.first, c.size = step, first, count*op.unit
+			return
+		}
+	}
+	c.step = step
+}
+
+// NewOp checks spec and returns the operation. Errors are *errs.Error with code
+// InvalidArgument, or what device.Platform.Stage returns.
+func (e *Engine) NewOp(spec Spec) (*Op, error) {
+	bad := func(format string, args ...any) (*Op, error) {
+		return nil, errs.New(errs.InvalidArgument, opName, fmt.Errorf(format, args...))
+	}
+	size := spec.DType.Size()
+	onDevice := !spec.DeviceSrc.None() || !spec.DeviceDst.None()
+	switch {
+	case !spec.DType.Valid():
+		return bad("unknown element type %d", uint8(spec.DType))
+	case !spec.Op.Valid():
+		return bad("unknown reduce operation %d", uint8(spec.Op))
+	case spec.Count < 0:
+		return bad("negative count %d", spec.Count)
+	case onDevice:
+		if err := spec.checkDevice(size); err != nil {
+			return nil, errs.New(errs.InvalidArgument, opName, err)
+		}
+	case len(spec.Src)/size != spec.Count || len(spec.Src)%size != 0:
+		return bad("source has %d bytes, %d elements of %v need %d", len(spec.Src), spec.Count, spec.DType, spec.Count*size)
+	case len(spec.Dst) != len(spec.Src):
+		return bad("destination has %d bytes, source %d", len(spec.Dst), len(spec.Src))
+	}
+	op := &Op{e: e, spec: spec, elem: size, unit: size}
+	op.mu.Rank(rankOp, "Op.mu")
+	if spec.Count > 0 && !onDevice {
+		s, d := uintptr(unsafe.Pointer(&spec.Src[0])), uintptr(unsafe.Pointer(&spec.Dst[0]))
+		n := uintptr(len(spec.Src))
+		switch {
+		case s == d:
+			op.inPlace = true
+		case s < d+n && d < s+n:
+			return nil, errs.New(errs.InvalidArgument, opName, errPartly)
+		}
+	}
+	if spec.Quantizer != nil {
+		if err := spec.Quantizer.Check(spec.DType, spec.WireType, spec.Op, spec.Count, true); err != nil {
+			return nil, errs.New(errs.InvalidArgument, opName, err)
+		}
+		if spec.WireType == spec.DType {
+			op.spec.Quantizer = nil // travels as it is (data spec, section 4.1)
+		} else {
+			op.unit = spec.WireType.Size()
+		}
+	}
+	if onDevice {
+		if err := op.openStage(); err != nil {
+			return nil, err
+		}
+	}
+	if op.quantized() {
+		// Now, on the caller's time: whoever calls Start has others to serve.
+		op.wire = e.cfg.Pool.Get(spec.Count * op.unit)
+	}
+	return op, nil
+}
+
+var errPartly = errors.New("source and destination overlap by a part only (use the same buffer, or separate ones)")
+
+// Start begins the data phase in ring, whose sequence number is seq and in
+// which self is this peer; native says that all members are gopccl ends, and
+// must be the same on all of them. done is called exactly once, on another
+// goroutine or later, when the phase ended and no buffer is touched any more;
+// it must return soon. Sequence numbers of one engine never repeat and never
+// fall. An operation that was aborted before ends at once.
+func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
+	op.start(seq, ring, self, native, done)
+}
+
+func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
+	op.seq, op.name, op.done, op.native, op.began = seq, seq&^eagerBit, done, native, time.Now()
+	err := op.place(ring, self)
+	e := op.e
+	e.cfg.Stats.Ops.Add(1)
+	e.count(1)
+	if heard := e.tell(func(t *trace.Listener) { t.Started(op.spec.Tag, op.name) }); err == nil && heard != nil {
+		err = heard
+	}
+	e.mu.Lock()
+	if seq&eagerBit == 0 {
+		e.pass(seq)
+	} else {
+		seq = op.spec.Tag // of the connection that it takes
+	}
+	op.key = opKey{op.spec.Tag, op.seq}
+	switch {
+	case e.closed:
+		err = errs.New(errs.Closed, opName, errClosed)
+	case err == nil && e.ops[op.key].runs():
+		err = errs.New(errs.Internal, opName, fmt.Errorf("tag %d, sequence %d is running already", op.key.tag, op.key.seq))
+	}
+	op.mu.Lock()
+	op.number, op.unnamed = op.name, op.isEager()
+	op.state = opRunning
+	if op.failErr == nil {
+		op.failErr = err
+	}
+	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
+		op.tx = pool[seq%uint64(len(pool))]
+		if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
+			op.tx = flows[0]
+			if op.isEager() {
+				op.eager.waits = true // pieces name the sequence number
+			} else {
+				op.stripe(flows)
+			}
+		}
+	}
+	if op.n > 1 && op.tx == nil && op.failErr == nil {
+		op.failErr = op.unlinked(op.next, noConnection)
+	}
+	failed := op.failErr != nil
+	op.aborted.Store(failed)
+	if op.dev != nil && !failed {
+		op.dev.claim()
+	}
+	op.mu.Unlock()
+	gone := false
+	var came *early
+	if !failed {
+		e.ops[op.key] = op
+		if pool := e.rx[op.prev]; len(pool) > 0 {
+			op.rx = pool[seq%uint64(len(pool))]
+		}
+		came = e.listen(op)
+		gone = op.rx != nil && op.rx.closed.Load()
+	}
+	wait := op.eager.waits
+	missing := op.rx == nil
+	e.started.Broadcast()
+	e.mu.Unlock()
+	if op.dev != nil {
+		op.dev.begin()
+	}
+	switch {
+	case failed:
+		op.detach()
+	case op.n == 1:
+	case op.txBroken():
+		op.lost(op.next, noConnection)
+	case gone && !op.rxDone.Load():
+		op.lost(op.prev, "the previous peer of the ring closed its connection")
+	default:
+		if missing {
+			op.awaitConnection()
+		}
+		if !op.txDone.Load() && !wait {
+			op.attach()
+		}
+	}
+	if came != nil {
+		e.replay(op, came)
+	}
+	op.settle(true)
+}
+
+const noConnection = "there is no connection to the next peer of the ring"
+
+func (op *Op) unlinked(peer wire.UUID, what string) error {
+	return errs.New(errs.RankConnectionLost, opName, errors.New(what)).At("start").With(peer.String())
+}
+
+func (op *Op) lost(peer wire.UUID, what string) { op.fail(op.unlinked(peer, what)) }
+
+// awaitConnection bounds the wait for the previous peer's first connection.
+func (op *Op) awaitConnection() {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.wait = time.AfterFunc(op.e.cfg.ConnectWait, func() {
+		op.e.mu.Lock()
+		absent := op.rx == nil
+		op.e.mu.Unlock()
+		if absent {
+			op.lost(op.prev, "the previous peer of the ring did not connect")
+		}
+	})
+}
+
+// place computes what depends on the ring; a panic of a quantizer is its error.
+func (op *Op) place(ring []wire.UUID, self wire.UUID) (err error) {
+	defer errs.Catch(opName, func(p *errs.Error) { err = op.e.caught(p, self) })
+	op.n, op.rank = len(ring), slices.Index(ring, self)
+	if op.rank < 0 {
+		return errs.New(errs.Internal, opName, fmt.Errorf("peer %v is not in the ring of %d", self, op.n))
+	}
+	op.next, op.prev = ring[(op.rank+1)%op.n], ring[(op.rank+op.n-1)%op.n]
+	if op.dev != nil {
+		op.dev.plan()
+	}
+	if op.n == 1 {
+		op.recv.step = plan.Steps(op.n)
+		if op.dev == nil {
+			copy(op.spec.Dst, op.spec.Src)
+		}
+		op.rxDone.Store(true)
+		op.txDone.Store(true)
+		return nil
+	}
+	if q := op.spec.Quantizer; q != nil {
+		if err := q.Check(op.spec.DType, op.spec.WireType, op.spec.Op, plan.MinChunk(op.spec.Count, op.n), op.native); err != nil {
+			return errs.New(errs.InvalidArgument, opName, err)
+		}
+		if op.spec.Count < op.n {
+			return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", op.spec.Count, op.n))
+		}
+		op.forward = make([]wire.DequantizationMeta, op.n)
+		op.gathered = make([]quant.Gathered, op.n)
+	}
+	sent, received := plan.Traffic(op.spec.Count, op.n, op.rank)
+	op.txTotal, op.rxTotal = int64(sent)*int64(op.unit), int64(received)*int64(op.unit)
+	_, own := op.chunk(0, true)
+	op.first = int64(own) * int64(op.unit)
+	op.piece = min(max(own*op.unit/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes)
+	op.enter(&op.send, 0, true)
+	op.enter(&op.recv, 0, false)
+	op.txDone.Store(op.txTotal == 0)
+	op.rxDone.Store(op.rxTotal == 0)
+	return nil
+}
+
+// Abort ends the data phase with reason. It may be called at any time from any
+// goroutine, any number of times, and never blocks; done follows if Start was
+// or is called.
+func (op *Op) Abort(reason error) {
+	if reason == nil {
+		reason = errs.New(errs.Canceled, opName, errAborted)
+	}
+	op.fail(reason)
+}
+
+// maxLater bounds the causes that are kept beside the first.
+const maxLater = 4
+
+// fail records the first cause and makes everybody let go of the buffers.
+func (op *Op) fail(err error) {
+	op.mu.Lock()
+	if op.failErr != nil || op.state == opEnded || op.state == opFinished {
+		if op.failErr != nil && len(op.later) < maxLater {
+			op.later = append(op.later, err)
+		}
+		op.mu.Unlock()
+		return
+	}
+	op.failErr = err
+	op.aborted.Store(true)
+	if op.state == opCreated {
+		op.mu.Unlock()
+		return
+	}
+	for _, r := range op.reading {
+		r.conn.SetReadDeadline(past)
+	}
+	stop := op.dev != nil && op.dev.stop()
+	op.mu.Unlock()
+	op.detach()
+	if stop {
+		op.dev.halt()
+	}
+	op.settle(true)
+}
+
+// settle calls done if the operation is over and nobody touches its buffers.
+func (op *Op) settle(async bool) {
+	op.mu.Lock()
+	over := op.failErr != nil || op.rxDone.Load() && op.txDone.Load()
+	if op.state != opRunning || !over || len(op.reading) > 0 || op.txRefs > 0 || op.dev != nil && (op.dev.busy || op.dev.calls > 0) {
+		op.mu.Unlock()
+		return
+	}
+	op.state = opEnded
+	err := op.failErr
+	if len(op.later) > 0 {
+		err = errs.Then(err, op.later...)
+	}
+	if op.wait != nil {
+		op.wait.Stop()
+	}
+	op.mu.Unlock()
+	op.leave()
+	if async {
+		go func() {
+			defer errs.Catch(opName, func(p *errs.Error) { _ = op.e.caught(p, op.prev) })
+			op.end(err)
+		}()
+	} else {
+		op.end(err)
+	}
+}
+
+func (op *Op) end(err error) {
+	e := op.e
+	if err != nil {
+		e.cfg.Stats.FailedOps.Add(1)
+	}
+	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.name, err) }); err == nil && heard != nil {
+		err = heard
+	}
+	defer e.count(-1)
+	defer func() {
+		e.mu.Lock()
+		e.forget(op, err != nil)
+		e.mu.Unlock()
+	}()
+	op.done(err)
+}
+
+// count adds d to the active operations. A listener hears of the changes
+// between none and some, in their order, and of the last before Close returns.
+func (e *Engine) count(d int) {
+	if e.cfg.Trace.Edges() {
+		e.edges.Lock()
+		defer e.edges.Unlock()
+		e.mu.Lock()
+		before := e.active
+		e.mu.Unlock()
+		switch {
+		case before == 0:
+			_ = e.tell((*trace.Listener).Active)
+		case before+d == 0:
+			_ = e.tell((*trace.Listener).Idle)
+		}
+	}
+	e.mu.Lock()
+	e.active += d
+	if e.active == 0 {
+		e.started.Broadcast()
+	}
+	e.mu.Unlock()
+}
+
+// Finish releases what the operation holds: call it once, after done or instead
+// of Start. With restore an in-place buffer gets back, bit by bit, what it held
+// before Start; an out-of-place destination is left as it is.
+func (op *Op) Finish(restore bool) {
+	if op.finished(restore) && op.dev != nil {
+		op.dev.finish(restore)
+	}
+}
+
+func (op *Op) finished(restore bool) bool {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.state == opRunning || op.state == opFinished {
+		return false
+	}
+	op.state = opFinished
+	if restore {
+		op.restore()
+	}
+	backup, encoded := op.backup, op.wire
+	op.backup, op.wire = nil, nil
+	op.e.cfg.Pool.Put(backup)
+	op.e.cfg.Pool.Put(encoded)
+	return true
+}
+
+// Counters returns the bytes sent and received as PCCL counts them (data spec,
+// section 5, quirk Q43). Call it after done.
+func (op *Op) Counters() (tx, rx uint64) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.txBytes, op.rxBytes
+}
+
+// openerDue reports whether the end of this operation must be announced by an
+// opener frame, and notes that it is. op.mu is held.
+func (op *Op) openerDue() bool {
+	if op.failErr == nil || op.state == opCreated || op.opened || op.txBegun || op.txRefs > 0 || op.spec.Count == 0 || op.tx.link.Native {
+		return false
+	}
+	op.opened = true
+	return true
+}

@@ -1,0 +1,165 @@
+package reduce
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// A sender learns that its connection ended when the system tells it, which may
+// be after the round that could have made a new one; and of an end that vanished
+// silently the system tells nothing. So gopccl ends ask: a probe is a frame of
+// the stream probeStream, one payload byte long, whose tag comes back as eight
+// bytes (docs/extensions.md). Nothing else flows back on a send connection.
+const (
+	probeStream = ^uint64(0)
+	echoBytes   = 8
+	answerTime  = 5 * time.Second
+	probeBytes  = transport.HeaderSize + 1 // of the question itself
+)
+
+var errSilent = errors.New("the peer did not answer a probe of the connection")
+
+// Link is what the other end of a send connection announced.
+type Link struct {
+	Native bool // a gopccl end
+	Flows  bool // takes striped frames and answers probes
+}
+
+// watch notices that the other end closed, and hears what it answers to probes.
+func (s *sender) watch() {
+	var p [echoBytes]byte
+	for {
+		if _, err := io.ReadFull(s.conn, p[:]); err != nil {
+			s.close(err)
+			return
+		}
+		select {
+		case <-s.echo:
+		default:
+		}
+		select {
+		case s.echo <- binary.BigEndian.Uint64(p[:]):
+		default:
+		}
+	}
+}
+
+// answer sends the tag of a probe back.
+func (r *receiver) answer(tag uint64) error {
+	var p [64]byte
+	for r.rd.Left() > 0 {
+		if _, err := r.rd.Payload(p[:min(r.rd.Left(), len(p))]); err != nil {
+			return err
+		}
+	}
+	binary.BigEndian.PutUint64(p[:], tag)
+	// Who asks reads the answer; one that does not is no neighbour, and must not
+	// keep the reader. Nobody else writes here, and the bound ends with the write.
+	r.conn.SetWriteDeadline(time.Now().Add(answerTime))
+	_, err := r.conn.Write(p[:echoBytes])
+	r.conn.SetWriteDeadline(time.Time{})
+	return err
+}
+
+// ask sends a probe and waits for its answer; false if ctx ended before.
+func (s *sender) ask(ctx context.Context) bool {
+	nonce := rand.Uint64()
+	before := s.use.bytes.Load()
+	s.mu.Lock()
+	s.openers = append(s.openers, opener{nonce, probeStream})
+	s.mu.Unlock()
+	s.kick(false, true)
+	for {
+		select {
+		case got := <-s.echo:
+			if got == nonce {
+				return true
+			}
+		case <-s.gone:
+			return true
+		case <-ctx.Done():
+			return s.use.bytes.Load() > before+probeBytes
+		}
+	}
+}
+
+// Sends reports whether a running operation sends to peer.
+func (e *Engine) Sends(peer wire.UUID) bool {
+	e.mu.Lock()
+	pool := append([]*sender(nil), e.tx[peer]...)
+	e.mu.Unlock()
+	for _, s := range pool {
+		s.mu.Lock()
+		busy := len(s.ops) > 0
+		s.mu.Unlock()
+		if busy {
+			return true
+		}
+	}
+	return false
+}
+
+// ProbeSenders asks the other ends of all connections to peer whether they are
+// alive, closes those that do not answer before ctx ends, and returns how many
+// are not broken. Ends that answer no probes count as alive, and so do those that
+// took something of an operation after the question: the answer may be behind
+// megabytes.
+func (e *Engine) ProbeSenders(ctx context.Context, peer wire.UUID) int {
+	e.mu.Lock()
+	pool := append([]*sender(nil), e.tx[peer]...)
+	e.mu.Unlock()
+	silent := make(chan *sender)
+	asked := 0
+	for _, s := range pool {
+		if !s.link.Flows || s.broken.Load() {
+			continue
+		}
+		asked++
+		go func() {
+			defer errs.Catch(opName, func(err *errs.Error) {
+				s.close(e.caught(err, peer))
+				silent <- nil
+			})
+			if s.ask(ctx) {
+				silent <- nil
+			} else {
+				silent <- s
+			}
+		}()
+	}
+	for range asked {
+		if s := <-silent; s != nil {
+			s.close(errSilent)
+		}
+	}
+	return e.LiveSenders(peer)
+}
+
+// Skip says that the operation with this sequence number never starts here,
+// though frames of it may come.
+func (e *Engine) Skip(seq uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pass(seq)
+	e.started.Broadcast()
+}
+
+// Between says whether the time is one in which no operation can run or start,
+// such as a round: frames that wait for their operation then, or come
+// meanwhile, belong to none that ever starts here.
+func (e *Engine) Between(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.between = on; on {
+		e.rounds++ // whoever waits may look only when it is over
+	}
+	e.started.Broadcast()
+}

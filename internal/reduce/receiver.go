@@ -1,0 +1,221 @@
+package reduce
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// receiver is one accepted connection and its reader goroutine.
+type receiver struct {
+	e      *Engine
+	peer   wire.UUID
+	number uint32
+	conn   net.Conn
+	closed atomic.Bool
+	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
+	former bool                            // the peer was a neighbour; guarded by Engine.mu
+	ended  sync.Once                       // abandon
+
+	mu    invariants.Mutex
+	cause error // why we closed it ourselves
+
+	// Owned by the reader goroutine.
+	rd      *transport.Reader
+	scratch []byte
+	bell    *time.Timer // ends the wait for a launch
+	due     *sender     // has something to send that it does not know of yet
+}
+
+// drainBytes is how much a connection that has no use yet reads at a time.
+const drainBytes = 16 << 10
+
+// past wakes whatever waits on a connection.
+var past = time.Unix(1, 0)
+
+// errAborted: the operation whose frame is being read ended meanwhile.
+var errAborted = errors.New("operation aborted")
+
+func newReceiver(e *Engine, peer wire.UUID, number uint32, conn net.Conn) *receiver {
+	r := &receiver{e: e, peer: peer, number: number, conn: conn, rd: transport.NewReader(transport.Source(conn), headerBuffer)}
+	r.rd.BeforeRead = r.flush
+	r.mu.Rank(rankConn, "receiver.mu")
+	return r
+}
+
+// flush tells the sender about what was processed since the last read that
+// could wait, so that many small frames cause one write.
+func (r *receiver) flush() {
+	if s := r.due; s != nil {
+		r.due = nil
+		s.kick(true, false)
+	}
+}
+
+func (r *receiver) notify(s *sender) {
+	if r.due != s {
+		r.flush()
+		r.due = s
+	}
+}
+
+// close ends the connection with a reason of our own; the reader reports it.
+func (r *receiver) close(cause error) {
+	r.mu.Lock()
+	if r.cause == nil {
+		r.cause = cause
+	}
+	r.mu.Unlock()
+	r.closed.Store(true)
+	r.conn.Close()
+	r.e.mu.Lock()
+	r.e.started.Broadcast()
+	r.e.mu.Unlock()
+}
+
+func (r *receiver) run() {
+	r.e.pin(readerThread, &r.thread)
+	err := r.loop()
+	r.flush()
+	r.abandon(err)
+}
+
+// abandon ends the connection because of err, unless close gave another reason.
+// A panic on the way, in a listener or a logger, brings its reader here again.
+func (r *receiver) abandon(err error) { r.ended.Do(func() { r.end(err) }) }
+
+func (r *receiver) end(err error) {
+	r.closed.Store(true)
+	r.conn.Close()
+	r.release()
+	r.e.left(r)
+	r.mu.Lock()
+	if r.cause != nil {
+		err = r.cause
+	}
+	r.mu.Unlock()
+	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.receivesOn(r) && !op.rxDone.Load() })
+}
+
+// release gives the reader's memory back, which it has no more then.
+func (r *receiver) release() {
+	b := r.scratch
+	r.scratch = nil
+	r.e.cfg.Pool.Put(b)
+}
+
+func (r *receiver) loop() error {
+	for {
+		h, err := r.rd.Next()
+		if err != nil {
+			return err
+		}
+		if h.Stream == probeStream {
+			if err := r.answer(h.Tag); err != nil {
+				return err
+			}
+			continue
+		}
+		if h.Stream&(1<<63|stripeBit|eagerBit) == eagerBit {
+			if err := r.takeEager(h); err != nil {
+				return err
+			}
+			continue
+		}
+		striped := h.Stream&(1<<63|stripeBit) == stripeBit
+		if striped {
+			h.Stream &^= stripeBit
+		}
+		op, late := r.e.find(r, h.Tag, h.Stream, striped)
+		if late {
+			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).
+				At("data phase").With(r.peer.String())
+		}
+		if err := r.hand(op, h, striped); err != nil {
+			return err
+		}
+	}
+}
+
+// hand gives the frame whose header was read to op; nil: to nobody.
+func (r *receiver) hand(op *Op, h transport.Header, striped bool) error {
+	if op == nil || !op.beginReceive(r) {
+		return r.drain()
+	}
+	if r.scratch == nil {
+		// Only now: whoever connects may never send anything of use.
+		r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
+	}
+	err := r.receive(op, striped)
+	op.endReceive(r)
+	switch {
+	case err == nil:
+		r.e.cfg.Stats.RxFrames.Add(1)
+		r.e.cfg.Stats.RxBytes.Add(uint64(h.Payload))
+	case err == errAborted:
+		return r.drain()
+	default:
+		r.blame(op, err)
+		return err
+	}
+	return nil
+}
+
+// blame fails op with an error that was found here, before the connection is
+// closed and others, who only see that, are faster to say why.
+func (r *receiver) blame(op *Op, err error) {
+	var e *errs.Error
+	if errors.As(err, &e) && !op.rxDone.Load() {
+		op.fail(connError(r.peer, err))
+	}
+}
+
+// receive processes a frame; a panic of a kernel or a quantizer fails the operation.
+func (r *receiver) receive(op *Op, striped bool) (err error) {
+	defer errs.Catch(opName, func(p *errs.Error) { err = r.e.caught(p, r.peer) })
+	if striped {
+		return op.receivePiece(r)
+	}
+	return op.receive(r)
+}
+
+// drain reads the rest of the current frame and forgets it.
+func (r *receiver) drain() error {
+	r.e.cfg.Stats.StaleFrames.Add(1)
+	r.e.cfg.Stats.StaleBytes.Add(uint64(r.rd.Left()))
+	into := r.scratch
+	if into == nil {
+		into = r.e.cfg.Pool.Get(min(r.rd.Left(), drainBytes))
+		defer r.e.cfg.Pool.Put(into)
+	}
+	for r.rd.Left() > 0 {
+		if _, err := r.rd.Payload(into[:min(r.rd.Left(), len(into))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill reads len(p) payload bytes for op, or as many as come before op is aborted.
+func (r *receiver) fill(op *Op, p []byte) error {
+	for len(p) > 0 {
+		n, err := r.rd.Payload(p)
+		if err != nil {
+			if transport.IsTimeout(err) && op.aborted.Load() {
+				return errAborted
+			}
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package reduce
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// OpState is what is known of an operation at one moment. Counts are bytes on
+// the wire, without headers and metadata.
+type OpState struct {
+	Tag, Seq         uint64
+	Eager            bool // it began before its commence, which has not come; Seq is its epoch
+	Count            int
+	DType            dtype.Type
+	Op               dtype.Op
+	Phase            string // "created", "running", "aborted", "ended" (its done function runs), "finished"
+	Step, Steps      int    // received so far: step Step of Steps
+	Received, Expect int64
+	Sent, ToSend     int64 // Sent: handed to a connection
+	InWrite          int   // frames that the system has not yet taken
+	Reading          bool  // inside a frame
+	Since            time.Duration
+	Next, Prev       wire.UUID
+	Err              error // why it was aborted
+	// Waits says what the operation waits for, and names the role and the peer.
+	Waits string
+}
+
+// ConnState is what is known of a connection at one moment.
+type ConnState struct {
+	Role    string // "sender" or "reader"
+	Peer    wire.UUID
+	Number  uint32
+	Native  bool // of a sender: the other end is a gopccl end
+	Busy    bool // of a sender: something is being sent
+	Ops     int  // operations attached to it
+	Closed  bool
+	Cause   error
+	Openers int  // of a sender: that wait to be sent
+	Runs    bool // its goroutine was needed
+	// Thread is the operating system thread of a pinned role that runs, with its
+	// processors and its memory node.
+	Thread *platform.Thread
+}
+
+// State is what is known of an engine at one moment.
+type State struct {
+	Ops   []OpState   // by sequence number
+	Conns []ConnState // by role, peer and number
+	// Active operations were started and their done function has not returned.
+	Active int
+	// Early is how many readers hold a frame of an operation that has not started
+	// here, and wait for that.
+	Early int
+}
+
+// State describes everything that runs. It may be called at any time from any
+// goroutine, and holds no operation up for longer than a look takes.
+func (e *Engine) State() State {
+	e.mu.Lock()
+	st := State{Active: e.active, Early: e.early}
+	for _, op := range e.ops {
+		st.Ops = append(st.Ops, op.look(op.rx))
+	}
+	var tx []*sender
+	for _, pool := range e.tx {
+		tx = append(tx, pool...)
+	}
+	for _, pool := range e.rx {
+		for _, r := range pool {
+			c := ConnState{Role: "reader", Peer: r.peer, Number: r.number, Closed: r.closed.Load(), Runs: true, Thread: r.thread.Load()}
+			for _, op := range e.ops {
+				if op.receivesOn(r) {
+					c.Ops++
+				}
+			}
+			st.Conns = append(st.Conns, c)
+		}
+	}
+	e.mu.Unlock()
+	for _, s := range tx {
+		s.mu.Lock()
+		st.Conns = append(st.Conns, ConnState{
+			Role: "sender", Peer: s.peer, Number: s.number, Native: s.link.Native, Busy: s.busy, Ops: len(s.ops),
+			Closed: s.cause != nil, Cause: s.cause, Openers: len(s.openers),
+			Runs: s.cond.started, Thread: s.thread.Load(),
+		})
+		s.mu.Unlock()
+	}
+	slices.SortFunc(st.Ops, func(a, b OpState) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Tag, b.Tag)) })
+	slices.SortFunc(st.Conns, func(a, b ConnState) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), slices.Compare(a.Peer[:], b.Peer[:]), cmp.Compare(a.Number, b.Number))
+	})
+	return st
+}
+
+// State describes the operation, started or not.
+func (op *Op) State() OpState {
+	op.e.mu.Lock()
+	rx := op.rx
+	op.e.mu.Unlock()
+	return op.look(rx)
+}
+
+// look describes op; rx is its receive connection, nil if there is none yet.
+func (op *Op) look(rx *receiver) OpState {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	st := OpState{
+		Tag: op.spec.Tag, Count: op.spec.Count, DType: op.spec.DType, Op: op.spec.Op, Err: op.failErr,
+		Phase: [...]string{opCreated: "created", opRunning: "running", opEnded: "ended", opFinished: "finished"}[op.state],
+	}
+	if op.state == opCreated || op.done == nil {
+		return st // Start may be writing the rest
+	}
+	st.Eager = op.unnamed
+	st.Seq, st.Next, st.Prev, st.Since = op.number, op.next, op.prev, time.Since(op.began)
+	st.Received, st.Expect, st.Sent, st.ToSend = op.rxPos.Load(), op.rxTotal, op.txPos, op.txTotal
+	st.InWrite, st.Reading = op.txRefs, len(op.reading) > 0
+	st.Step, st.Steps = op.stepAt(st.Received), plan.Steps(op.n)
+	if op.state == opRunning && op.failErr != nil {
+		st.Phase = "aborted"
+	}
+	st.Waits = op.waits(&st, rx)
+	return st
+}
+
+// stepAt returns the step in which the receive stream has pos bytes. Constant
+// fields alone are read.
+func (op *Op) stepAt(pos int64) int {
+	for step := range plan.Steps(op.n) {
+		_, count := op.chunk(step, false)
+		if pos -= int64(count * op.unit); pos < 0 {
+			return step
+		}
+	}
+	return plan.Steps(op.n)
+}
+
+// waits says what has to happen next. op.mu is held.
+func (op *Op) waits(st *OpState, rx *receiver) string {
+	switch {
+	case st.Phase == "created" || st.Phase == "finished":
+		return ""
+	case st.Phase == "ended":
+		return "done function: has not returned"
+	case st.Phase == "aborted" && st.Reading:
+		return fmt.Sprintf("reader from %s: lets go of the buffers", op.prev.Short())
+	case st.Phase == "aborted":
+		return fmt.Sprintf("sender to %s: lets go of the buffers", op.next.Short())
+	}
+	text := ""
+	if op.unnamed {
+		text = "votes of the other peers"
+	}
+	if !op.rxDone.Load() {
+		if text != "" {
+			text += "; "
+		}
+		switch {
+		case rx == nil:
+			text += fmt.Sprintf("previous peer %s: has not connected", op.prev.Short())
+		case st.Reading:
+			text += fmt.Sprintf("reader from %s: inside a frame of step %d", op.prev.Short(), st.Step)
+		default:
+			text += fmt.Sprintf("previous peer %s: no frame of step %d has come", op.prev.Short(), st.Step)
+		}
+	}
+	if !op.txDone.Load() {
+		if text != "" {
+			text += "; "
+		}
+		switch ready := op.first + st.Received - st.Sent; {
+		case st.InWrite > 0:
+			text += fmt.Sprintf("sender to %s: %d frames are being written", op.next.Short(), st.InWrite)
+		case ready > 0 && op.spec.Quantizer == nil:
+			text += fmt.Sprintf("sender to %s: has not taken %d ready bytes", op.next.Short(), ready)
+		default:
+			text += fmt.Sprintf("sender to %s: nothing is ready", op.next.Short())
+		}
+	}
+	if op.dev != nil && op.dev.busy {
+		if text != "" {
+			text += "; "
+		}
+		text += op.dev.waits()
+	}
+	return text
+}

@@ -1,0 +1,208 @@
+package reduce
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/gopccl/gopccl/internal/plan"
+)
+
+// Striping shares one operation's data over all connections to the next peer
+// (docs/extensions.md, "Frames of our own"). Every step's chunk is cut into
+// pieces of the same size, and each frame carries one of them with its index. So
+// frames may travel on any connection and be processed in any order: pieces do
+// not overlap, and what a piece of step s+1 needs is the same part of step s.
+//
+// Whichever connection can take more takes the next piece that is ready, the
+// lowest index first; nothing is assigned in advance, so that a slow connection
+// costs its own share only. A connection that is much slower than the others
+// leaves the last pieces to them.
+//
+// All connections of a pool belong to the operation: the end of one of them ends
+// it, as the end of the only one does, and the round that follows makes the pool
+// anew.
+const (
+	// stripeBit marks the stream number of a frame that carries a piece.
+	stripeBit = uint64(1) << 62
+	// stripeHead is the size of what precedes the data of a piece: u32 size of
+	// the operation's pieces, u32 index.
+	stripeHead = 8
+	// A chunk is striped if it has at least twice minStripe bytes for each
+	// connection. It is cut into stripesPerFlow pieces for each, unless they got
+	// smaller than a quarter of minStripe: what a slow connection is still busy
+	// with at the end everybody waits for.
+	stripesPerFlow = 32
+	minStripe      = 64 << 10
+)
+
+// grid is how chunks are cut: piece i of step s has index s*per + i.
+type grid struct {
+	bytes int // of a piece, on the wire; a multiple of 64
+	per   int // pieces of the longest chunk
+}
+
+func (op *Op) newGrid(bytes int) grid {
+	_, longest := plan.Chunk(op.spec.Count, op.n, 0)
+	return grid{bytes, (longest*op.unit + bytes - 1) / bytes}
+}
+
+// total returns the number of indices. Chunks may be shorter than the longest
+// by one element, so that not every index names a piece.
+func (op *Op) total(g grid) int { return g.per * plan.Steps(op.n) }
+
+// piece is a part of the chunk of one step.
+type piece struct {
+	index, step int
+	first       int // first element of the chunk
+	off, n      int // wire bytes: place in the chunk, size
+}
+
+// at returns the piece with the index; false: there is none.
+func (op *Op) at(g grid, index int, sending bool) (piece, bool) {
+	if index < 0 || index >= op.total(g) {
+		return piece{}, false
+	}
+	p := piece{index: index, step: index / g.per}
+	first, count := op.chunk(p.step, sending)
+	p.first, p.off = first, index%g.per*g.bytes
+	p.n = min(g.bytes, count*op.unit-p.off)
+	return p, p.n > 0
+}
+
+// bitset is a set of indices.
+type bitset []uint64
+
+func newBitset(n int) bitset         { return make(bitset, (n+63)/64) }
+func (b bitset) has(i int) bool      { return b[i/64]>>(i%64)&1 != 0 }
+func (b bitset) add(i int)           { b[i/64] |= 1 << (i % 64) }
+func (b bitset) del(i int)           { b[i/64] &^= 1 << (i % 64) }
+func (b bitset) word(i int) int      { return i / 64 }
+func (b bitset) lowest(word int) int { return word*64 + bits.TrailingZeros64(b[word]) }
+func (b bitset) empty(word int) bool { return b[word] == 0 }
+func putStripe(b []byte, g, index int) {
+	binary.BigEndian.PutUint32(b, uint32(g))
+	binary.BigEndian.PutUint32(b[4:], uint32(index))
+}
+
+// outbound is what a striped operation has to send. Guarded by Op.mu.
+type outbound struct {
+	g     grid
+	ready bitset // may be sent, and was not taken yet
+	low   int    // no earlier word of ready has a bit
+	count int    // bits in ready
+	// While the previous peer sends in order: pieces below next are, or were,
+	// ready; they end at pos in the stream of all steps.
+	next int
+	pos  int64
+}
+
+// inbound is what a striped operation has received. Guarded by Op.mu.
+type inbound struct {
+	g       grid
+	claimed bitset // came, or is being read
+	done    bitset // processed
+	saved   bitset // its original is in backup (in place only)
+	missing int    // pieces that are not done
+	front   int    // all pieces below it are done
+	pos     int64  // they end here in the stream of all steps
+}
+
+// gridFor returns how this end cuts chunks that go over so many connections.
+func (op *Op) gridFor(flows int) grid {
+	_, own := op.chunk(0, true)
+	bytes := max(own*op.unit/(stripesPerFlow*flows), op.e.cfg.minStripe/4, minFrameBytes) &^ 63
+	return op.newGrid(min(bytes, op.e.cfg.FrameBytes))
+}
+
+// stripe prepares to send over flows. op.mu is held.
+func (op *Op) stripe(flows []*sender) {
+	o := &outbound{g: op.gridFor(len(flows))}
+	o.ready = newBitset(op.total(o.g))
+	if op.quantized() {
+		op.metas = make([]stepMeta, plan.Steps(op.n))
+	}
+	op.flows = flows
+	op.out.Store(o)
+	op.readyUpTo(op.sendable())
+}
+
+// readyUpTo makes the pieces ready that end at or before pos in the stream of
+// all steps, and returns how many. op.mu is held.
+func (op *Op) readyUpTo(pos int64) (more int) {
+	o := op.out.Load()
+	for ; o.next < op.total(o.g); o.next++ {
+		p, ok := op.at(o.g, o.next, true)
+		if !ok {
+			continue
+		}
+		// A quantized chunk is encoded with parameters of the whole chunk.
+		need := o.pos + int64(p.n)
+		if op.quantized() && p.step > 0 && p.step < op.n {
+			_, count := op.chunk(p.step, true)
+			need += int64(count*op.unit - p.off - p.n)
+		}
+		if need > pos {
+			break
+		}
+		o.pos += int64(p.n)
+		o.add(o.next)
+		more++
+	}
+	return more
+}
+
+func (o *outbound) add(i int) {
+	o.ready.add(i)
+	o.count++
+	o.low = min(o.low, o.ready.word(i))
+}
+
+// pop returns the lowest piece that is ready and takes it out.
+func (o *outbound) pop() int {
+	for o.ready.empty(o.low) {
+		o.low++
+	}
+	i := o.ready.lowest(o.low)
+	o.ready.del(i)
+	o.count--
+	return i
+}
+
+// readyAfter makes the pieces ready that the processing of in completes, and
+// returns how many. op.mu is held.
+func (op *Op) readyAfter(in piece) (more int) {
+	o, g := op.out.Load(), op.in.g
+	step := in.step + 1
+	if step == plan.Steps(op.n) {
+		return 0
+	}
+	from, to := in.off, in.off+in.n
+	if op.quantized() && step < op.n {
+		_, count := op.chunk(step, true)
+		from, to = 0, count*op.unit
+		if !op.covered(g, in.step, from, to) {
+			return 0
+		}
+	}
+	for i := from / o.g.bytes; i*o.g.bytes < to; i++ {
+		p, ok := op.at(o.g, step*o.g.per+i, true)
+		if !ok || !op.covered(g, in.step, p.off, p.off+p.n) {
+			continue
+		}
+		o.add(p.index)
+		more++
+	}
+	return more
+}
+
+// covered reports whether the bytes from..to of the chunk that step brings are processed.
+func (op *Op) covered(g grid, step, from, to int) bool {
+	for j := from / g.bytes; j*g.bytes < to; j++ {
+		if !op.in.done.has(step*g.per + j) {
+			return false
+		}
+	}
+	return true
+}
+
+func (op *Op) quantized() bool { return op.spec.Quantizer != nil }

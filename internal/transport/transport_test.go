@@ -1,0 +1,166 @@
+package transport_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/transport/transporttest"
+)
+
+func framed(h transport.Header, payload []byte) []byte {
+	h.Payload = len(payload)
+	b := make([]byte, transport.HeaderSize)
+	h.Put((*[transport.HeaderSize]byte)(b))
+	return append(b, payload...)
+}
+
+// Data spec, section 1.3: length = payload + 16, tag, stream, big-endian.
+func TestHeaderBytes(t *testing.T) {
+	b := framed(transport.Header{Tag: 0x0102, Stream: 7}, []byte{9})
+	require.Equal(t, []byte{0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 7, 9}, b)
+}
+
+// Any stream of frames comes out as it went in, however it is cut on the way,
+// whatever the sizes of the buffer and of the reads.
+func TestReaderCutsAnyStream(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var stream []byte
+		var want [][]byte
+		for i := range rapid.IntRange(1, 12).Draw(t, "frames") {
+			p := bytes.Repeat([]byte{byte(i + 1)}, rapid.IntRange(1, 300).Draw(t, "payload"))
+			want = append(want, p)
+			stream = append(stream, framed(transport.Header{Tag: uint64(i), Stream: uint64(i * i)}, p)...)
+		}
+		reads := 0
+		rd := transport.NewReader(&pieces{t: t, b: stream}, rapid.IntRange(1, 100).Draw(t, "buffer"))
+		rd.BeforeRead = func() { reads++ }
+		for i, p := range want {
+			h, err := rd.Next()
+			require.NoError(t, err)
+			require.Equal(t, transport.Header{Payload: len(p), Tag: uint64(i), Stream: uint64(i * i)}, h)
+			var got []byte
+			for rd.Left() > 0 {
+				b := make([]byte, rapid.IntRange(1, rd.Left()).Draw(t, "read"))
+				n, err := rd.Payload(b)
+				require.NoError(t, err)
+				require.Positive(t, n)
+				got = append(got, b[:n]...)
+			}
+			require.Equal(t, p, got)
+		}
+		_, err := rd.Next()
+		require.Equal(t, io.EOF, err)
+		require.Positive(t, reads)
+	})
+}
+
+type pieces struct {
+	t *rapid.T
+	b []byte
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.b) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.b[:rapid.IntRange(1, len(p.b)).Draw(p.t, "piece")])
+	p.b = p.b[n:]
+	return n, nil
+}
+
+// A stream that ends inside a frame or a header is unexpectedly over; headers
+// that the protocol forbids are protocol errors (quirk Q24).
+func TestReaderErrors(t *testing.T) {
+	whole := framed(transport.Header{}, make([]byte, 50))
+	for cut := 1; cut < len(whole); cut++ {
+		rd := transport.NewReader(bytes.NewReader(whole[:cut]), 30)
+		_, err := rd.Next()
+		if cut >= transport.HeaderSize {
+			require.NoError(t, err)
+			_, err = io.ReadFull(readFunc(rd.Payload), make([]byte, 50))
+		}
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	}
+	for _, length := range []uint64{0, 15, 16, 1<<30 + 1, 1 << 63, ^uint64(0)} {
+		b := binary.BigEndian.AppendUint64(nil, length)
+		_, err := transport.NewReader(bytes.NewReader(append(b, make([]byte, 16)...)), 64).Next()
+		require.ErrorIs(t, err, errs.Protocol)
+	}
+	rd := transport.NewReader(bytes.NewReader(whole), 30)
+	_, err := rd.Next()
+	require.NoError(t, err)
+	_, err = rd.Payload(make([]byte, 51))
+	require.Error(t, err)
+	broken := errors.New("broken")
+	_, err = transport.NewReader(iotest.ErrReader(broken), 30).Next()
+	require.Equal(t, broken, err)
+	_, err = transport.NewReader(readFunc(func([]byte) (int, error) { return 0, nil }), 30).Next()
+	require.Equal(t, io.ErrNoProgress, err)
+}
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TryWrite never waits: on a full connection it takes what fits and returns.
+func TestTryWriteNeverWaits(t *testing.T) {
+	tcpA, tcpB := tcp(t)
+	memA, memB := transporttest.Pair(transporttest.Options{Buffer: 1000})
+	for _, c := range [][2]net.Conn{{tcpA, tcpB}, {memA, memB}} {
+		w := transport.NonBlocking(c[0])
+		if w == nil {
+			continue // this system has none for sockets
+		}
+		block := bytes.Repeat([]byte("0123456789"), 10_000)
+		sent := 0
+		for {
+			n, err := w.TryWrite(block)
+			require.NoError(t, err)
+			sent += n
+			if n < len(block) {
+				break
+			}
+		}
+		for sent > 0 {
+			b := make([]byte, min(sent, 4096))
+			n, err := c[1].Read(b)
+			require.NoError(t, err)
+			sent -= n
+		}
+		c[0].SetWriteDeadline(time.Unix(1, 0))
+		_, err := w.TryWrite(block)
+		require.True(t, transport.IsTimeout(err), "%v", err)
+		c[0].SetWriteDeadline(time.Time{})
+		n, err := w.TryWrite([]byte("x"))
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Zero(t, testing.AllocsPerRun(1, func() { w.TryWrite(nil) }))
+		c[0].Close()
+		_, err = w.TryWrite(block)
+		require.ErrorIs(t, err, net.ErrClosed)
+		c[1].Close()
+	}
+	require.Nil(t, transport.NonBlocking(struct{ net.Conn }{memA}))
+}
+
+func tcp(t *testing.T) (a, b net.Conn) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	a, err = net.Dial("tcp4", ln.Addr().String())
+	require.NoError(t, err)
+	b, err = ln.Accept()
+	require.NoError(t, err)
+	return a, b
+}
