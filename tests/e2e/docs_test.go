@@ -64,7 +64,7 @@ func TestTableOfOwners(t *testing.T) {
 	_, section, found := strings.Cut(string(text), "## Who owns what")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
-	fields, locked := structs(t, "core", "platform")
+	fields, locked := structs(t, "core", "internal", "platform")
 	quoted := regexp.MustCompile("`([^`]+)`")
 	named := map[string]bool{}
 	for line := range strings.Lines(section) {
