@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests of the module with the race detector and internal checks. Packages that start processes or measure run
-# one after another, so that they do not disturb each other.
+# All tests of the module with the race detector and internal checks. Packages that start processes wait more than they
+# compute: two of them run at a time, apart from the others.
 . "$(dirname "$0")/common.sh"
 
 mapfile -t quick < <(existing ./... | grep -vE "$heavy|$kernels|/tests/arch$")
@@ -11,6 +11,4 @@ mapfile -t alone < <(existing ./... | grep -E "$heavy")
 gotest -race -tags invariants -timeout 240s "${quick[@]}"
 # Arithmetic on slices has little to race on: all lengths and alignments are for the tests at full speed.
 gotest -race -short -tags invariants -timeout 240s "${short[@]}"
-for package in "${alone[@]}"; do
-	gotest -race -tags invariants -timeout 420s -count=1 "$package"
-done
+gotest -race -tags invariants -timeout 600s -count=1 -p 2 "${alone[@]}"
