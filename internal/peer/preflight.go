@@ -12,7 +12,7 @@ import (
 )
 
 // preflight tries whether peers can be reached, beside whatever runs
-// (docs/extensions.md, "Preflight").
+// (docs/spec/extensions.md, "Preflight").
 func (s *Session) preflight(e fsm.Preflight, self wire.UUID) {
 	s.spawn(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, preflightTime)

@@ -6,7 +6,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// An eager operation begins before its sequence number is known (docs/extensions.md,
+// An eager operation begins before its sequence number is known (docs/spec/extensions.md,
 // "Eager start"). Its frames carry the epoch in the place of the number: in one
 // epoch a tag names one operation at a time, and whoever launches the next one
 // with the same tag knows that all have everything of the last one, unless that

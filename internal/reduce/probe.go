@@ -17,7 +17,7 @@ import (
 // be after the round that could have made a new one; and of an end that vanished
 // silently the system tells nothing. So gopccl ends ask: a probe is a frame of
 // the stream probeStream, one payload byte long, whose tag comes back as eight
-// bytes (docs/extensions.md). Nothing else flows back on a send connection.
+// bytes (docs/spec/extensions.md). Nothing else flows back on a send connection.
 const (
 	probeStream = ^uint64(0)
 	echoBytes   = 8

@@ -8,7 +8,7 @@ import (
 )
 
 // Striping shares one operation's data over all connections to the next peer
-// (docs/extensions.md, "Frames of our own"). Every step's chunk is cut into
+// (docs/spec/extensions.md, "Frames of our own"). Every step's chunk is cut into
 // pieces of the same size, and each frame carries one of them with its index. So
 // frames may travel on any connection and be processed in any order: pieces do
 // not overlap, and what a piece of step s+1 needs is the same part of step s.

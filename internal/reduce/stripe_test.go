@@ -499,7 +499,7 @@ func FuzzHostileStripes(f *testing.F) {
 	})
 }
 
-// The striped frame, byte by byte (docs/extensions.md).
+// The striped frame, byte by byte (docs/spec/extensions.md).
 func TestStripeBytes(t *testing.T) {
 	r := newRing(t, striping(2, 2))
 	a, b := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})

@@ -28,7 +28,7 @@ func requireProtocol(t testing.TB, err error) {
 }
 
 // Control spec, section 4: the packets of our own in their documented form
-// (docs/extensions.md).
+// (docs/spec/extensions.md).
 func TestOwnPackets(t *testing.T) {
 	u := vectorUUID("u(0x01)")
 	for _, c := range []struct {

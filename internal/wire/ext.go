@@ -9,7 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 )
 
-// The extension block (docs/extensions.md) starts right after the last field
+// The extension block (docs/spec/extensions.md) starts right after the last field
 // of a body: magic, u32 size of the entries, then entries of u16 type, u16
 // size, value.
 const extMagic = "gopcclX1"

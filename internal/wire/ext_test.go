@@ -14,7 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 )
 
-// The byte table of docs/extensions.md.
+// The byte table of docs/spec/extensions.md.
 func TestExtBytes(t *testing.T) {
 	magic := hex.EncodeToString([]byte(extMagic))
 	for _, c := range []struct {

@@ -2,7 +2,9 @@ package arch
 
 import (
 	"fmt"
+	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,6 +24,8 @@ var (
 	quirkRow = regexp.MustCompile(`(?m)^\| Q([0-9]+) \|(.*)\| \*\*(Mended|Kept|Avoided|Coped with|Cannot arise)\.\*\* (.*) \|$`)
 	testName = regexp.MustCompile("`((?:Test|Fuzz)\\w+)`")
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	titled   = regexp.MustCompile(`extensions\.md\)?, "([^"]+)"`)
+	mdLink   = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
 )
 
 // sections returns the numbers of the headings of one page of the specification.
@@ -81,6 +85,33 @@ func TestCitationsResolve(t *testing.T) {
 		require.Empty(t, unresolved(src, pages, quirks), name)
 	}
 	require.Greater(t, cited, 100)
+}
+
+// A part of docs/spec/extensions.md that is cited by its title has that title.
+func TestExtensionsAreCitedByTitle(t *testing.T) {
+	page := string(source(t, "docs/spec/extensions.md"))
+	require.NotEmpty(t, page)
+	cited := 0
+	for _, name := range files(t, func(name string) bool {
+		return slices.Contains([]string{".go", ".md", ".py", ".c", ".h"}, path.Ext(name)) && name != "tests/arch/citations_test.go"
+	}) {
+		for _, m := range titled.FindAllStringSubmatch(wrapped.ReplaceAllString(string(source(t, name)), " "), -1) {
+			assert.Regexp(t, "(?m)^#{2,3} "+regexp.QuoteMeta(m[1])+"$", page, "%s cites it", name)
+			cited++
+		}
+	}
+	require.Greater(t, cited, 10)
+}
+
+// Links between the pages lead to files that exist.
+func TestLinksResolve(t *testing.T) {
+	for _, name := range files(t, func(name string) bool { return path.Ext(name) == ".md" }) {
+		for _, m := range mdLink.FindAllStringSubmatch(string(source(t, name)), -1) {
+			to := path.Join(path.Dir(name), m[1])
+			_, err := os.Stat(filepath.Join(root(t), to))
+			assert.NoError(t, err, "%s links to %s", name, m[1])
+		}
+	}
 }
 
 // A quirk that is mended names tests; they exist, and their package names the quirk.

@@ -32,7 +32,7 @@ func TestStrangersFromTheInternet(t *testing.T) {
 		o.clients, o.rate, o.alone, o.share = 10_000, 60, 30*time.Second, 0.95
 	}
 	// Clients that look like peers of PCCL cannot be tried before the members wait
-	// for them (docs/extensions.md, "Preflight"), and those that then keep silent
+	// for them (docs/spec/extensions.md, "Preflight"), and those that then keep silent
 	// cost a round its bound: the command shows how much, and the share is not theirs.
 	require.NoError(t, o.choose("", "never reports,silent newcomer,groups"))
 	t.Logf("seed %d", o.seed)

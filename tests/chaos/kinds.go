@@ -9,7 +9,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// Streams of frames of our own (docs/extensions.md, "Frames of our own").
+// Streams of frames of our own (docs/spec/extensions.md, "Frames of our own").
 const (
 	probeStream = 1<<64 - 1
 	eagerBit    = 1 << 61

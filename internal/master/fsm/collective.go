@@ -116,7 +116,7 @@ func mismatch(t *tagState, ms []*client) string {
 func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	o := c.op(p.Tag)
 	if o != nil && o.state == VoteInit && c.eager && o.ahead == aheadNothing {
-		// It began without the commence, in a group that may (docs/extensions.md).
+		// It began without the commence, in a group that may (docs/spec/extensions.md).
 		if o.ahead = aheadComplete; p.WasAborted {
 			o.ahead = aheadAborted
 		}

@@ -13,7 +13,7 @@ import (
 
 // A newcomer proves itself before the members wait for it: a member that can
 // tries to reach it, and it tries to reach two members, beside whatever runs
-// (docs/extensions.md, "Preflight"). A PCCL peer cannot be asked, so that half of
+// (docs/spec/extensions.md, "Preflight"). A PCCL peer cannot be asked, so that half of
 // the proof is missing; nobody is tried where no member can. What those cost is
 // bounded by the rules of trust.go.
 const (

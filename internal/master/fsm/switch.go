@@ -12,7 +12,7 @@ import (
 const prepareTime = 30 * time.Second
 
 // change is a better ring that the members of a group, all gopccl ends, connect
-// for beside their collectives (docs/extensions.md, "Switching rings"). When
+// for beside their collectives (docs/spec/extensions.md, "Switching rings"). When
 // all have, the collectives that follow use it: no round, no vote, no call of a
 // trainer, and nothing that runs is aborted.
 type change struct {

@@ -9,7 +9,7 @@ import (
 
 // An eager collective begins when it is launched, and not when the master says
 // that all have launched it: in a group whose members can all do that, what a
-// peer sends too early waits at the next one (docs/extensions.md, "Eager
+// peer sends too early waits at the next one (docs/spec/extensions.md, "Eager
 // start"). The votes are the same, and so is their order; but if nothing else is
 // under way C2M 10 is held back, so that it can travel together with C2M 11.
 // The master cannot tell that from a peer that launches later.

@@ -78,7 +78,7 @@ func (m *Machine) probesDone(ev ProbesDone) {
 }
 
 // scheduledPacket takes the calls of a master that schedules the probes
-// (docs/extensions.md); false if none is due.
+// (docs/spec/extensions.md); false if none is due.
 func (m *Machine) scheduledPacket(p wire.Packet) bool {
 	f := m.flow
 	if f == nil || f.step != stepProbing || !f.scheduled || f.through {

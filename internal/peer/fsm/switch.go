@@ -8,7 +8,7 @@ import (
 )
 
 // preparation is a ring that the master wants to switch to: its neighbours are
-// connected beside whatever runs (docs/extensions.md, "Switching rings").
+// connected beside whatever runs (docs/spec/extensions.md, "Switching rings").
 type preparation struct {
 	change uint64
 	peers  []wire.PeerEndpoint
