@@ -311,13 +311,14 @@ func (s *Session) greet(conn net.Conn) {
 		refuse(errors.New("it is meant for another peer, which named this address as its own"))
 		return
 	}
-	if hello.Ext.Native && hello.Number > 0 {
+	// A PCCL peer that leaves a hole in its pool is refused below, as PCCL does.
+	if !s.engine.MayTake(hello.UUID, hello.Number) && (hello.Ext.Native || hello.Number == 0) {
 		s.accept.waits(conn)
 		ctx, cancel := context.WithTimeout(s.ctx, s.opt.HandshakeTimeout)
-		ok := s.engine.AwaitReceivers(ctx, hello.UUID, hello.Number)
+		ok := s.engine.AwaitPlace(ctx, hello.UUID, hello.Number)
 		cancel()
 		if !ok {
-			refuse(fmt.Errorf("connection number %d came without those before it", hello.Number))
+			refuse(fmt.Errorf("connection number %d came without those before it, or would have taken the place of one that lives", hello.Number))
 			return
 		}
 	}

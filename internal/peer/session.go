@@ -253,6 +253,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			// Before anybody dials here because of the same round.
 			s.engine.ExpectEpoch(e.Epoch)
 			s.engine.Admit(uuids(e.Peers)...)
+			s.engine.InRound(true)
 			before := s.stopPreparing()
 			s.spawn(func() {
 				<-before
@@ -271,8 +272,11 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			keep := func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }
 			s.engine.Forget(keep)
 			s.engine.Retain(keep, nil)
-		case fsm.BeginEpoch:
-			s.engine.BeginEpoch(e.Epoch)
+		case fsm.RoundOver:
+			s.engine.InRound(false)
+			if e.Epoch != 0 {
+				s.engine.BeginEpoch(e.Epoch)
+			}
 		case fsm.StartData:
 			s.startData(e)
 		case fsm.SkipData:

@@ -75,6 +75,7 @@ func (e *Engine) know(peer wire.UUID, is bool) {
 		e.ahead.strange -= held
 	case !is && e.known[peer]:
 		delete(e.known, peer)
+		delete(e.claims.vouched, peer)
 		e.ahead.strange += held
 	}
 }

@@ -114,6 +114,7 @@ type Engine struct {
 	strange []*receiver // of peers that no Retain has named, oldest first
 	known   map[wire.UUID]bool
 	ahead   ahead
+	claims  claims
 }
 
 // Ranks of the locks: each may be taken while those of lower ranks are held.
@@ -157,7 +158,7 @@ func NewEngine(cfg Config) *Engine {
 	e := &Engine{
 		cfg: cfg, zeros: make([]byte, min(cfg.FrameBytes, 64<<10)),
 		ops: map[opKey]*Op{}, tx: map[wire.UUID][]*sender{}, rx: map[wire.UUID][]*receiver{}, known: map[wire.UUID]bool{},
-		ahead: newAhead(),
+		ahead: newAhead(), claims: claims{vouched: map[wire.UUID]time.Time{}},
 	}
 	e.started = sync.NewCond(&e.mu)
 	e.edges.Rank(rankEdges, "Engine.edges")
@@ -258,22 +259,6 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 	for _, d := range crowded {
 		d.close(errCrowded)
 	}
-}
-
-// AwaitReceivers waits until peer has opened the connections below number,
-// false if ctx or the engine ended before.
-func (e *Engine) AwaitReceivers(ctx context.Context, peer wire.UUID, number uint32) bool {
-	defer context.AfterFunc(ctx, func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.started.Broadcast()
-	})()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for len(e.rx[peer]) < int(number) && ctx.Err() == nil && !e.closed {
-		e.started.Wait()
-	}
-	return len(e.rx[peer]) >= int(number)
 }
 
 // admit notes a connection of a peer that is not known yet and returns the

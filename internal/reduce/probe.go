@@ -60,6 +60,7 @@ func (r *receiver) answer(tag uint64) error {
 			return err
 		}
 	}
+	r.e.vouch(r.peer)
 	binary.BigEndian.PutUint64(p[:], tag)
 	// Who asks reads the answer; one that does not is no neighbour, and must not
 	// keep the reader. Nobody else writes here, and the bound ends with the write.

@@ -21,6 +21,7 @@ type receiver struct {
 	peer   wire.UUID
 	number uint32
 	conn   net.Conn
+	since  time.Time
 	closed atomic.Bool
 	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
 	former bool                            // the peer was a neighbour; guarded by Engine.mu
@@ -46,7 +47,7 @@ var past = time.Unix(1, 0)
 var errAborted = errors.New("operation aborted")
 
 func newReceiver(e *Engine, peer wire.UUID, number uint32, conn net.Conn) *receiver {
-	r := &receiver{e: e, peer: peer, number: number, conn: conn, rd: transport.NewReader(transport.Source(conn), headerBuffer)}
+	r := &receiver{e: e, peer: peer, number: number, conn: conn, since: time.Now(), rd: transport.NewReader(transport.Source(conn), headerBuffer)}
 	r.rd.BeforeRead = r.flush
 	r.mu.Rank(rankConn, "receiver.mu")
 	return r

@@ -22,6 +22,8 @@ const (
 	letIn = 20 * time.Second
 	// life bounds a client.
 	life = 15 * time.Second
+	// warmUp is how long both parties run before anything is counted.
+	warmUp = 3 * time.Second
 	// calmDown is how long the run may take to forget the clients.
 	calmDown = 45 * time.Second
 	// hung is after what time without a step the run is given up.
@@ -83,6 +85,12 @@ func run(ctx context.Context, o options) (*result, error) {
 		defer (*p).crew.Close()
 	}
 	s.sample()
+	// One party was begun before the other, and its steps wait to be counted.
+	for end := time.Now().Add(warmUp); time.Now().Before(end); {
+		if err := s.turn(false); err != nil {
+			return res, fmt.Errorf("at the beginning: %w", err)
+		}
+	}
 	for i := range res.phases {
 		err := s.phase(ctx, i == 1)
 		res.phases[i], res.twin[i] = s.visited.phase, s.twin.phase

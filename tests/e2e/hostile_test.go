@@ -3,8 +3,10 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -140,4 +142,76 @@ func TestStrangersDoNoHarm(t *testing.T) {
 	stop()
 	<-ended
 	require.NoError(t, m.Close())
+}
+
+// Strangers say hello with the uuids of the neighbours, which the master tells
+// anybody: the connections of the neighbours keep their places, and no operation
+// fails. A newcomer's round, in which places are made anew, goes on as well.
+func TestNamesakesTakeNoPlace(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	master := localMaster(t)
+	var mu sync.Mutex
+	ports := map[string]bool{}
+	comms := world(t, ctx, master, 3, func(_ int, o *core.Options) {
+		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			ports[addr] = addr != master
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}
+	})
+	stop, done := make(chan struct{}), make(chan struct{})
+	var said atomic.Int64
+	go func() {
+		defer close(done)
+		for {
+			var open []net.Conn
+			mu.Lock()
+			at := maps.Clone(ports)
+			mu.Unlock()
+			for addr, p2p := range at {
+				for _, u := range comms[0].Attributes().Ring {
+					c, err := net.Dial("tcp", addr)
+					if !p2p || err != nil {
+						continue
+					}
+					open = append(open, c)
+					for _, number := range []uint32{0, 1} {
+						c.Write(wire.Append(nil, wire.P2PHello{UUID: u, Number: number, Ext: wire.Ext{Native: true, Flows: true}}))
+						said.Add(1)
+					}
+				}
+			}
+			for _, c := range open {
+				c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+				c.Read(make([]byte, 1))
+				defer c.Close()
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	defer func() { <-done }()
+	defer close(stop)
+	for begun := said.Load(); said.Load() < begun+200; {
+		for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+			data := make([]int64, 4096)
+			data[4095] = 1
+			_, err := core.AllReduceSlice(ctx, c, data, data, core.Sum)
+			if err == nil && data[4095] != 3 {
+				err = fmt.Errorf("the sum is %d", data[4095])
+			}
+			return err
+		}) {
+			require.NoError(t, err)
+		}
+	}
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error { return c.UpdateTopology(ctx) }) {
+		require.NoError(t, err)
+	}
+	require.Len(t, comms[0].Attributes().Ring, 3)
 }

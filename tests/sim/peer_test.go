@@ -148,8 +148,8 @@ func (p *peer) step(ev pfsm.Event) {
 		case pfsm.Establish:
 			p.ahead.next = max(p.ahead.next, e.Epoch)
 			p.establish(e)
-		case pfsm.BeginEpoch:
-			if w.bug != spoilForgotten {
+		case pfsm.RoundOver:
+			if e.Epoch != 0 && w.bug != spoilForgotten {
 				p.turn(e.Epoch)
 			}
 		case pfsm.Preflight:

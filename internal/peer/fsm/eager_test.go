@@ -326,7 +326,7 @@ func TestEpochIsToldBeforeAnythingStarts(t *testing.T) {
 	require.EqualValues(t, 7, want[Establish](r).Epoch)
 	r.step(Established{Round: want[Establish](r).Round})
 	r.in(wire.M2CP2PConnectionsEstablished{Success: true, Ring: uids(1, 2)})
-	require.Equal(t, BeginEpoch{Epoch: 7}, want[BeginEpoch](r))
+	require.Equal(t, RoundOver{Epoch: 7}, want[RoundOver](r))
 	r.ok(c)
 	launch := func(op OpID, tag uint64) {
 		r.step(CallReduce{Call: r.newCall(), Op: op, Tag: tag, Count: 100, DType: dtype.Float32, RedOp: dtype.Sum})

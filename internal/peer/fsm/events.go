@@ -186,9 +186,10 @@ type (
 		Epoch uint64
 		Peers []wire.PeerEndpoint
 	}
-	// BeginEpoch: the round of this epoch has succeeded; what neighbours began
-	// eagerly in earlier ones is over.
-	BeginEpoch struct{ Epoch uint64 }
+	// RoundOver: the round has succeeded, so that no neighbour makes its pool anew
+	// until the next Establish. What neighbours began eagerly in epochs before Epoch
+	// is over; 0: they begin nothing eagerly.
+	RoundOver struct{ Epoch uint64 }
 	// StartData: begin the data phase; ring and own uuid as captured at
 	// launch. A DataEnded event follows, exactly one per StartData. Eager: the
 	// sequence number is not known yet, CommenceData follows. Epoch names the
@@ -316,7 +317,7 @@ func (StartData) effect()    {}
 func (SkipData) effect()     {}
 func (CommenceData) effect() {}
 func (SpoilData) effect()    {}
-func (BeginEpoch) effect()   {}
+func (RoundOver) effect()    {}
 func (AbortData) effect()    {}
 func (Finish) effect()       {}
 func (Serve) effect()        {}

@@ -246,9 +246,8 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	m.left = nil
 	m.roundDue = false
 	m.answered = false
-	if m.epoch = m.nextEpoch; m.epoch != 0 {
-		m.emit(BeginEpoch{Epoch: m.epoch})
-	}
+	m.epoch = m.nextEpoch
+	m.emit(RoundOver{Epoch: m.epoch})
 	clear(m.failedTags)
 	m.flow = nil
 	if !f.background {

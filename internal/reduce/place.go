@@ -1,0 +1,112 @@
+package reduce
+
+import (
+	"context"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// A uuid is not a secret, so anybody can say hello with that of a neighbour. A
+// living pool therefore keeps its place: it is made anew only in a round, and
+// only if its owner has not asked for it there. A neighbour asks in every
+// round whether its connections live (ProbeSenders), and dials only if they do
+// not; what it has closed gives way at once.
+const (
+	// claimPause is how long a connection that would take the place of a living one
+	// waits, from the beginning of a round, for the living one to be asked.
+	claimPause = 250 * time.Millisecond
+	// vouchTime is how long before a round, as this end sees it, the question may
+	// have come: the other end may have heard of the round earlier.
+	vouchTime = 2 * time.Second
+	// growTime is how long after its last connection a pool may get another one.
+	growTime = 30 * time.Second
+)
+
+// claims is what decides about the places in receive pools. Engine.mu guards it.
+type claims struct {
+	open    bool                    // a round is in progress
+	since   time.Time               // ... since then
+	vouched map[wire.UUID]time.Time // when a neighbour has asked for its pool
+}
+
+// InRound says whether a round is in progress, in which neighbours may make their
+// pools anew.
+func (e *Engine) InRound(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.claims.open = on; on {
+		e.claims.since = time.Now()
+	}
+	e.started.Broadcast()
+}
+
+// vouch notes that peer has asked whether a connection of its pool lives.
+func (e *Engine) vouch(peer wire.UUID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.known[peer] { // others cannot fill the map
+		e.claims.vouched[peer] = time.Now()
+	}
+}
+
+// mayTake reports whether connection number of peer may be taken now, and, if
+// not, how long it has at least to wait; 0: for something to happen. e.mu is held.
+func (e *Engine) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duration) {
+	pool := e.rx[peer]
+	if int64(number) > int64(len(pool)) {
+		return false, 0
+	}
+	alive := false
+	for _, r := range pool {
+		alive = alive || !r.closed.Load()
+	}
+	now := time.Now()
+	c := &e.claims
+	switch {
+	case !alive || !e.known[peer]:
+		return true, 0
+	case int(number) == len(pool) && now.Sub(pool[number-1].since) < growTime:
+		return true, 0
+	case !c.open || c.vouched[peer].After(c.since.Add(-vouchTime)):
+		return false, 0
+	}
+	wait = claimPause - now.Sub(c.since)
+	return wait <= 0, max(wait, 0)
+}
+
+// MayTake reports whether connection number of peer may be taken now.
+func (e *Engine) MayTake(peer wire.UUID, number uint32) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ok, _ := e.mayTake(peer, number)
+	return ok
+}
+
+// AwaitPlace waits until connection number of peer may be taken: until peer has
+// opened those below it, and as long as it would take the place of a living one
+// without need. It returns false if ctx or the engine ends before.
+func (e *Engine) AwaitPlace(ctx context.Context, peer wire.UUID, number uint32) bool {
+	wake := func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.started.Broadcast()
+	}
+	defer context.AfterFunc(ctx, wake)()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		ok, wait := e.mayTake(peer, number)
+		if ok || ctx.Err() != nil || e.closed {
+			return ok
+		}
+		var bell *time.Timer
+		if wait > 0 {
+			bell = time.AfterFunc(wait, wake)
+		}
+		e.started.Wait()
+		if bell != nil {
+			bell.Stop()
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package reduce
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// pooled is an engine whose neighbour has a living pool of one connection.
+type pooled struct {
+	*testing.T
+	e    *Engine
+	peer wire.UUID
+	far  net.Conn
+}
+
+func newPooled(t *testing.T) *pooled {
+	p := &pooled{T: t, e: NewEngine(Config{}), peer: uuid(1)}
+	t.Cleanup(p.e.Close)
+	p.e.Admit(p.peer)
+	p.far = p.add(0)
+	return p
+}
+
+func (p *pooled) add(number uint32) net.Conn {
+	far, near := net.Pipe()
+	p.Cleanup(func() { far.Close() })
+	p.e.AddReceiver(p.peer, number, near)
+	return far
+}
+
+// ask has the neighbour ask whether its connection lives.
+func (p *pooled) ask() {
+	var question [transport.HeaderSize + 1]byte
+	transport.Header{Payload: 1, Tag: 7, Stream: probeStream}.Put((*[transport.HeaderSize]byte)(question[:]))
+	_, err := p.far.Write(question[:])
+	require.NoError(p, err)
+	_, err = p.far.Read(make([]byte, echoBytes))
+	require.NoError(p, err)
+}
+
+// take reports whether another connection number 0 gets the place of the pool
+// within a minute.
+func (p *pooled) take() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return p.e.AwaitPlace(ctx, p.peer, 0)
+}
+
+// A connection with the uuid of a neighbour does not take the place of one that
+// lives, outside of rounds and in those in which the neighbour has asked for it.
+func TestLivingPoolsKeepTheirPlace(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before func(*pooled)
+		takes  bool
+	}{
+		"no round":                      {func(p *pooled) {}, false},
+		"a round that is over":          {func(p *pooled) { p.e.InRound(true); p.e.InRound(false) }, false},
+		"asked for in the round":        {func(p *pooled) { p.e.InRound(true); p.ask() }, false},
+		"asked for just before":         {func(p *pooled) { p.ask(); p.e.InRound(true) }, false},
+		"not asked for in the round":    {func(p *pooled) { p.e.InRound(true) }, true},
+		"asked for in an earlier round": {func(p *pooled) { p.ask(); time.Sleep(2 * vouchTime); p.e.InRound(true) }, true},
+		"closed":                        {func(p *pooled) { p.far.Close(); synctest.Wait() }, true},
+		"closed while another waits":    {func(p *pooled) { time.AfterFunc(time.Second, func() { p.far.Close() }) }, true},
+		"a round begins while it waits": {func(p *pooled) { time.AfterFunc(time.Second, func() { p.e.InRound(true) }) }, true},
+		"asked for while another waits": {func(p *pooled) { p.e.InRound(true); time.AfterFunc(claimPause/2, p.ask) }, false},
+		"the peer is not a neighbour":   {func(p *pooled) { p.e.Forget(func(wire.UUID) bool { return false }) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPooled(t)
+				tc.before(p)
+				require.Equal(t, tc.takes, p.take())
+			})
+		})
+	}
+}
+
+// A pool grows by itself, in order and soon, or in a round.
+func TestPoolsGrowInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPooled(t)
+		require.True(t, p.e.MayTake(p.peer, 1))
+		require.False(t, p.e.MayTake(p.peer, 2), "leaves a hole")
+		p.add(1)
+		require.True(t, p.e.MayTake(p.peer, 2))
+		time.Sleep(2 * growTime)
+		require.False(t, p.e.MayTake(p.peer, 2), "the pool is complete")
+		p.e.InRound(true)
+		time.Sleep(claimPause)
+		require.True(t, p.e.MayTake(p.peer, 2))
+	})
+}
