@@ -81,6 +81,7 @@ func (c ServerConfig) withDefaults() ServerConfig {
 type Server struct {
 	cfg   ServerConfig
 	large chan struct{} // one token per large request being read
+	cards *places       // of those that read from devices
 
 	mu     sync.Mutex
 	win    *Window // nil outside the window
@@ -130,6 +131,7 @@ func NewServer(cfg ServerConfig) *Server {
 	return &Server{
 		cfg:    cfg,
 		large:  make(chan struct{}, largeReaders),
+		cards:  newPlaces(),
 		conns:  make(map[net.Conn]*client),
 		silent: list.New(),
 		lns:    make(map[net.Listener]struct{}),
@@ -366,9 +368,9 @@ func (s *Server) read(conn net.Conn, r *bufio.Reader) (wire.C2SRequestSharedStat
 	return req, nil
 }
 
-// answer answers one request and sends the tensors it asked for. Nobody waits
-// for a turn: a requester that hears nothing takes the holder for dead, and all
-// of them share the link anyway.
+// answer answers one request and sends the tensors it asked for. Requesters of
+// host memory wait for no turn: who hears nothing takes the holder for dead, and
+// all of them share the link anyway.
 func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 	out := sender{conn: conn, stall: s.cfg.StallTimeout}
 	out.all, _ = transport.NonBlocking(conn).(transport.VecWriter)
@@ -393,7 +395,7 @@ func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 	out.add(wire.Append(nil, rsp))
 	for _, key := range req.Keys {
 		c := w.tensors[key]
-		if err := out.putContent(key, &c); err != nil {
+		if err := s.putContent(&out, key, &c); err != nil {
 			return err
 		}
 	}
@@ -437,13 +439,17 @@ func (o *sender) put(b []byte) error {
 }
 
 // putContent queues content of the host, or sends that of a device as it comes.
-func (o *sender) putContent(key string, c *content) error {
+func (s *Server) putContent(o *sender, key string, c *content) error {
 	if c.dev.None() {
 		return o.put(c.data)
 	}
 	if err := o.flush(); err != nil { // the answer does not wait for the device
 		return err
 	}
+	if err := s.cards.take(o.conn, s.done); err != nil {
+		return err
+	}
+	defer s.cards.give(o.conn)
 	p, err := device.Lookup(c.dev.Platform)
 	if err != nil {
 		return named(err, key)
@@ -467,6 +473,7 @@ func (o *sender) putContent(key string, c *content) error {
 		if err != nil {
 			return err
 		}
+		s.cards.moved(o.conn)
 	}
 }
 
