@@ -1,6 +1,7 @@
-// Package arch holds tests about the house itself: who imports whom, what the
-// state machines may know, where cgo may be, and what must not be committed.
-// Its rules are the table of docs/architecture.md.
+// Package arch holds tests about the source itself: who imports whom, what the
+// state machines may know, where cgo may be, how large things get, what pages
+// say about the code, and what must not be committed. The import rules are the
+// table of docs/architecture.md.
 package arch
 
 import (
@@ -24,6 +25,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -130,6 +132,19 @@ func TestImports(t *testing.T) {
 					require.Empty(t, bad)
 				})
 			}
+		}
+	}
+}
+
+// Every row of the import table is about packages that exist.
+func TestImportTableIsCurrent(t *testing.T) {
+	var pkgs []string
+	for _, p := range list(t, "linux", "amd64", "cuda") {
+		pkgs = append(pkgs, p.path())
+	}
+	for _, r := range rules() {
+		for _, pattern := range slices.Concat(r.where, r.may) {
+			assert.True(t, slices.ContainsFunc(pkgs, func(p string) bool { return matches(p, []string{pattern}) }), "no package is %s", pattern)
 		}
 	}
 }
@@ -371,17 +386,5 @@ func TestHygiene(t *testing.T) {
 
 	for _, line := range []string{"see /wor" + "k/x", "// TOD" + "O: later", "GOPROXY=https://prox" + "y.golang.org", "t.Ski" + "p(\"slow\")"} {
 		require.Len(t, hygiene("x.go", []byte(line)), 1, line)
-	}
-}
-
-// Files stay short enough to be read in one go.
-func TestFileLength(t *testing.T) {
-	const code, tests = 750, 900
-	for _, name := range files(t, isGo) {
-		limit := code
-		if strings.HasSuffix(name, "_test.go") {
-			limit = tests
-		}
-		require.LessOrEqual(t, bytes.Count(source(t, name), []byte("\n")), limit, "%s: would two files be clearer?", name)
 	}
 }

@@ -1,82 +1,87 @@
 package arch
 
 import (
+	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // module is the import path of the product module.
 const module = "github.com/gopccl/gopccl"
 
-// layer0 and layer1 may be imported by nearly everybody (docs/architecture.md, "Who may import whom").
-var (
-	layer0 = []string{"core/dtype", "core/errs", "internal/invariants"}
-	layer1 = []string{"internal/buf", "internal/wire", "core/digest", "internal/stats", "core/trace"}
-	layer2 = []string{"core/backend", "core/device", "core/quant", "core/topo", "internal/transport", "internal/plan"}
-	layer4 = []string{"internal/reduce", "internal/sharedstate", "core/checkpoint", "internal/probe"}
-	fsms   = []string{"internal/master/fsm", "internal/peer/fsm"}
-)
+// fsms are the pure state machines.
+var fsms = []string{"internal/master/fsm", "internal/peer/fsm"}
 
 // rule says what the packages that match where may import of our own
 // packages. Patterns are paths below the module; "x/*" is one more element,
 // "x/..." is x and everything below.
 type rule struct {
-	where []string
-	may   []string
+	where, may []string
 }
 
-// rules is the import table. A package that no rule matches is an error, and
-// the first match counts.
-var rules = []rule{
-	// Suites that prove an implementation live beside their extension point.
-	{[]string{"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest"}, join(layer0, layer1, layer2)},
-	{[]string{"internal/transport/transporttest"}, join(layer0, layer1, layer2, []string{"platform"})},
-	{[]string{"platform/platformtest"}, join(layer0, []string{"platform"})},
+// rules is the table of docs/architecture.md. A package that no rule matches
+// is an error, and the first match counts.
+var rules = sync.OnceValue(func() []rule {
+	page, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		panic(err)
+	}
+	return readRules(string(page))
+})
 
-	// Layer 0.
-	{join(layer0, []string{"platform/internal/linux", "platform/internal/darwin", "platform/internal/windows"}), nil},
-	// Layer 1.
-	{[]string{"internal/wire", "internal/buf", "core/digest", "internal/stats", "core/trace"}, layer0},
-	{[]string{"platform"}, join(layer0, []string{"platform/internal/linux", "platform/internal/darwin", "platform/internal/windows"})},
-	// Layer 2: extension points, transport, plans.
-	{[]string{"internal/contention"}, layer0},
-	{layer2, join(layer0, layer1)},
-	{[]string{"core/topo/topofile"}, join(layer0, []string{"core/topo"})},
-	// Layer 3: implementations, each with its own extension point only.
-	{[]string{"backends/defaults"}, []string{"backends/*"}},
-	{[]string{"quantizers/defaults"}, []string{"quantizers/*"}},
-	{[]string{"solvers/defaults"}, []string{"solvers/*"}},
-	// The vector backends leave to the oracle what they have no kernel for.
-	{[]string{"backends/internal/vectors"}, join(layer0, layer1, []string{"core/backend", "backends/cpu_generic"})},
-	{[]string{"backends/cpu_avx", "backends/cpu_neon"}, join(layer0, layer1, []string{"core/backend", "backends/internal/vectors"})},
-	// CUDA: the calls, the real driver, the kernels, and a driver that is none.
-	{[]string{"internal/cuda/driver"}, layer0},
-	{[]string{"internal/cuda/libcuda"}, join(layer0, []string{"internal/cuda/driver"})},
-	{[]string{"internal/cuda/kernels"}, join(layer0, layer1, []string{"internal/cuda/driver"})},
-	{[]string{"internal/cuda/ptxtest"}, join(layer0, layer1, []string{"internal/cuda/driver"})},
-	{[]string{"backends/cuda"}, join(layer0, layer1, []string{"core/backend", "core/device", "internal/cuda/..."})},
-	{[]string{"backends/*"}, join(layer0, layer1, []string{"core/backend"})},
-	{[]string{"quantizers/*"}, join(layer0, layer1, []string{"core/quant"})},
-	// Plans for sites are made on simultaneous measurements, not on a matrix alone.
-	{[]string{"solvers/hierarchical"}, join(layer0, layer1, []string{"core/topo", "internal/contention"})},
-	// The search that the solvers share.
-	{[]string{"solvers/internal/..."}, join(layer0, layer1, []string{"core/topo", "solvers/internal/..."})},
-	{[]string{"solvers/*"}, join(layer0, layer1, []string{"core/topo", "solvers/internal/..."})},
-	// Layer 3: the pure machines.
-	{fsms, join(layer0, []string{"internal/wire", "core/topo", "internal/plan"})},
-	// Layer 4.
-	{layer4, join(layer0, layer1, layer2, []string{"platform"})},
-	// Layer 5: the shells.
-	{[]string{"internal/master", "internal/peer"}, join(layer0, layer1, layer2, layer4, fsms, []string{"platform"})},
-	// Layer 6.
-	{[]string{"core"}, []string{"core/...", "internal/master", "internal/peer", "internal/sharedstate", "internal/wire", "internal/invariants", "platform"}},
-	// Layer 7. The programs among the plugins are built as others' are: from what they need.
-	{[]string{"plugins/moonshot", "plugins/lpexact", "plugins/absmax", "plugins/generic"}, []string{"..."}},
-	{[]string{"conf"}, join(layer0, layer1, layer2, []string{"core", "platform"})},
-	{[]string{"plugins/...", "internal/plugin/..."}, join(layer0, layer1, layer2, []string{"core", "platform", "core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest", "plugins/proto", "plugins/sdk", "internal/plugin/host", "internal/plugin/shm"})},
-	// Layer 8: programs, bindings, examples, tests.
-	{[]string{"cmd/...", "internal/determinism", "bindings/...", "examples/...", "tests/...", "tools/..."}, []string{"..."}},
+var (
+	quoted  = regexp.MustCompile("`([^`]+)`")
+	layered = regexp.MustCompile(`^layers? (\d)(?: to (\d))?$`)
+)
+
+// readRules reads the table of the section "Who may import whom". A cell that
+// it does not understand is a panic.
+func readRules(page string) (table []rule) {
+	_, section, _ := strings.Cut(page, "## Who may import whom")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var rows [][]string
+	layers := map[string][]string{}
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if len(cells) != 3 || !strings.HasPrefix(cells[1], "`") {
+			continue
+		}
+		cells[0], cells[2] = strings.TrimPrefix(cells[0], "| "), strings.TrimSuffix(cells[2], " |")
+		rows = append(rows, cells)
+		layers[cells[0]] = append(layers[cells[0]], patterns(cells[1], nil)...)
+	}
+	for _, cells := range rows {
+		r := rule{where: patterns(cells[1], nil)}
+		if cells[2] != "nothing" {
+			r.may = patterns(cells[2], layers)
+		}
+		table = append(table, r)
+	}
+	return table
+}
+
+// patterns reads the cell of a table: packages, and layers where they are known.
+func patterns(cell string, layers map[string][]string) (all []string) {
+	for _, item := range strings.Split(cell, ", ") {
+		if m := quoted.FindStringSubmatch(item); m != nil && m[0] == item {
+			all = append(all, m[1])
+			continue
+		}
+		m := layered.FindStringSubmatch(item)
+		if m == nil || layers == nil {
+			panic("docs/architecture.md: the import table says " + item)
+		}
+		for layer := m[1]; layer <= max(m[1], m[2]); layer = string(layer[0] + 1) {
+			if layers[layer] == nil {
+				panic("docs/architecture.md: the import table has no layer " + layer)
+			}
+			all = append(all, layers[layer]...)
+		}
+	}
+	return all
 }
 
 // foreign says who may import which module outside the standard library. The
@@ -114,8 +119,6 @@ var pureForbidden = []string{
 // pureCalls are functions of package time that the state machines may not use.
 var pureCalls = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
-func join(lists ...[]string) []string { return slices.Concat(lists...) }
-
 // matches reports whether the path below the module fits one of the patterns.
 func matches(pkg string, patterns []string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool {
@@ -134,7 +137,7 @@ func matches(pkg string, patterns []string) bool {
 
 // allowed returns what pkg may import of our own packages.
 func allowed(pkg string) (may []string, known bool) {
-	for _, r := range rules {
+	for _, r := range rules() {
 		if matches(pkg, r.where) {
 			return r.may, true
 		}

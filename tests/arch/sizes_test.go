@@ -1,0 +1,129 @@
+package arch
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The largest that a file and a function get, in lines, and a struct, in
+// fields. Generated code may be larger.
+const (
+	maxFile     = 700
+	maxFunction = 100
+	maxStruct   = 29
+)
+
+// larger is what has not been divided yet, with its size. What shrinks takes
+// its number along, and nothing new comes in.
+var larger = map[string]int{
+	"internal/cuda/ptxtest/parse.go":                      708,
+	"cmd/gopccl.newBenchTopologyCmd":                      117,
+	"internal/cuda/libcuda.TestCalls":                     102,
+	"internal/cuda/ptxtest.TestWords":                     125,
+	"internal/cuda/ptxtest.integerCases":                  117,
+	"internal/peer.connect":                               102,
+	"internal/wire.AppendBody":                            112,
+	"tests/e2e.TestStrangersDoNoHarm":                     108,
+	"internal/peer/fsm.TestCancel":                        126,
+	"internal/peer/fsm.TestCanceledCallsKeepTheirAnswers": 120,
+	"internal/peer/fsm.TestRandomEvents":                  140,
+	"internal/master.Server":                              33,
+	"internal/master/fsm.Machine":                         43,
+	"internal/master/fsm.client":                          58,
+	"internal/master/fsm.group":                           40,
+	"internal/peer.Options":                               33,
+	"internal/peer.Session":                               42,
+	"internal/reduce.Op":                                  67,
+	"internal/reduce.sender":                              31,
+	"tests/sim.peer":                                      46,
+	"tests/sim.world":                                     32,
+}
+
+// sizes returns what a Go file holds that is too large, by "package.Name".
+func sizes(t testing.TB, name string, src []byte) (found map[string]int) {
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
+	require.NoError(t, err)
+	if ast.IsGenerated(file) {
+		return nil
+	}
+	found = map[string]int{}
+	if lines := bytes.Count(src, []byte("\n")); lines > maxFile {
+		found[name] = lines
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if lines := fset.Position(n.End()).Line - fset.Position(n.Pos()).Line + 1; lines > maxFunction {
+				found[path.Dir(name)+"."+receiver(n)+n.Name.Name] = lines
+			}
+		case *ast.TypeSpec:
+			if st, ok := n.Type.(*ast.StructType); ok {
+				fields := 0
+				for _, f := range st.Fields.List {
+					fields += max(1, len(f.Names))
+				}
+				if fields > maxStruct {
+					found[path.Dir(name)+"."+n.Name.Name] = fields
+				}
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// receiver returns the type of a method and a dot, and nothing for a function.
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	of := f.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	if generic, ok := of.(*ast.IndexExpr); ok {
+		of = generic.X
+	}
+	return fmt.Sprint(of) + "."
+}
+
+// Files and functions stay short enough to be read in one go, and structs
+// small enough to have one subject.
+func TestSizes(t *testing.T) {
+	found := map[string]int{}
+	for _, name := range files(t, isGo) {
+		if src := source(t, name); src != nil {
+			maps.Copy(found, sizes(t, name, src))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		assert.LessOrEqual(t, found[name], larger[name], "%s is too large (0: the general bound); would two be clearer?", name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(larger)) {
+		assert.Contains(t, found, name, "small enough now: remove it from the list")
+	}
+
+	var long strings.Builder
+	long.WriteString("package x\ntype s struct { a, b int; " + strings.Repeat("\n_ int", maxStruct-1) + "}\nfunc (*s) f() {")
+	long.WriteString(strings.Repeat("\n", maxFile) + "}\n")
+	require.Equal(t, map[string]int{"a/x.go": maxFile + maxStruct + 2, "a.s": maxStruct + 1, "a.s.f": maxFile + 1}, sizes(t, "a/x.go", []byte(long.String())))
+}
+
+// Failures that rapid has recorded are told in a report or mended, and not committed.
+func TestNoRecordedFailures(t *testing.T) {
+	require.Empty(t, files(t, func(name string) bool {
+		return strings.HasSuffix(name, ".fail") || strings.Contains(name, "testdata/rapid/")
+	}))
+}
