@@ -34,8 +34,8 @@ func NewMaster(opt MasterOptions) (*Master, error) {
 	}
 	ln, err := platform.Listen(context.Background(), "tcp", opt.Listen)
 	if err != nil {
-		return nil, errs.New(errs.InvalidUsage, "run master", err).With(opt.Listen).
-			Do("free the port or choose another address")
+		return nil, errs.New(errs.InvalidUsage, "run master", err).WithPeer(opt.Listen).
+			WithHint("free the port or choose another address")
 	}
 	return &Master{s, ln}, nil
 }

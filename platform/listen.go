@@ -49,6 +49,6 @@ func ListenFrom(ctx context.Context, network string, addr netip.AddrPort, tries 
 			break
 		}
 	}
-	e := errs.New(errs.InvalidUsage, "listen", last).With(addr.String())
-	return nil, e.Do("free the ports or choose another first port")
+	e := errs.New(errs.InvalidUsage, "listen", last).WithPeer(addr.String())
+	return nil, e.WithHint("free the ports or choose another first port")
 }

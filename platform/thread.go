@@ -19,7 +19,7 @@ const maxCPU = 1 << 16
 func ParseCPUs(list string) ([]int, error) {
 	bad := func(part string) ([]int, error) {
 		return nil, errs.New(errs.InvalidArgument, "read list of processors", fmt.Errorf("%q in %q is no processor number and no range", part, list)).
-			Do("write it like 0-3,8")
+			WithHint("write it like 0-3,8")
 	}
 	if list == "" {
 		return nil, nil
@@ -79,11 +79,11 @@ func SetAffinity(cpus []int) error {
 		return errs.New(errs.InvalidArgument, "set affinity", fmt.Errorf("processor number out of range in %v", cpus))
 	}
 	if err := native.SetAffinity(cpus); err != nil {
-		e := errs.New(errs.InvalidArgument, "set affinity", err).At("processors " + FormatCPUs(cpus))
+		e := errs.New(errs.InvalidArgument, "set affinity", err).WithPhase("processors " + FormatCPUs(cpus))
 		if errors.Is(err, errors.ErrUnsupported) {
-			return e.Do("leave the affinity empty on this system")
+			return e.WithHint("leave the affinity empty on this system")
 		}
-		return e.Do("name processors that this process may use")
+		return e.WithHint("name processors that this process may use")
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func TuneP2P(conn net.Conn, o Options) error {
 	}
 	o = o.withDefaults()
 	fail := func(what string, err error) error {
-		return errs.New(errs.Internal, "tune socket", err).At(what).With(remote(conn))
+		return errs.New(errs.Internal, "tune socket", err).WithPhase(what).WithPeer(remote(conn))
 	}
 	if err := tcp.SetNoDelay(true); err != nil {
 		return fail("no delay", err)
@@ -108,8 +108,8 @@ func TuneP2P(conn net.Conn, o Options) error {
 	default:
 		err := rawControl(raw, func(fd uintptr) error { return native.SetCongestion(fd, o.Congestion) })
 		if err != nil {
-			return errs.New(errs.InvalidConfig, "tune socket", err).At("congestion control " + o.Congestion).
-				With(remote(conn)).Do("name a control that this system has loaded, or auto")
+			return errs.New(errs.InvalidConfig, "tune socket", err).WithPhase("congestion control " + o.Congestion).
+				WithPeer(remote(conn)).WithHint("name a control that this system has loaded, or auto")
 		}
 	}
 	return nil
@@ -129,7 +129,7 @@ func LimitUnsent(conn net.Conn, bytes int) error {
 		err = control(raw, func(fd uintptr) error { return native.SetUnsentLimit(fd, bytes) })
 	}
 	if err != nil {
-		return errs.New(errs.Internal, "tune socket", err).At("unsent bytes").With(remote(conn))
+		return errs.New(errs.Internal, "tune socket", err).WithPhase("unsent bytes").WithPeer(remote(conn))
 	}
 	return nil
 }

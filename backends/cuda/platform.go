@@ -121,7 +121,7 @@ func (p *Platform) open() error {
 // Probe says why no device can be used, nil if one can.
 func (p *Platform) Probe() error {
 	if err := p.open(); err != nil {
-		return errs.New(errs.DeviceFailed, "open cuda", err).Do("use host tensors, or install the NVIDIA driver")
+		return errs.New(errs.DeviceFailed, "open cuda", err).WithHint("use host tensors, or install the NVIDIA driver")
 	}
 	return nil
 }
@@ -159,10 +159,10 @@ func (p *Platform) Check(b device.Buffer) (device.Buffer, error) {
 // find checks b and returns the device that it lies on.
 func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error) {
 	bad := func(do, format string, args ...any) (*dev, device.Buffer, error) {
-		return nil, b, errs.New(errs.InvalidArgument, op, fmt.Errorf("%v: "+format, append([]any{b}, args...)...)).Do(do)
+		return nil, b, errs.New(errs.InvalidArgument, op, fmt.Errorf("%v: "+format, append([]any{b}, args...)...)).WithHint(do)
 	}
 	if err := p.open(); err != nil {
-		return nil, b, errs.New(errs.DeviceFailed, op, fmt.Errorf("%v: %w", b, err)).Do("use host tensors, or install the NVIDIA driver")
+		return nil, b, errs.New(errs.DeviceFailed, op, fmt.Errorf("%v: %w", b, err)).WithHint("use host tensors, or install the NVIDIA driver")
 	}
 	switch {
 	case b.Bytes < 0:
@@ -235,7 +235,7 @@ func (p *Platform) fault(op string, d *dev, b device.Buffer, err error) error {
 	}
 	var known *errs.Error
 	if errors.As(err, &known) {
-		return errs.New(known.Code, op, fmt.Errorf("%v: %w", b, known.Err)).Do(known.Hint)
+		return errs.New(known.Code, op, fmt.Errorf("%v: %w", b, known.Err)).WithHint(known.Hint)
 	}
 	return errs.New(errs.DeviceFailed, op, fmt.Errorf("%v: %w", b, err))
 }

@@ -36,7 +36,7 @@ func (m *comm) unawaited(c call, tag uint64) error {
 func (f flights) check(c call, tag uint64) error {
 	if _, taken := f[tag]; taken {
 		return errs.New(errs.InvalidArgument, c.name, fmt.Errorf("tag %d is in flight: an operation with it was launched and not awaited", tag)).
-			Do("await it first, or take another tag")
+			WithHint("await it first, or take another tag")
 	}
 	return nil
 }

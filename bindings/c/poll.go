@@ -153,7 +153,7 @@ func rest(ctx context.Context, h *core.Handle, gaveUp func() bool) bool {
 
 // interrupted is the error of a call whose waiting has ended, and nothing else.
 func interrupted(c call) error {
-	return errs.New(errs.Canceled, c.name, errors.New("interrupted")).At("waiting")
+	return errs.New(errs.Canceled, c.name, errors.New("interrupted")).WithPhase("waiting")
 }
 
 // launched starts r; whoever gives up while the session cannot take it yet has

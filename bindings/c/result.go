@@ -82,7 +82,7 @@ var initialized atomic.Bool
 // guard runs one function on communicators.
 func (c call) guard(f func() error) C.int {
 	if !initialized.Load() {
-		return c.report(errs.New(errs.NotInitialized, c.name, nil).Do("call pcclInit first"))
+		return c.report(errs.New(errs.NotInitialized, c.name, nil).WithHint("call pcclInit first"))
 	}
 	return c.run(f)
 }
@@ -124,5 +124,5 @@ func (c call) bad(format string, args ...any) error {
 
 // usage returns an error for a call at the wrong time.
 func (c call) usage(text, hint string) error {
-	return errs.New(errs.InvalidUsage, c.name, errors.New(text)).Do(hint)
+	return errs.New(errs.InvalidUsage, c.name, errors.New(text)).WithHint(hint)
 }

@@ -78,7 +78,7 @@ func (r *ringSolver) lookup(name string) (topo.Solver, error) {
 	s, err := topo.Lookup(name)
 	if err != nil {
 		return nil, errs.New(errs.InvalidConfig, "find ring solver", err).
-			Do("built in: " + strings.Join(topo.Names(), ", ") + "; plugins: " + strings.Join(r.set.Names(), ", "))
+			WithHint("built in: " + strings.Join(topo.Names(), ", ") + "; plugins: " + strings.Join(r.set.Names(), ", "))
 	}
 	return s, nil
 }
@@ -94,7 +94,7 @@ func (r *ringSolver) solver() topo.Solver {
 // apply takes over plugins and solver of c. After an error everything is as it was.
 func (r *ringSolver) apply(c *conf.Config) error {
 	if (c.Topology.Solver == "none") != (r.now == nil) {
-		return errs.New(errs.InvalidConfig, "take over configuration", fmt.Errorf("topology.solver changes from or to none")).Do("restart the master")
+		return errs.New(errs.InvalidConfig, "take over configuration", fmt.Errorf("topology.solver changes from or to none")).WithHint("restart the master")
 	}
 	known := map[string]bool{}
 	for _, p := range c.Plugins {

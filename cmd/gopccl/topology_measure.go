@@ -62,8 +62,8 @@ func newMeasured(master string, g wire.GroupTopology) (m measured, err error) {
 // askMaster asks a running master for what it knows of the links of a group.
 func askMaster(ctx context.Context, master string, group uint32) (m measured, err error) {
 	fail := func(err error) error {
-		return errs.New(errs.MasterConnectionFailed, "measure topology", err).With(master).
-			Do("check that a gopccl master listens there; PCCL's does not answer")
+		return errs.New(errs.MasterConnectionFailed, "measure topology", err).WithPeer(master).
+			WithHint("check that a gopccl master listens there; PCCL's does not answer")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -89,7 +89,7 @@ func askMaster(ctx context.Context, master string, group uint32) (m measured, er
 			return newMeasured(master, g)
 		}
 	}
-	return m, errs.New(errs.InvalidArgument, "measure topology", fmt.Errorf("no peer of group %d is in the run", group)).With(master)
+	return m, errs.New(errs.InvalidArgument, "measure topology", fmt.Errorf("no peer of group %d is in the run", group)).WithPeer(master)
 }
 
 func newTopologyMeasureCmd() *cobra.Command {
@@ -154,7 +154,7 @@ port.`,
 func serveProbes(ctx context.Context, addr string, out io.Writer) error {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return errs.New(errs.InvalidUsage, "measure topology", err).With(addr).Do("free the port or choose another address")
+		return errs.New(errs.InvalidUsage, "measure topology", err).WithPeer(addr).WithHint("free the port or choose another address")
 	}
 	s := probe.NewServer(probe.ServerConfig{})
 	defer s.Close()
@@ -178,7 +178,7 @@ func measureHosts(ctx context.Context, hosts []string, o probe.Options, asJSON b
 			}
 			e, err = probe.Measure(ctx, at, self, o)
 		} else {
-			err = errs.New(errs.InvalidArgument, "measure topology", err).With(h)
+			err = errs.New(errs.InvalidArgument, "measure topology", err).WithPeer(h)
 		}
 		if err != nil {
 			failed = append(failed, err)

@@ -12,5 +12,5 @@ import (
 // cudaDriver says what is missing; tests have another one.
 var cudaDriver = func() (driver.Driver, error) {
 	return nil, errs.New(errs.InvalidUsage, "open CUDA driver", errors.New("this program was built without CUDA")).
-		Do("build it with go build -tags cuda ./cmd/gopccl")
+		WithHint("build it with go build -tags cuda ./cmd/gopccl")
 }

@@ -67,14 +67,14 @@ func Save(dir string, s State, keep int) (path string, left []error, err error) 
 	const op = "save checkpoint"
 	head, err := makeHeader(&s)
 	if err != nil {
-		return "", nil, errs.New(errs.InvalidArgument, op, err).With(dir)
+		return "", nil, errs.New(errs.InvalidArgument, op, err).WithPeer(dir)
 	}
 	fail := func(phase string, err error) (string, []error, error) {
 		code := errs.Internal
 		if errors.Is(err, errs.DeviceFailed) {
 			code = errs.DeviceFailed
 		}
-		return "", nil, errs.New(code, op, err).At(phase).With(dir)
+		return "", nil, errs.New(code, op, err).WithPhase(phase).WithPeer(dir)
 	}
 	if err := makeDir(filepath.Clean(dir)); err != nil {
 		return fail("create directory", err)
@@ -114,7 +114,7 @@ func Save(dir string, s State, keep int) (path string, left []error, err error) 
 		return fail("sync directory", err)
 	}
 	for _, err := range prune(dir, files, keep) {
-		left = append(left, errs.New(errs.Internal, op, err).At("remove old checkpoints").With(dir))
+		left = append(left, errs.New(errs.Internal, op, err).WithPhase("remove old checkpoints").WithPeer(dir))
 	}
 	return path, left, nil
 }
@@ -209,8 +209,8 @@ func LoadInto(path string, ts []Tensor) (State, error) {
 	}
 	defer f.Close()
 	misfit := func(format string, args ...any) (State, error) {
-		return State{}, errs.New(errs.Mismatch, "load checkpoint", fmt.Errorf(format, args...)).With(path).
-			Do("it is the checkpoint of another model or of another version of it")
+		return State{}, errs.New(errs.Mismatch, "load checkpoint", fmt.Errorf(format, args...)).WithPeer(path).
+			WithHint("it is the checkpoint of another model or of another version of it")
 	}
 	at := make(map[string]int, len(f.head.Tensors))
 	for i, e := range f.head.Tensors {
@@ -240,8 +240,8 @@ func LoadInto(path string, ts []Tensor) (State, error) {
 	}
 	for j := range ts {
 		if err := f.read(order[j], &ts[j]); err != nil {
-			return State{}, errs.New(errs.CodeOf(err), "load checkpoint", err).At(Overwriting).With(path).
-				Do("the tensors are a mixture now: load again")
+			return State{}, errs.New(errs.CodeOf(err), "load checkpoint", err).WithPhase(Overwriting).WithPeer(path).
+				WithHint("the tensors are a mixture now: load again")
 		}
 	}
 	return State{Revision: f.head.Revision, Meta: f.head.Meta}, nil
@@ -257,7 +257,7 @@ func Latest(dir string) (path string, skipped []error, err error) {
 	const op = "find checkpoint"
 	files, err := list(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", nil, errs.New(errs.Internal, op, err).With(dir)
+		return "", nil, errs.New(errs.Internal, op, err).WithPeer(dir)
 	}
 	for _, f := range files {
 		c, err := open(f.path)
@@ -267,7 +267,7 @@ func Latest(dir string) (path string, skipped []error, err error) {
 		}
 		skipped = append(skipped, err)
 	}
-	return "", skipped, errs.New(errs.NoSharedStateAvailable, op, errors.Join(skipped...)).With(dir)
+	return "", skipped, errs.New(errs.NoSharedStateAvailable, op, errors.Join(skipped...)).WithPeer(dir)
 }
 
 // found is a checkpoint by its name alone.

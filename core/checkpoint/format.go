@@ -133,7 +133,7 @@ type file struct {
 func (f *file) Close() error { return f.f.Close() }
 
 func corrupt(path string, format string, args ...any) error {
-	return errs.New(errs.CorruptFile, "load checkpoint", fmt.Errorf(format, args...)).With(path)
+	return errs.New(errs.CorruptFile, "load checkpoint", fmt.Errorf(format, args...)).WithPeer(path)
 }
 
 // open opens and verifies a file. Damage is *errs.Error with code
@@ -272,5 +272,5 @@ func ioError(op, path string, err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		code = errs.InvalidArgument
 	}
-	return errs.New(code, op, err).With(path)
+	return errs.New(code, op, err).WithPeer(path)
 }

@@ -223,9 +223,9 @@ func Lookup(name string) (Platform, error) {
 	}
 	err := errs.New(errs.InvalidArgument, "find device platform", fmt.Errorf("nothing serves %q memory in this program", name))
 	if name == CUDA {
-		return nil, err.Do("build it with the tag cuda, or copy the tensor to the host")
+		return nil, err.WithHint("build it with the tag cuda, or copy the tensor to the host")
 	}
-	return nil, err.Do("import the platform's package")
+	return nil, err.WithHint("import the platform's package")
 }
 
 // Configure gives s to every registered platform. It opens no driver.

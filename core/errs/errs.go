@@ -86,7 +86,8 @@ func (c Code) Error() string {
 	return "unknown error code"
 }
 
-// Error says what failed, where, against whom and why.
+// Error says what failed, where, against whom and why. It is not changed once it
+// has been returned: it may be known to several waiters and logs.
 type Error struct {
 	Op    string // the user's operation: "connect", "all-reduce", "sync shared state", ...
 	Phase string // the phase inside it: "vote", "establish", "reduce-scatter step 3", ...; may be empty
@@ -99,14 +100,14 @@ type Error struct {
 // New returns an *Error; cause may be nil.
 func New(code Code, op string, cause error) *Error { return &Error{Op: op, Code: code, Err: cause} }
 
-// At sets the phase and returns e.
-func (e *Error) At(phase string) *Error { e.Phase = phase; return e }
+// WithPhase returns a copy of e that names the phase in which it happened.
+func (e *Error) WithPhase(phase string) *Error { c := *e; c.Phase = phase; return &c }
 
-// With sets the peer and returns e.
-func (e *Error) With(peer string) *Error { e.Peer = peer; return e }
+// WithPeer returns a copy of e that names the remote end.
+func (e *Error) WithPeer(peer string) *Error { c := *e; c.Peer = peer; return &c }
 
-// Do sets the hint and returns e.
-func (e *Error) Do(hint string) *Error { e.Hint = hint; return e }
+// WithHint returns a copy of e that says what the user can do.
+func (e *Error) WithHint(hint string) *Error { c := *e; c.Hint = hint; return &c }
 
 // Error formats op, phase, peer, code, cause and hint in this order.
 func (e *Error) Error() string {

@@ -111,7 +111,7 @@ func TestDetach(t *testing.T) {
 	}
 	speak(slog.New(format(&want)))
 	speak(detached)
-	changes.At("later").With("another peer")
+	changes.Phase, changes.Peer = "later", "another peer"
 	again, shared := trace.Detach(detached)
 	require.Same(t, detached, again)
 	close(open)

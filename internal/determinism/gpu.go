@@ -41,7 +41,7 @@ func OpenGPU(d driver.Driver, device int) (*GPU, error) {
 	}
 	if device < 0 || device >= n {
 		return nil, errs.New(errs.InvalidArgument, op, fmt.Errorf("there is no device %d, only %d of them", device, n)).
-			Do("see nvidia-smi and CUDA_VISIBLE_DEVICES")
+			WithHint("see nvidia-smi and CUDA_VISIBLE_DEVICES")
 	}
 	name, err := d.DeviceName(device)
 	if err != nil {

@@ -93,7 +93,7 @@ const (
 func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	ln, err := platform.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return errs.New(errs.InvalidUsage, "run master", err).With(addr).Do("free the port or choose another address")
+		return errs.New(errs.InvalidUsage, "run master", err).WithPeer(addr).WithHint("free the port or choose another address")
 	}
 	return s.Serve(ctx, ln)
 }

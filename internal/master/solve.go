@@ -59,7 +59,7 @@ func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 func (s *Server) ask(ctx context.Context, e fsm.Solve, better func(topo.Solution)) (sol topo.Solution, err error) {
 	defer errs.Catch("solve ring", func(p *errs.Error) {
 		s.log.Error("panic in a ring solver", "solver", s.solver.Name(), "error", p, "stack", errs.StackOf(p))
-		sol, err = topo.Solution{}, p.At("solver "+s.solver.Name())
+		sol, err = topo.Solution{}, p.WithPhase("solver "+s.solver.Name())
 	})
 	p := topo.Problem{Matrix: e.Matrix, Objective: s.opt.Objective, Start: e.Start, Seed: e.Job}
 	if planner := topo.LookupSharing(); e.Sharing != nil && planner != nil {

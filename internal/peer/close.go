@@ -33,7 +33,7 @@ func (s *Session) Close() error {
 		return nil
 	case <-t.C:
 		err := errs.New(errs.Timeout, "close", errors.New(s.remains())).
-			Do("let callbacks return, and do not close a communicator inside of them")
+			WithHint("let callbacks return, and do not close a communicator inside of them")
 		s.log.Warn("not everything has ended", "error", err)
 		return err
 	}

@@ -121,7 +121,7 @@ func (h *Handle) Wait(ctx context.Context) (ReduceInfo, error) {
 	case <-h.done:
 		return h.result()
 	case <-ctx.Done():
-		return ReduceInfo{}, errs.New(errs.Canceled, "all-reduce", ctx.Err()).At("waiting")
+		return ReduceInfo{}, errs.New(errs.Canceled, "all-reduce", ctx.Err()).WithPhase("waiting")
 	}
 }
 
@@ -407,7 +407,7 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 		if vain == maxVain {
 			err := errs.New(errs.RankConnectionLost, name,
 				fmt.Errorf("failed %d times in a row although nobody came or left: %w", vain, failure)).
-				Do("pass the same quantization on every peer and see the peers' logs")
+				WithHint("pass the same quantization on every peer and see the peers' logs")
 			return total, partly(err, name, total.Done)
 		}
 		left = again
@@ -426,7 +426,7 @@ func partly(err error, name string, done []bool) error {
 	if n == 0 {
 		return err
 	}
-	return errs.New(errs.CodeOf(err), name, err).At(fmt.Sprintf("%d of %d operations are done", n, len(done)))
+	return errs.New(errs.CodeOf(err), name, err).WithPhase(fmt.Sprintf("%d of %d operations are done", n, len(done)))
 }
 
 // sameMembers compares rings as sets.

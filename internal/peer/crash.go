@@ -9,7 +9,7 @@ import (
 
 // faulty is the error of a call on a session that has crashed.
 func faulty(name string, crash *errs.Error) error {
-	return errs.New(errs.Internal, name, crash.Err).Do(crash.Hint)
+	return errs.New(errs.Internal, name, crash.Err).WithHint(crash.Hint)
 }
 
 // crash ends the session after a panic in one of its goroutines: a machine that

@@ -243,7 +243,7 @@ func (s *Session) Shutdown(ctx context.Context) error {
 		case <-op.verdict:
 		case <-s.done:
 		case <-ctx.Done():
-			err = errs.New(errs.Canceled, "shutdown", ctx.Err()).At("operations in flight")
+			err = errs.New(errs.Canceled, "shutdown", ctx.Err()).WithPhase("operations in flight")
 		}
 		if err != nil {
 			break

@@ -107,7 +107,7 @@ func (c *call) finish(err error) {
 
 // closed is the error of a call on a session that is over.
 func closed() error {
-	return errs.New(errs.Closed, opName, nil).Do("connect again with a new communicator")
+	return errs.New(errs.Closed, opName, nil).WithHint("connect again with a new communicator")
 }
 
 // Connect dials the master, registers and waits until the accepted peers let
@@ -142,11 +142,11 @@ func connect(ctx context.Context, opt Options, lines *trace.Lines, devices devic
 	}
 	mc, err := dialMaster(ctx, opt)
 	if ctx.Err() != nil && err != nil {
-		return nil, errs.New(errs.Canceled, "connect", ctx.Err()).At("dial").With(opt.Master)
+		return nil, errs.New(errs.Canceled, "connect", ctx.Err()).WithPhase("dial").WithPeer(opt.Master)
 	}
 	if err != nil {
-		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).With(opt.Master).
-			Do("check that a master listens there")
+		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).WithPeer(opt.Master).
+			WithHint("check that a master listens there")
 	}
 	s := &Session{
 		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(), master: mc,
@@ -169,14 +169,14 @@ func connect(ctx context.Context, opt Options, lines *trace.Lines, devices devic
 	}
 	if s.listen, err = listenAll(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
 		mc.close()
-		return nil, errs.New(errs.InvalidArgument, "connect", err).At("listen").
-			Do("listen on an address of this machine and of the master's family, with free ports from the port base on")
+		return nil, errs.New(errs.InvalidArgument, "connect", err).WithPhase("listen").
+			WithHint("listen on an address of this machine and of the master's family, with free ports from the port base on")
 	}
 	if s.nics, err = localAddresses(ctx, network, opt.Addresses); err != nil {
 		mc.close()
 		s.listen.close()
-		return nil, errs.New(errs.InvalidArgument, "connect", err).At("choose addresses").
-			Do("name addresses or interfaces of this machine, of the family that the master is reached by")
+		return nil, errs.New(errs.InvalidArgument, "connect", err).WithPhase("choose addresses").
+			WithHint("name addresses or interfaces of this machine, of the family that the master is reached by")
 	}
 	for s.number == 0 {
 		s.number = rand.Uint64()
@@ -378,7 +378,7 @@ func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call,
 				return nil, faulty(name, err)
 			}
 			if c.err != nil && ctx.Err() != nil && errors.Is(c.err, errs.Canceled) {
-				return nil, errs.New(errs.Canceled, name, ctx.Err()).At("waiting for the other peers")
+				return nil, errs.New(errs.Canceled, name, ctx.Err()).WithPhase("waiting for the other peers")
 			}
 			return c.result, c.err
 		case <-canceled:
@@ -393,7 +393,7 @@ func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call,
 			s.mu.Lock()
 			delete(s.calls, id)
 			s.mu.Unlock()
-			return nil, errs.New(errs.Closed, name, nil).Do("connect again with a new communicator")
+			return nil, errs.New(errs.Closed, name, nil).WithHint("connect again with a new communicator")
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (st *SharedState) LoadCheckpoint(path string) (meta map[string]string, err 
 // errs.InvalidUsage: a run that went on from it would go on from a mixture.
 func (st *SharedState) SaveCheckpoint(dir string, meta map[string]string, keep int) (path string, left []error, err error) {
 	if st.isTorn() {
-		return "", nil, errs.New(errs.InvalidUsage, "save checkpoint", &sharedstate.Incomplete{Torn: st.Torn()}).With(dir)
+		return "", nil, errs.New(errs.InvalidUsage, "save checkpoint", &sharedstate.Incomplete{Torn: st.Torn()}).WithPeer(dir)
 	}
 	return checkpoint.Save(dir, checkpoint.State{Revision: st.Revision, Tensors: st.stored(), Meta: meta}, keep)
 }

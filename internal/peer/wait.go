@@ -52,7 +52,7 @@ func (s *Session) WaitForPeers(ctx context.Context, n int) error {
 		case <-s.done: // PeersPending says why
 		case <-ctx.Done():
 			timer.Stop()
-			return errs.New(errs.Canceled, "wait for peers", ctx.Err()).At("waiting for peers to come")
+			return errs.New(errs.Canceled, "wait for peers", ctx.Err()).WithPhase("waiting for peers to come")
 		}
 		timer.Stop()
 		pause = min(2*pause, lastPause)

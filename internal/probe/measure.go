@@ -181,7 +181,7 @@ func (p *Probe) fail(ctx context.Context, code errs.Code, phase string, err erro
 	case errors.Is(err, ErrBusy):
 		code = errs.Busy
 	}
-	return errs.New(code, opMeasure, err).At(phase).With(p.addr.String())
+	return errs.New(code, opMeasure, err).WithPhase(phase).WithPeer(p.addr.String())
 }
 
 // each runs f for every connection at once and returns one of the errors;

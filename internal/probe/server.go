@@ -183,7 +183,7 @@ func (s *Server) handle(conn net.Conn) error {
 	}
 	hello, ok := p.(wire.C2BHello)
 	if !ok {
-		return errs.New(errs.Protocol, "benchmark", fmt.Errorf("unexpected %T", p)).At("hello")
+		return errs.New(errs.Protocol, "benchmark", fmt.Errorf("unexpected %T", p)).WithPhase("hello")
 	}
 	admitted := s.admit(hello.UUID)
 	if admitted {

@@ -201,7 +201,7 @@ func (d *staged) Ended(err error) {
 	d.busy = false
 	op.mu.Unlock()
 	if err != nil {
-		op.fail(errs.New(errs.CodeOf(err), opName, err).At("data phase"))
+		op.fail(errs.New(errs.CodeOf(err), opName, err).WithPhase("data phase"))
 	}
 	op.settle(true)
 }
@@ -285,7 +285,7 @@ func (op *Op) combine(from, to int, in []byte, divide bool) error {
 			world = op.n
 		}
 		if err := d.stage.Reduce(from, to, in, world); err != nil {
-			op.fail(errs.New(errs.CodeOf(err), opName, err).At("data phase"))
+			op.fail(errs.New(errs.CodeOf(err), opName, err).WithPhase("data phase"))
 			return errAborted // the connection is not to blame
 		}
 		return nil

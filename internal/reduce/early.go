@@ -200,7 +200,7 @@ func (r *receiver) readEarly(h transport.Header) (*early, error) {
 		e.mu.Unlock()
 		if !ok {
 			return fail(errs.New(errs.Protocol, opName, errors.New("more came for operations that were not launched than may be kept")).
-				At("data phase").With(r.peer.String()))
+				WithPhase("data phase").WithPeer(r.peer.String()))
 		}
 		x.cost += cost
 		var p []byte

@@ -191,7 +191,7 @@ func (e *Engine) begin(role string, peer wire.UUID, f func(), closeWith func(err
 // caught logs a panic in the work for peer and returns what operations report.
 func (e *Engine) caught(err *errs.Error, peer wire.UUID) error {
 	e.cfg.Logger.Error("panic in the data path", "peer", peer.Short(), "error", err, "stack", errs.StackOf(err))
-	return err.At("data phase").With(peer.String())
+	return err.WithPhase("data phase").WithPeer(peer.String())
 }
 
 // tell calls the listener. Its panic is logged and returned: what the caller has
@@ -199,7 +199,7 @@ func (e *Engine) caught(err *errs.Error, peer wire.UUID) error {
 func (e *Engine) tell(f func(*trace.Listener)) (err error) {
 	defer errs.Catch(opName, func(p *errs.Error) {
 		e.cfg.Logger.Error("panic in a trace listener", "error", p, "stack", errs.StackOf(p))
-		err = p.At("trace listener")
+		err = p.WithPhase("trace listener")
 	})
 	f(e.cfg.Trace)
 	return nil
@@ -450,7 +450,7 @@ func connError(peer wire.UUID, cause error) error {
 	if e != nil && e.Code == errs.Protocol {
 		code, cause = errs.Protocol, e.Err
 	}
-	return errs.New(code, opName, cause).At("data phase").With(peer.String())
+	return errs.New(code, opName, cause).WithPhase("data phase").WithPeer(peer.String())
 }
 
 // pass notes a sequence number: of what is below it and does not run, nothing

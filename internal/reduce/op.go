@@ -331,7 +331,7 @@ func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 const noConnection = "there is no connection to the next peer of the ring"
 
 func (op *Op) unlinked(peer wire.UUID, what string) error {
-	return errs.New(errs.RankConnectionLost, opName, errors.New(what)).At("start").With(peer.String())
+	return errs.New(errs.RankConnectionLost, opName, errors.New(what)).WithPhase("start").WithPeer(peer.String())
 }
 
 func (op *Op) lost(peer wire.UUID, what string) { op.fail(op.unlinked(peer, what)) }

@@ -44,7 +44,7 @@ func (op *Op) endReceive(r *receiver) {
 
 func (op *Op) protocol(r *receiver, format string, args ...any) error {
 	return errs.New(errs.Protocol, opName, fmt.Errorf(format, args...)).
-		At(fmt.Sprintf("tag %d, step %d", op.spec.Tag, op.recv.step)).With(r.peer.String())
+		WithPhase(fmt.Sprintf("tag %d, step %d", op.spec.Tag, op.recv.step)).WithPeer(r.peer.String())
 }
 
 // receive processes the frame whose header r has just read.

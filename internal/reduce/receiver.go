@@ -139,7 +139,7 @@ func (r *receiver) loop() error {
 		op, late := r.e.find(r, h.Tag, h.Stream, striped)
 		if late {
 			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).
-				At("data phase").With(r.peer.String())
+				WithPhase("data phase").WithPeer(r.peer.String())
 		}
 		if err := r.hand(op, h, striped); err != nil {
 			return err

@@ -36,7 +36,7 @@ func (op *Op) receivesOn(r *receiver) bool { return op.rx == r || slices.Contain
 
 func (op *Op) stripeError(r *receiver, format string, args ...any) error {
 	return errs.New(errs.Protocol, opName, fmt.Errorf(format, args...)).
-		At(fmt.Sprintf("tag %d, striped", op.spec.Tag)).With(r.peer.String())
+		WithPhase(fmt.Sprintf("tag %d, striped", op.spec.Tag)).WithPeer(r.peer.String())
 }
 
 // receivePiece processes the striped frame whose header r has just read. Several

@@ -179,7 +179,7 @@ func dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 const opFetch = "sync shared state"
 
 func fail(code errs.Code, cause error) *errs.Error {
-	return errs.New(code, opFetch, cause).At("fetch")
+	return errs.New(code, opFetch, cause).WithPhase("fetch")
 }
 
 func (f *fetch) run(ctx context.Context) (Result, error) {
@@ -254,7 +254,7 @@ func (f *fetch) plan() error {
 		it := &item{want: w, content: t.content(f.cfg.Legacy), free: t.AllowInequality}
 		if f.cfg.Legacy && uint64(it.bytes()) >= 1<<32 {
 			return fail(errs.InvalidUsage, fmt.Errorf("tensor %q has %d bytes, PCCL holders send less than 4 GiB", w.Key, it.bytes())).
-				Do("split the tensor")
+				WithHint("split the tensor")
 		}
 		seen[w.Key] = it
 		f.items = append(f.items, it)
@@ -304,7 +304,7 @@ func (f *fetch) failed(ctx context.Context, last netip.AddrPort) error {
 		code = errs.Canceled
 		inc.Err = errors.Join(context.Cause(ctx), inc.Err)
 	}
-	return fail(code, inc).With(last.String()).Do("load a checkpoint, or synchronise again: a torn state only receives")
+	return fail(code, inc).WithPeer(last.String()).WithHint("load a checkpoint, or synchronise again: a torn state only receives")
 }
 
 // pause waits for d or the end of ctx.

@@ -76,7 +76,7 @@ func (f *fetch) from(ctx context.Context, addr netip.AddrPort) error {
 func (f *fetch) batch(ctx context.Context, addr netip.AddrPort, items []*item) (err error) {
 	defer func() {
 		if platform.Classify(err) == platform.ClassTimeout {
-			err = errs.New(errs.Timeout, opFetch, err).At("transfer")
+			err = errs.New(errs.Timeout, opFetch, err).WithPhase("transfer")
 		}
 	}()
 	dctx, cancel := context.WithTimeout(ctx, f.cfg.DialTimeout)
@@ -114,7 +114,7 @@ func (f *fetch) batch(ctx context.Context, addr netip.AddrPort, items []*item) (
 // accept checks a holder's answer against the request.
 func (f *fetch) accept(p wire.Packet, items []*item) error {
 	violation := func(format string, args ...any) error {
-		return errs.New(errs.Protocol, opFetch, fmt.Errorf(format, args...)).At("answer")
+		return errs.New(errs.Protocol, opFetch, fmt.Errorf(format, args...)).WithPhase("answer")
 	}
 	rsp, ok := p.(wire.S2CSharedStateResponse)
 	switch {
@@ -285,11 +285,11 @@ func (f *fetch) verify(ctx context.Context, it *item) error {
 		got = uint64(sum)
 	default:
 		return errs.New(errs.HashMismatch, opFetch, fmt.Errorf("tensor %q: hash type %d is not served here", it.want.Key, it.want.HashType)).
-			At("verify")
+			WithPhase("verify")
 	}
 	if got != it.want.Hash {
 		return errs.New(errs.HashMismatch, opFetch,
-			fmt.Errorf("tensor %q has hash %08x, elected is %08x", it.want.Key, got, it.want.Hash)).At("verify")
+			fmt.Errorf("tensor %q has hash %08x, elected is %08x", it.want.Key, got, it.want.Hash)).WithPhase("verify")
 	}
 	return nil
 }

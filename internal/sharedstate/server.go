@@ -490,7 +490,7 @@ func (o *sender) flush() error {
 	}
 	o.bufs, o.size = o.bufs[:0], 0
 	if err != nil && !errors.Is(err, io.ErrClosedPipe) && platform.Classify(err) == platform.ClassTimeout {
-		return errs.New(errs.Timeout, "send shared state", err).With(o.conn.RemoteAddr().String())
+		return errs.New(errs.Timeout, "send shared state", err).WithPeer(o.conn.RemoteAddr().String())
 	}
 	return err
 }

@@ -143,7 +143,7 @@ func Entries(ctx context.Context, ts []Tensor, legacy bool, workers int) ([]wire
 	// exempted entries need.
 	sums, err := digest.HashAll(ctx, bufs, simple, workers)
 	if err != nil {
-		return nil, errs.New(errs.Canceled, opFetch, err).At("hash")
+		return nil, errs.New(errs.Canceled, opFetch, err).WithPhase("hash")
 	}
 	for i, h := range sums {
 		entries[i].Hash = h
@@ -154,7 +154,7 @@ func Entries(ctx context.Context, ts []Tensor, legacy bool, workers int) ([]wire
 			continue
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, errs.New(errs.Canceled, opFetch, err).At("hash")
+			return nil, errs.New(errs.Canceled, opFetch, err).WithPhase("hash")
 		}
 		h, err := c.simpleHash(ts[i].Key)
 		if err != nil {

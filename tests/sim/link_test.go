@@ -59,7 +59,7 @@ func (p *peer) linkBroke(other *peer, gen int, sending bool) {
 }
 
 func lost(other *peer) error {
-	return errs.New(errs.RankConnectionLost, "all-reduce", errors.New("connection reset")).With(other.uuid.String())
+	return errs.New(errs.RankConnectionLost, "all-reduce", errors.New("connection reset")).WithPeer(other.uuid.String())
 }
 
 // establish opens send pools one after another, then drops what is not listed.

@@ -154,7 +154,7 @@ func aligned(op string, t dtype.Type, pointers ...driver.Ptr) error {
 	for _, p := range pointers {
 		if uint64(p)%uint64(t.Size()) != 0 {
 			return errs.New(errs.InvalidArgument, op, fmt.Errorf("device address %#x is not a multiple of the size of %v", uint64(p), t)).
-				Do("pass a tensor whose storage begins with a whole element, or a contiguous copy")
+				WithHint("pass a tensor whose storage begins with a whole element, or a contiguous copy")
 		}
 	}
 	return nil

@@ -78,7 +78,7 @@ func (m *Machine) launch(c CallReduce) {
 		return
 	}
 	if m.view.LocalWorldSize < 2 || len(m.view.Ring) < 2 {
-		m.done(c.Call, errs.New(errs.TooFewPeers, name, nil).Do("wait for peers and update the topology"), nil)
+		m.done(c.Call, errs.New(errs.TooFewPeers, name, nil).WithHint("wait for peers and update the topology"), nil)
 		return
 	}
 	if m.byTag(c.Tag) != nil {
@@ -329,7 +329,7 @@ func (op *operation) failure() error {
 	}
 	if op.code == errs.Mismatch {
 		return errs.New(errs.Mismatch, kindNames[kindReduce], cause).
-			Do("pass the same count, type, operation and quantization on every peer")
+			WithHint("pass the same count, type, operation and quantization on every peer")
 	}
 	peer := strings.Join(op.lost, ", ")
 	var e *errs.Error
@@ -339,8 +339,8 @@ func (op *operation) failure() error {
 	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed) {
 		return e // a fault of our own: nothing that a retry repairs
 	}
-	return errs.New(errs.RankConnectionLost, kindNames[kindReduce], cause).With(peer).
-		Do("check the world size and retry")
+	return errs.New(errs.RankConnectionLost, kindNames[kindReduce], cause).WithPeer(peer).
+		WithHint("check the world size and retry")
 }
 
 // await answers with the verdict of an operation.
@@ -391,7 +391,7 @@ func notRepaired(verdict error) error {
 	if verdict == nil {
 		return nil
 	}
-	return errs.New(errs.Canceled, kindNames[kindAwait], verdict).At("re-establish")
+	return errs.New(errs.Canceled, kindNames[kindAwait], verdict).WithPhase("re-establish")
 }
 
 // settleEnded settles an operation that the end of the session cut off.

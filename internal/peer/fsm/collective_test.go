@@ -92,7 +92,7 @@ func TestOwnFailure(t *testing.T) {
 	op := r.launch(1)
 	w := r.await(op)
 	r.commence(1)
-	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-reduce", errors.New("reset")).With("peer two")})
+	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-reduce", errors.New("reset")).WithPeer("peer two")})
 	r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
 	r.unanswered(w)
 	r.abort(1, true)
@@ -126,7 +126,7 @@ func TestFailureNamesTheLostPeers(t *testing.T) {
 	r.in(wire.M2CPeerDropped{UUID: uid(3), Addr: addr(3)})
 	r.in(wire.M2CPeerDropped{UUID: uid(9), Addr: addr(9), Group: 7}) // of another group
 	r.abort(1, true)
-	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-reduce", nil).With("somebody")})
+	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-reduce", nil).WithPeer("somebody")})
 	r.complete(1)
 	r.round(1, 2, 4)
 	require.Equal(t, uid(3).String()+" (10.0.0.3:48150)", r.failed(w, errs.RankConnectionLost).Peer)

@@ -14,7 +14,7 @@ import (
 func (m *Machine) connect(c CallConnect) {
 	switch {
 	case m.status == statusOver:
-		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], m.ended).Do(hintReconnect), nil)
+		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], m.ended).WithHint(hintReconnect), nil)
 		return
 	case m.view.Connected:
 		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], errors.New("already connected")), nil)
@@ -119,7 +119,7 @@ func (m *Machine) busy(k kind) error {
 	}
 	if n := len(m.ops); n > 0 {
 		return errs.New(errs.PendingAsyncOps, name, fmt.Errorf("%d operations were not awaited", n)).
-			Do("await every launched operation first")
+			WithHint("await every launched operation first")
 	}
 	return nil
 }

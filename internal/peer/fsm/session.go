@@ -215,7 +215,7 @@ func (m *Machine) abandon() {
 
 // endError is the error of a call of kind k after the end of the session.
 func (m *Machine) endError(k kind, phase string) *errs.Error {
-	return errs.New(endCodes[k], kindNames[k], m.ended).At(phase).Do(hintReconnect)
+	return errs.New(endCodes[k], kindNames[k], m.ended).WithPhase(phase).WithHint(hintReconnect)
 }
 
 // usable returns nil if the session can take a call of kind k.
@@ -224,7 +224,7 @@ func (m *Machine) usable(k kind) *errs.Error {
 	case m.status == statusOver:
 		return m.endError(k, "")
 	case !m.view.Connected:
-		return errs.New(errs.InvalidUsage, kindNames[k], errors.New("not connected")).Do(hintFirst)
+		return errs.New(errs.InvalidUsage, kindNames[k], errors.New("not connected")).WithHint(hintFirst)
 	}
 	return nil
 }

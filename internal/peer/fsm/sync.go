@@ -31,10 +31,10 @@ func (m *Machine) mayVote(strategy wire.Strategy, torn bool) error {
 	case strategy > wire.SendOnly:
 		return errs.New(errs.InvalidArgument, name, fmt.Errorf("unknown strategy %d", strategy))
 	case torn && strategy == wire.SendOnly:
-		return errs.New(errs.InvalidUsage, name, errors.New("the tensors are a mixture of two states, which must not be sent")).Do(hint)
+		return errs.New(errs.InvalidUsage, name, errors.New("the tensors are a mixture of two states, which must not be sent")).WithHint(hint)
 	case torn && strategy != wire.ReceiveOnly && !m.view.MasterNative:
 		return errs.New(errs.InvalidUsage, name,
-			errors.New("the tensors are a mixture of two states, and a PCCL master might elect it")).Do(hint)
+			errors.New("the tensors are a mixture of two states, and a PCCL master might elect it")).WithHint(hint)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func (m *Machine) fetched(ev Fetched) {
 // (control spec, section 9.3): the others wait until this peer has left.
 func (m *Machine) notFetched(cause error) {
 	f := m.flow
-	f.cause = errs.New(errs.TransferFailed, kindNames[kindSync], cause).At(stepNames[stepFetching])
+	f.cause = errs.New(errs.TransferFailed, kindNames[kindSync], cause).WithPhase(stepNames[stepFetching])
 	if m.view.MasterNative {
 		m.confirm(wire.Ext{Failed: true})
 		return

@@ -72,7 +72,7 @@ func start(spec Spec, k kind) (*Plugin, error) {
 		return nil, err
 	}
 	if err := spec.checkDigest(); err != nil {
-		return nil, spec.fail(errs.InvalidConfig, "check executable", err).Do("gopccl plugins list prints digests")
+		return nil, spec.fail(errs.InvalidConfig, "check executable", err).WithHint("gopccl plugins list prints digests")
 	}
 	if spec.MemoryLimit > 0 && !limitsMemory {
 		spec.Logger.Warn("memory of plugins is not limited on this system", "kind", "plugin-limit")

@@ -221,7 +221,7 @@ func (p *QuantizerPlugin) call(f shm.Frame, dst, before, src []byte, meta *wire.
 		}
 		p.replaced(in)
 	}
-	panic(p.t.spec.fail(errs.Internal, "quantize", last).Do("look for the plugin's name in the log"))
+	panic(p.t.spec.fail(errs.Internal, "quantize", last).WithHint("look for the plugin's name in the log"))
 }
 
 // await waits for the next process, as long as one may take to start.

@@ -55,7 +55,7 @@ type Spec struct {
 }
 
 func (s Spec) fail(code errs.Code, phase string, err error) *errs.Error {
-	return errs.New(code, "run plugin "+s.Name, err).At(phase)
+	return errs.New(code, "run plugin "+s.Name, err).WithPhase(phase)
 }
 
 // complete checks s and fills in the defaults. The digest of the executable is
