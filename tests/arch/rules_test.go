@@ -12,8 +12,8 @@ import (
 // module is the import path of the product module.
 const module = "github.com/gopccl/gopccl"
 
-// fsms are the pure state machines.
-var fsms = []string{"internal/master/fsm", "internal/peer/fsm"}
+// pure is what knows neither time nor place: the state machines, and what they ask.
+var pure = []string{"internal/master/fsm/...", "internal/peer/fsm"}
 
 // rule says what the packages that match where may import of our own
 // packages. Patterns are paths below the module; "x/*" is one more element,
@@ -109,14 +109,14 @@ var testSuites = []string{
 	"internal/transport/transporttest", "platform/platformtest", "internal/cuda/ptxtest", "tests/...",
 }
 
-// pureForbidden are standard packages that the state machines may not import:
-// they are deterministic, and know neither time nor place.
+// pureForbidden are standard packages that what is pure may not import: it is
+// deterministic, and knows neither time nor place.
 var pureForbidden = []string{
 	"net", "net/http", "os", "os/signal", "syscall", "sync", "sync/atomic", "math/rand", "math/rand/v2", "crypto/rand",
 	"runtime", "context", "io/fs", "unsafe",
 }
 
-// pureCalls are functions of package time that the state machines may not use.
+// pureCalls are functions of package time that it may not use.
 var pureCalls = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
 // matches reports whether the path below the module fits one of the patterns.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/master/fsm/pace"
+	"github.com/gopccl/gopccl/internal/master/fsm/rings"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -33,12 +35,12 @@ type job struct {
 // that cannot reach each other have no link.
 func (m *Machine) matrix(g *group) ([]*client, topo.Matrix) {
 	ms := slices.Clone(m.members(g))
-	slices.SortFunc(ms, func(a, b *client) int { return a.uuid.Compare(b.uuid) })
+	slices.SortFunc(ms, byUUID)
 	x := topo.NewMatrix(len(ms))
 	bad := conflicts(ms, 0)
 	for i, c := range ms {
 		for k, o := range ms {
-			if i != k && !bad.at(i, k) {
+			if i != k && !bad.Forbidden(i, k) {
 				x.Set(i, k, c.link(o).mbps)
 			}
 		}
@@ -50,13 +52,10 @@ func (m *Machine) matrix(g *group) ([]*client, topo.Matrix) {
 func (m *Machine) solve(g *group, background bool) job {
 	ms, x := m.matrix(g)
 	m.jobSeq++
-	j := job{id: m.jobSeq, group: g}
-	for _, c := range ms {
-		j.members = append(j.members, c.uuid)
-	}
-	start := indices(ms, m.arrange(g))
+	j := job{id: m.jobSeq, group: g, members: uuids(ms)}
+	start := indices(ms, m.normalise(g))
 	sh := g.sharing(ms)
-	g.chosenAt, _, _ = sh.Value(x, start)
+	g.chosenRate, _, _ = sh.Value(x, start)
 	m.out = append(m.out, Solve{
 		Job: j.id, Group: g.id, Background: background, Members: slices.Clone(j.members), Matrix: x, Sharing: sh, Start: start,
 	})
@@ -108,7 +107,7 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 		m.fact(Fact{Kind: "ring", Warn: true, Group: g.id, Text: "the solver's ring does not fit the group, ring kept"})
 		return
 	}
-	now := m.arrange(g)
+	now := m.normalise(g)
 	oldBottle, oldSum, oldOK := sh.Value(x, indices(ms, now))
 	if oldOK && !m.cfg.gains(bottle, sum, oldBottle, oldSum) {
 		if !background {
@@ -116,7 +115,7 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 		}
 		return
 	}
-	if slices.ContainsFunc(g.refused, func(r []wire.UUID) bool { return sameCycle(r, e.Ring) }) {
+	if slices.ContainsFunc(g.refused, func(r []wire.UUID) bool { return rings.SameCycle(r, e.Ring) }) {
 		return
 	}
 	if background {
@@ -126,7 +125,8 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 		}
 		g.patience = min(2*g.patience, calm)
 	}
-	g.order, g.waiting, g.settled, g.chosenAt = slices.Clone(e.Ring), nil, m.now, bottle
+	g.prefer(e.Ring)
+	g.waiting, g.settled, g.chosenRate = nil, m.now, bottle
 	m.fact(Fact{
 		Kind: "ring", Group: g.id,
 		Text: fmt.Sprintf("better ring of %d peers found, slowest link %.0f instead of %.0f Mbit/s", len(ms), bottle, oldBottle),
@@ -174,29 +174,16 @@ func (m *Machine) forget(g *group) {
 	g.forgetHosts(m.ringMembers(g))
 	g.waiting, g.refused, g.solved = nil, nil, false
 	g.patience, g.settled = m.cfg.Patience, m.now
-	g.pace, g.trial = pace{}, nil
+	g.pace, g.trial = pace.Pace{}, nil
 }
 
 // wanted reports whether a better ring waits for a round of g.
 func (m *Machine) wanted(g *group) bool {
-	return g.order != nil && len(g.ring) > 2 && !sameCycle(m.arrange(g), g.ring)
-}
-
-// sameCycle compares rings whatever peer they begin with.
-func sameCycle(a, b []wire.UUID) bool {
-	if len(a) != len(b) || len(a) == 0 {
-		return len(a) == len(b)
-	}
-	at := slices.Index(b, a[0])
-	if at < 0 {
+	if g.order == nil || len(g.ring) < 3 {
 		return false
 	}
-	for i, u := range a {
-		if b[(at+i)%len(b)] != u {
-			return false
-		}
-	}
-	return true
+	ring, _ := m.arrange(g)
+	return !rings.SameCycle(ring, g.ring)
 }
 
 // A link that was at work for slowShare of a collective was what the others
@@ -250,9 +237,9 @@ func (m *Machine) watch(g *group) {
 	if !ok {
 		return
 	}
-	if by := 1 + m.cfg.Noise; g.chosenAt > 0 && slowest < g.chosenAt*by && slowest*by > g.chosenAt {
+	if by := 1 + m.cfg.Noise; g.chosenRate > 0 && slowest < g.chosenRate*by && slowest*by > g.chosenRate {
 		return
 	}
-	g.chosenAt = slowest
+	g.chosenRate = slowest
 	m.search(g)
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/master/fsm/links"
+	"github.com/gopccl/gopccl/internal/master/fsm/pace"
+	"github.com/gopccl/gopccl/internal/master/fsm/rings"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -174,14 +177,14 @@ func TestWorseRingGoesBack(t *testing.T) {
 			w.choose(cs, backwards(4), false, sorted)
 			s := w.lastSolve()
 			w.after(restless)
-			for range enoughTimes {
+			for range pace.Enough {
 				w.reduce(cs, 1<<20, 100*time.Millisecond)
 				w.reduce(cs, 10, time.Hour) // too little to say anything
 			}
 			w.after(restless)
 			w.step(Solved{Job: s.Job, Ring: reversed(s.Members), More: true})
 			require.Equal(t, reversed(s.Members), w.update(cs))
-			for range enoughTimes {
+			for range pace.Enough {
 				require.False(t, w.pending(cs))
 				w.reduce(cs, 3<<20, time.Hour) // other work
 				w.reduce(cs, 1<<20, tc.took)
@@ -192,35 +195,17 @@ func TestWorseRingGoesBack(t *testing.T) {
 				require.Equal(t, reversed(s.Members), ring)
 				return
 			}
-			require.True(t, sameCycle(s.Members, ring))
+			require.True(t, rings.SameCycle(s.Members, ring))
 			w.after(calm)
 			w.step(Solved{Job: s.Job, Ring: append(reversed(s.Members)[2:], reversed(s.Members)[:2]...), More: true})
 			require.False(t, w.pending(cs))
 			// The old ring is not judged against the one that was worse.
-			for range 2 * enoughTimes {
+			for range 2 * pace.Enough {
 				w.reduce(cs, 1<<20, time.Second)
 			}
 			require.False(t, w.pending(cs))
 		})
 	}
-}
-
-// Aborted collectives say nothing about the ring.
-func TestAbortedWorkIsNotTimed(t *testing.T) {
-	var p pace
-	p.begins(&clientOp{count: 1 << 20}, true, 0)
-	p.begins(&clientOp{count: 1 << 20}, false, 0)
-	require.True(t, p.ends(time.Second))
-	require.Equal(t, load{2 << 20, 2}, p.loads[0].load)
-	p.begins(&clientOp{count: 1 << 20}, true, 0)
-	p.spoil = true
-	require.False(t, p.ends(time.Second))
-	require.Len(t, p.loads, 1)
-	for i := range 3 * maxLoads {
-		p.begins(&clientOp{count: uint64(i+2) << 20}, true, 0)
-		p.ends(time.Second)
-	}
-	require.Len(t, p.loads, maxLoads)
 }
 
 // A link that has become slow is known from the collectives: the ring changes
@@ -324,7 +309,7 @@ func TestRingsDoNotFlap(t *testing.T) {
 			at[w.ids[c]] = i
 			want[wire.M2COptimizeTopologyResponse](w, c)
 		}
-		w.probes(cs, func(e edge) float64 { return noisy(at[e.from], at[e.to]) })
+		w.probes(cs, func(e links.Edge) float64 { return noisy(at[e.From], at[e.To]) })
 		for _, c := range cs {
 			want[wire.M2CProbesDone](w, c)
 			w.send(c, wire.C2MOptimizeTopologyWorkComplete{})
@@ -362,7 +347,7 @@ func TestRingsDoNotFlap(t *testing.T) {
 			w.step(Solved{Job: s.Job, Ring: bestRing(s)})
 			if w.pending(cs) {
 				now := w.update(cs)
-				if !sameCycle(now, ring) {
+				if !rings.SameCycle(now, ring) {
 					changes++
 				}
 				ring = now

@@ -72,9 +72,9 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	seq := m.seq
 	m.seq++
 	g := voters[0].group
-	over := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
-	g.pace.over = over && (g.pace.over || g.flying == 0)
-	g.pace.begins(voters[0].op(t.tag), g.flying == 0, m.now)
+	early := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
+	first := voters[0].op(t.tag)
+	g.pace.Begin(first.count*uint64(first.dtype.Size()), g.flying == 0, early, m.now)
 	// Nothing is left of an earlier use whose members are all gone.
 	t.performed, t.aborted, t.since, t.warned = true, false, m.now, false
 	g.flying++
@@ -153,7 +153,8 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 	if t.aborted {
 		return
 	}
-	t.aborted, g.pace.spoil = true, true
+	t.aborted = true
+	g.pace.Spoil()
 	plain := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true})
 	own := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true, Ext: wire.Ext{Reason: why, ReasonCode: uint16(code)}})
 	for _, c := range m.performers(g, t) {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/master/fsm/pace"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -200,7 +201,7 @@ func TestAheadIsNotTimed(t *testing.T) {
 		w := newWorld(t, Config{})
 		cs, _ := w.eagerMembers(2)
 		big := initiate(4)
-		big.Count = leastLoad
+		big.Count = pace.LeastBytes
 		for _, c := range cs {
 			w.send(c, big)
 			if ahead {
@@ -212,6 +213,6 @@ func TestAheadIsNotTimed(t *testing.T) {
 				w.send(c, complete(4, false))
 			}
 		}
-		require.Equal(t, ahead, len(w.m.groups[0].pace.loads) == 0)
+		require.Equal(t, ahead, !w.m.groups[0].pace.Timed())
 	}
 }

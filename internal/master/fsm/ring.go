@@ -2,9 +2,9 @@ package fsm
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
+	"github.com/gopccl/gopccl/internal/master/fsm/rings"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -20,164 +20,88 @@ func (m *Machine) ringMembers(g *group) []*client {
 	return ms
 }
 
-// arrange returns the ring of g (control spec, section 8): sorted by uuid, or,
-// once an optimization or unreachable pairs gave another order, that order
-// without the peers that left and with newcomers where they cost least.
-func (m *Machine) arrange(g *group) []wire.UUID {
+// arrange returns the ring that g ought to have (control spec, section 8):
+// sorted by uuid, or, once an optimization, guests or unreachable pairs gave
+// another order, that order without the peers that left and with newcomers where
+// they cost least. own says that it is such an order. It changes nothing.
+func (m *Machine) arrange(g *group) (ring []wire.UUID, own bool) {
 	ms := m.ringMembers(g)
 	if len(ms) == 0 {
-		g.order = nil
-		return nil
+		return nil, false
 	}
-	slices.SortFunc(ms, func(a, b *client) int { return a.uuid.Compare(b.uuid) })
-	ring := make([]wire.UUID, 0, len(ms))
-	if g.order == nil {
-		for _, c := range ms {
-			ring = append(ring, c.uuid)
+	slices.SortFunc(ms, byUUID)
+	ring, own = uuids(ms), g.order != nil
+	if own {
+		ring = rings.Update(g.order, ring, func(from, to wire.UUID) float64 { return m.uuids[from].link(m.uuids[to]).mbps })
+	}
+	// Guests of whom nothing is known are put between those who are known, whose
+	// word counts.
+	if g.known {
+		if r := rings.Spread(ring, func(u wire.UUID) bool { c := m.uuids[u]; return c.guest() && c.credit() == 0 }); r != nil {
+			ring, own = r, true
 		}
+	}
+	if bad := conflicts(ms, 0); violated(bad, ms, ring) {
+		if r := around(ms, ring, bad); r != nil {
+			ring, own = r, true
+		}
+	}
+	return ring, own
+}
+
+// normalise makes the ring that g ought to have the order from which the next
+// one is made, so that it stays when the reasons for it are gone, and returns it.
+func (m *Machine) normalise(g *group) []wire.UUID {
+	ring, own := m.arrange(g)
+	if own {
+		g.prefer(ring)
 	} else {
-		left := make(map[wire.UUID]bool, len(ms))
-		for _, c := range ms {
-			left[c.uuid] = true
-		}
-		for _, u := range g.order {
-			if left[u] {
-				ring = append(ring, u)
-				delete(left, u)
-			}
-		}
-		for _, c := range ms {
-			if left[c.uuid] {
-				ring = m.insert(ring, c)
-			}
-		}
-		g.order = ring
+		g.prefer(nil)
 	}
-	if r := m.spread(g, ring); r != nil {
-		ring, g.order = r, r
-	}
-	bad := conflicts(ms, 0)
-	if bad.violated(ms, ring) {
-		if r := findRing(ms, ring, bad); r != nil {
-			ring, g.order = r, r
-		}
-	}
-	return slices.Clone(ring)
+	return ring
 }
 
-// spread separates guests of whom nothing is known, if any are neighbours of each
-// other: it puts them between those who are known, whose word counts. nil if
-// there is nothing to do.
-func (m *Machine) spread(g *group, ring []wire.UUID) []wire.UUID {
-	stranger := func(u wire.UUID) bool { c := m.uuids[u]; return c.guest() && c.credit() == 0 }
-	var hosts, guests []wire.UUID
-	beside := false
-	for i, u := range ring {
-		if !stranger(u) {
-			hosts = append(hosts, u)
-			continue
-		}
-		guests = append(guests, u)
-		beside = beside || len(ring) > 2 && stranger(ring[(i+1)%len(ring)])
-	}
-	if !g.known || !beside || len(hosts) < 2 {
-		return nil
-	}
-	out := make([]wire.UUID, 0, len(ring))
-	for i, u := range hosts {
-		out = append(out, u)
-		out = append(out, guests[i*len(guests)/len(hosts):(i+1)*len(guests)/len(hosts)]...)
-	}
-	return out
-}
+// prefer is the one place where the order of g is written. nil: by uuid.
+func (g *group) prefer(order []wire.UUID) { g.order = slices.Clone(order) }
 
-// insert puts c between the two neighbours to and from which it is fastest.
-// Without measurements it goes to the end.
-func (m *Machine) insert(ring []wire.UUID, c *client) []wire.UUID {
-	best, at := -1.0, len(ring)
-	for i := range ring {
-		prev, next := m.uuids[ring[(i+len(ring)-1)%len(ring)]], ring[i]
-		if v := math.Min(prev.link(c).mbps, c.link(m.uuids[next]).mbps); v > best && v > 0 {
-			best, at = v, i
-		}
-	}
-	return slices.Insert(ring, at, c.uuid)
-}
+func byUUID(a, b *client) int { return a.uuid.Compare(b.uuid) }
 
-// pairs says which of n members cannot be neighbours; symmetric, because a
-// neighbour is connected to in both directions.
-type pairs struct {
-	n   int
-	bad []bool // nil: all can
+func uuids(ms []*client) []wire.UUID {
+	us := make([]wire.UUID, len(ms))
+	for i, c := range ms {
+		us[i] = c.uuid
+	}
+	return us
 }
 
 // conflicts collects the marks among ms that are not older than round since.
-func conflicts(ms []*client, since uint64) pairs {
-	p := pairs{n: len(ms)}
+func conflicts(ms []*client, since uint64) rings.Pairs {
+	p := rings.NewPairs(len(ms))
 	for i, c := range ms {
 		for _, k := range c.unreachable {
 			if k.round < since {
 				continue
 			}
 			if j := slices.IndexFunc(ms, func(o *client) bool { return o.uuid == k.to }); j >= 0 {
-				if p.bad == nil {
-					p.bad = make([]bool, p.n*p.n)
-				}
-				p.bad[i*p.n+j], p.bad[j*p.n+i] = true, true
+				p.Forbid(i, j)
 			}
 		}
 	}
 	return p
 }
 
-func (p pairs) at(i, j int) bool { return p.bad != nil && p.bad[i*p.n+j] }
+// indices returns the places of a ring's peers in ms, -1 for strangers.
+func indices(ms []*client, ring []wire.UUID) []int { return rings.Indices(uuids(ms), ring) }
 
-func (p pairs) any() bool { return p.bad != nil }
-
-func (p pairs) violated(ms []*client, ring []wire.UUID) bool {
-	return p.any() && p.count(indices(ms, ring)) > 0
+// violated reports whether ring has neighbours that bad forbids.
+func violated(bad rings.Pairs, ms []*client, ring []wire.UUID) bool {
+	return bad.Any() && bad.Violations(indices(ms, ring)) > 0
 }
 
-// count returns the forbidden adjacencies of a ring.
-func (p pairs) count(ring []int) int {
-	bad := 0
-	for k, i := range ring {
-		if j := ring[(k+1)%len(ring)]; i != j && p.at(i, j) {
-			bad++
-		}
-	}
-	return bad
-}
-
-func indices(ms []*client, ring []wire.UUID) []int {
-	if len(ring) == 0 {
-		return nil
-	}
-	at := make(map[wire.UUID]int, len(ms))
-	for i, c := range ms {
-		at[c.uuid] = i
-	}
-	idx := make([]int, len(ring))
-	for k, u := range ring {
-		i, ok := at[u]
-		if !ok {
-			i = -1
-		}
-		idx[k] = i
-	}
-	return idx
-}
-
-// findRing looks for a ring over ms without forbidden neighbours, starting
-// from ring: exactly for small groups, by local search for large ones. nil if
-// none was found.
-func findRing(ms []*client, ring []wire.UUID, p pairs) []wire.UUID {
-	var idx []int
-	if p.n <= 12 {
-		idx = p.exact()
-	} else {
-		idx = p.search(indices(ms, ring))
-	}
+// around looks for a ring over ms that bad does not forbid, starting from ring;
+// nil if none was found.
+func around(ms []*client, ring []wire.UUID, bad rings.Pairs) []wire.UUID {
+	idx := bad.Ring(indices(ms, ring))
 	if idx == nil {
 		return nil
 	}
@@ -186,109 +110,6 @@ func findRing(ms []*client, ring []wire.UUID, p pairs) []wire.UUID {
 		out[k] = ms[i].uuid
 	}
 	return out
-}
-
-// exact finds a Hamiltonian cycle by dynamic programming over subsets: ends[s]
-// holds the possible last members of a path from member 0 through exactly s.
-func (p pairs) exact() []int {
-	if p.n == 1 {
-		return []int{0}
-	}
-	full := 1<<p.n - 1
-	ends := make([]uint16, full+1)
-	ends[1] = 1
-	for s := 1; s <= full; s += 2 {
-		for last := 0; last < p.n; last++ {
-			if ends[s]&(1<<last) == 0 {
-				continue
-			}
-			for next := 1; next < p.n; next++ {
-				if s&(1<<next) == 0 && !p.at(last, next) {
-					ends[s|1<<next] |= 1 << next
-				}
-			}
-		}
-	}
-	ring := make([]int, p.n)
-	s, after := full, 0
-	for k := p.n - 1; k > 0; k-- {
-		found := false
-		for last := 1; last < p.n && !found; last++ {
-			if ends[s]&(1<<last) != 0 && !p.at(last, after) {
-				ring[k], after, found = last, last, true
-				s &^= 1 << last
-			}
-		}
-		if !found {
-			return nil
-		}
-	}
-	return ring
-}
-
-// search removes forbidden adjacencies by reversing segments, with a bounded
-// number of fixed kicks out of local minima.
-func (p pairs) search(ring []int) []int {
-	for i := range p.n {
-		free := 0
-		for j := range p.n {
-			if i != j && !p.at(i, j) {
-				free++
-			}
-		}
-		if free < 2 {
-			return nil
-		}
-	}
-	ring = slices.Clone(ring)
-	rnd := uint32(1)
-	cut := func() int {
-		rnd = rnd*1664525 + 1013904223
-		return int(rnd>>8) % p.n
-	}
-	for range 200 {
-		p.descend(ring)
-		if p.count(ring) == 0 {
-			return ring
-		}
-		for range 3 {
-			i, j := cut(), cut()
-			slices.Reverse(ring[min(i, j):max(i, j)])
-		}
-	}
-	return nil
-}
-
-// descend reverses segments as long as that removes forbidden adjacencies.
-func (p pairs) descend(ring []int) {
-	bad := func(i, j int) int {
-		if p.at(i, j) {
-			return 1
-		}
-		return 0
-	}
-	n := len(ring)
-	for improved := true; improved; {
-		improved = false
-		for i := 0; i < n; i++ {
-			a, b := ring[i], ring[(i+1)%n]
-			if !p.at(a, b) {
-				continue
-			}
-			for j := 0; j < n; j++ {
-				c, d := ring[j], ring[(j+1)%n]
-				if j == i || c == b || d == a {
-					continue
-				}
-				if bad(a, c)+bad(b, d) < bad(a, b)+bad(c, d) {
-					lo, hi := min(i, j), max(i, j)
-					slices.Reverse(ring[lo+1 : hi+1])
-					improved = true
-					break
-				}
-			}
-		}
-	}
 }
 
 // maxStrikes is how many rounds in a row may find no ring before the peer that
@@ -304,24 +125,25 @@ const maxStrikes = 3
 func (m *Machine) reroute(g *group) {
 	for {
 		ms := m.ringMembers(g)
-		slices.SortFunc(ms, func(a, b *client) int { return a.uuid.Compare(b.uuid) })
+		slices.SortFunc(ms, byUUID)
 		bad := conflicts(ms, 0)
-		if !bad.any() {
+		if !bad.Any() {
 			return
 		}
-		ring := m.arrange(g)
-		if !bad.violated(ms, ring) {
+		ring := m.normalise(g)
+		if !violated(bad, ms, ring) {
 			return
 		}
 		// Marks of this round have not healed yet.
 		fresh := bad
 		if !g.healed {
 			fresh = conflicts(ms, m.round.n)
-			if r := findRing(ms, ring, fresh); r != nil {
+			if r := around(ms, ring, fresh); r != nil {
 				for _, c := range ms {
 					c.unreachable = slices.DeleteFunc(c.unreachable, func(k mark) bool { return k.round < m.round.n })
 				}
-				g.order, g.healed = r, true
+				g.prefer(r)
+				g.healed = true
 				return
 			}
 		}
@@ -330,7 +152,7 @@ func (m *Machine) reroute(g *group) {
 		for i, c := range ms {
 			n := 0
 			for j := range ms {
-				if fresh.at(i, j) {
+				if fresh.Forbidden(i, j) {
 					n++
 				}
 			}

@@ -132,7 +132,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 	for _, g := range m.groups {
 		if in[g] {
 			m.reconsider(g)
-			g.ring = m.arrange(g)
+			g.ring = m.normalise(g)
 			g.pure, g.eager = true, true
 			for _, u := range g.ring {
 				c := m.uuids[u]
@@ -330,7 +330,7 @@ func (m *Machine) failRound(g *group) {
 	m.turnAway(g)
 	m.convict(g)
 	m.reroute(g)
-	g.ring = m.arrange(g)
+	g.ring = m.normalise(g)
 	for _, c := range g.clients {
 		if !c.inRound {
 			continue

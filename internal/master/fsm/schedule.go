@@ -2,10 +2,10 @@ package fsm
 
 import (
 	"fmt"
-	"math/bits"
 	"slices"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/master/fsm/links"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -24,12 +24,9 @@ const (
 	busyPerProbe = 12 * time.Second
 )
 
-// edge is a link to be measured.
-type edge struct{ from, to wire.UUID }
-
 // slot is an edge of the running round.
 type slot struct {
-	edge
+	links.Edge
 	state wire.ProbeState // 0: asked
 	mbps  float64         // if measured
 	late  time.Duration
@@ -41,16 +38,16 @@ func (s *slot) over() bool { return s.state >= wire.ProbeMeasured }
 // sends to at most one and receives from at most one, as in a step of the
 // ring, all at the same time.
 type schedule struct {
-	rounds   [][]edge
-	busy     []edge // to be tried again
-	slots    []slot // of the running round
-	going    bool   // M2C 67 is out
+	rounds   [][]links.Edge
+	busy     []links.Edge // to be tried again
+	slots    []slot       // of the running round
+	going    bool         // M2C 67 is out
 	asked    time.Duration
 	due      time.Duration
 	giveUp   time.Duration
-	joint    []joint // links of one round that leave, or enter, the same host
+	joint    []links.Joint // links of one round that leave, or enter, the same host
 	stage    stage
-	lone     []lone             // what links gave that were measured alone
+	alone    []links.Measured   // what links gave that were measured alone
 	reached  map[wire.UUID]bool // peers with a link that was measured
 	failed   map[wire.UUID]int  // links of a peer that could not be measured
 	measured int
@@ -58,99 +55,17 @@ type schedule struct {
 	skew     time.Duration // the largest between two starts of one round
 }
 
-// matchings divides edges into rounds in which no peer occurs twice as sender
-// or twice as receiver, as few as there can be: the largest number of edges
-// that one peer sends or receives (König). Edges keep their first free round;
-// where the two ends have none in common, the rounds along an alternating path
-// are swapped.
-func matchings(edges []edge) [][]edge {
-	index := map[wire.UUID]int{}
-	for _, e := range edges {
-		for _, u := range []wire.UUID{e.from, e.to} {
-			if _, known := index[u]; !known {
-				index[u] = len(index)
-			}
-		}
-	}
-	// Ends are senders 2i and receivers 2i+1.
-	ends := make([][2]int, len(edges))
-	degree := make([]int, 2*len(index))
-	rounds := 0
-	for k, e := range edges {
-		ends[k] = [2]int{2 * index[e.from], 2*index[e.to] + 1}
-		for _, x := range ends[k] {
-			degree[x]++
-			rounds = max(rounds, degree[x])
-		}
-	}
-	at := make([]int32, len(degree)*rounds) // edge+1 of an end in a round
-	words := (rounds + 63) / 64
-	taken := make([]uint64, len(degree)*words)
-	set := func(k, r int) {
-		for _, x := range ends[k] {
-			at[x*rounds+r] = int32(k + 1)
-			taken[x*words+r/64] |= 1 << (r % 64)
-		}
-	}
-	unset := func(k, r int) {
-		for _, x := range ends[k] {
-			at[x*rounds+r] = 0
-			taken[x*words+r/64] &^= 1 << (r % 64)
-		}
-	}
-	free := func(x, y int) int {
-		for w := range words {
-			if f := ^(taken[x*words+w] | taken[y*words+w]); f != 0 {
-				if r := w*64 + bits.TrailingZeros64(f); r < rounds {
-					return r
-				}
-			}
-		}
-		return -1
-	}
-	color := make([]int, len(edges))
-	for k := range edges {
-		s, t := ends[k][0], ends[k][1]
-		r := free(s, t)
-		if r < 0 {
-			r = free(s, s)
-			other := free(t, t)
-			// The path from t over rounds r, other, r, ... cannot end at s.
-			var path []int
-			for x, c := t, r; at[x*rounds+c] != 0; c = r + other - c {
-				e := int(at[x*rounds+c]) - 1
-				path = append(path, e)
-				x = ends[e][0] + ends[e][1] - x
-			}
-			for _, e := range path {
-				unset(e, color[e])
-			}
-			for _, e := range path {
-				color[e] = r + other - color[e]
-				set(e, color[e])
-			}
-		}
-		color[k] = r
-		set(k, r)
-	}
-	out := make([][]edge, rounds)
-	for k, e := range edges {
-		out[color[k]] = append(out[color[k]], e)
-	}
-	return out
-}
-
 // missing lists the edges that capable members of all groups have to measure,
 // in an order in which whole rings of equal distance follow each other.
-func (m *Machine) missing() []edge {
-	var out []edge
+func (m *Machine) missing() []links.Edge {
+	var out []links.Edge
 	for _, g := range m.groups {
 		ms := m.members(g)
 		for k := 1; k < len(ms); k++ {
 			for i, c := range ms {
 				o := ms[(i+k)%len(ms)]
 				if c.topology && !m.knows(c, o) {
-					out = append(out, edge{c.uuid, o.uuid})
+					out = append(out, links.Edge{From: c.uuid, To: o.uuid})
 				}
 			}
 		}
@@ -174,7 +89,7 @@ func (m *Machine) schedule(unscheduled int) {
 		return
 	}
 	m.probes = &schedule{
-		rounds:  matchings(edges),
+		rounds:  links.Matchings(edges),
 		reached: map[wire.UUID]bool{}, failed: map[wire.UUID]int{},
 		giveUp: m.now + busyPatience + time.Duration(unscheduled)*busyPerProbe,
 	}
@@ -188,22 +103,22 @@ func (m *Machine) nextProbes() {
 	for len(p.slots) == 0 {
 		if len(p.rounds) == 0 {
 			if len(p.busy) == 0 || m.now >= p.giveUp {
-				if p.rounds = m.alone(); len(p.rounds) > 0 {
+				if p.rounds = m.nextStage(); len(p.rounds) > 0 {
 					continue
 				}
 				m.endProbes()
 				return
 			}
-			p.rounds, p.busy = matchings(p.busy), nil
+			p.rounds, p.busy = links.Matchings(p.busy), nil
 			p.due = m.now + busyPause
 			return
 		}
 		for _, e := range p.rounds[0] {
-			c, o := m.uuids[e.from], m.uuids[e.to]
-			if c == nil || o == nil || c.closing || o.closing || c.state != Optimizing || p.cutOff(e.from) || p.cutOff(e.to) {
+			c, o := m.uuids[e.From], m.uuids[e.To]
+			if c == nil || o == nil || c.closing || o.closing || c.state != Optimizing || p.cutOff(e.From) || p.cutOff(e.To) {
 				continue
 			}
-			p.slots = append(p.slots, slot{edge: e})
+			p.slots = append(p.slots, slot{Edge: e})
 			m.send(c, wire.M2CProbe{Round: m.probeSeq + 1, To: o.uuid, Addr: o.at(o.bwPort)})
 		}
 		p.rounds = p.rounds[1:]
@@ -231,7 +146,7 @@ func (m *Machine) probeState(c *client, p wire.C2MProbeState) {
 	if s == nil || p.Round != m.probeSeq {
 		return
 	}
-	i := slices.IndexFunc(s.slots, func(s slot) bool { return s.from == c.uuid })
+	i := slices.IndexFunc(s.slots, func(s slot) bool { return s.From == c.uuid })
 	if i < 0 || s.slots[i].over() {
 		return
 	}
@@ -249,17 +164,17 @@ func (m *Machine) probeState(c *client, p wire.C2MProbeState) {
 	case wire.ProbeMeasured:
 		slot.late = time.Duration(p.Late) * time.Microsecond
 		if s.stage > stageTogether {
-			s.lone = append(s.lone, lone{slot.edge, p.Mbps})
+			s.alone = append(s.alone, links.Measured{Edge: slot.Edge, Mbps: p.Mbps})
 			if s.stage == stageShares {
-				m.learn(c, slot.to, p.Mbps, p.Deviation)
+				m.learn(c, slot.To, p.Mbps, p.Deviation)
 			}
 			break
 		}
-		m.learn(c, slot.to, p.Mbps, p.Deviation)
+		m.learn(c, slot.To, p.Mbps, p.Deviation)
 		slot.mbps = p.Mbps
 		s.measured++
 	case wire.ProbeBusy:
-		s.busy = append(s.busy, slot.edge)
+		s.busy = append(s.busy, slot.Edge)
 	case wire.ProbeFailed:
 	default:
 		return
@@ -276,7 +191,7 @@ func (m *Machine) checkProbes() {
 	}
 	// Who left, and whose target left, is not waited for.
 	s.slots = slices.DeleteFunc(s.slots, func(x slot) bool {
-		return !x.over() && (m.uuids[x.from] == nil || m.uuids[x.to] == nil)
+		return !x.over() && (m.uuids[x.From] == nil || m.uuids[x.To] == nil)
 	})
 	over := true
 	for _, x := range s.slots {
@@ -300,7 +215,7 @@ func (m *Machine) goProbes() {
 	s.going, s.due = true, m.now+sendTime
 	var farthest time.Duration
 	ready := func(x slot) *client {
-		if c := m.uuids[x.from]; c != nil && x.state == wire.ProbeReady {
+		if c := m.uuids[x.From]; c != nil && x.state == wire.ProbeReady {
 			return c
 		}
 		return nil
@@ -323,7 +238,7 @@ func (m *Machine) goProbes() {
 // links are left alone until the next optimization.
 func (s *schedule) book() {
 	for _, x := range s.slots {
-		for _, u := range []wire.UUID{x.from, x.to} {
+		for _, u := range []wire.UUID{x.From, x.To} {
 			switch x.state {
 			case wire.ProbeMeasured:
 				s.reached[u] = true
@@ -385,7 +300,7 @@ func (m *Machine) probesDue() {
 			ready = true
 		default:
 			x.state = wire.ProbeFailed
-			if c := m.uuids[x.from]; c != nil {
+			if c := m.uuids[x.From]; c != nil {
 				m.about(c, "bandwidth", true, "peer %s did not measure its link in time", c.name())
 			}
 		}

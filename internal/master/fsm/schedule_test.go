@@ -1,58 +1,16 @@
 package fsm
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
+	"github.com/gopccl/gopccl/internal/master/fsm/links"
 	"github.com/gopccl/gopccl/internal/wire"
 )
-
-func numbered(n int) (u wire.UUID) {
-	binary.BigEndian.PutUint32(u[:], uint32(n+1))
-	return u
-}
-
-// Every edge is in one round, nobody sends or receives twice in one, and there
-// are as many rounds as the busiest peer has edges on one side, never more.
-func TestMatchings(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(2, 14).Draw(t, "peers")
-		share := rapid.IntRange(1, 10).Draw(t, "share")
-		var edges []edge
-		degree := map[string]int{}
-		most := 0
-		for i := range n {
-			for j := range n {
-				if i != j && rapid.IntRange(1, 10).Draw(t, "edge") <= share {
-					edges = append(edges, edge{numbered(i), numbered(j)})
-					for _, k := range []string{fmt.Sprint("s", i), fmt.Sprint("r", j)} {
-						degree[k]++
-						most = max(most, degree[k])
-					}
-				}
-			}
-		}
-		rounds := matchings(edges)
-		require.Len(t, rounds, most)
-		var all []edge
-		for _, r := range rounds {
-			sends, receives := map[wire.UUID]bool{}, map[wire.UUID]bool{}
-			for _, e := range r {
-				require.False(t, sends[e.from] || receives[e.to])
-				sends[e.from], receives[e.to] = true, true
-			}
-			all = append(all, r...)
-		}
-		require.ElementsMatch(t, edges, all)
-	})
-	require.Empty(t, matchings(nil))
-}
 
 // optimizing builds a world of n peers that announced the capability and lets
 // all vote to optimize.
@@ -96,11 +54,11 @@ func (w *world) optimize(cs []ClientID) (asked int) {
 
 // probes plays scheduled probes of cs to their end and returns the edges of
 // every round.
-func (w *world) probes(cs []ClientID, mbps func(e edge) float64) (rounds [][]edge) {
+func (w *world) probes(cs []ClientID, mbps func(e links.Edge) float64) (rounds [][]links.Edge) {
 	w.t.Helper()
 	for {
 		var called []ClientID
-		var round []edge
+		var round []links.Edge
 		var n uint64
 		for _, c := range cs {
 			if len(w.inbox[c]) == 0 {
@@ -114,7 +72,7 @@ func (w *world) probes(cs []ClientID, mbps func(e edge) float64) (rounds [][]edg
 			require.True(w.t, n == 0 || n == p.Round)
 			n = p.Round
 			called = append(called, c)
-			round = append(round, edge{w.ids[c], p.To})
+			round = append(round, links.Edge{From: w.ids[c], To: p.To})
 			w.send(c, wire.C2MProbeState{Round: n, State: wire.ProbeHeard})
 		}
 		if len(called) == 0 {
@@ -134,7 +92,7 @@ func (w *world) probes(cs []ClientID, mbps func(e edge) float64) (rounds [][]edg
 	}
 }
 
-func flat(edge) float64 { return 100 }
+func flat(links.Edge) float64 { return 100 }
 
 // n peers need n-1 rounds, each a perfect matching; a newcomer costs
 // its own 2(n-1) edges, and nothing is measured twice.
@@ -165,7 +123,7 @@ func TestProbesAreScheduled(t *testing.T) {
 	newcomer, measured := w.ids[cs[n]], 0
 	for _, r := range rounds {
 		for _, e := range r {
-			require.True(t, e.from == newcomer || e.to == newcomer)
+			require.True(t, e.From == newcomer || e.To == newcomer)
 			measured++
 		}
 	}
@@ -337,7 +295,7 @@ func TestSharedUplinkIsSeen(t *testing.T) {
 		w.optimize(cs)
 		alone := 0
 		for {
-			var round []edge
+			var round []links.Edge
 			var called []ClientID
 			var n uint64
 			out := map[string]int{}
@@ -347,7 +305,7 @@ func TestSharedUplinkIsSeen(t *testing.T) {
 				}
 				if p, ok := w.inbox[c][0].(wire.M2CProbe); ok {
 					w.pop(c)
-					n, round, called = p.Round, append(round, edge{w.ids[c], p.To}), append(called, c)
+					n, round, called = p.Round, append(round, links.Edge{From: w.ids[c], To: p.To}), append(called, c)
 					if host[w.ids[c]] != host[p.To] {
 						out[host[w.ids[c]]]++
 					}
@@ -360,8 +318,8 @@ func TestSharedUplinkIsSeen(t *testing.T) {
 				alone++
 				hosts := map[string]bool{}
 				for _, e := range round {
-					require.False(t, hosts["from "+host[e.from]] || hosts["to "+host[e.to]], "alone from and to its hosts")
-					hosts["from "+host[e.from]], hosts["to "+host[e.to]] = true, true
+					require.False(t, hosts["from "+host[e.From]] || hosts["to "+host[e.To]], "alone from and to its hosts")
+					hosts["from "+host[e.From]], hosts["to "+host[e.To]] = true, true
 				}
 			}
 			for _, c := range called {
@@ -370,7 +328,7 @@ func TestSharedUplinkIsSeen(t *testing.T) {
 			for i, c := range called {
 				want[wire.M2CProbeGo](w, c)
 				mbps := 10000.0
-				if from := host[round[i].from]; from != host[round[i].to] {
+				if from := host[round[i].From]; from != host[round[i].To] {
 					mbps = 100
 					if shared && from == "10.0.0.1" {
 						mbps /= float64(out[from])
@@ -394,22 +352,6 @@ func TestSharedUplinkIsSeen(t *testing.T) {
 		require.Len(t, said, 1)
 		require.Contains(t, said[0], "10.0.0.1")
 		require.Contains(t, said[0], "100 Mbit/s alone, 50 together") // S3-02
-	}
-}
-
-func BenchmarkMatchings(b *testing.B) {
-	for _, n := range []int{16, 128, 512} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var edges []edge
-			for k := 1; k < n; k++ {
-				for i := range n {
-					edges = append(edges, edge{numbered(i), numbered((i + k) % n)})
-				}
-			}
-			for b.Loop() {
-				matchings(edges)
-			}
-		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/master/fsm/links"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -30,16 +31,16 @@ func uplinked(t *testing.T, out float64) (w *world, cs []ClientID) {
 	host := func(u wire.UUID) string { return w.m.uuids[u].remote.Addr().String() }
 	for w.m.probes != nil {
 		var called []ClientID
-		var round []edge
+		var round []links.Edge
 		exits := 0
 		for _, c := range cs {
 			p := w.pop(c)
 			if p == nil {
 				continue
 			}
-			e := edge{w.ids[c], p.(wire.M2CProbe).To}
+			e := links.Edge{From: w.ids[c], To: p.(wire.M2CProbe).To}
 			called, round = append(called, c), append(round, e)
-			if host(e.from) == "10.0.0.1" && host(e.to) != "10.0.0.1" {
+			if host(e.From) == "10.0.0.1" && host(e.To) != "10.0.0.1" {
 				exits++
 			}
 		}
@@ -50,7 +51,7 @@ func uplinked(t *testing.T, out float64) (w *world, cs []ClientID) {
 		for i, c := range called {
 			want[wire.M2CProbeGo](w, c)
 			mbps := 90.0
-			if e := round[i]; host(e.from) == "10.0.0.1" && host(e.to) != "10.0.0.1" {
+			if e := round[i]; host(e.From) == "10.0.0.1" && host(e.To) != "10.0.0.1" {
 				mbps = min(mbps, out/float64(exits))
 			}
 			w.send(c, wire.C2MProbeState{Round: n, State: wire.ProbeMeasured, Mbps: mbps})
@@ -108,14 +109,14 @@ func TestShareIsLearnt(t *testing.T) {
 	known := func(from, to int) link { return w.m.conns[cs[from]].link(w.m.conns[cs[to]]) }
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 40, Busy: 1})
 	require.Equal(t, 90.0, known(0, 2).mbps)
-	require.InDelta(t, 100+newShare*(80-100), g.shares[0].out, 1e-9)
+	require.InDelta(t, 100+newShare*(80-100), g.shares.Mbps(addr("10.0.0.1:1").Addr(), links.Out), 1e-9)
 	// A link that is slower than its part is slow by itself.
 	l := known(0, 2)
 	l.mbps = 20
 	w.m.conns[cs[0]].setLink(w.m.conns[cs[2]], l)
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 10, Busy: 1})
 	require.InDelta(t, 20+newShare*(10-20), known(0, 2).mbps, 1e-9)
-	require.InDelta(t, 94, g.shares[0].out, 1e-9)
+	require.InDelta(t, 94, g.shares.Mbps(addr("10.0.0.1:1").Addr(), links.Out), 1e-9)
 	// What is not measured is not learnt from its part, but asked for.
 	w.m.conns[cs[0]].links[w.m.conns[cs[2]].slot] = link{}
 	w.m.conns[cs[4]].links[w.m.conns[cs[0]].slot] = link{}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/master/fsm/links"
+	"github.com/gopccl/gopccl/internal/master/fsm/pace"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -247,19 +249,19 @@ type group struct {
 	again   bool // its part of the last round failed, others did not
 	healed  bool // marks were given up since a round succeeded
 
-	inForce  []wire.UUID // the last ring that a round has succeeded with
-	search   *job        // the solver that works beside the run
-	solved   bool        // the ring in order is proved to be the best
-	chosenAt float64     // slowest link of the ring in order, or when a search began, Mbit/s
-	waiting  []wire.UUID // found too soon after the last change
-	refused  [][]wire.UUID
-	settled  time.Duration // the last change of order
-	watched  time.Duration // the last look at the slowest link
-	patience time.Duration // until a search may cause the next one
-	pace     pace
-	trial    *trial
-	shares   []share // hosts whose peers share what leads out or in, by address
-	change   *change // the ring that its members connect for
+	inForce    []wire.UUID // the last ring that a round has succeeded with
+	search     *job        // the solver that works beside the run
+	solved     bool        // the ring in order is proved to be the best
+	chosenRate float64     // slowest link of the ring in order, or when a search began, Mbit/s
+	waiting    []wire.UUID // found too soon after the last change
+	refused    [][]wire.UUID
+	settled    time.Duration // the last change of order
+	watched    time.Duration // the last look at the slowest link
+	patience   time.Duration // until a search may cause the next one
+	pace       pace.Pace
+	trial      *trial
+	shares     links.Shares // hosts whose peers share what leads out or in
+	change     *change      // the ring that its members connect for
 
 	nextRev  uint64
 	print    *fingerprint // of the state of the last synchronisation that succeeded

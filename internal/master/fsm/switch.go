@@ -34,7 +34,7 @@ func (m *Machine) offer(g *group) {
 			return
 		}
 	}
-	ring := m.arrange(g)
+	ring := m.normalise(g)
 	if !sameMembers(ring, g.ring) {
 		return // who left was needed: a round follows
 	}
@@ -80,8 +80,8 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: ch.ring})
 	}
 	m.installed(g)
-	g.pace.spoil = true // of collectives that began with the ring before
-	m.offer(g)          // another one may have been found meanwhile
+	g.pace.Spoil() // of collectives that began with the ring before
+	m.offer(g)     // another one may have been found meanwhile
 }
 
 // withdraw gives the change of g up, if there is one: a round brings the ring,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/master/fsm/pace"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -261,12 +262,12 @@ func TestRingIsSwitchedBack(t *testing.T) {
 			require.Equal(t, ring, want[wire.M2CSwitchRing](w, c).Ring)
 		}
 	}
-	for range enoughTimes {
+	for range pace.Enough {
 		reduce(10 * time.Millisecond)
 	}
 	w.step(Solved{Job: s.Job, Ring: better})
 	apply(better)
-	for range enoughTimes - 1 {
+	for range pace.Enough - 1 {
 		reduce(20 * time.Millisecond)
 	}
 	for _, c := range cs {

@@ -6,14 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/master/fsm/links"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Anybody may ask what the master knows of the links, a stranger once.
 func TestTopologyIsShown(t *testing.T) {
 	w, cs := optimizing(t, Config{}, 3)
-	w.probes(cs, func(e edge) float64 {
-		if e.from == w.ids[cs[0]] {
+	w.probes(cs, func(e links.Edge) float64 {
+		if e.From == w.ids[cs[0]] {
 			return 50
 		}
 		return 100
