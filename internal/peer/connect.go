@@ -57,7 +57,7 @@ func (s *Session) establish(e fsm.Establish) {
 		go func() {
 			defer wg.Done()
 			defer errs.Catch("connect to a peer", s.crash)
-			if s.engine.ProbeSenders(probing, p.UUID) >= s.poolSize(p.UUID) {
+			if s.engine.PingSenders(probing, p.UUID) >= s.poolSize(p.UUID) {
 				return
 			}
 			if err := s.dialPool(ctx, p); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/reduce"
 )
 
 // faulty is the error of a call on a session that has crashed.
@@ -85,18 +86,15 @@ func (s *Session) startData(e fsm.StartData) {
 		s.crash(err)
 	})
 	s.meter.begin(e.Ring, e.Self, time.Now())
-	done := func(err error) {
-		if u, ok := s.meter.end(time.Now()); ok && err == nil {
-			s.box.post(u)
-		}
-		s.dataEnded(e.Op, err)
-	}
-	if e.Eager {
-		op.data.StartEager(e.Epoch, e.Ring, e.Self, done)
-	} else {
-		op.data.Listen(e.Epoch)
-		op.data.Start(e.Seq, e.Ring, e.Self, e.Native, done)
-	}
+	op.data.Start(reduce.Start{
+		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ring: e.Ring, Self: e.Self, Native: e.Native,
+		Done: func(err error) {
+			if u, ok := s.meter.end(time.Now()); ok && err == nil {
+				s.box.post(u)
+			}
+			s.dataEnded(e.Op, err)
+		},
+	})
 }
 
 // dataEnded tells the machine that nobody touches an operation's buffers any

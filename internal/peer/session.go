@@ -252,7 +252,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.publishView()
 			// Before anybody dials here because of the same round.
 			s.engine.ExpectEpoch(e.Epoch)
-			s.engine.Admit(uuids(e.Peers)...)
+			s.engine.Trust(uuids(e.Peers)...)
 			s.engine.InRound(true)
 			before := s.stopPreparing()
 			s.spawn(func() {
@@ -266,7 +266,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.StopPrepare:
 			s.stopPreparing()
 		case fsm.SwitchRing:
-			s.engine.Admit(e.Neighbours...)
+			s.engine.Trust(e.Neighbours...)
 			s.publishView()
 		case fsm.Release:
 			keep := func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }

@@ -37,7 +37,7 @@ func (s *Session) stopPreparing() <-chan struct{} {
 // prepareRing makes the send pools to the neighbours of a ring to come, beside
 // whatever runs.
 func (s *Session) prepareRing(e fsm.PrepareRing) {
-	s.engine.Admit(uuids(e.Peers)...)
+	s.engine.Trust(uuids(e.Peers)...)
 	before := s.stopPreparing()
 	ctx, stop := context.WithCancel(s.ctx)
 	done := make(chan struct{})
@@ -88,7 +88,7 @@ func (s *Session) prepareLink(ctx context.Context, p wire.PeerEndpoint) error {
 	}
 	probing, stop := context.WithTimeout(ctx, min(probeTime, s.opt.HandshakeTimeout))
 	defer stop()
-	if s.engine.ProbeSenders(probing, p.UUID) >= s.poolSize(p.UUID) {
+	if s.engine.PingSenders(probing, p.UUID) >= s.poolSize(p.UUID) {
 		return nil
 	}
 	err := s.dialPool(ctx, p)

@@ -153,7 +153,7 @@ func TestAbortWhileStuck(t *testing.T) {
 	op, err := e.NewOp(Spec{Tag: 3, Count: count, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src})
 	require.NoError(t, err)
 	done := make(chan error, 2)
-	op.Start(4, ids, ids[0], false, func(err error) { done <- err })
+	op.Start(Start{Seq: 4, Ring: ids, Self: ids[0], Done: func(err error) { done <- err }})
 	frame := make([]byte, transport.HeaderSize+20_000)
 	transport.Header{Payload: 50_000, Tag: 3, Stream: 4}.Put((*[transport.HeaderSize]byte)(frame))
 	_, err = prev.Write(frame) // a part of the frame only
@@ -214,7 +214,7 @@ func TestOpener(t *testing.T) {
 			if early {
 				op.Abort(errTest) // before the start
 			}
-			op.Start(8, ids, ids[2], false, func(err error) { done <- err })
+			op.Start(Start{Seq: 8, Ring: ids, Self: ids[2], Done: func(err error) { done <- err }})
 			op.Abort(errTest)
 			op.Abort(errors.New("second"))
 			require.ErrorIs(t, verdict(t, done), errTest)
@@ -356,7 +356,7 @@ func TestAbortRaces(t *testing.T) {
 			c := make(chan error, 4)
 			s.ops, s.errs = append(s.ops, op), append(s.errs, c)
 			go op.Abort(errTest)
-			op.Start(r.seq, r.ids, r.ids[i], false, func(err error) { c <- err })
+			op.Start(Start{Seq: r.seq, Ring: r.ids, Self: r.ids[i], Done: func(err error) { c <- err }})
 			go op.Abort(errTest)
 		}
 		s.wait(t)
@@ -392,7 +392,7 @@ func TestAbortEdges(t *testing.T) {
 	require.NoError(t, err)
 	op.Abort(nil)
 	done := make(chan error, 1)
-	op.Start(100, r.ids, r.ids[0], true, func(err error) { done <- err })
+	op.Start(Start{Seq: 100, Ring: r.ids, Self: r.ids[0], Native: true, Done: func(err error) { done <- err }})
 	require.ErrorIs(t, verdict(t, done), errs.Canceled)
 	op.Finish(true)
 }

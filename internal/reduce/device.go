@@ -180,7 +180,7 @@ func (d *staged) Arrived(n int) {
 	d.arrived.Store(int64(n))
 	d.more.Broadcast()
 	more := 0
-	striped := op.out.Load() != nil
+	striped := op.out.striped.Load() != nil
 	if striped && before < d.own {
 		more = op.readyUpTo(op.sendable())
 	}
@@ -190,7 +190,7 @@ func (d *staged) Arrived(n int) {
 	case striped:
 		op.wake(more)
 	default:
-		op.tx.kick(true, true)
+		op.out.sender.kick(true, true)
 	}
 }
 
@@ -216,7 +216,7 @@ func (op *Op) sendable() int64 {
 			return n - n%int64(op.elem)
 		}
 	}
-	return op.first + op.rxPos.Load()
+	return op.out.first + op.in.pos.Load()
 }
 
 // await waits until the local contribution to the first elements of the chunk
@@ -309,8 +309,8 @@ func (op *Op) final(from, to int) {
 // when they were reduced or read.
 func (op *Op) divided() bool { return op.spec.Op != dtype.Avg || !op.dividesLate() }
 
-// waits says what the device has to do. op.mu is held.
-func (d *staged) waits() string {
+// waitsFor says what the device has to do. op.mu is held.
+func (d *staged) waitsFor() string {
 	if n := d.arrived.Load(); n < d.total {
 		return fmt.Sprintf("device: %d of %d bytes of the source have come", n, d.total)
 	}

@@ -77,10 +77,10 @@ func (r *ring) startOnCard(w *watched, seq uint64) (*Op, chan error) {
 	op, err := r.eng[0].NewOp(w.take(specs[:1])[0])
 	require.NoError(r.t, err)
 	done := make(chan error, 1)
-	go op.Start(seq, r.ids, r.ids[0], true, func(err error) {
+	go op.Start(Start{Seq: seq, Ring: r.ids, Self: r.ids[0], Native: true, Done: func(err error) {
 		op.Finish(true)
 		done <- err
-	})
+	}})
 	return op, done
 }
 
@@ -101,7 +101,7 @@ func TestDeviceCallsKeepTheirOrder(t *testing.T) {
 	other, err := r.eng[0].NewOp(bytesSpec(9, 1, 2))
 	require.NoError(t, err)
 	ended := make(chan error, 1)
-	other.Start(2, r.ids, r.ids[0], true, func(err error) { ended <- err })
+	other.Start(Start{Seq: 2, Ring: r.ids, Self: r.ids[0], Native: true, Done: func(err error) { ended <- err }})
 	other.Abort(errTest)
 	require.Error(t, verdict(t, ended))
 	goOn <- true

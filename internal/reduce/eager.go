@@ -26,7 +26,7 @@ const (
 
 // eagerState is what an operation knows of eager neighbours. Guarded by Engine.mu.
 type eagerState struct {
-	waits     bool // it began eagerly, and will be striped when it has a number
+	deferred  bool // it began eagerly, and will be striped when it has a number
 	listens   bool // frames with its epoch are for it
 	replaying bool // what came early is being processed
 }
@@ -91,19 +91,7 @@ func (e *Engine) reach(epoch uint64) bool {
 	return true
 }
 
-// Listen makes op one that neighbours may begin eagerly in epoch, which is not
-// above 2^61; 0: they may not. Call it before Start; StartEager does it itself.
-func (op *Op) Listen(epoch uint64) { op.epoch = named(epoch) }
-
-// StartEager is Start before the sequence number is known: Commence follows when
-// it is. No operation with this tag has failed in this epoch, none runs, and all
-// members of the ring are gopccl ends.
-func (op *Op) StartEager(epoch uint64, ring []wire.UUID, self wire.UUID, done func(err error)) {
-	op.Listen(epoch)
-	op.start(eagerBit|op.epoch, ring, self, true, done)
-}
-
-func (op *Op) isEager() bool { return op.seq&eagerBit != 0 }
+func (op *Op) isEager() bool { return op.id.stream&eagerBit != 0 }
 
 // runs reports whether nil or a running operation stands in the way of another
 // one with its key.
@@ -123,16 +111,16 @@ func (op *Op) Commence(seq uint64) {
 	e.mu.Lock()
 	e.pass(seq)
 	op.mu.Lock()
-	op.number, op.unnamed = seq, false
+	op.id.number, op.id.unnamed = seq, false
 	op.mu.Unlock()
 	send := false
-	if e.ops[op.key] == op {
-		delete(e.ops, op.key)
-		op.key.seq = seq
-		e.ops[op.key] = op
-		if send, op.eager.waits = op.eager.waits, false; send {
+	if e.ops[op.id.key] == op {
+		delete(e.ops, op.id.key)
+		op.id.key.seq = seq
+		e.ops[op.id.key] = op
+		if send, op.eager.deferred = op.eager.deferred, false; send {
 			op.mu.Lock()
-			op.seq = seq
+			op.id.stream = seq
 			if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
 				op.stripe(flows)
 			}
@@ -143,8 +131,8 @@ func (op *Op) Commence(seq uint64) {
 	e.mu.Unlock()
 	switch {
 	case !send:
-	case op.txBroken():
-		op.lost(op.next, noConnection)
+	case op.outBroken():
+		op.failLink(op.next, noConnection)
 	default:
 		op.attach()
 	}
@@ -174,7 +162,7 @@ func (e *Engine) spoil(tag uint64) {
 // what came before. e.mu is held.
 func (e *Engine) listen(op *Op) *early {
 	a := &e.ahead
-	if !e.reach(op.epoch) || op.n < 2 || a.spoiled[op.spec.Tag] {
+	if !e.reach(op.id.epoch) || op.n < 2 || a.spoiled[op.spec.Tag] {
 		return nil
 	}
 	a.ops[op.spec.Tag] = op
@@ -186,17 +174,17 @@ func (e *Engine) listen(op *Op) *early {
 	}
 	delete(a.early, k)
 	e.hold(k.from, -x.cost)
-	op.rx, op.bound, op.eager.replaying = x.r, true, true
+	op.in.receiver, op.in.bound, op.eager.replaying = x.r, true, true
 	e.wg.Add(1) // of replay; Close waits for op, which is not over yet
 	return x
 }
 
 // forget takes an operation that is over out of the books. e.mu is held.
 func (e *Engine) forget(op *Op, failed bool) {
-	if e.ops[op.key] == op {
-		delete(e.ops, op.key)
+	if e.ops[op.id.key] == op {
+		delete(e.ops, op.id.key)
 	}
-	if !op.eager.listens || op.epoch != e.ahead.epoch {
+	if !op.eager.listens || op.id.epoch != e.ahead.epoch {
 		return // its epoch took it along
 	}
 	if e.ahead.ops[op.spec.Tag] == op {
@@ -205,74 +193,4 @@ func (e *Engine) forget(op *Op, failed bool) {
 	if failed {
 		e.spoil(op.spec.Tag)
 	}
-}
-
-// findEager returns the operation that a frame with an epoch is for, or keep if
-// it is not launched yet; neither: the frame is stale. A frame that is here
-// already is added to what came early, if it is to be kept.
-func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (op *Op, keep bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	a := &e.ahead
-	var until time.Time
-	for {
-		switch {
-		case e.closed || r.closed.Load() || epoch < a.epoch || epoch > a.next || epoch == a.epoch && a.spoiled[tag]:
-			return nil, false
-		case epoch > a.epoch || a.ops[tag] == nil || a.ops[tag].rxDone.Load():
-			// All of the last operation with this tag has come.
-			if frame == nil && !e.wanted(r) {
-				now := time.Now()
-				if until.IsZero() {
-					until = now.Add(lingerTime)
-					r.alarm()
-					defer r.bell.Stop()
-				}
-				if now.Before(until) {
-					e.started.Wait()
-					continue
-				}
-			}
-			if frame != nil {
-				e.keep(earlyKey{r.peer, tag, epoch}, frame)
-			}
-			return nil, true
-		}
-		op = a.ops[tag]
-		if op.prev != r.peer || op.bound && (op.split() || op.rx != r) {
-			return nil, false
-		}
-		if !op.eager.replaying {
-			op.rx, op.bound = r, true
-			return op, false
-		}
-		e.started.Wait()
-	}
-}
-
-// wanted reports whether anything may be needed that comes behind what r reads.
-// e.mu is held.
-func (e *Engine) wanted(r *receiver) bool {
-	if e.between {
-		return true
-	}
-	for _, op := range e.ops {
-		if op.prev == r.peer && !op.rxDone.Load() {
-			return true
-		}
-	}
-	return false
-}
-
-// alarm wakes r from its wait for a launch. e.mu is held.
-func (r *receiver) alarm() {
-	if r.bell != nil {
-		r.bell.Reset(lingerTime)
-		return
-	}
-	r.bell = time.AfterFunc(lingerTime, func() {
-		r.e.mu.Lock()
-		defer r.e.mu.Unlock()
-		r.e.started.Broadcast()
-	})
 }

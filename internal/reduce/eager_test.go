@@ -32,7 +32,7 @@ func (r *ring) startMixed(specs []Spec, epoch uint64, eager func(rank int) bool,
 		c := make(chan error, 2)
 		s.ops[i], s.errs[i] = op, c
 		if eager(i) {
-			op.StartEager(epoch, r.ids, r.ids[i], func(err error) { c <- err })
+			op.Start(Start{Epoch: epoch, Eager: true, Ring: r.ids, Self: r.ids[i], Done: func(err error) { c <- err }})
 		}
 		if between != nil {
 			between(i)
@@ -44,8 +44,7 @@ func (r *ring) startMixed(specs []Spec, epoch uint64, eager func(rank int) bool,
 				op.Commence(seq)
 				continue
 			}
-			op.Listen(epoch)
-			op.Start(seq, r.ids, r.ids[i], true, func(err error) { s.errs[i] <- err })
+			op.Start(Start{Seq: seq, Epoch: epoch, Ring: r.ids, Self: r.ids[i], Native: true, Done: func(err error) { s.errs[i] <- err }})
 		}
 	}
 }
@@ -116,7 +115,7 @@ func TestEarlyFramesLetOthersPass(t *testing.T) {
 	op, err := r.eng[0].NewOp(first[0])
 	require.NoError(t, err)
 	done := make(chan error, 2)
-	op.StartEager(3, r.ids, r.ids[0], func(err error) { done <- err })
+	op.Start(Start{Epoch: 3, Eager: true, Ring: r.ids, Self: r.ids[0], Done: func(err error) { done <- err }})
 	for range 20 {
 		specs, want := r.specs(rng, dtype.Float32, dtype.Sum, 3000, true)
 		for i := range specs {
@@ -131,7 +130,7 @@ func TestEarlyFramesLetOthersPass(t *testing.T) {
 	second, err := r.eng[1].NewOp(first[1])
 	require.NoError(t, err)
 	other := make(chan error, 2)
-	second.StartEager(3, r.ids, r.ids[1], func(err error) { other <- err })
+	second.Start(Start{Epoch: 3, Eager: true, Ring: r.ids, Self: r.ids[1], Done: func(err error) { other <- err }})
 	require.NoError(t, verdict(t, done))
 	require.NoError(t, verdict(t, other))
 	require.Zero(t, r.eng[1].kept())
@@ -145,7 +144,7 @@ func (a *alone) startEager(epoch uint64, spec Spec, ring []wire.UUID, self wire.
 	op, err := a.e.NewOp(spec)
 	require.NoError(a.t, err)
 	done := make(chan error, 2)
-	op.StartEager(epoch, ring, self, func(err error) { done <- err })
+	op.Start(Start{Epoch: epoch, Eager: true, Ring: ring, Self: self, Done: func(err error) { done <- err }})
 	return op, done
 }
 
@@ -182,8 +181,7 @@ func TestLeftoversOfEagerOperations(t *testing.T) {
 	// The next one with its tag takes nothing of it.
 	op, err := a.e.NewOp(bytesSpec(3, 1, 2))
 	require.NoError(t, err)
-	op.Listen(5)
-	op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+	op.Start(Start{Seq: 1, Epoch: 5, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 	a.send(3, eagerBit|5, []byte{9})
 	stale(4)
 	a.recv()
@@ -280,10 +278,10 @@ func TestNextEagerOperationWithItsTag(t *testing.T) {
 	a.send(3, eagerBit|1, []byte{10})
 	a.send(3, eagerBit|1, []byte{20})
 	require.Eventually(t, func() bool { return a.e.kept() == 2*(transport.HeaderSize+1) }, patience, time.Millisecond)
-	go op.StartEager(1, ids, ids[0], func(err error) {
+	go op.Start(Start{Epoch: 1, Eager: true, Ring: ids, Self: ids[0], Done: func(err error) {
 		reported <- err
 		<-goOn
-	})
+	}})
 	require.NoError(t, verdict(t, reported))
 	a.send(3, eagerBit|1, []byte{50})
 	require.Eventually(t, func() bool { return a.e.kept() > 0 }, patience, time.Millisecond)
@@ -332,7 +330,7 @@ func TestFramesBehindEarlyOnes(t *testing.T) {
 	op, err := a.e.NewOp(bytesSpec(3, 1, 2))
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	go op.StartEager(1, ids, ids[0], func(err error) { done <- err })
+	go op.Start(Start{Epoch: 1, Eager: true, Ring: ids, Self: ids[0], Done: func(err error) { done <- err }})
 	<-s.in
 	a.send(3, eagerBit|1, []byte{20})
 	a.send(9, 0, []byte{1}) // the reader is behind it as soon as it has taken the one before

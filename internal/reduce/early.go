@@ -141,8 +141,8 @@ func (e *Engine) stale(frames, bytes int) {
 	e.cfg.Stats.StaleBytes.Add(uint64(bytes))
 }
 
-// left forgets what came early on a connection that is closed.
-func (e *Engine) left(r *receiver) {
+// forgetEarly forgets what came early on a connection that is closed.
+func (e *Engine) forgetEarly(r *receiver) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ahead.held[r.peer] == 0 {
@@ -155,12 +155,12 @@ func (e *Engine) left(r *receiver) {
 	}
 }
 
-// takeEager processes or keeps the eager frame whose header was read.
-func (r *receiver) takeEager(h transport.Header) error {
+// deliverEager processes or keeps the eager frame whose header was read.
+func (r *receiver) deliverEager(h transport.Header) error {
 	e, epoch := r.e, named(h.Stream)
 	op, keep := e.findEager(r, h.Tag, epoch, nil)
 	if !keep {
-		return r.hand(op, h, false)
+		return r.deliver(op, h, false)
 	}
 	x, err := r.readEarly(h)
 	if err != nil {

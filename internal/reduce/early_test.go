@@ -56,9 +56,8 @@ func TestFailureIsTheFirstNewsOfItsEpoch(t *testing.T) {
 				require.Eventually(t, func() bool { return a.e.Stats().StaleFrames == 1 }, patience/10, time.Millisecond)
 				op, err := a.e.NewOp(bytesSpec(7, 1, 2))
 				require.NoError(t, err)
-				op.Listen(5)
 				done := make(chan error, 2)
-				op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+				op.Start(Start{Seq: 1, Epoch: 5, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 				a.send(7, 1, []byte{10})
 				a.recv()
 				_, sentOn := a.recv()
@@ -81,9 +80,8 @@ func TestWhoDoesNotListenTakesNothingEarly(t *testing.T) {
 	a.whenKept(transport.HeaderSize + 1)
 	op, err := a.e.NewOp(bytesSpec(7, 1, 2))
 	require.NoError(t, err)
-	op.Listen(0)
 	done := make(chan error, 2)
-	op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+	op.Start(Start{Seq: 1, Epoch: 0, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 	a.send(7, 1, []byte{10})
 	a.send(7, 1, []byte{20})
 	require.NoError(t, verdict(t, done))
@@ -99,10 +97,10 @@ func TestEpochTakesItsOperationsAlong(t *testing.T) {
 	op, err := a.e.NewOp(bytesSpec(3, 1, 2))
 	require.NoError(t, err)
 	reported, goOn := make(chan error, 1), make(chan bool)
-	op.StartEager(1, ids, ids[0], func(err error) {
+	op.Start(Start{Epoch: 1, Eager: true, Ring: ids, Self: ids[0], Done: func(err error) {
 		reported <- err
 		<-goOn
-	})
+	}})
 	op.Abort(errTest)
 	require.ErrorIs(t, verdict(t, reported), errTest)
 	a.e.BeginEpoch(2)
@@ -230,7 +228,7 @@ func TestEarlyMemoryFollowsTheNeighbour(t *testing.T) {
 	a.e.Forget(func(wire.UUID) bool { return false })
 	again, strange := a.e.memory()
 	require.Equal(t, []int{all, all}, []int{again, strange})
-	a.e.Admit(ids[1])
+	a.e.Trust(ids[1])
 	again, strange = a.e.memory()
 	require.Equal(t, []int{all, 0}, []int{again, strange})
 }
@@ -253,7 +251,7 @@ func TestNeighboursAreKnownByName(t *testing.T) {
 	for _, former := range []bool{false, true} {
 		e := NewEngine(Config{Backend: generic(t)})
 		t.Cleanup(e.Close)
-		e.Admit(ids[1])
+		e.Trust(ids[1])
 		listed := func(u wire.UUID) bool { return u == ids[1] }
 		e.Retain(listed, listed) // the round of this end is over; the neighbour still dials
 		prev, in := transporttest.Pair(transporttest.Options{})

@@ -205,6 +205,12 @@ func (e *Engine) tell(f func(*trace.Listener)) (err error) {
 	return nil
 }
 
+// Link is what the other end of a send connection announced.
+type Link struct {
+	Native bool // a gopccl end
+	Flows  bool // takes striped frames and answers pings
+}
+
 // AddSender hands over connection number of the pool to peer, after the
 // handshake. Number 0 replaces the pool; numbers must otherwise continue it.
 // link is what the other end announced. The engine owns conn from here on; a
@@ -244,10 +250,10 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 	}
 	dropped := append([]*receiver(nil), pool[number:]...)
 	e.rx[peer] = append(pool[:number:number], r)
-	crowded := e.admit(r)
+	crowded := e.evictFor(r)
 	for _, op := range e.ops {
-		if op.prev == peer && op.rx == nil {
-			op.rx = r
+		if op.prev == peer && op.in.receiver == nil {
+			op.in.receiver = r
 		}
 	}
 	e.spawn("reader", peer, r.run, r.abandon)
@@ -261,10 +267,10 @@ func (e *Engine) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 	}
 }
 
-// admit notes a connection of a peer that is not known yet and returns the
+// evictFor notes a connection of a peer that is not known yet and returns the
 // connections that have to go for it: those of a stranger that hung up, or else
 // of the one that came first and never was a neighbour. e.mu is held.
-func (e *Engine) admit(r *receiver) []*receiver {
+func (e *Engine) evictFor(r *receiver) []*receiver {
 	if e.known[r.peer] {
 		return nil
 	}
@@ -361,9 +367,9 @@ func (e *Engine) Retain(send, recv func(wire.UUID) bool) {
 	}
 }
 
-// Admit says that peers are neighbours, or are about to be: their connections
+// Trust says that peers are neighbours, or are about to be: their connections
 // are no strangers', whether they came or are to come.
-func (e *Engine) Admit(peers ...wire.UUID) {
+func (e *Engine) Trust(peers ...wire.UUID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, p := range peers {
@@ -451,57 +457,4 @@ func connError(peer wire.UUID, cause error) error {
 		code, cause = errs.Protocol, e.Err
 	}
 	return errs.New(code, opName, cause).WithPhase("data phase").WithPeer(peer.String())
-}
-
-// pass notes a sequence number: of what is below it and does not run, nothing
-// will start. e.mu is held.
-func (e *Engine) pass(seq uint64) {
-	if !e.any || seq > e.highest {
-		e.any, e.highest = true, seq
-	}
-}
-
-// find returns the running operation that a frame from r belongs to, and binds
-// it to r. A frame whose sequence number is beyond all that were started or
-// skipped waits for the start; late says that it waited too long. nil: the frame is stale.
-func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late bool) {
-	var dead *Op
-	defer func() {
-		if dead != nil {
-			dead.lost(r.peer, "the previous peer of the ring closed one of its connections")
-		}
-	}()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var deadline time.Time
-	rounds := e.rounds
-	for {
-		if op := e.ops[opKey{tag, seq}]; op != nil {
-			if op.prev != r.peer || op.bound && (op.split() != striped || !striped && op.rx != r) {
-				return nil, false
-			}
-			if striped && op.bind(e.rx[r.peer], r) {
-				dead = op
-			}
-			op.rx, op.bound = r, true
-			return op, false
-		}
-		if seq>>63 != 0 || e.closed || e.between || e.rounds != rounds || e.any && seq <= e.highest || r.closed.Load() {
-			return nil, false
-		}
-		if deadline.IsZero() {
-			deadline = time.Now().Add(e.cfg.FutureWait)
-			t := time.AfterFunc(e.cfg.FutureWait, func() {
-				e.mu.Lock()
-				e.started.Broadcast()
-				e.mu.Unlock()
-			})
-			defer t.Stop()
-		} else if !time.Now().Before(deadline) {
-			return nil, true
-		}
-		e.early++
-		e.started.Wait()
-		e.early--
-	}
 }

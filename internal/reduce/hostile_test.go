@@ -78,10 +78,10 @@ func FuzzHostileNeighbour(f *testing.F) {
 		require.NoError(t, err)
 		done := make(chan error, 2)
 		if eager {
-			op.StartEager(1, ids, ids[0], func(err error) { done <- err })
+			op.Start(Start{Epoch: 1, Eager: true, Ring: ids, Self: ids[0], Done: func(err error) { done <- err }})
 			op.Commence(1)
 		} else {
-			op.Start(1, ids, ids[0], native, func(err error) { done <- err })
+			op.Start(Start{Seq: 1, Ring: ids, Self: ids[0], Native: native, Done: func(err error) { done <- err }})
 		}
 		_, err = a.prev.Write(stream)
 		require.True(t, err == nil || len(stream) >= transport.HeaderSize)
@@ -129,11 +129,10 @@ func TestHostilePieces(t *testing.T) {
 		require.NoError(t, err)
 		done := make(chan error, 2)
 		if rng.IntN(3) == 0 {
-			op.StartEager(1, ids, ids[0], func(err error) { done <- err })
+			op.Start(Start{Epoch: 1, Eager: true, Ring: ids, Self: ids[0], Done: func(err error) { done <- err }})
 			op.Commence(1)
 		} else {
-			op.Listen(1)
-			op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+			op.Start(Start{Seq: 1, Epoch: 1, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 		}
 		size := 64 * (1 + rng.IntN(3))
 		g := op.newGrid(size)

@@ -69,12 +69,12 @@ func TestManyOperationsAtOnce(t *testing.T) {
 						runtime.Gosched()
 					}
 					running.Add(1)
-					op.Start(uint64(k), r.ids, r.ids[i], s.native, func(err error) {
+					op.Start(Start{Seq: uint64(k), Ring: r.ids, Self: r.ids[i], Native: s.native, Done: func(err error) {
 						if err != nil {
 							failed.Add(1)
 						}
 						running.Done()
-					})
+					}})
 				}
 			}()
 		}

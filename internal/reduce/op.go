@@ -56,85 +56,118 @@ type Op struct {
 	dev     *staged // nil: its tensors are the host's
 
 	// Set by Start and constant then.
-	seq        uint64 // stream of the frames that are sent
-	name       uint64 // that of Start, for people
-	epoch      uint64 // neighbours may begin eagerly since; 0: they may not
-	began      time.Time
-	n, rank    int
-	next, prev wire.UUID
-	native     bool // every member is a gopccl end
-	piece      int  // wire bytes that are sent or processed at a time, a multiple of 64
-	done       func(error)
-	tx         *sender
-	turn       atomic.Uint32
-	first      int64 // wire bytes of the own chunk, sendable from the start
-	txTotal    int64
-	rxTotal    int64
+	position
+	began time.Time
+	piece int // wire bytes that are sent or processed at a time, a multiple of 64
+	done  func(error)
 
-	// Guarded by Engine.mu.
-	rx    *receiver   // nil: the previous peer has not connected yet
-	bound bool        // a frame came from rx: no other connection may go on
-	from  []*receiver // those that pieces come on; nil: none came
-	key   opKey
+	id    identity
+	out   outStream
+	in    inStream
+	undo  undo
+	code  code
 	eager eagerState
 
 	aborted atomic.Bool // read in the loops; failErr is set
-	rxDone  atomic.Bool
-	txDone  atomic.Bool
 
 	mu      invariants.Mutex
 	state   opState
 	failErr error
-	later   []error      // why else it would have failed
-	reading []*receiver  // inside a frame of this operation, may touch its buffers
-	alone   [1]*receiver // room for reading, so that one reader costs no allocation
-	txRefs  int          // frames in batches that refer to its buffers
-	in      *inbound     // striped; set by the first piece that comes
-	txBegun bool         // at least one byte was sent
-	opened  bool         // an opener was sent instead
-	txShort bool         // something that was taken was not sent: whoever closed the connection fails it
-	txPos   int64        // wire bytes taken into batches
-	send    cursor
-	sentTo  bool // metadata of the current send step was taken
-	txBytes uint64
+	later   []error     // why else it would have failed
 	wait    *time.Timer // for the previous peer's connection
-	number  uint64      // sequence number, or the epoch while unnamed
-	unnamed bool        // it began eagerly and has no sequence number yet
+}
 
-	// Striped over flows, of which tx is one, as out says, which is set when both
-	// are known: by Start or, with mu held, by Commence. Readers may run meanwhile:
-	// they store rxPos before they load out, and stripe stores out before it loads
-	// rxPos, so that one of them tells the senders of every byte. Nil: not striped.
-	flows []*sender
-	out   atomic.Pointer[outbound]
+// position is where this peer stands in the ring of an operation.
+type position struct {
+	n, rank    int
+	next, prev wire.UUID
+	native     bool // every member is a gopccl end
+}
+
+// identity is what frames and people call an operation.
+type identity struct {
+	stream  uint64 // of the frames that are sent
+	start   uint64 // that of Start, for people
+	epoch   uint64 // neighbours may begin eagerly since; 0: they may not
+	key     opKey  // guarded by Engine.mu
+	number  uint64 // sequence number, or the epoch while unnamed; guarded by Op.mu
+	unnamed bool   // it began eagerly and has no sequence number yet; guarded by Op.mu
+}
+
+// outStream is what an operation sends to the next peer. Guarded by Op.mu, but
+// for what says otherwise.
+type outStream struct {
+	sender *sender // set by Start and constant then
+	first  int64   // wire bytes of the own chunk, sendable from the start; constant
+	total  int64   // constant
+	done   atomic.Bool
+	refs   int   // frames in batches that refer to its buffers
+	begun  bool  // at least one byte was sent
+	opened bool  // an opener was sent instead
+	short  bool  // something that was taken was not sent: whoever closed the connection fails it
+	pos    int64 // wire bytes taken into batches
+	bytes  uint64
+
+	// In order.
+	at       cursor
+	metaSent bool                    // metadata of the current step was taken
+	meta     wire.DequantizationMeta // owned by the owner of the send batch
+
+	// Striped over flows, of which sender is one, as striped says, which is set when
+	// both are known: by Start or, with Op.mu held, by Commence. Readers may run
+	// meanwhile: they store in.pos before they load striped, and stripe stores
+	// striped before it loads in.pos, so that one of them tells the senders of every
+	// byte. Nil: not striped.
+	flows   []*sender
+	striped atomic.Pointer[outGrid]
+	metas   []stepMeta // quantized: by step
+	turn    atomic.Uint32
+}
+
+// inStream is what an operation receives from the previous peer.
+type inStream struct {
+	total int64 // wire bytes; constant
+
+	// Guarded by Engine.mu.
+	receiver *receiver   // nil: the previous peer has not connected yet
+	bound    bool        // a frame came from receiver: no other connection may go on
+	from     []*receiver // those that pieces come on; nil: none came
+
+	// Guarded by Op.mu.
+	readers   []*receiver  // inside a frame of this operation, may touch its buffers
+	alone     [1]*receiver // room for readers, so that one costs no allocation
+	striped   *inGrid      // set by the first piece that comes
+	stepMetas []*wire.DequantizationMeta
 
 	// Published by the reader: wire bytes that are processed, over all steps;
 	// and how many metadata frames came.
-	rxPos   atomic.Int64
-	rxMetas atomic.Int64
+	pos   atomic.Int64
+	metas atomic.Int64
+	done  atomic.Bool
 
 	// Owned by the reader.
-	recv    cursor
+	at      cursor
 	carry   [8]byte
-	nCarry  int
+	carried int
 	gotMeta bool
-	rxMeta  wire.DequantizationMeta
-	rxBytes uint64
-	saved   int64 // elements of the receive stream whose original is in backup
-	backup  []byte
-	backing sync.Once // of backup, if several readers may need it
+	meta    wire.DequantizationMeta
+	bytes   uint64
+}
 
-	// Quantized only. wire holds the encoded form of every chunk at its place;
-	// forward the metadata received in the all-gather, by step.
-	wire    []byte
-	forward []wire.DequantizationMeta
+// undo keeps what an operation in place overwrites. Owned by the reader.
+type undo struct {
+	saved  int64 // elements of the receive stream whose original is in backup
+	backup []byte
+	once   sync.Once // makes backup, if several readers may need it
+}
+
+// code is the encoded form of a quantized operation.
+type code struct {
+	wire    []byte                    // every chunk, encoded, at its place
+	forward []wire.DequantizationMeta // received in the all-gather, by step
 	// What the reader knows of the chunks that are sent in the step behind the
 	// one it received them in, by that step.
 	gathered []quant.Gathered
-	txMeta   wire.DequantizationMeta // owned by the owner of the send batch
-	// Striped and quantized: what is sent, and (guarded by mu) what came, by step.
-	metas  []stepMeta
-	rxStep []*wire.DequantizationMeta
 }
 
 // cursor walks over the non-empty chunks of the steps of one direction.
@@ -224,83 +257,69 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 	}
 	if op.quantized() {
 		// Now, on the caller's time: whoever calls Start has others to serve.
-		op.wire = e.cfg.Pool.Get(spec.Count * op.unit)
+		op.code.wire = e.cfg.Pool.Get(spec.Count * op.unit)
 	}
 	return op, nil
 }
 
 var errPartly = errors.New("source and destination overlap by a part only (use the same buffer, or separate ones)")
 
-// Start begins the data phase in ring, whose sequence number is seq and in
-// which self is this peer; native says that all members are gopccl ends, and
-// must be the same on all of them. done is called exactly once, on another
-// goroutine or later, when the phase ended and no buffer is touched any more;
-// it must return soon. Sequence numbers of one engine never repeat and never
-// fall. An operation that was aborted before ends at once.
-func (op *Op) Start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
-	op.start(seq, ring, self, native, done)
+// Start is what an operation has to know to begin.
+type Start struct {
+	// Seq is the sequence number. Those of one engine never repeat and never
+	// fall. Without a meaning if Eager.
+	Seq uint64
+	// Epoch is the one in which neighbours may begin the operation eagerly, not
+	// above 2^61; 0: they may not.
+	Epoch uint64
+	// Eager: the operation begins before its sequence number is known, and
+	// Commence follows when it is. No operation with this tag has failed in this
+	// epoch, none runs, and all members of the ring are gopccl ends.
+	Eager bool
+	Ring  []wire.UUID
+	Self  wire.UUID // this peer, one of Ring
+	// Native: all members are gopccl ends. The same on all of them.
+	Native bool
+	// Done is called exactly once, on another goroutine or later, when the phase
+	// ended and no buffer is touched any more; it must return soon.
+	Done func(err error)
 }
 
-func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, done func(err error)) {
-	op.seq, op.name, op.done, op.native, op.began = seq, seq&^eagerBit, done, native, time.Now()
-	err := op.place(ring, self)
+// Start begins the data phase. An operation that was aborted before ends at once.
+func (op *Op) Start(s Start) {
+	op.id.epoch = named(s.Epoch)
+	op.id.stream = s.Seq
+	if s.Eager {
+		op.id.stream = eagerBit | op.id.epoch
+	}
+	op.id.start = op.id.stream &^ eagerBit
+	op.done, op.native, op.began = s.Done, s.Native || s.Eager, time.Now()
+	err := op.enterRing(s.Ring, s.Self)
 	e := op.e
 	e.cfg.Stats.Ops.Add(1)
 	e.count(1)
-	if heard := e.tell(func(t *trace.Listener) { t.Started(op.spec.Tag, op.name) }); err == nil && heard != nil {
+	if heard := e.tell(func(t *trace.Listener) { t.Started(op.spec.Tag, op.id.start) }); err == nil && heard != nil {
 		err = heard
 	}
 	e.mu.Lock()
-	if seq&eagerBit == 0 {
-		e.pass(seq)
-	} else {
-		seq = op.spec.Tag // of the connection that it takes
+	if !s.Eager {
+		e.pass(s.Seq)
 	}
-	op.key = opKey{op.spec.Tag, op.seq}
+	op.id.key = opKey{op.spec.Tag, op.id.stream}
 	switch {
 	case e.closed:
 		err = errs.New(errs.Closed, opName, errClosed)
-	case err == nil && e.ops[op.key].runs():
-		err = errs.New(errs.Internal, opName, fmt.Errorf("tag %d, sequence %d is running already", op.key.tag, op.key.seq))
+	case err == nil && e.ops[op.id.key].runs():
+		err = errs.New(errs.Internal, opName, fmt.Errorf("tag %d, sequence %d is running already", op.id.key.tag, op.id.key.seq))
 	}
-	op.mu.Lock()
-	op.number, op.unnamed = op.name, op.isEager()
-	op.state = opRunning
-	if op.failErr == nil {
-		op.failErr = err
-	}
-	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
-		op.tx = pool[seq%uint64(len(pool))]
-		if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
-			op.tx = flows[0]
-			if op.isEager() {
-				op.eager.waits = true // pieces name the sequence number
-			} else {
-				op.stripe(flows)
-			}
-		}
-	}
-	if op.n > 1 && op.tx == nil && op.failErr == nil {
-		op.failErr = op.unlinked(op.next, noConnection)
-	}
-	failed := op.failErr != nil
-	op.aborted.Store(failed)
-	if op.dev != nil && !failed {
-		op.dev.claim()
-	}
-	op.mu.Unlock()
-	gone := false
+	failed := op.open(err)
+	gone, missing, deferred := false, true, false
 	var came *early
 	if !failed {
-		e.ops[op.key] = op
-		if pool := e.rx[op.prev]; len(pool) > 0 {
-			op.rx = pool[seq%uint64(len(pool))]
-		}
-		came = e.listen(op)
-		gone = op.rx != nil && op.rx.closed.Load()
+		came = op.register()
+		gone = op.in.receiver != nil && op.in.receiver.closed.Load()
+		missing, deferred = op.in.receiver == nil, op.eager.deferred
 	}
-	wait := op.eager.waits
-	missing := op.rx == nil
 	e.started.Broadcast()
 	e.mu.Unlock()
 	if op.dev != nil {
@@ -310,15 +329,15 @@ func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	case failed:
 		op.detach()
 	case op.n == 1:
-	case op.txBroken():
-		op.lost(op.next, noConnection)
-	case gone && !op.rxDone.Load():
-		op.lost(op.prev, "the previous peer of the ring closed its connection")
+	case op.outBroken():
+		op.failLink(op.next, noConnection)
+	case gone && !op.in.done.Load():
+		op.failLink(op.prev, "the previous peer of the ring closed its connection")
 	default:
 		if missing {
 			op.awaitConnection()
 		}
-		if !op.txDone.Load() && !wait {
+		if !op.out.done.Load() && !deferred {
 			op.attach()
 		}
 	}
@@ -328,13 +347,65 @@ func (op *Op) start(seq uint64, ring []wire.UUID, self wire.UUID, native bool, d
 	op.settle(true)
 }
 
+// turnOf says which connections of a pool an operation takes.
+func (op *Op) turnOf(pool int) uint64 {
+	turn := op.id.stream
+	if op.isEager() {
+		turn = op.spec.Tag
+	}
+	return turn % uint64(pool)
+}
+
+// open makes the operation one that runs, over the connections to the next peer,
+// and reports whether it has failed, because of err or before. e.mu is held.
+func (op *Op) open(err error) (failed bool) {
+	e := op.e
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.id.number, op.id.unnamed = op.id.start, op.isEager()
+	op.state = opRunning
+	if op.failErr == nil {
+		op.failErr = err
+	}
+	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
+		op.out.sender = pool[op.turnOf(len(pool))]
+		if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
+			op.out.sender = flows[0]
+			if op.isEager() {
+				op.eager.deferred = true // pieces name the sequence number
+			} else {
+				op.stripe(flows)
+			}
+		}
+	}
+	if op.n > 1 && op.out.sender == nil && op.failErr == nil {
+		op.failErr = op.unlinked(op.next, noConnection)
+	}
+	failed = op.failErr != nil
+	op.aborted.Store(failed)
+	if op.dev != nil && !failed {
+		op.dev.claim()
+	}
+	return failed
+}
+
+// register lets frames find the operation, and returns what came early. e.mu is held.
+func (op *Op) register() *early {
+	e := op.e
+	e.ops[op.id.key] = op
+	if pool := e.rx[op.prev]; len(pool) > 0 {
+		op.in.receiver = pool[op.turnOf(len(pool))]
+	}
+	return e.listen(op)
+}
+
 const noConnection = "there is no connection to the next peer of the ring"
 
 func (op *Op) unlinked(peer wire.UUID, what string) error {
 	return errs.New(errs.RankConnectionLost, opName, errors.New(what)).WithPhase("start").WithPeer(peer.String())
 }
 
-func (op *Op) lost(peer wire.UUID, what string) { op.fail(op.unlinked(peer, what)) }
+func (op *Op) failLink(peer wire.UUID, what string) { op.fail(op.unlinked(peer, what)) }
 
 // awaitConnection bounds the wait for the previous peer's first connection.
 func (op *Op) awaitConnection() {
@@ -342,16 +413,16 @@ func (op *Op) awaitConnection() {
 	defer op.mu.Unlock()
 	op.wait = time.AfterFunc(op.e.cfg.ConnectWait, func() {
 		op.e.mu.Lock()
-		absent := op.rx == nil
+		absent := op.in.receiver == nil
 		op.e.mu.Unlock()
 		if absent {
-			op.lost(op.prev, "the previous peer of the ring did not connect")
+			op.failLink(op.prev, "the previous peer of the ring did not connect")
 		}
 	})
 }
 
-// place computes what depends on the ring; a panic of a quantizer is its error.
-func (op *Op) place(ring []wire.UUID, self wire.UUID) (err error) {
+// enterRing computes what depends on the ring; a panic of a quantizer is its error.
+func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 	defer errs.Catch(opName, func(p *errs.Error) { err = op.e.caught(p, self) })
 	op.n, op.rank = len(ring), slices.Index(ring, self)
 	if op.rank < 0 {
@@ -362,12 +433,12 @@ func (op *Op) place(ring []wire.UUID, self wire.UUID) (err error) {
 		op.dev.plan()
 	}
 	if op.n == 1 {
-		op.recv.step = plan.Steps(op.n)
+		op.in.at.step = plan.Steps(op.n)
 		if op.dev == nil {
 			copy(op.spec.Dst, op.spec.Src)
 		}
-		op.rxDone.Store(true)
-		op.txDone.Store(true)
+		op.in.done.Store(true)
+		op.out.done.Store(true)
 		return nil
 	}
 	if q := op.spec.Quantizer; q != nil {
@@ -377,18 +448,18 @@ func (op *Op) place(ring []wire.UUID, self wire.UUID) (err error) {
 		if op.spec.Count < op.n {
 			return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", op.spec.Count, op.n))
 		}
-		op.forward = make([]wire.DequantizationMeta, op.n)
-		op.gathered = make([]quant.Gathered, op.n)
+		op.code.forward = make([]wire.DequantizationMeta, op.n)
+		op.code.gathered = make([]quant.Gathered, op.n)
 	}
 	sent, received := plan.Traffic(op.spec.Count, op.n, op.rank)
-	op.txTotal, op.rxTotal = int64(sent)*int64(op.unit), int64(received)*int64(op.unit)
+	op.out.total, op.in.total = int64(sent)*int64(op.unit), int64(received)*int64(op.unit)
 	_, own := op.chunk(0, true)
-	op.first = int64(own) * int64(op.unit)
+	op.out.first = int64(own) * int64(op.unit)
 	op.piece = min(max(own*op.unit/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes)
-	op.enter(&op.send, 0, true)
-	op.enter(&op.recv, 0, false)
-	op.txDone.Store(op.txTotal == 0)
-	op.rxDone.Store(op.rxTotal == 0)
+	op.enter(&op.out.at, 0, true)
+	op.enter(&op.in.at, 0, false)
+	op.out.done.Store(op.out.total == 0)
+	op.in.done.Store(op.in.total == 0)
 	return nil
 }
 
@@ -421,7 +492,7 @@ func (op *Op) fail(err error) {
 		op.mu.Unlock()
 		return
 	}
-	for _, r := range op.reading {
+	for _, r := range op.in.readers {
 		r.conn.SetReadDeadline(past)
 	}
 	stop := op.dev != nil && op.dev.stop()
@@ -436,8 +507,8 @@ func (op *Op) fail(err error) {
 // settle calls done if the operation is over and nobody touches its buffers.
 func (op *Op) settle(async bool) {
 	op.mu.Lock()
-	over := op.failErr != nil || op.rxDone.Load() && op.txDone.Load()
-	if op.state != opRunning || !over || len(op.reading) > 0 || op.txRefs > 0 || op.dev != nil && (op.dev.busy || op.dev.calls > 0) {
+	over := op.failErr != nil || op.in.done.Load() && op.out.done.Load()
+	if op.state != opRunning || !over || len(op.in.readers) > 0 || op.out.refs > 0 || op.dev != nil && (op.dev.busy || op.dev.calls > 0) {
 		op.mu.Unlock()
 		return
 	}
@@ -466,7 +537,7 @@ func (op *Op) end(err error) {
 	if err != nil {
 		e.cfg.Stats.FailedOps.Add(1)
 	}
-	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.name, err) }); err == nil && heard != nil {
+	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.id.start, err) }); err == nil && heard != nil {
 		err = heard
 	}
 	defer e.count(-1)
@@ -521,8 +592,8 @@ func (op *Op) finished(restore bool) bool {
 	if restore {
 		op.restore()
 	}
-	backup, encoded := op.backup, op.wire
-	op.backup, op.wire = nil, nil
+	backup, encoded := op.undo.backup, op.code.wire
+	op.undo.backup, op.code.wire = nil, nil
 	op.e.cfg.Pool.Put(backup)
 	op.e.cfg.Pool.Put(encoded)
 	return true
@@ -533,15 +604,15 @@ func (op *Op) finished(restore bool) bool {
 func (op *Op) Counters() (tx, rx uint64) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	return op.txBytes, op.rxBytes
+	return op.out.bytes, op.in.bytes
 }
 
 // openerDue reports whether the end of this operation must be announced by an
 // opener frame, and notes that it is. op.mu is held.
 func (op *Op) openerDue() bool {
-	if op.failErr == nil || op.state == opCreated || op.opened || op.txBegun || op.txRefs > 0 || op.spec.Count == 0 || op.tx.link.Native {
+	if op.failErr == nil || op.state == opCreated || op.out.opened || op.out.begun || op.out.refs > 0 || op.spec.Count == 0 || op.out.sender.link.Native {
 		return false
 	}
-	op.opened = true
+	op.out.opened = true
 	return true
 }

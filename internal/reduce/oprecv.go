@@ -20,23 +20,23 @@ func (op *Op) beginReceive(r *receiver) bool {
 	if op.state != opRunning || op.failErr != nil {
 		return false
 	}
-	if op.reading == nil {
-		op.reading = op.alone[:0]
+	if op.in.readers == nil {
+		op.in.readers = op.in.alone[:0]
 	}
-	op.reading = append(op.reading, r)
+	op.in.readers = append(op.in.readers, r)
 	return true
 }
 
 // endReceive takes that right back and ends the operation if this was the last frame.
 func (op *Op) endReceive(r *receiver) {
 	op.mu.Lock()
-	i := slices.Index(op.reading, r)
-	op.reading = slices.Delete(op.reading, i, i+1)
+	i := slices.Index(op.in.readers, r)
+	op.in.readers = slices.Delete(op.in.readers, i, i+1)
 	if op.failErr != nil {
 		r.conn.SetReadDeadline(time.Time{})
 	}
-	if op.in != nil && op.in.missing == 0 || op.recv.step == plan.Steps(op.n) {
-		op.rxDone.Store(true)
+	if op.in.striped != nil && op.in.striped.missing == 0 || op.in.at.step == plan.Steps(op.n) {
+		op.in.done.Store(true)
 	}
 	op.mu.Unlock()
 	op.settle(false)
@@ -44,23 +44,23 @@ func (op *Op) endReceive(r *receiver) {
 
 func (op *Op) protocol(r *receiver, format string, args ...any) error {
 	return errs.New(errs.Protocol, opName, fmt.Errorf(format, args...)).
-		WithPhase(fmt.Sprintf("tag %d, step %d", op.spec.Tag, op.recv.step)).WithPeer(r.peer.String())
+		WithPhase(fmt.Sprintf("tag %d, step %d", op.spec.Tag, op.in.at.step)).WithPeer(r.peer.String())
 }
 
 // receive processes the frame whose header r has just read.
 func (op *Op) receive(r *receiver) error {
-	c := &op.recv
+	c := &op.in.at
 	left := r.rd.Left()
 	if c.step == plan.Steps(op.n) {
 		return op.protocol(r, "a frame of %d bytes came after the last step", left)
 	}
-	if op.spec.Quantizer != nil && !op.gotMeta {
+	if op.spec.Quantizer != nil && !op.in.gotMeta {
 		return op.receiveMeta(r, left)
 	}
 	if left > c.size-c.off {
 		return op.protocol(r, "a frame of %d bytes extends over the end of the step, which lacks %d", left, c.size-c.off)
 	}
-	op.rxBytes += uint64(left)
+	op.in.bytes += uint64(left)
 	for left > 0 {
 		if op.aborted.Load() {
 			return errAborted
@@ -81,10 +81,10 @@ func (op *Op) receive(r *receiver) error {
 		left -= n
 		if c.off == c.size {
 			op.enter(c, c.step+1, false)
-			op.gotMeta = false
-			op.rxPos.Store(c.pos)
+			op.in.gotMeta = false
+			op.in.pos.Store(c.pos)
 		} else {
-			op.rxPos.Store(c.pos + int64(c.off-c.off%op.unit))
+			op.in.pos.Store(c.pos + int64(c.off-c.off%op.unit))
 		}
 		op.advanced(r)
 	}
@@ -93,8 +93,8 @@ func (op *Op) receive(r *receiver) error {
 
 // advanced tells the senders how far the stream of all steps is processed.
 func (op *Op) advanced(r *receiver) {
-	if op.out.Load() == nil {
-		r.notify(op.tx)
+	if op.out.striped.Load() == nil {
+		r.notify(op.out.sender)
 		return
 	}
 	op.mu.Lock()
@@ -106,8 +106,8 @@ func (op *Op) advanced(r *receiver) {
 // receiveReduce reads n bytes into scratch and combines the whole elements with
 // the local contribution. Frames may end inside an element.
 func (op *Op) receiveReduce(r *receiver, n int) error {
-	c, s := &op.recv, &op.spec
-	k := copy(r.scratch, op.carry[:op.nCarry])
+	c, s := &op.in.at, &op.spec
+	k := copy(r.scratch, op.in.carry[:op.in.carried])
 	in := r.scratch[:k+n]
 	if err := r.fill(op, in[k:]); err != nil {
 		return err
@@ -129,14 +129,14 @@ func (op *Op) receiveReduce(r *receiver, n int) error {
 			op.final(from, from+whole)
 		}
 	}
-	op.nCarry = copy(op.carry[:], in[whole:])
+	op.in.carried = copy(op.in.carry[:], in[whole:])
 	c.off += n
 	return nil
 }
 
 // receiveSet reads n bytes straight into the user's buffer.
 func (op *Op) receiveSet(r *receiver, n int) error {
-	c, s := &op.recv, &op.spec
+	c, s := &op.in.at, &op.spec
 	if op.dev != nil {
 		if err := op.dev.await(c.step, 0); err != nil {
 			return err
@@ -160,12 +160,12 @@ func (op *Op) receiveSet(r *receiver, n int) error {
 	return nil
 }
 
-// receiveEncoded reads n bytes of wire form to their place in op.wire and
+// receiveEncoded reads n bytes of wire form to their place in op.code.wire and
 // decodes the whole elements into the destination.
 func (op *Op) receiveEncoded(r *receiver, n int) error {
-	c := &op.recv
+	c := &op.in.at
 	base := c.first * op.unit
-	if err := r.fill(op, op.wire[base+c.off:base+c.off+n]); err != nil {
+	if err := r.fill(op, op.code.wire[base+c.off:base+c.off+n]); err != nil {
 		return err
 	}
 	from, to := c.off/op.unit, (c.off+n)/op.unit
@@ -195,10 +195,10 @@ const blockElements = 16 * quant.GatherElements
 func (op *Op) decode(c *cursor, from, to int) {
 	s, q := &op.spec, op.spec.Quantizer
 	base := c.first * op.unit
-	in := op.wire[base+from*op.unit : base+to*op.unit]
+	in := op.code.wire[base+from*op.unit : base+to*op.unit]
 	dst := s.Dst[(c.first+from)*op.elem : (c.first+to)*op.elem]
 	if !plan.Reduces(op.n, c.step) {
-		q.Dequantize(s.DType, s.WireType, &op.rxMeta, dtype.Set, dst, in)
+		q.Dequantize(s.DType, s.WireType, &op.in.meta, dtype.Set, dst, in)
 		if s.Op == dtype.Avg {
 			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 		}
@@ -213,9 +213,9 @@ func (op *Op) decode(c *cursor, from, to int) {
 	if !op.inPlace {
 		acc = s.Src[(c.first+from)*op.elem : (c.first+to)*op.elem]
 	}
-	quant.DequantizeFrom(q, s.DType, s.WireType, &op.rxMeta, how, dst, acc, in)
+	quant.DequantizeFrom(q, s.DType, s.WireType, &op.in.meta, how, dst, acc, in)
 	if g, ok := q.(quant.Gatherer); ok {
-		known := &op.gathered[c.step+1]
+		known := &op.code.gathered[c.step+1]
 		whole := to
 		if to*op.unit < c.size {
 			whole = to - to%quant.GatherElements
@@ -243,13 +243,13 @@ func (op *Op) receiveMeta(r *receiver, size int) error {
 	if err != nil {
 		return op.protocol(r, "bad metadata: %w", err)
 	}
-	op.rxMeta = m
-	op.gotMeta = true
-	op.rxBytes += metaCost(&m)
-	if i := op.recv.step + 1 - op.n; i >= 0 {
-		op.forward[i] = m
+	op.in.meta = m
+	op.in.gotMeta = true
+	op.in.bytes += metaCost(&m)
+	if i := op.in.at.step + 1 - op.n; i >= 0 {
+		op.code.forward[i] = m
 	}
-	op.rxMetas.Store(int64(op.recv.step) + 1)
+	op.in.metas.Store(int64(op.in.at.step) + 1)
 	op.advanced(r)
 	return nil
 }
@@ -258,44 +258,44 @@ func (op *Op) receiveMeta(r *receiver, size int) error {
 // chunk before they are overwritten, once. Every region is overwritten for the
 // first time in steps 0 .. n-1; later it holds results.
 func (op *Op) save(upTo int) {
-	if !op.inPlace || op.recv.step > op.n-1 {
+	if !op.inPlace || op.in.at.step > op.n-1 {
 		return
 	}
-	end := op.recv.elems + int64(upTo)
-	if end <= op.saved {
+	end := op.in.at.elems + int64(upTo)
+	if end <= op.undo.saved {
 		return
 	}
-	if op.backup == nil {
-		op.takeBackup()
+	if op.undo.backup == nil {
+		op.makeBackup()
 	}
-	from := (op.recv.first + int(op.saved-op.recv.elems)) * op.elem
-	to := (op.recv.first + upTo) * op.elem
-	copy(op.backup[from:to], op.spec.Dst[from:to])
-	op.saved = end
+	from := (op.in.at.first + int(op.undo.saved-op.in.at.elems)) * op.elem
+	to := (op.in.at.first + upTo) * op.elem
+	copy(op.undo.backup[from:to], op.spec.Dst[from:to])
+	op.undo.saved = end
 }
 
-// takeBackup gets the memory for originals. All of it is touched, which may take
+// makeBackup gets the memory for originals. All of it is touched, which may take
 // long: no lock is held meanwhile.
-func (op *Op) takeBackup() {
+func (op *Op) makeBackup() {
 	b := op.e.cfg.Pool.Get(len(op.spec.Dst))
 	op.mu.Lock()
-	op.backup = b
+	op.undo.backup = b
 	op.mu.Unlock()
 }
 
 // restore writes the saved originals back.
 func (op *Op) restore() {
-	if op.in != nil {
+	if op.in.striped != nil {
 		op.restorePieces()
 		return
 	}
-	left := op.saved
+	left := op.undo.saved
 	for step := 0; left > 0; step++ {
 		first, count := op.chunk(step, false)
 		n := int(min(left, int64(count)))
 		from, to := first*op.elem, (first+n)*op.elem
-		copy(op.spec.Dst[from:to], op.backup[from:to])
+		copy(op.spec.Dst[from:to], op.undo.backup[from:to])
 		left -= int64(n)
 	}
-	op.saved = 0
+	op.undo.saved = 0
 }

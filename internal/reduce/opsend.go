@@ -14,18 +14,18 @@ import (
 func (op *Op) take(f *frame) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	c := &op.send
-	if op.failErr != nil || op.txPos == op.txTotal {
+	c := &op.out.at
+	if op.failErr != nil || op.out.pos == op.out.total {
 		return false
 	}
-	avail := op.sendable() - op.txPos
+	avail := op.sendable() - op.out.pos
 	f.step, f.off = c.step, c.off
-	if op.spec.Quantizer != nil && !op.sentTo {
+	if op.spec.Quantizer != nil && !op.out.metaSent {
 		if !op.metaReady(avail) {
 			return false
 		}
-		op.sentTo = true
-		op.txRefs++
+		op.out.metaSent = true
+		op.out.refs++
 		f.op, f.kind = op, metaFrame
 		return true
 	}
@@ -33,23 +33,23 @@ func (op *Op) take(f *frame) bool {
 	if n <= 0 {
 		return false
 	}
-	transport.Header{Payload: n, Tag: op.spec.Tag, Stream: op.seq}.Put((*[transport.HeaderSize]byte)(f.head))
+	transport.Header{Payload: n, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(f.head))
 	at := c.first*op.unit + c.off
 	switch {
 	case op.spec.Quantizer != nil:
-		f.payload = op.wire[at : at+n]
+		f.payload = op.code.wire[at : at+n]
 	case c.step == 0:
 		f.payload = op.spec.Src[at : at+n]
 	default:
 		f.payload = op.spec.Dst[at : at+n]
 	}
 	f.op = op
-	op.txRefs++
-	op.txPos += int64(n)
-	op.txBytes += uint64(n)
+	op.out.refs++
+	op.out.pos += int64(n)
+	op.out.bytes += uint64(n)
 	if c.off += n; c.off == c.size {
 		op.enter(c, c.step+1, true)
-		op.sentTo = false
+		op.out.metaSent = false
 	}
 	return true
 }
@@ -58,11 +58,11 @@ func (op *Op) take(f *frame) bool {
 // in the reduce-scatter and for the own finished chunk it is computed from the
 // whole chunk, afterwards it is what came with it.
 func (op *Op) metaReady(avail int64) bool {
-	c := &op.send
+	c := &op.out.at
 	if c.step < op.n {
 		return avail >= int64(c.size)
 	}
-	return op.rxMetas.Load() >= int64(c.step)
+	return op.in.metas.Load() >= int64(c.step)
 }
 
 // prepare encodes what a quantized frame carries. It runs outside of all locks,
@@ -78,15 +78,15 @@ func (op *Op) prepare(f *frame) {
 	if f.step == 0 {
 		local = s.Src
 	}
-	meta := &op.txMeta
+	meta := &op.out.meta
 	if f.kind == pieceFrame {
 		meta = op.headMeta(f)
 	}
 	if f.kind == metaFrame {
 		if f.step < op.n {
-			op.txMeta = op.params(f.step, local[first*op.elem:(first+count)*op.elem])
+			op.out.meta = op.params(f.step, local[first*op.elem:(first+count)*op.elem])
 		} else {
-			op.txMeta = op.forward[f.step-op.n]
+			op.out.meta = op.code.forward[f.step-op.n]
 		}
 		op.putMeta(f)
 		return
@@ -116,8 +116,8 @@ func (op *Op) prepare(f *frame) {
 // params are those of the chunk that is sent in step. All of it was received.
 func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
 	s := &op.spec
-	if g, ok := s.Quantizer.(quant.Gatherer); ok && step > 0 && op.gathered[step].Elements == len(chunk)/op.elem {
-		if m, ok := g.Gathering(s.DType, s.WireType, &op.gathered[step]); ok {
+	if g, ok := s.Quantizer.(quant.Gatherer); ok && step > 0 && op.code.gathered[step].Elements == len(chunk)/op.elem {
+		if m, ok := g.Gathering(s.DType, s.WireType, &op.code.gathered[step]); ok {
 			return m
 		}
 	}
@@ -125,12 +125,12 @@ func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
 }
 
 func (op *Op) putMeta(f *frame) {
-	op.txMeta.Tag = op.spec.Tag
-	b := wire.AppendMeta(f.head[:transport.HeaderSize], &op.txMeta)
+	op.out.meta.Tag = op.spec.Tag
+	b := wire.AppendMeta(f.head[:transport.HeaderSize], &op.out.meta)
 	f.head = b
-	transport.Header{Payload: len(b) - transport.HeaderSize, Tag: op.spec.Tag, Stream: op.seq}.Put((*[transport.HeaderSize]byte)(b))
+	transport.Header{Payload: len(b) - transport.HeaderSize, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(b))
 	op.mu.Lock()
-	op.txBytes += metaCost(&op.txMeta)
+	op.out.bytes += metaCost(&op.out.meta)
 	op.mu.Unlock()
 }
 

@@ -302,7 +302,7 @@ func TestWorldOfOne(t *testing.T) {
 	op, err := e.NewOp(Spec{Count: 3, DType: dtype.Uint8, Op: dtype.Avg, Src: src, Dst: dst})
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	op.Start(1, []wire.UUID{uuid(0)}, uuid(0), true, func(err error) { done <- err })
+	op.Start(Start{Seq: 1, Ring: []wire.UUID{uuid(0)}, Self: uuid(0), Native: true, Done: func(err error) { done <- err }})
 	require.NoError(t, <-done)
 	require.Equal(t, src, dst)
 	op.Finish(false)
@@ -314,7 +314,7 @@ func TestNotInRing(t *testing.T) {
 	op, err := r.eng[0].NewOp(Spec{Count: 1, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1}, Dst: []byte{1}})
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	op.Start(1, []wire.UUID{uuid(7), uuid(8)}, uuid(0), true, func(err error) { done <- err })
+	op.Start(Start{Seq: 1, Ring: []wire.UUID{uuid(7), uuid(8)}, Self: uuid(0), Native: true, Done: func(err error) { done <- err }})
 	require.ErrorContains(t, <-done, "not in the ring")
 	op.Finish(true)
 }

@@ -37,7 +37,7 @@ func newAlone(t *testing.T, cfg Config, prev, next wire.UUID, native bool) *alon
 		cfg.Backend = generic(t)
 	}
 	a := &alone{t: t, e: NewEngine(cfg)}
-	a.e.Admit(prev, next)
+	a.e.Trust(prev, next)
 	a.e.ExpectEpoch(lastEpoch)
 	big := transporttest.Options{Buffer: 4 << 20}
 	var in *transporttest.Conn
@@ -76,7 +76,7 @@ func (a *alone) start(seq uint64, spec Spec, ring []wire.UUID, self wire.UUID) (
 	op, err := a.e.NewOp(spec)
 	require.NoError(a.t, err)
 	done := make(chan error, 2)
-	op.Start(seq, ring, self, false, func(err error) { done <- err })
+	op.Start(Start{Seq: seq, Ring: ring, Self: self, Done: func(err error) { done <- err }})
 	return op, done
 }
 

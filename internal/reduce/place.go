@@ -10,7 +10,7 @@ import (
 // A uuid is not a secret, so anybody can say hello with that of a neighbour. A
 // living pool therefore keeps its place: it is made anew only in a round, and
 // only if its owner has not asked for it there. A neighbour asks in every
-// round whether its connections live (ProbeSenders), and dials only if they do
+// round whether its connections live (PingSenders), and dials only if they do
 // not; what it has closed gives way at once.
 const (
 	// claimPause is how long a connection that would take the place of a living one

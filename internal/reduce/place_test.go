@@ -24,7 +24,7 @@ type pooled struct {
 func newPooled(t *testing.T) *pooled {
 	p := &pooled{T: t, e: NewEngine(Config{}), peer: uuid(1)}
 	t.Cleanup(p.e.Close)
-	p.e.Admit(p.peer)
+	p.e.Trust(p.peer)
 	p.far = p.add(0)
 	return p
 }
@@ -39,7 +39,7 @@ func (p *pooled) add(number uint32) net.Conn {
 // ask has the neighbour ask whether its connection lives.
 func (p *pooled) ask() {
 	var question [transport.HeaderSize + 1]byte
-	transport.Header{Payload: 1, Tag: 7, Stream: probeStream}.Put((*[transport.HeaderSize]byte)(question[:]))
+	transport.Header{Payload: 1, Tag: 7, Stream: pingStream}.Put((*[transport.HeaderSize]byte)(question[:]))
 	_, err := p.far.Write(question[:])
 	require.NoError(p, err)
 	_, err = p.far.Read(make([]byte, echoBytes))

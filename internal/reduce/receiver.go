@@ -33,7 +33,7 @@ type receiver struct {
 	// Owned by the reader goroutine.
 	rd      *transport.Reader
 	scratch []byte
-	bell    *time.Timer // ends the wait for a launch
+	alarm   *time.Timer // ends the wait for a launch
 	due     *sender     // has something to send that it does not know of yet
 }
 
@@ -98,13 +98,13 @@ func (r *receiver) end(err error) {
 	r.closed.Store(true)
 	r.conn.Close()
 	r.release()
-	r.e.left(r)
+	r.e.forgetEarly(r)
 	r.mu.Lock()
 	if r.cause != nil {
 		err = r.cause
 	}
 	r.mu.Unlock()
-	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.receivesOn(r) && !op.rxDone.Load() })
+	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.receivesOn(r) && !op.in.done.Load() })
 }
 
 // release gives the reader's memory back, which it has no more then.
@@ -120,14 +120,14 @@ func (r *receiver) loop() error {
 		if err != nil {
 			return err
 		}
-		if h.Stream == probeStream {
+		if h.Stream == pingStream {
 			if err := r.answer(h.Tag); err != nil {
 				return err
 			}
 			continue
 		}
 		if h.Stream&(1<<63|stripeBit|eagerBit) == eagerBit {
-			if err := r.takeEager(h); err != nil {
+			if err := r.deliverEager(h); err != nil {
 				return err
 			}
 			continue
@@ -141,14 +141,14 @@ func (r *receiver) loop() error {
 			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).
 				WithPhase("data phase").WithPeer(r.peer.String())
 		}
-		if err := r.hand(op, h, striped); err != nil {
+		if err := r.deliver(op, h, striped); err != nil {
 			return err
 		}
 	}
 }
 
-// hand gives the frame whose header was read to op; nil: to nobody.
-func (r *receiver) hand(op *Op, h transport.Header, striped bool) error {
+// deliver gives the frame whose header was read to op; nil: to nobody.
+func (r *receiver) deliver(op *Op, h transport.Header, striped bool) error {
 	if op == nil || !op.beginReceive(r) {
 		return r.drain()
 	}
@@ -175,7 +175,7 @@ func (r *receiver) hand(op *Op, h transport.Header, striped bool) error {
 // closed and others, who only see that, are faster to say why.
 func (r *receiver) blame(op *Op, err error) {
 	var e *errs.Error
-	if errors.As(err, &e) && !op.rxDone.Load() {
+	if errors.As(err, &e) && !op.in.done.Load() {
 		op.fail(connError(r.peer, err))
 	}
 }

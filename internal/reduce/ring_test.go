@@ -101,7 +101,7 @@ func newRing(t testing.TB, s shape) *ring {
 		r.eng = append(r.eng, NewEngine(cfg))
 	}
 	for _, e := range r.eng {
-		e.Admit(r.ids...)
+		e.Trust(r.ids...)
 		e.ExpectEpoch(lastEpoch)
 	}
 	for i := range s.n {
@@ -157,7 +157,7 @@ func (r *ring) start(specs []Spec) *started {
 		require.NoError(r.t, err)
 		c := make(chan error, 2)
 		s.ops, s.errs = append(s.ops, op), append(s.errs, c)
-		op.Start(r.seq, r.ids, r.ids[i], r.shape.native, func(err error) { c <- err })
+		op.Start(Start{Seq: r.seq, Ring: r.ids, Self: r.ids[i], Native: r.shape.native, Done: func(err error) { c <- err }})
 	}
 	return s
 }

@@ -51,7 +51,7 @@ const (
 func (f *frame) size() int { return len(f.head) + len(f.payload) + f.pad }
 
 // opener is a frame that makes a PCCL receiver look for aborts (quirk Q23), or,
-// with probeStream as sequence number, a probe.
+// with pingStream as sequence number, a ping.
 type opener struct{ tag, seq uint64 }
 
 // sender is one connection to a peer. Whoever holds busy owns the batch and
@@ -70,7 +70,7 @@ type sender struct {
 	thread atomic.Pointer[platform.Thread] // of a pinned sender that runs
 
 	mu      invariants.Mutex
-	cond    *bell
+	bell    *bell
 	ops     []*Op
 	openers []opener
 	next    int   // whose turn it is
@@ -89,7 +89,7 @@ type sender struct {
 	use   linkUse
 	parts [][]byte
 	ended []*Op
-	pace  pace
+	gauge gauge
 
 	rate atomic.Uint64 // bits of a float64, bytes per second; 0: not known
 }
@@ -102,7 +102,7 @@ func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, link Lin
 		parts: make([][]byte, 0, 3*maxBatch),
 	}
 	s.all, _ = s.try.(transport.VecWriter)
-	s.cond = newBell(s)
+	s.bell = newBell(s)
 	s.mu.Rank(rankConn, "sender.mu")
 	return s
 }
@@ -118,9 +118,9 @@ func (s *sender) close(cause error) {
 	s.broken.Store(true)
 	close(s.gone)
 	s.conn.Close()
-	s.cond.Broadcast()
+	s.bell.Broadcast()
 	s.mu.Unlock()
-	s.e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.sendsOn(s) && !op.txDone.Load() })
+	s.e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.sendsOn(s) && !op.out.done.Load() })
 }
 
 // attach makes op one of those that s sends for, unless it failed meanwhile.
@@ -150,7 +150,7 @@ func (s *sender) detach(op *Op) {
 		}
 	}
 	if open {
-		s.openers = append(s.openers, opener{op.spec.Tag, op.seq})
+		s.openers = append(s.openers, opener{op.spec.Tag, op.id.stream})
 	}
 	s.mu.Unlock()
 	if open {
@@ -180,7 +180,7 @@ func (s *sender) kick(inline, async bool) {
 		return
 	}
 	if !inline || s.try == nil {
-		s.cond.Signal()
+		s.bell.Signal()
 		s.mu.Unlock()
 		return
 	}
@@ -194,7 +194,7 @@ func (s *sender) run() {
 	s.mu.Lock()
 	for {
 		for !s.handoff && (s.busy || !s.pending) && (s.cause == nil || s.busy) {
-			s.cond.Wait()
+			s.bell.Wait()
 		}
 		if s.cause != nil && !s.handoff {
 			s.mu.Unlock()
@@ -215,23 +215,23 @@ func (s *sender) work(inline, async bool) {
 			s.mu.Lock()
 			s.pending = false
 			s.gather()
-			left := s.yielded
+			skipped := s.yielded
 			s.yielded = nil
 			if len(s.batch) == 0 {
 				s.busy = false
-				s.pace.since = time.Time{}
+				s.gauge.since = time.Time{}
 				if s.cause != nil {
-					s.cond.Broadcast()
+					s.bell.Broadcast()
 				}
 				s.mu.Unlock()
-				if left != nil {
-					left.wakeBest()
+				if skipped != nil {
+					skipped.wakeBest()
 				}
 				return
 			}
 			s.mu.Unlock()
-			if left != nil {
-				left.wakeBest()
+			if skipped != nil {
+				skipped.wakeBest()
 			}
 		}
 		total := 0
@@ -240,13 +240,13 @@ func (s *sender) work(inline, async bool) {
 		}
 		small := total <= inlineBytes
 		if inline && !small && !s.prompt(total) {
-			if s.hand() {
+			if s.handOff() {
 				return
 			}
 			inline = false
 		}
 		if !s.prepare() {
-			s.settle(nil, async) // drops them
+			s.retire(nil, async) // drops them
 			continue
 		}
 		began := time.Now()
@@ -258,12 +258,12 @@ func (s *sender) work(inline, async bool) {
 		}
 		s.advance(n)
 		if err == nil && inline && n < total {
-			if s.hand() {
+			if s.handOff() {
 				return
 			}
 			inline = false
 		}
-		s.settle(err, async)
+		s.retire(err, async)
 	}
 }
 
@@ -292,7 +292,7 @@ func (s *sender) prompt(total int) bool {
 		return false
 	}
 	for i := range s.batch {
-		if f := &s.batch[i]; f.pad > 0 || f.op != nil && (f.op.txTotal > promptTotal || f.op.quantized()) {
+		if f := &s.batch[i]; f.pad > 0 || f.op != nil && (f.op.out.total > promptTotal || f.op.quantized()) {
 			return false
 		}
 	}
@@ -305,17 +305,17 @@ func (s *sender) guard(op *Op, do func(*frame), f *frame) {
 	do(f)
 }
 
-// hand leaves the batch to the sender goroutine; false: the connection has ended,
+// handOff leaves the batch to the sender goroutine; false: the connection has ended,
 // so that nothing waits any more, and no goroutine may begin that Close does not
 // know of.
-func (s *sender) hand() bool {
+func (s *sender) handOff() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != nil {
 		return false
 	}
 	s.handoff = true
-	s.cond.Broadcast()
+	s.bell.Broadcast()
 	return true
 }
 
@@ -334,7 +334,7 @@ func (s *sender) gather() {
 		f.head = f.head[:transport.HeaderSize+1]
 		f.head[transport.HeaderSize] = 0
 		transport.Header{Payload: 1, Tag: o.tag, Stream: o.seq | 1<<63}.Put((*[transport.HeaderSize]byte)(f.head))
-		if o.seq != probeStream {
+		if o.seq != pingStream {
 			s.e.cfg.Stats.Openers.Add(1)
 		}
 	}
@@ -345,7 +345,7 @@ func (s *sender) gather() {
 				s.next = 0
 			}
 			f := s.slot()
-			if op := s.ops[s.next]; !op.takeNext(f, s, bytes) {
+			if op := s.ops[s.next]; !op.fillFrame(f, s, bytes) {
 				s.batch = s.batch[:len(s.batch)-1]
 				continue
 			}
@@ -358,9 +358,9 @@ func (s *sender) gather() {
 	}
 }
 
-// takeNext makes f what s is to send next for op, if there is something.
-func (op *Op) takeNext(f *frame, s *sender, batch int) bool {
-	if op.out.Load() != nil {
+// fillFrame makes f what s is to send next for op, if there is something.
+func (op *Op) fillFrame(f *frame, s *sender, batch int) bool {
+	if op.out.striped.Load() != nil {
 		return op.takePiece(f, s, batch)
 	}
 	return op.take(f)
@@ -452,9 +452,9 @@ func (s *sender) advance(n int) {
 	}
 }
 
-// settle takes complete frames out of the batch and, after an abort or an
+// retire takes complete frames out of the batch and, after an abort or an
 // error, lets go of what must not be touched any more.
-func (s *sender) settle(err error, async bool) {
+func (s *sender) retire(err error, async bool) {
 	switch {
 	case err == nil:
 	case !transport.IsTimeout(err):
@@ -523,20 +523,20 @@ func (s *sender) keep(k, i int) {
 // the frame was sent. s.mu is held.
 func (s *sender) release(op *Op, f *frame, full bool) {
 	op.mu.Lock()
-	op.txRefs--
+	op.out.refs--
 	if f.sent > 0 {
-		op.txBegun = true
+		op.out.begun = true
 	}
 	if !full {
-		op.txShort = true
+		op.out.short = true
 	}
-	if op.txRefs == 0 {
-		if op.txPos == op.txTotal && op.failErr == nil && !op.txShort {
-			op.txDone.Store(true)
+	if op.out.refs == 0 {
+		if op.out.pos == op.out.total && op.failErr == nil && !op.out.short {
+			op.out.done.Store(true)
 			s.remove(op)
 		}
 		if op.openerDue() {
-			s.openers = append(s.openers, opener{op.spec.Tag, op.seq})
+			s.openers = append(s.openers, opener{op.spec.Tag, op.id.stream})
 		}
 		s.ended = append(s.ended, op)
 	}

@@ -72,7 +72,7 @@ func (p *players) launch(rank int, tag uint64) {
 	require.NoError(p.t, err)
 	u.ops[rank], u.done[rank], u.before[rank] = op, make(chan error, 2), append([]byte(nil), src...)
 	if u.eager[rank] = !p.lazy[rank] && !p.due[rank] && !p.prepare; u.eager[rank] {
-		op.StartEager(p.epoch, p.r.ids, p.r.ids[rank], func(err error) { u.done[rank] <- err })
+		op.Start(Start{Epoch: p.epoch, Eager: true, Ring: p.r.ids, Self: p.r.ids[rank], Done: func(err error) { u.done[rank] <- err }})
 	}
 	if p.draw(4, "gives up") == 0 {
 		p.cancel(u, rank)
@@ -128,8 +128,7 @@ func (p *players) commence(u *use) {
 		case u.eager[i]:
 			op.Commence(p.r.seq)
 		default:
-			op.Listen(p.epoch)
-			op.Start(p.r.seq, p.r.ids, p.r.ids[i], true, func(err error) { u.done[i] <- err })
+			op.Start(Start{Seq: p.r.seq, Epoch: p.epoch, Ring: p.r.ids, Self: p.r.ids[i], Native: true, Done: func(err error) { u.done[i] <- err }})
 		}
 	}
 	for i, op := range u.ops {

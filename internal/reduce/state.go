@@ -67,7 +67,7 @@ func (e *Engine) State() State {
 	e.mu.Lock()
 	st := State{Active: e.active, Early: e.early}
 	for _, op := range e.ops {
-		st.Ops = append(st.Ops, op.look(op.rx))
+		st.Ops = append(st.Ops, op.look(op.in.receiver))
 	}
 	var tx []*sender
 	for _, pool := range e.tx {
@@ -90,7 +90,7 @@ func (e *Engine) State() State {
 		st.Conns = append(st.Conns, ConnState{
 			Role: "sender", Peer: s.peer, Number: s.number, Native: s.link.Native, Busy: s.busy, Ops: len(s.ops),
 			Closed: s.cause != nil, Cause: s.cause, Openers: len(s.openers),
-			Runs: s.cond.started, Thread: s.thread.Load(),
+			Runs: s.bell.started, Thread: s.thread.Load(),
 		})
 		s.mu.Unlock()
 	}
@@ -104,7 +104,7 @@ func (e *Engine) State() State {
 // State describes the operation, started or not.
 func (op *Op) State() OpState {
 	op.e.mu.Lock()
-	rx := op.rx
+	rx := op.in.receiver
 	op.e.mu.Unlock()
 	return op.look(rx)
 }
@@ -120,15 +120,15 @@ func (op *Op) look(rx *receiver) OpState {
 	if op.state == opCreated || op.done == nil {
 		return st // Start may be writing the rest
 	}
-	st.Eager = op.unnamed
-	st.Seq, st.Next, st.Prev, st.Since = op.number, op.next, op.prev, time.Since(op.began)
-	st.Received, st.Expect, st.Sent, st.ToSend = op.rxPos.Load(), op.rxTotal, op.txPos, op.txTotal
-	st.InWrite, st.Reading = op.txRefs, len(op.reading) > 0
+	st.Eager = op.id.unnamed
+	st.Seq, st.Next, st.Prev, st.Since = op.id.number, op.next, op.prev, time.Since(op.began)
+	st.Received, st.Expect, st.Sent, st.ToSend = op.in.pos.Load(), op.in.total, op.out.pos, op.out.total
+	st.InWrite, st.Reading = op.out.refs, len(op.in.readers) > 0
 	st.Step, st.Steps = op.stepAt(st.Received), plan.Steps(op.n)
 	if op.state == opRunning && op.failErr != nil {
 		st.Phase = "aborted"
 	}
-	st.Waits = op.waits(&st, rx)
+	st.Waits = op.waitsFor(&st, rx)
 	return st
 }
 
@@ -144,8 +144,8 @@ func (op *Op) stepAt(pos int64) int {
 	return plan.Steps(op.n)
 }
 
-// waits says what has to happen next. op.mu is held.
-func (op *Op) waits(st *OpState, rx *receiver) string {
+// waitsFor says what has to happen next. op.mu is held.
+func (op *Op) waitsFor(st *OpState, rx *receiver) string {
 	switch {
 	case st.Phase == "created" || st.Phase == "finished":
 		return ""
@@ -157,10 +157,10 @@ func (op *Op) waits(st *OpState, rx *receiver) string {
 		return fmt.Sprintf("sender to %s: lets go of the buffers", op.next.Short())
 	}
 	text := ""
-	if op.unnamed {
+	if op.id.unnamed {
 		text = "votes of the other peers"
 	}
-	if !op.rxDone.Load() {
+	if !op.in.done.Load() {
 		if text != "" {
 			text += "; "
 		}
@@ -173,11 +173,11 @@ func (op *Op) waits(st *OpState, rx *receiver) string {
 			text += fmt.Sprintf("previous peer %s: no frame of step %d has come", op.prev.Short(), st.Step)
 		}
 	}
-	if !op.txDone.Load() {
+	if !op.out.done.Load() {
 		if text != "" {
 			text += "; "
 		}
-		switch ready := op.first + st.Received - st.Sent; {
+		switch ready := op.out.first + st.Received - st.Sent; {
 		case st.InWrite > 0:
 			text += fmt.Sprintf("sender to %s: %d frames are being written", op.next.Short(), st.InWrite)
 		case ready > 0 && op.spec.Quantizer == nil:
@@ -190,7 +190,7 @@ func (op *Op) waits(st *OpState, rx *receiver) string {
 		if text != "" {
 			text += "; "
 		}
-		text += op.dev.waits()
+		text += op.dev.waitsFor()
 	}
 	return text
 }

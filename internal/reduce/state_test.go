@@ -130,7 +130,7 @@ func TestActiveAndIdleInOrder(t *testing.T) {
 				n := seq.n
 				seq.Unlock()
 				op.spec.Tag = n
-				op.Start(n, r.ids, r.ids[0], false, func(error) { close(done) })
+				op.Start(Start{Seq: n, Ring: r.ids, Self: r.ids[0], Done: func(error) { close(done) }})
 				<-done
 				op.Finish(false)
 			}
@@ -174,7 +174,7 @@ func TestLaterCausesAreChained(t *testing.T) {
 	op.Abort(errors.New("the master, too"))
 	op.Abort(errors.New("and the connection"))
 	done := make(chan error, 1)
-	op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+	op.Start(Start{Seq: 1, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 	got := verdict(t, done)
 	require.ErrorIs(t, got, errTest)
 	require.Equal(t, errs.Canceled, errs.CodeOf(got)) // S4-11

@@ -84,8 +84,8 @@ func putStripe(b []byte, g, index int) {
 	binary.BigEndian.PutUint32(b[4:], uint32(index))
 }
 
-// outbound is what a striped operation has to send. Guarded by Op.mu.
-type outbound struct {
+// outGrid is what a striped operation has to send. Guarded by Op.mu.
+type outGrid struct {
 	g     grid
 	ready bitset // may be sent, and was not taken yet
 	low   int    // no earlier word of ready has a bit
@@ -96,8 +96,8 @@ type outbound struct {
 	pos  int64
 }
 
-// inbound is what a striped operation has received. Guarded by Op.mu.
-type inbound struct {
+// inGrid is what a striped operation has received. Guarded by Op.mu.
+type inGrid struct {
 	g       grid
 	claimed bitset // came, or is being read
 	done    bitset // processed
@@ -116,20 +116,20 @@ func (op *Op) gridFor(flows int) grid {
 
 // stripe prepares to send over flows. op.mu is held.
 func (op *Op) stripe(flows []*sender) {
-	o := &outbound{g: op.gridFor(len(flows))}
+	o := &outGrid{g: op.gridFor(len(flows))}
 	o.ready = newBitset(op.total(o.g))
 	if op.quantized() {
-		op.metas = make([]stepMeta, plan.Steps(op.n))
+		op.out.metas = make([]stepMeta, plan.Steps(op.n))
 	}
-	op.flows = flows
-	op.out.Store(o)
+	op.out.flows = flows
+	op.out.striped.Store(o)
 	op.readyUpTo(op.sendable())
 }
 
 // readyUpTo makes the pieces ready that end at or before pos in the stream of
 // all steps, and returns how many. op.mu is held.
 func (op *Op) readyUpTo(pos int64) (more int) {
-	o := op.out.Load()
+	o := op.out.striped.Load()
 	for ; o.next < op.total(o.g); o.next++ {
 		p, ok := op.at(o.g, o.next, true)
 		if !ok {
@@ -151,14 +151,14 @@ func (op *Op) readyUpTo(pos int64) (more int) {
 	return more
 }
 
-func (o *outbound) add(i int) {
+func (o *outGrid) add(i int) {
 	o.ready.add(i)
 	o.count++
 	o.low = min(o.low, o.ready.word(i))
 }
 
 // pop returns the lowest piece that is ready and takes it out.
-func (o *outbound) pop() int {
+func (o *outGrid) pop() int {
 	for o.ready.empty(o.low) {
 		o.low++
 	}
@@ -171,7 +171,7 @@ func (o *outbound) pop() int {
 // readyAfter makes the pieces ready that the processing of in completes, and
 // returns how many. op.mu is held.
 func (op *Op) readyAfter(in piece) (more int) {
-	o, g := op.out.Load(), op.in.g
+	o, g := op.out.striped.Load(), op.in.striped.g
 	step := in.step + 1
 	if step == plan.Steps(op.n) {
 		return 0
@@ -198,7 +198,7 @@ func (op *Op) readyAfter(in piece) (more int) {
 // covered reports whether the bytes from..to of the chunk that step brings are processed.
 func (op *Op) covered(g grid, step, from, to int) bool {
 	for j := from / g.bytes; j*g.bytes < to; j++ {
-		if !op.in.done.has(step*g.per + j) {
+		if !op.in.striped.done.has(step*g.per + j) {
 			return false
 		}
 	}

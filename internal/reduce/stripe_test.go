@@ -96,7 +96,7 @@ func TestStripedQuantized(t *testing.T) {
 				for i, err := range s.wait(t) {
 					require.NoError(t, err)
 					require.Equal(t, want, specs[i].Dst, "rank %d of %d: %+v", i, n, c) // S0-21
-					require.NotNil(t, s.ops[i].in, "not striped")
+					require.NotNil(t, s.ops[i].in.striped, "not striped")
 					sent, received := plan.Traffic(count, n, i)
 					tx, rx := s.ops[i].Counters()
 					meta := uint64(plan.Steps(n)) * map[bool]uint64{true: 27, false: map[bool]uint64{true: 43, false: 35}[c.dt == dtype.Float64]}[c.name == "zeropoint"]
@@ -217,7 +217,7 @@ func TestStripedLossBeforeTheFirstPiece(t *testing.T) {
 	op, err := a.e.NewOp(Spec{Tag: 1, Count: 512, DType: dtype.Uint8, Op: dtype.Sum, Src: buf, Dst: buf})
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	op.Start(2, []wire.UUID{uuid(0), uuid(1)}, uuid(0), true, func(err error) { done <- err })
+	op.Start(Start{Seq: 2, Ring: []wire.UUID{uuid(0), uuid(1)}, Self: uuid(0), Native: true, Done: func(err error) { done <- err }})
 	a.send(1, 2|stripeBit, stripeFrame(64, 3, make([]byte, 64)))
 	require.ErrorIs(t, verdict(t, done), errs.RankConnectionLost)
 	op.Finish(true)
@@ -234,7 +234,7 @@ func TestPieceBeforeItsEarlierStep(t *testing.T) {
 	op, err := a.e.NewOp(Spec{Tag: 1, Count: len(src), DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src})
 	require.NoError(t, err)
 	done := make(chan error, 2)
-	op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+	op.Start(Start{Seq: 1, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 	// One piece for each step. Step 3 brings the chunk of step 0 again.
 	a.send(1, 1|stripeBit, stripeFrame(64, 3, make([]byte, 64)))
 	err = verdict(t, done)
@@ -286,7 +286,7 @@ func TestCommenceWhileReading(t *testing.T) {
 func TestPiecesAreNumbered(t *testing.T) {
 	r := newRing(t, striping(2, 2))
 	for _, count := range []int{1 << 30, 1 << 40} {
-		op := &Op{e: r.eng[0], n: 2, native: true, next: r.ids[1], unit: 1, elem: 1, spec: Spec{Count: count}}
+		op := &Op{e: r.eng[0], position: position{n: 2, native: true, next: r.ids[1]}, unit: 1, elem: 1, spec: Spec{Count: count}}
 		r.eng[0].cfg.FrameBytes = minFrameBytes
 		r.eng[0].mu.Lock()
 		flows := r.eng[0].flowsFor(op)
@@ -340,9 +340,9 @@ func TestSlowConnectionYields(t *testing.T) {
 	r := newRing(t, striping(2, 3))
 	op, err := r.eng[0].NewOp(Spec{Count: 1 << 20, DType: dtype.Uint8, Op: dtype.Sum, Src: make([]byte, 1<<20), Dst: make([]byte, 1<<20)})
 	require.NoError(t, err)
-	require.NoError(t, op.place(r.ids, r.ids[0]))
+	require.NoError(t, op.enterRing(r.ids, r.ids[0]))
 	op.stripe(r.eng[0].tx[r.ids[1]])
-	fast, slow := op.flows[0], op.flows[2]
+	fast, slow := op.out.flows[0], op.out.flows[2]
 	require.False(t, op.yields(slow), "nobody knows a speed")
 	now := time.Now()
 	slow.observe(now.Add(-2*time.Second), now.Add(-time.Second), 1000)
@@ -350,19 +350,19 @@ func TestSlowConnectionYields(t *testing.T) {
 	slow.observe(now, now, 50_000)
 	slow.observe(now.Add(-time.Second), now, 50_000)
 	require.Equal(t, 100_000., slow.speed())
-	for _, f := range op.flows[:2] {
+	for _, f := range op.out.flows[:2] {
 		f.rate.Store(0)
 	}
 	slow.rate.Store(floatBits(1e5))
 	fast.rate.Store(floatBits(1e6))
-	op.flows[1].rate.Store(floatBits(1e6))
-	op.txPos = op.txTotal - 8<<20
+	op.out.flows[1].rate.Store(floatBits(1e6))
+	op.out.pos = op.out.total - 8<<20
 	require.False(t, op.yields(slow), "eight MiB at 2 MB/s are time enough")
-	op.txPos = op.txTotal - 1<<16
+	op.out.pos = op.out.total - 1<<16
 	require.True(t, op.yields(slow))
 	require.False(t, op.yields(fast))
-	op.flows[1].rate.Store(0)
-	require.False(t, op.yields(op.flows[1]))
+	op.out.flows[1].rate.Store(0)
+	require.False(t, op.yields(op.out.flows[1]))
 	require.True(t, op.yields(slow), "one of the others never waits")
 	for range forget {
 		slow.observe(now, now, 1<<20)
@@ -392,7 +392,7 @@ func TestStripedScript(t *testing.T) {
 		op, err := a.e.NewOp(Spec{Tag: 9, Count: 1000, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src})
 		require.NoError(t, err)
 		done := make(chan error, 1)
-		op.Start(4, ids, ids[0], true, func(err error) { done <- err })
+		op.Start(Start{Seq: 4, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 		return a, prevs, op, done, src
 	}
 	put := func(c *transporttest.Conn, payload []byte) {
@@ -478,7 +478,7 @@ func FuzzHostileStripes(f *testing.F) {
 		op, err := a.e.NewOp(spec)
 		require.NoError(t, err)
 		done := make(chan error, 1)
-		op.Start(1, ids, ids[0], true, func(err error) { done <- err })
+		op.Start(Start{Seq: 1, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { done <- err }})
 		var wg sync.WaitGroup
 		for i, b := range [][]byte{x, y} {
 			wg.Add(1)
@@ -510,7 +510,7 @@ func TestStripeBytes(t *testing.T) {
 	op, err := r.eng[0].NewOp(Spec{Tag: 3, Count: 1000, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: make([]byte, 1000)})
 	require.NoError(t, err)
 	done := make(chan error, 1)
-	op.Start(7, r.ids, r.ids[0], true, func(err error) { done <- err })
+	op.Start(Start{Seq: 7, Ring: r.ids, Self: r.ids[0], Native: true, Done: func(err error) { done <- err }})
 	seen := map[uint32]int{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup

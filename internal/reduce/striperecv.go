@@ -16,23 +16,25 @@ import (
 // them has ended: what it lost before the first piece came was nobody's loss.
 // Engine.mu is held.
 func (op *Op) bind(pool []*receiver, r *receiver) (dead bool) {
-	if slices.Contains(op.from, r) {
+	if slices.Contains(op.in.from, r) {
 		return false
 	}
-	if op.from == nil {
-		op.from = slices.Clip(pool)
+	if op.in.from == nil {
+		op.in.from = slices.Clip(pool)
 	}
-	if !slices.Contains(op.from, r) {
-		op.from = append(op.from, r)
+	if !slices.Contains(op.in.from, r) {
+		op.in.from = append(op.in.from, r)
 	}
-	return slices.ContainsFunc(op.from, func(o *receiver) bool { return o.closed.Load() })
+	return slices.ContainsFunc(op.in.from, func(o *receiver) bool { return o.closed.Load() })
 }
 
 // split reports whether the operation comes as pieces. Engine.mu is held.
-func (op *Op) split() bool { return op.from != nil }
+func (op *Op) split() bool { return op.in.from != nil }
 
 // receivesOn reports whether the operation lacks what r loses. Engine.mu is held.
-func (op *Op) receivesOn(r *receiver) bool { return op.rx == r || slices.Contains(op.from, r) }
+func (op *Op) receivesOn(r *receiver) bool {
+	return op.in.receiver == r || slices.Contains(op.in.from, r)
+}
 
 func (op *Op) stripeError(r *receiver, format string, args ...any) error {
 	return errs.New(errs.Protocol, opName, fmt.Errorf(format, args...)).
@@ -88,8 +90,8 @@ func (op *Op) receivePiece(r *receiver) error {
 		off += n
 	}
 	more := op.completed(p)
-	if op.out.Load() == nil {
-		r.notify(op.tx)
+	if op.out.striped.Load() == nil {
+		r.notify(op.out.sender)
 	} else {
 		op.wake(more)
 	}
@@ -101,11 +103,11 @@ func (op *Op) receivePiece(r *receiver) error {
 func (op *Op) claim(r *receiver, g, index, size int, meta *wire.DequantizationMeta) (piece, error) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.in == nil {
+	if op.in.striped == nil {
 		if g < minFrameBytes || g%minFrameBytes != 0 || g > maxFrameBytes {
 			return piece{}, op.stripeError(r, "pieces of %d bytes", g)
 		}
-		in := &inbound{g: op.newGrid(g)}
+		in := &inGrid{g: op.newGrid(g)}
 		n := op.total(in.g)
 		in.claimed, in.done = newBitset(n), newBitset(n)
 		if op.inPlace {
@@ -116,11 +118,11 @@ func (op *Op) claim(r *receiver, g, index, size int, meta *wire.DequantizationMe
 			in.missing += (count*op.unit + g - 1) / g
 		}
 		if op.quantized() {
-			op.rxStep = make([]*wire.DequantizationMeta, plan.Steps(op.n))
+			op.in.stepMetas = make([]*wire.DequantizationMeta, plan.Steps(op.n))
 		}
-		op.in = in
+		op.in.striped = in
 	}
-	in := op.in
+	in := op.in.striped
 	if g != in.g.bytes {
 		return piece{}, op.stripeError(r, "pieces of %d bytes after pieces of %d", g, in.g.bytes)
 	}
@@ -141,7 +143,7 @@ func (op *Op) claim(r *receiver, g, index, size int, meta *wire.DequantizationMe
 		return piece{}, op.stripeError(r, "piece %d came before piece %d, which it follows from", index, before)
 	}
 	in.claimed.add(index)
-	op.rxBytes += uint64(p.n)
+	op.in.bytes += uint64(p.n)
 	if op.quantized() {
 		op.claimMeta(p.step, meta)
 	}
@@ -151,15 +153,15 @@ func (op *Op) claim(r *receiver, g, index, size int, meta *wire.DequantizationMe
 // claimMeta: the first metadata of a step counts for all its pieces, so that
 // everybody decodes, and forwards, the same. op.mu is held.
 func (op *Op) claimMeta(step int, meta *wire.DequantizationMeta) {
-	if first := op.rxStep[step]; first != nil {
+	if first := op.in.stepMetas[step]; first != nil {
 		*meta = *first
 		return
 	}
 	m := *meta
-	op.rxStep[step] = &m
-	op.rxBytes += metaCost(&m)
+	op.in.stepMetas[step] = &m
+	op.in.bytes += metaCost(&m)
 	if i := step + 1 - op.n; i >= 0 {
-		op.forward[i] = m
+		op.code.forward[i] = m
 	}
 }
 
@@ -172,7 +174,7 @@ func (op *Op) processPart(r *receiver, p piece, off, n int, meta *wire.Dequantiz
 	reduces := plan.Reduces(op.n, p.step)
 	if op.quantized() {
 		at := p.first*op.unit + off
-		in := op.wire[at : at+n]
+		in := op.code.wire[at : at+n]
 		if err := r.fill(op, in); err != nil {
 			return err
 		}
@@ -239,18 +241,18 @@ func (op *Op) savePiece(p piece) {
 		return
 	}
 	op.mu.Lock()
-	saved, backup := op.in.saved.has(p.index), op.backup
+	saved, backup := op.in.striped.saved.has(p.index), op.undo.backup
 	op.mu.Unlock()
 	if saved {
 		return
 	}
 	if backup == nil {
-		op.backing.Do(op.takeBackup)
+		op.undo.once.Do(op.makeBackup)
 	}
 	from, to := op.extent(p)
-	copy(op.backup[from:to], op.spec.Dst[from:to])
+	copy(op.undo.backup[from:to], op.spec.Dst[from:to])
 	op.mu.Lock()
-	op.in.saved.add(p.index)
+	op.in.striped.saved.add(p.index)
 	op.mu.Unlock()
 }
 
@@ -261,18 +263,18 @@ func (op *Op) extent(p piece) (from, to int) {
 
 // restorePieces writes saved originals back.
 func (op *Op) restorePieces() {
-	if op.in.saved == nil {
+	if op.in.striped.saved == nil {
 		return // out of place
 	}
-	for i := range op.total(op.in.g) {
-		if !op.in.saved.has(i) {
+	for i := range op.total(op.in.striped.g) {
+		if !op.in.striped.saved.has(i) {
 			continue
 		}
-		p, _ := op.at(op.in.g, i, false)
+		p, _ := op.at(op.in.striped.g, i, false)
 		from, to := op.extent(p)
-		copy(op.spec.Dst[from:to], op.backup[from:to])
+		copy(op.spec.Dst[from:to], op.undo.backup[from:to])
 	}
-	clear(op.in.saved)
+	clear(op.in.striped.saved)
 }
 
 // completed notes that p is processed and returns how many pieces that made
@@ -280,7 +282,7 @@ func (op *Op) restorePieces() {
 func (op *Op) completed(p piece) (more int) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	in := op.in
+	in := op.in.striped
 	in.done.add(p.index)
 	in.missing--
 	for ; in.front < op.total(in.g); in.front++ {
@@ -293,11 +295,11 @@ func (op *Op) completed(p piece) (more int) {
 		}
 		in.pos += int64(q.n)
 		if op.quantized() {
-			op.rxMetas.Store(int64(q.step) + 1)
+			op.in.metas.Store(int64(q.step) + 1)
 		}
 	}
-	op.rxPos.Store(in.pos)
-	if op.out.Load() != nil {
+	op.in.pos.Store(in.pos)
+	if op.out.striped.Load() != nil {
 		more = op.readyAfter(p)
 	}
 	return more

@@ -48,8 +48,8 @@ func (e *Engine) flowsFor(op *Op) []*sender {
 func (op *Op) takePiece(f *frame, s *sender, batch int) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	o := op.out.Load()
-	if op.failErr != nil || o.count == 0 || batch > 0 && (o.count < 2*len(op.flows) || batch > s.atOnce()) {
+	o := op.out.striped.Load()
+	if op.failErr != nil || o.count == 0 || batch > 0 && (o.count < 2*len(op.out.flows) || batch > s.atOnce()) {
 		return false
 	}
 	if op.yields(s) {
@@ -61,7 +61,7 @@ func (op *Op) takePiece(f *frame, s *sender, batch int) bool {
 	at := p.first*op.unit + p.off
 	switch {
 	case op.quantized():
-		f.payload = op.wire[at : at+p.n]
+		f.payload = op.code.wire[at : at+p.n]
 	case p.step == 0:
 		f.payload = op.spec.Src[at : at+p.n]
 	default:
@@ -72,24 +72,24 @@ func (op *Op) takePiece(f *frame, s *sender, batch int) bool {
 	if !op.quantized() {
 		op.headPiece(f)
 	}
-	op.txRefs++
-	op.txPos += int64(p.n)
-	op.txBytes += uint64(p.n)
+	op.out.refs++
+	op.out.pos += int64(p.n)
+	op.out.bytes += uint64(p.n)
 	return true
 }
 
 // headPiece writes the frame header, when the size of all is known.
 func (op *Op) headPiece(f *frame) {
 	size := len(f.head) - transport.HeaderSize + len(f.payload)
-	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: op.seq | stripeBit}.Put((*[transport.HeaderSize]byte)(f.head))
+	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: op.id.stream | stripeBit}.Put((*[transport.HeaderSize]byte)(f.head))
 }
 
 // headMeta puts the metadata of f's step in front of its data.
 func (op *Op) headMeta(f *frame) *wire.DequantizationMeta {
-	sm := &op.metas[f.step]
+	sm := &op.out.metas[f.step]
 	sm.once.Do(func() {
 		if f.step >= op.n {
-			sm.m = op.forward[f.step-op.n]
+			sm.m = op.code.forward[f.step-op.n]
 		} else {
 			first, count := op.chunk(f.step, true)
 			local := op.spec.Dst
@@ -100,7 +100,7 @@ func (op *Op) headMeta(f *frame) *wire.DequantizationMeta {
 		}
 		sm.m.Tag = op.spec.Tag
 		op.mu.Lock()
-		op.txBytes += metaCost(&sm.m)
+		op.out.bytes += metaCost(&sm.m)
 		op.mu.Unlock()
 	})
 	at := len(f.head)
@@ -116,13 +116,13 @@ func (op *Op) wake(n int) {
 		return
 	}
 	best := 0.0
-	for _, s := range op.flows {
+	for _, s := range op.out.flows {
 		best = max(best, s.speed())
 	}
-	turn := int(op.turn.Add(1))
+	turn := int(op.out.turn.Add(1))
 	for _, fast := range [2]bool{true, false} {
-		for i := range op.flows {
-			s := op.flows[(turn+i)%len(op.flows)]
+		for i := range op.out.flows {
+			s := op.out.flows[(turn+i)%len(op.out.flows)]
 			if n > 0 && (s.speed() >= best/2) == fast && s.rouse() {
 				n--
 			}
@@ -133,8 +133,8 @@ func (op *Op) wake(n int) {
 // wakeBest sees to it that somebody takes what a slow connection left. The one
 // that seems fastest now either takes it or calls the next that does.
 func (op *Op) wakeBest() {
-	best := op.flows[0]
-	for _, s := range op.flows {
+	best := op.out.flows[0]
+	for _, s := range op.out.flows {
 		if s.speed() > best.speed() {
 			best = s
 		}
@@ -151,43 +151,43 @@ func (s *sender) rouse() bool {
 		return false
 	}
 	s.pending = true
-	s.cond.Signal()
+	s.bell.Signal()
 	return true
 }
 
 // attach hands the operation to whoever sends for it.
 func (op *Op) attach() {
-	if op.flows == nil {
-		op.tx.attach(op)
-		op.tx.kick(true, true)
+	if op.out.flows == nil {
+		op.out.sender.attach(op)
+		op.out.sender.kick(true, true)
 		return
 	}
-	for _, s := range op.flows {
+	for _, s := range op.out.flows {
 		s.attach(op)
 	}
-	op.wake(len(op.flows))
+	op.wake(len(op.out.flows))
 }
 
 // detach takes an aborted operation off; see sender.detach.
 func (op *Op) detach() {
-	if op.flows == nil && op.tx != nil {
-		op.tx.detach(op)
+	if op.out.flows == nil && op.out.sender != nil {
+		op.out.sender.detach(op)
 	}
-	for _, s := range op.flows {
+	for _, s := range op.out.flows {
 		s.detach(op)
 	}
 }
 
-// txBroken reports whether a connection that the operation sends on is gone.
-func (op *Op) txBroken() bool {
-	return op.tx.broken.Load() || slices.ContainsFunc(op.flows, func(s *sender) bool { return s.broken.Load() })
+// outBroken reports whether a connection that the operation sends on is gone.
+func (op *Op) outBroken() bool {
+	return op.out.sender.broken.Load() || slices.ContainsFunc(op.out.flows, func(s *sender) bool { return s.broken.Load() })
 }
 
-func (op *Op) sendsOn(s *sender) bool { return op.tx == s || slices.Contains(op.flows, s) }
+func (op *Op) sendsOn(s *sender) bool { return op.out.sender == s || slices.Contains(op.out.flows, s) }
 
 // leave takes an operation that is over off its connections.
 func (op *Op) leave() {
-	for _, s := range op.flows {
+	for _, s := range op.out.flows {
 		s.mu.Lock()
 		s.remove(op)
 		s.mu.Unlock()
@@ -212,8 +212,8 @@ const (
 	backlog = 192 << 10
 )
 
-// pace measures the speed of one connection. Owned by the holder of busy.
-type pace struct {
+// gauge measures the speed of one connection. Owned by the holder of busy.
+type gauge struct {
 	since time.Time // a write that had to wait ended then; zero: none, or idle since
 	bytes int       // that went since then
 	quick int       // bytes without a wait
@@ -233,7 +233,7 @@ func (s *sender) atOnce() int {
 
 // observe takes the measure of a write of n bytes.
 func (s *sender) observe(start, now time.Time, n int) {
-	p := &s.pace
+	p := &s.gauge
 	p.bytes += n
 	if now.Sub(start) < waited {
 		if p.quick += n; p.quick >= forget {
@@ -262,7 +262,7 @@ func (s *sender) observe(start, now time.Time, n int) {
 func (op *Op) yields(s *sender) bool {
 	mine := s.speed()
 	best, sum := 0.0, 0.0
-	for _, o := range op.flows {
+	for _, o := range op.out.flows {
 		best = max(best, o.speed())
 		sum += o.speed()
 	}
@@ -272,10 +272,10 @@ func (op *Op) yields(s *sender) bool {
 	if math.IsInf(sum, 1) {
 		// Nobody knows how fast the others are, but this one is slower: it
 		// counts as a tenth of them.
-		sum = 10 * mine * float64(len(op.flows))
+		sum = 10 * mine * float64(len(op.out.flows))
 	}
 	// Of the pieces that are not ready yet, each has as many steps before it as
 	// the whole chunk of a step takes.
-	left := float64(op.txTotal - op.txPos)
-	return float64(backlog+op.out.Load().g.bytes)/mine > left/sum
+	left := float64(op.out.total - op.out.pos)
+	return float64(backlog+op.out.striped.Load().g.bytes)/mine > left/sum
 }

@@ -44,7 +44,6 @@ var larger = map[string]int{
 	"internal/master/fsm.group":                           40,
 	"internal/peer.Options":                               33,
 	"internal/peer.Session":                               42,
-	"internal/reduce.Op":                                  67,
 	"internal/reduce.sender":                              31,
 	"tests/sim.peer":                                      46,
 	"tests/sim.world":                                     32,

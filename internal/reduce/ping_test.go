@@ -14,7 +14,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// A probe finds out at once, and not when the system happens to tell, which
+// A ping finds out at once, and not when the system happens to tell, which
 // connections the other end has closed, and finds those that end silently.
 func TestProbe(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -22,7 +22,7 @@ func TestProbe(t *testing.T) {
 	r := newRing(t, shape{n: 2, pool: 3, native: true, knows: true, flows: true})
 	r.run(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 200, true)
 	for range 3 {
-		require.Equal(t, 3, r.eng[0].ProbeSenders(ctx, uuid(1)))
+		require.Equal(t, 3, r.eng[0].PingSenders(ctx, uuid(1)))
 	}
 	r.run(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 200, true)
 	require.Zero(t, r.eng[0].Stats().StaleFrames+r.eng[0].Stats().Openers)
@@ -31,18 +31,18 @@ func TestProbe(t *testing.T) {
 	victim := r.eng[1].rx[uuid(0)][1]
 	r.eng[1].mu.Unlock()
 	victim.close(errTest)
-	require.Equal(t, 2, r.eng[0].ProbeSenders(ctx, uuid(1)))
-	require.Zero(t, r.eng[0].ProbeSenders(ctx, uuid(7)))
+	require.Equal(t, 2, r.eng[0].PingSenders(ctx, uuid(1)))
+	require.Zero(t, r.eng[0].PingSenders(ctx, uuid(7)))
 
 	r.out[0][2].(*transporttest.Conn).Stall(true)
 	soon, stop := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer stop()
-	require.Equal(t, 1, r.eng[0].ProbeSenders(soon, uuid(1)))
+	require.Equal(t, 1, r.eng[0].PingSenders(soon, uuid(1)))
 
 	// An end that announced nothing is not asked.
 	old := newRing(t, shape{n: 2, native: true, knows: true})
 	old.out[0][0].(*transporttest.Conn).Stall(true)
-	require.Equal(t, 1, old.eng[0].ProbeSenders(soon, uuid(1)))
+	require.Equal(t, 1, old.eng[0].PingSenders(soon, uuid(1)))
 }
 
 // A frame that waits for an operation which never starts here does not keep a
@@ -54,11 +54,11 @@ func TestProbeBehindAStaleFrame(t *testing.T) {
 	op, err := r.eng[0].NewOp(Spec{Tag: 1, Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1, 2}, Dst: make([]byte, 2)})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
-	op.Start(9, r.ids, r.ids[0], true, func(err error) { ended <- err })
+	op.Start(Start{Seq: 9, Ring: r.ids, Self: r.ids[0], Native: true, Done: func(err error) { ended <- err }})
 	op.Abort(errTest)
 	require.ErrorIs(t, verdict(t, ended), errTest)
 	r.eng[1].Between(true)
-	require.Equal(t, 1, r.eng[0].ProbeSenders(ctx, uuid(1)))
+	require.Equal(t, 1, r.eng[0].PingSenders(ctx, uuid(1)))
 	r.eng[1].Between(false)
 	r.eng[0].Between(true)
 	r.eng[0].Between(false)
@@ -81,10 +81,10 @@ func TestWaitingFrameIsDropped(t *testing.T) {
 				op, err := r.eng[0].NewOp(Spec{Tag: 1, Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1, 2}, Dst: make([]byte, 2)})
 				require.NoError(t, err)
 				ended := make(chan error, 1)
-				op.Start(seq, r.ids, r.ids[0], true, func(err error) { ended <- err })
+				op.Start(Start{Seq: seq, Ring: r.ids, Self: r.ids[0], Native: true, Done: func(err error) { ended <- err }})
 				require.Eventually(t, func() bool { return r.eng[1].State().Early == 1 }, patience, 20*time.Microsecond)
 				tell(r.eng[1], seq)
-				require.Equal(t, 1, r.eng[0].ProbeSenders(ctx, uuid(1)))
+				require.Equal(t, 1, r.eng[0].PingSenders(ctx, uuid(1)))
 				require.NoError(t, ctx.Err())
 				require.Zero(t, r.eng[1].State().Early)
 				op.Abort(errTest)
@@ -104,7 +104,7 @@ func TestProbeFalseAnswers(t *testing.T) {
 	require.NoError(t, err)
 	soon, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer stop()
-	require.Zero(t, e.ProbeSenders(soon, uuid(1)))
+	require.Zero(t, e.PingSenders(soon, uuid(1)))
 	var ids []wire.UUID
 	e.Retain(func(u wire.UUID) bool { ids = append(ids, u); return true }, nil)
 	require.Equal(t, []wire.UUID{uuid(1)}, ids)
@@ -124,11 +124,11 @@ func TestProbeBehindAnOperation(t *testing.T) {
 	require.False(t, e.Sends(uuid(1)))
 	ended := make(chan error, 1)
 	ids := []wire.UUID{uuid(0), uuid(1)}
-	op.Start(1, ids, ids[0], true, func(err error) { ended <- err })
+	op.Start(Start{Seq: 1, Ring: ids, Self: ids[0], Native: true, Done: func(err error) { ended <- err }})
 	require.True(t, e.Sends(uuid(1)))
 	for range 3 {
 		soon, stop := context.WithTimeout(context.Background(), time.Second)
-		require.Equal(t, 1, e.ProbeSenders(soon, uuid(1)))
+		require.Equal(t, 1, e.PingSenders(soon, uuid(1)))
 		stop()
 	}
 	op.Abort(errTest)

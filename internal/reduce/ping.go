@@ -15,25 +15,19 @@ import (
 
 // A sender learns that its connection ended when the system tells it, which may
 // be after the round that could have made a new one; and of an end that vanished
-// silently the system tells nothing. So gopccl ends ask: a probe is a frame of
-// the stream probeStream, one payload byte long, whose tag comes back as eight
+// silently the system tells nothing. So gopccl ends ask: a ping is a frame of
+// the stream pingStream, one payload byte long, whose tag comes back as eight
 // bytes (docs/spec/extensions.md). Nothing else flows back on a send connection.
 const (
-	probeStream = ^uint64(0)
-	echoBytes   = 8
-	answerTime  = 5 * time.Second
-	probeBytes  = transport.HeaderSize + 1 // of the question itself
+	pingStream = ^uint64(0)
+	echoBytes  = 8
+	answerTime = 5 * time.Second
+	pingBytes  = transport.HeaderSize + 1 // of the question itself
 )
 
-var errSilent = errors.New("the peer did not answer a probe of the connection")
+var errSilent = errors.New("the peer did not answer a ping of the connection")
 
-// Link is what the other end of a send connection announced.
-type Link struct {
-	Native bool // a gopccl end
-	Flows  bool // takes striped frames and answers probes
-}
-
-// watch notices that the other end closed, and hears what it answers to probes.
+// watch notices that the other end closed, and hears what it answers to pings.
 func (s *sender) watch() {
 	var p [echoBytes]byte
 	for {
@@ -52,7 +46,7 @@ func (s *sender) watch() {
 	}
 }
 
-// answer sends the tag of a probe back.
+// answer sends the tag of a ping back.
 func (r *receiver) answer(tag uint64) error {
 	var p [64]byte
 	for r.rd.Left() > 0 {
@@ -70,12 +64,12 @@ func (r *receiver) answer(tag uint64) error {
 	return err
 }
 
-// ask sends a probe and waits for its answer; false if ctx ended before.
+// ask sends a ping and waits for its answer; false if ctx ended before.
 func (s *sender) ask(ctx context.Context) bool {
 	nonce := rand.Uint64()
 	before := s.use.bytes.Load()
 	s.mu.Lock()
-	s.openers = append(s.openers, opener{nonce, probeStream})
+	s.openers = append(s.openers, opener{nonce, pingStream})
 	s.mu.Unlock()
 	s.kick(false, true)
 	for {
@@ -87,7 +81,7 @@ func (s *sender) ask(ctx context.Context) bool {
 		case <-s.gone:
 			return true
 		case <-ctx.Done():
-			return s.use.bytes.Load() > before+probeBytes
+			return s.use.bytes.Load() > before+pingBytes
 		}
 	}
 }
@@ -108,12 +102,12 @@ func (e *Engine) Sends(peer wire.UUID) bool {
 	return false
 }
 
-// ProbeSenders asks the other ends of all connections to peer whether they are
+// PingSenders asks the other ends of all connections to peer whether they are
 // alive, closes those that do not answer before ctx ends, and returns how many
-// are not broken. Ends that answer no probes count as alive, and so do those that
+// are not broken. Ends that answer no pings count as alive, and so do those that
 // took something of an operation after the question: the answer may be behind
 // megabytes.
-func (e *Engine) ProbeSenders(ctx context.Context, peer wire.UUID) int {
+func (e *Engine) PingSenders(ctx context.Context, peer wire.UUID) int {
 	e.mu.Lock()
 	pool := append([]*sender(nil), e.tx[peer]...)
 	e.mu.Unlock()
@@ -142,25 +136,4 @@ func (e *Engine) ProbeSenders(ctx context.Context, peer wire.UUID) int {
 		}
 	}
 	return e.LiveSenders(peer)
-}
-
-// Skip says that the operation with this sequence number never starts here,
-// though frames of it may come.
-func (e *Engine) Skip(seq uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.pass(seq)
-	e.started.Broadcast()
-}
-
-// Between says whether the time is one in which no operation can run or start,
-// such as a round: frames that wait for their operation then, or come
-// meanwhile, belong to none that ever starts here.
-func (e *Engine) Between(on bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.between = on; on {
-		e.rounds++ // whoever waits may look only when it is over
-	}
-	e.started.Broadcast()
 }
