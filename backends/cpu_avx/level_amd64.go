@@ -77,5 +77,7 @@ func divide(t dtype.Type, dst *byte, n, world int) {
 		divFloat16AVX2(dst, n, float32(world))
 	case t == dtype.BFloat16:
 		divBFloat16AVX2(dst, n, float32(world))
+	default:
+		dtype.Unhandled("division by vectors", t)
 	}
 }

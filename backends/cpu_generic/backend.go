@@ -104,6 +104,8 @@ func reduce(t dtype.Type, op dtype.Op, dst, a, b []byte) {
 		reduceFloat32(op, dst, a, b)
 	case dtype.Float64:
 		reduceFloat64(op, dst, a, b)
+	default:
+		dtype.Unhandled(Name, t)
 	}
 }
 
@@ -133,5 +135,7 @@ func divide(t dtype.Type, dst []byte, world int) {
 		divideFloat[float32](dst, world)
 	case dtype.Float64:
 		divideFloat[float64](dst, world)
+	default:
+		dtype.Unhandled(Name, t)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/backend/backendtest"
+	"github.com/gopccl/gopccl/core/dtype"
 )
 
 // Quirk Q51: worlds that the element type cannot hold divide, too.
@@ -28,4 +29,16 @@ func TestRegistered(t *testing.T) {
 func TestSameOnEveryProcessor(t *testing.T) {
 	sum := backendtest.Fingerprint(generic{})
 	require.Equal(t, uint32(0xfc473538), sum, "%#x", sum)
+}
+
+// A type or operation without a case is heard of: the input would pass for the result.
+func TestForgottenCasesPanic(t *testing.T) {
+	const later = dtype.Type(dtype.NumTypes)
+	data := make([]byte, 8)
+	require.Panics(t, func() { reduce(later, dtype.Sum, data, data, data) })
+	require.Panics(t, func() { divide(later, data, 3) })
+	for typ := range later {
+		require.Panics(t, func() { reduce(typ, dtype.NumOps, data, data, data) }, "%v", typ)
+		require.NotPanics(t, func() { divide(typ, data, 3) }, "%v", typ)
+	}
 }

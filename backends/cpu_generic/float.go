@@ -16,6 +16,8 @@ func reduceFloat32(op dtype.Op, dst, a, b []byte) {
 		maxFloat32(dst, a, b)
 	case dtype.Min:
 		minFloat32(dst, a, b)
+	default:
+		dtype.Unhandled(Name, op)
 	}
 }
 
@@ -29,6 +31,8 @@ func reduceFloat64(op dtype.Op, dst, a, b []byte) {
 		maxFloat64(dst, a, b)
 	case dtype.Min:
 		minFloat64(dst, a, b)
+	default:
+		dtype.Unhandled(Name, op)
 	}
 }
 

@@ -16,6 +16,8 @@ func reduceFloat16(op dtype.Op, dst, a, b []byte) {
 		maxFloat16(dst, a, b)
 	case dtype.Min:
 		minFloat16(dst, a, b)
+	default:
+		dtype.Unhandled(Name, op)
 	}
 }
 
@@ -29,6 +31,8 @@ func reduceBFloat16(op dtype.Op, dst, a, b []byte) {
 		maxBFloat16(dst, a, b)
 	case dtype.Min:
 		minBFloat16(dst, a, b)
+	default:
+		dtype.Unhandled(Name, op)
 	}
 }
 

@@ -30,6 +30,8 @@ func reduceInteger[T integer](op dtype.Op, dst, a, b []byte) {
 		maxInteger[T](dst, a, b)
 	case dtype.Min:
 		minInteger[T](dst, a, b)
+	default:
+		dtype.Unhandled(Name, op)
 	}
 }
 

@@ -42,5 +42,7 @@ func divide(t dtype.Type, dst *byte, n, world int) {
 		divFloat16NEON(dst, n, float32(world))
 	case t == dtype.BFloat16:
 		divBFloat16NEON(dst, n, float32(world))
+	default:
+		dtype.Unhandled("division by vectors", t)
 	}
 }

@@ -30,15 +30,30 @@ const (
 	NumTypes = 12
 )
 
-var typeNames = [NumTypes]string{
-	"uint8", "int8", "uint16", "uint32", "int16", "int32",
-	"uint64", "int64", "float16", "bfloat16", "float32", "float64",
-}
+// class is what kind of numbers a type holds.
+type class uint8
 
-var typeSizes = [NumTypes]int{1, 1, 2, 4, 2, 4, 8, 8, 2, 2, 4, 8}
+const (
+	unsigned class = iota + 1
+	signed
+	floating
+)
 
-// abi[wire] is the number of the same type in PCCL's public C enum.
-var typeABI = [NumTypes]uint8{0, 1, 3, 4, 2, 5, 6, 7, 8, 9, 10, 11}
+// The tables have the length of their literals, so that a type which one of them
+// lacks does not compile.
+var (
+	typeNames [NumTypes]string = [...]string{
+		"uint8", "int8", "uint16", "uint32", "int16", "int32",
+		"uint64", "int64", "float16", "bfloat16", "float32", "float64",
+	}
+	typeSizes   [NumTypes]int   = [...]int{1, 1, 2, 4, 2, 4, 8, 8, 2, 2, 4, 8}
+	typeClasses [NumTypes]class = [...]class{
+		unsigned, signed, unsigned, unsigned, signed, signed,
+		unsigned, signed, floating, floating, floating, floating,
+	}
+	// typeABI[wire] is the number of the same type in PCCL's public C enum.
+	typeABI [NumTypes]uint8 = [...]uint8{0, 1, 3, 4, 2, 5, 6, 7, 8, 9, 10, 11}
+)
 
 // Valid reports whether t is one of the twelve element types.
 func (t Type) Valid() bool { return t < NumTypes }
@@ -60,10 +75,10 @@ func (t Type) String() string {
 }
 
 // IsFloat reports whether t is one of the four floating point types.
-func (t Type) IsFloat() bool { return t >= Float16 && t <= Float64 }
+func (t Type) IsFloat() bool { return t.Valid() && typeClasses[t] == floating }
 
 // IsSigned reports whether t is a signed integer type.
-func (t Type) IsSigned() bool { return t == Int8 || t == Int16 || t == Int32 || t == Int64 }
+func (t Type) IsSigned() bool { return t.Valid() && typeClasses[t] == signed }
 
 // ABI returns the number of t in the public C enum of PCCL 1.0.0.
 func (t Type) ABI() uint8 { return typeABI[t] }
@@ -104,7 +119,7 @@ const (
 	NumOps = 6
 )
 
-var opNames = [NumOps]string{"set", "sum", "avg", "prod", "max", "min"}
+var opNames [NumOps]string = [...]string{"set", "sum", "avg", "prod", "max", "min"}
 
 // Valid reports whether o is an operation that a user may ask for.
 func (o Op) Valid() bool { return o >= Sum && o < NumOps }
@@ -140,3 +155,8 @@ func ParseOp(name string) (Op, error) {
 	}
 	return 0, fmt.Errorf("unknown reduce operation %q (known: %v)", name, opNames[1:])
 }
+
+// Unhandled panics: a kernel or table was asked for a type or an operation that
+// it does not know. Where every type or operation has a case it is the default
+// one, so that a forgotten case is heard of and no input is taken for a result.
+func Unhandled(who string, t fmt.Stringer) { panic(who + ": nothing is there for " + t.String()) }

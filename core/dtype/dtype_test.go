@@ -109,3 +109,17 @@ func TestTypeProperties(t *testing.T) {
 		require.Equal(t, typ == Int8 || typ == Int16 || typ == Int32 || typ == Int64, typ.IsSigned())
 	}
 }
+
+// Every table has an entry for every type: lengths are checked by the compiler,
+// entries that were left empty here.
+func TestTablesAreComplete(t *testing.T) {
+	for typ := range Type(NumTypes) {
+		require.NotEmpty(t, typeNames[typ])
+		require.NotZero(t, typeSizes[typ], "%v", typ)
+		require.NotZero(t, typeClasses[typ], "%v", typ)
+	}
+	for op := range Op(NumOps) {
+		require.NotEmpty(t, opNames[op])
+	}
+	require.PanicsWithValue(t, "somebody: nothing is there for dtype(12)", func() { Unhandled("somebody", Type(NumTypes)) })
+}

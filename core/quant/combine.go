@@ -33,6 +33,8 @@ func Combine[T Float](op dtype.Op, dst, values []T) {
 				dst[i] = v[i]
 			}
 		}
+	default:
+		dtype.Unhandled("quant.Combine", op)
 	}
 }
 

@@ -27,8 +27,11 @@ func layout(t dtype.Type) (fraction int, bias uint64) {
 		return 7, 127
 	case dtype.Float32:
 		return 23, 127
+	case dtype.Float64:
+		return 52, 1023
 	}
-	return 52, 1023
+	dtype.Unhandled("layout of floats", t)
+	return 0, 0
 }
 
 func mask(t dtype.Type) uint64 { return ^uint64(0) >> (64 - 8*t.Size()) }
@@ -57,7 +60,11 @@ func patterns(t dtype.Type, n int, seed uint64) []byte {
 	s := stream(seed)
 	b := make([]byte, n*t.Size())
 	list := specials(t)
-	fraction, bias := layout(t)
+	var fraction int
+	var bias uint64
+	if t.IsFloat() {
+		fraction, bias = layout(t)
+	}
 	for i := range n {
 		v := s.next()
 		choice := s.next()

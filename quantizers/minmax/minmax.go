@@ -209,6 +209,8 @@ func quantizeFrom[T quant.Float](q dtype.Type, low, high T, dst []byte, src []T)
 		quantize(low, high, dtype.View[uint16](dst), src)
 	case dtype.Uint32:
 		quantize(low, high, dtype.View[uint32](dst), src)
+	default:
+		dtype.Unhandled(Name, q)
 	}
 }
 
@@ -294,6 +296,8 @@ func dequantizeTo[T quant.Float](qt dtype.Type, low, high T, op dtype.Op, dst []
 		dequantize(low, high, op, dst, dtype.View[uint16](q))
 	case dtype.Uint32:
 		dequantize(low, high, op, dst, dtype.View[uint32](q))
+	default:
+		dtype.Unhandled(Name, qt)
 	}
 }
 

@@ -107,6 +107,8 @@ func quantizeFrom[T quant.Float](q dtype.Type, m *wire.DequantizationMeta, dst [
 		quantizeNarrow(q, m, dtype.View[int32](dst), src)
 	case dtype.Int64:
 		quantizeInt64(m, dtype.View[int64](dst), src)
+	default:
+		dtype.Unhandled(Name, q)
 	}
 }
 
@@ -233,6 +235,8 @@ func dequantizeTo[T quant.Float](qt dtype.Type, zp int64, scale float32, op dtyp
 		dequantize(zp, scale, op, dst, dtype.View[int32](q))
 	case dtype.Int64:
 		dequantize(zp, scale, op, dst, dtype.View[int64](q))
+	default:
+		dtype.Unhandled(Name, qt)
 	}
 }
 

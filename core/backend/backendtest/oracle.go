@@ -39,8 +39,11 @@ func format(t dtype.Type) (fraction, bias int) {
 		return 7, 127
 	case dtype.Float32:
 		return 23, 127
+	case dtype.Float64:
+		return 52, 1023
 	}
-	return 52, 1023
+	dtype.Unhandled("layout of floats", t)
+	return 0, 0
 }
 
 // value is the number that pattern v means; NaN for every NaN.
@@ -145,11 +148,14 @@ func reduceOne(t dtype.Type, op dtype.Op, local, received uint64) uint64 {
 			return pattern(t, round(t, value(t, local)*value(t, received)))
 		}
 		return local * received & mask(t)
+	case dtype.Sum, dtype.Avg:
+		if t.IsFloat() {
+			return pattern(t, round(t, value(t, local)+value(t, received)))
+		}
+		return (local + received) & mask(t)
 	}
-	if t.IsFloat() {
-		return pattern(t, round(t, value(t, local)+value(t, received)))
-	}
-	return (local + received) & mask(t)
+	dtype.Unhandled("oracle", op)
+	return 0
 }
 
 // divideOne is v / world (data spec, section 3); 16 bit floats are divided in

@@ -22,6 +22,9 @@ func unsigned(t dtype.Type) dtype.Type {
 	case dtype.Int64:
 		return dtype.Uint64
 	}
+	if t.IsSigned() {
+		dtype.Unhandled("device kernels", t)
+	}
 	return t
 }
 

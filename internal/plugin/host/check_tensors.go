@@ -80,6 +80,9 @@ func numbers(t dtype.Type, n int, rng *rand.Rand) []byte {
 		case dtype.Float64:
 			binary.LittleEndian.PutUint64(at, math.Float64bits(float64(f)))
 		default:
+			if t.IsFloat() {
+				dtype.Unhandled("ordinary numbers", t)
+			}
 			for k := range t.Size() {
 				at[k] = byte(rng.Uint32())
 			}

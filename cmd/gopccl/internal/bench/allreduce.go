@@ -103,6 +103,9 @@ func put(t dtype.Type, b []byte, i, v int) {
 	case dtype.Float64:
 		dtype.View[float64](b)[i] = float64(v)
 	default:
+		if t.IsFloat() {
+			dtype.Unhandled("bench", t)
+		}
 		for k := range t.Size() {
 			b[i*t.Size()+k] = byte(v >> (8 * k))
 		}
@@ -121,6 +124,9 @@ func get(t dtype.Type, b []byte, i int) float64 {
 		return float64(dtype.View[float32](b)[i])
 	case dtype.Float64:
 		return dtype.View[float64](b)[i]
+	}
+	if t.IsFloat() {
+		dtype.Unhandled("bench", t)
 	}
 	v := uint64(0)
 	for k := range t.Size() {
