@@ -3,11 +3,12 @@
 package backend
 
 import (
+	"cmp"
 	"fmt"
-	"sort"
-	"sync"
+	"slices"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/registry"
 )
 
 // Backend does the arithmetic of collectives on host memory. All byte slices
@@ -38,41 +39,20 @@ type Driver interface {
 	New() (Backend, error)
 }
 
-var (
-	mu      sync.Mutex
-	drivers = map[string]Driver{}
-)
+var drivers = registry.New[Driver]("backend", "auto")
 
 // Register makes a driver available under name. It panics on an empty or
 // registered name, since that is a programmer's error at start-up.
-func Register(name string, d Driver) {
-	mu.Lock()
-	defer mu.Unlock()
-	if _, dup := drivers[name]; dup || name == "" || name == "auto" {
-		panic("backend: bad or duplicate name " + name)
-	}
-	drivers[name] = d
-}
+func Register(name string, d Driver) { drivers.Register(name, d) }
 
 // Names returns the registered names in alphabetical order.
-func Names() []string {
-	mu.Lock()
-	defer mu.Unlock()
-	names := make([]string, 0, len(drivers))
-	for n := range drivers {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func Names() []string { return drivers.Names() }
 
 // Select returns the backend called name; "auto" or "" takes the highest
 // ranked driver whose probe succeeds. passed says why others were passed over.
 func Select(name string) (b Backend, passed []string, err error) {
-	mu.Lock()
-	defer mu.Unlock()
 	if name != "auto" && name != "" {
-		d, ok := drivers[name]
+		d, ok := drivers.Lookup(name)
 		if !ok {
 			return nil, nil, fmt.Errorf("unknown backend %q: is its package imported?", name)
 		}
@@ -82,22 +62,25 @@ func Select(name string) (b Backend, passed []string, err error) {
 		b, err = d.New()
 		return b, nil, err
 	}
-	names := make([]string, 0, len(drivers))
-	for n := range drivers {
-		names = append(names, n)
+	type candidate struct {
+		name string
+		Driver
 	}
-	sort.Slice(names, func(i, j int) bool {
-		ri, rj := drivers[names[i]].Rank(), drivers[names[j]].Rank()
-		return ri > rj || ri == rj && names[i] < names[j]
-	})
-	for _, n := range names {
-		err := drivers[n].Probe()
+	var list []candidate
+	for _, n := range drivers.Names() {
+		if d, ok := drivers.Lookup(n); ok {
+			list = append(list, candidate{n, d})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(b.Rank(), a.Rank()) })
+	for _, c := range list {
+		err := c.Probe()
 		if err == nil {
-			if b, err = drivers[n].New(); err == nil {
+			if b, err = c.New(); err == nil {
 				return b, passed, nil
 			}
 		}
-		passed = append(passed, n+": "+err.Error())
+		passed = append(passed, c.name+": "+err.Error())
 	}
 	return nil, passed, fmt.Errorf("no reduce backend is available (import backends/defaults)")
 }

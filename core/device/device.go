@@ -12,11 +12,10 @@ package device
 import (
 	"fmt"
 	"log/slog"
-	"sort"
-	"sync"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/registry"
 )
 
 // CUDA is the name of the platform that serves CUDA devices.
@@ -166,59 +165,23 @@ type Settings struct {
 	Logger *slog.Logger
 }
 
-var (
-	mu        sync.RWMutex
-	platforms = map[string]Platform{}
-)
+var platforms = registry.New[Platform]("device platform")
 
 // Register makes p serve the buffers that name it. It panics on an empty or
 // registered name, since that is a programmer's error at start-up.
-func Register(name string, p Platform) {
-	mu.Lock()
-	defer mu.Unlock()
-	if _, dup := platforms[name]; dup || name == "" {
-		panic("device: bad or duplicate name " + name)
-	}
-	platforms[name] = p
-}
+func Register(name string, p Platform) { platforms.Register(name, p) }
 
 // Replace is Register for a name that may be taken; back undoes it. It is for
 // programs and tests that bring a driver of their own.
-func Replace(name string, p Platform) (back func()) {
-	mu.Lock()
-	defer mu.Unlock()
-	before := platforms[name]
-	platforms[name] = p
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if before == nil {
-			delete(platforms, name)
-		} else {
-			platforms[name] = before
-		}
-	}
-}
+func Replace(name string, p Platform) (back func()) { return platforms.Replace(name, p) }
 
 // Names returns the registered names in alphabetical order.
-func Names() []string {
-	mu.RLock()
-	defer mu.RUnlock()
-	names := make([]string, 0, len(platforms))
-	for n := range platforms {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func Names() []string { return platforms.Names() }
 
 // Lookup returns the platform called name. The error, *errs.Error with code
 // InvalidArgument, says what is missing.
 func Lookup(name string) (Platform, error) {
-	mu.RLock()
-	p := platforms[name]
-	mu.RUnlock()
-	if p != nil {
+	if p, ok := platforms.Lookup(name); ok {
 		return p, nil
 	}
 	err := errs.New(errs.InvalidArgument, "find device platform", fmt.Errorf("nothing serves %q memory in this program", name))

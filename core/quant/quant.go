@@ -4,10 +4,9 @@ package quant
 
 import (
 	"fmt"
-	"sort"
-	"sync"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/registry"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -77,41 +76,20 @@ type Gatherer interface {
 	Gathering(t, q dtype.Type, g *Gathered) (wire.DequantizationMeta, bool)
 }
 
-var (
-	mu         sync.Mutex
-	quantizers = map[string]Quantizer{}
-)
+var quantizers = registry.New[Quantizer]("quantizer", "none")
 
 // Register makes a quantizer available under its name; duplicates panic.
-func Register(q Quantizer) {
-	mu.Lock()
-	defer mu.Unlock()
-	if _, dup := quantizers[q.Name()]; dup || q.Name() == "" || q.Name() == "none" {
-		panic("quant: bad or duplicate name " + q.Name())
-	}
-	quantizers[q.Name()] = q
-}
+func Register(q Quantizer) { quantizers.Register(q.Name(), q) }
 
 // Names returns the registered names in alphabetical order, "none" first.
-func Names() []string {
-	mu.Lock()
-	defer mu.Unlock()
-	names := make([]string, 0, len(quantizers))
-	for n := range quantizers {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return append([]string{"none"}, names...)
-}
+func Names() []string { return append([]string{"none"}, quantizers.Names()...) }
 
 // Lookup returns the quantizer called name; nil for "none" and "".
 func Lookup(name string) (Quantizer, error) {
 	if name == "none" || name == "" {
 		return nil, nil
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	q, ok := quantizers[name]
+	q, ok := quantizers.Lookup(name)
 	if !ok {
 		return nil, fmt.Errorf("unknown quantizer %q: is its package imported (quantizers/defaults)?", name)
 	}

@@ -6,8 +6,8 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sort"
-	"sync"
+
+	"github.com/gopccl/gopccl/internal/registry"
 )
 
 // Matrix holds directed bandwidths in Mbit/s; row from, column to. A value
@@ -124,38 +124,17 @@ type Solver interface {
 	Solve(ctx context.Context, p Problem, better func(Solution)) (Solution, error)
 }
 
-var (
-	mu      sync.Mutex
-	solvers = map[string]Solver{}
-)
+var solvers = registry.New[Solver]("solver")
 
 // Register makes a solver available under its name; duplicates panic.
-func Register(s Solver) {
-	mu.Lock()
-	defer mu.Unlock()
-	if _, dup := solvers[s.Name()]; dup || s.Name() == "" {
-		panic("topo: bad or duplicate solver name " + s.Name())
-	}
-	solvers[s.Name()] = s
-}
+func Register(s Solver) { solvers.Register(s.Name(), s) }
 
 // Names returns the registered names in alphabetical order.
-func Names() []string {
-	mu.Lock()
-	defer mu.Unlock()
-	names := make([]string, 0, len(solvers))
-	for n := range solvers {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func Names() []string { return solvers.Names() }
 
 // Lookup returns the solver called name.
 func Lookup(name string) (Solver, error) {
-	mu.Lock()
-	defer mu.Unlock()
-	s, ok := solvers[name]
+	s, ok := solvers.Lookup(name)
 	if !ok {
 		return nil, fmt.Errorf("unknown solver %q: is its package imported (solvers/defaults)?", name)
 	}
