@@ -234,27 +234,39 @@ func (m *Machine) goProbes() {
 
 // book notes who was reached in the round that is over. Every probe of a peer
 // that reaches nobody lasts as long as connecting may, and all others wait for
-// it: after cutOffAfter links and none that could be measured, the rest of its
-// links are left alone until the next optimization.
+// it: the rest of its links are left alone until the next optimization.
 func (s *schedule) book() {
+	failed := map[wire.UUID]int{}
 	for _, x := range s.slots {
 		for _, u := range []wire.UUID{x.From, x.To} {
 			switch x.state {
 			case wire.ProbeMeasured:
-				s.reached[u] = true
+				s.reached[u], s.failed[u], failed[u] = true, 0, -len(s.slots)
 			case wire.ProbeFailed:
-				s.failed[u]++
+				failed[u]++
 			}
 		}
 	}
+	for u, n := range failed {
+		s.failed[u] += max(n, 0)
+	}
 }
 
-// cutOffAfter is how many failed links say that a peer is cut off: one round has
-// a link from it and one to it.
-const cutOffAfter = 2
+// cutOffAfter is how many links in a row that fail say that a peer is cut off:
+// one round has a link from it and one to it. One that was reached before may
+// have been so unlucky as to be the partner of one that is cut off.
+const (
+	cutOffAfter     = 2
+	cutOffLateAfter = 3
+)
 
-// cutOff reports whether u reaches nobody, as far as was tried.
-func (s *schedule) cutOff(u wire.UUID) bool { return !s.reached[u] && s.failed[u] >= cutOffAfter }
+// cutOff reports whether u reaches nobody any more, as far as was tried.
+func (s *schedule) cutOff(u wire.UUID) bool {
+	if s.reached[u] {
+		return s.failed[u] >= cutOffLateAfter
+	}
+	return s.failed[u] >= cutOffAfter
+}
 
 // roundProbed books a round and begins the next one.
 func (m *Machine) roundProbed() {

@@ -358,10 +358,28 @@ func TestSharedUplinkIsSeen(t *testing.T) {
 // A peer that is cut off from all others, and not from the master, costs one
 // round of probes and not one for each of them.
 func TestCutOffPeerCostsOneRoundOfProbes(t *testing.T) {
+	withIsland, measured := probeWithIsland(t, 0)
+	require.Equal(t, 1, withIsland)
+	require.Equal(t, 7*6, measured, "all links of the others are measured")
+}
+
+// So does one that is cut off while the links are being measured, but for a
+// second round, which shows that it was not its partner's fault.
+func TestCutOffMeanwhile(t *testing.T) {
+	for after := 1; after < 5; after++ {
+		withIsland, measured := probeWithIsland(t, after)
+		require.Equal(t, 2, withIsland, "cut off after %d rounds", after)
+		require.Equal(t, 7*6+2*after, measured, "all links of the others are measured")
+	}
+}
+
+// probeWithIsland runs an optimization of eight peers of which one is cut off
+// after some rounds of probes. It returns how many rounds had to wait for it from
+// then on, and how many links were measured.
+func probeWithIsland(t *testing.T, after int) (withIsland, measured int) {
 	w, cs := optimizing(t, Config{}, 8)
 	island := cs[3]
-	withIsland, measured := 0, 0
-	for {
+	for round := 0; ; round++ {
 		ready := map[ClientID]uint64{}
 		failed, asked := false, 0
 		for _, c := range cs {
@@ -374,7 +392,7 @@ func TestCutOffPeerCostsOneRoundOfProbes(t *testing.T) {
 			}
 			w.pop(c)
 			asked++
-			if c == island || p.To == w.ids[island] {
+			if round >= after && (c == island || p.To == w.ids[island]) {
 				failed = true
 				w.send(c, wire.C2MProbeState{Round: p.Round, State: wire.ProbeFailed})
 				continue
@@ -400,9 +418,8 @@ func TestCutOffPeerCostsOneRoundOfProbes(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 1, withIsland)
-	require.Equal(t, 7*6, measured, "all links of the others are measured")
 	for _, c := range cs {
 		want[wire.M2CProbesDone](w, c)
 	}
+	return withIsland, measured
 }
