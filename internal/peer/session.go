@@ -89,7 +89,7 @@ type call struct {
 	done   chan struct{}
 	then   func() // called behind done, if there is one, with no lock held
 	err    error
-	result any
+	answer fsm.Done
 	sync   *syncWork          // of a CallSync
 	stop   context.CancelFunc // of a running Fetch or Probe
 	id     fsm.OpID           // of a CallReduce
@@ -294,8 +294,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.Finish:
 			s.finish(e)
 		case fsm.Serve:
-			// The window is shut by the caller's goroutine, which may wait for readers.
-			if c := s.pending(e.Call); e.On && c != nil {
+			if c := s.pending(e.Call); c != nil {
 				win := s.state.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
 				c.sync.mu.Lock()
 				c.sync.win = win
@@ -351,9 +350,9 @@ func none(wire.UUID) bool { return false }
 // call posts an event and waits for its Done. cancelOp is the operation that a
 // cancellation aborts, 0 for a phase-changing call. The machine answers every
 // call, cancelled ones at once.
-func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *syncWork, ev func(fsm.CallID) fsm.Event) (any, error) {
+func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *syncWork, ev func(fsm.CallID) fsm.Event) (fsm.Done, error) {
 	if err := ctx.Err(); err != nil && cancelOp == 0 {
-		return nil, errs.New(errs.Canceled, name, err)
+		return fsm.Done{}, errs.New(errs.Canceled, name, err)
 	}
 	id := fsm.CallID(s.ids.Add(1))
 	c := &call{done: make(chan struct{}), sync: w}
@@ -362,25 +361,25 @@ func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *s
 	s.calls[id] = c
 	s.mu.Unlock()
 	if err := s.crashed.Load(); err != nil {
-		return nil, faulty(name, err)
+		return fsm.Done{}, faulty(name, err)
 	}
 	s.handle(ev(id))
 	return s.wait(ctx, name, id, c, cancelOp)
 }
 
 // wait waits for the Done of c.
-func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call, cancelOp fsm.OpID) (any, error) {
+func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call, cancelOp fsm.OpID) (fsm.Done, error) {
 	canceled := ctx.Done()
 	for {
 		select {
 		case <-c.done:
 			if err := s.crashed.Load(); err != nil && c.err != nil {
-				return nil, faulty(name, err)
+				return fsm.Done{}, faulty(name, err)
 			}
 			if c.err != nil && ctx.Err() != nil && errors.Is(c.err, errs.Canceled) {
-				return nil, errs.New(errs.Canceled, name, ctx.Err()).WithPhase("waiting for the other peers")
+				return fsm.Done{}, errs.New(errs.Canceled, name, ctx.Err()).WithPhase("waiting for the other peers")
 			}
-			return c.result, c.err
+			return c.answer, c.err
 		case <-canceled:
 			canceled = nil
 			s.box.post(fsm.CallCancel{Call: id, Op: cancelOp})
@@ -393,7 +392,7 @@ func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call,
 			s.mu.Lock()
 			delete(s.calls, id)
 			s.mu.Unlock()
-			return nil, errs.New(errs.Closed, name, nil).WithHint("connect again with a new communicator")
+			return fsm.Done{}, errs.New(errs.Closed, name, nil).WithHint("connect again with a new communicator")
 		}
 	}
 }
@@ -410,7 +409,7 @@ func (s *Session) answer(d fsm.Done) {
 	delete(s.calls, d.Call)
 	s.mu.Unlock()
 	if c != nil {
-		c.err, c.result = d.Err, d.Result
+		c.err, c.answer = d.Err, d
 		if c.op != nil && d.Err != nil {
 			s.refuse(c.id, c.op, d.Err)
 		}
@@ -444,9 +443,8 @@ func (s *Session) UpdateTopology(ctx context.Context) error {
 // unless a round, or a later all-reduce or synchronisation, shows that the others
 // have gone on.
 func (s *Session) PeersPending(ctx context.Context) (bool, error) {
-	r, err := s.call(ctx, "peers pending", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
-	b, _ := r.(bool)
-	return b, err
+	d, err := s.call(ctx, "peers pending", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
+	return d.Pending, err
 }
 
 // OptimizeTopology measures the bandwidths that the master misses and adopts

@@ -54,11 +54,18 @@ type syncWork struct {
 	wrote *sharedstate.Incomplete // what the Fetch has done to the tensors, nil: nothing
 }
 
-// window returns what the call has opened, nil if it has not.
-func (w *syncWork) window() *sharedstate.Window {
+// takeBack ends what a Serve effect has begun, if one has, and returns how many
+// bytes were handed out. It waits until nobody reads the tensors, so no step may
+// call it.
+func (s *Session) takeBack(w *syncWork) (sent uint64) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.win
+	win := w.win
+	w.mu.Unlock()
+	s.state.Shut(win)
+	if win != nil {
+		sent = win.TxBytes()
+	}
+	return sent
 }
 
 // SyncSharedState makes st equal on all peers of the group (control spec,
@@ -103,22 +110,19 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 	if err != nil {
 		return SyncInfo{}, st.unconfirmed(w, err)
 	}
-	// Nobody reads the tensors once the call has returned, whatever its end.
-	defer func() { s.state.Shut(w.window()) }()
-	r, err := s.call(ctx, opSync, 0, w, func(id fsm.CallID) fsm.Event {
+	d, err := s.call(ctx, opSync, 0, w, func(id fsm.CallID) fsm.Event {
 		return fsm.CallSync{Call: id, Revision: st.Revision, Strategy: opt.Strategy, Torn: torn, Entries: entries}
 	})
+	// Nobody reads or writes the tensors once the call has returned, whatever its end.
 	w.fetch.Wait()
+	sent := s.takeBack(w)
 	if err != nil {
 		return SyncInfo{}, st.unconfirmed(w, err)
 	}
-	win := w.window()
-	s.state.Shut(win)
-	res := r.(fsm.SyncResult)
-	st.Revision, st.torn = res.Revision, nil
+	st.Revision, st.torn = d.Sync.Revision, nil
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return SyncInfo{TxBytes: win.TxBytes(), RxBytes: w.rx, Outdated: res.Outdated}, nil
+	return SyncInfo{TxBytes: sent, RxBytes: w.rx, Outdated: d.Sync.Outdated}, nil
 }
 
 const opSync = "sync shared state"
@@ -182,7 +186,7 @@ func (s *Session) startFetch(e fsm.Fetch) {
 	s.spawn(func() {
 		defer stop(nil)
 		defer w.fetch.Done()
-		s.state.Shut(w.window()) // what is being overwritten is handed out to nobody
+		s.takeBack(w) // what is being overwritten is handed out to nobody
 		res, err := w.transfer(ctx, sharedstate.FetchConfig{
 			Distributors: addrs(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
 			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.dialPeer, Workers: s.opt.HashWorkers,

@@ -57,11 +57,11 @@ type peer struct {
 	mute     bool   // connects and never votes
 	early    *early // a pending query that overlaps with the reductions
 	state    [2]uint64
-	torn     bool // a fetch has overwritten part of state and was not confirmed
-	lives    int  // processes before this one that ended with a torn state
-	again    int  // synchronisations repeated in a row
-	serving  bool
-	sync     int // the synchronisation that completed last
+	torn     bool        // a fetch has overwritten part of state and was not confirmed
+	lives    int         // processes before this one that ended with a torn state
+	again    int         // synchronisations repeated in a row
+	serving  pfsm.CallID // the synchronisation whose state is handed out, 0: none
+	sync     int         // the synchronisation that completed last
 }
 
 func (w *world) spawn(group uint32, native bool, loops int) {
@@ -180,8 +180,9 @@ func (p *peer) step(ev pfsm.Event) {
 		case pfsm.Finish:
 			p.op(e.Op).finish(e.Restore)
 		case pfsm.Serve:
-			p.serving = e.On
+			p.serving = e.Call
 		case pfsm.Fetch:
+			p.serving = 0 // what is being overwritten is handed out to nobody
 			p.fetch(e)
 		case pfsm.StopFetch:
 			p.stopFetch = true
@@ -304,7 +305,7 @@ func (p *peer) fetch(e pfsm.Fetch) {
 // has delivered is fetched again, which is the same to the state.
 func (p *peer) fetchFrom(from *peer, e pfsm.Fetch, i int, next func()) {
 	w := p.w
-	serves := func() bool { return !from.dead && !from.stopped && from.serving }
+	serves := func() bool { return !from.dead && !from.stopped && from.serving != 0 }
 	switch {
 	case p.stopFetch || p.fetching != e.Call:
 		return
@@ -453,12 +454,15 @@ func (p *peer) answered(d pfsm.Done) {
 		return
 	}
 	delete(p.calls, d.Call)
+	if p.serving == d.Call {
+		p.serving = 0
+	}
 	if o := p.launches[d.Call]; o != nil && d.Err != nil {
 		// A launch that was postponed may find that the world has shrunk.
 		o.finished, o.restored, o.refused = true, true, true
 	}
 	p.w.progress = p.w.now
-	p.w.tracef("peer %d: %s: %v %v", p.id, p.doing, d.Result, d.Err)
+	p.w.tracef("peer %d: %s: %+v", p.id, p.doing, d)
 	p.w.after(p.w.rng.between(0, 2*time.Millisecond), p, func() { then(d) })
 }
 

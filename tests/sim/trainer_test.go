@@ -44,8 +44,7 @@ func (p *peer) synchronize() {
 			p.leave()
 			return
 		}
-		r := d.Result.(pfsm.SyncResult)
-		p.revision, p.torn, p.again = r.Revision, false, 0
+		p.revision, p.torn, p.again = d.Sync.Revision, false, 0
 		p.w.collector.synced(p.w, p)
 		p.reduceAll()
 	})
@@ -326,7 +325,7 @@ func (p *peer) askPending() {
 			p.w.failf("peer %d: pending: %v", p.id, d.Err)
 			return
 		}
-		if d.Result.(bool) {
+		if d.Pending {
 			p.update()
 			return
 		}

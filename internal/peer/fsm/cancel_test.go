@@ -29,11 +29,11 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 			next: func(t *testing.T, r *rig) {
 				c := ask(r)
 				r.silent() // the others have theirs and do not ask
-				require.Equal(t, true, r.ok(c).Result)
+				require.True(t, r.ok(c).Pending)
 				c = ask(r)
 				r.sent(wire.C2MCheckPeersPending{}) // one answer for one vote
 				r.in(wire.M2CPeersPendingResponse{})
-				require.Equal(t, false, r.ok(c).Result)
+				require.False(t, r.ok(c).Pending)
 			},
 		},
 		"pending, then a round": {
@@ -88,7 +88,7 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 				c := ask(r)
 				r.silent()
 				r.in(wire.M2CPeersPendingResponse{PeersPending: true})
-				require.Equal(t, true, r.ok(c).Result)
+				require.True(t, r.ok(c).Pending)
 			},
 		},
 		"round after an operation": {

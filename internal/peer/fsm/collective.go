@@ -3,6 +3,7 @@ package fsm
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -49,40 +50,54 @@ type operation struct {
 	abort    bool // it said aborted, or could not be right
 	reason   string
 	code     errs.Code
-	lost     []string // peers that were named as gone since the launch
-	canceled bool     // the caller gave up; the votes still have to be cast
-	hurried  bool     // ... too late: the verdict does not depend on this peer any more
-	query    uint64   // questions after waiting peers that were asked before the launch
+	lost     []lostPeer // peers that were named as gone since the launch
+	canceled bool       // the caller gave up; the votes still have to be cast
+	hurried  bool       // ... too late: the verdict does not depend on this peer any more
+	query    uint64     // questions after waiting peers that were asked before the launch
 
 	awaited bool
 	await   CallID
 	err     error
 }
 
+// lostPeer is a peer that the master has named as gone.
+type lostPeer struct {
+	uuid wire.UUID
+	addr netip.AddrPort // where it was, not valid: unknown
+}
+
+// String returns its name in errors.
+func (p lostPeer) String() string {
+	if !p.addr.IsValid() {
+		return p.uuid.String()
+	}
+	return p.uuid.String() + " (" + p.addr.String() + ")"
+}
+
 // launch starts a collective (control spec, section 13.3).
 func (m *Machine) launch(c CallReduce) {
 	name := kindNames[kindReduce]
 	if err := m.usable(kindReduce); err != nil {
-		m.done(c.Call, err, nil)
+		m.done(c.Call, err)
 		return
 	}
 	if m.postpone(c) {
 		return
 	}
 	if m.flow != nil {
-		m.done(c.Call, errs.New(errs.Busy, name, fmt.Errorf("%s is running", kindNames[m.flow.kind])), nil)
+		m.done(c.Call, errs.New(errs.Busy, name, fmt.Errorf("%s is running", kindNames[m.flow.kind])))
 		return
 	}
 	if !c.DType.Valid() || !c.RedOp.Valid() {
-		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("%v of %v", c.RedOp, c.DType)), nil)
+		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("%v of %v", c.RedOp, c.DType)))
 		return
 	}
 	if m.view.LocalWorldSize < 2 || len(m.view.Ring) < 2 {
-		m.done(c.Call, errs.New(errs.TooFewPeers, name, nil).WithHint("wait for peers and update the topology"), nil)
+		m.done(c.Call, errs.New(errs.TooFewPeers, name, nil).WithHint("wait for peers and update the topology"))
 		return
 	}
 	if m.byTag(c.Tag) != nil {
-		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("tag %d is in flight", c.Tag)), nil)
+		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("tag %d is in flight", c.Tag)))
 		return
 	}
 	m.ops = append(m.ops, &operation{
@@ -107,7 +122,7 @@ func (m *Machine) launch(c CallReduce) {
 		m.letGo()
 	}
 	m.initiate()
-	m.done(c.Call, nil, nil)
+	m.done(c.Call, nil)
 }
 
 // initiate votes for queued operations. PCCL peers run at most sixteen at once
@@ -188,9 +203,9 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	// The master commences for those that are left. A member of the ring that
 	// vanished without closing its connections would be waited for in vain.
 	for _, u := range op.ring {
-		if slices.Contains(m.left, u) {
-			if !slices.ContainsFunc(op.lost, func(name string) bool { return strings.HasPrefix(name, u.String()) }) {
-				op.lost = append(op.lost, u.String())
+		if slices.Contains(m.dropped, u) {
+			if !slices.ContainsFunc(op.lost, func(p lostPeer) bool { return p.uuid == u }) {
+				op.lost = append(op.lost, lostPeer{uuid: u})
 			}
 			m.abortData(op, "peer "+u.String()+" of the ring has left")
 		}
@@ -331,7 +346,11 @@ func (op *operation) failure() error {
 		return errs.New(errs.Mismatch, kindNames[kindReduce], cause).
 			WithHint("pass the same count, type, operation and quantization on every peer")
 	}
-	peer := strings.Join(op.lost, ", ")
+	var names []string
+	for _, p := range op.lost {
+		names = append(names, p.String())
+	}
+	peer := strings.Join(names, ", ")
 	var e *errs.Error
 	if errors.As(op.dataErr, &e) && peer == "" {
 		peer = e.Peer
@@ -353,16 +372,16 @@ func (m *Machine) await(c CallAwait) {
 	}
 	if i := slices.Index(m.given, c.Op); i >= 0 {
 		m.given = slices.Delete(m.given, i, i+1)
-		m.done(c.Call, errs.New(errs.Canceled, kindNames[kindAwait], nil), nil)
+		m.done(c.Call, errs.New(errs.Canceled, kindNames[kindAwait], nil))
 		return
 	}
 	if op == nil || op.awaited || op.canceled && op.finished {
 		if err := m.usable(kindAwait); err != nil {
-			m.done(c.Call, err, nil)
+			m.done(c.Call, err)
 			return
 		}
 		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindAwait],
-			errors.New("the operation is unknown or was awaited before")), nil)
+			errors.New("the operation is unknown or was awaited before")))
 		return
 	}
 	op.awaited, op.await = true, c.Call // of a canceled one, whose buffers are still touched, giveUp answers
@@ -378,11 +397,11 @@ func (m *Machine) answerAwait(op *operation) {
 	if m.roundNow(op.err != nil) {
 		m.repair(op.await, op.hurried, op.err)
 		if op.hurried {
-			m.done(op.await, notRepaired(op.err), nil)
+			m.done(op.await, notRepaired(op.err))
 		}
 		return
 	}
-	m.done(op.await, op.err, nil)
+	m.done(op.await, op.err)
 }
 
 // notRepaired answers an await whose caller does not wait for the round behind
@@ -444,7 +463,7 @@ func (m *Machine) cancelOperation(id OpID) {
 func (m *Machine) giveUp(op *operation) {
 	m.finish(op, true)
 	if op.awaited {
-		m.done(op.await, errs.New(errs.Canceled, kindNames[kindAwait], nil), nil)
+		m.done(op.await, errs.New(errs.Canceled, kindNames[kindAwait], nil))
 		op.awaited = false
 		return
 	}

@@ -383,8 +383,8 @@ func TestPendingOverlaps(t *testing.T) {
 	r.step(CallReduce{Call: c, Op: 50, Tag: 9, DType: dtype.Float32, RedOp: dtype.Sum})
 	r.failed(c, errs.Busy)
 	r.in(wire.M2CPeersPendingResponse{PeersPending: true})
-	require.Equal(t, true, r.ok(a).Result) // S1-36
-	require.Equal(t, true, r.ok(b).Result)
+	require.True(t, r.ok(a).Pending) // S1-36
+	require.True(t, r.ok(b).Pending)
 	r.round(1, 2)
 	r.failed(w, errs.RankConnectionLost)
 }

@@ -43,7 +43,7 @@ func (m *Machine) mayBegin(op *operation) bool {
 		// What is left of a failed operation may still be on its way, and the
 		// next one with its tag must not take it for its own.
 		return false
-	case slices.ContainsFunc(op.ring, func(u wire.UUID) bool { return slices.Contains(m.left, u) }):
+	case slices.ContainsFunc(op.ring, func(u wire.UUID) bool { return slices.Contains(m.dropped, u) }):
 		return false // it would wait for the dead
 	}
 	return m.lent+eagerCost(op) <= eagerCredit

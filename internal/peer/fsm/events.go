@@ -229,11 +229,11 @@ type (
 		Restore bool
 		Err     error // what Await will say, if that is known already
 	}
-	// Serve opens (On) or closes the window in which shared state is handed out.
-	Serve struct {
-		Call CallID
-		On   bool
-	}
+	// Serve is to hand out the shared state of Call to those who ask for it, until
+	// its memory is needed: for a Fetch, which overwrites it, or for the caller, whose
+	// it is again when the call is answered. There is no effect that ends it, because
+	// the shell has to wait for readers before either, whatever the machine says.
+	Serve struct{ Call CallID }
 	// Fetch the keys from the first distributor that has them; a Fetched event follows.
 	Fetch struct {
 		Call         CallID
@@ -287,12 +287,13 @@ type (
 	// Release: no operation needs connections to others than these any more.
 	// What others opened to this peer is theirs to close.
 	Release struct{ Keep []wire.UUID }
-	// Done answers a call. Result by kind of call: bool for CallPending,
-	// SyncResult for CallSync, nil otherwise. Err is nil or an *errs.Error.
+	// Done answers a call. Err is nil or an *errs.Error; if it is nil, Pending is the
+	// answer to a CallPending, and Sync that to a CallSync.
 	Done struct {
-		Call   CallID
-		Err    error
-		Result any
+		Call    CallID
+		Err     error
+		Pending bool
+		Sync    SyncResult
 	}
 	// Disconnect: close the master connection and every P2P connection at once
 	// (quirk Q37); the session is over.

@@ -42,15 +42,15 @@ var stepNames = [numSteps]string{
 
 // waitsFor is the table of legal answers: the one packet that moves a step on.
 // Zero: the step waits for work of this peer, not for the master. Packets that
-// belong to no step (2 outside a wait, 4, 9 to 11, 64, 65) have rules of their own.
+// belong to no step, and connection infos outside of one, have rules of their own.
 var waitsFor = [numSteps]wire.ID{
-	stepRegister:  1,
-	stepInfo:      2,
-	stepRing:      3,
-	stepRequests:  5,
-	stepOptimized: 6,
-	stepElection:  7,
-	stepSynced:    8,
+	stepRegister:  wire.M2CSessionRegistrationResponse{}.ID(),
+	stepInfo:      wire.M2CP2PConnectionInfo{}.ID(),
+	stepRing:      wire.M2CP2PConnectionsEstablished{}.ID(),
+	stepRequests:  wire.M2COptimizeTopologyResponse{}.ID(),
+	stepOptimized: wire.M2COptimizeTopologyComplete{}.ID(),
+	stepElection:  wire.M2CSyncSharedState{}.ID(),
+	stepSynced:    wire.M2CSyncSharedStateComplete{}.ID(),
 }
 
 // flow is the phase-changing call in progress. A background flow answers no
@@ -107,7 +107,7 @@ type Machine struct {
 	deferred   []Event      // calls that wait for work that goes on in the background
 	closers    []CallID
 	dropReason string      // why the master drops this peer
-	left       []wire.UUID // members of the ring that were named as gone
+	dropped    []wire.UUID // members of the ring that the master has named as gone
 
 	peers []wire.PeerEndpoint // the last list the master sent, in any M2C 2
 	round uint64
@@ -162,9 +162,7 @@ func (m *Machine) emit(e ...Effect) { m.out = append(m.out, e...) }
 
 func (m *Machine) send(p wire.Packet) { m.emit(Send{Packet: p}) }
 
-func (m *Machine) done(call CallID, err error, result any) {
-	m.emit(Done{Call: call, Err: err, Result: result})
-}
+func (m *Machine) done(call CallID, err error) { m.emit(Done{Call: call, Err: err}) }
 
 func (m *Machine) log(warn bool, peer wire.UUID, text string) {
 	m.emit(Log{Warn: warn, Peer: peer, Text: text})
@@ -236,13 +234,14 @@ func (m *Machine) packet(p wire.Packet) {
 	if m.flow != nil {
 		at = m.flow.step
 	}
-	if at == stepRegister && p.ID() != 1 && p.ID() != 64 {
+	if _, alive := p.(wire.M2CHeartbeat); alive {
+		return
+	}
+	if at == stepRegister && p.ID() != waitsFor[at] {
 		m.illegal(p)
 		return
 	}
 	switch p := p.(type) {
-	case wire.M2CHeartbeat:
-		return
 	case wire.M2CPeerDropped:
 		m.peerDropped(p)
 		return
@@ -318,13 +317,9 @@ func (m *Machine) peerDropped(p wire.M2CPeerDropped) {
 		m.dropReason = p.Reason // the end of the connection follows
 		return
 	}
-	name := p.UUID.String()
-	if p.Addr.IsValid() {
-		name += " (" + p.Addr.String() + ")"
-	}
-	m.view.LastDropped = name
-	if slices.Contains(m.view.Ring, p.UUID) && !slices.Contains(m.left, p.UUID) {
-		m.left = append(m.left, p.UUID)
+	m.view.LastDropped = lostPeer{p.UUID, p.Addr}.String()
+	if slices.Contains(m.view.Ring, p.UUID) && !slices.Contains(m.dropped, p.UUID) {
+		m.dropped = append(m.dropped, p.UUID)
 	}
 	text := "peer dropped"
 	if p.Reason != "" {
@@ -336,7 +331,7 @@ func (m *Machine) peerDropped(p wire.M2CPeerDropped) {
 	}
 	for _, op := range m.ops {
 		if op.state != opSettled {
-			op.lost = append(op.lost, name)
+			op.lost = append(op.lost, lostPeer{p.UUID, p.Addr})
 		}
 	}
 }

@@ -14,13 +14,13 @@ import (
 func (m *Machine) connect(c CallConnect) {
 	switch {
 	case m.status == statusOver:
-		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], m.ended).WithHint(hintReconnect), nil)
+		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], m.ended).WithHint(hintReconnect))
 		return
 	case m.view.Connected:
-		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], errors.New("already connected")), nil)
+		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], errors.New("already connected")))
 		return
 	case m.status == statusLive:
-		m.done(c.Call, errs.New(errs.Busy, kindNames[kindConnect], errors.New("connect is running")), nil)
+		m.done(c.Call, errs.New(errs.Busy, kindNames[kindConnect], errors.New("connect is running")))
 		return
 	}
 	m.status = statusLive
@@ -90,14 +90,14 @@ func (m *Machine) changePhase(ev Event) {
 		f.kind, f.call, f.sync, f.query = kindSync, ev.Call, ev, m.query
 	}
 	if err := m.usable(f.kind); err != nil {
-		m.done(f.call, err, nil)
+		m.done(f.call, err)
 		return
 	}
 	if m.postpone(ev) {
 		return
 	}
 	if err := m.admit(f); err != nil {
-		m.done(f.call, err, nil)
+		m.done(f.call, err)
 		return
 	}
 	m.flow = f
@@ -243,7 +243,7 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	}
 	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
 	m.view.Connected = true
-	m.left = nil
+	m.dropped = nil
 	m.roundDue = false
 	m.answered = false
 	m.epoch = m.nextEpoch
@@ -251,7 +251,7 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	clear(m.failedTags)
 	m.flow = nil
 	if !f.background {
-		m.done(f.call, f.cause, nil)
+		m.done(f.call, f.cause)
 	}
 }
 
@@ -284,12 +284,12 @@ func (m *Machine) preflighted(ev Preflighted) {
 // waited for, or asks one.
 func (m *Machine) askPending(c CallPending) {
 	if err := m.usable(kindPending); err != nil {
-		m.done(c.Call, err, nil)
+		m.done(c.Call, err)
 		return
 	}
 	if m.answered {
 		m.answered = false
-		m.done(c.Call, nil, m.answer)
+		m.emit(Done{Call: c.Call, Pending: m.answer})
 		return
 	}
 	m.pending = append(m.pending, c.Call)
@@ -310,7 +310,7 @@ func (m *Machine) pendingAnswer(p wire.M2CPeersPendingResponse) {
 	// cast all the same, and asking again would be a question that nobody joins.
 	m.answered, m.answer = len(m.pending) == 0, p.PeersPending
 	for _, c := range m.pending {
-		m.done(c, nil, p.PeersPending)
+		m.emit(Done{Call: c, Pending: p.PeersPending})
 	}
 	m.pending = nil
 }

@@ -179,9 +179,6 @@ func (m *Machine) end(code errs.Code, detail string) {
 				m.emit(StopProbe{Call: f.call})
 			}
 		}
-		if f.kind == kindSync {
-			m.emit(Serve{Call: f.call, On: false})
-		}
 	}
 	m.emit(Disconnect{Reason: m.ended.Error()})
 
@@ -194,7 +191,7 @@ func (m *Machine) end(code errs.Code, detail string) {
 		}
 	}
 	for _, c := range m.pending {
-		m.done(c, m.endError(kindPending, ""), nil)
+		m.done(c, m.endError(kindPending, ""))
 	}
 	m.pending, m.asking = nil, false
 }
@@ -210,7 +207,7 @@ func (m *Machine) abandon() {
 	if f.cause != nil {
 		err.Err = errors.Join(f.cause, m.ended)
 	}
-	m.done(f.call, err, nil)
+	m.done(f.call, err)
 }
 
 // endError is the error of a call of kind k after the end of the session.
@@ -246,7 +243,7 @@ func (m *Machine) answerClosers() {
 		}
 	}
 	for _, c := range m.closers {
-		m.done(c, nil, nil)
+		m.done(c, nil)
 	}
 	m.closers = nil
 }
@@ -260,7 +257,7 @@ func (m *Machine) cancel(c CallCancel) {
 		if p == c.Call {
 			// The vote stands; its answer serves later calls.
 			m.pending = append(m.pending[:i:i], m.pending[i+1:]...)
-			m.done(c.Call, errs.New(errs.Canceled, kindNames[kindPending], nil), nil)
+			m.done(c.Call, errs.New(errs.Canceled, kindNames[kindPending], nil))
 			return
 		}
 	}
@@ -268,7 +265,7 @@ func (m *Machine) cancel(c CallCancel) {
 		if f.kind == kindAwait {
 			// The others wait for this vote: the round goes on without a caller.
 			f.background = true
-			m.done(f.call, notRepaired(f.cause), nil)
+			m.done(f.call, notRepaired(f.cause))
 			return
 		}
 		m.end(errs.Canceled, "the caller gave up while the others counted on its vote")
@@ -329,7 +326,7 @@ func (m *Machine) cancelDeferred(c CallCancel) bool {
 			continue
 		}
 		hit = true
-		m.done(call, errs.New(errs.Canceled, kindNames[k], nil), nil)
+		m.done(call, errs.New(errs.Canceled, kindNames[k], nil))
 	}
 	m.deferred = rest
 	return hit

@@ -310,7 +310,6 @@ func TestClose(t *testing.T) {
 		c := r.newCall()
 		r.step(CallClose{Call: c})
 		want[StopFetch](r)
-		require.False(t, want[Serve](r).On)
 		r.unanswered(s)
 		r.unanswered(c)
 		r.step(Fetched{Call: s})
@@ -349,7 +348,7 @@ func TestCancel(t *testing.T) {
 		r.step(CallPending{Call: b})
 		r.silent() // the vote stands
 		r.in(wire.M2CPeersPendingResponse{PeersPending: true})
-		require.Equal(t, true, r.ok(b).Result)
+		require.True(t, r.ok(b).Pending)
 	})
 	t.Run("running operation", func(t *testing.T) {
 		r := connected(t, true, 1, 2)

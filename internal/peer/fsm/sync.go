@@ -19,7 +19,7 @@ func (m *Machine) askSync(ev AskSync) {
 	} else if err = m.mayVote(ev.Strategy, ev.Torn); err == nil && !m.inBackground() {
 		err = m.busy(kindSync)
 	}
-	m.done(ev.Call, err, nil)
+	m.done(ev.Call, err)
 }
 
 // mayVote refuses strategies that do not exist or do not go with a torn state:
@@ -70,7 +70,7 @@ func (m *Machine) startSync() {
 		}
 	}
 	f.step = stepElection
-	m.emit(Serve{Call: f.call, On: true})
+	m.emit(Serve{Call: f.call})
 	m.send(wire.C2MSyncSharedState{
 		Revision: f.sync.Revision, Strategy: f.sync.Strategy, Entries: entries,
 		Ext: wire.Ext{Torn: f.sync.Torn && m.view.MasterNative},
@@ -165,10 +165,9 @@ func (m *Machine) synced() {
 	if f.query == m.query {
 		m.answered = false // whoever voted for this has gone on behind the question
 	}
-	m.emit(Serve{Call: f.call, On: false})
 	if f.cause != nil {
-		m.done(f.call, f.cause, nil)
+		m.done(f.call, f.cause)
 		return
 	}
-	m.done(f.call, nil, f.result)
+	m.emit(Done{Call: f.call, Sync: f.result})
 }
