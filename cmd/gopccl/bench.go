@@ -132,6 +132,14 @@ func (f *benchFlags) open(cmd *cobra.Command, header ...string) (*output, error)
 	return o, nil
 }
 
+// put writes one result: the value as JSON, or the cells as a row.
+func (o *output) put(value any, cells ...string) error {
+	if o.json != nil {
+		return o.json.Encode(value)
+	}
+	return o.row(cells...)
+}
+
 func (o *output) row(cells ...string) error {
 	_, err := io.WriteString(o.table, strings.Join(cells, "\t")+"\t\n")
 	return err
@@ -165,11 +173,16 @@ func benchWorld(cmd *cobra.Command, limit time.Duration) (bench.World, error) {
 	}, nil
 }
 
+// reduceBench is what the flags of gopccl bench allreduce say.
+type reduceBench struct {
+	benchFlags
+	dtype, algorithm, wire, frame string
+	pool, concurrent              int
+	inPlace                       bool
+}
+
 func newBenchAllReduceCmd() *cobra.Command {
-	var f benchFlags
-	var typ, algorithm, wire, frame string
-	var pool, concurrent int
-	var inPlace bool
+	var b reduceBench
 	cmd := &cobra.Command{
 		Use:   "allreduce",
 		Short: "Time all-reduces between processes",
@@ -183,83 +196,93 @@ counts them.`,
   gopccl bench allreduce --world 4 --bytes 64MiB --quantize minmax --json -
   gopccl bench allreduce --bytes 1MiB --concurrent 8 --pool 4 --rounds 20`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			worlds, sizes, err := f.lists(2)
-			if err != nil {
-				return err
-			}
-			w, err := benchWorld(cmd, f.limit)
-			if err != nil {
-				return err
-			}
-			job := bench.Reduction{Rounds: f.rounds, Concurrent: concurrent, InPlace: inPlace}
-			if job.DType, err = dtype.ParseType(typ); err != nil {
-				return usageError("--dtype: %w", err)
-			}
-			job.Quantize = core.Quantize{Algorithm: algorithm}
-			if job.Quantize.Type, err = dtype.ParseType(wire); err != nil {
-				return usageError("--wire: %w", err)
-			}
-			q, err := quant.Lookup(algorithm)
-			if err != nil {
-				return usageError("--quantize: %w", err)
-			}
-			if cmd.Flags().Changed("pool") {
-				w.Peer.PoolSize = pool
-			}
-			if frame != "" {
-				if w.Peer.FrameBytes, err = parseBytes(frame); err != nil {
-					return usageError("--frame-bytes: %w", err)
-				}
-			}
-			if concurrent < 1 || w.Peer.PoolSize < 1 {
-				return usageError("--concurrent and --pool are at least 1")
-			}
-			var jobs []bench.Reduction
-			for _, n := range sizes {
-				if job.Count = n / job.DType.Size(); job.Count < 1 {
-					return usageError("--bytes %d is less than one %v", n, job.DType)
-				}
-				for _, size := range worlds {
-					if q == nil {
-						continue
-					}
-					if err := q.Check(job.DType, job.Quantize.Type, dtype.Sum, job.Count/size, true); err != nil {
-						return usageError("%d bytes among %d peers: %w", n, size, err)
-					}
-				}
-				jobs = append(jobs, job)
-			}
-			out, err := f.open(cmd, "world", "bytes", "dtype", "quantize", "median", "min", "max", "MB/s", "rx+tx Gbit/s", "cpu s/GB", "rx bytes", "tx bytes")
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, out.close()) }()
-			for _, w.Size = range worlds {
-				if err := w.AllReduce(cmd.Context(), jobs, func(r bench.Result) error {
-					if out.json != nil {
-						return out.json.Encode(r)
-					}
-					return out.row(strconv.Itoa(r.World), strconv.Itoa(r.Bytes), r.DType, r.Quantize+prefixed(" ", r.Wire),
-						seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.1f", r.Contribute), fmt.Sprintf("%.3f", r.Network),
-						fmt.Sprintf("%.2f", r.CPUPerGB), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx))
-				}); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
-	f.add(cmd, "2,4", "4KiB,400000,64MiB", 5)
+	b.add(cmd, "2,4", "4KiB,400000,64MiB", 5)
 	fl := cmd.Flags()
-	fl.StringVar(&typ, "dtype", "float32", "element type")
-	fl.StringVar(&algorithm, "quantize", "none", "none, minmax or zeropoint")
-	fl.StringVar(&wire, "wire", "uint8", "element type on the wire if quantized")
-	fl.IntVar(&pool, "pool", 1, "connections to the next peer")
-	fl.IntVar(&concurrent, "concurrent", 1, "all-reduces in flight at a time, each of --bytes")
-	fl.StringVar(&frame, "frame-bytes", "", "largest payload of a data frame (default: data.frame_bytes)")
-	fl.BoolVar(&inPlace, "in-place", false, "reduce in place")
+	fl.StringVar(&b.dtype, "dtype", "float32", "element type")
+	fl.StringVar(&b.algorithm, "quantize", "none", "none, minmax or zeropoint")
+	fl.StringVar(&b.wire, "wire", "uint8", "element type on the wire if quantized")
+	fl.IntVar(&b.pool, "pool", 1, "connections to the next peer")
+	fl.IntVar(&b.concurrent, "concurrent", 1, "all-reduces in flight at a time, each of --bytes")
+	fl.StringVar(&b.frame, "frame-bytes", "", "largest payload of a data frame (default: data.frame_bytes)")
+	fl.BoolVar(&b.inPlace, "in-place", false, "reduce in place")
 	return cmd
+}
+
+// run measures all buffer sizes in one world after the other.
+func (b *reduceBench) run(cmd *cobra.Command) (err error) {
+	worlds, sizes, err := b.lists(2)
+	if err != nil {
+		return err
+	}
+	w, err := benchWorld(cmd, b.limit)
+	if err != nil {
+		return err
+	}
+	if cmd.Flags().Changed("pool") {
+		w.Peer.PoolSize = b.pool
+	}
+	if b.frame != "" {
+		if w.Peer.FrameBytes, err = parseBytes(b.frame); err != nil {
+			return usageError("--frame-bytes: %w", err)
+		}
+	}
+	if b.concurrent < 1 || w.Peer.PoolSize < 1 {
+		return usageError("--concurrent and --pool are at least 1")
+	}
+	jobs, err := b.jobs(worlds, sizes)
+	if err != nil {
+		return err
+	}
+	out, err := b.open(cmd, "world", "bytes", "dtype", "quantize", "median", "min", "max", "MB/s", "rx+tx Gbit/s", "cpu s/GB", "rx bytes", "tx bytes")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.close()) }()
+	for _, size := range worlds {
+		w.Size = size
+		if err := w.AllReduce(cmd.Context(), jobs, func(r bench.Result) error {
+			return out.put(r, strconv.Itoa(r.World), strconv.Itoa(r.Bytes), r.DType, r.Quantize+prefixed(" ", r.Wire),
+				seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.1f", r.Contribute), fmt.Sprintf("%.3f", r.Network),
+				fmt.Sprintf("%.2f", r.CPUPerGB), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// jobs returns the all-reduces that a world measures, one for each buffer size.
+// What a quantizer would refuse in any of the worlds is refused here.
+func (b *reduceBench) jobs(worlds, sizes []int) (jobs []bench.Reduction, err error) {
+	job := bench.Reduction{Rounds: b.rounds, Concurrent: b.concurrent, InPlace: b.inPlace}
+	if job.DType, err = dtype.ParseType(b.dtype); err != nil {
+		return nil, usageError("--dtype: %w", err)
+	}
+	job.Quantize = core.Quantize{Algorithm: b.algorithm}
+	if job.Quantize.Type, err = dtype.ParseType(b.wire); err != nil {
+		return nil, usageError("--wire: %w", err)
+	}
+	q, err := quant.Lookup(b.algorithm)
+	if err != nil {
+		return nil, usageError("--quantize: %w", err)
+	}
+	for _, n := range sizes {
+		if job.Count = n / job.DType.Size(); job.Count < 1 {
+			return nil, usageError("--bytes %d is less than one %v", n, job.DType)
+		}
+		for _, world := range worlds {
+			if q == nil {
+				continue
+			}
+			if err := q.Check(job.DType, job.Quantize.Type, dtype.Sum, job.Count/world, true); err != nil {
+				return nil, usageError("%d bytes among %d peers: %w", n, world, err)
+			}
+		}
+		jobs = append(jobs, job)
+	}
+	return jobs, nil
 }
 
 func prefixed(prefix, s string) string {
@@ -294,20 +317,16 @@ travel. A first round warms up; the content is verified in every round.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, out.close()) }()
-			for _, w.Size = range worlds {
+			for _, size := range worlds {
+				w.Size = size
 				for _, n := range sizes {
 					for _, outdated := range []bool{true, false} {
 						r, err := w.Sync(cmd.Context(), bench.Transfer{Bytes: n, Outdated: outdated, Rounds: f.rounds})
 						if err != nil {
 							return err
 						}
-						if out.json != nil {
-							err = out.json.Encode(r)
-						} else {
-							err = out.row(strconv.Itoa(r.World), strconv.Itoa(r.Bytes), strconv.Itoa(r.Outdated),
-								seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.3f", r.Rate), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx))
-						}
-						if err != nil {
+						if err := out.put(r, strconv.Itoa(r.World), strconv.Itoa(r.Bytes), strconv.Itoa(r.Outdated),
+							seconds(r.Median), seconds(r.Min), seconds(r.Max), fmt.Sprintf("%.3f", r.Rate), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx)); err != nil {
 							return err
 						}
 					}
@@ -341,10 +360,7 @@ same bytes ("read").`,
 			defer func() { err = errors.Join(err, out.close()) }()
 			for _, n := range sizes {
 				if err := bench.Hash(n, f.rounds, func(r bench.HashResult) error {
-					if out.json != nil {
-						return out.json.Encode(r)
-					}
-					return out.row(r.Hash, strconv.Itoa(r.Bytes), seconds(r.Median), fmt.Sprintf("%.2f", r.Rate))
+					return out.put(r, r.Hash, strconv.Itoa(r.Bytes), seconds(r.Median), fmt.Sprintf("%.2f", r.Rate))
 				}); err != nil {
 					return err
 				}

@@ -45,13 +45,8 @@ members and a master of their own in the same process, heartbeats go on.`,
 				if err != nil {
 					return err
 				}
-				if out.json != nil {
-					err = out.json.Encode(r)
-				} else {
-					err = out.row(strconv.Itoa(r.Communicators), strconv.Itoa(r.Threads), fmt.Sprintf("%.1f", r.Goroutines),
-						fmt.Sprintf("%.0f", r.KiB), fmt.Sprintf("%.3f %%", 100*r.Core))
-				}
-				if err != nil {
+				if err := out.put(r, strconv.Itoa(r.Communicators), strconv.Itoa(r.Threads), fmt.Sprintf("%.1f", r.Goroutines),
+					fmt.Sprintf("%.0f", r.KiB), fmt.Sprintf("%.3f %%", 100*r.Core)); err != nil {
 					return err
 				}
 			}

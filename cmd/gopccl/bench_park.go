@@ -36,10 +36,7 @@ or yields its processor.`,
 			}
 			defer func() { err = errors.Join(err, out.close()) }()
 			return bench.Park(f.rounds, gap, func(r bench.ParkResult) error {
-				if out.json != nil {
-					return out.json.Encode(r)
-				}
-				return out.row(r.Way, r.Waker, fmt.Sprintf("%.2f", r.P50), fmt.Sprintf("%.2f", r.P99))
+				return out.put(r, r.Way, r.Waker, fmt.Sprintf("%.2f", r.P50), fmt.Sprintf("%.2f", r.P99))
 			})
 		},
 	}

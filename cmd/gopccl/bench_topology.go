@@ -26,6 +26,8 @@ type topologyBench struct {
 	isHeldOut         bool
 	from              []string
 	seed              uint64
+	quick, chatty     bool
+	counting          string               // wall or cpu
 	clock             func() time.Duration // nil: the wall's
 	verbose           io.Writer            // nil: be quiet
 }
@@ -33,8 +35,6 @@ type topologyBench struct {
 func newBenchTopologyCmd() *cobra.Command {
 	var f benchFlags
 	var b topologyBench
-	var clock string
-	var quick, verbose bool
 	cmd := &cobra.Command{
 		Use:   "topology",
 		Short: "Compare ring solvers with the best rings known",
@@ -53,99 +53,115 @@ the table from the rings that earlier runs wrote with --json.`,
   gopccl bench topology --budget 1s --held-out 7 --clock cpu
   gopccl bench topology --json rings.json; gopccl bench topology --from rings.json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			switch clock {
-			case "wall":
-			case "cpu":
-				// What runs beside the solver in this program counts, too.
-				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-				b.clock = bench.CPUClock(50 * time.Microsecond)
-			default:
-				return usageError("--clock %q: want wall or cpu", clock)
-			}
-			if quick && !cmd.Flags().Changed("budget") {
-				b.budgets = b.budgets[:2]
-			}
-			for _, budget := range append([]time.Duration{b.reference}, b.budgets...) {
-				if budget <= 0 {
-					return usageError("--budget %v: want more than 0", budget)
-				}
-			}
-			if b.isHeldOut = cmd.Flags().Changed("held-out"); b.isHeldOut && b.from != nil {
-				return usageError("--from and --held-out exclude each other: rings are compared with the public instances")
-			}
-			if verbose {
-				b.verbose = cmd.ErrOrStderr()
-			}
-			s, err := topo.Lookup(b.solver)
-			if err != nil {
-				return usageError("%w; there are %s", err, strings.Join(topo.Names(), ", "))
-			}
-			all, err := b.instances()
-			if err != nil {
-				return err
-			}
-			read, err := b.read(all)
-			if err != nil {
-				return err
-			}
-			out, err := f.open(cmd, "budget", "what", "measured", "target", "")
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, out.close()) }()
-			if b.isHeldOut {
-				if err := b.refer(cmd.Context(), s, all); err != nil {
-					return err
-				}
-			}
-			missed := false
-			for _, budget := range b.budgets {
-				rings := read[budget]
-				if b.from == nil {
-					if rings, err = b.solve(cmd.Context(), s, all, budget, out); err != nil {
-						return err
-					}
-				}
-				if len(rings) == 0 {
-					continue
-				}
-				for _, m := range bench.Marks(rings, budget) {
-					missed = missed || !m.Holds
-					verdict := "holds"
-					if !m.Holds {
-						verdict = "misses"
-					}
-					if out.json != nil {
-						err = out.json.Encode(m)
-					} else {
-						err = out.row(budget.String(), m.Row, m.Measured, m.Target, verdict)
-					}
-					if err != nil {
-						return err
-					}
-				}
-			}
-			if missed && b.only == "" && b.solver == "auto" {
-				return bench.ErrTargets
-			}
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd, &f) },
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&b.dir, "data", "tests/bench/topology/data", "`DIRECTORY` with the instances")
 	fl.StringVar(&b.solver, "solver", "auto", "ring solver: "+strings.Join(topo.Names(), ", "))
 	fl.StringVar(&b.only, "only", "", "only instances with this in their name; targets do not count then")
 	fl.DurationSliceVar(&b.budgets, "budget", bench.TopologyBudgets(), "budgets, comma separated; there are targets for the default ones")
-	fl.BoolVar(&quick, "quick", false, "leave the longest budget out")
-	fl.BoolVarP(&verbose, "verbose", "v", false, "show every ring on standard error")
-	fl.StringVar(&clock, "clock", "wall", "what budgets are counted by: wall, or cpu for the processor time of this program")
+	fl.BoolVar(&b.quick, "quick", false, "leave the longest budget out")
+	fl.BoolVarP(&b.chatty, "verbose", "v", false, "show every ring on standard error")
+	fl.StringVar(&b.counting, "clock", "wall", "what budgets are counted by: wall, or cpu for the processor time of this program")
 	fl.Uint64Var(&b.heldOut, "held-out", 0, "instances made from this `SEED` instead of the public ones")
 	fl.DurationVar(&b.reference, "reference", 30*time.Second, "time to look for the best rings of an instance of --held-out")
 	fl.StringSliceVar(&b.from, "from", nil, "solve nothing, take the rings from these `FILES`")
 	fl.Uint64Var(&b.seed, "seed", 0, "varies the random choices")
 	fl.StringVar(&f.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
 	return cmd
+}
+
+// run solves the instances with each budget, or reads what earlier runs solved,
+// and compares with the targets.
+func (b *topologyBench) run(cmd *cobra.Command, f *benchFlags) (err error) {
+	if err := b.check(cmd); err != nil {
+		return err
+	}
+	if b.counting == "cpu" {
+		// What runs beside the solver in this program counts, too.
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+		b.clock = bench.CPUClock(50 * time.Microsecond)
+	}
+	s, err := topo.Lookup(b.solver)
+	if err != nil {
+		return usageError("%w; there are %s", err, strings.Join(topo.Names(), ", "))
+	}
+	all, err := b.instances()
+	if err != nil {
+		return err
+	}
+	read, err := b.read(all)
+	if err != nil {
+		return err
+	}
+	out, err := f.open(cmd, "budget", "what", "measured", "target", "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.close()) }()
+	if b.isHeldOut {
+		if err := b.refer(cmd.Context(), s, all); err != nil {
+			return err
+		}
+	}
+	missed := false
+	for _, budget := range b.budgets {
+		rings := read[budget]
+		if b.from == nil {
+			if rings, err = b.solve(cmd.Context(), s, all, budget, out); err != nil {
+				return err
+			}
+		}
+		if len(rings) == 0 {
+			continue
+		}
+		miss, err := judge(rings, budget, out)
+		if err != nil {
+			return err
+		}
+		missed = missed || miss
+	}
+	if missed && b.only == "" && b.solver == "auto" {
+		return bench.ErrTargets
+	}
+	return nil
+}
+
+// check refuses flags that do not fit, and fills in what follows from others.
+func (b *topologyBench) check(cmd *cobra.Command) error {
+	if b.counting != "wall" && b.counting != "cpu" {
+		return usageError("--clock %q: want wall or cpu", b.counting)
+	}
+	if b.quick && !cmd.Flags().Changed("budget") {
+		b.budgets = b.budgets[:2]
+	}
+	for _, budget := range append([]time.Duration{b.reference}, b.budgets...) {
+		if budget <= 0 {
+			return usageError("--budget %v: want more than 0", budget)
+		}
+	}
+	if b.isHeldOut = cmd.Flags().Changed("held-out"); b.isHeldOut && b.from != nil {
+		return usageError("--from and --held-out exclude each other: rings are compared with the public instances")
+	}
+	if b.chatty {
+		b.verbose = cmd.ErrOrStderr()
+	}
+	return nil
+}
+
+// judge writes how the rings of one budget compare with the targets, and says
+// whether a target is missed.
+func judge(rings []bench.Ring, budget time.Duration, out *output) (missed bool, err error) {
+	for _, m := range bench.Marks(rings, budget) {
+		verdict := "holds"
+		if !m.Holds {
+			verdict, missed = "misses", true
+		}
+		if err := out.put(m, budget.String(), m.Row, m.Measured, m.Target, verdict); err != nil {
+			return missed, err
+		}
+	}
+	return missed, nil
 }
 
 // instances returns those that the flags name.

@@ -37,49 +37,52 @@ needs no network). Fails if peers ever disagree or the loss does not fall.`,
   gopccl demo --duration 20s --page story.html
   gopccl demo --set quantize.algorithm=minmax --set peer.pool_size=2`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(cmd)
-			if err != nil {
-				return err
-			}
-			if cfg.Duration < time.Second {
-				return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--duration %v is below 1s", cfg.Duration))
-			}
-			if inner < 1 {
-				return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--inner %d: want at least one local step", inner))
-			}
-			if cfg.Page != "" { // said now and not after a minute
-				if dir, err := os.Stat(filepath.Dir(cfg.Page)); err != nil || !dir.IsDir() {
-					return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--page %s: no such directory", cfg.Page))
-				}
-			}
-			self, err := os.Executable()
-			if err != nil {
-				return err
-			}
-			cfg.Peers, cfg.Joiners = 4, 2
-			cfg.Out, cfg.Terminal = cmd.OutOrStdout(), terminal(cmd.OutOrStdout())
-			if c.Log.Level == "debug" {
-				cfg.Logger = newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
-			}
-			cfg.Command = func(master string) *exec.Cmd {
-				return exec.Command(self, append(configArgs(cmd), demoPeer, master, strconv.Itoa(inner))...)
-			}
-			rec, err := demo.Run(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			demo.Summary(cfg.Out, rec, cfg.Page)
-			if problems := rec.Verdict(); len(problems) > 0 {
-				return errors.New("demo: " + strings.Join(problems, "; "))
-			}
-			return nil
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd, cfg, inner) },
 	}
 	cmd.Flags().DurationVar(&cfg.Duration, "duration", 55*time.Second, "how long to train")
 	cmd.Flags().StringVar(&cfg.Page, "page", "gopccl-demo.html", "`FILE` for the page; empty: none")
 	cmd.Flags().IntVar(&inner, "inner", inner, "local steps of a peer per step of the shared state")
 	return cmd
+}
+
+// runDemo runs the demo with inner local steps of a peer per step of the state.
+func runDemo(cmd *cobra.Command, cfg demo.Config, inner int) error {
+	c, err := loadConfig(cmd)
+	if err != nil {
+		return err
+	}
+	if cfg.Duration < time.Second {
+		return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--duration %v is below 1s", cfg.Duration))
+	}
+	if inner < 1 {
+		return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--inner %d: want at least one local step", inner))
+	}
+	if cfg.Page != "" { // said now and not after a minute
+		if dir, err := os.Stat(filepath.Dir(cfg.Page)); err != nil || !dir.IsDir() {
+			return errs.New(errs.InvalidConfig, "demo", fmt.Errorf("--page %s: no such directory", cfg.Page))
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cfg.Peers, cfg.Joiners = 4, 2
+	cfg.Out, cfg.Terminal = cmd.OutOrStdout(), terminal(cmd.OutOrStdout())
+	if c.Log.Level == "debug" {
+		cfg.Logger = newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
+	}
+	cfg.Command = func(master string) *exec.Cmd {
+		return exec.Command(self, append(configArgs(cmd), demoPeer, master, strconv.Itoa(inner))...)
+	}
+	rec, err := demo.Run(cmd.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	demo.Summary(cfg.Out, rec, cfg.Page)
+	if problems := rec.Verdict(); len(problems) > 0 {
+		return errors.New("demo: " + strings.Join(problems, "; "))
+	}
+	return nil
 }
 
 // newDemoPeerCmd returns the command that the demo's peer processes run.

@@ -51,11 +51,16 @@ func newSolved(f *topofile.File, s topo.Solution) solved {
 	return r
 }
 
+// topologySolve is what the flags of gopccl topology solve say.
+type topologySolve struct {
+	solver, objective, start, output string
+	budget                           time.Duration
+	seed                             uint64
+	asJSON, quiet                    bool
+}
+
 func newTopologySolveCmd() *cobra.Command {
-	var solver, objective, start, output string
-	var budget time.Duration
-	var seed uint64
-	var asJSON, quiet bool
+	var b topologySolve
 	cmd := &cobra.Command{
 		Use:   "solve FILE",
 		Short: "Find the best ring for a bandwidth matrix",
@@ -84,56 +89,58 @@ Improvements are shown on standard error while the search goes on.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := topo.Lookup(solver)
-			if err != nil {
-				return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("%w; there are %s", err, strings.Join(topo.Names(), ", ")))
-			}
-			if objective != string(topo.BottleneckThenSum) && objective != string(topo.Sum) {
-				return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("--objective %q: want bottleneck or sum", objective))
-			}
-			if budget <= 0 {
-				return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("--budget %v: want more than 0", budget))
-			}
-			f, err := topofile.Open(args[0])
-			if err != nil {
-				return err
-			}
-			p := topo.Problem{Matrix: f.Matrix, Objective: topo.Objective(objective), Seed: seed}
-			if start != "" {
-				if p.Start, err = f.OpenPlan(start); err != nil {
-					return err
-				}
-			}
-			progress := cmd.ErrOrStderr()
-			if quiet {
-				progress = io.Discard
-			}
-			r, err := solve(cmd.Context(), s, f, p, budget, progress)
-			if err != nil {
-				return err
-			}
-			if output != "" {
-				if err := f.SavePlan(output, r.Ring); err != nil {
-					return err
-				}
-			}
-			if asJSON {
-				return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
-			}
-			return r.print(cmd.OutOrStdout())
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return b.run(cmd, args[0]) },
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&solver, "solver", "auto", "ring solver: "+strings.Join(topo.Names(), ", "))
-	fl.StringVar(&objective, "objective", string(topo.BottleneckThenSum), "bottleneck (then sum) or sum")
-	fl.DurationVar(&budget, "budget", time.Second, "time that the solver may take")
-	fl.Uint64Var(&seed, "seed", 0, "varies the random choices")
-	fl.StringVar(&start, "start", "", "begin with the ring of this plan `FILE`")
-	fl.StringVar(&output, "output", "", "save the ring as a plan in `FILE`")
-	fl.BoolVar(&asJSON, "json", false, "print one JSON object")
-	fl.BoolVar(&quiet, "quiet", false, "do not show progress")
+	fl.StringVar(&b.solver, "solver", "auto", "ring solver: "+strings.Join(topo.Names(), ", "))
+	fl.StringVar(&b.objective, "objective", string(topo.BottleneckThenSum), "bottleneck (then sum) or sum")
+	fl.DurationVar(&b.budget, "budget", time.Second, "time that the solver may take")
+	fl.Uint64Var(&b.seed, "seed", 0, "varies the random choices")
+	fl.StringVar(&b.start, "start", "", "begin with the ring of this plan `FILE`")
+	fl.StringVar(&b.output, "output", "", "save the ring as a plan in `FILE`")
+	fl.BoolVar(&b.asJSON, "json", false, "print one JSON object")
+	fl.BoolVar(&b.quiet, "quiet", false, "do not show progress")
 	return cmd
+}
+
+func (b *topologySolve) run(cmd *cobra.Command, file string) error {
+	s, err := topo.Lookup(b.solver)
+	if err != nil {
+		return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("%w; there are %s", err, strings.Join(topo.Names(), ", ")))
+	}
+	if b.objective != string(topo.BottleneckThenSum) && b.objective != string(topo.Sum) {
+		return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("--objective %q: want bottleneck or sum", b.objective))
+	}
+	if b.budget <= 0 {
+		return errs.New(errs.InvalidConfig, "solve", fmt.Errorf("--budget %v: want more than 0", b.budget))
+	}
+	f, err := topofile.Open(file)
+	if err != nil {
+		return err
+	}
+	p := topo.Problem{Matrix: f.Matrix, Objective: topo.Objective(b.objective), Seed: b.seed}
+	if b.start != "" {
+		if p.Start, err = f.OpenPlan(b.start); err != nil {
+			return err
+		}
+	}
+	progress := cmd.ErrOrStderr()
+	if b.quiet {
+		progress = io.Discard
+	}
+	r, err := solve(cmd.Context(), s, f, p, b.budget, progress)
+	if err != nil {
+		return err
+	}
+	if b.output != "" {
+		if err := f.SavePlan(b.output, r.Ring); err != nil {
+			return err
+		}
+	}
+	if b.asJSON {
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+	}
+	return r.print(cmd.OutOrStdout())
 }
 
 // solve runs a solver and checks its answer. Progress is shown at most ten

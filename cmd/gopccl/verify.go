@@ -25,11 +25,16 @@ func newVerifyCmd() *cobra.Command {
 	return cmd
 }
 
+// determinismCheck is what the flags of gopccl verify determinism say.
+type determinismCheck struct {
+	benchFlags
+	cpuOnly          bool
+	device, elements int
+	step             uint64
+}
+
 func newVerifyDeterminismCmd() *cobra.Command {
-	var f benchFlags
-	var cpuOnly bool
-	var device, elements int
-	var step uint64
+	var b determinismCheck
 	cmd := &cobra.Command{
 		Use:   "determinism",
 		Short: "Compare the bits that processor and GPU compute",
@@ -45,45 +50,47 @@ A digest takes all NaNs for one. "differ" counts elements with other bits, NaN o
   gopccl verify determinism --cpu --step 0   # without exp
   gopccl verify determinism --device 1 --json -`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if elements < 1 || elements > 1<<28 {
-				return verifyUsage("--elements %d: want 1 to %d", elements, 1<<28)
-			}
-			if step > determinism.Patterns {
-				return verifyUsage("--step %d: want 0 to %d", step, uint64(determinism.Patterns))
-			}
-			list, passed, err := determinism.CPUs()
-			if err != nil {
-				return err
-			}
-			plan := determinism.Plan{Reference: list[0], Others: list[1:], Elements: elements, Step: step}
-			if !cpuOnly {
-				gpu, err := openGPU(device)
-				if err != nil {
-					return fmt.Errorf("%w (--cpu compares without a device)", err)
-				}
-				defer func() { err = errors.Join(err, gpu.Close()) }()
-				plan.Others = append(plan.Others, gpu)
-			}
-			plan.Rest = func(m determinism.Machine) bool { // backends share all but the arithmetic
-				_, gpu := m.(*determinism.GPU)
-				return gpu
-			}
-			if f.json == "" {
-				for _, p := range passed {
-					fmt.Fprintln(cmd.OutOrStdout(), "not here:", p)
-				}
-			}
-			return verifyDeterminism(cmd.Context(), cmd, plan, &f)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
 	}
 	fl := cmd.Flags()
-	fl.BoolVar(&cpuOnly, "cpu", false, "compare the processor's backends alone")
-	fl.IntVar(&device, "device", 0, "number of the CUDA device")
-	fl.IntVar(&elements, "elements", determinism.Elements, "elements of a case; digests were recorded for the default")
-	fl.Uint64Var(&step, "step", 1, "evaluate exp at each `N`-th pattern; 0: not at all; sums are known for 1")
-	fl.StringVar(&f.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
+	fl.BoolVar(&b.cpuOnly, "cpu", false, "compare the processor's backends alone")
+	fl.IntVar(&b.device, "device", 0, "number of the CUDA device")
+	fl.IntVar(&b.elements, "elements", determinism.Elements, "elements of a case; digests were recorded for the default")
+	fl.Uint64Var(&b.step, "step", 1, "evaluate exp at each `N`-th pattern; 0: not at all; sums are known for 1")
+	fl.StringVar(&b.json, "json", "", "write one JSON object a line to `FILE`, - for standard output, instead of a table")
 	return cmd
+}
+
+func (b *determinismCheck) run(cmd *cobra.Command) (err error) {
+	if b.elements < 1 || b.elements > 1<<28 {
+		return verifyUsage("--elements %d: want 1 to %d", b.elements, 1<<28)
+	}
+	if b.step > determinism.Patterns {
+		return verifyUsage("--step %d: want 0 to %d", b.step, uint64(determinism.Patterns))
+	}
+	list, passed, err := determinism.CPUs()
+	if err != nil {
+		return err
+	}
+	plan := determinism.Plan{Reference: list[0], Others: list[1:], Elements: b.elements, Step: b.step}
+	if !b.cpuOnly {
+		gpu, err := openGPU(b.device)
+		if err != nil {
+			return fmt.Errorf("%w (--cpu compares without a device)", err)
+		}
+		defer func() { err = errors.Join(err, gpu.Close()) }()
+		plan.Others = append(plan.Others, gpu)
+	}
+	plan.Rest = func(m determinism.Machine) bool { // backends share all but the arithmetic
+		_, gpu := m.(*determinism.GPU)
+		return gpu
+	}
+	if b.json == "" {
+		for _, p := range passed {
+			fmt.Fprintln(cmd.OutOrStdout(), "not here:", p)
+		}
+	}
+	return verifyDeterminism(cmd.Context(), cmd, plan, &b.benchFlags)
 }
 
 func openGPU(device int) (*determinism.GPU, error) {

@@ -51,7 +51,8 @@ func AsyncDiLoCo(ctx context.Context, o Options) error {
 	flight := &flight{run: r, mean: make([]float32, n), own: make([]float32, n)}
 	pseudo := make([]float32, n)
 	welcome := true
-	for r.now.Step = *step; r.more(); r.now.Step = *step {
+	r.now.Step = *step
+	for r.more() {
 		somebodyNew, err := r.admit(ctx, func() error { return flight.land(ctx) })
 		if err != nil {
 			return err

@@ -29,7 +29,8 @@ func DDP(ctx context.Context, o Options) error {
 
 	grad, mean := make([]float32, n), make([]float32, n)
 	welcome := true
-	for r.now.Step = r.state.Revision; r.more(); {
+	r.now.Step = r.state.Revision
+	for r.more() {
 		// Let in who waits, then agree on the state: a no-op but for newcomers.
 		if _, err := r.admit(ctx, func() error { return nil }); err != nil {
 			return err

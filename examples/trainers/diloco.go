@@ -33,7 +33,8 @@ func DiLoCo(ctx context.Context, o Options) error {
 	local, grad := make([]float32, n), make([]float32, n)
 	pseudo, mean := make([]float32, n), make([]float32, n)
 	welcome := true
-	for r.now.Step = r.state.Revision; r.more(); r.now.Step = r.state.Revision {
+	r.now.Step = r.state.Revision
+	for r.more() {
 		// Let in who waits, then agree on the state. Newcomers receive it here;
 		// for all others nothing moves.
 		if _, err := r.admit(ctx, func() error { return nil }); err != nil {
