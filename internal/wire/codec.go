@@ -32,6 +32,16 @@ func Append(dst []byte, p Packet) []byte {
 // M2CSyncSharedState share one count, that of Keys; missing hashes and hash
 // types are written as 0.
 func AppendBody(dst []byte, p Packet) []byte {
+	switch p.Proto() {
+	case C2M:
+		return appendToMaster(dst, p)
+	case M2C:
+		return appendFromMaster(dst, p)
+	}
+	return appendBetweenPeers(dst, p)
+}
+
+func appendToMaster(dst []byte, p Packet) []byte {
 	switch p := p.(type) {
 	case C2MRequestSessionRegistration:
 		dst = appendU16(dst, p.P2PPort)
@@ -43,8 +53,7 @@ func AppendBody(dst []byte, p Packet) []byte {
 		return appendBool(dst, p.AcceptNewPeers)
 	case C2MP2PConnectionsEstablished:
 		return appendUUIDs(appendBool(dst, p.Success), p.FailedPeers)
-	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete,
-		C2MAskTopology, M2CSyncSharedStateComplete, M2CHeartbeat, M2CProbesDone:
+	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology:
 		return dst
 	case C2MHeartbeat:
 		return appendExt(dst, Ext{Reports: p.Reports, Moved: p.Moved})
@@ -73,7 +82,14 @@ func AppendBody(dst []byte, p Packet) []byte {
 		return appendUUIDs(appendU64(dst, p.Change), p.FailedPeers)
 	case C2MPreflightDone:
 		return appendUUIDs(appendU64(dst, p.Number), p.FailedPeers)
+	}
+	panic(notOurs(p))
+}
 
+func appendFromMaster(dst []byte, p Packet) []byte {
+	switch p := p.(type) {
+	case M2CSyncSharedStateComplete, M2CHeartbeat, M2CProbesDone:
+		return dst
 	case M2CSessionRegistrationResponse:
 		dst = append(appendBool(dst, p.Accepted), p.UUID[:]...)
 		return appendExt(dst, p.Ext)
@@ -120,7 +136,12 @@ func AppendBody(dst []byte, p Packet) []byte {
 		return appendEndpoints(appendU64(dst, p.Number), p.Peers)
 	case M2CSwitchRing:
 		return appendUUIDs(appendU64(dst, p.Change), p.Ring)
+	}
+	panic(notOurs(p))
+}
 
+func appendBetweenPeers(dst []byte, p Packet) []byte {
+	switch p := p.(type) {
 	case P2PHello:
 		return appendExt(appendU32(append(dst, p.UUID[:]...), p.Number), p.Ext)
 	case P2PHelloAck:
@@ -141,8 +162,10 @@ func AppendBody(dst []byte, p Packet) []byte {
 	case B2CServerIsBusy:
 		return appendExt(appendBool(dst, p.IsBusy), p.Ext)
 	}
-	panic(fmt.Sprintf("wire: %T is not a packet of this package", p))
+	panic(notOurs(p))
 }
+
+func notOurs(p Packet) string { return fmt.Sprintf("wire: %T is not a packet of this package", p) }
 
 func appendStateEntry(dst []byte, e *StateEntry) []byte {
 	dst = appendU64(appendString(dst, e.Key), e.Hash)

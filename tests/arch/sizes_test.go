@@ -27,14 +27,7 @@ const (
 // larger is what has not been divided yet, with its size. What shrinks takes
 // its number along, and nothing new comes in.
 var larger = map[string]int{
-	"internal/cuda/ptxtest/parse.go":                      708,
-	"cmd/gopccl.newBenchTopologyCmd":                      117,
-	"internal/cuda/libcuda.TestCalls":                     102,
-	"internal/cuda/ptxtest.TestWords":                     125,
-	"internal/cuda/ptxtest.integerCases":                  117,
 	"internal/peer.connect":                               102,
-	"internal/wire.AppendBody":                            112,
-	"tests/e2e.TestStrangersDoNoHarm":                     108,
 	"internal/peer/fsm.TestCancel":                        126,
 	"internal/peer/fsm.TestCanceledCallsKeepTheirAnswers": 120,
 	"internal/peer/fsm.TestRandomEvents":                  140,

@@ -32,6 +32,62 @@ var garbage = map[string][]byte{
 	"silence": {},
 }
 
+// joinAt connects a peer whose ports are searched from base on.
+func joinAt(ctx context.Context, master string, base int) (*core.Communicator, error) {
+	opt := core.Options{}
+	opt.Master, opt.PortBase, opt.ListenHost = master, base, "127.0.0.1"
+	return core.Connect(ctx, opt)
+}
+
+// grow lets another peer in, and returns all.
+func grow(t *testing.T, ctx context.Context, master string, base int, comms []*core.Communicator) []*core.Communicator {
+	type joined struct {
+		c   *core.Communicator
+		err error
+	}
+	in := make(chan joined, 1)
+	go func() { c, err := joinAt(ctx, master, base); in <- joined{c, err} }()
+	for admitted := len(comms) == 0; !admitted; {
+		var wg sync.WaitGroup
+		pending := make([]bool, len(comms))
+		for i, c := range comms {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				if pending[i], _ = c.PeersPending(ctx); pending[i] {
+					c.UpdateTopology(ctx)
+				}
+			}()
+		}
+		wg.Wait()
+		admitted = pending[0] || ctx.Err() != nil
+	}
+	j := <-in
+	require.NoError(t, j.err)
+	return append(comms, j.c)
+}
+
+// reduceAmong makes an all-reduce of all and checks the sums.
+func reduceAmong(t *testing.T, ctx context.Context, comms []*core.Communicator) {
+	var wg sync.WaitGroup
+	out := make([]error, len(comms))
+	for i, c := range comms {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			data := []int64{1, 2, 3, 4, 5}
+			_, out[i] = core.AllReduceSlice(ctx, c, data, data, core.Sum)
+			if out[i] == nil && data[4] != int64(5*len(comms)) {
+				out[i] = fmt.Errorf("sum is %v", data)
+			}
+		}()
+	}
+	wg.Wait()
+	for _, err := range out {
+		require.NoError(t, err)
+	}
+}
+
 // Strangers hold connections to every port of the master and of the peers,
 // silent ones and ones with garbage, a thousand to the master: the run goes
 // on, joins included, while they are open.
@@ -44,58 +100,9 @@ func TestStrangersDoNoHarm(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(mctx) }()
 	const base = 23000
-	peer := func(id int) (*core.Communicator, error) {
-		opt := core.Options{}
-		opt.Master, opt.PortBase, opt.ListenHost = m.Addr().String(), base, "127.0.0.1"
-		return core.Connect(ctx, opt)
-	}
-	grow := func(comms []*core.Communicator) []*core.Communicator {
-		type joined struct {
-			c   *core.Communicator
-			err error
-		}
-		in := make(chan joined, 1)
-		go func() { c, err := peer(len(comms)); in <- joined{c, err} }()
-		for admitted := len(comms) == 0; !admitted; {
-			var wg sync.WaitGroup
-			pending := make([]bool, len(comms))
-			for i, c := range comms {
-				wg.Add(1)
-				go func() {
-					defer wg.Done()
-					if pending[i], _ = c.PeersPending(ctx); pending[i] {
-						c.UpdateTopology(ctx)
-					}
-				}()
-			}
-			wg.Wait()
-			admitted = pending[0] || ctx.Err() != nil
-		}
-		j := <-in
-		require.NoError(t, j.err)
-		return append(comms, j.c)
-	}
-	reduce := func(comms []*core.Communicator) {
-		var wg sync.WaitGroup
-		out := make([]error, len(comms))
-		for i, c := range comms {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				data := []int64{1, 2, 3, 4, 5}
-				_, out[i] = core.AllReduceSlice(ctx, c, data, data, core.Sum)
-				if out[i] == nil && data[4] != int64(5*len(comms)) {
-					out[i] = fmt.Errorf("sum is %v", data)
-				}
-			}()
-		}
-		wg.Wait()
-		for _, err := range out {
-			require.NoError(t, err)
-		}
-	}
-	comms := grow(grow(nil))
-	reduce(comms)
+	at := m.Addr().String()
+	comms := grow(t, ctx, at, base, grow(t, ctx, at, base, nil))
+	reduceAmong(t, ctx, comms)
 
 	var open []net.Conn
 	defer func() {
@@ -113,11 +120,11 @@ func TestStrangersDoNoHarm(t *testing.T) {
 		return true
 	}
 	for range 1000 {
-		require.True(t, bother(m.Addr().String(), nil))
+		require.True(t, bother(at, nil))
 	}
 	ports := 0
 	for name, bytes := range garbage {
-		require.True(t, bother(m.Addr().String(), bytes), name)
+		require.True(t, bother(at, bytes), name)
 	}
 	for port := base; port < base+80; port++ {
 		addr := fmt.Sprintf("127.0.0.1:%d", port)
@@ -133,9 +140,9 @@ func TestStrangersDoNoHarm(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, ports, 6, "three ports of each peer were found")
-	reduce(comms)
-	comms = grow(comms)
-	reduce(comms)
+	reduceAmong(t, ctx, comms)
+	comms = grow(t, ctx, at, base, comms)
+	reduceAmong(t, ctx, comms)
 	for _, c := range comms {
 		require.NoError(t, c.Close())
 	}

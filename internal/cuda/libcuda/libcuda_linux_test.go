@@ -79,15 +79,19 @@ func (s *standin) calls() (list []recorded) {
 // out stands for an argument that is the address of something the call writes.
 const out = ^uint64(0)
 
-// Every call has the name and the arguments of the driver API, gives back what
-// the driver wrote, and makes its result a typed error.
-func TestCalls(t *testing.T) {
-	s := newStandin(t)
-	s.fail("", 0)
-	d, err := open(s.path)
-	require.NoError(t, err)
-	require.Equal(t, []string{"cuInit", "cuDriverGetVersion"}, names(s.calls()))
+// driverCall is a call of the interface and what it makes of it: the call of
+// the library, with its arguments, and what it returns.
+type driverCall struct {
+	name string
+	args []uint64
+	call func() any
+	want any
+	// before and after are the other calls that it makes.
+	before, after []string
+}
 
+// driverCalls has one for every method of d.
+func driverCalls(t *testing.T, d driver.Driver) []driverCall {
 	host := []byte{1, 2, 3, 4, 5}
 	ok := func(err error) any {
 		if err != nil {
@@ -101,14 +105,7 @@ func TestCalls(t *testing.T) {
 		}
 		return v
 	}
-	for _, c := range []struct {
-		name string
-		args []uint64
-		call func() any
-		want any
-		// before and after are the other calls that it makes.
-		before, after []string
-	}{
+	return []driverCall{
 		{"cuDriverGetVersion", []uint64{out}, func() any { return one(d.Version()) }, 12040, nil, nil},
 		{"cuDeviceGetCount", []uint64{out}, func() any { return one(d.Devices()) }, 3, nil, nil},
 		{"cuDeviceGetName", []uint64{out, 255, 71}, func() any { return one(d.DeviceName(1)) }, "Stand-in 9000", []string{"cuDeviceGet"}, nil},
@@ -160,7 +157,19 @@ func TestCalls(t *testing.T) {
 		{"cuEventQuery", []uint64{11}, func() any { return one(d.EventDone(11)) }, true, nil, nil},
 		{"cuEventSynchronize", []uint64{11}, func() any { return ok(d.EventSynchronize(11)) }, nil, nil, nil},
 		{"cuEventElapsedTime", []uint64{out, 11, 12}, func() any { return one(d.Elapsed(11, 12)) }, 1500 * time.Microsecond, nil, nil},
-	} {
+	}
+}
+
+// Every call has the name and the arguments of the driver API, gives back what
+// the driver wrote, and makes its result a typed error.
+func TestCalls(t *testing.T) {
+	s := newStandin(t)
+	s.fail("", 0)
+	d, err := open(s.path)
+	require.NoError(t, err)
+	require.Equal(t, []string{"cuInit", "cuDriverGetVersion"}, names(s.calls()))
+	for _, c := range driverCalls(t, d) {
+
 		s.fail("", 0)
 		got := c.call()
 		require.Equal(t, c.want, got, c.name)

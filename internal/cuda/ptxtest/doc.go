@@ -40,4 +40,19 @@
 //
 // A [Device] counts what it gave out and did not get back, and fails calls on
 // demand.
+//
+// # Where things are
+//
+// A text becomes a module in lex.go and parse.go; module.go has its parts and
+// types.go the types of PTX. decode.go and link.go turn each function into
+// instructions with resolved operands, once. integer.go, float.go and convert.go
+// have what instructions compute in one lane, exec.go and warp.go what a warp
+// makes of it, access.go its loads, stores and atomics, and block.go the
+// barriers and the order of warps. device.go, memory.go, stream.go and order.go
+// are the driver: allocations, queues, and which work waits for which. race.go
+// finds accesses that nothing orders, counts.go counts for benchmarks.
+//
+// An instruction is added in three places: its form in decode.go, what it does
+// in one of the files of arithmetic, and a case in instruction_test.go, which
+// compares it with math/big or with plain Go on operands that include the edges.
 package ptxtest

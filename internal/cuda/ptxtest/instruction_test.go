@@ -2,10 +2,12 @@ package ptxtest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,7 +105,9 @@ var zero = big.NewInt(0)
 
 // integerCases are the integer operations and what they are, in numbers
 // without a size.
-func integerCases() []integerCase {
+func integerCases() []integerCase { return slices.Concat(arithmeticCases(), bitCases()) }
+
+func arithmeticCases() []integerCase {
 	op := func(f func(z, a, b *big.Int) *big.Int) func(kind, *big.Int, *big.Int, *big.Int, [3]uint64) *big.Int {
 		return func(_ kind, a, b, _ *big.Int, _ [3]uint64) *big.Int { return f(new(big.Int), a, b) }
 	}
@@ -154,6 +158,14 @@ func integerCases() []integerCase {
 		}},
 		{op: "neg.S", args: 1, want: func(_ kind, a, _, _ *big.Int, _ [3]uint64) *big.Int { return new(big.Int).Neg(a) }},
 		{op: "abs.S", args: 1, want: func(_ kind, a, _, _ *big.Int, _ [3]uint64) *big.Int { return new(big.Int).Abs(a) }},
+	}
+}
+
+func bitCases() []integerCase {
+	op := func(f func(z, a, b *big.Int) *big.Int) func(kind, *big.Int, *big.Int, *big.Int, [3]uint64) *big.Int {
+		return func(_ kind, a, b, _ *big.Int, _ [3]uint64) *big.Int { return f(new(big.Int), a, b) }
+	}
+	return []integerCase{
 		{op: "and.B", args: 2, want: op((*big.Int).And)},
 		{op: "or.B", args: 2, want: op((*big.Int).Or)},
 		{op: "xor.B", args: 2, want: op((*big.Int).Xor)},
@@ -273,8 +285,8 @@ func TestIntegers(t *testing.T) {
 	}
 }
 
-// Instructions of 32 bits that have a definition of their own.
-func TestWords(t *testing.T) {
+// permutations are the word instructions that put bytes and words together.
+func permutations() map[string]func(a, b, c uint64) uint64 {
 	nibble := func(v, sel uint64) uint64 {
 		b := v >> (8 * (sel & 7)) & 0xff
 		if sel&8 != 0 {
@@ -308,8 +320,7 @@ func TestWords(t *testing.T) {
 			return c
 		}
 	}
-	saturated := func(v int64) uint64 { return uint64(max(min(v, math.MaxInt32), math.MinInt32)) }
-	for op, want := range map[string]func(a, b, c uint64) uint64{
+	return map[string]func(a, b, c uint64) uint64{
 		"prmt.b32":        permute,
 		"prmt.b32.f4e":    rows(0x3210, 0x4321, 0x5432, 0x6543),
 		"prmt.b32.b4e":    rows(0x5670, 0x6701, 0x7012, 0x0123),
@@ -325,6 +336,13 @@ func TestWords(t *testing.T) {
 		"dp4a.s32.u32":    dot(s8, u8),
 		"dp4a.u32.s32":    dot(u8, s8),
 		"dp4a.s32.s32":    dot(s8, s8),
+	}
+}
+
+// wordArithmetic is what saturates, takes 24 bits, or carries.
+func wordArithmetic() map[string]func(a, b, c uint64) uint64 {
+	saturated := func(v int64) uint64 { return uint64(max(min(v, math.MaxInt32), math.MinInt32)) }
+	return map[string]func(a, b, c uint64) uint64{
 		"add.sat.s32 $0, $1, $2;": func(a, b, _ uint64) uint64 {
 			return saturated(int64(int32(a)) + int64(int32(b)))
 		},
@@ -336,7 +354,25 @@ func TestWords(t *testing.T) {
 		"mul24.lo.s32 $0, $1, $2;": func(a, b, _ uint64) uint64 {
 			return uint64(int64(a<<40) >> 40 * (int64(b<<40) >> 40))
 		},
-		"mad24.lo.s32":                   func(a, b, c uint64) uint64 { return uint64(int64(a<<40)>>40*(int64(b<<40)>>40)) + c },
+		"mad24.lo.s32": func(a, b, c uint64) uint64 { return uint64(int64(a<<40)>>40*(int64(b<<40)>>40)) + c },
+		"add.cc.u32 $0, $1, $2; addc.u32 $0, $3, 0;": func(a, b, c uint64) uint64 {
+			return c + (a&0xffffffff+b&0xffffffff)>>32
+		},
+		"sub.cc.u32 $0, $1, $2; subc.u32 $0, $3, 0;": func(a, b, c uint64) uint64 {
+			if uint32(a) < uint32(b) {
+				c--
+			}
+			return c
+		},
+		"mad.lo.cc.u32 $0, $1, $2, $3; madc.hi.u32 $0, $1, $2, 0;": func(a, b, c uint64) uint64 {
+			return (a&0xffffffff*(b&0xffffffff) + c&0xffffffff) >> 32
+		},
+	}
+}
+
+// wordLogic selects, compares and moves bits.
+func wordLogic() map[string]func(a, b, c uint64) uint64 {
+	return map[string]func(a, b, c uint64) uint64{
 		"lop3.b32 $0, $1, $2, $3, 0x96;": func(a, b, c uint64) uint64 { return a ^ b ^ c },
 		"lop3.b32 $0, $1, $2, $3, 0xe8;": func(a, b, c uint64) uint64 { return a&b | a&c | b&c },
 		"lop3.b32 $0, $1, $2, $3, 0xca;": func(a, b, c uint64) uint64 { return a&b | ^a&c },
@@ -378,19 +414,16 @@ func TestWords(t *testing.T) {
 		},
 		"mov.b32 {%h1, %h2}, $1; mov.b32 $0, {%h2, %h1};":                                func(a, _, _ uint64) uint64 { return uint64(bits.RotateLeft32(uint32(a), 16)) },
 		"{ .reg .b64 %w; mov.b64 %w, {$1, $2}; shr.u64 %w, %w, 8; cvt.u32.u64 $0, %w; }": func(a, b, _ uint64) uint64 { return (b<<32 | a&0xffffffff) >> 8 },
-		"add.cc.u32 $0, $1, $2; addc.u32 $0, $3, 0;": func(a, b, c uint64) uint64 {
-			return c + (a&0xffffffff+b&0xffffffff)>>32
-		},
-		"sub.cc.u32 $0, $1, $2; subc.u32 $0, $3, 0;": func(a, b, c uint64) uint64 {
-			if uint32(a) < uint32(b) {
-				c--
-			}
-			return c
-		},
-		"mad.lo.cc.u32 $0, $1, $2, $3; madc.hi.u32 $0, $1, $2, 0;": func(a, b, c uint64) uint64 {
-			return (a&0xffffffff*(b&0xffffffff) + c&0xffffffff) >> 32
-		},
-	} {
+	}
+}
+
+// Instructions of 32 bits that have a definition of their own.
+func TestWords(t *testing.T) {
+	cases := permutations()
+	maps.Copy(cases, wordArithmetic())
+	maps.Copy(cases, wordLogic())
+	for op, want := range cases {
+
 		r := rand.New(rand.NewPCG(21, 22))
 		operands := integersOf(r, 200)
 		got := evaluate(t, Options{}, one(op, u32, u32, u32, u32), operands)
