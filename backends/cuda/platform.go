@@ -1,6 +1,6 @@
-// Package cuda serves device memory of CUDA devices to the engine
-// (core/device): it stages all-reduces in pinned host memory, streams tensors
-// of a shared state, and hashes on the device.
+// Package cuda is a device.Platform for CUDA devices, and not a backend.Backend
+// as its neighbours are. It stages all-reduces in pinned host memory, streams
+// tensors of a shared state, and hashes on the device.
 //
 // It knows the driver as an interface alone. Built with the tag cuda, the
 // package registers itself with the driver of the system (package libcuda),
