@@ -1,201 +1,230 @@
-// Package core is what a trainer imports: fault-tolerant collectives and shared
-// state over TCP, compatible with PCCL 1.0.0 on the wire.
-//
-// A trainer connects, keeps its parameters as shared state, all-reduces, and
-// goes on when peers join, leave or die:
-//
-//	comm, err := core.Connect(ctx, core.Options{Master: "203.0.113.5:48148"})
-//	...
-//	for {
-//		if pending, _ := comm.PeersPending(ctx); pending {
-//			err = comm.UpdateTopology(ctx)
-//		}
-//		info, err := comm.SyncSharedState(ctx, state, core.SyncOptions{})
-//		...
-//		_, err = comm.AllReduceMultipleWithRetry(ctx, []core.Reduce{core.ReduceOf(grad, grad, core.Avg)}, 4)
-//		...
-//		state.Revision++
-//	}
-//
-// Reduce kernels, quantizers and ring solvers are chosen by name; import
-// backends/defaults, quantizers/defaults and (for a master) solvers/defaults,
-// or your own.
-//
-// The package is a façade: types and calls of internal/peer, internal/master and the
-// extension points under one name, and no logic of its own.
 package core
 
 import (
 	"context"
-	"io"
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/peer"
-	"github.com/gopccl/gopccl/internal/sharedstate"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// Types of the calls, documented where they are defined.
-type (
-	Options     = peer.Options
-	Reduce      = peer.Reduce
-	ReduceInfo  = peer.ReduceInfo
-	Quantize    = peer.Quantize
-	Handle      = peer.Handle
-	SharedState = peer.SharedState
-	SyncOptions = peer.SyncOptions
-	SyncInfo    = peer.SyncInfo
-	Tensor      = sharedstate.Tensor
-	// DeviceBuffer is memory of an accelerator, for Reduce and Tensor.
-	DeviceBuffer   = device.Buffer
-	DeviceSettings = device.Settings
-	State          = peer.State
-	Listener       = trace.Listener
-	UUID           = wire.UUID
-	Error          = errs.Error
-)
+// Error says what failed, where, against whom and why; its Code classifies it,
+// and errors.Is(err, code) asks for it. Every error of this package is one. See
+// core/errs for fields and codes.
+type Error = errs.Error
 
-// Reduce operations.
-const (
-	Sum  = dtype.Sum
-	Avg  = dtype.Avg
-	Prod = dtype.Prod
-	Max  = dtype.Max
-	Min  = dtype.Min
-)
+// Listener is a set of optional functions that hear of operations, connections
+// and idleness; see core/trace for each, and for when it is called.
+type Listener = trace.Listener
 
-// Strategies of a shared state synchronisation.
-const (
-	EnforcePopular = wire.EnforcePopular
-	ReceiveOnly    = wire.ReceiveOnly
-	SendOnly       = wire.SendOnly
-)
+// DeviceBuffer is memory of an accelerator, for [Reduce] and [Tensor]; see
+// core/device for its fields. The zero value is none.
+type DeviceBuffer = device.Buffer
 
-// Communicator is one peer's membership in a run. All methods are safe from
-// any goroutine.
+// DeviceSettings configure the platforms that serve device memory; see core/device.
+type DeviceSettings = device.Settings
+
+// Communicator is one peer's membership in a run, from Connect to Close. All
+// methods are safe from any goroutine. Calls that the protocol does not let
+// overlap are refused with errs.Busy or errs.PendingAsyncOps and change nothing;
+// after Close, or when the run is over for this peer, every call is errs.Closed,
+// errs.MasterLost or errs.Kicked.
 type Communicator struct{ s *peer.Session }
 
-// Attributes of a communicator, from the last round it took part in. Global
-// counts waiting peers, too (quirk Q52).
-type Attributes struct {
-	UUID                              UUID
-	GlobalWorldSize, LocalWorldSize   int
-	NumGroups, LargestGroupSize, Rank int
-	Ring                              []UUID // of the group, in order; Rank is this peer's place in it
-	Native                            bool   // every member of the group is a gopccl peer
-	Connected                         bool
-}
-
 // Connect joins the run of the master at opt.Master and returns when the
-// accepted peers have let this one in. Errors: errs.InvalidArgument,
-// errs.MasterConnectionFailed, errs.Kicked, errs.Timeout, errs.Canceled.
+// accepted peers have let this one in; a peer alone is let in at once. ctx bounds
+// the whole call: if it ends while others are waited for, the run is left.
+//
+// Errors: errs.InvalidArgument for options that can never work, before anything
+// is dialled, and for ports or addresses that cannot be had;
+// errs.MasterConnectionFailed, errs.TurnedAway, errs.Kicked, errs.Timeout,
+// errs.Canceled.
 func Connect(ctx context.Context, opt Options) (*Communicator, error) {
-	s, err := peer.Connect(ctx, opt)
+	s, err := peer.Connect(ctx, peer.Options(opt))
 	if err != nil {
 		return nil, err
 	}
 	return &Communicator{s}, nil
 }
 
-// Attributes returns a snapshot.
-func (c *Communicator) Attributes() Attributes {
-	v := c.s.View()
+// Attributes of a communicator, from the last round it took part in. Sizes and
+// Ring are those of that round: a peer that has died since still counts until
+// an operation notices.
+type Attributes struct {
+	// UUID is this peer's.
+	UUID UUID
+	// GlobalWorldSize counts the peers of all groups, and with a PCCL master also
+	// those who wait to be let in (quirk Q52); LocalWorldSize those of this group.
+	GlobalWorldSize, LocalWorldSize int
+	// NumGroups is the number of groups, LargestGroupSize that of the members of
+	// the largest.
+	NumGroups, LargestGroupSize int
+	// Rank is this peer's place in Ring, -1 before the first round.
+	Rank int
+	// Ring is the group in the order of its ring. The slice is the caller's.
+	Ring []UUID
+	// Native says that every member of the group is a gopccl peer.
+	Native bool
+	// Connected says that the connection to the master stands.
+	Connected bool
+}
+
+func attributesOf(v peer.View) Attributes {
 	return Attributes{
-		UUID: v.UUID, GlobalWorldSize: v.GlobalWorldSize, LocalWorldSize: v.LocalWorldSize,
+		UUID: UUID(v.UUID), GlobalWorldSize: v.GlobalWorldSize, LocalWorldSize: v.LocalWorldSize,
 		NumGroups: v.NumGroups, LargestGroupSize: v.LargestGroupSize, Rank: v.Rank,
-		Ring: append([]UUID(nil), v.Ring...), Native: v.Native, Connected: v.Connected,
+		Ring: uuids(v.Ring), Native: v.Native, Connected: v.Connected,
 	}
 }
 
-// UpdateTopology is peer.Session.UpdateTopology.
-func (c *Communicator) UpdateTopology(ctx context.Context) error { return c.s.UpdateTopology(ctx) }
+// Attributes returns what the last round said. It asks nobody and never waits.
+func (c *Communicator) Attributes() Attributes { return attributesOf(c.s.View()) }
 
-// PeersPending is peer.Session.PeersPending.
+// PeersPending asks whether an UpdateTopology is worth it: peers wait to be let
+// in, or the master has found a better ring. All accepted peers of all groups
+// must ask, and all get the same answer; it may overlap with all-reduces. Calls
+// of one peer that overlap share one question, so ask from one goroutine of each
+// peer. The vote of a call whose ctx has ended stands: the next call gets its
+// answer, unless a round, or a later all-reduce or synchronisation, shows that
+// the others have gone on.
 func (c *Communicator) PeersPending(ctx context.Context) (bool, error) { return c.s.PeersPending(ctx) }
 
-// WaitForPeers is peer.Session.WaitForPeers.
+// UpdateTopology votes to let waiting peers in, and returns when the round that
+// connects all neighbours has succeeded. Every accepted peer of every group must
+// call it. If ctx ends, the run is left, since a vote cannot be taken back.
+//
+// Errors: errs.PendingAsyncOps while operations are un-awaited, errs.Busy,
+// errs.UpdateTopologyFailed, errs.Canceled, and those of a lost master.
+func (c *Communicator) UpdateTopology(ctx context.Context) error { return c.s.UpdateTopology(ctx) }
+
+// WaitForPeers returns when this peer's group has at least n members, at once and
+// without a word to anybody if it has. Until then it lets in those who wait: all
+// peers of the run must therefore call it, or PeersPending and UpdateTopology, at
+// the same place of their loops. A trainer calls it in front of every step, to
+// pause when its group has fallen below n and to go on when peers have come. The
+// members are those of the last round, so that all peers decide alike.
+//
+// While the group is large enough it lets nobody in. A step therefore begins with
+// PeersPending, and UpdateTopology if somebody waits.
+//
+// Errors: those of PeersPending and UpdateTopology. ctx ends the waiting; while a
+// round runs its end leaves the run, as in UpdateTopology.
 func (c *Communicator) WaitForPeers(ctx context.Context, n int) error {
 	return c.s.WaitForPeers(ctx, n)
 }
 
-// OptimizeTopology is peer.Session.OptimizeTopology.
+// OptimizeTopology measures the bandwidths that the master misses and adopts the
+// ring that it finds. Every accepted peer of every group must call it. If ctx
+// ends, the run is left. Where all peers are gopccl peers the master adopts
+// better rings by itself, and nobody needs to call this.
+//
+// Errors: as UpdateTopology, and errs.TopologyOptimizationFailed.
 func (c *Communicator) OptimizeTopology(ctx context.Context) error { return c.s.OptimizeTopology(ctx) }
 
-// SyncSharedState is peer.Session.SyncSharedState.
+// SyncSharedState makes st equal on all peers of the group (control spec,
+// section 9). Every accepted peer of the group must call it with the same keys in
+// the same order. The trainer raises st.Revision by one before each call after
+// the first; a peer that is outdated gets content and revision of the elected
+// state. If ctx ends, the run is left, unless tensors are still being hashed. One
+// call runs at a time; others get errs.Busy.
+//
+// Whatever ends a call that was to receive a state, the tensors may be overwritten
+// in part. Then errors.As finds an *errs.Incomplete in the error, the revision is
+// unchanged, and st.Torn names the tensors until a synchronisation succeeds or the
+// caller has restored them. Until then st may only receive: the master does not
+// elect it, errs.NoSharedStateAvailable says that there is nobody to receive
+// from, and beside a PCCL master any strategy but ReceiveOnly is
+// errs.InvalidUsage.
+//
+// Errors: errs.InvalidArgument, errs.Busy, errs.PendingAsyncOps, errs.Mismatch,
+// errs.NoSharedStateAvailable, errs.TransferFailed, errs.HashMismatch,
+// errs.DeviceFailed, errs.Canceled, and those of a lost master.
 func (c *Communicator) SyncSharedState(ctx context.Context, st *SharedState, opt SyncOptions) (SyncInfo, error) {
-	return c.s.SyncSharedState(ctx, st, opt)
+	in := st.inner()
+	info, err := c.s.SyncSharedState(ctx, in, opt.inner())
+	st.adopt(in)
+	return SyncInfo(info), err
 }
 
-// AllReduce is peer.Session.AllReduce.
+// AllReduce reduces r over the group and returns the verdict. If ctx ends first,
+// the operation is aborted for all peers and in-place buffers are restored. If it
+// ends when this peer has already reported that it is through, the others may
+// have the result: then the verdict is waited for and returned, be it success.
+//
+// After a failure it has taken part in the round that repairs the ring, so that
+// the caller may retry at once, as every peer must. Errors: errs.InvalidArgument
+// for what can never work, errs.Canceled, and those of [Handle.Wait].
 func (c *Communicator) AllReduce(ctx context.Context, r Reduce) (ReduceInfo, error) {
-	return c.s.AllReduce(ctx, r)
+	info, err := c.s.AllReduce(ctx, r.inner())
+	return ReduceInfo(info), err
 }
 
-// AllReduceAsync is peer.Session.AllReduceAsync.
+// AllReduceAsync launches an all-reduce and returns when the communicator has
+// taken it. Any number may be in flight with distinct tags; with PCCL peers in the
+// group at most 16 run at a time, and the others follow in launch order. ctx bounds
+// the launch alone. The buffers are the engine's until the verdict.
+//
+// Errors: errs.InvalidArgument for what can never work, also a tag that is in
+// flight; errs.TooFewPeers, errs.Busy, errs.Canceled, and those of a lost master.
 func (c *Communicator) AllReduceAsync(ctx context.Context, r Reduce) (*Handle, error) {
-	return c.s.AllReduceAsync(ctx, r)
+	return handle(c.s.AllReduceAsync(ctx, r.inner()))
 }
 
-// Post is peer.Session.Post.
-func (c *Communicator) Post(r Reduce) (*Handle, error) { return c.s.Post(r) }
+// Post launches an all-reduce without waiting for anything: it is picked up
+// together with others that were posted, before every other call that this
+// goroutine makes later. What AllReduceAsync would refuse because of the state
+// of the communicator, Wait returns. Errors: errs.InvalidArgument for what can
+// never work, errs.Closed.
+func (c *Communicator) Post(r Reduce) (*Handle, error) { return handle(c.s.Post(r.inner())) }
 
-// Launch is peer.Session.Launch.
-func (c *Communicator) Launch(r Reduce) (*Handle, error) { return c.s.Launch(r) }
+// Launch is AllReduceAsync for those who wait in a way of their own: it gives the
+// communicator a turn on the caller's goroutine, and returns also if the launch
+// has to wait, as it does while a round repairs the ring. [Handle.Taken] tells
+// when that is decided; what would have been refused, [Handle.Refused] and Wait
+// return. Errors: errs.InvalidArgument for what can never work, errs.Closed.
+func (c *Communicator) Launch(r Reduce) (*Handle, error) { return handle(c.s.Launch(r.inner())) }
 
-// AllReduceMultipleWithRetry is peer.Session.AllReduceMultipleWithRetry.
+// AllReduceMultipleWithRetry reduces every r of rs, at most maxInFlight at a time
+// (16 if it is not positive), and repeats those that failed with the survivors
+// until all are done. Tags must differ. It returns the sums of the counters.
+//
+// Errors: errs.InvalidArgument, errs.TooFewPeers when this peer is the last of its
+// group, errs.Mismatch if peers pass different arguments, errs.RankConnectionLost
+// when operations fail 16 times in a row although nobody came or left, and those
+// of [Handle.Wait] that no retry mends. With an error, too, ReduceInfo.Done says
+// which operations are done: to reduce those again in place would count every
+// contribution twice. What is not done is as before.
 func (c *Communicator) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
-	return c.s.AllReduceMultipleWithRetry(ctx, rs, maxInFlight)
+	list := make([]peer.Reduce, len(rs))
+	for i, r := range rs {
+		list[i] = r.inner()
+	}
+	info, err := c.s.AllReduceMultipleWithRetry(ctx, list, maxInFlight)
+	return ReduceInfo(info), err
 }
 
-// State describes the communicator with all its operations and connections as
-// they are now. It never waits for a peer, so it works while a call hangs.
-func (c *Communicator) State() State { return c.s.State() }
-
-// States describes every communicator of this process, oldest first.
-func States() []State { return peer.States() }
-
-// DumpState writes what States returns as text; see peer.DumpState.
-func DumpState(w io.Writer) error { return peer.DumpState(w) }
-
-// Shutdown is peer.Session.Shutdown: Close that first lets all operations end.
-func (c *Communicator) Shutdown(ctx context.Context) error { return c.s.Shutdown(ctx) }
-
-// Close leaves the run; see peer.Session.Close.
-func (c *Communicator) Close() error { return c.s.Close() }
-
-// TypeOf returns the element type of T.
-func TypeOf[T dtype.Element]() dtype.Type { return dtype.TypeOf[T]() }
-
-// ReduceOf describes an all-reduce of Go slices; dst may be src. The slices
-// must stay alive and untouched until the verdict.
-func ReduceOf[T dtype.Element](dst, src []T, op dtype.Op) Reduce {
-	return Reduce{Src: dtype.AsBytes(src), Dst: dtype.AsBytes(dst), DType: dtype.TypeOf[T](), Op: op}
-}
-
-// ReduceHalf describes an all-reduce of 16 bit floating point numbers; t is
-// dtype.Float16 or dtype.BFloat16. Sums are formed in float32 and rounded to
-// nearest even at every hop. Not possible with PCCL peers in the group.
-func ReduceHalf(dst, src []uint16, t dtype.Type, op dtype.Op) Reduce {
-	return Reduce{Src: dtype.AsBytes(src), Dst: dtype.AsBytes(dst), DType: t, Op: op}
-}
-
-// AllReduceSlice reduces src into dst (which may be src) and blocks until the verdict.
+// AllReduceSlice reduces src into dst, which may be src, and blocks until the
+// verdict. It is AllReduce of ReduceOf, with tag 0.
 func AllReduceSlice[T dtype.Element](ctx context.Context, c *Communicator, dst, src []T, op dtype.Op) (ReduceInfo, error) {
 	return c.AllReduce(ctx, ReduceOf(dst, src, op))
 }
 
-// ReduceDevice describes an all-reduce of device memory; dst may be src.
-func ReduceDevice(dst, src DeviceBuffer, t dtype.Type, op dtype.Op) Reduce {
-	return Reduce{DeviceSrc: src, DeviceDst: dst, DType: t, Op: op}
-}
+// Shutdown lets no more all-reduces in, waits until those that were launched
+// have their verdicts, and closes the communicator as Close does: nothing is lost,
+// and Wait still returns what each of them did. If ctx ends first, what is left is
+// aborted as Close does, and the error is errs.Canceled.
+func (c *Communicator) Shutdown(ctx context.Context) error { return c.s.Shutdown(ctx) }
 
-// TensorOf names a Go slice as a tensor of a shared state; its memory stays the caller's.
-func TensorOf[T dtype.Element](key string, data []T) Tensor {
-	return Tensor{Key: key, Data: dtype.AsBytes(data), DType: dtype.TypeOf[T]()}
-}
-
-// StateHash is sharedstate.Digest of st's tensors, for comparing peers.
-func StateHash(st *SharedState) uint64 { return sharedstate.Digest(st.Tensors) }
+// Close leaves the run: running operations are aborted for all peers, in-place
+// buffers restored, every pending call answered, every connection and goroutine
+// ended. (An operation of which this peer has already reported that it is through
+// may have succeeded for the others; see Shutdown.) It is idempotent.
+//
+// It waits for functions of the caller that are running, such as
+// SyncOptions.Progress, but not for ever: after twice Options.HandshakeTimeout it
+// returns errs.Timeout, which says what is left. What the calls that have not
+// returned were given is in use until they do. Inside such a function Close has
+// to wait for itself, so call it from another goroutine there.
+func (c *Communicator) Close() error { return c.s.Close() }

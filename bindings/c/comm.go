@@ -17,7 +17,6 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // comm is a communicator. PCCL's calls have no time limits; ctx ends with
@@ -411,10 +410,10 @@ func gopccl_retry(d *C.pcclReduceOpDescriptor_t, count C.size_t, h C.uintptr_t, 
 }
 
 // strategies by the number of the C enum.
-var strategies = [...]wire.Strategy{
-	C.PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR: wire.EnforcePopular,
-	C.PCCL_SHARED_STATE_SYNC_STRATEGY_RECEIVE_ONLY:    wire.ReceiveOnly,
-	C.PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY:       wire.SendOnly,
+var strategies = [...]core.Strategy{
+	C.PCCL_SHARED_STATE_SYNC_STRATEGY_ENFORCE_POPULAR: core.EnforcePopular,
+	C.PCCL_SHARED_STATE_SYNC_STRATEGY_RECEIVE_ONLY:    core.ReceiveOnly,
+	C.PCCL_SHARED_STATE_SYNC_STRATEGY_SEND_ONLY:       core.SendOnly,
 }
 
 //export gopccl_sync

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/sharedstate"
 )
 
 // tornTable knows, by its address, the memory that synchronisations have left
@@ -41,7 +40,9 @@ func addressOf(t *core.Tensor) uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(t.Data))))
 }
 
-func digestOf(t core.Tensor) uint64 { return sharedstate.Digest([]core.Tensor{t}) }
+func digestOf(t core.Tensor) uint64 {
+	return core.StateHash(&core.SharedState{Tensors: []core.Tensor{t}})
+}
 
 // known returns what is noted of t.
 func (m *tornTable) known(t *core.Tensor) (tornTensor, bool) {

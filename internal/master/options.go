@@ -19,6 +19,12 @@ import (
 // Status is what Server.Snapshot returns.
 type Status = fsm.Snapshot
 
+// Fact is what Options.OnFact is called with.
+type Fact = fsm.Fact
+
+// Accepted is the phase of a client that was let in.
+const Accepted = fsm.Accepted
+
 // Options of New. The zero value of a field takes the default; a negative
 // duration switches the bound off.
 type Options struct {
@@ -87,7 +93,7 @@ type Options struct {
 	// OnFact is called for every fact, in order, on a goroutine that does nothing
 	// else. If it does not keep up, facts are dropped and the log says how many. A
 	// panic ends the master. Facts are the caller's: no machine changes them.
-	OnFact func(fsm.Fact)
+	OnFact func(Fact)
 
 	packetTime time.Duration // shorter in tests
 }

@@ -21,43 +21,27 @@ import (
 // maxVain bounds the retries that change nothing.
 const maxVain = 16
 
-// Quantize chooses how data travels. The zero value sends it as it is.
-type Quantize struct {
-	Algorithm string     // "none" or "", "minmax", "zeropoint"
-	Type      dtype.Type // element type on the wire
-}
-
-// Reduce describes one all-reduce. Src and Dst hold little-endian elements of
-// DType, the same length on every peer of the group; Dst may be Src (in
-// place), any other overlap is refused. Both belong to the engine from launch
-// until the verdict. After a failure an in-place buffer is as before, bit by
-// bit; an out-of-place Dst is undefined, Src untouched.
-type Reduce struct {
-	Tag      uint64 // names the operation among those in flight, same on every peer
-	Src, Dst []byte
-	// DeviceSrc and DeviceDst take the place of Src and Dst if the tensors lie
-	// on a device. What was queued on their streams before the launch is waited
-	// for; after the verdict the result is complete for every stream. The
-	// streams must stay valid until then.
-	DeviceSrc, DeviceDst device.Buffer
-	DType                dtype.Type
-	Op                   dtype.Op
-	Quantize             Quantize
-}
-
-// ReduceInfo is what a successful all-reduce moved, counted as PCCL does (data
-// spec, section 5).
-type ReduceInfo struct {
-	WorldSize        int // of the group, as known at launch
-	TxBytes, RxBytes uint64
-	// Retries counts the operations that failed because the ring changed and
-	// were run again; only AllReduceMultipleWithRetry retries.
-	Retries int
-	// Done, of AllReduceMultipleWithRetry alone, says which operations have their
-	// results, also if the call failed: the others' buffers are as before if they
-	// are in place.
-	Done []bool
-}
+// Quantize, Reduce and ReduceInfo are those of core, and documented there.
+type (
+	Quantize struct {
+		Algorithm string
+		Type      dtype.Type
+	}
+	Reduce struct {
+		Tag                  uint64
+		Src, Dst             []byte
+		DeviceSrc, DeviceDst device.Buffer
+		DType                dtype.Type
+		Op                   dtype.Op
+		Quantize             Quantize
+	}
+	ReduceInfo struct {
+		WorldSize        int
+		TxBytes, RxBytes uint64
+		Retries          int
+		Done             []bool
+	}
+)
 
 const opName = "all-reduce"
 

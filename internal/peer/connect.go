@@ -21,7 +21,7 @@ import (
 func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
 	dctx, cancel := context.WithTimeout(ctx, opt.DialTimeout)
 	defer cancel()
-	conn, err := opt.Dial(dctx, "tcp", opt.Master)
+	conn, err := opt.dialer(netip.Addr{})(dctx, "tcp", opt.Master)
 	if err != nil {
 		return nil, err
 	}
@@ -248,11 +248,7 @@ func (s *Session) dialPeer(ctx context.Context, addr netip.AddrPort) (net.Conn, 
 func (s *Session) dialFrom(ctx context.Context, from netip.Addr, addr netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.DialTimeout)
 	defer cancel()
-	dial := s.opt.Dial
-	if from.IsValid() && !s.opt.ownDial {
-		dial = (&net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}).DialContext
-	}
-	conn, err := dial(ctx, "tcp", addr.String())
+	conn, err := s.opt.dialer(from)(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}

@@ -24,99 +24,37 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-// Options of a session. Zero values take the defaults named here.
+// Options of a session are core.Options, and documented there: one converts to
+// the other.
 type Options struct {
-	// Master is HOST:PORT of the master; names, IPv4 and IPv6 work. Towards a
-	// PCCL master only IPv4 does (quirk Q38).
-	Master string
-	// Group is the peer group; collectives and shared state stay inside it.
-	Group uint32
-	// PoolSize is the number of P2P connections opened to the next peer, default 1.
-	PoolSize int
-	// Flows is the most of these connections over which one all-reduce is
-	// striped, if the next peer can take it; 0: all, 1: none is striped.
-	Flows int
-	// ListenHost is the local IP address of the three listeners, default all.
-	ListenHost string
-	// Ports are the exact listen ports for shared state, P2P and benchmarks, in
-	// the order of their default numbers; nil: as PortBase says. With them, a
-	// peer that comes back soon listens on the P2P port that it had before, which
-	// peers of PCCL take badly (quirk Q7).
-	Ports []int
-	// AnnouncePorts are the ports at which others reach these three listeners,
-	// in the same order, where something between forwards them; nil: the listen ports.
-	AnnouncePorts []int
-	// AnnounceHost is the IP address at which others reach this peer, if that is
-	// not where its connection to the master comes from. A PCCL master does not
-	// take it.
-	AnnounceHost string
-	// Addresses are IP addresses of this machine, or interfaces (the first address
-	// of the master's family counts), one for each network that leads to the
-	// neighbours; see "Several networks" in docs/flows.md. At most 16; nil: none.
-	Addresses []string
-	// PortBase starts the bump allocation of listen ports: shared state from
-	// PortBase, P2P from PortBase+1, benchmark from PortBase+2 (control spec,
-	// section 1.1). Default 48149; negative: any free port.
-	PortBase int
-	// Backend is the registered name of the reduce kernels; "auto" or "" takes
-	// the best that runs here.
-	Backend string
-	// FrameBytes is the largest payload of a data frame sent, default
-	// reduce.DefaultFrameBytes (1 MiB).
-	FrameBytes int
-	// EagerBytes is the largest buffer whose all-reduce begins when it is
-	// launched and not when the master has heard of it from all, if all members
-	// of the group can do that. The same on every peer; default 512 KiB, at most
-	// 1 MiB, negative: none.
-	EagerBytes int
-	// Threads is what the senders and readers of P2P connections run on:
-	// "goroutine" (default) or "pinned", an operating system thread for each,
-	// which Affinity binds to processors, such as "0-3,8" (default: any).
-	Threads, Affinity string
-	// Preset is how posted operations are picked up: "latency", "balanced"
-	// (default) or "throughput". AppendFrequency and AppendBatch, if not 0,
-	// replace its numbers: the batches of events that are handled before what
-	// was posted is looked at again, and the most that is picked up at a time.
-	// None of it has much effect: the vote on an operation takes longer.
-	Preset                       string
-	AppendFrequency, AppendBatch int
-	// HashWorkers bounds the goroutines that hash shared state, default all cores.
-	HashWorkers int
-	// HeartbeatInterval (default 1 s) and HeartbeatTimeout (default 8 s) are
-	// announced to a gopccl master; a silent end is dropped after the timeout.
+	Master                              string
+	Group                               uint32
+	PoolSize                            int
+	Flows                               int
+	ListenHost                          string
+	Ports                               []int
+	AnnouncePorts                       []int
+	AnnounceHost                        string
+	Addresses                           []string
+	PortBase                            int
+	Backend                             string
+	FrameBytes                          int
+	EagerBytes                          int
+	Threads, Affinity                   string
+	Preset                              string
+	AppendFrequency, AppendBatch        int
+	HashWorkers                         int
 	HeartbeatInterval, HeartbeatTimeout time.Duration
-	// DialTimeout bounds one TCP connect (default 5 s), HandshakeTimeout the
-	// hello exchange on a P2P connection (default 5 s).
-	DialTimeout, HandshakeTimeout time.Duration
-	// UserTimeout bounds how long sent data may stay unacknowledged on a P2P
-	// connection before it counts as cut, default 8 s.
-	UserTimeout time.Duration
-	// Congestion is the TCP congestion control of P2P connections: "auto"
-	// (default: cubic where the round trip is below 2 ms), "system" or a name.
-	Congestion string
-	// ProbeDuration bounds one bandwidth measurement (default 3 s) over
-	// ProbeConnections (default 4) parallel connections.
-	ProbeDuration    time.Duration
-	ProbeConnections int
-	// WarnStuckAfter: an operation whose data phase does not move for so long is
-	// named in the log, with the role and the peer that it waits for. Default
-	// 30 s, negative: never.
-	WarnStuckAfter time.Duration
-	// Device changes the settings of the platforms that serve device memory, for
-	// the whole process. Its Logger defaults to the session's.
-	Device device.Settings
-	// Trace hears of operations, connections and idleness; nil: nobody does.
-	Trace *trace.Listener
-	// Logger receives facts; nil discards them. Lines go to its handler through a
-	// queue (trace.Detach), so that it never holds the session up; those that find no
-	// room are counted in its next line. Close waits a second for the last ones.
-	Logger *slog.Logger
-	// Dial replaces the dialer of every outgoing connection, for tests and
-	// proxies; whoever has one chooses the local addresses, too. Connections of
-	// other types than *net.TCPConn are written to as they are (see transport.Quiet).
-	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-
-	ownDial bool // Dial was set by the caller
+	DialTimeout, HandshakeTimeout       time.Duration
+	UserTimeout                         time.Duration
+	Congestion                          string
+	ProbeDuration                       time.Duration
+	ProbeConnections                    int
+	WarnStuckAfter                      time.Duration
+	Device                              device.Settings
+	Trace                               *trace.Listener
+	Logger                              *slog.Logger
+	Dial                                func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 const (
@@ -192,12 +130,20 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.ownDial = o.Dial != nil
-	if o.Dial == nil {
-		d := &net.Dialer{Timeout: o.DialTimeout}
-		o.Dial = d.DialContext
-	}
 	return o
+}
+
+// dialer returns the caller's dialer, or one that dials from a local address if
+// that is valid.
+func (o *Options) dialer(from netip.Addr) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if o.Dial != nil {
+		return o.Dial
+	}
+	d := &net.Dialer{Timeout: o.DialTimeout}
+	if from.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	}
+	return d.DialContext
 }
 
 // check refuses what can never work and returns the address to listen on, the

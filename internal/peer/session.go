@@ -333,8 +333,11 @@ func (s *Session) publishView() {
 	s.view.Store(&v)
 }
 
+// View is what the machine knows of the run.
+type View = fsm.View
+
 // View returns the last published view of the session.
-func (s *Session) View() fsm.View { return *s.view.Load() }
+func (s *Session) View() View { return *s.view.Load() }
 
 func (s *Session) disconnect(reason string) {
 	s.log.Info("left the run", "reason", reason)

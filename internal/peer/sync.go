@@ -13,32 +13,26 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// SharedState is what a group keeps equal: named tensors and the revision of
-// their content. The tensors' memory stays the caller's; the session reads and
-// may overwrite it only inside SyncSharedState.
+// SharedState is what a synchronisation begins with, and what it leaves: of a
+// core.SharedState, without what that does beside the session. Revision and Torn
+// are changed only by calls that were not refused.
 type SharedState struct {
 	Revision uint64
 	Tensors  []sharedstate.Tensor
-
-	torn []string // see Torn
+	Torn     []string // keys of tensors that were overwritten and not confirmed
 }
 
-// SyncOptions of one synchronisation.
-type SyncOptions struct {
-	Strategy wire.Strategy
-	// Progress is called from one goroutine while content is fetched, with no
-	// lock held: bytes received and expected, and the key being received. The
-	// transfer, and this call, wait for it; the session goes on. Close inside of it
-	// waits for itself, see there. nil: none.
-	Progress func(done, total uint64, key string)
-}
-
-// SyncInfo is what a synchronisation moved: payload bytes sent to others and
-// received, and whether this peer was outdated.
-type SyncInfo struct {
-	TxBytes, RxBytes uint64
-	Outdated         bool
-}
+// SyncOptions and SyncInfo are those of core, and documented there.
+type (
+	SyncOptions struct {
+		Strategy wire.Strategy
+		Progress func(done, total uint64, key string)
+	}
+	SyncInfo struct {
+		TxBytes, RxBytes uint64
+		Outdated         bool
+	}
+)
 
 // syncWork is a CallSync's share of the shell.
 type syncWork struct {
@@ -51,7 +45,7 @@ type syncWork struct {
 	mu    sync.Mutex
 	win   *sharedstate.Window // in which the tensors are handed out
 	rx    uint64
-	wrote *sharedstate.Incomplete // what the Fetch has done to the tensors, nil: nothing
+	wrote *errs.Incomplete // what the Fetch has done to the tensors, nil: nothing
 }
 
 // takeBack ends what a Serve effect has begun, if one has, and returns how many
@@ -68,21 +62,8 @@ func (s *Session) takeBack(w *syncWork) (sent uint64) {
 	return sent
 }
 
-// SyncSharedState makes st equal on all peers of the group (control spec,
-// section 9): every accepted peer of the group must call it with the same keys
-// in the same order. The trainer raises st.Revision by one before each call
-// after the first; a peer that was outdated gets content and revision of the
-// elected state. Cancelling ctx leaves the run, unless tensors are still being
-// hashed. One call of a session runs at a time; others get errs.Busy.
-//
-// Whatever ends a call that was to receive a state (errs.TransferFailed,
-// errs.HashMismatch, the loss of the master, ctx, Close), the tensors may be
-// overwritten in part: then errors.As finds a *sharedstate.Incomplete in the
-// error, the revision is unchanged, and st.Torn names them until a
-// synchronisation succeeds or the caller has reloaded them. Until then st may
-// only receive: the master elects it in no case, errs.NoSharedStateAvailable
-// says that there is nobody else to receive from, and beside a PCCL master,
-// which would not know, any strategy but ReceiveOnly is errs.InvalidUsage.
+// SyncSharedState is core.Communicator.SyncSharedState. st and its slices are the
+// session's until it returns.
 func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt SyncOptions) (SyncInfo, error) {
 	if err := st.check(opt); err != nil {
 		return SyncInfo{}, err
@@ -96,7 +77,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 		workers = runtime.GOMAXPROCS(0)
 	}
 	w := &syncWork{
-		revision: st.Revision, tensors: append([]sharedstate.Tensor(nil), st.Tensors...),
+		revision: st.Revision, tensors: st.Tensors,
 		legacy: !s.View().Native, progress: opt.Progress,
 	}
 	torn := st.isTorn()
@@ -119,7 +100,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 	if err != nil {
 		return SyncInfo{}, st.unconfirmed(w, err)
 	}
-	st.Revision, st.torn = d.Sync.Revision, nil
+	st.Revision, st.Torn = d.Sync.Revision, nil
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return SyncInfo{TxBytes: sent, RxBytes: w.rx, Outdated: d.Sync.Outdated}, nil

@@ -56,46 +56,6 @@ type Result struct {
 	Retries int
 }
 
-// Incomplete says what a transfer that was not confirmed has done to the
-// caller's tensors; it is found with errors.As in the errors of Fetch and of a
-// session's SyncSharedState. A state with done or torn tensors is neither the
-// old nor the new one.
-type Incomplete struct {
-	// Done tensors have the new, verified content.
-	Done []string
-	// Torn tensors were overwritten in part, or with content whose hash is wrong.
-	Torn []string
-	// Untouched tensors were wanted and still have their old content.
-	Untouched []string
-	// Err says why, of a Fetch one error per attempt (the last 16); may be nil.
-	Err error
-}
-
-// Error counts the tensors and names the torn ones.
-func (e *Incomplete) Error() string {
-	all := len(e.Done) + len(e.Torn) + len(e.Untouched)
-	s := fmt.Sprintf("%d of %d tensors fetched", len(e.Done), all)
-	for i, k := range e.Torn {
-		if i == 3 {
-			s += fmt.Sprintf(" and %d more", len(e.Torn)-i)
-			break
-		}
-		if i == 0 {
-			s += ", partially overwritten: "
-		} else {
-			s += ", "
-		}
-		s += fmt.Sprintf("%q", k)
-	}
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
-	}
-	return s
-}
-
-// Unwrap returns the cause.
-func (e *Incomplete) Unwrap() error { return e.Err }
-
 const (
 	// attemptsPerHolder is how often one holder may fail without having given
 	// anything before it is passed over.
@@ -282,7 +242,7 @@ func here(err error) bool {
 
 // failed makes the final error.
 func (f *fetch) failed(ctx context.Context, last netip.AddrPort) error {
-	inc := &Incomplete{Err: errors.Join(f.causes...)}
+	inc := &errs.Incomplete{Err: errors.Join(f.causes...)}
 	code := errs.TransferFailed
 	for _, it := range f.items {
 		switch {

@@ -316,7 +316,7 @@ func TestCorruptionInTransit(t *testing.T) {
 		_, err := impatient(FetchConfig{Distributors: []netip.AddrPort{laddr}, Want: w, Tensors: dst})
 		require.ErrorIs(t, err, errs.HashMismatch) // S1-27
 		require.Equal(t, errs.HashMismatch, errs.CodeOf(err))
-		var inc *Incomplete
+		var inc *errs.Incomplete
 		require.ErrorAs(t, err, &inc)
 		require.Equal(t, []string{"t0", "t1", "t2"}, inc.Torn)
 	})
@@ -344,7 +344,7 @@ func TestHolderDiesMidway(t *testing.T) {
 		res, err := impatient(FetchConfig{Distributors: []netip.AddrPort{dying}, Want: wants(src, false), Tensors: dst})
 		require.Equal(t, errs.TransferFailed, errs.CodeOf(err), "%v", err)
 		require.Equal(t, attemptsPerHolder-1, res.Retries)
-		var inc *Incomplete
+		var inc *errs.Incomplete
 		require.ErrorAs(t, err, &inc)
 		require.Empty(t, inc.Done)
 		require.Equal(t, []string{"t0"}, inc.Torn)
@@ -499,7 +499,7 @@ func TestFetchCanceled(t *testing.T) {
 	})
 	require.Equal(t, errs.Canceled, errs.CodeOf(err))
 	require.ErrorIs(t, err, context.Canceled)
-	var inc *Incomplete
+	var inc *errs.Incomplete
 	require.ErrorAs(t, err, &inc)
 	require.Contains(t, append(inc.Done, inc.Torn...), "t0", "it may not have been hashed any more")
 }

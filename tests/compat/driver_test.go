@@ -17,7 +17,6 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/wire"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
 	"github.com/gopccl/gopccl/tests/compat/pccl"
@@ -241,7 +240,7 @@ func (d *driver) retry(ctx context.Context, args string) error {
 
 func (d *driver) sync(ctx context.Context, args string) error {
 	var st core.SharedState
-	var strategy wire.Strategy
+	var strategy core.Strategy
 	var n int
 	if _, err := fmt.Sscan(args, &st.Revision, &strategy, &n); err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/master/fsm"
 )
 
 // gate is where callbacks of a test wait.
@@ -68,7 +67,7 @@ func TestCallbacksHoldUpNobody(t *testing.T) {
 		"levels of a master's log": func(_ *core.Options, m *core.MasterOptions, g *gate) {
 			m.Logger = slog.New(stopped{g: g, levels: true})
 		},
-		"facts of the master": func(_ *core.Options, m *core.MasterOptions, g *gate) { m.OnFact = func(fsm.Fact) { g.wait() } },
+		"facts of the master": func(_ *core.Options, m *core.MasterOptions, g *gate) { m.OnFact = func(core.Fact) { g.wait() } },
 		"start":               listener(func(l *core.Listener, g *gate) { l.OpStarted = func(uint64, uint64) { g.wait() } }),
 		"end":                 listener(func(l *core.Listener, g *gate) { l.OpEnded = func(uint64, uint64, error) { g.wait() } }),
 		"connection lost":     listener(func(l *core.Listener, g *gate) { l.ConnLost = func(string, uint32, bool, error) { g.wait() } }),

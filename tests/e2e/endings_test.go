@@ -65,7 +65,7 @@ func TestEveryCallEnds(t *testing.T) {
 				voting := func() bool { // until the master has the vote, the call may be refused as well as ended
 					for _, c := range m.Status().Clients {
 						if c.UUID == comms[0].Attributes().UUID {
-							return c.State.String() != "IDLE" || c.Pending || len(c.Collectives) > 0
+							return c.State != "IDLE" || c.Pending || len(c.Collectives) > 0
 						}
 					}
 					return false

@@ -185,7 +185,7 @@ func TestNamesakesTakeNoPlace(t *testing.T) {
 					}
 					open = append(open, c)
 					for _, number := range []uint32{0, 1} {
-						c.Write(wire.Append(nil, wire.P2PHello{UUID: u, Number: number, Ext: wire.Ext{Native: true, Flows: true}}))
+						c.Write(wire.Append(nil, wire.P2PHello{UUID: wire.UUID(u), Number: number, Ext: wire.Ext{Native: true, Flows: true}}))
 						said.Add(1)
 					}
 				}

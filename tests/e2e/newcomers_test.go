@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -23,14 +22,14 @@ type overseer struct {
 	failed, ok atomic.Int64
 
 	mu   sync.Mutex
-	gone []fsm.Fact // those that the master closed
+	gone []core.Fact // those that the master closed
 }
 
 func overseen(t *testing.T, opt core.MasterOptions) *overseer {
 	t.Helper()
 	o := &overseer{}
 	opt.Listen = "127.0.0.1:0"
-	opt.OnFact = func(f fsm.Fact) {
+	opt.OnFact = func(f core.Fact) {
 		switch f.Kind {
 		case "round":
 			if f.Warn {
@@ -59,7 +58,7 @@ func overseen(t *testing.T, opt core.MasterOptions) *overseer {
 }
 
 // closed returns what the master said about those it closed.
-func (o *overseer) closed() (facts []fsm.Fact) {
+func (o *overseer) closed() (facts []core.Fact) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return append(facts, o.gone...)

@@ -61,7 +61,7 @@ func TestEventsNeedNoTick(t *testing.T) {
 		handles = append(handles, h)
 	}
 	for i, c := range comms {
-		require.Eventually(t, func() bool { return c.State().Data.Active == 1 }, 30*time.Second, time.Millisecond, "peer %d", i)
+		require.Eventually(t, func() bool { return c.State().Active == 1 }, 30*time.Second, time.Millisecond, "peer %d", i)
 	}
 	shut.Store(false) // the ring is repaired behind the abort
 	require.NoError(t, comms[2].Close())

@@ -10,14 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/internal/master/fsm"
 )
 
 // probed is a master that remembers what it said about probes.
 func probed(t testing.TB) (addr string, said func() []string) {
 	var mu sync.Mutex
 	var texts []string
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(f fsm.Fact) {
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(f core.Fact) {
 		if f.Kind == "probes" {
 			mu.Lock()
 			defer mu.Unlock()

@@ -17,7 +17,6 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/quantizers/minmax"
 )
 
@@ -128,7 +127,7 @@ func TestPanicInASession(t *testing.T) {
 func TestPanicInTheMaster(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(fsm.Fact) { panic("out of order") }})
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(core.Fact) { panic("out of order") }})
 	require.NoError(t, err)
 	defer m.Close()
 	ended := make(chan error, 1)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/internal/master/fsm"
 )
 
 // wanderer is a ring solver that finds nothing at once, and beside the run one
@@ -49,7 +48,7 @@ func TestRingsSwitchUnderLoad(t *testing.T) {
 	m, err := core.NewMaster(core.MasterOptions{
 		Listen: "127.0.0.1:0", RingSolver: wanderer{}, SolverBudget: time.Millisecond, SearchBudget: 300 * time.Millisecond,
 		Noise: 1e-9, Patience: time.Microsecond, MaxLinkAge: time.Nanosecond,
-		OnFact: func(f fsm.Fact) {
+		OnFact: func(f core.Fact) {
 			switch {
 			case f.Kind == "ring" && strings.HasSuffix(f.Text, "installed"):
 				switched.Add(1)

@@ -15,8 +15,6 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/master/fsm"
-	"github.com/gopccl/gopccl/internal/sharedstate"
 )
 
 // tensorsOf makes a state of n tensors whose elements all have one value.
@@ -76,7 +74,7 @@ const (
 func requireTorn(t *testing.T, err error, st *core.SharedState) {
 	t.Helper()
 	require.Error(t, err)
-	var inc *sharedstate.Incomplete
+	var inc *errs.Incomplete
 	require.ErrorAs(t, err, &inc, "%v", err)
 	require.NotEmpty(t, append(inc.Done, inc.Torn...))
 	require.True(t, mixture(st))
@@ -143,7 +141,7 @@ func TestTornStateIsNotElected(t *testing.T) {
 	_, err := cs[1].SyncSharedState(ctx, st, core.SyncOptions{})
 	require.ErrorIs(t, err, errs.NoSharedStateAvailable, "the mixture was taken for a state")
 	require.ErrorContains(t, err, "mixtures of two states")
-	var inc *sharedstate.Incomplete
+	var inc *errs.Incomplete
 	require.ErrorAs(t, err, &inc)
 	require.NotEmpty(t, st.Torn())
 	_, err = cs[1].SyncSharedState(ctx, st, core.SyncOptions{Strategy: core.SendOnly})
@@ -265,7 +263,7 @@ func TestEveryCallWhileEveryOtherRuns(t *testing.T) {
 		for waits := false; !waits; runtime.Gosched() { // until its vote is in
 			require.NoError(t, ctx.Err(), name)
 			for _, c := range m.Status().Clients {
-				waits = waits || c.State != fsm.Idle
+				waits = waits || c.State != "IDLE"
 			}
 		}
 		for other, call := range calls {

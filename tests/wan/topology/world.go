@@ -15,8 +15,6 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/internal/master/fsm"
-	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/tests/compat/pccl"
 	"github.com/gopccl/gopccl/tests/wan/netns"
 )
@@ -86,7 +84,7 @@ func newWorld(m topo.Matrix, o options, total ...netns.Rate) (*world, error) {
 	return w, nil
 }
 
-func (w *world) note(f fsm.Fact) {
+func (w *world) note(f core.Fact) {
 	w.mu.Lock()
 	w.facts = append(w.facts, fact{time.Now(), f.Kind, f.Text})
 	w.mu.Unlock()
@@ -267,9 +265,9 @@ func (w *world) reduce(ctx context.Context, o options) (time.Duration, error) {
 }
 
 // hosts names the peers of the master's ring by their hosts.
-func (w *world) hosts() (map[wire.UUID]int, []int) {
+func (w *world) hosts() (map[core.UUID]int, []int) {
 	s := w.master.Status()
-	at := map[wire.UUID]int{}
+	at := map[core.UUID]int{}
 	for _, c := range s.Clients {
 		at[c.UUID] = int(c.Remote.Addr().As4()[3]) - 1
 	}

@@ -1,0 +1,106 @@
+package core
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+)
+
+// Options configure [Connect]. Only Master is needed: zero values take the
+// defaults named here. Slices and pointers stay the caller's and must not change
+// while the communicator lives. A combination that can never work is
+// errs.InvalidArgument, before anything is dialled.
+type Options struct {
+	// Master is HOST:PORT of the master: a name, an IPv4 or an IPv6 address.
+	// Towards a PCCL master only IPv4 works (quirk Q38).
+	Master string
+	// Group is the peer group. Collectives and shared state stay inside it;
+	// rounds that change the membership include all groups.
+	Group uint32
+	// PoolSize is the number of connections to the next peer of the ring, from 1
+	// (default) to 1024.
+	PoolSize int
+	// Flows is the most of these connections over which one all-reduce is striped,
+	// if the next peer can take it. 0 (default): all; 1: none is striped.
+	Flows int
+	// ListenHost is the local IP address of the three listeners, default all.
+	ListenHost string
+	// Ports are the exact listen ports for shared state, peers and bandwidth
+	// measurements, in this order; nil: as PortBase says. With them, a peer that
+	// comes back soon listens on the port that it had before, which PCCL peers
+	// take badly (quirk Q7).
+	Ports []int
+	// AnnouncePorts are the ports at which others reach these three listeners, in
+	// the same order, where something between forwards them; nil: the listen ports.
+	AnnouncePorts []int
+	// AnnounceHost is the IP address at which others reach this peer, if that is
+	// not where its connection to the master comes from. A PCCL master ignores it.
+	AnnounceHost string
+	// Addresses are IP addresses of this machine, or names of interfaces (the first
+	// address of the master's family counts), one for each network that leads to
+	// the neighbours; see "Several networks" in docs/flows.md. At most 16; nil: none.
+	Addresses []string
+	// PortBase is where the search for free listen ports begins: shared state
+	// from PortBase on, peers from PortBase+1, measurements from PortBase+2
+	// (control spec, section 1.1). Default 48149; negative: any free port.
+	PortBase int
+	// Backend is the registered name of the reduce kernels; "auto" or "" takes
+	// the best that runs on this processor.
+	Backend string
+	// FrameBytes is the largest payload of a data frame sent, default 1 MiB.
+	FrameBytes int
+	// EagerBytes is the largest buffer whose all-reduce begins when it is
+	// launched, and not when the master has heard of it from all, if all members
+	// of the group can do that. It must be the same on every peer. Default
+	// 512 KiB, at most 1 MiB; negative: none.
+	EagerBytes int
+	// Threads is what senders and readers of connections run on: "goroutine"
+	// (default) or "pinned", an operating system thread for each. Affinity binds
+	// pinned threads to processors, such as "0-3,8"; default: any.
+	Threads, Affinity string
+	// Preset is how posted operations are picked up: "latency", "balanced"
+	// (default) or "throughput". AppendFrequency and AppendBatch, each from 1 to
+	// 1024, replace its numbers if they are not 0: the batches of events that are
+	// handled before what was posted is looked at again, and the most that is
+	// picked up at a time.
+	Preset                       string
+	AppendFrequency, AppendBatch int
+	// HashWorkers bounds the goroutines that hash shared state, default one for
+	// each core.
+	HashWorkers int
+	// HeartbeatInterval (default 1 s) is how often this peer tells a gopccl master
+	// that it lives. HeartbeatTimeout (default 8 s, at least two intervals) is how
+	// long a silent end is kept, on both sides.
+	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// DialTimeout (default 5 s) bounds one TCP connect, HandshakeTimeout (default
+	// 5 s) the exchange of hellos on a new connection between peers.
+	DialTimeout, HandshakeTimeout time.Duration
+	// UserTimeout (default 8 s) bounds how long sent data may stay unacknowledged
+	// on a connection between peers before it counts as cut.
+	UserTimeout time.Duration
+	// Congestion is the TCP congestion control of connections between peers:
+	// "auto" (default: cubic where the round trip is below 2 ms), "system" or a
+	// name that the system knows.
+	Congestion string
+	// ProbeDuration (default 3 s) bounds one bandwidth measurement over
+	// ProbeConnections (default 4) parallel connections.
+	ProbeDuration    time.Duration
+	ProbeConnections int
+	// WarnStuckAfter is after what time an operation whose data does not move is
+	// named in the log, with the peer that it waits for. Default 30 s; negative: never.
+	WarnStuckAfter time.Duration
+	// Device changes the settings of the platforms that serve device memory, for
+	// the whole process. Its Logger defaults to the one here.
+	Device DeviceSettings
+	// Trace hears of operations, connections and idleness; nil: nobody does.
+	Trace *Listener
+	// Logger receives facts; nil discards them. Lines go to its handler through a
+	// bounded queue, so that it never holds the communicator up; lines that find
+	// no room are dropped and counted in its next one. Close waits a second for the
+	// last ones.
+	Logger *slog.Logger
+	// Dial replaces the dialer of every outgoing connection, for tests and
+	// proxies; it chooses the local addresses, too. nil: a net.Dialer.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+}
