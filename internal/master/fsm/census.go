@@ -4,6 +4,8 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/gopccl/gopccl/internal/invariants"
 )
 
 // headcount is how many clients are in which state.
@@ -149,6 +151,9 @@ func (m *Machine) all(s State) bool {
 func (o *clientOp) to(s OpState, now time.Duration) {
 	if s == VoteComplete && o.t.ops[s] == 0 {
 		o.t.ending, o.t.endWarned = now, false
+	}
+	if invariants.Enabled {
+		invariants.Check(s == o.state+1, "collective %d of client %d goes from %v to %v", o.t.tag, o.c.id, o.state, s)
 	}
 	o.tally(-1)
 	o.state = s

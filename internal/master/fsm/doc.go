@@ -1,5 +1,85 @@
-package fsm
-
+// Package fsm is the master of CCoIP as a pure machine (control spec, sections
+// 5 to 12): events in, effects out. It has no clock, socket, goroutine, global
+// random or decision by map order; time and uuids come from outside, so the
+// same events give the same effects byte for byte.
+//
+// # States of a client
+//
+// A client that has registered is in one state. Numbers are packets that it
+// sends (C2M), words are what the machine concludes when those it waits for have
+// come so far: all accepted clients for rounds of newcomers and optimizations, the
+// members of its group for everything else. A packet that no arrow and no row of
+// the table in transitions.go allows costs the client its connection, and one that
+// goes is out of every wait at once.
+//
+//	Idle --2--> VoteAccept --all voted--> Connecting --3--> Waiting --ring stands--> Idle
+//	 |                                     |                 |
+//	 |                                     |                 +--no ring--> ConnectFailed
+//	 |                                     |
+//	 |                                     +--3--> ConnectFailed --2--> VoteAccept
+//	 |                                              |
+//	 |                                              +--2--> VoteEstablish
+//	 |                                              |
+//	 |                                              +--let in--> Connecting
+//	 |
+//	 +--2--> VoteEstablish --all voted--> Connecting
+//	 |
+//	 +--let in--> Connecting
+//	 |
+//	 +--5--> VoteOptimize --all voted--> Optimizing --7--> VoteOptimizeDone --solved--> Idle
+//	 |
+//	 +--8--> VoteSync --elected--> Distribute --9--> VoteSyncDone --all done--> Idle
+//	 |        |
+//	 |        +--elected--> Request --9--> VoteSyncDone
+//	 |
+//	 +--10--> Collective --all released--> Idle
+//
+// A newcomer is registered and not accepted: it waits in Idle until a round lets
+// it in (register.go, round.go), and is accepted when that round ends. In
+// Collective a client has any number of collectives, each with a state of its own
+// (collective.go). One that began before the commence may send 11 in VoteInit
+// already, which counts when all have voted.
+//
+//	VoteInit --all voted--> Perform --11--> VoteComplete --all complete--> released
+//
+// The query whether newcomers wait (4), and packets that only tell something (6,
+// 64 to 66, 68, 71), leave the state as it is.
+//
+// # What goes on beside
+//
+// A newcomer is tried before members wait for it (preflight.go):
+//
+//	untried --a member has time--> tried --both reach--> proved --round--> member
+//	 |                              |
+//	 |                              +--nobody can say--> unproved --round--> member
+//	 |                              |
+//	 |                              +--cannot reach, or be reached--> expelled
+//	 |
+//	 +--nobody can try--> unproved
+//
+// Who costs a round, and for how long its address stays outside, is in trust.go.
+//
+// The links of an optimization are measured in rounds that the master calls for
+// (schedule.go, sharing.go), round after round of a stage:
+//
+//	stageTogether --through--> stageSuspects --through--> stageShares --through--> solved
+//
+// A ring that a search beside the run finds (adopt.go) comes into force by the
+// next round, or by a change that the members connect for (switch.go), and is
+// timed against the one before it (trial.go):
+//
+//	found --better--> preferred --round--> installed --not slower--> kept
+//	 |                 |                    |
+//	 |                 |                    +--slower--> refused
+//	 |                 |
+//	 |                 +--offered--> change --all prepared--> installed
+//	 |                                |
+//	 |                                +--not connected--> refused
+//	 |
+//	 +--too soon--> postponed --patience is over--> preferred
+//
+// # Quirks
+//
 // Decisions of this machine where PCCL 1.0.0 has a quirk, and where each is
 // made. Tests carry the number of the quirk in their names; corrected_test.go
 // has those that the transcripts of the original show.
@@ -21,7 +101,7 @@ package fsm
 //	     revision that it expects is kept (as PCCL), but the
 //	     state before it will do as well                     resume.go
 //	Q40  nothing is kept about a client that left            register.go
-//	Q47  differing arguments are named; among gopccl ends
+//	Q47  differing arguments are named; among gopccl peers
 //	     the operation is aborted with the reason            collective.go
 //	Q48  a revision counts only with the right to vote       sync.go
 //	Q52  the global world size counts those who wait         round.go (as PCCL)
@@ -30,14 +110,15 @@ package fsm
 //	Q55  no success for a peer that reported failure         round.go
 //	Q58  a shorter list of entries is a mismatch             sync.go
 //	Q59  mixed flavours of a round end in an establish round
-//	     if a gopccl end takes part                          round.go
+//	     if a gopccl peer takes part                         round.go
 //	Q70  first election: the highest revision wins;
 //	     Config.PCCLRevisionRule selects PCCL's way          sync.go
 //	Q71  no state to elect: the whole group is kicked        sync.go (as PCCL)
 //	Q72  votes that wait for each other are resolved if a
-//	     gopccl end is among them, else as PCCL              deadlock.go
+//	     gopccl peer is among them, else as PCCL             deadlock.go
 //
-// What PCCL has no counterpart for: heartbeats, bounds on every phase, the
-// master's own pauses (liveness.go), and the expected revision of a state
-// whose last holder left before anybody had it, which stays (sync.go): a peer
-// may bring it back from a checkpoint.
+// PCCL has no counterpart for heartbeats, bounds on every phase and the master's
+// own pauses (liveness.go), and for the expected revision of a state whose last
+// holder left before anybody had it. That revision stays (sync.go): a peer may
+// bring it back from a checkpoint.
+package fsm

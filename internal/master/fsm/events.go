@@ -1,7 +1,3 @@
-// Package fsm is the master of CCoIP as a pure machine (control spec, sections
-// 5 to 12): events in, effects out. It has no clock, socket, goroutine, global
-// random or decision by map order; time and uuids come from outside, so the
-// same events give the same effects byte for byte.
 package fsm
 
 import (

@@ -218,7 +218,7 @@ func (m *Machine) packet(e PacketIn) {
 		m.kick(c, "unexpected packet %T", e.Packet)
 		return
 	}
-	if !Legal(e.Packet.ID(), c.phase, c.state) {
+	if !legal(e.Packet.ID(), c.phase, c.state) {
 		m.kick(c, "packet %T is not allowed in state %v/%v", e.Packet, c.phase, c.state)
 		return
 	}

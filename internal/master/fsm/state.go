@@ -82,52 +82,6 @@ func (s State) votes() bool {
 	return s == VoteAccept || s == VoteEstablish || s == VoteOptimize || s == VoteSync
 }
 
-// Rule is one row of the table of legal transitions (control spec, section 5.2).
-type Rule struct {
-	Packet   wire.ID
-	Accepted bool    // the sender must be accepted
-	From     []State // legal states of the sender; nil: any
-}
-
-// Rules are the legal packets of registered clients; whatever is not listed
-// costs the sender its connection. Conditions on tags, revisions and pending
-// queries come on top.
-var Rules = []Rule{
-	{wire.C2MRequestEstablishP2PConnections{}.ID(), true, []State{Idle, ConnectFailed}},
-	{wire.C2MP2PConnectionsEstablished{}.ID(), false, []State{Connecting}},
-	{wire.C2MCheckPeersPending{}.ID(), true, nil},
-	{wire.C2MOptimizeTopology{}.ID(), true, []State{Idle}},
-	{wire.C2MReportPeerBandwidth{}.ID(), false, nil},
-	{wire.C2MOptimizeTopologyWorkComplete{}.ID(), true, []State{Optimizing}},
-	{wire.C2MSyncSharedState{}.ID(), true, []State{Idle}},
-	{wire.C2MDistSharedStateComplete{}.ID(), true, []State{Distribute, Request}},
-	{wire.C2MCollectiveCommsInitiate{}.ID(), true, []State{Idle, Collective}},
-	{wire.C2MCollectiveCommsComplete{}.ID(), true, []State{Collective}},
-	{wire.C2MHeartbeat{}.ID(), false, nil},
-	{wire.C2MProbeState{}.ID(), true, nil},
-	{wire.C2MLinkReport{}.ID(), true, nil},
-	{wire.C2MRingPrepared{}.ID(), true, nil},
-	{wire.C2MPreflightDone{}.ID(), false, nil},
-}
-
-// Legal reports whether a registered client may send packet id.
-func Legal(id wire.ID, phase Phase, state State) bool {
-	for _, r := range Rules {
-		if r.Packet != id || (r.Accepted && phase != Accepted) {
-			continue
-		}
-		if r.From == nil {
-			return true
-		}
-		for _, s := range r.From {
-			if s == state {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // client is one connection; the fields below uuid are set by registration.
 type client struct {
 	id     ClientID
@@ -288,14 +242,6 @@ type tagState struct {
 	dropped   bool // no longer in its list
 	at        int  // in its list
 	ops       [numOpStates]int
-}
-
-func (c *client) set(s State, now time.Duration) {
-	if c.joined {
-		c.group.count(c, -1)
-		defer c.group.count(c, 1)
-	}
-	c.state, c.waitSince, c.warned = s, now, false
 }
 
 // performing reports whether c works on a collective.

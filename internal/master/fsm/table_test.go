@@ -2,17 +2,20 @@ package fsm
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/tests/diagram"
 )
 
-// legal is the table of control spec, section 5.2, written down once more, by
+// lawful is the table of control spec, section 5.2, written down once more, by
 // packet: which phases, which states.
-var legal = map[wire.ID]struct {
+var lawful = map[wire.ID]struct {
 	registered []State
 	accepted   []State
 }{
@@ -71,7 +74,7 @@ func TestEveryTransition_Section5_2(t *testing.T) {
 				if phase == Registered && state > Waiting {
 					// Cannot come about; the table is asked all the same.
 					if p != nil && p.Proto() == wire.C2M {
-						require.Equal(t, slices.Contains(legal[p.ID()].registered, state), Legal(p.ID(), phase, state), name) // S2-17
+						require.Equal(t, slices.Contains(lawful[p.ID()].registered, state), legal(p.ID(), phase, state), name) // S2-17
 					}
 					continue
 				}
@@ -81,7 +84,7 @@ func TestEveryTransition_Section5_2(t *testing.T) {
 				if phase == Registered {
 					c.letOut()
 				}
-				c.set(state, 0)
+				c.put(state, 0)
 				switch state {
 				case Connecting, Waiting:
 					c.inRound, w.m.round.active = true, true
@@ -95,9 +98,9 @@ func TestEveryTransition_Section5_2(t *testing.T) {
 				}
 				may := false
 				if p != nil && p.Proto() == wire.C2M {
-					row := legal[p.ID()].accepted
+					row := lawful[p.ID()].accepted
 					if phase == Registered {
-						row = legal[p.ID()].registered
+						row = lawful[p.ID()].registered
 					}
 					may = slices.Contains(row, state)
 				}
@@ -111,6 +114,50 @@ func TestEveryTransition_Section5_2(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The diagrams of doc.go are the tables.
+func TestDiagram(t *testing.T) {
+	var names = map[string]State{
+		"Idle": Idle, "VoteAccept": VoteAccept, "VoteEstablish": VoteEstablish, "Connecting": Connecting,
+		"ConnectFailed": ConnectFailed, "Waiting": Waiting, "VoteOptimize": VoteOptimize, "Optimizing": Optimizing,
+		"VoteOptimizeDone": VoteOptimizeDone, "VoteSync": VoteSync, "Distribute": Distribute, "Request": Request,
+		"VoteSyncDone": VoteSyncDone, "Collective": Collective,
+	}
+	require.Len(t, names, int(numStates))
+	drawn, ops := map[conclusion]bool{}, []diagram.Edge{}
+	source, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	for _, e := range diagram.Read(string(source)) {
+		require.NotEqual(t, "?", e.From, "%v", e)
+		from, ok := names[e.From]
+		to, ok2 := names[e.To]
+		require.Equal(t, ok, ok2, "%v", e)
+		if ok {
+			require.False(t, drawn[conclusion{e.Label, from, to}], "%v is drawn twice", e)
+			drawn[conclusion{e.Label, from, to}] = true
+		} else if strings.HasPrefix(e.From, "Vote") || e.From == "Perform" {
+			ops = append(ops, e)
+		}
+	}
+	want := map[conclusion]bool{}
+	for _, c := range conclusions {
+		want[c] = true
+	}
+	for _, r := range rules {
+		for _, from := range r.from {
+			for _, to := range r.to {
+				if from != to {
+					want[conclusion{fmt.Sprint(r.packet), from, to}] = true
+				}
+			}
+		}
+	}
+	require.Equal(t, want, drawn)
+	require.Equal(t, []diagram.Edge{
+		{From: "VoteInit", Label: "all voted", To: "Perform"}, {From: "Perform", Label: "11", To: "VoteComplete"}, {From: "VoteComplete", Label: "all complete", To: "released"},
+	}, ops)
+	require.Equal(t, []OpState{VoteInit, Perform, VoteComplete}, []OpState{0, 1, 2})
 }
 
 // Packets that are legal by state, and still not: conditions of section 5.2.
