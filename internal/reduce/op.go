@@ -110,8 +110,7 @@ type outStream struct {
 
 	// In order.
 	at       cursor
-	metaSent bool                    // metadata of the current step was taken
-	meta     wire.DequantizationMeta // owned by the owner of the send batch
+	metaSent bool // metadata of the current step was taken
 
 	// Striped over flows, of which sender is one, as striped says, which is set when
 	// both are known: by Start or, with Op.mu held, by Commence. Readers may run
@@ -120,8 +119,9 @@ type outStream struct {
 	// byte. Nil: not striped.
 	flows   []*sender
 	striped atomic.Pointer[outGrid]
-	metas   []stepMeta // quantized: by step
 	turn    atomic.Uint32
+
+	metas []stepMeta // quantized: by step
 }
 
 // inStream is what an operation receives from the previous peer.
@@ -134,40 +134,44 @@ type inStream struct {
 	from     []*receiver // those that pieces come on; nil: none came
 
 	// Guarded by Op.mu.
-	readers   []*receiver  // inside a frame of this operation, may touch its buffers
-	alone     [1]*receiver // room for readers, so that one costs no allocation
-	striped   *inGrid      // set by the first piece that comes
-	stepMetas []*wire.DequantizationMeta
+	readers []*receiver  // inside a frame of this operation, may touch its buffers
+	alone   [1]*receiver // room for readers, so that one costs no allocation
+	striped *inGrid      // set by the first piece that comes
 
 	// Published by the reader: wire bytes that are processed, over all steps;
-	// and how many metadata frames came.
-	pos   atomic.Int64
-	metas atomic.Int64
-	done  atomic.Bool
+	// and of how many steps metadata came.
+	pos       atomic.Int64
+	described atomic.Int64
+	done      atomic.Bool
 
-	// Owned by the reader.
+	// In order owned by the reader, otherwise guarded by Op.mu.
+	metas []heldMeta // quantized: by step
+	bytes uint64
+
+	// In order, owned by the reader.
 	at      cursor
-	carry   [8]byte
+	carry   [8]byte // the element in which the last frame ended
 	carried int
-	gotMeta bool
-	meta    wire.DequantizationMeta
-	bytes   uint64
-}
-
-// undo keeps what an operation in place overwrites. Owned by the reader.
-type undo struct {
-	saved  int64 // elements of the receive stream whose original is in backup
-	backup []byte
-	once   sync.Once // makes backup, if several readers may need it
 }
 
 // code is the encoded form of a quantized operation.
 type code struct {
-	wire    []byte                    // every chunk, encoded, at its place
-	forward []wire.DequantizationMeta // received in the all-gather, by step
+	wire []byte // every chunk, encoded, at its place
 	// What the reader knows of the chunks that are sent in the step behind the
 	// one it received them in, by that step.
 	gathered []quant.Gathered
+}
+
+// stepMeta is the metadata of a step that is sent; stepMeta, the method, computes it.
+type stepMeta struct {
+	once sync.Once
+	m    wire.DequantizationMeta
+}
+
+// heldMeta is the metadata of a step that is received.
+type heldMeta struct {
+	known bool
+	m     wire.DequantizationMeta
 }
 
 // cursor walks over the non-empty chunks of the steps of one direction.
@@ -448,7 +452,8 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 		if op.spec.Count < op.n {
 			return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", op.spec.Count, op.n))
 		}
-		op.code.forward = make([]wire.DequantizationMeta, op.n)
+		op.out.metas = make([]stepMeta, plan.Steps(op.n))
+		op.in.metas = make([]heldMeta, plan.Steps(op.n))
 		op.code.gathered = make([]quant.Gathered, op.n)
 	}
 	sent, received := plan.Traffic(op.spec.Count, op.n, op.rank)
@@ -456,6 +461,9 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 	_, own := op.chunk(0, true)
 	op.out.first = int64(own) * int64(op.unit)
 	op.piece = min(max(own*op.unit/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes)
+	if op.inPlace {
+		op.cutUndo(op.piece)
+	}
 	op.enter(&op.out.at, 0, true)
 	op.enter(&op.in.at, 0, false)
 	op.out.done.Store(op.out.total == 0)

@@ -1,6 +1,7 @@
 package reduce
 
 import (
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -42,51 +43,145 @@ func (op *Op) endReceive(r *receiver) {
 	op.settle(false)
 }
 
-func (op *Op) protocol(r *receiver, format string, args ...any) error {
+// protocol is the error of a frame that is not as it should be; where names the
+// part of the operation that it came for.
+func (op *Op) protocol(r *receiver, where, format string, args ...any) error {
 	return errs.New(errs.Protocol, opName, fmt.Errorf(format, args...)).
-		WithPhase(fmt.Sprintf("tag %d, step %d", op.spec.Tag, op.in.at.step)).WithPeer(r.peer.String())
+		WithPhase(fmt.Sprintf("tag %d, %s", op.spec.Tag, where)).WithPeer(r.peer.String())
 }
 
-// receive processes the frame whose header r has just read.
-func (op *Op) receive(r *receiver) error {
+// receiveInOrder processes the frame whose header r has just read, of a stream
+// whose frames come one behind the other: its place is where the last one ended.
+func (op *Op) receiveInOrder(r *receiver) error {
+	refuse := func(format string, args ...any) error {
+		return op.protocol(r, fmt.Sprintf("step %d", op.in.at.step), format, args...)
+	}
 	c := &op.in.at
 	left := r.rd.Left()
 	if c.step == plan.Steps(op.n) {
-		return op.protocol(r, "a frame of %d bytes came after the last step", left)
+		return refuse("a frame of %d bytes came after the last step", left)
 	}
-	if op.spec.Quantizer != nil && !op.in.gotMeta {
-		return op.receiveMeta(r, left)
+	var meta *wire.DequantizationMeta
+	if op.quantized() {
+		held := &op.in.metas[c.step]
+		if meta = &held.m; !held.known {
+			return op.receiveMeta(r, refuse)
+		}
 	}
 	if left > c.size-c.off {
-		return op.protocol(r, "a frame of %d bytes extends over the end of the step, which lacks %d", left, c.size-c.off)
+		return refuse("a frame of %d bytes extends over the end of the step, which lacks %d", left, c.size-c.off)
 	}
 	op.in.bytes += uint64(left)
 	for left > 0 {
 		if op.aborted.Load() {
 			return errAborted
 		}
-		n := min(left, op.piece)
-		var err error
-		switch {
-		case op.spec.Quantizer != nil:
-			err = op.receiveEncoded(r, n)
-		case plan.Reduces(op.n, c.step):
-			err = op.receiveReduce(r, n)
-		default:
-			err = op.receiveSet(r, n)
-		}
-		if err != nil {
+		p := piece{step: c.step, first: c.first, off: c.off, n: min(left, op.piece)}
+		if err := op.receivePart(r, p, meta, true); err != nil {
 			return err
 		}
-		left -= n
+		c.off += p.n
+		left -= p.n
 		if c.off == c.size {
 			op.enter(c, c.step+1, false)
-			op.in.gotMeta = false
 			op.in.pos.Store(c.pos)
 		} else {
 			op.in.pos.Store(c.pos + int64(c.off-c.off%op.unit))
 		}
 		op.advanced(r)
+	}
+	return nil
+}
+
+// receiveMeta reads the metadata frame that opens a quantized step.
+func (op *Op) receiveMeta(r *receiver, refuse func(string, ...any) error) error {
+	size := r.rd.Left()
+	if size > wire.MaxMetaSize {
+		return refuse("a step of a quantized operation began with a frame of %d bytes, not with metadata: do all peers pass the same quantization?", size)
+	}
+	m, err := op.readMeta(r, size, refuse)
+	if err != nil {
+		return err
+	}
+	op.holdMeta(op.in.at.step, *m)
+	op.in.described.Store(int64(op.in.at.step) + 1)
+	op.advanced(r)
+	return nil
+}
+
+// readMeta reads size bytes of metadata, at most wire.MaxMetaSize.
+func (op *Op) readMeta(r *receiver, size int, refuse func(string, ...any) error) (*wire.DequantizationMeta, error) {
+	if err := r.fill(op, r.scratch[:size]); err != nil {
+		return nil, err
+	}
+	m, err := wire.DecodeMeta(r.scratch[:size])
+	if err == nil {
+		err = op.spec.Quantizer.CheckMeta(op.spec.DType, op.spec.WireType, &m)
+	}
+	if err != nil {
+		return nil, refuse("bad metadata: %w", err)
+	}
+	return &m, nil
+}
+
+// holdMeta keeps the first metadata of a step and returns it: it counts for the
+// whole step, so that everybody decodes, and forwards, the same.
+func (op *Op) holdMeta(step int, m wire.DequantizationMeta) *wire.DequantizationMeta {
+	held := &op.in.metas[step]
+	if !held.known {
+		held.m, held.known = m, true
+		op.in.bytes += metaCost(&m)
+	}
+	return &held.m
+}
+
+// receivePiece processes the striped frame whose header r has just read: the
+// piece says its place. Several readers may be in it, each with a piece of its own.
+func (op *Op) receivePiece(r *receiver) error {
+	refuse := func(format string, args ...any) error { return op.protocol(r, "striped", format, args...) }
+	if !op.native {
+		return refuse("a striped frame came in a group with PCCL ends")
+	}
+	b := r.scratch
+	head := stripeHead
+	if op.quantized() {
+		head++
+	}
+	if r.rd.Left() <= head {
+		return refuse("a striped frame has %d bytes of payload, %d are its head alone", r.rd.Left(), head)
+	}
+	if err := r.fill(op, b[:head]); err != nil {
+		return err
+	}
+	g, index, metaSize := int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:])), int(b[head-1])
+	var meta *wire.DequantizationMeta
+	if op.quantized() {
+		if metaSize > wire.MaxMetaSize || r.rd.Left() <= metaSize {
+			return refuse("metadata of %d bytes in front of a piece: do all peers pass the same quantization?", metaSize)
+		}
+		var err error
+		if meta, err = op.readMeta(r, metaSize, refuse); err != nil {
+			return err
+		}
+	}
+	p, held, err := op.claim(refuse, g, index, r.rd.Left(), meta)
+	if err != nil {
+		return err
+	}
+	for part := p; part.off < p.off+p.n; part.off += part.n {
+		if op.aborted.Load() {
+			return errAborted
+		}
+		part.n = min(p.off+p.n-part.off, op.piece)
+		if err := op.receivePart(r, part, held, false); err != nil {
+			return err
+		}
+	}
+	more := op.completed(index, p)
+	if op.out.striped.Load() == nil {
+		r.notify(op.out.sender)
+	} else {
+		op.wake(more)
 	}
 	return nil
 }
@@ -103,84 +198,89 @@ func (op *Op) advanced(r *receiver) {
 	op.wake(more)
 }
 
-// receiveReduce reads n bytes into scratch and combines the whole elements with
-// the local contribution. Frames may end inside an element.
-func (op *Op) receiveReduce(r *receiver, n int) error {
-	c, s := &op.in.at, &op.spec
-	k := copy(r.scratch, op.in.carry[:op.in.carried])
-	in := r.scratch[:k+n]
-	if err := r.fill(op, in[k:]); err != nil {
+// receivePart reads the bytes of p, at most op.piece, and puts them to their use.
+// In order parts may begin and end inside an element; pieces do not.
+func (op *Op) receivePart(r *receiver, p piece, meta *wire.DequantizationMeta, inOrder bool) error {
+	switch {
+	case op.quantized():
+		return op.receiveEncoded(r, p, meta, inOrder)
+	case plan.Reduces(op.n, p.step):
+		return op.receiveReduce(r, p)
+	default:
+		return op.receiveSet(r, p)
+	}
+}
+
+// receiveReduce reads p into scratch and combines the whole elements with the
+// local contribution.
+func (op *Op) receiveReduce(r *receiver, p piece) error {
+	carried := copy(r.scratch, op.in.carry[:op.in.carried])
+	in := r.scratch[:carried+p.n]
+	if err := r.fill(op, in[carried:]); err != nil {
 		return err
 	}
+	off := p.off - carried
 	whole := len(in) - len(in)%op.elem
-	if op.dev != nil {
-		if err := op.dev.await(c.step, (c.off-k+whole)/op.elem); err != nil {
-			return err
-		}
+	if err := op.awaitLocal(p.step, (off+whole)/op.elem); err != nil {
+		return err
 	}
 	if whole > 0 {
-		from := c.first*op.elem + c.off - k
-		op.save((c.off - k + whole) / op.elem)
-		divide := s.Op == dtype.Avg && !op.dividesLate() && op.lastReduce(c.step)
-		if err := op.combine(from, from+whole, in[:whole], divide); err != nil {
+		op.save(piece{p.step, p.first, off, whole})
+		from := p.first*op.elem + off
+		last := op.lastReduce(p.step)
+		if err := op.combine(from, from+whole, in[:whole], last && op.spec.Op == dtype.Avg && !op.dividesLate()); err != nil {
 			return err
 		}
-		if op.lastReduce(c.step) && op.divided() {
+		if last && op.divided() {
 			op.final(from, from+whole)
 		}
 	}
-	op.in.carried = copy(op.in.carry[:], in[whole:])
-	c.off += n
+	if carried > 0 || whole < len(in) { // in order: one reader has it
+		op.in.carried = copy(op.in.carry[:], in[whole:])
+	}
 	return nil
 }
 
-// receiveSet reads n bytes straight into the user's buffer.
-func (op *Op) receiveSet(r *receiver, n int) error {
-	c, s := &op.in.at, &op.spec
-	if op.dev != nil {
-		if err := op.dev.await(c.step, 0); err != nil {
-			return err
-		}
-	}
-	op.save((c.off + n + op.elem - 1) / op.elem)
-	base := c.first * op.elem
-	if err := r.fill(op, s.Dst[base+c.off:base+c.off+n]); err != nil {
+// receiveSet reads p straight into the user's buffer.
+func (op *Op) receiveSet(r *receiver, p piece) error {
+	s := &op.spec
+	if err := op.awaitLocal(p.step, 0); err != nil {
 		return err
 	}
-	if s.Op == dtype.Avg && op.dividesLate() && c.step == plan.Steps(op.n)-1 {
+	op.save(p)
+	base := p.first * op.elem
+	end := p.off + p.n
+	if err := r.fill(op, s.Dst[base+p.off:base+end]); err != nil {
+		return err
+	}
+	if s.Op == dtype.Avg && op.dividesLate() && p.step == plan.Steps(op.n)-1 {
 		// Not sent on any more, so nobody divides it later.
-		from, to := c.off-c.off%op.elem, c.off+n
-		to -= to % op.elem
+		from, to := p.off-p.off%op.elem, end-end%op.elem
 		op.e.cfg.Backend.Finalize(s.DType, s.Dst[base+from:base+to], op.n)
 		op.final(base+from, base+to)
 	} else if op.divided() {
-		op.final(base+c.off, base+c.off+n)
+		op.final(base+p.off, base+end)
 	}
-	c.off += n
 	return nil
 }
 
-// receiveEncoded reads n bytes of wire form to their place in op.code.wire and
-// decodes the whole elements into the destination.
-func (op *Op) receiveEncoded(r *receiver, n int) error {
-	c := &op.in.at
-	base := c.first * op.unit
-	if err := r.fill(op, op.code.wire[base+c.off:base+c.off+n]); err != nil {
+// receiveEncoded reads p, in wire form, to its place in op.code.wire and decodes
+// the whole elements into the destination.
+func (op *Op) receiveEncoded(r *receiver, p piece, meta *wire.DequantizationMeta, inOrder bool) error {
+	base := p.first * op.unit
+	if err := r.fill(op, op.code.wire[base+p.off:base+p.off+p.n]); err != nil {
 		return err
 	}
-	from, to := c.off/op.unit, (c.off+n)/op.unit
-	c.off += n
+	from, to := p.off/op.unit, (p.off+p.n)/op.unit
 	if from == to {
 		return nil
 	}
-	if op.dev != nil {
-		if err := op.dev.await(c.step, to); err != nil {
-			return err
-		}
+	if err := op.awaitLocal(p.step, to); err != nil {
+		return err
 	}
-	op.save(to)
+	op.save(piece{p.step, p.first, from * op.unit, (to - from) * op.unit})
 	for ; from < to; from = min(to, from+blockElements) {
-		op.decode(c, from, min(to, from+blockElements))
+		op.decode(p, from, min(to, from+blockElements), meta, inOrder)
 	}
 	return nil
 }
@@ -190,19 +290,18 @@ func (op *Op) receiveEncoded(r *receiver, n int) error {
 // them, in memory and on the wire.
 const blockElements = 16 * quant.GatherElements
 
-// decode decodes the elements [from, to) of the current step's chunk into the
-// destination.
-func (op *Op) decode(c *cursor, from, to int) {
+// decode decodes the elements [from, to) of p's chunk into the destination.
+func (op *Op) decode(p piece, from, to int, meta *wire.DequantizationMeta, inOrder bool) {
 	s, q := &op.spec, op.spec.Quantizer
-	base := c.first * op.unit
+	base := p.first * op.unit
 	in := op.code.wire[base+from*op.unit : base+to*op.unit]
-	dst := s.Dst[(c.first+from)*op.elem : (c.first+to)*op.elem]
-	if !plan.Reduces(op.n, c.step) {
-		q.Dequantize(s.DType, s.WireType, &op.in.meta, dtype.Set, dst, in)
+	dst := s.Dst[(p.first+from)*op.elem : (p.first+to)*op.elem]
+	if !plan.Reduces(op.n, p.step) {
+		q.Dequantize(s.DType, s.WireType, meta, dtype.Set, dst, in)
 		if s.Op == dtype.Avg {
 			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 		}
-		op.final((c.first+from)*op.elem, (c.first+to)*op.elem)
+		op.final((p.first+from)*op.elem, (p.first+to)*op.elem)
 		return
 	}
 	how := s.Op
@@ -211,91 +310,32 @@ func (op *Op) decode(c *cursor, from, to int) {
 	}
 	acc := dst
 	if !op.inPlace {
-		acc = s.Src[(c.first+from)*op.elem : (c.first+to)*op.elem]
+		acc = s.Src[(p.first+from)*op.elem : (p.first+to)*op.elem]
 	}
-	quant.DequantizeFrom(q, s.DType, s.WireType, &op.in.meta, how, dst, acc, in)
-	if g, ok := q.(quant.Gatherer); ok {
-		known := &op.code.gathered[c.step+1]
-		whole := to
-		if to*op.unit < c.size {
-			whole = to - to%quant.GatherElements
-		}
-		if known.Elements < whole {
-			g.Gather(s.DType, s.WireType, known, s.Dst[(c.first+known.Elements)*op.elem:(c.first+whole)*op.elem])
-		}
+	quant.DequantizeFrom(q, s.DType, s.WireType, meta, how, dst, acc, in)
+	if g, ok := q.(quant.Gatherer); ok && inOrder {
+		op.gather(g, p, to)
 	}
 }
 
-// receiveMeta reads the metadata frame that opens a quantized step.
-func (op *Op) receiveMeta(r *receiver, size int) error {
-	if size > wire.MaxMetaSize {
-		return op.protocol(r, "a step of a quantized operation began with a frame of %d bytes, not with metadata: do all peers pass the same quantization?", size)
+// gather lets the quantizer see the elements below to of p's chunk, which are
+// sent in the next step, while they are in the cache.
+func (op *Op) gather(g quant.Gatherer, p piece, to int) {
+	s := &op.spec
+	known := &op.code.gathered[p.step+1]
+	if _, count := op.chunk(p.step, false); to < count {
+		to -= to % quant.GatherElements
 	}
-	var b [wire.MaxMetaSize]byte
-	if err := r.fill(op, r.scratch[:size]); err != nil {
-		return err
+	if known.Elements < to {
+		g.Gather(s.DType, s.WireType, known, s.Dst[(p.first+known.Elements)*op.elem:(p.first+to)*op.elem])
 	}
-	copy(b[:], r.scratch[:size])
-	m, err := wire.DecodeMeta(b[:size])
-	if err == nil {
-		err = op.spec.Quantizer.CheckMeta(op.spec.DType, op.spec.WireType, &m)
-	}
-	if err != nil {
-		return op.protocol(r, "bad metadata: %w", err)
-	}
-	op.in.meta = m
-	op.in.gotMeta = true
-	op.in.bytes += metaCost(&m)
-	if i := op.in.at.step + 1 - op.n; i >= 0 {
-		op.code.forward[i] = m
-	}
-	op.in.metas.Store(int64(op.in.at.step) + 1)
-	op.advanced(r)
-	return nil
 }
 
-// save keeps the original of the first upTo elements of the current step's
-// chunk before they are overwritten, once. Every region is overwritten for the
-// first time in steps 0 .. n-1; later it holds results.
-func (op *Op) save(upTo int) {
-	if !op.inPlace || op.in.at.step > op.n-1 {
-		return
+// awaitLocal waits until the local contribution to the first elements of the
+// chunk of step is in host memory.
+func (op *Op) awaitLocal(step, elements int) error {
+	if op.dev == nil {
+		return nil
 	}
-	end := op.in.at.elems + int64(upTo)
-	if end <= op.undo.saved {
-		return
-	}
-	if op.undo.backup == nil {
-		op.makeBackup()
-	}
-	from := (op.in.at.first + int(op.undo.saved-op.in.at.elems)) * op.elem
-	to := (op.in.at.first + upTo) * op.elem
-	copy(op.undo.backup[from:to], op.spec.Dst[from:to])
-	op.undo.saved = end
-}
-
-// makeBackup gets the memory for originals. All of it is touched, which may take
-// long: no lock is held meanwhile.
-func (op *Op) makeBackup() {
-	b := op.e.cfg.Pool.Get(len(op.spec.Dst))
-	op.mu.Lock()
-	op.undo.backup = b
-	op.mu.Unlock()
-}
-
-// restore writes the saved originals back.
-func (op *Op) restore() {
-	if op.in.striped != nil {
-		op.restorePieces()
-		return
-	}
-	left := op.undo.saved
-	for step := 0; left > 0; step++ {
-		first, count := op.chunk(step, false)
-		n := int(min(left, int64(count)))
-		from, to := first*op.elem, (first+n)*op.elem
-		copy(op.spec.Dst[from:to], op.undo.backup[from:to])
-		left -= int64(n)
-	}
-	op.undo.saved = 0
+	return op.dev.await(step, elements)
 }

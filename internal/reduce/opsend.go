@@ -8,50 +8,66 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// take makes f the next frame that may be sent. A frame is never empty and
-// never crosses the end of a step (data spec, section 2.3). The caller is the
-// owner of the batch and holds sender.mu.
-func (op *Op) take(f *frame) bool {
+// fillFrame makes f what s is to send next, if there is something. The caller is
+// the owner of the batch, which has batch bytes so far, and holds sender.mu.
+func (op *Op) fillFrame(f *frame, s *sender, batch int) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	c := &op.out.at
 	if op.failErr != nil || op.out.pos == op.out.total {
 		return false
 	}
-	avail := op.sendable() - op.out.pos
-	f.step, f.off = c.step, c.off
-	if op.spec.Quantizer != nil && !op.out.metaSent {
-		if !op.metaReady(avail) {
-			return false
-		}
-		op.out.metaSent = true
-		op.out.refs++
-		f.op, f.kind = op, metaFrame
-		return true
+	o := op.out.striped.Load()
+	var p piece
+	if o == nil {
+		p, f.kind = op.nextInOrder()
+	} else {
+		p, f.kind = op.nextPiece(f, o, s, batch)
 	}
-	n := int(min(avail, int64(c.size-c.off), int64(op.piece)))
-	if n <= 0 {
+	if p.n == 0 && f.kind != metaFrame {
 		return false
 	}
-	transport.Header{Payload: n, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(f.head))
-	at := c.first*op.unit + c.off
-	switch {
-	case op.spec.Quantizer != nil:
-		f.payload = op.code.wire[at : at+n]
-	case c.step == 0:
-		f.payload = op.spec.Src[at : at+n]
-	default:
-		f.payload = op.spec.Dst[at : at+n]
-	}
-	f.op = op
+	f.op, f.step, f.off = op, p.step, p.off
 	op.out.refs++
-	op.out.pos += int64(n)
-	op.out.bytes += uint64(n)
-	if c.off += n; c.off == c.size {
+	if f.kind == metaFrame {
+		return true
+	}
+	at := p.first*op.unit + p.off
+	switch {
+	case op.quantized():
+		f.payload = op.code.wire[at : at+p.n]
+	case p.step == 0:
+		f.payload = op.spec.Src[at : at+p.n]
+	default:
+		f.payload = op.spec.Dst[at : at+p.n]
+	}
+	if f.kind == dataFrame || !op.quantized() {
+		op.putHeader(f)
+	}
+	op.out.pos += int64(p.n)
+	op.out.bytes += uint64(p.n)
+	return true
+}
+
+// nextInOrder takes what comes next in the stream of all steps, as much of it as
+// is ready; nothing has no bytes. A frame is never empty and never crosses the end
+// of a step (data spec, section 2.3). op.mu is held.
+func (op *Op) nextInOrder() (piece, frameKind) {
+	c := &op.out.at
+	p := piece{step: c.step, first: c.first, off: c.off}
+	avail := op.sendable() - op.out.pos
+	if op.quantized() && !op.out.metaSent {
+		if !op.metaReady(avail) {
+			return p, dataFrame
+		}
+		op.out.metaSent = true
+		return p, metaFrame
+	}
+	p.n = max(0, int(min(avail, int64(c.size-c.off), int64(op.piece))))
+	if c.off += p.n; p.n > 0 && c.off == c.size {
 		op.enter(c, c.step+1, true)
 		op.out.metaSent = false
 	}
-	return true
+	return p, dataFrame
 }
 
 // metaReady reports whether the metadata of the current send step can be had:
@@ -62,7 +78,17 @@ func (op *Op) metaReady(avail int64) bool {
 	if c.step < op.n {
 		return avail >= int64(c.size)
 	}
-	return op.in.metas.Load() >= int64(c.step)
+	return op.in.described.Load() >= int64(c.step)
+}
+
+// putHeader writes the header of f, when the size of all is known.
+func (op *Op) putHeader(f *frame) {
+	stream := op.id.stream
+	if f.kind == pieceFrame {
+		stream |= stripeBit
+	}
+	size := len(f.head) - transport.HeaderSize + len(f.payload)
+	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: stream}.Put((*[transport.HeaderSize]byte)(f.head))
 }
 
 // prepare encodes what a quantized frame carries. It runs outside of all locks,
@@ -73,23 +99,22 @@ func (op *Op) prepare(f *frame) {
 		return
 	}
 	s := &op.spec
-	first, count := op.chunk(f.step, true)
+	first, _ := op.chunk(f.step, true)
 	local := s.Dst
 	if f.step == 0 {
 		local = s.Src
 	}
-	meta := &op.out.meta
-	if f.kind == pieceFrame {
-		meta = op.headMeta(f)
-	}
-	if f.kind == metaFrame {
-		if f.step < op.n {
-			op.out.meta = op.params(f.step, local[first*op.elem:(first+count)*op.elem])
-		} else {
-			op.out.meta = op.code.forward[f.step-op.n]
-		}
-		op.putMeta(f)
+	meta := op.stepMeta(f.step)
+	switch f.kind {
+	case metaFrame:
+		f.head = wire.AppendMeta(f.head, meta)
+		op.putHeader(f)
 		return
+	case pieceFrame: // in front of its data
+		at := len(f.head)
+		f.head = wire.AppendMeta(append(f.head, 0), meta)
+		f.head[at] = byte(len(f.head) - at - 1)
+		op.putHeader(f)
 	}
 	if f.step >= op.n {
 		return // received bytes are forwarded as they are
@@ -124,14 +149,27 @@ func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
 	return s.Quantizer.Params(s.DType, s.WireType, chunk)
 }
 
-func (op *Op) putMeta(f *frame) {
-	op.out.meta.Tag = op.spec.Tag
-	b := wire.AppendMeta(f.head[:transport.HeaderSize], &op.out.meta)
-	f.head = b
-	transport.Header{Payload: len(b) - transport.HeaderSize, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(b))
-	op.mu.Lock()
-	op.out.bytes += metaCost(&op.out.meta)
-	op.mu.Unlock()
+// stepMeta returns the metadata of what is sent in step. Whoever needs it first
+// computes it.
+func (op *Op) stepMeta(step int) *wire.DequantizationMeta {
+	sm := &op.out.metas[step]
+	sm.once.Do(func() {
+		if step >= op.n {
+			sm.m = op.in.metas[step-1].m
+		} else {
+			first, count := op.chunk(step, true)
+			local := op.spec.Dst
+			if step == 0 {
+				local = op.spec.Src
+			}
+			sm.m = op.params(step, local[first*op.elem:(first+count)*op.elem])
+		}
+		sm.m.Tag = op.spec.Tag
+		op.mu.Lock()
+		op.out.bytes += metaCost(&sm.m)
+		op.mu.Unlock()
+	})
+	return &sm.m
 }
 
 // finishSent runs when the kernel has taken a frame whole. With PCCL ends in

@@ -186,7 +186,7 @@ func (r *receiver) receive(op *Op, striped bool) (err error) {
 	if striped {
 		return op.receivePiece(r)
 	}
-	return op.receive(r)
+	return op.receiveInOrder(r)
 }
 
 // drain reads the rest of the current frame and forgets it.

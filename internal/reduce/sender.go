@@ -358,14 +358,6 @@ func (s *sender) gather() {
 	}
 }
 
-// fillFrame makes f what s is to send next for op, if there is something.
-func (op *Op) fillFrame(f *frame, s *sender, batch int) bool {
-	if op.out.striped.Load() != nil {
-		return op.takePiece(f, s, batch)
-	}
-	return op.take(f)
-}
-
 // slot appends an empty frame to the batch.
 func (s *sender) slot() *frame {
 	n := len(s.batch)

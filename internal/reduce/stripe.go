@@ -52,9 +52,10 @@ func (op *Op) total(g grid) int { return g.per * plan.Steps(op.n) }
 
 // piece is a part of the chunk of one step.
 type piece struct {
-	index, step int
-	first       int // first element of the chunk
-	off, n      int // wire bytes: place in the chunk, size
+	step  int
+	first int // first element of the chunk
+	off   int // wire bytes: place in the chunk
+	n     int // wire bytes
 }
 
 // at returns the piece with the index; false: there is none.
@@ -62,7 +63,7 @@ func (op *Op) at(g grid, index int, sending bool) (piece, bool) {
 	if index < 0 || index >= op.total(g) {
 		return piece{}, false
 	}
-	p := piece{index: index, step: index / g.per}
+	p := piece{step: index / g.per}
 	first, count := op.chunk(p.step, sending)
 	p.first, p.off = first, index%g.per*g.bytes
 	p.n = min(g.bytes, count*op.unit-p.off)
@@ -101,7 +102,6 @@ type inGrid struct {
 	g       grid
 	claimed bitset // came, or is being read
 	done    bitset // processed
-	saved   bitset // its original is in backup (in place only)
 	missing int    // pieces that are not done
 	front   int    // all pieces below it are done
 	pos     int64  // they end here in the stream of all steps
@@ -118,9 +118,6 @@ func (op *Op) gridFor(flows int) grid {
 func (op *Op) stripe(flows []*sender) {
 	o := &outGrid{g: op.gridFor(len(flows))}
 	o.ready = newBitset(op.total(o.g))
-	if op.quantized() {
-		op.out.metas = make([]stepMeta, plan.Steps(op.n))
-	}
 	op.out.flows = flows
 	op.out.striped.Store(o)
 	op.readyUpTo(op.sendable())
@@ -185,11 +182,12 @@ func (op *Op) readyAfter(in piece) (more int) {
 		}
 	}
 	for i := from / o.g.bytes; i*o.g.bytes < to; i++ {
-		p, ok := op.at(o.g, step*o.g.per+i, true)
+		index := step*o.g.per + i
+		p, ok := op.at(o.g, index, true)
 		if !ok || !op.covered(g, in.step, p.off, p.off+p.n) {
 			continue
 		}
-		o.add(p.index)
+		o.add(index)
 		more++
 	}
 	return more

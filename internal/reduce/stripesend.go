@@ -3,19 +3,10 @@ package reduce
 import (
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/transport"
-	"github.com/gopccl/gopccl/internal/wire"
 )
-
-// stepMeta is the metadata of a step that a striped operation sends: whoever
-// needs it first computes it.
-type stepMeta struct {
-	once sync.Once
-	m    wire.DequantizationMeta
-}
 
 // flowsFor returns the connections that an operation which begins now is
 // striped over, nil if it is not. e.mu is held.
@@ -42,72 +33,23 @@ func (e *Engine) flowsFor(op *Op) []*sender {
 	return append([]*sender(nil), pool[:n]...)
 }
 
-// takePiece makes f the piece that s is to send next, if s is to send one. For
-// more than the first frame of a batch, which has batch bytes, there has to be
-// enough for all, and s has to be fast: what it has taken nobody else can send.
-func (op *Op) takePiece(f *frame, s *sender, batch int) bool {
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	o := op.out.striped.Load()
-	if op.failErr != nil || o.count == 0 || batch > 0 && (o.count < 2*len(op.out.flows) || batch > s.atOnce()) {
-		return false
+// nextPiece takes the piece that s is to send next, if s is to send one, and puts
+// its name in front. For more than the first frame of a batch, which has batch
+// bytes, there has to be enough for all, and s has to be fast: what it has taken
+// nobody else can send. op.mu is held.
+func (op *Op) nextPiece(f *frame, o *outGrid, s *sender, batch int) (piece, frameKind) {
+	if o.count == 0 || batch > 0 && (o.count < 2*len(op.out.flows) || batch > s.atOnce()) {
+		return piece{}, pieceFrame
 	}
 	if op.yields(s) {
 		s.yielded = op
-		return false
+		return piece{}, pieceFrame
 	}
-	p, _ := op.at(o.g, o.pop(), true)
-	f.op, f.step, f.off, f.kind = op, p.step, p.off, pieceFrame
-	at := p.first*op.unit + p.off
-	switch {
-	case op.quantized():
-		f.payload = op.code.wire[at : at+p.n]
-	case p.step == 0:
-		f.payload = op.spec.Src[at : at+p.n]
-	default:
-		f.payload = op.spec.Dst[at : at+p.n]
-	}
+	index := o.pop()
+	p, _ := op.at(o.g, index, true)
 	f.head = f.head[:transport.HeaderSize+stripeHead]
-	putStripe(f.head[transport.HeaderSize:], o.g.bytes, p.index)
-	if !op.quantized() {
-		op.headPiece(f)
-	}
-	op.out.refs++
-	op.out.pos += int64(p.n)
-	op.out.bytes += uint64(p.n)
-	return true
-}
-
-// headPiece writes the frame header, when the size of all is known.
-func (op *Op) headPiece(f *frame) {
-	size := len(f.head) - transport.HeaderSize + len(f.payload)
-	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: op.id.stream | stripeBit}.Put((*[transport.HeaderSize]byte)(f.head))
-}
-
-// headMeta puts the metadata of f's step in front of its data.
-func (op *Op) headMeta(f *frame) *wire.DequantizationMeta {
-	sm := &op.out.metas[f.step]
-	sm.once.Do(func() {
-		if f.step >= op.n {
-			sm.m = op.code.forward[f.step-op.n]
-		} else {
-			first, count := op.chunk(f.step, true)
-			local := op.spec.Dst
-			if f.step == 0 {
-				local = op.spec.Src
-			}
-			sm.m = op.params(f.step, local[first*op.elem:(first+count)*op.elem])
-		}
-		sm.m.Tag = op.spec.Tag
-		op.mu.Lock()
-		op.out.bytes += metaCost(&sm.m)
-		op.mu.Unlock()
-	})
-	at := len(f.head)
-	f.head = wire.AppendMeta(append(f.head, 0), &sm.m)
-	f.head[at] = byte(len(f.head) - at - 1)
-	op.headPiece(f)
-	return &sm.m
+	putStripe(f.head[transport.HeaderSize:], o.g.bytes, index)
+	return p, pieceFrame
 }
 
 // wake lets idle connections look for work, at most n of them, the fast ones first.
