@@ -1,4 +1,5 @@
-// Package plan is the arithmetic of the ring all-reduce: which elements form a
+// Package plan is what peers do in a collective operation, as data (Plan), and the
+// arithmetic of the ring all-reduce, its first instance: which elements form a
 // chunk, and which chunk moves in which step (data spec, sections 2.1 and 2.2).
 // It is pure.
 //
