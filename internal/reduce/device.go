@@ -8,7 +8,6 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/plan"
 )
 
 // An all-reduce of device memory runs in host memory that the device's platform
@@ -110,7 +109,10 @@ func (d *staged) plan() {
 	add(first, count)
 	d.own = int64(count * op.elem)
 	at := d.own
-	for step := 0; plan.Reduces(op.n, step); step++ {
+	for step, s := range op.comes {
+		if !s.Do.Reduces() {
+			break
+		}
 		d.starts = append(d.starts, at)
 		first, count = op.chunk(step, false)
 		if inPlace || !d.reduces {

@@ -31,6 +31,7 @@ import (
 	"runtime/pprof"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/backend"
@@ -38,6 +39,7 @@ import (
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/stats"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -97,7 +99,8 @@ type Engine struct {
 	cfg   Config
 	zeros []byte // pads frames of aborted operations; never written
 	wg    sync.WaitGroup
-	edges invariants.Mutex // held while a listener hears of a change between no and some operations
+	ring  atomic.Pointer[plan.Plan] // of the last operation
+	edges invariants.Mutex          // held while a listener hears of a change between no and some operations
 
 	mu      invariants.Mutex
 	started *sync.Cond // an operation started, a connection came or closed, the engine closed

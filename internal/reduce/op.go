@@ -82,6 +82,8 @@ type position struct {
 	n, rank    int
 	next, prev wire.UUID
 	native     bool // every member is a gopccl end
+	// The steps: what goes out and what comes in, by step. Shared and constant.
+	sends, comes []plan.Segment
 }
 
 // identity is what frames and people call an operation.
@@ -157,8 +159,7 @@ type inStream struct {
 // code is the encoded form of a quantized operation.
 type code struct {
 	wire []byte // every chunk, encoded, at its place
-	// What the reader knows of the chunks that are sent in the step behind the
-	// one it received them in, by that step.
+	// What the reader knows of the chunks that it received, by step.
 	gathered []quant.Gathered
 }
 
@@ -186,11 +187,39 @@ type cursor struct {
 
 // chunk returns the elements that move in step.
 func (op *Op) chunk(step int, sending bool) (first, count int) {
-	c := plan.RecvChunk(op.rank, op.n, step)
+	list := op.comes
 	if sending {
-		c = plan.SendChunk(op.rank, op.n, step)
+		list = op.sends
 	}
-	return plan.Chunk(op.spec.Count, op.n, c)
+	return plan.Chunk(op.spec.Count, op.n, list[step].Chunk)
+}
+
+// source reports whether what is sent in step is the source's own data.
+func (p *position) source(step int) bool { return p.sends[step].After.None() }
+
+// origin returns what comes in before it goes out in step, which is not the
+// source's, and what is done with it.
+func (p *position) origin(step int) (int, plan.Action) {
+	at := p.sends[step].After.Segment
+	return at, p.comes[at].Do
+}
+
+// forwards reports whether what is sent in step goes on as it came.
+func (p *position) forwards(step int) bool {
+	if p.source(step) {
+		return false
+	}
+	_, do := p.origin(step)
+	return do == plan.Set
+}
+
+// owns reports whether what is sent in step was finished by this peer.
+func (p *position) owns(step int) bool {
+	if p.source(step) {
+		return false
+	}
+	_, do := p.origin(step)
+	return do == plan.Finish
 }
 
 // enter puts the cursor on step, or on the next one that moves anything.
@@ -198,7 +227,7 @@ func (op *Op) enter(c *cursor, step int, sending bool) {
 	c.elems += int64(c.size / op.unit)
 	c.pos += int64(c.size)
 	c.off, c.size = 0, 0
-	for ; step < plan.Steps(op.n); step++ {
+	for ; step < len(op.sends); step++ {
 		first, count := op.chunk(step, sending)
 		if count > 0 {
 			c.step, c.first, c.size = step, first, count*op.unit
@@ -433,11 +462,14 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 		return errs.New(errs.Internal, opName, fmt.Errorf("peer %v is not in the ring of %d", self, op.n))
 	}
 	op.next, op.prev = ring[(op.rank+1)%op.n], ring[(op.rank+op.n-1)%op.n]
+	if op.n > 1 {
+		ring := op.e.ringOf(op.n, op.rank)
+		op.sends, op.comes = ring.Out[0].Segments, ring.In[0].Segments
+	}
 	if op.dev != nil {
 		op.dev.plan()
 	}
 	if op.n == 1 {
-		op.in.at.step = plan.Steps(op.n)
 		if op.dev == nil {
 			copy(op.spec.Dst, op.spec.Src)
 		}
@@ -452,12 +484,16 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 		if op.spec.Count < op.n {
 			return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", op.spec.Count, op.n))
 		}
-		op.out.metas = make([]stepMeta, plan.Steps(op.n))
-		op.in.metas = make([]heldMeta, plan.Steps(op.n))
+		op.out.metas = make([]stepMeta, len(op.sends))
+		op.in.metas = make([]heldMeta, len(op.comes))
 		op.code.gathered = make([]quant.Gathered, op.n)
 	}
-	sent, received := plan.Traffic(op.spec.Count, op.n, op.rank)
-	op.out.total, op.in.total = int64(sent)*int64(op.unit), int64(received)*int64(op.unit)
+	for step := range op.sends {
+		_, sent := op.chunk(step, true)
+		_, received := op.chunk(step, false)
+		op.out.total += int64(sent) * int64(op.unit)
+		op.in.total += int64(received) * int64(op.unit)
+	}
 	_, own := op.chunk(0, true)
 	op.out.first = int64(own) * int64(op.unit)
 	op.piece = min(max(own*op.unit/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes)
@@ -469,6 +505,16 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 	op.out.done.Store(op.out.total == 0)
 	op.in.done.Store(op.in.total == 0)
 	return nil
+}
+
+// ringOf returns the plan of the ring. Operations in the same place share it.
+func (e *Engine) ringOf(n, rank int) *plan.Plan {
+	p := e.ring.Load()
+	if p == nil || p.N != n || p.Rank != rank {
+		p = plan.Ring(n, rank)
+		e.ring.Store(p)
+	}
+	return p
 }
 
 // Abort ends the data phase with reason. It may be called at any time from any

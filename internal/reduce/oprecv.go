@@ -36,7 +36,7 @@ func (op *Op) endReceive(r *receiver) {
 	if op.failErr != nil {
 		r.conn.SetReadDeadline(time.Time{})
 	}
-	if op.in.striped != nil && op.in.striped.missing == 0 || op.in.at.step == plan.Steps(op.n) {
+	if op.in.striped != nil && op.in.striped.missing == 0 || op.in.at.step == len(op.comes) {
 		op.in.done.Store(true)
 	}
 	op.mu.Unlock()
@@ -58,7 +58,7 @@ func (op *Op) receiveInOrder(r *receiver) error {
 	}
 	c := &op.in.at
 	left := r.rd.Left()
-	if c.step == plan.Steps(op.n) {
+	if c.step == len(op.comes) {
 		return refuse("a frame of %d bytes came after the last step", left)
 	}
 	var meta *wire.DequantizationMeta
@@ -204,7 +204,7 @@ func (op *Op) receivePart(r *receiver, p piece, meta *wire.DequantizationMeta, i
 	switch {
 	case op.quantized():
 		return op.receiveEncoded(r, p, meta, inOrder)
-	case plan.Reduces(op.n, p.step):
+	case op.comes[p.step].Do.Reduces():
 		return op.receiveReduce(r, p)
 	default:
 		return op.receiveSet(r, p)
@@ -227,7 +227,7 @@ func (op *Op) receiveReduce(r *receiver, p piece) error {
 	if whole > 0 {
 		op.save(piece{p.step, p.first, off, whole})
 		from := p.first*op.elem + off
-		last := op.lastReduce(p.step)
+		last := op.comes[p.step].Do == plan.Finish
 		if err := op.combine(from, from+whole, in[:whole], last && op.spec.Op == dtype.Avg && !op.dividesLate()); err != nil {
 			return err
 		}
@@ -253,7 +253,7 @@ func (op *Op) receiveSet(r *receiver, p piece) error {
 	if err := r.fill(op, s.Dst[base+p.off:base+end]); err != nil {
 		return err
 	}
-	if s.Op == dtype.Avg && op.dividesLate() && p.step == plan.Steps(op.n)-1 {
+	if s.Op == dtype.Avg && op.dividesLate() && p.step == len(op.comes)-1 {
 		// Not sent on any more, so nobody divides it later.
 		from, to := p.off-p.off%op.elem, end-end%op.elem
 		op.e.cfg.Backend.Finalize(s.DType, s.Dst[base+from:base+to], op.n)
@@ -296,7 +296,7 @@ func (op *Op) decode(p piece, from, to int, meta *wire.DequantizationMeta, inOrd
 	base := p.first * op.unit
 	in := op.code.wire[base+from*op.unit : base+to*op.unit]
 	dst := s.Dst[(p.first+from)*op.elem : (p.first+to)*op.elem]
-	if !plan.Reduces(op.n, p.step) {
+	if !op.comes[p.step].Do.Reduces() {
 		q.Dequantize(s.DType, s.WireType, meta, dtype.Set, dst, in)
 		if s.Op == dtype.Avg {
 			op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
@@ -322,7 +322,7 @@ func (op *Op) decode(p piece, from, to int, meta *wire.DequantizationMeta, inOrd
 // sent in the next step, while they are in the cache.
 func (op *Op) gather(g quant.Gatherer, p piece, to int) {
 	s := &op.spec
-	known := &op.code.gathered[p.step+1]
+	known := &op.code.gathered[p.step]
 	if _, count := op.chunk(p.step, false); to < count {
 		to -= to % quant.GatherElements
 	}

@@ -3,7 +3,6 @@ package reduce
 import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -35,7 +34,7 @@ func (op *Op) fillFrame(f *frame, s *sender, batch int) bool {
 	switch {
 	case op.quantized():
 		f.payload = op.code.wire[at : at+p.n]
-	case p.step == 0:
+	case op.source(p.step):
 		f.payload = op.spec.Src[at : at+p.n]
 	default:
 		f.payload = op.spec.Dst[at : at+p.n]
@@ -75,10 +74,11 @@ func (op *Op) nextInOrder() (piece, frameKind) {
 // whole chunk, afterwards it is what came with it.
 func (op *Op) metaReady(avail int64) bool {
 	c := &op.out.at
-	if c.step < op.n {
+	if !op.forwards(c.step) {
 		return avail >= int64(c.size)
 	}
-	return op.in.described.Load() >= int64(c.step)
+	from, _ := op.origin(c.step)
+	return op.in.described.Load() > int64(from)
 }
 
 // putHeader writes the header of f, when the size of all is known.
@@ -101,7 +101,7 @@ func (op *Op) prepare(f *frame) {
 	s := &op.spec
 	first, _ := op.chunk(f.step, true)
 	local := s.Dst
-	if f.step == 0 {
+	if op.source(f.step) {
 		local = s.Src
 	}
 	meta := op.stepMeta(f.step)
@@ -116,16 +116,17 @@ func (op *Op) prepare(f *frame) {
 		f.head[at] = byte(len(f.head) - at - 1)
 		op.putHeader(f)
 	}
-	if f.step >= op.n {
+	if op.forwards(f.step) {
 		return // received bytes are forwarded as they are
 	}
 	from := first + f.off/op.unit
 	part := local[from*op.elem : (from+len(f.payload)/op.unit)*op.elem]
+	owned := op.owns(f.step)
 	for at := 0; at < len(f.payload); at += blockElements * op.unit {
 		out := f.payload[at:min(len(f.payload), at+blockElements*op.unit)]
 		in := part[at/op.unit*op.elem:][:len(out)/op.unit*op.elem]
 		q.Quantize(s.DType, s.WireType, meta, out, in)
-		if f.step == op.n-1 {
+		if owned {
 			// The owner adopts what everybody else will get.
 			q.Dequantize(s.DType, s.WireType, meta, dtype.Set, in, out)
 			if s.Op == dtype.Avg {
@@ -133,7 +134,7 @@ func (op *Op) prepare(f *frame) {
 			}
 		}
 	}
-	if f.step == op.n-1 {
+	if owned {
 		op.final(from*op.elem, (from+len(f.payload)/op.unit)*op.elem)
 	}
 }
@@ -141,9 +142,12 @@ func (op *Op) prepare(f *frame) {
 // params are those of the chunk that is sent in step. All of it was received.
 func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
 	s := &op.spec
-	if g, ok := s.Quantizer.(quant.Gatherer); ok && step > 0 && op.code.gathered[step].Elements == len(chunk)/op.elem {
-		if m, ok := g.Gathering(s.DType, s.WireType, &op.code.gathered[step]); ok {
-			return m
+	if g, ok := s.Quantizer.(quant.Gatherer); ok && !op.source(step) {
+		from, _ := op.origin(step)
+		if known := &op.code.gathered[from]; known.Elements == len(chunk)/op.elem {
+			if m, ok := g.Gathering(s.DType, s.WireType, known); ok {
+				return m
+			}
 		}
 	}
 	return s.Quantizer.Params(s.DType, s.WireType, chunk)
@@ -154,12 +158,13 @@ func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
 func (op *Op) stepMeta(step int) *wire.DequantizationMeta {
 	sm := &op.out.metas[step]
 	sm.once.Do(func() {
-		if step >= op.n {
-			sm.m = op.in.metas[step-1].m
+		if op.forwards(step) {
+			from, _ := op.origin(step)
+			sm.m = op.in.metas[from].m
 		} else {
 			first, count := op.chunk(step, true)
 			local := op.spec.Dst
-			if step == 0 {
+			if op.source(step) {
 				local = op.spec.Src
 			}
 			sm.m = op.params(step, local[first*op.elem:(first+count)*op.elem])
@@ -175,7 +180,7 @@ func (op *Op) stepMeta(step int) *wire.DequantizationMeta {
 // finishSent runs when the kernel has taken a frame whole. With PCCL ends in
 // the ring the division of avg comes after a chunk was sent on.
 func (op *Op) finishSent(f *frame) {
-	if op.spec.Op == dtype.Avg && op.dividesLate() && f.step >= op.n-1 && op.spec.Quantizer == nil && !op.aborted.Load() {
+	if op.spec.Op == dtype.Avg && op.dividesLate() && (op.owns(f.step) || op.forwards(f.step)) && !op.quantized() && !op.aborted.Load() {
 		op.e.cfg.Backend.Finalize(op.spec.DType, f.payload, op.n)
 		if op.dev != nil {
 			first, _ := op.chunk(f.step, true)
@@ -200,6 +205,3 @@ func metaCost(m *wire.DequantizationMeta) uint64 {
 		return 35
 	}
 }
-
-// lastReduce reports whether step finishes the owned chunk.
-func (op *Op) lastReduce(step int) bool { return step == op.n-2 && plan.Reduces(op.n, step) }

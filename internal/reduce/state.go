@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -124,7 +123,7 @@ func (op *Op) look(rx *receiver) OpState {
 	st.Seq, st.Next, st.Prev, st.Since = op.id.number, op.next, op.prev, time.Since(op.began)
 	st.Received, st.Expect, st.Sent, st.ToSend = op.in.pos.Load(), op.in.total, op.out.pos, op.out.total
 	st.InWrite, st.Reading = op.out.refs, len(op.in.readers) > 0
-	st.Step, st.Steps = op.stepAt(st.Received), plan.Steps(op.n)
+	st.Step, st.Steps = op.stepAt(st.Received), len(op.comes)
 	if op.state == opRunning && op.failErr != nil {
 		st.Phase = "aborted"
 	}
@@ -135,13 +134,13 @@ func (op *Op) look(rx *receiver) OpState {
 // stepAt returns the step in which the receive stream has pos bytes. Constant
 // fields alone are read.
 func (op *Op) stepAt(pos int64) int {
-	for step := range plan.Steps(op.n) {
+	for step := range op.comes {
 		_, count := op.chunk(step, false)
 		if pos -= int64(count * op.unit); pos < 0 {
 			return step
 		}
 	}
-	return plan.Steps(op.n)
+	return len(op.comes)
 }
 
 // waitsFor says what has to happen next. op.mu is held.

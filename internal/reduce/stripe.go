@@ -48,7 +48,7 @@ func (op *Op) newGrid(bytes int) grid {
 
 // total returns the number of indices. Chunks may be shorter than the longest
 // by one element, so that not every index names a piece.
-func (op *Op) total(g grid) int { return g.per * plan.Steps(op.n) }
+func (op *Op) total(g grid) int { return g.per * len(op.sends) }
 
 // piece is a part of the chunk of one step.
 type piece struct {
@@ -134,7 +134,7 @@ func (op *Op) readyUpTo(pos int64) (more int) {
 		}
 		// A quantized chunk is encoded with parameters of the whole chunk.
 		need := o.pos + int64(p.n)
-		if op.quantized() && p.step > 0 && p.step < op.n {
+		if op.quantized() && !op.source(p.step) && !op.forwards(p.step) {
 			_, count := op.chunk(p.step, true)
 			need += int64(count*op.unit - p.off - p.n)
 		}
@@ -170,11 +170,11 @@ func (o *outGrid) pop() int {
 func (op *Op) readyAfter(in piece) (more int) {
 	o, g := op.out.striped.Load(), op.in.striped.g
 	step := in.step + 1
-	if step == plan.Steps(op.n) {
+	if step == len(op.sends) {
 		return 0
 	}
 	from, to := in.off, in.off+in.n
-	if op.quantized() && step < op.n {
+	if op.quantized() && !op.forwards(step) {
 		_, count := op.chunk(step, true)
 		from, to = 0, count*op.unit
 		if !op.covered(g, in.step, from, to) {

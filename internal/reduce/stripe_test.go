@@ -287,6 +287,8 @@ func TestPiecesAreNumbered(t *testing.T) {
 	r := newRing(t, striping(2, 2))
 	for _, count := range []int{1 << 30, 1 << 40} {
 		op := &Op{e: r.eng[0], position: position{n: 2, native: true, next: r.ids[1]}, unit: 1, elem: 1, spec: Spec{Count: count}}
+		ring := plan.Ring(2, 0)
+		op.sends, op.comes = ring.Out[0].Segments, ring.In[0].Segments
 		r.eng[0].cfg.FrameBytes = minFrameBytes
 		r.eng[0].mu.Lock()
 		flows := r.eng[0].flowsFor(op)

@@ -3,7 +3,6 @@ package reduce
 import (
 	"slices"
 
-	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -46,7 +45,7 @@ func (op *Op) claim(refuse func(string, ...any) error, g, index, size int, meta 
 		in := &inGrid{g: op.newGrid(g)}
 		n := op.total(in.g)
 		in.claimed, in.done = newBitset(n), newBitset(n)
-		for step := range plan.Steps(op.n) {
+		for step := range op.comes {
 			_, count := op.chunk(step, false)
 			in.missing += (count*op.unit + g - 1) / g
 		}
