@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: quick measure churn soak-plugins wan-topology ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
+.PHONY: quick measure churn soak-plugins wan-topology wan-contest ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -13,6 +13,7 @@ help:
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
 	@echo "wan          the network of namespaces that WAN measurements run in, tested (Linux, root)"
+	@echo "wan-contest  all-reduces and plain TCP over emulated wide-area networks (Linux, root; some minutes)"
 	@echo "wan-flows    what several connections per link bring (Linux, root; about five minutes)"
 	@echo "measure      runs what measured rows of the conformance table name, checks bars, writes the figures (ONLY=expression)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
@@ -53,6 +54,9 @@ bench:
 
 wan:
 	@go test -count=1 -tags wan ./tests/wan/netns
+
+wan-contest:
+	@go run ./tests/wan/contest -profile regional,intercontinental,lossy,home
 
 wan-flows:
 	@go run ./tests/wan/flows

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What passes on the machine passes in a network namespace as containers have them. make wan tests the rest of the
-# network that measurements run in.
+# What passes on the machine passes in a network namespace as containers have them, and the wide-area network that
+# measurements run in is as slow as it is told to be. make wan tests the rest.
 . "$(dirname "$0")/common.sh"
 
 [ "$(uname -s)" = Linux ] || elsewhere "the network of a container" "Linux"
@@ -9,3 +9,8 @@ unshare --net true 2>/dev/null || {
 	exit 0
 }
 gotest -count=1 -tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/netns
+if (: <>/dev/net/tun) 2>/dev/null; then
+	gotest -count=1 -tags wan -timeout 240s ./tests/wan/lab
+else
+	elsewhere "tests/wan/lab" "Linux, as root and with /dev/net/tun"
+fi

@@ -112,17 +112,7 @@ type Host struct {
 // each other by AddrOf. Their congestion control is cubic where the machine
 // allows it, else reno.
 func New(hosts int) (*Network, error) {
-	if hosts < 1 || hosts > 254 {
-		return nil, fmt.Errorf("netns: %d hosts, 1 to 254 are possible", hosts)
-	}
-	sw, err := newSpace()
-	if err != nil {
-		return nil, err
-	}
-	n := &Network{sw: sw}
-	for i := 0; i < hosts && err == nil; i++ {
-		err = n.add(i)
-	}
+	n, err := NewIsolated(hosts)
 	if err == nil {
 		err = n.Join()
 	}
@@ -131,6 +121,54 @@ func New(hosts int) (*Network, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+// NewIsolated is New with hosts that have a loopback interface and nothing else.
+func NewIsolated(hosts int) (*Network, error) {
+	n := &Network{}
+	if hosts < 1 || hosts > 254 {
+		return n, fmt.Errorf("netns: %d hosts, 1 to 254 are possible", hosts)
+	}
+	sw, err := newSpace()
+	if err != nil {
+		return n, err
+	}
+	n.sw = sw
+	for i := 0; i < hosts && err == nil; i++ {
+		err = n.add(i)
+	}
+	if err != nil {
+		n.Close()
+	}
+	return n, err
+}
+
+// Tunnel gives the host an interface tun0 with the address AddrOf, whose packets
+// come to and from the file, which does not block. The caller closes it.
+func (h *Host) Tunnel(mtu int) (fd int, err error) {
+	err = h.Do(func() (err error) {
+		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+			return fmt.Errorf("%w: /dev/net/tun: %w", ErrUnavailable, err)
+		}
+		req, err := unix.NewIfreq("tun0")
+		if err == nil {
+			req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+		}
+		if err != nil {
+			unix.Close(fd)
+			return fmt.Errorf("%w: tun0: %w", ErrUnavailable, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return -1, err
+	}
+	if err = h.s.tool(fmt.Sprintf("link set tun0 mtu %d txqueuelen 1000\naddr add %s/24 dev tun0\nlink set tun0 up\n", mtu, AddrOf(h.Index)), "ip", "-batch", "-"); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func (n *Network) add(i int) error {

@@ -24,6 +24,12 @@ type Host struct {
 // New returns ErrUnavailable.
 func New(int) (*Network, error) { return nil, ErrUnavailable }
 
+// NewIsolated returns ErrUnavailable.
+func NewIsolated(int) (*Network, error) { return &Network{}, ErrUnavailable }
+
+// Tunnel returns ErrUnavailable.
+func (*Host) Tunnel(int) (int, error) { return -1, ErrUnavailable }
+
 // Join returns ErrUnavailable.
 func (*Network) Join() error { return ErrUnavailable }
 

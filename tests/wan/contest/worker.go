@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	_ "github.com/gopccl/gopccl/backends/defaults"
+	"github.com/gopccl/gopccl/core"
+	_ "github.com/gopccl/gopccl/quantizers/defaults"
+	_ "github.com/gopccl/gopccl/solvers/defaults"
+)
+
+// order is what a process in a host is told.
+type order struct {
+	Role        string // "master", "gopccl" or "plain"
+	Listen      string // of the master, or of a plain peer
+	Master      string
+	Next        string // whom a plain peer sends to
+	World       int
+	Connections int
+}
+
+// report is a line that a process says.
+type report struct {
+	Ready bool
+	Took  time.Duration
+	Err   string
+}
+
+// work does what is ordered until the input ends.
+func work(o order) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	say := func(r report) { _ = json.NewEncoder(os.Stdout).Encode(r) }
+	var once func(bytes int) error
+	switch o.Role {
+	case "master":
+		m, err := core.NewMaster(core.MasterOptions{Listen: o.Listen})
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		go func() { _ = m.Run(ctx) }()
+	case "gopccl":
+		c, err := join(ctx, o)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		once = func(bytes int) error { return allReduce(ctx, c, o.World, bytes) }
+	case "plain":
+		p, err := newPlain(o)
+		if err != nil {
+			return err
+		}
+		defer p.close()
+		once = p.pass
+	}
+	say(report{Ready: true})
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var bytes int
+		if _, err := fmt.Sscan(in.Text(), &bytes); err != nil {
+			return err
+		}
+		r := report{}
+		began := time.Now()
+		if err := once(bytes); err != nil {
+			r.Err = err.Error()
+		}
+		r.Took = time.Since(began)
+		say(r)
+	}
+	return nil
+}
+
+// join connects with the defaults and returns when all peers are there.
+func join(ctx context.Context, o order) (*core.Communicator, error) {
+	c, err := core.Connect(ctx, core.Options{Master: o.Master})
+	if err != nil {
+		return nil, err
+	}
+	return c, c.WaitForPeers(ctx, o.World)
+}
+
+func allReduce(ctx context.Context, c *core.Communicator, world, bytes int) error {
+	v := make([]float32, max(1, bytes/4))
+	for i := range v {
+		v[i] = float32(i % 1000)
+	}
+	if _, err := c.AllReduce(ctx, core.ReduceOf(v, v, core.Sum)); err != nil {
+		return err
+	}
+	for i := range v {
+		if v[i] != float32(world*(i%1000)) {
+			return fmt.Errorf("element %d is %v", i, v[i])
+		}
+	}
+	return nil
+}
+
+// plain is a peer of a ring without dependencies and without reduction: every
+// host sends to the next one what a ring all-reduce makes it send, over bare TCP.
+type plain struct {
+	world   int
+	out, in []net.Conn
+}
+
+func newPlain(o order) (*plain, error) {
+	p := &plain{world: o.World}
+	ln, err := net.Listen("tcp", o.Listen)
+	if err != nil {
+		return nil, err
+	}
+	defer ln.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		for range o.Connections {
+			c, err := ln.Accept()
+			if err != nil {
+				accepted <- err
+				return
+			}
+			p.in = append(p.in, c)
+		}
+		accepted <- nil
+	}()
+	for len(p.out) < o.Connections {
+		c, err := dial(o.Next)
+		if err != nil {
+			return nil, err
+		}
+		p.out = append(p.out, c)
+	}
+	return p, <-accepted
+}
+
+// dial waits until the other end listens.
+func dial(addr string) (net.Conn, error) {
+	end := time.Now().Add(30 * time.Second)
+	for {
+		c, err := net.DialTimeout("tcp", addr, 10*time.Second)
+		if err == nil || time.Now().After(end) {
+			return c, err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// pass sends and receives the bytes of a ring all-reduce, a part on each connection.
+func (p *plain) pass(bytes int) error {
+	part := 2 * (p.world - 1) * bytes / p.world / len(p.out)
+	errs := make(chan error, 2*len(p.out))
+	var wg sync.WaitGroup
+	for i := range p.out {
+		wg.Go(func() {
+			_, err := p.out[i].Write(make([]byte, part))
+			errs <- err
+		})
+		wg.Go(func() {
+			_, err := io.CopyN(io.Discard, p.in[i], int64(part))
+			errs <- err
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *plain) close() {
+	for _, c := range append(p.out, p.in...) {
+		c.Close()
+	}
+}

@@ -1,0 +1,125 @@
+//go:build wan
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/tests/wan/lab/netem"
+)
+
+func start(t *testing.T, text string) *Lab {
+	p, err := Parse("test", strings.NewReader(text))
+	require.NoError(t, err)
+	l, err := Start(p, 1)
+	if errors.Is(err, ErrUnavailable) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+// pipe returns the ends of a TCP connection from one host to another.
+func pipe(t *testing.T, l *Lab, from, to int) (near, far net.Conn) {
+	var ln net.Listener
+	require.NoError(t, l.Hosts[to].Do(func() (err error) {
+		ln, err = net.Listen("tcp", net.JoinHostPort(l.Hosts[to].Addr.String(), "0"))
+		return err
+	}))
+	defer ln.Close()
+	require.NoError(t, l.Hosts[from].Do(func() (err error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		near, err = (&net.Dialer{}).DialContext(ctx, "tcp", ln.Addr().String())
+		return err
+	}))
+	far, err := ln.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
+}
+
+// trips returns the median of round trips of one byte.
+func trips(t *testing.T, near, far net.Conn, n int) time.Duration {
+	go io.Copy(far, far)
+	var all []time.Duration
+	for range n {
+		began := time.Now()
+		_, err := near.Write([]byte{1})
+		require.NoError(t, err)
+		_, err = near.Read(make([]byte, 1))
+		require.NoError(t, err)
+		all = append(all, time.Since(began))
+	}
+	slices.Sort(all)
+	return all[n/2]
+}
+
+// The network is as slow as it was told to be: what it adds is a matter of the
+// machine, what it must not do is to be faster.
+func TestDelayAndRate(t *testing.T) {
+	l := start(t, `hosts 2
+		host * up 20 down 20
+		pair 0 1 delay 20ms
+		pair 1 0 delay 10ms`)
+	near, far := pipe(t, l, 0, 1)
+	require.GreaterOrEqual(t, trips(t, near, far, 20), 30*time.Millisecond)
+
+	near, far = pipe(t, l, 0, 1)
+	const bytes = 2 << 20
+	began := time.Now()
+	go near.Write(make([]byte, bytes))
+	_, err := io.CopyN(io.Discard, far, bytes)
+	require.NoError(t, err)
+	ideal := time.Duration(bytes * 8 / 20e6 * 1e9)
+	require.Greater(t, time.Since(began), ideal)
+	require.Positive(t, l.Stats().Delivered)
+}
+
+// While a pair is down nothing passes, and TCP goes on afterwards.
+func TestBlackout(t *testing.T) {
+	l := start(t, "hosts 2\npair * * delay 1ms")
+	near, far := pipe(t, l, 0, 1)
+	trips(t, near, far, 3)
+	down := func(is bool) {
+		done := make(chan struct{})
+		l.Change(func(n *netem.Net) { n.Change(0, 1, func(p *netem.Path) { p.Down = is }); close(done) })
+		<-done
+	}
+	down(true)
+	lost := l.Stats().Lost
+	_, err := near.Write([]byte{1})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return l.Stats().Lost > lost }, 20*time.Second, time.Millisecond)
+	down(false)
+	require.NoError(t, near.SetReadDeadline(time.Now().Add(30*time.Second)))
+	_, err = near.Read(make([]byte, 1))
+	require.NoError(t, err)
+}
+
+// Every profile that comes along can be built.
+func TestProfilesStart(t *testing.T) {
+	for _, name := range Names() {
+		p, err := Load(name)
+		require.NoError(t, err)
+		l, err := Start(p, 1)
+		if errors.Is(err, ErrUnavailable) {
+			t.Skip(err)
+		}
+		require.NoError(t, err, name)
+		near, far := pipe(t, l, 0, 1)
+		want := p.Paths[0][1].Delay + p.Paths[1][0].Delay
+		require.GreaterOrEqual(t, trips(t, near, far, 3), want, name)
+		require.NoError(t, l.Close())
+	}
+}

@@ -1,0 +1,23 @@
+//go:build !linux
+
+package lab
+
+import (
+	"github.com/gopccl/gopccl/tests/wan/lab/netem"
+	"github.com/gopccl/gopccl/tests/wan/netns"
+)
+
+// Lab is a running network.
+type Lab struct{ Hosts []*netns.Host }
+
+// Start returns ErrUnavailable.
+func Start(*Profile, uint64) (*Lab, error) { return nil, ErrUnavailable }
+
+// Close does nothing.
+func (*Lab) Close() error { return nil }
+
+// Change does nothing.
+func (*Lab) Change(func(*netem.Net)) {}
+
+// Stats returns nothing.
+func (*Lab) Stats() Stats { return Stats{} }
