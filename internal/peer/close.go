@@ -59,8 +59,8 @@ func (s *Session) shut() {
 	<-s.done
 	s.cancel()
 	<-s.master.ended
-	s.accept.wait()
-	s.state.Close()
+	s.mesh.Wait()
+	s.sharing.Close()
 	s.bench.Close()
 	s.engine.Close()
 	s.work.Wait()
@@ -80,12 +80,12 @@ func (s *Session) leaveRun() {
 	s.mu.Unlock()
 	if s.crashed.Load() == nil {
 		s.handle(fsm.CallClose{Call: id})
-		s.listen.close()
+		s.listen.Close()
 		select {
 		case <-c.done: // crash answers, too
 		case <-s.done:
 		}
 	}
-	s.accept.close()
-	s.listen.close()
+	s.mesh.Close()
+	s.listen.Close()
 }

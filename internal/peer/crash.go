@@ -25,7 +25,7 @@ func (s *Session) crash(err *errs.Error) {
 	s.log.Error("panic in the session", "error", err, "stack", errs.StackOf(err))
 	s.cancel()
 	s.master.close()
-	s.accept.close()
+	s.mesh.Close()
 	s.mu.Lock()
 	calls := s.calls
 	s.calls = map[fsm.CallID]*call{}

@@ -81,7 +81,7 @@ func TestPanicsEverywhere(t *testing.T) {
 		"handshake": func(t *testing.T, s *Session) {
 			near, far := net.Pipe()
 			t.Cleanup(func() { near.Close(); far.Close() })
-			s.accept.take(evilConn{near})
+			s.mesh.Accept(evilConn{near})
 		},
 		"work":     func(_ *testing.T, s *Session) { s.spawn(func() { panic("evil") }) },
 		"listener": func(_ *testing.T, s *Session) { s.opt.Trace.Started(0, 0) },

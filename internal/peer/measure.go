@@ -20,7 +20,7 @@ const (
 func (s *Session) probeOptions() probe.Options {
 	return probe.Options{
 		Duration: s.opt.ProbeDuration, Connections: s.opt.ProbeConnections, EarlyStop: true,
-		HandshakeTimeout: s.opt.HandshakeTimeout, Dial: s.dialPeer,
+		HandshakeTimeout: s.opt.HandshakeTimeout, Dial: s.mesh.Dial,
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/reduce"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -58,28 +59,12 @@ type Options struct {
 }
 
 const (
-	maxWithPCCL   = 16   // operations in flight with PCCL ends (quirk Q19)
-	maxPoolNumber = 1023 // connection numbers above it are refused (quirk Q25)
-	maxPending    = 512  // handshakes in progress on one listener
-	maxWaiting    = 256  // of these, those that wait for others of their pool
-	dialsAtOnce   = 16   // handshakes in progress with one peer
-	maxEvents     = 8192 // calls that wait for a slow trace listener
-	maxAppend     = 1024 // bounds AppendFrequency and AppendBatch
-	// unsentBytes is how much of what was written to one of several connections
-	// may wait to be sent.
-	unsentBytes = 64 << 10
-	// probeTime bounds the wait for answers on the connections of a pool before
-	// they are made anew.
-	probeTime = 2 * time.Second
+	maxWithPCCL = 16   // operations in flight with PCCL ends (quirk Q19)
+	maxEvents   = 8192 // calls that wait for a slow trace listener
+	maxAppend   = 1024 // bounds AppendFrequency and AppendBatch
 	// roundTime bounds the connecting of a round where the master does not say
 	// how long it waits; those of gopccl do after 12 s.
 	roundTime = 9 * time.Second
-	// preflightTime bounds the trial whether a peer can be reached: a TCP connect
-	// and one handshake.
-	preflightTime = 4 * time.Second
-	// slowHandshake is what one connection may take where many have to be made
-	// one after the other.
-	slowHandshake = time.Second
 	// registerTime bounds the wait for the answer to a registration. PCCL's
 	// master answers nobody while its solver runs.
 	registerTime = 30 * time.Second
@@ -133,17 +118,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// dialer returns the caller's dialer, or one that dials from a local address if
-// that is valid.
-func (o *Options) dialer(from netip.Addr) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// dialer returns the program's dialer, or one of TCP.
+func (o *Options) dialer() func(ctx context.Context, network, addr string) (net.Conn, error) {
 	if o.Dial != nil {
 		return o.Dial
 	}
-	d := &net.Dialer{Timeout: o.DialTimeout}
-	if from.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-	}
-	return d.DialContext
+	return (&net.Dialer{}).DialContext
 }
 
 // check refuses what can never work and returns the address to listen on, the
@@ -153,8 +133,8 @@ func (o Options) check() (listen netip.Addr, err error) {
 	switch {
 	case err != nil:
 		return listen, fmt.Errorf("master address %q is not HOST:PORT", o.Master)
-	case o.PoolSize > maxPoolNumber+1:
-		return listen, fmt.Errorf("pool size %d is above %d", o.PoolSize, maxPoolNumber+1)
+	case o.PoolSize > mesh.MaxPool:
+		return listen, fmt.Errorf("pool size %d is above %d", o.PoolSize, mesh.MaxPool)
 	case o.Flows < 0:
 		return listen, fmt.Errorf("%d connections for one operation are negative", o.Flows)
 	case o.Ports != nil && !threePorts(o.Ports):
@@ -183,8 +163,8 @@ func (o Options) check() (listen netip.Addr, err error) {
 		return listen, fmt.Errorf("append frequency %d is not between 1 and %d", o.AppendFrequency, maxAppend)
 	case o.AppendBatch < 1 || o.AppendBatch > maxAppend:
 		return listen, fmt.Errorf("append batch %d is not between 1 and %d", o.AppendBatch, maxAppend)
-	case o.ProbeConnections > maxPoolNumber+1:
-		return listen, fmt.Errorf("%d connections of a bandwidth test are above %d", o.ProbeConnections, maxPoolNumber+1)
+	case o.ProbeConnections > mesh.MaxPool:
+		return listen, fmt.Errorf("%d connections of a bandwidth test are above %d", o.ProbeConnections, mesh.MaxPool)
 	case o.HeartbeatTimeout < 2*o.HeartbeatInterval:
 		return listen, fmt.Errorf("heartbeat timeout %v is below two intervals of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
 	}

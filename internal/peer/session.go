@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,11 +16,13 @@ import (
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/probe"
 	"github.com/gopccl/gopccl/internal/reduce"
 	"github.com/gopccl/gopccl/internal/sharedstate"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // Session is one peer's membership in a run, from Connect to Close. All
@@ -38,16 +38,11 @@ type Session struct {
 	armed   time.Duration // when the loop's timer goes off
 	master  *masterConn
 	engine  *reduce.Engine
-	state   *sharedstate.Server
+	sharing *sharedstate.Server
 	fetched atomic.Uint64 // bytes of shared state
 	bench   *probe.Server
-	accept  *acceptor
-	listen  listeners
-	nics    []netip.Addr // of this machine, one for each network
-	number  uint64       // by which neighbours know this session at another address
-	// smaller pools than PoolSize: connections by peer, of those to whom there was
-	// no time for more.
-	smaller sync.Map
+	listen  mesh.Listeners
+	mesh    *mesh.Mesh
 
 	box    mailbox
 	posts  postbox
@@ -117,42 +112,30 @@ func closed() error {
 func Connect(ctx context.Context, opt Options) (*Session, error) {
 	opt = opt.withDefaults()
 	devices := opt.deviceSettings()
-	var lines *trace.Lines
-	opt.Logger, lines = trace.Detach(opt.Logger)
-	s, err := connect(ctx, opt, lines, devices)
+	s := newSession(opt)
+	err := s.open(ctx, devices)
+	if err == nil {
+		s.start()
+		_, err = s.call(ctx, "connect", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallConnect{Call: id} })
+	}
 	if err != nil {
-		lines.Close(flushTime)
+		s.unwind()
 		return nil, err
 	}
 	return s, nil
 }
 
-func connect(ctx context.Context, opt Options, lines *trace.Lines, devices device.Settings) (*Session, error) {
-	kernels, passed, err := backend.Select(opt.Backend)
-	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "connect", err)
-	}
-	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
-	listenAt, err := opt.check()
-	if err != nil {
-		return nil, errs.New(errs.InvalidArgument, "connect", err)
-	}
-	if err := device.Configure(devices); err != nil {
-		return nil, errs.New(errs.InvalidArgument, "connect", err)
-	}
-	mc, err := dialMaster(ctx, opt)
-	if ctx.Err() != nil && err != nil {
-		return nil, errs.New(errs.Canceled, "connect", ctx.Err()).WithPhase("dial").WithPeer(opt.Master)
-	}
-	if err != nil {
-		return nil, errs.New(errs.MasterConnectionFailed, "connect", err).WithPeer(opt.Master).
-			WithHint("check that a master listens there")
-	}
+// newSession returns a session that has opened and started nothing. opt has its
+// defaults.
+func newSession(opt Options) *Session {
+	var lines *trace.Lines
+	opt.Logger, lines = trace.Detach(opt.Logger)
 	s := &Session{
-		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(), master: mc,
+		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(),
 		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
 		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
 	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if opt.Trace != nil {
 		s.events = trace.NewQueue(maxEvents, func(n uint64) {
 			s.log.Warn("calls of the trace listener were dropped: it is too slow", "calls", n)
@@ -163,37 +146,61 @@ func connect(ctx context.Context, opt Options, lines *trace.Lines, devices devic
 	s.mu.Rank(rankSession, "Session.mu")
 	s.box.mu.Rank(rankSession, "mailbox.mu")
 	s.rota = rota{frequency: opt.AppendFrequency, batch: opt.AppendBatch, progress: s.progress, pick: s.pickUp}
+	s.dog.after = opt.WarnStuckAfter
+	return s
+}
+
+// open checks the options, opens the sockets and makes the rooms that work on them.
+// What it has opened when it fails is unwind's.
+func (s *Session) open(ctx context.Context, devices device.Settings) error {
+	opt := s.opt
+	refused := func(err error) *errs.Error { return errs.New(errs.InvalidArgument, "connect", err) }
+	kernels, passed, err := backend.Select(opt.Backend)
+	if err != nil {
+		return refused(err)
+	}
+	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
+	listenAt, err := opt.check()
+	if err != nil {
+		return refused(err)
+	}
+	if err := device.Configure(devices); err != nil {
+		return refused(err)
+	}
+	if s.master, err = dialMaster(ctx, opt); err != nil {
+		if ctx.Err() != nil {
+			return errs.New(errs.Canceled, "connect", ctx.Err()).WithPhase("dial").WithPeer(opt.Master)
+		}
+		return errs.New(errs.MasterConnectionFailed, "connect", err).WithPeer(opt.Master).
+			WithHint("check that a master listens there")
+	}
 	network := "tcp"
-	if remote, ok := mc.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
+	if remote, ok := s.master.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
 		network = "tcp4"
 	}
-	if s.listen, err = listenAll(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
-		mc.close()
-		return nil, errs.New(errs.InvalidArgument, "connect", err).WithPhase("listen").
+	if s.listen, err = mesh.Listen(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
+		return refused(err).WithPhase("listen").
 			WithHint("listen on an address of this machine and of the master's family, with free ports from the port base on")
 	}
-	if s.nics, err = localAddresses(ctx, network, opt.Addresses); err != nil {
-		mc.close()
-		s.listen.close()
-		return nil, errs.New(errs.InvalidArgument, "connect", err).WithPhase("choose addresses").
+	nics, err := mesh.LocalAddresses(ctx, network, opt.Addresses)
+	if err != nil {
+		return refused(err).WithPhase("choose addresses").
 			WithHint("name addresses or interfaces of this machine, of the family that the master is reached by")
 	}
-	for s.number == 0 {
-		s.number = rand.Uint64()
-	}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
 	threads, cpus := opt.threads()
 	s.engine = reduce.NewEngine(reduce.Config{
-		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: s.opt.Trace,
+		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
 		Threads: threads, Affinity: cpus,
 	})
 	s.meter.use = s.engine.LinkUse
-	s.state = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
+	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
-	s.accept = &acceptor{ln: s.listen.p2p, serve: s.greet, over: make(chan struct{}), failed: func(err error) {
-		s.log.Warn("no P2P connection could be accepted", "error", err)
-	}}
-	statePort, p2pPort, benchPort := s.listen.announced(opt.AnnouncePorts)
+	s.mesh = mesh.New(s.ctx, mesh.Config{
+		Pools: s.engine, Self: func() wire.UUID { return s.View().UUID }, Listener: s.listen.P2P, Addresses: nics, PoolSize: opt.PoolSize,
+		Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
+		Tuning: platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}, Log: s.log, Crash: s.crash,
+	})
+	statePort, p2pPort, benchPort := s.listen.Announced(opt.AnnouncePorts)
 	host, _ := opt.announceHost() // checked
 	s.m = fsm.New(fsm.Config{
 		Group: opt.Group, Host: host,
@@ -201,15 +208,19 @@ func connect(ctx context.Context, opt Options, lines *trace.Lines, devices devic
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
 		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
-	v := s.m.View()
-	s.view.Store(&v)
+	s.publishView()
+	return nil
+}
+
+// start begins what a session does until Close.
+func (s *Session) start() {
 	for _, l := range []struct {
 		what  string
 		serve func()
 	}{
-		{"P2P connections", s.accept.run},
-		{"requests for shared state", func() { s.state.Serve(s.listen.state) }},
-		{"benchmarks", func() { s.bench.Serve(s.listen.bench) }},
+		{"P2P connections", s.mesh.Run},
+		{"requests for shared state", func() { s.sharing.Serve(s.listen.State) }},
+		{"benchmarks", func() { s.bench.Serve(s.listen.Bench) }},
 	} {
 		s.spawn(func() {
 			l.serve()
@@ -219,15 +230,24 @@ func connect(ctx context.Context, opt Options, lines *trace.Lines, devices devic
 		})
 	}
 	s.spawn(s.readMaster)
-	s.spawn(func() { mc.write(func(err error) { s.handle(fsm.MasterGone{Err: err}) }) })
-	s.dog.after = opt.WarnStuckAfter
+	s.spawn(func() { s.master.write(func(err error) { s.handle(fsm.MasterGone{Err: err}) }) })
 	live.add(s)
 	go s.loop()
-	if _, err := s.call(ctx, "connect", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallConnect{Call: id} }); err != nil {
+}
+
+// unwind ends a session that Connect does not return: one that was started as
+// Close does, and of another one what was opened.
+func (s *Session) unwind() {
+	if s.m != nil {
 		s.Close()
-		return nil, err
+		return
 	}
-	return s, nil
+	s.cancel()
+	if s.master != nil {
+		s.master.close()
+	}
+	s.listen.Close()
+	s.lines.Close(flushTime)
 }
 
 func (s *Session) spawn(f func()) {
@@ -262,7 +282,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.PrepareRing:
 			s.prepareRing(e)
 		case fsm.Preflight:
-			s.preflight(e, s.m.View().UUID)
+			s.preflight(e)
 		case fsm.StopPrepare:
 			s.stopPreparing()
 		case fsm.SwitchRing:
@@ -295,7 +315,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.finish(e)
 		case fsm.Serve:
 			if c := s.pending(e.Call); c != nil {
-				win := s.state.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
+				win := s.sharing.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
 				c.sync.mu.Lock()
 				c.sync.win = win
 				c.sync.mu.Unlock()
@@ -343,7 +363,7 @@ func (s *Session) disconnect(reason string) {
 	s.log.Info("left the run", "reason", reason)
 	s.cancel()
 	s.master.finish()
-	s.accept.close()
+	s.mesh.Close()
 	s.engine.Retain(none, none)
 	s.publishView()
 }
@@ -455,14 +475,4 @@ func (s *Session) PeersPending(ctx context.Context) (bool, error) {
 func (s *Session) OptimizeTopology(ctx context.Context) error {
 	_, err := s.call(ctx, "optimize topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallOptimize{Call: id} })
 	return err
-}
-
-// addrs drops the addresses that cannot be dialled.
-func addrs(in []netip.AddrPort) (out []netip.AddrPort) {
-	for _, a := range in {
-		if a.IsValid() && a.Port() != 0 && !a.Addr().IsUnspecified() {
-			out = append(out, a)
-		}
-	}
-	return out
 }

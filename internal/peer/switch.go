@@ -2,10 +2,7 @@ package peer
 
 import (
 	"context"
-	"errors"
-	"sync"
 
-	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -46,25 +43,10 @@ func (s *Session) prepareRing(e fsm.PrepareRing) {
 		defer close(done)
 		defer stop()
 		<-before
-		failed := make([]bool, len(e.Peers))
-		var wg sync.WaitGroup
-		for i, p := range e.Peers {
-			wg.Go(func() {
-				defer errs.Catch("connect to a peer", s.crash)
-				failed[i] = s.prepareLink(ctx, p) != nil
-			})
+		failed := s.mesh.Prepare(ctx, e.Peers)
+		if ctx.Err() == nil {
+			s.box.post(fsm.RingPrepared{Change: e.Change, Failed: failed})
 		}
-		wg.Wait()
-		if ctx.Err() != nil {
-			return
-		}
-		ev := fsm.RingPrepared{Change: e.Change}
-		for i, bad := range failed {
-			if bad {
-				ev.Failed = append(ev.Failed, e.Peers[i].UUID)
-			}
-		}
-		s.box.post(ev)
 	})
 }
 
@@ -73,27 +55,4 @@ func uuids(peers []wire.PeerEndpoint) (us []wire.UUID) {
 		us = append(us, p.UUID)
 	}
 	return us
-}
-
-// prepareLink makes the pool to p. If an operation of an older ring sends to it,
-// the pool stays as it is: what that operation uses is neither asked nor made
-// anew. One that has a gap then makes this attempt fail, and the ring in force
-// stays.
-func (s *Session) prepareLink(ctx context.Context, p wire.PeerEndpoint) error {
-	if s.engine.Sends(p.UUID) {
-		if s.engine.LiveSenders(p.UUID) >= s.opt.PoolSize {
-			return nil
-		}
-		return errors.New("an operation uses the connections that are left")
-	}
-	probing, stop := context.WithTimeout(ctx, min(probeTime, s.opt.HandshakeTimeout))
-	defer stop()
-	if s.engine.PingSenders(probing, p.UUID) >= s.poolSize(p.UUID) {
-		return nil
-	}
-	err := s.dialPool(ctx, p)
-	if err != nil && ctx.Err() == nil {
-		s.log.Warn("cannot reach a neighbour of a better ring", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
-	}
-	return err
 }

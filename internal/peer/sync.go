@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/sharedstate"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -55,7 +56,7 @@ func (s *Session) takeBack(w *syncWork) (sent uint64) {
 	w.mu.Lock()
 	win := w.win
 	w.mu.Unlock()
-	s.state.Shut(win)
+	s.sharing.Shut(win)
 	if win != nil {
 		sent = win.TxBytes()
 	}
@@ -169,8 +170,8 @@ func (s *Session) startFetch(e fsm.Fetch) {
 		defer w.fetch.Done()
 		s.takeBack(w) // what is being overwritten is handed out to nobody
 		res, err := w.transfer(ctx, sharedstate.FetchConfig{
-			Distributors: addrs(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
-			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.dialPeer, Workers: s.opt.HashWorkers,
+			Distributors: mesh.Dialable(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
+			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.mesh.Dial, Workers: s.opt.HashWorkers,
 		})
 		s.box.post(fsm.Fetched{Call: e.Call, Revision: res.Revision, Err: err})
 	})

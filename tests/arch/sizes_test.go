@@ -27,7 +27,6 @@ const (
 // larger is what has not been divided yet, with its size. What shrinks takes
 // its number along, and nothing new comes in.
 var larger = map[string]int{
-	"internal/peer.connect":                               102,
 	"internal/peer/fsm.TestCancel":                        126,
 	"internal/peer/fsm.TestCanceledCallsKeepTheirAnswers": 120,
 	"internal/peer/fsm.TestRandomEvents":                  140,
@@ -37,7 +36,7 @@ var larger = map[string]int{
 	"internal/master/fsm.group":                           40,
 	"internal/peer.Options":                               32,
 	"core.Options":                                        32,
-	"internal/peer.Session":                               42,
+	"internal/peer.Session":                               39,
 	"internal/reduce.sender":                              31,
 	"tests/sim.peer":                                      46,
 	"tests/sim.world":                                     32,

@@ -1,4 +1,4 @@
-package peer
+package mesh
 
 import (
 	"errors"
@@ -153,7 +153,7 @@ func TestWaitingHandshakesMakeRoom(t *testing.T) {
 	honest := enter(silent)
 	var waiting []*guest
 	for range 2 * maxPending {
-		waiting = append(waiting, enter(a.waits))
+		waiting = append(waiting, enter(a.demote))
 	}
 	require.Zero(t, honest.closed(), "the oldest of all, and it only had no time yet")
 	open := 0

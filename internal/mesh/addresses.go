@@ -1,8 +1,7 @@
-package peer
+package mesh
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,9 +11,9 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-// localAddresses returns the addresses of this machine that names (addresses or
+// LocalAddresses returns the addresses of this machine that names (addresses or
 // interfaces) stand for. network is tcp4 or tcp.
-func localAddresses(ctx context.Context, network string, names []string) (out []netip.Addr, err error) {
+func LocalAddresses(ctx context.Context, network string, names []string) (out []netip.Addr, err error) {
 	for _, name := range names {
 		a, err := netip.ParseAddr(name)
 		if err != nil {
@@ -60,9 +59,9 @@ func addressOf(name string, four bool) (netip.Addr, error) {
 
 // announcedAddresses are where neighbours find this peer besides the address
 // that the master tells them.
-func (s *Session) announcedAddresses() (out []netip.AddrPort) {
-	port := portOf(s.listen.p2p)
-	for _, a := range s.nics {
+func (m *Mesh) announcedAddresses() (out []netip.AddrPort) {
+	port := portOf(m.cfg.Listener)
+	for _, a := range m.cfg.Addresses {
 		out = append(out, netip.AddrPortFrom(a, port))
 	}
 	return out
@@ -80,20 +79,20 @@ type way struct {
 // ways are those that the connections of a pool share out among themselves: the
 // first is what the master told, for connection 0, and the rest, if there are
 // any, are for the others in turns.
-func (s *Session) ways(p wire.PeerEndpoint, ack wire.P2PHelloAck) []*way {
+func (m *Mesh) ways(p wire.PeerEndpoint, ack wire.P2PHelloAck) []*way {
 	out := []*way{{to: p.Addr}}
-	theirs := addrs(ack.Ext.Addresses)
+	theirs := Dialable(ack.Ext.Addresses)
 	if ack.Ext.Session == 0 {
 		theirs = nil // nobody could tell whether it is the same peer there
 	}
 	switch {
 	case len(theirs) == 0:
-		for _, a := range s.nics {
+		for _, a := range m.cfg.Addresses {
 			out = append(out, &way{from: a, to: p.Addr})
 		}
-	case len(theirs) == len(s.nics):
+	case len(theirs) == len(m.cfg.Addresses):
 		for i, a := range theirs {
-			out = append(out, &way{from: s.nics[i], to: a, session: ack.Ext.Session})
+			out = append(out, &way{from: m.cfg.Addresses[i], to: a, session: ack.Ext.Session})
 		}
 	default:
 		for _, a := range theirs {
@@ -113,36 +112,12 @@ func wayOf(ways []*way, number uint32) *way {
 	return ways[0]
 }
 
-// errOther: an address that a neighbour has in its networks is somebody else's
-// in the networks here. Peers of gopccl refuse such a hello themselves.
-var errOther = errors.New("another peer answers there")
-
-// dialWay opens connection number of a pool over its way or, if that leads
-// nowhere, over the one that the master told.
-func (s *Session) dialWay(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way) (net.Conn, wire.P2PHelloAck, error) {
-	w := wayOf(ways, number)
-	conn, ack, err := s.hello(ctx, w, number)
-	if err == nil || w == ways[0] || ctx.Err() != nil {
-		return conn, ack, err
+// Dialable drops the addresses that cannot be dialled.
+func Dialable(in []netip.AddrPort) (out []netip.AddrPort) {
+	for _, a := range in {
+		if a.IsValid() && a.Port() != 0 && !a.Addr().IsUnspecified() {
+			out = append(out, a)
+		}
 	}
-	if !w.dead.Swap(true) {
-		s.log.Warn("one of the ways to a neighbour leads nowhere", "peer", p.UUID.Short(), "from", w.from, "to", w.to, "error", err)
-	}
-	return s.hello(ctx, ways[0], number)
-}
-
-// hello connects over w and introduces this peer.
-func (s *Session) hello(ctx context.Context, w *way, number uint32) (net.Conn, wire.P2PHelloAck, error) {
-	conn, err := s.dialFrom(ctx, w.from, w.to)
-	if err != nil {
-		return nil, wire.P2PHelloAck{}, err
-	}
-	ack, err := s.introduce(ctx, conn, number, w.session)
-	if err == nil && w.session != 0 && ack.Ext.Session != w.session {
-		err = errOther
-	}
-	if err != nil {
-		conn.Close()
-	}
-	return conn, ack, err
+	return out
 }

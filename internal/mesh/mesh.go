@@ -1,0 +1,208 @@
+// Package mesh makes the connections between peers: it listens, dials the pools
+// to the neighbours, exchanges hellos and hands what has passed to the data path.
+// Which peers are dialled, and when, the machine of the session decides; which
+// connection may take a place in a pool, the data path. A transport other than TCP
+// has its place here: Config.Dial for what it opens, Accept for what it lets in.
+//
+// A handshake is a hello of the peer that dials, with its uuid and the number of
+// the connection in the pool, and an answer (data spec, section 1). Its order has
+// rules:
+//
+//   - Connection 0 is first, and everything that this peer still sends to the other
+//     one is closed before: what PCCL finds at a number that it knows already
+//     replaces what was there, and it never checks what is left (quirk Q17).
+//   - A PCCL peer is told the numbers one after the other, without a hole, because
+//     it makes room for number+1 connections at each hello (quirk Q25). A gopccl
+//     peer puts them in order itself, so that a large pool over a long way takes a
+//     few round trips and not two for each; it gets the connections here in order.
+//   - Numbers that nobody needs are refused before anything is allocated for them
+//     (quirk Q25). A gopccl peer that is early waits for its place, a PCCL peer with
+//     a hole is left to the data path, which refuses it.
+//   - The reader is in place before the answer leaves: the first data frame may
+//     come right behind it. Nobody writes to a connection before the answer.
+//   - The first P2P port is moved at random, so that a peer that rejoins rarely
+//     gets the port of its predecessor, on which PCCL neighbours fail (quirk Q7).
+//   - A hello that names a session is for that session alone: an address that a
+//     neighbour has in its networks may be somebody else's here.
+//   - A hello of the preflight leaves nothing behind (docs/spec/extensions.md,
+//     "Preflight").
+//
+// Every handshake has a deadline and ends with the session. At most maxPending are
+// in progress; a silent one makes room for a newcomer (quirk Q26).
+package mesh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// MaxPool is the largest number of connections in a pool (quirk Q25).
+const MaxPool = 1024
+
+const (
+	maxHello    = 64 << 10 // bytes of a packet of the handshake
+	maxPending  = 512      // handshakes in progress on one listener
+	maxWaiting  = 256      // of these, those that wait for others of their pool
+	dialsAtOnce = 16       // handshakes in progress with one peer
+	// unsentBytes is how much of what was written to one of several connections
+	// may wait to be sent.
+	unsentBytes = 64 << 10
+	// probeTime bounds the wait for answers on the connections of a pool before
+	// they are made anew.
+	probeTime = 2 * time.Second
+	// tryTime bounds the trial whether a peer can be reached: a TCP connect and one
+	// handshake.
+	tryTime = 4 * time.Second
+	// slowHandshake is what one connection may take where many have to be made
+	// one after the other.
+	slowHandshake = time.Second
+)
+
+// Pools are the connections of the data path, of which reduce.Engine says what
+// each method does.
+type Pools interface {
+	AddSender(peer wire.UUID, number uint32, conn net.Conn, link reduce.Link)
+	AddReceiver(peer wire.UUID, number uint32, conn net.Conn)
+	MayTake(peer wire.UUID, number uint32) bool
+	AwaitPlace(ctx context.Context, peer wire.UUID, number uint32) bool
+	PingSenders(ctx context.Context, peer wire.UUID) int
+	LiveSenders(peer wire.UUID) int
+	Sends(peer wire.UUID) bool
+	Retain(send, recv func(wire.UUID) bool)
+	Between(on bool)
+}
+
+// Config of a Mesh. All fields but Addresses and Dial are needed.
+type Config struct {
+	Pools Pools
+	// Self is the uuid that the master has given this peer.
+	Self func() wire.UUID
+	// Listener is where neighbours connect; the mesh closes it.
+	Listener net.Listener
+	// Addresses of this machine, one for each network that leads to the neighbours.
+	Addresses []netip.Addr
+	// PoolSize is the number of connections to each neighbour, at most MaxPool.
+	PoolSize int
+	// Dial opens a connection, from a local address of its choice; nil: TCP.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// DialTimeout bounds the opening of a connection, HandshakeTimeout what
+	// follows until it is in a pool.
+	DialTimeout, HandshakeTimeout time.Duration
+	Tuning                        platform.Options // of every connection
+	Log                           *slog.Logger
+	// Crash is told of a panic in a goroutine of the mesh. It must not wait for one.
+	Crash func(*errs.Error)
+}
+
+// Mesh makes the connections of one session with its neighbours. Methods may be
+// called from any goroutine, but no two at a time that open the pool to one peer.
+type Mesh struct {
+	cfg    Config
+	ctx    context.Context // of all handshakes
+	accept *acceptor
+	number uint64 // by which neighbours know this session at another address
+	// smaller pools than PoolSize: connections by peer, of those to whom there was
+	// no time for more.
+	smaller sync.Map
+}
+
+// New returns a mesh whose handshakes end with ctx. Nothing is accepted before Run.
+func New(ctx context.Context, cfg Config) *Mesh {
+	m := &Mesh{cfg: cfg, ctx: ctx}
+	for m.number == 0 {
+		m.number = rand.Uint64()
+	}
+	m.accept = &acceptor{ln: cfg.Listener, serve: m.greet, over: make(chan struct{}), failed: func(err error) {
+		cfg.Log.Warn("no P2P connection could be accepted", "error", err)
+	}}
+	return m
+}
+
+// Run accepts neighbours until Close, or until the listener fails.
+func (m *Mesh) Run() { m.accept.run() }
+
+// Accept begins the handshake of a connection that was accepted, and returns.
+func (m *Mesh) Accept(conn net.Conn) { m.accept.add(conn) }
+
+// Close closes the listener and ends the handshakes in progress that neighbours
+// have begun, without waiting for them: one of them may call it.
+func (m *Mesh) Close() { m.accept.close() }
+
+// Wait waits until the handshakes that neighbours have begun have ended; Close
+// comes before.
+func (m *Mesh) Wait() { m.accept.wait() }
+
+// Dial opens and tunes a connection to another peer, without a hello.
+func (m *Mesh) Dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	return m.dialFrom(ctx, netip.Addr{}, addr)
+}
+
+// dialFrom is Dial from a local address, if it is valid and Config.Dial chooses none.
+func (m *Mesh) dialFrom(ctx context.Context, from netip.Addr, addr netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.DialTimeout)
+	defer cancel()
+	dial := m.cfg.Dial
+	if dial == nil {
+		d := &net.Dialer{}
+		if from.IsValid() {
+			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		}
+		dial = d.DialContext
+	}
+	conn, err := dial(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	conn = transport.Quiet(conn)
+	if err := platform.TuneP2P(conn, m.cfg.Tuning); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// handshake runs f, which reads from conn and writes to it, for at most
+// HandshakeTimeout or until ctx ends. Afterwards conn has no deadline: one that
+// outlived its handshake would end a healthy connection much later.
+func (m *Mesh) handshake(ctx context.Context, conn net.Conn, f func() error) error {
+	if err := conn.SetDeadline(time.Now().Add(m.cfg.HandshakeTimeout)); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := f(); err != nil {
+		return err
+	}
+	if !stop() {
+		return ctx.Err()
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// ask says hello on conn and returns the answer.
+func ask(conn net.Conn, hello wire.P2PHello) (ack wire.P2PHelloAck, err error) {
+	if _, err := conn.Write(wire.Append(nil, hello)); err != nil {
+		return ack, err
+	}
+	answer, err := wire.Read(conn, wire.P2P, maxHello)
+	if err != nil {
+		return ack, err
+	}
+	ack, ok := answer.(wire.P2PHelloAck)
+	if !ok {
+		return ack, fmt.Errorf("answered a hello with %T", answer)
+	}
+	return ack, nil
+}

@@ -1,0 +1,275 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// each calls f for every peer, in parallel, and returns those for which it failed.
+func (m *Mesh) each(peers []wire.PeerEndpoint, what string, f func(wire.PeerEndpoint) error) (failed []wire.UUID) {
+	bad := make([]bool, len(peers))
+	var wg sync.WaitGroup
+	for i, p := range peers {
+		wg.Go(func() {
+			bad[i] = true
+			defer errs.Catch(what, m.cfg.Crash)
+			bad[i] = f(p) != nil
+		})
+	}
+	wg.Wait()
+	for i, p := range peers {
+		if bad[i] {
+			failed = append(failed, p.UUID)
+		}
+	}
+	return failed
+}
+
+// Establish makes the send pools of a round until ctx ends, in parallel over
+// peers and one connection after the other inside a pool (data spec, section 1.2),
+// drops those of all other peers, and returns who could not be reached.
+func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
+	m.cfg.Pools.Between(true)
+	probing, stop := context.WithTimeout(ctx, min(probeTime, m.cfg.HandshakeTimeout))
+	defer stop()
+	failed = m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error {
+		if m.cfg.Pools.PingSenders(probing, p.UUID) >= m.poolSize(p.UUID) {
+			return nil
+		}
+		err := m.dialPool(ctx, p)
+		if err != nil {
+			m.cfg.Log.Warn("cannot reach a ring neighbour", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
+		}
+		return err
+	})
+	listed := func(u wire.UUID) bool {
+		return slices.ContainsFunc(peers, func(p wire.PeerEndpoint) bool { return p.UUID == u })
+	}
+	m.cfg.Pools.Retain(listed, listed)
+	m.smaller.Range(func(u, _ any) bool {
+		if !listed(u.(wire.UUID)) {
+			m.smaller.Delete(u)
+		}
+		return true
+	})
+	// The others may start the next operation as soon as this end has reported.
+	m.cfg.Pools.Between(false)
+	return failed
+}
+
+// Prepare makes the pools to the neighbours of a ring to come, beside whatever
+// runs, and returns who could not be reached.
+func (m *Mesh) Prepare(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
+	return m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error { return m.prepare(ctx, p) })
+}
+
+// prepare makes the pool to p. If an operation of an older ring sends to it,
+// the pool stays as it is: what that operation uses is neither asked nor made
+// anew. One that has a gap then makes this attempt fail, and the ring in force
+// stays.
+func (m *Mesh) prepare(ctx context.Context, p wire.PeerEndpoint) error {
+	if m.cfg.Pools.Sends(p.UUID) {
+		if m.cfg.Pools.LiveSenders(p.UUID) >= m.cfg.PoolSize {
+			return nil
+		}
+		return errors.New("an operation uses the connections that are left")
+	}
+	probing, stop := context.WithTimeout(ctx, min(probeTime, m.cfg.HandshakeTimeout))
+	defer stop()
+	if m.cfg.Pools.PingSenders(probing, p.UUID) >= m.poolSize(p.UUID) {
+		return nil
+	}
+	err := m.dialPool(ctx, p)
+	if err != nil && ctx.Err() == nil {
+		m.cfg.Log.Warn("cannot reach a neighbour of a better ring", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
+	}
+	return err
+}
+
+// Try exchanges hellos with each of the peers that leave nothing behind, and
+// returns who could not be reached. self is this peer, which Config.Self may not
+// know yet.
+func (m *Mesh) Try(self wire.UUID, peers []wire.PeerEndpoint) (failed []wire.UUID) {
+	ctx, cancel := context.WithTimeout(m.ctx, tryTime)
+	defer cancel()
+	return m.each(peers, "try a peer", func(p wire.PeerEndpoint) error {
+		err := m.try(ctx, self, p)
+		if err != nil {
+			m.cfg.Log.Warn("cannot reach a peer", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
+		}
+		return err
+	})
+}
+
+func (m *Mesh) try(ctx context.Context, self wire.UUID, p wire.PeerEndpoint) error {
+	conn, err := m.Dial(ctx, p.Addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	_, err = ask(conn, wire.P2PHello{UUID: self, Ext: wire.Ext{Native: true, Preflight: true}})
+	return err
+}
+
+// poolSize returns of how many connections the pool to a peer is.
+func (m *Mesh) poolSize(u wire.UUID) int {
+	if n, ok := m.smaller.Load(u); ok {
+		return n.(int)
+	}
+	return m.cfg.PoolSize
+}
+
+// dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
+// replaces what the other end still holds of a broken pool (quirk Q17). A PCCL
+// end takes them one after the other; a gopccl end puts them in order, so that
+// a large pool over a long way takes a few round trips and not two for each.
+func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
+	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
+	began := time.Now()
+	ack, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
+	if err != nil {
+		return err
+	}
+	ways := m.ways(p, ack)
+	if !ack.Ext.Native {
+		return m.dialInTurn(ctx, p, ways, began)
+	}
+	var (
+		next   atomic.Uint32
+		wg     sync.WaitGroup
+		turns  = make([]chan struct{}, m.cfg.PoolSize+1) // closed when the one before is in place or failed
+		failed atomic.Pointer[error]
+	)
+	for i := range turns {
+		turns[i] = make(chan struct{})
+	}
+	close(turns[1])
+	for range min(dialsAtOnce, m.cfg.PoolSize-1) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			defer errs.Catch("connect to a peer", m.cfg.Crash)
+			for {
+				n := next.Add(1)
+				if int(n) >= m.cfg.PoolSize {
+					return
+				}
+				func() {
+					defer close(turns[n+1])
+					if failed.Load() == nil {
+						if _, err := m.dialNumber(ctx, p, n, ways, turns[n]); err != nil {
+							failed.CompareAndSwap(nil, &err)
+						}
+					}
+				}()
+			}
+		}()
+	}
+	wg.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// dialInTurn opens connections 1 .. PoolSize-1 of a pool that was begun at began
+// one after the other. Where the time does not suffice for all, the pool stays
+// smaller as long as p is a neighbour: the last handshake must not be cut off,
+// because the other end counts it (data spec, section 1.2). Who takes its time
+// with every single one is too slow for a neighbour.
+func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way, began time.Time) error {
+	m.smaller.Delete(p.UUID)
+	for n := 1; n < m.cfg.PoolSize; n++ {
+		each := time.Since(began) / time.Duration(n)
+		if end, bounded := ctx.Deadline(); bounded {
+			left := time.Until(end)
+			if each > slowHandshake && each*time.Duration(m.cfg.PoolSize-n) > left {
+				return fmt.Errorf("it takes %v for each of %d connections", each.Round(time.Millisecond), m.cfg.PoolSize)
+			}
+			if each <= slowHandshake && left < 3*each+slowHandshake {
+				m.cfg.Log.Warn("a pool has fewer connections than it should: they take too long", "peer", p.UUID.Short(), "connections", n, "each", each)
+				m.smaller.Store(p.UUID, n)
+				return nil
+			}
+		}
+		if _, err := m.dialNumber(ctx, p, uint32(n), ways, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dialNumber opens one connection of a pool and hands it to the engine when it
+// is its turn. A connection behind a gap is closed by the engine; the gap's
+// error counts.
+func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way, turn <-chan struct{}) (ack wire.P2PHelloAck, err error) {
+	conn, ack, err := m.dialWay(ctx, p, number, ways)
+	if turn != nil {
+		<-turn
+	}
+	if err == nil && m.cfg.PoolSize > 1 && ack.Ext.Flows {
+		if err = platform.LimitUnsent(conn, unsentBytes); err != nil {
+			conn.Close()
+		}
+	}
+	if err == nil {
+		m.cfg.Pools.AddSender(p.UUID, number, conn, reduce.Link{Native: ack.Ext.Native, Flows: ack.Ext.Flows})
+	}
+	return ack, err
+}
+
+// errOther: an address that a neighbour has in its networks is somebody else's
+// in the networks here. Peers of gopccl refuse such a hello themselves.
+var errOther = errors.New("another peer answers there")
+
+// dialWay opens connection number of a pool over its way or, if that leads
+// nowhere, over the one that the master told.
+func (m *Mesh) dialWay(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way) (net.Conn, wire.P2PHelloAck, error) {
+	w := wayOf(ways, number)
+	conn, ack, err := m.hello(ctx, w, number)
+	if err == nil || w == ways[0] || ctx.Err() != nil {
+		return conn, ack, err
+	}
+	if !w.dead.Swap(true) {
+		m.cfg.Log.Warn("one of the ways to a neighbour leads nowhere", "peer", p.UUID.Short(), "from", w.from, "to", w.to, "error", err)
+	}
+	return m.hello(ctx, ways[0], number)
+}
+
+// hello connects over w and introduces this peer.
+func (m *Mesh) hello(ctx context.Context, w *way, number uint32) (net.Conn, wire.P2PHelloAck, error) {
+	conn, err := m.dialFrom(ctx, w.from, w.to)
+	if err != nil {
+		return nil, wire.P2PHelloAck{}, err
+	}
+	ack, err := m.introduce(ctx, conn, number, w.session)
+	if err == nil && w.session != 0 && ack.Ext.Session != w.session {
+		err = errOther
+	}
+	if err != nil {
+		conn.Close()
+	}
+	return conn, ack, err
+}
+
+// introduce exchanges the hellos of connection number, with nobody else than the
+// session of that number, if it is not 0. The end of ctx cuts the wait short.
+func (m *Mesh) introduce(ctx context.Context, conn net.Conn, number uint32, session uint64) (ack wire.P2PHelloAck, err error) {
+	err = m.handshake(ctx, conn, func() (err error) {
+		ack, err = ask(conn, wire.P2PHello{UUID: m.cfg.Self(), Number: number, Ext: wire.Ext{Native: true, Flows: true, Session: session}})
+		return err
+	})
+	return ack, err
+}
