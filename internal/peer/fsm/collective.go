@@ -15,19 +15,7 @@ import (
 // maxGiven bounds what is kept of canceled operations that nobody awaits.
 const maxGiven = 1024
 
-// opState is the life of a collective at its peer.
-type opState uint8
-
-const (
-	opQueued   opState = iota // C2M 10 waits for other operations to end
-	opHeld                    // eager: the data phase runs, C2M 10 is held back
-	opVoting                  // C2M 10 is out
-	opAhead                   // eager: C2M 11 is out, M2C 9 did not come
-	opRunning                 // M2C 9 came, the data phase runs
-	opReported                // C2M 11 is out
-	opSettled                 // the verdict is known, Finish was emitted
-)
-
+// operation is a collective that was launched and not dropped yet.
 type operation struct {
 	id   OpID
 	vote wire.C2MCollectiveCommsInitiate
@@ -141,7 +129,7 @@ func (m *Machine) initiate() {
 		if !m.native() && flying >= m.cfg.MaxWithPCCL {
 			return
 		}
-		op.state = opVoting
+		op.to(opVoting)
 		flying++
 		m.send(op.vote)
 	}
@@ -185,16 +173,17 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
 		m.answerPrepared()
 		if op.state == opAhead {
-			op.state = opReported
+			op.to(opReported)
 			return
 		}
-		op.state = opRunning
+		op.to(opRunning)
 	case op.canceled:
 		m.emit(SkipData{Seq: p.SeqNr})
 		m.report(op, true)
 		return
 	default:
-		op.state, op.open = opRunning, true
+		op.to(opRunning)
+		op.open = true
 		m.emit(StartData{
 			Op: op.id, Tag: p.Tag, Seq: p.SeqNr, Epoch: op.epoch,
 			Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
@@ -232,9 +221,9 @@ func (m *Machine) report(op *operation, aborted bool) {
 		m.send(op.vote)
 	}
 	if op.state < opRunning && op.eager {
-		op.state = opAhead
+		op.to(opAhead)
 	} else {
-		op.state = opReported
+		op.to(opReported)
 	}
 	m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted})
 }
@@ -309,7 +298,7 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 			m.emit(SpoilData{Tag: op.vote.Tag, Epoch: op.epoch})
 		}
 	}
-	op.state = opSettled
+	op.to(opSettled)
 	m.finish(op, failed)
 	m.release()
 	m.initiate()
@@ -416,7 +405,7 @@ func notRepaired(verdict error) error {
 // settleEnded settles an operation that the end of the session cut off.
 func (m *Machine) settleEnded(op *operation) {
 	m.finish(op, true)
-	op.state = opSettled
+	op.to(opSettled)
 	op.err = m.endError(kindAwait, "")
 	if op.canceled {
 		if op.awaited {

@@ -54,7 +54,7 @@ func (m *Machine) mayBegin(op *operation) bool {
 func (m *Machine) beginEagerly(op *operation) {
 	op.eager, op.open = true, true
 	m.lent += eagerCost(op)
-	op.state = opHeld
+	op.to(opHeld)
 	op.held = m.now + eagerHold
 	m.emit(StartData{
 		Op: op.id, Tag: op.vote.Tag, Epoch: m.epoch, Eager: true,
@@ -72,7 +72,7 @@ func (m *Machine) beginEagerly(op *operation) {
 func (m *Machine) letGo() {
 	for _, op := range m.ops {
 		if op.state == opHeld {
-			op.state = opVoting
+			op.to(opVoting)
 			m.send(op.vote)
 		}
 	}

@@ -1,7 +1,3 @@
-// Package fsm is a peer's session with the master as a pure machine (control
-// spec, section 13): calls, packets and results of work come in as events,
-// packets to send and work to do go out as effects. It has no clock, socket,
-// goroutine or global random.
 package fsm
 
 import (

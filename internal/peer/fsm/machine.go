@@ -7,52 +7,6 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// status of the session: it only ever moves forward.
-type status uint8
-
-const (
-	statusFresh status = iota // nothing was sent yet
-	statusLive                // between the registration and the end
-	statusOver                // ended; what was begun is still being unwound
-)
-
-// step is where the phase-changing call in progress stands.
-type step uint8
-
-const (
-	stepNone       step = iota
-	stepRegister        // C2M 1 is out
-	stepInfo            // waiting to be let in, or C2M 2 is out
-	stepConnecting      // an Establish effect is being carried out
-	stepRing            // C2M 3 is out
-	stepRequests        // C2M 5 is out
-	stepProbing         // a Probe effect is being carried out
-	stepOptimized       // C2M 7 is out
-	stepElection        // C2M 8 is out
-	stepFetching        // a Fetch effect is being carried out
-	stepSynced          // C2M 9 is out
-	numSteps
-)
-
-// stepNames appear in errors as the phase of the call.
-var stepNames = [numSteps]string{
-	"idle", "register", "vote", "establish", "ring", "optimize vote",
-	"probe", "optimize", "election", "fetch", "sync complete",
-}
-
-// waitsFor is the table of legal answers: the one packet that moves a step on.
-// Zero: the step waits for work of this peer, not for the master. Packets that
-// belong to no step, and connection infos outside of one, have rules of their own.
-var waitsFor = [numSteps]wire.ID{
-	stepRegister:  wire.M2CSessionRegistrationResponse{}.ID(),
-	stepInfo:      wire.M2CP2PConnectionInfo{}.ID(),
-	stepRing:      wire.M2CP2PConnectionsEstablished{}.ID(),
-	stepRequests:  wire.M2COptimizeTopologyResponse{}.ID(),
-	stepOptimized: wire.M2COptimizeTopologyComplete{}.ID(),
-	stepElection:  wire.M2CSyncSharedState{}.ID(),
-	stepSynced:    wire.M2CSyncSharedStateComplete{}.ID(),
-}
-
 // flow is the phase-changing call in progress. A background flow answers no
 // call: it is the round that others expect after the caller gave up.
 type flow struct {
@@ -84,6 +38,14 @@ type flow struct {
 // the call.
 func (f *flow) occupied() bool {
 	return f.step == stepFetching || f.step == stepProbing && (!f.scheduled || f.working != 0)
+}
+
+// endFlow returns the phase-changing call, which is through.
+func (m *Machine) endFlow() *flow {
+	f := m.flow
+	f.to(stepNone)
+	m.flow = nil
+	return f
 }
 
 // Machine is one peer's session. It is not safe for concurrent use.
@@ -237,7 +199,7 @@ func (m *Machine) packet(p wire.Packet) {
 	if _, alive := p.(wire.M2CHeartbeat); alive {
 		return
 	}
-	if at == stepRegister && p.ID() != waitsFor[at] {
+	if at == stepRegister && !at.waitsFor(p.ID()) {
 		m.illegal(p)
 		return
 	}
@@ -287,7 +249,7 @@ func (m *Machine) packet(p wire.Packet) {
 			return
 		}
 	}
-	if waitsFor[at] == 0 || waitsFor[at] != p.ID() {
+	if !at.waitsFor(p.ID()) {
 		m.illegal(p)
 		return
 	}

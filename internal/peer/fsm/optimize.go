@@ -14,7 +14,7 @@ import (
 const fallbackMbps = 0.001
 
 func (m *Machine) startOptimize() {
-	m.flow.step = stepRequests
+	m.flow.to(stepRequests)
 	m.send(wire.C2MOptimizeTopology{})
 }
 
@@ -31,14 +31,15 @@ func (m *Machine) probe(p wire.M2COptimizeTopologyResponse) {
 	}
 	f.reported = make([]bool, len(f.asked))
 	if p.Ext.Topology && m.view.MasterTopology {
-		f.step, f.scheduled = stepProbing, true
+		f.to(stepProbing)
+		f.scheduled = true
 		return
 	}
 	if len(f.asked) == 0 {
 		m.measuredAll()
 		return
 	}
-	f.step = stepProbing
+	f.to(stepProbing)
 	m.emit(Probe{Call: f.call, Requests: slices.Clone(f.asked)})
 }
 
@@ -173,7 +174,7 @@ func (m *Machine) probeEnded(p wire.C2MProbeState) {
 }
 
 func (m *Machine) measuredAll() {
-	m.flow.step = stepOptimized
+	m.flow.to(stepOptimized)
 	m.send(wire.C2MOptimizeTopologyWorkComplete{})
 }
 

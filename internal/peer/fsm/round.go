@@ -24,7 +24,8 @@ func (m *Machine) connect(c CallConnect) {
 		return
 	}
 	m.status = statusLive
-	m.flow = &flow{kind: kindConnect, call: c.Call, step: stepRegister, accept: true}
+	m.flow = &flow{kind: kindConnect, call: c.Call, accept: true}
+	m.flow.to(stepRegister)
 	if t := m.cfg.RegisterTimeout; t > 0 {
 		m.live.registerBy = m.now + t
 	}
@@ -75,7 +76,7 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 			m.live.next = m.now + m.live.interval
 		}
 	}
-	m.flow.step = stepInfo
+	m.flow.to(stepInfo)
 }
 
 // changePhase starts one of the calls that exclude each other and collectives.
@@ -143,7 +144,7 @@ func (m *Machine) admit(f *flow) error {
 
 // vote asks for a round of the flow's flavour.
 func (m *Machine) vote() {
-	m.flow.step = stepInfo
+	m.flow.to(stepInfo)
 	m.send(wire.C2MRequestEstablishP2PConnections{AcceptNewPeers: m.flow.accept})
 }
 
@@ -192,7 +193,7 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	}
 	m.round++
 	m.prep, m.unneeded = nil, false
-	m.flow.step = stepConnecting
+	m.flow.to(stepConnecting)
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).
 	m.emit(Establish{Round: m.round, Epoch: m.nextEpoch, Peers: slices.Clone(m.peers)})
@@ -210,7 +211,7 @@ func (m *Machine) established(ev Established) {
 		}
 	}
 	m.flow.failed = len(failed) > 0
-	m.flow.step = stepRing
+	m.flow.to(stepRing)
 	m.send(wire.C2MP2PConnectionsEstablished{Success: !m.flow.failed, FailedPeers: failed})
 }
 
@@ -249,7 +250,7 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	m.epoch = m.nextEpoch
 	m.emit(RoundOver{Epoch: m.epoch})
 	clear(m.failedTags)
-	m.flow = nil
+	m.endFlow()
 	if !f.background {
 		m.done(f.call, f.cause)
 	}

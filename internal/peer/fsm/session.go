@@ -199,7 +199,7 @@ func (m *Machine) end(code errs.Code, detail string) {
 // abandon answers the call of the flow that the session's end cut off.
 func (m *Machine) abandon() {
 	f := m.flow
-	m.flow = nil
+	m.flow = nil // at whatever step it is
 	if f.background {
 		return
 	}

@@ -69,7 +69,7 @@ func (m *Machine) startSync() {
 			entries[i].Hash, entries[i].HashType = 0, wire.HashSimple
 		}
 	}
-	f.step = stepElection
+	f.to(stepElection)
 	m.emit(Serve{Call: f.call})
 	m.send(wire.C2MSyncSharedState{
 		Revision: f.sync.Revision, Strategy: f.sync.Strategy, Entries: entries,
@@ -119,13 +119,13 @@ func (m *Machine) elected(p wire.M2CSyncSharedState) {
 		m.notFetched(errs.New(errs.NoSharedStateAvailable, "", errors.New(why)))
 		return
 	}
-	f.step = stepFetching
+	f.to(stepFetching)
 	m.emit(fetch)
 }
 
 // confirm tells the master that this peer is through.
 func (m *Machine) confirm(x wire.Ext) {
-	m.flow.step = stepSynced
+	m.flow.to(stepSynced)
 	m.send(wire.C2MDistSharedStateComplete{Ext: x})
 }
 
@@ -155,13 +155,12 @@ func (m *Machine) notFetched(cause error) {
 		m.confirm(wire.Ext{Failed: true})
 		return
 	}
-	f.step = stepSynced // the work of the fetch is over
+	f.to(stepSynced) // the work of the fetch is over
 	m.end(errs.TransferFailed, "the shared state could not be fetched, and a PCCL master lets nobody go on without it")
 }
 
 func (m *Machine) synced() {
-	f := m.flow
-	m.flow = nil
+	f := m.endFlow()
 	if f.query == m.query {
 		m.answered = false // whoever voted for this has gone on behind the question
 	}
