@@ -72,7 +72,7 @@ func (m *Machine) solved(e Solved) {
 			return
 		}
 		m.jobs = slices.Delete(m.jobs, i, i+1)
-		j.group.solved = e.Optimal
+		j.group.optimal = e.Optimal
 		if len(m.jobs) == 0 {
 			m.optimized()
 		}
@@ -84,7 +84,7 @@ func (m *Machine) solved(e Solved) {
 		}
 		j := *g.search
 		if !e.More {
-			g.search, g.solved = nil, e.Optimal
+			g.search, g.optimal = nil, e.Optimal
 		}
 		if e.Ring != nil {
 			m.adopt(j, e, true)
@@ -119,14 +119,14 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 		return
 	}
 	if background {
-		if m.now < g.settled+g.patience {
-			g.waiting, m.census.changing = e.Ring, true
+		if m.now < g.reordered+g.patience {
+			g.postponed, m.census.changing = e.Ring, true
 			return
 		}
 		g.patience = min(2*g.patience, calm)
 	}
 	g.prefer(e.Ring)
-	g.waiting, g.settled, g.chosenRate = nil, m.now, bottle
+	g.postponed, g.reordered, g.chosenRate = nil, m.now, bottle
 	m.fact(Fact{
 		Kind: "ring", Group: g.id,
 		Text: fmt.Sprintf("better ring of %d peers found, slowest link %.0f instead of %.0f Mbit/s", len(ms), bottle, oldBottle),
@@ -148,9 +148,9 @@ func (c Config) gains(bottle, sum, oldBottle, oldSum float64) bool {
 // reconsider looks at a ring that a search has found too soon after the last
 // one.
 func (m *Machine) reconsider(g *group) {
-	if g.waiting != nil && m.now >= g.settled+g.patience {
-		ring := g.waiting
-		g.waiting = nil
+	if g.postponed != nil && m.now >= g.reordered+g.patience {
+		ring := g.postponed
+		g.postponed = nil
 		m.adopt(job{group: g}, Solved{Ring: ring}, true)
 	}
 }
@@ -172,8 +172,8 @@ func (m *Machine) forget(g *group) {
 	}
 	m.withdraw(g)
 	g.forgetHosts(m.ringMembers(g))
-	g.waiting, g.refused, g.solved = nil, nil, false
-	g.patience, g.settled = m.cfg.Patience, m.now
+	g.postponed, g.refused, g.optimal = nil, nil, false
+	g.patience, g.reordered = m.cfg.Patience, m.now
 	g.pace, g.trial = pace.Pace{}, nil
 }
 
@@ -228,7 +228,7 @@ func (m *Machine) linkReport(c *client, p wire.C2MLinkReport) {
 // watch starts a search if the slowest link of the ring of g has changed by
 // more than the noise since the last one.
 func (m *Machine) watch(g *group) {
-	if g.search != nil || !m.cfg.Background || m.now < max(g.settled+g.patience, g.watched+watchEvery) {
+	if g.search != nil || !m.cfg.Background || m.now < max(g.reordered+g.patience, g.watched+watchEvery) {
 		return
 	}
 	g.watched = m.now

@@ -21,7 +21,7 @@ func (h *headcount) voting() int {
 type census struct {
 	all      headcount // registered clients
 	accepted int
-	natives  int // accepted gopccl ends
+	natives  int // accepted gopccl peers
 	asking   int // accepted clients that wait to hear whether peers are pending
 
 	stirred   []*group // something happened in them that may lead to a deadlock
@@ -57,8 +57,8 @@ func (g *group) join(c *client) {
 	g.count(c, 1)
 }
 
-// part takes a client out that has left the world.
-func (g *group) part(c *client) {
+// leave takes a client out that has left the world.
+func (g *group) leave(c *client) {
 	g.count(c, -1)
 	c.joined = false
 	g.clients = without(g.clients, c)
@@ -68,18 +68,18 @@ func (g *group) part(c *client) {
 			o.links[c.slot] = link{}
 		}
 	}
-	g.ask(c, false)
+	g.setPending(c, false)
 	for _, o := range c.ops {
 		o.tally(-1)
 	}
 	c.ops = nil
 	if c.phase == Accepted {
-		g.let(c, -1)
+		g.countMember(c, -1)
 	}
 }
 
-// let counts a client that is let in, or that leaves after it was.
-func (g *group) let(c *client, by int) {
+// countMember counts a client that is let in, or that leaves after it was.
+func (g *group) countMember(c *client, by int) {
 	g.stale, g.census.moved = true, true
 	g.census.accepted += by
 	if c.native {
@@ -89,8 +89,8 @@ func (g *group) let(c *client, by int) {
 	g.stir()
 }
 
-// ask notes whether c waits to hear whether peers are pending.
-func (g *group) ask(c *client, asks bool) {
+// setPending notes whether c waits to hear whether peers are pending.
+func (g *group) setPending(c *client, asks bool) {
 	if c.pending == asks {
 		return
 	}
@@ -109,7 +109,7 @@ func (m *Machine) admit(c *client) {
 		return
 	}
 	c.phase = Accepted
-	c.group.let(c, 1)
+	c.group.countMember(c, 1)
 	m.out = append(m.out, Admit{Client: c.id})
 }
 
@@ -160,8 +160,8 @@ func (o *clientOp) to(s OpState, now time.Duration) {
 	o.tally(1)
 }
 
-// begin gives c a part in t.
-func (g *group) begin(c *client, t *tagState, o clientOp) {
+// addOp gives c a part in t.
+func (g *group) addOp(c *client, t *tagState, o clientOp) {
 	if c.ops == nil {
 		c.ops = map[uint64]*clientOp{}
 	}
@@ -171,8 +171,8 @@ func (g *group) begin(c *client, t *tagState, o clientOp) {
 	g.stir()
 }
 
-// end takes the part away that c has in t.
-func (g *group) end(c *client, t *tagState) {
+// dropOp takes the part away that c has in t.
+func (g *group) dropOp(c *client, t *tagState) {
 	c.op(t.tag).tally(-1)
 	delete(c.ops, t.tag)
 	g.stir()

@@ -28,7 +28,7 @@ func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 		t = g.tags.add(p.Tag, m.now)
 	}
 	m.opSeq++
-	g.begin(c, t, clientOp{n: m.opSeq, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form})
+	g.addOp(c, t, clientOp{n: m.opSeq, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form})
 	m.checkCommence(g, t)
 }
 
@@ -178,7 +178,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 			m.send(c, wire.M2CCollectiveCommsAbort{Tag: t.tag})
 		}
 		m.send(c, wire.M2CCollectiveCommsComplete{Tag: t.tag})
-		g.end(c, t)
+		g.dropOp(c, t)
 		if len(c.ops) == 0 {
 			c.set(Idle, m.now)
 		}
@@ -186,7 +186,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 	if t.performed {
 		t.performed = false
 		if g.flying--; g.flying == 0 && len(ps) > 0 {
-			m.performed(g)
+			m.timeRing(g)
 		}
 	}
 	if len(ps) == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // breakDeadlock resolves waits that can never end and reports whether it found
-// any. PCCL's peers stay in such waits for ever; without any gopccl end among
+// any. PCCL's peers stay in such waits for ever; without any gopccl peer among
 // those concerned they still do, as they may expect nothing else.
 //
 // Three kinds exist. A collective waits for the vote of a peer that itself
@@ -114,7 +114,7 @@ func (m *Machine) breakGroup(g *group) bool {
 }
 
 // breakWorld looks for two votes of all groups that need each other's voters:
-// those for newcomers and for optimizing, and in groups without gopccl ends
+// those for newcomers and for optimizing, and in groups without gopccl peers
 // those for establish rounds; but a group that repeats a round waits for itself.
 func (m *Machine) breakWorld() bool {
 	if m.census.all[VoteOptimize] == 0 || m.census.all[VoteAccept]+m.census.all[VoteEstablish] == 0 {

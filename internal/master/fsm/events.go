@@ -16,31 +16,32 @@ type Event interface{ event() }
 
 // Events.
 type (
-	// Connected: a TCP connection was accepted.
+	// Connected says that a TCP connection was accepted.
 	Connected struct {
 		Client ClientID
 		Remote netip.AddrPort
 	}
-	// PacketIn: a packet was decoded. Every packet counts as a sign of life.
+	// PacketIn is a packet that was decoded. Every packet counts as a sign of life.
 	PacketIn struct {
 		Client ClientID
 		Packet wire.Packet
 	}
-	// Alive: bytes of an unfinished packet arrived, so a big packet on a slow
-	// link is not silence.
+	// Alive says that bytes of an unfinished packet arrived, so a big packet on a
+	// slow link is not silence.
 	Alive struct{ Client ClientID }
-	// Malformed: the client sent bytes that are no packet; it gets closed.
+	// Malformed says that the client sent bytes that are not a packet; it gets
+	// closed.
 	Malformed struct {
 		Client ClientID
 		Err    error
 	}
-	// Gone: the connection ended, by itself or after a Close effect.
+	// Gone says that the connection ended, by itself or after a Close effect.
 	Gone struct {
 		Client ClientID
 		Reason string
 	}
-	// Solved: the solver job of a Solve effect ended, or, with More, found a
-	// better ring and goes on. Ring is nil if none was found, Optimal says that
+	// Solved says that the solver job of a Solve effect ended, or, with More, found
+	// a better ring and goes on. Ring is nil if none was found, Optimal says that
 	// it is proved to be the best.
 	Solved struct {
 		Job           uint64
@@ -48,12 +49,13 @@ type (
 		More, Optimal bool
 		Err           error
 	}
-	// ResetState: the operator gives up the shared state that a group expects, or
-	// one that all have left. Its next synchronisation elects one as the first did.
+	// ResetState says that the operator gives up the shared state that a group
+	// expects, or one that all have left. Its next synchronisation elects one as
+	// the first did.
 	ResetState struct{ Group uint32 }
-	// LostState: the operator changes Config.BeginAnew.
+	// LostState says that the operator changes Config.BeginAnew.
 	LostState struct{ BeginAnew bool }
-	// Tick: time passed; due when Machine.Deadline is reached.
+	// Tick says that time passed; it is due when Machine.Deadline is reached.
 	Tick struct{}
 )
 
@@ -72,17 +74,17 @@ type Effect interface{ effect() }
 
 // Effects.
 type (
-	// Send: write the packet to the client; never blocks the machine.
+	// Send writes the packet to the client, without blocking the machine.
 	Send struct {
 		Client ClientID
 		Packet wire.Packet
 	}
-	// Close: close the connection after what was sent; a Gone event follows.
+	// Close closes the connection after what was sent; a Gone event follows.
 	Close struct {
 		Client ClientID
 		Reason string
 	}
-	// Solve: start the ring solver on a group's matrix; a Solved event follows.
+	// Solve starts the ring solver on a group's matrix; a Solved event follows.
 	Solve struct {
 		Job     uint64
 		Group   uint32
@@ -90,15 +92,16 @@ type (
 		Matrix  topo.Matrix
 		Sharing *topo.Sharing // nil: nothing that is known is shared
 		Start   []int         // the ring in force, as indices into Members
-		// Background: nobody waits; search on until StopSolve, and say so whenever
-		// the ring is better.
+		// Background says that nobody waits: the solver goes on until StopSolve,
+		// and a Solved event says whenever it has found a better ring.
 		Background bool
 	}
-	// StopSolve: the members have changed; the job's answers mean nothing now.
+	// StopSolve ends a job: the members have changed, and its answers mean nothing
+	// now.
 	StopSolve struct{ Job uint64 }
-	// Admit: the client was let in. From now on it may send large packets.
+	// Admit lets the client send large packets from now on: it was let in.
 	Admit struct{ Client ClientID }
-	// Log: a fact for people and listeners.
+	// Log is a fact for people and listeners.
 	Log struct{ Fact Fact }
 )
 
@@ -140,10 +143,10 @@ type Config struct {
 	PhaseTimeout time.Duration
 	// PCCLRevisionRule selects PCCL's first-voter rule of the first election (quirk Q70).
 	PCCLRevisionRule bool
-	// BeginAnew: a synchronisation in which nobody offers the expected revision
-	// elects the highest that is offered, as the first one does. Otherwise it
-	// fails until a peer brings that revision, or ResetState comes, also if all
-	// have left in between. Not under PCCLRevisionRule.
+	// BeginAnew lets a synchronisation in which nobody offers the expected revision
+	// elect the highest that is offered, as the first one does. Otherwise it fails
+	// until a peer brings that revision, or ResetState comes, also if all have left
+	// in between. Not under PCCLRevisionRule.
 	BeginAnew bool
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
 	// Background is whether the solver goes on beside the run.

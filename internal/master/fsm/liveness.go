@@ -171,7 +171,7 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	if at, due := m.roundDue(); due {
 		earliest(at)
 	}
-	if m.patience() > 0 && len(m.clients) > 0 {
+	if m.voteBound() > 0 && len(m.clients) > 0 {
 		earliest(m.voteDue)
 	}
 	return due, has

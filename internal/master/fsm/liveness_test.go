@@ -63,7 +63,7 @@ func TestCapabilitiesAreNegotiated(t *testing.T) {
 	}
 }
 
-// M2C 2 tells gopccl ends whether their whole group is of their kind, in this
+// M2C 2 tells gopccl peers whether their whole group is of their kind, in this
 // round.
 func TestGroupNative(t *testing.T) {
 	w := newWorld(t, Config{})
@@ -213,7 +213,7 @@ func TestOtherGroupsAreNotToBlame(t *testing.T) {
 	want[wire.M2CPeerDropped](w, a[0])
 	w.round(true)
 
-	// Without gopccl ends all groups have to vote.
+	// Without gopccl peers all groups have to vote.
 	w = newWorld(t, Config{VoteTimeout: time.Minute})
 	c, d := w.member(0, false), w.member(1, false)
 	w.send(c, establishVote)
@@ -239,7 +239,7 @@ func TestBusyVoterIsNotToBlame(t *testing.T) {
 	w.isClosed(a[1], "accept newcomers")
 }
 
-// Without any gopccl end a conflict of votes stays, as in PCCL, until the vote
+// Without any gopccl peer a conflict of votes stays, as in PCCL, until the vote
 // timeout: then the oldest vote stands.
 func TestConflictAmongPCCLPeers_Q72(t *testing.T) {
 	w := newWorld(t, Config{VoteTimeout: time.Minute})
@@ -310,7 +310,7 @@ func TestDifferentCollectivesNobodyCanJoin(t *testing.T) {
 	w.round(true)
 }
 
-// The way of PCCL if no gopccl end is there: nobody is answered.
+// The way of PCCL if no gopccl peer is there: nobody is answered.
 func TestCollectiveNobodyCanJoinPCCL(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, false)

@@ -60,8 +60,8 @@ type Machine struct {
 	topologyAt   time.Duration // when the topology is shown again
 	topologyUsed int           // numbers that were shown and not paid for yet
 
-	gone []*client // closed by us, not yet removed
-	out  []Effect
+	leaving []*client // not yet removed
+	out     []Effect
 }
 
 // New returns a machine without clients. cfg.NewUUID must not be nil.
@@ -95,7 +95,7 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 			m.close(c, "malformed", fmt.Sprintf("malformed packet: %v", e.Err))
 		}
 	case Gone:
-		m.left(e)
+		m.disconnected(e)
 	case Solved:
 		m.solved(e)
 	case ResetState:
@@ -104,10 +104,10 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		m.lostState(e.BeginAnew)
 	case Tick:
 	}
-	m.settle()
+	m.followUp()
 	if m.hasDue && m.now >= m.due {
 		m.timers()
-		m.settle()
+		m.followUp()
 	}
 	m.due, m.hasDue = m.nextDue()
 	if invariants.Enabled && !m.unchecked {
@@ -119,13 +119,13 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 // Deadline returns when a Tick is due next, in the time of Step.
 func (m *Machine) Deadline() (time.Duration, bool) { return m.due, m.hasDue }
 
-// settle removes the clients that were closed and resolves what can never
+// followUp removes the clients that were closed and resolves what can never
 // resolve itself, until nothing more follows.
-func (m *Machine) settle() {
+func (m *Machine) followUp() {
 	for {
-		if len(m.gone) > 0 {
-			batch := m.gone
-			m.gone = nil
+		if len(m.leaving) > 0 {
+			batch := m.leaving
+			m.leaving = nil
 			m.remove(batch)
 			continue
 		}
@@ -152,7 +152,7 @@ func (m *Machine) close(c *client, kind, why string) {
 	}
 	c.closing, c.kind, c.why = true, kind, why
 	m.out = append(m.out, Close{Client: c.id, Reason: why})
-	m.gone = append(m.gone, c)
+	m.leaving = append(m.leaving, c)
 }
 
 func (m *Machine) kick(c *client, format string, args ...any) {
@@ -228,7 +228,7 @@ func (m *Machine) packet(e PacketIn) {
 	case wire.C2MP2PConnectionsEstablished:
 		m.report(c, p)
 	case wire.C2MCheckPeersPending:
-		m.ask(c)
+		m.askPending(c)
 	case wire.C2MOptimizeTopology:
 		c.set(VoteOptimize, m.now)
 		m.checkOptimize()
@@ -260,13 +260,13 @@ func (m *Machine) packet(e PacketIn) {
 	}
 }
 
-// ask is the query whether newcomers wait (control spec, section 5.1).
-func (m *Machine) ask(c *client) {
+// askPending is the query whether newcomers wait (control spec, section 5.1).
+func (m *Machine) askPending(c *client) {
 	if c.pending {
 		m.kick(c, "asked for pending peers twice")
 		return
 	}
-	c.group.ask(c, true)
+	c.group.setPending(c, true)
 	c.pendingSince, c.pendingWarned = m.now, false
 	m.checkPending()
 }
@@ -294,7 +294,7 @@ func (m *Machine) checkPending() {
 
 // answer tells a client that asked whether peers are pending.
 func (m *Machine) answer(c *client, waiting bool) {
-	c.group.ask(c, false)
+	c.group.setPending(c, false)
 	m.send(c, wire.M2CPeersPendingResponse{PeersPending: waiting})
 }
 

@@ -40,7 +40,7 @@ func (m *Machine) checkOptimize() {
 		}
 		m.send(c, p)
 	}
-	m.schedule(unscheduled)
+	m.scheduleProbes(unscheduled)
 }
 
 // bandwidth stores one measured edge (control spec, section 10, step 3).
@@ -98,7 +98,7 @@ func (m *Machine) optimized() {
 		}
 	}
 	for _, g := range m.groups {
-		if !g.solved {
+		if !g.optimal {
 			m.search(g)
 		}
 	}

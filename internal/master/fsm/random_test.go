@@ -391,7 +391,7 @@ func TestEverybodyGetsThrough(t *testing.T) {
 		for range rapid.IntRange(1, 200).Draw(t, "events") {
 			h.event()
 		}
-		// One gopccl end must be there: PCCL's own deadlocks stay.
+		// One gopccl peer must be there: PCCL's own deadlocks stay.
 		for _, c := range slices.Clone(h.alive) {
 			if !h.native[c] {
 				h.drop(c)

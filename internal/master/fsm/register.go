@@ -91,7 +91,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 
 	// The first client has nobody to ask: its round starts with it alone.
 	if len(m.clients) == 1 {
-		m.voteDue = m.now + m.patience()
+		m.voteDue = m.now + m.voteBound()
 		m.admit(c)
 		m.about(c, "accepted", false, "peer %s began group %d, alone", c.name(), c.group.id)
 		m.startRound(true, m.groups)
@@ -181,7 +181,7 @@ func without(cs []*client, c *client) []*client {
 	return cs
 }
 
-func (m *Machine) left(e Gone) {
+func (m *Machine) disconnected(e Gone) {
 	c := m.conns[e.Client]
 	if c == nil || c.closing {
 		return
@@ -190,7 +190,7 @@ func (m *Machine) left(e Gone) {
 	if c.why == "" {
 		c.why = "connection closed"
 	}
-	m.gone = append(m.gone, c)
+	m.leaving = append(m.leaving, c)
 }
 
 // remove takes clients out of the world and re-checks everything that may have
@@ -211,7 +211,7 @@ func (m *Machine) remove(batch []*client) {
 			continue
 		}
 		m.clients = without(m.clients, c)
-		c.group.part(c)
+		c.group.leave(c)
 		delete(m.uuids, c.uuid)
 		members = append(members, c)
 	}

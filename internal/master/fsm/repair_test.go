@@ -9,7 +9,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// With gopccl ends in it a group repairs its ring without the votes of other
+// With gopccl peers in it a group repairs its ring without the votes of other
 // groups: in PCCL those would have to stop what they do (quirk Q68), and one
 // that asks for pending peers meanwhile would never come back.
 func TestGroupRepairsItsRingByItself(t *testing.T) {
@@ -80,7 +80,7 @@ func TestRepairBesideAnAcceptVote(t *testing.T) {
 	w.quiet(x)
 }
 
-// Control spec, section 5.1: PCCL ends wait for all groups.
+// Control spec, section 5.1: PCCL peers wait for all groups.
 func TestPCCLGroupsRepairTogether(t *testing.T) {
 	w := newWorld(t, Config{})
 	a, b := w.member(1, false), w.member(1, false)

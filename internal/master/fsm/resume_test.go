@@ -293,7 +293,7 @@ func TestOnlyTornStates(t *testing.T) {
 	}
 }
 
-// Beside torn gopccl ends a PCCL end that only receives is thrown out, as it is
+// Beside torn gopccl peers a PCCL end that only receives is thrown out, as it is
 // wherever nobody offers a state (quirk Q71); the others are told.
 func TestOnlyTornStatesBesidePCCL_Q71(t *testing.T) {
 	w := newWorld(t, Config{})

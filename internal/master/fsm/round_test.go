@@ -390,7 +390,7 @@ func TestRoundTimeout(t *testing.T) {
 }
 
 // Quirk Q59: differing flavours deadlock in PCCL (see the transcript); with a
-// gopccl end among them a round without newcomers is held.
+// gopccl peer among them a round without newcomers is held.
 func TestMixedFlavours_Q59(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := []ClientID{w.member(0, false), w.member(0, true)}

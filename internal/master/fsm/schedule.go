@@ -80,9 +80,9 @@ func (m *Machine) knows(c, o *client) bool {
 	return l.known && (m.cfg.MaxLinkAge <= 0 || m.now < l.at+m.cfg.MaxLinkAge)
 }
 
-// schedule starts the calls for probes; unscheduled is the number of those
+// scheduleProbes starts the calls for probes; unscheduled is the number of those
 // that PCCL peers make by themselves.
-func (m *Machine) schedule(unscheduled int) {
+func (m *Machine) scheduleProbes(unscheduled int) {
 	m.probes = nil
 	edges := m.missing()
 	if len(edges) == 0 {

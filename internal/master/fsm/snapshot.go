@@ -75,7 +75,7 @@ func (m *Machine) Snapshot() Snapshot {
 
 // check states what must hold between two steps.
 func (m *Machine) check() {
-	invariants.Check(len(m.gone) == 0, "clients closed but not removed")
+	invariants.Check(len(m.leaving) == 0, "clients closed but not removed")
 	invariants.Check(len(m.census.stirred) == 0, "groups were not looked at")
 	var seen census
 	for _, c := range m.clients {

@@ -188,13 +188,13 @@ type group struct {
 	here    headcount // of clients
 	members []*client // the accepted ones; see Machine.members
 	stale   bool      // members has to be made anew
-	natives int       // accepted gopccl ends
+	natives int       // accepted gopccl peers
 	stirred bool      // listed in census.stirred
 	lines   lines     // about it
 	slots   []*client // see client.slot; nil: free
 
 	ring  []wire.UUID // of the last round; replaced as a whole, packets share it
-	pure  bool        // all in it are gopccl ends
+	pure  bool        // all in it are gopccl peers
 	eager bool        // all in it can begin without a commence
 	order []wire.UUID // preferred order of the members, nil: by uuid
 
@@ -205,11 +205,11 @@ type group struct {
 
 	inForce    []wire.UUID // the last ring that a round has succeeded with
 	search     *job        // the solver that works beside the run
-	solved     bool        // the ring in order is proved to be the best
+	optimal    bool        // the ring in order is proved to be the best
 	chosenRate float64     // slowest link of the ring in order, or when a search began, Mbit/s
-	waiting    []wire.UUID // found too soon after the last change
+	postponed  []wire.UUID // found too soon after the last change
 	refused    [][]wire.UUID
-	settled    time.Duration // the last change of order
+	reordered  time.Duration // the last change of order
 	watched    time.Duration // the last look at the slowest link
 	patience   time.Duration // until a search may cause the next one
 	pace       pace.Pace
@@ -217,15 +217,15 @@ type group struct {
 	shares     links.Shares // hosts whose peers share what leads out or in
 	change     *change      // the ring that its members connect for
 
-	nextRev  uint64
-	print    *fingerprint // of the state of the last synchronisation that succeeded
-	resumes  bool         // the group was empty, and has synchronised nothing since
-	prevRev  uint64       // nextRev before the running synchronisation
-	electing bool         // a state is handed out: M2C 7 went out, M2C 8 did not
-	chosen   *fingerprint // of the state that was elected last
-	spread   int          // rotates the first distributor
-	tags     tagList
-	flying   int // tags that are being performed
+	nextRev     uint64
+	print       *fingerprint // of the state of the last synchronisation that succeeded
+	resumes     bool         // the group was empty, and has synchronised nothing since
+	prevRev     uint64       // nextRev before the running synchronisation
+	electing    bool         // a state is handed out: M2C 7 went out, M2C 8 did not
+	chosen      *fingerprint // of the state that was elected last
+	firstHolder int          // rotates the first distributor
+	tags        tagList
+	flying      int // tags that are being performed
 }
 
 // tagState is one collective of a group.

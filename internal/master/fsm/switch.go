@@ -11,7 +11,7 @@ import (
 // prepareTime bounds how long the members of a group may connect for a ring.
 const prepareTime = 30 * time.Second
 
-// change is a better ring that the members of a group, all gopccl ends, connect
+// change is a better ring that the members of a group, all gopccl peers, connect
 // for beside their collectives (docs/spec/extensions.md, "Switching rings"). When
 // all have, the collectives that follow use it: no round, no vote, no call of a
 // trainer, and nothing that runs is aborted.
@@ -109,8 +109,8 @@ func (m *Machine) changeDue(g *group) (time.Duration, bool) {
 	switch {
 	case g.change != nil:
 		return g.change.due, true
-	case m.cfg.Switch && g.waiting != nil:
-		return g.settled + g.patience, true
+	case m.cfg.Switch && g.postponed != nil:
+		return g.reordered + g.patience, true
 	}
 	return 0, false
 }

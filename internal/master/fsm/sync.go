@@ -137,7 +137,7 @@ func (m *Machine) standings(g *group, ms []*client) (elected uint64, offered boo
 }
 
 // nobody ends an election without a candidate (quirk Q71). Where states are
-// torn, gopccl ends are told so: another peer, or a checkpoint, helps.
+// torn, gopccl peers are told so: another peer, or a checkpoint, helps.
 func (m *Machine) nobody(g *group, ms []*client) {
 	torn := 0
 	for _, c := range ms {
@@ -318,8 +318,8 @@ func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, 
 				p.Ext.Reason = why
 			}
 			if n := len(holders); n > 0 {
-				k := g.spread % n
-				g.spread++
+				k := g.firstHolder % n
+				g.firstHolder++
 				p.Distributor = holders[k]
 				if c.native {
 					p.Ext.Distributors = append(slices.Clone(holders[k:]), holders[:k]...)

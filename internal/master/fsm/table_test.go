@@ -89,7 +89,7 @@ func TestEveryTransition_Section5_2(t *testing.T) {
 				case Connecting, Waiting:
 					c.inRound, w.m.round.active = true, true
 				case Collective:
-					c.group.begin(c, c.group.tags.add(1, 0), clientOp{})
+					c.group.addOp(c, c.group.tags.add(1, 0), clientOp{})
 					c.op(1).to(Perform, 0)
 				}
 				if pkt, ok := p.(wire.C2MCollectiveCommsInitiate); ok && state == Collective {

@@ -15,8 +15,8 @@ type trial struct {
 	pace pace.Pace
 }
 
-// performed is called when no collective of g is under way any more.
-func (m *Machine) performed(g *group) {
+// timeRing is called when no collective of g is under way any more.
+func (m *Machine) timeRing(g *group) {
 	if !g.pace.End(m.now) || g.trial == nil {
 		return
 	}
@@ -51,7 +51,7 @@ func (m *Machine) refuse(g *group, ring, back []wire.UUID) {
 	}
 	g.refused = append(g.refused, slices.Clone(ring))
 	g.prefer(back)
-	g.waiting, g.settled = nil, m.now
+	g.postponed, g.reordered = nil, m.now
 	g.patience = min(2*g.patience, calm)
 }
 

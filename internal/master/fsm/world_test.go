@@ -187,7 +187,7 @@ func (w *world) members(n int, native bool) (cs []ClientID) {
 // letOut undoes that c was let in.
 func (c *client) letOut() {
 	c.phase = Registered
-	c.group.let(c, -1)
+	c.group.countMember(c, -1)
 }
 
 func (w *world) state(c ClientID) State {

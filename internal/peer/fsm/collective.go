@@ -12,8 +12,8 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// maxGiven bounds what is kept of canceled operations that nobody awaits.
-const maxGiven = 1024
+// maxCanceled bounds what is kept of canceled operations that nobody awaits.
+const maxCanceled = 1024
 
 // operation is a collective that was launched and not dropped yet.
 type operation struct {
@@ -107,7 +107,7 @@ func (m *Machine) launch(c CallReduce) {
 	if m.mayBegin(op) {
 		m.beginEagerly(op)
 	} else {
-		m.letGo()
+		m.sendHeld()
 	}
 	m.initiate()
 	m.done(c.Call, nil)
@@ -153,11 +153,11 @@ func (m *Machine) byID(id OpID) *operation {
 	return nil
 }
 
-func (m *Machine) drop(op *operation) {
+func (m *Machine) remove(op *operation) {
 	m.ops = slices.DeleteFunc(m.ops, func(o *operation) bool { return o == op })
 }
 
-// commence: everybody voted.
+// commence takes the M2C 9 of an operation: everybody has voted.
 func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	op := m.byTag(p.Tag)
 	if op == nil || op.state != opVoting && op.state != opAhead {
@@ -255,7 +255,7 @@ func (m *Machine) verdict(p wire.M2CCollectiveCommsAbort) {
 	m.abortData(op, reason)
 }
 
-// dataEnded: the buffers of the operation are no longer touched.
+// dataEnded notes that the buffers of the operation are no longer touched.
 func (m *Machine) dataEnded(ev DataEnded) {
 	op := m.byID(ev.Op)
 	if op == nil || !op.open {
@@ -303,7 +303,7 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 	m.release()
 	m.initiate()
 	if op.canceled {
-		m.drop(op)
+		m.remove(op)
 		if m.roundNow(failed) {
 			m.repair(0, true, nil)
 		}
@@ -315,7 +315,7 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 }
 
 // roundNow reports whether the round that repairs the ring is to be run. In
-// groups with PCCL ends only the last awaited operation decides, as there.
+// groups with PCCL peers only the last awaited operation decides, as there.
 func (m *Machine) roundNow(lastFailed bool) bool {
 	return m.status == statusLive && m.roundDue && len(m.ops) == 0 && m.flow == nil && (lastFailed || m.native())
 }
@@ -359,8 +359,8 @@ func (m *Machine) await(c CallAwait) {
 			return
 		}
 	}
-	if i := slices.Index(m.given, c.Op); i >= 0 {
-		m.given = slices.Delete(m.given, i, i+1)
+	if i := slices.Index(m.canceled, c.Op); i >= 0 {
+		m.canceled = slices.Delete(m.canceled, i, i+1)
 		m.done(c.Call, errs.New(errs.Canceled, kindNames[kindAwait], nil))
 		return
 	}
@@ -382,7 +382,7 @@ func (m *Machine) await(c CallAwait) {
 // answerAwait answers the await of a settled operation, after the round that
 // repairs the ring if it is this call that has to run it.
 func (m *Machine) answerAwait(op *operation) {
-	m.drop(op)
+	m.remove(op)
 	if m.roundNow(op.err != nil) {
 		m.repair(op.await, op.hurried, op.err)
 		if op.hurried {
@@ -411,7 +411,7 @@ func (m *Machine) settleEnded(op *operation) {
 		if op.awaited {
 			m.giveUp(op)
 		}
-		m.drop(op)
+		m.remove(op)
 	} else if op.awaited {
 		m.answerAwait(op)
 	}
@@ -422,7 +422,7 @@ func (m *Machine) settleEnded(op *operation) {
 // count on are still cast. If this peer has reported that it is through, the
 // others may have the result already: the call waits for the verdict, which takes
 // the slowest of the others or the end of one of them, and returns it. In groups
-// with PCCL ends the peer leaves instead.
+// with PCCL peers the peer leaves instead.
 func (m *Machine) cancelOperation(id OpID) {
 	op := m.byID(id)
 	if op == nil || op.canceled || op.state == opSettled || m.status != statusLive {
@@ -435,7 +435,7 @@ func (m *Machine) cancelOperation(id OpID) {
 	}
 	op.canceled = true
 	if !op.native {
-		// PCCL ends judge by the order of their awaits whether a round follows
+		// PCCL peers judge by the order of their awaits whether a round follows
 		// (quirk Q18), and one that waits for a first frame ignores aborts until
 		// its connection closes (quirk Q23): they only understand a peer that leaves.
 		m.end(errs.Canceled, "the caller gave up an operation in a group with PCCL peers")
@@ -456,8 +456,8 @@ func (m *Machine) giveUp(op *operation) {
 		op.awaited = false
 		return
 	}
-	if len(m.given) == maxGiven {
-		m.given = m.given[1:]
+	if len(m.canceled) == maxCanceled {
+		m.canceled = m.canceled[1:]
 	}
-	m.given = append(m.given, op.id)
+	m.canceled = append(m.canceled, op.id)
 }

@@ -253,7 +253,7 @@ func TestManyInFlight(t *testing.T) {
 	}
 }
 
-// Quirk Q19: with PCCL ends at most sixteen operations are initiated at once.
+// Quirk Q19: with PCCL peers at most sixteen operations are initiated at once.
 func TestLaunchQueueWithPCCL(t *testing.T) {
 	r := connected(t, false, 1, 2)
 	var ops []OpID
@@ -307,7 +307,7 @@ func TestRoundAfterFailures(t *testing.T) {
 }
 
 // Quirk Q18: in a native group the round is run whatever was awaited last; in
-// a group with PCCL ends we do what they do.
+// a group with PCCL peers we do what they do.
 func TestRoundWhenTheLastAwaitedSucceeded(t *testing.T) {
 	for _, native := range []bool{true, false} {
 		r := connected(t, native, 1, 2, 3)

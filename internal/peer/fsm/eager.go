@@ -62,14 +62,14 @@ func (m *Machine) beginEagerly(op *operation) {
 	})
 	for _, o := range m.ops {
 		if o != op && o.state != opSettled {
-			m.letGo()
+			m.sendHeld()
 			return
 		}
 	}
 }
 
-// letGo sends the votes that are held back.
-func (m *Machine) letGo() {
+// sendHeld sends the votes that are held back.
+func (m *Machine) sendHeld() {
 	for _, op := range m.ops {
 		if op.state == opHeld {
 			op.to(opVoting)

@@ -61,8 +61,8 @@ type (
 		Call CallID
 		Op   OpID
 	}
-	// CallCancel: the caller of Call gave up. Votes cannot be taken back: a
-	// phase-changing call ends the session, an operation (Op of a
+	// CallCancel says that the caller of Call gave up. Votes cannot be taken back:
+	// a phase-changing call ends the session, an operation (Op of a
 	// CallReduce/CallAwait) is aborted for all peers, unless this one has reported
 	// that it is through: its verdict is no longer this peer's and is the answer.
 	// The answer of a CallPending that was given up is the next one's.
@@ -76,68 +76,71 @@ type (
 
 // What happens outside.
 type (
-	// PacketIn: a packet from the master. Every packet is a sign of life.
+	// PacketIn is a packet from the master. Every packet is a sign of life.
 	PacketIn struct{ Packet wire.Packet }
-	// MasterGone: the master connection ended or sent garbage.
+	// MasterGone says that the master connection ended or sent garbage.
 	MasterGone struct{ Err error }
-	// Established: the work of an Establish effect is done; Failed names peers
-	// that could not be reached (at least one means failure).
+	// Established says that the work of an Establish effect is done; Failed names
+	// peers that could not be reached (at least one means failure).
 	Established struct {
 		Round  uint64
 		Failed []wire.UUID
 	}
-	// DataEnded: the data phase of a started operation ended, its buffers are
-	// no longer touched. Err nil: complete. Also the answer to AbortData.
+	// DataEnded says that the data phase of a started operation ended and its
+	// buffers are no longer touched. Err nil: complete. Also the answer to
+	// AbortData.
 	DataEnded struct {
 		Op  OpID
 		Err error
 	}
-	// Fetched: the work of a Fetch effect is done.
+	// Fetched says that the work of a Fetch effect is done.
 	Fetched struct {
 		Call     CallID
 		Revision uint64
 		Err      error
 	}
-	// Measured: one bandwidth of a Probe effect; ProbesDone: all are through.
+	// Measured is one bandwidth of a Probe effect; ProbesDone says that all are
+	// through.
 	Measured struct {
 		Call CallID
 		To   wire.UUID
 		Mbps float64
 	}
 	ProbesDone struct{ Call CallID }
-	// ProbeReady: the connections of a PrepareProbe effect stand, or, with an
-	// Err, they do not: nothing more follows then. Busy: the target is taken.
+	// ProbeReady says that the connections of a PrepareProbe effect stand, or, with
+	// an Err, that they do not, and that nothing more follows. Busy says that the
+	// target is taken.
 	ProbeReady struct {
 		Round uint64
 		Busy  bool
 		Err   error
 	}
-	// Probed: the work of a SendProbe or StopProbe effect is done.
+	// Probed says that the work of a SendProbe or StopProbe effect is done.
 	Probed struct {
 		Round           uint64
 		Mbps, Deviation float64
 		Late            time.Duration
 		Err             error
 	}
-	// RingPrepared: the work of a PrepareRing effect is done; Failed names peers
-	// that could not be reached.
+	// RingPrepared says that the work of a PrepareRing effect is done; Failed names
+	// peers that could not be reached.
 	RingPrepared struct {
 		Change uint64
 		Failed []wire.UUID
 	}
-	// Preflighted: the work of a Preflight effect is done; Failed names peers that
-	// could not be reached.
+	// Preflighted says that the work of a Preflight effect is done; Failed names
+	// peers that could not be reached.
 	Preflighted struct {
 		Number uint64
 		Failed []wire.UUID
 	}
-	// LinkUsed: what the link to the next peer gave in operations, and the share
+	// LinkUsed is what the link to the next peer gave in operations, and the share
 	// of their time in which it was at work.
 	LinkUsed struct {
 		To         wire.UUID
 		Mbps, Busy float64
 	}
-	// Tick: time passed; due when Machine.Deadline is reached.
+	// Tick says that time passed; it is due when Machine.Deadline is reached.
 	Tick struct{}
 )
 
@@ -170,27 +173,26 @@ type Effect interface{ effect() }
 
 // Effects.
 type (
-	// Send: write the packet to the master.
+	// Send writes the packet to the master.
 	Send struct{ Packet wire.Packet }
-	// Establish: make sure that a live send pool to every listed peer exists
-	// (repairing broken ones), then drop connections from and to peers not
-	// listed; an Established event follows. It ends the work of a PrepareRing.
-	// When that event was taken, neighbours may begin eagerly in Epoch, if it is
-	// not 0.
+	// Establish makes sure that a live send pool to every listed peer exists
+	// (repairing broken ones), and then drops connections from and to peers not
+	// listed; an Established event follows. It ends the work of a PrepareRing. When
+	// that event was taken, neighbours may begin eagerly in Epoch, if it is not 0.
 	Establish struct {
 		Round uint64
 		Epoch uint64
 		Peers []wire.PeerEndpoint
 	}
-	// RoundOver: the round has succeeded, so that no neighbour makes its pool anew
-	// until the next Establish. What neighbours began eagerly in epochs before Epoch
-	// is over; 0: they begin nothing eagerly.
+	// RoundOver says that the round has succeeded, so that no neighbour makes its
+	// pool anew until the next Establish. What neighbours began eagerly in epochs
+	// before Epoch is over; 0: they begin nothing eagerly.
 	RoundOver struct{ Epoch uint64 }
-	// StartData: begin the data phase; ring and own uuid as captured at
-	// launch. A DataEnded event follows, exactly one per StartData. Eager: the
-	// sequence number is not known yet, CommenceData follows. Epoch names the
-	// round since which neighbours may begin eagerly, 0: they may not, because the
-	// group does not or because the last operation with this tag has failed since.
+	// StartData begins the data phase; ring and own uuid are as captured at launch.
+	// A DataEnded event follows, exactly one per StartData. Eager: the sequence
+	// number is not known yet, CommenceData follows. Epoch names the round since
+	// which neighbours may begin eagerly, 0: they may not, because the group does
+	// not or because the last operation with this tag has failed since.
 	StartData struct {
 		Op     OpID
 		Tag    uint64
@@ -199,38 +201,40 @@ type (
 		Eager  bool
 		Ring   []wire.UUID
 		Self   wire.UUID
-		Native bool // all members of the group are gopccl ends
+		Native bool // all members of the group are gopccl peers
 	}
-	// SkipData: the operation with this number has begun elsewhere and will not
-	// here; what comes of it is stale.
+	// SkipData says that the operation with this number has begun elsewhere and
+	// will not here; what comes of it is stale.
 	SkipData struct{ Seq uint64 }
-	// CommenceData: the sequence number of an operation that began eagerly; its
+	// CommenceData is the sequence number of an operation that began eagerly; its
 	// data phase may be over.
 	CommenceData struct {
 		Op  OpID
 		Seq uint64
 	}
-	// SpoilData: an operation with this tag has failed. What still comes for it
-	// from neighbours that began it eagerly belongs to nobody.
+	// SpoilData says that an operation with this tag has failed. What still comes
+	// for it from neighbours that began it eagerly belongs to nobody.
 	SpoilData struct{ Tag, Epoch uint64 }
-	// AbortData: end the data phase now.
+	// AbortData ends the data phase now.
 	AbortData struct {
 		Op     OpID
 		Reason string
 	}
-	// Finish: the verdict is known and the data phase has ended (or never
+	// Finish says that the verdict is known and the data phase has ended (or never
 	// began). Restore: the buffers must be as before the call.
 	Finish struct {
 		Op      OpID
 		Restore bool
 		Err     error // what Await will say, if that is known already
 	}
-	// Serve is to hand out the shared state of Call to those who ask for it, until
-	// its memory is needed: for a Fetch, which overwrites it, or for the caller, whose
-	// it is again when the call is answered. There is no effect that ends it, because
-	// the shell has to wait for readers before either, whatever the machine says.
+	// Serve hands out the shared state of Call to those who ask for it, until its
+	// memory is needed: for a Fetch, which overwrites it, or for the caller, whose
+	// it is again when the call is answered. There is no effect that ends it,
+	// because the shell has to wait for readers before either, whatever the machine
+	// says.
 	Serve struct{ Call CallID }
-	// Fetch the keys from the first distributor that has them; a Fetched event follows.
+	// Fetch fetches the keys from the first distributor that has them; a Fetched
+	// event follows.
 	Fetch struct {
 		Call         CallID
 		Distributors []netip.AddrPort
@@ -238,50 +242,50 @@ type (
 		Hashes       []uint64
 		HashTypes    []wire.HashType
 	}
-	// StopFetch: the session ended while fetching; a Fetched event still follows.
+	// StopFetch ends a Fetch with the session; a Fetched event still follows.
 	StopFetch struct{ Call CallID }
-	// Probe: measure these edges; Measured events and one ProbesDone follow.
+	// Probe measures these edges; Measured events and one ProbesDone follow.
 	Probe struct {
 		Call     CallID
 		Requests []wire.BandwidthRequest
 	}
-	// StopProbe: the session ended while probing, or the master does not wait
+	// StopProbe ends a probe with the session, or because the master does not wait
 	// any more; ProbesDone still follows, or Probed after a PrepareProbe.
 	StopProbe struct{ Call CallID }
-	// PrepareProbe: connect to the benchmark of To; a ProbeReady event follows.
+	// PrepareProbe connects to the benchmark of To; a ProbeReady event follows.
 	PrepareProbe struct {
 		Call  CallID
 		Round uint64
 		To    wire.UUID
 		Addr  netip.AddrPort
 	}
-	// SendProbe: measure over the connections that stand, from Delay from now
-	// on; a Probed event follows.
+	// SendProbe measures over the connections that stand, beginning Delay from now;
+	// a Probed event follows.
 	SendProbe struct {
 		Call  CallID
 		Round uint64
 		Delay time.Duration
 	}
-	// PrepareRing: make sure that a live send pool to every listed peer exists,
-	// beside whatever runs; a RingPrepared event follows, unless StopPrepare
-	// comes first. None of them is a neighbour yet.
+	// PrepareRing makes sure that a live send pool to every listed peer exists,
+	// beside whatever runs; a RingPrepared event follows, unless StopPrepare comes
+	// first. None of them is a neighbour yet.
 	PrepareRing struct {
 		Change uint64
 		Peers  []wire.PeerEndpoint
 	}
-	// StopPrepare: the change was given up.
+	// StopPrepare ends a PrepareRing: the change was given up.
 	StopPrepare struct{ Change uint64 }
-	// Preflight: try whether Peers can be reached, beside whatever runs; a
+	// Preflight tries whether Peers can be reached, beside whatever runs; a
 	// Preflighted event follows.
 	Preflight struct {
 		Number uint64
 		Peers  []wire.PeerEndpoint
 	}
-	// SwitchRing: the view shows another ring, with these neighbours; the
+	// SwitchRing says that the view shows another ring, with these neighbours; the
 	// connections to the ones before are still in use.
 	SwitchRing struct{ Neighbours []wire.UUID }
-	// Release: no operation needs connections to others than these any more.
-	// What others opened to this peer is theirs to close.
+	// Release says that no operation needs connections to others than these any
+	// more. What others opened to this peer is theirs to close.
 	Release struct{ Keep []wire.UUID }
 	// Done answers a call. Err is nil or an *errs.Error; if it is nil, Pending is the
 	// answer to a CallPending, and Sync that to a CallSync.
@@ -291,10 +295,10 @@ type (
 		Pending bool
 		Sync    SyncResult
 	}
-	// Disconnect: close the master connection and every P2P connection at once
+	// Disconnect closes the master connection and every P2P connection at once
 	// (quirk Q37); the session is over.
 	Disconnect struct{ Reason string }
-	// Log: a fact for people and listeners.
+	// Log is a fact for people and listeners.
 	Log struct {
 		Warn bool
 		Text string
@@ -345,7 +349,7 @@ type Config struct {
 	HeartbeatInterval, HeartbeatTimeout time.Duration
 	// RegisterTimeout bounds the wait for the registration's answer.
 	RegisterTimeout time.Duration
-	// MaxWithPCCL is the number of collectives initiated at once when PCCL ends
+	// MaxWithPCCL is the number of collectives initiated at once when PCCL peers
 	// may be in the group (quirk Q19: 16); further launches wait in order.
 	MaxWithPCCL int
 	// EagerBytes is the largest buffer whose collective begins at its launch,

@@ -59,7 +59,7 @@ type Machine struct {
 
 	flow       *flow
 	ops        []*operation // in launch order: unsettled, or settled and not yet awaited
-	given      []OpID       // canceled before they were awaited
+	canceled   []OpID       // canceled before they were awaited
 	roundDue   bool         // an operation failed and no round was completed since
 	asking     bool         // C2M 4 is out
 	answered   bool         // ... was answered when no call waited for it; the next call gets
@@ -243,7 +243,7 @@ func (m *Machine) packet(p wire.Packet) {
 		if at != stepInfo {
 			// PCCL's master sends two when the last accepted client leaves
 			// (quirk Q8). What it lists still counts as sent.
-			if m.takePeers(p) {
+			if m.rememberPeers(p) {
 				m.log(true, wire.UUID{}, "connection info outside a round ignored")
 			}
 			return

@@ -178,7 +178,7 @@ func (m *Machine) measuredAll() {
 	m.send(wire.C2MOptimizeTopologyWorkComplete{})
 }
 
-// optimized: the ring comes with the round that follows.
+// optimized takes the end of the optimization; the ring comes with the round that follows.
 func (m *Machine) optimized(p wire.M2COptimizeTopologyComplete) {
 	if !p.Success {
 		m.log(true, wire.UUID{}, "optimization failed, voting again")

@@ -97,7 +97,7 @@ func (m *Machine) changePhase(ev Event) {
 	if m.postpone(ev) {
 		return
 	}
-	if err := m.admit(f); err != nil {
+	if err := m.mayStart(f); err != nil {
 		m.done(f.call, err)
 		return
 	}
@@ -125,8 +125,8 @@ func (m *Machine) busy(k kind) error {
 	return nil
 }
 
-// admit returns why f cannot start now, nil if it can.
-func (m *Machine) admit(f *flow) error {
+// mayStart returns why f cannot start now, nil if it can.
+func (m *Machine) mayStart(f *flow) error {
 	name := kindNames[f.kind]
 	if err := m.busy(f.kind); err != nil {
 		return err
@@ -155,8 +155,8 @@ func (m *Machine) repair(call CallID, background bool, cause error) {
 	m.vote()
 }
 
-// takePeers remembers the list of a connection info; false ends the session.
-func (m *Machine) takePeers(p wire.M2CP2PConnectionInfo) bool {
+// rememberPeers keeps the list of a connection info; false ends the session.
+func (m *Machine) rememberPeers(p wire.M2CP2PConnectionInfo) bool {
 	if p.Unchanged {
 		return true
 	}
@@ -179,7 +179,7 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 			return
 		}
 	}
-	if !m.takePeers(p) {
+	if !m.rememberPeers(p) {
 		return
 	}
 	m.view.GlobalWorldSize = int(p.GlobalWorldSize)

@@ -103,7 +103,7 @@ func (m *Machine) tick() {
 		return
 	}
 	if t, held := m.heldUntil(); held && m.now >= t {
-		m.letGo()
+		m.sendHeld()
 	}
 	if by := m.live.registerBy; by > 0 && m.now >= by {
 		m.end(errs.Timeout, fmt.Sprintf("the master did not answer the registration within %v", m.cfg.RegisterTimeout))

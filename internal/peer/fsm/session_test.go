@@ -147,7 +147,7 @@ func TestConnectRefusals(t *testing.T) {
 	})
 }
 
-// Quirk Q65: gopccl ends keep each other informed that they live.
+// Quirk Q65: gopccl peers keep each other informed that they live.
 func TestHeartbeats(t *testing.T) {
 	start := func(t *testing.T) *rig {
 		r := newRig(t, Config{HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second})

@@ -25,7 +25,7 @@ func (m *Machine) prepareRing(p wire.M2CPrepareRing) bool {
 		return false
 	}
 	m.prep = &preparation{change: p.Change}
-	m.letGo()
+	m.sendHeld()
 	var news []wire.PeerEndpoint
 	for _, e := range p.Peers {
 		same := func(o wire.PeerEndpoint) bool { return o.UUID == e.UUID }

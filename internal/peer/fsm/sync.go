@@ -39,7 +39,7 @@ func (m *Machine) mayVote(strategy wire.Strategy, torn bool) error {
 	return nil
 }
 
-// checkSync refuses what would get the group kicked (quirk Q71) or is no vote.
+// checkSync refuses what would get the group kicked (quirk Q71) or cannot be a vote.
 func (m *Machine) checkSync(c CallSync) error {
 	name := kindNames[kindSync]
 	if len(c.Entries) == 0 {
@@ -146,7 +146,7 @@ func (m *Machine) fetched(ev Fetched) {
 	m.confirm(wire.Ext{})
 }
 
-// notFetched: every holder failed. A PCCL master knows no way back from here
+// notFetched ends a synchronisation whose every holder failed. A PCCL master knows no way back from here
 // (control spec, section 9.3): the others wait until this peer has left.
 func (m *Machine) notFetched(cause error) {
 	f := m.flow

@@ -39,8 +39,8 @@ func (m *Machine) limit(v *openVote) time.Duration {
 	return m.cfg.VoteTimeout
 }
 
-// patience is the shortest bound on votes and phases, 0 if there is none.
-func (m *Machine) patience() time.Duration {
+// voteBound is the shortest bound on votes and phases, 0 if there is none.
+func (m *Machine) voteBound() time.Duration {
 	least := time.Duration(0)
 	for _, d := range []time.Duration{m.cfg.VoteTimeout, m.cfg.WarnVoteAfter, m.cfg.PhaseTimeout} {
 		if d > 0 && (least == 0 || d < least) {
@@ -73,8 +73,8 @@ func (m *Machine) ripe(v *openVote) bool {
 	return true
 }
 
-// search looks for one kind of vote or end among clients.
-type search struct {
+// voteScan looks for one kind of vote or end among clients.
+type voteScan struct {
 	m     *Machine
 	found []openVote
 }
@@ -86,9 +86,9 @@ func inState(c *client) (time.Duration, *bool) { return c.waitSince, &c.warned }
 
 // add looks among cs for those who wait, and if they do so for too long for
 // those who are late: by holds, or for nil by what keeps a client from voting.
-func (s *search) add(v openVote, cs []*client, waits func(*client) bool, since since, holds func(*client) bool) {
+func (s *voteScan) add(v openVote, cs []*client, inVote func(*client) bool, since since, holds func(*client) bool) {
 	for _, c := range cs {
-		if c.phase == Accepted && !c.closing && waits(c) {
+		if c.phase == Accepted && !c.closing && inVote(c) {
 			if t, w := since(c); v.warned == nil || t < v.since {
 				v.since, v.warned = t, w
 			}
@@ -100,7 +100,7 @@ func (s *search) add(v openVote, cs []*client, waits func(*client) bool, since s
 	var free, stuck []*client
 	for _, c := range cs {
 		switch {
-		case c.phase != Accepted || c.closing || waits(c):
+		case c.phase != Accepted || c.closing || inVote(c):
 		case holds != nil:
 			if holds(c) {
 				free = append(free, c)
@@ -124,13 +124,13 @@ func (s *search) add(v openVote, cs []*client, waits func(*client) bool, since s
 // openVotes lists the votes and the ends of phases that wait for clients which
 // are free to go on, and have reached a bound.
 func (m *Machine) openVotes() []openVote {
-	s := &search{m: m}
+	s := &voteScan{m: m}
 	in := func(state State) func(*client) bool { return func(c *client) bool { return c.state == state } }
 	s.add(openVote{what: "to accept newcomers"}, m.clients, func(c *client) bool {
 		return c.state == VoteAccept && !c.group.again
 	}, inState, nil)
 	s.add(openVote{what: "to optimize the topology"}, m.clients, in(VoteOptimize), inState, nil)
-	// A group with gopccl ends, or that repeats a round, waits for its own members only.
+	// A group with gopccl peers, or that repeats a round, waits for its own members only.
 	for _, g := range m.inhabited() {
 		if g.again {
 			s.add(openVote{what: "to repeat the round", group: g}, m.members(g), func(c *client) bool { return party(c.state) == 0 }, inState, nil)
@@ -157,7 +157,7 @@ func (m *Machine) openVotes() []openVote {
 }
 
 // tags looks for the collectives of g that are not voted for, and not ended.
-func (s *search) tags(g *group, ms []*client) {
+func (s *voteScan) tags(g *group, ms []*client) {
 	looks := mostLooks
 	for t := range g.tags.all() {
 		if looks -= len(ms); looks < 0 {
@@ -177,9 +177,9 @@ func (s *search) tags(g *group, ms []*client) {
 	}
 }
 
-// stands is how long c has moved nothing of the phase whose end others wait for
+// standstill is how long c has moved nothing of the phase whose end others wait for
 // some time; without a word from it, since they wait.
-func (m *Machine) stands(c *client, v *openVote) time.Duration {
+func (m *Machine) standstill(c *client, v *openVote) time.Duration {
 	if !v.data || !c.reports {
 		return m.now - v.since
 	}
@@ -211,10 +211,10 @@ func (m *Machine) names(v *openVote) string {
 // of a phase open. It looks at all of them, so it runs only when the first can
 // be due: voteDue, or a full bound later for what is yet to begin.
 func (m *Machine) hurry() {
-	if m.patience() <= 0 || m.now < m.voteDue {
+	if m.voteBound() <= 0 || m.now < m.voteDue {
 		return
 	}
-	m.voteDue = m.now + m.patience()
+	m.voteDue = m.now + m.voteBound()
 	for _, v := range m.openVotes() {
 		if m.dropHolders(&v) {
 			continue
@@ -246,7 +246,7 @@ func (m *Machine) dropHolders(v *openVote) bool {
 		return false
 	}
 	for _, c := range v.late {
-		stood := m.stands(c, v)
+		stood := m.standstill(c, v)
 		switch {
 		case stood < limit:
 			m.dueAt(m.now + limit - stood)
