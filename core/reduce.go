@@ -101,7 +101,7 @@ func TypeOf[T dtype.Element]() dtype.Type { return dtype.TypeOf[T]() }
 // [Communicator.Post] and [Communicator.Launch] return it. Every handle must be
 // waited for, since that is where a failure is repaired. All methods are safe
 // from any goroutine.
-type Handle struct{ h *peer.Handle }
+type Handle struct{ h *peer.Operation }
 
 // Wait returns the verdict. After a failure, and if no other operation is
 // un-awaited, it also takes part in the round that repairs the ring, so that the
@@ -146,7 +146,7 @@ func (h *Handle) Refused() error { return h.h.Refused() }
 func (h *Handle) Withdraw() { h.h.Withdraw() }
 
 // handle wraps what a launch returned.
-func handle(h *peer.Handle, err error) (*Handle, error) {
+func handle(h *peer.Operation, err error) (*Handle, error) {
 	if err != nil {
 		return nil, err
 	}

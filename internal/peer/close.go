@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -12,6 +13,39 @@ import (
 // flushTime bounds the wait of Close for the caller's log handler, and for its
 // trace listener.
 const flushTime = time.Second
+
+// Shutdown lets no more all-reduces in, waits until those that were launched
+// have their verdicts, and closes the session as Close does: nothing is lost,
+// and Wait still returns what each of them did. If ctx ends first, what is left
+// is aborted as Close does, and the error is errs.Canceled.
+func (s *Session) Shutdown(ctx context.Context) error {
+	s.posts.mu.Lock()
+	s.posts.full = true
+	s.posts.mu.Unlock()
+	s.push()
+	s.mu.Lock()
+	flying := make([]*Operation, 0, len(s.ops))
+	for _, op := range s.ops {
+		flying = append(flying, op)
+	}
+	s.mu.Unlock()
+	var err error
+	for _, op := range flying {
+		select {
+		case <-op.opened(&op.settled):
+		case <-s.done:
+		case <-ctx.Done():
+			err = errs.New(errs.Canceled, "shutdown", ctx.Err()).WithPhase("operations in flight")
+		}
+		if err != nil {
+			break
+		}
+	}
+	if late := s.Close(); err == nil {
+		err = late
+	}
+	return err
+}
 
 // Close leaves the run: running operations are aborted for all peers, their
 // buffers restored, every pending call answered, every connection and goroutine
@@ -42,7 +76,7 @@ func (s *Session) Close() error {
 // remains says in words what Close waits for.
 func (s *Session) remains() string {
 	s.mu.Lock()
-	calls, ops := max(0, len(s.calls)-1), len(s.ops) // without Close's own
+	calls, ops := max(0, len(s.calls)+len(s.opCalls)-1), len(s.ops) // without Close's own
 	s.mu.Unlock()
 	if calls == 0 && ops == 0 {
 		return "a goroutine of the communicator has not ended: it is in a callback"
@@ -74,7 +108,7 @@ func (s *Session) shut() {
 func (s *Session) leaveRun() {
 	id := fsm.CallID(s.ids.Add(1))
 	c := &call{done: make(chan struct{})}
-	s.hand()
+	s.flushPosts()
 	s.mu.Lock()
 	s.calls[id] = c
 	s.mu.Unlock()
@@ -88,4 +122,23 @@ func (s *Session) leaveRun() {
 	}
 	s.mesh.Close()
 	s.listen.Close()
+}
+
+// leave ends what nobody will ever pick up or answer: the machine has made its
+// last step.
+func (s *Session) leave() {
+	s.posts.mu.Lock()
+	s.posts.closed = true
+	late := s.posts.queue
+	s.posts.queue = nil
+	s.posts.mu.Unlock()
+	s.register(late)
+	s.mu.Lock()
+	s.left = true
+	ends := s.opCalls
+	s.opCalls = map[fsm.CallID]*Operation{}
+	s.mu.Unlock()
+	for id, op := range ends {
+		s.notify(op.answered(id, closed()))
+	}
 }

@@ -85,12 +85,10 @@ func TestPanicsEverywhere(t *testing.T) {
 		},
 		"work":     func(_ *testing.T, s *Session) { s.spawn(func() { panic("evil") }) },
 		"listener": func(_ *testing.T, s *Session) { s.opt.Trace.Started(0, 0) },
-		"notification": func(_ *testing.T, s *Session) {
-			s.mu.Lock()
-			for _, c := range s.calls {
-				c.then = func() { panic("evil") }
-			}
-			s.mu.Unlock()
+		"notification": func(t *testing.T, s *Session) {
+			h, err := s.Post(Reduce{Tag: 2, DType: dtype.Float32, Op: dtype.Sum})
+			require.NoError(t, err)
+			h.Notify(func() { panic("evil") })
 			s.box.post(fsm.MasterGone{})
 		},
 		"dial of a round": func(_ *testing.T, s *Session) {

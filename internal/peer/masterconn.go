@@ -131,9 +131,9 @@ func (mc *masterConn) write(gone func(error)) {
 	}
 }
 
-// finish lets the writer send what was queued and close the connection; it does
+// drain lets the writer send what was queued and close the connection; it does
 // not wait for it.
-func (mc *masterConn) finish() {
+func (mc *masterConn) drain() {
 	mc.mu.Lock()
 	mc.last = true
 	if mc.writes {
@@ -146,7 +146,7 @@ func (mc *masterConn) finish() {
 // close shuts the connection down first: where this process has forked, the
 // child holds the socket, too, and closing alone would tell the master nothing.
 func (mc *masterConn) close() {
-	mc.finish()
+	mc.drain()
 	if c, ok := mc.conn.(interface{ CloseWrite() error }); ok {
 		c.CloseWrite()
 	}

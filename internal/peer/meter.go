@@ -32,8 +32,8 @@ type meter struct {
 	reported         time.Time
 }
 
-// begin is called before an operation starts in the ring.
-func (m *meter) begin(ring []wire.UUID, self wire.UUID, now time.Time) {
+// started is called before an operation starts in the ring.
+func (m *meter) started(ring []wire.UUID, self wire.UUID, now time.Time) {
 	i := slices.Index(ring, self)
 	if i < 0 {
 		return
@@ -51,9 +51,9 @@ func (m *meter) begin(ring []wire.UUID, self wire.UUID, now time.Time) {
 	}
 }
 
-// end is called when the data phase of an operation has ended; ok if there is
+// ended is called when the data phase of an operation has ended; ok if there is
 // something to report.
-func (m *meter) end(now time.Time) (u fsm.LinkUsed, ok bool) {
+func (m *meter) ended(now time.Time) (u fsm.LinkUsed, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.flying--; m.flying > 0 {

@@ -17,12 +17,12 @@ func TestMeter(t *testing.T) {
 		return bytes, busy
 	}}
 	at := time.Unix(100, 0)
-	m.begin([]wire.UUID{c, a, b}, a, at)
-	m.begin([]wire.UUID{c, a, b}, a, at)
+	m.started([]wire.UUID{c, a, b}, a, at)
+	m.started([]wire.UUID{c, a, b}, a, at)
 	bytes, busy = bytes+10_000_000, busy+800*time.Millisecond
-	_, ok := m.end(at.Add(500 * time.Millisecond))
+	_, ok := m.ended(at.Add(500 * time.Millisecond))
 	require.False(t, ok, "another operation is under way")
-	u, ok := m.end(at.Add(time.Second))
+	u, ok := m.ended(at.Add(time.Second))
 	require.True(t, ok)
 	require.Equal(t, b, u.To)
 	require.InDelta(t, 80, u.Mbps, 1e-9)
@@ -30,18 +30,18 @@ func TestMeter(t *testing.T) {
 	// Little, and too soon: it adds up.
 	at = at.Add(time.Second)
 	for i := range 4 {
-		m.begin([]wire.UUID{a, b, c}, a, at)
+		m.started([]wire.UUID{a, b, c}, a, at)
 		bytes += 1_000_000
 		at = at.Add(300 * time.Millisecond)
-		u, ok = m.end(at)
+		u, ok = m.ended(at)
 		require.Equal(t, i == 3, ok)
 	}
 	require.InDelta(t, 4*8/1.2, u.Mbps, 1e-9)
 	require.Zero(t, u.Busy)
 	// New connections begin at zero.
-	m.begin([]wire.UUID{a, b}, a, at)
+	m.started([]wire.UUID{a, b}, a, at)
 	bytes, busy = 7, 0
-	_, ok = m.end(at.Add(time.Hour))
+	_, ok = m.ended(at.Add(time.Hour))
 	require.False(t, ok)
-	m.begin([]wire.UUID{b, c}, a, at) // not of the ring
+	m.started([]wire.UUID{b, c}, a, at) // not of the ring
 }

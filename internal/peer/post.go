@@ -1,9 +1,6 @@
 package peer
 
 import (
-	"context"
-
-	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 )
@@ -24,46 +21,32 @@ var presets = map[string]struct{ frequency, batch int }{
 	"throughput": {32, 64},
 }
 
-// posting is a posted all-reduce that the machine does not know of yet.
-type posting struct {
-	call   fsm.CallID
-	flight *flight
-	event  fsm.CallReduce
-}
-
-// flight is one all-reduce from its posting to its verdict, in one allocation.
-type flight struct {
-	handle Handle
-	op     operation
-	launch call
-}
-
 // postbox holds what was posted. A trainer's thread that posts takes its lock
 // for a moment and wakes nobody unless it was empty; the machine's holder never
 // waits for the lock while it has other things to do.
 type postbox struct {
 	mu     invariants.Mutex
-	queue  []posting
+	queue  []*Operation
 	full   bool // Shutdown lets nothing more in
 	closed bool // the machine has made its last step
 }
 
-// add queues p and reports whether the box was empty; ok is false if the
+// add queues op and reports whether the box was empty; ok is false if the
 // session has ended.
-func (b *postbox) add(p posting) (first, ok bool) {
+func (b *postbox) add(op *Operation) (first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || b.full {
 		return false, false
 	}
-	b.queue = append(b.queue, p)
+	b.queue = append(b.queue, op)
 	return len(b.queue) == 1, true
 }
 
-// take moves at most n postings behind those in into, calls known with them
+// take moves at most n operations behind those in into, calls known with them
 // before it lets go of the lock, and reports whether some are left. With try it
 // gives up if somebody holds the lock.
-func (b *postbox) take(into []posting, n int, try bool, known func([]posting)) (taken []posting, left bool) {
+func (b *postbox) take(into []*Operation, n int, try bool, known func([]*Operation)) (taken []*Operation, left bool) {
 	if !try {
 		b.mu.Lock()
 	} else if !b.mu.TryLock() {
@@ -86,65 +69,78 @@ func (b *postbox) take(into []posting, n int, try bool, known func([]posting)) (
 // goroutine makes later. What AllReduceAsync would refuse because of the state
 // of the session, Wait returns. Errors: errs.InvalidArgument for what can never
 // work, errs.Closed.
-func (s *Session) Post(r Reduce) (*Handle, error) {
-	f, first, err := s.post(r)
+func (s *Session) Post(r Reduce) (*Operation, error) {
+	op, first, err := s.post(r)
 	if err != nil {
 		return nil, err
 	}
 	if first {
 		s.box.wake()
 	}
-	return &f.handle, nil
+	return op, nil
 }
 
-func (s *Session) post(r Reduce) (f *flight, first bool, err error) {
-	f, event, err := s.prepare(r)
+// Launch is AllReduceAsync for those who wait in a way of their own: it gives
+// the session a turn on the caller's goroutine and returns also if the launch
+// has to wait, as it does while work goes on that nobody waits for (an operation
+// that was given up, a round that repairs the ring). Operation.Taken tells when the
+// session has decided; what it would have refused, Refused and Wait return.
+// Errors: errs.InvalidArgument for what can never work, errs.Closed.
+func (s *Session) Launch(r Reduce) (*Operation, error) {
+	op, _, err := s.post(r)
+	if err != nil {
+		return nil, err
+	}
+	s.push()
+	return op, nil
+}
+
+func (s *Session) post(r Reduce) (op *Operation, first bool, err error) {
+	op, err = s.prepare(r)
 	if err != nil {
 		return nil, false, err
 	}
 	if crash := s.crashed.Load(); crash != nil {
-		f.op.data.Finish(true)
+		op.refuse(crash)
 		return nil, false, faulty(opName, crash)
 	}
-	first, ok := s.posts.add(posting{call: f.handle.call, flight: f, event: event})
+	first, ok := s.posts.add(op)
 	if !ok {
-		f.op.data.Finish(true)
+		op.refuse(closed())
 		return nil, false, closed()
 	}
-	return f, first, nil
+	return op, first, nil
 }
 
-// register makes postings known as calls and operations.
-func (s *Session) register(batch []posting) {
+// register makes operations known that the machine is about to be told of.
+func (s *Session) register(batch []*Operation) {
 	s.mu.Lock()
 	crash := s.crashed.Load()
-	for i := range batch {
-		if crash == nil {
-			p := &batch[i]
-			s.calls[p.call] = &p.flight.launch
-			s.ops[p.flight.handle.id] = &p.flight.op
+	if crash == nil {
+		for _, op := range batch {
+			s.opCalls[op.launch] = op
+			s.ops[op.id] = op
 		}
 	}
 	s.mu.Unlock()
 	if crash != nil { // whoever crashed did not see them, and no step follows
-		for i := range batch {
-			batch[i].flight.fail(faulty(opName, crash))
+		for _, op := range batch {
+			op.answered(op.launch, crash)
 		}
 	}
 }
 
-// fail ends a flight that was never registered.
-func (f *flight) fail(err error) {
-	f.op.data.Finish(true)
-	f.op.failed, f.op.err = true, err
-	close(f.op.verdict)
-	f.launch.err = err
-	close(f.launch.done)
+// push has what was posted picked up now, here if the machine is free.
+func (s *Session) push() {
+	s.flushPosts()
+	if s.box.claim() {
+		s.turn()
+	}
 }
 
-// hand turns everything that was posted into events, in order, so that what
+// flushPosts turns everything that was posted into events, in order, so that what
 // the caller brings next comes behind it.
-func (s *Session) hand() {
+func (s *Session) flushPosts() {
 	s.posts.mu.Lock()
 	defer s.posts.mu.Unlock()
 	if len(s.posts.queue) == 0 {
@@ -167,8 +163,8 @@ func (s *Session) pickUp(n int, try bool) (left bool) {
 	if len(s.picked) == 0 {
 		return left
 	}
-	for i := range s.picked {
-		s.step(s.picked[i].event)
+	for _, op := range s.picked {
+		s.step(op.event)
 	}
 	clear(s.picked)
 	if left { // the first ones need not wait for the last
@@ -177,80 +173,4 @@ func (s *Session) pickUp(n int, try bool) (left bool) {
 		}
 	}
 	return left
-}
-
-// refuse ends an operation that the machine does not have.
-func (s *Session) refuse(id fsm.OpID, op *operation, err error) {
-	s.mu.Lock()
-	_, mine := s.ops[id]
-	delete(s.ops, id)
-	s.mu.Unlock()
-	if mine {
-		op.data.Finish(true)
-		op.failed, op.err = true, err
-		close(op.verdict)
-	}
-}
-
-// leave ends what nobody will ever pick up or answer: the machine has made its
-// last step.
-func (s *Session) leave() {
-	s.posts.mu.Lock()
-	s.posts.closed = true
-	late := s.posts.queue
-	s.posts.queue = nil
-	s.posts.mu.Unlock()
-	s.register(late)
-	var ends []*call
-	s.mu.Lock()
-	s.left = true
-	for id, c := range s.calls {
-		if c.op != nil || c.then != nil {
-			ends = append(ends, c)
-			delete(s.calls, id)
-		}
-	}
-	s.mu.Unlock()
-	for _, c := range ends {
-		if c.op != nil {
-			s.refuse(c.id, c.op, closed())
-		}
-		s.notify([]func(){func() { c.finish(closed()) }})
-	}
-}
-
-// Shutdown lets no more all-reduces in, waits until those that were launched
-// have their verdicts, and closes the session as Close does: nothing is lost,
-// and Wait still returns what each of them did. If ctx ends first, what is left
-// is aborted as Close does, and the error is errs.Canceled.
-func (s *Session) Shutdown(ctx context.Context) error {
-	s.posts.mu.Lock()
-	s.posts.full = true
-	s.posts.mu.Unlock()
-	s.hand()
-	if s.box.free() {
-		s.turn()
-	}
-	s.mu.Lock()
-	flying := make([]*operation, 0, len(s.ops))
-	for _, op := range s.ops {
-		flying = append(flying, op)
-	}
-	s.mu.Unlock()
-	var err error
-	for _, op := range flying {
-		select {
-		case <-op.verdict:
-		case <-s.done:
-		case <-ctx.Done():
-			err = errs.New(errs.Canceled, "shutdown", ctx.Err()).WithPhase("operations in flight")
-		}
-		if err != nil {
-			break
-		}
-	}
-	if late := s.Close(); err == nil {
-		err = late
-	}
-	return err
 }

@@ -120,9 +120,10 @@ func TestRota(t *testing.T) {
 // The machine's holder does not wait for a trainer that holds the lock.
 func TestTakingNeverWaitsWhileActive(t *testing.T) {
 	var b postbox
-	first, ok := b.add(posting{call: 1})
+	one, two := &Operation{id: 1}, &Operation{id: 2}
+	first, ok := b.add(one)
 	require.True(t, first && ok)
-	first, ok = b.add(posting{call: 2})
+	first, ok = b.add(two)
 	require.True(t, !first && ok)
 	b.mu.Lock()
 	taken, left := b.take(nil, 8, true, nil)
@@ -130,14 +131,14 @@ func TestTakingNeverWaitsWhileActive(t *testing.T) {
 	require.True(t, left)
 	b.mu.Unlock()
 	known := 0
-	taken, left = b.take(nil, 1, true, func(p []posting) { known += len(p) })
-	require.Equal(t, []posting{{call: 1}}, taken)
+	taken, left = b.take(nil, 1, true, func(p []*Operation) { known += len(p) })
+	require.Equal(t, []*Operation{one}, taken)
 	require.True(t, left)
 	require.Equal(t, 1, known)
-	taken, left = b.take(taken[:0], 8, false, func(p []posting) { known += len(p) })
-	require.Equal(t, []posting{{call: 2}}, taken)
+	taken, left = b.take(taken[:0], 8, false, func(p []*Operation) { known += len(p) })
+	require.Equal(t, []*Operation{two}, taken)
 	require.False(t, left)
 	b.full = true
-	_, ok = b.add(posting{call: 3})
+	_, ok = b.add(&Operation{})
 	require.False(t, ok)
 }

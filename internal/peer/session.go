@@ -29,75 +29,75 @@ import (
 // methods are safe from any goroutine; calls that the protocol does not let
 // overlap are refused with errs.Busy or errs.PendingAsyncOps.
 type Session struct {
+	turns
+	book
+
 	opt     Options
 	log     *slog.Logger
 	lines   *trace.Lines // what waits for the caller's log handler
 	events  *trace.Queue // ... and for its listener; nil: there is none
 	began   time.Time
-	m       *fsm.Machine
-	armed   time.Duration // when the loop's timer goes off
 	master  *masterConn
 	engine  *reduce.Engine
 	sharing *sharedstate.Server
-	fetched atomic.Uint64 // bytes of shared state
 	bench   *probe.Server
 	listen  mesh.Listeners
 	mesh    *mesh.Mesh
-
-	box    mailbox
-	posts  postbox
-	rota   rota
-	picked []posting     // spare of pickUp
-	batch  []fsm.Event   // spare of progress
-	after  []func()      // calls of Notify's functions that are due
-	quit   chan struct{} // closed by Close after the machine has answered
-	done   chan struct{} // closed when the loop has ended
-
-	preparing preparing // the connections of a ring to come
-
-	syncing atomic.Bool // a SyncSharedState is running
-
-	meter        meter
-	startSending chan time.Time // of the scheduled probe; of the loop
-
-	ids  atomic.Uint64
-	view atomic.Pointer[fsm.View]
-
-	mu    invariants.Mutex
-	calls map[fsm.CallID]*call
-	ops   map[fsm.OpID]*operation
-	left  bool // the machine has made its last step: nobody answers
-
-	ctx    context.Context // of all work done for effects; ends with the session
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-
+	meter   meter
 	dog     watcher
+
+	ids     atomic.Uint64 // of calls and operations
+	view    atomic.Pointer[fsm.View]
+	fetched atomic.Uint64 // bytes of shared state
+	syncing atomic.Bool   // a SyncSharedState is running
+
+	ctx     context.Context // of all work done for effects; ends with the session
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
 	crashed atomic.Pointer[errs.Error] // a panic; nothing is done any more
 
+	quit      chan struct{} // closed by Close after the machine has answered
+	done      chan struct{} // closed when the loop has ended
 	closeOnce sync.Once
 	closed    chan struct{} // closed when nothing of the session is left
 }
 
-// call is one pending API call.
+// turns are the machine, what comes to it and what its holder needs for a turn.
+type turns struct {
+	m            *fsm.Machine
+	armed        time.Duration // when the loop's timer goes off
+	box          mailbox
+	posts        postbox
+	rota         rota
+	picked       []*Operation   // spare of pickUp
+	batch        []fsm.Event    // spare of progress
+	after        []func()       // calls of Notify's functions that are due
+	preparing    preparing      // the connections of a ring to come
+	startSending chan time.Time // of the scheduled probe
+}
+
+// book is who waits for the machine.
+type book struct {
+	mu      invariants.Mutex
+	calls   map[fsm.CallID]*call
+	ops     map[fsm.OpID]*Operation   // that the machine knows, until they are settled
+	opCalls map[fsm.CallID]*Operation // launches and awaits that were not answered
+	left    bool                      // the machine has made its last step: nobody answers
+}
+
+// call is one pending API call but those of operations.
 type call struct {
 	done   chan struct{}
-	then   func() // called behind done, if there is one, with no lock held
 	err    error
 	answer fsm.Done
 	sync   *syncWork          // of a CallSync
 	stop   context.CancelFunc // of a running Fetch or Probe
-	id     fsm.OpID           // of a CallReduce
-	op     *operation         // of a CallReduce
 }
 
-// finish ends a call that the machine does not answer; the caller holds no lock.
-func (c *call) finish(err error) {
+// end ends a call that the machine does not answer.
+func (c *call) end(err error) {
 	c.err = err
 	close(c.done)
-	if c.then != nil {
-		c.then()
-	}
 }
 
 // closed is the error of a call on a session that is over.
@@ -116,7 +116,7 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	err := s.open(ctx, devices)
 	if err == nil {
 		s.start()
-		_, err = s.call(ctx, "connect", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallConnect{Call: id} })
+		_, err = s.call(ctx, "connect", nil, func(id fsm.CallID) fsm.Event { return fsm.CallConnect{Call: id} })
 	}
 	if err != nil {
 		s.unwind()
@@ -132,8 +132,8 @@ func newSession(opt Options) *Session {
 	opt.Logger, lines = trace.Detach(opt.Logger)
 	s := &Session{
 		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(),
-		box: newMailbox(), quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
-		calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*operation{},
+		turns: turns{box: newMailbox()}, book: book{calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*Operation{}, opCalls: map[fsm.CallID]*Operation{}},
+		quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if opt.Trace != nil {
@@ -143,7 +143,7 @@ func newSession(opt Options) *Session {
 		s.opt.Trace = opt.Trace.Queued(s.events)
 	}
 	s.posts.mu.Rank(rankPosts, "postbox.mu")
-	s.mu.Rank(rankSession, "Session.mu")
+	s.mu.Rank(rankSession, "book.mu")
 	s.box.mu.Rank(rankSession, "mailbox.mu")
 	s.rota = rota{frequency: opt.AppendFrequency, batch: opt.AppendBatch, progress: s.progress, pick: s.pickUp}
 	s.dog.after = opt.WarnStuckAfter
@@ -312,7 +312,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.AbortData:
 			s.operation(e.Op).data.Abort(errors.New(e.Reason))
 		case fsm.Finish:
-			s.finish(e)
+			s.settle(e)
 		case fsm.Serve:
 			if c := s.pending(e.Call); c != nil {
 				win := s.sharing.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)
@@ -362,7 +362,7 @@ func (s *Session) View() View { return *s.view.Load() }
 func (s *Session) disconnect(reason string) {
 	s.log.Info("left the run", "reason", reason)
 	s.cancel()
-	s.master.finish()
+	s.master.drain()
 	s.mesh.Close()
 	s.engine.Retain(none, none)
 	s.publishView()
@@ -370,16 +370,15 @@ func (s *Session) disconnect(reason string) {
 
 func none(wire.UUID) bool { return false }
 
-// call posts an event and waits for its Done. cancelOp is the operation that a
-// cancellation aborts, 0 for a phase-changing call. The machine answers every
-// call, cancelled ones at once.
-func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *syncWork, ev func(fsm.CallID) fsm.Event) (fsm.Done, error) {
-	if err := ctx.Err(); err != nil && cancelOp == 0 {
+// call posts an event and waits for its Done. The machine answers every call,
+// cancelled ones at once.
+func (s *Session) call(ctx context.Context, name string, w *syncWork, ev func(fsm.CallID) fsm.Event) (fsm.Done, error) {
+	if err := ctx.Err(); err != nil {
 		return fsm.Done{}, errs.New(errs.Canceled, name, err)
 	}
 	id := fsm.CallID(s.ids.Add(1))
 	c := &call{done: make(chan struct{}), sync: w}
-	s.hand()
+	s.flushPosts()
 	s.mu.Lock()
 	s.calls[id] = c
 	s.mu.Unlock()
@@ -387,25 +386,14 @@ func (s *Session) call(ctx context.Context, name string, cancelOp fsm.OpID, w *s
 		return fsm.Done{}, faulty(name, err)
 	}
 	s.handle(ev(id))
-	return s.wait(ctx, name, id, c, cancelOp)
-}
-
-// wait waits for the Done of c.
-func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call, cancelOp fsm.OpID) (fsm.Done, error) {
 	canceled := ctx.Done()
 	for {
 		select {
 		case <-c.done:
-			if err := s.crashed.Load(); err != nil && c.err != nil {
-				return fsm.Done{}, faulty(name, err)
-			}
-			if c.err != nil && ctx.Err() != nil && errors.Is(c.err, errs.Canceled) {
-				return fsm.Done{}, errs.New(errs.Canceled, name, ctx.Err()).WithPhase("waiting for the other peers")
-			}
-			return c.answer, c.err
+			return c.answer, s.explain(ctx, name, c.err)
 		case <-canceled:
 			canceled = nil
-			s.box.post(fsm.CallCancel{Call: id, Op: cancelOp})
+			s.box.post(fsm.CallCancel{Call: id})
 		case <-s.done:
 			select {
 			case <-c.done:
@@ -420,26 +408,42 @@ func (s *Session) wait(ctx context.Context, name string, id fsm.CallID, c *call,
 	}
 }
 
+// explain returns the error of a call of the program: that of a crash comes before
+// what the call was told.
+func (s *Session) explain(ctx context.Context, name string, err error) error {
+	if crash := s.crashed.Load(); crash != nil && err != nil {
+		return faulty(name, crash)
+	}
+	return canceledBy(ctx, name, err)
+}
+
+// canceledBy names the end of the program's context as the cause of a cancellation.
+func canceledBy(ctx context.Context, name string, err error) error {
+	if err != nil && ctx.Err() != nil && errors.Is(err, errs.Canceled) {
+		return errs.New(errs.Canceled, name, ctx.Err()).WithPhase("waiting for the other peers")
+	}
+	return err
+}
+
 func (s *Session) pending(id fsm.CallID) *call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[id]
 }
 
+// answer gives the machine's answer to who waits for it.
 func (s *Session) answer(d fsm.Done) {
 	s.mu.Lock()
-	c := s.calls[d.Call]
+	c, op := s.calls[d.Call], s.opCalls[d.Call]
 	delete(s.calls, d.Call)
+	delete(s.opCalls, d.Call)
 	s.mu.Unlock()
-	if c != nil {
-		c.err, c.answer = d.Err, d
-		if c.op != nil && d.Err != nil {
-			s.refuse(c.id, c.op, d.Err)
-		}
-		close(c.done)
-		if c.then != nil {
-			s.after = append(s.after, c.then)
-		}
+	switch {
+	case op != nil:
+		s.after = append(s.after, op.answered(d.Call, d.Err)...)
+	case c != nil:
+		c.answer = d
+		c.end(d.Err)
 	}
 }
 
@@ -453,7 +457,7 @@ func (s *Session) stopWork(id fsm.CallID) {
 // succeeded; every accepted peer of every group must call it. Cancelling ctx
 // leaves the run, since a vote cannot be taken back.
 func (s *Session) UpdateTopology(ctx context.Context) error {
-	_, err := s.call(ctx, "update topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallUpdate{Call: id} })
+	_, err := s.call(ctx, "update topology", nil, func(id fsm.CallID) fsm.Event { return fsm.CallUpdate{Call: id} })
 	return err
 }
 
@@ -466,13 +470,13 @@ func (s *Session) UpdateTopology(ctx context.Context) error {
 // unless a round, or a later all-reduce or synchronisation, shows that the others
 // have gone on.
 func (s *Session) PeersPending(ctx context.Context) (bool, error) {
-	d, err := s.call(ctx, "peers pending", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
+	d, err := s.call(ctx, "peers pending", nil, func(id fsm.CallID) fsm.Event { return fsm.CallPending{Call: id} })
 	return d.Pending, err
 }
 
 // OptimizeTopology measures the bandwidths that the master misses and adopts
 // the ring it finds; every accepted peer must call it. Cancelling ctx leaves the run.
 func (s *Session) OptimizeTopology(ctx context.Context) error {
-	_, err := s.call(ctx, "optimize topology", 0, nil, func(id fsm.CallID) fsm.Event { return fsm.CallOptimize{Call: id} })
+	_, err := s.call(ctx, "optimize topology", nil, func(id fsm.CallID) fsm.Event { return fsm.CallOptimize{Call: id} })
 	return err
 }

@@ -37,29 +37,23 @@ type OpState struct {
 // State describes the session; it may be called from any goroutine at any
 // time, also while a call hangs.
 func (s *Session) State() State {
-	type known struct {
-		id fsm.OpID
-		op *operation
-	}
-	var ops []known
+	var ops []*Operation
 	s.mu.Lock()
-	for id, op := range s.ops {
-		ops = append(ops, known{id, op})
+	for _, op := range s.ops {
+		ops = append(ops, op)
 	}
-	calls := len(s.calls)
+	calls := len(s.calls) + len(s.opCalls)
 	s.mu.Unlock()
 	s.posts.mu.Lock()
-	for _, p := range s.posts.queue {
-		ops = append(ops, known{p.flight.handle.id, &p.flight.op})
-	}
+	ops = append(ops, s.posts.queue...)
 	s.posts.mu.Unlock()
 	s.box.mu.Lock()
 	events := len(s.box.queue)
 	s.box.mu.Unlock()
-	slices.SortFunc(ops, func(a, b known) int { return cmp.Compare(a.id, b.id) })
+	slices.SortFunc(ops, func(a, b *Operation) int { return cmp.Compare(a.id, b.id) })
 	st := State{View: s.View(), Master: s.opt.Master, Data: s.engine.State(), Calls: calls, Events: events}
-	for _, k := range ops {
-		o := OpState{OpState: k.op.data.State(), Posted: time.Since(k.op.posted)}
+	for _, op := range ops {
+		o := OpState{OpState: op.data.State(), Posted: time.Since(op.posted)}
 		if o.Phase == "created" {
 			o.Waits = "votes of the other peers, through the master"
 		}

@@ -82,7 +82,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 		legacy: !s.View().Native, progress: opt.Progress,
 	}
 	torn := st.isTorn()
-	_, err := s.call(ctx, opSync, 0, nil, func(id fsm.CallID) fsm.Event {
+	_, err := s.call(ctx, opSync, nil, func(id fsm.CallID) fsm.Event {
 		return fsm.AskSync{Call: id, Strategy: opt.Strategy, Torn: torn}
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 	if err != nil {
 		return SyncInfo{}, st.unconfirmed(w, err)
 	}
-	d, err := s.call(ctx, opSync, 0, w, func(id fsm.CallID) fsm.Event {
+	d, err := s.call(ctx, opSync, w, func(id fsm.CallID) fsm.Event {
 		return fsm.CallSync{Call: id, Revision: st.Revision, Strategy: opt.Strategy, Torn: torn, Entries: entries}
 	})
 	// Nobody reads or writes the tensors once the call has returned, whatever its end.

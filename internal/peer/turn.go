@@ -41,9 +41,9 @@ func (b *mailbox) wake() {
 	}
 }
 
-// free takes the machine if it is free; otherwise its holder looks again
+// claim takes the machine if it is free; otherwise its holder looks again
 // before it lets go.
-func (b *mailbox) free() bool {
+func (b *mailbox) claim() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.busy || b.ended {
@@ -53,9 +53,9 @@ func (b *mailbox) free() bool {
 	return true
 }
 
-// begin adds ev and takes the machine if it is free. The loop has no event; it
+// bring adds ev and takes the machine if it is free. The loop has no event; it
 // is woken when the machine is free again.
-func (b *mailbox) begin(ev fsm.Event) bool {
+func (b *mailbox) bring(ev fsm.Event) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if ev != nil {
@@ -105,7 +105,7 @@ func (b *mailbox) release(last bool) bool {
 // handle steps the machine with ev here and now, or leaves it to whoever has
 // the machine. It never waits for a connection.
 func (s *Session) handle(ev fsm.Event) {
-	if s.box.begin(ev) {
+	if s.box.bring(ev) {
 		s.turn()
 	}
 	// Else its holder looks again before it lets go.
@@ -118,7 +118,7 @@ func (s *Session) turn() {
 	var room [4]func()
 	calls := room[:0]
 	for done := false; !done; done = s.box.release(false) {
-		left := s.steps(false)
+		left := s.rota.run(false)
 		if err := s.master.push(); err != nil {
 			s.step(fsm.MasterGone{Err: err})
 		}
@@ -163,10 +163,6 @@ func (s *Session) step(ev fsm.Event) {
 	s.carryOut(s.m.Step(time.Since(s.began), ev))
 }
 
-// steps takes all events that wait and picks up what was posted as the rota
-// says; see rota.run. The caller holds the box.
-func (s *Session) steps(all bool) (left bool) { return s.rota.run(all) }
-
 // progress steps the machine with the events that wait.
 func (s *Session) progress() bool {
 	s.batch = s.box.take(s.batch)
@@ -185,12 +181,12 @@ func (s *Session) loop() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for last := false; ; {
-		if s.box.begin(nil) {
+		if s.box.bring(nil) {
 			wait := time.Hour
 			var calls []func()
 			for done := false; !done; done = s.box.release(last) {
 				s.step(fsm.Tick{})
-				s.steps(true)
+				s.rota.run(true)
 				if err := s.master.push(); err != nil {
 					s.step(fsm.MasterGone{Err: err})
 				}
