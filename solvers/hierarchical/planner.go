@@ -39,12 +39,19 @@ var ErrBudget = errors.New("no ring was measured within the budget of measuremen
 // ErrSites is wrapped by what a planner without a valid list of sites returns.
 var ErrSites = errors.New("not a division of the peers into sites")
 
+// Meter says what transfers get when all of them run at once; a planner of one's
+// own measurements implements it.
+type Meter = contention.Meter
+
+// Transfer is one directed flow between two peers, given by their indices.
+type Transfer = contention.Transfer
+
 // Planner finds the ring that is fastest while all of its transfers run. Only
 // sets of transfers that come to the front of a priority queue are measured, so
 // that far fewer are than exist.
 type Planner struct {
 	// Meter measures sets of transfers.
-	Meter contention.Meter
+	Meter Meter
 	// Alone holds the rate of every pair measured by itself (Mbit/s, n*n, row
 	// from, column to); it bounds what a set can give.
 	Alone topo.Matrix
@@ -183,13 +190,13 @@ func (s *search) alone(h Hop) float64 {
 // measure returns the cost of the slowest of the transfers behind hops while
 // all run at once; ok is false if the budget is spent. A set is measured once.
 func (s *search) measure(ctx context.Context, hops []Hop) (cost float64, ok bool, err error) {
-	var set []contention.Transfer
+	var set []Transfer
 	for _, h := range hops {
 		if h.Via < 0 {
-			set = append(set, contention.Transfer{From: h.From, To: h.To})
+			set = append(set, Transfer{From: h.From, To: h.To})
 			continue
 		}
-		set = append(set, contention.Transfer{From: h.From, To: h.Via}, contention.Transfer{From: h.Via, To: h.To})
+		set = append(set, Transfer{From: h.From, To: h.Via}, Transfer{From: h.Via, To: h.To})
 	}
 	if len(set) == 0 {
 		return 0, true, nil
