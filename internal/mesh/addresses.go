@@ -25,7 +25,7 @@ func LocalAddresses(ctx context.Context, network string, names []string) (out []
 		if a.IsUnspecified() || network == "tcp4" && !a.Is4() {
 			return nil, fmt.Errorf("address %s is not one of a single network of the family that the master is reached by", a)
 		}
-		// Whatever can be listened on is of this machine.
+		// An address that can be listened on is one of this machine.
 		ln, err := platform.ListenFrom(ctx, "tcp", netip.AddrPortFrom(a, 0), 1)
 		if err != nil {
 			return nil, err

@@ -68,8 +68,8 @@ func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed
 	return failed
 }
 
-// Prepare makes the pools to the neighbours of a ring to come, beside whatever
-// runs, and returns who could not be reached.
+// Prepare makes the pools to the neighbours of a ring to come, beside everything
+// that runs, and returns who could not be reached.
 func (m *Mesh) Prepare(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
 	return m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error { return m.prepare(ctx, p) })
 }
@@ -133,7 +133,7 @@ func (m *Mesh) poolSize(u wire.UUID) int {
 
 // dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
 // replaces what the other end still holds of a broken pool (quirk Q17). A PCCL
-// end takes them one after the other; a gopccl end puts them in order, so that
+// peer takes them one after the other; a gopccl peer puts them in order, so that
 // a large pool over a long way takes a few round trips and not two for each.
 func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)

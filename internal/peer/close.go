@@ -22,7 +22,7 @@ func (s *Session) Shutdown(ctx context.Context) error {
 	s.posts.mu.Lock()
 	s.posts.full = true
 	s.posts.mu.Unlock()
-	s.push()
+	s.pickUpNow()
 	s.mu.Lock()
 	flying := make([]*Operation, 0, len(s.ops))
 	for _, op := range s.ops {

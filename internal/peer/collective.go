@@ -40,7 +40,7 @@ type (
 const opName = "all-reduce"
 
 // AllReduceAsync launches an all-reduce and returns at once. Any number may be
-// in flight with distinct tags; with PCCL ends in the group at most 16 run at
+// in flight with distinct tags; with PCCL peers in the group at most 16 run at
 // a time and the others follow in launch order.
 func (s *Session) AllReduceAsync(ctx context.Context, r Reduce) (*Operation, error) {
 	if err := ctx.Err(); err != nil {
@@ -50,7 +50,7 @@ func (s *Session) AllReduceAsync(ctx context.Context, r Reduce) (*Operation, err
 	if err != nil {
 		return nil, err
 	}
-	if err := op.take(ctx); err != nil {
+	if err := op.launched(ctx); err != nil {
 		return nil, err
 	}
 	return op, nil

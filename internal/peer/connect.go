@@ -40,7 +40,7 @@ func (s *Session) establish(e fsm.Establish) {
 	s.box.post(fsm.Established{Round: e.Round, Failed: s.mesh.Establish(ctx, e.Peers)})
 }
 
-// preflight tries whether peers can be reached, beside whatever runs
+// preflight tries whether peers can be reached, beside everything that runs
 // (docs/spec/extensions.md, "Preflight").
 func (s *Session) preflight(e fsm.Preflight) {
 	self := s.m.View().UUID

@@ -22,7 +22,7 @@ const (
 	farewell = time.Second
 )
 
-// masterConn is the connection to the master. Whoever has the machine queues,
+// masterConn is the connection to the master. The holder of the machine queues,
 // and writes as far as the connection takes it at once; what is left is its
 // writer's, who may wait.
 type masterConn struct {

@@ -14,7 +14,7 @@ import (
 )
 
 // A master that has stopped reading holds up no call: what it does not take is
-// written by a goroutine, and whoever gives up, or closes, has an answer.
+// written by a goroutine, and a caller that gives up, or closes, has an answer.
 func TestStoppedMasterHoldsUpNobody(t *testing.T) {
 	s := newScript(t)
 	sess := s.welcome()

@@ -215,10 +215,10 @@ func (op *Operation) Wait(ctx context.Context) (ReduceInfo, error) {
 	}
 }
 
-// take has the machine look at the operation and waits until it has taken it, or
+// launched has the machine look at the operation and waits until it has taken it, or
 // refused it. The end of ctx takes a launch back that has to wait.
-func (op *Operation) take(ctx context.Context) error {
-	op.s.push()
+func (op *Operation) launched(ctx context.Context) error {
+	op.s.pickUpNow()
 	decided := op.opened(&op.decided)
 	select {
 	case <-decided:

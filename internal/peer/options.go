@@ -59,7 +59,7 @@ type Options struct {
 }
 
 const (
-	maxWithPCCL = 16   // operations in flight with PCCL ends (quirk Q19)
+	maxWithPCCL = 16   // operations in flight with PCCL peers (quirk Q19)
 	maxEvents   = 8192 // calls that wait for a slow trace listener
 	maxAppend   = 1024 // bounds AppendFrequency and AppendBatch
 	// roundTime bounds the connecting of a round where the master does not say
@@ -195,7 +195,7 @@ func (o Options) check() (listen netip.Addr, err error) {
 	}
 	if o.ListenHost != "" {
 		if listen, err = netip.ParseAddr(o.ListenHost); err != nil {
-			return listen, fmt.Errorf("listen host %q is no IP address", o.ListenHost)
+			return listen, fmt.Errorf("listen host %q is not an IP address", o.ListenHost)
 		}
 	}
 	return listen, nil
@@ -216,7 +216,7 @@ func (o Options) announceHost() (a netip.Addr, err error) {
 	}
 	a, err = netip.ParseAddr(o.AnnounceHost)
 	if err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("announced host %q is no IP address that others can connect to", o.AnnounceHost)
+		return netip.Addr{}, fmt.Errorf("announced host %q is not an IP address that others can connect to", o.AnnounceHost)
 	}
 	return a.Unmap(), nil
 }

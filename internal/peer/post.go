@@ -91,7 +91,7 @@ func (s *Session) Launch(r Reduce) (*Operation, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.push()
+	s.pickUpNow()
 	return op, nil
 }
 
@@ -123,15 +123,15 @@ func (s *Session) register(batch []*Operation) {
 		}
 	}
 	s.mu.Unlock()
-	if crash != nil { // whoever crashed did not see them, and no step follows
+	if crash != nil { // the crash did not see them, and no step follows
 		for _, op := range batch {
 			op.answered(op.launch, crash)
 		}
 	}
 }
 
-// push has what was posted picked up now, here if the machine is free.
-func (s *Session) push() {
+// pickUpNow has what was posted picked up now, here if the machine is free.
+func (s *Session) pickUpNow() {
 	s.flushPosts()
 	if s.box.claim() {
 		s.turn()

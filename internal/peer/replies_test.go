@@ -58,7 +58,7 @@ func (s *script) say(ps ...wire.Packet) {
 	require.NoError(s.t, err)
 }
 
-// hear returns the next packet that is no heartbeat.
+// hear returns the next packet that is not a heartbeat.
 func hear[P wire.Packet](s *script) P {
 	s.t.Helper()
 	for {
@@ -116,7 +116,7 @@ func (s *script) welcome(change ...func(*Options)) *Session {
 	return j.s
 }
 
-// Answers of the master are matched by kind and tag, whatever order they come
+// Answers of the master are matched by kind and tag, in any order that they come
 // in and however many goroutines wait: nobody gets another one's.
 func TestAnswersOutOfOrderFindTheirCalls(t *testing.T) {
 	s := newScript(t)

@@ -32,7 +32,7 @@ func (s *Session) stopPreparing() <-chan struct{} {
 }
 
 // prepareRing makes the send pools to the neighbours of a ring to come, beside
-// whatever runs.
+// everything that runs.
 func (s *Session) prepareRing(e fsm.PrepareRing) {
 	s.engine.Trust(uuids(e.Peers)...)
 	before := s.stopPreparing()

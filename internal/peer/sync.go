@@ -95,7 +95,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 	d, err := s.call(ctx, opSync, w, func(id fsm.CallID) fsm.Event {
 		return fsm.CallSync{Call: id, Revision: st.Revision, Strategy: opt.Strategy, Torn: torn, Entries: entries}
 	})
-	// Nobody reads or writes the tensors once the call has returned, whatever its end.
+	// Nobody reads or writes the tensors once the call has returned, however it ended.
 	w.fetch.Wait()
 	sent := s.takeBack(w)
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 
 const opSync = "sync shared state"
 
-// check refuses what is no shared state.
+// check refuses what cannot be a shared state.
 func (st *SharedState) check(opt SyncOptions) error {
 	const name = opSync
 	if st == nil || len(st.Tensors) == 0 {

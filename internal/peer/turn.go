@@ -8,9 +8,9 @@ import (
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 )
 
-// mailbox is an unbounded queue of events: whoever posts never blocks, so an
+// mailbox is an unbounded queue of events: a post never blocks, so an
 // engine goroutine can report while the machine waits for that engine. The
-// machine belongs to whoever holds busy: a goroutine that brings an event and
+// machine belongs to the goroutine that holds busy: a goroutine that brings an event and
 // finds the machine free steps it itself, since waking another goroutine for
 // it costs more than the step; the loop does the ticks and what was only posted.
 type mailbox struct {
@@ -102,8 +102,8 @@ func (b *mailbox) release(last bool) bool {
 	return true
 }
 
-// handle steps the machine with ev here and now, or leaves it to whoever has
-// the machine. It never waits for a connection.
+// handle steps the machine with ev here and now, or leaves it to the
+// goroutine that has the machine. It never waits for a connection.
 func (s *Session) handle(ev fsm.Event) {
 	if s.box.bring(ev) {
 		s.turn()

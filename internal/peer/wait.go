@@ -16,7 +16,7 @@ const (
 )
 
 // WaitForPeers returns when this peer's group has at least n members, at once and
-// without a word to anybody if it has. Until then it lets in whoever waits to be
+// without a word to anybody if it has. Until then it lets in all who wait to be
 // let in: all peers of the run must therefore call it, or PeersPending and
 // UpdateTopology, at the same place of their loops. A trainer calls it in front
 // of every step, to pause when its group has fallen below n and to go on when
