@@ -83,9 +83,6 @@ func (p *Pace) End(now time.Duration) bool {
 	return true
 }
 
-// Timed reports whether any work has been booked.
-func (p *Pace) Timed() bool { return len(p.loads) > 0 }
-
 // Against returns the median times of work that both paces know well enough, 0
 // and 0 if there is none.
 func (p *Pace) Against(old Pace) (is, was time.Duration) {
