@@ -18,27 +18,27 @@ const (
 	ClassNone Class = ""
 	// ClassOther is every error that fits no other class.
 	ClassOther Class = "other"
-	// ClassRefused: nobody listens there.
+	// ClassRefused means that nobody listens there.
 	ClassRefused Class = "refused"
-	// ClassReset: the other end broke the connection, or it broke on the way.
+	// ClassReset means that the other end broke the connection, or it broke on the way.
 	ClassReset Class = "reset"
-	// ClassEnded: the other end closed the connection in good order.
+	// ClassEnded means that the other end closed the connection in good order.
 	ClassEnded Class = "ended"
-	// ClassTimeout: a deadline passed, or the other end stopped answering.
+	// ClassTimeout means that a deadline passed, or the other end stopped answering.
 	ClassTimeout Class = "timeout"
-	// ClassUnreachable: no route to the host or network.
+	// ClassUnreachable means that there is no route to the host or network.
 	ClassUnreachable Class = "unreachable"
-	// ClassAddrInUse: another socket holds the address.
+	// ClassAddrInUse means that another socket holds the address.
 	ClassAddrInUse Class = "address in use"
-	// ClassAddrUnavailable: the address is not one of this host.
+	// ClassAddrUnavailable means that the address is not one of this host.
 	ClassAddrUnavailable Class = "address unavailable"
-	// ClassTooManyFiles: the process or the system has no descriptor left.
+	// ClassTooManyFiles means that the process or the system has no descriptor left.
 	ClassTooManyFiles Class = "too many files"
-	// ClassNoMemory: the system has no buffers left.
+	// ClassNoMemory means that the system has no buffers left.
 	ClassNoMemory Class = "no memory"
-	// ClassInterrupted: a signal came in between; try again.
+	// ClassInterrupted means that a signal came in between: try again.
 	ClassInterrupted Class = "interrupted"
-	// ClassWouldBlock: not now; wait until the socket is ready.
+	// ClassWouldBlock means not now: wait until the socket is ready.
 	ClassWouldBlock Class = "would block"
 	// ClassPermission: the system forbids it.
 	ClassPermission Class = "permission"

@@ -1,6 +1,3 @@
-// Package checkpoint keeps a shared state on disk: whole or not at all,
-// hashed, with its revision, so that a run that stopped can go on where it
-// was. A file that was cut or damaged is never loaded.
 package checkpoint
 
 import (
@@ -20,8 +17,8 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// Tensor is one entry of a state. It has the fields of a shared state's
-// tensor, so that one converts to the other.
+// Tensor is one entry of a state. It has the fields of core.Tensor, so that one
+// converts to the other.
 type Tensor struct {
 	// Key names the tensor within the state; unique, UTF-8.
 	Key string

@@ -1,7 +1,3 @@
-// Package errs holds the error type of gopccl and the codes that classify it.
-//
-// The first thirteen codes are the results of PCCL 1.0.0 (control spec,
-// section 13.5) with the same numbers; the others are ours.
 package errs
 
 import (
@@ -32,34 +28,34 @@ const (
 
 // Codes of our own. A caller that only knows PCCL's results uses PCCL().
 const (
-	// Busy: another call that changes the phase is running on this communicator.
+	// Busy means that another call that changes the phase is running on this communicator.
 	Busy Code = 100 + iota
-	// Closed: the communicator was closed, or left the run.
+	// Closed means that the communicator was closed, or has left the run.
 	Closed
-	// MasterLost: the connection to the master ended or fell silent.
+	// MasterLost means that the connection to the master ended or fell silent.
 	MasterLost
-	// Kicked: the master closed the connection without a word.
+	// Kicked means that the master closed the connection without a word.
 	Kicked
-	// Canceled: the caller's context ended.
+	// Canceled means that the caller's context ended.
 	Canceled
-	// Protocol: the other end sent something that the protocol does not allow.
+	// Protocol means that the other end sent something that the protocol does not allow.
 	Protocol
-	// Timeout: the other end did not do its part within its bound.
+	// Timeout means that the other end did not do its part within its bound.
 	Timeout
-	// Mismatch: peers passed different arguments to one collective.
+	// Mismatch means that peers passed different arguments to one collective.
 	Mismatch
-	// TransferFailed: a shared state transfer failed at every holder.
+	// TransferFailed means that a transfer of shared state failed at every holder.
 	TransferFailed
-	// HashMismatch: received or stored bytes do not have the expected hash.
+	// HashMismatch means that received or stored bytes do not have the expected hash.
 	HashMismatch
-	// CorruptFile: a checkpoint or other file is damaged.
+	// CorruptFile means that a checkpoint or another file is damaged.
 	CorruptFile
-	// InvalidConfig: a configuration value is unknown, out of range or impossible.
+	// InvalidConfig means that a configuration value is unknown, out of range or impossible.
 	InvalidConfig
-	// DeviceFailed: an accelerator, or its driver, refused or failed. Host
+	// DeviceFailed means that an accelerator, or its driver, refused or failed. Host
 	// tensors go on working.
 	DeviceFailed
-	// TurnedAway: the master does not let this peer in now; the reason says what
+	// TurnedAway means that the master does not let this peer in now; the reason says what
 	// it has cost the run, and when to come again.
 	TurnedAway
 )

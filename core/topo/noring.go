@@ -12,7 +12,7 @@ var ErrNoRing = errors.New("the measured links admit no ring through all peers")
 
 // NoRingError wraps ErrNoRing and says why there is no ring and what would help.
 type NoRingError struct {
-	// Proved: there is none. Otherwise the search ended without one.
+	// Proved says that there is none. Otherwise the search ended without one.
 	Proved bool
 	// Reason in words, "" if nothing is known.
 	Reason string

@@ -1,5 +1,3 @@
-// Package topo is the extension point for ring solvers: the bandwidth matrix,
-// the objective, the solver interface and its registry.
 package topo
 
 import (
@@ -99,14 +97,14 @@ type Solution struct {
 	Ring       []int
 	Bottleneck float64 // slowest link, Mbit/s
 	Sum        float64 // sum of 1000/Mbps over the links
-	// Optimal: no ring is better under the objective, and that is proved (for
+	// Optimal says that no ring is better under the objective, and that this is proved (for
 	// the sum up to a relative 1e-9). Then the bound that belongs to the
 	// objective is tight: BottleneckBound equals Bottleneck, or under Sum
 	// SumLowerBound equals Sum.
 	Optimal bool
-	// SumLowerBound: no ring at all has a smaller sum. 0 if nothing is known.
+	// SumLowerBound is a sum that no ring is below. 0 if nothing is known.
 	SumLowerBound float64
-	// BottleneckBound: no ring at all has a faster slowest link, Mbit/s. 0 if
+	// BottleneckBound is a rate (Mbit/s) that the slowest link of no ring exceeds. 0 if
 	// nothing is known.
 	BottleneckBound float64
 }

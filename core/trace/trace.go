@@ -1,4 +1,3 @@
-// Package trace lets a listener follow the data path.
 package trace
 
 import "time"
@@ -13,18 +12,18 @@ import "time"
 // An engine that is used by itself calls them where it stands; there they must
 // return at once.
 type Listener struct {
-	// OpStarted: the data phase of an operation began.
+	// OpStarted is called when the data phase of an operation begins.
 	OpStarted func(tag, seq uint64)
-	// OpEnded: it ended; err is nil if it is complete.
+	// OpEnded is called when it has ended; err is nil if it is complete.
 	OpEnded func(tag, seq uint64, err error)
-	// ConnLost: a connection to (send) or from the peer broke.
+	// ConnLost is called when a connection to (send) or from the peer breaks.
 	ConnLost func(peer string, number uint32, send bool, err error)
-	// BecameActive: an operation began while none was in its data phase.
-	// BecameIdle: none is any more. They alternate, beginning with BecameActive,
+	// BecameActive is called when an operation begins while none is in its data
+	// phase, BecameIdle when none is any more. They alternate, beginning with BecameActive,
 	// which comes before the OpStarted of that operation; BecameIdle comes after
 	// the OpEnded of the last one. Neither may start or end an operation.
 	BecameActive, BecameIdle func()
-	// Stuck: an operation has not moved for the time since; waits says what it
+	// Stuck is called when an operation has not moved for the time since; waits says what it
 	// waits for and names the role and the peer.
 	Stuck func(tag, seq uint64, since time.Duration, waits string)
 }

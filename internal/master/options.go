@@ -1,7 +1,3 @@
-// Package master is the shell around the master machine (internal/master/fsm):
-// it accepts connections, turns bytes into events and effects into bytes, and
-// decides nothing about the protocol. One goroutine owns the machine; every
-// connection has one that reads and one that writes.
 package master
 
 import (

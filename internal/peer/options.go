@@ -1,11 +1,3 @@
-// Package peer is the shell around a peer's session machine (internal/peer/fsm): it
-// owns the sockets, goroutines and timers of one communicator and decides
-// nothing that the machine could decide.
-//
-//	API calls ──► events ──► fsm.Machine ──► effects ──► master connection
-//	                 ▲        (one goroutine)      ├──► reduce.Engine (P2P data)
-//	                 └── results of work ◄─────────├──► sharedstate (fetch, serve)
-//	                                               └──► probe (bandwidth)
 package peer
 
 import (
