@@ -252,7 +252,7 @@ func (e *Engine) replayHere(op *Op, x *early) {
 
 // process gives op, nil if nobody wants them, the frames of x, and their memory
 // back.
-func (e *Engine) process(op *Op, x *early) (err error) {
+func (e *Engine) process(op sink, x *early) (err error) {
 	q := &receiver{e: e, peer: x.r.peer, number: x.r.number, conn: still{}}
 	q.rd = transport.NewReader(&kept{parts: x.parts}, 0)
 	if op != nil {

@@ -326,8 +326,8 @@ func (e *Engine) LinkUse(peer wire.UUID) (bytes uint64, busy time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, s := range e.tx[peer] {
-		bytes += s.use.bytes.Load()
-		busy = max(busy, time.Duration(s.use.nanos.Load()))
+		bytes += s.gauge.use.bytes.Load()
+		busy = max(busy, time.Duration(s.gauge.use.nanos.Load()))
 	}
 	return bytes, busy
 }
@@ -447,6 +447,14 @@ func (e *Engine) lost(peer wire.UUID, number uint32, send bool, cause error, use
 		_ = e.tell(func(t *trace.Listener) { t.Lost(peer.String(), number, send, cause) })
 		e.cfg.Logger.Info("peer to peer connection lost", "peer", peer.Short(), "number", number, "send", send, "err", cause)
 	}
+}
+
+func (e *Engine) lostSender(s *sender, cause error) {
+	e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.sendsOn(s) && !op.out.done.Load() })
+}
+
+func (e *Engine) lostReceiver(r *receiver, cause error) {
+	e.lost(r.peer, r.number, false, cause, func(op *Op) bool { return op.receivesOn(r) && !op.in.done.Load() })
 }
 
 // connError is what operations report when the connection to or from peer ended.

@@ -530,6 +530,8 @@ func (op *Op) Abort(reason error) {
 // maxLater bounds the causes that are kept beside the first.
 const maxLater = 4
 
+func (op *Op) stopped() bool { return op.aborted.Load() }
+
 // fail records the first cause and makes everybody let go of the buffers.
 func (op *Op) fail(err error) {
 	op.mu.Lock()

@@ -13,8 +13,6 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// beginReceive lets r touch the buffers; false: the operation is over, the
-// frame is stale.
 func (op *Op) beginReceive(r *receiver) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -28,7 +26,6 @@ func (op *Op) beginReceive(r *receiver) bool {
 	return true
 }
 
-// endReceive takes that right back and ends the operation if this was the last frame.
 func (op *Op) endReceive(r *receiver) {
 	op.mu.Lock()
 	i := slices.Index(op.in.readers, r)
@@ -42,6 +39,15 @@ func (op *Op) endReceive(r *receiver) {
 	op.mu.Unlock()
 	op.settle(false)
 }
+
+func (op *Op) receiveFrame(r *receiver, piece bool) error {
+	if piece {
+		return op.receivePiece(r)
+	}
+	return op.receiveInOrder(r)
+}
+
+func (op *Op) received() bool { return op.in.done.Load() }
 
 // protocol is the error of a frame that is not as it should be; where names the
 // part of the operation that it came for.

@@ -7,9 +7,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// fillFrame makes f what s is to send next, if there is something. The caller is
-// the owner of the batch, which has batch bytes so far, and holds sender.mu.
-func (op *Op) fillFrame(f *frame, s *sender, batch int) bool {
+func (op *Op) nextFrame(f *frame, batch int) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.failErr != nil || op.out.pos == op.out.total {
@@ -20,12 +18,13 @@ func (op *Op) fillFrame(f *frame, s *sender, batch int) bool {
 	if o == nil {
 		p, f.kind = op.nextInOrder()
 	} else {
-		p, f.kind = op.nextPiece(f, o, s, batch)
+		p, f.kind = op.nextPiece(f, o, batch)
 	}
 	if p.n == 0 && f.kind != metaFrame {
 		return false
 	}
-	f.op, f.step, f.off = op, p.step, p.off
+	f.of, f.step, f.off = op, p.step, p.off
+	f.prompt = op.out.total <= promptTotal && !op.quantized()
 	op.out.refs++
 	if f.kind == metaFrame {
 		return true
@@ -177,9 +176,9 @@ func (op *Op) stepMeta(step int) *wire.DequantizationMeta {
 	return &sm.m
 }
 
-// finishSent runs when the kernel has taken a frame whole. With PCCL ends in
-// the ring the division of avg comes after a chunk was sent on.
-func (op *Op) finishSent(f *frame) {
+// sentFrame: with PCCL ends in the ring the division of avg comes after a chunk was
+// sent on.
+func (op *Op) sentFrame(f *frame) {
 	if op.spec.Op == dtype.Avg && op.dividesLate() && (op.owns(f.step) || op.forwards(f.step)) && !op.quantized() && !op.aborted.Load() {
 		op.e.cfg.Backend.Finalize(op.spec.DType, f.payload, op.n)
 		if op.dev != nil {
@@ -204,4 +203,26 @@ func metaCost(m *wire.DequantizationMeta) uint64 {
 	default:
 		return 35
 	}
+}
+
+func (op *Op) releaseFrame(f *frame, whole bool) (idle, over bool) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	o := &op.out
+	o.refs--
+	o.begun = o.begun || f.sent > 0
+	o.short = o.short || !whole
+	if o.refs > 0 {
+		return false, false
+	}
+	if over = o.pos == o.total && op.failErr == nil && !o.short; over {
+		o.done.Store(true)
+	}
+	return true, over
+}
+
+func (op *Op) openerFrame() (opener, bool) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return opener{op.spec.Tag, op.id.stream}, op.openerDue()
 }

@@ -67,7 +67,7 @@ func (r *receiver) answer(tag uint64) error {
 // ask sends a ping and waits for its answer; false if ctx ended before.
 func (s *sender) ask(ctx context.Context) bool {
 	nonce := rand.Uint64()
-	before := s.use.bytes.Load()
+	before := s.gauge.use.bytes.Load()
 	s.mu.Lock()
 	s.openers = append(s.openers, opener{nonce, pingStream})
 	s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *sender) ask(ctx context.Context) bool {
 		case <-s.gone:
 			return true
 		case <-ctx.Done():
-			return s.use.bytes.Load() > before+pingBytes
+			return s.gauge.use.bytes.Load() > before+pingBytes
 		}
 	}
 }
@@ -93,7 +93,7 @@ func (e *Engine) Sends(peer wire.UUID) bool {
 	e.mu.Unlock()
 	for _, s := range pool {
 		s.mu.Lock()
-		busy := len(s.ops) > 0
+		busy := len(s.sources) > 0
 		s.mu.Unlock()
 		if busy {
 			return true

@@ -104,7 +104,7 @@ func (r *receiver) end(err error) {
 		err = r.cause
 	}
 	r.mu.Unlock()
-	r.e.lost(r.peer, r.number, false, err, func(op *Op) bool { return op.receivesOn(r) && !op.in.done.Load() })
+	r.e.lostReceiver(r, err)
 }
 
 // release gives the reader's memory back, which it has no more then.
@@ -136,28 +136,28 @@ func (r *receiver) loop() error {
 		if striped {
 			h.Stream &^= stripeBit
 		}
-		op, late := r.e.find(r, h.Tag, h.Stream, striped)
+		x, late := r.e.find(r, h.Tag, h.Stream, striped)
 		if late {
 			return errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, h.Stream)).
 				WithPhase("data phase").WithPeer(r.peer.String())
 		}
-		if err := r.deliver(op, h, striped); err != nil {
+		if err := r.deliver(x, h, striped); err != nil {
 			return err
 		}
 	}
 }
 
-// deliver gives the frame whose header was read to op; nil: to nobody.
-func (r *receiver) deliver(op *Op, h transport.Header, striped bool) error {
-	if op == nil || !op.beginReceive(r) {
+// deliver gives the frame whose header was read to x; nil: to nobody.
+func (r *receiver) deliver(x sink, h transport.Header, striped bool) error {
+	if x == nil || !x.beginReceive(r) {
 		return r.drain()
 	}
 	if r.scratch == nil {
 		// Only now: whoever connects may never send anything of use.
 		r.scratch = r.e.cfg.Pool.Get(r.e.cfg.FrameBytes + 8)
 	}
-	err := r.receive(op, striped)
-	op.endReceive(r)
+	err := r.receive(x, striped)
+	x.endReceive(r)
 	switch {
 	case err == nil:
 		r.e.cfg.Stats.RxFrames.Add(1)
@@ -165,28 +165,25 @@ func (r *receiver) deliver(op *Op, h transport.Header, striped bool) error {
 	case err == errAborted:
 		return r.drain()
 	default:
-		r.blame(op, err)
+		r.blame(x, err)
 		return err
 	}
 	return nil
 }
 
-// blame fails op with an error that was found here, before the connection is
+// blame fails x with an error that was found here, before the connection is
 // closed and others, who only see that, are faster to say why.
-func (r *receiver) blame(op *Op, err error) {
+func (r *receiver) blame(x sink, err error) {
 	var e *errs.Error
-	if errors.As(err, &e) && !op.in.done.Load() {
-		op.fail(connError(r.peer, err))
+	if errors.As(err, &e) && !x.received() {
+		x.fail(connError(r.peer, err))
 	}
 }
 
 // receive processes a frame; a panic of a kernel or a quantizer fails the operation.
-func (r *receiver) receive(op *Op, striped bool) (err error) {
+func (r *receiver) receive(x sink, striped bool) (err error) {
 	defer errs.Catch(opName, func(p *errs.Error) { err = r.e.caught(p, r.peer) })
-	if striped {
-		return op.receivePiece(r)
-	}
-	return op.receiveInOrder(r)
+	return x.receiveFrame(r, striped)
 }
 
 // drain reads the rest of the current frame and forgets it.
@@ -206,12 +203,12 @@ func (r *receiver) drain() error {
 	return nil
 }
 
-// fill reads len(p) payload bytes for op, or as many as come before op is aborted.
-func (r *receiver) fill(op *Op, p []byte) error {
+// fill reads len(p) payload bytes for x, or as many as come before x has failed.
+func (r *receiver) fill(x sink, p []byte) error {
 	for len(p) > 0 {
 		n, err := r.rd.Payload(p)
 		if err != nil {
-			if transport.IsTimeout(err) && op.aborted.Load() {
+			if transport.IsTimeout(err) && x.stopped() {
 				return errAborted
 			}
 			return err

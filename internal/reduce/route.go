@@ -36,7 +36,7 @@ func (e *Engine) pass(seq uint64) {
 // find returns the running operation that a frame from r belongs to, and binds
 // it to r. A frame whose sequence number is beyond all that were started or
 // skipped waits for the start; late says that it waited too long. nil: the frame is stale.
-func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late bool) {
+func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (x sink, late bool) {
 	var dead *Op
 	defer func() {
 		if dead != nil {
@@ -81,7 +81,7 @@ func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (op *Op, late 
 // findEager returns the operation that a frame with an epoch is for, or keep if
 // it is not launched yet; neither: the frame is stale. A frame that is here
 // already is added to what came early, if it is to be kept.
-func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (op *Op, keep bool) {
+func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (x sink, keep bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := &e.ahead
@@ -109,7 +109,7 @@ func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (op *Op
 			}
 			return nil, true
 		}
-		op = a.ops[tag]
+		op := a.ops[tag]
 		if op.prev != r.peer || op.in.bound && (op.split() || op.in.receiver != r) {
 			return nil, false
 		}

@@ -28,7 +28,8 @@ const (
 
 // frame is one frame of a batch on its way to the kernel.
 type frame struct {
-	op      *Op    // nil: opener, or the operation was aborted and let go
+	conn    *sender
+	of      source // nil: opener, or its operation has failed and was let go
 	head    []byte // header, in a metadata frame and an opener the payload as well
 	payload []byte // the user's memory or the operation's wire buffer
 	pad     int    // zeros in place of payload
@@ -37,6 +38,8 @@ type frame struct {
 	off     int // of payload in its chunk, in wire bytes
 	kind    frameKind
 	ready   bool // prepared: payload holds what shall be sent
+	prompt  bool // worth being written by whoever made it ready
+	left    bool // what there is was left to faster connections
 }
 
 type frameKind uint8
@@ -71,27 +74,24 @@ type sender struct {
 
 	mu      invariants.Mutex
 	bell    *bell
-	ops     []*Op
+	sources []source
 	openers []opener
-	next    int   // whose turn it is
-	busy    bool  // somebody owns the batch
-	pending bool  // look for work again
-	handoff bool  // the owner left the batch to the sender goroutine
-	woken   bool  // the write deadline is in the past because of an abort
-	cause   error // why the connection ended
-	yielded *Op   // has something to send that was left to faster connections
+	next    int    // whose turn it is
+	busy    bool   // somebody owns the batch
+	pending bool   // look for work again
+	handoff bool   // the owner left the batch to the sender goroutine
+	woken   bool   // the write deadline is in the past because of an abort
+	cause   error  // why the connection ended
+	yielded source // has something to send that was left to faster connections
 
 	// Owned by the holder of busy.
 	batch []frame
 	slots [maxBatch][slotBytes]byte
 	stage []byte
 	vec   net.Buffers
-	use   linkUse
 	parts [][]byte
-	ended []*Op
+	ended []source
 	gauge gauge
-
-	rate atomic.Uint64 // bits of a float64, bytes per second; 0: not known
 }
 
 func newSender(e *Engine, peer wire.UUID, number uint32, conn net.Conn, link Link) *sender {
@@ -120,37 +120,33 @@ func (s *sender) close(cause error) {
 	s.conn.Close()
 	s.bell.Broadcast()
 	s.mu.Unlock()
-	s.e.lost(s.peer, s.number, true, cause, func(op *Op) bool { return op.sendsOn(s) && !op.out.done.Load() })
+	s.e.lostSender(s, cause)
 }
 
-// attach makes op one of those that s sends for, unless it failed meanwhile.
-func (s *sender) attach(op *Op) {
+// attach makes x one of those that s sends for, unless it failed meanwhile.
+func (s *sender) attach(x source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	if op.failErr == nil {
-		s.ops = append(s.ops, op)
+	if !x.stopped() {
+		s.sources = append(s.sources, x)
 	}
 }
 
-// detach takes an aborted operation off, interrupts a write that refers to
-// its buffers, and sends an opener if nothing was sent.
-func (s *sender) detach(op *Op) {
+// detach takes a source that has failed off, interrupts a write that refers to
+// its memory, and sends an opener if nothing was sent.
+func (s *sender) detach(x source) {
 	s.mu.Lock()
-	s.remove(op)
-	op.mu.Lock()
-	open := op.openerDue()
-	op.mu.Unlock()
+	s.remove(x)
+	o, open := x.openerFrame()
 	for i := range s.batch {
-		if s.batch[i].op == op {
+		if s.batch[i].of == x {
 			s.woken = true
 			s.conn.SetWriteDeadline(past)
 			break
 		}
 	}
 	if open {
-		s.openers = append(s.openers, opener{op.spec.Tag, op.id.stream})
+		s.openers = append(s.openers, o)
 	}
 	s.mu.Unlock()
 	if open {
@@ -158,13 +154,13 @@ func (s *sender) detach(op *Op) {
 	}
 }
 
-func (s *sender) remove(op *Op) {
-	for i, o := range s.ops {
-		if o == op {
-			last := len(s.ops) - 1
-			copy(s.ops[i:], s.ops[i+1:])
-			s.ops[last] = nil
-			s.ops = s.ops[:last]
+func (s *sender) remove(x source) {
+	for i, o := range s.sources {
+		if o == x {
+			last := len(s.sources) - 1
+			copy(s.sources[i:], s.sources[i+1:])
+			s.sources[last] = nil
+			s.sources = s.sources[:last]
 			return
 		}
 	}
@@ -225,13 +221,13 @@ func (s *sender) work(inline, async bool) {
 				}
 				s.mu.Unlock()
 				if skipped != nil {
-					skipped.wakeBest()
+					skipped.rouseBest()
 				}
 				return
 			}
 			s.mu.Unlock()
 			if skipped != nil {
-				skipped.wakeBest()
+				skipped.rouseBest()
 			}
 		}
 		total := 0
@@ -252,7 +248,7 @@ func (s *sender) work(inline, async bool) {
 		began := time.Now()
 		n, err := s.write(inline, small)
 		ended := time.Now()
-		s.use.add(n, ended.Sub(began))
+		s.gauge.use.add(n, ended.Sub(began))
 		if s.batch[0].kind == pieceFrame {
 			s.observe(began, ended, n)
 		}
@@ -273,14 +269,14 @@ func (s *sender) prepare() bool {
 	whole := true
 	for i := range s.batch {
 		f := &s.batch[i]
-		if f.op == nil {
+		if f.of == nil {
 			continue
 		}
-		if !f.ready && !f.op.aborted.Load() {
+		if !f.ready && !f.of.stopped() {
 			f.ready = true
-			s.guard(f.op, f.op.prepare, f)
+			s.guard(f.of, f.of.prepare, f)
 		}
-		whole = whole && !f.op.aborted.Load()
+		whole = whole && !f.of.stopped()
 	}
 	return whole
 }
@@ -292,7 +288,7 @@ func (s *sender) prompt(total int) bool {
 		return false
 	}
 	for i := range s.batch {
-		if f := &s.batch[i]; f.pad > 0 || f.op != nil && (f.op.out.total > promptTotal || f.op.quantized()) {
+		if f := &s.batch[i]; f.pad > 0 || f.of != nil && !f.prompt {
 			return false
 		}
 	}
@@ -300,8 +296,8 @@ func (s *sender) prompt(total int) bool {
 }
 
 // guard calls do; a panic of a kernel or a quantizer fails the operation.
-func (s *sender) guard(op *Op, do func(*frame), f *frame) {
-	defer errs.Catch(opName, func(err *errs.Error) { op.fail(s.e.caught(err, s.peer)) })
+func (s *sender) guard(x source, do func(*frame), f *frame) {
+	defer errs.Catch(opName, func(err *errs.Error) { x.fail(s.e.caught(err, s.peer)) })
 	do(f)
 }
 
@@ -340,12 +336,15 @@ func (s *sender) gather() {
 	}
 	for {
 		found := false
-		for i := 0; i < len(s.ops) && len(s.batch) < maxBatch && bytes < s.e.cfg.FrameBytes; i++ {
-			if s.next++; s.next >= len(s.ops) {
+		for i := 0; i < len(s.sources) && len(s.batch) < maxBatch && bytes < s.e.cfg.FrameBytes; i++ {
+			if s.next++; s.next >= len(s.sources) {
 				s.next = 0
 			}
 			f := s.slot()
-			if op := s.ops[s.next]; !op.fillFrame(f, s, bytes) {
+			if x := s.sources[s.next]; !x.nextFrame(f, bytes) {
+				if f.left {
+					s.yielded = x
+				}
 				s.batch = s.batch[:len(s.batch)-1]
 				continue
 			}
@@ -362,7 +361,7 @@ func (s *sender) gather() {
 func (s *sender) slot() *frame {
 	n := len(s.batch)
 	s.batch = s.batch[:n+1]
-	s.batch[n] = frame{head: s.slots[n][:transport.HeaderSize]}
+	s.batch[n] = frame{conn: s, head: s.slots[n][:transport.HeaderSize]}
 	return &s.batch[n]
 }
 
@@ -455,8 +454,8 @@ func (s *sender) retire(err error, async bool) {
 		s.close(errInterrupted)
 	}
 	for i := range s.batch {
-		if f := &s.batch[i]; f.op != nil && f.sent == f.size() {
-			s.guard(f.op, f.op.finishSent, f)
+		if f := &s.batch[i]; f.of != nil && f.sent == f.size() {
+			s.guard(f.of, f.of.sentFrame, f)
 		}
 	}
 	s.mu.Lock()
@@ -473,9 +472,9 @@ func (s *sender) retire(err error, async bool) {
 			s.e.cfg.Stats.TxFrames.Add(1)
 			s.e.cfg.Stats.TxBytes.Add(uint64(f.size() - transport.HeaderSize))
 		}
-		if op := f.op; op != nil && (drop || op.aborted.Load()) {
-			s.release(op, f, full)
-			f.op = nil
+		if x := f.of; x != nil && (drop || x.stopped()) {
+			s.release(x, f, full)
+			f.of = nil
 			if !drop && f.sent > 0 {
 				f.pad, f.payload = f.size()-len(f.head), nil
 				if f.kind == metaFrame {
@@ -493,8 +492,8 @@ func (s *sender) retire(err error, async bool) {
 	clear(s.batch[kept:])
 	s.batch = s.batch[:kept]
 	s.mu.Unlock()
-	for i, op := range s.ended {
-		op.settle(async)
+	for i, x := range s.ended {
+		x.settle(async)
 		s.ended[i] = nil
 	}
 	s.ended = s.ended[:0]
@@ -511,26 +510,20 @@ func (s *sender) keep(k, i int) {
 	s.batch[k] = f
 }
 
-// release gives one reference of the batch to op's buffers back; full says that
+// release gives one reference of the batch to x's memory back; whole says that
 // the frame was sent. s.mu is held.
-func (s *sender) release(op *Op, f *frame, full bool) {
-	op.mu.Lock()
-	op.out.refs--
-	if f.sent > 0 {
-		op.out.begun = true
+func (s *sender) release(x source, f *frame, whole bool) {
+	idle, over := x.releaseFrame(f, whole)
+	if over {
+		s.remove(x)
 	}
-	if !full {
-		op.out.short = true
+	if !idle {
+		return
 	}
-	if op.out.refs == 0 {
-		if op.out.pos == op.out.total && op.failErr == nil && !op.out.short {
-			op.out.done.Store(true)
-			s.remove(op)
+	if x.stopped() {
+		if o, due := x.openerFrame(); due {
+			s.openers = append(s.openers, o)
 		}
-		if op.openerDue() {
-			s.openers = append(s.openers, opener{op.spec.Tag, op.id.stream})
-		}
-		s.ended = append(s.ended, op)
 	}
-	op.mu.Unlock()
+	s.ended = append(s.ended, x)
 }

@@ -87,7 +87,7 @@ func (e *Engine) State() State {
 	for _, s := range tx {
 		s.mu.Lock()
 		st.Conns = append(st.Conns, ConnState{
-			Role: "sender", Peer: s.peer, Number: s.number, Native: s.link.Native, Busy: s.busy, Ops: len(s.ops),
+			Role: "sender", Peer: s.peer, Number: s.number, Native: s.link.Native, Busy: s.busy, Ops: len(s.sources),
 			Closed: s.cause != nil, Cause: s.cause, Openers: len(s.openers),
 			Runs: s.bell.started, Thread: s.thread.Load(),
 		})

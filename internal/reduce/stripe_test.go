@@ -353,22 +353,22 @@ func TestSlowConnectionYields(t *testing.T) {
 	slow.observe(now.Add(-time.Second), now, 50_000)
 	require.Equal(t, 100_000., slow.speed())
 	for _, f := range op.out.flows[:2] {
-		f.rate.Store(0)
+		f.gauge.rate.Store(0)
 	}
-	slow.rate.Store(floatBits(1e5))
-	fast.rate.Store(floatBits(1e6))
-	op.out.flows[1].rate.Store(floatBits(1e6))
+	slow.gauge.rate.Store(floatBits(1e5))
+	fast.gauge.rate.Store(floatBits(1e6))
+	op.out.flows[1].gauge.rate.Store(floatBits(1e6))
 	op.out.pos = op.out.total - 8<<20
 	require.False(t, op.yields(slow), "eight MiB at 2 MB/s are time enough")
 	op.out.pos = op.out.total - 1<<16
 	require.True(t, op.yields(slow))
 	require.False(t, op.yields(fast))
-	op.out.flows[1].rate.Store(0)
+	op.out.flows[1].gauge.rate.Store(0)
 	require.False(t, op.yields(op.out.flows[1]))
 	require.True(t, op.yields(slow), "one of the others never waits")
 	for range forget {
 		slow.observe(now, now, 1<<20)
-		if slow.rate.Load() == 0 {
+		if slow.gauge.rate.Load() == 0 {
 			break
 		}
 	}

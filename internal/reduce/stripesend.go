@@ -3,7 +3,6 @@ package reduce
 import (
 	"math"
 	"slices"
-	"time"
 
 	"github.com/gopccl/gopccl/internal/transport"
 )
@@ -33,16 +32,17 @@ func (e *Engine) flowsFor(op *Op) []*sender {
 	return append([]*sender(nil), pool[:n]...)
 }
 
-// nextPiece takes the piece that s is to send next, if s is to send one, and puts
-// its name in front. For more than the first frame of a batch, which has batch
-// bytes, there has to be enough for all, and s has to be fast: what it has taken
+// nextPiece takes the piece that f's connection is to send next, if it is to send
+// one, and puts its name in front. For more than the first frame of a batch, which has batch
+// bytes, there has to be enough for all, and it has to be fast: what it has taken
 // nobody else can send. op.mu is held.
-func (op *Op) nextPiece(f *frame, o *outGrid, s *sender, batch int) (piece, frameKind) {
+func (op *Op) nextPiece(f *frame, o *outGrid, batch int) (piece, frameKind) {
+	s := f.conn
 	if o.count == 0 || batch > 0 && (o.count < 2*len(op.out.flows) || batch > s.atOnce()) {
 		return piece{}, pieceFrame
 	}
 	if op.yields(s) {
-		s.yielded = op
+		f.left = true
 		return piece{}, pieceFrame
 	}
 	index := o.pop()
@@ -72,9 +72,8 @@ func (op *Op) wake(n int) {
 	}
 }
 
-// wakeBest sees to it that somebody takes what a slow connection left. The one
-// that seems fastest now either takes it or calls the next that does.
-func (op *Op) wakeBest() {
+// rouseBest: the connection that seems fastest now either takes it or calls the next that does.
+func (op *Op) rouseBest() {
 	best := op.out.flows[0]
 	for _, s := range op.out.flows {
 		if s.speed() > best.speed() {
@@ -82,19 +81,6 @@ func (op *Op) wakeBest() {
 		}
 	}
 	best.rouse()
-}
-
-// rouse kicks the connection if nobody works on it; false: somebody does, and
-// will look for work before it stops.
-func (s *sender) rouse() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy || s.pending || s.cause != nil {
-		return false
-	}
-	s.pending = true
-	s.bell.Signal()
-	return true
 }
 
 // attach hands the operation to whoever sends for it.
@@ -134,68 +120,6 @@ func (op *Op) leave() {
 		s.remove(op)
 		s.mu.Unlock()
 	}
-}
-
-// Speed of a connection: the bytes that went between two writes which both had
-// to wait, per second. A connection that never makes a writer wait has none, and
-// counts as the fastest.
-const (
-	waited = time.Millisecond
-	// What was measured so long ago counts no more.
-	recent = 200 * time.Millisecond
-	// A speed is forgotten after that many bytes without a wait.
-	forget = 8 << 20
-	// One write takes what the connection sends in atOnceTime, at least a piece;
-	// before anything is known of it and at most atOnceUnknown bytes.
-	atOnceTime    = 5 * time.Millisecond
-	atOnceUnknown = 256 << 10
-	// backlog is what the system holds of a connection that makes writers wait:
-	// unsent bytes are bounded where it can be (platform.LimitUnsent).
-	backlog = 192 << 10
-)
-
-// gauge measures the speed of one connection. Owned by the holder of busy.
-type gauge struct {
-	since time.Time // a write that had to wait ended then; zero: none, or idle since
-	bytes int       // that went since then
-	quick int       // bytes without a wait
-}
-
-func (s *sender) speed() float64 {
-	if v := s.rate.Load(); v != 0 {
-		return math.Float64frombits(v)
-	}
-	return math.Inf(1)
-}
-
-// atOnce returns how many bytes one write may take.
-func (s *sender) atOnce() int {
-	return int(min(s.speed()*atOnceTime.Seconds(), atOnceUnknown))
-}
-
-// observe takes the measure of a write of n bytes.
-func (s *sender) observe(start, now time.Time, n int) {
-	p := &s.gauge
-	p.bytes += n
-	if now.Sub(start) < waited {
-		if p.quick += n; p.quick >= forget {
-			s.rate.Store(0)
-		}
-		return
-	}
-	p.quick = 0
-	if p.bytes == 0 {
-		return // an abort: the next write tells how slow it is
-	}
-	if !p.since.IsZero() {
-		rate := float64(p.bytes) / now.Sub(p.since).Seconds()
-		if v := s.rate.Load(); v != 0 {
-			w := min(1, now.Sub(p.since).Seconds()/recent.Seconds())
-			rate = w*rate + (1-w)*math.Float64frombits(v)
-		}
-		s.rate.Store(math.Float64bits(rate))
-	}
-	p.since, p.bytes = now, 0
 }
 
 // yields reports whether s had better leave what is left to faster

@@ -36,7 +36,6 @@ var larger = map[string]int{
 	"internal/master/fsm.group":                           40,
 	"internal/peer.Options":                               32,
 	"core.Options":                                        32,
-	"internal/reduce.sender":                              31,
 	"tests/sim.peer":                                      46,
 	"tests/sim.world":                                     32,
 }
