@@ -56,7 +56,7 @@ func ParseBytes(s string) (Bytes, error) {
 	}
 	v, err := strconv.ParseFloat(number, 64)
 	if err != nil || !(v >= 0) || v*float64(factor) >= math.MaxInt64 {
-		return 0, fmt.Errorf("%q is no size; sizes look like 4096, 256KiB or 64MiB", s)
+		return 0, fmt.Errorf("%q is not a size; sizes look like 4096, 256KiB or 64MiB", s)
 	}
 	return Bytes(v * float64(factor)), nil
 }
@@ -141,7 +141,7 @@ func (f field) set(root any, text string) error {
 	default:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return fmt.Errorf("%q is no whole number", text)
+			return fmt.Errorf("%q is not a whole number", text)
 		}
 		// The range lies inside the type of every number, so it is checked first.
 		if err := f.within(float64(n), func(s string) float64 { m, _ := strconv.ParseFloat(s, 64); return m }); err != nil {
@@ -162,7 +162,7 @@ func parseDuration(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no duration; durations look like 500ms, 8s or 1m30s", text)
+		return 0, fmt.Errorf("%q is not a duration; durations look like 500ms, 8s or 1m30s", text)
 	}
 	return d, nil
 }
@@ -196,10 +196,10 @@ func (f field) wellFormed(text string) error {
 	case "address":
 		_, port, err := net.SplitHostPort(text)
 		if err != nil {
-			return fmt.Errorf("%q is no HOST:PORT", text)
+			return fmt.Errorf("%q is not a HOST:PORT", text)
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-			return fmt.Errorf("%q has no port from 0 to 65535", text)
+			return fmt.Errorf("the port of %q is not between 0 and 65535", text)
 		} else if n == 0 && f.key == "peer.master" {
 			return fmt.Errorf("%q has no port to connect to", text)
 		}
@@ -214,7 +214,7 @@ func (f field) wellFormed(text string) error {
 		return trace.NewLevels(0).Set("info," + text)
 	case "addresses":
 		if list := words(text); len(list) > wire.MaxAddresses || list != nil && slices.ContainsFunc(list, func(w string) bool { return !nicRule.MatchString(w) }) {
-			return fmt.Errorf("%q is no list of at most %d addresses or interfaces, and not none", text, wire.MaxAddresses)
+			return fmt.Errorf("%q is neither a list of at most %d addresses or interfaces nor none", text, wire.MaxAddresses)
 		}
 	case "ports":
 		if _, err := threePorts(text); err != nil {
@@ -222,15 +222,15 @@ func (f field) wellFormed(text string) error {
 		}
 	case "host":
 		if a, err := netip.ParseAddr(text); text != noneText && (err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "") {
-			return fmt.Errorf("%q is no IP address that others can connect to, and not none", text)
+			return fmt.Errorf("%q is neither an IP address that others can connect to nor none", text)
 		}
 	case "processors":
 		if cpus, err := platform.ParseCPUs(text); text != anyProcessor && (err != nil || len(cpus) == 0) {
-			return fmt.Errorf("%q is no list of processors like 0-3,8 and not any", text)
+			return fmt.Errorf("%q is neither a list of processors such as 0-3,8 nor any", text)
 		}
 	case "name":
 		if !nameRule.MatchString(text) {
-			return fmt.Errorf("%q is no name", text)
+			return fmt.Errorf("%q is not a name", text)
 		}
 	}
 	return nil
@@ -265,7 +265,7 @@ func threePorts(text string) (ports []int, err error) {
 		ports = append(ports, int(n))
 	}
 	if len(ports) != 3 {
-		return nil, fmt.Errorf("%q are not three different ports such as 48149,48150,48151, and not none", text)
+		return nil, fmt.Errorf("%q is neither three different ports such as 48149,48150,48151 nor none", text)
 	}
 	return ports, nil
 }

@@ -18,7 +18,7 @@ const maxCPU = 1 << 16
 // repetition in the result; "" is none. Errors: errs.InvalidArgument.
 func ParseCPUs(list string) ([]int, error) {
 	bad := func(part string) ([]int, error) {
-		return nil, errs.New(errs.InvalidArgument, "read list of processors", fmt.Errorf("%q in %q is no processor number and no range", part, list)).
+		return nil, errs.New(errs.InvalidArgument, "read list of processors", fmt.Errorf("%q in %q is neither a processor number nor a range", part, list)).
 			WithHint("write it like 0-3,8")
 	}
 	if list == "" {

@@ -353,16 +353,16 @@ func TestBadBuffers(t *testing.T) {
 		return b
 	}
 	for what, b := range map[string]device.Buffer{
-		"this process has the devices 0 to 1":    with(func(b *device.Buffer) { b.Device = 2 }),
-		"the memory lies on device 1":            with(func(b *device.Buffer) { b.Device = 0 }),
-		"the allocation ends 64 bytes behind":    with(func(b *device.Buffer) { b.Bytes = 65 }),
-		"the size is negative":                   with(func(b *device.Buffer) { b.Bytes = -1 }),
-		"the address is impossible":              with(func(b *device.Buffer) { b.Ptr = 0 }),
-		"this is pinned memory of the host":      {Platform: device.CUDA, Ptr: uint64(addressOf(pinned)), Bytes: 64},
-		"no memory of a device, or no more":      {Platform: device.CUDA, Ptr: uint64(addressOf(host)), Bytes: 64},
-		"pass a tensor of the device that still": gone,
-		"the memory belongs to another context":  foreign,
-		"as frameworks do":                       foreign,
+		"this process has the devices 0 to 1":     with(func(b *device.Buffer) { b.Device = 2 }),
+		"the memory lies on device 1":             with(func(b *device.Buffer) { b.Device = 0 }),
+		"the allocation ends 64 bytes after":      with(func(b *device.Buffer) { b.Bytes = 65 }),
+		"the size is negative":                    with(func(b *device.Buffer) { b.Bytes = -1 }),
+		"the address is impossible":               with(func(b *device.Buffer) { b.Ptr = 0 }),
+		"this is pinned memory of the host":       {Platform: device.CUDA, Ptr: uint64(addressOf(pinned)), Bytes: 64},
+		"not device memory, or it has been freed": {Platform: device.CUDA, Ptr: uint64(addressOf(host)), Bytes: 64},
+		"pass a tensor of the device that still":  gone,
+		"the memory belongs to another context":   foreign,
+		"as frameworks do":                        foreign,
 	} {
 		_, err := r.p.Check(b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
@@ -609,7 +609,7 @@ func TestLostDevice(t *testing.T) {
 	require.Equal(t, []int{0}, r.p.Stats().Lost)
 	_, err = r.p.Stage(device.Task{Source: x, Target: x})
 	require.ErrorIs(t, err, errs.DeviceFailed)
-	require.ErrorContains(t, err, "device 0 failed for good")
+	require.ErrorContains(t, err, "device 0 has failed permanently")
 	require.Empty(t, exercise(t, r, y), "the other device works")
 	require.NoError(t, r.p.Close())
 }

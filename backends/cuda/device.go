@@ -40,7 +40,7 @@ const scratchBytes = kernels.HashScratch + 64
 type lostError struct{ cause *driver.Error }
 
 func (l *lostError) Error() string {
-	return fmt.Sprintf("device %d failed for good: %v", l.cause.Device, l.cause)
+	return fmt.Sprintf("device %d has failed permanently: %v", l.cause.Device, l.cause)
 }
 
 func (l *lostError) Unwrap() error { return l.cause }
@@ -62,7 +62,7 @@ func (d *dev) note(err error) {
 	cause := *e
 	cause.Device = d.ordinal
 	if d.lost.CompareAndSwap(nil, &lostError{&cause}) {
-		d.p.log.Load().Error("a device failed for good: its tensors cannot be reduced or synchronised any more, those of the host can",
+		d.p.log.Load().Error("a device has failed permanently: its tensors can no longer be reduced or synchronised, those of the host can",
 			"device", d.ordinal, "error", err)
 	}
 }

@@ -89,7 +89,7 @@ func (m *pinned) get(n int) area {
 		m.mu.Lock()
 		m.total -= int64(size)
 		m.mu.Unlock()
-		m.p.log.Load().Warn("no pinned memory to be had", "bytes", size, "error", err)
+		m.p.log.Load().Warn("no pinned memory is available", "bytes", size, "error", err)
 	}
 	m.mu.Lock()
 	m.pageable++

@@ -184,7 +184,7 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 	case known.Kind == driver.Host:
 		return bad("pass it as a host tensor", "this is pinned memory of the host")
 	case known.Kind == driver.Unknown:
-		return bad("pass a tensor of the device that still exists", "this is no memory of a device, or no more")
+		return bad("pass a tensor of the device that still exists", "this is not device memory, or it has been freed")
 	case b.Device != device.Any && b.Device != known.Device:
 		return bad("pass the tensor's own device", "the memory lies on device %d", known.Device)
 	}
@@ -193,7 +193,7 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 		// Allocators map neighbouring pieces to one range of addresses, too.
 		last, err := p.pointer(b, end-1)
 		if err != nil || last.Kind != known.Kind || last.Device != known.Device {
-			return bad("pass the tensor's own size", "the allocation ends %d bytes behind the address", uint64(known.Base)+known.Bytes-b.Ptr)
+			return bad("pass the tensor's own size", "the allocation ends %d bytes after the address", uint64(known.Base)+known.Bytes-b.Ptr)
 		}
 	}
 	d, err := p.device(b.Device)

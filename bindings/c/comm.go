@@ -252,7 +252,7 @@ func gopccl_optimize(h C.uintptr_t) C.int {
 			return err
 		}
 		if s.Attributes().GlobalWorldSize < 2 {
-			return callOptimize.usage("nobody to measure: the world has one peer", "")
+			return callOptimize.usage("there is no link to measure: the world has one peer", "")
 		}
 		return patiently(callOptimize, m.ctx, s.OptimizeTopology)
 	})

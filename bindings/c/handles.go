@@ -33,7 +33,7 @@ func (h *handles) add(v any) uintptr {
 
 var (
 	errNull    = errors.New("the handle is NULL")
-	errForeign = errors.New("the handle was destroyed, or is none of this function's")
+	errForeign = errors.New("the handle was destroyed, or is not one that this function takes")
 )
 
 func whyNot(n uintptr) error {

@@ -69,7 +69,7 @@ func gopccl_run_master(h C.uintptr_t) C.int {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.server != nil {
-			return callRunMaster.usage("it runs, or did run", "create a new one")
+			return callRunMaster.usage("it is running, or has run", "create a new one")
 		}
 		server, err := core.NewMaster(m.opt)
 		if err != nil {
@@ -94,7 +94,7 @@ func running(c call, h C.uintptr_t) (*master, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.server == nil {
-		return nil, c.usage("it does not run", "call pcclRunMaster first")
+		return nil, c.usage("it is not running", "call pcclRunMaster first")
 	}
 	return m, nil
 }

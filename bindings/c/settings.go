@@ -64,7 +64,7 @@ func settings() (*conf.Config, error) {
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 		if err != nil {
-			notes = append(notes, fmt.Sprintf("%s=%q is no number and has no effect", v.pccl, text))
+			notes = append(notes, fmt.Sprintf("%s=%q is not a number and has no effect", v.pccl, text))
 			continue
 		}
 		if in := min(max(n, v.min), v.max); in != n {

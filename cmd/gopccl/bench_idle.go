@@ -20,7 +20,7 @@ func newBenchIdleCmd() *cobra.Command {
 		Short: "Measure what communicators cost while they wait",
 		Long: `Measure what communicators of one process cost while nothing is reduced: memory,
 goroutines, threads and processor time. Each has reduced once; worlds have two
-members and a master of their own in the same process, heartbeats go on.`,
+members and their own master in the same process, and exchange heartbeats.`,
 		Example: `  gopccl bench idle --communicators 2,20,200
   gopccl bench idle --communicators 20 --threads pinned --span 10s`,
 		Args: noArgs,

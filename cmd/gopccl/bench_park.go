@@ -18,7 +18,7 @@ func newBenchParkCmd() *cobra.Command {
 		Short: "Time wake-ups of sleeping threads and goroutines",
 		Long: `Time wake-ups: from the call that wakes to the moment when the sleeper runs. The
 system's parker (futex, __ulock_wait, WaitOnAddress), the portable one, a channel
-and sync.Cond take turns. Having woken the sleeper, the waker goes on computing
+and sync.Cond take turns. Having woken the sleeper, the waker keeps computing
 or yields its processor.`,
 		Example: `  gopccl bench park
   gopccl bench park --rounds 20000 --gap 1ms --json -`,

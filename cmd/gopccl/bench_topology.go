@@ -180,7 +180,7 @@ func (b *topologyBench) instances() ([]bench.Instance, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, usageError("--only %q: no instance is called so", b.only)
+		return nil, usageError("--only %q: no instance has that in its name", b.only)
 	}
 	return all, nil
 }

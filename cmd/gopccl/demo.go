@@ -110,7 +110,7 @@ func newDemoPeerCmd() *cobra.Command {
 				*p = configured
 			}
 			if o.Inner, err = strconv.Atoi(args[1]); err != nil || o.Inner < 1 {
-				return fmt.Errorf("%q is no number of local steps", args[1])
+				return fmt.Errorf("%q is not a number of local steps", args[1])
 			}
 			return demo.Peer(cmd.Context(), o, cmd.InOrStdin(), cmd.OutOrStdout())
 		},

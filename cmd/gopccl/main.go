@@ -89,7 +89,7 @@ the master they meet at.`,
 // noArgs refuses arguments.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%s takes no argument %q", cmd.CommandPath(), args[0])
+		return fmt.Errorf("%s does not take an argument %q", cmd.CommandPath(), args[0])
 	}
 	return nil
 }

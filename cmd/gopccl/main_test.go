@@ -66,18 +66,18 @@ func TestHelpHasExamples(t *testing.T) {
 
 func TestWrongUsageExitsWithTwo(t *testing.T) {
 	for want, args := range map[string][]string{
-		`unknown command "mastre"`:  {"mastre"},
-		"unknown flag: --lisen":     {"master", "--lisen", "x"},
-		`takes no argument "now"`:   {"demo", "now"},
-		`nearest: "peer.pool_size"`: {"config", "explain", "--set", "peer.poolsize=1"},
-		"master.listen":             {"master", "--listen", "nowhere"},
-		`nearest: "json"`:           {"master", "--log-format", "jsn"},
-		`unknown solver "best"`:     {"master", "--listen", "127.0.0.1:0", "--set", "topology.solver=best"},
-		"no such file":              {"config", "explain", "--config", "does-not-exist.yaml"},
-		"no such directory":         {"demo", "--page", "does-not-exist/page.html"},
-		"is below 1s":               {"demo", "--duration", "0s"},
-		"at least one local step":   {"demo", "--inner", "0"},
-		"accepts 2 arg":             {demoPeer},
+		`unknown command "mastre"`:        {"mastre"},
+		"unknown flag: --lisen":           {"master", "--lisen", "x"},
+		`does not take an argument "now"`: {"demo", "now"},
+		`nearest: "peer.pool_size"`:       {"config", "explain", "--set", "peer.poolsize=1"},
+		"master.listen":                   {"master", "--listen", "nowhere"},
+		`nearest: "json"`:                 {"master", "--log-format", "jsn"},
+		`unknown solver "best"`:           {"master", "--listen", "127.0.0.1:0", "--set", "topology.solver=best"},
+		"no such file":                    {"config", "explain", "--config", "does-not-exist.yaml"},
+		"no such directory":               {"demo", "--page", "does-not-exist/page.html"},
+		"is below 1s":                     {"demo", "--duration", "0s"},
+		"at least one local step":         {"demo", "--inner", "0"},
+		"accepts 2 arg":                   {demoPeer},
 	} {
 		code, out, errOut := gopccl(t, args...)
 		require.Equal(t, exitUsage, code, args)

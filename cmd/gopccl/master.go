@@ -71,7 +71,7 @@ func newMasterLog(cmd *cobra.Command, c *conf.Config) *lineWriter {
 		newLogger(c, to, terminal(cmd.OutOrStdout())).Warn("log lines were dropped", "kind", "log", "lines", lines)
 	}
 	failed := func(err error) {
-		newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr())).Warn("the log cannot be written any more, the master goes on: "+err.Error(), "kind", "log")
+		newLogger(c, cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr())).Warn("the log cannot be written any more; the master continues: "+err.Error(), "kind", "log")
 	}
 	return newLineWriter(cmd.OutOrStdout(), 4096, dropped, failed)
 }

@@ -181,7 +181,7 @@ func startTensorPlugins(c *conf.Config, log *slog.Logger) (stop func(), err erro
 func newPluginsCmd() *cobra.Command {
 	plugins := &cobra.Command{
 		Use:   "plugins",
-		Short: "Look at the programs that gopccl runs beside itself",
+		Short: "Inspect plugins, the programs that gopccl runs beside itself",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -287,7 +287,7 @@ printed here.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&insecure, "no-mtls", false, "the executable does not know mutual TLS")
+	cmd.Flags().BoolVar(&insecure, "no-mtls", false, "the executable does not support mutual TLS")
 	cmd.Flags().StringVar(&kind, "kind", "solver", "what the executable is: solver, quantizer or backend")
 	cmd.Flags().SetInterspersed(false) // the plugin's own flags follow its name
 	return cmd

@@ -108,7 +108,7 @@ func TestMasterReloadsAtHangup(t *testing.T) {
 	writeConfig(t, path, "topology:\n  solver: auto\nmaster:\n  lost_state: anew\n")
 	hangup()
 	appears(`configuration taken over.* solver=auto`)
-	appears(`groups whose shared state is lost begin anew, an operator says`) // S1-25
+	appears(`an operator lets groups whose shared state is lost start over`) // S1-25
 	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, long, 5*time.Millisecond)
 
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))

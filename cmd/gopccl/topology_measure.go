@@ -116,7 +116,7 @@ port.`,
 			}
 			switch {
 			case listen != "" && len(args) > 0:
-				return errs.New(errs.InvalidConfig, "measure topology", errors.New("--serve takes no other hosts"))
+				return errs.New(errs.InvalidConfig, "measure topology", errors.New("--serve and hosts to measure exclude each other"))
 			case listen != "":
 				return serveProbes(cmd.Context(), listen, cmd.OutOrStdout())
 			case len(args) > 0:

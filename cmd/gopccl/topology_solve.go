@@ -77,7 +77,7 @@ a file with costs, the bottleneck is the largest cost.
 peers in the order of the ring. --start begins with the ring of a plan, so that
 the answer is no worse; it may be for other bandwidths, but not for other peers.
 
-Improvements are shown on standard error while the search goes on.`,
+Improvements are shown on standard error during the search.`,
 		Example: `  gopccl topology solve matrix.json
   gopccl topology solve ftv170.atsp --objective sum --budget 100ms --json
   gopccl topology solve links.csv --solver exact --budget 1m

@@ -141,5 +141,5 @@ func TestTopologyPlan(t *testing.T) {
 	code, out, errOut = gopccl(t, "topology", "solve", file, "--start", ring)
 	require.NotEqual(t, exitOK, code)
 	require.Empty(t, out)
-	require.Contains(t, errOut, `"a" is no peer`)
+	require.Contains(t, errOut, `"a" is not a peer`)
 }

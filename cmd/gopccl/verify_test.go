@@ -66,7 +66,7 @@ func TestVerifyDeterminismOfADevice(t *testing.T) {
 
 	code, _, errOut = gopccl(t, "verify", "determinism", "--device", "77")
 	require.Equal(t, exitFailed, code)
-	require.Contains(t, errOut, "there is no device 77, only 1 of them")
+	require.Contains(t, errOut, "there is no device 77: this machine has 1")
 	require.Contains(t, errOut, "nvidia-smi")
 	require.Equal(t, ptxtest.Counts{}, d.Live())
 }

@@ -185,7 +185,7 @@ func verify(f *os.File, path string) (*file, error) {
 		return nil, readError(path, err)
 	}
 	if !bytes.Equal(sum.Sum(nil), want[:]) {
-		return nil, corrupt(path, "the SHA-256 is wrong")
+		return nil, corrupt(path, "the SHA-256 does not match")
 	}
 	js := make([]byte, n)
 	if _, err := f.ReadAt(js, int64(preamble)); err != nil {

@@ -25,7 +25,7 @@ func Catch(op string, to func(err *Error)) {
 			return
 		}
 		to(New(Internal, op, &Panic{Value: v, Stack: debug.Stack()}).
-			WithHint("this is a fault of the program: report it with the log line that has the stack"))
+			WithHint("this is a bug: report it with the log line that has the stack"))
 	}
 }
 

@@ -22,7 +22,7 @@ type Quantizer interface {
 	Name() string
 	// Check returns nil if data type, wire type, op and the smallest chunk
 	// length (elements, over the ring) may be combined; native says that no
-	// PCCL end takes part. The error tells what is allowed.
+	// PCCL peer takes part. The error tells what is allowed.
 	Check(t, q dtype.Type, op dtype.Op, minChunk int, native bool) error
 	// Params computes the metadata of one chunk (Tag is left 0).
 	Params(t, q dtype.Type, src []byte) wire.DequantizationMeta

@@ -29,7 +29,7 @@ func Detach(l *slog.Logger) (*slog.Logger, *Lines) {
 	}
 	d := &detached{h: h}
 	d.q = NewQueue(maxLines, func(n uint64) {
-		r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines were dropped: whoever takes them is too slow", 0)
+		r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines were dropped: their reader is too slow", 0)
 		r.AddAttrs(slog.Uint64("lines", n))
 		_ = h.Handle(context.Background(), r)
 	}, nil)

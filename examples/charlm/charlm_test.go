@@ -104,7 +104,7 @@ func TestCorpusRefusesWhatIsNoText(t *testing.T) {
 		all[i] = byte(i)
 	}
 	_, err = NewCorpus(all)
-	require.ErrorContains(t, err, "no text")
+	require.ErrorContains(t, err, "not text")
 }
 
 // The same seed gives the same examples, another shard others, and no example

@@ -60,7 +60,7 @@ func NewCorpus(text []byte) (*Corpus, error) {
 		}
 	}
 	if len(c.Vocab) == 256 {
-		return nil, fmt.Errorf("charlm: this is no text: all 256 byte values occur")
+		return nil, fmt.Errorf("charlm: this is not text: all 256 byte values occur")
 	}
 	symbols := make([]uint8, len(text))
 	for i, b := range text {

@@ -54,7 +54,7 @@ type DeviceOuter struct {
 func NewDeviceOuter(d driver.Driver, device int) (*DeviceOuter, error) {
 	n, err := d.Devices()
 	if err == nil && (device < 0 || device >= n) {
-		err = fmt.Errorf("there is no device %d, only %d of them", device, n)
+		err = fmt.Errorf("there is no device %d: this machine has %d", device, n)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("outer step on a device: %w", err)

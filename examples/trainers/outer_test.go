@@ -69,7 +69,7 @@ func TestDiLoCoWithADevice(t *testing.T) {
 // A device that fails ends the trainer with the driver's word for it.
 func TestOuterStepFails(t *testing.T) {
 	_, err := NewDeviceOuter(ptxtest.New(ptxtest.Options{}), 1)
-	require.ErrorContains(t, err, "there is no device 1, only 1 of them")
+	require.ErrorContains(t, err, "there is no device 1: this machine has 1")
 	d := ptxtest.New(ptxtest.Options{})
 	d.Fail("cuModuleLoadDataEx", 1, driver.NoBinaryForGPU)
 	_, err = NewDeviceOuter(d, 0)

@@ -40,7 +40,7 @@ func OpenGPU(d driver.Driver, device int) (*GPU, error) {
 		return nil, fail(err)
 	}
 	if device < 0 || device >= n {
-		return nil, errs.New(errs.InvalidArgument, op, fmt.Errorf("there is no device %d, only %d of them", device, n)).
+		return nil, errs.New(errs.InvalidArgument, op, fmt.Errorf("there is no device %d: this machine has %d", device, n)).
 			WithHint("see nvidia-smi and CUDA_VISIBLE_DEVICES")
 	}
 	name, err := d.DeviceName(device)

@@ -39,7 +39,7 @@ func TestDeviceFails(t *testing.T) {
 	for _, n := range []int{-1, 2} {
 		_, err := OpenGPU(d, n)
 		require.ErrorIs(t, err, errs.InvalidArgument)
-		require.ErrorContains(t, err, "only 2 of them")
+		require.ErrorContains(t, err, "this machine has 2")
 	}
 	_, err := OpenGPU(ptxtest.New(ptxtest.Options{Init: driver.SystemNotReady}), 0)
 	require.ErrorIs(t, err, errs.DeviceFailed)

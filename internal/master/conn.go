@@ -157,7 +157,7 @@ func (c *conn) reason(err error) string {
 	case platform.ClassReset:
 		return "reset by the peer"
 	case platform.ClassTimeout:
-		return "the other end does not answer any more"
+		return "the other end no longer answers"
 	}
 	return err.Error()
 }

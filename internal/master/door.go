@@ -93,7 +93,7 @@ func (s *Server) seat(addr netip.Addr, now time.Time) (v *conn, wait time.Durati
 	}
 	if t := seats[stranger][addr]; t != nil && t.n >= perAddress(s.opt.MaxConnections) {
 		t.oldest.leaving = true
-		return t.oldest, 0, "too many connections of its address that did not register"
+		return t.oldest, 0, "too many connections from its address that did not register"
 	}
 	if total < s.opt.MaxConnections {
 		return nil, 0, ""

@@ -138,7 +138,7 @@ func (s *Server) next(ctx context.Context, c *conn, r *bufio.Reader, p *pulse) (
 	}
 	pkt, err := wire.ReadBody(r, wire.C2M, n)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.fail(fmt.Sprintf("a packet of %d bytes did not go on for %v", n, s.opt.packetTime))
+		c.fail(fmt.Sprintf("no more of a packet of %d bytes arrived for %v", n, s.opt.packetTime))
 	}
 	return pkt, err
 }

@@ -46,7 +46,7 @@ func TestUnfinishedPackets(t *testing.T) {
 			_, err := bad.nc.Write(append(announce(n), make([]byte, n/2)...))
 			require.NoError(t, err)
 			bad.closed()
-			require.Contains(t, h.fact("left").Text, fmt.Sprintf("a packet of %d bytes did not go on", n))
+			require.Contains(t, h.fact("left").Text, fmt.Sprintf("no more of a packet of %d bytes arrived", n))
 			for _, a := range []*allowance{&h.s.memberIntake, &h.s.otherIntake} {
 				a.mu.Lock()
 				require.Zero(t, a.lent)

@@ -243,7 +243,7 @@ func (m *Mesh) dialWay(ctx context.Context, p wire.PeerEndpoint, number uint32, 
 		return conn, ack, err
 	}
 	if !w.dead.Swap(true) {
-		m.cfg.Log.Warn("one of the ways to a neighbour leads nowhere", "peer", p.UUID.Short(), "from", w.from, "to", w.to, "error", err)
+		m.cfg.Log.Warn("an address of a neighbour cannot be reached", "peer", p.UUID.Short(), "from", w.from, "to", w.to, "error", err)
 	}
 	return m.hello(ctx, ways[0], number)
 }

@@ -60,7 +60,7 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 		}
 		if vain == maxVain {
 			err := errs.New(errs.RankConnectionLost, name,
-				fmt.Errorf("failed %d times in a row although nobody came or left: %w", vain, failure)).
+				fmt.Errorf("failed %d times in a row although the group did not change: %w", vain, failure)).
 				WithHint("pass the same quantization on every peer and see the peers' logs")
 			return total, partly(err, name, total.Done)
 		}

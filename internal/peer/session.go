@@ -225,7 +225,7 @@ func (s *Session) start() {
 		s.spawn(func() {
 			l.serve()
 			if s.ctx.Err() == nil { // the session goes on
-				s.log.Error("the port for " + l.what + " was closed: nobody reaches this peer there any more")
+				s.log.Error("the port for " + l.what + " was closed: other peers can no longer reach this one there")
 			}
 		})
 	}

@@ -437,7 +437,7 @@ type paced struct {
 	net.Conn
 	start time.Time
 	taken float64
-	plain bool // speak as a PCCL end does
+	plain bool // speak as a PCCL peer does
 }
 
 func (p *paced) Write(b []byte) (int, error) {

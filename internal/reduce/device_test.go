@@ -422,7 +422,7 @@ func TestDeviceSpecIsChecked(t *testing.T) {
 		"the destination on \"cuda\"": func(s *Spec) { s.DeviceDst.Platform = device.CUDA },
 		"8 elements of float32":       func(s *Spec) { s.DeviceSrc.Bytes = 31 },
 		"destination has 64 bytes":    func(s *Spec) { s.DeviceDst.Bytes = 64 },
-		"by a part only":              func(s *Spec) { s.DeviceDst.Ptr += 4 },
+		"only in part":                func(s *Spec) { s.DeviceDst.Ptr += 4 },
 		"nothing serves":              func(s *Spec) { s.DeviceSrc.Platform, s.DeviceDst.Platform = "abacus", "abacus" },
 	} {
 		s := ok

@@ -199,7 +199,7 @@ func (r *receiver) readEarly(h transport.Header) (*early, error) {
 		ok := size <= maxEarly && e.reserve(r.peer, cost)
 		e.mu.Unlock()
 		if !ok {
-			return fail(errs.New(errs.Protocol, opName, errors.New("more came for operations that were not launched than may be kept")).
+			return fail(errs.New(errs.Protocol, opName, errors.New("more data arrived for operations that are not launched yet than may be kept")).
 				WithPhase("data phase").WithPeer(r.peer.String()))
 		}
 		x.cost += cost

@@ -295,7 +295,7 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 	return op, nil
 }
 
-var errPartly = errors.New("source and destination overlap by a part only (use the same buffer, or separate ones)")
+var errPartly = errors.New("source and destination overlap only in part (use the same buffer, or separate ones)")
 
 // Start is what an operation has to know to begin.
 type Start struct {

@@ -75,7 +75,7 @@ func (op *Op) receiveInOrder(r *receiver) error {
 		}
 	}
 	if left > c.size-c.off {
-		return refuse("a frame of %d bytes extends over the end of the step, which lacks %d", left, c.size-c.off)
+		return refuse("a frame of %d bytes reaches past the end of the step, which needs %d more", left, c.size-c.off)
 	}
 	op.in.bytes += uint64(left)
 	for left > 0 {
@@ -146,7 +146,7 @@ func (op *Op) holdMeta(step int, m wire.DequantizationMeta) *wire.Dequantization
 func (op *Op) receivePiece(r *receiver) error {
 	refuse := func(format string, args ...any) error { return op.protocol(r, "striped", format, args...) }
 	if !op.native {
-		return refuse("a striped frame came in a group with PCCL ends")
+		return refuse("a striped frame came in a group with PCCL peers")
 	}
 	b := r.scratch
 	head := stripeHead

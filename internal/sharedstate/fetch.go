@@ -31,7 +31,7 @@ type FetchConfig struct {
 	// Tensors is the caller's state. Fetch writes to the Data of wanted ones
 	// only, and to nothing after it has returned.
 	Tensors []Tensor
-	// Legacy says that holders may be PCCL ends (see Entries, quirk Q34).
+	// Legacy says that holders may be PCCL peers (see Entries, quirk Q34).
 	Legacy bool
 	// DialTimeout bounds connecting to one holder, StallTimeout the silence of
 	// a holder. Defaults 10 s and 30 s.

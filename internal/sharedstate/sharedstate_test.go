@@ -166,7 +166,7 @@ func TestFetchRevisionOnly(t *testing.T) {
 	require.Equal(t, Result{Revision: 7}, res)
 }
 
-// Quirk Q33: towards PCCL ends 16 bit types (but uint16) have no content.
+// Quirk Q33: towards PCCL peers 16 bit types (but uint16) have no content.
 func TestFetchLegacyTypes(t *testing.T) {
 	src, dst := state(1, 64, 64, 64, 64), state(2, 64, 64, 64, 64)
 	for i, d := range []dtype.Type{dtype.Int16, dtype.Float16, dtype.BFloat16, dtype.Uint16} {

@@ -29,7 +29,7 @@ type Tensor struct {
 	// Device is the content if it lies on a device; Data is empty then.
 	Device device.Buffer
 	// DType is the element type. It is compared between peers, and decides in
-	// groups with PCCL ends whether there is any content (quirk Q33).
+	// groups with PCCL peers whether there is any content (quirk Q33).
 	DType dtype.Type
 	// AllowInequality exempts the content from comparison and hash checks.
 	AllowInequality bool
@@ -121,7 +121,7 @@ func named(err error, key string) error {
 // Entries returns what a peer votes with, one entry per tensor in the same
 // order. Hashes are SimpleHashes; an entry with AllowInequality is not hashed
 // and has hash and hash type 0. The number of elements is always 0 (quirk
-// Q20). legacy says that PCCL ends may be in the group: int16, float16 and
+// Q20). legacy says that PCCL peers may be in the group: int16, float16 and
 // bfloat16 entries then have hash 0, as PCCL has it (quirk Q33). workers
 // bounds the number of goroutines that hash at once, 0 means one per core.
 // The tensors are read only while Entries runs. Those of a device are hashed

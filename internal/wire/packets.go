@@ -78,12 +78,12 @@ const (
 	StateUnknownKey     StateStatus = 4
 )
 
-// Ext is what a gopccl end adds after the last field of a packet body. The
+// Ext is what a gopccl endpoint adds after the last field of a packet body. The
 // zero value adds nothing, and a packet without a block decodes to it. PCCL
 // ignores such bytes; unknown entries of a block are skipped, a damaged block
 // is ignored as a whole.
 type Ext struct {
-	// Native announces a gopccl end (on C2M 1, M2C 1, P2P Hello, HelloAck).
+	// Native announces a gopccl endpoint (on C2M 1, M2C 1, P2P Hello, HelloAck).
 	Native bool
 	// Flows announces an end that accepts striped frames and answers probes on
 	// its P2P connections (on P2P Hello, HelloAck).

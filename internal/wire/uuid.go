@@ -20,5 +20,5 @@ func ParseUUID(s string) (UUID, error) {
 			return u, nil
 		}
 	}
-	return UUID{}, errs.New(errs.InvalidArgument, "parse uuid", fmt.Errorf("%q is no uuid", cutString(s, 64)))
+	return UUID{}, errs.New(errs.InvalidArgument, "parse uuid", fmt.Errorf("%q is not a uuid", cutString(s, 64)))
 }

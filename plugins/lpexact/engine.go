@@ -146,7 +146,7 @@ func (p programme) write(path string) error {
 	return errors.Join(w.Flush(), f.Close())
 }
 
-var errAnswer = errors.New("an answer that cannot be read")
+var errAnswer = errors.New("the answer cannot be read")
 
 // readGLPK reads what glpsol --write gives: columns are numbered in the order
 // in which the objective names them.

@@ -78,7 +78,7 @@ func (m moonshot) Solve(ctx context.Context, p topo.Problem, better func(topo.So
 	if failed != nil {
 		return topo.Solution{}, failed
 	}
-	return topo.Solution{}, &topo.NoRingError{Reason: "the time was over"}
+	return topo.Solution{}, &topo.NoRingError{Reason: "the time ran out"}
 }
 
 // search is one call of Solve.

@@ -59,7 +59,7 @@ type quantizer struct {
 	q quant.Quantizer
 }
 
-// Describe lists everything that the quantizer accepts between gopccl ends.
+// Describe lists everything that the quantizer accepts between gopccl peers.
 func (v quantizer) Describe(context.Context, *proto.DescribeRequest) (*proto.QuantizerDescription, error) {
 	d := &proto.QuantizerDescription{}
 	for t := range dtype.Type(dtype.NumTypes) {

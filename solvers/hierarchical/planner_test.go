@@ -267,7 +267,7 @@ func TestBestFirstIsBest(t *testing.T) {
 			continue
 		}
 		got := plans(t, m, false)
-		require.GreaterOrEqual(t, got.Bound*(1+1e-9), want, "a bound that is none")
+		require.GreaterOrEqual(t, got.Bound*(1+1e-9), want, "a bound that does not hold")
 		require.InEpsilon(t, want, got.Bottleneck, 1e-9, "proved or not") // S3-07
 		measured += got.Measured
 		exist += 5*4 + 5*4*3 + 5*4*3*2 + 5*4*3*2 + 24 // chains of two to five peers, and rings
@@ -288,7 +288,7 @@ func TestSitesThatShare(t *testing.T) {
 		}
 		got := plans(t, m, false)
 		require.LessOrEqual(t, got.Bottleneck, want*(1+1e-9))
-		require.GreaterOrEqual(t, got.Bound*(1+1e-9), want, "a bound that is none")
+		require.GreaterOrEqual(t, got.Bound*(1+1e-9), want, "a bound that does not hold")
 		if got.Optimal {
 			proved++
 			require.InEpsilon(t, want, got.Bottleneck, 1e-9)

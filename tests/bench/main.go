@@ -54,7 +54,7 @@ func main() {
 	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")
 	flag.BoolVar(&o.futex, "futex", false, "measure calls of futex and the spread of times instead (Linux, with perf)")
 	flag.IntVar(&o.turns, "turns", 6, "turns of each contestant")
-	flag.IntVar(&o.sessions, "sessions", 3, "how often the processes are started anew; the turns are shared among them")
+	flag.IntVar(&o.sessions, "sessions", 3, "how often the processes are started; the turns are shared among the starts")
 	flag.DurationVar(&o.turn, "turn", 200*time.Millisecond, "how long a turn should last")
 	flag.StringVar(&o.from, "from", "", "measure nothing, read the results from `FILE`")
 	flag.BoolVar(&o.add, "add", false, "keep what the -json file has and this run does not measure")

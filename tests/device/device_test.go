@@ -339,7 +339,7 @@ func TestLostDevice(t *testing.T) {
 
 	_, err := comms[lost[0]].AllReduceAsync(ctx, core.ReduceDevice([]core.DeviceBuffer{x, y}[lost[0]], []core.DeviceBuffer{x, y}[lost[0]], dtype.Float32, core.Sum))
 	require.ErrorIs(t, err, errs.DeviceFailed)
-	require.ErrorContains(t, err, "failed for good")
+	require.ErrorContains(t, err, "failed permanently")
 	each(t, 2, func(i int) error { // with host tensors it goes on
 		v := []float32{1, 2, 3}
 		_, err := core.AllReduceSlice(ctx, comms[i], v, v, core.Sum)

@@ -239,7 +239,7 @@ func TestAddressesOfAnotherNetwork(t *testing.T) {
 		sums(t, ctx, comms)
 	}
 	for i := range logs {
-		written(t, "one of the ways to a neighbour leads nowhere", &logs[i])
+		written(t, "an address of a neighbour cannot be reached", &logs[i])
 	}
 	written(t, "it is meant for another peer, which named this address as its own", &logs[0], &logs[1], &logs[2])
 }

@@ -105,9 +105,9 @@ func TestMarksCanFail(t *testing.T) {
 
 func TestWhatCannotRun(t *testing.T) {
 	for want, args := range map[string][]string{
-		`is none of [interpreter system]`: {"-driver", "toolkit"},
-		`there is no part "speed"`:        {"-driver", "interpreter", "-only", "hash,speed"},
-		`there is no device 3, only 1`:    {"-driver", "interpreter", "-device", "3"},
+		`is none of [interpreter system]`:          {"-driver", "toolkit"},
+		`there is no part "speed"`:                 {"-driver", "interpreter", "-only", "hash,speed"},
+		`there is no device 3: this machine has 1`: {"-driver", "interpreter", "-device", "3"},
 	} {
 		code, out, marks := run(t, args...)
 		require.Equal(t, 1, code)

@@ -143,7 +143,7 @@ func check(ctx context.Context, args []string, out io.Writer) (ok bool, err erro
 	if n, err := j.driver.Devices(); err != nil {
 		return false, err
 	} else if j.device < 0 || j.device >= n {
-		return false, fmt.Errorf("there is no device %d, only %d of them: see nvidia-smi and CUDA_VISIBLE_DEVICES", j.device, n)
+		return false, fmt.Errorf("there is no device %d: this machine has %d; see nvidia-smi and CUDA_VISIBLE_DEVICES", j.device, n)
 	}
 	var file *json.Encoder
 	if *asJSON != "" {

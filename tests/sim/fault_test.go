@@ -48,7 +48,7 @@ type scenario struct {
 	// eager: searches beside the run find rings soon.
 	eager bool
 	// reuse: what fails is launched again before the round, if others are not
-	// awaited yet; all peers are gopccl ends.
+	// awaited yet; all peers are gopccl peers.
 	reuse bool
 }
 
@@ -74,7 +74,7 @@ func newWorld(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
 	w.plan = scenario{groups: 1, natives: min(w.rng.n(5), 2), loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
 	w.plan.eager = w.rng.chance(2)
-	if w.rng.chance(4) { // with PCCL ends a failed collective stops all groups
+	if w.rng.chance(4) { // with PCCL peers a failed collective stops all groups
 		w.plan.groups, w.plan.natives = 2, 2
 	}
 	w.plan.reuse = w.plan.natives == 2 && w.rng.chance(2)

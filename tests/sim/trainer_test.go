@@ -106,7 +106,7 @@ func (p *peer) attempt(todo []uint64, vectors map[uint64][]int64) {
 	for _, tag := range todo {
 		order = append(order, p.launch(tag, vectors[tag]))
 	}
-	if p.m.View().Native { // with PCCL ends the order of the awaits decides (quirk Q18)
+	if p.m.View().Native { // with PCCL peers the order of the awaits decides (quirk Q18)
 		for i := len(order) - 1; i > 0; i-- {
 			j := p.w.rng.n(i + 1)
 			order[i], order[j] = order[j], order[i]

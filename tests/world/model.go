@@ -71,7 +71,7 @@ func code(id int, step uint64, op int) uint64 {
 // Marked is Contributors for a quantized operation of a multiple of 64 elements.
 func Marked(sum []float32, step uint64, op int) (set uint64, err error) {
 	if len(sum) == 0 || len(sum)%block != 0 {
-		return 0, fmt.Errorf("%d elements are no multiple of %d", len(sum), block)
+		return 0, fmt.Errorf("%d elements are not a multiple of %d", len(sum), block)
 	}
 	for at := 0; at < len(sum); at += block {
 		var share [block]float32
@@ -96,7 +96,7 @@ func Marked(sum []float32, step uint64, op int) (set uint64, err error) {
 		}
 	}
 	if set == 0 || set >= 1<<MaxPeers {
-		return 0, fmt.Errorf("the result names %#x, which is no set of peers", set)
+		return 0, fmt.Errorf("the result names %#x, which is not a set of peers", set)
 	}
 	return set, nil
 }

@@ -205,7 +205,7 @@ func TestSettle(t *testing.T) {
 	}{
 		"nothing":      {map[string][]mention{"S1-33": found["S1-33"]}, figures, "S1-29 has no test"},
 		"unknown row":  {map[string][]mention{"S1-33": found["S1-33"], "S1-29": found["S1-29"], "S1-39": found["S1-29"]}, figures, "S1-39"},
-		"not measured": {found, nil, "nobody has measured"},
+		"not measured": {found, nil, "has not been measured"},
 		"missed":       {found, published{"S1-30": {{Name: "latency", Value: 1.6}}}, "the bar is at most 1.50"},
 		"only words":   {map[string][]mention{"S1-29": found["S1-29"]}, figures, "a remark and no test"},
 	} {

@@ -54,12 +54,12 @@ func settle(rows []row, s states, found map[string][]mention, figures published)
 	}
 	for id, m := range found {
 		if !known[id] {
-			problems = append(problems, fmt.Sprintf("%s of %v is no row of the checklist", id, m[0]))
+			problems = append(problems, fmt.Sprintf("%s of %v is not a row of the checklist", id, m[0]))
 		}
 	}
 	for id := range s.Row {
 		if !known[id] {
-			problems = append(problems, fmt.Sprintf("%s of states.toml is no row of the checklist", id))
+			problems = append(problems, fmt.Sprintf("%s of states.toml is not a row of the checklist", id))
 		}
 	}
 	slices.Sort(problems)
@@ -84,7 +84,7 @@ func results(id string, r *state, commands map[string]*command, figures publishe
 		v, ok := figures.of(id, f.Name)
 		switch {
 		case !ok:
-			problems = append(problems, fmt.Sprintf("%s: nobody has measured %q: go run -C tools ./conformance -measure -only '^%s$'", id, f.Name, f.Of))
+			problems = append(problems, fmt.Sprintf("%s: %q has not been measured: go run -C tools ./conformance -measure -only '^%s$'", id, f.Name, f.Of))
 			continue
 		case !f.met(v.Value):
 			problems = append(problems, fmt.Sprintf("%s: %s is %s, the bar is %s %s: measure again, or call the row open", id, f.Name, number(v.Value), f.bar(), f.Unit))

@@ -168,7 +168,7 @@ def test_what_a_device_buffer_may_not_be(world: World, address: str) -> None:
         ):
             with pytest.raises(ArgumentError, match=want):
                 comm.all_reduce(send, recv, op=ReduceOp.SUM)
-    with pytest.raises(ArgumentError, match="tensor 'w': data_ptr 0x1001 is no memory of a CUDA device"):
+    with pytest.raises(ArgumentError, match="tensor 'w': data_ptr 0x1001 is not CUDA device memory"):
         TensorInfo("w", 0x1001, numel=4, dtype=DataType.FLOAT, device_type=DeviceType.CUDA)
     assert world.told == []
 

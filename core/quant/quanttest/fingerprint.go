@@ -12,7 +12,7 @@ import (
 )
 
 // Fingerprint is a checksum of parameters, wire forms and values of chunks of
-// many kinds, for everything that q accepts between gopccl ends: the same
+// many kinds, for everything that q accepts between gopccl peers: the same
 // number on every processor, with and without vector instructions.
 func Fingerprint(q quant.Quantizer) (uint32, error) {
 	accepted, err := checkTable(q)

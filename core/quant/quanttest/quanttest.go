@@ -26,7 +26,7 @@ type combination struct {
 func (c combination) String() string { return fmt.Sprintf("%v-%v-%v", c.t, c.q, c.op) }
 
 // Run checks q for every combination of types and operations that it accepts
-// between gopccl ends.
+// between gopccl peers.
 func Run(t *testing.T, q quant.Quantizer) {
 	if q.Name() == "" || q.Name() == "none" {
 		t.Errorf("bad name %q", q.Name())
@@ -65,7 +65,7 @@ func checkTable(q quant.Quantizer) ([]combination, error) {
 			for op := range dtype.Op(dtype.NumOps + 1) {
 				native, compat := q.Check(t, qt, op, 1000, true), q.Check(t, qt, op, 1000, false)
 				if compat == nil && native != nil {
-					return nil, fmt.Errorf("%v to %v, %v: allowed with PCCL ends and refused without", t, qt, op)
+					return nil, fmt.Errorf("%v to %v, %v: allowed with PCCL peers and refused without", t, qt, op)
 				}
 				if native != nil {
 					continue

@@ -147,7 +147,7 @@ func solve(t require.TestingT, ctx context.Context, s topo.Solver, p topo.Proble
 		if b.BottleneckBound > 0 && (fastest == 0 || b.BottleneckBound < fastest) {
 			fastest = b.BottleneckBound
 		}
-		require.True(t, p.Objective.Better(b, last), "an improvement that is none")
+		require.True(t, p.Objective.Better(b, last), "an improvement that does not improve")
 		last = topo.Solution{Ring: slices.Clone(b.Ring), Bottleneck: b.Bottleneck, Sum: b.Sum}
 	})
 	same := slices.EqualFunc(before, p.Matrix.Mbps, func(a, b float64) bool { return math.Float64bits(a) == math.Float64bits(b) })
@@ -211,9 +211,9 @@ func againstBruteForce(t *rapid.T, s topo.Solver, w Want) {
 	require.NoError(t, err)
 	require.True(t, got.Optimal || !w.Proves, "not proved")
 	least := topo.Problem{Matrix: p.Matrix, Objective: topo.Sum}
-	require.LessOrEqual(t, got.SumLowerBound, Best(least).Sum*(1+topo.Tolerance), "a bound that is none")
+	require.LessOrEqual(t, got.SumLowerBound, Best(least).Sum*(1+topo.Tolerance), "a bound that does not hold")
 	fastest := topo.Problem{Matrix: p.Matrix}
-	require.True(t, got.BottleneckBound == 0 || got.BottleneckBound >= Best(fastest).Bottleneck, "a bound that is none")
+	require.True(t, got.BottleneckBound == 0 || got.BottleneckBound >= Best(fastest).Bottleneck, "a bound that does not hold")
 	if got.Optimal {
 		require.False(t, p.Objective.Better(best, got) && best.Sum < got.Sum*(1-1e-9), "best %v, got %v", best, got)
 	}

@@ -97,7 +97,7 @@ func rate(cell string) (float64, error) {
 	}
 	v, err := strconv.ParseFloat(strings.TrimSpace(cell), 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-		return math.NaN(), fmt.Errorf("%q is no rate in Mbit/s", cell)
+		return math.NaN(), fmt.Errorf("%q is not a rate in Mbit/s", cell)
 	}
 	return v, nil
 }

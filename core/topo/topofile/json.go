@@ -49,12 +49,12 @@ func parseJSON(text []byte) (*File, error) {
 	if err := d.Decode(target); err != nil {
 		var at *json.SyntaxError
 		if errors.As(err, &at) {
-			return nil, fmt.Errorf("no JSON at byte %d: %w", at.Offset, err)
+			return nil, fmt.Errorf("not JSON at byte %d: %w", at.Offset, err)
 		}
 		return nil, cut(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something follows the matrix at byte %d", d.InputOffset())
+		return nil, fmt.Errorf("unexpected data after the matrix at byte %d", d.InputOffset())
 	}
 	if in.N != nil && *in.N != len(in.Mbps) {
 		return nil, fmt.Errorf(`"n" is %d, but "mbps" has %d rows`, *in.N, len(in.Mbps))

@@ -63,7 +63,7 @@ func (f *File) ReadPlan(in io.Reader) ([]int, error) {
 		return bad(cut(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return bad(fmt.Errorf("something follows the plan at byte %d", d.InputOffset()))
+		return bad(fmt.Errorf("unexpected data after the plan at byte %d", d.InputOffset()))
 	}
 	switch {
 	case p.Format != planFormat:
@@ -81,7 +81,7 @@ func (f *File) ReadPlan(in io.Reader) ([]int, error) {
 	for _, name := range p.Ring {
 		i, ok := at[name]
 		if !ok {
-			return bad(fmt.Errorf("%q is no peer of %s, or twice in the ring", name, f.Name))
+			return bad(fmt.Errorf("%q is not a peer of %s, or is in the ring twice", name, f.Name))
 		}
 		delete(at, name)
 		ring = append(ring, i)

@@ -54,7 +54,7 @@ func TestPlanRefusesOthers(t *testing.T) {
 		`{"format":"gopccl ring","version":1,"ring":["oslo","rome"]}`:                "2 peers",
 		`{"format":"gopccl ring","version":1,"ring":["oslo","rome","rome"]}`:         "twice",
 		`{"format":"gopccl ring","version":1,"ring":["oslo","rome","paris"]}`:        "paris",
-		`{"format":"gopccl ring","version":1,"ring":["oslo","rome","bern"]} {"a":1}`: "follows",
+		`{"format":"gopccl ring","version":1,"ring":["oslo","rome","bern"]} {"a":1}`: "after the plan",
 		`{"format":"gopccl ring","version":1,"ring":7}`:                              "number",
 	} {
 		_, err := f.ReadPlan(strings.NewReader(text))

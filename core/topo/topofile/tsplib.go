@@ -29,7 +29,7 @@ func parseTSPLIB(text []byte) (*File, error) {
 			for _, word := range strings.Fields(s) {
 				v, err := strconv.ParseFloat(word, 64)
 				if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
-					return nil, fmt.Errorf("line %d: %q is no cost", line, word)
+					return nil, fmt.Errorf("line %d: %q is not a cost", line, word)
 				}
 				if len(costs) == n*n {
 					return nil, fmt.Errorf("line %d: more than the %d x %d costs that DIMENSION promises", line, n, n)

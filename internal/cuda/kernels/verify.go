@@ -40,7 +40,7 @@ const TallyBytes = tallyBytes * groups
 // the returned number of bytes, for ReadTally.
 func (k *Set) ExpTally(dst driver.Ptr, first uint32, step, count uint64, s driver.Stream) (int, error) {
 	if step == 0 || count > (1<<32-uint64(first)+step-1)/step {
-		return 0, errs.New(errs.InvalidArgument, "device expf", fmt.Errorf("there are no %d patterns, each %d-th from %#x on", count, step, first))
+		return 0, errs.New(errs.InvalidArgument, "device expf", fmt.Errorf("%d patterns, every %d-th from %#x on, are more than there are", count, step, first))
 	}
 	blocks := min(k.grid(count), groups)
 	return int(blocks) * tallyBytes, k.launch(expTally, blocks, s, args().ptr(dst).u64(uint64(first)).u64(step).u64(count))

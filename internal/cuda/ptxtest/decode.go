@@ -533,7 +533,7 @@ func (l *linker) call() {
 	}
 	fn := l.mod.funcs[args[0].name]
 	if args[0].kind != opLabel || fn == nil || fn.entry {
-		l.fail("call of %q, which is no function of the module", args[0].name)
+		l.fail("call of %q, which is not a function of the module", args[0].name)
 	}
 	given := [2][]operand{}
 	if l.st.args[0].kind == opList {

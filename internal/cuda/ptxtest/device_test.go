@@ -25,13 +25,13 @@ func TestBadAccesses(t *testing.T) {
 		want driver.Result
 		text string
 	}{
-		"behind":      {"ld.global.u32 %r0, [%d0+64];", driver.IllegalAddress, "0 bytes behind an allocation of 64 bytes"},
+		"behind":      {"ld.global.u32 %r0, [%d0+64];", driver.IllegalAddress, "0 bytes past an allocation of 64 bytes"},
 		"before":      {"st.global.u32 [%d0-4], %r0;", driver.IllegalAddress, "thread (0,0,0) of block (1,0,0), line 5, st.global.u32"},
 		"across":      {"ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%d0+56];", driver.MisalignedAddress, "not a multiple of 16"},
 		"end":         {"ld.global.u64 %d1, [%d0+60];", driver.MisalignedAddress, "not a multiple of 8"},
 		"odd":         {"ld.global.u16 %r0, [%d0+1];", driver.MisalignedAddress, "not a multiple of 2"},
-		"null":        {"mov.u64 %d0, 0; ld.global.u32 %r0, [%d0];", driver.IllegalAddress, "0x0 is no address"},
-		"generic":     {"ld.u32 %r0, [%d0+64];", driver.IllegalAddress, "behind"},
+		"null":        {"mov.u64 %d0, 0; ld.global.u32 %r0, [%d0];", driver.IllegalAddress, "0x0 is not an address"},
+		"generic":     {"ld.u32 %r0, [%d0+64];", driver.IllegalAddress, "past"},
 		"shared":      {"mov.u64 %d0, 0; ld.shared.u32 %r0, [%d0];", driver.IllegalAddress, "4 bytes at 0x0 of 0 bytes"},
 		"constant":    {"mov.u64 %d0, 8; ld.const.u32 %r0, [%d0];", driver.IllegalAddress, ""},
 		"local":       {"mov.u64 %d0, 8; st.local.u32 [%d0], %r0;", driver.IllegalAddress, ""},

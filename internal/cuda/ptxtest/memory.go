@@ -78,13 +78,13 @@ func (t *memoryMap) describe(addr, n uint64) string {
 	a := t.below(addr)
 	switch {
 	case a == nil:
-		return fmt.Sprintf("%#x is no address", addr)
+		return fmt.Sprintf("%#x is not an address", addr)
 	case a.freed && addr-a.base < a.size:
 		return fmt.Sprintf("%#x is in freed memory of %d bytes", addr, a.size)
 	case addr < a.end():
-		return fmt.Sprintf("%d bytes at %#x end behind an allocation of %d bytes, or belong to another context", n, addr, len(a.data))
+		return fmt.Sprintf("%d bytes at %#x reach past an allocation of %d bytes, or belong to another context", n, addr, len(a.data))
 	}
-	return fmt.Sprintf("%#x is %d bytes behind an allocation of %d bytes", addr, addr-a.end(), a.end()-a.base)
+	return fmt.Sprintf("%#x is %d bytes past an allocation of %d bytes", addr, addr-a.end(), a.end()-a.base)
 }
 
 // bytesAt returns the n bytes at an address as a lane sees it, nil after a fault.

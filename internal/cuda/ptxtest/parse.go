@@ -209,7 +209,7 @@ func (p *parser) variable(sp space) *symbol {
 		case t.text == ".align":
 			s.align = p.number(1 << 12)
 			if s.align == 0 || s.align&(s.align-1) != 0 {
-				fail(t.line, "alignment %d is no power of two", s.align)
+				fail(t.line, "alignment %d is not a power of two", s.align)
 			}
 		case t.text == ".v2":
 			lanes = 2
@@ -499,7 +499,7 @@ func (p *parser) operand() operand {
 	case t.text == "-":
 		o := p.operand()
 		if o.kind != opImm || o.float != noKind {
-			fail(t.line, "- before something that is no integer")
+			fail(t.line, "- before something that is not an integer")
 		}
 		o.imm = -o.imm
 		return o

@@ -61,7 +61,7 @@ func (m *Machine) advance(now time.Duration) {
 	}
 	m.voteDue = max(m.voteDue, now)
 	m.nextBeat = now
-	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v, deadlines start anew", late.Round(time.Millisecond))})
+	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v; deadlines start again", late.Round(time.Millisecond))})
 }
 
 // timers acts on every bound that was reached.

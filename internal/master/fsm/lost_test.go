@@ -112,12 +112,12 @@ func TestLostStateBeginsAnew(t *testing.T) {
 	w.fails(cs)
 	w.facts = nil
 	w.step(LostState{BeginAnew: true})
-	require.Contains(t, w.factOf("state-reset").Text, "begin anew, an operator says") // S1-25
+	require.Contains(t, w.factOf("state-reset").Text, "start over") // S1-25
 	w.facts = nil
 	w.begins(cs)
 	w.step(LostState{BeginAnew: true})
 	w.step(LostState{})
-	require.Contains(t, w.facts[len(w.facts)-1].Text, "waited for")
+	require.Contains(t, w.facts[len(w.facts)-1].Text, "wait for")
 	w.fails(cs)
 
 	// A peer that has what comes next is not passed over ...

@@ -34,7 +34,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	if h := p.Ext.Host.Unmap(); p.Ext.Native && h.IsValid() && !h.IsUnspecified() && !h.IsMulticast() {
 		// Nobody else than its own machine reaches a peer by a loopback address.
 		if h.IsLoopback() && !c.remote.Addr().Unmap().IsLoopback() {
-			m.about(c, "host", true, "peer at %v announced the host %v, which nobody reaches: its own address is used", c.remote, h)
+			m.about(c, "host", true, "peer at %v announced the host %v, which cannot be reached; the address of its connection is used", c.remote, h)
 		} else {
 			c.host = h
 		}

@@ -72,16 +72,16 @@ func (m *Machine) remember(g *group) {
 	}
 	if len(m.ended) == maxEnded {
 		m.fact(Fact{Kind: "state-reset", Warn: true, Group: m.ended[0].id, Text: fmt.Sprintf(
-			"forgotten that the group expects revision %d: %d others have ended since", m.ended[0].next, maxEnded)})
+			"the group is forgotten, which expects revision %d: %d others have ended since", m.ended[0].next, maxEnded)})
 		m.ended = slices.Delete(m.ended, 0, 1)
 	}
 	m.ended = append(m.ended, e)
 	m.fact(Fact{Kind: "state-kept", Group: g.id, Text: fmt.Sprintf(
-		"the last peer has left; the group goes on with shared state of revision %d, or of %d as it was. %s", e.next, e.next-1, beginAnew)})
+		"the last peer has left; the group continues with shared state of revision %d, or of %d as it was. %s", e.next, e.next-1, beginAnew)})
 }
 
 // beginAnew is what an operator can do about a state that is lost.
-const beginAnew = "To begin anew: set master.lost_state to anew (SIGHUP reads it again), call ResetSharedState, start the master again, or use another peer group"
+const beginAnew = "To start over: set master.lost_state to anew (SIGHUP reads it again), call ResetSharedState, start the master again, or use another peer group"
 
 // recall gives a new group what is known of an earlier one with its id.
 func (m *Machine) recall(g *group) {
@@ -127,6 +127,6 @@ func (g *group) missing() string {
 	if !g.resumes {
 		return fmt.Sprintf("no member holds the shared state of revision %d: a peer must bring it, from a checkpoint. %s", g.nextRev, beginAnew)
 	}
-	return fmt.Sprintf("the group had come to revision %d when its last peer left, and nobody brings that state unchanged, or a later one: load the latest checkpoint. %s",
+	return fmt.Sprintf("the group had reached revision %d when its last peer left, and no peer brings that state unchanged, or a later one: load the latest checkpoint. %s",
 		g.nextRev-1, beginAnew)
 }

@@ -103,7 +103,7 @@ func TestALaterStateWinsWhenARunGoesOn(t *testing.T) {
 	require.EqualValues(t, 4, w.m.Snapshot().Groups[0].NextRevision)
 	// From then on it is a group as any other.
 	w.send(cs[0], syncVoteOf(5, 0, entry("k", 9)))
-	w.isClosed(cs[0], "where 4 is the next")
+	w.isClosed(cs[0], "the next one is 4")
 
 	w = ran(t, Config{}, 3)
 	cs = w.members(3, true)
@@ -151,7 +151,7 @@ func TestOperatorLetsAnEndedRunBeginAnew(t *testing.T) {
 
 	w = ran(t, Config{}, 3)
 	w.step(ResetState{})
-	require.Contains(t, w.factOf("state-reset").Text, "an operator says so")
+	require.Contains(t, w.factOf("state-reset").Text, "an operator asked for it")
 	require.True(t, w.resumes(fresh))
 	w = ran(t, Config{}, 3)
 	c := w.member(0, true) // the group is there again

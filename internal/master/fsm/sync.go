@@ -65,7 +65,7 @@ func (m *Machine) voteSync(c *client, p wire.C2MSyncSharedState) {
 	case p.Revision < g.nextRev:
 		v.standing = outdated
 	case p.Revision > g.nextRev:
-		m.kick(c, "shared state revision %d where %d is the next", p.Revision, g.nextRev)
+		m.kick(c, "shared state revision %d, but the next one is %d", p.Revision, g.nextRev)
 		return
 	}
 	c.vote = v
@@ -84,7 +84,7 @@ func (m *Machine) checkSync(g *group) {
 func (m *Machine) elect(g *group, ms []*client) {
 	elected, offered := m.standings(g, ms)
 	if !offered && m.cfg.BeginAnew && !m.cfg.PCCLRevisionRule && g.nextRev > 0 && slices.ContainsFunc(ms, (*client).candidate) {
-		m.giveUpState(g, "nobody offers it")
+		m.giveUpState(g, "no peer offers it")
 		elected, offered = m.standings(g, ms)
 	}
 	winner, ok := m.winner(g, ms, offered)
@@ -145,7 +145,7 @@ func (m *Machine) nobody(g *group, ms []*client) {
 			torn++
 		}
 	}
-	why := fmt.Sprintf("nobody in group %d offers a shared state", g.id)
+	why := fmt.Sprintf("no peer of group %d offers a shared state", g.id)
 	if torn > 0 {
 		why += fmt.Sprintf(": those of %d of %d members are mixtures of two states, which transfers that failed have left. "+
 			"Load a checkpoint, or let a peer join that has a sound state", torn, len(ms))
@@ -166,14 +166,14 @@ func (m *Machine) nobody(g *group, ms []*client) {
 // like the first one.
 func (m *Machine) giveUpState(g *group, why string) {
 	m.fact(Fact{Kind: "state-reset", Warn: true, Group: g.id, Text: fmt.Sprintf(
-		"shared state of revision %d given up: %s; the group begins anew with the highest revision that is offered", g.nextRev, why)})
+		"shared state of revision %d given up: %s; the group starts over with the highest revision offered", g.nextRev, why)})
 	g.nextRev, g.prevRev, g.print, g.resumes = 0, 0, nil, false
 }
 
 // resetState does so for an operator. Votes that are in already are judged anew.
 func (m *Machine) resetState(id uint32) {
 	if i := slices.IndexFunc(m.ended, func(e ended) bool { return e.id == id }); i >= 0 {
-		m.giveUpState(&group{id: id, nextRev: m.ended[i].next}, "an operator says so")
+		m.giveUpState(&group{id: id, nextRev: m.ended[i].next}, "an operator asked for it")
 		m.ended = slices.Delete(m.ended, i, i+1)
 		return
 	}
@@ -182,7 +182,7 @@ func (m *Machine) resetState(id uint32) {
 		m.fact(Fact{Kind: "state-reset", Group: id, Text: "an operator gives up the shared state, but the group expects none"})
 		return
 	}
-	m.giveUpState(m.groups[i], "an operator says so")
+	m.giveUpState(m.groups[i], "an operator asked for it")
 }
 
 // lostState takes an operator's choice for the states that are lost from now on.
@@ -191,9 +191,9 @@ func (m *Machine) lostState(anew bool) {
 		return
 	}
 	m.cfg.BeginAnew = anew
-	text := "lost shared states are waited for, an operator says"
+	text := "an operator lets groups wait for a lost shared state"
 	if anew {
-		text = "groups whose shared state is lost begin anew, an operator says"
+		text = "an operator lets groups whose shared state is lost start over"
 	}
 	m.fact(Fact{Kind: "state-reset", Warn: anew, Text: text})
 }

@@ -43,7 +43,7 @@ func TestRevisionRule_Section9_1(t *testing.T) {
 		synchronise(w, cs, 1)
 		w.send(cs[0], syncVoteOf(tc.rev, 0, entry("k", 1)))
 		if tc.kicked {
-			w.isClosed(cs[0], "where 2 is the next") // S1-24
+			w.isClosed(cs[0], "the next one is 2") // S1-24
 			cs = cs[1:]
 		}
 		for _, c := range cs {
@@ -118,7 +118,7 @@ func TestPCCLRevisionRule_Q70(t *testing.T) {
 	w.send(cs[0], syncVoteOf(0, 0, entry("k", 1)))
 	w.send(cs[1], syncVoteOf(5, 0, entry("k", 1)))
 	w.send(cs[2], syncVoteOf(6, 0, entry("k", 1)))
-	w.isClosed(cs[2], "where 5 is the next")
+	w.isClosed(cs[2], "the next one is 5")
 	for _, v := range w.verdicts(cs[:2]...) {
 		require.False(t, v.IsOutdated)
 	}

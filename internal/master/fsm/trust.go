@@ -246,7 +246,7 @@ func (m *Machine) comeLater(c *client) string {
 		return ""
 	}
 	a := m.outside[i]
-	return fmt.Sprintf("come again in %v: the peer at %s has cost the run a round before (%s)",
+	return fmt.Sprintf("try again in %v: the peer at %s has cost the run a round before (%s)",
 		(a.until - m.now + 99*time.Millisecond).Truncate(100*time.Millisecond), a.addr, a.why)
 }
 

@@ -356,7 +356,7 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 		_, r = come(port)
 		require.False(t, r.Accepted)
 		require.Equal(t, uint16(errs.TurnedAway), r.Ext.ReasonCode)
-		require.Contains(t, r.Ext.Reason, fmt.Sprintf("come again in %v: the peer at 127.0.0.1:777", wait))
+		require.Contains(t, r.Ext.Reason, fmt.Sprintf("try again in %v: the peer at 127.0.0.1:777", wait))
 		_, r = come(port + 1)
 		require.True(t, r.Accepted)
 		w.after(wait - time.Millisecond)

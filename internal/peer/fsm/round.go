@@ -134,7 +134,7 @@ func (m *Machine) mayStart(f *flow) error {
 	switch f.kind {
 	case kindOptimize:
 		if m.view.GlobalWorldSize < 2 {
-			return errs.New(errs.InvalidUsage, name, errors.New("nobody to measure: the world has one peer"))
+			return errs.New(errs.InvalidUsage, name, errors.New("there is no link to measure: the world has one peer"))
 		}
 	case kindSync:
 		return m.checkSync(f.sync)

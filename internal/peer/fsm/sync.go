@@ -112,7 +112,7 @@ func (m *Machine) elected(p wire.M2CSyncSharedState) {
 		}
 	}
 	if len(fetch.Distributors) == 0 {
-		why := "nobody holds the elected state"
+		why := "no peer holds the elected state"
 		if p.Ext.Reason != "" {
 			why = p.Ext.Reason
 		}
@@ -156,7 +156,7 @@ func (m *Machine) notFetched(cause error) {
 		return
 	}
 	f.to(stepSynced) // the work of the fetch is over
-	m.end(errs.TransferFailed, "the shared state could not be fetched, and a PCCL master lets nobody go on without it")
+	m.end(errs.TransferFailed, "the shared state could not be fetched, and a PCCL master lets no peer continue without it")
 }
 
 func (m *Machine) synced() {

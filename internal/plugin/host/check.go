@@ -130,7 +130,7 @@ func checkSmall(ctx context.Context, s *SolverPlugin) (string, error) {
 				}
 				var none *topo.NoRingError
 				if errors.As(err, &none) && none.Proved {
-					return "", fmt.Errorf("%d peers: says there is no ring, but %v is one", n, want.Ring)
+					return "", fmt.Errorf("%d peers: it says that there is no ring, but %v is one", n, want.Ring)
 				}
 				all++
 				if same(got, want) {

@@ -142,7 +142,7 @@ func TestHostilePlugins(t *testing.T) {
 		"lie about the sum":        "smaller sum than its bound",
 		"lie about the bottleneck": "faster slowest link than its bound",
 		"lie about its own ring":   "below the bottleneck",
-		"not a number":             "a bound is no number",
+		"not a number":             "a bound is not a number",
 		"no ring":                  "said that there is no ring, and there is one",
 		"children":                 "EOF|Unavailable|exit status 9",
 		"talk":                     "prints too much",
@@ -236,7 +236,7 @@ func TestRunawayIsKilled(t *testing.T) {
 		return // docs/plugins.md: not found there
 	}
 	requireEventuallyGone(t, p, pid)
-	require.Eventually(t, func() bool { return strings.Contains(log.String(), "goes on computing") }, long, tick, "%s", log)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "keeps computing") }, long, tick, "%s", log)
 }
 
 // tardy finds the best ring only after a while, and only if it is let.
@@ -324,7 +324,7 @@ func TestProgramsThatAreNoPlugins(t *testing.T) {
 		"hang at start":  "it did not serve within",
 		"garbage":        "7f454c46",
 		"long garbage":   "handshake of go-plugin|did not serve|token too long",
-		"remote":         "not of this machine",
+		"remote":         "address of another machine",
 		"nobody there":   "Unavailable|no such file",
 	} {
 		t.Run(mode, func(t *testing.T) {

@@ -275,7 +275,7 @@ func (p *Plugin) watch(in *instance) error {
 			}
 		case <-idle.C:
 			if runaway.look(in) {
-				return errors.New("it goes on computing after its calls were canceled")
+				return errors.New("it keeps computing after its calls were canceled")
 			}
 		case <-health.C:
 			if asked == nil { // one question at a time

@@ -179,7 +179,7 @@ func (p *process) PluginToHost(network, address string) (string, string, error) 
 			return network, address, nil
 		}
 	}
-	return "", "", errors.New("the plugin names an address that is not of this machine")
+	return "", "", errors.New("the plugin names an address of another machine")
 }
 
 // HostToPlugin changes nothing.

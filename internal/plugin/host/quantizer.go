@@ -99,7 +99,7 @@ func readTable(d *proto.QuantizerDescription) (*table, error) {
 		out.list = append(out.list, entry{t, w, op, int(min(c.MinChunk, math.MaxInt32))})
 	}
 	if len(out.list) == 0 {
-		return nil, errors.New("it can do nothing")
+		return nil, errors.New("it supports no combination of types")
 	}
 	return out, nil
 }

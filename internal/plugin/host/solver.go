@@ -241,7 +241,7 @@ func (s *SolverPlugin) stream(ctx context.Context, in *instance, p topo.Problem,
 }
 
 // errClaim says that a plugin said what is not true.
-var errClaim = errors.New("it said what is not true")
+var errClaim = errors.New("its answer is false")
 
 // read makes a solution of a message and checks it.
 func read(p topo.Problem, r *proto.Solution) (topo.Solution, error) {
@@ -258,7 +258,7 @@ func read(p topo.Problem, r *proto.Solution) (topo.Solution, error) {
 	}
 	sol.SumLowerBound, sol.BottleneckBound, sol.Optimal = r.SumLowerBound, r.BottleneckBound, r.Optimal
 	if math.IsNaN(sol.SumLowerBound) || math.IsNaN(sol.BottleneckBound) || sol.SumLowerBound < 0 || sol.BottleneckBound < 0 {
-		return sol, fmt.Errorf("%w: a bound is no number", errClaim)
+		return sol, fmt.Errorf("%w: a bound is not a number", errClaim)
 	}
 	if len(sol.Ring) == 0 {
 		sol.Optimal = false

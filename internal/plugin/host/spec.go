@@ -101,7 +101,7 @@ func (s Spec) complete() (Spec, error) {
 }
 
 // errDigest says that an executable is not the one that was pinned.
-var errDigest = errors.New("the executable has another digest than sha256 says")
+var errDigest = errors.New("the digest of the executable is not that of sha256")
 
 // checkDigest compares the executable with the pinned digest. Whoever can
 // replace the file between this and the start can run what he likes: an

@@ -24,10 +24,10 @@ func (r *run) noRing() error {
 func (g *digraph) reason() (string, bool) {
 	for i := range g.n {
 		if count(g.out[i*g.words:(i+1)*g.words]) == 0 {
-			return fmt.Sprintf("peer %d has no link to anybody", i), true
+			return fmt.Sprintf("peer %d has no link to any other peer", i), true
 		}
 		if count(g.in[i*g.words:(i+1)*g.words]) == 0 {
-			return fmt.Sprintf("nobody has a link to peer %d", i), true
+			return fmt.Sprintf("no peer has a link to peer %d", i), true
 		}
 	}
 	if count(g.component(0)) < g.n {

@@ -169,7 +169,7 @@ func TestNoRingNamesPeers(t *testing.T) {
 		require.ErrorAs(t, err, &no)
 		require.True(t, no.Proved)
 		require.Equal(t, []int{17, 30}, no.Remove)
-		require.Contains(t, no.Error(), "peer 17 has no link to anybody")
+		require.Contains(t, no.Error(), "peer 17 has no link to any other peer")
 	}
 	// Three leaves of a star: two of them are too many.
 	m = topo.NewMatrix(4)

@@ -82,7 +82,7 @@ func speedups(ctx context.Context, worlds, kinds []string, o options) error {
 		for _, w := range worlds {
 			n, err := strconv.Atoi(w)
 			if err != nil || n < 3 || n > 12 {
-				return fmt.Errorf("%q is no number of peers from 3 to 12", w)
+				return fmt.Errorf("%q is not a number of peers from 3 to 12", w)
 			}
 			r, err := speedup(ctx, kind, n, o)
 			if err != nil {

@@ -162,7 +162,7 @@ func (w *world) start(kind string) (*peer, error) {
 		}
 		cmd = d.Command()
 	default:
-		return nil, fmt.Errorf("nobody has %q peers: gopccl or original", kind)
+		return nil, fmt.Errorf("there are no %q peers: want gopccl or original", kind)
 	}
 	p := &peer{host: host}
 	err := w.net.Hosts[host].Do(func() (err error) {

@@ -20,7 +20,7 @@ def parse(address: str, what: str) -> Tuple[IP, int]:
     if not colon:
         raise ArgumentError(f"{what} is {address!r}, must be HOST:PORT")
     if not port_text.isdigit() or int(port_text) > 65535:
-        raise ArgumentError(f"{what} is {address!r}: {port_text!r} is no port (0 to 65535)")
+        raise ArgumentError(f"{what} is {address!r}: {port_text!r} is not a port (0 to 65535)")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:

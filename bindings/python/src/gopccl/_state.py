@@ -48,7 +48,7 @@ class TensorInfo:
                 raise ArgumentError(f"tensor {name!r}: {err}") from None
             device = cuda.device_of(data_ptr) if numel else None
             if numel and device is None:
-                raise ArgumentError(f"tensor {name!r}: data_ptr {data_ptr:#x} is no memory of a CUDA device")
+                raise ArgumentError(f"tensor {name!r}: data_ptr {data_ptr:#x} is not CUDA device memory")
         self.name = name
         self.data_ptr = data_ptr
         self.numel = numel
@@ -95,7 +95,7 @@ class TensorInfo:
             raise ArgumentError(
                 f"tensor {self.name!r} was replaced: it has {b.numel} elements of {b.dtype.name} at {b.address:#x}, "
                 f"and had {self.numel} of {self.dtype.name} at {self.data_ptr:#x}; "
-                "change tensors in place, or make the TensorInfo anew"
+                "change tensors in place, or make a new TensorInfo"
             )
 
 

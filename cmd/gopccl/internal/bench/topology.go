@@ -61,7 +61,7 @@ func Instances(dir, only string) ([]Instance, error) {
 			name := in.name()
 			b, ok := best[name]
 			if !ok {
-				return nil, fmt.Errorf("%s/best.json knows no %s", kind, name)
+				return nil, fmt.Errorf("%s/best.json has no entry for %s", kind, name)
 			}
 			if strings.Contains(name, only) {
 				in.Sum, in.Bottleneck, in.SumAt = b.Sum, max(b.Cost, b.Mbps), max(b.SumAt, b.SumAtFound)
@@ -134,7 +134,7 @@ func (in *Instance) Solve(ctx context.Context, s topo.Solver, o topo.Objective, 
 	begin := clock()
 	got, err := s.Solve(limited, p, func(x topo.Solution) {
 		if !p.Objective.Better(x, last) || p.Verify(x) != nil {
-			r.Invalid = "an improvement that is none"
+			r.Invalid = "an improvement that does not improve"
 		}
 		last = x
 	})

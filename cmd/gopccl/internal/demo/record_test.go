@@ -120,5 +120,5 @@ func TestSummary(t *testing.T) {
 	r := story()
 	r.Violations = []string{"step 7"}
 	Summary(&b, r, "")
-	require.Contains(t, b.String(), "NOT as it should be: step 7")
+	require.Contains(t, b.String(), "WRONG: step 7")
 }

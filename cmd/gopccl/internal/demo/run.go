@@ -291,7 +291,7 @@ func Summary(w io.Writer, rec *Record, page string) {
 	}
 	fmt.Fprintln(w)
 	if problems := rec.Verdict(); len(problems) > 0 {
-		fmt.Fprintln(w, "NOT as it should be: "+strings.Join(problems, "; "))
+		fmt.Fprintln(w, "WRONG: "+strings.Join(problems, "; "))
 	} else {
 		fmt.Fprintln(w, "all peers held the same bits after every step")
 	}
