@@ -69,17 +69,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// dial connects with the same congestion control as the connections that will
+// carry the data.
 func dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
-	if err != nil {
-		return nil, err
-	}
-	// The same congestion control as the connections that will carry the data.
-	if err := platform.TuneP2P(conn, platform.Options{Congestion: platform.CongestionAuto}); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return conn, nil
+	return platform.Dial(ctx, addr, platform.Options{Congestion: platform.CongestionAuto})
 }
 
 const opMeasure = "measure bandwidth"

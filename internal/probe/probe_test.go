@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -521,29 +520,4 @@ func TestLyingTarget(t *testing.T) {
 	}()
 	_, err = Measure(context.Background(), ln.Addr().(*net.TCPAddr).AddrPort(), alice, quick)
 	require.ErrorIs(t, err, errs.Timeout)
-}
-
-// touchy is a listener that fails once for a reason that passes.
-type touchy struct {
-	net.Listener
-	failed bool
-}
-
-func (l *touchy) Accept() (net.Conn, error) {
-	if !l.failed {
-		l.failed = true
-		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EPERM)}
-	}
-	return l.Listener.Accept()
-}
-
-// What accept(2) says about one connection that waits does not end the server.
-func TestServerGoesOnAfterAcceptFailed(t *testing.T) {
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	s := NewServer(ServerConfig{})
-	defer s.Close()
-	go s.Serve(&touchy{Listener: ln})
-	_, busy := hello(t, ln.Addr().(*net.TCPAddr).AddrPort(), alice)
-	require.False(t, busy)
 }

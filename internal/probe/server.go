@@ -16,9 +16,8 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/inbound"
 	"github.com/gopccl/gopccl/internal/wire"
-	"github.com/gopccl/gopccl/platform"
 )
 
 // maxHello caps the length field of a hello: 18 bytes, and room for additions.
@@ -65,93 +64,35 @@ func (c ServerConfig) withDefaults() ServerConfig {
 type Server struct {
 	cfg ServerConfig
 
+	conns *inbound.Group
+
 	mu     sync.Mutex
-	peer   wire.UUID // the measuring peer, while running > 0
+	peer   wire.UUID // the measuring peer, while active > 0
 	active int       // connections of peer that are being received
-	conns  map[net.Conn]struct{}
-	lns    map[net.Listener]struct{}
-	closed bool
-	done   chan struct{} // closed by Close
-	wg     sync.WaitGroup
 }
 
 // NewServer returns an idle server. Close frees its resources.
 func NewServer(cfg ServerConfig) *Server {
-	return &Server{
-		cfg:   cfg.withDefaults(),
-		conns: make(map[net.Conn]struct{}),
-		lns:   make(map[net.Listener]struct{}),
-		done:  make(chan struct{}),
-	}
+	s := &Server{cfg: cfg.withDefaults()}
+	s.conns = inbound.NewGroup(inbound.Config{Name: "benchmark", Log: s.cfg.Log, Max: s.cfg.MaxConns, Handle: s.run})
+	return s
 }
 
 // Serve accepts connections on ln until ln or the server is closed; see
 // platform.AcceptLoop for errors. It closes ln.
-func (s *Server) Serve(ln net.Listener) {
-	defer ln.Close()
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return
-	}
-	s.lns[ln] = struct{}{}
-	s.wg.Add(1)
-	s.mu.Unlock()
-	defer s.wg.Done()
-	defer func() {
-		s.mu.Lock()
-		delete(s.lns, ln)
-		s.mu.Unlock()
-	}()
-	platform.AcceptLoop(ln, s.done, s.adopt, func(err error) {
-		s.cfg.Log.Warn("no benchmark connection could be accepted", "err", err)
-	})
-}
-
-func (s *Server) adopt(conn net.Conn) {
-	conn = transport.Quiet(conn)
-	s.mu.Lock()
-	if s.closed || len(s.conns) >= s.cfg.MaxConns {
-		s.mu.Unlock()
-		conn.Close()
-		return
-	}
-	s.conns[conn] = struct{}{}
-	s.wg.Add(1)
-	s.mu.Unlock()
-	go func() {
-		defer s.wg.Done()
-		defer func() {
-			conn.Close()
-			s.mu.Lock()
-			delete(s.conns, conn)
-			s.mu.Unlock()
-		}()
-		defer errs.Catch("serve bandwidth benchmark", func(err *errs.Error) {
-			s.cfg.Log.Error("panic", "error", err, "stack", errs.StackOf(err))
-		})
-		if err := s.handle(conn); errors.Is(err, errs.Protocol) {
-			s.cfg.Log.Warn("connection to the benchmark port closed: not a benchmark",
-				"peer", conn.RemoteAddr().String(), "err", err)
-		}
-	}()
-}
+func (s *Server) Serve(ln net.Listener) { s.conns.Serve(ln) }
 
 // Close ends every measurement and waits for the goroutines of Serve to end.
 func (s *Server) Close() {
-	s.mu.Lock()
-	for ln := range s.lns {
-		ln.Close()
+	s.conns.Stop()
+	s.conns.Wait()
+}
+
+func (s *Server) run(conn net.Conn) {
+	if err := s.handle(conn); errors.Is(err, errs.Protocol) {
+		s.cfg.Log.Warn("connection to the benchmark port closed: not a benchmark",
+			"peer", conn.RemoteAddr().String(), "err", err)
 	}
-	if !s.closed {
-		s.closed = true
-		close(s.done)
-	}
-	for c := range s.conns {
-		c.Close()
-	}
-	s.mu.Unlock()
-	s.wg.Wait()
 }
 
 // admit reports whether peer may measure now, and counts it if so.

@@ -125,15 +125,7 @@ func (c FetchConfig) withDefaults() FetchConfig {
 }
 
 func dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
-	if err != nil {
-		return nil, err
-	}
-	if err := platform.TuneP2P(conn, platform.Options{Congestion: platform.CongestionAuto}); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return conn, nil
+	return platform.Dial(ctx, addr, platform.Options{Congestion: platform.CongestionAuto})
 }
 
 const opFetch = "sync shared state"

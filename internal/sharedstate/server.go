@@ -2,7 +2,6 @@ package sharedstate
 
 import (
 	"bufio"
-	"container/list"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/inbound"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -83,18 +83,11 @@ type Server struct {
 	large chan struct{} // one token per large request being read
 	cards *places       // of those that read from devices
 
-	mu     sync.Mutex
-	win    *Window // nil outside the window
-	conns  map[net.Conn]*client
-	silent *list.List // of net.Conn that have asked nothing yet, oldest first
-	lns    map[net.Listener]struct{}
-	closed bool
-	done   chan struct{} // closed by Close
-	wg     sync.WaitGroup
-}
+	conns *inbound.Group
 
-// client is the server's knowledge of one connection.
-type client struct{ silent *list.Element }
+	mu  sync.Mutex
+	win *Window // nil outside the window
+}
 
 // Window is one period of distribution, from Open to Shut: what is handed out,
 // and who is reading it at the moment.
@@ -127,16 +120,11 @@ func (w *Window) close() {
 
 // NewServer returns a server with a shut window. Close frees its resources.
 func NewServer(cfg ServerConfig) *Server {
-	cfg = cfg.withDefaults()
-	return &Server{
-		cfg:    cfg,
-		large:  make(chan struct{}, largeReaders),
-		cards:  newPlaces(),
-		conns:  make(map[net.Conn]*client),
-		silent: list.New(),
-		lns:    make(map[net.Listener]struct{}),
-		done:   make(chan struct{}),
-	}
+	s := &Server{cfg: cfg.withDefaults(), large: make(chan struct{}, largeReaders), cards: newPlaces()}
+	s.conns = inbound.NewGroup(inbound.Config{
+		Name: "shared state", Log: s.cfg.Log, Max: s.cfg.MaxConns, Evict: true, Handle: s.handle,
+	})
+	return s
 }
 
 // Open opens a window: from now on the content of ts is handed out under
@@ -162,7 +150,7 @@ func (s *Server) Open(revision uint64, ts []Tensor, legacy bool) *Window {
 	if s.win != nil {
 		s.win.close()
 	}
-	if s.win = w; s.closed {
+	if s.win = w; s.conns.Stopped() {
 		w.close()
 		s.win = nil
 	}
@@ -189,7 +177,7 @@ func (s *Server) Shut(w *Window) {
 	case <-w.drained:
 		return
 	case <-grace.C:
-	case <-s.done:
+	case <-s.conns.Done():
 	}
 	s.mu.Lock()
 	for c := range w.active {
@@ -226,79 +214,17 @@ func (s *Server) leave(w *Window, conn net.Conn) {
 
 // Serve accepts connections on ln until ln or the server is closed; see
 // platform.AcceptLoop for errors. It closes ln.
-func (s *Server) Serve(ln net.Listener) {
-	defer ln.Close()
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return
-	}
-	s.lns[ln] = struct{}{}
-	s.wg.Add(1)
-	s.mu.Unlock()
-	defer s.wg.Done()
-	defer func() {
-		s.mu.Lock()
-		delete(s.lns, ln)
-		s.mu.Unlock()
-	}()
-	platform.AcceptLoop(ln, s.done, s.adopt, func(err error) {
-		s.cfg.Log.Warn("no connection for shared state could be accepted", "err", err)
-	})
-}
-
-// adopt starts serving conn, at the cost of the longest silent connection if
-// there are too many.
-func (s *Server) adopt(conn net.Conn) {
-	conn = transport.Quiet(conn)
-	s.mu.Lock()
-	if s.closed || (len(s.conns) >= s.cfg.MaxConns && s.silent.Len() == 0) {
-		s.mu.Unlock()
-		conn.Close()
-		return
-	}
-	if len(s.conns) >= s.cfg.MaxConns {
-		s.silent.Remove(s.silent.Front()).(net.Conn).Close()
-	}
-	c := &client{}
-	c.silent = s.silent.PushBack(conn)
-	s.conns[conn] = c
-	s.wg.Add(1)
-	s.mu.Unlock()
-	go func() {
-		defer s.wg.Done()
-		defer func() {
-			conn.Close()
-			s.mu.Lock()
-			s.silent.Remove(c.silent)
-			delete(s.conns, conn)
-			s.mu.Unlock()
-		}()
-		defer errs.Catch("serve shared state", func(err *errs.Error) {
-			s.cfg.Log.Error("panic", "error", err, "stack", errs.StackOf(err))
-		})
-		s.handle(conn)
-	}()
-}
+func (s *Server) Serve(ln net.Listener) { s.conns.Serve(ln) }
 
 // Close shuts the window, closes every connection and listener and waits for
 // the goroutines of Serve to end.
 func (s *Server) Close() {
+	s.conns.Stop()
 	s.mu.Lock()
-	for ln := range s.lns {
-		ln.Close()
-	}
-	if !s.closed {
-		s.closed = true
-		close(s.done)
-	}
-	for c := range s.conns {
-		c.Close()
-	}
 	w := s.win
 	s.mu.Unlock()
 	s.Shut(w)
-	s.wg.Wait()
+	s.conns.Wait()
 }
 
 // handle answers the requests of one connection until it ends, is silent for
@@ -321,19 +247,12 @@ func (s *Server) handle(conn net.Conn) {
 			}
 			return
 		}
-		s.spoke(conn)
+		s.conns.Spoke(conn)
 		if err := s.answer(conn, req); err != nil {
 			log.Warn("shared state transfer failed", "err", err)
 			return
 		}
 	}
-}
-
-// spoke takes conn off the list of silent connections.
-func (s *Server) spoke(conn net.Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.silent.Remove(s.conns[conn].silent)
 }
 
 // read reads one request.
@@ -350,7 +269,7 @@ func (s *Server) read(conn net.Conn, r *bufio.Reader) (wire.C2SRequestSharedStat
 		select {
 		case s.large <- struct{}{}:
 			defer func() { <-s.large }()
-		case <-s.done:
+		case <-s.conns.Done():
 			return req, net.ErrClosed
 		}
 		if err := conn.SetReadDeadline(time.Now().Add(s.cfg.RequestTimeout)); err != nil {
@@ -446,7 +365,7 @@ func (s *Server) putContent(o *sender, key string, c *content) error {
 	if err := o.flush(); err != nil { // the answer does not wait for the device
 		return err
 	}
-	if err := s.cards.take(o.conn, s.done); err != nil {
+	if err := s.cards.take(o.conn, s.conns.Done()); err != nil {
 		return err
 	}
 	defer s.cards.give(o.conn)
