@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -39,6 +41,33 @@ def master() -> Iterator[MasterNode]:
 @pytest.fixture
 def address(master: MasterNode) -> str:
     return f"127.0.0.1:{master.port}"
+
+
+def free_ports(n: int) -> List[int]:
+    """Ports without a listener, below those that connections get: one of them may be taken at any moment."""
+    ports: List[int] = []
+    for port in random.sample(range(12000, 32000), 1000):
+        try:
+            socket.create_server(("", port)).close()
+        except OSError:
+            continue
+        ports.append(port)
+        if len(ports) == n:
+            return ports
+    raise RuntimeError("no free ports")
+
+
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, module: Any, attribute: str, name: str = "") -> None:
+    """Ctrl-C in the main thread as soon as a call of the library has returned: any, or the one of that name."""
+    real = getattr(module, attribute)
+
+    def interrupted(what: str, *args: Any) -> Any:
+        result = real(what, *args)
+        if name in ("", what) and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(module, attribute, interrupted)
 
 
 def form(comm: Communicator, world: int) -> None:

@@ -16,7 +16,7 @@ import gopccl
 import numpy as np
 import pccl
 import pytest
-from conftest import TIMEOUT, form, run_peers
+from conftest import TIMEOUT, pair, run_peers
 from gopccl import (
     ArgumentError,
     Attribute,
@@ -305,13 +305,7 @@ def test_torch_arguments() -> None:
 def test_control_c(address: str, master: MasterNode, name: str) -> None:
     """A blocking call answers a signal although its peer never does its part."""
     x = np.ones(4, np.float32)
-    a, b = Communicator(address), Communicator(address)
-    other = threading.Thread(target=form, args=(b, 2))
-    a.connect()
-    other.start()
-    while a.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < 2:
-        a.update_topology()
-    other.join(TIMEOUT)
+    a, b = pair(address)
     calls = {
         "all_reduce": lambda: a.all_reduce(x, x, op=ReduceOp.SUM),
         "wait": lambda: a.all_reduce_async(x, x, op=ReduceOp.SUM).wait(),

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 import zipfile
@@ -18,7 +17,7 @@ from typing import Any, Dict, List
 
 import pccl
 import pytest
-from conftest import TIMEOUT
+from conftest import TIMEOUT, free_ports
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -68,19 +67,8 @@ def start(kind: str, site: Dict[str, Path], original: Path, *args: str) -> subpr
     return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def free_port() -> int:
-    for port in range(21000 + os.getpid() % 10000, 32000):
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-    raise AssertionError("no free port")
-
-
 def run(master: str, peers: List[str], site: Dict[str, Path], original: Path, *more: str) -> List[Dict[str, Any]]:
-    children = [start(master, site, original, "serve", str(free_port()))]
+    children = [start(master, site, original, "serve", str(free_ports(1)[0]))]
     try:
         assert children[0].stdout is not None
         address = children[0].stdout.readline().strip()

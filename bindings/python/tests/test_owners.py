@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 import gopccl
 import numpy as np
 import pytest
-from conftest import TIMEOUT, form, main_is_in, pair
+from conftest import TIMEOUT, form, interrupt_after, main_is_in, pair
 from gopccl import (
     ArgumentError,
     Communicator,
@@ -127,15 +127,9 @@ def test_interrupted_launch(peers: Tuple[Communicator, Communicator]) -> None:
 def test_interrupted_behind_the_launch(peers: Tuple[Communicator, Communicator], monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception between the launch and the assignment loses neither the buffers nor the operation."""
     a, b = peers
-    real = gopccl._comm.call
-
-    def interrupted(name: str, *args: Any) -> None:
-        real(name, *args)
-        raise KeyboardInterrupt
-
     z = array(5)
     watched = weakref.ref(z.base)
-    monkeypatch.setattr(gopccl._comm, "call", interrupted)
+    interrupt_after(monkeypatch, gopccl._comm, "call")
     with pytest.raises(KeyboardInterrupt):
         a.all_reduce_async(z, z, op=ReduceOp.SUM, tag=1)
     monkeypatch.undo()
@@ -157,13 +151,7 @@ def test_interrupted_wait_keeps_the_verdict(
     x, y = np.full(4, 1, np.float32), np.full(4, 2, np.float32)
     h = a.all_reduce_async(x, x, op=ReduceOp.SUM, tag=3)
     b.all_reduce(y, y, op=ReduceOp.SUM, tag=3)
-    real = gopccl._lib.raw_call
-
-    def interrupted(name: str, *args: Any) -> int:
-        real(name, *args)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gopccl._lib, "raw_call", interrupted)
+    interrupt_after(monkeypatch, gopccl._lib, "raw_call")
     with pytest.raises(KeyboardInterrupt):
         h.wait()
     monkeypatch.undo()

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import threading
 from typing import Any, List, Tuple
 
 import numpy as np
 import pytest
-from conftest import TIMEOUT
-from gopccl import Communicator, PCCLError, SharedState, SharedStateSyncStrategy, TensorInfo, _comm, _lib
+from conftest import TIMEOUT, free_ports, interrupt_after
+from gopccl import Communicator, PCCLError, SharedState, SharedStateSyncStrategy, TensorInfo, _comm
 
 SIZE = 4 << 20  # elements of 4 bytes: more than the sockets swallow
-
-
-def free_ports(n: int) -> List[int]:
-    """Ports that nobody listens on, below those that connections get: one of them may be taken at any moment."""
-    ports: List[int] = []
-    for port in random.sample(range(12000, 32000), 1000):
-        try:
-            socket.create_server(("", port)).close()
-        except OSError:
-            continue
-        ports.append(port)
-        if len(ports) == n:
-            return ports
-    raise RuntimeError("no free ports")
 
 
 def relay(to: int, most: int) -> Tuple[int, threading.Thread]:
@@ -147,17 +132,6 @@ def test_tensors_marked_torn_are_received(address: str) -> None:
     second.close()
 
 
-def interrupt_behind(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Ctrl-C at a moment when the library has done all that the call should do."""
-
-    def call(what: str, *args: Any) -> None:
-        _lib.call(what, *args)
-        if what == name and threading.current_thread() is threading.main_thread():
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(_comm, "call", call)
-
-
 def test_what_was_received_when_ctrl_c_came_is_known(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Communicator(address), Communicator(address)
     first.connect()
@@ -165,7 +139,7 @@ def test_what_was_received_when_ctrl_c_came_is_known(address: str, monkeypatch: 
     a, b = np.full(10, 1, np.float32), np.full(10, 2, np.float32)
     state = state_of(b, 0)
     syncing = start(first, state_of(a, 3))
-    interrupt_behind(monkeypatch, "pcclSynchronizeSharedState")
+    interrupt_after(monkeypatch, _comm, "call", "pcclSynchronizeSharedState")
     with pytest.raises(KeyboardInterrupt):
         second.sync_shared_state(state)
     syncing.join(TIMEOUT)
@@ -193,7 +167,7 @@ def test_a_model_is_whole_when_ctrl_c_came_behind_a_sync(address: str, monkeypat
     w, optimizer, mine = made(2.0)
     syncing = threading.Thread(target=theirs.sync, args=(first,), daemon=True)
     syncing.start()
-    interrupt_behind(monkeypatch, "pcclSynchronizeSharedState")
+    interrupt_after(monkeypatch, _comm, "call", "pcclSynchronizeSharedState")
     with pytest.raises(KeyboardInterrupt):
         mine.sync(second)
     syncing.join(TIMEOUT)
