@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -72,7 +73,7 @@ func (o Options) withDefaults() Options {
 // dial connects with the same congestion control as the connections that will
 // carry the data.
 func dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	return platform.Dial(ctx, addr, platform.Options{Congestion: platform.CongestionAuto})
+	return sockets.Dial(ctx, addr, platform.Options{Congestion: platform.CongestionAuto})
 }
 
 const opMeasure = "measure bandwidth"

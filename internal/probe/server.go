@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/inbound"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -64,7 +64,7 @@ func (c ServerConfig) withDefaults() ServerConfig {
 type Server struct {
 	cfg ServerConfig
 
-	conns *inbound.Group
+	conns *sockets.Group
 
 	mu     sync.Mutex
 	peer   wire.UUID // the measuring peer, while active > 0
@@ -74,7 +74,7 @@ type Server struct {
 // NewServer returns an idle server. Close frees its resources.
 func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg.withDefaults()}
-	s.conns = inbound.NewGroup(inbound.Config{Name: "benchmark", Log: s.cfg.Log, Max: s.cfg.MaxConns, Handle: s.run})
+	s.conns = sockets.NewGroup(sockets.Config{Name: "benchmark", Log: s.cfg.Log, Max: s.cfg.MaxConns, Handle: s.run})
 	return s
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -125,7 +126,7 @@ func (c FetchConfig) withDefaults() FetchConfig {
 }
 
 func dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	return platform.Dial(ctx, addr, platform.Options{Congestion: platform.CongestionAuto})
+	return sockets.Dial(ctx, addr, platform.Options{Congestion: platform.CongestionAuto})
 }
 
 const opFetch = "sync shared state"

@@ -14,7 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/inbound"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -83,7 +83,7 @@ type Server struct {
 	large chan struct{} // one token per large request being read
 	cards *places       // of those that read from devices
 
-	conns *inbound.Group
+	conns *sockets.Group
 
 	mu  sync.Mutex
 	win *Window // nil outside the window
@@ -121,7 +121,7 @@ func (w *Window) close() {
 // NewServer returns a server with a shut window. Close frees its resources.
 func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg.withDefaults(), large: make(chan struct{}, largeReaders), cards: newPlaces()}
-	s.conns = inbound.NewGroup(inbound.Config{
+	s.conns = sockets.NewGroup(sockets.Config{
 		Name: "shared state", Log: s.cfg.Log, Max: s.cfg.MaxConns, Evict: true, Handle: s.handle,
 	})
 	return s

@@ -1,7 +1,7 @@
-// Package inbound keeps the connections of a server that strangers may connect
+// Package sockets keeps the connections of a server that strangers may connect
 // to: it accepts them, bounds their number, runs each in a goroutine, and ends
-// them all.
-package inbound
+// them all. It also dials for those that move bulk data.
+package sockets
 
 import (
 	"container/list"
