@@ -233,8 +233,8 @@ def test_names_and_ipv6() -> None:
     ("address", "says"),
     [
         ("127.0.0.1", "HOST:PORT"),
-        ("127.0.0.1:port", "no port"),
-        ("127.0.0.1:70000", "no port"),
+        ("127.0.0.1:port", "not a port"),
+        ("127.0.0.1:70000", "not a port"),
         ("::1:48148", "brackets"),
         ("no-such-host.invalid:1", "resolve"),
     ],
