@@ -3,6 +3,8 @@ package conf
 import (
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,9 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/bounds"
+	"github.com/gopccl/gopccl/internal/master"
+	"github.com/gopccl/gopccl/internal/peer"
 )
 
 func write(t *testing.T, text string) string {
@@ -63,6 +68,15 @@ func TestDefaultYAMLDocumentsEveryKey(t *testing.T) {
 		}
 	}
 	require.Equal(t, Keys(), order)
+	c, err := Load(nil, nil, nil)
+	require.NoError(t, err)
+	for _, of := range []string{"master", "peer"} {
+		for _, b := range fresh(c, of).Bounds() {
+			f := keyOf(t, of, b.Field)
+			require.Contains(t, docs[f.key], f.amount(c, b.Amount(b.Min)), f.key)
+			require.Contains(t, docs[f.key], f.amount(c, b.Amount(b.Max)), f.key)
+		}
+	}
 	for _, f := range fields {
 		doc := docs[f.key]
 		require.Contains(t, doc, "["+EnvName(f.key)+"]", f.key)
@@ -139,24 +153,25 @@ func TestMistakesAreNamed(t *testing.T) {
 		"no value":            {file: "master:\n  listen:\n", want: []string{"master.listen has no value"}},
 		"list":                {file: "peer:\n  group: [1, 2]\n", want: []string{"peer.group wants one value"}},
 		"no yaml":             {file: "master: [\n", want: []string{"gopccl.yaml"}},
-		"range":               {file: "peer:\n  pool_size: 257\n", want: []string{"peer.pool_size", "from 1 to 256"}},
+		"range":               {file: "peer:\n  pool_size: 1025\n", want: []string{"gopccl.yaml: peer.pool_size 1025 is not from 1 to 1024"}},
+		"nothing":             {file: "peer:\n  pool_size: 0\n", want: []string{"gopccl.yaml: peer.pool_size 0 is nothing"}},
 		"negative":            {env: []string{"GOPCCL_PEER_GROUP=-1"}, want: []string{"GOPCCL_PEER_GROUP", "from 0 to 4294967295"}},
 		"port":                {env: []string{"GOPCCL_PEER_PORT_BASE=65534"}, want: []string{"from 1 to 65533"}},
 		"number":              {env: []string{"GOPCCL_PEER_GROUP=ten"}, want: []string{"not a whole number"}},
 		"duration":            {env: []string{"GOPCCL_MASTER_ROUND_TIMEOUT=30"}, want: []string{"not a duration"}},
-		"duration range":      {env: []string{"GOPCCL_MASTER_ROUND_TIMEOUT=1ms"}, want: []string{"from 1s to 1h, or 0"}},
+		"duration range":      {env: []string{"GOPCCL_MASTER_ROUND_TIMEOUT=48h"}, want: []string{"GOPCCL_MASTER_ROUND_TIMEOUT: master.round_timeout 48h is not from 1ms to 24h"}},
 		"size":                {env: []string{"GOPCCL_DATA_FRAME_BYTES=big"}, want: []string{"not a size"}},
-		"size range":          {env: []string{"GOPCCL_DATA_FRAME_BYTES=1GB"}, want: []string{"from 4KiB to 64MiB"}},
+		"size range":          {env: []string{"GOPCCL_DATA_FRAME_BYTES=1GB"}, want: []string{"from 64 to 64MiB"}},
 		"bool":                {env: []string{"GOPCCL_MASTER_PCCL_REVISION_RULE=yep"}, want: []string{"neither true nor false"}},
 		"choice":              {env: []string{"GOPCCL_LOG_FORMAT=jsno"}, want: []string{`nearest: "json"`, "auto, text, json"}},
 		"address":             {env: []string{"GOPCCL_MASTER_LISTEN=localhost"}, want: []string{"not a HOST:PORT"}},
 		"address port":        {env: []string{"GOPCCL_PEER_MASTER=h:0"}, want: []string{"no port to connect to"}},
 		"name":                {env: []string{"GOPCCL_DATA_BACKEND=../x"}, want: []string{"not a name"}},
-		"half a heartbeat":    {env: []string{"GOPCCL_MASTER_HEARTBEAT_INTERVAL=0"}, want: []string{"both 0 or both not"}},
-		"hasty heartbeat":     {env: []string{"GOPCCL_MASTER_HEARTBEAT_TIMEOUT=4s"}, want: []string{"three times", "GOPCCL_MASTER_HEARTBEAT_TIMEOUT"}},
-		"late warning":        {env: []string{"GOPCCL_MASTER_VOTE_TIMEOUT=10s"}, want: []string{"warn_vote_after exceeds"}},
+		"half a heartbeat":    {env: []string{"GOPCCL_MASTER_HEARTBEAT_INTERVAL=0"}, want: []string{"both off or both on"}},
+		"hasty heartbeat":     {env: []string{"GOPCCL_MASTER_HEARTBEAT_TIMEOUT=3s"}, want: []string{"GOPCCL_MASTER_HEARTBEAT_TIMEOUT: master.heartbeat_timeout 3s is below two times master.heartbeat_interval, 2s"}},
+		"late warning":        {env: []string{"GOPCCL_MASTER_VOTE_TIMEOUT=10s"}, want: []string{"master.warn_vote_after 30s exceeds master.vote_timeout, 10s"}},
 		"bad affinity":        {env: []string{"GOPCCL_DATA_THREADS=pinned", "GOPCCL_DATA_AFFINITY=3-1"}, want: []string{"GOPCCL_DATA_AFFINITY", "neither a list of processors"}},
-		"loose affinity":      {env: []string{"GOPCCL_DATA_AFFINITY=0"}, want: []string{"GOPCCL_DATA_AFFINITY", "data.threads is goroutine"}},
+		"loose affinity":      {env: []string{"GOPCCL_DATA_AFFINITY=0"}, want: []string{"GOPCCL_DATA_AFFINITY", "and data.threads is goroutine"}},
 		"no addresses":        {env: []string{"GOPCCL_PEER_ADDRESSES=eth0,,eth1"}, want: []string{"GOPCCL_PEER_ADDRESSES", "neither a list of at most 16"}},
 		"many addresses":      {env: []string{"GOPCCL_PEER_ADDRESSES=" + strings.Repeat("a,", 16) + "a"}, want: []string{"GOPCCL_PEER_ADDRESSES", "at most 16"}},
 		"two ports":           {env: []string{"GOPCCL_PEER_PORTS=1,2"}, want: []string{"GOPCCL_PEER_PORTS", "three different ports"}},
@@ -360,6 +375,106 @@ func TestDefaultYAMLDocumentsPlugins(t *testing.T) {
 		}
 		for _, choice := range strings.Fields(f.tag.Get("oneof")) {
 			require.Contains(t, doc, choice, f.key)
+		}
+	}
+}
+
+// keyOf returns the key that becomes a field of options.
+func keyOf(t *testing.T, of string, name bounds.Field) field {
+	i := slices.IndexFunc(fields, func(f field) bool { return f.of == of && f.option == name })
+	require.GreaterOrEqual(t, i, 0, "no key becomes %s of %s options", name, of)
+	return fields[i]
+}
+
+type options interface {
+	Check() error
+	Bounds() []bounds.Bound
+}
+
+// fresh returns the options that c becomes, as the engine sees them.
+func fresh(c *Config, of string) options {
+	if of == "peer" {
+		o := peer.Options(c.PeerOptions(nil))
+		return &o
+	}
+	var o master.Options
+	from, to := reflect.ValueOf(c.MasterOptions(nil)), reflect.ValueOf(&o).Elem()
+	for i := range from.NumField() {
+		if f := from.Type().Field(i); f.Type.Kind() != reflect.Func {
+			to.FieldByName(f.Name).Set(from.Field(i))
+		}
+	}
+	return &o
+}
+
+// What the configuration takes the options take, and the other way round, at both
+// sides of every bound; the one names keys, the other fields.
+func TestOneLawOfBounds(t *testing.T) {
+	defaults, err := Load(nil, nil, nil)
+	require.NoError(t, err)
+	// away switches off, or moves out of the way, what is bound to a value.
+	away := func(of string, f bounds.Field, v int64) (also map[bounds.Field]int64) {
+		switch {
+		case f == "HeartbeatInterval":
+			return map[bounds.Field]int64{"HeartbeatTimeout": min(max(2*v, int64(2*time.Millisecond)), int64(24*time.Hour))}
+		case f == "HeartbeatTimeout":
+			return map[bounds.Field]int64{"HeartbeatInterval": min(max(v/2, int64(time.Millisecond)), int64(12*time.Hour))}
+		case of == "master" && (f == "VoteTimeout" || f == "PhaseTimeout"):
+			return map[bounds.Field]int64{"WarnVoteAfter": int64(time.Millisecond)}
+		}
+		return nil
+	}
+	for _, of := range []string{"master", "peer"} {
+		for i, b := range fresh(defaults, of).Bounds() {
+			key := keyOf(t, of, b.Field)
+			for _, v := range []int64{b.Min - 1, b.Min, b.Max, b.Max + 1} {
+				if v <= 0 {
+					continue // 0 is the default here and none there; both are said apart
+				}
+				o := fresh(defaults, of)
+				o.Bounds()[i].Set(v)
+				env := []string{EnvName(key.key) + "=" + key.amount(defaults, b.Amount(v))}
+				for other, w := range away(of, b.Field, v) {
+					for _, ob := range o.Bounds() {
+						if ob.Field == other {
+							ob.Set(w)
+							env = append(env, EnvName(keyOf(t, of, other).key)+"="+key.amount(defaults, ob.Amount(w)))
+						}
+					}
+				}
+				_, inConf := Load(nil, env, nil)
+				inOptions := o.Check()
+				require.Equal(t, inOptions == nil, inConf == nil, "%s %d: options %v, configuration %v", b.Field, v, inOptions, inConf)
+				require.Equal(t, v >= b.Min && v <= b.Max, inOptions == nil, "%s %d: %v", b.Field, v, inOptions)
+				if inOptions != nil {
+					require.ErrorContains(t, inOptions, string(b.Field)+" ")
+					require.ErrorContains(t, inConf, EnvName(key.key)+": "+key.key+" ")
+				}
+			}
+		}
+	}
+}
+
+// The rules between fields are the options', too, with the words of the keys.
+func TestOneLawOfCombinations(t *testing.T) {
+	for _, tc := range []struct {
+		env  []string
+		ok   bool
+		want string
+	}{
+		{[]string{"GOPCCL_MASTER_HEARTBEAT_INTERVAL=4s", "GOPCCL_MASTER_HEARTBEAT_TIMEOUT=8s"}, true, ""},
+		{[]string{"GOPCCL_PEER_HEARTBEAT_INTERVAL=4s", "GOPCCL_PEER_HEARTBEAT_TIMEOUT=9s"}, true, ""},
+		{[]string{"GOPCCL_PEER_HEARTBEAT_INTERVAL=4s", "GOPCCL_PEER_HEARTBEAT_TIMEOUT=7999ms"}, false, "peer.heartbeat_timeout 7.999s is below two times peer.heartbeat_interval, 4s"},
+		{[]string{"GOPCCL_MASTER_PHASE_TIMEOUT=30s"}, true, ""},
+		{[]string{"GOPCCL_MASTER_PHASE_TIMEOUT=29s"}, false, "master.warn_vote_after 30s exceeds master.phase_timeout, 29s"},
+		{[]string{"GOPCCL_TOPOLOGY_NOISE=1000"}, true, ""},
+		{[]string{"GOPCCL_TOPOLOGY_NOISE=1001"}, false, "topology.noise"},
+		{[]string{"GOPCCL_PEER_PORT_BASE=-1"}, true, ""},
+	} {
+		_, err := Load(nil, tc.env, nil)
+		require.Equal(t, tc.ok, err == nil, "%v: %v", tc.env, err)
+		if !tc.ok {
+			require.ErrorContains(t, err, tc.want)
 		}
 	}
 }

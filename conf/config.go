@@ -16,15 +16,18 @@ import (
 //go:embed default.yaml
 var DefaultYAML []byte
 
-// Config holds every setting. The tags are read by Load: conf is the key, min,
-// max and oneof bound the value, zero=off lets zero through as well.
+// Config holds every setting. The tags are read by Load: conf is the key; of and
+// option say which field of core.MasterOptions or core.Options it becomes, whose
+// Check has the rules (option defaults to the name of the field here, of to the
+// section's); min, max and oneof bound what becomes none, or is written in another
+// unit; zero=off makes 0 mean none, zero=default the default.
 type Config struct {
-	Master   Master   `conf:"master"`
-	Peer     Peer     `conf:"peer"`
-	Data     Data     `conf:"data"`
-	CUDA     CUDA     `conf:"backends.cuda"`
+	Master   Master   `conf:"master" of:"master"`
+	Peer     Peer     `conf:"peer" of:"peer"`
+	Data     Data     `conf:"data" of:"peer"`
+	CUDA     CUDA     `conf:"backends.cuda" of:"peer"`
 	Quantize Quantize `conf:"quantize"`
-	Topology Topology `conf:"topology"`
+	Topology Topology `conf:"topology" of:"master"`
 	Log      Log      `conf:"log"`
 	Dump     Dump     `conf:"dump"`
 	Plugins  []Plugin // of the key plugins; the strongest file that has it counts
@@ -35,16 +38,16 @@ type Config struct {
 // Master configures the coordinator.
 type Master struct {
 	Listen            string        `conf:"listen" is:"address"`
-	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m" zero:"off"`
-	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m" zero:"off"`
-	RegisterTimeout   time.Duration `conf:"register_timeout" min:"100ms" max:"10m" zero:"off"`
-	RoundTimeout      time.Duration `conf:"round_timeout" min:"1s" max:"1h" zero:"off"`
-	VoteTimeout       time.Duration `conf:"vote_timeout" min:"1s" max:"168h" zero:"off"`
-	PhaseTimeout      time.Duration `conf:"phase_timeout" min:"1s" max:"168h" zero:"off"`
-	WarnVoteAfter     time.Duration `conf:"warn_vote_after" min:"1s" max:"168h" zero:"off"`
-	MaxConnections    int           `conf:"max_connections" min:"1" max:"1000000"`
-	MaxQueue          Bytes         `conf:"max_queue" min:"64KiB" max:"1GiB"`
-	WriteTimeout      time.Duration `conf:"write_timeout" min:"1s" max:"10m" zero:"off"`
+	HeartbeatInterval time.Duration `conf:"heartbeat_interval" zero:"off"`
+	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" zero:"off"`
+	RegisterTimeout   time.Duration `conf:"register_timeout" zero:"off"`
+	RoundTimeout      time.Duration `conf:"round_timeout" zero:"off"`
+	VoteTimeout       time.Duration `conf:"vote_timeout" zero:"off"`
+	PhaseTimeout      time.Duration `conf:"phase_timeout" zero:"off"`
+	WarnVoteAfter     time.Duration `conf:"warn_vote_after" zero:"off"`
+	MaxConnections    int           `conf:"max_connections"`
+	MaxQueue          Bytes         `conf:"max_queue"`
+	WriteTimeout      time.Duration `conf:"write_timeout" zero:"off"`
 	PCCLRevisionRule  bool          `conf:"pccl_revision_rule"`
 	LostState         string        `conf:"lost_state" oneof:"wait anew"`
 }
@@ -53,41 +56,41 @@ type Master struct {
 type Peer struct {
 	Master            string        `conf:"master" is:"address"`
 	Group             uint32        `conf:"group" min:"0" max:"4294967295"`
-	PoolSize          int           `conf:"pool_size" min:"1" max:"256"`
-	Flows             int           `conf:"flows" min:"0" max:"256"`
+	PoolSize          int           `conf:"pool_size"`
+	Flows             int           `conf:"flows" zero:"default"`
 	Addresses         string        `conf:"addresses" is:"addresses"`
-	PortBase          int           `conf:"port_base" min:"1" max:"65533"`
+	PortBase          int           `conf:"port_base"`
 	Ports             string        `conf:"ports" is:"ports"`
 	AnnouncePorts     string        `conf:"announce_ports" is:"ports"`
 	AnnounceHost      string        `conf:"announce_host" is:"host"`
-	HeartbeatInterval time.Duration `conf:"heartbeat_interval" min:"100ms" max:"1m"`
-	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout" min:"300ms" max:"10m"`
-	DialTimeout       time.Duration `conf:"dial_timeout" min:"100ms" max:"10m"`
-	HandshakeTimeout  time.Duration `conf:"handshake_timeout" min:"100ms" max:"10m"`
-	HashWorkers       int           `conf:"hash_workers" min:"0" max:"1024"`
-	WarnStuckAfter    time.Duration `conf:"warn_stuck_after" min:"1s" max:"168h" zero:"off"`
+	HeartbeatInterval time.Duration `conf:"heartbeat_interval"`
+	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout"`
+	DialTimeout       time.Duration `conf:"dial_timeout"`
+	HandshakeTimeout  time.Duration `conf:"handshake_timeout"`
+	HashWorkers       int           `conf:"hash_workers" zero:"default"`
+	WarnStuckAfter    time.Duration `conf:"warn_stuck_after" zero:"off"`
 }
 
 // Data configures how tensors travel.
 type Data struct {
-	FrameBytes  Bytes         `conf:"frame_bytes" min:"4KiB" max:"64MiB"`
-	EagerBytes  Bytes         `conf:"eager_bytes" min:"64" max:"1MiB" zero:"off"`
+	FrameBytes  Bytes         `conf:"frame_bytes"`
+	EagerBytes  Bytes         `conf:"eager_bytes" zero:"off"`
 	Backend     string        `conf:"backend" is:"name"`
 	Congestion  string        `conf:"congestion" is:"name"`
-	UserTimeout time.Duration `conf:"user_timeout" min:"1s" max:"10m"`
+	UserTimeout time.Duration `conf:"user_timeout"`
 
 	Threads         string `conf:"threads" oneof:"goroutine pinned"`
 	Affinity        string `conf:"affinity" is:"processors"`
 	Preset          string `conf:"preset" oneof:"latency balanced throughput"`
-	AppendFrequency int    `conf:"append_frequency" min:"0" max:"1024"`
-	AppendBatch     int    `conf:"append_batch" min:"0" max:"1024"`
+	AppendFrequency int    `conf:"append_frequency" zero:"default"`
+	AppendBatch     int    `conf:"append_batch" zero:"default"`
 }
 
 // CUDA configures how tensors of NVIDIA devices are served; it is of use in
 // programs that are built with the tag cuda.
 type CUDA struct {
-	Staging Bytes  `conf:"staging" min:"1MiB" max:"1TiB"`
-	Reduce  string `conf:"reduce" oneof:"auto host device"`
+	Staging Bytes  `conf:"staging" option:"Device.Staging"`
+	Reduce  string `conf:"reduce" option:"Device.Reduce" oneof:"auto host device"`
 }
 
 // Quantize configures what all-reduced tensors look like on the wire.
@@ -98,16 +101,16 @@ type Quantize struct {
 
 // Topology configures bandwidth tests (peers) and the ring solver (master).
 type Topology struct {
-	Duration    time.Duration `conf:"duration" min:"100ms" max:"10s"`
-	Connections int           `conf:"connections" min:"1" max:"256"`
-	Solver      string        `conf:"solver" is:"name"`
-	Budget      time.Duration `conf:"budget" min:"10ms" max:"4s"`
-	Objective   string        `conf:"objective" oneof:"bottleneck sum"`
-	Background  time.Duration `conf:"background" min:"1s" max:"168h" zero:"off"`
-	Noise       int           `conf:"noise" min:"1" max:"1000"`
-	MaxAge      time.Duration `conf:"max_age" min:"1m" max:"8760h" zero:"off"`
-	Adopt       string        `conf:"adopt" oneof:"collective round"`
-	Patience    time.Duration `conf:"patience" min:"100ms" max:"24h"`
+	Duration    time.Duration `conf:"duration" of:"peer" option:"ProbeDuration"`
+	Connections int           `conf:"connections" of:"peer" option:"ProbeConnections"`
+	Solver      string        `conf:"solver" option:"Solver" is:"name"`
+	Budget      time.Duration `conf:"budget" option:"SolverBudget"`
+	Objective   string        `conf:"objective" option:"Objective" oneof:"bottleneck sum"`
+	Background  time.Duration `conf:"background" option:"SearchBudget" zero:"off"`
+	Noise       int           `conf:"noise" option:"Noise" min:"1" max:"1000"`
+	MaxAge      time.Duration `conf:"max_age" option:"MaxLinkAge" zero:"off"`
+	Adopt       string        `conf:"adopt" option:"WaitForRounds" oneof:"collective round"`
+	Patience    time.Duration `conf:"patience" option:"Patience"`
 }
 
 // Log configures the log lines of the program.

@@ -13,6 +13,7 @@ import (
 	"github.com/knadh/koanf/v2"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/bounds"
 )
 
 const envPrefix = "GOPCCL_"
@@ -49,6 +50,7 @@ func Load(files, environ []string, flags []Flag) (*Config, error) {
 	for _, f := range flags {
 		l.value(f.Key, f.Value, "flag "+f.Name)
 	}
+	l.law()
 	if len(l.mistakes) == 0 {
 		l.combinations()
 	}
@@ -172,23 +174,56 @@ func EnvName(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// combinations checks what no single value can get wrong.
-func (l *loader) combinations() {
-	c := l.c
-	for _, h := range []struct {
-		section           string
-		interval, timeout int64
+// law asks the options themselves what they take: there are no rules for their
+// values here, but that 0 takes no default in silence. Mistakes are named by key.
+func (l *loader) law() {
+	for _, o := range []struct {
+		of    string
+		check func() error
 	}{
-		{"master", int64(c.Master.HeartbeatInterval), int64(c.Master.HeartbeatTimeout)},
-		{"peer", int64(c.Peer.HeartbeatInterval), int64(c.Peer.HeartbeatTimeout)},
+		{"master", func() error { return l.c.MasterOptions(nil).Check() }},
+		{"peer", func() error { return l.c.PeerOptions(nil).Check() }},
 	} {
-		key := h.section + ".heartbeat_timeout"
-		if (h.interval == 0) != (h.timeout == 0) {
-			l.fail("%s: %s and %s.heartbeat_interval must be both 0 or both not", c.origins[key], key, h.section)
-		} else if h.timeout < 3*h.interval {
-			l.fail("%s: %s must be at least three times %s.heartbeat_interval", c.origins[key], key, h.section)
+		find := func(name bounds.Field) (field, bool) {
+			i := slices.IndexFunc(fields, func(f field) bool { return f.of == o.of && f.option == name })
+			if i < 0 {
+				return field{}, false
+			}
+			return fields[i], true
+		}
+		name := func(n bounds.Field) string {
+			if f, ok := find(n); ok {
+				return f.key
+			}
+			return string(n)
+		}
+		amount := func(a bounds.Amount) string {
+			f, _ := find(a.Of)
+			return f.amount(l.c, a)
+		}
+		var broken bounds.Errors
+		if err := o.check(); err != nil && !errors.As(err, &broken) {
+			l.mistakes = append(l.mistakes, err)
+		}
+		for _, b := range broken {
+			f, ok := find(b.Field())
+			if !ok {
+				l.fail("%s", b.In(name, amount))
+				continue
+			}
+			l.fail("%s: %s", l.c.origins[f.key], b.In(name, amount))
+		}
+		for _, f := range fields {
+			if f.of == o.of && f.tag.Get("zero") == "" && f.isZeroNumber(l.c) {
+				l.fail("%s: %s 0 is nothing: leave it out to take the default", l.c.origins[f.key], f.key)
+			}
 		}
 	}
+}
+
+// combinations checks what no single value can get wrong, and no options know.
+func (l *loader) combinations() {
+	c := l.c
 	known := []string{"none", "minmax", "zeropoint"}
 	for _, p := range c.Plugins {
 		if p.Kind == "quantizer" {
@@ -200,18 +235,6 @@ func (l *loader) combinations() {
 	}
 	if q := c.Quantize; q.Algorithm == "minmax" && !strings.HasPrefix(q.Type, "uint") {
 		l.fail("%s: quantize.type %s does not go with minmax, which writes uint8, uint16 or uint32", c.origins["quantize.type"], q.Type)
-	}
-	if d := c.Data; d.Affinity != anyProcessor && d.Threads != "pinned" {
-		l.fail("%s: data.affinity binds pinned threads, and data.threads is %s", c.origins["data.affinity"], d.Threads)
-	}
-	if p := c.Peer; p.AnnouncePorts != noneText && p.Ports == noneText {
-		l.fail("%s: peer.announce_ports forward to peer.ports, and that is none", c.origins["peer.announce_ports"])
-	}
-	if v := c.Master; v.VoteTimeout != 0 && v.WarnVoteAfter > v.VoteTimeout {
-		l.fail("%s: master.warn_vote_after exceeds master.vote_timeout", c.origins["master.warn_vote_after"])
-	}
-	if v := c.Master; v.PhaseTimeout != 0 && v.WarnVoteAfter > v.PhaseTimeout {
-		l.fail("%s: master.warn_vote_after exceeds master.phase_timeout", c.origins["master.warn_vote_after"])
 	}
 }
 

@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -76,6 +78,10 @@ type field struct {
 	key   string // such as "master.listen"
 	index []int
 	tag   reflect.StructTag
+	// of and option are the options and the field that it becomes; of is "master"
+	// or "peer", or "" if it becomes none.
+	of     string
+	option bounds.Field
 }
 
 // fields lists the leaves of Config in the order of the struct.
@@ -87,9 +93,11 @@ var fields = func() (list []field) {
 		}
 		for _, leaf := range reflect.VisibleFields(section.Type) {
 			list = append(list, field{
-				key:   name + "." + leaf.Tag.Get("conf"),
-				index: append(append([]int{}, section.Index...), leaf.Index...),
-				tag:   leaf.Tag,
+				key:    name + "." + leaf.Tag.Get("conf"),
+				index:  append(append([]int{}, section.Index...), leaf.Index...),
+				tag:    leaf.Tag,
+				of:     cmp.Or(leaf.Tag.Get("of"), section.Tag.Get("of")),
+				option: bounds.Field(cmp.Or(leaf.Tag.Get("option"), leaf.Name)),
 			})
 		}
 	}
@@ -161,17 +169,18 @@ func parseDuration(text string) (time.Duration, error) {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil {
+	if err != nil || d < 0 {
 		return 0, fmt.Errorf("%q is not a duration; durations look like 500ms, 8s or 1m30s", text)
 	}
 	return d, nil
 }
 
+// within checks the range of what has one here: the others are Check's.
 func (f field) within(v float64, parse func(string) float64) error {
-	if v == 0 && f.tag.Get("zero") == "off" {
+	low, high := f.tag.Get("min"), f.tag.Get("max")
+	if low == "" || v == 0 && f.tag.Get("zero") == "off" {
 		return nil
 	}
-	low, high := f.tag.Get("min"), f.tag.Get("max")
 	if v < parse(low) || v > parse(high) {
 		off := ""
 		if f.tag.Get("zero") == "off" {
@@ -306,4 +315,30 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// amount writes a value of the leaf f of c as a user would.
+func (f field) amount(c *Config, a bounds.Amount) string {
+	if a.Time {
+		text := time.Duration(a.N).String()
+		for _, zero := range []string{"m0s", "h0m"} { // 1h0m0s is 1h
+			if strings.HasSuffix(text, zero) {
+				text = strings.TrimSuffix(text, zero[1:])
+			}
+		}
+		return text
+	}
+	if f.index != nil {
+		if _, ok := reflect.ValueOf(c).Elem().FieldByIndex(f.index).Interface().(Bytes); ok {
+			return Bytes(a.N).String()
+		}
+	}
+	return strconv.FormatInt(a.N, 10)
+}
+
+// isZeroNumber reports whether the leaf f of c is a number, a size or a duration
+// of 0.
+func (f field) isZeroNumber(c *Config) bool {
+	v := reflect.ValueOf(c).Elem().FieldByIndex(f.index)
+	return f.tag.Get("min") == "" && v.CanInt() && v.Int() == 0
 }

@@ -87,6 +87,11 @@ type MasterOptions struct {
 	OnFact func(Fact)
 }
 
+// Check refuses options that can never work, as NewMaster does: *Error with code
+// errs.InvalidConfig that names the fields. Whether a solver of that name is linked
+// it does not ask.
+func (o MasterOptions) Check() error { return o.inner().Check() }
+
 func (o MasterOptions) inner() master.Options {
 	in := master.Options{
 		Listen: o.Listen, HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,

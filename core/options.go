@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/gopccl/gopccl/internal/peer"
 )
 
 // Options configure [Connect]. Only Master is needed: zero values take the
@@ -104,3 +106,7 @@ type Options struct {
 	// proxies; it chooses the local addresses, too. nil: a net.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
+
+// Check refuses options that can never work on any machine, as Connect does: *Error
+// with code errs.InvalidArgument that names the fields.
+func (o Options) Check() error { return peer.Options(o).Check() }

@@ -2,12 +2,12 @@ package master
 
 import (
 	"crypto/rand"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -106,8 +106,11 @@ func orDefault(d *time.Duration, def time.Duration) {
 	}
 }
 
-// complete fills in the defaults and finds the solver (nil: none).
-func (o Options) complete() (Options, topo.Solver, error) {
+func (o Options) withDefaults() Options {
+	// One that is off switches the other one off.
+	if o.HeartbeatInterval < 0 && o.HeartbeatTimeout == 0 || o.HeartbeatTimeout < 0 && o.HeartbeatInterval == 0 {
+		o.HeartbeatInterval, o.HeartbeatTimeout = -1, -1
+	}
 	orDefault(&o.HeartbeatInterval, 2*time.Second)
 	orDefault(&o.HeartbeatTimeout, 8*time.Second)
 	orDefault(&o.RegisterTimeout, 10*time.Second)
@@ -123,13 +126,13 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	if o.Noise == 0 {
 		o.Noise = 0.2
 	}
-	if o.MaxConnections <= 0 {
+	if o.MaxConnections == 0 {
 		o.MaxConnections = 4096
 	}
 	if o.packetTime == 0 {
 		o.packetTime = packetTime
 	}
-	if o.MaxQueue <= 0 {
+	if o.MaxQueue == 0 {
 		o.MaxQueue = wire.MaxPacket
 	}
 	if o.Objective == "" {
@@ -138,21 +141,81 @@ func (o Options) complete() (Options, topo.Solver, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	bad := func(format string, args ...any) error {
-		return errs.New(errs.InvalidConfig, "new master", fmt.Errorf(format, args...))
+	return o
+}
+
+const (
+	week = 7 * 24 * time.Hour
+	// shortest is the least of most durations: what is shorter is a mistake in
+	// the unit.
+	shortest = time.Millisecond
+)
+
+// Bounds are the ranges of the numbers in o: what Check lets through. 0 takes
+// the default. They point into o.
+func (o *Options) Bounds() []bounds.Bound {
+	return []bounds.Bound{
+		bounds.Time("HeartbeatInterval", &o.HeartbeatInterval, shortest, 12*time.Hour).OrOff(),
+		bounds.Time("HeartbeatTimeout", &o.HeartbeatTimeout, 2*shortest, 24*time.Hour).OrOff(),
+		bounds.Time("RegisterTimeout", &o.RegisterTimeout, shortest, 24*time.Hour).OrOff(),
+		bounds.Time("RoundTimeout", &o.RoundTimeout, shortest, 24*time.Hour).OrOff(),
+		bounds.Time("VoteTimeout", &o.VoteTimeout, shortest, week).OrOff(),
+		bounds.Time("PhaseTimeout", &o.PhaseTimeout, shortest, week).OrOff(),
+		bounds.Time("WarnVoteAfter", &o.WarnVoteAfter, shortest, week).OrOff(),
+		bounds.Time("WriteTimeout", &o.WriteTimeout, shortest, 24*time.Hour).OrOff(),
+		bounds.Int("MaxConnections", &o.MaxConnections, 1, 1_000_000),
+		bounds.Int("MaxQueue", &o.MaxQueue, 64<<10, 1<<30),
+		bounds.Time("SolverBudget", &o.SolverBudget, shortest, 4*time.Second),
+		bounds.Time("SearchBudget", &o.SearchBudget, shortest, week).OrOff(),
+		bounds.Time("MaxLinkAge", &o.MaxLinkAge, time.Microsecond, 365*24*time.Hour).OrOff(),
+		bounds.Time("Patience", &o.Patience, time.Microsecond, 24*time.Hour).OrOff(),
 	}
-	if o.HeartbeatInterval > 0 && o.HeartbeatTimeout > 0 && o.HeartbeatTimeout < 2*o.HeartbeatInterval {
-		return o, nil, bad("heartbeat timeout %v is below two intervals of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
+}
+
+// Check refuses what can never work: *errs.Error with code InvalidConfig, whose
+// cause is bounds.Errors, every rule that o breaks. Nobody else has rules of
+// their own for these values. Which solvers there are it does not ask.
+func (o Options) Check() error {
+	var e bounds.Errors
+	e.Check(o.Bounds())
+	warn := o.WarnVoteAfter
+	o = o.withDefaults()
+	amount := func(f bounds.Field, d time.Duration) bounds.Amount {
+		return bounds.Amount{Of: f, N: int64(d), Time: true}
 	}
-	if o.SolverBudget > 4*time.Second || o.SolverBudget == 0 {
-		return o, nil, bad("solver budget %v is not between 0 and 4s", o.SolverBudget)
+	const interval, timeout, after = bounds.Field("HeartbeatInterval"), bounds.Field("HeartbeatTimeout"), bounds.Field("WarnVoteAfter")
+	switch {
+	case (o.HeartbeatInterval == 0) != (o.HeartbeatTimeout == 0):
+		e.Break("%v and %v must be both off or both on", timeout, interval)
+	case o.HeartbeatTimeout < 2*o.HeartbeatInterval:
+		e.Break("%v %v is below two times %v, %v", timeout, amount(timeout, o.HeartbeatTimeout), interval, amount(interval, o.HeartbeatInterval))
+	}
+	for _, b := range []struct {
+		field bounds.Field
+		d     time.Duration
+	}{{"VoteTimeout", o.VoteTimeout}, {"PhaseTimeout", o.PhaseTimeout}} {
+		if b.d > 0 && warn > b.d {
+			e.Break("%v %v exceeds %v, %v", after, amount(after, warn), b.field, amount(b.field, b.d))
+		}
 	}
 	if !(o.Noise > 0 && o.Noise <= 10) {
-		return o, nil, bad("noise %v of the topology is not above 0 and at most 10", o.Noise)
+		e.Break("%v %v is not above 0 and at most 10", bounds.Field("Noise"), o.Noise)
 	}
 	if o.Objective != topo.BottleneckThenSum && o.Objective != topo.Sum {
-		return o, nil, bad("unknown objective %q", o.Objective)
+		e.Break("%v %q is neither %s nor %s", bounds.Field("Objective"), o.Objective, topo.BottleneckThenSum, topo.Sum)
 	}
+	if err := e.Err(); err != nil {
+		return errs.New(errs.InvalidConfig, "new master", err)
+	}
+	return nil
+}
+
+// complete checks o, fills in the defaults and finds the solver (nil: none).
+func (o Options) complete() (Options, topo.Solver, error) {
+	if err := o.Check(); err != nil {
+		return o, nil, err
+	}
+	o = o.withDefaults()
 	if o.RingSolver != nil {
 		return o, o.RingSolver, nil
 	}

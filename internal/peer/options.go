@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/reduce"
@@ -54,14 +56,19 @@ const (
 	maxWithPCCL = 16   // operations in flight with PCCL peers (quirk Q19)
 	maxEvents   = 8192 // calls that wait for a slow trace listener
 	maxAppend   = 1024 // bounds AppendFrequency and AppendBatch
+	// maxPortBase leaves room for three listeners.
+	maxPortBase = 65533
+	// Bounds of the pinned memory of a platform.
+	minStaging, maxStaging = 1 << 20, 1 << 40
 	// roundTime bounds the connecting of a round where the master does not say
 	// how long it waits; those of gopccl do after 12 s.
 	roundTime = 9 * time.Second
 	// registerTime bounds the wait for the answer to a registration. PCCL's
 	// master answers nobody while its solver runs.
 	registerTime = 30 * time.Second
-	// maxDuration of an option; what is longer is a mistake in the unit.
-	maxDuration = 24 * time.Hour
+	// minDuration and maxDuration of an option: what is shorter or longer is a
+	// mistake in the unit.
+	minDuration, maxDuration = time.Millisecond, 24 * time.Hour
 )
 
 func (o Options) withDefaults() Options {
@@ -70,7 +77,7 @@ func (o Options) withDefaults() Options {
 			*d = v
 		}
 	}
-	if o.PoolSize <= 0 {
+	if o.PoolSize == 0 {
 		o.PoolSize = 1
 	}
 	if o.PortBase == 0 {
@@ -86,7 +93,7 @@ func (o Options) withDefaults() Options {
 	if o.EagerBytes == 0 {
 		o.EagerBytes = 512 << 10
 	}
-	if o.ProbeConnections <= 0 {
+	if o.ProbeConnections == 0 {
 		o.ProbeConnections = 4
 	}
 	if o.Threads == "" {
@@ -118,79 +125,113 @@ func (o *Options) dialer() func(ctx context.Context, network, addr string) (net.
 	return (&net.Dialer{}).DialContext
 }
 
-// check refuses what can never work and returns the address to listen on, the
-// zero Addr for all. The options have their defaults.
-func (o Options) check() (listen netip.Addr, err error) {
-	_, _, err = net.SplitHostPort(o.Master)
-	switch {
-	case err != nil:
-		return listen, fmt.Errorf("master address %q is not HOST:PORT", o.Master)
-	case o.PoolSize > mesh.MaxPool:
-		return listen, fmt.Errorf("pool size %d is above %d", o.PoolSize, mesh.MaxPool)
-	case o.Flows < 0:
-		return listen, fmt.Errorf("%d connections for one operation are negative", o.Flows)
-	case o.Ports != nil && !threePorts(o.Ports):
-		return listen, fmt.Errorf("listen ports %v are not three different ones from 1 to 65535", o.Ports)
-	case o.AnnouncePorts != nil && !threePorts(o.AnnouncePorts):
-		return listen, fmt.Errorf("announced ports %v are not three different ones from 1 to 65535", o.AnnouncePorts)
-	case o.AnnouncePorts != nil && o.Ports == nil:
-		return listen, fmt.Errorf("announced ports %v forward to listen ports, and none are set", o.AnnouncePorts)
-	case len(o.Addresses) > wire.MaxAddresses:
-		return listen, fmt.Errorf("%d addresses are more than %d", len(o.Addresses), wire.MaxAddresses)
-	case len(o.Addresses) > 0 && o.ListenHost != "":
-		return listen, fmt.Errorf("addresses %v are not reached by a listener on %s alone", o.Addresses, o.ListenHost)
-	case o.PortBase > 65000:
-		return listen, fmt.Errorf("port base %d leaves no ports", o.PortBase)
-	case o.FrameBytes < 0:
-		return listen, fmt.Errorf("frame size %d is negative", o.FrameBytes)
-	case o.EagerBytes > fsm.MaxEager:
-		return listen, fmt.Errorf("eager all-reduces of %d bytes are above %d", o.EagerBytes, fsm.MaxEager)
-	case o.Threads != "goroutine" && o.Threads != "pinned":
-		return listen, fmt.Errorf("threads %q are not goroutine or pinned", o.Threads)
-	case o.Affinity != "" && o.Threads != "pinned":
-		return listen, fmt.Errorf("affinity %q binds pinned threads, and threads are %q", o.Affinity, o.Threads)
-	case presets[o.Preset].batch == 0:
-		return listen, fmt.Errorf("unknown preset %q: it is latency, balanced or throughput", o.Preset)
-	case o.AppendFrequency < 1 || o.AppendFrequency > maxAppend:
-		return listen, fmt.Errorf("append frequency %d is not between 1 and %d", o.AppendFrequency, maxAppend)
-	case o.AppendBatch < 1 || o.AppendBatch > maxAppend:
-		return listen, fmt.Errorf("append batch %d is not between 1 and %d", o.AppendBatch, maxAppend)
-	case o.ProbeConnections > mesh.MaxPool:
-		return listen, fmt.Errorf("%d connections of a bandwidth test are above %d", o.ProbeConnections, mesh.MaxPool)
-	case o.HeartbeatTimeout < 2*o.HeartbeatInterval:
-		return listen, fmt.Errorf("heartbeat timeout %v is below two intervals of %v", o.HeartbeatTimeout, o.HeartbeatInterval)
+// Bounds are the ranges of the numbers in o: what Check lets through. 0 takes
+// the default. They point into o.
+func (o *Options) Bounds() []bounds.Bound {
+	return []bounds.Bound{
+		bounds.Int("PoolSize", &o.PoolSize, 1, mesh.MaxPool),
+		bounds.Int("Flows", &o.Flows, 0, mesh.MaxPool),
+		bounds.Int("PortBase", &o.PortBase, 1, maxPortBase).OrOff(),
+		bounds.Int("HashWorkers", &o.HashWorkers, 0, 1024),
+		bounds.Int("FrameBytes", &o.FrameBytes, reduce.MinFrameBytes, reduce.MaxFrameBytes),
+		bounds.Int("EagerBytes", &o.EagerBytes, 1, fsm.MaxEager).OrOff(),
+		bounds.Int("AppendFrequency", &o.AppendFrequency, 1, maxAppend),
+		bounds.Int("AppendBatch", &o.AppendBatch, 1, maxAppend),
+		bounds.Int("ProbeConnections", &o.ProbeConnections, 1, mesh.MaxPool),
+		bounds.Int64("Device.Staging", &o.Device.Staging, minStaging, maxStaging),
+		bounds.Time("HeartbeatInterval", &o.HeartbeatInterval, minDuration, maxDuration/2),
+		bounds.Time("HeartbeatTimeout", &o.HeartbeatTimeout, 2*minDuration, maxDuration),
+		bounds.Time("DialTimeout", &o.DialTimeout, minDuration, maxDuration),
+		bounds.Time("HandshakeTimeout", &o.HandshakeTimeout, minDuration, maxDuration),
+		bounds.Time("UserTimeout", &o.UserTimeout, minDuration, maxDuration),
+		bounds.Time("ProbeDuration", &o.ProbeDuration, minDuration, maxDuration),
+		bounds.Time("WarnStuckAfter", &o.WarnStuckAfter, minDuration, 7*24*time.Hour).OrOff(),
 	}
-	for _, d := range []struct {
-		name string
-		d    time.Duration
-	}{
-		{"heartbeat interval", o.HeartbeatInterval},
-		{"heartbeat timeout", o.HeartbeatTimeout},
-		{"dial timeout", o.DialTimeout},
-		{"handshake timeout", o.HandshakeTimeout},
-		{"user timeout", o.UserTimeout},
-		{"probe duration", o.ProbeDuration},
-	} {
-		if d.d < 0 || d.d > maxDuration {
-			return listen, fmt.Errorf("%s %v is not between 0 and %v", d.name, d.d, maxDuration)
-		}
+}
+
+// Check refuses what can never work, on any machine: *errs.Error with code
+// InvalidArgument, whose cause is bounds.Errors, every rule that o breaks.
+// Nobody else has rules of their own for these values.
+func (o Options) Check() error {
+	var e bounds.Errors
+	e.Check(o.Bounds())
+	o = o.withDefaults()
+	if o.HeartbeatTimeout < 2*o.HeartbeatInterval {
+		e.Break("%v %v is below two times %v, %v", bounds.Field("HeartbeatTimeout"), amount("HeartbeatTimeout", o.HeartbeatTimeout),
+			bounds.Field("HeartbeatInterval"), amount("HeartbeatInterval", o.HeartbeatInterval))
 	}
-	if o.AnnounceHost != "" {
-		if _, err = o.announceHost(); err != nil {
-			return listen, err
-		}
+	if _, _, err := net.SplitHostPort(o.Master); err != nil {
+		e.Break("%v %q is not HOST:PORT", bounds.Field("Master"), o.Master)
 	}
-	if cpus, err := platform.ParseCPUs(o.Affinity); err != nil {
-		return listen, err
-	} else if err := platform.TryAffinity(cpus); err != nil {
-		return listen, err
+	if o.Ports != nil && !threePorts(o.Ports) {
+		e.Break("%v %v are not three different ports from 1 to 65535", bounds.Field("Ports"), o.Ports)
 	}
-	if o.ListenHost != "" {
-		if listen, err = netip.ParseAddr(o.ListenHost); err != nil {
-			return listen, fmt.Errorf("listen host %q is not an IP address", o.ListenHost)
-		}
+	if o.AnnouncePorts != nil && !threePorts(o.AnnouncePorts) {
+		e.Break("%v %v are not three different ports from 1 to 65535", bounds.Field("AnnouncePorts"), o.AnnouncePorts)
 	}
-	return listen, nil
+	if o.AnnouncePorts != nil && o.Ports == nil {
+		e.Break("%v %v forward to %v, and none are set", bounds.Field("AnnouncePorts"), o.AnnouncePorts, bounds.Field("Ports"))
+	}
+	if len(o.Addresses) > wire.MaxAddresses {
+		e.Break("%v: %d are more than %d", bounds.Field("Addresses"), len(o.Addresses), wire.MaxAddresses)
+	}
+	if len(o.Addresses) > 0 && o.ListenHost != "" {
+		e.Break("%v %v are not reached by a listener on %v %q alone", bounds.Field("Addresses"), o.Addresses, bounds.Field("ListenHost"), o.ListenHost)
+	}
+	if _, err := o.announceHost(); err != nil {
+		e.Break("%v %q is not an IP address that others can connect to", bounds.Field("AnnounceHost"), o.AnnounceHost)
+	}
+	if _, err := o.listenAt(); err != nil {
+		e.Break("%v %q is not an IP address", bounds.Field("ListenHost"), o.ListenHost)
+	}
+	o.checkThreads(&e)
+	if err := e.Err(); err != nil {
+		return errs.New(errs.InvalidArgument, "connect", err)
+	}
+	return nil
+}
+
+func (o Options) checkThreads(e *bounds.Errors) {
+	if o.Threads != "goroutine" && o.Threads != "pinned" {
+		e.Break("%v %q is neither goroutine nor pinned", bounds.Field("Threads"), o.Threads)
+	}
+	if o.Affinity != "" && o.Threads != "pinned" {
+		e.Break("%v %q binds pinned threads, and %v is %s", bounds.Field("Affinity"), o.Affinity, bounds.Field("Threads"), o.Threads)
+	}
+	if _, err := platform.ParseCPUs(o.Affinity); err != nil {
+		e.Break("%v %q: %v", bounds.Field("Affinity"), o.Affinity, err)
+	}
+	if presets[o.Preset].batch == 0 {
+		e.Break("%v %q is not latency, balanced or throughput", bounds.Field("Preset"), o.Preset)
+	}
+	if r := o.Device.Reduce; r != "" && r != "auto" && r != "host" && r != "device" {
+		e.Break("%v %q is not auto, host or device", bounds.Field("Device.Reduce"), r)
+	}
+}
+
+func amount(f bounds.Field, d time.Duration) bounds.Amount {
+	return bounds.Amount{Of: f, N: int64(d), Time: true}
+}
+
+// checkHere is Check with what only this machine knows. It returns the address to
+// listen on, the zero Addr for all.
+func (o Options) checkHere() (netip.Addr, error) {
+	if err := o.Check(); err != nil {
+		return netip.Addr{}, err
+	}
+	cpus, _ := platform.ParseCPUs(o.Affinity) // checked
+	if err := platform.TryAffinity(cpus); err != nil {
+		return netip.Addr{}, errs.New(errs.InvalidArgument, "connect", err)
+	}
+	return o.listenAt()
+}
+
+// listenAt returns ListenHost as an address, the zero Addr for all.
+func (o Options) listenAt() (a netip.Addr, err error) {
+	if o.ListenHost == "" {
+		return a, nil
+	}
+	return netip.ParseAddr(o.ListenHost)
 }
 
 // threePorts reports whether the ports are those of three listeners.

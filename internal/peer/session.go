@@ -160,9 +160,9 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		return refused(err)
 	}
 	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
-	listenAt, err := opt.check()
+	listenAt, err := opt.checkHere()
 	if err != nil {
-		return refused(err)
+		return err
 	}
 	if err := device.Configure(devices); err != nil {
 		return refused(err)

@@ -48,6 +48,8 @@ const (
 	// DefaultFrameBytes: larger frames cost fewer system calls and wake-ups per
 	// byte; beyond this size nothing is gained.
 	DefaultFrameBytes = 1 << 20
+	// MinFrameBytes and MaxFrameBytes bound Config.FrameBytes.
+	MinFrameBytes, MaxFrameBytes = minFrameBytes, maxFrameBytes
 	// A chunk is cut into at least piecesPerChunk frames, so that a step starts
 	// before the one before it is over, unless frames fell below pieceBytes.
 	piecesPerChunk = 8

@@ -85,9 +85,9 @@ func TestPostedStreams(t *testing.T) {
 		}
 	}
 	for want, bad := range map[string]core.Options{
-		"unknown preset":   {Preset: "fast"},
-		"append frequency": {AppendFrequency: -1},
-		"append batch":     {AppendBatch: 5000},
+		"Preset \"fast\"":    {Preset: "fast"},
+		"AppendFrequency -1": {AppendFrequency: -1},
+		"AppendBatch 5000":   {AppendBatch: 5000},
 	} {
 		bad.Master = "127.0.0.1:1"
 		_, err := core.Connect(ctx, bad)

@@ -47,7 +47,7 @@ func TestRingsSwitchUnderLoad(t *testing.T) {
 	var switched, rounds atomic.Int64
 	m, err := core.NewMaster(core.MasterOptions{
 		Listen: "127.0.0.1:0", RingSolver: wanderer{}, SolverBudget: time.Millisecond, SearchBudget: 300 * time.Millisecond,
-		Noise: 1e-9, Patience: time.Microsecond, MaxLinkAge: time.Nanosecond,
+		Noise: 1e-9, Patience: time.Microsecond, MaxLinkAge: time.Microsecond,
 		OnFact: func(f core.Fact) {
 			switch {
 			case f.Kind == "ring" && strings.HasSuffix(f.Text, "installed"):
