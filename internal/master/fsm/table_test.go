@@ -118,7 +118,7 @@ func TestEveryTransition_Section5_2(t *testing.T) {
 
 // The diagrams of doc.go are the tables.
 func TestDiagram(t *testing.T) {
-	var names = map[string]State{
+	names := map[string]State{
 		"Idle": Idle, "VoteAccept": VoteAccept, "VoteEstablish": VoteEstablish, "Connecting": Connecting,
 		"ConnectFailed": ConnectFailed, "Waiting": Waiting, "VoteOptimize": VoteOptimize, "Optimizing": Optimizing,
 		"VoteOptimizeDone": VoteOptimizeDone, "VoteSync": VoteSync, "Distribute": Distribute, "Request": Request,
