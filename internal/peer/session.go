@@ -273,7 +273,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			// Before anybody dials here because of the same round.
 			s.engine.ExpectEpoch(e.Epoch)
 			s.engine.Trust(uuids(e.Peers)...)
-			s.engine.InRound(true)
+			s.engine.BeginRound()
 			before := s.stopPreparing()
 			s.spawn(func() {
 				<-before
@@ -287,13 +287,14 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.stopPreparing()
 		case fsm.SwitchRing:
 			s.engine.Trust(e.Neighbours...)
+			s.engine.EndRound(previous(s.m.View()))
 			s.publishView()
 		case fsm.Release:
 			keep := func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }
 			s.engine.Forget(keep)
 			s.engine.Retain(keep, nil)
 		case fsm.RoundOver:
-			s.engine.InRound(false)
+			s.engine.EndRound(previous(s.m.View()))
 			if e.Epoch != 0 {
 				s.engine.BeginEpoch(e.Epoch)
 			}

@@ -50,6 +50,14 @@ func (s *Session) prepareRing(e fsm.PrepareRing) {
 	})
 }
 
+// previous returns the peer before this one in the ring, zero if it is alone.
+func previous(v fsm.View) (u wire.UUID) {
+	if n := len(v.Ring); n > 1 && v.Rank >= 0 {
+		u = v.Ring[(v.Rank+n-1)%n]
+	}
+	return u
+}
+
 func uuids(peers []wire.PeerEndpoint) (us []wire.UUID) {
 	for _, p := range peers {
 		us = append(us, p.UUID)

@@ -7,11 +7,12 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// A uuid is not a secret, so anybody can say hello with that of a neighbour. A
-// living pool therefore keeps its place: it is made anew only in a round, and
+// A uuid is not a secret, so anybody can say hello with that of the previous peer.
+// Its living pool therefore keeps its place: it is made anew only in a round, and
 // only if its owner has not asked for it there. A neighbour asks in every
 // round whether its connections live (PingSenders), and dials only if they do
-// not; what it has closed gives way at once.
+// not; what it has closed gives way at once. Pools of others have no such place:
+// a stranger may have opened them before the peer that the uuid belongs to.
 const (
 	// claimPause is how long a connection that would take the place of a living one
 	// waits, from the beginning of a round, for the living one to be asked.
@@ -25,19 +26,27 @@ const (
 
 // claims is what decides about the places in receive pools. Engine.mu guards it.
 type claims struct {
+	prev    wire.UUID               // the previous peer of the ring in force
 	open    bool                    // a round is in progress
 	since   time.Time               // ... since then
 	vouched map[wire.UUID]time.Time // when a neighbour has asked for its pool
 }
 
-// InRound says whether a round is in progress, in which neighbours may make their
-// pools anew.
-func (e *Engine) InRound(on bool) {
+// BeginRound says that a round is in progress, in which the previous peer may make
+// its pool anew.
+func (e *Engine) BeginRound() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.claims.open = on; on {
-		e.claims.since = time.Now()
-	}
+	e.claims.open, e.claims.since = true, time.Now()
+	e.started.Broadcast()
+}
+
+// EndRound says that a ring is in force, and who precedes this peer in it: zero,
+// if nobody does.
+func (e *Engine) EndRound(prev wire.UUID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.claims.open, e.claims.prev = false, prev
 	e.started.Broadcast()
 }
 
@@ -64,7 +73,7 @@ func (e *Engine) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Dura
 	now := time.Now()
 	c := &e.claims
 	switch {
-	case !alive || !e.known[peer]:
+	case !alive || peer != c.prev || !e.known[peer]:
 		return true, 0
 	case int(number) == len(pool) && now.Sub(pool[number-1].since) < growTime:
 		return true, 0

@@ -26,6 +26,7 @@ func newPooled(t *testing.T) *pooled {
 	t.Cleanup(p.e.Close)
 	p.e.Trust(p.peer)
 	p.far = p.add(0)
+	p.e.EndRound(p.peer)
 	return p
 }
 
@@ -62,15 +63,16 @@ func TestLivingPoolsKeepTheirPlace(t *testing.T) {
 		takes  bool
 	}{
 		"no round":                      {func(p *pooled) {}, false},
-		"a round that is over":          {func(p *pooled) { p.e.InRound(true); p.e.InRound(false) }, false},
-		"asked for in the round":        {func(p *pooled) { p.e.InRound(true); p.ask() }, false},
-		"asked for just before":         {func(p *pooled) { p.ask(); p.e.InRound(true) }, false},
-		"not asked for in the round":    {func(p *pooled) { p.e.InRound(true) }, true},
-		"asked for in an earlier round": {func(p *pooled) { p.ask(); time.Sleep(2 * vouchTime); p.e.InRound(true) }, true},
+		"a round that is over":          {func(p *pooled) { p.e.BeginRound(); p.e.EndRound(p.peer) }, false},
+		"asked for in the round":        {func(p *pooled) { p.e.BeginRound(); p.ask() }, false},
+		"asked for just before":         {func(p *pooled) { p.ask(); p.e.BeginRound() }, false},
+		"not asked for in the round":    {func(p *pooled) { p.e.BeginRound() }, true},
+		"asked for in an earlier round": {func(p *pooled) { p.ask(); time.Sleep(2 * vouchTime); p.e.BeginRound() }, true},
 		"closed":                        {func(p *pooled) { p.far.Close(); synctest.Wait() }, true},
 		"closed while another waits":    {func(p *pooled) { time.AfterFunc(time.Second, func() { p.far.Close() }) }, true},
-		"a round begins while it waits": {func(p *pooled) { time.AfterFunc(time.Second, func() { p.e.InRound(true) }) }, true},
-		"asked for while another waits": {func(p *pooled) { p.e.InRound(true); time.AfterFunc(claimPause/2, p.ask) }, false},
+		"a round begins while it waits": {func(p *pooled) { time.AfterFunc(time.Second, func() { p.e.BeginRound() }) }, true},
+		"asked for while another waits": {func(p *pooled) { p.e.BeginRound(); time.AfterFunc(claimPause/2, p.ask) }, false},
+		"another peer precedes":         {func(p *pooled) { p.e.EndRound(uuid(2)) }, true},
 		"the peer is not a neighbour":   {func(p *pooled) { p.e.Forget(func(wire.UUID) bool { return false }) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +95,7 @@ func TestPoolsGrowInOrder(t *testing.T) {
 		require.True(t, p.e.MayTake(p.peer, 2))
 		time.Sleep(2 * growTime)
 		require.False(t, p.e.MayTake(p.peer, 2), "the pool is complete")
-		p.e.InRound(true)
+		p.e.BeginRound()
 		time.Sleep(claimPause)
 		require.True(t, p.e.MayTake(p.peer, 2))
 	})

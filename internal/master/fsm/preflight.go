@@ -359,18 +359,21 @@ func (m *Machine) preflightsDue() {
 }
 
 // awaitTrials reports whether a vote that is complete waits for newcomers that
-// are being tried. In vain it does so only as rarely as newcomers may cost time.
+// are being tried. It does not if some are ready, whom the vote is for; and what
+// it has waited, in vain or not, is time that newcomers cost.
 func (m *Machine) awaitTrials() bool {
-	if m.now < m.noWait || !m.open(true) || !slices.ContainsFunc(m.clients, func(c *client) bool { return c.phase != Accepted && c.proof.begun && !c.proof.done && !c.closing }) {
-		m.voteBy = 0
-		return false
-	}
-	if m.voteBy == 0 {
+	proved, others := m.waiting()
+	wait := m.now >= m.noWait && m.open(true) && !proved && !others &&
+		slices.ContainsFunc(m.clients, func(c *client) bool { return c.phase != Accepted && c.proof.begun && !c.proof.done && !c.closing })
+	if wait && m.voteBy == 0 {
 		m.voteBy = m.now + trialPause
 	}
-	if m.now < m.voteBy {
+	if wait && m.now < m.voteBy {
 		return true
 	}
-	m.noWait = m.now + repayFactor*trialPause
+	if m.voteBy > 0 {
+		m.noWait = m.now + repayFactor*(m.now-(m.voteBy-trialPause))
+		m.voteBy = 0
+	}
 	return false
 }
