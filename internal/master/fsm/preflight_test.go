@@ -341,6 +341,46 @@ func TestVoteWaitsForTrials(t *testing.T) {
 	require.Equal(t, f.cs, f.in(Connecting), "it does not wait again so soon")
 }
 
+// A vote does not wait for newcomers on trial if others are ready.
+func TestVoteForSomeWaitsForNobody(t *testing.T) {
+	f := newField(t, 2)
+	ready := f.enter()
+	f.try()
+	f.enter() // on trial
+	for _, c := range f.cs {
+		f.w.send(c, acceptVote)
+	}
+	require.Equal(t, append(slices.Clone(f.cs), ready), f.in(Connecting))
+}
+
+// What a vote has waited for newcomers on trial counts, although they were ready
+// in time.
+func TestVotesWaitRarelyForTrials(t *testing.T) {
+	f := newField(t, 2)
+	clear := func(preflights bool) {
+		for _, c := range f.cs {
+			f.w.inbox[c] = slices.DeleteFunc(f.w.inbox[c], func(p wire.Packet) bool { _, is := p.(wire.M2CPreflight); return is == preflights })
+		}
+	}
+	vote := func() {
+		for _, c := range f.cs {
+			f.w.send(c, acceptVote)
+		}
+	}
+	n := f.enter()
+	clear(false)
+	vote()
+	require.Empty(t, f.in(Connecting), "nobody is ready")
+	f.w.after(trialPause - time.Millisecond)
+	f.try()
+	require.Equal(t, append(slices.Clone(f.cs), n), f.in(Connecting))
+	f.w.round(true)
+	f.cs = append(f.cs, n)
+	f.enter()
+	vote()
+	require.Equal(t, f.cs, f.in(Connecting), "members have waited enough")
+}
+
 // Many that are not reached and come from one host do not keep others waiting,
 // nor do members get more to do than they can.
 func TestPreflightsAreBounded(t *testing.T) {

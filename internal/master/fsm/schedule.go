@@ -15,9 +15,11 @@ const (
 	readyTime = 12 * time.Second
 	// sendTime bounds the sending, whatever a peer is configured to.
 	sendTime = 15 * time.Second
-	// busyPause is how long busy targets are left alone: somebody who is not
-	// scheduled measures them.
-	busyPause = time.Second
+	// Busy targets are left alone for firstBusyPause, and then for twice as long
+	// each time, up to busyPause: somebody who is not scheduled measures them, a
+	// stranger for a moment or a PCCL peer for seconds, and all others wait.
+	firstBusyPause = 50 * time.Millisecond
+	busyPause      = time.Second
 	// busyPatience bounds how long busy targets are tried again, and
 	// busyPerProbe adds to it for every measurement of a PCCL peer (10 s each).
 	busyPatience = 20 * time.Second
@@ -39,9 +41,10 @@ func (s *slot) over() bool { return s.state >= wire.ProbeMeasured }
 // ring, all at the same time.
 type schedule struct {
 	rounds   [][]links.Edge
-	busy     []links.Edge // to be tried again
-	slots    []slot       // of the running round
-	going    bool         // M2C 67 is out
+	busy     []links.Edge  // to be tried again
+	pause    time.Duration // ... after this
+	slots    []slot        // of the running round
+	going    bool          // M2C 67 is out
 	asked    time.Duration
 	due      time.Duration
 	giveUp   time.Duration
@@ -110,7 +113,8 @@ func (m *Machine) nextProbes() {
 				return
 			}
 			p.rounds, p.busy = links.Matchings(p.busy), nil
-			p.due = m.now + busyPause
+			p.pause = min(max(2*p.pause, firstBusyPause), busyPause)
+			p.due = m.now + p.pause
 			return
 		}
 		for _, e := range p.rounds[0] {

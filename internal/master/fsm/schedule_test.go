@@ -159,6 +159,7 @@ func TestProbesStartTogether(t *testing.T) {
 func TestBusyTargets(t *testing.T) {
 	w, cs := optimizing(t, Config{}, 2)
 	tries := 0
+	var pauses []time.Duration
 	for {
 		began := w.now
 		answered := false
@@ -182,10 +183,13 @@ func TestBusyTargets(t *testing.T) {
 		if !ok {
 			break
 		}
-		require.Less(t, due, began+2*busyPause)
-		w.after(busyPause)
+		pauses = append(pauses, due-began)
+		w.after(due - began)
 	}
-	require.InDelta(t, float64(busyPatience/busyPause), tries, 2)
+	const ms = time.Millisecond
+	require.Equal(t, []time.Duration{50 * ms, 100 * ms, 200 * ms, 400 * ms, 800 * ms, busyPause, busyPause}, pauses[:7])
+	require.Equal(t, busyPause, slices.Max(pauses))
+	require.InDelta(t, float64(busyPatience/busyPause), tries, 6)
 	require.Contains(t, w.factOf("probes").Text, "0 links measured")
 }
 
