@@ -30,6 +30,27 @@ const (
 	NumTypes = 12
 )
 
+// Types of less than a byte, which only quantizers write, packed as they define.
+// They are the types of no tensor: Valid is false and Size 0. Their numbers travel
+// among gopccl peers only.
+const (
+	Uint4 Type = 64
+	Int4  Type = 65
+)
+
+var packed = map[Type]string{Uint4: "uint4", Int4: "int4"}
+
+// Packed reports whether t is one of the types of less than a byte.
+func (t Type) Packed() bool { return packed[t] != "" }
+
+// Bits returns the bits of one element, 0 if t is neither valid nor packed.
+func (t Type) Bits() int {
+	if t.Packed() {
+		return 4
+	}
+	return 8 * t.Size()
+}
+
 // class is what kind of numbers a type holds.
 type class uint8
 
@@ -68,6 +89,9 @@ func (t Type) Size() int {
 
 // String returns the field's name of the type, such as "float32".
 func (t Type) String() string {
+	if name := packed[t]; name != "" {
+		return name
+	}
 	if !t.Valid() {
 		return fmt.Sprintf("dtype(%d)", uint8(t))
 	}
@@ -91,6 +115,16 @@ func TypeFromABI(n uint8) (Type, bool) {
 		}
 	}
 	return 0, false
+}
+
+// ParseWireType returns the type called name, those of less than a byte included.
+func ParseWireType(name string) (Type, error) {
+	for t, n := range packed {
+		if n == name {
+			return t, nil
+		}
+	}
+	return ParseType(name)
 }
 
 // ParseType returns the type called name ("float32", "bfloat16", ...).

@@ -7,13 +7,12 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/internal/registry"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Quantizer encodes chunks of T = data type as Q = wire type plus metadata.
 // All slices are little-endian, any alignment; src and dst have n elements of T,
-// q has n elements of Q. Implementations are safe for concurrent use, keep no
-// slice and allocate nothing.
+// q has n elements of Q, or as many groups as hold them (see Formed). Implementations
+// are safe for concurrent use, keep no slice and allocate nothing.
 //
 // The determinism rule: Dequantize with op Set must give the same bits
 // everywhere; how parameters are chosen and values rounded is the sender's business.
@@ -24,15 +23,15 @@ type Quantizer interface {
 	// length (elements, over the ring) may be combined; native says that no
 	// PCCL peer takes part. The error tells what is allowed.
 	Check(t, q dtype.Type, op dtype.Op, minChunk int, native bool) error
-	// Params computes the metadata of one chunk (Tag is left 0).
-	Params(t, q dtype.Type, src []byte) wire.DequantizationMeta
+	// Params computes the metadata of one chunk.
+	Params(t, q dtype.Type, src []byte) Meta
 	// Quantize writes the wire form of src to dst under m.
-	Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte)
+	Quantize(t, q dtype.Type, m *Meta, dst, src []byte)
 	// Dequantize sets dst := dst op value(q) ; op Set overwrites, Sum and Avg add.
 	// The arithmetic of op is the data spec's, section 3.
-	Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte)
+	Dequantize(t, qt dtype.Type, m *Meta, op dtype.Op, dst, q []byte)
 	// CheckMeta refuses received metadata that does not belong to (t, q).
-	CheckMeta(t, q dtype.Type, m *wire.DequantizationMeta) error
+	CheckMeta(t, q dtype.Type, m *Meta) error
 }
 
 // Fused is a Quantizer that adds to values at another place without a copy.
@@ -40,12 +39,12 @@ type Fused interface {
 	// DequantizeFrom sets dst := acc op value(q), with the bits that
 	// Dequantize gives after a copy of acc to dst. dst may be acc, never a
 	// shifted view of it; with Set acc is of no effect.
-	DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte)
+	DequantizeFrom(t, qt dtype.Type, m *Meta, op dtype.Op, dst, acc, q []byte)
 }
 
 // DequantizeFrom sets dst := acc op value(q), by z itself if it is Fused. All
 // slices are as those of Dequantize, acc like dst.
-func DequantizeFrom(z Quantizer, t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
+func DequantizeFrom(z Quantizer, t, qt dtype.Type, m *Meta, op dtype.Op, dst, acc, q []byte) {
 	if f, ok := z.(Fused); ok {
 		f.DequantizeFrom(t, qt, m, op, dst, acc, q)
 		return
@@ -73,7 +72,7 @@ type Gatherer interface {
 	// GatherElements unless the chunk ends with them.
 	Gather(t, q dtype.Type, g *Gathered, part []byte)
 	// Gathering returns what Params returns of the whole chunk; false: ask Params.
-	Gathering(t, q dtype.Type, g *Gathered) (wire.DequantizationMeta, bool)
+	Gathering(t, q dtype.Type, g *Gathered) (Meta, bool)
 }
 
 var quantizers = registry.New[Quantizer]("quantizer", "none")

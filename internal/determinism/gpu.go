@@ -14,7 +14,6 @@ import (
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/kernels"
-	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/quantizers/zeropoint"
 )
 
@@ -173,7 +172,7 @@ func (g *GPU) Hash(b []byte, offset int) (sum uint32, err error) {
 
 // Params implements Machine. A quantizer without a kernel, and a chunk of which
 // the kernel makes nothing, is the processor's, as in an all-reduce.
-func (g *GPU) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (meta wire.DequantizationMeta, err error) {
+func (g *GPU) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (meta quant.Meta, err error) {
 	n := uint64(len(src) / t.Size())
 	err = g.do(func() error {
 		p, err := g.put(t, src)
@@ -221,7 +220,7 @@ func (g *GPU) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (meta wire.
 }
 
 // Quantize implements Machine.
-func (g *GPU) Quantize(_ quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
+func (g *GPU) Quantize(_ quant.Quantizer, t, w dtype.Type, m *quant.Meta, dst, src []byte) error {
 	return g.do(func() error {
 		p, err := g.put(t, src)
 		if err != nil {
@@ -239,7 +238,7 @@ func (g *GPU) Quantize(_ quant.Quantizer, t, w dtype.Type, m *wire.Dequantizatio
 }
 
 // Dequantize implements Machine.
-func (g *GPU) Dequantize(_ quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, src []byte) error {
+func (g *GPU) Dequantize(_ quant.Quantizer, t, w dtype.Type, m *quant.Meta, op dtype.Op, dst, src []byte) error {
 	return g.do(func() error {
 		p, err := g.put(t, dst)
 		if err != nil {

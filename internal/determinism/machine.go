@@ -8,7 +8,6 @@ import (
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Machine is something that computes. The slices are in host memory, little-endian;
@@ -24,9 +23,9 @@ type Machine interface {
 	// address that is offset above a multiple of 256, where it has a copy.
 	Hash(b []byte, offset int) (uint32, error)
 	// Params, Quantize and Dequantize do what the quantizer's methods do.
-	Params(q quant.Quantizer, t, w dtype.Type, src []byte) (wire.DequantizationMeta, error)
-	Quantize(q quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error
-	Dequantize(q quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, src []byte) error
+	Params(q quant.Quantizer, t, w dtype.Type, src []byte) (quant.Meta, error)
+	Quantize(q quant.Quantizer, t, w dtype.Type, m *quant.Meta, dst, src []byte) error
+	Dequantize(q quant.Quantizer, t, w dtype.Type, m *quant.Meta, op dtype.Op, dst, src []byte) error
 	// Exp sums up exp of each step-th of all float32 patterns, from 0 on.
 	Exp(ctx context.Context, step uint64) (ExpSums, error)
 }
@@ -82,16 +81,16 @@ func (cpu) Hash(b []byte, offset int) (uint32, error) {
 	return digest.SimpleHash(append(place[:offset], b...)[offset:]), nil
 }
 
-func (cpu) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (wire.DequantizationMeta, error) {
+func (cpu) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (quant.Meta, error) {
 	return q.Params(t, w, src), nil
 }
 
-func (cpu) Quantize(q quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
+func (cpu) Quantize(q quant.Quantizer, t, w dtype.Type, m *quant.Meta, dst, src []byte) error {
 	q.Quantize(t, w, m, dst, src)
 	return nil
 }
 
-func (cpu) Dequantize(q quant.Quantizer, t, w dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, src []byte) error {
+func (cpu) Dequantize(q quant.Quantizer, t, w dtype.Type, m *quant.Meta, op dtype.Op, dst, src []byte) error {
 	q.Dequantize(t, w, m, op, dst, src)
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Row is one comparison. Digests are the first eight bytes of a SHA-256 over
@@ -265,7 +264,7 @@ func code(m Machine, q quant.Quantizer, t, w dtype.Type, n int, o *outcome) erro
 	return nil
 }
 
-func describe(m *wire.DequantizationMeta) (b []byte) {
+func describe(m *quant.Meta) (b []byte) {
 	for _, v := range []uint64{
 		uint64(m.Kind), uint64(m.DType), math.Float64bits(m.Min), math.Float64bits(m.Max),
 		uint64(m.ZeroPoint), uint64(math.Float32bits(m.Scale)),

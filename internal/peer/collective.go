@@ -70,12 +70,16 @@ func (s *Session) prepare(r Reduce) (*Operation, error) {
 	form := wire.FormOf("", r.DType)
 	if q != nil {
 		wireType = r.Quantize.Type
-		if err := q.Check(r.DType, wireType, r.Op, count/max(2, v.LocalWorldSize), v.Native); err != nil {
+		if err := quant.Check(q, r.DType, wireType, r.Op, count/max(2, v.LocalWorldSize), v.Native); err != nil {
 			return nil, errs.New(errs.InvalidArgument, opName, err)
 		}
 	}
 	if wireType != r.DType { // otherwise it travels as it is
 		form = wire.FormOf(r.Quantize.Algorithm, wireType)
+		if f, ok := q.(quant.Formed); ok {
+			g := f.Form(r.DType, wireType)
+			form.Elements, form.Bytes = uint16(g.Elements), uint16(g.Bytes)
+		}
 	}
 	data, err := s.engine.NewOp(reduce.Spec{
 		Tag: r.Tag, Count: count, DType: r.DType, Op: r.Op,

@@ -21,6 +21,15 @@ func Chunk(count, n, c int) (off, length int) {
 	return c*base + rem, base
 }
 
+// ChunkAt returns the chunk that holds element i of count.
+func ChunkAt(count, n, i int) int {
+	base, rem := count/n, count%n
+	if long := rem * (base + 1); i >= long && base > 0 {
+		return rem + (i-long)/base
+	}
+	return i / (base + 1)
+}
+
 // Steps returns the number of steps of both phases in a ring of n.
 func Steps(n int) int { return 2 * (n - 1) }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // asked counts how often a chunk was read for its parameters.
@@ -19,7 +18,7 @@ type asked struct {
 	whole *atomic.Int64
 }
 
-func (a asked) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+func (a asked) Params(t, q dtype.Type, src []byte) quant.Meta {
 	a.whole.Add(1)
 	return a.Quantizer.Params(t, q, src)
 }

@@ -51,7 +51,8 @@ type Op struct {
 	e       *Engine
 	spec    Spec
 	elem    int // bytes of an element in memory
-	unit    int // bytes of an element on the wire
+	unit    int // bytes of a group of elements on the wire
+	group   int // elements of a group: 1 but for quantizers with groups
 	inPlace bool
 	dev     *staged // nil: its tensors are the host's
 
@@ -166,13 +167,13 @@ type code struct {
 // stepMeta is the metadata of a step that is sent; stepMeta, the method, computes it.
 type stepMeta struct {
 	once sync.Once
-	m    wire.DequantizationMeta
+	m    quant.Meta
 }
 
 // heldMeta is the metadata of a step that is received.
 type heldMeta struct {
 	known bool
-	m     wire.DequantizationMeta
+	m     quant.Meta
 }
 
 // cursor walks over the non-empty chunks of the steps of one direction.
@@ -181,7 +182,6 @@ type cursor struct {
 	first int   // first element of the chunk
 	size  int   // wire bytes of the chunk
 	off   int   // wire bytes done in this step
-	elems int64 // elements of all steps before this one
 	pos   int64 // wire bytes of all steps before this one
 }
 
@@ -224,13 +224,12 @@ func (p *position) owns(step int) bool {
 
 // enter puts the cursor on step, or on the next one that moves anything.
 func (op *Op) enter(c *cursor, step int, sending bool) {
-	c.elems += int64(c.size / op.unit)
 	c.pos += int64(c.size)
 	c.off, c.size = 0, 0
 	for ; step < len(op.sends); step++ {
 		first, count := op.chunk(step, sending)
 		if count > 0 {
-			c.step, c.first, c.size = step, first, count*op.unit
+			c.step, c.first, c.size = step, first, op.encoded(count)
 			return
 		}
 	}
@@ -261,7 +260,7 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 	case len(spec.Dst) != len(spec.Src):
 		return bad("destination has %d bytes, source %d", len(spec.Dst), len(spec.Src))
 	}
-	op := &Op{e: e, spec: spec, elem: size, unit: size}
+	op := &Op{e: e, spec: spec, elem: size}
 	op.mu.Rank(rankOp, "Op.mu")
 	if spec.Count > 0 && !onDevice {
 		s, d := uintptr(unsafe.Pointer(&spec.Src[0])), uintptr(unsafe.Pointer(&spec.Dst[0]))
@@ -274,13 +273,11 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 		}
 	}
 	if spec.Quantizer != nil {
-		if err := spec.Quantizer.Check(spec.DType, spec.WireType, spec.Op, spec.Count, true); err != nil {
+		if err := quant.Check(spec.Quantizer, spec.DType, spec.WireType, spec.Op, spec.Count, true); err != nil {
 			return nil, errs.New(errs.InvalidArgument, opName, err)
 		}
 		if spec.WireType == spec.DType {
 			op.spec.Quantizer = nil // travels as it is (data spec, section 4.1)
-		} else {
-			op.unit = spec.WireType.Size()
 		}
 	}
 	if onDevice {
@@ -288,10 +285,7 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 			return nil, err
 		}
 	}
-	if op.quantized() {
-		// Now, on the caller's time: whoever calls Start has others to serve.
-		op.code.wire = e.cfg.Pool.Get(spec.Count * op.unit)
-	}
+	op.setForm()
 	return op, nil
 }
 
@@ -477,12 +471,9 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 		op.out.done.Store(true)
 		return nil
 	}
-	if q := op.spec.Quantizer; q != nil {
-		if err := q.Check(op.spec.DType, op.spec.WireType, op.spec.Op, plan.MinChunk(op.spec.Count, op.n), op.native); err != nil {
-			return errs.New(errs.InvalidArgument, opName, err)
-		}
-		if op.spec.Count < op.n {
-			return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", op.spec.Count, op.n))
+	if op.quantized() {
+		if err := op.checkForm(); err != nil {
+			return err
 		}
 		op.out.metas = make([]stepMeta, len(op.sends))
 		op.in.metas = make([]heldMeta, len(op.comes))
@@ -491,12 +482,12 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 	for step := range op.sends {
 		_, sent := op.chunk(step, true)
 		_, received := op.chunk(step, false)
-		op.out.total += int64(sent) * int64(op.unit)
-		op.in.total += int64(received) * int64(op.unit)
+		op.out.total += int64(op.encoded(sent))
+		op.in.total += int64(op.encoded(received))
 	}
 	_, own := op.chunk(0, true)
-	op.out.first = int64(own) * int64(op.unit)
-	op.piece = min(max(own*op.unit/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes)
+	op.out.first = int64(op.encoded(own))
+	op.piece = op.whole(min(max(op.encoded(own)/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes))
 	if op.inPlace {
 		op.cutUndo(op.piece)
 	}

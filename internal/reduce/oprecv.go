@@ -67,7 +67,7 @@ func (op *Op) receiveInOrder(r *receiver) error {
 	if c.step == len(op.comes) {
 		return refuse("a frame of %d bytes came after the last step", left)
 	}
-	var meta *wire.DequantizationMeta
+	var meta *quant.Meta
 	if op.quantized() {
 		held := &op.in.metas[c.step]
 		if meta = &held.m; !held.known {
@@ -116,14 +116,11 @@ func (op *Op) receiveMeta(r *receiver, refuse func(string, ...any) error) error 
 }
 
 // readMeta reads size bytes of metadata, at most wire.MaxMetaSize.
-func (op *Op) readMeta(r *receiver, size int, refuse func(string, ...any) error) (*wire.DequantizationMeta, error) {
+func (op *Op) readMeta(r *receiver, size int, refuse func(string, ...any) error) (*quant.Meta, error) {
 	if err := r.fill(op, r.scratch[:size]); err != nil {
 		return nil, err
 	}
-	m, err := wire.DecodeMeta(r.scratch[:size])
-	if err == nil {
-		err = op.spec.Quantizer.CheckMeta(op.spec.DType, op.spec.WireType, &m)
-	}
+	m, err := op.decodeMeta(r.scratch[:size])
 	if err != nil {
 		return nil, refuse("bad metadata: %w", err)
 	}
@@ -132,7 +129,7 @@ func (op *Op) readMeta(r *receiver, size int, refuse func(string, ...any) error)
 
 // holdMeta keeps the first metadata of a step and returns it: it counts for the
 // whole step, so that everybody decodes, and forwards, the same.
-func (op *Op) holdMeta(step int, m wire.DequantizationMeta) *wire.DequantizationMeta {
+func (op *Op) holdMeta(step int, m quant.Meta) *quant.Meta {
 	held := &op.in.metas[step]
 	if !held.known {
 		held.m, held.known = m, true
@@ -160,7 +157,7 @@ func (op *Op) receivePiece(r *receiver) error {
 		return err
 	}
 	g, index, metaSize := int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:])), int(b[head-1])
-	var meta *wire.DequantizationMeta
+	var meta *quant.Meta
 	if op.quantized() {
 		if metaSize > wire.MaxMetaSize || r.rd.Left() <= metaSize {
 			return refuse("metadata of %d bytes in front of a piece: do all peers pass the same quantization?", metaSize)
@@ -206,7 +203,7 @@ func (op *Op) advanced(r *receiver) {
 
 // receivePart reads the bytes of p, at most op.piece, and puts them to their use.
 // In order parts may begin and end inside an element; pieces do not.
-func (op *Op) receivePart(r *receiver, p piece, meta *wire.DequantizationMeta, inOrder bool) error {
+func (op *Op) receivePart(r *receiver, p piece, meta *quant.Meta, inOrder bool) error {
 	switch {
 	case op.quantized():
 		return op.receiveEncoded(r, p, meta, inOrder)
@@ -272,19 +269,20 @@ func (op *Op) receiveSet(r *receiver, p piece) error {
 
 // receiveEncoded reads p, in wire form, to its place in op.code.wire and decodes
 // the whole elements into the destination.
-func (op *Op) receiveEncoded(r *receiver, p piece, meta *wire.DequantizationMeta, inOrder bool) error {
-	base := p.first * op.unit
+func (op *Op) receiveEncoded(r *receiver, p piece, meta *quant.Meta, inOrder bool) error {
+	base := op.place(p.first)
 	if err := r.fill(op, op.code.wire[base+p.off:base+p.off+p.n]); err != nil {
 		return err
 	}
-	from, to := p.off/op.unit, (p.off+p.n)/op.unit
+	_, count := op.chunk(p.step, false)
+	from, to := op.decoded(p.off, count), op.decoded(p.off+p.n, count)
 	if from == to {
 		return nil
 	}
 	if err := op.awaitLocal(p.step, to); err != nil {
 		return err
 	}
-	op.save(piece{p.step, p.first, from * op.unit, (to - from) * op.unit})
+	op.save(piece{p.step, p.first, op.encoded(from), op.encoded(to) - op.encoded(from)})
 	for ; from < to; from = min(to, from+blockElements) {
 		op.decode(p, from, min(to, from+blockElements), meta, inOrder)
 	}
@@ -297,10 +295,10 @@ func (op *Op) receiveEncoded(r *receiver, p piece, meta *wire.DequantizationMeta
 const blockElements = 16 * quant.GatherElements
 
 // decode decodes the elements [from, to) of p's chunk into the destination.
-func (op *Op) decode(p piece, from, to int, meta *wire.DequantizationMeta, inOrder bool) {
+func (op *Op) decode(p piece, from, to int, meta *quant.Meta, inOrder bool) {
 	s, q := &op.spec, op.spec.Quantizer
-	base := p.first * op.unit
-	in := op.code.wire[base+from*op.unit : base+to*op.unit]
+	base := op.place(p.first)
+	in := op.code.wire[base+op.encoded(from) : base+op.encoded(to)]
 	dst := s.Dst[(p.first+from)*op.elem : (p.first+to)*op.elem]
 	if !op.comes[p.step].Do.Reduces() {
 		q.Dequantize(s.DType, s.WireType, meta, dtype.Set, dst, in)

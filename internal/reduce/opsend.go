@@ -4,7 +4,6 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/transport"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 func (op *Op) nextFrame(f *frame, batch int) bool {
@@ -29,7 +28,7 @@ func (op *Op) nextFrame(f *frame, batch int) bool {
 	if f.kind == metaFrame {
 		return true
 	}
-	at := p.first*op.unit + p.off
+	at := op.place(p.first) + p.off
 	switch {
 	case op.quantized():
 		f.payload = op.code.wire[at : at+p.n]
@@ -98,7 +97,7 @@ func (op *Op) prepare(f *frame) {
 		return
 	}
 	s := &op.spec
-	first, _ := op.chunk(f.step, true)
+	first, count := op.chunk(f.step, true)
 	local := s.Dst
 	if op.source(f.step) {
 		local = s.Src
@@ -106,24 +105,24 @@ func (op *Op) prepare(f *frame) {
 	meta := op.stepMeta(f.step)
 	switch f.kind {
 	case metaFrame:
-		f.head = wire.AppendMeta(f.head, meta)
+		f.head = op.appendMeta(f.head, meta)
 		op.putHeader(f)
 		return
 	case pieceFrame: // in front of its data
 		at := len(f.head)
-		f.head = wire.AppendMeta(append(f.head, 0), meta)
+		f.head = op.appendMeta(append(f.head, 0), meta)
 		f.head[at] = byte(len(f.head) - at - 1)
 		op.putHeader(f)
 	}
 	if op.forwards(f.step) {
 		return // received bytes are forwarded as they are
 	}
-	from := first + f.off/op.unit
-	part := local[from*op.elem : (from+len(f.payload)/op.unit)*op.elem]
+	place := func(off int) int { return (first + op.decoded(off, count)) * op.elem }
+	end := f.off + len(f.payload)
 	owned := op.owns(f.step)
-	for at := 0; at < len(f.payload); at += blockElements * op.unit {
-		out := f.payload[at:min(len(f.payload), at+blockElements*op.unit)]
-		in := part[at/op.unit*op.elem:][:len(out)/op.unit*op.elem]
+	for at, block := f.off, op.encoded(blockElements); at < end; at += block {
+		to := min(end, at+block)
+		out, in := f.payload[at-f.off:to-f.off], local[place(at):place(to)]
 		q.Quantize(s.DType, s.WireType, meta, out, in)
 		if owned {
 			// The owner adopts what everybody else will get.
@@ -134,12 +133,12 @@ func (op *Op) prepare(f *frame) {
 		}
 	}
 	if owned {
-		op.final(from*op.elem, (from+len(f.payload)/op.unit)*op.elem)
+		op.final(place(f.off), place(end))
 	}
 }
 
 // params are those of the chunk that is sent in step. All of it was received.
-func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
+func (op *Op) params(step int, chunk []byte) quant.Meta {
 	s := &op.spec
 	if g, ok := s.Quantizer.(quant.Gatherer); ok && !op.source(step) {
 		from, _ := op.origin(step)
@@ -154,7 +153,7 @@ func (op *Op) params(step int, chunk []byte) wire.DequantizationMeta {
 
 // stepMeta returns the metadata of what is sent in step. Whoever needs it first
 // computes it.
-func (op *Op) stepMeta(step int) *wire.DequantizationMeta {
+func (op *Op) stepMeta(step int) *quant.Meta {
 	sm := &op.out.metas[step]
 	sm.once.Do(func() {
 		if op.forwards(step) {
@@ -168,7 +167,6 @@ func (op *Op) stepMeta(step int) *wire.DequantizationMeta {
 			}
 			sm.m = op.params(step, local[first*op.elem:(first+count)*op.elem])
 		}
-		sm.m.Tag = op.spec.Tag
 		op.mu.Lock()
 		op.out.bytes += metaCost(&sm.m)
 		op.mu.Unlock()
@@ -192,18 +190,6 @@ func (op *Op) sentFrame(f *frame) {
 // does. Among gopccl ends the owner of a chunk divides it once before it
 // travels; the bits are the same.
 func (op *Op) dividesLate() bool { return !op.native || op.spec.Quantizer != nil }
-
-// metaCost is what PCCL counts for a metadata frame (data spec, section 5).
-func metaCost(m *wire.DequantizationMeta) uint64 {
-	switch {
-	case m.Kind == wire.MetaZeroPoint:
-		return 27
-	case m.DType == dtype.Float64:
-		return 43
-	default:
-		return 35
-	}
-}
 
 func (op *Op) releaseFrame(f *frame, whole bool) (idle, over bool) {
 	op.mu.Lock()

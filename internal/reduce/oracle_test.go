@@ -140,7 +140,7 @@ func quantOracle(r *ring, q quant.Quantizer, c quantCase, src [][]byte) []byte {
 	out := make([]byte, len(src[0]))
 	hop := func(op dtype.Op, dst, from []byte) {
 		m := q.Params(c.dt, c.wt, from)
-		w := make([]byte, len(from)/size*c.wt.Size())
+		w := make([]byte, quant.FormOf(q, c.dt, c.wt).Size(len(from)/size))
 		q.Quantize(c.dt, c.wt, &m, w, from)
 		q.Dequantize(c.dt, c.wt, &m, op, dst, w)
 	}

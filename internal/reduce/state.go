@@ -136,7 +136,7 @@ func (op *Op) look(rx *receiver) OpState {
 func (op *Op) stepAt(pos int64) int {
 	for step := range op.comes {
 		_, count := op.chunk(step, false)
-		if pos -= int64(count * op.unit); pos < 0 {
+		if pos -= int64(op.encoded(count)); pos < 0 {
 			return step
 		}
 	}

@@ -43,7 +43,7 @@ type grid struct {
 
 func (op *Op) newGrid(bytes int) grid {
 	_, longest := plan.Chunk(op.spec.Count, op.n, 0)
-	return grid{bytes, (longest*op.unit + bytes - 1) / bytes}
+	return grid{bytes, (op.encoded(longest) + bytes - 1) / bytes}
 }
 
 // total returns the number of indices. Chunks may be shorter than the longest
@@ -66,7 +66,7 @@ func (op *Op) at(g grid, index int, sending bool) (piece, bool) {
 	p := piece{step: index / g.per}
 	first, count := op.chunk(p.step, sending)
 	p.first, p.off = first, index%g.per*g.bytes
-	p.n = min(g.bytes, count*op.unit-p.off)
+	p.n = min(g.bytes, op.encoded(count)-p.off)
 	return p, p.n > 0
 }
 
@@ -110,8 +110,9 @@ type inGrid struct {
 // gridFor returns how this end cuts chunks that go over so many connections.
 func (op *Op) gridFor(flows int) grid {
 	_, own := op.chunk(0, true)
-	bytes := max(own*op.unit/(stripesPerFlow*flows), op.e.cfg.minStripe/4, minFrameBytes) &^ 63
-	return op.newGrid(min(bytes, op.e.cfg.FrameBytes))
+	bytes := max(op.encoded(own)/(stripesPerFlow*flows), op.e.cfg.minStripe/4, minFrameBytes)
+	a := op.align()
+	return op.newGrid(max(min(bytes, op.e.cfg.FrameBytes)/a*a, a))
 }
 
 // stripe prepares to send over flows. op.mu is held.
@@ -136,7 +137,7 @@ func (op *Op) readyUpTo(pos int64) (more int) {
 		need := o.pos + int64(p.n)
 		if op.quantized() && !op.source(p.step) && !op.forwards(p.step) {
 			_, count := op.chunk(p.step, true)
-			need += int64(count*op.unit - p.off - p.n)
+			need += int64(op.encoded(count) - p.off - p.n)
 		}
 		if need > pos {
 			break
@@ -176,7 +177,7 @@ func (op *Op) readyAfter(in piece) (more int) {
 	from, to := in.off, in.off+in.n
 	if op.quantized() && !op.forwards(step) {
 		_, count := op.chunk(step, true)
-		from, to = 0, count*op.unit
+		from, to = 0, op.encoded(count)
 		if !op.covered(g, in.step, from, to) {
 			return 0
 		}

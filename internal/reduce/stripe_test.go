@@ -286,7 +286,7 @@ func TestCommenceWhileReading(t *testing.T) {
 func TestPiecesAreNumbered(t *testing.T) {
 	r := newRing(t, striping(2, 2))
 	for _, count := range []int{1 << 30, 1 << 40} {
-		op := &Op{e: r.eng[0], position: position{n: 2, native: true, next: r.ids[1]}, unit: 1, elem: 1, spec: Spec{Count: count}}
+		op := &Op{e: r.eng[0], position: position{n: 2, native: true, next: r.ids[1]}, unit: 1, group: 1, elem: 1, spec: Spec{Count: count}}
 		ring := plan.Ring(2, 0)
 		op.sends, op.comes = ring.Out[0].Segments, ring.In[0].Segments
 		r.eng[0].cfg.FrameBytes = minFrameBytes

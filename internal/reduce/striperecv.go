@@ -3,7 +3,7 @@ package reduce
 import (
 	"slices"
 
-	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 // bind notes that pieces come on r, one of pool, and reports whether one of
@@ -32,14 +32,14 @@ func (op *Op) receivesOn(r *receiver) bool {
 
 // claim checks what a striped frame says, and that nobody said it before. meta
 // becomes that of the first piece of the step.
-func (op *Op) claim(refuse func(string, ...any) error, g, index, size int, meta *wire.DequantizationMeta) (piece, *wire.DequantizationMeta, error) {
+func (op *Op) claim(refuse func(string, ...any) error, g, index, size int, meta *quant.Meta) (piece, *quant.Meta, error) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	bad := func(format string, args ...any) (piece, *wire.DequantizationMeta, error) {
+	bad := func(format string, args ...any) (piece, *quant.Meta, error) {
 		return piece{}, nil, refuse(format, args...)
 	}
 	if op.in.striped == nil {
-		if g < minFrameBytes || g%minFrameBytes != 0 || g > maxFrameBytes {
+		if g < minFrameBytes || g%op.align() != 0 || g > maxFrameBytes {
 			return bad("pieces of %d bytes", g)
 		}
 		in := &inGrid{g: op.newGrid(g)}
@@ -47,7 +47,7 @@ func (op *Op) claim(refuse func(string, ...any) error, g, index, size int, meta 
 		in.claimed, in.done = newBitset(n), newBitset(n)
 		for step := range op.comes {
 			_, count := op.chunk(step, false)
-			in.missing += (count*op.unit + g - 1) / g
+			in.missing += (op.encoded(count) + g - 1) / g
 		}
 		if op.inPlace {
 			op.cutUndo(g)

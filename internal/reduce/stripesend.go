@@ -18,7 +18,7 @@ func (e *Engine) flowsFor(op *Op) []*sender {
 	if n < 2 || !op.native || op.n < 2 {
 		return nil
 	}
-	if _, own := op.chunk(0, true); own*op.unit < 2*n*e.cfg.minStripe {
+	if _, own := op.chunk(0, true); op.encoded(own) < 2*n*e.cfg.minStripe {
 		return nil
 	}
 	for _, s := range pool[:n] {

@@ -25,7 +25,7 @@ type undo struct {
 func (op *Op) cutUndo(wire int) {
 	u := &op.undo
 	_, longest := plan.Chunk(op.spec.Count, op.n, 0)
-	u.cell = wire / op.unit
+	u.cell = wire / op.unit * op.group
 	u.per = (longest + u.cell - 1) / u.cell
 	if words := (u.per*op.n + 63) / 64; words <= len(u.room) {
 		u.saved = u.room[:words]
@@ -40,7 +40,7 @@ func (op *Op) save(p piece) {
 	if !op.inPlace || p.step > op.n-1 {
 		return
 	}
-	wire := u.cell * op.unit
+	wire := op.encoded(u.cell)
 	for i := p.off / wire; i*wire < p.off+p.n; i++ {
 		word, bit := &u.saved[(p.step*u.per+i)/64], uint64(1)<<((p.step*u.per+i)%64)
 		if atomic.LoadUint64(word)&bit != 0 {

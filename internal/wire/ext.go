@@ -46,6 +46,7 @@ const (
 	extAddresses         = 33
 	extSession           = 34
 	extWireForm          = 35
+	extWireGroups        = 36
 	extHost              = 48
 	extEager             = 50
 	extEpoch             = 51
@@ -112,6 +113,9 @@ func appendExt(dst []byte, x Ext) []byte {
 	}
 	if f := x.Form; f.Told {
 		dst = append(appendU16(appendU16(dst, extWireForm), 2), f.Algorithm, byte(f.DType))
+		if f.Elements != 0 {
+			dst = appendU16(appendU16(appendU16(appendU16(dst, extWireGroups), 4), f.Elements), f.Bytes)
+		}
 	}
 	if x.Host.IsValid() {
 		addrs(extHost, []netip.AddrPort{netip.AddrPortFrom(x.Host, 0)})
@@ -200,7 +204,9 @@ func (r *reader) ext() Ext {
 		case extSession:
 			x.Session = value.u64()
 		case extWireForm:
-			x.Form = WireForm{Told: true, Algorithm: value.u8(), DType: dtype.Type(value.u8())}
+			x.Form.Told, x.Form.Algorithm, x.Form.DType = true, value.u8(), dtype.Type(value.u8())
+		case extWireGroups:
+			x.Form.Elements, x.Form.Bytes = value.u16(), value.u16()
 		case extHost:
 			x.Host = value.addr().Addr()
 		case extEager:

@@ -41,7 +41,7 @@ func ParseFrameHeader(b *[FrameHeaderSize]byte) (payload int, tag, stream uint64
 }
 
 // MaxMetaSize is the size of the largest metadata frame payload in bytes.
-const MaxMetaSize = 28
+const MaxMetaSize = 2 + 8 + 1 + 1 + MaxOwnMeta
 
 // metaID is the packet id in front of the metadata of a frame.
 const metaID = 3
@@ -58,6 +58,9 @@ func AppendMeta(dst []byte, m *DequantizationMeta) []byte {
 func appendMetaBody(dst []byte, m *DequantizationMeta) []byte {
 	dst = append(appendU64(dst, m.Tag), byte(m.Kind))
 	switch {
+	case m.Kind >= MetaOwn:
+		n := min(m.Size, MaxOwnMeta)
+		return append(append(dst, n), m.Bytes[:n]...)
 	case m.Kind == MetaZeroPoint:
 		dst = appendU64(append(dst, byte(dtype.Int64)), uint64(m.ZeroPoint))
 		return binary.LittleEndian.AppendUint32(append(dst, byte(dtype.Float32)), math.Float32bits(m.Scale))
@@ -76,6 +79,7 @@ func appendMetaBody(dst []byte, m *DequantizationMeta) []byte {
 var (
 	errMetaID    = errs.New(errs.Protocol, "read metadata", errors.New("the frame does not hold dequantization metadata"))
 	errMetaShort = errs.New(errs.Protocol, "read metadata", errors.New("the frame is too short for its metadata"))
+	errMetaLong  = errs.New(errs.Protocol, "read metadata", fmt.Errorf("more than %d bytes of metadata of a quantizer's own", MaxOwnMeta))
 	errMetaKind  = errs.New(errs.Protocol, "read metadata", errors.New("unknown kind of metadata"))
 	errMetaType  = errs.New(errs.Protocol, "read metadata", errors.New("values are of a type that the kind does not allow"))
 )
@@ -99,6 +103,12 @@ func (r *reader) metaBody() (m DequantizationMeta, err error) {
 	switch {
 	case r.short:
 		return DequantizationMeta{}, errMetaShort
+	case m.Kind >= MetaOwn:
+		m.Size = uint8(t) // the place is that of a type
+		if m.Size > MaxOwnMeta {
+			return DequantizationMeta{}, errMetaLong
+		}
+		copy(m.Bytes[:], r.take(int(m.Size)))
 	case m.Kind == MetaMinMax && t == dtype.Float32:
 		m.DType = t
 		m.Min, m.Max = float64(r.f32le()), float64(r.f32le())

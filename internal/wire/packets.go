@@ -158,6 +158,9 @@ type WireForm struct {
 	Told      bool
 	Algorithm uint8      // see FormOf
 	DType     dtype.Type // of the elements on the wire
+	// Elements that are packed into a group of so many Bytes; both 0: one element
+	// after the other.
+	Elements, Bytes uint16
 }
 
 // Algorithms of a WireForm. Names that are none of these have a number from
@@ -201,6 +204,8 @@ func (f WireForm) String() string {
 		return fmt.Sprintf("sent as %v by minmax", f.DType)
 	case f.Algorithm == FormZeroPoint:
 		return fmt.Sprintf("sent as %v by zeropoint", f.DType)
+	case f.Elements != 0:
+		return fmt.Sprintf("sent as %v, %d in %d bytes, by another quantizer (%d)", f.DType, f.Elements, f.Bytes, f.Algorithm)
 	default:
 		return fmt.Sprintf("sent as %v by another quantizer (%d)", f.DType, f.Algorithm)
 	}
@@ -486,7 +491,13 @@ type MetaKind uint8
 const (
 	MetaMinMax    MetaKind = 0
 	MetaZeroPoint MetaKind = 1
+	// MetaOwn is the first of the kinds that quantizers give meanings of their own
+	// (docs/spec/extensions.md, "Wire forms of our own"). PCCL ends do not take them.
+	MetaOwn MetaKind = 128
 )
+
+// MaxOwnMeta bounds the bytes of metadata of a quantizer's own kind.
+const MaxOwnMeta = 64
 
 // DequantizationMeta (P2P 3) is carried in a multiplexed frame, without
 // length field (data spec, section 4.2). DType is Float32 or Float64 for
@@ -498,6 +509,8 @@ type DequantizationMeta struct {
 	Min, Max  float64
 	ZeroPoint int64
 	Scale     float32
+	Size      uint8 // of what a kind from MetaOwn on has in Bytes
+	Bytes     [MaxOwnMeta]byte
 }
 
 // Proto and ID of every packet.

@@ -67,12 +67,22 @@ func (d drawer) form() WireForm {
 	if d.b() {
 		return WireForm{}
 	}
-	return WireForm{true, d.u8(), dtype.Type(d.u8())}
+	f := WireForm{Told: true, Algorithm: d.u8(), DType: dtype.Type(d.u8())}
+	if d.b() {
+		f.Elements, f.Bytes = 1+uint16(d.u8()), d.u16()
+	}
+	return f
 }
 
 func (d drawer) meta() DequantizationMeta {
 	m := DequantizationMeta{Tag: d.u64()}
-	switch rapid.IntRange(0, 2).Draw(d.T, "kind") {
+	switch rapid.IntRange(0, 3).Draw(d.T, "kind") {
+	case 3:
+		m.Kind = MetaOwn + MetaKind(d.u8()&127)
+		m.Size = d.u8() % (MaxOwnMeta + 1)
+		for i := range m.Size {
+			m.Bytes[i] = d.u8()
+		}
 	case 0:
 		m.DType = dtype.Float32
 		m.Min, m.Max = float64(rapid.Float32().Draw(d.T, "min")), float64(rapid.Float32().Draw(d.T, "max"))

@@ -6,12 +6,11 @@ import (
 	"math"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 // absmax encodes x as round(x/scale) with scale = max|x| / 127 (int8) or / 32767
-// (int16). Its metadata are those of zero-point quantization with the zero point
-// 0. What is not finite does not count for the scale; NaN becomes 0.
+// (int16). Its metadata are of its own kind: the scale, a float32. What is not finite does not count for the scale; NaN becomes 0.
 type absmax struct{}
 
 // Name implements quant.Quantizer.
@@ -55,7 +54,7 @@ func largest(q dtype.Type) float64 {
 }
 
 // Params implements quant.Quantizer.
-func (absmax) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+func (absmax) Params(t, q dtype.Type, src []byte) quant.Meta {
 	top := 0.0
 	for i := range len(src) / t.Size() {
 		if v := math.Abs(load(t, src, i)); v > top && !math.IsInf(v, 1) {
@@ -66,14 +65,29 @@ func (absmax) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
 	if scale = float64(float32(scale)); scale == 0 {
 		scale = math.SmallestNonzeroFloat32
 	}
-	return wire.DequantizationMeta{Kind: wire.MetaZeroPoint, DType: dtype.Int64, Scale: float32(scale)}
+	m := quant.Meta{Kind: kind, Size: 4}
+	binary.LittleEndian.PutUint32(m.Bytes[:], math.Float32bits(float32(scale)))
+	return m
+}
+
+// kind is that of absmax' metadata.
+const kind = quant.Own + 1
+
+// scaleOf reads the scale.
+func scaleOf(m *quant.Meta) float64 {
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(m.Bytes[:])))
+}
+
+// Form implements quant.Formed: elements one after the other, metadata of its own.
+func (absmax) Form(_, q dtype.Type) quant.Form {
+	return quant.Form{Elements: 1, Bytes: q.Size(), Kind: kind}
 }
 
 // Quantize implements quant.Quantizer.
-func (absmax) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
-	top := largest(q)
+func (absmax) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
+	top, scale := largest(q), scaleOf(m)
 	for i := range len(src) / t.Size() {
-		v := math.RoundToEven(load(t, src, i) / float64(m.Scale))
+		v := math.RoundToEven(load(t, src, i) / scale)
 		switch {
 		case v != v:
 			v = 0
@@ -92,7 +106,8 @@ func (absmax) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []b
 
 // Dequantize implements quant.Quantizer. The value of an integer is its product
 // with the scale, rounded to t once.
-func (absmax) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func (absmax) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
+	scale := scaleOf(m)
 	for i := range len(dst) / t.Size() {
 		var n float64
 		if qt == dtype.Int8 {
@@ -100,7 +115,7 @@ func (absmax) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.
 		} else {
 			n = float64(int16(binary.LittleEndian.Uint16(q[2*i:])))
 		}
-		v := n * float64(m.Scale) // exact: 16 and 24 bits
+		v := n * scale // exact: 16 and 24 bits
 		if t == dtype.Float32 {
 			v = float64(float32(v))
 		}
@@ -126,9 +141,12 @@ func (absmax) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.
 }
 
 // CheckMeta implements quant.Quantizer.
-func (absmax) CheckMeta(_, _ dtype.Type, m *wire.DequantizationMeta) error {
-	if m.Kind != wire.MetaZeroPoint || m.ZeroPoint != 0 {
+func (absmax) CheckMeta(_, _ dtype.Type, m *quant.Meta) error {
+	if m.Kind != kind || m.Size != 4 {
 		return fmt.Errorf("metadata of another quantizer")
+	}
+	if s := scaleOf(m); !(s > 0) || math.IsInf(s, 1) {
+		return fmt.Errorf("scale %v is not a positive number", s)
 	}
 	return nil
 }

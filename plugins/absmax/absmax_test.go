@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/quant/quanttest"
 	"github.com/gopccl/gopccl/internal/plugin/host"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 func begin(t testing.TB, args ...string) *host.QuantizerPlugin {
@@ -80,8 +80,8 @@ func TestKilled(t *testing.T) {
 func TestRefused(t *testing.T) {
 	p := begin(t)
 	require.PanicsWithError(t, "gopccl: run plugin absmax (quantize): internal error: the plugin refused the call: not a frame of a plugin call [look for the plugin's name in the log]", func() {
-		p.Quantize(dtype.Float32, dtype.Int8, &wire.DequantizationMeta{}, make([]byte, 4), make([]byte, 16)) // and an operation that is none
-		p.Dequantize(dtype.Float32, dtype.Int8, &wire.DequantizationMeta{}, 77, make([]byte, 16), make([]byte, 4))
+		p.Quantize(dtype.Float32, dtype.Int8, &quant.Meta{}, make([]byte, 4), make([]byte, 16)) // and an operation that is none
+		p.Dequantize(dtype.Float32, dtype.Int8, &quant.Meta{}, 77, make([]byte, 16), make([]byte, 4))
 	})
 	require.Equal(t, 1, p.Plugin().Starts())
 }

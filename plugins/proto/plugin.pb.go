@@ -267,8 +267,11 @@ type QuantizerDescription struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Everything that may be asked of the quantizer.
 	Combinations []*Combination `protobuf:"bytes,1,rep,name=combinations,proto3" json:"combinations,omitempty"`
-	// Metadata of its chunks: "minmax" or "zeropoint".
-	Metadata      string `protobuf:"bytes,2,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// Metadata of its chunks: "minmax", "zeropoint", or "own" for bytes of the
+	// quantizer's own.
+	Metadata string `protobuf:"bytes,2,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	// The kind of its own metadata, from 128 to 255.
+	OwnKind       uint32 `protobuf:"varint,3,opt,name=own_kind,json=ownKind,proto3" json:"own_kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -317,6 +320,13 @@ func (x *QuantizerDescription) GetMetadata() string {
 	return ""
 }
 
+func (x *QuantizerDescription) GetOwnKind() uint32 {
+	if x != nil {
+		return x.OwnKind
+	}
+	return 0
+}
+
 // Combination is a data type, a wire type and an operation that go together.
 type Combination struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -325,7 +335,11 @@ type Combination struct {
 	WireType string `protobuf:"bytes,2,opt,name=wire_type,json=wireType,proto3" json:"wire_type,omitempty"`
 	Op       string `protobuf:"bytes,3,opt,name=op,proto3" json:"op,omitempty"`
 	// Elements that a chunk must have at least.
-	MinChunk      uint32 `protobuf:"varint,4,opt,name=min_chunk,json=minChunk,proto3" json:"min_chunk,omitempty"`
+	MinChunk uint32 `protobuf:"varint,4,opt,name=min_chunk,json=minChunk,proto3" json:"min_chunk,omitempty"`
+	// Elements of the wire type lie in groups of so many elements and bytes; both 0:
+	// one after the other. A power of two up to 2048, and at most 8 bytes for each.
+	GroupElements uint32 `protobuf:"varint,5,opt,name=group_elements,json=groupElements,proto3" json:"group_elements,omitempty"`
+	GroupBytes    uint32 `protobuf:"varint,6,opt,name=group_bytes,json=groupBytes,proto3" json:"group_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,6 +398,20 @@ func (x *Combination) GetOp() string {
 func (x *Combination) GetMinChunk() uint32 {
 	if x != nil {
 		return x.MinChunk
+	}
+	return 0
+}
+
+func (x *Combination) GetGroupElements() uint32 {
+	if x != nil {
+		return x.GroupElements
+	}
+	return 0
+}
+
+func (x *Combination) GetGroupBytes() uint32 {
+	if x != nil {
+		return x.GroupBytes
 	}
 	return 0
 }
@@ -454,15 +482,19 @@ const file_plugin_proto_rawDesc = "" +
 	"\x0eno_ring_proved\x18\x06 \x01(\bR\fnoRingProved\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
 	"\x06remove\x18\b \x03(\rR\x06remove\"\x11\n" +
-	"\x0fDescribeRequest\"u\n" +
+	"\x0fDescribeRequest\"\x90\x01\n" +
 	"\x14QuantizerDescription\x12A\n" +
 	"\fcombinations\x18\x01 \x03(\v2\x1d.gopccl.plugin.v1.CombinationR\fcombinations\x12\x1a\n" +
-	"\bmetadata\x18\x02 \x01(\tR\bmetadata\"t\n" +
+	"\bmetadata\x18\x02 \x01(\tR\bmetadata\x12\x19\n" +
+	"\bown_kind\x18\x03 \x01(\rR\aownKind\"\xbc\x01\n" +
 	"\vCombination\x12\x1b\n" +
 	"\tdata_type\x18\x01 \x01(\tR\bdataType\x12\x1b\n" +
 	"\twire_type\x18\x02 \x01(\tR\bwireType\x12\x0e\n" +
 	"\x02op\x18\x03 \x01(\tR\x02op\x12\x1b\n" +
-	"\tmin_chunk\x18\x04 \x01(\rR\bminChunk\"(\n" +
+	"\tmin_chunk\x18\x04 \x01(\rR\bminChunk\x12%\n" +
+	"\x0egroup_elements\x18\x05 \x01(\rR\rgroupElements\x12\x1f\n" +
+	"\vgroup_bytes\x18\x06 \x01(\rR\n" +
+	"groupBytes\"(\n" +
 	"\x12BackendDescription\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank2J\n" +
 	"\x06Solver\x12@\n" +

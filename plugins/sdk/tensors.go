@@ -13,7 +13,6 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/plugin/shm"
-	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/plugins/proto"
 )
 
@@ -63,7 +62,10 @@ type quantizer struct {
 func (v quantizer) Describe(context.Context, *proto.DescribeRequest) (*proto.QuantizerDescription, error) {
 	d := &proto.QuantizerDescription{}
 	for t := range dtype.Type(dtype.NumTypes) {
-		for w := range dtype.Type(dtype.NumTypes) {
+		for w := range dtype.Int4 + 1 {
+			if !w.Valid() && !w.Packed() {
+				continue
+			}
 			for op := dtype.Sum; op < dtype.NumOps; op++ {
 				if v.q.Check(t, w, op, longChunk, true) != nil {
 					continue
@@ -73,16 +75,28 @@ func (v quantizer) Describe(context.Context, *proto.DescribeRequest) (*proto.Qua
 					least++
 				}
 				d.Combinations = append(d.Combinations, &proto.Combination{DataType: t.String(), WireType: w.String(), Op: op.String(), MinChunk: uint32(least)})
+				if _, formed := v.q.(quant.Formed); formed {
+					f, c := quant.FormOf(v.q, t, w), d.Combinations[len(d.Combinations)-1]
+					c.GroupElements, c.GroupBytes = uint32(f.Elements), uint32(f.Bytes)
+				}
 				if d.Metadata == "" {
-					d.Metadata = "minmax"
-					if v.q.Params(t, w, make([]byte, longChunk*t.Size())).Kind == wire.MetaZeroPoint {
-						d.Metadata = "zeropoint"
-					}
+					d.Metadata, d.OwnKind = metadata(v.q.Params(t, w, make([]byte, longChunk*t.Size())).Kind)
 				}
 			}
 		}
 	}
 	return d, nil
+}
+
+// metadata names a kind for the host.
+func metadata(k quant.Kind) (name string, own uint32) {
+	switch {
+	case k >= quant.Own:
+		return "own", uint32(k)
+	case k == quant.ZeroPoint:
+		return "zeropoint", 0
+	}
+	return "minmax", 0
 }
 
 type reducer struct {

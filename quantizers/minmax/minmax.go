@@ -9,7 +9,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Name is the name under which the quantizer is registered.
@@ -44,9 +43,9 @@ func (quantizer) Check(t, q dtype.Type, op dtype.Op, minChunk int, _ bool) error
 
 // CheckMeta refuses metadata of another kind or data type and bounds that are
 // not numbers. A minimum above the maximum is legal: PCCL sends it for a chunk of NaNs.
-func (quantizer) CheckMeta(t, q dtype.Type, m *wire.DequantizationMeta) error {
+func (quantizer) CheckMeta(t, q dtype.Type, m *quant.Meta) error {
 	switch {
-	case m.Kind != wire.MetaMinMax:
+	case m.Kind != quant.MinMax:
 		return fmt.Errorf("minmax: metadata of kind %d", m.Kind)
 	case m.DType != t:
 		return fmt.Errorf("minmax: metadata for %v, data is %v", m.DType, t)
@@ -61,8 +60,8 @@ const blockWords = 256
 
 // Params returns the bounds of src as PCCL computes them: NaN is ignored, and
 // the maximum is never below the smallest normal number (quirk Q30).
-func (quantizer) Params(t, _ dtype.Type, src []byte) wire.DequantizationMeta {
-	m := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: t}
+func (quantizer) Params(t, _ dtype.Type, src []byte) quant.Meta {
+	m := quant.Meta{Kind: quant.MinMax, DType: t}
 	if t == dtype.Float32 {
 		low, high, done := boundsByVector(src, math.MaxFloat32, 0x1p-126)
 		if done > 0 && low == 0 {
@@ -93,8 +92,8 @@ func (z quantizer) Gather(t, q dtype.Type, g *quant.Gathered, part []byte) {
 }
 
 // Gathering returns the bounds of all parts.
-func (quantizer) Gathering(t, _ dtype.Type, g *quant.Gathered) (wire.DequantizationMeta, bool) {
-	return wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: t, Min: g.A, Max: g.B}, g.Elements > 0
+func (quantizer) Gathering(t, _ dtype.Type, g *quant.Gathered) (quant.Meta, bool) {
+	return quant.Meta{Kind: quant.MinMax, DType: t, Min: g.A, Max: g.B}, g.Elements > 0
 }
 
 // firstZero returns the zero that comes first in src: comparisons one by one
@@ -172,7 +171,7 @@ func widen[T quant.Float](x []T, low, high T) (T, T) {
 
 // Quantize writes the wire form of src. Values that rounding pushed out of the
 // range of the wire type are clamped (quirk Q31), NaN becomes the minimum.
-func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+func (quantizer) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
 	ts, qs := t.Size(), q.Size()
 	if t == dtype.Float32 && q == dtype.Uint8 {
 		done := quantizeByVector(m, dst, src)
@@ -193,7 +192,7 @@ func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src 
 	}
 }
 
-func quantizeAligned(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+func quantizeAligned(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
 	if t == dtype.Float32 {
 		quantizeFrom(q, float32(m.Min), float32(m.Max), dst, dtype.View[float32](src))
 		return
@@ -244,7 +243,7 @@ func truncate[Q uint8 | uint16 | uint32](v, qmax float64, top Q) Q {
 }
 
 // Dequantize sets dst := dst op value(q); every operation is rounded to t.
-func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func (quantizer) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	ts, qs := t.Size(), qt.Size()
 	if t == dtype.Float32 && qt == dtype.Uint8 {
 		done := dequantizeByVector(m, op, dst, dst, q)
@@ -267,7 +266,7 @@ func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dty
 }
 
 // DequantizeFrom sets dst := acc op value(q). See quant.Fused.
-func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
+func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) {
 	if t == dtype.Float32 && qt == dtype.Uint8 {
 		done := dequantizeByVector(m, op, dst, acc, q)
 		dst, acc, q = dst[4*done:], acc[4*done:], q[done:]
@@ -276,7 +275,7 @@ func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, 
 	z.Dequantize(t, qt, m, op, dst, q)
 }
 
-func dequantizeAligned(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func dequantizeAligned(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	if t == dtype.Float32 {
 		dequantizeTo(qt, float32(m.Min), float32(m.Max), op, dtype.View[float32](dst), q)
 		return

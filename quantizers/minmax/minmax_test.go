@@ -16,7 +16,6 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/quant/quanttest"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 func TestConformance(t *testing.T) {
@@ -107,7 +106,7 @@ func TestTableAgreesWithFormula(t *testing.T) {
 	for i := range q {
 		q[i] = byte(i)
 	}
-	m := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Min: float64(float32(-0.3)), Max: float64(float32(1.7))}
+	m := quant.Meta{Kind: quant.MinMax, DType: dtype.Float32, Min: float64(float32(-0.3)), Max: float64(float32(1.7))}
 	whole := make([]byte, 4*256)
 	New().Dequantize(dtype.Float32, dtype.Uint8, &m, dtype.Set, whole, q)
 	for i := range q {
@@ -143,7 +142,7 @@ func TestCheck(t *testing.T) {
 // Quirk Q30: the maximum is never below the smallest normal number. NaN is ignored.
 func TestParams(t *testing.T) {
 	m := New().Params(dtype.Float32, dtype.Uint8, dtype.AsBytes([]float32{-3, -2, float32(math.NaN()), -5}))
-	require.Equal(t, wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Min: -5, Max: 0x1p-126}, m)
+	require.Equal(t, quant.Meta{Kind: quant.MinMax, DType: dtype.Float32, Min: -5, Max: 0x1p-126}, m)
 	m = New().Params(dtype.Float64, dtype.Uint8, dtype.AsBytes([]float64{math.NaN()}))
 	require.Equal(t, math.MaxFloat64, m.Min)
 	require.Equal(t, 0x1p-1022, m.Max)
@@ -151,15 +150,15 @@ func TestParams(t *testing.T) {
 }
 
 func TestCheckMetaRefuses(t *testing.T) {
-	good := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Min: 0, Max: 1}
+	good := quant.Meta{Kind: quant.MinMax, DType: dtype.Float32, Min: 0, Max: 1}
 	require.NoError(t, New().CheckMeta(dtype.Float32, dtype.Uint8, &good))
 	require.ErrorContains(t, New().CheckMeta(dtype.Float64, dtype.Uint8, &good), "float32")
 	// The frame for empty chunks (quirk Q28) declares uint8.
-	empty := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Uint8}
+	empty := quant.Meta{Kind: quant.MinMax, DType: dtype.Uint8}
 	require.Error(t, New().CheckMeta(dtype.Float32, dtype.Uint8, &empty))
-	for _, bad := range []wire.DequantizationMeta{
-		{Kind: wire.MetaMinMax, DType: dtype.Float32, Min: math.NaN()},
-		{Kind: wire.MetaMinMax, DType: dtype.Float32, Max: math.NaN()},
+	for _, bad := range []quant.Meta{
+		{Kind: quant.MinMax, DType: dtype.Float32, Min: math.NaN()},
+		{Kind: quant.MinMax, DType: dtype.Float32, Max: math.NaN()},
 	} {
 		require.ErrorContains(t, New().CheckMeta(dtype.Float32, dtype.Uint8, &bad), "NaN")
 	}
@@ -168,7 +167,7 @@ func TestCheckMetaRefuses(t *testing.T) {
 // An infinite span turns values into NaN; x86 and ARM make different ones, the
 // result is the one of x86 on both.
 func TestGeneratedNaNsAreTheSameEverywhere(t *testing.T) {
-	m := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32, Min: math.Inf(-1), Max: math.Inf(1)}
+	m := quant.Meta{Kind: quant.MinMax, DType: dtype.Float32, Min: math.Inf(-1), Max: math.Inf(1)}
 	dst := make([]uint32, 300)
 	q := make([]byte, 300)
 	New().Dequantize(dtype.Float32, dtype.Uint8, &m, dtype.Set, dtype.AsBytes(dst), q)

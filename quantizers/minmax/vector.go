@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 // float32 to uint8 and back goes by vectors as far as whole vectors reach, at any
@@ -23,7 +23,7 @@ func boundsByVector(src []byte, low, high float32) (float32, float32, int) {
 	return low, high, n
 }
 
-func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) int {
+func quantizeByVector(m *quant.Meta, dst, src []byte) int {
 	n := len(dst) &^ 15
 	low := float32(m.Min)
 	d := float64(float32(m.Max) - low)
@@ -68,7 +68,7 @@ var lowerReciprocal = float32(reciprocal - float64(upperReciprocal))
 
 // dequantizeByVector leaves to the table what is rare: other operations, and
 // ranges that are not finite, where NaNs need care.
-func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) int {
+func dequantizeByVector(m *quant.Meta, op dtype.Op, dst, acc, q []byte) int {
 	n := len(q) &^ 15
 	low := float32(m.Min)
 	span := float32(m.Max) - low

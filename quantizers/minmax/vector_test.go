@@ -12,7 +12,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // plainly runs f with the loops in plain Go.
@@ -61,11 +60,11 @@ func TestVectorsAgree(t *testing.T) {
 		kind := n % kinds
 		src := chunk(kind, n, rng)
 		m := New().Params(dtype.Float32, dtype.Uint8, src)
-		var want wire.DequantizationMeta
+		var want quant.Meta
 		plainly(func() { want = New().Params(dtype.Float32, dtype.Uint8, src) })
 		require.Equal(t, math.Float64bits(want.Min), math.Float64bits(m.Min), "kind %d, %d elements", kind, n)
 		require.Equal(t, math.Float64bits(want.Max), math.Float64bits(m.Max), "kind %d, %d elements", kind, n)
-		metas := []wire.DequantizationMeta{
+		metas := []quant.Meta{
 			m,
 			{Min: -1, Max: 0.5},    // elements lie outside
 			{Min: 1, Max: -1},      // a chunk of NaNs
@@ -103,7 +102,7 @@ func TestReciprocalInTwoParts(t *testing.T) {
 	for i := range q {
 		q[i] = byte(i)
 	}
-	m := wire.DequantizationMeta{Max: 1}
+	m := quant.Meta{Max: 1}
 	dst := make([]float32, len(q))
 	New().Dequantize(dtype.Float32, dtype.Uint8, &m, dtype.Set, dtype.AsBytes(dst), q[:])
 	for i, x := range dst {
@@ -123,7 +122,7 @@ func TestBordersAgree(t *testing.T) {
 	for round := range rounds {
 		low := float32(rng.NormFloat64() * math.Exp2(float64(rng.IntN(60)-30)))
 		high := low + float32(math.Abs(rng.NormFloat64())*math.Exp2(float64(rng.IntN(60)-30)))
-		m := wire.DequantizationMeta{Min: float64(low), Max: float64(high)}
+		m := quant.Meta{Min: float64(low), Max: float64(high)}
 		var data []float32
 		for i := range 256 {
 			border := low + float32(float64(high-low)*float64(i)/255)

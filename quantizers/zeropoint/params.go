@@ -5,7 +5,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Limits of the scale: normal float32 numbers, whose reciprocals are finite.
@@ -39,7 +38,7 @@ func integersOf(q dtype.Type) integers {
 // mean (constant data, a single element, which abort PCCL, quirk Q32) gets the
 // smallest power of two as scale that keeps the zero point in range, so that a
 // constant chunk survives exactly.
-func (quantizer) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+func (quantizer) Params(t, q dtype.Type, src []byte) quant.Meta {
 	if t == dtype.Float32 {
 		return paramsOf(t, q, statsOf[float32](src))
 	}
@@ -60,15 +59,15 @@ func (quantizer) Gather(t, _ dtype.Type, g *quant.Gathered, part []byte) {
 }
 
 // Gathering returns the parameters unless the chunk needs the careful way.
-func (quantizer) Gathering(t, q dtype.Type, g *quant.Gathered) (wire.DequantizationMeta, bool) {
+func (quantizer) Gathering(t, q dtype.Type, g *quant.Gathered) (quant.Meta, bool) {
 	if g.Useless || g.Elements == 0 {
-		return wire.DequantizationMeta{}, false
+		return quant.Meta{}, false
 	}
 	m := moments{float64(g.Elements), g.A, g.B}
 	return paramsOf(t, q, m.stats()), true
 }
 
-func paramsOf(t, q dtype.Type, st stats) wire.DequantizationMeta {
+func paramsOf(t, q dtype.Type, st stats) quant.Meta {
 	w := integersOf(q)
 	scale := 12 * st.deviation / w.high
 
@@ -89,8 +88,8 @@ func paramsOf(t, q dtype.Type, st stats) wire.DequantizationMeta {
 	if scale == 0 {
 		scale = 1
 	}
-	m := wire.DequantizationMeta{
-		Kind:  wire.MetaZeroPoint,
+	m := quant.Meta{
+		Kind:  quant.ZeroPoint,
 		Scale: float32(math.Max(minScale, math.Min(scale, maxScale))),
 	}
 	steps := math.Round(st.mean / float64(m.Scale))
@@ -109,7 +108,7 @@ const blockElements = quant.GatherElements
 // has summed: sums holds, for each quant.GatherElements elements in turn, their
 // sum and the sum of their squared distances from its mean. false: there are
 // elements that are not finite, or squares that are not; ask Params.
-func FromMoments(t, q dtype.Type, n int, sums []float64) (wire.DequantizationMeta, bool) {
+func FromMoments(t, q dtype.Type, n int, sums []float64) (quant.Meta, bool) {
 	var m moments
 	for ; n > 0 && len(sums) >= 2; sums = sums[2:] {
 		block := min(n, blockElements)
@@ -118,7 +117,7 @@ func FromMoments(t, q dtype.Type, n int, sums []float64) (wire.DequantizationMet
 		n -= block
 	}
 	if n > 0 || m.n == 0 || !finite(m.mean) || !finite(m.squares) {
-		return wire.DequantizationMeta{}, false
+		return quant.Meta{}, false
 	}
 	return paramsOf(t, q, m.stats()), true
 }

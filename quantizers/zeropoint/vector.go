@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 // float32 to uint8 and back goes by vectors as far as whole vectors reach, at any
@@ -29,7 +29,7 @@ func (s *sums) byVector(src []byte, mean float64, squared bool) int {
 }
 
 // quantizeByVector returns what is left to do.
-func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) (restOfDst, restOfSrc []byte) {
+func quantizeByVector(m *quant.Meta, dst, src []byte) (restOfDst, restOfSrc []byte) {
 	inv := 1 / float64(m.Scale)
 	if !byVector || !finite(inv) || inv == 0 { // these make NaNs of numbers
 		return dst, src
@@ -64,7 +64,7 @@ func quantizeByVector(m *wire.DequantizationMeta, dst, src []byte) (restOfDst, r
 	return dst, src
 }
 
-func quantizeNaNs(m *wire.DequantizationMeta, dst, src []byte) {
+func quantizeNaNs(m *quant.Meta, dst, src []byte) {
 	var block [16]float32
 	copy(dtype.AsBytes(block[:]), src)
 	quantizeNarrow(dtype.Uint8, m, dst, block[:])
@@ -72,7 +72,7 @@ func quantizeNaNs(m *wire.DequantizationMeta, dst, src []byte) {
 
 // dequantizeByVector returns how many elements it did. A scale that is not
 // finite makes NaNs, which need care.
-func dequantizeByVector(m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) int {
+func dequantizeByVector(m *quant.Meta, op dtype.Op, dst, acc, q []byte) int {
 	n := len(q) &^ 15
 	zero := int32(m.ZeroPoint)
 	if !byVector || n == 0 || zero < -math.MaxInt32+255 || m.Scale-m.Scale != 0 || len(dst) < 4*n || len(acc) < 4*n {

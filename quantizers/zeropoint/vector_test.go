@@ -12,7 +12,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // plainly runs f with the loops in plain Go.
@@ -61,10 +60,10 @@ func TestVectorsAgree(t *testing.T) {
 		kind := n % kinds
 		src := chunk(kind, n, rng)
 		m := New().Params(dtype.Float32, dtype.Uint8, src)
-		var want wire.DequantizationMeta
+		var want quant.Meta
 		plainly(func() { want = New().Params(dtype.Float32, dtype.Uint8, src) })
 		require.Equal(t, want, m, "kind %d, %d elements", kind, n)
-		metas := []wire.DequantizationMeta{
+		metas := []quant.Meta{
 			m,
 			{Scale: 0.01, ZeroPoint: 128}, // elements lie outside
 			{Scale: 1e-38, ZeroPoint: -5},
@@ -109,7 +108,7 @@ func TestBordersAgree(t *testing.T) {
 		rounds = 60
 	}
 	for round := range rounds {
-		m := wire.DequantizationMeta{
+		m := quant.Meta{
 			Scale:     float32(rng.Float64() * math.Exp2(float64(rng.IntN(60)-30))),
 			ZeroPoint: int64(rng.IntN(256)) + int64(round%3*rng.IntN(4000)-round%3*2000),
 		}

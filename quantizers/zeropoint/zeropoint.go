@@ -9,7 +9,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Name is the name under which the quantizer is registered.
@@ -48,9 +47,9 @@ func (quantizer) Check(t, q dtype.Type, op dtype.Op, minChunk int, native bool) 
 }
 
 // CheckMeta refuses metadata of another kind and a scale that is not a number.
-func (quantizer) CheckMeta(_, _ dtype.Type, m *wire.DequantizationMeta) error {
+func (quantizer) CheckMeta(_, _ dtype.Type, m *quant.Meta) error {
 	switch {
-	case m.Kind != wire.MetaZeroPoint:
+	case m.Kind != quant.ZeroPoint:
 		return fmt.Errorf("zeropoint: metadata of kind %d", m.Kind)
 	case m.Scale != m.Scale:
 		return fmt.Errorf("zeropoint: scale is NaN")
@@ -63,7 +62,7 @@ const blockWords = 256
 
 // Quantize writes round(x / scale) + zero point, clamped to the wire type.
 // Ties round up. NaN becomes the zero point.
-func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+func (quantizer) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
 	ts, qs := t.Size(), q.Size()
 	if t == dtype.Float32 && q == dtype.Uint8 {
 		dst, src = quantizeByVector(m, dst, src)
@@ -83,7 +82,7 @@ func (quantizer) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src 
 	}
 }
 
-func quantizeAligned(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+func quantizeAligned(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
 	if t == dtype.Float32 {
 		quantizeFrom(q, m, dst, dtype.View[float32](src))
 		return
@@ -91,7 +90,7 @@ func quantizeAligned(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byt
 	quantizeFrom(q, m, dst, dtype.View[float64](src))
 }
 
-func quantizeFrom[T quant.Float](q dtype.Type, m *wire.DequantizationMeta, dst []byte, src []T) {
+func quantizeFrom[T quant.Float](q dtype.Type, m *quant.Meta, dst []byte, src []T) {
 	switch q {
 	case dtype.Uint8:
 		quantizeNarrow(q, m, dst, src)
@@ -118,7 +117,7 @@ type narrow interface {
 
 // quantizeNarrow counts steps from the lower end of the wire type, where they
 // are not negative and rounding is an addition and a cut.
-func quantizeNarrow[T quant.Float, Q narrow](q dtype.Type, m *wire.DequantizationMeta, dst []Q, src []T) {
+func quantizeNarrow[T quant.Float, Q narrow](q dtype.Type, m *quant.Meta, dst []Q, src []T) {
 	w := integersOf(q)
 	inv := 1 / float64(m.Scale)
 	base := float64(m.ZeroPoint - int64(w.low)) // steps from the lower end to zero
@@ -142,7 +141,7 @@ func quantizeNarrow[T quant.Float, Q narrow](q dtype.Type, m *wire.Dequantizatio
 }
 
 // quantizeInt64 adds in integers, since a float64 does not hold the sum.
-func quantizeInt64[T quant.Float](m *wire.DequantizationMeta, dst []int64, src []T) {
+func quantizeInt64[T quant.Float](m *quant.Meta, dst []int64, src []T) {
 	inv := 1 / float64(m.Scale)
 	src = src[:len(dst)]
 	for i, x := range src {
@@ -174,7 +173,7 @@ func addClamped(a, b int64) int64 {
 }
 
 // Dequantize sets dst := dst op value(q); every operation is rounded to t.
-func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func (quantizer) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	ts, qs := t.Size(), qt.Size()
 	if t == dtype.Float32 && qt == dtype.Uint8 {
 		done := dequantizeByVector(m, op, dst, dst, q)
@@ -197,7 +196,7 @@ func (quantizer) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dty
 }
 
 // DequantizeFrom sets dst := acc op value(q). See quant.Fused.
-func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
+func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) {
 	if t == dtype.Float32 && qt == dtype.Uint8 {
 		done := dequantizeByVector(m, op, dst, acc, q)
 		dst, acc, q = dst[4*done:], acc[4*done:], q[done:]
@@ -206,7 +205,7 @@ func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, 
 	z.Dequantize(t, qt, m, op, dst, q)
 }
 
-func dequantizeAligned(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func dequantizeAligned(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	if t == dtype.Float32 {
 		zp := m.ZeroPoint
 		if qt == dtype.Uint8 {

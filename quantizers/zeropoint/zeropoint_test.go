@@ -16,7 +16,6 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/quant/quanttest"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 func TestConformance(t *testing.T) {
@@ -55,9 +54,9 @@ type vector struct {
 	Set       hexBytes
 }
 
-func (v vector) meta() wire.DequantizationMeta {
-	return wire.DequantizationMeta{
-		Kind: wire.MetaZeroPoint, ZeroPoint: v.ZeroPoint, Scale: dtype.View[float32](slices.Clone(v.Scale))[0],
+func (v vector) meta() quant.Meta {
+	return quant.Meta{
+		Kind: quant.ZeroPoint, ZeroPoint: v.ZeroPoint, Scale: dtype.View[float32](slices.Clone(v.Scale))[0],
 	}
 }
 
@@ -168,9 +167,9 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckMetaRefuses(t *testing.T) {
-	nan := wire.DequantizationMeta{Kind: wire.MetaZeroPoint, Scale: float32(math.NaN())}
+	nan := quant.Meta{Kind: quant.ZeroPoint, Scale: float32(math.NaN())}
 	require.ErrorContains(t, New().CheckMeta(dtype.Float32, dtype.Uint8, &nan), "NaN")
-	other := wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: dtype.Float32}
+	other := quant.Meta{Kind: quant.MinMax, DType: dtype.Float32}
 	require.ErrorContains(t, New().CheckMeta(dtype.Float32, dtype.Uint8, &other), "kind 0")
 }
 
@@ -252,7 +251,7 @@ func TestParamsAreAlwaysValid(t *testing.T) {
 // Data spec, section 4.5: uint8 to float32 subtracts in 32 bits, int8 in 64;
 // short chunks are computed, long ones looked up.
 func TestZeroPointsOutside32Bits(t *testing.T) {
-	m := wire.DequantizationMeta{Kind: wire.MetaZeroPoint, Scale: 0.5, ZeroPoint: 1<<33 + 7}
+	m := quant.Meta{Kind: quant.ZeroPoint, Scale: 0.5, ZeroPoint: 1<<33 + 7}
 	for _, n := range []int{1, 255, 256, 300} {
 		x := make([]float32, n)
 		q := slices.Repeat([]byte{9}, n)
@@ -278,7 +277,7 @@ func TestZeroPointsOutside32Bits(t *testing.T) {
 // An infinite scale turns the zero point into NaN; x86 and ARM make different
 // ones, the result is the one of x86 on both.
 func TestGeneratedNaNsAreTheSameEverywhere(t *testing.T) {
-	m := wire.DequantizationMeta{Kind: wire.MetaZeroPoint, Scale: float32(math.Inf(1)), ZeroPoint: 7}
+	m := quant.Meta{Kind: quant.ZeroPoint, Scale: float32(math.Inf(1)), ZeroPoint: 7}
 	for i, n := range []int{1, 300, 1, 300} {
 		if i >= 2 {
 			m.Scale = float32(math.NaN()) // positive: refused by CheckMeta, and the same everywhere even so
@@ -301,7 +300,7 @@ func TestQuantizeClamps(t *testing.T) {
 		dtype.Uint32: {0, 0, 0, 1, 3, 5, 203, math.MaxUint32, math.MaxUint32, 3},
 		dtype.Int64:  {math.MinInt64, math.MinInt64, -197, 1, 3, 5, 203, math.MaxInt64, math.MaxInt64, 3},
 	} {
-		m := wire.DequantizationMeta{Kind: wire.MetaZeroPoint, Scale: 1, ZeroPoint: 3}
+		m := quant.Meta{Kind: quant.ZeroPoint, Scale: 1, ZeroPoint: 3}
 		dst := make([]byte, len(x)*q.Size())
 		New().Quantize(dtype.Float32, q, &m, dst, dtype.AsBytes(x))
 		for i, w := range want {

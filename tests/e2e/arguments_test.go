@@ -97,7 +97,7 @@ type fastidious struct{ quant.Quantizer }
 
 func (fastidious) Name() string { return "fastidious" }
 
-func (fastidious) CheckMeta(dtype.Type, dtype.Type, *wire.DequantizationMeta) error {
+func (fastidious) CheckMeta(dtype.Type, dtype.Type, *quant.Meta) error {
 	return errors.New("not good enough")
 }
 

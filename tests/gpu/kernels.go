@@ -17,7 +17,6 @@ import (
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/kernels"
 	"github.com/gopccl/gopccl/internal/determinism"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // reducer is the device as a backend. It panics with errors of the device,
@@ -42,7 +41,7 @@ type coder struct {
 	gpu *determinism.GPU
 }
 
-func (c coder) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+func (c coder) Params(t, q dtype.Type, src []byte) quant.Meta {
 	m, err := c.gpu.Params(c.Quantizer, t, q, src)
 	if err != nil {
 		panic(err)
@@ -50,13 +49,13 @@ func (c coder) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
 	return m
 }
 
-func (c coder) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+func (c coder) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
 	if err := c.gpu.Quantize(c.Quantizer, t, q, m, dst, src); err != nil {
 		panic(err)
 	}
 }
 
-func (c coder) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func (c coder) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	if err := c.gpu.Dequantize(c.Quantizer, t, qt, m, op, dst, q); err != nil {
 		panic(err)
 	}

@@ -26,10 +26,11 @@ func Fingerprint(q quant.Quantizer) (uint32, error) {
 			for _, n := range []int{1, 40, 700} {
 				src, acc := exact(c.t, kind, n, rng), exact(c.t, 0, n, rng)
 				m := q.Params(c.t, c.q, src)
-				wireForm := make([]byte, n*c.q.Size())
+				wireForm := make([]byte, c.form.Size(n))
 				q.Quantize(c.t, c.q, &m, wireForm, src)
 				q.Dequantize(c.t, c.q, &m, c.op, acc, wireForm)
-				sum = crc32.Update(sum, crc32.IEEETable, fmt.Appendf(nil, "%v", m))
+				sum = crc32.Update(sum, crc32.IEEETable, fmt.Appendf(nil, "{0 %v %v %v %v %v %v}", m.Kind, m.DType, m.Min, m.Max, m.ZeroPoint, m.Scale))
+				sum = crc32.Update(sum, crc32.IEEETable, m.Bytes[:m.Size])
 				sum = crc32.Update(sum, crc32.IEEETable, wireForm)
 				sum = crc32.Update(sum, crc32.IEEETable, acc)
 			}

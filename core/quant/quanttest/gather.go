@@ -1,12 +1,12 @@
 package quanttest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // checkGather: parameters that were gathered part by part, wherever the parts
@@ -47,6 +47,15 @@ func checkGather(q quant.Quantizer, c combination) error {
 	return nil
 }
 
-func sameMeta(a, b wire.DequantizationMeta) bool {
-	return string(wire.AppendMeta(nil, &a)) == string(wire.AppendMeta(nil, &b))
+func sameMeta(a, b quant.Meta) bool {
+	return string(metaBits(a)) == string(metaBits(b))
+}
+
+// metaBits are the bits of m, NaNs included.
+func metaBits(m quant.Meta) []byte {
+	b := []byte{byte(m.Kind), byte(m.DType), m.Size}
+	for _, v := range []uint64{math.Float64bits(m.Min), math.Float64bits(m.Max), uint64(m.ZeroPoint), uint64(math.Float32bits(m.Scale))} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return append(b, m.Bytes[:]...)
 }

@@ -7,6 +7,7 @@ package quanttest
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -14,13 +15,13 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // combination is one that a quantizer accepts.
 type combination struct {
 	t, q dtype.Type
 	op   dtype.Op
+	form quant.Form
 }
 
 func (c combination) String() string { return fmt.Sprintf("%v-%v-%v", c.t, c.q, c.op) }
@@ -40,9 +41,9 @@ func Run(t *testing.T, q quant.Quantizer) {
 	}
 	for _, c := range accepted {
 		t.Run(c.String(), func(t *testing.T) {
-			checks := []func(quant.Quantizer, combination) error{checkCodec, checkAdversarial}
+			checks := []func(quant.Quantizer, combination) error{checkCodec, checkAdversarial, checkEmpty}
 			if c.op == dtype.Sum {
-				checks = append(checks, checkMeta, checkIdentity, checkGather)
+				checks = append(checks, checkMeta, checkStrange, checkError, checkIdentity, checkGather)
 			}
 			for _, check := range checks {
 				if err := check(q, c); err != nil {
@@ -60,19 +61,23 @@ func Run(t *testing.T, q quant.Quantizer) {
 // included (data spec, section 4.1), and returns what is accepted for long chunks.
 func checkTable(q quant.Quantizer) ([]combination, error) {
 	var accepted []combination
+	_, formed := q.(quant.Formed)
 	for t := range dtype.Type(dtype.NumTypes + 2) {
-		for qt := range dtype.Type(dtype.NumTypes + 2) {
+		for _, qt := range wireTypes() {
 			for op := range dtype.Op(dtype.NumOps + 1) {
-				native, compat := q.Check(t, qt, op, 1000, true), q.Check(t, qt, op, 1000, false)
+				native, compat := quant.Check(q, t, qt, op, 1000, true), quant.Check(q, t, qt, op, 1000, false)
+				if formed && !errors.Is(compat, quant.ErrNative) {
+					return nil, fmt.Errorf("%v to %v, %v: PCCL ends do not have its form, and the error is %w", t, qt, op, compat)
+				}
 				if compat == nil && native != nil {
 					return nil, fmt.Errorf("%v to %v, %v: allowed with PCCL peers and refused without", t, qt, op)
 				}
 				if native != nil {
 					continue
 				}
-				c := combination{t, qt, op}
+				c := combination{t, qt, op, quant.FormOf(q, t, qt)}
 				switch {
-				case !op.Valid() || !t.Valid() || !qt.Valid():
+				case !op.Valid() || !t.Valid() || !qt.Valid() && !qt.Packed():
 					return nil, fmt.Errorf("%v is accepted", c)
 				case t != dtype.Float32 && t != dtype.Float64, t == qt, qt.IsFloat():
 					return nil, fmt.Errorf("%v is accepted", c)
@@ -84,6 +89,14 @@ func checkTable(q quant.Quantizer) ([]combination, error) {
 		}
 	}
 	return accepted, nil
+}
+
+// wireTypes are those that somebody may ask for, and some that are none.
+func wireTypes() (list []dtype.Type) {
+	for t := range dtype.Type(dtype.NumTypes + 2) {
+		list = append(list, t)
+	}
+	return append(list, dtype.Uint4, dtype.Int4, dtype.Int4+1)
 }
 
 // samples are chunks of n elements of every kind that training produces, as numbers.
@@ -240,13 +253,10 @@ func checkChunk(q quant.Quantizer, c combination, v []float64, rng *rand.Rand) e
 	n := len(v)
 	src := encode(c.t, v)
 	m := q.Params(c.t, c.q, src)
-	if m.Tag != 0 {
-		return fmt.Errorf("the metadata has a tag")
-	}
 	if err := q.CheckMeta(c.t, c.q, &m); err != nil {
 		return fmt.Errorf("own metadata %+v is refused: %w", m, err)
 	}
-	wireForm := make([]byte, n*c.q.Size())
+	wireForm := bytes.Repeat([]byte{0x5a}, c.form.Size(n))
 	q.Quantize(c.t, c.q, &m, wireForm, src)
 	if !bytes.Equal(src, encode(c.t, v)) {
 		return fmt.Errorf("the source was written")
@@ -290,11 +300,16 @@ func checkChunk(q quant.Quantizer, c combination, v []float64, rng *rand.Rand) e
 	}
 
 	pieces := make([]byte, len(src))
+	parts := make([]byte, len(wireForm)) // cut on the sender's side as well
 	for at := 0; at < n; {
-		k := min(n-at, 1+rng.IntN(300))
-		q.Dequantize(c.t, c.q, &m, dtype.Set, pieces[at*c.t.Size():(at+k)*c.t.Size()],
-			wireForm[at*c.q.Size():(at+k)*c.q.Size()])
+		k := min(n-at, (1+rng.IntN(300))*c.form.Elements)
+		from, to := c.form.Size(at), c.form.Size(at+k)
+		q.Dequantize(c.t, c.q, &m, dtype.Set, pieces[at*c.t.Size():(at+k)*c.t.Size()], wireForm[from:to])
+		q.Quantize(c.t, c.q, &m, parts[from:to], src[at*c.t.Size():(at+k)*c.t.Size()])
 		at += k
+	}
+	if !bytes.Equal(parts, wireForm) {
+		return fmt.Errorf("a chunk cut into frames quantizes differently, or not all bytes of a group are written")
 	}
 	if !bytes.Equal(pieces, set) {
 		return fmt.Errorf("a chunk cut into frames dequantizes differently")
@@ -313,7 +328,7 @@ func checkAdversarial(q quant.Quantizer, c combination) error {
 			if err := q.CheckMeta(c.t, c.q, &m); err != nil {
 				return fmt.Errorf("%d elements, %s: own metadata %+v is refused: %w", n, name, m, err)
 			}
-			wireForm := make([]byte, n*c.q.Size())
+			wireForm := make([]byte, c.form.Size(n))
 			q.Quantize(c.t, c.q, &m, wireForm, src)
 			one, two := make([]byte, len(src)), make([]byte, len(src))
 			q.Dequantize(c.t, c.q, &m, dtype.Set, one, wireForm)
@@ -330,11 +345,87 @@ func checkAdversarial(q quant.Quantizer, c combination) error {
 // checkMeta: metadata of another kind is refused.
 func checkMeta(q quant.Quantizer, c combination) error {
 	m := q.Params(c.t, c.q, encode(c.t, []float64{1, 2, 3}))
-	for _, kind := range []wire.MetaKind{wire.MetaMinMax, wire.MetaZeroPoint, 2, 255} {
+	for _, kind := range []quant.Kind{quant.MinMax, quant.ZeroPoint, 2, quant.Own - 1, quant.Own, quant.Own + 1, 255} {
 		other := m
 		other.Kind = kind
 		if (q.CheckMeta(c.t, c.q, &other) == nil) != (kind == m.Kind) {
 			return fmt.Errorf("metadata of kind %d: accepted or refused wrongly", kind)
+		}
+	}
+	if m.Kind < quant.Own {
+		return nil
+	}
+	if m.Kind != c.form.Kind {
+		return fmt.Errorf("metadata of kind %d, the form says %d", m.Kind, c.form.Kind)
+	}
+	for _, size := range []int{0, int(m.Size) - 1, int(m.Size) + 1, quant.MaxOwn + 1, 255} {
+		other := m
+		other.Size = uint8(size)
+		if size != int(m.Size) && q.CheckMeta(c.t, c.q, &other) == nil {
+			return fmt.Errorf("metadata of %d bytes is accepted, its own has %d", size, m.Size)
+		}
+	}
+	return nil
+}
+
+// checkStrange: whatever a peer sends, metadata that is taken and any bytes give
+// the same values wherever they lie, and touch no other memory.
+func checkStrange(q quant.Quantizer, c combination) error {
+	rng := rand.New(rand.NewPCG(11, uint64(c.t)<<8|uint64(c.q)))
+	own := q.Params(c.t, c.q, encode(c.t, []float64{-1, 0, 2}))
+	for range 200 {
+		n := 1 + rng.IntN(100)
+		m := own
+		for i := 0; m.Kind >= quant.Own && i < int(m.Size); i++ {
+			if rng.IntN(4) == 0 {
+				m.Bytes[i] = byte(rng.Uint32())
+			}
+		}
+		if q.CheckMeta(c.t, c.q, &m) != nil {
+			continue
+		}
+		wireForm := make([]byte, c.form.Size(n))
+		for i := range wireForm {
+			wireForm[i] = byte(rng.Uint32())
+		}
+		one := make([]byte, n*c.t.Size())
+		q.Dequantize(c.t, c.q, &m, dtype.Set, one, wireForm)
+		odd, intact := shifted(make([]byte, len(one)))
+		oddWire, _ := shifted(wireForm)
+		q.Dequantize(c.t, c.q, &m, dtype.Set, odd, oddWire)
+		if !bytes.Equal(one, odd) || !intact() {
+			return fmt.Errorf("strange bytes of %d elements: not deterministic, or memory outside was written", n)
+		}
+	}
+	return nil
+}
+
+// checkEmpty: nothing in, nothing out.
+func checkEmpty(q quant.Quantizer, c combination) error {
+	m := q.Params(c.t, c.q, encode(c.t, []float64{1, 2}))
+	dst, intact := shifted(nil)
+	q.Quantize(c.t, c.q, &m, dst, nil)
+	q.Dequantize(c.t, c.q, &m, c.op, dst, nil)
+	quant.DequantizeFrom(q, c.t, c.q, &m, c.op, dst, dst, nil)
+	if !intact() {
+		return fmt.Errorf("an empty chunk writes")
+	}
+	return nil
+}
+
+// checkError: ordinary values come back about as well as the bits allow.
+func checkError(q quant.Quantizer, c combination) error {
+	const n = 1000
+	v := samples(n, rand.New(rand.NewPCG(17, 1)))["normal"]
+	src := encode(c.t, v)
+	m := q.Params(c.t, c.q, src)
+	wireForm, back := make([]byte, c.form.Size(n)), make([]byte, len(src))
+	q.Quantize(c.t, c.q, &m, wireForm, src)
+	q.Dequantize(c.t, c.q, &m, dtype.Set, back, wireForm)
+	most := 16 / (math.Ldexp(1, min(c.q.Bits(), 18)) - 2)
+	for i, x := range decode(c.t, back) {
+		if d := math.Abs(x - v[i]); !(d <= most) {
+			return fmt.Errorf("%v comes back as %v, more than %v away", v[i], x, most)
 		}
 	}
 	return nil
@@ -386,15 +477,15 @@ func checkIdentity(q quant.Quantizer, c combination) error {
 func allocations(q quant.Quantizer, c combination) float64 {
 	const n = 1024
 	src, acc := make([]byte, n*c.t.Size()+1), make([]byte, n*c.t.Size()+1)
-	wireForm := make([]byte, n*c.q.Size()+1)
+	wireForm := make([]byte, c.form.Size(n)+1)
 	rng := rand.New(rand.NewPCG(9, 9))
 	for i := 0; i < n*c.t.Size(); i += 4 {
 		binary.LittleEndian.PutUint32(src[i:], math.Float32bits(rng.Float32()))
 	}
-	var m wire.DequantizationMeta // outside: its address escapes through the interface
+	var m quant.Meta // outside: its address escapes through the interface
 	return testing.AllocsPerRun(10, func() {
 		for odd := range 2 {
-			s, d, w := src[odd:][:n*c.t.Size()], acc[odd:][:n*c.t.Size()], wireForm[odd:][:n*c.q.Size()]
+			s, d, w := src[odd:][:n*c.t.Size()], acc[odd:][:n*c.t.Size()], wireForm[odd:][:c.form.Size(n)]
 			m = q.Params(c.t, c.q, s)
 			q.Quantize(c.t, c.q, &m, w, s)
 			q.Dequantize(c.t, c.q, &m, dtype.Set, d, w)

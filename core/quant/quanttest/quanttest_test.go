@@ -8,14 +8,12 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // steps is a plain quantizer of float64 to int8 and int16: multiples of a
 // 127th of the largest magnitude. Its fields break rules.
 type steps struct {
 	acceptEmpty   bool // Check allows empty chunks
-	setsTag       bool // Params fills in a tag
 	acceptAnyKind bool // CheckMeta looks at nothing
 	refusesOwn    bool // CheckMeta refuses what Params gives for NaN
 	frameLocal    bool // Dequantize depends on where a frame begins
@@ -40,8 +38,8 @@ type quantError string
 
 func (e quantError) Error() string { return string(e) }
 
-func (s steps) CheckMeta(_, _ dtype.Type, m *wire.DequantizationMeta) error {
-	if m.Kind != wire.MetaZeroPoint && !s.acceptAnyKind {
+func (s steps) CheckMeta(_, _ dtype.Type, m *quant.Meta) error {
+	if m.Kind != quant.ZeroPoint && !s.acceptAnyKind {
 		return quantError("wrong kind")
 	}
 	if s.refusesOwn && m.Scale == 1 {
@@ -50,8 +48,8 @@ func (s steps) CheckMeta(_, _ dtype.Type, m *wire.DequantizationMeta) error {
 	return nil
 }
 
-func (s steps) Params(t, _ dtype.Type, src []byte) wire.DequantizationMeta {
-	m := wire.DequantizationMeta{Kind: wire.MetaZeroPoint, Scale: 1}
+func (s steps) Params(t, _ dtype.Type, src []byte) quant.Meta {
+	m := quant.Meta{Kind: quant.ZeroPoint, Scale: 1}
 	largest := 0.0
 	for _, x := range decode(t, src) {
 		if math.Abs(x) <= math.MaxFloat32 {
@@ -61,13 +59,10 @@ func (s steps) Params(t, _ dtype.Type, src []byte) wire.DequantizationMeta {
 	if f := float32(largest / 127); f > 0 {
 		m.Scale = f
 	}
-	if s.setsTag {
-		m.Tag = 1
-	}
 	return m
 }
 
-func (s steps) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+func (s steps) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
 	for i, x := range decode(t, src) {
 		v := math.Max(-127, math.Min(math.Round(x/float64(m.Scale)), 127))
 		if v != v {
@@ -77,7 +72,7 @@ func (s steps) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []
 	}
 }
 
-func (s steps) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func (s steps) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	acc := decode(t, dst)
 	for i := range acc {
 		v := int16(int8(q[i*qt.Size()]))
@@ -110,28 +105,28 @@ func (s steps) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype
 // lean is steps for float64 to int8 without allocation.
 type lean struct{ steps }
 
-func (l lean) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+func (l lean) Params(t, q dtype.Type, src []byte) quant.Meta {
 	if !l.allocates {
-		return wire.DequantizationMeta{Kind: wire.MetaZeroPoint, Scale: 1}
+		return quant.Meta{Kind: quant.ZeroPoint, Scale: 1}
 	}
 	sink = make([]byte, 1)
-	return wire.DequantizationMeta{Kind: wire.MetaZeroPoint, Scale: 1}
+	return quant.Meta{Kind: quant.ZeroPoint, Scale: 1}
 }
 
-func (lean) Quantize(dtype.Type, dtype.Type, *wire.DequantizationMeta, []byte, []byte) {}
+func (lean) Quantize(dtype.Type, dtype.Type, *quant.Meta, []byte, []byte) {}
 
-func (lean) Dequantize(dtype.Type, dtype.Type, *wire.DequantizationMeta, dtype.Op, []byte, []byte) {}
+func (lean) Dequantize(dtype.Type, dtype.Type, *quant.Meta, dtype.Op, []byte, []byte) {}
 
 // The suite has teeth: the plain quantizer passes each check, each broken one fails.
 func TestBrokenQuantizersFail(t *testing.T) {
-	c := combination{dtype.Float64, dtype.Int8, dtype.Sum}
+	c := combination{dtype.Float64, dtype.Int8, dtype.Sum, quant.Form{Elements: 1, Bytes: 1}}
 	all := func(q quant.Quantizer) error {
 		if _, err := checkTable(q); err != nil {
 			return err
 		}
 		for _, check := range []func(quant.Quantizer, combination) error{checkCodec, checkAdversarial, checkMeta, checkIdentity} {
 			for _, wire := range []dtype.Type{dtype.Int8, dtype.Int16} {
-				if err := check(q, combination{c.t, wire, c.op}); err != nil {
+				if err := check(q, combination{c.t, wire, c.op, quant.Form{Elements: 1, Bytes: wire.Size()}}); err != nil {
 					return err
 				}
 			}
@@ -141,7 +136,6 @@ func TestBrokenQuantizersFail(t *testing.T) {
 	require.NoError(t, all(steps{}))
 	for want, broken := range map[string]steps{
 		"empty chunks":         {acceptEmpty: true},
-		"has a tag":            {setsTag: true},
 		"kind 0":               {acceptAnyKind: true},
 		"own metadata":         {refusesOwn: true},
 		"cut into frames":      {frameLocal: true},

@@ -5,7 +5,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Reduction describes a quantized ring all-reduce without a network (data
@@ -24,7 +23,7 @@ type Reduction struct {
 
 // message is what one peer sends in one step.
 type message struct {
-	meta wire.DequantizationMeta
+	meta quant.Meta
 	data []byte
 }
 
@@ -44,7 +43,7 @@ func (r *Reduction) Run(bufs [][]byte) {
 	}
 	encode := func(src []byte) message {
 		m := message{meta: r.Quantizer.Params(r.Type, r.Wire, src)}
-		m.data = make([]byte, len(src)/r.Type.Size()*r.Wire.Size())
+		m.data = make([]byte, quant.FormOf(r.Quantizer, r.Type, r.Wire).Size(len(src)/r.Type.Size()))
 		r.Quantizer.Quantize(r.Type, r.Wire, &m.meta, m.data, src)
 		return m
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/quant/quanttest"
-	"github.com/gopccl/gopccl/internal/wire"
 
 	"github.com/gopccl/gopccl/quantizers/minmax"
 	"github.com/gopccl/gopccl/quantizers/zeropoint"
@@ -23,7 +22,7 @@ type quantizerOn struct {
 	t *testing.T
 }
 
-func (z quantizerOn) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+func (z quantizerOn) Params(t, q dtype.Type, src []byte) quant.Meta {
 	if z.Name() == minmax.Name {
 		m, err := z.h.MinMaxParams(t, src)
 		require.NoError(z.t, err)
@@ -37,11 +36,11 @@ func (z quantizerOn) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta
 	return z.Quantizer.Params(t, q, src)
 }
 
-func (z quantizerOn) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
+func (z quantizerOn) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
 	require.NoError(z.t, z.h.Quantize(t, q, m, dst, src))
 }
 
-func (z quantizerOn) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func (z quantizerOn) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	require.NoError(z.t, z.h.DequantizeFrom(t, qt, m, op, dst, dst, q))
 }
 

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/internal/wire"
 
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
@@ -189,7 +189,7 @@ func (h *hosted) Hash(b []byte, offset int) (sum uint32, err error) {
 }
 
 // MinMaxParams returns the metadata that minmax has for src.
-func (h *hosted) MinMaxParams(t dtype.Type, src []byte) (m wire.DequantizationMeta, err error) {
+func (h *hosted) MinMaxParams(t dtype.Type, src []byte) (m quant.Meta, err error) {
 	err = h.do(func() error {
 		p, err := h.send(0, src, offset(src, t.Size()))
 		if err != nil {
@@ -238,7 +238,7 @@ func (h *hosted) ZeroPointMoments(t dtype.Type, src []byte) (sums []float64, err
 }
 
 // Quantize writes the wire form of src under m to dst.
-func (h *hosted) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) error {
+func (h *hosted) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) error {
 	return h.do(func() error {
 		from, err := h.send(0, src, offset(src, t.Size()))
 		if err != nil {
@@ -256,7 +256,7 @@ func (h *hosted) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src 
 }
 
 // DequantizeFrom sets dst := acc op value(q). dst may be acc.
-func (h *hosted) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) error {
+func (h *hosted) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) error {
 	return h.do(func() error {
 		from, err := h.send(0, q, offset(q, qt.Size()))
 		if err != nil {

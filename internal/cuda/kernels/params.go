@@ -7,8 +7,8 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/wire"
 
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
@@ -57,9 +57,9 @@ func (k *Set) MinMaxBounds(t dtype.Type, dst, scratch, src driver.Ptr, n uint64,
 
 // MinMaxParams returns the metadata of minmax that result, BoundsBytes long,
 // stands for: what the quantizer computes from the same elements, bit for bit.
-func MinMaxParams(t dtype.Type, result []byte) wire.DequantizationMeta {
-	m := wire.DequantizationMeta{
-		Kind: wire.MetaMinMax, DType: t,
+func MinMaxParams(t dtype.Type, result []byte) quant.Meta {
+	m := quant.Meta{
+		Kind: quant.MinMax, DType: t,
 		Min: math.Float64frombits(binary.LittleEndian.Uint64(result)),
 		Max: math.Float64frombits(binary.LittleEndian.Uint64(result[8:])),
 	}

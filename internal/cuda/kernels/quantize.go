@@ -6,8 +6,8 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/wire"
 
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
@@ -36,11 +36,11 @@ func quantizeNames() (names []string) {
 }
 
 // quantizer returns the name of the kernels for m, or why there are none.
-func quantizer(op string, t, q dtype.Type, m *wire.DequantizationMeta) (string, error) {
+func quantizer(op string, t, q dtype.Type, m *quant.Meta) (string, error) {
 	kind, types := "minmax", minMaxTypes
-	if m.Kind == wire.MetaZeroPoint {
+	if m.Kind == quant.ZeroPoint {
 		kind, types = "zeropoint", zeroPointTypes
-	} else if m.Kind != wire.MetaMinMax {
+	} else if m.Kind != quant.MinMax {
 		return "", errs.New(errs.InvalidArgument, op, fmt.Errorf("metadata of kind %d", m.Kind))
 	}
 	legal := false
@@ -56,7 +56,7 @@ func quantizer(op string, t, q dtype.Type, m *wire.DequantizationMeta) (string, 
 // Quantize queues the wire form of n elements of t at src, under m, to dst, with
 // the bits of package minmax or zeropoint, whichever m.Kind says (data spec,
 // sections 4.4 and 4.5). Addresses are multiples of the elements' sizes.
-func (k *Set) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src driver.Ptr, n uint64, s driver.Stream) error {
+func (k *Set) Quantize(t, q dtype.Type, m *quant.Meta, dst, src driver.Ptr, n uint64, s driver.Stream) error {
 	const op = "device quantize"
 	kind, err := quantizer(op, t, q, m)
 	if err == nil {
@@ -104,7 +104,7 @@ func bounds(q dtype.Type) (low, span float64) {
 // m, with the bits of package minmax or zeropoint. Op is dtype.Set, which does
 // not read acc, Sum, Avg (adds), Prod, Max or Min. dst may be acc, never a
 // shifted view of it. Addresses are multiples of the elements' sizes.
-func (k *Set) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q driver.Ptr, n uint64, s driver.Stream) error {
+func (k *Set) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q driver.Ptr, n uint64, s driver.Stream) error {
 	const name = "device dequantize"
 	kind, err := quantizer(name, t, qt, m)
 	if op == dtype.Set {

@@ -11,7 +11,6 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
-	"github.com/gopccl/gopccl/internal/wire"
 
 	"github.com/gopccl/gopccl/quantizers/minmax"
 	"github.com/gopccl/gopccl/quantizers/zeropoint"
@@ -22,23 +21,23 @@ import (
 type method struct {
 	quant.Quantizer
 	wires []dtype.Type
-	metas []wire.DequantizationMeta
+	metas []quant.Meta
 }
 
 func methods(t dtype.Type) []method {
-	bounds := func(low, high float64) wire.DequantizationMeta {
-		return wire.DequantizationMeta{Kind: wire.MetaMinMax, DType: t, Min: low, Max: high}
+	bounds := func(low, high float64) quant.Meta {
+		return quant.Meta{Kind: quant.MinMax, DType: t, Min: low, Max: high}
 	}
-	steps := func(zero int64, scale float32) wire.DequantizationMeta {
-		return wire.DequantizationMeta{Kind: wire.MetaZeroPoint, ZeroPoint: zero, Scale: scale}
+	steps := func(zero int64, scale float32) quant.Meta {
+		return quant.Meta{Kind: quant.ZeroPoint, ZeroPoint: zero, Scale: scale}
 	}
 	inf := math.Inf(1)
 	return []method{
-		{minmax.New(), minMaxTypes, []wire.DequantizationMeta{
+		{minmax.New(), minMaxTypes, []quant.Meta{
 			bounds(-2.5, 0.125), bounds(1, 1), bounds(3, -3), bounds(-inf, inf), bounds(0, inf), bounds(math.Copysign(0, -1), 0),
 			bounds(-math.MaxFloat32, math.MaxFloat32), bounds(-1e308, 1e308), bounds(1e-45, 3e-42),
 		}},
-		{zeropoint.New(), zeroPointTypes, []wire.DequantizationMeta{
+		{zeropoint.New(), zeroPointTypes, []quant.Meta{
 			steps(0, 1), steps(-77, 0.37), steps(130, 1e-3), steps(1<<40+12345, 2), steps(-1<<31, 1), steps(math.MaxInt64, 1e-20),
 			steps(math.MinInt64, 0x1p-126), steps(3, float32(inf)), steps(7, 0), steps(100, -0.5),
 		}},
@@ -134,7 +133,7 @@ func (m *machine) dequantizeAll(rng *rand.Rand) {
 	}
 }
 
-func (m *machine) dequantize(z quant.Quantizer, typ, q dtype.Type, meta *wire.DequantizationMeta, op dtype.Op, from, acc []byte, round int) {
+func (m *machine) dequantize(z quant.Quantizer, typ, q dtype.Type, meta *quant.Meta, op dtype.Op, from, acc []byte, round int) {
 	n := len(acc) / typ.Size()
 	want := make([]byte, len(acc))
 	quant.DequantizeFrom(z, typ, q, meta, op, want, acc, from)
@@ -244,12 +243,12 @@ func TestZeroPointMoments(t *testing.T) {
 // What no quantizer does is refused.
 func TestQuantizeRefuses(t *testing.T) {
 	m := open(t, Quantization)
-	low, zero := &wire.DequantizationMeta{Kind: wire.MetaMinMax}, &wire.DequantizationMeta{Kind: wire.MetaZeroPoint}
+	low, zero := &quant.Meta{Kind: quant.MinMax}, &quant.Meta{Kind: quant.ZeroPoint}
 	for i, err := range []error{
 		m.k.Quantize(dtype.Float16, dtype.Uint8, low, 0, 0, 1, 0),
 		m.k.Quantize(dtype.Float32, dtype.Int8, low, 0, 0, 1, 0),
 		m.k.Quantize(dtype.Float32, dtype.Uint64, zero, 0, 0, 1, 0),
-		m.k.Quantize(dtype.Float32, dtype.Uint8, &wire.DequantizationMeta{Kind: 9}, 0, 0, 1, 0),
+		m.k.Quantize(dtype.Float32, dtype.Uint8, &quant.Meta{Kind: 9}, 0, 0, 1, 0),
 		m.k.Quantize(dtype.Float32, dtype.Uint8, low, 0, 2, 1, 0),
 		m.k.Quantize(dtype.Float32, dtype.Uint16, low, 1, 0, 1, 0),
 		m.k.Dequantize(dtype.Float64, dtype.Uint64, low, dtype.Set, 0, 0, 0, 1, 0),

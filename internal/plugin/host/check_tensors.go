@@ -118,14 +118,14 @@ func checkCodec(p *QuantizerPlugin, e entry, rng *rand.Rand) (detail string, err
 		if err := p.CheckMeta(e.t, e.w, &m); err != nil {
 			return "", fmt.Errorf("its own metadata: %w", err)
 		}
-		coded := make([]byte, n*e.w.Size())
+		coded := make([]byte, e.form.Size(n))
 		p.Quantize(e.t, e.w, &m, coded, src)
 		set := make([]byte, len(src))
 		p.Dequantize(e.t, e.w, &m, dtype.Set, set, coded)
 		cut := make([]byte, len(src)+1)[1:] // and at an odd address
-		k := n / 3
-		p.Dequantize(e.t, e.w, &m, dtype.Set, cut[:k*e.t.Size()], coded[:k*e.w.Size()])
-		p.Dequantize(e.t, e.w, &m, dtype.Set, cut[k*e.t.Size():], coded[k*e.w.Size():])
+		k := n / 3 / e.form.Elements * e.form.Elements
+		p.Dequantize(e.t, e.w, &m, dtype.Set, cut[:k*e.t.Size()], coded[:e.form.Size(k)])
+		p.Dequantize(e.t, e.w, &m, dtype.Set, cut[k*e.t.Size():], coded[e.form.Size(k):])
 		if !bytes.Equal(set, cut) {
 			return "", errors.New("a chunk that is cut gives other values")
 		}

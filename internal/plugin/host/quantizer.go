@@ -13,7 +13,6 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/plugin/shm"
-	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/plugins/proto"
 )
 
@@ -30,7 +29,7 @@ type QuantizerPlugin struct {
 
 // table is what a plugin said of itself.
 type table struct {
-	kind wire.MetaKind
+	kind quant.Kind
 	list []entry
 }
 
@@ -38,6 +37,7 @@ type entry struct {
 	t, w     dtype.Type
 	op       dtype.Op
 	minChunk int
+	form     quant.Form
 }
 
 // StartQuantizer starts a quantizer plugin and waits until it has described
@@ -80,15 +80,20 @@ func readTable(d *proto.QuantizerDescription) (*table, error) {
 	out := &table{}
 	switch d.Metadata {
 	case "minmax":
-		out.kind = wire.MetaMinMax
+		out.kind = quant.MinMax
 	case "zeropoint":
-		out.kind = wire.MetaZeroPoint
+		out.kind = quant.ZeroPoint
+	case "own":
+		if d.OwnKind < uint32(quant.Own) || d.OwnKind > math.MaxUint8 {
+			return nil, fmt.Errorf("the kind of its own metadata, %d, is not from %d to 255", d.OwnKind, quant.Own)
+		}
+		out.kind = quant.Kind(d.OwnKind)
 	default:
-		return nil, fmt.Errorf("its metadata %q is neither minmax nor zeropoint", clip(d.Metadata))
+		return nil, fmt.Errorf("its metadata %q is not minmax, zeropoint or own", clip(d.Metadata))
 	}
 	for _, c := range d.Combinations {
 		t, err := dtype.ParseType(c.DataType)
-		w, err2 := dtype.ParseType(c.WireType)
+		w, err2 := dtype.ParseWireType(c.WireType)
 		op, err3 := dtype.ParseOp(c.Op)
 		if err := errors.Join(err, err2, err3); err != nil {
 			return nil, fmt.Errorf("it describes itself wrongly: %w", err)
@@ -96,7 +101,14 @@ func readTable(d *proto.QuantizerDescription) (*table, error) {
 		if t != dtype.Float32 && t != dtype.Float64 || w.IsFloat() || t == w || c.MinChunk == 0 {
 			return nil, fmt.Errorf("it describes itself wrongly: %v as %v, chunks of %d", t, w, c.MinChunk)
 		}
-		out.list = append(out.list, entry{t, w, op, int(min(c.MinChunk, math.MaxInt32))})
+		form := quant.Form{Elements: 1, Bytes: w.Size(), Kind: out.kind}
+		if c.GroupElements != 0 {
+			form.Elements, form.Bytes = int(min(c.GroupElements, math.MaxInt16)), int(min(c.GroupBytes, math.MaxUint16))
+		}
+		if err := form.Check(); err != nil {
+			return nil, fmt.Errorf("it describes itself wrongly: %v as %v: %w", t, w, err)
+		}
+		out.list = append(out.list, entry{t, w, op, int(min(c.MinChunk, math.MaxInt32)), form})
 	}
 	if len(out.list) == 0 {
 		return nil, errors.New("it supports no combination of types")
@@ -133,9 +145,9 @@ func (p *QuantizerPlugin) Check(t, q dtype.Type, op dtype.Op, minChunk int, nati
 }
 
 // CheckMeta implements quant.Quantizer.
-func (p *QuantizerPlugin) CheckMeta(t, _ dtype.Type, m *wire.DequantizationMeta) error {
+func (p *QuantizerPlugin) CheckMeta(t, _ dtype.Type, m *quant.Meta) error {
 	kind := p.table.Load().kind
-	if m.Kind != kind || kind == wire.MetaMinMax && m.DType != t {
+	if m.Kind != kind || kind == quant.MinMax && m.DType != t || m.Size > quant.MaxOwn {
 		return errMeta
 	}
 	return nil
@@ -143,38 +155,47 @@ func (p *QuantizerPlugin) CheckMeta(t, _ dtype.Type, m *wire.DequantizationMeta)
 
 var errMeta = errors.New("metadata of another quantizer")
 
+// Form implements quant.Formed. PCCL peers do not have plugins anyway.
+func (p *QuantizerPlugin) Form(t, q dtype.Type) quant.Form {
+	for _, e := range p.table.Load().list {
+		if e.t == t && e.w == q {
+			return e.form
+		}
+	}
+	return quant.Form{Elements: 1, Bytes: q.Size(), Kind: p.table.Load().kind}
+}
+
 // Params implements quant.Quantizer.
-func (p *QuantizerPlugin) Params(t, q dtype.Type, src []byte) wire.DequantizationMeta {
+func (p *QuantizerPlugin) Params(t, q dtype.Type, src []byte) quant.Meta {
 	f := shm.Frame{Call: shm.Params, Type: t, Wire: q, Count: uint64(len(src) / t.Size())}
-	var m wire.DequantizationMeta
+	var m quant.Meta
 	p.call(f, nil, nil, src, &m)
-	m.Tag = 0
 	return m
 }
 
 // Quantize implements quant.Quantizer.
-func (p *QuantizerPlugin) Quantize(t, q dtype.Type, m *wire.DequantizationMeta, dst, src []byte) {
-	ts, qs := t.Size(), q.Size()
+func (p *QuantizerPlugin) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
+	ts, form := t.Size(), p.Form(t, q)
 	n := len(src) / ts
 	for at := 0; at < n; at += pieceBytes / 8 {
 		end := min(at+pieceBytes/8, n)
-		p.call(shm.Frame{Call: shm.Quantize, Type: t, Wire: q, Count: uint64(end - at), Meta: *m}, dst[at*qs:end*qs], nil, src[at*ts:end*ts], nil)
+		p.call(shm.Frame{Call: shm.Quantize, Type: t, Wire: q, Count: uint64(end - at), Meta: *m, Form: form}, dst[form.Size(at):form.Size(end)], nil, src[at*ts:end*ts], nil)
 	}
 }
 
 // Dequantize implements quant.Quantizer.
-func (p *QuantizerPlugin) Dequantize(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, q []byte) {
+func (p *QuantizerPlugin) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
 	p.DequantizeFrom(t, qt, m, op, dst, dst, q)
 }
 
 // DequantizeFrom implements quant.Fused.
-func (p *QuantizerPlugin) DequantizeFrom(t, qt dtype.Type, m *wire.DequantizationMeta, op dtype.Op, dst, acc, q []byte) {
-	ts, qs := t.Size(), qt.Size()
+func (p *QuantizerPlugin) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) {
+	ts, form := t.Size(), p.Form(t, qt)
 	n := len(dst) / ts
 	for at := 0; at < n; at += pieceBytes / 8 {
 		end := min(at+pieceBytes/8, n)
-		p.call(shm.Frame{Call: shm.Dequantize, Type: t, Wire: qt, Op: op, Count: uint64(end - at), Meta: *m},
-			dst[at*ts:end*ts], acc[at*ts:end*ts], q[at*qs:end*qs], nil)
+		p.call(shm.Frame{Call: shm.Dequantize, Type: t, Wire: qt, Op: op, Count: uint64(end - at), Meta: *m, Form: form},
+			dst[at*ts:end*ts], acc[at*ts:end*ts], q[form.Size(at):form.Size(end)], nil)
 	}
 }
 
@@ -184,7 +205,7 @@ const attempts = 3
 // call has the plugin compute one piece; before is copied to dst's place first.
 // It panics with an *errs.Error if the plugin does not come back: the engine
 // fails the operation and goes on.
-func (p *QuantizerPlugin) call(f shm.Frame, dst, before, src []byte, meta *wire.DequantizationMeta) {
+func (p *QuantizerPlugin) call(f shm.Frame, dst, before, src []byte, meta *quant.Meta) {
 	if len(src) > operandBytes {
 		panic(p.t.spec.fail(errs.InvalidArgument, "quantize", fmt.Errorf("a chunk of %d bytes exceeds the %d that a plugin gets", len(src), operandBytes)))
 	}
@@ -245,6 +266,6 @@ func (p *QuantizerPlugin) replaced(in *instance) {
 }
 
 var (
-	_ quant.Quantizer = (*QuantizerPlugin)(nil)
-	_ quant.Fused     = (*QuantizerPlugin)(nil)
+	_ quant.Formed = (*QuantizerPlugin)(nil)
+	_ quant.Fused  = (*QuantizerPlugin)(nil)
 )

@@ -15,7 +15,7 @@ import (
 	"math"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 // Environment variables of the plugin.
@@ -43,7 +43,7 @@ const (
 )
 
 // FrameBytes is the size of a frame.
-const FrameBytes = 128
+const FrameBytes = 256
 
 // Frame is a request, or its answer: the answer repeats the request with Meta
 // set if it was asked for, and Failed if the plugin could not do it.
@@ -55,12 +55,13 @@ type Frame struct {
 	Count     uint64 // elements
 	World     uint64
 	Dst, A, B uint64
-	Meta      wire.DequantizationMeta
+	Meta      quant.Meta
+	Form      quant.Form // of quantized elements
 	Failed    bool
 	Text      [40]byte // why, padded with 0
 }
 
-const version = 1
+const version = 2
 
 // Frames that are not read.
 var (
@@ -87,7 +88,11 @@ func (f *Frame) Put(b []byte) {
 	le.PutUint64(b[64:], math.Float64bits(f.Meta.Max))
 	le.PutUint64(b[72:], uint64(f.Meta.ZeroPoint))
 	le.PutUint32(b[80:], math.Float32bits(f.Meta.Scale))
-	copy(b[88:FrameBytes], f.Text[:])
+	copy(b[88:128], f.Text[:])
+	b[51] = f.Meta.Size
+	copy(b[128:192], f.Meta.Bytes[:])
+	le.PutUint16(b[192:], uint16(f.Form.Elements))
+	le.PutUint16(b[194:], uint16(f.Form.Bytes))
 }
 
 // Get reads b, of FrameBytes, which may hold anything.
@@ -100,12 +105,17 @@ func (f *Frame) Get(b []byte) error {
 		Call: Call(b[4]), Type: dtype.Type(b[5]), Wire: dtype.Type(b[6]), Op: dtype.Op(b[7]),
 		Count: le.Uint64(b[8:]), World: le.Uint64(b[16:]), Dst: le.Uint64(b[24:]), A: le.Uint64(b[32:]), B: le.Uint64(b[40:]),
 		Failed: b[50] == 1,
-		Meta: wire.DequantizationMeta{
-			Kind: wire.MetaKind(b[48]), DType: dtype.Type(b[49]), Min: math.Float64frombits(le.Uint64(b[56:])),
+		Form:   quant.Form{Elements: int(le.Uint16(b[192:])), Bytes: int(le.Uint16(b[194:]))},
+		Meta: quant.Meta{
+			Kind: quant.Kind(b[48]), DType: dtype.Type(b[49]), Min: math.Float64frombits(le.Uint64(b[56:])),
 			Max: math.Float64frombits(le.Uint64(b[64:])), ZeroPoint: int64(le.Uint64(b[72:])), Scale: math.Float32frombits(le.Uint32(b[80:])),
 		},
 	}
-	copy(f.Text[:], b[88:])
+	copy(f.Text[:], b[88:128])
+	copy(f.Meta.Bytes[:], b[128:192])
+	if f.Meta.Size = b[51]; f.Meta.Size > quant.MaxOwn {
+		return ErrFrame
+	}
 	return nil
 }
 
@@ -115,6 +125,18 @@ func operand(mem []byte, offset, count uint64, t dtype.Type) ([]byte, error) {
 		return nil, errSpace
 	}
 	return mem[offset:][:count*uint64(t.Size())], nil
+}
+
+// encoded cuts the groups that hold count elements at offset out of mem.
+func (f *Frame) encoded(mem []byte, offset uint64) ([]byte, error) {
+	if f.Form.Elements < 1 || f.Form.Bytes < 1 || f.Count > uint64(len(mem)) || offset > uint64(len(mem)) {
+		return nil, errSpace
+	}
+	size := uint64(f.Form.Size(int(f.Count))) // both factors are small
+	if size > uint64(len(mem))-offset {
+		return nil, errSpace
+	}
+	return mem[offset:][:size], nil
 }
 
 // Slices returns the operands of a request in mem, nil where the call has none.
@@ -136,13 +158,19 @@ func (f *Frame) Slices(mem []byte) (dst, a, b []byte, err error) {
 		}
 	case Params:
 		a = get(f.A, f.Type)
-		if !f.Wire.Valid() {
+		if !f.Wire.Valid() && !f.Wire.Packed() {
 			err = ErrFrame
 		}
 	case Quantize:
-		dst, a = get(f.Dst, f.Wire), get(f.A, f.Type)
+		a = get(f.A, f.Type)
+		if err == nil {
+			dst, err = f.encoded(mem, f.Dst)
+		}
 	case Dequantize:
-		dst, a = get(f.Dst, f.Type), get(f.A, f.Wire)
+		dst = get(f.Dst, f.Type)
+		if err == nil {
+			a, err = f.encoded(mem, f.A)
+		}
 	default:
 		err = ErrFrame
 	}

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 func TestFrameRoundTrip(t *testing.T) {
@@ -17,13 +17,16 @@ func TestFrameRoundTrip(t *testing.T) {
 			Wire: dtype.Type(rapid.IntRange(0, 11).Draw(t, "wire")), Op: dtype.Op(rapid.IntRange(0, 5).Draw(t, "op")),
 			Count: rapid.Uint64().Draw(t, "count"), World: rapid.Uint64().Draw(t, "world"),
 			Dst: rapid.Uint64().Draw(t, "dst"), A: rapid.Uint64().Draw(t, "a"), B: rapid.Uint64().Draw(t, "b"),
-			Meta: wire.DequantizationMeta{
-				Kind: wire.MetaKind(rapid.IntRange(0, 1).Draw(t, "kind")), DType: dtype.Type(rapid.IntRange(0, 11).Draw(t, "meta type")),
+			Meta: quant.Meta{
+				Kind: quant.Kind(rapid.IntRange(0, 1).Draw(t, "kind")), DType: dtype.Type(rapid.IntRange(0, 11).Draw(t, "meta type")),
 				Min: rapid.Float64().Draw(t, "min"), Max: rapid.Float64().Draw(t, "max"),
 				ZeroPoint: rapid.Int64().Draw(t, "zero point"), Scale: rapid.Float32().Draw(t, "scale"),
 			},
 			Failed: rapid.Bool().Draw(t, "failed"),
+			Form:   quant.Form{Elements: rapid.IntRange(0, 2048).Draw(t, "elements"), Bytes: rapid.IntRange(0, 16384).Draw(t, "bytes")},
 		}
+		f.Meta.Size = uint8(rapid.IntRange(0, quant.MaxOwn).Draw(t, "size"))
+		copy(f.Meta.Bytes[:], rapid.SliceOfN(rapid.Byte(), 0, quant.MaxOwn).Draw(t, "own"))
 		copy(f.Text[:], rapid.SliceOfN(rapid.Byte(), 0, 40).Draw(t, "text"))
 		b := make([]byte, FrameBytes)
 		f.Put(b)
