@@ -10,7 +10,8 @@ import (
 )
 
 // absmax encodes x as round(x/scale) with scale = max|x| / 127 (int8) or / 32767
-// (int16). Its metadata are of its own kind: the scale, a float32. What is not finite does not count for the scale; NaN becomes 0.
+// (int16). Its metadata are of its own kind: the scale, a float32. What is not
+// finite does not count for the scale; NaN becomes 0.
 type absmax struct{}
 
 // Name implements quant.Quantizer.

@@ -271,7 +271,9 @@ type QuantizerDescription struct {
 	// quantizer's own.
 	Metadata string `protobuf:"bytes,2,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// The kind of its own metadata, from 128 to 255.
-	OwnKind       uint32 `protobuf:"varint,3,opt,name=own_kind,json=ownKind,proto3" json:"own_kind,omitempty"`
+	OwnKind uint32 `protobuf:"varint,3,opt,name=own_kind,json=ownKind,proto3" json:"own_kind,omitempty"`
+	// The bytes of its own metadata, at most 64, as many for every chunk.
+	OwnSize       uint32 `protobuf:"varint,4,opt,name=own_size,json=ownSize,proto3" json:"own_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -323,6 +325,13 @@ func (x *QuantizerDescription) GetMetadata() string {
 func (x *QuantizerDescription) GetOwnKind() uint32 {
 	if x != nil {
 		return x.OwnKind
+	}
+	return 0
+}
+
+func (x *QuantizerDescription) GetOwnSize() uint32 {
+	if x != nil {
+		return x.OwnSize
 	}
 	return 0
 }
@@ -482,11 +491,12 @@ const file_plugin_proto_rawDesc = "" +
 	"\x0eno_ring_proved\x18\x06 \x01(\bR\fnoRingProved\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12\x16\n" +
 	"\x06remove\x18\b \x03(\rR\x06remove\"\x11\n" +
-	"\x0fDescribeRequest\"\x90\x01\n" +
+	"\x0fDescribeRequest\"\xab\x01\n" +
 	"\x14QuantizerDescription\x12A\n" +
 	"\fcombinations\x18\x01 \x03(\v2\x1d.gopccl.plugin.v1.CombinationR\fcombinations\x12\x1a\n" +
 	"\bmetadata\x18\x02 \x01(\tR\bmetadata\x12\x19\n" +
-	"\bown_kind\x18\x03 \x01(\rR\aownKind\"\xbc\x01\n" +
+	"\bown_kind\x18\x03 \x01(\rR\aownKind\x12\x19\n" +
+	"\bown_size\x18\x04 \x01(\rR\aownSize\"\xbc\x01\n" +
 	"\vCombination\x12\x1b\n" +
 	"\tdata_type\x18\x01 \x01(\tR\bdataType\x12\x1b\n" +
 	"\twire_type\x18\x02 \x01(\tR\bwireType\x12\x0e\n" +

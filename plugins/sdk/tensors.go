@@ -80,7 +80,7 @@ func (v quantizer) Describe(context.Context, *proto.DescribeRequest) (*proto.Qua
 					c.GroupElements, c.GroupBytes = uint32(f.Elements), uint32(f.Bytes)
 				}
 				if d.Metadata == "" {
-					d.Metadata, d.OwnKind = metadata(v.q.Params(t, w, make([]byte, longChunk*t.Size())).Kind)
+					d.Metadata, d.OwnKind, d.OwnSize = metadata(v.q.Params(t, w, make([]byte, longChunk*t.Size())))
 				}
 			}
 		}
@@ -88,15 +88,15 @@ func (v quantizer) Describe(context.Context, *proto.DescribeRequest) (*proto.Qua
 	return d, nil
 }
 
-// metadata names a kind for the host.
-func metadata(k quant.Kind) (name string, own uint32) {
+// metadata tells the host what m is an example of.
+func metadata(m quant.Meta) (name string, kind, size uint32) {
 	switch {
-	case k >= quant.Own:
-		return "own", uint32(k)
-	case k == quant.ZeroPoint:
-		return "zeropoint", 0
+	case m.Kind >= quant.Own:
+		return "own", uint32(m.Kind), uint32(m.Size)
+	case m.Kind == quant.ZeroPoint:
+		return "zeropoint", 0, 0
 	}
-	return "minmax", 0
+	return "minmax", 0, 0
 }
 
 type reducer struct {

@@ -30,6 +30,7 @@ type QuantizerPlugin struct {
 // table is what a plugin said of itself.
 type table struct {
 	kind quant.Kind
+	size uint8 // of metadata of its own kind
 	list []entry
 }
 
@@ -56,7 +57,7 @@ func StartQuantizer(spec Spec) (*QuantizerPlugin, error) {
 		if err != nil {
 			return err
 		}
-		if old := p.table.Load(); old != nil && (old.kind != table.kind || !slices.Equal(old.list, table.list)) {
+		if old := p.table.Load(); old != nil && (old.kind != table.kind || old.size != table.size || !slices.Equal(old.list, table.list)) {
 			return errors.New("it is not the quantizer that it was before")
 		}
 		p.table.Store(table)
@@ -87,7 +88,10 @@ func readTable(d *proto.QuantizerDescription) (*table, error) {
 		if d.OwnKind < uint32(quant.Own) || d.OwnKind > math.MaxUint8 {
 			return nil, fmt.Errorf("the kind of its own metadata, %d, is not from %d to 255", d.OwnKind, quant.Own)
 		}
-		out.kind = quant.Kind(d.OwnKind)
+		if d.OwnSize > quant.MaxOwn {
+			return nil, fmt.Errorf("its own metadata have %d bytes, %d are the most", d.OwnSize, quant.MaxOwn)
+		}
+		out.kind, out.size = quant.Kind(d.OwnKind), uint8(d.OwnSize)
 	default:
 		return nil, fmt.Errorf("its metadata %q is not minmax, zeropoint or own", clip(d.Metadata))
 	}
@@ -146,8 +150,8 @@ func (p *QuantizerPlugin) Check(t, q dtype.Type, op dtype.Op, minChunk int, nati
 
 // CheckMeta implements quant.Quantizer.
 func (p *QuantizerPlugin) CheckMeta(t, _ dtype.Type, m *quant.Meta) error {
-	kind := p.table.Load().kind
-	if m.Kind != kind || kind == quant.MinMax && m.DType != t || m.Size > quant.MaxOwn {
+	own := p.table.Load()
+	if m.Kind != own.kind || own.kind == quant.MinMax && m.DType != t || own.kind >= quant.Own && m.Size != own.size {
 		return errMeta
 	}
 	return nil

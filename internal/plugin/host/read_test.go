@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/plugins/proto"
 )
@@ -48,6 +49,32 @@ func TestReadTable(t *testing.T) {
 	table, err := readTable(good())
 	require.NoError(t, err)
 	require.Len(t, table.list, 1)
+	own := func() *proto.QuantizerDescription {
+		d := good()
+		d.Metadata, d.OwnKind, d.OwnSize = "own", 200, 8
+		d.Combinations[0].WireType, d.Combinations[0].GroupElements, d.Combinations[0].GroupBytes = "int4", 32, 18
+		return d
+	}
+	table, err = readTable(own())
+	require.NoError(t, err)
+	require.Equal(t, quant.Kind(200), table.kind)
+	require.Equal(t, uint8(8), table.size)
+	require.Equal(t, quant.Form{Elements: 32, Bytes: 18, Kind: 200}, table.list[0].form)
+	for name, spoil := range map[string]func(*proto.QuantizerDescription){
+		"PCCL's kind":    func(d *proto.QuantizerDescription) { d.OwnKind = 1 },
+		"large kind":     func(d *proto.QuantizerDescription) { d.OwnKind = 256 },
+		"large metadata": func(d *proto.QuantizerDescription) { d.OwnSize = 65 },
+		"no group":       func(d *proto.QuantizerDescription) { d.Combinations[0].GroupElements = 0 },
+		"odd group":      func(d *proto.QuantizerDescription) { d.Combinations[0].GroupElements = 31 },
+		"empty group":    func(d *proto.QuantizerDescription) { d.Combinations[0].GroupBytes = 0 },
+		"large group":    func(d *proto.QuantizerDescription) { d.Combinations[0].GroupBytes = 1 << 31 },
+		"long group":     func(d *proto.QuantizerDescription) { d.Combinations[0].GroupElements = 4096 },
+	} {
+		d := own()
+		spoil(d)
+		_, err := readTable(d)
+		require.Error(t, err, name)
+	}
 	for name, spoil := range map[string]func(*proto.QuantizerDescription){
 		"no metadata":  func(d *proto.QuantizerDescription) { d.Metadata = "" },
 		"no list":      func(d *proto.QuantizerDescription) { d.Combinations = nil },

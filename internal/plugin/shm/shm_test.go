@@ -80,13 +80,19 @@ func TestSlicesRefuse(t *testing.T) {
 		"unknown op":      {Call: Reduce, Type: dtype.Uint8, Count: 1, Op: 6},
 		"world of nobody": {Call: Finalize, Type: dtype.Uint8, Count: 1},
 		"wire type":       {Call: Params, Type: dtype.Float32, Wire: 99, Count: 1},
+		"no groups":       {Call: Quantize, Type: dtype.Float32, Wire: dtype.Int8, Count: 1},
+		"long groups":     {Call: Dequantize, Type: dtype.Float32, Wire: dtype.Int4, Count: 1, Form: quant.Form{Elements: 32, Bytes: 65}},
+		"groups far away": {Call: Quantize, Type: dtype.Float32, Wire: dtype.Int4, Count: 1, Dst: 1 << 63, Form: quant.Form{Elements: 32, Bytes: 18}},
 	} {
 		_, _, _, err := f.Slices(mem)
 		require.ErrorIs(t, err, ErrFrame, name)
 	}
-	dst, a, b, err := (&Frame{Call: Dequantize, Type: dtype.Float64, Wire: dtype.Int8, Count: 4, A: 60}).Slices(mem)
+	dst, a, b, err := (&Frame{Call: Dequantize, Type: dtype.Float64, Wire: dtype.Int8, Count: 4, A: 60, Form: quant.Form{Elements: 1, Bytes: 1}}).Slices(mem)
 	require.NoError(t, err)
 	require.Len(t, dst, 32)
 	require.Len(t, a, 4)
 	require.Nil(t, b)
+	_, a, _, err = (&Frame{Call: Dequantize, Type: dtype.Uint8, Wire: dtype.Int4, Count: 33, A: 20, Form: quant.Form{Elements: 32, Bytes: 18}}).Slices(mem)
+	require.NoError(t, err)
+	require.Len(t, a, 36, "the second group has all its bytes")
 }
