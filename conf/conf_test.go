@@ -181,7 +181,9 @@ func TestMistakesAreNamed(t *testing.T) {
 		"host name":           {env: []string{"GOPCCL_PEER_ANNOUNCE_HOST=example.org"}, want: []string{"GOPCCL_PEER_ANNOUNCE_HOST", "neither an IP address"}},
 		"everywhere":          {env: []string{"GOPCCL_PEER_ANNOUNCE_HOST=0.0.0.0"}, want: []string{"GOPCCL_PEER_ANNOUNCE_HOST", "neither an IP address"}},
 		"unknown subsystem":   {env: []string{"GOPCCL_LOG_SUBSYSTEMS=date=debug"}, want: []string{"GOPCCL_LOG_SUBSYSTEMS", "unknown subsystem"}},
-		"signed minmax":       {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=minmax", "GOPCCL_QUANTIZE_TYPE=int8"}, want: []string{"GOPCCL_QUANTIZE_TYPE", "does not go with minmax"}},
+		"signed minmax":       {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=minmax", "GOPCCL_QUANTIZE_TYPE=int8"}, want: []string{"GOPCCL_QUANTIZE_TYPE", "int8 does not go with minmax, which writes uint8, uint16, uint32"}},
+		"bytes of blocks":     {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=blocks"}, want: []string{"quantize.type uint8 does not go with blocks, which writes int4"}},
+		"half a byte":         {env: []string{"GOPCCL_QUANTIZE_ALGORITHM=zeropoint", "GOPCCL_QUANTIZE_TYPE=int4"}, want: []string{"GOPCCL_QUANTIZE_TYPE", "int4 does not go with zeropoint"}},
 		"two at once":         {env: []string{"GOPCCL_LOG_LEVEL=loud", "GOPCCL_PEER_GROUP=x"}, want: []string{"log.level", "peer.group"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -288,6 +290,12 @@ func TestOptionsCarryTheSettings(t *testing.T) {
 	q := c.Quantization()
 	require.Equal(t, "zeropoint", q.Algorithm)
 	require.Equal(t, dtype.Int8, q.Type)
+
+	c, err = Load(nil, []string{"GOPCCL_QUANTIZE_ALGORITHM=blocks", "GOPCCL_QUANTIZE_TYPE=int4"}, nil)
+	require.NoError(t, err)
+	q = c.Quantization()
+	require.Equal(t, "blocks", q.Algorithm)
+	require.Equal(t, dtype.Int4, q.Type)
 }
 
 // A list of plugins is read with its defaults, and the strongest file has it.
@@ -327,7 +335,7 @@ quantize:
 	require.Equal(t, "absmax", c.Quantize.Algorithm)
 
 	_, err = Load([]string{path, write(t, "plugins: []\n")}, nil, nil)
-	require.ErrorContains(t, err, `"absmax" is not one of none, minmax, zeropoint`)
+	require.ErrorContains(t, err, `"absmax" is not one of none, minmax, zeropoint, blocks`)
 	c, err = Load([]string{path, write(t, "plugins: []\nquantize:\n  algorithm: none\n")}, nil, nil)
 	require.NoError(t, err)
 	require.Empty(t, c.Plugins)

@@ -96,7 +96,7 @@ type CUDA struct {
 // Quantize configures what all-reduced tensors look like on the wire.
 type Quantize struct {
 	Algorithm string `conf:"algorithm" is:"name"`
-	Type      string `conf:"type" oneof:"uint8 int8 uint16 int16 uint32 int32"`
+	Type      string `conf:"type" oneof:"uint8 int8 uint16 int16 uint32 int32 uint4 int4"`
 }
 
 // Topology configures bandwidth tests (peers) and the ring solver (master).

@@ -221,10 +221,18 @@ func (l *loader) law() {
 	}
 }
 
+// written are the wire types of the built-in quantizers. Those of plugins are
+// theirs to know.
+var written = map[string][]string{
+	"minmax":    {"uint8", "uint16", "uint32"},
+	"zeropoint": {"uint8", "int8", "uint16", "int16", "uint32", "int32"},
+	"blocks":    {"int4"},
+}
+
 // combinations checks what no single value can get wrong, and no options know.
 func (l *loader) combinations() {
 	c := l.c
-	known := []string{"none", "minmax", "zeropoint"}
+	known := []string{"none", "minmax", "zeropoint", "blocks"}
 	for _, p := range c.Plugins {
 		if p.Kind == "quantizer" {
 			known = append(known, p.Name)
@@ -233,8 +241,9 @@ func (l *loader) combinations() {
 	if a := c.Quantize.Algorithm; !slices.Contains(known, a) {
 		l.fail("%s: quantize.algorithm: %q is not one of %s (nearest: %q)", c.origins["quantize.algorithm"], a, strings.Join(known, ", "), nearest(a, known))
 	}
-	if q := c.Quantize; q.Algorithm == "minmax" && !strings.HasPrefix(q.Type, "uint") {
-		l.fail("%s: quantize.type %s does not go with minmax, which writes uint8, uint16 or uint32", c.origins["quantize.type"], q.Type)
+	if writes := written[c.Quantize.Algorithm]; writes != nil && !slices.Contains(writes, c.Quantize.Type) {
+		l.fail("%s: quantize.type %s does not go with %s, which writes %s",
+			c.origins["quantize.type"], c.Quantize.Type, c.Quantize.Algorithm, strings.Join(writes, ", "))
 	}
 }
 

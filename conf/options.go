@@ -83,7 +83,7 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 
 // Quantization returns how to quantize an all-reduce.
 func (c *Config) Quantization() core.Quantize {
-	t, err := dtype.ParseType(c.Quantize.Type)
+	t, err := dtype.ParseWireType(c.Quantize.Type)
 	if err != nil { // Load has checked it
 		panic(err)
 	}
