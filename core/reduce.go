@@ -19,10 +19,11 @@ const (
 // Quantize says how the data of an all-reduce travels. The zero value sends it
 // as it is. It must be the same on every peer.
 type Quantize struct {
-	// Algorithm is the registered name of a quantizer, such as "minmax" or
-	// "zeropoint"; "none" or "": no quantization.
+	// Algorithm is the registered name of a quantizer, such as "minmax", "zeropoint"
+	// or "blocks"; "none" or "": no quantization.
 	Algorithm string
-	// Type is the element type on the wire, such as dtype.Uint8.
+	// Type is the element type on the wire, such as dtype.Uint8, and dtype.Int4
+	// for "blocks". Types of less than a byte need a group of gopccl peers.
 	Type dtype.Type
 }
 

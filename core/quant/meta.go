@@ -19,7 +19,7 @@ const (
 )
 
 // MaxOwn bounds the bytes of metadata of a quantizer's own kind. What there is
-// much of, such as the scales of blocks, belongs into the groups (see Form).
+// much of, such as the scales of blocks, belongs in the groups (see Form).
 const MaxOwn = 64
 
 // Meta is what a receiver has to know of a chunk to decode it. Kind says which

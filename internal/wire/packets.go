@@ -492,7 +492,7 @@ const (
 	MetaMinMax    MetaKind = 0
 	MetaZeroPoint MetaKind = 1
 	// MetaOwn is the first of the kinds that quantizers give meanings of their own
-	// (docs/spec/extensions.md, "Wire forms of our own"). PCCL ends do not take them.
+	// (docs/spec/extensions.md, "Wire forms of our own"). PCCL peers do not take them.
 	MetaOwn MetaKind = 128
 )
 

@@ -67,7 +67,7 @@ func checkTable(q quant.Quantizer) ([]combination, error) {
 			for op := range dtype.Op(dtype.NumOps + 1) {
 				native, compat := quant.Check(q, t, qt, op, 1000, true), quant.Check(q, t, qt, op, 1000, false)
 				if formed && !errors.Is(compat, quant.ErrNative) {
-					return nil, fmt.Errorf("%v to %v, %v: PCCL ends do not have its form, and the error is %w", t, qt, op, compat)
+					return nil, fmt.Errorf("%v to %v, %v: PCCL peers do not have its form, and the error is %w", t, qt, op, compat)
 				}
 				if compat == nil && native != nil {
 					return nil, fmt.Errorf("%v to %v, %v: allowed with PCCL peers and refused without", t, qt, op)
