@@ -12,6 +12,10 @@ heavy='/gopccl/(tests/(cabi|chaos|churn|compat|e2e|bench|sim)|cmd|examples|inter
 # kernels matches packages that compute and start nothing.
 kernels='/gopccl/(backends|quantizers|internal/cuda|core/(backend|digest|quant))(/|$)'
 
+# pure matches packages without goroutines and locks, in which there is nothing to race on. tests/arch holds the machines
+# to it.
+pure='/gopccl/(internal/(master|peer)/fsm|internal/plan|tests/sim)(/|$)'
+
 fail() {
 	echo "$(basename "$0"): $*" >&2
 	exit 1

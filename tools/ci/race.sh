@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# All tests of the module with the race detector and internal checks. Packages that start processes wait more than they
-# compute: two of them run at a time, apart from the others.
+# The tests of the module with the race detector and internal checks, but for the pure packages, which speed.sh runs.
+# Packages that start processes wait more than they compute: two of them run at a time, apart from the others.
 . "$(dirname "$0")/common.sh"
 
-mapfile -t quick < <(existing ./... | grep -vE "$heavy|$kernels|/tests/arch$")
+mapfile -t quick < <(existing ./... | grep -vE "$heavy|$kernels|$pure|/tests/arch$")
 mapfile -t short < <(existing ./... | grep -E "$kernels")
-mapfile -t alone < <(existing ./... | grep -E "$heavy")
+mapfile -t alone < <(existing ./... | grep -E "$heavy" | grep -vE "$pure")
 [ ${#quick[@]} -gt 0 ] || fail "no packages with tests found"
 
 gotest -race -tags invariants -timeout 240s "${quick[@]}"

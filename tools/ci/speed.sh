@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Tests that do more without the race detector, at full speed: all seeds of the simulation, allocation counts of the
-# data path, the long hash vectors.
+# Tests that do more without the race detector, at full speed: the pure machines, all seeds of the simulation,
+# allocation counts of the data path, the long hash vectors.
 . "$(dirname "$0")/common.sh"
 
-mapfile -t compute < <(existing ./... | grep -E "$kernels")
-gotest -count=1 -tags invariants -timeout 420s ./tests/sim ./internal/reduce ./internal/transport/... ./internal/wire "${compute[@]}"
+mapfile -t compute < <(existing ./... | grep -E "$kernels|$pure")
+gotest -count=1 -tags invariants -timeout 420s ./internal/reduce ./internal/transport/... ./internal/wire "${compute[@]}"
 # The data path again, on pinned threads.
 GOPCCL_TEST_THREADS=pinned gotest -count=1 -tags invariants -timeout 240s ./internal/reduce
 # The calls of the CUDA driver, on a library that takes its place.
