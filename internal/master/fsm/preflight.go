@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,6 +20,8 @@ const (
 	preflightTime = 12 * time.Second
 	// atOnce is how many a member works on at a time, or are tried of one host.
 	atOnce = 4
+	// atMost is how many a member works on if some of them are second attempts.
+	atMost = 4 * atOnce
 	// targets is how many members a newcomer tries, and how many members may find
 	// that it cannot be reached before it has to go.
 	targets = 2
@@ -279,9 +280,9 @@ func (m *Machine) triedIn(f *preflight, failed bool) {
 	m.expel(f.of, "kick", fmt.Sprintf("peers %s cannot reach it at %v: %s", strings.Join(t.missedBy, " and "), f.of.at(f.of.p2pPort), fix))
 }
 
-// tryAgain asks another member; if there is none, rounds will show.
+// tryAgain asks another member; if none has time, rounds will show.
 func (m *Machine) tryAgain(c *client) {
-	if by := freeTester(c, m.testers(), math.MaxInt); by != nil {
+	if by := freeTester(c, m.testers(), atMost); by != nil {
 		m.try(c, by)
 		return
 	}

@@ -415,6 +415,21 @@ func TestPreflightsAreBounded(t *testing.T) {
 	require.True(t, ok)
 }
 
+// When most members are gone, those that are left do not get all of their trials.
+func TestSecondAttemptsAreBounded(t *testing.T) {
+	f := newField(t, 9)
+	f.busy = func(c ClientID) bool { return slices.Contains(f.cs, c) }
+	for i := range 40 {
+		f.enterFrom(fmt.Sprintf("127.7.1.%d:1", i), true)
+	}
+	last := f.w.m.conns[f.cs[8]]
+	require.Equal(t, atOnce, last.trying)
+	for _, c := range f.cs[:8] {
+		f.w.step(Gone{Client: c})
+	}
+	require.Equal(t, atMost, last.trying)
+}
+
 // Newcomers that are not reached and come again at once, with ever new ports,
 // cost members neither a round nor more trials than a few per second; those from
 // elsewhere do not wait for them, and one from the same host not for long.

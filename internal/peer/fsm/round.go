@@ -261,9 +261,15 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 const maxPreflights = 64
 
 // preflight tries whether peers can be reached; false if the packet is not allowed.
+// What is too much is left unanswered, which says nothing about those peers: the
+// master gives up waiting earlier than a slow machine does trying, and a flood of
+// newcomers must not cost this peer its place.
 func (m *Machine) preflight(p wire.M2CPreflight) bool {
-	if !m.view.MasterNative || m.preflights == maxPreflights || len(p.Peers) > maxPreflights {
+	if !m.view.MasterNative || len(p.Peers) > maxPreflights {
 		return false
+	}
+	if m.preflights == maxPreflights {
+		return true
 	}
 	m.preflights++
 	m.emit(Preflight{Number: p.Number, Peers: slices.Clone(p.Peers)})

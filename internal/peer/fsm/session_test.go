@@ -65,9 +65,14 @@ func TestPreflight(t *testing.T) {
 	for n := range uint64(maxPreflights) {
 		try(10 + n)
 	}
-	r.in(wire.M2CPreflight{Number: 100, Peers: endpoints(2)})
-	r.failed(update, errs.UpdateTopologyFailed, errs.Protocol)
+	r.in(wire.M2CPreflight{Number: 100, Peers: endpoints(2)}) // more than it can do
+	r.silent()
 	r.step(Preflighted{Number: 10})
+	r.sent(wire.C2MPreflightDone{Number: 10})
+	try(101)
+	r.in(wire.M2CPreflight{Number: 102, Peers: make([]wire.PeerEndpoint, maxPreflights+1)})
+	r.failed(update, errs.UpdateTopologyFailed, errs.Protocol)
+	r.step(Preflighted{Number: 11})
 	r.silent()
 
 	// A PCCL master has no business with it.
