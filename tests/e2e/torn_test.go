@@ -305,7 +305,7 @@ func TestARunIsNotBegunAnewByAccident(t *testing.T) {
 	for _, wrong := range []*core.SharedState{tensorsOf(0, 2, 100, 0), tensorsOf(1, 2, 100, 1), tensorsOf(2, 2, 100, 0)} {
 		_, err = back.SyncSharedState(ctx, wrong, core.SyncOptions{})
 		require.ErrorIs(t, err, errs.NoSharedStateAvailable)
-		require.ErrorContains(t, err, "come to revision 2 when its last peer left")
+		require.ErrorContains(t, err, "reached revision 2 when its last peer left")
 		require.ErrorContains(t, err, "master.lost_state to anew")
 	}
 	_, err = back.SyncSharedState(ctx, tensorsOf(2, 2, 100, 1), core.SyncOptions{})
