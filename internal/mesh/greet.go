@@ -55,11 +55,10 @@ func (m *Mesh) greet(conn net.Conn) {
 		refuse(errors.New("it is meant for another peer, which named this address as its own"))
 		return
 	}
-	// A PCCL peer that leaves a hole in its pool is refused below, as PCCL does.
-	if !m.cfg.Pools.MayTake(hello.UUID, hello.Number) && (hello.Ext.Native || hello.Number == 0) {
+	if !m.cfg.Pools.MayTake(hello.UUID, hello.Number) {
 		m.accept.demote(conn)
 		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.HandshakeTimeout)
-		ok := m.cfg.Pools.AwaitPlace(ctx, hello.UUID, hello.Number)
+		ok := m.cfg.Pools.AwaitPlace(ctx, hello.UUID, hello.Number, hello.Ext.Native)
 		cancel()
 		if !ok {
 			refuse(fmt.Errorf("connection number %d came without those before it, or would have taken the place of one that lives", hello.Number))

@@ -76,7 +76,7 @@ type Pools interface {
 	AddSender(peer wire.UUID, number uint32, conn net.Conn, link reduce.Link)
 	AddReceiver(peer wire.UUID, number uint32, conn net.Conn)
 	MayTake(peer wire.UUID, number uint32) bool
-	AwaitPlace(ctx context.Context, peer wire.UUID, number uint32) bool
+	AwaitPlace(ctx context.Context, peer wire.UUID, number uint32, fill bool) bool
 	PingSenders(ctx context.Context, peer wire.UUID) int
 	LiveSenders(peer wire.UUID) int
 	Sends(peer wire.UUID) bool

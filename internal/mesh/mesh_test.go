@@ -60,7 +60,7 @@ func (j *journal) AddReceiver(_ wire.UUID, number uint32, conn net.Conn) {
 
 func (j *journal) MayTake(wire.UUID, uint32) bool { return !j.early }
 
-func (j *journal) AwaitPlace(_ context.Context, _ wire.UUID, number uint32) bool {
+func (j *journal) AwaitPlace(_ context.Context, _ wire.UUID, number uint32, _ bool) bool {
 	j.note("await %d", number)
 	return !j.refuses
 }

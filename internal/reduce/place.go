@@ -92,10 +92,12 @@ func (e *Engine) MayTake(peer wire.UUID, number uint32) bool {
 	return ok
 }
 
-// AwaitPlace waits until connection number of peer may be taken: until peer has
-// opened those below it, and as long as it would take the place of a living one
-// without need. It returns false if ctx or the engine ends before.
-func (e *Engine) AwaitPlace(ctx context.Context, peer wire.UUID, number uint32) bool {
+// AwaitPlace waits until connection number of peer may be taken: as long as it
+// would take the place of a living one without need and, with fill, until peer
+// has opened those below it. Without fill the answer for one that leaves a hole is
+// true at once: AddReceiver refuses it, as PCCL does. It returns false if ctx or
+// the engine ends before.
+func (e *Engine) AwaitPlace(ctx context.Context, peer wire.UUID, number uint32, fill bool) bool {
 	wake := func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
@@ -106,6 +108,7 @@ func (e *Engine) AwaitPlace(ctx context.Context, peer wire.UUID, number uint32) 
 	defer e.mu.Unlock()
 	for {
 		ok, wait := e.mayTake(peer, number)
+		ok = ok || !fill && int64(number) > int64(len(e.rx[peer]))
 		if ok || ctx.Err() != nil || e.closed {
 			return ok
 		}

@@ -52,7 +52,7 @@ func (p *pooled) ask() {
 func (p *pooled) take() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return p.e.AwaitPlace(ctx, p.peer, 0)
+	return p.e.AwaitPlace(ctx, p.peer, 0, true)
 }
 
 // A connection with the uuid of a neighbour does not take the place of one that

@@ -161,6 +161,7 @@ func TestNamesakesTakeNoPlace(t *testing.T) {
 	var mu sync.Mutex
 	ports := map[string]bool{}
 	comms := world(t, ctx, master, 3, func(_ int, o *core.Options) {
+		o.PoolSize = 2
 		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -179,13 +180,14 @@ func TestNamesakesTakeNoPlace(t *testing.T) {
 			mu.Unlock()
 			for addr, p2p := range at {
 				for _, u := range comms[0].Attributes().Ring {
-					c, err := net.Dial("tcp", addr)
-					if !p2p || err != nil {
-						continue
-					}
-					open = append(open, c)
-					for _, number := range []uint32{0, 1} {
-						c.Write(wire.Append(nil, wire.P2PHello{UUID: wire.UUID(u), Number: number, Ext: wire.Ext{Native: true, Flows: true}}))
+					for i := range 4 {
+						c, err := net.Dial("tcp", addr)
+						if !p2p || err != nil {
+							continue
+						}
+						open = append(open, c)
+						native := i < 2
+						c.Write(wire.Append(nil, wire.P2PHello{UUID: wire.UUID(u), Number: uint32(i % 2), Ext: wire.Ext{Native: native, Flows: native}}))
 						said.Add(1)
 					}
 				}

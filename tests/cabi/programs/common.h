@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define EXPECT(want, call)                                                                         \
     do {                                                                                           \
@@ -56,15 +55,8 @@ static void wait_for_world(pcclComm_t *c, int size) {
     }
 }
 
-/* A peer at the address of one that left amid a round may be told to come again soon. */
 static void *connect_thread(void *c) {
-    struct timespec moment = {0, 500 * 1000 * 1000};
-    pcclResult_t r = pcclConnect((pcclComm_t *)c);
-    for (int i = 0; r == pcclMasterConnectionFailed && i < 20; i++) {
-        nanosleep(&moment, NULL);
-        r = pcclConnect((pcclComm_t *)c);
-    }
-    OK(r);
+    OK(pcclConnect((pcclComm_t *)c));
     return NULL;
 }
 
