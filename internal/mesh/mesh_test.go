@@ -60,8 +60,8 @@ func (j *journal) AddReceiver(_ wire.UUID, number uint32, conn net.Conn) {
 
 func (j *journal) MayTake(wire.UUID, uint32) bool { return !j.early }
 
-func (j *journal) AwaitPlace(_ context.Context, _ wire.UUID, number uint32, _ bool) bool {
-	j.note("await %d", number)
+func (j *journal) AwaitPlace(_ context.Context, _ wire.UUID, number uint32, fill bool) bool {
+	j.note("await %d, those below it %v", number, fill)
 	return !j.refuses
 }
 
@@ -157,26 +157,27 @@ func TestHellosThatAreRefused_Q25(t *testing.T) {
 	}
 }
 
-// A gopccl peer that is early waits for its place. One of PCCL that leaves a hole
-// is the data path's to refuse, as PCCL does: waiting would not help it.
+// A gopccl peer that is early waits for its place and for the numbers below it. One
+// of PCCL waits for the place alone: a hole is the data path's to refuse, as PCCL
+// does, since waiting would not help it.
 func TestEarlyConnectionsWait(t *testing.T) {
 	j := journal{early: true}
 	m, _ := open(t, wire.UUID{1}, &j)
 	_, err := greeted(t, m, &j, wire.P2PHello{UUID: wire.UUID{2}, Number: 3, Ext: wire.Ext{Native: true}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"await 3", "receiver 3", "answer"}, j.read())
+	require.Equal(t, []string{"await 3, those below it true", "receiver 3", "answer"}, j.read())
 
 	pccl := journal{early: true}
 	m, _ = open(t, wire.UUID{1}, &pccl)
 	_, err = greeted(t, m, &pccl, wire.P2PHello{UUID: wire.UUID{2}, Number: 3})
 	require.NoError(t, err)
-	require.Equal(t, []string{"receiver 3", "answer"}, pccl.read())
+	require.Equal(t, []string{"await 3, those below it false", "receiver 3", "answer"}, pccl.read())
 
 	late := journal{early: true, refuses: true}
 	m, _ = open(t, wire.UUID{1}, &late)
 	_, err = greeted(t, m, &late, wire.P2PHello{UUID: wire.UUID{2}, Ext: wire.Ext{Native: true}})
 	require.ErrorIs(t, err, io.EOF)
-	require.Equal(t, []string{"await 0"}, late.read())
+	require.Equal(t, []string{"await 0, those below it true"}, late.read())
 }
 
 // A pool begins with number 0 when everything that was sent there before is
