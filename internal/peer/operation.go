@@ -186,11 +186,17 @@ func (op *Operation) Cancel() {
 	op.s.mu.Lock()
 	asked := op.asked
 	op.s.mu.Unlock()
-	op.s.box.post(fsm.CallCancel{Call: asked, Op: op.id})
+	op.giveUp(fsm.CallCancel{Call: asked, Op: op.id})
 }
 
 // Withdraw is core.Handle.Withdraw.
-func (op *Operation) Withdraw() { op.s.box.post(fsm.CallCancel{Call: op.launch}) }
+func (op *Operation) Withdraw() { op.giveUp(fsm.CallCancel{Call: op.launch}) }
+
+// giveUp leaves c to the machine, behind the launch, which may only have been posted.
+func (op *Operation) giveUp(c fsm.CallCancel) {
+	op.s.flushPosts()
+	op.s.box.post(c)
+}
 
 // Taken is core.Handle.Taken.
 func (op *Operation) Taken() <-chan struct{} { return op.opened(&op.decided) }
@@ -223,7 +229,7 @@ func (op *Operation) launched(ctx context.Context) error {
 	select {
 	case <-decided:
 	case <-ctx.Done():
-		op.s.box.post(fsm.CallCancel{Call: op.launch, Op: op.id})
+		op.giveUp(fsm.CallCancel{Call: op.launch, Op: op.id})
 		<-decided
 	}
 	return op.s.explain(ctx, opName, op.refused())

@@ -61,6 +61,41 @@ func TestAWithdrawnLaunchEndsItsWaits(t *testing.T) {
 	require.NoError(t, sess.Close())
 }
 
+// A cancel comes behind the operation that it is for, though that was only posted
+// and the machine has not looked at it yet.
+func TestCancelOfWhatWasOnlyPosted(t *testing.T) {
+	for name, giveUp := range map[string]func(*Operation){"cancel": (*Operation).Cancel, "withdraw": (*Operation).Withdraw} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t)
+			sess := s.welcome()
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			v := make([]byte, 8)
+			first, err := sess.AllReduceAsync(ctx, Reduce{Tag: 1, Src: v, Dst: v, DType: dtype.Float32, Op: dtype.Sum})
+			require.NoError(t, err)
+			hear[wire.C2MCollectiveCommsInitiate](s)
+			first.Cancel()
+			_, err = first.Wait(ctx)
+			require.ErrorIs(t, err, errs.Canceled)
+
+			for !sess.box.claim() {
+				require.NoError(t, ctx.Err())
+			}
+			late, err := sess.Post(Reduce{Tag: 2, Src: v, Dst: v, DType: dtype.Float32, Op: dtype.Sum})
+			require.NoError(t, err)
+			giveUp(late)
+			sess.turn() // and lets go of the machine
+			select {
+			case <-late.Taken():
+				require.ErrorIs(t, late.Refused(), errs.Canceled)
+			case <-ctx.Done():
+				t.Fatal("the operation waits, and nobody gives it up")
+			}
+			require.NoError(t, sess.Close())
+		})
+	}
+}
+
 // Channels of a gate are made by those who wait, before and behind it.
 func TestGate(t *testing.T) {
 	op := &Operation{s: &Session{}}
