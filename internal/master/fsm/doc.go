@@ -104,7 +104,7 @@
 //	Q47  differing arguments are named; among gopccl peers
 //	     the operation is aborted with the reason            collective.go
 //	Q48  a revision counts only with the right to vote       sync.go
-//	Q52  the global world size counts those who wait         round.go (as PCCL)
+//	Q52  the global world size counts members only           round.go
 //	Q53  a key is named once                                 sync.go
 //	Q54  a refusal is answered, nothing else                 register.go
 //	Q55  no success for a peer that reported failure         round.go

@@ -128,7 +128,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 			c.set(Connecting, m.now)
 		}
 	}
-	groups, largest := 0, 0
+	members, groups, largest := 0, 0, 0
 	for _, g := range m.groups {
 		if in[g] {
 			m.reconsider(g)
@@ -143,21 +143,23 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		if n > 0 {
 			groups++
 		}
-		largest = max(largest, n)
+		members, largest = members+n, max(largest, n)
 	}
 	for _, c := range m.clients {
 		if c.inRound {
-			m.send(c, m.info(c, groups, largest))
+			m.send(c, m.info(c, members, groups, largest))
 		}
 	}
 }
 
-// info is the M2C 2 of one participant (control spec, section 7.2).
-func (m *Machine) info(c *client, groups, largest int) wire.M2CP2PConnectionInfo {
+// info is the M2C 2 of one participant (control spec, section 7.2). The global
+// world size counts the members, and nobody who waits (quirk Q52): a program that
+// begins when all of n peers are members asks for no more than that number.
+func (m *Machine) info(c *client, members, groups, largest int) wire.M2CP2PConnectionInfo {
 	near := neighbours(c.group.ring, c.uuid)
 	p := wire.M2CP2PConnectionInfo{
 		Unchanged:        sameMembers(near, c.neighbours),
-		GlobalWorldSize:  uint64(len(m.clients)),
+		GlobalWorldSize:  uint64(members),
 		LocalWorldSize:   uint64(len(c.group.ring)),
 		NumDistinctGroup: uint64(groups),
 		LargestGroupSize: uint64(largest),

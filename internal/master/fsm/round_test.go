@@ -41,9 +41,8 @@ func TestRoundVotesSpanGroups_Section5_1(t *testing.T) {
 	}
 }
 
-// Accept round: everybody; establish round: the accepted. Counters of 7.2:
-// global world size counts waiting clients in both (quirk Q52), the others
-// only in accept rounds.
+// Accept round: everybody; establish round: the accepted. The counters of 7.2
+// count those who take part or are members, and none who waits (quirk Q52).
 func TestCounters_Section7_2_Q52(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := []ClientID{w.member(0, false), w.member(0, false), w.member(5, false)}
@@ -52,9 +51,9 @@ func TestCounters_Section7_2_Q52(t *testing.T) {
 		w.send(c, establishVote)
 	}
 	p := want[wire.M2CP2PConnectionInfo](w, cs[0])
-	require.Equal(t, [4]uint64{4, 2, 2, 2}, [4]uint64{p.GlobalWorldSize, p.LocalWorldSize, p.NumDistinctGroup, p.LargestGroupSize})
+	require.Equal(t, [4]uint64{3, 2, 2, 2}, [4]uint64{p.GlobalWorldSize, p.LocalWorldSize, p.NumDistinctGroup, p.LargestGroupSize})
 	p = want[wire.M2CP2PConnectionInfo](w, cs[2])
-	require.Equal(t, [4]uint64{4, 1, 2, 2}, [4]uint64{p.GlobalWorldSize, p.LocalWorldSize, p.NumDistinctGroup, p.LargestGroupSize})
+	require.Equal(t, [4]uint64{3, 1, 2, 2}, [4]uint64{p.GlobalWorldSize, p.LocalWorldSize, p.NumDistinctGroup, p.LargestGroupSize})
 	w.quiet(n)
 	want[wire.M2CP2PConnectionInfo](w, cs[1])
 	for _, c := range cs {
@@ -67,6 +66,20 @@ func TestCounters_Section7_2_Q52(t *testing.T) {
 	p = want[wire.M2CP2PConnectionInfo](w, cs[2])
 	require.Equal(t, [4]uint64{4, 2, 2, 2}, [4]uint64{p.GlobalWorldSize, p.LocalWorldSize, p.NumDistinctGroup, p.LargestGroupSize})
 	require.Equal(t, w.ids[n], p.Peers[0].UUID)
+}
+
+// A program that begins "when there are n" begins with n: a newcomer on trial,
+// which an accept round leaves outside, is not counted before it is a member.
+func TestTrialsAreNotCounted_Q52(t *testing.T) {
+	f := newField(t, 2)
+	ready := f.enter()
+	f.try()
+	f.enter() // on trial
+	for _, c := range f.cs {
+		f.w.send(c, acceptVote)
+	}
+	p := want[wire.M2CP2PConnectionInfo](f.w, ready)
+	require.Equal(t, [2]uint64{3, 3}, [2]uint64{p.GlobalWorldSize, p.LocalWorldSize})
 }
 
 // The peer list: previous, then next; one if they are the same; unchanged if

@@ -87,6 +87,10 @@ func replay(t *testing.T, s scenario, cfg Config) {
 				require.ElementsMatch(t, r.Requests, got.Requests, at)
 				continue
 			}
+			if r, ok := expect.(wire.M2CP2PConnectionInfo); ok { // quirk Q52
+				r.GlobalWorldSize -= uint64(w.waiting())
+				e.Hex = hex.EncodeToString(wire.Append(nil, r))
+			}
 			require.Equal(t, e.Hex, hex.EncodeToString(wire.Append(nil, p)), "%s: got %+v", at, p)
 		case "nothing_more":
 			w.quiet(c)

@@ -151,6 +151,16 @@ func (w *world) accepted() (cs []ClientID) {
 	return cs
 }
 
+// waiting counts the clients that a later round lets in.
+func (w *world) waiting() (n int) {
+	for _, c := range w.m.clients {
+		if c.phase != Accepted && !c.inRound {
+			n++
+		}
+	}
+	return n
+}
+
 // round lets every connecting client report and takes the verdicts.
 func (w *world) round(ok bool) (rings map[ClientID][]wire.UUID) {
 	w.t.Helper()
