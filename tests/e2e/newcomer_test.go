@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,5 +62,41 @@ func TestNewcomersAskFirst(t *testing.T) {
 	}
 	for range peers {
 		require.NoError(t, <-ended)
+	}
+}
+
+// A program that begins when it counts n peers begins with n: whom a round has left
+// outside, because it was still on trial, is not counted.
+func TestProgramsBeginWithAll(t *testing.T) {
+	const peers, formations = 3, 40
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	form := func(addr string) error {
+		c, err := core.Connect(ctx, core.Options{Master: addr, PortBase: -1})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for c.Attributes().GlobalWorldSize < peers {
+			if err := c.UpdateTopology(ctx); err != nil {
+				return err
+			}
+		}
+		v := []float32{1}
+		info, err := c.AllReduce(ctx, core.ReduceOf(v, v, core.Sum))
+		if err == nil && info.WorldSize != peers {
+			err = fmt.Errorf("it began with %d of %d peers", info.WorldSize, peers)
+		}
+		return err
+	}
+	for range formations {
+		addr := localMaster(t)
+		ended := make(chan error, peers)
+		for range peers {
+			go func() { ended <- form(addr) }()
+		}
+		for range peers {
+			require.NoError(t, <-ended)
+		}
 	}
 }
