@@ -25,8 +25,8 @@ const (
 	patienceFactor = 3
 	// repayFactor is how many times the time that members lost to newcomers goes
 	// to their work before newcomers cost them more. Proved newcomers, others and
-	// the trials of both have an account each, so that members keep 95 percent.
-	repayFactor = 60
+	// the trials of both have an account each: together three percent at most.
+	repayFactor = 100
 	// firstWait is how long an address stays outside after it cost a round, which
 	// doubles up to longestWait.
 	firstWait   = 2 * time.Second
