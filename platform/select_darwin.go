@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/platform/internal/darwin"
+	"github.com/gopccl/gopccl/platform/internal/unix"
 )
 
 var native OS = system{}
@@ -12,7 +13,7 @@ var native OS = system{}
 type system struct{}
 
 func (system) Name() string         { return "darwin" }
-func (system) Kind(err error) Class { return Class(darwin.Kind(err)) }
+func (system) Kind(err error) Class { return Class(unix.Kind(err)) }
 
 func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return darwin.SetDropTime(fd, d) }
 func (system) SetQuickAck(uintptr) error                        { return errors.ErrUnsupported }

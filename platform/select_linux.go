@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/platform/internal/linux"
+	"github.com/gopccl/gopccl/platform/internal/unix"
 )
 
 var native OS = system{}
@@ -11,7 +12,7 @@ var native OS = system{}
 type system struct{}
 
 func (system) Name() string         { return "linux" }
-func (system) Kind(err error) Class { return Class(linux.Kind(err)) }
+func (system) Kind(err error) Class { return Class(unix.Kind(err)) }
 
 func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return linux.SetUserTimeout(fd, d) }
 func (system) SetQuickAck(fd uintptr) error                     { return linux.SetQuickAck(fd) }

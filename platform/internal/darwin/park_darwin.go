@@ -20,7 +20,7 @@ const (
 
 // Wait puts the calling thread to sleep while *addr is old: until Wake, until d
 // has passed (d < 0: no bound), or for no reason at all. A value that is not
-// old any more, a signal and the end of d are no errors; the caller looks at
+// old any more, a signal and the end of d are not errors; the caller looks at
 // *addr and at its clock again.
 func Wait(addr *uint32, old uint32, d time.Duration) error {
 	us := int64(0) // no bound

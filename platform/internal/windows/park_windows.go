@@ -17,7 +17,7 @@ var (
 
 // Wait puts the calling thread to sleep while *addr is old: until Wake, until d
 // has passed (d < 0: no bound), or for no reason at all. A value that is not
-// old any more and the end of d are no errors; the caller looks at *addr and at
+// old any more and the end of d are not errors; the caller looks at *addr and at
 // its clock again.
 func Wait(addr *uint32, old uint32, d time.Duration) error {
 	if err := procWaitOnAddress.Find(); err != nil { // before Windows 8

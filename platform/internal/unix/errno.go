@@ -1,4 +1,6 @@
-package darwin
+//go:build linux || darwin
+
+package unix
 
 import (
 	"errors"

@@ -1,4 +1,6 @@
-package linux
+//go:build linux || darwin
+
+package unix
 
 import (
 	"errors"
@@ -11,13 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Quirk Q39: an interrupted call is no loss.
+// more counts the numbers that only this system has.
+var more int
+
+// Quirk Q39: an interrupted call is not a loss.
 func TestEveryErrorNumberHasItsKind(t *testing.T) {
 	want := map[string][]unix.Errno{
 		"refused":             {unix.ECONNREFUSED},
 		"reset":               {unix.ECONNRESET, unix.ECONNABORTED, unix.EPIPE, unix.ENETRESET},
 		"timeout":             {unix.ETIMEDOUT},
-		"unreachable":         {unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENETDOWN, unix.ENONET},
+		"unreachable":         {unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENETDOWN},
 		"address in use":      {unix.EADDRINUSE},
 		"address unavailable": {unix.EADDRNOTAVAIL},
 		"too many files":      {unix.EMFILE, unix.ENFILE},
@@ -40,7 +45,7 @@ func TestEveryErrorNumberHasItsKind(t *testing.T) {
 			seen += len(numbers)
 		}
 	}
-	require.Equal(t, len(kinds)+1, seen, "a number without a row here (EAGAIN is EWOULDBLOCK)")
+	require.Equal(t, len(kinds)-more+1, seen, "a number without a row here (EAGAIN is EWOULDBLOCK)")
 	require.Empty(t, Kind(nil))
 	require.Empty(t, Kind(errors.New("no number")))
 }
