@@ -4,10 +4,11 @@ package cuda
 
 import (
 	"github.com/gopccl/gopccl/core/device"
-	"github.com/gopccl/gopccl/internal/cuda/libcuda"
+	"github.com/gopccl/gopccl/internal/cuda"
 )
 
-// System is the platform on the driver of the system.
-var System = New(Config{Open: libcuda.Open})
+func init() { device.Register(device.CUDA, cuda.System) }
 
-func init() { device.Register(device.CUDA, System) }
+// Probe opens the driver and says why no device can be used, nil if one can.
+// Errors: errs.DeviceFailed.
+func Probe() error { return cuda.System.Probe() }

@@ -10,8 +10,8 @@ import (
 	"runtime"
 	"unsafe"
 
-	"github.com/gopccl/gopccl/backends/cuda"
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/internal/cuda"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )

@@ -3,7 +3,7 @@
 package main
 
 import (
-	"github.com/gopccl/gopccl/backends/cuda"
+	"github.com/gopccl/gopccl/internal/cuda"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 

@@ -2,7 +2,7 @@
 
 package trainers
 
-import "github.com/gopccl/gopccl/backends/cuda"
+import "github.com/gopccl/gopccl/internal/cuda"
 
 // openOuter takes outer steps on a device of this machine.
 func openOuter(device int) (Outer, error) {

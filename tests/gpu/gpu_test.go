@@ -75,7 +75,7 @@ func (b *broken) CopyToHost(dst []byte, src driver.Ptr, s driver.Stream) error {
 
 func (b *broken) EventDestroy(driver.Event) error { return nil }
 
-// A wrong bit and a leak are no mark that holds.
+// A mark with a wrong bit or a leak does not hold.
 func TestMarksCanFail(t *testing.T) {
 	drivers["broken"] = func() (driver.Driver, error) {
 		return &broken{Device: ptxtest.New(ptxtest.Options{})}, nil

@@ -15,11 +15,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gopccl/gopccl/backends/cuda"
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda"
 )
 
 const world = 2

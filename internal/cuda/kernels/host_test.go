@@ -68,7 +68,7 @@ func TestHostShared(t *testing.T) {
 				}
 			}
 			if err := h.Reduce(dtype.Float32, dtype.Set, b[:4], b[:4], b[:4]); err == nil {
-				t.Error("set is no reduction")
+				t.Error("set is not a reduction")
 			}
 		})
 	}

@@ -5,7 +5,7 @@
 //
 // The bits are those of the implementations for processors: no operation is
 // contracted, flushed or approximated, and a NaN that arithmetic makes is the
-// one that amd64 makes. tools/ci/ptx.sh writes the PTX anew.
+// one that amd64 makes. tools/ci/ptx.sh -w writes the PTX.
 package kernels
 
 import (

@@ -17,7 +17,7 @@ type Options struct {
 	Memory     uint64 // bytes of each device
 	Version    int    // 1000*major + 10*minor
 	Capability int    // 10*major + minor
-	// Init, if it is no Success, is what every call fails with: NoDevice,
+	// Init, if it is not Success, is what every call fails with: NoDevice,
 	// SystemNotReady.
 	Init driver.Result
 	// Eager executes work when it is queued, and not when somebody waits.
@@ -128,7 +128,7 @@ func New(o Options) *Device {
 
 var _ driver.Driver = (*Device)(nil)
 
-// newHandle returns a number that is no other handle's.
+// newHandle returns a number that no other handle has.
 func (d *Device) newHandle() uintptr {
 	d.handle += 16
 	return d.handle

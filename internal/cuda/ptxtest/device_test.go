@@ -84,7 +84,7 @@ func TestUseAfterFree(t *testing.T) {
 	require.ErrorContains(t, err, "in freed memory of 64 bytes")
 }
 
-// Memory of another context is no memory for a kernel; pinned memory is for all.
+// A kernel cannot use memory of another context; pinned memory is for all.
 func TestContexts(t *testing.T) {
 	m := start(t, Options{Devices: 2}, []byte(strings.Replace(access, "INS", "ld.global.u32 %r0, [%d0]; add.s32 %r0, %r0, 1; st.global.u32 [%d0], %r0;", 1)))
 	h, err := m.HostAlloc(10)

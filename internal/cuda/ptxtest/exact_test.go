@@ -102,7 +102,7 @@ func (f format) interesting() []uint64 {
 	return list
 }
 
-// nan reports a pattern that is no number.
+// nan reports whether a pattern is NaN.
 func (f format) nan(p uint64) bool { return f.abs(p) > f.inf() }
 
 // bigOf is the integer in a register of a kind.

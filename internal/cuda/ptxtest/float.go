@@ -362,7 +362,7 @@ func div64(x, y float64, mode rounding) float64 {
 	if mode == rn || !finite(x, y) || x == 0 || y == 0 {
 		return q
 	}
-	// The quotient is no finite number of digits: enough of them, and the last
+	// The quotient does not have finitely many digits: enough of them, and the last
 	// one odd if there are more.
 	v := exact(x).Quo(exact(x), exact(y))
 	return directed(v, mode)

@@ -4,7 +4,7 @@ import "math/bits"
 
 // scalar is what an instruction does in one lane. Operands and results are
 // registers of 64 bits of which only those of the instruction's type count:
-// who reads truncates, so the bits above may hold anything.
+// readers truncate, so the bits above may hold anything.
 type scalar func(a, b, c uint64) uint64
 
 type integer interface {

@@ -315,7 +315,7 @@ func (l *linker) result(o operand, k kind) int32 {
 	return l.register(o)
 }
 
-// fits fails unless o is no register or ok.
+// fits fails if o is a register and not ok.
 func (l *linker) fits(o operand, k kind, ok bool) {
 	if o.kind == opReg && o.special == "" && !ok {
 		l.fail("%s: a register of type %v where %v belongs", l.full(), o.reg.kind, k)

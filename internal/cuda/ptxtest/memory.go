@@ -21,7 +21,7 @@ type allocation struct {
 	charge uint64 // bytes of the device's memory
 	freed  bool
 	size   uint64 // of freed memory
-	// Who used it, and what the kernel that runs uses.
+	// Which kernels used it, and what the running one uses.
 	log           []usage
 	reads, writes footprint
 	seen          bool

@@ -10,7 +10,7 @@ import (
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
-// Text that is no PTX, or not what the interpreter knows, fails with its line.
+// Text that is not PTX, or not what the interpreter knows, fails with its line.
 func TestBadModules(t *testing.T) {
 	in := func(ins string) string { return strings.Replace(access, "INS", "\n"+ins, 1) }
 	for src, want := range map[string]string{

@@ -281,7 +281,7 @@ func (d *Device) EventCreate(timing bool) (driver.Event, error) {
 	return e.handle, nil
 }
 
-// EventDestroy forgets an event. Who waits for it goes on waiting.
+// EventDestroy forgets an event. Streams that wait for it continue to wait.
 func (d *Device) EventDestroy(h driver.Event) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

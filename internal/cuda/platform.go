@@ -1,10 +1,10 @@
-// Package cuda is a device.Platform for CUDA devices, and not a backend.Backend
-// as its neighbours are. It stages all-reduces in pinned host memory, streams
-// tensors of a shared state, and hashes on the device.
+// Package cuda is a device.Platform for CUDA devices. It stages all-reduces in
+// pinned host memory, streams tensors of a shared state, and hashes on the
+// device.
 //
-// It knows the driver as an interface alone. Built with the tag cuda, the
-// package registers itself with the driver of the system (package libcuda),
-// which is opened when device memory is first met.
+// It knows the driver as an interface alone. Built with the tag cuda it has
+// System, on the driver of the system (package libcuda), which is opened when
+// device memory is first met; package backends/cuda registers it.
 //
 // Every call of the driver runs on a locked thread with the device's primary
 // context pushed, which is popped again: what the trainer has current stays

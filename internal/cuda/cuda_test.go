@@ -1,0 +1,636 @@
+package cuda
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	_ "github.com/gopccl/gopccl/backends/cpu_generic"
+	"github.com/gopccl/gopccl/core/backend"
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/digest"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// trainer is somebody who uses the device, too.
+type trainer struct {
+	t        testing.TB
+	d        *ptxtest.Device
+	p        *Platform
+	contexts []driver.Context // primary ones
+}
+
+func newTrainer(t testing.TB, o ptxtest.Options, s device.Settings) *trainer {
+	d := ptxtest.New(o)
+	p := On(d, s)
+	p.pieces = 1000 // so that a small tensor has many
+	r := &trainer{t: t, d: d, p: p}
+	for dev := range max(o.Devices, 1) {
+		c, err := d.Retain(dev)
+		require.NoError(t, err)
+		r.contexts = append(r.contexts, c)
+	}
+	return r
+}
+
+// on calls f with the primary context of a device current, as a framework has it.
+func (r *trainer) on(dev int, f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	require.NoError(r.t, r.d.Push(r.contexts[dev]))
+	f()
+	top, err := r.d.Pop()
+	require.NoError(r.t, err)
+	require.Equal(r.t, r.contexts[dev], top)
+}
+
+// tensor puts b on a device.
+func (r *trainer) tensor(dev int, b []byte) (out device.Buffer) {
+	r.on(dev, func() {
+		p, err := r.d.Alloc(uint64(max(len(b), 1)))
+		require.NoError(r.t, err)
+		require.NoError(r.t, r.d.CopyToDevice(p, b, 0))
+		require.NoError(r.t, r.d.StreamSynchronize(0))
+		out = device.Buffer{Platform: device.CUDA, Ptr: uint64(p), Bytes: len(b), Device: dev}
+	})
+	return out
+}
+
+func (r *trainer) content(b device.Buffer) []byte {
+	out := make([]byte, b.Bytes)
+	r.on(b.Device, func() {
+		require.NoError(r.t, r.d.CopyToHost(out, driver.Ptr(b.Ptr), 0))
+		require.NoError(r.t, r.d.StreamSynchronize(0))
+	})
+	return out
+}
+
+func (r *trainer) free(list ...device.Buffer) {
+	for _, b := range list {
+		r.on(b.Device, func() { require.NoError(r.t, r.d.Free(driver.Ptr(b.Ptr))) })
+	}
+}
+
+// close ends the platform; nothing of it may be left.
+func (r *trainer) close(own ...device.Buffer) {
+	r.free(own...)
+	require.NoError(r.t, r.p.Close())
+	for dev := range r.contexts {
+		require.NoError(r.t, r.d.Release(dev))
+	}
+	require.Equal(r.t, ptxtest.Counts{}, r.d.Live())
+}
+
+func random(n int, seed uint64) []byte {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// Hashes on the device are those of the processor, for lengths and addresses
+// of every kind.
+func TestHash(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{}, device.Settings{})
+	b := random(9000, 1)
+	x := r.tensor(0, b)
+	for _, n := range []int{0, 1, 15, 16, 17, 255, 4096, 8190} {
+		for _, off := range []int{0, 1, 4, 16} {
+			part := x
+			part.Ptr, part.Bytes = x.Ptr+uint64(off), n
+			sum, err := r.p.Hash(part)
+			require.NoError(t, err)
+			require.Equal(t, digest.SimpleHash(b[off:off+n]), sum, "%d bytes at %d", n, off) // S1-22, S2-13
+		}
+	}
+	r.close(x)
+}
+
+// A tensor passes through the ring of slots in both directions, whatever its
+// size, behind what the caller has queued.
+func TestReadAndWrite(t *testing.T) {
+	for seed := range uint64(3) {
+		r := newTrainer(t, ptxtest.Options{Seed: seed}, device.Settings{})
+		for _, n := range []int{0, 1, 999, 1000, 1001, 4000, 12345} {
+			b := random(n, seed)
+			from, to := r.tensor(0, make([]byte, n)), r.tensor(0, make([]byte, n))
+			r.on(0, func() { // what the trainer writes comes late
+				s, err := r.d.StreamCreate()
+				require.NoError(t, err)
+				from.Stream, to.Stream = uint64(s), uint64(s)
+				require.NoError(t, r.d.CopyToDevice(driver.Ptr(from.Ptr), b, s))
+				require.NoError(t, r.d.CopyToDevice(driver.Ptr(to.Ptr), random(n, 77), s))
+			})
+			src, err := r.p.Read(from)
+			require.NoError(t, err)
+			dst, err := r.p.Write(to)
+			require.NoError(t, err)
+			for {
+				part, err := src.Next()
+				if err == io.EOF {
+					break
+				}
+				require.NoError(t, err)
+				for len(part) > 0 { // what a network gives at a time is anybody's guess
+					room, err := dst.Room()
+					require.NoError(t, err)
+					k := copy(room[:1+int(part[0])%len(room)], part)
+					require.NoError(t, dst.Commit(k))
+					part = part[k:]
+				}
+			}
+			src.Close()
+			require.NoError(t, dst.Close())
+			r.on(0, func() { require.NoError(t, r.d.StreamSynchronize(driver.Stream(to.Stream))) })
+			require.True(t, bytes.Equal(b, r.content(to)), "%d bytes", n)
+			r.on(0, func() { require.NoError(t, r.d.StreamDestroy(driver.Stream(from.Stream))) })
+			r.free(from, to)
+		}
+		r.close()
+	}
+}
+
+// watcher is an operation that does nothing but look.
+type watcher struct {
+	arrived chan int
+	ended   chan error
+}
+
+func newWatcher() *watcher { return &watcher{make(chan int, 1000), make(chan error, 1)} }
+
+func (w *watcher) Arrived(n int)   { w.arrived <- n }
+func (w *watcher) Ended(err error) { w.ended <- err }
+
+func (w *watcher) until(t testing.TB, n int) {
+	for {
+		select {
+		case k := <-w.arrived:
+			if k == n {
+				return
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the source did not arrive")
+		}
+	}
+}
+
+func (w *watcher) end(t testing.TB) error {
+	select {
+	case err := <-w.ended:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("the copies did not end")
+		return nil
+	}
+}
+
+// The source arrives in the order that was asked for, behind what the caller
+// has queued; results go out as they are put, and back again if the operation
+// was in place and is undone.
+func TestStaging(t *testing.T) {
+	for seed := range uint64(4) {
+		for _, inPlace := range []bool{true, false} {
+			r := newTrainer(t, ptxtest.Options{Seed: seed}, device.Settings{})
+			const n = 10_000
+			old, b := random(n, 1), random(n, seed+2)
+			src := r.tensor(0, old)
+			dst := src
+			if !inPlace {
+				dst = r.tensor(0, make([]byte, n))
+			}
+			var stream driver.Stream
+			r.on(0, func() { // the trainer's kernel writes the tensor late
+				var err error
+				stream, err = r.d.StreamCreate()
+				require.NoError(t, err)
+				require.NoError(t, r.d.CopyToDevice(driver.Ptr(src.Ptr), b, stream))
+			})
+			src.Stream, dst.Stream = uint64(stream), uint64(stream)
+			s, err := r.p.Stage(device.Task{Source: src, Target: dst, DType: dtype.Uint8, Op: dtype.Sum})
+			require.NoError(t, err)
+			from, to := s.Memory()
+			require.Equal(t, inPlace, &from[0] != &to[0])
+			w := newWatcher()
+			s.Begin([]device.Range{{From: 7000, To: n}, {From: 0, To: 1500}, {From: 1500, To: 7000}}, w)
+			w.until(t, 3000)
+			require.True(t, bytes.Equal(b[7000:8000], from[7000:8000]))
+			w.until(t, n)
+			require.True(t, bytes.Equal(b, from))
+			want := random(n, 99)
+			copy(to, want)
+			var puts sync.WaitGroup
+			for at := 0; at < n; at += 2500 {
+				puts.Go(func() { s.Put(at, at+2500) })
+			}
+			puts.Wait()
+			require.NoError(t, w.end(t))
+			require.True(t, bytes.Equal(want, r.content(dst)))
+			require.NoError(t, s.Restore())
+			if inPlace {
+				require.True(t, bytes.Equal(b, r.content(dst)))
+			} else {
+				require.True(t, bytes.Equal(want, r.content(dst)))
+				require.True(t, bytes.Equal(b, r.content(src)))
+			}
+			s.Release()
+			r.on(0, func() { require.NoError(t, r.d.StreamDestroy(stream)) })
+			if !inPlace {
+				r.free(dst)
+			}
+			r.close(src)
+		}
+	}
+}
+
+// Stop ends copies wherever they are; what was put is put back.
+func TestStopAnywhere(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{Seed: 5}, device.Settings{})
+	b := random(8000, 1)
+	x := r.tensor(0, b)
+	for stopAt := -1; stopAt <= 8; stopAt++ {
+		s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
+		require.NoError(t, err)
+		if stopAt < 0 {
+			s.Stop()
+		}
+		w := newWatcher()
+		s.Begin([]device.Range{{From: 0, To: 8000}}, w)
+		if stopAt > 0 {
+			w.until(t, stopAt*1000)
+		}
+		_, to := s.Memory()
+		if stopAt == 8 {
+			copy(to[:5000], make([]byte, 5000))
+			s.Put(0, 5000)
+		}
+		s.Stop()
+		s.Stop()
+		require.NoError(t, w.end(t))
+		require.NoError(t, s.Restore())
+		s.Release()
+		require.True(t, bytes.Equal(b, r.content(x)), "stopped at %d", stopAt)
+	}
+	r.close(x)
+}
+
+// Pinned memory is bounded: beyond it ordinary memory does, counted; idle
+// memory makes room for other sizes.
+func TestStagingIsBounded(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{}, device.Settings{Staging: 64 << 10})
+	round := func(n int) {
+		b := random(n, 1)
+		x := r.tensor(0, b)
+		s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
+		require.NoError(t, err)
+		w := newWatcher()
+		s.Begin([]device.Range{{From: 0, To: n}}, w)
+		w.until(t, n)
+		from, to := s.Memory()
+		require.True(t, bytes.Equal(b, from))
+		copy(to, from)
+		s.Put(0, n)
+		require.NoError(t, w.end(t))
+		s.Release()
+		r.free(x)
+	}
+	round(20_000)
+	require.Zero(t, r.p.Stats().Pageable)
+	round(32_000)
+	require.Zero(t, r.p.Stats().Pageable)
+	round(60_000)
+	st := r.p.Stats()
+	require.EqualValues(t, 1, st.Pageable, "two areas of 60 kB")
+	require.LessOrEqual(t, st.Pinned, int64(64<<10))
+	require.Equal(t, st.Pinned, st.Idle)
+	round(100_000)
+	require.EqualValues(t, 3, r.p.Stats().Pageable)
+	r.close()
+}
+
+// A buffer that is not a tensor of the device is refused with the reason and what to do.
+func TestBadBuffers(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	good := r.tensor(1, random(64, 1))
+	gone := r.tensor(1, random(64, 1))
+	r.free(gone)
+	var pinned []byte
+	var foreign device.Buffer
+	r.on(0, func() {
+		var err error
+		pinned, err = r.d.HostAlloc(64)
+		require.NoError(t, err)
+		c := r.d.NewContext(0)
+		require.NoError(t, r.d.Push(c))
+		p, err := r.d.Alloc(64)
+		require.NoError(t, err)
+		foreign = device.Buffer{Platform: device.CUDA, Ptr: uint64(p), Bytes: 64}
+		_, err = r.d.Pop()
+		require.NoError(t, err)
+	})
+	host := make([]byte, 64)
+	with := func(change func(b *device.Buffer)) device.Buffer {
+		b := good
+		change(&b)
+		return b
+	}
+	for what, b := range map[string]device.Buffer{
+		"this process has the devices 0 to 1":     with(func(b *device.Buffer) { b.Device = 2 }),
+		"the memory lies on device 1":             with(func(b *device.Buffer) { b.Device = 0 }),
+		"the allocation ends 64 bytes after":      with(func(b *device.Buffer) { b.Bytes = 65 }),
+		"the size is negative":                    with(func(b *device.Buffer) { b.Bytes = -1 }),
+		"the address is impossible":               with(func(b *device.Buffer) { b.Ptr = 0 }),
+		"this is pinned memory of the host":       {Platform: device.CUDA, Ptr: uint64(addressOf(pinned)), Bytes: 64},
+		"not device memory, or it has been freed": {Platform: device.CUDA, Ptr: uint64(addressOf(host)), Bytes: 64},
+		"pass a tensor of the device that still":  gone,
+		"the memory belongs to another context":   foreign,
+		"as frameworks do":                        foreign,
+	} {
+		_, err := r.p.Check(b)
+		require.ErrorIs(t, err, errs.InvalidArgument, what)
+		require.ErrorContains(t, err, what)
+		_, err = r.p.Hash(b)
+		require.ErrorIs(t, err, errs.InvalidArgument, what)
+		_, err = r.p.Read(b)
+		require.ErrorIs(t, err, errs.InvalidArgument, what)
+		_, err = r.p.Write(b)
+		require.ErrorIs(t, err, errs.InvalidArgument, what)
+		_, err = r.p.Stage(device.Task{Source: b, Target: b})
+		require.ErrorIs(t, err, errs.InvalidArgument, what)
+		_, err = r.p.Stage(device.Task{Source: good, Target: b})
+		require.ErrorIs(t, err, errs.InvalidArgument, what)
+	}
+	got, err := r.p.Check(with(func(b *device.Buffer) { b.Device = device.Any }))
+	require.NoError(t, err)
+	require.Equal(t, 1, got.Device)
+	r.d.Fail("cuPointerGetAttributes", 1, driver.InvalidContext)
+	_, err = r.p.Check(good)
+	require.NoError(t, err, "a driver that answers within a context only")
+	dev, ok := r.p.Identify(good.Ptr)
+	require.True(t, ok)
+	require.Equal(t, 1, dev)
+	_, ok = r.p.Identify(uint64(addressOf(host)))
+	require.False(t, ok)
+	runtime.KeepAlive(host)
+}
+
+// Without a driver or a device everything says so, and nothing hangs or panics.
+func TestNothingThere(t *testing.T) {
+	b := device.Buffer{Platform: device.CUDA, Ptr: 4096, Bytes: 64}
+	none := New(Config{Open: func() (driver.Driver, error) { return nil, errors.New("libcuda.so.1: no such file") }})
+	empty := On(ptxtest.New(ptxtest.Options{Devices: -1}), device.Settings{})
+	broken := On(ptxtest.New(ptxtest.Options{Init: driver.SystemNotReady}), device.Settings{})
+	for _, c := range []struct {
+		p    *Platform
+		want string
+	}{{none, "libcuda.so.1: no such file"}, {empty, "CUDA_ERROR_NO_DEVICE"}, {broken, "CUDA_ERROR_SYSTEM_NOT_READY"}} {
+		require.ErrorContains(t, c.p.Probe(), c.want)
+		_, err := c.p.Check(b)
+		require.ErrorIs(t, err, errs.DeviceFailed)
+		require.ErrorContains(t, err, c.want)
+		_, err = c.p.Stage(device.Task{Source: b, Target: b})
+		require.ErrorIs(t, err, errs.DeviceFailed)
+		_, ok := c.p.Identify(4096)
+		require.False(t, ok)
+		require.Zero(t, c.p.Devices())
+		require.NoError(t, c.p.Close())
+	}
+	require.ErrorIs(t, none.Configure(device.Settings{Reduce: "abacus"}), errs.InvalidConfig)
+	require.ErrorIs(t, none.Configure(device.Settings{Staging: -1}), errs.InvalidConfig)
+}
+
+// Reducing on the device gives the bits of the processor, whatever the type,
+// the operation, the cut and the number of those who do it at once.
+func TestReduceOnDevice(t *testing.T) {
+	generic, _, err := backend.Select("cpu_generic")
+	require.NoError(t, err)
+	r := newTrainer(t, ptxtest.Options{}, device.Settings{Reduce: "device"})
+	for dt := range dtype.Type(dtype.NumTypes) {
+		for _, how := range []dtype.Op{dtype.Sum, dtype.Avg, dtype.Max} {
+			n := 400 * dt.Size()
+			a, b := random(n, 1), random(n, 2)
+			x, y := r.tensor(0, a), r.tensor(0, make([]byte, n))
+			s, err := r.p.Stage(device.Task{Source: x, Target: y, DType: dt, Op: how})
+			require.NoError(t, err)
+			require.True(t, s.Reduces())
+			world := 0
+			if how == dtype.Avg {
+				world = 3
+			}
+			_, got := s.Memory()
+			var both sync.WaitGroup
+			for _, cut := range [][2]int{{0, 13}, {13, 400}} {
+				from, to := cut[0]*dt.Size(), cut[1]*dt.Size()
+				both.Go(func() { require.NoError(t, s.Reduce(from, to, b[from:to], world)) })
+			}
+			both.Wait()
+			want := make([]byte, n)
+			generic.Reduce(dt, how, want, a, b)
+			if world > 0 {
+				generic.Finalize(dt, want, world)
+			}
+			require.True(t, bytes.Equal(want, got), "%v %v", how, dt)
+			s.Release()
+			r.free(x, y)
+		}
+	}
+	odd := r.tensor(0, make([]byte, 64))
+	odd.Ptr, odd.Bytes = odd.Ptr+1, 32
+	s, err := r.p.Stage(device.Task{Source: odd, Target: odd, DType: dtype.Float32, Op: dtype.Sum})
+	require.NoError(t, err)
+	require.False(t, s.Reduces(), "kernels read whole elements")
+	s.Release()
+	odd.Ptr--
+	r.close(odd)
+}
+
+// Auto tries both once, for operations that are large enough, and says what
+// it chose; a trial that fails leaves it at the host.
+func TestWhereToReduce(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		var log bytes.Buffer
+		r := newTrainer(t, ptxtest.Options{}, device.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		r.p.pieces = benchBytes
+		require.NoError(t, r.p.Probe())
+		d, err := r.p.device(0)
+		require.NoError(t, err)
+		require.False(t, r.p.onDevice(d, smallest-1))
+		require.Zero(t, log.Len())
+		if fails {
+			r.d.Fail("cuLaunchKernel", 1, driver.OutOfMemory)
+		}
+		chosen := r.p.onDevice(d, smallest)
+		require.Equal(t, chosen, r.p.onDevice(d, smallest))
+		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
+		require.Contains(t, log.String(), "where all-reduces of device memory are reduced")
+		if fails {
+			require.False(t, chosen)
+			require.Contains(t, log.String(), "CUDA_ERROR_OUT_OF_MEMORY")
+		}
+		for how, want := range map[string]bool{"host": false, "device": true} {
+			require.NoError(t, r.p.Configure(device.Settings{Reduce: how}))
+			require.Equal(t, want, r.p.onDevice(d, 1))
+		}
+		r.close()
+	}
+}
+
+// exercise uses everything once and reports the errors.
+func exercise(t testing.TB, r *trainer, x device.Buffer) (list []error) {
+	n := x.Bytes
+	if s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum}); err != nil {
+		list = append(list, err)
+	} else {
+		w := newWatcher()
+		s.Begin([]device.Range{{From: 0, To: n}}, w)
+		var ended error
+		for over := false; !over; {
+			select {
+			case k := <-w.arrived:
+				if k == n {
+					from, to := s.Memory()
+					copy(to, from)
+					if err := s.Reduce(0, n, from, 2); err != nil {
+						list = append(list, err)
+						s.Stop()
+						continue
+					}
+					s.Put(0, n)
+				}
+			case ended = <-w.ended:
+				over = true
+			case <-time.After(time.Minute):
+				t.Fatal("hangs")
+			}
+		}
+		list = append(list, ended, s.Restore())
+		s.Release()
+	}
+	_, err := r.p.Hash(x)
+	list = append(list, err)
+	if src, err := r.p.Read(x); err != nil {
+		list = append(list, err)
+	} else {
+		for err == nil {
+			_, err = src.Next()
+		}
+		if err != io.EOF {
+			list = append(list, err)
+		}
+		src.Close()
+	}
+	if dst, err := r.p.Write(x); err != nil {
+		list = append(list, err)
+	} else {
+		for err == nil {
+			var room []byte
+			if room, err = dst.Room(); err == nil && len(room) == 0 {
+				break
+			}
+			if err == nil {
+				err = dst.Commit(len(room))
+			}
+		}
+		list = append(list, err, dst.Close())
+	}
+	return slices.DeleteFunc(list, func(err error) bool { return err == nil })
+}
+
+// Whichever call of the driver fails, the failure is a typed error with the
+// driver's inside, nothing hangs, nothing leaks, and the next operation works.
+// A failure that is for good ends the device for everything that follows, with
+// the first cause.
+func TestEveryCallFails(t *testing.T) {
+	probe := newTrainer(t, ptxtest.Options{}, device.Settings{})
+	x := probe.tensor(0, random(5000, 1))
+	before := probe.d.Calls()
+	require.Empty(t, exercise(t, probe, x))
+	after := probe.d.Calls()
+	probe.close(x)
+	for _, call := range slices.Sorted(maps.Keys(after)) {
+		n := after[call] - before[call]
+		if n == 0 || call == "cuPointerGetAttributes" || call == "cuCtxPopCurrent_v2" || call == "cuMemHostAlloc" {
+			continue
+		}
+		for _, result := range []driver.Result{driver.OutOfMemory, driver.IllegalAddress} {
+			for _, nth := range slices.Compact([]int{1, (n + 1) / 2, n}) {
+				r := newTrainer(t, ptxtest.Options{}, device.Settings{})
+				x := r.tensor(0, random(5000, 1))
+				r.d.Fail(call, nth, result)
+				list := exercise(t, r, x)
+				require.NotEmpty(t, list, "%s, call %d of %d", call, nth, n)
+				require.ErrorIs(t, list[0], errs.DeviceFailed, "%s, call %d of %d", call, nth, n)
+				require.ErrorIs(t, list[0], &driver.Error{Result: result}, "%s, call %d of %d", call, nth, n)
+				if result == driver.OutOfMemory {
+					if call != "cuDeviceGetCount" { // the driver is opened once
+						require.Empty(t, exercise(t, r, x), "%s: it goes on", call)
+					}
+					r.close(x)
+					continue
+				}
+				require.NoError(t, r.p.Close())
+			}
+		}
+	}
+}
+
+// A kernel of the trainer that fails for good is told apart from an error of
+// ours: what is under way ends with it, later operations fail at once.
+func TestLostDevice(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	x, y := r.tensor(0, random(5000, 1)), r.tensor(1, random(5000, 1))
+	s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
+	require.NoError(t, err)
+	r.d.Fault(3, driver.LaunchFailed)
+	w := newWatcher()
+	s.Begin([]device.Range{{From: 0, To: 5000}}, w)
+	err = w.end(t)
+	require.ErrorIs(t, err, errs.DeviceFailed)
+	require.ErrorIs(t, err, &driver.Error{Result: driver.LaunchFailed})
+	s.Release()
+	require.Equal(t, []int{0}, r.p.Stats().Lost)
+	_, err = r.p.Stage(device.Task{Source: x, Target: x})
+	require.ErrorIs(t, err, errs.DeviceFailed)
+	require.ErrorContains(t, err, "device 0 has failed permanently")
+	require.Empty(t, exercise(t, r, y), "the other device works")
+	require.NoError(t, r.p.Close())
+}
+
+// The trainer's own context is current before and after, whatever was done.
+func TestContextIsLeftAlone(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	x := r.tensor(1, random(5000, 1))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	mine := r.d.NewContext(0)
+	require.NoError(t, r.d.Push(mine))
+	require.Empty(t, exercise(t, r, x))
+	r.d.Fail("cuMemcpyDtoHAsync_v2", 1, driver.OutOfMemory)
+	require.NotEmpty(t, exercise(t, r, x))
+	now, err := r.d.Current()
+	require.NoError(t, err)
+	require.Equal(t, mine, now)
+	_, err = r.d.Pop()
+	require.NoError(t, err)
+	now, err = r.d.Current()
+	require.NoError(t, err)
+	require.Zero(t, now)
+}
