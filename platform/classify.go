@@ -18,7 +18,7 @@ const (
 	ClassNone Class = ""
 	// ClassOther is every error that fits no other class.
 	ClassOther Class = "other"
-	// ClassRefused means that nobody listens there.
+	// ClassRefused means that nothing listens there.
 	ClassRefused Class = "refused"
 	// ClassReset means that the other end broke the connection, or it broke on the way.
 	ClassReset Class = "reset"
@@ -49,16 +49,6 @@ const (
 	// ClassCanceled: a context was canceled.
 	ClassCanceled Class = "canceled"
 )
-
-// Temporary reports whether the same call may succeed a moment later without
-// anybody doing anything about it.
-func (c Class) Temporary() bool {
-	switch c {
-	case ClassInterrupted, ClassWouldBlock, ClassTooManyFiles, ClassNoMemory:
-		return true
-	}
-	return false
-}
 
 // Classify returns the class of err, looking through every wrapper. No number
 // of an operating system leaves this package.

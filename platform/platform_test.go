@@ -105,11 +105,6 @@ func TestPortableErrors(t *testing.T) {
 	require.Equal(t, ClassUnsupported, Classify(errors.ErrUnsupported))
 	require.Equal(t, ClassClosed, Classify(io.ErrClosedPipe))
 	require.Equal(t, ClassEnded, Classify(io.ErrUnexpectedEOF))
-	for _, c := range []Class{ClassInterrupted, ClassWouldBlock, ClassTooManyFiles, ClassNoMemory} {
-		require.True(t, c.Temporary(), c)
-	}
-	require.False(t, ClassRefused.Temporary())
-	require.False(t, ClassNone.Temporary())
 }
 
 // A close wakes a blocked read, every time, and leaves no goroutine.
@@ -245,17 +240,17 @@ func TestTuneAcceptsEveryConn(t *testing.T) {
 	require.NoError(t, TuneMaster(c))
 	require.NoError(t, TuneP2P(s, Options{Congestion: CongestionAuto}))
 	require.NoError(t, TuneP2P(s, Options{UserTimeout: -1, KeepAliveIdle: -1}))
-	QuickAck(c)
+	QuickAcker(c)()
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
 	require.NoError(t, TuneMaster(a))
-	QuickAck(a)
+	QuickAcker(a)()
 	require.Empty(t, Congestion(a))
 
 	require.NoError(t, c.Close())
 	require.Equal(t, errs.Internal, errs.CodeOf(TuneMaster(c)), "a closed connection cannot be tuned")
-	QuickAck(c)
+	QuickAcker(c)()
 	require.Empty(t, Congestion(c))
 }
 

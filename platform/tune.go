@@ -117,7 +117,7 @@ func TuneP2P(conn net.Conn, o Options) error {
 
 // LimitUnsent bounds what the system takes from writers of conn before it can
 // send it, so that a slow connection makes its writer wait instead of piling up
-// megabytes. Where the system has no such bound, and for a conn that is no TCP
+// megabytes. Where the system has no such bound, and for a conn that is not a TCP
 // connection, it does nothing. Errors are *errs.Error with code Internal.
 func LimitUnsent(conn net.Conn, bytes int) error {
 	tcp := tcpOf(conn)
@@ -175,14 +175,11 @@ func sameHost(local, remote net.Addr) bool {
 	return ra.Unmap().IsLoopback() || la.Unmap() == ra.Unmap()
 }
 
-// QuickAck re-arms the immediate acknowledgement of received data. To be
-// called after every read from a PCCL master, which sends small packets with
-// Nagle's algorithm on (quirk Q1). Does nothing where the system has no such
-// option or conn is no TCP connection.
-func QuickAck(conn net.Conn) { QuickAcker(conn)() }
-
-// QuickAcker returns a function that does QuickAck for conn without
-// allocating. It is never nil.
+// QuickAcker returns a function that re-arms the immediate acknowledgement of
+// received data, without allocating. Call it after every read from a PCCL
+// master, which sends small packets with Nagle's algorithm on (quirk Q1). It
+// does nothing where the system has no such option or conn is not a TCP
+// connection, and is never nil.
 func QuickAcker(conn net.Conn) func() {
 	tcp := tcpOf(conn)
 	if tcp == nil {

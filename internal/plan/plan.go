@@ -43,10 +43,6 @@ func SendChunk(rank, n, step int) int { return mod(rank-step, n) }
 // RecvChunk returns the chunk that position rank receives in step.
 func RecvChunk(rank, n, step int) int { return mod(rank-step-1, n) }
 
-// Owned returns the chunk that position rank finishes: complete after step
-// n-2, sent in step n-1.
-func Owned(rank, n int) int { return mod(rank+1, n) }
-
 // MinChunk returns the elements of the smallest chunk.
 func MinChunk(count, n int) int { return count / n }
 

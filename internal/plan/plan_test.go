@@ -31,9 +31,8 @@ func TestScheduleMatchesThePhases(t *testing.T) {
 				require.False(t, Reduces(n, all))
 			}
 			require.Equal(t, 2*(n-1), Steps(n))
-			require.Equal(t, (r+1)%n, Owned(r, n))
-			require.Equal(t, Owned(r, n), RecvChunk(r, n, n-2))
-			require.Equal(t, Owned(r, n), SendChunk(r, n, n-1))
+			require.Equal(t, (r+1)%n, RecvChunk(r, n, n-2))
+			require.Equal(t, (r+1)%n, SendChunk(r, n, n-1))
 		}
 	}
 }

@@ -92,20 +92,6 @@ type foreign struct{}
 func (foreign) Proto() Proto { return C2M }
 func (foreign) ID() ID       { return 1 }
 
-func TestParseUUID(t *testing.T) {
-	u := UUID{0xde, 0xad, 15: 1}
-	for _, s := range []string{u.String(), hex.EncodeToString(u[:]), strings.ToUpper(u.String())} {
-		got, err := ParseUUID(s)
-		require.NoError(t, err)
-		require.Equal(t, u, got)
-	}
-	for _, s := range []string{"", "dead", u.String() + "0", strings.ReplaceAll(u.String(), "-", "_"), strings.Repeat("g", 32), strings.Repeat("x", 1<<20)} {
-		_, err := ParseUUID(s)
-		require.ErrorIs(t, err, errs.InvalidArgument)
-		require.Less(t, len(err.Error()), 200)
-	}
-}
-
 // allocated returns the bytes that f allocates in total.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
@@ -177,14 +163,6 @@ func TestReadLengthLimits(t *testing.T) {
 		_, err := Read(r, C2M, 1000)
 		requireProtocol(t, err)
 		require.Equal(t, 100, r.Len(), "nothing behind the length field is read")
-
-		s := NewScanner(C2M, 1000)
-		s.Feed(binary.BigEndian.AppendUint64(nil, n))
-		for range 2 {
-			_, ok, err := s.Next()
-			require.False(t, ok)
-			requireProtocol(t, err)
-		}
 	}
 	p, err := Read(bytes.NewReader(Append(nil, C2MCheckPeersPending{})), C2M, 2)
 	require.NoError(t, err)
@@ -235,36 +213,17 @@ func TestReadErrors(t *testing.T) {
 }
 
 // A packet that cannot be decoded does not spoil the ones behind it.
-func TestScannerGoesOnAfterBadPacket(t *testing.T) {
-	s := NewScanner(C2M, MaxPacket)
-	s.Feed([]byte{0, 0, 0, 0, 0, 0, 0, 2, 0, 99})
-	s.Feed([]byte{0, 0, 0, 0, 0, 0, 0, 2, 0, 11})
-	s.Feed(Append(nil, C2MOptimizeTopology{}))
-	_, ok, err := s.Next()
-	require.False(t, ok)
+func TestReadGoesOnAfterBadPacket(t *testing.T) {
+	r := bytes.NewReader(append([]byte{0, 0, 0, 0, 0, 0, 0, 2, 0, 99, 0, 0, 0, 0, 0, 0, 0, 2, 0, 11}, Append(nil, C2MOptimizeTopology{})...))
+	_, err := Read(r, C2M, MaxPacket)
 	require.ErrorAs(t, err, new(*UnknownPacketError))
-	_, ok, err = s.Next()
-	require.False(t, ok)
+	_, err = Read(r, C2M, MaxPacket)
 	requireProtocol(t, err)
-	p, ok, err := s.Next()
-	require.True(t, ok)
+	p, err := Read(r, C2M, MaxPacket)
 	require.NoError(t, err)
 	require.Equal(t, C2MOptimizeTopology{}, p)
-	_, ok, err = s.Next()
-	require.False(t, ok)
-	require.NoError(t, err)
-	require.Empty(t, s.Rest())
-}
-
-// A scanner lets go of the memory of a large packet.
-func TestScannerReleasesLargeBuffer(t *testing.T) {
-	s := NewScanner(C2S, MaxPacket)
-	s.Feed(Append(nil, C2SRequestSharedState{Keys: []string{strings.Repeat("k", 1<<20)}}))
-	_, ok, err := s.Next()
-	require.True(t, ok)
-	require.NoError(t, err)
-	s.Feed([]byte{0})
-	require.LessOrEqual(t, cap(s.buf), readStep)
+	_, err = Read(r, C2M, MaxPacket)
+	require.Equal(t, io.EOF, err)
 }
 
 // Data spec, section 1.3: header bytes and receiver rules (quirk Q24).

@@ -149,8 +149,8 @@ func cutString(s string, n int) string {
 }
 
 // ext reads the rest of a body as an extension block. Anything else than an
-// undamaged block, more bytes behind it included, is nobody's error: a PCCL
-// end may send whatever it likes there.
+// undamaged block, more bytes behind it included, is not an error: a PCCL
+// endpoint may send anything there.
 func (r *reader) ext() Ext {
 	if r.short || len(r.b) < len(extMagic)+4 || string(r.b[:len(extMagic)]) != extMagic {
 		return Ext{}

@@ -58,7 +58,7 @@ func TestExtUnknownEntriesAreSkipped(t *testing.T) {
 	require.Equal(t, Ext{HeartbeatInterval: 5 * time.Millisecond}, (&reader{b: longer}).ext(), "a known entry may have grown")
 }
 
-// A damaged block is no block, and no error.
+// A damaged block is ignored, and not an error.
 func TestExtDamaged(t *testing.T) {
 	good := appendExt(nil, Ext{
 		Native: true, HeartbeatInterval: time.Second, Reason: "reason", ReasonCode: 3,

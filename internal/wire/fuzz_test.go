@@ -2,6 +2,8 @@ package wire
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"math"
 	"net/netip"
 	"testing"
@@ -95,27 +97,28 @@ func FuzzExt(f *testing.F) {
 	})
 }
 
+// short gives at most n bytes at a time.
+type short struct {
+	io.Reader
+	n int
+}
+
+func (s *short) Read(b []byte) (int, error) { return s.Reader.Read(b[:min(len(b), s.n)]) }
+
+// A stream is the same packets and errors however it arrives.
 func FuzzStream(f *testing.F) {
 	f.Add(Append(Append(nil, C2MOptimizeTopology{}), C2MCollectiveCommsComplete{Tag: 1}), uint8(3))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		const limit = 1 << 20
-		s := NewScanner(C2M, limit)
-		r := bytes.NewReader(b)
-		for rest := b; len(rest) > 0; {
-			n := min(len(rest), int(cut)+1)
-			s.Feed(rest[:n])
-			rest = rest[n:]
-			for {
-				p, ok, err := s.Next()
-				if !ok && err == nil {
-					break
-				}
-				q, rerr := Read(r, C2M, limit)
-				require.Equal(t, err == nil, rerr == nil)
-				require.Equal(t, encodeOrNil(p), encodeOrNil(q))
-				if s.err != nil {
-					return
-				}
+		whole := bytes.NewReader(b)
+		pieces := &short{bytes.NewReader(b), int(cut) + 1}
+		for {
+			p, err := Read(pieces, C2M, limit)
+			q, other := Read(whole, C2M, limit)
+			require.Equal(t, other, err)
+			require.Equal(t, encodeOrNil(q), encodeOrNil(p))
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				return
 			}
 		}
 	})

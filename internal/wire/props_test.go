@@ -204,7 +204,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // A sequence of packets survives any cutting of its bytes.
-func TestScannerRoundTrip(t *testing.T) {
+func TestPiecesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var want []Packet
 		var raw []byte
@@ -215,14 +215,14 @@ func TestScannerRoundTrip(t *testing.T) {
 			}
 			want, raw = append(want, p), Append(raw, p)
 		}
-		s := NewScanner(M2C, MaxPacket)
+		s := pieces{proto: M2C}
 		var got []Packet
 		for len(raw) > 0 {
 			n := rapid.IntRange(1, len(raw)).Draw(rt, "piece")
-			s.Feed(raw[:n])
+			s.feed(raw[:n])
 			raw = raw[n:]
 			for {
-				p, ok, err := s.Next()
+				p, ok, err := s.next()
 				require.NoError(rt, err)
 				if !ok {
 					break
@@ -231,6 +231,6 @@ func TestScannerRoundTrip(t *testing.T) {
 			}
 		}
 		require.Equal(rt, want, got)
-		require.Empty(rt, s.Rest())
+		require.Empty(rt, s.buf)
 	})
 }

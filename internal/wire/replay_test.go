@@ -61,15 +61,15 @@ type consume interface {
 
 // ltv consumes a stream of nothing but packets.
 type ltv struct {
-	s   *Scanner
+	s   pieces
 	out []byte
 	n   int
 }
 
-func newLTV(p Proto) *ltv { return &ltv{s: NewScanner(p, MaxPacket)} }
+func newLTV(p Proto) *ltv { return &ltv{s: pieces{proto: p}} }
 
 func (l *ltv) next(t require.TestingT) bool {
-	p, ok, err := l.s.Next()
+	p, ok, err := l.s.next()
 	require.NoError(t, err)
 	if ok {
 		require.Equal(t, l.s.proto, p.Proto())
@@ -80,12 +80,12 @@ func (l *ltv) next(t require.TestingT) bool {
 }
 
 func (l *ltv) feed(t require.TestingT, piece []byte) {
-	l.s.Feed(piece)
+	l.s.feed(piece)
 	for l.next(t) {
 	}
 }
 func (l *ltv) encoded() []byte         { return l.out }
-func (l *ltv) done(t require.TestingT) { require.Empty(t, l.s.Rest()) }
+func (l *ltv) done(t require.TestingT) { require.Empty(t, l.s.buf) }
 
 // frames consumes a Hello and then multiplexed frames.
 type frames struct {
@@ -97,11 +97,11 @@ type frames struct {
 
 func (f *frames) feed(t require.TestingT, piece []byte) {
 	if !f.hello {
-		f.s.Feed(piece)
+		f.s.feed(piece)
 		if f.hello = f.next(t); !f.hello {
 			return
 		}
-		piece = f.s.Rest()
+		piece = f.s.buf
 	}
 	f.rest = append(f.rest, piece...)
 	for len(f.rest) >= FrameHeaderSize {
@@ -142,8 +142,8 @@ type stateAnswer struct {
 
 func (s *stateAnswer) feed(t require.TestingT, piece []byte) {
 	if s.n == 0 {
-		s.s.Feed(piece)
-		p, ok, err := s.s.Next()
+		s.s.feed(piece)
+		p, ok, err := s.s.next()
 		require.NoError(t, err)
 		if !ok {
 			return
@@ -153,7 +153,7 @@ func (s *stateAnswer) feed(t require.TestingT, piece []byte) {
 		for _, e := range p.(S2CSharedStateResponse).Entries {
 			s.want += int(e.Size)
 		}
-		piece = s.s.Rest()
+		piece = s.s.buf
 	}
 	s.raw = append(s.raw, piece...)
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,8 +109,9 @@ func replay(t *testing.T, s scenario, cfg Config) {
 func (s scenario) answer(t *testing.T, i int) (u wire.UUID) {
 	for _, e := range s.Events[i+1:] {
 		if e.Client == s.Events[i].Client && e.Packet == "SessionRegistrationResponse" && e.Op == "recv" {
-			u, err := wire.ParseUUID(e.Fields.UUID)
+			n, err := hex.Decode(u[:], []byte(strings.ReplaceAll(e.Fields.UUID, "-", "")))
 			require.NoError(t, err)
+			require.Len(t, u, n)
 			return u
 		}
 	}

@@ -1,10 +1,12 @@
 package fsm
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"testing"
 
@@ -32,21 +34,21 @@ func loadStreams(t *testing.T, trace string) [][]captured {
 	var out [][]captured
 	for _, conn := range all[trace] {
 		var l []captured
-		scan := map[string]*wire.Scanner{
-			"c2s": wire.NewScanner(wire.C2M, wire.MaxPacket),
-			"s2c": wire.NewScanner(wire.M2C, wire.MaxPacket),
-		}
+		protos := map[string]wire.Proto{"c2s": wire.C2M, "s2c": wire.M2C}
+		streams := map[string]*bytes.Buffer{"c2s": {}, "s2c": {}}
 		for _, e := range conn.Events {
 			b, err := hex.DecodeString(e[1])
 			require.NoError(t, err)
-			s := scan[e[0]]
-			s.Feed(b)
+			s := streams[e[0]]
+			s.Write(b)
 			for {
-				p, ok, err := s.Next()
-				require.NoError(t, err)
-				if !ok {
+				r := bytes.NewReader(s.Bytes())
+				p, err := wire.Read(r, protos[e[0]], wire.MaxPacket)
+				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 					break
 				}
+				require.NoError(t, err)
+				s.Next(s.Len() - r.Len())
 				l = append(l, captured{c2m: e[0] == "c2s", p: p})
 			}
 		}
