@@ -53,7 +53,7 @@ bench:
 	@tools/ci/bench.sh
 
 wan:
-	@go test -count=1 -tags wan ./tests/wan/netns
+	@go test -count=1 -tags wan ./tests/wan/internal/netns
 
 wan-contest:
 	@go run ./tests/wan/contest -profile regional,intercontinental,lossy,home

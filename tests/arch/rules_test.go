@@ -103,7 +103,7 @@ var foreign = []struct {
 // testModules may be imported by test files and test suites everywhere.
 var testModules = []string{"github.com/stretchr/testify", "pgregory.net/rapid", "go.uber.org/goleak"}
 
-// testSuites are packages of test code that are no _test.go files.
+// testSuites are packages of test code that are not _test.go files.
 var testSuites = []string{
 	"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest",
 	"internal/transport/transporttest", "platform/platformtest", "internal/cuda/ptxtest", "tests/...",

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/process"
+	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
 // runLimit bounds the wait for one answer of a process.

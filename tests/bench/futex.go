@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/process"
+	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
 // An abortable collective has to wake and to be woken: it costs calls of futex

@@ -33,7 +33,7 @@ done
 	all, err := contestants(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, countFutexes(t.Context(), o, job{2, 4096, "none", 1}, all[0]))
-	require.NoError(t, countFutexes(t.Context(), o, job{2, 4096, "none", 1}, all[1]), "whoever has no ranks is left out")
+	require.NoError(t, countFutexes(t.Context(), o, job{2, 4096, "none", 1}, all[1]), "a contestant without ranks is left out")
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "perf"), []byte("#!/bin/sh\nexit 1\n"), 0o700))
 	require.ErrorContains(t, countFutexes(t.Context(), o, job{2, 4096, "none", 1}, all[0]), "perf")

@@ -25,7 +25,7 @@ import (
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
-	"github.com/gopccl/gopccl/tests/process"
+	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
 // roles are the bodies of child processes, by first argument.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // original sets the original library up where it is not, and returns how to
@@ -36,7 +36,7 @@ func originalDriver(ctx context.Context) (*pccl.Driver, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := script(ctx, root+"/tests/compat/pccl/original/setup.sh", dir); err != nil {
+		if err := script(ctx, root+"/tests/internal/pccl/original/setup.sh", dir); err != nil {
 			return nil, err
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 const callLimit = 30 * time.Second
@@ -27,7 +27,7 @@ const callLimit = 30 * time.Second
 // driver compiles the driver of the original library against ours.
 func driver(t *testing.T) string {
 	out := filepath.Join(t.TempDir(), "driver")
-	text, err := exec.Command("gcc", "-std=gnu11", "-O2", "-o", out, "../compat/pccl/original/driver.c",
+	text, err := exec.Command("gcc", "-std=gnu11", "-O2", "-o", out, "../internal/pccl/original/driver.c",
 		filepath.Join(work, "libpccl.so"), "-Wl,-rpath,"+work).CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	return out

@@ -17,7 +17,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/wire"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // both runs f for both peers at a time.
@@ -63,7 +63,7 @@ func TestWithOriginal(t *testing.T) {
 			reduces(t, peers)
 			both(t, peers, func(_ int, p *pccl.Process) error { return p.Update() })
 
-			// Whoever is left is told so, by both in the same words.
+			// A peer that is left alone is told so, by both in the same words.
 			require.NoError(t, peers[0].Destroy())
 			require.Eventually(t, func() bool {
 				n, err := peers[1].Attr(pccl.LocalWorldSize)

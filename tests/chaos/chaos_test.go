@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/tests/world"
+	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
 var soak = flag.Bool("soak", false, "ten thousand clients instead of some hundreds")

@@ -13,7 +13,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// targets are the addresses of a run, and the uuids that it tells whoever asks.
+// targets are the addresses of a run, and the uuids that it tells all who ask.
 type targets struct {
 	master            string
 	p2p, state, bench []string
@@ -163,7 +163,7 @@ func (c *client) register(conn net.Conn, port uint16, native bool) (wire.UUID, b
 }
 
 // newcomer registers and answers the rounds as report says, until it is in the
-// run, where it would hold up others by right: then it leaves. Whoever fails
+// run, where it would hold up others by right: then it leaves. A peer that fails
 // votes again, as PCCL does.
 func (c *client) newcomer(port uint16, native bool, report func(wire.M2CP2PConnectionInfo) wire.Packet) {
 	c.with(c.master, func(conn net.Conn) {

@@ -22,7 +22,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/world"
+	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
 func main() {

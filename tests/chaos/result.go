@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/world"
+	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
 const (

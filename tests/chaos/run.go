@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
-	"github.com/gopccl/gopccl/tests/process"
-	"github.com/gopccl/gopccl/tests/world"
+	"github.com/gopccl/gopccl/tests/internal/process"
+	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
 const (

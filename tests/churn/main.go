@@ -19,8 +19,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/process"
-	"github.com/gopccl/gopccl/tests/world"
+	"github.com/gopccl/gopccl/tests/internal/process"
+	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
 func main() {

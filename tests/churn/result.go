@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/process"
-	"github.com/gopccl/gopccl/tests/world"
+	"github.com/gopccl/gopccl/tests/internal/process"
+	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
 // result is what a run has come to.

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/process"
-	"github.com/gopccl/gopccl/tests/world"
+	"github.com/gopccl/gopccl/tests/internal/process"
+	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
 const (
@@ -301,7 +301,7 @@ func (s *storm) hole() *world.Proc { return s.lose(&s.counts.holes, "in a black 
 // cutOff lets nothing through to the other peers; the master still hears of it.
 // Where packets are lost the systems of both ends give connections up after the
 // user timeout; the relay, which has acknowledged what it keeps, closes them then.
-// Who connects again gets no answer.
+// A peer that connects again gets no answer.
 func (s *storm) cutOff() *world.Proc {
 	p := s.lose(&s.counts.islands, "on an island", false, true)
 	if p != nil {

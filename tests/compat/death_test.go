@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // killAndRetry kills the victim in the middle of an in-place all-reduce. The

@@ -19,7 +19,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // driver speaks the line protocol of package pccl for gopccl, as original/driver.c does for the original library.
@@ -54,7 +54,7 @@ func runDriver() int {
 		}
 		command, args, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if command == "quit" {
-			// Whoever left in order leaves nothing behind.
+			// A peer that left in order leaves nothing behind.
 			if err := goleak.Find(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 3

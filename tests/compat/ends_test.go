@@ -13,7 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/wire"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // The master dies in the middle of an all-reduce. Every call on every

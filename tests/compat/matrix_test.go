@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // cell is one world of the matrix: a master and peers of both kinds. Pools

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // Short names of what the scripts use most.

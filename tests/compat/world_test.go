@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // kind says whose implementation a process runs.

@@ -134,7 +134,7 @@ func TestRetryInVainEnds(t *testing.T) {
 	}
 }
 
-// A peer that accepts connections and never says hello: who waits for it can
+// A peer that accepts connections and never says hello: a peer that waits for it can
 // give up at once, however long the bound of the exchange is.
 func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

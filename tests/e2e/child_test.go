@@ -18,7 +18,7 @@ import (
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
-	"github.com/gopccl/gopccl/tests/process"
+	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
 const childEnv = "GOPCCL_E2E_CHILD"

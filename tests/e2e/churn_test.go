@@ -15,7 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
-	model "github.com/gopccl/gopccl/tests/world"
+	model "github.com/gopccl/gopccl/tests/internal/world"
 )
 
 var soak = flag.Bool("soak", false, "run the full counts")

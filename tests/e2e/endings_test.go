@@ -189,7 +189,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// Peers that pass different arguments to one collective, whoever comes first:
+// Peers that pass different arguments to one collective, in any order:
 // both get an error that names both and what each passed, and go on.
 func TestMismatchIsNamedOnBothPeers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

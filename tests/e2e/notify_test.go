@@ -31,7 +31,7 @@ func told(ctx context.Context, h *core.Handle) error {
 	return nil
 }
 
-// Whoever is told of the verdict gets it from Wait at once: launched or only
+// A waiter that is told of the verdict gets it from Wait at once: launched or only
 // posted, asked once or again, before the verdict or long after.
 func TestNotify(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -81,7 +81,7 @@ func TestOneOperationUsesAllConnections(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	// Who is ready first takes most: on a fast path some may stay without.
+	// The first connection that is ready takes most: on a fast path some may stay without.
 	used := func() (n int) {
 		mu.Lock()
 		defer mu.Unlock()

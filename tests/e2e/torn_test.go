@@ -121,7 +121,7 @@ func TestEveryEndOfAFetchNamesWhatIsTorn(t *testing.T) {
 				require.ErrorIs(t, err, errs.Canceled)
 			}
 			_, _, err = st.SaveCheckpoint(t.TempDir(), nil, 0)
-			require.ErrorIs(t, err, errs.InvalidUsage, "a mixture is no checkpoint")
+			require.ErrorIs(t, err, errs.InvalidUsage, "a mixture is not a checkpoint")
 			st.Restored()
 			require.Empty(t, st.Torn())
 		})

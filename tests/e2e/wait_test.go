@@ -41,7 +41,7 @@ func TestMinimumOfPeers(t *testing.T) {
 	}
 	select {
 	case err := <-waited:
-		t.Fatalf("two peers are no three: %v", err)
+		t.Fatalf("two peers are not three: %v", err)
 	case <-time.After(100 * time.Millisecond): // a longer wait would see more
 	}
 	late, err := core.Connect(ctx, core.Options{Master: at, PortBase: -1})

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The committed assembly is what the generator writes, and nothing needs it. With -w it is written anew.
+# The committed assembly is what the generator writes, and nothing needs it. With -w it is written.
 . "$(dirname "$0")/common.sh"
 
 new=$(mktemp -d)

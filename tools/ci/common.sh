@@ -7,7 +7,7 @@ export LC_ALL=C
 cache=${GOPCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl}
 
 # heavy matches packages whose tests start processes or load the machine.
-heavy='/gopccl/(tests/(cabi|chaos|churn|compat|e2e|bench|sim)|cmd|examples|internal/plugin/host)(/|$)'
+heavy='/gopccl/(tests/(cabi|chaos|churn|compat|internal/pccl|e2e|bench|sim)|cmd|examples|internal/plugin/host)(/|$)'
 
 # kernels matches packages that compute and start nothing.
 kernels='/gopccl/(backends|quantizers|internal/cuda|core/(backend|digest|quant))(/|$)'
@@ -31,7 +31,7 @@ skip() {
 	}
 }
 
-# elsewhere WHAT SYSTEMS: ends a script that has nothing to do on this system, which is no failure anywhere.
+# elsewhere WHAT SYSTEMS: ends a script that has nothing to do on this system, which is not a failure anywhere.
 elsewhere() {
 	echo "skipped: $1: only on $2"
 	[ -z "${GOPCCL_SKIPS:-}" ] || echo "$1: only on $2" >>"$GOPCCL_SKIPS"

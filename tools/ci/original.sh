@@ -6,4 +6,4 @@ if [ "$(uname -s)/$(uname -m)" != Linux/x86_64 ]; then
 	echo "original PCCL: published for Linux on x86-64 only; the tests against it will say that they did not run" >&2
 	exit 0
 fi
-exec tests/compat/pccl/original/setup.sh "${GOPCCL_ORIGINAL:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl/original}"
+exec tests/internal/pccl/original/setup.sh "${GOPCCL_ORIGINAL:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl/original}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The committed PTX is what NVRTC writes, and ptxas assembles it for every target. With -w it is written anew.
+# The committed PTX is what NVRTC writes, and ptxas assembles it for every target. With -w it is written.
 # Installs NVRTC and ptxas once, in the cache directory (some 150 MB).
 . "$(dirname "$0")/common.sh"
 

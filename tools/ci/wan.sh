@@ -5,12 +5,12 @@
 
 [ "$(uname -s)" = Linux ] || elsewhere "the network of a container" "Linux"
 unshare --net true 2>/dev/null || {
-	skip "tests/wan/netns" "no right to make network namespaces" "run make test as root"
+	skip "tests/wan/internal/netns" "no right to make network namespaces" "run make test as root"
 	exit 0
 }
-gotest -count=1 -tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/netns
+gotest -count=1 -tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/internal/netns
 if (: <>/dev/net/tun) 2>/dev/null; then
-	gotest -count=1 -tags wan -timeout 240s ./tests/wan/lab
+	gotest -count=1 -tags wan -timeout 240s ./tests/wan/internal/lab
 else
-	elsewhere "tests/wan/lab" "Linux, as root and with /dev/net/tun"
+	elsewhere "tests/wan/internal/lab" "Linux, as root and with /dev/net/tun"
 fi

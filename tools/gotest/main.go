@@ -67,7 +67,7 @@ func appendLines(name string, lines []string, before error) error {
 }
 
 // elsewhere begins the reason of a test that has nothing to test on this
-// system, which is no failure anywhere.
+// system, which is not a failure anywhere.
 const elsewhere = "only on "
 
 // event is one of `go test -json`.

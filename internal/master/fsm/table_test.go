@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/diagram"
 	"github.com/gopccl/gopccl/internal/wire"
-	"github.com/gopccl/gopccl/tests/diagram"
 )
 
 // lawful is the table of control spec, section 5.2, written down once more, by

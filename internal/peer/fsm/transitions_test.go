@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/tests/diagram"
+	"github.com/gopccl/gopccl/internal/diagram"
 )
 
 // The diagrams of doc.go are the tables.

@@ -290,7 +290,7 @@ static void *reduce_until_destroyed(void *arg) {
     return NULL;
 }
 
-/* The peer before it left amid a round, and may have had its address: who comes next there is told to come again. */
+/* The peer before it left amid a round, and may have had its address: the next peer there is told to come again. */
 static void *connect_again(void *c) {
     pcclResult_t r = pcclConnect(c);
     int i;

@@ -92,7 +92,7 @@ static void reductions(struct peer *me) {
     else
         expect(device, a, N, 5);
 
-    /* Places that are no multiples of 16, and several operations. */
+    /* Places that are not multiples of 16, and several operations. */
     list[0].sendbuf = list[0].recvbuf = (void *)(a + 4);
     list[0].descriptor = descriptor(N - 1, pcclSum, 7, pcclFloat);
     list[1].sendbuf = list[1].recvbuf = host;

@@ -38,7 +38,7 @@ static int victim(int port) {
     }
 }
 
-/* Lets others in and reduces with whoever is there until it is killed. */
+/* Lets others in and reduces with the peers that are there until it is killed. */
 static int client(int port) {
     pcclComm_t *c;
     alarm(60);

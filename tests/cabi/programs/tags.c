@@ -62,7 +62,7 @@ static void *wait_for_it(void *i) {
     return NULL;
 }
 
-/* Who waits for an operation in flight gets its verdict, also beside others. */
+/* A thread that waits for an operation in flight gets its verdict, also beside others. */
 static void several_waiters(void) {
     for (uint64_t tag = 1; tag <= 20; tag++) {
         pcclReduceDescriptor_t d = descriptor(8, pcclSum, tag, pcclFloat);

@@ -1,4 +1,4 @@
-// Command contest measures all-reduces over the wide-area networks of tests/wan/lab,
+// Command contest measures all-reduces over the wide-area networks of tests/wan/internal/lab,
 // with the defaults of gopccl, beside plain TCP that sends as many bytes over one
 // or more connections. All take turns in one run; the table says for each how long
 // an operation took (median, without the first), what part of the ideal that is
@@ -23,7 +23,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/wan/lab"
+	"github.com/gopccl/gopccl/tests/wan/internal/lab"
 )
 
 const orderVariable = "GOPCCL_CONTEST_ORDER"

@@ -26,7 +26,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/wan/netns"
+	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
 // taskVariable holds the task of a process of a world.

@@ -14,7 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
-	"github.com/gopccl/gopccl/tests/wan/netns"
+	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
 // task is what a process of a world is told.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
 // joining lets a peer join a world of 12 that reduces all the time, and says

@@ -1,6 +1,6 @@
 // Command topology measures what the order of the ring is worth: peers in
 // network namespaces behind rate limits that reproduce a wide-area bandwidth
-// matrix, scaled down so that the processor is no limit. It times all-reduces
+// matrix, scaled down so that the processor is not the limit. It times all-reduces
 // in the ring that is ordered by ids, lets the peers measure their links and
 // our master choose the ring, times them again, and compares the speed-up with
 // what the matrix predicts.

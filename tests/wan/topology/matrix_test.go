@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The slowest link of the best ring gets the rate that was asked for; whoever
+// The slowest link of the best ring gets the rate that was asked for; a peer that
 // joins is a whole peer.
 func TestScale(t *testing.T) {
 	for _, n := range []int{3, 6, 8, 12} {

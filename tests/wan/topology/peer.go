@@ -18,7 +18,7 @@ import (
 // per link and waits for its turn.
 const callLimit = 20 * time.Minute
 
-// obey is a gopccl peer that speaks the line protocol of tests/compat/pccl, as
+// obey is a gopccl peer that speaks the line protocol of tests/internal/pccl, as
 // far as it is used here, and returns the exit status of the process.
 func obey(r io.Reader, w io.Writer) int {
 	in := bufio.NewReader(r)

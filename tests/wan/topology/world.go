@@ -15,8 +15,8 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/tests/compat/pccl"
-	"github.com/gopccl/gopccl/tests/wan/netns"
+	"github.com/gopccl/gopccl/tests/internal/pccl"
+	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
 // peer is a process in a host of its own.
@@ -47,7 +47,7 @@ type fact struct {
 }
 
 // newWorld makes a host for every peer of the matrix; total is what the first
-// hosts send in all, to whomever, in place of the matrix.
+// hosts send in all, to any of them, in place of the matrix.
 func newWorld(m topo.Matrix, o options, total ...netns.Rate) (*world, error) {
 	n, err := netns.New(m.N + 1)
 	if err != nil {

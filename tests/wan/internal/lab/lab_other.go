@@ -3,8 +3,8 @@
 package lab
 
 import (
-	"github.com/gopccl/gopccl/tests/wan/lab/netem"
-	"github.com/gopccl/gopccl/tests/wan/netns"
+	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
+	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
 // Lab is a running network.

@@ -22,7 +22,7 @@ const keptLog = 64 << 10
 // lines of JSON on its standard output; what it logs to standard error is kept.
 type Child[R any] struct {
 	Cmd *exec.Cmd
-	// Reports is closed when the child has ended. Who does not read it stops
+	// Reports is closed when the child has ended. A reader that stops reading stops
 	// the child, some thousand reports later.
 	Reports <-chan R
 
@@ -31,7 +31,7 @@ type Child[R any] struct {
 }
 
 // Start runs this program again, with the order in the environment variable
-// env. The child ends with this process at the latest.
+// env. The child ends with this process, or before.
 func Start[R any](env string, order any, environ ...string) (*Child[R], error) {
 	spec, err := json.Marshal(order)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gopccl/gopccl/tests/wan/lab/netem"
-	"github.com/gopccl/gopccl/tests/wan/netns"
+	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
+	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
 // Lab is a running network. Its methods are safe for concurrent use.

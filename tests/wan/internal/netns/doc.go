@@ -9,7 +9,7 @@ package netns
 
 import "net/netip"
 
-// Rate is a rate in bits per second on the wire; 0 is no limit.
+// Rate is a rate in bits per second on the wire; 0: no limit.
 type Rate int64
 
 // Useful units.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/tests/process"
+	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
 // Process is one child that obeys the line protocol: a master, a peer, or both.

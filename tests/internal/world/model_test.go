@@ -69,7 +69,7 @@ func TestModelsHaveTeeth(t *testing.T) {
 	bad(make([]float64, n), make([]float32, n))
 }
 
-// What quantizing loses does not hide or invent a peer, whoever takes part.
+// What quantizing loses does not hide or invent a peer, in any group.
 func TestMarksSurviveQuantizing(t *testing.T) {
 	const n = 64 << 6
 	worst := 0.0

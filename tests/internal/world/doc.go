@@ -14,7 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
-	"github.com/gopccl/gopccl/tests/process"
+	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
 const childEnv = "GOPCCL_WORLD_ORDER"

@@ -9,14 +9,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/tests/wan/netns"
+	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
 // What passes on the machine passes in the network of a container, which has a
 // loopback of its own, addresses of a private network and nothing else.
 func TestInAContainersNetwork(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "e2e.test")
-	build := exec.Command("go", "test", "-c", "-o", binary, "../../e2e")
+	build := exec.Command("go", "test", "-c", "-o", binary, "../../../e2e")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	n, err := netns.New(1)
@@ -24,7 +24,7 @@ func TestInAContainersNetwork(t *testing.T) {
 	defer n.Close()
 	inside := exec.Command(binary, "-test.short", "-test.timeout=5m", "-test.run",
 		"Lifetimes|AnyGoroutine|PortForwarding|SeveralNetworks|OneOperationUses|ScheduledProbes|HardKills|Unreachable|Abort|CutLink|Hides|EventsNeed")
-	inside.Dir = filepath.Join("..", "..", "e2e")
+	inside.Dir = filepath.Join("..", "..", "..", "e2e")
 	said, err := inside.StdoutPipe()
 	require.NoError(t, err)
 	inside.Stderr = inside.Stdout
