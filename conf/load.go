@@ -146,7 +146,7 @@ func (l *loader) unknown(key, origin string) {
 }
 
 // environment reads GOPCCL_SECTION_KEY. Sections of settings that nobody knows
-// are taken for single words: the first underscore ends the section. Names of one word (GOPCCL_CONFIG) are no settings.
+// are taken for single words: the first underscore ends the section. Names of one word (GOPCCL_CONFIG) are not settings.
 func (l *loader) environment(environ []string) {
 	toKey := func(name string) (string, bool) {
 		if i := slices.IndexFunc(fields, func(f field) bool { return EnvName(f.key) == name }); i >= 0 {

@@ -100,7 +100,7 @@ func (c *Communicator) PeersPending(ctx context.Context) (bool, error) { return 
 func (c *Communicator) UpdateTopology(ctx context.Context) error { return c.s.UpdateTopology(ctx) }
 
 // WaitForPeers returns when this peer's group has at least n members, at once and
-// without a word to anybody if it has. Until then it lets in those who wait: all
+// without asking anyone if it has. Until then it lets in those who wait: all
 // peers of the run must therefore call it, or PeersPending and UpdateTopology, at
 // the same place of their loops. A trainer calls it in front of every step, to
 // pause when its group has fallen below n and to go on when peers have come. The

@@ -177,6 +177,6 @@ type SyncInfo struct {
 }
 
 // StateHash condenses keys and contents of st's tensors, in order, to 64 bits,
-// for comparing peers in logs and tests. It reads every tensor once. It is no
-// value of the wire and may change between versions.
+// for comparing peers in logs and tests. It reads every tensor once. It
+// does not appear on the wire and may change between versions.
 func StateHash(st *SharedState) uint64 { return sharedstate.Digest(st.inner().Tensors) }

@@ -13,7 +13,7 @@ const (
 )
 
 // AcceptLoop hands every connection of ln to take, one after another, until ln
-// is closed, by whomever. accept(2) also fails for a
+// is closed. accept(2) also fails for a
 // connection that was lost while it waited, for want of descriptors or memory,
 // and for whatever the network said meanwhile, and the listener is as good as
 // before: failed, if not nil, is called with what is worth a line in the log,

@@ -21,7 +21,7 @@ import (
 //		p.Park(time.Time{})
 //	}
 //
-// and whoever makes work calls Wake afterwards. Work that was made before Begin
+// and a thread that makes work calls Wake afterwards. Work that was made before Begin
 // is seen by the look behind it, and work that is made later finds Begin's mark,
 // so no wake-up is lost; the look and the making of work need atomic variables
 // or a lock, as between any two threads. While nobody sleeps no call enters the

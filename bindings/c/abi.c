@@ -71,7 +71,7 @@ void gopcclSetPoll(int (*poll)(void)) {
         if (copy && copy->gopcclSetPoll) copy->gopcclSetPoll(poll);
         return; /* the parent's threads are not here */
     }
-    /* Who polls sees the new function, or is counted. */
+    /* A thread that polls sees the new function, or is counted. */
     while (in_poll == 0 && __atomic_load_n(&polling, __ATOMIC_SEQ_CST) > 0) rest_a_while();
 }
 

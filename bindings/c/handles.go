@@ -57,7 +57,7 @@ func lookup[T any](c call, n uintptr) (*T, error) {
 type leaving[T any] struct{ end *task[struct{}] }
 
 // retire ends what n stands for, once; no other function knows n from then on.
-// Whoever calls it meanwhile waits for the same end. If the caller gives up the
+// A caller in the meantime waits for the same end. If the caller gives up the
 // waiting, the object ends without it, and the call can be made again.
 func retire[T any](c call, n uintptr, end func(*T) error) error {
 	for {

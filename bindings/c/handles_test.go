@@ -24,7 +24,7 @@ func impatient(t *testing.T) {
 
 var callTest = call{"end of a thing", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 
-// Who gives up destroying something leaves it ending, and can come back; nobody
+// A caller that gives up destroying something leaves it ending, and can come back; nobody
 // else can use it any more.
 func TestDestroyingCanBeInterrupted(t *testing.T) {
 	impatient(t)

@@ -243,7 +243,7 @@ PCCL_EXPORT pcclResult_t pcclAllReduceMultipleWithRetry(const pcclReduceOpDescri
  * gets content and revision of the elected state. sync_info_out may be NULL.
  * Whatever makes it fail while content is received, tensors may be overwritten in
  * part and the revision is what it was: the state is a mixture, which is never
- * elected, until a call succeeds or the program has loaded the tensors anew.
+ * elected, until a call succeeds or the program has loaded the tensors again.
  */
 PCCL_EXPORT pcclResult_t pcclSynchronizeSharedState(const pcclComm_t *communicator, pcclSharedState_t *shared_state,
                                                     pcclSharedStateSyncStrategy_t strategy,

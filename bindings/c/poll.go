@@ -156,7 +156,7 @@ func interrupted(c call) error {
 	return errs.New(errs.Canceled, c.name, errors.New("interrupted")).WithPhase("waiting")
 }
 
-// launched starts r; whoever gives up while the session cannot take it yet has
+// launched starts r; a caller that gives up while the session cannot take it yet has
 // launched nothing.
 func launched(ctx context.Context, s *core.Communicator, r core.Reduce) (*core.Handle, error) {
 	h, err := s.Launch(r)
@@ -169,7 +169,7 @@ func launched(ctx context.Context, s *core.Communicator, r core.Reduce) (*core.H
 	return h, h.Refused()
 }
 
-// reduced runs one all-reduce; whoever gives it up aborts it for all peers.
+// reduced runs one all-reduce; a caller that gives up aborts it for all peers.
 func reduced(ctx context.Context, s *core.Communicator, r core.Reduce) (core.ReduceInfo, error) {
 	h, err := s.Launch(r)
 	if err != nil {
@@ -183,7 +183,7 @@ func reduced(ctx context.Context, s *core.Communicator, r core.Reduce) (core.Red
 }
 
 // awaited waits for a launched all-reduce and reports whether its verdict is
-// known; whoever gives up gives up only the waiting.
+// known; a caller that gives up only stops waiting.
 func awaited(h *core.Handle) (info core.ReduceInfo, known bool, err error) {
 	if !rest(context.Background(), h, func() bool { return false }) {
 		return info, false, interrupted(callAwait)

@@ -16,8 +16,8 @@ import (
 )
 
 // tornTable knows, by its address, the memory that synchronisations have left
-// torn, since a pcclSharedState_t has no room for it and is made anew by many
-// programs. A program written for PCCL cannot say that it has loaded a
+// torn, since a pcclSharedState_t has no room for it and many programs make a
+// new one each time. A program written for PCCL cannot say that it has loaded a
 // checkpoint, so a tensor counts as torn only as long as its content is what
 // was left, unless the program has marked it itself.
 type tornTable struct {

@@ -44,7 +44,7 @@ func gopccl(t *testing.T, args ...string) (code int, out, errOut string) {
 	return code, o.String(), e.String()
 }
 
-// Every command has a help text with an example, and help is no error.
+// Every command has a help text with an example, and help is not an error.
 func TestHelpHasExamples(t *testing.T) {
 	var visit func(path []string, c *cobra.Command)
 	visit = func(path []string, c *cobra.Command) {

@@ -43,7 +43,7 @@ func TestPluginsList(t *testing.T) {
 	require.Equal(t, exitOK, code)
 	require.Contains(t, out, "no plugins")
 
-	// What cannot start is no master's configuration.
+	// A plugin that cannot start is not a configuration for a master.
 	code, _, errOut = gopccl(t, "master", "--listen", "127.0.0.1:0", "--config", path)
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, errOut, "plugin changed")

@@ -52,9 +52,9 @@ const (
 // Save writes s to a new file in dir, which is created if need be, and
 // returns its path. When it returns without error the file is complete and
 // on stable storage, with its directory; a crash before leaves older checkpoints
-// as they were. Who may read it is up to the process's umask.
+// as they were. The process's umask decides who may read it.
 // With keep > 0 only the keep newest checkpoints of dir remain; what could not
-// be removed is no failure of Save: left has an *errs.Error for each, for the
+// be removed does not fail Save: left has an *errs.Error for each, for the
 // log. The tensors are read while Save runs and must not change.
 //
 // Errors are *errs.Error: InvalidArgument (a key twice or not UTF-8, an
@@ -129,7 +129,7 @@ func makeDir(dir string) error {
 		err = os.Mkdir(dir, 0o777)
 	}
 	if err == nil {
-		// Who may make something in a directory and not read it cannot sync it.
+		// A process that may write to a directory and not read it cannot sync it.
 		if err = durable(filepath.Dir(dir)); errors.Is(err, os.ErrPermission) {
 			err = nil
 		}
@@ -247,7 +247,7 @@ func LoadInto(path string, ts []Tensor) (State, error) {
 // Latest returns the path of the newest sound checkpoint in dir, and one
 // *errs.Error for each newer one that is not: CorruptFile if it is damaged,
 // Internal if the system could not read it, which a later try may find intact.
-// Whoever goes on from an older one should say so. If there is none the error has
+// A program that continues from an older one should say so. If there is none the error has
 // code NoSharedStateAvailable (also if dir does not exist), Internal if the
 // directory cannot be read.
 func Latest(dir string) (path string, skipped []error, err error) {

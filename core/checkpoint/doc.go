@@ -1,5 +1,5 @@
 // Package checkpoint keeps a shared state on disk: whole or not at all,
-// hashed, with its revision, so that a run that stopped can go on where it was.
+// hashed, with its revision, so that a run that stopped can continue where it was.
 //
 // Trainers mostly use core.SharedState.SaveCheckpoint and LoadCheckpoint, which
 // know what is torn. This package finds and reads the files:

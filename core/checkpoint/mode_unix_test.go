@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who may read a checkpoint is up to the umask, as with any other file.
+// The umask decides who may read a checkpoint, as with any other file.
 func TestCheckpointHasThePermissionsOfTheUmask(t *testing.T) {
 	dir := tempDir(t)
 	old := syscall.Umask(0o027)

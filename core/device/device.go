@@ -40,7 +40,7 @@ type Buffer struct {
 	Stream uint64
 }
 
-// None reports whether b is no device memory.
+// None reports whether b names no device memory.
 func (b Buffer) None() bool { return b.Platform == "" }
 
 // String names the memory for errors.
@@ -156,7 +156,7 @@ type Platform interface {
 // Settings of a platform. Zero values leave a setting as it is.
 type Settings struct {
 	// Staging bounds the pinned host memory in bytes, idle memory included.
-	// Beyond it operations go on in ordinary memory, which is slower.
+	// Beyond it operations continue in ordinary memory, which is slower.
 	Staging int64
 	// Reduce says where received data is reduced: "host", "device", or "auto",
 	// whichever was faster when it was tried.

@@ -38,9 +38,9 @@ const (
 	Kicked
 	// Canceled means that the caller's context ended.
 	Canceled
-	// Protocol means that the other end sent something that the protocol does not allow.
+	// Protocol means that the other endpoint sent something that the protocol does not allow.
 	Protocol
-	// Timeout means that the other end did not do its part within its bound.
+	// Timeout means that the other endpoint did not do its part within its bound.
 	Timeout
 	// Mismatch means that peers passed different arguments to one collective.
 	Mismatch
@@ -52,8 +52,8 @@ const (
 	CorruptFile
 	// InvalidConfig means that a configuration value is unknown, out of range or impossible.
 	InvalidConfig
-	// DeviceFailed means that an accelerator, or its driver, refused or failed. Host
-	// tensors go on working.
+	// DeviceFailed means that an accelerator, or its driver, refused or failed.
+	// Tensors on the host are not affected.
 	DeviceFailed
 	// TurnedAway means that the master does not let this peer in now; the reason says what
 	// it has cost the run, and when to come again.
@@ -87,7 +87,7 @@ func (c Code) Error() string {
 type Error struct {
 	Op    string // the user's operation: "connect", "all-reduce", "sync shared state", ...
 	Phase string // the phase inside it: "vote", "establish", "reduce-scatter step 3", ...; may be empty
-	Peer  string // remote end: uuid, address or both; may be empty
+	Peer  string // remote endpoint: uuid, address or both; may be empty
 	Code  Code
 	Err   error  // cause; may be nil
 	Hint  string // what the user can do; may be empty
@@ -99,7 +99,7 @@ func New(code Code, op string, cause error) *Error { return &Error{Op: op, Code:
 // WithPhase returns a copy of e that names the phase in which it happened.
 func (e *Error) WithPhase(phase string) *Error { c := *e; c.Phase = phase; return &c }
 
-// WithPeer returns a copy of e that names the remote end.
+// WithPeer returns a copy of e that names the remote endpoint.
 func (e *Error) WithPeer(peer string) *Error { c := *e; c.Peer = peer; return &c }
 
 // WithHint returns a copy of e that says what the user can do.

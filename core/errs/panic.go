@@ -29,7 +29,7 @@ func Catch(op string, to func(err *Error)) {
 	}
 }
 
-// StackOf returns the stack of the panic that err comes from, "" if it is no panic's.
+// StackOf returns the stack of the panic that err comes from, "" if it does not come from one.
 func StackOf(err *Error) string {
 	if p, ok := err.Err.(*Panic); ok {
 		return string(p.Stack)

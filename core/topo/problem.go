@@ -16,7 +16,7 @@ var ErrSolution = errors.New("not a solution of the problem")
 const Tolerance = 1e-9
 
 // Check reports whether a solver can work on p: a square matrix and a known
-// objective ("" is BottleneckThenSum). A Start that is no ring is no error.
+// objective ("" is BottleneckThenSum). A Start that is not a ring is not an error.
 func (p Problem) Check() error {
 	if p.Matrix.N < 0 || p.Matrix.N > 1<<15 || len(p.Matrix.Mbps) != p.Matrix.N*p.Matrix.N {
 		return fmt.Errorf("%w: %d values for %d peers", ErrMatrix, len(p.Matrix.Mbps), p.Matrix.N)
@@ -28,7 +28,7 @@ func (p Problem) Check() error {
 	return fmt.Errorf("%w: unknown objective %q", ErrMatrix, p.Objective)
 }
 
-// Solution values ring, which it keeps; false if it is no ring.
+// Solution values ring, which it keeps; false if it is not a ring.
 func (p Problem) Solution(ring []int) (Solution, bool) {
 	b, s, ok := p.Matrix.Value(ring)
 	return Solution{Ring: ring, Bottleneck: b, Sum: s}, ok

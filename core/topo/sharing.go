@@ -14,7 +14,7 @@ type Sharing struct {
 	// use neither between each other.
 	Host []int
 	// Out and In are what all transfers that leave a host, and that enter it, get
-	// together, in Mbit/s. What is not above 0 is no bound.
+	// together, in Mbit/s. Values of 0 and less are ignored.
 	Out, In []float64
 }
 

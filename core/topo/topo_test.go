@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The two directions of a pair are stored apart; what is no rate is no link.
+// The two directions of a pair are stored apart; what is not a rate is not a link.
 func TestMatrixIsAsymmetric(t *testing.T) {
 	m := NewMatrix(3)
 	_, ok := m.At(0, 1)

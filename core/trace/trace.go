@@ -49,7 +49,7 @@ func (l *Listener) Lost(peer string, number uint32, send bool, err error) {
 	}
 }
 
-// Edges reports whether anybody listens to BecameActive or BecameIdle.
+// Edges reports whether any listener hears of BecameActive or BecameIdle.
 func (l *Listener) Edges() bool { return l != nil && (l.BecameActive != nil || l.BecameIdle != nil) }
 
 // Active calls BecameActive if l and it are set.

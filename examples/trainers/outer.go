@@ -22,8 +22,8 @@ var nesterovPTX []byte
 const blockThreads = 256
 
 // Outer takes DiLoCo's outer steps: of Nesterov momentum, on params, which have
-// the length of o.Velocity, against the averaged pseudo-gradient. Whoever takes
-// it, the bits are those of o.Step: peers need not agree on it.
+// the length of o.Velocity, against the averaged pseudo-gradient. Wherever they are
+// taken, the bits are those of o.Step: peers need not agree on it.
 type Outer interface {
 	Step(o *charlm.Nesterov, params, grad []float32) error
 	Close() error

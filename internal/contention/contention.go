@@ -33,7 +33,7 @@ var ErrNetwork = errors.New("not a network")
 type Network struct {
 	n        int
 	capacity []float64
-	route    [][]int // n*n; nil is no path
+	route    [][]int // n*n; nil: there is no path
 	asked    atomic.Int64
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // A lock that is taken in the wrong order is found, by the first who
-// does it, whether or not anybody else is there to wait for.
+// does it, whether or not another one is there to wait for.
 func TestLockOrder(t *testing.T) {
 	var low, high, other, free Mutex
 	low.Rank(1, "low")

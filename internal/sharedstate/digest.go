@@ -8,8 +8,8 @@ import (
 )
 
 // Digest condenses keys and contents of ts, in order, to 64 bits, for comparing
-// peers in logs and tests. It reads every tensor once, keeps none, and is no
-// wire value. A device that cannot be read counts as the text of its error.
+// peers in logs and tests. It reads every tensor once, keeps none, and
+// does not appear on the wire. A device that cannot be read counts as the text of its error.
 func Digest(ts []Tensor) uint64 {
 	h := digest.NewSHA256()
 	var b [8]byte

@@ -99,7 +99,7 @@ type fetch struct {
 // accepted.
 //
 // On failure the tensors are partially overwritten: Incomplete tells which.
-// Errors are *errs.Error: InvalidArgument (a wanted key that is no tensor),
+// Errors are *errs.Error: InvalidArgument (a wanted key that no tensor has),
 // InvalidUsage (a tensor too large for a PCCL holder), both before anything is
 // written; NoSharedStateAvailable (no holder named), Canceled (ctx ended),
 // DeviceFailed (a device of this machine), HashMismatch (the best that any holder gave for a tensor has a wrong hash),

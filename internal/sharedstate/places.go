@@ -19,7 +19,7 @@ const (
 type places struct {
 	mu    sync.Mutex
 	held  map[net.Conn]time.Time // when it last took something
-	freed chan struct{}          // closed and made anew when a place is given back
+	freed chan struct{}          // closed and replaced when a place is given back
 }
 
 func newPlaces() *places {

@@ -67,7 +67,7 @@ func TestDeviceReadersAreBounded(t *testing.T) {
 	})
 }
 
-// Whoever waits for a place ends with the server.
+// Requesters that wait for a place end with the server.
 func TestWaitForADeviceEnds(t *testing.T) {
 	p := newPlaces()
 	end := make(chan struct{})

@@ -301,7 +301,7 @@ type patientReader struct {
 	stall time.Duration
 }
 
-// Read sets the deadline anew for each call: what counts is progress.
+// Read sets the deadline for each call: what counts is progress.
 func (p *patientReader) Read(b []byte) (int, error) {
 	if err := p.conn.SetReadDeadline(time.Now().Add(p.stall)); err != nil {
 		return 0, err

@@ -43,7 +43,7 @@ type ServerConfig struct {
 	// StallTimeout bounds how long a requester may take none of the bytes that
 	// are offered to it. Default 30 s.
 	StallTimeout time.Duration
-	// ShutGrace is how long Shut lets running transfers go on before it cuts
+	// ShutGrace is how long Shut lets running transfers continue before it cuts
 	// them. Default 500 ms.
 	ShutGrace time.Duration
 	// Tune prepares an accepted connection. Default platform.TuneP2P with the
@@ -131,7 +131,7 @@ func NewServer(cfg ServerConfig) *Server {
 // revision, until Shut of that window. The tensors must not be changed in between; ts itself
 // is not kept. legacy: see Entries. Of two tensors with one key the first
 // counts. Open never waits: a window that is still open takes no new reader,
-// and whoever has opened it still has to shut it.
+// and its opener still has to shut it.
 func (s *Server) Open(revision uint64, ts []Tensor, legacy bool) *Window {
 	w := &Window{
 		revision: revision,
@@ -288,7 +288,7 @@ func (s *Server) read(conn net.Conn, r *bufio.Reader) (wire.C2SRequestSharedStat
 }
 
 // answer answers one request and sends the tensors it asked for. Requesters of
-// host memory wait for no turn: who hears nothing takes the holder for dead, and
+// host memory wait for no turn: a requester that hears nothing takes the holder for dead, and
 // all of them share the link anyway.
 func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 	out := sender{conn: conn, stall: s.cfg.StallTimeout}

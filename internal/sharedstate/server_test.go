@@ -246,7 +246,7 @@ func TestManyRequesters(t *testing.T) {
 }
 
 // A holder keeps nobody waiting for a turn, however many requesters there are
-// and however few of them read: whoever hears nothing takes the holder for dead.
+// and however few of them read: a requester that hears nothing takes the holder for dead.
 func TestNobodyWaitsForATurn(t *testing.T) {
 	const crowd = 100
 	src, dst := state(1, 1<<20), state(2, 1<<20)

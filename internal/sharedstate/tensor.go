@@ -23,7 +23,7 @@ import (
 type Tensor struct {
 	// Key names the tensor within the state; unique.
 	Key string
-	// Data is the content in host byte order. It stays the caller's; who may
+	// Data is the content in host byte order. It stays the caller's. Which side may
 	// read or write it when is said at the functions that take a Tensor.
 	Data []byte
 	// Device is the content if it lies on a device; Data is empty then.

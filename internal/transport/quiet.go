@@ -19,7 +19,7 @@ func tcpOf(c net.Conn) *net.TCPConn {
 // engine is a library, what the signal does is the host's to say, and the
 // default is the end of the process. So nobody touches the disposition, and
 // every socket of the engine goes through here, right behind connect or accept.
-// A conn that is no TCP connection is returned as it is. The result has a method
+// A conn that is not a TCP connection is returned as it is. The result has a method
 // TCP that returns c, for options of the socket.
 func Quiet(c net.Conn) net.Conn {
 	if t, ok := c.(*net.TCPConn); ok {

@@ -71,7 +71,7 @@ func TestSourceIsWoken(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
-// What is no socket is read as it is.
+// A connection that is not a socket is read as it is.
 func TestSourceOfAnything(t *testing.T) {
 	a, b := net.Pipe()
 	require.Equal(t, io.Reader(b), transport.Source(b))

@@ -12,7 +12,7 @@ import (
 
 // moonshot is the long search. Its workers take turns between two jobs: the
 // built-in portfolio from another seed, and merging, which keeps the arcs that a
-// few good rings share, as one peer each, and solves the small rest anew (after
+// few good rings share, as one peer each, and solves the small rest again (after
 // Cook and Seymour, "Tour merging via branch-decomposition", 2003, with a local
 // search in place of the decomposition).
 type moonshot struct {

@@ -159,7 +159,7 @@ func quantize[T quant.Float](largest float64, dst, src []byte) {
 }
 
 // stepOf returns what a value of 1 stands for. What no sender writes (negative,
-// infinite or no number, or above 1) is no scale: all values are 0.
+// infinite or NaN, or above 1) is not a scale: all values are 0.
 func stepOf(largest float64, share uint16) float64 {
 	const one = 0x3c00
 	if share > one {

@@ -67,7 +67,7 @@ func identity(n int) (is []int) {
 	return is
 }
 
-// Without anything shared the value is the matrix's, and no bound is no bound.
+// Without anything shared the value is the matrix's, and an absent bound limits nothing.
 func TestNothingIsShared(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, s := drawShared(t, 2, 7)

@@ -1,4 +1,4 @@
-"""What an operation uses is alive until its verdict, whoever drops what."""
+"""What an operation uses is alive until its verdict, whatever references are dropped."""
 
 from __future__ import annotations
 

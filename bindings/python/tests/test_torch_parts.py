@@ -109,7 +109,7 @@ def mail() -> Iterator[Tuple[Messages, Any]]:
     ],
 )
 def test_a_connection_that_ends(mail: Tuple[Messages, Any], sent: int, says: str) -> None:
-    """Who waits for its message is told at once, before it ends and after."""
+    """A rank that waits for its message is told at once, before it ends and after."""
     box, connect = mail
     first, second, third = (GopcclWork("recv", [], LIMIT) for _ in range(3))
     t, u = torch.zeros(3), torch.zeros(3)

@@ -92,7 +92,7 @@ def test_torn_state_is_known_and_never_elected(address: str, monkeypatch: pytest
         assert state.revision == 0
         holder.close()
 
-        # Alone with a mixture: there is no state, whoever asks and however.
+        # Alone with a mixture: there is no state, however one asks.
         def refused(state: SharedState, strategy: SharedStateSyncStrategy) -> str:
             with pytest.raises(PCCLError) as failure:
                 comm.sync_shared_state(state, strategy)

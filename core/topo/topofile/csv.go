@@ -90,7 +90,7 @@ func empty(cell string) bool {
 	return cell == "" || cell == "-" || cell == "null"
 }
 
-// rate reads a cell; NaN is no link.
+// rate reads a cell; NaN if there is no link.
 func rate(cell string) (float64, error) {
 	if empty(cell) {
 		return math.NaN(), nil

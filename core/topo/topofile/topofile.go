@@ -3,12 +3,12 @@
 //   - JSON: an object with "mbps", rows of numbers in Mbit/s (null: no link),
 //     and optionally "n", "name", and "peers" (objects with a "name", or names).
 //   - TSPLIB: TYPE ATSP or TSP, EXPLICIT weights as FULL_MATRIX. The weights are
-//     costs: a link has 1000/cost Mbit/s. Costs of 1e9 and more are no links.
+//     costs: a link has 1000/cost Mbit/s. Costs of 1e9 and more mean that there is no link.
 //   - CSV (comma, semicolon or tab): a square matrix in Mbit/s, with or without
 //     a first line and a first column of names; or lines of "from,to,mbps"
-//     below just that heading. Empty, "-" and "null" cells are no links.
+//     below just that heading. Empty, "-" and "null" cells mean that there is no link.
 //
-// A zero rate is no link. The diagonal is ignored. Negative, infinite and
+// A rate of zero means that there is no link. The diagonal is ignored. Negative, infinite and
 // absurd values, NaN, ragged and half matrices, and names that appear twice
 // are errors.
 package topofile

@@ -316,7 +316,7 @@ func requireEventuallyGone(t *testing.T, p *SolverPlugin, pid int) {
 	requireGone(t, pid)
 }
 
-// What is no plugin is named, tried again at growing intervals, and never in
+// A program that is not a plugin is named, tried again at growing intervals, and never in
 // the way of an answer.
 func TestProgramsThatAreNoPlugins(t *testing.T) {
 	for mode, want := range map[string]string{

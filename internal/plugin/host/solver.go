@@ -390,7 +390,7 @@ func (c *call) result() (topo.Solution, error) {
 	return best, nil
 }
 
-// expected: the end of the call's own context is no failure of the plugin.
+// expected: the end of the call's own context does not count against the plugin.
 func expected(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded
 }

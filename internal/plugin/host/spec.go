@@ -103,8 +103,8 @@ func (s Spec) complete() (Spec, error) {
 // errDigest says that an executable is not the one that was pinned.
 var errDigest = errors.New("the digest of the executable is not that of sha256")
 
-// checkDigest compares the executable with the pinned digest. Whoever can
-// replace the file between this and the start can run what he likes: an
+// checkDigest compares the executable with the pinned digest. An attacker who
+// can replace the file between this and the start can run anything: an
 // executable that is pinned must not be writable for others.
 func (s Spec) checkDigest() error {
 	if s.SHA256 == "" {

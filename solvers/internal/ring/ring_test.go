@@ -151,7 +151,7 @@ func cycles(m topo.Matrix) (pairs [][2]int) {
 	return pairs
 }
 
-// Who has no link, and who is cut off, is named; the others get their ring.
+// A peer without a link, or cut off, is named; the others get their ring.
 func TestNoRingNamesPeers(t *testing.T) {
 	m := topo.NewMatrix(40)
 	for i := range 40 {

@@ -191,7 +191,7 @@ class _Flight:
 class _Membership:
     """What the library holds of a communicator, and what it must not outlive.
 
-    The library writes to the buffers of an operation until its verdict, whoever has
+    The library writes to the buffers of an operation until its verdict, whatever has
     dropped the handle or the communicator, and whatever exception has ended the
     call that launched it: this object is in a table of the module until the
     communicator was destroyed.

@@ -15,7 +15,7 @@ _BUILT: Optional[bool] = None
 
 
 def is_available() -> bool:
-    """True if the library takes CUDA tensors; there may be no device."""
+    """True if the library takes CUDA tensors; there may still be none."""
     global _BUILT
     if _BUILT is None:
         info = ffi.new("pcclBuildInfo_t *")

@@ -208,7 +208,7 @@ func crane(rnd *rand.Rand, n int) [][]int {
 	return fill(n, func(i, j int) int { return int(math.Hypot(to[i][0]-from[j][0], to[i][1]-from[j][1])) })
 }
 
-// disk: the head seeks from track to track while the disk turns; who comes
+// disk: the head seeks from track to track while the disk turns; a reader that comes
 // late waits for the next turn.
 func disk(rnd *rand.Rand, n int) [][]int {
 	p := points(rnd, n)

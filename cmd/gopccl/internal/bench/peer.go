@@ -96,7 +96,7 @@ func Peer(ctx context.Context, master string, in io.Reader, out io.Writer) error
 			return err
 		}
 	}
-	// Leave together: who left first would abort what the last one still does.
+	// Leave together: the first to leave would abort what the last one still does.
 	return barrier(ctx, comm)
 }
 

@@ -90,7 +90,7 @@ type Ring struct {
 	Invalid   string  `json:"invalid,omitempty"` // what is wrong with the answer
 }
 
-// CPUClock is the processor time of this process. It is read anew when
+// CPUClock is the processor time of this process. It is read again when
 // resolution has passed: solvers look at their clock more often than they need.
 func CPUClock(resolution time.Duration) func() time.Duration {
 	var used, read time.Duration

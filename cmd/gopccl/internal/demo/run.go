@@ -58,7 +58,7 @@ type director struct {
 }
 
 // Run does the demo and returns its record. An error says why it could not be
-// carried through; a record that is not as it should be is no error (Verdict).
+// carried through; a record that is not as it should be is not an error (Verdict).
 func Run(ctx context.Context, cfg Config) (*Record, error) {
 	if cfg.Peers < 3 {
 		return nil, errors.New("demo: at least 3 peers are needed, since one is killed")

@@ -221,7 +221,7 @@ class GopcclBackend(c10d.Backend):
         self._comm = Communicator(address)
         self._comm.connect()
         end = time.monotonic() + self._timeout.total_seconds()
-        # Every accepted peer votes; whoever waits is let in, until all are there.
+        # Every accepted peer votes; waiting peers are let in, until all are there.
         while self._comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < self._size:
             if time.monotonic() > end:
                 raise Failure(f"gopccl: not all of {self._size} ranks came to {address} within {self._timeout}")
