@@ -19,8 +19,10 @@ type OS interface {
 	Congestion(fd uintptr) (string, error)
 	// SetCongestion chooses the congestion control of a connection by name.
 	SetCongestion(fd uintptr, name string) error
-	// RTT returns the smoothed round trip time of a connection.
-	RTT(fd uintptr) (time.Duration, error)
+	// SetPacing bounds the bytes per second that a connection sends; 0: no bound.
+	SetPacing(fd uintptr, bytesPerSecond uint64) error
+	// Unsent returns the bytes that were written to a connection and not sent.
+	Unsent(fd uintptr) (int, error)
 	// SetUnsentLimit bounds the bytes that the system takes from writers of a
 	// connection before they are sent.
 	SetUnsentLimit(fd uintptr, bytes int) error

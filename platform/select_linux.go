@@ -18,7 +18,8 @@ func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return linux.S
 func (system) SetQuickAck(fd uintptr) error                     { return linux.SetQuickAck(fd) }
 func (system) Congestion(fd uintptr) (string, error)            { return linux.Congestion(fd) }
 func (system) SetCongestion(fd uintptr, name string) error      { return linux.SetCongestion(fd, name) }
-func (system) RTT(fd uintptr) (time.Duration, error)            { return linux.RTT(fd) }
+func (system) SetPacing(fd uintptr, rate uint64) error          { return linux.SetPacing(fd, rate) }
+func (system) Unsent(fd uintptr) (int, error)                   { return linux.Unsent(fd) }
 func (system) SetUnsentLimit(fd uintptr, n int) error           { return linux.SetUnsentLimit(fd, n) }
 func (system) PrepareListener(fd uintptr) error                 { return nil }
 func (system) OpenHandles() (int, error)                        { return linux.OpenDescriptors() }

@@ -19,7 +19,8 @@ func (system) SetUserTimeout(uintptr, time.Duration) error { return errors.ErrUn
 func (system) SetQuickAck(uintptr) error                   { return errors.ErrUnsupported }
 func (system) Congestion(uintptr) (string, error)          { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error         { return errors.ErrUnsupported }
-func (system) RTT(uintptr) (time.Duration, error)          { return 0, errors.ErrUnsupported }
+func (system) SetPacing(uintptr, uint64) error             { return errors.ErrUnsupported }
+func (system) Unsent(uintptr) (int, error)                 { return 0, errors.ErrUnsupported }
 func (system) SetUnsentLimit(uintptr, int) error           { return errors.ErrUnsupported }
 func (system) PrepareListener(uintptr) error               { return nil }
 func (system) OpenHandles() (int, error)                   { return 0, errors.ErrUnsupported }

@@ -17,7 +17,8 @@ func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return windows
 func (system) SetQuickAck(uintptr) error                        { return errors.ErrUnsupported }
 func (system) Congestion(uintptr) (string, error)               { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error              { return errors.ErrUnsupported }
-func (system) RTT(uintptr) (time.Duration, error)               { return 0, errors.ErrUnsupported }
+func (system) SetPacing(uintptr, uint64) error                  { return errors.ErrUnsupported }
+func (system) Unsent(uintptr) (int, error)                      { return 0, errors.ErrUnsupported }
 func (system) SetUnsentLimit(uintptr, int) error                { return errors.ErrUnsupported }
 func (system) PrepareListener(fd uintptr) error                 { return windows.SetExclusive(fd) }
 func (system) OpenHandles() (int, error)                        { return windows.OpenHandles() }

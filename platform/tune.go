@@ -101,16 +101,12 @@ func TuneP2P(conn net.Conn, o Options) error {
 	switch o.Congestion {
 	case "":
 	case CongestionAuto:
-		if near(tcp, raw) {
+		if near(tcp) {
 			// Best effort: a kernel without cubic keeps what it has.
 			_ = control(raw, func(fd uintptr) error { return native.SetCongestion(fd, "cubic") })
 		}
 	default:
-		err := rawControl(raw, func(fd uintptr) error { return native.SetCongestion(fd, o.Congestion) })
-		if err != nil {
-			return errs.New(errs.InvalidConfig, "tune socket", err).WithPhase("congestion control " + o.Congestion).
-				WithPeer(remote(conn)).WithHint("name a control that this system has loaded, or auto")
-		}
+		return SetCongestion(tcp, o.Congestion)
 	}
 	return nil
 }
@@ -135,16 +131,12 @@ func LimitUnsent(conn net.Conn, bytes int) error {
 }
 
 // near reports whether the other end is on this host or less than nearRTT away.
-func near(tcp *net.TCPConn, raw syscall.RawConn) bool {
+func near(tcp *net.TCPConn) bool {
 	if sameHost(tcp.LocalAddr(), tcp.RemoteAddr()) {
 		return true
 	}
-	var rtt time.Duration
-	err := rawControl(raw, func(fd uintptr) (err error) {
-		rtt, err = native.RTT(fd)
-		return err
-	})
-	return err == nil && rtt > 0 && rtt < nearRTT
+	info, ok := TCPInfo(tcp)
+	return ok && info.RTT > 0 && info.RTT < nearRTT
 }
 
 // tcpOf returns the TCP connection that conn is, or that is inside of it; nil:

@@ -22,6 +22,12 @@ func SetUnsentLimit(fd uintptr, bytes int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, notSentLowat, bytes))
 }
 
+// TCPConnectionInfo returns TCP_CONNECTION_INFO.
+func TCPConnectionInfo(fd uintptr) (*unix.TCPConnectionInfo, error) {
+	info, err := unix.GetsockoptTCPConnectionInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CONNECTION_INFO)
+	return info, os.NewSyscallError("getsockopt", err)
+}
+
 // OpenDescriptors counts the open descriptors of this process, without the
 // one that the counting itself needs.
 func OpenDescriptors() (int, error) {

@@ -3,6 +3,7 @@ package linux
 import (
 	"os"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,13 +42,38 @@ func SetUnsentLimit(fd uintptr, bytes int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes))
 }
 
-// RTT returns the smoothed round trip time of TCP_INFO.
-func RTT(fd uintptr) (time.Duration, error) {
-	info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil {
-		return 0, os.NewSyscallError("getsockopt", err)
+// SetPacing sets SO_MAX_PACING_RATE; 0: none.
+func SetPacing(fd uintptr, bytesPerSecond uint64) error {
+	const none = 1<<32 - 1 // of 32 bits, which all kernels take
+	if bytesPerSecond == 0 {
+		bytesPerSecond = none
 	}
-	return time.Duration(info.Rtt) * time.Microsecond, nil
+	err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, int(uint32(min(bytesPerSecond, none))))
+	return os.NewSyscallError("setsockopt", err)
+}
+
+// Unsent returns SIOCOUTQNSD.
+func Unsent(fd uintptr) (int, error) {
+	n, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQNSD)
+	return n, os.NewSyscallError("ioctl", err)
+}
+
+// TCPInfo is TCP_INFO as far as the kernel filled it in.
+type TCPInfo struct {
+	unix.TCPInfo
+	Len uint32
+}
+
+// GetTCPInfo fills in info, without allocating. What the kernel does not know of
+// is zero, and beyond Len.
+func GetTCPInfo(fd uintptr, info *TCPInfo) error {
+	*info = TCPInfo{Len: unix.SizeofTCPInfo}
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&info.TCPInfo)), uintptr(unsafe.Pointer(&info.Len)), 0)
+	if errno != 0 {
+		return os.NewSyscallError("getsockopt", errno)
+	}
+	return nil
 }
 
 // OpenDescriptors counts the open descriptors of this process, without the

@@ -1,0 +1,56 @@
+package platform
+
+import (
+	"errors"
+	"time"
+	"unsafe"
+
+	"github.com/gopccl/gopccl/platform/internal/linux"
+)
+
+type infoScratch = linux.TCPInfo
+
+// readInfo fills in what this kernel knows: older ones return fewer bytes.
+func readInfo(fd uintptr, s *infoScratch, into *Info) error {
+	if err := linux.GetTCPInfo(fd, s); err != nil {
+		return err
+	}
+	if *into = fromLinux(s); into.Known == 0 { // an emulated kernel
+		return errors.ErrUnsupported
+	}
+	return nil
+}
+
+func fromLinux(s *linux.TCPInfo) (i Info) {
+	told := func(field Fields, offset, size uintptr) {
+		if offset+size <= uintptr(s.Len) {
+			i.Known |= field
+		}
+	}
+	us := func(v uint64) time.Duration { return time.Duration(v) * time.Microsecond }
+	mss := int(s.Snd_mss)
+	i = Info{
+		RTT: us(uint64(s.Rtt)), RTTVar: us(uint64(s.Rttvar)), MinRTT: us(uint64(s.Min_rtt)), Timeout: us(uint64(s.Rto)), MSS: mss,
+		Window: int(s.Snd_cwnd) * mss, Threshold: int(min(s.Snd_ssthresh, 1<<30)) * mss,
+		InFlight: int(s.Unacked) * mss, Unsent: int(s.Notsent_bytes), Lost: int(s.Lost) * mss, Sacked: int(s.Sacked) * mss, Retries: int(s.Retransmits),
+		Acked: s.Bytes_acked, Sent: s.Bytes_sent, Resent: s.Bytes_retrans,
+		DeliveryRate: s.Delivery_rate, PacingRate: s.Pacing_rate,
+		Busy: us(s.Busy_time), PeerLimited: us(s.Rwnd_limited), BufferLimited: us(s.Sndbuf_limited),
+	}
+	told(HasRTT|HasTimeout|HasWindow|HasInFlight|HasLost|HasRetries, unsafe.Offsetof(s.Total_retrans), 0)
+	told(HasPacing, unsafe.Offsetof(s.Pacing_rate), 8)
+	told(HasAcked, unsafe.Offsetof(s.Bytes_acked), 8)
+	told(HasUnsent, unsafe.Offsetof(s.Notsent_bytes), 4)
+	told(HasMinRTT, unsafe.Offsetof(s.Min_rtt), 4)
+	told(HasDelivery, unsafe.Offsetof(s.Delivery_rate), 8)
+	told(HasLimits, unsafe.Offsetof(s.Sndbuf_limited), 8)
+	told(HasSent, unsafe.Offsetof(s.Bytes_sent), 8)
+	told(HasResent, unsafe.Offsetof(s.Bytes_retrans), 8)
+	if s.Min_rtt == 1<<32-1 { // never measured
+		i.MinRTT, i.Known = 0, i.Known&^HasMinRTT
+	}
+	if s.Rtt == 0 {
+		i.Known &^= HasRTT
+	}
+	return i
+}
