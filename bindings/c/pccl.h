@@ -85,7 +85,7 @@ typedef enum pcclRedOp_t {
 } pcclRedOp_t;
 
 typedef enum pcclAttribute_t {
-    PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE = 1, /* of all groups, waiting peers included */
+    PCCL_ATTRIBUTE_GLOBAL_WORLD_SIZE = 1, /* of all groups; with a PCCL master waiting peers included */
     PCCL_ATTRIBUTE_PEER_GROUP_WORLD_SIZE = 2,
     PCCL_ATTRIBUTE_NUM_DISTINCT_PEER_GROUPS = 3,
     PCCL_ATTRIBUTE_LARGEST_PEER_GROUP_WORLD_SIZE = 4
