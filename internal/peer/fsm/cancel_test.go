@@ -10,21 +10,36 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// A vote that is cast cannot be taken back, and neither can its result: whatever
-// a peer asks for and gives up, the answer that the others have got as well is
-// what its next call works with.
-func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
-	ask := func(r *rig) CallID {
-		c := r.newCall()
-		r.step(CallPending{Call: c})
-		return c
-	}
-	for name, c := range map[string]struct {
-		begin  func(r *rig) CallID
-		answer func(r *rig) // comes when the caller is gone
-		next   func(t *testing.T, r *rig)
-	}{
-		"pending, asked again": {
+// givenUp is a call that is given up before its answer comes, and the calls that
+// follow.
+type givenUp struct {
+	begin  func(r *rig) CallID
+	answer func(r *rig) // comes when the caller is gone
+	next   func(t *testing.T, r *rig)
+}
+
+func (c givenUp) run(t *testing.T) {
+	r := connected(t, true, 1, 2)
+	given := c.begin(r)
+	r.step(CallCancel{Call: given})
+	r.failed(given, errs.Canceled)
+	require.True(t, r.m.View().Connected)
+	c.answer(r)
+	c.next(t, r)
+}
+
+func ask(r *rig) CallID {
+	c := r.newCall()
+	r.step(CallPending{Call: c})
+	return c
+}
+
+// A vote that is cast cannot be taken back, and neither can its result: the answer
+// to a question that was given up is what the next call works with, as the others
+// have got it as well.
+func TestCanceledQueriesKeepTheirAnswers(t *testing.T) {
+	for name, c := range map[string]givenUp{
+		"asked again": {
 			begin: ask, answer: func(r *rig) { r.in(wire.M2CPeersPendingResponse{PeersPending: true}) },
 			next: func(t *testing.T, r *rig) {
 				c := ask(r)
@@ -36,7 +51,7 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 				require.False(t, r.ok(c).Pending)
 			},
 		},
-		"pending, then a round": {
+		"then a round": {
 			begin: ask, answer: func(r *rig) { r.in(wire.M2CPeersPendingResponse{PeersPending: true}) },
 			next: func(t *testing.T, r *rig) {
 				u := r.update()
@@ -47,7 +62,7 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 				r.sent(wire.C2MCheckPeersPending{}) // what was true before the round is not now
 			},
 		},
-		"pending, then an operation": {
+		"then an operation": {
 			begin: ask, answer: func(r *rig) { r.in(wire.M2CPeersPendingResponse{PeersPending: true}) },
 			next: func(t *testing.T, r *rig) {
 				op := r.launch(1)
@@ -57,7 +72,7 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 				r.sent(wire.C2MCheckPeersPending{}) // the others are behind the question, too
 			},
 		},
-		"pending, then a synchronisation": {
+		"then a synchronisation": {
 			begin: ask, answer: func(r *rig) { r.in(wire.M2CPeersPendingResponse{PeersPending: true}) },
 			next: func(t *testing.T, r *rig) {
 				c := r.sync("w")
@@ -68,7 +83,7 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 				r.sent(wire.C2MCheckPeersPending{}) // the others are behind the question, too
 			},
 		},
-		"pending, beside an operation that was there before": {
+		"beside an operation that was there before": {
 			begin: func(r *rig) CallID {
 				op := r.launch(1)
 				r.await(op)
@@ -82,7 +97,7 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 				r.ok(c)
 			},
 		},
-		"pending, answered later": {
+		"answered later": {
 			begin: ask, answer: func(*rig) {},
 			next: func(t *testing.T, r *rig) {
 				c := ask(r)
@@ -91,33 +106,32 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 				require.True(t, r.ok(c).Pending)
 			},
 		},
-		"round after an operation": {
-			begin: func(r *rig) CallID {
-				op := r.launch(1)
-				w := r.await(op)
-				r.fail(op, 1)
-				r.sent(vote0)
-				return w
-			},
-			answer: func(r *rig) { r.round(1, 2) },
-			next: func(t *testing.T, r *rig) {
-				op := r.launch(2)
-				r.succeed(op, 2)
-				r.ok(r.await(op))
-			},
-		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := connected(t, true, 1, 2)
-			given := c.begin(r)
-			r.step(CallCancel{Call: given})
-			r.failed(given, errs.Canceled)
-			require.True(t, r.m.View().Connected)
-			c.answer(r)
-			c.next(t, r)
-		})
+		t.Run(name, c.run)
 	}
-	// The other calls leave the run, so that there is no next one.
+}
+
+// The round that follows an operation goes on without the caller that awaited it.
+func TestCanceledAwaitsKeepTheirRound(t *testing.T) {
+	givenUp{
+		begin: func(r *rig) CallID {
+			op := r.launch(1)
+			w := r.await(op)
+			r.fail(op, 1)
+			r.sent(vote0)
+			return w
+		},
+		answer: func(r *rig) { r.round(1, 2) },
+		next: func(t *testing.T, r *rig) {
+			op := r.launch(2)
+			r.succeed(op, 2)
+			r.ok(r.await(op))
+		},
+	}.run(t)
+}
+
+// The other calls leave the run, so that there is no next one.
+func TestCanceledVotesLeaveTheRun(t *testing.T) {
 	for name, begin := range map[string]func(r *rig) CallID{
 		"update":   (*rig).update,
 		"optimize": (*rig).optimize,
@@ -132,6 +146,141 @@ func TestCanceledCallsKeepTheirAnswers(t *testing.T) {
 			require.False(t, r.m.View().Connected)
 		})
 	}
+}
+
+// What a call waits for decides what giving it up means: a vote that is cast leaves
+// the run, a question stays open for the next one that asks, and what has not begun
+// is dropped.
+func TestCancelCalls(t *testing.T) {
+	t.Run("a vote cannot be taken back", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		c := r.update()
+		r.step(CallCancel{Call: c})
+		r.failed(c, errs.UpdateTopologyFailed, errs.Canceled)
+		want[Disconnect](r)
+	})
+	t.Run("pending query", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		a, b := r.newCall(), r.newCall()
+		r.step(CallPending{Call: a})
+		r.sent(wire.C2MCheckPeersPending{})
+		r.step(CallCancel{Call: a})
+		r.failed(a, errs.Canceled)
+		r.step(CallPending{Call: b})
+		r.silent() // the vote stands
+		r.in(wire.M2CPeersPendingResponse{PeersPending: true})
+		require.True(t, r.ok(b).Pending)
+	})
+	t.Run("postponed calls", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		op := r.launch(1)
+		r.step(CallCancel{Op: op})
+		u, l, w := r.update(), r.newCall(), r.newCall()
+		r.step(CallReduce{Call: l, Op: 50, Tag: 2})
+		r.step(CallAwait{Call: w, Op: 50})
+		r.step(CallCancel{Call: u})
+		r.failed(u, errs.Canceled)
+		r.step(CallCancel{Call: w, Op: 50})
+		r.failed(w, errs.Canceled)
+		r.failed(l, errs.Canceled)
+		s := r.sync("w")
+		r.step(MasterGone{})
+		r.failed(s, errs.InvalidUsage, errs.MasterLost)
+		require.NotContains(t, r.finishes, OpID(50))
+	})
+}
+
+// An operation that is given up is aborted for all, and its buffer restored; the
+// caller hears of it when nothing touches the buffer any more.
+func TestCancelOperations(t *testing.T) {
+	t.Run("running operation", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		op := r.launch(1)
+		w := r.await(op)
+		r.commence(1)
+		r.step(CallCancel{Call: w, Op: op})
+		want[AbortData](r)
+		r.unanswered(w)
+		r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+		r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
+		r.failed(w, errs.Canceled)
+		require.Equal(t, map[OpID]bool{op: true}, r.finishes)
+		// The others run a round and count on this peer; calls wait for it.
+		u := r.update()
+		r.silent()
+		r.abort(1, true)
+		r.complete(1)
+		r.sent(vote0)
+		r.unanswered(u)
+		r.round(1, 2)
+		r.sent(vote1)
+		r.round(1, 2)
+		r.ok(u)
+	})
+	t.Run("running operation, then the session ends", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		op := r.launch(1)
+		w := r.await(op)
+		r.commence(1)
+		r.step(CallCancel{Call: w, Op: op})
+		r.step(MasterGone{})
+		r.unanswered(w)
+		r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+		r.failed(w, errs.Canceled)
+		require.Equal(t, map[OpID]bool{op: true}, r.finishes)
+	})
+	t.Run("operation before it commenced", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		op := r.launch(1)
+		w := r.await(op)
+		r.step(CallCancel{Call: w, Op: op})
+		r.failed(w, errs.Canceled)
+		require.Equal(t, map[OpID]bool{op: true}, r.finishes)
+		r.commence(1)
+		r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
+		_, started := has[StartData](r)
+		require.False(t, started)
+		r.abort(1, true)
+		r.complete(1)
+		r.sent(vote0)
+		r.round(1, 2)
+		require.True(t, r.m.View().Connected)
+	})
+	t.Run("operation before it was awaited", func(t *testing.T) {
+		r := connected(t, true, 1, 2)
+		op := r.launch(1)
+		r.step(CallCancel{Op: op})
+		r.failed(r.await(op), errs.Canceled)
+		r.failed(r.await(op), errs.InvalidUsage)
+	})
+	t.Run("operation in a group with PCCL peers", func(t *testing.T) {
+		r := connected(t, false, 1, 2)
+		op := r.launch(1)
+		w := r.await(op)
+		r.commence(1)
+		r.step(CallCancel{Call: w, Op: op})
+		want[AbortData](r)
+		want[Disconnect](r)
+		r.unanswered(w)
+		r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+		r.failed(w, errs.Canceled)
+		require.True(t, r.finishes[op])
+		require.False(t, r.m.View().Connected)
+	})
+	t.Run("await in its round", func(t *testing.T) {
+		r := connected(t, true, 1, 2, 3)
+		op := r.launch(1)
+		w := r.await(op)
+		r.fail(op, 1)
+		r.sent(vote0)
+		r.step(CallCancel{Call: w, Op: op})
+		r.failed(w, errs.Canceled, errs.RankConnectionLost)
+		u := r.update()
+		r.round(1, 2)
+		r.sent(vote1)
+		r.round(1, 2)
+		r.ok(u)
+	})
 }
 
 // When an operation is given up decides what becomes of it: before this peer has

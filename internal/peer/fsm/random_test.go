@@ -19,129 +19,25 @@ import (
 func TestRandomEvents(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		native := rapid.Bool().Draw(rt, "native")
-		r := newRig(rt, Config{HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second, RegisterTimeout: 5 * time.Second, MaxWithPCCL: 2})
-		var known []CallID
-		call := func() CallID { c := r.newCall(); known = append(known, c); return c }
-		r.step(CallConnect{Call: call()})
+		x := &chance{
+			rt: rt, launches: map[CallID]OpID{},
+			r: newRig(rt, Config{HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second, RegisterTimeout: 5 * time.Second, MaxWithPCCL: 2}),
+		}
+		r := x.r
+		r.step(CallConnect{Call: x.call()})
 		ext := wire.Ext{Native: native, Topology: rapid.Bool().Draw(rt, "topology"), HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second}
-		var launched []OpID // those that were not refused
-		launches := map[CallID]OpID{}
-		tag := func() uint64 { return rapid.Uint64Range(1, 3).Draw(rt, "tag") }
-		anyOp := func() OpID {
-			if len(launched) == 0 {
-				return 99
-			}
-			return rapid.SampledFrom(launched).Draw(rt, "op")
-		}
 		r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: ext})
-		var probes, fetches []CallID
-		var rounds []uint64
-		r.watch = func() {
-			for _, e := range r.fx {
-				switch e := e.(type) {
-				case Done:
-					if op, ok := launches[e.Call]; ok && e.Err == nil {
-						launched = append(launched, op)
-					}
-				case Establish:
-					rounds = append(rounds, e.Round)
-				case Probe:
-					probes = append(probes, e.Call)
-				case Fetch:
-					fetches = append(fetches, e.Call)
-				}
-			}
-		}
+		r.watch = x.watch
 		n := rapid.IntRange(1, 80).Draw(rt, "steps")
 		for range n {
 			r.now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
-			switch rapid.IntRange(0, 26).Draw(rt, "event") {
-			case 0:
-				r.step(CallUpdate{Call: call()})
-			case 1:
-				r.step(CallPending{Call: call()})
-			case 2:
-				r.step(CallOptimize{Call: call()})
-			case 3:
-				r.step(CallSync{Call: call(), Entries: []wire.StateEntry{{Key: "w"}}})
-			case 4, 5, 6:
-				c := call()
-				r.op++
-				launches[c] = r.op
-				r.step(CallReduce{Call: c, Op: r.op, Tag: tag(), Count: 1, DType: dtype.Int8, RedOp: dtype.Sum})
-			case 7, 8:
-				r.step(CallAwait{Call: call(), Op: anyOp()})
-			case 9:
-				if len(known) > 0 && rapid.IntRange(0, 3).Draw(rt, "rarely") == 0 {
-					r.step(CallCancel{Call: rapid.SampledFrom(known).Draw(rt, "call"), Op: anyOp()})
-				}
-			case 10:
-				if rapid.IntRange(0, 9).Draw(rt, "rarely") == 0 {
-					r.step(CallClose{Call: call()})
-				}
-			case 11, 12, 13:
-				// Something the machine waits for, if it waits.
-				r.in(plausible(rt, r))
-			case 14, 15, 16:
-				for _, op := range r.m.ops {
-					if op.state == opVoting {
-						r.in(wire.M2CCollectiveCommsCommence{Tag: op.vote.Tag, SeqNr: 1})
-						break
-					}
-				}
-			case 17:
-				for _, op := range r.m.ops {
-					if op.state >= opRunning && !op.heard && op.state != opSettled {
-						r.abort(op.vote.Tag, rapid.Bool().Draw(rt, "aborted"))
-						break
-					}
-				}
-			case 18, 19:
-				for _, op := range r.m.ops {
-					if op.state == opReported {
-						r.complete(op.vote.Tag)
-						break
-					}
-				}
-			case 20, 21:
-				for _, id := range launched {
-					if r.open[id] {
-						var err error
-						if rapid.Bool().Draw(rt, "failed") {
-							err = errors.New("lost")
-						}
-						r.step(DataEnded{Op: id, Err: err})
-						break
-					}
-				}
-			case 22:
-				if len(rounds) > 0 {
-					r.step(Established{Round: rounds[len(rounds)-1]})
-				}
-			case 23:
-				if len(probes) > 0 {
-					r.step(Measured{Call: probes[len(probes)-1], To: uid(2), Mbps: 3})
-					r.step(ProbesDone{Call: probes[len(probes)-1]})
-				}
-			case 24:
-				if len(fetches) > 0 {
-					r.step(Fetched{Call: fetches[len(fetches)-1]})
-				}
-			case 25:
-				if f := r.m.flow; f != nil && f.working != 0 {
-					if !f.sending && rapid.Bool().Draw(rt, "ready") {
-						r.step(ProbeReady{Round: f.working, Err: rapid.SampledFrom([]error{nil, errors.New("refused")}).Draw(rt, "err")})
-					} else {
-						r.step(Probed{Round: f.working, Mbps: 3})
-					}
-				}
-				r.step(Tick{})
-			case 26:
-				if rapid.IntRange(0, 5).Draw(rt, "rarely") == 0 {
-					r.in(rapid.SampledFrom(everyPacket()).Draw(rt, "packet"))
-				} else {
-					r.in(wire.M2CHeartbeat{})
-				}
+			switch k := rapid.IntRange(0, 26).Draw(rt, "event"); {
+			case k <= 10:
+				x.trainer(k)
+			case k <= 19 || k == 26:
+				x.master(k)
+			default:
+				x.work(k)
 			}
 			if at, ok := r.m.Deadline(); ok && at <= r.now {
 				r.step(Tick{})
@@ -149,12 +45,163 @@ func TestRandomEvents(t *testing.T) {
 				require.True(rt, !ok || at > r.now, "a tick that moves nothing")
 			}
 		}
-		endAll(rt, r, known)
-		for _, id := range launched {
+		endAll(rt, r, x.known)
+		for _, id := range x.launched {
 			require.Contains(rt, r.finishes, id, "operation was never finished")
 		}
-		require.Len(rt, r.finishes, len(launched))
+		require.Len(rt, r.finishes, len(x.launched))
 	})
+}
+
+// chance draws events for a rig, and remembers what later ones may refer to.
+type chance struct {
+	rt *rapid.T
+	r  *rig
+
+	known           []CallID
+	launches        map[CallID]OpID
+	launched        []OpID // those that were not refused
+	probes, fetches []CallID
+	rounds          []uint64
+}
+
+func (x *chance) call() CallID {
+	c := x.r.newCall()
+	x.known = append(x.known, c)
+	return c
+}
+
+func (x *chance) anyOp() OpID {
+	if len(x.launched) == 0 {
+		return 99
+	}
+	return rapid.SampledFrom(x.launched).Draw(x.rt, "op")
+}
+
+// watch notes what the effects of a step allow.
+func (x *chance) watch() {
+	for _, e := range x.r.fx {
+		switch e := e.(type) {
+		case Done:
+			if op, ok := x.launches[e.Call]; ok && e.Err == nil {
+				x.launched = append(x.launched, op)
+			}
+		case Establish:
+			x.rounds = append(x.rounds, e.Round)
+		case Probe:
+			x.probes = append(x.probes, e.Call)
+		case Fetch:
+			x.fetches = append(x.fetches, e.Call)
+		}
+	}
+}
+
+// trainer makes a call.
+func (x *chance) trainer(k int) {
+	rt, r := x.rt, x.r
+	switch k {
+	case 0:
+		r.step(CallUpdate{Call: x.call()})
+	case 1:
+		r.step(CallPending{Call: x.call()})
+	case 2:
+		r.step(CallOptimize{Call: x.call()})
+	case 3:
+		r.step(CallSync{Call: x.call(), Entries: []wire.StateEntry{{Key: "w"}}})
+	case 4, 5, 6:
+		c := x.call()
+		r.op++
+		x.launches[c] = r.op
+		tag := rapid.Uint64Range(1, 3).Draw(rt, "tag")
+		r.step(CallReduce{Call: c, Op: r.op, Tag: tag, Count: 1, DType: dtype.Int8, RedOp: dtype.Sum})
+	case 7, 8:
+		r.step(CallAwait{Call: x.call(), Op: x.anyOp()})
+	case 9:
+		if len(x.known) > 0 && rapid.IntRange(0, 3).Draw(rt, "rarely") == 0 {
+			r.step(CallCancel{Call: rapid.SampledFrom(x.known).Draw(rt, "call"), Op: x.anyOp()})
+		}
+	case 10:
+		if rapid.IntRange(0, 9).Draw(rt, "rarely") == 0 {
+			r.step(CallClose{Call: x.call()})
+		}
+	}
+}
+
+// master sends a packet.
+func (x *chance) master(k int) {
+	rt, r := x.rt, x.r
+	switch k {
+	case 11, 12, 13:
+		// Something the machine waits for, if it waits.
+		r.in(plausible(rt, r))
+	case 14, 15, 16:
+		for _, op := range r.m.ops {
+			if op.state == opVoting {
+				r.in(wire.M2CCollectiveCommsCommence{Tag: op.vote.Tag, SeqNr: 1})
+				break
+			}
+		}
+	case 17:
+		for _, op := range r.m.ops {
+			if op.state >= opRunning && !op.heard && op.state != opSettled {
+				r.abort(op.vote.Tag, rapid.Bool().Draw(rt, "aborted"))
+				break
+			}
+		}
+	case 18, 19:
+		for _, op := range r.m.ops {
+			if op.state == opReported {
+				r.complete(op.vote.Tag)
+				break
+			}
+		}
+	case 26:
+		if rapid.IntRange(0, 5).Draw(rt, "rarely") == 0 {
+			r.in(rapid.SampledFrom(everyPacket()).Draw(rt, "packet"))
+		} else {
+			r.in(wire.M2CHeartbeat{})
+		}
+	}
+}
+
+// work reports the result of something that the machine has begun.
+func (x *chance) work(k int) {
+	rt, r := x.rt, x.r
+	switch k {
+	case 20, 21:
+		for _, id := range x.launched {
+			if r.open[id] {
+				var err error
+				if rapid.Bool().Draw(rt, "failed") {
+					err = errors.New("lost")
+				}
+				r.step(DataEnded{Op: id, Err: err})
+				break
+			}
+		}
+	case 22:
+		if len(x.rounds) > 0 {
+			r.step(Established{Round: x.rounds[len(x.rounds)-1]})
+		}
+	case 23:
+		if len(x.probes) > 0 {
+			r.step(Measured{Call: x.probes[len(x.probes)-1], To: uid(2), Mbps: 3})
+			r.step(ProbesDone{Call: x.probes[len(x.probes)-1]})
+		}
+	case 24:
+		if len(x.fetches) > 0 {
+			r.step(Fetched{Call: x.fetches[len(x.fetches)-1]})
+		}
+	case 25:
+		if f := r.m.flow; f != nil && f.working != 0 {
+			if !f.sending && rapid.Bool().Draw(rt, "ready") {
+				r.step(ProbeReady{Round: f.working, Err: rapid.SampledFrom([]error{nil, errors.New("refused")}).Draw(rt, "err")})
+			} else {
+				r.step(Probed{Round: f.working, Mbps: 3})
+			}
+		}
+		r.step(Tick{})
+	}
 }
 
 // endAll ends the session and checks that every call is answered.
