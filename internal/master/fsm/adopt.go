@@ -201,7 +201,7 @@ const watchEvery = time.Second
 // where the slowest link of the ring is no longer what the ring was chosen for.
 func (m *Machine) linkReport(c *client, p wire.C2MLinkReport) {
 	o := m.uuids[p.To]
-	if o == nil || o.group != c.group || !c.topology || !(p.Mbps > 0) || math.IsInf(p.Mbps, 0) || !(p.Busy >= 0 && p.Busy <= 1) {
+	if o == nil || o.group != c.group || !c.can.topology || !(p.Mbps > 0) || math.IsInf(p.Mbps, 0) || !(p.Busy >= 0 && p.Busy <= 1) {
 		return
 	}
 	l := c.link(o)

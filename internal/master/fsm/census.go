@@ -49,11 +49,11 @@ func (g *group) count(c *client, by int) {
 func (g *group) join(c *client) {
 	g.clients = append(g.clients, c)
 	c.joined = true
-	if c.slot = slices.Index(g.slots, nil); c.slot < 0 {
-		c.slot = len(g.slots)
+	if c.ways.slot = slices.Index(g.slots, nil); c.ways.slot < 0 {
+		c.ways.slot = len(g.slots)
 		g.slots = append(g.slots, nil)
 	}
-	g.slots[c.slot] = c
+	g.slots[c.ways.slot] = c
 	g.count(c, 1)
 }
 
@@ -62,17 +62,17 @@ func (g *group) leave(c *client) {
 	g.count(c, -1)
 	c.joined = false
 	g.clients = without(g.clients, c)
-	g.slots[c.slot] = nil
+	g.slots[c.ways.slot] = nil
 	for _, o := range g.clients {
-		if c.slot < len(o.links) {
-			o.links[c.slot] = link{}
+		if c.ways.slot < len(o.ways.links) {
+			o.ways.links[c.ways.slot] = link{}
 		}
 	}
 	g.setPending(c, false)
-	for _, o := range c.ops {
+	for _, o := range c.ops.by {
 		o.tally(-1)
 	}
-	c.ops = nil
+	c.ops.by = nil
 	if c.phase == Accepted {
 		g.countMember(c, -1)
 	}
@@ -91,10 +91,10 @@ func (g *group) countMember(c *client, by int) {
 
 // setPending notes whether c waits to hear whether peers are pending.
 func (g *group) setPending(c *client, asks bool) {
-	if c.pending == asks {
+	if c.pending.open == asks {
 		return
 	}
-	c.pending = asks
+	c.pending.open = asks
 	if asks {
 		g.census.asking++
 	} else {
@@ -150,7 +150,7 @@ func (m *Machine) all(s State) bool {
 // to moves the collective of one client on.
 func (o *clientOp) to(s OpState, now time.Duration) {
 	if s == VoteComplete && o.t.ops[s] == 0 {
-		o.t.ending, o.t.endWarned = now, false
+		o.t.ending = wait{since: now}
 	}
 	if invariants.Enabled {
 		invariants.Check(s == o.state+1, "collective %d of client %d goes from %v to %v", o.t.tag, o.c.id, o.state, s)
@@ -162,11 +162,11 @@ func (o *clientOp) to(s OpState, now time.Duration) {
 
 // addOp gives c a part in t.
 func (g *group) addOp(c *client, t *tagState, o clientOp) {
-	if c.ops == nil {
-		c.ops = map[uint64]*clientOp{}
+	if c.ops.by == nil {
+		c.ops.by = map[uint64]*clientOp{}
 	}
 	o.c, o.t, o.state = c, t, VoteInit
-	c.ops[t.tag] = &o
+	c.ops.by[t.tag] = &o
 	o.tally(1)
 	g.stir()
 }
@@ -174,31 +174,31 @@ func (g *group) addOp(c *client, t *tagState, o clientOp) {
 // dropOp takes the part away that c has in t.
 func (g *group) dropOp(c *client, t *tagState) {
 	c.op(t.tag).tally(-1)
-	delete(c.ops, t.tag)
+	delete(c.ops.by, t.tag)
 	g.stir()
 }
 
 // tally adds the part to the counts of its client and its collective.
 func (o *clientOp) tally(by int) {
 	o.t.ops[o.state] += by
-	o.c.parts[o.state] += by
+	o.c.ops.in[o.state] += by
 }
 
 // link returns what is known of the link from c to o, of its group.
 func (c *client) link(o *client) link {
-	if o.slot < len(c.links) {
-		return c.links[o.slot]
+	if o.ways.slot < len(c.ways.links) {
+		return c.ways.links[o.ways.slot]
 	}
 	return link{}
 }
 
 // setLink notes what is known of the link from c to o, of its group.
 func (c *client) setLink(o *client, l link) {
-	if n := len(c.group.slots); len(c.links) < n {
-		c.links = append(c.links, make([]link, n-len(c.links))...)
+	if n := len(c.group.slots); len(c.ways.links) < n {
+		c.ways.links = append(c.ways.links, make([]link, n-len(c.ways.links))...)
 	}
 	l.known = true
-	c.links[o.slot] = l
+	c.ways.links[o.ways.slot] = l
 }
 
 // voters is how many have voted to start t.
@@ -219,7 +219,7 @@ func (l *tagList) add(tag uint64, now time.Duration) *tagState {
 	if l.by == nil {
 		l.by = map[uint64]*tagState{}
 	}
-	t := &tagState{tag: tag, since: now, at: len(l.list)}
+	t := &tagState{tag: tag, wait: wait{since: now}, at: len(l.list)}
 	l.by[tag] = t
 	l.list = append(l.list, t)
 	return t

@@ -15,7 +15,7 @@ func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 		m.kick(c, "collective %d initiated twice", p.Tag)
 		return
 	}
-	if len(c.ops) >= maxOps {
+	if len(c.ops.by) >= maxOps {
 		m.kick(c, "more than %d collectives at once", maxOps)
 		return
 	}
@@ -76,7 +76,7 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	first := voters[0].op(t.tag)
 	g.pace.Begin(first.count*uint64(first.dtype.Size()), g.flying == 0, early, m.now)
 	// Nothing is left of an earlier use whose members are all gone.
-	t.performed, t.aborted, t.since, t.warned = true, false, m.now, false
+	t.performed, t.aborted, t.wait = true, false, wait{since: m.now}
 	g.flying++
 	p := wire.Packet(wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq})
 	for _, c := range voters {
@@ -115,7 +115,7 @@ func mismatch(t *tagState, ms []*client) string {
 // complete ends a member's data phase (control spec, section 11).
 func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	o := c.op(p.Tag)
-	if o != nil && o.state == VoteInit && c.eager && o.ahead == aheadNothing {
+	if o != nil && o.state == VoteInit && c.can.eager && o.ahead == aheadNothing {
 		// It began without the commence, in a group that may (docs/spec/extensions.md).
 		if o.ahead = aheadComplete; p.WasAborted {
 			o.ahead = aheadAborted
@@ -179,7 +179,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 		}
 		m.send(c, wire.M2CCollectiveCommsComplete{Tag: t.tag})
 		g.dropOp(c, t)
-		if len(c.ops) == 0 {
+		if len(c.ops.by) == 0 {
 			c.set(Idle, m.now)
 		}
 	}
@@ -194,7 +194,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 	}
 	// Votes for the next use of the tag may have come in already from members
 	// that were no part of this one.
-	t.aborted, t.since, t.warned = false, m.now, false
+	t.aborted, t.wait = false, wait{since: m.now}
 	dropUnused(g, t)
 }
 

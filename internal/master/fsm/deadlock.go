@@ -147,9 +147,9 @@ func (m *Machine) outvote(a, b []*client) bool {
 }
 
 func earliest(cs []*client) int64 {
-	e := cs[0].waitSince
+	e := cs[0].wait.since
 	for _, c := range cs {
-		e = min(e, c.waitSince)
+		e = min(e, c.wait.since)
 	}
 	return int64(e)
 }
@@ -173,7 +173,7 @@ func (m *Machine) breakQuery() bool {
 	for _, g := range m.inhabited() {
 		for _, c := range m.members(g) {
 			switch {
-			case c.pending:
+			case c.pending.open:
 				continue
 			case !c.blocked():
 				return false // busy, or free to ask
@@ -192,7 +192,7 @@ func (m *Machine) breakQuery() bool {
 		round, other := 0, 0
 		for _, c := range m.members(g) {
 			switch {
-			case c.pending:
+			case c.pending.open:
 			case party(c.state) == 0:
 				round++
 			default:
@@ -206,7 +206,7 @@ func (m *Machine) breakQuery() bool {
 			round, other = rounds, others
 		}
 		for _, c := range m.members(g) {
-			if c.pending {
+			if c.pending.open {
 				m.answer(c, other == 0 && round > 0)
 				found = true
 			}

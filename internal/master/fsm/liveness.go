@@ -34,14 +34,14 @@ func (m *Machine) advance(now time.Duration) {
 	}
 	for _, c := range m.clients {
 		c.seen = now
-		c.waitSince += late
-		c.moved += late
-		c.pendingSince += late
+		c.wait.since += late
+		c.progress.at += late
+		c.pending.wait.since += late
 	}
 	for _, g := range m.groups {
 		for t := range g.tags.all() {
-			t.since += late
-			t.ending += late
+			t.wait.since += late
+			t.ending.since += late
 		}
 	}
 	for _, g := range m.groups {
@@ -89,7 +89,7 @@ func (m *Machine) timers() {
 		m.nextBeat = m.now + m.cfg.HeartbeatInterval
 		m.beating = false
 		for _, c := range m.clients {
-			if c.beats && !c.closing {
+			if c.can.heartbeat && !c.closing {
 				m.beating = true
 				m.send(c, wire.M2CHeartbeat{})
 			}
@@ -112,7 +112,7 @@ func (m *Machine) dropSilent() {
 	dropped := 0
 	for _, c := range m.clients {
 		switch {
-		case !c.beats:
+		case !c.can.heartbeat:
 		case dropped == maxDrops:
 			m.beatDue = m.now // go on with the next step
 			return

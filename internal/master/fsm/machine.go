@@ -150,7 +150,7 @@ func (m *Machine) close(c *client, kind, why string) {
 	if c.registered && c.native {
 		m.send(c, wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: why})
 	}
-	c.closing, c.kind, c.why = true, kind, why
+	c.closing, c.end = true, ending{kind, why}
 	m.out = append(m.out, Close{Client: c.id, Reason: why})
 	m.leaving = append(m.leaving, c)
 }
@@ -262,12 +262,12 @@ func (m *Machine) packet(e PacketIn) {
 
 // askPending is the query whether newcomers wait (control spec, section 5.1).
 func (m *Machine) askPending(c *client) {
-	if c.pending {
+	if c.pending.open {
 		m.kick(c, "asked for pending peers twice")
 		return
 	}
 	c.group.setPending(c, true)
-	c.pendingSince, c.pendingWarned = m.now, false
+	c.pending.wait = wait{since: m.now}
 	m.checkPending()
 }
 

@@ -30,12 +30,12 @@ func (m *Machine) checkOptimize() {
 		p := wire.M2COptimizeTopologyResponse{}
 		for _, o := range m.members(c.group) {
 			if o != c && !m.knows(c, o) {
-				p.Requests = append(p.Requests, wire.BandwidthRequest{From: c.uuid, To: o.uuid, Addr: o.at(o.bwPort)})
+				p.Requests = append(p.Requests, wire.BandwidthRequest{From: c.uuid, To: o.uuid, Addr: o.at(o.listens.bandwidth)})
 			}
 		}
-		c.scheduled = c.topology && len(p.Requests) > 0
-		p.Ext.Topology = c.scheduled
-		if !c.scheduled {
+		c.probe.scheduled = c.can.topology && len(p.Requests) > 0
+		p.Ext.Topology = c.probe.scheduled
+		if !c.probe.scheduled {
 			unscheduled += len(p.Requests)
 		}
 		m.send(c, p)

@@ -58,7 +58,7 @@ type proof struct {
 // queueTrial lets newcomer c wait for its trial, if there is to be one.
 func (m *Machine) queueTrial(c *client) {
 	if len(m.testers()) == 0 {
-		c.proof.done = true
+		c.trial.proof.done = true
 		return
 	}
 	m.untried = append(m.untried, c)
@@ -68,7 +68,7 @@ func (m *Machine) queueTrial(c *client) {
 // testers returns the members that can try newcomers.
 func (m *Machine) testers() (cs []*client) {
 	for _, c := range m.clients {
-		if c.phase == Accepted && c.preflights && !c.closing {
+		if c.phase == Accepted && c.can.preflight && !c.closing {
 			cs = append(cs, c)
 		}
 	}
@@ -106,10 +106,10 @@ func (m *Machine) tryNewcomers() {
 	m.untried = slices.DeleteFunc(m.untried, func(c *client) bool {
 		host := c.remote.Addr()
 		switch {
-		case c.closing || c.phase == Accepted || c.inRound:
+		case c.closing || c.phase == Accepted || c.round.in:
 			return true
 		case len(testers) == 0:
-			c.proof.done = true
+			c.trial.proof.done = true
 			return true
 		case hosts[host] >= atOnce:
 			return false
@@ -119,7 +119,7 @@ func (m *Machine) tryNewcomers() {
 			return false
 		}
 		hosts[host]++
-		c.proof.begun = true
+		c.trial.proof.begun = true
 		m.try(c, by)
 		m.trySelf(c)
 		return true
@@ -132,10 +132,10 @@ func freeTester(c *client, testers []*client, limit int) *client {
 	own := slices.ContainsFunc(testers, func(t *client) bool { return t.group == c.group })
 	var out *client
 	for _, t := range testers {
-		if t.trying >= limit || own && t.group != c.group || slices.Contains(c.proof.asked, t.uuid) {
+		if t.trial.trying >= limit || own && t.group != c.group || slices.Contains(c.trial.proof.asked, t.uuid) {
 			continue
 		}
-		if out == nil || t.tests < out.tests {
+		if out == nil || t.trial.asked < out.trial.asked {
 			out = t
 		}
 	}
@@ -144,16 +144,16 @@ func freeTester(c *client, testers []*client, limit int) *client {
 
 // try asks member by whether it reaches c.
 func (m *Machine) try(c, by *client) {
-	by.tests++
-	c.proof.asked = append(c.proof.asked, by.uuid)
+	by.trial.asked++
+	c.trial.proof.asked = append(c.trial.proof.asked, by.uuid)
 	m.preflight(by, c, []*client{c})
 }
 
 // trySelf asks newcomer c whether it reaches members.
 func (m *Machine) trySelf(c *client) {
-	ms := slices.DeleteFunc(slices.Clone(m.members(c.group)), func(o *client) bool { return !o.preflights })
-	if !c.preflights || len(ms) == 0 {
-		c.proof.out = true
+	ms := slices.DeleteFunc(slices.Clone(m.members(c.group)), func(o *client) bool { return !o.can.preflight })
+	if !c.can.preflight || len(ms) == 0 {
+		c.trial.proof.out = true
 		return
 	}
 	var to []*client
@@ -167,11 +167,11 @@ func (m *Machine) preflight(by, of *client, to []*client) {
 	m.tries++
 	m.preflights = append(m.preflights, &preflight{number: m.tries, by: by, of: of, to: to, asked: m.now, due: m.now + preflightTime})
 	if by != of {
-		by.trying++
+		by.trial.trying++
 	}
 	p := wire.M2CPreflight{Number: m.tries}
 	for _, o := range to {
-		p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.p2pPort), UUID: o.uuid})
+		p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.listens.p2p), UUID: o.uuid})
 	}
 	m.send(by, p)
 }
@@ -197,7 +197,7 @@ func (m *Machine) preflightDone(c *client, p wire.C2MPreflightDone) {
 	switch f.of {
 	case nil:
 		for _, o := range failed {
-			o.missed++
+			o.record.missed++
 		}
 		return
 	case f.by:
@@ -215,7 +215,7 @@ func (m *Machine) arbitrate(a, b *client) {
 			return
 		}
 	}
-	testers := slices.DeleteFunc(m.testers(), func(t *client) bool { return t == a || t == b || t.trying >= atOnce })
+	testers := slices.DeleteFunc(m.testers(), func(t *client) bool { return t == a || t == b || t.trial.trying >= atOnce })
 	if len(testers) > 0 {
 		m.preflight(testers[int(m.tries%uint64(len(testers)))], nil, []*client{a, b})
 	}
@@ -224,24 +224,24 @@ func (m *Machine) arbitrate(a, b *client) {
 // answered frees the member that was asked.
 func (f *preflight) answered() {
 	if f.by != f.of {
-		f.by.trying--
+		f.by.trial.trying--
 	}
 }
 
 // triedOut judges what a newcomer has said of the members that it tried.
 func (m *Machine) triedOut(f *preflight, failed []*client) {
 	if len(failed) < len(f.to) || len(f.to) == 0 {
-		f.of.proof.out, f.of.proof.reaches = true, len(f.to) > 0
+		f.of.trial.proof.out, f.of.trial.proof.reaches = true, len(f.to) > 0
 		return
 	}
 	var at []string
 	alive := true
 	for _, o := range failed {
-		at = append(at, o.at(o.p2pPort).String())
-		alive = alive && (!o.beats || f.judged && o.seen > f.asked)
+		at = append(at, o.at(o.listens.p2p).String())
+		alive = alive && (!o.can.heartbeat || f.judged && o.seen > f.asked)
 	}
-	o, t := failed[0], &f.of.proof
-	alone := len(m.members(f.of.group)) == 1 && o.stood == 0
+	o, t := failed[0], &f.of.trial.proof
+	alone := len(m.members(f.of.group)) == 1 && o.record.stood == 0
 	if !alive || alone && !t.in && len(t.missedBy) == 0 {
 		// A member that died, and whose end is not known yet, is no fault of others.
 		if !f.judged {
@@ -254,7 +254,7 @@ func (m *Machine) triedOut(f *preflight, failed []*client) {
 	if alone && t.in {
 		// A member that never had a neighbour may itself be the one to blame. One
 		// newcomer after another says so, and the second is believed.
-		if o.missed++; o.missed > 1 {
+		if o.record.missed++; o.record.missed > 1 {
 			m.expel(o, "kick", fmt.Sprintf("newcomers cannot reach it at %v: %s", at[0], fix))
 			t.out = true
 			return
@@ -266,7 +266,7 @@ func (m *Machine) triedOut(f *preflight, failed []*client) {
 // triedIn judges what a member has said of a newcomer. One member alone does not
 // turn it away: the fault may be the member's.
 func (m *Machine) triedIn(f *preflight, failed bool) {
-	t := &f.of.proof
+	t := &f.of.trial.proof
 	if !failed {
 		t.in, t.reached = true, true
 		return
@@ -277,7 +277,7 @@ func (m *Machine) triedIn(f *preflight, failed bool) {
 		m.tryAgain(f.of)
 		return
 	}
-	m.expel(f.of, "kick", fmt.Sprintf("peers %s cannot reach it at %v: %s", strings.Join(t.missedBy, " and "), f.of.at(f.of.p2pPort), fix))
+	m.expel(f.of, "kick", fmt.Sprintf("peers %s cannot reach it at %v: %s", strings.Join(t.missedBy, " and "), f.of.at(f.of.listens.p2p), fix))
 }
 
 // tryAgain asks another member; if none has time, rounds will show.
@@ -286,12 +286,12 @@ func (m *Machine) tryAgain(c *client) {
 		m.try(c, by)
 		return
 	}
-	c.proof.in = true
+	c.trial.proof.in = true
 }
 
 // afterTrial lets c take part in rounds if it has passed, and begins with others.
 func (m *Machine) afterTrial(c *client) {
-	if t := &c.proof; t.in && t.out && !c.closing && !t.done {
+	if t := &c.trial.proof; t.in && t.out && !c.closing && !t.done {
 		t.done, t.proved = true, t.reached && t.reaches
 	}
 	m.tryNewcomers()
@@ -316,8 +316,8 @@ func (m *Machine) dropPreflights(c *client) {
 	for _, o := range again {
 		if !o.closing {
 			m.tryAgain(o)
-			o.proof.done = o.proof.in && o.proof.out
-			o.proof.proved = o.proof.done && o.proof.reached && o.proof.reaches
+			o.trial.proof.done = o.trial.proof.in && o.trial.proof.out
+			o.trial.proof.proved = o.trial.proof.done && o.trial.proof.reached && o.trial.proof.reaches
 		}
 	}
 }
@@ -365,7 +365,9 @@ func (m *Machine) preflightsDue() {
 func (m *Machine) awaitTrials() bool {
 	proved, others := m.waiting()
 	wait := m.now >= m.noWait && m.open(true) && !proved && !others &&
-		slices.ContainsFunc(m.clients, func(c *client) bool { return c.phase != Accepted && c.proof.begun && !c.proof.done && !c.closing })
+		slices.ContainsFunc(m.clients, func(c *client) bool {
+			return c.phase != Accepted && c.trial.proof.begun && !c.trial.proof.done && !c.closing
+		})
 	if wait && m.voteBy == 0 {
 		m.voteBy = m.now + trialPause
 	}

@@ -188,7 +188,7 @@ func TestPreflightGoesOnWithoutItsMember(t *testing.T) {
 	f.w.leave(n)
 	require.Empty(t, f.w.m.preflights)
 	for _, c := range f.w.m.clients {
-		require.Zero(t, c.trying)
+		require.Zero(t, c.trial.trying)
 	}
 }
 
@@ -208,7 +208,7 @@ func TestPreflightOnlyWhereItIsUnderstood(t *testing.T) {
 	require.False(t, f.pending())
 	f.try()
 	require.True(t, f.pending())
-	require.False(t, f.w.m.conns[pccl].proof.proved, "it has not said whom it reaches")
+	require.False(t, f.w.m.conns[pccl].trial.proof.proved, "it has not said whom it reaches")
 	shut := f.join(false)
 	f.cut = func(_, to ClientID) bool { return to == shut }
 	rounds := f.w.m.round.n
@@ -220,7 +220,7 @@ func TestPreflightOnlyWhereItIsUnderstood(t *testing.T) {
 	w.members(2, true)
 	x := newWiring(w)
 	n := x.join(true)
-	require.True(t, w.m.conns[n].proof.done)
+	require.True(t, w.m.conns[n].trial.proof.done)
 }
 
 // Newcomers that have proved themselves take part in rounds without others, and
@@ -405,11 +405,11 @@ func TestPreflightsAreBounded(t *testing.T) {
 		f.enterFrom(fmt.Sprintf("127.7.0.%d:1", f.w.next%250), true)
 	}
 	for _, c := range f.w.m.clients {
-		require.LessOrEqual(t, c.trying, atOnce)
+		require.LessOrEqual(t, c.trial.trying, atOnce)
 	}
 	f.busy = func(ClientID) bool { return false }
 	f.try()
-	require.True(t, f.w.m.conns[honest].proof.done)
+	require.True(t, f.w.m.conns[honest].trial.proof.done)
 	require.Empty(t, f.w.m.untried)
 	ok, _ := f.round()
 	require.True(t, ok)
@@ -423,11 +423,11 @@ func TestSecondAttemptsAreBounded(t *testing.T) {
 		f.enterFrom(fmt.Sprintf("127.7.1.%d:1", i), true)
 	}
 	last := f.w.m.conns[f.cs[8]]
-	require.Equal(t, atOnce, last.trying)
+	require.Equal(t, atOnce, last.trial.trying)
 	for _, c := range f.cs[:8] {
 		f.w.step(Gone{Client: c})
 	}
-	require.Equal(t, atMost, last.trying)
+	require.Equal(t, atMost, last.trial.trying)
 }
 
 // Newcomers that are not reached and come again at once, with ever new ports,
@@ -436,7 +436,7 @@ func TestSecondAttemptsAreBounded(t *testing.T) {
 func TestReturningNewcomersCostFewTrials(t *testing.T) {
 	f := newField(t, 4)
 	f.cut = func(_, to ClientID) bool {
-		return strings.HasPrefix(f.w.m.conns[to].remote.String(), "127.6.6.6:") && f.w.m.conns[to].p2pPort != 7
+		return strings.HasPrefix(f.w.m.conns[to].remote.String(), "127.6.6.6:") && f.w.m.conns[to].listens.p2p != 7
 	}
 	rounds, trials := f.w.m.round.n, f.w.m.tries
 	var ghosts [20]ClientID
@@ -465,7 +465,7 @@ func TestReturningNewcomersCostFewTrials(t *testing.T) {
 	require.Greater(t, f.w.m.tries-trials, uint64(atOnce*seconds))
 	elsewhere := f.enter()
 	f.try()
-	require.True(t, f.w.m.conns[elsewhere].proof.done)
+	require.True(t, f.w.m.conns[elsewhere].trial.proof.done)
 	f.port = 6
 	same := f.enterFrom("127.6.6.6:1", true)
 	f.port = 40000
@@ -474,7 +474,7 @@ func TestReturningNewcomersCostFewTrials(t *testing.T) {
 		f.w.after(100 * time.Millisecond)
 		f.try()
 	}
-	require.True(t, f.w.m.conns[same].proof.done)
+	require.True(t, f.w.m.conns[same].trial.proof.done)
 }
 
 // The first peer of a run may be the one that nobody reaches: the first newcomer

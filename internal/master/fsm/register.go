@@ -36,10 +36,10 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		if h.IsLoopback() && !c.remote.Addr().Unmap().IsLoopback() {
 			m.about(c, "host", true, "peer at %v announced the host %v, which cannot be reached; the address of its connection is used", c.remote, h)
 		} else {
-			c.host = h
+			c.listens.host = h
 		}
 	}
-	c.p2pPort, c.native = p.P2PPort, p.Ext.Native
+	c.listens.p2p, c.native = p.P2PPort, p.Ext.Native
 	code, why := errs.Success, m.refusal(c, p.PeerGroup)
 	if why == "" {
 		if why = m.comeLater(c); why != "" {
@@ -59,9 +59,16 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		return
 	}
 	c.registered, c.uuid = true, uuid
-	c.topology, c.eager = c.native && p.Ext.Topology, c.native && p.Ext.Eager
-	c.switches = c.native && p.Ext.Switch && m.cfg.Switch
-	c.statePort, c.bwPort = p.SharedStatePort, p.BenchmarkPort
+	if c.native {
+		c.can = abilities{
+			heartbeat:  p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0,
+			preflight:  p.Ext.Preflight,
+			topology:   p.Ext.Topology,
+			eager:      p.Ext.Eager,
+			switchRing: p.Ext.Switch && m.cfg.Switch,
+		}
+	}
+	c.listens.state, c.listens.bandwidth = p.SharedStatePort, p.BenchmarkPort
 	c.group = m.groupOf(p.PeerGroup)
 	c.phase = Registered
 	c.set(Idle, m.now)
@@ -72,12 +79,9 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 
 	resp := wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uuid}
 	if c.native {
-		resp.Ext.Native, resp.Ext.Topology, resp.Ext.Switch = true, c.topology, c.switches
-		c.preflights = p.Ext.Preflight
-		resp.Ext.Preflight = c.preflights
+		resp.Ext.Native, resp.Ext.Topology, resp.Ext.Switch, resp.Ext.Preflight = true, c.can.topology, c.can.switchRing, c.can.preflight
 		resp.Ext.RoundBound = max(m.cfg.RoundTimeout, 0)
-		if p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0 {
-			c.beats = true
+		if c.can.heartbeat {
 			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
 			resp.Ext.HeartbeatTimeout = m.cfg.HeartbeatTimeout
 			if !m.beating {
@@ -186,9 +190,9 @@ func (m *Machine) disconnected(e Gone) {
 	if c == nil || c.closing {
 		return
 	}
-	c.closing, c.kind, c.why = true, "left", e.Reason
-	if c.why == "" {
-		c.why = "connection closed"
+	c.closing, c.end = true, ending{"left", e.Reason}
+	if c.end.why == "" {
+		c.end.why = "connection closed"
 	}
 	m.leaving = append(m.leaving, c)
 }
@@ -200,13 +204,13 @@ func (m *Machine) remove(batch []*client) {
 	var members []*client
 	for _, c := range batch {
 		delete(m.conns, c.id)
-		if c.owed {
+		if c.questions.owed {
 			m.owed = without(m.owed, c)
 		}
 		if !c.registered {
 			m.silent = without(m.silent, c)
-			if c.kind != "left" {
-				m.about(c, c.kind, true, "connection from %v closed: %s%s", c.remote, c.why, c.lines.rest())
+			if c.end.kind != "left" {
+				m.about(c, c.end.kind, true, "connection from %v closed: %s%s", c.remote, c.end.why, c.lines.rest())
 			}
 			continue
 		}
@@ -220,20 +224,20 @@ func (m *Machine) remove(batch []*client) {
 	}
 	var touched []*group
 	for _, c := range members {
-		m.about(c, c.kind, c.kind != "left", "peer %s of group %d is gone: %s%s", c.name(), c.group.id, c.why, c.lines.rest())
-		if c.inRound && m.round.active {
+		m.about(c, c.end.kind, c.end.kind != "left", "peer %s of group %d is gone: %s%s", c.name(), c.group.id, c.end.why, c.lines.rest())
+		if c.round.in && m.round.active {
 			c.group.dropped = true
-			if c.newcomer && c.kind == "left" { // who was closed is outside already
-				m.keepOut(c, "it left while the members connected to it: "+c.why)
+			if c.round.newcomer && c.end.kind == "left" { // one that was closed is outside already
+				m.keepOut(c, "it left while the members connected to it: "+c.end.why)
 				m.round.spoil(c)
 			}
 		}
-		news := wire.Packet(wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: c.why})
+		news := wire.Packet(wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: c.end.why})
 		for _, o := range c.group.clients {
-			if len(o.unreachable) > 0 {
-				o.unreachable = slices.DeleteFunc(o.unreachable, func(k mark) bool { return k.to == c.uuid })
+			if len(o.ways.unreachable) > 0 {
+				o.ways.unreachable = slices.DeleteFunc(o.ways.unreachable, func(k mark) bool { return k.to == c.uuid })
 			}
-			if o.native && (c.phase == Accepted || c.inRound) {
+			if o.native && (c.phase == Accepted || c.round.in) {
 				m.send(o, news)
 			}
 		}
@@ -246,7 +250,7 @@ func (m *Machine) remove(batch []*client) {
 		if c.phase == Accepted {
 			m.forget(c.group)
 			if why[c.group] == "" {
-				why[c.group] = "peer " + c.name() + " is gone: " + c.why
+				why[c.group] = "peer " + c.name() + " is gone: " + c.end.why
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func (m *Machine) ringMembers(g *group) []*client {
 	var ms []*client
 	for _, c := range g.clients {
-		if !c.closing && (c.phase == Accepted || c.inRound) {
+		if !c.closing && (c.phase == Accepted || c.round.in) {
 			ms = append(ms, c)
 		}
 	}
@@ -78,7 +78,7 @@ func uuids(ms []*client) []wire.UUID {
 func conflicts(ms []*client, since uint64) rings.Pairs {
 	p := rings.NewPairs(len(ms))
 	for i, c := range ms {
-		for _, k := range c.unreachable {
+		for _, k := range c.ways.unreachable {
 			if k.round < since {
 				continue
 			}
@@ -140,7 +140,7 @@ func (m *Machine) reroute(g *group) {
 			fresh = conflicts(ms, m.round.n)
 			if r := around(ms, ring, fresh); r != nil {
 				for _, c := range ms {
-					c.unreachable = slices.DeleteFunc(c.unreachable, func(k mark) bool { return k.round < m.round.n })
+					c.ways.unreachable = slices.DeleteFunc(c.ways.unreachable, func(k mark) bool { return k.round < m.round.n })
 				}
 				g.prefer(r)
 				g.healed = true
@@ -170,7 +170,7 @@ func (m *Machine) reroute(g *group) {
 		if named > 1 {
 			limit--
 		}
-		if out.strikes++; out.native && out.reported && out.strikes < limit && out.missed == 0 {
+		if out.record.strikes++; out.native && out.round.reported && out.record.strikes < limit && out.record.missed == 0 {
 			for _, o := range m.near(out) {
 				if m.severed(out, o) {
 					m.arbitrate(out, o)
@@ -179,26 +179,26 @@ func (m *Machine) reroute(g *group) {
 			return
 		}
 		for _, o := range m.near(out) {
-			if out.newcomer && o.stood == 0 && out.marked(o.uuid, m.round.n) {
-				o.missed++
+			if out.round.newcomer && o.record.stood == 0 && out.marked(o.uuid, m.round.n) {
+				o.record.missed++
 			}
 		}
 		m.expel(out, "kick", fmt.Sprintf("no ring of group %d avoids the peers that cannot reach each other, and most of these pairs have the peer at %v in them: %s",
-			g.id, out.at(out.p2pPort), fix))
+			g.id, out.at(out.listens.p2p), fix))
 		m.forgive(out.uuid)
 	}
 }
 
 // worse orders candidates for leaving that are named equally often.
 func worse(a, b *client) bool {
-	if a.missed != b.missed && (a.stood == 0) == (b.stood == 0) {
-		return a.missed > b.missed // a third one, or newcomer after newcomer, could not reach it either
+	if a.record.missed != b.record.missed && (a.record.stood == 0) == (b.record.stood == 0) {
+		return a.record.missed > b.record.missed // a third one, or newcomer after newcomer, could not reach it either
 	}
-	if a.newcomer != b.newcomer {
-		return a.newcomer
+	if a.round.newcomer != b.round.newcomer {
+		return a.round.newcomer
 	}
-	if a.reported != b.reported {
-		return a.reported
+	if a.round.reported != b.round.reported {
+		return a.round.reported
 	}
 	return a.id > b.id
 }

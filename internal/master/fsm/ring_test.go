@@ -26,7 +26,7 @@ func TestArrangeIsAQuery(t *testing.T) {
 	require.Equal(t, around, w.m.normalise(g))
 	require.Equal(t, around, g.order)
 	require.True(t, w.m.wanted(g))
-	a.unreachable = nil
+	a.ways.unreachable = nil
 	again, _ := w.m.arrange(g)
 	require.Equal(t, around, again)
 	g.prefer(slices.Clone(sorted))

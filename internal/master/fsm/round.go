@@ -8,7 +8,7 @@ import (
 )
 
 // round is one establishment phase (control spec, section 7). Its
-// participants are the clients with inRound set.
+// participants are the clients with round.in set.
 type round struct {
 	active bool
 	accept bool // newcomers take part
@@ -25,7 +25,7 @@ type round struct {
 }
 
 func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections) {
-	if c.inRound {
+	if c.round.in {
 		m.kick(c, "votes for a round before the last one ended")
 		return
 	}
@@ -116,15 +116,14 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 	for _, g := range gs {
 		m.withdraw(g)
 		g.dropped, g.again, in[g] = false, false, true
-		g.known = slices.ContainsFunc(m.members(g), func(c *client) bool { return c.stood > 0 })
+		g.known = slices.ContainsFunc(m.members(g), func(c *client) bool { return c.record.stood > 0 })
 	}
 	m.round = round{active: true, accept: accept, n: m.round.n + 1, since: m.now}
 	for _, c := range m.clients {
-		invited := accept && (nobody || c.proof.done && (c.proof.proved && proved || !c.proof.proved && others))
+		invited := accept && (nobody || c.trial.proof.done && (c.trial.proof.proved && proved || !c.trial.proof.proved && others))
 		if (c.phase == Accepted || invited) && in[c.group] {
-			c.newcomer, c.reported, c.vague = c.phase != Accepted, false, false
-			c.inRound = true
-			m.round.held = m.round.held || !c.newcomer
+			c.round = roundPart{in: true, newcomer: c.phase != Accepted}
+			m.round.held = m.round.held || !c.round.newcomer
 			c.set(Connecting, m.now)
 		}
 	}
@@ -136,7 +135,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 			g.pure, g.eager = true, true
 			for _, u := range g.ring {
 				c := m.uuids[u]
-				g.pure, g.eager = g.pure && c.native, g.eager && c.eager
+				g.pure, g.eager = g.pure && c.native, g.eager && c.can.eager
 			}
 		}
 		n := len(m.ringMembers(g))
@@ -146,7 +145,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		members, largest = members+n, max(largest, n)
 	}
 	for _, c := range m.clients {
-		if c.inRound {
+		if c.round.in {
 			m.send(c, m.info(c, members, groups, largest))
 		}
 	}
@@ -158,17 +157,17 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 func (m *Machine) info(c *client, members, groups, largest int) wire.M2CP2PConnectionInfo {
 	near := neighbours(c.group.ring, c.uuid)
 	p := wire.M2CP2PConnectionInfo{
-		Unchanged:        sameMembers(near, c.neighbours),
+		Unchanged:        sameMembers(near, c.place.neighbours),
 		GlobalWorldSize:  uint64(members),
 		LocalWorldSize:   uint64(len(c.group.ring)),
 		NumDistinctGroup: uint64(groups),
 		LargestGroupSize: uint64(largest),
 	}
-	c.neighbours = near
+	c.place.neighbours = near
 	if !p.Unchanged {
 		for _, u := range near {
 			o := m.uuids[u]
-			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.p2pPort), UUID: u})
+			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.listens.p2p), UUID: u})
 		}
 	}
 	if c.native {
@@ -218,14 +217,14 @@ func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
 		m.checkRoundEnd()
 		return
 	}
-	c.reported, c.vague = true, true
+	c.round.reported, c.round.vague = true, true
 	c.set(ConnectFailed, m.now)
 	for i, u := range p.FailedPeers {
 		if i > len(m.clients) {
 			break // more names than peers: the rest can only be repetitions
 		}
-		beside := slices.Contains(c.neighbours, u)
-		c.vague = c.vague && !beside
+		beside := slices.Contains(c.place.neighbours, u)
+		c.round.vague = c.round.vague && !beside
 		o := m.uuids[u]
 		if o == nil || o == c || o.group != c.group {
 			continue
@@ -241,13 +240,13 @@ func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
 }
 
 func (c *client) mark(u wire.UUID, n uint64) {
-	for i := range c.unreachable {
-		if c.unreachable[i].to == u {
-			c.unreachable[i].round = n
+	for i := range c.ways.unreachable {
+		if c.ways.unreachable[i].to == u {
+			c.ways.unreachable[i].round = n
 			return
 		}
 	}
-	c.unreachable = append(c.unreachable, mark{u, n})
+	c.ways.unreachable = append(c.ways.unreachable, mark{u, n})
 }
 
 // checkRoundEnd ends the round when nobody connects any more. Every group has a
@@ -267,7 +266,7 @@ func (m *Machine) checkRoundEnd() {
 	for _, g := range m.groups {
 		took, failed := false, g.dropped
 		for _, c := range g.clients {
-			if c.inRound {
+			if c.round.in {
 				took, failed = true, failed || c.state == ConnectFailed
 			}
 		}
@@ -309,14 +308,14 @@ func (m *Machine) endRound(g *group) {
 	g.healed = false
 	m.installed(g)
 	for _, c := range g.clients {
-		if !c.inRound {
+		if !c.round.in {
 			continue
 		}
-		c.inRound = false
+		newcomer := c.round.newcomer
+		c.round = roundPart{}
 		m.rehabilitate(c)
 		c.set(Idle, m.now)
-		if c.newcomer {
-			c.newcomer = false
+		if newcomer {
 			m.admit(c)
 			m.about(c, "accepted", false, "peer %s joined group %d, world size %d", c.name(), c.group.id, len(c.group.ring))
 		}
@@ -334,18 +333,18 @@ func (m *Machine) failRound(g *group) {
 	m.reroute(g)
 	g.ring = m.normalise(g)
 	for _, c := range g.clients {
-		if !c.inRound {
+		if !c.round.in {
 			continue
 		}
 		// A reporter that is alone in its group stays outside, as in PCCL. Our
 		// own peers get another chance: whom they could not reach has left.
-		if c.newcomer && (!c.reported || len(c.group.ring) > 1 || c.native) {
+		if c.round.newcomer && (!c.round.reported || len(c.group.ring) > 1 || c.native) {
 			m.admit(c)
 			if !c.closing {
 				m.about(c, "accepted", false, "peer %s joined group %d after a failed round", c.name(), c.group.id)
 			}
 		}
-		c.inRound, c.newcomer = false, false
+		c.round = roundPart{}
 		c.set(ConnectFailed, m.now)
 		m.send(c, wire.M2CP2PConnectionsEstablished{Ring: c.group.ring})
 	}

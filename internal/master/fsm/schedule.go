@@ -67,7 +67,7 @@ func (m *Machine) missing() []links.Edge {
 		for k := 1; k < len(ms); k++ {
 			for i, c := range ms {
 				o := ms[(i+k)%len(ms)]
-				if c.topology && !m.knows(c, o) {
+				if c.can.topology && !m.knows(c, o) {
 					out = append(out, links.Edge{From: c.uuid, To: o.uuid})
 				}
 			}
@@ -123,7 +123,7 @@ func (m *Machine) nextProbes() {
 				continue
 			}
 			p.slots = append(p.slots, slot{Edge: e})
-			m.send(c, wire.M2CProbe{Round: m.probeSeq + 1, To: o.uuid, Addr: o.at(o.bwPort)})
+			m.send(c, wire.M2CProbe{Round: m.probeSeq + 1, To: o.uuid, Addr: o.at(o.listens.bandwidth)})
 		}
 		p.rounds = p.rounds[1:]
 	}
@@ -135,10 +135,10 @@ func (m *Machine) endProbes() {
 	p := m.probes
 	m.probes = nil
 	for _, c := range m.clients {
-		if c.phase == Accepted && c.state == Optimizing && c.scheduled {
+		if c.phase == Accepted && c.state == Optimizing && c.probe.scheduled {
 			m.send(c, wire.M2CProbesDone{})
 		}
-		c.scheduled = false
+		c.probe.scheduled = false
 	}
 	m.fact(Fact{Kind: "probes", Text: fmt.Sprintf("%d links measured in %d rounds, those of one round started within %v of each other",
 		p.measured, p.done, p.skew.Round(time.Microsecond))})
@@ -157,8 +157,8 @@ func (m *Machine) probeState(c *client, p wire.C2MProbeState) {
 	slot := &s.slots[i]
 	switch p.State {
 	case wire.ProbeHeard:
-		if rtt := m.now - s.asked; c.rtt == 0 || rtt < c.rtt {
-			c.rtt = rtt
+		if rtt := m.now - s.asked; c.probe.rtt == 0 || rtt < c.probe.rtt {
+			c.probe.rtt = rtt
 		}
 		return
 	case wire.ProbeReady:
@@ -226,12 +226,12 @@ func (m *Machine) goProbes() {
 	}
 	for _, x := range s.slots {
 		if c := ready(x); c != nil {
-			farthest = max(farthest, c.rtt/2)
+			farthest = max(farthest, c.probe.rtt/2)
 		}
 	}
 	for _, x := range s.slots {
 		if c := ready(x); c != nil {
-			m.send(c, wire.M2CProbeGo{Round: m.probeSeq, Delay: uint32((farthest - c.rtt/2).Microseconds())})
+			m.send(c, wire.M2CProbeGo{Round: m.probeSeq, Delay: uint32((farthest - c.probe.rtt/2).Microseconds())})
 		}
 	}
 }

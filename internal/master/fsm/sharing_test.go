@@ -118,8 +118,8 @@ func TestShareIsLearnt(t *testing.T) {
 	require.InDelta(t, 20+newShare*(10-20), known(0, 2).mbps, 1e-9)
 	require.InDelta(t, 94, g.shares.Mbps(addr("10.0.0.1:1").Addr(), links.Out), 1e-9)
 	// What is not measured is not learnt from its part, but asked for.
-	w.m.conns[cs[0]].links[w.m.conns[cs[2]].slot] = link{}
-	w.m.conns[cs[4]].links[w.m.conns[cs[0]].slot] = link{}
+	w.m.conns[cs[0]].ways.links[w.m.conns[cs[2]].ways.slot] = link{}
+	w.m.conns[cs[4]].ways.links[w.m.conns[cs[0]].ways.slot] = link{}
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 40, Busy: 1})
 	w.send(cs[4], wire.C2MLinkReport{To: w.ids[cs[0]], Mbps: 40, Busy: 1})
 	require.False(t, known(0, 2).known)

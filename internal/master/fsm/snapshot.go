@@ -57,9 +57,9 @@ func (m *Machine) Snapshot() Snapshot {
 	for _, c := range m.clients {
 		i := ClientInfo{
 			ID: c.id, UUID: c.uuid, Remote: c.remote, Group: c.group.id, Native: c.native,
-			Phase: c.phase, State: c.state, Pending: c.pending,
+			Phase: c.phase, State: c.state, Pending: c.pending.open,
 		}
-		for _, o := range slices.SortedFunc(maps.Values(c.ops), func(a, b *clientOp) int { return cmp.Compare(a.n, b.n) }) {
+		for _, o := range slices.SortedFunc(maps.Values(c.ops.by), func(a, b *clientOp) int { return cmp.Compare(a.n, b.n) }) {
 			i.Collectives = append(i.Collectives, OpInfo{o.t.tag, o.state})
 		}
 		s.Clients = append(s.Clients, i)
@@ -81,11 +81,11 @@ func (m *Machine) check() {
 	for _, c := range m.clients {
 		invariants.Check(!c.closing && c.registered, "client %d is on its way out but in the world", c.id)
 		invariants.Check(m.conns[c.id] == c && m.uuids[c.uuid] == c, "client %d is not indexed", c.id)
-		invariants.Check((c.state == Collective) == (len(c.ops) > 0), "client %d in %v has %d collectives", c.id, c.state, len(c.ops))
+		invariants.Check((c.state == Collective) == (len(c.ops.by) > 0), "client %d in %v has %d collectives", c.id, c.state, len(c.ops.by))
 		invariants.Check(c.phase == Accepted || c.state <= Waiting, "client %d in %v was never accepted", c.id, c.state)
-		invariants.Check((c.state == Connecting || c.state == Waiting) == (c.inRound && c.state != ConnectFailed), "client %d in %v, in round %v", c.id, c.state, c.inRound)
-		invariants.Check(!c.inRound || m.round.active, "client %d in a round that is over", c.id)
-		for tag, o := range c.ops {
+		invariants.Check((c.state == Connecting || c.state == Waiting) == (c.round.in && c.state != ConnectFailed), "client %d in %v, in round %v", c.id, c.state, c.round.in)
+		invariants.Check(!c.round.in || m.round.active, "client %d in a round that is over", c.id)
+		for tag, o := range c.ops.by {
 			invariants.Check(o.c == c && o.t.tag == tag && c.group.tags.get(tag) == o.t, "collective %d of client %d has no record", tag, c.id)
 		}
 		seen.all[c.state]++
@@ -95,7 +95,7 @@ func (m *Machine) check() {
 		if c.phase == Accepted && c.native {
 			seen.natives++
 		}
-		if c.pending {
+		if c.pending.open {
 			seen.asking++
 		}
 	}

@@ -82,66 +82,135 @@ func (s State) votes() bool {
 	return s == VoteAccept || s == VoteEstablish || s == VoteOptimize || s == VoteSync
 }
 
-// client is one connection; the fields below uuid are set by registration.
+// client is one connection; the fields from uuid on are set by registration.
 type client struct {
-	id     ClientID
-	remote netip.AddrPort
-	host   netip.Addr    // where it says that others reach it; not valid: at remote
-	since  time.Duration // connected at
-	seen   time.Duration // last sign of life
+	id        ClientID
+	remote    netip.AddrPort
+	since     time.Duration // connected at
+	seen      time.Duration // last sign of life
+	listens   listeners
+	questions questions
+	refusals  int   // of registrations
+	lines     lines // about it
+	closing   bool
+	end       ending // why, when closing
 
 	registered bool
-	asked      bool   // for the topology, unregistered
-	owed       bool   // waits for the topology
-	asks       bucket // questions for the topology
-	refusals   int    // of registrations
-	lines      lines  // about it
-	closing    bool
-	kind, why  string // fact kind and reason of the end, set when closing
+	uuid       wire.UUID
+	phase      Phase
+	state      State
+	wait       wait // in state
+	group      *group
+	joined     bool // counted by its group
+	native     bool
+	can        abilities
+	progress   progress
 
-	uuid                        wire.UUID
-	phase                       Phase
-	state                       State
-	waitSince                   time.Duration // when state was entered
-	warned                      bool          // the wait in this state was logged
-	p2pPort, statePort, bwPort  uint16
-	group                       *group
-	native                      bool
-	beats                       bool      // heartbeats were granted
-	inRound, newcomer, reported bool      // part of the round; not accepted before it; reported failure
-	vague                       bool      // ... and named none of its neighbours
-	stood                       uint64    // the last round that gave it a ring with others, 0: unproven
-	against                     []witness // since then
-	preflights                  bool      // announced capability Preflight
-	tests, trying               int       // newcomers that it was asked to try, that it tries now
-	proof                       proof     // of a newcomer
-	missed                      int       // times that others, who reach others, could not reach it
-	neighbours                  []wire.UUID
-	unreachable                 []mark
-	strikes                     int           // rounds in a row that found no ring because of it
-	slot                        int           // its place in the links of the others of its group
-	links                       []link        // by the target's slot
-	topology                    bool          // announced capability Topology
-	eager                       bool          // announced capability Eager
-	scheduled                   bool          // waits for calls to measure
-	switches                    bool          // announced capability Switch
-	prepared                    uint64        // the change that it has connected for
-	rtt                         time.Duration // of the connection to it, the least that was seen
+	pending query     // whether peers are pending
+	round   roundPart // in the round that runs
+	record  record
+	trial   trialPart
+	place   place
+	ways    ways
+	probe   probePart // in the optimization that runs
+	vote    syncVote  // in the synchronisation that runs
+	ops     opParts
+}
 
-	pending       bool
-	pendingSince  time.Duration
-	pendingWarned bool
+// wait is since when somebody or something waits, and whether that was logged.
+type wait struct {
+	since  time.Duration
+	warned bool
+}
 
-	vote  syncVote
-	holds bool // has the state of the last election
+// listeners are where others reach a client.
+type listeners struct {
+	host                  netip.Addr // that it has announced; not valid: where its connection comes from
+	p2p, state, bandwidth uint16     // ports
+}
 
-	reports bool          // says how many bytes it has moved
-	bytes   uint64        // that it has moved
-	moved   time.Duration // when it last moved any
+// questions are those for the topology, which strangers may ask as well.
+type questions struct {
+	once bool // asked, unregistered
+	owed bool // waits for the answer
+	pace bucket
+}
 
-	joined bool // counted by its group
-	ops    map[uint64]*clientOp
-	parts  [numOpStates]int // of ops
+// ending is why a connection ends.
+type ending struct {
+	kind string // of the fact
+	why  string
+}
+
+// abilities are what a client has announced and was granted: none for PCCL peers.
+type abilities struct {
+	heartbeat  bool
+	preflight  bool // tries whether it reaches others
+	topology   bool // measures when it is told to
+	eager      bool // begins a collective without the commence
+	switchRing bool // connects for a better ring beside its collectives
+}
+
+// progress is what a client says of the bytes that it has moved.
+type progress struct {
+	told  bool // it says something
+	bytes uint64
+	at    time.Duration // when it last moved any
+}
+
+// query is a question that all have to ask before one is answered.
+type query struct {
+	open bool
+	wait wait
+}
+
+// roundPart is a client's part in the round that runs; the zero value is none.
+type roundPart struct {
+	in       bool
+	newcomer bool // not accepted before it
+	reported bool // a failure
+	vague    bool // ... that names none of its neighbours
+}
+
+// record is what rounds have shown of a client. A ring with others clears it.
+type record struct {
+	stood   uint64    // the last round that gave it such a ring, 0: unproven
+	against []witness // since then
+	missed  int       // times that others, who reach others, could not reach it
+	strikes int       // rounds in a row that found no ring because of it
+}
+
+// trialPart is a client's part in the trials of newcomers: as the newcomer, and as
+// a member that tries others.
+type trialPart struct {
+	proof  proof
+	asked  int // newcomers that it was asked to try
+	trying int // ... that it tries now
+}
+
+// place is where a client is connected.
+type place struct {
+	neighbours []wire.UUID // in the ring in force
+	prepared   uint64      // the change that it has connected for
+}
+
+// ways are what is known of the connections to the others of the group.
+type ways struct {
+	slot        int    // its place in the links of the others
+	links       []link // by the target's slot
+	unreachable []mark
+}
+
+// probePart is a client's part in the scheduled measurements of an optimization.
+type probePart struct {
+	scheduled bool          // waits for calls to measure
+	rtt       time.Duration // of the connection to it, the least that was seen
+}
+
+// opParts are a client's parts in collectives.
+type opParts struct {
+	by map[uint64]*clientOp // tag
+	in [numOpStates]int     // how many of them are in each state
 }
 
 // link is what is known of the link to another peer.
@@ -232,11 +301,8 @@ type group struct {
 type tagState struct {
 	tag     uint64
 	aborted bool
-	since   time.Duration
-	warned  bool
-
-	ending    time.Duration // when the first member was through with it
-	endWarned bool
+	wait    wait // for votes
+	ending  wait // since the first member was through with it
 
 	performed bool // commenced and not over
 	dropped   bool // no longer in its list
@@ -245,20 +311,20 @@ type tagState struct {
 }
 
 // performing reports whether c works on a collective.
-func (c *client) performing() bool { return c.parts[Perform] > 0 }
+func (c *client) performing() bool { return c.ops.in[Perform] > 0 }
 
 // blocked reports whether c waits for the votes of others and has nothing else to do.
 func (c *client) blocked() bool {
-	return c.state.votes() || c.state == Collective && c.parts[Perform]+c.parts[VoteComplete] == 0
+	return c.state.votes() || c.state == Collective && c.ops.in[Perform]+c.ops.in[VoteComplete] == 0
 }
 
 // op returns what c has of a collective, nil if that is nothing.
-func (c *client) op(tag uint64) *clientOp { return c.ops[tag] }
+func (c *client) op(tag uint64) *clientOp { return c.ops.by[tag] }
 
 // at is where others reach a port of c.
 func (c *client) at(port uint16) netip.AddrPort {
-	if c.host.IsValid() {
-		return netip.AddrPortFrom(c.host, port)
+	if c.listens.host.IsValid() {
+		return netip.AddrPortFrom(c.listens.host, port)
 	}
 	return netip.AddrPortFrom(c.remote.Addr().Unmap(), port)
 }

@@ -30,7 +30,7 @@ func (m *Machine) offer(g *group) {
 	ms := m.members(g)
 	for _, c := range ms {
 		free := c.state == Idle || c.state == Collective || c.state >= VoteSync && c.state <= VoteSyncDone
-		if !c.switches || c.closing || !free {
+		if !c.can.switchRing || c.closing || !free {
 			return
 		}
 	}
@@ -44,7 +44,7 @@ func (m *Machine) offer(g *group) {
 	for _, c := range ms {
 		p := wire.M2CPrepareRing{Change: g.change.id}
 		for _, u := range neighbours(ring, c.uuid) {
-			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: m.uuids[u].at(m.uuids[u].p2pPort), UUID: u})
+			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: m.uuids[u].at(m.uuids[u].listens.p2p), UUID: u})
 		}
 		m.send(c, p)
 	}
@@ -54,7 +54,7 @@ func (m *Machine) offer(g *group) {
 func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 	g := c.group
 	ch := g.change
-	if ch == nil || ch.id != p.Change || c.prepared == ch.id {
+	if ch == nil || ch.id != p.Change || c.place.prepared == ch.id {
 		return
 	}
 	if len(p.FailedPeers) > 0 {
@@ -68,15 +68,15 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 		m.keepRing(g, "peer "+c.name()+" could not connect for it")
 		return
 	}
-	c.prepared = ch.id
+	c.place.prepared = ch.id
 	for _, o := range m.members(g) {
-		if o.prepared != ch.id {
+		if o.place.prepared != ch.id {
 			return
 		}
 	}
 	g.change, g.ring = nil, ch.ring
 	for _, o := range m.members(g) {
-		o.neighbours = neighbours(ch.ring, o.uuid)
+		o.place.neighbours = neighbours(ch.ring, o.uuid)
 		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: ch.ring})
 	}
 	m.installed(g)

@@ -207,7 +207,7 @@ func TestRingThatCannotBeConnected(t *testing.T) {
 		} else {
 			// Only neighbours can be named.
 			w.send(cs[0], wire.C2MRingPrepared{Change: change, FailedPeers: []wire.UUID{neighbours(better, w.ids[cs[0]])[1], w.ids[cs[1]], {9}}})
-			require.Len(t, w.m.conns[cs[0]].unreachable, 1)
+			require.Len(t, w.m.conns[cs[0]].ways.unreachable, 1)
 		}
 		w.withdrawn(cs, change)
 		require.Contains(t, w.facts[len(w.facts)-1].Text, "given up")

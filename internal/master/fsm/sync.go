@@ -24,6 +24,7 @@ type syncVote struct {
 	entries  []wire.StateEntry
 	torn     bool // a mixture of two states: it only receives
 	standing standing
+	holds    bool // the client has the state that was elected
 }
 
 // candidate reports whether what c voted with may be elected.
@@ -106,11 +107,11 @@ func (m *Machine) elect(g *group, ms []*client) {
 	for i, c := range ms {
 		if c.vote.standing == match && len(dirty[i]) == 0 {
 			c.set(Distribute, m.now)
-			c.holds = true
+			c.vote.holds = true
 			holders++
 		} else {
 			c.set(Request, m.now)
-			c.holds = false
+			c.vote.holds = false
 		}
 	}
 	if holders > 0 || m.cfg.PCCLRevisionRule {
@@ -157,7 +158,7 @@ func (m *Machine) nobody(g *group, ms []*client) {
 			continue
 		}
 		c.set(Request, m.now)
-		c.holds = false
+		c.vote.holds = false
 		m.send(c, wire.M2CSyncSharedState{IsOutdated: true, Distributor: noAddr, Ext: wire.Ext{Reason: why}})
 	}
 }
@@ -297,9 +298,9 @@ func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, 
 		switch {
 		case c.state != Distribute || c.closing:
 		case c.vote.strategy == wire.ReceiveOnly:
-			last = append(last, c.at(c.statePort))
+			last = append(last, c.at(c.listens.state))
 		default:
-			holders = append(holders, c.at(c.statePort))
+			holders = append(holders, c.at(c.listens.state))
 		}
 	}
 	if len(holders) == 0 {
@@ -333,7 +334,7 @@ func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, 
 // syncDone confirms a member's part (control spec, section 9.3).
 func (m *Machine) syncDone(c *client, p wire.C2MDistSharedStateComplete) {
 	if c.state == Request {
-		c.holds = !p.Ext.Failed
+		c.vote.holds = !p.Ext.Failed
 	}
 	if p.Ext.Failed {
 		m.about(c, "sync", true, "peer %s could not fetch the shared state", c.name())
@@ -349,8 +350,8 @@ func (m *Machine) checkSynced(g *group) {
 	}
 	held := false
 	for _, c := range ms {
-		held = held || c.holds
-		c.vote, c.holds = syncVote{}, false
+		held = held || c.vote.holds
+		c.vote = syncVote{}
 		c.set(Idle, m.now)
 		m.send(c, wire.M2CSyncSharedStateComplete{})
 	}

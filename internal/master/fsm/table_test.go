@@ -87,7 +87,7 @@ func TestEveryTransition_Section5_2(t *testing.T) {
 				c.put(state, 0)
 				switch state {
 				case Connecting, Waiting:
-					c.inRound, w.m.round.active = true, true
+					c.round.in, w.m.round.active = true, true
 				case Collective:
 					c.group.addOp(c, c.group.tags.add(1, 0), clientOp{})
 					c.op(1).to(Perform, 0)

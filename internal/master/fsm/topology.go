@@ -17,7 +17,7 @@ func (m *Machine) Topology() (out []wire.GroupTopology) {
 		}
 		t := wire.GroupTopology{Group: g.id, Mbps: x.Mbps}
 		for _, c := range ms {
-			t.Peers = append(t.Peers, wire.PeerEndpoint{Addr: c.at(c.p2pPort), UUID: c.uuid})
+			t.Peers = append(t.Peers, wire.PeerEndpoint{Addr: c.at(c.listens.p2p), UUID: c.uuid})
 		}
 		for _, i := range indices(ms, g.ring) {
 			if i < 0 { // a round with newcomers is under way
@@ -44,16 +44,16 @@ var (
 // many others, is answered later, and once for all that it has asked meanwhile.
 func (m *Machine) showTopology(c *client) {
 	if !c.registered {
-		if c.asked {
+		if c.questions.once {
 			m.kick(c, "asked for the topology twice")
 			return
 		}
-		c.asked = true
+		c.questions.once = true
 	}
-	if c.owed {
+	if c.questions.owed {
 		return
 	}
-	c.owed = true
+	c.questions.owed = true
 	m.owed = append(m.owed, c)
 	m.payTopology()
 }
@@ -69,10 +69,10 @@ func (m *Machine) payTopology() {
 	rest := m.owed[:0:0]
 	for i, c := range m.owed {
 		if c.closing {
-			c.owed = false
+			c.questions.owed = false
 			continue
 		}
-		if m.now < m.topologyAt || !c.asks.ready(m.now, topologyAsks) {
+		if m.now < m.topologyAt || !c.questions.pace.ready(m.now, topologyAsks) {
 			rest = append(rest, m.owed[i])
 			continue
 		}
@@ -83,8 +83,8 @@ func (m *Machine) payTopology() {
 				cells += len(g.Mbps) + len(g.Peers)
 			}
 		}
-		c.asks.take(m.now, topologyAsks)
-		c.owed = false
+		c.questions.pace.take(m.now, topologyAsks)
+		c.questions.owed = false
 		m.send(c, answer)
 		// The next one has to wait until what this one cost is paid for.
 		m.topologyUsed += cells
@@ -104,8 +104,8 @@ func (m *Machine) topologyDue() (time.Duration, bool) {
 	due := time.Duration(0)
 	for i, c := range m.owed {
 		at := m.now
-		if !c.asks.ready(m.now, topologyAsks) {
-			at = c.asks.at
+		if !c.questions.pace.ready(m.now, topologyAsks) {
+			at = c.questions.pace.at
 		}
 		if i == 0 || at < due {
 			due = at

@@ -91,5 +91,5 @@ func (c *client) put(s State, now time.Duration) {
 		c.group.count(c, -1)
 		defer c.group.count(c, 1)
 	}
-	c.state, c.waitSince, c.warned = s, now, false
+	c.state, c.wait = s, wait{since: now}
 }

@@ -51,8 +51,8 @@ func (m *Machine) testify(c, o *client) {
 			return
 		}
 		w := witness{o.uuid, m.round.n}
-		if !slices.Contains(c.against, w) {
-			c.against = append(c.against, w)
+		if !slices.Contains(c.record.against, w) {
+			c.record.against = append(c.record.against, w)
 		}
 	}
 	against(c, o)
@@ -62,7 +62,7 @@ func (m *Machine) testify(c, o *client) {
 // forgive drops what speaks against others because of u, which has left.
 func (m *Machine) forgive(u wire.UUID) {
 	for _, o := range m.clients {
-		o.against = slices.DeleteFunc(o.against, func(w witness) bool { return w.peer == u })
+		o.record.against = slices.DeleteFunc(o.record.against, func(w witness) bool { return w.peer == u })
 	}
 }
 
@@ -70,7 +70,7 @@ func (m *Machine) forgive(u wire.UUID) {
 func (c *client) evidence() (peers, rounds int) {
 	var ps []wire.UUID
 	var rs []uint64
-	for _, w := range c.against {
+	for _, w := range c.record.against {
 		if !slices.Contains(ps, w.peer) {
 			ps = append(ps, w.peer)
 		}
@@ -83,7 +83,7 @@ func (c *client) evidence() (peers, rounds int) {
 
 // marked reports whether c could not reach u in round n.
 func (c *client) marked(u wire.UUID, n uint64) bool {
-	return slices.Contains(c.unreachable, mark{u, n})
+	return slices.Contains(c.ways.unreachable, mark{u, n})
 }
 
 // severed reports whether a and b could not connect in this round, in either direction.
@@ -93,8 +93,8 @@ func (m *Machine) severed(a, b *client) bool {
 
 // near returns the neighbours of c in this round that are still there.
 func (m *Machine) near(c *client) (cs []*client) {
-	for _, u := range c.neighbours {
-		if o := m.uuids[u]; o != nil && o.inRound && !o.closing {
+	for _, u := range c.place.neighbours {
+		if o := m.uuids[u]; o != nil && o.round.in && !o.closing {
 			cs = append(cs, o)
 		}
 	}
@@ -122,7 +122,7 @@ func (m *Machine) turnAway(g *group) {
 	}
 	var out []verdict
 	for _, c := range m.ringMembers(g) {
-		if c.stood > 0 || !m.isolated(c) {
+		if c.record.stood > 0 || !m.isolated(c) {
 			continue
 		}
 		var by, to []string
@@ -134,16 +134,16 @@ func (m *Machine) turnAway(g *group) {
 				by = append(by, o.name())
 			}
 			if names {
-				to = append(to, o.at(o.p2pPort).String())
+				to = append(to, o.at(o.listens.p2p).String())
 			}
 			switch {
 			case !c.mayBeAccusedBy(o):
-			case o.stood > 0 || !m.isolated(o):
+			case o.record.stood > 0 || !m.isolated(o):
 				witnesses++
 				clear = clear || named && !names
-			case len(c.neighbours) == 1:
+			case len(c.place.neighbours) == 1:
 				// A pair: the one that was let in before, if nobody has missed it.
-				clear = clear || c.newcomer && !o.newcomer && named && !names
+				clear = clear || c.round.newcomer && !o.round.newcomer && named && !names
 			}
 		}
 		if witnesses < 2 && !clear {
@@ -151,7 +151,7 @@ func (m *Machine) turnAway(g *group) {
 		}
 		why := fmt.Sprintf("cannot reach its neighbours at %s: let it open connections to them", strings.Join(to, " and "))
 		if len(by) > 0 {
-			why = fmt.Sprintf("peers %s cannot reach it at %v: %s", strings.Join(by, " and "), c.at(c.p2pPort), fix)
+			why = fmt.Sprintf("peers %s cannot reach it at %v: %s", strings.Join(by, " and "), c.at(c.listens.p2p), fix)
 		}
 		out = append(out, verdict{c, why})
 	}
@@ -176,7 +176,7 @@ func (m *Machine) convict(g *group) {
 		if out == nil {
 			return
 		}
-		m.expel(out, "kick", fmt.Sprintf("%d peers cannot connect with it at %v: %s", most, out.at(out.p2pPort), fix))
+		m.expel(out, "kick", fmt.Sprintf("%d peers cannot connect with it at %v: %s", most, out.at(out.listens.p2p), fix))
 		m.forgive(out.uuid)
 	}
 }
@@ -185,10 +185,10 @@ func (m *Machine) convict(g *group) {
 // neighbours: no ring can be found that spares them.
 func (m *Machine) vague(g *group) {
 	for _, c := range m.ringMembers(g) {
-		if !c.vague {
+		if !c.round.vague {
 			continue
 		}
-		if c.strikes++; c.strikes >= maxStrikes || c.newcomer && len(g.ring) > 1 {
+		if c.record.strikes++; c.record.strikes >= maxStrikes || c.round.newcomer && len(g.ring) > 1 {
 			m.expel(c, "kick", "cannot connect, and names none of its neighbours")
 		}
 	}
@@ -200,7 +200,7 @@ func (m *Machine) expel(c *client, kind, why string) {
 		return
 	}
 	m.keepOut(c, why)
-	if c.inRound && c.stood == 0 {
+	if c.round.in && c.record.stood == 0 {
 		m.round.spoil(c)
 	}
 	m.close(c, kind, why)
@@ -218,7 +218,7 @@ type absence struct {
 
 // keepOut lets the address of c wait, twice as long as the last time.
 func (m *Machine) keepOut(c *client, why string) {
-	addr := c.at(c.p2pPort).String()
+	addr := c.at(c.listens.p2p).String()
 	a := absence{addr: addr, from: c.remote.Addr(), since: m.now, wait: firstWait, why: why}
 	if i := m.absent(addr); i >= 0 {
 		a.wait = min(2*m.outside[i].wait, longestWait)
@@ -241,7 +241,7 @@ func (m *Machine) absent(addr string) int {
 
 // comeLater returns why c is not let in now, "" if it is.
 func (m *Machine) comeLater(c *client) string {
-	i := m.absent(c.at(c.p2pPort).String())
+	i := m.absent(c.at(c.listens.p2p).String())
 	if i < 0 || m.now >= m.outside[i].until {
 		return ""
 	}
@@ -252,21 +252,21 @@ func (m *Machine) comeLater(c *client) string {
 
 // rehabilitate notes that c stands in a ring with others.
 func (m *Machine) rehabilitate(c *client) {
-	c.strikes, c.missed, c.against = 0, 0, nil
+	c.record = record{stood: c.record.stood}
 	if len(c.group.ring) < 2 {
 		return
 	}
-	if c.stood == 0 {
-		if i := m.absent(c.at(c.p2pPort).String()); i >= 0 {
+	if c.record.stood == 0 {
+		if i := m.absent(c.at(c.listens.p2p).String()); i >= 0 {
 			m.outside = slices.Delete(m.outside, i, i+1)
 		}
 	}
-	c.stood = m.round.n
+	c.record.stood = m.round.n
 }
 
 // spoil notes that newcomer c has cost the round.
 func (r *round) spoil(c *client) {
-	if c.proof.proved {
+	if c.trial.proof.proved {
 		r.spoiledByProved = true
 	}
 	r.spoiled = true
@@ -298,11 +298,11 @@ func (m *Machine) open(proved bool) bool {
 // waiting says which newcomers wait for a round that they may take part in.
 func (m *Machine) waiting() (proved, others bool) {
 	for _, c := range m.clients {
-		if c.phase == Accepted || c.closing || !c.proof.done {
+		if c.phase == Accepted || c.closing || !c.trial.proof.done {
 			continue
 		}
-		proved = proved || c.proof.proved
-		others = others || !c.proof.proved
+		proved = proved || c.trial.proof.proved
+		others = others || !c.trial.proof.proved
 	}
 	return proved && m.open(true), others && m.open(false)
 }
@@ -328,7 +328,7 @@ func (m *Machine) boundNewcomers() {
 		return
 	}
 	for _, c := range m.clients {
-		if c.inRound && !c.guest() && c.state == Connecting {
+		if c.round.in && !c.guest() && c.state == Connecting {
 			return
 		}
 	}
@@ -371,7 +371,7 @@ func (m *Machine) roundDue() (time.Duration, bool) {
 	}
 	if m.round.through {
 		for _, c := range m.clients {
-			if c.inRound && c.guest() && c.state == Connecting {
+			if c.round.in && c.guest() && c.state == Connecting {
 				at = min(at, m.newcomerDue(c))
 			}
 		}
@@ -390,12 +390,12 @@ func (m *Machine) hurryRound() {
 		return
 	}
 	for _, c := range m.clients {
-		if !c.inRound || !c.guest() || c.state != Connecting || m.now < m.newcomerDue(c) {
+		if !c.round.in || !c.guest() || c.state != Connecting || m.now < m.newcomerDue(c) {
 			continue
 		}
 		why := fmt.Sprintf("connections not established within %v, long after the members had theirs", (m.now - m.round.since).Round(time.Millisecond))
 		if m.missed(c) {
-			why = fmt.Sprintf("its neighbours cannot reach it at %v, and it has not connected either: %s", c.at(c.p2pPort), fix)
+			why = fmt.Sprintf("its neighbours cannot reach it at %v, and it has not connected either: %s", c.at(c.listens.p2p), fix)
 		}
 		m.expel(c, "dropped", why)
 	}
@@ -407,14 +407,14 @@ func (m *Machine) hurryRound() {
 func (m *Machine) dropLate() {
 	late := map[*client]bool{} // is only asked for members
 	for _, c := range m.clients {
-		if c.inRound && !c.closing && c.state == Connecting {
+		if c.round.in && !c.closing && c.state == Connecting {
 			late[c] = true
 		}
 	}
 	near := map[*client][]*client{}
 	var suspects []*client
 	for _, c := range m.clients {
-		if !c.inRound || c.closing {
+		if !c.round.in || c.closing {
 			continue
 		}
 		near[c] = m.near(c)
@@ -479,9 +479,9 @@ func waitFor(c *client, near []*client, late map[*client]bool, last bool) int {
 // ring with others, 1 for a newcomer that has proved itself, 0 for others.
 func (c *client) credit() int {
 	switch {
-	case c.stood > 0:
+	case c.record.stood > 0:
 		return 2
-	case c.proof.proved:
+	case c.trial.proof.proved:
 		return 1
 	}
 	return 0
@@ -492,7 +492,7 @@ func (c *client) credit() int {
 // long as there is somebody known who can be asked.
 func (c *client) mayBeAccusedBy(o *client) bool {
 	switch {
-	case o.stood > 0:
+	case o.record.stood > 0:
 		return true
 	case c.group.known:
 		return o.credit() > c.credit()
@@ -503,7 +503,7 @@ func (c *client) mayBeAccusedBy(o *client) bool {
 // guest reports whether c is not waited for as long as members are: a newcomer,
 // or one that was let in by a round that failed.
 func (c *client) guest() bool {
-	return c.newcomer || c.stood == 0 && c.group.known
+	return c.round.newcomer || c.record.stood == 0 && c.group.known
 }
 
 // standing is 0 for a newcomer, 1 for a member, 2 for a proven one.
@@ -511,7 +511,7 @@ func (c *client) standing() int {
 	switch {
 	case c.guest():
 		return 0
-	case c.stood == 0:
+	case c.record.stood == 0:
 		return 1
 	}
 	return 2

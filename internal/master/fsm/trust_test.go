@@ -75,7 +75,7 @@ func (x *wiring) round() (ok, over bool) {
 			continue
 		}
 		var failed []wire.UUID
-		for _, u := range x.w.m.conns[c].neighbours {
+		for _, u := range x.w.m.conns[c].place.neighbours {
 			if x.cut(c, x.client(u)) {
 				failed = append(failed, u)
 			}
@@ -386,7 +386,7 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 func TestMemoryOfAddressesIsBounded(t *testing.T) {
 	w := newWorld(t, Config{})
 	for i := range 3 * maxOutside {
-		w.m.keepOut(&client{remote: addr("10.0.0.1:1"), p2pPort: uint16(i)}, strings.Repeat("x", 10))
+		w.m.keepOut(&client{remote: addr("10.0.0.1:1"), listens: listeners{p2p: uint16(i)}}, strings.Repeat("x", 10))
 	}
 	require.Len(t, w.m.outside, maxOutside)
 	require.Equal(t, "10.0.0.1:767", w.m.outside[maxOutside-1].addr)

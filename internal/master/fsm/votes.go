@@ -22,13 +22,12 @@ const (
 // openVote is a vote, or the end of a phase, that somebody waits in and
 // somebody holds up.
 type openVote struct {
-	what   string
-	end    bool   // of a phase
-	data   bool   // a phase that moves bytes of tensors
-	group  *group // nil: all groups
-	since  time.Duration
-	warned *bool     // it was named in the log
-	late   []*client // who could go on and did not
+	what  string
+	end   bool      // of a phase
+	data  bool      // a phase that moves bytes of tensors
+	group *group    // nil: all groups
+	wait  *wait     // of the first that waits in it
+	late  []*client // who could go on and did not
 }
 
 // limit is the bound on v, 0 if there is none.
@@ -53,15 +52,15 @@ func (m *Machine) voteBound() time.Duration {
 // dueAt moves the next look at the votes to t if that is earlier.
 func (m *Machine) dueAt(t time.Duration) { m.voteDue = min(m.voteDue, t) }
 
-// ripe reports whether v, of which since and warned are known, has reached a
+// ripe reports whether v, of which the wait is known, has reached a
 // bound; if not, it sees to it that the votes are looked at when it does.
 func (m *Machine) ripe(v *openVote) bool {
 	due, any := time.Duration(0), false
-	if m.cfg.WarnVoteAfter > 0 && !*v.warned {
-		due, any = v.since+m.cfg.WarnVoteAfter, true
+	if m.cfg.WarnVoteAfter > 0 && !v.wait.warned {
+		due, any = v.wait.since+m.cfg.WarnVoteAfter, true
 	}
-	if l := m.limit(v); l > 0 && (!any || v.since+l < due) {
-		due, any = v.since+l, true
+	if l := m.limit(v); l > 0 && (!any || v.wait.since+l < due) {
+		due, any = v.wait.since+l, true
 	}
 	switch {
 	case !any:
@@ -79,22 +78,22 @@ type voteScan struct {
 	found []openVote
 }
 
-// since is when c began to wait, and where it is noted that this was logged.
-type since func(c *client) (time.Duration, *bool)
+// waitOf is the wait of c that a vote is about.
+type waitOf func(c *client) *wait
 
-func inState(c *client) (time.Duration, *bool) { return c.waitSince, &c.warned }
+func inState(c *client) *wait { return &c.wait }
 
 // add looks among cs for those who wait, and if they do so for too long for
 // those who are late: by holds, or for nil by what keeps a client from voting.
-func (s *voteScan) add(v openVote, cs []*client, inVote func(*client) bool, since since, holds func(*client) bool) {
+func (s *voteScan) add(v openVote, cs []*client, inVote func(*client) bool, of waitOf, holds func(*client) bool) {
 	for _, c := range cs {
 		if c.phase == Accepted && !c.closing && inVote(c) {
-			if t, w := since(c); v.warned == nil || t < v.since {
-				v.since, v.warned = t, w
+			if w := of(c); v.wait == nil || w.since < v.wait.since {
+				v.wait = w
 			}
 		}
 	}
-	if v.warned == nil || !s.m.ripe(&v) {
+	if v.wait == nil || !s.m.ripe(&v) {
 		return
 	}
 	var free, stuck []*client
@@ -109,7 +108,7 @@ func (s *voteScan) add(v openVote, cs []*client, inVote func(*client) bool, sinc
 		// nobody is free, the votes conflict, and the oldest one stands.
 		case c.state == Idle || c.state == ConnectFailed || c.state == Collective && !c.performing():
 			free = append(free, c)
-		case c.state.votes() && c.waitSince >= v.since:
+		case c.state.votes() && c.wait.since >= v.wait.since:
 			stuck = append(stuck, c)
 		}
 	}
@@ -141,8 +140,8 @@ func (m *Machine) openVotes() []openVote {
 	s.add(openVote{what: "to establish connections"}, m.clients, func(c *client) bool {
 		return c.state == VoteEstablish && c.group.natives == 0 && !c.group.again
 	}, inState, nil)
-	s.add(openVote{what: "whether peers are pending"}, m.clients, func(c *client) bool { return c.pending },
-		func(c *client) (time.Duration, *bool) { return c.pendingSince, &c.pendingWarned }, nil)
+	s.add(openVote{what: "whether peers are pending"}, m.clients, func(c *client) bool { return c.pending.open },
+		func(c *client) *wait { return &c.pending.wait }, nil)
 	if m.probes == nil { // otherwise they wait for each other's probes, which have bounds of their own
 		s.add(openVote{what: "the optimization", end: true}, m.clients, in(VoteOptimizeDone), inState, in(Optimizing))
 	}
@@ -169,10 +168,10 @@ func (s *voteScan) tags(g *group, ms []*client) {
 		}
 		if t.runs() == 0 {
 			s.add(openVote{what: fmt.Sprintf("to start collective %d", t.tag), group: g}, ms, in(VoteInit),
-				func(*client) (time.Duration, *bool) { return t.since, &t.warned }, nil)
+				func(*client) *wait { return &t.wait }, nil)
 		} else if t.ops[VoteComplete] > 0 {
 			s.add(openVote{what: fmt.Sprintf("collective %d", t.tag), end: true, data: true, group: g}, ms, in(VoteComplete),
-				func(*client) (time.Duration, *bool) { return t.ending, &t.endWarned }, in(Perform))
+				func(*client) *wait { return &t.ending }, in(Perform))
 		}
 	}
 }
@@ -180,10 +179,10 @@ func (s *voteScan) tags(g *group, ms []*client) {
 // standstill is how long c has moved nothing of the phase whose end others wait for
 // some time; without a word from it, since they wait.
 func (m *Machine) standstill(c *client, v *openVote) time.Duration {
-	if !v.data || !c.reports {
-		return m.now - v.since
+	if !v.data || !c.progress.told {
+		return m.now - v.wait.since
 	}
-	return m.now - max(c.moved, v.since)
+	return m.now - max(c.progress.at, v.wait.since)
 }
 
 // names lists who is late, with what is known of their progress.
@@ -195,8 +194,8 @@ func (m *Machine) names(v *openVote) string {
 			break
 		}
 		name := c.name()
-		if v.end && v.data && c.reports {
-			if d := m.now - c.moved; d < movedLately {
+		if v.end && v.data && c.progress.told {
+			if d := m.now - c.progress.at; d < movedLately {
 				name += " (still moving)"
 			} else {
 				name += fmt.Sprintf(" (moved nothing for %v)", d.Round(time.Second))
@@ -219,20 +218,20 @@ func (m *Machine) hurry() {
 		if m.dropHolders(&v) {
 			continue
 		}
-		if m.cfg.WarnVoteAfter > 0 && !*v.warned && m.now >= v.since+m.cfg.WarnVoteAfter {
-			*v.warned = true
+		if m.cfg.WarnVoteAfter > 0 && !v.wait.warned && m.now >= v.wait.since+m.cfg.WarnVoteAfter {
+			v.wait.warned = true
 			what := "vote " + v.what
 			if v.end {
 				what = "the end of " + v.what
 			}
-			text := fmt.Sprintf("%s open for %v, missing: %s", what, (m.now - v.since).Round(time.Millisecond), m.names(&v))
+			text := fmt.Sprintf("%s open for %v, missing: %s", what, (m.now - v.wait.since).Round(time.Millisecond), m.names(&v))
 			if v.group != nil {
 				m.tell(v.group, "waiting-for", true, "%s", text)
 			} else {
 				m.fact(Fact{Kind: "waiting-for", Warn: true, Text: text})
 			}
 		}
-		if at := v.since + m.limit(&v); at > m.now {
+		if at := v.wait.since + m.limit(&v); at > m.now {
 			m.dueAt(at)
 		}
 	}
@@ -242,7 +241,7 @@ func (m *Machine) hurry() {
 // there are any. Whoever still moves bytes of the phase is slow, and not late.
 func (m *Machine) dropHolders(v *openVote) bool {
 	limit, found := m.limit(v), false
-	if limit <= 0 || m.now < v.since+limit {
+	if limit <= 0 || m.now < v.wait.since+limit {
 		return false
 	}
 	for _, c := range v.late {
@@ -266,8 +265,8 @@ func (m *Machine) beat(c *client, p wire.C2MHeartbeat) {
 	if !p.Reports {
 		return
 	}
-	if !c.reports || p.Moved != c.bytes {
-		c.bytes, c.moved = p.Moved, m.now
+	if !c.progress.told || p.Moved != c.progress.bytes {
+		c.progress.bytes, c.progress.at = p.Moved, m.now
 	}
-	c.reports = true
+	c.progress.told = true
 }

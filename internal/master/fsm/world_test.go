@@ -154,7 +154,7 @@ func (w *world) accepted() (cs []ClientID) {
 // waiting counts the clients that a later round lets in.
 func (w *world) waiting() (n int) {
 	for _, c := range w.m.clients {
-		if c.phase != Accepted && !c.inRound {
+		if c.phase != Accepted && !c.round.in {
 			n++
 		}
 	}
