@@ -29,7 +29,6 @@ const (
 var larger = map[string]int{
 	"internal/master.Server":      33,
 	"internal/master/fsm.Machine": 43,
-	"internal/master/fsm.group":   40,
 	"internal/peer.Options":       32,
 	"core.Options":                32,
 	"tests/sim.peer":              46,

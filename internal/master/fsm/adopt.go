@@ -31,6 +31,39 @@ type job struct {
 	members []wire.UUID
 }
 
+// search is what the solver has found for a group, and when that may change the ring.
+type search struct {
+	job       *job          // the solver that works beside the run
+	optimal   bool          // the ring in order is proved to be the best
+	rate      float64       // slowest link of the ring in order, or when a search began, Mbit/s
+	postponed []wire.UUID   // found too soon after the last change
+	refused   [][]wire.UUID // worse than they looked, oldest first
+	changed   time.Duration // the last change of order
+	watched   time.Duration // the last look at the slowest link
+	patience  time.Duration // until a search may cause the next change
+}
+
+// ripe is when a ring that was found may replace the one in force.
+func (s *search) ripe() time.Duration { return s.changed + s.patience }
+
+// refuses reports whether ring was worse than it looked.
+func (s *search) refuses(ring []wire.UUID) bool {
+	return slices.ContainsFunc(s.refused, func(r []wire.UUID) bool { return rings.SameCycle(r, ring) })
+}
+
+// refuse notes that ring is worse than it looked; the one before it comes back.
+func (s *search) refuse(ring []wire.UUID, now time.Duration) {
+	if len(s.refused) == maxRefused {
+		s.refused = slices.Delete(s.refused, 0, 1)
+	}
+	s.refused = append(s.refused, slices.Clone(ring))
+	s.postponed, s.changed = nil, now
+	s.wait()
+}
+
+// wait doubles the time until the next change.
+func (s *search) wait() { s.patience = min(2*s.patience, calm) }
+
 // matrix returns the members of g by uuid and the rates between them. Pairs
 // that cannot reach each other have no link.
 func (m *Machine) matrix(g *group) ([]*client, topo.Matrix) {
@@ -55,7 +88,7 @@ func (m *Machine) solve(g *group, background bool) job {
 	j := job{id: m.jobSeq, group: g, members: uuids(ms)}
 	start := indices(ms, m.normalise(g))
 	sh := g.sharing(ms)
-	g.chosenRate, _, _ = sh.Value(x, start)
+	g.search.rate, _, _ = sh.Value(x, start)
 	m.out = append(m.out, Solve{
 		Job: j.id, Group: g.id, Background: background, Members: slices.Clone(j.members), Matrix: x, Sharing: sh, Start: start,
 	})
@@ -72,19 +105,19 @@ func (m *Machine) solved(e Solved) {
 			return
 		}
 		m.jobs = slices.Delete(m.jobs, i, i+1)
-		j.group.optimal = e.Optimal
+		j.group.search.optimal = e.Optimal
 		if len(m.jobs) == 0 {
 			m.optimized()
 		}
 		return
 	}
 	for _, g := range m.groups {
-		if g.search == nil || g.search.id != e.Job {
+		if g.search.job == nil || g.search.job.id != e.Job {
 			continue
 		}
-		j := *g.search
+		j := *g.search.job
 		if !e.More {
-			g.search, g.optimal = nil, e.Optimal
+			g.search.job, g.search.optimal = nil, e.Optimal
 		}
 		if e.Ring != nil {
 			m.adopt(j, e, true)
@@ -115,18 +148,18 @@ func (m *Machine) adopt(j job, e Solved, background bool) {
 		}
 		return
 	}
-	if slices.ContainsFunc(g.refused, func(r []wire.UUID) bool { return rings.SameCycle(r, e.Ring) }) {
+	if g.search.refuses(e.Ring) {
 		return
 	}
 	if background {
-		if m.now < g.reordered+g.patience {
-			g.postponed, m.census.changing = e.Ring, true
+		if m.now < g.search.ripe() {
+			g.search.postponed, m.census.changing = e.Ring, true
 			return
 		}
-		g.patience = min(2*g.patience, calm)
+		g.search.wait()
 	}
 	g.prefer(e.Ring)
-	g.postponed, g.reordered, g.chosenRate = nil, m.now, bottle
+	g.search.postponed, g.search.changed, g.search.rate = nil, m.now, bottle
 	m.fact(Fact{
 		Kind: "ring", Group: g.id,
 		Text: fmt.Sprintf("better ring of %d peers found, slowest link %.0f instead of %.0f Mbit/s", len(ms), bottle, oldBottle),
@@ -148,33 +181,32 @@ func (c Config) gains(bottle, sum, oldBottle, oldSum float64) bool {
 // reconsider looks at a ring that a search has found too soon after the last
 // one.
 func (m *Machine) reconsider(g *group) {
-	if g.postponed != nil && m.now >= g.reordered+g.patience {
-		ring := g.postponed
-		g.postponed = nil
+	if g.search.postponed != nil && m.now >= g.search.ripe() {
+		ring := g.search.postponed
+		g.search.postponed = nil
 		m.adopt(job{group: g}, Solved{Ring: ring}, true)
 	}
 }
 
 // search lets the solver go on beside the run until the members change.
 func (m *Machine) search(g *group) {
-	if !m.cfg.Solver || !m.cfg.Background || g.search != nil || len(m.members(g)) < 3 {
+	if !m.cfg.Solver || !m.cfg.Background || g.search.job != nil || len(m.members(g)) < 3 {
 		return
 	}
 	j := m.solve(g, true)
-	g.search = &j
+	g.search.job = &j
 }
 
 // forget ends what was thought out for members that are no longer the members.
 func (m *Machine) forget(g *group) {
-	if g.search != nil {
-		m.out = append(m.out, StopSolve{Job: g.search.id})
-		g.search = nil
+	if g.search.job != nil {
+		m.out = append(m.out, StopSolve{Job: g.search.job.id})
 	}
 	m.withdraw(g)
 	g.forgetHosts(m.ringMembers(g))
-	g.postponed, g.refused, g.optimal = nil, nil, false
-	g.patience, g.reordered = m.cfg.Patience, m.now
-	g.pace, g.trial = pace.Pace{}, nil
+	// The rate of the ring that was chosen last says whether the next one needs a search.
+	g.search = search{rate: g.search.rate, watched: g.search.watched, patience: m.cfg.Patience, changed: m.now}
+	g.inForce.pace, g.before = pace.Pace{}, nil
 }
 
 // wanted reports whether a better ring waits for a round of g.
@@ -228,18 +260,18 @@ func (m *Machine) linkReport(c *client, p wire.C2MLinkReport) {
 // watch starts a search if the slowest link of the ring of g has changed by
 // more than the noise since the last one.
 func (m *Machine) watch(g *group) {
-	if g.search != nil || !m.cfg.Background || m.now < max(g.reordered+g.patience, g.watched+watchEvery) {
+	if g.search.job != nil || !m.cfg.Background || m.now < max(g.search.ripe(), g.search.watched+watchEvery) {
 		return
 	}
-	g.watched = m.now
+	g.search.watched = m.now
 	ms, x := m.matrix(g)
 	slowest, _, ok := g.sharing(ms).Value(x, indices(ms, g.ring))
 	if !ok {
 		return
 	}
-	if by := 1 + m.cfg.Noise; g.chosenRate > 0 && slowest < g.chosenRate*by && slowest*by > g.chosenRate {
+	if by := 1 + m.cfg.Noise; g.search.rate > 0 && slowest < g.search.rate*by && slowest*by > g.search.rate {
 		return
 	}
-	g.chosenRate = slowest
+	g.search.rate = slowest
 	m.search(g)
 }

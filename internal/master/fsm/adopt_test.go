@@ -86,7 +86,7 @@ func TestSearchInTheBackground(t *testing.T) {
 		w.step(Solved{Job: s.Job, Ring: reversed(s.Members), Optimal: true})
 		require.Equal(t, reversed(s.Members), w.update(cs))
 		w.step(Solved{Job: s.Job, Ring: s.Members})
-		require.Nil(t, w.m.groups[0].search)
+		require.Nil(t, w.m.groups[0].search.job)
 	}
 }
 
@@ -338,7 +338,7 @@ func TestRingsDoNotFlap(t *testing.T) {
 				}
 			}
 			g := w.m.groups[0]
-			if g.search == nil { // look, whether there is a reason or not
+			if g.search.job == nil { // look, whether there is a reason or not
 				w.m.out = nil
 				w.m.search(g)
 				w.solves = append(w.solves, w.m.out[0].(Solve))

@@ -74,7 +74,7 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	g := voters[0].group
 	early := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
 	first := voters[0].op(t.tag)
-	g.pace.Begin(first.count*uint64(first.dtype.Size()), g.flying == 0, early, m.now)
+	g.inForce.pace.Begin(first.count*uint64(first.dtype.Size()), g.flying == 0, early, m.now)
 	// Nothing is left of an earlier use whose members are all gone.
 	t.performed, t.aborted, t.wait = true, false, wait{since: m.now}
 	g.flying++
@@ -154,7 +154,7 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 		return
 	}
 	t.aborted = true
-	g.pace.Spoil()
+	g.inForce.pace.Spoil()
 	plain := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true})
 	own := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true, Ext: wire.Ext{Reason: why, ReasonCode: uint16(code)}})
 	for _, c := range m.performers(g, t) {

@@ -123,7 +123,7 @@ func (m *Machine) breakWorld() bool {
 	var world [2][]*client
 	for _, g := range m.inhabited() {
 		for _, c := range m.members(g) {
-			if p := party(c.state); p >= 0 && p < 2 && !(g.natives > 0 && c.state == VoteEstablish) && !(p == 0 && g.again) {
+			if p := party(c.state); p >= 0 && p < 2 && !(g.natives > 0 && c.state == VoteEstablish) && !(p == 0 && g.round.again) {
 				world[p] = append(world[p], c)
 			}
 		}
@@ -177,7 +177,7 @@ func (m *Machine) breakQuery() bool {
 				continue
 			case !c.blocked():
 				return false // busy, or free to ask
-			case c.state == VoteSync, c.state == Collective, party(c.state) == 0 && (g.again || c.state == VoteEstablish && g.natives > 0):
+			case c.state == VoteSync, c.state == Collective, party(c.state) == 0 && (g.round.again || c.state == VoteEstablish && g.natives > 0):
 				local = true
 			}
 			if party(c.state) == 0 {

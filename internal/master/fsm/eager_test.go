@@ -216,7 +216,7 @@ func TestAheadIsNotTimed(t *testing.T) {
 				}
 			}
 		}
-		p := w.m.groups[0].pace
+		p := w.m.groups[0].inForce.pace
 		took, _ := p.Against(p)
 		require.Equal(t, ahead, took == 0)
 	}

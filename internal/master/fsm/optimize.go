@@ -98,7 +98,7 @@ func (m *Machine) optimized() {
 		}
 	}
 	for _, g := range m.groups {
-		if !g.optimal {
+		if !g.search.optimal {
 			m.search(g)
 		}
 	}

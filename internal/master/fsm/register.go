@@ -226,7 +226,7 @@ func (m *Machine) remove(batch []*client) {
 	for _, c := range members {
 		m.about(c, c.end.kind, c.end.kind != "left", "peer %s of group %d is gone: %s%s", c.name(), c.group.id, c.end.why, c.lines.rest())
 		if c.round.in && m.round.active {
-			c.group.dropped = true
+			c.group.round.dropped = true
 			if c.round.newcomer && c.end.kind == "left" { // one that was closed is outside already
 				m.keepOut(c, "it left while the members connected to it: "+c.end.why)
 				m.round.spoil(c)

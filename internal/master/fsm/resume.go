@@ -48,8 +48,8 @@ func (m *Machine) forgetEmpty(gs []*group) {
 		if len(g.clients) > 0 {
 			continue
 		}
-		if m.cfg.PCCLRevisionRule && g.nextRev != 0 {
-			*g = group{id: g.id, census: g.census, stirred: g.stirred, nextRev: g.nextRev}
+		if m.cfg.PCCLRevisionRule && g.state.next != 0 {
+			*g = group{id: g.id, census: g.census, stirred: g.stirred, state: sharedState{next: g.state.next}}
 			continue
 		}
 		if i := slices.Index(m.groups, g); i >= 0 {
@@ -60,14 +60,8 @@ func (m *Machine) forgetEmpty(gs []*group) {
 }
 
 func (m *Machine) remember(g *group) {
-	e := ended{id: g.id, next: g.nextRev, print: g.print}
-	if g.electing {
-		// Nobody has confirmed what was elected last, but it was there.
-		if e.next = max(g.prevRev, g.nextRev-1); e.next != g.prevRev {
-			e.print = nil
-		}
-	}
-	if e.next < 2 {
+	e := ended{id: g.id}
+	if e.next, e.print = g.state.reached(); e.next < 2 {
 		return
 	}
 	if len(m.ended) == maxEnded {
@@ -80,13 +74,26 @@ func (m *Machine) remember(g *group) {
 		"the last peer has left; the group continues with shared state of revision %d, or of %d as it was. %s", e.next, e.next-1, beginAnew)})
 }
 
+// reached returns the revision that is expected of a group when it is empty, and
+// the print of the state before it, nil if unknown.
+func (s *sharedState) reached() (next uint64, print *fingerprint) {
+	if !s.electing {
+		return s.next, s.print
+	}
+	// Nobody has confirmed what was elected last, but it was there.
+	if next = max(s.prev, s.next-1); next != s.prev {
+		return next, nil
+	}
+	return next, s.print
+}
+
 // beginAnew is what an operator can do about a state that is lost.
 const beginAnew = "To start over: set master.lost_state to anew (SIGHUP reads it again), call ResetSharedState, start the master again, or use another peer group"
 
 // recall gives a new group what is known of an earlier one with its id.
 func (m *Machine) recall(g *group) {
 	if i := slices.IndexFunc(m.ended, func(e ended) bool { return e.id == g.id }); i >= 0 {
-		g.nextRev, g.print, g.resumes = m.ended[i].next, m.ended[i].print, true
+		g.state = sharedState{next: m.ended[i].next, print: m.ended[i].print, resumes: true}
 		m.ended = slices.Delete(m.ended, i, i+1)
 	}
 }
@@ -94,20 +101,20 @@ func (m *Machine) recall(g *group) {
 // judgeResumed sets the standing of all votes of the first election after a
 // group was empty: the highest revision counts, as in a first election, if it is
 // at least the expected one, or the one before with the content that it had.
-func (g *group) judgeResumed(ms []*client) (elected uint64, offered bool) {
+func (s *sharedState) judgeResumed(ms []*client) (elected uint64, offered bool) {
 	highest := uint64(0)
 	for _, c := range ms {
 		if c.candidate() {
 			highest = max(highest, c.vote.revision)
 		}
 	}
-	switch same := highest == g.nextRev-1; {
-	case highest >= g.nextRev:
+	switch same := highest == s.next-1; {
+	case highest >= s.next:
 		return judge(ms)
-	case same && g.print != nil:
+	case same && s.print != nil:
 		for _, c := range ms {
 			c.vote.standing = outdated
-			if !c.vote.torn && c.vote.revision == highest && *printOf(c.vote.entries) == *g.print {
+			if !c.vote.torn && c.vote.revision == highest && *printOf(c.vote.entries) == *s.print {
 				c.vote.standing = match
 				offered = offered || c.candidate()
 			}
@@ -119,14 +126,14 @@ func (g *group) judgeResumed(ms []*client) (elected uint64, offered bool) {
 	for _, c := range ms {
 		c.vote.standing = outdated
 	}
-	return g.nextRev, false
+	return s.next, false
 }
 
 // missing says what nobody offers, and what helps.
-func (g *group) missing() string {
-	if !g.resumes {
-		return fmt.Sprintf("no member holds the shared state of revision %d: a peer must bring it, from a checkpoint. %s", g.nextRev, beginAnew)
+func (s *sharedState) missing() string {
+	if !s.resumes {
+		return fmt.Sprintf("no member holds the shared state of revision %d: a peer must bring it, from a checkpoint. %s", s.next, beginAnew)
 	}
 	return fmt.Sprintf("the group had reached revision %d when its last peer left, and no peer brings that state unchanged, or a later one: load the latest checkpoint. %s",
-		g.nextRev-1, beginAnew)
+		s.next-1, beginAnew)
 }

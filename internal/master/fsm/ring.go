@@ -36,7 +36,7 @@ func (m *Machine) arrange(g *group) (ring []wire.UUID, own bool) {
 	}
 	// Guests of whom nothing is known are put between those who are known, whose
 	// word counts.
-	if g.known {
+	if g.round.known {
 		if r := rings.Spread(ring, func(u wire.UUID) bool { c := m.uuids[u]; return c.guest() && c.credit() == 0 }); r != nil {
 			ring, own = r, true
 		}
@@ -136,14 +136,14 @@ func (m *Machine) reroute(g *group) {
 		}
 		// Marks of this round have not healed yet.
 		fresh := bad
-		if !g.healed {
+		if !g.round.healed {
 			fresh = conflicts(ms, m.round.n)
 			if r := around(ms, ring, fresh); r != nil {
 				for _, c := range ms {
 					c.ways.unreachable = slices.DeleteFunc(c.ways.unreachable, func(k mark) bool { return k.round < m.round.n })
 				}
 				g.prefer(r)
-				g.healed = true
+				g.round.healed = true
 				return
 			}
 		}

@@ -70,7 +70,7 @@ func (m *Machine) checkRoundVotes() {
 // on, and whose members have all voted for another one: they wait for nobody.
 func (m *Machine) repeating() (gs []*group) {
 	for _, g := range m.inhabited() {
-		if g.again && g.here[VoteAccept]+g.here[VoteEstablish] == len(m.members(g)) {
+		if g.round.again && g.here[VoteAccept]+g.here[VoteEstablish] == len(m.members(g)) {
 			gs = append(gs, g)
 		}
 	}
@@ -115,8 +115,8 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 	in := make(map[*group]bool, len(gs))
 	for _, g := range gs {
 		m.withdraw(g)
-		g.dropped, g.again, in[g] = false, false, true
-		g.known = slices.ContainsFunc(m.members(g), func(c *client) bool { return c.record.stood > 0 })
+		known := slices.ContainsFunc(m.members(g), func(c *client) bool { return c.record.stood > 0 })
+		g.round, in[g] = groupRound{known: known, healed: g.round.healed}, true
 	}
 	m.round = round{active: true, accept: accept, n: m.round.n + 1, since: m.now}
 	for _, c := range m.clients {
@@ -264,7 +264,7 @@ func (m *Machine) checkRoundEnd() {
 	defer m.checkRoundVotes()
 	var good, bad []*group
 	for _, g := range m.groups {
-		took, failed := false, g.dropped
+		took, failed := false, g.round.dropped
 		for _, c := range g.clients {
 			if c.round.in {
 				took, failed = true, failed || c.state == ConnectFailed
@@ -293,7 +293,7 @@ func (m *Machine) checkRoundEnd() {
 	}
 	for _, g := range bad {
 		// Members of other groups go on, and may not vote for a long time.
-		g.again = others > 0
+		g.round.again = others > 0
 	}
 	if len(good) > 0 {
 		m.fact(Fact{Kind: "round", Text: "connections established"})
@@ -305,7 +305,7 @@ func (m *Machine) checkRoundEnd() {
 
 // endRound tells the participants of g that their ring stands.
 func (m *Machine) endRound(g *group) {
-	g.healed = false
+	g.round.healed = false
 	m.installed(g)
 	for _, c := range g.clients {
 		if !c.round.in {

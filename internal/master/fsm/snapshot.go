@@ -67,7 +67,7 @@ func (m *Machine) Snapshot() Snapshot {
 	for _, g := range m.groups {
 		n := len(m.members(g))
 		s.Groups = append(s.Groups, GroupInfo{
-			ID: g.id, Members: n, Waiting: len(g.clients) - n, Ring: slices.Clone(g.ring), NextRevision: g.nextRev,
+			ID: g.id, Members: n, Waiting: len(g.clients) - n, Ring: slices.Clone(g.ring), NextRevision: g.state.next,
 		})
 	}
 	return s

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/internal/master/fsm/links"
-	"github.com/gopccl/gopccl/internal/master/fsm/pace"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -260,41 +259,31 @@ type group struct {
 	natives int       // accepted gopccl peers
 	stirred bool      // listed in census.stirred
 	lines   lines     // about it
-	slots   []*client // see client.slot; nil: free
+	slots   []*client // see ways.slot; nil: free
 
 	ring  []wire.UUID // of the last round; replaced as a whole, packets share it
 	pure  bool        // all in it are gopccl peers
 	eager bool        // all in it can begin without a commence
 	order []wire.UUID // preferred order of the members, nil: by uuid
+	round groupRound
 
-	known   bool // somebody in it had stood in a ring with others when its last round began
-	dropped bool // a participant left while the round ran (quirk Q6)
-	again   bool // its part of the last round failed, others did not
+	inForce timedRing  // the last ring that a round has succeeded with
+	before  *timedRing // the one that it replaced, while the two are compared
+	search  search
+	shares  links.Shares // hosts whose peers share what leads out or in
+	change  *change      // the ring that its members connect for
+
+	state  sharedState
+	tags   tagList
+	flying int // tags that are being performed
+}
+
+// groupRound is what the last round of a group began with, and has left to do.
+type groupRound struct {
+	known   bool // a member had stood in a ring with others when it began
+	dropped bool // a participant left while it ran (quirk Q6)
+	again   bool // it failed here, and not in other groups
 	healed  bool // marks were given up since a round succeeded
-
-	inForce    []wire.UUID // the last ring that a round has succeeded with
-	search     *job        // the solver that works beside the run
-	optimal    bool        // the ring in order is proved to be the best
-	chosenRate float64     // slowest link of the ring in order, or when a search began, Mbit/s
-	postponed  []wire.UUID // found too soon after the last change
-	refused    [][]wire.UUID
-	reordered  time.Duration // the last change of order
-	watched    time.Duration // the last look at the slowest link
-	patience   time.Duration // until a search may cause the next one
-	pace       pace.Pace
-	trial      *trial
-	shares     links.Shares // hosts whose peers share what leads out or in
-	change     *change      // the ring that its members connect for
-
-	nextRev     uint64
-	print       *fingerprint // of the state of the last synchronisation that succeeded
-	resumes     bool         // the group was empty, and has synchronised nothing since
-	prevRev     uint64       // nextRev before the running synchronisation
-	electing    bool         // a state is handed out: M2C 7 went out, M2C 8 did not
-	chosen      *fingerprint // of the state that was elected last
-	firstHolder int          // rotates the first distributor
-	tags        tagList
-	flying      int // tags that are being performed
 }
 
 // tagState is one collective of a group.

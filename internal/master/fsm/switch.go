@@ -80,8 +80,8 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: ch.ring})
 	}
 	m.installed(g)
-	g.pace.Spoil() // of collectives that began with the ring before
-	m.offer(g)     // another one may have been found meanwhile
+	g.inForce.pace.Spoil() // of collectives that began with the ring before
+	m.offer(g)             // another one may have been found meanwhile
 }
 
 // withdraw gives the change of g up, if there is one: a round brings the ring,
@@ -109,8 +109,8 @@ func (m *Machine) changeDue(g *group) (time.Duration, bool) {
 	switch {
 	case g.change != nil:
 		return g.change.due, true
-	case m.cfg.Switch && g.postponed != nil:
-		return g.reordered + g.patience, true
+	case m.cfg.Switch && g.search.postponed != nil:
+		return g.search.ripe(), true
 	}
 	return 0, false
 }

@@ -224,7 +224,7 @@ func TestRingThatCannotBeConnected(t *testing.T) {
 func TestRingIsOfferedLater(t *testing.T) {
 	w, cs, s := searched(t, 5)
 	better := reversed(s.Members)
-	w.m.groups[0].reordered = w.now
+	w.m.groups[0].search.changed = w.now
 	w.step(Solved{Job: s.Job, Ring: better})
 	w.quiet(cs...)
 	w.after(restless - time.Nanosecond)

@@ -30,6 +30,21 @@ type syncVote struct {
 // candidate reports whether what c voted with may be elected.
 func (c *client) candidate() bool { return c.vote.strategy != wire.ReceiveOnly && !c.vote.torn }
 
+// sharedState is how far a group has come with its shared state.
+type sharedState struct {
+	next    uint64       // the revision that it expects, 0: none yet
+	print   *fingerprint // of the state of the last synchronisation that succeeded
+	resumes bool         // the group was empty, and has synchronised nothing since
+
+	electing    bool         // a state is handed out: M2C 7 went out, M2C 8 did not
+	prev        uint64       // next before that
+	chosen      *fingerprint // of the state that was elected last
+	firstHolder int          // rotates the first distributor
+}
+
+// giveUp forgets which revision is expected.
+func (s *sharedState) giveUp() { s.next, s.prev, s.print, s.resumes = 0, 0, nil, false }
+
 // mask is one candidate state with the votes for it.
 type mask struct {
 	entries []wire.StateEntry
@@ -48,7 +63,7 @@ func (k mask) priority() int {
 // expected revision: in a group that has none yet (quirk Q70), and in one that
 // was empty.
 func (m *Machine) together(g *group) bool {
-	return (g.nextRev == 0 || g.resumes) && !m.cfg.PCCLRevisionRule
+	return (g.state.next == 0 || g.state.resumes) && !m.cfg.PCCLRevisionRule
 }
 
 // voteSync takes a vote (control spec, section 9.1). The right to vote was
@@ -61,12 +76,12 @@ func (m *Machine) voteSync(c *client, p wire.C2MSyncSharedState) {
 	case v.torn:
 		v.standing = outdated // whatever its revision says
 	case m.together(g):
-	case g.nextRev == 0:
-		g.nextRev = p.Revision
-	case p.Revision < g.nextRev:
+	case g.state.next == 0:
+		g.state.next = p.Revision
+	case p.Revision < g.state.next:
 		v.standing = outdated
-	case p.Revision > g.nextRev:
-		m.kick(c, "shared state revision %d, but the next one is %d", p.Revision, g.nextRev)
+	case p.Revision > g.state.next:
+		m.kick(c, "shared state revision %d, but the next one is %d", p.Revision, g.state.next)
 		return
 	}
 	c.vote = v
@@ -84,7 +99,7 @@ func (m *Machine) checkSync(g *group) {
 // Only members that are still there have a say (quirk Q12).
 func (m *Machine) elect(g *group, ms []*client) {
 	elected, offered := m.standings(g, ms)
-	if !offered && m.cfg.BeginAnew && !m.cfg.PCCLRevisionRule && g.nextRev > 0 && slices.ContainsFunc(ms, (*client).candidate) {
+	if !offered && m.cfg.BeginAnew && !m.cfg.PCCLRevisionRule && g.state.next > 0 && slices.ContainsFunc(ms, (*client).candidate) {
 		m.giveUpState(g, "no peer offers it")
 		elected, offered = m.standings(g, ms)
 	}
@@ -102,7 +117,7 @@ func (m *Machine) elect(g *group, ms []*client) {
 			return // the election is run again without it
 		}
 	}
-	g.prevRev, g.chosen = g.nextRev, printOf(winner)
+	g.state.prev, g.state.chosen = g.state.next, printOf(winner)
 	holders, why := 0, ""
 	for i, c := range ms {
 		if c.vote.standing == match && len(dirty[i]) == 0 {
@@ -115,12 +130,12 @@ func (m *Machine) elect(g *group, ms []*client) {
 		}
 	}
 	if holders > 0 || m.cfg.PCCLRevisionRule {
-		g.nextRev = elected + 1
+		g.state.next = elected + 1
 	} else {
-		why = g.missing()
+		why = g.state.missing()
 		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: why})
 	}
-	g.electing = holders > 0 // otherwise nothing is handed out that could get lost
+	g.state.electing = holders > 0 // otherwise nothing is handed out that could get lost
 	m.enforce(ms, why)
 	m.distribute(g, ms, dirty, why)
 	m.tell(g, "sync", false, "shared state of revision %d elected, %d of %d members hold it", elected, holders, len(ms))
@@ -130,11 +145,11 @@ func (m *Machine) elect(g *group, ms []*client) {
 func (m *Machine) standings(g *group, ms []*client) (elected uint64, offered bool) {
 	switch {
 	case !m.together(g):
-		return g.nextRev, slices.ContainsFunc(ms, func(c *client) bool { return c.vote.standing == match && c.candidate() })
-	case g.nextRev == 0:
+		return g.state.next, slices.ContainsFunc(ms, func(c *client) bool { return c.vote.standing == match && c.candidate() })
+	case g.state.next == 0:
 		return judge(ms)
 	}
-	return g.judgeResumed(ms)
+	return g.state.judgeResumed(ms)
 }
 
 // nobody ends an election without a candidate (quirk Q71). Where states are
@@ -167,19 +182,19 @@ func (m *Machine) nobody(g *group, ms []*client) {
 // like the first one.
 func (m *Machine) giveUpState(g *group, why string) {
 	m.fact(Fact{Kind: "state-reset", Warn: true, Group: g.id, Text: fmt.Sprintf(
-		"shared state of revision %d given up: %s; the group starts over with the highest revision offered", g.nextRev, why)})
-	g.nextRev, g.prevRev, g.print, g.resumes = 0, 0, nil, false
+		"shared state of revision %d given up: %s; the group starts over with the highest revision offered", g.state.next, why)})
+	g.state.giveUp()
 }
 
 // resetState does so for an operator. Votes that are in already are judged anew.
 func (m *Machine) resetState(id uint32) {
 	if i := slices.IndexFunc(m.ended, func(e ended) bool { return e.id == id }); i >= 0 {
-		m.giveUpState(&group{id: id, nextRev: m.ended[i].next}, "an operator asked for it")
+		m.giveUpState(&group{id: id, state: sharedState{next: m.ended[i].next}}, "an operator asked for it")
 		m.ended = slices.Delete(m.ended, i, i+1)
 		return
 	}
 	i := slices.IndexFunc(m.groups, func(g *group) bool { return g.id == id })
-	if i < 0 || m.groups[i].nextRev == 0 {
+	if i < 0 || m.groups[i].state.next == 0 {
 		m.fact(Fact{Kind: "state-reset", Group: id, Text: "an operator gives up the shared state, but the group expects none"})
 		return
 	}
@@ -319,8 +334,8 @@ func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, 
 				p.Ext.Reason = why
 			}
 			if n := len(holders); n > 0 {
-				k := g.firstHolder % n
-				g.firstHolder++
+				k := g.state.firstHolder % n
+				g.state.firstHolder++
 				p.Distributor = holders[k]
 				if c.native {
 					p.Ext.Distributors = append(slices.Clone(holders[k:]), holders[:k]...)
@@ -357,12 +372,12 @@ func (m *Machine) checkSynced(g *group) {
 	}
 	// If the only holders left and nobody got the state, the elected revision
 	// is still to come: a peer that has it (from a checkpoint) must match.
-	if !held && g.electing && !m.cfg.PCCLRevisionRule {
-		g.nextRev = g.prevRev
+	if !held && g.state.electing && !m.cfg.PCCLRevisionRule {
+		g.state.next = g.state.prev
 		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: "every holder left before anybody had fetched the shared state"})
 	}
-	if held && g.electing {
-		g.print, g.resumes = g.chosen, false
+	if held && g.state.electing {
+		g.state.print, g.state.resumes = g.state.chosen, false
 	}
-	g.electing = false
+	g.state.electing = false
 }

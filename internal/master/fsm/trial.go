@@ -9,25 +9,25 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// trial compares a ring with the one that it replaced.
-type trial struct {
+// timedRing is a ring, and how fast collectives are with it.
+type timedRing struct {
 	ring []wire.UUID
 	pace pace.Pace
 }
 
 // timeRing is called when no collective of g is under way any more.
 func (m *Machine) timeRing(g *group) {
-	if !g.pace.End(m.now) || g.trial == nil {
+	if !g.inForce.pace.End(m.now) || g.before == nil {
 		return
 	}
-	is, was := g.pace.Against(g.trial.pace)
+	is, was := g.inForce.pace.Against(g.before.pace)
 	if was == 0 {
 		return
 	}
-	old := g.trial.ring
-	g.trial = nil
+	old := g.before.ring
+	g.before = nil
 	if float64(is)*(1+m.cfg.Noise) < float64(was) {
-		g.patience = m.cfg.Patience
+		g.search.patience = m.cfg.Patience
 	}
 	// Times are medians: what they differ by says more than what links do.
 	if float64(is) <= float64(was)*(1+m.cfg.Noise/2) {
@@ -46,31 +46,24 @@ func (m *Machine) timeRing(g *group) {
 // refuse makes back the order of g again; ring is not tried any more while the
 // members stay.
 func (m *Machine) refuse(g *group, ring, back []wire.UUID) {
-	if len(g.refused) == maxRefused {
-		g.refused = slices.Delete(g.refused, 0, 1)
-	}
-	g.refused = append(g.refused, slices.Clone(ring))
+	g.search.refuse(ring, m.now)
 	g.prefer(back)
-	g.postponed, g.reordered = nil, m.now
-	g.patience = min(2*g.patience, calm)
 }
 
 // installed begins to time a ring that a round has put in force.
 func (m *Machine) installed(g *group) {
 	was := g.inForce
-	g.inForce = slices.Clone(g.ring)
+	g.inForce.ring = slices.Clone(g.ring)
 	switch {
-	case rings.SameCycle(was, g.ring):
-	case !sameMembers(was, g.ring):
+	case rings.SameCycle(was.ring, g.ring):
+	case !sameMembers(was.ring, g.ring):
 		m.forget(g)
 	default:
-		// A ring that went back is not tried again.
-		if back := slices.ContainsFunc(g.refused, func(r []wire.UUID) bool { return rings.SameCycle(r, was) }); back {
-			g.trial = nil
-		} else {
-			g.trial = &trial{ring: was, pace: g.pace}
+		g.before = &was
+		if g.search.refuses(was.ring) { // it went back, and is not tried again
+			g.before = nil
 		}
-		g.pace = pace.Pace{}
+		g.inForce.pace = pace.Pace{}
 		m.fact(Fact{Kind: "ring", Group: g.id, Text: fmt.Sprintf("ring of %d peers installed", len(g.ring))})
 	}
 }

@@ -494,7 +494,7 @@ func (c *client) mayBeAccusedBy(o *client) bool {
 	switch {
 	case o.record.stood > 0:
 		return true
-	case c.group.known:
+	case c.group.round.known:
 		return o.credit() > c.credit()
 	}
 	return o.credit() >= c.credit()
@@ -503,7 +503,7 @@ func (c *client) mayBeAccusedBy(o *client) bool {
 // guest reports whether c is not waited for as long as members are: a newcomer,
 // or one that was let in by a round that failed.
 func (c *client) guest() bool {
-	return c.round.newcomer || c.record.stood == 0 && c.group.known
+	return c.round.newcomer || c.record.stood == 0 && c.group.round.known
 }
 
 // standing is 0 for a newcomer, 1 for a member, 2 for a proven one.

@@ -126,19 +126,19 @@ func (m *Machine) openVotes() []openVote {
 	s := &voteScan{m: m}
 	in := func(state State) func(*client) bool { return func(c *client) bool { return c.state == state } }
 	s.add(openVote{what: "to accept newcomers"}, m.clients, func(c *client) bool {
-		return c.state == VoteAccept && !c.group.again
+		return c.state == VoteAccept && !c.group.round.again
 	}, inState, nil)
 	s.add(openVote{what: "to optimize the topology"}, m.clients, in(VoteOptimize), inState, nil)
 	// A group with gopccl peers, or that repeats a round, waits for its own members only.
 	for _, g := range m.inhabited() {
-		if g.again {
+		if g.round.again {
 			s.add(openVote{what: "to repeat the round", group: g}, m.members(g), func(c *client) bool { return party(c.state) == 0 }, inState, nil)
 		} else if g.natives > 0 {
 			s.add(openVote{what: "to establish connections", group: g}, m.members(g), in(VoteEstablish), inState, nil)
 		}
 	}
 	s.add(openVote{what: "to establish connections"}, m.clients, func(c *client) bool {
-		return c.state == VoteEstablish && c.group.natives == 0 && !c.group.again
+		return c.state == VoteEstablish && c.group.natives == 0 && !c.group.round.again
 	}, inState, nil)
 	s.add(openVote{what: "whether peers are pending"}, m.clients, func(c *client) bool { return c.pending.open },
 		func(c *client) *wait { return &c.pending.wait }, nil)
