@@ -42,14 +42,14 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 
 // MaxPool is the largest number of connections in a pool (quirk Q25).
-const MaxPool = 1024
+const MaxPool = link.MaxPool
 
 const (
 	maxHello    = 64 << 10 // bytes of a packet of the handshake
@@ -70,10 +70,10 @@ const (
 	slowHandshake = time.Second
 )
 
-// Pools are the connections of the data path, of which reduce.Engine says what
-// each method does.
+// Pools are the connections of the data path, of which link.Hub says what each
+// method does.
 type Pools interface {
-	AddSender(peer wire.UUID, number uint32, conn net.Conn, link reduce.Link)
+	AddSender(peer wire.UUID, number uint32, conn net.Conn, features link.Features)
 	AddReceiver(peer wire.UUID, number uint32, conn net.Conn)
 	MayTake(peer wire.UUID, number uint32) bool
 	AwaitPlace(ctx context.Context, peer wire.UUID, number uint32, fill bool) bool
@@ -81,12 +81,14 @@ type Pools interface {
 	LiveSenders(peer wire.UUID) int
 	Sends(peer wire.UUID) bool
 	Retain(send, recv func(wire.UUID) bool)
-	Between(on bool)
 }
 
 // Config of a Mesh. All fields but Addresses and Dial are needed.
 type Config struct {
 	Pools Pools
+	// Between is told when a time begins and ends in which no operation can run or
+	// start.
+	Between func(on bool)
 	// Self is the uuid that the master has given this peer.
 	Self func() wire.UUID
 	// Listener is where neighbours connect; the mesh closes it.

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -48,8 +48,8 @@ func (j *journal) keep(conn net.Conn) {
 	j.conns = append(j.conns, conn)
 }
 
-func (j *journal) AddSender(_ wire.UUID, number uint32, conn net.Conn, link reduce.Link) {
-	j.note("sender %d native=%v", number, link.Native)
+func (j *journal) AddSender(_ wire.UUID, number uint32, conn net.Conn, features link.Features) {
+	j.note("sender %d native=%v", number, features.Native)
 	j.keep(conn)
 }
 
@@ -81,7 +81,7 @@ func open(t *testing.T, self wire.UUID, j *journal, change ...func(*Config)) (*M
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg := Config{
-		Pools: j, Self: func() wire.UUID { return self }, Listener: ln, PoolSize: 1,
+		Pools: j, Between: j.Between, Self: func() wire.UUID { return self }, Listener: ln, PoolSize: 1,
 		DialTimeout: time.Minute, HandshakeTimeout: time.Minute, Log: slog.New(slog.DiscardHandler),
 		Crash: func(err *errs.Error) { t.Errorf("%v\n%s", err, errs.StackOf(err)) },
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
-	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -40,7 +40,7 @@ func (m *Mesh) each(peers []wire.PeerEndpoint, what string, f func(wire.PeerEndp
 // peers and one connection after the other inside a pool (data spec, section 1.2),
 // drops those of all other peers, and returns who could not be reached.
 func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
-	m.cfg.Pools.Between(true)
+	m.cfg.Between(true)
 	probing, stop := context.WithTimeout(ctx, min(probeTime, m.cfg.HandshakeTimeout))
 	defer stop()
 	failed = m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error {
@@ -64,7 +64,7 @@ func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed
 		return true
 	})
 	// The others may start the next operation as soon as this end has reported.
-	m.cfg.Pools.Between(false)
+	m.cfg.Between(false)
 	return failed
 }
 
@@ -225,7 +225,7 @@ func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint3
 		}
 	}
 	if err == nil {
-		m.cfg.Pools.AddSender(p.UUID, number, conn, reduce.Link{Native: ack.Ext.Native, Flows: ack.Ext.Flows})
+		m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows})
 	}
 	return ack, err
 }

@@ -42,7 +42,7 @@ func (s *Session) crash(err *errs.Error) {
 	for _, id := range idle {
 		s.settle(fsm.Finish{Op: id, Restore: true})
 	}
-	s.engine.Retain(none, none)
+	s.hub.Retain(none, none)
 	for _, c := range calls {
 		c.end(err)
 	}

@@ -4,7 +4,7 @@
 //
 //	API calls ──► events ──► fsm.Machine ──► effects ──► master connection
 //	                 ▲                             ├──► internal/mesh (neighbours)
-//	                 │                             ├──► reduce.Engine (data)
+//	                 │                             ├──► reduce.Engine (data), on a link.Hub
 //	                 └── results of work ◄─────────├──► sharedstate (fetch, serve)
 //	                                               └──► probe (bandwidth)
 //

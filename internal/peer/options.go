@@ -12,9 +12,9 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/bounds"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
-	"github.com/gopccl/gopccl/internal/reduce"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -133,7 +133,7 @@ func (o *Options) Bounds() []bounds.Bound {
 		bounds.Int("Flows", &o.Flows, 0, mesh.MaxPool),
 		bounds.Int("PortBase", &o.PortBase, 1, maxPortBase).OrOff(),
 		bounds.Int("HashWorkers", &o.HashWorkers, 0, 1024),
-		bounds.Int("FrameBytes", &o.FrameBytes, reduce.MinFrameBytes, reduce.MaxFrameBytes),
+		bounds.Int("FrameBytes", &o.FrameBytes, link.MinFrameBytes, link.MaxFrameBytes),
 		bounds.Int("EagerBytes", &o.EagerBytes, 1, fsm.MaxEager).OrOff(),
 		bounds.Int("AppendFrequency", &o.AppendFrequency, 1, maxAppend),
 		bounds.Int("AppendBatch", &o.AppendBatch, 1, maxAppend),
@@ -262,11 +262,11 @@ func (o Options) deviceSettings() device.Settings {
 	return d
 }
 
-// threads returns how the engine runs; the options have been checked.
-func (o Options) threads() (reduce.Threads, []int) {
+// threads returns what the connections run on; the options have been checked.
+func (o Options) threads() (link.Threads, []int) {
 	if o.Threads != "pinned" {
-		return reduce.Goroutines, nil
+		return link.Goroutines, nil
 	}
 	cpus, _ := platform.ParseCPUs(o.Affinity)
-	return reduce.Pinned, cpus
+	return link.Pinned, cpus
 }

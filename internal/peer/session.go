@@ -16,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/probe"
@@ -39,6 +40,7 @@ type Session struct {
 	began   time.Time
 	master  *masterConn
 	engine  *reduce.Engine
+	hub     *link.Hub // the engine's
 	sharing *sharedstate.Server
 	bench   *probe.Server
 	listen  mesh.Listeners
@@ -188,15 +190,16 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 			WithHint("name addresses or interfaces of this machine, of the family that the master is reached by")
 	}
 	threads, cpus := opt.threads()
-	s.engine = reduce.NewEngine(reduce.Config{
-		Backend: kernels, FrameBytes: opt.FrameBytes, Flows: opt.Flows, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
+	s.engine = reduce.NewEngine(reduce.Config{Backend: kernels, Flows: opt.Flows, Link: link.Config{
+		FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
 		Threads: threads, Affinity: cpus,
-	})
-	s.meter.use = s.engine.LinkUse
+	}})
+	s.hub = s.engine.Hub()
+	s.meter.use = s.hub.LinkUse
 	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
 	s.mesh = mesh.New(s.ctx, mesh.Config{
-		Pools: s.engine, Self: func() wire.UUID { return s.View().UUID }, Listener: s.listen.P2P, Addresses: nics, PoolSize: opt.PoolSize,
+		Pools: s.hub, Between: s.engine.Between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.listen.P2P, Addresses: nics, PoolSize: opt.PoolSize,
 		Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
 		Tuning: platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}, Log: s.log, Crash: s.crash,
 	})
@@ -272,8 +275,8 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.publishView()
 			// Before anybody dials here because of the same round.
 			s.engine.ExpectEpoch(e.Epoch)
-			s.engine.Trust(uuids(e.Peers)...)
-			s.engine.BeginRound()
+			s.hub.Trust(uuids(e.Peers)...)
+			s.hub.BeginRound()
 			before := s.stopPreparing()
 			s.spawn(func() {
 				<-before
@@ -286,15 +289,15 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.StopPrepare:
 			s.stopPreparing()
 		case fsm.SwitchRing:
-			s.engine.Trust(e.Neighbours...)
-			s.engine.EndRound(previous(s.m.View()))
+			s.hub.Trust(e.Neighbours...)
+			s.hub.EndRound(previous(s.m.View()))
 			s.publishView()
 		case fsm.Release:
 			keep := func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }
-			s.engine.Forget(keep)
-			s.engine.Retain(keep, nil)
+			s.hub.Forget(keep)
+			s.hub.Retain(keep, nil)
 		case fsm.RoundOver:
-			s.engine.EndRound(previous(s.m.View()))
+			s.hub.EndRound(previous(s.m.View()))
 			if e.Epoch != 0 {
 				s.engine.BeginEpoch(e.Epoch)
 			}
@@ -365,7 +368,7 @@ func (s *Session) disconnect(reason string) {
 	s.cancel()
 	s.master.drain()
 	s.mesh.Close()
-	s.engine.Retain(none, none)
+	s.hub.Retain(none, none)
 	s.publishView()
 }
 

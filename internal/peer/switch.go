@@ -34,7 +34,7 @@ func (s *Session) stopPreparing() <-chan struct{} {
 // prepareRing makes the send pools to the neighbours of a ring to come, beside
 // everything that runs.
 func (s *Session) prepareRing(e fsm.PrepareRing) {
-	s.engine.Trust(uuids(e.Peers)...)
+	s.hub.Trust(uuids(e.Peers)...)
 	before := s.stopPreparing()
 	ctx, stop := context.WithCancel(s.ctx)
 	done := make(chan struct{})

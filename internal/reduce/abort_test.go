@@ -15,6 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -60,7 +61,7 @@ func TestAbortAtEveryFrame(t *testing.T) {
 						op.Abort(errTest)
 					}
 				}
-				r := newRing(t, shape{n: n, cfg: Config{FrameBytes: 64, Backend: wire}})
+				r := newRing(t, shape{n: n, cfg: Config{Backend: wire, Link: link.Config{FrameBytes: 64}}})
 				rng := rand.New(rand.NewPCG(uint64(at), 1))
 				specs, _ := r.specs(rng, dtype.Float32, dtype.Avg, 150, inPlace)
 				before := keep(specs)
@@ -101,7 +102,7 @@ func TestAbortAtEveryFrame(t *testing.T) {
 func TestRestoreAfterSuccess(t *testing.T) {
 	for _, quantized := range []bool{false, true} {
 		for _, n := range []int{2, 3, 5} {
-			r := newRing(t, shape{n: n, cfg: Config{FrameBytes: 64}})
+			r := newRing(t, shape{n: n, cfg: Config{Link: link.Config{FrameBytes: 64}}})
 			specs, _ := r.specs(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 203, true)
 			if quantized {
 				q, err := quant.Lookup("minmax")
@@ -138,12 +139,12 @@ func poolIdle(int) int64 { return 4096 }
 // 2.4.
 func TestAbortWhileStuck(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
-	e := NewEngine(Config{Backend: generic(t), FrameBytes: 1 << 20})
+	e := newEngine(Config{Backend: generic(t), Link: link.Config{FrameBytes: 1 << 20}})
 	t.Cleanup(e.Close)
 	prev, in := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})
 	out, next := transporttest.Pair(transporttest.Options{Buffer: 1000})
-	e.AddReceiver(ids[1], 0, in)
-	e.AddSender(ids[1], 0, out, Link{Native: false})
+	e.hub.AddReceiver(ids[1], 0, in)
+	e.hub.AddSender(ids[1], 0, out, link.Features{Native: false})
 	const count = 100_000
 	src := make([]byte, count)
 	for i := range src {
@@ -236,12 +237,12 @@ func TestOpener(t *testing.T) {
 // same write and never began.
 func TestOpenerForFramesThatNeverLeft(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
-	e := NewEngine(Config{Backend: generic(t), FrameBytes: 1 << 20})
+	e := newEngine(Config{Backend: generic(t), Link: link.Config{FrameBytes: 1 << 20}})
 	t.Cleanup(e.Close)
 	_, in := transporttest.Pair(transporttest.Options{})
 	out, next := transporttest.Pair(transporttest.Options{Buffer: 1000})
-	e.AddReceiver(ids[1], 0, in)
-	e.AddSender(ids[1], 0, out, Link{Native: false})
+	e.hub.AddReceiver(ids[1], 0, in)
+	e.hub.AddSender(ids[1], 0, out, link.Features{Native: false})
 	a := &alone{t: t, e: e, next: next, rd: transport.NewReader(next, 4096)}
 	var ops []*Op
 	var dones []chan error
@@ -308,13 +309,13 @@ func TestDoneWaitsForTheLastTouch(t *testing.T) {
 	op.Finish(true)
 	require.Equal(t, []byte{1, 2}, src)
 
-	e := NewEngine(Config{Backend: generic(t)})
+	e := newEngine(Config{Backend: generic(t)})
 	t.Cleanup(e.Close)
 	_, in := transporttest.Pair(transporttest.Options{})
 	out, _ := transporttest.Pair(transporttest.Options{})
 	stuck := stuckConn{out, make(chan struct{}), make(chan struct{})}
-	e.AddReceiver(ids[1], 0, in)
-	e.AddSender(ids[1], 0, stuck, Link{Native: true})
+	e.hub.AddReceiver(ids[1], 0, in)
+	e.hub.AddSender(ids[1], 0, stuck, link.Features{Native: true})
 	a = &alone{t: t, e: e}
 	op, done = a.start(1, Spec{Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src}, ids, ids[0])
 	<-stuck.entered
@@ -343,7 +344,7 @@ func TestStaleFramesAreSkipped(t *testing.T) {
 
 // Abort from many goroutines at any moment: done is called once, with the first reason.
 func TestAbortRaces(t *testing.T) {
-	r := newRing(t, shape{n: 3, cfg: Config{FrameBytes: 64}})
+	r := newRing(t, shape{n: 3, cfg: Config{Link: link.Config{FrameBytes: 64}}})
 	for round := range 200 {
 		rng := rand.New(rand.NewPCG(uint64(round), 5))
 		specs, _ := r.specs(rng, dtype.Float32, dtype.Sum, 60, true)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 )
 
@@ -32,7 +33,7 @@ func BenchmarkRing(b *testing.B) {
 				}
 				for _, inPlace := range []bool{false, true} {
 					b.Run(fmt.Sprintf("n%d/%dKiB/frame%dKiB/inplace=%v", n, bytes>>10, frame>>10, inPlace), func(b *testing.B) {
-						r := newRing(b, shape{n: n, native: true, knows: true, link: loopback, cfg: Config{Backend: bestBackend(b), FrameBytes: frame}})
+						r := newRing(b, shape{n: n, native: true, knows: true, link: loopback, cfg: Config{Backend: bestBackend(b), Link: link.Config{FrameBytes: frame}}})
 						rng := rand.New(rand.NewPCG(1, 2))
 						specs, _ := r.specs(rng, dtype.Float32, dtype.Sum, bytes/4, inPlace)
 						r.start(specs).ok(b)

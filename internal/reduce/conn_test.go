@@ -2,7 +2,6 @@ package reduce
 
 import (
 	"encoding/binary"
-	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -23,7 +23,7 @@ func TestConnectionLoss(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
 	for cut := int64(1); cut < 300; cut += 7 {
 		for _, sending := range []bool{false, true} {
-			r := newRing(t, shape{n: 3, cfg: Config{FrameBytes: 64}})
+			r := newRing(t, shape{n: 3, cfg: Config{Link: link.Config{FrameBytes: 64}}})
 			victim := 0
 			r.out[victim][0].(*transporttest.Conn).CutAfter(cut)
 			specs, _ := r.specs(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 200, true)
@@ -44,11 +44,11 @@ func TestConnectionLoss(t *testing.T) {
 				op.Finish(true)
 				require.Equal(t, before[i], specs[i].Src) // S2-31
 			}
-			require.Zero(t, r.eng[0].LiveSenders(ids[1]))
-			require.Equal(t, 1, r.eng[1].LiveSenders(ids[2]))
+			require.Zero(t, r.eng[0].hub.LiveSenders(ids[1]))
+			require.Equal(t, 1, r.eng[1].hub.LiveSenders(ids[2]))
 			// A new pool repairs it (quirk Q17).
 			r.connect(0)
-			require.Equal(t, 1, r.eng[0].LiveSenders(ids[1]))
+			require.Equal(t, 1, r.eng[0].hub.LiveSenders(ids[1]))
 			r.run(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 50, true)
 			r.close()
 		}
@@ -59,16 +59,16 @@ func TestConnectionLoss(t *testing.T) {
 // longer live, the next operation fails at once.
 func TestIdleLoss(t *testing.T) {
 	r := newRing(t, shape{n: 2, pool: 2})
-	require.Equal(t, 2, r.eng[0].LiveSenders(uuid(1)))
+	require.Equal(t, 2, r.eng[0].hub.LiveSenders(uuid(1)))
 	r.in[0][1].Close()
-	require.Eventually(t, func() bool { return r.eng[0].LiveSenders(uuid(1)) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.eng[0].hub.LiveSenders(uuid(1)) == 1 }, patience, time.Millisecond)
 	r.in[0][0].Close()
-	require.Eventually(t, func() bool { return r.eng[0].LiveSenders(uuid(1)) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.eng[0].hub.LiveSenders(uuid(1)) == 0 }, patience, time.Millisecond)
 	specs, _ := r.specs(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 200, true)
 	for _, err := range r.start(specs).wait(t) {
 		require.ErrorIs(t, err, errs.RankConnectionLost)
 	}
-	require.Zero(t, r.eng[0].LiveSenders(uuid(9)))
+	require.Zero(t, r.eng[0].hub.LiveSenders(uuid(9)))
 }
 
 // A neighbour that finished and closed does no harm to those who have all they need.
@@ -88,46 +88,6 @@ func TestCloseAfterTheLastFrame(t *testing.T) {
 	}
 }
 
-// Pools as PCCL builds them: numbers from 0; a hole is refused (quirk Q25), 0
-// again replaces all, a number in the middle ends those above it.
-func TestPools(t *testing.T) {
-	e := NewEngine(Config{Backend: generic(t)})
-	defer e.Close()
-	ended := func(c *transporttest.Conn) {
-		t.Helper()
-		c.SetReadDeadline(time.Now().Add(patience))
-		_, err := c.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF)
-	}
-	recv := func(number uint32) *transporttest.Conn {
-		a, b := transporttest.Pair(transporttest.Options{})
-		e.AddReceiver(uuid(1), number, b)
-		return a
-	}
-	send := func(number uint32) *transporttest.Conn {
-		a, b := transporttest.Pair(transporttest.Options{})
-		e.AddSender(uuid(1), number, b, Link{Native: true})
-		return a
-	}
-	for _, add := range []func(uint32) *transporttest.Conn{recv, send} {
-		ended(add(1))
-		ended(add(1 << 31))
-		c0, c1, c2 := add(0), add(1), add(2)
-		again := add(1)
-		ended(c1)
-		ended(c2)
-		n0 := add(0)
-		ended(c0)
-		ended(again)
-		e.Retain(func(wire.UUID) bool { return false }, func(wire.UUID) bool { return false })
-		ended(n0)
-		require.Zero(t, e.LiveSenders(uuid(1)))
-	}
-	e.Close()
-	ended(recv(0))
-	ended(send(0))
-}
-
 // Retain fails what runs over the dropped connections and leaves the others.
 func TestRetain(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
@@ -135,10 +95,10 @@ func TestRetain(t *testing.T) {
 	src := []byte{1, 2, 3}
 	op, done := a.start(1, Spec{Count: 3, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src}, ids, ids[0])
 	keep := func(u wire.UUID) bool { return u != ids[2] }
-	a.e.Retain(keep, keep)
+	a.e.hub.Retain(keep, keep)
 	require.ErrorIs(t, verdict(t, done), errs.RankConnectionLost)
 	op.Finish(true)
-	require.Equal(t, 1, a.e.LiveSenders(ids[1]))
+	require.Equal(t, 1, a.e.hub.LiveSenders(ids[1]))
 }
 
 // The previous peer's connection may come after the start; if it never comes,
@@ -146,14 +106,14 @@ func TestRetain(t *testing.T) {
 func TestConnectionComesLate(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	for _, late := range []bool{true, false} {
-		e := NewEngine(Config{Backend: generic(t), ConnectWait: map[bool]time.Duration{true: patience, false: time.Millisecond}[late]})
+		e := newEngine(Config{Backend: generic(t), ConnectWait: map[bool]time.Duration{true: patience, false: time.Millisecond}[late]})
 		prev, in := transporttest.Pair(transporttest.Options{})
 		tx, _ := transporttest.Pair(transporttest.Options{})
-		e.AddSender(ids[1], 0, tx, Link{Native: true})
+		e.hub.AddSender(ids[1], 0, tx, link.Features{Native: true})
 		a := &alone{t: t, e: e, prev: prev}
 		op, done := a.start(5, Spec{Tag: 2, Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1, 2}, Dst: make([]byte, 2)}, ids, ids[0])
 		if late {
-			e.AddReceiver(ids[1], 0, in)
+			e.hub.AddReceiver(ids[1], 0, in)
 			a.send(2, 5, []byte{10})
 			a.send(2, 5, []byte{11})
 			require.NoError(t, verdict(t, done))
@@ -205,7 +165,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	_, err := a.prev.Write(append(b, make([]byte, 3<<20)...))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return a.e.Stats().StaleFrames == 1 }, patience, time.Millisecond)
-	require.LessOrEqual(t, a.e.Buffers().PeakUsed, int64(4*DefaultFrameBytes))
+	require.LessOrEqual(t, a.e.Buffers().PeakUsed, int64(4*link.DefaultFrameBytes))
 	a.prev.Close()
 	require.ErrorIs(t, verdict(t, done), errs.RankConnectionLost)
 	op.Finish(true)
@@ -216,7 +176,7 @@ func TestForeignFramesAreNotTaken(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
 	a := newAlone(t, Config{}, ids[2], ids[1], true)
 	foreign, in := transporttest.Pair(transporttest.Options{})
-	a.e.AddReceiver(ids[1], 0, in)
+	a.e.hub.AddReceiver(ids[1], 0, in)
 	src := []byte{1, 2, 3}
 	op, done := a.start(1, Spec{Tag: 1, Count: 3, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: src}, ids, ids[0])
 	b := &alone{t: t, prev: foreign}

@@ -8,6 +8,7 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/link"
 )
 
 // An all-reduce of device memory runs in host memory that the device's platform
@@ -163,7 +164,7 @@ func (d *staged) call(f func()) (whole bool) {
 		d.calls--
 		op.mu.Unlock()
 	}()
-	defer errs.Catch(opName, func(err *errs.Error) { op.fail(op.e.caught(err, op.next)) })
+	defer errs.Catch(opName, func(err *errs.Error) { op.fail(op.e.hub.Caught(err, op.next)) })
 	f()
 	return true
 }
@@ -190,9 +191,9 @@ func (d *staged) Arrived(n int) {
 	switch {
 	case before >= d.own:
 	case striped:
-		op.wake(more)
+		op.out.flows.Wake(more)
 	default:
-		op.out.sender.kick(true, true)
+		op.out.sender.Kick(true, true)
 	}
 }
 
@@ -237,7 +238,7 @@ func (d *staged) await(step, elements int) error {
 	defer d.op.mu.Unlock()
 	for d.arrived.Load() < need {
 		if d.op.failErr != nil {
-			return errAborted
+			return link.ErrStopped
 		}
 		d.more.Wait()
 	}
@@ -270,7 +271,7 @@ func (d *staged) halt() {
 func (d *staged) finish(restore bool) {
 	if restore && d.begun {
 		if err := d.stage.Restore(); err != nil {
-			d.op.e.cfg.Logger.Error("a device tensor of a failed all-reduce could not be restored",
+			d.op.e.cfg.Link.Logger.Error("a device tensor of a failed all-reduce could not be restored",
 				"tag", d.op.spec.Tag, "buffer", d.op.spec.DeviceDst.String(), "error", err)
 		}
 	}
@@ -288,7 +289,7 @@ func (op *Op) combine(from, to int, in []byte, divide bool) error {
 		}
 		if err := d.stage.Reduce(from, to, in, world); err != nil {
 			op.fail(errs.New(errs.CodeOf(err), opName, err).WithPhase("data phase"))
-			return errAborted // the connection is not to blame
+			return link.ErrStopped // the connection is not to blame
 		}
 		return nil
 	}

@@ -151,7 +151,7 @@ func TestDevicePanicsAtTheStart(t *testing.T) {
 func TestDeviceWithoutConnection(t *testing.T) {
 	w := watch(t)
 	r := newRing(t, shape{n: 2, native: true, knows: true})
-	r.eng[0].Retain(func(wire.UUID) bool { return false }, nil)
+	r.eng[0].hub.Retain(func(wire.UUID) bool { return false }, nil)
 	_, done := r.startOnCard(w, 1)
 	err := verdict(t, done)
 	require.ErrorIs(t, err, errs.RankConnectionLost)

@@ -16,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 )
 
@@ -230,12 +231,12 @@ func (s *cardStage) Release() {
 // deviceShapes are rings in which data takes every way through an operation.
 func deviceShapes() []shape {
 	return []shape{
-		{n: 2, native: true, knows: true, cfg: Config{FrameBytes: 128}},
-		{n: 3, cfg: Config{FrameBytes: 64}}, // as PCCL: everybody divides
-		{n: 4, native: true, knows: true, cfg: Config{FrameBytes: 4096}},
+		{n: 2, native: true, knows: true, cfg: Config{Link: link.Config{FrameBytes: 128}}},
+		{n: 3, cfg: Config{Link: link.Config{FrameBytes: 64}}}, // as PCCL: everybody divides
+		{n: 4, native: true, knows: true, cfg: Config{Link: link.Config{FrameBytes: 4096}}},
 		striping(2, 4),
 		striping(3, 2),
-		{n: 3, link: memory(transporttest.Options{Buffer: 7, Piece: 3}), cfg: Config{FrameBytes: 64}},
+		{n: 3, link: memory(transporttest.Options{Buffer: 7, Piece: 3}), cfg: Config{Link: link.Config{FrameBytes: 64}}},
 	}
 }
 
@@ -413,7 +414,7 @@ func TestDeviceAlone(t *testing.T) {
 
 func TestDeviceSpecIsChecked(t *testing.T) {
 	newCard(t, 64)
-	e := NewEngine(Config{Backend: generic(t)})
+	e := newEngine(Config{Backend: generic(t)})
 	defer e.Close()
 	b := device.Buffer{Platform: "card", Ptr: 1 << 32, Bytes: 32}
 	ok := Spec{Count: 8, DType: dtype.Float32, Op: dtype.Sum, DeviceSrc: b, DeviceDst: b}

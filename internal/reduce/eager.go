@@ -3,7 +3,7 @@ package reduce
 import (
 	"time"
 
-	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/internal/link"
 )
 
 // An eager operation begins before its sequence number is known (docs/spec/extensions.md,
@@ -38,17 +38,19 @@ type ahead struct {
 	next    uint64         // the newest that may begin
 	ops     map[uint64]*Op // that listen, by tag
 	spoiled map[uint64]bool
-	early   map[earlyKey]*early
-	held    map[wire.UUID]int // memory in early, by sender
-	strange int               // of it, what is no neighbour's
 }
 
 func newAhead() ahead {
-	return ahead{ops: map[uint64]*Op{}, spoiled: map[uint64]bool{}, early: map[earlyKey]*early{}, held: map[wire.UUID]int{}}
+	return ahead{ops: map[uint64]*Op{}, spoiled: map[uint64]bool{}}
 }
 
 // named returns what of epoch is on the wire.
-func named(epoch uint64) uint64 { return epoch &^ (eagerBit | stripeBit | 1<<63) }
+func named(epoch uint64) uint64 { return epoch &^ (eagerBit | stripeBit | link.OpenerBit) }
+
+// isEager reports whether a frame of the stream carries an epoch.
+func isEager(stream uint64) bool {
+	return stream&(link.OpenerBit|stripeBit|eagerBit) == eagerBit
+}
 
 // ExpectEpoch says that neighbours may begin operations in epoch as soon as this
 // peer has told the master that it is ready for it. Frames of later epochs
@@ -82,11 +84,7 @@ func (e *Engine) reach(epoch uint64) bool {
 	a.epoch, a.next = epoch, max(a.next, epoch)
 	clear(a.ops)
 	clear(a.spoiled)
-	for k, x := range a.early {
-		if k.epoch < epoch {
-			e.drop(k, x)
-		}
-	}
+	e.hub.DropEarly(func(_, stream uint64) bool { return named(stream) < epoch })
 	e.started.Broadcast()
 	return true
 }
@@ -119,9 +117,10 @@ func (op *Op) Commence(seq uint64) {
 		op.id.key.seq = seq
 		e.ops[op.id.key] = op
 		if send, op.eager.deferred = op.eager.deferred, false; send {
+			pool := e.hub.Senders(op.next)
 			op.mu.Lock()
 			op.id.stream = seq
-			if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
+			if flows := e.flowsFor(op, pool); flows != nil && op.failErr == nil {
 				op.stripe(flows)
 			}
 			op.mu.Unlock()
@@ -149,34 +148,55 @@ func (e *Engine) Spoil(tag, epoch uint64) {
 }
 
 func (e *Engine) spoil(tag uint64) {
-	e.ahead.spoiled[tag] = true
-	for k, x := range e.ahead.early {
-		if k.tag == tag && k.epoch == e.ahead.epoch {
-			e.drop(k, x)
-		}
-	}
+	a := &e.ahead
+	a.spoiled[tag] = true
+	e.hub.DropEarly(func(t, stream uint64) bool { return t == tag && named(stream) == a.epoch })
 	e.started.Broadcast()
 }
 
 // listen makes op the one that eager frames with its tag are for, and returns
 // what came before. e.mu is held.
-func (e *Engine) listen(op *Op) *early {
+func (e *Engine) listen(op *Op) *link.Early {
 	a := &e.ahead
 	if !e.reach(op.id.epoch) || op.n < 2 || a.spoiled[op.spec.Tag] {
 		return nil
 	}
 	a.ops[op.spec.Tag] = op
 	op.eager.listens = true
-	k := earlyKey{op.prev, op.spec.Tag, a.epoch}
-	x := a.early[k]
+	x := e.hub.TakeEarly(op.prev, op.spec.Tag, eagerBit|a.epoch)
 	if x == nil {
 		return nil
 	}
-	delete(a.early, k)
-	e.hold(k.from, -x.cost)
-	op.in.receiver, op.in.bound, op.eager.replaying = x.r, true, true
-	e.wg.Add(1) // of replay; Close waits for op, which is not over yet
+	op.in.receiver, op.in.bound, op.eager.replaying = x.From(), true, true
+	e.replays.Add(1) // Close waits for op first, which is not over yet
 	return x
+}
+
+// replay processes what came before the launch, on the goroutine that launches
+// unless it would have to wait for a device. The connection's reader waits if
+// more of it comes.
+func (e *Engine) replay(op *Op, x *link.Early) {
+	here := func() {
+		if err := e.hub.Replay(x, &op.in); err != nil {
+			x.From().Close(err)
+		}
+	}
+	over := func() {
+		e.mu.Lock()
+		op.eager.replaying = false
+		e.started.Broadcast()
+		e.mu.Unlock()
+		e.replays.Done()
+	}
+	if op.dev == nil {
+		defer over()
+		here()
+		return
+	}
+	go func() {
+		defer over()
+		e.hub.Labelled("reader", op.prev, here, x.From().Close)
+	}()
 }
 
 // forget takes an operation that is over out of the books. e.mu is held.

@@ -14,6 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -56,8 +57,8 @@ func TestEagerMeetsLate(t *testing.T) {
 	require.NoError(t, err)
 	for _, n := range []int{2, 3, 5} {
 		for _, pool := range []int{1, 3} {
-			for _, link := range []func(testing.TB) (a, b net.Conn){memory(transporttest.Options{}), loopback} {
-				r := newRing(t, shape{n: n, pool: pool, native: true, knows: true, flows: pool > 1, cfg: Config{FrameBytes: 256, minStripe: 256}, link: link})
+			for _, over := range []func(testing.TB) (a, b net.Conn){memory(transporttest.Options{}), loopback} {
+				r := newRing(t, shape{n: n, pool: pool, native: true, knows: true, flows: pool > 1, cfg: Config{Link: link.Config{FrameBytes: 256}, minStripe: 256}, link: over})
 				rng := rand.New(rand.NewPCG(uint64(n), uint64(pool)))
 				for k := range 24 {
 					count := []int{0, 1, n, 700, 5000}[rng.IntN(5)]
@@ -87,25 +88,7 @@ func TestEagerMeetsLate(t *testing.T) {
 }
 
 // kept returns the bytes that an engine keeps for operations to come.
-func (e *Engine) kept() (n int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, x := range e.ahead.early {
-		n += x.bytes
-	}
-	return n
-}
-
-// memory returns what an engine has reserved for them, in all and for those who
-// are no neighbours.
-func (e *Engine) memory() (all, strange int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, n := range e.ahead.held {
-		all += n
-	}
-	return all, e.ahead.strange
-}
+func (e *Engine) kept() int { return e.hub.Early().Bytes }
 
 // What came early does not keep what comes behind it, and waits as long as it must.
 func TestEarlyFramesLetOthersPass(t *testing.T) {
@@ -202,26 +185,6 @@ func TestLeftoversOfEagerOperations(t *testing.T) {
 	op.Finish(false)
 }
 
-// What is kept is bounded, per connection and for all.
-func TestEarlyMemoryIsBounded(t *testing.T) {
-	ids := []wire.UUID{uuid(0), uuid(1)}
-	a := newAlone(t, Config{Stats: nil}, ids[1], ids[1], true)
-	p := make([]byte, 1<<20)
-	closed := false
-	for tag := range uint64(10) {
-		b := make([]byte, transport.HeaderSize)
-		transport.Header{Payload: len(p), Tag: tag, Stream: eagerBit | 1}.Put((*[transport.HeaderSize]byte)(b))
-		if _, err := a.prev.Write(append(b, p...)); err != nil {
-			closed = true
-			break
-		}
-	}
-	require.Eventually(t, func() bool { return a.e.kept() == 0 }, patience, time.Millisecond, "closed %v", closed)
-	require.LessOrEqual(t, a.e.Buffers().PeakUsed, int64(maxEarly+(3<<20)))
-	_, done := a.start(1, bytesSpec(2, 1, 2), ids, ids[0])
-	require.ErrorIs(t, verdict(t, done), errs.RankConnectionLost)
-}
-
 // The connection that frames came from early ends: with all of them here only
 // what is lacking counts.
 func TestEarlyFramesOfALostConnection(t *testing.T) {
@@ -240,7 +203,7 @@ func TestEarlyFramesOfALostConnection(t *testing.T) {
 func TestEagerAborts(t *testing.T) {
 	for k := range 60 {
 		n := 2 + k%3
-		r := newRing(t, shape{n: n, native: true, knows: true, cfg: Config{FrameBytes: 64}})
+		r := newRing(t, shape{n: n, native: true, knows: true, cfg: Config{Link: link.Config{FrameBytes: 64}}})
 		rng := rand.New(rand.NewPCG(uint64(k), 1))
 		specs, _ := r.specs(rng, dtype.Float32, dtype.Sum, 500, true)
 		before := keep(specs)

@@ -3,7 +3,6 @@ package reduce
 import (
 	"context"
 	"log/slog"
-	"net"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -14,8 +13,8 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
-	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -126,153 +125,6 @@ func TestEpochsOfTheFarFuture(t *testing.T) {
 	require.EqualValues(t, 2, a.e.Stats().StaleFrames)
 }
 
-// However small the frames are, what is kept takes memory in proportion to what
-// came; and it holds all that the protocol allows a neighbour to send.
-func TestTinyEarlyFrames(t *testing.T) {
-	ids := []wire.UUID{uuid(0), uuid(1)}
-	frame := len(eagerFrame(1, 1, []byte{1}))
-	for _, tags := range []int{1, 8192} {
-		a := newAlone(t, Config{}, ids[1], ids[1], true)
-		op, ended := a.start(1, bytesSpec(1<<40, 1, 2), ids, ids[0]) // something is wanted from there
-		before := a.e.Buffers().InUse
-		const many = 40_000
-		var b []byte
-		for i := range many {
-			b = append(b, eagerFrame(uint64(i%tags), 1, []byte{1})...)
-		}
-		_, err := a.prev.Write(b)
-		require.NoError(t, err)
-		a.whenKept(many * frame)
-		all, _ := a.e.memory()
-		require.Less(t, all, 2*many*frame+tags*(earlyCost+partCost))
-		require.Zero(t, a.e.Buffers().InUse-before)
-		op.Abort(errTest)
-		require.Error(t, verdict(t, ended))
-		op.Finish(true)
-		a.e.BeginEpoch(2)
-		all, _ = a.e.memory()
-		require.Zero(t, all)
-	}
-}
-
-// What is announced and never comes takes next to no memory, and what comes is
-// read piece by piece into memory that was reserved before it was taken.
-func TestAnnouncedEarlyFrames(t *testing.T) {
-	ids := []wire.UUID{uuid(0), uuid(1)}
-	a := newAlone(t, Config{}, ids[1], ids[1], true)
-	big := eagerFrame(1, 1, make([]byte, 5<<20))
-	_, err := a.prev.Write(big[:len(big)/2])
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { all, _ := a.e.memory(); return all > len(big)/2 }, patience, time.Millisecond)
-	all, _ := a.e.memory()
-	require.Less(t, all, len(big)*2/3)
-	require.LessOrEqual(t, a.e.Buffers().InUse, int64(all))
-	const many = 24
-	var far []net.Conn
-	for i := range many {
-		there, here := transporttest.Pair(transporttest.Options{})
-		t.Cleanup(func() { there.Close() })
-		a.e.AddReceiver(uuid(100+i), 0, here)
-		_, err := there.Write(big[:transport.HeaderSize])
-		require.NoError(t, err)
-		far = append(far, there)
-	}
-	require.Eventually(t, func() bool { _, strange := a.e.memory(); return strange >= many*smallPart }, patience, time.Millisecond)
-	_, strange := a.e.memory()
-	require.Less(t, strange, many*2*smallPart)
-	for _, c := range far {
-		c.Close()
-	}
-	require.Eventually(t, func() bool { _, strange := a.e.memory(); return strange == 0 }, patience, time.Millisecond)
-	a.prev.Close()
-	require.Eventually(t, func() bool { all, _ := a.e.memory(); return all == 0 && a.e.Buffers().InUse == 0 }, patience, time.Millisecond)
-}
-
-// Strangers who fill what may be kept of them lose their own connections, and
-// cost the ring nothing.
-func TestStrangersDoNotFillTheMemoryOfNeighbours(t *testing.T) {
-	ids := []wire.UUID{uuid(0), uuid(1)}
-	a := newAlone(t, Config{}, ids[1], ids[1], true)
-	for i := range 3 {
-		there, here := transporttest.Pair(transporttest.Options{Buffer: 8 << 20})
-		t.Cleanup(func() { there.Close() })
-		a.e.AddReceiver(uuid(100+i), 0, here)
-		for range 4 {
-			_, _ = there.Write(eagerFrame(1, lastEpoch, make([]byte, 500<<10)))
-		}
-		there.SetReadDeadline(time.Now().Add(patience))
-		_, err := there.Read(make([]byte, 1))
-		require.Error(t, err)
-		require.False(t, transport.IsTimeout(err), "it was not closed")
-	}
-	_, strange := a.e.memory()
-	require.LessOrEqual(t, strange, maxEarlyStrange)
-	a.send(2, eagerBit|1, []byte{1}) // the neighbour launches a little earlier than this peer
-	require.Eventually(t, func() bool { return a.e.kept() > 0 }, patience, time.Millisecond)
-	op, done := a.startEager(1, bytesSpec(2, 1, 2), ids, ids[0])
-	a.send(2, eagerBit|1, []byte{1})
-	require.NoError(t, verdict(t, done))
-	op.Finish(false)
-}
-
-// What is kept of a peer counts as a neighbour's as soon as it is one, and as a
-// stranger's when it is none any more.
-func TestEarlyMemoryFollowsTheNeighbour(t *testing.T) {
-	ids := []wire.UUID{uuid(0), uuid(1)}
-	a := newAlone(t, Config{}, ids[1], ids[1], true)
-	a.send(2, eagerBit|1, []byte{1})
-	a.whenKept(transport.HeaderSize + 1)
-	all, strange := a.e.memory()
-	require.Positive(t, all)
-	require.Zero(t, strange)
-	a.e.Forget(func(wire.UUID) bool { return false })
-	again, strange := a.e.memory()
-	require.Equal(t, []int{all, all}, []int{again, strange})
-	a.e.Trust(ids[1])
-	again, strange = a.e.memory()
-	require.Equal(t, []int{all, 0}, []int{again, strange})
-}
-
-// crowd makes as many strangers connect as an engine takes.
-func (a *alone) crowd() {
-	for i := range maxStrangers {
-		there, here := net.Pipe()
-		a.t.Cleanup(func() { there.Close() })
-		var u wire.UUID
-		u[0], u[1], u[2] = 0xff, byte(i), byte(i>>8)
-		a.e.AddReceiver(u, 0, here)
-	}
-}
-
-// A neighbour is one by its name: also if it connects when this end's round is
-// over, and the connections of one that is none any more go last.
-func TestNeighboursAreKnownByName(t *testing.T) {
-	ids := []wire.UUID{uuid(0), uuid(1)}
-	for _, former := range []bool{false, true} {
-		e := NewEngine(Config{Backend: generic(t)})
-		t.Cleanup(e.Close)
-		e.Trust(ids[1])
-		listed := func(u wire.UUID) bool { return u == ids[1] }
-		e.Retain(listed, listed) // the round of this end is over; the neighbour still dials
-		prev, in := transporttest.Pair(transporttest.Options{})
-		e.AddReceiver(ids[1], 0, in)
-		tx, next := transporttest.Pair(transporttest.Options{})
-		e.AddSender(ids[1], 0, tx, Link{Native: true})
-		a := &alone{t: t, e: e, prev: prev, next: next, rd: transport.NewReader(next, 4096)}
-		op, done := a.start(5, bytesSpec(2, 1, 2), ids, ids[0])
-		if former { // an operation of an older ring
-			e.Forget(func(wire.UUID) bool { return false })
-		}
-		a.crowd()
-		a.send(2, 5, []byte{4})
-		a.send(2, 5, []byte{5})
-		require.NoError(t, verdict(t, done), "the ring goes on")
-		op.Finish(false)
-		e.Retain(nil, func(wire.UUID) bool { return false })
-		require.Empty(t, e.known)
-	}
-}
-
 // After the end of an operation nothing of the engine keeps the caller's memory
 // alive.
 func TestNothingIsKept(t *testing.T) {
@@ -314,7 +166,7 @@ func (h quarrelsome) Handle(_ context.Context, r slog.Record) error {
 func TestLogHandlerPanics(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	h := quarrelsome{once: new(atomic.Bool)}
-	a := newAlone(t, Config{Logger: slog.New(h)}, ids[1], ids[1], true)
+	a := newAlone(t, Config{Link: link.Config{Logger: slog.New(h)}}, ids[1], ids[1], true)
 	op, done := a.start(5, bytesSpec(2, 1, 2), ids, ids[0])
 	a.send(2, 5, []byte{10})
 	a.recv()
@@ -323,8 +175,8 @@ func TestLogHandlerPanics(t *testing.T) {
 	op.Finish(true)
 	require.True(t, h.once.Load())
 	a.e.Close()
-	p := a.e.cfg.Pool
+	p := a.e.cfg.Link.Pool
 	require.Zero(t, p.Stats().InUse)
-	x, y := p.Get(DefaultFrameBytes+8), p.Get(DefaultFrameBytes+8)
+	x, y := p.Get(link.DefaultFrameBytes+8), p.Get(link.DefaultFrameBytes+8)
 	require.NotEqual(t, unsafe.SliceData(x), unsafe.SliceData(y), "the pool hands the same memory out twice")
 }

@@ -21,7 +21,7 @@ func (op *Op) setForm() {
 		f := quant.FormOf(op.spec.Quantizer, op.spec.DType, op.spec.WireType)
 		op.unit, op.group = f.Bytes, f.Elements
 		// Now, on the caller's time: whoever calls Start has others to serve.
-		op.code.wire = op.e.cfg.Pool.Get(op.room(usualRing))
+		op.code.wire = op.e.cfg.Link.Pool.Get(op.room(usualRing))
 	}
 }
 
@@ -80,8 +80,8 @@ func (op *Op) checkForm() error {
 		return errs.New(errs.InvalidArgument, opName, fmt.Errorf("%d elements cannot be quantized over %d peers", s.Count, op.n))
 	}
 	if room := op.room(op.n); room > len(op.code.wire) {
-		op.e.cfg.Pool.Put(op.code.wire)
-		op.code.wire = op.e.cfg.Pool.Get(room)
+		op.e.cfg.Link.Pool.Put(op.code.wire)
+		op.code.wire = op.e.cfg.Link.Pool.Get(room)
 	}
 	return nil
 }

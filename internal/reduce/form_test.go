@@ -10,6 +10,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 )
 
@@ -20,7 +21,7 @@ func TestGroups(t *testing.T) {
 	q, err := quant.Lookup("blocks")
 	require.NoError(t, err)
 	for _, n := range []int{2, 3, 5} {
-		for _, sh := range []shape{{n: n, native: true, knows: true, cfg: Config{FrameBytes: 64}}, {n: n, native: true, knows: true}, striping(n, 3)} {
+		for _, sh := range []shape{{n: n, native: true, knows: true, cfg: Config{Link: link.Config{FrameBytes: 64}}}, {n: n, native: true, knows: true}, striping(n, 3)} {
 			r := newRing(t, sh)
 			for _, c := range []quantCase{
 				{"blocks", dtype.Float32, dtype.Int4, dtype.Sum},

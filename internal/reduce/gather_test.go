@@ -9,6 +9,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 )
 
 // asked counts how often a chunk was read for its parameters.
@@ -31,7 +32,7 @@ func TestParametersAreGathered(t *testing.T) {
 		q, err := quant.Lookup(name)
 		require.NoError(t, err)
 		for _, frame := range []int{192, 4096} {
-			r := newRing(t, shape{n: n, cfg: Config{FrameBytes: frame}})
+			r := newRing(t, shape{n: n, cfg: Config{Link: link.Config{FrameBytes: frame}}})
 			var results [2][]byte
 			var whole atomic.Int64
 			for i, z := range []quant.Quantizer{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -36,14 +37,14 @@ func TestHostilePieces(t *testing.T) {
 		for i := range n {
 			ids = append(ids, uuid(i))
 		}
-		e := NewEngine(Config{Backend: generic(t), minStripe: 64, FrameBytes: 256, FutureWait: time.Millisecond})
+		e := newEngine(Config{Backend: generic(t), minStripe: 64, Link: link.Config{FrameBytes: 256}, FutureWait: time.Millisecond})
 		e.ExpectEpoch(1)
 		var in []net.Conn
 		for k := range uint32(pool) {
 			a, b := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})
-			e.AddReceiver(ids[n-1], k, b)
+			e.hub.AddReceiver(ids[n-1], k, b)
 			c, d := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})
-			e.AddSender(ids[1], k, c, Link{Native: true, Flows: true})
+			e.hub.AddSender(ids[1], k, c, link.Features{Native: true, Flows: true})
 			t.Cleanup(func() { d.Close() })
 			in = append(in, a)
 		}

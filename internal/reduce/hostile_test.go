@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -101,13 +102,13 @@ func TestTrace(t *testing.T) {
 		events = append(events, name(format, args...))
 	}
 	ids := []wire.UUID{uuid(0), uuid(1)}
-	a := newAlone(t, Config{Trace: &trace.Listener{
+	a := newAlone(t, Config{Link: link.Config{Trace: &trace.Listener{
 		OpStarted: func(tag, seq uint64) { note("start %d %d", tag, seq) },
 		OpEnded:   func(tag, seq uint64, err error) { note("end %d %d %v", tag, seq, err != nil) },
 		ConnLost: func(peer string, number uint32, send bool, err error) {
 			note("lost %s %d %v", peer[:8], number, send)
 		},
-	}}, ids[1], ids[1], true)
+	}}}, ids[1], ids[1], true)
 	spec := Spec{Tag: 4, Count: 2, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1, 2}, Dst: make([]byte, 2)}
 	_, done := a.start(1, spec, ids, ids[0])
 	a.send(4, 1, []byte{1})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 )
@@ -27,10 +28,10 @@ func TestManyOperationsAtOnce(t *testing.T) {
 	q, err := quant.Lookup("minmax")
 	require.NoError(t, err)
 	for _, s := range []shape{
-		{n: 3, cfg: Config{FrameBytes: 128}, link: memory(transporttest.Options{Buffer: 300})},
-		{n: 4, pool: 3, native: true, cfg: Config{FrameBytes: 1024}, link: memory(transporttest.Options{Buffer: 5000, Piece: 700})},
+		{n: 3, cfg: Config{Link: link.Config{FrameBytes: 128}}, link: memory(transporttest.Options{Buffer: 300})},
+		{n: 4, pool: 3, native: true, cfg: Config{Link: link.Config{FrameBytes: 1024}}, link: memory(transporttest.Options{Buffer: 5000, Piece: 700})},
 		{n: 2, pool: 2, link: loopback},
-		{n: 3, pool: 3, native: true, knows: true, flows: true, cfg: Config{FrameBytes: 256, minStripe: 64}, link: memory(transporttest.Options{Buffer: 900})},
+		{n: 3, pool: 3, native: true, knows: true, flows: true, cfg: Config{Link: link.Config{FrameBytes: 256}, minStripe: 64}, link: memory(transporttest.Options{Buffer: 900})},
 	} {
 		r := newRing(t, s)
 		const ops = 64
@@ -100,7 +101,7 @@ func TestManyOperationsAtOnce(t *testing.T) {
 // Some of many operations are aborted; the others are exact, and so is what
 // runs under the same tags afterwards.
 func TestAbortSomeOfMany(t *testing.T) {
-	r := newRing(t, shape{n: 3, pool: 2, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{Buffer: 200})})
+	r := newRing(t, shape{n: 3, pool: 2, cfg: Config{Link: link.Config{FrameBytes: 64}}, link: memory(transporttest.Options{Buffer: 200})})
 	rng := rand.New(rand.NewPCG(4, 4))
 	for range 20 {
 		var all []*started
@@ -155,7 +156,7 @@ func (c countingConn) SetWriteDeadline(t time.Time) error {
 // deadline is ever set unless something is aborted.
 func TestInterruptibleWithoutExtraCalls(t *testing.T) {
 	var calls atomic.Int64
-	r := newRing(t, shape{n: 2, cfg: Config{FrameBytes: 64}, link: func(testing.TB) (net.Conn, net.Conn) {
+	r := newRing(t, shape{n: 2, cfg: Config{Link: link.Config{FrameBytes: 64}}, link: func(testing.TB) (net.Conn, net.Conn) {
 		a, b := transporttest.Pair(transporttest.Options{})
 		return countingConn{a, &calls}, countingConn{b, &calls}
 	}})
@@ -177,7 +178,7 @@ func TestInterruptibleWithoutExtraCalls(t *testing.T) {
 // Both directions of a rank are independent: while nothing can be received
 // everything that needs no data leaves, and the other way round.
 func TestDirectionsAreIndependent(t *testing.T) {
-	r := newRing(t, shape{n: 2, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{Buffer: 1 << 20})})
+	r := newRing(t, shape{n: 2, cfg: Config{Link: link.Config{FrameBytes: 64}}, link: memory(transporttest.Options{Buffer: 1 << 20})})
 	r.out[1][0].(*transporttest.Conn).Stall(true) // rank 0 receives nothing
 	const count = 1000
 	specs, want := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Uint8, dtype.Sum, count, false)
@@ -191,8 +192,11 @@ func TestDirectionsAreIndependent(t *testing.T) {
 	require.Equal(t, want, specs[0].Dst)
 }
 
+// joinedBytes is the size of a write up to which link joins headers and payload.
+const joinedBytes = 8 << 10
+
 // The unquantized path hands the tensor's own memory to the system. Writes of up
-// to inlineBytes are joined with their header instead, which costs less than a
+// to joinedBytes are joined with their header instead, which costs less than a
 // second entry of a vector: those may be copied, and nothing else is.
 func TestSendsReferenceTheTensor(t *testing.T) {
 	for _, count := range []int{64, 4000, 4096, 1 << 16, 1 << 20} {
@@ -210,7 +214,7 @@ func TestSendsReferenceTheTensor(t *testing.T) {
 		for i, e := range r.eng {
 			require.Equal(t, want, specs[i].Dst)
 			require.EqualValues(t, 4*count, e.Stats().TxBytes)
-			if 4*count/2+transport.HeaderSize > inlineBytes { // a frame is a header and half of the tensor
+			if 4*count/2+transport.HeaderSize > joinedBytes { // a frame is a header and half of the tensor
 				require.Zero(t, e.Stats().Copied, "%d elements", count) // S0-13
 				require.EqualValues(t, 4*count, lent[i].bytes.Load(), "%d elements: written from the tensors' own memory", count)
 			} else {
@@ -241,7 +245,7 @@ func (l *lender) Write(p []byte) (int, error) {
 // After warm-up an operation allocates as much with thousands of frames as with
 // two, and all buffers come from the pool.
 func TestNothingIsAllocatedPerFrame(t *testing.T) {
-	r := newRing(t, shape{n: 2, link: loopback, cfg: Config{FrameBytes: 1024}})
+	r := newRing(t, shape{n: 2, link: loopback, cfg: Config{Link: link.Config{FrameBytes: 1024}}})
 	measure := func(count int, inPlace bool) float64 {
 		specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, count, inPlace)
 		r.start(specs).ok(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -100,14 +101,15 @@ type identity struct {
 // outStream is what an operation sends to the next peer. Guarded by Op.mu, but
 // for what says otherwise.
 type outStream struct {
-	sender *sender // set by Start and constant then
-	first  int64   // wire bytes of the own chunk, sendable from the start; constant
-	total  int64   // constant
+	op     *Op
+	sender *link.Sender // set by Start and constant then
+	first  int64        // wire bytes of the own chunk, sendable from the start; constant
+	total  int64        // constant
 	done   atomic.Bool
 	refs   int   // frames in batches that refer to its buffers
 	begun  bool  // at least one byte was sent
 	opened bool  // an opener was sent instead
-	short  bool  // something that was taken was not sent: whoever closed the connection fails it
+	short  bool  // something that was taken was not sent: the loss of its connection fails it
 	pos    int64 // wire bytes taken into batches
 	bytes  uint64
 
@@ -120,26 +122,26 @@ type outStream struct {
 	// meanwhile: they store in.pos before they load striped, and stripe stores
 	// striped before it loads in.pos, so that one of them tells the senders of every
 	// byte. Nil: not striped.
-	flows   []*sender
+	flows   link.Flows
 	striped atomic.Pointer[outGrid]
-	turn    atomic.Uint32
 
 	metas []stepMeta // quantized: by step
 }
 
 // inStream is what an operation receives from the previous peer.
 type inStream struct {
+	op    *Op
 	total int64 // wire bytes; constant
 
 	// Guarded by Engine.mu.
-	receiver *receiver   // nil: the previous peer has not connected yet
-	bound    bool        // a frame came from receiver: no other connection may go on
-	from     []*receiver // those that pieces come on; nil: none came
+	receiver *link.Receiver   // nil: the previous peer has not connected yet
+	bound    bool             // a frame came from receiver: no other connection may go on
+	from     []*link.Receiver // those that pieces come on; nil: none came
 
 	// Guarded by Op.mu.
-	readers []*receiver  // inside a frame of this operation, may touch its buffers
-	alone   [1]*receiver // room for readers, so that one costs no allocation
-	striped *inGrid      // set by the first piece that comes
+	readers []*link.Receiver  // inside a frame of this operation, may touch its buffers
+	alone   [1]*link.Receiver // room for readers, so that one costs no allocation
+	striped *inGrid           // set by the first piece that comes
 
 	// Published by the reader: wire bytes that are processed, over all steps;
 	// and of how many steps metadata came.
@@ -261,6 +263,7 @@ func (e *Engine) NewOp(spec Spec) (*Op, error) {
 		return bad("destination has %d bytes, source %d", len(spec.Dst), len(spec.Src))
 	}
 	op := &Op{e: e, spec: spec, elem: size}
+	op.out.op, op.in.op = op, op
 	op.mu.Rank(rankOp, "Op.mu")
 	if spec.Count > 0 && !onDevice {
 		s, d := uintptr(unsafe.Pointer(&spec.Src[0])), uintptr(unsafe.Pointer(&spec.Dst[0]))
@@ -323,9 +326,9 @@ func (op *Op) Start(s Start) {
 	op.done, op.native, op.began = s.Done, s.Native || s.Eager, time.Now()
 	err := op.enterRing(s.Ring, s.Self)
 	e := op.e
-	e.cfg.Stats.Ops.Add(1)
+	e.cfg.Link.Stats.Ops.Add(1)
 	e.count(1)
-	if heard := e.tell(func(t *trace.Listener) { t.Started(op.spec.Tag, op.id.start) }); err == nil && heard != nil {
+	if heard := e.hub.Tell(opName, func(t *trace.Listener) { t.Started(op.spec.Tag, op.id.start) }); err == nil && heard != nil {
 		err = heard
 	}
 	e.mu.Lock()
@@ -341,10 +344,10 @@ func (op *Op) Start(s Start) {
 	}
 	failed := op.open(err)
 	gone, missing, deferred := false, true, false
-	var came *early
+	var came *link.Early
 	if !failed {
 		came = op.register()
-		gone = op.in.receiver != nil && op.in.receiver.closed.Load()
+		gone = op.in.receiver != nil && op.in.receiver.Closed()
 		missing, deferred = op.in.receiver == nil, op.eager.deferred
 	}
 	e.started.Broadcast()
@@ -387,6 +390,7 @@ func (op *Op) turnOf(pool int) uint64 {
 // and reports whether it has failed, because of err or before. e.mu is held.
 func (op *Op) open(err error) (failed bool) {
 	e := op.e
+	pool := e.hub.Senders(op.next)
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.id.number, op.id.unnamed = op.id.start, op.isEager()
@@ -394,9 +398,9 @@ func (op *Op) open(err error) (failed bool) {
 	if op.failErr == nil {
 		op.failErr = err
 	}
-	if pool := e.tx[op.next]; op.n > 1 && len(pool) > 0 {
+	if op.n > 1 && len(pool) > 0 {
 		op.out.sender = pool[op.turnOf(len(pool))]
-		if flows := e.flowsFor(op); flows != nil && op.failErr == nil {
+		if flows := e.flowsFor(op, pool); flows != nil && op.failErr == nil {
 			op.out.sender = flows[0]
 			if op.isEager() {
 				op.eager.deferred = true // pieces name the sequence number
@@ -417,10 +421,10 @@ func (op *Op) open(err error) (failed bool) {
 }
 
 // register lets frames find the operation, and returns what came early. e.mu is held.
-func (op *Op) register() *early {
+func (op *Op) register() *link.Early {
 	e := op.e
 	e.ops[op.id.key] = op
-	if pool := e.rx[op.prev]; len(pool) > 0 {
+	if pool := e.hub.Receivers(op.prev); len(pool) > 0 {
 		op.in.receiver = pool[op.turnOf(len(pool))]
 	}
 	return e.listen(op)
@@ -450,7 +454,7 @@ func (op *Op) awaitConnection() {
 
 // enterRing computes what depends on the ring; a panic of a quantizer is its error.
 func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
-	defer errs.Catch(opName, func(p *errs.Error) { err = op.e.caught(p, self) })
+	defer errs.Catch(opName, func(p *errs.Error) { err = op.e.hub.Caught(p, self) })
 	op.n, op.rank = len(ring), slices.Index(ring, self)
 	if op.rank < 0 {
 		return errs.New(errs.Internal, opName, fmt.Errorf("peer %v is not in the ring of %d", self, op.n))
@@ -487,7 +491,7 @@ func (op *Op) enterRing(ring []wire.UUID, self wire.UUID) (err error) {
 	}
 	_, own := op.chunk(0, true)
 	op.out.first = int64(op.encoded(own))
-	op.piece = op.whole(min(max(op.encoded(own)/piecesPerChunk&^63, pieceBytes), op.e.cfg.FrameBytes))
+	op.piece = op.whole(min(max(op.encoded(own)/piecesPerChunk&^63, pieceBytes), op.e.cfg.Link.FrameBytes))
 	if op.inPlace {
 		op.cutUndo(op.piece)
 	}
@@ -513,7 +517,7 @@ func (e *Engine) ringOf(n, rank int) *plan.Plan {
 // or is called.
 func (op *Op) Abort(reason error) {
 	if reason == nil {
-		reason = errs.New(errs.Canceled, opName, errAborted)
+		reason = errs.New(errs.Canceled, opName, link.ErrStopped)
 	}
 	op.fail(reason)
 }
@@ -521,9 +525,7 @@ func (op *Op) Abort(reason error) {
 // maxLater bounds the causes that are kept beside the first.
 const maxLater = 4
 
-func (op *Op) stopped() bool { return op.aborted.Load() }
-
-// fail records the first cause and makes everybody let go of the buffers.
+// fail records the first cause and makes all connections let go of the buffers.
 func (op *Op) fail(err error) {
 	op.mu.Lock()
 	if op.failErr != nil || op.state == opEnded || op.state == opFinished {
@@ -540,7 +542,7 @@ func (op *Op) fail(err error) {
 		return
 	}
 	for _, r := range op.in.readers {
-		r.conn.SetReadDeadline(past)
+		r.Interrupt()
 	}
 	stop := op.dev != nil && op.dev.stop()
 	op.mu.Unlock()
@@ -571,7 +573,7 @@ func (op *Op) settle(async bool) {
 	op.leave()
 	if async {
 		go func() {
-			defer errs.Catch(opName, func(p *errs.Error) { _ = op.e.caught(p, op.prev) })
+			defer errs.Catch(opName, func(p *errs.Error) { _ = op.e.hub.Caught(p, op.prev) })
 			op.end(err)
 		}()
 	} else {
@@ -582,9 +584,9 @@ func (op *Op) settle(async bool) {
 func (op *Op) end(err error) {
 	e := op.e
 	if err != nil {
-		e.cfg.Stats.FailedOps.Add(1)
+		e.cfg.Link.Stats.FailedOps.Add(1)
 	}
-	if heard := e.tell(func(t *trace.Listener) { t.Ended(op.spec.Tag, op.id.start, err) }); err == nil && heard != nil {
+	if heard := e.hub.Tell(opName, func(t *trace.Listener) { t.Ended(op.spec.Tag, op.id.start, err) }); err == nil && heard != nil {
 		err = heard
 	}
 	defer e.count(-1)
@@ -599,7 +601,7 @@ func (op *Op) end(err error) {
 // count adds d to the active operations. A listener hears of the changes
 // between none and some, in their order, and of the last before Close returns.
 func (e *Engine) count(d int) {
-	if e.cfg.Trace.Edges() {
+	if e.cfg.Link.Trace.Edges() {
 		e.edges.Lock()
 		defer e.edges.Unlock()
 		e.mu.Lock()
@@ -607,9 +609,9 @@ func (e *Engine) count(d int) {
 		e.mu.Unlock()
 		switch {
 		case before == 0:
-			_ = e.tell((*trace.Listener).Active)
+			_ = e.hub.Tell(opName, (*trace.Listener).Active)
 		case before+d == 0:
-			_ = e.tell((*trace.Listener).Idle)
+			_ = e.hub.Tell(opName, (*trace.Listener).Idle)
 		}
 	}
 	e.mu.Lock()
@@ -641,8 +643,8 @@ func (op *Op) finished(restore bool) bool {
 	}
 	backup, encoded := op.undo.backup, op.code.wire
 	op.undo.backup, op.code.wire = nil, nil
-	op.e.cfg.Pool.Put(backup)
-	op.e.cfg.Pool.Put(encoded)
+	op.e.cfg.Link.Pool.Put(backup)
+	op.e.cfg.Link.Pool.Put(encoded)
 	return true
 }
 
@@ -657,7 +659,7 @@ func (op *Op) Counters() (tx, rx uint64) {
 // openerDue reports whether the end of this operation must be announced by an
 // opener frame, and notes that it is. op.mu is held.
 func (op *Op) openerDue() bool {
-	if op.failErr == nil || op.state == opCreated || op.out.opened || op.out.begun || op.out.refs > 0 || op.spec.Count == 0 || op.out.sender.link.Native {
+	if op.failErr == nil || op.state == opCreated || op.out.opened || op.out.begun || op.out.refs > 0 || op.spec.Count == 0 || op.out.sender.Features().Native {
 		return false
 	}
 	op.out.opened = true

@@ -4,66 +4,79 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-func (op *Op) beginReceive(r *receiver) bool {
+var _ link.Sink = (*inStream)(nil)
+
+// Stopped and the others of its interface make an inStream the sink of what an
+// operation receives.
+func (i *inStream) Stopped() bool { return i.op.aborted.Load() }
+
+func (i *inStream) Fail(err error) { i.op.fail(connError(i.op.prev, err)) }
+
+func (i *inStream) Settle(async bool) { i.op.settle(async) }
+
+func (i *inStream) Received() bool { return i.done.Load() }
+
+func (i *inStream) BeginReceive(r *link.Receiver) bool {
+	op := i.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.state != opRunning || op.failErr != nil {
 		return false
 	}
-	if op.in.readers == nil {
-		op.in.readers = op.in.alone[:0]
+	if i.readers == nil {
+		i.readers = i.alone[:0]
 	}
-	op.in.readers = append(op.in.readers, r)
+	i.readers = append(i.readers, r)
 	return true
 }
 
-func (op *Op) endReceive(r *receiver) {
+func (i *inStream) EndReceive(r *link.Receiver) {
+	op := i.op
 	op.mu.Lock()
-	i := slices.Index(op.in.readers, r)
-	op.in.readers = slices.Delete(op.in.readers, i, i+1)
+	at := slices.Index(i.readers, r)
+	i.readers = slices.Delete(i.readers, at, at+1)
 	if op.failErr != nil {
-		r.conn.SetReadDeadline(time.Time{})
+		r.Resume()
 	}
-	if op.in.striped != nil && op.in.striped.missing == 0 || op.in.at.step == len(op.comes) {
-		op.in.done.Store(true)
+	if i.striped != nil && i.striped.missing == 0 || i.at.step == len(op.comes) {
+		i.done.Store(true)
 	}
 	op.mu.Unlock()
 	op.settle(false)
 }
 
-func (op *Op) receiveFrame(r *receiver, piece bool) error {
-	if piece {
-		return op.receivePiece(r)
+func (i *inStream) ReceiveFrame(r *link.Receiver, h transport.Header) error {
+	if isPiece(h.Stream) {
+		return i.op.receivePiece(r)
 	}
-	return op.receiveInOrder(r)
+	return i.op.receiveInOrder(r)
 }
-
-func (op *Op) received() bool { return op.in.done.Load() }
 
 // protocol is the error of a frame that is not as it should be; where names the
 // part of the operation that it came for.
-func (op *Op) protocol(r *receiver, where, format string, args ...any) error {
+func (op *Op) protocol(r *link.Receiver, where, format string, args ...any) error {
 	return errs.New(errs.Protocol, opName, fmt.Errorf(format, args...)).
-		WithPhase(fmt.Sprintf("tag %d, %s", op.spec.Tag, where)).WithPeer(r.peer.String())
+		WithPhase(fmt.Sprintf("tag %d, %s", op.spec.Tag, where)).WithPeer(r.Peer().String())
 }
 
 // receiveInOrder processes the frame whose header r has just read, of a stream
 // whose frames come one behind the other: its place is where the last one ended.
-func (op *Op) receiveInOrder(r *receiver) error {
+func (op *Op) receiveInOrder(r *link.Receiver) error {
 	refuse := func(format string, args ...any) error {
 		return op.protocol(r, fmt.Sprintf("step %d", op.in.at.step), format, args...)
 	}
 	c := &op.in.at
-	left := r.rd.Left()
+	left := r.Left()
 	if c.step == len(op.comes) {
 		return refuse("a frame of %d bytes came after the last step", left)
 	}
@@ -80,7 +93,7 @@ func (op *Op) receiveInOrder(r *receiver) error {
 	op.in.bytes += uint64(left)
 	for left > 0 {
 		if op.aborted.Load() {
-			return errAborted
+			return link.ErrStopped
 		}
 		p := piece{step: c.step, first: c.first, off: c.off, n: min(left, op.piece)}
 		if err := op.receivePart(r, p, meta, true); err != nil {
@@ -100,8 +113,8 @@ func (op *Op) receiveInOrder(r *receiver) error {
 }
 
 // receiveMeta reads the metadata frame that opens a quantized step.
-func (op *Op) receiveMeta(r *receiver, refuse func(string, ...any) error) error {
-	size := r.rd.Left()
+func (op *Op) receiveMeta(r *link.Receiver, refuse func(string, ...any) error) error {
+	size := r.Left()
 	if size > wire.MaxMetaSize {
 		return refuse("a step of a quantized operation began with a frame of %d bytes, not with metadata: do all peers pass the same quantization?", size)
 	}
@@ -116,11 +129,11 @@ func (op *Op) receiveMeta(r *receiver, refuse func(string, ...any) error) error 
 }
 
 // readMeta reads size bytes of metadata, at most wire.MaxMetaSize.
-func (op *Op) readMeta(r *receiver, size int, refuse func(string, ...any) error) (*quant.Meta, error) {
-	if err := r.fill(op, r.scratch[:size]); err != nil {
+func (op *Op) readMeta(r *link.Receiver, size int, refuse func(string, ...any) error) (*quant.Meta, error) {
+	if err := r.Fill(&op.in, r.Scratch()[:size]); err != nil {
 		return nil, err
 	}
-	m, err := op.decodeMeta(r.scratch[:size])
+	m, err := op.decodeMeta(r.Scratch()[:size])
 	if err != nil {
 		return nil, refuse("bad metadata: %w", err)
 	}
@@ -128,7 +141,7 @@ func (op *Op) readMeta(r *receiver, size int, refuse func(string, ...any) error)
 }
 
 // holdMeta keeps the first metadata of a step and returns it: it counts for the
-// whole step, so that everybody decodes, and forwards, the same.
+// whole step, so that all decode, and forward, the same.
 func (op *Op) holdMeta(step int, m quant.Meta) *quant.Meta {
 	held := &op.in.metas[step]
 	if !held.known {
@@ -140,26 +153,26 @@ func (op *Op) holdMeta(step int, m quant.Meta) *quant.Meta {
 
 // receivePiece processes the striped frame whose header r has just read: the
 // piece says its place. Several readers may be in it, each with a piece of its own.
-func (op *Op) receivePiece(r *receiver) error {
+func (op *Op) receivePiece(r *link.Receiver) error {
 	refuse := func(format string, args ...any) error { return op.protocol(r, "striped", format, args...) }
 	if !op.native {
 		return refuse("a striped frame came in a group with PCCL peers")
 	}
-	b := r.scratch
+	b := r.Scratch()
 	head := stripeHead
 	if op.quantized() {
 		head++
 	}
-	if r.rd.Left() <= head {
-		return refuse("a striped frame has %d bytes of payload, %d are its head alone", r.rd.Left(), head)
+	if r.Left() <= head {
+		return refuse("a striped frame has %d bytes of payload, %d are its head alone", r.Left(), head)
 	}
-	if err := r.fill(op, b[:head]); err != nil {
+	if err := r.Fill(&op.in, b[:head]); err != nil {
 		return err
 	}
 	g, index, metaSize := int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:])), int(b[head-1])
 	var meta *quant.Meta
 	if op.quantized() {
-		if metaSize > wire.MaxMetaSize || r.rd.Left() <= metaSize {
+		if metaSize > wire.MaxMetaSize || r.Left() <= metaSize {
 			return refuse("metadata of %d bytes in front of a piece: do all peers pass the same quantization?", metaSize)
 		}
 		var err error
@@ -167,13 +180,13 @@ func (op *Op) receivePiece(r *receiver) error {
 			return err
 		}
 	}
-	p, held, err := op.claim(refuse, g, index, r.rd.Left(), meta)
+	p, held, err := op.claim(refuse, g, index, r.Left(), meta)
 	if err != nil {
 		return err
 	}
 	for part := p; part.off < p.off+p.n; part.off += part.n {
 		if op.aborted.Load() {
-			return errAborted
+			return link.ErrStopped
 		}
 		part.n = min(p.off+p.n-part.off, op.piece)
 		if err := op.receivePart(r, part, held, false); err != nil {
@@ -182,28 +195,28 @@ func (op *Op) receivePiece(r *receiver) error {
 	}
 	more := op.completed(index, p)
 	if op.out.striped.Load() == nil {
-		r.notify(op.out.sender)
+		r.Notify(op.out.sender)
 	} else {
-		op.wake(more)
+		op.out.flows.Wake(more)
 	}
 	return nil
 }
 
 // advanced tells the senders how far the stream of all steps is processed.
-func (op *Op) advanced(r *receiver) {
+func (op *Op) advanced(r *link.Receiver) {
 	if op.out.striped.Load() == nil {
-		r.notify(op.out.sender)
+		r.Notify(op.out.sender)
 		return
 	}
 	op.mu.Lock()
 	more := op.readyUpTo(op.sendable())
 	op.mu.Unlock()
-	op.wake(more)
+	op.out.flows.Wake(more)
 }
 
 // receivePart reads the bytes of p, at most op.piece, and puts them to their use.
 // In order parts may begin and end inside an element; pieces do not.
-func (op *Op) receivePart(r *receiver, p piece, meta *quant.Meta, inOrder bool) error {
+func (op *Op) receivePart(r *link.Receiver, p piece, meta *quant.Meta, inOrder bool) error {
 	switch {
 	case op.quantized():
 		return op.receiveEncoded(r, p, meta, inOrder)
@@ -216,10 +229,10 @@ func (op *Op) receivePart(r *receiver, p piece, meta *quant.Meta, inOrder bool) 
 
 // receiveReduce reads p into scratch and combines the whole elements with the
 // local contribution.
-func (op *Op) receiveReduce(r *receiver, p piece) error {
-	carried := copy(r.scratch, op.in.carry[:op.in.carried])
-	in := r.scratch[:carried+p.n]
-	if err := r.fill(op, in[carried:]); err != nil {
+func (op *Op) receiveReduce(r *link.Receiver, p piece) error {
+	carried := copy(r.Scratch(), op.in.carry[:op.in.carried])
+	in := r.Scratch()[:carried+p.n]
+	if err := r.Fill(&op.in, in[carried:]); err != nil {
 		return err
 	}
 	off := p.off - carried
@@ -245,7 +258,7 @@ func (op *Op) receiveReduce(r *receiver, p piece) error {
 }
 
 // receiveSet reads p straight into the user's buffer.
-func (op *Op) receiveSet(r *receiver, p piece) error {
+func (op *Op) receiveSet(r *link.Receiver, p piece) error {
 	s := &op.spec
 	if err := op.awaitLocal(p.step, 0); err != nil {
 		return err
@@ -253,11 +266,11 @@ func (op *Op) receiveSet(r *receiver, p piece) error {
 	op.save(p)
 	base := p.first * op.elem
 	end := p.off + p.n
-	if err := r.fill(op, s.Dst[base+p.off:base+end]); err != nil {
+	if err := r.Fill(&op.in, s.Dst[base+p.off:base+end]); err != nil {
 		return err
 	}
 	if s.Op == dtype.Avg && op.dividesLate() && p.step == len(op.comes)-1 {
-		// Not sent on any more, so nobody divides it later.
+		// Not sent on any more, so that it is divided here or never.
 		from, to := p.off-p.off%op.elem, end-end%op.elem
 		op.e.cfg.Backend.Finalize(s.DType, s.Dst[base+from:base+to], op.n)
 		op.final(base+from, base+to)
@@ -269,9 +282,9 @@ func (op *Op) receiveSet(r *receiver, p piece) error {
 
 // receiveEncoded reads p, in wire form, to its place in op.code.wire and decodes
 // the whole elements into the destination.
-func (op *Op) receiveEncoded(r *receiver, p piece, meta *quant.Meta, inOrder bool) error {
+func (op *Op) receiveEncoded(r *link.Receiver, p piece, meta *quant.Meta, inOrder bool) error {
 	base := op.place(p.first)
-	if err := r.fill(op, op.code.wire[base+p.off:base+p.off+p.n]); err != nil {
+	if err := r.Fill(&op.in, op.code.wire[base+p.off:base+p.off+p.n]); err != nil {
 		return err
 	}
 	_, count := op.chunk(p.step, false)

@@ -3,52 +3,76 @@ package reduce
 import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
-func (op *Op) nextFrame(f *frame, batch int) bool {
+// Kinds of frames.
+const (
+	dataFrame uint8 = iota
+	pieceFrame
+	metaFrame
+)
+
+// A piece's name and the metadata before its data fit in a frame's head.
+const _ = uint(link.HeadBytes - (transport.HeaderSize + stripeHead + 1 + wire.MaxMetaSize))
+
+var _ link.Source = (*outStream)(nil)
+
+// Stopped and the others of its interface make an outStream the source of what an
+// operation sends.
+func (o *outStream) Stopped() bool { return o.op.aborted.Load() }
+
+func (o *outStream) Fail(err error) { o.op.fail(connError(o.op.next, err)) }
+
+func (o *outStream) Settle(async bool) { o.op.settle(async) }
+
+func (o *outStream) RouseFastest() { o.flows.RouseFastest() }
+
+func (o *outStream) NextFrame(f *link.Frame, batch int) bool {
+	op := o.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.failErr != nil || op.out.pos == op.out.total {
+	if op.failErr != nil || o.pos == o.total {
 		return false
 	}
-	o := op.out.striped.Load()
 	var p piece
-	if o == nil {
-		p, f.kind = op.nextInOrder()
+	if grid := o.striped.Load(); grid == nil {
+		p, f.Kind = op.nextInOrder()
 	} else {
-		p, f.kind = op.nextPiece(f, o, batch)
+		p, f.Kind = op.nextPiece(f, grid, batch)
 	}
-	if p.n == 0 && f.kind != metaFrame {
+	if p.n == 0 && f.Kind != metaFrame {
 		return false
 	}
-	f.of, f.step, f.off = op, p.step, p.off
-	f.prompt = op.out.total <= promptTotal && !op.quantized()
-	op.out.refs++
-	if f.kind == metaFrame {
+	f.Step, f.Off = p.step, p.off
+	f.Prompt = o.total <= link.PromptTotal && !op.quantized()
+	o.refs++
+	if f.Kind == metaFrame {
 		return true
 	}
 	at := op.place(p.first) + p.off
 	switch {
 	case op.quantized():
-		f.payload = op.code.wire[at : at+p.n]
+		f.Payload = op.code.wire[at : at+p.n]
 	case op.source(p.step):
-		f.payload = op.spec.Src[at : at+p.n]
+		f.Payload = op.spec.Src[at : at+p.n]
 	default:
-		f.payload = op.spec.Dst[at : at+p.n]
+		f.Payload = op.spec.Dst[at : at+p.n]
 	}
-	if f.kind == dataFrame || !op.quantized() {
+	if f.Kind == dataFrame || !op.quantized() {
 		op.putHeader(f)
 	}
-	op.out.pos += int64(p.n)
-	op.out.bytes += uint64(p.n)
+	o.pos += int64(p.n)
+	o.bytes += uint64(p.n)
 	return true
 }
 
 // nextInOrder takes what comes next in the stream of all steps, as much of it as
 // is ready; nothing has no bytes. A frame is never empty and never crosses the end
 // of a step (data spec, section 2.3). op.mu is held.
-func (op *Op) nextInOrder() (piece, frameKind) {
+func (op *Op) nextInOrder() (piece, uint8) {
 	c := &op.out.at
 	p := piece{step: c.step, first: c.first, off: c.off}
 	avail := op.sendable() - op.out.pos
@@ -80,52 +104,53 @@ func (op *Op) metaReady(avail int64) bool {
 }
 
 // putHeader writes the header of f, when the size of all is known.
-func (op *Op) putHeader(f *frame) {
+func (op *Op) putHeader(f *link.Frame) {
 	stream := op.id.stream
-	if f.kind == pieceFrame {
+	if f.Kind == pieceFrame {
 		stream |= stripeBit
 	}
-	size := len(f.head) - transport.HeaderSize + len(f.payload)
-	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: stream}.Put((*[transport.HeaderSize]byte)(f.head))
+	size := len(f.Head) - transport.HeaderSize + len(f.Payload)
+	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: stream}.Put((*[transport.HeaderSize]byte)(f.Head))
 }
 
-// prepare encodes what a quantized frame carries. It runs outside of all locks,
+// PrepareFrame encodes what a quantized frame carries. It runs outside of all locks,
 // frame after frame, on the owner of the batch.
-func (op *Op) prepare(f *frame) {
+func (o *outStream) PrepareFrame(f *link.Frame) {
+	op := o.op
 	q := op.spec.Quantizer
 	if q == nil {
 		return
 	}
 	s := &op.spec
-	first, count := op.chunk(f.step, true)
+	first, count := op.chunk(f.Step, true)
 	local := s.Dst
-	if op.source(f.step) {
+	if op.source(f.Step) {
 		local = s.Src
 	}
-	meta := op.stepMeta(f.step)
-	switch f.kind {
+	meta := op.stepMeta(f.Step)
+	switch f.Kind {
 	case metaFrame:
-		f.head = op.appendMeta(f.head, meta)
+		f.Head = op.appendMeta(f.Head, meta)
 		op.putHeader(f)
 		return
 	case pieceFrame: // in front of its data
-		at := len(f.head)
-		f.head = op.appendMeta(append(f.head, 0), meta)
-		f.head[at] = byte(len(f.head) - at - 1)
+		at := len(f.Head)
+		f.Head = op.appendMeta(append(f.Head, 0), meta)
+		f.Head[at] = byte(len(f.Head) - at - 1)
 		op.putHeader(f)
 	}
-	if op.forwards(f.step) {
+	if op.forwards(f.Step) {
 		return // received bytes are forwarded as they are
 	}
 	place := func(off int) int { return (first + op.decoded(off, count)) * op.elem }
-	end := f.off + len(f.payload)
-	owned := op.owns(f.step)
-	for at, block := f.off, op.encoded(blockElements); at < end; at += block {
+	end := f.Off + len(f.Payload)
+	owned := op.owns(f.Step)
+	for at, block := f.Off, op.encoded(blockElements); at < end; at += block {
 		to := min(end, at+block)
-		out, in := f.payload[at-f.off:to-f.off], local[place(at):place(to)]
+		out, in := f.Payload[at-f.Off:to-f.Off], local[place(at):place(to)]
 		q.Quantize(s.DType, s.WireType, meta, out, in)
 		if owned {
-			// The owner adopts what everybody else will get.
+			// The owner adopts what the other peers will get.
 			q.Dequantize(s.DType, s.WireType, meta, dtype.Set, in, out)
 			if s.Op == dtype.Avg {
 				op.e.cfg.Backend.Finalize(s.DType, in, op.n)
@@ -133,7 +158,7 @@ func (op *Op) prepare(f *frame) {
 		}
 	}
 	if owned {
-		op.final(place(f.off), place(end))
+		op.final(place(f.Off), place(end))
 	}
 }
 
@@ -151,8 +176,8 @@ func (op *Op) params(step int, chunk []byte) quant.Meta {
 	return s.Quantizer.Params(s.DType, s.WireType, chunk)
 }
 
-// stepMeta returns the metadata of what is sent in step. Whoever needs it first
-// computes it.
+// stepMeta returns the metadata of what is sent in step. The first goroutine that
+// needs it computes it.
 func (op *Op) stepMeta(step int) *quant.Meta {
 	sm := &op.out.metas[step]
 	sm.once.Do(func() {
@@ -174,29 +199,30 @@ func (op *Op) stepMeta(step int) *quant.Meta {
 	return &sm.m
 }
 
-// sentFrame: with PCCL ends in the ring the division of avg comes after a chunk was
+// SentFrame: with PCCL peers in the ring the division of avg comes after a chunk was
 // sent on.
-func (op *Op) sentFrame(f *frame) {
-	if op.spec.Op == dtype.Avg && op.dividesLate() && (op.owns(f.step) || op.forwards(f.step)) && !op.quantized() && !op.aborted.Load() {
-		op.e.cfg.Backend.Finalize(op.spec.DType, f.payload, op.n)
+func (o *outStream) SentFrame(f *link.Frame) {
+	op := o.op
+	if op.spec.Op == dtype.Avg && op.dividesLate() && (op.owns(f.Step) || op.forwards(f.Step)) && !op.quantized() && !op.aborted.Load() {
+		op.e.cfg.Backend.Finalize(op.spec.DType, f.Payload, op.n)
 		if op.dev != nil {
-			first, _ := op.chunk(f.step, true)
-			op.final(first*op.elem+f.off, first*op.elem+f.off+len(f.payload))
+			first, _ := op.chunk(f.Step, true)
+			op.final(first*op.elem+f.Off, first*op.elem+f.Off+len(f.Payload))
 		}
 	}
 }
 
 // dividesLate: every peer divides every element itself at the end, as PCCL
-// does. Among gopccl ends the owner of a chunk divides it once before it
+// does. Among gopccl peers the owner of a chunk divides it once before it
 // travels; the bits are the same.
 func (op *Op) dividesLate() bool { return !op.native || op.spec.Quantizer != nil }
 
-func (op *Op) releaseFrame(f *frame, whole bool) (idle, over bool) {
+func (o *outStream) ReleaseFrame(f *link.Frame, whole bool) (idle, over bool) {
+	op := o.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	o := &op.out
 	o.refs--
-	o.begun = o.begun || f.sent > 0
+	o.begun = o.begun || f.Begun()
 	o.short = o.short || !whole
 	if o.refs > 0 {
 		return false, false
@@ -207,8 +233,9 @@ func (op *Op) releaseFrame(f *frame, whole bool) (idle, over bool) {
 	return true, over
 }
 
-func (op *Op) openerFrame() (opener, bool) {
+func (o *outStream) Opener() (link.Opener, bool) {
+	op := o.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	return opener{op.spec.Tag, op.id.stream}, op.openerDue()
+	return link.Opener{Tag: op.spec.Tag, Stream: op.id.stream}, op.openerDue()
 }

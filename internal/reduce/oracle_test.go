@@ -10,6 +10,7 @@ import (
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -22,7 +23,7 @@ func TestRingMatchesOracle(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		t.Run(name("world %d", n), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(n)))
-			r := newRing(t, shape{n: n, cfg: Config{FrameBytes: 64}})
+			r := newRing(t, shape{n: n, cfg: Config{Link: link.Config{FrameBytes: 64}}})
 			for count := 0; count <= 40; count++ {
 				r.run(rng, dtype.Float32, dtype.Sum, count, count%2 == 0) // S1-29, S1-30, S2-35
 			}
@@ -40,7 +41,7 @@ func TestRingMatchesOracle(t *testing.T) {
 func TestEveryTypeAndOperation(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
 		for _, native := range []bool{false, true} {
-			r := newRing(t, shape{n: n, native: native, knows: native, cfg: Config{FrameBytes: 128}})
+			r := newRing(t, shape{n: n, native: native, knows: native, cfg: Config{Link: link.Config{FrameBytes: 128}}})
 			for dt := range dtype.Type(dtype.NumTypes) {
 				for _, how := range allOps {
 					rng := rand.New(rand.NewPCG(uint64(dt), uint64(how)))
@@ -71,7 +72,7 @@ func (d *divisions) Finalize(t dtype.Type, dst []byte, world int) {
 func TestAvgDivides(t *testing.T) {
 	for _, native := range []bool{true, false} {
 		d := &divisions{Backend: generic(t)}
-		r := newRing(t, shape{n: 4, native: native, knows: native, cfg: Config{Backend: d, FrameBytes: 64}})
+		r := newRing(t, shape{n: 4, native: native, knows: native, cfg: Config{Backend: d, Link: link.Config{FrameBytes: 64}}})
 		specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Avg, 1000, false)
 		d.bytes.Store(0)
 		r.start(specs).ok(t)
@@ -102,7 +103,7 @@ func TestRingOverLoopback(t *testing.T) {
 // not depend on any buffer.
 func TestTinyBuffers(t *testing.T) {
 	for _, o := range []transporttest.Options{{Buffer: 1}, {Buffer: 7, Piece: 3}, {Buffer: 100, Piece: 1}} {
-		r := newRing(t, shape{n: 3, link: memory(o), cfg: Config{FrameBytes: 64}})
+		r := newRing(t, shape{n: 3, link: memory(o), cfg: Config{Link: link.Config{FrameBytes: 64}}})
 		rng := rand.New(rand.NewPCG(3, 3))
 		r.run(rng, dtype.Float64, dtype.Sum, 101, false)
 		r.run(rng, dtype.Int16, dtype.Max, 77, true)
@@ -170,7 +171,7 @@ func quantOracle(r *ring, q quant.Quantizer, c quantCase, src [][]byte) []byte {
 // on all ranks.
 func TestQuantized(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
-		r := newRing(t, shape{n: n, cfg: Config{FrameBytes: 64}})
+		r := newRing(t, shape{n: n, cfg: Config{Link: link.Config{FrameBytes: 64}}})
 		for _, c := range quantCases() {
 			q, err := quant.Lookup(c.name)
 			require.NoError(t, err)
@@ -261,7 +262,7 @@ func TestCounters(t *testing.T) {
 }
 
 func TestSpecIsChecked(t *testing.T) {
-	e := NewEngine(Config{Backend: generic(t)})
+	e := newEngine(Config{Backend: generic(t)})
 	defer e.Close()
 	buf := make([]byte, 64)
 	ok := Spec{Count: 8, DType: dtype.Float32, Op: dtype.Sum, Src: buf[:32], Dst: buf[32:]}
@@ -296,7 +297,7 @@ func TestSpecIsChecked(t *testing.T) {
 
 // A ring of one has nothing to send: the result is the source.
 func TestWorldOfOne(t *testing.T) {
-	e := NewEngine(Config{Backend: generic(t)})
+	e := newEngine(Config{Backend: generic(t)})
 	defer e.Close()
 	src, dst := []byte{1, 2, 3}, make([]byte, 3)
 	op, err := e.NewOp(Spec{Count: 3, DType: dtype.Uint8, Op: dtype.Avg, Src: src, Dst: dst})

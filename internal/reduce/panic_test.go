@@ -29,7 +29,7 @@ func TestPanicInAListener(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRing(t, shape{n: 2, vary: func(i int, cfg *Config, _ *int) {
 				if i == 0 {
-					cfg.Trace = &c.listener
+					cfg.Link.Trace = &c.listener
 				}
 			}})
 			for range 2 {

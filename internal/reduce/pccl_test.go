@@ -16,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
@@ -36,15 +37,15 @@ func newAlone(t *testing.T, cfg Config, prev, next wire.UUID, native bool) *alon
 	if cfg.Backend == nil {
 		cfg.Backend = generic(t)
 	}
-	a := &alone{t: t, e: NewEngine(cfg)}
-	a.e.Trust(prev, next)
+	a := &alone{t: t, e: newEngine(cfg)}
+	a.e.hub.Trust(prev, next)
 	a.e.ExpectEpoch(lastEpoch)
 	big := transporttest.Options{Buffer: 4 << 20}
 	var in *transporttest.Conn
 	a.prev, in = transporttest.Pair(big)
 	a.tx, a.next = transporttest.Pair(big)
-	a.e.AddReceiver(prev, 0, in)
-	a.e.AddSender(next, 0, a.tx, Link{Native: native})
+	a.e.hub.AddReceiver(prev, 0, in)
+	a.e.hub.AddSender(next, 0, a.tx, link.Features{Native: native})
 	a.rd = transport.NewReader(a.next, 4096)
 	t.Cleanup(a.e.Close)
 	return a
@@ -227,7 +228,7 @@ func TestAnyFrameCut(t *testing.T) {
 		inPlace := seed%3 == 0
 		how := allOps[rng.IntN(len(allOps))]
 		ids := []wire.UUID{uuid(0), uuid(1)}
-		a := newAlone(t, Config{FrameBytes: 64}, ids[1], ids[1], false)
+		a := newAlone(t, Config{Link: link.Config{FrameBytes: 64}}, ids[1], ids[1], false)
 		mine, theirs := content(rng, dt, count), content(rng, dt, count)
 		want := oracle(a.e.cfg.Backend, dt, how, [][]byte{mine, theirs})
 		unfinished := oracle(a.e.cfg.Backend, dt, map[bool]dtype.Op{true: dtype.Sum, false: how}[how == dtype.Avg], [][]byte{mine, theirs})
@@ -267,7 +268,7 @@ func TestAnyFrameCut(t *testing.T) {
 func TestFramesNeverCrossSteps(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	for _, count := range []int{1, 2, 3, 33, 1000, 5001} {
-		a := newAlone(t, Config{FrameBytes: 512}, ids[1], ids[1], false)
+		a := newAlone(t, Config{Link: link.Config{FrameBytes: 512}}, ids[1], ids[1], false)
 		src, dst := make([]byte, 4*count), make([]byte, 4*count)
 		op, done := a.start(1, Spec{Tag: 2, Count: count, DType: dtype.Float32, Op: dtype.Sum, Src: src, Dst: dst}, ids, ids[0])
 		_, n0 := plan.Chunk(count, 2, 0)
@@ -358,7 +359,7 @@ func TestFrameAfterTheLastStep(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	a := newAlone(t, Config{}, ids[0], ids[0], false)
 	block, _ := transporttest.Pair(transporttest.Options{Buffer: 1})
-	a.e.AddSender(ids[0], 0, block, Link{Native: false}) // keeps the operation from completing
+	a.e.hub.AddSender(ids[0], 0, block, link.Features{Native: false}) // keeps the operation from completing
 	dst := make([]byte, 1)
 	op, done := a.start(1, Spec{Tag: 2, Count: 1, DType: dtype.Uint8, Op: dtype.Sum, Src: []byte{1}, Dst: dst}, ids, ids[1])
 	a.send(2, 1, []byte{5})

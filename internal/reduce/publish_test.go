@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
@@ -123,7 +124,7 @@ func TestNothingIsSentBeforeItCame(t *testing.T) {
 		}
 		next := 0
 		r := newRing(t, shape{
-			n: n, cfg: Config{FrameBytes: 512 << rng.IntN(8)},
+			n: n, cfg: Config{Link: link.Config{FrameBytes: 512 << rng.IntN(8)}},
 			link: func(testing.TB) (net.Conn, net.Conn) {
 				i := next
 				next++
@@ -166,12 +167,12 @@ func BenchmarkEnqueueToWrite(b *testing.B) {
 	for _, c := range []struct {
 		name    string
 		quick   bool
-		threads Threads
-	}{{"caller", true, Goroutines}, {"goroutine", false, Goroutines}, {"parked thread", false, Pinned}} {
+		threads link.Threads
+	}{{"caller", true, link.Goroutines}, {"goroutine", false, link.Goroutines}, {"parked thread", false, link.Pinned}} {
 		b.Run(c.name, func(b *testing.B) {
 			first := make(chan time.Time, 1)
 			made := 0
-			r := newRing(b, shape{n: 2, cfg: Config{Threads: c.threads}, link: func(testing.TB) (net.Conn, net.Conn) {
+			r := newRing(b, shape{n: 2, cfg: Config{Link: link.Config{Threads: c.threads}}, link: func(testing.TB) (net.Conn, net.Conn) {
 				x, y := transporttest.Pair(transporttest.Options{})
 				s := stamped{x, first}
 				if made++; made > 1 {

@@ -17,6 +17,7 @@ import (
 	_ "github.com/gopccl/gopccl/backends/cpu_generic"
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -24,9 +25,19 @@ import (
 // With GOPCCL_TEST_THREADS=pinned all tests run on pinned threads.
 func TestMain(m *testing.M) {
 	if os.Getenv("GOPCCL_TEST_THREADS") == "pinned" {
-		threadsByDefault = Pinned
+		testThreads = link.Pinned
 	}
 	goleak.VerifyTestMain(m)
+}
+
+var testThreads link.Threads
+
+// newEngine returns an engine on the threads of this run of the tests.
+func newEngine(cfg Config) *Engine {
+	if cfg.Link.Threads == 0 {
+		cfg.Link.Threads = testThreads
+	}
+	return NewEngine(cfg)
 }
 
 // ring is a world of engines in one process, each connected to its next one.
@@ -94,14 +105,14 @@ func newRing(t testing.TB, s shape) *ring {
 	for i := range s.n {
 		r.ids = append(r.ids, uuid(i))
 		cfg := s.cfg
-		cfg.Stats, cfg.Pool = nil, nil
+		cfg.Link.Stats, cfg.Link.Pool = nil, nil
 		if s.vary != nil {
 			s.vary(i, &cfg, new(int))
 		}
-		r.eng = append(r.eng, NewEngine(cfg))
+		r.eng = append(r.eng, newEngine(cfg))
 	}
 	for _, e := range r.eng {
-		e.Trust(r.ids...)
+		e.hub.Trust(r.ids...)
 		e.ExpectEpoch(lastEpoch)
 	}
 	for i := range s.n {
@@ -121,8 +132,8 @@ func (r *ring) connect(i int) {
 	}
 	for k := range pool {
 		a, b := r.shape.link(r.t)
-		r.eng[next].AddReceiver(r.ids[i], uint32(k), b)
-		r.eng[i].AddSender(r.ids[next], uint32(k), a, Link{Native: r.shape.knows, Flows: r.shape.flows})
+		r.eng[next].hub.AddReceiver(r.ids[i], uint32(k), b)
+		r.eng[i].hub.AddSender(r.ids[next], uint32(k), a, link.Features{Native: r.shape.knows, Flows: r.shape.flows})
 		r.out[i], r.in[i] = append(r.out[i], a), append(r.in[i], b)
 	}
 }

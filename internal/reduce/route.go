@@ -1,8 +1,68 @@
 package reduce
 
-import "time"
+import (
+	"fmt"
+	"time"
 
-// Which operation a frame is for.
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/transport"
+)
+
+// Which operation a frame is for, and which operations a connection concerns.
+
+// router answers the questions of the hub.
+type router struct{ *Engine }
+
+var _ link.Router = router{}
+
+func (e router) Wake() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.started.Broadcast()
+}
+
+func (e router) Connected(r *link.Receiver) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, op := range e.ops {
+		if op.prev == r.Peer() && op.in.receiver == nil {
+			op.in.receiver = r
+		}
+	}
+	e.started.Broadcast()
+}
+
+func (e router) SenderLost(s *link.Sender, cause error) {
+	e.lost(s.Peer(), cause, func(op *Op) bool { return op.sendsOn(s) && !op.out.done.Load() })
+}
+
+func (e router) ReceiverLost(r *link.Receiver, cause error) {
+	e.lost(r.Peer(), cause, func(op *Op) bool { return op.receivesOn(r) && !op.in.done.Load() })
+}
+
+func (e router) Route(r *link.Receiver, h transport.Header, kept *link.Early) (link.Sink, link.Verdict, error) {
+	if isEager(h.Stream) {
+		op, verdict := e.findEager(r, h.Tag, named(h.Stream), kept)
+		if op == nil {
+			return nil, verdict, nil
+		}
+		return &op.in, verdict, nil
+	}
+	seq, piece := h.Stream, isPiece(h.Stream)
+	if piece {
+		seq &^= stripeBit
+	}
+	op, late := e.find(r, h.Tag, seq, piece)
+	switch {
+	case late:
+		return nil, link.Drop, errs.New(errs.Protocol, opName, fmt.Errorf("a frame of tag %d, sequence %d came, but that operation never started", h.Tag, seq)).
+			WithPhase("data phase").WithPeer(r.Peer().String())
+	case op == nil:
+		return nil, link.Drop, nil
+	}
+	return &op.in, link.Deliver, nil
+}
 
 // Skip says that the operation with this sequence number never starts here,
 // though frames of it may come.
@@ -20,7 +80,7 @@ func (e *Engine) Between(on bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.between = on; on {
-		e.rounds++ // whoever waits may look only when it is over
+		e.rounds++ // a reader that waits may look only when it is over
 	}
 	e.started.Broadcast()
 }
@@ -36,11 +96,11 @@ func (e *Engine) pass(seq uint64) {
 // find returns the running operation that a frame from r belongs to, and binds
 // it to r. A frame whose sequence number is beyond all that were started or
 // skipped waits for the start; late says that it waited too long. nil: the frame is stale.
-func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (x sink, late bool) {
+func (e *Engine) find(r *link.Receiver, tag, seq uint64, piece bool) (x *Op, late bool) {
 	var dead *Op
 	defer func() {
 		if dead != nil {
-			dead.failLink(r.peer, "the previous peer of the ring closed one of its connections")
+			dead.failLink(r.Peer(), "the previous peer of the ring closed one of its connections")
 		}
 	}()
 	e.mu.Lock()
@@ -49,26 +109,22 @@ func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (x sink, late 
 	rounds := e.rounds
 	for {
 		if op := e.ops[opKey{tag, seq}]; op != nil {
-			if op.prev != r.peer || op.in.bound && (op.split() != striped || !striped && op.in.receiver != r) {
+			if op.prev != r.Peer() || op.in.bound && (op.split() != piece || !piece && op.in.receiver != r) {
 				return nil, false
 			}
-			if striped && op.bind(e.rx[r.peer], r) {
+			if piece && op.bind(r) {
 				dead = op
 			}
 			op.in.receiver, op.in.bound = r, true
 			return op, false
 		}
-		if seq>>63 != 0 || e.closed || e.between || e.rounds != rounds || e.any && seq <= e.highest || r.closed.Load() {
+		if seq>>63 != 0 || e.closed || e.between || e.rounds != rounds || e.any && seq <= e.highest || r.Closed() {
 			return nil, false
 		}
 		if deadline.IsZero() {
 			deadline = time.Now().Add(e.cfg.FutureWait)
-			t := time.AfterFunc(e.cfg.FutureWait, func() {
-				e.mu.Lock()
-				e.started.Broadcast()
-				e.mu.Unlock()
-			})
-			defer t.Stop()
+			r.SetAlarm(e.cfg.FutureWait)
+			defer r.StopAlarm()
 		} else if !time.Now().Before(deadline) {
 			return nil, true
 		}
@@ -78,26 +134,26 @@ func (e *Engine) find(r *receiver, tag, seq uint64, striped bool) (x sink, late 
 	}
 }
 
-// findEager returns the operation that a frame with an epoch is for, or keep if
-// it is not launched yet; neither: the frame is stale. A frame that is here
-// already is added to what came early, if it is to be kept.
-func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (x sink, keep bool) {
+// findEager returns the operation that a frame with an epoch is for. Without one the
+// frame is kept, if its operation is not launched yet, or dropped. A frame that is
+// here already is added to what came early, if it is to be kept.
+func (e *Engine) findEager(r *link.Receiver, tag, epoch uint64, frame *link.Early) (*Op, link.Verdict) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := &e.ahead
 	var until time.Time
 	for {
 		switch {
-		case e.closed || r.closed.Load() || epoch < a.epoch || epoch > a.next || epoch == a.epoch && a.spoiled[tag]:
-			return nil, false
+		case e.closed || r.Closed() || epoch < a.epoch || epoch > a.next || epoch == a.epoch && a.spoiled[tag]:
+			return nil, link.Drop
 		case epoch > a.epoch || a.ops[tag] == nil || a.ops[tag].in.done.Load():
 			// All of the last operation with this tag has come.
 			if frame == nil && !e.wanted(r) {
 				now := time.Now()
 				if until.IsZero() {
 					until = now.Add(lingerTime)
-					r.setAlarm()
-					defer r.alarm.Stop()
+					r.SetAlarm(lingerTime)
+					defer r.StopAlarm()
 				}
 				if now.Before(until) {
 					e.started.Wait()
@@ -105,17 +161,17 @@ func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (x sink
 				}
 			}
 			if frame != nil {
-				e.keep(earlyKey{r.peer, tag, epoch}, frame)
+				e.hub.Keep(frame)
 			}
-			return nil, true
+			return nil, link.Keep
 		}
 		op := a.ops[tag]
-		if op.prev != r.peer || op.in.bound && (op.split() || op.in.receiver != r) {
-			return nil, false
+		if op.prev != r.Peer() || op.in.bound && (op.split() || op.in.receiver != r) {
+			return nil, link.Drop
 		}
 		if !op.eager.replaying {
 			op.in.receiver, op.in.bound = r, true
-			return op, false
+			return op, link.Deliver
 		}
 		e.started.Wait()
 	}
@@ -123,27 +179,14 @@ func (e *Engine) findEager(r *receiver, tag, epoch uint64, frame *early) (x sink
 
 // wanted reports whether anything may be needed that comes behind what r reads.
 // e.mu is held.
-func (e *Engine) wanted(r *receiver) bool {
+func (e *Engine) wanted(r *link.Receiver) bool {
 	if e.between {
 		return true
 	}
 	for _, op := range e.ops {
-		if op.prev == r.peer && !op.in.done.Load() {
+		if op.prev == r.Peer() && !op.in.done.Load() {
 			return true
 		}
 	}
 	return false
-}
-
-// setAlarm wakes r from its wait for a launch. e.mu is held.
-func (r *receiver) setAlarm() {
-	if r.alarm != nil {
-		r.alarm.Reset(lingerTime)
-		return
-	}
-	r.alarm = time.AfterFunc(lingerTime, func() {
-		r.e.mu.Lock()
-		defer r.e.mu.Unlock()
-		r.e.started.Broadcast()
-	})
 }

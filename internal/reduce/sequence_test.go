@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 )
 
@@ -211,7 +212,7 @@ func (p *players) round() {
 func TestTagsInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 3).Draw(rt, "ranks")
-		r := newRing(t, shape{n: n, native: true, knows: true, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{})})
+		r := newRing(t, shape{n: n, native: true, knows: true, cfg: Config{Link: link.Config{FrameBytes: 64}}, link: memory(transporttest.Options{})})
 		defer r.close()
 		p := &players{t: rt, r: r, epoch: 1, due: make([]bool, n), uses: make([][]*use, 2), inPlace: rapid.Bool().Draw(rt, "in place")}
 		for range n {

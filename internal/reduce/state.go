@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/wire"
-	"github.com/gopccl/gopccl/platform"
 )
 
 // OpState is what is known of an operation at one moment. Counts are bytes on
@@ -32,27 +32,10 @@ type OpState struct {
 	Waits string
 }
 
-// ConnState is what is known of a connection at one moment.
-type ConnState struct {
-	Role    string // "sender" or "reader"
-	Peer    wire.UUID
-	Number  uint32
-	Native  bool // of a sender: the other end is a gopccl end
-	Busy    bool // of a sender: something is being sent
-	Ops     int  // operations attached to it
-	Closed  bool
-	Cause   error
-	Openers int  // of a sender: that wait to be sent
-	Runs    bool // its goroutine was needed
-	// Thread is the operating system thread of a pinned role that runs, with its
-	// processors and its memory node.
-	Thread *platform.Thread
-}
-
 // State is what is known of an engine at one moment.
 type State struct {
-	Ops   []OpState   // by sequence number
-	Conns []ConnState // by role, peer and number
+	Ops   []OpState        // by sequence number
+	Conns []link.ConnState // by role, peer and number
 	// Active operations were started and their done function has not returned.
 	Active int
 	// Early is how many readers hold a frame of an operation that has not started
@@ -65,38 +48,16 @@ type State struct {
 func (e *Engine) State() State {
 	e.mu.Lock()
 	st := State{Active: e.active, Early: e.early}
+	uses := map[*link.Receiver]int{}
 	for _, op := range e.ops {
 		st.Ops = append(st.Ops, op.look(op.in.receiver))
-	}
-	var tx []*sender
-	for _, pool := range e.tx {
-		tx = append(tx, pool...)
-	}
-	for _, pool := range e.rx {
-		for _, r := range pool {
-			c := ConnState{Role: "reader", Peer: r.peer, Number: r.number, Closed: r.closed.Load(), Runs: true, Thread: r.thread.Load()}
-			for _, op := range e.ops {
-				if op.receivesOn(r) {
-					c.Ops++
-				}
-			}
-			st.Conns = append(st.Conns, c)
+		for _, r := range op.receivers() {
+			uses[r]++
 		}
 	}
 	e.mu.Unlock()
-	for _, s := range tx {
-		s.mu.Lock()
-		st.Conns = append(st.Conns, ConnState{
-			Role: "sender", Peer: s.peer, Number: s.number, Native: s.link.Native, Busy: s.busy, Ops: len(s.sources),
-			Closed: s.cause != nil, Cause: s.cause, Openers: len(s.openers),
-			Runs: s.bell.started, Thread: s.thread.Load(),
-		})
-		s.mu.Unlock()
-	}
+	st.Conns = e.hub.State(func(r *link.Receiver) int { return uses[r] })
 	slices.SortFunc(st.Ops, func(a, b OpState) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Tag, b.Tag)) })
-	slices.SortFunc(st.Conns, func(a, b ConnState) int {
-		return cmp.Or(cmp.Compare(a.Role, b.Role), slices.Compare(a.Peer[:], b.Peer[:]), cmp.Compare(a.Number, b.Number))
-	})
 	return st
 }
 
@@ -109,7 +70,7 @@ func (op *Op) State() OpState {
 }
 
 // look describes op; rx is its receive connection, nil if there is none yet.
-func (op *Op) look(rx *receiver) OpState {
+func (op *Op) look(rx *link.Receiver) OpState {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	st := OpState{
@@ -144,7 +105,7 @@ func (op *Op) stepAt(pos int64) int {
 }
 
 // waitsFor says what has to happen next. op.mu is held.
-func (op *Op) waitsFor(st *OpState, rx *receiver) string {
+func (op *Op) waitsFor(st *OpState, rx *link.Receiver) string {
 	switch {
 	case st.Phase == "created" || st.Phase == "finished":
 		return ""

@@ -14,6 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -21,7 +22,7 @@ import (
 // The state of an engine names every running operation, how far it is, and what
 // it waits for, with the role and the peer.
 func TestStateNamesWhatStands(t *testing.T) {
-	r := newRing(t, shape{n: 2, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{Buffer: 1 << 20})})
+	r := newRing(t, shape{n: 2, cfg: Config{Link: link.Config{FrameBytes: 64}}, link: memory(transporttest.Options{Buffer: 1 << 20})})
 	r.out[1][0].(*transporttest.Conn).Stall(true) // rank 0 receives nothing
 	specs, want := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 1000, false)
 	op, err := r.eng[0].NewOp(specs[0])
@@ -48,8 +49,8 @@ func TestStateNamesWhatStands(t *testing.T) {
 	for i := range st.Conns {
 		st.Conns[i].Thread = nil // of pinned roles
 	}
-	require.Equal(t, ConnState{Role: "reader", Peer: r.ids[1], Ops: 1, Runs: true}, st.Conns[0])
-	require.Equal(t, ConnState{Role: "sender", Peer: r.ids[1], Ops: 1}, st.Conns[1])
+	require.Equal(t, link.ConnState{Role: "reader", Peer: r.ids[1], Ops: 1, Runs: true}, st.Conns[0])
+	require.Equal(t, link.ConnState{Role: "sender", Peer: r.ids[1], Ops: 1}, st.Conns[1])
 
 	r.out[1][0].(*transporttest.Conn).Stall(false)
 	s.ok(t)
@@ -61,7 +62,7 @@ func TestStateNamesWhatStands(t *testing.T) {
 // A state is taken from outside while operations run and are aborted: the race
 // detector finds what it must not touch.
 func TestStateDisturbsNothing(t *testing.T) {
-	r := newRing(t, shape{n: 3, pool: 2, cfg: Config{FrameBytes: 64}, link: memory(transporttest.Options{Buffer: 200})})
+	r := newRing(t, shape{n: 3, pool: 2, cfg: Config{Link: link.Config{FrameBytes: 64}}, link: memory(transporttest.Options{Buffer: 200})})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -103,12 +104,12 @@ func TestActiveAndIdleInOrder(t *testing.T) {
 		defer mu.Unlock()
 		events = append(events, s)
 	}
-	r := newRing(t, shape{n: 1, cfg: Config{Trace: &trace.Listener{
+	r := newRing(t, shape{n: 1, cfg: Config{Link: link.Config{Trace: &trace.Listener{
 		BecameActive: func() { note("active") },
 		BecameIdle:   func() { note("idle") },
 		OpStarted:    func(uint64, uint64) { note("start") },
 		OpEnded:      func(uint64, uint64, error) { note("end") },
-	}}})
+	}}}})
 	const threads, each = 4, 50
 	var wg sync.WaitGroup
 	var seq struct {
@@ -189,7 +190,7 @@ func TestLaterCausesAreChained(t *testing.T) {
 // run, are looked at and are aborted, and connections are closed.
 func TestLocksAreTakenInOrder(t *testing.T) {
 	defer invariants.WatchLocks()()
-	cfg := Config{FrameBytes: 1024, Trace: &trace.Listener{BecameIdle: func() {}}}
+	cfg := Config{Link: link.Config{FrameBytes: 1024, Trace: &trace.Listener{BecameIdle: func() {}}}}
 	r := newRing(t, shape{n: 2, pool: 2, cfg: cfg, link: memory(transporttest.Options{Buffer: 4000})})
 	rng := rand.New(rand.NewPCG(4, 4))
 	for k := range 6 {

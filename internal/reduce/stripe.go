@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 )
 
@@ -34,6 +35,9 @@ const (
 	stripesPerFlow = 32
 	minStripe      = 64 << 10
 )
+
+// isPiece reports whether a frame of the stream carries a piece.
+func isPiece(stream uint64) bool { return stream&(link.OpenerBit|stripeBit) == stripeBit }
 
 // grid is how chunks are cut: piece i of step s has index s*per + i.
 type grid struct {
@@ -110,16 +114,16 @@ type inGrid struct {
 // gridFor returns how this end cuts chunks that go over so many connections.
 func (op *Op) gridFor(flows int) grid {
 	_, own := op.chunk(0, true)
-	bytes := max(op.encoded(own)/(stripesPerFlow*flows), op.e.cfg.minStripe/4, minFrameBytes)
+	bytes := max(op.encoded(own)/(stripesPerFlow*flows), op.e.cfg.minStripe/4, link.MinFrameBytes)
 	a := op.align()
-	return op.newGrid(max(min(bytes, op.e.cfg.FrameBytes)/a*a, a))
+	return op.newGrid(max(min(bytes, op.e.cfg.Link.FrameBytes)/a*a, a))
 }
 
 // stripe prepares to send over flows. op.mu is held.
-func (op *Op) stripe(flows []*sender) {
+func (op *Op) stripe(flows []*link.Sender) {
 	o := &outGrid{g: op.gridFor(len(flows))}
 	o.ready = newBitset(op.total(o.g))
-	op.out.flows = flows
+	op.out.flows.Conns = flows
 	op.out.striped.Store(o)
 	op.readyUpTo(op.sendable())
 }

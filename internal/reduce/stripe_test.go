@@ -14,6 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
@@ -22,7 +23,7 @@ import (
 
 // striping is the shape of a ring whose operations are striped, however small.
 func striping(n, pool int) shape {
-	return shape{n: n, pool: pool, native: true, knows: true, flows: true, cfg: Config{FrameBytes: 64, minStripe: 64}}
+	return shape{n: n, pool: pool, native: true, knows: true, flows: true, cfg: Config{Link: link.Config{FrameBytes: 64}, minStripe: 64}}
 }
 
 // Pieces that go over several connections give the bits of the oracle: worlds,
@@ -62,7 +63,7 @@ func TestStripedAndPlainLinks(t *testing.T) {
 		}
 		s := striping(n, 0)
 		s.vary = func(i int, c *Config, pool *int) {
-			c.FrameBytes, *pool = frames[i], pools[i]
+			c.Link.FrameBytes, *pool = frames[i], pools[i]
 			if i == 0 {
 				c.Flows = 2
 			}
@@ -189,7 +190,7 @@ func TestStripedConnectionLoss(t *testing.T) {
 			require.Equal(t, before[i], specs[i].Src)
 		}
 		if first == 0 {
-			require.Equal(t, 2, r.eng[0].LiveSenders(ids[1]))
+			require.Equal(t, 2, r.eng[0].hub.LiveSenders(ids[1]))
 			again := r.start(specs)
 			require.ErrorContains(t, verdict(t, again.errs[0]), "no connection", "one of three is missing")
 			again.ops[1].Abort(errTest)
@@ -206,12 +207,10 @@ func TestStripedConnectionLoss(t *testing.T) {
 func TestStripedLossBeforeTheFirstPiece(t *testing.T) {
 	a := newAlone(t, Config{}, uuid(1), uuid(1), false)
 	lost, in := transporttest.Pair(transporttest.Options{})
-	a.e.AddReceiver(uuid(1), 1, in)
+	a.e.hub.AddReceiver(uuid(1), 1, in)
 	lost.Close()
 	require.Eventually(t, func() bool {
-		a.e.mu.Lock()
-		defer a.e.mu.Unlock()
-		return a.e.rx[uuid(1)][1].closed.Load()
+		return a.e.hub.Receivers(uuid(1))[1].Closed()
 	}, patience, time.Millisecond)
 	buf := make([]byte, 512)
 	op, err := a.e.NewOp(Spec{Tag: 1, Count: 512, DType: dtype.Uint8, Op: dtype.Sum, Src: buf, Dst: buf})
@@ -249,15 +248,15 @@ func TestPieceBeforeItsEarlierStep(t *testing.T) {
 // if it looks; what came is sent on either way.
 func TestCommenceWhileReading(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
-	e := NewEngine(Config{Backend: generic(t), minStripe: 64})
+	e := newEngine(Config{Backend: generic(t), minStripe: 64})
 	t.Cleanup(e.Close)
 	e.ExpectEpoch(lastEpoch)
 	big := transporttest.Options{Buffer: 4 << 20}
 	prev, in := transporttest.Pair(big)
-	e.AddReceiver(ids[2], 0, in)
+	e.hub.AddReceiver(ids[2], 0, in)
 	for k := range uint32(2) {
 		tx, _ := transporttest.Pair(big)
-		e.AddSender(ids[1], k, tx, Link{Native: true, Flows: true})
+		e.hub.AddSender(ids[1], k, tx, link.Features{Native: true, Flows: true})
 	}
 	a := &alone{t: t, e: e, prev: prev}
 	const chunk = 4096
@@ -289,10 +288,8 @@ func TestPiecesAreNumbered(t *testing.T) {
 		op := &Op{e: r.eng[0], position: position{n: 2, native: true, next: r.ids[1]}, unit: 1, group: 1, elem: 1, spec: Spec{Count: count}}
 		ring := plan.Ring(2, 0)
 		op.sends, op.comes = ring.Out[0].Segments, ring.In[0].Segments
-		r.eng[0].cfg.FrameBytes = minFrameBytes
-		r.eng[0].mu.Lock()
-		flows := r.eng[0].flowsFor(op)
-		r.eng[0].mu.Unlock()
+		r.eng[0].cfg.Link.FrameBytes = link.MinFrameBytes
+		flows := r.eng[0].flowsFor(op, r.eng[0].hub.Senders(r.ids[1]))
 		require.Equal(t, count == 1<<30, flows != nil)
 	}
 }
@@ -307,7 +304,7 @@ func stripeFrame(g, index int, data []byte) []byte {
 func TestSlowConnectionCarriesItsShare(t *testing.T) {
 	const rate = 1 << 20
 	s := striping(2, 8)
-	s.cfg.minStripe, s.cfg.FrameBytes = 4<<10, 64<<10
+	s.cfg.minStripe, s.cfg.Link.FrameBytes = 4<<10, 64<<10
 	made := 0
 	s.link = func(testing.TB) (net.Conn, net.Conn) {
 		o := transporttest.Options{Buffer: 16 << 10, Rate: rate}
@@ -337,44 +334,6 @@ func TestSlowConnectionCarriesItsShare(t *testing.T) {
 	require.Positive(t, slow)
 }
 
-// A connection that is much slower leaves the end of an operation to the others.
-func TestSlowConnectionYields(t *testing.T) {
-	r := newRing(t, striping(2, 3))
-	op, err := r.eng[0].NewOp(Spec{Count: 1 << 20, DType: dtype.Uint8, Op: dtype.Sum, Src: make([]byte, 1<<20), Dst: make([]byte, 1<<20)})
-	require.NoError(t, err)
-	require.NoError(t, op.enterRing(r.ids, r.ids[0]))
-	op.stripe(r.eng[0].tx[r.ids[1]])
-	fast, slow := op.out.flows[0], op.out.flows[2]
-	require.False(t, op.yields(slow), "nobody knows a speed")
-	now := time.Now()
-	slow.observe(now.Add(-2*time.Second), now.Add(-time.Second), 1000)
-	require.True(t, math.IsInf(slow.speed(), 1), "what the system held is no measure")
-	slow.observe(now, now, 50_000)
-	slow.observe(now.Add(-time.Second), now, 50_000)
-	require.Equal(t, 100_000., slow.speed())
-	for _, f := range op.out.flows[:2] {
-		f.gauge.rate.Store(0)
-	}
-	slow.gauge.rate.Store(floatBits(1e5))
-	fast.gauge.rate.Store(floatBits(1e6))
-	op.out.flows[1].gauge.rate.Store(floatBits(1e6))
-	op.out.pos = op.out.total - 8<<20
-	require.False(t, op.yields(slow), "eight MiB at 2 MB/s are time enough")
-	op.out.pos = op.out.total - 1<<16
-	require.True(t, op.yields(slow))
-	require.False(t, op.yields(fast))
-	op.out.flows[1].gauge.rate.Store(0)
-	require.False(t, op.yields(op.out.flows[1]))
-	require.True(t, op.yields(slow), "one of the others never waits")
-	for range forget {
-		slow.observe(now, now, 1<<20)
-		if slow.gauge.rate.Load() == 0 {
-			break
-		}
-	}
-	require.False(t, op.yields(slow), "forgotten")
-}
-
 // What a script sends as pieces, in any order over three connections, arrives;
 // what is no piece of the operation is refused, and ends nothing else.
 func TestStripedScript(t *testing.T) {
@@ -384,7 +343,7 @@ func TestStripedScript(t *testing.T) {
 		prevs := []*transporttest.Conn{a.prev}
 		for i := range 2 {
 			c, in := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})
-			a.e.AddReceiver(ids[1], uint32(i+1), in)
+			a.e.hub.AddReceiver(ids[1], uint32(i+1), in)
 			prevs = append(prevs, c)
 		}
 		src := make([]byte, 1000)
@@ -471,7 +430,7 @@ func FuzzHostileStripes(f *testing.F) {
 		x, y = x[:min(len(x), 1<<20)], y[:min(len(y), 1<<20)]
 		a := newAlone(t, Config{FutureWait: time.Millisecond}, ids[1], ids[1], true)
 		other, in := transporttest.Pair(transporttest.Options{Buffer: 4 << 20})
-		a.e.AddReceiver(ids[1], 1, in)
+		a.e.hub.AddReceiver(ids[1], 1, in)
 		src := floats(dtype.Float32, 1, 200)
 		spec := Spec{Tag: 1, Count: 200, DType: dtype.Float32, Op: dtype.Sum, Src: src, Dst: src}
 		if quantized {
@@ -506,8 +465,8 @@ func TestStripeBytes(t *testing.T) {
 	r := newRing(t, striping(2, 2))
 	a, b := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})
 	c, d := transporttest.Pair(transporttest.Options{Buffer: 1 << 20})
-	r.eng[0].AddSender(r.ids[1], 0, a, Link{Native: true, Flows: true})
-	r.eng[0].AddSender(r.ids[1], 1, c, Link{Native: true, Flows: true})
+	r.eng[0].hub.AddSender(r.ids[1], 0, a, link.Features{Native: true, Flows: true})
+	r.eng[0].hub.AddSender(r.ids[1], 1, c, link.Features{Native: true, Flows: true})
 	src := make([]byte, 1000)
 	op, err := r.eng[0].NewOp(Spec{Tag: 3, Count: 1000, DType: dtype.Uint8, Op: dtype.Sum, Src: src, Dst: make([]byte, 1000)})
 	require.NoError(t, err)

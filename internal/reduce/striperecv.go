@@ -4,29 +4,38 @@ import (
 	"slices"
 
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 )
 
-// bind notes that pieces come on r, one of pool, and reports whether one of
-// them has ended: what it lost before the first piece came was nobody's loss.
-// Engine.mu is held.
-func (op *Op) bind(pool []*receiver, r *receiver) (dead bool) {
+// bind notes that pieces come on r, one of the pool of the previous peer, and
+// reports whether one of them has ended: no operation has heard of a loss before its
+// first piece came. Engine.mu is held.
+func (op *Op) bind(r *link.Receiver) (dead bool) {
 	if slices.Contains(op.in.from, r) {
 		return false
 	}
 	if op.in.from == nil {
-		op.in.from = slices.Clip(pool)
+		op.in.from = slices.Clip(op.e.hub.Receivers(op.prev))
 	}
 	if !slices.Contains(op.in.from, r) {
 		op.in.from = append(op.in.from, r)
 	}
-	return slices.ContainsFunc(op.in.from, func(o *receiver) bool { return o.closed.Load() })
+	return slices.ContainsFunc(op.in.from, (*link.Receiver).Closed)
 }
 
 // split reports whether the operation comes as pieces. Engine.mu is held.
 func (op *Op) split() bool { return op.in.from != nil }
 
+// receivers returns the connections that the operation needs. Engine.mu is held.
+func (op *Op) receivers() []*link.Receiver {
+	if op.in.receiver == nil || slices.Contains(op.in.from, op.in.receiver) {
+		return op.in.from
+	}
+	return append(slices.Clip(op.in.from), op.in.receiver)
+}
+
 // receivesOn reports whether the operation lacks what r loses. Engine.mu is held.
-func (op *Op) receivesOn(r *receiver) bool {
+func (op *Op) receivesOn(r *link.Receiver) bool {
 	return op.in.receiver == r || slices.Contains(op.in.from, r)
 }
 
@@ -39,7 +48,7 @@ func (op *Op) claim(refuse func(string, ...any) error, g, index, size int, meta 
 		return piece{}, nil, refuse(format, args...)
 	}
 	if op.in.striped == nil {
-		if g < minFrameBytes || g%op.align() != 0 || g > maxFrameBytes {
+		if g < link.MinFrameBytes || g%op.align() != 0 || g > link.MaxFrameBytes {
 			return bad("pieces of %d bytes", g)
 		}
 		in := &inGrid{g: op.newGrid(g)}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -22,7 +23,7 @@ func TestPinnedThreads(t *testing.T) {
 	if all, err := platform.Affinity(); err == nil {
 		cpus = all[len(all)-1:]
 	}
-	cfg := Config{FrameBytes: 64, Threads: Pinned, Affinity: cpus}
+	cfg := Config{Link: link.Config{FrameBytes: 64, Threads: link.Pinned, Affinity: cpus}}
 	r := newRing(t, shape{n: 2, cfg: cfg, link: memory(transporttest.Options{Buffer: 100})})
 	for range 3 {
 		r.run(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 5000, true)
@@ -59,14 +60,14 @@ func TestPinnedThreads(t *testing.T) {
 
 // Processors that are not there cost the binding, not the operation.
 func TestPinnedThreadsWithoutTheirProcessors(t *testing.T) {
-	r := newRing(t, shape{n: 2, cfg: Config{Threads: Pinned, Affinity: []int{60000}}})
+	r := newRing(t, shape{n: 2, cfg: Config{Link: link.Config{Threads: link.Pinned, Affinity: []int{60000}}}})
 	r.run(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 5000, true)
 }
 
 // Both kinds of thread give the same bits, abort in the same way and restore.
 func TestThreadsDoNotChangeResults(t *testing.T) {
-	for _, threads := range []Threads{Goroutines, Pinned} {
-		r := newRing(t, shape{n: 3, pool: 2, cfg: Config{FrameBytes: 256, Threads: threads}, link: memory(transporttest.Options{Buffer: 1000})})
+	for _, threads := range []link.Threads{link.Goroutines, link.Pinned} {
+		r := newRing(t, shape{n: 3, pool: 2, cfg: Config{Link: link.Config{FrameBytes: 256, Threads: threads}}, link: memory(transporttest.Options{Buffer: 1000})})
 		rng := rand.New(rand.NewPCG(7, 7))
 		for _, how := range allOps {
 			r.run(rng, dtype.Float32, how, 3001, true)

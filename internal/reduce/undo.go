@@ -47,7 +47,7 @@ func (op *Op) save(p piece) {
 			continue
 		}
 		// All of the memory is touched, which may take long: no lock is held.
-		u.once.Do(func() { u.backup = op.e.cfg.Pool.Get(len(op.spec.Dst)) })
+		u.once.Do(func() { u.backup = op.e.cfg.Link.Pool.Get(len(op.spec.Dst)) })
 		from, to := op.cellAt(p.step, i)
 		copy(u.backup[from:to], op.spec.Dst[from:to])
 		atomic.OrUint64(word, bit)

@@ -1,4 +1,4 @@
-package reduce
+package link
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 )
 
 // A sender learns that its connection ended when the system tells it, which may
-// be after the round that could have made a new one; and of an end that vanished
-// silently the system tells nothing. So gopccl ends ask: a ping is a frame of
+// be after the round that could have made a new one; and of a peer that vanished
+// silently the system tells nothing. So gopccl peers ask: a ping is a frame of
 // the stream pingStream, one payload byte long, whose tag comes back as eight
 // bytes (docs/spec/extensions.md). Nothing else flows back on a send connection.
 const (
@@ -27,8 +27,8 @@ const (
 
 var errSilent = errors.New("the peer did not answer a ping of the connection")
 
-// watch notices that the other end closed, and hears what it answers to pings.
-func (s *sender) watch() {
+// watch notices that the peer closed the connection, and hears its answers to pings.
+func (s *Sender) watch() {
 	var p [echoBytes]byte
 	for {
 		if _, err := io.ReadFull(s.conn, p[:]); err != nil {
@@ -47,17 +47,18 @@ func (s *sender) watch() {
 }
 
 // answer sends the tag of a ping back.
-func (r *receiver) answer(tag uint64) error {
+func (r *Receiver) answer(tag uint64) error {
 	var p [64]byte
 	for r.rd.Left() > 0 {
 		if _, err := r.rd.Payload(p[:min(r.rd.Left(), len(p))]); err != nil {
 			return err
 		}
 	}
-	r.e.vouch(r.peer)
+	r.h.vouch(r.peer)
 	binary.BigEndian.PutUint64(p[:], tag)
-	// Who asks reads the answer; one that does not is no neighbour, and must not
-	// keep the reader. Nobody else writes here, and the bound ends with the write.
+	// A peer that asks reads the answer; one that does not is not a neighbour, and
+	// must not keep the reader. Nothing else is written here, and the bound ends with
+	// the write.
 	r.conn.SetWriteDeadline(time.Now().Add(answerTime))
 	_, err := r.conn.Write(p[:echoBytes])
 	r.conn.SetWriteDeadline(time.Time{})
@@ -65,13 +66,13 @@ func (r *receiver) answer(tag uint64) error {
 }
 
 // ask sends a ping and waits for its answer; false if ctx ended before.
-func (s *sender) ask(ctx context.Context) bool {
+func (s *Sender) ask(ctx context.Context) bool {
 	nonce := rand.Uint64()
 	before := s.gauge.use.bytes.Load()
 	s.mu.Lock()
-	s.openers = append(s.openers, opener{nonce, pingStream})
+	s.openers = append(s.openers, Opener{nonce, pingStream})
 	s.mu.Unlock()
-	s.kick(false, true)
+	s.Kick(false, true)
 	for {
 		select {
 		case got := <-s.echo:
@@ -86,41 +87,21 @@ func (s *sender) ask(ctx context.Context) bool {
 	}
 }
 
-// Sends reports whether a running operation sends to peer.
-func (e *Engine) Sends(peer wire.UUID) bool {
-	e.mu.Lock()
-	pool := append([]*sender(nil), e.tx[peer]...)
-	e.mu.Unlock()
-	for _, s := range pool {
-		s.mu.Lock()
-		busy := len(s.sources) > 0
-		s.mu.Unlock()
-		if busy {
-			return true
-		}
-	}
-	return false
-}
-
-// PingSenders asks the other ends of all connections to peer whether they are
-// alive, closes those that do not answer before ctx ends, and returns how many
-// are not broken. Ends that answer no pings count as alive, and so do those that
-// took something of an operation after the question: the answer may be behind
-// megabytes.
-func (e *Engine) PingSenders(ctx context.Context, peer wire.UUID) int {
-	e.mu.Lock()
-	pool := append([]*sender(nil), e.tx[peer]...)
-	e.mu.Unlock()
-	silent := make(chan *sender)
+// PingSenders asks on all connections to peer whether it is there, closes those
+// without an answer before ctx ends, and returns how many are not broken. Peers that
+// answer no pings count as alive, and so do connections that took something of an
+// operation after the question: the answer may be behind megabytes.
+func (h *Hub) PingSenders(ctx context.Context, peer wire.UUID) int {
+	silent := make(chan *Sender)
 	asked := 0
-	for _, s := range pool {
-		if !s.link.Flows || s.broken.Load() {
+	for _, s := range h.Senders(peer) {
+		if !s.features.Flows || s.Broken() {
 			continue
 		}
 		asked++
 		go func() {
-			defer errs.Catch(opName, func(err *errs.Error) {
-				s.close(e.caught(err, peer))
+			defer errs.Catch(OpName, func(err *errs.Error) {
+				s.close(h.Caught(err, peer))
 				silent <- nil
 			})
 			if s.ask(ctx) {
@@ -135,5 +116,5 @@ func (e *Engine) PingSenders(ctx context.Context, peer wire.UUID) int {
 			s.close(errSilent)
 		}
 	}
-	return e.LiveSenders(peer)
+	return h.LiveSenders(peer)
 }

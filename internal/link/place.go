@@ -1,4 +1,4 @@
-package reduce
+package link
 
 import (
 	"context"
@@ -11,20 +11,20 @@ import (
 // Its living pool therefore keeps its place: it is made anew only in a round, and
 // only if its owner has not asked for it there. A neighbour asks in every
 // round whether its connections live (PingSenders), and dials only if they do
-// not; what it has closed gives way at once. Pools of others have no such place:
-// a stranger may have opened them before the peer that the uuid belongs to.
+// not; a pool that it has closed gives way at once. Pools of others have no such
+// place: a stranger may have opened them before the peer that the uuid belongs to.
 const (
 	// claimPause is how long a connection that would take the place of a living one
 	// waits, from the beginning of a round, for the living one to be asked.
 	claimPause = 250 * time.Millisecond
-	// vouchTime is how long before a round, as this end sees it, the question may
-	// have come: the other end may have heard of the round earlier.
+	// vouchTime is how long before a round, as this peer sees it, the question may
+	// have come: the other peer may have heard of the round earlier.
 	vouchTime = 2 * time.Second
 	// growTime is how long after its last connection a pool may get another one.
 	growTime = 30 * time.Second
 )
 
-// claims is what decides about the places in receive pools. Engine.mu guards it.
+// claims is what decides about the places in receive pools. Hub.mu guards it.
 type claims struct {
 	prev    wire.UUID               // the previous peer of the ring in force
 	open    bool                    // a round is in progress
@@ -34,46 +34,46 @@ type claims struct {
 
 // BeginRound says that a round is in progress, in which the previous peer may make
 // its pool anew.
-func (e *Engine) BeginRound() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.claims.open, e.claims.since = true, time.Now()
-	e.started.Broadcast()
+func (h *Hub) BeginRound() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.claims.open, h.claims.since = true, time.Now()
+	h.changed.Broadcast()
 }
 
-// EndRound says that a ring is in force, and who precedes this peer in it: zero,
-// if nobody does.
-func (e *Engine) EndRound(prev wire.UUID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.claims.open, e.claims.prev = false, prev
-	e.started.Broadcast()
+// EndRound says that a ring is in force, and which peer precedes this one in it:
+// zero, if none does.
+func (h *Hub) EndRound(prev wire.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.claims.open, h.claims.prev = false, prev
+	h.changed.Broadcast()
 }
 
 // vouch notes that peer has asked whether a connection of its pool lives.
-func (e *Engine) vouch(peer wire.UUID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.known[peer] { // others cannot fill the map
-		e.claims.vouched[peer] = time.Now()
+func (h *Hub) vouch(peer wire.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known[peer] { // others cannot fill the map
+		h.claims.vouched[peer] = time.Now()
 	}
 }
 
 // mayTake reports whether connection number of peer may be taken now, and, if
-// not, how long it has at least to wait; 0: for something to happen. e.mu is held.
-func (e *Engine) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duration) {
-	pool := e.rx[peer]
+// not, how long it has at least to wait; 0: for something to happen. h.mu is held.
+func (h *Hub) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duration) {
+	pool := h.rx[peer]
 	if int64(number) > int64(len(pool)) {
 		return false, 0
 	}
 	alive := false
 	for _, r := range pool {
-		alive = alive || !r.closed.Load()
+		alive = alive || !r.Closed()
 	}
 	now := time.Now()
-	c := &e.claims
+	c := &h.claims
 	switch {
-	case !alive || peer != c.prev || !e.known[peer]:
+	case !alive || peer != c.prev || !h.known[peer]:
 		return true, 0
 	case int(number) == len(pool) && now.Sub(pool[number-1].since) < growTime:
 		return true, 0
@@ -85,10 +85,10 @@ func (e *Engine) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Dura
 }
 
 // MayTake reports whether connection number of peer may be taken now.
-func (e *Engine) MayTake(peer wire.UUID, number uint32) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	ok, _ := e.mayTake(peer, number)
+func (h *Hub) MayTake(peer wire.UUID, number uint32) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ok, _ := h.mayTake(peer, number)
 	return ok
 }
 
@@ -96,29 +96,29 @@ func (e *Engine) MayTake(peer wire.UUID, number uint32) bool {
 // would take the place of a living one without need and, with fill, until peer
 // has opened those below it. Without fill the answer for one that leaves a hole is
 // true at once: AddReceiver refuses it, as PCCL does. It returns false if ctx or
-// the engine ends before.
-func (e *Engine) AwaitPlace(ctx context.Context, peer wire.UUID, number uint32, fill bool) bool {
+// the hub ends before.
+func (h *Hub) AwaitPlace(ctx context.Context, peer wire.UUID, number uint32, fill bool) bool {
 	wake := func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.started.Broadcast()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.changed.Broadcast()
 	}
 	defer context.AfterFunc(ctx, wake)()
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for {
-		ok, wait := e.mayTake(peer, number)
-		ok = ok || !fill && int64(number) > int64(len(e.rx[peer]))
-		if ok || ctx.Err() != nil || e.closed {
+		ok, wait := h.mayTake(peer, number)
+		ok = ok || !fill && int64(number) > int64(len(h.rx[peer]))
+		if ok || ctx.Err() != nil || h.closed {
 			return ok
 		}
-		var bell *time.Timer
+		var alarm *time.Timer
 		if wait > 0 {
-			bell = time.AfterFunc(wait, wake)
+			alarm = time.AfterFunc(wait, wake)
 		}
-		e.started.Wait()
-		if bell != nil {
-			bell.Stop()
+		h.changed.Wait()
+		if alarm != nil {
+			alarm.Stop()
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package reduce
+package link
 
 import (
 	"math"
@@ -24,61 +24,61 @@ const (
 	backlog = 192 << 10
 )
 
-// gauge measures the speed of one connection. Owned by the holder of busy.
+// gauge measures one connection. Owned by the holder of busy.
 type gauge struct {
 	rate  atomic.Uint64 // bits of a float64, bytes per second; 0: not known; read by all
-	use   linkUse
+	use   use
 	since time.Time // a write that had to wait ended then; zero: none, or idle since
 	bytes int       // that went since then
 	quick int       // bytes without a wait
 }
 
-func (s *sender) speed() float64 {
+// use counts what a connection took, and for how long writes waited for it. It is
+// read by all.
+type use struct {
+	bytes atomic.Uint64
+	nanos atomic.Int64
+}
+
+func (u *use) add(n int, took time.Duration) {
+	u.bytes.Add(uint64(max(n, 0)))
+	u.nanos.Add(int64(took))
+}
+
+// Speed returns what is known of the connection, in bytes per second; infinite: it
+// never makes a writer wait.
+func (s *Sender) Speed() float64 {
 	if v := s.gauge.rate.Load(); v != 0 {
 		return math.Float64frombits(v)
 	}
 	return math.Inf(1)
 }
 
-// atOnce returns how many bytes one write may take.
-func (s *sender) atOnce() int {
-	return int(min(s.speed()*atOnceTime.Seconds(), atOnceUnknown))
+// AtOnce returns how many bytes one write may take.
+func (s *Sender) AtOnce() int {
+	return int(min(s.Speed()*atOnceTime.Seconds(), atOnceUnknown))
 }
 
 // observe takes the measure of a write of n bytes.
-func (s *sender) observe(start, now time.Time, n int) {
-	p := &s.gauge
-	p.bytes += n
+func (g *gauge) observe(start, now time.Time, n int) {
+	g.bytes += n
 	if now.Sub(start) < waited {
-		if p.quick += n; p.quick >= forget {
-			s.gauge.rate.Store(0)
+		if g.quick += n; g.quick >= forget {
+			g.rate.Store(0)
 		}
 		return
 	}
-	p.quick = 0
-	if p.bytes == 0 {
+	g.quick = 0
+	if g.bytes == 0 {
 		return // an abort: the next write tells how slow it is
 	}
-	if !p.since.IsZero() {
-		rate := float64(p.bytes) / now.Sub(p.since).Seconds()
-		if v := s.gauge.rate.Load(); v != 0 {
-			w := min(1, now.Sub(p.since).Seconds()/recent.Seconds())
+	if !g.since.IsZero() {
+		rate := float64(g.bytes) / now.Sub(g.since).Seconds()
+		if v := g.rate.Load(); v != 0 {
+			w := min(1, now.Sub(g.since).Seconds()/recent.Seconds())
 			rate = w*rate + (1-w)*math.Float64frombits(v)
 		}
-		s.gauge.rate.Store(math.Float64bits(rate))
+		g.rate.Store(math.Float64bits(rate))
 	}
-	p.since, p.bytes = now, 0
-}
-
-// rouse kicks the connection if nobody works on it; false: somebody does, and
-// will look for work before it stops.
-func (s *sender) rouse() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy || s.pending || s.cause != nil {
-		return false
-	}
-	s.pending = true
-	s.bell.Signal()
-	return true
+	g.since, g.bytes = now, 0
 }

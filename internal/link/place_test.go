@@ -1,4 +1,4 @@
-package reduce
+package link
 
 import (
 	"context"
@@ -13,27 +13,26 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// pooled is an engine whose neighbour has a living pool of one connection.
+// pooled is a hub whose neighbour has a living pool of one connection.
 type pooled struct {
 	*testing.T
-	e    *Engine
+	h    *Hub
 	peer wire.UUID
 	far  net.Conn
 }
 
 func newPooled(t *testing.T) *pooled {
-	p := &pooled{T: t, e: NewEngine(Config{}), peer: uuid(1)}
-	t.Cleanup(p.e.Close)
-	p.e.Trust(p.peer)
+	p := &pooled{T: t, h: newRoom(t, Config{}).h, peer: uuid(1)}
+	p.h.Trust(p.peer)
 	p.far = p.add(0)
-	p.e.EndRound(p.peer)
+	p.h.EndRound(p.peer)
 	return p
 }
 
 func (p *pooled) add(number uint32) net.Conn {
 	far, near := net.Pipe()
 	p.Cleanup(func() { far.Close() })
-	p.e.AddReceiver(p.peer, number, near)
+	p.h.AddReceiver(p.peer, number, near)
 	return far
 }
 
@@ -52,7 +51,7 @@ func (p *pooled) ask() {
 func (p *pooled) take() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return p.e.AwaitPlace(ctx, p.peer, 0, true)
+	return p.h.AwaitPlace(ctx, p.peer, 0, true)
 }
 
 // A connection with the uuid of a neighbour does not take the place of one that
@@ -63,17 +62,17 @@ func TestLivingPoolsKeepTheirPlace(t *testing.T) {
 		takes  bool
 	}{
 		"no round":                      {func(p *pooled) {}, false},
-		"a round that is over":          {func(p *pooled) { p.e.BeginRound(); p.e.EndRound(p.peer) }, false},
-		"asked for in the round":        {func(p *pooled) { p.e.BeginRound(); p.ask() }, false},
-		"asked for just before":         {func(p *pooled) { p.ask(); p.e.BeginRound() }, false},
-		"not asked for in the round":    {func(p *pooled) { p.e.BeginRound() }, true},
-		"asked for in an earlier round": {func(p *pooled) { p.ask(); time.Sleep(2 * vouchTime); p.e.BeginRound() }, true},
+		"a round that is over":          {func(p *pooled) { p.h.BeginRound(); p.h.EndRound(p.peer) }, false},
+		"asked for in the round":        {func(p *pooled) { p.h.BeginRound(); p.ask() }, false},
+		"asked for just before":         {func(p *pooled) { p.ask(); p.h.BeginRound() }, false},
+		"not asked for in the round":    {func(p *pooled) { p.h.BeginRound() }, true},
+		"asked for in an earlier round": {func(p *pooled) { p.ask(); time.Sleep(2 * vouchTime); p.h.BeginRound() }, true},
 		"closed":                        {func(p *pooled) { p.far.Close(); synctest.Wait() }, true},
 		"closed while another waits":    {func(p *pooled) { time.AfterFunc(time.Second, func() { p.far.Close() }) }, true},
-		"a round begins while it waits": {func(p *pooled) { time.AfterFunc(time.Second, func() { p.e.BeginRound() }) }, true},
-		"asked for while another waits": {func(p *pooled) { p.e.BeginRound(); time.AfterFunc(claimPause/2, p.ask) }, false},
-		"another peer precedes":         {func(p *pooled) { p.e.EndRound(uuid(2)) }, true},
-		"the peer is not a neighbour":   {func(p *pooled) { p.e.Forget(func(wire.UUID) bool { return false }) }, true},
+		"a round begins while it waits": {func(p *pooled) { time.AfterFunc(time.Second, func() { p.h.BeginRound() }) }, true},
+		"asked for while another waits": {func(p *pooled) { p.h.BeginRound(); time.AfterFunc(claimPause/2, p.ask) }, false},
+		"another peer precedes":         {func(p *pooled) { p.h.EndRound(uuid(2)) }, true},
+		"the peer is not a neighbour":   {func(p *pooled) { p.h.Forget(func(wire.UUID) bool { return false }) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -89,14 +88,14 @@ func TestLivingPoolsKeepTheirPlace(t *testing.T) {
 func TestPoolsGrowInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPooled(t)
-		require.True(t, p.e.MayTake(p.peer, 1))
-		require.False(t, p.e.MayTake(p.peer, 2), "leaves a hole")
+		require.True(t, p.h.MayTake(p.peer, 1))
+		require.False(t, p.h.MayTake(p.peer, 2), "leaves a hole")
 		p.add(1)
-		require.True(t, p.e.MayTake(p.peer, 2))
+		require.True(t, p.h.MayTake(p.peer, 2))
 		time.Sleep(2 * growTime)
-		require.False(t, p.e.MayTake(p.peer, 2), "the pool is complete")
-		p.e.BeginRound()
+		require.False(t, p.h.MayTake(p.peer, 2), "the pool is complete")
+		p.h.BeginRound()
 		time.Sleep(claimPause)
-		require.True(t, p.e.MayTake(p.peer, 2))
+		require.True(t, p.h.MayTake(p.peer, 2))
 	})
 }

@@ -1,4 +1,4 @@
-package reduce
+package link
 
 import (
 	"runtime"
@@ -14,16 +14,13 @@ type Threads uint8
 
 const (
 	// Goroutines share the threads of the process, as the scheduler likes. It is
-	// what an engine takes that is told nothing.
+	// the default.
 	Goroutines Threads = iota + 1
 	// Pinned: each has an operating system thread of its own, named, bound to
 	// Config.Affinity, and parked by package platform while a sender has nothing
 	// to send.
 	Pinned
 )
-
-// threadsByDefault is for tests, which run under either.
-var threadsByDefault = Goroutines
 
 // Names of the threads; Linux keeps fifteen bytes.
 const (
@@ -33,32 +30,32 @@ const (
 
 // pin gives the calling goroutine a thread of its own, for good: the thread ends
 // with it, and its binding and name with the thread.
-func (e *Engine) pin(name string, at *atomic.Pointer[platform.Thread]) {
-	if e.cfg.Threads != Pinned {
+func (h *Hub) pin(name string, at *atomic.Pointer[platform.Thread]) {
+	if h.cfg.Threads != Pinned {
 		return
 	}
 	runtime.LockOSThread()
-	if err := platform.SetAffinity(e.cfg.Affinity); err != nil {
-		e.cfg.Logger.Warn("a thread of the data path runs on any processor", "thread", name, "err", err)
+	if err := platform.SetAffinity(h.cfg.Affinity); err != nil {
+		h.cfg.Logger.Warn("a thread of the data path runs on any processor", "thread", name, "err", err)
 	}
 	t := platform.NameThread(name)
 	at.Store(&t)
 }
 
 // bell wakes the goroutine of a sender, and starts it when it is rung for the
-// first time: a connection over which nothing is sent, or only what whoever made
-// it ready could write, has none. It is like a sync.Cond with one waiter: all
-// methods want the sender's lock held.
+// first time: a connection over which nothing is sent, or only batches that others
+// could write, has none. It is like a sync.Cond with one waiter: all methods want
+// the sender's lock held.
 type bell struct {
-	s       *sender
+	s       *Sender
 	started bool
 	cond    *sync.Cond
 	parker  *platform.Parker // instead of cond in a thread of its own
 }
 
-func newBell(s *sender) *bell {
+func newBell(s *Sender) *bell {
 	b := &bell{s: s}
-	if s.e.cfg.Threads == Pinned {
+	if s.h.cfg.Threads == Pinned {
 		b.parker = platform.NewParker()
 	} else {
 		b.cond = sync.NewCond(&s.mu)
@@ -80,11 +77,11 @@ func (b *bell) Wait() {
 func (b *bell) Signal() {
 	switch {
 	case !b.started:
-		// A closed connection needs nobody; one that is not closed has a watcher,
+		// A closed connection needs no goroutine; an open one has a watcher,
 		// for which Close waits as well.
 		if b.s.cause == nil {
 			b.started = true
-			b.s.e.spawn("sender", b.s.peer, b.s.run, b.s.close)
+			b.s.h.spawn("sender", b.s.peer, b.s.run, b.s.close)
 		}
 	case b.parker != nil:
 		b.parker.Wake()

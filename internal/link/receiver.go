@@ -1,0 +1,250 @@
+package link
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// Receiver is one accepted connection and its reader goroutine.
+type Receiver struct {
+	h      *Hub
+	peer   wire.UUID
+	number uint32
+	conn   net.Conn
+	since  time.Time
+	closed atomic.Bool
+	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
+	former bool                            // the peer was a neighbour; guarded by Hub.mu
+	ended  sync.Once                       // abandon
+
+	mu    invariants.Mutex
+	cause error // why we closed it ourselves
+
+	// Owned by the reader goroutine.
+	rd      *transport.Reader
+	scratch []byte
+	alarm   *time.Timer // ends a wait of the router
+	due     *Sender     // has something to send that it does not know of yet
+}
+
+// drainBytes is how much a connection that has no use yet reads at a time.
+const drainBytes = 16 << 10
+
+// past is a deadline that wakes what waits on a connection.
+var past = time.Unix(1, 0)
+
+// ErrStopped: the operation whose frame is being read ended meanwhile.
+var ErrStopped = errors.New("operation aborted")
+
+func newReceiver(h *Hub, peer wire.UUID, number uint32, conn net.Conn) *Receiver {
+	r := &Receiver{h: h, peer: peer, number: number, conn: conn, since: time.Now(), rd: transport.NewReader(transport.Source(conn), headerBuffer)}
+	r.rd.BeforeRead = r.flush
+	r.mu.Rank(RankConn, "Receiver.mu")
+	return r
+}
+
+// Peer returns the peer that frames come from.
+func (r *Receiver) Peer() wire.UUID { return r.peer }
+
+// Closed reports whether the connection has ended.
+func (r *Receiver) Closed() bool { return r.closed.Load() }
+
+// flush tells the sender about what was processed since the last read that
+// could wait, so that many small frames cause one write.
+func (r *Receiver) flush() {
+	if s := r.due; s != nil {
+		r.due = nil
+		s.Kick(true, false)
+	}
+}
+
+// Notify kicks s before r waits for the next bytes, or for another sender.
+func (r *Receiver) Notify(s *Sender) {
+	if r.due != s {
+		r.flush()
+		r.due = s
+	}
+}
+
+// Close ends the connection with a reason of our own; the reader reports it.
+func (r *Receiver) Close(cause error) {
+	r.mu.Lock()
+	if r.cause == nil {
+		r.cause = cause
+	}
+	r.mu.Unlock()
+	r.closed.Store(true)
+	r.conn.Close()
+	r.h.mu.Lock()
+	r.h.changed.Broadcast()
+	r.h.mu.Unlock()
+	r.h.router.Wake()
+}
+
+func (r *Receiver) run() {
+	r.h.pin(readerThread, &r.thread)
+	err := r.loop()
+	r.flush()
+	r.abandon(err)
+}
+
+// abandon ends the connection because of err, unless Close gave another reason.
+// A panic on the way, in a listener or a logger, brings its reader here again.
+func (r *Receiver) abandon(err error) { r.ended.Do(func() { r.end(err) }) }
+
+func (r *Receiver) end(err error) {
+	r.closed.Store(true)
+	r.conn.Close()
+	r.release()
+	r.h.forgetEarly(r)
+	r.mu.Lock()
+	if r.cause != nil {
+		err = r.cause
+	}
+	r.mu.Unlock()
+	r.h.lost(r.peer, r.number, false, err, func(cause error) { r.h.router.ReceiverLost(r, cause) })
+}
+
+// release gives the reader's memory back, which it no longer has then.
+func (r *Receiver) release() {
+	b := r.scratch
+	r.scratch = nil
+	r.h.cfg.Pool.Put(b)
+}
+
+func (r *Receiver) loop() error {
+	for {
+		h, err := r.rd.Next()
+		if err != nil {
+			return err
+		}
+		if h.Stream == pingStream {
+			err = r.answer(h.Tag)
+		} else {
+			err = r.dispatch(h)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// dispatch does with the frame whose header was read what the router says.
+func (r *Receiver) dispatch(h transport.Header) error {
+	x, verdict, err := r.h.router.Route(r, h, nil)
+	switch {
+	case err != nil:
+		return err
+	case verdict == Keep:
+		return r.keep(h)
+	case verdict == Deliver && x.BeginReceive(r):
+		return r.deliver(x, h)
+	}
+	return r.drain()
+}
+
+// deliver gives the frame whose header was read to x, which has begun to receive.
+func (r *Receiver) deliver(x Sink, h transport.Header) error {
+	if r.scratch == nil {
+		// Only now: a connection may never bring anything of use.
+		r.scratch = r.h.cfg.Pool.Get(r.h.cfg.FrameBytes + ScratchExtra)
+	}
+	err := r.receive(x, h)
+	x.EndReceive(r)
+	switch {
+	case err == nil:
+		r.h.cfg.Stats.RxFrames.Add(1)
+		r.h.cfg.Stats.RxBytes.Add(uint64(h.Payload))
+	case err == ErrStopped:
+		return r.drain()
+	default:
+		r.blame(x, err)
+		return err
+	}
+	return nil
+}
+
+// blame fails x with an error that was found here, before the connection is
+// closed and others, who only see that, are faster to say why.
+func (r *Receiver) blame(x Sink, err error) {
+	var e *errs.Error
+	if errors.As(err, &e) && !x.Received() {
+		x.Fail(err)
+	}
+}
+
+// receive processes a frame; a panic of a kernel or a quantizer fails the operation.
+func (r *Receiver) receive(x Sink, h transport.Header) (err error) {
+	defer errs.Catch(OpName, func(p *errs.Error) { err = r.h.Caught(p, r.peer) })
+	return x.ReceiveFrame(r, h)
+}
+
+// drain reads the rest of the current frame and forgets it.
+func (r *Receiver) drain() error {
+	r.h.cfg.Stats.StaleFrames.Add(1)
+	r.h.cfg.Stats.StaleBytes.Add(uint64(r.rd.Left()))
+	into := r.scratch
+	if into == nil {
+		into = r.h.cfg.Pool.Get(min(r.rd.Left(), drainBytes))
+		defer r.h.cfg.Pool.Put(into)
+	}
+	for r.rd.Left() > 0 {
+		if _, err := r.rd.Payload(into[:min(r.rd.Left(), len(into))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Left returns how many bytes of the current frame's payload were not read yet. For
+// sinks, inside ReceiveFrame.
+func (r *Receiver) Left() int { return r.rd.Left() }
+
+// Scratch returns memory of the reader, of Config.FrameBytes and ScratchExtra bytes,
+// for sinks inside ReceiveFrame. A frame that was kept has less, but room for all of
+// its payload.
+func (r *Receiver) Scratch() []byte { return r.scratch }
+
+// Fill reads len(p) payload bytes for x, at most Left. It returns ErrStopped if x was
+// stopped before they had come.
+func (r *Receiver) Fill(x Ender, p []byte) error {
+	for len(p) > 0 {
+		n, err := r.rd.Payload(p)
+		if err != nil {
+			if transport.IsTimeout(err) && x.Stopped() {
+				return ErrStopped
+			}
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// Interrupt ends the read of a stopped sink, from any goroutine. r is inside a frame of
+// the sink, whose EndReceive calls Resume: one lock of the sink orders the two.
+func (r *Receiver) Interrupt() { r.conn.SetReadDeadline(past) }
+
+// Resume makes r read as before Interrupt.
+func (r *Receiver) Resume() { r.conn.SetReadDeadline(time.Time{}) }
+
+// SetAlarm has Router.Wake called after d, once. For Router.Route, on r's goroutine.
+func (r *Receiver) SetAlarm(d time.Duration) {
+	if r.alarm == nil {
+		r.alarm = time.AfterFunc(d, r.h.router.Wake)
+		return
+	}
+	r.alarm.Reset(d)
+}
+
+// StopAlarm takes SetAlarm back.
+func (r *Receiver) StopAlarm() { r.alarm.Stop() }
