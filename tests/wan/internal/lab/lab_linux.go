@@ -33,9 +33,21 @@ type Lab struct {
 	err   error
 
 	// Owned by the thread that carries packets.
-	net   *netem.Net
-	free  [][]byte
-	hosts map[uint32]int // by address
+	net     *netem.Net
+	scratch []byte          // what a host hands over
+	free    [][]byte        // of packetBytes
+	packets []*netem.Packet // free ones
+	out     []outlet        // by host
+	hosts   map[uint32]int  // by address
+}
+
+// packetBytes is the room that one packet takes.
+const packetBytes = 2048
+
+// outlet is what a host is about to get.
+type outlet struct {
+	joiner
+	due []time.Duration // of the packets in it
 }
 
 // Start builds the network of a profile. Close ends it.
@@ -43,6 +55,7 @@ func Start(p *Profile, seed uint64) (*Lab, error) {
 	l := &Lab{
 		net: netem.New(p.Config(seed)), start: time.Now(), over: make(chan struct{}),
 		hosts: map[uint32]int{}, epoll: -1, timer: -1, bell: -1,
+		scratch: make([]byte, maxPacket), out: make([]outlet, len(p.Hosts)),
 	}
 	err := l.build(len(p.Hosts))
 	if err != nil {
@@ -181,11 +194,14 @@ func (l *Lab) obey() bool {
 	return !ended
 }
 
-// arm has the timer wake the thread when the next packet is due.
+// tick is how late a packet may be so that others are delivered with it.
+const tick = 250 * time.Microsecond
+
+// arm has the timer wake the thread when the next packets are due.
 func (l *Lab) arm() {
 	var at unix.ItimerSpec // zero: off
 	if next, ok := l.net.Next(); ok {
-		at.Value = unix.NsecToTimespec(int64(max(next-l.now(), time.Microsecond)))
+		at.Value = unix.NsecToTimespec(int64(max(next+tick-l.now(), time.Microsecond)))
 	}
 	_ = unix.TimerfdSettime(l.timer, 0, &at, nil)
 }
@@ -196,58 +212,77 @@ const batch = 64
 // take reads packets that a host sends.
 func (l *Lab) take(fd int) {
 	for range batch {
-		b := l.buffer()
-		n, err := unix.Read(fd, b)
-		if err != nil || n <= 0 {
-			l.free = append(l.free, b)
+		n, err := unix.Read(fd, l.scratch)
+		if err != nil || n < frontBytes {
 			return
 		}
-		if p := l.packet(b[:n]); p != nil {
-			l.net.Send(l.now(), p)
-		} else {
-			l.free = append(l.free, b)
-		}
+		segment(l.scratch[:n], l.buffer, l.send)
 	}
 }
 
-func (l *Lab) buffer() []byte {
-	if n := len(l.free); n > 0 {
-		b := l.free[n-1]
-		l.free = l.free[:n-1]
-		return b[:cap(b)]
+func (l *Lab) buffer(n int) []byte {
+	if k := len(l.free); k > 0 && n <= packetBytes {
+		b := l.free[k-1]
+		l.free = l.free[:k-1]
+		return b[:n]
 	}
-	return make([]byte, 2048)
+	return make([]byte, n, max(n, packetBytes))
 }
 
-// packet reads the header of an IPv4 packet; nil if it is for nobody here.
-func (l *Lab) packet(b []byte) *netem.Packet {
-	if len(b) < 20 || b[0]>>4 != 4 {
-		return nil
+// send puts an IPv4 packet, with its front, on its way; one for nobody here is
+// dropped.
+func (l *Lab) send(b []byte) {
+	ip := b[frontBytes:]
+	if len(ip) < 20 || ip[0]>>4 != 4 {
+		l.free = append(l.free, b)
+		return
 	}
-	from, ok := l.hosts[binary.BigEndian.Uint32(b[12:])]
-	to, known := l.hosts[binary.BigEndian.Uint32(b[16:])]
+	from, ok := l.hosts[binary.BigEndian.Uint32(ip[12:])]
+	to, known := l.hosts[binary.BigEndian.Uint32(ip[16:])]
 	if !ok || !known || from == to {
-		return nil
+		l.free = append(l.free, b)
+		return
 	}
-	p := &netem.Packet{From: from, To: to, Bytes: len(b), Data: b}
-	if head := int(b[0]&15) * 4; len(b) >= head+4 && (b[9] == unix.IPPROTO_TCP || b[9] == unix.IPPROTO_UDP) {
-		p.Flow = uint64(from)<<48 | uint64(to)<<32 | uint64(binary.BigEndian.Uint32(b[head:]))
+	p := &netem.Packet{}
+	if k := len(l.packets); k > 0 {
+		p = l.packets[k-1]
+		l.packets = l.packets[:k-1]
 	}
-	return p
+	*p = netem.Packet{From: from, To: to, Bytes: len(ip), Data: b}
+	if head := int(ip[0]&15) * 4; len(ip) >= head+4 && (ip[9] == unix.IPPROTO_TCP || ip[9] == unix.IPPROTO_UDP) {
+		p.Flow = uint64(from)<<48 | uint64(to)<<32 | uint64(binary.BigEndian.Uint32(ip[head:]))
+	}
+	l.net.Send(l.now(), p)
 }
 
 // deliver hands over what is due.
 func (l *Lab) deliver() {
-	now := l.now()
 	late, latest := uint64(0), time.Duration(0)
-	l.net.Run(now, func(p *netem.Packet, at time.Duration) {
-		_, _ = unix.Write(l.tuns[p.To], p.Data) // a host without room loses it
-		behind := l.now() - at
-		if latest = max(latest, behind); behind > lateness {
-			late++
+	write := func(host int) {
+		o := &l.out[host]
+		if b := o.take(); b != nil {
+			_, _ = unix.Write(l.tuns[host], b) // a host without room loses it
 		}
-		l.free = append(l.free, p.Data)
+		now := l.now()
+		for _, at := range o.due {
+			if latest = max(latest, now-at); now-at > lateness {
+				late++
+			}
+		}
+		o.due = o.due[:0]
+	}
+	l.net.Run(l.now(), func(p *netem.Packet, at time.Duration) {
+		o := &l.out[p.To]
+		if !o.add(p.Data) {
+			write(p.To)
+			o.add(p.Data)
+		}
+		o.due = append(o.due, at)
+		l.free, l.packets = append(l.free, p.Data[:packetBytes]), append(l.packets, p)
 	})
+	for host := range l.out {
+		write(host)
+	}
 	s := l.net.Stats()
 	l.mu.Lock()
 	l.stats.Delivered, l.stats.Lost, l.stats.Dropped = s.Delivered, s.Lost, s.Dropped

@@ -16,7 +16,7 @@ import (
 	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
 )
 
-func start(t *testing.T, text string) *Lab {
+func start(t testing.TB, text string) *Lab {
 	p, err := Parse("test", strings.NewReader(text))
 	require.NoError(t, err)
 	l, err := Start(p, 1)
@@ -26,7 +26,7 @@ func start(t *testing.T, text string) *Lab {
 }
 
 // pipe returns the ends of a TCP connection from one host to another.
-func pipe(t *testing.T, l *Lab, from, to int) (near, far net.Conn) {
+func pipe(t testing.TB, l *Lab, from, to int) (near, far net.Conn) {
 	var ln net.Listener
 	require.NoError(t, l.Hosts[to].Do(func() (err error) {
 		ln, err = net.Listen("tcp", net.JoinHostPort(l.Hosts[to].Addr.String(), "0"))
@@ -114,5 +114,30 @@ func TestProfilesStart(t *testing.T) {
 		want := p.Paths[0][1].Delay + p.Paths[1][0].Delay
 		require.GreaterOrEqual(t, trips(t, near, far, 3), want, name)
 		require.NoError(t, l.Close())
+	}
+}
+
+// What one connection moves when nothing but the machine bounds it, and how much of
+// that came late.
+func BenchmarkStream(b *testing.B) {
+	for _, rate := range []string{"200", "1000", "0"} {
+		b.Run(rate+"Mbps", func(b *testing.B) {
+			host := ""
+			if rate != "0" {
+				host = "\nhost * up " + rate + " down " + rate
+			}
+			l := start(b, "hosts 2\npair * * delay 2ms"+host)
+			near, far := pipe(b, l, 0, 1)
+			const bytes = 16 << 20
+			b.SetBytes(bytes)
+			data := make([]byte, bytes)
+			before := l.Stats()
+			for b.Loop() {
+				go near.Write(data)
+				_, err := io.CopyN(io.Discard, far, bytes)
+				require.NoError(b, err)
+			}
+			b.ReportMetric(100*l.Stats().Since(before).Share(), "late%")
+		})
 	}
 }
