@@ -3,29 +3,15 @@
 package minmax
 
 import (
-	"os"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/fenced"
 )
-
-// fenced is memory between two pages that must not be touched.
-func fenced(t *testing.T) []byte {
-	page := os.Getpagesize()
-	m, err := unix.Mmap(-1, 0, 3*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unix.Munmap(m)) })
-	require.NoError(t, unix.Mprotect(m[:page], unix.PROT_NONE))
-	require.NoError(t, unix.Mprotect(m[2*page:], unix.PROT_NONE))
-	return m[page : 2*page]
-}
 
 // No kernel touches a byte before or behind its operands.
 func TestGuardPages(t *testing.T) {
-	src, q := fenced(t), fenced(t)
+	src, q := fenced.Memory(t, 1), fenced.Memory(t, 1)
 	for i := range src {
 		src[i] = byte(i*i>>3) & 0x7f
 	}
