@@ -67,7 +67,8 @@ type Peer struct {
 	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout"`
 	DialTimeout       time.Duration `conf:"dial_timeout"`
 	HandshakeTimeout  time.Duration `conf:"handshake_timeout"`
-	HashWorkers       int           `conf:"hash_workers" zero:"default"`
+	Hasher            string        `conf:"hasher" option:"Hash.Hasher" is:"name"`
+	HashWorkers       int           `conf:"hash_workers" option:"Hash.Workers" zero:"default"`
 	WarnStuckAfter    time.Duration `conf:"warn_stuck_after" zero:"off"`
 }
 

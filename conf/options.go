@@ -57,7 +57,8 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.HeartbeatTimeout = c.Peer.HeartbeatTimeout
 	o.DialTimeout = c.Peer.DialTimeout
 	o.HandshakeTimeout = c.Peer.HandshakeTimeout
-	o.HashWorkers = c.Peer.HashWorkers
+	o.Hash.Hasher = c.Peer.Hasher
+	o.Hash.Workers = c.Peer.HashWorkers
 	o.WarnStuckAfter = orOff(c.Peer.WarnStuckAfter)
 	o.FrameBytes = int(c.Data.FrameBytes)
 	if o.EagerBytes = int(c.Data.EagerBytes); o.EagerBytes == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
@@ -25,6 +26,9 @@ type DeviceBuffer = device.Buffer
 
 // DeviceSettings configure the platforms that serve device memory; see core/device.
 type DeviceSettings = device.Settings
+
+// HashSettings say how shared states are hashed; see core/digest.
+type HashSettings = digest.Settings
 
 // Communicator is one peer's membership in a run, from Connect to Close. All
 // methods are safe from any goroutine. Calls that the protocol does not let

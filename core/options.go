@@ -68,9 +68,9 @@ type Options struct {
 	// picked up at a time.
 	Preset                       string
 	AppendFrequency, AppendBatch int
-	// HashWorkers bounds the goroutines that hash shared state, default one for
-	// each core.
-	HashWorkers int
+	// Hash says by what shared states in host memory are hashed, and by how many
+	// goroutines. What all hashers compute is the same; one that does not is refused.
+	Hash HashSettings
 	// HeartbeatInterval (default 1 s) is how often this peer tells a gopccl master
 	// that it lives. HeartbeatTimeout (default 8 s, at least two intervals) is how
 	// long a silent end is kept, on both sides.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gopccl/gopccl/cmd/gopccl/internal/bench"
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
@@ -167,7 +169,7 @@ func benchWorld(cmd *cobra.Command, limit time.Duration) (bench.World, error) {
 	}
 	o := c.PeerOptions(nil)
 	return bench.World{
-		Peer:    bench.PeerConfig{PoolSize: o.PoolSize, FrameBytes: o.FrameBytes, EagerBytes: o.EagerBytes, Backend: o.Backend, Congestion: o.Congestion, Threads: o.Threads, Affinity: o.Affinity},
+		Peer:    bench.PeerConfig{PoolSize: o.PoolSize, FrameBytes: o.FrameBytes, EagerBytes: o.EagerBytes, Backend: o.Backend, Congestion: o.Congestion, Threads: o.Threads, Affinity: o.Affinity, Hasher: o.Hash.Hasher},
 		Limit:   limit,
 		Command: func(master string) *exec.Cmd { return exec.Command(self, "bench", benchPeer, master) },
 	}, nil
@@ -341,26 +343,36 @@ travel. A first round warms up; the content is verified in every round.`,
 
 func newBenchHashCmd() *cobra.Command {
 	var f benchFlags
+	var name string
 	cmd := &cobra.Command{
 		Use:   "hash",
 		Short: "Time the hashes of shared state",
 		Long: `Time the hashes of shared state on all cores of this machine, next to reading the
 same bytes ("read").`,
-		Example: `  gopccl bench hash --bytes 1GiB`,
-		Args:    noArgs,
+		Example: `  gopccl bench hash --bytes 1GiB
+  gopccl bench hash --hasher cpu_generic --json -`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			_, sizes, err := f.lists(0)
 			if err != nil {
 				return err
 			}
-			out, err := f.open(cmd, "hash", "bytes", "median", "GB/s")
+			c, err := loadConfig(cmd)
+			if err != nil {
+				return err
+			}
+			h, _, err := digest.Select(cmp.Or(name, c.Peer.Hasher))
+			if err != nil {
+				return usageError("--hasher: %w", err)
+			}
+			out, err := f.open(cmd, "hash", "hasher", "bytes", "median", "GB/s")
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, out.close()) }()
 			for _, n := range sizes {
-				if err := bench.Hash(n, f.rounds, func(r bench.HashResult) error {
-					return out.put(r, r.Hash, strconv.Itoa(r.Bytes), seconds(r.Median), fmt.Sprintf("%.2f", r.Rate))
+				if err := bench.Hash(cmd.Context(), h, n, f.rounds, func(r bench.HashResult) error {
+					return out.put(r, r.Hash, dash(r.Hasher), strconv.Itoa(r.Bytes), seconds(r.Median), fmt.Sprintf("%.2f", r.Rate))
 				}); err != nil {
 					return err
 				}
@@ -369,6 +381,7 @@ same bytes ("read").`,
 		},
 	}
 	f.add(cmd, "", "256MiB", 5)
+	cmd.Flags().StringVar(&name, "hasher", "", "what computes them: auto, "+strings.Join(digest.Names(), ", ")+" (default: peer.hasher)")
 	return cmd
 }
 

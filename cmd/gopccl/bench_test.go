@@ -22,6 +22,22 @@ func TestBenchHashWritesJSONLines(t *testing.T) {
 	}
 }
 
+// What hashes is chosen by flag or configuration, and has to exist.
+func TestBenchHashChoosesTheHasher(t *testing.T) {
+	bench := func(args ...string) (code int, out, errOut bytes.Buffer) {
+		args = append([]string{"bench", "hash", "--bytes", "64KiB", "--rounds", "1"}, args...)
+		return execute(t.Context(), args, nil, &out, &errOut), out, errOut
+	}
+	for _, args := range [][]string{{"--hasher", "cpu_generic"}, {"--set", "peer.hasher=cpu_generic"}} {
+		code, out, errOut := bench(args...)
+		require.Equal(t, exitOK, code, errOut.String())
+		require.Contains(t, out.String(), "cpu_generic")
+	}
+	code, _, errOut := bench("--hasher", "md5")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, errOut.String(), "cpu_generic", "it says what there is")
+}
+
 // Wake-up latency of every way to sleep, p50 and p99, on one host and in
 // turns.
 func TestBenchParkComparesAllWaysToSleep(t *testing.T) {

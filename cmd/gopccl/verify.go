@@ -39,11 +39,11 @@ func newVerifyDeterminismCmd() *cobra.Command {
 		Use:   "determinism",
 		Short: "Compare the bits that processor and GPU compute",
 		Long: `Compare the bits that the kernels compute: every reduce operation and type, every
-quantizer and the simple hash, on each backend of this machine and on a CUDA
-device, with those of cpu_generic, and these with what was recorded; square roots,
-quotients and fused products, which optimizers use, on the processor. Then exp of
-all 2^32 float32 patterns: on the processor beside the recorded sums, on the device
-beside those of PCCL's report. The exit code is 0 if everything is equal.
+quantizer and the simple hash, on each backend and hasher of this machine and on a
+CUDA device, with those of cpu_generic, and these with what was recorded; square
+roots, quotients and fused products, which optimizers use, on the processor. Then
+exp of all 2^32 float32 patterns: on the processor beside the recorded sums, on the
+device beside those of PCCL's report. The exit code is 0 if everything is equal.
 
 A digest takes all NaNs for one. "differ" counts elements with other bits, NaN or not.`,
 		Example: `  gopccl verify determinism --cpu            # without a GPU; exp takes a minute or so
@@ -72,7 +72,9 @@ func (b *determinismCheck) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	plan := determinism.Plan{Reference: list[0], Others: list[1:], Elements: b.elements, Step: b.step}
+	hashers, notHere := determinism.Hashers()
+	passed = append(passed, notHere...)
+	plan := determinism.Plan{Reference: list[0], Others: list[1:], Hashers: hashers, Elements: b.elements, Step: b.step}
 	if !b.cpuOnly {
 		gpu, err := openGPU(b.device)
 		if err != nil {

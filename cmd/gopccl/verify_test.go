@@ -18,6 +18,7 @@ func TestVerifyDeterminismOfTheProcessor(t *testing.T) {
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "comparisons are equal")
 	require.NotContains(t, out, "DIFFERENT")
+	require.Regexp(t, `hash +long +hasher cpu_generic .* ok`, out)
 
 	code, out, errOut = gopccl(t, "verify", "determinism", "--cpu", "--elements", "64", "--step", "4194304", "--json", "-")
 	require.Equal(t, exitOK, code, errOut)

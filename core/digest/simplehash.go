@@ -27,11 +27,13 @@ func mix(a, b uint32) uint32 {
 
 // SimpleHash returns PCCL's hash of b, which may lie at any address. It
 // allocates nothing.
-func SimpleHash(b []byte) uint32 {
+func SimpleHash(b []byte) uint32 { return simpleHash(b, byVector) }
+
+func simpleHash(b []byte, vectors bool) uint32 {
 	var hashes [maxBlocks]uint32
 	s := shapeOf(len(b))
 	for g := range s.grid {
-		hashes[g] = s.block(b, g)
+		hashes[g] = hashBlock(s.block(b, g), vectors)
 	}
 	return s.finish(b, hashes[:s.grid])
 }
@@ -52,13 +54,19 @@ func shapeOf(n int) shape {
 	return s
 }
 
-// block returns H[g] of b.
-func (s shape) block(b []byte, g int) uint32 {
+// block returns the part of b that is block g.
+func (s shape) block(b []byte, g int) []byte {
 	from := min(g*s.per, s.vecs)
 	to := min(from+s.per, s.vecs)
-	b = b[from*vecSize : to*vecSize]
+	return b[from*vecSize : to*vecSize]
+}
+
+// hashBlock returns H of the block b, which is a whole number of vecs.
+func hashBlock(b []byte, vectors bool) uint32 {
 	var acc [threads]uint32
-	b = b[rowSize*mixRowsByVector(&acc, b):]
+	if vectors {
+		b = b[rowSize*mixRowsByVector(&acc, b):]
+	}
 	for len(b) >= rowSize {
 		mixRow(&acc, (*[rowSize]byte)(b))
 		b = b[rowSize:]

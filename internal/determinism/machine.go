@@ -77,8 +77,40 @@ func (c cpu) Finalize(t dtype.Type, dst []byte, world int) error {
 }
 
 func (cpu) Hash(b []byte, offset int) (uint32, error) {
+	return digest.SimpleHash(shifted(b, offset)), nil
+}
+
+// shifted returns a copy of b that begins offset above an allocation.
+func shifted(b []byte, offset int) []byte {
 	place := make([]byte, offset+len(b))
-	return digest.SimpleHash(append(place[:offset], b...)[offset:]), nil
+	return append(place[:offset], b...)[offset:]
+}
+
+// hasher is a Machine with a hasher of its own.
+type hasher struct {
+	Machine
+	h digest.Hasher
+}
+
+// Name implements Machine.
+func (m hasher) Name() string { return "hasher " + m.h.Name() }
+
+// Hash implements Machine.
+func (m hasher) Hash(b []byte, offset int) (uint32, error) {
+	return m.h.SimpleHash(shifted(b, offset)), nil
+}
+
+// Hashers returns every registered hasher that computes here, and why the others
+// do not.
+func Hashers() (list []digest.Hasher, passed []string) {
+	for _, name := range digest.Names() {
+		if h, _, err := digest.Select(name); err == nil {
+			list = append(list, h)
+		} else {
+			passed = append(passed, err.Error())
+		}
+	}
+	return list, passed
 }
 
 func (cpu) Params(q quant.Quantizer, t, w dtype.Type, src []byte) (quant.Meta, error) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 )
@@ -54,6 +55,8 @@ type Plan struct {
 	// Rest says which of the others have quantizers, hash and exp of their own;
 	// nil: all. The processor's backends share the process's.
 	Rest func(Machine) bool
+	// Hashers compute the simple hash, too.
+	Hashers []digest.Hasher
 	// Elements per case; results were recorded for the default, Elements.
 	Elements int
 	// Step: exp is evaluated at each step-th pattern; sums are known for 1. 0: not at all.
@@ -278,7 +281,11 @@ func describe(m *quant.Meta) (b []byte) {
 // below 16, and of a long one.
 func (r *runner) hashes() error {
 	data := patterns(dtype.Uint8, 1<<14, 7)
-	err := r.compare("hash", "short", processor, r.rest(), func(m Machine, o *outcome) error {
+	others := r.rest()
+	for _, h := range r.Hashers {
+		others = append(others, hasher{r.Reference, h})
+	}
+	err := r.compare("hash", "short", processor, others, func(m Machine, o *outcome) error {
 		out := make([]byte, 0, 4096)
 		for n := 0; n < len(data); n += 1 + n/16 {
 			h, err := m.Hash(data[:n], n%16)
@@ -294,7 +301,7 @@ func (r *runner) hashes() error {
 		return err
 	}
 	long := patterns(dtype.Uint64, 4*r.Elements, 8)
-	return r.compare("hash", "long", processor, r.rest(), func(m Machine, o *outcome) error {
+	return r.compare("hash", "long", processor, others, func(m Machine, o *outcome) error {
 		h, err := m.Hash(long, 0)
 		o.add(dtype.Uint32, binary.LittleEndian.AppendUint32(nil, h))
 		return err

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
@@ -124,10 +125,27 @@ func TestDifferencesAreFound(t *testing.T) {
 	require.Len(t, bad, 1)
 	require.Equal(t, "hash", bad[0].Check)
 
+	p := plan(t)
+	p.Elements = 16
+	p.Hashers, _ = Hashers()
+	require.NotEmpty(t, p.Hashers)
+	p.Hashers = append(p.Hashers, crc{p.Hashers[0]})
+	all, ok := rows(t, p)
+	require.False(t, ok)
+	for _, r := range all {
+		require.Equal(t, r.On != "hasher crc", r.OK, "%+v", r)
+	}
+
 	bad = differing(&mutant{exp: func(s *ExpSums) { s.NaN++ }}, 1<<20)
 	require.Len(t, bad, 1)
 	require.Equal(t, "NaN", bad[0].Case)
 }
+
+// crc is a hasher that hashes something else.
+type crc struct{ digest.Hasher }
+
+func (crc) Name() string                 { return "crc" }
+func (c crc) SimpleHash(b []byte) uint32 { return c.CRC32C(b) }
 
 // Sums of all patterns are held against the report's on a device.
 func TestReportIsWhatADeviceIsHeldAgainst(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/bounds"
@@ -38,7 +39,7 @@ type Options struct {
 	Threads, Affinity                   string
 	Preset                              string
 	AppendFrequency, AppendBatch        int
-	HashWorkers                         int
+	Hash                                digest.Settings
 	HeartbeatInterval, HeartbeatTimeout time.Duration
 	DialTimeout, HandshakeTimeout       time.Duration
 	UserTimeout                         time.Duration
@@ -132,7 +133,7 @@ func (o *Options) Bounds() []bounds.Bound {
 		bounds.Int("PoolSize", &o.PoolSize, 1, mesh.MaxPool),
 		bounds.Int("Flows", &o.Flows, 0, mesh.MaxPool),
 		bounds.Int("PortBase", &o.PortBase, 1, maxPortBase).OrOff(),
-		bounds.Int("HashWorkers", &o.HashWorkers, 0, 1024),
+		bounds.Int("Hash.Workers", &o.Hash.Workers, 0, 1024),
 		bounds.Int("FrameBytes", &o.FrameBytes, link.MinFrameBytes, link.MaxFrameBytes),
 		bounds.Int("EagerBytes", &o.EagerBytes, 1, fsm.MaxEager).OrOff(),
 		bounds.Int("AppendFrequency", &o.AppendFrequency, 1, maxAppend),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/buf"
@@ -42,6 +43,7 @@ type Session struct {
 	engine  *reduce.Engine
 	hub     *link.Hub // the engine's
 	sharing *sharedstate.Server
+	hasher  digest.Hasher // of shared states
 	bench   *probe.Server
 	listen  mesh.Listeners
 	mesh    *mesh.Mesh
@@ -162,6 +164,9 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		return refused(err)
 	}
 	opt.Logger.Debug("reduce backend", "name", kernels.Name(), "passed_over", passed)
+	if err := s.selectHasher(); err != nil {
+		return err
+	}
 	listenAt, err := opt.checkHere()
 	if err != nil {
 		return err
@@ -212,6 +217,22 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	s.publishView()
+	return nil
+}
+
+// selectHasher takes the hasher of the options. Its error is *errs.Error.
+func (s *Session) selectHasher() error {
+	h, passed, err := digest.Select(s.opt.Hash.Hasher)
+	for _, p := range passed {
+		if errors.Is(p, digest.ErrWrong) {
+			s.log.Warn("a hasher is wrong and not used", "error", p)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	s.hasher = h
+	s.log.Debug("hasher", "name", h.Name(), "passed_over", passed)
 	return nil
 }
 

@@ -73,7 +73,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 		return SyncInfo{}, errs.New(errs.Busy, opSync, errors.New("another call of it is running"))
 	}
 	defer s.syncing.Store(false)
-	workers := s.opt.HashWorkers
+	workers := s.opt.Hash.Workers
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
@@ -143,7 +143,7 @@ func (s *Session) hashed(ctx context.Context, w *syncWork, workers int) (entries
 		s.log.Error("panic while tensors were hashed", "error", crash, "stack", errs.StackOf(crash))
 		err = crash
 	})
-	return sharedstate.Entries(ctx, w.tensors, w.legacy, workers)
+	return sharedstate.Entries(ctx, w.tensors, w.legacy, s.hasher, workers)
 }
 
 func (s *Session) startFetch(e fsm.Fetch) {
@@ -171,7 +171,8 @@ func (s *Session) startFetch(e fsm.Fetch) {
 		s.takeBack(w) // what is being overwritten is handed out to nobody
 		res, err := w.transfer(ctx, sharedstate.FetchConfig{
 			Distributors: mesh.Dialable(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
-			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.mesh.Dial, Workers: s.opt.HashWorkers,
+			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.mesh.Dial,
+			Hasher: s.hasher, Workers: s.opt.Hash.Workers,
 		})
 		s.box.post(fsm.Fetched{Call: e.Call, Revision: res.Revision, Err: err})
 	})

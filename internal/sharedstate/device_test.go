@@ -153,9 +153,9 @@ func TestDeviceTensors(t *testing.T) {
 	c := newCard(t)
 	host := state(1, 0, 5, 1000, 70_001)
 	onCard := c.take(host)
-	want, err := Entries(context.Background(), host, false, 1)
+	want, err := Entries(context.Background(), host, false, nil, 1)
 	require.NoError(t, err)
-	got, err := Entries(context.Background(), onCard, false, 1)
+	got, err := Entries(context.Background(), onCard, false, nil, 1)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.Equal(t, Digest(host), Digest(onCard))
@@ -190,7 +190,7 @@ func TestDeviceTensorsLegacy(t *testing.T) {
 	c := newCard(t)
 	ts := state(1, 64)
 	ts[0].DType = dtype.Float16
-	es, err := Entries(context.Background(), c.take(ts), true, 1)
+	es, err := Entries(context.Background(), c.take(ts), true, nil, 1)
 	require.NoError(t, err)
 	require.Zero(t, es[0].Hash)
 }
@@ -220,7 +220,7 @@ func TestDeviceFailsInSync(t *testing.T) {
 		requireSame(t, host, mine)
 	}
 	c.fail("hash")
-	_, err := Entries(context.Background(), c.take(host), false, 1)
+	_, err := Entries(context.Background(), c.take(host), false, nil, 1)
 	require.ErrorIs(t, err, errs.DeviceFailed)
 	require.ErrorContains(t, err, `tensor "t0"`)
 	require.NotEqual(t, Digest(host), Digest(c.take(host)))
@@ -228,7 +228,7 @@ func TestDeviceFailsInSync(t *testing.T) {
 
 	lost := c.take(host)
 	lost[0].Device.Platform = "abacus"
-	_, err = Entries(context.Background(), lost, false, 1)
+	_, err = Entries(context.Background(), lost, false, nil, 1)
 	require.ErrorIs(t, err, errs.InvalidArgument)
 	_, err = Fetch(context.Background(), FetchConfig{Distributors: []netip.AddrPort{addr}, Want: wants(host, false), Tensors: lost})
 	require.Error(t, err)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -43,7 +44,9 @@ type FetchConfig struct {
 	Progress func(done, total uint64, key string)
 	// Dial opens a connection. Default: TCP, tuned by platform.TuneP2P.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
-	// Workers bounds the goroutines that hash one tensor, 0 means one per core.
+	// Hasher checks what lies on the host; nil is the built-in one. Workers bounds
+	// the goroutines that hash one tensor, 0 means one per core.
+	Hasher  digest.Hasher
 	Workers int
 }
 

@@ -267,7 +267,7 @@ func (f *fetch) verify(ctx context.Context, it *item) error {
 			return err
 		}
 	case it.want.HashType == wire.HashSimple:
-		sum, err := digest.SimpleHashParallel(ctx, it.data, f.cfg.Workers)
+		sum, err := digest.SimpleHashParallel(ctx, it.data, f.cfg.Hasher, f.cfg.Workers)
 		if err != nil {
 			return err
 		}
@@ -278,7 +278,7 @@ func (f *fetch) verify(ctx context.Context, it *item) error {
 			return err
 		}
 	case it.want.HashType == wire.HashCRC32:
-		sum, err := digest.CRC32CInterruptible(ctx, it.data)
+		sum, err := digest.CRC32CParallel(ctx, it.data, f.cfg.Hasher, f.cfg.Workers)
 		if err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func state(seed uint64, sizes ...int) []Tensor {
 // wants returns all tensors of ts with their true hashes.
 func wants(ts []Tensor, legacy bool) []Want {
 	var ws []Want
-	es, err := Entries(context.Background(), ts, legacy, 2)
+	es, err := Entries(context.Background(), ts, legacy, nil, 2)
 	if err != nil {
 		panic(err) // host tensors cannot fail
 	}
@@ -90,7 +90,7 @@ func TestEntries(t *testing.T) {
 	ts[2].DType, ts[3].DType = dtype.BFloat16, dtype.Float32
 	ts[3].AllowInequality = true
 	for _, legacy := range []bool{false, true} {
-		es, err := Entries(context.Background(), ts, legacy, 0)
+		es, err := Entries(context.Background(), ts, legacy, nil, 0)
 		require.NoError(t, err)
 		require.Len(t, es, 4)
 		for i, e := range es {
@@ -109,7 +109,7 @@ func TestEntries(t *testing.T) {
 		}
 		require.Zero(t, es[3].Hash, "allowed to differ")
 	}
-	es, err := Entries(context.Background(), nil, false, 1)
+	es, err := Entries(context.Background(), nil, false, nil, 1)
 	require.NoError(t, err)
 	require.Empty(t, es)
 }

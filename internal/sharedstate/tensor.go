@@ -122,12 +122,13 @@ func named(err error, key string) error {
 // order. Hashes are SimpleHashes; an entry with AllowInequality is not hashed
 // and has hash and hash type 0. The number of elements is always 0 (quirk
 // Q20). legacy says that PCCL peers may be in the group: int16, float16 and
-// bfloat16 entries then have hash 0, as PCCL has it (quirk Q33). workers
-// bounds the number of goroutines that hash at once, 0 means one per core.
+// bfloat16 entries then have hash 0, as PCCL has it (quirk Q33). h hashes what
+// lies on the host, nil is the built-in hasher; workers bounds the number of
+// goroutines that hash at once, 0 means one per core.
 // The tensors are read only while Entries runs. Those of a device are hashed
 // there; errors are *errs.Error as device.Platform has them, and Canceled if
 // ctx ends first.
-func Entries(ctx context.Context, ts []Tensor, legacy bool, workers int) ([]wire.StateEntry, error) {
+func Entries(ctx context.Context, ts []Tensor, legacy bool, h digest.Hasher, workers int) ([]wire.StateEntry, error) {
 	entries := make([]wire.StateEntry, len(ts))
 	bufs := make([][]byte, len(ts))
 	for i := range ts {
@@ -141,12 +142,12 @@ func Entries(ctx context.Context, ts []Tensor, legacy bool, workers int) ([]wire
 	}
 	// An empty buffer has hash 0 (hashing spec, section 1), which is what the
 	// exempted entries need.
-	sums, err := digest.HashAll(ctx, bufs, simple, workers)
+	sums, err := digest.SimpleHashAll(ctx, bufs, h, workers)
 	if err != nil {
 		return nil, errs.New(errs.Canceled, opFetch, err).WithPhase("hash")
 	}
-	for i, h := range sums {
-		entries[i].Hash = h
+	for i, sum := range sums {
+		entries[i].Hash = uint64(sum)
 	}
 	for i := range ts {
 		c := ts[i].content(legacy)
@@ -156,20 +157,9 @@ func Entries(ctx context.Context, ts []Tensor, legacy bool, workers int) ([]wire
 		if err := ctx.Err(); err != nil {
 			return nil, errs.New(errs.Canceled, opFetch, err).WithPhase("hash")
 		}
-		h, err := c.simpleHash(ts[i].Key)
-		if err != nil {
+		if entries[i].Hash, err = c.simpleHash(ts[i].Key); err != nil {
 			return nil, err
 		}
-		entries[i].Hash = h
 	}
 	return entries, nil
 }
-
-// simple is the hasher of shared state entries.
-var simple = func() digest.Hasher {
-	h, err := digest.Lookup("simplehash")
-	if err != nil {
-		panic(err) // a name of this module's own
-	}
-	return h
-}()

@@ -171,17 +171,13 @@ func measureHash(ctx context.Context) (*hashing, error) {
 		}
 		defer theirs.Close()
 	}
-	hasher, err := digest.Lookup("simplehash")
-	if err != nil {
-		return nil, err
-	}
 	var ours, original, read []float64
 	for k := range turns + 1 {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		start := time.Now()
-		if _, err := digest.HashAll(ctx, [][]byte{data}, hasher, 0); err != nil {
+		if _, err := digest.SimpleHashParallel(ctx, data, nil, 0); err != nil {
 			return nil, err
 		}
 		t := time.Since(start).Seconds()

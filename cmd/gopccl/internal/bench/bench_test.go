@@ -14,6 +14,7 @@ import (
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
@@ -145,8 +146,11 @@ func TestCombine(t *testing.T) {
 }
 
 func TestHash(t *testing.T) {
+	h, _, err := digest.Select("cpu_generic")
+	require.NoError(t, err)
 	var names []string
-	require.NoError(t, Hash(1<<16+3, 1, func(r HashResult) error {
+	require.NoError(t, Hash(t.Context(), h, 1<<16+3, 1, func(r HashResult) error {
+		require.Equal(t, map[string]string{"simplehash": "cpu_generic", "crc32c": "cpu_generic"}[r.Hash], r.Hasher)
 		names = append(names, r.Hash)
 		require.Equal(t, 1<<16+3, r.Bytes)
 		require.Positive(t, r.Rate)

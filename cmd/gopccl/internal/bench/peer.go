@@ -33,6 +33,7 @@ type PeerConfig struct {
 	Congestion string
 	Threads    string
 	Affinity   string
+	Hasher     string
 }
 
 // Report is what one process measured in one job, a line of JSON.
@@ -68,6 +69,7 @@ func Peer(ctx context.Context, master string, in io.Reader, out io.Writer) error
 		Master: master, ListenHost: "127.0.0.1", PortBase: -1,
 		PoolSize: o.Peer.PoolSize, FrameBytes: o.Peer.FrameBytes, EagerBytes: o.Peer.EagerBytes,
 		Backend: o.Peer.Backend, Congestion: o.Peer.Congestion, Threads: o.Peer.Threads, Affinity: o.Peer.Affinity,
+		Hash: core.HashSettings{Hasher: o.Peer.Hasher},
 	})
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 //go:build race
 
-package digest
+package digesttest
 
 // slow says that code runs many times slower than in the product.
 const slow = true
