@@ -84,8 +84,8 @@ func (m *Machine) matrix(g *group) ([]*client, topo.Matrix) {
 // solve asks for a ring of g.
 func (m *Machine) solve(g *group, background bool) job {
 	ms, x := m.matrix(g)
-	m.jobSeq++
-	j := job{id: m.jobSeq, group: g, members: uuids(ms)}
+	m.numbers.jobs++
+	j := job{id: m.numbers.jobs, group: g, members: uuids(ms)}
 	start := indices(ms, m.normalise(g))
 	sh := g.sharing(ms)
 	g.search.rate, _, _ = sh.Value(x, start)
@@ -98,15 +98,15 @@ func (m *Machine) solve(g *group, background bool) job {
 // solved takes a solver's ring, if it is one of the members it was asked
 // about and they are still the members.
 func (m *Machine) solved(e Solved) {
-	if i := slices.IndexFunc(m.jobs, func(j job) bool { return j.id == e.Job }); i >= 0 {
-		j := m.jobs[i]
+	if i := slices.IndexFunc(m.solving.jobs, func(j job) bool { return j.id == e.Job }); i >= 0 {
+		j := m.solving.jobs[i]
 		m.adopt(j, e, false)
 		if e.More {
 			return
 		}
-		m.jobs = slices.Delete(m.jobs, i, i+1)
+		m.solving.jobs = slices.Delete(m.solving.jobs, i, i+1)
 		j.group.search.optimal = e.Optimal
-		if len(m.jobs) == 0 {
+		if len(m.solving.jobs) == 0 {
 			m.optimized()
 		}
 		return

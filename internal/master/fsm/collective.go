@@ -27,8 +27,8 @@ func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 	if t == nil {
 		t = g.tags.add(p.Tag, m.now)
 	}
-	m.opSeq++
-	g.addOp(c, t, clientOp{n: m.opSeq, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form})
+	m.numbers.parts++
+	g.addOp(c, t, clientOp{n: m.numbers.parts, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form})
 	m.checkCommence(g, t)
 }
 
@@ -69,8 +69,8 @@ func (m *Machine) catchUp(g *group, t *tagState, voters []*client) {
 }
 
 func (m *Machine) commence(t *tagState, voters []*client) {
-	seq := m.seq
-	m.seq++
+	seq := m.numbers.collectives
+	m.numbers.collectives++
 	g := voters[0].group
 	early := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
 	first := voters[0].op(t.tag)

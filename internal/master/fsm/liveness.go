@@ -7,6 +7,13 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
+// beats are the signs of life of clients that have agreed on them.
+type beats struct {
+	on   bool
+	next time.Duration // they are sent
+	due  time.Duration // no client can be silent for too long before
+}
+
 // advance moves the clock. If the machine was not run for long after a
 // deadline (the process was stopped, the machine slept), the missing signs of
 // life are our own fault: all bounds are re-armed instead of dropping everybody.
@@ -49,7 +56,7 @@ func (m *Machine) advance(now time.Duration) {
 			g.change.due += late
 		}
 	}
-	for _, f := range m.preflights {
+	for _, f := range m.trials.open {
 		f.due += late + m.cfg.HeartbeatInterval
 	}
 	// One interval more: reports that were sent meanwhile have to be read.
@@ -60,13 +67,13 @@ func (m *Machine) advance(now time.Duration) {
 		m.probes.giveUp += late
 	}
 	m.voteDue = max(m.voteDue, now)
-	m.nextBeat = now
+	m.beats.next = now
 	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v; deadlines start again", late.Round(time.Millisecond))})
 }
 
 // timers acts on every bound that was reached.
 func (m *Machine) timers() {
-	if m.solving && m.now >= m.solveEnd {
+	if m.solving.on && m.now >= m.solving.due {
 		m.fact(Fact{Kind: "ring", Warn: true, Text: "the solver did not answer in time, rings kept"})
 		m.optimized()
 	}
@@ -85,12 +92,12 @@ func (m *Machine) timers() {
 	m.preflightsDue()
 	m.triesDue()
 	m.hurry()
-	if m.beating && m.now >= m.nextBeat {
-		m.nextBeat = m.now + m.cfg.HeartbeatInterval
-		m.beating = false
+	if m.beats.on && m.now >= m.beats.next {
+		m.beats.next = m.now + m.cfg.HeartbeatInterval
+		m.beats.on = false
 		for _, c := range m.clients {
 			if c.can.heartbeat && !c.closing {
-				m.beating = true
+				m.beats.on = true
 				m.send(c, wire.M2CHeartbeat{})
 			}
 		}
@@ -105,22 +112,22 @@ const maxDrops = 32
 // on, so it looks at all clients no more often than the earliest of them was
 // due when it last did.
 func (m *Machine) dropSilent() {
-	if !m.beating || m.now < m.beatDue {
+	if !m.beats.on || m.now < m.beats.due {
 		return
 	}
-	m.beatDue = m.now + m.cfg.HeartbeatTimeout
+	m.beats.due = m.now + m.cfg.HeartbeatTimeout
 	dropped := 0
 	for _, c := range m.clients {
 		switch {
 		case !c.can.heartbeat:
 		case dropped == maxDrops:
-			m.beatDue = m.now // go on with the next step
+			m.beats.due = m.now // go on with the next step
 			return
 		case m.now >= c.seen+m.cfg.HeartbeatTimeout:
 			m.close(c, "dropped", fmt.Sprintf("silent for %v", (m.now-c.seen).Round(time.Millisecond)))
 			dropped++
 		default:
-			m.beatDue = min(m.beatDue, c.seen+m.cfg.HeartbeatTimeout)
+			m.beats.due = min(m.beats.due, c.seen+m.cfg.HeartbeatTimeout)
 		}
 	}
 }
@@ -134,8 +141,8 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 			due, has = t, true
 		}
 	}
-	if m.solving {
-		earliest(m.solveEnd)
+	if m.solving.on {
+		earliest(m.solving.due)
 	}
 	if m.probes != nil {
 		earliest(m.probes.due)
@@ -155,18 +162,18 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	if at, due := m.topologyDue(); due {
 		earliest(at)
 	}
-	if m.beating {
-		earliest(m.beatDue)
-		earliest(m.nextBeat)
+	if m.beats.on {
+		earliest(m.beats.due)
+		earliest(m.beats.next)
 	}
-	for _, f := range m.preflights {
+	for _, f := range m.trials.open {
 		earliest(f.due)
 	}
-	if m.tryAt > 0 {
-		earliest(m.tryAt)
+	if m.trials.at > 0 {
+		earliest(m.trials.at)
 	}
-	if m.voteBy > 0 {
-		earliest(m.voteBy)
+	if m.trials.voteBy > 0 {
+		earliest(m.trials.voteBy)
 	}
 	if at, due := m.roundDue(); due {
 		earliest(at)

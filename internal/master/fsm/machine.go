@@ -25,43 +25,35 @@ type Machine struct {
 	uuids   map[wire.UUID]*client
 	groups  []*group // ascending ids
 	ended   []ended  // groups without clients, the one that ended first in front
+	census  census
 
-	round        round
-	outside      []absence     // addresses that have to wait, the last to cost a round last
-	preflights   []*preflight  // unanswered, oldest first
-	untried      []*client     // newcomers that wait for a trial
-	tries        uint64        // preflights so far
-	tryAt        time.Duration // newcomers that wait for a trial are looked at then; 0: no need
-	voteBy       time.Duration // a complete vote waits for newcomers until then; 0: none does
-	noWait       time.Duration // ... and none will until then
-	repaid       time.Duration // newcomers take part in rounds from then on
-	repaidProved time.Duration // ... those that have proved themselves
-	othersNext   bool          // they had the last round, and others waited
-	seq          uint64        // next sequence number of a collective
-	votes        uint64        // shared state votes so far, their order
-	jobs         []job         // running solver jobs
-	jobSeq       uint64
-	solving      bool // M2C 6 waits for jobs
-	solveEnd     time.Duration
-	probes       *schedule // of the running optimization
-	probeSeq     uint64
-	changes      uint64        // rings that were offered
-	voteDue      time.Duration // when votes are looked at next
-	nextBeat     time.Duration
-	beating      bool
+	round   round
+	outside []absence // addresses that have to wait, the last to cost a round last
+	trials  trials
+	debt    debt
+	solving solving
+	probes  *schedule // of the running optimization
+	shows   shows
+	beats   beats
+	voteDue time.Duration // when votes are looked at next
+	numbers numbers
 
-	census    census
-	opSeq     uint64        // parts in collectives so far, their order
-	beatDue   time.Duration // nobody can be silent for too long before
-	unchecked bool          // in tests that watch the time of steps
-	lines     lines         // about strangers
-	owed      []*client     // wait for the topology, in the order in which they asked
-
-	topologyAt   time.Duration // when the topology is shown again
-	topologyUsed int           // numbers that were shown and not paid for yet
+	lines     lines // about strangers
+	unchecked bool  // in tests that watch the time of steps
 
 	leaving []*client // not yet removed
 	out     []Effect
+}
+
+// numbers are the last that were given out, of each kind. None is used twice.
+type numbers struct {
+	collectives uint64 // the next one, which peers are told
+	votes       uint64 // on shared states
+	parts       uint64 // of clients in collectives
+	jobs        uint64 // of the solver
+	probes      uint64 // rounds of them
+	changes     uint64 // rings that were offered
+	preflights  uint64
 }
 
 // New returns a machine without clients. cfg.NewUUID must not be nil.

@@ -11,6 +11,13 @@ import (
 // solveTimeout bounds how long M2C 6 waits for the solver.
 const solveTimeout = 5 * time.Second
 
+// solving is the wait of an optimization for its solver jobs.
+type solving struct {
+	on   bool // M2C 6 waits for jobs
+	jobs []job
+	due  time.Duration
+}
+
 // checkOptimize asks for the missing edges once all agreed to measure
 // (control spec, section 10, step 1). Capable peers get the list, too, and
 // measure when they are called for.
@@ -65,7 +72,7 @@ func (m *Machine) learn(c *client, u wire.UUID, mbps, deviation float64) {
 
 // checkOptimized starts the solver when all have measured.
 func (m *Machine) checkOptimized() {
-	if m.solving || !m.all(VoteOptimizeDone) {
+	if m.solving.on || !m.all(VoteOptimizeDone) {
 		return
 	}
 	for _, g := range m.groups {
@@ -78,11 +85,11 @@ func (m *Machine) checkOptimized() {
 			}
 		}
 		if m.cfg.Solver && len(ms) >= 3 {
-			m.jobs = append(m.jobs, m.solve(g, false))
+			m.solving.jobs = append(m.solving.jobs, m.solve(g, false))
 		}
 	}
-	if len(m.jobs) > 0 {
-		m.solving, m.solveEnd = true, m.now+solveTimeout
+	if len(m.solving.jobs) > 0 {
+		m.solving.on, m.solving.due = true, m.now+solveTimeout
 		return
 	}
 	m.optimized()
@@ -90,7 +97,7 @@ func (m *Machine) checkOptimized() {
 
 // optimized answers everybody; the next round delivers the ring.
 func (m *Machine) optimized() {
-	m.solving, m.jobs = false, nil
+	m.solving = solving{}
 	for _, c := range m.clients {
 		if c.phase == Accepted && c.state == VoteOptimizeDone {
 			c.set(Idle, m.now)

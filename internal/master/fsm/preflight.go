@@ -55,13 +55,21 @@ type proof struct {
 	missedBy         []string    // those that could not reach it
 }
 
+// trials are the newcomers that are tried, and those that wait for it.
+type trials struct {
+	open    []*preflight  // unanswered, oldest first
+	untried []*client     // newcomers that wait for a trial
+	at      time.Duration // they are looked at then; 0: no need
+	voteBy  time.Duration // a complete vote waits for those that are tried until then; 0: none does
+}
+
 // queueTrial lets newcomer c wait for its trial, if there is to be one.
 func (m *Machine) queueTrial(c *client) {
 	if len(m.testers()) == 0 {
 		c.trial.proof.done = true
 		return
 	}
-	m.untried = append(m.untried, c)
+	m.trials.untried = append(m.trials.untried, c)
 	m.tryNewcomers()
 }
 
@@ -78,13 +86,13 @@ func (m *Machine) testers() (cs []*client) {
 // tryNewcomers begins to try those who wait, as far as members have time. Those
 // of a host that has many on trial, or of which many have just failed, wait.
 func (m *Machine) tryNewcomers() {
-	if len(m.untried) == 0 {
-		m.tryAt = 0
+	if len(m.trials.untried) == 0 {
+		m.trials.at = 0
 		return
 	}
 	testers := m.testers()
 	hosts := map[netip.Addr]int{} // newcomers on trial
-	for _, f := range m.preflights {
+	for _, f := range m.trials.open {
 		if f.of != nil && f.by != f.of {
 			hosts[f.of.remote.Addr()]++
 		}
@@ -99,11 +107,11 @@ func (m *Machine) tryNewcomers() {
 		}
 	}
 	defer func() {
-		if m.tryAt = 0; len(m.untried) > 0 {
-			m.tryAt = free
+		if m.trials.at = 0; len(m.trials.untried) > 0 {
+			m.trials.at = free
 		}
 	}()
-	m.untried = slices.DeleteFunc(m.untried, func(c *client) bool {
+	m.trials.untried = slices.DeleteFunc(m.trials.untried, func(c *client) bool {
 		host := c.remote.Addr()
 		switch {
 		case c.closing || c.phase == Accepted || c.round.in:
@@ -158,18 +166,18 @@ func (m *Machine) trySelf(c *client) {
 	}
 	var to []*client
 	for i := range min(targets, len(ms)) {
-		to = append(to, ms[(int(m.tries%uint64(len(ms)))+i)%len(ms)])
+		to = append(to, ms[(int(m.numbers.preflights%uint64(len(ms)))+i)%len(ms)])
 	}
 	m.preflight(c, c, to)
 }
 
 func (m *Machine) preflight(by, of *client, to []*client) {
-	m.tries++
-	m.preflights = append(m.preflights, &preflight{number: m.tries, by: by, of: of, to: to, asked: m.now, due: m.now + preflightTime})
+	m.numbers.preflights++
+	m.trials.open = append(m.trials.open, &preflight{number: m.numbers.preflights, by: by, of: of, to: to, asked: m.now, due: m.now + preflightTime})
 	if by != of {
 		by.trial.trying++
 	}
-	p := wire.M2CPreflight{Number: m.tries}
+	p := wire.M2CPreflight{Number: m.numbers.preflights}
 	for _, o := range to {
 		p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.listens.p2p), UUID: o.uuid})
 	}
@@ -178,12 +186,12 @@ func (m *Machine) preflight(by, of *client, to []*client) {
 
 // preflightDone takes an answer. What comes late means nothing.
 func (m *Machine) preflightDone(c *client, p wire.C2MPreflightDone) {
-	i := slices.IndexFunc(m.preflights, func(f *preflight) bool { return f.number == p.Number && f.by == c && !f.judged })
+	i := slices.IndexFunc(m.trials.open, func(f *preflight) bool { return f.number == p.Number && f.by == c && !f.judged })
 	if i < 0 {
 		return
 	}
-	f := m.preflights[i]
-	m.preflights = slices.Delete(m.preflights, i, i+1)
+	f := m.trials.open[i]
+	m.trials.open = slices.Delete(m.trials.open, i, i+1)
 	f.answered()
 	var failed []*client
 	for _, o := range f.to {
@@ -210,14 +218,14 @@ func (m *Machine) preflightDone(c *client, p wire.C2MPreflightDone) {
 
 // arbitrate asks a third member whether it reaches the two that could not connect.
 func (m *Machine) arbitrate(a, b *client) {
-	for _, f := range m.preflights {
+	for _, f := range m.trials.open {
 		if f.of == nil && slices.Contains(f.to, a) {
 			return
 		}
 	}
 	testers := slices.DeleteFunc(m.testers(), func(t *client) bool { return t == a || t == b || t.trial.trying >= atOnce })
 	if len(testers) > 0 {
-		m.preflight(testers[int(m.tries%uint64(len(testers)))], nil, []*client{a, b})
+		m.preflight(testers[int(m.numbers.preflights%uint64(len(testers)))], nil, []*client{a, b})
 	}
 }
 
@@ -248,7 +256,7 @@ func (m *Machine) triedOut(f *preflight, failed []*client) {
 			f.asked = m.now
 		}
 		f.judged, f.to, f.due = true, failed, m.now+time.Second
-		m.preflights = append(m.preflights, f)
+		m.trials.open = append(m.trials.open, f)
 		return
 	}
 	if alone && t.in {
@@ -301,7 +309,7 @@ func (m *Machine) afterTrial(c *client) {
 // dropPreflights forgets what c was asked, and what was asked for its sake.
 func (m *Machine) dropPreflights(c *client) {
 	var again []*client
-	m.preflights = slices.DeleteFunc(m.preflights, func(f *preflight) bool {
+	m.trials.open = slices.DeleteFunc(m.trials.open, func(f *preflight) bool {
 		f.to = without(f.to, c)
 		if f.by == c && f.of != c && f.of != nil {
 			again = append(again, f.of)
@@ -312,7 +320,7 @@ func (m *Machine) dropPreflights(c *client) {
 		}
 		return drop
 	})
-	m.untried = without(m.untried, c)
+	m.trials.untried = without(m.trials.untried, c)
 	for _, o := range again {
 		if !o.closing {
 			m.tryAgain(o)
@@ -324,7 +332,7 @@ func (m *Machine) dropPreflights(c *client) {
 
 // triesDue begins to try newcomers whose host has a place again.
 func (m *Machine) triesDue() {
-	if m.tryAt > 0 && m.now >= m.tryAt {
+	if m.trials.at > 0 && m.now >= m.trials.at {
 		m.tryNewcomers()
 	}
 }
@@ -333,7 +341,7 @@ func (m *Machine) triesDue() {
 // says nothing about the newcomer, a newcomer that does not has failed.
 func (m *Machine) preflightsDue() {
 	var due []*preflight
-	m.preflights = slices.DeleteFunc(m.preflights, func(f *preflight) bool {
+	m.trials.open = slices.DeleteFunc(m.trials.open, func(f *preflight) bool {
 		if m.now >= f.due {
 			due = append(due, f)
 		}
@@ -353,9 +361,9 @@ func (m *Machine) preflightsDue() {
 		}
 		m.afterTrial(f.of)
 	}
-	if m.voteBy > 0 && m.now >= m.voteBy {
+	if m.trials.voteBy > 0 && m.now >= m.trials.voteBy {
 		m.checkRoundVotes()
-		m.voteBy = 0
+		m.trials.voteBy = 0
 	}
 }
 
@@ -364,19 +372,19 @@ func (m *Machine) preflightsDue() {
 // it has waited, in vain or not, is time that newcomers cost.
 func (m *Machine) awaitTrials() bool {
 	proved, others := m.waiting()
-	wait := m.now >= m.noWait && m.open(true) && !proved && !others &&
+	wait := m.now >= m.debt.trials && m.open(true) && !proved && !others &&
 		slices.ContainsFunc(m.clients, func(c *client) bool {
 			return c.phase != Accepted && c.trial.proof.begun && !c.trial.proof.done && !c.closing
 		})
-	if wait && m.voteBy == 0 {
-		m.voteBy = m.now + trialPause
+	if wait && m.trials.voteBy == 0 {
+		m.trials.voteBy = m.now + trialPause
 	}
-	if wait && m.now < m.voteBy {
+	if wait && m.now < m.trials.voteBy {
 		return true
 	}
-	if m.voteBy > 0 {
-		m.noWait = m.now + repayFactor*(m.now-(m.voteBy-trialPause))
-		m.voteBy = 0
+	if m.trials.voteBy > 0 {
+		m.debt.trials = m.now + repayFactor*(m.now-(m.trials.voteBy-trialPause))
+		m.trials.voteBy = 0
 	}
 	return false
 }

@@ -132,7 +132,7 @@ func TestPreflightTurnsAwayBeforeARound(t *testing.T) {
 				require.False(t, f.pending())
 				require.Equal(t, rounds, f.w.m.round.n)
 				require.Len(t, f.w.closed, 1)
-				require.Empty(t, f.w.m.preflights)
+				require.Empty(t, f.w.m.trials.open)
 				honest := f.enter()
 				f.try()
 				require.True(t, f.pending())
@@ -175,18 +175,18 @@ func TestPreflightGoesOnWithoutItsMember(t *testing.T) {
 	f.busy = func(c ClientID) bool { return c != n }
 	f.try()
 	require.False(t, f.pending())
-	by := f.w.m.preflights[0].by.id
+	by := f.w.m.trials.open[0].by.id
 	f.w.leave(by)
-	require.NotEqual(t, by, f.w.m.preflights[0].by.id)
+	require.NotEqual(t, by, f.w.m.trials.open[0].by.id)
 	f.w.after(preflightTime)
 	f.w.after(preflightTime)
-	require.Empty(t, f.w.m.preflights)
+	require.Empty(t, f.w.m.trials.open)
 	require.True(t, f.pending())
 	// A newcomer that leaves is forgotten.
 	n = f.enter()
-	require.NotEmpty(t, f.w.m.preflights)
+	require.NotEmpty(t, f.w.m.trials.open)
 	f.w.leave(n)
-	require.Empty(t, f.w.m.preflights)
+	require.Empty(t, f.w.m.trials.open)
 	for _, c := range f.w.m.clients {
 		require.Zero(t, c.trial.trying)
 	}
@@ -391,7 +391,7 @@ func TestPreflightsAreBounded(t *testing.T) {
 	}
 	load := func(host string) int {
 		n := 0
-		for _, p := range f.w.m.preflights {
+		for _, p := range f.w.m.trials.open {
 			if p.by != p.of && p.of.remote.Addr().String() == host {
 				n++
 			}
@@ -410,7 +410,7 @@ func TestPreflightsAreBounded(t *testing.T) {
 	f.busy = func(ClientID) bool { return false }
 	f.try()
 	require.True(t, f.w.m.conns[honest].trial.proof.done)
-	require.Empty(t, f.w.m.untried)
+	require.Empty(t, f.w.m.trials.untried)
 	ok, _ := f.round()
 	require.True(t, ok)
 }
@@ -438,7 +438,7 @@ func TestReturningNewcomersCostFewTrials(t *testing.T) {
 	f.cut = func(_, to ClientID) bool {
 		return strings.HasPrefix(f.w.m.conns[to].remote.String(), "127.6.6.6:") && f.w.m.conns[to].listens.p2p != 7
 	}
-	rounds, trials := f.w.m.round.n, f.w.m.tries
+	rounds, trials := f.w.m.round.n, f.w.m.numbers.preflights
 	var ghosts [20]ClientID
 	haunt := func() {
 		for i, c := range ghosts {
@@ -446,7 +446,7 @@ func TestReturningNewcomersCostFewTrials(t *testing.T) {
 				c = f.enterFrom("127.6.6.6:1", false)
 				ghosts[i] = c
 				f.try()
-				require.Less(t, f.w.m.tries-trials, uint64(1000), "trials")
+				require.Less(t, f.w.m.numbers.preflights-trials, uint64(1000), "trials")
 				if f.w.closed[c] == "" {
 					break
 				}
@@ -461,8 +461,8 @@ func TestReturningNewcomersCostFewTrials(t *testing.T) {
 		require.False(t, f.pending())
 	}
 	require.Equal(t, rounds, f.w.m.round.n)
-	require.LessOrEqual(t, f.w.m.tries-trials, uint64(targets*atOnce*(seconds+2)), "trials")
-	require.Greater(t, f.w.m.tries-trials, uint64(atOnce*seconds))
+	require.LessOrEqual(t, f.w.m.numbers.preflights-trials, uint64(targets*atOnce*(seconds+2)), "trials")
+	require.Greater(t, f.w.m.numbers.preflights-trials, uint64(atOnce*seconds))
 	elsewhere := f.enter()
 	f.try()
 	require.True(t, f.w.m.conns[elsewhere].trial.proof.done)

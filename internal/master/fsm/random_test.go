@@ -212,7 +212,7 @@ func (h *chaos) plausible(c ClientID, i ClientInfo, next uint64) wire.Packet {
 	case Optimizing:
 		if h.native[c] && h.c.below(2) == 0 {
 			return wire.C2MProbeState{
-				Round: h.m.probeSeq + uint64(h.c.below(4)/3), State: wire.ProbeState(h.c.below(7)),
+				Round: h.m.numbers.probes + uint64(h.c.below(4)/3), State: wire.ProbeState(h.c.below(7)),
 				Mbps: []float64{10, 20, math.NaN(), -1}[h.c.below(4)], Late: uint32(h.c.below(5)),
 			}
 		}

@@ -84,9 +84,8 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		if c.can.heartbeat {
 			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
 			resp.Ext.HeartbeatTimeout = m.cfg.HeartbeatTimeout
-			if !m.beating {
-				m.beating, m.nextBeat = true, m.now+m.cfg.HeartbeatInterval
-				m.beatDue = m.now + m.cfg.HeartbeatTimeout
+			if !m.beats.on {
+				m.beats = beats{on: true, next: m.now + m.cfg.HeartbeatInterval, due: m.now + m.cfg.HeartbeatTimeout}
 			}
 		}
 	}
@@ -205,7 +204,7 @@ func (m *Machine) remove(batch []*client) {
 	for _, c := range batch {
 		delete(m.conns, c.id)
 		if c.questions.owed {
-			m.owed = without(m.owed, c)
+			m.shows.owed = without(m.shows.owed, c)
 		}
 		if !c.registered {
 			m.silent = without(m.silent, c)

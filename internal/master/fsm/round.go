@@ -105,7 +105,7 @@ func (m *Machine) repairing(stuck bool) []*group {
 // startRound starts a round of the accepted clients of gs, and with accept of
 // those who wait and may come.
 func (m *Machine) startRound(accept bool, gs []*group) {
-	m.voteBy = 0
+	m.trials.voteBy = 0
 	nobody := m.census.accepted == 0
 	proved, others := false, false
 	if accept {

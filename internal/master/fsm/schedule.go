@@ -123,11 +123,11 @@ func (m *Machine) nextProbes() {
 				continue
 			}
 			p.slots = append(p.slots, slot{Edge: e})
-			m.send(c, wire.M2CProbe{Round: m.probeSeq + 1, To: o.uuid, Addr: o.at(o.listens.bandwidth)})
+			m.send(c, wire.M2CProbe{Round: m.numbers.probes + 1, To: o.uuid, Addr: o.at(o.listens.bandwidth)})
 		}
 		p.rounds = p.rounds[1:]
 	}
-	m.probeSeq++
+	m.numbers.probes++
 	p.asked, p.due = m.now, m.now+readyTime
 }
 
@@ -147,7 +147,7 @@ func (m *Machine) endProbes() {
 // probeState takes a peer's word on its probe of the running round.
 func (m *Machine) probeState(c *client, p wire.C2MProbeState) {
 	s := m.probes
-	if s == nil || p.Round != m.probeSeq {
+	if s == nil || p.Round != m.numbers.probes {
 		return
 	}
 	i := slices.IndexFunc(s.slots, func(s slot) bool { return s.From == c.uuid })
@@ -231,7 +231,7 @@ func (m *Machine) goProbes() {
 	}
 	for _, x := range s.slots {
 		if c := ready(x); c != nil {
-			m.send(c, wire.M2CProbeGo{Round: m.probeSeq, Delay: uint32((farthest - c.probe.rtt/2).Microseconds())})
+			m.send(c, wire.M2CProbeGo{Round: m.numbers.probes, Delay: uint32((farthest - c.probe.rtt/2).Microseconds())})
 		}
 	}
 }

@@ -44,7 +44,7 @@ func uplinked(t *testing.T, out float64) (w *world, cs []ClientID) {
 				exits++
 			}
 		}
-		n := w.m.probeSeq
+		n := w.m.numbers.probes
 		for _, c := range called {
 			w.send(c, wire.C2MProbeState{Round: n, State: wire.ProbeReady})
 		}

@@ -52,7 +52,7 @@ type GroupInfo struct {
 func (m *Machine) Snapshot() Snapshot {
 	s := Snapshot{
 		Unregistered: len(m.silent), RoundActive: m.round.active,
-		RoundAccepts: m.round.active && m.round.accept, Collectives: m.seq,
+		RoundAccepts: m.round.active && m.round.accept, Collectives: m.numbers.collectives,
 	}
 	for _, c := range m.clients {
 		i := ClientInfo{

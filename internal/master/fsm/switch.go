@@ -38,8 +38,8 @@ func (m *Machine) offer(g *group) {
 	if !sameMembers(ring, g.ring) {
 		return // who left was needed: a round follows
 	}
-	m.changes++
-	g.change = &change{id: m.changes, ring: ring, due: m.now + prepareTime}
+	m.numbers.changes++
+	g.change = &change{id: m.numbers.changes, ring: ring, due: m.now + prepareTime}
 	m.census.changing = true
 	for _, c := range ms {
 		p := wire.M2CPrepareRing{Change: g.change.id}

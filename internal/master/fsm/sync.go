@@ -70,8 +70,8 @@ func (m *Machine) together(g *group) bool {
 // checked before the revision may change anything (quirk Q48).
 func (m *Machine) voteSync(c *client, p wire.C2MSyncSharedState) {
 	g := c.group
-	v := syncVote{seq: m.votes, revision: p.Revision, strategy: p.Strategy, entries: p.Entries, torn: p.Ext.Torn}
-	m.votes++
+	v := syncVote{seq: m.numbers.votes, revision: p.Revision, strategy: p.Strategy, entries: p.Entries, torn: p.Ext.Torn}
+	m.numbers.votes++
 	switch {
 	case v.torn:
 		v.standing = outdated // whatever its revision says

@@ -39,6 +39,13 @@ var (
 	topologyCells = 1 << 18
 )
 
+// shows are the answers to questions for the topology.
+type shows struct {
+	owed []*client     // in the order in which they asked
+	at   time.Duration // none is given before
+	used int           // numbers that were written and not paid for yet
+}
+
 // showTopology answers whoever asks; a stranger may ask once. The answer is a
 // matrix, and the question has ten bytes: whoever asks too often, or with too
 // many others, is answered later, and once for all that it has asked meanwhile.
@@ -54,26 +61,26 @@ func (m *Machine) showTopology(c *client) {
 		return
 	}
 	c.questions.owed = true
-	m.owed = append(m.owed, c)
+	m.shows.owed = append(m.shows.owed, c)
 	m.payTopology()
 }
 
 // payTopology answers those who have asked and whose time has come. The answer
 // is made once for all.
 func (m *Machine) payTopology() {
-	if len(m.owed) == 0 || m.now < m.topologyAt {
+	if len(m.shows.owed) == 0 || m.now < m.shows.at {
 		return
 	}
 	var answer wire.Packet
 	cells := 0
-	rest := m.owed[:0:0]
-	for i, c := range m.owed {
+	rest := m.shows.owed[:0:0]
+	for i, c := range m.shows.owed {
 		if c.closing {
 			c.questions.owed = false
 			continue
 		}
-		if m.now < m.topologyAt || !c.questions.pace.ready(m.now, topologyAsks) {
-			rest = append(rest, m.owed[i])
+		if m.now < m.shows.at || !c.questions.pace.ready(m.now, topologyAsks) {
+			rest = append(rest, m.shows.owed[i])
 			continue
 		}
 		if answer == nil {
@@ -87,22 +94,22 @@ func (m *Machine) payTopology() {
 		c.questions.owed = false
 		m.send(c, answer)
 		// The next one has to wait until what this one cost is paid for.
-		m.topologyUsed += cells
-		if m.topologyUsed >= topologyCells {
-			m.topologyAt = m.now + time.Duration(m.topologyUsed/topologyCells)*topologyTick
-			m.topologyUsed %= topologyCells
+		m.shows.used += cells
+		if m.shows.used >= topologyCells {
+			m.shows.at = m.now + time.Duration(m.shows.used/topologyCells)*topologyTick
+			m.shows.used %= topologyCells
 		}
 	}
-	m.owed = rest
+	m.shows.owed = rest
 }
 
 // topologyDue returns when somebody who has asked is to be answered.
 func (m *Machine) topologyDue() (time.Duration, bool) {
-	if len(m.owed) == 0 {
+	if len(m.shows.owed) == 0 {
 		return 0, false
 	}
 	due := time.Duration(0)
-	for i, c := range m.owed {
+	for i, c := range m.shows.owed {
 		at := m.now
 		if !c.questions.pace.ready(m.now, topologyAsks) {
 			at = c.questions.pace.at
@@ -111,5 +118,5 @@ func (m *Machine) topologyDue() (time.Duration, bool) {
 			due = at
 		}
 	}
-	return max(due, m.topologyAt), true
+	return max(due, m.shows.at), true
 }

@@ -73,7 +73,7 @@ func TestTopologyIsShownAtARate(t *testing.T) {
 		w.send(c, wire.C2MAskTopology{})
 	}
 	w.leave(c)
-	require.Empty(t, w.m.owed)
+	require.Empty(t, w.m.shows.owed)
 	w.after(time.Minute)
 }
 

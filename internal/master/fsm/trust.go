@@ -272,15 +272,24 @@ func (r *round) spoil(c *client) {
 	r.spoiled = true
 }
 
+// debt is the time that newcomers have cost the members. Until it is paid back, no
+// more of the kind take part in rounds, or are waited for.
+type debt struct {
+	proved     time.Duration // that of newcomers that had proved themselves is paid back then
+	others     time.Duration
+	trials     time.Duration
+	othersNext bool // proved ones had the last round, and others waited
+}
+
 // repay puts off the next newcomers if this round was lost because of some.
 // Those who have proved themselves do not pay for those who have not.
 func (m *Machine) repay() {
 	if !m.round.spoiled || !m.round.held {
 		return
 	}
-	m.repaid = m.now + min(repayFactor*(m.now-m.round.since), longestWait)
+	m.debt.others = m.now + min(repayFactor*(m.now-m.round.since), longestWait)
 	if m.round.spoiledByProved {
-		m.repaidProved = m.repaid
+		m.debt.proved = m.debt.others
 	}
 }
 
@@ -288,9 +297,9 @@ func (m *Machine) repay() {
 // part in a round now: what those before them cost is paid back, or there are no
 // members who lose time.
 func (m *Machine) open(proved bool) bool {
-	at := m.repaid
+	at := m.debt.others
 	if proved {
-		at = m.repaidProved
+		at = m.debt.proved
 	}
 	return m.now >= at || m.census.accepted < 2
 }
@@ -313,11 +322,11 @@ func (m *Machine) waiting() (proved, others bool) {
 func (m *Machine) invite() (proved, others bool) {
 	proved, others = m.waiting()
 	if m.census.accepted < 2 || !proved || !others {
-		m.othersNext = false
+		m.debt.othersNext = false
 		return proved, others
 	}
-	m.othersNext = !m.othersNext
-	return m.othersNext, !m.othersNext
+	m.debt.othersNext = !m.debt.othersNext
+	return m.debt.othersNext, !m.debt.othersNext
 }
 
 // boundNewcomers notes when the members of a round are through: from then on

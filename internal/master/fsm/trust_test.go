@@ -349,7 +349,7 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 		bad, r := come(port)
 		w.ids[bad] = r.UUID
 		require.True(t, r.Accepted, r.Ext.Reason)
-		w.now = max(w.now, w.m.repaid)
+		w.now = max(w.now, w.m.debt.others)
 		x.round()
 		w.isClosed(bad, "cannot reach it at 127.0.0.1:777")
 		wait := min(firstWait<<i, longestWait)
@@ -364,7 +364,7 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 		require.False(t, r.Accepted)
 		w.after(time.Millisecond)
 		dead = i < 10
-		w.now = max(w.now, w.m.repaid)
+		w.now = max(w.now, w.m.debt.others)
 		for _, i := range w.m.Snapshot().Clients { // the one of the other port
 			if i.Phase != Accepted {
 				w.leave(i.ID)
