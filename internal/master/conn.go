@@ -45,10 +45,10 @@ type conn struct {
 	why      atomic.Pointer[string] // why we broke it, if we did
 	try      transport.TryWriter    // nil: only its writer writes
 	out      queue
-	dirty    bool          // of whoever holds Server.own
+	dirty    bool          // guarded by machine.mu
 	over     chan struct{} // closed when nothing is read any more
 	once     sync.Once     // of over
-	leaving  bool          // it was evicted; of whoever holds Server.mu
+	leaving  bool          // it was evicted; guarded by crowd.mu
 }
 
 // What a connection is.
@@ -77,16 +77,16 @@ func (c *conn) deafen() { c.once.Do(func() { close(c.over) }) }
 func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote netip.AddrPort) {
 	nc = transport.Quiet(nc)
 	c := &conn{id: id, nc: nc, remote: remote, try: transport.NonBlocking(nc), began: time.Now(), over: make(chan struct{})}
-	c.out.ready, c.out.book = make(chan struct{}, 1), &s.waiters
+	c.out.ready, c.out.book = make(chan struct{}, 1), &s.others.queued
 	if err := platform.TuneMaster(nc); err != nil {
 		s.log.Warn("connection could not be tuned", "remote", remote.String(), "error", err)
 	}
-	s.mu.Lock()
-	s.live[c] = struct{}{}
+	s.live.mu.Lock()
+	s.live.conns[c] = struct{}{}
 	if ctx.Err() != nil {
 		nc.Close() // Serve has closed the others already
 	}
-	s.mu.Unlock()
+	s.live.mu.Unlock()
 	s.wg.Add(2)
 	done := make(chan struct{})
 	go func() {
@@ -105,9 +105,9 @@ func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote
 		// what was sent" holds and nothing stays open.
 		nc.Close()
 		<-done
-		s.mu.Lock()
-		delete(s.live, c)
-		s.mu.Unlock()
+		s.live.mu.Lock()
+		delete(s.live.conns, c)
+		s.live.mu.Unlock()
 	}()
 }
 

@@ -62,9 +62,9 @@ func (s *Server) makeRoom(ctx context.Context, remote netip.AddrPort) bool {
 // seat looks for a place for a connection from addr. why is "" if there is one,
 // and otherwise says why v has to leave, after wait; nil: nobody can.
 func (s *Server) seat(addr netip.Addr, now time.Time) (v *conn, wait time.Duration, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.live) < min(s.opt.MaxConnections, perAddress(s.opt.MaxConnections)) {
+	s.live.mu.Lock()
+	defer s.live.mu.Unlock()
+	if len(s.live.conns) < min(s.opt.MaxConnections, perAddress(s.opt.MaxConnections)) {
 		return nil, 0, ""
 	}
 	total := 0
@@ -73,7 +73,7 @@ func (s *Server) seat(addr netip.Addr, now time.Time) (v *conn, wait time.Durati
 	for i := range seats {
 		seats[i] = map[netip.Addr]*taken{}
 	}
-	for c := range s.live {
+	for c := range s.live.conns {
 		if c.leaving {
 			continue
 		}
@@ -134,10 +134,10 @@ func (t *taken) add(c *conn) {
 // turnedAway logs that a connection got no place, at most once a second.
 func (s *Server) turnedAway(remote netip.AddrPort, what string) {
 	now := time.Now()
-	if now.Sub(s.saidAway) < time.Second {
-		s.away++
+	if now.Sub(s.refused.said) < time.Second {
+		s.refused.more++
 		return
 	}
-	s.log.Warn(what, "kind", "refused", "remote", remote.String(), "limit", s.opt.MaxConnections, "more", s.away)
-	s.saidAway, s.away = now, 0
+	s.log.Warn(what, "kind", "refused", "remote", remote.String(), "limit", s.opt.MaxConnections, "more", s.refused.more)
+	s.refused.said, s.refused.more = now, 0
 }

@@ -107,12 +107,12 @@ var errOver = errors.New("closed")
 func (s *Server) next(ctx context.Context, c *conn, r *bufio.Reader, p *pulse) (wire.Packet, error) {
 	r.Peek(8) // what the client is may change while it says nothing
 	standing := c.standing.Load()
-	limit, free, pool := wire.MaxPacket, waitingLimit, &s.memberIntake
+	limit, free, pool := wire.MaxPacket, waitingLimit, &s.members.intake
 	switch standing {
 	case stranger:
 		limit, free = strangerLimit, strangerLimit
 	case waiting:
-		limit, free, pool = waitingLimit, strangerLimit, &s.otherIntake
+		limit, free, pool = waitingLimit, strangerLimit, &s.others.intake
 	}
 	n, err := wire.ReadLength(r, limit)
 	if err != nil {

@@ -47,7 +47,7 @@ func TestUnfinishedPackets(t *testing.T) {
 			require.NoError(t, err)
 			bad.closed()
 			require.Contains(t, h.fact("left").Text, fmt.Sprintf("no more of a packet of %d bytes arrived", n))
-			for _, a := range []*allowance{&h.s.memberIntake, &h.s.otherIntake} {
+			for _, a := range []*allowance{&h.s.members.intake, &h.s.others.intake} {
 				a.mu.Lock()
 				require.Zero(t, a.lent)
 				a.mu.Unlock()
@@ -115,8 +115,8 @@ func idle(t *testing.T, n int) (*Server, []*conn) {
 		a, b := net.Pipe()
 		t.Cleanup(func() { a.Close(); b.Close() })
 		c := &conn{id: fsm.ClientID(i), nc: a, over: make(chan struct{})}
-		c.out.ready, c.out.book = make(chan struct{}, 1), &s.waiters
-		s.conns[c.id] = c
+		c.out.ready, c.out.book = make(chan struct{}, 1), &s.others.queued
+		s.machine.conns[c.id] = c
 		cs = append(cs, c)
 	}
 	return s, cs
@@ -126,10 +126,10 @@ func idle(t *testing.T, n int) (*Server, []*conn) {
 // most waits go first. Members do not pay for it.
 func TestShedding(t *testing.T) {
 	s, cs := idle(t, 10)
-	s.waiters.limit = 1 << 20
+	s.others.queued.limit = 1 << 20
 	s.step(t.Context(), fsm.Tick{})
 	cs[0].standing.Store(member)
-	cs[0].out.move(&s.members)
+	cs[0].out.move(&s.members.queued)
 	show := wire.M2CTopology{Groups: []wire.GroupTopology{{Mbps: make([]float64, 10000)}}}
 	for range 20 {
 		s.send(fsm.Send{Client: 0, Packet: show})
@@ -140,7 +140,7 @@ func TestShedding(t *testing.T) {
 			s.send(fsm.Send{Client: fsm.ClientID(i), Packet: show})
 		}
 	}
-	require.LessOrEqual(t, s.waiters.bytes.Load(), s.waiters.limit)
+	require.LessOrEqual(t, s.others.queued.bytes.Load(), s.others.queued.limit)
 	require.Nil(t, cs[0].why.Load())
 	require.Nil(t, cs[1].why.Load(), "one with less than the others had to go")
 	gone := 0
@@ -156,8 +156,8 @@ func TestShedding(t *testing.T) {
 	for _, c := range cs {
 		c.out.discard()
 	}
-	require.Zero(t, s.waiters.bytes.Load())
-	require.Zero(t, s.members.bytes.Load())
+	require.Zero(t, s.others.queued.bytes.Load())
+	require.Zero(t, s.members.queued.bytes.Load())
 }
 
 // One answer with the topology is on its way; a question that comes meanwhile
@@ -206,6 +206,6 @@ func TestFarewellIsShort(t *testing.T) {
 		time.Sleep(farewell / 8) // reads something, each time before the bound of one write
 	}
 	require.Less(t, got, 2<<20, "it was waited for")
-	require.Zero(t, s.waiters.bytes.Load())
+	require.Zero(t, s.others.queued.bytes.Load())
 	require.NotEmpty(t, bytes.TrimSpace([]byte(*c.why.Load())))
 }

@@ -40,25 +40,42 @@ type Server struct {
 	start   time.Time
 	waiting atomic.Int32 // goroutines that want the machine
 
-	own   sync.Mutex // guards the machine and what follows
-	m     *fsm.Machine
-	conns map[fsm.ClientID]*conn
-	dirty []*conn
-	held  int           // events since the last flush
-	armed time.Duration // when the loop's timer goes off
-	over  bool          // no step any more
+	machine machine
+	live    crowd
+	members budget // of clients that were let in
+	others  budget // of all other connections
+	refused refusals
+	wg      sync.WaitGroup
+}
 
+// machine is the state machine, and what its steps need.
+type machine struct {
+	mu       sync.Mutex // guards all of it
+	fsm      *fsm.Machine
+	conns    map[fsm.ClientID]*conn
+	dirty    []*conn                       // have something to send
+	held     int                           // events since the last flush
+	armed    time.Duration                 // when the loop's timer goes off
+	over     bool                          // no step any more
 	searches map[uint64]context.CancelFunc // solver jobs in the background
+}
 
-	members, waiters          ledger    // bytes that wait for clients that were let in, and for others
-	memberIntake, otherIntake allowance // large packets that are being read
+// crowd is every connection that is open.
+type crowd struct {
+	mu    sync.Mutex // guards conns
+	conns map[*conn]struct{}
+}
 
-	saidAway time.Time // of whoever accepts: when it last logged that a connection got no place,
-	away     int       // and how often it did not
+// budget is the memory that connections of one standing may take together.
+type budget struct {
+	queued ledger    // bytes that wait for them
+	intake allowance // large packets that are being read
+}
 
-	mu   sync.Mutex // guards live
-	live map[*conn]struct{}
-	wg   sync.WaitGroup
+// refusals are the connections that got no place, and that are not logged yet.
+type refusals struct {
+	said time.Time // when one was logged last
+	more int
 }
 
 // New checks the options. Errors: *errs.Error with code InvalidConfig.
@@ -72,13 +89,16 @@ func New(opt Options) (*Server, error) {
 		opt: opt, solver: solver, log: log.With(trace.Subsystem, trace.SubMaster), lines: lines,
 		kick: make(chan struct{}, 1), asks: make(chan chan Status), says: make(chan fsm.Event),
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
-		m: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}, live: map[*conn]struct{}{},
+		machine: machine{
+			fsm: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{},
+		},
+		live: crowd{conns: map[*conn]struct{}{}},
 	}
 	s.facts = trace.NewQueue(maxFacts, func(n uint64) {
 		s.log.Warn("facts were dropped: OnFact is too slow", "kind", "log", "facts", n)
 	}, s.crash)
-	s.members.limit, s.waiters.limit = max(mostForMembers, int64(opt.MaxQueue)), mostForOthers
-	s.memberIntake.all, s.otherIntake.all = mostFromMembers, mostFromOthers
+	s.members.queued.limit, s.others.queued.limit = max(mostForMembers, int64(opt.MaxQueue)), mostForOthers
+	s.members.intake.all, s.others.intake.all = mostFromMembers, mostFromOthers
 	return s, nil
 }
 
@@ -129,11 +149,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	err := s.loop(ctx, failed)
 	cancel()
 	ln.Close()
-	s.mu.Lock()
-	for c := range s.live {
+	s.live.mu.Lock()
+	for c := range s.live.conns {
 		c.nc.Close()
 	}
-	s.mu.Unlock()
+	s.live.mu.Unlock()
 	s.wg.Wait()
 	return err
 }
@@ -163,12 +183,12 @@ func (s *Server) Snapshot() Status {
 // Topology returns what the master knows of the links of every group, and the
 // rings in force; nil if Serve does not run.
 func (s *Server) Topology() []wire.GroupTopology {
-	s.own.Lock()
-	defer s.own.Unlock()
-	if s.over {
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	if s.machine.over {
 		return nil
 	}
-	return s.m.Topology()
+	return s.machine.fsm.Topology()
 }
 
 // ResetSharedState gives up the shared state that a group expects: its next
@@ -210,18 +230,18 @@ const most = 256
 // that the caller brings another event at once.
 func (s *Server) post(ctx context.Context, ev fsm.Event, more bool) bool {
 	s.waiting.Add(1)
-	s.own.Lock()
-	defer s.own.Unlock()
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
 	crowd := s.waiting.Add(-1) > 0 || more
-	if s.over {
+	if s.machine.over {
 		return false
 	}
 	s.step(ctx, ev)
-	if s.held++; !crowd || s.held >= most {
+	if s.machine.held++; !crowd || s.machine.held >= most {
 		s.flush()
 	}
-	if due, ok := s.m.Deadline(); ok && due < s.armed {
-		s.armed = due
+	if due, ok := s.machine.fsm.Deadline(); ok && due < s.machine.armed {
+		s.machine.armed = due
 		select {
 		case s.kick <- struct{}{}:
 		default:
@@ -232,30 +252,30 @@ func (s *Server) post(ctx context.Context, ev fsm.Event, more bool) bool {
 
 // tick lets the machine look at the clock and returns how long it may sleep.
 func (s *Server) tick(ctx context.Context) time.Duration {
-	s.own.Lock()
-	defer s.own.Unlock()
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
 	s.step(ctx, fsm.Tick{})
 	s.flush()
 	now, wait := time.Since(s.start), time.Hour
-	if due, ok := s.m.Deadline(); ok {
+	if due, ok := s.machine.fsm.Deadline(); ok {
 		wait = max(0, due-now)
 	}
-	s.armed = now + wait
+	s.machine.armed = now + wait
 	return wait
 }
 
 func (s *Server) snapshot() Status {
-	s.own.Lock()
-	defer s.own.Unlock()
-	return s.m.Snapshot()
+	s.machine.mu.Lock()
+	defer s.machine.mu.Unlock()
+	return s.machine.fsm.Snapshot()
 }
 
 // loop is there for the ticks of the machine and for the end.
 func (s *Server) loop(ctx context.Context, failed <-chan error) error {
 	defer func() {
-		s.own.Lock()
-		s.over = true
-		s.own.Unlock()
+		s.machine.mu.Lock()
+		s.machine.over = true
+		s.machine.mu.Unlock()
 	}()
 	timer := time.NewTimer(s.tick(ctx))
 	defer timer.Stop()
@@ -293,28 +313,28 @@ func (s *Server) crash(err *errs.Error) {
 func (s *Server) step(ctx context.Context, ev fsm.Event) {
 	defer errs.Catch("run master", s.crash)
 	if c, ok := ev.(accepted); ok {
-		s.conns[c.conn.id] = c.conn
+		s.machine.conns[c.conn.id] = c.conn
 		ev = c.Connected
 	}
-	for _, e := range s.m.Step(time.Since(s.start), ev) {
+	for _, e := range s.machine.fsm.Step(time.Since(s.start), ev) {
 		switch e := e.(type) {
 		case fsm.Send:
 			s.send(e)
 		case fsm.Close:
-			if c := s.conns[e.Client]; c != nil {
-				delete(s.conns, e.Client)
+			if c := s.machine.conns[e.Client]; c != nil {
+				delete(s.machine.conns, e.Client)
 				c.out.finish(c.nc)
 				c.deafen()
 			}
 		case fsm.Admit:
-			if c := s.conns[e.Client]; c != nil {
+			if c := s.machine.conns[e.Client]; c != nil {
 				c.standing.Store(member)
-				c.out.move(&s.members)
+				c.out.move(&s.members.queued)
 			}
 		case fsm.Solve:
 			s.solve(ctx, e)
 		case fsm.StopSolve:
-			if stop := s.searches[e.Job]; stop != nil {
+			if stop := s.machine.searches[e.Job]; stop != nil {
 				stop()
 			}
 		case fsm.Log:
@@ -322,14 +342,14 @@ func (s *Server) step(ctx context.Context, ev fsm.Event) {
 		}
 	}
 	if g, ok := ev.(fsm.Gone); ok {
-		delete(s.conns, g.Client)
+		delete(s.machine.conns, g.Client)
 	}
 }
 
 // send appends to the client's queue. A client that does not read fast enough
 // is given up: the others must not wait for it, nor pay for it.
 func (s *Server) send(e fsm.Send) {
-	c := s.conns[e.Client]
+	c := s.machine.conns[e.Client]
 	if c == nil {
 		return
 	}
@@ -342,7 +362,7 @@ func (s *Server) send(e fsm.Send) {
 	}
 	if !c.dirty {
 		c.dirty = true
-		s.dirty = append(s.dirty, c)
+		s.machine.dirty = append(s.machine.dirty, c)
 	}
 	if _, book := c.out.held(); book.bytes.Load() > book.limit {
 		s.shed(book)
@@ -356,7 +376,7 @@ func (s *Server) shed(book *ledger) {
 	for book.bytes.Load() > book.limit {
 		var out *conn
 		most, others := 0, 0
-		for _, c := range s.conns {
+		for _, c := range s.machine.conns {
 			n, b := c.out.held()
 			if b != book || n == 0 {
 				continue
@@ -377,15 +397,15 @@ func (s *Server) shed(book *ledger) {
 // flush sends what the last events have for the clients, in one write for each
 // if the connection takes it at once, and leaves the rest to their writers.
 func (s *Server) flush() {
-	s.held = 0
-	for i, c := range s.dirty {
+	s.machine.held = 0
+	for i, c := range s.machine.dirty {
 		c.dirty = false
 		if !c.out.push(c.try) {
 			c.out.wake()
 		}
-		s.dirty[i] = nil
+		s.machine.dirty[i] = nil
 	}
-	s.dirty = s.dirty[:0]
+	s.machine.dirty = s.machine.dirty[:0]
 }
 
 var levels = map[string]slog.Level{"round": slog.LevelDebug, "registered": slog.LevelDebug, "probes": slog.LevelDebug, "sync": slog.LevelDebug}

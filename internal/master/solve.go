@@ -12,7 +12,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// solve runs the ring solver next to the machine; the caller holds own. A
+// solve runs the ring solver next to the machine; the caller holds the machine. A
 // search in the background has more time and reports every better ring.
 func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 	budget := s.opt.SolverBudget
@@ -21,7 +21,7 @@ func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 	}
 	sctx, stop := context.WithTimeout(ctx, budget)
 	if e.Background {
-		s.searches[e.Job] = stop
+		s.machine.searches[e.Job] = stop
 	}
 	s.wg.Add(1)
 	go func() {
@@ -47,9 +47,9 @@ func (s *Server) solve(ctx context.Context, e fsm.Solve) {
 		s.log.Debug("ring solver", "solver", s.solver.Name(), "peers", len(e.Members), "background", e.Background,
 			"took", time.Since(began), "optimal", sol.Optimal, "bottleneck", sol.Bottleneck, "error", err)
 		if e.Background {
-			s.own.Lock()
-			delete(s.searches, e.Job)
-			s.own.Unlock()
+			s.machine.mu.Lock()
+			delete(s.machine.searches, e.Job)
+			s.machine.mu.Unlock()
 		}
 		s.post(ctx, ev, false)
 	}()
