@@ -20,7 +20,7 @@ help:
 	@echo "python       the tests of the Python package, with PyTorch"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
 	@echo "wan-topology what the order of the ring is worth, in network namespaces (root)"
-	@echo "ptx          write the PTX of the CUDA kernels anew, and assemble it for all targets"
+	@echo "ptx          write the PTX of the CUDA kernels, and assemble it for all targets"
 	@echo "conformance  write docs/conformance.md from the labels in the tests and the published figures"
 
 test:

@@ -53,14 +53,14 @@ func (o Options) withDefaults() Options {
 
 // TuneMaster prepares either end of a connection between peer and master:
 // small packets leave at once (quirk Q1), a vanished end is noticed within
-// about 20 s. A conn that is no TCP connection is left alone.
+// about 20 s. A conn that is not a TCP connection is left alone.
 func TuneMaster(conn net.Conn) error {
 	return TuneP2P(conn, Options{})
 }
 
 // TuneP2P prepares a connection between peers as o says. Where the system
 // lacks an option it is left out; only a congestion control named by the
-// caller has to exist. A conn that is no TCP connection is left alone.
+// caller has to exist. A conn that is not a TCP connection is left alone.
 // Errors are *errs.Error with code InvalidConfig (congestion control) or
 // Internal.
 func TuneP2P(conn net.Conn, o Options) error {

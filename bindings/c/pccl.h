@@ -73,7 +73,7 @@ typedef enum pcclDataType_t {
 
 typedef enum pcclDeviceType_t {
     pcclDeviceCpu = 0,
-    pcclDeviceCuda = 1 /* pcclInvalidArgument in a library without CUDA, or if data is no device memory */
+    pcclDeviceCuda = 1 /* pcclInvalidArgument in a library without CUDA, or if data is not device memory */
 } pcclDeviceType_t;
 
 typedef enum pcclRedOp_t {
@@ -113,7 +113,7 @@ typedef struct pcclComm_t pcclComm_t;
 typedef struct pcclMasterInstanceState_t pcclMasterInstance_t;
 
 typedef struct pcclBuildInfo_t {
-    bool has_cuda_support; /* built with it; there may be no device */
+    bool has_cuda_support; /* built with it; there may still be none */
 } pcclBuildInfo_t;
 
 typedef struct pcclCommCreateParams_t {

@@ -26,10 +26,10 @@ func main() {
 	for state.Revision < 100 {
 		pending, err := comm.PeersPending(ctx)
 		check(err)
-		if pending { // let in who waits
+		if pending { // let in peers that wait
 			check(comm.UpdateTopology(ctx))
 		}
-		check(comm.WaitForPeers(ctx, 2))                              // nobody to train with yet
+		check(comm.WaitForPeers(ctx, 2))                              // too few to train
 		_, err = comm.SyncSharedState(ctx, state, core.SyncOptions{}) // a newcomer gets the state
 		check(err)
 		for i := range gradient {
@@ -37,7 +37,7 @@ func main() {
 		}
 		reduce := core.ReduceOf(gradient, gradient, core.Avg) // in place; repeated if a peer dies
 		_, err = comm.AllReduceMultipleWithRetry(ctx, []core.Reduce{reduce}, 1)
-		if !errors.Is(err, errs.TooFewPeers) { // the last one goes on alone
+		if !errors.Is(err, errs.TooFewPeers) { // the last peer continues alone
 			check(err)
 		}
 		for i := range weights {

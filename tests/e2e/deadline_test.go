@@ -13,7 +13,7 @@ import (
 )
 
 // Connections that are older than their handshakes may take live on: the probe
-// of a round is answered, and nothing is dialled anew.
+// of a round is answered, and nothing is dialled again.
 func TestConnectionsOutliveTheirHandshakes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -38,5 +38,5 @@ func TestConnectionsOutliveTheirHandshakes(t *testing.T) {
 		}
 		sums(t, ctx, comms)
 	}
-	require.Equal(t, before, dialled.Load(), "connections were dialled anew")
+	require.Equal(t, before, dialled.Load(), "connections were dialled again")
 }

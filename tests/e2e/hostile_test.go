@@ -153,7 +153,7 @@ func TestStrangersDoNoHarm(t *testing.T) {
 
 // Strangers say hello with the uuids of the neighbours, which the master tells
 // anybody: the connections of the neighbours keep their places, and no operation
-// fails. A newcomer's round, in which places are made anew, goes on as well.
+// fails. A newcomer's round, in which places are given again, goes on as well.
 func TestNamesakesTakeNoPlace(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

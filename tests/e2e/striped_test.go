@@ -103,5 +103,5 @@ func TestOneOperationUsesAllConnections(t *testing.T) {
 	all()
 	mu.Lock()
 	defer mu.Unlock()
-	require.Len(t, conns, 3*pool, "the pool was made anew")
+	require.Len(t, conns, 3*pool, "the pool was replaced")
 }

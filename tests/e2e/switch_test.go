@@ -66,7 +66,7 @@ func TestRingsSwitchUnderLoad(t *testing.T) {
 	})
 	const n = 5
 	comms := world(t, ctx, m.Addr().String(), n, func(_ int, o *core.Options) { o.ProbeConnections, o.PoolSize = 1, 2 })
-	// Whether there is a better ring, what was measured decides: every time anew.
+	// Whether there is a better ring, what was measured decides: every time.
 	var reduced atomic.Int64
 	want := int64(counts(20))
 	for switched.Load() < want {
