@@ -8,8 +8,8 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// Fields says which fields of an Info the system has told. What it has not told
-// is zero, which is no measure.
+// Fields says which fields of an Info the system has told. Other
+// fields are zero, and mean nothing.
 type Fields uint32
 
 const (
@@ -66,8 +66,8 @@ type Info struct {
 	Busy, PeerLimited, BufferLimited time.Duration
 }
 
-// TCPInfo returns what the system knows of conn; false: nothing, or conn is no
-// TCP connection. Whoever asks often uses Sampler.
+// TCPInfo returns what the system knows of conn; false: nothing, or conn is not
+// a TCP connection. Use Sampler to ask often.
 func TCPInfo(conn net.Conn) (info Info, ok bool) {
 	ok = Sampler(conn)(&info)
 	return info, ok
@@ -102,7 +102,7 @@ func Sampler(conn net.Conn) func(*Info) bool {
 
 // SetPacing lets the system send at most bytesPerSecond of payload over conn, in
 // even steps instead of bursts; 0: no bound any more. It returns false where the
-// system cannot, or conn is no TCP connection: then the sender has to hold back.
+// system cannot, or conn is not a TCP connection: then the sender has to hold back.
 // Errors are *errs.Error with code Internal.
 func SetPacing(conn net.Conn, bytesPerSecond uint64) (bool, error) {
 	tcp := tcpOf(conn)
@@ -143,7 +143,7 @@ func Unsent(conn net.Conn) (int, bool) {
 
 // SetCongestion makes conn use the congestion control of that name. Errors are
 // *errs.Error with code InvalidConfig: the system has no such control, does not
-// allow this process to take it, or conn is no TCP connection.
+// allow this process to take it, or conn is not a TCP connection.
 func SetCongestion(conn net.Conn, name string) error {
 	err := errors.ErrUnsupported
 	if tcp := tcpOf(conn); tcp != nil {

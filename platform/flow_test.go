@@ -9,7 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// What is not told is zero, and who is no TCP connection, or none any more, is told so.
+// Fields that the system does not tell are zero; a conn that is not a TCP connection, or closed, says so.
 func TestInfoOfNone(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
