@@ -12,6 +12,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/kerneltest"
 )
 
 // plainly runs f with the loops in plain Go.
@@ -22,34 +23,6 @@ func plainly(f func()) {
 	f()
 }
 
-// chunks of n elements of several kinds, at an odd address every second time.
-func chunk(kind, n int, rng *rand.Rand) []byte {
-	data := make([]float32, n)
-	for i := range data {
-		x := float32(rng.NormFloat64())
-		switch kind {
-		case 1: // not negative, so that the smallest is a zero of either sign
-			x = float32(math.Copysign(math.Max(0, float64(x)), rng.Float64()-0.5))
-		case 2: // all patterns: NaN, infinite, subnormal
-			x = math.Float32frombits(rng.Uint32())
-		case 3: // finite, huge
-			x *= 1e38
-		case 4: // few values
-			x = float32(rng.IntN(4))
-		case 5:
-			x *= 1e-42
-		}
-		if rng.IntN(50) == 0 && kind == 0 {
-			x = float32(math.NaN())
-		}
-		data[i] = x
-	}
-	b := make([]byte, 4*n+1)[n&1:]
-	return b[:copy(b, dtype.AsBytes(data))]
-}
-
-const kinds = 6
-
 // Everything that goes by vectors has the bits of plain Go.
 func TestVectorsAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
@@ -57,8 +30,8 @@ func TestVectorsAgree(t *testing.T) {
 		if testing.Short() && n > 300 && n%5 != 0 {
 			continue
 		}
-		kind := n % kinds
-		src := chunk(kind, n, rng)
+		kind := n % kerneltest.Kinds
+		src := kerneltest.Chunk(kind, n, rng)
 		m := New().Params(dtype.Float32, dtype.Uint8, src)
 		var want quant.Meta
 		plainly(func() { want = New().Params(dtype.Float32, dtype.Uint8, src) })
