@@ -73,7 +73,7 @@ func contestants(ctx context.Context, o options) ([]contestant, error) {
 			few := func(j job) bool { return j.Concurrent <= 8 }
 			all = append(all, contestant{namePCCL, few, start})
 		case nameGloo:
-			start, err := gloo(ctx)
+			start, err := glooContestant(ctx)
 			if err != nil {
 				return nil, fmt.Errorf("set up PyTorch (leave it out with -contestants): %w", err)
 			}

@@ -29,14 +29,41 @@ func Bench(d *Driver, world, count, warmup, rounds int, limit time.Duration) (Be
 	return w.Bench(BenchOrder{Count: count, Warmup: warmup, Rounds: rounds})
 }
 
-// World is an original master and original peers on this machine.
+// Place is where a process of a world runs.
+type Place struct {
+	IP string
+	// Do runs a function there that starts it; nil: on this machine.
+	Do func(func() error) error
+}
+
+func (a Place) start(d *Driver, name string, limit time.Duration) (p *Process, err error) {
+	start := func() (err error) {
+		p, err = Start(name, d.Command(), limit)
+		return err
+	}
+	if a.Do == nil {
+		err = start()
+	} else {
+		err = a.Do(start)
+	}
+	return p, err
+}
+
+// World is an original master and original peers.
 type World struct {
 	master *Process
 	peers  []*Process
 }
 
-// NewWorld starts the processes and lets the peers in. The caller must Close it.
-func NewWorld(d *Driver, world int, limit time.Duration) (w *World, err error) {
+// NewWorld starts the processes on this machine and lets the peers in. The caller
+// must Close it.
+func NewWorld(d *Driver, world int, limit time.Duration) (*World, error) {
+	return NewWorldAt(d, Place{IP: "127.0.0.1"}, make([]Place, world), 1, limit)
+}
+
+// NewWorldAt is NewWorld with a place for every process, and with connections in
+// the pool to each neighbour.
+func NewWorldAt(d *Driver, master Place, peers []Place, connections int, limit time.Duration) (w *World, err error) {
 	w = &World{}
 	defer func() {
 		if err != nil {
@@ -44,16 +71,16 @@ func NewWorld(d *Driver, world int, limit time.Duration) (w *World, err error) {
 		}
 	}()
 	var port int
-	if w.master, port, err = d.startMaster(limit); err != nil {
+	if w.master, port, err = d.startMaster(master, limit); err != nil {
 		return w, err
 	}
-	for i := range world {
-		p, err := Start(fmt.Sprintf("original peer %d", i), d.Command(), limit)
+	for i, at := range peers {
+		p, err := at.start(d, fmt.Sprintf("original peer %d", i), limit)
 		if err != nil {
 			return w, err
 		}
 		w.peers = append(w.peers, p)
-		if err := errors.Join(p.Comm("127.0.0.1", port, 0, 1), admit(w.peers[:i], p)); err != nil {
+		if err := errors.Join(p.Comm(master.IP, port, 0, connections), admit(w.peers[:i], p)); err != nil {
 			return w, err
 		}
 	}
@@ -99,16 +126,16 @@ func (w *World) Bench(o BenchOrder) (BenchResult, error) {
 	return res, nil
 }
 
-// startMaster starts an original master on a free port of 127.0.0.1 below the ephemeral range.
-func (d *Driver) startMaster(limit time.Duration) (*Process, int, error) {
+// startMaster starts an original master on a free port below the ephemeral range.
+func (d *Driver) startMaster(at Place, limit time.Duration) (*Process, int, error) {
 	var err error
 	for range 20 {
 		var m *Process
-		if m, err = Start("original master", d.Command(), limit); err != nil {
+		if m, err = at.start(d, "original master", limit); err != nil {
 			return nil, 0, err
 		}
 		port := 20000 + rand.IntN(10000)
-		if err = m.Master("127.0.0.1", port); err == nil {
+		if err = m.Master(at.IP, port); err == nil {
 			return m, port, nil
 		}
 		m.Close()

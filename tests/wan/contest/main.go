@@ -1,23 +1,21 @@
-// Command contest measures all-reduces over the wide-area networks of tests/wan/internal/lab,
-// with the defaults of gopccl, beside plain TCP that sends as many bytes over one
-// or more connections. All take turns in one run; the table says for each how long
-// an operation took (median, without the first), what part of the ideal that is
-// (the bytes at the rate of the slowest uplink), and what share of the packets the
-// machine delivered late. Linux, root.
+// Command contest measures all-reduces over the wide-area networks of
+// tests/wan/internal/lab, with the defaults of gopccl, beside PCCL 1.0.0, PyTorch's
+// Gloo and plain TCP that sends as many bytes over one or more connections. All take
+// turns in one run; the table says for each how long an operation took (median,
+// without the first), what part of the ideal that is (the bytes at the rate of the
+// slowest uplink), and what share of the packets the machine delivered late. Linux,
+// root. PCCL needs tools/ci/original.sh to have run; PyTorch is installed in a cache
+// directory if it is nowhere.
 //
 //	go run ./tests/wan/contest -profile regional -bytes 16777216,400000
+//	go run ./tests/wan/contest -profile lossy -bytes 2097152 -pccl 1,8 -gloo
 package main
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,16 +47,18 @@ func main() {
 
 // contestant is a world of processes that do an operation together.
 type contestant struct {
-	name  string
-	procs []*proc
+	name string
+	side
 	took  []time.Duration
 	stats lab.Stats // of its turns
 }
 
-type proc struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *json.Decoder
+// side is what runs in a contestant's processes.
+type side interface {
+	// operate does an operation of so many bytes, and returns how long the slowest
+	// of the processes took.
+	operate(bytes int) (time.Duration, error)
+	close()
 }
 
 func compete() error {
@@ -66,6 +66,8 @@ func compete() error {
 	sizes := flag.String("bytes", "16777216,400000", "bytes of an operation, comma separated")
 	rounds := flag.Int("rounds", 5, "operations of each, the first not counted")
 	plain := flag.String("plain", "1,4,16", "connections of plain TCP, comma separated")
+	original := flag.String("pccl", "", "connections of PCCL 1.0.0, comma separated; none: it takes no part")
+	torch := flag.Bool("gloo", false, "PyTorch's Gloo takes part")
 	congestion := flag.String("congestion", "cubic", "congestion control of all hosts")
 	seed := flag.Uint64("seed", 1, "of the losses")
 	flag.Parse()
@@ -75,7 +77,11 @@ func compete() error {
 		if err != nil {
 			return err
 		}
-		if err := contest(p, *seed, *congestion, numbers(*sizes), numbers(*plain), *rounds); err != nil {
+		g := game{
+			seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
+			plain: numbers(*plain), original: numbers(*original), gloo: *torch,
+		}
+		if err := g.play(p); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -91,62 +97,44 @@ func numbers(text string) (ns []int) {
 	return ns
 }
 
-// contest builds a network, lets all begin, and then takes turns. The last host
-// is the master's.
-func contest(p *lab.Profile, seed uint64, congestion string, sizes, plain []int, rounds int) error {
-	l, err := lab.Start(p, seed)
+// game says who takes part, and in what.
+type game struct {
+	seed            uint64
+	congestion      string
+	sizes           []int
+	rounds          int
+	plain, original []int
+	gloo            bool
+}
+
+// play builds a network, lets all begin, and then takes turns. The last host is
+// the master's.
+func (g game) play(p *lab.Profile) error {
+	l, err := lab.Start(p, g.seed)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	allow(congestion)
+	allow(g.congestion)
 	for _, h := range l.Hosts {
-		if err := h.Sysctl("net.ipv4.tcp_congestion_control", congestion); err != nil {
-			return fmt.Errorf("congestion control %s: %w", congestion, err)
+		if err := h.Sysctl("net.ipv4.tcp_congestion_control", g.congestion); err != nil {
+			return fmt.Errorf("congestion control %s: %w", g.congestion, err)
 		}
 	}
-	world := len(l.Hosts) - 1
-	at := func(host, port int) string { return net.JoinHostPort(l.Hosts[host].Addr.String(), strconv.Itoa(port)) }
-	master, err := begin(l, world, order{Role: "master", Listen: at(world, 48148)})
+	all, err := g.enter(l)
+	defer func() {
+		for _, c := range all {
+			c.close()
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	defer master.in.Close() // it works as long as its input is open
-	if err := master.ready(); err != nil {
-		return err
-	}
-	all := []*contestant{{name: "gopccl"}}
-	for range plain {
-		all = append(all, &contestant{})
-	}
-	for i := range world {
-		pr, err := begin(l, i, order{Role: "gopccl", Master: at(world, 48148), World: world})
-		if err != nil {
-			return err
-		}
-		all[0].procs = append(all[0].procs, pr)
-		for k, n := range plain {
-			c, port := all[k+1], 20000+k
-			c.name = fmt.Sprintf("plain TCP, %d", n)
-			pr, err := begin(l, i, order{Role: "plain", Listen: at(i, port), Next: at((i+1)%world, port), World: world, Connections: n})
-			if err != nil {
-				return err
-			}
-			c.procs = append(c.procs, pr)
-		}
-	}
-	for _, c := range all {
-		for _, pr := range c.procs {
-			if err := pr.ready(); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-		}
-	}
-	for _, bytes := range sizes {
+	for _, bytes := range g.sizes {
 		for _, c := range all {
 			c.took, c.stats = nil, lab.Stats{}
 		}
-		for round := range rounds {
+		for round := range g.rounds {
 			for _, c := range all {
 				if err := c.turn(l, bytes, round > 0); err != nil {
 					return fmt.Errorf("%s: %w", c.name, err)
@@ -154,10 +142,45 @@ func contest(p *lab.Profile, seed uint64, congestion string, sizes, plain []int,
 			}
 		}
 		for _, c := range all {
-			c.row(p, world, bytes)
+			c.row(p, len(l.Hosts)-1, bytes)
 		}
 	}
 	return nil
+}
+
+// enter starts all processes.
+func (g game) enter(l *lab.Lab) (all []*contestant, err error) {
+	add := func(name string, s side, err error) error {
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, &contestant{name: name, side: s})
+		return nil
+	}
+	ours, err := newOurs(l)
+	if err := add("gopccl", ours, err); err != nil {
+		return all, err
+	}
+	for _, n := range g.original {
+		name := fmt.Sprintf("PCCL 1.0.0, %d", n)
+		s, err := newOriginal(l, n)
+		if err := add(name, s, err); err != nil {
+			return all, err
+		}
+	}
+	if g.gloo {
+		s, err := newGloo(l)
+		if err := add("Gloo", s, err); err != nil {
+			return all, err
+		}
+	}
+	for k, n := range g.plain {
+		s, err := newPlainRing(l, n, 20000+k)
+		if err := add(fmt.Sprintf("plain TCP, %d", n), s, err); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 // allow lets namespaces take a congestion control that the kernel has. The list is
@@ -170,62 +193,15 @@ func allow(congestion string) {
 	}
 }
 
-// begin starts a process in a host.
-func begin(l *lab.Lab, host int, o order) (*proc, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), orderVariable+"="+string(text))
-	cmd.Stderr = os.Stderr
-	pr := &proc{cmd: cmd}
-	if pr.in, err = cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	pr.out = json.NewDecoder(bufio.NewReader(out))
-	return pr, l.Hosts[host].Start(cmd)
-}
-
-func (p *proc) hear() (r report, err error) {
-	if err = p.out.Decode(&r); err == nil && r.Err != "" {
-		err = errors.New(r.Err)
-	}
-	return r, err
-}
-
-func (p *proc) ready() error {
-	_, err := p.hear()
-	return err
-}
-
-// turn has all processes of a contestant do an operation; it takes as long as
-// the slowest of them.
+// turn has a contestant do an operation.
 func (c *contestant) turn(l *lab.Lab, bytes int, count bool) error {
 	before := l.Stats()
-	for _, p := range c.procs {
-		if _, err := fmt.Fprintln(p.in, bytes); err != nil {
-			return err
-		}
-	}
-	var slowest time.Duration
-	for _, p := range c.procs {
-		r, err := p.hear()
-		if err != nil {
-			return err
-		}
-		slowest = max(slowest, r.Took)
+	took, err := c.operate(bytes)
+	if err != nil {
+		return err
 	}
 	if count {
-		c.took = append(c.took, slowest)
+		c.took = append(c.took, took)
 		s := l.Stats().Since(before)
 		c.stats.Delivered += s.Delivered
 		c.stats.Lost += s.Lost

@@ -1,4 +1,4 @@
-# One rank of PyTorch's Gloo: gloo.py RANK WORLD STORE. Orders come in and answers go out as lines of JSON.
+# One rank of PyTorch's Gloo: gloo.py RANK WORLD INIT_METHOD. Orders come in and answers go out as lines of JSON.
 import json
 import resource
 import sys
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 rank, world, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
+dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
 
 
 def cpu():
@@ -28,16 +28,16 @@ print(json.dumps("ready"), flush=True)
 last, tensors = None, []
 for line in sys.stdin:
     o = json.loads(line)
-    rounds = o.pop("Rounds")
+    rounds, warmup = o.pop("Rounds"), o.pop("Warmup", 1)
     if o != last:
         tensors = [torch.zeros(o["Bytes"] // 4) for _ in range(o["Concurrent"])]
         last = o
     seconds, used = [], 0.0
-    for k in range(1 + rounds):  # the first one warms up
+    for k in range(warmup + rounds):
         dist.barrier()
         before, start = cpu(), time.perf_counter()
         once(tensors)
-        if k > 0:
+        if k >= warmup:
             seconds.append(time.perf_counter() - start)
             used += cpu() - before
     print(json.dumps({"Seconds": seconds, "CPU": used}), flush=True)
