@@ -29,8 +29,6 @@ const (
 var larger = map[string]int{
 	"internal/peer.Options": 32,
 	"core.Options":          32,
-	"tests/sim.peer":        46,
-	"tests/sim.world":       32,
 }
 
 // sizes returns what a Go file holds that is too large, by "package.Name".

@@ -97,7 +97,7 @@ func (b *book) finished(w *world, op *op) {
 		b.successes++
 		b.checkSum(w, op)
 		// Retries repeat what failed and nothing else.
-		k := task{op.p.id, op.p.revision, op.tag}
+		k := task{op.p.id, op.p.memory.revision, op.tag}
 		if b.won[k] {
 			w.failf("peer %d reduces tag %d of revision %d twice", k.peer, k.tag, k.revision)
 		}
@@ -159,24 +159,24 @@ func (b *book) newSync() int {
 // synced checks that the members of a synchronisation hold the same state.
 // No mixture of two is ever what a synchronisation ends with.
 func (b *book) synced(w *world, p *peer) {
-	if !b.sound[p.state] {
-		w.failf("peer %d: the state %v of revision %d that was elected is a mixture", p.id, p.state, p.revision)
+	if !b.sound[p.memory.state] {
+		w.failf("peer %d: the state %v of revision %d that was elected is a mixture", p.id, p.memory.state, p.memory.revision)
 	}
-	c := b.syncs[p.sync-1]
+	c := b.syncs[p.memory.sync-1]
 	if !c.known {
-		*c = content{true, p.revision, p.state}
+		*c = content{true, p.memory.revision, p.memory.state}
 		return
 	}
-	if c.revision != p.revision || c.state != p.state {
-		w.failf("peer %d holds revision %d %v after a synchronisation to revision %d %v", p.id, p.revision, p.state, c.revision, c.state)
+	if c.revision != p.memory.revision || c.state != p.memory.state {
+		w.failf("peer %d holds revision %d %v after a synchronisation to revision %d %v", p.id, p.memory.revision, p.memory.state, c.revision, c.state)
 	}
 }
 
 // reduced checks that a trainer that goes on has reduced everything.
 func (b *book) reduced(w *world, p *peer, tags int) {
 	for tag := range uint64(tags) {
-		if !b.won[task{p.id, p.revision, tag}] {
-			w.failf("peer %d goes on without tag %d of revision %d", p.id, tag, p.revision)
+		if !b.won[task{p.id, p.memory.revision, tag}] {
+			w.failf("peer %d goes on without tag %d of revision %d", p.id, tag, p.memory.revision)
 		}
 	}
 }

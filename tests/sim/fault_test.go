@@ -56,12 +56,12 @@ type scenario struct {
 func emptyWorld(seed uint64, bug mutation) *world {
 	w := &world{
 		seed: seed, rng: rng(seed * 0x2545f4914f6cdd1d), links: map[[2]int]*link{}, blocked: map[[2]int]bool{},
-		conns: map[mfsm.ClientID]*peer{}, collector: newBook(), bug: bug,
+		master: masterProcess{conns: map[mfsm.ClientID]*peer{}}, collector: newBook(), bug: bug,
 	}
 	if seed%4 != 0 {
 		w.eagerBytes = 1 << 20
 	}
-	w.master = mfsm.New(mfsm.Config{
+	w.master.m = mfsm.New(mfsm.Config{
 		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
 		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
 		Solver: true, Background: true, Switch: true, Patience: patience, BeginAnew: seed%3 == 0,
@@ -116,7 +116,7 @@ func (w *world) victim() *peer {
 // connect (2), or both (3); with cut, connections that stand break, too.
 func (w *world) isolate(p *peer, way int, cut bool) {
 	w.tracef("FAULT: peer %d is out of reach for good, way %d, cut %v", p.id, way, cut)
-	p.deaf, p.dumb, p.suspect = p.deaf || way&1 != 0, p.dumb || way&2 != 0, true
+	p.mesh.deaf, p.mesh.dumb, p.suspect = p.mesh.deaf || way&1 != 0, p.mesh.dumb || way&2 != 0, true
 	for _, o := range w.peers {
 		if cut && way&1 != 0 {
 			w.breakLink(o, p)
@@ -133,11 +133,11 @@ func (w *world) isolate(p *peer, way int, cut bool) {
 func (w *world) cornered(p *peer) bool {
 	isolated, members := 0, 0
 	for _, o := range w.peers {
-		if o.group == p.group && (o.deaf || o.dumb) {
+		if o.group == p.group && (o.mesh.deaf || o.mesh.dumb) {
 			isolated++
 		}
 	}
-	for _, g := range w.master.Snapshot().Groups {
+	for _, g := range w.master.m.Snapshot().Groups {
 		if g.ID == p.group {
 			members = g.Members
 		}
@@ -154,7 +154,7 @@ func (w *world) inject(f fault) {
 	case stopMaster:
 		d := w.rng.between(0, 12*time.Second)
 		w.tracef("FAULT: master stands still for %v", d)
-		w.masterStops = max(w.masterStops, w.now+d)
+		w.master.stops = max(w.master.stops, w.now+d)
 		return
 	}
 	p := w.victim()
@@ -168,7 +168,7 @@ func (w *world) inject(f fault) {
 	case powerLoss:
 		if p.native {
 			w.tracef("FAULT: peer %d loses power", p.id)
-			p.suspect, p.lostPower, p.dead, p.hole = true, true, true, true
+			p.suspect, p.lostPower, p.dead, p.line.hole = true, true, true, true
 			// Keepalives of the others end what is left of its connections.
 			w.after(keepalive, nil, func() {
 				for _, o := range w.peers {
@@ -179,12 +179,12 @@ func (w *world) inject(f fault) {
 		}
 	case cutMaster:
 		w.tracef("FAULT: master connection of peer %d breaks", p.id)
-		p.toMaster(mfsm.Gone{Client: p.client, Reason: "reset"})
+		p.toMaster(mfsm.Gone{Client: p.line.client, Reason: "reset"})
 		p.fromMaster(func() { p.masterGone(errors.New("connection reset")) })
 	case blackHole:
 		if p.native {
 			w.tracef("FAULT: master connection of peer %d swallows everything", p.id)
-			p.suspect, p.hole = true, true
+			p.suspect, p.line.hole = true, true
 		}
 	case cutPeers:
 		if o := w.victim(); o != nil && o != p {
@@ -222,12 +222,12 @@ func (w *world) inject(f fault) {
 			p.backlog = nil
 		})
 	case cancel:
-		if _, pending := p.calls[p.current]; pending {
-			w.tracef("FAULT: the caller of %s at peer %d gives up", p.doing, p.id)
-			ev := pfsm.CallCancel{Call: p.current}
-			if p.awaiting != nil {
-				ev.Op = p.awaiting.id
-				p.awaiting.canceled = true
+		if _, pending := p.calls[p.trainer.current]; pending {
+			w.tracef("FAULT: the caller of %s at peer %d gives up", p.trainer.doing, p.id)
+			ev := pfsm.CallCancel{Call: p.trainer.current}
+			if p.trainer.awaiting != nil {
+				ev.Op = p.trainer.awaiting.id
+				p.trainer.awaiting.canceled = true
 			}
 			p.step(ev)
 		}

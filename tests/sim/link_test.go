@@ -64,7 +64,7 @@ func lost(other *peer) error {
 
 // establish opens send pools one after another, then drops what is not listed.
 func (p *peer) establish(e pfsm.Establish) {
-	p.preparing = 0
+	p.mesh.preparing = 0
 	p.connectTo(e.Peers, func() bool { return true }, func(failed []wire.UUID) {
 		p.dropLinks(e.Peers)
 		p.step(pfsm.Established{Round: e.Round, Failed: failed})
@@ -73,12 +73,12 @@ func (p *peer) establish(e pfsm.Establish) {
 
 // prepareRing opens send pools beside whatever runs.
 func (p *peer) prepareRing(e pfsm.PrepareRing) {
-	if p.preparing != 0 {
-		p.w.failf("peer %d: told to prepare ring %d while it prepares ring %d", p.id, e.Change, p.preparing)
+	if p.mesh.preparing != 0 {
+		p.w.failf("peer %d: told to prepare ring %d while it prepares ring %d", p.id, e.Change, p.mesh.preparing)
 	}
-	p.preparing = e.Change
-	p.connectTo(e.Peers, func() bool { return p.preparing == e.Change }, func(failed []wire.UUID) {
-		p.preparing = 0
+	p.mesh.preparing = e.Change
+	p.connectTo(e.Peers, func() bool { return p.mesh.preparing == e.Change }, func(failed []wire.UUID) {
+		p.mesh.preparing = 0
 		p.step(pfsm.RingPrepared{Change: e.Change, Failed: failed})
 	})
 }
@@ -114,7 +114,7 @@ func (p *peer) preflight(e pfsm.Preflight) {
 
 // reaches reports whether from can connect to another process that runs.
 func (w *world) reaches(from, to *peer) bool {
-	return !to.dead && !to.over && !from.dumb && !to.deaf && !w.blocked[[2]int{from.id, to.id}]
+	return !to.dead && !to.over && !from.mesh.dumb && !to.mesh.deaf && !w.blocked[[2]int{from.id, to.id}]
 }
 
 // release closes what this peer has opened to others than keep.
@@ -239,13 +239,13 @@ func (p *peer) brings(op *op) []int64 {
 
 // turn forgets what is older than epoch.
 func (p *peer) turn(epoch uint64) {
-	if epoch <= p.ahead.epoch {
+	if epoch <= p.mesh.ahead.epoch {
 		return
 	}
-	p.ahead = ahead{epoch, max(p.ahead.next, epoch), map[uint64]bool{}}
-	for f := range p.inbox {
+	p.mesh.ahead = ahead{epoch, max(p.mesh.ahead.next, epoch), map[uint64]bool{}}
+	for f := range p.mesh.inbox {
 		if f.epoch != 0 && f.epoch < epoch {
-			delete(p.inbox, f)
+			delete(p.mesh.inbox, f)
 		}
 	}
 }
@@ -258,29 +258,29 @@ func (p *peer) spoil(tag, epoch uint64) {
 	if p.w.bug != spoilForgotten {
 		p.turn(epoch)
 	}
-	if epoch != p.ahead.epoch {
+	if epoch != p.mesh.ahead.epoch {
 		return
 	}
-	p.ahead.spoiled[tag] = true
-	for f := range p.inbox {
+	p.mesh.ahead.spoiled[tag] = true
+	for f := range p.mesh.inbox {
 		if f.epoch == epoch && f.tag == tag {
-			delete(p.inbox, f)
+			delete(p.mesh.inbox, f)
 		}
 	}
 }
 
 // arrive takes a frame from a link.
 func (p *peer) arrive(f frame, chunk []int64) {
-	if f.epoch > p.ahead.next {
+	if f.epoch > p.mesh.ahead.next {
 		p.w.failf("peer %d: a frame of epoch %d came, which no round has announced", p.id, f.epoch)
 	}
-	if f.epoch != 0 && (f.epoch < p.ahead.epoch || f.epoch == p.ahead.epoch && p.ahead.spoiled[f.tag]) {
+	if f.epoch != 0 && (f.epoch < p.mesh.ahead.epoch || f.epoch == p.mesh.ahead.epoch && p.mesh.ahead.spoiled[f.tag]) {
 		return
 	}
-	if _, ok := p.inbox[f]; ok {
+	if _, ok := p.mesh.inbox[f]; ok {
 		p.w.failf("peer %d: two frames %+v", p.id, f)
 	}
-	p.inbox[f] = chunk
+	p.mesh.inbox[f] = chunk
 	for _, op := range p.ops {
 		if op.data != nil && (f.epoch == 0 && op.seq == f.seq && !op.nameless() || f.epoch != 0 && op.tag == f.tag) {
 			op.advance()
@@ -299,7 +299,7 @@ func (op *op) start(e pfsm.StartData) {
 	case w.bug == epochForgotten:
 		op.epoch = min(op.epoch, 1)
 	case w.bug == spoilForgotten && op.epoch == 0:
-		op.epoch = p.ahead.next
+		op.epoch = p.mesh.ahead.next
 	}
 	p.turn(op.epoch)
 	if !op.eager {
@@ -367,15 +367,15 @@ func (op *op) advance() {
 	for op.data != nil && op.data.running {
 		d := op.data
 		f := frame{from: d.prev.id, step: d.step, tag: op.tag, epoch: op.epoch}
-		chunk, ok := p.inbox[f]
+		chunk, ok := p.mesh.inbox[f]
 		if ok = ok && op.epoch != 0; !ok && !op.nameless() {
 			f = frame{from: d.prev.id, step: d.step, seq: op.seq}
-			chunk, ok = p.inbox[f]
+			chunk, ok = p.mesh.inbox[f]
 		}
 		if !ok {
 			return
 		}
-		delete(p.inbox, f)
+		delete(p.mesh.inbox, f)
 		off, n := plan.Chunk(len(op.buf), d.n, plan.RecvChunk(d.rank, d.n, d.step))
 		if n != len(chunk) {
 			op.end(errors.New("frame of the wrong size"))

@@ -19,59 +19,82 @@ type peer struct {
 	group  uint32
 	native bool
 	ip     netip.Addr
-	client mfsm.ClientID
 	uuid   wire.UUID
 	m      *pfsm.Machine
 
 	dead      bool // the process is gone
-	lostPower bool // ... without a word to anybody
+	lostPower bool // ... without a word
 	over      bool // the session ended
-	cut       bool // the master connection ended at this end
-	hole      bool // the master connection swallows everything
 	stopped   bool
 	suspect   bool // was stopped or cut off: it may be dropped
 	backlog   []func()
+	tickAt    time.Duration
 
+	line     line
+	calls    map[pfsm.CallID]func(pfsm.Done)
+	launches map[pfsm.CallID]*op
+	nextCall pfsm.CallID
+	nextOp   pfsm.OpID
+	ops      []*op
+	busy     map[uint64]bool // tags of operations that were launched and not released
+	mesh     mesh
+	probing  uint64 // round of the scheduled probe under way, 0: none
+	transfer transfer
+	memory   memory
+	trainer  trainer
+}
+
+// line is the connection to the master. What is on its way stays in order.
+type line struct {
+	client          mfsm.ClientID
+	cut             bool // it ended here
+	hole            bool // it swallows everything
 	lastOut, lastIn time.Duration
-	tickAt          time.Duration
-	calls           map[pfsm.CallID]func(pfsm.Done)
-	launches        map[pfsm.CallID]*op
-	nextCall        pfsm.CallID
-	nextOp          pfsm.OpID
-	ops             []*op
-	inbox           map[frame][]int64
-	busy            map[uint64]bool // tags of operations that were launched and not released
-	ahead           ahead
-	deaf, dumb      bool   // nobody can connect to it for good; it can connect to nobody
-	preparing       uint64 // the ring that is connected for, 0: none
-	probing         uint64 // round of the scheduled probe under way, 0: none
-	fetching        pfsm.CallID
-	stopFetch       bool
+}
 
-	// The trainer.
-	doing    string
-	current  pfsm.CallID // the call whose answer the trainer waits for
-	awaiting *op         // ... if it is an await
-	loops    int
-	revision uint64 // of the next synchronisation
-	mute     bool   // connects and never votes
-	early    *early // a pending query that overlaps with the reductions
+// mesh is what a peer knows of the connections to others.
+type mesh struct {
+	inbox      map[frame][]int64
+	ahead      ahead
+	deaf, dumb bool   // no peer can connect to it for good; it can connect to none
+	preparing  uint64 // the ring that is connected for, 0: none
+}
+
+// transfer is the part in a synchronisation that moves a state.
+type transfer struct {
+	serving  pfsm.CallID // whose state is handed out, 0: none
+	fetching pfsm.CallID
+	stop     bool // of the fetch
+}
+
+// memory is what a trainer has computed. It may outlive its process.
+type memory struct {
 	state    [2]uint64
-	torn     bool        // a fetch has overwritten part of state and was not confirmed
-	lives    int         // processes before this one that ended with a torn state
+	torn     bool   // a fetch has overwritten part of state and was not confirmed
+	revision uint64 // of the next synchronisation
+	sync     int    // the synchronisation that completed last
+}
+
+// trainer is where the program stands.
+type trainer struct {
+	doing    string
+	current  pfsm.CallID // the call whose answer it waits for
+	awaiting *op         // ... if it is an await
+	early    *early      // a pending query that overlaps with the reductions
+	loops    int         // to go
 	again    int         // synchronisations repeated in a row
-	serving  pfsm.CallID // the synchronisation whose state is handed out, 0: none
-	sync     int         // the synchronisation that completed last
+	lives    int         // processes before this one that ended with a torn state
+	mute     bool        // connects and never votes
 }
 
 func (w *world) spawn(group uint32, native bool, loops int) {
 	p := &peer{
-		w: w, id: len(w.peers), group: group, native: native, loops: loops,
-		calls: map[pfsm.CallID]func(pfsm.Done){}, launches: map[pfsm.CallID]*op{}, inbox: map[frame][]int64{}, busy: map[uint64]bool{},
+		w: w, id: len(w.peers), group: group, native: native, trainer: trainer{loops: loops},
+		calls: map[pfsm.CallID]func(pfsm.Done){}, launches: map[pfsm.CallID]*op{}, mesh: mesh{inbox: map[frame][]int64{}}, busy: map[uint64]bool{},
 	}
 	p.ip = ip(p.id + 1)
-	p.state = [2]uint64{w.rng.next(), w.rng.next()}
-	w.collector.sound[p.state] = true
+	p.memory.state = [2]uint64{w.rng.next(), w.rng.next()}
+	w.collector.sound[p.memory.state] = true
 	cfg := pfsm.Config{
 		Group: group, P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3,
 		RegisterTimeout: registerBound, MaxWithPCCL: 2,
@@ -87,24 +110,24 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 		}
 	}
 	p.m = pfsm.New(cfg)
-	w.lastClient++
-	p.client = w.lastClient
-	w.conns[p.client] = p
+	w.master.lastClient++
+	p.line.client = w.master.lastClient
+	w.master.conns[p.line.client] = p
 	w.peers = append(w.peers, p)
 	w.tracef("peer %d starts in group %d, native %v", p.id, group, native)
-	p.toMaster(mfsm.Connected{Client: p.client, Remote: netip.AddrPortFrom(p.ip, 9)})
+	p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9)})
 	p.connect()
 }
 
 // toMaster puts an event of this peer's connection on its way, in order.
 func (p *peer) toMaster(ev mfsm.Event) {
-	if p.hole {
+	if p.line.hole {
 		return
 	}
 	w := p.w
-	p.lastOut = max(p.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
-	w.at(p.lastOut, nil, func() {
-		if w.conns[p.client] == p {
+	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
+	w.at(p.line.lastOut, nil, func() {
+		if w.master.conns[p.line.client] == p {
 			w.toMaster(ev)
 		}
 	})
@@ -113,8 +136,8 @@ func (p *peer) toMaster(ev mfsm.Event) {
 // fromMaster schedules what the master sent to this peer, in order.
 func (p *peer) fromMaster(do func()) {
 	w := p.w
-	p.lastIn = max(p.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
-	w.at(p.lastIn, p, do)
+	p.line.lastIn = max(p.line.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
+	w.at(p.line.lastIn, p, do)
 }
 
 func (p *peer) packet(pkt wire.Packet) {
@@ -128,8 +151,8 @@ func (p *peer) packet(pkt wire.Packet) {
 }
 
 func (p *peer) masterGone(err error) {
-	if !p.cut {
-		p.cut = true
+	if !p.line.cut {
+		p.line.cut = true
 		p.w.tracef("peer %d: master connection ended", p.id)
 		p.step(pfsm.MasterGone{Err: err})
 	}
@@ -141,12 +164,12 @@ func (p *peer) step(ev pfsm.Event) {
 	for _, e := range p.m.Step(w.now, ev) {
 		switch e := e.(type) {
 		case pfsm.Send:
-			if w.tracing {
+			if w.log.tracing {
 				w.tracef("peer %d -> %s", p.id, show(e.Packet))
 			}
-			p.toMaster(mfsm.PacketIn{Client: p.client, Packet: p.dialect(e.Packet)})
+			p.toMaster(mfsm.PacketIn{Client: p.line.client, Packet: p.dialect(e.Packet)})
 		case pfsm.Establish:
-			p.ahead.next = max(p.ahead.next, e.Epoch)
+			p.mesh.ahead.next = max(p.mesh.ahead.next, e.Epoch)
 			p.establish(e)
 		case pfsm.RoundOver:
 			if e.Epoch != 0 && w.bug != spoilForgotten {
@@ -157,7 +180,7 @@ func (p *peer) step(ev pfsm.Event) {
 		case pfsm.PrepareRing:
 			p.prepareRing(e)
 		case pfsm.StopPrepare:
-			p.preparing = 0
+			p.mesh.preparing = 0
 		case pfsm.SwitchRing:
 			w.collector.switches++
 			if w.bug == releasedEarly {
@@ -180,12 +203,11 @@ func (p *peer) step(ev pfsm.Event) {
 		case pfsm.Finish:
 			p.op(e.Op).finish(e.Restore)
 		case pfsm.Serve:
-			p.serving = e.Call
+			p.transfer.serving = e.Call
 		case pfsm.Fetch:
-			p.serving = 0 // what is being overwritten is handed out to nobody
 			p.fetch(e)
 		case pfsm.StopFetch:
-			p.stopFetch = true
+			p.transfer.stop = true
 			w.after(0, p, func() { p.fetchEnded(pfsm.Fetched{Call: e.Call, Err: errors.New("stopped")}) })
 		case pfsm.Probe:
 			p.probe(e)
@@ -245,16 +267,16 @@ func (p *peer) disconnect(reason string) {
 	if code := errs.Protocol.Error(); len(reason) >= len(code) && reason[:len(code)] == code {
 		w.failf("peer %d: %s", p.id, reason)
 	}
-	p.over, p.cut = true, true
+	p.over, p.line.cut = true, true
 	p.closeAll()
-	if p.mute { // no call of it is pending that would tell its trainer
+	if p.trainer.mute { // no call of it is pending that would tell its trainer
 		w.after(0, p, p.exit)
 	}
 }
 
 // closeAll closes what the operating system closes when a process ends.
 func (p *peer) closeAll() {
-	p.toMaster(mfsm.Gone{Client: p.client, Reason: "closed"})
+	p.toMaster(mfsm.Gone{Client: p.line.client, Reason: "closed"})
 	for _, o := range p.w.peers {
 		p.w.breakLink(p, o)
 		p.w.breakLink(o, p)
@@ -277,12 +299,12 @@ func (p *peer) exit() {
 // fetch asks the distributors one after another.
 func (p *peer) fetch(e pfsm.Fetch) {
 	w := p.w
-	p.fetching, p.stopFetch = e.Call, false
+	p.transfer = transfer{fetching: e.Call} // a state that is being overwritten is not handed out
 	began := w.now
 	todo := e.Distributors
 	var next func()
 	next = func() {
-		if p.stopFetch {
+		if p.transfer.stop {
 			return
 		}
 		if len(todo) == 0 {
@@ -305,40 +327,40 @@ func (p *peer) fetch(e pfsm.Fetch) {
 // has delivered is fetched again, which is the same to the state.
 func (p *peer) fetchFrom(from *peer, e pfsm.Fetch, i int, next func()) {
 	w := p.w
-	serves := func() bool { return !from.dead && !from.stopped && from.serving != 0 }
+	serves := func() bool { return !from.dead && !from.stopped && from.transfer.serving != 0 }
 	switch {
-	case p.stopFetch || p.fetching != e.Call:
+	case p.transfer.stop || p.transfer.fetching != e.Call:
 		return
 	case !serves():
 		w.after(w.rng.between(0, 3*time.Millisecond), p, next)
 		return
-	case from.torn:
+	case from.memory.torn:
 		w.failf("peer %d fetches from peer %d, whose state is torn", p.id, from.id)
 		return
 	case i == len(e.Keys) || w.bug == fetchSkipped:
 		w.collector.fetches++
 		w.tracef("peer %d fetched from %d", p.id, from.id)
-		p.fetchEnded(pfsm.Fetched{Call: e.Call, Revision: from.revision})
+		p.fetchEnded(pfsm.Fetched{Call: e.Call, Revision: from.memory.revision})
 		return
 	}
 	at := int(e.Keys[i][0] - 'a')
-	p.torn, p.state[at] = true, w.rng.next()
+	p.memory.torn, p.memory.state[at] = true, w.rng.next()
 	w.after(w.rng.between(0, time.Millisecond), p, func() {
-		if p.stopFetch || p.fetching != e.Call {
+		if p.transfer.stop || p.transfer.fetching != e.Call {
 			return
 		}
-		if !serves() || from.state[at] != e.Hashes[i] {
+		if !serves() || from.memory.state[at] != e.Hashes[i] {
 			w.after(w.rng.between(0, 3*time.Millisecond), p, next)
 			return
 		}
-		p.state[at] = from.state[at]
+		p.memory.state[at] = from.memory.state[at]
 		w.after(w.rng.between(0, time.Millisecond), p, func() { p.fetchFrom(from, e, i+1, next) })
 	})
 }
 
 func (p *peer) fetchEnded(ev pfsm.Fetched) {
-	if p.fetching == ev.Call {
-		p.fetching = 0
+	if p.transfer.fetching == ev.Call {
+		p.transfer.fetching = 0
 		p.step(ev)
 	}
 }
@@ -416,15 +438,15 @@ func (p *peer) call(doing string, ev func(pfsm.CallID) pfsm.Event, then func(pfs
 	p.nextCall++
 	id := p.nextCall
 	p.calls[id] = then
-	p.doing, p.current, p.awaiting = doing, id, nil
+	p.trainer.doing, p.trainer.current, p.trainer.awaiting = doing, id, nil
 	p.step(ev(id))
 }
 
 // background makes a call that the trainer does not wait for.
 func (p *peer) background(doing string, ev func(pfsm.CallID) pfsm.Event, then func(pfsm.Done)) {
-	was, current, awaiting := p.doing, p.current, p.awaiting
+	was, current, awaiting := p.trainer.doing, p.trainer.current, p.trainer.awaiting
 	p.call(doing, ev, then)
-	p.doing, p.current, p.awaiting = was, current, awaiting
+	p.trainer.doing, p.trainer.current, p.trainer.awaiting = was, current, awaiting
 }
 
 // early is the answer of a query that was made before it is needed.
@@ -454,15 +476,15 @@ func (p *peer) answered(d pfsm.Done) {
 		return
 	}
 	delete(p.calls, d.Call)
-	if p.serving == d.Call {
-		p.serving = 0
+	if p.transfer.serving == d.Call {
+		p.transfer.serving = 0
 	}
 	if o := p.launches[d.Call]; o != nil && d.Err != nil {
 		// A launch that was postponed may find that the world has shrunk.
 		o.finished, o.restored, o.refused = true, true, true
 	}
 	p.w.progress = p.w.now
-	p.w.tracef("peer %d: %s: %+v", p.id, p.doing, d)
+	p.w.tracef("peer %d: %s: %+v", p.id, p.trainer.doing, d)
 	p.w.after(p.w.rng.between(0, 2*time.Millisecond), p, func() { then(d) })
 }
 

@@ -24,9 +24,9 @@ var (
 func TestSimulation(t *testing.T) {
 	if *oneSeed != 0 {
 		w := newWorld(*oneSeed, noBug)
-		w.tracing = *trace
+		w.log.tracing = *trace
 		failure := w.run()
-		t.Log(strings.Join(w.lines, "\n"))
+		t.Log(strings.Join(w.log.lines, "\n"))
 		require.Empty(t, failure)
 		return
 	}
@@ -80,9 +80,9 @@ func TestSameSeedSameRun(t *testing.T) {
 		var lines [2][]string
 		for i := range lines {
 			w := newWorld(seed, noBug)
-			w.tracing = true
+			w.log.tracing = true
 			require.Empty(t, w.run())
-			lines[i] = w.lines
+			lines[i] = w.log.lines
 		}
 		require.Equal(t, lines[0], lines[1]) // S1-09
 	}
@@ -268,17 +268,17 @@ func TestTwoFaults(t *testing.T) {
 func TestSilentVoterIsNamedAndDropped(t *testing.T) {
 	w := emptyWorld(11, noBug)
 	w.plan = scenario{groups: 1, loops: 3}
-	w.keepFacts, w.excused = true, true
+	w.log.keep, w.excused = true, true
 	for i := range 3 {
 		w.after(time.Duration(i)*time.Millisecond, nil, func() {
 			w.spawn(0, true, 3)
-			w.peers[i].mute = i == 2
+			w.peers[i].trainer.mute = i == 2
 		})
 	}
 	require.Empty(t, w.run())
 	mute := w.peers[2]
 	named, dropped := "", ""
-	for _, f := range w.facts {
+	for _, f := range w.log.facts {
 		if strings.HasPrefix(f, "waiting-for: ") {
 			named = f
 		}
@@ -290,7 +290,7 @@ func TestSilentVoterIsNamedAndDropped(t *testing.T) {
 	require.Contains(t, dropped, mute.uuid.Short())
 	require.True(t, mute.over)
 	for _, p := range w.peers[:2] {
-		require.Zero(t, p.loops, "peer %d did its work", p.id)
+		require.Zero(t, p.trainer.loops, "peer %d did its work", p.id)
 	}
 	require.Greater(t, w.now, voteBound)
 	require.Positive(t, w.collector.successes)

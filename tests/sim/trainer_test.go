@@ -16,7 +16,7 @@ import (
 
 func (p *peer) connect() {
 	p.call("connect", func(c pfsm.CallID) pfsm.Event { return pfsm.CallConnect{Call: c} }, func(d pfsm.Done) {
-		if !p.ended(d.Err) && !p.mute {
+		if !p.ended(d.Err) && !p.trainer.mute {
 			p.accepted()
 		}
 	})
@@ -24,11 +24,11 @@ func (p *peer) connect() {
 
 func (p *peer) synchronize() {
 	entries := []wire.StateEntry{
-		{Key: "a", Hash: p.state[0], DType: dtype.Uint64}, {Key: "b", Hash: p.state[1], DType: dtype.Uint64},
+		{Key: "a", Hash: p.memory.state[0], DType: dtype.Uint64}, {Key: "b", Hash: p.memory.state[1], DType: dtype.Uint64},
 	}
-	torn := p.torn && p.w.bug != tornVotes
+	torn := p.memory.torn && p.w.bug != tornVotes
 	p.call("sync", func(c pfsm.CallID) pfsm.Event {
-		return pfsm.CallSync{Call: c, Revision: p.revision, Torn: torn, Entries: entries}
+		return pfsm.CallSync{Call: c, Revision: p.memory.revision, Torn: torn, Entries: entries}
 	}, func(d pfsm.Done) {
 		if p.ended(d.Err) {
 			return
@@ -37,14 +37,14 @@ func (p *peer) synchronize() {
 			if !errors.Is(d.Err, errs.TransferFailed) {
 				p.w.failf("peer %d: sync: %v", p.id, d.Err)
 			}
-			if p.again++; p.again < 3 && p.w.alone(p) {
+			if p.trainer.again++; p.trainer.again < 3 && p.w.alone(p) {
 				p.synchronize() // nobody is out of step because of it
 				return
 			}
 			p.leave()
 			return
 		}
-		p.revision, p.torn, p.again = d.Sync.Revision, false, 0
+		p.memory.revision, p.memory.torn, p.trainer.again = d.Sync.Revision, false, 0
 		p.w.collector.synced(p.w, p)
 		p.reduceAll()
 	})
@@ -53,12 +53,12 @@ func (p *peer) synchronize() {
 // comeBack starts the trainer anew with the memory that a transfer has left torn.
 func (p *peer) comeBack() {
 	w := p.w
-	if !p.torn || !p.native || p.lives > 1 {
+	if !p.memory.torn || !p.native || p.trainer.lives > 1 {
 		return
 	}
-	w.spawn(p.group, true, max(1, p.loops))
+	w.spawn(p.group, true, max(1, p.trainer.loops))
 	n := w.peers[len(w.peers)-1]
-	n.state, n.torn, n.revision, n.lives = p.state, true, p.revision, p.lives+1
+	n.memory, n.trainer.lives = p.memory, p.trainer.lives+1
 	w.collector.tornAgain++
 	w.tracef("peer %d comes back as peer %d with a torn state", p.id, n.id)
 }
@@ -73,21 +73,21 @@ func (p *peer) reduceAll() {
 	w := p.w
 	var todo []uint64
 	vectors := map[uint64][]int64{}
-	tags := 1 + p.revision%3
+	tags := 1 + p.memory.revision%3
 	if w.plan.reuse {
-		tags = 2 + p.revision%2
+		tags = 2 + p.memory.revision%2
 	}
 	for tag := range tags {
 		todo = append(todo, tag)
-		v := make([]int64, 2+int(p.revision+tag)%5)
+		v := make([]int64, 2+int(p.memory.revision+tag)%5)
 		for i := range v {
 			v[i] = int64(w.rng.n(1000))
 		}
 		vectors[tag] = v
 	}
 	if w.plan.overlap {
-		p.early = &early{}
-		p.background("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, p.early.take)
+		p.trainer.early = &early{}
+		p.background("pending", func(c pfsm.CallID) pfsm.Event { return pfsm.CallPending{Call: c} }, p.trainer.early.take)
 	}
 	p.attempt(todo, vectors)
 }
@@ -181,10 +181,10 @@ func (p *peer) awaitAndReuse(order []*op, vectors map[uint64][]int64, again, fai
 	})
 	if len(order) > 1 && p.w.rng.chance(8) {
 		p.w.after(p.w.rng.between(0, 3*time.Millisecond), p, func() {
-			if _, pending := p.calls[p.current]; pending && p.awaiting == o {
+			if _, pending := p.calls[p.trainer.current]; pending && p.trainer.awaiting == o {
 				p.w.tracef("peer %d gives operation %d up", p.id, o.id)
 				o.canceled = true
-				p.step(pfsm.CallCancel{Call: p.current, Op: o.id})
+				p.step(pfsm.CallCancel{Call: p.trainer.current, Op: o.id})
 			}
 		})
 	}
@@ -236,7 +236,7 @@ func (p *peer) awaitNext(order []*op, vectors map[uint64][]int64, failed []uint6
 // awaitOne awaits an operation; then gets its tag if it failed.
 func (p *peer) awaitOne(o *op, then func(failed []uint64)) {
 	p.call("await", func(c pfsm.CallID) pfsm.Event {
-		p.awaiting = o
+		p.trainer.awaiting = o
 		return pfsm.CallAwait{Call: c, Op: o.id}
 	}, func(d pfsm.Done) {
 		p.w.collector.judged(p.w, o, d.Err)
@@ -263,16 +263,16 @@ func (p *peer) reduced(vectors map[uint64][]int64) {
 		p.w.collector.reduced(p.w, p, len(vectors))
 		for tag := range uint64(len(vectors)) {
 			for _, v := range vectors[tag] {
-				h := rng(p.state[tag%2] ^ uint64(v))
-				p.state[tag%2] = h.next()
+				h := rng(p.memory.state[tag%2] ^ uint64(v))
+				p.memory.state[tag%2] = h.next()
 			}
 		}
 	} else {
-		p.state[0]++
+		p.memory.state[0]++
 	}
-	p.revision++
-	p.w.collector.sound[p.state] = true
-	due := p.revision%4 == 3 || p.w.plan.eager && p.revision == 1
+	p.memory.revision++
+	p.w.collector.sound[p.memory.state] = true
+	due := p.memory.revision%4 == 3 || p.w.plan.eager && p.memory.revision == 1
 	if p.w.plan.groups == 1 && due && p.m.View().GlobalWorldSize > 1 {
 		p.optimize(p.askPending)
 		return
@@ -302,7 +302,7 @@ func (p *peer) optimize(then func()) {
 }
 
 func (p *peer) askPending() {
-	if p.loops--; p.loops <= 0 {
+	if p.trainer.loops--; p.trainer.loops <= 0 {
 		if !p.w.leaving {
 			p.w.leaving, p.w.unprovoked = true, p.w.collector.failures
 		}
@@ -331,9 +331,9 @@ func (p *peer) askPending() {
 		}
 		p.synchronize()
 	}
-	if p.early != nil {
-		p.doing = "pending"
-		p.early.wait(then)
+	if p.trainer.early != nil {
+		p.trainer.doing = "pending"
+		p.trainer.early.wait(then)
 		return
 	}
 	ask()

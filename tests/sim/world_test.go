@@ -132,34 +132,44 @@ type world struct {
 	order uint64
 	count int // events handled
 
-	master      *mfsm.Machine
-	masterTick  time.Duration
-	masterStops time.Duration // the master process stands still until then
-	masterQueue []mfsm.Event  // what happened meanwhile
-	conns       map[mfsm.ClientID]*peer
-	lastClient  mfsm.ClientID
+	master masterProcess
+	peers  []*peer
 
-	peers      []*peer
 	links      map[[2]int]*link
 	blocked    map[[2]int]bool // pairs that cannot connect
 	plan       scenario
+	eagerBytes int // of operations that may begin before their commence
 	faults     []fault
+	struck     uint // the kinds of faults that were injected, one bit each
 	bug        mutation
+
 	progress   time.Duration
-	leaving    bool // somebody has done its work
+	leaving    bool // some peer has done its work
 	unprovoked int  // operations that had failed by then
 	excused    bool // a fault of this run may cost innocent peers their place
+	failing    int  // rounds that failed since the last one that stands
 	failure    string
-	struck     uint     // the kinds of faults that were injected, one bit each
-	failing    int      // rounds that failed since the last one that stands
-	facts      []string // of the master, if kept
-	factAt     []time.Duration
-	keepFacts  bool
-	tracing    bool
-	lines      []string
-
-	eagerBytes int // of operations that may begin before their commence
+	log        journal
 	collector  book
+}
+
+// masterProcess is the master and what reaches it.
+type masterProcess struct {
+	m          *mfsm.Machine
+	tick       time.Duration
+	stops      time.Duration // it stands still until then
+	queue      []mfsm.Event  // what happened meanwhile
+	conns      map[mfsm.ClientID]*peer
+	lastClient mfsm.ClientID
+}
+
+// journal is what is kept of a run to look at.
+type journal struct {
+	tracing bool
+	lines   []string
+	keep    bool     // facts
+	facts   []string // of the master
+	factAt  []time.Duration
 }
 
 func (w *world) failf(format string, args ...any) {
@@ -170,8 +180,8 @@ func (w *world) failf(format string, args ...any) {
 }
 
 func (w *world) tracef(format string, args ...any) {
-	if w.tracing {
-		w.lines = append(w.lines, fmt.Sprintf("%12.6f #%d ", w.now.Seconds(), w.count)+fmt.Sprintf(format, args...))
+	if w.log.tracing {
+		w.log.lines = append(w.log.lines, fmt.Sprintf("%12.6f #%d ", w.now.Seconds(), w.count)+fmt.Sprintf(format, args...))
 	}
 }
 
@@ -238,10 +248,10 @@ func (w *world) waiting() string {
 	var b strings.Builder
 	for _, p := range w.peers {
 		if !p.dead {
-			fmt.Fprintf(&b, "peer %d in %s (stopped %v, world %d); ", p.id, p.doing, p.stopped, p.m.View().LocalWorldSize)
+			fmt.Fprintf(&b, "peer %d in %s (stopped %v, world %d); ", p.id, p.trainer.doing, p.stopped, p.m.View().LocalWorldSize)
 		}
 	}
-	for _, c := range w.master.Snapshot().Clients {
+	for _, c := range w.master.m.Snapshot().Clients {
 		fmt.Fprintf(&b, "master: %s %v %v %v; ", c.UUID.Short(), c.Phase, c.State, c.Collectives)
 	}
 	return b.String()
@@ -258,9 +268,9 @@ func (w *world) newUUID() (u wire.UUID) {
 
 // toMaster lets the master process take an event.
 func (w *world) toMaster(ev mfsm.Event) {
-	if w.now < w.masterStops || len(w.masterQueue) > 0 {
-		if w.masterQueue = append(w.masterQueue, ev); len(w.masterQueue) == 1 {
-			w.at(w.masterStops, nil, w.wakeMaster)
+	if w.now < w.master.stops || len(w.master.queue) > 0 {
+		if w.master.queue = append(w.master.queue, ev); len(w.master.queue) == 1 {
+			w.at(w.master.stops, nil, w.wakeMaster)
 		}
 		return
 	}
@@ -269,12 +279,12 @@ func (w *world) toMaster(ev mfsm.Event) {
 
 // wakeMaster lets the master process go on with what has piled up.
 func (w *world) wakeMaster() {
-	if w.now < w.masterStops { // it was stopped again
-		w.at(w.masterStops, nil, w.wakeMaster)
+	if w.now < w.master.stops { // it was stopped again
+		w.at(w.master.stops, nil, w.wakeMaster)
 		return
 	}
-	queue := w.masterQueue
-	w.masterQueue = nil
+	queue := w.master.queue
+	w.master.queue = nil
 	for _, ev := range queue {
 		w.stepMaster(ev)
 	}
@@ -283,15 +293,15 @@ func (w *world) wakeMaster() {
 func (w *world) stepMaster(ev mfsm.Event) {
 	g, gone := ev.(mfsm.Gone)
 	if gone {
-		delete(w.conns, g.Client)
+		delete(w.master.conns, g.Client)
 	}
-	effects := w.master.Step(w.now, ev)
+	effects := w.master.m.Step(w.now, ev)
 	forgot := false
 	syncDone := 0
 	for _, e := range effects {
 		switch e := e.(type) {
 		case mfsm.Send:
-			p := w.conns[e.Client]
+			p := w.master.conns[e.Client]
 			if p == nil {
 				w.failf("the master sends %T to a connection it closed", e.Packet)
 				return
@@ -326,8 +336,8 @@ func (w *world) stepMaster(ev mfsm.Event) {
 			}
 			w.deliver(p, e.Packet, syncDone)
 		case mfsm.Close:
-			p := w.conns[e.Client]
-			delete(w.conns, e.Client)
+			p := w.master.conns[e.Client]
+			delete(w.master.conns, e.Client)
 			w.tracef("master closes peer %d: %s", p.id, e.Reason)
 			// PCCL's way with peers that report a failure (quirk Q5).
 			reported := !p.native && (strings.Contains(e.Reason, "PEER_REGISTERED/CONNECTING_TO_PEERS_FAILED") ||
@@ -342,21 +352,21 @@ func (w *world) stepMaster(ev mfsm.Event) {
 		case mfsm.StopSolve: // what comes late must mean nothing
 		case mfsm.Log:
 			w.rounds(e.Fact)
-			if w.keepFacts {
-				w.facts = append(w.facts, e.Fact.Kind+": "+e.Fact.Text)
-				w.factAt = append(w.factAt, w.now)
+			if w.log.keep {
+				w.log.facts = append(w.log.facts, e.Fact.Kind+": "+e.Fact.Text)
+				w.log.factAt = append(w.log.factAt, w.now)
 			}
-			if w.tracing {
+			if w.log.tracing {
 				w.tracef("master: %s: %s", e.Fact.Kind, e.Fact.Text)
 			}
 		}
 	}
-	if at, ok := w.master.Deadline(); ok && (w.masterTick <= w.now || at < w.masterTick) {
+	if at, ok := w.master.m.Deadline(); ok && (w.master.tick <= w.now || at < w.master.tick) {
 		due := max(at, w.now+time.Microsecond)
-		w.masterTick = due
+		w.master.tick = due
 		w.at(due, nil, func() {
-			if w.masterTick == due {
-				w.masterTick = 0
+			if w.master.tick == due {
+				w.master.tick = 0
 				w.toMaster(mfsm.Tick{})
 			}
 		})
@@ -378,17 +388,17 @@ func (w *world) rounds(f mfsm.Fact) {
 
 // deliver puts a packet on its way to a peer.
 func (w *world) deliver(p *peer, pkt wire.Packet, sync int) {
-	if p.hole {
+	if p.line.hole {
 		return
 	}
 	p.fromMaster(func() {
-		if p.cut {
+		if p.line.cut {
 			return
 		}
 		if sync != 0 {
-			p.sync = sync
+			p.memory.sync = sync
 		}
-		if w.tracing {
+		if w.log.tracing {
 			w.tracef("peer %d <- %s", p.id, show(pkt))
 		}
 		p.packet(pkt)
