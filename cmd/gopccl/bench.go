@@ -196,6 +196,7 @@ by the median time, rx+tx Gbit/s all that it sends and receives, as PCCL's repor
 counts them.`,
 		Example: `  gopccl bench allreduce --world 2,4 --bytes 4KiB,400000,64MiB
   gopccl bench allreduce --world 4 --bytes 64MiB --quantize minmax --json -
+  gopccl bench allreduce --world 4 --bytes 64MiB --quantize blocks   # int4
   gopccl bench allreduce --bytes 1MiB --concurrent 8 --pool 4 --rounds 20`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
@@ -203,8 +204,8 @@ counts them.`,
 	b.add(cmd, "2,4", "4KiB,400000,64MiB", 5)
 	fl := cmd.Flags()
 	fl.StringVar(&b.dtype, "dtype", "float32", "element type")
-	fl.StringVar(&b.algorithm, "quantize", "none", "none, minmax or zeropoint")
-	fl.StringVar(&b.wire, "wire", "uint8", "element type on the wire if quantized")
+	fl.StringVar(&b.algorithm, "quantize", "none", "quantizer: "+strings.Join(quant.Names(), ", "))
+	fl.StringVar(&b.wire, "wire", "", "element type on the wire if quantized (default: the narrowest that the quantizer has)")
 	fl.IntVar(&b.pool, "pool", 1, "connections to the next peer")
 	fl.IntVar(&b.concurrent, "concurrent", 1, "all-reduces in flight at a time, each of --bytes")
 	fl.StringVar(&b.frame, "frame-bytes", "", "largest payload of a data frame (default: data.frame_bytes)")
@@ -262,13 +263,19 @@ func (b *reduceBench) jobs(worlds, sizes []int) (jobs []bench.Reduction, err err
 	if job.DType, err = dtype.ParseType(b.dtype); err != nil {
 		return nil, usageError("--dtype: %w", err)
 	}
-	job.Quantize = core.Quantize{Algorithm: b.algorithm}
-	if job.Quantize.Type, err = dtype.ParseType(b.wire); err != nil {
-		return nil, usageError("--wire: %w", err)
-	}
 	q, err := quant.Lookup(b.algorithm)
 	if err != nil {
-		return nil, usageError("--quantize: %w", err)
+		return nil, usageError("--quantize: %w; there are %s", err, strings.Join(quant.Names(), ", "))
+	}
+	job.Quantize = core.Quantize{Algorithm: b.algorithm, Type: dtype.Uint8}
+	if b.wire != "" {
+		if job.Quantize.Type, err = dtype.ParseWireType(b.wire); err != nil {
+			return nil, usageError("--wire: %w", err)
+		}
+	} else if q != nil {
+		if t, ok := quant.Narrowest(q, job.DType, dtype.Sum); ok {
+			job.Quantize.Type = t // else Check says why there is none
+		}
 	}
 	for _, n := range sizes {
 		if job.Count = n / job.DType.Size(); job.Count < 1 {
@@ -278,7 +285,7 @@ func (b *reduceBench) jobs(worlds, sizes []int) (jobs []bench.Reduction, err err
 			if q == nil {
 				continue
 			}
-			if err := q.Check(job.DType, job.Quantize.Type, dtype.Sum, job.Count/world, true); err != nil {
+			if err := quant.Check(q, job.DType, job.Quantize.Type, dtype.Sum, job.Count/world, true); err != nil {
 				return nil, usageError("%d bytes among %d peers: %w", n, world, err)
 			}
 		}

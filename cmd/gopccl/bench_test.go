@@ -7,6 +7,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 func TestBenchHashWritesJSONLines(t *testing.T) {
@@ -107,7 +111,9 @@ func TestBenchRefusesImpossibleArguments(t *testing.T) {
 		{"allreduce --bytes 2", "less than one float32"},
 		{"allreduce --rounds 0", "--rounds"},
 		{"allreduce --dtype float8", "float8"},
-		{"allreduce --quantize gzip", "gzip"},
+		{"allreduce --quantize gzip", "blocks, minmax, zeropoint"},
+		{"allreduce --quantize blocks --wire uint8", "int4"},
+		{"allreduce --quantize blocks --dtype int32", "int32"},
 		{"allreduce --quantize minmax --wire uint64", "uint64"},
 		{"allreduce --quantize minmax --dtype int32", "int32"},
 		{"allreduce --concurrent 0", "--concurrent"},
@@ -126,6 +132,31 @@ func TestBenchRefusesImpossibleArguments(t *testing.T) {
 		require.Equal(t, exitUsage, code, c.args)
 		require.Contains(t, errOut.String(), c.want, c.args)
 		require.Empty(t, out.String(), c.args)
+	}
+}
+
+// Every quantizer is listed, and measured with the narrowest type that it has
+// unless another one is asked for.
+func TestBenchAllReduceChoosesTheWireType(t *testing.T) {
+	var out, errOut bytes.Buffer
+	require.Equal(t, exitOK, execute(t.Context(), []string{"bench", "allreduce", "--help"}, nil, &out, &errOut), errOut.String())
+	require.Contains(t, out.String(), strings.Join(quant.Names(), ", "))
+	for _, c := range []struct {
+		algorithm, wire string
+		want            dtype.Type
+	}{
+		{"none", "", dtype.Uint8},
+		{"minmax", "", dtype.Uint8},
+		{"minmax", "uint16", dtype.Uint16},
+		{"zeropoint", "", dtype.Uint8},
+		{"blocks", "", dtype.Int4},
+		{"blocks", "int4", dtype.Int4},
+	} {
+		b := reduceBench{dtype: "float32", algorithm: c.algorithm, wire: c.wire}
+		jobs, err := b.jobs([]int{2, 4}, []int{4 << 10})
+		require.NoError(t, err, c)
+		require.Len(t, jobs, 1)
+		require.Equal(t, core.Quantize{Algorithm: c.algorithm, Type: c.want}, jobs[0].Quantize)
 	}
 }
 

@@ -86,6 +86,23 @@ func FormOf(z Quantizer, t, q dtype.Type) Form {
 // ErrNative says that a quantizer is for groups of gopccl peers only.
 var ErrNative = errors.New("its wire form is one that PCCL peers do not have (use minmax or zeropoint while there are some in the group)")
 
+// narrow are wire types, the fewest bits first.
+var narrow = []dtype.Type{
+	dtype.Uint4, dtype.Int4, dtype.Uint8, dtype.Int8, dtype.Uint16, dtype.Int16, dtype.Uint32, dtype.Int32, dtype.Uint64, dtype.Int64,
+}
+
+// Narrowest returns the wire type of the fewest bits that z has for elements of
+// type t and op among gopccl peers, for programs that let their users name a
+// quantizer alone. false: it has none.
+func Narrowest(z Quantizer, t dtype.Type, op dtype.Op) (dtype.Type, bool) {
+	for _, q := range narrow {
+		if Check(z, t, q, op, 1<<20, true) == nil {
+			return q, true
+		}
+	}
+	return 0, false
+}
+
 // Check is z.Check, and refuses forms that nobody can carry: those of Formed
 // quantizers if a PCCL peer takes part (ErrNative), and impossible ones.
 func Check(z Quantizer, t, q dtype.Type, op dtype.Op, minChunk int, native bool) error {

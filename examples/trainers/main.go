@@ -8,9 +8,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
+	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
 
@@ -37,8 +40,7 @@ func execute(name string, train Trainer, o Options, args []string) int {
 	fs.StringVar(&o.Checkpoint, "checkpoint", "", "`DIR` to resume from and to write to; one per peer")
 	fs.Uint64Var(&o.CheckpointEvery, "checkpoint-every", o.CheckpointEvery, "steps between two checkpoints")
 	fs.Uint64Var(&o.LossEvery, "loss-every", o.LossEvery, "steps between two measurements of the validation loss")
-	fs.StringVar(&o.Quantize.Algorithm, "quantize", "none", "send averages as 8 bit integers: none, minmax or zeropoint")
-	o.Quantize.Type = dtype.Uint8
+	fs.StringVar(&o.Quantize.Algorithm, "quantize", "none", "send averages as small integers, by one of: "+strings.Join(quant.Names(), ", "))
 	device := -1
 	if name != "ddp" {
 		fs.IntVar(&device, "outer-device", device, "`NUMBER` of the CUDA device that takes the outer steps; -1: the processor (same bits)")
@@ -52,6 +54,10 @@ func execute(name string, train Trainer, o Options, args []string) int {
 	}
 	if fs.NArg() > 0 || o.Inner < 1 || o.Batch < 1 || o.MinPeers < 1 {
 		fmt.Fprintf(os.Stderr, "%s: -inner, -batch and -min-peers are at least 1, and there are no arguments\n", name)
+		return 2
+	}
+	if err := o.quantize(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: -quantize: %v\n", name, err)
 		return 2
 	}
 	o.Report = Lines(os.Stdout, *asJSON)
@@ -74,4 +80,21 @@ func execute(name string, train Trainer, o Options, args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// quantize chooses the element type of the algorithm that the flags name.
+func (o *Options) quantize() error {
+	q, err := quant.Lookup(o.Quantize.Algorithm)
+	if err != nil {
+		return fmt.Errorf("%w; there are %s", err, strings.Join(quant.Names(), ", "))
+	}
+	if q == nil {
+		return nil
+	}
+	t, ok := quant.Narrowest(q, dtype.Float32, core.Avg)
+	if !ok {
+		return fmt.Errorf("%s does not average float32", q.Name())
+	}
+	o.Quantize.Type = t
+	return nil
 }

@@ -12,7 +12,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/examples/charlm"
 )
 
@@ -132,6 +134,32 @@ func TestTrainersEqualOneProcess(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Averages travel by every quantizer that the flag lists, and the peers stay equal.
+func TestTrainersQuantize(t *testing.T) {
+	types := map[string]dtype.Type{"minmax": dtype.Uint8, "zeropoint": dtype.Uint8, "blocks": dtype.Int4}
+	for _, name := range quant.Names() {
+		t.Run(name, func(t *testing.T) {
+			var o Options
+			code := execute("ddp", func(_ context.Context, chosen Options) error { o = chosen; return nil }, Options{Inner: 1, Batch: 1, MinPeers: 1}, []string{"-quantize", name})
+			require.Zero(t, code)
+			require.Equal(t, name, o.Quantize.Algorithm)
+			require.Equal(t, types[name], o.Quantize.Type)
+
+			addr, _ := master(t)
+			how := o.Quantize
+			o = small(addr)
+			o.Quantize = how
+			a, b := start(t, DDP, o, nil), start(t, DDP, o, nil)
+			a.wait(t)
+			b.wait(t)
+			require.Equal(t, a.of(Ended)[0].Hash, b.of(Ended)[0].Hash)
+			require.Less(t, a.of(Ended)[0].Loss, a.of(Joined)[0].Loss)
+		})
+	}
+	code := execute("ddp", func(context.Context, Options) error { panic("trains") }, Options{Inner: 1, Batch: 1, MinPeers: 1}, []string{"-quantize", "gzip"})
+	require.Equal(t, 2, code)
 }
 
 // With one local step of plain gradient descent and an outer step of rate 1

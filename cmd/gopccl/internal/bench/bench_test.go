@@ -52,6 +52,7 @@ func TestAllReduce(t *testing.T) {
 		{Count: 1, DType: dtype.Float32, Rounds: 3, Concurrent: 1},
 		{Count: 90000, DType: dtype.Float32, Rounds: 2, Concurrent: 1},
 		{Count: 90000, DType: dtype.Float32, Rounds: 2, Concurrent: 1, Quantize: core.Quantize{Algorithm: "minmax", Type: dtype.Uint8}},
+		{Count: 90000, DType: dtype.Float32, Rounds: 1, Concurrent: 1, Quantize: core.Quantize{Algorithm: "blocks", Type: dtype.Int4}},
 		{Count: 999, DType: dtype.BFloat16, Rounds: 1, Concurrent: 3, InPlace: true},
 	}
 	var got []Result
@@ -72,8 +73,9 @@ func TestAllReduce(t *testing.T) {
 	}
 	require.EqualValues(t, 4*90000*4/3, got[1].Tx) // S1-29
 	require.EqualValues(t, 4*90000*4/3, got[1].Rx)
+	require.Less(t, 3*got[3].Tx, 2*got[2].Tx, "18 bytes for 32 elements")
 	require.EqualValues(t, 4*90000/3+4*35, got[2].Tx)
-	require.EqualValues(t, 3*2*999*4/3, got[3].Tx)
+	require.EqualValues(t, 3*2*999*4/3, got[4].Tx)
 	require.Equal(t, "uint8", got[2].Wire)
 }
 
@@ -132,6 +134,9 @@ func TestVerify(t *testing.T) {
 	j := Reduction{Count: 1, DType: dtype.Float32, Quantize: core.Quantize{Algorithm: "minmax", Type: dtype.Uint8}}
 	sum := float32(element(0, 0) + element(0, 1))
 	require.NoError(t, j.verify(dtype.AsBytes([]float32{sum + 0.01}), 2))
+	require.Error(t, j.verify(dtype.AsBytes([]float32{sum + 0.5}), 2))
+	j.Quantize = core.Quantize{Algorithm: "blocks", Type: dtype.Int4}
+	require.NoError(t, j.verify(dtype.AsBytes([]float32{sum + 0.2}), 2))
 	require.Error(t, j.verify(dtype.AsBytes([]float32{sum + 0.5}), 2))
 }
 
