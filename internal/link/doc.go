@@ -1,5 +1,5 @@
 // Package link owns the peer to peer connections and carries frames over them
-// (data spec, sections 1.3 to 2.3). It knows no collective: no element, no step
+// (data spec, sections 1.2 and 1.3). It knows no collective: no element, no step
 // and no reduction.
 //
 // # What it has

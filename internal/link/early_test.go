@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -175,14 +176,25 @@ func TestEarlyMemoryFollowsTheNeighbour(t *testing.T) {
 	require.Equal(t, u, k.h.Early())
 }
 
-// What a closed connection brought early is forgotten; what a new one of the same
-// peer brings does not follow it.
+// What a closed connection brought early is forgotten.
 func TestEarlyFramesOfALostConnection(t *testing.T) {
 	k := newKeeper(t)
 	put(t, k.prev, 2, 1, []byte{1})
 	k.whenKept(transport.HeaderSize + 1)
+	k.prev.Close()
+	k.hears(t)
+	require.Zero(t, k.h.Early())
+}
+
+// A stream comes over one connection. What another one of the same peer brings for it
+// does not follow the frames of the first: it takes their place.
+func TestEarlyFramesOfTwoConnections(t *testing.T) {
+	defer invariants.WatchLocks()()
+	k := newKeeper(t)
+	put(t, k.prev, 2, 1, []byte{1})
+	k.whenKept(transport.HeaderSize + 1)
 	again, in := transporttest.Pair(transporttest.Options{})
-	k.h.AddReceiver(uuid(1), 0, in) // it replaces the first
+	k.h.AddReceiver(uuid(1), 1, in)
 	put(t, again, 2, 1, []byte{2, 3})
 	k.whenKept(transport.HeaderSize + 2)
 	x := newTape()

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -42,10 +43,11 @@ func uuid(i int) wire.UUID {
 // and hears of losses.
 type room struct {
 	h        *Hub
-	mu       sync.Mutex
-	sinks    map[earlyKey]*tape
+	mu       invariants.Mutex
+	sinks    map[earlyKey]Sink
 	keeps    bool // frames without a sink are kept, and dropped otherwise
 	waits    bool // Route waits for a sink until the connection is closed
+	waiting  atomic.Int32
 	changed  *sync.Cond
 	lost     chan loss
 	receiver chan *Receiver
@@ -58,8 +60,9 @@ type loss struct {
 }
 
 func newRoom(t *testing.T, cfg Config) *room {
-	m := &room{sinks: map[earlyKey]*tape{}, lost: make(chan loss, 4*maxStrangers), receiver: make(chan *Receiver, 4*maxStrangers)}
+	m := &room{sinks: map[earlyKey]Sink{}, lost: make(chan loss, 4*maxStrangers), receiver: make(chan *Receiver, 4*maxStrangers)}
 	m.changed = sync.NewCond(&m.mu)
+	m.mu.Rank(RankHub-1, "room.mu")
 	if cfg.Threads == 0 {
 		cfg.Threads = testThreads
 	}
@@ -77,6 +80,7 @@ func (m *room) Route(r *Receiver, h transport.Header, kept *Early) (Sink, Verdic
 		}
 		switch {
 		case m.waits && !r.Closed():
+			m.waiting.Add(1)
 			m.changed.Wait()
 			continue
 		case !m.keeps:
@@ -101,7 +105,7 @@ func (m *room) SenderLost(s *Sender, cause error) { m.lost <- loss{s.Peer(), tru
 func (m *room) ReceiverLost(r *Receiver, cause error) { m.lost <- loss{r.Peer(), false, cause} }
 
 // open makes x the sink of a stream, and gives it what was kept.
-func (m *room) open(from wire.UUID, tag, stream uint64, x *tape) {
+func (m *room) open(from wire.UUID, tag, stream uint64, x Sink) {
 	m.mu.Lock()
 	m.sinks[earlyKey{from, tag, stream}] = x
 	early := m.h.TakeEarly(from, tag, stream)
@@ -204,7 +208,7 @@ type roll struct {
 	prepare     func(*Frame)
 	opener      bool // is due when nothing was sent
 
-	mu      sync.Mutex
+	mu      invariants.Mutex
 	frames  [][]byte
 	refs    int
 	begun   bool
@@ -213,7 +217,9 @@ type roll struct {
 }
 
 func newRoll(tag, number uint64, frames ...[]byte) *roll {
-	return &roll{stream: stream{failed: make(chan error, 1)}, tag: tag, number: number, frames: frames}
+	x := &roll{stream: stream{failed: make(chan error, 1)}, tag: tag, number: number, frames: frames}
+	x.mu.Rank(RankConn+1, "roll.mu")
+	return x
 }
 
 func (x *roll) NextFrame(f *Frame, _ int) bool {
@@ -304,6 +310,7 @@ func frameOf(tag, number uint64, payload []byte) []byte {
 // Frames of several sources over one connection come to their sinks, each stream in
 // its order, whatever the connection takes at once.
 func TestFramesComeToTheirSinks(t *testing.T) {
+	defer invariants.WatchLocks()()
 	for name, o := range map[string]transporttest.Options{"wide": {}, "narrow": {Buffer: 100, Piece: 7}} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, Config{FrameBytes: 64}, 1, o, Features{Native: true})
@@ -418,6 +425,7 @@ func TestRoutersAreWoken(t *testing.T) {
 	m.h.AddReceiver(uuid(1), 0, near)
 	r := <-m.receiver
 	put(t, far, 1, 1, []byte{1})
+	require.Eventually(t, func() bool { return m.waiting.Load() == 1 }, patience, time.Millisecond)
 	r.Close(errTest)
 	require.Equal(t, loss{uuid(1), false, errTest}, m.hears(t))
 

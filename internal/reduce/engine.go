@@ -1,5 +1,5 @@
 // Package reduce runs ring all-reduces over the connections of package link (data
-// spec, sections 3 to 6).
+// spec, sections 2 to 6).
 //
 // An Engine runs operations on a link.Hub, whose router it is. An operation (Op) is
 // a source, its outStream, and a sink, its inStream. The reader of a connection
