@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"sync"
 	"testing"
@@ -70,6 +71,18 @@ const (
 	tornFloats  = 1 << 20 // 4 MiB each: together more than the sockets swallow
 )
 
+// smallBuffers has a peer's connections keep little of what its program has not
+// taken, so that a holder cannot have sent all of a state at half of it.
+func smallBuffers(_ int, o *core.Options) {
+	o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+		if tcp, ok := c.(*net.TCPConn); ok && err == nil {
+			err = tcp.SetReadBuffer(256 << 10)
+		}
+		return c, err
+	}
+}
+
 // requireTorn checks that error and state name what was overwritten.
 func requireTorn(t *testing.T, err error, st *core.SharedState) {
 	t.Helper()
@@ -94,7 +107,7 @@ func TestEveryEndOfAFetchNamesWhatIsTorn(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- m.Run(ctx) }()
 			t.Cleanup(func() { m.Close(); <-ended })
-			cs := world(t, ctx, m.Addr().String(), 2, nil)
+			cs := world(t, ctx, m.Addr().String(), 2, smallBuffers)
 			fctx, stop := context.WithCancel(ctx)
 			defer stop()
 			st := tensorsOf(0, tornTensors, tornFloats, 0)
@@ -135,7 +148,7 @@ func TestTornStateIsNotElected(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	addr := localMaster(t)
-	cs := world(t, ctx, addr, 2, nil)
+	cs := world(t, ctx, addr, 2, smallBuffers)
 	st := tensorsOf(0, tornTensors, tornFloats, 0)
 	requireTorn(t, tear(t, ctx, cs[0], cs[1], st, func() { cs[0].Close() }), st)
 	_, err := cs[1].SyncSharedState(ctx, st, core.SyncOptions{})
@@ -285,7 +298,7 @@ func TestARunIsNotBegunAnewByAccident(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	addr := localMaster(t)
-	cs := world(t, ctx, addr, 2, nil)
+	cs := world(t, ctx, addr, 2, smallBuffers)
 	states := []*core.SharedState{tensorsOf(0, 2, 100, 1), tensorsOf(0, 2, 100, 1)}
 	for range 3 {
 		for _, err := range each(cs, func(i int, c *core.Communicator) error {
