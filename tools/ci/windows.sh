@@ -23,15 +23,15 @@ work=$(mktemp -d)
 trap '"$server" -k >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
 count=0
 for package in $(GOOS=windows existing "${packages[@]}"); do
-	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go test -c -o "$work/test.exe" "$package"
-	dir=$(GOOS=windows go list -f '{{.Dir}}' "$package")
-	(cd "$dir" && timeout 300 "$wine" "$work/test.exe" -test.short -test.timeout 240s >"$work/log" 2>&1 9>&-) || {
-		cat "$work/log"
-		fail "$package on Windows"
-	}
 	count=$((count + 1))
-done
+	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go test -c -o "$work/$count.exe" "$package"
+	echo "$wine $work/$count.exe $(GOOS=windows go list -f '{{.Dir}}' "$package")"
+done >"$work/tests"
 [ "$count" -gt 0 ] || fail "no packages with tests found"
+# The compiler uses all processors, a test mostly one: two of them at a time.
+one() { (cd "$3" && timeout 400 "$1" "$2" -test.short -test.timeout 360s >"$2.log" 2>&1) || { cat "$2.log"; echo "windows: $3 failed"; exit 1; }; }
+export -f one
+xargs -P 2 -L 1 bash -c 'one "$@"' one <"$work/tests" 9>&- || fail "tests on Windows"
 
 # The C library as a DLL, with the programs of tests/cabi that need nothing but threads.
 # They run on one processor: Wine 8 tells that a read is complete before its result can be read, and a thread on
