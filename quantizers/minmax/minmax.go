@@ -9,6 +9,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/quantizers/internal/linear"
 )
 
 // Name is the name under which the quantizer is registered.
@@ -54,9 +55,6 @@ func (quantizer) CheckMeta(t, q dtype.Type, m *quant.Meta) error {
 	}
 	return nil
 }
-
-// blockWords bounds the copies of unaligned slices on the stack: one word per element.
-const blockWords = 256
 
 // Params returns the bounds of src as PCCL computes them: NaN is ignored, and
 // the maximum is never below the smallest normal number (quirk Q30).
@@ -110,21 +108,17 @@ func firstZero(src []byte, zero float32) float32 {
 }
 
 func bounds[T quant.Float](src []byte, low, high T) (T, T) {
-	var zero T
-	if dtype.Aligned(src, elementSize(zero)) {
+	if dtype.Aligned(src, dtype.TypeOf[T]().Size()) {
 		return widen(dtype.View[T](src), low, high)
 	}
-	var block [blockWords]uint64
-	b := dtype.AsBytes(block[:])
+	var block linear.Block
 	for len(src) > 0 {
-		n := copy(b, src)
-		low, high = widen(dtype.View[T](b[:n]), low, high)
-		src = src[n:]
+		b := block.Load(src)
+		low, high = widen(dtype.View[T](b), low, high)
+		src = src[len(b):]
 	}
 	return low, high
 }
-
-func elementSize[T quant.Float](T) int { return dtype.TypeOf[T]().Size() }
 
 // widen moves the bounds apart until the elements of x lie between them. Once
 // the bounds are wide the branches are never taken, so the loop is fast.
@@ -172,23 +166,19 @@ func widen[T quant.Float](x []T, low, high T) (T, T) {
 // Quantize writes the wire form of src. Values that rounding pushed out of the
 // range of the wire type are clamped (quirk Q31), NaN becomes the minimum.
 func (quantizer) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
-	ts, qs := t.Size(), q.Size()
 	if t == dtype.Float32 && q == dtype.Uint8 {
 		done := quantizeByVector(m, dst, src)
 		dst, src = dst[done:], src[4*done:]
 	}
-	if dtype.Aligned(src, ts) && dtype.Aligned(dst, qs) {
+	if linear.Aligned(q, dst, t, src) {
 		quantizeAligned(t, q, m, dst, src)
 		return
 	}
-	var from, to [blockWords]uint64
-	fb, tb := dtype.AsBytes(from[:]), dtype.AsBytes(to[:])
+	var pair linear.Pair
 	for len(dst) > 0 {
-		n := min(blockWords, len(dst)/qs)
-		copy(fb[:n*ts], src)
-		quantizeAligned(t, q, m, tb[:n*qs], fb[:n*ts])
-		copy(dst, tb[:n*qs])
-		dst, src = dst[n*qs:], src[n*ts:]
+		d, s := pair.Load(q, dst, t, src)
+		quantizeAligned(t, q, m, d, s)
+		dst, src = dst[copy(dst, d):], src[len(s):]
 	}
 }
 
@@ -243,36 +233,27 @@ func truncate[Q uint8 | uint16 | uint32](v, qmax float64, top Q) Q {
 }
 
 // Dequantize sets dst := dst op value(q); every operation is rounded to t.
-func (quantizer) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
-	ts, qs := t.Size(), qt.Size()
-	if t == dtype.Float32 && qt == dtype.Uint8 {
-		done := dequantizeByVector(m, op, dst, dst, q)
-		dst, q = dst[4*done:], q[done:]
-	}
-	if dtype.Aligned(dst, ts) && dtype.Aligned(q, qs) {
-		dequantizeAligned(t, qt, m, op, dst, q)
-		return
-	}
-	var acc, in [blockWords]uint64
-	ab, ib := dtype.AsBytes(acc[:]), dtype.AsBytes(in[:])
-	for len(q) > 0 {
-		n := min(blockWords, len(q)/qs)
-		copy(ib[:n*qs], q)
-		copy(ab[:n*ts], dst)
-		dequantizeAligned(t, qt, m, op, ab[:n*ts], ib[:n*qs])
-		copy(dst, ab[:n*ts])
-		dst, q = dst[n*ts:], q[n*qs:]
-	}
+func (z quantizer) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
+	z.DequantizeFrom(t, qt, m, op, dst, dst, q)
 }
 
 // DequantizeFrom sets dst := acc op value(q). See quant.Fused.
-func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) {
+func (quantizer) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) {
 	if t == dtype.Float32 && qt == dtype.Uint8 {
 		done := dequantizeByVector(m, op, dst, acc, q)
 		dst, acc, q = dst[4*done:], acc[4*done:], q[done:]
 	}
-	copy(dst, acc)
-	z.Dequantize(t, qt, m, op, dst, q)
+	linear.Accumulate(dst, acc)
+	if linear.Aligned(t, dst, qt, q) {
+		dequantizeAligned(t, qt, m, op, dst, q)
+		return
+	}
+	var pair linear.Pair
+	for len(dst) > 0 {
+		d, s := pair.Load(t, dst, qt, q)
+		dequantizeAligned(t, qt, m, op, d, s)
+		dst, q = dst[copy(dst, d):], q[len(s):]
+	}
 }
 
 func dequantizeAligned(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
@@ -321,7 +302,7 @@ func dequantize[T quant.Float, Q uint8 | uint16 | uint32](low, high T, op dtype.
 		values(low, high, dst, q)
 		return
 	}
-	var block [blockWords]T
+	var block [linear.BlockElements]T
 	for len(dst) > 0 {
 		n := min(len(block), len(dst))
 		values(low, high, block[:n], q[:n])
@@ -332,10 +313,7 @@ func dequantize[T quant.Float, Q uint8 | uint16 | uint32](low, high T, op dtype.
 
 // dequantizeByTable computes the value of each of the 256 bytes once.
 func dequantizeByTable[T quant.Float](low, high T, op dtype.Op, dst []T, q []uint8) {
-	var all [256]uint8
-	for i := range all {
-		all[i] = uint8(i)
-	}
+	all := linear.Bytes[uint8]()
 	var table [256]T
 	values(low, high, table[:], all[:])
 	quant.CombineTable(op, dst, &table, q)

@@ -3,10 +3,9 @@
 package minmax
 
 import (
-	"unsafe"
-
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/quantizers/internal/linear"
 )
 
 // float32 to uint8 and back goes by vectors as far as whole vectors reach, at any
@@ -19,7 +18,7 @@ func boundsByVector(src []byte, low, high float32) (float32, float32, int) {
 		return low, high, 0
 	}
 	dtype.RaceRead(src[:4*n])
-	low, high = boundsKernel(floats(src), n, low, high)
+	low, high = boundsKernel(linear.Floats(src), n, low, high)
 	return low, high, n
 }
 
@@ -38,12 +37,12 @@ func quantizeByVector(m *quant.Meta, dst, src []byte) int {
 		// float32 decides where its error cannot matter. The error of the
 		// three operations is below 3*2^-24 of a result, at most 255.
 		if whole := left &^ 31; whole > 0 && fastLeast < d && d < fastMost {
-			rest := quantizeFastKernel(&dst[at], floats(src[4*at:]), whole, low, float32(255*k), -fastError, fastError)
+			rest := quantizeFastKernel(&dst[at], linear.Floats(src[4*at:]), whole, low, float32(255*k), -fastError, fastError)
 			at += whole - rest
 			left = min(n-at, 32)
 		}
 		if left > 0 {
-			quantizeKernel(&dst[at], floats(src[4*at:]), left, float64(low), k, 255)
+			quantizeKernel(&dst[at], linear.Floats(src[4*at:]), left, float64(low), k, 255)
 			at += left
 		}
 	}
@@ -81,13 +80,10 @@ func dequantizeByVector(m *quant.Meta, op dtype.Op, dst, acc, q []byte) int {
 	dtype.RaceRead(q[:n])
 	dtype.RaceWrite(dst[:4*n])
 	if op == dtype.Set {
-		setValuesKernel(floats(dst), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
+		setValuesKernel(linear.Floats(dst), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
 		return n
 	}
 	dtype.RaceRead(acc[:4*n])
-	addValuesKernel(floats(dst), floats(acc), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
+	addValuesKernel(linear.Floats(dst), linear.Floats(acc), &q[0], n, low, span, upperReciprocal, lowerReciprocal)
 	return n
 }
-
-// floats is for assembly only, which needs no alignment.
-func floats(b []byte) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/quantizers/internal/linear"
 )
 
 // Limits of the scale: normal float32 numbers, whose reciprocals are finite.
@@ -171,12 +172,11 @@ func sum[T quant.Float](src []byte, mean float64, squared bool) float64 {
 		return sumAligned[T](src, mean, squared)
 	}
 	total := 0.0
-	var block [blockWords]uint64
-	b := dtype.AsBytes(block[:])
+	var block linear.Block
 	for len(src) > 0 {
-		n := copy(b, src)
-		total += sumAligned[T](b[:n], mean, squared)
-		src = src[n:]
+		b := block.Load(src)
+		total += sumAligned[T](b, mean, squared)
+		src = src[len(b):]
 	}
 	return total
 }

@@ -4,10 +4,10 @@ package zeropoint
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/quantizers/internal/linear"
 )
 
 // float32 to uint8 and back goes by vectors as far as whole vectors reach, at any
@@ -21,9 +21,9 @@ func (s *sums) byVector(src []byte, mean float64, squared bool) int {
 	}
 	dtype.RaceRead(src[:4*n])
 	if squared {
-		squaresKernel(floats(src), n, mean, (*[16]float64)(s))
+		squaresKernel(linear.Floats(src), n, mean, (*[16]float64)(s))
 	} else {
-		sumKernel(floats(src), n, (*[16]float64)(s))
+		sumKernel(linear.Floats(src), n, (*[16]float64)(s))
 	}
 	return n
 }
@@ -45,7 +45,7 @@ func quantizeByVector(m *quant.Meta, dst, src []byte) (restOfDst, restOfSrc []by
 		if whole := n &^ 31; fast && whole > 0 {
 			dtype.RaceRead(src[:4*whole])
 			dtype.RaceWrite(dst[:whole])
-			rest := quantizeFastKernel(&dst[0], floats(src), whole, 0, float32(inv), float32(base+0.5-fastError), float32(base+0.5+fastError))
+			rest := quantizeFastKernel(&dst[0], linear.Floats(src), whole, 0, float32(inv), float32(base+0.5-fastError), float32(base+0.5+fastError))
 			dst, src = dst[whole-rest:], src[4*(whole-rest):]
 			n = min(n-whole+rest, 32) &^ 15
 			if n == 0 {
@@ -54,7 +54,7 @@ func quantizeByVector(m *quant.Meta, dst, src []byte) (restOfDst, restOfSrc []by
 		}
 		dtype.RaceRead(src[:4*n])
 		dtype.RaceWrite(dst[:n])
-		rest := quantizeKernel(&dst[0], floats(src), n, inv, base, 0.5, 255)
+		rest := quantizeKernel(&dst[0], linear.Floats(src), n, inv, base, 0.5, 255)
 		dst, src = dst[n-rest:], src[4*(n-rest):]
 		if rest > 0 { // a NaN is among the next 16
 			quantizeNaNs(m, dst[:16], src[:64])
@@ -84,13 +84,10 @@ func dequantizeByVector(m *quant.Meta, op dtype.Op, dst, acc, q []byte) int {
 	dtype.RaceRead(q[:n])
 	dtype.RaceWrite(dst[:4*n])
 	if op == dtype.Set {
-		setValuesKernel(floats(dst), &q[0], n, zero, m.Scale)
+		setValuesKernel(linear.Floats(dst), &q[0], n, zero, m.Scale)
 		return n
 	}
 	dtype.RaceRead(acc[:4*n])
-	addValuesKernel(floats(dst), floats(acc), &q[0], n, zero, m.Scale)
+	addValuesKernel(linear.Floats(dst), linear.Floats(acc), &q[0], n, zero, m.Scale)
 	return n
 }
-
-// floats is for assembly only, which needs no alignment.
-func floats(b []byte) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(b))) }

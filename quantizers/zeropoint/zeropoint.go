@@ -9,6 +9,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/quantizers/internal/linear"
 )
 
 // Name is the name under which the quantizer is registered.
@@ -57,28 +58,21 @@ func (quantizer) CheckMeta(_, _ dtype.Type, m *quant.Meta) error {
 	return nil
 }
 
-// blockWords bounds the copies of unaligned slices on the stack: one word per element.
-const blockWords = 256
-
 // Quantize writes round(x / scale) + zero point, clamped to the wire type.
 // Ties round up. NaN becomes the zero point.
 func (quantizer) Quantize(t, q dtype.Type, m *quant.Meta, dst, src []byte) {
-	ts, qs := t.Size(), q.Size()
 	if t == dtype.Float32 && q == dtype.Uint8 {
 		dst, src = quantizeByVector(m, dst, src)
 	}
-	if dtype.Aligned(src, ts) && dtype.Aligned(dst, qs) {
+	if linear.Aligned(q, dst, t, src) {
 		quantizeAligned(t, q, m, dst, src)
 		return
 	}
-	var from, to [blockWords]uint64
-	fb, tb := dtype.AsBytes(from[:]), dtype.AsBytes(to[:])
+	var pair linear.Pair
 	for len(dst) > 0 {
-		n := min(blockWords, len(dst)/qs)
-		copy(fb[:n*ts], src)
-		quantizeAligned(t, q, m, tb[:n*qs], fb[:n*ts])
-		copy(dst, tb[:n*qs])
-		dst, src = dst[n*qs:], src[n*ts:]
+		d, s := pair.Load(q, dst, t, src)
+		quantizeAligned(t, q, m, d, s)
+		dst, src = dst[copy(dst, d):], src[len(s):]
 	}
 }
 
@@ -173,36 +167,27 @@ func addClamped(a, b int64) int64 {
 }
 
 // Dequantize sets dst := dst op value(q); every operation is rounded to t.
-func (quantizer) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
-	ts, qs := t.Size(), qt.Size()
-	if t == dtype.Float32 && qt == dtype.Uint8 {
-		done := dequantizeByVector(m, op, dst, dst, q)
-		dst, q = dst[4*done:], q[done:]
-	}
-	if dtype.Aligned(dst, ts) && dtype.Aligned(q, qs) {
-		dequantizeAligned(t, qt, m, op, dst, q)
-		return
-	}
-	var acc, in [blockWords]uint64
-	ab, ib := dtype.AsBytes(acc[:]), dtype.AsBytes(in[:])
-	for len(q) > 0 {
-		n := min(blockWords, len(q)/qs)
-		copy(ib[:n*qs], q)
-		copy(ab[:n*ts], dst)
-		dequantizeAligned(t, qt, m, op, ab[:n*ts], ib[:n*qs])
-		copy(dst, ab[:n*ts])
-		dst, q = dst[n*ts:], q[n*qs:]
-	}
+func (z quantizer) Dequantize(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
+	z.DequantizeFrom(t, qt, m, op, dst, dst, q)
 }
 
 // DequantizeFrom sets dst := acc op value(q). See quant.Fused.
-func (z quantizer) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) {
+func (quantizer) DequantizeFrom(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, acc, q []byte) {
 	if t == dtype.Float32 && qt == dtype.Uint8 {
 		done := dequantizeByVector(m, op, dst, acc, q)
 		dst, acc, q = dst[4*done:], acc[4*done:], q[done:]
 	}
-	copy(dst, acc)
-	z.Dequantize(t, qt, m, op, dst, q)
+	linear.Accumulate(dst, acc)
+	if linear.Aligned(t, dst, qt, q) {
+		dequantizeAligned(t, qt, m, op, dst, q)
+		return
+	}
+	var pair linear.Pair
+	for len(dst) > 0 {
+		d, s := pair.Load(t, dst, qt, q)
+		dequantizeAligned(t, qt, m, op, d, s)
+		dst, q = dst[copy(dst, d):], q[len(s):]
+	}
 }
 
 func dequantizeAligned(t, qt dtype.Type, m *quant.Meta, op dtype.Op, dst, q []byte) {
@@ -259,7 +244,7 @@ func dequantize[T quant.Float, Q narrow | int64](zp int64, scale float32, op dty
 		values(zp, scale, dst, q)
 		return
 	}
-	var block [blockWords]T
+	var block [linear.BlockElements]T
 	for len(dst) > 0 {
 		n := min(len(block), len(dst))
 		values(zp, scale, block[:n], q[:n])
@@ -275,10 +260,7 @@ func dequantizeBytes[T quant.Float, Q uint8 | int8](zp int64, scale float32, op 
 		dequantize(zp, scale, op, dst, q)
 		return
 	}
-	var all [256]Q
-	for i := range all {
-		all[i] = Q(i) // wraps for int8: the pattern is the index
-	}
+	all := linear.Bytes[Q]()
 	var table [256]T
 	values(zp, scale, table[:], all[:])
 	quant.CombineTable(op, dst, &table, dtype.View[uint8](dtype.AsBytes(q)))
