@@ -128,7 +128,7 @@ func (d *staged) claim() { d.busy = len(d.order) > 0 }
 
 // begin starts the copies, unless the operation has failed since claim. No lock
 // is held while the platform is called, and nothing is released before it has
-// returned; Stop comes behind Begin, whoever wants it.
+// returned; Stop comes behind Begin, whatever ended the operation.
 func (d *staged) begin() {
 	op := d.op
 	op.mu.Lock()
@@ -169,7 +169,7 @@ func (d *staged) call(f func()) (whole bool) {
 	return true
 }
 
-// Arrived wakes whoever can use more of the source.
+// Arrived wakes the senders and readers that can use more of the source.
 func (d *staged) Arrived(n int) {
 	op := d.op
 	if op.n == 1 {

@@ -8,12 +8,12 @@ import (
 
 // An eager operation begins before its sequence number is known (docs/spec/extensions.md,
 // "Eager start"). Its frames carry the epoch in the place of the number: in one
-// epoch a tag names one operation at a time, and whoever launches the next one
+// epoch a tag names one operation at a time, and a peer that launches the next one
 // with the same tag knows that all have everything of the last one, unless that
-// failed; then nobody begins with this tag until the next epoch.
+// failed; then no peer begins with this tag until the next epoch.
 //
 // The next peer may launch later. What comes for it until then is kept, as it
-// came, and processed by whoever launches: its reader goes on with what belongs
+// came, and processed at the launch: its reader goes on with what belongs
 // to other operations. The sender bounds what it may have on its way so.
 const (
 	// eagerBit marks the stream number of a frame that carries an epoch.
@@ -54,7 +54,7 @@ func isEager(stream uint64) bool {
 
 // ExpectEpoch says that neighbours may begin operations in epoch as soon as this
 // peer has told the master that it is ready for it. Frames of later epochs
-// belong to nobody.
+// are stale.
 func (e *Engine) ExpectEpoch(epoch uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -68,8 +68,8 @@ func (e *Engine) BeginEpoch(epoch uint64) {
 	e.reach(named(epoch))
 }
 
-// reach is how the engine learns of an epoch, whoever tells it first: the end of
-// the round that begins it, an operation that starts or one that has failed. It
+// reach is how the engine learns of an epoch, from the first of three events: the end
+// of the round that begins it, an operation that starts or one that has failed. It
 // reports whether epoch is the newest. What has failed and what came are told
 // apart by epoch and tag, so that nothing may look at either table before it
 // has said in which epoch it is. e.mu is held.

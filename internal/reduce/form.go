@@ -20,7 +20,7 @@ func (op *Op) setForm() {
 	if op.quantized() {
 		f := quant.FormOf(op.spec.Quantizer, op.spec.DType, op.spec.WireType)
 		op.unit, op.group = f.Bytes, f.Elements
-		// Now, on the caller's time: whoever calls Start has others to serve.
+		// Now, on the caller's time: the goroutine that calls Start has others to serve.
 		op.code.wire = op.e.cfg.Link.Pool.Get(op.room(usualRing))
 	}
 }

@@ -83,7 +83,7 @@ type Op struct {
 type position struct {
 	n, rank    int
 	next, prev wire.UUID
-	native     bool // every member is a gopccl end
+	native     bool // every member is a gopccl peer
 	// The steps: what goes out and what comes in, by step. Shared and constant.
 	sends, comes []plan.Segment
 }
@@ -304,11 +304,11 @@ type Start struct {
 	Epoch uint64
 	// Eager: the operation begins before its sequence number is known, and
 	// Commence follows when it is. No operation with this tag has failed in this
-	// epoch, none runs, and all members of the ring are gopccl ends.
+	// epoch, none runs, and all members of the ring are gopccl peers.
 	Eager bool
 	Ring  []wire.UUID
 	Self  wire.UUID // this peer, one of Ring
-	// Native: all members are gopccl ends. The same on all of them.
+	// Native: all members are gopccl peers. The same on all of them.
 	Native bool
 	// Done is called exactly once, on another goroutine or later, when the phase
 	// ended and no buffer is touched any more; it must return soon.
@@ -553,7 +553,7 @@ func (op *Op) fail(err error) {
 	op.settle(true)
 }
 
-// settle calls done if the operation is over and nobody touches its buffers.
+// settle calls done if the operation is over and nothing touches its buffers.
 func (op *Op) settle(async bool) {
 	op.mu.Lock()
 	over := op.failErr != nil || op.in.done.Load() && op.out.done.Load()

@@ -19,8 +19,8 @@ import (
 // costs its own share only. A connection that is much slower than the others
 // leaves the last pieces to them.
 //
-// All connections of a pool belong to the operation: the end of one of them ends
-// it, as the end of the only one does, and the round that follows makes the pool
+// All connections of a pool belong to the operation: the loss of one of them fails
+// it, as the loss of the only one does, and the round that follows makes the pool
 // anew.
 const (
 	// stripeBit marks the stream number of a frame that carries a piece.
@@ -30,8 +30,8 @@ const (
 	stripeHead = 8
 	// A chunk is striped if it has at least twice minStripe bytes for each
 	// connection. It is cut into stripesPerFlow pieces for each, unless they got
-	// smaller than a quarter of minStripe: what a slow connection is still busy
-	// with at the end everybody waits for.
+	// smaller than a quarter of minStripe: at the end all wait for the piece that
+	// a slow connection is still busy with.
 	stripesPerFlow = 32
 	minStripe      = 64 << 10
 )

@@ -39,7 +39,7 @@ func (op *Op) receivesOn(r *link.Receiver) bool {
 	return op.in.receiver == r || slices.Contains(op.in.from, r)
 }
 
-// claim checks what a striped frame says, and that nobody said it before. meta
+// claim checks what a striped frame says, and that it comes for the first time. meta
 // becomes that of the first piece of the step.
 func (op *Op) claim(refuse func(string, ...any) error, g, index, size int, meta *quant.Meta) (piece, *quant.Meta, error) {
 	op.mu.Lock()

@@ -17,7 +17,7 @@ type undo struct {
 	per    int        // cells of the longest chunk
 	saved  bitset     // by step and cell; written atomically
 	room   [16]uint64 // of saved, so that a GiB costs no allocation
-	backup []byte     // made by whoever saves first
+	backup []byte     // made by the first reader that saves
 	once   sync.Once
 }
 
