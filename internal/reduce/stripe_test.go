@@ -2,7 +2,6 @@ package reduce
 
 import (
 	"encoding/binary"
-	"math"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -510,8 +509,6 @@ func TestStripeBytes(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, map[uint32]int{0: 64, 1: 64, 2: 64, 3: 64, 4: 64, 5: 64, 6: 64, 7: 52}, seen)
 }
-
-func floatBits(f float64) uint64 { return math.Float64bits(f) }
 
 // A striped operation out of place has nothing to restore, and says so to nobody.
 func TestStripedRestoreOutOfPlace(t *testing.T) {
