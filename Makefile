@@ -4,7 +4,7 @@
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
-	@echo "quick        the gates and the quick tests, in less than three minutes"
+	@echo "quick        before each commit: gates for this system and quick tests, under three minutes"
 	@echo "gates        the fast part: formatting, vet, staticcheck, architecture, conformance"
 	@echo "soak         the long forms of the tests"
 	@echo "churn        kills, stops and cuts off trainers of a run for HOURS=8, and writes docs/churn.md"

@@ -9,6 +9,9 @@ cache=${GOPCCL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gopccl}
 # heavy matches packages whose tests start processes or load the machine.
 heavy='/gopccl/(tests/(cabi|chaos|churn|compat|internal/pccl|e2e|bench|sim)|cmd|examples|internal/plugin/host)(/|$)'
 
+# programs matches plugins, whose tests start them as processes.
+programs='/gopccl/plugins/(absmax|generic)(/|$)'
+
 # kernels matches packages that compute and start nothing.
 kernels='/gopccl/(backends|quantizers|internal/cuda|core/(backend|digest|quant))(/|$)'
 

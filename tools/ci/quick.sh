@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The gates and the tests of what computes and decides, without the race detector: a look while working. make test is
-# what must pass.
+# What to run before each commit: the gates for this system, and the tests without the race detector and without
+# processes. make test is what must pass.
 . "$(dirname "$0")/common.sh"
 
 began=$SECONDS
-tools/ci/gates.sh
-mapfile -t packages < <(existing ./... | grep -vE "$heavy|/tests/arch$")
+tools/ci/gates.sh here
+mapfile -t packages < <(existing ./... | grep -vE "$heavy|$programs|/tests/arch$")
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 gotest -short -timeout 120s "${packages[@]}" >"$log" || {
