@@ -48,6 +48,21 @@ func shown(page string) (texts []string) {
 	return texts
 }
 
+// docs/README.md is the map: it leads to every page beside it.
+func TestMapOfTheDocs(t *testing.T) {
+	links := map[string]bool{}
+	for _, m := range mdLink.FindAllStringSubmatch(string(source(t, "docs/README.md")), -1) {
+		links[path.Join("docs", m[1])] = true
+	}
+	pages := files(t, func(name string) bool {
+		return strings.HasPrefix(name, "docs/") && path.Ext(name) == ".md" && name != "docs/README.md"
+	})
+	require.Greater(t, len(pages), 10)
+	for _, name := range pages {
+		assert.True(t, links[name], "%s is not on the map of the documentation", name)
+	}
+}
+
 // The files, packages and goals of make that pages, comments and help texts name exist.
 func TestNamedPathsExist(t *testing.T) {
 	dir, makefile := root(t), string(source(t, "Makefile"))
