@@ -55,18 +55,17 @@ type blocks struct{ mutant }
 
 func (blocks) Block(b []byte) uint32 { return uint32(len(b)) }
 
-// Hashing spec, sections 1 and 2: both built-in hashers that this processor can
-// run, at any alignment (quirk Q45).
+// Hashing spec, sections 1 and 2: the built-in hashers that this processor can run,
+// at any alignment (quirk Q45).
 func TestBuiltInHashers(t *testing.T) {
-	names := digest.Names()
-	require.Contains(t, names, "cpu_generic")
 	ran := 0
-	for _, name := range names {
+	for _, name := range []string{"cpu_generic", "cpu_avx", "cpu_neon"} {
 		h, _, err := digest.Select(name)
-		if err != nil {
-			require.ErrorContains(t, err, "the processor does not have")
+		if err != nil && name != "cpu_generic" {
+			require.Regexp(t, "the processor does not have|unknown hasher", err)
 			continue
 		}
+		require.NoError(t, err)
 		ran++
 		require.Equal(t, name, h.Name())
 		t.Run(name, func(t *testing.T) { digesttest.Run(t, driver{Hasher: h}) }) // S0-17, S1-21

@@ -71,7 +71,7 @@ func Run(t *testing.T, d digest.Driver) {
 		for i := range 4 {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
-				for range 8 {
+				for range 2 {
 					if err := checkAddresses(h); err != nil {
 						t.Error(err)
 					}
@@ -91,7 +91,7 @@ const (
 var recorded []byte
 
 // checkRecorded compares with what compiled PCCL 1.0.0 gave (hashing spec, sections
-// 1 and 2): all 205 values, but for those of 4 MiB and more where code is slow.
+// 1 and 2): all 205 values, but for those of the longest buffers where code is slow.
 func checkRecorded(h digest.Hasher) error {
 	var file struct {
 		Vectors []struct {
@@ -106,7 +106,7 @@ func checkRecorded(h digest.Hasher) error {
 		return fmt.Errorf("%d recorded values", len(file.Vectors))
 	}
 	for _, v := range file.Vectors {
-		if v.Len > 1<<22 && (slow || testing.Short()) {
+		if v.Len > 1<<22 && testing.Short() || v.Len > 1<<20 && slow {
 			continue // what they add is the longer blocks, which checkLong has, too
 		}
 		simple, err := strconv.ParseUint(v.SimpleHash, 16, 32)
@@ -174,7 +174,10 @@ func checkText(h digest.Hasher) error {
 // rows, some of which are empty.
 func checkLong(h digest.Hasher) error {
 	data := random(2, 3*edge+70_007)
-	lengths := []int{2 * row, edge - 1, edge, edge + 15, edge + 16, edge + row, edge + 70_000}
+	lengths := []int{2 * row, edge - 1, edge + 16}
+	if !slow {
+		lengths = append(lengths, edge, edge+15, edge+row, edge+70_000)
+	}
 	if !slow && !testing.Short() {
 		lengths = append(lengths, 2*edge+48, 3*edge, 3*edge+70_001)
 	}
@@ -226,7 +229,7 @@ func checkSharedOut(h digest.Hasher) error {
 	var bufs [][]byte
 	var want []uint32
 	for i, n := range []int{0, 1, 16, 5000, part, 2*part - 1, 2 * part, 2*part + 1, 3*part + 5, edge + 4095, 9*part + 4095, 0} {
-		if n > edge+4095 && (slow || testing.Short()) {
+		if n > edge+4095 && testing.Short() || n > edge && slow {
 			continue
 		}
 		b := random(uint64(i), n)
@@ -239,6 +242,9 @@ func checkSharedOut(h digest.Hasher) error {
 		}
 	}
 	for _, workers := range []int{-1, 0, 1, 2, 3, 16, 1000} {
+		if slow && workers != 0 && workers != 3 {
+			continue
+		}
 		got, err := digest.SimpleHashAll(ctx, bufs, h, workers)
 		if err != nil {
 			return err
