@@ -22,9 +22,9 @@ func quantizeFastAVX2(dst *byte, src *float32, n int, low float32, k float32, be
 // setValuesAVX2 sets dst to the values of q; n is a multiple of 16.
 //
 //go:noescape
-func setValuesAVX2(dst *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+func setValuesAVX2(dst *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)
 
 // addValuesAVX2 sets dst to acc and the values of q; n is a multiple of 16.
 //
 //go:noescape
-func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)

@@ -194,7 +194,7 @@ DATA order<>+24(SB)/4, $0x00000003
 DATA order<>+28(SB)/4, $0x00000007
 GLOBL order<>(SB), RODATA|NOPTR, $32
 
-// func setValuesAVX2(dst *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+// func setValuesAVX2(dst *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·setValuesAVX2(SB), NOSPLIT, $0-40
 	MOVQ         dst+0(FP), AX
@@ -202,8 +202,8 @@ TEXT ·setValuesAVX2(SB), NOSPLIT, $0-40
 	MOVQ         n+16(FP), DX
 	VBROADCASTSS low+24(FP), Y0
 	VBROADCASTSS span+28(FP), Y1
-	VBROADCASTSS third+32(FP), Y2
-	VBROADCASTSS rest+36(FP), Y3
+	VBROADCASTSS recipHigh+32(FP), Y2
+	VBROADCASTSS recipLow+36(FP), Y3
 
 block:
 	CMPQ        DX, $0x00000010
@@ -231,7 +231,7 @@ blockdone:
 	VZEROUPPER
 	RET
 
-// func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+// func addValuesAVX2(dst *float32, acc *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·addValuesAVX2(SB), NOSPLIT, $0-48
 	MOVQ         dst+0(FP), AX
@@ -240,8 +240,8 @@ TEXT ·addValuesAVX2(SB), NOSPLIT, $0-48
 	MOVQ         acc+8(FP), BX
 	VBROADCASTSS low+32(FP), Y0
 	VBROADCASTSS span+36(FP), Y1
-	VBROADCASTSS third+40(FP), Y2
-	VBROADCASTSS rest+44(FP), Y3
+	VBROADCASTSS recipHigh+40(FP), Y2
+	VBROADCASTSS recipLow+44(FP), Y3
 
 block:
 	CMPQ        DX, $0x00000010

@@ -22,9 +22,9 @@ func quantizeFastNEON(dst *byte, src *float32, n int, low float32, k float32, be
 // setValuesNEON sets dst to the values of q; n is a multiple of 16.
 //
 //go:noescape
-func setValuesNEON(dst *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+func setValuesNEON(dst *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)
 
 // addValuesNEON sets dst to acc and the values of q; n is a multiple of 16.
 //
 //go:noescape
-func addValuesNEON(dst *float32, acc *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+func addValuesNEON(dst *float32, acc *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)

@@ -280,7 +280,7 @@ blockleft:
 	MOVD R2, rest+40(FP)
 	RET
 
-// func setValuesNEON(dst *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+// func setValuesNEON(dst *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)
 TEXT ·setValuesNEON(SB), NOSPLIT, $0-40
 	MOVD dst+0(FP), R0
 	MOVD q+8(FP), R1
@@ -289,9 +289,9 @@ TEXT ·setValuesNEON(SB), NOSPLIT, $0-40
 	VDUP R15, V28.S4
 	MOVWU span+28(FP), R15
 	VDUP R15, V29.S4
-	MOVWU third+32(FP), R15
+	MOVWU recipHigh+32(FP), R15
 	VDUP R15, V30.S4
-	MOVWU rest+36(FP), R15
+	MOVWU recipLow+36(FP), R15
 	VDUP R15, V31.S4
 	SUBS $16, R2, R2
 	BLT blockleft
@@ -334,7 +334,7 @@ blockleft:
 	ADD $16, R2, R2
 	RET
 
-// func addValuesNEON(dst *float32, acc *float32, q *byte, n int, low float32, span float32, third float32, rest float32)
+// func addValuesNEON(dst *float32, acc *float32, q *byte, n int, low float32, span float32, recipHigh float32, recipLow float32)
 TEXT ·addValuesNEON(SB), NOSPLIT, $0-48
 	MOVD dst+0(FP), R0
 	MOVD q+16(FP), R1
@@ -344,9 +344,9 @@ TEXT ·addValuesNEON(SB), NOSPLIT, $0-48
 	VDUP R15, V28.S4
 	MOVWU span+36(FP), R15
 	VDUP R15, V29.S4
-	MOVWU third+40(FP), R15
+	MOVWU recipHigh+40(FP), R15
 	VDUP R15, V30.S4
-	MOVWU rest+44(FP), R15
+	MOVWU recipLow+44(FP), R15
 	VDUP R15, V31.S4
 	SUBS $16, R2, R2
 	BLT blockleft

@@ -21,10 +21,10 @@ func quantizeFastKernel(dst *byte, src *float32, n int, low, k, below, above flo
 	return quantizeFastAVX2(dst, src, n, low, k, below, above)
 }
 
-func setValuesKernel(dst *float32, q *byte, n int, low, span, third, rest float32) {
-	setValuesAVX2(dst, q, n, low, span, third, rest)
+func setValuesKernel(dst *float32, q *byte, n int, low, span, recipHigh, recipLow float32) {
+	setValuesAVX2(dst, q, n, low, span, recipHigh, recipLow)
 }
 
-func addValuesKernel(dst, acc *float32, q *byte, n int, low, span, third, rest float32) {
-	addValuesAVX2(dst, acc, q, n, low, span, third, rest)
+func addValuesKernel(dst, acc *float32, q *byte, n int, low, span, recipHigh, recipLow float32) {
+	addValuesAVX2(dst, acc, q, n, low, span, recipHigh, recipLow)
 }

@@ -20,10 +20,10 @@ func quantizeFastKernel(dst *byte, src *float32, n int, low, k, below, above flo
 	return quantizeFastNEON(dst, src, n, low, k, below, above)
 }
 
-func setValuesKernel(dst *float32, q *byte, n int, low, span, third, rest float32) {
-	setValuesNEON(dst, q, n, low, span, third, rest)
+func setValuesKernel(dst *float32, q *byte, n int, low, span, recipHigh, recipLow float32) {
+	setValuesNEON(dst, q, n, low, span, recipHigh, recipLow)
 }
 
-func addValuesKernel(dst, acc *float32, q *byte, n int, low, span, third, rest float32) {
-	addValuesNEON(dst, acc, q, n, low, span, third, rest)
+func addValuesKernel(dst, acc *float32, q *byte, n int, low, span, recipHigh, recipLow float32) {
+	addValuesNEON(dst, acc, q, n, low, span, recipHigh, recipLow)
 }

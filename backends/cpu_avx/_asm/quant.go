@@ -11,8 +11,8 @@ func minmaxKernels() {
 	minmaxBounds()
 	minmaxQuantize()
 	quantizeFast()
-	dequantize("set", "func(dst *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, false)
-	dequantize("add", "func(dst, acc *float32, q *byte, n int, low, span, third, rest float32)", minmaxValue, true)
+	dequantize("set", "func(dst *float32, q *byte, n int, low, span, recipHigh, recipLow float32)", minmaxValue, false)
+	dequantize("add", "func(dst, acc *float32, q *byte, n int, low, span, recipHigh, recipLow float32)", minmaxValue, true)
 }
 
 // minmaxBounds keeps the bound where an element is NaN, the second source.
@@ -145,14 +145,14 @@ func quantizeFast() {
 }
 
 // minmaxValue is low + (q/255)*span. The quotient, rounded to float32, is
-// that of q times a reciprocal in two parts (third, rest).
+// that of q times a reciprocal in two parts, whose sum it is (recipHigh, recipLow).
 func minmaxValue() func(x reg.VecVirtual) {
-	low, span, third, rest := float32s("low"), float32s("span"), float32s("third"), float32s("rest")
+	low, span, recipHigh, recipLow := float32s("low"), float32s("span"), float32s("recipHigh"), float32s("recipLow")
 	return func(x reg.VecVirtual) {
 		y := YMM()
 		VCVTDQ2PS(x, x)
-		VMULPS(rest, x, y)
-		VFMADD231PS(third, x, y)
+		VMULPS(recipLow, x, y)
+		VFMADD231PS(recipHigh, x, y)
 		VMULPS(span, y, y)
 		VADDPS(y, low, x)
 	}

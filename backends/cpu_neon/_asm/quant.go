@@ -33,8 +33,8 @@ func minmaxKernels(f *file) {
 	f.minmaxQuantize()
 	f.quantizeFast(false)
 	value, begin := minmaxValue()
-	f.dequantize("low float32, span float32, third float32, rest float32", begin, value, false)
-	f.dequantize("low float32, span float32, third float32, rest float32", begin, value, true)
+	f.dequantize("low float32, span float32, recipHigh float32, recipLow float32", begin, value, false)
+	f.dequantize("low float32, span float32, recipHigh float32, recipLow float32", begin, value, true)
 }
 
 // minmaxBounds compares and chooses: the instructions for minimum and maximum
@@ -192,19 +192,19 @@ func (f *file) quantizeFast(stopAtNaN bool) {
 }
 
 // minmaxValue is low + (q/255)*span. The quotient, rounded to float32, is
-// that of q times a reciprocal in two parts (third, rest).
+// that of q times a reciprocal in two parts, whose sum it is (recipHigh, recipLow).
 func minmaxValue() (value []func(k *kernel, r []vec), begin func(k *kernel)) {
-	const low, span, third, rest = vec(28), vec(29), vec(30), vec(31)
+	const low, span, recipHigh, recipLow = vec(28), vec(29), vec(30), vec(31)
 	begin = func(k *kernel) {
 		k.broadcast("low", low)
 		k.broadcast("span", span)
-		k.broadcast("third", third)
-		k.broadcast("rest", rest)
+		k.broadcast("recipHigh", recipHigh)
+		k.broadcast("recipLow", recipLow)
 	}
 	return []func(k *kernel, r []vec){
 		func(k *kernel, r []vec) { k.convert("ucvtf", s4, r[0], r[0]) },
-		func(k *kernel, r []vec) { k.op("fmul", s4, r[1], r[0], rest) },
-		func(k *kernel, r []vec) { k.op("fmla", s4, r[1], r[0], third) },
+		func(k *kernel, r []vec) { k.op("fmul", s4, r[1], r[0], recipLow) },
+		func(k *kernel, r []vec) { k.op("fmla", s4, r[1], r[0], recipHigh) },
 		func(k *kernel, r []vec) { k.op("fmul", s4, r[1], r[1], span) },
 		func(k *kernel, r []vec) { k.op("fadd", s4, r[0], low, r[1]) },
 	}, begin
