@@ -47,7 +47,7 @@ vet:
 	@tools/ci/vet.sh
 
 fmt:
-	@go tool -modfile=tools/go.mod gofumpt -w . && go tool -modfile=tools/go.mod gofumpt -w .
+	@go tool -modfile=tools/go.mod gofumpt -w .
 
 bench:
 	@tools/ci/bench.sh

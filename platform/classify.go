@@ -40,13 +40,13 @@ const (
 	ClassInterrupted Class = "interrupted"
 	// ClassWouldBlock means not now: wait until the socket is ready.
 	ClassWouldBlock Class = "would block"
-	// ClassPermission: the system forbids it.
+	// ClassPermission means that the system forbids it.
 	ClassPermission Class = "permission"
-	// ClassUnsupported: the system does not know the option or operation.
+	// ClassUnsupported means that the system does not know the option or operation.
 	ClassUnsupported Class = "unsupported"
-	// ClassClosed: this end closed the connection, or it was never open.
+	// ClassClosed means that this side closed the connection, or it was never open.
 	ClassClosed Class = "closed"
-	// ClassCanceled: a context was canceled.
+	// ClassCanceled means that a context was canceled.
 	ClassCanceled Class = "canceled"
 )
 
