@@ -401,18 +401,18 @@ type options interface {
 
 // fresh returns the options that c becomes, as the engine sees them.
 func fresh(c *Config, of string) options {
-	if of == "peer" {
-		o := peer.Options(c.PeerOptions(nil))
-		return &o
+	var o options = &peer.Options{}
+	from := reflect.ValueOf(c.PeerOptions(nil))
+	if of == "master" {
+		o, from = &master.Options{}, reflect.ValueOf(c.MasterOptions(nil))
 	}
-	var o master.Options
-	from, to := reflect.ValueOf(c.MasterOptions(nil)), reflect.ValueOf(&o).Elem()
 	for i := range from.NumField() {
 		if f := from.Type().Field(i); f.Type.Kind() != reflect.Func {
-			to.FieldByName(f.Name).Set(from.Field(i))
+			to := reflect.ValueOf(o).Elem().FieldByName(f.Name)
+			to.Set(from.Field(i).Convert(to.Type()))
 		}
 	}
-	return &o
+	return o
 }
 
 // What the configuration takes the options take, and the other way round, at both

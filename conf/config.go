@@ -82,9 +82,9 @@ type Data struct {
 
 	Threads         string `conf:"threads" oneof:"goroutine pinned"`
 	Affinity        string `conf:"affinity" is:"processors"`
-	Preset          string `conf:"preset" oneof:"latency balanced throughput"`
-	AppendFrequency int    `conf:"append_frequency" zero:"default"`
-	AppendBatch     int    `conf:"append_batch" zero:"default"`
+	Preset          string `conf:"preset" option:"Post.Preset" oneof:"latency balanced throughput"`
+	AppendFrequency int    `conf:"append_frequency" option:"Post.Frequency" zero:"default"`
+	AppendBatch     int    `conf:"append_batch" option:"Post.Batch" zero:"default"`
 }
 
 // CUDA configures how tensors of NVIDIA devices are served; it is of use in
@@ -102,8 +102,8 @@ type Quantize struct {
 
 // Topology configures bandwidth tests (peers) and the ring solver (master).
 type Topology struct {
-	Duration    time.Duration `conf:"duration" of:"peer" option:"ProbeDuration"`
-	Connections int           `conf:"connections" of:"peer" option:"ProbeConnections"`
+	Duration    time.Duration `conf:"duration" of:"peer" option:"Probe.Duration"`
+	Connections int           `conf:"connections" of:"peer" option:"Probe.Connections"`
 	Solver      string        `conf:"solver" option:"Solver" is:"name"`
 	Budget      time.Duration `conf:"budget" option:"SolverBudget"`
 	Objective   string        `conf:"objective" option:"Objective" oneof:"bottleneck sum"`

@@ -71,13 +71,13 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	if o.Affinity = c.Data.Affinity; o.Affinity == anyProcessor {
 		o.Affinity = ""
 	}
-	o.Preset = c.Data.Preset
-	o.AppendFrequency = c.Data.AppendFrequency
-	o.AppendBatch = c.Data.AppendBatch
+	o.Post.Preset = c.Data.Preset
+	o.Post.Frequency = c.Data.AppendFrequency
+	o.Post.Batch = c.Data.AppendBatch
 	o.Device.Staging = int64(c.CUDA.Staging)
 	o.Device.Reduce = c.CUDA.Reduce
-	o.ProbeDuration = c.Topology.Duration
-	o.ProbeConnections = c.Topology.Connections
+	o.Probe.Duration = c.Topology.Duration
+	o.Probe.Connections = c.Topology.Connections
 	o.Logger = log
 	return o
 }

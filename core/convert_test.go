@@ -42,13 +42,14 @@ func fill(t *testing.T, v reflect.Value) {
 func TestConversionsForgetNothing(t *testing.T) {
 	var r Reduce
 	var m MasterOptions
+	var p Options
 	var o SyncOptions
 	var s SharedState
-	for _, v := range []any{&r, &m, &o, &s} {
+	for _, v := range []any{&r, &m, &p, &o, &s} {
 		fill(t, reflect.ValueOf(v).Elem())
 	}
 	s.MarkTorn("x")
-	for _, c := range []struct{ from, to any }{{r, r.inner()}, {m, m.inner()}, {o, o.inner()}, {s, *s.inner()}} {
+	for _, c := range []struct{ from, to any }{{r, r.inner()}, {m, m.inner()}, {p, p.inner()}, {o, o.inner()}, {s, *s.inner()}} {
 		from, to := reflect.ValueOf(c.from), reflect.ValueOf(c.to)
 		for i := range to.NumField() {
 			f := to.Type().Field(i)

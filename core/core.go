@@ -46,7 +46,7 @@ type Communicator struct{ s *peer.Session }
 // errs.MasterConnectionFailed, errs.TurnedAway, errs.Kicked, errs.Timeout,
 // errs.Canceled.
 func Connect(ctx context.Context, opt Options) (*Communicator, error) {
-	s, err := peer.Connect(ctx, peer.Options(opt))
+	s, err := peer.Connect(ctx, opt.inner())
 	if err != nil {
 		return nil, err
 	}

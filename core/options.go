@@ -61,13 +61,8 @@ type Options struct {
 	// (default) or "pinned", an operating system thread for each. Affinity binds
 	// pinned threads to processors, such as "0-3,8"; default: any.
 	Threads, Affinity string
-	// Preset is how posted operations are picked up: "latency", "balanced"
-	// (default) or "throughput". AppendFrequency and AppendBatch, each from 1 to
-	// 1024, replace its numbers if they are not 0: the batches of events that are
-	// handled before what was posted is looked at again, and the most that is
-	// picked up at a time.
-	Preset                       string
-	AppendFrequency, AppendBatch int
+	// Post says how posted operations are picked up.
+	Post PostOptions
 	// Hash says by what shared states in host memory are hashed, and by how many
 	// goroutines. What all hashers compute is the same; one that does not is refused.
 	Hash HashSettings
@@ -85,10 +80,8 @@ type Options struct {
 	// "auto" (default: cubic where the round trip is below 2 ms), "system" or a
 	// name that the system knows.
 	Congestion string
-	// ProbeDuration (default 3 s) bounds one bandwidth measurement over
-	// ProbeConnections (default 4) parallel connections.
-	ProbeDuration    time.Duration
-	ProbeConnections int
+	// Probe bounds the bandwidth measurements of Optimize.
+	Probe ProbeOptions
 	// WarnStuckAfter is after what time an operation whose data does not move is
 	// named in the log, with the peer that it waits for. Default 30 s; negative: never.
 	WarnStuckAfter time.Duration
@@ -107,6 +100,39 @@ type Options struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
+// PostOptions say how operations that were posted are picked up, which trades the
+// time of the next one against the number of all.
+type PostOptions struct {
+	// Preset is "latency", "balanced" (default) or "throughput".
+	Preset string
+	// Frequency and Batch, each from 1 to 1024, replace the numbers of the preset if
+	// they are not 0: the batches of events that are handled before posted operations
+	// are looked at again, and the most that are picked up at a time.
+	Frequency, Batch int
+}
+
+// ProbeOptions bound one bandwidth measurement.
+type ProbeOptions struct {
+	// Duration (default 3 s) bounds its time.
+	Duration time.Duration
+	// Connections (default 4, at most 1024) are used in parallel.
+	Connections int
+}
+
 // Check refuses options that can never work on any machine, as Connect does: *Error
 // with code errs.InvalidArgument that names the fields.
-func (o Options) Check() error { return peer.Options(o).Check() }
+func (o Options) Check() error { return o.inner().Check() }
+
+func (o Options) inner() peer.Options {
+	return peer.Options{
+		Master: o.Master, Group: o.Group, PoolSize: o.PoolSize, Flows: o.Flows,
+		ListenHost: o.ListenHost, Ports: o.Ports, AnnouncePorts: o.AnnouncePorts, AnnounceHost: o.AnnounceHost,
+		Addresses: o.Addresses, PortBase: o.PortBase,
+		Backend: o.Backend, FrameBytes: o.FrameBytes, EagerBytes: o.EagerBytes, Threads: o.Threads, Affinity: o.Affinity,
+		Post: peer.Post(o.Post), Hash: o.Hash, Probe: peer.Probe(o.Probe), Device: o.Device,
+		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
+		DialTimeout: o.DialTimeout, HandshakeTimeout: o.HandshakeTimeout, UserTimeout: o.UserTimeout,
+		Congestion: o.Congestion, WarnStuckAfter: o.WarnStuckAfter,
+		Trace: o.Trace, Logger: o.Logger, Dial: o.Dial,
+	}
+}

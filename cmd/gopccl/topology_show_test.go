@@ -46,7 +46,7 @@ func optimizedWorld(t *testing.T) (master string) {
 	for range 3 {
 		connected := make(chan *core.Communicator, 1)
 		go func() {
-			c, err := core.Connect(ctx, core.Options{Master: m.Addr().String(), ListenHost: "127.0.0.1", PortBase: -1, ProbeConnections: 1})
+			c, err := core.Connect(ctx, core.Options{Master: m.Addr().String(), ListenHost: "127.0.0.1", PortBase: -1, Probe: core.ProbeOptions{Connections: 1}})
 			if err != nil {
 				t.Error(err)
 			}

@@ -19,7 +19,7 @@ const (
 
 func (s *Session) probeOptions() probe.Options {
 	return probe.Options{
-		Duration: s.opt.ProbeDuration, Connections: s.opt.ProbeConnections, EarlyStop: true,
+		Duration: s.opt.Probe.Duration, Connections: s.opt.Probe.Connections, EarlyStop: true,
 		HandshakeTimeout: s.opt.HandshakeTimeout, Dial: s.mesh.Dial,
 	}
 }

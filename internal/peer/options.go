@@ -20,8 +20,7 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-// Options of a session are core.Options, and documented there: one converts to
-// the other.
+// Options of a session are core.Options, and documented there.
 type Options struct {
 	Master                              string
 	Group                               uint32
@@ -37,15 +36,13 @@ type Options struct {
 	FrameBytes                          int
 	EagerBytes                          int
 	Threads, Affinity                   string
-	Preset                              string
-	AppendFrequency, AppendBatch        int
+	Post                                Post
 	Hash                                digest.Settings
 	HeartbeatInterval, HeartbeatTimeout time.Duration
 	DialTimeout, HandshakeTimeout       time.Duration
 	UserTimeout                         time.Duration
 	Congestion                          string
-	ProbeDuration                       time.Duration
-	ProbeConnections                    int
+	Probe                               Probe
 	WarnStuckAfter                      time.Duration
 	Device                              device.Settings
 	Trace                               *trace.Listener
@@ -53,10 +50,22 @@ type Options struct {
 	Dial                                func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
+// Post says how posted operations are picked up.
+type Post struct {
+	Preset           string
+	Frequency, Batch int
+}
+
+// Probe bounds one bandwidth measurement.
+type Probe struct {
+	Duration    time.Duration
+	Connections int
+}
+
 const (
 	maxWithPCCL = 16   // operations in flight with PCCL peers (quirk Q19)
 	maxEvents   = 8192 // calls that wait for a slow trace listener
-	maxAppend   = 1024 // bounds AppendFrequency and AppendBatch
+	maxAppend   = 1024 // bounds the numbers of Post
 	// maxPortBase leaves room for three listeners.
 	maxPortBase = 65533
 	// Bounds of the pinned memory of a platform.
@@ -89,25 +98,25 @@ func (o Options) withDefaults() Options {
 	def(&o.DialTimeout, 5*time.Second)
 	def(&o.HandshakeTimeout, 5*time.Second)
 	def(&o.UserTimeout, 8*time.Second)
-	def(&o.ProbeDuration, 3*time.Second)
+	def(&o.Probe.Duration, 3*time.Second)
 	def(&o.WarnStuckAfter, 30*time.Second)
 	if o.EagerBytes == 0 {
 		o.EagerBytes = 512 << 10
 	}
-	if o.ProbeConnections == 0 {
-		o.ProbeConnections = 4
+	if o.Probe.Connections == 0 {
+		o.Probe.Connections = 4
 	}
 	if o.Threads == "" {
 		o.Threads = "goroutine"
 	}
-	if o.Preset == "" {
-		o.Preset = "balanced"
+	if o.Post.Preset == "" {
+		o.Post.Preset = "balanced"
 	}
-	if o.AppendFrequency == 0 {
-		o.AppendFrequency = presets[o.Preset].frequency
+	if o.Post.Frequency == 0 {
+		o.Post.Frequency = presets[o.Post.Preset].frequency
 	}
-	if o.AppendBatch == 0 {
-		o.AppendBatch = presets[o.Preset].batch
+	if o.Post.Batch == 0 {
+		o.Post.Batch = presets[o.Post.Preset].batch
 	}
 	if o.Congestion == "" {
 		o.Congestion = "auto"
@@ -136,16 +145,16 @@ func (o *Options) Bounds() []bounds.Bound {
 		bounds.Int("Hash.Workers", &o.Hash.Workers, 0, 1024),
 		bounds.Int("FrameBytes", &o.FrameBytes, link.MinFrameBytes, link.MaxFrameBytes),
 		bounds.Int("EagerBytes", &o.EagerBytes, 1, fsm.MaxEager).OrOff(),
-		bounds.Int("AppendFrequency", &o.AppendFrequency, 1, maxAppend),
-		bounds.Int("AppendBatch", &o.AppendBatch, 1, maxAppend),
-		bounds.Int("ProbeConnections", &o.ProbeConnections, 1, mesh.MaxPool),
+		bounds.Int("Post.Frequency", &o.Post.Frequency, 1, maxAppend),
+		bounds.Int("Post.Batch", &o.Post.Batch, 1, maxAppend),
+		bounds.Int("Probe.Connections", &o.Probe.Connections, 1, mesh.MaxPool),
 		bounds.Int64("Device.Staging", &o.Device.Staging, minStaging, maxStaging),
 		bounds.Time("HeartbeatInterval", &o.HeartbeatInterval, minDuration, maxDuration/2),
 		bounds.Time("HeartbeatTimeout", &o.HeartbeatTimeout, 2*minDuration, maxDuration),
 		bounds.Time("DialTimeout", &o.DialTimeout, minDuration, maxDuration),
 		bounds.Time("HandshakeTimeout", &o.HandshakeTimeout, minDuration, maxDuration),
 		bounds.Time("UserTimeout", &o.UserTimeout, minDuration, maxDuration),
-		bounds.Time("ProbeDuration", &o.ProbeDuration, minDuration, maxDuration),
+		bounds.Time("Probe.Duration", &o.Probe.Duration, minDuration, maxDuration),
 		bounds.Time("WarnStuckAfter", &o.WarnStuckAfter, minDuration, 7*24*time.Hour).OrOff(),
 	}
 }
@@ -202,8 +211,8 @@ func (o Options) checkThreads(e *bounds.Errors) {
 	if _, err := platform.ParseCPUs(o.Affinity); err != nil {
 		e.Break("%v %q: %v", bounds.Field("Affinity"), o.Affinity, err)
 	}
-	if presets[o.Preset].batch == 0 {
-		e.Break("%v %q is not latency, balanced or throughput", bounds.Field("Preset"), o.Preset)
+	if presets[o.Post.Preset].batch == 0 {
+		e.Break("%v %q is not latency, balanced or throughput", bounds.Field("Post.Preset"), o.Post.Preset)
 	}
 	if r := o.Device.Reduce; r != "" && r != "auto" && r != "host" && r != "device" {
 		e.Break("%v %q is not auto, host or device", bounds.Field("Device.Reduce"), r)

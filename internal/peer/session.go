@@ -149,7 +149,7 @@ func newSession(opt Options) *Session {
 	s.posts.mu.Rank(rankPosts, "postbox.mu")
 	s.mu.Rank(rankSession, "book.mu")
 	s.box.mu.Rank(rankSession, "mailbox.mu")
-	s.rota = rota{frequency: opt.AppendFrequency, batch: opt.AppendBatch, progress: s.progress, pick: s.pickUp}
+	s.rota = rota{frequency: opt.Post.Frequency, batch: opt.Post.Batch, progress: s.progress, pick: s.pickUp}
 	s.dog.after = opt.WarnStuckAfter
 	return s
 }

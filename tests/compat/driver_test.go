@@ -110,7 +110,7 @@ func (d *driver) obey(command, args string) error {
 			return err
 		}
 		d.opt.Master, d.opt.Logger = fmt.Sprintf("%s:%d", ip, port), d.log
-		d.opt.ProbeDuration, d.opt.ProbeConnections = 200*time.Millisecond, 1
+		d.opt.Probe.Duration, d.opt.Probe.Connections = 200*time.Millisecond, 1
 		return d.answer(command, nil)
 	case "connect":
 		var err error

@@ -70,7 +70,7 @@ func TestPortForwarding(t *testing.T) {
 			}
 			var d dialled
 			comms := world(t, ctx, localMaster(t), 3, func(id int, o *core.Options) {
-				o.PoolSize, o.ProbeConnections, o.ProbeDuration = 2, 1, 300*time.Millisecond
+				o.PoolSize, o.Probe.Connections, o.Probe.Duration = 2, 1, 300*time.Millisecond
 				if id != 2 {
 					o.Dial = d.dial
 					return

@@ -24,24 +24,24 @@ import (
 func TestOptionsThatMakeNoSense(t *testing.T) {
 	master := localMaster(t)
 	for name, change := range map[string]func(o *core.Options){
-		`Master ""`:             func(o *core.Options) { o.Master = "" },
-		"not HOST:PORT":         func(o *core.Options) { o.Master = "127.0.0.1" },
-		"unknown backend":       func(o *core.Options) { o.Backend = "abacus" },
-		"PoolSize 5000":         func(o *core.Options) { o.PoolSize = 5000 },
-		"PortBase 65534":        func(o *core.Options) { o.PortBase = 65534 },
-		"FrameBytes -1":         func(o *core.Options) { o.FrameBytes = -1 },
-		"ProbeConnections 1000": func(o *core.Options) { o.ProbeConnections = 100_000 },
-		"HeartbeatInterval -1s": func(o *core.Options) { o.HeartbeatInterval = -time.Second },
-		"below two times":       func(o *core.Options) { o.HeartbeatInterval = 20 * time.Second },
-		"HeartbeatTimeout 1281": func(o *core.Options) { o.HeartbeatTimeout = 1 << 62 },
-		"DialTimeout -1ns":      func(o *core.Options) { o.DialTimeout = -1 },
-		"HandshakeTimeout -1ns": func(o *core.Options) { o.HandshakeTimeout = -1 },
-		"UserTimeout -1ns":      func(o *core.Options) { o.UserTimeout = -1 },
-		"ProbeDuration -1ns":    func(o *core.Options) { o.ProbeDuration = -1 },
-		`ListenHost "localho`:   func(o *core.Options) { o.ListenHost = "localhost" },
-		"cannot assign":         func(o *core.Options) { o.ListenHost = "203.0.113.7" },
-		"no suitable address":   func(o *core.Options) { o.ListenHost = "::1" }, // the master is reached by IPv4
-		"unknown backend \"\\n": func(o *core.Options) { o.Backend = "\n" },
+		`Master ""`:              func(o *core.Options) { o.Master = "" },
+		"not HOST:PORT":          func(o *core.Options) { o.Master = "127.0.0.1" },
+		"unknown backend":        func(o *core.Options) { o.Backend = "abacus" },
+		"PoolSize 5000":          func(o *core.Options) { o.PoolSize = 5000 },
+		"PortBase 65534":         func(o *core.Options) { o.PortBase = 65534 },
+		"FrameBytes -1":          func(o *core.Options) { o.FrameBytes = -1 },
+		"Probe.Connections 1000": func(o *core.Options) { o.Probe.Connections = 100_000 },
+		"HeartbeatInterval -1s":  func(o *core.Options) { o.HeartbeatInterval = -time.Second },
+		"below two times":        func(o *core.Options) { o.HeartbeatInterval = 20 * time.Second },
+		"HeartbeatTimeout 1281":  func(o *core.Options) { o.HeartbeatTimeout = 1 << 62 },
+		"DialTimeout -1ns":       func(o *core.Options) { o.DialTimeout = -1 },
+		"HandshakeTimeout -1ns":  func(o *core.Options) { o.HandshakeTimeout = -1 },
+		"UserTimeout -1ns":       func(o *core.Options) { o.UserTimeout = -1 },
+		"Probe.Duration -1ns":    func(o *core.Options) { o.Probe.Duration = -1 },
+		`ListenHost "localho`:    func(o *core.Options) { o.ListenHost = "localhost" },
+		"cannot assign":          func(o *core.Options) { o.ListenHost = "203.0.113.7" },
+		"no suitable address":    func(o *core.Options) { o.ListenHost = "::1" }, // the master is reached by IPv4
+		"unknown backend \"\\n":  func(o *core.Options) { o.Backend = "\n" },
 	} {
 		o := core.Options{Master: master, PortBase: -1}
 		change(&o)

@@ -170,7 +170,7 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 	opt.Master, opt.Group, opt.Logger = o.Master, o.Group, childLogger(o.ID)
 	opt.PortBase = -1
 	if o.Phases {
-		opt.ProbeDuration, opt.ProbeConnections = 2*time.Millisecond, 1
+		opt.Probe.Duration, opt.Probe.Connections = 2*time.Millisecond, 1
 	}
 	comm, err := core.Connect(ctx, opt)
 	if err != nil {

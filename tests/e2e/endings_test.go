@@ -281,7 +281,7 @@ func TestIPv6(t *testing.T) {
 	go m.Run(ctx)
 	defer m.Close()
 	comms := world(t, ctx, m.Addr().String(), 3, func(_ int, o *core.Options) {
-		o.ListenHost, o.PoolSize, o.ProbeDuration = "::1", 2, 10*time.Millisecond
+		o.ListenHost, o.PoolSize, o.Probe.Duration = "::1", 2, 10*time.Millisecond
 	})
 	for _, err := range each(comms, func(i int, c *core.Communicator) error {
 		v := []int32{int32(i)}

@@ -44,7 +44,7 @@ func admit(t testing.TB, ctx context.Context, master string, comms []*core.Commu
 	t.Helper()
 	joined := make(chan *core.Communicator, 1)
 	go func() {
-		o := core.Options{Master: master, ListenHost: "127.0.0.1", PortBase: -1, ProbeConnections: probes}
+		o := core.Options{Master: master, ListenHost: "127.0.0.1", PortBase: -1, Probe: core.ProbeOptions{Connections: probes}}
 		c, err := core.Connect(ctx, o)
 		if err != nil {
 			t.Error(err)
@@ -75,7 +75,7 @@ func TestScheduledProbes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	master, said := probed(t)
-	change := func(_ int, o *core.Options) { o.ProbeConnections = 1 }
+	change := func(_ int, o *core.Options) { o.Probe.Connections = 1 }
 	comms := world(t, ctx, master, 4, change)
 	optimize := func(_ int, c *core.Communicator) error { return c.OptimizeTopology(ctx) }
 	for range 2 { // the second time nothing is missing

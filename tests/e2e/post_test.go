@@ -48,10 +48,10 @@ func TestPostedStreams(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	for _, set := range []func(o *core.Options){
-		func(o *core.Options) { o.Preset = "latency" },
-		func(o *core.Options) { o.Preset = "balanced" },
-		func(o *core.Options) { o.Preset = "throughput" },
-		func(o *core.Options) { o.AppendFrequency, o.AppendBatch = 3, 1 },
+		func(o *core.Options) { o.Post.Preset = "latency" },
+		func(o *core.Options) { o.Post.Preset = "balanced" },
+		func(o *core.Options) { o.Post.Preset = "throughput" },
+		func(o *core.Options) { o.Post.Frequency, o.Post.Batch = 3, 1 },
 	} {
 		comms := world(t, ctx, localMaster(t), 3, func(_ int, o *core.Options) { set(o) })
 		for _, err := range each(comms, func(rank int, c *core.Communicator) error {
@@ -85,9 +85,9 @@ func TestPostedStreams(t *testing.T) {
 		}
 	}
 	for want, bad := range map[string]core.Options{
-		"Preset \"fast\"":    {Preset: "fast"},
-		"AppendFrequency -1": {AppendFrequency: -1},
-		"AppendBatch 5000":   {AppendBatch: 5000},
+		"Post.Preset \"fast\"": {Post: core.PostOptions{Preset: "fast"}},
+		"Post.Frequency -1":    {Post: core.PostOptions{Frequency: -1}},
+		"Post.Batch 5000":      {Post: core.PostOptions{Batch: 5000}},
 	} {
 		bad.Master = "127.0.0.1:1"
 		_, err := core.Connect(ctx, bad)

@@ -134,7 +134,7 @@ func TestLifetimesOfSockets(t *testing.T) {
 	defer cancel()
 	var dialled, open atomic.Int64
 	comms := world(t, ctx, localMaster(t), 3, func(_ int, o *core.Options) {
-		o.ProbeConnections, o.ProbeDuration = 2, 300*time.Millisecond // on a busy machine, too, a byte arrives
+		o.Probe.Connections, o.Probe.Duration = 2, 300*time.Millisecond // on a busy machine, too, a byte arrives
 		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err != nil {

@@ -65,7 +65,7 @@ func TestRingsSwitchUnderLoad(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 	const n = 5
-	comms := world(t, ctx, m.Addr().String(), n, func(_ int, o *core.Options) { o.ProbeConnections, o.PoolSize = 1, 2 })
+	comms := world(t, ctx, m.Addr().String(), n, func(_ int, o *core.Options) { o.Probe.Connections, o.PoolSize = 1, 2 })
 	// Whether there is a better ring, what was measured decides: every time.
 	var reduced atomic.Int64
 	want := int64(counts(20))

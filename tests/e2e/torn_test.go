@@ -251,7 +251,7 @@ func TestEveryCallWhileEveryOtherRuns(t *testing.T) {
 	go func() { ended <- m.Run(ctx) }()
 	t.Cleanup(func() { m.Close(); <-ended })
 	cs := world(t, ctx, m.Addr().String(), 2, func(_ int, o *core.Options) {
-		o.ProbeDuration = 10 * time.Millisecond
+		o.Probe.Duration = 10 * time.Millisecond
 	})
 	states := []*core.SharedState{tensorsOf(0, 2, 100, 1), tensorsOf(0, 2, 100, 0)}
 	calls := map[string]func(i int) error{

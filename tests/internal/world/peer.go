@@ -129,7 +129,7 @@ func runTrainer(ctx context.Context, o Order, say func(Report)) error {
 func (t *trainer) join(ctx context.Context) (err error) {
 	opt := core.Options{}
 	opt.Master, opt.PoolSize, opt.PortBase, opt.Logger = t.Master, t.Pool, -1, logger()
-	opt.ProbeDuration, opt.ProbeConnections = 20*time.Millisecond, 1
+	opt.Probe.Duration, opt.Probe.Connections = 20*time.Millisecond, 1
 	opt.ListenHost, opt.Ports, opt.AnnouncePorts = "127.0.0.1", t.Ports, t.Announce
 	if t.Via != "" {
 		opt.ListenHost = behind

@@ -86,7 +86,7 @@ func postTurn(ctx context.Context, set PostSettings, rounds int, say func(post, 
 	for i := range comms {
 		opt := core.Options{
 			Master: m.Addr().String(), ListenHost: "127.0.0.1", PortBase: -1,
-			Preset: set.Preset, AppendFrequency: set.Frequency, AppendBatch: set.Batch,
+			Post: core.PostOptions{Preset: set.Preset, Frequency: set.Frequency, Batch: set.Batch},
 		}
 		if i == 0 {
 			opt.Trace = &core.Listener{OpStarted: func(tag, _ uint64) { starts <- start{tag, time.Since(began)} }}
