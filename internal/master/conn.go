@@ -51,7 +51,7 @@ type conn struct {
 	leaving  bool          // it was evicted; guarded by crowd.mu
 }
 
-// What a connection is.
+// The standing of a connection.
 const (
 	stranger int32 = iota // did not register
 	waiting               // registered, and was not let in

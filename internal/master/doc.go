@@ -8,8 +8,8 @@
 //
 // Every connection has one goroutine that reads and one that writes what could
 // not be written at once. The machine is stepped, under the server's lock, by the
-// goroutine that brings the event; nothing in a step waits. What one client does
-// not read waits in its queue, which is bounded, and holds up nobody else. The
+// goroutine that brings the event; nothing in a step waits. Packets that a client
+// does not read wait in its queue, which is bounded, and hold up no other client. The
 // loop of Serve does the ticks; solvers, log lines and facts have goroutines of
 // their own.
 package master

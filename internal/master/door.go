@@ -49,7 +49,7 @@ func (s *Server) makeRoom(ctx context.Context, remote netip.AddrPort) bool {
 			if time.Since(v.began) > grace {
 				continue
 			}
-			wait = time.Millisecond // a flood: who is among it gets the time to register
+			wait = time.Millisecond // a flood: those among it get the time to register
 		}
 		select {
 		case <-time.After(min(wait, 10*time.Millisecond)):
@@ -60,7 +60,7 @@ func (s *Server) makeRoom(ctx context.Context, remote netip.AddrPort) bool {
 }
 
 // seat looks for a place for a connection from addr. why is "" if there is one,
-// and otherwise says why v has to leave, after wait; nil: nobody can.
+// and otherwise says why v has to leave, after wait; nil: none can.
 func (s *Server) seat(addr netip.Addr, now time.Time) (v *conn, wait time.Duration, why string) {
 	s.live.mu.Lock()
 	defer s.live.mu.Unlock()

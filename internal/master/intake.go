@@ -75,7 +75,7 @@ func (a *allowance) withdraw(b *borrower) {
 	for i, o := range a.queue {
 		if o == b {
 			a.queue = append(a.queue[:i], a.queue[i+1:]...)
-			a.lend() // who came behind may need less
+			a.lend() // the next one may need less
 			return
 		}
 	}
@@ -90,7 +90,7 @@ func (a *allowance) give(n int) {
 	a.lend()
 }
 
-// lend serves who waits; mu is held.
+// lend serves those who wait; mu is held.
 func (a *allowance) lend() {
 	for len(a.queue) > 0 && a.lent+a.queue[0].n <= a.all {
 		a.lent += a.queue[0].n
@@ -101,11 +101,11 @@ func (a *allowance) lend() {
 
 var errOver = errors.New("closed")
 
-// next reads a packet. Who was not let in has little to say and has to say it
-// soon; what large packets hold while they are read is bounded, and they have to
-// go on.
+// next reads a packet. A client that was not let in has little to say and has to
+// say it soon. Memory for large packets is bounded while they are read, and they
+// have to go on arriving.
 func (s *Server) next(ctx context.Context, c *conn, r *bufio.Reader, p *pulse) (wire.Packet, error) {
-	r.Peek(8) // what the client is may change while it says nothing
+	r.Peek(8) // its standing may change while it says nothing
 	standing := c.standing.Load()
 	limit, free, pool := wire.MaxPacket, waitingLimit, &s.members.intake
 	switch standing {

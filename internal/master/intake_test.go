@@ -21,7 +21,7 @@ func announce(n int) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(n)), 0, 8)
 }
 
-// Who was not let in has nothing large to say, however it registered.
+// A client that was not let in has nothing large to say, however it registered.
 func TestLargePacketOfWhoWaits(t *testing.T) {
 	h := serve(t, Options{})
 	h.grow(nil, wire.Ext{})
@@ -122,8 +122,8 @@ func idle(t *testing.T, n int) (*Server, []*conn) {
 	return s, cs
 }
 
-// What waits for all clients that were not let in is bounded: those for whom
-// most waits go first. Members do not pay for it.
+// Bytes that wait for clients which were not let in are bounded: the clients for
+// which most wait go first. Members do not pay for it.
 func TestShedding(t *testing.T) {
 	s, cs := idle(t, 10)
 	s.others.queued.limit = 1 << 20

@@ -49,8 +49,8 @@ type Options struct {
 	WriteTimeout time.Duration
 	// PCCLRevisionRule elects the first shared state as PCCL does (quirk Q70).
 	PCCLRevisionRule bool
-	// BeginAnew lets a group that has lost its shared state, because nobody is
-	// left who had the revision that comes next, or all have left and none of
+	// BeginAnew lets a group that has lost its shared state, because no peer is
+	// left that had the revision that comes next, or all have left and none of
 	// those who come back brings what they had, elect the highest that its
 	// members have. Without it their synchronisations fail until a peer brings
 	// that state, or Server.ResetSharedState is called. It is for a master that
@@ -146,7 +146,7 @@ func (o Options) withDefaults() Options {
 
 const (
 	week = 7 * 24 * time.Hour
-	// shortest is the least of most durations: what is shorter is a mistake in
+	// shortest is the least of most durations: a shorter value is a mistake in
 	// the unit.
 	shortest = time.Millisecond
 )
@@ -173,8 +173,8 @@ func (o *Options) Bounds() []bounds.Bound {
 }
 
 // Check refuses what can never work: *errs.Error with code InvalidConfig, whose
-// cause is bounds.Errors, every rule that o breaks. Nobody else has rules of
-// their own for these values. Which solvers there are it does not ask.
+// cause is bounds.Errors, every rule that o breaks. No other package has
+// rules for these values. It does not ask which solvers there are.
 func (o Options) Check() error {
 	var e bounds.Errors
 	e.Check(o.Bounds())

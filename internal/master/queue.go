@@ -11,8 +11,8 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// Bytes that may wait to be written, to members all together and to whoever was
-// not let in. Beyond, who has most waiting for it goes.
+// Bytes that may wait to be written, to all members together and to all other
+// connections. Beyond that, the connection goes for which most bytes wait.
 const (
 	mostForMembers = 512 << 20
 	mostForOthers  = 32 << 20

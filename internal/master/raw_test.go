@@ -118,7 +118,7 @@ func (r *raw) send(ps ...wire.Packet) {
 	require.NoError(r.t, err)
 }
 
-// recv returns the next packet that is no heartbeat.
+// recv returns the next packet that is not a heartbeat.
 func recv[P wire.Packet](r *raw) P {
 	r.t.Helper()
 	for {

@@ -370,8 +370,8 @@ func (s *Server) send(e fsm.Send) {
 }
 
 // shed gives up clients that do not read, those for whom most waits first, until
-// what waits for all of them is within its limit. What waits for one alone has a
-// limit of its own.
+// the bytes that wait for all of them are within their limit. Those that wait for one
+// alone have a limit of their own.
 func (s *Server) shed(book *ledger) {
 	for book.bytes.Load() > book.limit {
 		var out *conn

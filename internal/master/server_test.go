@@ -57,7 +57,7 @@ func TestOneWritePerStep_Q1(t *testing.T) {
 	require.Equal(t, both, b[:n])
 }
 
-// What is no packet costs the sender its connection and one log line with its
+// Bytes that are not a packet cost the sender its connection and one log line with its
 // address and the reason; the run of the others goes on.
 func TestGarbage_Q3_Q73(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -143,8 +143,8 @@ func TestThousandSilentConnections(t *testing.T) {
 	require.Zero(t, h.s.Snapshot().Unregistered)
 }
 
-// With all places taken by those who say nothing, whoever registers gets one: the
-// oldest silent connection has to leave. Members stay.
+// With all places taken by silent connections, a client that registers gets one:
+// the oldest silent connection has to leave. Members stay.
 func TestPlacesAreTakenFromTheSilent(t *testing.T) {
 	h := serve(t, Options{MaxConnections: 8})
 	rs := h.grow(nil, wire.Ext{})
@@ -188,7 +188,7 @@ func TestPlacesAreTakenFromTheSilent(t *testing.T) {
 	crowd.Wait()
 }
 
-// Members never have to leave: with nobody else there, the newest is refused.
+// Members never have to leave: with no others there, the newest is refused.
 func TestPlacesOfMembers(t *testing.T) {
 	h := serve(t, Options{MaxConnections: 2})
 	rs := h.grow(h.grow(nil, wire.Ext{}), wire.Ext{})
@@ -212,7 +212,7 @@ func TestHalfPackets_Q2(t *testing.T) {
 	require.EqualValues(t, 2, recv[wire.M2CCollectiveCommsCommence](r).Tag)
 }
 
-// A client that does not read holds up nobody and is dropped when too much
+// A client that does not read holds up no other client and is dropped when too much
 // waits for it.
 func TestSlowReader(t *testing.T) {
 	h := serve(t, Options{MaxQueue: 256 << 10})
@@ -299,7 +299,7 @@ func TestSilentPeerIsDropped(t *testing.T) {
 	require.Equal(t, rs[0].uuid, h.fact("dropped").Peer)
 }
 
-// A big packet that trickles in is no silence.
+// A big packet that trickles in is not silence.
 func TestSlowLinkIsNotSilence(t *testing.T) {
 	h := serve(t, Options{HeartbeatInterval: 100 * time.Millisecond, HeartbeatTimeout: 2 * time.Second})
 	r := h.grow(nil, nativeExt)[0]
@@ -457,7 +457,7 @@ func TestQueue(t *testing.T) {
 	require.False(t, q.add(wire.M2CHeartbeat{}, 0))
 }
 
-// The master sees votes and hashes, never a tensor: what it reads and writes
+// The master sees votes and hashes, never a tensor: the bytes that it reads and writes
 // for an operation or a synchronisation does not depend on the size of the
 // data, and nothing of a synchronisation stays.
 func TestTrafficIsIndependentOfTensorSize(t *testing.T) {

@@ -55,8 +55,8 @@ func (s *Session) Shutdown(ctx context.Context) error {
 //
 // It waits for functions of the caller that are running, such as
 // SyncOptions.Progress, but not for ever: after twice Options.HandshakeTimeout
-// it returns errs.Timeout, which says what is left. What the calls that have not
-// returned were given is in use until they do. Inside such a function Close has
+// it returns errs.Timeout, which says what is left. The arguments of calls that
+// have not returned are in use until they do. Inside such a function Close has
 // to wait for itself, so call it from another goroutine there.
 func (s *Session) Close() error {
 	s.closeOnce.Do(func() { go s.shut() })
@@ -124,8 +124,8 @@ func (s *Session) leaveRun() {
 	s.listen.Close()
 }
 
-// leave ends what nobody will ever pick up or answer: the machine has made its
-// last step.
+// leave ends the calls and posts that will never be picked up or answered: the
+// machine has made its last step.
 func (s *Session) leave() {
 	s.posts.mu.Lock()
 	s.posts.closed = true

@@ -56,7 +56,7 @@ func (s *Session) AllReduceAsync(ctx context.Context, r Reduce) (*Operation, err
 	return op, nil
 }
 
-// prepare checks r and returns its operation, which nobody else knows yet.
+// prepare checks r and returns its operation, which no other goroutine knows yet.
 func (s *Session) prepare(r Reduce) (*Operation, error) {
 	v := s.view.Load()
 	if err := check(r, v); err != nil {
@@ -134,7 +134,7 @@ func check(r Reduce, v *fsm.View) error {
 // first, the operation is aborted for all peers and the buffers are restored. If
 // it ends when this peer has reported already that it is through, the others may
 // have the result: then the verdict is waited for, for as long as the slowest of
-// them takes, and returned, be it success. The master drops who is silent, and its
+// them takes, and returned, be it success. The master drops silent peers, and its
 // own silence ends the session, so that the wait has an end.
 func (s *Session) AllReduce(ctx context.Context, r Reduce) (ReduceInfo, error) {
 	op, err := s.AllReduceAsync(ctx, r)

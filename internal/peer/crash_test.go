@@ -71,9 +71,9 @@ type evilConn struct{ net.Conn }
 
 func (evilConn) Read([]byte) (int, error) { panic("evil") }
 
-// Wherever a goroutine of the session panics, what waits is answered with an
-// internal error, buffers are given back, and Close returns: crash waits for
-// nobody, least of all for the goroutine that it runs on.
+// Wherever a goroutine of the session panics, calls that wait are answered with an
+// internal error, buffers are given back, and Close returns: crash waits for no
+// goroutine, least of all for the goroutine that it runs on.
 func TestPanicsEverywhere(t *testing.T) {
 	for name, blow := range map[string]func(*testing.T, *Session){
 		"machine, stepped by who brings an event": func(_ *testing.T, s *Session) { s.handle(fsm.PacketIn{Packet: evil{}}) },

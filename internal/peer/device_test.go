@@ -10,7 +10,7 @@ import (
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 )
 
-// What a caller says about device memory has to make sense before anybody votes.
+// Arguments about device memory have to make sense before any peer votes.
 func TestDeviceArguments(t *testing.T) {
 	dev := device.Buffer{Platform: device.CUDA, Ptr: 4096, Bytes: 16}
 	for _, c := range []struct {

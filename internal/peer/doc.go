@@ -11,7 +11,7 @@
 // The machine is stepped by the goroutine that brings an event, one at a time: to
 // wake another one would cost more than the step. One that finds the machine
 // taken leaves its event in the mailbox, and the holder handles it before it lets
-// go. The session's own goroutine does what nobody else is there for: ticks, and
-// events that were only posted. Work that waits runs on goroutines of its own and
+// go. The session's own goroutine does the rest: ticks, and events that were only
+// posted. Work that waits runs on goroutines of its own and
 // posts its result.
 package peer

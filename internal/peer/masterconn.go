@@ -23,8 +23,8 @@ const (
 )
 
 // masterConn is the connection to the master. The holder of the machine queues,
-// and writes as far as the connection takes it at once; what is left is its
-// writer's, who may wait.
+// and writes as far as the connection takes it at once; the rest is left to
+// its writer, which may wait.
 type masterConn struct {
 	conn  net.Conn
 	src   io.Reader

@@ -13,7 +13,7 @@ import (
 	"github.com/gopccl/gopccl/internal/sharedstate"
 )
 
-// A master that has stopped reading holds up no call: what it does not take is
+// A master that has stopped reading holds up no call: packets that it does not take are
 // written by a goroutine, and a caller that gives up, or closes, has an answer.
 func TestStoppedMasterHoldsUpNobody(t *testing.T) {
 	s := newScript(t)

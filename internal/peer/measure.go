@@ -10,7 +10,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// A target of a scheduled probe is only busy while somebody who is not
+// A target of a scheduled probe is only busy while a peer that is not
 // scheduled measures it, or until the end of the probe before is known there.
 const (
 	busyTries = 20

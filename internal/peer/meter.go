@@ -9,8 +9,8 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// What the link to the next peer gave is reported at most every reportEvery,
-// and only if it moved leastReport bytes in that time.
+// The rate of the link to the next peer is reported at most every reportEvery, and
+// only if it moved leastReport bytes in that time.
 const (
 	reportEvery = time.Second
 	leastReport = 1 << 20

@@ -15,7 +15,7 @@ import (
 // after a failure may be a round later. Its exported methods are those of
 // core.Handle, and documented there.
 type Operation struct {
-	// What never changes.
+	// These never change.
 	s      *Session
 	id     fsm.OpID
 	launch fsm.CallID     // the call of event
@@ -27,7 +27,7 @@ type Operation struct {
 	// The book's mu guards what follows.
 	running  bool       // between Start and the end of the data phase
 	claimed  bool       // somebody settles it
-	asked    fsm.CallID // the call that asks for the verdict, 0: nobody has asked
+	asked    fsm.CallID // the call that asks for the verdict, 0: none has asked
 	decided  gate       // passed when the machine has taken or refused it
 	refusal  error      // why it was refused
 	settled  gate
@@ -39,7 +39,7 @@ type Operation struct {
 	notified []func() // to be called when it is over
 }
 
-// gate is something that happens once. Who waits for it makes the channel. The
+// gate is something that happens once. The first to wait for it makes the channel. The
 // mu of the session's book guards it.
 type gate struct {
 	passed bool
@@ -318,8 +318,8 @@ func (s *Session) startData(e fsm.StartData) {
 	})
 }
 
-// dataEnded tells the machine that nobody touches an operation's buffers any
-// more, or settles it if there is no machine that would.
+// dataEnded tells the machine that an operation's buffers are no longer touched, or
+// settles it if there is no machine that would.
 func (s *Session) dataEnded(id fsm.OpID, err error) {
 	s.mu.Lock()
 	if op := s.ops[id]; op != nil {

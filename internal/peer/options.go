@@ -74,9 +74,9 @@ const (
 	// how long it waits; those of gopccl do after 12 s.
 	roundTime = 9 * time.Second
 	// registerTime bounds the wait for the answer to a registration. PCCL's
-	// master answers nobody while its solver runs.
+	// master answers no peer while its solver runs.
 	registerTime = 30 * time.Second
-	// minDuration and maxDuration of an option: what is shorter or longer is a
+	// minDuration and maxDuration of an option: a shorter or longer value is a
 	// mistake in the unit.
 	minDuration, maxDuration = time.Millisecond, 24 * time.Hour
 )
@@ -161,7 +161,7 @@ func (o *Options) Bounds() []bounds.Bound {
 
 // Check refuses what can never work, on any machine: *errs.Error with code
 // InvalidArgument, whose cause is bounds.Errors, every rule that o breaks.
-// Nobody else has rules of their own for these values.
+// No other package has rules for these values.
 func (o Options) Check() error {
 	var e bounds.Errors
 	e.Check(o.Bounds())

@@ -22,7 +22,7 @@ var presets = map[string]struct{ frequency, batch int }{
 }
 
 // postbox holds what was posted. A trainer's thread that posts takes its lock
-// for a moment and wakes nobody unless it was empty; the machine's holder never
+// for a moment and wakes no goroutine unless it was empty; the machine's holder never
 // waits for the lock while it has other things to do.
 type postbox struct {
 	mu     invariants.Mutex
@@ -82,9 +82,9 @@ func (s *Session) Post(r Reduce) (*Operation, error) {
 
 // Launch is AllReduceAsync for those who wait in a way of their own: it gives
 // the session a turn on the caller's goroutine and returns also if the launch
-// has to wait, as it does while work goes on that nobody waits for (an operation
+// has to wait, as it does while work goes on that no call waits for (an operation
 // that was given up, a round that repairs the ring). Operation.Taken tells when the
-// session has decided; what it would have refused, Refused and Wait return.
+// session has decided; its refusal is what Refused and Wait return.
 // Errors: errs.InvalidArgument for what can never work, errs.Closed.
 func (s *Session) Launch(r Reduce) (*Operation, error) {
 	op, _, err := s.post(r)

@@ -117,7 +117,7 @@ func (s *script) welcome(change ...func(*Options)) *Session {
 }
 
 // Answers of the master are matched by kind and tag, in any order that they come
-// in and however many goroutines wait: nobody gets another one's.
+// in and however many goroutines wait: none gets another one's.
 func TestAnswersOutOfOrderFindTheirCalls(t *testing.T) {
 	s := newScript(t)
 	sess := s.welcome()

@@ -17,10 +17,10 @@ const maxVain = 16
 // (default 16), and retries those that failed with the survivors until all are
 // done. It returns errs.TooFewPeers when this peer is the last of its group,
 // errs.Mismatch if peers pass different arguments, and errs.RankConnectionLost
-// when operations fail 16 times in a row although nobody came or left. The sums of
+// when operations fail 16 times in a row although no peer came or left. The sums of
 // the counters are returned, and, with an error too, which operations are done
 // (ReduceInfo.Done): in place, to reduce those again would count every
-// contribution twice. What is not done is as before.
+// contribution twice. Buffers of the others are as before.
 func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, maxInFlight int) (ReduceInfo, error) {
 	const name = "all-reduce multiple"
 	if len(rs) == 0 {

@@ -50,8 +50,8 @@ func newFake(frequency, batch, work, posted int) *fake {
 	return f
 }
 
-// What is under way goes first; what was posted is picked up in batches, when
-// there is nothing to do and every few pieces of work.
+// Work under way goes first; posted operations are picked up in batches, when there
+// is nothing to do and every few pieces of work.
 func TestPostedIsPickedUpInBatches(t *testing.T) {
 	for _, c := range []struct {
 		frequency, batch, work, posted int

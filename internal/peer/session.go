@@ -66,7 +66,7 @@ type Session struct {
 	closed    chan struct{} // closed when nothing of the session is left
 }
 
-// turns are the machine, what comes to it and what its holder needs for a turn.
+// turns are the machine, the events that come to it, and its holder's tools for a turn.
 type turns struct {
 	m            *fsm.Machine
 	armed        time.Duration // when the loop's timer goes off
@@ -86,7 +86,7 @@ type book struct {
 	calls   map[fsm.CallID]*call
 	ops     map[fsm.OpID]*Operation   // that the machine knows, until they are settled
 	opCalls map[fsm.CallID]*Operation // launches and awaits that were not answered
-	left    bool                      // the machine has made its last step: nobody answers
+	left    bool                      // the machine has made its last step: no call is answered
 }
 
 // call is one pending API call but those of operations.
@@ -155,7 +155,7 @@ func newSession(opt Options) *Session {
 }
 
 // open checks the options, opens the sockets and makes the rooms that work on them.
-// What it has opened when it fails is unwind's.
+// If it fails, unwind closes what it has opened.
 func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	opt := s.opt
 	refused := func(err error) *errs.Error { return errs.New(errs.InvalidArgument, "connect", err) }
@@ -294,7 +294,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.master.queue(e.Packet)
 		case fsm.Establish:
 			s.publishView()
-			// Before anybody dials here because of the same round.
+			// Before others dial here because of the same round.
 			s.engine.ExpectEpoch(e.Epoch)
 			s.hub.Trust(uuids(e.Peers)...)
 			s.hub.BeginRound()

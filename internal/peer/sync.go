@@ -50,7 +50,7 @@ type syncWork struct {
 }
 
 // takeBack ends what a Serve effect has begun, if one has, and returns how many
-// bytes were handed out. It waits until nobody reads the tensors, so no step may
+// bytes were handed out. It waits until the tensors are no longer read, so no step may
 // call it.
 func (s *Session) takeBack(w *syncWork) (sent uint64) {
 	w.mu.Lock()
@@ -95,7 +95,7 @@ func (s *Session) SyncSharedState(ctx context.Context, st *SharedState, opt Sync
 	d, err := s.call(ctx, opSync, w, func(id fsm.CallID) fsm.Event {
 		return fsm.CallSync{Call: id, Revision: st.Revision, Strategy: opt.Strategy, Torn: torn, Entries: entries}
 	})
-	// Nobody reads or writes the tensors once the call has returned, however it ended.
+	// The tensors are not read or written once the call has returned, however it ended.
 	w.fetch.Wait()
 	sent := s.takeBack(w)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Session) startFetch(e fsm.Fetch) {
 	c := s.calls[e.Call]
 	if c != nil {
 		c.stop = func() { stop(errSessionOver) }
-		c.sync.fetch.Add(1) // before anybody can answer the call
+		c.sync.fetch.Add(1) // before the call can be answered
 	}
 	s.mu.Unlock()
 	if c == nil {
@@ -168,7 +168,7 @@ func (s *Session) startFetch(e fsm.Fetch) {
 	s.spawn(func() {
 		defer stop(nil)
 		defer w.fetch.Done()
-		s.takeBack(w) // what is being overwritten is handed out to nobody
+		s.takeBack(w) // tensors that are being overwritten are not handed out
 		res, err := w.transfer(ctx, sharedstate.FetchConfig{
 			Distributors: mesh.Dialable(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
 			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.mesh.Dial,
@@ -182,7 +182,7 @@ func (s *Session) startFetch(e fsm.Fetch) {
 func (s *Session) fetching(progress func(done, total uint64, key string)) func(done, total uint64, key string) {
 	last := uint64(0)
 	return func(done, total uint64, key string) {
-		// What was found wrong is fetched again, and counts again.
+		// A tensor that was found wrong is fetched again, and counts again.
 		s.fetched.Add(max(done, last) - last)
 		last = done
 		if progress != nil {

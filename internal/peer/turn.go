@@ -172,8 +172,7 @@ func (s *Session) progress() bool {
 	return s.batch != nil
 }
 
-// loop does what nobody else is there for: events that were only posted, and
-// ticks.
+// loop handles events that were only posted, and ticks.
 func (s *Session) loop() {
 	defer close(s.done)
 	defer s.leave()

@@ -7,7 +7,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// Pauses between two questions of WaitForPeers. Nothing tells a peer that somebody
+// Pauses between two questions of WaitForPeers. Nothing tells a peer that a newcomer
 // comes; a question costs a round trip to the master, and the last peer to ask
 // sets the pace of all.
 const (
@@ -16,15 +16,15 @@ const (
 )
 
 // WaitForPeers returns when this peer's group has at least n members, at once and
-// without a word to anybody if it has. Until then it lets in all who wait to be
+// without a word if it has. Until then it lets in all who wait to be
 // let in: all peers of the run must therefore call it, or PeersPending and
 // UpdateTopology, at the same place of their loops. A trainer calls it in front
 // of every step, to pause when its group has fallen below n and to go on when
 // peers have come. The members are those of the last round, so that all peers
 // decide alike; one that has died since is noticed by the next operation.
 //
-// While the group is large enough it lets nobody in. A step therefore begins with
-// PeersPending, and UpdateTopology if somebody waits: newcomers depend on that, and
+// While the group is large enough it lets no newcomer in. A step therefore begins
+// with PeersPending, and UpdateTopology if any waits: newcomers depend on that, and
 // so do the other groups of the run, which ask and wait for the votes of all.
 //
 // Errors: those of PeersPending and UpdateTopology. ctx ends the waiting; while a

@@ -9,8 +9,8 @@ import (
 	"github.com/gopccl/gopccl/internal/reduce"
 )
 
-// What stands is reported when it has stood for the time, again when
-// that has doubled, and never while it moves.
+// An operation that stands still is reported when it has done so for the time,
+// again when that has doubled, and never while it moves.
 func TestWatchdog(t *testing.T) {
 	began := time.Unix(1000, 0)
 	at := func(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }

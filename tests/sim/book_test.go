@@ -14,7 +14,7 @@ type book struct {
 	won   map[task]bool      // what a peer has reduced
 	sound map[[2]uint64]bool // states that some trainer has had as a whole
 
-	// What the run has seen.
+	// Counted in the run.
 	successes, failures, fetches int
 	ahead                        int // operations that were over before they were commenced
 	switches                     int // of one peer each
@@ -157,7 +157,7 @@ func (b *book) newSync() int {
 }
 
 // synced checks that the members of a synchronisation hold the same state.
-// No mixture of two is ever what a synchronisation ends with.
+// A synchronisation never ends with a mixture of two states.
 func (b *book) synced(w *world, p *peer) {
 	if !b.sound[p.memory.state] {
 		w.failf("peer %d: the state %v of revision %d that was elected is a mixture", p.id, p.memory.state, p.memory.revision)

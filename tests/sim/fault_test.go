@@ -47,12 +47,12 @@ type scenario struct {
 	overlap bool
 	// eager: searches beside the run find rings soon.
 	eager bool
-	// reuse: what fails is launched again before the round, if others are not
+	// reuse: operations that fail are launched again before the round, if others are not
 	// awaited yet; all peers are gopccl peers.
 	reuse bool
 }
 
-// emptyWorld has a master and nobody else.
+// emptyWorld has a master and no peers.
 func emptyWorld(seed uint64, bug mutation) *world {
 	w := &world{
 		seed: seed, rng: rng(seed * 0x2545f4914f6cdd1d), links: map[[2]int]*link{}, blocked: map[[2]int]bool{},
@@ -127,7 +127,7 @@ func (w *world) isolate(p *peer, way int, cut bool) {
 	}
 }
 
-// cornered reports whether p meets hardly anybody else than peers that are out of
+// cornered reports whether p meets hardly any others than peers that are out of
 // reach: of two neither can tell whose fault it is, and a newcomer among them
 // looks like one.
 func (w *world) cornered(p *peer) bool {

@@ -29,8 +29,8 @@ func (w *world) link(from, to *peer) *link {
 	return l
 }
 
-// breakLink ends the connection; both ends notice a little later. Whoever
-// lost power or was cut off silently does not close anything.
+// breakLink ends the connection; both peers notice a little later. One that lost
+// power or was cut off silently does not close anything.
 func (w *world) breakLink(from, to *peer) {
 	l := w.link(from, to)
 	if !l.alive {
@@ -154,7 +154,7 @@ func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(
 				w.after(200*time.Millisecond, p, next)
 				return
 			}
-			// Whoever is named as unreachable may cost the other its place.
+			// A peer that is named as unreachable may cost the other its place.
 			w.excused = true
 			failed = append(failed, todo[0].UUID)
 		default:

@@ -44,7 +44,7 @@ type peer struct {
 	trainer  trainer
 }
 
-// line is the connection to the master. What is on its way stays in order.
+// line is the connection to the master. Packets on their way stay in order.
 type line struct {
 	client          mfsm.ClientID
 	cut             bool // it ended here

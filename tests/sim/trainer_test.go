@@ -38,7 +38,7 @@ func (p *peer) synchronize() {
 				p.w.failf("peer %d: sync: %v", p.id, d.Err)
 			}
 			if p.trainer.again++; p.trainer.again < 3 && p.w.alone(p) {
-				p.synchronize() // nobody is out of step because of it
+				p.synchronize() // no peer is out of step because of it
 				return
 			}
 			p.leave()
@@ -63,7 +63,7 @@ func (p *peer) comeBack() {
 	w.tracef("peer %d comes back as peer %d with a torn state", p.id, n.id)
 }
 
-// alone reports whether nobody else of p's group is there.
+// alone reports whether p is the last of its group.
 func (w *world) alone(p *peer) bool {
 	return !slices.ContainsFunc(w.peers, func(o *peer) bool { return o != p && o.group == p.group && !o.dead })
 }
@@ -202,7 +202,7 @@ func (p *peer) relaunch(tag uint64, v []int64, then func(*op)) {
 		return
 	}
 	p.w.collector.reuses++
-	for i := range v { // other contents: what is left of its last use must be noticed
+	for i := range v { // other contents: leftovers of its last use must be noticed
 		v[i] += 1000
 	}
 	then(p.launch(tag, v))

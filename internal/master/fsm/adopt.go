@@ -218,9 +218,9 @@ func (m *Machine) wanted(g *group) bool {
 	return !rings.SameCycle(ring, g.ring)
 }
 
-// A link that was at work for slowShare of a collective was what the others
-// waited for: what it gave is what it has. Of the others it is only known that
-// they have no less. A new value moves the known one by newShare.
+// The others waited for a link that was at work for slowShare of a collective: it
+// gave all that it has. Of other links it is only known that they have no less. A
+// new value moves the known one by newShare.
 const (
 	slowShare = 0.5
 	newShare  = 0.3

@@ -129,7 +129,7 @@ func TestSearchEndsWithTheMembers(t *testing.T) {
 	require.Empty(t, w.stopped)
 }
 
-// What is found too soon after the last change waits.
+// A ring that is found too soon after the last change waits.
 func TestRestlessSearch(t *testing.T) {
 	w := newWorld(t, background)
 	cs := w.members(4, true)
@@ -255,7 +255,7 @@ func TestRingFollowsTheLinks(t *testing.T) {
 	w.step(Solved{Job: s.Job, Ring: reversed(s.Members), Optimal: true})
 	require.True(t, w.pending(cs))
 	require.Equal(t, reversed(s.Members), w.update(cs)) // S2-57
-	// What gave more than was known is known to have more.
+	// A link that gave more than was known is known to have more.
 	w.send(cs[2], wire.C2MLinkReport{To: w.ids[cs[1]], Mbps: 400, Busy: 0.2})
 	require.Equal(t, 400.0, w.m.conns[cs[2]].link(w.m.conns[cs[1]]).mbps)
 }

@@ -167,7 +167,7 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 	m.tell(g, "abort", false, "collective %d aborted: %s", t.tag, why)
 }
 
-// checkComplete releases t when nobody performs it any more.
+// checkComplete releases t when no member performs it any more.
 func (m *Machine) checkComplete(g *group, t *tagState) {
 	if t.ops[Perform] > 0 {
 		return

@@ -175,8 +175,8 @@ func TestMismatch_Q47(t *testing.T) {
 	}
 }
 
-// Who does not say how its data travels agrees with all that do and that agree
-// among themselves, whatever the order.
+// A peer that does not say how its data travels agrees with all that do and that
+// agree among themselves, whatever the order.
 func TestWireFormsThatAreNotTold(t *testing.T) {
 	for _, differs := range []bool{false, true} {
 		for at := range 3 {
@@ -269,8 +269,8 @@ func TestAbortOfLeaver_Section12(t *testing.T) {
 	w.released(1, a[:2]...)
 }
 
-// Who is dropped is told why, as the last packet before the end, if it is a
-// gopccl end; PCCL would die of a packet that it does not know.
+// A gopccl peer that is dropped is told why, in the last packet before the end. A
+// PCCL peer would die of a packet that it does not know.
 func TestDroppedPeerIsToldWhy(t *testing.T) {
 	w := newWorld(t, Config{})
 	a := []ClientID{w.member(0, true), w.member(0, false)}
@@ -285,7 +285,7 @@ func TestDroppedPeerIsToldWhy(t *testing.T) {
 }
 
 // Optimize, section 10: missing edges only, of the own group; measured values
-// are kept; who is new is measured.
+// are kept; new peers are measured.
 func TestMissingEdges_Section10(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, false)
@@ -343,7 +343,7 @@ func TestTagOfThoseWhoLeft_Q15(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, true)
 	late := w.m.conns[cs[2]]
-	late.letOut() // it is no part of the first use
+	late.letOut() // it took no part in the first use
 	w.send(cs[0], initiate(1))
 	w.send(cs[1], initiate(1))
 	w.m.admit(late)
@@ -377,7 +377,7 @@ func TestTagOfThoseWhoLeft_Q15(t *testing.T) {
 	require.Equal(t, []wire.ID{9, 11, 10}, got)
 }
 
-// Whoever registers and goes again disturbs no collective: it takes part in none.
+// A peer that registers and goes again disturbs no collective: it takes part in none.
 func TestStrangerLeavesDuringCollective(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, true)

@@ -145,7 +145,7 @@ var corrected = map[string]func(*testing.T){
 	// Quirk Q9: without measurements the ring stays.
 	"optimize_nobw/1": func(t *testing.T) { optimizeWithoutBandwidth(t, 2) },
 	"optimize_nobw/2": func(t *testing.T) { optimizeWithoutBandwidth(t, 3) },
-	// Quirk Q12: whoever left has no say.
+	// Quirk Q12: peers that left have no say.
 	"sync_disconnects/1": func(t *testing.T) {
 		w := newWorld(t, Config{})
 		cs := w.members(3, false)
@@ -196,7 +196,7 @@ var corrected = map[string]func(*testing.T){
 			w.leave(cs[1])
 		}
 	},
-	// Quirk Q54: a refusal is no reason to write to anybody else.
+	// Quirk Q54: a refusal is not a reason to write to the others.
 	"refused_while_first_connecting/0": func(t *testing.T) {
 		w := newWorld(t, Config{})
 		a := w.join(0, false)

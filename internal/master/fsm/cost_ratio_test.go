@@ -24,7 +24,7 @@ func (w *world) timed(ev Event) time.Duration {
 	return took
 }
 
-// least is the shortest of a few calls of f: what else the machine does counts
+// least is the shortest of a few calls of f: other work of the machine counts
 // for nothing.
 func least(f func()) time.Duration {
 	best := time.Hour
@@ -110,8 +110,8 @@ func TestManyTagsAreBrokenAtOnce(t *testing.T) {
 	require.Less(t, many, 160*few, "256 tags took %v", few) // the square of the numbers has 256
 }
 
-// What it costs to wind up a round in which everybody is late grows with the
-// square of how many they are, as the news of it does, and not faster.
+// The cost of winding up a round in which all peers are late grows with the square
+// of their number, as the news of it does, and not faster.
 func TestManyLateEndAtOnce(t *testing.T) {
 	cost := func(n int) time.Duration {
 		best := time.Hour

@@ -12,7 +12,7 @@ import (
 )
 
 // crowd is a world of groups with so many accepted members each, by group.
-// Their machine does not check itself: what it costs is what is asked.
+// Their machine does not check itself: its cost is measured.
 func crowd(t testing.TB, cfg Config, groups, size int) (*world, [][]ClientID) {
 	w := newWorld(t, cfg)
 	w.m.unchecked = true

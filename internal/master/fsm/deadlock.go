@@ -46,7 +46,7 @@ func (m *Machine) breakDeadlock() bool {
 	return found
 }
 
-// breakTags ends the collectives of g that nobody can join any more: all its
+// breakTags ends the collectives of g that no member can join any more: all its
 // members wait in other votes or for other collectives.
 func (m *Machine) breakTags(g *group) bool {
 	ms := m.members(g)
@@ -154,15 +154,15 @@ func earliest(cs []*client) int64 {
 	return int64(e)
 }
 
-// breakQuery answers those who ask whether peers are pending if they are what
-// everybody else waits for: whoever does not ask waits in a vote. The answer is
-// what gets the votes on: yes where others of the group wait for a round, so
+// breakQuery answers those who ask whether peers are pending if all
+// others wait for them: those who do not ask wait in a vote. The answer gets
+// the votes on: yes where others of the group wait for a round, so
 // that those who asked vote for it as well, and no where they wait for anything
 // else, so that those who asked go on to the same call. Newcomers are let in
 // when all ask.
 //
-// A group in which nobody waits is answered only if it is the votes of all
-// groups that are waited for; otherwise the other groups get on without it.
+// A group in which no member waits is answered only if votes of all groups
+// wait for it; otherwise the other groups get on without it.
 func (m *Machine) breakQuery() bool {
 	n := &m.census
 	if n.asking == 0 || n.asking == n.accepted || n.natives == 0 || n.accepted-n.all.voting()-n.all[Collective] > n.asking {

@@ -57,7 +57,8 @@
 //	 |
 //	 +--nobody can try--> unproved
 //
-// Who costs a round, and for how long its address stays outside, is in trust.go.
+// The rules on peers that cost a round, and on how long their addresses stay
+// outside, are in trust.go.
 //
 // The links of an optimization are measured in rounds that the master calls for
 // (schedule.go, sharing.go), round after round of a stage:
@@ -86,7 +87,7 @@
 //
 //	Q4   the solver's ring is that of the next round         optimize.go, ring.go
 //	Q5   unreachable pairs are routed around; only without
-//	     a ring somebody goes: who is named most, a newcomer
+//	     a ring one peer goes: the one named most, a newcomer
 //	     first                                               ring.go
 //	Q6   a round fails only if one of its own participants
 //	     left                                                register.go

@@ -131,7 +131,7 @@ func TestMismatchAheadOfTheCommence(t *testing.T) {
 	w.released(4, cs...)
 }
 
-// Who ends twice, or cannot begin without a commence, breaks the rules.
+// A peer that ends twice, or cannot begin without a commence, breaks the rules.
 func TestVotesAheadAgainstTheRules(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs, _ := w.eagerMembers(2)
@@ -153,8 +153,8 @@ func TestVotesAheadAgainstTheRules(t *testing.T) {
 	w.isClosed(cs[0], "completed without being performed")
 }
 
-// Whoever leaves does not keep the others from the verdict: all that are left
-// have everything, or somebody has not.
+// A peer that leaves does not keep the others from the verdict: all that are left
+// have everything, or some have not.
 func TestLeaveAheadOfTheCommence(t *testing.T) {
 	for _, all := range []bool{true, false} {
 		w := newWorld(t, Config{})
@@ -182,7 +182,7 @@ func TestLeaveAheadOfTheCommence(t *testing.T) {
 	}
 }
 
-// A peer that waits elsewhere cannot join; who ended ahead is let go with the rest.
+// A peer that waits elsewhere cannot join; a peer that ended ahead is let go with the rest.
 func TestDeadlockAheadOfTheCommence(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs, _ := w.eagerMembers(2)

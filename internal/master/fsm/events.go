@@ -92,7 +92,7 @@ type (
 		Matrix  topo.Matrix
 		Sharing *topo.Sharing // nil: nothing that is known is shared
 		Start   []int         // the ring in force, as indices into Members
-		// Background says that nobody waits: the solver goes on until StopSolve,
+		// Background says that no vote waits: the solver goes on until StopSolve,
 		// and a Solved event says whenever it has found a better ring.
 		Background bool
 	}
@@ -143,7 +143,7 @@ type Config struct {
 	PhaseTimeout time.Duration
 	// PCCLRevisionRule selects PCCL's first-voter rule of the first election (quirk Q70).
 	PCCLRevisionRule bool
-	// BeginAnew lets a synchronisation in which nobody offers the expected revision
+	// BeginAnew lets a synchronisation in which no peer offers the expected revision
 	// elect the highest that is offered, as the first one does. Otherwise it fails
 	// until a peer brings that revision, or ResetState comes, also if all have left
 	// in between. Not under PCCLRevisionRule.

@@ -42,7 +42,7 @@ func (w *world) calm(cs ...ClientID) {
 	}
 }
 
-// Capabilities: who announces them gets them granted, nobody else gets a byte
+// Capabilities: peers that announce them get them granted, others get not a byte
 // more than PCCL sends.
 func TestCapabilitiesAreNegotiated(t *testing.T) {
 	for _, tc := range []struct {
@@ -90,7 +90,7 @@ func TestGroupNative(t *testing.T) {
 	require.True(t, want[wire.M2CP2PConnectionInfo](w, mixed).Ext.IsZero())
 }
 
-// Both sides say that they live; who falls silent is dropped and named, PCCL
+// Both sides say that they live; a peer that falls silent is dropped and named, PCCL
 // peers are left to TCP.
 func TestSilenceIsNoticed(t *testing.T) {
 	w := newWorld(t, beating)
@@ -157,7 +157,7 @@ func TestPausedMaster(t *testing.T) {
 	w.isClosed(cs[1], "silent")
 }
 
-// A silent voter is named, then dropped; who works or waits elsewhere is not
+// A silent voter is named, then dropped; peers that work or wait elsewhere are not
 // to blame.
 func TestSilentVoter(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -310,7 +310,7 @@ func TestDifferentCollectivesNobodyCanJoin(t *testing.T) {
 	w.round(true)
 }
 
-// The way of PCCL if no gopccl peer is there: nobody is answered.
+// The way of PCCL if no gopccl peer is there: no peer is answered.
 func TestCollectiveNobodyCanJoinPCCL(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, false)
@@ -341,7 +341,7 @@ func TestConflictingVotes(t *testing.T) {
 	}
 }
 
-// What looks like a conflict and is none: groups that vote for themselves.
+// Groups that vote for themselves look like a conflict, and are not.
 func TestVotesOfDifferentGroups(t *testing.T) {
 	w := newWorld(t, Config{})
 	a := []ClientID{w.member(0, true), w.member(0, true)}

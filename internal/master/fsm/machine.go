@@ -156,8 +156,8 @@ func (m *Machine) fact(f Fact) {
 	m.out = append(m.out, Log{Fact: f})
 }
 
-// about states a fact about a client. What one connection can repeat at will
-// is stated so often and then counted, so that it hides nothing else.
+// about states a fact about a client. A fact that one connection can
+// repeat at will is stated so often and then counted, so that it hides no others.
 func (m *Machine) about(c *client, kind string, warn bool, format string, args ...any) {
 	f := Fact{Kind: kind, Warn: warn, Remote: c.remote}
 	more := ""

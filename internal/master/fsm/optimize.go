@@ -53,8 +53,8 @@ func (m *Machine) checkOptimize() {
 // bandwidth stores one measured edge (control spec, section 10, step 3).
 func (m *Machine) bandwidth(c *client, p wire.C2MReportPeerBandwidth) { m.learn(c, p.To, p.Mbps, 0) }
 
-// learn stores the rate from c to another peer of its group. What cannot be a
-// measurement is ignored (quirk Q10).
+// learn stores the rate from c to another peer of its group. A value that cannot
+// be a measurement is ignored (quirk Q10).
 func (m *Machine) learn(c *client, u wire.UUID, mbps, deviation float64) {
 	to := m.uuids[u]
 	if to == nil || to == c || to.group != c.group || c.phase != Accepted || to.phase != Accepted {

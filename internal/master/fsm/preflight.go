@@ -13,8 +13,8 @@ import (
 // A newcomer proves itself before the members wait for it: a member that can
 // tries to reach it, and it tries to reach two members, beside whatever runs
 // (docs/spec/extensions.md, "Preflight"). A PCCL peer cannot be asked, so that half of
-// the proof is missing; nobody is tried where no member can. What those cost is
-// bounded by the rules of trust.go.
+// the proof is missing; newcomers are not tried where no member can. The cost of
+// those is bounded by the rules of trust.go.
 const (
 	// preflightTime bounds the wait for an answer.
 	preflightTime = 12 * time.Second
@@ -184,7 +184,7 @@ func (m *Machine) preflight(by, of *client, to []*client) {
 	m.send(by, p)
 }
 
-// preflightDone takes an answer. What comes late means nothing.
+// preflightDone takes an answer. Late ones mean nothing.
 func (m *Machine) preflightDone(c *client, p wire.C2MPreflightDone) {
 	i := slices.IndexFunc(m.trials.open, func(f *preflight) bool { return f.number == p.Number && f.by == c && !f.judged })
 	if i < 0 {
@@ -251,7 +251,7 @@ func (m *Machine) triedOut(f *preflight, failed []*client) {
 	o, t := failed[0], &f.of.trial.proof
 	alone := len(m.members(f.of.group)) == 1 && o.record.stood == 0
 	if !alive || alone && !t.in && len(t.missedBy) == 0 {
-		// A member that died, and whose end is not known yet, is no fault of others.
+		// Others are not to blame for a member that died, and whose end is not known yet.
 		if !f.judged {
 			f.asked = m.now
 		}

@@ -57,7 +57,7 @@ func (f *field) answerAll() {
 	f.mute = mute
 }
 
-// try answers preflights until there are none; who is mute or busy does not.
+// try answers preflights until there are none; mute or busy peers do not.
 func (f *field) try() (asked []ClientID) {
 	for again := true; again; {
 		again = false
@@ -103,7 +103,7 @@ func (f *field) pending() bool {
 	return p.(wire.M2CPeersPendingResponse).PeersPending
 }
 
-// A newcomer that cannot be reached, or that reaches nobody, costs no round at
+// A newcomer that cannot be reached, or that reaches no member, costs no round at
 // all: a member tries it first, and it tries two members.
 func TestPreflightTurnsAwayBeforeARound(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 8} {
@@ -167,8 +167,8 @@ func TestPreflightAsksASecondMember(t *testing.T) {
 	}
 }
 
-// Who leaves, or does not answer, is replaced; with nobody left the rules of
-// rounds have to do.
+// A member that leaves, or does not answer, is replaced; with none left the rules
+// of rounds have to do.
 func TestPreflightGoesOnWithoutItsMember(t *testing.T) {
 	f := newField(t, 3)
 	n := f.enter()
@@ -193,7 +193,7 @@ func TestPreflightGoesOnWithoutItsMember(t *testing.T) {
 }
 
 // An able member tries a newcomer of an older version or of PCCL, which is asked
-// nothing; those where nobody is able are not tried.
+// nothing; where no member is able, newcomers are not tried.
 func TestPreflightOnlyWhereItIsUnderstood(t *testing.T) {
 	f := newField(t, 2)
 	old := f.enterFrom("127.0.0.1:9", false)
@@ -353,8 +353,8 @@ func TestVoteForSomeWaitsForNobody(t *testing.T) {
 	require.Equal(t, append(slices.Clone(f.cs), ready), f.in(Connecting))
 }
 
-// What a vote has waited for newcomers on trial counts, although they were ready
-// in time.
+// The time that a vote has waited for newcomers on trial counts, although they were
+// ready in time.
 func TestVotesWaitRarelyForTrials(t *testing.T) {
 	f := newField(t, 2)
 	clear := func(preflights bool) {
@@ -477,7 +477,7 @@ func TestReturningNewcomersCostFewTrials(t *testing.T) {
 	require.True(t, f.w.m.conns[same].trial.proof.done)
 }
 
-// The first peer of a run may be the one that nobody reaches: the first newcomer
+// The first peer of a run may be out of reach for all: the first newcomer
 // that says so is told, and with the second it has to go.
 func TestLonePeerOutOfReach(t *testing.T) {
 	f := newField(t, 1)

@@ -22,7 +22,7 @@ var votesOfAll = map[string]struct {
 }
 
 // A query for pending peers and another call of the group do not wait for each
-// other: who asks is answered as soon as nobody else can ask, yes where the
+// other: those who ask are answered as soon as no other can ask, yes where the
 // others wait for a round and no where they wait for anything else, and then
 // all can vote alike.
 func TestQueryMeetsAnotherCall(t *testing.T) {
@@ -59,7 +59,7 @@ func TestQueryMeetsAnotherCall(t *testing.T) {
 	}
 }
 
-// Whoever asks late, when those who asked before have gone on, is told the same.
+// A peer that asks late, when those who asked before have gone on, is told the same.
 func TestLateQuery(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, true)
@@ -84,7 +84,7 @@ func TestLateQuery(t *testing.T) {
 	}
 }
 
-// Who works is waited for: it may ask when it is through.
+// A peer that works is waited for: it may ask when it is through.
 func TestQueryWaitsForWhoWorks(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, true)

@@ -382,7 +382,7 @@ func FuzzMachine(f *testing.F) {
 	})
 }
 
-// Nobody waits for a message that nobody will send: whatever happened before,
+// No peer waits for a message that will never be sent: whatever happened before,
 // peers that do their part (and vote for a round when they have nothing to do)
 // are all free after a few turns.
 func TestEverybodyGetsThrough(t *testing.T) {

@@ -32,7 +32,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		return
 	}
 	if h := p.Ext.Host.Unmap(); p.Ext.Native && h.IsValid() && !h.IsUnspecified() && !h.IsMulticast() {
-		// Nobody else than its own machine reaches a peer by a loopback address.
+		// Only its own machine reaches a peer by a loopback address.
 		if h.IsLoopback() && !c.remote.Addr().Unmap().IsLoopback() {
 			m.about(c, "host", true, "peer at %v announced the host %v, which cannot be reached; the address of its connection is used", c.remote, h)
 		} else {
@@ -92,7 +92,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	m.send(c, resp)
 	m.about(c, "registered", false, "peer %s registered in group %d", c.name(), c.group.id)
 
-	// The first client has nobody to ask: its round starts with it alone.
+	// The first client has no member to ask: its round starts with it alone.
 	if len(m.clients) == 1 {
 		m.voteDue = m.now + m.voteBound()
 		m.admit(c)
@@ -269,7 +269,7 @@ func (m *Machine) remove(batch []*client) {
 	for _, g := range touched {
 		m.checkSync(g)
 		m.checkSynced(g)
-		if why[g] != "" { // whoever waited outside took part in no collective
+		if why[g] != "" { // those who waited outside took part in no collective
 			m.checkTags(g, why[g])
 		}
 	}

@@ -32,7 +32,7 @@ func TestKickTakesEffectAtOnce_Section5(t *testing.T) {
 	w.send(cs[1], connected)
 	w.isClosed(cs[1], "not allowed")
 	require.False(t, want[wire.M2CPeersPendingResponse](w, cs[0]).PeersPending)
-	// What the kicked client had sent before means nothing any more.
+	// Packets that the kicked client had sent before mean nothing any more.
 	w.send(cs[1], wire.C2MCheckPeersPending{})
 	w.leave(cs[1])
 	w.quiet(cs[0])
@@ -167,7 +167,7 @@ func TestAddresses_Section6(t *testing.T) {
 	require.Equal(t, []wire.PeerEndpoint{{Addr: addr("10.0.0.1:10"), UUID: w.ids[a]}}, want[wire.M2CP2PConnectionInfo](w, b).Peers)
 }
 
-// A registered client waits, sees nothing and disturbs nobody.
+// A registered client waits, sees nothing and disturbs no member.
 func TestRegisteredClientWaits_Section6(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, false)
@@ -209,7 +209,7 @@ func TestRegisterTimeout(t *testing.T) {
 	require.False(t, due, "an idle machine needs no ticks")
 }
 
-// Bytes that are no packet.
+// Bytes that are not a packet.
 func TestMalformed_Q3(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, false)

@@ -53,7 +53,7 @@ func TestGroupRepairsItsRingByItself(t *testing.T) {
 }
 
 // Quirk Q59: flavours that differ inside a group are one establish round of
-// this group; who wants newcomers elsewhere waits on.
+// this group; members of others that want newcomers wait on.
 func TestMixedFlavoursInOneGroup(t *testing.T) {
 	w := newWorld(t, Config{})
 	a, b := w.member(1, true), w.member(1, true)
@@ -123,7 +123,7 @@ func TestNewcomerOutlivesTheLastPeer(t *testing.T) {
 }
 
 // A peer that died in the round may have reported success before, and its end
-// become known late: whoever could not reach it is asked to try again, but
+// become known late: a peer that could not reach it is asked to try again, but
 // not for ever (quirk Q5).
 func TestUnreachablePeersAreTriedAgain(t *testing.T) {
 	w := newWorld(t, Config{})
@@ -155,7 +155,7 @@ func TestUnreachablePeersAreTriedAgain(t *testing.T) {
 	w.isClosed(a, "no ring of group 0")
 }
 
-// Short pauses of the master itself are nobody's silence, however many.
+// Short pauses of the master itself do not count as a peer's silence, however many.
 func TestShortPausesAddUp(t *testing.T) {
 	w := newWorld(t, Config{HeartbeatInterval: 2 * time.Second, HeartbeatTimeout: 8 * time.Second})
 	w.member(0, true)

@@ -41,8 +41,8 @@ func printOf(entries []wire.StateEntry) *fingerprint {
 
 // forgetEmpty drops groups that have no client left, but for the revision that
 // they expect (as PCCL does, quirk Q15): a peer that comes back with
-// less than the others had would otherwise begin the run anew, and nobody would
-// notice. What has come no further than its first state is no loss.
+// less than the others had would otherwise begin the run anew without notice. A
+// group that has come no further than its first state is not a loss.
 func (m *Machine) forgetEmpty(gs []*group) {
 	for _, g := range gs {
 		if len(g.clients) > 0 {
@@ -80,7 +80,7 @@ func (s *sharedState) reached() (next uint64, print *fingerprint) {
 	if !s.electing {
 		return s.next, s.print
 	}
-	// Nobody has confirmed what was elected last, but it was there.
+	// No member has confirmed the state that was elected last, but it was there.
 	if next = max(s.prev, s.next-1); next != s.prev {
 		return next, nil
 	}
@@ -129,7 +129,7 @@ func (s *sharedState) judgeResumed(ms []*client) (elected uint64, offered bool) 
 	return s.next, false
 }
 
-// missing says what nobody offers, and what helps.
+// missing says which state no member offers, and what helps.
 func (s *sharedState) missing() string {
 	if !s.resumes {
 		return fmt.Sprintf("no member holds the shared state of revision %d: a peer must bring it, from a checkpoint. %s", s.next, beginAnew)

@@ -64,8 +64,8 @@ func TestARunGoesOnFromWhereItWas(t *testing.T) {
 	require.False(t, w.resumes(syncVoteOf(49, 0, entry("k", 5))))
 }
 
-// Who sends only is dropped if its state is refused, and hears why it is. What is
-// said of it is said once: no transfer has begun that could have failed.
+// A peer that only sends is dropped if its state is refused, and hears why. It is
+// said once: no transfer has begun that could have failed.
 func TestARefusedStateIsExplainedToWhoSendsOnly(t *testing.T) {
 	w := ran(t, Config{}, 3)
 	w.facts = nil
@@ -115,7 +115,7 @@ func TestALaterStateWinsWhenARunGoesOn(t *testing.T) {
 	}
 }
 
-// What was elected last counts even if nobody was there to confirm it.
+// The state that was elected last counts even if no member was left to confirm it.
 func TestARunThatEndsInASynchronisation(t *testing.T) {
 	for _, first := range []bool{false, true} {
 		w, next := newWorld(t, Config{}), uint64(7)
@@ -160,14 +160,14 @@ func TestOperatorLetsAnEndedRunBeginAnew(t *testing.T) {
 	require.False(t, w.verdicts(c)[0].IsOutdated)
 }
 
-// A run that has come no further than its first state is no loss.
+// A run that has come no further than its first state is not a loss.
 func TestAFreshRunIsForgotten(t *testing.T) {
 	w := ran(t, Config{}, 1)
 	require.Empty(t, w.m.ended)
 	require.True(t, w.resumes(syncVoteOf(0, 0, entry("k", 1))))
 }
 
-// What is remembered of groups that have ended is bounded, and said when it goes.
+// The memory of groups that have ended is bounded, and said when it goes.
 func TestEndedGroupsAreBounded(t *testing.T) {
 	w := newWorld(t, Config{})
 	for id := range uint32(maxEnded + 3) {
@@ -198,7 +198,7 @@ func torn(v wire.C2MSyncSharedState) wire.C2MSyncSharedState {
 }
 
 // A torn state is never elected: not as the highest, the most popular, the last
-// or the only one, whatever is expected and whoever enforces what.
+// or the only one, whatever revision is expected and strategy enforced.
 func TestTornStateIsNeverElected(t *testing.T) {
 	for name, prepare := range map[string]func() (*world, []ClientID, uint64){
 		"first": func() (*world, []ClientID, uint64) {
@@ -251,7 +251,7 @@ func TestTornStateIsNeverElected(t *testing.T) {
 	}
 }
 
-// Where every state is torn nobody is thrown out: the reason says what helps,
+// Where every state is torn no peer is thrown out: the reason says what helps,
 // and a peer with a sound state ends it. A state that is expected stays so.
 func TestOnlyTornStates(t *testing.T) {
 	for _, cfg := range []Config{{}, {BeginAnew: true}} {
@@ -293,8 +293,8 @@ func TestOnlyTornStates(t *testing.T) {
 	}
 }
 
-// Beside torn gopccl peers a PCCL end that only receives is thrown out, as it is
-// wherever nobody offers a state (quirk Q71); the others are told.
+// Beside torn gopccl peers a PCCL peer that only receives is thrown out, as it is
+// wherever no peer offers a state (quirk Q71); the others are told.
 func TestOnlyTornStatesBesidePCCL_Q71(t *testing.T) {
 	w := newWorld(t, Config{})
 	c, p := w.member(0, true), w.member(0, false)

@@ -117,7 +117,7 @@ func around(ms []*client, ring []wire.UUID, bad rings.Pairs) []wire.UUID {
 const maxStrikes = 3
 
 // reroute finds a ring around the pairs that were reported unreachable. Only
-// where there is none somebody has to go: who is named most often, a newcomer
+// where there is none one peer has to go: the one named most often, a newcomer
 // rather than an accepted peer, a reporter rather than a silent one, the
 // youngest at last. Before that, marks of earlier rounds are given up, which may
 // have healed, but only once until a round succeeds: else rings would be tried

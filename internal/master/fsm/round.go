@@ -21,7 +21,7 @@ type round struct {
 
 	through   bool          // all members have reported
 	membersAt time.Duration // ... the last of them at this time
-	extended  bool          // who waited for another one that was dropped got more time
+	extended  bool          // those who waited for another one that was dropped got more time
 }
 
 func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections) {
@@ -38,7 +38,7 @@ func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections)
 }
 
 // checkRoundVotes starts a round if the accepted clients agree on one. With
-// nobody accepted the waiting ones are let in (quirk Q8: one round, not two).
+// none accepted the waiting ones are let in (quirk Q8: one round, not two).
 func (m *Machine) checkRoundVotes() {
 	if m.round.active || len(m.clients) == 0 {
 		return
@@ -48,7 +48,7 @@ func (m *Machine) checkRoundVotes() {
 	var again []*group
 	switch {
 	case accepted == 0 && m.census.all[ConnectFailed] > 0:
-		// Whoever was told that its round failed is about to vote.
+		// Clients that were told that their round failed are about to vote.
 	case accept == accepted:
 		if accepted == 0 || !m.awaitTrials() {
 			m.startRound(true, m.groups)
@@ -67,7 +67,7 @@ func (m *Machine) checkRoundVotes() {
 }
 
 // repeating returns the groups whose part of a round failed while others went
-// on, and whose members have all voted for another one: they wait for nobody.
+// on, and whose members have all voted for another one: they wait for no others.
 func (m *Machine) repeating() (gs []*group) {
 	for _, g := range m.inhabited() {
 		if g.round.again && g.here[VoteAccept]+g.here[VoteEstablish] == len(m.members(g)) {
@@ -80,11 +80,11 @@ func (m *Machine) repeating() (gs []*group) {
 // repairing returns the groups whose members all wait for an establish round.
 // In PCCL they wait for all other groups, which go on with calls of their own
 // and may come to wait for them in turn: a failed collective of one group
-// would stop all. With gopccl ends in it a group repairs its ring by itself.
+// would stop all. With gopccl peers in it a group repairs its ring by itself.
 //
-// If there is none, and stuck says that everybody waits for some round with
-// gopccl ends among them, it returns the groups in which anybody waits for an
-// establish round: the flavours would wait for each other for ever (quirk Q59).
+// If there is none, and stuck says that all wait for some round with gopccl peers
+// among them, it returns the groups in which a member waits for an establish
+// round: the flavours would wait for each other for ever (quirk Q59).
 func (m *Machine) repairing(stuck bool) []*group {
 	var gs, mixed []*group
 	for _, g := range m.inhabited() {
@@ -152,7 +152,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 }
 
 // info is the M2C 2 of one participant (control spec, section 7.2). The global
-// world size counts the members, and nobody who waits (quirk Q52): a program that
+// world size counts the members, and none that wait (quirk Q52): a program that
 // begins when all of n peers are members asks for no more than that number.
 func (m *Machine) info(c *client, members, groups, largest int) wire.M2CP2PConnectionInfo {
 	near := neighbours(c.group.ring, c.uuid)
@@ -208,8 +208,8 @@ func sameMembers(a, b []wire.UUID) bool {
 }
 
 // report takes a participant's part of the round (control spec, section 7.3).
-// What follows from a failure is decided when all have reported: only then is
-// it known who cannot be reached by whom.
+// The consequences of a failure are decided when all have reported: only then it
+// is known which pairs cannot connect.
 func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
 	if p.Success {
 		c.set(Waiting, m.now)
@@ -249,7 +249,7 @@ func (c *client) mark(u wire.UUID, n uint64) {
 	c.ways.unreachable = append(c.ways.unreachable, mark{u, n})
 }
 
-// checkRoundEnd ends the round when nobody connects any more. Every group has a
+// checkRoundEnd ends the round when no client connects any more. Every group has a
 // verdict of its own.
 func (m *Machine) checkRoundEnd() {
 	if !m.round.active {
@@ -260,7 +260,7 @@ func (m *Machine) checkRoundEnd() {
 	}
 	m.round.active = false
 	// Others may have agreed on a round meanwhile; or all participants left,
-	// and who waits can be let in.
+	// and those who wait can be let in.
 	defer m.checkRoundVotes()
 	var good, bad []*group
 	for _, g := range m.groups {
@@ -337,7 +337,7 @@ func (m *Machine) failRound(g *group) {
 			continue
 		}
 		// A reporter that is alone in its group stays outside, as in PCCL. Our
-		// own peers get another chance: whom they could not reach has left.
+		// own peers get another chance: the ones that they could not reach have left.
 		if c.round.newcomer && (!c.round.reported || len(c.group.ring) > 1 || c.native) {
 			m.admit(c)
 			if !c.closing {

@@ -115,8 +115,8 @@ func TestPeerList_Section7_2(t *testing.T) {
 	}
 }
 
-// "The round ends when no client is CONNECTING any more": nobody is answered
-// before, everybody then, with the ring of the own group.
+// "The round ends when no client is CONNECTING any more": no peer is answered
+// before, all are then, with the ring of the own group.
 func TestRoundEnd_Section7_3(t *testing.T) {
 	w := newWorld(t, Config{})
 	a, b := w.member(0, false), w.member(1, false)
@@ -179,13 +179,13 @@ func TestReporterAlone_Section7_3(t *testing.T) {
 	w.send(b, connected)
 	require.True(t, want[wire.M2CP2PConnectionsEstablished](w, b).Success)
 	require.False(t, want[wire.M2CP2PConnectionsEstablished](w, a).Success)
-	w.send(a, establishVote) // nobody else is needed for that
+	w.send(a, establishVote) // no other is needed for that
 	w.round(true)
 	w.quiet(a, b)
 }
 
-// Quirk Q5: who cannot be reached by one peer is given other neighbours, and
-// nobody is kicked as long as a ring exists.
+// Quirk Q5: a peer that one other cannot reach is given other neighbours, and no
+// peer is kicked as long as a ring exists.
 func TestRouteAroundUnreachablePair_Q5(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(4, false)
@@ -214,7 +214,7 @@ func TestRouteAroundUnreachablePair_Q5(t *testing.T) {
 	w.quiet(cs...)
 }
 
-// A newcomer that nobody can reach is turned away; the run is unharmed.
+// A newcomer that no member can reach is turned away; the run is unharmed.
 func TestUnreachableNewcomer_Q5(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(2, false)
@@ -325,7 +325,7 @@ func TestRouteAroundInLargeGroup_Q5(t *testing.T) {
 		require.NotContains(t, near, w.ids[cs[(i+1)%n]])
 		require.NotContains(t, near, w.ids[cs[(i+n-1)%n]])
 	}
-	// Somebody who reaches nobody has to go.
+	// A peer that reaches no other has to go.
 	for _, c := range cs {
 		w.send(c, establishVote)
 	}
@@ -360,7 +360,7 @@ func TestRingIsSorted_Section8(t *testing.T) {
 	require.Equal(t, []wire.UUID{{3}, {9}, {200}}, w.round(true)[cs[0]])
 }
 
-// Who does not report within the bound is dropped; the others go on.
+// A peer that does not report within the bound is dropped; the others go on.
 func TestRoundTimeout(t *testing.T) {
 	w := newWorld(t, Config{RoundTimeout: 30 * time.Second})
 	cs := w.members(3, false)

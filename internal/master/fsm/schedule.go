@@ -16,7 +16,7 @@ const (
 	// sendTime bounds the sending, whatever a peer is configured to.
 	sendTime = 15 * time.Second
 	// Busy targets are left alone for firstBusyPause, and then for twice as long
-	// each time, up to busyPause: somebody who is not scheduled measures them, a
+	// each time, up to busyPause: a peer that is not scheduled measures them, a
 	// stranger for a moment or a PCCL peer for seconds, and all others wait.
 	firstBusyPause = 50 * time.Millisecond
 	busyPause      = time.Second
@@ -193,7 +193,7 @@ func (m *Machine) checkProbes() {
 	if s == nil || len(s.slots) == 0 && s.due > m.now {
 		return // the pause before busy targets are tried again
 	}
-	// Who left, and whose target left, is not waited for.
+	// Peers that left, and those whose target left, are not waited for.
 	s.slots = slices.DeleteFunc(s.slots, func(x slot) bool {
 		return !x.over() && (m.uuids[x.From] == nil || m.uuids[x.To] == nil)
 	})
@@ -212,8 +212,8 @@ func (m *Machine) checkProbes() {
 	}
 }
 
-// goProbes lets all who are ready begin at the same time: whom the packet
-// reaches sooner waits for the others.
+// goProbes lets all who are ready begin at the same time: those that the
+// packet reaches sooner wait for the others.
 func (m *Machine) goProbes() {
 	s := m.probes
 	s.going, s.due = true, m.now+sendTime
@@ -237,7 +237,7 @@ func (m *Machine) goProbes() {
 }
 
 // book notes who was reached in the round that is over. Every probe of a peer
-// that reaches nobody lasts as long as connecting may, and all others wait for
+// that reaches no other lasts as long as connecting may, and all others wait for
 // it: the rest of its links are left alone until the next optimization.
 func (s *schedule) book() {
 	failed := map[wire.UUID]int{}
@@ -264,7 +264,7 @@ const (
 	cutOffLateAfter = 3
 )
 
-// cutOff reports whether u reaches nobody any more, as far as was tried.
+// cutOff reports whether u reaches no peer any more, as far as was tried.
 func (s *schedule) cutOff(u wire.UUID) bool {
 	if s.reached[u] {
 		return s.failed[u] >= cutOffLateAfter

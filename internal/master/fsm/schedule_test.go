@@ -193,7 +193,7 @@ func TestBusyTargets(t *testing.T) {
 	require.Contains(t, w.factOf("probes").Text, "0 links measured")
 }
 
-// Whoever is not ready, or not done, in time, is not waited for.
+// A peer that is not ready, or not done, in time, is not waited for.
 func TestSlowProbes(t *testing.T) {
 	w, cs := optimizing(t, Config{}, 3)
 	n := want[wire.M2CProbe](w, cs[0]).Round
@@ -217,7 +217,7 @@ func TestSlowProbes(t *testing.T) {
 	}
 }
 
-// Who leaves is not waited for, nor is its target.
+// A peer that leaves is not waited for, nor is its target.
 func TestLeaveDuringProbes(t *testing.T) {
 	w, cs := optimizing(t, Config{}, 4)
 	for i, c := range cs {

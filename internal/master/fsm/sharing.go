@@ -67,8 +67,8 @@ func (m *Machine) nextStage() [][]links.Edge {
 		p.stage = stageShares
 		m.judgeShares()
 		rounds := links.Apart(links.HeldBack(p.joint, m.shared, p.alone), m.hosts)
-		// No more rounds than the links together took: what is left is known by
-		// what it gave together.
+		// No more rounds than the links together took: the others are known by
+		// what they gave together.
 		return rounds[:min(len(rounds), max(p.done, 4))]
 	}
 	return nil
@@ -112,7 +112,7 @@ func (m *Machine) judge(host netip.Addr, way links.Way, l links.Measured) {
 }
 
 // crowded reports whether the link may share its way with others: another member
-// is on the host at one of its ends.
+// is on the host that it leaves or enters.
 func (m *Machine) crowded(c, o *client) bool {
 	from, to := c.remote.Addr(), o.remote.Addr()
 	return from != to && slices.ContainsFunc(m.members(c.group), func(x *client) bool {
@@ -120,8 +120,8 @@ func (m *Machine) crowded(c, o *client) bool {
 	})
 }
 
-// learnShare takes what a link that was at work all the time gave, if what its
-// ends share, and not the link itself, is what bounds it in the ring in force.
+// learnShare takes the rate of a link that was at work all the time, if the share of
+// one of its hosts, and not the link itself, bounds it in the ring in force.
 func (m *Machine) learnShare(c, o *client, mbps float64) bool {
 	g := c.group
 	from, to := c.remote.Addr(), o.remote.Addr()

@@ -65,8 +65,8 @@ func uplinked(t *testing.T, out float64) (w *world, cs []ClientID) {
 	return w, cs
 }
 
-// What is shared goes to the solver, links as what they give alone, and rings
-// are compared by what is left of them together.
+// Shares of hosts go to the solver, links with their rates alone, and rings are
+// compared by the rates that are left when all their links are in use.
 func TestSharedRingIsValuedTogether(t *testing.T) {
 	w, cs := uplinked(t, 100)
 	s := w.solves[0]
@@ -117,7 +117,7 @@ func TestShareIsLearnt(t *testing.T) {
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 10, Busy: 1})
 	require.InDelta(t, 20+newShare*(10-20), known(0, 2).mbps, 1e-9)
 	require.InDelta(t, 94, g.shares.Mbps(addr("10.0.0.1:1").Addr(), links.Out), 1e-9)
-	// What is not measured is not learnt from its part, but asked for.
+	// A link that was not measured is not learnt from its part, but asked for.
 	w.m.conns[cs[0]].ways.links[w.m.conns[cs[2]].ways.slot] = link{}
 	w.m.conns[cs[4]].ways.links[w.m.conns[cs[0]].ways.slot] = link{}
 	w.send(cs[0], wire.C2MLinkReport{To: w.ids[cs[2]], Mbps: 40, Busy: 1})

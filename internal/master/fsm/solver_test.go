@@ -80,7 +80,7 @@ func TestRingIsApplied_Q4(t *testing.T) {
 	grown := w.round(true)[cs[0]]
 	require.Len(t, grown, 5)
 	require.Equal(t, ring, slices.DeleteFunc(slices.Clone(grown), func(u wire.UUID) bool { return u == w.ids[n] }))
-	// Who leaves is taken out.
+	// A peer that leaves is taken out.
 	w.leave(cs[1])
 	for _, c := range []ClientID{cs[0], cs[2], cs[3], n} {
 		w.send(c, establishVote)

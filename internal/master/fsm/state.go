@@ -116,7 +116,8 @@ type client struct {
 	ops     opParts
 }
 
-// wait is since when somebody or something waits, and whether that was logged.
+// wait is the time since when a client or a collective waits, and whether that was
+// logged.
 type wait struct {
 	since  time.Duration
 	warned bool

@@ -36,7 +36,7 @@ func (m *Machine) offer(g *group) {
 	}
 	ring := m.normalise(g)
 	if !sameMembers(ring, g.ring) {
-		return // who left was needed: a round follows
+		return // one that left was needed: a round follows
 	}
 	m.numbers.changes++
 	g.change = &change{id: m.numbers.changes, ring: ring, due: m.now + prepareTime}

@@ -219,8 +219,8 @@ func TestRingThatCannotBeConnected(t *testing.T) {
 	}
 }
 
-// What was found too soon after the last change is offered when its time has
-// come; nobody has to ask.
+// A ring that was found too soon after the last change is offered when its time has
+// come; no peer has to ask.
 func TestRingIsOfferedLater(t *testing.T) {
 	w, cs, s := searched(t, 5)
 	better := reversed(s.Members)

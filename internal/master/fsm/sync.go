@@ -141,7 +141,7 @@ func (m *Machine) elect(g *group, ms []*client) {
 	m.tell(g, "sync", false, "shared state of revision %d elected, %d of %d members hold it", elected, holders, len(ms))
 }
 
-// standings says which revision is to be elected, and whether anybody offers it.
+// standings says which revision is to be elected, and whether a member offers it.
 func (m *Machine) standings(g *group, ms []*client) (elected uint64, offered bool) {
 	switch {
 	case !m.together(g):
@@ -286,8 +286,8 @@ func compare(have, winner []wire.StateEntry) (dirty []wire.StateEntry, differs s
 	return dirty, ""
 }
 
-// enforce applies the strategies (control spec, section 9.2, step 7). why there
-// is no holder, if there is none, is what a sender has to hear.
+// enforce applies the strategies (control spec, section 9.2, step 7). why is
+// the reason that a sender has to hear if there is no holder.
 func (m *Machine) enforce(ms []*client, why string) {
 	popular := slices.ContainsFunc(ms, func(c *client) bool { return c.vote.strategy == wire.EnforcePopular })
 	for _, c := range ms {
@@ -305,8 +305,8 @@ func (m *Machine) enforce(ms []*client, why string) {
 
 // distribute tells every member the verdict (control spec, section 9.2, step
 // 8). Requesters start at different holders; a receive-only peer hands out
-// only what nobody else has (quirk Q14).
-// why says to those who can read it why there is no holder.
+// only what no other has (quirk Q14). why tells those who can read it why there is
+// no holder.
 func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, why string) {
 	var holders, last []netip.AddrPort
 	for _, c := range ms {
@@ -370,7 +370,7 @@ func (m *Machine) checkSynced(g *group) {
 		c.set(Idle, m.now)
 		m.send(c, wire.M2CSyncSharedStateComplete{})
 	}
-	// If the only holders left and nobody got the state, the elected revision
+	// If the only holders left and no other got the state, the elected revision
 	// is still to come: a peer that has it (from a checkpoint) must match.
 	if !held && g.state.electing && !m.cfg.PCCLRevisionRule {
 		g.state.next = g.state.prev

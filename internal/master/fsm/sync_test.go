@@ -73,7 +73,7 @@ func TestRevisionOfWhoMayNotVote_Q48(t *testing.T) {
 }
 
 // Quirk Q70: in the first election the highest revision that may be handed out
-// wins, whoever voted first; the others are outdated, nobody is kicked for it.
+// wins, in any order of the votes; the others are outdated, none is kicked for it.
 func TestFirstElection_Q70(t *testing.T) {
 	orders := [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
 	for _, order := range orders {
@@ -124,7 +124,7 @@ func TestPCCLRevisionRule_Q70(t *testing.T) {
 	}
 }
 
-// Section 9.2, step 1 and quirk Q71: nobody offers a state, or an empty one.
+// Section 9.2, step 1 and quirk Q71: no peer offers a state, or only an empty one.
 func TestNoCandidate_Section9_2_Q71(t *testing.T) {
 	for _, v := range []wire.C2MSyncSharedState{syncVoteOf(0, wire.ReceiveOnly, entry("k", 1)), syncVoteOf(0, 0)} {
 		w := newWorld(t, Config{})
@@ -302,8 +302,8 @@ func TestCompletion_Section9_3(t *testing.T) {
 	}
 }
 
-// A peer that could not fetch the state says so and is no holder; the others
-// go on. If nobody holds the elected state, its revision is still to come.
+// A peer that could not fetch the state says so and does not count as a holder; the
+// others go on. If none holds the elected state, its revision is still to come.
 func TestFailedTransfer(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, true)
@@ -323,7 +323,7 @@ func TestFailedTransfer(t *testing.T) {
 	}
 	require.Contains(t, w.factOf("state-lost").Text, "every holder left") // S1-25
 	require.EqualValues(t, 1, w.m.Snapshot().Groups[0].NextRevision)
-	// Nobody has revision 1: the calls fail, the expected revision stays ...
+	// No member has revision 1: the calls fail, the expected revision stays ...
 	for _, c := range cs {
 		w.send(c, syncVoteOf(0, 0, entry("k", 1)))
 	}

@@ -201,7 +201,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// What a status dump shows.
+// The content of a status dump.
 func TestSnapshot(t *testing.T) {
 	w := newWorld(t, Config{})
 	cs := w.members(3, true)

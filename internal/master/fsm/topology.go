@@ -31,8 +31,8 @@ func (m *Machine) Topology() (out []wire.GroupTopology) {
 	return out
 }
 
-// Questions for the topology: what one connection may ask, and how many numbers
-// of matrices are written for all of them together, per topologyTick.
+// Bounds on questions for the topology: how often one connection may ask, and how
+// many numbers of matrices are written for all together, per topologyTick.
 var (
 	topologyAsks  = rate{4, time.Second}
 	topologyTick  = 100 * time.Millisecond
@@ -46,9 +46,9 @@ type shows struct {
 	used int           // numbers that were written and not paid for yet
 }
 
-// showTopology answers whoever asks; a stranger may ask once. The answer is a
-// matrix, and the question has ten bytes: whoever asks too often, or with too
-// many others, is answered later, and once for all that it has asked meanwhile.
+// showTopology answers any client; a stranger may ask once. The answer is a matrix,
+// and the question has ten bytes: a client that asks too often, or with too many
+// others, is answered later, and once for all that it has asked meanwhile.
 func (m *Machine) showTopology(c *client) {
 	if !c.registered {
 		if c.questions.once {
@@ -103,7 +103,7 @@ func (m *Machine) payTopology() {
 	m.shows.owed = rest
 }
 
-// topologyDue returns when somebody who has asked is to be answered.
+// topologyDue returns when a client that has asked is to be answered.
 func (m *Machine) topologyDue() (time.Duration, bool) {
 	if len(m.shows.owed) == 0 {
 		return 0, false

@@ -52,7 +52,8 @@ func (w *world) shown(cs ...ClientID) (n int) {
 	return n
 }
 
-// Who asks again and again gets few answers, the last one after the last question.
+// A client that asks again and again gets few answers, the last one after its last
+// question.
 func TestTopologyIsShownAtARate(t *testing.T) {
 	w, _ := crowd(t, Config{}, 1, 64)
 	c := w.join(0, false)
@@ -77,7 +78,7 @@ func TestTopologyIsShownAtARate(t *testing.T) {
 	w.after(time.Minute)
 }
 
-// What many that ask cost together is bounded, and everybody is answered.
+// The cost of many that ask is bounded, and all are answered.
 func TestTopologyForMany(t *testing.T) {
 	w, by := crowd(t, Config{}, 1, 256)
 	var cs []ClientID

@@ -29,7 +29,7 @@ func (m *Machine) timeRing(g *group) {
 	if float64(is)*(1+m.cfg.Noise) < float64(was) {
 		g.search.patience = m.cfg.Patience
 	}
-	// Times are medians: what they differ by says more than what links do.
+	// Times are medians: their difference says more than that of links.
 	if float64(is) <= float64(was)*(1+m.cfg.Noise/2) {
 		m.fact(Fact{Kind: "ring", Group: g.id, Text: fmt.Sprintf("a collective takes %v with the new ring, %v with the one before", is, was)})
 		return

@@ -10,10 +10,11 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// Who costs the others a round, and for how long it is kept out.
+// The rules on peers that cost the others a round, and on how long they are kept
+// out.
 //
-// A member is proven once it has stood in a ring with others. What an unproven
-// one says against a proven one says more about itself, so it is no evidence.
+// A member is proven once it has stood in a ring with others. The word of an
+// unproven one against a proven one says more about itself, so it does not count.
 const (
 	// manyPeers is how many different peers, in at least two rounds, must have
 	// failed to connect with a member before it has to go though rings without
@@ -113,7 +114,7 @@ func (m *Machine) isolated(c *client) bool {
 }
 
 // turnAway closes the unproven peers of g that this round has shown to be out of
-// reach: whoever has no connection with any of its neighbours, if these have
+// reach: those without a connection with any of their neighbours, if these have
 // connections with others, so that the fault is not theirs.
 func (m *Machine) turnAway(g *group) {
 	type verdict struct {
@@ -142,7 +143,7 @@ func (m *Machine) turnAway(g *group) {
 				witnesses++
 				clear = clear || named && !names
 			case len(c.place.neighbours) == 1:
-				// A pair: the one that was let in before, if nobody has missed it.
+				// A pair: the one that was let in before, if it was not missed.
 				clear = clear || c.round.newcomer && !o.round.newcomer && named && !names
 			}
 		}
@@ -294,7 +295,7 @@ func (m *Machine) repay() {
 }
 
 // open reports whether newcomers that have proved themselves, or others, may take
-// part in a round now: what those before them cost is paid back, or there are no
+// part in a round now: the cost of those before them is paid back, or there are no
 // members who lose time.
 func (m *Machine) open(proved bool) bool {
 	at := m.debt.others
@@ -344,8 +345,8 @@ func (m *Machine) boundNewcomers() {
 	r.through, r.membersAt = true, m.now
 }
 
-// newcomerDue returns when newcomer c has to have reported. Of whom all
-// neighbours say that they cannot reach it little is to come.
+// newcomerDue returns when newcomer c has to have reported. Little is
+// to come of one that all its neighbours say they cannot reach.
 func (m *Machine) newcomerDue(c *client) time.Duration {
 	wait := newcomerTime
 	if !m.missed(c) {
@@ -410,9 +411,9 @@ func (m *Machine) hurryRound() {
 	}
 }
 
-// dropLate drops who holds up the round: of two neighbours the one that more
-// peers wait for, which need not be the one that has not reported. Who waited
-// for one that goes gets the same time once more.
+// dropLate drops the peers that hold up the round: of two neighbours the one that
+// more peers wait for, which need not be the one that has not reported. Peers that
+// waited for one that goes get the same time once more.
 func (m *Machine) dropLate() {
 	late := map[*client]bool{} // is only asked for members
 	for _, c := range m.clients {
@@ -497,8 +498,8 @@ func (c *client) credit() int {
 }
 
 // mayBeAccusedBy reports whether a failed connection between c and o says
-// anything against c. What one says that nobody knows speaks against itself, as
-// long as there is somebody known who can be asked.
+// anything against c. The word of an unknown peer speaks against itself, as long as
+// there is a known one that can be asked.
 func (c *client) mayBeAccusedBy(o *client) bool {
 	switch {
 	case o.record.stood > 0:

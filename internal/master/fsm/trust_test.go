@@ -13,7 +13,7 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// wiring carries out rounds: who can connect to whom, and who keeps silent.
+// wiring carries out rounds: which pairs can connect, and which peers keep silent.
 type wiring struct {
 	w    *world
 	port uint16
@@ -39,7 +39,7 @@ func (x *wiring) client(u wire.UUID) ClientID {
 	return 0
 }
 
-// join registers a peer with a port that nobody had before.
+// join registers a peer with a port that none had before.
 func (x *wiring) join(native bool) ClientID {
 	c := x.w.connectAt("127.0.0.1:9")
 	x.port++
@@ -98,7 +98,7 @@ func (x *wiring) verdict(cs []ClientID) (ok, over bool) {
 	return ok, over
 }
 
-// A newcomer that cannot be reached, or that reaches nobody, is out after one
+// A newcomer that cannot be reached, or that reaches no member, is out after one
 // failed round and is told why; the members stay, and so does a newcomer that
 // comes at the same time.
 func TestNewcomerOutOfReachCostsOneRound_Q5(t *testing.T) {
@@ -134,7 +134,7 @@ func TestNewcomerOutOfReachCostsOneRound_Q5(t *testing.T) {
 	}
 }
 
-// An honest newcomer between two that nobody reaches is not to blame for them.
+// An honest newcomer between two that no peer reaches is not to blame for them.
 func TestHonestNewcomerBetweenBadOnes(t *testing.T) {
 	for _, way := range []string{"in", "out"} {
 		w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
@@ -163,8 +163,8 @@ func TestHonestNewcomerBetweenBadOnes(t *testing.T) {
 	}
 }
 
-// A member whose connections broke and that nobody reaches any more is out after
-// two rounds at most, in a group of any size; nobody else has to go.
+// A member whose connections broke and that no peer reaches any more is out after
+// two rounds at most, in a group of any size; no other has to go.
 func TestMemberOutOfReachCostsTwoRounds_Q5(t *testing.T) {
 	for _, n := range []int{3, 4, 5, 8, 13, 32, 64} {
 		for _, way := range []string{"in", "out", "both"} {
@@ -331,8 +331,8 @@ func TestPendingWaitsForTheDebt(t *testing.T) {
 	require.Contains(t, w.accepted(), n)
 }
 
-// Who cost a round waits outside, twice as long every time, and is told how
-// long; others do not, and who stands in a ring starts anew.
+// A peer that cost a round waits outside, twice as long every time, and is told how
+// long; others do not, and a peer that stands in a ring starts anew.
 func TestWhoCostARoundWaitsOutside(t *testing.T) {
 	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
 	cs := w.members(3, true)
@@ -382,7 +382,7 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 	require.Contains(t, w.accepted(), good)
 }
 
-// What is remembered of addresses is bounded.
+// The memory of addresses is bounded.
 func TestMemoryOfAddressesIsBounded(t *testing.T) {
 	w := newWorld(t, Config{})
 	for i := range 3 * maxOutside {
@@ -443,7 +443,7 @@ func TestSlowPeerGoesAndNotItsNeighbours(t *testing.T) {
 	w.isClosed(cs[2], "not established within 24s")
 }
 
-// Who leaves fails the part of its own group; the rings of the others stand, and
+// A peer that leaves fails the part of its own group; the rings of the others stand, and
 // they are not needed for the repetition.
 func TestLeaverFailsItsGroupOnly_Q6(t *testing.T) {
 	for _, native := range []bool{true, false} {
@@ -473,7 +473,7 @@ func TestLeaverFailsItsGroupOnly_Q6(t *testing.T) {
 		for _, c := range []ClientID{x, y} {
 			require.False(t, want[wire.M2CP2PConnectionsEstablished](w, c).Success)
 		}
-		// Nobody of group 1 votes; one of them is even at something else that needs all.
+		// No member of group 1 votes; one of them is even at something else that needs all.
 		w.send(a, wire.C2MOptimizeTopology{})
 		w.send(x, acceptVote)
 		w.quiet(a, b, n, x, y)
@@ -495,7 +495,7 @@ func TestLeaverFailsItsGroupOnly_Q6(t *testing.T) {
 	}
 }
 
-// Who could never be a neighbour of a PCCL peer is refused, and why.
+// A peer that could never be a neighbour of a PCCL peer is refused, and told why.
 func TestFamiliesDoNotMixWithPCCL_Q38(t *testing.T) {
 	const four, other, six = "10.0.0.1:1", "10.0.0.2:1", "[2001:db8::1]:1"
 	for _, tc := range []struct {
@@ -582,8 +582,8 @@ func TestRoundBoundIsAnnounced(t *testing.T) {
 	require.Equal(t, 12*time.Second, want[wire.M2CSessionRegistrationResponse](w, c).Ext.RoundBound)
 }
 
-// An honest newcomer among many that take part in a round and that nobody
-// reaches, or that say that they reach nobody, stays, whatever the others are
+// An honest newcomer among many that take part in a round and that no peer
+// reaches, or that say that they reach none, stays, whatever the others are
 // and wherever it stands among them.
 func TestHonestNewcomerAmongManyBadOnes(t *testing.T) {
 	for _, native := range []bool{true, false} {

@@ -19,8 +19,8 @@ const (
 	movedLately = 5 * time.Second
 )
 
-// openVote is a vote, or the end of a phase, that somebody waits in and
-// somebody holds up.
+// openVote is a vote, or the end of a phase, that some clients wait in and others
+// hold up.
 type openVote struct {
 	what  string
 	end   bool      // of a phase
@@ -104,8 +104,8 @@ func (s *voteScan) add(v openVote, cs []*client, inVote func(*client) bool, of w
 			if holds(c) {
 				free = append(free, c)
 			}
-		// Whoever works or waits in a vote of its own is late for a reason. If
-		// nobody is free, the votes conflict, and the oldest one stands.
+		// A client that works or waits in a vote of its own is late for a reason. If
+		// none is free, the votes conflict, and the oldest one stands.
 		case c.state == Idle || c.state == ConnectFailed || c.state == Collective && !c.performing():
 			free = append(free, c)
 		case c.state.votes() && c.wait.since >= v.wait.since:
@@ -120,7 +120,7 @@ func (s *voteScan) add(v openVote, cs []*client, inVote func(*client) bool, of w
 	}
 }
 
-// openVotes lists the votes and the ends of phases that wait for clients which
+// openVotes lists the votes, and the phases about to end, that wait for clients which
 // are free to go on, and have reached a bound.
 func (m *Machine) openVotes() []openVote {
 	s := &voteScan{m: m}
@@ -185,7 +185,7 @@ func (m *Machine) standstill(c *client, v *openVote) time.Duration {
 	return m.now - max(c.progress.at, v.wait.since)
 }
 
-// names lists who is late, with what is known of their progress.
+// names lists those who are late, with what is known of their progress.
 func (m *Machine) names(v *openVote) string {
 	var names []string
 	for i, c := range v.late {
@@ -206,8 +206,8 @@ func (m *Machine) names(v *openVote) string {
 	return strings.Join(names, ", ")
 }
 
-// hurry names, and in the end drops, who leaves the votes of others or the end
-// of a phase open. It looks at all of them, so it runs only when the first can
+// hurry names, and in the end drops, clients that leave the votes of others or the
+// end of a phase open. It looks at all of them, so it runs only when the first can
 // be due: voteDue, or a full bound later for what is yet to begin.
 func (m *Machine) hurry() {
 	if m.voteBound() <= 0 || m.now < m.voteDue {
@@ -238,7 +238,7 @@ func (m *Machine) hurry() {
 }
 
 // dropHolders drops those who are late by more than the bound, and reports whether
-// there are any. Whoever still moves bytes of the phase is slow, and not late.
+// there are any. A client that still moves bytes of the phase is slow, and not late.
 func (m *Machine) dropHolders(v *openVote) bool {
 	limit, found := m.limit(v), false
 	if limit <= 0 || m.now < v.wait.since+limit {

@@ -10,8 +10,8 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// ends are the phases that each member has to end: how they begin, and how
-// one member ends its part.
+// ends are the phases that each member has to end: how they begin, and how one
+// member ends its part.
 var ends = map[string]struct {
 	begin, end wire.Packet
 	what       string
@@ -48,7 +48,7 @@ func (w *world) named() (texts []string) {
 	return texts
 }
 
-// Who holds up the end of a phase is named once, with what is known of its
+// A peer that holds up the end of a phase is named once, with what is known of its
 // progress, and dropped if there is a bound and it does not move.
 func TestHolderOfAnEnd(t *testing.T) {
 	for name, tc := range ends {
@@ -101,7 +101,7 @@ func TestHolderOfAnEnd(t *testing.T) {
 }
 
 // A PCCL peer says nothing of its progress: it is named without, and dropped
-// by the clock alone. Without a bound nobody is.
+// by the clock alone. Without a bound none is.
 func TestHolderWithoutProgress(t *testing.T) {
 	for _, bound := range []time.Duration{0, time.Minute} {
 		cfg := watchful

@@ -148,7 +148,7 @@ func TestCanceledVotesLeaveTheRun(t *testing.T) {
 	}
 }
 
-// What a call waits for decides what giving it up means: a vote that is cast leaves
+// The thing that a call waits for decides what giving it up means: a vote that is cast leaves
 // the run, a question stays open for the next one that asks, and what has not begun
 // is dropped.
 func TestCancelCalls(t *testing.T) {
@@ -378,7 +378,7 @@ func TestCancelAroundTheReport(t *testing.T) {
 		w := r.await(op)
 		through(r, op)
 		r.step(CallCancel{Call: w, Op: op})
-		want[Disconnect](r) // nobody bounds the wait for its verdict
+		want[Disconnect](r) // there is no bound on the wait for its verdict
 		require.Contains(t, r.dones, w)
 	})
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// maxCanceled bounds what is kept of canceled operations that nobody awaits.
+// maxCanceled bounds what is kept of canceled operations that are never awaited.
 const maxCanceled = 1024
 
 // operation is a collective that was launched and not dropped yet.
 type operation struct {
 	id   OpID
 	vote wire.C2MCollectiveCommsInitiate
-	// What was captured at launch (control spec, section 13.3).
+	// Captured at launch (control spec, section 13.3).
 	ring   []wire.UUID
 	self   wire.UUID
 	native bool
@@ -165,7 +165,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		return
 	}
 	if op.query == m.query {
-		m.answered = false // whoever voted for this has gone on behind the question
+		m.answered = false // those who voted for this have gone on behind the question
 	}
 	switch {
 	case op.eager:

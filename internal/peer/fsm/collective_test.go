@@ -51,8 +51,8 @@ func TestLateAbortFailsAndRestores(t *testing.T) {
 	r.failed(w, errs.RankConnectionLost)
 }
 
-// Whoever has canceled is told to begin nevertheless, and the others do: what
-// they send is stale at once.
+// A peer that has canceled is told to begin nevertheless, and the others do: their
+// frames are stale at once.
 func TestCanceledOperationIsSkipped(t *testing.T) {
 	r := connected(t, true, 1, 2, 3)
 	op := r.launch(1)
@@ -149,7 +149,7 @@ func TestRingWithAMemberThatLeft(t *testing.T) {
 	r.round(1, 2)
 	require.Equal(t, uid(3).String(), r.failed(w, errs.RankConnectionLost).Peer)
 
-	// What counts is who left since the ring was agreed on.
+	// Only peers that left since the ring was agreed on count.
 	r.update()
 	r.round(1, 2, 3)
 	op = r.launch(1)
@@ -185,7 +185,7 @@ func TestReleaseWithoutVerdictIsAFailure(t *testing.T) {
 	require.True(t, r.finishes[op])
 }
 
-// Control spec, section 13.5: what a launch is refused for.
+// Control spec, section 13.5: the reasons for which a launch is refused.
 func TestLaunchRefusals(t *testing.T) {
 	launch := func(r *rig, ev CallReduce) CallID {
 		ev.Call = r.newCall()

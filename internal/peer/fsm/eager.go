@@ -40,7 +40,7 @@ func (m *Machine) mayBegin(op *operation) bool {
 	case m.prep != nil:
 		return false // the next commence may be one in another ring
 	case m.roundDue:
-		// What is left of a failed operation may still be on its way, and the
+		// Frames of a failed operation may still be on their way, and the
 		// next one with its tag must not take it for its own.
 		return false
 	case slices.ContainsFunc(op.ring, func(u wire.UUID) bool { return slices.Contains(m.dropped, u) }):

@@ -99,7 +99,7 @@ func TestEagerVoteGoesInTime(t *testing.T) {
 	}
 }
 
-// With several operations under way nobody knows whom others wait for.
+// With several operations under way no peer knows which one others wait for.
 func TestEagerVotesAreLetGo(t *testing.T) {
 	r := eager(t, 1, 2)
 	a := r.launch(1)
@@ -149,7 +149,7 @@ func TestWhatIsNotEager(t *testing.T) {
 	r.in(wire.M2CPeerDropped{UUID: uid(3), Addr: addr(3)})
 	reduce(r, 1, 1, false)
 
-	// What is lent is bounded, and comes back with the commence.
+	// The bytes that are lent are bounded, and come back with the commence.
 	r = newRig(t, Config{EagerBytes: 2 * MaxEager})
 	r.register(true, wire.Ext{})
 	r.eagerRound(1, 1, 2)
@@ -232,7 +232,7 @@ func TestEagerEnds(t *testing.T) {
 	r.silent()
 
 	for _, p := range []wire.Packet{
-		wire.M2CCollectiveCommsCommence{Tag: 4}, // nobody knows of it
+		wire.M2CCollectiveCommsCommence{Tag: 4}, // of an unknown operation
 		wire.M2CCollectiveCommsAbort{Tag: 4},
 		wire.M2CCollectiveCommsComplete{Tag: 4},
 	} {
@@ -315,8 +315,8 @@ func TestEagerAndSwitches(t *testing.T) {
 }
 
 // The engine learns of an epoch when its round opens, when it ends, and with every
-// failure; the next operation with the tag of one that failed listens to nobody
-// who begins early, though those with other tags do.
+// failure; the next operation with the tag of one that failed listens to no
+// neighbour that begins early, though those with other tags do.
 func TestEpochIsToldBeforeAnythingStarts(t *testing.T) {
 	r := newRig(t, Config{EagerBytes: 64})
 	c := r.register(true, wire.Ext{})

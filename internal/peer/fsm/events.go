@@ -74,7 +74,7 @@ type (
 	CallClose struct{ Call CallID }
 )
 
-// What happens outside.
+// Events from outside.
 type (
 	// PacketIn is a packet from the master. Every packet is a sign of life.
 	PacketIn struct{ Packet wire.Packet }
@@ -185,8 +185,8 @@ type (
 		Peers []wire.PeerEndpoint
 	}
 	// RoundOver says that the round has succeeded, so that no neighbour makes its
-	// pool anew until the next Establish. What neighbours began eagerly in epochs
-	// before Epoch is over; 0: they begin nothing eagerly.
+	// pool anew until the next Establish. Operations that neighbours began
+	// eagerly in epochs before Epoch are over; 0: they begin nothing eagerly.
 	RoundOver struct{ Epoch uint64 }
 	// StartData begins the data phase; ring and own uuid are as captured at launch.
 	// A DataEnded event follows, exactly one per StartData. Eager: the sequence
@@ -204,7 +204,7 @@ type (
 		Native bool // all members of the group are gopccl peers
 	}
 	// SkipData says that the operation with this number has begun elsewhere and
-	// will not here; what comes of it is stale.
+	// will not here; its frames are stale.
 	SkipData struct{ Seq uint64 }
 	// CommenceData is the sequence number of an operation that began eagerly; its
 	// data phase may be over.
@@ -212,8 +212,8 @@ type (
 		Op  OpID
 		Seq uint64
 	}
-	// SpoilData says that an operation with this tag has failed. What still comes
-	// for it from neighbours that began it eagerly belongs to nobody.
+	// SpoilData says that an operation with this tag has failed. Frames that still
+	// come for it from neighbours that began it eagerly belong to no operation.
 	SpoilData struct{ Tag, Epoch uint64 }
 	// AbortData ends the data phase now.
 	AbortData struct {
@@ -285,7 +285,7 @@ type (
 	// connections to the ones before are still in use.
 	SwitchRing struct{ Neighbours []wire.UUID }
 	// Release says that no operation needs connections to others than these any
-	// more. What others opened to this peer is theirs to close.
+	// more. Connections that others opened to this peer are theirs to close.
 	Release struct{ Keep []wire.UUID }
 	// Done answers a call. Err is nil or an *errs.Error; if it is nil, Pending is the
 	// answer to a CallPending, and Sync that to a CallSync.

@@ -130,7 +130,7 @@ func (m *Machine) log(warn bool, peer wire.UUID, text string) {
 	m.emit(Log{Warn: warn, Peer: peer, Text: text})
 }
 
-// native reports whether nobody in the group, the master included, is PCCL.
+// native reports whether all in the group, the master included, are gopccl.
 func (m *Machine) native() bool { return m.view.Native && m.view.MasterNative }
 
 func (m *Machine) handle(ev Event) {
@@ -242,7 +242,7 @@ func (m *Machine) packet(p wire.Packet) {
 	case wire.M2CP2PConnectionInfo:
 		if at != stepInfo {
 			// PCCL's master sends two when the last accepted client leaves
-			// (quirk Q8). What it lists still counts as sent.
+			// (quirk Q8). The peers that it lists still count as sent.
 			if m.rememberPeers(p) {
 				m.log(true, wire.UUID{}, "connection info outside a round ignored")
 			}

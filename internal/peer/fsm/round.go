@@ -261,8 +261,8 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 const maxPreflights = 64
 
 // preflight tries whether peers can be reached; false if the packet is not allowed.
-// What is too much is left unanswered, which says nothing about those peers: the
-// master gives up waiting earlier than a slow machine does trying, and a flood of
+// Beyond maxPreflights it leaves them unanswered, which says nothing about those
+// peers: the master gives up waiting earlier than a slow machine does trying, and a flood of
 // newcomers must not cost this peer its place.
 func (m *Machine) preflight(p wire.M2CPreflight) bool {
 	if !m.view.MasterNative || len(p.Peers) > maxPreflights {
@@ -287,8 +287,8 @@ func (m *Machine) preflighted(ev Preflighted) {
 	m.send(wire.C2MPreflightDone{Number: ev.Number, FailedPeers: slices.Clone(ev.Failed)})
 }
 
-// askPending joins the query that is out, takes the answer of one that nobody
-// waited for, or asks one.
+// askPending joins the query that is out, takes the answer of one that was
+// given up, or asks one.
 func (m *Machine) askPending(c CallPending) {
 	if err := m.usable(kindPending); err != nil {
 		m.done(c.Call, err)
@@ -314,7 +314,7 @@ func (m *Machine) pendingAnswer(p wire.M2CPeersPendingResponse) {
 	}
 	m.asking = false
 	// The others have their answers and go on. If the caller gave up, the vote was
-	// cast all the same, and asking again would be a question that nobody joins.
+	// cast all the same, and no other peer would join a second question.
 	m.answered, m.answer = len(m.pending) == 0, p.PeersPending
 	for _, c := range m.pending {
 		m.emit(Done{Call: c, Pending: p.PeersPending})

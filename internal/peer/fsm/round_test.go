@@ -292,7 +292,7 @@ func TestUnannouncedSchedule(t *testing.T) {
 	want[Disconnect](r)
 }
 
-// What links gave is reported to a master that takes such reports.
+// Rates of links are reported to a master that takes such reports.
 func TestLinkReports(t *testing.T) {
 	for _, native := range []bool{true, false} {
 		r := connected(t, native, 1, 2)

@@ -86,7 +86,7 @@ func TestSwitchIsGivenUp(t *testing.T) {
 	_, stopped := has[StopPrepare](r)
 	require.False(t, stopped)
 	want[Release](r)
-	// When it was begun by nobody here.
+	// When it was not begun here.
 	r.in(wire.M2CSwitchRing{Change: 3})
 	require.Empty(t, r.fx)
 	// By a round.
@@ -117,7 +117,7 @@ func TestReleaseKeepsWhatIsPrepared(t *testing.T) {
 	require.Equal(t, Release{Keep: uids(3, 5, 2, 5)}, want[Release](r))
 }
 
-// What a master must not say ends the session.
+// A packet that a master must not send ends the session.
 func TestSwitchAgainstTheRules(t *testing.T) {
 	prepare := func(ns ...int) wire.Packet { return wire.M2CPrepareRing{Change: 1, Peers: endpoints(ns...)} }
 	ring := func(ns ...int) wire.Packet { return wire.M2CSwitchRing{Change: 1, Ring: uids(ns...)} }

@@ -146,8 +146,9 @@ func (m *Machine) fetched(ev Fetched) {
 	m.confirm(wire.Ext{})
 }
 
-// notFetched ends a synchronisation whose every holder failed. A PCCL master knows no way back from here
-// (control spec, section 9.3): the others wait until this peer has left.
+// notFetched ends a synchronisation whose every holder failed. A PCCL master knows
+// no way back from here (control spec, section 9.3): the others wait until this peer
+// has left.
 func (m *Machine) notFetched(cause error) {
 	f := m.flow
 	f.cause = errs.New(errs.TransferFailed, kindNames[kindSync], cause).WithPhase(stepNames[stepFetching])
@@ -162,7 +163,7 @@ func (m *Machine) notFetched(cause error) {
 func (m *Machine) synced() {
 	f := m.endFlow()
 	if f.query == m.query {
-		m.answered = false // whoever voted for this has gone on behind the question
+		m.answered = false // those who voted for this have gone on behind the question
 	}
 	if f.cause != nil {
 		m.done(f.call, f.cause)

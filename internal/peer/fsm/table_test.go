@@ -254,8 +254,8 @@ func everyPacket() []wire.Packet {
 	}
 }
 
-// Every packet in every state. What is not in the table ends the
-// session with a protocol error and answers every call.
+// Every packet in every state. One that is not in the table ends the session with a
+// protocol error and answers every call.
 // Quirks Q61 and Q63.
 func TestEveryPacketInEveryState(t *testing.T) {
 	const always, scheduled = "64 65 2", "64 65 2 66 67 68"

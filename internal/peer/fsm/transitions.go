@@ -13,7 +13,7 @@ type status uint8
 const (
 	statusFresh status = iota // nothing was sent yet
 	statusLive                // between the registration and the end
-	statusOver                // ended; what was begun is still being unwound
+	statusOver                // ended; work that was begun is still being unwound
 )
 
 // step is where the phase-changing call in progress stands.

@@ -15,13 +15,13 @@ import (
 type Edge struct{ From, To wire.UUID }
 
 // Hosts returns the hosts that a link leaves and enters. ok is false for a link
-// within a host, and for one whose ends are not known (any more).
+// within a host, and for one whose peers are not known (any more).
 type Hosts func(e Edge) (from, to netip.Addr, ok bool)
 
 // Matchings divides edges into rounds in which no peer occurs twice as sender
 // or twice as receiver, as few as there can be: the largest number of edges
 // that one peer sends or receives (König). Edges keep their first free round;
-// where the two ends have none in common, the rounds along an alternating path
+// where the two peers have none in common, the rounds along an alternating path
 // are swapped.
 func Matchings(edges []Edge) [][]Edge {
 	index := map[wire.UUID]int{}

@@ -16,7 +16,7 @@ func numbered(n int) (u wire.UUID) {
 	return u
 }
 
-// Every edge is in one round, nobody sends or receives twice in one, and there
+// Every edge is in one round, no peer sends or receives twice in one, and there
 // are as many rounds as the busiest peer has edges on one side, never more.
 func TestMatchings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

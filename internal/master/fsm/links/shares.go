@@ -23,8 +23,8 @@ type Way uint8
 
 // Ways.
 const (
-	Out Way = iota // what leads out of the host
-	In             // what leads into it
+	Out Way = iota // the way out of the host
+	In             // the way into it
 )
 
 // String returns the word used in facts.

@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 	require.False(t, ok)
 }
 
-// What a shared host has held back is to be measured again: the fast links of
+// Links that a shared host has held back are to be measured again: the fast links of
 // the rounds that used all that it has.
 func TestHeldBack(t *testing.T) {
 	sets := []Joint{

@@ -23,8 +23,8 @@ func TestIndices(t *testing.T) {
 	require.Nil(t, Indices([]string{"a"}, nil))
 }
 
-// Who stays keeps the order; who is new is put where the slower of its two links
-// is fastest, and at the end where nothing is known.
+// Peers that stay keep their order; a new one is put where the slower of its two
+// links is fastest, and at the end where nothing is known.
 func TestUpdate(t *testing.T) {
 	none := func(string, string) float64 { return 0 }
 	require.Equal(t, []string{"d", "b", "a", "c"}, Update([]string{"d", "x", "b"}, []string{"a", "b", "c", "d"}, none))
@@ -104,7 +104,7 @@ func TestRingIsFoundIfThereIsOne(t *testing.T) {
 }
 
 // In large groups a ring without forbidden neighbours is found by search; where
-// somebody has less than two possible neighbours there is none.
+// a peer has less than two possible neighbours there is none.
 func TestRingOfLargeGroups(t *testing.T) {
 	const n = 40
 	p := NewPairs(n)
