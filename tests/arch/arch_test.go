@@ -101,7 +101,7 @@ func offences(p pkg) (bad []string) {
 				say("may not import %s", imp)
 			}
 		case matches(own, pure) && slices.Contains(pureForbidden, imp):
-			say("a pure state machine may not import %s", imp)
+			say("what is pure may not import %s", imp)
 		}
 	}
 	for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {

@@ -12,8 +12,9 @@ import (
 // module is the import path of the product module.
 const module = "github.com/gopccl/gopccl"
 
-// pure is what knows neither time nor place: the state machines, and what they ask.
-var pure = []string{"internal/master/fsm/...", "internal/peer/fsm"}
+// pure is what knows neither time nor place: the state machines, and what they ask,
+// and the controller of rates.
+var pure = []string{"internal/master/fsm/...", "internal/pace", "internal/peer/fsm"}
 
 // rule says what the packages that match where may import of our own
 // packages. Patterns are paths below the module; "x/*" is one more element,
