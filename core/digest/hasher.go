@@ -136,7 +136,8 @@ func (e *entry) hasher() (h Hasher, err error) {
 	if err := Check(h); err != nil {
 		return nil, err
 	}
-	e.made.CompareAndSwap(nil, &h)
+	made := h // not the result, which a return writes
+	e.made.CompareAndSwap(nil, &made)
 	return *e.made.Load(), nil
 }
 

@@ -2,6 +2,8 @@ package digest_test
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -153,4 +155,28 @@ func TestUnknownHasher(t *testing.T) {
 	require.ErrorContains(t, err, "cpu_generic")
 	require.Panics(t, func() { digest.Register(digest.Auto, driver{}) })
 	require.Panics(t, func() { digest.Register("cpu_generic", driver{}) })
+}
+
+// Sessions of one process select at the same time, and get the same hasher.
+func TestSelectAtOnce(t *testing.T) {
+	good, _, err := digest.Select("cpu_generic")
+	require.NoError(t, err)
+	name := fmt.Sprintf("at once %x", rand.Uint64())
+	digest.Register(name, driver{Hasher: good, rank: -1})
+	const sessions = 8
+	begin, found := make(chan struct{}), make(chan error, sessions)
+	for range sessions {
+		go func() {
+			<-begin
+			h, _, err := digest.Select(name)
+			if err == nil && h != good {
+				err = errors.New("another hasher")
+			}
+			found <- err
+		}()
+	}
+	close(begin)
+	for range sessions {
+		require.NoError(t, <-found)
+	}
 }
