@@ -39,6 +39,9 @@ type report struct {
 	Err   string
 }
 
+// trials is how many connections a peer of two makes before those of its pool.
+const trials = 1
+
 // work does the task and returns when the parent closes the input.
 func work(t task) error {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -63,8 +66,9 @@ func work(t task) error {
 			return (&net.Dialer{}).DialContext(ctx, network, addr)
 		}
 		// Source ports in the order of dialling: flow i of the first pool has
-		// the i-th, which is how the network tells flows apart.
-		d := netns.Dialer(int(next.Add(1)) - 1)
+		// the i-th, which is how the network tells flows apart. The first dial is
+		// the trial whether the neighbour can be reached, and has the last.
+		d := netns.Dialer((int(next.Add(1)) - 1 - trials + netns.Buckets) % netns.Buckets)
 		return hop{t.Delay, t.Window}.dial(ctx, d, addr)
 	}
 	if t.Own {
@@ -84,7 +88,7 @@ func work(t task) error {
 			return err
 		}
 	}
-	if dialled := int(next.Load()); !t.Own && dialled != max(t.Pool, 1) {
+	if dialled := int(next.Load()) - trials; !t.Own && dialled != max(t.Pool, 1) {
 		return fmt.Errorf("dialled %d connections for a pool of %d: they are not the flows that the network limits", dialled, t.Pool)
 	}
 	say(report{Ready: true})
