@@ -8,7 +8,7 @@ import (
 )
 
 // A uuid is not a secret, so anybody can say hello with that of the previous peer.
-// Its living pool therefore keeps its place: it is made anew only in a round, and
+// Its living pool therefore keeps its place: it is replaced only in a round, and
 // only if its owner has not asked for it there. A neighbour asks in every
 // round whether its connections live (PingSenders), and dials only if they do
 // not; a pool that it has closed gives way at once. Pools of others have no such
@@ -32,8 +32,8 @@ type claims struct {
 	vouched map[wire.UUID]time.Time // when a neighbour has asked for its pool
 }
 
-// BeginRound says that a round is in progress, in which the previous peer may make
-// its pool anew.
+// BeginRound says that a round is in progress, in which the previous peer may
+// replace its pool.
 func (h *Hub) BeginRound() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -4,7 +4,8 @@
 // everybody else on the line waits too. Sent a little slower, everything arrives.
 //
 // It is pure: samples and times come in, rates go out. It has no clock, socket or
-// goroutine.
+// goroutine. No connection asks it yet: only the model in its tests has shown what
+// it does.
 //
 // # Rules
 //
@@ -22,8 +23,8 @@
 //     and the best is what arrives now.
 //   - Without a queue the rate rises, slowly near what arrived at the last
 //     congestion, and by doubled steps above it.
-//   - A queue of two limits is let out at 0.4 of the rate, at most once a second. One that does not go
-//     then, although no more arrives than is sent, is a longer way.
+//   - A queue of two limits is let out at 0.4 of the rate, at most once a second. One
+//     that does not go then, although no more arrives than is sent, is a longer way.
 //   - A queue that stands while the rate is at the floor is somebody else's, and is
 //     borne for a while.
 //   - Losses without a queue are chance, and the answer is more connections. An

@@ -79,7 +79,7 @@ func TestCutOnRandomLoss(t *testing.T) {
 	require.Less(t, rate(0, 0), 0.85)
 }
 
-// Without a way to take the base anew a longer way is a queue for ever.
+// If the base is never measured again, a longer way is taken for a queue for ever.
 func TestBaseForEver(t *testing.T) {
 	f := way{mbit: 100, base: 30, buffer: 100 * time.Millisecond, conns: 2}.fluid(1)
 	f.up.law.drain = 1e9

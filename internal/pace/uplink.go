@@ -92,7 +92,7 @@ type pair struct {
 	queued int // ticks with a queue above the limit
 	lossy  bool
 	conns  int
-	// The base was taken anew: what stood then may have been a queue, and losses
+	// The base was measured again: what stood then may have been a queue, and losses
 	// count without one.
 	rebased bool
 }
