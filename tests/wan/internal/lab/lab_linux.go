@@ -39,6 +39,7 @@ type Lab struct {
 	packets []*netem.Packet // free ones
 	out     []outlet        // by host
 	hosts   map[uint32]int  // by address
+	slept   time.Duration   // when it last waited
 }
 
 // packetBytes is the room that one packet takes.
@@ -154,14 +155,13 @@ func (l *Lab) now() time.Duration { return time.Since(l.start) }
 // carry moves packets until the network is closed.
 func (l *Lab) carry() {
 	runtime.LockOSThread() // never unlocked: the thread ends with it, and its priority
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15)
 	defer close(l.over)
 	defer l.release()
+	defer prefer()()
 	events := make([]unix.EpollEvent, 64)
 	for {
 		l.deliver()
-		l.arm()
-		n, err := unix.EpollWait(l.epoll, events, -1)
+		n, err := unix.EpollWait(l.epoll, events, l.arm())
 		if err != nil && err != unix.EINTR {
 			l.err = fmt.Errorf("epoll: %w", err)
 			return
@@ -194,16 +194,33 @@ func (l *Lab) obey() bool {
 	return !ended
 }
 
-// tick is how late a packet may be so that others are delivered with it.
-const tick = 250 * time.Microsecond
+const (
+	// tick is how late a packet may be so that others are delivered with it.
+	tick = 250 * time.Microsecond
+	// soon is what is not worth sleeping for: a virtual processor that has slept wakes
+	// up to a millisecond late.
+	soon = 700 * time.Microsecond
+	// breath is how often the thread sleeps nevertheless, so that the system's own
+	// threads on its core get to run.
+	breath = 20 * time.Millisecond
+)
 
-// arm has the timer wake the thread when the next packets are due.
-func (l *Lab) arm() {
+// arm returns for how long to wait for events: 0, not at all, if packets are due
+// soon; -1, until the timer wakes the thread when they are nearly due.
+func (l *Lab) arm() int {
 	var at unix.ItimerSpec // zero: off
+	wait := -1
 	if next, ok := l.net.Next(); ok {
-		at.Value = unix.NsecToTimespec(int64(max(next+tick-l.now(), time.Microsecond)))
+		now := l.now()
+		left := next + tick - now
+		if left < soon && runtime.NumCPU() > 1 && now-l.slept < breath {
+			return 0
+		}
+		at.Value = unix.NsecToTimespec(int64(max(left-soon/2, time.Microsecond)))
+		l.slept = now
 	}
 	_ = unix.TimerfdSettime(l.timer, 0, &at, nil)
+	return wait
 }
 
 // batch is how many packets are read from a host before what is due is delivered.
