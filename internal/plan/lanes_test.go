@@ -25,6 +25,7 @@ type peer struct {
 type world struct {
 	peers []*peer
 	wires map[[2]int][]string
+	room  int // parts that a wire holds; 0: any number
 }
 
 // newWorld gives peer i the contribution "i" to those chunks that it has by has.
@@ -69,6 +70,9 @@ func (w *world) send(q *peer, lane int) bool {
 		return false
 	}
 	wire := [2]int{q.plan.Rank, l.Peer}
+	if w.room > 0 && len(w.wires[wire]) == w.room {
+		return false
+	}
 	w.wires[wire] = append(w.wires[wire], q.has(l.Segments[at], part))
 	q.sent[lane]++
 	return true
@@ -163,12 +167,21 @@ func lawful(plans []*Plan) error {
 // check runs plans in place and out of place, several times, and returns what is
 // wrong: want tells whose contributions a chunk consists of in the end.
 func check(plans []*Plan, has func(rank, chunk int) bool, want func(chunk int) []int) error {
+	return checkEach(plans, has, func(_, chunk int) []int { return want(chunk) })
+}
+
+// checkEach is check of plans in which members want different things: nil is nothing.
+func checkEach(plans []*Plan, has func(rank, chunk int) bool, want func(rank, chunk int) []int) error {
 	if err := lawful(plans); err != nil {
+		return err
+	}
+	if err := finished(plans, want); err != nil {
 		return err
 	}
 	final := map[[2]int]string{} // of a part of a chunk
 	for round := range 6 {
 		w := newWorld(plans, round%2 == 0, has)
+		w.room = round / 2
 		before := fmt.Sprint(w.peers[0].src)
 		w.run(rand.New(rand.NewPCG(uint64(round), 1)))
 		if round%2 != 0 && before != fmt.Sprint(w.peers[0].src) {
@@ -189,22 +202,59 @@ func check(plans []*Plan, has func(rank, chunk int) bool, want func(chunk int) [
 				continue // nothing came, and the source is the result
 			}
 			for c := range q.plan.Chunks {
-				if has(q.plan.Rank, c) && len(want(c)) == 1 {
-					continue // its own, which does not travel to itself
+				want := want(q.plan.Rank, c)
+				if want == nil || has(q.plan.Rank, c) && len(want) == 1 {
+					continue // nothing, or its own, which does not travel to itself
 				}
 				for i, got := range q.dst[c] {
 					if first, ok := final[[2]int{c, i}]; ok && first != got {
 						return fmt.Errorf("%d has %s of chunk %d, another one %s", q.plan.Rank, got, c, first)
 					}
 					final[[2]int{c, i}] = got
-					if terms := strings.FieldsFunc(got, func(r rune) bool { return strings.ContainsRune("(+)", r) }); !sameSet(terms, want(c)) {
-						return fmt.Errorf("%d has %s of chunk %d, want %v", q.plan.Rank, got, c, want(c))
+					if terms := strings.FieldsFunc(got, func(r rune) bool { return strings.ContainsRune("(+)", r) }); !sameSet(terms, want) {
+						return fmt.Errorf("%d has %s of chunk %d, want %v", q.plan.Rank, got, c, want)
 					}
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// finished checks that sums which a peer wants, and no others, are said to be final.
+func finished(plans []*Plan, want func(rank, chunk int) []int) error {
+	for r, p := range plans {
+		added := map[Ref]bool{} // something is added to it
+		for _, l := range p.In {
+			for _, s := range l.Segments {
+				if s.Do.Reduces() {
+					added[s.After] = true
+				}
+			}
+		}
+		for i, l := range p.In {
+			for k, s := range l.Segments {
+				last := s.Do.Reduces() && !added[Ref{i + 1, k}]
+				owns := last && len(want(r, s.Chunk)) == p.N && !replaced(p, s.Chunk)
+				if owns != (s.Do == Finish) {
+					return fmt.Errorf("%d: what is done with chunk %d from %d is %d", r, s.Chunk, l.Peer, s.Do)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// replaced reports whether a final chunk comes from another peer.
+func replaced(p *Plan, chunk int) bool {
+	for _, l := range p.In {
+		for _, s := range l.Segments {
+			if s.Chunk == chunk && s.Do == Set {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func sameSet(terms []string, want []int) bool {

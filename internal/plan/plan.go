@@ -1,13 +1,13 @@
-// Package plan is what peers do in a collective operation, as data (Plan), and the
-// arithmetic of the ring all-reduce, its first instance: which elements form a
-// chunk, and which chunk moves in which step (data spec, sections 2.1 and 2.2).
-// It is pure.
+// Package plan is what peers do in a collective operation, as data (Plan): one for
+// each kind (For), and the ring all-reduce that PCCL peers take part in (Ring), with
+// its arithmetic: which elements form a chunk, and which chunk moves in which step
+// (data spec, sections 2.1 and 2.2). It is pure.
 //
-// Both phases are numbered as one sequence of 2(n-1) steps. Steps 0..n-2 are
-// the reduce-scatter, steps n-1..2n-3 the all-gather. With that numbering the
-// schedule of both phases is the same: in step s position r sends chunk r-s and
-// receives chunk r-s-1 (mod n), and what is sent in step s+1 is what was
-// received in step s.
+// Both phases of that all-reduce are numbered as one sequence of 2(n-1) steps. Steps
+// 0..n-2 are the reduce-scatter, steps n-1..2n-3 the all-gather. With that numbering
+// the schedule of both phases is the same: in step s position r sends chunk r-s and
+// receives chunk r-s-1 (mod n), and what is sent in step s+1 is what was received in
+// step s.
 package plan
 
 // Chunk returns the first element and the number of elements of chunk c when
