@@ -83,7 +83,8 @@ type Events interface {
 // it and the device.
 type Staging interface {
 	// Memory returns source and target in host memory, of the operation's size,
-	// until Release. They are one and the same if nothing has to be restored.
+	// from the first call of Arrived until Release. They are one and the same if
+	// nothing has to be restored. It does not wait.
 	Memory() (source, target []byte)
 	// Begin starts to copy the source in, range after range, and lets targets
 	// out as they are put, which is when it has ended. ranges are disjoint.

@@ -169,163 +169,6 @@ func TestReadAndWrite(t *testing.T) {
 	}
 }
 
-// watcher is an operation that does nothing but look.
-type watcher struct {
-	arrived chan int
-	ended   chan error
-}
-
-func newWatcher() *watcher { return &watcher{make(chan int, 1000), make(chan error, 1)} }
-
-func (w *watcher) Arrived(n int)   { w.arrived <- n }
-func (w *watcher) Ended(err error) { w.ended <- err }
-
-func (w *watcher) until(t testing.TB, n int) {
-	for {
-		select {
-		case k := <-w.arrived:
-			if k == n {
-				return
-			}
-		case <-time.After(time.Minute):
-			t.Fatal("the source did not arrive")
-		}
-	}
-}
-
-func (w *watcher) end(t testing.TB) error {
-	select {
-	case err := <-w.ended:
-		return err
-	case <-time.After(time.Minute):
-		t.Fatal("the copies did not end")
-		return nil
-	}
-}
-
-// The source arrives in the order that was asked for, behind what the caller
-// has queued; results go out as they are put, and back again if the operation
-// was in place and is undone.
-func TestStaging(t *testing.T) {
-	for seed := range uint64(4) {
-		for _, inPlace := range []bool{true, false} {
-			r := newTrainer(t, ptxtest.Options{Seed: seed}, device.Settings{})
-			const n = 10_000
-			old, b := random(n, 1), random(n, seed+2)
-			src := r.tensor(0, old)
-			dst := src
-			if !inPlace {
-				dst = r.tensor(0, make([]byte, n))
-			}
-			var stream driver.Stream
-			r.on(0, func() { // the trainer's kernel writes the tensor late
-				var err error
-				stream, err = r.d.StreamCreate()
-				require.NoError(t, err)
-				require.NoError(t, r.d.CopyToDevice(driver.Ptr(src.Ptr), b, stream))
-			})
-			src.Stream, dst.Stream = uint64(stream), uint64(stream)
-			s, err := r.p.Stage(device.Task{Source: src, Target: dst, DType: dtype.Uint8, Op: dtype.Sum})
-			require.NoError(t, err)
-			from, to := s.Memory()
-			require.Equal(t, inPlace, &from[0] != &to[0])
-			w := newWatcher()
-			s.Begin([]device.Range{{From: 7000, To: n}, {From: 0, To: 1500}, {From: 1500, To: 7000}}, w)
-			w.until(t, 3000)
-			require.True(t, bytes.Equal(b[7000:8000], from[7000:8000]))
-			w.until(t, n)
-			require.True(t, bytes.Equal(b, from))
-			want := random(n, 99)
-			copy(to, want)
-			var puts sync.WaitGroup
-			for at := 0; at < n; at += 2500 {
-				puts.Go(func() { s.Put(at, at+2500) })
-			}
-			puts.Wait()
-			require.NoError(t, w.end(t))
-			require.True(t, bytes.Equal(want, r.content(dst)))
-			require.NoError(t, s.Restore())
-			if inPlace {
-				require.True(t, bytes.Equal(b, r.content(dst)))
-			} else {
-				require.True(t, bytes.Equal(want, r.content(dst)))
-				require.True(t, bytes.Equal(b, r.content(src)))
-			}
-			s.Release()
-			r.on(0, func() { require.NoError(t, r.d.StreamDestroy(stream)) })
-			if !inPlace {
-				r.free(dst)
-			}
-			r.close(src)
-		}
-	}
-}
-
-// Stop ends copies wherever they are; what was put is put back.
-func TestStopAnywhere(t *testing.T) {
-	r := newTrainer(t, ptxtest.Options{Seed: 5}, device.Settings{})
-	b := random(8000, 1)
-	x := r.tensor(0, b)
-	for stopAt := -1; stopAt <= 8; stopAt++ {
-		s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
-		require.NoError(t, err)
-		if stopAt < 0 {
-			s.Stop()
-		}
-		w := newWatcher()
-		s.Begin([]device.Range{{From: 0, To: 8000}}, w)
-		if stopAt > 0 {
-			w.until(t, stopAt*1000)
-		}
-		_, to := s.Memory()
-		if stopAt == 8 {
-			copy(to[:5000], make([]byte, 5000))
-			s.Put(0, 5000)
-		}
-		s.Stop()
-		s.Stop()
-		require.NoError(t, w.end(t))
-		require.NoError(t, s.Restore())
-		s.Release()
-		require.True(t, bytes.Equal(b, r.content(x)), "stopped at %d", stopAt)
-	}
-	r.close(x)
-}
-
-// Pinned memory is bounded: beyond it ordinary memory does, counted; idle
-// memory makes room for other sizes.
-func TestStagingIsBounded(t *testing.T) {
-	r := newTrainer(t, ptxtest.Options{}, device.Settings{Staging: 64 << 10})
-	round := func(n int) {
-		b := random(n, 1)
-		x := r.tensor(0, b)
-		s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
-		require.NoError(t, err)
-		w := newWatcher()
-		s.Begin([]device.Range{{From: 0, To: n}}, w)
-		w.until(t, n)
-		from, to := s.Memory()
-		require.True(t, bytes.Equal(b, from))
-		copy(to, from)
-		s.Put(0, n)
-		require.NoError(t, w.end(t))
-		s.Release()
-		r.free(x)
-	}
-	round(20_000)
-	require.Zero(t, r.p.Stats().Pageable)
-	round(32_000)
-	require.Zero(t, r.p.Stats().Pageable)
-	round(60_000)
-	st := r.p.Stats()
-	require.EqualValues(t, 1, st.Pageable, "two areas of 60 kB")
-	require.LessOrEqual(t, st.Pinned, int64(64<<10))
-	require.Equal(t, st.Pinned, st.Idle)
-	round(100_000)
-	require.EqualValues(t, 3, r.p.Stats().Pageable)
-	r.close()
-}
-
 // A buffer that is not a tensor of the device is refused with the reason and what to do.
 func TestBadBuffers(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
@@ -428,8 +271,7 @@ func TestReduceOnDevice(t *testing.T) {
 			n := 400 * dt.Size()
 			a, b := random(n, 1), random(n, 2)
 			x, y := r.tensor(0, a), r.tensor(0, make([]byte, n))
-			s, err := r.p.Stage(device.Task{Source: x, Target: y, DType: dt, Op: how})
-			require.NoError(t, err)
+			s := r.stage(device.Task{Source: x, Target: y, DType: dt, Op: how})
 			require.True(t, s.Reduces())
 			world := 0
 			if how == dtype.Avg {
@@ -477,8 +319,10 @@ func TestWhereToReduce(t *testing.T) {
 		if fails {
 			r.d.Fail("cuLaunchKernel", 1, driver.OutOfMemory)
 		}
+		require.False(t, r.p.onDevice(d, smallest), "not known yet")
+		r.p.background.Wait()
 		chosen := r.p.onDevice(d, smallest)
-		require.Equal(t, chosen, r.p.onDevice(d, smallest))
+		r.p.background.Wait()
 		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
 		require.Contains(t, log.String(), "where all-reduces of device memory are reduced")
 		if fails {
@@ -499,6 +343,7 @@ func exercise(t testing.TB, r *trainer, x device.Buffer) (list []error) {
 	if s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum}); err != nil {
 		list = append(list, err)
 	} else {
+		<-s.(*staging).ready // so that calls come in the same order
 		w := newWatcher()
 		s.Begin([]device.Range{{From: 0, To: n}}, w)
 		var ended error

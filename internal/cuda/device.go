@@ -29,8 +29,9 @@ type dev struct {
 	scratch []driver.Ptr // of scratchBytes each
 	benches []*workbench
 
-	trial  sync.Once
-	faster bool // than the host, set by trial
+	compiling sync.Once
+	trial     sync.Once
+	faster    atomic.Bool // than the host, as the trial found
 }
 
 // scratchBytes is what one hash needs on the device: partial results and the result.

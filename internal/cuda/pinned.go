@@ -59,16 +59,34 @@ type area struct {
 	pinned bool
 }
 
+// ready returns n > 0 bytes of arbitrary content without asking the driver;
+// false: there are none.
+func (m *pinned) ready(n int) (area, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kept(n)
+}
+
+// kept is ready with m.mu held.
+func (m *pinned) kept(n int) (area, bool) {
+	size := sizeOf(n)
+	l := m.free[size]
+	if len(l) == 0 {
+		return area{}, false
+	}
+	b := l[len(l)-1]
+	m.free[size] = l[:len(l)-1]
+	m.idle -= int64(size)
+	return area{b[:n], b, true}, true
+}
+
 // get returns n > 0 bytes of arbitrary content. A context is current.
 func (m *pinned) get(n int) area {
 	size := sizeOf(n)
 	m.mu.Lock()
-	if l := m.free[size]; len(l) > 0 {
-		b := l[len(l)-1]
-		m.free[size] = l[:len(l)-1]
-		m.idle -= int64(size)
+	if a, ok := m.kept(n); ok {
 		m.mu.Unlock()
-		return area{b[:n], b, true}
+		return a
 	}
 	old := m.evict(int64(size))
 	fits := m.total+int64(size) <= m.limit

@@ -57,6 +57,8 @@ type Platform struct {
 	mu      sync.Mutex
 	devices map[int]*dev
 	closed  bool
+
+	background sync.WaitGroup // what spawn has begun
 }
 
 var _ device.Platform = (*Platform)(nil)
@@ -259,6 +261,24 @@ func (p *Platform) device(ordinal int) (*dev, error) {
 	return d, nil
 }
 
+// spawn runs f on a goroutine that Close waits for, which f must not.
+func (p *Platform) spawn(f func()) {
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.background.Add(1)
+	}
+	p.mu.Unlock()
+	if closed { // an error, which the driver will tell
+		f()
+		return
+	}
+	go func() {
+		defer p.background.Done()
+		f()
+	}()
+}
+
 var errClosed = errors.New("the platform was closed")
 
 // Stats is a snapshot of a platform's memory.
@@ -293,6 +313,7 @@ func (p *Platform) Close() error {
 	}
 	clear(p.devices)
 	p.mu.Unlock()
+	p.background.Wait()
 	var first error
 	note := func(err error) {
 		if err != nil && first == nil {

@@ -7,7 +7,9 @@ import (
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/kernels"
 )
 
 // lanes of a workbench: while one is copied to the device, the other one is
@@ -86,7 +88,7 @@ type work struct {
 // reduce does w and waits for the result.
 func (d *dev) reduce(w work) error {
 	return d.do(func() error {
-		set, err := d.kernels("reduce")
+		set, err := d.kernels(kernels.Reduction)
 		if err != nil {
 			return err
 		}
@@ -134,25 +136,48 @@ const (
 	smallest = 4 << 20
 )
 
-// onDevice says whether an operation of so many bytes reduces on d.
+// onDevice says whether an operation of so many bytes reduces on d. It does not
+// wait: the host does it until it is known that the device is faster. Where the
+// device was asked for, its kernels are compiled meanwhile.
 func (p *Platform) onDevice(d *dev, bytes int) bool {
 	switch *p.reduce.Load() {
 	case "host":
 		return false
 	case "device":
+		d.compiling.Do(func() {
+			p.spawn(func() { d.compile(kernels.Reduction) })
+		})
 		return true
 	}
 	if bytes < smallest {
 		return false
 	}
-	d.trial.Do(func() {
-		device, host, err := d.compare()
-		d.faster = err == nil && device < host
-		where := map[bool]string{true: "device", false: "host"}[d.faster]
-		p.log.Load().Info("where all-reduces of device memory are reduced", "device", d.ordinal, "reduce", where,
-			"per_mib_on_device", device, "per_mib_on_host", host, "error", err)
+	d.trial.Do(func() { p.spawn(d.try) })
+	return d.faster.Load()
+}
+
+// compile gets the kernels of a file ready. What needs them says why there are none.
+func (d *dev) compile(file string) {
+	defer errs.Catch(opReduce, func(*errs.Error) {})
+	_ = d.do(func() error {
+		_, err := d.kernels(file)
+		return err
 	})
-	return d.faster
+}
+
+// try finds out where reducing is faster.
+func (d *dev) try() {
+	var device, host time.Duration
+	var err error
+	func() {
+		defer errs.Catch(opReduce, func(crash *errs.Error) { err = crash })
+		device, host, err = d.compare()
+	}()
+	faster := err == nil && device < host
+	where := map[bool]string{true: "device", false: "host"}[faster]
+	d.p.log.Load().Info("where all-reduces of device memory are reduced", "device", d.ordinal, "reduce", where,
+		"per_mib_on_device", device, "per_mib_on_host", host, "error", err)
+	d.faster.Store(faster)
 }
 
 // compare measures what a reader takes to reduce what it has received, on the

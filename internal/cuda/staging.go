@@ -25,18 +25,23 @@ type staging struct {
 	task    device.Task
 	inPlace bool
 	reduces bool // on the device
-	source  area
-	target  area // none out of place: the same as source
 	marks   []mark
+
+	// Set before ready is closed, and constant until Release.
+	ready  chan struct{}
+	source area
+	target area  // none out of place: the same as source
+	short  error // why there is no memory
 
 	stop chan struct{}
 	once sync.Once
 
-	mu      sync.Mutex
-	more    sync.Cond
-	puts    []device.Range // final, not yet being copied
-	stopped bool
-	written []device.Range // of the device's memory, in place
+	mu       sync.Mutex
+	more     sync.Cond
+	puts     []device.Range // final, not yet being copied
+	stopped  bool
+	released bool
+	written  []device.Range // of the device's memory, in place
 }
 
 // mark is how far a stream was at the launch.
@@ -56,28 +61,67 @@ func (p *Platform) Stage(t device.Task) (device.Staging, error) {
 		return nil, err
 	}
 	t.Source, t.Target = from, to
-	s := &staging{p: p, dev: src, out: dst, task: t, inPlace: from.Ptr == to.Ptr, stop: make(chan struct{})}
+	s := &staging{
+		p: p, dev: src, out: dst, task: t, inPlace: from.Ptr == to.Ptr,
+		ready: make(chan struct{}), stop: make(chan struct{}),
+	}
 	s.more.L = &s.mu
 	err = s.note(src, from.Stream)
 	if err == nil && (to.Stream != from.Stream || src != dst) {
 		err = s.note(dst, to.Stream)
 	}
-	if err == nil {
-		err = src.do(func() error {
-			s.source = p.pinned.get(from.Bytes)
-			if s.inPlace {
-				s.target = p.pinned.get(from.Bytes)
-			}
-			return nil
-		})
-	}
 	if err != nil {
 		s.Release()
 		return nil, p.fault(opReduce, src, from, err)
 	}
+	s.reserve()
 	// The kernels read whole elements.
 	s.reduces = t.DType.Valid() && from.Ptr%uint64(t.DType.Size()) == 0 && p.onDevice(src, from.Bytes)
 	return s, nil
+}
+
+// reserve takes idle memory, or has it allocated while the peers vote: the
+// driver takes long for that, and the caller wants to go on.
+func (s *staging) reserve() {
+	n := s.task.Source.Bytes
+	source, ok := s.p.pinned.ready(n)
+	var target area
+	if ok && s.inPlace {
+		target, ok = s.p.pinned.ready(n)
+	}
+	if ok {
+		s.hold(source, target, nil)
+		return
+	}
+	s.p.spawn(func() {
+		var err error
+		defer func() { s.hold(source, target, err) }()
+		defer errs.Catch(opReduce, func(crash *errs.Error) { err = crash })
+		err = s.dev.do(func() error {
+			if source.whole == nil {
+				source = s.p.pinned.get(n)
+			}
+			if s.inPlace {
+				target = s.p.pinned.get(n)
+			}
+			return nil
+		})
+	})
+}
+
+// hold makes areas those of s, or gives them back if s was released meanwhile.
+func (s *staging) hold(source, target area, err error) {
+	s.mu.Lock()
+	late := s.released
+	if !late {
+		s.source, s.target, s.short = source, target, err
+	}
+	s.mu.Unlock()
+	if late {
+		s.p.pinned.put(source)
+		s.p.pinned.put(target)
+	}
+	close(s.ready)
 }
 
 func (s *staging) note(d *dev, stream uint64) error {
@@ -148,6 +192,14 @@ func (s *staging) run(ranges []device.Range, e device.Events) error {
 		} else if !ok {
 			return nil
 		}
+	}
+	select {
+	case <-s.stop:
+		return nil
+	case <-s.ready:
+	}
+	if s.short != nil {
+		return s.p.fault(opReduce, s.dev, s.task.Source, s.short)
 	}
 	var l lanes
 	err := s.dev.do(func() (err error) {
@@ -286,7 +338,12 @@ func (s *staging) Release() {
 	for _, m := range s.marks {
 		m.dev.keep(nil, []driver.Event{m.event})
 	}
-	s.p.pinned.put(s.source)
-	s.p.pinned.put(s.target)
-	s.marks, s.source, s.target = nil, area{}, area{}
+	s.marks = nil
+	s.mu.Lock()
+	s.released = true
+	source, target := s.source, s.target
+	s.source, s.target = area{}, area{}
+	s.mu.Unlock()
+	s.p.pinned.put(source)
+	s.p.pinned.put(target)
 }

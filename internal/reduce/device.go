@@ -12,7 +12,8 @@ import (
 )
 
 // An all-reduce of device memory runs in host memory that the device's platform
-// stages for it (device.Staging): Spec.Src and Spec.Dst are that memory. The
+// stages for it (device.Staging): Spec.Src and Spec.Dst are that memory, from when
+// the first of the source has arrived: until then the platform may have none. The
 // source arrives chunk by chunk in the order in which the ring needs it, first
 // the own chunk, then those that are reduced in steps 0 to n-2. Two things wait
 // for it: what is sent in step 0, and the kernel that reads the local
@@ -77,8 +78,7 @@ func (op *Op) openStage() error {
 	if err != nil {
 		return err
 	}
-	s.Src, s.Dst = stage.Memory()
-	op.dev = &staged{op: op, stage: stage, size: int64(len(s.Src)), more: sync.NewCond(&op.mu)}
+	op.dev = &staged{op: op, stage: stage, size: int64(s.DeviceSrc.Bytes), more: sync.NewCond(&op.mu)}
 	return nil
 }
 
@@ -180,6 +180,9 @@ func (d *staged) Arrived(n int) {
 	}
 	op.mu.Lock()
 	before := d.arrived.Load()
+	if before == 0 {
+		op.spec.Src, op.spec.Dst = d.stage.Memory()
+	}
 	d.arrived.Store(int64(n))
 	d.more.Broadcast()
 	more := 0

@@ -80,6 +80,24 @@ func (d *Device) Calls() map[string]int {
 	return maps.Clone(d.calls)
 }
 
+// Watch counts the calls that this OS thread makes from now on; the caller has
+// locked it. stop returns them.
+func (d *Device) Watch() (stop func() map[string]int) {
+	t, calls := thread(), map[string]int{}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.watched == nil {
+		d.watched = map[uint64]map[string]int{}
+	}
+	d.watched[t] = calls
+	return func() map[string]int {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.watched, t)
+		return calls
+	}
+}
+
 // Launches tells how often each kernel was queued.
 func (d *Device) Launches() map[string]int {
 	d.mu.Lock()

@@ -56,6 +56,7 @@ type Device struct {
 	busy     time.Duration
 	random   uint64
 	calls    map[string]int
+	watched  map[uint64]map[string]int // of threads
 	failures []failure
 	faults   []failure
 	steps    int
@@ -147,6 +148,11 @@ func failed(call string, device int, r driver.Result, format string, args ...any
 // enter counts a call and fails it if it has to. The lock is held.
 func (d *Device) enter(call string, device int) error {
 	d.calls[call]++
+	if len(d.watched) > 0 {
+		if here := d.watched[thread()]; here != nil {
+			here[call]++
+		}
+	}
 	if d.opts.Init != driver.Success {
 		return failed(call, -1, d.opts.Init, "")
 	}
