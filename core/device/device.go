@@ -157,7 +157,8 @@ type Platform interface {
 // Settings of a platform. Zero values leave a setting as it is.
 type Settings struct {
 	// Staging bounds the pinned host memory in bytes, idle memory included.
-	// Beyond it operations continue in ordinary memory, which is slower.
+	// Beyond it operations continue in ordinary memory, which is slower. Until it
+	// is set it is for the platform to choose.
 	Staging int64
 	// Reduce says where received data is reduced: "host", "device", or "auto",
 	// whichever was faster when it was tried.

@@ -54,6 +54,8 @@ func (d *dev) gone() error {
 	return nil
 }
 
+func (d *dev) works() bool { return d.gone() == nil }
+
 // note marks the device lost if err says so.
 func (d *dev) note(err error) {
 	var e *driver.Error

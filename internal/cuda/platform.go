@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,16 +27,12 @@ import (
 	"github.com/gopccl/gopccl/internal/cuda/kernels"
 )
 
-// DefaultStaging is how much pinned memory a process takes at most unless it
-// is told otherwise, in bytes.
-const DefaultStaging = 2 << 30
-
 // Config of a Platform. Zero values take the defaults.
 type Config struct {
 	// Open opens the driver; called once, when it is first needed.
 	Open func() (driver.Driver, error)
-	// Settings to begin with; see Configure. Staging defaults to
-	// DefaultStaging, Reduce to "auto".
+	// Settings to begin with; see Configure. Staging defaults to an eighth of the
+	// machine's memory, Reduce to "auto".
 	Settings device.Settings
 	// PieceBytes is how much one copy moves, default 1 MiB.
 	PieceBytes int
@@ -72,7 +69,7 @@ func New(cfg Config) *Platform {
 	p.log.Store(slog.New(slog.DiscardHandler))
 	auto := "auto"
 	p.reduce.Store(&auto)
-	p.pinned = newPinned(p, DefaultStaging)
+	p.pinned = newPinned(p)
 	if err := p.Configure(cfg.Settings); err != nil {
 		p.openErr = err
 		p.opening.Do(func() {})
@@ -113,6 +110,7 @@ func (p *Platform) open() error {
 		if p.driver, p.openErr = p.cfg.Open(); p.openErr != nil {
 			return
 		}
+		p.pinned.suggest(limitFor(machineMemory()))
 		if p.count, p.openErr = p.driver.Devices(); p.openErr == nil && p.count == 0 {
 			p.openErr = &driver.Error{Call: "cuDeviceGetCount", Device: -1, Result: driver.NoDevice}
 		}
@@ -261,6 +259,18 @@ func (p *Platform) device(ordinal int) (*dev, error) {
 	return d, nil
 }
 
+// usable returns a device that works, nil if there is none.
+func (p *Platform) usable() *dev {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, i := range slices.Sorted(maps.Keys(p.devices)) {
+		if d := p.devices[i]; d.works() {
+			return d
+		}
+	}
+	return nil
+}
+
 // spawn runs f on a goroutine that Close waits for, which f must not.
 func (p *Platform) spawn(f func()) {
 	p.mu.Lock()
@@ -325,7 +335,7 @@ func (p *Platform) Close() error {
 	}
 	// Pinned memory is that of no certain device. If all are lost, the driver
 	// takes nothing back before the process ends.
-	if i := slices.IndexFunc(list, func(d *dev) bool { return d.gone() == nil }); i >= 0 {
+	if i := slices.IndexFunc(list, (*dev).works); i >= 0 {
 		note(list[i].do(p.pinned.drain))
 	}
 	for _, d := range list {

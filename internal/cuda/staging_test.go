@@ -145,7 +145,7 @@ func TestStopAnywhere(t *testing.T) {
 }
 
 // Pinned memory is bounded: beyond it ordinary memory does, counted; idle
-// memory makes room for other sizes.
+// memory makes room for other sizes, beside the operations.
 func TestStagingIsBounded(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{}, device.Settings{Staging: 64 << 10})
 	round := func(n int) {
@@ -163,18 +163,93 @@ func TestStagingIsBounded(t *testing.T) {
 		require.NoError(t, w.end(t))
 		s.Release()
 		r.free(x)
+		r.p.background.Wait()
 	}
 	round(20_000)
 	require.Zero(t, r.p.Stats().Pageable)
+	pageable := func(n int) int { // of an operation, after those before it
+		before := r.p.Stats().Pageable
+		round(n)
+		return int(r.p.Stats().Pageable - before)
+	}
+	require.Positive(t, pageable(32_000), "the areas are too small")
 	round(32_000)
-	require.Zero(t, r.p.Stats().Pageable)
+	require.Zero(t, pageable(32_000))
 	round(60_000)
+	require.Equal(t, 1, pageable(60_000), "two areas of 60 kB")
 	st := r.p.Stats()
-	require.EqualValues(t, 1, st.Pageable, "two areas of 60 kB")
 	require.LessOrEqual(t, st.Pinned, int64(64<<10))
+	require.Positive(t, st.Pinned)
 	require.Equal(t, st.Pinned, st.Idle)
-	round(100_000)
-	require.EqualValues(t, 3, r.p.Stats().Pageable)
+	require.Equal(t, 2, pageable(100_000))
+	require.Equal(t, st.Pinned, r.p.Stats().Pinned, "it would not help")
+	r.close()
+}
+
+// Sizes in turns, of which the pool holds the largest alone, come to rest: no
+// memory is pinned or unpinned any more, and all operations have pinned memory.
+// Whatever is given back, no launch waits for it.
+func TestSizesInTurns(t *testing.T) {
+	const large, small = 1 << 20, 300 << 10
+	for _, sizes := range [][]int{{large, small}, {small, large}, {small, small, large}, {small, 2 * small, large}} {
+		r := newTrainer(t, ptxtest.Options{}, device.Settings{Staging: 2 * large})
+		x := r.tensor(0, make([]byte, large))
+		turns := func(n int) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for range n {
+				for _, size := range sizes {
+					y := x
+					y.Bytes = size
+					stop := r.d.Watch()
+					s, err := r.p.Stage(device.Task{Source: y, Target: y, DType: dtype.Uint8, Op: dtype.Sum})
+					calls := stop()
+					require.NoError(t, err)
+					require.Zero(t, calls["cuMemFreeHost"])
+					require.Zero(t, calls["cuMemHostAlloc"])
+					<-s.(*staging).ready
+					s.Release()
+					r.p.background.Wait()
+				}
+			}
+		}
+		turns(3)
+		before, calls := r.p.Stats(), r.d.Calls()
+		turns(20)
+		require.Equal(t, before, r.p.Stats(), "%v", sizes)
+		for _, call := range []string{"cuMemFreeHost", "cuMemHostAlloc"} {
+			require.Equal(t, calls[call], r.d.Calls()[call], "%s of %v", call, sizes)
+		}
+		r.close(x)
+	}
+}
+
+// An area serves what is at most half as large while there is room for another.
+func TestAreasAreNotWasted(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{}, device.Settings{Staging: 200 << 10})
+	x := r.tensor(0, make([]byte, 128<<10))
+	held := func(n int) int {
+		y := x
+		y.Bytes = n
+		s := r.stage(device.Task{Source: y, Target: y, DType: dtype.Uint8, Op: dtype.Sum})
+		defer s.Release()
+		return len(s.source.whole)
+	}
+	require.Equal(t, 64<<10, held(64<<10))
+	require.Equal(t, 64<<10, held(40<<10), "the next larger one")
+	require.Equal(t, 20<<10, held(20<<10), "there is room for one of its own")
+	r.close(x)
+}
+
+// The bound follows the machine's memory.
+func TestUsualLimit(t *testing.T) {
+	require.EqualValues(t, 2<<30, limitFor(0))
+	require.EqualValues(t, 16<<30, limitFor(128<<30))
+	r := newTrainer(t, ptxtest.Options{}, device.Settings{})
+	require.NoError(t, r.p.Probe())
+	require.Equal(t, limitFor(machineMemory()), r.p.pinned.limit)
+	require.NoError(t, r.p.Configure(device.Settings{Staging: 1 << 20}))
+	require.EqualValues(t, 1<<20, r.p.pinned.limit)
 	r.close()
 }
 
