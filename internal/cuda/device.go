@@ -70,8 +70,8 @@ func (d *dev) note(err error) {
 	}
 }
 
-// do calls f on a locked thread with the device's context current, and leaves
-// the thread's own context as it was.
+// do calls f on a locked thread with the device's context current and captures
+// left alone, and leaves the thread's own context and mode as they were.
 func (d *dev) do(f func() error) (err error) {
 	if err := d.gone(); err != nil {
 		return err
@@ -88,7 +88,34 @@ func (d *dev) do(f func() error) (err error) {
 		}
 		d.note(err)
 	}()
+	return d.p.relaxed(f)
+}
+
+// relaxed calls f on this thread, which is locked, in the relaxed mode. While a
+// trainer captures a graph, in any thread of the process, most calls of the
+// driver would otherwise fail, and the capture with them.
+func (p *Platform) relaxed(f func() error) (err error) {
+	before, err := p.driver.ExchangeCaptureMode(driver.CaptureRelaxed)
+	var e *driver.Error
+	switch {
+	case errors.As(err, &e) && e.Result == driver.InvalidContext: // a thread without any context
+		return f()
+	case err != nil:
+		return err
+	}
+	defer func() {
+		if _, merr := p.driver.ExchangeCaptureMode(before); merr != nil && err == nil {
+			err = merr
+		}
+	}()
 	return f()
+}
+
+// bare is relaxed for calls that need no context.
+func (p *Platform) bare(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return p.relaxed(f)
 }
 
 // kernels returns the kernels of a file, compiled for the device at the first
@@ -235,7 +262,8 @@ func (d *dev) empty() error {
 
 // close gives the context back.
 func (d *dev) close() error {
-	if err := d.p.driver.Release(d.ordinal); err != nil && d.gone() == nil {
+	err := d.p.bare(func() error { return d.p.driver.Release(d.ordinal) })
+	if err != nil && d.gone() == nil {
 		return err
 	}
 	return nil

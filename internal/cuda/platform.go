@@ -8,7 +8,7 @@
 //
 // Every call of the driver runs on a locked thread with the device's primary
 // context pushed, which is popped again: what the trainer has current stays
-// current. All copies run on streams of our own, at the earliest when the
+// current, and a graph that it captures meanwhile stays whole. All copies run on streams of our own, at the earliest when the
 // caller's stream has come to where it was at the call.
 package cuda
 
@@ -142,7 +142,11 @@ func (p *Platform) Identify(ptr uint64) (int, bool) {
 	if p.open() != nil || ptr == 0 {
 		return 0, false
 	}
-	known, err := p.driver.Pointer(driver.Ptr(ptr))
+	var known driver.Pointer
+	err := p.bare(func() (err error) {
+		known, err = p.driver.Pointer(driver.Ptr(ptr))
+		return err
+	})
 	// Without any context there is no memory of a device either.
 	if err != nil || known.Kind != driver.Device && known.Kind != driver.Managed {
 		return 0, false
@@ -209,7 +213,11 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 // pointer asks the driver for an address, within a context of the device that
 // b names if it wants one.
 func (p *Platform) pointer(b device.Buffer, ptr uint64) (known driver.Pointer, err error) {
-	known, err = p.driver.Pointer(driver.Ptr(ptr))
+	ask := func() (err error) {
+		known, err = p.driver.Pointer(driver.Ptr(ptr))
+		return err
+	}
+	err = p.bare(ask)
 	var e *driver.Error
 	if !errors.As(err, &e) || e.Result != driver.InvalidContext {
 		return known, err
@@ -218,10 +226,7 @@ func (p *Platform) pointer(b device.Buffer, ptr uint64) (known driver.Pointer, e
 	if err != nil {
 		return known, err
 	}
-	err = d.do(func() (err error) {
-		known, err = p.driver.Pointer(driver.Ptr(ptr))
-		return err
-	})
+	err = d.do(ask)
 	return known, err
 }
 
@@ -250,8 +255,11 @@ func (p *Platform) device(ordinal int) (*dev, error) {
 	if p.closed {
 		return nil, errClosed
 	}
-	ctx, err := p.driver.Retain(ordinal)
-	if err != nil {
+	var ctx driver.Context
+	if err := p.bare(func() (err error) {
+		ctx, err = p.driver.Retain(ordinal)
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	d := &dev{p: p, ordinal: ordinal, ctx: ctx, sets: map[string]*kernels.Set{}}

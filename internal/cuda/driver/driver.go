@@ -53,6 +53,17 @@ type Pointer struct {
 	Bytes   uint64  // of the allocation
 }
 
+// CaptureMode says which calls of a thread end the captures of graphs that are
+// under way (CUstreamCaptureMode). Threads begin with CaptureGlobal.
+type CaptureMode uint32
+
+// The modes.
+const (
+	CaptureGlobal      CaptureMode = iota // calls that may conflict with a capture of any thread that is global itself
+	CaptureThreadLocal                    // those that may conflict with one of the same thread
+	CaptureRelaxed                        // only those that do
+)
+
 // Dim is the size of a grid in blocks, or of a block in threads.
 type Dim struct{ X, Y, Z uint32 }
 
@@ -78,6 +89,10 @@ type Driver interface {
 	Pop() (Context, error)
 	// Current returns the thread's current context, 0 if it has none.
 	Current() (Context, error)
+
+	// ExchangeCaptureMode sets the calling thread's mode and returns the one
+	// before. No context is needed.
+	ExchangeCaptureMode(m CaptureMode) (CaptureMode, error)
 
 	// ModuleLoad compiles ptx for the current context's device; log is what
 	// the compiler said if it failed.
@@ -109,6 +124,10 @@ type Driver interface {
 	StreamSynchronize(s Stream) error
 	// StreamWait makes what is queued on s from now on wait for e.
 	StreamWait(s Stream, e Event) error
+
+	// StreamCapturing reports whether what is queued on s becomes part of a
+	// graph now, and is not done.
+	StreamCapturing(s Stream) (bool, error)
 
 	// EventCreate makes an event; timing says whether Elapsed is wanted.
 	EventCreate(timing bool) (Event, error)

@@ -27,6 +27,7 @@ const (
 	cuCtxPopCurrent
 	cuCtxGetCurrent
 	cuCtxGetDevice
+	cuThreadExchangeStreamCaptureMode
 	cuModuleLoadDataEx
 	cuModuleUnload
 	cuModuleGetFunction
@@ -45,6 +46,7 @@ const (
 	cuStreamDestroy
 	cuStreamSynchronize
 	cuStreamWaitEvent
+	cuStreamIsCapturing
 	cuEventCreate
 	cuEventDestroy
 	cuEventRecord
@@ -62,10 +64,11 @@ var symbols = [functions]string{
 	"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
 	"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2",
 	"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2", "cuCtxGetCurrent", "cuCtxGetDevice",
+	"cuThreadExchangeStreamCaptureMode",
 	"cuModuleLoadDataEx", "cuModuleUnload", "cuModuleGetFunction", "cuLaunchKernel",
 	"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostAlloc", "cuMemFreeHost", "cuPointerGetAttributes",
 	"cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async",
-	"cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamWaitEvent",
+	"cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamWaitEvent", "cuStreamIsCapturing",
 	"cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventQuery", "cuEventSynchronize", "cuEventElapsedTime",
 }
 

@@ -109,6 +109,14 @@ func (d *Driver) Current() (driver.Context, error) {
 	return *c, err
 }
 
+// ExchangeCaptureMode implements driver.Driver.
+func (d *Driver) ExchangeCaptureMode(m driver.CaptureMode) (driver.CaptureMode, error) {
+	mode := new(uint32)
+	*mode = uint32(m)
+	err := d.call(cuThreadExchangeStreamCaptureMode, none, uintptr(unsafe.Pointer(mode)))
+	return driver.CaptureMode(*mode), err
+}
+
 // device is that of the current context, for errors. Of a lost context nothing
 // can be asked.
 func (d *Driver) device() int {
@@ -338,6 +346,14 @@ func (d *Driver) StreamSynchronize(s driver.Stream) error {
 // StreamWait implements driver.Driver.
 func (d *Driver) StreamWait(s driver.Stream, e driver.Event) error {
 	return d.here(d.call(cuStreamWaitEvent, none, uintptr(s), uintptr(e), 0), "")
+}
+
+// StreamCapturing implements driver.Driver. A capture that has failed and has
+// not been ended is one, too.
+func (d *Driver) StreamCapturing(s driver.Stream) (bool, error) {
+	status := new(uint32)
+	err := d.call(cuStreamIsCapturing, none, uintptr(s), uintptr(unsafe.Pointer(status)))
+	return *status != 0, d.here(err, "")
 }
 
 // Flags of an event: a thread that waits for it sleeps, and it has no time.

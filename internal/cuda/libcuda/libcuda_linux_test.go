@@ -115,6 +115,7 @@ func driverCalls(t *testing.T, d driver.Driver) []driverCall {
 		{"cuCtxPushCurrent_v2", []uint64{0xc0de0001}, func() any { return ok(d.Push(0xc0de0001)) }, nil, nil, nil},
 		{"cuCtxPopCurrent_v2", []uint64{out}, func() any { return one(d.Pop()) }, driver.Context(0xc0de0002), nil, nil},
 		{"cuCtxGetCurrent", []uint64{out}, func() any { return one(d.Current()) }, driver.Context(0xc0de0003), nil, nil},
+		{"cuThreadExchangeStreamCaptureMode", []uint64{out}, func() any { return one(d.ExchangeCaptureMode(driver.CaptureRelaxed)) }, driver.CaptureThreadLocal, nil, nil},
 		{"cuModuleLoadDataEx", []uint64{out, out, 2, out, out}, func() any {
 			m, log, err := d.ModuleLoad([]byte(".version 6.0"))
 			require.Empty(t, log)
@@ -150,6 +151,9 @@ func driverCalls(t *testing.T, d driver.Driver) []driverCall {
 		{"cuStreamDestroy_v2", []uint64{10}, func() any { return ok(d.StreamDestroy(10)) }, nil, nil, nil},
 		{"cuStreamSynchronize", []uint64{10}, func() any { return ok(d.StreamSynchronize(10)) }, nil, nil, nil},
 		{"cuStreamWaitEvent", []uint64{10, 11, 0}, func() any { return ok(d.StreamWait(10, 11)) }, nil, nil, nil},
+		{"cuStreamIsCapturing", []uint64{10, out}, func() any { return one(d.StreamCapturing(10)) }, true, nil, nil},
+		{"cuStreamIsCapturing", []uint64{77, out}, func() any { return one(d.StreamCapturing(77)) }, true, nil, nil},
+		{"cuStreamIsCapturing", []uint64{11, out}, func() any { return one(d.StreamCapturing(11)) }, false, nil, nil},
 		{"cuEventCreate", []uint64{out, 3}, func() any { return one(d.EventCreate(false)) }, driver.Event(0xc0de0008), nil, nil},
 		{"cuEventCreate", []uint64{out, 1}, func() any { return one(d.EventCreate(true)) }, driver.Event(0xc0de0008), nil, nil},
 		{"cuEventDestroy_v2", []uint64{11}, func() any { return ok(d.EventDestroy(11)) }, nil, nil, nil},
@@ -246,6 +250,10 @@ func TestMemoryOfCalls(t *testing.T) {
 	require.NoError(t, d.CopyToHost(b, 1, 0))
 	require.Equal(t, []byte{0x5a, 0x5a, 0x5a, 0x5a}, b)
 	require.NoError(t, d.CopyToDevice(1, nil, 0), "no bytes")
+
+	_, err = d.ExchangeCaptureMode(driver.CaptureRelaxed)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, last().seen[0])
 
 	_, err = d.Function(9, "hash_blocks")
 	require.NoError(t, err)

@@ -61,6 +61,7 @@ type Device struct {
 	faults   []failure
 	steps    int
 	launches map[string]int
+	graphs   graphs
 }
 
 // loss is why a device cannot be used any more.
@@ -123,7 +124,7 @@ func New(o Options) *Device {
 		contexts: map[driver.Context]*context{}, stacks: map[uint64][]*context{},
 		modules: map[driver.Module]*loaded{}, funcs: map[driver.Function]*entry{},
 		streams: map[driver.Stream]*stream{}, events: map[driver.Event]*event{},
-		calls: map[string]int{}, launches: map[string]int{},
+		calls: map[string]int{}, launches: map[string]int{}, graphs: graphs{modes: map[uint64]driver.CaptureMode{}},
 	}
 }
 
@@ -155,6 +156,9 @@ func (d *Device) enter(call string, device int) error {
 	}
 	if d.opts.Init != driver.Success {
 		return failed(call, -1, d.opts.Init, "")
+	}
+	if err := d.prohibited(call, device); err != nil {
+		return err
 	}
 	for i := range d.failures {
 		f := &d.failures[i]

@@ -49,7 +49,9 @@
 // have what instructions compute in one lane, exec.go and warp.go what a warp
 // makes of it, access.go its loads, stores and atomics, and block.go the
 // barriers and the order of warps. device.go, memory.go, stream.go and order.go
-// are the driver: allocations, queues, and which work waits for which. race.go
+// are the driver: allocations, queues, and which work waits for which; capture.go
+// has the captures of graphs, which record what is queued and end with a call
+// that conflicts with them. race.go
 // finds accesses that nothing orders, counts.go counts for benchmarks.
 //
 // An instruction is added in three places: its form in decode.go, what it does

@@ -14,8 +14,9 @@ type stream struct {
 	queue  []work
 	// number and clock say what of other streams' work is done before the next
 	// one of this.
-	number int
-	clock  clock
+	number  int
+	clock   clock
+	capture *capture // what it is part of, nil: its work is done
 }
 
 // work is one of: something to do, a record to make, a record to wait for.
@@ -36,7 +37,8 @@ type record struct {
 	done bool
 	at   time.Duration // that was worked until then
 	// clock is what is done when it is.
-	clock clock
+	clock   clock
+	capture *capture // that it is a part of, nil: it is a time of the stream
 }
 
 type event struct {
@@ -57,6 +59,12 @@ func (s *stream) drop() {
 }
 
 func (d *Device) queue(s *stream, w work) {
+	if s.capture != nil { // becomes a part of the graph
+		if w.mark != nil {
+			w.mark.capture = s.capture
+		}
+		return
+	}
 	if len(s.queue) == 0 && !slices.Contains(d.order, s) {
 		d.order = append(d.order, s)
 	}
@@ -230,6 +238,9 @@ func (d *Device) StreamSynchronize(h driver.Stream) error {
 			return err
 		}
 	}
+	if s.capture != nil {
+		return s.capture.spoil(call, s.ctx.device, driver.CaptureUnsupported)
+	}
 	d.finish(s, func() bool { return len(s.queue) == 0 })
 	d.known = d.known.join(s.clock)
 	if err != nil { // on demand, after the wait
@@ -258,6 +269,10 @@ func (d *Device) StreamWait(h driver.Stream, e driver.Event) error {
 	ev := d.events[e]
 	if ev == nil {
 		return failed(call, c.device, driver.InvalidHandle, "event %#x", uintptr(e))
+	}
+	if ev.last != nil && ev.last.capture != nil {
+		s.capture = ev.last.capture
+		return nil
 	}
 	if ev.last != nil {
 		s.clock = s.clock.join(ev.last.clock)
@@ -341,6 +356,9 @@ func (d *Device) EventDone(h driver.Event) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if e.last != nil && e.last.capture != nil {
+		return false, e.last.capture.spoil(call, c.device, driver.CapturedEvent)
+	}
 	if len(d.order) > 0 {
 		s := d.order[d.dice(len(d.order))]
 		for s.blocked() != nil {
@@ -365,7 +383,9 @@ func (d *Device) EventSynchronize(h driver.Event) error {
 	if err != nil {
 		return err
 	}
-	if r := e.last; r != nil {
+	if r := e.last; r != nil && r.capture != nil {
+		return r.capture.spoil(call, c.device, driver.CapturedEvent)
+	} else if r != nil {
 		d.finish(r.on, func() bool { return r.done })
 		d.known = d.known.join(r.clock)
 	}

@@ -59,6 +59,10 @@ CALL(cuCtxPushCurrent_v2, )
 CALL(cuCtxPopCurrent_v2, I64(a0, 0xc0de0002))
 CALL(cuCtxGetCurrent, I64(a0, 0xc0de0003))
 CALL(cuCtxGetDevice, I32(a0, 2))
+CALL(cuThreadExchangeStreamCaptureMode, {
+	memcpy(seen(), (void *)a0, 4);
+	I32(a0, 1);
+})
 CALL(cuModuleLoadDataEx, {
 	uint32_t *o = (uint32_t *)a3;
 	void **v = (void **)a4;
@@ -114,6 +118,7 @@ CALL(cuStreamCreate, I64(a0, 0xc0de0007))
 CALL(cuStreamDestroy_v2, )
 CALL(cuStreamSynchronize, )
 CALL(cuStreamWaitEvent, )
+CALL(cuStreamIsCapturing, I32(a1, a0 == 77 ? 2 : a0 == 10))
 CALL(cuEventCreate, I64(a0, 0xc0de0008))
 CALL(cuEventDestroy_v2, )
 CALL(cuEventRecord, )

@@ -1,0 +1,82 @@
+package cuda
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
+)
+
+// captured calls f while a stream of the trainer is captured, on a thread of
+// its own that f does not run on, and returns what became of the capture.
+func (r *trainer) captured(mode driver.CaptureMode, f func(s driver.Stream)) (err error) {
+	begun, over, ended := make(chan driver.Stream), make(chan struct{}), make(chan error)
+	go r.on(0, func() {
+		s, err := r.d.StreamCreate()
+		if err == nil {
+			err = r.d.BeginCapture(s, mode)
+		}
+		if err != nil {
+			panic(err)
+		}
+		begun <- s
+		<-over
+		err = r.d.EndCapture(s)
+		if derr := r.d.StreamDestroy(s); derr != nil {
+			panic(derr)
+		}
+		ended <- err
+	})
+	f(<-begun)
+	close(over)
+	return <-ended
+}
+
+// A trainer may capture a graph while operations of ours run: neither notices
+// the other, whatever the mode of the capture is, and from whichever thread.
+func TestTrainerCapturesAGraph(t *testing.T) {
+	for _, mode := range []driver.CaptureMode{driver.CaptureGlobal, driver.CaptureThreadLocal} {
+		r := newTrainer(t, ptxtest.Options{}, device.Settings{Reduce: "device"})
+		x := r.tensor(0, random(5000, 1))
+		require.NoError(t, r.captured(mode, func(driver.Stream) {
+			_, ok := r.p.Identify(x.Ptr) // the driver is opened, the context retained
+			require.True(t, ok)
+			require.Empty(t, exercise(t, r, x))
+		}), "in another thread")
+
+		r.on(0, func() {
+			s, err := r.d.StreamCreate()
+			require.NoError(t, err)
+			require.NoError(t, r.d.BeginCapture(s, mode))
+			_, ok := r.p.Identify(x.Ptr)
+			require.True(t, ok)
+			require.Empty(t, exercise(t, r, x))
+			require.NoError(t, r.d.EndCapture(s), "in this thread")
+			require.NoError(t, r.d.StreamDestroy(s))
+		})
+		r.close(x)
+	}
+}
+
+// The thread's mode is what it was, whatever was done on it.
+func TestCaptureModeIsLeftAlone(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{}, device.Settings{})
+	x := r.tensor(0, random(5000, 1))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_, err := r.d.ExchangeCaptureMode(driver.CaptureThreadLocal)
+	require.NoError(t, err)
+	require.Empty(t, exercise(t, r, x))
+	r.d.Fail("cuMemcpyDtoHAsync_v2", 1, driver.OutOfMemory)
+	require.NotEmpty(t, exercise(t, r, x))
+	_, ok := r.p.Identify(x.Ptr)
+	require.True(t, ok)
+	r.close(x)
+	mode, err := r.d.ExchangeCaptureMode(driver.CaptureGlobal)
+	require.NoError(t, err)
+	require.Equal(t, driver.CaptureThreadLocal, mode)
+}
