@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
@@ -79,4 +81,41 @@ func TestCaptureModeIsLeftAlone(t *testing.T) {
 	mode, err := r.d.ExchangeCaptureMode(driver.CaptureGlobal)
 	require.NoError(t, err)
 	require.Equal(t, driver.CaptureThreadLocal, mode)
+}
+
+// What is called inside a capture is refused before anything is queued, and
+// says what to do; the capture goes on.
+func TestCalledInsideACapture(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{}, device.Settings{})
+	x := r.tensor(0, random(5000, 1))
+	calls := map[string]func(b device.Buffer) error{
+		"check": func(b device.Buffer) error { _, err := r.p.Check(b); return err },
+		"hash":  func(b device.Buffer) error { _, err := r.p.Hash(b); return err },
+		"read":  func(b device.Buffer) error { _, err := r.p.Read(b); return err },
+		"write": func(b device.Buffer) error { _, err := r.p.Write(b); return err },
+		"source": func(b device.Buffer) error {
+			_, err := r.p.Stage(device.Task{Source: b, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
+			return err
+		},
+		"target": func(b device.Buffer) error {
+			_, err := r.p.Stage(device.Task{Source: x, Target: b, DType: dtype.Uint8, Op: dtype.Sum})
+			return err
+		},
+	}
+	refused := func(what string, err error) {
+		require.ErrorIs(t, err, errs.InvalidArgument, what)
+		require.ErrorContains(t, err, "a CUDA graph is being captured", what)
+		require.ErrorContains(t, err, "call this before the capture begins or after it has ended", what)
+	}
+	for what, call := range calls {
+		require.NoError(t, r.captured(driver.CaptureGlobal, func(s driver.Stream) {
+			b := x
+			b.Stream = uint64(s)
+			refused(what, call(b))
+		}), what)
+		r.d.Fail("cuStreamIsCapturing", 1, driver.CaptureImplicit)
+		refused(what, call(x))
+	}
+	require.Empty(t, exercise(t, r, x), "later it works")
+	r.close(x)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/device"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/kernels"
 )
@@ -96,9 +97,8 @@ func (d *dev) do(f func() error) (err error) {
 // driver would otherwise fail, and the capture with them.
 func (p *Platform) relaxed(f func() error) (err error) {
 	before, err := p.driver.ExchangeCaptureMode(driver.CaptureRelaxed)
-	var e *driver.Error
 	switch {
-	case errors.As(err, &e) && e.Result == driver.InvalidContext: // a thread without any context
+	case is(err, driver.InvalidContext): // a thread without any context
 		return f()
 	case err != nil:
 		return err
@@ -191,8 +191,31 @@ func (d *dev) keepWorkspace(p driver.Ptr) {
 	d.scratch = append(d.scratch, p)
 }
 
+// usable refuses a stream that work of ours cannot be ordered behind. The
+// device's context is current.
+func (d *dev) usable(stream uint64) error {
+	capturing, err := d.p.driver.StreamCapturing(driver.Stream(stream))
+	what := "a CUDA graph is being captured on the buffer's stream"
+	if is(err, driver.CaptureImplicit) { // the legacy default stream, which would be drawn into it
+		capturing, what = true, "a CUDA graph is being captured on a stream that the default stream waits for"
+	}
+	if capturing {
+		return errs.New(errs.InvalidArgument, "look at the stream", errors.New(what)).
+			WithHint("call this before the capture begins or after it has ended: a graph cannot contain it")
+	}
+	return err
+}
+
+// is reports whether err is a driver's with that result.
+func is(err error, r driver.Result) bool {
+	return errors.Is(err, &driver.Error{Result: r})
+}
+
 // mark notes how far the caller's stream is. The device's context is current.
 func (d *dev) mark(stream uint64) (driver.Event, error) {
+	if err := d.usable(stream); err != nil {
+		return 0, err
+	}
 	e, err := d.event()
 	if err != nil {
 		return 0, err

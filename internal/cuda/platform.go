@@ -156,7 +156,11 @@ func (p *Platform) Identify(ptr uint64) (int, bool) {
 
 // Check implements device.Platform.
 func (p *Platform) Check(b device.Buffer) (device.Buffer, error) {
-	_, b, err := p.find("check device memory", b)
+	const op = "check device memory"
+	d, b, err := p.find(op, b)
+	if err == nil {
+		err = p.fault(op, d, b, d.do(func() error { return d.usable(b.Stream) }))
+	}
 	return b, err
 }
 
