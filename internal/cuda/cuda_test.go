@@ -235,6 +235,34 @@ func TestBadBuffers(t *testing.T) {
 	runtime.KeepAlive(host)
 }
 
+// A stream of another device is the caller's mistake, whichever call of the
+// driver finds it out.
+func TestStreamOfAnotherDevice(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	x := r.tensor(0, random(64, 1))
+	var foreign driver.Stream
+	r.on(1, func() {
+		var err error
+		foreign, err = r.d.StreamCreate()
+		require.NoError(t, err)
+	})
+	refused := func(b device.Buffer) {
+		_, err := r.p.Stage(device.Task{Source: b, Target: b, DType: dtype.Uint8, Op: dtype.Sum})
+		require.ErrorIs(t, err, errs.InvalidArgument)
+		require.ErrorContains(t, err, "the stream is not one of device 0")
+		require.ErrorContains(t, err, "pass the stream of the tensor's own device")
+	}
+	wrong := x
+	wrong.Stream = uint64(foreign)
+	refused(wrong)
+	_, err := r.p.Check(wrong)
+	require.ErrorIs(t, err, errs.InvalidArgument)
+	r.d.Fail("cuEventRecord", 1, driver.InvalidHandle)
+	refused(x)
+	r.on(1, func() { require.NoError(t, r.d.StreamDestroy(foreign)) })
+	r.close(x)
+}
+
 // Without a driver or a device everything says so, and nothing hangs or panics.
 func TestNothingThere(t *testing.T) {
 	b := device.Buffer{Platform: device.CUDA, Ptr: 4096, Bytes: 64}

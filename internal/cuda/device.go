@@ -203,6 +203,16 @@ func (d *dev) usable(stream uint64) error {
 		return errs.New(errs.InvalidArgument, "look at the stream", errors.New(what)).
 			WithHint("call this before the capture begins or after it has ended: a graph cannot contain it")
 	}
+	return d.ofStream(err)
+}
+
+// ofStream makes the driver's word for a stream that is not one of the
+// device's an error of the caller.
+func (d *dev) ofStream(err error) error {
+	if is(err, driver.InvalidHandle) {
+		err = errs.New(errs.InvalidArgument, "look at the stream", fmt.Errorf("the stream is not one of device %d, or was destroyed: %w", d.ordinal, err)).
+			WithHint("pass the stream of the tensor's own device that its content is computed on")
+	}
 	return err
 }
 
@@ -222,7 +232,7 @@ func (d *dev) mark(stream uint64) (driver.Event, error) {
 	}
 	if err := d.p.driver.EventRecord(e, driver.Stream(stream)); err != nil {
 		d.keep(nil, []driver.Event{e})
-		return 0, err
+		return 0, d.ofStream(err)
 	}
 	return e, nil
 }

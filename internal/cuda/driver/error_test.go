@@ -19,16 +19,35 @@ func TestError(t *testing.T) {
 	require.NotErrorIs(t, wrapped, &Error{Call: "cuInit", Result: OutOfMemory})
 	require.False(t, errors.Is(wrapped, errors.ErrUnsupported))
 	require.EqualError(t, &Error{Call: "cuInit", Device: -1, Result: 12345}, "cuInit: CUresult(12345)")
+	require.EqualError(t, &Error{Call: "cuInit", Device: -1, Result: 12345, Name: "CUDA_ERROR_NEW"}, "cuInit: CUDA_ERROR_NEW")
+	require.EqualError(t, &Error{Call: "cuInit", Device: -1, Result: NotFound, Name: "x"}, "cuInit: CUDA_ERROR_NOT_FOUND")
 }
 
-// Only results that end a context are sticky.
-func TestSticky(t *testing.T) {
-	for r := range known {
-		switch {
-		case r >= IllegalAddress && r != LaunchResources && r <= LaunchFailed, r == ECCUncorrectable, r == Deinitialized:
-			require.True(t, r.Sticky(), "%v", r)
-		default:
-			require.False(t, r.Sticky(), "%v", r)
+// What a program meets on a machine that is set up wrong has a name and advice.
+func TestFirstContact(t *testing.T) {
+	numbers := []int32{34, 36, 46, 100, 218, 220, 221, 222, 223, 226, 304, 400, 721}
+	for _, all := range [][2]int32{{800, 810}, {900, 908}} {
+		for n := all[0]; n <= all[1]; n++ {
+			numbers = append(numbers, n)
 		}
+	}
+	for _, n := range numbers {
+		r := Result(n)
+		require.True(t, r.Known(), "%d", n)
+		require.Regexp(t, "^CUDA_ERROR_[A-Z_]+$", r.String(), "%d", n)
+		require.NotEmpty(t, known[r].advice, "%v", r)
+	}
+	require.ErrorContains(t, &Error{Call: "cuModuleLoadDataEx", Result: CompilerNotFound}, "NVIDIA_DRIVER_CAPABILITIES=compute")
+}
+
+// Only results that end a context are sticky: those of which the driver's
+// manual says that the process must be terminated and relaunched.
+func TestSticky(t *testing.T) {
+	lost := map[Result]bool{}
+	for _, n := range []Result{4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810} {
+		lost[n] = true
+	}
+	for n := Result(0); n < 1000; n++ {
+		require.Equal(t, lost[n], n.Sticky(), "%v", n)
 	}
 }

@@ -53,6 +53,7 @@ const (
 	cuEventQuery
 	cuEventSynchronize
 	cuEventElapsedTime
+	cuGetErrorName
 	functions
 )
 
@@ -70,6 +71,7 @@ var symbols = [functions]string{
 	"cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync_v2", "cuMemsetD8Async",
 	"cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize", "cuStreamWaitEvent", "cuStreamIsCapturing",
 	"cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventQuery", "cuEventSynchronize", "cuEventElapsedTime",
+	"cuGetErrorName",
 }
 
 // name is that of the API, without the version.
@@ -128,14 +130,33 @@ const none = -1
 //go:uintptrescapes
 func (d *Driver) call(f function, device int, args ...uintptr) error {
 	r, _, _ := purego.SyscallN(d.fn[f], args...)
-	return result(f, device, r, "")
+	return d.result(f, device, r)
 }
 
-func result(f function, device int, r uintptr, detail string) error {
-	if code := driver.Result(int32(uint32(r))); code != driver.Success {
-		return &driver.Error{Call: f.name(), Device: device, Result: code, Detail: detail}
+func (d *Driver) result(f function, device int, r uintptr) error {
+	code := driver.Result(int32(uint32(r)))
+	if code == driver.Success {
+		return nil
 	}
-	return nil
+	err := &driver.Error{Call: f.name(), Device: device, Result: code}
+	if !code.Known() {
+		err.Name = d.nameOf(code)
+	}
+	return err
+}
+
+// nameOf asks the driver for its name of a result, "" if it has none either.
+func (d *Driver) nameOf(code driver.Result) string {
+	name := new(unsafe.Pointer)
+	purego.SyscallN(d.fn[cuGetErrorName], uintptr(code), uintptr(unsafe.Pointer(name)))
+	if *name == nil {
+		return ""
+	}
+	var b []byte
+	for c := (*byte)(*name); *c != 0 && len(b) < 80; c = (*byte)(unsafe.Add(unsafe.Pointer(c), 1)) {
+		b = append(b, *c)
+	}
+	return string(b)
 }
 
 // address of memory that the driver copies from or to.

@@ -388,7 +388,7 @@ func (d *Driver) EventDone(e driver.Event) (bool, error) {
 	if driver.Result(int32(uint32(r))) == driver.NotReady {
 		return false, nil
 	}
-	err := result(cuEventQuery, none, r, "")
+	err := d.result(cuEventQuery, none, r)
 	return err == nil, d.here(err, "")
 }
 

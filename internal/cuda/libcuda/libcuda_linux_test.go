@@ -269,6 +269,17 @@ func TestMemoryOfCalls(t *testing.T) {
 	require.EqualError(t, err, "cuMemAlloc on device 2: CUDA_ERROR_OUT_OF_MEMORY (77 bytes): free device memory, or lower backends.cuda.staging")
 }
 
+// A result without a name here has the driver's.
+func TestNewResults(t *testing.T) {
+	s := newStandin(t)
+	s.fail("cuCtxPushCurrent_v2", 998)
+	d, err := open(s.path)
+	require.NoError(t, err)
+	require.EqualError(t, d.Push(1), "cuCtxPushCurrent: CUDA_ERROR_OF_TOMORROW")
+	s.fail("cuCtxPushCurrent_v2", 997)
+	require.EqualError(t, d.Push(1), "cuCtxPushCurrent: CUresult(997)")
+}
+
 // What is missing is said: the library, a call in it, a driver young enough, a device.
 func TestOpenFails(t *testing.T) {
 	_, err := open(filepath.Join(t.TempDir(), "libcuda.so.1"))

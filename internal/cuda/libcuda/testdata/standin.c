@@ -124,4 +124,10 @@ CALL(cuEventDestroy_v2, )
 CALL(cuEventRecord, )
 CALL(cuEventQuery, )
 CALL(cuEventSynchronize, )
+CALL(cuGetErrorName, {
+	if (a0 == 998)
+		I64(a1, (int64_t) "CUDA_ERROR_OF_TOMORROW");
+	else
+		I64(a1, 0);
+})
 CALL(cuEventElapsedTime, *(float *)a0 = 1.5f)
