@@ -88,9 +88,9 @@ type Driver struct{ fn [functions]uintptr }
 
 var _ driver.Driver = (*Driver)(nil)
 
-// MinVersion is the oldest CUDA version of a driver that is taken: 10.2, the
-// first that tells the device and the range of any address.
-const MinVersion = 10020
+// MinVersion is the oldest CUDA version of a driver that is taken: 11.0, the
+// first with cuDevicePrimaryCtxRelease_v2. No older one has all of symbols.
+const MinVersion = 11000
 
 // Open opens the system's driver. The error says what is missing: the library,
 // a call in it, or a device.
@@ -104,7 +104,8 @@ func open(path string) (driver.Driver, error) {
 	d := &Driver{}
 	for f, name := range symbols {
 		if d.fn[f], err = symbol(lib, name); err != nil {
-			return nil, fmt.Errorf("%s is too old, update the NVIDIA driver: %w", path, err)
+			return nil, fmt.Errorf("%s is too old, update the NVIDIA driver to one for CUDA %d.%d or later: %w",
+				path, MinVersion/1000, MinVersion%1000/10, err)
 		}
 	}
 	if err := d.call(cuInit, none, 0); err != nil {

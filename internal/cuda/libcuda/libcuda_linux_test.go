@@ -4,6 +4,7 @@ package libcuda
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -280,6 +281,23 @@ func TestNewResults(t *testing.T) {
 	require.EqualError(t, d.Push(1), "cuCtxPushCurrent: CUresult(997)")
 }
 
+// The oldest driver that is named is the oldest that is taken: one for that
+// version has every call, the one before is refused with the version to take.
+func TestOldestDriver(t *testing.T) {
+	d, err := open(build(t, fmt.Sprintf("-DCUDA_VERSION=%d", MinVersion)))
+	require.NoError(t, err)
+	v, err := d.Version()
+	require.NoError(t, err)
+	require.Equal(t, MinVersion, v)
+	_, err = open(build(t, "-DCUDA_VERSION=10020"))
+	require.ErrorContains(t, err, "update the NVIDIA driver to one for CUDA 11.0 or later")
+	require.ErrorContains(t, err, "cuDevicePrimaryCtxRelease_v2")
+
+	text, err := os.ReadFile("../../../docs/cuda.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), fmt.Sprintf("CUDA %d.%d or later (450 on Linux)", MinVersion/1000, MinVersion%1000/10))
+}
+
 // What is missing is said: the library, a call in it, a driver young enough, a device.
 func TestOpenFails(t *testing.T) {
 	_, err := open(filepath.Join(t.TempDir(), "libcuda.so.1"))
@@ -298,7 +316,7 @@ func TestOpenFails(t *testing.T) {
 	s.fail("", 0)
 	s.version(9020)
 	_, err = open(s.path)
-	require.EqualError(t, err, "the NVIDIA driver is for CUDA 9.2, too old: update it to one for 10.2 or later")
+	require.EqualError(t, err, "the NVIDIA driver is for CUDA 9.2, too old: update it to one for 11.0 or later")
 	s.version(12040)
 
 	if _, err := os.Stat("/dev/nvidiactl"); err != nil {

@@ -1,5 +1,6 @@
 // A library with the calls of the CUDA driver that does nothing but write down
 // what it was called with, and answer what it was told to.
+// It has what a driver for CUDA_VERSION has, as cudaTypedefs.h says.
 #include <stdint.h>
 #include <string.h>
 
@@ -44,7 +45,10 @@ static uint8_t *seen(void) { return calls[count - 1].seen; }
 #define I32(p, v) *(int32_t *)(p) = (v)
 #define I64(p, v) *(int64_t *)(p) = (v)
 
-static int version = 12040;
+#ifndef CUDA_VERSION
+#define CUDA_VERSION 12040
+#endif
+static int version = CUDA_VERSION;
 void standin_version(int v) { version = v; }
 
 CALL(cuInit, )
@@ -54,15 +58,20 @@ CALL(cuDeviceGet, I32(a0, 70 + (int)a1))
 CALL(cuDeviceGetName, strncpy((char *)a0, "Stand-in 9000", a1))
 CALL(cuDeviceGetAttribute, I32(a0, 1000 + (int)a1))
 CALL(cuDevicePrimaryCtxRetain, I64(a0, 0xc0de0001))
+CALL(cuDevicePrimaryCtxRelease, )
+#if CUDA_VERSION >= 11000
 CALL(cuDevicePrimaryCtxRelease_v2, )
+#endif
 CALL(cuCtxPushCurrent_v2, )
 CALL(cuCtxPopCurrent_v2, I64(a0, 0xc0de0002))
 CALL(cuCtxGetCurrent, I64(a0, 0xc0de0003))
 CALL(cuCtxGetDevice, I32(a0, 2))
+#if CUDA_VERSION >= 10010
 CALL(cuThreadExchangeStreamCaptureMode, {
 	memcpy(seen(), (void *)a0, 4);
 	I32(a0, 1);
 })
+#endif
 CALL(cuModuleLoadDataEx, {
 	uint32_t *o = (uint32_t *)a3;
 	void **v = (void **)a4;
@@ -118,7 +127,9 @@ CALL(cuStreamCreate, I64(a0, 0xc0de0007))
 CALL(cuStreamDestroy_v2, )
 CALL(cuStreamSynchronize, )
 CALL(cuStreamWaitEvent, )
+#if CUDA_VERSION >= 10000
 CALL(cuStreamIsCapturing, I32(a1, a0 == 77 ? 2 : a0 == 10))
+#endif
 CALL(cuEventCreate, I64(a0, 0xc0de0008))
 CALL(cuEventDestroy_v2, )
 CALL(cuEventRecord, )
