@@ -235,6 +235,40 @@ func TestBadBuffers(t *testing.T) {
 	runtime.KeepAlive(host)
 }
 
+// homeless answers for one address that it is managed and prefers the host.
+type homeless struct {
+	driver.Driver
+	ptr uint64
+}
+
+func (h *homeless) Pointer(p driver.Ptr) (driver.Pointer, error) {
+	known, err := h.Driver.Pointer(p)
+	if uint64(p) == h.ptr {
+		known.Kind, known.Device = driver.Managed, -1
+	}
+	return known, err
+}
+
+// Managed memory that prefers the host is used on the device that is named, and
+// refused if none is.
+func TestManagedMemoryOnTheHost(t *testing.T) {
+	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	content := random(64, 1)
+	x := r.tensor(1, content)
+	p := On(&homeless{r.d, x.Ptr}, device.Settings{})
+	sum, err := p.Hash(x)
+	require.NoError(t, err)
+	require.Equal(t, digest.SimpleHash(content), sum)
+	x.Device = device.Any
+	_, err = p.Check(x)
+	require.ErrorIs(t, err, errs.InvalidArgument)
+	require.ErrorContains(t, err, "managed memory that prefers the host")
+	require.ErrorContains(t, err, "name the device")
+	require.NoError(t, p.Close())
+	x.Device = 1
+	r.close(x)
+}
+
 // A stream of another device is the caller's mistake, whichever call of the
 // driver finds it out.
 func TestStreamOfAnotherDevice(t *testing.T) {

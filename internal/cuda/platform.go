@@ -193,6 +193,10 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 		return bad("pass it as a host tensor", "this is pinned memory of the host")
 	case known.Kind == driver.Unknown:
 		return bad("pass a tensor of the device that still exists", "this is not device memory, or it has been freed")
+	case known.Device < 0 && b.Device == device.Any:
+		return bad("name the device to use it on, or make one its preferred location", "this is managed memory that prefers the host")
+	case known.Device < 0:
+		known.Device = b.Device
 	case b.Device != device.Any && b.Device != known.Device:
 		return bad("pass the tensor's own device", "the memory lies on device %d", known.Device)
 	}
@@ -200,7 +204,7 @@ func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error)
 	if end := b.Ptr + uint64(b.Bytes); known.Bytes > 0 && end > uint64(known.Base)+known.Bytes {
 		// Allocators map neighbouring pieces to one range of addresses, too.
 		last, err := p.pointer(b, end-1)
-		if err != nil || last.Kind != known.Kind || last.Device != known.Device {
+		if err != nil || last.Kind != known.Kind || last.Device >= 0 && last.Device != known.Device {
 			return bad("pass the tensor's own size", "the allocation ends %d bytes after the address", uint64(known.Base)+known.Bytes-b.Ptr)
 		}
 	}

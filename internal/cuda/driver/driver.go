@@ -47,7 +47,7 @@ const (
 // Pointer is what the driver knows of an address.
 type Pointer struct {
 	Kind    Kind
-	Device  int     // ordinal, for Device and Managed
+	Device  int     // ordinal, for Device and Managed; -1: managed memory that prefers the host, of no known context
 	Context Context // that it was allocated in
 	Base    Ptr     // of the allocation
 	Bytes   uint64  // of the allocation

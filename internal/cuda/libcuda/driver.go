@@ -284,6 +284,9 @@ func (d *Driver) Pointer(p driver.Ptr) (driver.Pointer, error) {
 	switch {
 	case k.managed&0xff != 0 || k.kind == kindUnified:
 		known.Kind = driver.Managed
+		if k.device < 0 {
+			known.Device = d.deviceOf(k.context)
+		}
 	case k.kind == kindDevice:
 		known.Kind = driver.Device
 	case k.kind == kindHost:
@@ -292,6 +295,21 @@ func (d *Driver) Pointer(p driver.Ptr) (driver.Pointer, error) {
 		return driver.Pointer{}, nil
 	}
 	return known, nil
+}
+
+// deviceOf is the device of a context. Managed memory that prefers the host has
+// none of its own; that of the context it was allocated in can use it.
+func (d *Driver) deviceOf(c driver.Context) int {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if c == 0 || d.Push(c) != nil {
+		return none
+	}
+	device := d.device()
+	if _, err := d.Pop(); err != nil {
+		return none
+	}
+	return device
 }
 
 // CopyToDevice implements driver.Driver.

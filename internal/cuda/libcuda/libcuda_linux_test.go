@@ -270,6 +270,32 @@ func TestMemoryOfCalls(t *testing.T) {
 	require.EqualError(t, err, "cuMemAlloc on device 2: CUDA_ERROR_OUT_OF_MEMORY (77 bytes): free device memory, or lower backends.cuda.staging")
 }
 
+// Managed memory that prefers the host is that of the device in whose context
+// it was allocated.
+func TestManagedMemoryOnTheHost(t *testing.T) {
+	s := newStandin(t)
+	s.fail("", 0)
+	d, err := open(s.path)
+	require.NoError(t, err)
+	ask := func(address driver.Ptr) (driver.Pointer, []string) {
+		p, err := d.Pointer(address)
+		require.NoError(t, err)
+		require.Equal(t, driver.Managed, p.Kind)
+		return p, names(s.calls())
+	}
+	s.fail("", 0)
+	p, calls := ask(5 << 40)
+	require.Equal(t, 2, p.Device)
+	require.Equal(t, []string{"cuPointerGetAttributes", "cuCtxPushCurrent_v2", "cuCtxGetDevice", "cuCtxPopCurrent_v2"}, calls)
+	s.fail("cuCtxPushCurrent_v2", driver.InvalidContext)
+	p, _ = ask(5 << 40)
+	require.Equal(t, -1, p.Device)
+	s.fail("", 0)
+	p, calls = ask(6 << 40)
+	require.Equal(t, -1, p.Device)
+	require.Equal(t, []string{"cuPointerGetAttributes"}, calls)
+}
+
 // A result without a name here has the driver's.
 func TestNewResults(t *testing.T) {
 	s := newStandin(t)

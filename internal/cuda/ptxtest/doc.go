@@ -51,8 +51,8 @@
 // barriers and the order of warps. device.go, memory.go, stream.go and order.go
 // are the driver: allocations, queues, and which work waits for which; capture.go
 // has the captures of graphs, which record what is queued and end with a call
-// that conflicts with them. race.go
-// finds accesses that nothing orders, counts.go counts for benchmarks.
+// that conflicts with them. race.go finds accesses that nothing orders, counts.go
+// counts for benchmarks.
 //
 // An instruction is added in three places: its form in decode.go, what it does
 // in one of the files of arithmetic, and a case in instruction_test.go, which

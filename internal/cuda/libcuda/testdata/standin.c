@@ -107,15 +107,16 @@ static uint8_t host[4096];
 CALL(cuMemHostAlloc, I64(a0, (int64_t)host))
 CALL(cuMemFreeHost, )
 // The address says what it is: device memory, memory of the host, managed or
-// unified memory; all others are unknown.
+// unified memory, managed memory that prefers the host, with and without a
+// context; all others are unknown.
 CALL(cuPointerGetAttributes, {
 	void **v = (void **)a2;
 	memcpy(seen(), (void *)a1, a0 * 4);
 	uint64_t kind = a3 >> 40;
-	I64(v[0], kind == 1 ? 0xc0de0006 : 0);
-	I32(v[1], kind == 1 ? 2 : kind == 2 ? 1 : kind == 3 ? 2 : kind == 4 ? 4 : 0);
-	*(uint8_t *)v[2] = kind == 3;
-	I32(v[3], kind ? 1 : -2);
+	I64(v[0], kind == 1 || kind == 5 ? 0xc0de0006 : 0);
+	I32(v[1], kind == 1 ? 2 : kind == 2 ? 1 : kind == 3 ? 2 : kind == 4 ? 4 : kind >= 5 ? 2 : 0);
+	*(uint8_t *)v[2] = kind == 3 || kind >= 5;
+	I32(v[3], kind >= 5 ? -1 : kind ? 1 : -2);
 	I64(v[4], a3 - 16);
 	I64(v[5], 8ll << 32);
 })
