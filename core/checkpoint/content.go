@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"context"
 	"fmt"
 	"io"
 
@@ -22,7 +23,8 @@ func (t *Tensor) named(err error) error {
 }
 
 // writeTo writes the content to out, in pieces, so that what is hashed was
-// just written and is in the cache.
+// just written and is in the cache. Of a tensor on a device it waits for its
+// stream, as long as that takes, as readFrom does.
 func (t *Tensor) writeTo(out io.Writer) error {
 	if t.Device.None() {
 		for rest := t.Data; len(rest) > 0; {
@@ -41,7 +43,7 @@ func (t *Tensor) writeTo(out io.Writer) error {
 	if err != nil {
 		return t.named(err)
 	}
-	from, err := p.Read(t.Device)
+	from, err := p.Read(context.Background(), t.Device)
 	if err != nil {
 		return t.named(err)
 	}
@@ -79,7 +81,7 @@ func (t *Tensor) readFrom(in io.Reader) error {
 	if err != nil {
 		return t.named(err)
 	}
-	into, err := p.Write(t.Device)
+	into, err := p.Write(context.Background(), t.Device)
 	if err != nil {
 		return t.named(err)
 	}

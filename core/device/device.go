@@ -10,6 +10,7 @@
 package device
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 
@@ -142,14 +143,16 @@ type Platform interface {
 	Identify(ptr uint64) (device int, ok bool)
 	// Check finds b and returns it with its device.
 	Check(b Buffer) (Buffer, error)
-	// Hash returns the SimpleHash of b (hashing spec, section 1).
-	Hash(b Buffer) (uint32, error)
+	// Hash returns the SimpleHash of b (hashing spec, section 1). The end of ctx
+	// ends the wait for b's stream, with Canceled.
+	Hash(ctx context.Context, b Buffer) (uint32, error)
 	// Stage prepares an all-reduce, and notes how far the streams of its
 	// buffers are.
 	Stage(t Task) (Staging, error)
-	// Read and Write open b. They note how far its stream is.
-	Read(b Buffer) (Source, error)
-	Write(b Buffer) (Sink, error)
+	// Read and Write open b when its stream has come to where it is at the call.
+	// The end of ctx ends the wait for that, with Canceled, and nothing else.
+	Read(ctx context.Context, b Buffer) (Source, error)
+	Write(ctx context.Context, b Buffer) (Sink, error)
 	// Configure changes settings of the process; they hold for what begins later.
 	Configure(s Settings) error
 }

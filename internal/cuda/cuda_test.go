@@ -117,7 +117,7 @@ func TestHash(t *testing.T) {
 		for _, off := range []int{0, 1, 4, 16} {
 			part := x
 			part.Ptr, part.Bytes = x.Ptr+uint64(off), n
-			sum, err := r.p.Hash(part)
+			sum, err := r.p.Hash(t.Context(), part)
 			require.NoError(t, err)
 			require.Equal(t, digest.SimpleHash(b[off:off+n]), sum, "%d bytes at %d", n, off) // S1-22, S2-13
 		}
@@ -140,9 +140,9 @@ func TestReadAndWrite(t *testing.T) {
 				require.NoError(t, r.d.CopyToDevice(driver.Ptr(from.Ptr), b, s))
 				require.NoError(t, r.d.CopyToDevice(driver.Ptr(to.Ptr), random(n, 77), s))
 			})
-			src, err := r.p.Read(from)
+			src, err := r.p.Read(t.Context(), from)
 			require.NoError(t, err)
-			dst, err := r.p.Write(to)
+			dst, err := r.p.Write(t.Context(), to)
 			require.NoError(t, err)
 			for {
 				part, err := src.Next()
@@ -210,11 +210,11 @@ func TestBadBuffers(t *testing.T) {
 		_, err := r.p.Check(b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
 		require.ErrorContains(t, err, what)
-		_, err = r.p.Hash(b)
+		_, err = r.p.Hash(t.Context(), b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
-		_, err = r.p.Read(b)
+		_, err = r.p.Read(t.Context(), b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
-		_, err = r.p.Write(b)
+		_, err = r.p.Write(t.Context(), b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
 		_, err = r.p.Stage(device.Task{Source: b, Target: b})
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
@@ -256,7 +256,7 @@ func TestManagedMemoryOnTheHost(t *testing.T) {
 	content := random(64, 1)
 	x := r.tensor(1, content)
 	p := On(&homeless{r.d, x.Ptr}, device.Settings{})
-	sum, err := p.Hash(x)
+	sum, err := p.Hash(t.Context(), x)
 	require.NoError(t, err)
 	require.Equal(t, digest.SimpleHash(content), sum)
 	x.Device = device.Any
@@ -431,9 +431,9 @@ func exercise(t testing.TB, r *trainer, x device.Buffer) (list []error) {
 		list = append(list, ended, s.Restore())
 		s.Release()
 	}
-	_, err := r.p.Hash(x)
+	_, err := r.p.Hash(t.Context(), x)
 	list = append(list, err)
-	if src, err := r.p.Read(x); err != nil {
+	if src, err := r.p.Read(t.Context(), x); err != nil {
 		list = append(list, err)
 	} else {
 		for err == nil {
@@ -444,7 +444,7 @@ func exercise(t testing.TB, r *trainer, x device.Buffer) (list []error) {
 		}
 		src.Close()
 	}
-	if dst, err := r.p.Write(x); err != nil {
+	if dst, err := r.p.Write(t.Context(), x); err != nil {
 		list = append(list, err)
 	} else {
 		for err == nil {

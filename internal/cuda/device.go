@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -265,6 +266,42 @@ func (d *dev) passed(mark driver.Event, stop <-chan struct{}) (bool, error) {
 	}
 }
 
+// behind waits until the caller's stream has come to where it is now, or ctx
+// ends. What is queued afterwards waits for nothing but work of our own.
+func (d *dev) behind(ctx context.Context, op string, stream uint64) error {
+	var m driver.Event
+	err := d.do(func() (err error) {
+		m, err = d.mark(stream)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer d.keep(nil, []driver.Event{m})
+	ok, err := d.passed(m, ctx.Done())
+	if err == nil && !ok {
+		err = errs.New(errs.Canceled, op, fmt.Errorf("the work that was queued on the buffer's stream before is not done: %w", context.Cause(ctx)))
+	}
+	return err
+}
+
+// await waits until a stream of ours is done. It waits for an event, because
+// the driver spins while it waits for a stream. The device's context is current.
+func (d *dev) await(s driver.Stream) error {
+	e, err := d.event()
+	if err == nil {
+		err = d.p.driver.EventRecord(e, s)
+		if err == nil {
+			err = d.p.driver.EventSynchronize(e)
+		}
+		d.keep(nil, []driver.Event{e})
+	}
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, d.p.driver.StreamSynchronize(s))
+}
+
 // empty frees what is kept. A lost device has lost it already.
 func (d *dev) empty() error {
 	if d.gone() != nil {
@@ -303,7 +340,7 @@ func (d *dev) close() error {
 }
 
 // Hash implements device.Platform.
-func (p *Platform) Hash(b device.Buffer) (sum uint32, err error) {
+func (p *Platform) Hash(ctx context.Context, b device.Buffer) (sum uint32, err error) {
 	const op = "hash on the device"
 	if b.Bytes == 0 {
 		return 0, nil
@@ -312,16 +349,14 @@ func (p *Platform) Hash(b device.Buffer) (sum uint32, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := d.behind(ctx, op, b.Stream); err != nil {
+		return 0, p.fault(op, d, b, err)
+	}
 	err = d.do(func() (err error) {
 		set, err := d.kernels("hash")
 		if err != nil {
 			return err
 		}
-		mark, err := d.mark(b.Stream)
-		if err != nil {
-			return err
-		}
-		defer d.keep(nil, []driver.Event{mark})
 		s, err := d.stream()
 		if err != nil {
 			return err
@@ -332,22 +367,18 @@ func (p *Platform) Hash(b device.Buffer) (sum uint32, err error) {
 			return err
 		}
 		defer d.keepWorkspace(work)
-		if err := p.driver.StreamWait(s, mark); err != nil {
-			return err
-		}
 		result := work + kernels.HashScratch
-		if err := set.Hash(result, work, driver.Ptr(b.Ptr), uint64(b.Bytes), s); err != nil {
-			return errors.Join(err, p.driver.StreamSynchronize(s))
-		}
 		var word [4]byte
-		if err := p.driver.CopyToHost(word[:], result, s); err != nil {
-			return errors.Join(err, p.driver.StreamSynchronize(s))
+		err = set.Hash(result, work, driver.Ptr(b.Ptr), uint64(b.Bytes), s)
+		if err == nil {
+			err = p.driver.CopyToHost(word[:], result, s)
 		}
-		if err := p.driver.StreamSynchronize(s); err != nil {
-			return err
+		// Whatever happened, memory is given back that nobody uses.
+		if werr := d.await(s); err == nil {
+			err = werr
 		}
 		sum = uint32(word[0]) | uint32(word[1])<<8 | uint32(word[2])<<16 | uint32(word[3])<<24
-		return nil
+		return err
 	})
 	return sum, p.fault(op, d, b, err)
 }

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"context"
 	"errors"
 	"io"
 
@@ -28,19 +29,17 @@ type flow struct {
 	queued int // copies
 }
 
-// flow opens b behind what is queued on its stream.
-func (p *Platform) flow(b device.Buffer) (*flow, error) {
+// flow opens b when what is queued on its stream is done.
+func (p *Platform) flow(ctx context.Context, b device.Buffer) (*flow, error) {
 	d, b, err := p.find(opSync, b)
 	if err != nil {
 		return nil, err
 	}
+	if err := d.behind(ctx, opSync, b.Stream); err != nil {
+		return nil, p.fault(opSync, d, b, err)
+	}
 	f := &flow{p: p, d: d, b: b}
 	err = d.do(func() (err error) {
-		m, err := d.mark(b.Stream)
-		if err != nil {
-			return err
-		}
-		defer d.keep(nil, []driver.Event{m})
 		if f.stream, err = d.stream(); err != nil {
 			return err
 		}
@@ -51,7 +50,7 @@ func (p *Platform) flow(b device.Buffer) (*flow, error) {
 			}
 			f.slot[f.count] = p.pinned.get(size)
 		}
-		return p.driver.StreamWait(f.stream, m)
+		return nil
 	})
 	if err != nil {
 		f.close()
@@ -64,7 +63,7 @@ func (p *Platform) flow(b device.Buffer) (*flow, error) {
 func (f *flow) close() error {
 	var err error
 	if f.stream != 0 && f.d.gone() == nil {
-		err = f.d.do(func() error { return f.p.driver.StreamSynchronize(f.stream) })
+		err = f.d.do(func() error { return f.d.await(f.stream) })
 	}
 	f.d.keep([]driver.Stream{f.stream}, f.event[:])
 	for _, a := range f.slot {
@@ -100,11 +99,11 @@ type source struct {
 }
 
 // Read implements device.Platform.
-func (p *Platform) Read(b device.Buffer) (device.Source, error) {
+func (p *Platform) Read(ctx context.Context, b device.Buffer) (device.Source, error) {
 	if b.Bytes == 0 {
 		return &source{}, nil
 	}
-	f, err := p.flow(b)
+	f, err := p.flow(ctx, b)
 	if err != nil {
 		return nil, err
 	}
@@ -154,11 +153,11 @@ type sink struct {
 }
 
 // Write implements device.Platform.
-func (p *Platform) Write(b device.Buffer) (device.Sink, error) {
+func (p *Platform) Write(ctx context.Context, b device.Buffer) (device.Sink, error) {
 	if b.Bytes == 0 {
 		return &sink{}, nil
 	}
-	f, err := p.flow(b)
+	f, err := p.flow(ctx, b)
 	if err != nil {
 		return nil, err
 	}

@@ -137,13 +137,23 @@ func (st *SharedState) check(opt SyncOptions) error {
 }
 
 // hashed describes the tensors for the vote; a panic while it reads them is an
-// error of this call, before the others count on it.
+// error of this call, before the others count on it. Work of the trainer that
+// never ends may stand before a tensor on a device: the end of ctx or of the
+// session ends the wait.
 func (s *Session) hashed(ctx context.Context, w *syncWork, workers int) (entries []wire.StateEntry, err error) {
 	defer errs.Catch(opSync, func(crash *errs.Error) {
 		s.log.Error("panic while tensors were hashed", "error", crash, "stack", errs.StackOf(crash))
 		err = crash
 	})
-	return sharedstate.Entries(ctx, w.tensors, w.legacy, s.hasher, workers)
+	given := ctx
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(s.ctx, func() { stop(errSessionOver) })()
+	entries, err = sharedstate.Entries(ctx, w.tensors, w.legacy, s.hasher, workers)
+	if errors.Is(err, errs.Canceled) && given.Err() == nil {
+		err = s.explain(given, opSync, errs.New(errs.Closed, opSync, nil).WithHint("connect again with a new communicator"))
+	}
+	return entries, err
 }
 
 func (s *Session) startFetch(e fsm.Fetch) {

@@ -28,13 +28,15 @@ type card struct {
 	mu     sync.Mutex
 	memory map[uint64][]byte
 	fails  string
+	stuck  string        // the call that waits for a stream that never comes
+	waits  chan struct{} // gets one from each that waits so
 	open   int
 }
 
 var errBroken = errs.New(errs.DeviceFailed, "touch the device", errors.New("a bolt came loose"))
 
 func newCard(t testing.TB) *card {
-	c := &card{memory: map[uint64][]byte{}}
+	c := &card{memory: map[uint64][]byte{}, waits: make(chan struct{}, 16)}
 	t.Cleanup(device.Replace("card", c))
 	return c
 }
@@ -77,8 +79,14 @@ func (c *card) idle(t testing.TB) {
 	}, time.Minute, time.Millisecond)
 }
 
-func (c *card) call(name string) error {
+func (c *card) call(ctx context.Context, name string) error {
 	c.mu.Lock()
+	if c.stuck == name {
+		c.mu.Unlock()
+		c.waits <- struct{}{}
+		<-ctx.Done()
+		return errs.New(errs.Canceled, "wait for the stream", context.Cause(ctx))
+	}
 	defer c.mu.Unlock()
 	if c.fails == name {
 		return errBroken
@@ -92,20 +100,20 @@ func (c *card) count(d int) {
 	c.open += d
 }
 
-func (c *card) Hash(b device.Buffer) (uint32, error) {
-	return digest.SimpleHash(c.at(b.Ptr)), c.call("hash")
+func (c *card) Hash(ctx context.Context, b device.Buffer) (uint32, error) {
+	return digest.SimpleHash(c.at(b.Ptr)), c.call(ctx, "hash")
 }
 
-func (c *card) Read(b device.Buffer) (device.Source, error) {
-	if err := c.call("read"); err != nil {
+func (c *card) Read(ctx context.Context, b device.Buffer) (device.Source, error) {
+	if err := c.call(ctx, "read"); err != nil {
 		return nil, err
 	}
 	c.count(1)
 	return &cardFlow{c: c, left: c.at(b.Ptr)}, nil
 }
 
-func (c *card) Write(b device.Buffer) (device.Sink, error) {
-	if err := c.call("write"); err != nil {
+func (c *card) Write(ctx context.Context, b device.Buffer) (device.Sink, error) {
+	if err := c.call(ctx, "write"); err != nil {
 		return nil, err
 	}
 	c.count(1)
@@ -125,7 +133,7 @@ func (f *cardFlow) Next() ([]byte, error) {
 	}
 	n := copy(f.slot[:], f.left)
 	f.left = f.left[n:]
-	return f.slot[:n], f.c.call("next")
+	return f.slot[:n], f.c.call(context.Background(), "next")
 }
 
 func (f *cardFlow) Close() { f.c.count(-1) }
@@ -133,18 +141,18 @@ func (f *cardFlow) Close() { f.c.count(-1) }
 type cardSink struct{ *cardFlow }
 
 func (s cardSink) Room() ([]byte, error) {
-	return s.slot[:min(len(s.slot), len(s.left))], s.c.call("room")
+	return s.slot[:min(len(s.slot), len(s.left))], s.c.call(context.Background(), "room")
 }
 
 func (s cardSink) Commit(n int) error {
 	copy(s.left, s.slot[:n])
 	s.left = s.left[n:]
-	return s.c.call("commit")
+	return s.c.call(context.Background(), "commit")
 }
 
 func (s cardSink) Close() error {
 	s.c.count(-1)
-	return s.c.call("close")
+	return s.c.call(context.Background(), "close")
 }
 
 // Tensors on devices vote with the entries of tensors on the host, and are
@@ -233,4 +241,57 @@ func TestDeviceFailsInSync(t *testing.T) {
 	_, err = Fetch(context.Background(), FetchConfig{Distributors: []netip.AddrPort{addr}, Want: wants(host, false), Tensors: lost})
 	require.Error(t, err)
 	require.True(t, strings.Contains(err.Error(), `nothing serves "abacus" memory`), err)
+}
+
+// hang makes the call of that name wait for a stream that never comes.
+func (c *card) hang(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stuck = name
+}
+
+// What waits for a trainer's stream that never comes ends with the call that it
+// is for: of one that votes or fetches with its context, of a holder with the
+// window, and with the server.
+func TestDeviceNeverReady(t *testing.T) {
+	c := newCard(t)
+	host := state(1, 3000)
+	within := func(what string, f func(ctx context.Context) error) {
+		c.hang(what)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		over := make(chan error, 1)
+		go func() { over <- f(ctx) }()
+		<-c.waits
+		cancel()
+		require.ErrorIs(t, <-over, errs.Canceled, what)
+	}
+	within("hash", func(ctx context.Context) error {
+		_, err := Entries(ctx, c.take(host), false, nil, 1)
+		return err
+	})
+	holder, addr := serve(t, ServerConfig{})
+	holder.Open(7, host, false)
+	for _, call := range []string{"write", "hash"} {
+		within(call, func(ctx context.Context) error {
+			_, err := Fetch(ctx, FetchConfig{Distributors: []netip.AddrPort{addr}, Want: wants(host, false), Tensors: c.take(state(2, 3000))})
+			return err
+		})
+	}
+	c.hang("read")
+	for _, end := range []func(s *Server, w *Window){(*Server).Shut, func(s *Server, _ *Window) { s.Close() }} {
+		s, at := serve(t, ServerConfig{ShutGrace: time.Millisecond})
+		w := s.Open(7, c.take(host), false)
+		ctx, cancel := context.WithCancel(context.Background())
+		over := make(chan error, 1)
+		go func() {
+			_, err := Fetch(ctx, FetchConfig{Distributors: []netip.AddrPort{at}, Want: wants(host, false), Tensors: state(2, 3000)})
+			over <- err
+		}()
+		<-c.waits
+		end(s, w) // and returns
+		cancel()
+		require.Error(t, <-over)
+	}
+	c.idle(t)
 }

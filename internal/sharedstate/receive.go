@@ -163,7 +163,7 @@ func (f *fetch) receive(ctx context.Context, r io.Reader, items []*item) error {
 	start := f.done
 	var err error
 	for _, it := range items {
-		if err = f.receiveOne(r, it); err != nil {
+		if err = f.receiveOne(ctx, r, it); err != nil {
 			break
 		}
 		verify <- it
@@ -183,9 +183,9 @@ func (f *fetch) receive(ctx context.Context, r io.Reader, items []*item) error {
 }
 
 // receiveOne reads the content of one tensor.
-func (f *fetch) receiveOne(r io.Reader, it *item) error {
+func (f *fetch) receiveOne(ctx context.Context, r io.Reader, it *item) error {
 	key, size := it.want.Key, it.bytes()
-	into, err := it.open()
+	into, err := it.open(ctx)
 	if err != nil {
 		return named(err, key)
 	}
@@ -227,7 +227,7 @@ func (f *fetch) receiveOne(r io.Reader, it *item) error {
 }
 
 // open returns where the bytes go as they arrive.
-func (it *item) open() (device.Sink, error) {
+func (it *item) open(ctx context.Context) (device.Sink, error) {
 	if it.dev.None() {
 		return &hostSink{left: it.data}, nil
 	}
@@ -235,7 +235,7 @@ func (it *item) open() (device.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.Write(it.dev)
+	return p.Write(ctx, it.dev)
 }
 
 // hostSink is the caller's memory.
@@ -263,7 +263,7 @@ func (f *fetch) verify(ctx context.Context, it *item) error {
 	switch onDevice := !it.dev.None(); {
 	case it.want.HashType == wire.HashSimple && onDevice:
 		var err error
-		if got, err = it.simpleHash(it.want.Key); err != nil {
+		if got, err = it.simpleHash(ctx, it.want.Key); err != nil {
 			return err
 		}
 	case it.want.HashType == wire.HashSimple:

@@ -2,6 +2,7 @@ package sharedstate
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -84,6 +85,8 @@ type Server struct {
 	cards *places       // of those that read from devices
 
 	conns *sockets.Group
+	life  context.Context // ends with Close
+	over  context.CancelFunc
 
 	mu  sync.Mutex
 	win *Window // nil outside the window
@@ -96,8 +99,10 @@ type Window struct {
 	tensors  map[string]content
 	tx       atomic.Uint64
 	active   map[net.Conn]struct{}
-	shut     chan struct{} // closed when the window is shut
-	drained  chan struct{} // closed when it is shut and nobody reads
+	shut     chan struct{}      // closed when the window is shut
+	cut      context.Context    // ends when no tensor may be read any more
+	end      context.CancelFunc // of cut
+	drained  chan struct{}      // closed when it is shut and nobody reads
 }
 
 // TxBytes returns the bytes of tensors that were promised in answers so far
@@ -121,6 +126,7 @@ func (w *Window) close() {
 // NewServer returns a server with a shut window. Close frees its resources.
 func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg.withDefaults(), large: make(chan struct{}, largeReaders), cards: newPlaces()}
+	s.life, s.over = context.WithCancel(context.Background())
 	s.conns = sockets.NewGroup(sockets.Config{
 		Name: "shared state", Log: s.cfg.Log, Max: s.cfg.MaxConns, Evict: true, Handle: s.handle,
 	})
@@ -140,6 +146,7 @@ func (s *Server) Open(revision uint64, ts []Tensor, legacy bool) *Window {
 		shut:     make(chan struct{}),
 		drained:  make(chan struct{}),
 	}
+	w.cut, w.end = context.WithCancel(s.life)
 	for i := range ts {
 		if _, dup := w.tensors[ts[i].Key]; !dup {
 			w.tensors[ts[i].Key] = ts[i].content(legacy)
@@ -171,6 +178,7 @@ func (s *Server) Shut(w *Window) {
 	}
 	s.mu.Unlock()
 
+	defer w.end()
 	grace := time.NewTimer(s.cfg.ShutGrace)
 	defer grace.Stop()
 	select {
@@ -185,6 +193,7 @@ func (s *Server) Shut(w *Window) {
 		c.Close()
 	}
 	s.mu.Unlock()
+	w.end() // who reads from a device may be waiting for it
 	<-w.drained
 }
 
@@ -220,6 +229,7 @@ func (s *Server) Serve(ln net.Listener) { s.conns.Serve(ln) }
 // the goroutines of Serve to end.
 func (s *Server) Close() {
 	s.conns.Stop()
+	s.over()
 	s.mu.Lock()
 	w := s.win
 	s.mu.Unlock()
@@ -314,7 +324,7 @@ func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 	out.add(wire.Append(nil, rsp))
 	for _, key := range req.Keys {
 		c := w.tensors[key]
-		if err := s.putContent(&out, key, &c); err != nil {
+		if err := s.putContent(w.cut, &out, key, &c); err != nil {
 			return err
 		}
 	}
@@ -358,7 +368,7 @@ func (o *sender) put(b []byte) error {
 }
 
 // putContent queues content of the host, or sends that of a device as it comes.
-func (s *Server) putContent(o *sender, key string, c *content) error {
+func (s *Server) putContent(ctx context.Context, o *sender, key string, c *content) error {
 	if c.dev.None() {
 		return o.put(c.data)
 	}
@@ -373,7 +383,7 @@ func (s *Server) putContent(o *sender, key string, c *content) error {
 	if err != nil {
 		return named(err, key)
 	}
-	from, err := p.Read(c.dev)
+	from, err := p.Read(ctx, c.dev)
 	if err != nil {
 		return named(err, key)
 	}

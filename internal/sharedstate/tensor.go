@@ -73,13 +73,14 @@ func (c *content) bytes() int {
 	return c.dev.Bytes
 }
 
-// simpleHash is for content on a device; its error names the tensor.
-func (c *content) simpleHash(key string) (uint64, error) {
+// simpleHash is for content on a device; its error names the tensor. The end of
+// ctx ends the wait for the tensor's stream.
+func (c *content) simpleHash(ctx context.Context, key string) (uint64, error) {
 	p, err := device.Lookup(c.dev.Platform)
 	if err != nil {
 		return 0, named(err, key)
 	}
-	h, err := p.Hash(c.dev)
+	h, err := p.Hash(ctx, c.dev)
 	return uint64(h), named(err, key)
 }
 
@@ -89,7 +90,7 @@ func (c *content) crc32c(ctx context.Context, key string) (uint64, error) {
 	if err != nil {
 		return 0, named(err, key)
 	}
-	from, err := p.Read(c.dev)
+	from, err := p.Read(ctx, c.dev)
 	if err != nil {
 		return 0, named(err, key)
 	}
@@ -157,7 +158,7 @@ func Entries(ctx context.Context, ts []Tensor, legacy bool, h digest.Hasher, wor
 		if err := ctx.Err(); err != nil {
 			return nil, errs.New(errs.Canceled, opFetch, err).WithPhase("hash")
 		}
-		if entries[i].Hash, err = c.simpleHash(ts[i].Key); err != nil {
+		if entries[i].Hash, err = c.simpleHash(ctx, ts[i].Key); err != nil {
 			return nil, err
 		}
 	}

@@ -427,3 +427,33 @@ func TestBadCalls(t *testing.T) {
 	c.free(x)
 	c.close()
 }
+
+// A synchronisation that waits for the trainer's own stream ends with its
+// context, and with the session, before this peer has voted.
+func TestStreamThatNeverEnds(t *testing.T) {
+	k := newCard(t, 1, device.Settings{})
+	x := k.put(0, make([]byte, 5000))
+	release := k.d.Hold(driver.Stream(x.Stream))
+	for what, end := range map[string]func(cancel func(), c *core.Communicator){
+		"context": func(cancel func(), _ *core.Communicator) { cancel() },
+		"session": func(_ func(), c *core.Communicator) { c.Close() },
+	} {
+		comm := world(t, 1, nil)[0]
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		before := k.d.Calls()["cuEventQuery"]
+		over := make(chan error, 1)
+		go func() {
+			st := &core.SharedState{Tensors: []core.Tensor{{Key: "w", DType: dtype.Uint8, Device: x}}}
+			_, err := comm.SyncSharedState(ctx, st, core.SyncOptions{})
+			over <- err
+		}()
+		require.Eventually(t, func() bool { return k.d.Calls()["cuEventQuery"] > before+3 }, patience, time.Millisecond)
+		end(cancel, comm)
+		err := <-over
+		require.ErrorIs(t, err, map[string]errs.Code{"context": errs.Canceled, "session": errs.Closed}[what], what)
+		cancel()
+	}
+	release()
+	k.free(x)
+	k.close()
+}

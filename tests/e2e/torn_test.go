@@ -336,7 +336,7 @@ func (c *counting) Configure(device.Settings) error { return nil }
 
 func (c *counting) Identify(uint64) (int, bool) { return 0, false }
 
-func (c *counting) Hash(device.Buffer) (uint32, error) {
+func (c *counting) Hash(context.Context, device.Buffer) (uint32, error) {
 	c.hashed()
 	return 1, nil
 }

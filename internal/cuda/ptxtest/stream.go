@@ -89,6 +89,31 @@ func (s *stream) blocked() *record {
 	return nil
 }
 
+// ready returns a stream whose first work has to be done before that of s can
+// be, nil if somebody holds it.
+func (d *Device) ready(s *stream) *stream {
+	for s != nil && s.blocked() != nil {
+		s = s.blocked().on
+	}
+	return s
+}
+
+// Hold makes a stream stand still behind what is queued on it, as a kernel
+// does that waits for another peer, until the function that it returns is
+// called. A call that waits for the stream in the driver panics meanwhile,
+// since nothing could end it.
+func (d *Device) Hold(h driver.Stream) (release func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := &record{}
+	d.queue(d.streams[h], work{wait: r})
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		r.done = true
+	}
+}
+
 // step does the first work of s, which is not blocked.
 func (d *Device) step(s *stream) {
 	w := s.queue[0]
@@ -132,8 +157,10 @@ func (d *Device) finish(s *stream, done func() bool) {
 		if len(d.order) > 0 && !d.opts.Eager && d.dice(2) == 0 {
 			next = d.order[d.dice(len(d.order))]
 		}
-		for next.blocked() != nil {
-			next = next.blocked().on
+		if next = d.ready(next); next == nil {
+			if next = d.ready(s); next == nil {
+				panic("ptxtest: a call waits for a stream that is held")
+			}
 		}
 		if len(next.queue) == 0 { // of a stream that was dropped
 			return
@@ -361,10 +388,7 @@ func (d *Device) EventDone(h driver.Event) (bool, error) {
 	}
 	if len(d.order) > 0 {
 		s := d.order[d.dice(len(d.order))]
-		for s.blocked() != nil {
-			s = s.blocked().on
-		}
-		if len(s.queue) > 0 {
+		if s = d.ready(s); s != nil && len(s.queue) > 0 {
 			d.step(s)
 		}
 	}
