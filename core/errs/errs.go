@@ -58,6 +58,9 @@ const (
 	// TurnedAway means that the master does not let this peer in now; the reason says what
 	// it has cost the run, and when to come again.
 	TurnedAway
+	// Unsupported means that another peer, or the master, does not know what was asked
+	// for: it is an older gopccl, or PCCL. The error names it.
+	Unsupported
 )
 
 var names = map[Code]string{
@@ -71,7 +74,7 @@ var names = map[Code]string{
 	Canceled: "canceled", Protocol: "protocol violation", Timeout: "timeout", Mismatch: "argument mismatch",
 	TransferFailed: "transfer failed", HashMismatch: "hash mismatch", CorruptFile: "corrupt file",
 	InvalidConfig: "invalid configuration", DeviceFailed: "device failed",
-	TurnedAway: "turned away by the master",
+	TurnedAway: "turned away by the master", Unsupported: "not supported",
 }
 
 // Error returns the name of the code.

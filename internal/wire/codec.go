@@ -53,7 +53,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendBool(dst, p.AcceptNewPeers)
 	case C2MP2PConnectionsEstablished:
 		return appendUUIDs(appendBool(dst, p.Success), p.FailedPeers)
-	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology:
+	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology, C2MWantMesh:
 		return dst
 	case C2MHeartbeat:
 		return appendExt(dst, Ext{Reports: p.Reports, Moved: p.Moved})
@@ -70,7 +70,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendExt(dst, p.Ext)
 	case C2MCollectiveCommsInitiate:
 		dst = appendU64(appendU64(dst, p.Tag), p.Count)
-		return appendExt(append(dst, byte(p.DType), byte(p.Op)), Ext{Form: p.Form})
+		return appendExt(append(dst, byte(p.DType), byte(p.Op)), Ext{Form: p.Form, Call: p.Call})
 	case C2MCollectiveCommsComplete:
 		return appendBool(appendU64(dst, p.Tag), p.WasAborted)
 	case C2MLinkReport:
@@ -82,6 +82,8 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendUUIDs(appendU64(dst, p.Change), p.FailedPeers)
 	case C2MPreflightDone:
 		return appendUUIDs(appendU64(dst, p.Number), p.FailedPeers)
+	case C2MMeshPrepared:
+		return appendUUIDs(appendU64(dst, p.Change), p.FailedPeers)
 	}
 	panic(notOurs(p))
 }
@@ -136,6 +138,10 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 		return appendEndpoints(appendU64(dst, p.Number), p.Peers)
 	case M2CSwitchRing:
 		return appendUUIDs(appendU64(dst, p.Change), p.Ring)
+	case M2CPrepareMesh:
+		return appendEndpoints(appendU64(dst, p.Change), p.Peers)
+	case M2CMesh:
+		return append(appendU64(dst, p.Change), p.Planner)
 	}
 	panic(notOurs(p))
 }

@@ -38,6 +38,13 @@ func TestOwnPackets(t *testing.T) {
 		{C2MHeartbeat{}, "00000000000000020040"},
 		{C2MHeartbeat{Reports: true, Moved: 1 << 40}, "000000000000001a0040" + "676f7063636c5831" + "0000000c" + "000a0008" + "0000010000000000"},
 		{M2CHeartbeat{}, "00000000000000020040"},
+		{C2MWantMesh{}, "00000000000000020058"},
+		{C2MMeshPrepared{Change: 258, FailedPeers: []UUID{u}}, "0000000000000022" + "0059" + "0000000000000102" + "0000000000000001" + "0102030405060708090a0b0c0d0e0f10"},
+		{
+			M2CPrepareMesh{Change: 258, Peers: []PeerEndpoint{{Addr: netip.MustParseAddrPort("10.1.2.3:48150"), UUID: u}}},
+			"0000000000000029" + "0058" + "0000000000000102" + "0000000000000001" + "010a010203bc16" + "0102030405060708090a0b0c0d0e0f10",
+		},
+		{M2CMesh{Change: 258, Planner: MeshDirect}, "000000000000000b" + "0059" + "0000000000000102" + "01"},
 		{
 			M2CPeerDropped{UUID: u, Addr: netip.MustParseAddrPort("10.1.2.3:48150"), Group: 7, Reason: "gone"},
 			"0000000000000029" + "0041" + "0102030405060708090a0b0c0d0e0f10" + "010a010203bc16" + "00000007" + "0000000000000004676f6e65",

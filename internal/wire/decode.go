@@ -120,7 +120,10 @@ func decodeC2M(id ID, r *reader) Packet {
 	case 9:
 		return C2MDistSharedStateComplete{Ext: r.ext()}
 	case 10:
-		return C2MCollectiveCommsInitiate{Tag: r.u64(), Count: r.u64(), DType: dtype.Type(r.u8()), Op: dtype.Op(r.u8()), Form: r.ext().Form}
+		p := C2MCollectiveCommsInitiate{Tag: r.u64(), Count: r.u64(), DType: dtype.Type(r.u8()), Op: dtype.Op(r.u8())}
+		x := r.ext()
+		p.Form, p.Call = x.Form, x.Call
+		return p
 	case 11:
 		return C2MCollectiveCommsComplete{Tag: r.u64(), WasAborted: r.bool()}
 	case 64:
@@ -136,6 +139,10 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MRingPrepared{Change: r.u64(), FailedPeers: r.uuids()}
 	case 71:
 		return C2MPreflightDone{Number: r.u64(), FailedPeers: r.uuids()}
+	case 88:
+		return C2MWantMesh{}
+	case 89:
+		return C2MMeshPrepared{Change: r.u64(), FailedPeers: r.uuids()}
 	}
 	return nil
 }
@@ -192,6 +199,10 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CSwitchRing{Change: r.u64(), Ring: r.uuids()}
 	case 75:
 		return M2CPreflight{Number: r.u64(), Peers: r.endpoints()}
+	case 88:
+		return M2CPrepareMesh{Change: r.u64(), Peers: r.endpoints()}
+	case 89:
+		return M2CMesh{Change: r.u64(), Planner: r.u8()}
 	}
 	return nil
 }

@@ -24,6 +24,9 @@ const (
 	MaxDistributors = 128
 	// MaxAddresses is the number of addresses that a block carries; more are left out.
 	MaxAddresses = 16
+	// MaxMembers is the largest group whose members a block names; of a larger one
+	// it names none.
+	MaxMembers = 4000
 )
 
 // Entry types of an extension block.
@@ -50,6 +53,10 @@ const (
 	extHost              = 48
 	extEager             = 50
 	extEpoch             = 51
+	extCollectives       = 80
+	extGroupCollectives  = 81
+	extMembers           = 82
+	extKind              = 83
 )
 
 func appendExt(dst []byte, x Ext) []byte {
@@ -124,6 +131,7 @@ func appendExt(dst []byte, x Ext) []byte {
 	if x.Epoch != 0 {
 		dst = appendU64(appendU16(appendU16(dst, extEpoch), 8), x.Epoch)
 	}
+	dst = appendCollectives(dst, &x)
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
 	return dst
@@ -213,6 +221,14 @@ func (r *reader) ext() Ext {
 			x.Eager = true
 		case extEpoch:
 			x.Epoch = value.u64()
+		case extCollectives:
+			x.Collectives = value.u8()
+		case extGroupCollectives:
+			x.GroupCollectives = true
+		case extMembers:
+			x.Members = value.members()
+		case extKind:
+			x.Call = value.call()
 		}
 		if value.short {
 			return Ext{}

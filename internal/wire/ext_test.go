@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"hash/fnv"
 	"net/netip"
 	"strings"
 	"testing"
@@ -34,6 +35,9 @@ func TestExtBytes(t *testing.T) {
 		{Ext{GroupNative: true, Failed: true}, "00000008" + "00040000" + "00060000"},
 		{Ext{Torn: true}, "00000004" + "00090000"},
 		{Ext{Distributors: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:48149")}}, "0000000b" + "00050007" + "017f000001bc15"},
+		{Ext{Native: true, Collectives: 1}, "00000009" + "00010000" + "0050000101"},
+		{Ext{GroupCollectives: true, Members: []UUID{vectorUUID("u(0x01)"), vectorUUID("u(0x11)")}}, "00000028" + "00510000" + "00520020" + "0102030405060708090a0b0c0d0e0f10" + "1112131415161718191a1b1c1d1e1f20"},
+		{Ext{Call: Call{Kind: 5, Flags: CallMesh | CallCounts, WireType: 10, Root: 3, Sum: 258, Digest: 0x0102030405060708}}, "0000001c" + "00530018" + "0505000a00000003" + "0000000000000102" + "0102030405060708"},
 		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},
 	} {
 		require.Equal(t, magic+c.hex, hex.EncodeToString(appendExt(nil, c.x)))
@@ -75,6 +79,10 @@ func TestExtDamaged(t *testing.T) {
 		"short code":              "00000009" + "00010000" + "0008000101",
 		"short session":           "0000000d" + "00010000" + "0022000500000000" + "01",
 		"short host":              "0000000b" + "00010000" + "00300003" + "010a00",
+		"no version":              "00000008" + "00010000" + "00500000",
+		"half a member":           "00000010" + "00010000" + "00520008" + "0102030405060708",
+		"short kind":              "00000009" + "00010000" + "0053000101",
+		"too many members":        "0000fa18" + "00010000" + "0052fa10" + strings.Repeat("00", 16*(MaxMembers+1)),
 		"size above limit":        "00010004" + "00010000" + strings.Repeat("fffd0000", 16384),
 	} {
 		require.Equal(t, Ext{}, (&reader{b: append([]byte(extMagic), unhex(t, b)...)}).ext(), name)
@@ -108,6 +116,51 @@ func TestExtBounds(t *testing.T) {
 	long := append([]byte(extMagic), binary.BigEndian.AppendUint32(nil, 4+600)...)
 	long = append(append(long, 0, 7, 600>>8, 600&0xff), strings.Repeat("r", 600)...)
 	require.Len(t, (&reader{b: long}).ext().Reason, MaxReason, "a longer reason is cut on arrival, too")
+}
+
+// Every part of a collective changes its digest, whose value is that of the
+// documented bytes.
+func TestDigests(t *testing.T) {
+	fnv := func(b []byte) uint64 {
+		h := fnv.New64a()
+		h.Write(b)
+		return h.Sum64()
+	}
+	require.Equal(t, fnv(unhex(t, "05"+"00000003"+"000a"+hex.EncodeToString([]byte("minmax"))+"00"+"0000000000000102")), DigestOf(5, 3, 10, "minmax", []int{258}))
+	seen := map[uint64]bool{}
+	for _, d := range []uint64{
+		DigestOf(5, 0, 10, "", nil), DigestOf(6, 0, 10, "", nil), DigestOf(5, 1, 10, "", nil), DigestOf(5, 0, 11, "", nil),
+		DigestOf(5, 0, 10, "minmax", nil), DigestOf(5, 0, 10, "", []int{1, 2}), DigestOf(5, 0, 10, "", []int{2, 1}),
+	} {
+		require.False(t, seen[d])
+		seen[d] = true
+	}
+}
+
+// A group of up to MaxMembers is named, with room for what goes with it; of a
+// larger one, no member is.
+func TestMembersAreBounded(t *testing.T) {
+	x := Ext{GroupNative: true, GroupCollectives: true, Epoch: 1, Members: make([]UUID, MaxMembers)}
+	raw := appendExt(nil, x)
+	require.LessOrEqual(t, len(raw), MaxExtBlock)
+	require.Equal(t, x, (&reader{b: raw}).ext())
+	x.Members = make([]UUID, MaxMembers+1)
+	require.Empty(t, (&reader{b: appendExt(nil, x)}).ext().Members)
+	require.Empty(t, appendExt(nil, Ext{Members: x.Members}), "nothing to say")
+}
+
+// An all-reduce has no kind on the wire: its bytes are those of before, and an
+// entry that says its kind says nothing.
+func TestKindOfAnAllReduceIsNotTold(t *testing.T) {
+	require.Empty(t, appendExt(nil, Ext{Call: Call{Root: 3, Digest: 1}}))
+	block := append([]byte(extMagic), unhex(t, "0000001c"+"00530018"+strings.Repeat("00", 7)+"01"+strings.Repeat("00", 16))...)
+	require.Equal(t, Ext{}, (&reader{b: block}).ext())
+	a := Call{Kind: 1, Root: 1, Digest: 2, Sum: 3}
+	b := a
+	b.Sum = 4
+	require.True(t, a.Agrees(b), "the digest speaks for the counts that all know")
+	b.Root = 2
+	require.False(t, a.Agrees(b))
 }
 
 // Names of quantizers have numbers; forms that are told agree if they are the same.

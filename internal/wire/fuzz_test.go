@@ -24,6 +24,9 @@ func fuzzProto(f *testing.F, proto Proto) {
 		}
 	}
 	f.Add(uint16(64), []byte{})
+	f.Add(uint16(88), AppendBody(nil, M2CPrepareMesh{Change: 7, Peers: []PeerEndpoint{{Addr: netip.MustParseAddrPort("[::1]:1")}}}))
+	f.Add(uint16(89), AppendBody(nil, C2MMeshPrepared{Change: 7, FailedPeers: []UUID{{1}}}))
+	f.Add(uint16(10), AppendBody(nil, C2MCollectiveCommsInitiate{Tag: 1, Call: Call{Kind: 3, Root: 1}}))
 	f.Add(uint16(65), AppendBody(nil, M2CPeerDropped{Addr: netip.MustParseAddrPort("[::1]:1"), Reason: "x"}))
 	f.Fuzz(func(t *testing.T, id uint16, body []byte) {
 		p, err := Decode(proto, ID(id), body)
@@ -89,6 +92,7 @@ func FuzzMeta(f *testing.F) {
 func FuzzExt(f *testing.F) {
 	f.Add(appendExt(nil, Ext{Native: true, GroupNative: true, Failed: true, Reason: "x", ReasonCode: 1, HeartbeatTimeout: 1}))
 	f.Add([]byte(extMagic))
+	f.Add(appendExt(nil, Ext{Collectives: 1, GroupCollectives: true, Members: []UUID{{1}}, Call: Call{Kind: 8, Digest: 9}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x := (&reader{b: b}).ext()
 		require.LessOrEqual(t, len(x.Reason), MaxReason)

@@ -142,12 +142,24 @@ type Ext struct {
 	// Epoch names the round in a group whose members all announced Eager (on
 	// M2C 2); 0: collectives begin with their commence.
 	Epoch uint64
+	// Collectives is the version of the collectives other than all-reduce that the
+	// sender knows (on C2M 1, M2C 1, P2P Hello, HelloAck); 0: none.
+	Collectives uint8
+	// GroupCollectives says that all members of the receiver's group announced
+	// Collectives (on M2C 2).
+	GroupCollectives bool
+	// Members is the group in the order in which collectives count it, at most
+	// MaxMembers (on M2C 2).
+	Members []UUID
+	// Call is what a collective other than all-reduce is (on C2M 10).
+	Call Call
 }
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
 	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
-		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative &&
+		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative && x.Collectives == 0 && !x.GroupCollectives &&
+		(len(x.Members) == 0 || len(x.Members) > MaxMembers) && x.Call.Kind == 0 &&
 		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Reports && x.Reason == "" && x.ReasonCode == 0
 }
 
@@ -255,7 +267,8 @@ type (
 		Tag, Count uint64
 		DType      dtype.Type
 		Op         dtype.Op
-		Form       WireForm // in an extension block
+		Form       WireForm // in an extension block, as Call
+		Call       Call
 	}
 	// C2MCollectiveCommsComplete ends the peer's data phase of Tag.
 	C2MCollectiveCommsComplete struct {
@@ -298,6 +311,15 @@ type (
 	// reached but FailedPeers; capability Preflight.
 	C2MPreflightDone struct {
 		Number      uint64
+		FailedPeers []UUID
+	}
+	// C2MWantMesh (id 88) asks for connections between all members of the group;
+	// capability Collectives, as the one below.
+	C2MWantMesh struct{}
+	// C2MMeshPrepared (id 89) answers M2CPrepareMesh of Change: connections to all
+	// stand but to FailedPeers.
+	C2MMeshPrepared struct {
+		Change      uint64
 		FailedPeers []UUID
 	}
 )
@@ -438,6 +460,25 @@ type (
 		Number uint64
 		Peers  []PeerEndpoint
 	}
+	// M2CPrepareMesh (id 88) names the members that are no neighbours of the
+	// receiver: connect to them, beside whatever runs, and say that you have;
+	// capability Collectives, as the one below.
+	M2CPrepareMesh struct {
+		Change uint64
+		Peers  []PeerEndpoint
+	}
+	// M2CMesh (id 89): collectives that are commenced from now on use Planner,
+	// until the next round.
+	M2CMesh struct {
+		Change  uint64
+		Planner uint8
+	}
+)
+
+// Planners of an M2CMesh.
+const (
+	MeshNone   = 0 // the members use the ring
+	MeshDirect = 1 // every member sends to every other one
 )
 
 // GroupTopology is what a master knows of the links of one group.
@@ -548,6 +589,10 @@ func (C2MRingPrepared) Proto() Proto                   { return C2M }
 func (C2MRingPrepared) ID() ID                         { return 68 }
 func (C2MPreflightDone) Proto() Proto                  { return C2M }
 func (C2MPreflightDone) ID() ID                        { return 71 }
+func (C2MWantMesh) Proto() Proto                       { return C2M }
+func (C2MWantMesh) ID() ID                             { return 88 }
+func (C2MMeshPrepared) Proto() Proto                   { return C2M }
+func (C2MMeshPrepared) ID() ID                         { return 89 }
 
 func (M2CSessionRegistrationResponse) Proto() Proto { return M2C }
 func (M2CSessionRegistrationResponse) ID() ID       { return 1 }
@@ -589,6 +634,10 @@ func (M2CPreflight) Proto() Proto                   { return M2C }
 func (M2CPreflight) ID() ID                         { return 75 }
 func (M2CSwitchRing) Proto() Proto                  { return M2C }
 func (M2CSwitchRing) ID() ID                        { return 71 }
+func (M2CPrepareMesh) Proto() Proto                 { return M2C }
+func (M2CPrepareMesh) ID() ID                       { return 88 }
+func (M2CMesh) Proto() Proto                        { return M2C }
+func (M2CMesh) ID() ID                              { return 89 }
 
 func (P2PHello) Proto() Proto               { return P2P }
 func (P2PHello) ID() ID                     { return 1 }

@@ -59,8 +59,17 @@ func (d drawer) ext() Ext {
 		Addresses: drawList(d, d.addr), Session: d.u64(), Host: d.addr().Addr(),
 		Eager: d.b(), Epoch: d.u64(),
 		RoundBound: time.Duration(d.u32()) * time.Millisecond, Preflight: d.b(),
-		Form: d.form(),
+		Form: d.form(), Call: d.call(),
+		Collectives: d.u8(), GroupCollectives: d.b(), Members: drawList(d, d.uuid),
 	}
+}
+
+func (d drawer) call() Call {
+	c := Call{d.u8(), CallFlags(d.u8()), d.u16(), d.u32(), d.u64(), d.u64()}
+	if c.Kind == 0 {
+		return Call{}
+	}
+	return c
 }
 
 func (d drawer) form() WireForm {
@@ -112,7 +121,7 @@ func drawPacket(t *rapid.T) Packet {
 		},
 		func() Packet { return C2MDistSharedStateComplete{d.ext()} },
 		func() Packet {
-			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form()}
+			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form(), d.call()}
 		},
 		func() Packet { return C2MCollectiveCommsComplete{d.u64(), d.b()} },
 		func() Packet {
@@ -163,6 +172,12 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MAskTopology{} },
 		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
+		func() Packet { return C2MWantMesh{} },
+		func() Packet { return C2MMeshPrepared{d.u64(), drawList(d, d.uuid)} },
+		func() Packet {
+			return M2CPrepareMesh{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
+		},
+		func() Packet { return M2CMesh{d.u64(), d.u8()} },
 		func() Packet {
 			return M2CPreflight{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
 		},

@@ -136,7 +136,7 @@ func (v vector) build(t testing.TB) Packet {
 	case "C2MPacketDistSharedStateComplete":
 		return C2MDistSharedStateComplete{}
 	case "C2MPacketCollectiveCommsInitiate":
-		return C2MCollectiveCommsInitiate{f.u("tag"), f.u("count"), dtype.Type(f.u("data_type")), dtype.Op(f.u("op")), WireForm{}}
+		return C2MCollectiveCommsInitiate{f.u("tag"), f.u("count"), dtype.Type(f.u("data_type")), dtype.Op(f.u("op")), WireForm{}, Call{}}
 	case "C2MPacketCollectiveCommsComplete":
 		return C2MCollectiveCommsComplete{f.u("tag"), f.b("was_aborted")}
 	case "M2CPacketSessionRegistrationResponse":
