@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -19,6 +20,10 @@ func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 		m.kick(c, "more than %d collectives at once", maxOps)
 		return
 	}
+	if why := c.group.impossible(c, p.Call); why != "" {
+		m.kick(c, "collective %d is a %v: %s", p.Tag, plan.Kind(p.Call.Kind), why)
+		return
+	}
 	if c.state != Collective {
 		c.set(Collective, m.now)
 	}
@@ -28,8 +33,30 @@ func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 		t = g.tags.add(p.Tag, m.now)
 	}
 	m.numbers.parts++
-	g.addOp(c, t, clientOp{n: m.numbers.parts, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form})
+	g.addOp(c, t, clientOp{n: m.numbers.parts, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form, call: p.Call})
+	if p.Call.Flags&wire.CallMesh != 0 {
+		m.wantMesh(g)
+	}
 	m.checkCommence(g, t)
+}
+
+// impossible says why no peer of ours would send a vote for such a collective, "" if
+// one would.
+func (g *group) impossible(c *client, call wire.Call) string {
+	k := plan.Kind(call.Kind)
+	switch {
+	case k == plan.AllReduce:
+		return ""
+	case !k.Valid():
+		return "its kind is unknown"
+	case !c.can.collectives:
+		return "it has not announced them"
+	case g.lacks != "":
+		return g.lacks
+	case k.Rooted() && uint64(call.Root) >= uint64(len(g.roster)), !k.Rooted() && call.Root != 0:
+		return fmt.Sprintf("no member has the index of its root, %d", call.Root)
+	}
+	return ""
 }
 
 // checkCommence starts a collective that every accepted member voted for.
@@ -38,11 +65,19 @@ func (m *Machine) checkCommence(g *group, t *tagState) {
 	if len(ms) == 0 || t.voters() != len(ms) {
 		return
 	}
+	if g.mesh.state == meshPreparing && wantsMesh(t, ms) {
+		return // settleMesh looks again
+	}
 	m.commence(t, ms)
 	if why := mismatch(t, ms); why != "" {
 		m.tell(g, "mismatch", true, "%s", why)
 		if allNative(ms) {
 			m.abort(g, t, errs.Mismatch, why)
+		}
+	}
+	if ms[0].op(t.tag).call.Kind != 0 {
+		if why := m.departed(g); why != "" {
+			m.abort(g, t, errs.RankConnectionLost, why)
 		}
 	}
 	m.catchUp(g, t, ms)
@@ -75,6 +110,9 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	early := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
 	first := voters[0].op(t.tag)
 	g.inForce.pace.Begin(first.count*uint64(first.dtype.Size()), g.flying == 0, early, m.now)
+	if first.call.Kind != 0 {
+		g.inForce.pace.Spoil() // rings are compared by all-reduces alone
+	}
 	// Nothing is left of an earlier use whose members are all gone.
 	t.performed, t.aborted, t.wait = true, false, wait{since: m.now}
 	g.flying++
@@ -94,12 +132,12 @@ func mismatch(t *tagState, ms []*client) string {
 	fmt.Fprintf(&b, "collective %d called with different arguments:", t.tag)
 	for i, c := range ms {
 		o := c.op(t.tag)
-		same = same && o.count == first.count && o.dtype == first.dtype && o.op == first.op && o.form.Agrees(form)
+		same = same && o.agrees(&first) && o.form.Agrees(form)
 		if o.form.Told {
 			form = o.form
 		}
 		if i < 16 {
-			fmt.Fprintf(&b, " %s: %d x %v %v", c.name(), o.count, o.dtype, o.op)
+			fmt.Fprintf(&b, " %s: %s", c.name(), o)
 			if o.form.Told {
 				fmt.Fprintf(&b, " %v", o.form)
 			}
@@ -112,9 +150,35 @@ func mismatch(t *tagState, ms []*client) string {
 	return strings.TrimSuffix(b.String(), ";")
 }
 
+// agrees reports whether the members whose parts these are pass the same arguments.
+func (o *clientOp) agrees(p *clientOp) bool {
+	counts := o.call.Flags&wire.CallCounts != 0 || o.count == p.count
+	return counts && o.dtype == p.dtype && o.op == p.op && o.call.Agrees(p.call)
+}
+
+// String says what was called.
+func (o *clientOp) String() string {
+	k := plan.Kind(o.call.Kind)
+	if k == plan.Barrier {
+		return k.String()
+	}
+	what := fmt.Sprintf("%d x %v %v", o.count, o.dtype, o.op)
+	if k == plan.AllReduce {
+		return what
+	}
+	what = fmt.Sprintf("%v of %s", k, what)
+	if k.Rooted() {
+		what += fmt.Sprintf(", root %d", o.call.Root)
+	}
+	return fmt.Sprintf("%s, flags %d, digest %x", what, o.call.Flags, o.call.Digest)
+}
+
 // complete ends a member's data phase (control spec, section 11).
 func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	o := c.op(p.Tag)
+	if o != nil && p.WasAborted && plan.Kind(o.call.Kind) == plan.Barrier && m.giveUp(c, o) {
+		return
+	}
 	if o != nil && o.state == VoteInit && c.can.eager && o.ahead == aheadNothing {
 		// It began without the commence, in a group that may (docs/spec/extensions.md).
 		if o.ahead = aheadComplete; p.WasAborted {
@@ -132,6 +196,20 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 		m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
 	}
 	m.checkComplete(g, t)
+}
+
+// giveUp takes the word of a member that had said it was through with a barrier, and
+// whose caller does not wait for the others; false if it is no such word.
+func (m *Machine) giveUp(c *client, o *clientOp) bool {
+	switch {
+	case o.state == VoteInit && o.ahead == aheadComplete:
+		o.ahead = aheadAborted
+	case o.state == VoteComplete:
+		m.abort(c.group, o.t, errs.RankConnectionLost, "peer "+c.name()+" has given it up")
+	default:
+		return false
+	}
+	return true
 }
 
 // performers returns the members that take part in the running collective t.

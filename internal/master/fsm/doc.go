@@ -43,7 +43,7 @@
 //	VoteInit --all voted--> Perform --11--> VoteComplete --all complete--> released
 //
 // The query whether newcomers wait (4), and packets that only tell something (6,
-// 64 to 66, 68, 71), leave the state as it is.
+// 64 to 66, 68, 71, 88, 89), leave the state as it is.
 //
 // # What goes on beside
 //
@@ -78,6 +78,15 @@
 //	 |                                +--not connected--> refused
 //	 |
 //	 +--too soon--> postponed --patience is over--> preferred
+//
+// Collectives that want it have all members of a group connect with each other
+// (mesh.go), once between two rounds:
+//
+//	meshNone --wanted--> meshPreparing --all connected--> meshDirect
+//	 |                    |
+//	 |                    +--not connected--> meshRefused
+//	 |
+//	 +--too many--> meshRefused
 //
 // # Quirks
 //

@@ -55,6 +55,7 @@ func (m *Machine) advance(now time.Duration) {
 		if g.change != nil {
 			g.change.due += late
 		}
+		g.mesh.due += late
 	}
 	for _, f := range m.trials.open {
 		f.due += late + m.cfg.HeartbeatInterval
@@ -79,6 +80,7 @@ func (m *Machine) timers() {
 	}
 	m.probesDue()
 	m.changesDue()
+	m.meshesDue()
 	if m.cfg.RegisterTimeout > 0 {
 		for _, c := range m.silent {
 			if m.now >= c.since+m.cfg.RegisterTimeout {
@@ -153,6 +155,10 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 			if at, due := m.changeDue(g); due {
 				m.census.changing = true
 				earliest(at)
+			}
+			if g.mesh.state == meshPreparing {
+				m.census.changing = true
+				earliest(g.mesh.due)
 			}
 		}
 	}

@@ -52,7 +52,7 @@ type numbers struct {
 	parts       uint64 // of clients in collectives
 	jobs        uint64 // of the solver
 	probes      uint64 // rounds of them
-	changes     uint64 // rings that were offered
+	changes     uint64 // rings and meshes that were offered
 	preflights  uint64
 }
 
@@ -210,6 +210,9 @@ func (m *Machine) packet(e PacketIn) {
 		m.kick(c, "unexpected packet %T", e.Packet)
 		return
 	}
+	if p, ok := e.Packet.(wire.C2MCollectiveCommsComplete); ok && p.WasAborted && c.can.collectives && c.op(p.Tag) == nil {
+		return // it gives a barrier up that is over
+	}
 	if !legal(e.Packet.ID(), c.phase, c.state) {
 		m.kick(c, "packet %T is not allowed in state %v/%v", e.Packet, c.phase, c.state)
 		return
@@ -245,6 +248,10 @@ func (m *Machine) packet(e PacketIn) {
 		m.ringPrepared(c, p)
 	case wire.C2MPreflightDone:
 		m.preflightDone(c, p)
+	case wire.C2MWantMesh:
+		m.askMesh(c)
+	case wire.C2MMeshPrepared:
+		m.meshPrepared(c, p)
 	case wire.C2MHeartbeat:
 		m.beat(c, p)
 	default:

@@ -61,11 +61,12 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	c.registered, c.uuid = true, uuid
 	if c.native {
 		c.can = abilities{
-			heartbeat:  p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0,
-			preflight:  p.Ext.Preflight,
-			topology:   p.Ext.Topology,
-			eager:      p.Ext.Eager,
-			switchRing: p.Ext.Switch && m.cfg.Switch,
+			heartbeat:   p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0,
+			preflight:   p.Ext.Preflight,
+			topology:    p.Ext.Topology,
+			eager:       p.Ext.Eager,
+			switchRing:  p.Ext.Switch && m.cfg.Switch,
+			collectives: p.Ext.Collectives > 0,
 		}
 	}
 	c.listens.state, c.listens.bandwidth = p.SharedStatePort, p.BenchmarkPort
@@ -81,6 +82,9 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	if c.native {
 		resp.Ext.Native, resp.Ext.Topology, resp.Ext.Switch, resp.Ext.Preflight = true, c.can.topology, c.can.switchRing, c.can.preflight
 		resp.Ext.RoundBound = max(m.cfg.RoundTimeout, 0)
+		if c.can.collectives {
+			resp.Ext.Collectives = wire.CollectivesVersion
+		}
 		if c.can.heartbeat {
 			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
 			resp.Ext.HeartbeatTimeout = m.cfg.HeartbeatTimeout
@@ -270,6 +274,7 @@ func (m *Machine) remove(batch []*client) {
 		m.checkSync(g)
 		m.checkSynced(g)
 		if why[g] != "" { // those who waited outside took part in no collective
+			m.refuseMesh(g, why[g])
 			m.checkTags(g, why[g])
 		}
 	}

@@ -132,6 +132,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		if in[g] {
 			m.reconsider(g)
 			g.ring = m.normalise(g)
+			m.enroll(g)
 			g.pure, g.eager = true, true
 			for _, u := range g.ring {
 				c := m.uuids[u]
@@ -174,6 +175,11 @@ func (m *Machine) info(c *client, members, groups, largest int) wire.M2CP2PConne
 		p.Ext.GroupNative = c.group.pure
 		if c.group.eager {
 			p.Ext.Epoch = m.round.n
+		}
+		if c.can.collectives {
+			if p.Ext.Reason = c.group.lacks; p.Ext.Reason == "" {
+				p.Ext.GroupCollectives, p.Ext.Members = true, c.group.roster
+			}
 		}
 	}
 	return p

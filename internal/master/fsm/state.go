@@ -144,11 +144,12 @@ type ending struct {
 
 // abilities are what a client has announced and was granted: none for PCCL peers.
 type abilities struct {
-	heartbeat  bool
-	preflight  bool // tries whether it reaches others
-	topology   bool // measures when it is told to
-	eager      bool // begins a collective without the commence
-	switchRing bool // connects for a better ring beside its collectives
+	heartbeat   bool
+	preflight   bool // tries whether it reaches others
+	topology    bool // measures when it is told to
+	eager       bool // begins a collective without the commence
+	switchRing  bool // connects for a better ring beside its collectives
+	collectives bool // other than all-reduce
 }
 
 // progress is what a client says of the bytes that it has moved.
@@ -192,6 +193,7 @@ type trialPart struct {
 type place struct {
 	neighbours []wire.UUID // in the ring in force
 	prepared   uint64      // the change that it has connected for
+	meshed     uint64      // the mesh that it has connected for
 }
 
 // ways are what is known of the connections to the others of the group.
@@ -237,6 +239,7 @@ type clientOp struct {
 	dtype dtype.Type
 	op    dtype.Op
 	form  wire.WireForm
+	call  wire.Call
 	ahead ahead
 }
 
@@ -262,17 +265,20 @@ type group struct {
 	lines   lines     // about it
 	slots   []*client // see ways.slot; nil: free
 
-	ring  []wire.UUID // of the last round; replaced as a whole, packets share it
-	pure  bool        // all in it are gopccl peers
-	eager bool        // all in it can begin without a commence
-	order []wire.UUID // preferred order of the members, nil: by uuid
-	round groupRound
+	ring   []wire.UUID // of the last round; replaced as a whole, packets share it
+	pure   bool        // all in it are gopccl peers
+	eager  bool        // all in it can begin without a commence
+	order  []wire.UUID // preferred order of the members, nil: by uuid
+	roster []wire.UUID // members as collectives count them, of the last round; replaced as a whole
+	lacks  string      // why they have no collectives but all-reduce, "": they do
+	round  groupRound
 
 	inForce timedRing  // the last ring that a round has succeeded with
 	before  *timedRing // the one that it replaced, while the two are compared
 	search  search
 	shares  links.Shares // hosts whose peers share what leads out or in
 	change  *change      // the ring that its members connect for
+	mesh    mesh
 
 	state  sharedState
 	tags   tagList

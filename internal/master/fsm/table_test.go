@@ -34,6 +34,7 @@ var lawful = map[wire.ID]struct {
 	66: {nil, everyState()},
 	68: {nil, everyState()},
 	71: {everyState(), everyState()},
+	89: {nil, everyState()}, // 88 only in groups that announced it
 }
 
 func everyState() (all []State) {
@@ -58,6 +59,8 @@ var everyPacket = []wire.Packet{
 	wire.C2MProbeState{State: wire.ProbeReady},
 	wire.C2MRingPrepared{},
 	wire.C2MPreflightDone{},
+	wire.C2MWantMesh{},
+	wire.C2MMeshPrepared{},
 	wire.C2MLinkReport{Mbps: 1, Busy: 1},
 	wire.M2CHeartbeat{},
 	wire.P2PHello{},

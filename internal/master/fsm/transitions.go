@@ -35,6 +35,8 @@ var rules = []rule{
 	{wire.C2MLinkReport{}.ID(), true, nil, nil},
 	{wire.C2MRingPrepared{}.ID(), true, nil, nil},
 	{wire.C2MPreflightDone{}.ID(), false, nil, nil},
+	{wire.C2MWantMesh{}.ID(), true, nil, nil},
+	{wire.C2MMeshPrepared{}.ID(), true, nil, nil},
 }
 
 // conclusion is a transition that no packet of the client makes, but what it has

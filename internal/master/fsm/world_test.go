@@ -27,7 +27,8 @@ type world struct {
 	stopped []uint64
 	ids     map[ClientID]wire.UUID
 	next    ClientID
-	eager   bool // whether newcomers can begin without a commence
+	eager   bool  // whether newcomers can begin without a commence
+	version uint8 // of the collectives that newcomers announce
 }
 
 func counting() func() wire.UUID {
@@ -123,7 +124,7 @@ func (w *world) join(group uint32, native bool) ClientID {
 	c := w.connectAt(fmt.Sprintf("127.0.0.1:%d", 40000+w.next))
 	p := wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 1000 + uint16(c), BenchmarkPort: 3, PeerGroup: group}
 	if native {
-		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: w.eager}
+		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: w.eager, Collectives: w.version}
 	}
 	w.send(c, p)
 	require.True(w.t, want[wire.M2CSessionRegistrationResponse](w, c).Accepted)
