@@ -18,8 +18,8 @@ type Operation struct {
 	// These never change.
 	s      *Session
 	id     fsm.OpID
-	launch fsm.CallID     // the call of event
-	event  fsm.CallReduce // tells the machine of it
+	launch fsm.CallID         // the call of event
+	event  fsm.CallCollective // tells the machine of it
 	data   *reduce.Op
 	world  int
 	posted time.Time

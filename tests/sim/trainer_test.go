@@ -127,7 +127,7 @@ func (p *peer) launch(tag uint64, v []int64) *op {
 	p.busy[tag] = true
 	p.call("launch", func(c pfsm.CallID) pfsm.Event {
 		p.launches[c] = o
-		return pfsm.CallReduce{Call: c, Op: o.id, Tag: tag, Count: uint64(len(v)), DType: dtype.Int64, RedOp: dtype.Sum}
+		return pfsm.CallCollective{Call: c, Op: o.id, Tag: tag, Count: uint64(len(v)), DType: dtype.Int64, RedOp: dtype.Sum}
 	}, func(d pfsm.Done) {
 		if d.Err != nil {
 			p.busy[tag] = false

@@ -176,7 +176,7 @@ func TestCancelCalls(t *testing.T) {
 		op := r.launch(1)
 		r.step(CallCancel{Op: op})
 		u, l, w := r.update(), r.newCall(), r.newCall()
-		r.step(CallReduce{Call: l, Op: 50, Tag: 2})
+		r.step(CallCollective{Call: l, Op: 50, Tag: 2})
 		r.step(CallAwait{Call: w, Op: 50})
 		r.step(CallCancel{Call: u})
 		r.failed(u, errs.Canceled)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -20,11 +21,13 @@ type operation struct {
 	id   OpID
 	vote wire.C2MCollectiveCommsInitiate
 	// Captured at launch (control spec, section 13.3).
-	ring   []wire.UUID
-	self   wire.UUID
-	native bool
-	older  bool // it runs in a ring that is no longer the one in force
-	epoch  uint64
+	ring    []wire.UUID
+	self    wire.UUID
+	native  bool
+	members []wire.UUID
+	sends   uint64 // bytes at most, not of an all-reduce
+	older   bool   // it runs in a ring that is no longer the one in force
+	epoch   uint64
 
 	state    opState
 	eager    bool          // the data phase began at the launch
@@ -62,10 +65,35 @@ func (p lostPeer) String() string {
 	return p.uuid.String() + " (" + p.addr.String() + ")"
 }
 
+func (op *operation) kind() plan.Kind { return plan.Kind(op.vote.Call.Kind) }
+
+func (op *operation) wantsMesh() bool { return op.vote.Call.Flags&wire.CallMesh != 0 }
+
+// awaiting is what errors call the wait for op's verdict.
+func (op *operation) awaiting() string { return "await " + op.kind().String() }
+
+// supports returns why the group cannot have the collective c, nil if it can.
+func (m *Machine) supports(c CallCollective) error {
+	k := plan.Kind(c.Vote.Kind)
+	switch {
+	case k == plan.AllReduce:
+		return nil
+	case !k.Valid():
+		return errs.New(errs.InvalidArgument, k.String(), errors.New("its kind is unknown"))
+	case !m.view.Collectives:
+		return errs.New(errs.Unsupported, k.String(), errors.New(m.view.Lacks)).
+			WithHint("call an all-reduce, or let all members and the master be of this version of gopccl")
+	case k.Rooted() && uint64(c.Vote.Root) >= uint64(len(m.view.Members)):
+		return errs.New(errs.InvalidArgument, k.String(), fmt.Errorf("root %d is none of %d members", c.Vote.Root, len(m.view.Members)))
+	}
+	return nil
+}
+
 // launch starts a collective (control spec, section 13.3).
-func (m *Machine) launch(c CallReduce) {
-	name := kindNames[kindReduce]
+func (m *Machine) launch(c CallCollective) {
+	name := plan.Kind(c.Vote.Kind).String()
 	if err := m.usable(kindReduce); err != nil {
+		err.Op = name
 		m.done(c.Call, err)
 		return
 	}
@@ -80,6 +108,10 @@ func (m *Machine) launch(c CallReduce) {
 		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("%v of %v", c.RedOp, c.DType)))
 		return
 	}
+	if err := m.supports(c); err != nil {
+		m.done(c.Call, err)
+		return
+	}
 	if m.view.LocalWorldSize < 2 || len(m.view.Ring) < 2 {
 		m.done(c.Call, errs.New(errs.TooFewPeers, name, nil).WithHint("wait for peers and update the topology"))
 		return
@@ -89,13 +121,15 @@ func (m *Machine) launch(c CallReduce) {
 		return
 	}
 	m.ops = append(m.ops, &operation{
-		id:     c.Op,
-		vote:   wire.C2MCollectiveCommsInitiate{Tag: c.Tag, Count: c.Count, DType: c.DType, Op: c.RedOp},
-		ring:   slices.Clone(m.view.Ring),
-		self:   m.view.UUID,
-		native: m.native(),
-		epoch:  m.epoch,
-		query:  m.query,
+		id:      c.Op,
+		vote:    wire.C2MCollectiveCommsInitiate{Tag: c.Tag, Count: c.Count, DType: c.DType, Op: c.RedOp, Call: c.Vote},
+		ring:    slices.Clone(m.view.Ring),
+		self:    m.view.UUID,
+		native:  m.native(),
+		members: m.view.Members,
+		sends:   c.Sends,
+		epoch:   m.epoch,
+		query:   m.query,
 	})
 	op := m.ops[len(m.ops)-1]
 	if m.view.MasterNative {
@@ -104,10 +138,13 @@ func (m *Machine) launch(c CallReduce) {
 	if m.failedTags[c.Tag] {
 		op.epoch = 0
 	}
-	if m.mayBegin(op) {
-		m.beginEagerly(op)
-	} else {
+	switch {
+	case !m.mayBegin(op):
 		m.sendHeld()
+	case op.kind() == plan.Barrier:
+		m.passBarrier(op)
+	default:
+		m.beginEagerly(op)
 	}
 	m.initiate()
 	m.done(c.Call, nil)
@@ -157,6 +194,18 @@ func (m *Machine) remove(op *operation) {
 	m.ops = slices.DeleteFunc(m.ops, func(o *operation) bool { return o == op })
 }
 
+// start returns the effect that begins the data phase of op as it would begin now.
+func (m *Machine) start(op *operation) StartData {
+	e := StartData{
+		Op: op.id, Tag: op.vote.Tag, Epoch: op.epoch,
+		Ring: slices.Clone(op.ring), Self: op.self, Native: op.native, Vote: op.vote.Call,
+	}
+	if op.kind() != plan.AllReduce {
+		e.Members, e.Mesh = slices.Clone(op.members), op.wantsMesh() && m.mesh.state == meshDirect
+	}
+	return e
+}
+
 // commence takes the M2C 9 of an operation: everybody has voted.
 func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	op := m.byTag(p.Tag)
@@ -170,7 +219,9 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	switch {
 	case op.eager:
 		m.lent -= eagerCost(op)
-		m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
+		if op.kind() != plan.Barrier {
+			m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
+		}
 		m.answerPrepared()
 		if op.state == opAhead {
 			op.to(opReported)
@@ -181,13 +232,19 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		m.emit(SkipData{Seq: p.SeqNr})
 		m.report(op, true)
 		return
+	case op.kind() == plan.Barrier:
+		op.to(opRunning)
+		if i := slices.IndexFunc(op.ring, func(u wire.UUID) bool { return slices.Contains(m.dropped, u) }); i >= 0 {
+			op.dataErr = fmt.Errorf("peer %v of the ring has left", op.ring[i])
+		}
+		m.report(op, op.dataErr != nil)
+		return
 	default:
 		op.to(opRunning)
 		op.open = true
-		m.emit(StartData{
-			Op: op.id, Tag: p.Tag, Seq: p.SeqNr, Epoch: op.epoch,
-			Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
-		})
+		e := m.start(op)
+		e.Seq = p.SeqNr
+		m.emit(e)
 	}
 	// The master commences for those that are left. A member of the ring that
 	// vanished without closing its connections would be waited for in vain.
@@ -332,7 +389,7 @@ func (op *operation) failure() error {
 		cause = errors.New("aborted by another peer")
 	}
 	if op.code == errs.Mismatch {
-		return errs.New(errs.Mismatch, kindNames[kindReduce], cause).
+		return errs.New(errs.Mismatch, op.kind().String(), cause).
 			WithHint("pass the same count, type, operation and quantization on every peer")
 	}
 	var names []string
@@ -347,7 +404,7 @@ func (op *operation) failure() error {
 	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed) {
 		return e // a fault of our own: nothing that a retry repairs
 	}
-	return errs.New(errs.RankConnectionLost, kindNames[kindReduce], cause).WithPeer(peer).
+	return errs.New(errs.RankConnectionLost, op.kind().String(), cause).WithPeer(peer).
 		WithHint("check the world size and retry")
 }
 
@@ -406,7 +463,9 @@ func notRepaired(verdict error) error {
 func (m *Machine) settleEnded(op *operation) {
 	m.finish(op, true)
 	op.to(opSettled)
-	op.err = m.endError(kindAwait, "")
+	ended := m.endError(kindAwait, "")
+	ended.Op = op.awaiting()
+	op.err = ended
 	if op.canceled {
 		if op.awaited {
 			m.giveUp(op)
@@ -429,11 +488,15 @@ func (m *Machine) cancelOperation(id OpID) {
 		return
 	}
 	through := (op.state == opReported || op.state == opAhead) && op.dataErr == nil
-	if op.native && through {
+	if op.native && through && op.kind() != plan.Barrier {
 		op.hurried = true
 		return
 	}
 	op.canceled = true
+	if through && op.kind() == plan.Barrier {
+		// That this peer is through says nothing about the others, who may never come.
+		m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: true})
+	}
 	if !op.native {
 		// PCCL peers judge by the order of their awaits whether a round follows
 		// (quirk Q18), and one that waits for a first frame ignores aborts until
@@ -452,7 +515,7 @@ func (m *Machine) cancelOperation(id OpID) {
 func (m *Machine) giveUp(op *operation) {
 	m.finish(op, true)
 	if op.awaited {
-		m.done(op.await, errs.New(errs.Canceled, kindNames[kindAwait], nil))
+		m.done(op.await, errs.New(errs.Canceled, op.awaiting(), nil))
 		op.awaited = false
 		return
 	}

@@ -16,7 +16,7 @@ import (
 func TestReduceSequence(t *testing.T) {
 	r := connected(t, true, 2, 1)
 	c := r.newCall()
-	r.step(CallReduce{Call: c, Op: 9, Tag: 4, Count: 10, DType: dtype.Float32, RedOp: dtype.Avg})
+	r.step(CallCollective{Call: c, Op: 9, Tag: 4, Count: 10, DType: dtype.Float32, RedOp: dtype.Avg})
 	r.ok(c)
 	r.sent(wire.C2MCollectiveCommsInitiate{Tag: 4, Count: 10, DType: dtype.Float32, Op: dtype.Avg})
 	w := r.await(9)
@@ -187,13 +187,13 @@ func TestReleaseWithoutVerdictIsAFailure(t *testing.T) {
 
 // Control spec, section 13.5: the reasons for which a launch is refused.
 func TestLaunchRefusals(t *testing.T) {
-	launch := func(r *rig, ev CallReduce) CallID {
+	launch := func(r *rig, ev CallCollective) CallID {
 		ev.Call = r.newCall()
 		r.step(ev)
 		r.silent()
 		return ev.Call
 	}
-	good := CallReduce{Op: 99, Tag: 1, DType: dtype.Float32, RedOp: dtype.Sum}
+	good := CallCollective{Op: 99, Tag: 1, DType: dtype.Float32, RedOp: dtype.Sum}
 
 	r := newRig(t, Config{})
 	r.failed(launch(r, good), errs.InvalidUsage)
@@ -380,7 +380,7 @@ func TestPendingOverlaps(t *testing.T) {
 	r.silent()
 	r.fail(op, 1)
 	c := r.newCall()
-	r.step(CallReduce{Call: c, Op: 50, Tag: 9, DType: dtype.Float32, RedOp: dtype.Sum})
+	r.step(CallCollective{Call: c, Op: 50, Tag: 9, DType: dtype.Float32, RedOp: dtype.Sum})
 	r.failed(c, errs.Busy)
 	r.in(wire.M2CPeersPendingResponse{PeersPending: true})
 	require.True(t, r.ok(a).Pending) // S1-36
@@ -397,7 +397,7 @@ func TestWireFormIsTold(t *testing.T) {
 		c := r.register(native, wire.Ext{})
 		r.round(1, 2)
 		r.ok(c)
-		r.step(CallReduce{Call: r.newCall(), Op: 50, Tag: 4, Count: 100, DType: dtype.Float32, RedOp: dtype.Sum, Form: form})
+		r.step(CallCollective{Call: r.newCall(), Op: 50, Tag: 4, Count: 100, DType: dtype.Float32, RedOp: dtype.Sum, Form: form})
 		want := wire.C2MCollectiveCommsInitiate{Tag: 4, Count: 100, DType: dtype.Float32, Op: dtype.Sum}
 		if native {
 			want.Form = form

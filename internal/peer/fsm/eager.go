@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -23,20 +24,29 @@ const (
 	eagerHold = 5 * time.Millisecond
 )
 
-// eagerCost is an upper bound of what op sends: twice its bytes, and frame
-// headers and metadata in every step.
+// eagerCost is an upper bound of what op sends: an all-reduce twice its bytes, and
+// frame headers and metadata in every step.
 func eagerCost(op *operation) uint64 {
-	bytes := op.vote.Count * uint64(op.vote.DType.Size())
-	return 2*bytes + uint64(len(op.ring))*256
+	sends := op.sends
+	switch op.kind() {
+	case plan.Barrier:
+		return 0
+	case plan.AllReduce:
+		sends = 2 * op.vote.Count * uint64(op.vote.DType.Size())
+	}
+	return sends + uint64(len(op.ring))*256
 }
 
 // mayBegin reports whether op may begin before its commence.
 func (m *Machine) mayBegin(op *operation) bool {
 	limit := uint64(max(0, min(m.cfg.EagerBytes, MaxEager)))
 	size := uint64(op.vote.DType.Size())
+	allReduce := op.kind() == plan.AllReduce
 	switch {
-	case m.epoch == 0 || limit == 0 || op.vote.Count > limit/size:
+	case m.epoch == 0 || limit == 0 || allReduce && op.vote.Count > limit/size || !allReduce && op.sends > limit:
 		return false
+	case op.wantsMesh() && !m.mesh.state.settled():
+		return false // the members could take different ways
 	case m.prep != nil:
 		return false // the next commence may be one in another ring
 	case m.roundDue:
@@ -56,16 +66,24 @@ func (m *Machine) beginEagerly(op *operation) {
 	m.lent += eagerCost(op)
 	op.to(opHeld)
 	op.held = m.now + eagerHold
-	m.emit(StartData{
-		Op: op.id, Tag: op.vote.Tag, Epoch: m.epoch, Eager: true,
-		Ring: slices.Clone(op.ring), Self: op.self, Native: op.native,
-	})
+	e := m.start(op)
+	e.Eager = true
+	m.emit(e)
 	for _, o := range m.ops {
 		if o != op && o.state != opSettled {
 			m.sendHeld()
 			return
 		}
 	}
+}
+
+// passBarrier says that this peer is through with a barrier that it has launched:
+// nothing has to be waited for but the others. Votes that are held back go first.
+func (m *Machine) passBarrier(op *operation) {
+	op.eager = true
+	op.to(opHeld)
+	m.sendHeld()
+	m.report(op, false)
 }
 
 // sendHeld sends the votes that are held back.

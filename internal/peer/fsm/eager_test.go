@@ -116,7 +116,7 @@ func TestEagerVotesAreLetGo(t *testing.T) {
 	r = eager(t, 1, 2)
 	r.launch(1)
 	c := r.newCall()
-	r.step(CallReduce{Call: c, Op: 77, Tag: 2, Count: 1000, DType: dtype.Float32, RedOp: dtype.Sum})
+	r.step(CallCollective{Call: c, Op: 77, Tag: 2, Count: 1000, DType: dtype.Float32, RedOp: dtype.Sum})
 	r.isEager(false)
 	r.sent(initiated(1), wire.C2MCollectiveCommsInitiate{Tag: 2, Count: 1000, DType: dtype.Float32, Op: dtype.Sum})
 	r.in(wire.M2CCollectiveCommsCommence{Tag: 2, SeqNr: 9})
@@ -128,7 +128,7 @@ func TestWhatIsNotEager(t *testing.T) {
 		t.Helper()
 		c := r.newCall()
 		r.op++
-		r.step(CallReduce{Call: c, Op: r.op, Tag: tag, Count: count, DType: dtype.Float32, RedOp: dtype.Sum})
+		r.step(CallCollective{Call: c, Op: r.op, Tag: tag, Count: count, DType: dtype.Float32, RedOp: dtype.Sum})
 		r.ok(c)
 		r.isEager(eager)
 	}
@@ -329,7 +329,7 @@ func TestEpochIsToldBeforeAnythingStarts(t *testing.T) {
 	require.Equal(t, RoundOver{Epoch: 7}, want[RoundOver](r))
 	r.ok(c)
 	launch := func(op OpID, tag uint64) {
-		r.step(CallReduce{Call: r.newCall(), Op: op, Tag: tag, Count: 100, DType: dtype.Float32, RedOp: dtype.Sum})
+		r.step(CallCollective{Call: r.newCall(), Op: op, Tag: tag, Count: 100, DType: dtype.Float32, RedOp: dtype.Sum})
 		r.isEager(false)
 	}
 	launch(50, 1) // keeps the round away

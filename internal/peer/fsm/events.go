@@ -45,8 +45,8 @@ type (
 		Torn     bool
 		Entries  []wire.StateEntry
 	}
-	// CallReduce launches a collective. Done comes at once: nil if launched.
-	CallReduce struct {
+	// CallCollective launches a collective. Done comes at once: nil if launched.
+	CallCollective struct {
 		Call  CallID
 		Op    OpID
 		Tag   uint64
@@ -54,6 +54,8 @@ type (
 		DType dtype.Type
 		RedOp dtype.Op
 		Form  wire.WireForm // told to a gopccl master
+		Vote  wire.Call     // what else the members have to agree on; zero: an all-reduce
+		Sends uint64        // most bytes that this peer sends in it; not of an all-reduce
 	}
 	// CallAwait waits for the verdict of a launched operation and, where one is
 	// due and no other operation is un-awaited, for the round that repairs the ring.
@@ -63,7 +65,7 @@ type (
 	}
 	// CallCancel says that the caller of Call gave up. Votes cannot be taken back:
 	// a phase-changing call ends the session, an operation (Op of a
-	// CallReduce/CallAwait) is aborted for all peers, unless this one has reported
+	// CallCollective/CallAwait) is aborted for all peers, unless this one has reported
 	// that it is through: its verdict is no longer this peer's and is the answer.
 	// The answer of a CallPending that was given up is the next one's.
 	CallCancel struct {
@@ -128,6 +130,12 @@ type (
 		Change uint64
 		Failed []wire.UUID
 	}
+	// MeshPrepared says that the work of a PrepareMesh effect is done; Failed names
+	// members that could not be reached.
+	MeshPrepared struct {
+		Change uint64
+		Failed []wire.UUID
+	}
 	// Preflighted says that the work of a Preflight effect is done; Failed names
 	// peers that could not be reached.
 	Preflighted struct {
@@ -144,29 +152,30 @@ type (
 	Tick struct{}
 )
 
-func (CallConnect) event()  {}
-func (CallUpdate) event()   {}
-func (CallPending) event()  {}
-func (CallOptimize) event() {}
-func (AskSync) event()      {}
-func (CallSync) event()     {}
-func (CallReduce) event()   {}
-func (CallAwait) event()    {}
-func (CallCancel) event()   {}
-func (CallClose) event()    {}
-func (PacketIn) event()     {}
-func (MasterGone) event()   {}
-func (Established) event()  {}
-func (DataEnded) event()    {}
-func (Fetched) event()      {}
-func (Measured) event()     {}
-func (ProbesDone) event()   {}
-func (ProbeReady) event()   {}
-func (Probed) event()       {}
-func (RingPrepared) event() {}
-func (Preflighted) event()  {}
-func (LinkUsed) event()     {}
-func (Tick) event()         {}
+func (CallConnect) event()    {}
+func (CallUpdate) event()     {}
+func (CallPending) event()    {}
+func (CallOptimize) event()   {}
+func (AskSync) event()        {}
+func (CallSync) event()       {}
+func (CallCollective) event() {}
+func (CallAwait) event()      {}
+func (CallCancel) event()     {}
+func (CallClose) event()      {}
+func (PacketIn) event()       {}
+func (MasterGone) event()     {}
+func (Established) event()    {}
+func (DataEnded) event()      {}
+func (Fetched) event()        {}
+func (Measured) event()       {}
+func (ProbesDone) event()     {}
+func (ProbeReady) event()     {}
+func (Probed) event()         {}
+func (RingPrepared) event()   {}
+func (MeshPrepared) event()   {}
+func (Preflighted) event()    {}
+func (LinkUsed) event()       {}
+func (Tick) event()           {}
 
 // Effect is an output of Machine.Step, to be carried out in order.
 type Effect interface{ effect() }
@@ -202,6 +211,12 @@ type (
 		Ring   []wire.UUID
 		Self   wire.UUID
 		Native bool // all members of the group are gopccl peers
+		// Of collectives other than all-reduce: what was voted for, the group in the
+		// order in which they count it, and whether all of it is connected with each
+		// other and the operation wants that.
+		Vote    wire.Call
+		Members []wire.UUID
+		Mesh    bool
 	}
 	// SkipData says that the operation with this number has begun elsewhere and
 	// will not here; its frames are stale.
@@ -275,6 +290,14 @@ type (
 	}
 	// StopPrepare ends a PrepareRing: the change was given up.
 	StopPrepare struct{ Change uint64 }
+	// PrepareMesh makes sure that a live send pool to every listed member exists,
+	// beside whatever runs; a MeshPrepared event follows, unless StopMesh comes first.
+	PrepareMesh struct {
+		Change uint64
+		Peers  []wire.PeerEndpoint
+	}
+	// StopMesh ends a PrepareMesh.
+	StopMesh struct{ Change uint64 }
 	// Preflight tries whether Peers can be reached, beside whatever runs; a
 	// Preflighted event follows.
 	Preflight struct {
@@ -330,6 +353,8 @@ func (PrepareProbe) effect() {}
 func (SendProbe) effect()    {}
 func (PrepareRing) effect()  {}
 func (StopPrepare) effect()  {}
+func (PrepareMesh) effect()  {}
+func (StopMesh) effect()     {}
 func (Preflight) effect()    {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}
@@ -373,4 +398,14 @@ type View struct {
 	MasterSwitch     bool          // the master switches rings between collectives
 	RoundBound       time.Duration // how long the master waits for this peer's report of a round; 0: it did not say
 	LastDropped      string        // the peer that was last named as gone, for errors
+
+	// Collectives says that the group can call others than all-reduce, and Lacks
+	// why it cannot. Members is the group in the order in which they count it; it is
+	// shared and never changed.
+	Collectives bool
+	Lacks       string
+	Members     []wire.UUID
+	Mesh        bool // all of them are connected with each other
+	// MasterCollectives: the master knows them.
+	MasterCollectives bool
 }

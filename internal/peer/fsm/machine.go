@@ -57,16 +57,12 @@ type Machine struct {
 	view   View
 	out    []Effect
 
-	flow       *flow
-	ops        []*operation // in launch order: unsettled, or settled and not yet awaited
-	canceled   []OpID       // canceled before they were awaited
-	roundDue   bool         // an operation failed and no round was completed since
-	asking     bool         // C2M 4 is out
-	answered   bool         // ... was answered when no call waited for it; the next call gets
-	answer     bool         // this
-	query      uint64       // number of the last one
-	pending    []CallID     // calls that share its answer
-	deferred   []Event      // calls that wait for work that goes on in the background
+	flow     *flow
+	ops      []*operation // in launch order: unsettled, or settled and not yet awaited
+	canceled []OpID       // canceled before they were awaited
+	roundDue bool         // an operation failed and no round was completed since
+	question
+	deferred   []Event // calls that wait for work that goes on in the background
 	closers    []CallID
 	dropReason string      // why the master drops this peer
 	dropped    []wire.UUID // members of the ring that the master has named as gone
@@ -77,6 +73,7 @@ type Machine struct {
 	preflights int          // under way
 	prep       *preparation // of the ring to come
 	unneeded   bool         // connections of rings before this one are there still
+	mesh       mesh
 
 	epoch     uint64 // of the group if all members can begin eagerly, 0 otherwise
 	nextEpoch uint64 // of the round that runs
@@ -86,6 +83,15 @@ type Machine struct {
 	failedTags map[uint64]bool
 
 	live liveness
+}
+
+// question is the one whether newcomers wait.
+type question struct {
+	asking   bool     // C2M 4 is out
+	answered bool     // ... was answered when no call waited for it; the next call gets
+	answer   bool     // this
+	query    uint64   // number of the last one
+	pending  []CallID // calls that share its answer
 }
 
 // New returns the machine of a peer whose TCP connection to the master stands
@@ -143,7 +149,7 @@ func (m *Machine) handle(ev Event) {
 		m.askSync(ev)
 	case CallPending:
 		m.askPending(ev)
-	case CallReduce:
+	case CallCollective:
 		m.launch(ev)
 	case CallAwait:
 		m.await(ev)
@@ -171,6 +177,8 @@ func (m *Machine) handle(ev Event) {
 		m.probed(ev)
 	case RingPrepared:
 		m.ringPrepared(ev)
+	case MeshPrepared:
+		m.meshPrepared(ev)
 	case Preflighted:
 		m.preflighted(ev)
 	case LinkUsed:
@@ -236,6 +244,16 @@ func (m *Machine) packet(p wire.Packet) {
 		return
 	case wire.M2CSwitchRing:
 		if !m.switchRing(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CPrepareMesh:
+		if !m.prepareMesh(p) {
+			m.illegal(p)
+		}
+		return
+	case wire.M2CMesh:
+		if !m.takeMesh(p) {
 			m.illegal(p)
 		}
 		return

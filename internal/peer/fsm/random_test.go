@@ -113,7 +113,7 @@ func (x *chance) trainer(k int) {
 		r.op++
 		x.launches[c] = r.op
 		tag := rapid.Uint64Range(1, 3).Draw(rt, "tag")
-		r.step(CallReduce{Call: c, Op: r.op, Tag: tag, Count: 1, DType: dtype.Int8, RedOp: dtype.Sum})
+		r.step(CallCollective{Call: c, Op: r.op, Tag: tag, Count: 1, DType: dtype.Int8, RedOp: dtype.Sum})
 	case 7, 8:
 		r.step(CallAwait{Call: x.call(), Op: x.anyOp()})
 	case 9:

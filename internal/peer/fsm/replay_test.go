@@ -133,7 +133,7 @@ func replay(t *testing.T, stream []captured) {
 			case wire.C2MCollectiveCommsInitiate:
 				r.op++
 				byTag[p.Tag] = r.op
-				step(CallReduce{Call: r.newCall(), Op: r.op, Tag: p.Tag, Count: p.Count, DType: p.DType, RedOp: p.Op})
+				step(CallCollective{Call: r.newCall(), Op: r.op, Tag: p.Tag, Count: p.Count, DType: p.DType, RedOp: p.Op})
 				step(CallAwait{Call: r.newCall(), Op: r.op})
 			case wire.C2MCollectiveCommsComplete:
 				require.False(t, ended[byTag[p.Tag]])

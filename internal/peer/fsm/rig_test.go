@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -178,6 +179,9 @@ func (r *rig) info(ring []int) wire.M2CP2PConnectionInfo {
 		GlobalWorldSize: uint64(len(ring)), LocalWorldSize: uint64(len(ring)),
 		NumDistinctGroup: 1, LargestGroupSize: uint64(len(ring)), Ext: wire.Ext{GroupNative: r.native},
 	}
+	if r.m.view.MasterCollectives {
+		p.Ext.GroupCollectives, p.Ext.Members = true, uids(slices.Sorted(slices.Values(ring))...)
+	}
 	for _, n := range ring {
 		if n != 1 {
 			p.Peers = append(p.Peers, endpoints(n)...)
@@ -211,7 +215,7 @@ func (r *rig) launch(tag uint64) OpID {
 	c := r.newCall()
 	r.op++
 	op := r.op
-	r.step(CallReduce{Call: c, Op: op, Tag: tag, Count: 8, DType: dtype.Float32, RedOp: dtype.Sum})
+	r.step(CallCollective{Call: c, Op: op, Tag: tag, Count: 8, DType: dtype.Float32, RedOp: dtype.Sum})
 	r.ok(c)
 	return op
 }

@@ -41,6 +41,7 @@ func (m *Machine) connect(c CallConnect) {
 			Preflight:         true,
 			Host:              m.cfg.Host,
 			Eager:             m.cfg.EagerBytes > 0,
+			Collectives:       wire.CollectivesVersion,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 		},
@@ -66,6 +67,7 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 	m.view.MasterNative = p.Ext.Native
 	m.view.MasterTopology = p.Ext.Native && p.Ext.Topology
 	m.view.MasterSwitch = p.Ext.Native && p.Ext.Switch
+	m.view.MasterCollectives = p.Ext.Native && p.Ext.Collectives > 0
 	if p.Ext.Native {
 		m.view.RoundBound = p.Ext.RoundBound
 	}
@@ -191,12 +193,44 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	if m.view.Native {
 		m.nextEpoch = p.Ext.Epoch
 	}
+	if !m.countMembers(p) {
+		m.end(errs.Protocol, "the master sent members that are not those of the group")
+		return
+	}
 	m.round++
-	m.prep, m.unneeded = nil, false
+	m.stopMesh()
+	m.prep, m.unneeded, m.mesh, m.view.Mesh = nil, false, mesh{}, false
 	m.flow.to(stepConnecting)
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).
 	m.emit(Establish{Round: m.round, Epoch: m.nextEpoch, Peers: slices.Clone(m.peers)})
+}
+
+// countMembers takes over what a connection info says of collectives other than
+// all-reduce; false if it cannot be.
+func (m *Machine) countMembers(p wire.M2CP2PConnectionInfo) bool {
+	v := &m.view
+	v.Collectives, v.Lacks, v.Members = false, "", nil
+	switch {
+	case !v.MasterNative:
+		v.Lacks = "the master is PCCL's"
+	case !v.MasterCollectives:
+		v.Lacks = "the master is an older gopccl"
+	case !p.Ext.GroupCollectives && p.Ext.Reason != "":
+		v.Lacks = p.Ext.Reason
+	case !p.Ext.GroupCollectives:
+		v.Lacks = "a member of the group does not know it"
+	default:
+		seen := make(map[wire.UUID]bool, len(p.Ext.Members))
+		for _, u := range p.Ext.Members {
+			seen[u] = true
+		}
+		if n := len(p.Ext.Members); n != v.LocalWorldSize || len(seen) != n || !seen[v.UUID] {
+			return false
+		}
+		v.Collectives, v.Members = v.Native, slices.Clone(p.Ext.Members)
+	}
+	return true
 }
 
 func (m *Machine) established(ev Established) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -309,6 +310,7 @@ func (m *Machine) cancelDeferred(c CallCancel) bool {
 		var call CallID
 		var op OpID
 		var k kind
+		name := ""
 		switch ev := ev.(type) {
 		case CallUpdate:
 			call, k = ev.Call, kindUpdate
@@ -316,8 +318,8 @@ func (m *Machine) cancelDeferred(c CallCancel) bool {
 			call, k = ev.Call, kindOptimize
 		case CallSync:
 			call, k = ev.Call, kindSync
-		case CallReduce:
-			call, k, op = ev.Call, kindReduce, ev.Op
+		case CallCollective:
+			call, k, op, name = ev.Call, kindReduce, ev.Op, plan.Kind(ev.Vote.Kind).String()
 		case CallAwait:
 			call, k, op = ev.Call, kindAwait, ev.Op
 		}
@@ -326,7 +328,10 @@ func (m *Machine) cancelDeferred(c CallCancel) bool {
 			continue
 		}
 		hit = true
-		m.done(call, errs.New(errs.Canceled, kindNames[k], nil))
+		if name == "" {
+			name = kindNames[k]
+		}
+		m.done(call, errs.New(errs.Canceled, name, nil))
 	}
 	m.deferred = rest
 	return hit

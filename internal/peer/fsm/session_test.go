@@ -23,7 +23,7 @@ func TestConnectRegistersAndWaitsToBeLetIn(t *testing.T) {
 	r.step(CallConnect{Call: c})
 	r.sent(wire.C2MRequestSessionRegistration{
 		P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 4, PeerGroup: 3,
-		Ext: wire.Ext{Native: true, HeartbeatInterval: 2 * time.Second, HeartbeatTimeout: 8 * time.Second, Topology: true, Switch: true, Preflight: true},
+		Ext: wire.Ext{Native: true, HeartbeatInterval: 2 * time.Second, HeartbeatTimeout: 8 * time.Second, Topology: true, Switch: true, Preflight: true, Collectives: 1},
 	})
 	r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: wire.Ext{Native: true, RoundBound: 12 * time.Second}})
 	r.silent()
@@ -34,7 +34,7 @@ func TestConnectRegistersAndWaitsToBeLetIn(t *testing.T) {
 	require.Equal(t, View{
 		Connected: true, UUID: uid(1), GlobalWorldSize: 2, LocalWorldSize: 2, NumGroups: 1,
 		LargestGroupSize: 2, Ring: uids(1, 2), Rank: 0, Native: true, MasterNative: true,
-		RoundBound: 12 * time.Second,
+		RoundBound: 12 * time.Second, Lacks: "the master is an older gopccl",
 	}, r.m.View())
 }
 
@@ -267,7 +267,7 @@ func TestCallsAfterTheEnd(t *testing.T) {
 	r.step(CallPending{Call: p})
 	r.failed(p, errs.InvalidUsage, errs.MasterLost)
 	c := r.newCall()
-	r.step(CallReduce{Call: c, Op: 77, Tag: 1})
+	r.step(CallCollective{Call: c, Op: 77, Tag: 1})
 	r.failed(c, errs.RankConnectionLost, errs.MasterLost)
 }
 

@@ -151,5 +151,8 @@ func (m *Machine) release() {
 			e.Keep = append(e.Keep, n.UUID)
 		}
 	}
+	if m.mesh.state == meshPreparing || m.mesh.state == meshDirect {
+		e.Keep = append(e.Keep, m.view.Members...)
+	}
 	m.emit(e)
 }

@@ -183,7 +183,7 @@ func TestEveryCallInEveryState(t *testing.T) {
 					require.Equal(t, code != goes, r.dones[ask].Err != nil)
 					r.step(CallSync{Call: c, Entries: []wire.StateEntry{{Key: "w"}}})
 				case "reduce":
-					r.step(CallReduce{Call: c, Op: 50, Tag: 50, DType: dtype.Float32, RedOp: dtype.Sum})
+					r.step(CallCollective{Call: c, Op: 50, Tag: 50, DType: dtype.Float32, RedOp: dtype.Sum})
 				case "await":
 					r.step(CallAwait{Call: c, Op: 1})
 				case "close":
@@ -248,6 +248,8 @@ func everyPacket() []wire.Packet {
 		wire.M2CProbesDone{},
 		wire.M2CPrepareRing{Change: 1, Peers: endpoints(2)},
 		wire.M2CSwitchRing{Change: 1},
+		wire.M2CPrepareMesh{Change: 1},
+		wire.M2CMesh{Change: 1},
 		wire.C2MHeartbeat{},
 		wire.P2PHello{},
 		nil,

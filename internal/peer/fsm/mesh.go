@@ -1,0 +1,93 @@
+package fsm
+
+import (
+	"slices"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// meshState says whether the members of the group are connected with each other.
+type meshState uint8
+
+const (
+	meshNone      meshState = iota // the master has not asked for it since the round
+	meshPreparing                  // the members connect
+	meshDirect                     // it stands
+	meshRefused                    // it cannot be had until the next round
+)
+
+// mesh is what this peer knows of it (docs/spec/extensions.md, "Mesh").
+type mesh struct {
+	state    meshState
+	change   uint64
+	answered bool // the work is done, and the master knows
+	stands   bool // ... with connections to all
+}
+
+// prepareMesh connects to the members that are no neighbours; false if the packet
+// is not allowed now.
+func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
+	inRound := m.flow != nil && (m.flow.step == stepConnecting || m.flow.step == stepRing)
+	if !m.view.Collectives || !m.view.Connected || inRound || m.mesh.state != meshNone || len(p.Peers) >= len(m.view.Members) {
+		return false
+	}
+	listed := make(map[wire.UUID]bool, len(p.Peers))
+	for _, e := range p.Peers {
+		if e.UUID == m.view.UUID || listed[e.UUID] || !e.Addr.IsValid() || !slices.Contains(m.view.Members, e.UUID) {
+			return false
+		}
+		listed[e.UUID] = true
+	}
+	m.mesh = mesh{state: meshPreparing, change: p.Change}
+	if len(p.Peers) == 0 {
+		m.meshPrepared(MeshPrepared{Change: p.Change})
+		return true
+	}
+	m.emit(PrepareMesh{Change: p.Change, Peers: slices.Clone(p.Peers)})
+	return true
+}
+
+func (m *Machine) meshPrepared(ev MeshPrepared) {
+	if m.status != statusLive || m.mesh.state != meshPreparing || m.mesh.change != ev.Change || m.mesh.answered {
+		return
+	}
+	m.mesh.answered, m.mesh.stands = true, len(ev.Failed) == 0
+	for _, u := range ev.Failed {
+		m.log(true, u, "member of the group could not be reached: collectives use the ring")
+	}
+	m.send(wire.C2MMeshPrepared{Change: ev.Change, FailedPeers: slices.Clone(ev.Failed)})
+}
+
+// takeMesh lets the operations that are commenced from now on use the mesh, or
+// not; false if the packet is not allowed now.
+func (m *Machine) takeMesh(p wire.M2CMesh) bool {
+	expected := m.mesh.state == meshPreparing && m.mesh.change == p.Change
+	switch p.Planner {
+	case wire.MeshNone:
+		if !m.view.Collectives || !expected && m.mesh.state != meshNone {
+			return false
+		}
+		m.stopMesh()
+		m.mesh = mesh{state: meshRefused}
+		m.unneeded = true
+		m.release()
+		return true
+	case wire.MeshDirect:
+		if !expected || !m.mesh.stands {
+			return false
+		}
+		m.mesh.state, m.view.Mesh = meshDirect, true
+		return true
+	}
+	return false
+}
+
+// stopMesh ends the work of a PrepareMesh effect.
+func (m *Machine) stopMesh() {
+	if m.mesh.state == meshPreparing && !m.mesh.answered {
+		m.emit(StopMesh{Change: m.mesh.change})
+	}
+}
+
+// settled reports whether the master has said what becomes of the mesh.
+func (s meshState) settled() bool { return s == meshDirect || s == meshRefused }
