@@ -460,7 +460,7 @@ type (
 		Number uint64
 		Peers  []PeerEndpoint
 	}
-	// M2CPrepareMesh (id 88) names the members that are no neighbours of the
+	// M2CPrepareMesh (id 88) names the members that are not neighbours of the
 	// receiver: connect to them, beside whatever runs, and say that you have;
 	// capability Collectives, as the one below.
 	M2CPrepareMesh struct {

@@ -24,7 +24,7 @@ type mesh struct {
 	stands   bool // ... with connections to all
 }
 
-// prepareMesh connects to the members that are no neighbours; false if the packet
+// prepareMesh connects to the members that are not neighbours; false if the packet
 // is not allowed now.
 func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
 	inRound := m.flow != nil && (m.flow.step == stepConnecting || m.flow.step == stepRing)
