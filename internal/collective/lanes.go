@@ -1,0 +1,382 @@
+package collective
+
+import (
+	"math"
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// where says in which memory something lies.
+type where uint8
+
+const (
+	inSrc where = iota
+	inDst
+	inTemp
+)
+
+// spot is a place in one of the memories.
+type spot struct {
+	in  where
+	off int
+}
+
+// segment is one chunk on its way over a lane.
+type segment struct {
+	size  int
+	first int  // index of its first piece
+	at    spot // where it is taken from, or where its result goes
+	// of lanes in
+	do    plan.Action
+	src   int   // the own contribution, if nothing was added before
+	wait  int   // where pieces wait for their turn
+	saves bool  // what it overwrites is input, or to be preserved
+	adds  *step // what is added to its result
+	sends []step
+	// what comes in before it; nil: nothing
+	after *step
+}
+
+// step names a segment of a lane.
+type step struct {
+	in  *inLane
+	out *outLane
+	k   int
+}
+
+func (s *step) segment() *segment { return &s.in.segs[s.k] }
+
+// inLane is what comes from one peer: the sink of its frames.
+type inLane struct {
+	op    *Operation
+	peer  wire.UUID
+	segs  []segment
+	total int64 // bytes
+	// The end of a lane of no bytes is announced by a frame, if the peer may believe that
+	// there is something to send.
+	announced bool
+
+	// Guarded by Engine.mu.
+	from      []*link.Receiver // those that frames may come on; nil: the peer has not connected
+	bound     []*link.Receiver // of them, those that brought one
+	replaying bool             // what came early is being processed
+	came      *link.Early      // what came early, until it is
+
+	received atomic.Bool // all of it was read
+
+	// Guarded by Operation.mu, but for what is constant once the first frame has come.
+	grid
+	claimed bitset // came, or is being read
+	done    bitset // processed
+	waiting bitset // waits for its turn to be added
+	saved   bitset // what it overwrote is kept
+	coming  int    // pieces that are not read
+	missing int    // pieces that are not processed
+	bytes   uint64
+}
+
+// outLane is what goes to one peer: the source of its frames.
+type outLane struct {
+	op    *Operation
+	peer  wire.UUID
+	segs  []segment
+	total int64 // bytes
+	flows link.Flows
+	done  atomic.Bool
+
+	// Guarded by Operation.mu.
+	grid
+	ready bitset // may be sent, and was not taken yet
+	low   int    // no earlier word of ready has a bit
+	count int    // bits in ready
+	left  int    // pieces that were not taken
+	refs  int    // frames in batches that refer to memory
+	short bool   // something that was taken was not sent: the loss of its connection fails it
+	bytes uint64
+}
+
+// grid is how the segments of a lane are cut: each from its start into pieces of the
+// same size, the last of it excepted. An index counts over the whole lane.
+type grid struct {
+	piece int // bytes; 0: not known yet
+	total int // pieces
+}
+
+// piece is a part of a segment.
+type piece struct {
+	index, k int // k: the segment
+	off, n   int // in the segment
+}
+
+// cut numbers the pieces of segments.
+func cut(segs []segment, bytes int) grid {
+	g := grid{piece: bytes}
+	for i := range segs {
+		segs[i].first = g.total
+		g.total += (segs[i].size + bytes - 1) / bytes
+	}
+	g.total = max(g.total, 1) // the announcement of nothing
+	return g
+}
+
+// at returns the piece with the index, which is below total.
+func (g *grid) at(segs []segment, index int) piece {
+	lo, hi := 0, len(segs)
+	for hi-lo > 1 { // the last segment that begins at or before index
+		if mid := (lo + hi) / 2; segs[mid].first <= index {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	for lo > 0 && segs[lo].size == 0 {
+		lo-- // empty ones have no piece of their own
+	}
+	p := piece{index: index, k: lo}
+	p.off = (index - segs[lo].first) * g.piece
+	p.n = min(g.piece, segs[lo].size-p.off)
+	return p
+}
+
+// bitset is a set of indices.
+type bitset []uint64
+
+func newBitset(n int) bitset    { return make(bitset, (n+63)/64) }
+func (b bitset) has(i int) bool { return b[i/64]>>(i%64)&1 != 0 }
+func (b bitset) add(i int)      { b[i/64] |= 1 << (i % 64) }
+func (b bitset) del(i int)      { b[i/64] &^= 1 << (i % 64) }
+
+// assemble makes the lanes of p, and says where everything lies.
+func (op *Operation) assemble(p *plan.Plan) {
+	op.ins, op.outs = make([]*inLane, len(p.In)), make([]*outLane, len(p.Out))
+	for i, l := range p.In {
+		op.ins[i] = &inLane{op: op, peer: op.members[l.Peer], segs: make([]segment, len(l.Segments))}
+	}
+	for i, l := range p.Out {
+		op.outs[i] = &outLane{op: op, peer: op.members[l.Peer], segs: make([]segment, len(l.Segments))}
+	}
+	steps := func(r plan.Ref) *step {
+		if r.None() {
+			return nil
+		}
+		return &step{in: op.ins[r.Lane-1], k: r.Segment}
+	}
+	for i, l := range p.In {
+		for k, s := range l.Segments {
+			seg := &op.ins[i].segs[k]
+			c := op.chunks[s.Chunk]
+			*seg = segment{size: c.size, do: s.Do, src: c.src, after: steps(s.After)}
+			op.ins[i].total += int64(c.size)
+			if seg.after != nil {
+				seg.wait = op.mem.wait.size
+				op.mem.wait.size += c.size
+			}
+		}
+	}
+	for i, l := range op.ins {
+		for k := range l.segs {
+			if before := l.segs[k].after; before != nil {
+				before.segment().adds = &step{in: op.ins[i], k: k}
+			}
+		}
+	}
+	op.locate(p)
+	for i, l := range p.Out {
+		out := op.outs[i]
+		for k, s := range l.Segments {
+			c := op.chunks[s.Chunk]
+			out.segs[k] = segment{size: c.size, at: spot{inSrc, c.src}, after: steps(s.After)}
+			if before := out.segs[k].after; before != nil {
+				from := before.segment()
+				out.segs[k].at = from.at
+				from.sends = append(from.sends, step{out: out, k: k})
+			}
+			out.total += int64(c.size)
+		}
+		out.prepare()
+	}
+	for _, l := range op.ins {
+		l.announced = l.total == 0 && op.spec.ByMember()
+		l.received.Store(l.total == 0 && !l.announced)
+	}
+}
+
+// locate says where the results of what comes in go: to Dst what is final, and what
+// replaces something there; to memory of the operation what is on its way. All that is
+// added to a chunk is in one place.
+func (op *Operation) locate(p *plan.Plan) {
+	sums := make([]int, p.Chunks)
+	for i := range sums {
+		sums[i] = none
+	}
+	for i, l := range p.In {
+		for k, s := range l.Segments {
+			seg := &op.ins[i].segs[k]
+			last := seg
+			for last.adds != nil {
+				last = last.adds.segment()
+			}
+			c := op.chunks[s.Chunk]
+			if c.dst != none && (seg.do == plan.Set || last.do == plan.Finish) {
+				seg.at = spot{inDst, c.dst}
+				seg.saves = seg.after == nil && op.keeps(c.dst, c.size)
+				continue
+			}
+			if sums[s.Chunk] == none {
+				sums[s.Chunk] = op.mem.temp.size
+				op.mem.temp.size += c.size
+			}
+			seg.at = spot{inTemp, sums[s.Chunk]}
+		}
+	}
+	op.undo.backup.size = len(op.mem.dst)
+}
+
+// bytesAt returns n bytes at a spot.
+func (op *Operation) bytesAt(s spot, off, n int) []byte {
+	var b []byte
+	switch s.in {
+	case inSrc:
+		b = op.mem.src
+	case inDst:
+		b = op.mem.dst
+	default:
+		b = op.mem.temp.get(op.e)
+	}
+	return b[s.off+off : s.off+off+n]
+}
+
+const (
+	// A segment is cut into at least piecesPerSegment pieces, so that members behind
+	// this one begin before all of it is there, unless they got smaller than
+	// leastPiece: a frame costs about as much as that many bytes.
+	piecesPerSegment = 8
+	leastPiece       = 64 << 10
+	// A lane is striped if it has at least twice minStripe bytes for each connection.
+	// It is cut into stripesPerFlow pieces for each, unless they got smaller than a
+	// quarter of minStripe: at the end all wait for the piece that a slow connection is
+	// still busy with.
+	stripesPerFlow = 32
+	minStripe      = 64 << 10
+)
+
+// prepare says what of a lane may be sent at first.
+func (l *outLane) prepare() {
+	if l.total > 0 || l.op.spec.ByMember() {
+		l.left = 1 // choose knows better
+	} else {
+		l.done.Store(true)
+	}
+}
+
+// choose takes connections for the lane and cuts it; false: there is none that lives. No
+// other goroutine knows of the lane yet.
+func (l *outLane) choose(pool []*link.Sender, most int) bool {
+	n := len(pool)
+	if most > 0 {
+		n = min(n, most)
+	}
+	e := l.op.e
+	longest := 0
+	for i := range l.segs {
+		longest = max(longest, l.segs[i].size)
+	}
+	if n < 2 || longest < 2*n*e.cfg.minStripe {
+		n = min(n, 1)
+	}
+	for _, s := range pool {
+		if !s.Features().Flows {
+			n = min(n, 1)
+		}
+	}
+	bytes := max(longest/piecesPerSegment, leastPiece)
+	if n > 1 {
+		bytes = max(longest/(stripesPerFlow*n), e.cfg.minStripe/4)
+	}
+	if e.cfg.piece > 0 {
+		bytes = e.cfg.piece
+	}
+	bytes = max(min(bytes, e.link.FrameBytes)&^63, link.MinFrameBytes)
+	for l.total/int64(bytes)+int64(len(l.segs)) > math.MaxUint32 {
+		bytes *= 2
+	}
+	l.grid = cut(l.segs, bytes)
+	l.left = l.grid.total
+	l.ready = newBitset(l.left)
+	for k := range l.segs {
+		if s := &l.segs[k]; s.after == nil {
+			for i := range (s.size + bytes - 1) / bytes {
+				l.add(s.first + i)
+			}
+		}
+	}
+	if l.total == 0 {
+		l.add(0)
+	}
+	switch {
+	case n > 1:
+		l.flows.Conns = pool[:n:n]
+	case n == 1:
+		turn := l.op.id.stream
+		if l.op.isEager() {
+			turn = l.op.spec.Tag
+		}
+		at := turn % uint64(len(pool))
+		l.flows.Conns = pool[at : at+1 : at+1]
+	}
+	return n > 0 && !l.flows.Broken()
+}
+
+func (l *outLane) add(i int) {
+	l.ready.add(i)
+	l.count++
+	l.low = min(l.low, i/64)
+}
+
+// pop returns the lowest piece that is ready and takes it out.
+func (l *outLane) pop() int {
+	for l.ready[l.low] == 0 {
+		l.low++
+	}
+	i := l.low*64 + bits.TrailingZeros64(l.ready[l.low])
+	l.ready.del(i)
+	l.count--
+	l.left--
+	return i
+}
+
+// covered reports whether the bytes from..to of a segment that comes in are processed.
+func (s *step) covered(from, to int) bool {
+	l := s.in
+	if from == to {
+		return true
+	}
+	if l.piece == 0 {
+		return false
+	}
+	first := l.segs[s.k].first
+	for i := from / l.piece; i*l.piece < to; i++ {
+		if !l.done.has(first + i) {
+			return false
+		}
+	}
+	return true
+}
+
+// readyAfter makes the pieces of segment k ready that the processing of its bytes
+// from..to completes, and returns how many. Operation.mu is held.
+func (l *outLane) readyAfter(k, from, to int) (more int) {
+	s := &l.segs[k]
+	for i := from / l.piece; i*l.piece < to; i++ {
+		off := i * l.piece
+		if s.after.covered(off, min(off+l.piece, s.size)) {
+			l.add(s.first + i)
+			more++
+		}
+	}
+	return more
+}

@@ -1,0 +1,456 @@
+package collective
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+type phase uint8
+
+const (
+	created phase = iota
+	running
+	ended
+	finished
+)
+
+// Operation is one collective of this member: created by New, begun by Start, ended by
+// the call of done, released by Finish.
+type Operation struct {
+	e    *Engine
+	spec Spec
+	name string // of its kind
+
+	// Set by Start and constant then.
+	place
+	began time.Time
+	done  func(error)
+	ins   []*inLane
+	outs  []*outLane
+	mem   memory
+
+	id      identity
+	undo    undo
+	aborted atomic.Bool // read in the loops; failErr is set
+
+	mu      invariants.Mutex
+	state   phase
+	failErr error
+	later   []error // why else it would have failed
+	// What keeps it from ending.
+	pending int               // lanes, and the own copy, that are not done
+	refs    int               // frames in batches that refer to its memory
+	readers []*link.Receiver  // inside a frame of it, may touch its memory
+	alone   [2]*link.Receiver // room for readers, so that a few cost no allocation
+	copying bool              // the own block is being copied
+	wait    *time.Timer       // for connections from peers
+}
+
+// place is where this member stands.
+type place struct {
+	n, me   int
+	members []wire.UUID
+	mesh    bool
+	layout
+}
+
+// identity is what frames and people call an operation.
+type identity struct {
+	stream   uint64 // of the frames that are sent
+	start    uint64 // the number of Start, for people
+	epoch    uint64 // peers may begin eagerly since; 0: they may not
+	key      opKey  // guarded by Engine.mu
+	deferred bool   // it sends when it has a number; guarded by Engine.mu
+	listens  bool   // frames with its epoch are for it; guarded by Engine.mu
+	number   uint64 // sequence number, or the epoch while unnamed; guarded by Operation.mu
+	unnamed  bool   // it began eagerly and has no sequence number yet; guarded by Operation.mu
+}
+
+// memory is where the chunks of a plan lie.
+type memory struct {
+	src, dst []byte
+	temp     lazy // sums and blocks on their way to others
+	wait     lazy // what came before its turn to be added
+}
+
+// lazy is memory of the pool that the first goroutine takes that needs it: all of it is
+// touched then, which may take long.
+type lazy struct {
+	size int
+	once sync.Once
+	b    []byte
+}
+
+// New checks spec and returns the operation. Errors are *errs.Error with code
+// InvalidArgument. What depends on the members is checked by Spec.Check, and by Start.
+func (e *Engine) New(spec Spec) (*Operation, error) {
+	if err := spec.check(); err != nil {
+		return nil, err
+	}
+	op := &Operation{e: e, spec: spec, name: spec.Kind.String()}
+	op.mu.Rank(rankOperation, "Operation.mu")
+	return op, nil
+}
+
+// Start is what an operation has to know to begin.
+type Start struct {
+	// Seq is the sequence number, below 2^60. Those of one engine never repeat and
+	// never fall. Without a meaning if Eager.
+	Seq uint64
+	// Epoch is the one in which peers may begin the operation eagerly, below 2^60; 0:
+	// they may not.
+	Epoch uint64
+	// Eager: the operation begins before its sequence number is known, and Commence
+	// follows when it is. No operation with this tag has failed in this epoch, and
+	// none runs.
+	Eager bool
+	// Members is the group in its own order, and Ring in that of the ring.
+	Members, Ring []wire.UUID
+	Self          wire.UUID // this peer, one of both
+	// Mesh: all members are connected with each other, and use it. The same on all.
+	Mesh bool
+	// Done is called exactly once, on another goroutine or later, when the phase ended
+	// and no buffer is touched any more; it must return soon.
+	Done func(err error)
+}
+
+// Start begins the data phase. An operation that was aborted before ends at once.
+func (op *Operation) Start(s Start) {
+	op.id.epoch = s.Epoch &^ allBits
+	op.id.start, op.id.stream = s.Seq, mark|s.Seq&^allBits
+	if s.Eager {
+		op.id.start, op.id.stream = op.id.epoch, mark|eagerBit|op.id.epoch
+	}
+	op.done, op.began = s.Done, time.Now()
+	err := op.enter(s)
+	e := op.e
+	e.link.Stats.Ops.Add(1)
+	e.count(1)
+	if heard := e.hub.Tell(op.name, func(t *trace.Listener) { t.Started(op.spec.Tag, op.id.start) }); err == nil && heard != nil {
+		err = heard
+	}
+	e.mu.Lock()
+	if !s.Eager {
+		e.pass(s.Seq)
+	}
+	op.id.key = opKey{op.spec.Tag, op.id.stream &^ mark}
+	switch {
+	case e.closed:
+		err = errs.New(errs.Closed, op.name, errClosed)
+	case err == nil && e.ops[op.id.key].runs():
+		err = errs.New(errs.Internal, op.name, fmt.Errorf("tag %d, sequence %d is running already", op.id.key.tag, op.id.key.seq))
+	}
+	unlinked, broken := op.connect()
+	failed := op.open(err, s.Eager)
+	missing := false
+	if !failed {
+		e.ops[op.id.key] = op
+		e.listen(op)
+		missing = slices.ContainsFunc(op.ins, func(l *inLane) bool { return l.from == nil && !l.received.Load() })
+	}
+	deferred := op.id.deferred
+	e.started.Broadcast()
+	e.mu.Unlock()
+	if !failed {
+		if broken {
+			op.failLink(unlinked, "there is no connection to the peer, or from it")
+		}
+		if missing {
+			op.awaitConnections()
+		}
+		if !deferred {
+			op.attach()
+		}
+		op.copyOwn()
+		e.replay(op)
+	}
+	op.settle(true)
+}
+
+// runs reports whether nil or a running operation stands in the way of another one with
+// its key.
+func (op *Operation) runs() bool {
+	if op == nil {
+		return false
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.state == running
+}
+
+// connect notes the connections that the lanes use, and names a peer that has none that
+// live. Engine.mu is held.
+func (op *Operation) connect() (peer wire.UUID, broken bool) {
+	for _, l := range op.outs {
+		if l.left > 0 && !l.choose(op.e.hub.Senders(l.peer), op.e.cfg.Flows) {
+			peer, broken = l.peer, true
+		}
+		op.id.deferred = op.id.deferred || op.isEager() && len(l.flows.Conns) > 1
+	}
+	for _, l := range op.ins {
+		if pool := op.e.hub.Receivers(l.peer); len(pool) > 0 && !l.received.Load() {
+			l.from = slices.Clip(pool)
+			if slices.ContainsFunc(pool, (*link.Receiver).Closed) {
+				peer, broken = l.peer, true
+			}
+		}
+	}
+	return peer, broken
+}
+
+func (op *Operation) isEager() bool { return op.id.stream&eagerBit != 0 }
+
+// open makes the operation one that runs, and reports whether it has failed, because of
+// err or before. Engine.mu is held.
+func (op *Operation) open(err error, eager bool) (failed bool) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.id.number, op.id.unnamed = op.id.start, eager
+	op.state = running
+	op.readers = op.alone[:0]
+	if op.failErr == nil {
+		op.failErr = err
+	}
+	failed = op.failErr != nil
+	op.aborted.Store(failed)
+	op.copying = !failed && op.copies()
+	return failed
+}
+
+func (op *Operation) failLink(peer wire.UUID, what string) {
+	op.fail(errs.New(errs.RankConnectionLost, op.name, errors.New(what)).WithPhase("start").WithPeer(peer.String()))
+}
+
+// awaitConnections bounds the wait for the first connection of each peer.
+func (op *Operation) awaitConnections() {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.wait = time.AfterFunc(op.e.cfg.ConnectWait, func() {
+		op.e.mu.Lock()
+		at := slices.IndexFunc(op.ins, func(l *inLane) bool { return l.from == nil && !l.received.Load() })
+		op.e.mu.Unlock()
+		if at >= 0 {
+			op.failLink(op.ins[at].peer, "the peer did not connect")
+		}
+	})
+}
+
+// enter computes what depends on the group; a panic is its error.
+func (op *Operation) enter(s Start) (err error) {
+	defer errs.Catch(op.name, func(p *errs.Error) { err = op.e.hub.Caught(p, s.Self) })
+	op.members, op.mesh = s.Members, s.Mesh
+	op.n, op.me = len(s.Members), slices.Index(s.Members, s.Self)
+	order := make([]int, len(s.Ring))
+	for i, peer := range s.Ring {
+		order[i] = slices.Index(s.Members, peer)
+	}
+	if op.me < 0 || len(order) != op.n || slices.Contains(order, -1) {
+		return errs.New(errs.Internal, op.name, fmt.Errorf("peer %v, or a ring of %d, does not belong to %d members", s.Self, len(order), op.n))
+	}
+	if op.layout, err = op.spec.lay(op.n, op.me, op.mesh); err != nil {
+		return err
+	}
+	op.mem.src, op.mem.dst = op.spec.Src, op.spec.Dst
+	op.assemble(plan.For(plan.Job{Kind: op.spec.Kind, N: op.n, Me: op.me, Root: op.spec.Root, Order: order, Mesh: op.mesh}))
+	for _, l := range op.ins {
+		if !l.received.Load() {
+			op.pending++
+		}
+	}
+	for _, l := range op.outs {
+		if l.left > 0 {
+			op.pending++
+		}
+	}
+	return nil
+}
+
+// Abort ends the data phase with reason. It may be called at any time from any goroutine,
+// any number of times, and never blocks; done follows if Start was or is called.
+func (op *Operation) Abort(reason error) {
+	if reason == nil {
+		reason = errs.New(errs.Canceled, op.name, link.ErrStopped)
+	}
+	op.fail(reason)
+}
+
+// maxLater bounds the causes that are kept beside the first.
+const maxLater = 4
+
+// fail records the first cause and makes all connections let go of the memory.
+func (op *Operation) fail(err error) {
+	op.mu.Lock()
+	if op.failErr != nil || op.state == ended || op.state == finished {
+		if op.failErr != nil && len(op.later) < maxLater {
+			op.later = append(op.later, err)
+		}
+		op.mu.Unlock()
+		return
+	}
+	op.failErr = err
+	op.aborted.Store(true)
+	if op.state == created {
+		op.mu.Unlock()
+		return
+	}
+	for _, r := range op.readers {
+		r.Interrupt()
+	}
+	op.mu.Unlock()
+	for _, l := range op.outs {
+		for _, s := range l.flows.Conns {
+			s.Detach(l)
+		}
+	}
+	op.settle(true)
+}
+
+// settle calls done if the operation is over and nothing touches its memory.
+func (op *Operation) settle(async bool) {
+	op.mu.Lock()
+	over := op.failErr != nil || op.pending == 0
+	if op.state != running || !over || len(op.readers) > 0 || op.refs > 0 || op.copying {
+		op.mu.Unlock()
+		return
+	}
+	op.state = ended
+	err := op.failErr
+	if len(op.later) > 0 {
+		err = errs.Then(err, op.later...)
+	}
+	if op.wait != nil {
+		op.wait.Stop()
+	}
+	op.mu.Unlock()
+	for _, l := range op.outs {
+		for _, s := range l.flows.Conns {
+			s.Leave(l)
+		}
+	}
+	if async {
+		go func() {
+			defer errs.Catch(op.name, func(p *errs.Error) { _ = op.e.hub.Caught(p, wire.UUID{}) })
+			op.end(err)
+		}()
+	} else {
+		op.end(err)
+	}
+}
+
+func (op *Operation) end(err error) {
+	e := op.e
+	if err != nil {
+		e.link.Stats.FailedOps.Add(1)
+	}
+	if heard := e.hub.Tell(op.name, func(t *trace.Listener) { t.Ended(op.spec.Tag, op.id.start, err) }); err == nil && heard != nil {
+		err = heard
+	}
+	defer e.count(-1)
+	defer func() {
+		e.mu.Lock()
+		e.forget(op, err != nil)
+		e.mu.Unlock()
+	}()
+	op.done(err)
+}
+
+// Finish releases what the operation holds: call it once, after done or instead of
+// Start. With restore, what was input has the bits again that it had before Start, and
+// with Spec.Preserve what is output alone, too.
+func (op *Operation) Finish(restore bool) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.state == running || op.state == finished {
+		return
+	}
+	op.state = finished
+	if restore {
+		op.restore()
+	}
+	for _, m := range []*lazy{&op.mem.temp, &op.mem.wait, &op.undo.backup} {
+		op.e.link.Pool.Put(m.b)
+		m.b = nil
+	}
+}
+
+// get returns the memory, which it takes from the pool at the first call.
+func (m *lazy) get(e *Engine) []byte {
+	m.once.Do(func() { m.b = e.link.Pool.Get(m.size) })
+	return m.b
+}
+
+// Counters returns the bytes of data sent and received. Call it after done.
+func (op *Operation) Counters() (tx, rx uint64) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	for _, l := range op.outs {
+		tx += l.bytes
+	}
+	for _, l := range op.ins {
+		rx += l.bytes
+	}
+	return tx, rx
+}
+
+// partBytes is how much is copied or combined at a time: a cache of the second level
+// holds it, and an abort waits for no more.
+const partBytes = 256 << 10
+
+// inlineCopy: an own block up to this size is copied by the goroutine that calls Start.
+const inlineCopy = 64 << 10
+
+// copies reports whether the own block has to be copied from Src to Dst.
+func (op *Operation) copies() bool {
+	if op.own == none {
+		return false
+	}
+	c := op.chunks[op.own]
+	return c.size > 0 && address(op.mem.src)+uintptr(c.src) != address(op.mem.dst)+uintptr(c.dst)
+}
+
+// copyOwn copies the block that does not travel. A large one takes time that the caller
+// of Start does not have.
+func (op *Operation) copyOwn() {
+	if !op.copies() {
+		return
+	}
+	c := op.chunks[op.own]
+	work := func() {
+		op.copyParts(c)
+		op.mu.Lock()
+		op.copying = false
+		op.mu.Unlock()
+	}
+	if c.size <= inlineCopy {
+		work()
+		return
+	}
+	go func() {
+		defer errs.Catch(op.name, func(p *errs.Error) { _ = op.e.hub.Caught(p, wire.UUID{}) })
+		work()
+		op.settle(false)
+	}()
+}
+
+func (op *Operation) copyParts(c chunk) {
+	for at := 0; at < c.size && !op.aborted.Load(); at += partBytes {
+		to := min(at+partBytes, c.size)
+		dst := op.mem.dst[c.dst+at : c.dst+to]
+		if op.spec.Preserve {
+			copy(op.undo.backup.get(op.e)[c.dst+at:], dst)
+			op.undo.copied = to
+		}
+		copy(dst, op.mem.src[c.src+at:c.src+to])
+	}
+}

@@ -1,0 +1,114 @@
+package collective
+
+import (
+	"encoding/binary"
+
+	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/transport"
+)
+
+// headBytes is the size of what precedes the data of a piece: u32 size of pieces, u32
+// index, u64 bytes of the lane (docs/spec/extensions.md, "Pieces of collectives").
+const headBytes = 16
+
+// A piece's name fits in a frame's head.
+const _ = uint(link.HeadBytes - (transport.HeaderSize + headBytes))
+
+var _ link.Source = (*outLane)(nil)
+
+// attach hands the lanes to the connections that send for them.
+func (op *Operation) attach() {
+	for _, l := range op.outs {
+		for _, s := range l.flows.Conns {
+			s.Attach(l)
+		}
+		l.wake(len(l.flows.Conns), nil)
+	}
+}
+
+// wake tells the connections of the lane that n more pieces are ready. r is the
+// connection whose frame made them so: it goes on before it tells.
+func (l *outLane) wake(n int, r *link.Receiver) {
+	switch {
+	case n == 0 || len(l.flows.Conns) == 0:
+	case len(l.flows.Conns) > 1:
+		l.flows.Wake(n)
+	case r != nil:
+		r.Notify(l.flows.Conns[0])
+	default:
+		l.flows.Conns[0].Kick(true, true)
+	}
+}
+
+func (l *outLane) Stopped() bool { return l.op.aborted.Load() }
+
+func (l *outLane) Fail(err error) { l.op.fail(l.op.lost(l.peer, err)) }
+
+func (l *outLane) Settle(async bool) { l.op.settle(async) }
+
+func (l *outLane) RouseFastest() { l.flows.RouseFastest() }
+
+// NextFrame takes the lowest piece that is ready. Of several connections, one that
+// would hold the others up leaves it to them; for more than the first frame of a batch
+// there has to be enough for all, since no other one can send what it has taken.
+func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
+	op := l.op
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.failErr != nil || l.count == 0 {
+		return false
+	}
+	if n := len(l.flows.Conns); n > 1 {
+		s := f.Conn()
+		if batch > 0 && (l.count < 2*n || batch > s.AtOnce()) {
+			return false
+		}
+		if l.flows.Yields(s, l.total-int64(l.bytes), l.piece) {
+			f.Left = true
+			return false
+		}
+		f.Gauged = true
+	}
+	p := l.at(l.segs, l.pop())
+	head := f.Head[:transport.HeaderSize+headBytes]
+	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(head))
+	putHead(head[transport.HeaderSize:], l.piece, p.index, l.total)
+	f.Head = head
+	f.Payload = op.bytesAt(l.segs[p.k].at, p.off, p.n)
+	f.Prompt = l.total <= link.PromptTotal
+	l.refs++
+	op.refs++
+	l.bytes += uint64(p.n)
+	return true
+}
+
+func putHead(b []byte, piece, index int, total int64) {
+	binary.BigEndian.PutUint32(b, uint32(piece))
+	binary.BigEndian.PutUint32(b[4:], uint32(index))
+	binary.BigEndian.PutUint64(b[8:], uint64(total))
+}
+
+// PrepareFrame and SentFrame: what is sent lies there as it is.
+func (l *outLane) PrepareFrame(*link.Frame) {}
+
+func (l *outLane) SentFrame(*link.Frame) {}
+
+func (l *outLane) ReleaseFrame(_ *link.Frame, whole bool) (idle, over bool) {
+	op := l.op
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	l.refs--
+	op.refs--
+	l.short = l.short || !whole
+	if l.refs > 0 {
+		return false, false
+	}
+	if over = l.left == 0 && op.failErr == nil && !l.short; over && !l.done.Load() {
+		l.done.Store(true)
+		op.pending--
+	}
+	return true, over
+}
+
+// Opener: a peer that runs collectives hears of aborts from the master.
+func (l *outLane) Opener() (link.Opener, bool) { return link.Opener{}, false }
