@@ -143,9 +143,10 @@ type Platform interface {
 	Identify(ptr uint64) (device int, ok bool)
 	// Check finds b and returns it with its device.
 	Check(b Buffer) (Buffer, error)
-	// Hash returns the SimpleHash of b (hashing spec, section 1). The end of ctx
-	// ends the wait for b's stream, with Canceled.
-	Hash(ctx context.Context, b Buffer) (uint32, error)
+	// HashAll returns the SimpleHash of each buffer (hashing spec, section 1). An
+	// error is about bufs[failed], or about all if none is to blame. The end of ctx
+	// ends the wait for the buffers' streams, with Canceled.
+	HashAll(ctx context.Context, bufs []Buffer) (sums []uint32, failed int, err error)
 	// Stage prepares an all-reduce, and notes how far the streams of its
 	// buffers are.
 	Stage(t Task) (Staging, error)

@@ -90,7 +90,7 @@ func TestCalledInsideACapture(t *testing.T) {
 	x := r.tensor(0, random(5000, 1))
 	calls := map[string]func(b device.Buffer) error{
 		"check": func(b device.Buffer) error { _, err := r.p.Check(b); return err },
-		"hash":  func(b device.Buffer) error { _, err := r.p.Hash(t.Context(), b); return err },
+		"hash":  func(b device.Buffer) error { _, err := r.hash(t.Context(), b); return err },
 		"read":  func(b device.Buffer) error { _, err := r.p.Read(t.Context(), b); return err },
 		"write": func(b device.Buffer) error { _, err := r.p.Write(t.Context(), b); return err },
 		"source": func(b device.Buffer) error {

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -107,6 +108,16 @@ func random(n int, seed uint64) []byte {
 	return b
 }
 
+// hash hashes one buffer.
+func (r *trainer) hash(ctx context.Context, b device.Buffer) (uint32, error) {
+	sums, failed, err := r.p.HashAll(ctx, []device.Buffer{b})
+	require.Zero(r.t, failed)
+	if err != nil {
+		return 0, err
+	}
+	return sums[0], nil
+}
+
 // Hashes on the device are those of the processor, for lengths and addresses
 // of every kind.
 func TestHash(t *testing.T) {
@@ -117,7 +128,7 @@ func TestHash(t *testing.T) {
 		for _, off := range []int{0, 1, 4, 16} {
 			part := x
 			part.Ptr, part.Bytes = x.Ptr+uint64(off), n
-			sum, err := r.p.Hash(t.Context(), part)
+			sum, err := r.hash(t.Context(), part)
 			require.NoError(t, err)
 			require.Equal(t, digest.SimpleHash(b[off:off+n]), sum, "%d bytes at %d", n, off) // S1-22, S2-13
 		}
@@ -210,7 +221,7 @@ func TestBadBuffers(t *testing.T) {
 		_, err := r.p.Check(b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
 		require.ErrorContains(t, err, what)
-		_, err = r.p.Hash(t.Context(), b)
+		_, err = r.hash(t.Context(), b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
 		_, err = r.p.Read(t.Context(), b)
 		require.ErrorIs(t, err, errs.InvalidArgument, what)
@@ -256,9 +267,9 @@ func TestManagedMemoryOnTheHost(t *testing.T) {
 	content := random(64, 1)
 	x := r.tensor(1, content)
 	p := On(&homeless{r.d, x.Ptr}, device.Settings{})
-	sum, err := p.Hash(t.Context(), x)
+	sums, _, err := p.HashAll(t.Context(), []device.Buffer{x})
 	require.NoError(t, err)
-	require.Equal(t, digest.SimpleHash(content), sum)
+	require.Equal(t, []uint32{digest.SimpleHash(content)}, sums)
 	x.Device = device.Any
 	_, err = p.Check(x)
 	require.ErrorIs(t, err, errs.InvalidArgument)
@@ -431,7 +442,7 @@ func exercise(t testing.TB, r *trainer, x device.Buffer) (list []error) {
 		list = append(list, ended, s.Restore())
 		s.Release()
 	}
-	_, err := r.p.Hash(t.Context(), x)
+	_, err := r.hash(t.Context(), x)
 	list = append(list, err)
 	if src, err := r.p.Read(t.Context(), x); err != nil {
 		list = append(list, err)

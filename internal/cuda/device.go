@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/kernels"
@@ -35,9 +34,6 @@ type dev struct {
 	trial     sync.Once
 	faster    atomic.Bool // than the host, as the trial found
 }
-
-// scratchBytes is what one hash needs on the device: partial results and the result.
-const scratchBytes = kernels.HashScratch + 64
 
 // lostError is why a device can be used no more in this process.
 type lostError struct{ cause *driver.Error }
@@ -337,48 +333,4 @@ func (d *dev) close() error {
 		return err
 	}
 	return nil
-}
-
-// Hash implements device.Platform.
-func (p *Platform) Hash(ctx context.Context, b device.Buffer) (sum uint32, err error) {
-	const op = "hash on the device"
-	if b.Bytes == 0 {
-		return 0, nil
-	}
-	d, b, err := p.find(op, b)
-	if err != nil {
-		return 0, err
-	}
-	if err := d.behind(ctx, op, b.Stream); err != nil {
-		return 0, p.fault(op, d, b, err)
-	}
-	err = d.do(func() (err error) {
-		set, err := d.kernels("hash")
-		if err != nil {
-			return err
-		}
-		s, err := d.stream()
-		if err != nil {
-			return err
-		}
-		defer d.keep([]driver.Stream{s}, nil)
-		work, err := d.workspace()
-		if err != nil {
-			return err
-		}
-		defer d.keepWorkspace(work)
-		result := work + kernels.HashScratch
-		var word [4]byte
-		err = set.Hash(result, work, driver.Ptr(b.Ptr), uint64(b.Bytes), s)
-		if err == nil {
-			err = p.driver.CopyToHost(word[:], result, s)
-		}
-		// Whatever happened, memory is given back that nobody uses.
-		if werr := d.await(s); err == nil {
-			err = werr
-		}
-		sum = uint32(word[0]) | uint32(word[1])<<8 | uint32(word[2])<<16 | uint32(word[3])<<24
-		return err
-	})
-	return sum, p.fault(op, d, b, err)
 }

@@ -25,7 +25,7 @@ func TestStreamThatNeverEnds(t *testing.T) {
 		x.Stream = uint64(s)
 	})
 	calls := map[string]func(ctx context.Context) error{
-		"hash": func(ctx context.Context) error { _, err := r.p.Hash(ctx, x); return err },
+		"hash": func(ctx context.Context) error { _, err := r.hash(ctx, x); return err },
 		"read": func(ctx context.Context) error {
 			src, err := r.p.Read(ctx, x)
 			if err == nil {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ type card struct {
 	stuck  string        // the call that waits for a stream that never comes
 	waits  chan struct{} // gets one from each that waits so
 	open   int
+	hashes atomic.Int64 // calls
 }
 
 var errBroken = errs.New(errs.DeviceFailed, "touch the device", errors.New("a bolt came loose"))
@@ -100,8 +102,12 @@ func (c *card) count(d int) {
 	c.open += d
 }
 
-func (c *card) Hash(ctx context.Context, b device.Buffer) (uint32, error) {
-	return digest.SimpleHash(c.at(b.Ptr)), c.call(ctx, "hash")
+func (c *card) HashAll(ctx context.Context, bufs []device.Buffer) (sums []uint32, failed int, err error) {
+	c.hashes.Add(1)
+	for _, b := range bufs {
+		sums = append(sums, digest.SimpleHash(c.at(b.Ptr)))
+	}
+	return sums, len(bufs) - 1, c.call(ctx, "hash")
 }
 
 func (c *card) Read(ctx context.Context, b device.Buffer) (device.Source, error) {
@@ -166,6 +172,7 @@ func TestDeviceTensors(t *testing.T) {
 	got, err := Entries(context.Background(), onCard, false, nil, 1)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+	require.EqualValues(t, 1, c.hashes.Load(), "all in one pass")
 	require.Equal(t, Digest(host), Digest(onCard))
 	for _, holder := range [][]Tensor{host, onCard} {
 		s, addr := serve(t, ServerConfig{})

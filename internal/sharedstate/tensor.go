@@ -11,6 +11,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
@@ -80,8 +82,11 @@ func (c *content) simpleHash(ctx context.Context, key string) (uint64, error) {
 	if err != nil {
 		return 0, named(err, key)
 	}
-	h, err := p.Hash(ctx, c.dev)
-	return uint64(h), named(err, key)
+	sums, _, err := p.HashAll(ctx, []device.Buffer{c.dev})
+	if err != nil {
+		return 0, named(err, key)
+	}
+	return uint64(sums[0]), nil
 }
 
 // crc32c is for content on a device, which is read for it piece by piece.
@@ -150,17 +155,48 @@ func Entries(ctx context.Context, ts []Tensor, legacy bool, h digest.Hasher, wor
 	for i, sum := range sums {
 		entries[i].Hash = uint64(sum)
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, errs.New(errs.Canceled, opFetch, err).WithPhase("hash")
+	}
+	return entries, onDevices(ctx, ts, legacy, entries)
+}
+
+// onDevices sets the hashes of the tensors that lie on devices, those of a
+// platform in one pass.
+func onDevices(ctx context.Context, ts []Tensor, legacy bool, entries []wire.StateEntry) error {
+	type pass struct {
+		bufs []device.Buffer
+		of   []int // the tensors
+	}
+	passes := map[string]*pass{}
 	for i := range ts {
 		c := ts[i].content(legacy)
 		if c.dev.None() || ts[i].AllowInequality {
 			continue
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, errs.New(errs.Canceled, opFetch, err).WithPhase("hash")
+		p := passes[c.dev.Platform]
+		if p == nil {
+			p = &pass{}
+			passes[c.dev.Platform] = p
 		}
-		if entries[i].Hash, err = c.simpleHash(ctx, ts[i].Key); err != nil {
-			return nil, err
+		p.bufs, p.of = append(p.bufs, c.dev), append(p.of, i)
+	}
+	for _, name := range slices.Sorted(maps.Keys(passes)) {
+		pass := passes[name]
+		platform, err := device.Lookup(name)
+		if err != nil {
+			return named(err, ts[pass.of[0]].Key)
+		}
+		sums, failed, err := platform.HashAll(ctx, pass.bufs)
+		if stop := ctx.Err(); stop != nil {
+			return errs.New(errs.Canceled, opFetch, stop).WithPhase("hash")
+		}
+		if err != nil {
+			return named(err, ts[pass.of[failed]].Key)
+		}
+		for k, i := range pass.of {
+			entries[i].Hash = uint64(sums[k])
 		}
 	}
-	return entries, nil
+	return nil
 }
