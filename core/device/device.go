@@ -97,7 +97,7 @@ type Staging interface {
 	Reduces() bool
 	// Reduce makes the bytes from..to of the target source op received, divided
 	// by world if that is not 0, and waits until they are in the host's memory.
-	// It is called by several goroutines, after the first range has arrived.
+	// It is called by several goroutines, after the first call of Arrived.
 	Reduce(from, to int, received []byte, world int) error
 	// Put says that the bytes from..to of the target are final. Each byte is
 	// put once. It does not wait.

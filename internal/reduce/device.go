@@ -15,7 +15,8 @@ import (
 // stages for it (device.Staging): Spec.Src and Spec.Dst are that memory, from when
 // the first of the source has arrived: until then the platform may have none. The
 // source arrives chunk by chunk in the order in which the ring needs it, first
-// the own chunk, then those that are reduced in steps 0 to n-2. Two things wait
+// the own chunk and that of step 0, a piece of each in turns, then those that are
+// reduced in steps 1 to n-2. Two things wait
 // for it: what is sent in step 0, and the kernel that reads the local
 // contribution. So a reader may wait for this machine's own device, never for
 // another peer; the abort of its operation wakes it. Whatever is final goes to
@@ -30,11 +31,11 @@ type staged struct {
 	// in place all as what is put back.
 	reduces bool
 	total   int64 // bytes that arrive
-	// Where the chunk that step reduces into begins in the order of arrival;
-	// the own chunk comes before that of step 0. Set by Start.
+	// Where the chunk that step reduces into begins in the order of arrival, but
+	// for that of step 0, which turns says. Set by Start.
 	starts  []int64
 	order   []device.Range
-	own     int64 // bytes of the own chunk
+	turns   turns
 	arrived atomic.Int64
 	more    *sync.Cond // on Op.mu: more arrived, or the operation was aborted
 	// Guarded by Op.mu.
@@ -82,14 +83,39 @@ func (op *Op) openStage() error {
 	return nil
 }
 
+// turnBytes is how much of the own chunk and of that of step 0 comes at a time: the
+// size of a copy.
+const turnBytes = 1 << 20
+
+// turns is the order in which the own chunk and that of step 0 arrive. The network
+// takes no more of the own chunk in a time than it brings for step 0, so that
+// readers would wait for nothing else while the own chunk came as a whole.
+type turns struct {
+	own   int64 // bytes of the own chunk
+	piece int64 // bytes of a turn
+	pairs int64 // full pieces of both; the rest of the own chunk follows, then that of the other
+}
+
+// ownAt returns the bytes of the own chunk among the first n that arrive.
+func (t *turns) ownAt(n int64) int64 {
+	if both := 2 * t.piece * t.pairs; n >= both {
+		return min(n-both/2, t.own)
+	}
+	pair := 2 * t.piece
+	return n/pair*t.piece + min(n%pair, t.piece)
+}
+
+// until returns how many bytes arrive until the first n of step 0's chunk have.
+func (t *turns) until(n int64) int64 {
+	if n <= 0 || n > t.pairs*t.piece {
+		return t.own + n
+	}
+	return ((n-1)/t.piece+1)*t.piece + n
+}
+
 // plan puts the copies in their order; the ring is known.
 func (d *staged) plan() {
 	op := d.op
-	add := func(first, count int) {
-		if count > 0 {
-			d.order = append(d.order, device.Range{From: first * op.elem, To: (first + count) * op.elem})
-		}
-	}
 	d.reduces = d.stage.Reduces() && !op.quantized()
 	inPlace := op.spec.DeviceSrc.Ptr == op.spec.DeviceDst.Ptr
 	defer func() {
@@ -99,7 +125,7 @@ func (d *staged) plan() {
 	}()
 	if op.n == 1 {
 		if !inPlace {
-			add(0, op.spec.Count)
+			d.add(d.rangeOf(0, op.spec.Count))
 		}
 		return
 	}
@@ -107,19 +133,52 @@ func (d *staged) plan() {
 	if count == 0 {
 		d.reduces = false // there is no first range to wait for
 	}
-	add(first, count)
-	d.own = int64(count * op.elem)
-	at := d.own
+	own := d.rangeOf(first, count)
+	d.turns.own = int64(own.To - own.From)
+	at := d.turns.own
 	for step, s := range op.comes {
 		if !s.Do.Reduces() {
 			break
 		}
 		d.starts = append(d.starts, at)
 		first, count = op.chunk(step, false)
-		if inPlace || !d.reduces {
-			add(first, count)
+		r := d.rangeOf(first, count)
+		all := inPlace || !d.reduces
+		switch {
+		case step > 0:
+		case all && !op.quantized() && !op.isEager(): // eager ones are small
+			d.takeTurns(&own, &r)
+			fallthrough
+		default:
+			d.add(own)
+		}
+		if all {
+			d.add(r)
 		}
 		at += int64(count * op.elem)
+	}
+}
+
+// takeTurns orders the full pieces of both ranges, and leaves the rests.
+func (d *staged) takeTurns(own, other *device.Range) {
+	piece := d.op.e.cfg.turnBytes
+	d.turns.piece = int64(piece)
+	for min(own.To-own.From, other.To-other.From) >= piece {
+		for _, r := range []*device.Range{own, other} {
+			d.add(device.Range{From: r.From, To: r.From + piece})
+			r.From += piece
+		}
+		d.turns.pairs++
+	}
+}
+
+func (d *staged) rangeOf(first, count int) device.Range {
+	return device.Range{From: first * d.op.elem, To: (first + count) * d.op.elem}
+}
+
+func (d *staged) add(r device.Range) {
+	if r.From < r.To {
+		d.order = append(d.order, r)
 	}
 }
 
@@ -179,20 +238,24 @@ func (d *staged) Arrived(n int) {
 		return
 	}
 	op.mu.Lock()
-	before := d.arrived.Load()
-	if before == 0 {
+	before := d.turns.ownAt(d.arrived.Load())
+	if d.arrived.Load() == 0 {
 		op.spec.Src, op.spec.Dst = d.stage.Memory()
 	}
 	d.arrived.Store(int64(n))
 	d.more.Broadcast()
 	more := 0
 	striped := op.out.striped.Load() != nil
-	if striped && before < d.own {
-		more = op.readyUpTo(op.sendable())
+	if striped && before < d.turns.own {
+		ready := op.sendable()
+		if op.in.striped != nil {
+			ready = min(ready, op.out.first) // the others are ready when they are processed
+		}
+		more = op.readyUpTo(ready)
 	}
 	op.mu.Unlock()
 	switch {
-	case before >= d.own:
+	case before >= d.turns.own:
 	case striped:
 		op.out.flows.Wake(more)
 	default:
@@ -215,7 +278,7 @@ func (d *staged) Ended(err error) {
 // sendable returns the end of what may be sent, in wire bytes of all steps.
 func (op *Op) sendable() int64 {
 	if d := op.dev; d != nil {
-		if n := d.arrived.Load(); n < d.own {
+		if n := d.turns.ownAt(d.arrived.Load()); n < d.turns.own {
 			if op.quantized() {
 				return 0 // its parameters are those of the whole chunk
 			}
@@ -230,8 +293,13 @@ func (op *Op) sendable() int64 {
 // is written that it may still go to.
 func (d *staged) await(step, elements int) error {
 	need := d.size
-	if step < len(d.starts) {
-		need = d.starts[step] + int64(elements*d.op.elem)
+	switch n := int64(elements * d.op.elem); {
+	case step < len(d.starts) && d.total < d.size:
+		need = 1 // the platform's own memory has what is combined, and may be read
+	case step == 0:
+		need = d.turns.until(n)
+	case step < len(d.starts):
+		need = d.starts[step] + n
 	}
 	need = min(need, d.total)
 	if d.arrived.Load() >= need {

@@ -30,6 +30,7 @@ type card struct {
 	memory map[uint64][]byte
 	stages int           // that were not released
 	gate   chan struct{} // nil: copies need no leave
+	opens  bool          // those to the device need none
 	broken error         // of the copy after the next `after` ones
 	after  int
 	copies atomic.Int64 // bytes to the device
@@ -107,8 +108,8 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 	}
 	var both sync.WaitGroup
 	var failed atomic.Pointer[error]
-	step := func(f func()) bool {
-		if s.c.gate != nil {
+	step := func(gated bool, f func()) bool {
+		if s.c.gate != nil && gated {
 			<-s.c.gate
 		}
 		s.c.mu.Lock()
@@ -130,7 +131,7 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 				s.mu.Lock()
 				stopped := s.stopped
 				s.mu.Unlock()
-				if stopped || !step(func() { copy(s.src[at:at+n], s.c.memory[s.t.Source.Ptr][at:]) }) {
+				if stopped || !step(true, func() { copy(s.src[at:at+n], s.c.memory[s.t.Source.Ptr][at:]) }) {
 					s.Stop()
 					return
 				}
@@ -154,7 +155,7 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 				s.written = append(s.written, r)
 			}
 			s.mu.Unlock()
-			if stopped || !step(func() { copy(s.c.memory[s.t.Target.Ptr][r.From:r.To], s.dst[r.From:r.To]) }) {
+			if stopped || !step(!s.c.opens, func() { copy(s.c.memory[s.t.Target.Ptr][r.From:r.To], s.dst[r.From:r.To]) }) {
 				s.Stop()
 				return
 			}
@@ -230,13 +231,84 @@ func (s *cardStage) Release() {
 
 // deviceShapes are rings in which data takes every way through an operation.
 func deviceShapes() []shape {
-	return []shape{
+	shapes := []shape{
 		{n: 2, native: true, knows: true, cfg: Config{Link: link.Config{FrameBytes: 128}}},
 		{n: 3, cfg: Config{Link: link.Config{FrameBytes: 64}}}, // as PCCL: everybody divides
 		{n: 4, native: true, knows: true, cfg: Config{Link: link.Config{FrameBytes: 4096}}},
 		striping(2, 4),
 		striping(3, 2),
 		{n: 3, link: memory(transporttest.Options{Buffer: 7, Piece: 3}), cfg: Config{Link: link.Config{FrameBytes: 64}}},
+	}
+	for i := range shapes {
+		shapes[i].cfg.turnBytes = 64 << i
+	}
+	return shapes
+}
+
+// The own chunk and that of step 0 arrive in turns, whatever their lengths are.
+func TestTurns(t *testing.T) {
+	for _, c := range [][3]int64{{100, 100, 16}, {96, 100, 16}, {100, 96, 16}, {0, 5, 16}, {5, 0, 16}, {16, 16, 16}, {40, 8, 16}, {100, 100, 0}} {
+		own, other, turn := c[0], c[1], turns{own: c[0], piece: c[2]}
+		var order []bool // byte by byte: of the own chunk
+		row := func(n int64, mine bool) {
+			for range n {
+				order = append(order, mine)
+			}
+		}
+		left := func() int64 { return min(own, other) }
+		for ; turn.piece > 0 && left() >= turn.piece; turn.pairs++ {
+			row(turn.piece, true)
+			row(turn.piece, false)
+			own, other = own-turn.piece, other-turn.piece
+		}
+		row(own, true)
+		row(other, false)
+		var mine, others int64
+		for n, m := range order {
+			require.Equal(t, mine, turn.ownAt(int64(n)), "%v, %d bytes", c, n)
+			if m {
+				mine++
+				continue
+			}
+			others++
+			require.EqualValues(t, n+1, turn.until(others), "%v, %d bytes of the other", c, others)
+		}
+		require.Equal(t, c[0], turn.ownAt(int64(len(order))))
+	}
+}
+
+// What the network brings is reduced while the own chunk is still on its way.
+func TestReducesBeforeTheOwnChunkIsThere(t *testing.T) {
+	for k, pool := range []int{1, 3, 1, 3} {
+		const piece = 4096
+		c := newCard(t, piece)
+		c.reduces = k >= 2 // then nothing but the own chunk has to come
+		c.gate, c.opens = make(chan struct{}), true
+		open := sync.OnceFunc(func() { close(c.gate) })
+		s := shape{n: 2, native: true, knows: true}
+		if pool > 1 {
+			s = striping(2, pool)
+		}
+		s.cfg.turnBytes = piece
+		s.cfg.Link.FrameBytes = piece
+		r := newRing(t, s)
+		defer open()
+		specs, want := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 16*piece/4, false)
+		mixed := c.take(specs)
+		mixed[1] = specs[1] // of the host
+		st := r.start(mixed)
+		for range 8 >> (k / 2 * 2) {
+			c.gate <- struct{}{}
+		}
+		op := st.ops[0]
+		require.Eventually(t, func() bool { return op.in.pos.Load() >= 3*piece }, patience, time.Millisecond)
+		require.Less(t, op.dev.turns.ownAt(op.dev.arrived.Load()), op.dev.turns.own)
+		open()
+		st.ok(t)
+		for i := range specs {
+			require.True(t, bytes.Equal(want, specs[i].Dst), "rank %d", i)
+		}
+		r.close()
 	}
 }
 

@@ -64,6 +64,7 @@ type Config struct {
 	ConnectWait time.Duration
 
 	minStripe int // 0: minStripe; tests take less
+	turnBytes int // 0: turnBytes; tests take less
 }
 
 // Engine runs operations on the connections of its hub. Safe for concurrent use.
@@ -100,6 +101,9 @@ type opKey struct{ tag, seq uint64 }
 func NewEngine(cfg Config) *Engine {
 	if cfg.minStripe <= 0 {
 		cfg.minStripe = minStripe
+	}
+	if cfg.turnBytes <= 0 {
+		cfg.turnBytes = turnBytes
 	}
 	if cfg.FutureWait <= 0 {
 		cfg.FutureWait = time.Minute
