@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +16,6 @@ import (
 	"go.uber.org/goleak"
 
 	_ "github.com/gopccl/gopccl/backends/cpu_generic"
-	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
@@ -331,83 +327,6 @@ func TestNothingThere(t *testing.T) {
 	}
 	require.ErrorIs(t, none.Configure(device.Settings{Reduce: "abacus"}), errs.InvalidConfig)
 	require.ErrorIs(t, none.Configure(device.Settings{Staging: -1}), errs.InvalidConfig)
-}
-
-// Reducing on the device gives the bits of the processor, whatever the type,
-// the operation, the cut and the number of those who do it at once.
-func TestReduceOnDevice(t *testing.T) {
-	generic, _, err := backend.Select("cpu_generic")
-	require.NoError(t, err)
-	r := newTrainer(t, ptxtest.Options{}, device.Settings{Reduce: "device"})
-	for dt := range dtype.Type(dtype.NumTypes) {
-		for _, how := range []dtype.Op{dtype.Sum, dtype.Avg, dtype.Max} {
-			n := 400 * dt.Size()
-			a, b := random(n, 1), random(n, 2)
-			x, y := r.tensor(0, a), r.tensor(0, make([]byte, n))
-			s := r.stage(device.Task{Source: x, Target: y, DType: dt, Op: how})
-			require.True(t, s.Reduces())
-			world := 0
-			if how == dtype.Avg {
-				world = 3
-			}
-			_, got := s.Memory()
-			var both sync.WaitGroup
-			for _, cut := range [][2]int{{0, 13}, {13, 400}} {
-				from, to := cut[0]*dt.Size(), cut[1]*dt.Size()
-				both.Go(func() { require.NoError(t, s.Reduce(from, to, b[from:to], world)) })
-			}
-			both.Wait()
-			want := make([]byte, n)
-			generic.Reduce(dt, how, want, a, b)
-			if world > 0 {
-				generic.Finalize(dt, want, world)
-			}
-			require.True(t, bytes.Equal(want, got), "%v %v", how, dt)
-			s.Release()
-			r.free(x, y)
-		}
-	}
-	odd := r.tensor(0, make([]byte, 64))
-	odd.Ptr, odd.Bytes = odd.Ptr+1, 32
-	s, err := r.p.Stage(device.Task{Source: odd, Target: odd, DType: dtype.Float32, Op: dtype.Sum})
-	require.NoError(t, err)
-	require.False(t, s.Reduces(), "kernels read whole elements")
-	s.Release()
-	odd.Ptr--
-	r.close(odd)
-}
-
-// Auto tries both once, for operations that are large enough, and says what
-// it chose; a trial that fails leaves it at the host.
-func TestWhereToReduce(t *testing.T) {
-	for _, fails := range []bool{false, true} {
-		var log bytes.Buffer
-		r := newTrainer(t, ptxtest.Options{}, device.Settings{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		r.p.pieces = benchBytes
-		require.NoError(t, r.p.Probe())
-		d, err := r.p.device(0)
-		require.NoError(t, err)
-		require.False(t, r.p.onDevice(d, smallest-1))
-		require.Zero(t, log.Len())
-		if fails {
-			r.d.Fail("cuLaunchKernel", 1, driver.OutOfMemory)
-		}
-		require.False(t, r.p.onDevice(d, smallest), "not known yet")
-		r.p.background.Wait()
-		chosen := r.p.onDevice(d, smallest)
-		r.p.background.Wait()
-		require.Equal(t, 1, strings.Count(log.String(), "\n"), log.String())
-		require.Contains(t, log.String(), "where all-reduces of device memory are reduced")
-		if fails {
-			require.False(t, chosen)
-			require.Contains(t, log.String(), "CUDA_ERROR_OUT_OF_MEMORY")
-		}
-		for how, want := range map[string]bool{"host": false, "device": true} {
-			require.NoError(t, r.p.Configure(device.Settings{Reduce: how}))
-			require.Equal(t, want, r.p.onDevice(d, 1))
-		}
-		r.close()
-	}
 }
 
 // exercise uses everything once and reports the errors.

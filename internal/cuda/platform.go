@@ -56,6 +56,8 @@ type Platform struct {
 	closed  bool
 
 	background sync.WaitGroup // what spawn has begun
+
+	chilled func(b []byte) // tests look at what chill is given
 }
 
 var _ device.Platform = (*Platform)(nil)

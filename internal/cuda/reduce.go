@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unsafe"
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
@@ -19,15 +20,18 @@ const benchLanes = 2
 // benchBytes is what one lane takes at a time.
 const benchBytes = 256 << 10
 
-// workbench is where received data is reduced on a device.
+// workbench is where received data is reduced on a device. The kernels read it
+// from pinned memory of the host, and write results there, if that is what they
+// have; so an operation is one launch. Otherwise it is copied.
 type workbench struct {
 	lane [benchLanes]struct {
-		stream   driver.Stream
-		received driver.Ptr // on the device, as is result
-		result   driver.Ptr
-		host     area // pinned, where what was received waits for its copy
+		stream driver.Stream
+		done   driver.Event
+		host   area // where what was received waits
+		// On the device, nil until they are needed.
+		received, result driver.Ptr
 	}
-	size int // of each
+	size int // of each; host has 16 bytes more
 }
 
 // bench returns a workbench; keepBench takes it back. The context is current.
@@ -40,18 +44,18 @@ func (d *dev) bench() (*workbench, error) {
 		l := &w.lane[i]
 		var err error
 		if l.stream, err = d.stream(); err == nil {
-			l.received, err = d.p.driver.Alloc(uint64(w.size))
-		}
-		if err == nil {
-			l.result, err = d.p.driver.Alloc(uint64(w.size))
+			l.done, err = d.event()
 		}
 		if err != nil {
 			return nil, errors.Join(err, d.dismantle(w))
 		}
-		l.host = d.p.pinned.get(w.size)
+		l.host = d.p.pinned.get(w.size + vector)
 	}
 	return w, nil
 }
+
+// vector is what addresses are best equal modulo of.
+const vector = 16
 
 func (d *dev) keepBench(w *workbench) {
 	d.mu.Lock()
@@ -64,7 +68,7 @@ func (d *dev) dismantle(w *workbench) error {
 	var all []error
 	for i := range w.lane {
 		l := &w.lane[i]
-		d.keep([]driver.Stream{l.stream}, nil)
+		d.keep([]driver.Stream{l.stream}, []driver.Event{l.done})
 		for _, p := range []driver.Ptr{l.received, l.result} {
 			if p != 0 {
 				all = append(all, d.p.driver.Free(p))
@@ -75,14 +79,25 @@ func (d *dev) dismantle(w *workbench) error {
 	return errors.Join(all...)
 }
 
+// place returns *p, which it allocates first. The context is current.
+func (w *workbench) place(d *dev, p *driver.Ptr) (driver.Ptr, error) {
+	if *p != 0 {
+		return *p, nil
+	}
+	var err error
+	*p, err = d.p.driver.Alloc(uint64(w.size))
+	return *p, err
+}
+
 // work is one reduction of received data on the device.
 type work struct {
 	dtype  dtype.Type
 	op     dtype.Op
 	local  driver.Ptr // operand on the device
 	in     []byte     // received
-	result []byte     // pinned, or ordinary memory
-	world  int        // what to divide by; 0: nothing
+	result []byte
+	pinned bool // result is
+	world  int  // what to divide by; 0: nothing
 }
 
 // reduce does w and waits for the result.
@@ -97,36 +112,68 @@ func (d *dev) reduce(w work) error {
 			return err
 		}
 		defer d.keepBench(b)
-		size := uint64(w.dtype.Size())
 		for at, i := 0, 0; at < len(w.in) && err == nil; i++ {
-			n := min(b.size, len(w.in)-at)
-			l := &b.lane[i%benchLanes]
+			lane := i % benchLanes
 			if i >= benchLanes {
-				if err = d.p.driver.StreamSynchronize(l.stream); err != nil {
+				if err = d.p.driver.EventSynchronize(b.lane[lane].done); err != nil {
 					break
 				}
 			}
-			copy(l.host.bytes, w.in[at:at+n])
-			err = d.p.driver.CopyToDevice(l.received, l.host.bytes[:n], l.stream)
-			if err == nil {
-				err = set.Reduce(w.dtype, w.op, l.result, w.local+driver.Ptr(at), l.received, uint64(n)/size, l.stream)
-			}
-			if err == nil && w.world > 0 {
-				err = set.Finalize(w.dtype, l.result, uint64(n)/size, w.world, l.stream)
-			}
-			if err == nil {
-				err = d.p.driver.CopyToHost(w.result[at:at+n], l.result, l.stream)
-			}
+			n := min(b.size, len(w.in)-at)
+			err = d.queue(set, b, lane, &w, at, n)
 			at += n
 		}
 		for i := range b.lane {
-			if serr := d.p.driver.StreamSynchronize(b.lane[i].stream); err == nil {
-				err = serr
+			l := &b.lane[i]
+			if err == nil {
+				err = d.p.driver.EventSynchronize(l.done)
+			}
+			if err != nil {
+				_ = d.p.driver.StreamSynchronize(l.stream)
 			}
 		}
 		return err
 	})
 }
+
+// queue queues the reduction of n bytes of w at at on a lane, which is free.
+func (d *dev) queue(set *kernels.Set, b *workbench, lane int, w *work, at, n int) error {
+	drv, l := d.p.driver, &b.lane[lane]
+	count := uint64(n) / uint64(w.dtype.Size())
+	out := address(w.result[at:])
+	// All operands lie alike.
+	host := l.host.bytes[(uint64(out)-uint64(address(l.host.bytes)))%vector:][:n]
+	copy(host, w.in[at:at+n])
+	in := address(host)
+	// A second pass over the bus, of the division, would cost more than a copy.
+	mapped := w.pinned && w.world == 0
+	var err error
+	if !l.host.pinned {
+		if in, err = b.place(d, &l.received); err == nil {
+			err = drv.CopyToDevice(in, host, l.stream)
+		}
+	}
+	if err == nil && !mapped {
+		out, err = b.place(d, &l.result)
+	}
+	if err == nil {
+		err = set.Reduce(w.dtype, w.op, out, w.local+driver.Ptr(at), in, count, l.stream)
+	}
+	if err == nil && w.world > 0 {
+		err = set.Finalize(w.dtype, out, count, w.world, l.stream)
+	}
+	if err == nil && !mapped {
+		err = drv.CopyToHost(w.result[at:at+n], out, l.stream)
+	}
+	if err == nil {
+		err = drv.EventRecord(l.done, l.stream)
+	}
+	return err
+}
+
+// address is that of memory of the host, which the device knows by the same one
+// if it is pinned.
+func address(b []byte) driver.Ptr { return driver.Ptr(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // Trial of where reducing is faster.
 const (
@@ -171,7 +218,10 @@ func (d *dev) try() {
 	var err error
 	func() {
 		defer errs.Catch(opReduce, func(crash *errs.Error) { err = crash })
-		device, host, err = d.compare()
+		var b backend.Backend
+		if b, _, err = backend.Select("auto"); err == nil {
+			device, host, err = d.compare(b)
+		}
 	}()
 	faster := err == nil && device < host
 	where := map[bool]string{true: "device", false: "host"}[faster]
@@ -180,39 +230,55 @@ func (d *dev) try() {
 	d.faster.Store(faster)
 }
 
+// coldBytes is more than the caches of a core hold.
+const coldBytes = 64 << 20
+
 // compare measures what a reader takes to reduce what it has received, on the
 // device with all copies, and on the host; the fastest of some runs each, in turns.
-func (d *dev) compare() (device, host time.Duration, err error) {
-	b, _, err := backend.Select("auto")
-	if err != nil {
-		return 0, 0, err
-	}
+// The device has just written the local contribution, or left it in its own memory,
+// and a socket what was received: so no run finds its operands in a cache.
+func (d *dev) compare(b backend.Backend) (device, host time.Duration, err error) {
 	var local driver.Ptr
-	var result area
+	var memory area
 	if err := d.do(func() (err error) {
 		local, err = d.p.driver.Alloc(trialBytes)
-		result = d.p.pinned.get(trialBytes)
+		memory = d.p.pinned.get(2 * trialBytes)
 		return err
 	}); err != nil {
-		d.p.pinned.put(result)
+		d.p.pinned.put(memory)
 		return 0, 0, err
 	}
 	defer func() {
-		d.p.pinned.put(result)
+		d.p.pinned.put(memory)
 		err = errors.Join(err, d.do(func() error { return d.p.driver.Free(local) }))
 	}()
-	in, mine := make([]byte, trialBytes), make([]byte, trialBytes)
-	for range trialRuns {
+	mine, result := memory.bytes[:trialBytes], memory.bytes[trialBytes:]
+	in, cold := make([]byte, trialBytes), make([]byte, coldBytes)
+	clear(mine)
+	for run := range trialRuns {
+		d.p.chill(cold, byte(run))
 		began := time.Now()
-		if err := d.reduce(work{dtype: dtype.Float32, op: dtype.Sum, local: local, in: in, result: result.bytes}); err != nil {
+		if err := d.reduce(work{dtype: dtype.Float32, op: dtype.Sum, local: local, in: in, result: result, pinned: memory.pinned}); err != nil {
 			return 0, 0, fmt.Errorf("trial of the device: %w", err)
 		}
-		middle := time.Now()
-		b.Reduce(dtype.Float32, dtype.Sum, result.bytes, mine, in)
-		end := time.Now()
-		device, host = least(device, middle.Sub(began)), least(host, end.Sub(middle))
+		device = least(device, time.Since(began))
+		d.p.chill(cold, byte(run))
+		began = time.Now()
+		b.Reduce(dtype.Float32, dtype.Sum, result, mine, in)
+		host = least(host, time.Since(began))
 	}
 	return device, host, nil
+}
+
+// chill writes to each line of b, so that the caches forget what else they held.
+func (p *Platform) chill(b []byte, with byte) {
+	if p.chilled != nil {
+		p.chilled(b)
+	}
+	const line = 64
+	for i := 0; i < len(b); i += line {
+		b[i] += with + 1
+	}
 }
 
 func least(a, b time.Duration) time.Duration {
@@ -220,6 +286,14 @@ func least(a, b time.Duration) time.Duration {
 		return b
 	}
 	return min(a, b)
+}
+
+// pinned reports whether results lie in pinned memory.
+func (s *staging) pinned() bool {
+	if s.inPlace {
+		return s.target.pinned
+	}
+	return s.source.pinned
 }
 
 // Reduces implements device.Staging.
@@ -230,7 +304,7 @@ func (s *staging) Reduce(from, to int, received []byte, world int) error {
 	_, target := s.Memory()
 	err := s.dev.reduce(work{
 		dtype: s.task.DType, op: s.task.Op, local: driver.Ptr(s.task.Source.Ptr) + driver.Ptr(from),
-		in: received, result: target[from:to], world: world,
+		in: received, result: target[from:to], pinned: s.pinned(), world: world,
 	})
 	return s.p.fault(opReduce, s.dev, s.task.Source, err)
 }
