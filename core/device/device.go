@@ -16,6 +16,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/registry"
 )
 
@@ -66,6 +67,9 @@ type Task struct {
 	Source, Target Buffer
 	DType          dtype.Type
 	Op             dtype.Op
+	// Quantizer encodes what is sent as Wire; nil: it travels as it is.
+	Quantizer quant.Quantizer
+	Wire      dtype.Type
 }
 
 // Events is what a Staging tells the operation, from goroutines of its own.
@@ -91,6 +95,14 @@ type Staging interface {
 	// out as they are put, which is when it has ended. ranges are disjoint.
 	// Called at most once. A panic says that it has begun nothing.
 	Begin(ranges []Range, e Events)
+	// Describe asks for the quantizer's parameters of the source's bytes from..to, so
+	// that these can be sent as they arrive. Called at most once, before Begin, for a
+	// task that has a quantizer. It does not wait; false: the platform does not
+	// compute them, or not yet.
+	Describe(from, to int) bool
+	// Params returns them, from the first call of Arrived on. They are those that the
+	// quantizer computes, bit for bit.
+	Params() quant.Meta
 	// Reduces reports whether received data is to be reduced by Reduce, and not
 	// in the host's memory. Begin then gets the ranges that are sent alone, unless
 	// the operation is in place.

@@ -75,6 +75,23 @@ type Gatherer interface {
 	Gathering(t, q dtype.Type, g *Gathered) (Meta, bool)
 }
 
+// Bounded is a Quantizer whose parameters are those of the smallest and the largest
+// element, so that a device can find them.
+type Bounded interface {
+	// FromBounds returns what Params returns of a chunk with these bounds, which are
+	// found as data spec, section 4.4 has it.
+	FromBounds(t, q dtype.Type, low, high float64) Meta
+}
+
+// Summed is a Quantizer whose parameters follow from sums of parts of a chunk, so
+// that a device can find them.
+type Summed interface {
+	// FromMoments returns what Params returns of a chunk of n elements: sums holds,
+	// for each GatherElements elements in turn, their sum and the sum of their
+	// squared distances from its mean. false: ask Params.
+	FromMoments(t, q dtype.Type, n int, sums []float64) (Meta, bool)
+}
+
 var quantizers = registry.New[Quantizer]("quantizer", "none")
 
 // Register makes a quantizer available under its name; duplicates panic.

@@ -23,6 +23,7 @@ type dev struct {
 
 	loading sync.Mutex
 	sets    map[string]*kernels.Set // by file
+	asked   map[string]bool         // files that were to be compiled on a goroutine
 
 	mu      sync.Mutex
 	streams []driver.Stream

@@ -16,9 +16,9 @@ const opHash = "hash on the device"
 // hashBatch is how many results come to the host at a time.
 const hashBatch = 512
 
-// scratchBytes is what the hashes of a batch need on the device: partial results
-// of one, and the results.
-const scratchBytes = kernels.HashScratch + 4*hashBatch
+// scratchBytes is what is taken of a device for the hashes of a batch (partial
+// results of one, and the results) or the parameters of a quantizer.
+const scratchBytes = max(kernels.HashScratch+4*hashBatch, kernels.BoundsScratch+kernels.BoundsBytes)
 
 // hashes is what one device has to hash.
 type hashes struct {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 )
 
@@ -26,6 +27,9 @@ type staging struct {
 	inPlace bool
 	reduces bool // on the device
 	marks   []mark
+
+	described device.Range // to find the parameters of; set before Begin
+	params    quant.Meta   // of it, set before Arrived
 
 	// Set before ready is closed, and constant until Release.
 	ready  chan struct{}
@@ -218,6 +222,9 @@ func (s *staging) run(ranges []device.Range, e device.Events) error {
 			l.out, err = s.out.stream()
 			return err
 		})
+	}
+	if err == nil {
+		err = s.measure(l.in)
 	}
 	if err == nil {
 		err = s.copies(&l, ranges, e)

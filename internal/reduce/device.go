@@ -30,7 +30,10 @@ type staged struct {
 	// the local contribution, so that only what is sent first has to arrive, and
 	// in place all as what is put back.
 	reduces bool
-	total   int64 // bytes that arrive
+	// described: the platform has the parameters of the own chunk when its first
+	// bytes arrive, so that they can be encoded and sent.
+	described bool
+	total     int64 // bytes that arrive
 	// Where the chunk that step reduces into begins in the order of arrival, but
 	// for that of step 0, which turns says. Set by Start.
 	starts  []int64
@@ -75,7 +78,9 @@ func (op *Op) openStage() error {
 	if err != nil {
 		return err
 	}
-	stage, err := p.Stage(device.Task{Source: s.DeviceSrc, Target: s.DeviceDst, DType: s.DType, Op: s.Op})
+	stage, err := p.Stage(device.Task{
+		Source: s.DeviceSrc, Target: s.DeviceDst, DType: s.DType, Op: s.Op, Quantizer: s.Quantizer, Wire: s.WireType,
+	})
 	if err != nil {
 		return err
 	}
@@ -135,6 +140,7 @@ func (d *staged) plan() {
 	}
 	own := d.rangeOf(first, count)
 	d.turns.own = int64(own.To - own.From)
+	d.described = op.quantized() && count > 0 && d.stage.Describe(own.From, own.To)
 	at := d.turns.own
 	for step, s := range op.comes {
 		if !s.Do.Reduces() {
@@ -146,7 +152,7 @@ func (d *staged) plan() {
 		all := inPlace || !d.reduces
 		switch {
 		case step > 0:
-		case all && !op.quantized() && !op.isEager(): // eager ones are small
+		case all && (!op.quantized() || d.described) && !op.isEager(): // eager ones are small
 			d.takeTurns(&own, &r)
 			fallthrough
 		default:
@@ -279,10 +285,13 @@ func (d *staged) Ended(err error) {
 func (op *Op) sendable() int64 {
 	if d := op.dev; d != nil {
 		if n := d.turns.ownAt(d.arrived.Load()); n < d.turns.own {
-			if op.quantized() {
-				return 0 // its parameters are those of the whole chunk
+			switch whole := int(n) / op.elem; {
+			case !op.quantized():
+				return int64(whole * op.elem)
+			case d.described:
+				return int64(whole / op.group * op.unit)
 			}
-			return n - n%int64(op.elem)
+			return 0 // its parameters are those of the whole chunk
 		}
 	}
 	return op.out.first + op.in.pos.Load()

@@ -37,6 +37,9 @@ type card struct {
 
 	reduces bool
 	reduced atomic.Int64 // bytes
+
+	describes bool
+	described atomic.Int64 // chunks
 }
 
 var errBroken = errs.New(errs.DeviceFailed, "copy", errors.New("a bolt came loose"))
@@ -88,6 +91,7 @@ type cardStage struct {
 	c        *card
 	t        device.Task
 	src, dst []byte
+	params   quant.Meta
 
 	mu      sync.Mutex
 	more    sync.Cond
@@ -171,6 +175,18 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 		}
 		e.Ended(nil)
 	}()
+}
+
+func (s *cardStage) Describe(from, to int) bool {
+	if s.c.describes {
+		s.params = s.t.Quantizer.Params(s.t.DType, s.t.Wire, s.c.memory[s.t.Source.Ptr][from:to])
+	}
+	return s.c.describes
+}
+
+func (s *cardStage) Params() quant.Meta {
+	s.c.described.Add(1)
+	return s.params
 }
 
 func (s *cardStage) Reduces() bool { return s.c.reduces }
@@ -361,7 +377,12 @@ func TestDeviceQuantized(t *testing.T) {
 				specs[i].Quantizer, specs[i].WireType = codec, q.wt
 			}
 			want := quantOracle(r, codec, q, src)
+			c.describes = (i+k)%2 == 0
+			c.described.Store(0)
 			r.start(c.take(specs)).ok(t)
+			if c.describes {
+				require.EqualValues(t, s.n, c.described.Load(), "once for each peer")
+			}
 			for i, s := range specs {
 				require.True(t, bytes.Equal(want, s.Dst), "shape %d, rank %d, %+v", k, i, q)
 			}
@@ -382,6 +403,13 @@ func TestDeviceAbortRestores(t *testing.T) {
 			c.gate = make(chan struct{})
 			r := newRing(t, s)
 			specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Avg, 160*s.n, k%2 == 0)
+			if c.describes = at%3 == 0; c.describes {
+				q, err := quant.Lookup("minmax")
+				require.NoError(t, err)
+				for i := range specs {
+					specs[i].Quantizer, specs[i].WireType = q, dtype.Uint8
+				}
+			}
 			before := keep(specs)
 			was := make([][]byte, len(specs))
 			for i := range specs {
@@ -469,6 +497,51 @@ func TestDeviceNeverReady(t *testing.T) {
 	}
 	c.gate = nil
 	r.run(rng, dtype.Float32, dtype.Sum, 1000, true)
+}
+
+// With parameters from the platform, quantized data is sent while the own chunk is
+// still on its way.
+func TestQuantizedIsSentAsItArrives(t *testing.T) {
+	for _, pool := range []int{1, 3} {
+		const piece = 4096
+		c := newCard(t, piece)
+		c.describes, c.opens, c.gate = true, true, make(chan struct{})
+		open := sync.OnceFunc(func() { close(c.gate) })
+		s := shape{n: 2, native: true, knows: true}
+		if pool > 1 {
+			s = striping(2, pool)
+		}
+		s.cfg.turnBytes = piece
+		r := newRing(t, s)
+		defer open()
+		q := quantCases()[0]
+		codec, err := quant.Lookup(q.name)
+		require.NoError(t, err)
+		specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), q.dt, q.how, 16*piece/q.dt.Size(), false)
+		var src [][]byte
+		for i := range specs {
+			src = append(src, append([]byte(nil), specs[i].Src...))
+			specs[i].Quantizer, specs[i].WireType = codec, q.wt
+		}
+		want := quantOracle(r, codec, q, src)
+		mixed := c.take(specs)
+		mixed[1] = specs[1] // of the host
+		st := r.start(mixed)
+		for range 8 {
+			c.gate <- struct{}{}
+		}
+		to := st.ops[1]
+		sent := int64(3 * piece / q.dt.Size() * q.wt.Size())
+		require.Eventually(t, func() bool { return to.in.pos.Load() >= sent }, patience, time.Millisecond)
+		d := st.ops[0].dev
+		require.Less(t, d.turns.ownAt(d.arrived.Load()), d.turns.own)
+		open()
+		st.ok(t)
+		for i := range specs {
+			require.True(t, bytes.Equal(want, specs[i].Dst), "rank %d", i)
+		}
+		r.close()
+	}
 }
 
 // A ring of one copies on the device, or does nothing.

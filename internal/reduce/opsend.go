@@ -96,7 +96,10 @@ func (op *Op) nextInOrder() (piece, uint8) {
 // whole chunk, afterwards it is what came with it.
 func (op *Op) metaReady(avail int64) bool {
 	c := &op.out.at
-	if !op.forwards(c.step) {
+	switch {
+	case op.source(c.step) && op.dev != nil && op.dev.described:
+		return avail > 0
+	case !op.forwards(c.step):
 		return avail >= int64(c.size)
 	}
 	from, _ := op.origin(c.step)
@@ -181,10 +184,13 @@ func (op *Op) params(step int, chunk []byte) quant.Meta {
 func (op *Op) stepMeta(step int) *quant.Meta {
 	sm := &op.out.metas[step]
 	sm.once.Do(func() {
-		if op.forwards(step) {
+		switch {
+		case op.forwards(step):
 			from, _ := op.origin(step)
 			sm.m = op.in.metas[from].m
-		} else {
+		case op.source(step) && op.dev != nil && op.dev.described:
+			sm.m = op.dev.stage.Params()
+		default:
 			first, count := op.chunk(step, true)
 			local := op.spec.Dst
 			if op.source(step) {

@@ -94,6 +94,11 @@ func (quantizer) Gathering(t, _ dtype.Type, g *quant.Gathered) (quant.Meta, bool
 	return quant.Meta{Kind: quant.MinMax, DType: t, Min: g.A, Max: g.B}, g.Elements > 0
 }
 
+// FromBounds returns the metadata of a chunk with these bounds. See quant.Bounded.
+func (quantizer) FromBounds(t, _ dtype.Type, low, high float64) quant.Meta {
+	return quant.Meta{Kind: quant.MinMax, DType: t, Min: low, Max: high}
+}
+
 // firstZero returns the zero that comes first in src: comparisons one by one
 // keep it, while vectors may have kept one of the other sign. There is one.
 func firstZero(src []byte, zero float32) float32 {

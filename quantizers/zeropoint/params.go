@@ -123,6 +123,11 @@ func FromMoments(t, q dtype.Type, n int, sums []float64) (quant.Meta, bool) {
 	return paramsOf(t, q, m.stats()), true
 }
 
+// FromMoments is the function of that name. See quant.Summed.
+func (quantizer) FromMoments(t, q dtype.Type, n int, sums []float64) (quant.Meta, bool) {
+	return FromMoments(t, q, n, sums)
+}
+
 // moments are those of n elements: their mean and the sum of the squared
 // distances from it.
 type moments struct{ n, mean, squares float64 }
