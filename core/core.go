@@ -71,6 +71,9 @@ type Attributes struct {
 	Ring []UUID
 	// Native says that every member of the group is a gopccl peer.
 	Native bool
+	// Collectives says that the group has those besides all-reduce, such as
+	// [Communicator.Barrier]: every member and the master know them.
+	Collectives bool
 	// Connected says that the connection to the master stands.
 	Connected bool
 }
@@ -79,7 +82,7 @@ func attributesOf(v peer.View) Attributes {
 	return Attributes{
 		UUID: UUID(v.UUID), GlobalWorldSize: v.GlobalWorldSize, LocalWorldSize: v.LocalWorldSize,
 		NumGroups: v.NumGroups, LargestGroupSize: v.LargestGroupSize, Rank: v.Rank,
-		Ring: uuids(v.Ring), Native: v.Native, Connected: v.Connected,
+		Ring: uuids(v.Ring), Native: v.Native, Collectives: v.Collectives, Connected: v.Connected,
 	}
 }
 
@@ -214,6 +217,22 @@ func (c *Communicator) AllReduceMultipleWithRetry(ctx context.Context, rs []Redu
 func AllReduceSlice[T dtype.Element](ctx context.Context, c *Communicator, dst, src []T, op dtype.Op) (ReduceInfo, error) {
 	return c.AllReduce(ctx, ReduceOf(dst, src, op))
 }
+
+// Barrier returns when every member of the group has called it. A barrier moves no
+// data; where collectives may begin before the master's word it takes one round trip
+// to the master.
+//
+// If ctx ends first, the others' barrier fails as well, unless all of them have come
+// before they hear of it; the error here is errs.Canceled either way. A peer has one
+// barrier at a time.
+// After a failure Barrier has taken part in the round that repairs the ring, as
+// AllReduce has.
+//
+// Errors: errs.Unsupported if a member of the group or the master is PCCL's, or too
+// old, and names it; errs.RankConnectionLost if a member has left or given up,
+// errs.TooFewPeers if this peer is alone, errs.Mismatch if another peer calls
+// something else, errs.Busy, errs.Canceled, and those of a lost master.
+func (c *Communicator) Barrier(ctx context.Context) error { return c.s.Barrier(ctx) }
 
 // Shutdown lets no more all-reduces in, waits until those that were launched
 // have their verdicts, and closes the communicator as Close does: nothing is lost,

@@ -30,6 +30,7 @@ type State struct {
 // OpState is an operation without a verdict. Sizes are bytes on the wire,
 // without headers and metadata.
 type OpState struct {
+	Kind  string // "all-reduce" or "barrier"
 	Tag   uint64
 	Count int // elements
 	DType dtype.Type
@@ -75,7 +76,7 @@ func stateOf(in peer.State) State {
 	for i := range in.Ops {
 		o := &in.Ops[i]
 		st.Ops = append(st.Ops, OpState{
-			Tag: o.Tag, Count: o.Count, DType: o.DType, Op: o.Op, Phase: o.Phase, Posted: o.Posted, Since: o.Since,
+			Kind: o.Kind, Tag: o.Tag, Count: o.Count, DType: o.DType, Op: o.Op, Phase: o.Phase, Posted: o.Posted, Since: o.Since,
 			Step: o.Step, Steps: o.Steps, Received: o.Received, Expect: o.Expect, Sent: o.Sent, ToSend: o.ToSend,
 			Next: UUID(o.Next), Prev: UUID(o.Prev), Err: o.Err, Waits: o.Waits,
 		})

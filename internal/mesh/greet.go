@@ -69,6 +69,9 @@ func (m *Mesh) greet(conn net.Conn) {
 	ack := wire.P2PHelloAck{}
 	if hello.Ext.Native {
 		ack.Ext = wire.Ext{Native: true, Flows: hello.Ext.Flows, Addresses: m.announcedAddresses(), Session: m.number}
+		if hello.Ext.Collectives > 0 {
+			ack.Ext.Collectives = wire.CollectivesVersion
+		}
 	}
 	// Its reader belongs to the engine now; nobody writes before this.
 	conn.SetWriteDeadline(time.Now().Add(m.cfg.HandshakeTimeout))

@@ -27,6 +27,7 @@ type journal struct {
 	lines   []string
 	early   bool // nobody may take a place at once
 	refuses bool // ... nor later
+	sends   bool // there is a connection to everybody
 	conns   []net.Conn
 }
 
@@ -66,8 +67,14 @@ func (j *journal) AwaitPlace(_ context.Context, _ wire.UUID, number uint32, fill
 }
 
 func (j *journal) PingSenders(context.Context, wire.UUID) int { return 0 }
-func (j *journal) LiveSenders(wire.UUID) int                  { return 0 }
-func (j *journal) Sends(wire.UUID) bool                       { return false }
+func (j *journal) LiveSenders(wire.UUID) int {
+	if j.sends {
+		return 1
+	}
+	return 0
+}
+
+func (j *journal) Sends(wire.UUID) bool { return false }
 
 func (j *journal) Retain(send, recv func(wire.UUID) bool) {
 	j.note("keep senders to %v, receivers %v", send(wire.UUID{2}), recv == nil || recv(wire.UUID{2}))
@@ -133,6 +140,10 @@ func TestReaderIsInPlaceBeforeTheAnswer(t *testing.T) {
 	require.Equal(t, wire.P2PHelloAck{Ext: wire.Ext{Native: true, Flows: true, Session: m.number}}, ack)
 	require.Equal(t, []string{"receiver 0", "answer"}, j.read())
 
+	ack, err = greeted(t, m, &j, wire.P2PHello{UUID: wire.UUID{2}, Ext: wire.Ext{Native: true, Collectives: 1}})
+	require.NoError(t, err)
+	require.Equal(t, wire.P2PHelloAck{Ext: wire.Ext{Native: true, Session: m.number, Collectives: 1}}, ack)
+
 	ack, err = greeted(t, m, &j, wire.P2PHello{UUID: wire.UUID{2}})
 	require.NoError(t, err)
 	require.Equal(t, wire.P2PHelloAck{}, ack, "what PCCL would not understand is not said to it")
@@ -194,6 +205,21 @@ func TestPoolsAreMadeAnewFromZero_Q17(t *testing.T) {
 	}
 	require.Equal(t, append(want, "keep senders to true, receivers true", "between false"), near.read())
 	require.ElementsMatch(t, []string{"receiver 0", "receiver 1", "receiver 2", "receiver 3", "receiver 4", "receiver 5"}, far.read())
+}
+
+// The other members of a group get one connection each, whatever the pools to the
+// neighbours have; those that have one keep it.
+func TestMembersGetOneConnection(t *testing.T) {
+	var near, far journal
+	a, _ := open(t, wire.UUID{1}, &near, func(c *Config) { c.PoolSize = 6 })
+	_, b := open(t, wire.UUID{2}, &far)
+	nobody := wire.PeerEndpoint{UUID: wire.UUID{3}, Addr: netip.MustParseAddrPort("127.0.0.1:1")}
+	require.Equal(t, []wire.UUID{{3}}, a.Connect(context.Background(), []wire.PeerEndpoint{b, nobody}))
+	require.Equal(t, []string{"sender 0 native=true"}, near.read())
+	near.sends = true
+	require.Empty(t, a.Connect(context.Background(), []wire.PeerEndpoint{b, nobody}))
+	require.Equal(t, []string{"sender 0 native=true"}, near.read())
+	require.Equal(t, []string{"receiver 0"}, far.read())
 }
 
 // A PCCL peer is told its numbers one after the other: each is dialled when the

@@ -97,6 +97,21 @@ func (m *Mesh) prepare(ctx context.Context, p wire.PeerEndpoint) error {
 	return err
 }
 
+// Connect makes connection 0 to those of peers that this one sends nothing to yet,
+// beside everything that runs, and returns who could not be reached.
+func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
+	return m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error {
+		if m.cfg.Pools.LiveSenders(p.UUID) > 0 {
+			return nil
+		}
+		_, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
+		if err != nil && ctx.Err() == nil {
+			m.cfg.Log.Warn("cannot reach a member of the group", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
+		}
+		return err
+	})
+}
+
 // Try exchanges hellos with each of the peers that leave nothing behind, and
 // returns who could not be reached. self is this peer, which Config.Self may not
 // know yet.
@@ -268,7 +283,7 @@ func (m *Mesh) hello(ctx context.Context, w *way, number uint32) (net.Conn, wire
 // session of that number, if it is not 0. The end of ctx cuts the wait short.
 func (m *Mesh) introduce(ctx context.Context, conn net.Conn, number uint32, session uint64) (ack wire.P2PHelloAck, err error) {
 	err = m.handshake(ctx, conn, func() (err error) {
-		ack, err = ask(conn, wire.P2PHello{UUID: m.cfg.Self(), Number: number, Ext: wire.Ext{Native: true, Flows: true, Session: session}})
+		ack, err = ask(conn, wire.P2PHello{UUID: m.cfg.Self(), Number: number, Ext: wire.Ext{Native: true, Flows: true, Session: session, Collectives: wire.CollectivesVersion}})
 		return err
 	})
 	return ack, err

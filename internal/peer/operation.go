@@ -9,7 +9,7 @@ import (
 	"github.com/gopccl/gopccl/internal/reduce"
 )
 
-// Operation is one all-reduce from its posting to the end of the last wait for it.
+// Operation is one collective from its posting to the end of the last wait for it.
 // It is posted, taken or refused by the machine, settled when its verdict is known
 // and its buffers are the caller's, and over when Wait has what it returns, which
 // after a failure may be a round later. Its exported methods are those of
@@ -20,7 +20,7 @@ type Operation struct {
 	id     fsm.OpID
 	launch fsm.CallID         // the call of event
 	event  fsm.CallCollective // tells the machine of it
-	data   *reduce.Op
+	data   phase
 	world  int
 	posted time.Time
 
@@ -133,9 +133,9 @@ func (op *Operation) answered(id fsm.CallID, err error) (due []func()) {
 		return op.end(err)
 	}
 	go func() {
-		defer errs.Catch(opName, op.s.crash)
+		defer errs.Catch(op.name(), op.s.crash)
 		<-op.opened(&op.settled) // the machine did not wait for it
-		op.s.notify(op.end(faulty(opName, crash)))
+		op.s.notify(op.end(faulty(op.name(), crash)))
 	}()
 	return nil
 }
@@ -207,7 +207,7 @@ func (op *Operation) Done() <-chan struct{} { return op.opened(&op.settled) }
 // Refused is core.Handle.Refused.
 func (op *Operation) Refused() error {
 	<-op.Taken()
-	return op.s.explain(context.Background(), opName, op.refused())
+	return op.s.explain(context.Background(), op.name(), op.refused())
 }
 
 // Wait is core.Handle.Wait.
@@ -217,7 +217,7 @@ func (op *Operation) Wait(ctx context.Context) (ReduceInfo, error) {
 	case <-op.opened(&op.over):
 		return op.result()
 	case <-ctx.Done():
-		return ReduceInfo{}, errs.New(errs.Canceled, opName, ctx.Err()).WithPhase("waiting")
+		return ReduceInfo{}, errs.New(errs.Canceled, op.name(), ctx.Err()).WithPhase("waiting")
 	}
 }
 
@@ -232,7 +232,7 @@ func (op *Operation) launched(ctx context.Context) error {
 		op.giveUp(fsm.CallCancel{Call: op.launch, Op: op.id})
 		<-decided
 	}
-	return op.s.explain(ctx, opName, op.refused())
+	return op.s.explain(ctx, op.name(), op.refused())
 }
 
 // refused returns why the machine did not take the operation, once it has decided,
@@ -258,7 +258,7 @@ func (op *Operation) wait(ctx context.Context) (ReduceInfo, error) {
 		<-over
 	}
 	info, err := op.result()
-	return info, canceledBy(ctx, opName, err)
+	return info, canceledBy(ctx, op.name(), err)
 }
 
 func (op *Operation) result() (ReduceInfo, error) {
@@ -298,8 +298,9 @@ func (s *Session) startData(e fsm.StartData) {
 	if !starts {
 		return
 	}
+	data := op.data.(*reduce.Op) // nothing else has one
 	defer errs.Catch("start all-reduce", func(err *errs.Error) {
-		if op.data.State().Phase == "created" {
+		if data.State().Phase == "created" {
 			s.mu.Lock()
 			op.running = false
 			s.mu.Unlock()
@@ -307,7 +308,7 @@ func (s *Session) startData(e fsm.StartData) {
 		s.crash(err)
 	})
 	s.meter.started(e.Ring, e.Self, time.Now())
-	op.data.Start(reduce.Start{
+	data.Start(reduce.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ring: e.Ring, Self: e.Self, Native: e.Native,
 		Done: func(err error) {
 			if u, ok := s.meter.ended(time.Now()); ok && err == nil {

@@ -100,16 +100,27 @@ func (s *Session) post(r Reduce) (op *Operation, first bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
+	first, err = s.postOp(op)
+	if err != nil {
+		return nil, false, err
+	}
+	return op, first, nil
+}
+
+// postOp leaves op to the machine; first says that nothing was posted before it.
+func (s *Session) postOp(op *Operation) (first bool, err error) {
 	if crash := s.crashed.Load(); crash != nil {
 		op.refuse(crash)
-		return nil, false, faulty(opName, crash)
+		return false, faulty(op.name(), crash)
 	}
 	first, ok := s.posts.add(op)
 	if !ok {
-		op.refuse(closed())
-		return nil, false, closed()
+		err := closed()
+		err.Op = op.name()
+		op.refuse(err)
+		return false, err
 	}
-	return op, first, nil
+	return first, nil
 }
 
 // register makes operations known that the machine is about to be told of.

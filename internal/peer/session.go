@@ -77,6 +77,8 @@ type turns struct {
 	batch        []fsm.Event    // spare of progress
 	after        []func()       // calls of Notify's functions that are due
 	preparing    preparing      // the connections of a ring to come
+	meshing      preparing      // those between all members
+	dialling     chan struct{}  // room for one that makes pools beside what runs
 	startSending chan time.Time // of the scheduled probe
 }
 
@@ -105,7 +107,7 @@ func (c *call) end(err error) {
 }
 
 // closed is the error of a call on a session that is over.
-func closed() error {
+func closed() *errs.Error {
 	return errs.New(errs.Closed, opName, nil).WithHint("connect again with a new communicator")
 }
 
@@ -136,7 +138,7 @@ func newSession(opt Options) *Session {
 	opt.Logger, lines = trace.Detach(opt.Logger)
 	s := &Session{
 		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(),
-		turns: turns{box: newMailbox()}, book: book{calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*Operation{}, opCalls: map[fsm.CallID]*Operation{}},
+		turns: turns{box: newMailbox(), dialling: make(chan struct{}, 1)}, book: book{calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*Operation{}, opCalls: map[fsm.CallID]*Operation{}},
 		quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -298,9 +300,10 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.engine.ExpectEpoch(e.Epoch)
 			s.hub.Trust(uuids(e.Peers)...)
 			s.hub.BeginRound()
-			before := s.stopPreparing()
+			ring, members := s.preparing.end(), s.meshing.end()
 			s.spawn(func() {
-				<-before
+				<-ring
+				<-members
 				s.establish(e)
 			})
 		case fsm.PrepareRing:
@@ -308,7 +311,11 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.Preflight:
 			s.preflight(e)
 		case fsm.StopPrepare:
-			s.stopPreparing()
+			s.preparing.end()
+		case fsm.PrepareMesh:
+			s.prepareMesh(e)
+		case fsm.StopMesh:
+			s.meshing.end()
 		case fsm.SwitchRing:
 			s.hub.Trust(e.Neighbours...)
 			s.hub.EndRound(previous(s.m.View()))

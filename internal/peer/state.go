@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/reduce"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -31,6 +32,7 @@ type State struct {
 // OpState is an operation without a verdict.
 type OpState struct {
 	reduce.OpState
+	Kind   string        // of the collective
 	Posted time.Duration // since it was launched
 }
 
@@ -53,7 +55,7 @@ func (s *Session) State() State {
 	slices.SortFunc(ops, func(a, b *Operation) int { return cmp.Compare(a.id, b.id) })
 	st := State{View: s.View(), Master: s.opt.Master, Data: s.engine.State(), Calls: calls, Events: events}
 	for _, op := range ops {
-		o := OpState{OpState: op.data.State(), Posted: time.Since(op.posted)}
+		o := OpState{OpState: op.data.State(), Kind: op.name(), Posted: time.Since(op.posted)}
 		if o.Phase == "created" {
 			o.Waits = "votes of the other peers, through the master"
 		}
@@ -134,7 +136,11 @@ func (st *State) write(b *bufio.Writer) {
 		len(st.Ops), st.Data.Active, st.Calls, st.Events, st.Data.Early)
 	for i := range st.Ops {
 		o := &st.Ops[i]
-		fmt.Fprintf(b, "  operation tag %d: %s of %d %v, posted %v ago, %s", o.Tag, o.Op, o.Count, o.DType, o.Posted.Round(time.Microsecond), o.Phase)
+		if o.Kind == plan.Barrier.String() {
+			fmt.Fprintf(b, "  barrier, posted %v ago", o.Posted.Round(time.Microsecond))
+		} else {
+			fmt.Fprintf(b, "  operation tag %d: %s of %d %v, posted %v ago, %s", o.Tag, o.Op, o.Count, o.DType, o.Posted.Round(time.Microsecond), o.Phase)
+		}
 		if o.Steps > 0 {
 			name := "sequence"
 			if o.Eager {

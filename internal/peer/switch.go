@@ -7,8 +7,8 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// preparing is the work of a PrepareRing effect. It belongs to the holder of
-// the box.
+// preparing is the work of a PrepareRing or PrepareMesh effect. It belongs to the
+// holder of the box.
 type preparing struct {
 	stop context.CancelFunc // nil: none was ever begun
 	done <-chan struct{}
@@ -21,33 +21,54 @@ var ended = func() <-chan struct{} {
 	return c
 }()
 
-// stopPreparing ends the work of a PrepareRing effect; the channel is closed
-// when it has ended: two may not make the pool to one peer.
-func (s *Session) stopPreparing() <-chan struct{} {
-	if s.preparing.stop == nil {
+// end ends the work; the channel is closed when it has ended: two may not make the
+// pool to one peer.
+func (w *preparing) end() <-chan struct{} {
+	if w.stop == nil {
 		return ended
 	}
-	s.preparing.stop()
-	return s.preparing.done
+	w.stop()
+	return w.done
+}
+
+// connectBeside has connect work beside everything that runs, as the only one that
+// does, and brings what it makes of those it could not reach.
+func (s *Session) connectBeside(w *preparing, connect func(context.Context) []wire.UUID, report func(failed []wire.UUID) fsm.Event) {
+	before := w.end()
+	ctx, stop := context.WithCancel(s.ctx)
+	done := make(chan struct{})
+	*w = preparing{stop, done}
+	s.spawn(func() {
+		defer close(done)
+		defer stop()
+		<-before
+		select {
+		case s.dialling <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		failed := connect(ctx)
+		<-s.dialling
+		if ctx.Err() == nil {
+			s.box.post(report(failed))
+		}
+	})
 }
 
 // prepareRing makes the send pools to the neighbours of a ring to come, beside
 // everything that runs.
 func (s *Session) prepareRing(e fsm.PrepareRing) {
 	s.hub.Trust(uuids(e.Peers)...)
-	before := s.stopPreparing()
-	ctx, stop := context.WithCancel(s.ctx)
-	done := make(chan struct{})
-	s.preparing = preparing{stop, done}
-	s.spawn(func() {
-		defer close(done)
-		defer stop()
-		<-before
-		failed := s.mesh.Prepare(ctx, e.Peers)
-		if ctx.Err() == nil {
-			s.box.post(fsm.RingPrepared{Change: e.Change, Failed: failed})
-		}
-	})
+	s.connectBeside(&s.preparing, func(ctx context.Context) []wire.UUID { return s.mesh.Prepare(ctx, e.Peers) },
+		func(failed []wire.UUID) fsm.Event { return fsm.RingPrepared{Change: e.Change, Failed: failed} })
+}
+
+// prepareMesh makes a connection to each member that is not a neighbour, beside
+// everything that runs.
+func (s *Session) prepareMesh(e fsm.PrepareMesh) {
+	s.hub.Trust(uuids(e.Peers)...)
+	s.connectBeside(&s.meshing, func(ctx context.Context) []wire.UUID { return s.mesh.Connect(ctx, e.Peers) },
+		func(failed []wire.UUID) fsm.Event { return fsm.MeshPrepared{Change: e.Change, Failed: failed} })
 }
 
 // previous returns the peer before this one in the ring, zero if it is alone.

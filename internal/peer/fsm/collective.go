@@ -104,7 +104,8 @@ func (m *Machine) launch(c CallCollective) {
 		m.done(c.Call, errs.New(errs.Busy, name, fmt.Errorf("%s is running", kindNames[m.flow.kind])))
 		return
 	}
-	if !c.DType.Valid() || !c.RedOp.Valid() {
+	combines := plan.Kind(c.Vote.Kind).Combines()
+	if !c.DType.Valid() || combines && !c.RedOp.Valid() {
 		m.done(c.Call, errs.New(errs.InvalidArgument, name, fmt.Errorf("%v of %v", c.RedOp, c.DType)))
 		return
 	}
@@ -114,6 +115,10 @@ func (m *Machine) launch(c CallCollective) {
 	}
 	if m.view.LocalWorldSize < 2 || len(m.view.Ring) < 2 {
 		m.done(c.Call, errs.New(errs.TooFewPeers, name, nil).WithHint("wait for peers and update the topology"))
+		return
+	}
+	if plan.Kind(c.Vote.Kind) == plan.Barrier && m.byTag(c.Tag) != nil {
+		m.done(c.Call, errs.New(errs.Busy, name, errors.New("another one is running")))
 		return
 	}
 	if m.byTag(c.Tag) != nil {

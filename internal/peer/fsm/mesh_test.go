@@ -33,7 +33,7 @@ func (r *rig) collective(k plan.Kind, tag uint64) (OpID, CallID) {
 		ev.Vote.Flags = wire.CallMesh
 	}
 	if k == plan.Barrier {
-		ev.Count, ev.DType, ev.Sends = 0, 0, 0
+		ev.Count, ev.DType, ev.RedOp, ev.Sends = 0, 0, 0, 0
 	}
 	r.step(ev)
 	return r.op, c
@@ -46,7 +46,7 @@ func ballot(k plan.Kind, tag uint64) wire.C2MCollectiveCommsInitiate {
 		p.Call.Flags = wire.CallMesh
 	}
 	if k == plan.Barrier {
-		p.Count, p.DType = 0, 0
+		p.Count, p.DType, p.Op = 0, 0, 0
 	}
 	return p
 }
@@ -186,7 +186,7 @@ func TestBarrierWithoutEpoch(t *testing.T) {
 	}
 }
 
-// Who gives a barrier up gets its call back at once, and says so to the others, who
+// A caller that gives a barrier up gets its call back at once, and says so to the others, who
 // may never come. What follows waits for the verdict.
 func TestBarrierIsGivenUp(t *testing.T) {
 	for _, epoch := range []uint64{7, 0} {
