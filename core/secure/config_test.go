@@ -94,7 +94,7 @@ func TestHandshakes(t *testing.T) {
 
 	newcomer := peer.Client(secure.Want{Purpose: secure.Enrolment})
 	newcomer.Certificates = nil
-	c, s, cerr, serr = meet(t, newcomer, port)
+	_, s, cerr, serr = meet(t, newcomer, port)
 	require.NoError(t, cerr)
 	require.NoError(t, serr, "a newcomer has no certificate")
 	require.Equal(t, "gopccl-enroll/1", s.ConnectionState().NegotiatedProtocol)

@@ -415,10 +415,9 @@ func TestTwoAuthorities(t *testing.T) {
 func TestMappings(t *testing.T) {
 	company := foreignRoot(t)
 	ours := newRun(t)
-	me := ours.credential(secure.Identity{Role: secure.Peer, Name: "me"})
 	_, text, err := ours.NewCredential(secure.Identity{Role: secure.Peer, Name: "me"}, []*x509.Certificate{ours.Cert, company.Cert}, month, noon)
 	require.NoError(t, err)
-	me, err = secure.ParseCredential(text)
+	me, err := secure.ParseCredential(text)
 	require.NoError(t, err)
 	tr, err := secure.NewTrust(secure.TrustOptions{Credential: me, Now: func() time.Time { return noon }, Identities: []secure.Mapping{
 		{URI: "spiffe://example.org/train/head", Role: secure.Master},

@@ -147,13 +147,50 @@ type VecWriter interface {
 	WriteAll(vec [][]byte) (int, error)
 }
 
+// Layered is a connection on top of another one, with ways of its own to be read
+// and written.
+type Layered interface {
+	net.Conn
+	// Source returns what reads the connection.
+	Source() io.Reader
+	// NonBlocking returns what writes without waiting, nil: nothing does.
+	NonBlocking() TryWriter
+	// Resumable says what the function of this name says.
+	Resumable() bool
+}
+
+// Flusher is a TryWriter that may keep bytes it has taken. They go with the next
+// write, which may be one of nothing.
+type Flusher interface {
+	TryWriter
+	// Flushed reports whether the system has all bytes that were taken.
+	Flushed() bool
+}
+
 // Source returns what reads c at the least cost. It waits and fails as reads of c
 // do. Not safe for concurrent use, nor beside reads of c.
-func Source(c net.Conn) io.Reader { return newSource(c) }
+func Source(c net.Conn) io.Reader {
+	if l, ok := c.(Layered); ok {
+		return l.Source()
+	}
+	return newSource(c)
+}
+
+// Resumable reports whether a write on c that a deadline interrupted says
+// exactly how much it sent, so that the rest can follow later.
+func Resumable(c net.Conn) bool {
+	if l, ok := c.(Layered); ok {
+		return l.Resumable()
+	}
+	return resumable(c)
+}
 
 // NonBlocking returns a TryWriter on c, nil if this connection or system has
 // none. It may be used beside other writes of c, not concurrently with them.
 func NonBlocking(c net.Conn) TryWriter {
+	if l, ok := c.(Layered); ok {
+		return l.NonBlocking()
+	}
 	if t, ok := c.(TryWriter); ok {
 		return t
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -113,54 +112,11 @@ type readFunc func([]byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TryWrite never waits: on a full connection it takes what fits and returns.
+// A network in memory writes without waiting, too; what only looks like it does not.
 func TestTryWriteNeverWaits(t *testing.T) {
-	tcpA, tcpB := tcp(t)
-	memA, memB := transporttest.Pair(transporttest.Options{Buffer: 1000})
-	for _, c := range [][2]net.Conn{{tcpA, tcpB}, {memA, memB}} {
-		w := transport.NonBlocking(c[0])
-		if w == nil {
-			continue // this system has none for sockets
-		}
-		block := bytes.Repeat([]byte("0123456789"), 10_000)
-		sent := 0
-		for {
-			n, err := w.TryWrite(block)
-			require.NoError(t, err)
-			sent += n
-			if n < len(block) {
-				break
-			}
-		}
-		for sent > 0 {
-			b := make([]byte, min(sent, 4096))
-			n, err := c[1].Read(b)
-			require.NoError(t, err)
-			sent -= n
-		}
-		c[0].SetWriteDeadline(time.Unix(1, 0))
-		_, err := w.TryWrite(block)
-		require.True(t, transport.IsTimeout(err), "%v", err)
-		c[0].SetWriteDeadline(time.Time{})
-		n, err := w.TryWrite([]byte("x"))
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
-		require.Zero(t, testing.AllocsPerRun(1, func() { w.TryWrite(nil) }))
-		c[0].Close()
-		_, err = w.TryWrite(block)
-		require.ErrorIs(t, err, net.ErrClosed)
-		c[1].Close()
-	}
+	transporttest.Suite{Pair: func(testing.TB) (a, b net.Conn) {
+		return transporttest.Pair(transporttest.Options{Buffer: 1000})
+	}}.NeverWaits(t)
+	memA, _ := transporttest.Pair(transporttest.Options{})
 	require.Nil(t, transport.NonBlocking(struct{ net.Conn }{memA}))
-}
-
-func tcp(t *testing.T) (a, b net.Conn) {
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
-	a, err = net.Dial("tcp4", ln.Addr().String())
-	require.NoError(t, err)
-	b, err = ln.Accept()
-	require.NoError(t, err)
-	return a, b
 }

@@ -7,8 +7,6 @@ import "net"
 // Elsewhere a write may wait, so that the sender's own goroutine makes them all.
 func nonBlocking(net.Conn) TryWriter { return nil }
 
-// Resumable reports whether a write on c that a deadline interrupted says
-// exactly how much it sent. Overlapped writes of the system do not.
-func Resumable(c net.Conn) bool {
-	return tcpOf(c) == nil
-}
+// Overlapped writes of the system that a deadline interrupted do not say how much
+// they sent.
+func resumable(c net.Conn) bool { return tcpOf(c) == nil }

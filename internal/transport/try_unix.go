@@ -104,6 +104,4 @@ func (t *rawTry) run() (int, error) {
 	return t.n, err
 }
 
-// Resumable reports whether a write on c that a deadline interrupted says
-// exactly how much it sent, so that the rest can follow later.
-func Resumable(net.Conn) bool { return true }
+func resumable(net.Conn) bool { return true }

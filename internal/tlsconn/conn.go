@@ -1,0 +1,166 @@
+package tlsconn
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/buf"
+	"github.com/gopccl/gopccl/internal/transport"
+)
+
+// ErrCut means that the stream ended without its end being said. It is an
+// io.ErrUnexpectedEOF.
+var ErrCut = fmt.Errorf("the connection was cut: %w", io.ErrUnexpectedEOF)
+
+// past is a deadline that wakes at once.
+var past = time.Unix(1, 0)
+
+// Conn is one end of a connection in TLS. Reads may run beside writes, and Close
+// and deadlines beside both; two writes wait for each other.
+type Conn struct {
+	net.Conn // the socket: addresses and deadlines
+
+	tls    *tls.Conn
+	pump   pump
+	writer writer
+	closed atomic.Bool
+
+	reading sync.Mutex // held while Read runs
+}
+
+// Client returns the end of sock that begins the handshake. config is not changed,
+// nor may it be. Buffers come from pool.
+func Client(sock net.Conn, config *tls.Config, pool *buf.Pool) *Conn {
+	c := newConn(sock, pool)
+	c.tls = tls.Client(&c.pump, config)
+	return c
+}
+
+// Server returns the end of sock that answers the handshake.
+func Server(sock net.Conn, config *tls.Config, pool *buf.Pool) *Conn {
+	c := newConn(sock, pool)
+	c.tls = tls.Server(&c.pump, config)
+	return c
+}
+
+func newConn(sock net.Conn, pool *buf.Pool) *Conn {
+	c := &Conn{Conn: sock}
+	c.pump = pump{c: c, pool: pool, src: transport.Source(sock)}
+	c.writer = writer{c: c, try: transport.NonBlocking(sock)}
+	c.writer.all, _ = c.writer.try.(transport.VecWriter)
+	return c
+}
+
+// Handshake makes the connection ready; until then nothing else may be called but
+// Close. It ends with ctx, or with the deadlines of the connection. A client is not
+// believed yet when its handshake has succeeded: the first bytes that it reads say so.
+func (c *Conn) Handshake(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(past) })
+	c.pump.shaking = true
+	err := c.tls.HandshakeContext(context.Background())
+	// What is left is the last flight, or an alert.
+	if rest := c.pump.flush(); err == nil {
+		err = rest
+	}
+	c.pump.shaking = false
+	if !stop() {
+		return context.Cause(ctx)
+	}
+	if c.pump.tooLarge {
+		return errTooLarge
+	}
+	return err
+}
+
+// ConnectionState returns what the handshake has agreed on.
+func (c *Conn) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }
+
+// Source implements transport.Layered.
+func (c *Conn) Source() io.Reader { return c }
+
+// NonBlocking implements transport.Layered.
+func (c *Conn) NonBlocking() transport.TryWriter {
+	if c.writer.try == nil {
+		return nil
+	}
+	return &c.writer
+}
+
+// Resumable implements transport.Layered.
+func (c *Conn) Resumable() bool { return transport.Resumable(c.Conn) }
+
+// Read returns at most one record.
+func (c *Conn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	n, err := c.tls.Read(p)
+	c.reading.Unlock()
+	if err != nil {
+		// crypto/tls does not say that it could not answer, and trips over what follows.
+		if fail := c.pump.failed(); fail != nil {
+			err = fail
+		}
+	}
+	if c.closed.Load() {
+		c.release()
+		if err != nil && !errors.Is(err, net.ErrClosed) && err != io.EOF {
+			err = net.ErrClosed
+		}
+	}
+	return n, err
+}
+
+// Write waits until the system has all of p.
+func (c *Conn) Write(p []byte) (int, error) {
+	c.writer.turn.Lock()
+	defer c.writer.end()
+	c.writer.one[0] = p
+	return c.writer.write(c.writer.one[:], true)
+}
+
+// CloseWrite says that nothing more will be written, and waits until the system
+// has that.
+func (c *Conn) CloseWrite() error {
+	c.writer.turn.Lock()
+	defer c.writer.end()
+	if err := c.tls.CloseWrite(); err != nil {
+		return err
+	}
+	return c.writer.push(true)
+}
+
+// Close ends the connection without waiting. What the system did not have yet is
+// lost.
+func (c *Conn) Close() error {
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	if c.writer.turn.TryLock() {
+		if c.tls.CloseWrite() == nil && c.writer.try != nil {
+			_ = c.writer.push(false)
+		}
+		c.writer.turn.Unlock()
+	}
+	err := c.Conn.Close()
+	c.release()
+	return err
+}
+
+// release gives the buffers of a closed connection back, unless they are in use:
+// then the call that uses them comes here after it.
+func (c *Conn) release() {
+	if c.reading.TryLock() {
+		c.pump.releaseIn()
+		c.reading.Unlock()
+	}
+	if c.writer.turn.TryLock() {
+		c.pump.releaseOut()
+		c.writer.turn.Unlock()
+	}
+}

@@ -1,0 +1,232 @@
+package tlsconn
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/buf"
+)
+
+const (
+	record   = 16 << 10   // plaintext of a full record
+	overhead = 5 + 1 + 16 // of a record: its header, its type and its tag
+	// inSize is how much ciphertext one read takes of a busy connection. An idle one
+	// keeps smallIn.
+	inSize  = 512 << 10
+	smallIn = 4 << 10
+	// sealMax is how much plaintext is sealed before the system gets it. The buffer
+	// for it, with heads and answers, has inSize, too.
+	sealMax = 31 * record
+	// answers is the room for what crypto/tls writes by itself: alerts, and answers
+	// to key updates.
+	answers = 4 << 10
+	// maxHandshake bounds what a handshake may read.
+	maxHandshake = 32 << 10
+)
+
+var (
+	errTooLarge = errors.New("the handshake is larger than 32 KiB")
+	errUnread   = errors.New("the other endpoint asks for new keys and does not read the answers")
+)
+
+// pump is the connection in memory below a tls.Conn. Its writes never wait.
+type pump struct {
+	c    *Conn
+	pool *buf.Pool
+	src  io.Reader
+
+	// Of the goroutine that reads.
+	small    [smallIn]byte
+	big      []byte // nil: small is used
+	in       []byte // what was read and not handed out
+	handed   int    // bytes, of the handshake
+	shaking  bool
+	tooLarge bool
+
+	mu       sync.Mutex
+	out      []byte // ciphertext: out[from:to]
+	from, to int
+	fail     error // why nothing can be written any more
+}
+
+// Read hands ciphertext to crypto/tls.
+func (p *pump) Read(b []byte) (int, error) {
+	if len(p.in) == 0 {
+		if err := p.fill(); err != nil {
+			return 0, err
+		}
+	}
+	if p.shaking {
+		if p.handed >= maxHandshake {
+			p.tooLarge = true
+			return 0, errTooLarge
+		}
+		b = b[:min(len(b), smallIn, maxHandshake-p.handed)]
+	}
+	n := copy(b, p.in)
+	p.in = p.in[n:]
+	p.handed += n
+	return n, nil
+}
+
+// fill reads the socket. What was to be written goes first, because the other end
+// may wait for it.
+func (p *pump) fill() error {
+	if p.shaking {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	} else if err := p.answer(); err != nil {
+		return err
+	}
+	b := p.big
+	if b == nil {
+		b = p.small[:]
+	}
+	n, err := p.src.Read(b)
+	if n == 0 {
+		if err == nil {
+			err = io.ErrNoProgress
+		}
+		if err == io.EOF {
+			err = ErrCut
+		}
+		return err
+	}
+	p.in = b[:n]
+	switch {
+	case p.shaking:
+	case p.big == nil && n == smallIn:
+		p.big = p.pool.Get(inSize)
+	case p.big != nil && n < smallIn: // the connection gets idle
+		p.in = p.small[:copy(p.small[:], p.in)]
+		p.releaseIn()
+	}
+	return nil
+}
+
+func (p *pump) releaseIn() {
+	p.pool.Put(p.big)
+	p.big = nil
+}
+
+// answer writes what crypto/tls has added while nobody writes.
+func (p *pump) answer() error {
+	p.mu.Lock()
+	waiting, err := p.from < p.to, p.fail
+	p.mu.Unlock()
+	w := &p.c.writer
+	if err != nil || !waiting || w.try == nil || !w.turn.TryLock() {
+		return err
+	}
+	defer w.turn.Unlock()
+	// An error of the socket is the writer's, or comes to the reader from there.
+	_ = w.push(false)
+	return nil
+}
+
+// flush writes all there is, and waits for it. It is for the handshake, in which
+// there is no writer.
+func (p *pump) flush() error {
+	p.c.writer.turn.Lock()
+	defer p.c.writer.turn.Unlock()
+	return p.c.writer.push(true)
+}
+
+// Write takes ciphertext from crypto/tls: from the goroutine that writes, and from
+// the one that reads when it answers. crypto/tls calls one of them at a time.
+func (p *pump) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fail != nil {
+		return 0, p.fail
+	}
+	if p.to+len(b) > len(p.out) {
+		switch {
+		case p.out == nil:
+			p.out = p.pool.Get(max(answers, len(b)))
+		case p.shaking:
+			p.grow(p.to + len(b))
+		default:
+			p.fail = errUnread
+			return 0, p.fail
+		}
+	}
+	p.to += copy(p.out[p.to:], b)
+	return len(b), nil
+}
+
+// grow makes room for n bytes. Nobody may be writing out. p.mu is held.
+func (p *pump) grow(n int) {
+	larger := p.pool.Get(n)
+	p.to = copy(larger, p.out[p.from:p.to])
+	p.from = 0
+	p.pool.Put(p.out)
+	p.out = larger
+}
+
+// reserve makes room for n bytes of plaintext. The caller has the turn to write.
+func (p *pump) reserve(n int) {
+	// No record but the last one is below a quarter of the largest.
+	need := n + overhead*(4*n/record+2) + answers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.out == nil {
+		p.out = p.pool.Get(need)
+	} else if len(p.out)-p.to < need {
+		p.grow(p.to - p.from + need)
+	}
+}
+
+// waiting returns what is to be written.
+func (p *pump) waiting() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out[p.from:p.to]
+}
+
+// wrote notes that n bytes are written.
+func (p *pump) wrote(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.from += n; p.from == p.to && p.out != nil {
+		p.from, p.to = 0, 0
+		p.pool.Put(p.out)
+		p.out = nil
+	}
+}
+
+// failed returns why nothing can be written any more.
+func (p *pump) failed() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fail
+}
+
+func (p *pump) releaseOut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pool.Put(p.out)
+	p.out, p.from, p.to, p.fail = nil, 0, 0, net.ErrClosed
+}
+
+// Close is nothing: the connection above closes the socket.
+func (p *pump) Close() error { return nil }
+
+// LocalAddr returns that of the socket.
+func (p *pump) LocalAddr() net.Addr { return p.c.Conn.LocalAddr() }
+
+// RemoteAddr returns that of the socket.
+func (p *pump) RemoteAddr() net.Addr { return p.c.Conn.RemoteAddr() }
+
+// SetDeadline is nothing: deadlines are the socket's.
+func (p *pump) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline is nothing.
+func (p *pump) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline is nothing.
+func (p *pump) SetWriteDeadline(time.Time) error { return nil }
