@@ -82,7 +82,7 @@ the master they meet at.`,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	addConfigFlags(root)
-	root.AddCommand(newMasterCmd(), newDemoCmd(), newDemoPeerCmd(), newBenchCmd(), newTopologyCmd(), newConfigCmd(), newPluginsCmd(), newVerifyCmd(), newVersionCmd())
+	root.AddCommand(newMasterCmd(), newDemoCmd(), newDemoPeerCmd(), newBenchCmd(), newTopologyCmd(), newConfigCmd(), newKeysCmd(), newPluginsCmd(), newVerifyCmd(), newVersionCmd())
 	return root
 }
 

@@ -9,10 +9,9 @@
 //	authority.key   private key (PKCS 8, mode 0600); may be taken offline
 //	authority.crt   certificate of the authority that signs
 //	issued.log      one line of JSON for each certificate, appended and synced
-//	revoked.crl     the revocation list (DER)
-//	tokens.json     join tokens: what checks a proof, and never the secret
-//	next.key, .crt  a later authority, between the steps of a rotation
-//	cross.crt       the present authority vouches for the next one
-//	former.crt      the authority before, until its certificates have run out
+//	revoked.crl     the revocation list (DER), written as a whole
 //	lock            held around every change
+//
+// Join tokens and the rotation of an authority are not there yet: what would take
+// them, the master, does not know of credentials.
 package authority

@@ -1,0 +1,364 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/authority"
+)
+
+// newKeysCmd returns the command that holds what is about credentials.
+func newKeysCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "keys",
+		Short: "Credentials of a run (not used by connections yet)",
+		Long: `Make an authority for a run, and credentials for its endpoints.
+
+No connection uses them yet: master and peers neither ask for a credential nor
+send one, and nothing is encrypted. Run them in a private network or a VPN.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newKeysInitCmd(), newKeysIssueCmd(), newKeysListCmd(), newKeysRevokeCmd(), newKeysShowCmd())
+	return cmd
+}
+
+// usage is an error of what was asked for, with exit code 2.
+func usage(op, format string, a ...any) error {
+	return errs.New(errs.InvalidConfig, op, fmt.Errorf(format, a...))
+}
+
+func dirFlag(cmd *cobra.Command) *string {
+	dir := cmd.Flags().String("dir", "", "`DIR` of the authority")
+	needs(cmd, "dir")
+	return dir
+}
+
+// needs makes a flag one that has to be given. cobra's own way is asked too late to
+// be wrong usage.
+func needs(cmd *cobra.Command, flag string) {
+	inner := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if f := cmd.Flags().Lookup(flag); f.Value.String() == "" {
+			return fmt.Errorf("--%s is needed", flag)
+		}
+		return inner(cmd, args)
+	}
+}
+
+func newKeysInitCmd() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:     "init",
+		Short:   "Make the authority of a run",
+		Long:    `Make the directory of a new authority: its key, its certificate and an empty revocation list. The key makes members of every kind, so keep the directory where only you can read it.`,
+		Example: `  gopccl keys init --dir run-keys --run gpt-small`,
+		Args:    noArgs,
+	}
+	dir := dirFlag(cmd)
+	cmd.Flags().StringVar(&name, "run", "gopccl", "`NAME` of the run, for people")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		run, err := authority.Init(*dir, name, time.Now)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "run %s: authority in %s\n", run, *dir)
+		return err
+	}
+	return cmd
+}
+
+func newKeysIssueCmd() *cobra.Command {
+	var out, role, expires string
+	var groups []string
+	var id secure.Identity
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "issue NAME",
+		Short: "Make a credential",
+		Long: `Make a key and a credential for an endpoint of the run, in one file that only
+its owner can read. The file is all that the endpoint needs.`,
+		Example: `  gopccl keys issue head --dir run-keys --role master --out head.pem
+  gopccl keys issue gpu-7 --dir run-keys --group 0,1 --expires 90d --out gpu-7.pem`,
+		Args: cobra.ExactArgs(1),
+	}
+	dir := dirFlag(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&out, "out", "", "`FILE` for the credential")
+	fl.StringVar(&role, "role", "peer", "peer, master, observer or issuer")
+	fl.StringSliceVar(&groups, "group", nil, "peer groups `N,M` that it may enter (default: all)")
+	fl.StringVar(&expires, "expires", "30d", "how long it is valid, 24h to 400d")
+	fl.BoolVar(&id.Single, "single", false, "two sessions of the name at one time are refused")
+	fl.BoolVar(&id.Lead, "lead", false, "a peer that may be a master, too")
+	fl.BoolVar(&force, "force", false, "replace FILE")
+	needs(cmd, "out")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		const op = "issue credential"
+		var err error
+		id.Name = args[0]
+		if err := secure.CheckName(id.Name); err != nil {
+			return errs.New(errs.InvalidConfig, op, err)
+		}
+		if id.Role, err = secure.ParseRole(role); err != nil {
+			return usage(op, "--role: %w", err)
+		}
+		if id.Groups, err = parseGroups(groups); err != nil {
+			return usage(op, "--group: %w", err)
+		}
+		life, err := parseDays(expires)
+		if err != nil {
+			return usage(op, "--expires: %w", err)
+		}
+		if _, err := os.Lstat(out); !force && !errors.Is(err, fs.ErrNotExist) {
+			return usage(op, "%s exists: --force replaces it", out)
+		}
+		d, err := authority.Open(*dir, time.Now)
+		if err != nil {
+			return err
+		}
+		text, e, err := d.Issue(id, life, "issue")
+		if err != nil {
+			return err
+		}
+		defer clear(text)
+		if err := authority.WriteFile(out, text, force); err != nil {
+			return errs.New(errs.InvalidConfig, op, fmt.Errorf("the certificate with serial number %s is in the log, and not in a file: %w", e.Serial, err))
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s until %s: %s\n", e.Role, e.Name, e.NotAfter.UTC().Format(time.RFC3339), out)
+		return err
+	}
+	return cmd
+}
+
+// parseGroups reads the numbers of groups; none is nil, which means all.
+func parseGroups(texts []string) (groups []uint32, err error) {
+	for _, s := range texts {
+		n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q: want 0 to %d", s, uint32(math.MaxUint32))
+		}
+		groups = append(groups, uint32(n))
+	}
+	return groups, nil
+}
+
+// parseDays reads a duration that may be in days.
+func parseDays(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		if err != nil {
+			return 0, fmt.Errorf("%q: want days such as 30d, or hours such as 36h", s)
+		}
+		return time.Duration(n) * 24 * time.Hour, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q: want days such as 30d, or hours such as 36h", s)
+	}
+	return d, nil
+}
+
+// listed is a certificate as list shows it.
+type listed struct {
+	authority.Entry
+	State string `json:"state"`
+}
+
+func newKeysListCmd() *cobra.Command {
+	var expiring string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the certificates that were made",
+		Example: `  gopccl keys list --dir run-keys
+  gopccl keys list --dir run-keys --expiring 7d --json`,
+		Args: noArgs,
+	}
+	dir := dirFlag(cmd)
+	cmd.Flags().StringVar(&expiring, "expiring", "", "only valid ones that expire within a `TIME` such as 7d")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON array")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var within time.Duration
+		var err error
+		if expiring != "" {
+			if within, err = parseDays(expiring); err != nil {
+				return usage("list credentials", "--expiring: %w", err)
+			}
+		}
+		d, err := authority.Open(*dir, time.Now)
+		if err != nil {
+			return err
+		}
+		log, err := d.Log()
+		if err != nil {
+			return err
+		}
+		l, err := d.List()
+		if err != nil {
+			return err
+		}
+		now, list := time.Now(), []listed{}
+		for _, e := range log {
+			state := "valid"
+			switch {
+			case authority.Revoked(l, e):
+				state = "revoked"
+			case now.After(e.NotAfter):
+				state = "expired"
+			}
+			if expiring == "" || state == "valid" && e.NotAfter.Sub(now) <= within {
+				list = append(list, listed{e, state})
+			}
+		}
+		if asJSON {
+			return writeJSON(cmd.OutOrStdout(), list)
+		}
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "STATE\tROLE\tNAME\tGROUPS\tUNTIL\tSERIAL")
+		for _, e := range list {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.State, e.Role, e.Name, groupText(e.Groups), e.NotAfter.UTC().Format(time.RFC3339), e.Serial)
+		}
+		return w.Flush()
+	}
+	return cmd
+}
+
+func groupText(groups []uint32) string {
+	if groups == nil {
+		return "all"
+	}
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(groups), "[]"), " ", ",")
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func newKeysRevokeCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "revoke NAME|SERIAL|FINGERPRINT",
+		Short: "Put certificates on the revocation list",
+		Long: `Put certificates on the revocation list of the run: all that a name has so far,
+or the one with a serial number or a fingerprint. A name can be issued again.`,
+		Example: `  gopccl keys revoke gpu-7 --dir run-keys`,
+		Args:    cobra.ExactArgs(1),
+	}
+	dir := dirFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		d, err := authority.Open(*dir, time.Now)
+		if err != nil {
+			return err
+		}
+		found, err := d.Revoke(args[0])
+		if err != nil {
+			return err
+		}
+		for _, e := range found {
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked %s %s, serial %s\n", e.Role, e.Name, e.Serial); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// shownKey is what show says about a credential; it has nothing that is secret.
+type shownKey struct {
+	Run         string    `json:"run,omitempty"`
+	Role        string    `json:"role,omitempty"`
+	Name        string    `json:"name,omitempty"`
+	Groups      []uint32  `json:"groups,omitempty"`
+	Rights      []string  `json:"rights,omitempty"`
+	Serial      string    `json:"serial"`
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+	Fingerprint string    `json:"fingerprint"`
+	Problem     string    `json:"problem,omitempty"`
+}
+
+func newKeysShowCmd() *cobra.Command {
+	var asJSON, readable bool
+	cmd := &cobra.Command{
+		Use:   "show FILE",
+		Short: "Show what a credential says, and what is wrong with it",
+		Long: `Show what a credential says, and what is wrong with it. Its key is not shown.
+The exit code is 1 if it is not valid now.`,
+		Example: `  gopccl keys show gpu-7.pem
+  gopccl keys show gpu-7.pem --json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := secure.LoadCredential(args[0], secure.LoadOptions{AllowReadable: readable})
+			if err != nil {
+				return err
+			}
+			leaf := c.Leaf()
+			s := shownKey{Serial: fmt.Sprintf("%032x", leaf.SerialNumber), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Fingerprint: authority.Fingerprint(leaf)}
+			if id, err := c.Identity(); err == nil {
+				s.Run, s.Role, s.Name, s.Groups = id.Run, id.Role.String(), id.Name, id.Groups
+				for _, r := range []struct {
+					has  bool
+					name string
+				}{{id.Single, "single"}, {id.Enroll, "enroll"}, {id.Lead, "lead"}} {
+					if r.has {
+						s.Rights = append(s.Rights, r.name)
+					}
+				}
+			}
+			switch now := time.Now(); {
+			case now.After(leaf.NotAfter):
+				s.Problem = "expired"
+			case now.Before(leaf.NotBefore):
+				s.Problem = "not yet valid"
+			}
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), s)
+			} else {
+				err = s.table(cmd.OutOrStdout())
+			}
+			if err == nil && s.Problem != "" {
+				err = fmt.Errorf("%s: %s, by the clock of this machine", args[0], s.Problem)
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	cmd.Flags().BoolVar(&readable, "allow-readable", false, "take a file that others can read")
+	return cmd
+}
+
+func (s shownKey) table(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+	row("run", s.Run)
+	row("role", s.Role)
+	row("name", s.Name)
+	if s.Role != "" {
+		row("groups", groupText(s.Groups))
+	}
+	row("rights", strings.Join(s.Rights, ", "))
+	row("serial", s.Serial)
+	row("valid", s.NotBefore.UTC().Format(time.RFC3339)+" to "+s.NotAfter.UTC().Format(time.RFC3339))
+	row("fingerprint", s.Fingerprint)
+	row("problem", s.Problem)
+	return w.Flush()
+}

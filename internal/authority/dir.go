@@ -1,0 +1,441 @@
+package authority
+
+import (
+	"bufio"
+	"bytes"
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+)
+
+// Files of the directory.
+const (
+	keyFile  = "authority.key"
+	certFile = "authority.crt"
+	logFile  = "issued.log"
+	listFile = "revoked.crl"
+	lockFile = "lock"
+)
+
+const maxFile = 64 << 20 // of the log; the others are small
+
+// Dir is the directory of an authority.
+type Dir struct {
+	path string
+	now  func() time.Time
+}
+
+// Entry is a line of the log of certificates.
+type Entry struct {
+	Time        time.Time `json:"time"`
+	Serial      string    `json:"serial"`
+	Role        string    `json:"role"`
+	Name        string    `json:"name"`
+	Groups      []uint32  `json:"groups,omitempty"`
+	Single      bool      `json:"single,omitempty"`
+	Enroll      bool      `json:"enroll,omitempty"`
+	Lead        bool      `json:"lead,omitempty"`
+	NotBefore   time.Time `json:"not_before"`
+	NotAfter    time.Time `json:"not_after"`
+	Fingerprint string    `json:"fingerprint"` // SHA-256 of the certificate
+	By          string    `json:"by"`          // what has asked for it
+}
+
+// Fingerprint returns the SHA-256 of a certificate in hexadecimal.
+func Fingerprint(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.Raw)
+	return fmt.Sprintf("%x", sum)
+}
+
+func fail(op string, code errs.Code, format string, a ...any) error {
+	return errs.New(code, op, fmt.Errorf(format, a...))
+}
+
+// Init makes the directory of a new authority, which must not exist, or be empty.
+// The directory appears with the key as the last file, so a cut leaves one that
+// Open refuses and Init may use again.
+func Init(path, title string, now func() time.Time) (run string, err error) {
+	const op = "make authority"
+	if len(title) > 200 {
+		return "", fail(op, errs.InvalidConfig, "the name of the run has %d bytes; at most 200", len(title))
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return "", errs.New(errs.InvalidConfig, op, err)
+	}
+	d := &Dir{path: path, now: now}
+	if err := d.checkMode(op); err != nil {
+		return "", err
+	}
+	unlock, err := lock(d.file(lockFile))
+	if err != nil {
+		return "", errs.New(errs.InvalidConfig, op, err)
+	}
+	defer unlock()
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return "", errs.New(errs.InvalidConfig, op, err)
+	}
+	for _, e := range entries {
+		if e.Name() == keyFile {
+			return "", fail(op, errs.InvalidConfig, "%s has an authority already", path)
+		}
+		if e.Name() != lockFile && e.Name() != certFile && e.Name() != listFile {
+			return "", fail(op, errs.InvalidConfig, "%s is not empty: it has %q", path, e.Name())
+		}
+	}
+	s, err := NewAuthority(title, "", now())
+	if err != nil {
+		return "", errs.New(errs.Internal, op, err)
+	}
+	list, err := s.List(1, nil, nil, now())
+	if err != nil {
+		return "", errs.New(errs.Internal, op, err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(s.Key)
+	if err != nil {
+		return "", errs.New(errs.Internal, op, err)
+	}
+	defer clear(der)
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{
+		{certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Cert.Raw})},
+		{listFile, list},
+		{keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})},
+	} {
+		if err := WriteFile(d.file(f.name), f.text, true); err != nil {
+			return "", errs.New(errs.InvalidConfig, op, err)
+		}
+	}
+	return s.Run, nil
+}
+
+// Open returns the directory of an authority.
+func Open(path string, now func() time.Time) (*Dir, error) {
+	const op = "open authority"
+	d := &Dir{path: path, now: now}
+	if err := d.checkMode(op); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(d.file(certFile)); err != nil {
+		return nil, errs.New(errs.InvalidConfig, op, err).WithHint("make one with gopccl keys init --dir")
+	}
+	return d, nil
+}
+
+func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
+
+func (d *Dir) checkMode(op string) error {
+	info, err := os.Stat(d.path)
+	switch {
+	case err != nil:
+		return errs.New(errs.InvalidConfig, op, err)
+	case !info.IsDir():
+		return fail(op, errs.InvalidConfig, "%s is not a directory", d.path)
+	case !private(info.Mode()):
+		return fail(op, errs.InvalidConfig, "%s: other users may read it (mode %04o): chmod 700", d.path, info.Mode().Perm())
+	}
+	return nil
+}
+
+// WriteFile writes a file of mode 0600 as a whole: it has its old content or the
+// new one, after a power cut, too. Without replace it must not exist.
+func WriteFile(path string, text []byte, replace bool) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	if _, err = f.Write(text); err != nil {
+		return err
+	}
+	if err = f.Sync(); err != nil {
+		return err
+	}
+	if err = f.Close(); err != nil {
+		return err
+	}
+	if !replace {
+		if err = os.Link(f.Name(), path); err == nil {
+			_ = os.Remove(f.Name())
+		}
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func (d *Dir) read(name, kind string) ([]byte, error) {
+	text, err := os.ReadFile(d.file(name))
+	if err != nil {
+		return nil, err
+	}
+	b, rest := pem.Decode(text)
+	if b == nil || b.Type != kind || len(bytes.TrimSpace(rest)) > 0 {
+		return nil, fmt.Errorf("%s: not one block of the type %s", d.file(name), kind)
+	}
+	return b.Bytes, nil
+}
+
+// Authority returns the certificate of the authority.
+func (d *Dir) Authority() (*x509.Certificate, error) {
+	der, err := d.read(certFile, "CERTIFICATE")
+	if err != nil {
+		return nil, errs.New(errs.CorruptFile, "open authority", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fail("open authority", errs.CorruptFile, "%s: not a certificate that this program reads", d.file(certFile))
+	}
+	return cert, nil
+}
+
+// signer reads the key. It may have been taken offline.
+func (d *Dir) signer() (*Signer, error) {
+	const op = "open authority"
+	cert, err := d.Authority()
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(d.file(keyFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fail(op, errs.InvalidConfig, "%s is not there: bring it back to sign", d.file(keyFile))
+	case err != nil:
+		return nil, errs.New(errs.InvalidConfig, op, err)
+	case !private(info.Mode()):
+		return nil, fail(op, errs.InvalidConfig, "%s: other users may read it (mode %04o): chmod 600", d.file(keyFile), info.Mode().Perm())
+	}
+	der, err := d.read(keyFile, "PRIVATE KEY")
+	if err != nil {
+		return nil, errs.New(errs.CorruptFile, op, err)
+	}
+	defer clear(der)
+	key, err := x509.ParsePKCS8PrivateKey(der)
+	s, ok := key.(crypto.Signer)
+	if err != nil || !ok {
+		return nil, fail(op, errs.CorruptFile, "%s: not a private key that this program reads", d.file(keyFile))
+	}
+	pub, ok := s.Public().(interface{ Equal(crypto.PublicKey) bool })
+	if !ok || !pub.Equal(cert.PublicKey) {
+		return nil, fail(op, errs.CorruptFile, "%s is not the key of %s", d.file(keyFile), d.file(certFile))
+	}
+	if len(cert.URIs) != 1 || len(cert.URIs[0].Host) < 4 {
+		return nil, fail(op, errs.CorruptFile, "%s: not an authority of a run", d.file(certFile))
+	}
+	host := cert.URIs[0].Host
+	return &Signer{Cert: cert, Key: s, Run: host[:len(host)-len(".run")]}, nil
+}
+
+// change runs do with the lock and the key.
+func (d *Dir) change(do func(*Signer) error) error {
+	unlock, err := lock(d.file(lockFile))
+	if err != nil {
+		return errs.New(errs.InvalidConfig, "open authority", err)
+	}
+	defer unlock()
+	s, err := d.signer()
+	if err != nil {
+		return err
+	}
+	return do(s)
+}
+
+// Issue makes a key and a credential for id. The log has the certificate before
+// anybody else has it.
+func (d *Dir) Issue(id secure.Identity, life time.Duration, by string) (text []byte, e Entry, err error) {
+	const op = "issue credential"
+	if life < MinLife || life > MaxLife {
+		return nil, e, fail(op, errs.InvalidConfig, "a life of %v; want %v to %v", life, MinLife, MaxLife)
+	}
+	err = d.change(func(s *Signer) error {
+		now := d.now()
+		l, err := d.List()
+		if err != nil {
+			return err
+		}
+		id.NotBefore = now.Add(-tolerance).Truncate(time.Second)
+		for _, n := range l.Names() {
+			if n.Role == id.Role && n.Name == id.Name && !id.NotBefore.After(n.Upto) {
+				id.NotBefore = n.Upto.Add(time.Second)
+			}
+		}
+		var cert *x509.Certificate
+		if cert, text, err = s.NewCredential(id, []*x509.Certificate{s.Cert}, life, now); err != nil {
+			return errs.New(errs.InvalidConfig, op, err)
+		}
+		e = Entry{
+			Time: now.UTC().Truncate(time.Second), Serial: fmt.Sprintf("%032x", cert.SerialNumber), Role: id.Role.String(), Name: id.Name, Groups: id.Groups,
+			Single: id.Single, Enroll: id.Enroll, Lead: id.Lead, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Fingerprint: Fingerprint(cert), By: by,
+		}
+		return d.append(e)
+	})
+	if err != nil {
+		return nil, Entry{}, err
+	}
+	return text, e, nil
+}
+
+// append adds a line to the log. A line that a power cut has left half is ended first.
+func (d *Dir) append(e Entry) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(d.file(logFile), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return errs.New(errs.InvalidConfig, "write log", err)
+	}
+	defer f.Close()
+	if size, err := f.Seek(0, io.SeekEnd); err == nil && size > 0 {
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, size-1); err == nil && last[0] != '\n' {
+			line = append([]byte{'\n'}, line...)
+		}
+	}
+	if _, err = f.Write(append(line, '\n')); err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return errs.New(errs.InvalidConfig, "write log", err)
+	}
+	return nil
+}
+
+// Log returns the certificates that were made, in their order. A line that is not
+// whole is one whose certificate nobody has got.
+func (d *Dir) Log() (list []Entry, err error) {
+	f, err := os.Open(d.file(logFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errs.New(errs.InvalidConfig, "read log", err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(io.LimitReader(f, maxFile))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e Entry
+		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Serial != "" {
+			list = append(list, e)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, errs.New(errs.CorruptFile, "read log", fmt.Errorf("%s: %w", d.file(logFile), err))
+	}
+	return list, nil
+}
+
+// List returns the revocation list.
+func (d *Dir) List() (*secure.List, error) {
+	der, err := os.ReadFile(d.file(listFile))
+	if err != nil {
+		return nil, errs.New(errs.InvalidConfig, "read revocation list", err)
+	}
+	l, err := secure.ParseList(der)
+	if err != nil {
+		return nil, errs.New(errs.CorruptFile, "read revocation list", fmt.Errorf("%s: %w", d.file(listFile), err))
+	}
+	return l, nil
+}
+
+// Revoked reports whether a list has a certificate of the log.
+func Revoked(l *secure.List, e Entry) bool {
+	for _, s := range l.Serials() {
+		if fmt.Sprintf("%032x", s) == e.Serial {
+			return true
+		}
+	}
+	for _, n := range l.Names() {
+		if n.Role.String() == e.Role && n.Name == e.Name && !e.NotBefore.After(n.Upto) {
+			return true
+		}
+	}
+	return false
+}
+
+// Revoke puts certificates on the list: those of a name, or the one of a serial
+// number or a fingerprint. It returns what is on the list that was valid.
+func (d *Dir) Revoke(what string) (found []Entry, err error) {
+	const op = "revoke"
+	err = d.change(func(s *Signer) error {
+		now := d.now()
+		l, err := d.List()
+		if err != nil {
+			return err
+		}
+		log, err := d.Log()
+		if err != nil {
+			return err
+		}
+		var entries []x509.RevocationListEntry
+		for _, n := range l.Serials() {
+			entries = append(entries, x509.RevocationListEntry{SerialNumber: n, RevocationTime: now})
+		}
+		names := l.Names()
+		for _, e := range log {
+			named := e.Name == what
+			if !named && e.Serial != what && e.Fingerprint != what || Revoked(l, e) {
+				continue
+			}
+			n, ok := new(big.Int).SetString(e.Serial, 16)
+			role, rerr := secure.ParseRole(e.Role)
+			if !ok || rerr != nil {
+				return fail(op, errs.CorruptFile, "%s: serial %q, role %q", d.file(logFile), e.Serial, e.Role)
+			}
+			found = append(found, e)
+			entries = append(entries, x509.RevocationListEntry{SerialNumber: n, RevocationTime: now})
+			if named {
+				names = deny(names, secure.Denied{Role: role, Name: e.Name, Upto: now.Add(-tolerance).Truncate(time.Second)})
+			}
+		}
+		if len(found) == 0 {
+			return fail(op, errs.InvalidArgument, "no certificate that is not revoked has the name, serial number or fingerprint %.80q", what)
+		}
+		der, err := s.List(l.Number()+1, entries, names, now)
+		if err == nil {
+			if len(der) > secure.MaxList {
+				return fail(op, errs.InvalidArgument, "the list would have %d bytes; at most %d", len(der), secure.MaxList)
+			}
+			err = WriteFile(d.file(listFile), der, true)
+		}
+		if err != nil {
+			return errs.New(errs.InvalidConfig, op, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// deny adds a name, or moves its time forward.
+func deny(names []secure.Denied, d secure.Denied) []secure.Denied {
+	for i, n := range names {
+		if n.Role == d.Role && n.Name == d.Name {
+			names[i] = d
+			return names
+		}
+	}
+	return append(names, d)
+}
