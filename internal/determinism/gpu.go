@@ -26,7 +26,16 @@ type GPU struct {
 	name    string
 	context driver.Context
 	kernels *kernels.Set
-	memory  []driver.Ptr // of the call in progress
+	regions []region
+	used    int      // regions, of the call in progress
+	held    [][]byte // what its copies read and write
+}
+
+// region is memory of the device that is kept for the next call: giving it back
+// costs more than a call, and there are a hundred thousand of them.
+type region struct {
+	driver.Ptr
+	size uint64
 }
 
 // OpenGPU loads the kernels for a device. Close gives everything back. Errors:
@@ -60,38 +69,65 @@ func OpenGPU(d driver.Driver, device int) (*GPU, error) {
 	return g, nil
 }
 
-// Close unloads the kernels and releases the device.
+// Close frees the memory, unloads the kernels and releases the device.
 func (g *GPU) Close() error {
-	err := g.do(g.kernels.Unload)
+	err := g.do(func() error {
+		var all []error
+		for _, r := range g.regions {
+			if r.size > 0 {
+				all = append(all, g.driver.Free(r.Ptr))
+			}
+		}
+		g.regions = nil
+		return errors.Join(append(all, g.kernels.Unload())...)
+	})
 	return errors.Join(err, g.driver.Release(g.ordinal))
 }
 
 // Name is the device's number and name.
 func (g *GPU) Name() string { return g.name }
 
-// do calls f with the device's context, and frees what f allocated.
+// do calls f with the device's context. What f has copied stays alive until
+// the device is done with it: a copy of ordinary memory may be asynchronous.
 func (g *GPU) do(f func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := g.driver.Push(g.context); err != nil {
 		return err
 	}
-	err = f()
-	for _, p := range g.memory {
-		err = errors.Join(err, g.driver.Free(p))
+	if err = f(); err != nil && len(g.held) > 0 { // f has not waited
+		err = errors.Join(err, g.driver.StreamSynchronize(0))
 	}
-	g.memory = g.memory[:0]
+	runtime.KeepAlive(g.held)
+	clear(g.held)
+	g.used, g.held = 0, g.held[:0]
 	_, popped := g.driver.Pop()
 	return errors.Join(err, popped)
 }
 
 // room returns n bytes of device memory until do ends.
 func (g *GPU) room(n int) (driver.Ptr, error) {
-	p, err := g.driver.Alloc(uint64(max(n, 1)))
-	if err == nil {
-		g.memory = append(g.memory, p)
+	if g.used == len(g.regions) {
+		g.regions = append(g.regions, region{})
 	}
-	return p, err
+	r, want := &g.regions[g.used], uint64(max(n, 1))
+	if want > r.size {
+		if r.size > 0 {
+			if err := g.driver.Free(r.Ptr); err != nil {
+				return 0, err
+			}
+			*r = region{}
+		}
+		// More than is asked for, so that vectors that grow do not move each time.
+		want += want/2 + 256
+		p, err := g.driver.Alloc(want)
+		if err != nil {
+			return 0, err
+		}
+		*r = region{p, want}
+	}
+	g.used++
+	return r.Ptr, nil
 }
 
 // put copies buffers of elements of t to the device, to addresses that are
@@ -102,6 +138,7 @@ func (g *GPU) put(t dtype.Type, buffers ...[]byte) (list []driver.Ptr, err error
 		p, err := g.room(offset + len(b))
 		if err == nil {
 			p += driver.Ptr(offset)
+			g.held = append(g.held, b)
 			err = g.driver.CopyToDevice(p, b, 0)
 		}
 		if err != nil {
@@ -114,6 +151,7 @@ func (g *GPU) put(t dtype.Type, buffers ...[]byte) (list []driver.Ptr, err error
 
 // take copies what all work so far has left at src.
 func (g *GPU) take(dst []byte, src driver.Ptr) error {
+	g.held = append(g.held, dst)
 	if err := g.driver.CopyToHost(dst, src, 0); err != nil {
 		return err
 	}

@@ -5,11 +5,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -20,10 +24,32 @@ import (
 
 // TestMain lets the test binary stand in for the program, which starts itself.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == peerCommand {
+	for name, open := range testDrivers {
+		drivers[name] = open
+	}
+	if len(os.Args) > 1 && slices.Contains([]string{peerCommand, partCommand, loadCommand}, os.Args[1]) {
 		main()
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// testDrivers are those with faults, in this process and in those of the parts.
+var testDrivers = map[string]func() (driver.Driver, error){
+	"broken": func() (driver.Driver, error) { return &broken{Device: ptxtest.New(ptxtest.Options{})}, nil },
+	"faulty": func() (driver.Driver, error) { return faulty{ptxtest.New(ptxtest.Options{})}, nil },
+}
+
+// faulty is a device on which one part hangs and another one takes its process
+// along.
+type faulty struct{ *ptxtest.Device }
+
+func (f faulty) MemInfo() (free, total uint64, err error) { select {} }
+
+func (f faulty) HostFree(b []byte) error {
+	if len(b) == 4<<10 {
+		panic("a fault in the library")
+	}
+	return f.Device.HostFree(b)
 }
 
 func run(t *testing.T, args ...string) (code int, out string, marks []Mark) {
@@ -53,9 +79,16 @@ func TestThroughTheInterpreter(t *testing.T) {
 	for _, m := range marks {
 		seen[m.Part]++
 		require.True(t, m.OK)
-		require.Equal(t, m.Part != "hash" && m.Part != "reduce", m.Judged, "%v", m)
+		if m.Name == "seconds until it ended" {
+			require.Positive(t, m.Value)
+			require.Contains(t, out, fmt.Sprintf("%-11s ok ", m.Part))
+		} else if m.Part == "hash" || m.Part == "reduce" {
+			require.False(t, m.Judged, "%v", m)
+		}
 	}
-	require.Equal(t, map[string]int{"suites": 2, "hash": 1, "determinism": 1, "reduce": 1, "aborts": 3}, seen)
+	require.Equal(t, map[string]int{
+		"hash": 2, "calls": 6, "reduce": 2, "sizes": 4, "suites": 3, "determinism": 2, "aborts": 4, "lost": 5,
+	}, seen, out)
 }
 
 // broken is a device with one wrong bit now and then, and a leak.
@@ -77,18 +110,14 @@ func (b *broken) EventDestroy(driver.Event) error { return nil }
 
 // A mark with a wrong bit or a leak does not hold.
 func TestMarksCanFail(t *testing.T) {
-	drivers["broken"] = func() (driver.Driver, error) {
-		return &broken{Device: ptxtest.New(ptxtest.Options{})}, nil
-	}
-	t.Cleanup(func() { delete(drivers, "broken") })
-	code, out, marks := run(t, "-driver", "broken", "-small", "-only", "determinism,aborts")
-	require.Equal(t, 1, code, out)
-	require.Contains(t, out, "NOT all marks hold")
+	code, out, marks := run(t, "-driver", "broken", "-small", "-only", "determinism,aborts,sizes")
+	require.Equal(t, numberOf(t, "sizes"), code, out)
+	require.Contains(t, out, "NOT all marks hold: sizes, determinism, aborts\n")
 	failed := map[string]bool{}
 	for _, m := range marks {
 		failed[m.Part] = failed[m.Part] || !m.OK
 	}
-	require.Equal(t, map[string]bool{"determinism": true, "aborts": true}, failed, out)
+	require.Equal(t, map[string]bool{"determinism": true, "aborts": true, "sizes": true}, failed, out)
 
 	c := newCounting(&broken{Device: ptxtest.New(ptxtest.Options{})})
 	context, err := c.Retain(0)
@@ -103,11 +132,57 @@ func TestMarksCanFail(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// numberOf is the exit code when a part is the first one that failed.
+func numberOf(t *testing.T, name string) int {
+	t.Helper()
+	i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+	require.GreaterOrEqual(t, i, 0)
+	return firstFailed + i
+}
+
+// A part that hangs is ended, with what its goroutines do, and so is one whose
+// process dies; what comes after runs all the same, and the end names both.
+func TestAPartCostsNoOther(t *testing.T) {
+	code, out, marks := run(t, "-driver", "faulty", "-small", "-only", "hash,calls,lost", "-limit", "hash=200ms")
+	require.Equal(t, numberOf(t, "hash"), code, out)
+	require.Contains(t, out, "gpu part: hash has not ended within 200ms; its goroutines:")
+	require.Contains(t, out, "faulty.MemInfo")
+	require.Contains(t, out, "a fault in the library")
+	require.Contains(t, out, "NOT all marks hold: hash, calls\n")
+	why := map[string]string{}
+	lost := 0
+	for _, m := range marks {
+		if !m.OK {
+			why[m.Part], _ = m.Detail["error"].(string)
+		} else if m.Part == "lost" {
+			lost++
+		}
+	}
+	require.Equal(t, 5, lost, out)
+	require.Len(t, why, 2)
+	require.Equal(t, "it has not ended within 200ms", why["hash"])
+	require.Contains(t, why["calls"], "its process ended in the middle: ")
+}
+
+// A part whose program is gone does not stay behind.
+func TestNoPartIsLeftBehind(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	order, err := json.Marshal(assignment{Part: "hash", Driver: "faulty", Small: true, Limit: time.Hour, Patience: time.Millisecond})
+	require.NoError(t, err)
+	cmd := exec.Command(self, partCommand)
+	cmd.Stdin = bytes.NewReader(append(order, '\n')) // and then its end
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Equal(t, exitOrphan, cmd.ProcessState.ExitCode(), "%s", out)
+}
+
 func TestWhatCannotRun(t *testing.T) {
 	for want, args := range map[string][]string{
-		`is none of [interpreter system]`:          {"-driver", "toolkit"},
+		`-driver "toolkit" is none of [`:           {"-driver", "toolkit"},
 		`there is no part "speed"`:                 {"-driver", "interpreter", "-only", "hash,speed"},
 		`there is no device 3: this machine has 1`: {"-driver", "interpreter", "-device", "3"},
+		`there is no part "slow"`:                  {"-limit", "slow=3s"},
 	} {
 		code, out, marks := run(t, args...)
 		require.Equal(t, 1, code)
@@ -117,7 +192,7 @@ func TestWhatCannotRun(t *testing.T) {
 	if _, err := systemDriver(); err != nil {
 		code, out, _ := run(t)
 		require.Equal(t, 1, code)
-		require.True(t, strings.HasPrefix(out, "gpucheck: "), out)
+		require.Contains(t, out, "gpucheck: ")
 	}
 	code := execute(context.Background(), []string{peerCommand, "127.0.0.1:1"}, strings.NewReader("{\"Driver\": \"toolkit\"}\n"), &bytes.Buffer{}, &bytes.Buffer{})
 	require.Equal(t, 1, code)

@@ -239,44 +239,18 @@ func peer(ctx context.Context, addr string, in io.Reader, out io.Writer) (err er
 func aborts(j *job) (err error) {
 	target, n := pick(j, 1000, 6), pick(j, 1<<20, 5000)
 	d := newCounting(j.driver)
-	platform := cuda.On(d, device.Settings{})
-	back := device.Replace(device.CUDA, platform)
-	defer back()
-	addr, stop, err := runMaster(j.ctx)
+	p, err := newPair(j, d, device.Settings{})
 	if err != nil {
 		return err
 	}
-	defer stop()
-	mine, err := newOwner(d, j.device)
-	if err != nil {
-		return err
-	}
-	var comms [world]*core.Communicator
 	var buffers [world]core.DeviceBuffer
-	joined := make(chan error, world)
-	for i := range comms {
-		go func() {
-			var err error
-			comms[i], err = join(j.ctx, addr)
-			joined <- err
-		}()
-	}
-	for range comms {
-		err = errors.Join(err, <-joined)
-	}
 	for i := range buffers {
-		if err == nil {
-			buffers[i], err = mine.alloc(4 * n)
+		if buffers[i], err = p.owner.alloc(4 * n); err != nil {
+			return errors.Join(err, p.close())
 		}
 	}
-	if err != nil {
-		return err
-	}
-	aborted, passed, wrong, err := j.abortAll(mine, comms, buffers, target, n)
-	for i := range comms {
-		err = errors.Join(err, comms[i].Close(), mine.free(buffers[i]))
-	}
-	if err = errors.Join(err, platform.Close(), mine.release()); err != nil {
+	aborted, passed, wrong, err := j.abortAll(p.owner, p.comms, buffers, target, n)
+	if err = errors.Join(err, p.owner.free(buffers[:]...), p.close()); err != nil {
 		return err
 	}
 	counts := map[string]any{"aborted": aborted, "not_aborted": passed}
