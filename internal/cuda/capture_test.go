@@ -16,18 +16,19 @@ import (
 // captured calls f while a stream of the trainer is captured, on a thread of
 // its own that f does not run on, and returns what became of the capture.
 func (r *trainer) captured(mode driver.CaptureMode, f func(s driver.Stream)) (err error) {
+	only := r.interpreter()
 	begun, over, ended := make(chan driver.Stream), make(chan struct{}), make(chan error)
 	go r.on(0, func() {
 		s, err := r.d.StreamCreate()
 		if err == nil {
-			err = r.d.BeginCapture(s, mode)
+			err = only.BeginCapture(s, mode)
 		}
 		if err != nil {
 			panic(err)
 		}
 		begun <- s
 		<-over
-		err = r.d.EndCapture(s)
+		err = only.EndCapture(s)
 		if derr := r.d.StreamDestroy(s); derr != nil {
 			panic(derr)
 		}
@@ -43,6 +44,7 @@ func (r *trainer) captured(mode driver.CaptureMode, f func(s driver.Stream)) (er
 func TestTrainerCapturesAGraph(t *testing.T) {
 	for _, mode := range []driver.CaptureMode{driver.CaptureGlobal, driver.CaptureThreadLocal} {
 		r := newTrainer(t, ptxtest.Options{}, device.Settings{Reduce: "device"})
+		only := r.interpreter()
 		x := r.tensor(0, random(5000, 1))
 		require.NoError(t, r.captured(mode, func(driver.Stream) {
 			_, ok := r.p.Identify(x.Ptr) // the driver is opened, the context retained
@@ -53,11 +55,11 @@ func TestTrainerCapturesAGraph(t *testing.T) {
 		r.on(0, func() {
 			s, err := r.d.StreamCreate()
 			require.NoError(t, err)
-			require.NoError(t, r.d.BeginCapture(s, mode))
+			require.NoError(t, only.BeginCapture(s, mode))
 			_, ok := r.p.Identify(x.Ptr)
 			require.True(t, ok)
 			require.Empty(t, exercise(t, r, x))
-			require.NoError(t, r.d.EndCapture(s), "in this thread")
+			require.NoError(t, only.EndCapture(s), "in this thread")
 			require.NoError(t, r.d.StreamDestroy(s))
 		})
 		r.close(x)

@@ -20,6 +20,7 @@ import (
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda/cudatest"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
@@ -29,13 +30,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // trainer is somebody who uses the device, too.
 type trainer struct {
 	t        testing.TB
-	d        *ptxtest.Device
+	d        cudatest.Device
 	p        *Platform
 	contexts []driver.Context // primary ones
 }
 
 func newTrainer(t testing.TB, o ptxtest.Options, s device.Settings) *trainer {
-	d := ptxtest.New(o)
+	d := cudatest.Open(t, o)
 	p := On(d, s)
 	p.pieces = 1000 // so that a small tensor has many
 	r := &trainer{t: t, d: d, p: p}
@@ -46,6 +47,10 @@ func newTrainer(t testing.TB, o ptxtest.Options, s device.Settings) *trainer {
 	}
 	return r
 }
+
+// interpreter is the driver, for tests of what no other one can do: they begin
+// with it.
+func (r *trainer) interpreter() *ptxtest.Device { return cudatest.Interpreter(r.t, r.d) }
 
 // on calls f with the primary context of a device current, as a framework has it.
 func (r *trainer) on(dev int, f func()) {
@@ -179,6 +184,7 @@ func TestReadAndWrite(t *testing.T) {
 // A buffer that is not a tensor of the device is refused with the reason and what to do.
 func TestBadBuffers(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	only := r.interpreter()
 	good := r.tensor(1, random(64, 1))
 	gone := r.tensor(1, random(64, 1))
 	r.free(gone)
@@ -188,7 +194,7 @@ func TestBadBuffers(t *testing.T) {
 		var err error
 		pinned, err = r.d.HostAlloc(64)
 		require.NoError(t, err)
-		c := r.d.NewContext(0)
+		c := only.NewContext(0)
 		require.NoError(t, r.d.Push(c))
 		p, err := r.d.Alloc(64)
 		require.NoError(t, err)
@@ -433,10 +439,11 @@ func TestEveryCallFails(t *testing.T) {
 // ours: what is under way ends with it, later operations fail at once.
 func TestLostDevice(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	only := r.interpreter()
 	x, y := r.tensor(0, random(5000, 1)), r.tensor(1, random(5000, 1))
 	s, err := r.p.Stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
 	require.NoError(t, err)
-	r.d.Fault(3, driver.LaunchFailed)
+	only.Fault(3, driver.LaunchFailed)
 	w := newWatcher()
 	s.Begin([]device.Range{{From: 0, To: 5000}}, w)
 	err = w.end(t)
@@ -454,10 +461,11 @@ func TestLostDevice(t *testing.T) {
 // The trainer's own context is current before and after, whatever was done.
 func TestContextIsLeftAlone(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{Devices: 2}, device.Settings{})
+	only := r.interpreter()
 	x := r.tensor(1, random(5000, 1))
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	mine := r.d.NewContext(0)
+	mine := only.NewContext(0)
 	require.NoError(t, r.d.Push(mine))
 	require.Empty(t, exercise(t, r, x))
 	r.d.Fail("cuMemcpyDtoHAsync_v2", 1, driver.OutOfMemory)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/cuda/cudatest"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
@@ -193,6 +194,7 @@ func TestSizesInTurns(t *testing.T) {
 	const large, small = 1 << 20, 300 << 10
 	for _, sizes := range [][]int{{large, small}, {small, large}, {small, small, large}, {small, 2 * small, large}} {
 		r := newTrainer(t, ptxtest.Options{}, device.Settings{Staging: 2 * large})
+		only := r.interpreter()
 		x := r.tensor(0, make([]byte, large))
 		turns := func(n int) {
 			runtime.LockOSThread()
@@ -201,7 +203,7 @@ func TestSizesInTurns(t *testing.T) {
 				for _, size := range sizes {
 					y := x
 					y.Bytes = size
-					stop := r.d.Watch()
+					stop := only.Watch()
 					s, err := r.p.Stage(device.Task{Source: y, Target: y, DType: dtype.Uint8, Op: dtype.Sum})
 					calls := stop()
 					require.NoError(t, err)
@@ -259,6 +261,7 @@ func TestUsualLimit(t *testing.T) {
 func TestLaunchPath(t *testing.T) {
 	for _, how := range []string{"auto", "device"} {
 		r := newTrainer(t, ptxtest.Options{}, device.Settings{Reduce: how})
+		only := r.interpreter()
 		x := r.tensor(0, make([]byte, smallest))
 		runtime.LockOSThread()
 		for i, inPlace := range []bool{true, true, false} {
@@ -266,7 +269,7 @@ func TestLaunchPath(t *testing.T) {
 			if !inPlace {
 				y = r.tensor(0, make([]byte, smallest))
 			}
-			stop := r.d.Watch()
+			stop := only.Watch()
 			s, err := r.p.Stage(device.Task{Source: x, Target: y, DType: dtype.Float32, Op: dtype.Sum})
 			calls := stop()
 			require.NoError(t, err)
@@ -305,7 +308,7 @@ func TestLaunchPath(t *testing.T) {
 
 // slow is a driver that pins no memory before it may.
 type slow struct {
-	*ptxtest.Device
+	cudatest.Device
 	gate chan struct{}
 }
 

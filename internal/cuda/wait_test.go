@@ -18,6 +18,7 @@ import (
 // wait keeps a processor busy, as the driver's for a stream does.
 func TestStreamThatNeverEnds(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{}, device.Settings{})
+	only := r.interpreter()
 	x := r.tensor(0, random(5000, 1))
 	r.on(0, func() {
 		s, err := r.d.StreamCreate()
@@ -44,7 +45,7 @@ func TestStreamThatNeverEnds(t *testing.T) {
 	}
 	for what, call := range calls {
 		before := r.d.Calls()
-		release := r.d.Hold(driver.Stream(x.Stream))
+		release := only.Hold(driver.Stream(x.Stream))
 		ctx, cancel := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() { over <- call(ctx) }()

@@ -353,8 +353,9 @@ var forbidden = map[string]*regexp.Regexp{
 }
 
 // maySkip are tests of what cannot be had everywhere: they skip loudly, and a
-// setting that CI uses turns the skip into a failure.
-var maySkip = []string{"tests/compat", "tests/internal/pccl"}
+// setting that CI uses turns the skip into a failure. Those of internal/cuda/cudatest
+// are skipped on a device alone.
+var maySkip = []string{"tests/compat", "tests/internal/pccl", "internal/cuda/cudatest"}
 
 // hygiene returns the lines of a file that break a rule.
 func hygiene(name string, src []byte) (bad []string) {

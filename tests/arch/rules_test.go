@@ -107,7 +107,7 @@ var testModules = []string{"github.com/stretchr/testify", "pgregory.net/rapid", 
 // testSuites are packages of test code that are not _test.go files.
 var testSuites = []string{
 	"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest",
-	"internal/transport/transporttest", "platform/platformtest", "internal/cuda/ptxtest", "tests/...",
+	"internal/transport/transporttest", "platform/platformtest", "internal/cuda/ptxtest", "internal/cuda/cudatest", "tests/...",
 }
 
 // pureForbidden are standard packages that what is pure may not import: it is

@@ -23,6 +23,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/cuda"
+	"github.com/gopccl/gopccl/internal/cuda/cudatest"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
@@ -35,13 +36,14 @@ const patience = 60 * time.Second
 // card is a machine with devices, and the trainers' use of it.
 type card struct {
 	t        testing.TB
-	d        *ptxtest.Device
+	d        cudatest.Device
 	p        *cuda.Platform
 	contexts []driver.Context
 }
 
 func newCard(t testing.TB, devices int, s device.Settings) *card {
-	d := ptxtest.New(ptxtest.Options{Devices: devices, Seed: 3})
+	devices = cudatest.Devices(t, devices)
+	d := cudatest.Open(t, ptxtest.Options{Devices: devices, Seed: 3})
 	p := cuda.New(cuda.Config{Open: func() (driver.Driver, error) { return d, nil }, Settings: s, PieceBytes: 4096})
 	c := &card{t: t, d: d, p: p}
 	t.Cleanup(device.Replace(device.CUDA, p))
@@ -66,6 +68,7 @@ func (c *card) on(dev int, f func() error) {
 
 // put makes a tensor of b; its content is on its way, on a stream of its own.
 func (c *card) put(dev int, b []byte) core.DeviceBuffer {
+	dev %= len(c.contexts) // the machine may have fewer
 	out := core.DeviceBuffer{Platform: device.CUDA, Bytes: len(b), Device: dev}
 	c.on(dev, func() error {
 		p, err := c.d.Alloc(uint64(len(b)))
@@ -316,6 +319,7 @@ func TestSharedState(t *testing.T) {
 // restored; the peer goes on with host tensors.
 func TestLostDevice(t *testing.T) {
 	c := newCard(t, 2, device.Settings{})
+	only := cudatest.Interpreter(t, c.d)
 	comms := world(t, 2, nil)
 	ctx := t.Context()
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -323,7 +327,7 @@ func TestLostDevice(t *testing.T) {
 	x, y := c.put(0, a), c.put(1, b)
 	require.True(t, bytes.Equal(a, c.get(x)))
 	require.True(t, bytes.Equal(b, c.get(y)))
-	c.d.Fault(40, driver.LaunchFailed) // in the middle
+	only.Fault(40, driver.LaunchFailed) // in the middle
 	fail := make([]error, 2)
 	each(t, 2, func(i int) error {
 		_, fail[i] = comms[i].AllReduce(ctx, core.ReduceDevice([]core.DeviceBuffer{x, y}[i], []core.DeviceBuffer{x, y}[i], dtype.Float32, core.Sum))
@@ -433,7 +437,7 @@ func TestBadCalls(t *testing.T) {
 func TestStreamThatNeverEnds(t *testing.T) {
 	k := newCard(t, 1, device.Settings{})
 	x := k.put(0, make([]byte, 5000))
-	release := k.d.Hold(driver.Stream(x.Stream))
+	release := cudatest.Interpreter(t, k.d).Hold(driver.Stream(x.Stream))
 	for what, end := range map[string]func(cancel func(), c *core.Communicator){
 		"context": func(cancel func(), _ *core.Communicator) { cancel() },
 		"session": func(_ func(), c *core.Communicator) { c.Close() },

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gopccl/gopccl/internal/cuda/cudatest"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
@@ -196,4 +197,24 @@ func TestWhatCannotRun(t *testing.T) {
 	}
 	code := execute(context.Background(), []string{peerCommand, "127.0.0.1:1"}, strings.NewReader("{\"Driver\": \"toolkit\"}\n"), &bytes.Buffer{}, &bytes.Buffer{})
 	require.Equal(t, 1, code)
+}
+
+// The tests of the backend need nothing that a device of the system's driver
+// does not have, and no file beside the binary. They are skipped where they do.
+func TestWhatTravels(t *testing.T) {
+	for _, p := range []string{"internal/cuda", "internal/cuda/kernels", "tests/device"} {
+		t.Run(p, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			build := exec.Command("go", "test", "-c", "-o", dir+"/tests", "github.com/gopccl/gopccl/"+p)
+			out, err := build.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			run := exec.Command("./tests", "-test.short", "-test.v")
+			run.Dir, run.Env = dir, append(os.Environ(), cudatest.Variable+"=interpreter")
+			out, err = run.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			require.Contains(t, string(out), "--- PASS: ")
+			require.NotContains(t, string(out), "no such file")
+		})
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 
+	"github.com/gopccl/gopccl/internal/cuda/cudatest"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
@@ -30,18 +31,18 @@ func seeds(first uint64) []uint64 {
 	return s
 }
 
-// machine is a device that interprets PTX, the oldest one with the oldest
-// driver, with the kernels of some files.
+// machine is a device with the kernels of some files: one that interprets PTX is
+// the oldest, with the oldest driver.
 type machine struct {
 	t *testing.T
-	d *ptxtest.Device
+	d cudatest.Device
 	k *Set
 }
 
 // Its NaNs of float64 are not those that the tests of hosted get: the kernels make
 // their own.
 func open(t *testing.T, files ...string) *machine {
-	d := ptxtest.New(ptxtest.Options{Eager: true, OtherNaNs: true, Version: 9000, Capability: 52})
+	d := cudatest.Open(t, ptxtest.Options{Eager: true, OtherNaNs: true, Version: 9000, Capability: 52})
 	runtime.LockOSThread()
 	c, err := d.Retain(0)
 	require.NoError(t, err)

@@ -10,13 +10,14 @@ import (
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 
+	"github.com/gopccl/gopccl/internal/cuda/cudatest"
 	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/cuda/ptxtest"
 )
 
 // host returns a hosted on a device whose work runs late, and gives it back.
 func host(t *testing.T) *hosted {
-	d := ptxtest.New(ptxtest.Options{Seed: 5})
+	d := cudatest.Open(t, ptxtest.Options{Seed: 5})
 	h, err := newHosted(d, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -1,0 +1,13 @@
+//go:build !cuda
+
+package cudatest
+
+import (
+	"errors"
+
+	"github.com/gopccl/gopccl/internal/cuda/driver"
+)
+
+func system() (driver.Driver, error) {
+	return nil, errors.New("these tests were built without CUDA")
+}
