@@ -17,9 +17,10 @@ import (
 )
 
 // With the tag interpreted, for tests, the library's CUDA devices are those of
-// the interpreter, and it has what a program needs to use them.
+// the interpreter, and it has what a program needs to use them. Their memory is
+// in this process, so that a tensor can be made over it.
 var (
-	machine = ptxtest.New(ptxtest.Options{Devices: 2, Seed: 5})
+	machine = ptxtest.New(ptxtest.Options{Devices: 2, Seed: 5, InProcess: true})
 	served  = cuda.On(machine, device.Settings{})
 )
 
@@ -80,6 +81,13 @@ func test_stream(device C.int) (s C.size_t) {
 //export test_destroy
 func test_destroy(device C.int, s C.size_t) {
 	within(device, func() error { return machine.StreamDestroy(driver.Stream(s)) })
+}
+
+// test_wait waits for what is queued on a stream.
+//
+//export test_wait
+func test_wait(device C.int, s C.size_t) {
+	within(device, func() error { return machine.StreamSynchronize(driver.Stream(s)) })
 }
 
 // test_write queues the copy of a copy of src.

@@ -1,4 +1,4 @@
-"""Every collective, and FSDP2, checked against what they must give: torchrun ... torch_program.py BACKEND [die]."""
+"""Every collective, and FSDP2, checked against what they must give: torchrun ... torch_program.py BACKEND [cuda] [die]."""
 
 import os
 import signal
@@ -11,6 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+
+DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
 
 
 def value(rank: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -133,11 +136,11 @@ def groups(rank: int, world: int) -> None:
 def fsdp(rank: int, world: int) -> None:
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = init_device_mesh(DEVICE, (world,))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    g = torch.Generator().manual_seed(rank)
+    g = torch.Generator(device=DEVICE).manual_seed(rank)
     for _ in range(10):
         x = torch.randn(8, 16, generator=g)
         loss = (model(x) - x[:, :8]).pow(2).mean()
@@ -168,6 +171,9 @@ def main() -> None:
     backend = sys.argv[1]
     dist.init_process_group(backend, timeout=timedelta(seconds=60))
     rank, world = dist.get_rank(), dist.get_world_size()
+    if DEVICE == "cuda":  # several ranks may share a device
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        torch.set_default_device(torch.device("cuda", torch.cuda.current_device()))
     if "die" in sys.argv:
         die(rank, world)
     assert dist.get_backend() == backend

@@ -26,6 +26,10 @@ type Options struct {
 	Seed uint64
 	// OtherNaNs makes other NaNs where PTX leaves it open which, see the package.
 	OtherNaNs bool
+	// InProcess has device memory at addresses of this process, which can then
+	// read and write it behind the driver's back, as no program can on a device:
+	// for tensors of frameworks that are made over it. It is kept when it is freed.
+	InProcess bool
 	// Steps bounds the instructions that a launch's warps execute; 0 is 1<<28.
 	Steps int
 }
@@ -535,26 +539,6 @@ func (d *Device) MemInfo() (free, total uint64, err error) {
 		return 0, 0, err
 	}
 	return d.opts.Memory - d.used[c.device], d.opts.Memory, nil
-}
-
-// Memory is given out in units of this many bytes, with a gap as large behind.
-const (
-	granule = 512
-	guard   = 1 << 20
-)
-
-// allocate returns memory of the device of c, nil if there is too little.
-func (d *Device) allocate(c *context, n uint64) *allocation {
-	charge := (n + granule - 1) &^ (granule - 1)
-	if n > d.opts.Memory || charge > d.opts.Memory-d.used[c.device] {
-		return nil
-	}
-	a := &allocation{base: d.next, data: make([]byte, n), kind: driver.Device, device: c.device, ctx: c.handle, charge: charge}
-	flood(a.data, poison&0xff)
-	d.used[c.device] += charge
-	d.next += (n + 2*guard - 1) &^ (guard - 1)
-	d.mem.insert(a)
-	return a
 }
 
 // remembered is how many freed allocations are known by their addresses.

@@ -1,10 +1,12 @@
 package ptxtest
 
 import (
+	"bytes"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -321,4 +323,38 @@ func TestManyAllocations(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, total-1024, free)
 	require.NoError(t, m.Free(first))
+}
+
+// Memory in the process is what the process sees at its address, and no address
+// is that of two allocations, not even one after the other.
+func TestMemoryInProcess(t *testing.T) {
+	d := New(Options{InProcess: true})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c, err := d.Retain(0)
+	require.NoError(t, err)
+	require.NoError(t, d.Push(c))
+	seen := map[driver.Ptr]bool{}
+	for i := range 100 {
+		p, err := d.Alloc(1 << 16)
+		require.NoError(t, err)
+		require.False(t, seen[p])
+		seen[p] = true
+		require.Zero(t, p%256)
+		require.NoError(t, d.Fill(p, byte(i), 1<<16, 0))
+		require.NoError(t, d.StreamSynchronize(0))
+		b := unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), 1<<16)
+		require.Equal(t, bytes.Repeat([]byte{byte(i)}, 1<<16), b)
+		known, err := d.Pointer(p + 100)
+		require.NoError(t, err)
+		require.Equal(t, driver.Device, known.Kind)
+		require.NoError(t, d.Free(p))
+		known, err = d.Pointer(p + 100)
+		require.NoError(t, err)
+		require.Equal(t, driver.Unknown, known.Kind)
+	}
+	_, err = d.Pop()
+	require.NoError(t, err)
+	require.NoError(t, d.Release(0))
+	require.Equal(t, Counts{}, d.Live())
 }

@@ -30,7 +30,10 @@ type allocation struct {
 func (a *allocation) end() uint64 { return a.base + max(uint64(len(a.data)), a.size) }
 
 // memoryMap is all allocations by address.
-type memoryMap struct{ list []*allocation }
+type memoryMap struct {
+	list []*allocation
+	kept [][]byte // with Options.InProcess: no address is given out again
+}
 
 // find returns the live allocation that holds addr, or nil.
 func (t *memoryMap) find(addr uint64) *allocation {
@@ -71,6 +74,32 @@ func (t *memoryMap) forget(old []*allocation) {
 		gone[a] = true
 	}
 	t.list = slices.DeleteFunc(t.list, func(a *allocation) bool { return gone[a] })
+}
+
+// Memory is given out in units of this many bytes, with a gap as large behind.
+const (
+	granule = 512
+	guard   = 1 << 20
+)
+
+// allocate returns memory of the device of c, nil if there is too little.
+func (d *Device) allocate(c *context, n uint64) *allocation {
+	charge := (n + granule - 1) &^ (granule - 1)
+	if n > d.opts.Memory || charge > d.opts.Memory-d.used[c.device] {
+		return nil
+	}
+	a := &allocation{base: d.next, data: make([]byte, n), kind: driver.Device, device: c.device, ctx: c.handle, charge: charge}
+	if d.opts.InProcess {
+		b := make([]byte, n+granule)
+		off := -int(address(b)) & (granule - 1)
+		a.data = b[off : off+int(n) : off+int(n)]
+		a.base, d.mem.kept = address(a.data), append(d.mem.kept, b)
+	}
+	flood(a.data, poison&0xff)
+	d.used[c.device] += charge
+	d.next += (n + 2*guard - 1) &^ (guard - 1)
+	d.mem.insert(a)
+	return a
 }
 
 // describe says what is known about a bad address.
