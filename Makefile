@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: quick measure churn soak-plugins wan-topology wan-contest ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
+.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-contest ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -21,6 +21,7 @@ help:
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
 	@echo "wan-topology what the order of the ring is worth, in network namespaces (root)"
 	@echo "ptx          write the PTX of the CUDA kernels, and assemble it for all targets"
+	@echo "gpu-kit      a folder that runs on a machine with a GPU what only a GPU can show (docs/gpu.md)"
 	@echo "conformance  write docs/conformance.md from the labels in the tests and the published figures"
 
 test:
@@ -78,6 +79,9 @@ python:
 
 wheel:
 	@tools/ci/wheel.sh dist
+
+gpu-kit:
+	@tools/gpukit/build.sh gpu-kit
 
 wan-topology:
 	@go run ./tests/wan/topology

@@ -32,6 +32,7 @@ stage "tests with race detector" tools/ci/race.sh
 stage "tests at full speed" tools/ci/speed.sh
 stage "network of a container" tools/ci/wan.sh
 stage "python package" tools/ci/python.sh
+stage "kit for a GPU" tools/ci/gpukit.sh
 stage "plugins" tools/ci/plugins.sh
 stage "kernels for CUDA" tools/ci/ptx.sh
 stage "arm64 under qemu" tools/ci/arm64.sh
