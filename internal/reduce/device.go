@@ -243,11 +243,16 @@ func (d *staged) Arrived(n int) {
 		}
 		return
 	}
-	op.mu.Lock()
-	before := d.turns.ownAt(d.arrived.Load())
-	if d.arrived.Load() == 0 {
-		op.spec.Src, op.spec.Dst = d.stage.Memory()
+	var src, dst []byte
+	first := d.arrived.Load() == 0
+	if first {
+		src, dst = d.stage.Memory()
 	}
+	op.mu.Lock()
+	if first {
+		op.spec.Src, op.spec.Dst = src, dst
+	}
+	before := d.turns.ownAt(d.arrived.Load())
 	d.arrived.Store(int64(n))
 	d.more.Broadcast()
 	more := 0

@@ -19,13 +19,14 @@ type watched struct {
 	*card
 	begin func() // called inside Begin
 	stop  func() // called inside Stop
+	asked func() // called inside Memory
 
 	mu    sync.Mutex
 	calls []string
 }
 
 func watch(t *testing.T) *watched {
-	w := &watched{card: newCard(t, 64), begin: func() {}, stop: func() {}}
+	w := &watched{card: newCard(t, 64), begin: func() {}, stop: func() {}, asked: func() {}}
 	t.Cleanup(device.Replace("card", w))
 	return w
 }
@@ -50,6 +51,11 @@ func (w *watched) Stage(t device.Task) (device.Staging, error) {
 type watchedStage struct {
 	device.Staging
 	w *watched
+}
+
+func (s *watchedStage) Memory() (src, dst []byte) {
+	s.w.asked()
+	return s.Staging.Memory()
 }
 
 func (s *watchedStage) Begin(r []device.Range, e device.Events) {
@@ -129,6 +135,26 @@ func TestAbortMeetsBegin(t *testing.T) {
 			{"release"}, {"begin", "begun", "release"}, {"begin", "begun", "stop", "stopped", "release"},
 		}, calls)
 	}
+}
+
+// The memory of an operation is asked for with no lock of it held.
+func TestDeviceMemoryWithoutLocks(t *testing.T) {
+	w := watch(t)
+	ops, over := make(chan *Op, 1), make(chan bool, 1)
+	w.asked = func() {
+		_ = (<-ops).State()
+		over <- true
+	}
+	r := newRing(t, shape{n: 2, native: true, knows: true})
+	op, done := r.startOnCard(w, 1)
+	ops <- op
+	select {
+	case <-over:
+	case <-time.After(patience):
+		t.Fatal("hangs")
+	}
+	op.Abort(errTest)
+	require.ErrorIs(t, verdict(t, done), errTest)
 }
 
 // A panic of the platform fails the operation and nothing else.
