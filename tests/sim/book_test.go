@@ -20,6 +20,11 @@ type book struct {
 	switches                     int // of one peer each
 	tornAgain                    int // peers that came back with a torn state
 	reuses                       int // tags that were used again before the round
+	meshes, gathered             int // data phases over a mesh, other collectives that succeeded
+
+	occasions map[occasion]*gathering
+	ways      map[uint64]way // by sequence number
+	meshing   map[int]bool   // peers that connect for a mesh
 }
 
 // task is one vector that a trainer has to reduce.
@@ -49,7 +54,10 @@ type content struct {
 }
 
 func newBook() book {
-	return book{ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}, sound: map[[2]uint64]bool{}}
+	return book{
+		ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}, sound: map[[2]uint64]bool{},
+		occasions: map[occasion]*gathering{}, ways: map[uint64]way{}, meshing: map[int]bool{},
+	}
 }
 
 // sent checks that every member gets one M2C 9, one M2C 11 and one M2C 10 per

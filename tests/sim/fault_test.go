@@ -50,6 +50,9 @@ type scenario struct {
 	// reuse: operations that fail are launched again before the round, if others are not
 	// awaited yet; all peers are gopccl peers.
 	reuse bool
+	// others: one collective other than an all-reduce in each loop; all peers are
+	// gopccl peers.
+	others bool
 }
 
 // emptyWorld has a master and no peers.
@@ -78,6 +81,7 @@ func newWorld(seed uint64, bug mutation) *world {
 		w.plan.groups, w.plan.natives = 2, 2
 	}
 	w.plan.reuse = w.plan.natives == 2 && w.rng.chance(2)
+	w.plan.others = w.plan.natives == 2 && seed%2 == 0
 	n := 2 + min(w.rng.n(5), w.rng.n(5))
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)

@@ -49,6 +49,9 @@ func (w *world) breakLink(from, to *peer) {
 // linkBroke ends the data phases that used the link.
 func (p *peer) linkBroke(other *peer, gen int, sending bool) {
 	for _, op := range p.ops {
+		if sending && op.needs(other) {
+			op.end(lost(other))
+		}
 		if op.data == nil {
 			continue
 		}
@@ -201,6 +204,13 @@ type op struct {
 	restored bool
 	open     bool // StartData came, DataEnded was not stepped yet
 	data     *dataPhase
+
+	// Of collectives other than all-reduce.
+	vote     wire.Call
+	other    *other // its data phase
+	way      way
+	meshed   bool // the mesh stood at the launch
+	occasion *gathering
 }
 
 // dataPhase is the ring all-reduce of an operation, one message per step.
@@ -292,6 +302,10 @@ func (p *peer) arrive(f frame, chunk []int64) {
 func (op *op) nameless() bool { return op.eager && !op.started }
 
 func (op *op) start(e pfsm.StartData) {
+	if op.vote.Kind != 0 {
+		op.startOther(e)
+		return
+	}
 	p, w := op.p, op.p.w
 	op.seq, op.epoch, op.eager, op.open = e.Seq, e.Epoch, e.Eager, true
 	op.ring = slices.Clone(e.Ring)
@@ -334,6 +348,10 @@ func (op *op) start(e pfsm.StartData) {
 // commence takes the sequence number.
 func (op *op) commence(seq uint64) {
 	op.seq, op.started = seq, true
+	if op.vote.Kind != 0 {
+		op.p.w.collector.planned(op.p.w, op)
+		return
+	}
 	op.p.w.collector.started(op.p.w, op)
 	op.advance()
 }
@@ -399,10 +417,10 @@ func (op *op) advance() {
 
 // end ends the data phase, once.
 func (op *op) end(err error) {
-	if op.data == nil {
+	if op.data == nil && op.other == nil {
 		return
 	}
-	op.data = nil
+	op.data, op.other = nil, nil
 	if err == nil && op.nameless() {
 		op.p.w.collector.ahead++
 	}
@@ -427,6 +445,10 @@ func (op *op) finish(restore bool) {
 	op.finished, op.restored = true, restore
 	if restore && w.bug != restoreSkipped {
 		copy(op.buf, op.saved)
+	}
+	if op.vote.Kind != 0 {
+		w.collector.met(w, op)
+		return
 	}
 	w.collector.finished(w, op)
 }

@@ -58,6 +58,8 @@ type mesh struct {
 	ahead      ahead
 	deaf, dumb bool   // no peer can connect to it for good; it can connect to none
 	preparing  uint64 // the ring that is connected for, 0: none
+	meshing    uint64 // the mesh that is connected for, 0: none
+	late       wire.Packet
 }
 
 // transfer is the part in a synchronisation that moves a state.
@@ -179,6 +181,10 @@ func (p *peer) step(ev pfsm.Event) {
 			p.preflight(e)
 		case pfsm.PrepareRing:
 			p.prepareRing(e)
+		case pfsm.PrepareMesh:
+			p.prepareMesh(e)
+		case pfsm.StopMesh:
+			p.mesh.meshing = 0
 		case pfsm.StopPrepare:
 			p.mesh.preparing = 0
 		case pfsm.SwitchRing:

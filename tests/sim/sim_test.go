@@ -42,6 +42,7 @@ func TestSimulation(t *testing.T) {
 		successes, failures, fetches int
 		switches, ahead              int
 		tornAgain, reuses            int
+		meshes, met                  int
 	}
 	for seed := *first; seed < *first+uint64(n); seed++ {
 		w := newWorld(seed, noBug)
@@ -60,6 +61,8 @@ func TestSimulation(t *testing.T) {
 		seen.ahead += w.collector.ahead
 		seen.tornAgain += w.collector.tornAgain
 		seen.reuses += w.collector.reuses
+		seen.meshes += w.collector.meshes
+		seen.met += w.collector.gathered
 	}
 	t.Logf("%d seeds in %v: %+v", n, time.Since(began), seen)
 	if n >= 1000 { // the seeds reach what they are for
@@ -71,6 +74,8 @@ func TestSimulation(t *testing.T) {
 		require.Greater(t, seen.ahead, n/4)
 		require.Greater(t, seen.tornAgain, n/100)
 		require.Greater(t, seen.reuses, n/10)
+		require.Greater(t, seen.meshes, n/10)
+		require.Greater(t, seen.met, n/4)
 	}
 }
 
@@ -102,6 +107,9 @@ func TestBugsAreFound(t *testing.T) {
 		"leftovers of an earlier round":     epochForgotten,
 		"leftovers of the first operation":  spoilForgotten,
 		"a ring switched for all but one":   switchForgotten,
+		"a mesh taken from the launch":      meshOfLaunch,
+		"news of a mesh behind a commence":  meshNewsLate,
+		"members counted by uuid":           membersByUUID,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= within; seed++ {

@@ -121,6 +121,9 @@ const (
 	spoilForgotten           // a failure that is the first news of its epoch spoils nothing
 	fetchSkipped             // a fetch reports success without the content
 	tornVotes                // a state that a transfer has left torn votes as any other
+	meshOfLaunch             // an operation takes the mesh as it was at its launch
+	meshNewsLate             // some members hear of the mesh after what uses it
+	membersByUUID            // some members count in another order
 )
 
 // world is one run.
@@ -329,12 +332,15 @@ func (w *world) stepMaster(ev mfsm.Event) {
 				}
 			}
 			w.collector.sent(w, p, e.Packet)
+			w.collector.meshNews(w, p, e.Packet)
 			if _, ok := e.Packet.(wire.M2CSyncSharedStateComplete); ok {
 				if syncDone == 0 {
 					syncDone = w.collector.newSync()
 				}
 			}
-			w.deliver(p, e.Packet, syncDone)
+			for _, pkt := range w.disguise(p, e.Packet) {
+				w.deliver(p, pkt, syncDone)
+			}
 		case mfsm.Close:
 			p := w.master.conns[e.Client]
 			delete(w.master.conns, e.Client)
