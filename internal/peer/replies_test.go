@@ -96,7 +96,7 @@ func (s *script) welcome(change ...func(*Options)) *Session {
 	s.t.Cleanup(func() { s.conn.Close() })
 	hear[wire.C2MRequestSessionRegistration](s)
 	other := wire.UUID{2}
-	s.say(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: s.self, Ext: wire.Ext{Native: true}},
+	s.say(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: s.self, Ext: wire.Ext{Native: true, Collectives: wire.CollectivesVersion}},
 		wire.M2CP2PConnectionInfo{
 			GlobalWorldSize: 2, LocalWorldSize: 2, NumDistinctGroup: 1, LargestGroupSize: 2, Ext: wire.Ext{GroupNative: true},
 			Peers: []wire.PeerEndpoint{{Addr: netip.MustParseAddrPort(s.peer.Addr().String()), UUID: other}},
