@@ -23,6 +23,15 @@ type Suite struct {
 	Pair func(t testing.TB) (a, b net.Conn)
 }
 
+// finish says the end of what was written, where a connection has a way to wait
+// for that, and closes it.
+func finish(c net.Conn) {
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		w.CloseWrite()
+	}
+	c.Close()
+}
+
 // Run runs all of it.
 func (s Suite) Run(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
@@ -94,7 +103,7 @@ func (s Suite) source(t *testing.T) {
 	fill(want)
 	go func() {
 		a.Write(want)
-		a.Close()
+		finish(a)
 	}()
 	src := transport.Source(b)
 	n, err := src.Read(nil)
@@ -198,7 +207,7 @@ func (s Suite) interrupted(t *testing.T) {
 	a.SetWriteDeadline(time.Time{})
 	go func() {
 		n, err := w.WriteAll([][]byte{want[r.n:]})
-		a.Close()
+		finish(a)
 		over <- result{n, err}
 	}()
 	rest, err := io.ReadAll(b)
