@@ -56,7 +56,7 @@ type Master struct {
 type Peer struct {
 	Master            string        `conf:"master" is:"address"`
 	Group             uint32        `conf:"group" min:"0" max:"4294967295"`
-	PoolSize          int           `conf:"pool_size"`
+	PoolSize          int           `conf:"pool_size" zero:"default"`
 	Flows             int           `conf:"flows" zero:"default"`
 	Addresses         string        `conf:"addresses" is:"addresses"`
 	PortBase          int           `conf:"port_base"`

@@ -20,8 +20,9 @@ type Options struct {
 	// Group is the peer group. Collectives and shared state stay inside it;
 	// rounds that change the membership include all groups.
 	Group uint32
-	// PoolSize is the number of connections to the next peer of the ring, from 1
-	// (default) to 1024.
+	// PoolSize is the number of connections to the next peer of the ring, up to 1024.
+	// 0 (default): one to a near peer or a PCCL peer; to a distant gopccl peer as many
+	// as help, which is found out while operations run.
 	PoolSize int
 	// Flows is the most of these connections over which one all-reduce is striped,
 	// if the next peer can take it. 0 (default): all; 1: none is striped.

@@ -26,7 +26,9 @@ type Options struct {
 	// the system breaks the connection. Default 20 s.
 	UserTimeout time.Duration
 	// KeepAliveIdle, KeepAliveInterval and KeepAliveCount find a dead end of
-	// a silent connection. Defaults 15 s, 1 s, 5.
+	// a silent connection. Defaults: half and an eighth of UserTimeout, 5. With a
+	// UserTimeout Linux asks for no count: the first probe without an answer after
+	// that time ends the connection, so several have to come before.
 	KeepAliveIdle     time.Duration
 	KeepAliveInterval time.Duration
 	KeepAliveCount    int
@@ -39,11 +41,15 @@ func (o Options) withDefaults() Options {
 	if o.UserTimeout == 0 {
 		o.UserTimeout = 20 * time.Second
 	}
+	bound := o.UserTimeout
+	if bound < 0 {
+		bound = 20 * time.Second
+	}
 	if o.KeepAliveIdle == 0 {
-		o.KeepAliveIdle = 15 * time.Second
+		o.KeepAliveIdle = max(bound/2, time.Second)
 	}
 	if o.KeepAliveInterval == 0 {
-		o.KeepAliveInterval = time.Second
+		o.KeepAliveInterval = max(bound/8, time.Second)
 	}
 	if o.KeepAliveCount == 0 {
 		o.KeepAliveCount = 5
@@ -150,6 +156,9 @@ func tcpOf(conn net.Conn) *net.TCPConn {
 	}
 	return nil
 }
+
+// SameHost reports whether a connection stays on this host.
+func SameHost(conn net.Conn) bool { return sameHost(conn.LocalAddr(), conn.RemoteAddr()) }
 
 // sameHost reports whether a connection between the two addresses stays on
 // this host: loopback, or both ends the same address.

@@ -31,6 +31,29 @@ func TestOptionsReachTheSocket(t *testing.T) {
 	}))
 }
 
+// With a user timeout Linux ends a connection at the first unanswered probe after that
+// time. So that one lost packet does not end a connection that rests, three more come
+// before.
+func TestLostProbeEndsNothing(t *testing.T) {
+	for _, bound := range []time.Duration{0, 4 * time.Second, 8 * time.Second, time.Minute} {
+		c, _ := pair(t)
+		require.NoError(t, TuneP2P(c, Options{UserTimeout: bound}))
+		raw, err := c.SyscallConn()
+		require.NoError(t, err)
+		get := func(opt int) (v int) {
+			require.NoError(t, raw.Control(func(fd uintptr) { v, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, opt) }))
+			require.NoError(t, err)
+			return v
+		}
+		idle, interval := get(unix.TCP_KEEPIDLE), get(unix.TCP_KEEPINTVL)
+		limit := get(unix.TCP_USER_TIMEOUT) / 1000
+		require.LessOrEqual(t, idle+2*interval, limit, "%v", bound)
+		if limit >= 8 {
+			require.LessOrEqual(t, idle+3*interval, limit, "%v", bound)
+		}
+	}
+}
+
 func TestAutoTakesCubicOnThisHost(t *testing.T) {
 	c, _ := pair(t)
 	require.NoError(t, TuneP2P(c, Options{Congestion: "reno"}))

@@ -83,7 +83,7 @@ func gopccl_create(params *C.pcclCommCreateParams_t, wanted C.int, out *C.uintpt
 		m := &comm{opt: c.PeerOptions(logger()), launched: flights{}}
 		m.opt.Master = at.String()
 		m.opt.Group = uint32(params.peer_group)
-		m.opt.PoolSize = int(max(1, params.p2p_connection_pool_size))
+		m.opt.PoolSize = int(params.p2p_connection_pool_size)
 		m.ctx, m.cancel = context.WithCancel(context.Background())
 		*out = C.uintptr_t(objects.add(m))
 		return nil

@@ -119,7 +119,7 @@ typedef struct pcclBuildInfo_t {
 typedef struct pcclCommCreateParams_t {
     ccoip_socket_address_t master_address;
     uint32_t peer_group;
-    uint32_t p2p_connection_pool_size; /* connections to the next peer; 0 is 1 */
+    uint32_t p2p_connection_pool_size; /* connections to the next peer; 0: as many as help */
 } pcclCommCreateParams_t;
 
 typedef struct pcclReduceOperandDescriptor_t {

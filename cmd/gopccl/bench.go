@@ -231,7 +231,7 @@ func (b *reduceBench) run(cmd *cobra.Command) (err error) {
 			return usageError("--frame-bytes: %w", err)
 		}
 	}
-	if b.concurrent < 1 || w.Peer.PoolSize < 1 {
+	if b.concurrent < 1 || cmd.Flags().Changed("pool") && b.pool < 1 {
 		return usageError("--concurrent and --pool are at least 1")
 	}
 	jobs, err := b.jobs(worlds, sizes)

@@ -29,13 +29,15 @@
 // Frames that have no sink yet can be kept. They are stored as the bytes that
 // came, by peer, tag and stream, within bounds for each peer (early.go).
 //
-// # Pace
+// # Distant peers
 //
-// A Gauge is what is known of the speed of one connection, measured at the writes
-// that had to wait. Sender.transmit is the one place where bytes leave and a
-// measure is taken, and Sender.gather the one that bounds how much leaves at
-// once. A controller that paces a connection gets its samples in the first, and
-// gives its bound to the second; the sockets are the Sender's.
+// A gauge is what is known of the speed of one connection, measured at the writes
+// that had to wait. The survey asks the sockets of connections to distant peers that
+// have data every 10 ms (internal/pace says which way is short). From what they say
+// it decides how many connections to each peer operations use, and has pools grow
+// (Config.Grow). When they rest, pulses keep their windows. It is one goroutine, and
+// there is none without such connections. A rate for each of them would be set here,
+// and kept to in Sender.transmit.
 //
 // # Locks
 //

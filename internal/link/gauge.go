@@ -31,6 +31,7 @@ type gauge struct {
 	since time.Time // a write that had to wait ended then; zero: none, or idle since
 	bytes int       // that went since then
 	quick int       // bytes without a wait
+	flow  *flow     // constant; nil: the peer is near
 }
 
 // use counts what a connection took, and for how long writes waited for it. It is

@@ -52,6 +52,9 @@ type Config struct {
 	Logger     *slog.Logger // nil: silent
 	Stats      *stats.Data  // nil: counters of its own
 	Trace      *trace.Listener
+	// Grow is asked to open connections to peer until there are n; nil: pools never
+	// grow. It must not wait. Refused is its answer if it could not.
+	Grow func(peer wire.UUID, n int)
 	// Threads is what senders and readers run on; 0: Goroutines. Affinity lists the
 	// processors that pinned ones are bound to; none: any.
 	Threads  Threads
@@ -74,6 +77,8 @@ type Hub struct {
 	known   map[wire.UUID]bool        // neighbours
 	kept    kept
 	claims  claims
+
+	survey *survey
 }
 
 // Ranks of the locks: each may be taken while those of lower ranks are held.
@@ -105,8 +110,9 @@ func NewHub(cfg Config, r Router) *Hub {
 		cfg: cfg, router: r, zeros: make([]byte, min(cfg.FrameBytes, 64<<10)),
 		tx: map[wire.UUID][]*Sender{}, rx: map[wire.UUID][]*Receiver{}, known: map[wire.UUID]bool{},
 		kept:   kept{early: map[earlyKey]*Early{}, held: map[wire.UUID]int{}},
-		claims: claims{vouched: map[wire.UUID]time.Time{}},
+		claims: claims{vouched: map[wire.UUID]time.Time{}, grown: map[wire.UUID]time.Time{}},
 	}
+	h.survey = newSurvey(h)
 	h.changed = sync.NewCond(&h.mu)
 	h.mu.Rank(RankHub, "Hub.mu")
 	return h
@@ -176,6 +182,9 @@ func (h *Hub) AddSender(peer wire.UUID, number uint32, conn net.Conn, features F
 	}
 	dropped := pool[number:]
 	h.tx[peer] = append(pool[:number:number], s)
+	if s.gauge.flow != nil {
+		h.survey.far = append(h.survey.far, s)
+	}
 	h.spawn("watcher", peer, s.watch, s.close)
 	h.mu.Unlock()
 	for _, d := range dropped {
@@ -376,6 +385,7 @@ func (h *Hub) know(peer wire.UUID, neighbour bool) {
 	case !neighbour && h.known[peer]:
 		delete(h.known, peer)
 		delete(h.claims.vouched, peer)
+		delete(h.claims.grown, peer)
 		h.kept.strange += held
 	}
 }
@@ -384,6 +394,9 @@ func (h *Hub) know(peer wire.UUID, neighbour bool) {
 // a place.
 func (h *Hub) Shut() {
 	h.mu.Lock()
+	if !h.closed {
+		close(h.survey.stop)
+	}
 	h.closed = true
 	h.changed.Broadcast()
 	h.mu.Unlock()

@@ -23,6 +23,9 @@ const (
 	echoBytes  = 8
 	answerTime = 5 * time.Second
 	pingBytes  = transport.HeaderSize + 1 // of the question itself
+	// pulseBit marks the tag of a ping that wants no answer: a pulse, or the word that
+	// more connections of the pool will come.
+	pulseBit, growTag = uint64(1) << 63, uint64(1)<<63 | 1
 )
 
 var errSilent = errors.New("the peer did not answer a ping of the connection")
@@ -46,13 +49,19 @@ func (s *Sender) watch() {
 	}
 }
 
-// answer sends the tag of a ping back.
+// answer sends the tag of a ping back, unless it is a pulse's.
 func (r *Receiver) answer(tag uint64) error {
 	var p [64]byte
 	for r.rd.Left() > 0 {
 		if _, err := r.rd.Payload(p[:min(r.rd.Left(), len(p))]); err != nil {
 			return err
 		}
+	}
+	if tag&pulseBit != 0 {
+		if tag == growTag {
+			r.h.expect(r.peer)
+		}
+		return nil
 	}
 	r.h.vouch(r.peer)
 	binary.BigEndian.PutUint64(p[:], tag)
@@ -67,7 +76,7 @@ func (r *Receiver) answer(tag uint64) error {
 
 // ask sends a ping and waits for its answer; false if ctx ended before.
 func (s *Sender) ask(ctx context.Context) bool {
-	nonce := rand.Uint64()
+	nonce := rand.Uint64() &^ pulseBit
 	before := s.gauge.use.bytes.Load()
 	s.mu.Lock()
 	s.openers = append(s.openers, Opener{nonce, pingStream})

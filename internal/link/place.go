@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
@@ -20,7 +21,8 @@ const (
 	// vouchTime is how long before a round, as this peer sees it, the question may
 	// have come: the other peer may have heard of the round earlier.
 	vouchTime = 2 * time.Second
-	// growTime is how long after its last connection a pool may get another one.
+	// growTime is how long a pool may get another connection after its last one, and
+	// after its owner has said, over one that lives, that more will come.
 	growTime = 30 * time.Second
 )
 
@@ -30,6 +32,7 @@ type claims struct {
 	open    bool                    // a round is in progress
 	since   time.Time               // ... since then
 	vouched map[wire.UUID]time.Time // when a neighbour has asked for its pool
+	grown   map[wire.UUID]time.Time // when one has said that it will open more of them
 }
 
 // BeginRound says that a round is in progress, in which the previous peer may
@@ -59,6 +62,16 @@ func (h *Hub) vouch(peer wire.UUID) {
 	}
 }
 
+// expect notes that peer is about to open more connections of its pool.
+func (h *Hub) expect(peer wire.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known[peer] { // others cannot fill the map
+		h.claims.grown[peer] = time.Now()
+		h.changed.Broadcast()
+	}
+}
+
 // mayTake reports whether connection number of peer may be taken now, and, if
 // not, how long it has at least to wait; 0: for something to happen. h.mu is held.
 func (h *Hub) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duration) {
@@ -76,6 +89,8 @@ func (h *Hub) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duratio
 	case !alive || peer != c.prev || !h.known[peer]:
 		return true, 0
 	case int(number) == len(pool) && now.Sub(pool[number-1].since) < growTime:
+		return true, 0
+	case now.Sub(c.grown[peer]) < growTime && !slices.ContainsFunc(pool[number:], func(r *Receiver) bool { return !r.Closed() }):
 		return true, 0
 	case !c.open || c.vouched[peer].After(c.since.Add(-vouchTime)):
 		return false, 0

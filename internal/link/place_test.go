@@ -99,3 +99,26 @@ func TestPoolsGrowInOrder(t *testing.T) {
 		require.True(t, p.h.MayTake(p.peer, 2))
 	})
 }
+
+// A neighbour that says so, over a connection that lives, may open more at any time:
+// in order, and where one that it began did not come to be.
+func TestPoolsGrowWhenAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPooled(t)
+		far := p.add(1)
+		time.Sleep(2 * growTime)
+		var word [transport.HeaderSize + 1]byte
+		transport.Header{Payload: 1, Tag: growTag, Stream: pingStream}.Put((*[transport.HeaderSize]byte)(word[:]))
+		_, err := p.far.Write(word[:])
+		require.NoError(t, err)
+		synctest.Wait()
+		require.True(t, p.h.MayTake(p.peer, 2))
+		require.False(t, p.h.MayTake(p.peer, 3), "leaves a hole")
+		require.False(t, p.h.MayTake(p.peer, 1), "it lives")
+		far.Close()
+		synctest.Wait()
+		require.True(t, p.h.MayTake(p.peer, 1))
+		time.Sleep(2 * growTime)
+		require.False(t, p.h.MayTake(p.peer, 1), "that was long ago")
+	})
+}

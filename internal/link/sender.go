@@ -73,6 +73,7 @@ func newSender(h *Hub, peer wire.UUID, number uint32, conn net.Conn, features Fe
 		parts: make([][]byte, 0, 3*maxBatch),
 	}
 	s.all, _ = s.try.(transport.VecWriter)
+	s.gauge.flow = newFlow(conn)
 	s.bell = newBell(s)
 	s.mu.Rank(RankConn, "Sender.mu")
 	return s
@@ -259,9 +260,18 @@ func (s *Sender) work(inline, async bool) {
 // transmit writes what the system takes of the batch, and takes the measure of it.
 func (s *Sender) transmit(inline, small bool) (int, error) {
 	began := time.Now()
+	f := s.gauge.flow
+	if f != nil && !s.pulses() {
+		f.writing(s.h)
+	}
 	n, err := s.write(inline, small)
 	ended := time.Now()
-	s.gauge.use.add(n, ended.Sub(began))
+	if !s.pulses() {
+		s.gauge.use.add(n, ended.Sub(began))
+		if f != nil {
+			f.wrote(s.h, n, ended)
+		}
+	}
 	if s.batch[0].Gauged {
 		s.gauge.observe(began, ended, n)
 	}
@@ -335,6 +345,7 @@ func (s *Sender) gather() {
 		f.Head = f.Head[:transport.HeaderSize+1]
 		f.Head[transport.HeaderSize] = 0
 		transport.Header{Payload: 1, Tag: o.Tag, Stream: o.Stream | OpenerBit}.Put((*[transport.HeaderSize]byte)(f.Head))
+		f.pulse = o == pulse
 		if o.Stream != pingStream {
 			s.h.cfg.Stats.Openers.Add(1)
 		}

@@ -112,6 +112,7 @@ type Frame struct {
 	pad   int    // zeros in place of Payload
 	sent  int    // bytes written so far
 	ready bool   // prepared: Payload holds what shall be sent
+	pulse bool   // opener that keeps a window
 }
 
 // Conn returns the connection that sends f.

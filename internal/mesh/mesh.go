@@ -80,6 +80,9 @@ type Pools interface {
 	PingSenders(ctx context.Context, peer wire.UUID) int
 	LiveSenders(peer wire.UUID) int
 	Sends(peer wire.UUID) bool
+	Wanted(peer wire.UUID) int
+	Announce(peer wire.UUID) int
+	Refused(peer wire.UUID, n int)
 	Retain(send, recv func(wire.UUID) bool)
 }
 
@@ -95,7 +98,8 @@ type Config struct {
 	Listener net.Listener
 	// Addresses of this machine, one for each network that leads to the neighbours.
 	Addresses []netip.Addr
-	// PoolSize is the number of connections to each neighbour, at most MaxPool.
+	// PoolSize is the number of connections to each neighbour, at most MaxPool. 0: one
+	// to a near peer or a PCCL peer, and to others as many as help.
 	PoolSize int
 	// Dial opens a connection, from a local address of its choice; nil: TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -115,9 +119,12 @@ type Mesh struct {
 	ctx    context.Context // of all handshakes
 	accept *acceptor
 	number uint64 // by which neighbours know this session at another address
-	// smaller pools than PoolSize: connections by peer, of those to whom there was
-	// no time for more.
-	smaller sync.Map
+	// sizes are of pools that have another number of connections than PoolSize: those
+	// that grow, and those for which there was no time for more.
+	sizes sync.Map
+	// growing is what opens more connections of a pool, and may not meet what opens
+	// all of them.
+	growing growing
 }
 
 // New returns a mesh whose handshakes end with ctx. Nothing is accepted before Run.
@@ -140,11 +147,17 @@ func (m *Mesh) Accept(conn net.Conn) { m.accept.add(conn) }
 
 // Close closes the listener and ends the handshakes in progress that neighbours
 // have begun, without waiting for them: one of them may call it.
-func (m *Mesh) Close() { m.accept.close() }
+func (m *Mesh) Close() {
+	m.growing.close()
+	m.accept.close()
+}
 
-// Wait waits until the handshakes that neighbours have begun have ended; Close
-// comes before.
-func (m *Mesh) Wait() { m.accept.wait() }
+// Wait waits until the handshakes that neighbours have begun, and pools that grow,
+// have ended; Close comes before.
+func (m *Mesh) Wait() {
+	m.growing.wg.Wait()
+	m.accept.wait()
+}
 
 // Dial opens and tunes a connection to another peer, without a hello.
 func (m *Mesh) Dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {

@@ -74,7 +74,10 @@ func (j *journal) LiveSenders(wire.UUID) int {
 	return 0
 }
 
-func (j *journal) Sends(wire.UUID) bool { return false }
+func (j *journal) Sends(wire.UUID) bool   { return false }
+func (j *journal) Wanted(wire.UUID) int   { return 0 }
+func (j *journal) Announce(wire.UUID) int { return 0 }
+func (j *journal) Refused(wire.UUID, int) {}
 
 func (j *journal) Retain(send, recv func(wire.UUID) bool) {
 	j.note("keep senders to %v, receivers %v", send(wire.UUID{2}), recv == nil || recv(wire.UUID{2}))

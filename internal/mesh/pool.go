@@ -12,6 +12,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/pace"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -40,6 +41,7 @@ func (m *Mesh) each(peers []wire.PeerEndpoint, what string, f func(wire.PeerEndp
 // peers and one connection after the other inside a pool (data spec, section 1.2),
 // drops those of all other peers, and returns who could not be reached.
 func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
+	defer m.growing.hold()()
 	m.cfg.Between(true)
 	probing, stop := context.WithTimeout(ctx, min(probeTime, m.cfg.HandshakeTimeout))
 	defer stop()
@@ -57,9 +59,9 @@ func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed
 		return slices.ContainsFunc(peers, func(p wire.PeerEndpoint) bool { return p.UUID == u })
 	}
 	m.cfg.Pools.Retain(listed, listed)
-	m.smaller.Range(func(u, _ any) bool {
+	m.sizes.Range(func(u, _ any) bool {
 		if !listed(u.(wire.UUID)) {
-			m.smaller.Delete(u)
+			m.sizes.Delete(u)
 		}
 		return true
 	})
@@ -79,8 +81,9 @@ func (m *Mesh) Prepare(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 // anew. One that has a gap then makes this attempt fail, and the ring in force
 // stays.
 func (m *Mesh) prepare(ctx context.Context, p wire.PeerEndpoint) error {
+	defer m.growing.hold()()
 	if m.cfg.Pools.Sends(p.UUID) {
-		if m.cfg.Pools.LiveSenders(p.UUID) >= m.cfg.PoolSize {
+		if m.cfg.Pools.LiveSenders(p.UUID) >= m.poolSize(p.UUID) {
 			return nil
 		}
 		return errors.New("an operation uses the connections that are left")
@@ -140,19 +143,30 @@ func (m *Mesh) try(ctx context.Context, self wire.UUID, p wire.PeerEndpoint) err
 
 // poolSize returns of how many connections the pool to a peer is.
 func (m *Mesh) poolSize(u wire.UUID) int {
-	if n, ok := m.smaller.Load(u); ok {
+	if n, ok := m.sizes.Load(u); ok {
 		return n.(int)
 	}
-	return m.cfg.PoolSize
+	return max(m.cfg.PoolSize, 1)
 }
 
-// dialPool opens connections 0 .. PoolSize-1 to p. Starting at 0 again
+// begin decides of how many connections a pool is that begins with conn: of those
+// that operations have wanted before, if it is the pool to a distant peer.
+func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck) {
+	n := max(m.cfg.PoolSize, 1)
+	if m.cfg.PoolSize == 0 && ack.Ext.Flows && link.Distant(conn) {
+		n = max(pace.FirstCount, m.cfg.Pools.Wanted(u))
+	}
+	m.sizes.Store(u, n)
+}
+
+// dialPool opens connections 0 .. size-1 to p. Starting at 0 again
 // replaces what the other end still holds of a broken pool (quirk Q17). A PCCL
 // peer takes them one after the other; a gopccl peer puts them in order, so that
 // a large pool over a long way takes a few round trips and not two for each.
 func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
 	began := time.Now()
+	m.sizes.Delete(p.UUID)
 	ack, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
 	if err != nil {
 		return err
@@ -161,24 +175,31 @@ func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	if !ack.Ext.Native {
 		return m.dialInTurn(ctx, p, ways, began)
 	}
+	m.growing.learn(p, ways)
+	return m.dialRest(ctx, p, ways, 1, m.poolSize(p.UUID))
+}
+
+// dialRest opens connections from to size-1 to p, a gopccl peer, over ways.
+func (m *Mesh) dialRest(ctx context.Context, p wire.PeerEndpoint, ways []*way, from, size int) error {
 	var (
 		next   atomic.Uint32
 		wg     sync.WaitGroup
-		turns  = make([]chan struct{}, m.cfg.PoolSize+1) // closed when the one before is in place or failed
+		turns  = make([]chan struct{}, size+1) // closed when the one before is in place or failed
 		failed atomic.Pointer[error]
 	)
+	next.Store(uint32(from - 1))
 	for i := range turns {
 		turns[i] = make(chan struct{})
 	}
-	close(turns[1])
-	for range min(dialsAtOnce, m.cfg.PoolSize-1) {
+	close(turns[from])
+	for range min(dialsAtOnce, size-from) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
 			defer errs.Catch("connect to a peer", m.cfg.Crash)
 			for {
 				n := next.Add(1)
-				if int(n) >= m.cfg.PoolSize {
+				if int(n) >= size {
 					return
 				}
 				func() {
@@ -199,23 +220,23 @@ func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	return nil
 }
 
-// dialInTurn opens connections 1 .. PoolSize-1 of a pool that was begun at began
+// dialInTurn opens connections 1 .. size-1 of a pool that was begun at began
 // one after the other. Where the time does not suffice for all, the pool stays
 // smaller as long as p is a neighbour: the last handshake must not be cut off,
 // because the other end counts it (data spec, section 1.2). Who takes its time
 // with every single one is too slow for a neighbour.
 func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way, began time.Time) error {
-	m.smaller.Delete(p.UUID)
-	for n := 1; n < m.cfg.PoolSize; n++ {
+	size := m.poolSize(p.UUID)
+	for n := 1; n < size; n++ {
 		each := time.Since(began) / time.Duration(n)
 		if end, bounded := ctx.Deadline(); bounded {
 			left := time.Until(end)
-			if each > slowHandshake && each*time.Duration(m.cfg.PoolSize-n) > left {
-				return fmt.Errorf("it takes %v for each of %d connections", each.Round(time.Millisecond), m.cfg.PoolSize)
+			if each > slowHandshake && each*time.Duration(size-n) > left {
+				return fmt.Errorf("it takes %v for each of %d connections", each.Round(time.Millisecond), size)
 			}
 			if each <= slowHandshake && left < 3*each+slowHandshake {
 				m.cfg.Log.Warn("a pool has fewer connections than it should: they take too long", "peer", p.UUID.Short(), "connections", n, "each", each)
-				m.smaller.Store(p.UUID, n)
+				m.sizes.Store(p.UUID, n)
 				return nil
 			}
 		}
@@ -234,7 +255,10 @@ func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint3
 	if turn != nil {
 		<-turn
 	}
-	if err == nil && m.cfg.PoolSize > 1 && ack.Ext.Flows {
+	if err == nil && number == 0 {
+		m.begin(p.UUID, conn, ack)
+	}
+	if err == nil && m.poolSize(p.UUID) > 1 && ack.Ext.Flows {
 		if err = platform.LimitUnsent(conn, unsentBytes); err != nil {
 			conn.Close()
 		}

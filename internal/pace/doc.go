@@ -3,9 +3,13 @@
 // fills its own queue. Acknowledgements wait in it, losses halve the windows, and
 // everybody else on the line waits too. Sent a little slower, everything arrives.
 //
-// It is pure: samples and times come in, rates go out. It has no clock, socket or
-// goroutine. No connection asks it yet: only the model in its tests has shown what
-// it does.
+// It also says how many connections to a peer are used (Count), and for how long
+// connections that rest are kept awake (Rest). internal/link asks for these two. No
+// connection asks for a rate yet: only the model in the tests has shown what an
+// Uplink does.
+//
+// It is pure: samples and times come in, rates and numbers go out. It has no clock,
+// socket or goroutine.
 //
 // # Rules
 //

@@ -87,9 +87,6 @@ func (o Options) withDefaults() Options {
 			*d = v
 		}
 	}
-	if o.PoolSize == 0 {
-		o.PoolSize = 1
-	}
 	if o.PortBase == 0 {
 		o.PortBase = 48149
 	}
@@ -139,7 +136,7 @@ func (o *Options) dialer() func(ctx context.Context, network, addr string) (net.
 // the default. They point into o.
 func (o *Options) Bounds() []bounds.Bound {
 	return []bounds.Bound{
-		bounds.Int("PoolSize", &o.PoolSize, 1, mesh.MaxPool),
+		bounds.Int("PoolSize", &o.PoolSize, 0, mesh.MaxPool),
 		bounds.Int("Flows", &o.Flows, 0, mesh.MaxPool),
 		bounds.Int("PortBase", &o.PortBase, 1, maxPortBase).OrOff(),
 		bounds.Int("Hash.Workers", &o.Hash.Workers, 0, 1024),

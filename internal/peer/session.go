@@ -199,7 +199,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	threads, cpus := opt.threads()
 	s.engine = reduce.NewEngine(reduce.Config{Backend: kernels, Flows: opt.Flows, Link: link.Config{
 		FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
-		Threads: threads, Affinity: cpus,
+		Threads: threads, Affinity: cpus, Grow: func(peer wire.UUID, n int) { s.mesh.Grow(peer, n) },
 	}})
 	s.hub = s.engine.Hub()
 	s.meter.use = s.hub.LinkUse

@@ -117,7 +117,7 @@ func (op *Op) Commence(seq uint64) {
 		op.id.key.seq = seq
 		e.ops[op.id.key] = op
 		if send, op.eager.deferred = op.eager.deferred, false; send {
-			pool := e.hub.Senders(op.next)
+			pool := e.hub.InUse(op.next)
 			op.mu.Lock()
 			op.id.stream = seq
 			if flows := e.flowsFor(op, pool); flows != nil && op.failErr == nil {

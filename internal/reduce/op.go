@@ -390,7 +390,7 @@ func (op *Op) turnOf(pool int) uint64 {
 // and reports whether it has failed, because of err or before. e.mu is held.
 func (op *Op) open(err error) (failed bool) {
 	e := op.e
-	pool := e.hub.Senders(op.next)
+	pool := e.hub.InUse(op.next)
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.id.number, op.id.unnamed = op.id.start, op.isEager()

@@ -31,9 +31,11 @@ const (
 	// A chunk is striped if it has at least twice minStripe bytes for each
 	// connection. It is cut into stripesPerFlow pieces for each, unless they got
 	// smaller than a quarter of minStripe: at the end all wait for the piece that
-	// a slow connection is still busy with.
+	// a slow connection is still busy with. To a distant peer minStripe is smaller: what
+	// a piece costs this host is nothing beside a round trip.
 	stripesPerFlow = 32
 	minStripe      = 64 << 10
+	minStripeFar   = 16 << 10
 )
 
 // isPiece reports whether a frame of the stream carries a piece.
@@ -111,17 +113,25 @@ type inGrid struct {
 	pos     int64  // they end here in the stream of all steps
 }
 
+// minStripe returns what is worth being striped to the peer of a pool.
+func (e *Engine) minStripe(pool []*link.Sender) int {
+	if len(pool) > 0 && pool[0].Distant() {
+		return min(e.cfg.minStripe, minStripeFar)
+	}
+	return e.cfg.minStripe
+}
+
 // gridFor returns how this end cuts chunks that go over so many connections.
-func (op *Op) gridFor(flows int) grid {
+func (op *Op) gridFor(flows []*link.Sender) grid {
 	_, own := op.chunk(0, true)
-	bytes := max(op.encoded(own)/(stripesPerFlow*flows), op.e.cfg.minStripe/4, link.MinFrameBytes)
+	bytes := max(op.encoded(own)/(stripesPerFlow*len(flows)), op.e.minStripe(flows)/4, link.MinFrameBytes)
 	a := op.align()
 	return op.newGrid(max(min(bytes, op.e.cfg.Link.FrameBytes)/a*a, a))
 }
 
 // stripe prepares to send over flows. op.mu is held.
 func (op *Op) stripe(flows []*link.Sender) {
-	o := &outGrid{g: op.gridFor(len(flows))}
+	o := &outGrid{g: op.gridFor(flows)}
 	o.ready = newBitset(op.total(o.g))
 	op.out.flows.Conns = flows
 	op.out.striped.Store(o)

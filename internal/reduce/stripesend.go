@@ -9,7 +9,8 @@ import (
 )
 
 // flowsFor returns those of the pool to the next peer that an operation which begins
-// now is striped over, nil if it is not.
+// now is striped over, nil if it is not. Of short chunks there are few pieces, for few
+// connections.
 func (e *Engine) flowsFor(op *Op, pool []*link.Sender) []*link.Sender {
 	n := len(pool)
 	if e.cfg.Flows > 0 {
@@ -18,15 +19,17 @@ func (e *Engine) flowsFor(op *Op, pool []*link.Sender) []*link.Sender {
 	if n < 2 || !op.native || op.n < 2 {
 		return nil
 	}
-	if _, own := op.chunk(0, true); op.encoded(own) < 2*n*e.cfg.minStripe {
-		return nil
+	_, own := op.chunk(0, true)
+	most := op.encoded(own) / (2 * e.minStripe(pool))
+	if n = min(n, most); n < 2 || op.isEager() && most < len(pool) {
+		return nil // what begins eagerly on one connection is done sooner
 	}
 	for _, s := range pool[:n] {
 		if !s.Features().Flows {
 			return nil
 		}
 	}
-	if int64(op.total(op.gridFor(n))) > math.MaxUint32 {
+	if int64(op.total(op.gridFor(pool[:n]))) > math.MaxUint32 {
 		return nil // a frame could not name every piece
 	}
 	return pool[:n:n]

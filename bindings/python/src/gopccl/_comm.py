@@ -326,7 +326,7 @@ class Communicator:
 
     ``address`` is HOST:PORT of the master (IPv4, ``[IPv6]`` or a name). Collectives
     and shared state stay inside ``peer_group``. ``p2p_connection_pool_size`` is the
-    number of connections to the next peer; 0 means 1.
+    number of connections to the next peer; 0 means as many as help.
 
     Usable as a context manager; leaving it closes. What is not closed is closed when
     the interpreter ends.
@@ -341,7 +341,7 @@ class Communicator:
         params = ffi.new("pcclCommCreateParams_t *")
         _address.fill(params.master_address, ip, port)
         params.peer_group = peer_group
-        params.p2p_connection_pool_size = p2p_connection_pool_size or 1
+        params.p2p_connection_pool_size = p2p_connection_pool_size
         out = ffi.new("pcclComm_t **")
         call("pcclCreateCommunicator", params, out)
         self._member = _Membership(out[0])

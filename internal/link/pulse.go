@@ -1,0 +1,86 @@
+package link
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// A system takes the window of a connection back that has sent nothing for a moment,
+// and the first operation after a rest begins with a slow start. A pulse keeps the
+// window: a ping that wants no answer, of 21 bytes, on each connection to a distant
+// peer that has moved much. Peers that do not know pulses answer them.
+
+var pulse = Opener{pulseBit, pingStream}
+
+// restFrom has pulses sent, if any connection is worth them. The caller is a
+// goroutine that Close waits for; the last data left at since.
+func (v *survey) restFrom(since time.Duration) {
+	var worth []*Sender
+	v.h.mu.Lock()
+	defer v.h.mu.Unlock()
+	until := v.rest.Begin(since)
+	for _, s := range v.far {
+		f := s.gauge.flow
+		if f.moved.Store(0); s.features.Flows && f.worth.Load() && !f.near.Load() && !s.Broken() {
+			worth = append(worth, s)
+		}
+	}
+	if len(worth) > 0 && !v.h.closed {
+		v.h.spawn("pulse", wire.UUID{}, func() { v.keep(worth, until) }, func(error) {})
+	}
+}
+
+// keep sends pulses until there is data again, or it is not worth it any more.
+func (v *survey) keep(conns []*Sender, until time.Duration) {
+	tick := time.NewTicker(pace.Pulse)
+	defer tick.Stop()
+	for len(conns) > 0 && time.Since(v.made) < until {
+		select {
+		case <-v.stop:
+			return
+		case <-tick.C:
+		}
+		if v.on.Load() {
+			return
+		}
+		conns = slices.DeleteFunc(conns, (*Sender).Broken)
+		for _, s := range conns {
+			s.pulse()
+		}
+	}
+}
+
+// pulse sends one, unless something is being sent.
+func (s *Sender) pulse() {
+	s.mu.Lock()
+	idle := s.cause == nil && !s.busy && len(s.sources) == 0 && len(s.openers) == 0
+	if idle {
+		s.openers = append(s.openers, pulse)
+	}
+	s.mu.Unlock()
+	if idle {
+		s.Kick(true, true)
+	}
+}
+
+// pulses reports whether the batch is a pulse and nothing else, which counts neither
+// as data nor as a sign of life. The caller holds busy.
+func (s *Sender) pulses() bool { return len(s.batch) == 1 && s.batch[0].pulse }
+
+// Announce says to peer, over the first connection of its pool, that more will come.
+// It returns how many there are; 0: there is none that could grow.
+func (h *Hub) Announce(peer wire.UUID) int {
+	pool := h.Senders(peer)
+	if len(pool) == 0 || !pool[0].features.Flows || slices.ContainsFunc(pool, (*Sender).Broken) {
+		return 0
+	}
+	s := pool[0]
+	s.mu.Lock()
+	s.openers = append(s.openers, Opener{growTag, pingStream})
+	s.mu.Unlock()
+	s.Kick(false, true)
+	return len(pool)
+}

@@ -1,0 +1,57 @@
+package link
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/internal/transport/transporttest"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// far makes a connection of the pair one to a distant peer, whose system says what
+// sample does.
+func (p *pair) far(k int, sample func(*platform.Info) bool) *Sender {
+	s := p.sender(k)
+	s.gauge.flow = &flow{sample: sample}
+	p.a.h.mu.Lock()
+	defer p.a.h.mu.Unlock()
+	p.a.h.survey.far = append(p.a.h.survey.far, s)
+	return s
+}
+
+// A connection that has moved much is kept awake while it rests: without an answer,
+// without a trace in what is measured, and until there is data again.
+func TestPulsesWhileResting(t *testing.T) {
+	p := newPair(t, Config{}, 2, transporttest.Options{}, Features{Native: true, Flows: true})
+	quiet := func(*platform.Info) bool { return false }
+	s, small := p.far(0, quiet), p.far(1, quiet)
+	h := p.a.h
+	send := func(s *Sender, tag uint64, n int) {
+		x, y := newRoll(1, tag, make([]byte, n)), newTape()
+		p.b.open(uuid(0), 1, tag, y)
+		s.Attach(x)
+		s.Kick(true, false)
+		require.Len(t, y.next(t), n)
+	}
+	send(s, 7, pace.Worth)
+	send(small, 8, 100)
+	taken := s.gauge.use.bytes.Load()
+	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
+	require.Eventually(t, func() bool { return !h.survey.on.Load() }, patience, time.Millisecond)
+	before, started := frames(), s.gauge.flow.last.Load()
+	require.Eventually(t, func() bool { return frames() >= before+3 }, patience, time.Millisecond)
+	require.Equal(t, taken, s.gauge.use.bytes.Load(), "a pulse is not data")
+	require.Equal(t, started, s.gauge.flow.last.Load())
+	require.False(t, h.survey.on.Load())
+	require.Empty(t, s.echo, "nobody answers a pulse")
+	require.Empty(t, p.b.h.claims.vouched)
+	require.False(t, small.gauge.flow.worth.Load())
+
+	// Data ends them; a ping is answered as ever.
+	send(s, 9, 10)
+	require.True(t, h.survey.on.Load())
+	require.True(t, s.ask(t.Context()))
+}

@@ -1,0 +1,280 @@
+package link
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+const (
+	// sampling is how often connections that have data are asked.
+	sampling = 10 * time.Millisecond
+	// active is how long after a write a connection counts as one that has data, and
+	// the survey goes on after the last of them.
+	active = 250 * time.Millisecond
+)
+
+// flow is a connection to a peer that is not near, as the survey sees it.
+type flow struct {
+	near   atomic.Bool  // it is near after all
+	writes atomic.Int32 // under way
+	last   atomic.Int64 // when one ended, in nanoseconds since the hub was made
+	moved  atomic.Int64 // bytes since the last rest
+	worth  atomic.Bool  // it moved enough to be worth pulses
+
+	// Of the survey.
+	sample  func(*platform.Info) bool
+	pending bool // something was on its way at the last sample
+	before  platform.Info
+}
+
+// newFlow returns nil for a connection to a peer that is near.
+func newFlow(conn net.Conn) *flow {
+	if !Distant(conn) {
+		return nil
+	}
+	return &flow{sample: platform.Sampler(conn)}
+}
+
+// Distant reports whether a connection leads so far that it is surveyed: it is TCP,
+// leaves this host, and its round trip is known and not that of a near way.
+func Distant(conn net.Conn) bool {
+	info, ok := platform.TCPInfo(conn)
+	return ok && !platform.SameHost(conn) && info.Known.Has(platform.HasRTT) && !isNear(&info)
+}
+
+// Distant reports whether the peer is one whose connections are surveyed.
+func (s *Sender) Distant() bool { return s.gauge.flow != nil && !s.gauge.flow.near.Load() }
+
+// isNear reports whether the shortest round trip so far is that of a near way.
+func isNear(info *platform.Info) bool { return pace.Near(leastRTT(info)) }
+
+func leastRTT(info *platform.Info) time.Duration {
+	if info.Known.Has(platform.HasMinRTT) {
+		return info.MinRTT
+	}
+	return info.RTT
+}
+
+// writing notes that a write begins, and lets the survey begin if it rests.
+func (f *flow) writing(h *Hub) {
+	f.writes.Add(1)
+	if v := h.survey; !v.on.Load() && !f.near.Load() && v.on.CompareAndSwap(false, true) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.closed {
+			v.rest.End(time.Since(v.made))
+			h.spawn("survey", wire.UUID{}, v.run, func(error) {})
+		}
+	}
+}
+
+func (f *flow) wrote(h *Hub, n int, now time.Time) {
+	f.writes.Add(-1)
+	if f.moved.Add(int64(n)) >= pace.Worth {
+		f.worth.Store(true)
+	}
+	f.last.Store(int64(now.Sub(h.survey.made)))
+}
+
+// busy reports whether the connection has data.
+func (f *flow) busy(now time.Duration) bool {
+	return !f.near.Load() && (f.writes.Load() > 0 || f.pending || f.last.Load() > 0 && now-time.Duration(f.last.Load()) < active)
+}
+
+// survey asks connections that have data how they fare, and the count of each peer
+// how many of them to use. It runs while there are any.
+type survey struct {
+	h    *Hub
+	made time.Time
+	on   atomic.Bool
+	stop chan struct{} // closed when the hub is
+
+	// Hub.mu guards these.
+	far    []*Sender // that are not near, also some that have ended
+	rest   pace.Rest
+	wanted map[wire.UUID]int // connections that an operation uses; none: all
+	most   map[wire.UUID]int // more could not be had
+
+	// Of the goroutine.
+	conns  []*Sender // of the tick
+	counts map[wire.UUID]*count
+	info   platform.Info
+}
+
+// count is what is known of a peer.
+type count struct {
+	*pace.Count
+	span pace.Span
+	seen bool // in this tick
+}
+
+func newSurvey(h *Hub) *survey {
+	return &survey{
+		h: h, made: time.Now(), stop: make(chan struct{}),
+		wanted: map[wire.UUID]int{}, most: map[wire.UUID]int{}, counts: map[wire.UUID]*count{},
+	}
+}
+
+func (v *survey) run() {
+	tick := time.NewTicker(sampling)
+	defer tick.Stop()
+	defer func() { clear(v.conns) }()
+	seen := time.Since(v.made)
+	for {
+		select {
+		case <-v.stop:
+			return
+		case <-tick.C:
+		}
+		now := time.Since(v.made)
+		if v.step(now) {
+			seen = now
+			continue
+		}
+		if now-seen < active {
+			continue
+		}
+		v.on.Store(false)
+		// A sender that began to write before that has not started another one.
+		if !v.any(now) || !v.on.CompareAndSwap(false, true) {
+			v.restFrom(seen)
+			return
+		}
+	}
+}
+
+// list takes the connections that are not near, without those that have ended, and
+// forgets peers that have none.
+func (v *survey) list() {
+	v.h.mu.Lock()
+	defer v.h.mu.Unlock()
+	v.far = slices.DeleteFunc(v.far, func(s *Sender) bool { return s.Broken() || s.gauge.flow.near.Load() })
+	v.conns = append(v.conns[:0], v.far...)
+	gone := func(peer wire.UUID) bool { return len(v.h.tx[peer]) == 0 }
+	maps.DeleteFunc(v.counts, func(peer wire.UUID, _ *count) bool { return gone(peer) })
+	maps.DeleteFunc(v.wanted, func(peer wire.UUID, _ int) bool { return gone(peer) })
+	maps.DeleteFunc(v.most, func(peer wire.UUID, _ int) bool { return gone(peer) })
+}
+
+func (v *survey) any(now time.Duration) bool {
+	v.list()
+	return slices.ContainsFunc(v.conns, func(s *Sender) bool { return s.gauge.flow.busy(now) })
+}
+
+// step is a tick; false: no connection has data.
+func (v *survey) step(now time.Duration) bool {
+	v.list()
+	v.conns = slices.DeleteFunc(v.conns, func(s *Sender) bool { return !s.gauge.flow.busy(now) })
+	for _, c := range v.counts {
+		c.seen, c.span = false, pace.Span{}
+	}
+	for _, s := range v.conns {
+		v.sample(s)
+	}
+	for peer, c := range v.counts { // each by itself: their order decides nothing
+		if !c.seen {
+			c.Rest()
+			continue
+		}
+		v.settle(now, peer, c)
+	}
+	return len(v.conns) > 0
+}
+
+// sample asks a connection and adds what it says to its peer's.
+func (v *survey) sample(s *Sender) {
+	f, info := s.gauge.flow, &v.info
+	if !f.sample(info) || !info.Known.Has(platform.HasRTT) {
+		f.pending = false
+		return
+	}
+	if isNear(info) {
+		f.near.Store(true)
+		return
+	}
+	c := v.counts[s.peer]
+	if c == nil {
+		c = &count{Count: pace.NewCount(v.h.LiveSenders(s.peer))}
+		v.counts[s.peer] = c
+	}
+	f.pending = info.InFlight > 0 || info.Unsent > 0 || info.Buffered > 0
+	last := f.before
+	f.before = *info
+	if !last.Known.Has(platform.HasRTT) {
+		last = *info
+	}
+	p := &c.span
+	if base := leastRTT(info); !c.seen || base < p.Base {
+		p.Base = base
+	}
+	if !c.seen || info.RTT < p.RTT {
+		p.RTT = info.RTT
+	}
+	c.seen = true
+	p.Arrived += since(info.Acked, last.Acked)
+	p.Sent += since(info.Sent, last.Sent)
+	p.Resent += since(info.Resent, last.Resent)
+	p.Segment = max(p.Segment, info.MSS)
+	p.Waiting = p.Waiting || info.Unsent > 0 || f.writes.Load() > 0
+	p.Used++
+}
+
+// since is what a counter has moved; one that went back has not.
+func since(now, before uint64) uint64 { return now - min(now, before) }
+
+// settle asks the count of a peer, and has connections opened if more are wanted
+// than there are.
+func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
+	v.h.mu.Lock()
+	most, refused := v.most[peer]
+	delete(v.most, peer)
+	pool := len(v.h.tx[peer])
+	v.h.mu.Unlock()
+	if refused {
+		c.Refused(now, most)
+	}
+	if !c.Step(now, c.span) && !refused {
+		return
+	}
+	n := c.N()
+	v.h.mu.Lock()
+	v.wanted[peer] = n
+	v.h.mu.Unlock()
+	v.h.cfg.Logger.Debug("connections", "peer", peer.Short(), "wanted", n, "open", pool)
+	if n > pool && v.h.cfg.Grow != nil {
+		v.h.cfg.Grow(peer, n)
+	}
+}
+
+// Wanted returns how many connections to peer operations want; 0: nothing is known.
+func (h *Hub) Wanted(peer wire.UUID) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.survey.wanted[peer]
+}
+
+// InUse returns the connections to peer that an operation which begins now is to use,
+// by number. It is not to be changed.
+func (h *Hub) InUse(peer wire.UUID) []*Sender {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	pool := h.tx[peer]
+	if n := h.survey.wanted[peer]; n > 0 && n < len(pool) {
+		return pool[:n:n]
+	}
+	return pool
+}
+
+// Refused says that no more than n connections to peer can be had for now.
+func (h *Hub) Refused(peer wire.UUID, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.survey.most[peer] = n
+}

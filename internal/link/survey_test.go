@@ -1,0 +1,77 @@
+package link
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/internal/transport/transporttest"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// Nothing on this host, and nothing that is no TCP connection, costs more than a look.
+func TestNearConnectionsAreNotSurveyed(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	require.Nil(t, newFlow(c))
+	x, y := transporttest.Pair(transporttest.Options{})
+	defer x.Close()
+	defer y.Close()
+	require.Nil(t, newFlow(x))
+}
+
+// Connections whose losses bound them become more: the pool is asked to grow, and
+// operations use fewer again when that brought nothing.
+func TestSurveyAsksForConnections(t *testing.T) {
+	grown := map[wire.UUID]int{}
+	p := newPair(t, Config{Grow: func(peer wire.UUID, n int) { grown[peer] = n }}, pace.FirstCount+1, transporttest.Options{}, Features{Flows: true})
+	h := p.a.h
+	peer := p.sender(0).peer
+	at, acked, resent := time.Second, uint64(0), uint64(0)
+	sample := func(i *platform.Info) bool {
+		*i = platform.Info{
+			Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked, MSS: 1448, Unsent: 1,
+			RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond, Acked: acked, Sent: acked, Resent: resent,
+		}
+		return true
+	}
+	near := p.far(pace.FirstCount, func(i *platform.Info) bool { sample(i); i.MinRTT = time.Millisecond; return true })
+	near.gauge.flow.pending = true
+	for k := range pace.FirstCount {
+		p.far(k, sample).gauge.flow.pending = true
+	}
+	run := func(d time.Duration) {
+		for end := at + d; at < end; at += sampling {
+			acked += 2000 // 0.2 MB/s
+			if at%(100*sampling) == 0 {
+				resent += 2 * 1448
+			}
+			require.True(t, h.survey.step(at))
+		}
+	}
+	require.Len(t, h.InUse(peer), pace.FirstCount+1)
+	run(2 * time.Second)
+	require.True(t, near.gauge.flow.near.Load())
+	require.Greater(t, h.Wanted(peer), pace.FirstCount+1)
+	require.Equal(t, h.Wanted(peer), grown[peer])
+
+	// The peer takes no more: what there is stays in use.
+	h.Refused(peer, pace.FirstCount)
+	run(sampling)
+	require.Equal(t, pace.FirstCount, h.Wanted(peer))
+	require.Len(t, h.InUse(peer), pace.FirstCount)
+
+	// Without data nothing is asked.
+	for k := range pace.FirstCount {
+		p.sender(k).gauge.flow.pending = false
+	}
+	require.False(t, h.survey.step(at))
+}

@@ -1,0 +1,107 @@
+package mesh
+
+import (
+	"context"
+	"sync"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// growing are the pools that get more connections while they are in use.
+type growing struct {
+	wg sync.WaitGroup
+
+	mu     sync.Mutex
+	known  map[wire.UUID]reached
+	stop   context.CancelFunc // of the growth under way; nil: there is none
+	done   chan struct{}      // closed when it has ended
+	held   int                // pools that are made anew
+	closed bool
+}
+
+// reached is how a peer was reached last.
+type reached struct {
+	p    wire.PeerEndpoint
+	ways []*way
+}
+
+func (g *growing) learn(p wire.PeerEndpoint, ways []*way) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.known == nil {
+		g.known = map[wire.UUID]reached{}
+	}
+	g.known[p.UUID] = reached{p, ways}
+}
+
+// hold ends the growth under way and lets none begin until release.
+func (g *growing) hold() (release func()) {
+	g.mu.Lock()
+	g.held++
+	stop, done := g.stop, g.done
+	g.mu.Unlock()
+	if stop != nil {
+		stop()
+		<-done
+	}
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.held--
+	}
+}
+
+// close is hold for good.
+func (g *growing) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	if g.stop != nil {
+		g.stop()
+	}
+}
+
+// Grow opens connections to peer, a neighbour, beside everything that runs until there
+// are n, and returns at once. One pool grows at a time. What cannot be had is told to
+// Pools.Refused.
+func (m *Mesh) Grow(peer wire.UUID, n int) {
+	g := &m.growing
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r, ok := g.known[peer]
+	if m.cfg.PoolSize != 0 || !ok || g.held > 0 || g.closed || g.stop != nil {
+		m.cfg.Pools.Refused(peer, m.cfg.Pools.LiveSenders(peer))
+		return
+	}
+	ctx, stop := context.WithTimeout(m.ctx, m.cfg.DialTimeout+m.cfg.HandshakeTimeout)
+	done := make(chan struct{})
+	g.stop, g.done = stop, done
+	g.wg.Go(func() {
+		defer errs.Catch("connect to a peer", m.cfg.Crash)
+		defer func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.stop = nil
+			stop()
+			close(done)
+		}()
+		m.grow(ctx, r, min(n, MaxPool))
+	})
+}
+
+func (m *Mesh) grow(ctx context.Context, r reached, n int) {
+	open := m.cfg.Pools.Announce(r.p.UUID)
+	if open == 0 || open >= n {
+		return
+	}
+	err := m.dialRest(ctx, r.p, r.ways, open, n)
+	if err == nil {
+		m.sizes.Store(r.p.UUID, n)
+		return
+	}
+	open = m.cfg.Pools.LiveSenders(r.p.UUID)
+	m.sizes.Store(r.p.UUID, max(open, 1))
+	m.cfg.Pools.Refused(r.p.UUID, open)
+	m.cfg.Log.Info("a pool does not grow", "peer", r.p.UUID.Short(), "connections", open, "wanted", n, "error", err)
+}

@@ -1,0 +1,76 @@
+package mesh
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// aside takes no frame.
+type aside struct{}
+
+func (aside) Route(*link.Receiver, transport.Header, *link.Early) (link.Sink, link.Verdict, error) {
+	return nil, link.Drop, nil
+}
+func (aside) Wake()                              {}
+func (aside) Connected(*link.Receiver)           {}
+func (aside) SenderLost(*link.Sender, error)     {}
+func (aside) ReceiverLost(*link.Receiver, error) {}
+
+// hubs returns meshes of two peers with a hub each; the second follows the first.
+func hubs(t *testing.T, size int) (a *Mesh, near, far *link.Hub, b wire.PeerEndpoint) {
+	var j journal
+	near, far = link.NewHub(link.Config{}, aside{}), link.NewHub(link.Config{}, aside{})
+	t.Cleanup(far.Close)
+	t.Cleanup(near.Close)
+	a, _ = open(t, wire.UUID{1}, &j, func(c *Config) { c.Pools, c.PoolSize = near, size })
+	_, b = open(t, wire.UUID{2}, &j, func(c *Config) { c.Pools, c.PoolSize = far, size })
+	far.Trust(wire.UUID{1})
+	far.EndRound(wire.UUID{1})
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
+	return a, near, far, b
+}
+
+// A pool grows behind the connections that it has, in order, and stays so.
+func TestPoolsGrow(t *testing.T) {
+	a, near, far, b := hubs(t, 0)
+	require.Equal(t, 1, near.LiveSenders(b.UUID), "the peer is near")
+	first := near.Senders(b.UUID)[0]
+	a.Grow(b.UUID, 6)
+	require.Eventually(t, func() bool { return near.LiveSenders(b.UUID) == 6 && len(far.Receivers(wire.UUID{1})) == 6 }, time.Minute, time.Millisecond)
+	require.Same(t, first, near.Senders(b.UUID)[0])
+	require.Eventually(t, func() bool { return a.poolSize(b.UUID) == 6 }, time.Minute, time.Millisecond)
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
+	require.Same(t, first, near.Senders(b.UUID)[0], "nothing is made anew")
+	require.Equal(t, 6, near.LiveSenders(b.UUID))
+}
+
+// A round ends a growth that is under way and keeps what there is of the pool.
+func TestRoundEndsGrowth(t *testing.T) {
+	a, near, far, b := hubs(t, 0)
+	far.Trust() // as it is
+	release := a.growing.hold()
+	a.Grow(b.UUID, 6)
+	require.Equal(t, 1, near.LiveSenders(b.UUID), "not while pools are made")
+	release()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	a.grow(ctx, a.growing.known[b.UUID], 6)
+	require.Equal(t, 1, a.poolSize(b.UUID))
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
+	require.Equal(t, 1, near.LiveSenders(b.UUID))
+}
+
+// A number that somebody has chosen is kept.
+func TestChosenPoolsDoNotGrow(t *testing.T) {
+	a, near, _, b := hubs(t, 2)
+	a.Grow(b.UUID, 6)
+	a.growing.wg.Wait()
+	require.Equal(t, 2, near.LiveSenders(b.UUID))
+}

@@ -1,0 +1,156 @@
+package pace
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// FirstCount is how many connections a distant peer gets from the start: each
+	// brings a first window of its own, and makes good what a loss takes from another.
+	FirstCount = 4
+	// MostCount is how many one peer gets at most.
+	MostCount = 32
+
+	// A span that is judged has at least this length, and so many round trips.
+	judged, judgedTrips = time.Second, 10
+	// More connections stay if they brought this part of what they promised.
+	brought = 0.2
+	// A trial that brought nothing is repeated after firstPause, and each time after
+	// twice as long, up to lastPause.
+	firstPause, lastPause = time.Minute, time.Hour
+	// A queue that is there for that part of the time says that the way is full.
+	fullWay = 0.2
+	// The application was the limit unless it waited for the system that often.
+	starved = 0.5
+	// Spans are left out after the number has changed, for windows to open.
+	settles = 1
+)
+
+// Count decides how many connections to one peer an operation uses. Connections are
+// for losses and for limits of single flows: where a way is full, or is sent to no
+// faster than its pace, no more of them help. It belongs to one goroutine.
+//
+// A cubic connection that loses a part p of its segments carries about
+// max(1.05 (rtt/p)^0.75, 1.22/sqrt(p)) of them in a round trip (RFC 9438, section
+// 5.1; RFC 3649, section 3). One that carries no more than that is bound by its
+// losses, and then the number doubles. Else it grows by half, because a limit of
+// single flows, or one of windows, cannot be told from others but by a trial.
+type Count struct {
+	n     int
+	base  time.Duration // the empty way
+	limit time.Duration // of the queue
+
+	// The span.
+	since          time.Duration // 0: none
+	ticks          int
+	queued, wanted int
+	arrived        uint64
+	sent, resent   uint64
+	rtt            time.Duration // the sum over ticks
+	bound          bool          // the pace was what bound it
+	skip           int
+
+	// The trial under way, and when the next may be.
+	was   int // connections before it; 0: none is under way
+	rate  float64
+	again time.Duration
+	pause time.Duration
+}
+
+// Span is what the connections to a peer have shown in a tick, all together.
+type Span struct {
+	RTT, Base             time.Duration // the least round trip of them, and over empty queues
+	Arrived, Sent, Resent uint64        // bytes since the tick before
+	Segment               int           // bytes of payload
+	Used                  int           // connections that have data
+	Waiting               bool          // one of them has more to send than the system has let go
+	Pace                  float64       // bytes per second that all of them may send; 0: as many as they can
+}
+
+// NewCount returns a count that begins with n connections.
+func NewCount(n int) *Count { return &Count{n: n, pause: firstPause} }
+
+// N returns how many connections to use.
+func (c *Count) N() int { return c.n }
+
+// Refused says that the peer takes no more than n connections for now.
+func (c *Count) Refused(now time.Duration, n int) {
+	c.n, c.was = max(1, min(c.n, n)), 0
+	c.postpone(now)
+}
+
+func (c *Count) postpone(now time.Duration) {
+	c.again = now + c.pause
+	c.pause = min(2*c.pause, lastPause)
+}
+
+// Step takes a tick in which there was data. It returns true if N has changed.
+func (c *Count) Step(now time.Duration, s Span) bool {
+	if c.since == 0 {
+		*c = Count{n: c.n, was: c.was, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, since: max(now, 1)}
+	}
+	c.ticks++
+	c.arrived += s.Arrived
+	c.sent += s.Sent
+	c.resent += s.Resent
+	c.rtt += s.RTT
+	if s.RTT-s.Base > theLaw.limit(s.Base) {
+		c.queued++
+	}
+	if s.Waiting {
+		c.wanted++
+	}
+	span := now - c.since
+	if span < max(judged, judgedTrips*s.RTT) {
+		return false
+	}
+	c.since = 0
+	if c.skip > 0 {
+		c.skip--
+		return false
+	}
+	if float64(c.wanted) < starved*float64(c.ticks) {
+		return false
+	}
+	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
+}
+
+// Rest says that no data is under way any more: a span does not go on over a rest.
+func (c *Count) Rest() { c.since = 0 }
+
+// judge ends a span that could have sent more.
+func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span) bool {
+	if c.was > 0 && s.Used >= c.n {
+		promised := c.rate * (float64(c.n)/float64(c.was) - 1)
+		was := c.was
+		c.was = 0
+		if rate-c.rate < brought*promised {
+			c.n = was
+			c.postpone(now)
+			return true
+		}
+		c.pause = firstPause
+	}
+	full := float64(c.queued) > fullWay*float64(c.ticks) || s.Pace > 0 && rate > theLaw.used*s.Pace
+	if c.n >= MostCount || c.was > 0 || now < c.again || full {
+		return false
+	}
+	c.was, c.rate, c.skip = c.n, rate, settles
+	c.n = min(c.n+(c.n+1)/2, MostCount)
+	if s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
+		c.n = min(2*c.was, MostCount)
+	}
+	return true
+}
+
+// lossBound returns the bytes per second that one connection carries with such
+// losses; 0: they are too few to tell.
+func lossBound(resent, sent uint64, rtt time.Duration, segment int) float64 {
+	if resent < uint64(4*segment) || sent == 0 || rtt <= 0 {
+		return 0
+	}
+	p := float64(resent) / float64(sent)
+	window := max(1.05*math.Pow(rtt.Seconds()/p, 0.75), 1.22/math.Sqrt(p))
+	return window * float64(segment) / rtt.Seconds()
+}

@@ -1,0 +1,132 @@
+package pace
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// path is what connections to a peer are given by a way.
+type path struct {
+	rate  float64 // bytes per second of all of them
+	each  float64 // and of each; 0: no limit
+	loss  float64 // of segments
+	rtt   time.Duration
+	paced float64
+	share float64 // of the time the application has something to send; 0: always
+	most  int     // the peer takes no more; 0: it does
+}
+
+// run lets c use the way for a time and returns what the last second carried.
+func (p path) run(c *Count, now *time.Duration, d time.Duration) (rate float64) {
+	const tick = 10 * time.Millisecond
+	var moved float64
+	last := *now + d - time.Second
+	owed := 0.0
+	for end := *now + d; *now < end; *now += tick {
+		if p.most > 0 && c.N() > p.most {
+			c.Refused(*now, p.most)
+		}
+		n := float64(c.N())
+		each := p.rate
+		if p.loss > 0 {
+			window := max(1.05*math.Pow(p.rtt.Seconds()/p.loss, 0.75), 1.22/math.Sqrt(p.loss))
+			each = window * segment / p.rtt.Seconds()
+		}
+		if p.each > 0 {
+			each = min(each, p.each)
+		}
+		got := min(p.rate, n*each)
+		if p.paced > 0 {
+			got = min(got, p.paced)
+		}
+		if p.share > 0 {
+			got *= p.share
+		}
+		s := Span{
+			RTT: p.rtt, Base: p.rtt, Arrived: uint64(got * tick.Seconds()), Sent: uint64(got * tick.Seconds()),
+			Segment: segment, Used: c.N(), Waiting: p.share == 0, Pace: p.paced,
+		}
+		if got > 0.95*p.rate && p.paced == 0 {
+			s.RTT += 30 * time.Millisecond // what is sent beyond it stands in a queue
+		}
+		owed += got * tick.Seconds() * p.loss
+		if owed >= segment {
+			s.Resent, owed = segment, owed-segment
+		}
+		if *now >= last {
+			moved += got * tick.Seconds()
+		}
+		c.Step(*now, s)
+	}
+	return moved
+}
+
+const mbit = 1e6 / 8
+
+// Where losses or limits of each flow are what bounds the rate, the number grows
+// until the way is full; elsewhere it stays.
+func TestCount(t *testing.T) {
+	for name, tc := range map[string]struct {
+		path
+		least, most int
+		part        float64 // of the rate
+	}{
+		"clean":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond}, 4, 4, 0.99},
+		"loss 0.01 %":    {path{rate: 50 * mbit, rtt: 100 * time.Millisecond, loss: 0.0001}, 4, 8, 0.95},
+		"loss 0.3 %":     {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.003}, 12, 32, 0.95},
+		"loss 3 %":       {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.03}, 32, 32, 0.5},
+		"limit per flow": {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}, 20, 32, 0.95},
+		"paced":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, paced: 90 * mbit}, 4, 4, 0.89},
+		"little to send": {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, share: 0.3}, 4, 4, 0.29},
+		"refused":        {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, most: 7}, 7, 7, 0.3},
+	} {
+		c, now := NewCount(FirstCount), time.Second
+		rate := tc.run(c, &now, 40*time.Second)
+		assert.GreaterOrEqual(t, c.N(), tc.least, name)
+		assert.LessOrEqual(t, c.N(), tc.most, name)
+		assert.GreaterOrEqual(t, rate, tc.part*tc.rate, name)
+	}
+}
+
+// Connections that bring nothing go again, and are tried less and less often.
+func TestTrialsBecomeRare(t *testing.T) {
+	// Something bounds the sum without a queue: a policer.
+	p := path{rate: 50 * mbit, rtt: 50 * time.Millisecond, paced: 0}
+	c, now := NewCount(FirstCount), time.Second
+	trials, was := 0, c.N()
+	for range 3600 {
+		for range 10 {
+			n := c.N()
+			c.Step(now, Span{
+				RTT: p.rtt, Base: p.rtt, Arrived: uint64(p.rate / 10), Sent: uint64(p.rate / 10), Segment: segment, Used: n, Waiting: true,
+			})
+			now += 100 * time.Millisecond
+		}
+		if n := c.N(); n > was {
+			trials++
+		}
+		was = c.N()
+	}
+	require.Positive(t, trials)
+	require.LessOrEqual(t, trials, 8, "in an hour")
+	require.Equal(t, FirstCount, c.N())
+}
+
+// A rest ends a span: what was idle is not part of a rate.
+func TestCountRests(t *testing.T) {
+	c, now := NewCount(FirstCount), time.Second
+	s := Span{RTT: 50 * time.Millisecond, Base: 50 * time.Millisecond, Arrived: 1e5, Sent: 1e5, Segment: segment, Used: 4, Waiting: true}
+	for range 100 {
+		for range 9 {
+			require.False(t, c.Step(now, s))
+			now += 100 * time.Millisecond
+		}
+		c.Rest()
+		now += time.Minute
+	}
+	require.Equal(t, FirstCount, c.N())
+}
