@@ -88,7 +88,7 @@ type Data struct {
 }
 
 // CUDA configures how tensors of NVIDIA devices are served; it is of use in
-// programs that are built with the tag cuda.
+// programs that are built with CUDA.
 type CUDA struct {
 	Staging Bytes  `conf:"staging" option:"Device.Staging" zero:"default"`
 	Reduce  string `conf:"reduce" option:"Device.Reduce" oneof:"auto host device"`

@@ -1,4 +1,4 @@
-//go:build !cuda
+//go:build nocuda || !(linux || windows) || !(amd64 || arm64)
 
 package cuda
 
@@ -8,9 +8,9 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// Probe says why no device can be used: the program was built without the tag
-// cuda. Errors: errs.DeviceFailed.
+// Probe says why no device can be used: the program was built without CUDA.
+// Errors: errs.DeviceFailed.
 func Probe() error {
-	return errs.New(errs.DeviceFailed, "open cuda", errors.New("this program was built without the tag cuda")).
-		WithHint("use host tensors, or build it with -tags cuda")
+	return errs.New(errs.DeviceFailed, "open cuda", errors.New("this program was built without CUDA")).
+		WithHint("use host tensors, or build it for Linux or Windows without the tag nocuda")
 }

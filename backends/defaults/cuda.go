@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build !nocuda && (linux || windows) && (amd64 || arm64)
 
 package defaults
 

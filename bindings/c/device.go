@@ -42,8 +42,9 @@ func found(p unsafe.Pointer, n int) (b device.Buffer, yes bool) {
 	if !devices || n == 0 {
 		return b, false
 	}
-	b, yes = device.Identify(uint64(uintptr(p)), n)
-	b.Stream = uint64(C.gopccl_stream())
+	if b, yes = device.Identify(uint64(uintptr(p)), n); yes {
+		b.Stream = uint64(C.gopccl_stream())
+	}
 	return b, yes
 }
 

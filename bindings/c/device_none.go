@@ -1,4 +1,4 @@
-//go:build cgo && !cuda
+//go:build cgo && (nocuda || !(linux || windows) || !(amd64 || arm64))
 
 package main
 

@@ -1,4 +1,4 @@
-//go:build cgo && cuda && interpreted
+//go:build cgo && interpreted && !nocuda && (linux || windows) && (amd64 || arm64)
 
 package main
 

@@ -1,4 +1,4 @@
-//go:build !cuda
+//go:build nocuda || !(linux || windows) || !(amd64 || arm64)
 
 package main
 
@@ -12,5 +12,5 @@ import (
 // cudaDriver says what is missing; tests have another one.
 var cudaDriver = func() (driver.Driver, error) {
 	return nil, errs.New(errs.InvalidUsage, "open CUDA driver", errors.New("this program was built without CUDA")).
-		WithHint("build it with go build -tags cuda ./cmd/gopccl")
+		WithHint("build it for Linux or Windows without the tag nocuda")
 }

@@ -204,7 +204,7 @@ func Lookup(name string) (Platform, error) {
 	}
 	err := errs.New(errs.InvalidArgument, "find device platform", fmt.Errorf("nothing serves %q memory in this program", name))
 	if name == CUDA {
-		return nil, err.WithHint("build it with the tag cuda, or copy the tensor to the host")
+		return nil, err.WithHint("import backends/cuda, build it without the tag nocuda, or copy the tensor to the host")
 	}
 	return nil, err.WithHint("import the platform's package")
 }

@@ -26,7 +26,7 @@ func TestUnserved(t *testing.T) {
 	_, err := device.Lookup(device.CUDA)
 	require.ErrorIs(t, err, errs.InvalidArgument)
 	require.ErrorContains(t, err, `nothing serves "cuda" memory in this program`)
-	require.ErrorContains(t, err, "build it with the tag cuda")
+	require.ErrorContains(t, err, "build it without the tag nocuda")
 	_, err = device.Lookup("abacus")
 	require.ErrorContains(t, err, "import the platform's package")
 	_, ok := device.Identify(1, 4)

@@ -8,7 +8,7 @@
 //	go run ./examples/diloco -master 127.0.0.1:48148 -checkpoint /var/lib/run/peer1
 //	go run ./examples/diloco -master 127.0.0.1:48148 -checkpoint /var/lib/run/peer2
 //
-// With -tags cuda, -outer-device 0 takes the outer steps on a CUDA device, with the
+// -outer-device 0 takes the outer steps on a CUDA device, with the
 // bits of the processor: peers may differ in it.
 //
 // The trainer itself is trainers.DiLoCo.

@@ -248,6 +248,37 @@ func TestBadBuffers(t *testing.T) {
 	runtime.KeepAlive(host)
 }
 
+// A look at an address opens no driver: it asks the one that the process has
+// loaded, if it has, and otherwise nobody.
+func TestIdentifyOpensNothing(t *testing.T) {
+	d := ptxtest.New(ptxtest.Options{})
+	var loaded driver.Driver
+	p := New(Config{
+		Open:    func() (driver.Driver, error) { t.Error("opened"); return d, nil },
+		Present: func() (driver.Driver, bool) { return loaded, loaded != nil },
+	})
+	trainer := newTrainer(t, ptxtest.Options{}, device.Settings{})
+	trainer.d = d
+	c, err := d.Retain(0)
+	require.NoError(t, err)
+	trainer.contexts = []driver.Context{c}
+	x := trainer.tensor(0, random(64, 1))
+	_, ok := p.Identify(x.Ptr)
+	require.False(t, ok)
+	_, err = p.Check(x)
+	require.ErrorIs(t, err, errs.InvalidArgument)
+	require.ErrorContains(t, err, "the process has not loaded the NVIDIA driver")
+	require.Zero(t, d.Calls()["cuPointerGetAttributes"])
+	loaded = ptxtest.New(ptxtest.Options{Init: driver.NotInitialized})
+	_, ok = p.Identify(x.Ptr)
+	require.False(t, ok, "nobody has initialised it")
+	loaded = d
+	dev, ok := p.Identify(x.Ptr)
+	require.True(t, ok)
+	require.Zero(t, dev)
+	require.Zero(t, d.Calls()["cuDeviceGetCount"])
+}
+
 // homeless answers for one address that it is managed and prefers the host.
 type homeless struct {
 	driver.Driver

@@ -87,14 +87,14 @@ func (d *dev) do(f func() error) (err error) {
 		}
 		d.note(err)
 	}()
-	return d.p.relaxed(f)
+	return relaxed(d.p.driver, f)
 }
 
 // relaxed calls f on this thread, which is locked, in the relaxed mode. While a
 // trainer captures a graph, in any thread of the process, most calls of the
 // driver would otherwise fail, and the capture with them.
-func (p *Platform) relaxed(f func() error) (err error) {
-	before, err := p.driver.ExchangeCaptureMode(driver.CaptureRelaxed)
+func relaxed(d driver.Driver, f func() error) (err error) {
+	before, err := d.ExchangeCaptureMode(driver.CaptureRelaxed)
 	switch {
 	case is(err, driver.InvalidContext): // a thread without any context
 		return f()
@@ -102,7 +102,7 @@ func (p *Platform) relaxed(f func() error) (err error) {
 		return err
 	}
 	defer func() {
-		if _, merr := p.driver.ExchangeCaptureMode(before); merr != nil && err == nil {
+		if _, merr := d.ExchangeCaptureMode(before); merr != nil && err == nil {
 			err = merr
 		}
 	}()
@@ -110,10 +110,10 @@ func (p *Platform) relaxed(f func() error) (err error) {
 }
 
 // bare is relaxed for calls that need no context.
-func (p *Platform) bare(f func() error) error {
+func bare(d driver.Driver, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return p.relaxed(f)
+	return relaxed(d, f)
 }
 
 // kernels returns the kernels of a file, compiled for the device at the first
@@ -329,7 +329,7 @@ func (d *dev) empty() error {
 
 // close gives the context back.
 func (d *dev) close() error {
-	err := d.p.bare(func() error { return d.p.driver.Release(d.ordinal) })
+	err := bare(d.p.driver, func() error { return d.p.driver.Release(d.ordinal) })
 	if err != nil && d.gone() == nil {
 		return err
 	}

@@ -2,9 +2,9 @@
 // pinned host memory, streams tensors of a shared state, and hashes on the
 // device.
 //
-// It knows the driver as an interface alone. Built with the tag cuda it has
-// System, on the driver of the system (package libcuda), which is opened when
-// device memory is first met; package backends/cuda registers it.
+// It knows the driver as an interface alone. Unless it is built with the tag
+// nocuda, it has System, on the driver of the system (package libcuda), which is
+// opened when device memory is first met; package backends/cuda registers it.
 //
 // Every call of the driver runs on a locked thread with the device's primary
 // context pushed, which is popped again: what the trainer has current stays
@@ -31,6 +31,10 @@ import (
 type Config struct {
 	// Open opens the driver; called once, when it is first needed.
 	Open func() (driver.Driver, error)
+	// Present reports whether the process has loaded the driver already, and
+	// returns it if it can be used, without opening or initialising it. Nil: the
+	// driver is opened to ask it about any address.
+	Present func() (d driver.Driver, loaded bool)
 	// Settings to begin with; see Configure. Staging defaults to an eighth of the
 	// machine's memory, Reduce to "auto".
 	Settings device.Settings
@@ -50,6 +54,7 @@ type Platform struct {
 	driver  driver.Driver
 	count   int   // devices
 	openErr error // why there are none
+	opened  atomic.Bool
 
 	mu      sync.Mutex
 	devices map[int]*dev
@@ -116,6 +121,7 @@ func (p *Platform) open() error {
 		if p.count, p.openErr = p.driver.Devices(); p.openErr == nil && p.count == 0 {
 			p.openErr = &driver.Error{Call: "cuDeviceGetCount", Device: -1, Result: driver.NoDevice}
 		}
+		p.opened.Store(p.openErr == nil)
 	})
 	return p.openErr
 }
@@ -139,14 +145,31 @@ func (p *Platform) Devices() int {
 	return p.count
 }
 
-// Identify implements device.Platform.
+// asked returns the driver that knows the process's device memory, nil if it
+// cannot have any.
+func (p *Platform) asked() driver.Driver {
+	switch {
+	case p.opened.Load():
+		return p.driver
+	case p.cfg.Present != nil:
+		d, _ := p.cfg.Present()
+		return d
+	case p.open() != nil:
+		return nil
+	}
+	return p.driver
+}
+
+// Identify implements device.Platform. It opens no driver: as long as nobody
+// has loaded one, or nobody initialised it, no address is that of a device.
 func (p *Platform) Identify(ptr uint64) (int, bool) {
-	if p.open() != nil || ptr == 0 {
+	d := p.asked()
+	if d == nil || ptr == 0 {
 		return 0, false
 	}
 	var known driver.Pointer
-	err := p.bare(func() (err error) {
-		known, err = p.driver.Pointer(driver.Ptr(ptr))
+	err := bare(d, func() (err error) {
+		known, err = d.Pointer(driver.Ptr(ptr))
 		return err
 	})
 	// Without any context there is no memory of a device either.
@@ -170,6 +193,11 @@ func (p *Platform) Check(b device.Buffer) (device.Buffer, error) {
 func (p *Platform) find(op string, b device.Buffer) (*dev, device.Buffer, error) {
 	bad := func(do, format string, args ...any) (*dev, device.Buffer, error) {
 		return nil, b, errs.New(errs.InvalidArgument, op, fmt.Errorf("%v: "+format, append([]any{b}, args...)...)).WithHint(do)
+	}
+	if !p.opened.Load() && p.cfg.Present != nil {
+		if _, loaded := p.cfg.Present(); !loaded {
+			return bad("pass it as a host tensor", "this is not device memory: the process has not loaded the NVIDIA driver")
+		}
 	}
 	if err := p.open(); err != nil {
 		return nil, b, errs.New(errs.DeviceFailed, op, fmt.Errorf("%v: %w", b, err)).WithHint("use host tensors, or install the NVIDIA driver")
@@ -227,7 +255,7 @@ func (p *Platform) pointer(b device.Buffer, ptr uint64) (known driver.Pointer, e
 		known, err = p.driver.Pointer(driver.Ptr(ptr))
 		return err
 	}
-	err = p.bare(ask)
+	err = bare(p.driver, ask)
 	var e *driver.Error
 	if !errors.As(err, &e) || e.Result != driver.InvalidContext {
 		return known, err
@@ -266,7 +294,7 @@ func (p *Platform) device(ordinal int) (*dev, error) {
 		return nil, errClosed
 	}
 	var ctx driver.Context
-	if err := p.bare(func() (err error) {
+	if err := bare(p.driver, func() (err error) {
 		ctx, err = p.driver.Retain(ordinal)
 		return err
 	}); err != nil {

@@ -32,7 +32,7 @@ import (
 var (
 	systems = []string{"linux", "darwin", "windows"}
 	arches  = []string{"amd64", "arm64"}
-	tagSets = []string{"", "noasm", "invariants", "cuda"}
+	tagSets = []string{"", "noasm", "invariants", "nocuda"}
 )
 
 // pkg is what `go list -json` says about a package.
@@ -202,19 +202,31 @@ func TestEngineClosure(t *testing.T) {
 	}
 }
 
-// What opens the CUDA driver is linked with the tag cuda only; without it, no
-// program depends on anything of it.
+// What opens the CUDA driver is linked for systems that have one, unless the tag
+// nocuda is set: then no program depends on anything of it.
 func TestCUDAClosure(t *testing.T) {
 	const opener = "github.com/ebitengine/purego"
-	for tags, want := range map[string]bool{"": false, "cuda": true} {
-		cmd := exec.Command("go", "list", "-tags="+tags, "-deps", "./cmd/...", "./bindings/c/...", "./backends/defaults")
+	for _, c := range []struct {
+		tags, system, arch string
+		want               bool
+	}{
+		{"", "linux", "amd64", true},
+		{"", "windows", "arm64", true},
+		{"cuda", "linux", "arm64", true},
+		{"nocuda", "linux", "amd64", false},
+		{"", "darwin", "arm64", false},
+		{"cuda", "darwin", "arm64", false},
+		{"", "linux", "riscv64", false},
+	} {
+		cmd := exec.Command("go", "list", "-tags="+c.tags, "-deps", "./cmd/...", "./bindings/c/...", "./backends/defaults")
 		cmd.Dir = root(t)
+		cmd.Env = append(os.Environ(), "GOOS="+c.system, "GOARCH="+c.arch, "CGO_ENABLED=1")
 		out, err := cmd.Output()
 		require.NoError(t, err)
 		deps := strings.Fields(string(out))
 		require.Contains(t, deps, module+"/core/device")
-		require.Equal(t, want, slices.Contains(deps, opener), "tags %q", tags)
-		require.Equal(t, want, slices.Contains(deps, module+"/internal/cuda/libcuda"), "tags %q", tags)
+		require.Equal(t, c.want, slices.Contains(deps, opener), "%+v", c)
+		require.Equal(t, c.want, slices.Contains(deps, module+"/internal/cuda/libcuda"), "%+v", c)
 	}
 }
 

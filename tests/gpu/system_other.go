@@ -1,4 +1,4 @@
-//go:build !cuda
+//go:build nocuda || !(linux || windows) || !(amd64 || arm64)
 
 package main
 
@@ -9,5 +9,5 @@ import (
 )
 
 func systemDriver() (driver.Driver, error) {
-	return nil, errors.New("this program was built without CUDA: run tools/gpucheck, or use -driver interpreter -small")
+	return nil, errors.New("this program was built without CUDA: build it without the tag nocuda, or use -driver interpreter -small")
 }

@@ -25,7 +25,7 @@ PYTHONPATH=$work/plain "$python" -c 'import gopccl, pccl; assert gopccl.__file__
 "$work/plain/gopccl/lib/gopccl" config defaults >/dev/null
 "$venv/bin/pip" install -q --no-deps --force-reinstall "$work"/dist/gopccl-*.whl
 bindings/c/build.sh "$work/libpccl.so"
-(cd bindings/c && go build -buildmode=c-shared -tags cuda,interpreted -ldflags '-s -w' -o "$work/interpreted/libgopccl.so" .)
+(cd bindings/c && go build -buildmode=c-shared -tags interpreted -ldflags '-s -w' -o "$work/interpreted/libgopccl.so" .)
 
 export TEST_LIBPCCL=$work/libpccl.so TEST_INTERPRETED=$work/interpreted/libgopccl.so TEST_ORIGINAL=${GOPCCL_ORIGINAL:-$cache/original} TEST_SITE=$site
 export PCCL_LOG_LEVEL=NONE

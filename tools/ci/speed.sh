@@ -7,5 +7,3 @@ mapfile -t compute < <(existing ./... | grep -E "$kernels|$pure")
 gotest -count=1 -tags invariants -timeout 420s ./internal/link ./internal/collective ./internal/reduce ./internal/tlsconn ./internal/transport/... ./internal/wire "${compute[@]}"
 # The data path again, on pinned threads.
 GOPCCL_TEST_THREADS=pinned gotest -count=1 -tags invariants -timeout 240s ./internal/link ./internal/collective ./internal/reduce
-# The calls of the CUDA driver, on a library that takes its place.
-case "$(uname -s)" in Linux) gotest -count=1 -tags cuda -timeout 120s ./internal/cuda/libcuda ;; esac

@@ -203,13 +203,12 @@ var worlds = []world{
 		},
 		system: "linux", arch: "amd64", tags: []string{"invariants"},
 	},
-	{script: "speed.sh", line: `-tags cuda -timeout 120s ./internal/cuda/libcuda`, dirs: []string{"internal/cuda/libcuda"}, system: "linux", arch: "amd64", tags: []string{"cuda"}},
 	{
 		script: "wan.sh", line: `-tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/internal/netns`,
 		dirs: []string{"tests/wan/internal/netns"}, system: "linux", arch: "amd64", tags: []string{"wan"}, test: "TestInAContainersNetwork",
 	},
 	{script: "windows.sh", line: `GOOS=windows GOARCH=amd64 go test -c`, system: "windows", arch: "amd64"},
-	{script: "arm64.sh", line: `GOOS=linux GOARCH=arm64 go test -c`, system: "linux", arch: "arm64"},
+	{script: "arm64.sh", line: `GOOS=linux GOARCH=arm64 go test -c -tags nocuda`, system: "linux", arch: "arm64", tags: []string{"nocuda"}},
 }
 
 var packagesPattern = regexp.MustCompile(`(?s)packages=\((.*?)\)`)

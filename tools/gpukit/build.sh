@@ -10,11 +10,11 @@ rm -rf "$kit"
 mkdir -p "$kit/parts" "$kit/python"
 kit=$(cd "$kit" && pwd)
 
-CGO_ENABLED=0 go build -tags cuda -trimpath -ldflags '-s -w' -o "$kit/gpucheck" ./tests/gpu
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$kit/gpucheck" ./tests/gpu
 for p in internal/cuda internal/cuda/kernels tests/device; do
-	CGO_ENABLED=0 go test -c -tags cuda -trimpath -ldflags '-s -w' -o "$kit/parts/${p//\//-}" "./$p"
+	CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o "$kit/parts/${p//\//-}" "./$p"
 done
-for lib in libpccl.so libgopccl.so; do GOFLAGS=-tags=cuda bindings/c/build.sh "$kit/$lib"; done
+for lib in libpccl.so libgopccl.so; do bindings/c/build.sh "$kit/$lib"; done
 cp -r bindings/python/src/. "$kit/python/"
 cp bindings/python/tests/device_program.py bindings/python/tests/torch_program.py "$kit/parts/"
 # What the package needs beside PyTorch, for every Python that the machine may have.

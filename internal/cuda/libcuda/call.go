@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build !nocuda && (linux || windows) && (amd64 || arm64)
 
 package libcuda
 
@@ -101,12 +101,9 @@ func open(path string) (driver.Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the NVIDIA driver cannot be opened: %w", err)
 	}
-	d := &Driver{}
-	for f, name := range symbols {
-		if d.fn[f], err = symbol(lib, name); err != nil {
-			return nil, fmt.Errorf("%s is too old, update the NVIDIA driver to one for CUDA %d.%d or later: %w",
-				path, MinVersion/1000, MinVersion%1000/10, err)
-		}
+	d, err := bind(lib, path)
+	if err != nil {
+		return nil, err
 	}
 	if err := d.call(cuInit, none, 0); err != nil {
 		return nil, err
@@ -118,6 +115,18 @@ func open(path string) (driver.Driver, error) {
 	if v < MinVersion {
 		return nil, fmt.Errorf("the NVIDIA driver is for CUDA %d.%d, too old: update it to one for %d.%d or later",
 			v/1000, v%1000/10, MinVersion/1000, MinVersion%1000/10)
+	}
+	return d, nil
+}
+
+// bind finds the calls in an open library.
+func bind(lib uintptr, path string) (d *Driver, err error) {
+	d = &Driver{}
+	for f, name := range symbols {
+		if d.fn[f], err = symbol(lib, name); err != nil {
+			return nil, fmt.Errorf("%s is too old, update the NVIDIA driver to one for CUDA %d.%d or later: %w",
+				path, MinVersion/1000, MinVersion%1000/10, err)
+		}
 	}
 	return d, nil
 }

@@ -1,4 +1,4 @@
-//go:build cuda
+//go:build !nocuda && (amd64 || arm64)
 
 package libcuda
 
@@ -33,8 +33,10 @@ func build(t *testing.T, flags ...string) string {
 	return out
 }
 
-func newStandin(t *testing.T) *standin {
-	s := &standin{t: t, path: build(t), fn: map[string]uintptr{}}
+func newStandin(t *testing.T) *standin { return standinAt(t, build(t)) }
+
+func standinAt(t *testing.T, path string) *standin {
+	s := &standin{t: t, path: path, fn: map[string]uintptr{}}
 	lib, err := openLibrary(s.path)
 	require.NoError(t, err)
 	for _, name := range []string{"reset", "count", "name", "arg", "seen", "version"} {
@@ -322,6 +324,41 @@ func TestOldestDriver(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/cuda.md")
 	require.NoError(t, err)
 	require.Contains(t, string(text), fmt.Sprintf("CUDA %d.%d or later (450 on Linux)", MinVersion/1000, MinVersion%1000/10))
+}
+
+// A look at whether the process has the driver opens nothing, and initialises
+// nothing.
+func TestPresent(t *testing.T) {
+	path := build(t)
+	p := presence{path: path}
+	d, there := p.look()
+	require.False(t, there)
+	require.Nil(t, d)
+	require.NotZero(t, p.seen.Load())
+	require.Equal(t, loads(), p.seen.Load(), "nothing is searched for again")
+	_, there = p.look()
+	require.False(t, there)
+	before := loads()
+	s := standinAt(t, path)
+	require.Greater(t, loads(), before)
+	s.fail("", 0)
+	d, there = p.look()
+	require.True(t, there)
+	known, err := d.Pointer(1<<40 + 64)
+	require.NoError(t, err)
+	require.Equal(t, driver.Device, known.Kind)
+	require.Equal(t, []string{"cuPointerGetAttributes"}, names(s.calls()))
+	again, _ := p.look()
+	require.Same(t, d, again)
+
+	old := presence{path: build(t, "-DCUDA_VERSION=10020")}
+	_, err = openLibrary(old.path)
+	require.NoError(t, err)
+	for range 2 {
+		d, there = old.look()
+		require.True(t, there)
+		require.Nil(t, d, "it is too old")
+	}
 }
 
 // What is missing is said: the library, a call in it, a driver young enough, a device.

@@ -39,7 +39,7 @@ def require(where: str) -> None:
     if not is_available():
         raise ArgumentError(
             f"the tensor is on {where}, and this library was built without CUDA; "
-            "copy it to the CPU first, or build gopccl with GOFLAGS=-tags=cuda"
+            "copy it to the CPU first, or build gopccl for Linux or Windows without GOFLAGS=-tags=nocuda"
         )
 
 
