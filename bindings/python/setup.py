@@ -44,7 +44,8 @@ class Build(build_py):
             ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(lib / PROGRAM), "./cmd/gopccl"],
             cwd=ROOT,
             check=True,
-            env={**os.environ, "CGO_ENABLED": "0"},
+            # On Linux with the C library that the library is linked with: the program opens the CUDA driver.
+            env={**os.environ, "CGO_ENABLED": "1" if sys.platform == "linux" else "0"},
         )
 
 

@@ -14,7 +14,9 @@ cp -r bindings/python/src bindings/python/pyproject.toml bindings/python/setup.p
 mkdir "$work/go"
 if [ -z "${GOPCCL_PREBUILT:-}" ]; then
 	bindings/c/build.sh "$work/go/libgopccl.so"
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$work/go/gopccl" ./cmd/gopccl
+	# With cgo as the library: without it the program, which opens the CUDA driver, is linked with the C library by Go's
+	# own linker, whose table of versions auditwheel cannot read.
+	CGO_ENABLED=1 go build -trimpath -ldflags '-s -w' -o "$work/go/gopccl" ./cmd/gopccl
 	export GOPCCL_PREBUILT=$work/go
 fi
 (cd "$work" && "$venv/bin/pip" wheel -q --no-deps --no-build-isolation -w raw .)
