@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"slices"
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
@@ -74,6 +75,12 @@ type Attributes struct {
 	// Collectives says that the group has those besides all-reduce, such as
 	// [Communicator.Barrier]: every member and the master know them.
 	Collectives bool
+	// Members is the group in the order of collectives other than all-reduce, Index this
+	// peer's place in it, and Mesh says that all members are connected with each other.
+	// Members is nil where there are no such collectives. The slice is the caller's.
+	Members []UUID
+	Index   int
+	Mesh    bool
 	// Connected says that the connection to the master stands.
 	Connected bool
 }
@@ -83,6 +90,7 @@ func attributesOf(v peer.View) Attributes {
 		UUID: UUID(v.UUID), GlobalWorldSize: v.GlobalWorldSize, LocalWorldSize: v.LocalWorldSize,
 		NumGroups: v.NumGroups, LargestGroupSize: v.LargestGroupSize, Rank: v.Rank,
 		Ring: uuids(v.Ring), Native: v.Native, Collectives: v.Collectives, Connected: v.Connected,
+		Members: uuids(v.Members), Index: slices.Index(v.Members, v.UUID), Mesh: v.Mesh,
 	}
 }
 

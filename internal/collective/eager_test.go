@@ -51,7 +51,6 @@ func (w *world) startMixed(specs []Spec, epoch uint64, mask int, order []int) (s
 // Some members begin early and some late, in any order, again and again with the same
 // tags and of any kind: the results are those of the oracle.
 func TestEagerMeetsLate(t *testing.T) {
-	defer invariants.WatchLocks()()
 	for _, n := range []int{2, 3, 5} {
 		for _, pool := range []int{1, 3} {
 			for _, over := range []func(testing.TB) (a, b net.Conn){memoryLink(transporttest.Options{}), loopback} {
@@ -212,6 +211,7 @@ func TestEarlyDataOfAnotherKind(t *testing.T) {
 
 // Aborts strike eager operations at any moment, launched or not; buffers come back.
 func TestEagerAborts(t *testing.T) {
+	defer invariants.WatchLocks()()
 	for i := range 60 {
 		n := 2 + i%3
 		w := newWorld(t, shape{n: n, mesh: true, frame: 64})

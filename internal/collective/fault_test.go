@@ -91,7 +91,6 @@ func (w *world) balanced(t *testing.T) {
 // before, and outputs too where that was asked for; the same tag works at once
 // afterwards although leftovers are on their way.
 func TestAbortAtEveryFrame(t *testing.T) {
-	defer invariants.WatchLocks()()
 	eachCase(t, func(t *testing.T, c faultCase) {
 		for at := int64(1); ; at += 1 + at/8 {
 			var s *started
@@ -204,6 +203,7 @@ func TestConnectionLoss(t *testing.T) {
 // A member that stops: nothing moves, and an abort frees the others although writes are
 // stuck in the middle of frames.
 func TestAbortWhileStuck(t *testing.T) {
+	defer invariants.WatchLocks()()
 	eachCase(t, func(t *testing.T, c faultCase) {
 		w := newWorld(t, shape{n: c.n, mesh: c.mesh, frame: 256, link: memoryLink(transporttest.Options{Buffer: 100})})
 		for _, pool := range w.out {

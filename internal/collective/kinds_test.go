@@ -18,7 +18,6 @@ import (
 // equal and unequal blocks, in and out of place, against what a program without any
 // network computes. What was sent is what the plan says, to the byte.
 func TestEveryKindMatchesItsOracle(t *testing.T) {
-	defer invariants.WatchLocks()()
 	for n := 1; n <= 8; n++ {
 		for _, mesh := range []bool{false, true} {
 			t.Run(fmt.Sprintf("world %d, mesh %v", n, mesh), func(t *testing.T) {
@@ -105,6 +104,7 @@ func TestPiecesOfDifferentSizes(t *testing.T) {
 
 // Many at once, with roots and rings that depend on each other in circles.
 func TestManyAtOnce(t *testing.T) {
+	defer invariants.WatchLocks()()
 	for _, mesh := range []bool{false, true} {
 		w := newWorld(t, shape{n: 4, mesh: mesh, frame: 64, link: memoryLink(transporttest.Options{Buffer: 50})})
 		rng := rand.New(rand.NewPCG(9, 9))

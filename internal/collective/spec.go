@@ -365,3 +365,32 @@ func (s *Spec) Count() int {
 	}
 	return len(s.Src) / size
 }
+
+// MostSent returns a bound of the bytes that a member of n sends, whatever the ring.
+func (s *Spec) MostSent(n int) int {
+	blocks := func(own []byte) int {
+		if s.Counts == nil {
+			return n * len(own)
+		}
+		sum := 0
+		for _, c := range s.Counts {
+			sum += min(max(c, 0), maxBytes/n/8) * s.DType.Size()
+		}
+		return sum
+	}
+	switch s.Kind {
+	case plan.AllReduce:
+		return 2 * len(s.Src)
+	case plan.AllGather:
+		return len(s.Dst)
+	case plan.Gather:
+		return blocks(s.Src)
+	case plan.Scatter:
+		return max(len(s.Src), blocks(s.Dst))
+	case plan.AllToAll:
+		return n * len(s.Src) / 2
+	case plan.Barrier:
+		return 0
+	}
+	return max(len(s.Src), len(s.Dst)) // broadcast: one of them; reduce and reduce-scatter: the source
+}

@@ -96,6 +96,7 @@ func (s *Session) shut() {
 	s.mesh.Wait()
 	s.sharing.Close()
 	s.bench.Close()
+	s.blocks.Close()
 	s.engine.Close()
 	s.work.Wait()
 	live.remove(s)

@@ -298,15 +298,19 @@ func (s *Session) startData(e fsm.StartData) {
 	if !starts {
 		return
 	}
-	data := op.data.(*reduce.Op) // nothing else has one
-	defer errs.Catch("start all-reduce", func(err *errs.Error) {
-		if data.State().Phase == "created" {
+	defer errs.Catch("start "+op.name(), func(err *errs.Error) {
+		if op.data.State().Phase == "created" {
 			s.mu.Lock()
 			op.running = false
 			s.mu.Unlock()
 		}
 		s.crash(err)
 	})
+	data, ok := op.data.(*reduce.Op)
+	if !ok {
+		s.startBlocks(op.data.(blocks), e) // a barrier has no data phase
+		return
+	}
 	s.meter.started(e.Ring, e.Self, time.Now())
 	data.Start(reduce.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ring: e.Ring, Self: e.Self, Native: e.Native,

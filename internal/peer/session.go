@@ -16,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/buf"
+	"github.com/gopccl/gopccl/internal/collective"
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/mesh"
@@ -41,7 +42,8 @@ type Session struct {
 	began   time.Time
 	master  *masterConn
 	engine  *reduce.Engine
-	hub     *link.Hub // the engine's
+	blocks  *collective.Engine // for other collectives, on the same hub
+	hub     *link.Hub          // the engine's
 	sharing *sharedstate.Server
 	hasher  digest.Hasher // of shared states
 	bench   *probe.Server
@@ -202,11 +204,12 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		Threads: threads, Affinity: cpus, Grow: func(peer wire.UUID, n int) { s.mesh.Grow(peer, n) },
 	}})
 	s.hub = s.engine.Hub()
+	s.blocks = collective.NewEngine(s.hub, collective.Config{Backend: kernels, Flows: opt.Flows})
 	s.meter.use = s.hub.LinkUse
 	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
 	s.mesh = mesh.New(s.ctx, mesh.Config{
-		Pools: s.hub, Between: s.engine.Between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.listen.P2P, Addresses: nics, PoolSize: opt.PoolSize,
+		Pools: s.hub, Between: s.between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.listen.P2P, Addresses: nics, PoolSize: opt.PoolSize,
 		Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
 		Tuning: platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}, Log: s.log, Crash: s.crash,
 	})
@@ -298,6 +301,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.publishView()
 			// Before others dial here because of the same round.
 			s.engine.ExpectEpoch(e.Epoch)
+			s.blocks.ExpectEpoch(e.Epoch)
 			s.hub.Trust(uuids(e.Peers)...)
 			s.hub.BeginRound()
 			ring, members := s.preparing.end(), s.meshing.end()
@@ -328,19 +332,21 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.hub.EndRound(previous(s.m.View()))
 			if e.Epoch != 0 {
 				s.engine.BeginEpoch(e.Epoch)
+				s.blocks.BeginEpoch(e.Epoch)
 			}
 		case fsm.StartData:
 			s.startData(e)
 		case fsm.SkipData:
-			s.engine.Skip(e.Seq)
+			s.skip(e.Seq)
 		case fsm.CommenceData:
 			if op := s.operation(e.Op); op != nil {
 				op.data.Commence(e.Seq)
 			} else { // it was given up
-				s.engine.Skip(e.Seq)
+				s.skip(e.Seq)
 			}
 		case fsm.SpoilData:
 			s.engine.Spoil(e.Tag, e.Epoch)
+			s.blocks.Spoil(e.Tag, e.Epoch)
 		case fsm.AbortData:
 			s.operation(e.Op).data.Abort(errors.New(e.Reason))
 		case fsm.Finish:
