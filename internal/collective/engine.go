@@ -77,10 +77,8 @@ func NewEngine(hub *link.Hub, cfg Config) *Engine {
 
 var errClosed = errors.New("the communicator was closed")
 
-// Close fails every running operation, closes all connections of the hub, and waits
-// until all goroutines of the engine, done functions included, have returned. The hub
-// is to be closed after it.
-func (e *Engine) Close() {
+// Stop fails every running operation, and each that is still to start.
+func (e *Engine) Stop() {
 	e.mu.Lock()
 	e.closed = true
 	var running []*Operation
@@ -92,6 +90,12 @@ func (e *Engine) Close() {
 	for _, op := range running {
 		op.fail(errs.New(errs.Closed, op.name, errClosed))
 	}
+}
+
+// Close is Stop, closes all connections of the hub, and waits until all goroutines of
+// the engine, done functions included, have returned.
+func (e *Engine) Close() {
+	e.Stop()
 	e.hub.Shut()
 	e.mu.Lock()
 	for e.active > 0 {

@@ -96,8 +96,9 @@ func (s *Session) shut() {
 	s.mesh.Wait()
 	s.sharing.Close()
 	s.bench.Close()
-	s.blocks.Close()
+	s.blocks.Stop() // before the hub's connections go
 	s.engine.Close()
+	s.blocks.Close()
 	s.work.Wait()
 	live.remove(s)
 	s.events.Close(flushTime)

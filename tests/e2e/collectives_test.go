@@ -148,15 +148,15 @@ func TestEveryCollective(t *testing.T) {
 func TestCollectivesOfTheDead(t *testing.T) {
 	_, master := startMaster(t)
 	var cs []*child
-	for id := range 3 {
-		cs = append(cs, start(t, order{Role: "collectives", Master: master, ID: id, World: 3}))
+	for id := range 4 { // so that not all are neighbours
+		cs = append(cs, start(t, order{Role: "collectives", Master: master, ID: id, World: 4}))
 	}
 	for _, c := range cs {
 		c.await("step", 60*time.Second)
 	}
 	cs[2].kill()
-	for _, c := range cs[:2] {
-		for c.await("step", 30*time.Second).World == 3 {
+	for _, c := range append(cs[:2:2], cs[3]) {
+		for c.await("step", 30*time.Second).World == 4 {
 		}
 	}
 }
