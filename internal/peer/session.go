@@ -35,15 +35,13 @@ type Session struct {
 	turns
 	book
 
-	opt     Options
-	log     *slog.Logger
-	lines   *trace.Lines // what waits for the caller's log handler
-	events  *trace.Queue // ... and for its listener; nil: there is none
-	began   time.Time
-	master  *masterConn
-	engine  *reduce.Engine
-	blocks  *collective.Engine // for other collectives, on the same hub
-	hub     *link.Hub          // the engine's
+	opt    Options
+	log    *slog.Logger
+	lines  *trace.Lines // what waits for the caller's log handler
+	events *trace.Queue // ... and for its listener; nil: there is none
+	began  time.Time
+	master *masterConn
+	dataPath
 	sharing *sharedstate.Server
 	hasher  digest.Hasher // of shared states
 	bench   *probe.Server
@@ -66,6 +64,13 @@ type Session struct {
 	done      chan struct{} // closed when the loop has ended
 	closeOnce sync.Once
 	closed    chan struct{} // closed when nothing of the session is left
+}
+
+// dataPath are the rooms that move data.
+type dataPath struct {
+	engine *reduce.Engine
+	blocks *collective.Engine // for other collectives, on the same hub
+	hub    *link.Hub          // the engine's
 }
 
 // turns are the machine, the events that come to it, and its holder's tools for a turn.
