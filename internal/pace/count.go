@@ -37,9 +37,7 @@ const (
 // losses, and then the number doubles. Else it grows by half, because a limit of
 // single flows, or one of windows, cannot be told from others but by a trial.
 type Count struct {
-	n     int
-	base  time.Duration // the empty way
-	limit time.Duration // of the queue
+	n int
 
 	// The span.
 	since          time.Duration // 0: none
@@ -48,7 +46,6 @@ type Count struct {
 	arrived        uint64
 	sent, resent   uint64
 	rtt            time.Duration // the sum over ticks
-	bound          bool          // the pace was what bound it
 	skip           int
 
 	// The trial under way, and when the next may be.

@@ -44,11 +44,9 @@ const noLoad = 4
 
 // phdrInfo is the beginning of struct dl_phdr_info.
 type phdrInfo struct {
-	address uintptr
-	name    uintptr
-	headers uintptr
-	count   uint16
-	adds    uint64 // libraries that were ever loaded
+	_    [3]uintptr // address, name, headers
+	_    uint16     // their number
+	adds uint64     // libraries that were ever loaded
 }
 
 // iterate has dl_iterate_phdr and what it is to call; zero if there is none.
