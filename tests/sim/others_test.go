@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -29,10 +31,12 @@ type other struct {
 }
 
 // occasion is one such collective, of which the trainers of a group, who keep step,
-// call one in each revision.
+// call one in each revision. A group that was left by all begins with the first
+// revision again, so the members count, too.
 type occasion struct {
 	group    uint32
 	revision uint64
+	members  string
 }
 
 // gathering is what the members have of it.
@@ -51,7 +55,9 @@ type way struct {
 }
 
 func (b *book) occasion(p *peer) *gathering {
-	k := occasion{p.group, p.memory.revision}
+	ring := slices.Clone(p.m.View().Ring)
+	slices.SortFunc(ring, func(a, b wire.UUID) int { return bytes.Compare(a[:], b[:]) })
+	k := occasion{p.group, p.memory.revision, fmt.Sprint(ring)}
 	if b.occasions[k] == nil {
 		b.occasions[k] = &gathering{launched: map[wire.UUID]bool{}, begun: map[wire.UUID]*op{}}
 	}
