@@ -234,16 +234,20 @@ func (l *inLane) complete(r *link.Receiver, p piece, waited bool) {
 	if l.missing--; l.missing == 0 {
 		op.pending--
 	}
+	// With the lock under which p was marked: of two readers that complete the parts of
+	// one piece to be sent, the last alone makes it ready.
+	more := 0
+	for i := range seg.sends {
+		if s := &seg.sends[i]; p.n > 0 {
+			more = max(more, s.out.readyAfter(s.k, p.off, p.off+p.n))
+		}
+	}
 	op.mu.Unlock()
 	if p.n == 0 {
 		return
 	}
 	for i := range seg.sends {
-		s := &seg.sends[i]
-		op.mu.Lock()
-		more := s.out.readyAfter(s.k, p.off, p.off+p.n)
-		op.mu.Unlock()
-		s.out.wake(more, r)
+		seg.sends[i].out.wake(more, r)
 	}
 	if seg.adds == nil {
 		return
