@@ -91,8 +91,12 @@ func (w *world) balanced(t *testing.T) {
 // before, and outputs too where that was asked for; the same tag works at once
 // afterwards although leftovers are on their way.
 func TestAbortAtEveryFrame(t *testing.T) {
+	dense := int64(8)
+	if testing.Short() {
+		dense = 1
+	}
 	eachCase(t, func(t *testing.T, c faultCase) {
-		for at := int64(1); ; at += 1 + at/8 {
+		for at := int64(1); ; at += 1 + at/dense {
 			var s *started
 			ready := make(chan struct{})
 			hit := func(call int64) {
@@ -154,8 +158,12 @@ func TestRestoreAfterSuccess(t *testing.T) {
 // The loss of any connection, at many places of an operation, ends the phase at its two
 // ends at once and names the peer; the others are told by the master.
 func TestConnectionLoss(t *testing.T) {
+	every := int64(61)
+	if testing.Short() {
+		every = 173
+	}
 	eachCase(t, func(t *testing.T, c faultCase) {
-		for cut := int64(1); cut < 700; cut += 61 {
+		for cut := int64(1); cut < 700; cut += every {
 			w := newWorld(t, shape{n: c.n, mesh: c.mesh, frame: 64})
 			rng := rand.New(rand.NewPCG(uint64(cut), 3))
 			k := c.task(w, rng)

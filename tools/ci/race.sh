@@ -3,12 +3,13 @@
 # Packages that start processes wait more than they compute: two of them run at a time, apart from the others.
 . "$(dirname "$0")/common.sh"
 
-mapfile -t quick < <(existing ./... | grep -vE "$heavy|$kernels|$pure|/tests/arch$")
-mapfile -t short < <(existing ./... | grep -E "$kernels")
+mapfile -t quick < <(existing ./... | grep -vE "$heavy|$kernels|$pure|/tests/arch$|/internal/collective$")
+mapfile -t short < <(existing ./... | grep -E "$kernels|/internal/collective$")
 mapfile -t alone < <(existing ./... | grep -E "$heavy" | grep -vE "$pure")
 [ ${#quick[@]} -gt 0 ] || fail "no packages with tests found"
 
 gotest -race -tags invariants -timeout 240s "${quick[@]}"
-# Arithmetic on slices has little to race on: all lengths and alignments are for the tests at full speed.
+# Arithmetic on slices has little to race on: all lengths and alignments are for the tests at full speed, and so are
+# all frames at which a collective may fail.
 gotest -race -short -tags invariants -timeout 240s "${short[@]}"
 gotest -race -tags invariants -timeout 600s -count=1 -p 2 "${alone[@]}"
