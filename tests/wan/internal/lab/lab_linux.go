@@ -157,7 +157,7 @@ func (l *Lab) carry() {
 	runtime.LockOSThread() // never unlocked: the thread ends with it, and its priority
 	defer close(l.over)
 	defer l.release()
-	defer prefer()()
+	prefer()
 	events := make([]unix.EpollEvent, 64)
 	for {
 		l.deliver()
@@ -200,9 +200,11 @@ const (
 	// soon is what is not worth sleeping for: a virtual processor that has slept wakes
 	// up to a millisecond late.
 	soon = 700 * time.Microsecond
-	// breath is how often the thread sleeps nevertheless, so that the system's own
-	// threads on its core get to run.
-	breath = 20 * time.Millisecond
+	// breath is how often the thread sleeps nevertheless, and gasp for how long at
+	// least: the system gives threads of its priority 95 percent of a second, and the
+	// rest would be one gap of 50 ms. Its own threads on this core want to run, too.
+	breath = 4 * time.Millisecond
+	gasp   = 300 * time.Microsecond
 )
 
 // arm returns for how long to wait for events: 0, not at all, if packets are due
@@ -216,7 +218,7 @@ func (l *Lab) arm() int {
 		if left < soon && runtime.NumCPU() > 1 && now-l.slept < breath {
 			return 0
 		}
-		at.Value = unix.NsecToTimespec(int64(max(left-soon/2, time.Microsecond)))
+		at.Value = unix.NsecToTimespec(int64(max(left-soon/2, gasp)))
 		l.slept = now
 	}
 	_ = unix.TimerfdSettime(l.timer, 0, &at, nil)
