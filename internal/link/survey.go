@@ -83,10 +83,13 @@ func (f *flow) wrote(h *Hub, n int, now time.Time) {
 	f.last.Store(int64(now.Sub(h.survey.made)))
 }
 
-// busy reports whether the connection has data.
-func (f *flow) busy(now time.Duration) bool {
-	return !f.near.Load() && (f.writes.Load() > 0 || f.pending || f.last.Load() > 0 && now-time.Duration(f.last.Load()) < active)
+// written reports whether the connection is being written to, or was of late.
+func (f *flow) written(now time.Duration) bool {
+	return !f.near.Load() && (f.writes.Load() > 0 || f.last.Load() > 0 && now-time.Duration(f.last.Load()) < active)
 }
+
+// busy reports whether the connection has data. It is the survey's goroutine's.
+func (f *flow) busy(now time.Duration) bool { return f.written(now) || f.pending && !f.near.Load() }
 
 // survey asks connections that have data how they fare, and the count of each peer
 // how many of them to use. It runs while there are any.
@@ -125,7 +128,6 @@ func newSurvey(h *Hub) *survey {
 func (v *survey) run() {
 	tick := time.NewTicker(sampling)
 	defer tick.Stop()
-	defer func() { clear(v.conns) }()
 	seen := time.Since(v.made)
 	for {
 		select {
@@ -141,9 +143,11 @@ func (v *survey) run() {
 		if now-seen < active {
 			continue
 		}
+		clear(v.conns)
 		v.on.Store(false)
-		// A sender that began to write before that has not started another one.
-		if !v.any(now) || !v.on.CompareAndSwap(false, true) {
+		// From here on another survey may run, and what is the goroutine's is its. A
+		// sender that began to write before that has not started one.
+		if !v.written(now) || !v.on.CompareAndSwap(false, true) {
 			v.restFrom(seen)
 			return
 		}
@@ -163,9 +167,11 @@ func (v *survey) list() {
 	maps.DeleteFunc(v.most, func(peer wire.UUID, _ int) bool { return gone(peer) })
 }
 
-func (v *survey) any(now time.Duration) bool {
-	v.list()
-	return slices.ContainsFunc(v.conns, func(s *Sender) bool { return s.gauge.flow.busy(now) })
+// written reports whether a connection is being written to, or was of late.
+func (v *survey) written(now time.Duration) bool {
+	v.h.mu.Lock()
+	defer v.h.mu.Unlock()
+	return slices.ContainsFunc(v.far, func(s *Sender) bool { return s.gauge.flow.written(now) })
 }
 
 // step is a tick; false: no connection has data.

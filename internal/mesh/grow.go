@@ -16,7 +16,7 @@ type growing struct {
 	known  map[wire.UUID]reached
 	stop   context.CancelFunc // of the growth under way; nil: there is none
 	done   chan struct{}      // closed when it has ended
-	held   int                // pools that are made anew
+	held   int                // pools that are being made
 	closed bool
 }
 

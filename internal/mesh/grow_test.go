@@ -47,7 +47,7 @@ func TestPoolsGrow(t *testing.T) {
 	require.Same(t, first, near.Senders(b.UUID)[0])
 	require.Eventually(t, func() bool { return a.poolSize(b.UUID) == 6 }, time.Minute, time.Millisecond)
 	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
-	require.Same(t, first, near.Senders(b.UUID)[0], "nothing is made anew")
+	require.Same(t, first, near.Senders(b.UUID)[0], "nothing is made again")
 	require.Equal(t, 6, near.LiveSenders(b.UUID))
 }
 
