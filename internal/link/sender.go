@@ -2,6 +2,7 @@ package link
 
 import (
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -47,13 +48,13 @@ type Sender struct {
 	bell    *bell
 	sources []Source
 	openers []Opener
-	next    int    // whose turn it is
-	busy    bool   // a goroutine owns the batch
-	pending bool   // look for work again
-	handoff bool   // the owner left the batch to the sender's goroutine
-	woken   bool   // the write deadline is in the past because of an abort
-	cause   error  // why the connection ended
-	yielded Source // has something to send that was left to faster connections
+	next    int   // whose turn it is
+	busy    bool  // a goroutine owns the batch
+	pending bool  // look for work again
+	handoff bool  // the owner left the batch to the sender's goroutine
+	woken   bool  // the write deadline is in the past because of an abort
+	cause   error // why the connection ended
+	untold  untold
 
 	// Owned by the holder of busy.
 	batch []Frame
@@ -63,6 +64,18 @@ type Sender struct {
 	parts [][]byte
 	ended []Source
 	gauge gauge
+}
+
+// untold is what sources cannot be told while Sender.mu is held, which guards it.
+type untold struct {
+	yielded []Source // have something to send that was left to faster connections
+	faults  []fault  // panics in calls that are made with the lock held
+}
+
+// fault is a panic of a source.
+type fault struct {
+	of  Source
+	err *errs.Error
 }
 
 func newSender(h *Hub, peer wire.UUID, number uint32, conn net.Conn, features Features) *Sender {
@@ -212,23 +225,17 @@ func (s *Sender) work(inline, async bool) {
 			s.mu.Lock()
 			s.pending = false
 			s.gather()
-			skipped := s.yielded
-			s.yielded = nil
-			if len(s.batch) == 0 {
+			idle := len(s.batch) == 0
+			if idle {
 				s.busy = false
 				s.gauge.since = time.Time{}
 				if s.cause != nil {
 					s.bell.Broadcast()
 				}
-				s.mu.Unlock()
-				if skipped != nil {
-					skipped.RouseFastest()
-				}
-				return
 			}
-			s.mu.Unlock()
-			if skipped != nil {
-				skipped.RouseFastest()
+			s.afterwards()
+			if idle {
+				return
 			}
 		}
 		total := 0
@@ -254,6 +261,22 @@ func (s *Sender) work(inline, async bool) {
 			inline = false
 		}
 		s.retire(err, async)
+	}
+}
+
+// afterwards lets go of s.mu, which is held, and tells sources what could not be told
+// with it: from then on s may be another goroutine's.
+func (s *Sender) afterwards() {
+	var few [4]Source
+	skipped, faults := append(few[:0], s.untold.yielded...), s.untold.faults
+	clear(s.untold.yielded)
+	s.untold.yielded, s.untold.faults = s.untold.yielded[:0], nil
+	s.mu.Unlock()
+	for _, x := range skipped {
+		x.RouseFastest()
+	}
+	for _, f := range faults {
+		f.of.Fail(s.h.Caught(f.err, s.peer))
 	}
 }
 
@@ -358,9 +381,9 @@ func (s *Sender) gather() {
 			}
 			x := s.sources[s.next]
 			f := s.slot()
-			if !x.NextFrame(f, bytes) {
-				if f.Left {
-					s.yielded = x
+			if !s.offer(x, f, bytes) {
+				if f.Left && !slices.Contains(s.untold.yielded, x) {
+					s.untold.yielded = append(s.untold.yielded, x)
 				}
 				s.batch = s.batch[:len(s.batch)-1]
 				continue
@@ -373,6 +396,19 @@ func (s *Sender) gather() {
 			return
 		}
 	}
+}
+
+// offer lets x fill f. A panic takes x off, and fails it as soon as s.mu, which is
+// held, is not.
+func (s *Sender) offer(x Source, f *Frame, bytes int) (found bool) {
+	defer errs.Catch(OpName, func(err *errs.Error) { s.noteFault(x, err) })
+	return x.NextFrame(f, bytes)
+}
+
+// noteFault takes x off, which has panicked in a call that is made with s.mu held.
+func (s *Sender) noteFault(x Source, err *errs.Error) {
+	s.remove(x)
+	s.untold.faults = append(s.untold.faults, fault{x, err})
 }
 
 // slot appends an empty frame to the batch.
@@ -493,7 +529,7 @@ func (s *Sender) retire(err error, async bool) {
 	}
 	clear(s.batch[kept:])
 	s.batch = s.batch[:kept]
-	s.mu.Unlock()
+	s.afterwards()
 	for i, x := range s.ended {
 		x.Settle(async)
 		s.ended[i] = nil
@@ -515,6 +551,7 @@ func (s *Sender) keep(k, i int) {
 // release gives one reference of the batch to x's memory back; whole says that
 // the frame was sent. s.mu is held.
 func (s *Sender) release(x Source, f *Frame, whole bool) {
+	defer errs.Catch(OpName, func(err *errs.Error) { s.noteFault(x, err) })
 	idle, over := x.ReleaseFrame(f, whole)
 	if over {
 		s.remove(x)

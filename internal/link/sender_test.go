@@ -133,6 +133,45 @@ func TestPanicInASource(t *testing.T) {
 	require.Equal(t, []byte{2}, tape.next(t))
 }
 
+// A source that panics when it is asked for a frame, which is with the connection's lock
+// held, is failed, and neither the connection nor its other sources wait for anything.
+func TestPanicInNextFrame(t *testing.T) {
+	for _, inline := range []bool{true, false} {
+		p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true})
+		s := p.sender(0)
+		x, y := newRoll(1, 1), newRoll(2, 1, []byte{2})
+		x.next = func(*Frame) bool { panic("a plan") }
+		tape := newTape()
+		p.b.open(uuid(0), 2, 1, tape)
+		s.Attach(x)
+		s.Attach(y)
+		s.Kick(inline, true)
+		err := <-x.failed
+		require.ErrorIs(t, err, errs.Internal)
+		require.ErrorContains(t, err, uuid(1).String())
+		require.Equal(t, []byte{2}, tape.next(t))
+		s.Detach(x)
+		require.False(t, s.Broken())
+	}
+}
+
+// All sources that leave something to a faster connection are roused there.
+func TestAllWhoYieldAreRoused(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true})
+	s := p.sender(0)
+	var rolls []*roll
+	for i := range 7 {
+		x := newRoll(uint64(i), 1)
+		x.next = func(f *Frame) bool { f.Left = true; return false }
+		rolls = append(rolls, x)
+		s.Attach(x)
+	}
+	s.Kick(true, true)
+	for _, x := range rolls {
+		require.EqualValues(t, 1, x.roused.Load())
+	}
+}
+
 // A write that an abort ended before it moved anything says nothing of the speed.
 func TestAbortedWritesMeasureNothing(t *testing.T) {
 	s := &Sender{}

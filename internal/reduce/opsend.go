@@ -48,8 +48,8 @@ func (o *outStream) NextFrame(f *link.Frame, batch int) bool {
 	}
 	f.Step, f.Off = p.step, p.off
 	f.Prompt = o.total <= link.PromptTotal && !op.quantized()
-	o.refs++
 	if f.Kind == metaFrame {
+		o.refs++
 		return true
 	}
 	at := op.place(p.first) + p.off
@@ -64,6 +64,7 @@ func (o *outStream) NextFrame(f *link.Frame, batch int) bool {
 	if f.Kind == dataFrame || !op.quantized() {
 		op.putHeader(f)
 	}
+	o.refs++ // a panic before would leave a reference that nobody gives back
 	o.pos += int64(p.n)
 	o.bytes += uint64(p.n)
 	return true
