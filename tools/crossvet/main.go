@@ -118,7 +118,7 @@ func check(dir, target, tags string, patterns ...string) (found []string, err er
 			found = append(found, s)
 		}
 	}
-	// Without bodies imports are unused, which is no concern of ours.
+	// Without bodies imports are unused, which does not matter here.
 	packages.Visit(list, nil, func(p *packages.Package) { p.IllTyped = false })
 	var roots []*packages.Package
 	for _, p := range list {
