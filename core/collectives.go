@@ -86,6 +86,13 @@ func (c *Communicator) CollectAsync(ctx context.Context, call Collective) (*Hand
 	return handle(c.s.Collect(ctx, call.inner()))
 }
 
+// LaunchCollective is CollectAsync for those who wait in a way of their own, as Launch
+// is AllReduceAsync for them. Errors: errs.InvalidArgument for what can never work,
+// errs.Closed.
+func (c *Communicator) LaunchCollective(call Collective) (*Handle, error) {
+	return handle(c.s.LaunchCollective(call.inner()))
+}
+
 // CollectOption changes what AllGather and the functions like it pass to Collect: it sets
 // the Tag, Counts or Preserve.
 type CollectOption func(*Collective)

@@ -242,6 +242,10 @@ func AllReduceSlice[T dtype.Element](ctx context.Context, c *Communicator, dst, 
 // something else, errs.Busy, errs.Canceled, and those of a lost master.
 func (c *Communicator) Barrier(ctx context.Context) error { return c.s.Barrier(ctx) }
 
+// LaunchBarrier begins a Barrier for those who wait in a way of their own, as Launch
+// does an all-reduce. The handle has to be waited for, as any. Errors: errs.Closed.
+func (c *Communicator) LaunchBarrier() (*Handle, error) { return handle(c.s.LaunchBarrier()) }
+
 // Shutdown lets no more all-reduces in, waits until those that were launched
 // have their verdicts, and closes the communicator as Close does: nothing is lost,
 // and Wait still returns what each of them did. If ctx ends first, what is left is

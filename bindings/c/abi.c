@@ -266,6 +266,30 @@ pcclResult_t gopcclWaitForPeers(const pcclComm_t *communicator, size_t n) {
     return (pcclResult_t)gopccl_wait_for_peers(HANDLE(communicator), n);
 }
 
+pcclResult_t gopcclCollect(const pcclComm_t *communicator, const gopcclCollective_t *collective,
+                           pcclReduceInfo_t *info_out) {
+    REDIRECT(gopcclCollect, (communicator, collective, info_out))
+    return (pcclResult_t)gopccl_collect(HANDLE(communicator), (gopcclCollective_t *)collective, info_out);
+}
+
+pcclResult_t gopcclCollectAsync(const pcclComm_t *communicator, const gopcclCollective_t *collective,
+                                pcclAsyncReduceOp_t *handle_out) {
+    REDIRECT(gopcclCollectAsync, (communicator, collective, handle_out))
+    uint64_t tag = 0;
+    int r = gopccl_collect_async(HANDLE(communicator), (gopcclCollective_t *)collective, handle_out != NULL, &tag);
+    if (r == 0) {
+        handle_out->comm = (pcclComm_t *)communicator;
+        handle_out->tag = tag;
+    }
+    return (pcclResult_t)r;
+}
+
+pcclResult_t gopcclGetGroup(const pcclComm_t *communicator, gopcclGroup_t *group_out, uint8_t (*members)[16],
+                            size_t capacity) {
+    REDIRECT(gopcclGetGroup, (communicator, group_out, members, capacity))
+    return (pcclResult_t)gopccl_group(HANDLE(communicator), group_out, (uint8_t *)members, capacity);
+}
+
 size_t gopcclDumpState(char *buffer, size_t size) {
     if (gopccl_forked) {
         const struct gopccl_api *copy = gopccl_second_copy();

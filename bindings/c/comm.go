@@ -341,7 +341,7 @@ func gopccl_launch(send, recv unsafe.Pointer, d *C.pcclReduceDescriptor_t, h C.u
 		if err != nil {
 			return err
 		}
-		return m.launch(callReduce, s, r)
+		return m.launch(callReduce, r.Tag, func() (*core.Handle, error) { return s.Launch(r) })
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 )
 
-// flights are the asynchronous all-reduces of a communicator that nobody has
+// flights are the asynchronous operations of a communicator that nobody has
 // awaited yet, by tag: what C holds of one is its tag alone. A handle is nil
 // while its launch goes on.
 type flights map[uint64]flight
@@ -41,28 +41,28 @@ func (f flights) check(c call, tag uint64) error {
 	return nil
 }
 
-// launch starts r and keeps it until it is awaited.
-func (m *comm) launch(c call, s *core.Communicator, r core.Reduce) error {
+// launch starts an operation and keeps it, under its tag, until it is awaited.
+func (m *comm) launch(c call, tag uint64, start func() (*core.Handle, error)) error {
 	m.mu.Lock()
-	err := m.launched.check(c, r.Tag)
+	err := m.launched.check(c, tag)
 	if err == nil {
 		m.launches++
-		m.launched[r.Tag] = flight{number: m.launches}
+		m.launched[tag] = flight{number: m.launches}
 	}
 	m.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	h, err := launched(m.ctx, s, r)
+	h, err := launched(m.ctx, start)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
-		delete(m.launched, r.Tag)
+		delete(m.launched, tag)
 		return err
 	}
-	f := m.launched[r.Tag]
+	f := m.launched[tag]
 	f.handle = h
-	m.launched[r.Tag] = f
+	m.launched[tag] = f
 	return nil
 }
 

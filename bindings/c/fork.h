@@ -17,7 +17,8 @@
     X(pcclRunMaster) X(pcclInterruptMaster) X(pcclMasterAwaitTermination) X(pcclDestroyMaster)     \
     X(gopcclLastError) X(gopcclSetPoll) X(gopcclVersion) X(gopcclGetRank) X(gopcclGetMasterPort)    \
     X(gopcclSetStream) X(gopcclFindDevice) X(gopcclGetTorn) X(gopcclSetTorn)                        \
-    X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)
+    X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)   \
+    X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup)
 
 #define FIELD(f) __typeof__(f) *f;
 struct gopccl_api {

@@ -32,7 +32,7 @@ PCCL_EXPORT const char *gopcclLastError(void);
 PCCL_EXPORT void gopcclSetPoll(int (*poll)(void));
 
 /*
- * What an all-reduce did. known is set last, and only when the operation was
+ * What an operation did. known is set last, and only when the operation was
  * awaited: a caller that is interrupted behind the call finds the verdict here.
  */
 typedef struct gopcclVerdict_t {
@@ -45,7 +45,7 @@ typedef struct gopcclVerdict_t {
 PCCL_EXPORT pcclResult_t gopcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *reduce_handle,
                                                 gopcclVerdict_t *verdict_out);
 
-/* An asynchronous all-reduce that was not awaited yet. */
+/* An asynchronous operation that was not awaited yet. */
 typedef struct gopcclAsyncReduce_t {
     uint64_t tag;
     bool ended; /* the verdict is known: the buffers are the caller's again */
@@ -57,6 +57,85 @@ typedef struct gopcclAsyncReduce_t {
  */
 PCCL_EXPORT pcclResult_t gopcclListAsyncReduces(const pcclComm_t *communicator, gopcclAsyncReduce_t *list,
                                                 size_t capacity, size_t *count_out);
+
+/* What a collective does with the blocks of the members. */
+typedef enum gopcclKind_t {
+    gopcclAllGather = 1,     /* src: the own block; dst: those of all */
+    gopcclReduceScatter = 2, /* src: a block for each member; dst: the own one, reduced over all members */
+    gopcclBroadcast = 3,     /* src: the root's buffer; dst: that of the others (the root's: NULL, src, or a copy) */
+    gopcclReduce = 4,        /* dst of the root: src, reduced over all members */
+    gopcclGather = 5,        /* src: the own block; dst of the root: those of all */
+    gopcclScatter = 6,       /* src of the root: a block for each member; dst: the own one */
+    gopcclAllToAll = 7,      /* src: a block for each member; dst: one from each */
+    gopcclBarrier = 8        /* no data: returns when every member has called it */
+} gopcclKind_t;
+
+/*
+ * One collective other than an all-reduce. Every member of the group must be a
+ * gopccl peer that has them, and the master too (gopcclGetGroup says so). Clear it
+ * (memset, or = {0}), then set size and what the kind needs. Kind, tag, root,
+ * datatype, op and the counts that all know must be the same on every member.
+ *
+ * Members are named by their index in gopcclGetGroup, which does not change with
+ * the ring; blocks lie in this order, without gaps. In place, the own block is at
+ * the same address in src and dst; an all-to-all has no such form. Any other
+ * overlap is pcclInvalidArgument. Buffers that the kind does not name for this member
+ * are not looked at, and may be NULL. Memory is that of the host.
+ *
+ * After a failure all that was input is as before, bit by bit. What is output alone
+ * is undefined unless preserve is set, which costs a copy of what is overwritten.
+ */
+typedef struct gopcclCollective_t {
+    size_t size;       /* sizeof(gopcclCollective_t) */
+    gopcclKind_t kind;
+    uint32_t root;     /* index of the member; of broadcast, reduce, gather and scatter */
+    uint64_t tag;      /* among those in flight, all-reduces included; a barrier takes none */
+    const void *src;
+    void *dst;
+    size_t src_count;  /* elements of src */
+    size_t dst_count;  /* elements of dst */
+    const size_t *counts;      /* elements of the blocks, by member; NULL: all are equal */
+    const size_t *send_counts; /* those of src and dst of an all-to-all; NULL: equal */
+    const size_t *recv_counts;
+    size_t members;    /* length of each of these lists: the size of the group */
+    pcclDataType_t datatype;
+    pcclRedOp_t op;    /* of reduce and reduce-scatter */
+    bool preserve;
+} gopcclCollective_t;
+
+/*
+ * Does a collective and waits. info_out may be NULL. Results as of pcclAllReduce;
+ * pcclInvalidUsage also if a member or the master does not have collectives:
+ * gopcclLastError names it. After pcclRankConnectionLost ask gopcclGetGroup for the
+ * members that are left, and retry.
+ */
+PCCL_EXPORT pcclResult_t gopcclCollect(const pcclComm_t *communicator, const gopcclCollective_t *collective,
+                                       pcclReduceInfo_t *info_out);
+
+/*
+ * Launches a collective. collective and the lists of counts are the caller's when it
+ * returns, src and dst the library's until the verdict. pcclAwaitAsyncReduce and
+ * gopcclAwaitAsyncReduce await it, and gopcclListAsyncReduces lists it, as an
+ * asynchronous all-reduce. The tag of a barrier's handle is UINT64_MAX.
+ */
+PCCL_EXPORT pcclResult_t gopcclCollectAsync(const pcclComm_t *communicator, const gopcclCollective_t *collective,
+                                            pcclAsyncReduceOp_t *handle_out);
+
+/* The group of a communicator as collectives see it, as of the last round. */
+typedef struct gopcclGroup_t {
+    size_t size;      /* members of the group */
+    int index;        /* this peer's index among the members; -1 without collectives */
+    bool collectives; /* every member and the master have those besides all-reduce */
+    bool mesh;        /* all members are connected with each other */
+} gopcclGroup_t;
+
+/*
+ * Writes the group, and into members the unique numbers (16 bytes each) of its
+ * members in the order of collectives, as much as fits; NULL with capacity 0: none.
+ * Nothing is written into members without collectives. Results as of pcclGetAttribute.
+ */
+PCCL_EXPORT pcclResult_t gopcclGetGroup(const pcclComm_t *communicator, gopcclGroup_t *group_out,
+                                        uint8_t (*members)[16], size_t capacity);
 
 /*
  * Returns when the group of this peer has at least n members, at once if it has;

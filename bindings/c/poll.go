@@ -117,7 +117,7 @@ func spareProcessor() {
 
 var parkers = sync.Pool{New: func() any { return platform.NewParker() }}
 
-// rest waits for an all-reduce with the caller's thread parked, which the one
+// rest waits for an operation with the caller's thread parked, which the one
 // that brings the verdict wakes directly: a goroutine of this thread that waits
 // costs a second thread at either end. It returns false if the caller's poll
 // function says so or ctx ends; gaveUp is called then, and if it returns true
@@ -156,10 +156,10 @@ func interrupted(c call) error {
 	return errs.New(errs.Canceled, c.name, errors.New("interrupted")).WithPhase("waiting")
 }
 
-// launched starts r; a caller that gives up while the session cannot take it yet has
-// launched nothing.
-func launched(ctx context.Context, s *core.Communicator, r core.Reduce) (*core.Handle, error) {
-	h, err := s.Launch(r)
+// launched starts an operation; a caller that gives up while the session cannot take it
+// yet has launched nothing.
+func launched(ctx context.Context, launch func() (*core.Handle, error)) (*core.Handle, error) {
+	h, err := launch()
 	if err != nil {
 		return nil, err
 	}
@@ -172,6 +172,12 @@ func launched(ctx context.Context, s *core.Communicator, r core.Reduce) (*core.H
 // reduced runs one all-reduce; a caller that gives up aborts it for all peers.
 func reduced(ctx context.Context, s *core.Communicator, r core.Reduce) (core.ReduceInfo, error) {
 	h, err := s.Launch(r)
+	return finished(ctx, h, err)
+}
+
+// finished waits for what a launch has returned; a caller that gives up aborts it for
+// all peers.
+func finished(ctx context.Context, h *core.Handle, err error) (core.ReduceInfo, error) {
 	if err != nil {
 		return core.ReduceInfo{}, err
 	}
@@ -182,7 +188,7 @@ func reduced(ctx context.Context, s *core.Communicator, r core.Reduce) (core.Red
 	return h.Wait(context.Background())
 }
 
-// awaited waits for a launched all-reduce and reports whether its verdict is
+// awaited waits for a launched operation and reports whether its verdict is
 // known; a caller that gives up only stops waiting.
 func awaited(h *core.Handle) (info core.ReduceInfo, known bool, err error) {
 	if !rest(context.Background(), h, func() bool { return false }) {

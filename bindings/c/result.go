@@ -41,6 +41,8 @@ var (
 	callWaitForPeers    = call{"wait for peers", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
 	callOptimize        = call{"optimize topology", []errs.Code{errs.InvalidArgument}, errs.TopologyOptimizationFailed}
 	callReduce          = call{"all reduce", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
+	callCollect         = call{"collective", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
+	callGroup           = call{"get group", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callAwait           = call{"await async reduce", []errs.Code{errs.InvalidArgument}, errs.RankConnectionLost}
 	callList            = call{"list async reduces", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callSync            = call{"synchronize shared state", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.InvalidUsage}
@@ -59,7 +61,7 @@ func (c call) result(err error) errs.Code {
 	switch code {
 	case errs.Success:
 		return code
-	case errs.Busy, errs.Closed:
+	case errs.Busy, errs.Closed, errs.Unsupported:
 		return errs.InvalidUsage
 	case errs.DeviceFailed: // not lost: retrying does not help
 		return errs.Internal

@@ -46,11 +46,7 @@ func (s *Session) Barrier(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return errs.New(errs.Canceled, name, err)
 	}
-	id, launch := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
-	op := &Operation{
-		s: s, id: id, launch: launch, data: noData{}, world: s.view.Load().LocalWorldSize, posted: time.Now(),
-		event: fsm.CallCollective{Call: launch, Op: id, Tag: barrierTag, Vote: barrierVote},
-	}
+	op := s.prepareBarrier()
 	if _, err := s.postOp(op); err != nil {
 		return err
 	}
@@ -59,6 +55,18 @@ func (s *Session) Barrier(ctx context.Context) error {
 	}
 	_, err := op.wait(ctx)
 	return err
+}
+
+// LaunchBarrier is Launch for a barrier.
+func (s *Session) LaunchBarrier() (*Operation, error) { return s.launchNow(s.prepareBarrier()) }
+
+// prepareBarrier returns the operation of a barrier, which no other goroutine knows yet.
+func (s *Session) prepareBarrier() *Operation {
+	id, launch := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
+	return &Operation{
+		s: s, id: id, launch: launch, data: noData{}, world: s.view.Load().LocalWorldSize, posted: time.Now(),
+		event: fsm.CallCollective{Call: launch, Op: id, Tag: barrierTag, Vote: barrierVote},
+	}
 }
 
 var barrierVote = wire.Call{Kind: uint8(plan.Barrier), Digest: wire.DigestOf(uint8(plan.Barrier), 0, 0, "", nil)}

@@ -76,6 +76,15 @@ func (s *Session) CollectAndWait(ctx context.Context, c Collective) (ReduceInfo,
 	return op.wait(ctx)
 }
 
+// LaunchCollective is Launch for a collective.
+func (s *Session) LaunchCollective(c Collective) (*Operation, error) {
+	op, err := s.prepareCollective(c)
+	if err != nil {
+		return nil, err
+	}
+	return s.launchNow(op)
+}
+
 // prepareCollective checks c and returns its operation, which no other goroutine knows yet.
 func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 	kind := plan.Kind(c.Kind)

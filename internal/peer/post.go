@@ -87,8 +87,16 @@ func (s *Session) Post(r Reduce) (*Operation, error) {
 // session has decided; its refusal is what Refused and Wait return.
 // Errors: errs.InvalidArgument for what can never work, errs.Closed.
 func (s *Session) Launch(r Reduce) (*Operation, error) {
-	op, _, err := s.post(r)
+	op, err := s.prepare(r)
 	if err != nil {
+		return nil, err
+	}
+	return s.launchNow(op)
+}
+
+// launchNow posts op, which no other goroutine knows yet, and has it picked up.
+func (s *Session) launchNow(op *Operation) (*Operation, error) {
+	if _, err := s.postOp(op); err != nil {
 		return nil, err
 	}
 	s.pickUpNow()

@@ -153,9 +153,22 @@ func TestNobodyReadsTheLog(t *testing.T) {
 
 // The functions of gopccl.h.
 func TestOurOwnFunctions(t *testing.T) {
-	out, log := execute(t, nil, compileWith(t, "libgopccl.so", "polls.c"), port())
-	require.Equal(t, "passed\n", out)
-	require.NotContains(t, log, "panic")
+	for name, c := range map[string]struct {
+		source string
+		flags  []string
+	}{
+		"polls":                 {"polls.c", nil},
+		"collectives":           {"collect.c", []string{"-O2"}},
+		"collectives with ASan": {"collect.c", []string{"-fsanitize=address", "-fno-omit-frame-pointer"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, log := execute(t, nil, compileWith(t, "libgopccl.so", c.source, c.flags...), port())
+			require.Equal(t, "passed\n", out)
+			require.NotContains(t, log, "panic")
+			require.NotContains(t, log, "internal error")
+		})
+	}
 }
 
 // Exactly PCCL's functions are visible; libgopccl.so has ours beside them.
@@ -189,8 +202,8 @@ func TestSymbols(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"gopcclAwaitAsyncReduce", "gopcclDumpState", "gopcclFindDevice", "gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn",
-		"gopcclLastError", "gopcclListAsyncReduces", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
+		"gopcclAwaitAsyncReduce", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindDevice", "gopcclGetGroup",
+		"gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError", "gopcclListAsyncReduces", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
 	}, ours)
 }
 
