@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-contest ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
+.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -12,8 +12,9 @@ help:
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
-	@echo "wan          the network of namespaces that WAN measurements run in, tested (Linux, root)"
-	@echo "wan-contest  all-reduces and plain TCP over emulated wide-area networks (Linux, root; some minutes)"
+	@echo "wan          all-reduces beside PCCL, Gloo and plain TCP over emulated wide-area networks; writes docs/internet.md"
+	@echo "             (Linux, root; most of an hour on an idle machine; ONLY=lossy/ plays a part)"
+	@echo "wan-test     the networks that WAN measurements run in, tested (Linux, root)"
 	@echo "wan-flows    what several connections per link bring (Linux, root; about five minutes)"
 	@echo "measure      runs what measured rows of the conformance table name, checks bars, writes the figures (ONLY=expression)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
@@ -54,10 +55,10 @@ bench:
 	@tools/ci/bench.sh
 
 wan:
-	@go test -count=1 -tags wan ./tests/wan/internal/netns
+	@go run ./tests/wan/contest -write docs/internet $(if $(ONLY),-only '$(ONLY)')
 
-wan-contest:
-	@go run ./tests/wan/contest -profile regional,intercontinental,lossy,home
+wan-test:
+	@go test -count=1 -tags wan ./tests/wan/internal/...
 
 wan-flows:
 	@go run ./tests/wan/flows

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What passes on the machine passes in a network namespace as containers have them, and the wide-area network that
-# measurements run in is as slow as it is told to be. make wan tests the rest.
+# measurements run in is as slow as it is told to be. make wan-test runs the rest.
 . "$(dirname "$0")/common.sh"
 
 [ "$(uname -s)" = Linux ] || elsewhere "the network of a container" "Linux"

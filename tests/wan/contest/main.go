@@ -9,6 +9,7 @@
 //
 //	go run ./tests/wan/contest -profile regional -bytes 16777216,400000
 //	go run ./tests/wan/contest -profile lossy -bytes 2097152 -pccl 1,8 -gloo
+//	go run ./tests/wan/contest -write NAME -only lossy/
 package main
 
 import (
@@ -65,27 +66,64 @@ func compete() error {
 	names := flag.String("profile", "regional", "profiles, comma separated: "+strings.Join(lab.Names(), ", "))
 	sizes := flag.String("bytes", "16777216,400000", "bytes of an operation, comma separated")
 	rounds := flag.Int("rounds", 5, "operations of each, the first not counted")
-	plain := flag.String("plain", "1,4,16", "connections of plain TCP, comma separated")
+	plain := flag.String("plain", "1,4,16", "connections of plain TCP, comma separated; paced with a p behind the number")
 	original := flag.String("pccl", "", "connections of PCCL 1.0.0, comma separated; none: it takes no part")
 	torch := flag.Bool("gloo", false, "PyTorch's Gloo takes part")
 	congestion := flag.String("congestion", "cubic", "congestion control of all hosts")
 	seed := flag.Uint64("seed", 1, "of the losses")
+	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, .json and .svg")
+	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	flag.Parse()
+	g := game{
+		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
+		plain: strings.Split(*plain, ","), original: numbers(*original), gloo: *torch,
+	}
+	if *write != "" {
+		return g.tour(*write, *only)
+	}
 	fmt.Println("| profile | bytes | contestant | seconds | of the ideal | packets dropped, lost an operation | late |\n|---|---|---|---|---|---|---|")
 	for _, name := range strings.Split(*names, ",") {
-		p, err := lab.Load(name)
-		if err != nil {
+		if _, err := g.visit(name); err != nil {
 			return err
-		}
-		g := game{
-			seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
-			plain: numbers(*plain), original: numbers(*original), gloo: *torch,
-		}
-		if err := g.play(p); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// tour plays the series, and writes after every match: a run may be cut off.
+func (g game) tour(base, only string) error {
+	list, err := readOutcomes(base + ".json")
+	if err != nil {
+		return err
+	}
+	g.plain, g.original, g.gloo = []string{"1", "4", "16", "1p", "4p"}, []int{1, 8}, true
+	for _, m := range series {
+		if !strings.HasPrefix(m.String(), only) {
+			continue
+		}
+		g.congestion, g.sizes = m.Congestion, []int{m.Bytes}
+		found, err := g.visit(m.Profile)
+		if err != nil {
+			return err
+		}
+		list = list.with(found[0])
+		if err := list.write(base); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g game) visit(profile string) ([]outcome, error) {
+	p, err := lab.Load(profile)
+	if err != nil {
+		return nil, err
+	}
+	found, err := g.play(p)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", profile, err)
+	}
+	return found, nil
 }
 
 func numbers(text string) (ns []int) {
@@ -99,36 +137,37 @@ func numbers(text string) (ns []int) {
 
 // game says who takes part, and in what.
 type game struct {
-	seed            uint64
-	congestion      string
-	sizes           []int
-	rounds          int
-	plain, original []int
-	gloo            bool
+	seed       uint64
+	congestion string
+	sizes      []int
+	rounds     int
+	plain      []string // connections, with a p behind if they are paced
+	original   []int
+	gloo       bool
 }
 
 // play builds a network, lets all begin, and then takes turns. The last host is
 // the master's.
-func (g game) play(p *lab.Profile) error {
+func (g game) play(p *lab.Profile) (found []outcome, err error) {
 	l, err := lab.Start(p, g.seed)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer l.Close()
 	allow(g.congestion)
 	for _, h := range l.Hosts {
 		if err := h.Sysctl("net.ipv4.tcp_congestion_control", g.congestion); err != nil {
-			return fmt.Errorf("congestion control %s: %w", g.congestion, err)
+			return nil, fmt.Errorf("congestion control %s: %w", g.congestion, err)
 		}
 	}
-	all, err := g.enter(l)
+	all, err := g.enter(l, p)
 	defer func() {
 		for _, c := range all {
 			c.close()
 		}
 	}()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, bytes := range g.sizes {
 		for _, c := range all {
@@ -137,19 +176,23 @@ func (g game) play(p *lab.Profile) error {
 		for round := range g.rounds {
 			for _, c := range all {
 				if err := c.turn(l, bytes, round > 0); err != nil {
-					return fmt.Errorf("%s: %w", c.name, err)
+					return nil, fmt.Errorf("%s: %w", c.name, err)
 				}
 			}
 		}
+		o := outcome{match: match{p.Name, g.congestion, bytes}}
 		for _, c := range all {
-			c.row(p, len(l.Hosts)-1, bytes)
+			e := c.entry(p, len(l.Hosts)-1, bytes)
+			fmt.Print(e.row(fmt.Sprintf(" %s | %d |", p.Name, bytes)))
+			o.Entries = append(o.Entries, e)
 		}
+		found = append(found, o)
 	}
-	return nil
+	return found, nil
 }
 
 // enter starts all processes.
-func (g game) enter(l *lab.Lab) (all []*contestant, err error) {
+func (g game) enter(l *lab.Lab, p *lab.Profile) (all []*contestant, err error) {
 	add := func(name string, s side, err error) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -158,11 +201,11 @@ func (g game) enter(l *lab.Lab) (all []*contestant, err error) {
 		return nil
 	}
 	ours, err := newOurs(l)
-	if err := add("gopccl", ours, err); err != nil {
+	if err := add(nameOurs, ours, err); err != nil {
 		return all, err
 	}
 	for _, n := range g.original {
-		name := fmt.Sprintf("PCCL 1.0.0, %d", n)
+		name := fmt.Sprintf("%s, %d", namePCCL, n)
 		s, err := newOriginal(l, n)
 		if err := add(name, s, err); err != nil {
 			return all, err
@@ -170,13 +213,25 @@ func (g game) enter(l *lab.Lab) (all []*contestant, err error) {
 	}
 	if g.gloo {
 		s, err := newGloo(l)
-		if err := add("Gloo", s, err); err != nil {
+		if err := add(nameGloo, s, err); err != nil {
 			return all, err
 		}
 	}
-	for k, n := range g.plain {
-		s, err := newPlainRing(l, n, 20000+k)
-		if err := add(fmt.Sprintf("plain TCP, %d", n), s, err); err != nil {
+	for k, word := range g.plain {
+		number, paced := strings.CutSuffix(word, "p")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 {
+			return all, fmt.Errorf("%q is not a number of connections", word)
+		}
+		name, rate := fmt.Sprintf("%s, %d", namePlain, n), 0.0
+		if paced && slowest(p, len(l.Hosts)-1) == 0 {
+			continue // nobody knows at what rate
+		}
+		if paced {
+			name, rate = name+" paced", 0.9*slowest(p, len(l.Hosts)-1)/float64(n)
+		}
+		s, err := newPlainRing(l, n, 20000+k, rate)
+		if err := add(name, s, err); err != nil {
 			return all, err
 		}
 	}
@@ -211,24 +266,27 @@ func (c *contestant) turn(l *lab.Lab, bytes int, count bool) error {
 	return nil
 }
 
-// row prints what came out.
-func (c *contestant) row(p *lab.Profile, world, bytes int) {
-	rate := 0.0
+// slowest returns the rate of the slowest uplink of the peers, in bits/s; 0: none is
+// limited.
+func slowest(p *lab.Profile, world int) (rate float64) {
 	for _, h := range p.Hosts[:world] {
 		if r := h.Up.Rate; r > 0 && (rate == 0 || r < rate) {
 			rate = r
 		}
 	}
+	return rate
+}
+
+// entry says what came out.
+func (c *contestant) entry(p *lab.Profile, world, bytes int) entry {
 	slices.Sort(c.took)
-	median := c.took[len(c.took)/2].Seconds()
-	ideal := "-"
-	if rate > 0 {
-		ideal = fmt.Sprintf("%.2f", 2*float64(world-1)/float64(world)*float64(bytes)*8/rate/median)
-	}
 	n := uint64(len(c.took))
-	late := fmt.Sprintf("%.2f %%", 100*c.stats.Share())
-	if c.stats.Share() > lab.MaxLate {
-		late += ", does not count"
+	e := entry{
+		Name: c.name, Seconds: c.took[len(c.took)/2].Seconds(),
+		Dropped: c.stats.Dropped / n, Lost: c.stats.Lost / n, Late: c.stats.Share(),
 	}
-	fmt.Printf("| %s | %d | %s | %.3f | %s | %d, %d | %s |\n", p.Name, bytes, c.name, median, ideal, c.stats.Dropped/n, c.stats.Lost/n, late)
+	if rate := slowest(p, world); rate > 0 {
+		e.Ideal = 2 * float64(world-1) / float64(world) * float64(bytes) * 8 / rate / e.Seconds
+	}
+	return e
 }

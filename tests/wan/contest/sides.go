@@ -83,12 +83,12 @@ func newOurs(l *lab.Lab) (_ side, err error) {
 	return s, s.begin(l, func(int) order { return order{Role: "gopccl", Master: at(l, world, 48148), World: world} })
 }
 
-// newPlainRing is plain TCP on n connections.
-func newPlainRing(l *lab.Lab, n, port int) (side, error) {
+// newPlainRing is plain TCP on n connections, each paced at so many bits/s; 0: not.
+func newPlainRing(l *lab.Lab, n, port int, rate float64) (side, error) {
 	world := len(l.Hosts) - 1
 	s := &own{}
 	return s, s.begin(l, func(i int) order {
-		return order{Role: "plain", Listen: at(l, i, port), Next: at(l, (i+1)%world, port), World: world, Connections: n}
+		return order{Role: "plain", Listen: at(l, i, port), Next: at(l, (i+1)%world, port), World: world, Connections: n, Pace: uint64(rate / 8)}
 	})
 }
 

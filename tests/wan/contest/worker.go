@@ -13,6 +13,7 @@ import (
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/platform"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
 )
@@ -25,6 +26,7 @@ type order struct {
 	Next        string // whom a plain peer sends to
 	World       int
 	Connections int
+	Pace        uint64 // of each connection, bytes/s; 0: none
 }
 
 // report is a line that a process says.
@@ -135,6 +137,11 @@ func newPlain(o order) (*plain, error) {
 		c, err := dial(o.Next)
 		if err != nil {
 			return nil, err
+		}
+		if o.Pace > 0 {
+			if ok, err := platform.SetPacing(c, o.Pace); !ok || err != nil {
+				return nil, fmt.Errorf("the system does not pace connections: %w", err)
+			}
 		}
 		p.out = append(p.out, c)
 	}

@@ -28,6 +28,7 @@ var profiles embed.FS
 // "between A B"; * stands for all hosts. Later lines overrule earlier ones.
 type Profile struct {
 	Name  string
+	About string // the comment at the head
 	Hosts []netem.Host
 	Paths [][]netem.Path
 	Flow  netem.Queue
@@ -57,7 +58,10 @@ func Parse(name string, r io.Reader) (*Profile, error) {
 	p := &Profile{Name: name}
 	lines := bufio.NewScanner(r)
 	for number := 1; lines.Scan(); number++ {
-		text, _, _ := strings.Cut(lines.Text(), "#")
+		text, comment, _ := strings.Cut(lines.Text(), "#")
+		if number == 1 {
+			p.About = strings.TrimSpace(comment)
+		}
 		words := strings.Fields(text)
 		if len(words) == 0 {
 			continue

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+)
+
+// match is one table: contestants in turns in one network.
+type match struct {
+	Profile    string `json:"profile"`
+	Congestion string `json:"congestion"`
+	Bytes      int    `json:"bytes"`
+}
+
+func (m match) String() string { return fmt.Sprintf("%s/%s/%d", m.Profile, m.Congestion, m.Bytes) }
+
+// series is what `make wan` plays: sizes that keep every profile under some minutes.
+var series = []match{
+	{"regional", "cubic", 16 << 20},
+	{"regional", "bbr", 16 << 20},
+	{"regional", "cubic", 400_000},
+	{"intercontinental", "cubic", 8 << 20},
+	{"intercontinental", "bbr", 8 << 20},
+	{"intercontinental", "cubic", 400_000},
+	{"lossy", "cubic", 2 << 20},
+	{"lossy", "bbr", 2 << 20},
+	{"lossy", "cubic", 400_000},
+	{"home", "cubic", 4 << 20},
+	{"home", "cubic", 400_000},
+	{"mixed", "cubic", 16 << 20},
+	{"perflow", "cubic", 16 << 20},
+	{"satellite", "cubic", 1 << 20},
+	{"sites", "cubic", 16 << 20},
+}
+
+// entry is a contestant's part of a match.
+type entry struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`         // median
+	Ideal   float64 `json:"ideal,omitempty"` // what part of the ideal that is; 0: no ideal is known
+	Dropped uint64  `json:"dropped"`         // packets an operation, by full queues
+	Lost    uint64  `json:"lost"`            // packets an operation, by the path
+	Late    float64 `json:"late"`            // share of packets that the machine delivered late
+}
+
+// counts says whether the laboratory kept its word.
+func (e entry) counts() bool { return e.Late <= lab.MaxLate }
+
+type outcome struct {
+	match
+	Entries []entry `json:"entries"`
+}
+
+// best returns the fastest of those whose names begin with prefix.
+func (o outcome) best(prefix string) (entry, bool) {
+	var list []entry
+	for _, e := range o.Entries {
+		if strings.HasPrefix(e.Name, prefix) {
+			list = append(list, e)
+		}
+	}
+	if len(list) == 0 {
+		return entry{}, false
+	}
+	return slices.MinFunc(list, func(a, b entry) int { return cmp.Compare(a.Seconds, b.Seconds) }), true
+}
+
+const (
+	nameOurs  = "gopccl"
+	namePCCL  = "PCCL 1.0.0"
+	nameGloo  = "Gloo"
+	namePlain = "plain TCP"
+)
+
+// outcomes are the matches of a file, in the order of series.
+type outcomes []outcome
+
+func readOutcomes(file string) (list outcomes, err error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &list)
+	}
+	return list, err
+}
+
+// with returns list with o in the place of an older outcome of the same match.
+func (list outcomes) with(o outcome) outcomes {
+	list = slices.DeleteFunc(slices.Clone(list), func(old outcome) bool { return old.match == o.match })
+	list = append(list, o)
+	place := func(m match) int {
+		if i := slices.Index(series, m); i >= 0 {
+			return i
+		}
+		return len(series)
+	}
+	slices.SortStableFunc(list, func(a, b outcome) int { return cmp.Compare(place(a.match), place(b.match)) })
+	return list
+}
+
+// write writes the outcomes, and beside them the page and its picture.
+func (list outcomes) write(base string) error {
+	b, err := json.MarshalIndent(list, "", "\t")
+	if err == nil {
+		err = os.WriteFile(base+".json", append(b, '\n'), 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(base+".svg", []byte(list.svg()), 0o644)
+	}
+	if err == nil {
+		err = os.WriteFile(base+".md", []byte(list.markdown()), 0o644)
+	}
+	return err
+}
+
+const preface = `# The open internet
+
+All-reduces of float32 over emulated wide-area networks (` + "`tests/wan/internal/lab`" + `: real TCP between network namespaces; rates, delays, queues and losses by profile and seed). ` + "`make wan`" + ` (Linux, root) plays all matches and writes this page. Contestants take turns in one network. gopccl runs with its defaults. PCCL 1.0.0 runs with as many connections as the row says, Gloo is PyTorch's. Plain TCP is not a collective: every host sends the next one as many bytes as a ring all-reduce does, over so many connections, without waiting and without reducing; "paced" is at 0.90 of the slowest uplink.
+
+Seconds are medians without the first operation. The ideal is these bytes at the rate of the slowest uplink, without any delay. The laboratory counts the packets that it delivered more than a millisecond late: a row with more than 1 % of them does not count.
+
+![parts of the ideal](internet.svg)
+`
+
+func (list outcomes) markdown() string {
+	var b strings.Builder
+	b.WriteString(preface)
+	profile := ""
+	for _, o := range list {
+		if o.Profile != profile {
+			profile = o.Profile
+			fmt.Fprintf(&b, "\n## %s\n\n", profile)
+			if p, err := lab.Load(profile); err == nil && p.About != "" {
+				fmt.Fprintf(&b, "%s\n", p.About)
+			}
+		}
+		fmt.Fprintf(&b, "\n%s, %s:\n\n| | seconds | of the ideal | dropped, lost packets | late |\n|---|---|---|---|---|\n", size(o.Bytes), o.Congestion)
+		for _, e := range o.Entries {
+			b.WriteString(e.row(""))
+		}
+		if v := o.verdict(); v != "" {
+			fmt.Fprintf(&b, "\n%s\n", v)
+		}
+	}
+	return b.String()
+}
+
+// row is a line of a table; what comes first is in lead.
+func (e entry) row(lead string) string {
+	ideal := ""
+	if e.Ideal > 0 {
+		ideal = fmt.Sprintf("%.2f", e.Ideal)
+	}
+	late := fmt.Sprintf("%.2f %%", 100*e.Late)
+	if !e.counts() {
+		late += ", does not count"
+	}
+	return fmt.Sprintf("|%s %s | %.3f | %s | %d, %d | %s |\n", lead, e.Name, e.Seconds, ideal, e.Dropped, e.Lost, late)
+}
+
+// verdict compares gopccl with the best of each kind.
+func (o outcome) verdict() string {
+	ours, ok := o.best(nameOurs)
+	if !ok {
+		return ""
+	}
+	var parts []string
+	for _, kind := range []string{namePlain, namePCCL, nameGloo} {
+		if e, ok := o.best(kind); ok {
+			parts = append(parts, fmt.Sprintf("%.2f times that of %s", ours.Seconds/e.Seconds, e.Name))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "Time of gopccl: " + strings.Join(parts, ", ") + "."
+}
+
+func size(bytes int) string {
+	switch {
+	case bytes >= 1<<20 && bytes%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", bytes>>20)
+	case bytes >= 1000 && bytes%1000 == 0:
+		return fmt.Sprintf("%d KB", bytes/1000)
+	}
+	return fmt.Sprintf("%d bytes", bytes)
+}
+
+var colours = []struct{ prefix, colour string }{
+	{nameOurs, "#0a7"}, {namePlain, "#888"}, {namePCCL, "#c50"}, {nameGloo, "#56c"},
+}
+
+// svg draws, for each match with a known ideal, what part of it gopccl and the best
+// of each other kind reached.
+func (list outcomes) svg() string {
+	const left, bar, gap, wide = 250.0, 9.0, 12.0, 500.0
+	var b strings.Builder
+	y := 40.0
+	for _, o := range list {
+		if ours, ok := o.best(nameOurs); !ok || ours.Ideal == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" text-anchor="end">%s, %s, %s</text>`+"\n", left-8, y+1.5*bar, o.Profile, size(o.Bytes), o.Congestion)
+		for _, c := range colours {
+			e, ok := o.best(c.prefix)
+			if !ok {
+				continue
+			}
+			fmt.Fprintf(&b, `<rect x="%.0f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/><text x="%.1f" y="%.1f" font-size="9">%.2f</text>`+"\n",
+				left, y, wide*min(e.Ideal, 1.05), bar, c.colour, left+wide*min(e.Ideal, 1.05)+4, y+bar-1, e.Ideal)
+			y += bar + 1
+		}
+		y += gap
+	}
+	head := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%.0f" font-family="sans-serif" font-size="11">`+"\n"+
+		`<rect width="100%%" height="100%%" fill="#fff"/>`+"\n", left+wide+60, y+10)
+	for i, c := range colours {
+		head += fmt.Sprintf(`<rect x="%.0f" y="12" width="12" height="9" fill="%s"/><text x="%.0f" y="20">%s</text>`+"\n",
+			left+float64(i)*120, c.colour, left+float64(i)*120+17, c.prefix)
+	}
+	return head + fmt.Sprintf(`<path d="M%.1f 30v%.1f" stroke="#000"/>`+"\n", left+wide, y-30) + b.String() + "</svg>\n"
+}

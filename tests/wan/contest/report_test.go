@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+)
+
+func sample() outcomes {
+	return outcomes{
+		{match{"regional", "cubic", 16 << 20}, []entry{
+			{Name: nameOurs, Seconds: 2.5, Ideal: 0.8, Dropped: 7, Lost: 3, Late: 0.002},
+			{Name: namePCCL + ", 1", Seconds: 4, Ideal: 0.5},
+			{Name: namePCCL + ", 8", Seconds: 5, Ideal: 0.4},
+			{Name: namePlain + ", 4 paced", Seconds: 2, Ideal: 1},
+			{Name: namePlain + ", 1", Seconds: 2.1, Ideal: 0.95, Late: 0.02},
+		}},
+		{match{"sites", "bbr", 400_000}, []entry{{Name: nameOurs, Seconds: 1}}},
+	}
+}
+
+func TestPage(t *testing.T) {
+	page := sample().markdown()
+	for _, want := range []string{
+		"\n## regional\n\nFour peers and a master, 100 Mbit/s each, 30 ms round trip.\n\n16 MiB, cubic:\n",
+		"| gopccl | 2.500 | 0.80 | 7, 3 | 0.20 % |\n",
+		"| plain TCP, 1 | 2.100 | 0.95 | 0, 0 | 2.00 %, does not count |\n",
+		"Time of gopccl: 1.25 times that of plain TCP, 4 paced, 0.62 times that of PCCL 1.0.0, 1.\n",
+		"400 KB, bbr:\n", "| gopccl | 1.000 |  | 0, 0 | 0.00 % |\n",
+	} {
+		require.Contains(t, page, want)
+	}
+	require.NotContains(t, page[strings.Index(page, "## sites"):], "Time of gopccl")
+	picture := sample().svg()
+	require.Equal(t, 1+3+4, strings.Count(picture, "<rect"), "the ground, three kinds, and four in the legend")
+	require.NotContains(t, picture, "sites", "without an ideal")
+}
+
+// A match that is played again replaces its older outcome; others stay, in the order
+// of the series.
+func TestOutcomesAreKept(t *testing.T) {
+	old := sample()
+	now := outcome{old[0].match, []entry{{Name: nameOurs, Seconds: 9}}}
+	list := old.with(now).with(outcome{match: series[1]})
+	require.Equal(t, outcomes{now, {match: series[1]}, old[1]}, list)
+	require.Equal(t, 2.5, old[0].Entries[0].Seconds)
+
+	base := t.TempDir() + "/internet"
+	none, err := readOutcomes(base + ".json")
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.NoError(t, list.write(base))
+	back, err := readOutcomes(base + ".json")
+	require.NoError(t, err)
+	require.Equal(t, list[0], back[0])
+	page, err := os.ReadFile(base + ".md")
+	require.NoError(t, err)
+	require.Equal(t, list.markdown(), string(page))
+}
+
+func TestSeries(t *testing.T) {
+	seen := map[match]bool{}
+	for _, m := range series {
+		require.Contains(t, lab.Names(), m.Profile)
+		require.False(t, seen[m], "%v twice", m)
+		seen[m] = true
+	}
+	p, err := lab.Load("home")
+	require.NoError(t, err)
+	require.Equal(t, 20e6, slowest(p, 4))
+	require.Zero(t, slowest(&lab.Profile{Hosts: p.Hosts[:0]}, 0))
+}
