@@ -33,7 +33,7 @@ func hubs(t *testing.T, size int) (a *Mesh, near, far *link.Hub, b wire.PeerEndp
 	_, b = open(t, wire.UUID{2}, &j, func(c *Config) { c.Pools, c.PoolSize = far, size })
 	far.Trust(wire.UUID{1})
 	far.EndRound(wire.UUID{1})
-	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}, nil))
 	return a, near, far, b
 }
 
@@ -46,7 +46,7 @@ func TestPoolsGrow(t *testing.T) {
 	require.Eventually(t, func() bool { return near.LiveSenders(b.UUID) == 6 && len(far.Receivers(wire.UUID{1})) == 6 }, time.Minute, time.Millisecond)
 	require.Same(t, first, near.Senders(b.UUID)[0])
 	require.Eventually(t, func() bool { return a.poolSize(b.UUID) == 6 }, time.Minute, time.Millisecond)
-	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}, nil))
 	require.Same(t, first, near.Senders(b.UUID)[0], "nothing is made again")
 	require.Equal(t, 6, near.LiveSenders(b.UUID))
 }
@@ -63,7 +63,7 @@ func TestRoundEndsGrowth(t *testing.T) {
 	cancel()
 	a.grow(ctx, a.growing.known[b.UUID], 6)
 	require.Equal(t, 1, a.poolSize(b.UUID))
-	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}, nil))
 	require.Equal(t, 1, near.LiveSenders(b.UUID))
 }
 

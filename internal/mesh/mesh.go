@@ -122,6 +122,8 @@ type Mesh struct {
 	// sizes are of pools that have another number of connections than PoolSize: those
 	// that grow, and those for which there was no time for more.
 	sizes sync.Map
+	// single are the ways to peers to which connection 0 was opened alone.
+	single sync.Map
 	// growing is what opens more connections of a pool, and may not meet what opens
 	// all of them.
 	growing growing

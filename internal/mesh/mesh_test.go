@@ -28,6 +28,7 @@ type journal struct {
 	early   bool // nobody may take a place at once
 	refuses bool // ... nor later
 	sends   bool // there is a connection to everybody
+	busy    bool // ... which an operation uses
 	conns   []net.Conn
 }
 
@@ -66,7 +67,8 @@ func (j *journal) AwaitPlace(_ context.Context, _ wire.UUID, number uint32, fill
 	return !j.refuses
 }
 
-func (j *journal) PingSenders(context.Context, wire.UUID) int { return 0 }
+func (j *journal) PingSenders(_ context.Context, u wire.UUID) int { return j.LiveSenders(u) }
+
 func (j *journal) LiveSenders(wire.UUID) int {
 	if j.sends {
 		return 1
@@ -74,7 +76,7 @@ func (j *journal) LiveSenders(wire.UUID) int {
 	return 0
 }
 
-func (j *journal) Sends(wire.UUID) bool   { return false }
+func (j *journal) Sends(wire.UUID) bool   { return j.busy }
 func (j *journal) Wanted(wire.UUID) int   { return 0 }
 func (j *journal) Announce(wire.UUID) int { return 0 }
 func (j *journal) Refused(wire.UUID, int) {}
@@ -201,7 +203,7 @@ func TestPoolsAreMadeAnewFromZero_Q17(t *testing.T) {
 	var near, far journal
 	a, _ := open(t, wire.UUID{1}, &near, func(c *Config) { c.PoolSize = 6 })
 	_, b := open(t, wire.UUID{2}, &far)
-	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}))
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}, nil))
 	want := []string{"between true", "keep senders to false, receivers true"}
 	for n := range 6 {
 		want = append(want, fmt.Sprintf("sender %d native=true", n))
@@ -223,6 +225,32 @@ func TestMembersGetOneConnection(t *testing.T) {
 	require.Empty(t, a.Connect(context.Background(), []wire.PeerEndpoint{b, nobody}))
 	require.Equal(t, []string{"sender 0 native=true"}, near.read())
 	require.Equal(t, []string{"receiver 0"}, far.read())
+}
+
+// A member that becomes a neighbour gets the rest of its pool beside the connection that
+// it has, which a collective may use meanwhile.
+func TestMembersBecomeNeighbours(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		var near, far journal
+		a, _ := open(t, wire.UUID{1}, &near, func(c *Config) { c.PoolSize = 3 })
+		_, b := open(t, wire.UUID{2}, &far)
+		require.Empty(t, a.Connect(context.Background(), []wire.PeerEndpoint{b}))
+		near.sends, near.busy = true, busy
+		require.Empty(t, a.Prepare(context.Background(), []wire.PeerEndpoint{b}))
+		require.Equal(t, []string{"sender 0 native=true", "sender 1 native=true", "sender 2 native=true"}, near.read())
+	}
+}
+
+// A round drops the connections of peers that have left, and leaves those of the mesh.
+func TestRoundsKeepMembers(t *testing.T) {
+	var near journal
+	a, _ := open(t, wire.UUID{1}, &near)
+	require.Empty(t, a.Establish(context.Background(), nil, []wire.UUID{{2}}))
+	require.Empty(t, a.Establish(context.Background(), nil, []wire.UUID{{3}}))
+	require.Equal(t, []string{
+		"between true", "keep senders to true, receivers true", "between false",
+		"between true", "keep senders to false, receivers false", "between false",
+	}, near.read())
 }
 
 // A PCCL peer is told its numbers one after the other: each is dialled when the

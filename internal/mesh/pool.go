@@ -39,8 +39,8 @@ func (m *Mesh) each(peers []wire.PeerEndpoint, what string, f func(wire.PeerEndp
 
 // Establish makes the send pools of a round until ctx ends, in parallel over
 // peers and one connection after the other inside a pool (data spec, section 1.2),
-// drops those of all other peers, and returns who could not be reached.
-func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
+// drops those of all other peers but keep's, and returns who could not be reached.
+func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint, keep []wire.UUID) (failed []wire.UUID) {
 	defer m.growing.hold()()
 	m.cfg.Between(true)
 	probing, stop := context.WithTimeout(ctx, min(probeTime, m.cfg.HandshakeTimeout))
@@ -55,16 +55,18 @@ func (m *Mesh) Establish(ctx context.Context, peers []wire.PeerEndpoint) (failed
 		}
 		return err
 	})
-	listed := func(u wire.UUID) bool {
-		return slices.ContainsFunc(peers, func(p wire.PeerEndpoint) bool { return p.UUID == u })
+	stays := func(u wire.UUID) bool {
+		return slices.ContainsFunc(peers, func(p wire.PeerEndpoint) bool { return p.UUID == u }) || slices.Contains(keep, u)
 	}
-	m.cfg.Pools.Retain(listed, listed)
-	m.sizes.Range(func(u, _ any) bool {
-		if !listed(u.(wire.UUID)) {
-			m.sizes.Delete(u)
-		}
-		return true
-	})
+	m.cfg.Pools.Retain(stays, stays)
+	for _, known := range []*sync.Map{&m.sizes, &m.single} {
+		known.Range(func(u, _ any) bool {
+			if !stays(u.(wire.UUID)) {
+				known.Delete(u)
+			}
+			return true
+		})
+	}
 	// The others may start the next operation as soon as this end has reported.
 	m.cfg.Between(false)
 	return failed
@@ -79,9 +81,16 @@ func (m *Mesh) Prepare(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 // prepare makes the pool to p. If an operation of an older ring sends to it,
 // the pool stays as it is: what that operation uses is neither asked nor made
 // anew. One that has a gap then makes this attempt fail, and the ring in force
-// stays.
+// stays. Of a mesh there is one connection, and the rest is opened beside it.
 func (m *Mesh) prepare(ctx context.Context, p wire.PeerEndpoint) error {
 	defer m.growing.hold()()
+	if ways, ok := m.single.Load(p.UUID); ok && m.alone(ctx, p.UUID) {
+		err := m.dialRest(ctx, p, ways.([]*way), 1, m.poolSize(p.UUID))
+		if err == nil {
+			m.single.Delete(p.UUID)
+		}
+		return err
+	}
 	if m.cfg.Pools.Sends(p.UUID) {
 		if m.cfg.Pools.LiveSenders(p.UUID) >= m.poolSize(p.UUID) {
 			return nil
@@ -100,15 +109,37 @@ func (m *Mesh) prepare(ctx context.Context, p wire.PeerEndpoint) error {
 	return err
 }
 
-// Connect makes connection 0 to those of peers that this one sends nothing to yet,
-// beside everything that runs, and returns who could not be reached.
+// alone reports whether there is one connection to a peer, and it lives.
+func (m *Mesh) alone(ctx context.Context, u wire.UUID) bool {
+	return m.cfg.Pools.LiveSenders(u) == 1 && m.answers(ctx, u)
+}
+
+// answers reports whether connections to a peer live. What an operation uses is not
+// asked.
+func (m *Mesh) answers(ctx context.Context, u wire.UUID) bool {
+	if m.cfg.Pools.Sends(u) {
+		return m.cfg.Pools.LiveSenders(u) > 0
+	}
+	probing, stop := context.WithTimeout(ctx, min(probeTime, m.cfg.HandshakeTimeout))
+	defer stop()
+	return m.cfg.Pools.PingSenders(probing, u) > 0
+}
+
+// Connect makes connection 0 to those of peers to whom none lives, beside everything
+// that runs, and returns who could not be reached.
 func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
+	defer m.growing.hold()()
 	return m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error {
-		if m.cfg.Pools.LiveSenders(p.UUID) > 0 {
+		if m.answers(ctx, p.UUID) {
 			return nil
 		}
-		_, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
-		if err != nil && ctx.Err() == nil {
+		ack, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
+		switch {
+		case err == nil:
+			ways := m.ways(p, ack)
+			m.growing.learn(p, ways)
+			m.single.Store(p.UUID, ways)
+		case ctx.Err() == nil:
 			m.cfg.Log.Warn("cannot reach a member of the group", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
 		}
 		return err
@@ -167,6 +198,7 @@ func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
 	began := time.Now()
 	m.sizes.Delete(p.UUID)
+	m.single.Delete(p.UUID)
 	ack, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
 	if err != nil {
 		return err

@@ -325,6 +325,8 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.prepareMesh(e)
 		case fsm.StopMesh:
 			s.meshing.end()
+		case fsm.MeshSettled:
+			s.publishView()
 		case fsm.SwitchRing:
 			s.hub.Trust(e.Neighbours...)
 			s.hub.EndRound(previous(s.m.View()))

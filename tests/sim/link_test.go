@@ -69,7 +69,7 @@ func lost(other *peer) error {
 func (p *peer) establish(e pfsm.Establish) {
 	p.mesh.preparing = 0
 	p.connectTo(e.Peers, func() bool { return true }, func(failed []wire.UUID) {
-		p.dropLinks(e.Peers)
+		p.dropLinks(e.Peers, e.Keep)
 		p.step(pfsm.Established{Round: e.Round, Failed: failed})
 	})
 }
@@ -172,10 +172,10 @@ func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(
 	w.after(w.rng.between(0, 2*time.Millisecond), p, next)
 }
 
-func (p *peer) dropLinks(keep []wire.PeerEndpoint) {
+func (p *peer) dropLinks(peers []wire.PeerEndpoint, keep []wire.UUID) {
 	for _, o := range p.w.peers {
-		listed := o == p
-		for _, k := range keep {
+		listed := o == p || slices.Contains(keep, o.uuid)
+		for _, k := range peers {
 			listed = listed || k.UUID == o.uuid
 		}
 		if !listed {

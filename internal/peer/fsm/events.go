@@ -185,13 +185,15 @@ type (
 	// Send writes the packet to the master.
 	Send struct{ Packet wire.Packet }
 	// Establish makes sure that a live send pool to every listed peer exists
-	// (repairing broken ones), and then drops connections from and to peers not
-	// listed; an Established event follows. It ends the work of a PrepareRing. When
-	// that event was taken, neighbours may begin eagerly in Epoch, if it is not 0.
+	// (repairing broken ones), and then drops connections from and to peers neither
+	// listed nor in Keep, who had a mesh; an Established event follows. It ends the work
+	// of a PrepareRing. When that event was taken, neighbours may begin eagerly in Epoch,
+	// if it is not 0.
 	Establish struct {
 		Round uint64
 		Epoch uint64
 		Peers []wire.PeerEndpoint
+		Keep  []wire.UUID
 	}
 	// RoundOver says that the round has succeeded, so that no neighbour makes its
 	// pool anew until the next Establish. Operations that neighbours began
@@ -298,6 +300,9 @@ type (
 	}
 	// StopMesh ends a PrepareMesh.
 	StopMesh struct{ Change uint64 }
+	// MeshSettled says that the master has decided whether there is a mesh, and the view
+	// shows it.
+	MeshSettled struct{ Direct bool }
 	// Preflight tries whether Peers can be reached, beside whatever runs; a
 	// Preflighted event follows.
 	Preflight struct {
@@ -355,6 +360,7 @@ func (PrepareRing) effect()  {}
 func (StopPrepare) effect()  {}
 func (PrepareMesh) effect()  {}
 func (StopMesh) effect()     {}
+func (MeshSettled) effect()  {}
 func (Preflight) effect()    {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}

@@ -22,6 +22,7 @@ type mesh struct {
 	change   uint64
 	answered bool // the work is done, and the master knows
 	stands   bool // ... with connections to all
+	kept     bool // there are connections of one that stood or was made before the round
 }
 
 // prepareMesh connects to the members that are not neighbours; false if the packet
@@ -38,7 +39,7 @@ func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
 		}
 		listed[e.UUID] = true
 	}
-	m.mesh = mesh{state: meshPreparing, change: p.Change}
+	m.mesh = mesh{state: meshPreparing, change: p.Change, kept: m.mesh.kept}
 	if len(p.Peers) == 0 {
 		m.meshPrepared(MeshPrepared{Change: p.Change})
 		return true
@@ -69,6 +70,7 @@ func (m *Machine) takeMesh(p wire.M2CMesh) bool {
 		}
 		m.stopMesh()
 		m.mesh = mesh{state: meshRefused}
+		m.emit(MeshSettled{})
 		m.unneeded = true
 		m.release()
 		return true
@@ -77,6 +79,7 @@ func (m *Machine) takeMesh(p wire.M2CMesh) bool {
 			return false
 		}
 		m.mesh.state, m.view.Mesh = meshDirect, true
+		m.emit(MeshSettled{Direct: true})
 		return true
 	}
 	return false
@@ -87,6 +90,12 @@ func (m *Machine) stopMesh() {
 	if m.mesh.state == meshPreparing && !m.mesh.answered {
 		m.emit(StopMesh{Change: m.mesh.change})
 	}
+}
+
+// connected reports whether there may be connections between members that are not
+// neighbours, which a mesh needs or is going to need.
+func (m *mesh) connected() bool {
+	return m.state == meshPreparing || m.state == meshDirect || m.kept
 }
 
 // settled reports whether the master has said what becomes of the mesh.

@@ -273,12 +273,35 @@ func TestMeshIsGivenUp(t *testing.T) {
 	r.update()
 	r.in(r.info([]int{1, 2, 3, 4, 5}))
 	want[StopMesh](r)
-	r.step(Established{Round: want[Establish](r).Round})
+	e := want[Establish](r)
+	require.Equal(t, uids(1, 2, 3, 4, 5), e.Keep)
+	r.step(Established{Round: e.Round})
 	r.in(wire.M2CP2PConnectionsEstablished{Success: true, Ring: uids(1, 2, 3, 4, 5)})
 	r.in(wire.M2CPrepareMesh{Change: 10})
 	r.sent(wire.C2MMeshPrepared{Change: 10})
 	r.in(wire.M2CMesh{Change: 10, Planner: wire.MeshDirect})
+	require.Equal(t, MeshSettled{Direct: true}, want[MeshSettled](r))
 	require.True(t, r.m.View().Mesh)
+
+	r.update()
+	r.in(r.info([]int{1, 2, 3, 5}))
+	require.Equal(t, uids(1, 2, 3, 5), want[Establish](r).Keep, "those that are left stay connected")
+}
+
+// Where there was no mesh, or it was given up, a round keeps nobody but neighbours.
+func TestRoundsWithoutAMesh(t *testing.T) {
+	r := collector(t, 7, 1, 2, 3, 4, 5)
+	r.update()
+	r.in(r.info([]int{1, 2, 3, 4, 5}))
+	require.Empty(t, want[Establish](r).Keep)
+
+	r = collector(t, 7, 1, 2, 3, 4, 5)
+	r.in(wire.M2CPrepareMesh{Change: 9, Peers: endpoints(3, 4)})
+	r.in(wire.M2CMesh{Change: 9})
+	require.Equal(t, MeshSettled{}, want[MeshSettled](r))
+	r.update()
+	r.in(r.info([]int{1, 2, 3, 4, 5}))
+	require.Empty(t, want[Establish](r).Keep)
 }
 
 // What a master may not say of a mesh ends the session.

@@ -199,11 +199,15 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	}
 	m.round++
 	m.stopMesh()
-	m.prep, m.unneeded, m.mesh, m.view.Mesh = nil, false, mesh{}, false
+	m.prep, m.unneeded, m.mesh, m.view.Mesh = nil, false, mesh{kept: m.mesh.connected()}, false
 	m.flow.to(stepConnecting)
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).
-	m.emit(Establish{Round: m.round, Epoch: m.nextEpoch, Peers: slices.Clone(m.peers)})
+	e := Establish{Round: m.round, Epoch: m.nextEpoch, Peers: slices.Clone(m.peers)}
+	if m.mesh.kept {
+		e.Keep = slices.Clone(m.view.Members)
+	}
+	m.emit(e)
 }
 
 // countMembers takes over what a connection info says of collectives other than

@@ -151,7 +151,7 @@ func (m *Machine) release() {
 			e.Keep = append(e.Keep, n.UUID)
 		}
 	}
-	if m.mesh.state == meshPreparing || m.mesh.state == meshDirect {
+	if m.mesh.connected() {
 		e.Keep = append(e.Keep, m.view.Members...)
 	}
 	m.emit(e)
