@@ -18,22 +18,25 @@ import (
 func (r *trainer) captured(mode driver.CaptureMode, f func(s driver.Stream)) (err error) {
 	only := r.interpreter()
 	begun, over, ended := make(chan driver.Stream), make(chan struct{}), make(chan error)
-	go r.on(0, func() {
-		s, err := r.d.StreamCreate()
-		if err == nil {
-			err = only.BeginCapture(s, mode)
-		}
-		if err != nil {
-			panic(err)
-		}
-		begun <- s
-		<-over
-		err = only.EndCapture(s)
-		if derr := r.d.StreamDestroy(s); derr != nil {
-			panic(derr)
-		}
-		ended <- err
-	})
+	go func() {
+		var err error
+		r.on(0, func() {
+			s, serr := r.d.StreamCreate()
+			if serr == nil {
+				serr = only.BeginCapture(s, mode)
+			}
+			if serr != nil {
+				panic(serr)
+			}
+			begun <- s
+			<-over
+			err = only.EndCapture(s)
+			if derr := r.d.StreamDestroy(s); derr != nil {
+				panic(derr)
+			}
+		})
+		ended <- err // the thread has nothing of the driver's any more
+	}()
 	f(<-begun)
 	close(over)
 	return <-ended
