@@ -76,7 +76,7 @@ type Task struct {
 // The methods must return soon.
 type Events interface {
 	// Arrived: the first n bytes of the ranges that Begin got are in the source's
-	// host memory. n only rises.
+	// host memory, or their wire form is in Encoded's. n only rises.
 	Arrived(n int)
 	// Ended is called exactly once after Begin, last of all: no memory of the
 	// operation is being touched any more. err says that the device failed; if
@@ -103,6 +103,12 @@ type Staging interface {
 	// Params returns them, from the first call of Arrived on. They are those that the
 	// quantizer computes, bit for bit.
 	Params() quant.Meta
+	// Encoded returns host memory with their wire form, nil if the platform leaves
+	// that to the host. It has what the quantizer's Quantize writes under Params, bit
+	// for bit, of as much of the described bytes as has arrived; the source's host
+	// memory does not have those then. From the first call of Arrived until Release.
+	// It does not wait.
+	Encoded() []byte
 	// Reduces reports whether received data is to be reduced by Reduce, and not
 	// in the host's memory. Begin then gets the ranges that are sent alone, unless
 	// the operation is in place.

@@ -22,31 +22,50 @@ func (s *staging) Describe(from, to int) bool {
 	}
 	switch {
 	case t.DType != dtype.Float32 && t.DType != dtype.Float64, // they have kernels
-		(t.Source.Ptr+uint64(from))%uint64(t.DType.Size()) != 0, // which read whole elements
-		!s.dev.compiled(kernels.Parameters):
+		(t.Source.Ptr+uint64(from))%uint64(t.DType.Size()) != 0: // which read whole elements
 		return false
 	}
-	s.described = device.Range{From: from, To: to}
+	files := []string{kernels.Parameters, kernels.Quantization}
+	if !s.encodes() {
+		files = files[:1]
+	}
+	ready := s.dev.compiled(files...)
+	if ready == 0 {
+		return false
+	}
+	s.described, s.encoded = device.Range{From: from, To: to}, ready == 2
 	return true
 }
 
 // Params implements device.Staging.
 func (s *staging) Params() quant.Meta { return s.params }
 
-// compiled reports whether the kernels of a file are ready. If not it has them
-// compiled, and does not wait.
-func (d *dev) compiled(file string) bool {
+// compiled returns how many of the files, from the first on, have their kernels
+// ready. It has the others compiled, and does not wait.
+func (d *dev) compiled(files ...string) (ready int) {
 	if !d.loading.TryLock() {
-		return false
+		return 0
 	}
-	ready, asked := d.sets[file] != nil, d.asked[file]
 	if d.asked == nil {
 		d.asked = map[string]bool{}
 	}
-	d.asked[file] = true
+	var missing []string
+	for i, file := range files {
+		if d.sets[file] != nil && ready == i {
+			ready++
+		}
+		if d.sets[file] == nil && !d.asked[file] {
+			d.asked[file] = true
+			missing = append(missing, file)
+		}
+	}
 	d.loading.Unlock()
-	if !ready && !asked {
-		d.p.spawn(func() { d.compile(file) })
+	if len(missing) > 0 {
+		d.p.spawn(func() {
+			for _, file := range missing {
+				d.compile(file)
+			}
+		})
 	}
 	return ready
 }

@@ -22,14 +22,15 @@ const benchBytes = 256 << 10
 
 // workbench is where received data is reduced on a device. The kernels read it
 // from pinned memory of the host, and write results there, if that is what they
-// have; so an operation is one launch. Otherwise it is copied.
+// have; so an operation is one launch. Otherwise it is copied. What is encoded
+// waits there for its copy to the host, too.
 type workbench struct {
 	lane [benchLanes]struct {
 		stream driver.Stream
 		done   driver.Event
-		host   area // where what was received waits
-		// On the device, nil until they are needed.
-		received, result driver.Ptr
+		// Got when they are needed first.
+		host             area       // where what was received waits
+		received, result driver.Ptr // on the device
 	}
 	size int // of each; host has 16 bytes more
 }
@@ -49,7 +50,6 @@ func (d *dev) bench() (*workbench, error) {
 		if err != nil {
 			return nil, errors.Join(err, d.dismantle(w))
 		}
-		l.host = d.p.pinned.get(w.size + vector)
 	}
 	return w, nil
 }
@@ -129,7 +129,7 @@ func (d *dev) reduce(w work) error {
 				err = d.p.driver.EventSynchronize(l.done)
 			}
 			if err != nil {
-				_ = d.p.driver.StreamSynchronize(l.stream)
+				_ = d.await(l.stream)
 			}
 		}
 		return err
@@ -140,6 +140,9 @@ func (d *dev) reduce(w work) error {
 func (d *dev) queue(set *kernels.Set, b *workbench, lane int, w *work, at, n int) error {
 	drv, l := d.p.driver, &b.lane[lane]
 	count := uint64(n) / uint64(w.dtype.Size())
+	if l.host.whole == nil {
+		l.host = d.p.pinned.get(b.size + vector)
+	}
 	out := address(w.result[at:])
 	// All operands lie alike.
 	host := l.host.bytes[(uint64(out)-uint64(address(l.host.bytes)))%vector:][:n]

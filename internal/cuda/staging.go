@@ -12,9 +12,6 @@ import (
 
 const opReduce = "all-reduce"
 
-// window is how many copies of one operation to the host are queued at a time.
-const window = 4
-
 // staging is the host memory of one all-reduce, and the goroutine that copies.
 // Out of place the source on the device stays as it is, so that the operation
 // may run over its staged copy; in place that copy is what restores it, and the
@@ -29,7 +26,9 @@ type staging struct {
 	marks   []mark
 
 	described device.Range // to find the parameters of; set before Begin
+	encoded   bool         // it comes in wire form; set before Begin
 	params    quant.Meta   // of it, set before Arrived
+	wire      area         // where it comes then; set before Arrived
 
 	// Set before ready is closed, and constant until Release.
 	ready  chan struct{}
@@ -181,12 +180,6 @@ func (s *staging) Stop() {
 	})
 }
 
-// lanes are the streams and events of one run.
-type lanes struct {
-	in, out driver.Stream // to the host, to the device
-	events  [window]driver.Event
-}
-
 // run copies until all of the target is on the device, or Stop. When it
 // returns nothing is being copied.
 func (s *staging) run(ranges []device.Range, e device.Events) error {
@@ -205,34 +198,38 @@ func (s *staging) run(ranges []device.Range, e device.Events) error {
 	if s.short != nil {
 		return s.p.fault(opReduce, s.dev, s.task.Source, s.short)
 	}
-	var l lanes
+	in := inbound{s: s, left: ranges}
+	var out driver.Stream
 	err := s.dev.do(func() (err error) {
-		if l.in, err = s.dev.stream(); err != nil {
+		if in.stream, err = s.dev.stream(); err != nil {
 			return err
 		}
-		for i := range l.events {
-			if l.events[i], err = s.dev.event(); err != nil {
+		for i := range in.events {
+			if in.events[i], err = s.dev.event(); err != nil {
 				return err
 			}
 		}
-		return nil
+		return in.prepare()
 	})
 	if err == nil {
 		err = s.out.do(func() (err error) {
-			l.out, err = s.out.stream()
+			out, err = s.out.stream()
 			return err
 		})
 	}
 	if err == nil {
-		err = s.measure(l.in)
+		err = s.measure(in.stream)
 	}
 	if err == nil {
-		err = s.copies(&l, ranges, e)
+		err = s.copies(&in, out, e)
 	}
 	// Whatever happened, memory is given back that nobody writes to.
-	quiet := errors.Join(s.settle(s.dev, l.in), s.settle(s.out, l.out))
-	s.dev.keep([]driver.Stream{l.in}, l.events[:])
-	s.out.keep([]driver.Stream{l.out}, nil)
+	quiet := errors.Join(s.settle(s.dev, in.stream), s.settle(s.out, out))
+	s.dev.keep([]driver.Stream{in.stream}, in.events[:])
+	s.out.keep([]driver.Stream{out}, nil)
+	if in.encoding != nil {
+		s.dev.keepBench(in.encoding.bench)
+	}
 	if err == nil {
 		err = quiet
 	}
@@ -244,25 +241,24 @@ func (s *staging) settle(d *dev, stream driver.Stream) error {
 	if stream == 0 || d.gone() != nil {
 		return nil
 	}
-	return d.do(func() error { return s.p.driver.StreamSynchronize(stream) })
+	return d.do(func() error { return d.await(stream) })
 }
 
 // copies is the loop of run: it keeps some copies to the host queued, tells
 // how far they are, and queues what was put.
-func (s *staging) copies(l *lanes, ranges []device.Range, e device.Events) error {
-	var (
-		queued, waited int         // copies to the host, all and those that were waited for
-		sizes          [window]int // of the queued ones
-		arrived, sent  int         // bytes
-		puts           []device.Range
-	)
+func (s *staging) copies(in *inbound, out driver.Stream, e device.Events) error {
+	var arrived, sent int // bytes
+	var puts []device.Range
 	for {
 		s.mu.Lock()
-		for !s.stopped && len(s.puts) == 0 && queued == waited && len(ranges) == 0 && sent < len(s.source.bytes) {
+		for !s.stopped && len(s.puts) == 0 && in.idle() && sent < len(s.source.bytes) {
 			s.more.Wait()
 		}
 		stopped := s.stopped
-		puts, s.puts = s.puts, puts[:0]
+		puts = puts[:0]
+		if in.overwritable() {
+			puts, s.puts = s.puts, puts
+		}
 		if s.inPlace {
 			s.written = append(s.written, puts...)
 		}
@@ -271,40 +267,27 @@ func (s *staging) copies(l *lanes, ranges []device.Range, e device.Events) error
 			return nil
 		}
 		if len(puts) > 0 {
-			if err := s.out.do(func() error { return s.send(l.out, puts) }); err != nil {
+			if err := s.out.do(func() error { return s.send(out, puts) }); err != nil {
 				return err
 			}
 			for _, r := range puts {
 				sent += r.To - r.From
 			}
 		}
-		if len(ranges) == 0 && queued == waited {
+		if in.idle() {
 			continue
 		}
-		err := s.dev.do(func() error {
-			for ; len(ranges) > 0 && queued-waited < window; queued++ {
-				r := &ranges[0]
-				n := min(r.To-r.From, s.p.pieces)
-				err := s.p.driver.CopyToHost(s.source.bytes[r.From:r.From+n], driver.Ptr(s.task.Source.Ptr)+driver.Ptr(r.From), l.in)
-				if err == nil {
-					err = s.p.driver.EventRecord(l.events[queued%window], l.in)
-				}
-				if err != nil {
-					return err
-				}
-				sizes[queued%window] = n
-				if r.From += n; r.From == r.To {
-					ranges = ranges[1:]
-				}
-			}
-			return s.p.driver.EventSynchronize(l.events[waited%window])
+		var n int
+		err := s.dev.do(func() (err error) {
+			n, err = in.next()
+			return err
 		})
 		if err != nil {
 			return err
 		}
-		arrived += sizes[waited%window]
-		waited++
-		e.Arrived(arrived)
+		if arrived += n; n > 0 {
+			e.Arrived(arrived)
+		}
 	}
 }
 
@@ -331,11 +314,11 @@ func (s *staging) Restore() error {
 		}
 		defer s.out.keep([]driver.Stream{stream}, nil)
 		for _, r := range s.written {
-			if err := s.p.driver.CopyToDevice(driver.Ptr(s.task.Target.Ptr)+driver.Ptr(r.From), s.source.bytes[r.From:r.To], stream); err != nil {
-				return errors.Join(err, s.p.driver.StreamSynchronize(stream))
+			if err == nil {
+				err = s.p.driver.CopyToDevice(driver.Ptr(s.task.Target.Ptr)+driver.Ptr(r.From), s.source.bytes[r.From:r.To], stream)
 			}
 		}
-		return s.p.driver.StreamSynchronize(stream)
+		return errors.Join(err, s.out.await(stream))
 	})
 	return s.p.fault(opReduce, s.out, s.task.Target, err)
 }
@@ -348,9 +331,10 @@ func (s *staging) Release() {
 	s.marks = nil
 	s.mu.Lock()
 	s.released = true
-	source, target := s.source, s.target
-	s.source, s.target = area{}, area{}
+	areas := []area{s.source, s.target, s.wire}
+	s.source, s.target, s.wire = area{}, area{}, area{}
 	s.mu.Unlock()
-	s.p.pinned.put(source)
-	s.p.pinned.put(target)
+	for _, a := range areas {
+		s.p.pinned.put(a)
+	}
 }

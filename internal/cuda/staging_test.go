@@ -115,12 +115,14 @@ func TestStaging(t *testing.T) {
 	}
 }
 
-// Stop ends copies wherever they are; what was put is put back.
+// Stop ends copies wherever they are; what was put is put back. No wait keeps a
+// processor busy, as the driver's for a stream does.
 func TestStopAnywhere(t *testing.T) {
 	r := newTrainer(t, ptxtest.Options{Seed: 5}, device.Settings{})
 	b := random(8000, 1)
 	x := r.tensor(0, b)
 	for stopAt := -1; stopAt <= 8; stopAt++ {
+		before := r.d.Calls()
 		s := r.stage(device.Task{Source: x, Target: x, DType: dtype.Uint8, Op: dtype.Sum})
 		if stopAt < 0 {
 			s.Stop()
@@ -140,6 +142,7 @@ func TestStopAnywhere(t *testing.T) {
 		require.NoError(t, w.end(t))
 		require.NoError(t, s.Restore())
 		s.Release()
+		require.Equal(t, before["cuStreamSynchronize"], r.d.Calls()["cuStreamSynchronize"])
 		require.True(t, bytes.Equal(b, r.content(x)), "stopped at %d", stopAt)
 	}
 	r.close(x)

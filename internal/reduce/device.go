@@ -33,7 +33,8 @@ type staged struct {
 	// described: the platform has the parameters of the own chunk when its first
 	// bytes arrive, so that they can be encoded and sent.
 	described bool
-	total     int64 // bytes that arrive
+	encoded   []byte // the own chunk in wire form, if the platform encodes it
+	total     int64  // bytes that arrive
 	// Where the chunk that step reduces into begins in the order of arrival, but
 	// for that of step 0, which turns says. Set by Start.
 	starts  []int64
@@ -243,14 +244,17 @@ func (d *staged) Arrived(n int) {
 		}
 		return
 	}
-	var src, dst []byte
+	var src, dst, encoded []byte
 	first := d.arrived.Load() == 0
 	if first {
 		src, dst = d.stage.Memory()
+		if d.described {
+			encoded = d.stage.Encoded()
+		}
 	}
 	op.mu.Lock()
 	if first {
-		op.spec.Src, op.spec.Dst = src, dst
+		op.spec.Src, op.spec.Dst, d.encoded = src, dst, encoded
 	}
 	before := d.turns.ownAt(d.arrived.Load())
 	d.arrived.Store(int64(n))
@@ -284,6 +288,11 @@ func (d *staged) Ended(err error) {
 		op.fail(errs.New(errs.CodeOf(err), opName, err).WithPhase("data phase"))
 	}
 	op.settle(true)
+}
+
+// comesEncoded reports whether what is sent in step is encoded by the device.
+func (op *Op) comesEncoded(step int) bool {
+	return op.dev != nil && op.dev.encoded != nil && op.source(step)
 }
 
 // sendable returns the end of what may be sent, in wire bytes of all steps.

@@ -38,8 +38,9 @@ type card struct {
 	reduces bool
 	reduced atomic.Int64 // bytes
 
-	describes bool
-	described atomic.Int64 // chunks
+	describes, encodes bool
+	described          atomic.Int64 // chunks
+	floats             atomic.Int64 // bytes to the host that are not encoded
 }
 
 var errBroken = errs.New(errs.DeviceFailed, "copy", errors.New("a bolt came loose"))
@@ -92,6 +93,9 @@ type cardStage struct {
 	t        device.Task
 	src, dst []byte
 	params   quant.Meta
+	own      device.Range
+	original []byte // of own, in place
+	encoded  []byte
 
 	mu      sync.Mutex
 	more    sync.Cond
@@ -135,7 +139,7 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 				s.mu.Lock()
 				stopped := s.stopped
 				s.mu.Unlock()
-				if stopped || !step(true, func() { copy(s.src[at:at+n], s.c.memory[s.t.Source.Ptr][at:]) }) {
+				if stopped || !step(true, func() { s.take(at, n) }) {
 					s.Stop()
 					return
 				}
@@ -177,12 +181,34 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 	}()
 }
 
+// take brings n bytes to the host, in wire form if they are to be encoded; then
+// nobody may look at the others.
+func (s *cardStage) take(at, n int) {
+	from := s.c.memory[s.t.Source.Ptr][at : at+n]
+	if s.encoded == nil || at < s.own.From || at >= s.own.To {
+		s.c.floats.Add(int64(copy(s.src[at:], from)))
+		return
+	}
+	wire := func(n int) int { return n / s.t.DType.Size() * s.t.Wire.Size() }
+	s.t.Quantizer.Quantize(s.t.DType, s.t.Wire, &s.params, s.encoded[wire(at-s.own.From):][:wire(n)], from)
+	for i := at; i < at+n; i++ {
+		s.src[i] = 0xee
+	}
+}
+
 func (s *cardStage) Describe(from, to int) bool {
 	if s.c.describes {
-		s.params = s.t.Quantizer.Params(s.t.DType, s.t.Wire, s.c.memory[s.t.Source.Ptr][from:to])
+		own := s.c.memory[s.t.Source.Ptr][from:to]
+		s.params = s.t.Quantizer.Params(s.t.DType, s.t.Wire, own)
+		if quant.FormOf(s.t.Quantizer, s.t.DType, s.t.Wire).Elements == 1 && s.c.encodes {
+			s.own, s.original = device.Range{From: from, To: to}, bytes.Clone(own)
+			s.encoded = make([]byte, (to-from)/s.t.DType.Size()*s.t.Wire.Size())
+		}
 	}
 	return s.c.describes
 }
+
+func (s *cardStage) Encoded() []byte { return s.encoded }
 
 func (s *cardStage) Params() quant.Meta {
 	s.c.described.Add(1)
@@ -232,6 +258,7 @@ func (s *cardStage) Stop() {
 
 func (s *cardStage) Restore() error {
 	if s.t.Source.Ptr == s.t.Target.Ptr {
+		copy(s.src[s.own.From:], s.original)
 		for _, r := range s.written {
 			copy(s.c.memory[s.t.Target.Ptr][r.From:r.To], s.src[r.From:r.To])
 		}
@@ -364,6 +391,7 @@ func TestDeviceMatchesOracle(t *testing.T) {
 func TestDeviceQuantized(t *testing.T) {
 	c := newCard(t, 160)
 	c.reduces = true // which is of no effect
+	encoded := 0
 	for k, s := range deviceShapes() {
 		r := newRing(t, s)
 		for i, q := range quantCases() {
@@ -377,12 +405,19 @@ func TestDeviceQuantized(t *testing.T) {
 				specs[i].Quantizer, specs[i].WireType = codec, q.wt
 			}
 			want := quantOracle(r, codec, q, src)
-			c.describes = (i+k)%2 == 0
+			c.describes, c.encodes = (i+k)%3 > 0, (i+k)%3 > 1
 			c.described.Store(0)
+			c.floats.Store(0)
 			r.start(c.take(specs)).ok(t)
 			if c.describes {
 				require.EqualValues(t, s.n, c.described.Load(), "once for each peer")
 			}
+			own := 0
+			if c.encodes && quant.FormOf(codec, q.dt, q.wt).Elements == 1 {
+				encoded++
+				own = len(src[0]) // each chunk is one peer's own
+			}
+			require.EqualValues(t, s.n*len(src[0])-own, c.floats.Load())
 			for i, s := range specs {
 				require.True(t, bytes.Equal(want, s.Dst), "shape %d, rank %d, %+v", k, i, q)
 			}
@@ -391,6 +426,7 @@ func TestDeviceQuantized(t *testing.T) {
 	}
 	require.Zero(t, c.stages)
 	require.Zero(t, c.reduced.Load())
+	require.Greater(t, encoded, 10)
 }
 
 // An abort at any copy, a late one too, restores the device's memory bit by
@@ -403,6 +439,7 @@ func TestDeviceAbortRestores(t *testing.T) {
 			c.gate = make(chan struct{})
 			r := newRing(t, s)
 			specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Avg, 160*s.n, k%2 == 0)
+			c.encodes = at%2 == 0
 			if c.describes = at%3 == 0; c.describes {
 				q, err := quant.Lookup("minmax")
 				require.NoError(t, err)
@@ -505,7 +542,7 @@ func TestQuantizedIsSentAsItArrives(t *testing.T) {
 	for _, pool := range []int{1, 3} {
 		const piece = 4096
 		c := newCard(t, piece)
-		c.describes, c.opens, c.gate = true, true, make(chan struct{})
+		c.describes, c.encodes, c.opens, c.gate = true, pool == 3, true, make(chan struct{})
 		open := sync.OnceFunc(func() { close(c.gate) })
 		s := shape{n: 2, native: true, knows: true}
 		if pool > 1 {

@@ -54,6 +54,8 @@ func (o *outStream) NextFrame(f *link.Frame, batch int) bool {
 	}
 	at := op.place(p.first) + p.off
 	switch {
+	case op.comesEncoded(p.step):
+		f.Payload = op.dev.encoded[p.off : p.off+p.n]
 	case op.quantized():
 		f.Payload = op.code.wire[at : at+p.n]
 	case op.source(p.step):
@@ -143,7 +145,7 @@ func (o *outStream) PrepareFrame(f *link.Frame) {
 		f.Head[at] = byte(len(f.Head) - at - 1)
 		op.putHeader(f)
 	}
-	if op.forwards(f.Step) {
+	if op.forwards(f.Step) || op.comesEncoded(f.Step) {
 		return // received bytes are forwarded as they are
 	}
 	place := func(off int) int { return (first + op.decoded(off, count)) * op.elem }

@@ -461,3 +461,54 @@ func TestStreamThatNeverEnds(t *testing.T) {
 	k.free(x)
 	k.close()
 }
+
+// What a device encodes is what the host would send, and crosses the bus in wire
+// form, once the device's kernels are compiled.
+func TestQuantizedOnTheDevice(t *testing.T) {
+	const count, peers = 40_000, 2
+	for k, q := range []core.Quantize{{Algorithm: "minmax", Type: dtype.Uint8}, {Algorithm: "zeropoint", Type: dtype.Int16}} {
+		for _, pool := range []int{1, 3} {
+			c := newCard(t, peers, device.Settings{})
+			comms := world(t, peers, func(o *core.Options) { o.PoolSize = pool })
+			rng := rand.New(rand.NewPCG(uint64(k), 7))
+			var src, want [peers][]byte
+			var from, to [peers]core.DeviceBuffer
+			for i := range peers {
+				src[i], want[i] = floats(rng, count), make([]byte, 4*count)
+				from[i], to[i] = c.put(i, src[i]), c.put(i, make([]byte, 4*count))
+			}
+			reduce := func(call func(i int) core.Reduce) {
+				each(t, peers, func(i int) error {
+					r := call(i)
+					r.Tag, r.Quantize = 1, q
+					_, err := comms[i].AllReduce(t.Context(), r)
+					return err
+				})
+			}
+			reduce(func(i int) core.Reduce {
+				return core.Reduce{Src: src[i], Dst: want[i], DType: dtype.Float32, Op: core.Sum}
+			})
+			// The own half in wire form and the other one; bounds, or sums of each 2048 elements.
+			half := 2 * count
+			params := map[string]int{"minmax": 24, "zeropoint": 16 * 10}[q.Algorithm]
+			bus := peers * (params + half*q.Type.Size()/4 + half)
+			for began := time.Now(); ; {
+				before, _ := c.d.Copied()
+				reduce(func(i int) core.Reduce { return core.ReduceDevice(to[i], from[i], dtype.Float32, core.Sum) })
+				after, _ := c.d.Copied()
+				for i := range peers {
+					require.True(t, bytes.Equal(want[i], c.get(to[i])), "%+v", q)
+				}
+				if after-before == bus {
+					break
+				}
+				require.Less(t, time.Since(began), patience, "%d bytes, not %d", after-before, bus)
+			}
+			c.free(append(from[:], to[:]...)...)
+			for _, comm := range comms {
+				require.NoError(t, comm.Close())
+			}
+			c.close()
+		}
+	}
+}

@@ -24,6 +24,8 @@ type counted struct {
 
 	kernels  map[driver.Function]string
 	launches map[string]int
+
+	toHost, toDevice int // bytes of copies
 }
 
 type failure struct {
@@ -294,14 +296,25 @@ func (c *counted) Pointer(p driver.Ptr) (driver.Pointer, error) {
 	return c.Driver.Pointer(p)
 }
 
+// Copied implements Device.
+func (c *counted) Copied() (toHost, toDevice int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.toHost, c.toDevice
+}
+
 // CopyToDevice implements driver.Driver.
 func (c *counted) CopyToDevice(dst driver.Ptr, src []byte, s driver.Stream) error {
-	return c.do("cuMemcpyHtoDAsync_v2", func() error { return c.Driver.CopyToDevice(dst, src, s) })
+	err := c.do("cuMemcpyHtoDAsync_v2", func() error { return c.Driver.CopyToDevice(dst, src, s) })
+	c.note(err, func(*ptxtest.Counts) { c.toDevice += len(src) })
+	return err
 }
 
 // CopyToHost implements driver.Driver.
 func (c *counted) CopyToHost(dst []byte, src driver.Ptr, s driver.Stream) error {
-	return c.do("cuMemcpyDtoHAsync_v2", func() error { return c.Driver.CopyToHost(dst, src, s) })
+	err := c.do("cuMemcpyDtoHAsync_v2", func() error { return c.Driver.CopyToHost(dst, src, s) })
+	c.note(err, func(*ptxtest.Counts) { c.toHost += len(dst) })
+	return err
 }
 
 // CopyOnDevice implements driver.Driver.

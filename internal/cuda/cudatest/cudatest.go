@@ -25,6 +25,7 @@ type Device interface {
 	Live() ptxtest.Counts
 	Calls() map[string]int
 	Launches() map[string]int
+	Copied() (toHost, toDevice int)
 	Fail(call string, nth int, r driver.Result)
 }
 

@@ -53,6 +53,12 @@ func quantizer(op string, t, q dtype.Type, m *quant.Meta) (string, error) {
 	return kind, nil
 }
 
+// Quantizes reports whether there are kernels for elements of t and wire type q.
+func Quantizes(t, q dtype.Type, kind quant.Kind) bool {
+	_, err := quantizer("", t, q, &quant.Meta{Kind: kind})
+	return err == nil
+}
+
 // Quantize queues the wire form of n elements of t at src, under m, to dst, with
 // the bits of package minmax or zeropoint, whichever m.Kind says (data spec,
 // sections 4.4 and 4.5). Addresses are multiples of the elements' sizes.

@@ -19,6 +19,13 @@ type Counts struct {
 	Pushed      int // contexts on threads' stacks
 }
 
+// tallies are what a Device has done.
+type tallies struct {
+	calls, launches  map[string]int
+	steps            int // instructions of warps
+	toHost, toDevice int // bytes of copies
+}
+
 // Live counts what is in use now. After a backend has been closed it has to be
 // the zero value, whatever happened before.
 func (d *Device) Live() Counts {
@@ -103,6 +110,13 @@ func (d *Device) Launches() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.launches)
+}
+
+// Copied is how many bytes were queued to be copied to the host and to devices.
+func (d *Device) Copied() (toHost, toDevice int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.toHost, d.toDevice
 }
 
 // Steps is the number of instructions that warps have executed.

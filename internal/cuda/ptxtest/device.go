@@ -59,12 +59,10 @@ type Device struct {
 	arena    arena
 	busy     time.Duration
 	random   uint64
-	calls    map[string]int
+	tallies
 	watched  map[uint64]map[string]int // of threads
 	failures []failure
 	faults   []failure
-	steps    int
-	launches map[string]int
 	graphs   graphs
 }
 
@@ -128,7 +126,7 @@ func New(o Options) *Device {
 		contexts: map[driver.Context]*context{}, stacks: map[uint64][]*context{},
 		modules: map[driver.Module]*loaded{}, funcs: map[driver.Function]*entry{},
 		streams: map[driver.Stream]*stream{}, events: map[driver.Event]*event{},
-		calls: map[string]int{}, launches: map[string]int{}, graphs: graphs{modes: map[uint64]driver.CaptureMode{}},
+		tallies: tallies{calls: map[string]int{}, launches: map[string]int{}}, graphs: graphs{modes: map[uint64]driver.CaptureMode{}},
 	}
 }
 

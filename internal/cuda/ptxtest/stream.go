@@ -481,6 +481,7 @@ func (d *Device) CopyToDevice(dst driver.Ptr, src []byte, h driver.Stream) error
 	if err != nil {
 		return err
 	}
+	d.toDevice += len(src)
 	d.queue(s, work{what: call, do: func(w *work) *fault {
 		to, f := a.at(dst, uint64(len(src)), true, w)
 		if f == nil {
@@ -505,6 +506,7 @@ func (d *Device) CopyToHost(dst []byte, src driver.Ptr, h driver.Stream) error {
 	if err != nil {
 		return err
 	}
+	d.toHost += len(dst)
 	d.queue(s, work{what: call, do: func(w *work) *fault {
 		from, f := a.at(src, uint64(len(dst)), false, w)
 		if f == nil {
