@@ -126,7 +126,7 @@ typedef struct gopcclGroup_t {
     size_t size;      /* members of the group */
     int index;        /* this peer's index among the members; -1 without collectives */
     bool collectives; /* every member and the master have those besides all-reduce */
-    bool mesh;        /* all members are connected with each other */
+    bool mesh;        /* all are connected with each other: a gather, scatter or all-to-all has asked for it */
 } gopcclGroup_t;
 
 /*

@@ -256,7 +256,7 @@ def test_looking_for_what_has_ended_keeps_what_is_launched_meanwhile(
     a, b = peers
     member = a._member
     assert member is not None
-    ended = member._ended
+    ended = member.ended
 
     def late() -> Any:
         known = ended()
@@ -267,7 +267,7 @@ def test_looking_for_what_has_ended_keeps_what_is_launched_meanwhile(
         return known
 
     watched: List[Any] = []
-    monkeypatch.setattr(member, "_ended", late)
+    monkeypatch.setattr(member, "ended", late)
     assert a.in_flight() != [], "it is not forgotten"
     gc.collect()
     assert watched[0]() is not None, "its buffers have an owner"

@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from gopccl import cuda
+from gopccl._collect import Group
 from gopccl._comm import AsyncReduceHandle, Communicator, MasterNode, ReduceOpDescriptor, dump_state
 from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._state import SharedState, TensorInfo
@@ -50,6 +51,7 @@ __all__ = [
     "DataType",
     "DeviceType",
     "DistributionHint",
+    "Group",
     "MasterNode",
     "PCCLError",
     "QuantizationAlgorithm",

@@ -35,6 +35,18 @@ class Buffer(NamedTuple):
     owner: Any
     device: Optional[int] = None
     stream: Any = None
+    moved: str = ""  # the name of an element type that the library does not know: it is moved as ``scale`` bytes
+    scale: int = 1
+
+    @property
+    def type_name(self) -> str:
+        """The element type, for messages."""
+        return self.moved or self.dtype.name
+
+    @property
+    def elements(self) -> int:
+        """The number of elements as the caller counts them."""
+        return self.numel // self.scale
 
     def where(self) -> str:
         """The place, for messages."""
@@ -53,15 +65,19 @@ def is_numpy(obj: Any) -> bool:
     return numpy is not None and isinstance(obj, numpy.ndarray)
 
 
-def buffer_of(obj: Any, what: str, *, writable: bool) -> Buffer:
-    """The memory of ``obj``; ArgumentError naming ``what`` if it cannot be used as it is."""
+def buffer_of(obj: Any, what: str, *, writable: bool, moved: bool = False) -> Buffer:
+    """The memory of ``obj``; ArgumentError naming ``what`` if it cannot be used as it is.
+
+    With ``moved`` nobody computes with the elements: those of a type that the library does
+    not know, such as bool and complex numbers, are described as bytes.
+    """
     if isinstance(obj, Buffer):
         return obj
     try:
         if is_torch(obj):
-            return _from_torch(obj)
+            return _from_torch(obj, moved)
         if is_numpy(obj):
-            return _from_numpy(obj, writable)
+            return _from_numpy(obj, writable, moved)
         if _has_buffer(obj):
             return _from_memory(obj, writable)
         if hasattr(obj, "__dlpack__"):
@@ -78,7 +94,7 @@ def buffer_of(obj: Any, what: str, *, writable: bool) -> Buffer:
 _known: Dict[Any, DataType] = {}
 
 
-def _from_torch(t: Any) -> Buffer:
+def _from_torch(t: Any, moved: bool = False) -> Buffer:
     device: Optional[int] = None
     if t.device.type == "cuda":
         cuda.require(str(t.device))
@@ -91,21 +107,33 @@ def _from_torch(t: Any) -> Buffer:
         raise ArgumentError(f"the tensor is not contiguous (shape {tuple(t.shape)}, strides {t.stride()})")
     dtype = _known.get(t.dtype)
     if dtype is None:
-        dtype = _known[t.dtype] = DataType.from_torch_dtype(t.dtype)
+        try:
+            dtype = _known[t.dtype] = DataType.from_torch_dtype(t.dtype)
+        except ArgumentError:
+            if not moved or device is not None:
+                raise
+            name, size = str(t.dtype), t.element_size()
+            return Buffer(t.data_ptr(), t.numel() * size, DataType.UINT8, t.untyped_storage(), moved=name, scale=size)
     if device is not None:
         return Buffer(t.data_ptr(), t.numel(), dtype, t.untyped_storage(), device, cuda.current_stream(device))
     return Buffer(t.data_ptr(), t.numel(), dtype, t.untyped_storage())
 
 
-def _from_numpy(a: Any, writable: bool) -> Buffer:
+def _from_numpy(a: Any, writable: bool, moved: bool = False) -> Buffer:
     if not a.flags.c_contiguous:
         raise ArgumentError(f"the array is not contiguous (shape {a.shape}, strides {a.strides} bytes)")
     if writable and not a.flags.writeable:
         raise ArgumentError("the array is read-only")
+    address = a.__array_interface__["data"][0]
     dtype = _known.get(a.dtype)
     if dtype is None:
-        dtype = _known[a.dtype] = DataType.from_numpy_dtype(a.dtype)
-    return Buffer(a.__array_interface__["data"][0], a.size, dtype, _held_array(a))
+        try:
+            dtype = _known[a.dtype] = DataType.from_numpy_dtype(a.dtype)
+        except ArgumentError:
+            if not moved or a.dtype.hasobject or a.dtype.itemsize == 0:
+                raise
+            return Buffer(address, a.nbytes, DataType.UINT8, _held_array(a), moved=str(a.dtype), scale=a.dtype.itemsize)
+    return Buffer(address, a.size, dtype, _held_array(a))
 
 
 def _held_array(a: Any) -> Any:

@@ -102,5 +102,26 @@ pcclResult_t gopcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *, gopcclVerdict_t
 typedef struct { uint64_t tag; bool ended; } gopcclAsyncReduce_t;
 pcclResult_t gopcclWaitForPeers(const pcclComm_t *, size_t);
 size_t gopcclDumpState(char *, size_t);
+typedef struct {
+    size_t size;
+    int kind;
+    uint32_t root;
+    uint64_t tag;
+    const void *src;
+    void *dst;
+    size_t src_count;
+    size_t dst_count;
+    const size_t *counts;
+    const size_t *send_counts;
+    const size_t *recv_counts;
+    size_t members;
+    pcclDataType_t datatype;
+    pcclRedOp_t op;
+    bool preserve;
+} gopcclCollective_t;
+pcclResult_t gopcclCollect(const pcclComm_t *, const gopcclCollective_t *, pcclReduceInfo_t *);
+pcclResult_t gopcclCollectAsync(const pcclComm_t *, const gopcclCollective_t *, pcclAsyncReduceOp_t *);
+typedef struct { size_t size; int index; bool collectives; bool mesh; } gopcclGroup_t;
+pcclResult_t gopcclGetGroup(const pcclComm_t *, gopcclGroup_t *, uint8_t (*)[16], size_t);
 pcclResult_t gopcclListAsyncReduces(const pcclComm_t *, gopcclAsyncReduce_t *, size_t, size_t *);
 """

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gopccl import _address, _lib, cuda
 from gopccl._buffers import Buffer, buffer_of, plain_pair
+from gopccl._collect import Collectives, Group, Request, group_of
 from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._lib import call, ffi
 from gopccl._state import SharedState
@@ -150,7 +151,7 @@ Verdict = Tuple[bool, int, ReduceInfo]
 
 
 class _Flight:
-    """An asynchronous all-reduce, from before its launch until it was awaited."""
+    """An asynchronous operation, from before its launch until it was awaited."""
 
     __slots__ = ("op", "owners", "launching", "lock", "verdict", "result", "detail")
 
@@ -222,7 +223,7 @@ class _Membership:
         """Let go of the buffers of all operations that have ended, and of launches that came to nothing."""
         # Noted before the library is asked: what another thread launches meanwhile is not in its answer.
         flights = [(key, f, f.launching) for key, f in list(self.flights.items())]
-        known = self._ended()
+        known = self.ended()
         if known is None:
             return
         used = 0
@@ -239,7 +240,7 @@ class _Membership:
                 used += 1
         self.look = max(_LOOK, 2 * used)
 
-    def _ended(self) -> Optional[Dict[int, bool]]:
+    def ended(self) -> Optional[Dict[int, bool]]:
         """By tag, whether an operation that was not awaited has ended; None if the library does not say."""
         if _list is None or not _lib.in_home_process():
             return None
@@ -290,7 +291,7 @@ def dump_state() -> str:
 
 
 class AsyncReduceHandle:
-    """An all-reduce in flight. Made by ``Communicator.all_reduce_async``."""
+    """An operation in flight. Made by ``Communicator.all_reduce_async`` and the others that end in ``_async``."""
 
     def __init__(self, comm: "Communicator", key: int, flight: _Flight) -> None:
         self._comm = comm
@@ -301,6 +302,14 @@ class AsyncReduceHandle:
     def tag(self) -> int:
         """The tag that the operation was launched with."""
         return int(self._flight.op.tag)
+
+    def done(self) -> bool:
+        """Whether ``wait`` returns at once, and the buffers are the caller's again. It never waits."""
+        if self._flight.result is not None:
+            return True
+        m = self._comm._member
+        known = None if m is None else m.ended()
+        return known is not None and known.get(self._flight.op.tag, True)
 
     def wait(self) -> Tuple[bool, int, ReduceInfo]:
         """Block until the operation has ended: (success, result code, info).
@@ -321,7 +330,7 @@ class AsyncReduceHandle:
         return info
 
 
-class Communicator:
+class Communicator(Collectives):
     """One peer's membership in a run.
 
     ``address`` is HOST:PORT of the master (IPv4, ``[IPv6]`` or a name). Collectives
@@ -534,23 +543,48 @@ class Communicator:
         a failure they are as after one of ``all_reduce``.
         """
         a = _launch(send, recv, op, tag, operand_descriptor, quantization_options)
+        return self._fly(a.descriptor.tag, a.owners, "pcclAllReduceAsync", a.src, a.dst, a.descriptor, self._handle)
+
+    def _fly(self, tag: int, owners: Any, name: str, *args: Any) -> AsyncReduceHandle:
+        """Call a function of the library that launches an operation and takes its handle last."""
         m = self._member
         if m is None:
-            raise PCCLError(Result.INVALID_ARGUMENT, "pcclAllReduceAsync", "the communicator was closed")
+            raise PCCLError(Result.INVALID_ARGUMENT, name, "the communicator was closed")
         if len(m.flights) >= m.look:
             m.release()
         # The library uses the buffers from inside the call on, and an exception may
         # be raised at any moment behind it: they have an owner before.
-        flight, key = _Flight(m.c, a.descriptor.tag, a.owners), next(_keys)
+        flight, key = _Flight(m.c, tag, owners), next(_keys)
         m.flights[key] = flight
         try:
-            call("pcclAllReduceAsync", a.src, a.dst, a.descriptor, m.c, flight.op)
+            call(name, *args, flight.op)
         except PCCLError:
             m.flights.pop(key, None)
             raise
         finally:
             flight.launching = False
         return AsyncReduceHandle(self, key, flight)
+
+    def _collect(self, request: Request) -> ReduceInfo:
+        info = ffi.new(_REDUCE_INFO)
+        try:
+            call("gopcclCollect", self._handle, request.c, info)
+        except PCCLError as err:
+            request.explain(err, self)
+            raise
+        return _info(info)
+
+    def _collect_async(self, request: Request) -> AsyncReduceHandle:
+        try:
+            return self._fly(request.c.tag, request.owners, "gopcclCollectAsync", self._handle, request.c)
+        except PCCLError as err:
+            request.explain(err, self)
+            raise
+
+    @property
+    def group(self) -> Group:
+        """The members of the group as collectives know them, as of the last round."""
+        return group_of(self._handle)
 
     def all_reduce_multiple_with_retry(
         self, descriptors: Sequence[ReduceOpDescriptor], *, max_in_flight: int = 4
