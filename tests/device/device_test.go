@@ -512,3 +512,53 @@ func TestQuantizedOnTheDevice(t *testing.T) {
 		}
 	}
 }
+
+// The goroutine that launches asks about the buffers and marks the streams. It
+// queues nothing else, allocates nothing and waits for nothing of the driver's,
+// be it the first operation or a later one, quantized or not.
+func TestLaunchMakesNoCalls(t *testing.T) {
+	const bytes = 64 << 10
+	cheap := []string{
+		"cuPointerGetAttributes", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2",
+		"cuThreadExchangeStreamCaptureMode", "cuStreamIsCapturing", "cuEventRecord",
+	}
+	c := newCard(t, 1, device.Settings{})
+	only := cudatest.Interpreter(t, c.d)
+	comms := world(t, 2, nil)
+	x := [2]core.DeviceBuffer{c.put(0, make([]byte, bytes)), c.put(0, make([]byte, bytes))}
+	for k, q := range []core.Quantize{{}, {Algorithm: "minmax", Type: dtype.Uint8}, {}, {Algorithm: "minmax", Type: dtype.Uint8}} {
+		runtime.LockOSThread()
+		r := core.ReduceDevice(x[0], x[0], dtype.Float32, core.Sum)
+		r.Quantize = q
+		stop := only.Watch()
+		h, err := comms[0].AllReduceAsync(t.Context(), r) // the other peer does not vote yet
+		calls := stop()
+		runtime.UnlockOSThread()
+		require.NoError(t, err)
+		require.Equal(t, 1, calls["cuEventRecord"], "the mark")
+		for _, call := range cheap {
+			delete(calls, call)
+		}
+		if k == 0 { // of the process
+			for _, call := range []string{"cuDeviceGetCount", "cuDevicePrimaryCtxRetain", "cuEventCreate"} {
+				delete(calls, call)
+			}
+		}
+		require.Empty(t, calls, "launch %d", k)
+		each(t, 2, func(i int) error {
+			if i == 0 {
+				_, err := h.Wait(t.Context())
+				return err
+			}
+			r := core.ReduceDevice(x[1], x[1], dtype.Float32, core.Sum)
+			r.Quantize = q
+			_, err := comms[1].AllReduce(t.Context(), r)
+			return err
+		})
+	}
+	for _, comm := range comms {
+		require.NoError(t, comm.Close())
+	}
+	c.free(x[:]...)
+	c.close()
+}
