@@ -46,3 +46,14 @@ func (s *Session) preflight(e fsm.Preflight) {
 	self := s.m.View().UUID
 	s.spawn(func() { s.box.post(fsm.Preflighted{Number: e.Number, Failed: s.mesh.Try(self, e.Peers)}) })
 }
+
+// roundOver lets operations and messages of the epoch that a round has begun run.
+func (s *Session) roundOver(epoch uint64) {
+	s.publishView()
+	s.hub.EndRound(previous(s.m.View()))
+	s.posted.Begin()
+	if epoch != 0 {
+		s.engine.BeginEpoch(epoch)
+		s.blocks.BeginEpoch(epoch)
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/mesh"
+	"github.com/gopccl/gopccl/internal/message"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/probe"
 	"github.com/gopccl/gopccl/internal/reduce"
@@ -70,6 +71,7 @@ type Session struct {
 type dataPath struct {
 	engine *reduce.Engine
 	blocks *collective.Engine // for other collectives, on the same hub
+	posted *message.Engine    // for messages, on the same hub
 	hub    *link.Hub          // the engine's
 }
 
@@ -209,6 +211,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		Threads: threads, Affinity: cpus, Grow: func(peer wire.UUID, n int) { s.mesh.Grow(peer, n) },
 	}})
 	s.hub = s.engine.Hub()
+	s.posted = message.NewEngine(s.hub) // its mark is part of that of collectives, which are asked first
 	s.blocks = collective.NewEngine(s.hub, collective.Config{Backend: kernels, Flows: opt.Flows})
 	s.meter.use = s.hub.LinkUse
 	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
@@ -307,6 +310,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			// Before others dial here because of the same round.
 			s.engine.ExpectEpoch(e.Epoch)
 			s.blocks.ExpectEpoch(e.Epoch)
+			s.posted.Expect(e.Epoch, s.View().Members)
 			s.hub.Trust(uuids(e.Peers)...)
 			s.hub.BeginRound()
 			ring, members := s.preparing.end(), s.meshing.end()
@@ -325,6 +329,8 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.prepareMesh(e)
 		case fsm.StopMesh:
 			s.meshing.end()
+		case fsm.PeerLeft:
+			s.posted.Lost(e.Peer, errLeft)
 		case fsm.MeshSettled:
 			s.publishView()
 		case fsm.SwitchRing:
@@ -336,11 +342,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.hub.Forget(keep)
 			s.hub.Retain(keep, nil)
 		case fsm.RoundOver:
-			s.hub.EndRound(previous(s.m.View()))
-			if e.Epoch != 0 {
-				s.engine.BeginEpoch(e.Epoch)
-				s.blocks.BeginEpoch(e.Epoch)
-			}
+			s.roundOver(e.Epoch)
 		case fsm.StartData:
 			s.startData(e)
 		case fsm.SkipData:
@@ -405,6 +407,7 @@ type View = fsm.View
 func (s *Session) View() View { return *s.view.Load() }
 
 func (s *Session) disconnect(reason string) {
+	s.posted.Stop(errs.New(errs.Closed, "message", errors.New(reason)).WithHint("connect again with a new communicator"))
 	s.log.Info("left the run", "reason", reason)
 	s.cancel()
 	s.master.drain()

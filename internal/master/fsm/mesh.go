@@ -114,6 +114,9 @@ func (m *Machine) askMesh(c *client) {
 		m.kick(c, "asks for a mesh in a group without collectives other than all-reduce")
 		return
 	}
+	if c.round.in && m.round.active {
+		return // it asked before it heard of the round, which has answered it
+	}
 	m.wantMesh(c.group)
 }
 

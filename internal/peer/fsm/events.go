@@ -72,6 +72,8 @@ type (
 		Call CallID
 		Op   OpID // the operation to abort, 0 if Call is a phase-changing call
 	}
+	// CallMesh waits until the master has said whether there is a mesh, and asks for one.
+	CallMesh struct{ Call CallID }
 	// CallClose leaves the run.
 	CallClose struct{ Call CallID }
 )
@@ -162,6 +164,7 @@ func (CallCollective) event() {}
 func (CallAwait) event()      {}
 func (CallCancel) event()     {}
 func (CallClose) event()      {}
+func (CallMesh) event()       {}
 func (PacketIn) event()       {}
 func (MasterGone) event()     {}
 func (Established) event()    {}
@@ -300,6 +303,8 @@ type (
 	}
 	// StopMesh ends a PrepareMesh.
 	StopMesh struct{ Change uint64 }
+	// PeerLeft says that the master has named a member of the group as gone.
+	PeerLeft struct{ Peer wire.UUID }
 	// MeshSettled says that the master has decided whether there is a mesh, and the view
 	// shows it.
 	MeshSettled struct{ Direct bool }
@@ -361,6 +366,7 @@ func (StopPrepare) effect()  {}
 func (PrepareMesh) effect()  {}
 func (StopMesh) effect()     {}
 func (MeshSettled) effect()  {}
+func (PeerLeft) effect()     {}
 func (Preflight) effect()    {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}
@@ -412,6 +418,8 @@ type View struct {
 	Lacks       string
 	Members     []wire.UUID
 	Mesh        bool // all of them are connected with each other
+	// Epoch names the last round if all members can begin eagerly, and messages be sent.
+	Epoch uint64
 	// MasterCollectives: the master knows them.
 	MasterCollectives bool
 }

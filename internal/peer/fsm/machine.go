@@ -155,6 +155,8 @@ func (m *Machine) handle(ev Event) {
 		m.await(ev)
 	case CallCancel:
 		m.cancel(ev)
+	case CallMesh:
+		m.askMesh(ev)
 	case CallClose:
 		m.close(ev)
 	case PacketIn:
@@ -309,6 +311,7 @@ func (m *Machine) peerDropped(p wire.M2CPeerDropped) {
 	if p.Group != m.cfg.Group {
 		return
 	}
+	m.emit(PeerLeft{Peer: p.UUID})
 	for _, op := range m.ops {
 		if op.state != opSettled {
 			op.lost = append(op.lost, lostPeer{p.UUID, p.Addr})

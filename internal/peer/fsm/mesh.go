@@ -1,8 +1,11 @@
 package fsm
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -22,6 +25,8 @@ type mesh struct {
 	change   uint64
 	answered bool // the work is done, and the master knows
 	stands   bool // ... with connections to all
+	asked    bool // a call has had the master asked for it
+	calls    []CallID
 	kept     bool // there are connections of one that stood or was made before the round
 }
 
@@ -39,7 +44,7 @@ func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
 		}
 		listed[e.UUID] = true
 	}
-	m.mesh = mesh{state: meshPreparing, change: p.Change, kept: m.mesh.kept}
+	m.mesh = mesh{state: meshPreparing, change: p.Change, kept: m.mesh.kept, calls: m.mesh.calls}
 	if len(p.Peers) == 0 {
 		m.meshPrepared(MeshPrepared{Change: p.Change})
 		return true
@@ -69,8 +74,10 @@ func (m *Machine) takeMesh(p wire.M2CMesh) bool {
 			return false
 		}
 		m.stopMesh()
+		calls := m.mesh.calls
 		m.mesh = mesh{state: meshRefused}
 		m.emit(MeshSettled{})
+		m.answerMesh(calls, nil)
 		m.unneeded = true
 		m.release()
 		return true
@@ -80,6 +87,9 @@ func (m *Machine) takeMesh(p wire.M2CMesh) bool {
 		}
 		m.mesh.state, m.view.Mesh = meshDirect, true
 		m.emit(MeshSettled{Direct: true})
+		calls := m.mesh.calls
+		m.mesh.calls = nil
+		m.answerMesh(calls, nil)
 		return true
 	}
 	return false
@@ -90,6 +100,47 @@ func (m *Machine) stopMesh() {
 	if m.mesh.state == meshPreparing && !m.mesh.answered {
 		m.emit(StopMesh{Change: m.mesh.change})
 	}
+}
+
+// askMesh waits for the master's word about the mesh.
+func (m *Machine) askMesh(c CallMesh) {
+	const op = "send"
+	if err := m.usable(kindReduce); err != nil {
+		err.Op = op
+		m.done(c.Call, err)
+		return
+	}
+	switch {
+	case m.flow != nil:
+		m.done(c.Call, errs.New(errs.Busy, op, fmt.Errorf("%s is running", kindNames[m.flow.kind])))
+	case !m.view.Collectives:
+		m.done(c.Call, errs.New(errs.Unsupported, op, errors.New(m.view.Lacks)))
+	case m.mesh.state.settled():
+		m.done(c.Call, nil)
+	default:
+		m.mesh.calls = append(m.mesh.calls, c.Call)
+		if m.mesh.state == meshNone && !m.mesh.asked {
+			m.mesh.asked = true
+			m.send(wire.C2MWantMesh{})
+		}
+	}
+}
+
+func (m *Machine) answerMesh(calls []CallID, err error) {
+	for _, c := range calls {
+		m.done(c, err)
+	}
+}
+
+// cancelMesh answers a call that was given up, if it is one of those that wait; the mesh
+// is made all the same.
+func (m *Machine) cancelMesh(c CallID) bool {
+	i := slices.Index(m.mesh.calls, c)
+	if i >= 0 {
+		m.mesh.calls = slices.Delete(m.mesh.calls, i, i+1)
+		m.done(c, errs.New(errs.Canceled, "send", nil))
+	}
+	return i >= 0
 }
 
 // connected reports whether there may be connections between members that are not

@@ -348,3 +348,53 @@ func TestMeshOutlivesASwitch(t *testing.T) {
 	want[SwitchRing](r)
 	require.Subset(t, want[Release](r).Keep, uids(2, 3, 4, 5))
 }
+
+// A call for a mesh is answered when the master has said what becomes of it, by a round,
+// by the end of the session, or when its caller gives up. The master is asked once.
+func TestCallsForAMesh(t *testing.T) {
+	call := func(r *rig) CallID {
+		c := r.newCall()
+		r.step(CallMesh{Call: c})
+		return c
+	}
+	r := collector(t, 7, 1, 2, 3, 4, 5)
+	a := call(r)
+	r.sent(wire.C2MWantMesh{})
+	b := call(r)
+	r.silent()
+	gone := call(r)
+	r.step(CallCancel{Call: gone})
+	r.failed(gone, errs.Canceled)
+	r.in(wire.M2CPrepareMesh{Change: 9})
+	late := call(r)
+	r.in(wire.M2CMesh{Change: 9, Planner: wire.MeshDirect})
+	for _, c := range []CallID{a, b, late} {
+		r.ok(c)
+	}
+	r.ok(call(r))
+
+	r.update()
+	r.failed(call(r), errs.Busy)
+	r.in(r.info([]int{1, 2, 3, 4, 5}))
+	e := want[Establish](r)
+	r.step(Established{Round: e.Round})
+	r.in(wire.M2CP2PConnectionsEstablished{Success: true, Ring: uids(1, 2, 3, 4, 5)})
+	a = call(r)
+	r.sent(wire.C2MWantMesh{})
+	r.in(wire.M2CMesh{Change: 11})
+	r.ok(a)
+
+	r = collector(t, 7, 1, 2, 3)
+	a = call(r)
+	r.update()
+	r.in(r.info([]int{1, 2, 3}))
+	r.failed(a, errs.RankConnectionLost)
+
+	r = collector(t, 7, 1, 2, 3)
+	a = call(r)
+	r.step(MasterGone{Err: fmt.Errorf("gone")})
+	r.failed(a, errs.RankConnectionLost)
+
+	r = connected(t, true, 1, 2)
+	r.failed(call(r), errs.Unsupported)
+}

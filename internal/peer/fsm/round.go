@@ -199,6 +199,7 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	}
 	m.round++
 	m.stopMesh()
+	m.answerMesh(m.mesh.calls, errs.New(errs.RankConnectionLost, "send", errors.New("a round has begun")).WithHint("repeat it after the round"))
 	m.prep, m.unneeded, m.mesh, m.view.Mesh = nil, false, mesh{kept: m.mesh.connected()}, false
 	m.flow.to(stepConnecting)
 	// Unchanged lists are established again, too: a connection between living
@@ -285,7 +286,7 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	m.dropped = nil
 	m.roundDue = false
 	m.answered = false
-	m.epoch = m.nextEpoch
+	m.epoch, m.view.Epoch = m.nextEpoch, m.nextEpoch
 	m.emit(RoundOver{Epoch: m.epoch})
 	clear(m.failedTags)
 	m.endFlow()

@@ -195,6 +195,10 @@ func (m *Machine) end(code errs.Code, detail string) {
 		m.done(c, m.endError(kindPending, ""))
 	}
 	m.pending, m.asking = nil, false
+	for _, c := range m.mesh.calls {
+		m.done(c, m.endError(kindReduce, ""))
+	}
+	m.mesh.calls = nil
 }
 
 // abandon answers the call of the flow that the session's end cut off.
@@ -251,7 +255,7 @@ func (m *Machine) answerClosers() {
 
 // cancel carries out that the caller of c.Call gave up.
 func (m *Machine) cancel(c CallCancel) {
-	if m.cancelDeferred(c) {
+	if m.cancelDeferred(c) || m.cancelMesh(c.Call) {
 		return
 	}
 	for i, p := range m.pending {

@@ -1,0 +1,16 @@
+// Package message sends messages from one member of a group to another, over the
+// connections of package link. Two members know of a message and nobody else does:
+// there is no vote and no verdict.
+//
+// A sender offers a message. Small ones travel with their offer, in memory of the engine;
+// others wait until the receiver has taken the offer, and are sent from the caller's
+// memory. A receiver matches offers with receives of the same tag in the order in which
+// they came. It says done when all of a message is there, and only then the send ends.
+//
+// Nothing waits for a member that has gone: the end of a connection fails what uses it,
+// Lost what concerns a member that the master has named as gone, and the end of an
+// epoch everything. Offers name their epoch, so that none outlives it.
+//
+// Locks: Engine.mu inside link.Sender.mu; nothing else nests. It is never held while the
+// hub or a connection is called, other than to interrupt a read.
+package message

@@ -1,0 +1,121 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/message"
+	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// Message is core.Message, and documented there.
+type Message struct {
+	Peer int
+	Tag  uint64
+	Data []byte
+}
+
+// AnyPeer is core.AnyPeer.
+const AnyPeer = -1
+
+var errLeft = errors.New("the member has left the group")
+
+// Transfer is a message in flight; its exported methods are those of core.Transfer.
+type Transfer struct {
+	s  *Session
+	in *message.Transfer
+	op string
+}
+
+// Send begins to send m and returns when the engine has it.
+func (s *Session) Send(ctx context.Context, m Message) (*Transfer, error) {
+	const op = "send"
+	v, to, err := s.otherEnd(ctx, op, m.Peer)
+	if err != nil {
+		return nil, err
+	}
+	if !s.linked(to) {
+		if _, err := s.call(ctx, op, nil, func(id fsm.CallID) fsm.Event { return fsm.CallMesh{Call: id} }); err != nil {
+			return nil, err
+		}
+		if !s.linked(to) {
+			return nil, errs.New(errs.RankConnectionFailed, op, errors.New("there is no connection to the peer, and the members of the group cannot all be connected")).
+				WithPeer(to.String()).WithHint("see the log of the master for the reason")
+		}
+	}
+	t, err := s.posted.Send(to, m.Tag, v.Epoch, m.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &Transfer{s, t, op}, nil
+}
+
+// linked reports whether there are connections to a peer, and from it for the answers.
+func (s *Session) linked(peer wire.UUID) bool {
+	open := func(r *link.Receiver) bool { return !r.Closed() }
+	return s.hub.LiveSenders(peer) > 0 && slices.ContainsFunc(s.hub.Receivers(peer), open)
+}
+
+// Receive begins to receive into m.Data and returns when the engine knows of it.
+func (s *Session) Receive(ctx context.Context, m Message) (*Transfer, error) {
+	const op = "receive"
+	v, from, err := s.otherEnd(ctx, op, m.Peer)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.posted.Receive(from, m.Tag, v.Epoch, m.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &Transfer{s, t, op}, nil
+}
+
+// otherEnd returns who a message goes to or comes from; zero: any member.
+func (s *Session) otherEnd(ctx context.Context, op string, peer int) (*fsm.View, wire.UUID, error) {
+	v := s.view.Load()
+	no := wire.UUID{}
+	switch {
+	case ctx.Err() != nil:
+		return nil, no, errs.New(errs.Canceled, op, ctx.Err())
+	case !v.Connected: // the engine says why, if it was connected before
+		return v, wire.UUID{}, nil
+	case !v.Collectives:
+		return nil, no, errs.New(errs.Unsupported, op, errors.New(v.Lacks)).
+			WithHint("let all members and the master be of this version of gopccl")
+	case v.Epoch == 0:
+		return nil, no, errs.New(errs.Unsupported, op, errors.New("a member of the group has eager start turned off")).
+			WithHint("let no member set EagerBytes to a negative value")
+	case len(v.Members) < 2:
+		return nil, no, errs.New(errs.TooFewPeers, op, nil).WithHint("wait for peers and update the topology")
+	case peer == AnyPeer && op == "receive":
+		return v, no, nil
+	case peer < 0 || peer >= len(v.Members):
+		return nil, no, errs.New(errs.InvalidArgument, op, fmt.Errorf("peer %d is none of %d members", peer, len(v.Members)))
+	case v.Members[peer] == v.UUID:
+		return nil, no, errs.New(errs.InvalidArgument, op, fmt.Errorf("peer %d is this one", peer))
+	}
+	return v, v.Members[peer], nil
+}
+
+// Wait is core.Transfer.Wait.
+func (t *Transfer) Wait(ctx context.Context) (peer int, err error) {
+	select {
+	case <-t.in.Done():
+	case <-ctx.Done():
+		t.in.Cancel(ctx.Err())
+		<-t.in.Done()
+	}
+	from, err := t.in.Result()
+	return slices.Index(t.s.view.Load().Members, from), err
+}
+
+// Done is core.Transfer.Done.
+func (t *Transfer) Done() <-chan struct{} { return t.in.Done() }
+
+// Cancel is core.Transfer.Cancel.
+func (t *Transfer) Cancel() { t.in.Cancel(errors.New("canceled by the caller")) }
