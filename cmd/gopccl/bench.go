@@ -30,13 +30,13 @@ const benchPeer = "bench-peer"
 func newBenchCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure all-reduce, shared state and hashing",
-		Long: `Measure all-reduce, shared state and hashing on this machine. Peers are processes
+		Short: "Measure collectives, shared state and hashing",
+		Long: `Measure collectives, shared state and hashing on this machine. Peers are processes
 of their own, the master runs in the measuring process, all on 127.0.0.1.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchAllReduceCmd(), newBenchSyncCmd(), newBenchHashCmd(), newBenchTopologyCmd(), newBenchPlanningCmd(), newBenchParkCmd(), newBenchPostCmd(), newBenchIdleCmd(), newBenchPeerCmd())
+	cmd.AddCommand(newBenchAllReduceCmd(), newBenchCollectiveCmd(), newBenchSyncCmd(), newBenchHashCmd(), newBenchTopologyCmd(), newBenchPlanningCmd(), newBenchParkCmd(), newBenchPostCmd(), newBenchIdleCmd(), newBenchPeerCmd())
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/cmd/gopccl/internal/bench"
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
@@ -86,6 +87,22 @@ func TestBenchPostMeasuresEverySetting(t *testing.T) {
 	}
 }
 
+// Every kind of collective can be measured, the barrier once for all sizes.
+func TestBenchCollective(t *testing.T) {
+	b := collectiveBench{kinds: strings.Join(bench.KindNames(), ","), dtype: "float64"}
+	b.rounds = 3
+	jobs, err := b.jobs(3, []int{100, 800})
+	require.NoError(t, err)
+	require.Len(t, jobs, 2*7+1)
+	for _, j := range jobs {
+		if j.Kind == core.KindBroadcast || j.Kind == core.KindReduce {
+			require.Contains(t, []int{12, 100}, j.Count)
+		} else if j.Kind != 0 {
+			require.Contains(t, []int{12, 99}, j.Count)
+		}
+	}
+}
+
 // What idle communicators cost, by their number.
 func TestBenchIdle(t *testing.T) {
 	var out, errOut bytes.Buffer
@@ -117,6 +134,10 @@ func TestBenchRefusesImpossibleArguments(t *testing.T) {
 		{"allreduce --quantize minmax --wire uint64", "uint64"},
 		{"allreduce --quantize minmax --dtype int32", "int32"},
 		{"allreduce --concurrent 0", "--concurrent"},
+		{"collective --kind all-gather,gossip", "all-to-all, barrier"},
+		{"collective --world 4 --bytes 12", "less than one float32 for each of 4 peers"},
+		{"collective --dtype float8", "float8"},
+		{"collective --world 1", "--world"},
 		{"sync --world 2", "--world"},
 		{"hash --bytes -1", "--bytes"},
 		{"hash extra", "extra"},

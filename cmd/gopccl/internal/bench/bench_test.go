@@ -79,6 +79,40 @@ func TestAllReduce(t *testing.T) {
 	require.Equal(t, "uint8", got[2].Wire)
 }
 
+// Every kind moves the bytes that it needs and no more, beside the results that its
+// processes have verified.
+func TestCollective(t *testing.T) {
+	const n, size = 3, 4 * 9000
+	want := map[core.Kind]uint64{ // sent by the peer that sends most
+		core.KindAllGather: 2 * size / n, core.KindReduceScatter: 2 * size / n, core.KindBroadcast: size, core.KindReduce: size,
+		core.KindGather: size / n, core.KindScatter: 2 * size / n, core.KindAllToAll: 2 * size / n,
+	}
+	var jobs []Exchange
+	for _, name := range KindNames() {
+		k, ok := ParseKind(name)
+		require.True(t, ok)
+		jobs = append(jobs, Exchange{Kind: k, Count: size / 4, DType: dtype.Float32, Rounds: 2})
+	}
+	var got []ExchangeResult
+	require.NoError(t, world(n).Collective(t.Context(), jobs, func(r ExchangeResult) error {
+		got = append(got, r)
+		return nil
+	}))
+	require.Len(t, got, 8)
+	for i, r := range got {
+		require.Equal(t, KindNames()[i], r.Kind)
+		require.Positive(t, r.Min)
+		require.Equal(t, want[jobs[i].Kind], r.Tx, r.Kind)
+		require.Equal(t, jobs[i].Bytes(), r.Bytes)
+	}
+	_, ok := ParseKind("all-reduce")
+	require.False(t, ok)
+
+	j := Exchange{Kind: core.KindAllGather, Count: 9, DType: dtype.Float32}
+	wrong := make([]byte, j.Bytes())
+	require.ErrorContains(t, j.verify(n, 1, wrong), "wrong result of all-gather")
+}
+
 func TestSync(t *testing.T) {
 	r, err := world(3).Sync(t.Context(), Transfer{Bytes: 100001, Outdated: true, Rounds: 2})
 	require.NoError(t, err)

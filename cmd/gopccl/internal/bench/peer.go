@@ -21,7 +21,8 @@ type Order struct {
 	World     int
 	Peer      PeerConfig
 	AllReduce []Reduction // one job each, in this order
-	Sync      []Transfer  // at most one: the keys of a run's state are fixed, sizes included
+	Exchange  []Exchange
+	Sync      []Transfer // at most one: the keys of a run's state are fixed, sizes included
 }
 
 // PeerConfig is what the processes need of core.Options.
@@ -90,6 +91,11 @@ func Peer(ctx context.Context, master string, in io.Reader, out io.Writer) error
 	}
 	for _, job := range o.AllReduce {
 		if err := report(job.run(ctx, comm, o.Index)); err != nil {
+			return err
+		}
+	}
+	for _, job := range o.Exchange {
+		if err := report(job.run(ctx, comm)); err != nil {
 			return err
 		}
 	}

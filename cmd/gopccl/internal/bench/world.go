@@ -56,7 +56,7 @@ func (w World) run(ctx context.Context, order Order, done func(job int, reports 
 			return fmt.Errorf("start peer process %d: %w", i, err)
 		}
 	}
-	for job := range len(order.AllReduce) + len(order.Sync) {
+	for job := range len(order.AllReduce) + len(order.Exchange) + len(order.Sync) {
 		reports := make([]Report, w.Size)
 		for i, p := range peers {
 			if reports[i], err = p.report(ctx, job); err != nil {
@@ -79,7 +79,7 @@ type process struct {
 }
 
 func start(cmd *exec.Cmd, o Order) (*process, error) {
-	p := &process{cmd: cmd, reports: make(chan Report, len(o.AllReduce)+len(o.Sync))}
+	p := &process{cmd: cmd, reports: make(chan Report, len(o.AllReduce)+len(o.Exchange)+len(o.Sync))}
 	cmd.Stderr = &p.stderr
 	var err error
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
