@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Tuple
 import gopccl
 import numpy as np
 import pytest
-from conftest import TIMEOUT, form, pair, run_peers
+from conftest import TIMEOUT, form, main_is_in, pair, run_peers
 from gopccl import ArgumentError, Communicator, MasterNode, PCCLError, ReduceOp, Result
 
 WORLD = 3
@@ -242,6 +242,21 @@ def test_buffers_have_an_owner_until_the_verdict(address: str) -> None:
     assert all(w() is None for w in watched)
     a.close()
     b.close()
+
+
+@pytest.mark.parametrize("name", ["all_gather", "barrier"])
+def test_ctrl_c_ends_the_wait(address: str, name: str) -> None:
+    """The other member never calls it; what was input is as before, and so is what was to be preserved."""
+    a, b = pair(address)
+    x, y = np.full(1000, 5.0), np.full(2000, 7.0)
+    with main_is_in("gopcclCollect"), pytest.raises(KeyboardInterrupt):
+        if name == "barrier":
+            a.barrier()
+        else:
+            a.all_gather(x, y, preserve=True)
+    assert (x == 5).all() and (y == 7).all()
+    b.close()
+    a.close()
 
 
 N = 1 << 18

@@ -55,6 +55,26 @@ struct peer {
     int number;
 };
 
+/* The other collectives take memory of the host, and say so. */
+static void refused(struct peer *me) {
+    pcclResult_t (*collect)(const pcclComm_t *, const gopcclCollective_t *, pcclReduceInfo_t *);
+    const char *(*last_error)(void);
+    size_t device = alloc_on(me->number, N * sizeof(float));
+    gopcclCollective_t call;
+    LOOK_UP(collect, "gopcclCollect");
+    LOOK_UP(last_error, "gopcclLastError");
+    memset(&call, 0, sizeof call);
+    call.size = sizeof call;
+    call.kind = gopcclBroadcast;
+    call.dst = (void *)device;
+    call.src = (void *)device;
+    call.src_count = call.dst_count = N;
+    call.datatype = pcclFloat;
+    EXPECT(pcclInvalidArgument, collect(me->c, &call, NULL));
+    TRUE(strstr(last_error(), "copy it there first") != NULL);
+    free_on(me->number, device);
+}
+
 static void reductions(struct peer *me) {
     pcclComm_t *c = me->c;
     int device = me->number; /* each peer has a device of its own */
@@ -135,6 +155,7 @@ static void state(struct peer *me) {
 }
 
 static void *peer(void *arg) {
+    refused(arg);
     reductions(arg);
     state(arg);
     return NULL;
