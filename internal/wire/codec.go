@@ -142,6 +142,13 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 		return appendEndpoints(appendU64(dst, p.Change), p.Peers)
 	case M2CMesh:
 		return append(appendU64(dst, p.Change), p.Planner)
+	case M2CNames:
+		dst = appendU64(dst, uint64(len(p.Members)))
+		for i := range p.Members {
+			e := &p.Members[i]
+			dst = appendAddr(appendString(append(dst, e.UUID[:]...), e.Name), e.State)
+		}
+		return dst
 	}
 	panic(notOurs(p))
 }

@@ -203,6 +203,10 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CPrepareMesh{Change: r.u64(), Peers: r.endpoints()}
 	case 89:
 		return M2CMesh{Change: r.u64(), Planner: r.u8()}
+	case 90:
+		return M2CNames{Members: list(r, minNamed, func(r *reader) NamedMember {
+			return NamedMember{UUID: r.uuid(), Name: r.string(), State: r.addr()}
+		})}
 	}
 	return nil
 }

@@ -27,6 +27,7 @@ func fuzzProto(f *testing.F, proto Proto) {
 	f.Add(uint16(88), AppendBody(nil, M2CPrepareMesh{Change: 7, Peers: []PeerEndpoint{{Addr: netip.MustParseAddrPort("[::1]:1")}}}))
 	f.Add(uint16(89), AppendBody(nil, C2MMeshPrepared{Change: 7, FailedPeers: []UUID{{1}}}))
 	f.Add(uint16(10), AppendBody(nil, C2MCollectiveCommsInitiate{Tag: 1, Call: Call{Kind: 3, Root: 1}}))
+	f.Add(uint16(90), AppendBody(nil, M2CNames{Members: []NamedMember{{Name: "gpu-7", State: netip.MustParseAddrPort("[::1]:1")}}}))
 	f.Add(uint16(65), AppendBody(nil, M2CPeerDropped{Addr: netip.MustParseAddrPort("[::1]:1"), Reason: "x"}))
 	f.Fuzz(func(t *testing.T, id uint16, body []byte) {
 		p, err := Decode(proto, ID(id), body)

@@ -473,7 +473,18 @@ type (
 		Change  uint64
 		Planner uint8
 	}
+	// M2CNames (id 90) says who the members of the receiver's group are, in front of
+	// M2C 2. It is sent on connections in TLS alone.
+	M2CNames struct{ Members []NamedMember }
 )
+
+// NamedMember is the name in a member's certificate, and where it hands out shared
+// state.
+type NamedMember struct {
+	UUID  UUID
+	Name  string
+	State netip.AddrPort
+}
 
 // Planners of an M2CMesh.
 const (
@@ -638,6 +649,8 @@ func (M2CPrepareMesh) Proto() Proto                 { return M2C }
 func (M2CPrepareMesh) ID() ID                       { return 88 }
 func (M2CMesh) Proto() Proto                        { return M2C }
 func (M2CMesh) ID() ID                              { return 89 }
+func (M2CNames) Proto() Proto                       { return M2C }
+func (M2CNames) ID() ID                             { return 90 }
 
 func (P2PHello) Proto() Proto               { return P2P }
 func (P2PHello) ID() ID                     { return 1 }

@@ -64,6 +64,7 @@ const (
 	minAddr       = 7
 	minStateEntry = minString + 8 + 1 + 8 + 1 + 1
 	minEndpoint   = minAddr + minUUID
+	minNamed      = minUUID + minString + minAddr
 	minBandwidth  = 2*minUUID + minAddr
 	minSyncKey    = minString + 8 + 1
 	minStateSize  = minString + 8

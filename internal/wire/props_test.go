@@ -179,6 +179,9 @@ func drawPacket(t *rapid.T) Packet {
 		},
 		func() Packet { return M2CMesh{d.u64(), d.u8()} },
 		func() Packet {
+			return M2CNames{drawList(d, func() NamedMember { return NamedMember{d.uuid(), d.str(), d.addr()} })}
+		},
+		func() Packet {
 			return M2CPreflight{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
 		},
 		func() Packet {

@@ -11,6 +11,15 @@ import (
 // ClientID is the shell's name for one TCP connection; never reused.
 type ClientID uint64
 
+// Identity is what the certificate of a client says. The zero value is that of a
+// client without one, in plaintext.
+type Identity struct {
+	Name     string
+	Groups   []uint32 // that it may enter; nil: all
+	Observer bool     // it may ask, and not register
+	Single   bool     // no two sessions of the name at a time
+}
+
 // Event is an input of Machine.Step.
 type Event interface{ event() }
 
@@ -20,6 +29,7 @@ type (
 	Connected struct {
 		Client ClientID
 		Remote netip.AddrPort
+		Who    Identity
 	}
 	// PacketIn is a packet that was decoded. Every packet counts as a sign of life.
 	PacketIn struct {

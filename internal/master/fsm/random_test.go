@@ -140,7 +140,7 @@ func (h *chaos) connect(addr string) ClientID {
 	h.next++
 	h.alive = append(h.alive, h.next)
 	h.seen[h.next] = &watch{ops: map[uint64]byte{}, done: map[uint64]bool{}}
-	h.step(Connected{h.next, netip.MustParseAddrPort(addr)})
+	h.step(Connected{Client: h.next, Remote: netip.MustParseAddrPort(addr)})
 	return h.next
 }
 

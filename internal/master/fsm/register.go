@@ -16,7 +16,7 @@ func (m *Machine) connected(e Connected) {
 	if m.conns[e.Client] != nil {
 		return
 	}
-	c := &client{id: e.Client, remote: e.Remote, since: m.now, seen: m.now}
+	c := &client{id: e.Client, remote: e.Remote, since: m.now, seen: m.now, listens: listeners{as: e.Who}}
 	m.conns[e.Client] = c
 	m.silent = append(m.silent, c)
 }
@@ -108,9 +108,12 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	m.checkRoundVotes()
 }
 
-// refusal applies the locality rule (control spec, section 6), and that of
-// address families.
+// refusal applies what the certificate says, the locality rule (control spec,
+// section 6), and that of address families.
 func (m *Machine) refusal(c *client, group uint32) string {
+	if why := m.forbidden(c, group); why != "" {
+		return why
+	}
 	if len(m.clients) == 0 {
 		return ""
 	}
@@ -126,6 +129,27 @@ func (m *Machine) refusal(c *client, group uint32) string {
 		return "the peers of this run are on the loopback interface, which a remote peer cannot reach"
 	case !allLocal && local:
 		return "a loopback address cannot be reached by the remote peers of this run"
+	}
+	return ""
+}
+
+// forbidden says what in the certificate of c does not let it register.
+func (m *Machine) forbidden(c *client, group uint32) string {
+	who := c.listens.as
+	switch {
+	case who.Name == "":
+		return ""
+	case who.Observer:
+		return fmt.Sprintf("the certificate of %s is an observer's, which takes part in no group: issue one with the role peer", who.Name)
+	case who.Groups != nil && !slices.Contains(who.Groups, group):
+		return fmt.Sprintf("the certificate of %s does not allow group %d: issue one with that group", who.Name, group)
+	}
+	if who.Single {
+		for _, o := range m.clients {
+			if o.listens.as.Name == who.Name {
+				return fmt.Sprintf("another session of %s is in the run, and its certificate allows one at a time", who.Name)
+			}
+		}
 	}
 	return ""
 }

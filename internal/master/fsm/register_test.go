@@ -219,7 +219,7 @@ func TestMalformed_Q3(t *testing.T) {
 	w.step(Malformed{Client: 99, Err: errTest})
 	w.step(Gone{Client: 99})
 	w.send(99, connected)
-	w.step(Connected{cs[1], addr("1.2.3.4:5")}) // an id is used once
+	w.step(Connected{Client: cs[1], Remote: addr("1.2.3.4:5")}) // an id is used once
 	w.quiet(cs[1])
 	require.Len(t, w.m.Snapshot().Clients, 1)
 }

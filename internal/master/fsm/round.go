@@ -145,11 +145,27 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		}
 		members, largest = members+n, max(largest, n)
 	}
+	names := map[*group]wire.M2CNames{}
 	for _, c := range m.clients {
 		if c.round.in {
+			if c.listens.as.Name != "" {
+				if _, made := names[c.group]; !made {
+					names[c.group] = m.roll(c.group)
+				}
+				m.send(c, names[c.group])
+			}
 			m.send(c, m.info(c, members, groups, largest))
 		}
 	}
+}
+
+// roll says who is in the ring of a group.
+func (m *Machine) roll(g *group) (p wire.M2CNames) {
+	for _, u := range g.ring {
+		c := m.uuids[u]
+		p.Members = append(p.Members, wire.NamedMember{UUID: u, Name: c.listens.as.Name, State: c.at(c.listens.state)})
+	}
+	return p
 }
 
 // info is the M2C 2 of one participant (control spec, section 7.2). The global

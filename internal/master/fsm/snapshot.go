@@ -25,6 +25,7 @@ type ClientInfo struct {
 	ID          ClientID
 	UUID        wire.UUID
 	Remote      netip.AddrPort
+	Name        string // in its certificate; "": it has none
 	Group       uint32
 	Native      bool
 	Phase       Phase
@@ -56,7 +57,7 @@ func (m *Machine) Snapshot() Snapshot {
 	}
 	for _, c := range m.clients {
 		i := ClientInfo{
-			ID: c.id, UUID: c.uuid, Remote: c.remote, Group: c.group.id, Native: c.native,
+			ID: c.id, UUID: c.uuid, Remote: c.remote, Name: c.listens.as.Name, Group: c.group.id, Native: c.native,
 			Phase: c.phase, State: c.state, Pending: c.pending.open,
 		}
 		for _, o := range slices.SortedFunc(maps.Values(c.ops.by), func(a, b *clientOp) int { return cmp.Compare(a.n, b.n) }) {

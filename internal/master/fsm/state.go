@@ -127,6 +127,7 @@ type wait struct {
 type listeners struct {
 	host                  netip.Addr // that it has announced; not valid: where its connection comes from
 	p2p, state, bandwidth uint16     // ports
+	as                    Identity   // whom others have to meet there
 }
 
 // questions are those for the topology, which strangers may ask as well.
@@ -329,6 +330,9 @@ func (c *client) at(port uint16) netip.AddrPort {
 func (c *client) name() string {
 	if !c.registered {
 		return c.remote.String()
+	}
+	if who := c.listens.as.Name; who != "" {
+		return who + "/" + c.uuid.Short() + " (" + c.remote.String() + ")"
 	}
 	return c.uuid.Short() + " (" + c.remote.String() + ")"
 }

@@ -74,7 +74,7 @@ func (w *world) carryOut(effects []Effect) {
 
 func (w *world) connectAt(addr string) ClientID {
 	w.next++
-	w.step(Connected{w.next, netip.MustParseAddrPort(addr)})
+	w.step(Connected{Client: w.next, Remote: netip.MustParseAddrPort(addr)})
 	return w.next
 }
 

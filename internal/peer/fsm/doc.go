@@ -62,5 +62,6 @@
 // connected for (70) and taken, or given up (71), between two commences (switch.go).
 // Probes of an optimization are prepared (66), sent (67) and ended (68) as the master
 // calls for them (optimize.go). Newcomers are tried (75) at any time. Heartbeats (64)
-// and the news of a peer that is gone (65) concern no call.
+// and the news of a peer that is gone (65) concern no call. The names of members (90) are
+// passed on.
 package fsm

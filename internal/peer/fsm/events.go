@@ -314,6 +314,9 @@ type (
 		Number uint64
 		Peers  []wire.PeerEndpoint
 	}
+	// Names says who the members of the group are from now on. It comes in front of the
+	// Establish of their round.
+	Names struct{ Members []wire.NamedMember }
 	// SwitchRing says that the view shows another ring, with these neighbours; the
 	// connections to the ones before are still in use.
 	SwitchRing struct{ Neighbours []wire.UUID }
@@ -368,6 +371,7 @@ func (StopMesh) effect()     {}
 func (MeshSettled) effect()  {}
 func (PeerLeft) effect()     {}
 func (Preflight) effect()    {}
+func (Names) effect()        {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}
 func (Done) effect()         {}

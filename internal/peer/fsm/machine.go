@@ -214,8 +214,8 @@ func (m *Machine) packet(p wire.Packet) {
 		return
 	}
 	switch p := p.(type) {
-	case wire.M2CPeerDropped:
-		m.peerDropped(p)
+	case wire.M2CPeerDropped, wire.M2CNames:
+		m.news(p)
 		return
 	case wire.M2CPeersPendingResponse:
 		m.pendingAnswer(p)
@@ -290,6 +290,16 @@ func (m *Machine) packet(p wire.Packet) {
 		m.synced()
 	default:
 		m.illegal(p)
+	}
+}
+
+// news takes what the master tells about members.
+func (m *Machine) news(p wire.Packet) {
+	switch p := p.(type) {
+	case wire.M2CPeerDropped:
+		m.peerDropped(p)
+	case wire.M2CNames:
+		m.emit(Names{Members: p.Members})
 	}
 }
 

@@ -243,6 +243,7 @@ func everyPacket() []wire.Packet {
 		wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true},
 		wire.M2CHeartbeat{},
 		wire.M2CPeerDropped{UUID: uid(2)},
+		wire.M2CNames{Members: []wire.NamedMember{{UUID: uid(2), Name: "two"}}},
 		wire.M2CProbe{Round: 9, To: uid(2), Addr: addr(2)},
 		wire.M2CProbeGo{Round: 1},
 		wire.M2CProbesDone{},
@@ -260,7 +261,7 @@ func everyPacket() []wire.Packet {
 // protocol error and answers every call.
 // Quirks Q61 and Q63.
 func TestEveryPacketInEveryState(t *testing.T) {
-	const always, scheduled = "64 65 2", "64 65 2 66 67 68"
+	const always, scheduled = "64 65 90 2", "64 65 90 2 66 67 68"
 	legal := map[string]string{
 		"fresh": "", "register": "1 64", "waiting to be let in": always,
 		"idle": always, "vote": always, "establish": always, "ring": always + " 3",
