@@ -226,7 +226,8 @@ func (s *Sender) work(inline, async bool) {
 			s.pending = false
 			s.gather()
 			idle := len(s.batch) == 0
-			if idle {
+			keeps := idle && s.cause == nil && transport.Keeps(s.try)
+			if idle && !keeps {
 				s.busy = false
 				s.gauge.since = time.Time{}
 				if s.cause != nil {
@@ -234,8 +235,16 @@ func (s *Sender) work(inline, async bool) {
 				}
 			}
 			s.afterwards()
-			if idle {
+			if idle && !keeps {
 				return
+			}
+			if keeps {
+				if inline && s.handOff() {
+					return
+				}
+				inline = false
+				s.flush()
+				continue
 			}
 		}
 		total := 0
@@ -277,6 +286,13 @@ func (s *Sender) afterwards() {
 	}
 	for _, f := range faults {
 		f.of.Fail(s.h.Caught(f.err, s.peer))
+	}
+}
+
+// flush waits until the system has what the connection has taken.
+func (s *Sender) flush() {
+	if _, err := s.conn.Write(nil); err != nil && !transport.IsTimeout(err) {
+		s.close(err)
 	}
 }
 

@@ -127,7 +127,7 @@ func (q *queue) push(try transport.TryWriter) bool {
 		q.spare = q.buf
 	}
 	q.buf, q.shows = nil, false
-	return !q.asked
+	return !q.asked && !transport.Keeps(try)
 }
 
 // take returns what waits, whether nothing comes after it, and, if nothing
@@ -145,6 +145,13 @@ func (q *queue) take(b []byte) (next []byte, last, again bool) {
 		q.shows, q.asked = false, false
 	}
 	return b, q.last, again
+}
+
+// hold says that the writer writes something that comes before buf.
+func (q *queue) hold(on bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.writes = on
 }
 
 // wrote says that the writer has written n bytes of what it took.

@@ -59,9 +59,16 @@ func newConn(sock net.Conn, pool *buf.Pool) *Conn {
 }
 
 // Handshake makes the connection ready; until then nothing else may be called but
-// Close. It ends with ctx, or with the deadlines of the connection. A client is not
+// Close, and what says deadlines and addresses. It ends with ctx, or with the deadlines of the connection. A client is not
 // believed yet when its handshake has succeeded: the first bytes that it reads say so.
 func (c *Conn) Handshake(ctx context.Context) error {
+	defer func() {
+		if c.closed.Load() {
+			c.release()
+		}
+	}()
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(past) })
 	c.pump.shaking = true
 	err := c.tls.HandshakeContext(context.Background())
@@ -124,15 +131,40 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.writer.write(c.writer.one[:], true)
 }
 
-// CloseWrite says that nothing more will be written, and waits until the system
-// has that.
+// CloseWrite says that nothing more will be written, waits until the system has
+// that, and shuts that side of the socket down, which counts where another process
+// holds it, too.
 func (c *Conn) CloseWrite() error {
 	c.writer.turn.Lock()
 	defer c.writer.end()
-	if err := c.tls.CloseWrite(); err != nil {
-		return err
+	err := c.tls.CloseWrite()
+	if err == nil {
+		err = c.writer.push(true)
 	}
-	return c.writer.push(true)
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		err = errors.Join(err, half.CloseWrite())
+	}
+	return err
+}
+
+// TCP returns the TCP connection below, for options of the socket; nil: it is
+// something else.
+func (c *Conn) TCP() *net.TCPConn {
+	switch below := c.Conn.(type) {
+	case *net.TCPConn:
+		return below
+	case interface{ TCP() *net.TCPConn }:
+		return below.TCP()
+	}
+	return nil
+}
+
+// SetLinger is that of the TCP connection below.
+func (c *Conn) SetLinger(sec int) error {
+	if t := c.TCP(); t != nil {
+		return t.SetLinger(sec)
+	}
+	return nil
 }
 
 // Close ends the connection without waiting. What the system did not have yet is

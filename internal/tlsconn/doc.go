@@ -1,5 +1,4 @@
-// Package tlsconn is a connection of the data path in TLS 1.3. No connection uses
-// it yet.
+// Package tlsconn is a connection in TLS 1.3.
 //
 // A tls.Conn on a socket would not do. A deadline that interrupts a write ruins it,
 // it has no writes that never wait, it makes a system call for each record of

@@ -167,6 +167,12 @@ type Flusher interface {
 	Flushed() bool
 }
 
+// Keeps reports whether t has taken bytes that the system does not have yet. t may be nil.
+func Keeps(t TryWriter) bool {
+	f, may := t.(Flusher)
+	return may && !f.Flushed()
+}
+
 // Source returns what reads c at the least cost. It waits and fails as reads of c
 // do. Not safe for concurrent use, nor beside reads of c.
 func Source(c net.Conn) io.Reader {
