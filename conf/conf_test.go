@@ -209,15 +209,15 @@ func TestAddressesAndPorts(t *testing.T) {
 	o := c.PeerOptions(nil)
 	require.Nil(t, o.Addresses)
 	require.Nil(t, o.Ports)
-	require.Nil(t, o.AnnouncePorts)
-	require.Empty(t, o.AnnounceHost)
+	require.Nil(t, o.Announce.Ports)
+	require.Empty(t, o.Announce.Host)
 	c, err = Load(nil, []string{"GOPCCL_PEER_ADDRESSES=10.1.0.7, eth2", "GOPCCL_PEER_PORTS=1,2,3", "GOPCCL_PEER_ANNOUNCE_PORTS=50001,50002,50003", "GOPCCL_PEER_ANNOUNCE_HOST=203.0.113.9"}, nil)
 	require.NoError(t, err)
 	o = c.PeerOptions(nil)
 	require.Equal(t, []string{"10.1.0.7", "eth2"}, o.Addresses)
 	require.Equal(t, []int{1, 2, 3}, o.Ports)
-	require.Equal(t, []int{50001, 50002, 50003}, o.AnnouncePorts)
-	require.Equal(t, "203.0.113.9", o.AnnounceHost)
+	require.Equal(t, []int{50001, 50002, 50003}, o.Announce.Ports)
+	require.Equal(t, "203.0.113.9", o.Announce.Host)
 }
 
 func TestHeartbeatsCanBeSwitchedOff(t *testing.T) {

@@ -28,6 +28,7 @@ type Config struct {
 	CUDA     CUDA     `conf:"backends.cuda" of:"peer"`
 	Quantize Quantize `conf:"quantize"`
 	Topology Topology `conf:"topology" of:"master"`
+	Security Security `conf:"security" of:"peer"`
 	Log      Log      `conf:"log"`
 	Dump     Dump     `conf:"dump"`
 	Plugins  []Plugin // of the key plugins; the strongest file that has it counts
@@ -61,8 +62,8 @@ type Peer struct {
 	Addresses         string        `conf:"addresses" is:"addresses"`
 	PortBase          int           `conf:"port_base"`
 	Ports             string        `conf:"ports" is:"ports"`
-	AnnouncePorts     string        `conf:"announce_ports" is:"ports"`
-	AnnounceHost      string        `conf:"announce_host" is:"host"`
+	AnnouncePorts     string        `conf:"announce_ports" option:"Announce.Ports" is:"ports"`
+	AnnounceHost      string        `conf:"announce_host" option:"Announce.Host" is:"host"`
 	HeartbeatInterval time.Duration `conf:"heartbeat_interval"`
 	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout"`
 	DialTimeout       time.Duration `conf:"dial_timeout"`
@@ -112,6 +113,14 @@ type Topology struct {
 	MaxAge      time.Duration `conf:"max_age" option:"MaxLinkAge" zero:"off"`
 	Adopt       string        `conf:"adopt" option:"WaitForRounds" oneof:"collective round"`
 	Patience    time.Duration `conf:"patience" option:"Patience"`
+}
+
+// Security configures whom masters and peers believe, and with what they prove who
+// they are.
+type Security struct {
+	Mode       string `conf:"mode" option:"Security.Mode" oneof:"auto off require"`
+	Credential string `conf:"credential" option:"Security.File"`
+	Revoked    string `conf:"revoked" option:"Security.Revoked"`
 }
 
 // Log configures the log lines of the program.

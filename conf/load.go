@@ -12,6 +12,7 @@ import (
 	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/v2"
 
+	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/bounds"
 )
@@ -145,10 +146,17 @@ func (l *loader) unknown(key, origin string) {
 	l.fail("%s: there is no setting %q (nearest: %q)", origin, key, nearest(key, Keys()))
 }
 
+// credentialEnv is a short name of the variable for security.credential, which every
+// process of a run needs.
+const credentialEnv = envPrefix + "CREDENTIAL"
+
 // environment reads GOPCCL_SECTION_KEY. Sections of settings that nobody knows
 // are taken for single words: the first underscore ends the section. Names of one word (GOPCCL_CONFIG) are not settings.
 func (l *loader) environment(environ []string) {
 	toKey := func(name string) (string, bool) {
+		if name == credentialEnv {
+			return "security.credential", true
+		}
 		if i := slices.IndexFunc(fields, func(f field) bool { return EnvName(f.key) == name }); i >= 0 {
 			return fields[i].key, true
 		}
@@ -181,7 +189,11 @@ func (l *loader) law() {
 		of    string
 		check func() error
 	}{
-		{"master", func() error { return l.c.MasterOptions(nil).Check() }},
+		{"master", func() error {
+			o := l.c.MasterOptions(nil)
+			o.Security = core.SecurityOptions{} // a peer's has the same law
+			return o.Check()
+		}},
 		{"peer", func() error { return l.c.PeerOptions(nil).Check() }},
 	} {
 		find := func(name bounds.Field) (field, bool) {

@@ -35,6 +35,7 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	o.MaxLinkAge = orOff(c.Topology.MaxAge)
 	o.WaitForRounds = c.Topology.Adopt == "round"
 	o.Patience = c.Topology.Patience
+	o.Security = c.security()
 	o.Logger = log
 	return o
 }
@@ -49,9 +50,9 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Addresses = words(c.Peer.Addresses)
 	o.PortBase = c.Peer.PortBase
 	o.Ports, _ = threePorts(c.Peer.Ports) // Load has checked both
-	o.AnnouncePorts, _ = threePorts(c.Peer.AnnouncePorts)
-	if o.AnnounceHost = c.Peer.AnnounceHost; o.AnnounceHost == noneText {
-		o.AnnounceHost = ""
+	o.Announce.Ports, _ = threePorts(c.Peer.AnnouncePorts)
+	if o.Announce.Host = c.Peer.AnnounceHost; o.Announce.Host == noneText {
+		o.Announce.Host = ""
 	}
 	o.HeartbeatInterval = c.Peer.HeartbeatInterval
 	o.HeartbeatTimeout = c.Peer.HeartbeatTimeout
@@ -78,7 +79,19 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Device.Reduce = c.CUDA.Reduce
 	o.Probe.Duration = c.Topology.Duration
 	o.Probe.Connections = c.Topology.Connections
+	o.Security = c.security()
 	o.Logger = log
+	return o
+}
+
+func (c *Config) security() core.SecurityOptions {
+	o := core.SecurityOptions{Mode: c.Security.Mode}
+	if c.Security.Credential != noneText {
+		o.File = c.Security.Credential
+	}
+	if c.Security.Revoked != noneText {
+		o.Revoked = c.Security.Revoked
+	}
 	return o
 }
 

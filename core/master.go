@@ -10,6 +10,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/master"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -77,6 +78,8 @@ type MasterOptions struct {
 	Patience time.Duration
 	// Objective (topo.BottleneckThenSum) is what the solver optimises.
 	Objective topo.Objective
+	// Security says whom the master believes, and with what it proves who it is.
+	Security SecurityOptions
 	// Logger takes one line per membership change and per fault; nil discards.
 	// Lines go to its handler through a bounded queue, so that it never holds the
 	// master up; lines that find no room are dropped and counted in its next one.
@@ -101,7 +104,7 @@ func (o MasterOptions) inner() master.Options {
 		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew,
 		Solver: o.Solver, RingSolver: o.RingSolver, SolverBudget: o.SolverBudget, SearchBudget: o.SearchBudget,
 		Noise: o.Noise, MaxLinkAge: o.MaxLinkAge, WaitForRounds: o.WaitForRounds, Patience: o.Patience,
-		Objective: o.Objective, Logger: o.Logger,
+		Objective: o.Objective, Security: guard.Options(o.Security), Logger: o.Logger,
 	}
 	if f := o.OnFact; f != nil {
 		in.OnFact = func(fact master.Fact) {

@@ -6,6 +6,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/peer"
 )
 
@@ -34,12 +36,10 @@ type Options struct {
 	// comes back soon listens on the port that it had before, which PCCL peers
 	// take badly (quirk Q7).
 	Ports []int
-	// AnnouncePorts are the ports at which others reach these three listeners, in
-	// the same order, where something between forwards them; nil: the listen ports.
-	AnnouncePorts []int
-	// AnnounceHost is the IP address at which others reach this peer, if that is
-	// not where its connection to the master comes from. A PCCL master ignores it.
-	AnnounceHost string
+	// Announce says where others reach this peer, if that is not where it listens.
+	Announce AnnounceOptions
+	// Security says whom this peer believes, and with what it proves who it is.
+	Security SecurityOptions
 	// Addresses are IP addresses of this machine, or names of interfaces (the first
 	// address of the master's family counts), one for each network that leads to
 	// the neighbours; see "Several networks" in docs/flows.md. At most 16; nil: none.
@@ -101,6 +101,34 @@ type Options struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
+// AnnounceOptions say where others reach a peer.
+type AnnounceOptions struct {
+	// Ports are the ports at which others reach the three listeners, in the order of
+	// Options.Ports, where something between forwards them; nil: the listen ports.
+	Ports []int
+	// Host is the IP address at which others reach this peer, if that is not where
+	// its connection to the master comes from. A PCCL master ignores it.
+	Host string
+}
+
+// SecurityOptions say whom an endpoint believes, and with what it proves who it is
+// (docs/keys.md). With a credential all of its connections are in TLS 1.3, and no
+// other ones are made or taken.
+type SecurityOptions struct {
+	// Mode is "auto" (default: require if there is a credential, else off), "off" or
+	// "require".
+	Mode string
+	// File is the path of a credential (gopccl keys issue), Credential one that was
+	// loaded; at most one of them.
+	File       string
+	Credential *secure.Credential
+	// Revoked is the path of a revocation list (gopccl keys revoke), read once.
+	Revoked string
+	// Identities give roles and groups to certificates of an authority that is not
+	// gopccl's.
+	Identities []secure.Mapping
+}
+
 // PostOptions say how operations that were posted are picked up, which trades the
 // time of the next one against the number of all.
 type PostOptions struct {
@@ -127,7 +155,7 @@ func (o Options) Check() error { return o.inner().Check() }
 func (o Options) inner() peer.Options {
 	return peer.Options{
 		Master: o.Master, Group: o.Group, PoolSize: o.PoolSize, Flows: o.Flows,
-		ListenHost: o.ListenHost, Ports: o.Ports, AnnouncePorts: o.AnnouncePorts, AnnounceHost: o.AnnounceHost,
+		ListenHost: o.ListenHost, Ports: o.Ports, Announce: peer.Announce(o.Announce), Security: guard.Options(o.Security),
 		Addresses: o.Addresses, PortBase: o.PortBase,
 		Backend: o.Backend, FrameBytes: o.FrameBytes, EagerBytes: o.EagerBytes, Threads: o.Threads, Affinity: o.Affinity,
 		Post: peer.Post(o.Post), Hash: o.Hash, Probe: peer.Probe(o.Probe), Device: o.Device,

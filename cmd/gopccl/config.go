@@ -18,6 +18,7 @@ var configFlags = map[string]string{
 	"log-level":  "log.level",
 	"listen":     "master.listen",
 	"master":     "peer.master",
+	"credential": "security.credential",
 }
 
 func addConfigFlags(root *cobra.Command) {

@@ -107,6 +107,7 @@ func newDemoPeerCmd() *cobra.Command {
 			o.Tune = func(p *core.Options) {
 				configured := c.PeerOptions(p.Logger)
 				configured.Master = p.Master
+				configured.Security = core.SecurityOptions{} // the master of the demo has no credential
 				*p = configured
 			}
 			if o.Inner, err = strconv.Atoi(args[1]); err != nil || o.Inner < 1 {

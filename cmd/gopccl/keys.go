@@ -24,11 +24,11 @@ import (
 func newKeysCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys",
-		Short: "Credentials of a run (not used by connections yet)",
+		Short: "Credentials of a run, whose connections are in TLS with them",
 		Long: `Make an authority for a run, and credentials for its endpoints.
 
-No connection uses them yet: master and peers neither ask for a credential nor
-send one, and nothing is encrypted. Run them in a private network or a VPN.`,
+A master (gopccl master --credential FILE) and peers (GOPCCL_CREDENTIAL=FILE) that
+have credentials of one run connect with each other in TLS, and with nobody else.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

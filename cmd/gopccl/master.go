@@ -21,8 +21,11 @@ and never sees a tensor. gopccl and PCCL 1.0.0 peers may meet in one run.
 
 It prints where it listens, then one line per membership change and per fault,
 and ends at SIGINT or SIGTERM. At SIGUSR1 (not on Windows) it writes the state of
-every client and vote to standard error, as peers do for their operations. It has
-no authentication: run it where only your peers can reach it.`,
+every client and vote to standard error, as peers do for their operations.
+
+Without a credential it has no authentication: run it where only your peers can
+reach it. With one (gopccl keys issue --role master) it takes peers of its run
+alone, in TLS.`,
 		Example: `  gopccl master
   gopccl master --listen 127.0.0.1:0 --log-format json
   gopccl master --listen 0.0.0.0:48148 --set topology.solver=exact`,
@@ -60,6 +63,7 @@ no authentication: run it where only your peers can reach it.`,
 			return nil
 		},
 	}
+	cmd.Flags().String("credential", "", "`FILE` that gopccl keys issue has written: every connection is in TLS")
 	cmd.Flags().String("listen", "", "`HOST:PORT` to listen on; port 0 lets the system choose (default 0.0.0.0:48148)")
 	return cmd
 }

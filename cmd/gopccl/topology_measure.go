@@ -13,8 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gopccl/gopccl/conf"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/probe"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -60,7 +63,8 @@ func newMeasured(master string, g wire.GroupTopology) (m measured, err error) {
 }
 
 // askMaster asks a running master for what it knows of the links of a group.
-func askMaster(ctx context.Context, master string, group uint32) (m measured, err error) {
+func askMaster(ctx context.Context, cfg *conf.Config) (m measured, err error) {
+	o, master, group := cfg.PeerOptions(nil), cfg.Peer.Master, cfg.Peer.Group
 	fail := func(err error) error {
 		return errs.New(errs.MasterConnectionFailed, "measure topology", err).WithPeer(master).
 			WithHint("check that a gopccl master listens there; PCCL's does not answer")
@@ -68,6 +72,13 @@ func askMaster(ctx context.Context, master string, group uint32) (m measured, er
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", master)
+	if err != nil {
+		return m, fail(err)
+	}
+	g, err := guard.New(guard.Options(o.Security), 0)
+	if err == nil {
+		c, err = g.Dial(ctx, c, secure.Want{Purpose: secure.Control})
+	}
 	if err != nil {
 		return m, fail(err)
 	}
@@ -123,7 +134,7 @@ port.`,
 				o := probe.Options{Duration: c.Topology.Duration, Connections: c.Topology.Connections, EarlyStop: true}
 				return measureHosts(cmd.Context(), args, o, asJSON, cmd.OutOrStdout())
 			}
-			m, err := askMaster(cmd.Context(), c.Peer.Master, c.Peer.Group)
+			m, err := askMaster(cmd.Context(), c)
 			if err != nil {
 				return err
 			}

@@ -45,7 +45,7 @@ the solver finds in a second.`,
 				p, err = readPicture(args[0])
 			} else {
 				var m measured
-				if m, err = askMaster(cmd.Context(), c.Peer.Master, c.Peer.Group); err == nil {
+				if m, err = askMaster(cmd.Context(), c); err == nil {
 					p, err = m.picture()
 				}
 			}

@@ -2,8 +2,8 @@
 // identities, authorities, revocation lists, and the one function that checks a
 // certificate ([Trust.Verify]).
 //
-// No connection of gopccl uses it yet: `gopccl keys` makes and shows the files
-// that it reads, and master and peers neither ask for a credential nor send one.
+// `gopccl keys` makes and shows the files that it reads. Endpoints that have a
+// credential speak TLS with each other, and with nobody else (docs/keys.md).
 //
 // # Identities
 //

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -75,7 +76,7 @@ func (c *conn) fail(why string) {
 func (c *conn) deafen() { c.once.Do(func() { close(c.over) }) }
 
 func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote netip.AddrPort) {
-	nc = transport.Quiet(nc)
+	nc = s.door.guard.Wrap(transport.Quiet(nc), secure.Control)
 	c := &conn{id: id, nc: nc, remote: remote, try: transport.NonBlocking(nc), began: time.Now(), over: make(chan struct{})}
 	c.out.ready, c.out.book = make(chan struct{}, 1), &s.others.queued
 	if err := platform.TuneMaster(nc); err != nil {
@@ -113,7 +114,8 @@ func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote
 
 // read turns the bytes of c into events until the connection ends.
 func (s *Server) read(ctx context.Context, c *conn) {
-	if !s.post(ctx, accepted{fsm.Connected{Client: c.id, Remote: c.remote}, c}, false) {
+	who, ok := s.greet(ctx, c)
+	if !ok || !s.post(ctx, accepted{fsm.Connected{Client: c.id, Remote: c.remote, Who: who}, c}, false) {
 		return
 	}
 	p := &pulse{c: c, src: transport.Source(c.nc), post: func() { s.post(ctx, fsm.Alive{Client: c.id}, false) }}
@@ -214,6 +216,28 @@ func (p *pulse) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// flushRest writes what the connection has taken and the system has not. false: the
+// client does not read.
+func (s *Server) flushRest(c *conn) bool {
+	c.out.hold(true)
+	defer c.out.hold(false)
+	bound := c.out.arm(c.nc, s.opt.WriteTimeout)
+	if _, err := c.nc.Write(nil); err != nil {
+		c.fail(c.unread(err, bound))
+		return false
+	}
+	c.nc.SetWriteDeadline(time.Time{}) // it would end writes that do not wait
+	return true
+}
+
+// unread says why a write that was bounded has failed.
+func (c *conn) unread(err error, bound time.Duration) string {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Sprintf("does not read: nothing could be sent for %v", bound)
+	}
+	return c.reason(err)
+}
+
 // write empties the queue until it is finished, the reader is done or the
 // client does not read for WriteTimeout.
 func (s *Server) write(ctx context.Context, c *conn, done <-chan struct{}) {
@@ -226,15 +250,14 @@ func (s *Server) write(ctx context.Context, c *conn, done <-chan struct{}) {
 			n := min(len(b), burst)
 			bound := c.out.arm(c.nc, s.opt.WriteTimeout)
 			if _, err := c.nc.Write(b[:n]); err != nil {
-				why := c.reason(err)
-				if errors.Is(err, os.ErrDeadlineExceeded) {
-					why = fmt.Sprintf("does not read: nothing could be sent for %v", bound)
-				}
-				c.fail(why)
+				c.fail(c.unread(err, bound))
 				return
 			}
 			c.out.wrote(n)
 			b = b[n:]
+		}
+		if len(buf) == 0 && transport.Keeps(c.try) && !s.flushRest(c) {
+			return
 		}
 		switch {
 		case last:

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -129,6 +130,27 @@ func (t *taken) add(c *conn) {
 	if t.n++; t.oldest == nil || c.id < t.oldest.id {
 		t.oldest = c
 	}
+}
+
+// shakeTime bounds a handshake of TLS, all of it.
+const shakeTime = 5 * time.Second
+
+// greet makes the handshake of a connection in TLS. false: it is a stranger's, of
+// whom the machine never hears.
+func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool) {
+	if s.door.guard == nil {
+		return who, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, shakeTime)
+	defer cancel()
+	id, err := s.door.guard.Greet(ctx, c.nc, secure.Want{Purpose: secure.Control})
+	if err != nil {
+		if due, more := s.door.strange.Due(c.nc.RemoteAddr(), time.Now()); due && c.why.Load() == nil {
+			s.log.Warn("connection refused: "+err.Error(), "kind", "stranger", "remote", c.remote.String(), "more", more)
+		}
+		return who, false
+	}
+	return fsm.Identity{Name: id.Name, Groups: id.Groups, Observer: id.Role == secure.Observer, Single: id.Single}, true
 }
 
 // turnedAway logs that a connection got no place, at most once a second.

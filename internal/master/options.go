@@ -8,6 +8,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/internal/bounds"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -82,6 +83,9 @@ type Options struct {
 	Patience time.Duration
 	// Objective (topo.BottleneckThenSum) is what the solver optimises.
 	Objective topo.Objective
+	// Security says whom the master believes. Without a credential it serves in
+	// plaintext.
+	Security guard.Options
 	// Logger takes one line per membership change and per fault; nil discards.
 	// Lines go to its handler through a queue (trace.Detach), so that it never holds
 	// the master up; those that find no room are counted in its next line.
@@ -204,6 +208,7 @@ func (o Options) Check() error {
 	if o.Objective != topo.BottleneckThenSum && o.Objective != topo.Sum {
 		e.Break("%v %q is neither %s nor %s", bounds.Field("Objective"), o.Objective, topo.BottleneckThenSum, topo.Sum)
 	}
+	o.Security.Check(&e)
 	if err := e.Err(); err != nil {
 		return errs.New(errs.InvalidConfig, "new master", err)
 	}

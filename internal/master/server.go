@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -45,7 +47,14 @@ type Server struct {
 	members budget // of clients that were let in
 	others  budget // of all other connections
 	refused refusals
+	door    door
 	wg      sync.WaitGroup
+}
+
+// door is what a connection has to pass before its first packet is read.
+type door struct {
+	guard   *guard.Guard // nil: in plaintext
+	strange guard.Complaints
 }
 
 // machine is the state machine, and what its steps need.
@@ -84,6 +93,10 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	g, err := guard.New(opt.Security, secure.Master)
+	if err != nil {
+		return nil, err
+	}
 	log, lines := trace.Detach(opt.Logger)
 	s := &Server{
 		opt: opt, solver: solver, log: log.With(trace.Subsystem, trace.SubMaster), lines: lines,
@@ -92,7 +105,7 @@ func New(opt Options) (*Server, error) {
 		machine: machine{
 			fsm: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{},
 		},
-		live: crowd{conns: map[*conn]struct{}{}},
+		live: crowd{conns: map[*conn]struct{}{}}, door: door{guard: g},
 	}
 	s.facts = trace.NewQueue(maxFacts, func(n uint64) {
 		s.log.Warn("facts were dropped: OnFact is too slow", "kind", "log", "facts", n)

@@ -15,6 +15,7 @@ import (
 // neither silent connections nor those with great numbers keep a peer out.
 type acceptor struct {
 	ln     net.Listener
+	secure Secure // may be nil
 	serve  func(net.Conn)
 	failed func(error)   // an error of accept, which is waited out
 	over   chan struct{} // closed by close
@@ -31,6 +32,9 @@ func (a *acceptor) run() { platform.AcceptLoop(a.ln, a.over, a.add, a.failed) }
 // add begins the handshake of an accepted connection.
 func (a *acceptor) add(c net.Conn) {
 	c = transport.Quiet(c)
+	if a.secure != nil {
+		c = a.secure.Wrap(c)
+	}
 	a.mu.Lock()
 	if a.closed {
 		a.mu.Unlock()

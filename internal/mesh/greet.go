@@ -12,6 +12,42 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
+// meet makes the handshake of an accepted connection secure, and returns the name at
+// the other end. false: it is a stranger's, and was closed.
+func (m *Mesh) meet(conn net.Conn) (name string, known bool) {
+	if m.cfg.Secure == nil {
+		return "", true
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.HandshakeTimeout)
+	defer cancel()
+	name, err := m.cfg.Secure.Greet(ctx, conn)
+	if err == nil {
+		return name, true
+	}
+	if due, more := m.cfg.Secure.Complain(conn.RemoteAddr()); due {
+		m.cfg.Log.Warn("closed a P2P connection", "remote", conn.RemoteAddr(), "reason", err, "more", more)
+	}
+	conn.Close()
+	return "", false
+}
+
+// is reports an error if name is not that of a peer. The master may have told the
+// other one of a round earlier than this one: the connection waits for that.
+func (m *Mesh) is(name string, peer wire.UUID, conn net.Conn) error {
+	if m.cfg.Secure == nil {
+		return nil
+	}
+	at, stop := context.WithCancel(m.ctx)
+	stop() // what is known already is not waited for
+	if m.cfg.Secure.Is(at, name, peer) == nil {
+		return nil
+	}
+	m.accept.demote(conn)
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.HandshakeTimeout)
+	defer cancel()
+	return m.cfg.Secure.Is(ctx, name, peer)
+}
+
 // greet answers one accepted P2P connection. The receiver is registered before
 // the answer, so data that follows it finds its reader.
 func (m *Mesh) greet(conn net.Conn) {
@@ -25,6 +61,10 @@ func (m *Mesh) greet(conn net.Conn) {
 	})
 	if err := platform.TuneP2P(conn, m.cfg.Tuning); err != nil {
 		refuse(err)
+		return
+	}
+	name, known := m.meet(conn)
+	if !known {
 		return
 	}
 	var p wire.Packet
@@ -53,6 +93,10 @@ func (m *Mesh) greet(conn net.Conn) {
 	}
 	if hello.Ext.Session != 0 && hello.Ext.Session != m.number {
 		refuse(errors.New("it is meant for another peer, which named this address as its own"))
+		return
+	}
+	if err := m.is(name, hello.UUID, conn); err != nil {
+		refuse(err)
 		return
 	}
 	if !m.cfg.Pools.MayTake(hello.UUID, hello.Number) {

@@ -86,7 +86,24 @@ type Pools interface {
 	Retain(send, recv func(wire.UUID) bool)
 }
 
-// Config of a Mesh. All fields but Addresses and Dial are needed.
+// Secure makes the connections of a mesh secure, and says who is at the other end.
+type Secure interface {
+	// Dial makes a connection that was dialled secure, and closes it if it fails. The
+	// peer of a trial need not be a member yet.
+	Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial bool) (net.Conn, error)
+	// Wrap returns an accepted connection as one whose handshake is to come.
+	Wrap(conn net.Conn) net.Conn
+	// Greet makes the handshake of a connection that Wrap has returned, and returns
+	// the name at the other end.
+	Greet(ctx context.Context, conn net.Conn) (name string, err error)
+	// Is reports an error if the peer at the other end is not of that name. It may
+	// wait for the master to say.
+	Is(ctx context.Context, name string, peer wire.UUID) error
+	// Complain reports whether the log may have a line about a stranger.
+	Complain(remote net.Addr) (due bool, more int)
+}
+
+// Config of a Mesh. All fields but Addresses, Dial and Secure are needed.
 type Config struct {
 	Pools Pools
 	// Between is told when a time begins and ends in which no operation can run or
@@ -101,6 +118,8 @@ type Config struct {
 	// PoolSize is the number of connections to each neighbour, at most MaxPool. 0: one
 	// to a near peer or a PCCL peer, and to others as many as help.
 	PoolSize int
+	// Secure makes connections secure; nil: they are in plaintext.
+	Secure Secure
 	// Dial opens a connection, from a local address of its choice; nil: TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// DialTimeout bounds the opening of a connection, HandshakeTimeout what
@@ -135,7 +154,7 @@ func New(ctx context.Context, cfg Config) *Mesh {
 	for m.number == 0 {
 		m.number = rand.Uint64()
 	}
-	m.accept = &acceptor{ln: cfg.Listener, serve: m.greet, over: make(chan struct{}), failed: func(err error) {
+	m.accept = &acceptor{ln: cfg.Listener, secure: cfg.Secure, serve: m.greet, over: make(chan struct{}), failed: func(err error) {
 		cfg.Log.Warn("no P2P connection could be accepted", "error", err)
 	}}
 	return m

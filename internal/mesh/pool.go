@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -162,7 +163,7 @@ func (m *Mesh) Try(self wire.UUID, peers []wire.PeerEndpoint) (failed []wire.UUI
 }
 
 func (m *Mesh) try(ctx context.Context, self wire.UUID, p wire.PeerEndpoint) error {
-	conn, err := m.Dial(ctx, p.Addr)
+	conn, err := m.dialSecure(ctx, netip.Addr{}, p.Addr, p.UUID, true)
 	if err != nil {
 		return err
 	}
@@ -309,19 +310,30 @@ var errOther = errors.New("another peer answers there")
 // nowhere, over the one that the master told.
 func (m *Mesh) dialWay(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way) (net.Conn, wire.P2PHelloAck, error) {
 	w := wayOf(ways, number)
-	conn, ack, err := m.hello(ctx, w, number)
+	conn, ack, err := m.hello(ctx, p, w, number)
 	if err == nil || w == ways[0] || ctx.Err() != nil {
 		return conn, ack, err
 	}
 	if !w.dead.Swap(true) {
 		m.cfg.Log.Warn("an address of a neighbour cannot be reached", "peer", p.UUID.Short(), "from", w.from, "to", w.to, "error", err)
 	}
-	return m.hello(ctx, ways[0], number)
+	return m.hello(ctx, p, ways[0], number)
 }
 
-// hello connects over w and introduces this peer.
-func (m *Mesh) hello(ctx context.Context, w *way, number uint32) (net.Conn, wire.P2PHelloAck, error) {
-	conn, err := m.dialFrom(ctx, w.from, w.to)
+// dialSecure is dialFrom, and makes the connection secure.
+func (m *Mesh) dialSecure(ctx context.Context, from netip.Addr, to netip.AddrPort, peer wire.UUID, trial bool) (net.Conn, error) {
+	conn, err := m.dialFrom(ctx, from, to)
+	if err != nil || m.cfg.Secure == nil {
+		return conn, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.HandshakeTimeout)
+	defer cancel()
+	return m.cfg.Secure.Dial(ctx, conn, peer, trial)
+}
+
+// hello connects to p over w and introduces this peer.
+func (m *Mesh) hello(ctx context.Context, p wire.PeerEndpoint, w *way, number uint32) (net.Conn, wire.P2PHelloAck, error) {
+	conn, err := m.dialSecure(ctx, w.from, w.to, p.UUID, false)
 	if err != nil {
 		return nil, wire.P2PHelloAck{}, err
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"time"
 
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/platform"
 )
 
-func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
+func dialMaster(ctx context.Context, opt Options, g *guard.Guard) (*masterConn, error) {
 	dctx, cancel := context.WithTimeout(ctx, opt.DialTimeout)
 	defer cancel()
 	conn, err := opt.dialer()(dctx, "tcp", opt.Master)
@@ -19,6 +21,9 @@ func dialMaster(ctx context.Context, opt Options) (*masterConn, error) {
 	conn = transport.Quiet(conn)
 	if err := platform.TuneMaster(conn); err != nil {
 		conn.Close()
+		return nil, err
+	}
+	if conn, err = g.Dial(dctx, conn, secure.Want{Purpose: secure.Control}); err != nil {
 		return nil, err
 	}
 	return newMasterConn(conn), nil

@@ -3,12 +3,14 @@ package peer
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -72,7 +74,7 @@ func (mc *masterConn) push() error {
 		}
 		mc.out = mc.out[:copy(mc.out, mc.out[n:])]
 	}
-	if len(mc.out) > 0 {
+	if len(mc.out) > 0 || transport.Keeps(mc.try) {
 		mc.wake()
 	}
 	return nil
@@ -85,18 +87,21 @@ func (mc *masterConn) wake() {
 	}
 }
 
-// take returns what the writer is to write, and whether nothing comes behind
-// it. b is what it returned before.
+// take returns what the writer is to write, nil if there is nothing, and whether
+// nothing comes behind it. What is empty goes behind what the connection keeps. b is what it returned before.
 func (mc *masterConn) take(b []byte) ([]byte, bool) {
 	mc.mu.Lock()
 	defer mc.mu.Unlock()
 	if b != nil {
 		mc.spare = b[:0]
 	}
-	if mc.writes = len(mc.out) > 0; !mc.writes {
+	if mc.writes = len(mc.out) > 0 || transport.Keeps(mc.try); !mc.writes {
 		return nil, mc.last
 	}
 	b, mc.out, mc.spare = mc.out, mc.spare, nil
+	if b == nil {
+		b = []byte{}
+	}
 	mc.bound()
 	return b, mc.last
 }
@@ -116,7 +121,7 @@ func (mc *masterConn) write(gone func(error)) {
 	defer close(mc.ended)
 	defer mc.close()
 	for b, last := mc.take(nil); ; b, last = mc.take(b) {
-		if len(b) == 0 {
+		if b == nil {
 			if last {
 				return
 			}
@@ -169,6 +174,9 @@ func (s *Session) readMaster() {
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				err = io.EOF
+			}
+			if guard.Remote(err) {
+				err = fmt.Errorf("the master refuses the certificate of this peer, its log says why: %w", err)
 			}
 			s.handle(fsm.MasterGone{Err: err})
 			return

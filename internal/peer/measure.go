@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/peer/fsm"
@@ -17,10 +18,11 @@ const (
 	busyWait  = 50 * time.Millisecond
 )
 
-func (s *Session) probeOptions() probe.Options {
+// probeOptions are those of measurements whose targets who names by their addresses.
+func (s *Session) probeOptions(who func(netip.AddrPort) wire.UUID) probe.Options {
 	return probe.Options{
 		Duration: s.opt.Probe.Duration, Connections: s.opt.Probe.Connections, EarlyStop: true,
-		HandshakeTimeout: s.opt.HandshakeTimeout, Dial: s.mesh.Dial,
+		HandshakeTimeout: s.opt.HandshakeTimeout, Dial: s.names.probing(s.mesh.Dial, who),
 	}
 }
 
@@ -41,7 +43,12 @@ func (s *Session) startProbe(e fsm.Probe) {
 	self := s.m.View().UUID
 	s.spawn(func() {
 		defer stop()
-		err := probe.Run(ctx, self, e.Requests, s.probeOptions(), func(r probe.Result) {
+		targets := make(map[netip.AddrPort]wire.UUID, len(e.Requests))
+		for _, r := range e.Requests {
+			targets[r.Addr] = r.To
+		}
+		who := func(addr netip.AddrPort) wire.UUID { return targets[addr] }
+		err := probe.Run(ctx, self, e.Requests, s.probeOptions(who), func(r probe.Result) {
 			if r.Err != nil {
 				s.log.Warn("no bandwidth measured", "peer", r.To.Short(), "error", r.Err)
 				return
@@ -93,7 +100,7 @@ func (s *Session) prepareProbe(e fsm.PrepareProbe) {
 // connectProbe takes the target, which may be busy for a moment.
 func (s *Session) connectProbe(ctx context.Context, e fsm.PrepareProbe, self wire.UUID) (*probe.Probe, error) {
 	for try := 1; ; try++ {
-		p, err := probe.Prepare(ctx, e.Addr, self, s.probeOptions())
+		p, err := probe.Prepare(ctx, e.Addr, self, s.probeOptions(func(netip.AddrPort) wire.UUID { return e.To }))
 		if err == nil || !errors.Is(err, probe.ErrBusy) || try == busyTries {
 			return p, err
 		}

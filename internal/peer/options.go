@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/bounds"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
@@ -28,8 +29,8 @@ type Options struct {
 	Flows                               int
 	ListenHost                          string
 	Ports                               []int
-	AnnouncePorts                       []int
-	AnnounceHost                        string
+	Announce                            Announce
+	Security                            guard.Options
 	Addresses                           []string
 	PortBase                            int
 	Backend                             string
@@ -54,6 +55,12 @@ type Options struct {
 type Post struct {
 	Preset           string
 	Frequency, Batch int
+}
+
+// Announce says where others reach this peer.
+type Announce struct {
+	Ports []int
+	Host  string
 }
 
 // Probe bounds one bandwidth measurement.
@@ -173,11 +180,11 @@ func (o Options) Check() error {
 	if o.Ports != nil && !threePorts(o.Ports) {
 		e.Break("%v %v are not three different ports from 1 to 65535", bounds.Field("Ports"), o.Ports)
 	}
-	if o.AnnouncePorts != nil && !threePorts(o.AnnouncePorts) {
-		e.Break("%v %v are not three different ports from 1 to 65535", bounds.Field("AnnouncePorts"), o.AnnouncePorts)
+	if o.Announce.Ports != nil && !threePorts(o.Announce.Ports) {
+		e.Break("%v %v are not three different ports from 1 to 65535", bounds.Field("Announce.Ports"), o.Announce.Ports)
 	}
-	if o.AnnouncePorts != nil && o.Ports == nil {
-		e.Break("%v %v forward to %v, and none are set", bounds.Field("AnnouncePorts"), o.AnnouncePorts, bounds.Field("Ports"))
+	if o.Announce.Ports != nil && o.Ports == nil {
+		e.Break("%v %v forward to %v, and none are set", bounds.Field("Announce.Ports"), o.Announce.Ports, bounds.Field("Ports"))
 	}
 	if len(o.Addresses) > wire.MaxAddresses {
 		e.Break("%v: %d are more than %d", bounds.Field("Addresses"), len(o.Addresses), wire.MaxAddresses)
@@ -186,12 +193,13 @@ func (o Options) Check() error {
 		e.Break("%v %v are not reached by a listener on %v %q alone", bounds.Field("Addresses"), o.Addresses, bounds.Field("ListenHost"), o.ListenHost)
 	}
 	if _, err := o.announceHost(); err != nil {
-		e.Break("%v %q is not an IP address that others can connect to", bounds.Field("AnnounceHost"), o.AnnounceHost)
+		e.Break("%v %q is not an IP address that others can connect to", bounds.Field("Announce.Host"), o.Announce.Host)
 	}
 	if _, err := o.listenAt(); err != nil {
 		e.Break("%v %q is not an IP address", bounds.Field("ListenHost"), o.ListenHost)
 	}
 	o.checkThreads(&e)
+	o.Security.Check(&e)
 	if err := e.Err(); err != nil {
 		return errs.New(errs.InvalidArgument, "connect", err)
 	}
@@ -249,14 +257,14 @@ func threePorts(ports []int) bool {
 	return min(ports[0], ports[1], ports[2]) > 0 && max(ports[0], ports[1], ports[2]) <= 65535
 }
 
-// announceHost returns AnnounceHost as an address, the zero Addr if there is none.
+// announceHost returns Announce.Host as an address, the zero Addr if there is none.
 func (o Options) announceHost() (a netip.Addr, err error) {
-	if o.AnnounceHost == "" {
+	if o.Announce.Host == "" {
 		return a, nil
 	}
-	a, err = netip.ParseAddr(o.AnnounceHost)
+	a, err = netip.ParseAddr(o.Announce.Host)
 	if err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("announced host %q is not an IP address that others can connect to", o.AnnounceHost)
+		return netip.Addr{}, fmt.Errorf("announced host %q is not an IP address that others can connect to", o.Announce.Host)
 	}
 	return a.Unmap(), nil
 }

@@ -14,9 +14,11 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/collective"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/mesh"
@@ -48,6 +50,7 @@ type Session struct {
 	bench   *probe.Server
 	listen  mesh.Listeners
 	mesh    *mesh.Mesh
+	names   *names
 	meter   meter
 	dog     watcher
 
@@ -185,7 +188,10 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	if err := device.Configure(devices); err != nil {
 		return refused(err)
 	}
-	if s.master, err = dialMaster(ctx, opt); err != nil {
+	if err := s.believe(); err != nil {
+		return err
+	}
+	if s.master, err = dialMaster(ctx, opt, s.names.guard); err != nil {
 		if ctx.Err() != nil {
 			return errs.New(errs.Canceled, "connect", ctx.Err()).WithPhase("dial").WithPeer(opt.Master)
 		}
@@ -214,14 +220,14 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	s.posted = message.NewEngine(s.hub) // its mark is part of that of collectives, which are asked first
 	s.blocks = collective.NewEngine(s.hub, collective.Config{Backend: kernels, Flows: opt.Flows})
 	s.meter.use = s.hub.LinkUse
-	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState)})
-	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe)})
+	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState), Security: s.names.server(secure.State)})
+	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe), Security: s.names.server(secure.Bench)})
 	s.mesh = mesh.New(s.ctx, mesh.Config{
 		Pools: s.hub, Between: s.between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.listen.P2P, Addresses: nics, PoolSize: opt.PoolSize,
-		Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
+		Secure: s.names.mesh(), Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
 		Tuning: platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}, Log: s.log, Crash: s.crash,
 	})
-	statePort, p2pPort, benchPort := s.listen.Announced(opt.AnnouncePorts)
+	statePort, p2pPort, benchPort := s.listen.Announced(opt.Announce.Ports)
 	host, _ := opt.announceHost() // checked
 	s.m = fsm.New(fsm.Config{
 		Group: opt.Group, Host: host,
@@ -230,6 +236,16 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	s.publishView()
+	return nil
+}
+
+// believe reads the credential, if there is one.
+func (s *Session) believe() error {
+	g, err := guard.New(s.opt.Security, secure.Peer)
+	if err != nil {
+		return err
+	}
+	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout}
 	return nil
 }
 
@@ -319,6 +335,8 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 				<-members
 				s.establish(e)
 			})
+		case fsm.Names:
+			s.names.learn(e.Members)
 		case fsm.PrepareRing:
 			s.prepareRing(e)
 		case fsm.Preflight:

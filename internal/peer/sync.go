@@ -181,7 +181,7 @@ func (s *Session) startFetch(e fsm.Fetch) {
 		s.takeBack(w) // tensors that are being overwritten are not handed out
 		res, err := w.transfer(ctx, sharedstate.FetchConfig{
 			Distributors: mesh.Dialable(e.Distributors), Want: want, Tensors: w.tensors, Legacy: w.legacy,
-			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.mesh.Dial,
+			DialTimeout: s.opt.DialTimeout, StallTimeout: s.opt.UserTimeout, Progress: s.fetching(w.progress), Dial: s.names.fetching(s.mesh.Dial),
 			Hasher: s.hasher, Workers: s.opt.Hash.Workers,
 		})
 		s.box.post(fsm.Fetched{Call: e.Call, Revision: res.Revision, Err: err})

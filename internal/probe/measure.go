@@ -488,6 +488,7 @@ func (p *Probe) drain(counted bool, followers *sync.WaitGroup) {
 	}
 	until := time.Now().Add(linger)
 	_ = p.each(func(c *conn) error {
+		_ = c.SetWriteDeadline(until) // the end is written, too, where there is more than TCP
 		half, ok := c.Conn.(interface{ CloseWrite() error })
 		switch {
 		case !ok || half.CloseWrite() != nil:

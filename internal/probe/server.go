@@ -28,6 +28,8 @@ type ServerConfig struct {
 	// Log gets a line for every connection that speaks something else.
 	// Default: none.
 	Log *slog.Logger
+	// Security makes connections secure.
+	Security sockets.Security
 	// MaxConns bounds the open connections; further ones are closed at once.
 	// Default 4096.
 	MaxConns int
@@ -74,7 +76,7 @@ type Server struct {
 // NewServer returns an idle server. Close frees its resources.
 func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg.withDefaults()}
-	s.conns = sockets.NewGroup(sockets.Config{Name: "benchmark", Log: s.cfg.Log, Max: s.cfg.MaxConns, Handle: s.run})
+	s.conns = sockets.NewGroup(sockets.Config{Name: "benchmark", Log: s.cfg.Log, Max: s.cfg.MaxConns, Handle: s.run, Security: cfg.Security})
 	return s
 }
 

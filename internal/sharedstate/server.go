@@ -47,6 +47,8 @@ type ServerConfig struct {
 	// ShutGrace is how long Shut lets running transfers continue before it cuts
 	// them. Default 500 ms.
 	ShutGrace time.Duration
+	// Security makes connections secure.
+	Security sockets.Security
 	// Tune prepares an accepted connection. Default platform.TuneP2P with the
 	// automatic congestion control; an error is logged and ignored.
 	Tune func(net.Conn) error
@@ -128,7 +130,7 @@ func NewServer(cfg ServerConfig) *Server {
 	s := &Server{cfg: cfg.withDefaults(), large: make(chan struct{}, largeReaders), cards: newPlaces()}
 	s.life, s.over = context.WithCancel(context.Background())
 	s.conns = sockets.NewGroup(sockets.Config{
-		Name: "shared state", Log: s.cfg.Log, Max: s.cfg.MaxConns, Evict: true, Handle: s.handle,
+		Name: "shared state", Log: s.cfg.Log, Max: s.cfg.MaxConns, Evict: true, Handle: s.handle, Security: cfg.Security,
 	})
 	return s
 }

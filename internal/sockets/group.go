@@ -25,9 +25,22 @@ type Config struct {
 	// Evict says that the connection which has been silent for longest makes
 	// room for a further one; else further ones are closed at once.
 	Evict bool
+	// Security makes connections secure.
+	Security Security
 	// Handle runs one connection to its end. It is closed afterwards, and
 	// before that by Stop.
 	Handle func(net.Conn)
+}
+
+// Security makes accepted connections secure. The zero value leaves them as they are.
+type Security struct {
+	// Wrap returns a connection as one whose handshake is to come, and reads nothing.
+	Wrap func(net.Conn) net.Conn
+	// Greet makes the handshake of a connection that Wrap has returned; an error says
+	// that it is a stranger's. It has a bound of its own.
+	Greet func(net.Conn) error
+	// Complain reports whether the log may have a line about a stranger.
+	Complain func(remote net.Addr) (due bool, more int)
 }
 
 // Group is the listeners and connections of a server. Its methods are safe for
@@ -81,6 +94,9 @@ func (g *Group) Serve(ln net.Listener) {
 // Adopt takes a connection as Serve takes those that it accepts. It never waits.
 func (g *Group) Adopt(conn net.Conn) {
 	conn = transport.Quiet(conn)
+	if g.cfg.Security.Wrap != nil {
+		conn = g.cfg.Security.Wrap(conn)
+	}
 	g.mu.Lock()
 	full := len(g.conns) >= g.cfg.Max
 	if g.closed || full && !(g.cfg.Evict && g.silent.Len() > 0) {
@@ -106,8 +122,26 @@ func (g *Group) Adopt(conn net.Conn) {
 		defer errs.Catch("serve "+g.cfg.Name, func(err *errs.Error) {
 			g.cfg.Log.Error("panic", "error", err, "stack", errs.StackOf(err))
 		})
-		g.cfg.Handle(conn)
+		if g.knows(conn) {
+			g.cfg.Handle(conn)
+		}
 	}()
+}
+
+// knows makes the handshake of a connection, if it has one. false: it is a stranger's.
+func (g *Group) knows(conn net.Conn) bool {
+	s := &g.cfg.Security
+	if s.Greet == nil {
+		return true
+	}
+	err := s.Greet(conn)
+	if err == nil {
+		return true
+	}
+	if due, more := s.Complain(conn.RemoteAddr()); due && !g.Stopped() {
+		g.cfg.Log.Warn("closed a "+g.cfg.Name+" connection", "remote", conn.RemoteAddr(), "reason", err, "more", more)
+	}
+	return false
 }
 
 // Spoke says that a connection of the group has said something sensible, so

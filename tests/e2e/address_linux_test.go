@@ -76,7 +76,7 @@ func TestPortForwarding(t *testing.T) {
 					return
 				}
 				o.PortBase, o.ListenHost, o.Ports = 0, inside, ports
-				o.AnnouncePorts, o.AnnounceHost = forwarded, announced
+				o.Announce.Ports, o.Announce.Host = forwarded, announced
 			})
 			for _, err := range each(comms, func(i int, c *core.Communicator) error {
 				// Only the one behind the forwards has the state.
@@ -258,10 +258,10 @@ func TestForeignAddresses(t *testing.T) {
 		"alone":          {Addresses: []string{"127.0.0.1"}, ListenHost: "127.0.0.1"},
 		"[1 2 1]":        {Ports: []int{1, 2, 1}},
 		"[1 2 70000]":    {Ports: []int{1, 2, 70000}},
-		"none are set":   {AnnouncePorts: []int{1, 2, 3}},
-		"somewhere":      {AnnounceHost: "somewhere"},
-		"224.0.0.1":      {AnnounceHost: "224.0.0.1"},
-		"[21301 21302 0": {Ports: []int{21301, 21302, 21303}, AnnouncePorts: []int{21301, 21302, 0}},
+		"none are set":   {Announce: core.AnnounceOptions{Ports: []int{1, 2, 3}}},
+		"somewhere":      {Announce: core.AnnounceOptions{Host: "somewhere"}},
+		"224.0.0.1":      {Announce: core.AnnounceOptions{Host: "224.0.0.1"}},
+		"[21301 21302 0": {Ports: []int{21301, 21302, 21303}, Announce: core.AnnounceOptions{Ports: []int{21301, 21302, 0}}},
 	} {
 		o.Master = master
 		_, err := core.Connect(ctx, o)

@@ -130,7 +130,7 @@ func (t *trainer) join(ctx context.Context) (err error) {
 	opt := core.Options{}
 	opt.Master, opt.PoolSize, opt.PortBase, opt.Logger = t.Master, t.Pool, -1, logger()
 	opt.Probe.Duration, opt.Probe.Connections = 20*time.Millisecond, 1
-	opt.ListenHost, opt.Ports, opt.AnnouncePorts = "127.0.0.1", t.Ports, t.Announce
+	opt.ListenHost, opt.Ports, opt.Announce.Ports = "127.0.0.1", t.Ports, t.Announce
 	if t.Via != "" {
 		opt.ListenHost = behind
 	}

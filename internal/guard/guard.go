@@ -1,0 +1,222 @@
+// Package guard makes the connections of one endpoint secure: it holds a credential
+// (core/secure), dials and accepts in TLS (internal/tlsconn), and says who is at the
+// other end. A nil Guard leaves connections as they are, in plaintext.
+//
+// What is dialled never depends on what the other end answers, so nothing can be
+// downgraded: an endpoint with a Guard speaks TLS or not at all.
+//
+// # Strangers
+//
+// Nothing of a protocol is read or answered before a handshake has succeeded. At
+// most maxShaking handshakes are under way, and the oldest makes room for a
+// newcomer. Each has a deadline and a bound of its size. A stranger gets an alert of
+// TLS. The log has one line for an address and a minute ([Complaints]).
+package guard
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/bounds"
+	"github.com/gopccl/gopccl/internal/buf"
+	"github.com/gopccl/gopccl/internal/tlsconn"
+)
+
+// maxShaking is how many handshakes that others have begun may be under way.
+const maxShaking = 512
+
+// Modes of Options.
+const (
+	ModeAuto    = "auto"
+	ModeOff     = "off"
+	ModeRequire = "require"
+)
+
+// Options are core.SecurityOptions, and documented there.
+type Options struct {
+	Mode       string
+	File       string
+	Credential *secure.Credential
+	Revoked    string
+	Identities []secure.Mapping
+}
+
+// given reports whether there is a credential.
+func (o *Options) given() bool { return o.File != "" || o.Credential != nil }
+
+// On reports whether connections are in TLS.
+func (o *Options) On() bool {
+	return o.Mode == ModeRequire || o.Mode != ModeOff && o.given()
+}
+
+// Check refuses what can never work. It reads no file.
+func (o *Options) Check(e *bounds.Errors) {
+	const mode, file, revoked = bounds.Field("Security.Mode"), bounds.Field("Security.File"), bounds.Field("Security.Revoked")
+	if !slices.Contains([]string{"", ModeAuto, ModeOff, ModeRequire}, o.Mode) {
+		e.Break("%v %q is not auto, off or require", mode, o.Mode)
+	}
+	switch {
+	case o.Mode == ModeRequire && !o.given():
+		e.Break("%v is require, and there is no credential (%v): gopccl keys issue makes one", mode, file)
+	case o.File != "" && o.Credential != nil:
+		e.Break("%v %q is a second credential", file, o.File)
+	case o.Revoked != "" && !o.On():
+		e.Break("%v %q is of no use without a credential (%v)", revoked, o.Revoked, file)
+	}
+}
+
+// Guard secures the connections of one endpoint. Safe for concurrent use.
+type Guard struct {
+	keeper  *secure.Keeper
+	servers map[secure.Purpose]*tls.Config
+	pool    *buf.Pool
+
+	mu      sync.Mutex
+	shaking []net.Conn // handshakes that others have begun, oldest first
+}
+
+const opLoad = "load credential"
+
+// New reads the files that o names. It returns nil where connections are in plaintext.
+// is says what the endpoint is to be; 0: anything. Errors are *errs.Error.
+func New(o Options, is secure.Role) (*Guard, error) {
+	if !o.On() {
+		return nil, nil
+	}
+	c := o.Credential
+	if c == nil {
+		var err error
+		if c, err = secure.LoadCredential(o.File, secure.LoadOptions{}); err != nil {
+			return nil, err
+		}
+	}
+	if err := usable(c, is); err != nil {
+		return nil, err
+	}
+	opt := secure.TrustOptions{Credential: c, Identities: o.Identities}
+	if o.Revoked != "" {
+		l, err := readList(o.Revoked)
+		if err != nil {
+			return nil, errs.New(errs.CorruptFile, "read revocation list", err)
+		}
+		opt.Lists = []*secure.List{l}
+	}
+	t, err := secure.NewTrust(opt)
+	if err != nil {
+		return nil, err
+	}
+	g := &Guard{keeper: secure.NewKeeper(t), servers: map[secure.Purpose]*tls.Config{}, pool: buf.NewPool(0)}
+	for _, p := range []secure.Purpose{secure.Control, secure.Data, secure.State, secure.Bench} {
+		g.servers[p] = g.keeper.Server(p)
+	}
+	return g, nil
+}
+
+// usable says early what the other ends would refuse.
+func usable(c *secure.Credential, is secure.Role) error {
+	now, leaf := time.Now(), c.Leaf()
+	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		return errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%v is valid from %s to %s, and the clock of this machine says %s", c,
+			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))).
+			WithHint("set the clock, or issue another one (gopccl keys issue)")
+	}
+	id, err := c.Identity()
+	if err != nil {
+		return nil // of an authority that is not ours: others have mappings for it
+	}
+	if is == 0 || id.Role == is || is == secure.Master && id.Role == secure.Peer && id.Lead {
+		return nil
+	}
+	return errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%v does not allow to be a %v", c, is)).
+		WithHint(fmt.Sprintf("issue one with gopccl keys issue --role %v", is))
+}
+
+// Dial makes a connection that was dialled secure, if the other end is what want
+// says. If it fails, conn is closed.
+func (g *Guard) Dial(ctx context.Context, conn net.Conn, want secure.Want) (net.Conn, error) {
+	if g == nil {
+		return conn, nil
+	}
+	c := tlsconn.Client(conn, g.keeper.Trust().Client(want), g.pool)
+	if err := c.Handshake(ctx); err != nil {
+		c.Close()
+		return nil, explain(err)
+	}
+	return c, nil
+}
+
+// explain says what an error of a handshake means.
+func explain(err error) error {
+	var header tls.RecordHeaderError
+	var refused *secure.Refusal
+	switch {
+	case errors.As(err, &refused):
+		return err
+	case errors.As(err, &header):
+		return fmt.Errorf("it does not speak TLS: it has no credential, or is not a gopccl endpoint (%w)", err)
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+		return fmt.Errorf("it closed the connection inside the handshake of TLS: it may have no credential, its log says why (%w)", err)
+	case Remote(err):
+		return fmt.Errorf("it refused the certificate of this end, its log says why (%w)", err)
+	}
+	return err
+}
+
+// Remote reports whether err is an alert of the other end.
+func Remote(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
+}
+
+// Wrap returns a connection that was accepted for p as one whose handshake is still
+// to come (Greet). It reads and writes nothing.
+func (g *Guard) Wrap(conn net.Conn, p secure.Purpose) net.Conn {
+	if g == nil {
+		return conn
+	}
+	return tlsconn.Server(conn, g.servers[p], g.pool)
+}
+
+// Greet makes the handshake of a connection that Wrap has returned, and says who is
+// at the other end. It ends with ctx, or with the deadlines of conn. The caller closes
+// conn if it fails.
+func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (secure.Identity, error) {
+	c, ok := conn.(*tlsconn.Conn)
+	if g == nil || !ok {
+		return secure.Identity{}, nil
+	}
+	g.enter(c)
+	defer g.leave(c)
+	if err := c.Handshake(ctx); err != nil {
+		return secure.Identity{}, explain(err)
+	}
+	return g.keeper.Trust().Verify(c.ConnectionState(), want)
+}
+
+// enter counts a handshake, and ends the oldest one if there are too many.
+func (g *Guard) enter(c net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.shaking) >= maxShaking {
+		g.shaking[0].Close()
+		g.shaking = slices.Delete(g.shaking, 0, 1)
+	}
+	g.shaking = append(g.shaking, c)
+}
+
+func (g *Guard) leave(c net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if i := slices.Index(g.shaking, c); i >= 0 {
+		g.shaking = slices.Delete(g.shaking, i, i+1)
+	}
+}

@@ -1,0 +1,168 @@
+package guard
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/bounds"
+)
+
+// made returns an authority, and what makes credentials of it.
+func made(t *testing.T) (issue func(secure.Role, string, ...uint32) *secure.Credential) {
+	s, err := authority.NewAuthority("trial", "", time.Now())
+	require.NoError(t, err)
+	return func(role secure.Role, name string, groups ...uint32) *secure.Credential {
+		_, text, err := s.NewCredential(secure.Identity{Role: role, Name: name, Groups: groups}, []*x509.Certificate{s.Cert}, 48*time.Hour, time.Now())
+		require.NoError(t, err)
+		c, err := secure.ParseCredential(text)
+		require.NoError(t, err)
+		return c
+	}
+}
+
+func of(t *testing.T, c *secure.Credential) *Guard {
+	g, err := New(Options{Credential: c}, 0)
+	require.NoError(t, err)
+	return g
+}
+
+// meet connects two guards, and returns what each says of the other.
+func meet(t *testing.T, dials, takes *Guard, want, wanted secure.Want) (dialled, taken error, who secure.Identity) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err := ln.Accept()
+		if err != nil {
+			taken = err
+			return
+		}
+		w := takes.Wrap(c, wanted.Purpose)
+		defer w.Close()
+		who, taken = takes.Greet(ctx, w, wanted)
+	}()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	c, dialled = dials.Dial(ctx, c, want)
+	<-done
+	if c != nil {
+		c.Close()
+	}
+	return dialled, taken, who
+}
+
+// The certificate of a neighbour carries the name that was wanted, and a member cannot
+// stand in for another one.
+func TestWhoIsThere(t *testing.T) {
+	issue, other := made(t), made(t)
+	one, two := of(t, issue(secure.Peer, "gpu-1", 3)), of(t, issue(secure.Peer, "gpu-2", 3, 4))
+	three, four := uint32(3), uint32(4)
+	data := secure.Want{Purpose: secure.Data, Group: &three}
+	named := func(name string) secure.Want { return secure.Want{Purpose: secure.Data, Group: &three, Name: name} }
+
+	dialled, taken, who := meet(t, one, two, named("gpu-2"), data)
+	require.NoError(t, dialled)
+	require.NoError(t, taken)
+	require.Equal(t, "gpu-1", who.Name)
+
+	dialled, _, _ = meet(t, one, two, named("gpu-3"), data)
+	require.ErrorIs(t, dialled, secure.WrongName)
+	_, taken, _ = meet(t, one, two, named("gpu-2"), secure.Want{Purpose: secure.Data, Group: &four})
+	require.ErrorIs(t, taken, secure.WrongGroup)
+	dialled, taken, _ = meet(t, one, two, secure.Want{Purpose: secure.State}, data)
+	require.Error(t, dialled)
+	require.ErrorIs(t, taken, secure.WrongProtocol)
+	dialled, _, _ = meet(t, one, two, secure.Want{Purpose: secure.Control}, secure.Want{Purpose: secure.Control})
+	require.ErrorIs(t, dialled, secure.WrongRole)
+	dialled, taken, _ = meet(t, of(t, other(secure.Peer, "gpu-1", 3)), two, named("gpu-2"), data)
+	require.Error(t, dialled)
+	require.ErrorIs(t, taken, secure.Unknown)
+}
+
+// Options that can never work are refused by name; those of plaintext make no guard.
+func TestOptions(t *testing.T) {
+	c := made(t)(secure.Peer, "gpu-1")
+	for text, o := range map[string]Options{
+		"is not auto, off or require":    {Mode: "allow"},
+		"there is no credential":         {Mode: ModeRequire},
+		"is a second credential":         {File: "x", Credential: c},
+		"is of no use without a cred":    {Revoked: "x"},
+		"is of no use without a credent": {Mode: ModeOff, File: "y", Revoked: "x"},
+	} {
+		var e bounds.Errors
+		o.Check(&e)
+		require.ErrorContains(t, e.Err(), text)
+	}
+	for _, o := range []Options{{}, {Mode: ModeOff, Credential: c}, {Mode: ModeAuto}} {
+		var e bounds.Errors
+		o.Check(&e)
+		require.NoError(t, e.Err())
+		g, err := New(o, secure.Peer)
+		require.NoError(t, err)
+		require.Nil(t, g)
+	}
+	_, err := New(Options{File: t.TempDir() + "/none"}, secure.Peer)
+	require.ErrorIs(t, err, errs.InvalidConfig)
+	_, err = New(Options{Credential: c}, secure.Master)
+	require.ErrorContains(t, err, "does not allow to be a master")
+	_, err = New(Options{Credential: c, Revoked: t.TempDir() + "/none"}, secure.Peer)
+	require.ErrorIs(t, err, errs.CorruptFile)
+}
+
+// The oldest handshake makes room for a newcomer.
+func TestHandshakesAreBounded(t *testing.T) {
+	g := of(t, made(t)(secure.Peer, "gpu-1"))
+	first, far := net.Pipe()
+	defer far.Close()
+	g.enter(first)
+	for range maxShaking {
+		c, _ := net.Pipe()
+		g.enter(c)
+	}
+	require.Len(t, g.shaking, maxShaking)
+	_, err := first.Write([]byte{0})
+	require.ErrorContains(t, err, "closed")
+	for len(g.shaking) > 0 {
+		g.leave(g.shaking[0])
+	}
+}
+
+// One line for an address and a minute, and one for all of a crowd.
+func TestComplaints(t *testing.T) {
+	var c Complaints
+	at := func(n int) net.Addr { return &net.TCPAddr{IP: net.ParseIP(fmt.Sprintf("10.%d.%d.1", n/256, n%256))} }
+	now := time.Unix(1000, 0)
+	due := func(n int, now time.Time) int {
+		ok, more := c.Due(at(n), now)
+		if !ok {
+			return -1
+		}
+		return more
+	}
+	require.Equal(t, 0, due(0, now))
+	require.Equal(t, -1, due(0, now.Add(time.Second)))
+	require.Equal(t, -1, due(0, now.Add(2*time.Second)))
+	require.Equal(t, 2, due(0, now.Add(time.Minute)))
+	said := 0
+	for n := range 3 * maxComplaints {
+		if due(n+1, now.Add(time.Minute)) >= 0 {
+			said++
+		}
+	}
+	require.Equal(t, maxComplaints, said)
+	require.LessOrEqual(t, len(c.seen), maxComplaints+1)
+	require.Equal(t, 0, due(9999, now.Add(2*time.Minute)), "old ones are forgotten")
+}

@@ -1,0 +1,178 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/guard"
+	"github.com/gopccl/gopccl/internal/mesh"
+	"github.com/gopccl/gopccl/internal/sockets"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// names is who the members of the group are, as the master has told, and what makes
+// connections with them secure. It implements mesh.Secure.
+type names struct {
+	guard   *guard.Guard // nil: in plaintext, and nothing here is asked
+	group   uint32
+	bound   time.Duration // of a handshake
+	strange guard.Complaints
+
+	mu    sync.Mutex
+	of    map[wire.UUID]string
+	state map[netip.AddrPort]string
+	news  chan struct{} // closed when the master tells anew; nil: nobody waits
+}
+
+// learn takes over what the master has told.
+func (n *names) learn(members []wire.NamedMember) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.of, n.state = make(map[wire.UUID]string, len(members)), make(map[netip.AddrPort]string, len(members))
+	for _, m := range members {
+		n.of[m.UUID], n.state[m.State] = m.Name, m.Name
+	}
+	if n.news != nil {
+		close(n.news)
+		n.news = nil
+	}
+}
+
+// nameOf returns the name of a member, "" if the master has told none, and a channel
+// that is closed when it tells anew.
+func (n *names) nameOf(peer wire.UUID) (string, <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.news == nil {
+		n.news = make(chan struct{})
+	}
+	return n.of[peer], n.news
+}
+
+// want is what the certificate of another peer has to say.
+func (n *names) want(p secure.Purpose, name string) secure.Want {
+	w := secure.Want{Purpose: p, Name: name}
+	if p != secure.Bench { // bandwidths are measured across groups
+		w.Group = &n.group
+	}
+	return w
+}
+
+// Dial makes a connection to a peer secure. The peer of a trial need not be a member
+// yet; nothing but that it answers comes of it.
+func (n *names) Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial bool) (net.Conn, error) {
+	name := ""
+	if !trial {
+		if name, _ = n.nameOf(peer); name == "" {
+			conn.Close()
+			return nil, fmt.Errorf("the master has told no name of peer %s", peer.Short())
+		}
+	}
+	return n.guard.Dial(ctx, conn, n.want(secure.Data, name))
+}
+
+// Wrap returns an accepted connection as one whose handshake is to come.
+func (n *names) Wrap(conn net.Conn) net.Conn { return n.guard.Wrap(conn, secure.Data) }
+
+// Greet makes the handshake of an accepted connection, and returns the name at the
+// other end.
+func (n *names) Greet(ctx context.Context, conn net.Conn) (string, error) {
+	id, err := n.guard.Greet(ctx, conn, n.want(secure.Data, ""))
+	return id.Name, err
+}
+
+// Complain reports whether the log may have a line about a stranger at remote.
+func (n *names) Complain(remote net.Addr) (due bool, more int) {
+	return n.strange.Due(remote, time.Now())
+}
+
+// Is reports an error if the peer at the other end, name, is not the one that it says
+// it is. It may have been told of a round before this one, so it waits until ctx ends
+// for the master to name it.
+func (n *names) Is(ctx context.Context, name string, peer wire.UUID) error {
+	for {
+		told, news := n.nameOf(peer)
+		switch told {
+		case name:
+			return nil
+		case "":
+		default:
+			return fmt.Errorf("%s says that it is peer %s, whose name is %s", name, peer.Short(), told)
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("%s says that it is peer %s, of whom the master has told nothing", name, peer.Short())
+		}
+	}
+}
+
+// mesh returns what makes P2P connections secure; nil in plaintext.
+func (n *names) mesh() mesh.Secure {
+	if n.guard == nil {
+		return nil
+	}
+	return n
+}
+
+// server returns what makes connections secure that are accepted for p.
+func (n *names) server(p secure.Purpose) sockets.Security {
+	if n.guard == nil {
+		return sockets.Security{}
+	}
+	return sockets.Security{
+		Wrap: func(conn net.Conn) net.Conn { return n.guard.Wrap(conn, p) },
+		Greet: func(conn net.Conn) error {
+			ctx, cancel := context.WithTimeout(context.Background(), n.bound)
+			defer cancel()
+			_, err := n.guard.Greet(ctx, conn, n.want(p, ""))
+			return err
+		},
+		Complain: n.Complain,
+	}
+}
+
+// dialler opens connections to other ports of peers.
+type dialler func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
+
+// fetching returns dial for the shared state of members.
+func (n *names) fetching(dial dialler) dialler {
+	return n.secured(dial, secure.State, func(addr netip.AddrPort) string {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.state[addr]
+	})
+}
+
+// probing returns dial for the benchmark of a peer. One of another group has no name
+// here.
+func (n *names) probing(dial dialler, who func(netip.AddrPort) wire.UUID) dialler {
+	return n.secured(dial, secure.Bench, func(addr netip.AddrPort) string {
+		name, _ := n.nameOf(who(addr))
+		return name
+	})
+}
+
+func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort) string) dialler {
+	if n.guard == nil {
+		return dial
+	}
+	return func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+		name := who(addr)
+		if name == "" && p == secure.State {
+			return nil, fmt.Errorf("the master has told no member that hands out shared state at %v", addr)
+		}
+		conn, err := dial(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, n.bound)
+		defer cancel()
+		return n.guard.Dial(ctx, conn, n.want(p, name))
+	}
+}
