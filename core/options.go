@@ -162,6 +162,6 @@ func (o Options) inner() peer.Options {
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		DialTimeout: o.DialTimeout, HandshakeTimeout: o.HandshakeTimeout, UserTimeout: o.UserTimeout,
 		Congestion: o.Congestion, WarnStuckAfter: o.WarnStuckAfter,
-		Trace: o.Trace, Logger: o.Logger, Dial: o.Dial,
+		Trace: o.Trace, Logger: o.Logger, Network: peer.Network{Dial: o.Dial},
 	}
 }

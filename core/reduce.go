@@ -74,6 +74,10 @@ type ReduceInfo struct {
 	// nil but for AllReduceMultipleWithRetry, which returns it also with an error:
 	// the buffers of the others are as before if they are in place.
 	Done []bool
+	// Plan is the way that the data took: "ring", or "direct" where every member
+	// sent to every other one. Why says why not along the ring. They are empty but for
+	// a single all-reduce.
+	Plan, Why string
 }
 
 // ReduceOf describes an all-reduce of Go slices of the same length; dst may be

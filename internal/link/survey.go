@@ -52,6 +52,26 @@ func Distant(conn net.Conn) bool {
 // Distant reports whether the peer is one whose connections are surveyed.
 func (s *Sender) Distant() bool { return s.gauge.flow != nil && !s.gauge.flow.near.Load() }
 
+// RoundTrip returns the shortest round trip to a peer so far, over the connections to
+// it; false: the system does not tell it, or there is none.
+func (h *Hub) RoundTrip(peer wire.UUID) (least time.Duration, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.tx[peer] {
+		info, known := platform.TCPInfo(s.conn)
+		if s.Broken() || !known || !info.Known.Has(platform.HasRTT) {
+			continue
+		}
+		if rtt := leastRTT(&info); !ok || rtt < least {
+			least, ok = rtt, true
+		}
+	}
+	return least, ok
+}
+
+// NearBy reports whether a peer with this round trip is near.
+func NearBy(rtt time.Duration) bool { return pace.Near(rtt) }
+
 // isNear reports whether the shortest round trip so far is that of a near way.
 func isNear(info *platform.Info) bool { return pace.Near(leastRTT(info)) }
 

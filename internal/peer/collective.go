@@ -34,6 +34,7 @@ type (
 		TxBytes, RxBytes uint64
 		Retries          int
 		Done             []bool
+		Plan, Why        string
 	}
 )
 

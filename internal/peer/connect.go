@@ -42,7 +42,8 @@ func (s *Session) establishTime() time.Duration {
 func (s *Session) establish(e fsm.Establish) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.establishTime())
 	defer cancel()
-	s.box.post(fsm.Established{Round: e.Round, Failed: s.mesh.Establish(ctx, e.Peers, e.Keep)})
+	failed := s.mesh.Establish(ctx, e.Peers, e.Keep)
+	s.box.post(fsm.Established{Round: e.Round, Failed: failed, Far: s.far(e.Peers)})
 }
 
 // preflight tries whether peers can be reached, beside everything that runs

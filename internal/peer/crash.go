@@ -38,7 +38,7 @@ func (s *Session) crash(err *errs.Error) {
 	}
 	s.mu.Unlock()
 	for _, op := range running {
-		op.data.Abort(err)
+		op.phase().Abort(err)
 	}
 	for _, id := range idle {
 		s.settle(fsm.Finish{Op: id, Restore: true})

@@ -57,11 +57,11 @@ func TestStoppedMasterHoldsUpNobody(t *testing.T) {
 // The end of the context while the master is dialled is what Connect reports.
 func TestConnectCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	opt := Options{Master: "192.0.2.1:9", PortBase: -1, Backend: "none", Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	opt := Options{Master: "192.0.2.1:9", PortBase: -1, Backend: "none", Network: Network{Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		cancel()
 		<-ctx.Done()
 		return nil, ctx.Err()
-	}}
+	}}}
 	_, err := Connect(ctx, opt)
 	require.Equal(t, errs.Canceled, errs.CodeOf(err), err)
 	opt.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }

@@ -2,10 +2,12 @@ package peer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/reduce"
 )
 
@@ -24,6 +26,9 @@ type Operation struct {
 	world  int
 	posted time.Time
 
+	// direct is what an all-reduce has instead of its ring once it has begun so.
+	direct atomic.Pointer[exchange]
+
 	// The book's mu guards what follows.
 	running  bool       // between Start and the end of the data phase
 	claimed  bool       // somebody settles it
@@ -37,6 +42,25 @@ type Operation struct {
 	over     gate
 	err      error    // what Wait returns
 	notified []func() // to be called when it is over
+}
+
+// phase is what moves the data of op.
+func (op *Operation) phase() phase {
+	if x := op.direct.Load(); x != nil {
+		return x
+	}
+	return op.data
+}
+
+// planned returns how an all-reduce went, and why not along the ring.
+func (op *Operation) planned() (name, why string) {
+	if op.kind() != plan.AllReduce {
+		return "", ""
+	}
+	if x := op.direct.Load(); x != nil {
+		return "direct", x.why
+	}
+	return "ring", ""
 }
 
 // gate is something that happens once. The first to wait for it makes the channel. The
@@ -91,11 +115,13 @@ func (s *Session) settle(e fsm.Finish) {
 	if op == nil || !op.claim() {
 		return
 	}
-	tx, rx := op.data.Counters()
-	op.data.Finish(e.Restore)
+	data := op.phase()
+	tx, rx := data.Counters()
+	data.Finish(e.Restore)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	op.info = ReduceInfo{WorldSize: op.world, TxBytes: tx, RxBytes: rx}
+	op.info.Plan, op.info.Why = op.planned()
 	op.failed, op.verdict = e.Restore, e.Err
 	op.settled.pass()
 }
@@ -299,7 +325,7 @@ func (s *Session) startData(e fsm.StartData) {
 		return
 	}
 	defer errs.Catch("start "+op.name(), func(err *errs.Error) {
-		if op.data.State().Phase == "created" {
+		if op.phase().State().Phase == "created" {
 			s.mu.Lock()
 			op.running = false
 			s.mu.Unlock()
@@ -309,6 +335,10 @@ func (s *Session) startData(e fsm.StartData) {
 	data, ok := op.data.(*reduce.Op)
 	if !ok {
 		s.startBlocks(op.data.(blocks), e) // a barrier has no data phase
+		return
+	}
+	if e.Mesh {
+		s.startExchange(op, data, e)
 		return
 	}
 	s.meter.started(e.Ring, e.Self, time.Now())

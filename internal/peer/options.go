@@ -48,7 +48,14 @@ type Options struct {
 	Device                              device.Settings
 	Trace                               *trace.Listener
 	Logger                              *slog.Logger
-	Dial                                func(ctx context.Context, network, addr string) (net.Conn, error)
+	Network
+}
+
+// Network is how others are reached.
+type Network struct {
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// RoundTrip is for tests: it says how far a peer is, instead of the system.
+	RoundTrip func(wire.UUID) (time.Duration, bool)
 }
 
 // Post says how posted operations are picked up.

@@ -76,6 +76,8 @@ type dataPath struct {
 	blocks *collective.Engine // for other collectives, on the same hub
 	posted *message.Engine    // for messages, on the same hub
 	hub    *link.Hub          // the engine's
+	// roundTrip returns the shortest one to a peer so far.
+	roundTrip func(wire.UUID) (time.Duration, bool)
 }
 
 // turns are the machine, the events that come to it, and its holder's tools for a turn.
@@ -218,6 +220,9 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	}})
 	s.hub = s.engine.Hub()
 	s.posted = message.NewEngine(s.hub) // its mark is part of that of collectives, which are asked first
+	if s.roundTrip = opt.RoundTrip; s.roundTrip == nil {
+		s.roundTrip = s.hub.RoundTrip
+	}
 	s.blocks = collective.NewEngine(s.hub, collective.Config{Backend: kernels, Flows: opt.Flows})
 	s.meter.use = s.hub.LinkUse
 	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState), Security: s.names.server(secure.State)})
@@ -367,7 +372,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.skip(e.Seq)
 		case fsm.CommenceData:
 			if op := s.operation(e.Op); op != nil {
-				op.data.Commence(e.Seq)
+				op.phase().Commence(e.Seq)
 			} else { // it was given up
 				s.skip(e.Seq)
 			}
@@ -375,7 +380,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.engine.Spoil(e.Tag, e.Epoch)
 			s.blocks.Spoil(e.Tag, e.Epoch)
 		case fsm.AbortData:
-			s.operation(e.Op).data.Abort(errors.New(e.Reason))
+			s.operation(e.Op).phase().Abort(errors.New(e.Reason))
 		case fsm.Finish:
 			s.settle(e)
 		case fsm.Serve:

@@ -55,7 +55,7 @@ func (s *Session) State() State {
 	slices.SortFunc(ops, func(a, b *Operation) int { return cmp.Compare(a.id, b.id) })
 	st := State{View: s.View(), Master: s.opt.Master, Data: s.engine.State(), Calls: calls, Events: events}
 	for _, op := range ops {
-		o := OpState{OpState: op.data.State(), Kind: op.name(), Posted: time.Since(op.posted)}
+		o := OpState{OpState: op.phase().State(), Kind: op.name(), Posted: time.Since(op.posted)}
 		if o.Phase == "created" {
 			o.Waits = "votes of the other peers, through the master"
 		}

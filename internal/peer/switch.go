@@ -2,7 +2,9 @@ package peer
 
 import (
 	"context"
+	"slices"
 
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -68,7 +70,28 @@ func (s *Session) prepareRing(e fsm.PrepareRing) {
 func (s *Session) prepareMesh(e fsm.PrepareMesh) {
 	s.hub.Trust(uuids(e.Peers)...)
 	s.connectBeside(&s.meshing, func(ctx context.Context) []wire.UUID { return s.mesh.Connect(ctx, e.Peers) },
-		func(failed []wire.UUID) fsm.Event { return fsm.MeshPrepared{Change: e.Change, Failed: failed} })
+		func(failed []wire.UUID) fsm.Event {
+			return fsm.MeshPrepared{Change: e.Change, Failed: failed, Ways: s.ways(e.Ways)}
+		})
+}
+
+// ways are the round trips to peers over the connections that stand, as far as the
+// system tells them.
+func (s *Session) ways(peers []wire.UUID) (ways []wire.Way) {
+	for _, u := range peers {
+		if rtt, ok := s.roundTrip(u); ok {
+			ways = append(ways, wire.Way{To: u, RTT: uint32(min(rtt.Microseconds(), 1<<32-1))})
+		}
+	}
+	return ways
+}
+
+// far reports whether one of peers is distant.
+func (s *Session) far(peers []wire.PeerEndpoint) bool {
+	return slices.ContainsFunc(peers, func(p wire.PeerEndpoint) bool {
+		rtt, ok := s.roundTrip(p.UUID)
+		return ok && !link.NearBy(rtt)
+	})
 }
 
 // previous returns the peer before this one in the ring, zero if it is alone.

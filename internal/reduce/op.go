@@ -37,6 +37,22 @@ type Spec struct {
 	WireType  dtype.Type
 }
 
+// Spec returns what the operation was made of.
+func (op *Op) Spec() Spec { return op.spec }
+
+// Stage hands the copies between the device and the host's memory over to a caller that
+// never starts the operation, because its data travels in another way, nil if there are
+// none to make. Finish gives the memory back, and restores what Put has overwritten.
+func (op *Op) Stage() device.Staging {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.dev == nil {
+		return nil
+	}
+	op.dev.begun = true
+	return op.dev.stage
+}
+
 type opState uint8
 
 const (

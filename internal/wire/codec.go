@@ -83,7 +83,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 	case C2MPreflightDone:
 		return appendUUIDs(appendU64(dst, p.Number), p.FailedPeers)
 	case C2MMeshPrepared:
-		return appendUUIDs(appendU64(dst, p.Change), p.FailedPeers)
+		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.FailedPeers), Ext{Ways: p.Ways})
 	}
 	panic(notOurs(p))
 }
@@ -137,7 +137,7 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 	case M2CPreflight:
 		return appendEndpoints(appendU64(dst, p.Number), p.Peers)
 	case M2CSwitchRing:
-		return appendUUIDs(appendU64(dst, p.Change), p.Ring)
+		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.Ring), Ext{Direct: p.Direct})
 	case M2CPrepareMesh:
 		return appendEndpoints(appendU64(dst, p.Change), p.Peers)
 	case M2CMesh:

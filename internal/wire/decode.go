@@ -142,7 +142,7 @@ func decodeC2M(id ID, r *reader) Packet {
 	case 88:
 		return C2MWantMesh{}
 	case 89:
-		return C2MMeshPrepared{Change: r.u64(), FailedPeers: r.uuids()}
+		return C2MMeshPrepared{Change: r.u64(), FailedPeers: r.uuids(), Ways: r.ext().Ways}
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func decodeM2C(id ID, r *reader) Packet {
 	case 70:
 		return M2CPrepareRing{Change: r.u64(), Peers: r.endpoints()}
 	case 71:
-		return M2CSwitchRing{Change: r.u64(), Ring: r.uuids()}
+		return M2CSwitchRing{Change: r.u64(), Ring: r.uuids(), Direct: r.ext().Direct}
 	case 75:
 		return M2CPreflight{Number: r.u64(), Peers: r.endpoints()}
 	case 88:

@@ -27,6 +27,8 @@ const (
 	// MaxMembers is the largest group whose members a block names; of a larger one
 	// it names none.
 	MaxMembers = 4000
+	// MaxWays is the number of ways that a block carries; of more it carries none.
+	MaxWays = 1024
 )
 
 // Entry types of an extension block.
@@ -53,6 +55,9 @@ const (
 	extHost              = 48
 	extEager             = 50
 	extEpoch             = 51
+	extPlans             = 60
+	extDirect            = 62
+	extWays              = 63
 	extCollectives       = 80
 	extGroupCollectives  = 81
 	extMembers           = 82
@@ -131,6 +136,7 @@ func appendExt(dst []byte, x Ext) []byte {
 	if x.Epoch != 0 {
 		dst = appendU64(appendU16(appendU16(dst, extEpoch), 8), x.Epoch)
 	}
+	dst = appendPlans(dst, &x)
 	dst = appendCollectives(dst, &x)
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
@@ -221,6 +227,12 @@ func (r *reader) ext() Ext {
 			x.Eager = true
 		case extEpoch:
 			x.Epoch = value.u64()
+		case extPlans:
+			x.Plans = value.u8()
+		case extDirect:
+			x.Direct = value.direct()
+		case extWays:
+			x.Ways = value.ways()
 		case extCollectives:
 			x.Collectives = value.u8()
 		case extGroupCollectives:

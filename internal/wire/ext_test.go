@@ -36,6 +36,8 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Torn: true}, "00000004" + "00090000"},
 		{Ext{Distributors: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:48149")}}, "0000000b" + "00050007" + "017f000001bc15"},
 		{Ext{Native: true, Collectives: 1}, "00000009" + "00010000" + "0050000101"},
+		{Ext{Plans: 1, Direct: Direct{400000, 90000, 30000, 100000}}, "0000001d" + "003c000101" + "003e0014" + "0000000000061a80" + "00015f90" + "00007530" + "000186a0"},
+		{Ext{Ways: []Way{{vectorUUID("u(0x01)"), 30000}}}, "00000018" + "003f0014" + "0102030405060708090a0b0c0d0e0f10" + "00007530"},
 		{Ext{GroupCollectives: true, Members: []UUID{vectorUUID("u(0x01)"), vectorUUID("u(0x11)")}}, "00000028" + "00510000" + "00520020" + "0102030405060708090a0b0c0d0e0f10" + "1112131415161718191a1b1c1d1e1f20"},
 		{Ext{Call: Call{Kind: 5, Flags: CallMesh | CallCounts, WireType: 10, Root: 3, Sum: 258, Digest: 0x0102030405060708}}, "0000001c" + "00530018" + "0505000a00000003" + "0000000000000102" + "0102030405060708"},
 		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},

@@ -94,6 +94,7 @@ func FuzzExt(f *testing.F) {
 	f.Add(appendExt(nil, Ext{Native: true, GroupNative: true, Failed: true, Reason: "x", ReasonCode: 1, HeartbeatTimeout: 1}))
 	f.Add([]byte(extMagic))
 	f.Add(appendExt(nil, Ext{Collectives: 1, GroupCollectives: true, Members: []UUID{{1}}, Call: Call{Kind: 8, Digest: 9}}))
+	f.Add(appendExt(nil, Ext{Plans: 1, Direct: Direct{1, 2, 3, 4}, Ways: []Way{{UUID{1}, 2}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x := (&reader{b: b}).ext()
 		require.LessOrEqual(t, len(x.Reason), MaxReason)

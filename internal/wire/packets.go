@@ -153,6 +153,13 @@ type Ext struct {
 	Members []UUID
 	// Call is what a collective other than all-reduce is (on C2M 10).
 	Call Call
+	// Plans is the version of the plans of an all-reduce that the sender knows,
+	// beside the ring (on C2M 1, M2C 1); 0: none.
+	Plans uint8
+	// Ways are round trips to members of the group, at most MaxWays (on C2M 89).
+	Ways []Way
+	// Direct says which all-reduces take the direct exchange (on M2C 71).
+	Direct Direct
 }
 
 // IsZero reports whether x adds nothing to a packet.
@@ -160,6 +167,7 @@ func (x Ext) IsZero() bool {
 	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative && x.Collectives == 0 && !x.GroupCollectives &&
 		(len(x.Members) == 0 || len(x.Members) > MaxMembers) && x.Call.Kind == 0 &&
+		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.Most == 0 &&
 		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Reports && x.Reason == "" && x.ReasonCode == 0
 }
 
@@ -321,6 +329,7 @@ type (
 	C2MMeshPrepared struct {
 		Change      uint64
 		FailedPeers []UUID
+		Ways        []Way // to members, told to a master that announced Plans
 	}
 )
 
@@ -453,6 +462,7 @@ type (
 	M2CSwitchRing struct {
 		Change uint64
 		Ring   []UUID
+		Direct Direct // which all-reduces do not use the ring; none unless told
 	}
 	// M2CPreflight (id 75) asks the receiver to try, beside whatever runs, whether
 	// it reaches Peers; capability Preflight.

@@ -61,7 +61,18 @@ func (d drawer) ext() Ext {
 		RoundBound: time.Duration(d.u32()) * time.Millisecond, Preflight: d.b(),
 		Form: d.form(), Call: d.call(),
 		Collectives: d.u8(), GroupCollectives: d.b(), Members: drawList(d, d.uuid),
+		Plans: d.u8(), Ways: d.ways(), Direct: d.direct(),
 	}
+}
+
+func (d drawer) ways() []Way { return drawList(d, func() Way { return Way{d.uuid(), d.u32()} }) }
+
+func (d drawer) direct() Direct {
+	x := Direct{d.u64(), d.u32(), d.u32(), d.u32()}
+	if x.Most == 0 {
+		return Direct{}
+	}
+	return x
 }
 
 func (d drawer) call() Call {
@@ -173,7 +184,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MWantMesh{} },
-		func() Packet { return C2MMeshPrepared{d.u64(), drawList(d, d.uuid)} },
+		func() Packet { return C2MMeshPrepared{d.u64(), drawList(d, d.uuid), d.ways()} },
 		func() Packet {
 			return M2CPrepareMesh{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
 		},
@@ -187,7 +198,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			return M2CPrepareRing{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
 		},
-		func() Packet { return M2CSwitchRing{d.u64(), drawList(d, d.uuid)} },
+		func() Packet { return M2CSwitchRing{d.u64(), drawList(d, d.uuid), d.direct()} },
 		func() Packet { return M2CProbe{d.u64(), d.uuid(), d.addr()} },
 		func() Packet { return M2CProbeGo{d.u64(), d.u32()} },
 		func() Packet { return M2CProbesDone{} },

@@ -110,8 +110,8 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	early := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
 	first := voters[0].op(t.tag)
 	g.inForce.pace.Begin(first.count*uint64(first.dtype.Size()), g.flying == 0, early, m.now)
-	if first.call.Kind != 0 {
-		g.inForce.pace.Spoil() // rings are compared by all-reduces alone
+	if first.call.Kind != 0 || first.count*uint64(first.dtype.Size()) <= g.mesh.direct.Most {
+		g.inForce.pace.Spoil() // rings are compared by what uses them
 	}
 	// Nothing is left of an earlier use whose members are all gone.
 	t.performed, t.aborted, t.wait = true, false, wait{since: m.now}
@@ -265,6 +265,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 		t.performed = false
 		if g.flying--; g.flying == 0 && len(ps) > 0 {
 			m.timeRing(g)
+			m.offerAgain(g)
 		}
 	}
 	if len(ps) == 0 {

@@ -30,6 +30,9 @@ type mesh struct {
 	state  meshState
 	change uint64
 	due    time.Duration // while it is prepared
+	spares bool          // it would be faster for some all-reduces
+	direct wire.Direct   // which all-reduces use it
+	late   bool          // that was offered, and not all have answered in time
 }
 
 // enroll makes the order in which the members of g are counted, for the round that
@@ -134,7 +137,7 @@ func (m *Machine) meshPrepared(c *client, p wire.C2MMeshPrepared) {
 		m.refuseMesh(g, fmt.Sprintf("peer %s cannot reach %s", c.name(), to))
 		return
 	}
-	c.place.meshed = p.Change
+	c.place.meshed, c.place.ways = p.Change, p.Ways
 	for _, o := range m.members(g) {
 		if o.place.meshed != p.Change {
 			return
@@ -165,6 +168,9 @@ func (m *Machine) settleMesh(g *group, s meshState) {
 	}
 	for t := range g.tags.all() {
 		m.checkCommence(g, t)
+	}
+	if g.mesh.spares = m.choose(g, g.ring).Most > 0; g.mesh.spares {
+		m.offer(g)
 	}
 }
 

@@ -67,6 +67,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 			eager:       p.Ext.Eager,
 			switchRing:  p.Ext.Switch && m.cfg.Switch,
 			collectives: p.Ext.Collectives > 0,
+			plans:       p.Ext.Plans > 0 && p.Ext.Collectives > 0 && p.Ext.Switch && m.cfg.Switch,
 		}
 	}
 	c.listens.state, c.listens.bandwidth = p.SharedStatePort, p.BenchmarkPort
@@ -84,6 +85,9 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		resp.Ext.RoundBound = max(m.cfg.RoundTimeout, 0)
 		if c.can.collectives {
 			resp.Ext.Collectives = wire.CollectivesVersion
+		}
+		if c.can.plans {
+			resp.Ext.Plans = wire.PlansVersion
 		}
 		if c.can.heartbeat {
 			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval

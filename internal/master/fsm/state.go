@@ -151,6 +151,7 @@ type abilities struct {
 	eager       bool // begins a collective without the commence
 	switchRing  bool // connects for a better ring beside its collectives
 	collectives bool // other than all-reduce
+	plans       bool // all-reduces in other ways than the ring
 }
 
 // progress is what a client says of the bytes that it has moved.
@@ -195,6 +196,7 @@ type place struct {
 	neighbours []wire.UUID // in the ring in force
 	prepared   uint64      // the change that it has connected for
 	meshed     uint64      // the mesh that it has connected for
+	ways       []wire.Way  // to the other members, when it had
 }
 
 // ways are what is known of the connections to the others of the group.

@@ -16,15 +16,21 @@ const prepareTime = 30 * time.Second
 // all have, the collectives that follow use it: no round, no vote, no call of a
 // trainer, and nothing that runs is aborted.
 type change struct {
-	id   uint64
-	ring []wire.UUID
-	due  time.Duration
+	id     uint64
+	ring   []wire.UUID
+	direct wire.Direct // which all-reduces do not use it
+	due    time.Duration
 }
 
-// offer lets the members of g connect for the ring that it ought to have, if
-// all of them can, and no vote is open that leads to a round anyway.
+// offer lets the members of g connect for the ring that it ought to have, or for
+// the one in force if there are all-reduces that need not use it, if all of them
+// can, and no vote is open that leads to a round anyway.
 func (m *Machine) offer(g *group) {
-	if !m.cfg.Switch || m.round.active || g.change != nil || !m.wanted(g) {
+	if !m.cfg.Switch || m.round.active || g.change != nil {
+		return
+	}
+	better := m.wanted(g)
+	if !better && (!g.mesh.untold() || g.mesh.late) {
 		return
 	}
 	ms := m.members(g)
@@ -34,12 +40,15 @@ func (m *Machine) offer(g *group) {
 			return
 		}
 	}
-	ring := m.normalise(g)
-	if !sameMembers(ring, g.ring) {
+	ring := g.ring
+	if better {
+		ring = m.normalise(g)
+	}
+	if !sameMembers(ring, g.ring) || !better && len(ms) != len(ring) {
 		return // one that left was needed: a round follows
 	}
 	m.numbers.changes++
-	g.change = &change{id: m.numbers.changes, ring: ring, due: m.now + prepareTime}
+	g.change = &change{id: m.numbers.changes, ring: ring, direct: m.choose(g, ring), due: m.now + prepareTime}
 	m.census.changing = true
 	for _, c := range ms {
 		p := wire.M2CPrepareRing{Change: g.change.id}
@@ -77,8 +86,9 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 	g.change, g.ring = nil, ch.ring
 	for _, o := range m.members(g) {
 		o.place.neighbours = neighbours(ch.ring, o.uuid)
-		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: ch.ring})
+		m.send(o, wire.M2CSwitchRing{Change: ch.id, Ring: ch.ring, Direct: ch.direct})
 	}
+	m.chosen(g, ch.direct)
 	m.installed(g)
 	g.inForce.pace.Spoil() // of collectives that began with the ring before
 	m.offer(g)             // another one may have been found meanwhile
@@ -100,6 +110,10 @@ func (m *Machine) withdraw(g *group) {
 func (m *Machine) keepRing(g *group, why string) {
 	ring := g.change.ring
 	m.withdraw(g)
+	if slices.Equal(ring, g.ring) {
+		g.mesh.late = true
+		return
+	}
 	m.refuse(g, ring, g.ring)
 	m.fact(Fact{Kind: "ring", Warn: true, Group: g.id, Text: fmt.Sprintf("ring of %d peers kept, the better one is given up: %s", len(g.ring), why)})
 }

@@ -89,6 +89,7 @@ type (
 	Established struct {
 		Round  uint64
 		Failed []wire.UUID
+		Far    bool // a neighbour is far away
 	}
 	// DataEnded says that the data phase of a started operation ended and its
 	// buffers are no longer touched. Err nil: complete. Also the answer to
@@ -137,6 +138,7 @@ type (
 	MeshPrepared struct {
 		Change uint64
 		Failed []wire.UUID
+		Ways   []wire.Way // as PrepareMesh asks for them
 	}
 	// Preflighted says that the work of a Preflight effect is done; Failed names
 	// peers that could not be reached.
@@ -216,9 +218,9 @@ type (
 		Ring   []wire.UUID
 		Self   wire.UUID
 		Native bool // all members of the group are gopccl peers
-		// Of collectives other than all-reduce: what was voted for, the group in the
-		// order in which they count it, and whether all of it is connected with each
-		// other and the operation wants that.
+		// Vote is what was voted for in collectives other than all-reduce. Of these, and
+		// of an all-reduce with Mesh: the group in the order in which they count it. Mesh:
+		// all of it is connected with each other and the operation uses that.
 		Vote    wire.Call
 		Members []wire.UUID
 		Mesh    bool
@@ -300,6 +302,7 @@ type (
 	PrepareMesh struct {
 		Change uint64
 		Peers  []wire.PeerEndpoint
+		Ways   []wire.UUID // members to whom the round trip is to be told
 	}
 	// StopMesh ends a PrepareMesh.
 	StopMesh struct{ Change uint64 }
@@ -426,4 +429,7 @@ type View struct {
 	Epoch uint64
 	// MasterCollectives: the master knows them.
 	MasterCollectives bool
+	// MasterPlans: the master tells which all-reduces use the mesh, and Direct which.
+	MasterPlans bool
+	Direct      wire.Direct
 }

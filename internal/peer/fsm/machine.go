@@ -17,6 +17,7 @@ type flow struct {
 
 	accept bool // flavour of C2M 2
 	failed bool // this peer reported failure in the round
+	far    bool // a neighbour is far away
 	cause  error
 
 	sync   CallSync

@@ -45,12 +45,32 @@ func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
 		listed[e.UUID] = true
 	}
 	m.mesh = mesh{state: meshPreparing, change: p.Change, kept: m.mesh.kept, calls: m.mesh.calls}
-	if len(p.Peers) == 0 {
+	e := PrepareMesh{Change: p.Change, Peers: slices.Clone(p.Peers)}
+	if m.view.MasterPlans {
+		e.Ways = slices.DeleteFunc(slices.Clone(m.view.Members), func(u wire.UUID) bool { return u == m.view.UUID })
+	}
+	if len(e.Peers)+len(e.Ways) == 0 {
 		m.meshPrepared(MeshPrepared{Change: p.Change})
 		return true
 	}
-	m.emit(PrepareMesh{Change: p.Change, Peers: slices.Clone(p.Peers)})
+	m.emit(e)
 	return true
+}
+
+// wantMesh asks for a mesh in a group with a distant peer, in which it shortens
+// small all-reduces (docs/spec/extensions.md, "Direct exchange").
+func (m *Machine) wantMesh() {
+	if m.view.MasterPlans && m.view.Collectives && len(m.view.Members) > 2 {
+		m.send(wire.C2MWantMesh{})
+	}
+}
+
+// exchanges reports whether an all-reduce that is commenced now, or begins eagerly,
+// uses the mesh. All members know the same of it: the size and the form are those
+// that they vote for, and the master tells the rest with a change of the ring.
+func (m *Machine) exchanges(op *operation) bool {
+	size := uint64(op.vote.DType.Size())
+	return m.mesh.state == meshDirect && op.vote.Form.Algorithm == wire.FormAsIs && op.vote.Count <= m.view.Direct.Most/size
 }
 
 func (m *Machine) meshPrepared(ev MeshPrepared) {
@@ -61,7 +81,11 @@ func (m *Machine) meshPrepared(ev MeshPrepared) {
 	for _, u := range ev.Failed {
 		m.log(true, u, "member of the group could not be reached: collectives use the ring")
 	}
-	m.send(wire.C2MMeshPrepared{Change: ev.Change, FailedPeers: slices.Clone(ev.Failed)})
+	p := wire.C2MMeshPrepared{Change: ev.Change, FailedPeers: slices.Clone(ev.Failed)}
+	if m.view.MasterPlans {
+		p.Ways = slices.Clone(ev.Ways)
+	}
+	m.send(p)
 }
 
 // takeMesh lets the operations that are commenced from now on use the mesh, or

@@ -42,6 +42,7 @@ func (m *Machine) connect(c CallConnect) {
 			Host:              m.cfg.Host,
 			Eager:             m.cfg.EagerBytes > 0,
 			Collectives:       wire.CollectivesVersion,
+			Plans:             wire.PlansVersion,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 		},
@@ -68,6 +69,7 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 	m.view.MasterTopology = p.Ext.Native && p.Ext.Topology
 	m.view.MasterSwitch = p.Ext.Native && p.Ext.Switch
 	m.view.MasterCollectives = p.Ext.Native && p.Ext.Collectives > 0
+	m.view.MasterPlans = m.view.MasterCollectives && m.view.MasterSwitch && p.Ext.Plans > 0
 	if p.Ext.Native {
 		m.view.RoundBound = p.Ext.RoundBound
 	}
@@ -200,7 +202,7 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.round++
 	m.stopMesh()
 	m.answerMesh(m.mesh.calls, errs.New(errs.RankConnectionLost, "send", errors.New("a round has begun")).WithHint("repeat it after the round"))
-	m.prep, m.unneeded, m.mesh, m.view.Mesh = nil, false, mesh{kept: m.mesh.connected()}, false
+	m.prep, m.unneeded, m.mesh, m.view.Mesh, m.view.Direct = nil, false, mesh{kept: m.mesh.connected()}, false, wire.Direct{}
 	m.flow.to(stepConnecting)
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).
@@ -249,7 +251,7 @@ func (m *Machine) established(ev Established) {
 			m.log(true, u, "peer could not be reached")
 		}
 	}
-	m.flow.failed = len(failed) > 0
+	m.flow.failed, m.flow.far = len(failed) > 0, ev.Far
 	m.flow.to(stepRing)
 	m.send(wire.C2MP2PConnectionsEstablished{Success: !m.flow.failed, FailedPeers: failed})
 }
@@ -289,6 +291,9 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	m.epoch, m.view.Epoch = m.nextEpoch, m.nextEpoch
 	m.emit(RoundOver{Epoch: m.epoch})
 	clear(m.failedTags)
+	if f.far {
+		m.wantMesh()
+	}
 	m.endFlow()
 	if !f.background {
 		m.done(f.call, f.cause)

@@ -89,6 +89,10 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 	if !prep.stands || prep.answer != nil || rank < 0 || !m.fits(p.Ring, rank) {
 		return false
 	}
+	if p.Direct.Most > 0 && (!m.view.MasterPlans || m.mesh.state != meshDirect) {
+		return false
+	}
+	m.view.Direct = p.Direct
 	m.prep, m.peers = nil, prep.peers
 	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
 	for _, op := range m.ops {

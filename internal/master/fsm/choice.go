@@ -1,0 +1,89 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// untold reports whether all-reduces would be faster over the mesh, and the members
+// were not told so yet (docs/spec/extensions.md, "Direct exchange").
+func (x *mesh) untold() bool { return x.spares && x.direct.Most == 0 }
+
+// choose says which all-reduces of g are to use its mesh and not ring. All members
+// have to know the other plans.
+func (m *Machine) choose(g *group, ring []wire.UUID) wire.Direct {
+	ms, x := m.matrix(g)
+	if g.mesh.state != meshDirect || slices.ContainsFunc(ms, func(c *client) bool { return !c.can.plans }) {
+		return wire.Direct{}
+	}
+	p := plan.Problem{N: len(ms), Ring: indices(ms, ring), Mbps: plan.Slowest(x.Mbps, len(ms)), Delay: g.mesh.delays(ms)}
+	if slices.Contains(p.Ring, -1) {
+		return wire.Direct{}
+	}
+	c := plan.Choose(p)
+	if c.Most == 0 {
+		return wire.Direct{}
+	}
+	return wire.Direct{
+		Most: c.Most, RingUS: uint32(c.Ring.Microseconds()), ExchangeUS: uint32(c.Exchange.Microseconds()), Kbps: uint32(min(c.Mbps*1000, 1<<32-1)),
+	}
+}
+
+// maxRTT bounds what is believed of a way.
+const maxRTT = 10 * time.Second
+
+// delays returns the delays between ms, as those that have connected for the mesh
+// told them: half of the round trip, and of what both ends say the less.
+func (x *mesh) delays(ms []*client) []time.Duration {
+	n := len(ms)
+	out := make([]time.Duration, n*n)
+	for i := range out {
+		out[i] = -1
+	}
+	for i, c := range ms {
+		if c.place.meshed != x.change {
+			continue
+		}
+		for _, w := range c.place.ways {
+			k := slices.IndexFunc(ms, func(o *client) bool { return o.uuid == w.To })
+			if k < 0 || k == i {
+				continue
+			}
+			d := min(time.Duration(w.RTT)*time.Microsecond, maxRTT) / 2
+			for _, at := range []int{i*n + k, k*n + i} {
+				if out[at] < 0 || d < out[at] {
+					out[at] = d
+				}
+			}
+		}
+	}
+	return out
+}
+
+// chosen notes what the members of g were told.
+func (m *Machine) chosen(g *group, d wire.Direct) {
+	was := g.mesh.direct
+	g.mesh.direct = d
+	if d != was && d.Most > 0 {
+		m.tell(g, "plan", false, "all-reduces of up to %d bytes go directly from each member to each other: %s", d.Most, why(d))
+	}
+}
+
+// why says what a direct exchange spares.
+func why(d wire.Direct) string {
+	return fmt.Sprintf("delays add up to %v, to %v along the ring", time.Duration(d.ExchangeUS)*time.Microsecond, time.Duration(d.RingUS)*time.Microsecond)
+}
+
+// offerAgain repeats, when nothing is under way, an offer that could not be made, or
+// that some had not answered in time: those that begin eagerly answer when the others
+// have begun, too.
+func (m *Machine) offerAgain(g *group) {
+	if g.mesh.untold() {
+		g.mesh.late = false
+		m.offer(g)
+	}
+}

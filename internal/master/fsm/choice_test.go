@@ -1,0 +1,156 @@
+package fsm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// planners builds a world of n members that know other plans than the ring, but for
+// the last of them if it is said to be older.
+func planners(t *testing.T, n int, older bool) (*world, []ClientID) {
+	w := newWorld(t, Config{Switch: true})
+	var cs []ClientID
+	for i := range n {
+		old := w.accepted()
+		c := w.connectAt("127.0.0.1:4000")
+		x := wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: 1}
+		if older && i == n-1 {
+			x.Plans = 0
+		}
+		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
+		require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
+		for _, o := range old {
+			w.send(o, acceptVote)
+		}
+		w.round(true)
+		cs = append(cs, c)
+	}
+	w.facts = nil
+	return w, cs
+}
+
+// meshed has cs ask for a mesh and connect, with ways of this length.
+func (w *world) meshed(cs []ClientID, rtt time.Duration) {
+	w.t.Helper()
+	w.all(cs, wire.C2MWantMesh{})
+	change := w.preparing(cs)
+	for i, c := range cs {
+		p := wire.C2MMeshPrepared{Change: change}
+		for k, o := range cs {
+			if k > i { // one end of each pair is enough
+				p.Ways = append(p.Ways, wire.Way{To: w.ids[o], RTT: uint32(rtt.Microseconds())})
+			}
+		}
+		w.send(c, p)
+	}
+	w.told(cs, change, wire.MeshDirect)
+}
+
+// switched takes the offer to cs, has them answer, and returns what they are told.
+func (w *world) switched(cs []ClientID) (d wire.Direct) {
+	w.t.Helper()
+	var change uint64
+	for _, c := range cs {
+		change = want[wire.M2CPrepareRing](w, c).Change
+	}
+	w.all(cs, wire.C2MRingPrepared{Change: change})
+	for i, c := range cs {
+		p := want[wire.M2CSwitchRing](w, c)
+		require.Equal(w.t, change, p.Change)
+		require.Len(w.t, p.Ring, len(cs))
+		if i == 0 {
+			d = p.Direct
+		}
+		require.Equal(w.t, d, p.Direct)
+	}
+	return d
+}
+
+// A mesh of distant members is used for small all-reduces: all are told the same, at
+// one place, in the ring that they have. A round ends it.
+func TestDirectExchangeIsTold(t *testing.T) {
+	w, cs := planners(t, 4, false)
+	ring := w.m.groups[0].ring
+	w.meshed(cs, 100*time.Millisecond)
+	d := w.switched(cs)
+	require.Equal(t, uint32(300_000), d.RingUS)
+	require.Equal(t, uint32(100_000), d.ExchangeUS)
+	require.Greater(t, d.Most, uint64(400_000))
+	require.Equal(t, ring, w.m.groups[0].ring)
+	require.Contains(t, w.factOf("plan").Text, "100ms, to 300ms along the ring")
+	w.quiet(cs...)
+	w.infos(cs)
+	require.Zero(t, w.m.groups[0].mesh.direct)
+	w.meshed(cs, 100*time.Millisecond)
+	require.Equal(t, d, w.switched(cs))
+}
+
+// Nobody is told of it where it spares nothing, or somebody does not know it.
+func TestDirectExchangeIsNotTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		n     int
+		older bool
+		rtt   time.Duration
+	}{
+		"near":         {4, false, 300 * time.Microsecond},
+		"older member": {4, true, 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := planners(t, c.n, c.older)
+			w.meshed(cs, c.rtt)
+			w.quiet(cs...)
+		})
+	}
+	t.Run("a way is not known", func(t *testing.T) {
+		w, cs := planners(t, 4, false)
+		w.all(cs, wire.C2MWantMesh{})
+		w.all(cs, wire.C2MMeshPrepared{Change: w.preparing(cs)})
+		for _, c := range cs {
+			want[wire.M2CMesh](w, c)
+		}
+		w.quiet(cs...)
+	})
+}
+
+// An offer that not all answer in time, because one waits for an operation that it
+// has begun eagerly, is repeated when no operation is under way any more.
+func TestDirectExchangeIsToldAgain(t *testing.T) {
+	w, cs := planners(t, 3, false)
+	w.meshed(cs, 100*time.Millisecond)
+	for _, c := range cs {
+		want[wire.M2CPrepareRing](w, c)
+	}
+	w.after(prepareTime)
+	for _, c := range cs {
+		require.Empty(t, want[wire.M2CSwitchRing](w, c).Ring)
+	}
+	w.quiet(cs...)
+	w.all(cs, initiate(1))
+	w.commenced(cs, 1)
+	w.all(cs, complete(1, false))
+	w.verdict(cs, 1, false)
+	for _, c := range cs {
+		want[wire.M2CCollectiveCommsComplete](w, c)
+	}
+	require.NotZero(t, w.switched(cs).Most)
+}
+
+// A member that leaves while it is offered ends the offer, and the next round the mesh.
+func TestDirectExchangeOfThoseThatStay(t *testing.T) {
+	w, cs := planners(t, 4, false)
+	w.meshed(cs, 100*time.Millisecond)
+	for _, c := range cs {
+		want[wire.M2CPrepareRing](w, c)
+	}
+	w.leave(cs[3])
+	for _, c := range cs[:3] {
+		w.drain([]ClientID{c})
+	}
+	w.infos(cs[:3])
+	w.meshed(cs[:3], 100*time.Millisecond)
+	require.NotZero(t, w.switched(cs[:3]).Most)
+}

@@ -1,0 +1,66 @@
+package wire
+
+// PlansVersion is what this version announces as Ext.Plans.
+const PlansVersion = 1
+
+// Way is the round trip to a peer over an empty queue, in microseconds.
+type Way struct {
+	To  UUID
+	RTT uint32
+}
+
+// Direct says which all-reduces of a group take the direct exchange, and why. The
+// zero value says that none does, and has no entry on the wire.
+type Direct struct {
+	Most       uint64 // bytes of the largest one
+	RingUS     uint32 // microseconds that the longest way of a chunk takes along the ring
+	ExchangeUS uint32 // ... and in the exchange
+	Kbps       uint32 // rate of the slowest member's connections that was assumed
+}
+
+const (
+	minWay    = minUUID + 4
+	directLen = 20
+)
+
+// appendPlans appends the entries about plans of an all-reduce.
+func appendPlans(dst []byte, x *Ext) []byte {
+	if x.Plans != 0 {
+		dst = append(appendU16(appendU16(dst, extPlans), 1), x.Plans)
+	}
+	if d := x.Direct; d.Most != 0 {
+		dst = appendU64(appendU16(appendU16(dst, extDirect), directLen), d.Most)
+		dst = appendU32(appendU32(appendU32(dst, d.RingUS), d.ExchangeUS), d.Kbps)
+	}
+	if n := len(x.Ways); n > 0 && n <= MaxWays {
+		dst = appendU16(appendU16(dst, extWays), uint16(n*minWay))
+		for _, w := range x.Ways {
+			dst = appendU32(append(dst, w.To[:]...), w.RTT)
+		}
+	}
+	return dst
+}
+
+// direct reads which all-reduces take the direct exchange. That none does has no
+// entry, so one that says it says nothing.
+func (r *reader) direct() Direct {
+	d := Direct{Most: r.u64(), RingUS: r.u32(), ExchangeUS: r.u32(), Kbps: r.u32()}
+	if d.Most == 0 {
+		return Direct{}
+	}
+	return d
+}
+
+// ways reads ways to the end. A list that is too long, or ends within one, is damaged.
+func (r *reader) ways() []Way {
+	n := len(r.b) / minWay
+	if n > MaxWays || len(r.b)%minWay != 0 {
+		r.short = true
+		return nil
+	}
+	var out []Way
+	for range n {
+		out = append(out, Way{To: r.uuid(), RTT: r.u32()})
+	}
+	return out
+}
