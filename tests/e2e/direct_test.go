@@ -97,7 +97,10 @@ func TestDirectAllReduce(t *testing.T) {
 			together(t, n, func(i int) error { return untilDirect(ctx, all[i]) })
 			for dt := range dtype.Type(dtype.NumTypes) {
 				for op := dtype.Sum; op < dtype.NumOps; op++ {
-					for _, count := range []int{0, 1, 3, 1000, 50_000} {
+					for _, count := range []int{0, 3, 1000, 50_000} {
+						if count == 50_000 && (dt != dtype.Float32 || op != dtype.Avg) {
+							continue
+						}
 						got := make([][]byte, n)
 						together(t, n, func(i int) error {
 							rng := rand.New(rand.NewPCG(uint64(i), uint64(count)))

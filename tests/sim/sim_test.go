@@ -95,7 +95,7 @@ func TestSameSeedSameRun(t *testing.T) {
 
 // TestBugsAreFound puts bugs in on purpose: the simulation must find them soon.
 func TestBugsAreFound(t *testing.T) {
-	const within = 400
+	const within = 1500
 	for name, bug := range map[string]mutation{
 		"abort not forwarded":               abortForgotten,
 		"votes not re-checked on a leave":   voteForgotten,
