@@ -9,15 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 
-def _create(*args: Any) -> Any:
+def _create_group(*args: Any) -> Any:
+    from gopccl.torch import create_group
+
+    return create_group(*args)
+
+
+def _create_backend(*args: Any) -> Any:
     from gopccl.torch import create_backend
 
     return create_backend(*args)
 
 
 def register() -> None:
-    """Tell torch.distributed about the backend."""
+    """Tell torch.distributed about the backend, and about its form for one of several devices."""
     import torch.distributed as dist
 
-    if dist.is_available() and "gopccl" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("gopccl", _create, devices=["cpu", "cuda"])
+    if not dist.is_available():
+        return
+    for name, create in (("gopccl", _create_group), ("gopccl-device", _create_backend)):
+        if name not in dist.Backend.backend_list:
+            dist.Backend.register_backend(name, create, extended_api=True, devices=["cpu", "cuda"])

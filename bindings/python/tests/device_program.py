@@ -38,7 +38,7 @@ from gopccl import (
     SharedState,
     TensorInfo,
 )
-from gopccl.torch import TrainingState, _backend
+from gopccl.torch import TrainingState, _core, _group, _work
 
 PATIENCE = 120.0  # seconds that peers may take for a check
 LIMIT = timedelta(seconds=60)
@@ -152,7 +152,7 @@ class Standin(Place):
         for name in ("zeros", "empty"):
             setattr(torch, name, self._making(getattr(torch, name)))
         future = torch.futures.Future
-        _backend.Future = lambda devices=None: future()  # type: ignore[assignment, misc]
+        _work.Future = lambda devices=None: future()  # type: ignore[assignment, misc]
 
     def _making(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def make(*args: Any, device: Any = None, **how: Any) -> Any:
@@ -498,7 +498,7 @@ def group(place: Place) -> None:
         return out
 
     def make(i: int) -> None:
-        ranks[i] = _backend.create_backend(store, i, 2, LIMIT)
+        ranks[i] = _group.GopcclBackend(_core.Core(store, i, 2, LIMIT))
 
     def collectives(i: int) -> None:
         rank = ranks[i]

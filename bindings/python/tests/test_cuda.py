@@ -242,7 +242,7 @@ def test_current_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_process_group_takes_device_tensors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank after the other in one process: what is copied at the end is copied on the caller's stream."""
-    from gopccl.torch import _backend
+    from gopccl.torch import _core, _group, _work
 
     entered: List[Any] = []
 
@@ -252,9 +252,9 @@ def test_the_process_group_takes_device_tensors(world: World, monkeypatch: pytes
         yield
 
     monkeypatch.setattr(torch.cuda, "stream", use)
-    monkeypatch.setattr(_backend, "Future", lambda devices=None: types.SimpleNamespace(set_result=lambda v: None))
+    monkeypatch.setattr(_work, "Future", lambda devices=None: types.SimpleNamespace(set_result=lambda v: None))
     store = torch.distributed.HashStore()
-    group = _backend.create_backend(store, 0, 1, timedelta(seconds=30))
+    group = _group.GopcclBackend(_core.Core(store, 0, 1, timedelta(seconds=30)))
     try:
         t = on_device(torch.arange(6.0)).view(2, 3).t()  # not contiguous: reduced in a copy
         work = group.allreduce([t])

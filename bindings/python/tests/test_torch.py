@@ -81,6 +81,20 @@ def test_death_of_a_rank_raises() -> None:
         assert "survivor" in out and "gopccl: all_reduce" in out, outs
 
 
+def test_fault_tolerance(tmp_path: Path) -> None:
+    """One of four is killed, another comes late: the group is formed anew each time, and nothing is lost."""
+    p = subprocess.run(
+        [sys.executable, str(HERE / "torch_fault_program.py"), str(tmp_path / "store")],
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=3 * TIMEOUT,
+    )
+    assert p.returncode == 0, p.stdout
+    assert sorted(re.findall(r"done \d", p.stdout)) == ["done 0", "done 2", "done 3"], p.stdout
+
+
 class Peer:
     """A running diloco.py; what it prints is collected."""
 

@@ -107,12 +107,78 @@ def messages(rank: int, world: int) -> None:
         assert torch.equal(t, value(prev, 1000))
 
 
+    anywhere = torch.zeros(3)
+    if rank == 0:
+        froms = {dist.recv(anywhere, tag=9) for _ in range(world - 1)}
+        assert froms == set(range(1, world)), froms
+    else:
+        dist.send(value(rank, 3), 0, tag=9)
+    got = torch.zeros(4)
+    ops = [dist.P2POp(dist.isend, value(rank, 4), nxt), dist.P2POp(dist.irecv, got, prev)]
+    for w in dist.batch_isend_irecv(ops):
+        w.wait()
+    assert torch.equal(got, value(prev, 4))
+
+
+def objects(rank: int, world: int) -> None:
+    got = [None] * world if rank == 0 else None
+    dist.gather_object({"rank": rank}, got, dst=0)
+    assert rank or got == [{"rank": r} for r in range(world)]
+    mine = [None]
+    dist.scatter_object_list(mine, [f"for {r}" for r in range(world)] if rank == 0 else [None], src=0)
+    assert mine == [f"for {rank}"]
+
+
+def coalesced(rank: int, world: int, gopccl: bool) -> None:
+    ts = [value(rank, n) for n in (1, 100, 3)]
+    with dist._coalescing_manager(async_ops=True) as cm:
+        for t in ts:
+            dist.all_reduce(t)
+    cm.wait()
+    assert all(torch.equal(t, sum(value(r, t.numel()) for r in range(world))) for t in ts)
+    outs = [torch.zeros(world * n) for n in (2, 5)]
+    with dist._coalescing_manager(async_ops=True) as cm:
+        for out in outs:
+            dist.all_gather_into_tensor(out, value(rank, out.numel() // world))
+    cm.wait()
+    assert all(torch.equal(out, torch.cat([value(r, out.numel() // world) for r in range(world)])) for out in outs)
+    if gopccl:
+        parts = [value(rank, 3), value(rank, 4)]
+        with dist._coalescing_manager(device=torch.device(DEVICE), async_ops=True) as cm:
+            for t in parts:
+                dist.broadcast(t, 1)
+        cm.wait()
+        assert all(torch.equal(t, value(1, t.numel())) for t in parts)
+
+
+def shapes(rank: int, world: int, gopccl: bool) -> None:
+    """Types and layouts, and lists whose tensors differ in size."""
+    z = torch.full((2,), complex(rank, -rank), dtype=torch.complex64)
+    every = [torch.zeros(2, dtype=torch.complex64) for _ in range(world)]
+    dist.all_gather(every, z)
+    assert [e[0].item() for e in every] == [complex(r, -r) for r in range(world)]
+    flags = torch.tensor([rank == 0, True])
+    dist.broadcast(flags, 0)
+    assert flags.tolist() == [True, True]
+    if not gopccl:
+        return
+    uneven = [torch.zeros(r + 1) for r in range(world)]
+    dist.all_gather(uneven, value(rank, rank + 1))
+    assert all(torch.equal(t, value(r, r + 1)) for r, t in enumerate(uneven))
+    out = torch.zeros(rank + 1)
+    dist.reduce_scatter(out, [value(rank, r + 1) for r in range(world)])
+    assert torch.equal(out, sum(value(r, rank + 1) for r in range(world)))
+    turned = torch.zeros(3, 2).t()
+    dist.broadcast(turned.copy_(value(rank, 2, 3)), 1)
+    assert torch.equal(turned, value(1, 2, 3)) and not turned.is_contiguous()
+
+
 def asynchronous(rank: int, world: int) -> None:
     ts = [value(rank, 1000 + k) for k in range(20)]
     works = [dist.all_reduce(t, async_op=True) for t in ts]
     for k, w in enumerate(works):
         w.wait()
-        assert w.get_future().done()
+        assert w.get_future().done() and w.is_completed() and w.is_success()
         assert torch.equal(ts[k], sum(value(r, 1000 + k) for r in range(world)))
     t = torch.ones(3)
     future = dist.all_reduce(t, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
@@ -131,6 +197,16 @@ def groups(rank: int, world: int) -> None:
     dist.broadcast(t, rank, group=alone)
     assert torch.equal(t, value(rank, 3))
     dist.barrier()
+    dist.monitored_barrier(timeout=timedelta(seconds=60))
+    if dist.get_backend() == "gopccl":
+        half = dist.split_group(split_ranks=[[r for r in range(world) if r != 1]])
+        if rank != 1:
+            t = torch.ones(2)
+            dist.all_reduce(t, group=half)
+            assert t.tolist() == [float(world - 1)] * 2 and dist.get_world_size(half) == world - 1
+        before = dist.group.WORLD._get_sequence_number_for_group()
+        dist.barrier()
+        assert dist.group.WORLD._get_sequence_number_for_group() == before + 1
 
 
 def fsdp(rank: int, world: int) -> None:
@@ -180,6 +256,9 @@ def main() -> None:
     reductions(rank, world, backend == "gopccl")
     moves(rank, world)
     messages(rank, world)
+    objects(rank, world)
+    coalesced(rank, world, backend == "gopccl")
+    shapes(rank, world, backend == "gopccl")
     asynchronous(rank, world)
     groups(rank, world)
     fsdp(rank, world)

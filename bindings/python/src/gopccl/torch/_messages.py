@@ -1,8 +1,8 @@
 """Messages between two ranks: ``send`` and ``recv``.
 
-A rank that receives opens a listener and tells its address and a secret through
-the store; a rank that sends opens one connection per receiver. A message is a
-header (secret, source, tag, length) and its bytes.
+Every rank opens a listener; the members tell each other its address and a secret
+when the group is formed. A rank that sends opens one connection per receiver. A
+message is a header (secret, source, tag, length) and its bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from datetime import timedelta
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -24,7 +23,17 @@ _HEADER = struct.Struct("<16sIqQ")
 
 _PATIENCE = 5.0  # seconds for threads to end once their sockets are closed
 
+_CONNECT = 10.0  # seconds for a connection to a member, whose listener is open
+
 Done = Callable[[Optional[BaseException]], None]
+
+
+class Peer(NamedTuple):
+    """Where a rank receives, and the secret that proves who sends."""
+
+    host: str
+    port: int
+    secret: str
 
 
 def _view(t: Any) -> memoryview:
@@ -51,18 +60,28 @@ class _Cut(Exception):
 class Messages:
     """The mailbox of one rank in one process group."""
 
-    def __init__(self, store: Any, rank: int, host: str, timeout: timedelta) -> None:
-        self._store, self._rank, self._host, self._timeout = store, rank, host, timeout
+    def __init__(self, rank: int, host: str) -> None:
+        self._rank = rank
         self._lock = threading.Lock()
-        self._listener: Optional[socket.socket] = None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listener.bind(("", 0))
+        self._listener.listen(128)
         self._secret = secrets.token_bytes(16)
+        self.peer = Peer(host, self._listener.getsockname()[1], self._secret.hex())
+        self._peers: Mapping[int, Peer] = {}
+        self._listening = False
         self._outboxes: Dict[int, "queue.SimpleQueue[Any]"] = {}
         self._arrived: Deque[Tuple[int, int, bytearray]] = deque()
-        self._wanted: Deque[Tuple[int, int, List[Any], Any]] = deque()
+        self._wanted: Deque[Tuple[Optional[int], int, List[Any], Any]] = deque()
         self._gone: Dict[int, str] = {}  # whose connection has ended, and how
         self._conns: List[socket.socket] = []
         self._threads: List[threading.Thread] = []
-        self._closed = False
+        self._closed: Optional[str] = None  # why
+
+    def know(self, peers: Mapping[int, Peer]) -> None:
+        """Tell the addresses of the members, by rank."""
+        self._peers = peers
 
     def _start(self, target: Callable[..., None], args: Tuple[Any, ...], name: str) -> None:
         t = threading.Thread(target=target, args=args, name=name, daemon=True)
@@ -80,25 +99,16 @@ class Messages:
             box.put((tag, parts, done))
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise torch.distributed.DistBackendError("gopccl: the process group was destroyed")
+        if self._closed is not None:
+            raise torch.distributed.DistBackendError(f"gopccl: {self._closed}")
 
     def _adopt(self, conn: socket.socket) -> None:
         """Have ``close`` end this connection."""
         with self._lock:
-            if self._closed:
+            if self._closed is not None:
                 conn.close()
             self._check_open()
             self._conns.append(conn)
-
-    def _wait_for(self, key: str) -> None:
-        # Not store.wait: that keeps the whole store busy, and with it the other threads' calls.
-        end = time.monotonic() + self._timeout.total_seconds()
-        while not self._store.check([key]):
-            self._check_open()
-            if time.monotonic() > end:
-                raise TimeoutError(f"it received nothing yet, after {self._timeout}")
-            time.sleep(0.002)
 
     def _deliver(self, dst: int, box: "queue.SimpleQueue[Any]") -> None:
         conn: Optional[socket.socket] = None
@@ -110,10 +120,10 @@ class Messages:
             tag, parts, done = item
             try:
                 if conn is None:
-                    self._wait_for(f"gopccl/mail/{dst}")
-                    secret_text, port, host = self._store.get(f"gopccl/mail/{dst}").decode().split(" ", 2)
-                    secret = bytes.fromhex(secret_text)
-                    conn = socket.create_connection((host, int(port)), timeout=self._timeout.total_seconds())
+                    to = self._peers[dst]
+                    secret = bytes.fromhex(to.secret)
+                    conn = socket.create_connection((to.host, to.port), timeout=_CONNECT)
+                    conn.settimeout(None)
                     conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     self._adopt(conn)
                 views = [_view(p) for p in parts]
@@ -128,35 +138,27 @@ class Messages:
                 done(torch.distributed.DistBackendError(f"gopccl: send to rank {dst}: {err}"))
             del item, parts, done
 
-    def recv(self, src: int, tag: int, tensors: List[Any], work: Any) -> None:
-        """Fill ``tensors`` with the next message of ``src`` and ``tag``, then finish ``work``."""
+    def recv(self, src: Optional[int], tag: int, tensors: List[Any], work: Any) -> None:
+        """Fill ``tensors`` with the next message of ``src`` (None: of any rank) and ``tag``, then finish ``work``."""
         with self._lock:
             self._check_open()
-            if self._listener is None:
-                self._listen()
+            if not self._listening:
+                self._listening = True
+                self._start(self._accept, (self._listener,), "gopccl-mail")
             why: Optional[str] = None
             for i, (from_rank, t, data) in enumerate(self._arrived):
-                if t == tag and src == from_rank:
+                if t == tag and src in (None, from_rank):
                     del self._arrived[i]
                     break
             else:
-                why = self._gone.get(src)
+                why = None if src is None else self._gone.get(src)
                 if why is None:
                     self._wanted.append((src, tag, tensors, work))
                     return
         if why is not None:
             work.finish(_failure(src, f"no message with tag {tag}: {why}"))
             return
-        _hand_over(src, data, tensors, work)
-
-    def _listen(self) -> None:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
-        self._listener.bind(("", 0))
-        self._listener.listen(128)
-        port = self._listener.getsockname()[1]
-        self._start(self._accept, (self._listener,), "gopccl-mail")
-        self._store.set(f"gopccl/mail/{self._rank}", f"{self._secret.hex()} {port} {self._host}")
+        _hand_over(from_rank, data, tensors, work)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -165,7 +167,7 @@ class Messages:
             except OSError:
                 return
             with self._lock:
-                if self._closed:
+                if self._closed is not None:
                     conn.close()
                     return
                 self._conns.append(conn)
@@ -203,7 +205,7 @@ class Messages:
     def _lost(self, src: int, why: str) -> None:
         """Fail what waits for a rank whose connection is gone; it has sent all that it will."""
         with self._lock:
-            if self._closed:
+            if self._closed is not None:
                 return
             self._gone[src] = why
             waiting = [w for w in self._wanted if w[0] == src]
@@ -214,7 +216,7 @@ class Messages:
     def _arrive(self, src: int, tag: int, data: bytearray) -> None:
         with self._lock:
             for i, (wanted_src, wanted_tag, tensors, work) in enumerate(self._wanted):
-                if wanted_tag == tag and wanted_src == src:
+                if wanted_tag == tag and wanted_src in (None, src):
                     del self._wanted[i]
                     break
             else:
@@ -222,20 +224,20 @@ class Messages:
                 return
         _hand_over(src, data, tensors, work)
 
-    def close(self) -> None:
+    def close(self, why: str) -> None:
         """Close every connection and wait for the threads; what waits for a message fails.
 
         A thread that is inside PyTorch while the interpreter ends takes the process with
         it: PyTorch waits for the GIL in destructors, and there Python ends the thread.
         """
         with self._lock:
-            if self._closed:
+            if self._closed is not None:
                 return
-            self._closed = True
+            self._closed = why
             wanted, self._wanted = self._wanted, deque()
             for box in self._outboxes.values():
                 box.put(None)
-            for s in [*self._conns, *([self._listener] if self._listener is not None else [])]:
+            for s in [*self._conns, self._listener]:
                 try:
                     s.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept, recv or send
                 except OSError:
@@ -243,15 +245,16 @@ class Messages:
                 s.close()
             threads = list(self._threads)
         for src, _, _, work in wanted:
-            work.finish(_failure(src, "the process group was destroyed"))
+            work.finish(_failure(src, why))
         end = time.monotonic() + _PATIENCE
         for t in threads:
             if t is not threading.current_thread():
                 t.join(max(0.0, end - time.monotonic()))
 
 
-def _failure(src: int, why: str) -> BaseException:
-    failure: BaseException = torch.distributed.DistBackendError(f"gopccl: recv from rank {src}: {why}")
+def _failure(src: Optional[int], why: str) -> BaseException:
+    whom = "any rank" if src is None else f"rank {src}"
+    failure: BaseException = torch.distributed.DistBackendError(f"gopccl: recv from {whom}: {why}")
     return failure
 
 
@@ -268,4 +271,5 @@ def _hand_over(src: int, data: bytearray, tensors: List[Any], work: Any) -> None
                 part = torch.frombuffer(data, dtype=torch.uint8, count=n, offset=at)
                 t.detach().copy_(part.clone().view(t.dtype).view(t.shape))
             at += n
+    work.source = src
     work.finish()

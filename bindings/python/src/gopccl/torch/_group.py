@@ -1,0 +1,530 @@
+"""The collectives as ``torch.distributed`` calls them.
+
+``GopcclGroup`` is the process group; ``GopcclBackend`` is what PyTorch's C++ finds
+inside of it. Both are faces of one ``Core``. Where PyTorch takes several forms of
+arguments (a tensor or a list, options or an operation) so do they.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+
+from gopccl import cuda
+from gopccl._types import ReduceOp
+from gopccl.torch import _moves
+from gopccl.torch._core import Core
+from gopccl.torch._moves import Move, Place
+from gopccl.torch._work import GopcclWork
+
+_REAL = {"SUM": ReduceOp.SUM, "AVG": ReduceOp.AVG, "PRODUCT": ReduceOp.PROD, "MAX": ReduceOp.MAX, "MIN": ReduceOp.MIN}
+_BOOL = {
+    "SUM": ReduceOp.MAX,
+    "MAX": ReduceOp.MAX,
+    "BOR": ReduceOp.MAX,
+    "PRODUCT": ReduceOp.MIN,
+    "MIN": ReduceOp.MIN,
+    "BAND": ReduceOp.MIN,
+}
+_COMPLEX = {"SUM": ReduceOp.SUM, "AVG": ReduceOp.AVG}
+
+
+def _op_of(opts: Any) -> Any:
+    if opts is None:
+        return dist.ReduceOp.SUM
+    return getattr(opts, "reduceOp", opts)
+
+
+def _real(t: Tensor, opts: Any) -> Tuple[Tensor, ReduceOp]:
+    """The real tensor and operation that reduce ``t``, which is contiguous."""
+    op = _op_of(opts)
+    kind = getattr(op, "op", op)  # ReduceOp wraps its enum
+    name = str(getattr(kind, "name", kind))
+    if t.dtype is torch.bool:
+        if name in _BOOL:
+            return t.detach().view(torch.uint8), _BOOL[name]
+    elif t.is_complex():
+        if name in _COMPLEX:
+            return torch.view_as_real(t.detach()), _COMPLEX[name]
+    elif name in _REAL:
+        return t.detach(), _REAL[name]
+    raise ValueError(f"gopccl: {kind} of {t.dtype} tensors is not supported")
+
+
+def _check(tensors: Sequence[Tensor]) -> None:
+    for t in tensors:
+        if t.device.type == "cuda":
+            cuda.require(str(t.device))
+        elif t.device.type != "cpu":
+            raise ValueError(f"gopccl: a tensor is on {t.device}; the backend takes CPU and CUDA tensors")
+        if t.layout is not torch.strided:
+            raise ValueError(f"gopccl: a tensor has layout {t.layout}; the backend takes dense tensors")
+
+
+def _list(x: Any) -> List[Tensor]:
+    return [x] if isinstance(x, Tensor) else list(x)
+
+
+def _lists(x: Any) -> List[List[Tensor]]:
+    """Lists of tensors, from one list or several."""
+    return [list(x)] if x and isinstance(x[0], Tensor) else [list(row) for row in x]
+
+
+def _staged(t: Tensor) -> Tensor:
+    return t.detach().contiguous()
+
+
+def _back(t: Tensor, staged: Tensor, move: Move) -> Move:
+    """``move``, and then what it has left in ``staged`` into ``t``."""
+    if staged.data_ptr() == t.data_ptr() and t.is_contiguous():
+        return move
+
+    def finish() -> None:
+        if move.finish is not None:
+            move.finish()
+        t.detach().copy_(staged.view(t.shape))
+
+    return Move(move.start, finish)
+
+
+def _apart(parts: Sequence[Tensor], whole: Tensor, move: Move) -> Move:
+    """``move``, and then the pieces of ``whole`` into ``parts``."""
+
+    def finish() -> None:
+        if move.finish is not None:
+            move.finish()
+        at = 0
+        for p in parts:
+            p.detach().copy_(whole[at : at + p.numel()].view(p.shape))
+            at += p.numel()
+
+    return Move(move.start, finish)
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([t.detach().reshape(-1) for t in parts]) if parts else torch.empty(0)
+
+
+def _room(parts: Sequence[Tensor]) -> Tensor:
+    return torch.empty(sum(t.numel() for t in parts), dtype=parts[0].dtype, device=parts[0].device)
+
+
+def _equal_parts(what: str, t: Tensor, size: int) -> List[int]:
+    n, left = divmod(t.numel(), size)
+    if left:
+        raise ValueError(f"gopccl: {what}: {t.numel()} elements do not divide by {size} ranks")
+    return [n] * size
+
+
+def _fits(what: str, ok: bool, says: str) -> None:
+    if not ok:
+        raise ValueError(f"gopccl: {what}: {says}")
+
+
+class Calls:
+    """Every call of a process group; ``_core`` is the state."""
+
+    _core: Core
+
+    def _submit(self, what: str, opts: Any, outputs: List[Tensor], plan: Callable[[Place], Sequence[Move]]) -> GopcclWork:
+        return self._core.submit(what, opts, outputs, plan)
+
+    # Reductions.
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> GopcclWork:
+        """Reduce every tensor over the ranks, in place."""
+        ts = _list(tensors)
+        _check(ts)
+
+        def plan(at: Place) -> List[Move]:
+            moves = []
+            for t in ts:
+                s = _staged(t)
+                moves.append(_back(t, s, _moves.all_reduce(at, *_real(s, opts))))
+            return moves
+
+        return self._submit("all_reduce", opts, ts, plan)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GopcclWork:
+        """Reduce every tensor over the ranks, in place."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> GopcclWork:
+        """Reduce over the ranks into the root's tensors; the others' stay as they are."""
+        ts = _list(tensors)
+        _check(ts)
+        root = opts if isinstance(opts, int) else opts.rootRank if opts is not None else named.get("root", 0)
+        op = more[0] if more else named.get("op") if isinstance(opts, int) or opts is None else opts
+
+        def plan(at: Place) -> List[Move]:
+            self._rank_is("reduce", root, at)
+            moves = []
+            for t in ts:
+                s = _staged(t)
+                moves.append(_back(t, s, _moves.reduce(at, *_real(s, op), root)))
+            return moves
+
+        return self._submit("reduce", opts, ts, plan)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> GopcclWork:
+        """``outputs[i]`` becomes the reduction of all ranks' ``inputs[i][rank]``."""
+        outs, rows = _list(outputs), _lists(inputs)
+        _check(outs)
+
+        def plan(at: Place) -> List[Move]:
+            moves = []
+            for out, row in zip(outs, rows):
+                _check(row)
+                _fits("reduce_scatter", len(row) == at.size, f"{len(row)} input tensors for {at.size} ranks")
+                _fits("reduce_scatter", out.numel() == row[at.rank].numel(), f"the output has {out.numel()} elements, the own input {row[at.rank].numel()}")
+                moves.append(self._reduce_scatter(at, out, _flat(row), [t.numel() for t in row], opts))
+            return moves
+
+        return self._submit("reduce_scatter", opts, outs, plan)
+
+    def _reduce_scatter(self, at: Place, out: Tensor, flat: Tensor, counts: List[int], opts: Any) -> Move:
+        s = _staged(out)
+        src, op = _real(flat, opts)
+        dst, _ = _real(s, opts)
+        per = src.numel() // flat.numel() if flat.numel() else 1
+        return _back(out, s, _moves.reduce_scatter(at, dst, src, [n * per for n in counts], op))
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
+        """Output i becomes this rank's part of the reduction of all ranks' input i."""
+        outs, ins = _list(outputs), _list(inputs)
+        _check([*outs, *ins])
+
+        def plan(at: Place) -> List[Move]:
+            moves = []
+            for out, t in zip(outs, ins):
+                counts = _equal_parts("reduce_scatter", t, at.size)
+                _fits("reduce_scatter", out.numel() == counts[0], f"the output has {out.numel()} elements, a part of the input {counts[0]}")
+                moves.append(self._reduce_scatter(at, out, _staged(t).reshape(-1), counts, opts))
+            return moves
+
+        return self._submit("reduce_scatter", opts, outs, plan)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> GopcclWork:
+        """``output`` becomes this rank's part of the reduction of all ranks' inputs."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Moves: bytes of any type.
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> GopcclWork:
+        """Copy the root's tensors to all ranks, bit for bit."""
+        ts = _list(tensors)
+        _check(ts)
+        root = opts if isinstance(opts, int) else 0 if opts is None else opts.rootRank
+
+        def plan(at: Place) -> List[Move]:
+            self._rank_is("broadcast", root, at)
+            moves = []
+            for t in ts:
+                s = _staged(t)
+                m = _moves.broadcast(at, _moves.as_bytes(s), root)
+                moves.append(m if at.rank == root else _back(t, s, m))
+            return moves
+
+        return self._submit("broadcast", opts, ts, plan)
+
+    @staticmethod
+    def _rank_is(what: str, root: int, at: Place) -> None:
+        _fits(what, 0 <= root < at.size, f"rank {root} is not one of {at.size}")
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
+        """Bring every rank's input i to ``outputs[i][rank]``."""
+        rows, ins = _lists(outputs), _list(inputs)
+        _check([*ins, *(t for row in rows for t in row)])
+
+        def plan(at: Place) -> List[Move]:
+            moves = []
+            for row, t in zip(rows, ins):
+                _fits("all_gather", len(row) == at.size, f"{len(row)} output tensors for {at.size} ranks")
+                _fits("all_gather", row[at.rank].numel() == t.numel(), f"the own output has {row[at.rank].numel()} elements, the input {t.numel()}")
+                room = _room(row)
+                counts = [p.numel() * p.element_size() for p in row]
+                moves.append(_apart(row, room, _moves.all_gather(at, _moves.as_bytes(room), _moves.as_bytes(_staged(t)), counts)))
+            return moves
+
+        return self._submit("all_gather", opts, [t for row in rows for t in row], plan)
+
+    def allgather_coalesced(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> GopcclWork:
+        """``outputs[rank][i]`` becomes rank's input i."""
+        return self.allgather([list(column) for column in zip(*outputs)], inputs, opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
+        """Output i becomes all ranks' input i, concatenated."""
+        outs, ins = _list(outputs), _list(inputs)
+        _check([*outs, *ins])
+
+        def plan(at: Place) -> List[Move]:
+            moves = []
+            for out, t in zip(outs, ins):
+                _fits("all_gather", out.numel() == at.size * t.numel(), f"the output has {out.numel()} elements, {at.size} inputs {at.size * t.numel()}")
+                s, n = _staged(out), t.numel() * t.element_size()
+                m = _moves.all_gather(at, _moves.as_bytes(s), _moves.as_bytes(_staged(t)), [n] * at.size)
+                moves.append(_back(out, s, m))
+            return moves
+
+        return self._submit("all_gather", opts, outs, plan)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> GopcclWork:
+        """``output`` becomes all ranks' inputs, concatenated."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> GopcclWork:
+        """Bring every rank's input to the root."""
+        ins = _list(inputs)
+        rows = _lists(outputs)
+        _check([*ins, *(t for row in rows for t in row)])
+        root = opts if isinstance(opts, int) else 0 if opts is None else opts.rootRank
+
+        def plan(at: Place) -> List[Move]:
+            self._rank_is("gather", root, at)
+            moves = []
+            for i, t in enumerate(ins):
+                src = _moves.as_bytes(_staged(t))
+                if at.rank != root:
+                    moves.append(_moves.gather(at, None, src, root, [src.numel()] * at.size))
+                    continue
+                row = rows[i] if i < len(rows) else []
+                _fits("gather", len(row) == at.size, f"{len(row)} output tensors for {at.size} ranks")
+                _fits("gather", all(p.numel() == t.numel() for p in row), f"the outputs must have {t.numel()} elements, as the input has")
+                room = _room(row)
+                counts = [p.numel() * p.element_size() for p in row]
+                moves.append(_apart(row, room, _moves.gather(at, _moves.as_bytes(room), src, root, counts)))
+            return moves
+
+        return self._submit("gather", opts, [t for row in rows for t in row], plan)
+
+    def gather_single(self, output: Any, input: Tensor, opts: Any = None) -> GopcclWork:
+        """``output`` of the root becomes all ranks' inputs, concatenated."""
+        root = 0 if opts is None else opts.rootRank
+        if self._core.place.rank != root:
+            return self.gather([], [input], opts)
+        n = self._core.place.size
+        _fits("gather", output.is_contiguous() and output.numel() == n * input.numel(), f"the output must be contiguous, with {n * input.numel()} elements")
+        return self.gather([list(output.view(n, -1))], [input], opts)
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> GopcclWork:
+        """``outputs[i]`` becomes the root's ``inputs[i][rank]``."""
+        outs = _list(outputs)
+        rows = _lists(inputs)
+        _check([*outs, *(t for row in rows for t in row)])
+        root = opts if isinstance(opts, int) else 0 if opts is None else opts.rootRank
+
+        def plan(at: Place) -> List[Move]:
+            self._rank_is("scatter", root, at)
+            moves = []
+            for i, out in enumerate(outs):
+                s, src = _staged(out), None
+                if at.rank == root:
+                    row = rows[i] if i < len(rows) else []
+                    _fits("scatter", len(row) == at.size, f"{len(row)} input tensors for {at.size} ranks")
+                    _fits("scatter", all(t.numel() == out.numel() for t in row), f"the inputs must have {out.numel()} elements, as the output has")
+                    src = _moves.as_bytes(_flat(row))
+                moves.append(_back(out, s, _moves.scatter(at, _moves.as_bytes(s), src, root)))
+            return moves
+
+        return self._submit("scatter", opts, outs, plan)
+
+    def barrier(self, opts: Any = None, timeout: Optional[timedelta] = None) -> GopcclWork:
+        """Ends when every rank has come to it."""
+        return self._submit("barrier", opts, [], lambda at: [_moves.barrier(at)])
+
+    # Messages.
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> GopcclWork:
+        """Send one tensor to a rank, over a TCP connection of its own."""
+        ts = _list(tensors)
+        _check(ts)
+        parts = [_moves.as_bytes(_staged(t)).cpu() for t in ts]
+        self._rank_is("send", dst, self._core.place)
+        session, work = self._core.message("send", ts)
+        session.messages("send").send(dst, tag, parts, work.finish)
+        return work
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> GopcclWork:
+        """Receive one tensor from a rank."""
+        return self._recv(_list(tensors), src, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> GopcclWork:
+        """Receive one tensor from whichever rank sends it first; the work tells the source."""
+        return self._recv(_list(tensors), None, tag)
+
+    def _recv(self, tensors: List[Tensor], src: Optional[int], tag: int) -> GopcclWork:
+        _check(tensors)
+        if src is not None:
+            self._rank_is("recv", src, self._core.place)
+        session, work = self._core.message("recv", tensors)
+        session.messages("recv").recv(src, tag, tensors, work)
+        return work
+
+    # The life of the group.
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._core.sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._core.sequence = 0
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._core.begin_batch()
+
+    def _end_coalescing(self, device: Any = None) -> GopcclWork:
+        return self._core.end_batch()
+
+    start_coalescing = _start_coalescing
+    end_coalescing = _end_coalescing
+
+    supports_coalescing = True
+    supports_splitting = True
+    supports_abort_hooks = True
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Whether the group was made with ``enable_reconfigure=True``."""
+        return self._core.elastic
+
+    def get_reconfigure_handle(self) -> str:
+        """What the other processes need to take this one into a group; it changes after each ``reconfigure``."""
+        return self._core.handle()
+
+    def reconfigure(self, opts: Any) -> GopcclWork:
+        """Form the group anew; rank and size are the new ones once the work has been waited for."""
+        return self._core.reconfigure(opts)
+
+    def abort(self) -> None:
+        """End every operation with an error, at once, and give the tensors back as they were; ``reconfigure`` repairs."""
+        self._core.abort()
+        if not self._core.elastic:
+            self._core.shutdown()
+
+    def shutdown(self) -> None:
+        """Leave the group."""
+        self._core.shutdown()
+
+    def get_error(self) -> Any:
+        """What has gone wrong: SUCCESS, TIMEOUT or COMM_ERROR."""
+        return self._core.error()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The time that later operations may take."""
+        self._core.timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        self._core._ephemeral += timeout
+
+    def register_abort_hook(self, hook_id: int, hook: Callable[[], None]) -> None:
+        """Call ``hook`` before a timeout or an error ends the operations."""
+        self._core.hooks[hook_id] = hook
+
+    def unregister_abort_hook(self, hook_id: int) -> None:
+        """Forget a hook."""
+        self._core.hooks.pop(hook_id, None)
+
+    def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
+        """Name of the backend."""
+        return "gopccl"
+
+    _get_backend_name = getBackendName
+
+
+class GopcclBackend(Calls, c10d.Backend):
+    """What PyTorch's C++ calls, and all of a group for one device beside another backend for others."""
+
+    def __init__(self, core: Core) -> None:
+        c10d.Backend.__init__(self, core.place.rank, core.place.size)
+        self._core = core
+
+    def name(self) -> str:
+        """Name of the backend."""
+        return "gopccl"
+
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that raises after the options' timeout."""
+        self.barrier(opts).wait()
+
+
+class GopcclGroup(Calls, dist.ProcessGroup):  # type: ignore[misc]
+    """The process group."""
+
+    def __init__(self, core: Core) -> None:
+        dist.ProcessGroup.__init__(self, core.place.rank, core.place.size)
+        self._core = core
+        self._inner = GopcclBackend(core)
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        self._set_default_backend(kind)
+        for device in ("cpu", "cuda"):
+            self._register_backend(torch.device(device), kind, self._inner)
+
+    def rank(self) -> int:
+        """The rank of this process in the group as it is now."""
+        return self._core.place.rank
+
+    def size(self) -> int:
+        """The number of ranks of the group as it is now."""
+        return self._core.place.size
+
+    getRank = rank  # noqa: N815 (PyTorch's names)
+    getSize = size  # noqa: N815
+
+    def name(self) -> str:
+        """Name of the backend."""
+        return "gopccl"
+
+    def _get_backend(self, device: Any) -> Any:
+        return self
+
+    def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
+        """A barrier that raises after ``timeout``."""
+        opts = c10d.BarrierOptions()
+        if timeout is not None:
+            opts.timeout = timeout
+        self.barrier(opts).wait()
+
+    def split_group(
+        self,
+        ranks: List[int],
+        timeout: Optional[timedelta] = None,
+        opts: Any = None,
+        group_name: Any = None,
+        group_desc: Optional[str] = None,
+        device_types: Any = None,
+    ) -> "Optional[GopcclGroup]":
+        """A group of some ranks of this one; all of them call it. None for the others."""
+        core = self._core
+        if core.place.rank not in ranks:
+            return None
+        store = c10d.PrefixStore(f"gopccl/split/{group_name}/", core.store)
+        group = GopcclGroup(Core(store, list(ranks).index(core.place.rank), len(ranks), timeout or core.timeout))
+        if group_name is not None:
+            group._set_group_name(group_name)
+        group._set_group_desc(group_desc or "")
+        return group
+
+
+def create_group(opts: Any, options: Any = None) -> GopcclGroup:
+    """Make a process group; called by ``torch.distributed``."""
+    elastic = bool(getattr(opts, "enable_reconfigure", False))
+    return GopcclGroup(Core(opts.store, opts.group_rank, opts.group_size, opts.timeout, elastic))
+
+
+def create_backend(opts: Any, options: Any = None) -> GopcclBackend:
+    """Make a backend for one device of a group that has others for other devices; called by ``torch.distributed``."""
+    return GopcclBackend(Core(opts.store, opts.group_rank, opts.group_size, opts.timeout))
