@@ -87,6 +87,61 @@ def test_what_can_never_work_breaks_nothing(group: Tuple[GopcclGroup, GopcclGrou
     assert all(w.wait(LIMIT) for w in works) and bool((good == 1).all())
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_ranks_in_another_order_than_members(group: Tuple[GopcclGroup, GopcclGroup], turned: bool) -> None:
+    """Members are numbered as they came; with either numbering of the ranks every block is at its place."""
+    ranks = list(group)
+    if turned:
+        for g in group:
+            session = g._core._session
+            assert session is not None
+            at = session.place
+            session.place = at._replace(rank=1 - at.rank, order=[1 - r for r in at.order])
+        ranks.reverse()
+    assert [g.rank() for g in ranks] == [0, 1]
+
+    def each(f: Any) -> List[Any]:
+        works = [f(g, r) for r, g in enumerate(ranks)]
+        assert all(w.wait(LIMIT) for w in works)
+        return works
+
+    def value(rank: int, n: int) -> Any:
+        return torch.arange(n, dtype=torch.float32) + 10 * rank
+
+    whole = [torch.zeros(6) for _ in ranks]
+    each(lambda g, r: g.all_gather_single(whole[r], value(r, 3)))
+    assert all(torch.equal(w, torch.cat([value(0, 3), value(1, 3)])) for w in whole)
+    parts = [[torch.zeros(1), torch.zeros(2)] for _ in ranks]
+    each(lambda g, r: g.allgather([parts[r]], [value(r, r + 1)]))
+    assert all(torch.equal(p[r], value(r, r + 1)) for p in parts for r in (0, 1))
+    outs = [torch.zeros(1), torch.zeros(2)]
+    each(lambda g, r: g.reduce_scatter([outs[r]], [[value(r, 1), value(r + 5, 2)]]))
+    assert torch.equal(outs[0], value(0, 1) + value(1, 1)) and torch.equal(outs[1], value(5, 2) + value(6, 2))
+    got = [torch.zeros(3) for _ in ranks]
+    splits = [([1, 2], [1, 2]), ([2, 1], [2, 1])]  # what comes, what goes
+    each(lambda g, r: g.all_to_all_single(got[r], value(r, 3), *splits[r]))
+    assert torch.equal(got[0], torch.cat([value(0, 3)[:1], value(1, 3)[:2]])) and torch.equal(got[1], torch.cat([value(0, 3)[1:], value(1, 3)[2:]]))
+    for root in (0, 1):
+        ts = [value(r, 4) for r in (0, 1)]
+        each(lambda g, r: g.broadcast(ts[r], root))
+        assert all(torch.equal(t, value(root, 4)) for t in ts)
+        opts = dist.GatherOptions()
+        opts.rootRank = root
+        rows = [[[torch.zeros(2), torch.zeros(2)]] if r == root else [] for r in (0, 1)]
+        each(lambda g, r: g.gather(rows[r], [value(r, 2)], opts))
+        assert all(torch.equal(t, value(r, 2)) for r, t in enumerate(rows[root][0]))
+        sopts = dist.ScatterOptions()
+        sopts.rootRank = root
+        mine = [torch.zeros(2), torch.zeros(2)]
+        each(lambda g, r: g.scatter([mine[r]], [[value(7, 2), value(8, 2)]] if r == root else [], sopts))
+        assert torch.equal(mine[0], value(7, 2)) and torch.equal(mine[1], value(8, 2))
+        ropts = dist.ReduceOptions()
+        ropts.rootRank = root
+        ts = [value(r, 4) for r in (0, 1)]
+        each(lambda g, r: g.reduce([ts[r]], ropts))
+        assert torch.equal(ts[root], value(0, 4) + value(1, 4)) and torch.equal(ts[1 - root], value(1 - root, 4))
+
+
 @pytest.fixture
 def mail() -> Iterator[Tuple[Messages, Any]]:
     """The mailbox of rank 0, and a connection as rank 1 opens it, with the secret."""

@@ -151,6 +151,36 @@ def coalesced(rank: int, world: int, gopccl: bool) -> None:
         assert all(torch.equal(t, value(1, t.numel())) for t in parts)
 
 
+def all_to_all(rank: int, world: int, gopccl: bool) -> None:
+    def block(a: int, b: int, n: int) -> torch.Tensor:
+        return value(10 * a + b, n, 2)
+
+    got = torch.zeros(world * 3, 2)
+    dist.all_to_all_single(got, torch.cat([block(rank, r, 3) for r in range(world)]))
+    assert torch.equal(got, torch.cat([block(r, rank, 3) for r in range(world)]))
+    out = [rank + r for r in range(world)]  # rows from a to b: a + b
+    got = torch.zeros(sum(out), 2)
+    dist.all_to_all_single(got, torch.cat([block(rank, r, n) for r, n in enumerate(out)]), out, out)
+    assert torch.equal(got, torch.cat([block(r, rank, n) for r, n in enumerate(out)]))
+    if gopccl:
+        parts = [torch.zeros(n, 2) for n in out]
+        dist.all_to_all(parts, [block(rank, r, n) for r, n in enumerate(out)])
+        assert all(torch.equal(p, block(r, rank, out[r])) for r, p in enumerate(parts))
+
+
+def in_place(rank: int, world: int) -> None:
+    """The own block is part of the output, as FSDP has it."""
+    whole = torch.zeros(world, 5)
+    whole[rank] = value(rank, 5)
+    dist.all_gather_into_tensor(whole, whole[rank])
+    assert torch.equal(whole, torch.stack([value(r, 5) for r in range(world)]))
+    blocks = torch.stack([value(rank + r, 5) for r in range(world)])
+    dist.reduce_scatter_tensor(blocks[rank], blocks)
+    assert torch.equal(blocks[rank], sum(value(rank + r, 5) for r in range(world)))
+    works = [dist.barrier(async_op=True) for _ in range(3)]
+    assert all(w.wait() for w in works)
+
+
 def shapes(rank: int, world: int, gopccl: bool) -> None:
     """Types and layouts, and lists whose tensors differ in size."""
     z = torch.full((2,), complex(rank, -rank), dtype=torch.complex64)
@@ -259,6 +289,9 @@ def main() -> None:
     objects(rank, world)
     coalesced(rank, world, backend == "gopccl")
     shapes(rank, world, backend == "gopccl")
+    all_to_all(rank, world, backend == "gopccl")
+    if backend == "gopccl":
+        in_place(rank, world)
     asynchronous(rank, world)
     groups(rank, world)
     fsdp(rank, world)

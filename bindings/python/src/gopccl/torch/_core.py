@@ -83,7 +83,7 @@ class Core:
         atexit.register(_shutdown_if_alive, weakref.ref(self))
 
     def _form_by_store(self, rank: int, size: int) -> None:
-        session = Session(rank, size, self._on_failure)
+        session = Session(rank, size, False, self._on_failure)
         address = ""
         if size > 1:
             if rank == 0:
@@ -229,7 +229,7 @@ class Core:
                 raise RuntimeError("gopccl: reconfigure: another one is running")
             self._used.add(uuid)
             old = self._session
-            new = self._forming = Session(ids.index(self._id), len(ids), self._on_failure)
+            new = self._forming = Session(ids.index(self._id), len(ids), True, self._on_failure)
             work = GopcclWork("reconfigure", [], limit, expire=lambda why: new.stop(why))
             t = threading.Thread(target=self._reform, args=(old, new, handles, uuid, limit, work), name="gopccl-reform", daemon=True)
             self._threads = [x for x in self._threads if x.is_alive()] + [t]

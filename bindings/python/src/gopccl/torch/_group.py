@@ -111,7 +111,7 @@ def _flat(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _room(parts: Sequence[Tensor]) -> Tensor:
-    return torch.empty(sum(t.numel() for t in parts), dtype=parts[0].dtype, device=parts[0].device)
+    return torch.empty(sum(t.numel() for t in parts), dtype=parts[0].dtype)
 
 
 def _equal_parts(what: str, t: Tensor, size: int) -> List[int]:
@@ -119,6 +119,16 @@ def _equal_parts(what: str, t: Tensor, size: int) -> List[int]:
     if left:
         raise ValueError(f"gopccl: {what}: {t.numel()} elements do not divide by {size} ranks")
     return [n] * size
+
+
+def _split(t: Tensor, rows: Any, at: Place) -> List[int]:
+    """Bytes of the parts of ``t`` that have so many rows."""
+    if not rows:
+        return [n * t.element_size() for n in _equal_parts("all_to_all", t, at.size)]
+    have = t.shape[0] if t.dim() else 0
+    _fits("all_to_all", len(rows) == at.size and sum(rows) == have, f"the splits {list(rows)} are not those of {have} rows for {at.size} ranks")
+    row = t.numel() // have * t.element_size() if have else 0
+    return [n * row for n in rows]
 
 
 def _fits(what: str, ok: bool, says: str) -> None:
@@ -296,14 +306,13 @@ class Calls:
             for i, t in enumerate(ins):
                 src = _moves.as_bytes(_staged(t))
                 if at.rank != root:
-                    moves.append(_moves.gather(at, None, src, root, [src.numel()] * at.size))
+                    moves.append(_moves.gather(at, None, src, root))
                     continue
                 row = rows[i] if i < len(rows) else []
                 _fits("gather", len(row) == at.size, f"{len(row)} output tensors for {at.size} ranks")
                 _fits("gather", all(p.numel() == t.numel() for p in row), f"the outputs must have {t.numel()} elements, as the input has")
                 room = _room(row)
-                counts = [p.numel() * p.element_size() for p in row]
-                moves.append(_apart(row, room, _moves.gather(at, _moves.as_bytes(room), src, root, counts)))
+                moves.append(_apart(row, room, _moves.gather(at, _moves.as_bytes(room), src, root)))
             return moves
 
         return self._submit("gather", opts, [t for row in rows for t in row], plan)
@@ -340,6 +349,42 @@ class Calls:
             return moves
 
         return self._submit("scatter", opts, outs, plan)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
+        """``outputs[rank]`` becomes that rank's ``inputs[own rank]``; sizes may differ."""
+        outs, ins = _list(outputs), _list(inputs)
+        _check([*outs, *ins])
+
+        def plan(at: Place) -> List[Move]:
+            _fits("all_to_all", len(outs) == len(ins) == at.size, f"{len(outs)} output and {len(ins)} input tensors for {at.size} ranks")
+            room, src = _room(outs), _flat(ins)
+            into = [t.numel() * t.element_size() for t in outs]
+            out = [t.numel() * t.element_size() for t in ins]
+            return [_apart(outs, room, _moves.all_to_all(at, _moves.as_bytes(room), _moves.as_bytes(src), into, out, False))]
+
+        return self._submit("all_to_all", opts, outs, plan)
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, into: Any = None, out: Any = None, opts: Any = None, timeout: Any = None
+    ) -> GopcclWork:
+        """Rows of ``input`` go to the ranks, ``out`` tells how many; ``into`` tells how many come. Empty: equal parts."""
+        _check([output, input])
+
+        def plan(at: Place) -> List[Move]:
+            s = _staged(output)
+            move = _moves.all_to_all(
+                at,
+                _moves.as_bytes(s),
+                _moves.as_bytes(_staged(input)),
+                _split(output, into, at),
+                _split(input, out, at),
+                not into and not out,
+            )
+            return [_back(output, s, move)]
+
+        return self._submit("all_to_all", opts, [output], plan)
+
+    alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: Optional[timedelta] = None) -> GopcclWork:
         """Ends when every rank has come to it."""

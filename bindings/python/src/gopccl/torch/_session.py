@@ -66,8 +66,8 @@ class Item(NamedTuple):
 class Session:
     """A formed membership. ``failed`` is called once, with a reason, when a collective has failed."""
 
-    def __init__(self, rank: int, size: int, failed: "Callable[[Session, str], None]") -> None:
-        self.place = Place(rank, size, range(size))
+    def __init__(self, rank: int, size: int, keep: bool, failed: "Callable[[Session, str], None]") -> None:
+        self.place = Place(rank, size, range(size), keep)
         self.why: Optional[str] = None  # why it is over
         self.comm: Optional[Communicator] = None
         self._failed = failed
@@ -122,8 +122,8 @@ class Session:
         messages = Messages(at.rank, local_host())
         self._messages = messages
         mine = {"rank": at.rank, "number": number, **messages.peer._asdict()}
-        records = [json.loads(r) for r in _moves.exchange(at, comm, json.dumps(mine).encode().ljust(_RECORD), 0)]
-        self.place = Place(at.rank, at.size, [int(r["rank"]) for r in records])
+        records = [json.loads(r) for r in _moves.exchange(at, comm, json.dumps(mine).encode().ljust(_RECORD))]
+        self.place = at._replace(order=[int(r["rank"]) for r in records])
         if sorted(self.place.order) != list(range(at.size)) or any(r["number"] != number for r in records):
             raise Failure(f"gopccl: the members do not agree: {[(r['rank'], r['number']) for r in records]}")
         messages.know({int(r["rank"]): Peer(r["host"], r["port"], r["secret"]) for r in records})
