@@ -36,7 +36,7 @@ func of(t *testing.T, c *secure.Credential) *Guard {
 }
 
 // meet connects two guards, and returns what each says of the other.
-func meet(t *testing.T, dials, takes *Guard, want, wanted secure.Want) (dialled, taken error, who secure.Identity) {
+func meet(t *testing.T, dials, takes *Guard, want, wanted secure.Want) (who secure.Identity, dialled, taken error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
@@ -61,7 +61,7 @@ func meet(t *testing.T, dials, takes *Guard, want, wanted secure.Want) (dialled,
 	if c != nil {
 		c.Close()
 	}
-	return dialled, taken, who
+	return who, dialled, taken
 }
 
 // The certificate of a neighbour carries the name that was wanted, and a member cannot
@@ -73,21 +73,21 @@ func TestWhoIsThere(t *testing.T) {
 	data := secure.Want{Purpose: secure.Data, Group: &three}
 	named := func(name string) secure.Want { return secure.Want{Purpose: secure.Data, Group: &three, Name: name} }
 
-	dialled, taken, who := meet(t, one, two, named("gpu-2"), data)
+	who, dialled, taken := meet(t, one, two, named("gpu-2"), data)
 	require.NoError(t, dialled)
 	require.NoError(t, taken)
 	require.Equal(t, "gpu-1", who.Name)
 
-	dialled, _, _ = meet(t, one, two, named("gpu-3"), data)
+	_, dialled, _ = meet(t, one, two, named("gpu-3"), data)
 	require.ErrorIs(t, dialled, secure.WrongName)
-	_, taken, _ = meet(t, one, two, named("gpu-2"), secure.Want{Purpose: secure.Data, Group: &four})
+	_, _, taken = meet(t, one, two, named("gpu-2"), secure.Want{Purpose: secure.Data, Group: &four})
 	require.ErrorIs(t, taken, secure.WrongGroup)
-	dialled, taken, _ = meet(t, one, two, secure.Want{Purpose: secure.State}, data)
+	_, dialled, taken = meet(t, one, two, secure.Want{Purpose: secure.State}, data)
 	require.Error(t, dialled)
 	require.ErrorIs(t, taken, secure.WrongProtocol)
-	dialled, _, _ = meet(t, one, two, secure.Want{Purpose: secure.Control}, secure.Want{Purpose: secure.Control})
+	_, dialled, _ = meet(t, one, two, secure.Want{Purpose: secure.Control}, secure.Want{Purpose: secure.Control})
 	require.ErrorIs(t, dialled, secure.WrongRole)
-	dialled, taken, _ = meet(t, of(t, other(secure.Peer, "gpu-1", 3)), two, named("gpu-2"), data)
+	_, dialled, taken = meet(t, of(t, other(secure.Peer, "gpu-1", 3)), two, named("gpu-2"), data)
 	require.Error(t, dialled)
 	require.ErrorIs(t, taken, secure.Unknown)
 }
