@@ -72,7 +72,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		dst = appendU64(appendU64(dst, p.Tag), p.Count)
 		return appendExt(append(dst, byte(p.DType), byte(p.Op)), Ext{Form: p.Form, Call: p.Call})
 	case C2MCollectiveCommsComplete:
-		return appendBool(appendU64(dst, p.Tag), p.WasAborted)
+		return appendExt(appendBool(appendU64(dst, p.Tag), p.WasAborted), Ext{Reason: p.Reason, ReasonCode: p.ReasonCode})
 	case C2MLinkReport:
 		return appendF64(appendF64(append(dst, p.To[:]...), p.Mbps), p.Busy)
 	case C2MProbeState:

@@ -125,7 +125,10 @@ func decodeC2M(id ID, r *reader) Packet {
 		p.Form, p.Call = x.Form, x.Call
 		return p
 	case 11:
-		return C2MCollectiveCommsComplete{Tag: r.u64(), WasAborted: r.bool()}
+		p := C2MCollectiveCommsComplete{Tag: r.u64(), WasAborted: r.bool()}
+		x := r.ext()
+		p.Reason, p.ReasonCode = x.Reason, x.ReasonCode
+		return p
 	case 64:
 		x := r.ext()
 		return C2MHeartbeat{Reports: x.Reports, Moved: x.Moved}

@@ -278,10 +278,13 @@ type (
 		Form       WireForm // in an extension block, as Call
 		Call       Call
 	}
-	// C2MCollectiveCommsComplete ends the peer's data phase of Tag.
+	// C2MCollectiveCommsComplete ends the peer's data phase of Tag. Reason and ReasonCode,
+	// in an extension block, say why it was aborted.
 	C2MCollectiveCommsComplete struct {
 		Tag        uint64
 		WasAborted bool
+		Reason     string
+		ReasonCode uint16
 	}
 	// C2MHeartbeat (id 64) keeps the connection alive, and says, if Reports, how
 	// many bytes of tensors the sender has moved; capability.

@@ -134,7 +134,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form(), d.call()}
 		},
-		func() Packet { return C2MCollectiveCommsComplete{d.u64(), d.b()} },
+		func() Packet { return C2MCollectiveCommsComplete{d.u64(), d.b(), d.str(), uint16(d.u32())} },
 		func() Packet {
 			if d.b() {
 				return C2MHeartbeat{Reports: true, Moved: d.u64()}

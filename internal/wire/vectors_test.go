@@ -138,7 +138,7 @@ func (v vector) build(t testing.TB) Packet {
 	case "C2MPacketCollectiveCommsInitiate":
 		return C2MCollectiveCommsInitiate{f.u("tag"), f.u("count"), dtype.Type(f.u("data_type")), dtype.Op(f.u("op")), WireForm{}, Call{}}
 	case "C2MPacketCollectiveCommsComplete":
-		return C2MCollectiveCommsComplete{f.u("tag"), f.b("was_aborted")}
+		return C2MCollectiveCommsComplete{Tag: f.u("tag"), WasAborted: f.b("was_aborted")}
 	case "M2CPacketSessionRegistrationResponse":
 		return M2CSessionRegistrationResponse{Accepted: f.b("accepted"), UUID: f.uuid("uuid")}
 	case "M2CPacketP2PConnectionInfo":

@@ -191,4 +191,19 @@ func TestMismatchOfCollectives(t *testing.T) {
 	for _, err := range each(c, func(_ int, c *core.Communicator) error { return everyKind(ctx, c, 10, 1) }) {
 		require.NoError(t, err)
 	}
+
+	// Of the counts of one pair, the two ends alone know.
+	for _, err := range each(c, func(_ int, c *core.Communicator) error {
+		send, recv := []int{4, 4, 4}, []int{4, 4, 4}
+		if c.Attributes().Index == 1 {
+			recv[0] = 3
+		}
+		_, err := c.Collect(ctx, core.Collective{
+			Kind: core.KindAllToAll, Src: make([]byte, 12), Dst: make([]byte, 4+4+recv[0]), SendCounts: send, RecvCounts: recv,
+		})
+		return err
+	}) {
+		require.Equal(t, errs.Mismatch, errs.CodeOf(err), err)
+		require.ErrorContains(t, err, "the peer sends 4 bytes, 3 are expected of it")
+	}
 }

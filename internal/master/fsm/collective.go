@@ -95,7 +95,7 @@ func (m *Machine) catchUp(g *group, t *tagState, voters []*client) {
 		any = true
 		o.to(VoteComplete, m.now)
 		if o.ahead == aheadAborted {
-			m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
+			m.abortFor(g, t, c, o.why)
 		}
 	}
 	if any {
@@ -127,12 +127,13 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 // "" if they agree.
 func mismatch(t *tagState, ms []*client) string {
 	first := *ms[0].op(t.tag)
+	var names []string
 	same, form := true, wire.WireForm{}
 	var b strings.Builder
-	fmt.Fprintf(&b, "collective %d called with different arguments:", t.tag)
 	for i, c := range ms {
 		o := c.op(t.tag)
 		same = same && o.agrees(&first) && o.form.Agrees(form)
+		names = o.differs(&first, form, names)
 		if o.form.Told {
 			form = o.form
 		}
@@ -147,7 +148,35 @@ func mismatch(t *tagState, ms []*client) string {
 	if same {
 		return ""
 	}
-	return strings.TrimSuffix(b.String(), ";")
+	if len(names) == 0 {
+		names = []string{"arguments"}
+	}
+	return fmt.Sprintf("collective %d called with different %s:%s", t.tag, strings.Join(names, ", "), strings.TrimSuffix(b.String(), ";"))
+}
+
+// differs adds the names of the arguments in which two members differ to names.
+func (o *clientOp) differs(p *clientOp, form wire.WireForm, names []string) []string {
+	a, b := o.call, p.call
+	counts := a.Flags&wire.CallCounts != 0 && b.Flags&wire.CallCounts != 0
+	rest := a
+	rest.Digest, rest.Sum = b.Digest, b.Sum
+	for _, x := range []struct {
+		name    string
+		differs bool
+	}{
+		{"kinds", a.Kind != b.Kind},
+		{"roots", a.Root != b.Root},
+		{"counts", !counts && o.count != p.count || a.Kind == b.Kind && (a.Flags^b.Flags)&wire.CallCounts != 0},
+		{"types", o.dtype != p.dtype},
+		{"operations", o.op != p.op},
+		{"quantizations", !o.form.Agrees(form) || a.WireType != b.WireType},
+		{"lists of counts", rest == b && a.Digest != b.Digest},
+	} {
+		if x.differs && !slices.Contains(names, x.name) {
+			names = append(names, x.name)
+		}
+	}
+	return names
 }
 
 // agrees reports whether the members whose parts these are pass the same arguments.
@@ -182,7 +211,7 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	if o != nil && o.state == VoteInit && c.can.eager && o.ahead == aheadNothing {
 		// It began without the commence, in a group that may (docs/spec/extensions.md).
 		if o.ahead = aheadComplete; p.WasAborted {
-			o.ahead = aheadAborted
+			o.ahead, o.why = aheadAborted, disagreement(c, p)
 		}
 		return
 	}
@@ -193,9 +222,27 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	o.to(VoteComplete, m.now)
 	g, t := c.group, o.t
 	if p.WasAborted {
-		m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
+		m.abortFor(g, t, c, disagreement(c, p))
 	}
 	m.checkComplete(g, t)
+}
+
+// disagreement returns what c has found out about the arguments of another member, ""
+// if it was aborted for another reason.
+func disagreement(c *client, p wire.C2MCollectiveCommsComplete) string {
+	if c.can.collectives && errs.Code(p.ReasonCode) == errs.Mismatch {
+		return p.Reason
+	}
+	return ""
+}
+
+// abortFor aborts t because c could not complete it.
+func (m *Machine) abortFor(g *group, t *tagState, c *client, why string) {
+	if why != "" {
+		m.abort(g, t, errs.Mismatch, "at peer "+c.name()+", "+why)
+		return
+	}
+	m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
 }
 
 // giveUp takes the word of a member that had said it was through with a barrier, and

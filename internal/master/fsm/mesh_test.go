@@ -190,6 +190,10 @@ func TestMismatchOfCollectives(t *testing.T) {
 		code, why := w.verdict(cs, 7, true)
 		require.Equal(t, errs.Mismatch, code, name)
 		require.Contains(t, why, "gather of 10 x float32 sum, root 1", name)
+		require.Contains(t, why, "called with different "+map[string]string{
+			"kind": "kinds:", "to all": "kinds, roots", "root": "roots:", "flags": "arguments:",
+			"wire type": "quantizations:", "digest": "lists of counts:", "count": "counts:",
+		}[name], name)
 	}
 	w, cs := collecting(t, 3)
 	for i, c := range cs {
@@ -199,6 +203,27 @@ func TestMismatchOfCollectives(t *testing.T) {
 	}
 	w.commenced(cs, 7)
 	w.quiet(cs...)
+}
+
+// A member that finds out that another one sends it something else than it expects says so,
+// and all hear of it, also if it began before the commence.
+func TestMembersThatDisagree(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		w, cs := collecting(t, 3)
+		said := wire.C2MCollectiveCommsComplete{Tag: 7, WasAborted: true, Reason: "too few bytes", ReasonCode: uint16(errs.Mismatch)}
+		w.send(cs[0], vote(7, plan.Gather))
+		if early {
+			w.send(cs[0], said)
+		}
+		w.all(cs[1:], vote(7, plan.Gather))
+		w.commenced(cs, 7)
+		if !early {
+			w.send(cs[0], said)
+		}
+		code, why := w.verdict(cs, 7, true)
+		require.Equal(t, errs.Mismatch, code)
+		require.Contains(t, why, "too few bytes")
+	}
 }
 
 // A barrier whose members say at once that they are through is one round trip.

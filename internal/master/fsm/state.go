@@ -244,6 +244,7 @@ type clientOp struct {
 	form  wire.WireForm
 	call  wire.Call
 	ahead ahead
+	why   string // of aheadAborted: the arguments of two members do not agree
 }
 
 // ahead is what a member that began before the commence has said of its end.

@@ -289,7 +289,16 @@ func (m *Machine) report(op *operation, aborted bool) {
 	} else {
 		op.to(opReported)
 	}
-	m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted})
+	p := wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted}
+	var e *errs.Error
+	if errors.As(op.dataErr, &e) && e.Code == errs.Mismatch && m.view.Collectives && e.Err != nil {
+		// Two ends of a lane do not agree: the others have to be told, or they would retry.
+		p.Reason, p.ReasonCode = e.Err.Error(), uint16(e.Code)
+		if e.Peer != "" {
+			p.Reason = "from " + e.Peer + ": " + p.Reason
+		}
+	}
+	m.send(p)
 }
 
 // verdict takes the M2C 11 of an operation.

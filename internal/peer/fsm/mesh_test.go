@@ -349,6 +349,16 @@ func TestMeshOutlivesASwitch(t *testing.T) {
 	require.Subset(t, want[Release](r).Keep, uids(2, 3, 4, 5))
 }
 
+// A peer that is sent something else than it expects says so with the end of its part.
+func TestDisagreementIsReported(t *testing.T) {
+	r := collector(t, 0, 1, 2, 3)
+	op, c := r.collective(plan.AllToAll, 4)
+	r.ok(c)
+	r.commence(4)
+	r.step(DataEnded{Op: op, Err: errs.New(errs.Mismatch, "all-to-all", fmt.Errorf("too few bytes")).WithPeer("x")})
+	r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "from x: too few bytes", ReasonCode: uint16(errs.Mismatch)})
+}
+
 // A call for a mesh is answered when the master has said what becomes of it, by a round,
 // by the end of the session, or when its caller gives up. The master is asked once.
 func TestCallsForAMesh(t *testing.T) {
