@@ -93,6 +93,22 @@ func (c *Communicator) LaunchCollective(call Collective) (*Handle, error) {
 	return handle(c.s.LaunchCollective(call.inner()))
 }
 
+// CollectWithRetry does the collective that describe returns for the members there are,
+// and again, with those that are left, after each failure that a round has repaired.
+// describe is called before every attempt, since blocks and the root depend on the members;
+// every member has to describe the same collective. Its error ends the call, such as that
+// of a root that has left. ReduceInfo.Retries counts the failures.
+//
+// Errors: those of Collect that no retry mends, and errs.RankConnectionLost if it failed 16
+// times in a row although nobody came or left.
+func (c *Communicator) CollectWithRetry(ctx context.Context, describe func(Attributes) (Collective, error)) (ReduceInfo, error) {
+	info, err := c.s.CollectWithRetry(ctx, func(v peer.View) (peer.Collective, error) {
+		call, err := describe(attributesOf(v))
+		return call.inner(), err
+	})
+	return ReduceInfo(info), err
+}
+
 // CollectOption changes what AllGather and the functions like it pass to Collect: it sets
 // the Tag, Counts or Preserve.
 type CollectOption func(*Collective)

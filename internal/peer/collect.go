@@ -28,6 +28,8 @@ type Collective struct {
 	Preserve               bool
 }
 
+func (c *Collective) name() string { return plan.Kind(c.Kind).String() }
+
 // blocks is the data phase of a collective other than all-reduce.
 type blocks struct{ *collective.Operation }
 

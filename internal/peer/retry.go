@@ -69,6 +69,34 @@ func (s *Session) AllReduceMultipleWithRetry(ctx context.Context, rs []Reduce, m
 	return total, nil
 }
 
+// CollectWithRetry does the collective that describe returns for the members there are,
+// again after each failure that a round repairs. It gives up as
+// AllReduceMultipleWithRetry does.
+func (s *Session) CollectWithRetry(ctx context.Context, describe func(View) (Collective, error)) (ReduceInfo, error) {
+	vain, ring, retries := 0, s.View().Ring, 0
+	for {
+		call, err := describe(s.View())
+		if err != nil {
+			return ReduceInfo{Retries: retries}, err
+		}
+		info, err := s.CollectAndWait(ctx, call)
+		info.Retries = retries
+		if err == nil || !s.retryable(err) {
+			return info, err
+		}
+		retries++
+		now := s.View().Ring
+		if vain++; !sameMembers(ring, now) {
+			vain, ring = 0, now
+		}
+		if vain == maxVain {
+			return info, errs.New(errs.RankConnectionLost, call.name(),
+				fmt.Errorf("failed %d times in a row although the group did not change: %w", vain, err)).
+				WithHint("see the peers' logs")
+		}
+	}
+}
+
 // partly adds to err how much is done.
 func partly(err error, name string, done []bool) error {
 	n := 0

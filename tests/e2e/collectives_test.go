@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -206,4 +207,37 @@ func TestMismatchOfCollectives(t *testing.T) {
 		require.Equal(t, errs.Mismatch, errs.CodeOf(err), err)
 		require.ErrorContains(t, err, "the peer sends 4 bytes, 3 are expected of it")
 	}
+}
+
+// The retry helper describes a collective anew for those that are left, and ends with the
+// error of a description.
+func TestCollectivesAreRetried(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := world(t, ctx, localMaster(t), 4, nil)
+	rank := make([]core.UUID, len(c))
+	for i := range c {
+		rank[i] = c[i].Attributes().UUID
+	}
+	require.NoError(t, c[3].Close()) // and nobody has heard of it in a round
+	for i, err := range each(c[:3], func(i int, c *core.Communicator) error {
+		var got []byte
+		info, err := c.CollectWithRetry(ctx, func(a core.Attributes) (core.Collective, error) {
+			got = make([]byte, 8*len(a.Members))
+			return core.Collective{Kind: core.KindAllGather, Src: make([]byte, 8), Dst: got}, nil
+		})
+		if err == nil && (len(got) != 24 || info.Retries == 0) {
+			return fmt.Errorf("%d bytes after %d retries", len(got), info.Retries)
+		}
+		return err
+	}) {
+		require.NoError(t, err, i)
+	}
+	_, err := c[0].CollectWithRetry(ctx, func(a core.Attributes) (core.Collective, error) {
+		if !slices.Contains(a.Members, rank[3]) {
+			return core.Collective{}, errors.New("the root has left")
+		}
+		return core.Collective{}, nil
+	})
+	require.ErrorContains(t, err, "the root has left")
 }
