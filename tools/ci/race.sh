@@ -5,7 +5,8 @@
 
 mapfile -t quick < <(existing ./... | grep -vE "$heavy|$kernels|$pure|/tests/arch$|/internal/collective$")
 mapfile -t short < <(existing ./... | grep -E "$kernels|/internal/collective$")
-mapfile -t alone < <(existing ./... | grep -E "$heavy" | grep -vE "$pure")
+# The longest first, so that it does not run alone at the end.
+mapfile -t alone < <({ existing ./tests/e2e ./tests/compat ./tests/cabi; existing ./... | grep -E "$heavy" | grep -vE "$pure|/tests/(e2e|compat|cabi)$"; })
 [ ${#quick[@]} -gt 0 ] || fail "no packages with tests found"
 
 gotest -race -tags invariants -timeout 240s "${quick[@]}"
