@@ -17,6 +17,10 @@ import (
 
 // A piece costs no allocation: an operation of many has as many as one of few.
 func TestNothingIsAllocatedPerPiece(t *testing.T) {
+	times := 1000
+	if testing.Short() {
+		times = 100
+	}
 	for _, mesh := range []bool{false, true} {
 		w := newWorld(t, shape{n: 3, mesh: mesh, link: loopback, cfg: Config{piece: 64}})
 		rng := rand.New(rand.NewPCG(1, 1))
@@ -39,8 +43,8 @@ func TestNothingIsAllocatedPerPiece(t *testing.T) {
 				}
 				return least
 			}
-			few, many := cost(16), cost(16*1000)
-			require.Less(t, many-few, 60., "%v, mesh %v: %v for few pieces, %v for 1000 times as many", kind, mesh, few, many)
+			few, many := cost(16), cost(16*times)
+			require.Less(t, many-few, 60., "%v, mesh %v: %v for few pieces, %v for %d times as many", kind, mesh, few, many, times)
 		}
 		w.close()
 	}
@@ -52,7 +56,11 @@ func TestNothingIsAllocatedPerPiece(t *testing.T) {
 // Pieces of hostile members in any order, some of them wrong, cut off anywhere: inputs
 // come back, and no memory of the pool stays out.
 func TestHostilePieces(t *testing.T) {
-	for seed := range uint64(400) {
+	seeds := uint64(400)
+	if testing.Short() {
+		seeds = 100
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		n, kind := 2+rng.IntN(3), allKinds[rng.IntN(len(allKinds))]
 		a := newAlone(t, n, rng.IntN(2) == 0, Config{FutureWait: 1})

@@ -57,12 +57,16 @@ func TestEveryTypeAndOperation(t *testing.T) {
 // Real sockets, the default frame, and pools of several connections, over which large
 // lanes are striped.
 func TestOverLoopback(t *testing.T) {
+	longest := 200_000
+	if testing.Short() {
+		longest = 50_000
+	}
 	for _, s := range []shape{{n: 2}, {n: 4, mesh: true}, {n: 3, pool: 3}, {n: 3, pool: 2, mesh: true, cfg: Config{minStripe: 4096}}} {
 		s.link = loopback
 		w := newWorld(t, s)
 		rng := rand.New(rand.NewPCG(7, uint64(s.n)))
 		for _, kind := range allKinds {
-			for _, most := range []int{1, 1000, 200_000} {
+			for _, most := range []int{1, 1000, longest} {
 				w.run(rng, draw(rng, w, kind, most))
 			}
 		}

@@ -255,15 +255,19 @@ func TestNothingIsAllocatedPerFrame(t *testing.T) {
 		}
 		return least
 	}
+	long := 1 << 18 // 1024 frames per rank
+	if testing.Short() {
+		long = 1 << 15
+	}
 	few := measure(4, true)
 	hits := func() (uint64, uint64) {
 		b := r.eng[0].Buffers()
 		return b.Gets, b.Hits
 	}
-	many := measure(1<<18, true)                                                                     // 1024 frames per rank
+	many := measure(long, true)
 	require.True(t, raceEnabled || many-few < 16, "few frames: %v allocations, many: %v", few, many) // S0-14
 	gets, hit := hits()
-	specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, 1<<18, true)
+	specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, long, true)
 	for range 5 {
 		r.start(specs).ok(t)
 	}

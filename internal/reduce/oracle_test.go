@@ -88,8 +88,8 @@ func TestAvgDivides(t *testing.T) {
 // and senders that meet full buffers.
 func TestRingOverLoopback(t *testing.T) {
 	counts := []int{1, 1000, 300_001, 2_000_003}
-	if raceEnabled {
-		counts = counts[:3] // the rest is arithmetic, which takes a minute with the detector
+	if raceEnabled || testing.Short() {
+		counts = counts[:3] // the rest is arithmetic, a minute of it with the detector
 	}
 	for _, s := range []shape{{n: 2}, {n: 2, pool: 3, native: true}, {n: 3, pool: 2}, {n: 4, native: true}, {n: 2, pool: 4, native: true, knows: true, flows: true}} {
 		s.link = loopback
