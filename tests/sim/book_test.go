@@ -21,6 +21,8 @@ type book struct {
 	tornAgain                    int // peers that came back with a torn state
 	reuses                       int // tags that were used again before the round
 	meshes, gathered             int // data phases over a mesh, other collectives that succeeded
+	directs, directFailures      int // data phases of one peer over the mesh instead of the ring; ... that failed
+	firstDirect                  int // the event with which the first one began
 
 	occasions map[occasion]*gathering
 	ways      map[uint64]way // by sequence number

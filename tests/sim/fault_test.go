@@ -53,6 +53,8 @@ type scenario struct {
 	// others: one collective other than an all-reduce in each loop; all peers are
 	// gopccl peers.
 	others bool
+	// apart: the peers are far from each other.
+	apart bool
 }
 
 // emptyWorld has a master and no peers.
@@ -82,6 +84,7 @@ func newWorld(seed uint64, bug mutation) *world {
 	}
 	w.plan.reuse = w.plan.natives == 2 && w.rng.chance(2)
 	w.plan.others = w.plan.natives == 2 && seed%2 == 0
+	w.plan.apart = seed%5 < 2
 	n := 2 + min(w.rng.n(5), w.rng.n(5))
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)

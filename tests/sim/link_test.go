@@ -52,6 +52,9 @@ func (p *peer) linkBroke(other *peer, gen int, sending bool) {
 		if sending && op.needs(other) {
 			op.end(lost(other))
 		}
+		if op.direct != nil && op.direct.broke(other, gen, sending) {
+			op.end(lost(other))
+		}
 		if op.data == nil {
 			continue
 		}
@@ -70,7 +73,7 @@ func (p *peer) establish(e pfsm.Establish) {
 	p.mesh.preparing = 0
 	p.connectTo(e.Peers, func() bool { return true }, func(failed []wire.UUID) {
 		p.dropLinks(e.Peers, e.Keep)
-		p.step(pfsm.Established{Round: e.Round, Failed: failed})
+		p.step(pfsm.Established{Round: e.Round, Failed: failed, Far: p.far(e.Peers)})
 	})
 }
 
@@ -204,12 +207,14 @@ type op struct {
 	restored bool
 	open     bool // StartData came, DataEnded was not stepped yet
 	data     *dataPhase
+	direct   *direct // the other data phase of an all-reduce
+	large    bool    // it stands for one with more elements
+	way      way
+	meshed   bool // what uses the mesh was told at the launch
 
 	// Of collectives other than all-reduce.
 	vote     wire.Call
 	other    *other // its data phase
-	way      way
-	meshed   bool // the mesh stood at the launch
 	occasion *gathering
 }
 
@@ -292,7 +297,7 @@ func (p *peer) arrive(f frame, chunk []int64) {
 	}
 	p.mesh.inbox[f] = chunk
 	for _, op := range p.ops {
-		if op.data != nil && (f.epoch == 0 && op.seq == f.seq && !op.nameless() || f.epoch != 0 && op.tag == f.tag) {
+		if (op.data != nil || op.direct != nil) && (f.epoch == 0 && op.seq == f.seq && !op.nameless() || f.epoch != 0 && op.tag == f.tag) {
 			op.advance()
 		}
 	}
@@ -316,8 +321,22 @@ func (op *op) start(e pfsm.StartData) {
 		op.epoch = p.mesh.ahead.next
 	}
 	p.turn(op.epoch)
+	switch {
+	case w.bug == choiceOfLaunch && !op.large:
+		e.Mesh, e.Members = op.meshed, p.m.View().Members
+	case w.bug == choiceAhead && !op.large && p.id%2 == 0 && p.m.View().Mesh:
+		e.Mesh, e.Members = true, p.m.View().Members
+	}
+	op.way = way{true, e.Mesh, op.ring}
+	if e.Mesh {
+		op.way.members = e.Members
+	}
 	if !op.eager {
 		op.commence(e.Seq)
+	}
+	if e.Mesh {
+		op.startDirect(e)
+		return
 	}
 	d := &dataPhase{n: len(e.Ring), rank: -1}
 	for i, u := range e.Ring {
@@ -348,8 +367,8 @@ func (op *op) start(e pfsm.StartData) {
 // commence takes the sequence number.
 func (op *op) commence(seq uint64) {
 	op.seq, op.started = seq, true
+	op.p.w.collector.planned(op.p.w, op)
 	if op.vote.Kind != 0 {
-		op.p.w.collector.planned(op.p.w, op)
 		return
 	}
 	op.p.w.collector.started(op.p.w, op)
@@ -365,13 +384,19 @@ func (op *op) sendStep() {
 		return
 	}
 	off, n := plan.Chunk(len(op.buf), d.n, plan.SendChunk(d.rank, d.n, d.step))
-	chunk := append([]int64(nil), op.buf[off:off+n]...)
-	f := frame{from: p.id, step: d.step, seq: op.seq}
+	op.send(l, d.next, d.step, op.buf[off:off+n])
+}
+
+// send puts a copy of a chunk on its way.
+func (op *op) send(l *link, to *peer, step int, chunk []int64) {
+	p, w := op.p, op.p.w
+	chunk = slices.Clone(chunk)
+	f := frame{from: p.id, step: step, seq: op.seq}
 	if op.eager {
-		f = frame{from: p.id, step: d.step, tag: op.tag, epoch: op.epoch}
+		f = frame{from: p.id, step: step, tag: op.tag, epoch: op.epoch}
 	}
-	l.last = max(l.last, w.now+w.rng.between(50*time.Microsecond, 3*time.Millisecond))
-	gen, to := l.gen, d.next
+	l.last = max(l.last, w.now+w.travels(p, to))
+	gen := l.gen
 	w.at(l.last, to, func() {
 		if l.gen == gen && l.alive {
 			to.arrive(f, chunk)
@@ -379,21 +404,34 @@ func (op *op) sendStep() {
 	})
 }
 
+// take returns what another peer has sent in a step, if it came.
+func (op *op) take(from *peer, step int) ([]int64, bool) {
+	inbox := op.p.mesh.inbox
+	f := frame{from: from.id, step: step, tag: op.tag, epoch: op.epoch}
+	chunk, ok := inbox[f]
+	if ok = ok && op.epoch != 0; !ok && !op.nameless() {
+		f = frame{from: from.id, step: step, seq: op.seq}
+		chunk, ok = inbox[f]
+	}
+	if ok {
+		delete(inbox, f)
+	}
+	return chunk, ok
+}
+
 // advance takes in what has arrived.
 func (op *op) advance() {
+	if op.direct != nil {
+		op.exchange()
+		return
+	}
 	p := op.p
 	for op.data != nil && op.data.running {
 		d := op.data
-		f := frame{from: d.prev.id, step: d.step, tag: op.tag, epoch: op.epoch}
-		chunk, ok := p.mesh.inbox[f]
-		if ok = ok && op.epoch != 0; !ok && !op.nameless() {
-			f = frame{from: d.prev.id, step: d.step, seq: op.seq}
-			chunk, ok = p.mesh.inbox[f]
-		}
+		chunk, ok := op.take(d.prev, d.step)
 		if !ok {
 			return
 		}
-		delete(p.mesh.inbox, f)
 		off, n := plan.Chunk(len(op.buf), d.n, plan.RecvChunk(d.rank, d.n, d.step))
 		if n != len(chunk) {
 			op.end(errors.New("frame of the wrong size"))
@@ -417,10 +455,14 @@ func (op *op) advance() {
 
 // end ends the data phase, once.
 func (op *op) end(err error) {
-	if op.data == nil && op.other == nil {
+	if op.data == nil && op.other == nil && op.direct == nil {
 		return
 	}
-	op.data, op.other = nil, nil
+	directly := op.direct != nil
+	if directly && err != nil {
+		op.p.w.collector.directFailures++
+	}
+	op.data, op.other, op.direct = nil, nil, nil
 	if err == nil && op.nameless() {
 		op.p.w.collector.ahead++
 	}
@@ -429,7 +471,7 @@ func (op *op) end(err error) {
 	}
 	op.p.w.after(op.p.w.rng.between(0, 500*time.Microsecond), op.p, func() {
 		op.open = false
-		if i := slices.Index(op.ring, op.p.uuid); i >= 0 && err == nil {
+		if i := slices.Index(op.ring, op.p.uuid); i >= 0 && err == nil && !directly {
 			w := op.p.w
 			op.p.step(pfsm.LinkUsed{To: op.ring[(i+1)%len(op.ring)], Mbps: float64(w.rng.n(1000)), Busy: float64(w.rng.n(3)) / 2})
 		}

@@ -64,12 +64,25 @@ func (b *book) occasion(p *peer) *gathering {
 	return b.occasions[k]
 }
 
-// meet calls a barrier or an all-to-all; then goes on whatever its verdict is.
+// meet calls a barrier or an all-to-all, now and then when the mesh that others have
+// asked for may stand already; then goes on whatever its verdict is.
 func (p *peer) meet(then func()) {
 	if !p.w.plan.others || p.m.View().LocalWorldSize < 2 {
 		then()
 		return
 	}
+	if p.w.rng.chance(3) {
+		p.w.after(p.w.rng.between(0, 30*time.Millisecond), p, func() {
+			if !p.ended(nil) {
+				p.callOther(then)
+			}
+		})
+		return
+	}
+	p.callOther(then)
+}
+
+func (p *peer) callOther(then func()) {
 	tag, vote := uint64(exchangeTag), wire.Call{Kind: uint8(plan.AllToAll), Flags: wire.CallMesh}
 	if p.memory.revision%3 == 0 {
 		tag, vote = barrierTag, wire.Call{Kind: uint8(plan.Barrier)}
@@ -179,7 +192,7 @@ func (p *peer) prepareMesh(e pfsm.PrepareMesh) {
 	p.mesh.meshing = e.Change
 	p.connectTo(e.Peers, func() bool { return p.mesh.meshing == e.Change }, func(failed []wire.UUID) {
 		p.mesh.meshing = 0
-		p.step(pfsm.MeshPrepared{Change: e.Change, Failed: failed})
+		p.step(pfsm.MeshPrepared{Change: e.Change, Failed: failed, Ways: p.ways(e.Ways)})
 	})
 }
 

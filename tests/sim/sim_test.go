@@ -43,6 +43,7 @@ func TestSimulation(t *testing.T) {
 		switches, ahead              int
 		tornAgain, reuses            int
 		meshes, met                  int
+		directs, directFailures      int
 	}
 	for seed := *first; seed < *first+uint64(n); seed++ {
 		w := newWorld(seed, noBug)
@@ -63,6 +64,8 @@ func TestSimulation(t *testing.T) {
 		seen.reuses += w.collector.reuses
 		seen.meshes += w.collector.meshes
 		seen.met += w.collector.gathered
+		seen.directs += w.collector.directs
+		seen.directFailures += w.collector.directFailures
 	}
 	t.Logf("%d seeds in %v: %+v", n, time.Since(began), seen)
 	if n >= 1000 { // the seeds reach what they are for
@@ -76,6 +79,8 @@ func TestSimulation(t *testing.T) {
 		require.Greater(t, seen.reuses, n/10)
 		require.Greater(t, seen.meshes, n/10)
 		require.Greater(t, seen.met, n/4)
+		require.Greater(t, seen.directs, n)
+		require.Greater(t, seen.directFailures, n/20)
 	}
 }
 
@@ -95,7 +100,7 @@ func TestSameSeedSameRun(t *testing.T) {
 
 // TestBugsAreFound puts bugs in on purpose: the simulation must find them soon.
 func TestBugsAreFound(t *testing.T) {
-	const within = 1500
+	const within = 400
 	for name, bug := range map[string]mutation{
 		"abort not forwarded":               abortForgotten,
 		"votes not re-checked on a leave":   voteForgotten,
@@ -110,6 +115,8 @@ func TestBugsAreFound(t *testing.T) {
 		"a mesh taken from the launch":      meshOfLaunch,
 		"news of a mesh behind a commence":  meshNewsLate,
 		"members counted by uuid":           membersByUUID,
+		"a choice taken at the launch":      choiceOfLaunch,
+		"a choice taken before its packet":  choiceAhead,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= within; seed++ {
@@ -175,7 +182,7 @@ func TestRingsSwitchBetweenCollectives(t *testing.T) {
 // and again.
 func switching(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: 9, eager: true, overlap: w.rng.chance(2)}
+	w.plan = scenario{groups: 1, natives: 2, loops: 9, eager: true, overlap: w.rng.chance(2), apart: seed%4 > 1}
 	for range 3 + w.rng.n(4) {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 9) })
 	}
@@ -186,7 +193,7 @@ func switching(seed uint64, bug mutation) *world {
 // again at once.
 func reusing(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: 4, eager: w.rng.chance(2), reuse: true}
+	w.plan = scenario{groups: 1, natives: 2, loops: 4, eager: w.rng.chance(2), reuse: true, apart: seed%2 == 0}
 	for range 2 + w.rng.n(4) {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 4) })
 	}

@@ -124,6 +124,8 @@ const (
 	meshOfLaunch             // an operation takes the mesh as it was at its launch
 	meshNewsLate             // some members hear of the mesh after what uses it
 	membersByUUID            // some members count in another order
+	choiceOfLaunch           // an all-reduce goes as it was chosen at its launch
+	choiceAhead              // some go directly as soon as the mesh stands, before they are told to
 )
 
 // world is one run.
