@@ -120,6 +120,15 @@ type Staging interface {
 	// Put says that the bytes from..to of the target are final. Each byte is
 	// put once. It does not wait.
 	Put(from, to int)
+	// Decodes reports whether PutEncoded may take the place of Put. Called at most
+	// once, before Begin, for a task that has a quantizer. It does not wait; false:
+	// the platform does not decode what the quantizer writes, or not yet.
+	Decodes() bool
+	// PutEncoded is Put for bytes that are not in the host's memory: the device has
+	// to make them of q, their wire form under m, and to divide them by world if that
+	// is not 0. They are those that the quantizer's Dequantize sets, bit for bit. q
+	// must not change until Ended.
+	PutEncoded(from, to int, q []byte, m *quant.Meta, world int)
 	// Stop: nothing more is to be copied. It does not wait; Ended follows. Called
 	// at most once, after Begin has returned, and not after Ended, though that may
 	// come meanwhile.

@@ -29,6 +29,7 @@ type staging struct {
 	encoded   bool         // it comes in wire form; set before Begin
 	params    quant.Meta   // of it, set before Arrived
 	wire      area         // where it comes then; set before Arrived
+	decodes   bool         // kernels decode results; set before Begin
 
 	// Set before ready is closed, and constant until Release.
 	ready  chan struct{}
@@ -41,7 +42,7 @@ type staging struct {
 
 	mu       sync.Mutex
 	more     sync.Cond
-	puts     []device.Range // final, not yet being copied
+	puts     []put // final, not yet being copied
 	stopped  bool
 	released bool
 	written  []device.Range // of the device's memory, in place
@@ -157,18 +158,6 @@ func (s *staging) Begin(ranges []device.Range, e device.Events) {
 	}()
 }
 
-// Put implements device.Staging.
-func (s *staging) Put(from, to int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.puts); n > 0 && s.puts[n-1].To == from {
-		s.puts[n-1].To = to
-	} else {
-		s.puts = append(s.puts, device.Range{From: from, To: to})
-	}
-	s.more.Signal()
-}
-
 // Stop implements device.Staging.
 func (s *staging) Stop() {
 	s.once.Do(func() {
@@ -198,8 +187,7 @@ func (s *staging) run(ranges []device.Range, e device.Events) error {
 	if s.short != nil {
 		return s.p.fault(opReduce, s.dev, s.task.Source, s.short)
 	}
-	in := inbound{s: s, left: ranges}
-	var out driver.Stream
+	in, out := inbound{s: s, left: ranges}, outbound{s: s}
 	err := s.dev.do(func() (err error) {
 		if in.stream, err = s.dev.stream(); err != nil {
 			return err
@@ -212,23 +200,23 @@ func (s *staging) run(ranges []device.Range, e device.Events) error {
 		return in.prepare()
 	})
 	if err == nil {
-		err = s.out.do(func() (err error) {
-			out, err = s.out.stream()
-			return err
-		})
+		err = s.out.do(out.prepare)
 	}
 	if err == nil {
 		err = s.measure(in.stream)
 	}
 	if err == nil {
-		err = s.copies(&in, out, e)
+		err = s.copies(&in, &out, e)
 	}
 	// Whatever happened, memory is given back that nobody writes to.
-	quiet := errors.Join(s.settle(s.dev, in.stream), s.settle(s.out, out))
+	quiet := errors.Join(s.settle(s.dev, in.stream), s.settle(s.out, out.stream))
 	s.dev.keep([]driver.Stream{in.stream}, in.events[:])
-	s.out.keep([]driver.Stream{out}, nil)
+	s.out.keep([]driver.Stream{out.stream}, nil)
 	if in.encoding != nil {
 		s.dev.keepBench(in.encoding.bench)
+	}
+	if out.bench != nil {
+		s.out.keepBench(out.bench)
 	}
 	if err == nil {
 		err = quiet
@@ -246,9 +234,9 @@ func (s *staging) settle(d *dev, stream driver.Stream) error {
 
 // copies is the loop of run: it keeps some copies to the host queued, tells
 // how far they are, and queues what was put.
-func (s *staging) copies(in *inbound, out driver.Stream, e device.Events) error {
+func (s *staging) copies(in *inbound, out *outbound, e device.Events) error {
 	var arrived, sent int // bytes
-	var puts []device.Range
+	var puts []put
 	for {
 		s.mu.Lock()
 		for !s.stopped && len(s.puts) == 0 && in.idle() && sent < len(s.source.bytes) {
@@ -260,18 +248,20 @@ func (s *staging) copies(in *inbound, out driver.Stream, e device.Events) error 
 			puts, s.puts = s.puts, puts
 		}
 		if s.inPlace {
-			s.written = append(s.written, puts...)
+			for i := range puts {
+				s.written = append(s.written, puts[i].Range)
+			}
 		}
 		s.mu.Unlock()
 		if stopped || sent == len(s.source.bytes) {
 			return nil
 		}
 		if len(puts) > 0 {
-			if err := s.out.do(func() error { return s.send(out, puts) }); err != nil {
+			if err := s.out.do(func() error { return out.send(puts) }); err != nil {
 				return err
 			}
-			for _, r := range puts {
-				sent += r.To - r.From
+			for i := range puts {
+				sent += puts[i].To - puts[i].From
 			}
 		}
 		if in.idle() {
@@ -289,17 +279,6 @@ func (s *staging) copies(in *inbound, out driver.Stream, e device.Events) error 
 			e.Arrived(arrived)
 		}
 	}
-}
-
-// send queues copies of results to the device. Its context is current.
-func (s *staging) send(stream driver.Stream, puts []device.Range) error {
-	_, target := s.Memory()
-	for _, r := range puts {
-		if err := s.p.driver.CopyToDevice(driver.Ptr(s.task.Target.Ptr)+driver.Ptr(r.From), target[r.From:r.To], stream); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Restore implements device.Staging.

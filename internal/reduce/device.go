@@ -8,6 +8,7 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/link"
 )
 
@@ -34,7 +35,9 @@ type staged struct {
 	// bytes arrive, so that they can be encoded and sent.
 	described bool
 	encoded   []byte // the own chunk in wire form, if the platform encodes it
-	total     int64  // bytes that arrive
+	// decodes: the platform decodes what is final, and takes it in wire form.
+	decodes bool
+	total   int64 // bytes that arrive
 	// Where the chunk that step reduces into begins in the order of arrival, but
 	// for that of step 0, which turns says. Set by Start.
 	starts  []int64
@@ -142,6 +145,7 @@ func (d *staged) plan() {
 	own := d.rangeOf(first, count)
 	d.turns.own = int64(own.To - own.From)
 	d.described = op.quantized() && count > 0 && d.stage.Describe(own.From, own.To)
+	d.decodes = op.quantized() && d.stage.Decodes()
 	at := d.turns.own
 	for step, s := range op.comes {
 		if !s.Do.Reduces() {
@@ -400,6 +404,18 @@ func (op *Op) final(from, to int) {
 	if op.dev != nil && from < to {
 		op.dev.stage.Put(from, to)
 	}
+}
+
+// decodesResults reports whether the device decodes what is final.
+func (op *Op) decodesResults() bool { return op.dev != nil && op.dev.decodes }
+
+// finalEncoded is final for bytes that the device has to decode: q under m.
+func (op *Op) finalEncoded(from, to int, q []byte, m *quant.Meta) {
+	world := 0
+	if op.spec.Op == dtype.Avg {
+		world = op.n
+	}
+	op.dev.stage.PutEncoded(from, to, q, m, world)
 }
 
 // divided reports whether the bytes that step brings need no division any more

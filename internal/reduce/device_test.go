@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,6 +41,8 @@ type card struct {
 
 	describes, encodes bool
 	described          atomic.Int64 // chunks
+	decodes            bool
+	decoded            atomic.Int64 // bytes, of elements
 	floats             atomic.Int64 // bytes to the host that are not encoded
 }
 
@@ -99,9 +102,17 @@ type cardStage struct {
 
 	mu      sync.Mutex
 	more    sync.Cond
-	puts    []device.Range
+	puts    []cardPut
 	written []device.Range
 	stopped bool
+}
+
+// cardPut is final; wire says what the card makes it of.
+type cardPut struct {
+	device.Range
+	wire  []byte
+	meta  quant.Meta
+	world int
 }
 
 func (s *cardStage) Memory() (src, dst []byte) { return s.src, s.dst }
@@ -156,14 +167,14 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 				s.more.Wait()
 			}
 			stopped := s.stopped
-			var r device.Range
+			var r cardPut
 			if !stopped {
 				r = s.puts[0]
 				s.puts = s.puts[1:]
-				s.written = append(s.written, r)
+				s.written = append(s.written, r.Range)
 			}
 			s.mu.Unlock()
-			if stopped || !step(!s.c.opens, func() { copy(s.c.memory[s.t.Target.Ptr][r.From:r.To], s.dst[r.From:r.To]) }) {
+			if stopped || !step(!s.c.opens, func() { s.give(&r) }) {
 				s.Stop()
 				return
 			}
@@ -179,6 +190,24 @@ func (s *cardStage) Begin(ranges []device.Range, e device.Events) {
 		}
 		e.Ended(nil)
 	}()
+}
+
+// give takes p to the card.
+func (s *cardStage) give(p *cardPut) {
+	to := s.c.memory[s.t.Target.Ptr][p.From:p.To]
+	if p.wire == nil {
+		copy(to, s.dst[p.From:p.To])
+		return
+	}
+	s.t.Quantizer.Dequantize(s.t.DType, s.t.Wire, &p.meta, dtype.Set, to, p.wire)
+	if p.world > 0 {
+		b, _, err := backend.Select("cpu_generic")
+		if err != nil {
+			panic(err)
+		}
+		b.Finalize(s.t.DType, to, p.world)
+	}
+	s.c.decoded.Add(int64(len(to)))
 }
 
 // take brings n bytes to the host, in wire form if they are to be encoded; then
@@ -238,14 +267,26 @@ func (s *cardStage) Reduce(from, to int, in []byte, world int) error {
 }
 
 func (s *cardStage) Put(from, to int) {
+	s.add(cardPut{Range: device.Range{From: from, To: to}})
+}
+
+func (s *cardStage) Decodes() bool { return s.c.decodes }
+
+func (s *cardStage) PutEncoded(from, to int, q []byte, m *quant.Meta, world int) {
+	if !s.c.decodes || len(q) != quant.FormOf(s.t.Quantizer, s.t.DType, s.t.Wire).Size((to-from)/s.t.DType.Size()) {
+		panic("this is not the wire form")
+	}
+	s.add(cardPut{device.Range{From: from, To: to}, q, *m, world})
+}
+
+func (s *cardStage) add(p cardPut) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range append(s.written, s.puts...) {
-		if from < r.To && r.From < to {
-			panic("put twice")
-		}
+	twice := func(r device.Range) bool { return p.From < r.To && r.From < p.To }
+	if slices.ContainsFunc(s.written, twice) || slices.ContainsFunc(s.puts, func(q cardPut) bool { return twice(q.Range) }) {
+		panic("put twice")
 	}
-	s.puts = append(s.puts, device.Range{From: from, To: to})
+	s.puts = append(s.puts, p)
 	s.more.Signal()
 }
 
@@ -405,9 +446,10 @@ func TestDeviceQuantized(t *testing.T) {
 				specs[i].Quantizer, specs[i].WireType = codec, q.wt
 			}
 			want := quantOracle(r, codec, q, src)
-			c.describes, c.encodes = (i+k)%3 > 0, (i+k)%3 > 1
+			c.describes, c.encodes, c.decodes = (i+k)%3 > 0, (i+k)%3 > 1, (i+k)%2 > 0
 			c.described.Store(0)
 			c.floats.Store(0)
+			c.decoded.Store(0)
 			r.start(c.take(specs)).ok(t)
 			if c.describes {
 				require.EqualValues(t, s.n, c.described.Load(), "once for each peer")
@@ -418,6 +460,11 @@ func TestDeviceQuantized(t *testing.T) {
 				own = len(src[0]) // each chunk is one peer's own
 			}
 			require.EqualValues(t, s.n*len(src[0])-own, c.floats.Load())
+			if results := c.decoded.Load(); c.decodes {
+				require.EqualValues(t, s.n*len(src[0]), results, "all results")
+			} else {
+				require.Zero(t, results)
+			}
 			for i, s := range specs {
 				require.True(t, bytes.Equal(want, s.Dst), "shape %d, rank %d, %+v", k, i, q)
 			}
@@ -439,7 +486,7 @@ func TestDeviceAbortRestores(t *testing.T) {
 			c.gate = make(chan struct{})
 			r := newRing(t, s)
 			specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Avg, 160*s.n, k%2 == 0)
-			c.encodes = at%2 == 0
+			c.encodes, c.decodes = at%2 == 0, at%4 < 2
 			if c.describes = at%3 == 0; c.describes {
 				q, err := quant.Lookup("minmax")
 				require.NoError(t, err)

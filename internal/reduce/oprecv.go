@@ -281,7 +281,7 @@ func (op *Op) receiveSet(r *link.Receiver, p piece) error {
 }
 
 // receiveEncoded reads p, in wire form, to its place in op.code.wire and decodes
-// the whole elements into the destination.
+// the whole elements into the destination, or has the device do it.
 func (op *Op) receiveEncoded(r *link.Receiver, p piece, meta *quant.Meta, inOrder bool) error {
 	base := op.place(p.first)
 	if err := r.Fill(&op.in, op.code.wire[base+p.off:base+p.off+p.n]); err != nil {
@@ -294,6 +294,11 @@ func (op *Op) receiveEncoded(r *link.Receiver, p piece, meta *quant.Meta, inOrde
 	}
 	if err := op.awaitLocal(p.step, to); err != nil {
 		return err
+	}
+	if op.decodesResults() && !op.comes[p.step].Do.Reduces() {
+		q := op.code.wire[base+op.encoded(from) : base+op.encoded(to)]
+		op.finalEncoded((p.first+from)*op.elem, (p.first+to)*op.elem, q, meta)
+		return nil
 	}
 	op.save(piece{p.step, p.first, op.encoded(from), op.encoded(to) - op.encoded(from)})
 	for ; from < to; from = min(to, from+blockElements) {

@@ -151,11 +151,12 @@ func (o *outStream) PrepareFrame(f *link.Frame) {
 	place := func(off int) int { return (first + op.decoded(off, count)) * op.elem }
 	end := f.Off + len(f.Payload)
 	owned := op.owns(f.Step)
+	adopts := owned && !op.decodesResults()
 	for at, block := f.Off, op.encoded(blockElements); at < end; at += block {
 		to := min(end, at+block)
 		out, in := f.Payload[at-f.Off:to-f.Off], local[place(at):place(to)]
 		q.Quantize(s.DType, s.WireType, meta, out, in)
-		if owned {
+		if adopts {
 			// The owner adopts what the other peers will get.
 			q.Dequantize(s.DType, s.WireType, meta, dtype.Set, in, out)
 			if s.Op == dtype.Avg {
@@ -163,8 +164,11 @@ func (o *outStream) PrepareFrame(f *link.Frame) {
 			}
 		}
 	}
-	if owned {
+	switch {
+	case adopts:
 		op.final(place(f.Off), place(end))
+	case owned:
+		op.finalEncoded(place(f.Off), place(end), f.Payload, meta)
 	}
 }
 
