@@ -10,6 +10,6 @@ func newTopologyCmd() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newTopologyMeasureCmd(), newTopologyShowCmd(), newTopologySolveCmd())
+	cmd.AddCommand(newTopologyMeasureCmd(), newTopologyShowCmd(), newTopologySolveCmd(), newTopologyExplainCmd())
 	return cmd
 }

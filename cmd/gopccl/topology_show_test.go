@@ -105,6 +105,15 @@ func TestTopologyMeasureAndShow(t *testing.T) {
 	code, out, _ = gopccl(t, "topology", "show", file, "--ring", "0,2,1")
 	require.Equal(t, exitOK, code)
 	require.Contains(t, out, m.Peers[0].Name+" > "+m.Peers[2].Name)
+	code, out, errOut = gopccl(t, "topology", "explain", "--master", master)
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "3 peers")
+	require.Contains(t, out, "missing   round trips")
+	code, out, errOut = gopccl(t, "topology", "explain", "--master", master, "--rtt", "80ms")
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "delays add up to 80ms, to 160ms along the ring")
+	require.Regexp(t, `(?m)^ +1KiB +160\.\d ms +80\.\d ms +direct$`, out)
+	require.Regexp(t, `(?m)^ +64MiB .* ring$`, out)
 	code, out, errOut = gopccl(t, "topology", "solve", file, "--quiet")
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "3 peers")
@@ -149,6 +158,7 @@ func TestTopologyMistakes(t *testing.T) {
 		"ring":            {[]string{"show", good, "--ring", "0,1,2"}, exitUsage, "every peer once"},
 		"ring of letters": {[]string{"show", good, "--ring", "a"}, exitUsage, "positions"},
 		"short ring":      {[]string{"show", good, "--ring", "1"}, exitUsage, "1 of 2"},
+		"round trip":      {[]string{"explain", "--rtt", "-1s"}, exitUsage, "--rtt"},
 		"both":            {[]string{"measure", "--serve", "127.0.0.1:0", "127.0.0.1:1"}, exitUsage, "--serve"},
 		"port taken":      {[]string{"measure", "--serve", "256.0.0.1:0"}, exitFailed, "256.0.0.1"},
 	} {
@@ -164,5 +174,33 @@ func TestTopologyMistakes(t *testing.T) {
 	} {
 		_, err := newMeasured("x", g)
 		require.Error(t, err)
+	}
+}
+
+// What is not known is said, and so is why there is nothing to choose.
+func TestTopologyExplain(t *testing.T) {
+	rate := 50.0
+	for name, tc := range map[string]struct {
+		m    measured
+		rtt  time.Duration
+		want []string
+	}{
+		"two peers":  {measured{N: 2, Ring: []int{0, 1}}, time.Second, []string{"no other plan", "100 Mbit/s", "assumed"}},
+		"no ring":    {measured{N: 3}, time.Second, []string{"ask again"}},
+		"no delays":  {measured{N: 3, Ring: []int{0, 2, 1}}, 0, []string{"missing   round trips"}},
+		"near peers": {measured{N: 3, Ring: []int{0, 2, 1}}, time.Millisecond, []string{"for all sizes", "less than 4ms"}},
+		"a rate": {
+			measured{N: 3, Ring: []int{0, 2, 1}, Mbps: [][]*float64{{nil, &rate, nil}}},
+			time.Second,
+			[]string{"50 Mbit/s", "as measured", "direct    up to 4194304 bytes"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			require.NoError(t, tc.m.explain(&out, tc.rtt))
+			for _, want := range tc.want {
+				require.Contains(t, out.String(), want)
+			}
+		})
 	}
 }

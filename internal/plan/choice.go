@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -97,6 +98,21 @@ func (p *Problem) exchanged() (longest time.Duration) {
 		longest = max(longest, to+from)
 	}
 	return longest
+}
+
+// Why says what decides, for people.
+func (c Choice) Why() string {
+	spares := c.Ring - c.Exchange
+	switch {
+	case c.Ring == 0:
+		return "a group of two, or a delay that is not known"
+	case c.Most == 0 && spares <= 0:
+		return fmt.Sprintf("delays add up to %v, to %v along the ring: nothing is spared", c.Exchange, c.Ring)
+	case c.Most == 0:
+		return fmt.Sprintf("delays add up to %v, to %v along the ring: less than %v are spared", c.Exchange, c.Ring, leastGain)
+	default:
+		return fmt.Sprintf("delays add up to %v, to %v along the ring", c.Exchange, c.Ring)
+	}
 }
 
 // Predict returns how long an all-reduce of so many bytes takes with each plan,

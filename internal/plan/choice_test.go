@@ -35,6 +35,9 @@ func TestChoice(t *testing.T) {
 	unknown := Choose(even(4, 50*ms, 0))
 	require.Equal(t, float64(assumedMbps), unknown.Mbps)
 	require.Greater(t, unknown.Most, uint64(400_000))
+	require.Equal(t, "delays add up to 30ms, to 90ms along the ring", regional.Why())
+	require.Contains(t, Choose(even(4, 100*time.Microsecond, 0)).Why(), "less than 4ms")
+	require.Contains(t, Choose(even(2, 50*ms, 0)).Why(), "a group of two")
 
 	for name, p := range map[string]Problem{
 		"near peers":   even(4, 100*time.Microsecond, 1000),
