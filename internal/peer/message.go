@@ -27,9 +27,8 @@ var errLeft = errors.New("the member has left the group")
 
 // Transfer is a message in flight; its exported methods are those of core.Transfer.
 type Transfer struct {
-	s  *Session
-	in *message.Transfer
-	op string
+	in      *message.Transfer
+	members []wire.UUID // of the epoch of the message, which may be over when it is waited for
 }
 
 // Send begins to send m and returns when the engine has it.
@@ -52,7 +51,7 @@ func (s *Session) Send(ctx context.Context, m Message) (*Transfer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Transfer{s, t, op}, nil
+	return &Transfer{t, v.Members}, nil
 }
 
 // linked reports whether there are connections to a peer, and from it for the answers.
@@ -72,7 +71,7 @@ func (s *Session) Receive(ctx context.Context, m Message) (*Transfer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Transfer{s, t, op}, nil
+	return &Transfer{t, v.Members}, nil
 }
 
 // otherEnd returns who a message goes to or comes from; zero: any member.
@@ -111,7 +110,7 @@ func (t *Transfer) Wait(ctx context.Context) (peer int, err error) {
 		<-t.in.Done()
 	}
 	from, err := t.in.Result()
-	return slices.Index(t.s.view.Load().Members, from), err
+	return slices.Index(t.members, from), err
 }
 
 // Done is core.Transfer.Done.

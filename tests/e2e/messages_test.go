@@ -97,6 +97,9 @@ func TestMessages(t *testing.T) {
 
 	// A member leaves.
 	gone := c[3].Attributes().Index
+	arrived, err := c[0].ReceiveAsync(ctx, core.Message{Peer: core.AnyPeer, Tag: 11})
+	require.NoError(t, err)
+	require.NoError(t, c[3].Send(ctx, core.Message{Peer: from, Tag: 11}))
 	var waits []*core.Transfer
 	for _, peer := range []int{gone, core.AnyPeer} {
 		r, err := c[0].ReceiveAsync(ctx, core.Message{Peer: peer, Tag: 10, Data: make([]byte, 1)})
@@ -112,6 +115,9 @@ func TestMessages(t *testing.T) {
 	require.Equal(t, errs.Closed, errs.CodeOf(err), err)
 	c = c[:3]
 	all(func(c *core.Communicator) error { return c.UpdateTopology(ctx) })
+	peer, err := arrived.Wait(ctx)
+	require.NoError(t, err)
+	require.Equal(t, gone, peer, "the sender as it was counted then")
 	all(func(c *core.Communicator) error { return swap(ctx, c, 100) })
 	for _, peer := range []int{-2, 3, c[0].Attributes().Index} {
 		require.Equal(t, errs.InvalidArgument, errs.CodeOf(c[0].Send(ctx, core.Message{Peer: peer})))
