@@ -21,6 +21,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -197,20 +198,45 @@ func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (sec
 	g.enter(c)
 	defer g.leave(c)
 	if err := c.Handshake(ctx); err != nil {
-		return secure.Identity{}, explain(err)
+		return secure.Identity{}, brief{explain(err)}
 	}
-	return g.keeper.Trust().Verify(c.ConnectionState(), want)
+	id, err := g.keeper.Trust().Verify(c.ConnectionState(), want)
+	if err != nil {
+		return secure.Identity{}, brief{err}
+	}
+	return id, nil
 }
+
+// maxReason bounds what is said of a stranger: its certificates are in the errors of
+// crypto/x509.
+const maxReason = 400
+
+// brief is an error whose text is bounded.
+type brief struct{ error }
+
+func (b brief) Error() string {
+	text := b.error.Error()
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + " ..."
+	}
+	return text
+}
+
+func (b brief) Unwrap() error { return b.error }
 
 // enter counts a handshake, and ends the oldest one if there are too many.
 func (g *Guard) enter(c net.Conn) {
+	var oldest net.Conn
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	if len(g.shaking) >= maxShaking {
-		g.shaking[0].Close()
+		oldest = g.shaking[0]
 		g.shaking = slices.Delete(g.shaking, 0, 1)
 	}
 	g.shaking = append(g.shaking, c)
+	g.mu.Unlock()
+	if oldest != nil {
+		oldest.Close()
+	}
 }
 
 func (g *Guard) leave(c net.Conn) {

@@ -2,9 +2,16 @@ package guard
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"fmt"
+	"io"
+	"math/big"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,6 +145,75 @@ func TestHandshakesAreBounded(t *testing.T) {
 	for len(g.shaking) > 0 {
 		g.leave(g.shaking[0])
 	}
+}
+
+// blocking is a connection whose Close waits for leave.
+type blocking struct {
+	net.Conn
+	closing, leave chan struct{}
+}
+
+func (b blocking) Close() error {
+	close(b.closing)
+	<-b.leave
+	return nil
+}
+
+// The handshake that makes room holds up no other one.
+func TestMakingRoomHoldsUpNobody(t *testing.T) {
+	g := of(t, made(t)(secure.Peer, "gpu-1"))
+	slow := blocking{closing: make(chan struct{}), leave: make(chan struct{})}
+	g.enter(slow)
+	for range maxShaking - 1 {
+		g.enter(blocking{})
+	}
+	over := make(chan struct{})
+	go func() {
+		g.enter(blocking{})
+		close(over)
+	}()
+	<-slow.closing
+	require.True(t, g.mu.TryLock(), "closed under the lock")
+	g.mu.Unlock()
+	close(slow.leave)
+	<-over
+}
+
+// A stranger's certificate cannot fill the log.
+func TestReasonsAreShort(t *testing.T) {
+	g := of(t, made(t)(secure.Peer, "gpu-1"))
+	key := func() ed25519.PrivateKey {
+		_, k, err := ed25519.GenerateKey(nil)
+		require.NoError(t, err)
+		return k
+	}
+	own, another, end := key(), key(), key()
+	above := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: strings.Repeat("\x01", 2000)}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: above.NotBefore, NotAfter: above.NotAfter}
+	root, err := x509.CreateCertificate(rand.Reader, above, above, own.Public(), own)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, leaf, above, end.Public(), another)
+	require.NoError(t, err)
+
+	near, far := net.Pipe()
+	defer far.Close()
+	want := secure.Want{Purpose: secure.Data}
+	stranger := g.keeper.Trust().Client(want)
+	stranger.Certificates = []tls.Certificate{{Certificate: [][]byte{der, root}, PrivateKey: end}}
+	stranger.VerifyConnection = nil
+	go func() {
+		_ = tls.Client(far, stranger).Handshake()
+		_, _ = io.Copy(io.Discard, far)
+	}()
+	w := g.Wrap(near, secure.Data)
+	defer w.Close()
+	_, err = g.Greet(context.Background(), w, want)
+	require.ErrorIs(t, err, secure.Unknown)
+	require.Contains(t, err.Error(), "unknown authority")
+	require.LessOrEqual(t, len(err.Error()), maxReason+4)
 }
 
 // One line for an address and a minute, and one for all of a crowd.

@@ -152,6 +152,7 @@ func (mc *masterConn) drain() {
 // child holds the socket, too, and closing alone would tell the master nothing.
 func (mc *masterConn) close() {
 	mc.drain()
+	mc.conn.SetWriteDeadline(time.Now().Add(farewell)) // in TLS the end is written, too
 	if c, ok := mc.conn.(interface{ CloseWrite() error }); ok {
 		c.CloseWrite()
 	}

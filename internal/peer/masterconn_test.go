@@ -68,3 +68,32 @@ func TestConnectCanceled(t *testing.T) {
 	_, err = Connect(context.Background(), opt)
 	require.Equal(t, errs.MasterConnectionFailed, errs.CodeOf(err), err)
 }
+
+// bounded is a connection that says its end only if that has a bound.
+type bounded struct {
+	net.Conn
+	t        *testing.T
+	deadline time.Time
+	ended    bool
+}
+
+func (b *bounded) SetWriteDeadline(at time.Time) error {
+	b.deadline = at
+	return b.Conn.SetWriteDeadline(at)
+}
+
+func (b *bounded) CloseWrite() error {
+	b.ended = true
+	require.False(b.t, b.deadline.IsZero(), "a master that does not read would hold it up for ever")
+	return nil
+}
+
+// In TLS the end of the stream is written, so it has a bound, on an idle connection, too.
+func TestEndOfMasterConnIsBounded(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	b := &bounded{Conn: near, t: t}
+	mc := newMasterConn(b)
+	mc.close()
+	require.True(t, b.ended)
+}

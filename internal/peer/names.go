@@ -102,7 +102,7 @@ func (n *names) Is(ctx context.Context, name string, peer wire.UUID) error {
 			return nil
 		case "":
 		default:
-			return fmt.Errorf("%s says that it is peer %s, whose name is %s", name, peer.Short(), told)
+			return another(name, peer, told)
 		}
 		select {
 		case <-news:
@@ -127,14 +127,28 @@ func (n *names) server(p secure.Purpose) sockets.Security {
 	}
 	return sockets.Security{
 		Wrap: func(conn net.Conn) net.Conn { return n.guard.Wrap(conn, p) },
-		Greet: func(conn net.Conn) error {
+		Greet: func(conn net.Conn) (string, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), n.bound)
 			defer cancel()
-			_, err := n.guard.Greet(ctx, conn, n.want(p, ""))
-			return err
+			id, err := n.guard.Greet(ctx, conn, n.want(p, ""))
+			return id.Name, err
 		},
+		Is:       n.known,
 		Complain: n.Complain,
 	}
+}
+
+// known reports an error if the master has told another name of a peer. It has told
+// none of those in other groups.
+func (n *names) known(name string, peer wire.UUID) error {
+	if told, _ := n.nameOf(peer); told != "" && told != name {
+		return another(name, peer, told)
+	}
+	return nil
+}
+
+func another(name string, peer wire.UUID, told string) error {
+	return fmt.Errorf("%s says that it is peer %s, whose name is %s", name, peer.Short(), told)
 }
 
 // dialler opens connections to other ports of peers.

@@ -128,6 +128,10 @@ func (s *Server) handle(conn net.Conn) error {
 	if !ok {
 		return errs.New(errs.Protocol, "benchmark", fmt.Errorf("unexpected %T", p)).WithPhase("hello")
 	}
+	if err := s.conns.Is(conn, hello.UUID); err != nil {
+		s.cfg.Log.Warn("closed a benchmark connection", "remote", conn.RemoteAddr(), "reason", err)
+		return err
+	}
 	admitted := s.admit(hello.UUID)
 	if admitted {
 		defer s.release()

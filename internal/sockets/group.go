@@ -11,6 +11,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 
@@ -36,9 +37,12 @@ type Config struct {
 type Security struct {
 	// Wrap returns a connection as one whose handshake is to come, and reads nothing.
 	Wrap func(net.Conn) net.Conn
-	// Greet makes the handshake of a connection that Wrap has returned; an error says
-	// that it is a stranger's. It has a bound of its own.
-	Greet func(net.Conn) error
+	// Greet makes the handshake of a connection that Wrap has returned, and returns the
+	// name at the other end; an error says that it is a stranger's. It has a bound of
+	// its own.
+	Greet func(net.Conn) (name string, err error)
+	// Is reports an error if the peer of that name is known to be another one.
+	Is func(name string, peer wire.UUID) error
 	// Complain reports whether the log may have a line about a stranger.
 	Complain func(remote net.Addr) (due bool, more int)
 }
@@ -50,6 +54,7 @@ type Group struct {
 
 	mu     sync.Mutex
 	conns  map[net.Conn]*list.Element // where it is, or was, in silent
+	names  map[net.Conn]string        // at the other ends, where Security says them
 	silent *list.List                 // of net.Conn that have said nothing yet, oldest first
 	lns    map[net.Listener]struct{}
 	closed bool
@@ -62,6 +67,7 @@ func NewGroup(cfg Config) *Group {
 	return &Group{
 		cfg:    cfg,
 		conns:  make(map[net.Conn]*list.Element),
+		names:  make(map[net.Conn]string),
 		silent: list.New(),
 		lns:    make(map[net.Listener]struct{}),
 		done:   make(chan struct{}),
@@ -117,6 +123,7 @@ func (g *Group) Adopt(conn net.Conn) {
 			g.mu.Lock()
 			g.silent.Remove(g.conns[conn])
 			delete(g.conns, conn)
+			delete(g.names, conn)
 			g.mu.Unlock()
 		}()
 		defer errs.Catch("serve "+g.cfg.Name, func(err *errs.Error) {
@@ -134,14 +141,29 @@ func (g *Group) knows(conn net.Conn) bool {
 	if s.Greet == nil {
 		return true
 	}
-	err := s.Greet(conn)
+	name, err := s.Greet(conn)
 	if err == nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.names[conn] = name
 		return true
 	}
 	if due, more := s.Complain(conn.RemoteAddr()); due && !g.Stopped() {
 		g.cfg.Log.Warn("closed a "+g.cfg.Name+" connection", "remote", conn.RemoteAddr(), "reason", err, "more", more)
 	}
 	return false
+}
+
+// Is reports an error if a connection of the group, which says that it is a peer's, is
+// known to be another one's.
+func (g *Group) Is(conn net.Conn, peer wire.UUID) error {
+	if g.cfg.Security.Is == nil {
+		return nil
+	}
+	g.mu.Lock()
+	name := g.names[conn]
+	g.mu.Unlock()
+	return g.cfg.Security.Is(name, peer)
 }
 
 // Spoke says that a connection of the group has said something sensible, so

@@ -106,6 +106,10 @@ func (c *Conn) Resumable() bool { return transport.Resumable(c.Conn) }
 // Read returns at most one record.
 func (c *Conn) Read(p []byte) (int, error) {
 	c.reading.Lock()
+	if c.closed.Load() {
+		c.reading.Unlock()
+		return 0, net.ErrClosed
+	}
 	n, err := c.tls.Read(p)
 	c.reading.Unlock()
 	if err != nil {
@@ -189,6 +193,7 @@ func (c *Conn) Close() error {
 func (c *Conn) release() {
 	if c.reading.TryLock() {
 		c.pump.releaseIn()
+		c.pump.in = nil // it may be another connection's by now
 		c.reading.Unlock()
 	}
 	if c.writer.turn.TryLock() {

@@ -363,3 +363,23 @@ func TestCloseWakesAWriter(t *testing.T) {
 	require.NoError(t, b.Close())
 	require.Zero(t, pool.Stats().InUse)
 }
+
+// A connection that was closed between two reads hands nothing out: its buffer may be
+// another one's by then.
+func TestReadAfterClose(t *testing.T) {
+	a, b := overSockets(t)
+	want := fill(64 << 10)
+	over := make(chan error)
+	go func() {
+		_, err := a.Write(want)
+		over <- err
+	}()
+	got := make([]byte, len(want)/2)
+	_, err := io.ReadFull(b, got) // a busy connection, with a buffer of the pool
+	require.NoError(t, err)
+	require.NoError(t, <-over)
+	require.NoError(t, b.Close())
+	n, err := b.Read(got)
+	require.Zero(t, n)
+	require.ErrorIs(t, err, net.ErrClosed)
+}

@@ -360,6 +360,8 @@ func TestSplicingInTLS(t *testing.T) {
 	require.Error(t, hello(1, r.peer("gpu-1", 7).Credential, secure.Data, as), "another group")
 	require.Error(t, hello(1, r.peer("gpu-1").Credential, secure.State, as), "another purpose")
 	require.Error(t, hello(1, newRealm(t).peer("gpu-1").Credential, secure.Data, as))
+	require.NoError(t, hello(2, r.peer("gpu-1").Credential, secure.Bench, wire.C2BHello{UUID: as.UUID}))
+	require.Error(t, hello(2, r.peer("gpu-2").Credential, secure.Bench, wire.C2BHello{UUID: as.UUID}), "a measurement in the name of another")
 	require.Error(t, hello(0, r.peer("gpu-1", 7).Credential, secure.State, wire.C2SRequestSharedState{}))
 	require.Error(t, hello(2, newRealm(t).peer("gpu-1").Credential, secure.Bench, wire.C2BHello{}))
 	for i := range ports {
