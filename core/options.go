@@ -122,7 +122,8 @@ type SecurityOptions struct {
 	// loaded; at most one of them.
 	File       string
 	Credential *secure.Credential
-	// Revoked is the path of a revocation list (gopccl keys revoke), read once.
+	// Revoked is the path of a revocation list (gopccl keys revoke). It is read again
+	// when it changes: connections with endpoints that a newer list revokes end.
 	Revoked string
 	// Identities give roles and groups to certificates of an authority that is not
 	// gopccl's.

@@ -54,7 +54,12 @@ alone, in TLS.`,
 			}
 			defer m.Close()
 			defer showInDump(m)()
-			defer reloadOnSignal(func() { rings.reload(cmd, m) })()
+			defer reloadOnSignal(func() {
+				rings.reload(cmd, m)
+				if err := m.ReloadRevoked(); err != nil {
+					log.Error("revocation list not taken over: "+err.Error(), "kind", "reload")
+				}
+			})()
 			log.Info("master listens", "kind", "listen", "addr", m.Addr().String())
 			if err := m.Run(cmd.Context()); err != nil {
 				return err

@@ -11,6 +11,12 @@
 // most maxShaking handshakes are under way, and the oldest makes room for a
 // newcomer. Each has a deadline and a bound of its size. A stranger gets an alert of
 // TLS. The log has one line for an address and a minute ([Complaints]).
+//
+// # Revocation
+//
+// A newer revocation list is in force for all handshakes from then on ([Guard.Watch]).
+// Every connection whose handshake has succeeded is known until it is closed, so that
+// those of revoked endpoints can be ended ([News]).
 package guard
 
 import (
@@ -80,9 +86,11 @@ type Guard struct {
 	keeper  *secure.Keeper
 	servers map[secure.Purpose]*tls.Config
 	pool    *buf.Pool
+	list    list
 
 	mu      sync.Mutex
 	shaking []net.Conn // handshakes that others have begun, oldest first
+	open    map[*tlsconn.Conn]opened
 }
 
 const opLoad = "load credential"
@@ -104,18 +112,21 @@ func New(o Options, is secure.Role) (*Guard, error) {
 		return nil, err
 	}
 	opt := secure.TrustOptions{Credential: c, Identities: o.Identities}
+	g := &Guard{
+		servers: map[secure.Purpose]*tls.Config{}, pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, open: map[*tlsconn.Conn]opened{},
+	}
 	if o.Revoked != "" {
 		l, err := readList(o.Revoked)
 		if err != nil {
-			return nil, errs.New(errs.CorruptFile, "read revocation list", err)
+			return nil, errs.New(errs.CorruptFile, opRead, err)
 		}
-		opt.Lists = []*secure.List{l}
+		opt.Lists, g.list.last = []*secure.List{l}, l
 	}
 	t, err := secure.NewTrust(opt)
 	if err != nil {
 		return nil, err
 	}
-	g := &Guard{keeper: secure.NewKeeper(t), servers: map[secure.Purpose]*tls.Config{}, pool: buf.NewPool(0)}
+	g.keeper = secure.NewKeeper(t)
 	for _, p := range []secure.Purpose{secure.Control, secure.Data, secure.State, secure.Bench} {
 		g.servers[p] = g.keeper.Server(p)
 	}
@@ -148,9 +159,15 @@ func (g *Guard) Dial(ctx context.Context, conn net.Conn, want secure.Want) (net.
 		return conn, nil
 	}
 	c := tlsconn.Client(conn, g.keeper.Trust().Client(want), g.pool)
+	c.OnClose(func() { g.forget(c) })
 	if err := c.Handshake(ctx); err != nil {
 		c.Close()
 		return nil, explain(err)
+	}
+	want.Server = true
+	if _, err := g.admit(c, want); err != nil {
+		c.Close()
+		return nil, err
 	}
 	return c, nil
 }
@@ -184,7 +201,9 @@ func (g *Guard) Wrap(conn net.Conn, p secure.Purpose) net.Conn {
 	if g == nil {
 		return conn
 	}
-	return tlsconn.Server(conn, g.servers[p], g.pool)
+	c := tlsconn.Server(conn, g.servers[p], g.pool)
+	c.OnClose(func() { g.forget(c) })
+	return c
 }
 
 // Greet makes the handshake of a connection that Wrap has returned, and says who is
@@ -200,7 +219,7 @@ func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (sec
 	if err := c.Handshake(ctx); err != nil {
 		return secure.Identity{}, brief{explain(err)}
 	}
-	id, err := g.keeper.Trust().Verify(c.ConnectionState(), want)
+	id, err := g.admit(c, want)
 	if err != nil {
 		return secure.Identity{}, brief{err}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -162,4 +163,41 @@ func (s *Server) turnedAway(remote netip.AddrPort, what string) {
 	}
 	s.log.Warn(what, "kind", "refused", "remote", remote.String(), "limit", s.opt.MaxConnections, "more", s.refused.more)
 	s.refused.said, s.refused.more = now, 0
+}
+
+// heed does what a newer revocation list says, or logs why it was not taken over.
+func (s *Server) heed(ctx context.Context, news *guard.News, err error) {
+	if err != nil {
+		s.log.Warn("the revocation list was not taken over, and the one before stays in force: "+err.Error(), "kind", "revoked")
+		return
+	}
+	s.revoke(news, func(ev fsm.Event) { s.post(ctx, ev, false) })
+}
+
+// revoke has the machine drop those that a newer revocation list names.
+func (s *Server) revoke(news *guard.News, post func(fsm.Event)) {
+	s.log.Info("the revocation list was taken over", "kind", "revoked", "number", news.Number)
+	of := map[net.Conn]*conn{}
+	s.live.mu.Lock()
+	for c := range s.live.conns {
+		of[c.nc] = c
+	}
+	s.live.mu.Unlock()
+	for _, r := range news.Revoked {
+		c := of[r.Conn]
+		if c == nil {
+			r.End()
+			continue
+		}
+		s.machine.mu.Lock()
+		known := s.machine.conns[c.id] != nil
+		s.machine.mu.Unlock()
+		if known {
+			post(fsm.Revoked{Client: c.id, Why: r.Err.Error()})
+			continue
+		}
+		// Its handshake is just over, or it leaves.
+		s.log.Warn("connection closed: "+r.Err.Error(), "kind", "revoked", "remote", c.remote.String())
+		c.fail(r.Err.Error())
+	}
 }

@@ -159,6 +159,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			failed <- err
 		}
 	}()
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		defer errs.Catch("run master", s.crash)
+		s.door.guard.Watch(ctx, s.opt.HeartbeatInterval, func(news *guard.News, err error) { s.heed(ctx, news, err) })
+	}()
 	err := s.loop(ctx, failed)
 	cancel()
 	ln.Close()
@@ -212,6 +218,16 @@ func (s *Server) ResetSharedState(group uint32) error { return s.say(fsm.ResetSt
 
 // SetBeginAnew changes Options.BeginAnew. Error: errs.Closed if Serve does not run.
 func (s *Server) SetBeginAnew(on bool) error { return s.say(fsm.LostState{BeginAnew: on}) }
+
+// ReloadRevoked reads the revocation list of Options.Security at once, if there is one.
+// Errors: *errs.Error; the list before stays in force then.
+func (s *Server) ReloadRevoked() error {
+	news, err := s.door.guard.Reload()
+	if err == nil && news != nil {
+		s.revoke(news, func(ev fsm.Event) { _ = s.say(ev) }) // one that has ended has no clients
+	}
+	return err
+}
 
 func (s *Server) say(ev fsm.Event) error {
 	if s.begun.Load() {

@@ -190,3 +190,15 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 		return n.guard.Dial(ctx, conn, n.want(p, name))
 	}
 }
+
+// revoke ends the connections with those that a newer revocation list names.
+func (s *Session) revoke(news *guard.News, err error) {
+	if err != nil {
+		s.log.Warn("the revocation list was not taken over: the one before stays in force", "error", err)
+		return
+	}
+	s.log.Info("the revocation list was taken over", "number", news.Number)
+	for _, e := range news.End() {
+		s.log.Warn("connections ended: "+e.Why, "connections", e.Connections)
+	}
+}

@@ -287,6 +287,7 @@ func (s *Session) start() {
 			}
 		})
 	}
+	s.spawn(func() { s.names.guard.Watch(s.ctx, s.opt.HeartbeatInterval, s.revoke) })
 	s.spawn(s.readMaster)
 	s.spawn(func() { s.master.write(func(err error) { s.handle(fsm.MasterGone{Err: err}) }) })
 	live.add(s)

@@ -31,6 +31,8 @@ type Conn struct {
 	pump   pump
 	writer writer
 	closed atomic.Bool
+	cause  atomic.Pointer[error] // of End
+	over   func()                // of OnClose; may be nil
 
 	reading sync.Mutex // held while Read runs
 }
@@ -86,6 +88,27 @@ func (c *Conn) Handshake(ctx context.Context) error {
 	return err
 }
 
+// OnClose has f called once, when the connection is closed. It comes before anything
+// else is called.
+func (c *Conn) OnClose(f func()) { c.over = f }
+
+// Closed reports whether the connection was closed at this end.
+func (c *Conn) Closed() bool { return c.closed.Load() }
+
+// End is Close, and says why: reads and writes fail with cause from now on.
+func (c *Conn) End(cause error) {
+	c.cause.CompareAndSwap(nil, &cause)
+	_ = c.Close()
+}
+
+// gone is the error of calls on a connection that was closed here.
+func (c *Conn) gone() error {
+	if cause := c.cause.Load(); cause != nil {
+		return *cause
+	}
+	return net.ErrClosed
+}
+
 // ConnectionState returns what the handshake has agreed on.
 func (c *Conn) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }
 
@@ -108,7 +131,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.reading.Lock()
 	if c.closed.Load() {
 		c.reading.Unlock()
-		return 0, net.ErrClosed
+		return 0, c.gone()
 	}
 	n, err := c.tls.Read(p)
 	c.reading.Unlock()
@@ -120,7 +143,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	if c.closed.Load() {
 		c.release()
-		if err != nil && !errors.Is(err, net.ErrClosed) && err != io.EOF {
+		switch {
+		case err == nil:
+		case c.cause.Load() != nil:
+			err = c.gone()
+		case !errors.Is(err, net.ErrClosed) && err != io.EOF:
 			err = net.ErrClosed
 		}
 	}
@@ -185,6 +212,9 @@ func (c *Conn) Close() error {
 	}
 	err := c.Conn.Close()
 	c.release()
+	if c.over != nil {
+		c.over()
+	}
 	return err
 }
 

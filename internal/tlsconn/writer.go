@@ -67,9 +67,18 @@ func (w *writer) WriteAll(vec [][]byte) (int, error) {
 // Flushed implements transport.Flusher.
 func (w *writer) Flushed() bool { return len(w.c.pump.waiting()) == 0 }
 
-// write seals and writes the buffers of vec in order, as far as it may wait, and
+// write is put; its error says why the connection was ended.
+func (w *writer) write(vec [][]byte, wait bool) (int, error) {
+	n, err := w.put(vec, wait)
+	if err != nil && w.c.cause.Load() != nil {
+		err = w.c.gone()
+	}
+	return n, err
+}
+
+// put seals and writes the buffers of vec in order, as far as it may wait, and
 // returns how much plaintext was sealed.
-func (w *writer) write(vec [][]byte, wait bool) (n int, err error) {
+func (w *writer) put(vec [][]byte, wait bool) (n int, err error) {
 	if w.c.closed.Load() {
 		return 0, net.ErrClosed
 	}

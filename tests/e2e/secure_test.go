@@ -9,8 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -291,27 +289,16 @@ func TestStrangersInTLS(t *testing.T) {
 		require.ErrorContains(t, tryConnect(ctx, addr, s, 0), "one at a time")
 	})
 	t.Run("revoked", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "keys")
-		_, err := authority.Init(dir, "trial", time.Now)
-		require.NoError(t, err)
-		d, err := authority.Open(dir, time.Now)
-		require.NoError(t, err)
-		file := func(id secure.Identity) string {
-			text, _, err := d.Issue(id, 30*24*time.Hour, "test")
-			require.NoError(t, err)
-			path := filepath.Join(t.TempDir(), id.Name)
-			require.NoError(t, os.WriteFile(path, text, 0o600))
-			return path
-		}
-		gone := file(secure.Identity{Name: "gpu-0", Role: secure.Peer})
-		_, err = d.Revoke("gpu-0")
+		k := newKeys(t)
+		gone := k.file("gpu-0", secure.Peer)
+		_, err := k.Revoke("gpu-0")
 		require.NoError(t, err)
 		addr, log := r.master(func(o *core.MasterOptions) {
-			o.Security = core.SecurityOptions{File: file(secure.Identity{Name: "head", Role: secure.Master}), Revoked: filepath.Join(dir, "revoked.crl")}
+			o.Security = core.SecurityOptions{File: k.file("head", secure.Master), Revoked: k.list}
 		})
 		require.ErrorContains(t, tryConnect(ctx, addr, core.SecurityOptions{File: gone}, 0), "its log says why")
 		log.has(t, "certificate revoked of peer gpu-0")
-		require.NoError(t, tryConnect(ctx, addr, core.SecurityOptions{File: file(secure.Identity{Name: "gpu-1", Role: secure.Peer})}, 0))
+		require.NoError(t, tryConnect(ctx, addr, core.SecurityOptions{File: k.file("gpu-1", secure.Peer)}, 0))
 	})
 	t.Run("a master in plaintext", func(t *testing.T) {
 		addr := localMaster(t)

@@ -63,6 +63,12 @@ type (
 	// expects, or one that all have left. Its next synchronisation elects one as
 	// the first did.
 	ResetState struct{ Group uint32 }
+	// Revoked says that the certificate of a client was revoked, and in Why which; it
+	// gets closed.
+	Revoked struct {
+		Client ClientID
+		Why    string
+	}
 	// LostState says that the operator changes Config.BeginAnew.
 	LostState struct{ BeginAnew bool }
 	// Tick says that time passed; it is due when Machine.Deadline is reached.
@@ -76,6 +82,7 @@ func (Malformed) event()  {}
 func (Gone) event()       {}
 func (Solved) event()     {}
 func (ResetState) event() {}
+func (Revoked) event()    {}
 func (LostState) event()  {}
 func (Tick) event()       {}
 

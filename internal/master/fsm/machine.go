@@ -92,6 +92,10 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		m.solved(e)
 	case ResetState:
 		m.resetState(e.Group)
+	case Revoked:
+		if c := m.conns[e.Client]; c != nil {
+			m.kick(c, "%s", e.Why)
+		}
 	case LostState:
 		m.lostState(e.BeginAnew)
 	case Tick:

@@ -1,0 +1,193 @@
+package guard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/tlsconn"
+)
+
+const (
+	opRead = "read revocation list"
+	// longestWatch bounds how old a list may get that has changed.
+	longestWatch = 2 * time.Second
+)
+
+// list is the revocation list of a Guard.
+type list struct {
+	path string              // "": there is none
+	opt  secure.TrustOptions // without the list
+
+	mu   sync.Mutex
+	last *secure.List // in force
+}
+
+// opened is a connection whose handshake has succeeded.
+type opened struct {
+	want  secure.Want
+	since time.Time
+}
+
+// admit judges the other end of a connection whose handshake has succeeded, and knows
+// the connection from then on.
+func (g *Guard) admit(c *tlsconn.Conn, want secure.Want) (secure.Identity, error) {
+	g.mu.Lock()
+	g.open[c] = opened{want, time.Now()}
+	g.mu.Unlock()
+	// A list that comes now finds the connection, and one that came before is in force.
+	id, err := g.keeper.Trust().Verify(c.ConnectionState(), want)
+	if err != nil || c.Closed() {
+		g.forget(c)
+	}
+	return id, err
+}
+
+func (g *Guard) forget(c *tlsconn.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.open, c)
+}
+
+// News is a revocation list that has come into force.
+type News struct {
+	Number int64
+	// Revoked are the connections that are to be ended.
+	Revoked []Revoked
+}
+
+// Revoked is a connection with an endpoint that is revoked.
+type Revoked struct {
+	Conn net.Conn
+	Err  error // a *secure.Refusal, which names the endpoint
+}
+
+// End closes the connection. Calls on it fail with Err.
+func (r Revoked) End() { r.Conn.(*tlsconn.Conn).End(r.Err) }
+
+// Ended are the connections with one endpoint that were ended.
+type Ended struct {
+	Why         string
+	Connections int
+}
+
+// End ends all connections, and returns a line for each endpoint, in order.
+func (n *News) End() (lines []Ended) {
+	count := map[string]int{}
+	for _, r := range n.Revoked {
+		r.End()
+		count[r.Err.Error()]++
+	}
+	for why, k := range count {
+		lines = append(lines, Ended{why, k})
+	}
+	slices.SortFunc(lines, func(a, b Ended) int { return strings.Compare(a.Why, b.Why) })
+	return lines
+}
+
+// Reload reads the revocation list again. It returns nil if there is none, or the same
+// one, and an error, an *errs.Error, if it cannot be taken: the one before stays in
+// force then. The caller ends what it returns.
+func (g *Guard) Reload() (*News, error) {
+	if g == nil || g.list.path == "" {
+		return nil, nil
+	}
+	l, err := readList(g.list.path)
+	if err != nil {
+		return nil, errs.New(errs.CorruptFile, opRead, err)
+	}
+	if fresh, err := g.take(l); err != nil || !fresh {
+		return nil, err
+	}
+	found, err := g.revoked(l)
+	return &News{l.Number(), found}, err
+}
+
+// take puts a list in force, unless it is already.
+func (g *Guard) take(l *secure.List) (fresh bool, err error) {
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	last := g.list.last
+	if bytes.Equal(l.DER(), last.DER()) {
+		return false, nil
+	}
+	if l.Number() < last.Number() {
+		return false, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: list %d is older than list %d, which is in force", g.list.path, l.Number(), last.Number())).
+			WithHint("copy the newest list of the authority")
+	}
+	opt := g.list.opt
+	opt.Lists = []*secure.List{l}
+	t, err := secure.NewTrust(opt)
+	if err != nil {
+		return false, err
+	}
+	g.keeper.Replace(t)
+	g.list.last = l
+	return true, nil
+}
+
+// revoked returns the connections that a list revokes. A connection outlives its
+// certificate, so each is judged as of the time at which it was made.
+func (g *Guard) revoked(l *secure.List) (found []Revoked, err error) {
+	var at time.Time
+	opt := g.list.opt
+	opt.Lists, opt.Now = []*secure.List{l}, func() time.Time { return at }
+	t, err := secure.NewTrust(opt)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	open := maps.Clone(g.open)
+	g.mu.Unlock()
+	for c, o := range open {
+		at = o.since
+		if _, err := t.Verify(c.ConnectionState(), o.want); errors.Is(err, secure.Revoked) {
+			found = append(found, Revoked{c, err})
+		}
+	}
+	return found, nil
+}
+
+// Watch reads the revocation list every so often, at least every two seconds, until ctx
+// ends. tell hears of a newer one, and of an error that lasts, once.
+func (g *Guard) Watch(ctx context.Context, every time.Duration, tell func(*News, error)) {
+	if g == nil || g.list.path == "" {
+		return
+	}
+	if every <= 0 || every > longestWatch {
+		every = longestWatch
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var before string // the error of the last time
+	told := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		news, err := g.Reload()
+		switch {
+		case err == nil:
+			before, told = "", false
+			if news != nil {
+				tell(news, nil)
+			}
+		case err.Error() != before: // the file may be half written
+			before, told = err.Error(), false
+		case !told:
+			told = true
+			tell(nil, err)
+		}
+	}
+}

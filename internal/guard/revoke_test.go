@@ -1,0 +1,245 @@
+package guard
+
+import (
+	"context"
+	"crypto/x509"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/authority"
+)
+
+// run is an authority with a revocation list in a file.
+type run struct {
+	t *testing.T
+	*authority.Signer
+	path string
+}
+
+func newRun(t *testing.T) run {
+	s, err := authority.NewAuthority("trial", "", time.Now().Add(-100*24*time.Hour))
+	require.NoError(t, err)
+	r := run{t, s, filepath.Join(t.TempDir(), "revoked.crl")}
+	r.revoke(1)
+	return r
+}
+
+// revoke writes a list of some credentials.
+func (r run) revoke(number int64, gone ...*secure.Credential) {
+	var entries []x509.RevocationListEntry
+	for _, c := range gone {
+		entries = append(entries, x509.RevocationListEntry{SerialNumber: c.Leaf().SerialNumber, RevocationTime: time.Now()})
+	}
+	der, err := r.List(number, entries, nil, time.Now())
+	require.NoError(r.t, err)
+	require.NoError(r.t, authority.WriteFile(r.path, der, true))
+}
+
+func (r run) issue(name string, at time.Time) *secure.Credential {
+	_, text, err := r.NewCredential(secure.Identity{Role: secure.Peer, Name: name}, []*x509.Certificate{r.Cert}, 48*time.Hour, at)
+	require.NoError(r.t, err)
+	c, err := secure.ParseCredential(text)
+	require.NoError(r.t, err)
+	return c
+}
+
+// guard returns one that reads the list.
+func (r run) guard(c *secure.Credential) *Guard {
+	g, err := New(Options{Credential: c, Revoked: r.path}, secure.Peer)
+	require.NoError(r.t, err)
+	return g
+}
+
+var data = secure.Want{Purpose: secure.Data}
+
+// connect returns both ends of a connection, or what each of them says.
+func (r run) connect(dials, takes *Guard) (a, b net.Conn, dialled, taken error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(r.t, err)
+	defer ln.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	raw, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(r.t, err)
+	b, err = ln.Accept()
+	require.NoError(r.t, err)
+	b = takes.Wrap(b, secure.Data)
+	over := make(chan error, 1)
+	go func() {
+		_, err := takes.Greet(ctx, b, data)
+		if err != nil {
+			b.Close()
+		}
+		over <- err
+	}()
+	a, dialled = dials.Dial(ctx, raw, data)
+	taken = <-over
+	r.t.Cleanup(func() {
+		b.Close()
+		if a != nil {
+			a.Close()
+		}
+	})
+	return a, b, dialled, taken
+}
+
+func (r run) connected(dials, takes *Guard) (a, b net.Conn) {
+	a, b, dialled, taken := r.connect(dials, takes)
+	require.NoError(r.t, dialled)
+	require.NoError(r.t, taken)
+	return a, b
+}
+
+// Connections with a member that a newer list revokes are found, in both directions, and
+// their ends say why; others stay, and nobody connects with it any more.
+func TestRevokedWhileConnected(t *testing.T) {
+	r := newRun(t)
+	gone := r.issue("gpu-2", time.Now())
+	one, two, three := r.guard(r.issue("gpu-1", time.Now())), of(t, gone), of(t, r.issue("gpu-3", time.Now()))
+	a, b := r.connected(one, two)
+	c, d := r.connected(two, one)
+	e, f := r.connected(three, one)
+
+	news, err := one.Reload()
+	require.NoError(t, err)
+	require.Nil(t, news, "it is the same list")
+	r.revoke(2, r.issue("gpu-2", time.Now()))
+	news, err = one.Reload()
+	require.NoError(t, err)
+	require.Equal(t, &News{Number: 2}, news, "another certificate of the name")
+
+	r.revoke(3, gone)
+	news, err = one.Reload()
+	require.NoError(t, err)
+	require.EqualValues(t, 3, news.Number)
+	require.Len(t, news.Revoked, 2)
+	lines := news.End()
+	require.Len(t, lines, 1)
+	require.Equal(t, 2, lines[0].Connections)
+	require.Contains(t, lines[0].Why, "certificate revoked of peer gpu-2")
+	for _, here := range []net.Conn{a, d} {
+		_, err = here.Read(make([]byte, 1))
+		require.ErrorIs(t, err, secure.Revoked)
+		_, err = here.Write(make([]byte, 1))
+		require.ErrorIs(t, err, secure.Revoked)
+	}
+	for _, there := range []net.Conn{b, c} {
+		_, err = there.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err, "the end was said")
+	}
+	_, err = e.Write([]byte{7})
+	require.NoError(t, err)
+	_, err = f.Read(make([]byte, 1))
+	require.NoError(t, err)
+	_, _, dialled, _ := r.connect(one, two)
+	require.ErrorIs(t, dialled, secure.Revoked)
+	_, _, _, taken := r.connect(two, one)
+	require.ErrorIs(t, taken, secure.Revoked)
+
+	f.Close()
+	require.Empty(t, one.open, "closed connections are forgotten")
+}
+
+// A list that is older, damaged or gone is not taken over.
+func TestListsThatAreNotTakenOver(t *testing.T) {
+	r := newRun(t)
+	gone := r.issue("gpu-2", time.Now())
+	one, two := r.guard(r.issue("gpu-1", time.Now())), of(t, gone)
+	r.revoke(2, gone)
+	_, err := one.Reload()
+	require.NoError(t, err)
+	refused := func(why string) {
+		news, err := one.Reload()
+		require.Nil(t, news)
+		require.ErrorIs(t, err, errs.CorruptFile)
+		require.ErrorContains(t, err, why)
+		_, _, _, taken := r.connect(two, one)
+		require.ErrorIs(t, taken, secure.Revoked, "the list before is in force")
+	}
+	r.revoke(1)
+	refused("list 1 is older than list 2")
+	require.NoError(t, authority.WriteFile(r.path, []byte("rubbish"), true))
+	refused("not a revocation list")
+	require.NoError(t, os.Remove(r.path))
+	refused(r.path)
+	other := newRun(t)
+	other.path = r.path
+	other.revoke(9)
+	refused("not signed by a trusted authority")
+	r.revoke(3)
+	news, err := one.Reload()
+	require.NoError(t, err)
+	require.EqualValues(t, 3, news.Number)
+	r.connected(two, one)
+
+	none := of(t, gone)
+	news, err = none.Reload()
+	require.NoError(t, err)
+	require.Nil(t, news)
+	news, err = (*Guard)(nil).Reload()
+	require.NoError(t, err)
+	require.Nil(t, news)
+}
+
+// A connection that has outlived its certificate is ended, too.
+func TestRevokedAfterExpiry(t *testing.T) {
+	r := newRun(t)
+	then := time.Now().Add(-50 * 24 * time.Hour)
+	back := func(g *Guard, c *secure.Credential) {
+		trust, err := secure.NewTrust(secure.TrustOptions{Credential: c, Now: func() time.Time { return then.Add(time.Hour) }})
+		require.NoError(t, err)
+		g.keeper.Replace(trust)
+	}
+	mine, gone := r.issue("gpu-1", then), r.issue("gpu-2", then)
+	one, two := r.guard(r.issue("gpu-1", time.Now())), of(t, r.issue("gpu-2", time.Now()))
+	back(one, mine)
+	back(two, gone)
+	a, _ := r.connected(one, two)
+	one.mu.Lock()
+	for c, o := range one.open {
+		o.since = then.Add(time.Hour)
+		one.open[c] = o
+	}
+	one.mu.Unlock()
+	r.revoke(2, gone)
+	news, err := one.Reload()
+	require.NoError(t, err)
+	require.Len(t, news.Revoked, 1)
+	news.End()
+	_, err = a.Read(make([]byte, 1))
+	require.ErrorIs(t, err, secure.Revoked)
+}
+
+// Watch tells of each newer list, and once of an error that lasts.
+func TestWatch(t *testing.T) {
+	r := newRun(t)
+	one := r.guard(r.issue("gpu-1", time.Now()))
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	type told struct {
+		news *News
+		err  error
+	}
+	heard := make(chan told, 16)
+	go func() {
+		defer close(over)
+		one.Watch(ctx, time.Millisecond, func(n *News, err error) { heard <- told{n, err} })
+	}()
+	r.revoke(2)
+	require.EqualValues(t, 2, (<-heard).news.Number)
+	require.NoError(t, authority.WriteFile(r.path, []byte("rubbish"), true))
+	require.ErrorContains(t, (<-heard).err, "not a revocation list")
+	r.revoke(3)
+	require.EqualValues(t, 3, (<-heard).news.Number, "an error is told once")
+	cancel()
+	<-over
+	of(t, r.issue("gpu-1", time.Now())).Watch(context.Background(), 0, nil) // without a list it ends
+}
