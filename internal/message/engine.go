@@ -32,6 +32,7 @@ type Engine struct {
 	epoch   uint64                  // messages may be sent in it; 0: none may
 	next    uint64                  // of the round that runs: what comes for it is kept
 	members []wire.UUID             // of the group of next
+	gone    []departure             // of members, since the last round
 	numbers uint64                  // of messages that were sent
 	links   map[wire.UUID]*courier  // by member
 	sends   map[name]*Transfer      // offered and not answered
@@ -130,7 +131,7 @@ func (e *Engine) Expect(epoch uint64, members []wire.UUID) {
 	e.failAll(func(*Transfer) bool { return true }, func(t *Transfer) error {
 		return errs.New(errs.RankConnectionLost, t.op(), errors.New("a round has begun")).WithHint("repeat it after the round")
 	})
-	e.epoch, e.next, e.members = 0, epoch, slices.Clone(members)
+	e.epoch, e.next, e.members, e.gone = 0, epoch, slices.Clone(members), nil
 	e.forget(func(o *offer) bool { return o.epoch != epoch || !slices.Contains(members, o.peer) })
 	for peer := range e.links {
 		if !slices.Contains(members, peer) {
@@ -146,12 +147,33 @@ func (e *Engine) Begin() {
 	e.epoch = e.next
 }
 
-// Lost fails what concerns a member that has gone, receives from any member included:
-// nobody knows whether it would have sent.
+// Lost says that a member has gone, until the next round. What concerns it fails, receives
+// from any member included: nobody knows whether it would have sent.
 func (e *Engine) Lost(peer wire.UUID, cause error) {
 	e.mu.Lock()
 	defer e.unlock()
+	if slices.Contains(e.members, peer) {
+		e.gone = append(e.gone, departure{peer, cause})
+	}
 	e.leave(peer, cause)
+}
+
+// departure is of a member that has gone since the last round.
+type departure struct {
+	peer  wire.UUID
+	cause error
+}
+
+// without returns why peer cannot take part any more; zero: any member. e.mu is held.
+func (e *Engine) without(op string, peer wire.UUID) error {
+	for _, d := range e.gone {
+		if d.peer == peer || peer == (wire.UUID{}) {
+			err := lost(d.peer, d.cause)
+			err.Op = op
+			return err
+		}
+	}
+	return nil
 }
 
 // leave fails what concerns peer. e.mu is held.
@@ -232,6 +254,9 @@ func (e *Engine) Send(to wire.UUID, tag, epoch uint64, data []byte) (*Transfer, 
 	if err := e.may(t.op(), epoch); err != nil {
 		return nil, err
 	}
+	if err := e.without(t.op(), to); err != nil {
+		return nil, err
+	}
 	c := e.to(to)
 	if c.open.count == MaxOpen {
 		return nil, errs.New(errs.Busy, t.op(), fmt.Errorf("%d messages were not received", MaxOpen)).WithPeer(to.String())
@@ -265,6 +290,9 @@ func (e *Engine) Receive(from wire.UUID, tag, epoch uint64, buf []byte) (*Transf
 			e.match(t, o)
 			return t, nil
 		}
+	}
+	if err := e.without(t.op(), from); err != nil {
+		return nil, err
 	}
 	e.recvs = append(e.recvs, t)
 	return t, nil

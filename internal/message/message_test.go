@@ -333,6 +333,18 @@ func TestMembersThatLeave(t *testing.T) {
 		require.ErrorIs(t, err, errs.RankConnectionLost)
 	}
 	w.ok(w.send(2, 0, 1, make([]byte, 4)), stays)
+	// What begins later would wait for ever.
+	for _, from := range []wire.UUID{w.ids[1], {}} {
+		_, err := w.eng[0].Receive(from, 1, 1, make([]byte, 4))
+		require.ErrorIs(t, err, errs.RankConnectionLost)
+	}
+	_, err := w.eng[0].Send(w.ids[1], 1, 1, nil)
+	require.ErrorIs(t, err, errs.RankConnectionLost)
+	w.ok(w.send(2, 0, 1, make([]byte, 4)), w.recv(0, 2, 1, make([]byte, 4)))
+	w.eng[0].Expect(2, w.ids)
+	w.eng[0].Begin()
+	_, err = w.eng[0].Receive(w.ids[1], 1, 2, make([]byte, 4))
+	require.NoError(t, err)
 }
 
 // A round ends everything. What is offered for its epoch before this member has heard of

@@ -280,7 +280,11 @@ func (c *courier) push() {
 func (c *courier) Stopped() bool { return false }
 func (c *courier) Settle(bool)   {}
 
-func (c *courier) Fail(err error) { c.e.Lost(c.peer, err) }
+func (c *courier) Fail(err error) {
+	c.e.mu.Lock()
+	defer c.e.unlock()
+	c.e.leave(c.peer, err)
+}
 
 func (c *courier) NextFrame(f *link.Frame, _ int) bool {
 	c.e.mu.Lock()
