@@ -18,8 +18,7 @@
     X(gopcclLastError) X(gopcclSetPoll) X(gopcclVersion) X(gopcclGetRank) X(gopcclGetMasterPort)    \
     X(gopcclSetStream) X(gopcclFindDevice) X(gopcclGetTorn) X(gopcclSetTorn)                        \
     X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)   \
-    X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup) X(gopcclSend) X(gopcclReceive)        \
-    X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage)
+    X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup)
 
 #define FIELD(f) __typeof__(f) *f;
 struct gopccl_api {
