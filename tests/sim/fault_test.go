@@ -70,6 +70,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
 		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
 		Solver: true, Background: true, Switch: true, Patience: patience, BeginAnew: seed%3 == 0,
+		Term: uint32(seed % 3), Authority: seed%5 == 4,
 	})
 	return w
 }

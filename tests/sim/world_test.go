@@ -357,6 +357,10 @@ func (w *world) stepMaster(ev mfsm.Event) {
 			w.after(w.rng.between(0, time.Millisecond), nil, func() { w.toMaster(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
 		case mfsm.Solve:
 			w.solve(e)
+		case mfsm.Commit:
+			w.after(w.rng.between(0, 5*time.Millisecond), nil, func() { w.toMaster(mfsm.Committed{Number: e.Number}) })
+		case mfsm.Confirm:
+			w.after(w.rng.between(0, 5*time.Millisecond), nil, func() { w.toMaster(mfsm.Confirmed(e)) })
 		case mfsm.StopSolve: // what comes late must mean nothing
 		case mfsm.Log:
 			w.rounds(e.Fact)

@@ -71,6 +71,10 @@ type (
 	}
 	// LostState says that the operator changes Config.BeginAnew.
 	LostState struct{ BeginAnew bool }
+	// Committed says that the registry of a Commit effect is written.
+	Committed struct{ Number uint64 }
+	// Confirmed says that this master led after the Confirm effect.
+	Confirmed struct{ Number uint64 }
 	// Tick says that time passed; it is due when Machine.Deadline is reached.
 	Tick struct{}
 )
@@ -84,6 +88,8 @@ func (Solved) event()     {}
 func (ResetState) event() {}
 func (Revoked) event()    {}
 func (LostState) event()  {}
+func (Committed) event()  {}
+func (Confirmed) event()  {}
 func (Tick) event()       {}
 
 // Effect is an output of Machine.Step, to be carried out in order.
@@ -118,6 +124,15 @@ type (
 	StopSolve struct{ Job uint64 }
 	// Admit lets the client send large packets from now on: it was let in.
 	Admit struct{ Client ClientID }
+	// Commit makes Registry the one that a later master finds; a Committed event
+	// follows. A master that cannot have it written must end.
+	Commit struct {
+		Number   uint64
+		Registry Registry
+	}
+	// Confirm asks whether this master still leads; a Confirmed event follows. One
+	// that does not must end.
+	Confirm struct{ Number uint64 }
 	// Log is a fact for people and listeners.
 	Log struct{ Fact Fact }
 )
@@ -127,6 +142,8 @@ func (Close) effect()     {}
 func (Solve) effect()     {}
 func (StopSolve) effect() {}
 func (Admit) effect()     {}
+func (Commit) effect()    {}
+func (Confirm) effect()   {}
 func (Log) effect()       {}
 
 // Fact is one log line: what happened, to whom, and how the world looks after it.
@@ -144,6 +161,14 @@ type Fact struct {
 type Config struct {
 	// NewUUID draws a session uuid (version 4).
 	NewUUID func() wire.UUID
+	// Term stands in the high bits of every number that peers are told, and is
+	// greater than that of any master before. At most MaxTerm.
+	Term uint32
+	// Authority is whether there is something that says which master leads, and
+	// keeps the registry: Commit and Confirm effects are answered.
+	Authority bool
+	// Registry is what the master before had committed last.
+	Registry Registry
 	// HeartbeatInterval and HeartbeatTimeout are granted to native clients.
 	HeartbeatInterval, HeartbeatTimeout time.Duration
 	// RegisterTimeout closes connections that do not register.

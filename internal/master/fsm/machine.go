@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/invariants"
@@ -37,6 +38,7 @@ type Machine struct {
 	beats   beats
 	voteDue time.Duration // when votes are looked at next
 	numbers numbers
+	records records
 
 	lines     lines // about strangers
 	unchecked bool  // in tests that watch the time of steps
@@ -45,7 +47,8 @@ type Machine struct {
 	out     []Effect
 }
 
-// numbers are the last that were given out, of each kind. None is used twice.
+// numbers are the last that were given out, of each kind. None is used twice. Those
+// that peers are told begin with the term.
 type numbers struct {
 	collectives uint64 // the next one, which peers are told
 	votes       uint64 // on shared states
@@ -54,6 +57,7 @@ type numbers struct {
 	probes      uint64 // rounds of them
 	changes     uint64 // rings and meshes that were offered
 	preflights  uint64
+	decisions   uint64
 }
 
 // New returns a machine without clients. cfg.NewUUID must not be nil.
@@ -64,7 +68,12 @@ func New(cfg Config) *Machine {
 	if cfg.Patience <= 0 {
 		cfg.Patience = restless
 	}
-	return &Machine{cfg: cfg, conns: map[ClientID]*client{}, uuids: map[wire.UUID]*client{}}
+	first := firstNumbers(cfg.Term)
+	return &Machine{
+		cfg: cfg, conns: map[ClientID]*client{}, uuids: map[wire.UUID]*client{},
+		numbers: first, round: round{n: first.changes},
+		records: records{groups: slices.Clone(cfg.Registry.Groups)}, ended: cfg.Registry.ended(),
+	}
 }
 
 // Step feeds one event and returns what follows from it, in order. now is the
@@ -98,6 +107,10 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		}
 	case LostState:
 		m.lostState(e.BeginAnew)
+	case Committed:
+		m.committed(e)
+	case Confirmed:
+		m.confirmed(e)
 	case Tick:
 	}
 	m.followUp()
@@ -122,10 +135,12 @@ func (m *Machine) followUp() {
 		if len(m.leaving) > 0 {
 			batch := m.leaving
 			m.leaving = nil
-			m.remove(batch)
+			if !m.confirmDrop(batch) {
+				m.remove(batch)
+			}
 			continue
 		}
-		if !m.breakDeadlock() {
+		if m.records.drop != 0 || !m.breakDeadlock() {
 			return
 		}
 	}

@@ -55,6 +55,7 @@ func (m *Machine) forgetEmpty(gs []*group) {
 		if i := slices.Index(m.groups, g); i >= 0 {
 			m.groups = slices.Delete(m.groups, i, i+1)
 			m.remember(g)
+			m.commitEnded(g.id, g.state.next)
 		}
 	}
 }

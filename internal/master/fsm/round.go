@@ -280,19 +280,16 @@ func (m *Machine) checkRoundEnd() {
 	if m.census.all[Connecting] > 0 {
 		return
 	}
+	if m.commitRound() {
+		return
+	}
 	m.round.active = false
 	// Others may have agreed on a round meanwhile; or all participants left,
 	// and those who wait can be let in.
 	defer m.checkRoundVotes()
 	var good, bad []*group
 	for _, g := range m.groups {
-		took, failed := false, g.round.dropped
-		for _, c := range g.clients {
-			if c.round.in {
-				took, failed = true, failed || c.state == ConnectFailed
-			}
-		}
-		switch {
+		switch took, failed := g.verdict(); {
 		case took && failed:
 			bad = append(bad, g)
 		case took:
@@ -323,6 +320,18 @@ func (m *Machine) checkRoundEnd() {
 	for _, g := range m.groups {
 		m.offer(g)
 	}
+}
+
+// verdict reports whether g takes part in the running round, and whether that has
+// failed as far as its participants have reported.
+func (g *group) verdict() (took, failed bool) {
+	failed = g.round.dropped
+	for _, c := range g.clients {
+		if c.round.in {
+			took, failed = true, failed || c.state == ConnectFailed
+		}
+	}
+	return took, failed
 }
 
 // endRound tells the participants of g that their ring stands.

@@ -372,7 +372,7 @@ func (m *Machine) missed(c *client) bool {
 
 // roundDue returns when the round that runs has to be looked at.
 func (m *Machine) roundDue() (time.Duration, bool) {
-	if !m.round.active || m.cfg.RoundTimeout <= 0 {
+	if !m.round.active || m.records.round != 0 || m.cfg.RoundTimeout <= 0 {
 		return 0, false
 	}
 	at := m.round.since + m.cfg.RoundTimeout
