@@ -56,7 +56,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology, C2MWantMesh:
 		return dst
 	case C2MHeartbeat:
-		return appendExt(dst, Ext{Reports: p.Reports, Moved: p.Moved})
+		return appendExt(dst, Ext{Heartbeat: p})
 	case C2MReportPeerBandwidth:
 		return appendF64(append(dst, p.To[:]...), p.Mbps)
 	case C2MSyncSharedState:
@@ -82,6 +82,8 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendUUIDs(appendU64(dst, p.Change), p.FailedPeers)
 	case C2MPreflightDone:
 		return appendUUIDs(appendU64(dst, p.Number), p.FailedPeers)
+	case C2MReport:
+		return appendReport(dst, &p)
 	case C2MMeshPrepared:
 		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.FailedPeers), Ext{Ways: p.Ways})
 	}
@@ -90,7 +92,15 @@ func appendToMaster(dst []byte, p Packet) []byte {
 
 func appendFromMaster(dst []byte, p Packet) []byte {
 	switch p := p.(type) {
-	case M2CSyncSharedStateComplete, M2CHeartbeat, M2CProbesDone:
+	case M2CHeartbeat, M2CProbesDone, M2CResumed:
+		return dst
+	case M2CSyncSharedStateComplete:
+		return appendExt(dst, Ext{Resuming: Resuming{NextRevision: p.NextRevision}})
+	case M2CLeaving:
+		dst = appendU64(appendU32(dst, p.After), uint64(len(p.Masters)))
+		for _, a := range p.Masters {
+			dst = appendAddr(dst, a)
+		}
 		return dst
 	case M2CSessionRegistrationResponse:
 		dst = append(appendBool(dst, p.Accepted), p.UUID[:]...)
@@ -98,9 +108,9 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 	case M2CP2PConnectionInfo:
 		return appendConnectionInfo(dst, &p)
 	case M2CP2PConnectionsEstablished:
-		return appendUUIDs(appendBool(dst, p.Success), p.Ring)
+		return appendExt(appendUUIDs(appendBool(dst, p.Success), p.Ring), Ext{Resuming: Resuming{Mortal: p.Mortal}})
 	case M2CPeersPendingResponse:
-		return appendBool(dst, p.PeersPending)
+		return appendExt(appendBool(dst, p.PeersPending), Ext{Resuming: Resuming{Decision: p.Decision}})
 	case M2COptimizeTopologyResponse:
 		dst = appendU64(dst, uint64(len(p.Requests)))
 		for i := range p.Requests {

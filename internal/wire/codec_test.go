@@ -31,6 +31,7 @@ func requireProtocol(t testing.TB, err error) {
 // (docs/spec/extensions.md).
 func TestOwnPackets(t *testing.T) {
 	u := vectorUUID("u(0x01)")
+	const magic, id = "676f7063636c5831", "0102030405060708090a0b0c0d0e0f10"
 	for _, c := range []struct {
 		p   Packet
 		hex string
@@ -38,6 +39,15 @@ func TestOwnPackets(t *testing.T) {
 		{C2MHeartbeat{}, "00000000000000020040"},
 		{C2MHeartbeat{Reports: true, Moved: 1 << 40}, "000000000000001a0040" + "676f7063636c5831" + "0000000c" + "000a0008" + "0000010000000000"},
 		{M2CHeartbeat{}, "00000000000000020040"},
+		{M2CResumed{}, "0000000000000002" + "0048"},
+		{
+			M2CLeaving{After: 258, Masters: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:48148")}},
+			"0000000000000015" + "0049" + "00000102" + "0000000000000001" + "010a010203bc14",
+		},
+		{M2CP2PConnectionsEstablished{Success: true, Mortal: []UUID{u}}, "000000000000002b" + "0003" + "01" + "0000000000000000" + magic + "00000014" + "00390010" + id},
+		{M2CPeersPendingResponse{PeersPending: true, Decision: 258}, "000000000000001b" + "0004" + "01" + magic + "0000000c" + "00380008" + "0000000000000102"},
+		{M2CSyncSharedStateComplete{NextRevision: 258}, "000000000000001a" + "0008" + magic + "0000000c" + "003a0008" + "0000000000000102"},
+		{wantReport, reportHex(magic, id)},
 		{C2MWantMesh{}, "00000000000000020058"},
 		{C2MMeshPrepared{Change: 258, FailedPeers: []UUID{u}}, "0000000000000022" + "0059" + "0000000000000102" + "0000000000000001" + "0102030405060708090a0b0c0d0e0f10"},
 		{
@@ -83,7 +93,7 @@ func TestAnyNonZeroIsTrue(t *testing.T) {
 
 func TestUnknownPacket(t *testing.T) {
 	for _, c := range []UnknownPacketError{
-		{C2M, 0}, {C2M, 12}, {C2M, 69}, {M2C, 12}, {M2C, 72}, {P2P, 4}, {C2S, 2}, {S2C, 2}, {C2B, 2}, {B2C, 2}, {Proto(99), 1}, {C2M, math.MaxUint16},
+		{C2M, 0}, {C2M, 12}, {C2M, 70}, {M2C, 12}, {M2C, 99}, {P2P, 4}, {C2S, 2}, {S2C, 2}, {C2B, 2}, {B2C, 2}, {Proto(99), 1}, {C2M, math.MaxUint16},
 	} {
 		_, err := Decode(c.Proto, c.ID, nil)
 		var e *UnknownPacketError

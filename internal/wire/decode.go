@@ -130,8 +130,7 @@ func decodeC2M(id ID, r *reader) Packet {
 		p.Reason, p.ReasonCode = x.Reason, x.ReasonCode
 		return p
 	case 64:
-		x := r.ext()
-		return C2MHeartbeat{Reports: x.Reports, Moved: x.Moved}
+		return r.ext().Heartbeat
 	case 65:
 		return C2MLinkReport{To: r.uuid(), Mbps: r.f64(), Busy: r.f64()}
 	case 66:
@@ -140,6 +139,8 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MAskTopology{}
 	case 68:
 		return C2MRingPrepared{Change: r.u64(), FailedPeers: r.uuids()}
+	case 69:
+		return r.report()
 	case 71:
 		return C2MPreflightDone{Number: r.u64(), FailedPeers: r.uuids()}
 	case 88:
@@ -165,9 +166,9 @@ func decodeM2C(id ID, r *reader) Packet {
 		p.Ext = r.ext()
 		return p
 	case 3:
-		return M2CP2PConnectionsEstablished{Success: r.bool(), Ring: r.uuids()}
+		return M2CP2PConnectionsEstablished{Success: r.bool(), Ring: r.uuids(), Mortal: r.ext().Resuming.Mortal}
 	case 4:
-		return M2CPeersPendingResponse{PeersPending: r.bool()}
+		return M2CPeersPendingResponse{PeersPending: r.bool(), Decision: r.ext().Resuming.Decision}
 	case 5:
 		return M2COptimizeTopologyResponse{Requests: list(r, minBandwidth, func(r *reader) BandwidthRequest {
 			return BandwidthRequest{From: r.uuid(), To: r.uuid(), Addr: r.addr()}
@@ -177,7 +178,7 @@ func decodeM2C(id ID, r *reader) Packet {
 	case 7:
 		return r.syncVerdict()
 	case 8:
-		return M2CSyncSharedStateComplete{}
+		return M2CSyncSharedStateComplete{NextRevision: r.ext().Resuming.NextRevision}
 	case 9:
 		return M2CCollectiveCommsCommence{Tag: r.u64(), SeqNr: r.u64()}
 	case 10:
@@ -200,6 +201,10 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CPrepareRing{Change: r.u64(), Peers: r.endpoints()}
 	case 71:
 		return M2CSwitchRing{Change: r.u64(), Ring: r.uuids(), Direct: r.ext().Direct}
+	case 72:
+		return M2CResumed{}
+	case 73:
+		return M2CLeaving{After: r.u32(), Masters: list(r, minAddr, (*reader).addr)}
 	case 75:
 		return M2CPreflight{Number: r.u64(), Peers: r.endpoints()}
 	case 88:

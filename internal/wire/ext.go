@@ -55,6 +55,13 @@ const (
 	extHost              = 48
 	extEager             = 50
 	extEpoch             = 51
+	extResume            = 52
+	extTerm              = 53
+	extIdentity          = 54
+	extLeader            = 55
+	extDecision          = 56
+	extMortal            = 57
+	extNextRevision      = 58
 	extPlans             = 60
 	extDirect            = 62
 	extWays              = 63
@@ -109,8 +116,8 @@ func appendExt(dst []byte, x Ext) []byte {
 		dst = appendU16(appendU16(appendU16(dst, extReasonCode), 2), x.ReasonCode)
 	}
 	flag(extTorn, x.Torn)
-	if x.Reports {
-		dst = appendU64(appendU16(appendU16(dst, extProgress), 8), x.Moved)
+	if h := x.Heartbeat; h.Reports {
+		dst = appendU64(appendU16(appendU16(dst, extProgress), 8), h.Moved)
 	}
 	flag(extTopology, x.Topology)
 	flag(extSwitch, x.Switch)
@@ -136,6 +143,7 @@ func appendExt(dst []byte, x Ext) []byte {
 	if x.Epoch != 0 {
 		dst = appendU64(appendU16(appendU16(dst, extEpoch), 8), x.Epoch)
 	}
+	dst = appendResuming(dst, &x.Resuming)
 	dst = appendPlans(dst, &x)
 	dst = appendCollectives(dst, &x)
 	size := uint32(len(dst) - at - 4)
@@ -202,7 +210,7 @@ func (r *reader) ext() Ext {
 		case extTorn:
 			x.Torn = true
 		case extProgress:
-			x.Reports, x.Moved = true, value.u64()
+			x.Heartbeat = C2MHeartbeat{Reports: true, Moved: value.u64()}
 		case extTopology:
 			x.Topology = true
 		case extSwitch:
@@ -227,6 +235,8 @@ func (r *reader) ext() Ext {
 			x.Eager = true
 		case extEpoch:
 			x.Epoch = value.u64()
+		case extResume, extTerm, extIdentity, extLeader, extDecision, extMortal, extNextRevision:
+			x.Resuming.take(kind, &value)
 		case extPlans:
 			x.Plans = value.u8()
 		case extDirect:

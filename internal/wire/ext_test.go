@@ -28,7 +28,7 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:48150")}, Session: 258}, "00000017" + "00210007" + "010a010002bc16" + "00220008" + "0000000000000102"},
 		{Ext{Host: netip.MustParseAddr("203.0.113.9")}, "0000000b" + "00300007" + "01cb0071090000"},
 		{Ext{Form: FormOf("zeropoint", dtype.Int8)}, "00000006" + "00230002" + "0201"},
-		{Ext{Reports: true, Moved: 258}, "0000000c" + "000a0008" + "0000000000000102"},
+		{Ext{Heartbeat: C2MHeartbeat{Reports: true, Moved: 258}}, "0000000c" + "000a0008" + "0000000000000102"},
 		{Ext{Native: true, Eager: true}, "00000008" + "00010000" + "00320000"},
 		{Ext{GroupNative: true, Epoch: 0x0102}, "00000010" + "00040000" + "00330008" + "0000000000000102"},
 		{Ext{Native: true, RoundBound: 12 * time.Second, Preflight: true}, "00000010" + "00010000" + "0012000400002ee0" + "00130000"},
@@ -40,6 +40,16 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Ways: []Way{{vectorUUID("u(0x01)"), 30000}}}, "00000018" + "003f0014" + "0102030405060708090a0b0c0d0e0f10" + "00007530"},
 		{Ext{GroupCollectives: true, Members: []UUID{vectorUUID("u(0x01)"), vectorUUID("u(0x11)")}}, "00000028" + "00510000" + "00520020" + "0102030405060708090a0b0c0d0e0f10" + "1112131415161718191a1b1c1d1e1f20"},
 		{Ext{Call: Call{Kind: 5, Flags: CallMesh | CallCounts, WireType: 10, Root: 3, Sum: 258, Digest: 0x0102030405060708}}, "0000001c" + "00530018" + "0505000a00000003" + "0000000000000102" + "0102030405060708"},
+		{Ext{Resuming: Resuming{Resume: true, Term: 258}}, "0000000c" + "00340000" + "0035000400000102"},
+		{
+			Ext{Resuming: Resuming{Identity: Identity{UUID: vectorUUID("u(0x01)"), Token: vectorUUID("u(0x11)")}}},
+			"00000024" + "00360020" + "0102030405060708090a0b0c0d0e0f10" + "1112131415161718191a1b1c1d1e1f20",
+		},
+		{Ext{Resuming: Resuming{Leader: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:48148")}}}, "0000000b" + "00370007" + "010a010002bc14"},
+		{
+			Ext{Resuming: Resuming{Decision: 258, Mortal: []UUID{vectorUUID("u(0x01)")}, NextRevision: 7}},
+			"0000002c" + "00380008" + "0000000000000102" + "00390010" + "0102030405060708090a0b0c0d0e0f10" + "003a0008" + "0000000000000007",
+		},
 		{Ext{Reason: "no", ReasonCode: 258}, "0000000c" + "000700026e6f" + "000800020102"},
 	} {
 		require.Equal(t, magic+c.hex, hex.EncodeToString(appendExt(nil, c.x)))
@@ -83,6 +93,9 @@ func TestExtDamaged(t *testing.T) {
 		"short host":              "0000000b" + "00010000" + "00300003" + "010a00",
 		"no version":              "00000008" + "00010000" + "00500000",
 		"half a member":           "00000010" + "00010000" + "00520008" + "0102030405060708",
+		"short term":              "0000000a" + "00010000" + "003500020001",
+		"identity without token":  "00000018" + "00010000" + "00360010" + strings.Repeat("01", 16),
+		"half a mortal member":    "00000010" + "00010000" + "00390008" + "0102030405060708",
 		"short kind":              "00000009" + "00010000" + "0053000101",
 		"too many members":        "0000fa18" + "00010000" + "0052fa10" + strings.Repeat("00", 16*(MaxMembers+1)),
 		"size above limit":        "00010004" + "00010000" + strings.Repeat("fffd0000", 16384),

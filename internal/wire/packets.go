@@ -120,10 +120,8 @@ type Ext struct {
 	Reason string
 	// ReasonCode is an errs.Code number that goes with Reason; 0 none.
 	ReasonCode uint16
-	// Moved is how many bytes of tensors the sender has sent and received in
-	// collectives, and fetched, in this session, if Reports (on C2M 64).
-	Moved   uint64
-	Reports bool
+	// Heartbeat is what one says (C2M 64).
+	Heartbeat C2MHeartbeat
 	// Topology announces scheduled probes, link reports and counted benchmarks
 	// (on C2M 1, M2C 1, C2B 1, B2C 1), and on M2C 5 that the master calls for
 	// the probes one after another.
@@ -160,6 +158,8 @@ type Ext struct {
 	Ways []Way
 	// Direct says which all-reduces take the direct exchange (on M2C 71).
 	Direct Direct
+	// Resuming is about sessions that outlive their connection.
+	Resuming Resuming
 }
 
 // IsZero reports whether x adds nothing to a packet.
@@ -167,8 +167,8 @@ func (x Ext) IsZero() bool {
 	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative && x.Collectives == 0 && !x.GroupCollectives &&
 		(len(x.Members) == 0 || len(x.Members) > MaxMembers) && x.Call.Kind == 0 &&
-		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.Most == 0 &&
-		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Reports && x.Reason == "" && x.ReasonCode == 0
+		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.Most == 0 && x.Resuming.isZero() &&
+		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Heartbeat.Reports && x.Reason == "" && x.ReasonCode == 0
 }
 
 // WireForm is how a peer will send the data of a collective, and what it takes:
@@ -286,8 +286,9 @@ type (
 		Reason     string
 		ReasonCode uint16
 	}
-	// C2MHeartbeat (id 64) keeps the connection alive, and says, if Reports, how
-	// many bytes of tensors the sender has moved; capability.
+	// C2MHeartbeat (id 64) keeps the connection alive, and says, if Reports, how many
+	// bytes of tensors the sender has sent and received in collectives, and fetched, in
+	// this session; capability.
 	C2MHeartbeat struct {
 		Reports bool
 		Moved   uint64
@@ -389,13 +390,19 @@ type (
 		Peers            []PeerEndpoint
 		Ext              Ext
 	}
-	// M2CP2PConnectionsEstablished ends a round; Ring is the order if Success.
+	// M2CP2PConnectionsEstablished ends a round; Ring is the order if Success, and
+	// Mortal, in an extension block, those in it that cannot resume.
 	M2CP2PConnectionsEstablished struct {
 		Success bool
 		Ring    []UUID
+		Mortal  []UUID
 	}
-	// M2CPeersPendingResponse answers CheckPeersPending.
-	M2CPeersPendingResponse struct{ PeersPending bool }
+	// M2CPeersPendingResponse answers CheckPeersPending. Decision, in an extension
+	// block, is the number of the answer.
+	M2CPeersPendingResponse struct {
+		PeersPending bool
+		Decision     uint64
+	}
 	// M2COptimizeTopologyResponse lists the edges to measure.
 	M2COptimizeTopologyResponse struct {
 		Requests []BandwidthRequest
@@ -415,8 +422,9 @@ type (
 		HashTypes   []HashType
 		Ext         Ext
 	}
-	// M2CSyncSharedStateComplete ends a synchronisation.
-	M2CSyncSharedStateComplete struct{}
+	// M2CSyncSharedStateComplete ends a synchronisation. NextRevision, in an extension
+	// block, is the one that the master expects next.
+	M2CSyncSharedStateComplete struct{ NextRevision uint64 }
 	// M2CCollectiveCommsCommence starts the data phase of Tag.
 	M2CCollectiveCommsCommence struct{ Tag, SeqNr uint64 }
 	// M2CCollectiveCommsComplete releases Tag.

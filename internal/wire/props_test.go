@@ -61,8 +61,62 @@ func (d drawer) ext() Ext {
 		RoundBound: time.Duration(d.u32()) * time.Millisecond, Preflight: d.b(),
 		Form: d.form(), Call: d.call(),
 		Collectives: d.u8(), GroupCollectives: d.b(), Members: drawList(d, d.uuid),
-		Plans: d.u8(), Ways: d.ways(), Direct: d.direct(),
+		Plans: d.u8(), Ways: d.ways(), Direct: d.direct(), Resuming: d.resuming(),
 	}
+}
+
+func (d drawer) resuming() Resuming {
+	x := Resuming{
+		Resume: d.b(), Term: d.u32(), Leader: drawList(d, d.addr), Decision: d.u64(), Mortal: drawList(d, d.uuid), NextRevision: d.u64(),
+	}
+	if d.b() {
+		x.Identity = Identity{UUID: d.uuid(), Token: d.uuid()}
+	}
+	return x
+}
+
+// resumed draws a packet of ends that resume.
+func (d drawer) resumed() Packet {
+	switch d.u8() % 4 {
+	case 0:
+		return M2CResumed{}
+	case 1:
+		return M2CLeaving{d.u32(), drawList(d, d.addr)}
+	}
+	return d.report()
+}
+
+func (d drawer) report() C2MReport {
+	uuids := func() []UUID { return drawList(d, d.uuid) }
+	verdict := func() Verdict { return Verdict{d.b(), d.u16(), d.str()} }
+	p := C2MReport{
+		Round:  StoodRound{d.u64(), uuids(), uuids(), uuids(), uuids(), d.u64(), d.u64()},
+		Query:  ReportedQuery{d.b(), d.u64(), d.b()},
+		Call:   ReportedCall{Step: ReportStep(d.u8() % (uint8(StepSynced) + 1)), Decision: d.u64(), Failed: uuids(), Unheld: d.b()},
+		Change: ReportedChange{d.u64(), Direct{d.u64(), d.u32(), d.u32(), d.u32()}, d.u64(), d.b(), uuids()},
+		Mesh:   ReportedMesh{MeshStep(d.u8()), d.b(), d.u64(), d.u8(), uuids(), d.ways()},
+		Ops: drawList(d, func() ReportedOp {
+			o := ReportedOp{
+				Vote: C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form(), d.call()},
+				Step: OpStep(d.u8()), Seq: d.u64(), After: d.u64(), Older: d.b(), Heard: d.b(), Verdict: verdict(),
+			}
+			o.Done = C2MCollectiveCommsComplete{o.Vote.Tag, d.b(), d.str(), d.u16()}
+			return o
+		}),
+		Verdicts: drawList(d, func() ReportedVerdict { return ReportedVerdict{d.u64(), d.u64(), verdict()} }),
+
+		NextRevision: d.u64(), Broken: uuids(),
+		Links: drawList(d, func() ReportedLink { return ReportedLink{d.uuid(), d.f64(), d.f64()} }),
+	}
+	if p.Call.Step >= StepElection {
+		p.Call.Vote = C2MSyncSharedState{d.u64(), Strategy(d.u8()), drawList(d, func() StateEntry {
+			return StateEntry{d.str(), d.u64(), HashType(d.u8()), d.u64(), dtype.Type(d.u8()), d.b()}
+		}), d.ext()}
+	}
+	if p.Call.Step >= StepFetching {
+		p.Call.Verdict = M2CSyncSharedState{IsOutdated: d.b(), Distributor: d.addr(), Ext: d.ext()}
+	}
+	return p
 }
 
 func (d drawer) ways() []Way { return drawList(d, func() Way { return Way{d.uuid(), d.u32()} }) }
@@ -149,8 +203,8 @@ func drawPacket(t *rapid.T) Packet {
 			}
 			return p
 		},
-		func() Packet { return M2CP2PConnectionsEstablished{d.b(), drawList(d, d.uuid)} },
-		func() Packet { return M2CPeersPendingResponse{d.b()} },
+		func() Packet { return M2CP2PConnectionsEstablished{d.b(), drawList(d, d.uuid), drawList(d, d.uuid)} },
+		func() Packet { return M2CPeersPendingResponse{d.b(), d.u64()} },
 		func() Packet {
 			return M2COptimizeTopologyResponse{drawList(d, func() BandwidthRequest { return BandwidthRequest{d.uuid(), d.uuid(), d.addr()} }), d.ext()}
 		},
@@ -163,7 +217,7 @@ func drawPacket(t *rapid.T) Packet {
 			p.Ext = d.ext()
 			return p
 		},
-		func() Packet { return M2CSyncSharedStateComplete{} },
+		func() Packet { return M2CSyncSharedStateComplete{d.u64()} },
 		func() Packet { return M2CCollectiveCommsCommence{d.u64(), d.u64()} },
 		func() Packet { return M2CCollectiveCommsComplete{d.u64()} },
 		func() Packet { return M2CCollectiveCommsAbort{d.u64(), d.b(), d.ext()} },
@@ -184,6 +238,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MWantMesh{} },
+		d.resumed,
 		func() Packet { return C2MMeshPrepared{d.u64(), drawList(d, d.uuid), d.ways()} },
 		func() Packet {
 			return M2CPrepareMesh{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}

@@ -150,9 +150,9 @@ func (v vector) build(t testing.TB) Packet {
 			}),
 		}
 	case "M2CPacketP2PConnectionsEstablished":
-		return M2CP2PConnectionsEstablished{f.b("success"), f.uuids("ring")}
+		return M2CP2PConnectionsEstablished{Success: f.b("success"), Ring: f.uuids("ring")}
 	case "M2CPacketPeersPendingResponse":
-		return M2CPeersPendingResponse{f.b("peers_pending")}
+		return M2CPeersPendingResponse{PeersPending: f.b("peers_pending")}
 	case "M2CPacketOptimizeTopologyResponse":
 		return M2COptimizeTopologyResponse{Requests: entries(f.list("requests"), func(e fields) BandwidthRequest {
 			return BandwidthRequest{e.uuid("from"), e.uuid("to"), netip.MustParseAddrPort(e.str("endpoint"))}
