@@ -324,3 +324,21 @@ pcclResult_t gopcclSetTorn(const pcclSharedState_t *shared_state, const bool *to
     REDIRECT(gopcclSetTorn, (shared_state, torn))
     return (pcclResult_t)gopccl_set_torn((pcclSharedState_t *)shared_state, (bool *)torn);
 }
+
+pcclResult_t gopcclSaveCheckpoint(const pcclSharedState_t *shared_state, const char *directory, size_t keep,
+                                  const char *meta, char *path_out, size_t capacity, size_t *size_out) {
+    REDIRECT(gopcclSaveCheckpoint, (shared_state, directory, keep, meta, path_out, capacity, size_out))
+    return (pcclResult_t)gopccl_save_checkpoint((pcclSharedState_t *)shared_state, (char *)directory, keep,
+                                                (char *)meta, path_out, capacity, size_out);
+}
+
+pcclResult_t gopcclLoadCheckpoint(pcclSharedState_t *shared_state, const char *path, char *meta_out,
+                                  size_t capacity, size_t *size_out) {
+    REDIRECT(gopcclLoadCheckpoint, (shared_state, path, meta_out, capacity, size_out))
+    return (pcclResult_t)gopccl_load_checkpoint(shared_state, (char *)path, meta_out, capacity, size_out);
+}
+
+pcclResult_t gopcclFindCheckpoint(const char *directory, char *path_out, size_t capacity, size_t *size_out) {
+    REDIRECT(gopcclFindCheckpoint, (directory, path_out, capacity, size_out))
+    return (pcclResult_t)gopccl_find_checkpoint((char *)directory, path_out, capacity, size_out);
+}

@@ -204,6 +204,40 @@ PCCL_EXPORT pcclResult_t gopcclGetTorn(const pcclSharedState_t *shared_state, bo
  */
 PCCL_EXPORT pcclResult_t gopcclSetTorn(const pcclSharedState_t *shared_state, const bool *torn);
 
+/*
+ * Writes shared_state and its revision to a new file in directory, which is
+ * created if need be: whole and on stable storage when it returns pcclSuccess, else
+ * not at all. With keep above 0 only the keep newest checkpoints remain. meta is the
+ * caller's: a JSON object whose values are strings, or NULL. Texts are UTF-8.
+ *
+ * The path of the file goes to path_out if it fits into capacity bytes with its
+ * NUL, and its size to size_out; either may be NULL. The files are those of the Go
+ * package core/checkpoint. Results: pcclInvalidArgument, pcclInvalidUsage (the
+ * state is torn), pcclInternalError (the system, a device).
+ */
+PCCL_EXPORT pcclResult_t gopcclSaveCheckpoint(const pcclSharedState_t *shared_state, const char *directory, size_t keep,
+                                              const char *meta, char *path_out, size_t capacity, size_t *size_out);
+
+/*
+ * Reads a checkpoint into the tensors of shared_state and its revision; nothing is
+ * torn then. The tensors must have the names, types, flags and sizes of those that were
+ * saved. Nothing is written before the file is known to be sound and to fit. Its meta
+ * data goes to meta_out as path_out above ("{}" if it has none); if it does not fit, all
+ * else is done, and the call can be repeated. Results: pcclInvalidArgument (no such
+ * file, or other tensors), pcclInternalError (damaged; the system, a device).
+ */
+PCCL_EXPORT pcclResult_t gopcclLoadCheckpoint(pcclSharedState_t *shared_state, const char *path, char *meta_out,
+                                              size_t capacity, size_t *size_out);
+
+/*
+ * Writes the path of the newest sound checkpoint of directory to path_out, as above.
+ * Damaged ones that are newer are named in the log. Results: pcclInvalidArgument,
+ * pcclNoSharedStateAvailable (there is none at all), pcclInternalError (none is sound,
+ * or the system).
+ */
+PCCL_EXPORT pcclResult_t gopcclFindCheckpoint(const char *directory, char *path_out, size_t capacity,
+                                              size_t *size_out);
+
 #ifdef __cplusplus
 }
 #endif

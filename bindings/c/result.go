@@ -47,6 +47,9 @@ var (
 	callList            = call{"list async reduces", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callSync            = call{"synchronize shared state", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.InvalidUsage}
 	callTorn            = call{"torn tensors", []errs.Code{errs.InvalidArgument}, errs.Internal}
+	callSaveCheckpoint  = call{"save checkpoint", []errs.Code{errs.InvalidArgument}, errs.Internal}
+	callLoadCheckpoint  = call{"load checkpoint", []errs.Code{errs.InvalidArgument}, errs.Internal}
+	callFindCheckpoint  = call{"find checkpoint", []errs.Code{errs.InvalidArgument, errs.NoSharedStateAvailable}, errs.Internal}
 	callCreateMaster    = call{"create master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callRunMaster       = call{"run master", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callMasterPort      = call{"get master port", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}

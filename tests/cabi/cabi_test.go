@@ -158,6 +158,7 @@ func TestOurOwnFunctions(t *testing.T) {
 		flags  []string
 	}{
 		"polls":                 {"polls.c", nil},
+		"checkpoints":           {"checkpoint.c", []string{"-Wno-unused-function", "-fsanitize=address", "-fno-omit-frame-pointer"}},
 		"collectives":           {"collect.c", []string{"-O2"}},
 		"collectives with ASan": {"collect.c", []string{"-fsanitize=address", "-fno-omit-frame-pointer"}},
 	} {
@@ -202,8 +203,9 @@ func TestSymbols(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"gopcclAwaitAsyncReduce", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindDevice", "gopcclGetGroup",
-		"gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError", "gopcclListAsyncReduces", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
+		"gopcclAwaitAsyncReduce", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindCheckpoint", "gopcclFindDevice", "gopcclGetGroup",
+		"gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError", "gopcclListAsyncReduces",
+		"gopcclLoadCheckpoint", "gopcclSaveCheckpoint", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
 	}, ours)
 }
 

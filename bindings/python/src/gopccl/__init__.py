@@ -22,7 +22,7 @@ from gopccl import cuda
 from gopccl._collect import Group
 from gopccl._comm import AsyncReduceHandle, Communicator, MasterNode, ReduceOpDescriptor, dump_state
 from gopccl._errors import ArgumentError, PCCLError, Result
-from gopccl._state import SharedState, TensorInfo
+from gopccl._state import SharedState, TensorInfo, latest_checkpoint
 from gopccl._types import (
     Attribute,
     DataType,
@@ -68,4 +68,5 @@ __all__ = [
     "TensorInfo",
     "cuda",
     "dump_state",
+    "latest_checkpoint",
 ]

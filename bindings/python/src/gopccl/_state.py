@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+import json
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from gopccl import cuda
 from gopccl._buffers import buffer_of, is_numpy, is_torch
-from gopccl._errors import ArgumentError
+from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._lib import call, extra, ffi
 from gopccl._types import DataType, DeviceType, member
 
@@ -14,6 +16,36 @@ from gopccl._types import DataType, DeviceType, member
 def _check_name(name: str) -> None:
     if "\0" in name:  # C would cut it there
         raise ArgumentError(f"tensor {name!r}: the name has a NUL character")
+
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def _text(f: Callable[[Any, int, Any], None], room: int) -> bytes:
+    """What ``f`` writes to the buffer, capacity and place for the size that it is given; called again if it is more."""
+    size = ffi.new("size_t *")
+    while True:
+        out = ffi.new("char[]", room)
+        f(out, room, size)
+        if size[0] <= room:
+            found: bytes = ffi.string(out)
+            return found
+        room = size[0]
+
+
+def latest_checkpoint(directory: Path) -> Optional[str]:
+    """Path of the newest sound checkpoint in ``directory``; None if there is none at all.
+
+    Damaged ones that are newer are named in the library's log. PCCLError with INTERNAL_ERROR if
+    none is sound, or the system fails.
+    """
+    try:
+        path = _text(lambda *out: call("gopcclFindCheckpoint", os.fsencode(directory), *out), 1 << 16)
+    except PCCLError as err:
+        if err.result is Result.NO_SHARED_STATE_AVAILABLE:
+            return None
+        raise
+    return os.fsdecode(path)
 
 
 class TensorInfo:
@@ -138,6 +170,47 @@ class SharedState:
     def push_revision(self) -> None:
         """Add one to the revision: once per change of the content, before the next sync."""
         self.revision += 1
+
+    def save(self, directory: Path, *, keep: int = 0, meta: Optional[Mapping[str, str]] = None) -> str:
+        """Write tensors and revision to a new file in ``directory``, which is made if need be; return its path.
+
+        The file is whole and on stable storage then; a crash before leaves older ones as they were.
+        With ``keep`` above 0 only the ``keep`` newest remain. ``meta`` is the caller's. The format is
+        that of Go's ``core/checkpoint``. PCCLError with INVALID_USAGE if the state is torn, with
+        INTERNAL_ERROR if the system fails.
+        """
+        if not 0 <= keep < 1 << 31:
+            raise ArgumentError(f"keep is {keep}, must be a number of files, or 0 for all")
+        about = {} if meta is None else dict(meta)
+        if not all(isinstance(k, str) and isinstance(v, str) for k, v in about.items()):
+            raise ArgumentError(f"meta is {about!r}, must have strings as keys and values")
+        self.order()
+        self._prepare()
+        state, *keep_alive = self.to_c()
+        text = json.dumps(about).encode()
+        path = _text(lambda *out: call("gopcclSaveCheckpoint", state, os.fsencode(directory), keep, text, *out), 1 << 16)
+        del keep_alive
+        return os.fsdecode(path)
+
+    def load(self, path: Path) -> Dict[str, str]:
+        """Read a checkpoint into the tensors and ``revision``; return its ``meta``. Nothing is torn then.
+
+        PCCLError with INVALID_ARGUMENT if there is no such file or it has other tensors, with INTERNAL_ERROR
+        if it is damaged; nothing has changed then.
+        """
+        self.order()
+        self._prepare()
+        state, *keep_alive = self.to_c()
+        try:
+            text = _text(lambda *out: call("gopcclLoadCheckpoint", state, os.fsencode(path), *out), 1 << 16)
+        except BaseException:
+            self._failed(state)
+            raise
+        finally:
+            del keep_alive
+        self._torn, self.revision = (), state.revision
+        meta: Dict[str, str] = json.loads(text)
+        return meta
 
     def order(self) -> None:
         """Make the next synchronisation wait for PyTorch's current streams on the devices of the tensors."""

@@ -6,9 +6,10 @@ with PyTorch 2.5 and later, and the package installed, no import is needed.
 
 from _gopccl_autoload import register as _register
 
+from gopccl.torch._diloco import DiLoCo
 from gopccl.torch._group import GopcclGroup, create_backend, create_group
 from gopccl.torch._helpers import TrainingState, all_reduce, all_reduce_gradients
 
 _register()
 
-__all__ = ["GopcclGroup", "TrainingState", "all_reduce", "all_reduce_gradients", "create_backend", "create_group"]
+__all__ = ["DiLoCo", "GopcclGroup", "TrainingState", "all_reduce", "all_reduce_gradients", "create_backend", "create_group"]

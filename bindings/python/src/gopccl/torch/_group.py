@@ -449,7 +449,7 @@ class Calls:
         return self._core.handle()
 
     def reconfigure(self, opts: Any) -> GopcclWork:
-        """Form the group anew; rank and size are the new ones once the work has been waited for."""
+        """Form the group again; rank and size are the new ones once the work has been waited for."""
         return self._core.reconfigure(opts)
 
     def abort(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from gopccl import cuda
 from gopccl._comm import Communicator, ReduceOpDescriptor
 from gopccl._errors import ArgumentError, PCCLError, Result
-from gopccl._state import SharedState, TensorInfo
+from gopccl._state import Path, SharedState, TensorInfo
 from gopccl._types import (
     DataType,
     QuantizationAlgorithm,
@@ -287,10 +287,7 @@ class TrainingState:
         checkpoint and :meth:`restored`.
         """
         with torch.no_grad():
-            self._check()
-            for t, staging in self._staged:
-                staging.copy_(torch.view_as_real(t) if t.is_complex() else t)
-            self._numbers.load(self._number_tensor)
+            self._stage()
             try:
                 info = comm.sync_shared_state(self.shared_state, strategy)
             except BaseException:
@@ -301,6 +298,27 @@ class TrainingState:
             if info.rx_bytes:
                 self._unstage()
         return info
+
+    def save(self, directory: Path, *, keep: int = 0, meta: Optional[Mapping[str, str]] = None) -> str:
+        """Write the state to a new file in ``directory``; see :meth:`SharedState.save`."""
+        with torch.no_grad():
+            self._stage()
+        return self.shared_state.save(directory, keep=keep, meta=meta)
+
+    def load(self, path: Path) -> Dict[str, str]:
+        """Read a checkpoint into model, optimizer and revision; return its ``meta``. See :meth:`SharedState.load`."""
+        with torch.no_grad():
+            self._stage()
+            meta = self.shared_state.load(path)
+            self._unstage()
+        return meta
+
+    def _stage(self) -> None:
+        """Give the copies the content of what is shared by them."""
+        self._check()
+        for t, staging in self._staged:
+            staging.copy_(torch.view_as_real(t) if t.is_complex() else t)
+        self._numbers.load(self._number_tensor)
 
     def _unstage(self) -> None:
         """Give what is shared by a copy the content of the copy."""
