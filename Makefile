@@ -11,7 +11,7 @@ help:
 	@echo "soak-plugins kills plugins a hundred times during runs; prints how often, and what it cost (a minute)"
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
-	@echo "bench        kernels, then all-reduces beside PCCL, Gloo and bare TCP (installs PyTorch once)"
+	@echo "bench        kernels, then collectives beside PCCL, Gloo and bare TCP (installs PyTorch once)"
 	@echo "wan          all-reduces beside PCCL, Gloo and plain TCP over emulated wide-area networks; writes docs/internet.md"
 	@echo "             (Linux, root; most of an hour on an idle machine; ONLY=lossy/ plays a part)"
 	@echo "wan-test     the networks that WAN measurements run in, tested (Linux, root)"

@@ -35,11 +35,11 @@ func TestContestantsMeasure(t *testing.T) {
 		s, err := c.start(t.Context(), world)
 		require.NoError(t, err)
 		for _, j := range []job{
-			{world, 12, "none", 1},
-			{world, 100000, "none", 1},
-			{world, 40000, "none", 3},
-			{world, 100000, "minmax", 1},
-			{world, 100000, "zeropoint", 2},
+			sums(world, 12, "none", 1),
+			sums(world, 100000, "none", 1),
+			sums(world, 40000, "none", 3),
+			sums(world, 100000, "minmax", 1),
+			sums(world, 100000, "zeropoint", 2),
 		} {
 			if !c.can(j) || c.name == nameRival && j.Concurrent < 3 {
 				continue
@@ -67,6 +67,60 @@ func TestFloorMovesTheBytes(t *testing.T) {
 	}
 }
 
+// Ours and the floor do every collective: what moved is where it belongs, at world sizes
+// that blocks divide into and others.
+func TestContestantsMove(t *testing.T) {
+	all, err := contestants(t.Context(), options{contestants: "floor"})
+	require.NoError(t, err)
+	for _, c := range all {
+		for _, world := range []int{2, 3} {
+			s, err := c.start(t.Context(), world)
+			require.NoError(t, err)
+			for _, j := range append(patternJobs(world, patternNames(), []int{4, 100000, 3 << 20}, true), sums(world, 100000, "none", 1)) {
+				require.True(t, c.can(j))
+				got, err := s.run(t.Context(), j, 2)
+				require.NoError(t, err, "%s %v", c.name, j)
+				require.Len(t, got.Seconds, 2)
+				if j.Pattern != "" {
+					require.Len(t, got.Root, 2)
+				}
+			}
+			require.NoError(t, s.close())
+		}
+	}
+}
+
+// What is looked at after the first round is what the collective promises.
+func TestWrongBlocksAreNoticed(t *testing.T) {
+	for _, name := range patternNames() {
+		b, err := newBlocks(name, 3, 0, 4000)
+		require.NoError(t, err)
+		if name == barrier || name == "broadcast" {
+			continue // nothing comes to the root
+		}
+		require.ErrorContains(t, b.check(), "wrong result of "+name)
+		for i := range b.dst {
+			b.dst[i] = b.want(i)
+		}
+		require.NoError(t, b.check())
+		b.dst[len(b.dst)/2]++
+		require.Error(t, b.check())
+	}
+	_, err := newBlocks("all-to-one", 3, 0, 4000)
+	require.Error(t, err)
+}
+
+// A program that does not know a pattern has measured something else.
+func TestWhoDoesNotKnowAPattern(t *testing.T) {
+	s := &crew{}
+	w, err := startWorker(t.Context(), []string{"sh", "-c", `read x; echo '{"Seconds":[1],"CPU":1}'`})
+	require.NoError(t, err)
+	s.ranks = append(s.ranks, w)
+	_, err = s.run(t.Context(), job{World: 1, Bytes: 4, Pattern: "gather"}, 1)
+	require.ErrorContains(t, err, "does not know the pattern gather")
+	s.close()
+}
+
 func TestWorkersThatFail(t *testing.T) {
 	_, err := ours([]string{"false"})(t.Context(), 2)
 	require.Error(t, err)
@@ -76,9 +130,9 @@ func TestWorkersThatFail(t *testing.T) {
 	require.Error(t, err)
 	_, err = slowest([]turn{{Seconds: []float64{1}}, {}})
 	require.Error(t, err)
-	got, err := slowest([]turn{{[]float64{1, 5}, 1}, {[]float64{2, 4}, 2}})
+	got, err := slowest([]turn{{Seconds: []float64{1, 5}, CPU: 1}, {Seconds: []float64{2, 4}, CPU: 2}})
 	require.NoError(t, err)
-	require.Equal(t, turn{[]float64{2, 5}, 3}, got)
+	require.Equal(t, turn{Seconds: []float64{2, 5}, CPU: 3}, got)
 	err = serve(strings.NewReader(`{"Bytes":4}`), &strings.Builder{}, func(order) (answer, error) { return answer{}, fmt.Errorf("no") })
 	require.Error(t, err)
 }
@@ -96,14 +150,25 @@ func TestJobs(t *testing.T) {
 	o := options{turns: 1, sessions: 1, turn: 1, quantize: "none,minmax", concurrent: "1,2", worlds: "3", sizes: "4KiB"}
 	jobs, err := o.jobs()
 	require.NoError(t, err)
-	require.Equal(t, []job{{3, 4096, "none", 1}, {3, 4096, "none", 2}, {3, 4096, "minmax", 1}, {3, 4096, "minmax", 2}}, jobs)
+	require.Equal(t, []job{sums(3, 4096, "none", 1), sums(3, 4096, "none", 2), sums(3, 4096, "minmax", 1), sums(3, 4096, "minmax", 2)}, jobs)
 	for _, bad := range []options{{}, {turns: 1, sessions: 1, turn: 1, worlds: "1"}, {turns: 1, sessions: 1, turn: 1, quantize: "x", concurrent: "1"}, {turns: 1, sessions: 1, turn: 1, concurrent: "0"}} {
 		_, err := bad.jobs()
 		require.Error(t, err)
 	}
 	jobs, err = options{turns: 1, sessions: 1, turn: 1, quantize: "none", concurrent: "1", worlds: "5"}.jobs()
 	require.NoError(t, err)
-	require.Contains(t, jobs, job{5, 1 << 20, "none", 16})
+	require.Contains(t, jobs, sums(5, 1<<20, "none", 16))
+	o = options{turns: 1, sessions: 1, turn: 1, quantize: "none", concurrent: "1", worlds: "8", sizes: "4KiB", patterns: "barrier,all-reduce,gather"}
+	jobs, err = o.jobs()
+	require.NoError(t, err)
+	require.Equal(t, []job{{8, 0, "none", 1, "barrier"}, {8, 4096, "none", 1, "gather"}, sums(8, 4096, "none", 1)}, jobs)
+	o.patterns = "all"
+	jobs, err = o.jobs()
+	require.NoError(t, err)
+	require.Len(t, jobs, 9)
+	o.patterns = "bcast"
+	_, err = o.jobs()
+	require.ErrorContains(t, err, "bcast")
 	// Every mark is measured by default.
 	jobs, err = options{turns: 1, sessions: 1, turn: 1, quantize: "none", concurrent: "1"}.jobs()
 	require.NoError(t, err)
@@ -114,11 +179,14 @@ func TestJobs(t *testing.T) {
 
 func sample() results {
 	return results{Machine: "here", Turns: 3, Cases: []result{
-		{job{2, 64 << 20, "none", 1}, map[string]entry{
+		{sums(2, 64<<20, "none", 1), map[string]entry{
 			nameOurs: {Median: 0.03, CPU: 0.5},
 			namePCCL: {Median: 0.06, CPU: 1, Ratio: 2, CPURatio: 0.5}, nameFloor: {Median: 0.02, CPU: 0.4, Ratio: 0.66, CPURatio: 1.2},
 		}},
-		{job{4, 400000, "none", 1}, map[string]entry{nameOurs: {Median: 0.001}, nameGloo: {Median: 0.003, Ratio: 3}}},
+		{job{4, 64 << 20, "none", 1, "gather"}, map[string]entry{
+			nameOurs: {Median: 0.01, Root: 0.009}, nameGloo: {Median: 0.03, Ratio: 3, Root: 0.02},
+		}},
+		{sums(4, 400000, "none", 1), map[string]entry{nameOurs: {Median: 0.001}, nameGloo: {Median: 0.003, Ratio: 3}}},
 	}, Hash: &hashing{Bytes: 1 << 30, Ours: 20, PCCL: 5, Read: 21, ByPCCL: 4, ByRead: 0.95}}
 }
 
@@ -130,6 +198,8 @@ func TestRender(t *testing.T) {
 		"| world 2, 64 MiB: faster than PCCL 1.0.0 | at least 1.7x | 2.00 | met |",
 		"| world 2, 64 MiB: time by that of bare TCP | at most 1.25 | 1.52 | missed |",
 		"faster than Gloo (PyTorch) | at least 4x | 3.00 | missed |",
+		"| world 4, gather, 64 MiB | 10.00 ms (9.00 ms) | 30.00 ms (3.00x, 20.00 ms) | |",
+		"| world 4, gather, 64 MiB: faster than Gloo (PyTorch) | at least 2x | 3.00 | met |",
 		"| hash, 1024 MiB: of the speed of reading | at least 0.80 | 0.95 | met |",
 	} {
 		require.Contains(t, text, want)
@@ -160,9 +230,10 @@ func TestAdd(t *testing.T) {
 	now.Cases, now.Hash = now.Cases[1:], nil
 	now.Cases[0].Entries = map[string]entry{nameOurs: {Median: 7}}
 	sum := now.onto(old)
-	require.Len(t, sum.Cases, 2)
+	require.Len(t, sum.Cases, 3)
 	require.Equal(t, old.Cases[0], sum.Cases[0])
-	require.Equal(t, now.Cases[0], sum.Cases[1])
+	require.Equal(t, old.Cases[2], sum.Cases[1])
+	require.Equal(t, now.Cases[0], sum.Cases[2])
 	require.Equal(t, old.Hash, sum.Hash)
 	b, err := json.Marshal(sum)
 	require.NoError(t, err)
@@ -188,10 +259,10 @@ func TestPagesShowTheResults(t *testing.T) {
 // The measure of PCCL's report, by its own numbers: 18 peers with 2^28 float32
 // each in 90.5 s contribute 11.86 MB/s each and have 358.6 Mbit/s on the wire.
 func TestRates(t *testing.T) {
-	contribution, network := job{18, 1 << 30, "none", 1}.rates(90.5)
+	contribution, network := sums(18, 1<<30, "none", 1).rates(90.5)
 	require.InDelta(t, 11.86, contribution, 0.01)
 	require.InDelta(t, 0.3586, network, 0.0001)
-	contribution, network = job{2, 1 << 20, "none", 4}.rates(1)
+	contribution, network = sums(2, 1<<20, "none", 4).rates(1)
 	require.InDelta(t, 4*1.048576, contribution, 1e-9)
 	require.InDelta(t, 4*1.048576*8*2/1e3, network, 1e-9)
 }

@@ -39,10 +39,12 @@ type session interface {
 }
 
 // turn is what some rounds took: of each the time of the slowest process, in
-// seconds, and the processor time of all processes.
+// seconds, and the processor time of all processes. Root is the time of member 0, for
+// which some libraries are done before the others.
 type turn struct {
 	Seconds []float64
 	CPU     float64
+	Root    []float64
 }
 
 func (t turn) median() float64 { return median(t.Seconds) }
@@ -54,6 +56,7 @@ func contestants(ctx context.Context, o options) ([]contestant, error) {
 		return nil, err
 	}
 	anything := func(job) bool { return true }
+	theirs := func(j job) bool { return j.Concurrent <= 8 && j.Pattern == "" }
 	plain := func(j job) bool { return j.Quantize == "none" }
 	all := []contestant{{nameOurs, anything, ours([]string{self})}}
 	for i, r := range strings.Split(o.rival, ";") {
@@ -69,9 +72,9 @@ func contestants(ctx context.Context, o options) ([]contestant, error) {
 			if err != nil {
 				return nil, fmt.Errorf("set up the original PCCL (leave it out with -contestants): %w", err)
 			}
-			// With 12 in flight and more it never came to an end here.
-			few := func(j job) bool { return j.Concurrent <= 8 }
-			all = append(all, contestant{namePCCL, few, start})
+			// With 12 in flight and more it never came to an end here, and it has
+			// no other collectives.
+			all = append(all, contestant{namePCCL, theirs, start})
 		case nameGloo:
 			start, err := glooContestant(ctx)
 			if err != nil {

@@ -128,11 +128,14 @@ func (b *inbox) Read(p []byte) (int, error) {
 type order struct {
 	Bytes, Rounds, Concurrent int
 	Quantize                  string
+	Pattern                   string
 }
 
 type answer struct {
 	Seconds []float64
 	CPU     float64
+	Pattern string // that of the order: other builds may not know it
+	Root    bool   // this is member 0
 	Error   string `json:",omitempty"`
 }
 
@@ -143,11 +146,12 @@ type crew struct {
 
 func (c *crew) run(_ context.Context, j job, rounds int) (turn, error) {
 	for _, w := range c.ranks {
-		if err := w.tell(order{j.Bytes, rounds, j.Concurrent, j.Quantize}); err != nil {
+		if err := w.tell(order{j.Bytes, rounds, j.Concurrent, j.Quantize, j.Pattern}); err != nil {
 			return turn{}, fmt.Errorf("%w: %s", err, strings.TrimSpace(w.log.String()))
 		}
 	}
 	reports := make([]turn, len(c.ranks))
+	var root []float64
 	for i, w := range c.ranks {
 		var a answer
 		if err := w.hear(&a); err != nil {
@@ -156,9 +160,17 @@ func (c *crew) run(_ context.Context, j job, rounds int) (turn, error) {
 		if a.Error != "" {
 			return turn{}, fmt.Errorf("rank %d: %s", i, a.Error)
 		}
-		reports[i] = turn{a.Seconds, a.CPU}
+		if a.Pattern != j.Pattern {
+			return turn{}, fmt.Errorf("rank %d does not know the pattern %s", i, j.Pattern)
+		}
+		if a.Root {
+			root = a.Seconds
+		}
+		reports[i] = turn{Seconds: a.Seconds, CPU: a.CPU}
 	}
-	return slowest(reports)
+	t, err := slowest(reports)
+	t.Root = root
+	return t, err
 }
 
 func (c *crew) close() error {
@@ -182,6 +194,7 @@ func serve(in io.Reader, out io.Writer, do func(order) (answer, error)) error {
 			return err
 		}
 		a, err := do(o)
+		a.Pattern = o.Pattern
 		if err != nil {
 			a.Error = err.Error()
 		}

@@ -15,7 +15,8 @@ import (
 // as soon as it has received that byte of chunk s, as in a ring all-reduce that
 // computes nothing. Every byte comes out of and goes into the place of its chunk
 // in the whole buffer. Two programs are tried for every job, one thread that
-// sends and receives and two threads, and the faster one is the floor.
+// sends and receives and two threads, and the faster one is the floor. That of the
+// other collectives is in mesh.go.
 
 const floorRole = "bench-floor"
 
@@ -35,6 +36,11 @@ func floorOf(command []string) func(ctx context.Context, world int) (session, er
 				return nil, err
 			}
 			s.crews = append(s.crews, c)
+		}
+		var err error
+		if s.mesh, err = meshCrew(ctx, command, world); err != nil {
+			s.close()
+			return nil, err
 		}
 		return s, nil
 	}
@@ -65,10 +71,16 @@ func floorCrew(ctx context.Context, command []string, world int, threads string)
 	return c, nil
 }
 
-// floorSession runs both programs and takes the faster one.
-type floorSession struct{ crews []*crew }
+// floorSession runs both programs and takes the faster one. mesh is for other collectives.
+type floorSession struct {
+	crews []*crew
+	mesh  *crew
+}
 
 func (s *floorSession) run(ctx context.Context, j job, rounds int) (best turn, err error) {
+	if j.Pattern != "" {
+		return s.mesh.run(ctx, j, rounds)
+	}
 	for _, c := range s.crews {
 		t, err := c.run(ctx, j, rounds)
 		if err != nil {
@@ -84,6 +96,9 @@ func (s *floorSession) run(ctx context.Context, j job, rounds int) (best turn, e
 func (s *floorSession) close() error {
 	for _, c := range s.crews {
 		c.close()
+	}
+	if s.mesh != nil {
+		s.mesh.close()
 	}
 	return nil
 }

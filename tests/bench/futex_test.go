@@ -32,11 +32,11 @@ done
 	o := options{turns: 1, turn: 1e6, contestants: "floor"}
 	all, err := contestants(t.Context(), o)
 	require.NoError(t, err)
-	require.NoError(t, countFutexes(t.Context(), o, job{2, 4096, "none", 1}, all[0]))
-	require.NoError(t, countFutexes(t.Context(), o, job{2, 4096, "none", 1}, all[1]), "a contestant without ranks is left out")
+	require.NoError(t, countFutexes(t.Context(), o, sums(2, 4096, "none", 1), all[0]))
+	require.NoError(t, countFutexes(t.Context(), o, sums(2, 4096, "none", 1), all[1]), "a contestant without ranks is left out")
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "perf"), []byte("#!/bin/sh\nexit 1\n"), 0o700))
-	require.ErrorContains(t, countFutexes(t.Context(), o, job{2, 4096, "none", 1}, all[0]), "perf")
+	require.ErrorContains(t, countFutexes(t.Context(), o, sums(2, 4096, "none", 1), all[0]), "perf")
 
 	require.Zero(t, spread([]float64{3}))
 	require.Zero(t, spread([]float64{2, 2, 2}))

@@ -1,12 +1,14 @@
 // Command bench times all-reduces of gopccl, of the original PCCL 1.0.0, of
 // PyTorch's Gloo and of bare TCP that moves the same bytes around the same ring,
-// in turns on this machine, and prints one table with medians and ratios. It
+// in turns on this machine, and prints one table with medians and ratios. The other
+// collectives, which the original does not have, are timed beside Gloo and bare TCP. It
 // sets up what it compares with: the original library through
 // tools/ci/original.sh, PyTorch in a virtual environment (some GB, once).
 //
 //	go run ./tests/bench                              # some minutes
 //	go run ./tests/bench -full                        # worlds 2, 4, 8, 4 KiB to 256 MiB, 1 to 16 at a time
 //	go run ./tests/bench -world 2 -bytes 64MiB -turns 5
+//	go run ./tests/bench -hash=false -contestants gloo,floor -pattern all-gather,barrier
 //	go run ./tests/bench -json docs/benchmarks.json -markdown docs/benchmarks.md -svg docs/benchmarks.svg -readme README.md
 //	go run ./tests/bench -futex -bytes 4KiB,4MiB      # wake-ups and variance
 //	go run ./tests/bench -from docs/benchmarks.json -markdown docs/benchmarks.md    # writes, measures nothing
@@ -30,7 +32,7 @@ import (
 
 // roles are the bodies of child processes, by first argument.
 var roles = map[string]func(ctx context.Context, args []string) error{
-	masterRole: runMaster, peerRole: runPeer, floorRole: runFloorPeer,
+	masterRole: runMaster, peerRole: runPeer, floorRole: runFloorPeer, meshRole: runMeshPeer,
 }
 
 func main() {
@@ -46,6 +48,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.worlds, "world", "", "numbers of peers, comma separated (default: a selection)")
 	flag.StringVar(&o.sizes, "bytes", "", "buffer sizes in bytes, KiB or MiB, comma separated (default: a selection)")
+	flag.StringVar(&o.patterns, "pattern", "", "collectives, comma separated, or all (default: all without -bytes, all-reduce with it)")
 	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -bytes")
 	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -bytes")
 	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with")
@@ -70,24 +73,38 @@ func main() {
 }
 
 type options struct {
-	worlds, sizes, quantize, concurrent string
-	contestants, rival                  string
-	full, hash, add, futex              bool
-	turns, sessions                     int
-	turn                                time.Duration
-	from, json, markdown, svg, readme   string
+	worlds, sizes, patterns, quantize, concurrent string
+	contestants, rival                            string
+	full, hash, add, futex                        bool
+	turns, sessions                               int
+	turn                                          time.Duration
+	from, json, markdown, svg, readme             string
 }
 
-// job is one thing to measure: sums of float32, Concurrent at a time.
+// job is one thing to measure: sums of float32, Concurrent at a time, or another
+// collective.
 type job struct {
-	World      int    `json:"world"`
-	Bytes      int    `json:"bytes"` // of one buffer
+	World int `json:"world"`
+	// Bytes of one buffer; of other collectives, of that with the blocks of all.
+	Bytes      int    `json:"bytes"`
 	Quantize   string `json:"quantize"`
 	Concurrent int    `json:"concurrent"`
+	Pattern    string `json:"pattern,omitempty"` // empty: all-reduce
+}
+
+// sums is the job of all-reduces.
+func sums(world, bytes int, quantize string, concurrent int) job {
+	return job{World: world, Bytes: bytes, Quantize: quantize, Concurrent: concurrent}
 }
 
 func (j job) String() string {
+	if j.Pattern == barrier {
+		return fmt.Sprintf("world %d, barrier", j.World)
+	}
 	s := fmt.Sprintf("world %d, %s", j.World, sizeName(j.Bytes))
+	if j.Pattern != "" {
+		s = fmt.Sprintf("world %d, %s, %s", j.World, j.Pattern, sizeName(j.Bytes))
+	}
 	if j.Quantize != "none" {
 		s += ", " + j.Quantize + " uint8"
 	}
@@ -127,14 +144,24 @@ func (o options) jobs() (jobs []job, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("-concurrent: %w", err)
 	}
+	patterns, err := o.chosenPatterns()
+	if err != nil {
+		return nil, err
+	}
 	for _, w := range worlds {
+		if len(patterns) > 0 && (w <= 4 || o.worlds != "") {
+			jobs = append(jobs, patternJobs(w, patterns, sizes, chosen)...)
+		}
+		if !o.reduces() {
+			continue
+		}
 		for _, n := range sizes {
 			for q := range strings.SplitSeq(o.quantize, ",") {
 				if q != "none" && q != "minmax" && q != "zeropoint" {
 					return nil, fmt.Errorf("-quantize %q: want none, minmax or zeropoint", q)
 				}
 				for _, c := range concurrent {
-					jobs = append(jobs, job{w, n, q, c})
+					jobs = append(jobs, sums(w, n, q, c))
 				}
 			}
 		}
@@ -142,14 +169,14 @@ func (o options) jobs() (jobs []job, err error) {
 			continue
 		}
 		for _, q := range []string{"minmax", "zeropoint"} {
-			jobs = append(jobs, job{w, 64 << 20, q, 1})
+			jobs = append(jobs, sums(w, 64<<20, q, 1))
 		}
 		at := []int{4, 16}
 		if o.full {
 			at = []int{2, 4, 8, 16}
 		}
 		for _, c := range at {
-			jobs = append(jobs, job{w, 1 << 20, "none", c})
+			jobs = append(jobs, sums(w, 1<<20, "none", c))
 		}
 	}
 	return jobs, nil
@@ -248,7 +275,7 @@ func measure(ctx context.Context, o options) (results, error) {
 }
 
 // series is what one contestant measured of one job, turn by turn.
-type series struct{ times, cpu []float64 }
+type series struct{ times, roots, cpu []float64 }
 
 // measureWorld starts the processes of all contestants several times, since how
 // their memory lies makes a difference for as long as they live, keeps them
@@ -275,7 +302,7 @@ func measureWorld(ctx context.Context, o options, all []contestant, world int, j
 			if len(s.times) == 0 {
 				continue
 			}
-			e := entry{Median: median(s.times), CPU: median(s.cpu)}
+			e := entry{Median: median(s.times), CPU: median(s.cpu), Root: median(s.roots)}
 			if i > 0 {
 				e.Ratio, e.CPURatio = ratio(s.times, ours.times), ratio(ours.cpu, s.cpu)
 			}
@@ -326,7 +353,12 @@ func measureSession(ctx context.Context, o options, all []contestant, world int,
 				gigabytes := float64(j.Bytes) * float64(j.Concurrent) * float64(rounds[i]) / 1e9
 				s := &measured[at][i]
 				s.times = append(s.times, t.median())
-				s.cpu = append(s.cpu, t.CPU/float64(j.World)/gigabytes)
+				if j.Pattern != "" {
+					s.roots = append(s.roots, median(t.Root))
+				}
+				if gigabytes > 0 {
+					s.cpu = append(s.cpu, t.CPU/float64(j.World)/gigabytes)
+				}
 			}
 		}
 	}

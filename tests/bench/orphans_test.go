@@ -29,7 +29,7 @@ func runOrphans(ctx context.Context, prefix []string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.run(ctx, job{2, 4096, "none", 1}, 1); err != nil {
+		if _, err := s.run(ctx, sums(2, 4096, "none", 1), 1); err != nil {
 			return err
 		}
 		if c, ok := s.(*crew); ok {

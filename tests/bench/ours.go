@@ -11,6 +11,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/plan"
 )
 
 const (
@@ -92,6 +93,7 @@ type peer struct {
 	world int
 	last  order
 	ops   []core.Reduce
+	move  *blocks // of other collectives
 }
 
 func (p *peer) run(ctx context.Context, o order) (a answer, err error) {
@@ -101,11 +103,12 @@ func (p *peer) run(ctx context.Context, o order) (a answer, err error) {
 			return a, err
 		}
 	}
+	a.Root = p.comm.Attributes().Index == 0
 	handles := make([]*core.Handle, len(p.ops))
-	barrier := core.ReduceOf([]uint32{0}, []uint32{1}, core.Sum)
-	barrier.Tag = 1 << 32
+	meet := core.ReduceOf([]uint32{0}, []uint32{1}, core.Sum)
+	meet.Tag = 1 << 32
 	for k := range 1 + rounds { // the first one finds its way back into the caches
-		if _, err := p.comm.AllReduce(ctx, barrier); err != nil {
+		if _, err := p.comm.AllReduce(ctx, meet); err != nil {
 			return a, err
 		}
 		cpu, start := cpuTime(), time.Now()
@@ -122,6 +125,15 @@ func (p *peer) run(ctx context.Context, o order) (a answer, err error) {
 }
 
 func (p *peer) round(ctx context.Context, handles []*core.Handle) (err error) {
+	if b := p.move; b != nil {
+		if b.kind == plan.Barrier {
+			return p.comm.Barrier(ctx)
+		}
+		_, err = p.comm.Collect(ctx, core.Collective{
+			Kind: core.Kind(b.kind), Src: dtype.AsBytes(b.src), Dst: dtype.AsBytes(b.dst), DType: dtype.Float32, Op: core.Sum,
+		})
+		return err
+	}
 	if len(p.ops) == 1 {
 		_, err = p.comm.AllReduce(ctx, p.ops[0])
 		return err
@@ -141,7 +153,18 @@ func (p *peer) round(ctx context.Context, handles []*core.Handle) (err error) {
 
 // prepare makes buffers and looks at the result of a first round.
 func (p *peer) prepare(ctx context.Context, o order) error {
-	p.ops, p.last = nil, order{}
+	p.ops, p.move, p.last = nil, nil, order{}
+	if o.Pattern != "" {
+		var err error
+		if p.move, err = newBlocks(o.Pattern, p.world, p.comm.Attributes().Index, o.Bytes); err != nil {
+			return err
+		}
+		if err := p.round(ctx, nil); err != nil {
+			return err
+		}
+		p.last = o
+		return p.move.check()
+	}
 	n := o.Bytes / 4
 	for k := range max(1, o.Concurrent) {
 		src, dst := make([]float32, n), make([]float32, n)

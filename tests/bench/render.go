@@ -35,9 +35,9 @@ type target struct {
 
 // targets are the marks that this project set itself.
 func targets() []target {
-	w2, w4 := job{2, 64 << 20, "none", 1}, job{4, 64 << 20, "none", 1}
-	s2, s4 := job{2, 400000, "none", 1}, job{4, 400000, "none", 1}
-	return []target{
+	w2, w4 := sums(2, 64<<20, "none", 1), sums(4, 64<<20, "none", 1)
+	s2, s4 := sums(2, 400000, "none", 1), sums(4, 400000, "none", 1)
+	return append([]target{
 		{w2, namePCCL, "time", 1.7, true},
 		{w2, nameGloo, "time", 1.6, true},
 		{w2, nameFloor, "time", 1 / 1.25, true},
@@ -48,13 +48,13 @@ func targets() []target {
 		{s2, nameGloo, "time", 2, true},
 		{s4, namePCCL, "time", 50, true},
 		{s4, nameGloo, "time", 4, true},
-		{job{2, 64 << 20, "minmax", 1}, namePCCL, "time", 4, true},
-		{job{2, 64 << 20, "zeropoint", 1}, namePCCL, "time", 2.5, true},
+		{sums(2, 64<<20, "minmax", 1), namePCCL, "time", 4, true},
+		{sums(2, 64<<20, "zeropoint", 1), namePCCL, "time", 2.5, true},
 		{w2, namePCCL, "cpu", 0.6, false},
 		{w2, nameGloo, "cpu", 0.8, false},
 		{w4, namePCCL, "cpu", 0.6, false},
 		{w4, nameGloo, "cpu", 0.8, false},
-	}
+	}, patternTargets()...)
 }
 
 func (t target) value(r results) (float64, bool) {
@@ -102,7 +102,7 @@ func (r results) rates(names []string, head, rule string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\nContribution of a peer by the time in MB/s, in brackets what it sends and receives in Gbit/s, as PCCL's report counts:\n\n%s\n%s\n", head, rule)
 	for _, c := range r.Cases {
-		if c.Bytes < 1<<20 || c.Quantize != "none" {
+		if c.Bytes < 1<<20 || c.Quantize != "none" || c.Pattern != "" {
 			continue
 		}
 		fmt.Fprintf(&b, "| %v |", c.job)
@@ -140,6 +140,9 @@ func (r results) markdown() string {
 	}
 	b.WriteString(head + "\n" + rule + "\n")
 	for _, c := range r.Cases {
+		if c.Pattern != "" {
+			continue
+		}
 		fmt.Fprintf(&b, "| %v |", c.job)
 		for _, n := range names {
 			e, ok := c.Entries[n]
@@ -156,7 +159,7 @@ func (r results) markdown() string {
 	}
 	fmt.Fprintf(&b, "\nProcessor seconds of one process by 10^9 bytes of its buffer:\n\n%s\n%s\n", head, rule)
 	for _, c := range r.Cases {
-		if c.Bytes < 1<<20 {
+		if c.Bytes < 1<<20 || c.Pattern != "" {
 			continue
 		}
 		fmt.Fprintf(&b, "| %v |", c.job)
@@ -170,6 +173,7 @@ func (r results) markdown() string {
 		b.WriteString("\n")
 	}
 	b.WriteString(r.rates(names, head, rule))
+	b.WriteString(r.others())
 	if h := r.Hash; h != nil {
 		fmt.Fprintf(&b, "\nHash of %s of shared state, all cores: gopccl %.1f GB/s, reading the same bytes %.1f GB/s (%.2f of it)", sizeName(h.Bytes), h.Ours, h.Read, h.ByRead)
 		if h.PCCL > 0 {
@@ -205,7 +209,7 @@ func (r results) marks() string {
 		case t.who == nameFloor:
 			row(fmt.Sprintf("%v: time by that of %s", t.job, titles[t.who]), fmt.Sprintf("at most %.2f", 1/t.limit), 1/v, t.met(v))
 		default:
-			row(fmt.Sprintf("%v: faster than %s", t.job, titles[t.who]), fmt.Sprintf("at least %gx", t.limit), v, t.met(v))
+			row(fmt.Sprintf("%v: faster than %s", t.job, titles[t.who]), fmt.Sprintf("at least %.3gx", t.limit), v, t.met(v))
 		}
 	}
 	if h := r.Hash; h != nil {
@@ -228,12 +232,12 @@ func (r results) short() string {
 	}
 	fmt.Fprintf(&b, "%s\n%s\n", head, rule)
 	for _, j := range []job{
-		{2, 400000, "none", 1},
-		{2, 64 << 20, "none", 1},
-		{2, 64 << 20, "minmax", 1},
-		{2, 64 << 20, "zeropoint", 1},
-		{4, 400000, "none", 1},
-		{4, 64 << 20, "none", 1},
+		sums(2, 400000, "none", 1),
+		sums(2, 64<<20, "none", 1),
+		sums(2, 64<<20, "minmax", 1),
+		sums(2, 64<<20, "zeropoint", 1),
+		sums(4, 400000, "none", 1),
+		sums(4, 64<<20, "none", 1),
 	} {
 		c, ok := r.find(j)
 		if !ok {
@@ -314,7 +318,7 @@ func (r results) svg() string {
 	return b.String()
 }
 
-func plotted(j job) bool { return j.Quantize == "none" && j.Concurrent == 1 }
+func plotted(j job) bool { return j.Quantize == "none" && j.Concurrent == 1 && j.Pattern == "" }
 
 func decade(d float64) string {
 	switch {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,6 +41,7 @@ type entry struct {
 	CPU      float64 `json:"cpu_s_per_gb"` // of one process, by 10^9 bytes of its buffers
 	Ratio    float64 `json:"ratio,omitempty"`
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
+	Root     float64 `json:"root_s,omitempty"` // median at member 0, of other collectives
 }
 
 // hashing is the hash of shared state, in 10^9 bytes per second.
@@ -98,7 +100,9 @@ func (r results) onto(old results) results {
 			cases = append(cases, c)
 		}
 	}
-	slices.SortStableFunc(cases, func(a, b result) int { return a.World - b.World })
+	slices.SortStableFunc(cases, func(a, b result) int {
+		return cmp.Or(cmp.Compare(min(len(a.Pattern), 1), min(len(b.Pattern), 1)), cmp.Compare(a.World, b.World))
+	})
 	r.Cases = cases
 	if r.Hash == nil {
 		r.Hash = old.Hash
