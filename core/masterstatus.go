@@ -18,7 +18,7 @@ type MasterStatus struct {
 	// RoundActive says that neighbours are being connected, RoundAccepts that the
 	// round lets newcomers in.
 	RoundActive, RoundAccepts bool
-	// Collectives is how many all-reduces have commenced so far.
+	// Collectives is how many collectives have commenced so far.
 	Collectives uint64
 }
 
@@ -35,13 +35,14 @@ type ClientStatus struct {
 	State string
 	// Pending says that it waits for the answer to PeersPending.
 	Pending bool
-	// Collectives are its all-reduces, in the order of their launch.
+	// Collectives are those without a verdict, in the order of their launch.
 	Collectives []CollectiveStatus
 }
 
-// CollectiveStatus is one all-reduce of a peer. State is in the words of the
+// CollectiveStatus is one collective of a peer. State is in the words of the
 // control spec, section 5, such as "PERFORM_COLLECTIVE_COMMS".
 type CollectiveStatus struct {
+	Kind  string // such as "all-gather"
 	Tag   uint64
 	State string
 }
@@ -71,7 +72,7 @@ func (m *Master) Status() MasterStatus {
 			Accepted: c.Phase == master.Accepted, State: c.State.String(), Pending: c.Pending,
 		}
 		for _, o := range c.Collectives {
-			out.Collectives = append(out.Collectives, CollectiveStatus{Tag: o.Tag, State: o.State.String()})
+			out.Collectives = append(out.Collectives, CollectiveStatus{Kind: o.Kind.String(), Tag: o.Tag, State: o.State.String()})
 		}
 		st.Clients = append(st.Clients, out)
 	}

@@ -17,6 +17,10 @@ type State struct {
 	Master string
 	// Ops are all operations without a verdict, in launch order.
 	Ops []OpState
+	// Messages are those under way here, oldest first. Offers is how many have come that
+	// nobody receives yet.
+	Messages []MessageState
+	Offers   int
 	// Conns are the connections to the neighbours, by role, peer and number.
 	Conns []ConnState
 	// Active is how many operations are in their data phase, Early how many
@@ -30,9 +34,10 @@ type State struct {
 // OpState is an operation without a verdict. Sizes are bytes on the wire,
 // without headers and metadata.
 type OpState struct {
-	Kind  string // "all-reduce" or "barrier"
+	Kind  string // "all-reduce", "barrier", or as "all-gather"
+	Root  int    // of kinds that have one
 	Tag   uint64
-	Count int // elements
+	Count int // elements; of kinds with blocks, of the own block
 	DType dtype.Type
 	Op    dtype.Op
 	// Phase is "created" while the other peers have not voted, then "running",
@@ -40,15 +45,39 @@ type OpState struct {
 	Phase string
 	// Posted is the time since the launch, Since the time since data last moved.
 	Posted, Since time.Duration
-	// Step of Steps ring steps were received.
+	// Step of Steps ring steps of an all-reduce were received.
 	Step, Steps int
 	// Received of Expect bytes have come; Sent of ToSend were handed to a connection.
 	Received, Expect, Sent, ToSend int64
-	// Next and Prev are the neighbours in the ring.
+	// Next and Prev are the neighbours in the ring, of an all-reduce.
 	Next, Prev UUID
+	// Lanes are what goes to each other member, and what comes, of other collectives in
+	// their data phase.
+	Lanes []LaneState
 	// Err is why the operation was aborted, nil if it was not.
 	Err error
 	// Waits says in words what the operation waits for, and names the peer.
+	Waits string
+}
+
+// LaneState is what goes to one member in a collective, or comes from it.
+type LaneState struct {
+	Peer  UUID
+	Sends bool
+	Bytes int64 // received, or handed to a connection
+	Total int64
+	Done  bool
+}
+
+// MessageState is a message under way, at this end.
+type MessageState struct {
+	Sends bool
+	Peer  UUID // zero: any member, and none has sent
+	Tag   uint64
+	Bytes int           // of the whole message
+	Moved int           // received, or handed to a connection
+	Since time.Duration // since it was begun
+	// Waits says in words what the message waits for, and names the peer.
 	Waits string
 }
 
@@ -71,12 +100,22 @@ type ConnState struct {
 func stateOf(in peer.State) State {
 	st := State{
 		Attributes: attributesOf(in.View), Master: in.Master, Calls: in.Calls, Events: in.Events,
-		Active: in.Data.Active, Early: in.Data.Early,
+		Active: in.Data.Active, Early: in.Data.Early, Offers: in.Offers,
+	}
+	for i := range in.Messages {
+		m := &in.Messages[i]
+		st.Messages = append(st.Messages, MessageState{
+			Sends: m.Sends, Peer: UUID(m.Peer), Tag: m.Tag, Bytes: m.Bytes, Moved: m.Moved, Since: m.Since, Waits: m.Waits,
+		})
 	}
 	for i := range in.Ops {
 		o := &in.Ops[i]
+		var lanes []LaneState
+		for _, l := range o.Lanes {
+			lanes = append(lanes, LaneState{Peer: UUID(l.Peer), Sends: l.Sends, Bytes: l.Bytes, Total: l.Total, Done: l.Done})
+		}
 		st.Ops = append(st.Ops, OpState{
-			Kind: o.Kind, Tag: o.Tag, Count: o.Count, DType: o.DType, Op: o.Op, Phase: o.Phase, Posted: o.Posted, Since: o.Since,
+			Kind: o.Kind, Root: o.Root, Lanes: lanes, Tag: o.Tag, Count: o.Count, DType: o.DType, Op: o.Op, Phase: o.Phase, Posted: o.Posted, Since: o.Since,
 			Step: o.Step, Steps: o.Steps, Received: o.Received, Expect: o.Expect, Sent: o.Sent, ToSend: o.ToSend,
 			Next: UUID(o.Next), Prev: UUID(o.Prev), Err: o.Err, Waits: o.Waits,
 		})

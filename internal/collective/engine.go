@@ -142,8 +142,9 @@ func (op *Operation) lost(peer wire.UUID, cause error) error {
 	return errs.New(code, op.name, cause).WithPhase("data phase").WithPeer(peer.String())
 }
 
-// count adds d to the active operations.
-func (e *Engine) count(d int) {
+// count adds d to the active operations; name is that of the kind.
+func (e *Engine) count(name string, d int) {
+	e.hub.Count(name, d)
 	e.mu.Lock()
 	e.active += d
 	if e.active == 0 {

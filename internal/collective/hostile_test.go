@@ -10,6 +10,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
@@ -219,4 +220,32 @@ func TestState(t *testing.T) {
 	require.Equal(t, "ended", op.State().Phase)
 	op.Finish(true)
 	require.Equal(t, "finished", op.State().Phase)
+}
+
+// A listener hears of work that begins while there is none, and of its end: one count for
+// all rooms of a hub.
+func TestActiveAndIdle(t *testing.T) {
+	var heard []string
+	note := func(s string) { heard = append(heard, s) }
+	hub := link.NewHub(link.Config{Trace: &trace.Listener{
+		BecameActive: func() { note("active") }, BecameIdle: func() { note("idle") },
+		OpStarted: func(uint64, uint64) { note("start") }, OpEnded: func(uint64, uint64, error) { note("end") },
+	}}, nobody{})
+	e := NewEngine(hub, Config{Backend: generic(t)})
+	defer hub.Close()
+	defer e.Close()
+	run := func(seq uint64) {
+		op, err := e.New(Spec{Kind: plan.AllGather, Src: []byte{1}, Dst: make([]byte, 1)})
+		require.NoError(t, err)
+		done := make(chan struct{})
+		op.Start(Start{Seq: seq, Members: []wire.UUID{uuid(0)}, Ring: []wire.UUID{uuid(0)}, Self: uuid(0), Done: func(error) { close(done) }})
+		<-done
+		require.Eventually(t, func() bool { return e.State().Active == 0 }, patience, time.Millisecond)
+		op.Finish(false)
+	}
+	run(1)
+	hub.Count("all-reduce", 1)
+	run(2)
+	hub.Count("all-reduce", -1)
+	require.Equal(t, []string{"active", "start", "end", "idle", "active", "start", "end", "idle"}, heard)
 }

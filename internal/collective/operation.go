@@ -136,7 +136,7 @@ func (op *Operation) Start(s Start) {
 	err := op.enter(s)
 	e := op.e
 	e.link.Stats.Ops.Add(1)
-	e.count(1)
+	e.count(op.name, 1)
 	if heard := e.hub.Tell(op.name, func(t *trace.Listener) { t.Started(op.spec.Tag, op.id.start) }); err == nil && heard != nil {
 		err = heard
 	}
@@ -356,7 +356,7 @@ func (op *Operation) end(err error) {
 	if heard := e.hub.Tell(op.name, func(t *trace.Listener) { t.Ended(op.spec.Tag, op.id.start, err) }); err == nil && heard != nil {
 		err = heard
 	}
-	defer e.count(-1)
+	defer e.count(op.name, -1)
 	defer func() {
 		e.mu.Lock()
 		e.forget(op, err != nil)

@@ -29,6 +29,7 @@ type OperationState struct {
 	Root     int
 	Tag, Seq uint64
 	Eager    bool // it began before its commence, which has not come; Seq is its epoch
+	Count    int  // elements of the own block, or of the one buffer
 	DType    dtype.Type
 	Op       dtype.Op
 	Members  int
@@ -77,7 +78,7 @@ func (op *Operation) look() OperationState {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	st := OperationState{
-		Kind: op.spec.Kind, Root: op.spec.Root, Tag: op.spec.Tag, DType: op.spec.DType, Op: op.spec.Op, Err: op.failErr,
+		Kind: op.spec.Kind, Root: op.spec.Root, Tag: op.spec.Tag, Count: op.spec.Count(), DType: op.spec.DType, Op: op.spec.Op, Err: op.failErr,
 		Phase: [...]string{created: "created", running: "running", ended: "ended", finished: "finished"}[op.state],
 	}
 	if op.state == created {

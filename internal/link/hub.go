@@ -79,12 +79,20 @@ type Hub struct {
 	claims  claims
 
 	survey *survey
+	work   work
+}
+
+// work counts the operations under way of every room that uses a hub.
+type work struct {
+	edges invariants.Mutex // held while a listener hears of a change between none and some
+	count int
 }
 
 // Ranks of the locks: each may be taken while those of lower ranks are held.
 const (
-	RankHub  = 25
-	RankConn = 20
+	RankHub   = 25
+	RankConn  = 20
+	rankEdges = 10 // below those of the rooms above
 )
 
 // NewHub returns a hub without connections, whose frames and losses are r's. Frames
@@ -115,6 +123,7 @@ func NewHub(cfg Config, r Router) *Hub {
 	h.survey = newSurvey(h)
 	h.changed = sync.NewCond(&h.mu)
 	h.mu.Rank(RankHub, "Hub.mu")
+	h.work.edges.Rank(rankEdges, "Hub.work.edges")
 	return h
 }
 
@@ -159,6 +168,25 @@ func (h *Hub) Tell(op string, f func(*trace.Listener)) (err error) {
 	})
 	f(h.cfg.Trace)
 	return nil
+}
+
+// Count adds d to the operations under way; op names the one that begins or ends. A
+// listener hears of the changes between none and some, in their order. No lock is held.
+func (h *Hub) Count(op string, d int) {
+	if !h.cfg.Trace.Edges() {
+		return
+	}
+	w := &h.work
+	w.edges.Lock()
+	defer w.edges.Unlock()
+	before := w.count
+	w.count += d
+	switch {
+	case before == 0:
+		_ = h.Tell(op, (*trace.Listener).Active)
+	case w.count == 0:
+		_ = h.Tell(op, (*trace.Listener).Idle)
+	}
 }
 
 // Features is what the peer announced at the other side of a send connection.

@@ -23,7 +23,7 @@ func WriteStatus(w io.Writer, at netip.AddrPort, st Status) error {
 	for _, c := range st.Clients {
 		fmt.Fprintf(b, "  client %s at %s, group %d: %v, %v", c.UUID, c.Remote, c.Group, c.Phase, c.State)
 		for _, o := range c.Collectives {
-			fmt.Fprintf(b, ", tag %d %v", o.Tag, o.State)
+			fmt.Fprintf(b, ", %v tag %d %v", o.Kind, o.Tag, o.State)
 		}
 		fmt.Fprintln(b)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/invariants"
@@ -250,7 +251,7 @@ func (e *Engine) may(op string, epoch uint64) error {
 func (e *Engine) Send(to wire.UUID, tag, epoch uint64, data []byte) (*Transfer, error) {
 	e.mu.Lock()
 	defer e.unlock()
-	t := &Transfer{e: e, sends: true, peer: to, tag: tag, buf: data, done: make(chan struct{})}
+	t := &Transfer{e: e, sends: true, peer: to, tag: tag, buf: data, began: time.Now(), done: make(chan struct{})}
 	if err := e.may(t.op(), epoch); err != nil {
 		return nil, err
 	}
@@ -280,7 +281,7 @@ func (e *Engine) Send(to wire.UUID, tag, epoch uint64, data []byte) (*Transfer, 
 func (e *Engine) Receive(from wire.UUID, tag, epoch uint64, buf []byte) (*Transfer, error) {
 	e.mu.Lock()
 	defer e.unlock()
-	t := &Transfer{e: e, peer: from, any: from == wire.UUID{}, tag: tag, buf: buf, done: make(chan struct{})}
+	t := &Transfer{e: e, peer: from, any: from == wire.UUID{}, tag: tag, buf: buf, began: time.Now(), done: make(chan struct{})}
 	if err := e.may(t.op(), epoch); err != nil {
 		return nil, err
 	}
@@ -356,14 +357,4 @@ func (e *Engine) settle(t *Transfer) {
 		t.settled = true
 		e.later.ended = append(e.later.ended, t)
 	}
-}
-
-// State is what an engine has under way.
-type State struct{ Sends, Receives, Offers int }
-
-// State returns what is under way now.
-func (e *Engine) State() State {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return State{len(e.sends), len(e.recvs) + len(e.taken), len(e.offers)}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,10 +51,11 @@ type world struct {
 	ids []wire.UUID
 	eng []*Engine
 	far map[[2]int]*transporttest.Conn // by from and to: the receiver's end
+	own map[[2]int]*transporttest.Conn // the sender's
 }
 
 func newWorld(t *testing.T, n int, o transporttest.Options) *world {
-	w := &world{t: t, far: map[[2]int]*transporttest.Conn{}}
+	w := &world{t: t, far: map[[2]int]*transporttest.Conn{}, own: map[[2]int]*transporttest.Conn{}}
 	for i := range n {
 		w.ids = append(w.ids, uuid(i))
 		w.eng = append(w.eng, NewEngine(link.NewHub(link.Config{FrameBytes: 4 << 10}, nobody{})))
@@ -66,7 +68,7 @@ func newWorld(t *testing.T, n int, o transporttest.Options) *world {
 		for k := range n {
 			if i != k {
 				a, b := transporttest.Pair(o)
-				w.far[[2]int{i, k}] = b
+				w.far[[2]int{i, k}], w.own[[2]int{i, k}] = b, a
 				w.eng[k].hub.AddReceiver(w.ids[i], 0, b)
 				w.eng[i].hub.AddSender(w.ids[k], 0, a, link.Features{Native: true, Flows: true})
 			}
@@ -440,4 +442,42 @@ func closes(c net.Conn) bool {
 	c.SetReadDeadline(time.Now().Add(patience))
 	_, err := c.Read(make([]byte, 1))
 	return err != nil && !transport.IsTimeout(err)
+}
+
+// What a message waits for is told at both ends.
+func TestStateOfMessages(t *testing.T) {
+	w := newWorld(t, 2, transporttest.Options{Buffer: 10_000})
+	at := func(member int, what string) []TransferState {
+		t.Helper()
+		var st State
+		require.Eventually(t, func() bool {
+			st = w.eng[member].State()
+			return len(st.Transfers) > 0 && strings.Contains(st.Transfers[0].Waits, what)
+		}, patience, time.Millisecond, "%s", what)
+		return st.Transfers
+	}
+	large := make([]byte, Together+1)
+	var list []*Transfer
+	list = append(list, w.send(0, 1, 7, large))
+	got := at(0, uuid(1).Short()+": does not receive it yet")[0]
+	got.Since, got.Waits = 0, ""
+	require.Equal(t, TransferState{Sends: true, Peer: uuid(1), Tag: 7, Bytes: Together + 1}, got)
+	require.Eventually(t, func() bool { return w.eng[1].State().Offers == 1 }, patience, time.Millisecond)
+	small := w.send(0, 1, 9, large[:3])
+	require.Equal(t, 3, at(0, "does not receive it yet")[1].Moved, "it has gone with its offer")
+
+	w.own[[2]int{0, 1}].Stall(true)
+	list = append(list, w.recv(1, 0, 7, make([]byte, len(large))))
+	require.Equal(t, uuid(0), at(1, uuid(0).Short()+": sends it")[0].Peer)
+	at(0, fmt.Sprintf("sender to %s: has sent ", uuid(1).Short()))
+	w.own[[2]int{0, 1}].Stall(false)
+	w.ok(list...)
+
+	named, any := w.recv(1, 0, 8, nil), w.recv(1, -1, 8, nil)
+	require.Equal(t, uuid(0).Short(), at(1, "peer "+uuid(0).Short()+": has sent nothing with this tag")[0].Peer.Short())
+	require.Contains(t, w.eng[1].State().Transfers[1].Waits, "any member: has sent nothing")
+	w.ok(named, w.send(0, 1, 8, nil))
+	w.ok(any, w.send(0, 1, 8, nil))
+	w.ok(w.recv(1, 0, 9, make([]byte, 3)), small)
+	w.quiet()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/link"
@@ -17,6 +18,7 @@ type Transfer struct {
 	sends bool
 	any   bool
 	tag   uint64
+	began time.Time
 	done  chan struct{} // closed when it is over and buf is the caller's
 	stop  atomic.Bool
 

@@ -37,7 +37,7 @@ type blocks struct{ *collective.Operation }
 func (b blocks) State() reduce.OpState {
 	in := b.Operation.State()
 	st := reduce.OpState{
-		Tag: in.Tag, Seq: in.Seq, Eager: in.Eager, DType: in.DType, Op: in.Op, Phase: in.Phase,
+		Tag: in.Tag, Seq: in.Seq, Eager: in.Eager, Count: in.Count, DType: in.DType, Op: in.Op, Phase: in.Phase,
 		Reading: in.Reading > 0, Since: in.Since, Err: in.Err, Waits: in.Waits,
 	}
 	for _, l := range in.Lanes {
@@ -140,12 +140,31 @@ func voteOf(s *collective.Spec) wire.Call {
 	return c
 }
 
+// metered reports whether a collective sends about as much on every link of the ring, as
+// an all-reduce does, so that the rate of a link is told by the time of all of it.
+func metered(k plan.Kind) bool { return k == plan.AllGather || k == plan.ReduceScatter }
+
 // startBlocks starts the data phase of a collective other than all-reduce.
-func (s *Session) startBlocks(data blocks, e fsm.StartData) {
+func (s *Session) startBlocks(data blocks, kind plan.Kind, e fsm.StartData) {
+	if metered(kind) {
+		s.meter.started(e.Ring, e.Self, time.Now())
+	}
 	data.Start(collective.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Members: e.Members, Ring: e.Ring, Self: e.Self, Mesh: e.Mesh,
-		Done: func(err error) { s.dataEnded(e.Op, err) },
+		Done: func(err error) {
+			if metered(kind) {
+				s.metered(err)
+			}
+			s.dataEnded(e.Op, err)
+		},
 	})
+}
+
+// metered ends an operation that the meter was told of.
+func (s *Session) metered(err error) {
+	if u, ok := s.meter.ended(time.Now()); ok && err == nil {
+		s.box.post(u)
+	}
 }
 
 // between tells both rooms of the data path whether an operation can run or start.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -44,4 +45,21 @@ func TestMeter(t *testing.T) {
 	_, ok = m.ended(at.Add(time.Hour))
 	require.False(t, ok)
 	m.started([]wire.UUID{b, c}, a, at) // not of the ring
+}
+
+// Of the kinds that go along the ring, those are metered that load every link alike.
+func TestMeteredKinds(t *testing.T) {
+	const n = 4
+	for k := plan.AllReduce + 1; k < plan.Barrier; k++ {
+		if k.Direct() {
+			require.False(t, metered(k), k)
+			continue
+		}
+		alike := true
+		for me := range n {
+			p := plan.For(plan.Job{Kind: k, N: n, Me: me})
+			alike = alike && p.Sent(func(int) int { return 1 }) == n-1
+		}
+		require.Equal(t, alike, metered(k), k)
+	}
 }

@@ -334,7 +334,7 @@ func (s *Session) startData(e fsm.StartData) {
 	})
 	data, ok := op.data.(*reduce.Op)
 	if !ok {
-		s.startBlocks(op.data.(blocks), e) // a barrier has no data phase
+		s.startBlocks(op.data.(blocks), op.kind(), e) // a barrier has no data phase
 		return
 	}
 	if e.Mesh {
@@ -345,9 +345,7 @@ func (s *Session) startData(e fsm.StartData) {
 	data.Start(reduce.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ring: e.Ring, Self: e.Self, Native: e.Native,
 		Done: func(err error) {
-			if u, ok := s.meter.ended(time.Now()); ok && err == nil {
-				s.box.post(u)
-			}
+			s.metered(err)
 			s.dataEnded(e.Op, err)
 		},
 	})

@@ -9,9 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/collective"
+	"github.com/gopccl/gopccl/internal/message"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/reduce"
+	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
 
@@ -22,8 +25,12 @@ type State struct {
 	// Ops are all operations without a verdict, in launch order; those in phase
 	// "created" wait for the votes of the other peers.
 	Ops []OpState
-	// Data is the state of the data path.
+	// Data is the state of the data path. Active and Early are those of all collectives.
 	Data reduce.State
+	// Messages are those under way, oldest first; Offers is how many have come that nobody
+	// receives here.
+	Messages []message.TransferState
+	Offers   int
 	// Calls is how many calls wait for an answer, Events how many events wait
 	// to be handled.
 	Calls, Events int
@@ -32,7 +39,9 @@ type State struct {
 // OpState is an operation without a verdict.
 type OpState struct {
 	reduce.OpState
-	Kind   string        // of the collective
+	Kind   string // of the collective
+	Root   int    // of kinds that have one
+	Lanes  []collective.LaneState
 	Posted time.Duration // since it was launched
 }
 
@@ -54,8 +63,15 @@ func (s *Session) State() State {
 	s.box.mu.Unlock()
 	slices.SortFunc(ops, func(a, b *Operation) int { return cmp.Compare(a.id, b.id) })
 	st := State{View: s.View(), Master: s.opt.Master, Data: s.engine.State(), Calls: calls, Events: events}
+	moving := s.blocks.State()
+	st.Data.Active, st.Data.Early = st.Data.Active+moving.Active, st.Data.Early+moving.Early
+	posted := s.posted.State()
+	st.Messages, st.Offers = posted.Transfers, posted.Offers
 	for _, op := range ops {
-		o := OpState{OpState: op.phase().State(), Kind: op.name(), Posted: time.Since(op.posted)}
+		o := OpState{OpState: op.phase().State(), Kind: op.name(), Root: int(op.event.Vote.Root), Posted: time.Since(op.posted)}
+		if b, ok := op.phase().(blocks); ok {
+			o.Lanes = b.Operation.State().Lanes
+		}
 		if o.Phase == "created" {
 			o.Waits = "votes of the other peers, through the master"
 		}
@@ -135,28 +151,9 @@ func (st *State) write(b *bufio.Writer) {
 	fmt.Fprintf(b, ", %d operations, %d in the data phase, %d calls wait, %d events wait, %d frames wait for their operation\n",
 		len(st.Ops), st.Data.Active, st.Calls, st.Events, st.Data.Early)
 	for i := range st.Ops {
-		o := &st.Ops[i]
-		if o.Kind == plan.Barrier.String() {
-			fmt.Fprintf(b, "  barrier, posted %v ago", o.Posted.Round(time.Microsecond))
-		} else {
-			fmt.Fprintf(b, "  operation tag %d: %s of %d %v, posted %v ago, %s", o.Tag, o.Op, o.Count, o.DType, o.Posted.Round(time.Microsecond), o.Phase)
-		}
-		if o.Steps > 0 {
-			name := "sequence"
-			if o.Eager {
-				name = "not commenced, epoch"
-			}
-			fmt.Fprintf(b, ", %s %d, step %d of %d, received %d of %d bytes, sent %d of %d",
-				name, o.Seq, o.Step, o.Steps, o.Received, o.Expect, o.Sent, o.ToSend)
-		}
-		if o.Waits != "" {
-			fmt.Fprintf(b, ", waits for: %s", o.Waits)
-		}
-		if o.Err != nil {
-			fmt.Fprintf(b, ", error: %v", o.Err)
-		}
-		fmt.Fprintln(b)
+		st.Ops[i].write(b)
 	}
+	st.writeMessages(b)
 	for i := range st.Data.Conns {
 		c := &st.Data.Conns[i]
 		fmt.Fprintf(b, "  %s, peer %s, connection %d: %d operations", c.Role, c.Peer.Short(), c.Number, c.Ops)
@@ -176,5 +173,66 @@ func (st *State) write(b *bufio.Writer) {
 			fmt.Fprintf(b, ": %v", c.Cause)
 		}
 		fmt.Fprintln(b)
+	}
+}
+
+func (o *OpState) write(b *bufio.Writer) {
+	ago := o.Posted.Round(time.Microsecond)
+	switch o.Kind {
+	case plan.Barrier.String():
+		fmt.Fprintf(b, "  barrier, posted %v ago", ago)
+	case plan.AllReduce.String():
+		fmt.Fprintf(b, "  operation tag %d: %s of %d %v, posted %v ago, %s", o.Tag, o.Op, o.Count, o.DType, ago, o.Phase)
+	default:
+		fmt.Fprintf(b, "  operation tag %d: %s", o.Tag, o.describe())
+		fmt.Fprintf(b, " of %d %v, posted %v ago, %s", o.Count, o.DType, ago, o.Phase)
+	}
+	if o.Steps > 0 || o.Lanes != nil {
+		name := "sequence"
+		if o.Eager {
+			name = "not commenced, epoch"
+		}
+		fmt.Fprintf(b, ", %s %d", name, o.Seq)
+		if o.Steps > 0 {
+			fmt.Fprintf(b, ", step %d of %d", o.Step, o.Steps)
+		}
+		fmt.Fprintf(b, ", received %d of %d bytes, sent %d of %d", o.Received, o.Expect, o.Sent, o.ToSend)
+	}
+	if o.Waits != "" {
+		fmt.Fprintf(b, ", waits for: %s", o.Waits)
+	}
+	if o.Err != nil {
+		fmt.Fprintf(b, ", error: %v", o.Err)
+	}
+	fmt.Fprintln(b)
+}
+
+// describe says what a collective other than all-reduce does.
+func (o *OpState) describe() string {
+	switch o.Kind {
+	case plan.ReduceScatter.String():
+		return fmt.Sprintf("%s (%s)", o.Kind, o.Op)
+	case plan.Reduce.String():
+		return fmt.Sprintf("%s (%s), root %d,", o.Kind, o.Op, o.Root)
+	case plan.AllGather.String(), plan.AllToAll.String():
+		return o.Kind
+	}
+	return fmt.Sprintf("%s, root %d,", o.Kind, o.Root)
+}
+
+func (st *State) writeMessages(b *bufio.Writer) {
+	for i := range st.Messages {
+		m := &st.Messages[i]
+		what, end := "receive", m.Peer.Short()
+		if m.Sends {
+			what = "send"
+		}
+		if m.Peer == (wire.UUID{}) {
+			end = "any member"
+		}
+		fmt.Fprintf(b, "  message tag %d: %s of %d bytes, %s, since %v, waits for: %s\n", m.Tag, what, m.Bytes, end, m.Since.Round(time.Microsecond), m.Waits)
+	}
+	if st.Offers > 0 {
+		fmt.Fprintf(b, "  %d messages have come that nobody receives\n", st.Offers)
 	}
 }

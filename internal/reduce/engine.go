@@ -16,10 +16,9 @@
 // such frames nevertheless spoils the result of the ring (ours included), and
 // nothing else.
 //
-// Locks: Engine.mu may be taken inside Engine.edges; Op.mu inside Engine.mu or
-// link.Sender.mu; link.Hub.mu inside Engine.mu; the pool's inside Op.mu or Hub.mu.
-// Nothing else nests, and Hub.mu and Op.mu are never held together. No lock is held
-// while a connection could make us wait.
+// Locks: Op.mu may be taken inside Engine.mu or link.Sender.mu; link.Hub.mu inside
+// Engine.mu; the pool's inside Op.mu or Hub.mu. Nothing else nests, and Hub.mu and Op.mu
+// are never held together. No lock is held while a connection could make us wait.
 package reduce
 
 import (
@@ -73,7 +72,6 @@ type Engine struct {
 	hub     *link.Hub
 	ring    atomic.Pointer[plan.Plan] // of the last operation
 	replays sync.WaitGroup            // goroutines that process what came early
-	edges   invariants.Mutex          // held while a listener hears of a change between no and some operations
 
 	mu      invariants.Mutex
 	started *sync.Cond // an operation started, a connection came or closed, the engine closed
@@ -90,7 +88,6 @@ type Engine struct {
 
 // Ranks of the locks: each may be taken while those of lower ranks are held.
 const (
-	rankEdges  = 10
 	rankEngine = 20 // below link.RankHub
 	rankOp     = 30 // above link.RankConn
 )
@@ -116,7 +113,6 @@ func NewEngine(cfg Config) *Engine {
 	cfg.Link = e.hub.Config()
 	e.cfg = cfg
 	e.started = sync.NewCond(&e.mu)
-	e.edges.Rank(rankEdges, "Engine.edges")
 	e.mu.Rank(rankEngine, "Engine.mu")
 	return e
 }

@@ -614,22 +614,10 @@ func (op *Op) end(err error) {
 	op.done(err)
 }
 
-// count adds d to the active operations. A listener hears of the changes
-// between none and some, in their order, and of the last before Close returns.
+// count adds d to the active operations. A listener hears of the changes before Close
+// returns.
 func (e *Engine) count(d int) {
-	if e.cfg.Link.Trace.Edges() {
-		e.edges.Lock()
-		defer e.edges.Unlock()
-		e.mu.Lock()
-		before := e.active
-		e.mu.Unlock()
-		switch {
-		case before == 0:
-			_ = e.hub.Tell(opName, (*trace.Listener).Active)
-		case before+d == 0:
-			_ = e.hub.Tell(opName, (*trace.Listener).Idle)
-		}
-	}
+	e.hub.Count(opName, d)
 	e.mu.Lock()
 	e.active += d
 	if e.active == 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/dtype"
 )
 
 // A dump shows every operation of every communicator of the process, not only
@@ -70,6 +72,66 @@ func TestDumpShowsEveryOperationOfEveryCommunicator(t *testing.T) {
 	b.Reset()
 	require.NoError(t, core.DumpState(&b))
 	require.Equal(t, "gopccl: 0 communicators\n", b.String())
+}
+
+// A dump shows collectives of other kinds and messages, what each does, and whom it
+// waits for.
+func TestDumpShowsCollectivesAndMessages(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := world(t, ctx, localMaster(t), 3, nil)
+	// With a mesh the members that scatter gets its data from are known to it.
+	for _, err := range each(c, func(_ int, c *core.Communicator) error { return everyKind(ctx, c, 10, 1) }) {
+		require.NoError(t, err)
+	}
+	at := func(rank int) *core.Communicator {
+		return c[slices.IndexFunc(c, func(c *core.Communicator) bool { return c.Attributes().Index == rank })]
+	}
+	first, root := at(0), at(2)
+	call := func(rank int) core.Collective {
+		s := core.Collective{Kind: core.KindScatter, Tag: 6, Root: 2, DType: dtype.Float32, Dst: make([]byte, 400)}
+		if rank == 2 {
+			s.Src = make([]byte, 1200)
+		}
+		return s
+	}
+	handles := make([]*core.Handle, 3)
+	var err error
+	handles[0], err = first.CollectAsync(ctx, call(0))
+	require.NoError(t, err)
+	got, err := first.ReceiveAsync(ctx, core.Message{Peer: 2, Tag: 9, Data: make([]byte, 5)})
+	require.NoError(t, err)
+	from := root.Attributes().UUID.String()[:8]
+	var st core.State
+	require.Eventually(t, func() bool {
+		st = first.State()
+		return len(st.Ops) == 1 && len(st.Ops[0].Lanes) == 1
+	}, 30*time.Second, time.Millisecond)
+	op := st.Ops[0]
+	require.Equal(t, []any{"scatter", 2, uint64(6), 100}, []any{op.Kind, op.Root, op.Tag, op.Count})
+	require.Equal(t, core.LaneState{Peer: root.Attributes().UUID, Total: 400}, op.Lanes[0])
+	require.Contains(t, op.Waits, "peer "+from+": 0 of 400 bytes have come")
+	require.Equal(t, 1, st.Active)
+	require.Len(t, st.Messages, 1)
+	require.Equal(t, root.Attributes().UUID, st.Messages[0].Peer)
+	var b bytes.Buffer
+	require.NoError(t, core.DumpState(&b))
+	require.Contains(t, b.String(), "  operation tag 6: scatter, root 2, of 100 float32, posted ")
+	require.Contains(t, b.String(), "received 0 of 400 bytes, sent 0 of 0, waits for: votes of the other peers; peer "+from)
+	require.Contains(t, b.String(), "  message tag 9: receive of 5 bytes, "+from+", since ")
+	require.Contains(t, b.String(), "waits for: peer "+from+": has sent nothing with this tag")
+	for rank := 1; rank < 3; rank++ {
+		handles[rank], err = at(rank).CollectAsync(ctx, call(rank))
+		require.NoError(t, err)
+	}
+	require.NoError(t, root.Send(ctx, core.Message{Peer: 0, Tag: 9, Data: make([]byte, 5)}))
+	for _, h := range handles {
+		_, err := h.Wait(ctx)
+		require.NoError(t, err)
+	}
+	_, err = got.Wait(ctx)
+	require.NoError(t, err)
+	require.Empty(t, first.State().Messages)
 }
 
 // gated holds its writes back while the gate is shut.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gopccl/gopccl/internal/invariants"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -36,6 +37,7 @@ type ClientInfo struct {
 
 // OpInfo is one collective of a client.
 type OpInfo struct {
+	Kind  plan.Kind
 	Tag   uint64
 	State OpState
 }
@@ -64,7 +66,7 @@ func (m *Machine) Snapshot() Snapshot {
 			Phase: c.phase, State: c.state, Pending: c.pending.open,
 		}
 		for _, o := range slices.SortedFunc(maps.Values(c.ops.by), func(a, b *clientOp) int { return cmp.Compare(a.n, b.n) }) {
-			i.Collectives = append(i.Collectives, OpInfo{o.t.tag, o.state})
+			i.Collectives = append(i.Collectives, OpInfo{plan.Kind(o.call.Kind), o.t.tag, o.state})
 		}
 		s.Clients = append(s.Clients, i)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/internal/diagram"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -215,7 +216,7 @@ func TestSnapshot(t *testing.T) {
 	s := w.m.Snapshot()
 	require.Equal(t, 1, s.Unregistered)
 	require.Len(t, s.Clients, 4)
-	require.Equal(t, []OpInfo{{4, VoteInit}}, s.Clients[0].Collectives) // S2-10
+	require.Equal(t, []OpInfo{{plan.AllReduce, 4, VoteInit}}, s.Clients[0].Collectives) // S2-10
 	require.Equal(t, Collective, s.Clients[0].State)
 	require.True(t, s.Clients[1].Pending)
 	require.Equal(t, waiting, s.Clients[3].ID)
