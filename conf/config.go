@@ -9,6 +9,8 @@ package conf
 import (
 	_ "embed"
 	"time"
+
+	"github.com/gopccl/gopccl/core/secure"
 )
 
 // DefaultYAML is the commented list of all settings with their defaults.
@@ -51,6 +53,7 @@ type Master struct {
 	WriteTimeout      time.Duration `conf:"write_timeout" zero:"off"`
 	PCCLRevisionRule  bool          `conf:"pccl_revision_rule"`
 	LostState         string        `conf:"lost_state" oneof:"wait anew"`
+	Enroll            string        `conf:"enroll"`
 }
 
 // Peer configures one trainer's end.
@@ -118,9 +121,10 @@ type Topology struct {
 // Security configures whom masters and peers believe, and with what they prove who
 // they are.
 type Security struct {
-	Mode       string `conf:"mode" option:"Security.Mode" oneof:"auto off require"`
-	Credential string `conf:"credential" option:"Security.File"`
-	Revoked    string `conf:"revoked" option:"Security.Revoked"`
+	Mode       string      `conf:"mode" option:"Security.Mode" oneof:"auto off require"`
+	Credential string      `conf:"credential" option:"Security.File"`
+	Join       secure.Join `conf:"join" option:"Security.Join"`
+	Revoked    string      `conf:"revoked" option:"Security.Revoked"`
 }
 
 // Log configures the log lines of the program.

@@ -146,16 +146,18 @@ func (l *loader) unknown(key, origin string) {
 	l.fail("%s: there is no setting %q (nearest: %q)", origin, key, nearest(key, Keys()))
 }
 
-// credentialEnv is a short name of the variable for security.credential, which every
-// process of a run needs.
-const credentialEnv = envPrefix + "CREDENTIAL"
+// short are other names of variables that every process of a run needs.
+var short = map[string]string{
+	envPrefix + "CREDENTIAL": "security.credential",
+	envPrefix + "JOIN":       "security.join",
+}
 
 // environment reads GOPCCL_SECTION_KEY. Sections of settings that nobody knows
 // are taken for single words: the first underscore ends the section. Names of one word (GOPCCL_CONFIG) are not settings.
 func (l *loader) environment(environ []string) {
 	toKey := func(name string) (string, bool) {
-		if name == credentialEnv {
-			return "security.credential", true
+		if key, ok := short[name]; ok {
+			return key, true
 		}
 		if i := slices.IndexFunc(fields, func(f field) bool { return EnvName(f.key) == name }); i >= 0 {
 			return fields[i].key, true
@@ -192,6 +194,7 @@ func (l *loader) law() {
 		{"master", func() error {
 			o := l.c.MasterOptions(nil)
 			o.Security = core.SecurityOptions{} // a peer's has the same law
+			o.Enroll = ""                       // whether there is a credential is asked where it is used
 			return o.Check()
 		}},
 		{"peer", func() error { return l.c.PeerOptions(nil).Check() }},

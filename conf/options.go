@@ -36,6 +36,9 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	o.WaitForRounds = c.Topology.Adopt == "round"
 	o.Patience = c.Topology.Patience
 	o.Security = c.security()
+	if o.Enroll = c.Master.Enroll; o.Enroll == noneText {
+		o.Enroll = ""
+	}
 	o.Logger = log
 	return o
 }
@@ -88,6 +91,9 @@ func (c *Config) security() core.SecurityOptions {
 	o := core.SecurityOptions{Mode: c.Security.Mode}
 	if c.Security.Credential != noneText {
 		o.File = c.Security.Credential
+	}
+	if c.Security.Join != noneText {
+		o.Join = c.Security.Join
 	}
 	if c.Security.Revoked != noneText {
 		o.Revoked = c.Security.Revoked

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/core/trace"
 	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -142,6 +143,9 @@ func (f field) set(root any, text string) error {
 		default:
 			return fmt.Errorf("%q is neither true nor false", text)
 		}
+		return nil
+	case secure.Join:
+		v.SetString(text)
 		return nil
 	case string:
 		v.SetString(text)
@@ -282,7 +286,14 @@ func threePorts(text string) (ports []int, err error) {
 // text writes the value of the leaf f of the struct that root points to, as a
 // user would.
 func (f field) text(root any) string {
-	return fmt.Sprint(reflect.ValueOf(root).Elem().FieldByIndex(f.index).Interface())
+	v := reflect.ValueOf(root).Elem().FieldByIndex(f.index).Interface()
+	if j, ok := v.(secure.Join); ok { // a secret
+		if j == noneText {
+			return noneText
+		}
+		return "set"
+	}
+	return fmt.Sprint(v)
 }
 
 // nearest returns the word of list with the smallest edit distance to s.

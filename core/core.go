@@ -9,6 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/enroll"
 	"github.com/gopccl/gopccl/internal/peer"
 )
 
@@ -43,11 +44,19 @@ type Communicator struct{ s *peer.Session }
 // the whole call: if it ends while others are waited for, the run is left.
 //
 // Errors: errs.InvalidArgument for options that can never work, before anything
-// is dialled, and for ports or addresses that cannot be had;
-// errs.MasterConnectionFailed, errs.TurnedAway, errs.Kicked, errs.Timeout,
+// is dialled, and for ports or addresses that cannot be had; errs.InvalidConfig and
+// errs.CorruptFile for credentials and join tokens; errs.MasterConnectionFailed, errs.TurnedAway, errs.Kicked, errs.Timeout,
 // errs.Canceled.
 func Connect(ctx context.Context, opt Options) (*Communicator, error) {
-	s, err := peer.Connect(ctx, opt.inner())
+	in := opt.inner()
+	if err := in.Check(); err != nil {
+		return nil, err
+	}
+	var err error
+	if in.Security, err = enroll.Obtain(ctx, in.Security, opt.Master, opt.Dial); err != nil {
+		return nil, err
+	}
+	s, err := peer.Connect(ctx, in)
 	if err != nil {
 		return nil, err
 	}

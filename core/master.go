@@ -80,6 +80,10 @@ type MasterOptions struct {
 	Objective topo.Objective
 	// Security says whom the master believes, and with what it proves who it is.
 	Security SecurityOptions
+	// Enroll is a directory from which peers with join tokens get credentials: that of
+	// the authority, or one that holds the credential of an issuer (issuer.pem) and the
+	// tokens that gopccl keys token has made there. "": nobody joins with a token.
+	Enroll string
 	// Logger takes one line per membership change and per fault; nil discards.
 	// Lines go to its handler through a bounded queue, so that it never holds the
 	// master up; lines that find no room are dropped and counted in its next one.
@@ -104,7 +108,7 @@ func (o MasterOptions) inner() master.Options {
 		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew,
 		Solver: o.Solver, RingSolver: o.RingSolver, SolverBudget: o.SolverBudget, SearchBudget: o.SearchBudget,
 		Noise: o.Noise, MaxLinkAge: o.MaxLinkAge, WaitForRounds: o.WaitForRounds, Patience: o.Patience,
-		Objective: o.Objective, Security: guard.Options(o.Security), Logger: o.Logger,
+		Objective: o.Objective, Security: guard.Options(o.Security), Enroll: o.Enroll, Logger: o.Logger,
 	}
 	if f := o.OnFact; f != nil {
 		in.OnFact = func(fact master.Fact) {

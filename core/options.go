@@ -122,6 +122,10 @@ type SecurityOptions struct {
 	// loaded; at most one of them.
 	File       string
 	Credential *secure.Credential
+	// Join is a join token (gopccl keys token), or @ and the path of a file that has it:
+	// a peer without a credential gets one from the master. It is written to File, if
+	// that is named, and used from there the next time.
+	Join secure.Join
 	// Revoked is the path of a revocation list (gopccl keys revoke). It is read again
 	// when it changes: connections with endpoints that a newer list revokes end.
 	Revoked string

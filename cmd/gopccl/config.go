@@ -19,6 +19,8 @@ var configFlags = map[string]string{
 	"listen":     "master.listen",
 	"master":     "peer.master",
 	"credential": "security.credential",
+	"join":       "security.join",
+	"enroll":     "master.enroll",
 }
 
 func addConfigFlags(root *cobra.Command) {
@@ -52,7 +54,15 @@ func loadConfig(cmd *cobra.Command) (*conf.Config, error) {
 			flags = append(flags, conf.Flag{Name: "--" + f.Name, Key: key, Value: f.Value.String()})
 		}
 	})
-	return conf.Load(files, os.Environ(), flags)
+	c, err := conf.Load(files, os.Environ(), flags)
+	os.Unsetenv("GOPCCL_JOIN") // programs that this one starts have no use for it
+	return c, err
+}
+
+// peerFlags are those of a command that speaks with a master.
+func peerFlags(cmd *cobra.Command) {
+	cmd.Flags().String("credential", "", "`FILE` of a credential: the master is asked in TLS")
+	cmd.Flags().String("join", "", "join `TOKEN`, or @FILE, with which the master grants a credential; a token in the arguments can be seen by other users of the machine")
 }
 
 // configArgs repeats the configuration flags of a command line for a process

@@ -28,11 +28,12 @@ func newKeysCmd() *cobra.Command {
 		Long: `Make an authority for a run, and credentials for its endpoints.
 
 A master (gopccl master --credential FILE) and peers (GOPCCL_CREDENTIAL=FILE) that
-have credentials of one run connect with each other in TLS, and with nobody else.`,
+have credentials of one run connect with each other in TLS, and with nobody else.
+A peer with a join token (GOPCCL_JOIN=TOKEN) gets its credential from the master.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newKeysInitCmd(), newKeysIssueCmd(), newKeysListCmd(), newKeysRevokeCmd(), newKeysShowCmd())
+	cmd.AddCommand(newKeysInitCmd(), newKeysIssueCmd(), newKeysTokenCmd(), newKeysListCmd(), newKeysRevokeCmd(), newKeysShowCmd())
 	return cmd
 }
 
@@ -179,17 +180,19 @@ type listed struct {
 
 func newKeysListCmd() *cobra.Command {
 	var expiring string
-	var asJSON bool
+	var asJSON, tokens bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the certificates that were made",
+		Short: "List the certificates that were made, or the join tokens",
 		Example: `  gopccl keys list --dir run-keys
+  gopccl keys list --dir run-keys --tokens
   gopccl keys list --dir run-keys --expiring 7d --json`,
 		Args: noArgs,
 	}
 	dir := dirFlag(cmd)
 	cmd.Flags().StringVar(&expiring, "expiring", "", "only valid ones that expire within a `TIME` such as 7d")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "one JSON array")
+	cmd.Flags().BoolVar(&tokens, "tokens", false, "the join tokens")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var within time.Duration
 		var err error
@@ -201,6 +204,9 @@ func newKeysListCmd() *cobra.Command {
 		d, err := authority.Open(*dir, time.Now)
 		if err != nil {
 			return err
+		}
+		if tokens {
+			return listTokens(cmd, d, asJSON)
 		}
 		log, err := d.Log()
 		if err != nil {
@@ -251,17 +257,27 @@ func writeJSON(w io.Writer, v any) error {
 
 func newKeysRevokeCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "revoke NAME|SERIAL|FINGERPRINT",
-		Short: "Put certificates on the revocation list",
+		Use:   "revoke NAME|SERIAL|FINGERPRINT|TOKEN-ID",
+		Short: "Put certificates on the revocation list, or withdraw a join token",
 		Long: `Put certificates on the revocation list of the run: all that a name has so far,
-or the one with a serial number or a fingerprint. A name can be issued again.`,
-		Example: `  gopccl keys revoke gpu-7 --dir run-keys`,
-		Args:    cobra.ExactArgs(1),
+or the one with a serial number or a fingerprint. A name can be issued again.
+
+The id of a join token (gopccl keys list --tokens) withdraws the token: nobody joins
+with it any more. Those who have joined stay; their certificates are revoked by name.`,
+		Example: `  gopccl keys revoke gpu-7 --dir run-keys
+  gopccl keys revoke 4f2a9c01d7e83b56 --dir run-keys`,
+		Args: cobra.ExactArgs(1),
 	}
 	dir := dirFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d, err := authority.Open(*dir, time.Now)
 		if err != nil {
+			return err
+		}
+		if withdrawn, err := d.Withdraw(args[0]); err != nil {
+			return err
+		} else if withdrawn {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "withdrawn: join token %s\n", args[0])
 			return err
 		}
 		found, err := d.Revoke(args[0])
@@ -276,89 +292,4 @@ or the one with a serial number or a fingerprint. A name can be issued again.`,
 		return nil
 	}
 	return cmd
-}
-
-// shownKey is what show says about a credential; it has nothing that is secret.
-type shownKey struct {
-	Run         string    `json:"run,omitempty"`
-	Role        string    `json:"role,omitempty"`
-	Name        string    `json:"name,omitempty"`
-	Groups      []uint32  `json:"groups,omitempty"`
-	Rights      []string  `json:"rights,omitempty"`
-	Serial      string    `json:"serial"`
-	NotBefore   time.Time `json:"not_before"`
-	NotAfter    time.Time `json:"not_after"`
-	Fingerprint string    `json:"fingerprint"`
-	Problem     string    `json:"problem,omitempty"`
-}
-
-func newKeysShowCmd() *cobra.Command {
-	var asJSON, readable bool
-	cmd := &cobra.Command{
-		Use:   "show FILE",
-		Short: "Show what a credential says, and what is wrong with it",
-		Long: `Show what a credential says, and what is wrong with it. Its key is not shown.
-The exit code is 1 if it is not valid now.`,
-		Example: `  gopccl keys show gpu-7.pem
-  gopccl keys show gpu-7.pem --json`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := secure.LoadCredential(args[0], secure.LoadOptions{AllowReadable: readable})
-			if err != nil {
-				return err
-			}
-			leaf := c.Leaf()
-			s := shownKey{Serial: fmt.Sprintf("%032x", leaf.SerialNumber), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Fingerprint: authority.Fingerprint(leaf)}
-			if id, err := c.Identity(); err == nil {
-				s.Run, s.Role, s.Name, s.Groups = id.Run, id.Role.String(), id.Name, id.Groups
-				for _, r := range []struct {
-					has  bool
-					name string
-				}{{id.Single, "single"}, {id.Enroll, "enroll"}, {id.Lead, "lead"}} {
-					if r.has {
-						s.Rights = append(s.Rights, r.name)
-					}
-				}
-			}
-			switch now := time.Now(); {
-			case now.After(leaf.NotAfter):
-				s.Problem = "expired"
-			case now.Before(leaf.NotBefore):
-				s.Problem = "not yet valid"
-			}
-			if asJSON {
-				err = writeJSON(cmd.OutOrStdout(), s)
-			} else {
-				err = s.table(cmd.OutOrStdout())
-			}
-			if err == nil && s.Problem != "" {
-				err = fmt.Errorf("%s: %s, by the clock of this machine", args[0], s.Problem)
-			}
-			return err
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
-	cmd.Flags().BoolVar(&readable, "allow-readable", false, "take a file that others can read")
-	return cmd
-}
-
-func (s shownKey) table(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
-	row("run", s.Run)
-	row("role", s.Role)
-	row("name", s.Name)
-	if s.Role != "" {
-		row("groups", groupText(s.Groups))
-	}
-	row("rights", strings.Join(s.Rights, ", "))
-	row("serial", s.Serial)
-	row("valid", s.NotBefore.UTC().Format(time.RFC3339)+" to "+s.NotAfter.UTC().Format(time.RFC3339))
-	row("fingerprint", s.Fingerprint)
-	row("problem", s.Problem)
-	return w.Flush()
 }

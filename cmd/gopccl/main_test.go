@@ -21,6 +21,7 @@ import (
 
 	"github.com/gopccl/gopccl/conf"
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/examples/trainers"
 )
 
 // TestMain lets the test binary stand in for the program: commands that start
@@ -28,6 +29,10 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == pluginOfTests {
 		servePluginOfTests()
+	}
+	if len(os.Args) > 1 && os.Args[1] == trainerOfTests {
+		os.Args = append(os.Args[:1], os.Args[2:]...)
+		trainers.Main("ddp", trainers.DDP, trainers.DefaultOptions())
 	}
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		main()

@@ -69,6 +69,7 @@ alone, in TLS.`,
 		},
 	}
 	cmd.Flags().String("credential", "", "`FILE` that gopccl keys issue has written: every connection is in TLS")
+	cmd.Flags().String("enroll", "", "`DIR` with join tokens (gopccl keys token): who has one gets a credential")
 	cmd.Flags().String("listen", "", "`HOST:PORT` to listen on; port 0 lets the system choose (default 0.0.0.0:48148)")
 	return cmd
 }

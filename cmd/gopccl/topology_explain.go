@@ -49,6 +49,7 @@ is in its ReduceInfo (Plan, Why).`,
 	}
 	fl := cmd.Flags()
 	fl.String("master", "", "`HOST:PORT` of the master (default 127.0.0.1:48148)")
+	peerFlags(cmd)
 	fl.DurationVar(&rtt, "rtt", 0, "`DURATION` of a round trip between two peers, taken for all of them")
 	return cmd
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/internal/enroll"
 	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/probe"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -71,18 +72,26 @@ func askMaster(ctx context.Context, cfg *conf.Config) (m measured, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	sec, err := enroll.Obtain(ctx, guard.Options(o.Security), master, nil)
+	if err != nil {
+		return m, err
+	}
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", master)
 	if err != nil {
 		return m, fail(err)
 	}
-	g, err := guard.New(guard.Options(o.Security), 0)
-	if err == nil {
-		c, err = g.Dial(ctx, c, secure.Want{Purpose: secure.Control})
-	}
+	defer func() { c.Close() }()
+	g, err := guard.New(sec, 0)
 	if err != nil {
 		return m, fail(err)
 	}
-	defer c.Close()
+	if g != nil {
+		s, err := g.Dial(ctx, c, secure.Want{Purpose: secure.Control})
+		if err != nil {
+			return m, fail(err)
+		}
+		c = s
+	}
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	if _, err := c.Write(wire.Append(nil, wire.C2MAskTopology{})); err != nil {
 		return m, fail(err)
@@ -155,6 +164,7 @@ port.`,
 	}
 	fl := cmd.Flags()
 	fl.String("master", "", "`HOST:PORT` of the master (default 127.0.0.1:48148)")
+	peerFlags(cmd)
 	fl.StringVar(&output, "output", "", "`FILE` to write instead of standard output")
 	fl.StringVar(&listen, "serve", "", "`HOST:PORT` on which to be measured, until interrupted")
 	fl.BoolVar(&asJSON, "json", false, "print one JSON object per host")

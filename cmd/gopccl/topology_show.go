@@ -69,6 +69,7 @@ the solver finds in a second.`,
 	}
 	fl := cmd.Flags()
 	fl.String("master", "", "`HOST:PORT` of the master (default 127.0.0.1:48148)")
+	peerFlags(cmd)
 	fl.StringVar(&svg, "svg", "", "`FILE` to write the image to")
 	fl.StringVar(&ring, "ring", "", "positions of the peers such as 0,2,1; solve to search for one, none for none")
 	fl.BoolVar(&asked, "plain", false, "digits instead of colours, as where the output is not a terminal")

@@ -44,8 +44,15 @@ func (t *Trust) config(p Purpose) *tls.Config {
 // one purpose.
 func (t *Trust) server(p Purpose) *tls.Config {
 	c := t.config(p)
-	if p == Enrolment {
-		return c // the client proves a token instead
+	if p == Enrolment { // the client proves a token instead, and has no authority yet
+		own := t.credential.certificate()
+		for _, a := range t.credential.authorities {
+			if len(own.Certificate) < maxChain {
+				own.Certificate = append(own.Certificate, a.Raw)
+			}
+		}
+		c.Certificates = []tls.Certificate{own}
+		return c
 	}
 	c.ClientAuth = tls.RequireAnyClientCert
 	c.VerifyConnection = func(cs tls.ConnectionState) error {

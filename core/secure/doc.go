@@ -22,6 +22,12 @@
 // signs peers and observers and nothing else: a certificate below an issuer that
 // claims more is refused by every verifier.
 //
+// # Join tokens
+//
+// A [Token] pins an authority and has a secret. An endpoint without a credential checks the
+// master by the pin ([Token.Client]), and proves the secret inside that connection.
+// Options have it as a [Join].
+//
 // # Immutability
 //
 // A [Trust] and the tls.Configs that it makes are never changed. A new list, or a

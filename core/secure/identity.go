@@ -85,7 +85,10 @@ const (
 
 // RunID returns the id of the run whose first authority has the key of cert.
 func RunID(cert *x509.Certificate) string {
-	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+	return runID(sha256.Sum256(cert.RawSubjectPublicKeyInfo))
+}
+
+func runID(sum [sha256.Size]byte) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16]))
 }
 

@@ -597,15 +597,16 @@ func TestNothingShowsSecrets(t *testing.T) {
 		C *secure.Credential
 		T secure.Token
 		S secure.Secret
+		J secure.Join
 	}
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&out, nil))
-	o := outer{c, token, token.Secret}
+	o := outer{c, token, token.Secret, secure.Join(text)}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%q", "%d"} {
 		fmt.Fprintf(&out, verb+" "+verb+" "+verb+" "+verb+"\n", c, token, token.Secret, o)
 	}
 	log.Info("x", "c", c, "t", token, "s", token.Secret, "o", o)
-	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "c", c, "t", token, "s", token.Secret)
+	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "c", c, "t", token, "s", token.Secret, "j", secure.Join(text))
 	b, err := json.Marshal(o)
 	require.NoError(t, err)
 	shown := out.String() + string(b)

@@ -14,6 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/core/secure"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
 
@@ -28,6 +29,7 @@ func Main(name string, train Trainer, o Options) {
 
 func execute(name string, train Trainer, o Options, args []string) int {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	o.Security.Join = secure.Join(os.Getenv("GOPCCL_JOIN"))
 	fs.StringVar(&o.Master, "master", o.Master, "`HOST:PORT` of the master")
 	fs.Uint64Var(&o.Steps, "steps", o.Steps, "steps of the shared state until the run ends")
 	fs.IntVar(&o.MinPeers, "min-peers", o.MinPeers, "wait while fewer peers are there")
@@ -45,6 +47,11 @@ func execute(name string, train Trainer, o Options, args []string) int {
 	if name != "ddp" {
 		fs.IntVar(&device, "outer-device", device, "`NUMBER` of the CUDA device that takes the outer steps; -1: the processor (same bits)")
 	}
+	fs.StringVar(&o.Security.File, "credential", os.Getenv("GOPCCL_CREDENTIAL"), "`FILE` of a credential: every connection is in TLS (default: GOPCCL_CREDENTIAL)")
+	fs.Func("join", "join `TOKEN`, or @FILE, with which the master grants a credential (default: GOPCCL_JOIN)", func(text string) error {
+		o.Security.Join = secure.Join(text)
+		return o.Security.Join.Check()
+	})
 	asJSON := fs.Bool("json", false, "report in JSON, one object a line")
 	verbose := fs.Bool("verbose", false, "log what the communicator does to standard error")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {

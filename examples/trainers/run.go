@@ -24,6 +24,7 @@ import (
 // Options of a trainer; DefaultOptions has usable ones.
 type Options struct {
 	Master   string // HOST:PORT of the master
+	Security core.SecurityOptions
 	Steps    uint64 // the run ends when the shared state has taken so many steps
 	MinPeers int    // below this number of peers nothing is computed
 	Seed     uint64 // of the initial parameters and of the order of the data
@@ -184,7 +185,7 @@ func (r *run) admit(ctx context.Context, pause func() error) (bool, error) {
 
 func (r *run) connect(ctx context.Context) error {
 	var opt core.Options
-	opt.Master, opt.Logger = r.Master, r.Logger
+	opt.Master, opt.Security, opt.Logger = r.Master, r.Security, r.Logger
 	if r.Tune != nil {
 		r.Tune(&opt)
 	}

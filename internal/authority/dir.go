@@ -25,9 +25,12 @@ import (
 const (
 	keyFile  = "authority.key"
 	certFile = "authority.crt"
-	logFile  = "issued.log"
-	listFile = "revoked.crl"
-	lockFile = "lock"
+	// issuerFile is the credential of an issuer, which signs newcomers in place of the
+	// authority.
+	issuerFile = "issuer.pem"
+	logFile    = "issued.log"
+	listFile   = "revoked.crl"
+	lockFile   = "lock"
 )
 
 const maxFile = 64 << 20 // of the log; the others are small
@@ -131,11 +134,16 @@ func Open(path string, now func() time.Time) (*Dir, error) {
 	if err := d.checkMode(op); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(d.file(certFile)); err != nil {
-		return nil, errs.New(errs.InvalidConfig, op, err).WithHint("make one with gopccl keys init --dir")
+	_, issuer := os.Stat(d.file(issuerFile))
+	if _, err := os.Stat(d.file(certFile)); err != nil && issuer != nil {
+		return nil, errs.New(errs.InvalidConfig, op, err).WithHint("make one with gopccl keys init --dir, or put the credential of an issuer there as " + issuerFile)
 	}
 	return d, nil
 }
+
+// Lock waits for the only right to do what the lock file at path is for. The result
+// gives it back, as the end of the process does.
+func Lock(path string) (unlock func(), err error) { return lock(path) }
 
 func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 
@@ -174,13 +182,16 @@ func WriteFile(path string, text []byte, replace bool) (err error) {
 	if err = f.Close(); err != nil {
 		return err
 	}
-	if !replace {
-		if err = os.Link(f.Name(), path); err == nil {
-			_ = os.Remove(f.Name())
-		}
+	if replace {
+		err = os.Rename(f.Name(), path)
+	} else if err = os.Link(f.Name(), path); err == nil {
+		_ = os.Remove(f.Name())
+	}
+	if err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	syncDir(filepath.Dir(path))
+	return nil
 }
 
 func (d *Dir) read(name, kind string) ([]byte, error) {
@@ -245,6 +256,53 @@ func (d *Dir) signer() (*Signer, error) {
 	return &Signer{Cert: cert, Key: s, Run: host[:len(host)-len(".run")]}, nil
 }
 
+// enroller reads what signs newcomers, an issuer if there is one, and the authority
+// above it.
+func (d *Dir) enroller() (*Signer, *x509.Certificate, error) {
+	const op = "open issuer"
+	c, err := secure.LoadCredential(d.file(issuerFile), secure.LoadOptions{})
+	if errors.Is(err, fs.ErrNotExist) {
+		s, err := d.signer()
+		if err != nil {
+			return nil, nil, err
+		}
+		return s, s.Cert, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	id, err := c.Identity()
+	switch {
+	case err != nil:
+		return nil, nil, fail(op, errs.InvalidConfig, "%s: %w", d.file(issuerFile), err)
+	case id.Role != secure.Issuer:
+		return nil, nil, fail(op, errs.InvalidConfig, "%s is of %v, and not of an issuer (gopccl keys issue --role issuer)", d.file(issuerFile), id)
+	case d.now().After(id.NotAfter):
+		return nil, nil, fail(op, errs.InvalidConfig, "%s has expired at %s", d.file(issuerFile), id.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return &Signer{Cert: c.Leaf(), Key: c.Signer(), Chain: c.Chain(), Run: id.Run, Groups: id.Groups}, c.Authorities()[0], nil
+}
+
+// enrolling runs do with the lock and what signs newcomers.
+func (d *Dir) enrolling(do func(*Signer, *x509.Certificate) error) error {
+	unlock, err := lock(d.file(lockFile))
+	if err != nil {
+		return errs.New(errs.InvalidConfig, "open authority", err)
+	}
+	defer unlock()
+	s, root, err := d.enroller()
+	if err != nil {
+		return err
+	}
+	return do(s, root)
+}
+
+// CanEnrol reports whether newcomers can be signed: there is an issuer, or the key of
+// the authority.
+func (d *Dir) CanEnrol() error {
+	return d.enrolling(func(*Signer, *x509.Certificate) error { return nil })
+}
+
 // change runs do with the lock and the key.
 func (d *Dir) change(do func(*Signer) error) error {
 	unlock, err := lock(d.file(lockFile))
@@ -273,25 +331,36 @@ func (d *Dir) Issue(id secure.Identity, life time.Duration, by string) (text []b
 			return err
 		}
 		id.NotBefore = now.Add(-tolerance).Truncate(time.Second)
-		for _, n := range l.Names() {
-			if n.Role == id.Role && n.Name == id.Name && !id.NotBefore.After(n.Upto) {
-				id.NotBefore = n.Upto.Add(time.Second)
-			}
-		}
+		id.NotBefore = after(l, id)
 		var cert *x509.Certificate
 		if cert, text, err = s.NewCredential(id, []*x509.Certificate{s.Cert}, life, now); err != nil {
 			return errs.New(errs.InvalidConfig, op, err)
 		}
-		e = Entry{
-			Time: now.UTC().Truncate(time.Second), Serial: fmt.Sprintf("%032x", cert.SerialNumber), Role: id.Role.String(), Name: id.Name, Groups: id.Groups,
-			Single: id.Single, Enroll: id.Enroll, Lead: id.Lead, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Fingerprint: Fingerprint(cert), By: by,
-		}
+		e = entry(id, cert, now, by)
 		return d.append(e)
 	})
 	if err != nil {
 		return nil, Entry{}, err
 	}
 	return text, e, nil
+}
+
+// after returns when a certificate of id begins: behind what a list revokes of the name.
+func after(l *secure.List, id secure.Identity) time.Time {
+	at := id.NotBefore
+	for _, n := range l.Names() {
+		if n.Role == id.Role && n.Name == id.Name && !at.After(n.Upto) {
+			at = n.Upto.Add(time.Second)
+		}
+	}
+	return at
+}
+
+func entry(id secure.Identity, cert *x509.Certificate, now time.Time, by string) Entry {
+	return Entry{
+		Time: now.UTC().Truncate(time.Second), Serial: fmt.Sprintf("%032x", cert.SerialNumber), Role: id.Role.String(), Name: id.Name, Groups: id.Groups,
+		Single: id.Single, Enroll: id.Enroll, Lead: id.Lead, NotBefore: cert.NotBefore, NotAfter: cert.NotAfter, Fingerprint: Fingerprint(cert), By: by,
+	}
 }
 
 // append adds a line to the log. A line that a power cut has left half is ended first.

@@ -28,3 +28,11 @@ func lock(path string) (func(), error) {
 }
 
 func private(mode os.FileMode) bool { return mode.Perm()&0o077 == 0 }
+
+// syncDir brings what was renamed in a directory to the disk, where the system can.
+func syncDir(path string) {
+	if f, err := os.Open(path); err == nil {
+		_ = f.Sync()
+		f.Close()
+	}
+}

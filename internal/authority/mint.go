@@ -37,6 +37,8 @@ type Signer struct {
 	// authority, else the issuer's certificate.
 	Chain []*x509.Certificate
 	Run   string
+	// Groups that an issuer may sign for, nil: all.
+	Groups []uint32
 }
 
 // NewAuthority makes an authority. run is the id of a run that goes on with it,
@@ -119,6 +121,9 @@ func (s *Signer) Sign(id secure.Identity, pub crypto.PublicKey, life time.Durati
 	case id.Lead && id.Role != secure.Peer:
 		return nil, errors.New("only a peer has the right to lead; a master has it by its role")
 	}
+	if err := s.covers(id.Groups); err != nil {
+		return nil, err
+	}
 	id.Run = s.Run
 	grant, err := id.Extension()
 	if err != nil {
@@ -148,6 +153,17 @@ func (s *Signer) Sign(id secure.Identity, pub crypto.PublicKey, life time.Durati
 		template.NotAfter = s.Cert.NotAfter
 	}
 	return sign(template, s.Cert, pub, s.Key)
+}
+
+// covers reports an error if the signer may not sign for all of some groups.
+func (s *Signer) covers(groups []uint32) error {
+	if s.Groups == nil {
+		return nil
+	}
+	if groups == nil || slices.ContainsFunc(groups, func(g uint32) bool { return !slices.Contains(s.Groups, g) }) {
+		return fmt.Errorf("the issuer may sign for the groups %v only", s.Groups)
+	}
+	return nil
 }
 
 // List returns a revocation list in DER.

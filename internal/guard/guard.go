@@ -53,12 +53,13 @@ type Options struct {
 	Mode       string
 	File       string
 	Credential *secure.Credential
+	Join       secure.Join
 	Revoked    string
 	Identities []secure.Mapping
 }
 
-// given reports whether there is a credential.
-func (o *Options) given() bool { return o.File != "" || o.Credential != nil }
+// given reports whether there is a credential, or a token that one is granted for.
+func (o *Options) given() bool { return o.File != "" || o.Credential != nil || o.Join != "" }
 
 // On reports whether connections are in TLS.
 func (o *Options) On() bool {
@@ -70,6 +71,9 @@ func (o *Options) Check(e *bounds.Errors) {
 	const mode, file, revoked = bounds.Field("Security.Mode"), bounds.Field("Security.File"), bounds.Field("Security.Revoked")
 	if !slices.Contains([]string{"", ModeAuto, ModeOff, ModeRequire}, o.Mode) {
 		e.Break("%v %q is not auto, off or require", mode, o.Mode)
+	}
+	if err := o.Join.Check(); err != nil {
+		e.Break("%v: %v", bounds.Field("Security.Join"), err)
 	}
 	switch {
 	case o.Mode == ModeRequire && !o.given():
@@ -102,6 +106,10 @@ func New(o Options, is secure.Role) (*Guard, error) {
 		return nil, nil
 	}
 	c := o.Credential
+	if c == nil && o.File == "" {
+		return nil, errs.New(errs.InvalidConfig, opLoad, errors.New("a join token is not a credential, and none was granted for it")).
+			WithHint("peers join with a token; a master needs a credential (gopccl keys issue --role master)")
+	}
 	if c == nil {
 		var err error
 		if c, err = secure.LoadCredential(o.File, secure.LoadOptions{}); err != nil {
@@ -189,6 +197,21 @@ func explain(err error) error {
 	return err
 }
 
+// Enrol has connections that are accepted for control taken for enrolment, too.
+// It comes before anything is accepted.
+func (g *Guard) Enrol() {
+	g.servers[secure.Control] = g.keeper.Server(secure.Control, secure.Enrolment)
+}
+
+// Newcomer returns a connection that Greet has taken as one for enrolment, and nil for
+// every other one. Nobody knows yet who is at its other end.
+func Newcomer(conn net.Conn) *tlsconn.Conn {
+	if c, ok := conn.(*tlsconn.Conn); ok && c.ConnectionState().NegotiatedProtocol == secure.Enrolment.String() {
+		return c
+	}
+	return nil
+}
+
 // Remote reports whether err is an alert of the other end.
 func Remote(err error) bool {
 	var op *net.OpError
@@ -207,7 +230,7 @@ func (g *Guard) Wrap(conn net.Conn, p secure.Purpose) net.Conn {
 }
 
 // Greet makes the handshake of a connection that Wrap has returned, and says who is
-// at the other end. It ends with ctx, or with the deadlines of conn. The caller closes
+// at the other end; of a Newcomer it says nothing. It ends with ctx, or with the deadlines of conn. The caller closes
 // conn if it fails.
 func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (secure.Identity, error) {
 	c, ok := conn.(*tlsconn.Conn)
@@ -218,6 +241,9 @@ func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (sec
 	defer g.leave(c)
 	if err := c.Handshake(ctx); err != nil {
 		return secure.Identity{}, brief{explain(err)}
+	}
+	if Newcomer(c) != nil {
+		return secure.Identity{}, nil
 	}
 	id, err := g.admit(c, want)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/enroll"
 	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/platform"
@@ -146,12 +147,44 @@ func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool)
 	defer cancel()
 	id, err := s.door.guard.Greet(ctx, c.nc, secure.Want{Purpose: secure.Control})
 	if err != nil {
-		if due, more := s.door.strange.Due(c.nc.RemoteAddr(), time.Now()); due && c.why.Load() == nil {
-			s.log.Warn("connection refused: "+err.Error(), "kind", "stranger", "remote", c.remote.String(), "more", more)
-		}
+		s.complain(c, err)
+		return who, false
+	}
+	if n := guard.Newcomer(c.nc); n != nil {
+		s.enroll(c, n)
 		return who, false
 	}
 	return fsm.Identity{Name: id.Name, Groups: id.Groups, Observer: id.Role == secure.Observer, Single: id.Single}, true
+}
+
+// complain logs why a stranger is refused.
+func (s *Server) complain(c *conn, err error) {
+	if due, more := s.door.strange.Due(c.nc.RemoteAddr(), time.Now()); due && c.why.Load() == nil {
+		s.log.Warn("connection refused: "+err.Error(), "kind", "stranger", "remote", c.remote.String(), "more", more)
+	}
+}
+
+// openDesk returns what lets newcomers in, nil if nobody may join with a token.
+func openDesk(path string, g *guard.Guard) (*enroll.Desk, error) {
+	if path == "" {
+		return nil, nil
+	}
+	desk, err := enroll.NewDesk(path, time.Now)
+	if err == nil {
+		g.Enrol()
+	}
+	return desk, err
+}
+
+// enroll lets the newcomer at the other end have a certificate, if it has a join token.
+// The connection is over then, and the machine never hears of it.
+func (s *Server) enroll(c *conn, at enroll.Secured) {
+	what, err := s.door.desk.Serve(at)
+	if err != nil {
+		s.complain(c, err)
+		return
+	}
+	s.log.Info(what, "kind", "enrolled", "remote", c.remote.String())
 }
 
 // turnedAway logs that a connection got no place, at most once a second.

@@ -86,6 +86,9 @@ type Options struct {
 	// Security says whom the master believes. Without a credential it serves in
 	// plaintext.
 	Security guard.Options
+	// Enroll is the directory of an issuer, or of the authority, from which newcomers
+	// with join tokens get credentials; "": nobody does.
+	Enroll string
 	// Logger takes one line per membership change and per fault; nil discards.
 	// Lines go to its handler through a queue (trace.Detach), so that it never holds
 	// the master up; those that find no room are counted in its next line.
@@ -209,6 +212,9 @@ func (o Options) Check() error {
 		e.Break("%v %q is neither %s nor %s", bounds.Field("Objective"), o.Objective, topo.BottleneckThenSum, topo.Sum)
 	}
 	o.Security.Check(&e)
+	if o.Enroll != "" && !o.Security.On() {
+		e.Break("%v %q is of no use without a credential (%v)", bounds.Field("Enroll"), o.Enroll, bounds.Field("Security.File"))
+	}
 	if err := e.Err(); err != nil {
 		return errs.New(errs.InvalidConfig, "new master", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/enroll"
 	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -54,6 +55,7 @@ type Server struct {
 // door is what a connection has to pass before its first packet is read.
 type door struct {
 	guard   *guard.Guard // nil: in plaintext
+	desk    *enroll.Desk // nil: nobody joins with a token
 	strange guard.Complaints
 }
 
@@ -97,6 +99,10 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	desk, err := openDesk(opt.Enroll, g)
+	if err != nil {
+		return nil, err
+	}
 	log, lines := trace.Detach(opt.Logger)
 	s := &Server{
 		opt: opt, solver: solver, log: log.With(trace.Subsystem, trace.SubMaster), lines: lines,
@@ -105,7 +111,7 @@ func New(opt Options) (*Server, error) {
 		machine: machine{
 			fsm: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{},
 		},
-		live: crowd{conns: map[*conn]struct{}{}}, door: door{guard: g},
+		live: crowd{conns: map[*conn]struct{}{}}, door: door{guard: g, desk: desk},
 	}
 	s.facts = trace.NewQueue(maxFacts, func(n uint64) {
 		s.log.Warn("facts were dropped: OnFact is too slow", "kind", "log", "facts", n)
