@@ -290,6 +290,45 @@ pcclResult_t gopcclGetGroup(const pcclComm_t *communicator, gopcclGroup_t *group
     return (pcclResult_t)gopccl_group(HANDLE(communicator), group_out, (uint8_t *)members, capacity);
 }
 
+pcclResult_t gopcclSend(const pcclComm_t *communicator, const gopcclMessage_t *message) {
+    REDIRECT(gopcclSend, (communicator, message))
+    return (pcclResult_t)gopccl_send(HANDLE(communicator), (gopcclMessage_t *)message);
+}
+
+pcclResult_t gopcclReceive(const pcclComm_t *communicator, const gopcclMessage_t *message, int *from_out) {
+    REDIRECT(gopcclReceive, (communicator, message, from_out))
+    return (pcclResult_t)gopccl_receive(HANDLE(communicator), (gopcclMessage_t *)message, from_out);
+}
+
+pcclResult_t gopcclSendAsync(const pcclComm_t *communicator, const gopcclMessage_t *message,
+                             pcclAsyncReduceOp_t *handle_out) {
+    REDIRECT(gopcclSendAsync, (communicator, message, handle_out))
+    uint64_t tag = 0;
+    int r = gopccl_send_async(HANDLE(communicator), (gopcclMessage_t *)message, handle_out != NULL, &tag);
+    if (r == 0) {
+        handle_out->comm = (pcclComm_t *)communicator;
+        handle_out->tag = tag;
+    }
+    return (pcclResult_t)r;
+}
+
+pcclResult_t gopcclReceiveAsync(const pcclComm_t *communicator, const gopcclMessage_t *message,
+                                pcclAsyncReduceOp_t *handle_out) {
+    REDIRECT(gopcclReceiveAsync, (communicator, message, handle_out))
+    uint64_t tag = 0;
+    int r = gopccl_receive_async(HANDLE(communicator), (gopcclMessage_t *)message, handle_out != NULL, &tag);
+    if (r == 0) {
+        handle_out->comm = (pcclComm_t *)communicator;
+        handle_out->tag = tag;
+    }
+    return (pcclResult_t)r;
+}
+
+pcclResult_t gopcclAwaitMessage(const pcclAsyncReduceOp_t *handle, gopcclReceipt_t *receipt_out) {
+    REDIRECT(gopcclAwaitMessage, (handle, receipt_out))
+    return (pcclResult_t)gopccl_receipt(handle ? HANDLE(handle->comm) : 0, handle ? handle->tag : 0, receipt_out);
+}
+
 size_t gopcclDumpState(char *buffer, size_t size) {
     if (gopccl_forked) {
         const struct gopccl_api *copy = gopccl_second_copy();

@@ -95,7 +95,7 @@ func hostOperand(on call, what string, p unsafe.Pointer, count C.size_t, t dtype
 	b, d, err := operand(on, what, p, count, t)
 	if err == nil && !d.None() {
 		err = errs.New(errs.InvalidArgument, on.name, fmt.Errorf("%s is %v", what, d)).
-			WithHint("collectives other than all-reduce take memory of the host: copy it there first")
+			WithHint("collectives other than all-reduce, and messages, take memory of the host: copy it there first")
 	}
 	return b, err
 }

@@ -32,6 +32,7 @@ type comm struct {
 	session    *core.Communicator // nil until connect has succeeded; kept when the run is lost
 	launched   flights
 	launches   uint64
+	messages   uint64 // that were launched
 }
 
 func address(c call, a *C.ccoip_socket_address_t) (netip.AddrPort, error) {
@@ -348,27 +349,27 @@ func gopccl_launch(send, recv unsafe.Pointer, d *C.pcclReduceDescriptor_t, h C.u
 // verdict returns what the operation with a tag has done, and forgets it. Several
 // threads may wait for one operation and get the same; it is known unless the
 // caller gave up waiting, or there is no such operation.
-func verdict(h C.uintptr_t, tag C.uint64_t) (info core.ReduceInfo, known bool, err error) {
+func verdict(h C.uintptr_t, tag C.uint64_t) (l landed, known bool, err error) {
 	m, _, err := connected(callAwait, h)
 	if err != nil {
-		return info, false, err
+		return l, false, err
 	}
-	handle := m.find(uint64(tag))
-	if handle == nil {
-		return info, false, callAwait.usage(fmt.Sprintf("no operation with tag %d was launched, or it has been awaited", uint64(tag)), "")
+	o := m.find(uint64(tag))
+	if o == nil {
+		return l, false, callAwait.usage(fmt.Sprintf("no operation with tag %d was launched, or it has been awaited", uint64(tag)), "")
 	}
-	if info, known, err = awaited(handle); known {
-		m.forget(uint64(tag), handle)
+	if l, known, err = o.await(); known {
+		m.forget(uint64(tag), o)
 	}
-	return info, known, err
+	return l, known, err
 }
 
 //export gopccl_await
 func gopccl_await(h C.uintptr_t, tag C.uint64_t, out *C.pcclReduceInfo_t) C.int {
 	return callAwait.guard(func() error {
-		info, _, err := verdict(h, tag)
+		l, _, err := verdict(h, tag)
 		if err == nil {
-			moved(out, info)
+			moved(out, l.info)
 		}
 		return err
 	})

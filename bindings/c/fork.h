@@ -18,7 +18,8 @@
     X(gopcclLastError) X(gopcclSetPoll) X(gopcclVersion) X(gopcclGetRank) X(gopcclGetMasterPort)    \
     X(gopcclSetStream) X(gopcclFindDevice) X(gopcclGetTorn) X(gopcclSetTorn)                        \
     X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)   \
-    X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup)                                        \
+    X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup) X(gopcclSend) X(gopcclReceive)        \
+    X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage)                                  \
     X(gopcclSaveCheckpoint) X(gopcclLoadCheckpoint) X(gopcclFindCheckpoint)
 
 #define FIELD(f) __typeof__(f) *f;

@@ -137,6 +137,67 @@ typedef struct gopcclGroup_t {
 PCCL_EXPORT pcclResult_t gopcclGetGroup(const pcclComm_t *communicator, gopcclGroup_t *group_out,
                                         uint8_t (*members)[16], size_t capacity);
 
+/* As peer of a receive: a message of any member. */
+enum { gopcclAnyPeer = -1 };
+
+/*
+ * One message from one member of the group to another. It needs what collectives need,
+ * and no member may have eager start turned off (peer.eager_bytes). Clear it, then set
+ * size and the rest.
+ */
+typedef struct gopcclMessage_t {
+    size_t size;  /* sizeof(gopcclMessage_t) */
+    int peer;     /* the other end, by its index (gopcclGetGroup) */
+    uint64_t tag; /* the same at both ends; any number of messages may have it */
+    void *data;   /* what is sent, which is not written to, or where it is received: memory of the host */
+    size_t bytes; /* the same at both ends, else both get pcclInvalidArgument */
+} gopcclMessage_t;
+
+/*
+ * Sends a message, and returns when the other end has received all of it. Two members
+ * that send to each other have to receive at the same time: see gopcclSendAsync. Messages
+ * of one sender with one tag are received in the order in which they were sent. No vote is
+ * taken, and no other member hears of it.
+ *
+ * Results: pcclRankConnectionLost if the other end has left, given up or cannot be reached,
+ * or if a round has begun; update the topology, ask gopcclGetGroup for the members that are
+ * left, and repeat it. pcclTooFewPeers, pcclInvalidArgument. pcclInvalidUsage while a round
+ * runs, if 1024 messages to that member were not received, or if somebody has no messages:
+ * gopcclLastError says what it is.
+ */
+PCCL_EXPORT pcclResult_t gopcclSend(const pcclComm_t *communicator, const gopcclMessage_t *message);
+
+/*
+ * Receives a message, and writes the index of its sender into from_out, which may be NULL.
+ * After a failure the memory is undefined. Results as of gopcclSend; a receive from any
+ * member is pcclRankConnectionLost if one has left.
+ */
+PCCL_EXPORT pcclResult_t gopcclReceive(const pcclComm_t *communicator, const gopcclMessage_t *message,
+                                       int *from_out);
+
+/*
+ * Begins to send or to receive a message. message is the caller's when it returns, data the
+ * library's until the message is awaited, which gopcclAwaitMessage does, and every function
+ * that awaits an asynchronous all-reduce, with 0 as info; gopcclListAsyncReduces lists it. The tag of the
+ * handle is not that of the message: the library counts down from UINT64_MAX - 1 and takes
+ * those that are free. To send waits until there is a connection to the other end: the first
+ * message to a member that is not a neighbour has all members connect with each other.
+ */
+PCCL_EXPORT pcclResult_t gopcclSendAsync(const pcclComm_t *communicator, const gopcclMessage_t *message,
+                                         pcclAsyncReduceOp_t *handle_out);
+PCCL_EXPORT pcclResult_t gopcclReceiveAsync(const pcclComm_t *communicator, const gopcclMessage_t *message,
+                                            pcclAsyncReduceOp_t *handle_out);
+
+/* What became of a message. known is set last, as in gopcclVerdict_t. */
+typedef struct gopcclReceipt_t {
+    bool known;
+    pcclResult_t result;
+    int peer; /* the index of the other end; -1 if there was none, or the handle is of a collective */
+} gopcclReceipt_t;
+
+/* gopcclAwaitAsyncReduce, which tells the other end of a message. */
+PCCL_EXPORT pcclResult_t gopcclAwaitMessage(const pcclAsyncReduceOp_t *handle, gopcclReceipt_t *receipt_out);
+
 /*
  * Returns when the group of this peer has at least n members, at once if it has;
  * until then it lets in who waits to be let in. All peers of the run must call it,

@@ -42,6 +42,8 @@ var (
 	callOptimize        = call{"optimize topology", []errs.Code{errs.InvalidArgument}, errs.TopologyOptimizationFailed}
 	callReduce          = call{"all reduce", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
 	callCollect         = call{"collective", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
+	callSend            = call{"send", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
+	callReceive         = call{"receive", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
 	callGroup           = call{"get group", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callAwait           = call{"await async reduce", []errs.Code{errs.InvalidArgument}, errs.RankConnectionLost}
 	callList            = call{"list async reduces", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}

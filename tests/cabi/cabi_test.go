@@ -161,6 +161,8 @@ func TestOurOwnFunctions(t *testing.T) {
 		"checkpoints":           {"checkpoint.c", []string{"-Wno-unused-function", "-fsanitize=address", "-fno-omit-frame-pointer"}},
 		"collectives":           {"collect.c", []string{"-O2"}},
 		"collectives with ASan": {"collect.c", []string{"-fsanitize=address", "-fno-omit-frame-pointer"}},
+		"messages":              {"message.c", []string{"-O2"}},
+		"messages with ASan":    {"message.c", []string{"-fsanitize=address", "-fno-omit-frame-pointer"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -203,9 +205,10 @@ func TestSymbols(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"gopcclAwaitAsyncReduce", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindCheckpoint", "gopcclFindDevice", "gopcclGetGroup",
-		"gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError", "gopcclListAsyncReduces",
-		"gopcclLoadCheckpoint", "gopcclSaveCheckpoint", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
+		"gopcclAwaitAsyncReduce", "gopcclAwaitMessage", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindCheckpoint",
+		"gopcclFindDevice", "gopcclGetGroup", "gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError",
+		"gopcclListAsyncReduces", "gopcclLoadCheckpoint", "gopcclReceive", "gopcclReceiveAsync", "gopcclSaveCheckpoint", "gopcclSend",
+		"gopcclSendAsync", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
 	}, ours)
 }
 

@@ -126,5 +126,12 @@ pcclResult_t gopcclCollect(const pcclComm_t *, const gopcclCollective_t *, pcclR
 pcclResult_t gopcclCollectAsync(const pcclComm_t *, const gopcclCollective_t *, pcclAsyncReduceOp_t *);
 typedef struct { size_t size; int index; bool collectives; bool mesh; } gopcclGroup_t;
 pcclResult_t gopcclGetGroup(const pcclComm_t *, gopcclGroup_t *, uint8_t (*)[16], size_t);
+typedef struct { size_t size; int peer; uint64_t tag; void *data; size_t bytes; } gopcclMessage_t;
+pcclResult_t gopcclSend(const pcclComm_t *, const gopcclMessage_t *);
+pcclResult_t gopcclReceive(const pcclComm_t *, const gopcclMessage_t *, int *);
+pcclResult_t gopcclSendAsync(const pcclComm_t *, const gopcclMessage_t *, pcclAsyncReduceOp_t *);
+pcclResult_t gopcclReceiveAsync(const pcclComm_t *, const gopcclMessage_t *, pcclAsyncReduceOp_t *);
+typedef struct { bool known; pcclResult_t result; int peer; } gopcclReceipt_t;
+pcclResult_t gopcclAwaitMessage(const pcclAsyncReduceOp_t *, gopcclReceipt_t *);
 pcclResult_t gopcclListAsyncReduces(const pcclComm_t *, gopcclAsyncReduce_t *, size_t, size_t *);
 """

@@ -9,11 +9,12 @@ from uuid import UUID
 
 from gopccl._buffers import Buffer, buffer_of
 from gopccl._errors import ArgumentError, PCCLError, Result
+from gopccl._flight import BARRIER_TAG
 from gopccl._lib import call, ffi
 from gopccl._types import ReduceInfo, ReduceOp, member
 
 if TYPE_CHECKING:
-    from gopccl._comm import AsyncReduceHandle
+    from gopccl._flight import AsyncReduceHandle
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,6 @@ def group_of(handle: Any) -> Group:
 _ALL_GATHER, _REDUCE_SCATTER, _BROADCAST, _REDUCE, _GATHER, _SCATTER, _ALL_TO_ALL, _BARRIER = range(1, 9)
 _NAMES = ("", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all", "barrier")
 _COMBINING = (_REDUCE_SCATTER, _REDUCE)
-
-_BARRIER_TAG = (1 << 64) - 1
 
 _POINTER = ffi.typeof("void *")
 _COLLECTIVE = ffi.typeof("gopcclCollective_t *")
@@ -366,4 +365,4 @@ class Collectives:
 
     def barrier_async(self) -> "AsyncReduceHandle":
         """Launch a :meth:`barrier`."""
-        return self._collect_async(Request(_BARRIER, tag=_BARRIER_TAG))
+        return self._collect_async(Request(_BARRIER, tag=BARRIER_TAG))

@@ -6,13 +6,15 @@ import itertools
 import logging
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from gopccl import _address, _lib, cuda
 from gopccl._buffers import Buffer, buffer_of, plain_pair
 from gopccl._collect import Collectives, Group, Request, group_of
 from gopccl._errors import ArgumentError, PCCLError, Result
+from gopccl._flight import AsyncReduceHandle, Flight
 from gopccl._lib import call, ffi
+from gopccl._message import AnyHandle, Letter, Message, MessageHandle, Messages
 from gopccl._state import SharedState
 from gopccl._types import (
     Attribute,
@@ -29,6 +31,8 @@ from gopccl._types import (
 )
 
 _log = logging.getLogger("gopccl")
+
+F = TypeVar("F", bound=Flight)
 
 
 class ReduceOpDescriptor:
@@ -142,51 +146,7 @@ def _info(c: Any) -> ReduceInfo:
     return ReduceInfo(c.local_world_size, c.tx_bytes, c.rx_bytes)
 
 
-_await = _lib.extra("gopcclAwaitAsyncReduce")
 _list = _lib.extra("gopcclListAsyncReduces")
-_ASYNC_OP = ffi.typeof("pcclAsyncReduceOp_t *")
-_VERDICT = ffi.typeof("gopcclVerdict_t *")
-
-Verdict = Tuple[bool, int, ReduceInfo]
-
-
-class _Flight:
-    """An asynchronous operation, from before its launch until it was awaited."""
-
-    __slots__ = ("op", "owners", "launching", "lock", "verdict", "result", "detail")
-
-    def __init__(self, comm: Any, tag: int, owners: Any) -> None:
-        self.op = ffi.new(_ASYNC_OP)
-        self.op.comm, self.op.tag = comm, tag
-        self.owners = owners  # None once the library does not touch the buffers any more
-        self.launching = True
-        self.lock = threading.Lock()  # one thread waits, the others get what it got
-        self.verdict = ffi.new(_VERDICT)
-        self.result: Optional[Verdict] = None
-        self.detail = ""
-
-    def wait(self) -> Verdict:
-        with self.lock:
-            if self.result is None:
-                self._wait()
-        assert self.result is not None
-        return self.result
-
-    def _wait(self) -> None:
-        v = self.verdict
-        if _await is None:  # a plain libpccl
-            code = _lib.raw_call("pcclAwaitAsyncReduce", self.op, ffi.addressof(v, "info"))
-            v.result, v.known = code, True
-        elif not v.known:
-            # Whatever interrupts us behind this call, the verdict is in v then.
-            code = _lib.raw_call("gopcclAwaitAsyncReduce", self.op, v)
-        else:
-            code = v.result
-        if code:
-            self.detail = _lib.last_error_message()
-        if v.known:
-            self.owners = None
-        self.result = (code == 0, code, _info(v.info) if code == 0 else ReduceInfo())
 
 
 class _Membership:
@@ -201,7 +161,7 @@ class _Membership:
     def __init__(self, c: Any) -> None:
         self.c = c
         self.over = False
-        self.flights: Dict[int, _Flight] = {}
+        self.flights: Dict[int, Flight] = {}
         self.look = _LOOK  # with how many flights to look for those that have ended
         self.key = next(_keys)
         _memberships[self.key] = self
@@ -290,47 +250,7 @@ def dump_state() -> str:
         size = 2 * need
 
 
-class AsyncReduceHandle:
-    """An operation in flight. Made by ``Communicator.all_reduce_async`` and the others that end in ``_async``."""
-
-    def __init__(self, comm: "Communicator", key: int, flight: _Flight) -> None:
-        self._comm = comm
-        self._key = key
-        self._flight = flight
-
-    @property
-    def tag(self) -> int:
-        """The tag that the operation was launched with."""
-        return int(self._flight.op.tag)
-
-    def done(self) -> bool:
-        """Whether ``wait`` returns at once, and the buffers are the caller's again. It never waits."""
-        if self._flight.result is not None:
-            return True
-        m = self._comm._member
-        known = None if m is None else m.ended()
-        return known is not None and known.get(self._flight.op.tag, True)
-
-    def wait(self) -> Tuple[bool, int, ReduceInfo]:
-        """Block until the operation has ended: (success, result code, info).
-
-        Raises nothing but what a signal handler raises (KeyboardInterrupt); the
-        handle can then be waited for again. Later calls, and those of other threads,
-        return the same result.
-        """
-        result = self._flight.wait()
-        self._comm._in_flight.pop(self._key, None)
-        return result
-
-    def result(self) -> ReduceInfo:
-        """Like ``wait``, but raises PCCLError on failure."""
-        ok, code, info = self.wait()
-        if not ok:
-            raise PCCLError(Result(code), "pcclAwaitAsyncReduce", self._flight.detail)
-        return info
-
-
-class Communicator(Collectives):
+class Communicator(Collectives, Messages):
     """One peer's membership in a run.
 
     ``address`` is HOST:PORT of the master (IPv4, ``[IPv6]`` or a name). Collectives
@@ -361,7 +281,7 @@ class Communicator(Collectives):
         return ffi.NULL if m is None else m.c
 
     @property
-    def _in_flight(self) -> Dict[int, _Flight]:
+    def _in_flight(self) -> Dict[int, Flight]:
         m = self._member
         return {} if m is None else m.flights
 
@@ -376,8 +296,8 @@ class Communicator(Collectives):
             m.destroy()
             self._member = None
 
-    def in_flight(self) -> List[AsyncReduceHandle]:
-        """The asynchronous all-reduces that were not awaited, in the order of their launches.
+    def in_flight(self) -> List[AnyHandle]:
+        """The asynchronous operations that were not awaited, in the order of their launches.
 
         Also those whose handle nobody has, because it was dropped or because a signal
         handler raised between the launch and the assignment: as long as one is not
@@ -387,7 +307,7 @@ class Communicator(Collectives):
         if m is None:
             return []
         m.release()
-        return [AsyncReduceHandle(self, key, f) for key, f in list(m.flights.items()) if not f.launching]
+        return [f.handle(self, key) for key, f in list(m.flights.items()) if not f.launching]
 
     def _release(self) -> None:
         m = self._member
@@ -543,9 +463,10 @@ class Communicator(Collectives):
         a failure they are as after one of ``all_reduce``.
         """
         a = _launch(send, recv, op, tag, operand_descriptor, quantization_options)
-        return self._fly(a.descriptor.tag, a.owners, "pcclAllReduceAsync", a.src, a.dst, a.descriptor, self._handle)
+        flight = Flight(self._handle, a.descriptor.tag, a.owners)
+        return AsyncReduceHandle(self, *self._fly(flight, "pcclAllReduceAsync", a.src, a.dst, a.descriptor, self._handle))
 
-    def _fly(self, tag: int, owners: Any, name: str, *args: Any) -> AsyncReduceHandle:
+    def _fly(self, flight: F, name: str, *args: Any) -> Tuple[int, F]:
         """Call a function of the library that launches an operation and takes its handle last."""
         m = self._member
         if m is None:
@@ -554,7 +475,7 @@ class Communicator(Collectives):
             m.release()
         # The library uses the buffers from inside the call on, and an exception may
         # be raised at any moment behind it: they have an owner before.
-        flight, key = _Flight(m.c, tag, owners), next(_keys)
+        key = next(_keys)
         m.flights[key] = flight
         try:
             call(name, *args, flight.op)
@@ -563,7 +484,21 @@ class Communicator(Collectives):
             raise
         finally:
             flight.launching = False
-        return AsyncReduceHandle(self, key, flight)
+        return key, flight
+
+    def _send_or_receive(self, name: str, message: Message, *more: Any) -> None:
+        try:
+            call(name, self._handle, message.c, *more)
+        except PCCLError as err:
+            message.explain(err, self)
+            raise
+
+    def _post(self, name: str, message: Message) -> MessageHandle:
+        try:
+            return MessageHandle(self, *self._fly(Letter(self._handle, message), name, self._handle, message.c))
+        except PCCLError as err:
+            message.explain(err, self)
+            raise
 
     def _collect(self, request: Request) -> ReduceInfo:
         info = ffi.new(_REDUCE_INFO)
@@ -576,7 +511,8 @@ class Communicator(Collectives):
 
     def _collect_async(self, request: Request) -> AsyncReduceHandle:
         try:
-            return self._fly(request.c.tag, request.owners, "gopcclCollectAsync", self._handle, request.c)
+            flight = Flight(self._handle, request.c.tag, request.owners)
+            return AsyncReduceHandle(self, *self._fly(flight, "gopcclCollectAsync", self._handle, request.c))
         except PCCLError as err:
             request.explain(err, self)
             raise

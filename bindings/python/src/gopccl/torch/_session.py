@@ -13,8 +13,9 @@ import time
 from datetime import timedelta
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from gopccl._comm import AsyncReduceHandle, Communicator, MasterNode
+from gopccl._comm import Communicator, MasterNode
 from gopccl._errors import PCCLError
+from gopccl._flight import AsyncReduceHandle
 from gopccl._types import Attribute
 from gopccl.torch import _moves
 from gopccl.torch._messages import Messages, Peer
