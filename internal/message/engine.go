@@ -1,6 +1,7 @@
 package message
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,23 +26,26 @@ const (
 
 // Engine has the messages of one member. Safe for concurrent use.
 type Engine struct {
-	hub   *link.Hub
-	frame int // bytes of data in a frame
+	hub      *link.Hub
+	frame    int           // bytes of data in a frame
+	patience time.Duration // partTime
 
-	mu      invariants.Mutex
-	closed  error
-	epoch   uint64                  // messages may be sent in it; 0: none may
-	next    uint64                  // of the round that runs: what comes for it is kept
-	members []wire.UUID             // of the group of next
-	gone    []departure             // of members, since the last round
-	numbers uint64                  // of messages that were sent
-	links   map[wire.UUID]*courier  // by member
-	sends   map[name]*Transfer      // offered and not answered
-	taken   map[name]*Transfer      // receives that have taken an offer and wait for data
-	recvs   []*Transfer             // without an offer, in order
-	offers  []*offer                // without a receive, in order
-	held    map[wire.UUID]allowance // what the offers of a member take
-	later   later
+	mu       invariants.Mutex
+	closed   error
+	epoch    uint64                  // messages may be sent in it; 0: none may
+	next     uint64                  // of the round that runs: what comes for it is kept
+	members  []wire.UUID             // of the group of next
+	gone     []departure             // of members, since the last round
+	partings map[wire.UUID]parting   // by member
+	numbers  uint64                  // of messages that were sent
+	links    map[wire.UUID]*courier  // by member
+	sends    map[name]*Transfer      // offered and not answered
+	taken    map[name]*Transfer      // receives that have taken an offer and wait for data
+	recvs    []*Transfer             // without an offer, in order
+	offers   []*offer                // without a receive, in order
+	held     map[wire.UUID]allowance // what the offers of a member take
+	quiet    chan struct{}           // closed when a courier has nothing to send; nil: nobody waits
+	later    later
 }
 
 // allowance is how many messages of a member are offered, and their bytes that came with
@@ -74,8 +78,8 @@ type later struct {
 // messages. The hub has no connections yet.
 func NewEngine(hub *link.Hub) *Engine {
 	e := &Engine{
-		hub: hub, frame: hub.Config().FrameBytes, links: map[wire.UUID]*courier{}, sends: map[name]*Transfer{},
-		taken: map[name]*Transfer{}, held: map[wire.UUID]allowance{},
+		hub: hub, frame: hub.Config().FrameBytes, patience: partTime, links: map[wire.UUID]*courier{}, sends: map[name]*Transfer{},
+		taken: map[name]*Transfer{}, held: map[wire.UUID]allowance{}, partings: map[wire.UUID]parting{},
 	}
 	e.mu.Rank(rankEngine, "message.Engine.mu")
 	hub.Share(mark, router{e})
@@ -133,6 +137,7 @@ func (e *Engine) Expect(epoch uint64, members []wire.UUID) {
 		return errs.New(errs.RankConnectionLost, t.op(), errors.New("a round has begun")).WithHint("repeat it after the round")
 	})
 	e.epoch, e.next, e.members, e.gone = 0, epoch, slices.Clone(members), nil
+	e.stay()
 	e.forget(func(o *offer) bool { return o.epoch != epoch || !slices.Contains(members, o.peer) })
 	for peer := range e.links {
 		if !slices.Contains(members, peer) {
@@ -148,15 +153,71 @@ func (e *Engine) Begin() {
 	e.epoch = e.next
 }
 
-// Lost says that a member has gone, until the next round. What concerns it fails, receives
-// from any member included: nobody knows whether it would have sent.
+// Lost says that a member has gone, until the next round. What concerns it fails as soon
+// as everything that it has sent is read, receives from any member included: nobody knows
+// whether it would have sent.
 func (e *Engine) Lost(peer wire.UUID, cause error) {
+	heard := e.hears(peer)
 	e.mu.Lock()
 	defer e.unlock()
 	if slices.Contains(e.members, peer) {
 		e.gone = append(e.gone, departure{peer, cause})
 	}
-	e.leave(peer, cause)
+	e.part(peer, heard, cause)
+}
+
+// partTime bounds how long a member from which connections are still open may have sent
+// something that was not read. It is long for bytes that are in this host's buffers.
+const partTime = time.Second
+
+// parting is of a member that may have gone, and whose last words are still being read:
+// its answer that it has a message may be behind the news that it has left.
+type parting struct {
+	cause error
+	end   *time.Timer
+}
+
+// hears reports whether a connection from peer is open. e.mu is not held.
+func (e *Engine) hears(peer wire.UUID) bool {
+	return slices.ContainsFunc(e.hub.Receivers(peer), func(r *link.Receiver) bool { return !r.Closed() })
+}
+
+// part fails what concerns peer: at once if nothing can come from it any more, else when
+// the last connection from it ends. e.mu is held.
+func (e *Engine) part(peer wire.UUID, heard bool, cause error) {
+	p, parts := e.partings[peer]
+	switch {
+	case !heard && parts:
+		e.parted(peer)
+	case !heard:
+		e.leave(peer, cause)
+	case !parts:
+		p.cause = cause
+		p.end = time.AfterFunc(e.patience, func() {
+			e.mu.Lock()
+			defer e.unlock()
+			if e.partings[peer].end == p.end {
+				e.parted(peer)
+			}
+		})
+		e.partings[peer] = p
+	}
+}
+
+// parted ends a parting. e.mu is held.
+func (e *Engine) parted(peer wire.UUID) {
+	p := e.partings[peer]
+	p.end.Stop()
+	delete(e.partings, peer)
+	e.leave(peer, p.cause)
+}
+
+// stay takes all partings back. e.mu is held.
+func (e *Engine) stay() {
+	for peer, p := range e.partings {
+		p.end.Stop()
+		delete(e.partings, peer)
+	}
 }
 
 // departure is of a member that has gone since the last round.
@@ -196,6 +257,43 @@ func (e *Engine) Stop(cause error) {
 	}
 	e.failAll(func(*Transfer) bool { return true }, func(*Transfer) error { return cause })
 	e.forget(func(*offer) bool { return true })
+	e.stay()
+}
+
+// Flush waits until the other ends can hear all that was said to them, or ctx ends. A
+// member that leaves without it may have a message whose sender never learns that.
+func (e *Engine) Flush(ctx context.Context) {
+	for {
+		e.mu.Lock()
+		said := true
+		for _, c := range e.links {
+			said = said && len(c.queue) == 0 && c.refs == 0
+		}
+		var wait chan struct{}
+		if !said {
+			if e.quiet == nil {
+				e.quiet = make(chan struct{})
+			}
+			wait = e.quiet
+		}
+		e.mu.Unlock()
+		if said {
+			return
+		}
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// spoken wakes Flush. e.mu is held.
+func (e *Engine) spoken() {
+	if e.quiet != nil {
+		close(e.quiet)
+		e.quiet = nil
+	}
 }
 
 // failAll fails those that hit tells. e.mu is held.

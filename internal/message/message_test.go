@@ -2,6 +2,7 @@ package message
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -50,12 +51,12 @@ type world struct {
 	t   *testing.T
 	ids []wire.UUID
 	eng []*Engine
-	far map[[2]int]*transporttest.Conn // by from and to: the receiver's end
-	own map[[2]int]*transporttest.Conn // the sender's
+	// By from and to: the sender's end and the receiver's.
+	near, far map[[2]int]*transporttest.Conn
 }
 
 func newWorld(t *testing.T, n int, o transporttest.Options) *world {
-	w := &world{t: t, far: map[[2]int]*transporttest.Conn{}, own: map[[2]int]*transporttest.Conn{}}
+	w := &world{t: t, near: map[[2]int]*transporttest.Conn{}, far: map[[2]int]*transporttest.Conn{}}
 	for i := range n {
 		w.ids = append(w.ids, uuid(i))
 		w.eng = append(w.eng, NewEngine(link.NewHub(link.Config{FrameBytes: 4 << 10}, nobody{})))
@@ -68,7 +69,7 @@ func newWorld(t *testing.T, n int, o transporttest.Options) *world {
 		for k := range n {
 			if i != k {
 				a, b := transporttest.Pair(o)
-				w.far[[2]int{i, k}], w.own[[2]int{i, k}] = b, a
+				w.near[[2]int{i, k}], w.far[[2]int{i, k}] = a, b
 				w.eng[k].hub.AddReceiver(w.ids[i], 0, b)
 				w.eng[i].hub.AddSender(w.ids[k], 0, a, link.Features{Native: true, Flows: true})
 			}
@@ -282,6 +283,7 @@ func TestConnectionsThatEnd(t *testing.T) {
 	for cut := 0; cut < 220_000; cut += 9_973 {
 		for _, way := range [][2]int{{0, 1}, {1, 0}} {
 			w := newWorld(t, 2, transporttest.Options{Buffer: 3000})
+			w.eng[0].patience, w.eng[1].patience = 5*time.Millisecond, 5*time.Millisecond
 			s := w.send(0, 1, 1, pattern(200_000, 1))
 			small := w.send(0, 1, 2, pattern(100, 1))
 			r := w.recv(1, 0, 1, make([]byte, 200_000))
@@ -300,6 +302,46 @@ func TestConnectionsThatEnd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A member that has a message and leaves says so: its last word counts, though the news
+// that it has gone is faster.
+func TestLastWords(t *testing.T) {
+	w := newWorld(t, 2, transporttest.Options{})
+	w.near[[2]int{1, 0}].Stall(true)
+	s, r := w.send(0, 1, 1, make([]byte, 100)), w.recv(1, 0, 1, make([]byte, 100))
+	w.ok(r)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	w.eng[1].Flush(ctx)
+	require.NoError(t, ctx.Err())
+	w.far[[2]int{0, 1}].Close()
+	w.eng[0].Lost(w.ids[1], errTest)
+	require.Eventually(t, func() bool { return w.eng[0].hub.LiveSenders(w.ids[1]) == 0 }, patience, time.Millisecond)
+	w.near[[2]int{1, 0}].Stall(false)
+	w.ok(s)
+}
+
+// A member that leaves waits until what it has to say is in the connection, and no longer
+// than it was told to.
+func TestFlush(t *testing.T) {
+	w := newWorld(t, 2, transporttest.Options{Buffer: 4 << 10})
+	w.near[[2]int{1, 0}].Stall(true)
+	w.send(1, 0, 1, make([]byte, 60<<10))
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error)
+	flush := func() {
+		w.eng[1].Flush(ctx)
+		over <- ctx.Err()
+	}
+	go flush()
+	cancel()
+	require.ErrorIs(t, <-over, context.Canceled)
+	ctx = t.Context()
+	go flush()
+	w.near[[2]int{1, 0}].Stall(false)
+	require.NoError(t, <-over)
+	require.Eventually(t, func() bool { return w.eng[0].State().Offers == 1 }, patience, time.Millisecond)
 }
 
 // matched reports whether a receive has an offer.
@@ -327,6 +369,7 @@ func (w *world) cutAfter(way [2]int, bytes int, s *Transfer) {
 // A member that the master names as gone ends what waits for it, and receives from any.
 func TestMembersThatLeave(t *testing.T) {
 	w := newWorld(t, 3, transporttest.Options{})
+	w.eng[0].patience = 5 * time.Millisecond // its connections stay
 	gone := []*Transfer{w.recv(0, 1, 1, make([]byte, 4)), w.recv(0, -1, 2, make([]byte, 4)), w.send(0, 1, 3, make([]byte, 4))}
 	stays := w.recv(0, 2, 1, make([]byte, 4))
 	w.eng[0].Lost(w.ids[1], errTest)
@@ -466,11 +509,11 @@ func TestStateOfMessages(t *testing.T) {
 	small := w.send(0, 1, 9, large[:3])
 	require.Equal(t, 3, at(0, "does not receive it yet")[1].Moved, "it has gone with its offer")
 
-	w.own[[2]int{0, 1}].Stall(true)
+	w.near[[2]int{0, 1}].Stall(true)
 	list = append(list, w.recv(1, 0, 7, make([]byte, len(large))))
 	require.Equal(t, uuid(0), at(1, uuid(0).Short()+": sends it")[0].Peer)
 	at(0, fmt.Sprintf("sender to %s: has sent ", uuid(1).Short()))
-	w.own[[2]int{0, 1}].Stall(false)
+	w.near[[2]int{0, 1}].Stall(false)
 	w.ok(list...)
 
 	named, any := w.recv(1, 0, 8, nil), w.recv(1, -1, 8, nil)

@@ -51,21 +51,24 @@ func (e router) Wake()                    {}
 func (e router) Connected(*link.Receiver) {}
 
 func (e router) SenderLost(s *link.Sender, cause error) {
+	heard := e.hears(s.Peer())
 	e.mu.Lock()
 	defer e.unlock()
 	if c := e.links[s.Peer()]; c != nil && c.on == s {
 		if len(c.queue) > 0 || c.refs > 0 || e.involves(s.Peer()) {
-			e.leave(s.Peer(), cause)
+			e.part(s.Peer(), heard, cause)
 		}
 		delete(e.links, s.Peer()) // what is left of it in the connection ends by itself
+		e.spoken()
 	}
 }
 
 func (e router) ReceiverLost(r *link.Receiver, cause error) {
+	heard := e.hears(r.Peer())
 	e.mu.Lock()
 	defer e.unlock()
-	if e.involves(r.Peer()) {
-		e.leave(r.Peer(), cause)
+	if _, parts := e.partings[r.Peer()]; parts || e.involves(r.Peer()) {
+		e.part(r.Peer(), heard, cause)
 	}
 }
 

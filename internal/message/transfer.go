@@ -260,6 +260,7 @@ func (c *courier) push() {
 	}
 	if len(pool) == 0 {
 		c.queue = nil
+		e.spoken()
 		e.leave(c.peer, errNone)
 		e.unlock()
 		return
@@ -283,9 +284,12 @@ func (c *courier) Stopped() bool { return false }
 func (c *courier) Settle(bool)   {}
 
 func (c *courier) Fail(err error) {
+	heard := c.e.hears(c.peer)
 	c.e.mu.Lock()
 	defer c.e.unlock()
-	c.e.leave(c.peer, err)
+	c.queue = nil
+	c.e.spoken()
+	c.e.part(c.peer, heard, err)
 }
 
 func (c *courier) NextFrame(f *link.Frame, _ int) bool {
@@ -315,6 +319,7 @@ func (c *courier) ReleaseFrame(*link.Frame, bool) (idle, over bool) {
 		return c.refs == 0, false
 	}
 	c.attached = false
+	c.e.spoken()
 	return true, true
 }
 

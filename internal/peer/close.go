@@ -10,8 +10,8 @@ import (
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 )
 
-// flushTime bounds the wait of Close for the caller's log handler, and for its
-// trace listener.
+// flushTime bounds the wait of Close for the caller's log handler, for its trace
+// listener, and for a peer to take the answers to its messages.
 const flushTime = time.Second
 
 // Shutdown lets no more all-reduces in, waits until those that were launched
@@ -111,6 +111,9 @@ func (s *Session) leaveRun() {
 	id := fsm.CallID(s.ids.Add(1))
 	c := &call{done: make(chan struct{})}
 	s.flushPosts()
+	ctx, cancel := context.WithTimeout(s.ctx, flushTime)
+	s.posted.Flush(ctx)
+	cancel()
 	s.mu.Lock()
 	s.calls[id] = c
 	s.mu.Unlock()
