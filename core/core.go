@@ -261,6 +261,24 @@ func (c *Communicator) LaunchBarrier() (*Handle, error) { return handle(c.s.Laun
 // aborted as Close does, and the error is errs.Canceled.
 func (c *Communicator) Shutdown(ctx context.Context) error { return c.s.Shutdown(ctx) }
 
+// Leave leaves the run between two operations of the others: it lets no more operations
+// in, waits until those that were launched have their verdicts, and until the others
+// have a ring without this peer. No all-reduce or barrier of theirs is aborted for it,
+// and no round fails. Then the communicator is closed, as Close does. Of the other
+// collectives, whose buffers depend on who the members are, those that the others have
+// launched meanwhile end with errs.RankConnectionLost. So do all of them where a PCCL
+// peer or an older gopccl is in the group, or only one member is left: then the others
+// go on as after Close.
+//
+// The last peer that has the group's shared state cannot leave while others wait for
+// it: the error is errs.NoSharedStateAvailable, and the communicator goes on. Synchronise
+// once more before the next Leave, or give the state up with Close. A peer that is alone
+// may leave.
+//
+// No other call may run: errs.Busy. If ctx ends first, the communicator is closed as
+// Close does, and the error is errs.Canceled.
+func (c *Communicator) Leave(ctx context.Context) error { return c.s.Leave(ctx) }
+
 // Close leaves the run: running operations are aborted for all peers, in-place
 // buffers restored, every pending call answered, every connection and goroutine
 // ended. (An operation of which this peer has already reported that it is through

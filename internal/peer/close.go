@@ -19,28 +19,7 @@ const flushTime = time.Second
 // and Wait still returns what each of them did. If ctx ends first, what is left
 // is aborted as Close does, and the error is errs.Canceled.
 func (s *Session) Shutdown(ctx context.Context) error {
-	s.posts.mu.Lock()
-	s.posts.full = true
-	s.posts.mu.Unlock()
-	s.pickUpNow()
-	s.mu.Lock()
-	flying := make([]*Operation, 0, len(s.ops))
-	for _, op := range s.ops {
-		flying = append(flying, op)
-	}
-	s.mu.Unlock()
-	var err error
-	for _, op := range flying {
-		select {
-		case <-op.opened(&op.settled):
-		case <-s.done:
-		case <-ctx.Done():
-			err = errs.New(errs.Canceled, "shutdown", ctx.Err()).WithPhase("operations in flight")
-		}
-		if err != nil {
-			break
-		}
-	}
+	err := s.quiesce(ctx, "shutdown")
 	if late := s.Close(); err == nil {
 		err = late
 	}

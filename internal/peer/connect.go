@@ -58,6 +58,17 @@ func (s *Session) roundOver(epoch uint64) {
 	s.publishView()
 	s.hub.EndRound(previous(s.m.View()))
 	s.posted.Begin()
+	s.beginEpoch(epoch)
+}
+
+// expectEpoch lets frames of an epoch in that has not begun here.
+func (s *Session) expectEpoch(epoch uint64) {
+	s.engine.ExpectEpoch(epoch)
+	s.blocks.ExpectEpoch(epoch)
+}
+
+// beginEpoch ends what neighbours have begun eagerly in epochs before; 0: it goes on.
+func (s *Session) beginEpoch(epoch uint64) {
 	if epoch != 0 {
 		s.engine.BeginEpoch(epoch)
 		s.blocks.BeginEpoch(epoch)

@@ -23,13 +23,15 @@ type Operation struct {
 	launch fsm.CallID         // the call of event
 	event  fsm.CallCollective // tells the machine of it
 	data   phase
-	world  int
 	posted time.Time
 
-	// direct is what an all-reduce has instead of its ring once it has begun so.
-	direct atomic.Pointer[exchange]
+	// direct is what an all-reduce has instead of its ring once it has begun so, and
+	// renewed what it has instead of data once that was taken back.
+	direct  atomic.Pointer[exchange]
+	renewed atomic.Pointer[renewal]
 
 	// The book's mu guards what follows.
+	world    int        // members of its ring; until it begins, of that at the launch
 	running  bool       // between Start and the end of the data phase
 	claimed  bool       // somebody settles it
 	asked    fsm.CallID // the call that asks for the verdict, 0: none has asked
@@ -48,6 +50,9 @@ type Operation struct {
 func (op *Operation) phase() phase {
 	if x := op.direct.Load(); x != nil {
 		return x
+	}
+	if r := op.renewed.Load(); r != nil {
+		return r.data
 	}
 	return op.data
 }
@@ -318,7 +323,7 @@ func (s *Session) startData(e fsm.StartData) {
 	op := s.ops[e.Op]
 	starts := op != nil && s.crashed.Load() == nil
 	if starts {
-		op.running = true
+		op.running, op.world = true, len(e.Ring)
 	}
 	s.mu.Unlock()
 	if !starts {
@@ -332,9 +337,13 @@ func (s *Session) startData(e fsm.StartData) {
 		}
 		s.crash(err)
 	})
-	data, ok := op.data.(*reduce.Op)
-	if !ok {
+	data := op.reduction()
+	if data == nil {
 		s.startBlocks(op.data.(blocks), op.kind(), e) // a barrier has no data phase
+		return
+	}
+	if r := op.renewed.Load(); r != nil && r.err != nil {
+		s.box.post(fsm.DataEnded{Op: e.Op, Err: r.err})
 		return
 	}
 	if e.Mesh {

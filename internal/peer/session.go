@@ -330,8 +330,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.Establish:
 			s.publishView()
 			// Before others dial here because of the same round.
-			s.engine.ExpectEpoch(e.Epoch)
-			s.blocks.ExpectEpoch(e.Epoch)
+			s.expectEpoch(e.Epoch)
 			s.posted.Expect(e.Epoch, s.View().Members)
 			s.hub.Trust(uuids(e.Peers)...)
 			s.hub.BeginRound()
@@ -358,9 +357,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.MeshSettled:
 			s.publishView()
 		case fsm.SwitchRing:
-			s.hub.Trust(e.Neighbours...)
-			s.hub.EndRound(previous(s.m.View()))
-			s.publishView()
+			s.switchRing(e)
 		case fsm.Release:
 			keep := func(u wire.UUID) bool { return slices.Contains(e.Keep, u) }
 			s.hub.Forget(keep)
@@ -380,6 +377,10 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.SpoilData:
 			s.engine.Spoil(e.Tag, e.Epoch)
 			s.blocks.Spoil(e.Tag, e.Epoch)
+		case fsm.ExpectEpoch:
+			s.expectEpoch(e.Epoch)
+		case fsm.RenewData:
+			s.renew(e.Op)
 		case fsm.AbortData:
 			s.operation(e.Op).phase().Abort(errors.New(e.Reason))
 		case fsm.Finish:

@@ -65,6 +65,14 @@ func (s *Session) prepareRing(e fsm.PrepareRing) {
 		func(failed []wire.UUID) fsm.Event { return fsm.RingPrepared{Change: e.Change, Failed: failed} })
 }
 
+// switchRing makes a ring the one in force whose connections stand.
+func (s *Session) switchRing(e fsm.SwitchRing) {
+	s.hub.Trust(e.Neighbours...)
+	s.hub.EndRound(previous(s.m.View()))
+	s.publishView()
+	s.beginEpoch(e.Epoch)
+}
+
 // prepareMesh makes a connection to each member that is not a neighbour, beside
 // everything that runs.
 func (s *Session) prepareMesh(e fsm.PrepareMesh) {

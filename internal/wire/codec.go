@@ -53,7 +53,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendBool(dst, p.AcceptNewPeers)
 	case C2MP2PConnectionsEstablished:
 		return appendUUIDs(appendBool(dst, p.Success), p.FailedPeers)
-	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology, C2MWantMesh:
+	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology, C2MWantMesh, C2MLeave:
 		return dst
 	case C2MHeartbeat:
 		return appendExt(dst, Ext{Heartbeat: p})
@@ -144,6 +144,12 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 		return dst
 	case M2CPrepareRing:
 		return appendEndpoints(appendU64(dst, p.Change), p.Peers)
+	case M2CPrepareLeave:
+		return appendPrepareLeave(dst, &p)
+	case M2CRingWithout:
+		return appendRingWithout(dst, &p)
+	case M2CLeaveAnswer:
+		return appendString(appendBool(dst, p.Left), p.Reason)
 	case M2CPreflight:
 		return appendEndpoints(appendU64(dst, p.Number), p.Peers)
 	case M2CSwitchRing:

@@ -49,6 +49,7 @@ func TestOwnPackets(t *testing.T) {
 		{M2CSyncSharedStateComplete{NextRevision: 258}, "000000000000001a" + "0008" + magic + "0000000c" + "003a0008" + "0000000000000102"},
 		{wantReport, reportHex(magic, id)},
 		{C2MWantMesh{}, "00000000000000020058"},
+		{C2MLeave{}, "00000000000000020048"},
 		{C2MMeshPrepared{Change: 258, FailedPeers: []UUID{u}}, "0000000000000022" + "0059" + "0000000000000102" + "0000000000000001" + "0102030405060708090a0b0c0d0e0f10"},
 		{
 			M2CPrepareMesh{Change: 258, Peers: []PeerEndpoint{{Addr: netip.MustParseAddrPort("10.1.2.3:48150"), UUID: u}}},

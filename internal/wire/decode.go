@@ -143,6 +143,8 @@ func decodeC2M(id ID, r *reader) Packet {
 		return r.report()
 	case 71:
 		return C2MPreflightDone{Number: r.u64(), FailedPeers: r.uuids()}
+	case 72:
+		return C2MLeave{}
 	case 88:
 		return C2MWantMesh{}
 	case 89:
@@ -205,6 +207,12 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CResumed{}
 	case 73:
 		return M2CLeaving{After: r.u32(), Masters: list(r, minAddr, (*reader).addr)}
+	case 74:
+		return M2CPrepareLeave{Change: r.u64(), Epoch: r.u64(), Leaver: r.uuid(), Peers: r.endpoints()}
+	case 76:
+		return M2CRingWithout{Change: r.u64(), World: r.u64(), Largest: r.u64(), Ring: r.uuids()}
+	case 77:
+		return M2CLeaveAnswer{Left: r.bool(), Reason: r.string()}
 	case 75:
 		return M2CPreflight{Number: r.u64(), Peers: r.endpoints()}
 	case 88:

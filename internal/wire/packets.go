@@ -152,7 +152,8 @@ type Ext struct {
 	// Call is what a collective other than all-reduce is (on C2M 10).
 	Call Call
 	// Plans is the version of the plans of an all-reduce that the sender knows,
-	// beside the ring (on C2M 1, M2C 1); 0: none.
+	// beside the ring (on C2M 1, M2C 1); 0: none. From LeavePlans on, that members
+	// leave between two collectives as well.
 	Plans uint8
 	// Ways are round trips to members of the group, at most MaxWays (on C2M 89).
 	Ways []Way

@@ -1,7 +1,7 @@
 package wire
 
 // PlansVersion is what this version announces as Ext.Plans.
-const PlansVersion = 1
+const PlansVersion = LeavePlans
 
 // Way is the round trip to a peer over an empty queue, in microseconds.
 type Way struct {

@@ -119,6 +119,10 @@ func (d drawer) report() C2MReport {
 	return p
 }
 
+func (d drawer) peers() []PeerEndpoint {
+	return drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })
+}
+
 func (d drawer) ways() []Way { return drawList(d, func() Way { return Way{d.uuid(), d.u32()} }) }
 
 func (d drawer) direct() Direct {
@@ -199,7 +203,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			p := M2CP2PConnectionInfo{d.b(), d.u64(), d.u64(), d.u64(), d.u64(), nil, d.ext()}
 			if !p.Unchanged {
-				p.Peers = drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })
+				p.Peers = d.peers()
 			}
 			return p
 		},
@@ -239,20 +243,18 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MWantMesh{} },
 		d.resumed,
+		func() Packet { return C2MLeave{} },
+		func() Packet { return M2CPrepareLeave{d.u64(), d.u64(), d.uuid(), d.peers()} },
+		func() Packet { return M2CRingWithout{d.u64(), d.u64(), d.u64(), drawList(d, d.uuid)} },
+		func() Packet { return M2CLeaveAnswer{d.b(), d.str()} },
 		func() Packet { return C2MMeshPrepared{d.u64(), drawList(d, d.uuid), d.ways()} },
-		func() Packet {
-			return M2CPrepareMesh{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
-		},
+		func() Packet { return M2CPrepareMesh{d.u64(), d.peers()} },
 		func() Packet { return M2CMesh{d.u64(), d.u8()} },
 		func() Packet {
 			return M2CNames{drawList(d, func() NamedMember { return NamedMember{d.uuid(), d.str(), d.addr()} })}
 		},
-		func() Packet {
-			return M2CPreflight{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
-		},
-		func() Packet {
-			return M2CPrepareRing{d.u64(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })}
-		},
+		func() Packet { return M2CPreflight{d.u64(), d.peers()} },
+		func() Packet { return M2CPrepareRing{d.u64(), d.peers()} },
 		func() Packet { return M2CSwitchRing{d.u64(), drawList(d, d.uuid), d.direct()} },
 		func() Packet { return M2CProbe{d.u64(), d.uuid(), d.addr()} },
 		func() Packet { return M2CProbeGo{d.u64(), d.u32()} },
@@ -260,7 +262,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			return M2CTopology{drawList(d, func() GroupTopology {
 				return GroupTopology{
-					d.u32(), drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} }),
+					d.u32(), d.peers(),
 					drawList(d, d.u32), drawList(d, d.f64),
 				}
 			})}

@@ -53,7 +53,7 @@ func (g *group) impossible(c *client, call wire.Call) string {
 		return "it has not announced them"
 	case g.lacks != "":
 		return g.lacks
-	case k.Rooted() && uint64(call.Root) >= uint64(len(g.roster)), !k.Rooted() && call.Root != 0:
+	case k.Rooted() && uint64(call.Root) >= uint64(len(g.roster)+g.left), !k.Rooted() && call.Root != 0:
 		return fmt.Sprintf("no member has the index of its root, %d", call.Root)
 	}
 	return ""

@@ -43,6 +43,7 @@ type Machine struct {
 	lines     lines // about strangers
 	unchecked bool  // in tests that watch the time of steps
 
+	leavers []*client // have asked to leave between two collectives
 	leaving []*client // not yet removed
 	out     []Effect
 }
@@ -140,7 +141,7 @@ func (m *Machine) followUp() {
 			}
 			continue
 		}
-		if m.records.drop != 0 || !m.breakDeadlock() {
+		if m.records.drop != 0 || !m.drain() && !m.breakDeadlock() {
 			return
 		}
 	}
@@ -161,7 +162,7 @@ func (m *Machine) close(c *client, kind, why string) {
 	if c.registered && c.native {
 		m.send(c, wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: why})
 	}
-	c.closing, c.end = true, ending{kind, why}
+	c.closing, c.end = true, ending{kind: kind, why: why}
 	m.out = append(m.out, Close{Client: c.id, Reason: why})
 	m.leaving = append(m.leaving, c)
 }
@@ -271,6 +272,8 @@ func (m *Machine) packet(e PacketIn) {
 		m.askMesh(c)
 	case wire.C2MMeshPrepared:
 		m.meshPrepared(c, p)
+	case wire.C2MLeave:
+		m.askLeave(c)
 	case wire.C2MHeartbeat:
 		m.beat(c, p)
 	default:

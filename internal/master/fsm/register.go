@@ -69,6 +69,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 			collectives: p.Ext.Collectives > 0,
 			plans:       p.Ext.Plans > 0 && p.Ext.Collectives > 0 && p.Ext.Switch && m.cfg.Switch,
 		}
+		c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
 	}
 	c.listens.state, c.listens.bandwidth = p.SharedStatePort, p.BenchmarkPort
 	c.group = m.groupOf(p.PeerGroup)
@@ -87,7 +88,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 			resp.Ext.Collectives = wire.CollectivesVersion
 		}
 		if c.can.plans {
-			resp.Ext.Plans = wire.PlansVersion
+			resp.Ext.Plans = min(p.Ext.Plans, wire.PlansVersion)
 		}
 		if c.can.heartbeat {
 			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
@@ -221,7 +222,7 @@ func (m *Machine) disconnected(e Gone) {
 	if c == nil || c.closing {
 		return
 	}
-	c.closing, c.end = true, ending{"left", e.Reason}
+	c.closing, c.end = true, ending{kind: "left", why: e.Reason}
 	if c.end.why == "" {
 		c.end.why = "connection closed"
 	}
@@ -268,7 +269,7 @@ func (m *Machine) remove(batch []*client) {
 			if len(o.ways.unreachable) > 0 {
 				o.ways.unreachable = slices.DeleteFunc(o.ways.unreachable, func(k mark) bool { return k.to == c.uuid })
 			}
-			if o.native && (c.phase == Accepted || c.round.in) {
+			if o.native && !c.end.quiet && (c.phase == Accepted || c.round.in) {
 				m.send(o, news)
 			}
 		}
@@ -280,7 +281,7 @@ func (m *Machine) remove(batch []*client) {
 	for _, c := range members {
 		if c.phase == Accepted {
 			m.forget(c.group)
-			if why[c.group] == "" {
+			if why[c.group] == "" && !c.end.quiet {
 				why[c.group] = "peer " + c.name() + " is gone: " + c.end.why
 			}
 		}
@@ -304,6 +305,8 @@ func (m *Machine) remove(batch []*client) {
 		if why[g] != "" { // those who waited outside took part in no collective
 			m.refuseMesh(g, why[g])
 			m.checkTags(g, why[g])
+		} else {
+			m.checkStarts(g)
 		}
 	}
 }

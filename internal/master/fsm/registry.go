@@ -115,6 +115,21 @@ func (m *Machine) commitEnded(id uint32, next uint64) {
 	m.commit()
 }
 
+// commitMembers has it written that a member of g has left, without a round.
+func (m *Machine) commitMembers(g *group) {
+	if !m.cfg.Authority {
+		return
+	}
+	i, found := slices.BinarySearchFunc(m.records.groups, g.id, func(r GroupRecord, id uint32) int { return cmp.Compare(r.ID, id) })
+	if !found {
+		return
+	}
+	r := m.records.groups[i]
+	r.Members = g.ring
+	m.records.record(r)
+	m.commit()
+}
+
 // committed goes on with what waited for the registry.
 func (m *Machine) committed(e Committed) {
 	if s := &m.records; s.round == e.Number && e.Number != 0 {

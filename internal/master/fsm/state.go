@@ -139,8 +139,9 @@ type questions struct {
 
 // ending is why a connection ends.
 type ending struct {
-	kind string // of the fact
-	why  string
+	kind  string // of the fact
+	why   string
+	quiet bool // it has left, and no collective needs it
 }
 
 // abilities are what a client has announced and was granted: none for PCCL peers.
@@ -152,6 +153,7 @@ type abilities struct {
 	switchRing  bool // connects for a better ring beside its collectives
 	collectives bool // other than all-reduce
 	plans       bool // all-reduces in other ways than the ring
+	leave       bool // goes on with a ring without a member that leaves
 }
 
 // progress is what a client says of the bytes that it has moved.
@@ -274,6 +276,7 @@ type group struct {
 	eager  bool        // all in it can begin without a commence
 	order  []wire.UUID // preferred order of the members, nil: by uuid
 	roster []wire.UUID // members as collectives count them, of the last round; replaced as a whole
+	left   int         // those who have left between two collectives since
 	lacks  string      // why they have no collectives but all-reduce, "": they do
 	round  groupRound
 

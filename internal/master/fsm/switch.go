@@ -20,6 +20,8 @@ type change struct {
 	ring   []wire.UUID
 	direct wire.Direct // which all-reduces do not use it
 	due    time.Duration
+	leaver *client // who leaves with it, nil: nobody
+	failed bool    // it cannot be had
 }
 
 // offer lets the members of g connect for the ring that it ought to have, or for
@@ -74,14 +76,22 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 			c.mark(u, m.round.n)
 			m.about(c, "unreachable", true, "peer %s cannot reach %s", c.name(), m.uuids[u].name())
 		}
+		if ch.leaver != nil {
+			ch.failed = true
+			return
+		}
 		m.keepRing(g, "peer "+c.name()+" could not connect for it")
 		return
 	}
 	c.place.prepared = ch.id
 	for _, o := range m.members(g) {
-		if o.place.prepared != ch.id {
+		if o != ch.leaver && o.place.prepared != ch.id {
 			return
 		}
+	}
+	if ch.leaver != nil {
+		m.divide(g, ch)
+		return
 	}
 	g.change, g.ring = nil, ch.ring
 	for _, o := range m.members(g) {
@@ -101,7 +111,9 @@ func (m *Machine) withdraw(g *group) {
 		return
 	}
 	for _, c := range m.members(g) {
-		m.send(c, wire.M2CSwitchRing{Change: g.change.id})
+		if c != g.change.leaver {
+			m.send(c, wire.M2CSwitchRing{Change: g.change.id})
+		}
 	}
 	g.change = nil
 }
@@ -138,6 +150,10 @@ func (m *Machine) changesDue() {
 		}
 		if g.change == nil {
 			m.reconsider(g)
+			continue
+		}
+		if g.change.leaver != nil {
+			g.change.failed = true
 			continue
 		}
 		m.keepRing(g, fmt.Sprintf("not all have connected for it within %v", prepareTime))

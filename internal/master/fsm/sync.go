@@ -24,7 +24,8 @@ type syncVote struct {
 	entries  []wire.StateEntry
 	torn     bool // a mixture of two states: it only receives
 	standing standing
-	holds    bool // the client has the state that was elected
+	holds    bool   // the client has the state that was elected
+	has      uint64 // the revision that was expected behind the last state that it had, 0: none
 }
 
 // candidate reports whether what c voted with may be elected.
@@ -70,7 +71,7 @@ func (m *Machine) together(g *group) bool {
 // checked before the revision may change anything (quirk Q48).
 func (m *Machine) voteSync(c *client, p wire.C2MSyncSharedState) {
 	g := c.group
-	v := syncVote{seq: m.numbers.votes, revision: p.Revision, strategy: p.Strategy, entries: p.Entries, torn: p.Ext.Torn}
+	v := syncVote{seq: m.numbers.votes, revision: p.Revision, strategy: p.Strategy, entries: p.Entries, torn: p.Ext.Torn, has: c.vote.has}
 	m.numbers.votes++
 	switch {
 	case v.torn:
@@ -366,7 +367,11 @@ func (m *Machine) checkSynced(g *group) {
 	held := false
 	for _, c := range ms {
 		held = held || c.vote.holds
-		c.vote = syncVote{}
+		has := c.vote.has
+		if c.vote.holds && g.state.electing {
+			has = g.state.next
+		}
+		c.vote = syncVote{has: has}
 		c.set(Idle, m.now)
 		m.send(c, wire.M2CSyncSharedStateComplete{})
 	}

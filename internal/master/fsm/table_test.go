@@ -61,6 +61,7 @@ var everyPacket = []wire.Packet{
 	wire.C2MRingPrepared{},
 	wire.C2MPreflightDone{},
 	wire.C2MWantMesh{},
+	wire.C2MLeave{},
 	wire.C2MMeshPrepared{},
 	wire.C2MLinkReport{Mbps: 1, Busy: 1},
 	wire.M2CHeartbeat{},

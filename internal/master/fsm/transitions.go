@@ -36,6 +36,7 @@ var rules = []rule{
 	{wire.C2MRingPrepared{}.ID(), true, nil, nil},
 	{wire.C2MPreflightDone{}.ID(), false, nil, nil},
 	{wire.C2MWantMesh{}.ID(), true, nil, nil},
+	{wire.C2MLeave{}.ID(), true, []State{Idle}, nil},
 	{wire.C2MMeshPrepared{}.ID(), true, nil, nil},
 }
 

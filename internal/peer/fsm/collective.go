@@ -29,13 +29,14 @@ type operation struct {
 	older   bool   // it runs in a ring that is no longer the one in force
 	epoch   uint64
 
-	state    opState
-	eager    bool          // the data phase began at the launch
-	held     time.Duration // in state opHeld: until when
-	open     bool          // StartData was emitted, DataEnded did not come yet
-	aborted  bool          // AbortData was emitted
-	finished bool
-	dataErr  error
+	state     opState
+	eager     bool          // the data phase began at the launch
+	held      time.Duration // in state opHeld: until when
+	open      bool          // StartData was emitted, DataEnded did not come yet
+	withdrawn bool          // ... and is to begin anew, in another ring
+	aborted   bool          // AbortData was emitted
+	finished  bool
+	dataErr   error
 
 	heard    bool // M2C 11 came
 	abort    bool // it said aborted, or could not be right
@@ -235,7 +236,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 			return
 		}
 		op.to(opRunning)
-	case op.canceled:
+	case op.canceled, op.dataErr != nil: // given up, or the members are no longer those of its launch
 		m.emit(SkipData{Seq: p.SeqNr})
 		m.report(op, true)
 		return
@@ -341,6 +342,9 @@ func (m *Machine) dataEnded(ev DataEnded) {
 	}
 	if m.status == statusOver {
 		m.settleEnded(op)
+		return
+	}
+	if m.withdrew(op) {
 		return
 	}
 	m.report(op, op.dataErr != nil)

@@ -74,6 +74,9 @@ type (
 	}
 	// CallMesh waits until the master has said whether there is a mesh, and asks for one.
 	CallMesh struct{ Call CallID }
+	// CallLeave leaves the run between two collectives of the others. No operation of
+	// this peer may be without a verdict.
+	CallLeave struct{ Call CallID }
 	// CallClose leaves the run.
 	CallClose struct{ Call CallID }
 )
@@ -165,6 +168,7 @@ func (CallSync) event()       {}
 func (CallCollective) event() {}
 func (CallAwait) event()      {}
 func (CallCancel) event()     {}
+func (CallLeave) event()      {}
 func (CallClose) event()      {}
 func (CallMesh) event()       {}
 func (PacketIn) event()       {}
@@ -237,6 +241,12 @@ type (
 	// SpoilData says that an operation with this tag has failed. Frames that still
 	// come for it from neighbours that began it eagerly belong to no operation.
 	SpoilData struct{ Tag, Epoch uint64 }
+	// ExpectEpoch says that neighbours may begin eagerly in Epoch as soon as the answer
+	// to the master that follows is sent.
+	ExpectEpoch struct{ Epoch uint64 }
+	// RenewData puts an operation back to where it was before its StartData: the data
+	// phase has ended, the buffers become as before it, and another one follows.
+	RenewData struct{ Op OpID }
 	// AbortData ends the data phase now.
 	AbortData struct {
 		Op     OpID
@@ -321,8 +331,12 @@ type (
 	// Establish of their round.
 	Names struct{ Members []wire.NamedMember }
 	// SwitchRing says that the view shows another ring, with these neighbours; the
-	// connections to the ones before are still in use.
-	SwitchRing struct{ Neighbours []wire.UUID }
+	// connections to the ones before are still in use. Operations that neighbours began
+	// eagerly in epochs before Epoch are over; 0: it goes on.
+	SwitchRing struct {
+		Neighbours []wire.UUID
+		Epoch      uint64
+	}
 	// Release says that no operation needs connections to others than these any
 	// more. Connections that others opened to this peer are theirs to close.
 	Release struct{ Keep []wire.UUID }
@@ -359,6 +373,8 @@ func (CommenceData) effect() {}
 func (SpoilData) effect()    {}
 func (RoundOver) effect()    {}
 func (AbortData) effect()    {}
+func (ExpectEpoch) effect()  {}
+func (RenewData) effect()    {}
 func (Finish) effect()       {}
 func (Serve) effect()        {}
 func (Fetch) effect()        {}
@@ -431,5 +447,7 @@ type View struct {
 	MasterCollectives bool
 	// MasterPlans: the master tells which all-reduces use the mesh, and Direct which.
 	MasterPlans bool
+	// MasterLeave: the master lets members leave between two collectives.
+	MasterLeave bool
 	Direct      wire.Direct
 }

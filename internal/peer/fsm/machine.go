@@ -65,6 +65,7 @@ type Machine struct {
 	question
 	deferred   []Event // calls that wait for work that goes on in the background
 	closers    []CallID
+	leaving    CallID      // a CallLeave that waits for the master, 0: none
 	dropReason string      // why the master drops this peer
 	dropped    []wire.UUID // members of the ring that the master has named as gone
 
@@ -158,6 +159,8 @@ func (m *Machine) handle(ev Event) {
 		m.cancel(ev)
 	case CallMesh:
 		m.askMesh(ev)
+	case CallLeave:
+		m.leave(ev)
 	case CallClose:
 		m.close(ev)
 	case PacketIn:
@@ -235,28 +238,9 @@ func (m *Machine) packet(p wire.Packet) {
 			m.illegal(p)
 		}
 		return
-	case wire.M2CPrepareRing:
-		if !m.prepareRing(p) {
-			m.illegal(p)
-		}
-		return
-	case wire.M2CPreflight:
-		if !m.preflight(p) {
-			m.illegal(p)
-		}
-		return
-	case wire.M2CSwitchRing:
-		if !m.switchRing(p) {
-			m.illegal(p)
-		}
-		return
-	case wire.M2CPrepareMesh:
-		if !m.prepareMesh(p) {
-			m.illegal(p)
-		}
-		return
-	case wire.M2CMesh:
-		if !m.takeMesh(p) {
+	case wire.M2CPrepareRing, wire.M2CSwitchRing, wire.M2CPrepareMesh, wire.M2CMesh, wire.M2CPreflight,
+		wire.M2CPrepareLeave, wire.M2CRingWithout, wire.M2CLeaveAnswer:
+		if !m.beside(p) {
 			m.illegal(p)
 		}
 		return
@@ -292,6 +276,30 @@ func (m *Machine) packet(p wire.Packet) {
 	default:
 		m.illegal(p)
 	}
+}
+
+// beside takes a packet about what is changed beside whatever runs; false if it is not
+// allowed now.
+func (m *Machine) beside(p wire.Packet) bool {
+	switch p := p.(type) {
+	case wire.M2CPrepareRing:
+		return m.prepareRing(p, wire.UUID{}, 0)
+	case wire.M2CSwitchRing:
+		return m.switchRing(p)
+	case wire.M2CPrepareMesh:
+		return m.prepareMesh(p)
+	case wire.M2CMesh:
+		return m.takeMesh(p)
+	case wire.M2CPreflight:
+		return m.preflight(p)
+	case wire.M2CPrepareLeave:
+		return m.prepareLeave(p)
+	case wire.M2CRingWithout:
+		return m.ringWithout(p)
+	case wire.M2CLeaveAnswer:
+		return m.leaveAnswer(p)
+	}
+	return false
 }
 
 // news takes what the master tells about members.

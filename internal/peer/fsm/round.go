@@ -70,6 +70,7 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 	m.view.MasterSwitch = p.Ext.Native && p.Ext.Switch
 	m.view.MasterCollectives = p.Ext.Native && p.Ext.Collectives > 0
 	m.view.MasterPlans = m.view.MasterCollectives && m.view.MasterSwitch && p.Ext.Plans > 0
+	m.view.MasterLeave = m.view.MasterPlans && p.Ext.Plans >= wire.LeavePlans
 	if p.Ext.Native {
 		m.view.RoundBound = p.Ext.RoundBound
 	}

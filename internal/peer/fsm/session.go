@@ -198,6 +198,10 @@ func (m *Machine) end(code errs.Code, detail string) {
 	for _, c := range m.mesh.calls {
 		m.done(c, m.endError(kindReduce, ""))
 	}
+	if m.leaving != 0 {
+		m.done(m.leaving, errs.New(errs.CodeOf(m.ended), leaveName, m.ended))
+		m.leaving = 0
+	}
 	m.mesh.calls = nil
 }
 
@@ -227,6 +231,8 @@ func (m *Machine) usable(k kind) *errs.Error {
 		return m.endError(k, "")
 	case !m.view.Connected:
 		return errs.New(errs.InvalidUsage, kindNames[k], errors.New("not connected")).WithHint(hintFirst)
+	case m.leaving != 0:
+		return errs.New(errs.Busy, kindNames[k], errors.New("leave is running"))
 	}
 	return nil
 }
@@ -256,6 +262,10 @@ func (m *Machine) answerClosers() {
 // cancel carries out that the caller of c.Call gave up.
 func (m *Machine) cancel(c CallCancel) {
 	if m.cancelDeferred(c) || m.cancelMesh(c.Call) {
+		return
+	}
+	if c.Call == m.leaving && m.leaving != 0 {
+		m.end(errs.Canceled, "the caller did not wait for the others to go on without this peer")
 		return
 	}
 	for i, p := range m.pending {
@@ -322,6 +332,8 @@ func (m *Machine) cancelDeferred(c CallCancel) bool {
 			call, k = ev.Call, kindOptimize
 		case CallSync:
 			call, k = ev.Call, kindSync
+		case CallLeave:
+			call, name = ev.Call, leaveName
 		case CallCollective:
 			call, k, op, name = ev.Call, kindReduce, ev.Op, plan.Kind(ev.Vote.Kind).String()
 		case CallAwait:

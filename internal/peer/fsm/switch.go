@@ -15,21 +15,26 @@ type preparation struct {
 	stands bool                  // they are connected
 	failed bool                  // ... or could not be
 	answer *wire.C2MRingPrepared // waits for eager operations to be commenced
+	leaver wire.UUID             // who is not in it and leaves; zero: nobody
+	epoch  uint64                // that begins with it, then
 }
 
-// prepareRing connects to the neighbours of a ring to come; false if the packet
-// is not allowed now.
-func (m *Machine) prepareRing(p wire.M2CPrepareRing) bool {
+// prepareRing connects to the neighbours of a ring to come, which begins epoch if it
+// is one without a leaver; false if the packet is not allowed now.
+func (m *Machine) prepareRing(p wire.M2CPrepareRing, leaver wire.UUID, epoch uint64) bool {
 	inRound := m.flow != nil && (m.flow.step == stepConnecting || m.flow.step == stepRing)
 	if !m.view.MasterSwitch || !m.view.Connected || inRound || m.prep != nil || len(p.Peers) == 0 {
 		return false
 	}
-	m.prep = &preparation{change: p.Change}
+	m.prep = &preparation{change: p.Change, leaver: leaver, epoch: epoch}
 	m.sendHeld()
+	if leaver != (wire.UUID{}) {
+		m.withdraw()
+	}
 	var news []wire.PeerEndpoint
 	for _, e := range p.Peers {
 		same := func(o wire.PeerEndpoint) bool { return o.UUID == e.UUID }
-		if !slices.Contains(m.view.Ring, e.UUID) || e.UUID == m.view.UUID || !e.Addr.IsValid() || slices.ContainsFunc(m.prep.peers, same) {
+		if !slices.Contains(m.view.Ring, e.UUID) || e.UUID == m.view.UUID || e.UUID == leaver || !e.Addr.IsValid() || slices.ContainsFunc(m.prep.peers, same) {
 			m.end(errs.Protocol, "the master sent neighbours with this peer, a stranger, a duplicate or an invalid address among them")
 			return true
 		}
@@ -63,7 +68,14 @@ func (m *Machine) ringPrepared(ev RingPrepared) {
 // that has begun without a commence: the master's order of commences and
 // switches says which ring an operation runs in.
 func (m *Machine) answerPrepared() {
-	if m.prep != nil && m.prep.answer != nil && m.lent == 0 {
+	if m.prep == nil || m.prep.answer == nil {
+		return
+	}
+	ready := m.lent == 0
+	if m.prep.leaver != (wire.UUID{}) { // of what began eagerly nothing is ever commenced in the old ring
+		ready = !slices.ContainsFunc(m.ops, func(op *operation) bool { return op.withdrawn })
+	}
+	if ready {
 		m.send(*m.prep.answer)
 		m.prep.answer = nil
 	}
@@ -103,7 +115,7 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 			op.older = true
 		}
 	}
-	e := SwitchRing{}
+	e := SwitchRing{Epoch: prep.epoch}
 	for _, n := range m.peers {
 		e.Neighbours = append(e.Neighbours, n.UUID)
 	}
