@@ -36,20 +36,33 @@ type list struct {
 type opened struct {
 	want  secure.Want
 	since time.Time
+	id    secure.Identity // once it has been judged
 }
 
 // admit judges the other end of a connection whose handshake has succeeded, and knows
 // the connection from then on.
 func (g *Guard) admit(c *tlsconn.Conn, want secure.Want) (secure.Identity, error) {
 	g.mu.Lock()
-	g.open[c] = opened{want, time.Now()}
+	since := time.Now()
+	g.open[c] = opened{want: want, since: since}
 	g.mu.Unlock()
 	// A list that comes now finds the connection, and one that came before is in force.
 	id, err := g.keeper.Trust().Verify(c.ConnectionState(), want)
-	if err != nil || c.Closed() {
-		g.forget(c)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open[c] = (opened{want, since, id}); err != nil || c.Closed() {
+		delete(g.open, c)
 	}
 	return id, err
+}
+
+// Identity returns that of the other end of a connection that Dial has returned, or whose
+// handshake Greet has made; the zero Identity once it is closed.
+func (g *Guard) Identity(conn net.Conn) secure.Identity {
+	c, _ := conn.(*tlsconn.Conn)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open[c].id
 }
 
 func (g *Guard) forget(c *tlsconn.Conn) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,17 +26,17 @@ type names struct {
 
 	mu    sync.Mutex
 	of    map[wire.UUID]string
-	state map[netip.AddrPort]string
-	news  chan struct{} // closed when the master tells anew; nil: nobody waits
+	state map[netip.AddrPort][]string // who say that they hand out shared state there
+	news  chan struct{}               // closed when the master tells anew; nil: nobody waits
 }
 
 // learn takes over what the master has told.
 func (n *names) learn(members []wire.NamedMember) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.of, n.state = make(map[wire.UUID]string, len(members)), make(map[netip.AddrPort]string, len(members))
+	n.of, n.state = make(map[wire.UUID]string, len(members)), make(map[netip.AddrPort][]string, len(members))
 	for _, m := range members {
-		n.of[m.UUID], n.state[m.State] = m.Name, m.Name
+		n.of[m.UUID], n.state[m.State] = m.Name, append(n.state[m.State], m.Name)
 	}
 	if n.news != nil {
 		close(n.news)
@@ -131,11 +132,26 @@ func (n *names) server(p secure.Purpose) sockets.Security {
 			ctx, cancel := context.WithTimeout(context.Background(), n.bound)
 			defer cancel()
 			id, err := n.guard.Greet(ctx, conn, n.want(p, ""))
+			if err == nil && p == secure.State && !n.member(id.Name) {
+				err = fmt.Errorf("%v is not a member of the group: it gets no shared state", id)
+			}
 			return id.Name, err
 		},
 		Is:       n.known,
 		Complain: n.Complain,
 	}
+}
+
+// member reports whether the master has told a member of that name.
+func (n *names) member(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, told := range n.of {
+		if told == name {
+			return true
+		}
+	}
+	return false
 }
 
 // known reports an error if the master has told another name of a peer. It has told
@@ -155,8 +171,10 @@ func another(name string, peer wire.UUID, told string) error {
 type dialler func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 
 // fetching returns dial for the shared state of members.
+// What a member says of itself may be where another one is, so any of those
+// that say so may be there: they are all members, and what they send is hashed.
 func (n *names) fetching(dial dialler) dialler {
-	return n.secured(dial, secure.State, func(addr netip.AddrPort) string {
+	return n.secured(dial, secure.State, func(addr netip.AddrPort) []string {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return n.state[addr]
@@ -166,19 +184,21 @@ func (n *names) fetching(dial dialler) dialler {
 // probing returns dial for the benchmark of a peer. One of another group has no name
 // here.
 func (n *names) probing(dial dialler, who func(netip.AddrPort) wire.UUID) dialler {
-	return n.secured(dial, secure.Bench, func(addr netip.AddrPort) string {
-		name, _ := n.nameOf(who(addr))
-		return name
+	return n.secured(dial, secure.Bench, func(addr netip.AddrPort) []string {
+		if name, _ := n.nameOf(who(addr)); name != "" {
+			return []string{name}
+		}
+		return nil
 	})
 }
 
-func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort) string) dialler {
+func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort) []string) dialler {
 	if n.guard == nil {
 		return dial
 	}
 	return func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-		name := who(addr)
-		if name == "" && p == secure.State {
+		names := who(addr)
+		if len(names) == 0 && p == secure.State {
 			return nil, fmt.Errorf("the master has told no member that hands out shared state at %v", addr)
 		}
 		conn, err := dial(ctx, addr)
@@ -187,7 +207,17 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 		}
 		ctx, cancel := context.WithTimeout(ctx, n.bound)
 		defer cancel()
-		return n.guard.Dial(ctx, conn, n.want(p, name))
+		if len(names) == 1 {
+			return n.guard.Dial(ctx, conn, n.want(p, names[0]))
+		}
+		if conn, err = n.guard.Dial(ctx, conn, n.want(p, "")); err != nil || len(names) == 0 {
+			return conn, err
+		}
+		if name := n.guard.Identity(conn).Name; !slices.Contains(names, name) {
+			conn.Close()
+			return nil, fmt.Errorf("%s is at %v, where the master has told %q", name, addr, names)
+		}
+		return conn, nil
 	}
 }
 

@@ -351,6 +351,8 @@ func TestSplicingInTLS(t *testing.T) {
 	require.Error(t, hello(2, r.peer("gpu-2").Credential, secure.Bench, wire.C2BHello{UUID: as.UUID}), "a measurement in the name of another")
 	require.Error(t, hello(0, r.peer("gpu-1", 7).Credential, secure.State, wire.C2SRequestSharedState{}))
 	require.Error(t, hello(2, newRealm(t).peer("gpu-1").Credential, secure.Bench, wire.C2BHello{}))
+	require.NoError(t, hello(0, r.peer("gpu-1").Credential, secure.State, wire.C2SRequestSharedState{}))
+	require.Error(t, hello(0, r.peer("gpu-9").Credential, secure.State, wire.C2SRequestSharedState{}), "not a member")
 	for i := range ports {
 		conn, err := net.Dial("tcp", at(i))
 		require.NoError(t, err)
