@@ -5,7 +5,7 @@
 [ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || elsewhere "arm64 under qemu" "Linux on x86-64"
 qemu=$(command -v qemu-aarch64-static || command -v qemu-aarch64) || fail "no qemu-aarch64"
 
-packages=(./core/dtype ./internal/wire ./core/digest ./internal/plan ./internal/link ./internal/collective ./internal/message ./internal/reduce ./internal/master/fsm/... ./internal/peer/fsm
+packages=(./core/dtype ./internal/wire ./core/digest ./internal/plan ./internal/link ./internal/collective ./internal/message ./internal/reduce ./internal/guard ./internal/master/fsm/... ./internal/peer/fsm
 	./backends/... ./quantizers/... ./internal/determinism)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

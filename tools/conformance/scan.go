@@ -195,9 +195,9 @@ type world struct {
 var worlds = []world{
 	{script: "race.sh", line: `gotest -race -tags invariants`, dirs: []string{"..."}, system: "linux", arch: "amd64", tags: []string{"race", "invariants"}},
 	{
-		script: "speed.sh", line: `./internal/link ./internal/collective ./internal/message ./internal/reduce ./internal/tlsconn ./internal/transport/... ./internal/wire "${compute[@]}"`,
+		script: "speed.sh", line: `./internal/guard ./internal/link ./internal/collective ./internal/message ./internal/reduce ./internal/tlsconn ./internal/transport/... ./internal/wire "${compute[@]}"`,
 		dirs: []string{
-			"internal/link", "internal/collective", "internal/message", "internal/reduce", "internal/tlsconn", "internal/transport/...", "internal/wire",
+			"internal/guard", "internal/link", "internal/collective", "internal/message", "internal/reduce", "internal/tlsconn", "internal/transport/...", "internal/wire",
 			"internal/master/fsm/...", "internal/peer/fsm/...", "internal/pace/...", "internal/plan/...", "tests/sim/...",
 			"backends/...", "quantizers/...", "internal/cuda/...", "core/backend/...", "core/digest/...", "core/quant/...",
 		},
