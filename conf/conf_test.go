@@ -175,6 +175,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"no addresses":        {env: []string{"GOPCCL_PEER_ADDRESSES=eth0,,eth1"}, want: []string{"GOPCCL_PEER_ADDRESSES", "neither a list of at most 16"}},
 		"many addresses":      {env: []string{"GOPCCL_PEER_ADDRESSES=" + strings.Repeat("a,", 16) + "a"}, want: []string{"GOPCCL_PEER_ADDRESSES", "at most 16"}},
 		"two ports":           {env: []string{"GOPCCL_PEER_PORTS=1,2"}, want: []string{"GOPCCL_PEER_PORTS", "three different ports"}},
+		"fewer announced":     {env: []string{"GOPCCL_PEER_PORTS=1,2,3", "GOPCCL_PEER_ANNOUNCE_PORTS=1"}, want: []string{"GOPCCL_PEER_ANNOUNCE_PORTS", "not as many"}},
 		"equal ports":         {env: []string{"GOPCCL_PEER_PORTS=1,2,1"}, want: []string{"GOPCCL_PEER_PORTS", "three different ports"}},
 		"port 0":              {env: []string{"GOPCCL_PEER_ANNOUNCE_PORTS=0,2,1"}, want: []string{"GOPCCL_PEER_ANNOUNCE_PORTS", "three different ports"}},
 		"ports to nowhere":    {env: []string{"GOPCCL_PEER_ANNOUNCE_PORTS=1,2,3"}, want: []string{"GOPCCL_PEER_ANNOUNCE_PORTS", "peer.ports"}},

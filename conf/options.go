@@ -52,8 +52,8 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	o.Flows = c.Peer.Flows
 	o.Addresses = words(c.Peer.Addresses)
 	o.PortBase = c.Peer.PortBase
-	o.Ports, _ = threePorts(c.Peer.Ports) // Load has checked both
-	o.Announce.Ports, _ = threePorts(c.Peer.AnnouncePorts)
+	o.Ports, _ = portList(c.Peer.Ports) // Load has checked both
+	o.Announce.Ports, _ = portList(c.Peer.AnnouncePorts)
 	if o.Announce.Host = c.Peer.AnnounceHost; o.Announce.Host == noneText {
 		o.Announce.Host = ""
 	}

@@ -230,7 +230,7 @@ func (f field) wellFormed(text string) error {
 			return fmt.Errorf("%q is neither a list of at most %d addresses or interfaces nor none", text, wire.MaxAddresses)
 		}
 	case "ports":
-		if _, err := threePorts(text); err != nil {
+		if _, err := portList(text); err != nil {
 			return err
 		}
 	case "host":
@@ -263,8 +263,8 @@ func words(text string) (list []string) {
 	return list
 }
 
-// threePorts returns the ports of the three listeners, nil for none.
-func threePorts(text string) (ports []int, err error) {
+// portList returns one port, or those of three listeners, nil for none.
+func portList(text string) (ports []int, err error) {
 	list := words(text)
 	if list == nil {
 		return nil, nil
@@ -277,8 +277,8 @@ func threePorts(text string) (ports []int, err error) {
 		}
 		ports = append(ports, int(n))
 	}
-	if len(ports) != 3 {
-		return nil, fmt.Errorf("%q is neither three different ports such as 48149,48150,48151 nor none", text)
+	if len(ports) != 1 && len(ports) != 3 {
+		return nil, fmt.Errorf("%q is neither a port such as 48149, nor three different ports such as 48149,48150,48151, nor none", text)
 	}
 	return ports, nil
 }

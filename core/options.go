@@ -29,9 +29,10 @@ type Options struct {
 	// Flows is the most of these connections over which one all-reduce is striped,
 	// if the next peer can take it. 0 (default): all; 1: none is striped.
 	Flows int
-	// ListenHost is the local IP address of the three listeners, default all.
+	// ListenHost is the local IP address to listen on, default all.
 	ListenHost string
-	// Ports are the exact listen ports for shared state, peers and bandwidth
+	// Ports is the exact port to listen on, for data, shared state and bandwidth
+	// measurements; or the three that others are told for shared state, data and
 	// measurements, in this order; nil: as PortBase says. With them, a peer that
 	// comes back soon listens on the port that it had before, which PCCL peers
 	// take badly (quirk Q7).
@@ -44,9 +45,8 @@ type Options struct {
 	// address of the master's family counts), one for each network that leads to
 	// the neighbours; see "Several networks" in docs/flows.md. At most 16; nil: none.
 	Addresses []string
-	// PortBase is where the search for free listen ports begins: shared state
-	// from PortBase on, peers from PortBase+1, measurements from PortBase+2
-	// (control spec, section 1.1). Default 48149; negative: any free port.
+	// PortBase is where the search for a free port to listen on begins, at one of the 16
+	// from there on. Default 48149; negative: any free port.
 	PortBase int
 	// Backend is the registered name of the reduce kernels; "auto" or "" takes
 	// the best that runs on this processor.
@@ -103,8 +103,8 @@ type Options struct {
 
 // AnnounceOptions say where others reach a peer.
 type AnnounceOptions struct {
-	// Ports are the ports at which others reach the three listeners, in the order of
-	// Options.Ports, where something between forwards them; nil: the listen ports.
+	// Ports are the ports at which others reach those of Options.Ports, as many and in
+	// the same order, where something between forwards them; nil: the listen ports.
 	Ports []int
 	// Host is the IP address at which others reach this peer, if that is not where
 	// its connection to the master comes from. A PCCL master ignores it.

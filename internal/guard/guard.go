@@ -87,10 +87,10 @@ func (o *Options) Check(e *bounds.Errors) {
 
 // Guard secures the connections of one endpoint. Safe for concurrent use.
 type Guard struct {
-	keeper  *secure.Keeper
-	servers map[secure.Purpose]*tls.Config
-	pool    *buf.Pool
-	list    list
+	keeper *secure.Keeper
+	pool   *buf.Pool
+	list   list
+	enrols bool
 
 	mu      sync.Mutex
 	shaking []net.Conn // handshakes that others have begun, oldest first
@@ -120,9 +120,7 @@ func New(o Options, is secure.Role) (*Guard, error) {
 		return nil, err
 	}
 	opt := secure.TrustOptions{Credential: c, Identities: o.Identities}
-	g := &Guard{
-		servers: map[secure.Purpose]*tls.Config{}, pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, open: map[*tlsconn.Conn]opened{},
-	}
+	g := &Guard{pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, open: map[*tlsconn.Conn]opened{}}
 	if o.Revoked != "" {
 		l, err := readList(o.Revoked)
 		if err != nil {
@@ -135,9 +133,6 @@ func New(o Options, is secure.Role) (*Guard, error) {
 		return nil, err
 	}
 	g.keeper = secure.NewKeeper(t)
-	for _, p := range []secure.Purpose{secure.Control, secure.Data, secure.State, secure.Bench} {
-		g.servers[p] = g.keeper.Server(p)
-	}
 	return g, nil
 }
 
@@ -199,9 +194,7 @@ func explain(err error) error {
 
 // Enrol has connections that are accepted for control taken for enrolment, too.
 // It comes before anything is accepted.
-func (g *Guard) Enrol() {
-	g.servers[secure.Control] = g.keeper.Server(secure.Control, secure.Enrolment)
-}
+func (g *Guard) Enrol() { g.enrols = true }
 
 // Newcomer returns a connection that Greet has taken as one for enrolment, and nil for
 // every other one. Nobody knows yet who is at its other end.
@@ -218,38 +211,56 @@ func Remote(err error) bool {
 	return errors.As(err, &op) && op.Op == "remote error"
 }
 
-// Wrap returns a connection that was accepted for p as one whose handshake is still
-// to come (Greet). It reads and writes nothing.
-func (g *Guard) Wrap(conn net.Conn, p secure.Purpose) net.Conn {
-	if g == nil {
+// Wrap returns a connection that was accepted for some purposes as one whose handshake
+// is still to come (Greet, Meet). It reads and writes nothing, and leaves a connection
+// that it has returned as it is.
+func (g *Guard) Wrap(conn net.Conn, purposes ...secure.Purpose) net.Conn {
+	if _, wrapped := conn.(*tlsconn.Conn); g == nil || wrapped {
 		return conn
 	}
-	c := tlsconn.Server(conn, g.servers[p], g.pool)
+	if g.enrols && slices.Contains(purposes, secure.Control) {
+		purposes = append(slices.Clone(purposes), secure.Enrolment)
+	}
+	c := tlsconn.Server(conn, g.keeper.Server(purposes...), g.pool)
 	c.OnClose(func() { g.forget(c) })
 	return c
 }
 
-// Greet makes the handshake of a connection that Wrap has returned, and says who is
-// at the other end; of a Newcomer it says nothing. It ends with ctx, or with the deadlines of conn. The caller closes
-// conn if it fails.
+// Greet is Meet of a connection that is for one purpose.
 func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (secure.Identity, error) {
+	_, id, err := g.Meet(ctx, conn, func(secure.Purpose) secure.Want { return want })
+	return id, err
+}
+
+// Meet makes the handshake of a connection that Wrap has returned, unless it has been
+// made, and says what it is for, and who is at the other end; of a Newcomer it says
+// nothing. want says what the certificate has to say for a purpose. It ends with ctx, or
+// with the deadlines of conn. The caller closes conn if it fails.
+func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpose) secure.Want) (p secure.Purpose, id secure.Identity, err error) {
 	c, ok := conn.(*tlsconn.Conn)
 	if g == nil || !ok {
-		return secure.Identity{}, nil
+		return 0, secure.Identity{}, nil
+	}
+	if met, ok := g.met(c); ok {
+		return met.want.Purpose, met.id, nil
 	}
 	g.enter(c)
 	defer g.leave(c)
 	if err := c.Handshake(ctx); err != nil {
-		return secure.Identity{}, brief{explain(err)}
+		return 0, secure.Identity{}, brief{explain(err)}
 	}
 	if Newcomer(c) != nil {
-		return secure.Identity{}, nil
+		return secure.Enrolment, secure.Identity{}, nil
 	}
-	id, err := g.admit(c, want)
-	if err != nil {
-		return secure.Identity{}, brief{err}
+	for _, p = range []secure.Purpose{secure.Control, secure.Data, secure.State, secure.Bench} {
+		if p.String() == c.ConnectionState().NegotiatedProtocol {
+			break
+		}
 	}
-	return id, nil
+	if id, err = g.admit(c, want(p)); err != nil {
+		return 0, secure.Identity{}, brief{err}
+	}
+	return p, id, nil
 }
 
 // maxReason bounds what is said of a stranger: its certificates are in the errors of

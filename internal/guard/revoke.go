@@ -60,9 +60,16 @@ func (g *Guard) admit(c *tlsconn.Conn, want secure.Want) (secure.Identity, error
 // handshake Greet has made; the zero Identity once it is closed.
 func (g *Guard) Identity(conn net.Conn) secure.Identity {
 	c, _ := conn.(*tlsconn.Conn)
+	met, _ := g.met(c)
+	return met.id
+}
+
+// met returns what is known of a connection whose other end has been judged.
+func (g *Guard) met(c *tlsconn.Conn) (opened, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.open[c].id
+	met := g.open[c]
+	return met, met.id.Name != ""
 }
 
 func (g *Guard) forget(c *tlsconn.Conn) {

@@ -72,6 +72,8 @@ func (s *Session) shut() {
 	<-s.done
 	s.cancel()
 	<-s.master.ended
+	s.entry.port.Close()
+	s.entry.port.Wait()
 	s.mesh.Wait()
 	s.sharing.Close()
 	s.bench.Close()
@@ -98,14 +100,14 @@ func (s *Session) leaveRun() {
 	s.mu.Unlock()
 	if s.crashed.Load() == nil {
 		s.handle(fsm.CallClose{Call: id})
-		s.listen.Close()
+		s.entry.listen.Close()
 		select {
 		case <-c.done: // crash answers, too
 		case <-s.done:
 		}
 	}
 	s.mesh.Close()
-	s.listen.Close()
+	s.entry.listen.Close()
 }
 
 // leave ends the calls and posts that will never be picked up or answered: the

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -111,6 +112,26 @@ func (n *names) Is(ctx context.Context, name string, peer wire.UUID) error {
 			return fmt.Errorf("%s says that it is peer %s, of whom the master has told nothing", name, peer.Short())
 		}
 	}
+}
+
+// meets makes the handshake of a connection that was accepted for all purposes, and
+// says which it is for. Its server greets it again, and hears the name.
+func (n *names) meets(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto, error) {
+	conn = n.guard.Wrap(conn, secure.Data, secure.State, secure.Bench)
+	p, _, err := n.guard.Meet(ctx, conn, func(p secure.Purpose) secure.Want { return n.want(p, "") })
+	if err != nil {
+		conn.Close()
+	}
+	return conn, map[secure.Purpose]wire.Proto{secure.Data: wire.P2P, secure.State: wire.C2S, secure.Bench: wire.C2B}[p], err
+}
+
+// port returns the port of a peer.
+func (n *names) port(log *slog.Logger) *sockets.Port {
+	cfg := sockets.PortConfig{Log: log, Bound: n.bound, Complain: n.Complain}
+	if n.guard != nil {
+		cfg.Meet = n.meets
+	}
+	return sockets.NewPort(cfg)
 }
 
 // mesh returns what makes P2P connections secure; nil in plaintext.

@@ -80,7 +80,7 @@ const (
 	maxWithPCCL = 16   // operations in flight with PCCL peers (quirk Q19)
 	maxEvents   = 8192 // calls that wait for a slow trace listener
 	maxAppend   = 1024 // bounds the numbers of Post
-	// maxPortBase leaves room for three listeners.
+	// maxPortBase leaves room for a few peers.
 	maxPortBase = 65533
 	// Bounds of the pinned memory of a platform.
 	minStaging, maxStaging = 1 << 20, 1 << 40
@@ -184,15 +184,7 @@ func (o Options) Check() error {
 	if _, _, err := net.SplitHostPort(o.Master); err != nil {
 		e.Break("%v %q is not HOST:PORT", bounds.Field("Master"), o.Master)
 	}
-	if o.Ports != nil && !threePorts(o.Ports) {
-		e.Break("%v %v are not three different ports from 1 to 65535", bounds.Field("Ports"), o.Ports)
-	}
-	if o.Announce.Ports != nil && !threePorts(o.Announce.Ports) {
-		e.Break("%v %v are not three different ports from 1 to 65535", bounds.Field("Announce.Ports"), o.Announce.Ports)
-	}
-	if o.Announce.Ports != nil && o.Ports == nil {
-		e.Break("%v %v forward to %v, and none are set", bounds.Field("Announce.Ports"), o.Announce.Ports, bounds.Field("Ports"))
-	}
+	o.checkPorts(&e)
 	if len(o.Addresses) > wire.MaxAddresses {
 		e.Break("%v: %d are more than %d", bounds.Field("Addresses"), len(o.Addresses), wire.MaxAddresses)
 	}
@@ -211,6 +203,25 @@ func (o Options) Check() error {
 		return errs.New(errs.InvalidArgument, "connect", err)
 	}
 	return nil
+}
+
+func (o Options) checkPorts(e *bounds.Errors) {
+	const ports, announced = bounds.Field("Ports"), bounds.Field("Announce.Ports")
+	for _, p := range []struct {
+		field bounds.Field
+		ports []int
+	}{{ports, o.Ports}, {announced, o.Announce.Ports}} {
+		if p.ports != nil && !mesh.ValidPorts(p.ports) {
+			e.Break("%v %v is neither one port nor three different ones, from 1 to 65535", p.field, p.ports)
+		}
+	}
+	switch {
+	case o.Announce.Ports == nil:
+	case o.Ports == nil:
+		e.Break("%v %v forward to %v, and none are set", announced, o.Announce.Ports, ports)
+	case len(o.Ports) != len(o.Announce.Ports):
+		e.Break("%v %v forward to %v %v, which are not as many", announced, o.Announce.Ports, ports, o.Ports)
+	}
 }
 
 func (o Options) checkThreads(e *bounds.Errors) {
@@ -254,14 +265,6 @@ func (o Options) listenAt() (a netip.Addr, err error) {
 		return a, nil
 	}
 	return netip.ParseAddr(o.ListenHost)
-}
-
-// threePorts reports whether the ports are those of three listeners.
-func threePorts(ports []int) bool {
-	if len(ports) != 3 || ports[0] == ports[1] || ports[0] == ports[2] || ports[1] == ports[2] {
-		return false
-	}
-	return min(ports[0], ports[1], ports[2]) > 0 && max(ports[0], ports[1], ports[2]) <= 65535
 }
 
 // announceHost returns Announce.Host as an address, the zero Addr if there is none.

@@ -27,6 +27,7 @@ import (
 	"github.com/gopccl/gopccl/internal/probe"
 	"github.com/gopccl/gopccl/internal/reduce"
 	"github.com/gopccl/gopccl/internal/sharedstate"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -48,7 +49,7 @@ type Session struct {
 	sharing *sharedstate.Server
 	hasher  digest.Hasher // of shared states
 	bench   *probe.Server
-	listen  mesh.Listeners
+	entry   entry
 	mesh    *mesh.Mesh
 	names   *names
 	meter   meter
@@ -78,6 +79,13 @@ type dataPath struct {
 	hub    *link.Hub          // the engine's
 	// roundTrip returns the shortest one to a peer so far.
 	roundTrip func(wire.UUID) (time.Duration, bool)
+}
+
+// entry is where other peers connect to: what is behind the listeners, and in front of
+// mesh, sharing and bench.
+type entry struct {
+	listen mesh.Listeners
+	port   *sockets.Port
 }
 
 // turns are the machine, the events that come to it, and its holder's tools for a turn.
@@ -204,7 +212,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	if remote, ok := s.master.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
 		network = "tcp4"
 	}
-	if s.listen, err = mesh.Listen(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
+	if s.entry.listen, err = mesh.Listen(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
 		return refused(err).WithPhase("listen").
 			WithHint("listen on an address of this machine and of the master's family, with free ports from the port base on")
 	}
@@ -227,12 +235,13 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	s.meter.use = s.hub.LinkUse
 	s.sharing = sharedstate.NewServer(sharedstate.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubState), Security: s.names.server(secure.State)})
 	s.bench = probe.NewServer(probe.ServerConfig{Log: opt.Logger.With(trace.Subsystem, trace.SubProbe), Security: s.names.server(secure.Bench)})
+	s.entry.port = s.names.port(s.log)
 	s.mesh = mesh.New(s.ctx, mesh.Config{
-		Pools: s.hub, Between: s.between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.listen.P2P, Addresses: nics, PoolSize: opt.PoolSize,
+		Pools: s.hub, Between: s.between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.entry.port.For(wire.P2P, s.entry.listen.Data()), Addresses: nics, PoolSize: opt.PoolSize,
 		Secure: s.names.mesh(), Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
 		Tuning: platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}, Log: s.log, Crash: s.crash,
 	})
-	statePort, p2pPort, benchPort := s.listen.Announced(opt.Announce.Ports)
+	statePort, p2pPort, benchPort := s.entry.listen.Announced(opt.Announce.Ports)
 	host, _ := opt.announceHost() // checked
 	s.m = fsm.New(fsm.Config{
 		Group: opt.Group, Host: host,
@@ -272,18 +281,14 @@ func (s *Session) selectHasher() error {
 
 // start begins what a session does until Close.
 func (s *Session) start() {
-	for _, l := range []struct {
-		what  string
-		serve func()
-	}{
-		{"P2P connections", s.mesh.Run},
-		{"requests for shared state", func() { s.sharing.Serve(s.listen.State) }},
-		{"benchmarks", func() { s.bench.Serve(s.listen.Bench) }},
-	} {
+	s.spawn(s.mesh.Run)
+	s.spawn(func() { s.sharing.Serve(s.entry.port.For(wire.C2S, nil)) })
+	s.spawn(func() { s.bench.Serve(s.entry.port.For(wire.C2B, nil)) })
+	for _, ln := range s.entry.listen {
 		s.spawn(func() {
-			l.serve()
+			s.entry.port.Serve(ln)
 			if s.ctx.Err() == nil { // the session goes on
-				s.log.Error("the port for " + l.what + " was closed: other peers can no longer reach this one there")
+				s.log.Error("a port was closed: other peers can no longer reach this one there", "port", ln.Addr())
 			}
 		})
 	}
@@ -305,7 +310,7 @@ func (s *Session) unwind() {
 	if s.master != nil {
 		s.master.close()
 	}
-	s.listen.Close()
+	s.entry.listen.Close()
 	s.lines.Close(flushTime)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
+	"github.com/gopccl/gopccl/platform"
 )
 
 func framed(h transport.Header, payload []byte) []byte {
@@ -119,4 +120,26 @@ func TestTryWriteNeverWaits(t *testing.T) {
 	}}.NeverWaits(t)
 	memA, _ := transporttest.Pair(transporttest.Options{})
 	require.Nil(t, transport.NonBlocking(struct{ net.Conn }{memA}))
+}
+
+// What was read of a connection is read again, and nothing else of it changes.
+func TestReplay(t *testing.T) {
+	a, b := sockets(t)
+	b = transport.Quiet(b)
+	require.Same(t, b, transport.Replay(b, nil), "there is nothing to be read again")
+	_, err := a.Write([]byte("said later"))
+	require.NoError(t, err)
+	r := transport.Replay(b, []byte("first "))
+	p := make([]byte, 4)
+	_, err = io.ReadFull(transport.Source(r), p)
+	require.NoError(t, err)
+	require.Equal(t, "firs", string(p))
+	p = make([]byte, 12)
+	_, err = io.ReadFull(r, p)
+	require.NoError(t, err)
+	require.Equal(t, "t said later", string(p))
+	require.IsType(t, transport.Source(b), transport.Source(r), "it costs nothing afterwards")
+	require.Equal(t, transport.NonBlocking(b) == nil, transport.NonBlocking(r) == nil)
+	require.Equal(t, transport.Resumable(b), transport.Resumable(r))
+	require.NoError(t, platform.TuneP2P(r, platform.Options{}), "it can be tuned as before")
 }

@@ -25,8 +25,8 @@ var garbage = map[string][]byte{
 	"huge length": {0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 1},
 	"unknown id":  {0, 0, 0, 0, 0, 0, 0, 2, 0xff, 0xff},
 	"short body":  {0, 0, 0, 0, 0, 0, 0, 3, 0, 1, 0},
-	"wild number": wire.Append(nil, wire.P2PHello{Number: 0xffffffff}),
-	"hole":        wire.Append(nil, wire.P2PHello{Number: 5}),
+	"wild number": wire.Append(nil, wire.P2PHello{UUID: wire.UUID{1}, Number: 0xffffffff}),
+	"hole":        wire.Append(nil, wire.P2PHello{UUID: wire.UUID{1}, Number: 5}),
 	"huge count": append(wire.Append(nil, wire.C2SRequestSharedState{})[:10],
 		0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
 	"silence": {},
@@ -139,7 +139,7 @@ func TestStrangersDoNoHarm(t *testing.T) {
 			bother(addr, nil)
 		}
 	}
-	require.GreaterOrEqual(t, ports, 6, "three ports of each peer were found")
+	require.GreaterOrEqual(t, ports, 2, "the port of each peer was found")
 	reduceAmong(t, ctx, comms)
 	comms = grow(t, ctx, at, base, comms)
 	reduceAmong(t, ctx, comms)

@@ -445,11 +445,11 @@ func TestCloseWhileAPoolHasAGap(t *testing.T) {
 			continue
 		}
 		defer nc.Close()
-		_, err = nc.Write(wire.Append(nil, wire.P2PHello{Number: 3, Ext: wire.Ext{Native: true}}))
+		_, err = nc.Write(wire.Append(nil, wire.P2PHello{UUID: wire.UUID{1}, Number: 3, Ext: wire.Ext{Native: true}}))
 		require.NoError(t, err)
 		open = append(open, nc)
 	}
-	require.GreaterOrEqual(t, len(open), 3)
+	require.NotEmpty(t, open)
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close() }()
 	select {
@@ -536,17 +536,17 @@ func TestPortRange(t *testing.T) {
 	defer cancel()
 	text, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	require.Contains(t, string(text), "`48149` to `48195 + 3n`", "the README names the range that is tested here")
+	require.Contains(t, string(text), "`48149` to `48163 + n`", "the README names the range that is tested here")
 	const n, base = 12, 28149
 	world(t, ctx, localMaster(t), n, func(_ int, o *core.Options) {
 		o.ListenHost, o.PortBase = "127.0.0.1", base
 	})
 	inside := 0
-	for port := base; port <= base+46+3*n; port++ {
+	for port := base; port <= base+14+n; port++ {
 		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			c.Close()
 			inside++
 		}
 	}
-	require.GreaterOrEqual(t, inside, 3*n, "three listeners of each peer") // S1-07
+	require.GreaterOrEqual(t, inside, n, "a listener of each peer") // S1-07
 }

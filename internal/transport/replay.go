@@ -1,0 +1,47 @@
+package transport
+
+import (
+	"io"
+	"net"
+)
+
+// Replay returns c as a connection on which first, which was read from it, is to be
+// read again. It costs nothing afterwards.
+func Replay(c net.Conn, first []byte) net.Conn {
+	if len(first) == 0 {
+		return c
+	}
+	return &replayed{Conn: c, first: first}
+}
+
+type replayed struct {
+	net.Conn
+	first []byte
+}
+
+// Read is not safe for concurrent use, as no read of the data path is.
+func (r *replayed) Read(p []byte) (int, error) {
+	if len(r.first) > 0 {
+		n := copy(p, r.first)
+		r.first = r.first[n:]
+		return n, nil
+	}
+	return r.Conn.Read(p)
+}
+
+// TCP returns what lies below, nil if it is something else.
+func (r *replayed) TCP() *net.TCPConn { return tcpOf(r.Conn) }
+
+// Source implements Layered.
+func (r *replayed) Source() io.Reader {
+	if len(r.first) > 0 {
+		return r
+	}
+	return Source(r.Conn)
+}
+
+// NonBlocking implements Layered.
+func (r *replayed) NonBlocking() TryWriter { return NonBlocking(r.Conn) }
+
+// Resumable implements Layered.
+func (r *replayed) Resumable() bool { return Resumable(r.Conn) }
