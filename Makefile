@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python wheel
+.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python torchft wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -19,6 +19,7 @@ help:
 	@echo "measure      runs what measured rows of the conformance table name, checks bars, writes the figures (ONLY=expression)"
 	@echo "libpccl      the C library libpccl.so, a replacement for that of PCCL 1.0.0"
 	@echo "python       the tests of the Python package, with PyTorch"
+	@echo "torchft      torchft's own tests, of its newest package, over our process group (behind make python)"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
 	@echo "wan-topology what the order of the ring is worth, in network namespaces (root)"
 	@echo "ptx          write the PTX of the CUDA kernels, and assemble it for all targets"
@@ -77,6 +78,9 @@ libpccl:
 
 python:
 	@tools/ci/python.sh
+
+torchft:
+	@tools/ci/torchft.sh
 
 wheel:
 	@tools/ci/wheel.sh dist

@@ -100,6 +100,11 @@ class Core:
         self._session = session
 
     @property
+    def why(self) -> Optional[str]:
+        """Why the membership has failed or was revoked; None if it works."""
+        return self._why
+
+    @property
     def place(self) -> Place:
         """Rank, size and order."""
         s = self._session
@@ -139,7 +144,10 @@ class Core:
         with self._lock:
             self.sequence += 1
             number = self.sequence
-        return GopcclWork(what, outputs, limit, number, lambda why: self._fail(session, why, "TIMEOUT"))
+        return self._new_work(what, outputs, limit, number, lambda why: self._fail(session, why, "TIMEOUT"))
+
+    def _new_work(self, *args: Any) -> GopcclWork:
+        return GopcclWork(*args)
 
     def message(self, what: str, tensors: List[Tensor]) -> Tuple[Session, GopcclWork]:
         """A work for a message."""
