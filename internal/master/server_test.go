@@ -75,7 +75,7 @@ func TestGarbage_Q3_Q73(t *testing.T) {
 		"short body":      {[]byte{0, 0, 0, 0, 0, 0, 0, 3, 0, 1, 0}, "too short"},
 		"not registered":  {wire.Append(nil, wire.C2MCheckPeersPending{}), "before the registration"},
 		"inflated list":   {append([]byte{0, 0, 0, 0, 0, 0, 0, 11, 0, 3, 0}, 255, 255, 255, 255, 255, 255, 255, 255), "too short"},
-		"master's packet": {wire.Append(nil, wire.M2CTopology{}), "unknown packet"},
+		"master's packet": {wire.Append(nil, wire.M2CNames{}), "unknown packet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log lines
