@@ -266,6 +266,11 @@ pcclResult_t gopcclWaitForPeers(const pcclComm_t *communicator, size_t n) {
     return (pcclResult_t)gopccl_wait_for_peers(HANDLE(communicator), n);
 }
 
+pcclResult_t gopcclLeave(const pcclComm_t *communicator) {
+    REDIRECT(gopcclLeave, (communicator))
+    return (pcclResult_t)gopccl_leave(HANDLE(communicator));
+}
+
 pcclResult_t gopcclCollect(const pcclComm_t *communicator, const gopcclCollective_t *collective,
                            pcclReduceInfo_t *info_out) {
     REDIRECT(gopcclCollect, (communicator, collective, info_out))

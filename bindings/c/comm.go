@@ -245,6 +245,17 @@ func gopccl_wait_for_peers(h C.uintptr_t, n C.size_t) C.int {
 	})
 }
 
+//export gopccl_leave
+func gopccl_leave(h C.uintptr_t) C.int {
+	return callLeave.guard(func() error {
+		m, s, err := connected(callLeave, h)
+		if err != nil {
+			return err
+		}
+		return patiently(callLeave, m.ctx, s.Leave)
+	})
+}
+
 //export gopccl_optimize
 func gopccl_optimize(h C.uintptr_t) C.int {
 	return callOptimize.guard(func() error {

@@ -20,6 +20,7 @@
     X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)   \
     X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup) X(gopcclSend) X(gopcclReceive)        \
     X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage)                                  \
+    X(gopcclLeave)                                                                                 \
     X(gopcclSaveCheckpoint) X(gopcclLoadCheckpoint) X(gopcclFindCheckpoint)
 
 #define FIELD(f) __typeof__(f) *f;

@@ -210,6 +210,17 @@ PCCL_EXPORT pcclResult_t gopcclAwaitMessage(const pcclAsyncReduceOp_t *handle, g
 PCCL_EXPORT pcclResult_t gopcclWaitForPeers(const pcclComm_t *communicator, size_t n);
 
 /*
+ * Leaves the run between two operations of the others: it waits until operations that
+ * were launched have their verdicts, and until the others can go on without this peer.
+ * No all-reduce of theirs is aborted for it. Afterwards the communicator can be
+ * destroyed, and nothing else. pcclNoSharedStateAvailable: this peer is the only one
+ * that has the group's shared state, and stays; synchronise once more, or destroy the
+ * communicator to give the state up. pcclInvalidUsage: another call runs, or the run is
+ * lost.
+ */
+PCCL_EXPORT pcclResult_t gopcclLeave(const pcclComm_t *communicator);
+
+/*
  * Writes the state of every communicator and running master of this process as
  * text into buffer, at most size - 1 bytes and a 0, and returns how long the whole
  * text is: call it with NULL and 0 first, or with a large buffer. For people, not

@@ -39,6 +39,7 @@ var (
 	callUpdate          = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
 	callPending         = call{"are peers pending", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callWaitForPeers    = call{"wait for peers", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
+	callLeave           = call{"leave", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps, errs.NoSharedStateAvailable}, errs.InvalidUsage}
 	callOptimize        = call{"optimize topology", []errs.Code{errs.InvalidArgument}, errs.TopologyOptimizationFailed}
 	callReduce          = call{"all reduce", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}
 	callCollect         = call{"collective", []errs.Code{errs.InvalidArgument, errs.TooFewPeers}, errs.RankConnectionLost}

@@ -11,6 +11,7 @@ averages travel while the next round is computed.
 """
 
 import argparse
+import signal
 
 import gopccl
 import torch
@@ -43,6 +44,13 @@ def main() -> None:
     diloco = DiLoCo(comm, model, delay=args.delay, quantization=quantization, peers=args.peers)
     if args.checkpoints:
         diloco.resume(args.checkpoints)
+    leaving = False
+
+    def leave(*_: object) -> None:  # a machine that is taken away says so first
+        nonlocal leaving
+        leaving = True
+
+    signal.signal(signal.SIGTERM, leave)
     comm.connect()
     while diloco.rounds < args.rounds:
         diloco.begin()
@@ -61,6 +69,9 @@ def main() -> None:
             f"round {diloco.rounds} peers {info.local_world_size} loss {loss.item():.4f} parameters {digest(diloco.parameters)}",
             flush=True,
         )
+        if leaving:
+            comm.leave()  # the others go on, and none of their operations is lost
+            return
     diloco.finish()
     comm.close()
 

@@ -136,6 +136,25 @@ def test_asynchronous(address: str) -> None:
     run_peers(address, 2, peer)
 
 
+def test_leave(address: str) -> None:
+    """A peer leaves a loop of the others: none of their operations fails."""
+
+    def peer(comm: Communicator, i: int) -> int:
+        x = np.ones(1000, np.float32)
+        world = 0
+        for _ in range(5 if i == 0 else 30):
+            y = np.zeros_like(x)
+            world = comm.all_reduce(x, y, op=ReduceOp.SUM).local_world_size
+            assert (y == world).all()
+        if i == 0:
+            comm.leave()
+            with pytest.raises(PCCLError):
+                comm.leave()
+        return world
+
+    assert run_peers(address, 4, peer) == [4, 3, 3, 3]
+
+
 def test_many_with_retry(address: str) -> None:
     def peer(comm: Communicator, i: int) -> None:
         xs = [np.full(100 + k, i + 1, np.float32) for k in range(10)]

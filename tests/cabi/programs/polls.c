@@ -92,6 +92,10 @@ static void dumps(pcclComm_t *a, pcclComm_t *b) {
     TRUE(!v.known);
     OK(gopcclWaitForPeers(a, 2));
     EXPECT(pcclInvalidArgument, gopcclWaitForPeers(NULL, 2));
+    OK(gopcclLeave(b));
+    EXPECT(pcclInvalidUsage, gopcclLeave(b));
+    EXPECT(pcclInvalidArgument, gopcclLeave(NULL));
+    TRUE(pcclAllReduce(y, y, &d, a, NULL) != pcclSuccess);
 }
 
 int main(int argc, char **argv) {

@@ -296,6 +296,19 @@ class Communicator(Collectives, Messages):
             m.destroy()
             self._member = None
 
+    def leave(self) -> None:
+        """Leave the run between two operations of the others, and free everything.
+
+        It waits until operations that were launched have their verdicts, and until the
+        others can go on without this peer: no all-reduce of theirs is aborted for it, as
+        it is for ``close``. Raises PCCLError: the only peer that has the group's shared
+        state stays while there are others (synchronise once more, or ``close`` to give it
+        up); so does one of which another call runs.
+        """
+        self._release()
+        call("gopcclLeave", self._handle)
+        self.close()
+
     def in_flight(self) -> List[AnyHandle]:
         """The asynchronous operations that were not awaited, in the order of their launches.
 
