@@ -9,16 +9,23 @@ import (
 
 const (
 	complainEvery = time.Minute
-	// maxComplaints bounds the addresses that are told apart; all further ones share
-	// one line.
+	// maxComplaints bounds the addresses and kinds that are told apart; all further ones
+	// share one line.
 	maxComplaints = 1024
 )
 
-// Complaints bounds the log lines about strangers to one for each address and
-// minute. The zero value is ready. Safe for concurrent use.
+// Complaints bounds the log lines about strangers to one for each address, kind and
+// minute. The addresses of a /64 of IPv6 are one, because a network is given out whole. The
+// zero value is ready. Safe for concurrent use.
 type Complaints struct {
 	mu   sync.Mutex
-	seen map[netip.Addr]complaint
+	seen map[subject]complaint
+}
+
+// subject is what a line is about.
+type subject struct {
+	from netip.Prefix
+	kind string
 }
 
 // complaint is when an address was in the log last, and how often it would have been
@@ -28,33 +35,39 @@ type complaint struct {
 	more int
 }
 
-// Due reports whether a line about remote is due at now, and how many were left out.
-func (c *Complaints) Due(remote net.Addr, now time.Time) (due bool, more int) {
-	var addr netip.Addr // not valid: that of all others
+// Due reports whether a line of a kind about remote is due at now, and how many were
+// left out. kind is one of a few, and never what a stranger has said.
+func (c *Complaints) Due(remote net.Addr, kind string, now time.Time) (due bool, more int) {
+	at := subject{kind: kind} // without an address: that of all others
 	if t, ok := remote.(*net.TCPAddr); ok {
-		addr = t.AddrPort().Addr().Unmap()
+		addr := t.AddrPort().Addr().Unmap()
+		bits := addr.BitLen()
+		if addr.Is6() {
+			bits = 64
+		}
+		at.from, _ = addr.WithZone("").Prefix(bits)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.seen == nil {
-		c.seen = map[netip.Addr]complaint{}
+		c.seen = map[subject]complaint{}
 	}
-	if _, known := c.seen[addr]; !known && len(c.seen) >= maxComplaints {
+	if _, known := c.seen[at]; !known && len(c.seen) >= maxComplaints {
 		for a, x := range c.seen {
 			if now.Sub(x.said) >= complainEvery {
 				delete(c.seen, a)
 			}
 		}
 		if len(c.seen) >= maxComplaints {
-			addr = netip.Addr{}
+			at = subject{}
 		}
 	}
-	x, known := c.seen[addr]
+	x, known := c.seen[at]
 	if known && now.Sub(x.said) < complainEvery {
 		x.more++
-		c.seen[addr] = x
+		c.seen[at] = x
 		return false, 0
 	}
-	c.seen[addr] = complaint{said: now}
+	c.seen[at] = complaint{said: now}
 	return true, x.more
 }

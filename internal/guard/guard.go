@@ -10,7 +10,7 @@
 // Nothing of a protocol is read or answered before a handshake has succeeded. At
 // most maxShaking handshakes are under way, and the oldest makes room for a
 // newcomer. Each has a deadline and a bound of its size. A stranger gets an alert of
-// TLS. The log has one line for an address and a minute ([Complaints]).
+// TLS. The log has one line for an address, a kind and a minute ([Complaints]).
 //
 // # Revocation
 //

@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -216,13 +217,13 @@ func TestReasonsAreShort(t *testing.T) {
 	require.LessOrEqual(t, len(err.Error()), maxReason+4)
 }
 
-// One line for an address and a minute, and one for all of a crowd.
+// One line for an address, a kind and a minute, and one for all of a crowd.
 func TestComplaints(t *testing.T) {
 	var c Complaints
 	at := func(n int) net.Addr { return &net.TCPAddr{IP: net.ParseIP(fmt.Sprintf("10.%d.%d.1", n/256, n%256))} }
 	now := time.Unix(1000, 0)
 	due := func(n int, now time.Time) int {
-		ok, more := c.Due(at(n), now)
+		ok, more := c.Due(at(n), "stranger", now)
 		if !ok {
 			return -1
 		}
@@ -232,6 +233,16 @@ func TestComplaints(t *testing.T) {
 	require.Equal(t, -1, due(0, now.Add(time.Second)))
 	require.Equal(t, -1, due(0, now.Add(2*time.Second)))
 	require.Equal(t, 2, due(0, now.Add(time.Minute)))
+	six := func(addr, kind string) bool {
+		ok, _ := c.Due(&net.TCPAddr{IP: net.ParseIP(addr)}, kind, now)
+		return ok
+	}
+	require.True(t, six("2001:db8:0:1::1", "stranger"))
+	require.False(t, six("2001:db8:0:1:ffff::2", "stranger"), "its network has been named")
+	require.True(t, six("2001:db8:0:2::1", "stranger"))
+	require.True(t, six("2001:db8:0:1::1", "hello"), "another kind")
+	require.True(t, six("10.0.0.1", "hello"))
+	c.seen = map[subject]complaint{{netip.MustParsePrefix("10.0.0.1/32"), "stranger"}: {said: now.Add(time.Minute)}}
 	said := 0
 	for n := range 3 * maxComplaints {
 		if due(n+1, now.Add(time.Minute)) >= 0 {

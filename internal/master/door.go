@@ -159,7 +159,7 @@ func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool)
 
 // complain logs why a stranger is refused.
 func (s *Server) complain(c *conn, err error) {
-	if due, more := s.door.strange.Due(c.nc.RemoteAddr(), time.Now()); due && c.why.Load() == nil {
+	if due, more := s.door.strange.Due(c.nc.RemoteAddr(), "stranger", time.Now()); due && c.why.Load() == nil {
 		s.log.Warn("connection refused: "+err.Error(), "kind", "stranger", "remote", c.remote.String(), "more", more)
 	}
 }

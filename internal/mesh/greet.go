@@ -24,11 +24,21 @@ func (m *Mesh) meet(conn net.Conn) (name string, known bool) {
 	if err == nil {
 		return name, true
 	}
-	if due, more := m.cfg.Secure.Complain(conn.RemoteAddr()); due {
-		m.cfg.Log.Warn("closed a P2P connection", "remote", conn.RemoteAddr(), "reason", err, "more", more)
+	m.refuse(conn, "stranger", err)
+	return "", false
+}
+
+// refuse closes a connection, and says why in the log, which has one line for an address,
+// a kind and a minute.
+func (m *Mesh) refuse(conn net.Conn, kind string, why error) {
+	due, more := true, 0
+	if m.cfg.Complain != nil {
+		due, more = m.cfg.Complain(conn.RemoteAddr(), kind)
+	}
+	if due {
+		m.cfg.Log.Warn("closed a P2P connection", "remote", conn.RemoteAddr(), "reason", why, "more", more)
 	}
 	conn.Close()
-	return "", false
 }
 
 // is reports an error if name is not that of a peer. The master may have told the
@@ -51,16 +61,12 @@ func (m *Mesh) is(name string, peer wire.UUID, conn net.Conn) error {
 // greet answers one accepted P2P connection. The receiver is registered before
 // the answer, so data that follows it finds its reader.
 func (m *Mesh) greet(conn net.Conn) {
-	refuse := func(err error) {
-		m.cfg.Log.Warn("closed a P2P connection", "remote", conn.RemoteAddr(), "reason", err)
-		conn.Close()
-	}
 	defer errs.Catch("accept peer", func(err *errs.Error) {
 		conn.Close()
 		m.cfg.Crash(err)
 	})
 	if err := platform.TuneP2P(conn, m.cfg.Tuning); err != nil {
-		refuse(err)
+		m.refuse(conn, "socket", err)
 		return
 	}
 	name, known := m.meet(conn)
@@ -73,12 +79,12 @@ func (m *Mesh) greet(conn net.Conn) {
 		return err
 	})
 	if err != nil {
-		refuse(err)
+		m.refuse(conn, "hello", err)
 		return
 	}
 	hello, ok := p.(wire.P2PHello)
 	if !ok {
-		refuse(fmt.Errorf("expected a hello, got %T", p))
+		m.refuse(conn, "hello", fmt.Errorf("expected a hello, got %T", p))
 		return
 	}
 	if hello.Ext.Native && hello.Ext.Preflight {
@@ -88,15 +94,15 @@ func (m *Mesh) greet(conn net.Conn) {
 		return
 	}
 	if hello.Number >= MaxPool {
-		refuse(fmt.Errorf("connection number %d is above %d", hello.Number, MaxPool-1))
+		m.refuse(conn, "number", fmt.Errorf("connection number %d is above %d", hello.Number, MaxPool-1))
 		return
 	}
 	if hello.Ext.Session != 0 && hello.Ext.Session != m.number {
-		refuse(errors.New("it is meant for another peer, which named this address as its own"))
+		m.refuse(conn, "session", errors.New("it is meant for another peer, which named this address as its own"))
 		return
 	}
 	if err := m.is(name, hello.UUID, conn); err != nil {
-		refuse(err)
+		m.refuse(conn, "name", err)
 		return
 	}
 	if !m.cfg.Pools.MayTake(hello.UUID, hello.Number) {
@@ -105,7 +111,7 @@ func (m *Mesh) greet(conn net.Conn) {
 		ok := m.cfg.Pools.AwaitPlace(ctx, hello.UUID, hello.Number, hello.Ext.Native)
 		cancel()
 		if !ok {
-			refuse(fmt.Errorf("connection number %d came without those before it, or would have taken the place of one that lives", hello.Number))
+			m.refuse(conn, "place", fmt.Errorf("connection number %d came without those before it, or would have taken the place of one that lives", hello.Number))
 			return
 		}
 	}

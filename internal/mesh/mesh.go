@@ -99,11 +99,9 @@ type Secure interface {
 	// Is reports an error if the peer at the other end is not of that name. It may
 	// wait for the master to say.
 	Is(ctx context.Context, name string, peer wire.UUID) error
-	// Complain reports whether the log may have a line about a stranger.
-	Complain(remote net.Addr) (due bool, more int)
 }
 
-// Config of a Mesh. All fields but Addresses, Dial and Secure are needed.
+// Config of a Mesh. All fields but Addresses, Complain, Dial and Secure are needed.
 type Config struct {
 	Pools Pools
 	// Between is told when a time begins and ends in which no operation can run or
@@ -120,6 +118,9 @@ type Config struct {
 	PoolSize int
 	// Secure makes connections secure; nil: they are in plaintext.
 	Secure Secure
+	// Complain reports whether the log may have a line of a kind about what comes from
+	// an address; nil: it always may.
+	Complain func(remote net.Addr, kind string) (due bool, more int)
 	// Dial opens a connection, from a local address of its choice; nil: TCP.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// DialTimeout bounds the opening of a connection, HandshakeTimeout what

@@ -88,9 +88,10 @@ func (n *names) Greet(ctx context.Context, conn net.Conn) (string, error) {
 	return id.Name, err
 }
 
-// Complain reports whether the log may have a line about a stranger at remote.
-func (n *names) Complain(remote net.Addr) (due bool, more int) {
-	return n.strange.Due(remote, time.Now())
+// complain reports whether the log may have a line of a kind about what comes from
+// remote.
+func (n *names) complain(remote net.Addr, kind string) (due bool, more int) {
+	return n.strange.Due(remote, kind, time.Now())
 }
 
 // Is reports an error if the peer at the other end, name, is not the one that it says
@@ -127,7 +128,7 @@ func (n *names) meets(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto,
 
 // port returns the port of a peer.
 func (n *names) port(log *slog.Logger) *sockets.Port {
-	cfg := sockets.PortConfig{Log: log, Bound: n.bound, Complain: n.Complain}
+	cfg := sockets.PortConfig{Log: log, Bound: n.bound, Complain: n.complain}
 	if n.guard != nil {
 		cfg.Meet = n.meets
 	}
@@ -145,7 +146,7 @@ func (n *names) mesh() mesh.Secure {
 // server returns what makes connections secure that are accepted for p.
 func (n *names) server(p secure.Purpose) sockets.Security {
 	if n.guard == nil {
-		return sockets.Security{}
+		return sockets.Security{Complain: n.complain}
 	}
 	return sockets.Security{
 		Wrap: func(conn net.Conn) net.Conn { return n.guard.Wrap(conn, p) },
@@ -159,7 +160,7 @@ func (n *names) server(p secure.Purpose) sockets.Security {
 			return id.Name, err
 		},
 		Is:       n.known,
-		Complain: n.Complain,
+		Complain: n.complain,
 	}
 }
 

@@ -238,7 +238,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	s.entry.port = s.names.port(s.log)
 	s.mesh = mesh.New(s.ctx, mesh.Config{
 		Pools: s.hub, Between: s.between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.entry.port.For(wire.P2P, s.entry.listen.Data()), Addresses: nics, PoolSize: opt.PoolSize,
-		Secure: s.names.mesh(), Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
+		Secure: s.names.mesh(), Complain: s.names.complain, Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
 		Tuning: platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}, Log: s.log, Crash: s.crash,
 	})
 	statePort, p2pPort, benchPort := s.entry.listen.Announced(opt.Announce.Ports)

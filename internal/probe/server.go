@@ -92,8 +92,9 @@ func (s *Server) Close() {
 
 func (s *Server) run(conn net.Conn) {
 	if err := s.handle(conn); errors.Is(err, errs.Protocol) {
-		s.cfg.Log.Warn("connection to the benchmark port closed: not a benchmark",
-			"peer", conn.RemoteAddr().String(), "err", err)
+		if due, more := s.conns.Complain(conn, "hello"); due {
+			s.cfg.Log.Warn("connection for a benchmark closed: not a benchmark", "peer", conn.RemoteAddr().String(), "err", err, "more", more)
+		}
 	}
 }
 
@@ -129,7 +130,9 @@ func (s *Server) handle(conn net.Conn) error {
 		return errs.New(errs.Protocol, "benchmark", fmt.Errorf("unexpected %T", p)).WithPhase("hello")
 	}
 	if err := s.conns.Is(conn, hello.UUID); err != nil {
-		s.cfg.Log.Warn("closed a benchmark connection", "remote", conn.RemoteAddr(), "reason", err)
+		if due, more := s.conns.Complain(conn, "name"); due {
+			s.cfg.Log.Warn("closed a benchmark connection", "remote", conn.RemoteAddr(), "reason", err, "more", more)
+		}
 		return err
 	}
 	admitted := s.admit(hello.UUID)

@@ -252,10 +252,10 @@ func (s *Server) handle(conn net.Conn) {
 	for {
 		req, err := s.read(conn, r)
 		if err != nil {
-			if errors.Is(err, errs.Protocol) {
-				log.Warn("connection to the shared state port closed: not a request for shared state", "err", err)
-			} else {
+			if !errors.Is(err, errs.Protocol) {
 				log.Debug("shared state connection ended", "err", err)
+			} else if due, more := s.conns.Complain(conn, "request"); due {
+				log.Warn("connection for shared state closed: not a request for shared state", "err", err, "more", more)
 			}
 			return
 		}

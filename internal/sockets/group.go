@@ -43,8 +43,9 @@ type Security struct {
 	Greet func(net.Conn) (name string, err error)
 	// Is reports an error if the peer of that name is known to be another one.
 	Is func(name string, peer wire.UUID) error
-	// Complain reports whether the log may have a line about a stranger.
-	Complain func(remote net.Addr) (due bool, more int)
+	// Complain reports whether the log may have a line of a kind about what comes from
+	// an address; nil: it always may.
+	Complain func(remote net.Addr, kind string) (due bool, more int)
 }
 
 // Group is the listeners and connections of a server. Its methods are safe for
@@ -148,10 +149,19 @@ func (g *Group) knows(conn net.Conn) bool {
 		g.names[conn] = name
 		return true
 	}
-	if due, more := s.Complain(conn.RemoteAddr()); due && !g.Stopped() {
+	if due, more := g.Complain(conn, "stranger"); due && !g.Stopped() {
 		g.cfg.Log.Warn("closed a "+g.cfg.Name+" connection", "remote", conn.RemoteAddr(), "reason", err, "more", more)
 	}
 	return false
+}
+
+// Complain reports whether the log may have a line of a kind about a connection of the
+// group, and how many were left out.
+func (g *Group) Complain(conn net.Conn, kind string) (due bool, more int) {
+	if g.cfg.Security.Complain == nil {
+		return true, 0
+	}
+	return g.cfg.Security.Complain(conn.RemoteAddr(), g.cfg.Name+" "+kind)
 }
 
 // Is reports an error if a connection of the group, which says that it is a peer's, is

@@ -32,8 +32,9 @@ type PortConfig struct {
 	// it closes conn if it fails. nil: what a connection is for is told by its first
 	// packet, in plaintext.
 	Meet func(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto, error)
-	// Complain reports whether the log may have a line about a stranger.
-	Complain func(remote net.Addr) (due bool, more int)
+	// Complain reports whether the log may have a line of a kind about what comes from
+	// an address.
+	Complain func(remote net.Addr, kind string) (due bool, more int)
 }
 
 // Port tells connections of every purpose apart that peers open to one listener, and
@@ -174,7 +175,7 @@ func (p *Port) admit(conn net.Conn, e *list.Element) {
 		return
 	}
 	conn.Close()
-	if due, more := p.cfg.Complain(conn.RemoteAddr()); due && p.ctx.Err() == nil {
+	if due, more := p.cfg.Complain(conn.RemoteAddr(), "stranger"); due && p.ctx.Err() == nil {
 		p.cfg.Log.Warn("closed a connection to the port of this peer", "remote", conn.RemoteAddr(), "reason", err, "more", more)
 	}
 }

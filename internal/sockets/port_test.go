@@ -23,7 +23,7 @@ func open(t *testing.T, change func(*PortConfig)) (p *Port, log *locked, came ma
 	log = &locked{}
 	cfg := PortConfig{
 		Log: slog.New(slog.NewTextHandler(log, nil)), Bound: time.Minute,
-		Complain: func(net.Addr) (bool, int) { return true, 0 },
+		Complain: func(net.Addr, string) (bool, int) { return true, 0 },
 	}
 	if change != nil {
 		change(&cfg)

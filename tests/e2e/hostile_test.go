@@ -3,8 +3,11 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"maps"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -223,4 +226,39 @@ func TestNamesakesTakeNoPlace(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, comms[0].Attributes().Ring, 3)
+}
+
+// However often somebody says nonsense, the log has one line of a kind about it.
+func TestStrangersDoNotFillTheLog(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	log, ports := &lockedLog{}, freePorts(t)[:1]
+	c, err := core.Connect(ctx, core.Options{Master: localMaster(t), ListenHost: "127.0.0.1", Ports: ports, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	require.NoError(t, err)
+	uuid := wire.UUID{1}
+	for _, p := range []wire.Packet{
+		wire.P2PHello{UUID: uuid, Number: 1 << 20}, wire.C2SRequestSharedState{Keys: []string{"w"}}, wire.C2BHello{UUID: uuid}, nil,
+	} {
+		for range 30 {
+			conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0]))
+			require.NoError(t, err)
+			said := []byte("GET / HTTP/1.1\r\n")
+			if p != nil {
+				said = wire.Append(nil, p)
+			}
+			if _, state := p.(wire.C2SRequestSharedState); state {
+				said[len(said)-2] = 0xff // the key is longer than the packet
+			}
+			_, err = conn.Write(said)
+			require.NoError(t, err)
+			require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+		}
+	}
+	require.NoError(t, c.Close())
+	log.has(t, "above 1023", "it speaks HTTP", "not a request for shared state")
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	require.LessOrEqual(t, strings.Count(log.buf.String(), "level=WARN"), 4, "%s", &log.buf)
 }

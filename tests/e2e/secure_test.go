@@ -351,6 +351,7 @@ func TestSplicingInTLS(t *testing.T) {
 	require.Error(t, hello(newRealm(t).peer("gpu-1").Credential, secure.Bench, wire.C2BHello{}))
 	require.NoError(t, hello(r.peer("gpu-1").Credential, secure.State, wire.C2SRequestSharedState{}))
 	require.Error(t, hello(r.peer("gpu-9").Credential, secure.State, wire.C2SRequestSharedState{}), "not a member")
+	log.has(t, "it gets no shared state")
 	for _, plain := range []wire.Packet{as, wire.C2SRequestSharedState{}, wire.C2BHello{UUID: as.UUID}} {
 		conn, err := net.Dial("tcp", at)
 		require.NoError(t, err)
