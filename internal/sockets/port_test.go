@@ -31,15 +31,16 @@ func open(t *testing.T, change func(*PortConfig)) (p *Port, log *locked, came ma
 	p = NewPort(cfg)
 	came = map[wire.Proto]chan net.Conn{}
 	for _, kind := range kinds {
-		came[kind] = make(chan net.Conn, 8)
+		out := make(chan net.Conn, 8)
+		came[kind] = out
 		go func() {
-			defer close(came[kind])
+			defer close(out)
 			for ln := p.For(kind, nil); ; {
 				conn, err := ln.Accept()
 				if err != nil {
 					return
 				}
-				came[kind] <- conn
+				out <- conn
 			}
 		}()
 	}
