@@ -18,5 +18,7 @@ go build -C tools -o "$cross/vet" ./crossvet || fail "tools/crossvet does not bu
 "$cross/vet" -tags nocuda windows/amd64 || fail "vet for Windows without CUDA"
 "$cross/vet" -tags cuda -packages ./backends/...,./internal/cuda/...,./core/device,./cmd/gopccl {linux,darwin}/arm64 || fail "vet with the tag cuda"
 "$cross/vet" -packages ./backends/...,./internal/cuda/... linux/riscv64 || fail "vet where there is no driver of NVIDIA devices"
-# One of them is compiled as well: no other stage does it for macOS.
-CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build ./... || fail "go build for macOS"
+# One of them is compiled as well, and the program linked: no other stage does it for macOS.
+export CGO_ENABLED=0 GOOS=darwin GOARCH=arm64
+go list -export ./... >"$cross/compiled" || fail "compiling for macOS"
+go build -o "$cross/gopccl" ./cmd/gopccl || fail "linking for macOS"
