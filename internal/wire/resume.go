@@ -132,7 +132,7 @@ type StoodRound struct {
 	Members  []UUID // as collectives count them; empty where the group has none but all-reduce
 	Mortal   []UUID // members of the ring that cannot resume
 	Gone     []UUID // members of the ring that the master has named as gone since
-	World    uint64 // peers in all groups
+	World    uint64 // peers in all groups, and how many these are, when it began
 	Groups   uint64
 }
 

@@ -50,6 +50,8 @@ type operation struct {
 	awaited bool
 	await   CallID
 	err     error
+
+	told opTold
 }
 
 // lostPeer is a peer that the master has named as gone.
@@ -138,6 +140,7 @@ func (m *Machine) launch(c CallCollective) {
 		query:   m.query,
 	})
 	op := m.ops[len(m.ops)-1]
+	op.told.after = m.resume.verdicts.of[c.Tag]
 	if m.view.MasterNative {
 		op.vote.Form = c.Form
 	}
@@ -224,6 +227,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	if op.query == m.query {
 		m.answered = false // those who voted for this have gone on behind the question
 	}
+	op.told.seq = p.SeqNr
 	switch {
 	case op.eager:
 		m.lent -= eagerCost(op)
@@ -238,14 +242,14 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		op.to(opRunning)
 	case op.canceled, op.dataErr != nil: // given up, or the members are no longer those of its launch
 		m.emit(SkipData{Seq: p.SeqNr})
-		m.report(op, true)
+		m.reportOp(op, true)
 		return
 	case op.kind() == plan.Barrier:
 		op.to(opRunning)
 		if i := slices.IndexFunc(op.ring, func(u wire.UUID) bool { return slices.Contains(m.dropped, u) }); i >= 0 {
 			op.dataErr = fmt.Errorf("peer %v of the ring has left", op.ring[i])
 		}
-		m.report(op, op.dataErr != nil)
+		m.reportOp(op, op.dataErr != nil)
 		return
 	default:
 		op.to(opRunning)
@@ -281,7 +285,7 @@ func (m *Machine) finish(op *operation, restore bool) {
 	}
 }
 
-func (m *Machine) report(op *operation, aborted bool) {
+func (m *Machine) reportOp(op *operation, aborted bool) {
 	if op.state == opHeld {
 		m.send(op.vote)
 	}
@@ -299,6 +303,7 @@ func (m *Machine) report(op *operation, aborted bool) {
 			p.Reason = "from " + e.Peer + ": " + p.Reason
 		}
 	}
+	op.told.done = p
 	m.send(p)
 }
 
@@ -347,7 +352,7 @@ func (m *Machine) dataEnded(ev DataEnded) {
 	if m.withdrew(op) {
 		return
 	}
-	m.report(op, op.dataErr != nil)
+	m.reportOp(op, op.dataErr != nil)
 	if op.canceled {
 		m.giveUp(op)
 	}
@@ -375,6 +380,7 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 			m.emit(SpoilData{Tag: op.vote.Tag, Epoch: op.epoch})
 		}
 	}
+	m.settled(op)
 	op.to(opSettled)
 	m.finish(op, failed)
 	m.release()
@@ -394,7 +400,7 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 // roundNow reports whether the round that repairs the ring is to be run. In
 // groups with PCCL peers only the last awaited operation decides, as there.
 func (m *Machine) roundNow(lastFailed bool) bool {
-	return m.status == statusLive && m.roundDue && len(m.ops) == 0 && m.flow == nil && (lastFailed || m.native())
+	return m.alive() && m.roundDue && len(m.ops) == 0 && m.flow == nil && (lastFailed || m.native())
 }
 
 // failure is the error of a failed operation.
@@ -504,7 +510,7 @@ func (m *Machine) settleEnded(op *operation) {
 // with PCCL peers the peer leaves instead.
 func (m *Machine) cancelOperation(id OpID) {
 	op := m.byID(id)
-	if op == nil || op.canceled || op.state == opSettled || m.status != statusLive {
+	if op == nil || op.canceled || op.state == opSettled || !m.alive() {
 		return
 	}
 	through := (op.state == opReported || op.state == opAhead) && op.dataErr == nil
@@ -515,6 +521,7 @@ func (m *Machine) cancelOperation(id OpID) {
 	op.canceled = true
 	if through && op.kind() == plan.Barrier {
 		// That this peer is through says nothing about the others, who may never come.
+		op.told.done.WasAborted = true
 		m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: true})
 	}
 	if !op.native {

@@ -6,6 +6,13 @@
 // # The session
 //
 //	statusFresh --CallConnect--> statusLive --CallClose, or no master--> statusOver
+//	                              |
+//	                              +--MasterGone--> statusDetached --Attached--> statusLive
+//	                                                |
+//	                                                +--CallClose, or no master--> statusOver
+//
+// A session that can resume is detached while there is no master, until one takes it
+// back or the time for that is over (resume.go). Any other one ends.
 //
 // Whatever ends the session aborts what runs and answers every call, those whose
 // memory is still in use when the work on it has ended. Nothing is sent any more.

@@ -83,7 +83,7 @@ func (m *Machine) passBarrier(op *operation) {
 	op.eager = true
 	op.to(opHeld)
 	m.sendHeld()
-	m.report(op, false)
+	m.reportOp(op, false)
 }
 
 // sendHeld sends the votes that are held back.

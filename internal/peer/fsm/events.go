@@ -87,6 +87,14 @@ type (
 	PacketIn struct{ Packet wire.Packet }
 	// MasterGone says that the master connection ended or sent garbage.
 	MasterGone struct{ Err error }
+	// Attached is the answer to Hello of a Reattach effect. Broken are peers whose
+	// connections to this one have ended.
+	Attached struct {
+		Packet wire.M2CSessionRegistrationResponse
+		Broken []wire.UUID
+	}
+	// NotAttached says that a Reattach effect came to nothing.
+	NotAttached struct{ Err error }
 	// Established says that the work of an Establish effect is done; Failed names
 	// peers that could not be reached (at least one means failure).
 	Established struct {
@@ -173,6 +181,8 @@ func (CallClose) event()      {}
 func (CallMesh) event()       {}
 func (PacketIn) event()       {}
 func (MasterGone) event()     {}
+func (Attached) event()       {}
+func (NotAttached) event()    {}
 func (Established) event()    {}
 func (DataEnded) event()      {}
 func (Fetched) event()        {}
@@ -348,6 +358,19 @@ type (
 		Pending bool
 		Sync    SyncResult
 	}
+	// Reattach says that there is no master. What connection there is to one ends, and
+	// nothing of it comes in any more, not even a MasterGone. P2P connections stay. After
+	// that time, which the shell may vary, it dials a master: those of At first, then
+	// those that it was configured with, one with every Reattach. It writes Hello, and the
+	// answer is an Attached event. Whatever fails before that is a NotAttached event.
+	// Exactly one of them follows, unless Disconnect comes first. After Attached the
+	// connection that was dialled is the one to the master, whose packets come in as
+	// ever, unless another Reattach or Disconnect follows.
+	Reattach struct {
+		After time.Duration
+		At    []netip.AddrPort
+		Hello wire.C2MRequestSessionRegistration
+	}
 	// Disconnect closes the master connection and every P2P connection at once
 	// (quirk Q37); the session is over.
 	Disconnect struct{ Reason string }
@@ -393,6 +416,7 @@ func (Preflight) effect()    {}
 func (Names) effect()        {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}
+func (Reattach) effect()     {}
 func (Done) effect()         {}
 func (Disconnect) effect()   {}
 func (Log) effect()          {}
@@ -407,6 +431,9 @@ type Config struct {
 	// HeartbeatInterval and HeartbeatTimeout are announced to the master; the
 	// granted values rule. Zero announces none.
 	HeartbeatInterval, HeartbeatTimeout time.Duration
+	// ReattachTimeout is how long the session goes on without a master, where the master
+	// grants that; 0: it ends with its master, and asks for nothing else.
+	ReattachTimeout time.Duration
 	// RegisterTimeout bounds the wait for the registration's answer.
 	RegisterTimeout time.Duration
 	// MaxWithPCCL is the number of collectives initiated at once when PCCL peers
@@ -420,6 +447,7 @@ type Config struct {
 // View is what attributes show: the last M2C 2 and M2C 3 (control spec 13.5).
 type View struct {
 	Connected        bool
+	Detached         bool // it has lost its master, and no other one has taken it back yet
 	UUID             wire.UUID
 	GlobalWorldSize  int
 	LocalWorldSize   int

@@ -15,14 +15,18 @@ type flow struct {
 	background bool
 	step       step
 
-	accept bool // flavour of C2M 2
-	failed bool // this peer reported failure in the round
-	far    bool // a neighbour is far away
-	cause  error
+	voted     bool        // C2M 2 is out, or was
+	accept    bool        // flavour of C2M 2
+	failed    bool        // this peer reported failure in the round
+	unreached []wire.UUID // ... because of these
+	far       bool        // a neighbour is far away
+	decision  uint64      // of the round or the election
+	cause     error
 
-	sync   CallSync
-	query  uint64 // questions after waiting peers that were asked before it
-	result SyncResult
+	sync    CallSync
+	query   uint64 // questions after waiting peers that were asked before it
+	verdict wire.M2CSyncSharedState
+	result  SyncResult
 
 	asked    []wire.BandwidthRequest
 	reported []bool
@@ -31,6 +35,7 @@ type flow struct {
 	scheduled bool
 	through   bool           // M2C 68 came
 	working   uint64         // the round that is being worked on, 0: none
+	target    wire.UUID      // ... which measures the link to it
 	sending   bool           // its SendProbe was emitted
 	next      *wire.M2CProbe // came while the one before was worked on
 }
@@ -84,7 +89,8 @@ type Machine struct {
 	// is left of them may still come, and their successors take nothing early.
 	failedTags map[uint64]bool
 
-	live liveness
+	live   liveness
+	resume resumption
 }
 
 // question is the one whether newcomers wait.
@@ -130,7 +136,12 @@ func (m *Machine) View() View {
 
 func (m *Machine) emit(e ...Effect) { m.out = append(m.out, e...) }
 
-func (m *Machine) send(p wire.Packet) { m.emit(Send{Packet: p}) }
+// send tells the master. Without one it is the next report that does.
+func (m *Machine) send(p wire.Packet) {
+	if m.status != statusDetached {
+		m.emit(Send{Packet: p})
+	}
+}
 
 func (m *Machine) done(call CallID, err error) { m.emit(Done{Call: call, Err: err}) }
 
@@ -167,6 +178,10 @@ func (m *Machine) handle(ev Event) {
 		m.packet(ev.Packet)
 	case MasterGone:
 		m.masterGone(ev.Err)
+	case Attached:
+		m.attached(ev)
+	case NotAttached:
+		m.notAttached(nil)
 	case Established:
 		m.established(ev)
 	case DataEnded:
@@ -198,7 +213,7 @@ func (m *Machine) handle(ev Event) {
 
 // packet hands a packet of the master to its rule.
 func (m *Machine) packet(p wire.Packet) {
-	if m.status == statusOver {
+	if m.status == statusOver || m.status == statusDetached {
 		return
 	}
 	if m.status == statusFresh || p == nil || p.Proto() != wire.M2C {
@@ -239,7 +254,7 @@ func (m *Machine) packet(p wire.Packet) {
 		}
 		return
 	case wire.M2CPrepareRing, wire.M2CSwitchRing, wire.M2CPrepareMesh, wire.M2CMesh, wire.M2CPreflight,
-		wire.M2CPrepareLeave, wire.M2CRingWithout, wire.M2CLeaveAnswer:
+		wire.M2CPrepareLeave, wire.M2CRingWithout, wire.M2CLeaveAnswer, wire.M2CResumed, wire.M2CLeaving:
 		if !m.beside(p) {
 			m.illegal(p)
 		}
@@ -272,7 +287,7 @@ func (m *Machine) packet(p wire.Packet) {
 	case wire.M2CSyncSharedState:
 		m.elected(p)
 	case wire.M2CSyncSharedStateComplete:
-		m.synced()
+		m.synced(p)
 	default:
 		m.illegal(p)
 	}
@@ -298,6 +313,10 @@ func (m *Machine) beside(p wire.Packet) bool {
 		return m.ringWithout(p)
 	case wire.M2CLeaveAnswer:
 		return m.leaveAnswer(p)
+	case wire.M2CResumed:
+		return m.resumed()
+	case wire.M2CLeaving:
+		return m.masterLeaves(p)
 	}
 	return false
 }

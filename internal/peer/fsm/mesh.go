@@ -26,6 +26,8 @@ type mesh struct {
 	answered bool // the work is done, and the master knows
 	stands   bool // ... with connections to all
 	asked    bool // a call has had the master asked for it
+	wanted   bool // C2M 88 is out
+	told     wire.C2MMeshPrepared
 	calls    []CallID
 	kept     bool // there are connections of one that stood or was made before the round
 }
@@ -44,7 +46,7 @@ func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
 		}
 		listed[e.UUID] = true
 	}
-	m.mesh = mesh{state: meshPreparing, change: p.Change, kept: m.mesh.kept, calls: m.mesh.calls}
+	m.mesh = mesh{state: meshPreparing, change: p.Change, kept: m.mesh.kept, calls: m.mesh.calls, wanted: m.mesh.wanted}
 	e := PrepareMesh{Change: p.Change, Peers: slices.Clone(p.Peers)}
 	if m.view.MasterPlans {
 		e.Ways = slices.DeleteFunc(slices.Clone(m.view.Members), func(u wire.UUID) bool { return u == m.view.UUID })
@@ -61,6 +63,7 @@ func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
 // small all-reduces (docs/spec/extensions.md, "Direct exchange").
 func (m *Machine) wantMesh() {
 	if m.view.MasterPlans && m.view.Collectives && len(m.view.Members) > 2 {
+		m.mesh.wanted = true
 		m.send(wire.C2MWantMesh{})
 	}
 }
@@ -74,7 +77,7 @@ func (m *Machine) exchanges(op *operation) bool {
 }
 
 func (m *Machine) meshPrepared(ev MeshPrepared) {
-	if m.status != statusLive || m.mesh.state != meshPreparing || m.mesh.change != ev.Change || m.mesh.answered {
+	if !m.alive() || m.mesh.state != meshPreparing || m.mesh.change != ev.Change || m.mesh.answered {
 		return
 	}
 	m.mesh.answered, m.mesh.stands = true, len(ev.Failed) == 0
@@ -85,6 +88,7 @@ func (m *Machine) meshPrepared(ev MeshPrepared) {
 	if m.view.MasterPlans {
 		p.Ways = slices.Clone(ev.Ways)
 	}
+	m.mesh.told = p
 	m.send(p)
 }
 
@@ -99,7 +103,7 @@ func (m *Machine) takeMesh(p wire.M2CMesh) bool {
 		}
 		m.stopMesh()
 		calls := m.mesh.calls
-		m.mesh = mesh{state: meshRefused}
+		m.mesh = mesh{state: meshRefused, change: p.Change}
 		m.emit(MeshSettled{})
 		m.answerMesh(calls, nil)
 		m.unneeded = true
@@ -144,7 +148,7 @@ func (m *Machine) askMesh(c CallMesh) {
 	default:
 		m.mesh.calls = append(m.mesh.calls, c.Call)
 		if m.mesh.state == meshNone && !m.mesh.asked {
-			m.mesh.asked = true
+			m.mesh.asked, m.mesh.wanted = true, true
 			m.send(wire.C2MWantMesh{})
 		}
 	}

@@ -45,7 +45,7 @@ func (m *Machine) probe(p wire.M2COptimizeTopologyResponse) {
 
 func (m *Machine) measured(ev Measured) {
 	f := m.flow
-	if m.status != statusLive || f == nil || f.step != stepProbing || f.scheduled || f.call != ev.Call {
+	if !m.alive() || f == nil || f.step != stepProbing || f.scheduled || f.call != ev.Call {
 		return
 	}
 	i := slices.IndexFunc(f.asked, func(q wire.BandwidthRequest) bool { return q.To == ev.To })
@@ -53,6 +53,7 @@ func (m *Machine) measured(ev Measured) {
 		return
 	}
 	f.reported[i] = true
+	m.keepLink(wire.ReportedLink{To: ev.To, Mbps: ev.Mbps})
 	m.send(wire.C2MReportPeerBandwidth{To: ev.To, Mbps: ev.Mbps})
 }
 
@@ -118,7 +119,7 @@ func (m *Machine) scheduledPacket(p wire.Packet) bool {
 }
 
 func (m *Machine) prepareProbe(p wire.M2CProbe) {
-	m.flow.working, m.flow.sending = p.Round, false
+	m.flow.working, m.flow.target, m.flow.sending = p.Round, p.To, false
 	m.emit(PrepareProbe{Call: m.flow.call, Round: p.Round, To: p.To, Addr: p.Addr})
 }
 
@@ -135,7 +136,7 @@ func (m *Machine) probeReady(ev ProbeReady) {
 		m.probeEnded(wire.C2MProbeState{Round: ev.Round, State: state})
 		return
 	}
-	if m.status == statusLive {
+	if m.alive() {
 		m.send(wire.C2MProbeState{Round: ev.Round, State: wire.ProbeReady})
 	}
 }
@@ -151,6 +152,7 @@ func (m *Machine) probed(ev Probed) {
 		p = wire.C2MProbeState{
 			Round: ev.Round, State: wire.ProbeMeasured, Mbps: ev.Mbps, Deviation: ev.Deviation, Late: uint32(late),
 		}
+		m.keepLink(wire.ReportedLink{To: f.target, Mbps: ev.Mbps, Deviation: ev.Deviation})
 	}
 	m.probeEnded(p)
 }

@@ -202,8 +202,14 @@ func (r *rig) round(ring ...int) {
 // connected returns a rig with a live session over the ring.
 func connected(t *testing.T, native bool, ring ...int) *rig {
 	t.Helper()
-	r := newRig(t, Config{})
-	c := r.register(native, wire.Ext{Topology: native})
+	return connectedAs(t, Config{}, wire.Ext{Topology: native}, native, ring...)
+}
+
+// connectedAs returns one of such a peer, to which the master has granted that.
+func connectedAs(t tb, cfg Config, granted wire.Ext, native bool, ring ...int) *rig {
+	t.Helper()
+	r := newRig(t, cfg)
+	c := r.register(native, granted)
 	r.round(ring...)
 	r.ok(c)
 	return r

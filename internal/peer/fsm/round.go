@@ -19,7 +19,7 @@ func (m *Machine) connect(c CallConnect) {
 	case m.view.Connected:
 		m.done(c.Call, errs.New(errs.InvalidUsage, kindNames[kindConnect], errors.New("already connected")))
 		return
-	case m.status == statusLive:
+	case m.alive():
 		m.done(c.Call, errs.New(errs.Busy, kindNames[kindConnect], errors.New("connect is running")))
 		return
 	}
@@ -29,24 +29,7 @@ func (m *Machine) connect(c CallConnect) {
 	if t := m.cfg.RegisterTimeout; t > 0 {
 		m.live.registerBy = m.now + t
 	}
-	m.send(wire.C2MRequestSessionRegistration{
-		P2PPort:         m.cfg.P2PPort,
-		SharedStatePort: m.cfg.SharedStatePort,
-		BenchmarkPort:   m.cfg.BenchmarkPort,
-		PeerGroup:       m.cfg.Group,
-		Ext: wire.Ext{
-			Native:            true,
-			Topology:          true,
-			Switch:            true,
-			Preflight:         true,
-			Host:              m.cfg.Host,
-			Eager:             m.cfg.EagerBytes > 0,
-			Collectives:       wire.CollectivesVersion,
-			Plans:             wire.PlansVersion,
-			HeartbeatInterval: m.cfg.HeartbeatInterval,
-			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
-		},
-	})
+	m.send(m.hello())
 }
 
 func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
@@ -64,23 +47,7 @@ func (m *Machine) registered(p wire.M2CSessionRegistrationResponse) {
 		m.end(code, reason)
 		return
 	}
-	m.view.UUID = p.UUID
-	m.view.MasterNative = p.Ext.Native
-	m.view.MasterTopology = p.Ext.Native && p.Ext.Topology
-	m.view.MasterSwitch = p.Ext.Native && p.Ext.Switch
-	m.view.MasterCollectives = p.Ext.Native && p.Ext.Collectives > 0
-	m.view.MasterPlans = m.view.MasterCollectives && m.view.MasterSwitch && p.Ext.Plans > 0
-	m.view.MasterLeave = m.view.MasterPlans && p.Ext.Plans >= wire.LeavePlans
-	if p.Ext.Native {
-		m.view.RoundBound = p.Ext.RoundBound
-	}
-	if m.cfg.HeartbeatInterval > 0 && p.Ext.Native {
-		m.live.timeout = max(p.Ext.HeartbeatTimeout, 0)
-		if i := p.Ext.HeartbeatInterval; i > 0 {
-			m.live.interval = max(i, minHeartbeat)
-			m.live.next = m.now + m.live.interval
-		}
-	}
+	m.granted(p)
 	m.flow.to(stepInfo)
 }
 
@@ -150,6 +117,7 @@ func (m *Machine) mayStart(f *flow) error {
 // vote asks for a round of the flow's flavour.
 func (m *Machine) vote() {
 	m.flow.to(stepInfo)
+	m.flow.voted, m.flow.decision = true, 0
 	m.send(wire.C2MRequestEstablishP2PConnections{AcceptNewPeers: m.flow.accept})
 }
 
@@ -205,6 +173,7 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.answerMesh(m.mesh.calls, errs.New(errs.RankConnectionLost, "send", errors.New("a round has begun")).WithHint("repeat it after the round"))
 	m.prep, m.unneeded, m.mesh, m.view.Mesh, m.view.Direct = nil, false, mesh{kept: m.mesh.connected()}, false, wire.Direct{}
 	m.flow.to(stepConnecting)
+	m.flow.decision = p.Ext.Resuming.Decision
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).
 	e := Establish{Round: m.round, Epoch: m.nextEpoch, Peers: slices.Clone(m.peers)}
@@ -242,7 +211,7 @@ func (m *Machine) countMembers(p wire.M2CP2PConnectionInfo) bool {
 }
 
 func (m *Machine) established(ev Established) {
-	if m.status != statusLive || m.flow == nil || m.flow.step != stepConnecting || ev.Round != m.round {
+	if !m.alive() || m.flow == nil || m.flow.step != stepConnecting || ev.Round != m.round {
 		return
 	}
 	var failed []wire.UUID
@@ -252,9 +221,9 @@ func (m *Machine) established(ev Established) {
 			m.log(true, u, "peer could not be reached")
 		}
 	}
-	m.flow.failed, m.flow.far = len(failed) > 0, ev.Far
+	m.flow.failed, m.flow.unreached, m.flow.far = len(failed) > 0, failed, ev.Far
 	m.flow.to(stepRing)
-	m.send(wire.C2MP2PConnectionsEstablished{Success: !m.flow.failed, FailedPeers: failed})
+	m.send(wire.C2MP2PConnectionsEstablished{Success: !m.flow.failed, FailedPeers: slices.Clone(failed)})
 }
 
 func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
@@ -286,6 +255,7 @@ func (m *Machine) roundEnded(p wire.M2CP2PConnectionsEstablished) {
 	}
 	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
 	m.view.Connected = true
+	m.stoodRound(p)
 	m.dropped = nil
 	m.roundDue = false
 	m.answered = false
@@ -323,7 +293,7 @@ func (m *Machine) preflight(p wire.M2CPreflight) bool {
 
 func (m *Machine) preflighted(ev Preflighted) {
 	m.preflights--
-	if m.status != statusLive {
+	if !m.alive() {
 		return
 	}
 	for _, u := range ev.Failed {
@@ -358,6 +328,7 @@ func (m *Machine) pendingAnswer(p wire.M2CPeersPendingResponse) {
 		return
 	}
 	m.asking = false
+	m.resume.query = wire.ReportedQuery{Decision: p.Decision, Pending: p.PeersPending}
 	// The others have their answers and go on. If the caller gave up, the vote was
 	// cast all the same, and no other peer would join a second question.
 	m.answered, m.answer = len(m.pending) == 0, p.PeersPending

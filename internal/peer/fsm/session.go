@@ -74,7 +74,7 @@ func (m *Machine) silentAt() time.Duration {
 
 // Deadline returns when the next Tick is due, if one is.
 func (m *Machine) Deadline() (time.Duration, bool) {
-	if m.status != statusLive {
+	if !m.alive() {
 		return 0, false
 	}
 	var at time.Duration
@@ -84,14 +84,19 @@ func (m *Machine) Deadline() (time.Duration, bool) {
 			at, ok = t, true
 		}
 	}
-	if m.live.registerBy > 0 {
-		add(m.live.registerBy)
+	if by, bound := m.reattachBy(); bound {
+		add(by)
 	}
-	if m.live.interval > 0 {
-		add(m.live.next)
-	}
-	if m.live.timeout > 0 {
-		add(m.silentAt())
+	if m.status == statusLive {
+		if m.live.registerBy > 0 {
+			add(m.live.registerBy)
+		}
+		if m.live.interval > 0 {
+			add(m.live.next)
+		}
+		if m.live.timeout > 0 {
+			add(m.silentAt())
+		}
 	}
 	if t, held := m.heldUntil(); held {
 		add(t)
@@ -100,18 +105,25 @@ func (m *Machine) Deadline() (time.Duration, bool) {
 }
 
 func (m *Machine) tick() {
-	if m.status != statusLive {
+	if !m.alive() {
 		return
 	}
 	if t, held := m.heldUntil(); held && m.now >= t {
 		m.sendHeld()
+	}
+	if by, bound := m.reattachBy(); bound && m.now >= by {
+		m.end(m.resume.code, fmt.Sprintf("%s; no master has taken this peer back within %v", m.resume.why, m.cfg.ReattachTimeout))
+		return
+	}
+	if m.status == statusDetached {
+		return
 	}
 	if by := m.live.registerBy; by > 0 && m.now >= by {
 		m.end(errs.Timeout, fmt.Sprintf("the master did not answer the registration within %v", m.cfg.RegisterTimeout))
 		return
 	}
 	if t := m.live.timeout; t > 0 && m.now >= m.silentAt() {
-		m.end(errs.MasterLost, fmt.Sprintf("no sign of life for %v", t))
+		m.lose(errs.MasterLost, fmt.Sprintf("no sign of life for %v", t))
 		return
 	}
 	if i := m.live.interval; i > 0 && m.now >= m.live.next {
@@ -121,7 +133,7 @@ func (m *Machine) tick() {
 }
 
 func (m *Machine) masterGone(err error) {
-	if m.status == statusOver {
+	if m.status == statusOver || m.status == statusDetached {
 		return
 	}
 	if m.dropReason != "" {
@@ -131,13 +143,13 @@ func (m *Machine) masterGone(err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		if m.view.MasterNative {
 			// A gopccl master names its reason before it drops a peer.
-			m.end(errs.MasterLost, "the master closed the connection without a reason: it has stopped")
+			m.lose(errs.MasterLost, "the master closed the connection without a reason: it has stopped")
 			return
 		}
 		m.end(errs.Kicked, "the master closed the connection")
 		return
 	}
-	m.end(errs.MasterLost, err.Error())
+	m.lose(errs.MasterLost, err.Error())
 }
 
 // illegal ends the session over a packet that the protocol does not allow here.
@@ -161,7 +173,7 @@ func (m *Machine) end(code errs.Code, detail string) {
 	}
 	m.status = statusOver
 	m.ended = fmt.Errorf("%w: %s", code, detail)
-	m.view.Connected = false
+	m.view.Connected, m.view.Detached, m.resume.outage = false, false, false
 	for _, op := range m.ops {
 		m.abortData(op, detail)
 	}
@@ -276,7 +288,7 @@ func (m *Machine) cancel(c CallCancel) {
 			return
 		}
 	}
-	if f := m.flow; f != nil && !f.background && f.call == c.Call && m.status == statusLive {
+	if f := m.flow; f != nil && !f.background && f.call == c.Call && m.alive() {
 		if f.kind == kindAwait {
 			// The others wait for this vote: the round goes on without a caller.
 			f.background = true
@@ -293,7 +305,7 @@ func (m *Machine) cancel(c CallCancel) {
 
 // inBackground reports whether work goes on that no caller waits for.
 func (m *Machine) inBackground() bool {
-	if m.status != statusLive {
+	if !m.alive() {
 		return false
 	}
 	if m.flow != nil && m.flow.background {

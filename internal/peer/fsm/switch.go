@@ -10,13 +10,14 @@ import (
 // preparation is a ring that the master wants to switch to: its neighbours are
 // connected beside whatever runs (docs/spec/extensions.md, "Switching rings").
 type preparation struct {
-	change uint64
-	peers  []wire.PeerEndpoint
-	stands bool                  // they are connected
-	failed bool                  // ... or could not be
-	answer *wire.C2MRingPrepared // waits for eager operations to be commenced
-	leaver wire.UUID             // who is not in it and leaves; zero: nobody
-	epoch  uint64                // that begins with it, then
+	change    uint64
+	peers     []wire.PeerEndpoint
+	stands    bool                  // they are connected
+	failed    bool                  // ... or could not be
+	unreached []wire.UUID           // ... because of these
+	answer    *wire.C2MRingPrepared // waits for eager operations to be commenced
+	leaver    wire.UUID             // who is not in it and leaves; zero: nobody
+	epoch     uint64                // that begins with it, then
 }
 
 // prepareRing connects to the neighbours of a ring to come, which begins epoch if it
@@ -52,11 +53,11 @@ func (m *Machine) prepareRing(p wire.M2CPrepareRing, leaver wire.UUID, epoch uin
 }
 
 func (m *Machine) ringPrepared(ev RingPrepared) {
-	if m.status != statusLive || m.prep == nil || m.prep.change != ev.Change || m.prep.stands || m.prep.failed {
+	if !m.alive() || m.prep == nil || m.prep.change != ev.Change || m.prep.stands || m.prep.failed {
 		return
 	}
 	m.prep.failed = len(ev.Failed) > 0
-	m.prep.stands = !m.prep.failed
+	m.prep.stands, m.prep.unreached = !m.prep.failed, slices.Clone(ev.Failed)
 	for _, u := range ev.Failed {
 		m.log(true, u, "peer of a better ring could not be reached")
 	}
@@ -104,7 +105,7 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 	if p.Direct.Most > 0 && (!m.view.MasterPlans || m.mesh.state != meshDirect) {
 		return false
 	}
-	m.view.Direct = p.Direct
+	m.view.Direct, m.resume.taken = p.Direct, p.Change
 	m.prep, m.peers = nil, prep.peers
 	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
 	for _, op := range m.ops {
@@ -149,7 +150,7 @@ func (m *Machine) fits(ring []wire.UUID, rank int) bool {
 
 // release lets the connections of older rings go when no operation uses them.
 func (m *Machine) release() {
-	if !m.unneeded || m.status != statusLive {
+	if !m.unneeded || !m.alive() {
 		return
 	}
 	for _, op := range m.ops {

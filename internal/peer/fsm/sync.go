@@ -62,6 +62,14 @@ func (m *Machine) checkSync(c CallSync) error {
 // a faster requester is not turned away.
 func (m *Machine) startSync() {
 	f := m.flow
+	f.to(stepElection)
+	m.emit(Serve{Call: f.call})
+	m.send(m.stateVote())
+}
+
+// stateVote is the vote of the synchronisation under way.
+func (m *Machine) stateVote() wire.C2MSyncSharedState {
+	f := m.flow
 	entries := slices.Clone(f.sync.Entries)
 	for i := range entries {
 		entries[i].NumElements = 0 // quirk Q20
@@ -69,18 +77,17 @@ func (m *Machine) startSync() {
 			entries[i].Hash, entries[i].HashType = 0, wire.HashSimple
 		}
 	}
-	f.to(stepElection)
-	m.emit(Serve{Call: f.call})
-	m.send(wire.C2MSyncSharedState{
+	return wire.C2MSyncSharedState{
 		Revision: f.sync.Revision, Strategy: f.sync.Strategy, Entries: entries,
 		Ext: wire.Ext{Torn: f.sync.Torn && m.view.MasterNative},
-	})
+	}
 }
 
 // elected takes the result of the election for this peer.
 func (m *Machine) elected(p wire.M2CSyncSharedState) {
 	f := m.flow
-	f.result = SyncResult{Revision: f.sync.Revision}
+	f.result, f.decision, f.verdict = SyncResult{Revision: f.sync.Revision}, p.Ext.Resuming.Decision, p
+	f.verdict.Ext = wire.Ext{Reason: p.Ext.Reason, Distributors: p.Ext.Distributors}
 	if !p.IsOutdated {
 		m.confirm(wire.Ext{})
 		return
@@ -160,8 +167,9 @@ func (m *Machine) notFetched(cause error) {
 	m.end(errs.TransferFailed, "the shared state could not be fetched, and a PCCL master lets no peer continue without it")
 }
 
-func (m *Machine) synced() {
+func (m *Machine) synced(p wire.M2CSyncSharedStateComplete) {
 	f := m.endFlow()
+	m.resume.next = p.NextRevision
 	if f.query == m.query {
 		m.answered = false // those who voted for this have gone on behind the question
 	}

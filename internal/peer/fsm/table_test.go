@@ -29,24 +29,27 @@ func calledForProbes(r *rig) CallID {
 	return c
 }
 
-func states() []reach {
+func states() []reach { return statesAs(Config{}, wire.Ext{Topology: true}) }
+
+// statesAs are those of such a peer, to which the master has granted that.
+func statesAs(cfg Config, granted wire.Ext) []reach {
 	live := func(f func(r *rig) CallID) func(t *testing.T) (*rig, CallID) {
 		return func(t *testing.T) (*rig, CallID) {
-			r := connected(t, true, 1, 2)
+			r := connectedAs(t, cfg, granted, true, 1, 2)
 			return r, f(r)
 		}
 	}
 	return []reach{
-		{"fresh", func(t *testing.T) (*rig, CallID) { return newRig(t, Config{}), 0 }},
+		{"fresh", func(t *testing.T) (*rig, CallID) { return newRig(t, cfg), 0 }},
 		{"register", func(t *testing.T) (*rig, CallID) {
-			r := newRig(t, Config{})
+			r := newRig(t, cfg)
 			c := r.newCall()
 			r.step(CallConnect{Call: c})
 			return r, c
 		}},
 		{"waiting to be let in", func(t *testing.T) (*rig, CallID) {
-			r := newRig(t, Config{})
-			return r, r.register(true, wire.Ext{})
+			r := newRig(t, cfg)
+			return r, r.register(true, granted)
 		}},
 		{"idle", live(func(r *rig) CallID { return 0 })},
 		{"vote", live(func(r *rig) CallID { return r.update() })},

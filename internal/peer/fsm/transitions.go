@@ -7,13 +7,15 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// status is that of the session: it only ever moves forward.
+// status is that of the session. It only ever moves forward, but that a session which
+// has lost its master may find one again.
 type status uint8
 
 const (
-	statusFresh status = iota // nothing was sent yet
-	statusLive                // between the registration and the end
-	statusOver                // ended; work that was begun is still being unwound
+	statusFresh    status = iota // nothing was sent yet
+	statusLive                   // between the registration and the end
+	statusDetached               // ... without a master
+	statusOver                   // ended; work that was begun is still being unwound
 )
 
 // step is where the phase-changing call in progress stands.

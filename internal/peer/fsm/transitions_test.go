@@ -33,6 +33,9 @@ func TestDiagram(t *testing.T) {
 	want := []diagram.Edge{
 		{From: "statusFresh", Label: "CallConnect", To: "statusLive"},
 		{From: "statusLive", Label: "CallClose, or no master", To: "statusOver"},
+		{From: "statusLive", Label: "MasterGone", To: "statusDetached"},
+		{From: "statusDetached", Label: "Attached", To: "statusLive"},
+		{From: "statusDetached", Label: "CallClose, or no master", To: "statusOver"},
 	}
 	for _, m := range moves {
 		want = append(want, diagram.Edge{From: steps[m.from], Label: label(uint16(m.packet), m.why), To: steps[m.to]})

@@ -1,0 +1,378 @@
+package fsm
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// A session that can resume outlives the connection to its master, and the master
+// (docs/spec/extensions.md, "Resuming"). Without one it takes calls and goes on with
+// what runs among peers. It sends nothing: what it would have sent shows in its state,
+// and the report to the next master is a function of that.
+type resumption struct {
+	granted  bool
+	identity wire.Identity
+	term     uint32 // the highest that was obeyed
+
+	// Between the loss of a master and the M2C 72 of another one.
+	outage    bool
+	reporting bool // the report is out, and was not taken over yet
+	since     time.Duration
+	tries     int
+	code      errs.Code // what the loss was
+	why       string
+	leaving   *wire.M2CLeaving // what the master said before
+
+	// What masters have said, for the report.
+	stood    wire.StoodRound // without Gone; its ring is that of the round
+	taken    uint64          // the last change of the ring since
+	query    wire.ReportedQuery
+	next     uint64 // revision
+	verdicts verdicts
+	links    []wire.ReportedLink
+}
+
+// opTold is what has passed between the master and this peer about a collective.
+type opTold struct {
+	seq   uint64 // M2C 9
+	after uint64 // the last one with its tag
+	done  wire.C2MCollectiveCommsComplete
+}
+
+const (
+	// A member that is ahead of another one has settled at most as many collectives
+	// more as one can have in flight. Verdicts of so many are reported, and twice as
+	// many kept, so that a member knows its own of each that another one reports.
+	reportedVerdicts = 4096
+	keptVerdicts     = 2 * reportedVerdicts
+
+	// firstPause and mostPause bound the time between two tries to find a master.
+	firstPause = 10 * time.Millisecond
+	mostPause  = 250 * time.Millisecond
+
+	// maxLinks bounds the measurements that are kept.
+	maxLinks = 4096
+)
+
+// verdicts are the last ones of collectives since the round.
+type verdicts struct {
+	of    map[uint64]uint64 // tag: number of the last one
+	order []wire.ReportedVerdict
+}
+
+func (v *verdicts) add(e wire.ReportedVerdict) {
+	if v.of == nil {
+		v.of = map[uint64]uint64{}
+	}
+	v.of[e.Tag] = e.Seq
+	v.order = append(v.order, e)
+	if len(v.order) < 2*keptVerdicts {
+		return
+	}
+	v.order = v.last(len(v.order))
+	for _, e := range v.order[:max(0, len(v.order)-keptVerdicts)] {
+		delete(v.of, e.Tag)
+	}
+	v.order = v.order[max(0, len(v.order)-keptVerdicts):]
+}
+
+// last returns the last verdict of every tag, oldest first, at most n.
+func (v *verdicts) last(n int) []wire.ReportedVerdict {
+	var out []wire.ReportedVerdict
+	for _, e := range v.order {
+		if v.of[e.Tag] == e.Seq {
+			out = append(out, e)
+		}
+	}
+	return out[max(0, len(out)-n):]
+}
+
+// alive reports whether the session has begun and not ended.
+func (m *Machine) alive() bool { return m.status == statusLive || m.status == statusDetached }
+
+// hello is the packet that opens a connection to a master.
+func (m *Machine) hello() wire.C2MRequestSessionRegistration {
+	return wire.C2MRequestSessionRegistration{
+		P2PPort:         m.cfg.P2PPort,
+		SharedStatePort: m.cfg.SharedStatePort,
+		BenchmarkPort:   m.cfg.BenchmarkPort,
+		PeerGroup:       m.cfg.Group,
+		Ext: wire.Ext{
+			Native:            true,
+			Topology:          true,
+			Switch:            true,
+			Preflight:         true,
+			Host:              m.cfg.Host,
+			Eager:             m.cfg.EagerBytes > 0,
+			Collectives:       wire.CollectivesVersion,
+			Plans:             wire.PlansVersion,
+			HeartbeatInterval: m.cfg.HeartbeatInterval,
+			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
+			Resuming: wire.Resuming{
+				Resume: m.cfg.ReattachTimeout > 0, Term: m.resume.term, Identity: m.resume.identity,
+			},
+		},
+	}
+}
+
+// granted takes over what the master grants, and who it is.
+func (m *Machine) granted(p wire.M2CSessionRegistrationResponse) {
+	x := p.Ext
+	m.view.UUID = p.UUID
+	m.view.MasterNative = x.Native
+	m.view.MasterTopology = x.Native && x.Topology
+	m.view.MasterSwitch = x.Native && x.Switch
+	m.view.MasterCollectives = x.Native && x.Collectives > 0
+	m.view.MasterPlans = m.view.MasterCollectives && m.view.MasterSwitch && x.Plans > 0
+	m.view.MasterLeave = m.view.MasterPlans && x.Plans >= wire.LeavePlans
+	if x.Native {
+		m.view.RoundBound = x.RoundBound
+	}
+	if m.cfg.HeartbeatInterval > 0 && x.Native {
+		m.live.timeout, m.live.interval = max(x.HeartbeatTimeout, 0), 0
+		if i := x.HeartbeatInterval; i > 0 {
+			m.live.interval = max(i, minHeartbeat)
+			m.live.next = m.now + m.live.interval
+		}
+	}
+	r := &m.resume
+	if r.granted = m.cfg.ReattachTimeout > 0 && x.Native && x.Resuming.Resume; r.granted {
+		r.term = x.Resuming.Term
+		r.identity = wire.Identity{UUID: p.UUID, Token: x.Resuming.Identity.Token}
+	}
+}
+
+// lose takes the loss of the master: the session ends, or it waits for another one.
+func (m *Machine) lose(code errs.Code, detail string) {
+	r := &m.resume
+	if !r.granted {
+		m.end(code, detail)
+		return
+	}
+	m.status, m.view.Detached, r.reporting = statusDetached, true, false
+	if !r.outage {
+		r.outage, r.since, r.tries, r.code, r.why = true, m.now, 0, code, detail
+		m.log(true, wire.UUID{}, "no master: "+detail)
+	}
+	e := Reattach{After: m.pause(), Hello: m.hello()}
+	if l := r.leaving; l != nil {
+		e.After = max(e.After, min(time.Duration(l.After)*time.Millisecond, m.cfg.ReattachTimeout/2))
+		e.At = slices.Clone(l.Masters[:min(len(l.Masters), wire.MaxAddresses)])
+		r.leaving = nil
+	}
+	m.emit(e)
+}
+
+// pause returns the time to the next try to find a master: none before the first.
+func (m *Machine) pause() time.Duration {
+	r := &m.resume
+	r.tries++
+	if r.tries == 1 {
+		return 0
+	}
+	return min(firstPause<<min(r.tries-2, 8), mostPause)
+}
+
+// notAttached takes a try to find a master that has failed.
+func (m *Machine) notAttached(at []netip.AddrPort) {
+	if m.status == statusDetached {
+		m.emit(Reattach{After: m.pause(), At: slices.Clone(at), Hello: m.hello()})
+	}
+}
+
+// attached takes the answer of a master that was found, and reports.
+func (m *Machine) attached(ev Attached) {
+	if m.status != statusDetached {
+		return
+	}
+	p := ev.Packet
+	x := p.Ext.Resuming
+	switch {
+	case !p.Accepted:
+		if len(x.Leader) == 0 {
+			m.log(true, wire.UUID{}, "a master has refused this peer: "+p.Ext.Reason)
+		}
+		m.notAttached(x.Leader)
+		return
+	case p.UUID != m.view.UUID || !p.Ext.Native || !x.Resume:
+		m.end(errs.MasterLost, m.resume.why+"; the master that was found does not know this session")
+		return
+	case x.Term < m.resume.term:
+		m.log(true, wire.UUID{}, fmt.Sprintf("a master of term %d is left: one of term %d has taken over", x.Term, m.resume.term))
+		m.notAttached(nil)
+		return
+	}
+	m.sendHeld() // the report lists them as voted for
+	m.granted(p)
+	m.status, m.resume.reporting, m.live.heard = statusLive, true, m.now
+	report := m.report()
+	report.Broken = slices.Clone(ev.Broken)
+	m.send(report)
+}
+
+// resumed takes the word of a master that it has taken the report over; false if there
+// was none.
+func (m *Machine) resumed() bool {
+	r := &m.resume
+	if !r.reporting {
+		return false
+	}
+	r.reporting, r.outage, m.view.Detached = false, false, false
+	m.log(false, wire.UUID{}, fmt.Sprintf("a master has taken this peer back after %v", (m.now-r.since).Round(time.Millisecond)))
+	return true
+}
+
+// masterLeaves remembers what a master says before it ends.
+func (m *Machine) masterLeaves(p wire.M2CLeaving) bool {
+	if m.resume.granted {
+		m.resume.leaving = &p
+	}
+	return m.resume.granted
+}
+
+// reattachBy returns when the session ends if no master takes it back.
+func (m *Machine) reattachBy() (time.Duration, bool) {
+	return m.resume.since + m.cfg.ReattachTimeout, m.resume.outage
+}
+
+// stoodRound takes over the end of a round.
+func (m *Machine) stoodRound(p wire.M2CP2PConnectionsEstablished) {
+	r := &m.resume
+	if !r.granted {
+		return
+	}
+	r.stood = wire.StoodRound{
+		Decision: m.flow.decision, Members: m.view.Members, Mortal: slices.Clone(p.Mortal),
+		World: uint64(m.view.GlobalWorldSize), Groups: uint64(m.view.NumGroups),
+	}
+	r.taken, r.query, r.verdicts = 0, wire.ReportedQuery{}, verdicts{}
+	r.links = slices.DeleteFunc(r.links, func(l wire.ReportedLink) bool { return !slices.Contains(p.Ring, l.To) })
+}
+
+// settled remembers the verdict of a collective for others who have not had it.
+func (m *Machine) settled(op *operation) {
+	if m.resume.granted {
+		m.resume.verdicts.add(wire.ReportedVerdict{Tag: op.vote.Tag, Seq: op.told.seq, Verdict: op.verdict()})
+	}
+}
+
+func (op *operation) verdict() wire.Verdict {
+	return wire.Verdict{Aborted: op.abort, Code: uint16(op.code), Reason: op.reason}
+}
+
+// keepLink remembers a measurement.
+func (m *Machine) keepLink(l wire.ReportedLink) {
+	r := &m.resume
+	if !r.granted {
+		return
+	}
+	if i := slices.IndexFunc(r.links, func(o wire.ReportedLink) bool { return o.To == l.To }); i >= 0 {
+		r.links[i] = l
+	} else if len(r.links) < maxLinks {
+		r.links = append(r.links, l)
+	}
+}
+
+// report says what this peer holds.
+func (m *Machine) report() wire.C2MReport {
+	r := &m.resume
+	p := wire.C2MReport{
+		Round: r.stood, Query: r.query, Call: m.reportCall(), Mesh: m.mesh.report(),
+		Change:       wire.ReportedChange{Taken: r.taken, Direct: m.view.Direct},
+		Verdicts:     r.verdicts.last(reportedVerdicts),
+		NextRevision: r.next, Links: slices.Clone(r.links),
+	}
+	p.Query.Asking = m.asking
+	if m.view.Connected {
+		p.Round.Ring, p.Round.Gone = slices.Clone(m.view.Ring), slices.Clone(m.dropped)
+		p.Round.Members, p.Round.Mortal = slices.Clone(r.stood.Members), slices.Clone(r.stood.Mortal)
+	}
+	if m.prep != nil {
+		p.Change.Prepares, p.Change.Failed = m.prep.change, slices.Clone(m.prep.unreached)
+		p.Change.Answered = (m.prep.stands || m.prep.failed) && m.prep.answer == nil
+	}
+	for _, op := range m.ops {
+		if step, told := op.state.reported(); told {
+			p.Ops = append(p.Ops, wire.ReportedOp{
+				Vote: op.vote, Step: step, Seq: op.told.seq, After: op.told.after, Older: op.older,
+				Done: op.told.done, Heard: op.heard, Verdict: op.verdict(),
+			})
+			p.Ops[len(p.Ops)-1].Done.Tag = op.vote.Tag
+		}
+	}
+	return p
+}
+
+// reported returns what a report calls the state; false if the collective has no
+// place in one.
+func (s opState) reported() (wire.OpStep, bool) {
+	switch s {
+	case opVoting:
+		return wire.OpVoted, true
+	case opAhead:
+		return wire.OpAhead, true
+	case opRunning:
+		return wire.OpRunning, true
+	case opReported:
+		return wire.OpReported, true
+	}
+	return 0, false
+}
+
+func (m *Machine) reportCall() (c wire.ReportedCall) {
+	f := m.flow
+	if f == nil {
+		return c
+	}
+	switch f.step {
+	case stepInfo:
+		switch {
+		case !f.voted:
+		case f.accept:
+			c.Step = wire.StepAccept
+		default:
+			c.Step = wire.StepEstablish
+		}
+	case stepConnecting:
+		c.Step, c.Decision = wire.StepConnecting, f.decision
+	case stepRing:
+		c.Step, c.Decision, c.Failed = wire.StepRing, f.decision, slices.Clone(f.unreached)
+	case stepRequests:
+		c.Step = wire.StepOptimize
+	case stepProbing:
+		c.Step = wire.StepProbing
+		if f.scheduled && !f.through {
+			c.Step = wire.StepCalled
+		}
+	case stepOptimized:
+		c.Step = wire.StepOptimized
+	case stepElection:
+		c.Step, c.Vote = wire.StepElection, m.stateVote()
+	case stepFetching, stepSynced:
+		c.Step, c.Vote, c.Verdict, c.Decision = wire.StepFetching, m.stateVote(), f.verdict, f.decision
+		if f.step == stepSynced {
+			c.Step, c.Unheld = wire.StepSynced, f.cause != nil
+		}
+	}
+	return c
+}
+
+func (s *mesh) report() wire.ReportedMesh {
+	p := wire.ReportedMesh{Wanted: s.wanted, Change: s.change, Failed: slices.Clone(s.told.FailedPeers), Ways: slices.Clone(s.told.Ways)}
+	switch {
+	case s.state == meshDirect:
+		p.Step, p.Planner = wire.MeshSettled, wire.MeshDirect
+	case s.state == meshRefused:
+		p.Step, p.Planner = wire.MeshSettled, wire.MeshNone
+	case s.state == meshPreparing && s.answered:
+		p.Step = wire.MeshAnswered
+	case s.state == meshPreparing:
+		p.Step = wire.MeshPreparing
+	}
+	return p
+}

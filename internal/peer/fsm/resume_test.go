@@ -1,0 +1,386 @@
+package fsm
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+var (
+	canResume = Config{ReattachTimeout: time.Minute}
+	token     = [16]byte{7}
+	resumes   = wire.Ext{Topology: true, Switch: true, Resuming: wire.Resuming{
+		Resume: true, Term: 1, Identity: wire.Identity{UUID: uid(1), Token: token},
+	}}
+)
+
+// anew is the answer of a master of a later term.
+func anew(term uint32) wire.M2CSessionRegistrationResponse {
+	x := resumes
+	x.Native, x.Resuming.Term = true, term
+	return wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: x}
+}
+
+// reattach has the rig found by a master, and returns the report to it.
+func (r *rig) reattach() wire.C2MReport {
+	r.t.Helper()
+	r.step(Attached{Packet: anew(2)})
+	require.Len(r.t, r.lastSent, 1)
+	p, ok := r.lastSent[0].(wire.C2MReport)
+	require.True(r.t, ok)
+	return p
+}
+
+// What a peer reports in every state, and what becomes of it without a master: it
+// sends nothing, ends no call, and goes on when it is taken back.
+func TestNoMasterInEveryState(t *testing.T) {
+	steps := map[string]wire.ReportStep{
+		"vote": wire.StepAccept, "establish": wire.StepConnecting, "ring": wire.StepRing, "requests": wire.StepOptimize,
+		"probing": wire.StepProbing, "called for probes": wire.StepCalled, "connecting to probe": wire.StepCalled,
+		"ready to probe": wire.StepCalled, "sending": wire.StepCalled, "optimized": wire.StepOptimized,
+		"election": wire.StepElection, "fetching": wire.StepFetching, "synced": wire.StepSynced, "repair": wire.StepEstablish,
+	}
+	ops := map[string]wire.OpStep{
+		"op voting": wire.OpVoted, "op running": wire.OpRunning, "op reported": wire.OpReported, "op judged": wire.OpReported,
+	}
+	for _, s := range statesAs(canResume, resumes) {
+		if s.name == "over" {
+			continue // it is reached by the loss of a master
+		}
+		t.Run(s.name, func(t *testing.T) {
+			r, busy := s.go_(t)
+			answered := len(r.dones)
+			r.step(MasterGone{Err: io.EOF})
+			switch s.name {
+			case "fresh", "register":
+				_, again := has[Reattach](r)
+				require.False(t, again)
+				require.Equal(t, statusOver, r.m.status)
+				return
+			}
+			e := want[Reattach](r)
+			require.Zero(t, e.After, "the first try comes at once")
+			require.Equal(t, wire.Resuming{Resume: true, Term: 1, Identity: wire.Identity{UUID: uid(1), Token: token}}, e.Hello.Ext.Resuming)
+			require.Equal(t, statusDetached, r.m.status)
+			require.True(t, r.m.View().Detached)
+			require.Len(t, r.dones, answered)
+			r.step(MasterGone{})
+			require.Empty(t, r.fx)
+			r.in(wire.M2CSyncSharedStateComplete{})
+			require.Empty(t, r.fx, "of a connection that has ended")
+
+			p := r.reattach()
+			require.Equal(t, steps[s.name], p.Call.Step)
+			if step, open := ops[s.name]; open {
+				require.Len(t, p.Ops, 1)
+				require.Equal(t, step, p.Ops[0].Step)
+				require.Equal(t, s.name == "op judged", p.Ops[0].Heard)
+				require.Equal(t, wire.C2MCollectiveCommsComplete{Tag: 1}, p.Ops[0].Done)
+				if step >= wire.OpRunning {
+					require.Equal(t, uint64(1), p.Ops[0].Seq)
+				}
+			} else {
+				require.Empty(t, p.Ops)
+			}
+			switch s.name {
+			case "waiting to be let in":
+				require.Empty(t, p.Round.Ring)
+			case "repair":
+				require.Equal(t, []wire.ReportedVerdict{{Tag: 1, Seq: 1, Verdict: wire.Verdict{Aborted: true}}}, p.Verdicts)
+			case "op settled":
+				require.Equal(t, []wire.ReportedVerdict{{Tag: 1, Seq: 1}}, p.Verdicts)
+			default:
+				require.Equal(t, uids(1, 2), p.Round.Ring)
+				require.Empty(t, p.Verdicts)
+			}
+			raw := wire.AppendBody(nil, p)
+			back, err := wire.Decode(wire.C2M, p.ID(), raw)
+			require.NoError(t, err)
+			require.Equal(t, raw, wire.AppendBody(nil, back))
+
+			r.in(wire.M2CResumed{})
+			require.Equal(t, statusLive, r.m.status)
+			require.False(t, r.m.View().Detached)
+			r.silent()
+			if busy != 0 {
+				r.unanswered(busy)
+			}
+			r.step(CallClose{Call: r.newCall()})
+		})
+	}
+}
+
+// A peer whose master grants nothing, or that asks for nothing, ends with it.
+func TestNoMasterWithoutResuming(t *testing.T) {
+	for name, r := range map[string]*rig{
+		"not wanted":  connectedAs(t, Config{}, resumes, true, 1, 2),
+		"not granted": connectedAs(t, canResume, wire.Ext{}, true, 1, 2),
+		"PCCL":        connectedAs(t, canResume, resumes, false, 1, 2),
+	} {
+		r.step(MasterGone{Err: io.EOF})
+		want[Disconnect](r)
+		_, again := has[Reattach](r)
+		require.False(t, again, name)
+	}
+	r := newRig(t, Config{})
+	r.step(CallConnect{Call: r.newCall()})
+	require.Equal(t, wire.Resuming{}, r.lastSent[0].(wire.C2MRequestSessionRegistration).Ext.Resuming)
+}
+
+// Silence is the loss of a master, too, and a master that ends in good order says when
+// to come back, and where.
+func TestSilenceAndLeaving(t *testing.T) {
+	cfg, x := canResume, resumes
+	cfg.HeartbeatInterval = time.Second
+	x.HeartbeatInterval, x.HeartbeatTimeout = time.Second, 3*time.Second
+	r := connectedAs(t, cfg, x, true, 1, 2)
+	at := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:48148")}
+	r.in(wire.M2CLeaving{After: 400, Masters: at})
+	for range 3 {
+		r.now += time.Second
+		r.step(Tick{})
+	}
+	e := want[Reattach](r)
+	require.Equal(t, 400*time.Millisecond, e.After)
+	require.Equal(t, at, e.At)
+	due, any := r.m.Deadline()
+	require.True(t, any)
+	require.Equal(t, r.now+time.Minute, due, "no heartbeats without a master")
+
+	r = connected(t, true, 1, 2)
+	r.in(wire.M2CLeaving{})
+	require.ErrorIs(t, r.m.ended, errs.Protocol, "to a peer that cannot resume")
+	r = connectedAs(t, canResume, resumes, true, 1, 2)
+	r.in(wire.M2CResumed{})
+	require.ErrorIs(t, r.m.ended, errs.Protocol, "nothing was reported")
+}
+
+// Tries to find a master come at growing distances, until the time is over. A
+// connection without an M2C 72 does not end the wait.
+func TestReattachTimeout(t *testing.T) {
+	r := connectedAs(t, canResume, resumes, true, 1, 2)
+	u := r.update()
+	r.step(MasterGone{Err: io.EOF})
+	var after []int64
+	for range 7 {
+		r.step(NotAttached{})
+		after = append(after, want[Reattach](r).After.Milliseconds())
+	}
+	require.Equal(t, []int64{10, 20, 40, 80, 160, 250, 250}, after)
+	r.now += 30 * time.Second
+	r.reattach()
+	r.step(MasterGone{})
+	require.Equal(t, mostPause, want[Reattach](r).After)
+	due, any := r.m.Deadline()
+	require.True(t, any)
+	require.Equal(t, time.Minute, due)
+	r.now = due
+	r.step(Tick{})
+	err := r.failed(u, errs.UpdateTopologyFailed, errs.MasterLost)
+	require.ErrorContains(t, err, "it has stopped; no master has taken this peer back within 1m0s")
+	r.step(Attached{Packet: anew(2)})
+	require.Empty(t, r.fx)
+	r.step(NotAttached{})
+	require.Empty(t, r.fx)
+}
+
+// A master that does not know the session ends it, one of a lower term and one that
+// does not lead are left for another.
+func TestOtherMasters(t *testing.T) {
+	detached := func() *rig {
+		r := connectedAs(t, canResume, resumes, true, 1, 2)
+		r.step(MasterGone{})
+		return r
+	}
+	for name, change := range map[string]func(p *wire.M2CSessionRegistrationResponse){
+		"another uuid": func(p *wire.M2CSessionRegistrationResponse) { p.UUID = uid(9) },
+		"older gopccl": func(p *wire.M2CSessionRegistrationResponse) { p.Ext.Resuming.Resume = false },
+		"PCCL":         func(p *wire.M2CSessionRegistrationResponse) { p.Ext = wire.Ext{} },
+	} {
+		r, p := detached(), anew(2)
+		change(&p)
+		r.step(Attached{Packet: p})
+		want[Disconnect](r)
+		require.ErrorIs(t, r.m.ended, errs.MasterLost, name)
+	}
+	r := detached()
+	r.step(Attached{Packet: anew(5)})
+	r.in(wire.M2CResumed{})
+	r.step(MasterGone{})
+	require.Equal(t, uint32(5), want[Reattach](r).Hello.Ext.Resuming.Term)
+	r.step(Attached{Packet: anew(4)})
+	r.silent()
+	want[Reattach](r)
+	leader := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:48148")}
+	r.step(Attached{Packet: wire.M2CSessionRegistrationResponse{Ext: wire.Ext{Native: true, Resuming: wire.Resuming{Leader: leader}}}})
+	require.Equal(t, leader, want[Reattach](r).At)
+	r.step(Attached{Packet: anew(5)})
+	require.Len(t, r.lastSent, 1)
+}
+
+// Calls are taken without a master, and what they would have said is reported. What
+// happens after the report is said.
+func TestCallsWithoutMaster(t *testing.T) {
+	r := connectedAs(t, canResume, resumes, true, 1, 2)
+	first := r.launch(1)
+	r.commence(1)
+	r.step(MasterGone{})
+	r.launch(2)
+	r.silent()
+	ask := r.newCall()
+	r.step(CallPending{Call: ask})
+	r.silent()
+	r.step(DataEnded{Op: first})
+	r.silent()
+	p := r.reattach()
+	require.True(t, p.Query.Asking)
+	require.Len(t, p.Ops, 2)
+	require.Equal(t, wire.OpReported, p.Ops[0].Step)
+	require.Equal(t, wire.OpVoted, p.Ops[1].Step)
+	r.launch(3)
+	require.Len(t, r.lastSent, 1, "after the report")
+	r.in(wire.M2CResumed{})
+	r.silent()
+	r.abort(1, false)
+	r.complete(1)
+	r.in(wire.M2CPeersPendingResponse{PeersPending: true, Decision: 258})
+	require.True(t, r.ok(ask).Pending)
+	r.step(MasterGone{})
+	p = r.reattach()
+	require.Equal(t, wire.ReportedQuery{Decision: 258, Pending: true}, p.Query)
+	require.Equal(t, []wire.ReportedVerdict{{Tag: 1, Seq: 1}}, p.Verdicts)
+	require.Len(t, p.Ops, 2)
+	r.launch(1)
+	r.step(MasterGone{})
+	p = r.reattach()
+	require.Equal(t, uint64(1), p.Ops[2].After, "the next use of the tag")
+}
+
+// A vote that is held back counts as sent, and as cast: it does not go out again.
+func TestHeldVoteIsReported(t *testing.T) {
+	cfg := canResume
+	cfg.EagerBytes = 1 << 10
+	r := newRig(t, cfg)
+	c := r.register(true, resumes)
+	p := r.info([]int{1, 2})
+	p.Ext.Epoch, p.Ext.Resuming.Decision = 9, 258
+	r.in(p)
+	r.step(Established{Round: 1})
+	r.in(wire.M2CP2PConnectionsEstablished{Success: true, Ring: uids(1, 2), Mortal: uids(2)})
+	r.ok(c)
+	op := r.launch(1)
+	r.silent()
+	r.step(MasterGone{})
+	report := r.reattach()
+	require.Equal(t, wire.OpVoted, report.Ops[0].Step)
+	require.Equal(t, wire.StoodRound{Decision: 258, Ring: uids(1, 2), Mortal: uids(2), World: 2, Groups: 1}, report.Round)
+	r.now += time.Second
+	r.step(Tick{})
+	r.silent()
+	r.step(DataEnded{Op: op})
+	r.sent(wire.C2MCollectiveCommsComplete{Tag: 1})
+	other := r.launch(2)
+	require.Len(t, r.lastSent, 1)
+	r.step(MasterGone{})
+	r.step(DataEnded{Op: other})
+	r.silent()
+	report = r.reattach()
+	require.Equal(t, []wire.OpStep{wire.OpAhead, wire.OpAhead}, []wire.OpStep{report.Ops[0].Step, report.Ops[1].Step})
+}
+
+// What a round, an election, a switch and a mesh have come to is in the report.
+func TestReportOfPhases(t *testing.T) {
+	r := connectedAs(t, canResume, resumes, true, 1, 2, 3)
+	r.update()
+	p := r.info([]int{1, 2, 3})
+	p.Ext.Resuming.Decision = 300
+	r.in(p)
+	r.step(MasterGone{})
+	r.step(Established{Round: 2, Failed: uids(3)})
+	r.silent()
+	require.Equal(t, wire.ReportedCall{Step: wire.StepRing, Decision: 300, Failed: uids(3)}, r.reattach().Call)
+
+	r = connectedAs(t, canResume, resumes, true, 1, 2, 3)
+	s := r.sync("w")
+	verdict := wire.M2CSyncSharedState{IsOutdated: true, Distributor: addr(2), Keys: []string{"w"}, Hashes: []uint64{5}, HashTypes: []wire.HashType{0}}
+	told := verdict
+	told.Ext.Resuming.Decision = 301
+	r.in(told)
+	r.step(MasterGone{})
+	r.step(Fetched{Call: s, Err: fmt.Errorf("reset")})
+	r.silent()
+	call := r.reattach().Call
+	require.Equal(t, wire.C2MSyncSharedState{Revision: 5, Entries: []wire.StateEntry{{Key: "w", Hash: 7, DType: dtype.Float32}}}, call.Vote)
+	call.Vote = wire.C2MSyncSharedState{}
+	require.Equal(t, wire.ReportedCall{Step: wire.StepSynced, Decision: 301, Unheld: true, Verdict: verdict}, call)
+	r.in(wire.M2CSyncSharedStateComplete{NextRevision: 6})
+
+	r.in(wire.M2CPrepareRing{Change: 400, Peers: endpoints(2, 3)})
+	r.in(wire.M2CSwitchRing{Change: 400, Ring: uids(1, 3, 2)})
+	r.in(wire.M2CPeerDropped{UUID: uid(3)})
+	r.in(wire.M2CPrepareRing{Change: 401, Peers: endpoints(2, 3)})
+	r.step(MasterGone{})
+	r.step(Attached{Packet: anew(2), Broken: uids(3)})
+	report := r.lastSent[0].(wire.C2MReport)
+	require.Equal(t, wire.ReportedChange{Taken: 400, Prepares: 401, Answered: true}, report.Change)
+	require.Equal(t, uids(1, 3, 2), report.Round.Ring)
+	require.Equal(t, uids(3), report.Round.Gone)
+	require.Equal(t, uids(3), report.Broken)
+	require.Equal(t, uint64(6), report.NextRevision)
+}
+
+// A mesh that is made or refused is in the report, and so is the wish for one.
+func TestReportOfMesh(t *testing.T) {
+	x := resumes
+	x.Collectives = 1
+	for _, c := range []struct {
+		play func(r *rig)
+		want wire.ReportedMesh
+	}{
+		{func(*rig) {}, wire.ReportedMesh{}},
+		{func(r *rig) { r.step(CallMesh{Call: r.newCall()}) }, wire.ReportedMesh{Wanted: true}},
+		{func(r *rig) { r.in(wire.M2CPrepareMesh{Change: 500, Peers: endpoints(3)}) }, wire.ReportedMesh{Step: wire.MeshPreparing, Change: 500}},
+		{func(r *rig) {
+			r.in(wire.M2CPrepareMesh{Change: 500, Peers: endpoints(3)})
+			r.step(MeshPrepared{Change: 500, Failed: uids(3)})
+		}, wire.ReportedMesh{Step: wire.MeshAnswered, Change: 500, Failed: uids(3)}},
+		{func(r *rig) {
+			r.in(wire.M2CPrepareMesh{Change: 500, Peers: endpoints(3)})
+			r.step(MeshPrepared{Change: 500})
+			r.in(wire.M2CMesh{Change: 500, Planner: wire.MeshDirect})
+		}, wire.ReportedMesh{Step: wire.MeshSettled, Change: 500, Planner: wire.MeshDirect}},
+		{func(r *rig) { r.in(wire.M2CMesh{Change: 500}) }, wire.ReportedMesh{Step: wire.MeshSettled, Change: 500}},
+	} {
+		r := connectedAs(t, canResume, x, true, 1, 2, 3, 4)
+		c.play(r)
+		r.step(MasterGone{})
+		require.Equal(t, c.want, r.reattach().Mesh)
+	}
+}
+
+// Verdicts are kept of the last collectives alone, and of every tag the last one. A
+// member knows its own of every one that another member still reports.
+func TestVerdictsAreBounded(t *testing.T) {
+	var v verdicts
+	for n := range uint64(10 * keptVerdicts) {
+		v.add(wire.ReportedVerdict{Tag: n, Seq: n + 1})
+		v.add(wire.ReportedVerdict{Tag: 1 << 40, Seq: n + 2})
+		require.Less(t, len(v.order), 2*keptVerdicts)
+	}
+	require.LessOrEqual(t, len(v.of), 2*keptVerdicts)
+	last := v.last(reportedVerdicts)
+	require.Len(t, last, reportedVerdicts)
+	require.Equal(t, uint64(1<<40), last[reportedVerdicts-1].Tag)
+	require.True(t, slices.IsSortedFunc(last, func(a, b wire.ReportedVerdict) int { return int(a.Seq) - int(b.Seq) }))
+	require.Contains(t, v.of, uint64(10*keptVerdicts-reportedVerdicts))
+	require.NotContains(t, v.of, uint64(1))
+}
