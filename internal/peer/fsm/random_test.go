@@ -19,23 +19,27 @@ import (
 func TestRandomEvents(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		native := rapid.Bool().Draw(rt, "native")
-		x := &chance{
-			rt: rt, launches: map[CallID]OpID{},
-			r: newRig(rt, Config{HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second, RegisterTimeout: 5 * time.Second, MaxWithPCCL: 2}),
+		cfg := Config{HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second, RegisterTimeout: 5 * time.Second, MaxWithPCCL: 2}
+		if rapid.Bool().Draw(rt, "resumes") {
+			cfg.ReattachTimeout = 10 * time.Second
 		}
+		x := &chance{rt: rt, launches: map[CallID]OpID{}, r: newRig(rt, cfg)}
 		r := x.r
 		r.step(CallConnect{Call: x.call()})
 		ext := wire.Ext{Native: native, Topology: rapid.Bool().Draw(rt, "topology"), HeartbeatInterval: time.Second, HeartbeatTimeout: 4 * time.Second}
+		ext.Resuming.Resume = cfg.ReattachTimeout > 0
 		r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: ext})
 		r.watch = x.watch
 		n := rapid.IntRange(1, 80).Draw(rt, "steps")
 		for range n {
 			r.now += time.Duration(rapid.IntRange(0, 900).Draw(rt, "ms")) * time.Millisecond
-			switch k := rapid.IntRange(0, 26).Draw(rt, "event"); {
+			switch k := rapid.IntRange(0, 28).Draw(rt, "event"); {
 			case k <= 10:
 				x.trainer(k)
 			case k <= 19 || k == 26:
 				x.master(k)
+			case k >= 27:
+				x.masters(k, ext)
 			default:
 				x.work(k)
 			}
@@ -80,6 +84,9 @@ func (x *chance) anyOp() OpID {
 
 // watch notes what the effects of a step allow.
 func (x *chance) watch() {
+	if _, lost := has[Reattach](x.r); x.r.m.status == statusDetached && !lost {
+		require.Empty(x.rt, x.r.lastSent, "sent to no master")
+	}
 	for _, e := range x.r.fx {
 		switch e := e.(type) {
 		case Done:
@@ -164,6 +171,36 @@ func (x *chance) master(k int) {
 	}
 }
 
+// masters ends one and finds another.
+func (x *chance) masters(k int, ext wire.Ext) {
+	r := x.r
+	if k == 27 {
+		if r.m.resume.granted && rapid.Bool().Draw(x.rt, "rarely") {
+			r.step(MasterGone{Err: errors.New("reset")})
+		}
+		return
+	}
+	ext.Resuming.Term = r.m.resume.term + 1
+	if rapid.IntRange(0, 9).Draw(x.rt, "rarely") == 0 {
+		r.step(NotAttached{})
+		return
+	}
+	r.step(Attached{Packet: wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: ext}})
+	if len(r.lastSent) == 0 {
+		return
+	}
+	p := r.lastSent[0].(wire.C2MReport)
+	raw := wire.AppendBody(nil, p)
+	require.Equal(x.rt, raw, wire.AppendBody(nil, r.m.report()), "it is a function of the state")
+	back, err := wire.Decode(wire.C2M, p.ID(), raw)
+	require.NoError(x.rt, err)
+	require.Equal(x.rt, raw, wire.AppendBody(nil, back))
+	if rapid.IntRange(0, 3).Draw(x.rt, "rarely") > 0 {
+		r.in(wire.M2CResumed{})
+		r.silent()
+	}
+}
+
 // work reports the result of something that the machine has begun.
 func (x *chance) work(k int) {
 	rt, r := x.rt, x.r
@@ -206,7 +243,10 @@ func (x *chance) work(k int) {
 
 // endAll ends the session and checks that every call is answered.
 func endAll(t tb, r *rig, known []CallID) {
-	r.step(MasterGone{Err: errors.New("reset")})
+	r.m.resume.granted = false
+	r.step(PacketIn{}) // of no kind: it ends a session with a master
+	r.now += time.Hour // ... and this one without
+	r.step(Tick{})
 	for id := OpID(1); id <= r.op; id++ {
 		if r.open[id] {
 			r.step(DataEnded{Op: id, Err: errors.New("reset")})

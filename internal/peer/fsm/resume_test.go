@@ -12,6 +12,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -155,6 +156,11 @@ func TestSilenceAndLeaving(t *testing.T) {
 	due, any := r.m.Deadline()
 	require.True(t, any)
 	require.Equal(t, r.now+time.Minute, due, "no heartbeats without a master")
+	for range 10 {
+		r.now += time.Second
+		r.step(Tick{})
+		require.Empty(t, r.fx, "one search at a time")
+	}
 
 	r = connected(t, true, 1, 2)
 	r.in(wire.M2CLeaving{})
@@ -263,6 +269,43 @@ func TestCallsWithoutMaster(t *testing.T) {
 	r.step(MasterGone{})
 	p = r.reattach()
 	require.Equal(t, uint64(1), p.Ops[2].After, "the next use of the tag")
+
+	r = connectedAs(t, canResume, resumes, true, 1, 2)
+	r.succeed(r.launch(1), 1)
+	r.step(CallPending{Call: r.newCall()})
+	r.in(wire.M2CPeersPendingResponse{Decision: 258})
+	r.await(1)
+	r.update()
+	r.round(1, 2)
+	r.step(MasterGone{})
+	p = r.reattach()
+	require.Empty(t, p.Verdicts, "a round ends what was before it")
+	require.Zero(t, p.Query)
+}
+
+// A barrier that this peer has passed and whose caller gave up is reported as aborted.
+func TestGivenUpBarrierIsReported(t *testing.T) {
+	cfg, x := canResume, resumes
+	cfg.EagerBytes, x.Collectives = 1<<10, 1
+	r := newRig(t, cfg)
+	r.register(true, x)
+	p := r.info([]int{1, 2})
+	p.Ext.Epoch = 9
+	r.in(p)
+	r.step(Established{Round: 1})
+	r.in(wire.M2CP2PConnectionsEstablished{Success: true, Ring: uids(1, 2)})
+	c := r.newCall()
+	r.op++
+	r.step(CallCollective{Call: c, Op: r.op, Tag: 4, DType: dtype.Float32, RedOp: dtype.Sum, Vote: wire.Call{Kind: uint8(plan.Barrier)}})
+	r.ok(c)
+	w := r.await(r.op)
+	r.step(MasterGone{})
+	r.step(CallCancel{Call: w, Op: r.op})
+	r.silent()
+	r.failed(w, errs.Canceled)
+	report := r.reattach()
+	require.Equal(t, wire.OpAhead, report.Ops[0].Step)
+	require.True(t, report.Ops[0].Done.WasAborted)
 }
 
 // A vote that is held back counts as sent, and as cast: it does not go out again.
