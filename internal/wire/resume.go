@@ -217,11 +217,13 @@ const (
 
 // ReportedOp is a collective that M2C 10 has not ended.
 type ReportedOp struct {
-	Vote  C2MCollectiveCommsInitiate
-	Step  OpStep
-	Seq   uint64 // that M2C 9 had, from OpRunning on
-	After uint64 // the number of the collective with this tag whose M2C 10 was the last before the vote, 0: none since the round
-	Older bool   // it runs in a ring before the one in force
+	Vote C2MCollectiveCommsInitiate
+	Step OpStep
+	Seq  uint64 // that M2C 9 had, from OpRunning on
+	// After is one more than the number of the last collective with this tag that M2C 10
+	// has ended since the round, 0: none. Numbers from it on may be this one's.
+	After uint64
+	Older bool // it runs in a ring before the one in force
 	// Done is C2M 11 in OpAhead and OpReported, without its tag.
 	Done C2MCollectiveCommsComplete
 	// Heard says that M2C 11 came, and Verdict is what it said.

@@ -140,7 +140,7 @@ func (m *Machine) launch(c CallCollective) {
 		query:   m.query,
 	})
 	op := m.ops[len(m.ops)-1]
-	op.told.after = m.resume.verdicts.of[c.Tag]
+	op.told.after = m.resume.verdicts.after(c.Tag)
 	if m.view.MasterNative {
 		op.vote.Form = c.Form
 	}

@@ -40,7 +40,7 @@ type resumption struct {
 // opTold is what has passed between the master and this peer about a collective.
 type opTold struct {
 	seq   uint64 // M2C 9
-	after uint64 // the last one with its tag
+	after uint64 // wire.ReportedOp.After
 	done  wire.C2MCollectiveCommsComplete
 }
 
@@ -79,6 +79,15 @@ func (v *verdicts) add(e wire.ReportedVerdict) {
 		delete(v.of, e.Tag)
 	}
 	v.order = v.order[max(0, len(v.order)-keptVerdicts):]
+}
+
+// after returns what follows the number of the last collective with the tag, 0: none.
+func (v *verdicts) after(tag uint64) uint64 {
+	seq, known := v.of[tag]
+	if !known {
+		return 0
+	}
+	return seq + 1
 }
 
 // last returns the last verdict of every tag, oldest first, at most n.

@@ -268,7 +268,8 @@ func TestCallsWithoutMaster(t *testing.T) {
 	r.launch(1)
 	r.step(MasterGone{})
 	p = r.reattach()
-	require.Equal(t, uint64(1), p.Ops[2].After, "the next use of the tag")
+	require.Equal(t, uint64(2), p.Ops[2].After, "the next use of the tag")
+	require.Zero(t, p.Ops[0].After)
 
 	r = connectedAs(t, canResume, resumes, true, 1, 2)
 	r.succeed(r.launch(1), 1)
