@@ -79,6 +79,8 @@ def test_death_of_a_rank_raises() -> None:
     assert ps[2].returncode < 0
     for out in outs[:2]:
         assert "survivor" in out and "gopccl: all_reduce" in out, outs
+        assert len(re.findall("no message: gopccl: recv from (?:rank 2|any rank): ", out)) == 2, outs
+        assert "timed out" not in out, outs
 
 
 def test_fault_tolerance(tmp_path: Path) -> None:

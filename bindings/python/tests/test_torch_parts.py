@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -18,8 +17,7 @@ import torch.distributed as dist  # noqa: E402
 from gopccl import ArgumentError  # noqa: E402
 from gopccl.torch._core import Core  # noqa: E402
 from gopccl.torch._group import GopcclGroup  # noqa: E402
-from gopccl.torch._messages import _HEADER, Messages  # noqa: E402
-from gopccl.torch._work import Failure, GopcclWork  # noqa: E402
+from gopccl.torch._work import Failure  # noqa: E402
 
 LIMIT = timedelta(seconds=TIMEOUT)
 
@@ -108,6 +106,10 @@ def test_ranks_in_another_order_than_members(group: Tuple[GopcclGroup, GopcclGro
     def value(rank: int, n: int) -> Any:
         return torch.arange(n, dtype=torch.float32) + 10 * rank
 
+    for r in (0, 1):
+        t = torch.zeros(4)
+        works = [ranks[1 - r].recv([t], r), ranks[r].send([value(r, 4)], 1 - r)]
+        assert all(w.wait(LIMIT) for w in works) and torch.equal(t, value(r, 4)) and works[0].source_rank() == r
     whole = [torch.zeros(6) for _ in ranks]
     each(lambda g, r: g.all_gather_single(whole[r], value(r, 3)))
     assert all(torch.equal(w, torch.cat([value(0, 3), value(1, 3)])) for w in whole)
@@ -142,61 +144,75 @@ def test_ranks_in_another_order_than_members(group: Tuple[GopcclGroup, GopcclGro
         assert torch.equal(ts[root], value(0, 4) + value(1, 4)) and torch.equal(ts[1 - root], value(1 - root, 4))
 
 
-@pytest.fixture
-def mail() -> Iterator[Tuple[Messages, Any]]:
-    """The mailbox of rank 0, and a connection as rank 1 opens it, with the secret."""
-    box = Messages(0, "127.0.0.1")
+def test_messages(group: Tuple[GopcclGroup, GopcclGroup]) -> None:
+    """Of every form of tensor, of any rank, while a recv that gets nothing yet holds up nothing else."""
+    one, two = group
+    late, other = torch.zeros(2), torch.zeros(2)
+    first = two.recv([late], 0, 9)
+    works = [g.allreduce([t]) for g, t in zip(group, (torch.ones(3), torch.ones(3)))]
+    assert all(w.wait(LIMIT) for w in works) and not first.is_completed()
+    rows = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    forms = [
+        (rows, torch.zeros(3, 4)),
+        (rows.t(), torch.zeros(4, 3)),
+        (rows.t(), torch.zeros(3, 4).t()),
+        (torch.tensor([True, False]), torch.tensor([False, True])),
+        (torch.tensor(1 + 2j), torch.tensor(0j)),
+        (torch.zeros(0), torch.zeros(0)),
+        (torch.full((1 << 18,), 2, dtype=torch.int8), torch.zeros(1 << 18, dtype=torch.int8)),
+    ]
+    for src, dst in forms:
+        got = two.recv_anysource([dst], -1)
+        sent = one.send([src], 1, -1)
+        assert sent.wait(LIMIT) and got.wait(LIMIT) and got.source_rank() == 0
+        assert torch.equal(src, dst)
+    parts = [torch.zeros(1, dtype=torch.uint8), torch.zeros(3, dtype=torch.float64)]
+    got = one.recv(parts, 1)
+    assert two.send([torch.ones(1, dtype=torch.uint8), torch.full((3,), 2.0, dtype=torch.float64)], 0).wait(LIMIT)
+    assert got.wait(LIMIT) and parts[0][0] == 1 and bool((parts[1] == 2).all())
+    # Sizes that differ concern that message alone.
+    got, sent = two.recv([other], 0, 5), one.send([torch.ones(3)], 1, 5)
+    with pytest.raises(Failure, match="gopccl: recv from rank 0: .*sends 12 bytes, 8 are expected"):
+        got.wait(LIMIT)
+    with pytest.raises(Failure, match="gopccl: send to rank 1: .*receives 8 bytes, 12 are sent"):
+        sent.wait(LIMIT)
+    for bad in (lambda: one.send([other], 0), lambda: one.recv([other], 0), lambda: one.recv([other], 2)):
+        with pytest.raises(ValueError, match="rank"):
+            bad()
+    assert one.send([torch.ones(2)], 1, 9).wait(LIMIT) and first.wait(LIMIT) and bool((late == 1).all())
+    session = two._core._session
+    assert session is not None and session.comm is not None and not session.comm.in_flight()
 
-    def connect() -> Tuple[socket.socket, bytes]:
-        return socket.create_connection((box.peer.host, box.peer.port)), bytes.fromhex(box.peer.secret)
 
-    yield box, connect
-    box.close("it is over")
+@pytest.mark.parametrize("leaves", ["the sender", "the receiver", "nobody"])
+def test_a_recv_ends_with_its_sender(group: Tuple[GopcclGroup, GopcclGroup], leaves: str) -> None:
+    """A message that nobody sends: whoever leaves, or the time, ends all that wait for it, and the group has failed."""
+    one, two = group
+    tensors = [torch.zeros(3) for _ in range(3)]
+    if leaves == "nobody":
+        one.set_timeout(timedelta(milliseconds=50))
+    works = [one.recv([tensors[0]], 1), one.recv_anysource([tensors[1]], 5), one.send([tensors[2]], 1, 6)]
+    said: List[str] = []
 
-
-@pytest.mark.parametrize(
-    ("sent", "says"),
-    [
-        (_HEADER.size + 7, "after 7 of 12 bytes of a message with tag 5"),
-        (_HEADER.size, "after 0 of 12 bytes"),
-        (_HEADER.size + 12 + 9, "after 9 bytes of a header"),
-        (_HEADER.size + 12, "its connection ended"),
-    ],
-)
-def test_a_connection_that_ends(mail: Tuple[Messages, Any], sent: int, says: str) -> None:
-    """A rank that waits for its message is told at once, before it ends and after."""
-    box, connect = mail
-    first, second, third = (GopcclWork("recv", [], LIMIT) for _ in range(3))
-    t, u = torch.zeros(3), torch.zeros(3)
-    box.recv(1, 5, [t], first)
-    box.recv(1, 5, [u], second)
-    conn, secret = connect()
-    message = _HEADER.pack(secret, 1, 5, 12) + torch.ones(3).numpy().tobytes()
-    conn.sendall((message + message)[:sent])
-    conn.close()
-    if sent >= len(message):
-        assert first.wait(LIMIT) and bool((t == 1).all())
-    else:
-        with pytest.raises(dist.DistBackendError, match=says):
-            first.wait(LIMIT)
-    with pytest.raises(dist.DistBackendError, match=says):
-        second.wait(LIMIT)
-    box.recv(1, 5, [u], third)
-    with pytest.raises(dist.DistBackendError, match=says):
-        third.wait(LIMIT)
-    # A sender whose connection had failed comes back with a new one.
-    conn, secret = connect()
-    conn.sendall(message)
-    while True:
-        again = GopcclWork("recv", [], LIMIT)
-        box.recv(1, 5, [u], again)
+    def wait(work: Any) -> None:
         try:
-            again.wait(LIMIT)
-            break
-        except dist.DistBackendError:
-            pass  # it is not here yet
-    assert bool((u == 1).all())
-    conn.close()
+            work.wait(LIMIT)
+        except Failure as err:
+            said.append(str(err))
+
+    threads = [threading.Thread(target=wait, args=(w,)) for w in works for _ in range(10)]
+    for t in threads:
+        t.start()
+    if leaves != "nobody":
+        (two if leaves == "the sender" else one).abort()
+    for t in threads:
+        t.join(TIMEOUT)
+    assert len(said) == 30, said
+    assert any("timed out after 50ms" in s for s in said) == (leaves == "nobody"), said
+    for w in works:
+        assert w.is_completed() and not w.is_success()
+    with pytest.raises(Failure, match="aborted|destroyed" if leaves == "the receiver" else "has failed"):
+        one.allreduce([torch.ones(3)])
 
 
 FORK = """

@@ -49,6 +49,13 @@ def agree(members: list) -> None:
     every = [torch.empty(N) for _ in members]
     dist.all_gather(every, t)
     assert all(bits(e) == bits(t) for e in every)
+    if len(members) > 1:
+        at, n = members.index(RANK), len(members)
+        got = torch.empty(1, dtype=torch.int64)
+        ops = [dist.P2POp(dist.isend, torch.tensor([RANK]), (at + 1) % n), dist.P2POp(dist.irecv, got, (at - 1) % n)]
+        for w in dist.batch_isend_irecv(ops):
+            w.wait()
+        assert got.item() == members[at - 1]
 
 
 def killed_in_the_middle(victim: int, members: list) -> None:

@@ -106,7 +106,6 @@ def messages(rank: int, world: int) -> None:
         sent.wait()
         assert torch.equal(t, value(prev, 1000))
 
-
     anywhere = torch.zeros(3)
     if rank == 0:
         froms = {dist.recv(anywhere, tag=9) for _ in range(world - 1)}
@@ -261,9 +260,16 @@ def fsdp(rank: int, world: int) -> None:
 
 def die(rank: int, world: int) -> None:
     t = torch.ones(10)
+    victim = world - 1
+    works = [] if rank == victim else [dist.irecv(torch.zeros(3), victim, tag=3), dist.irecv(torch.zeros(3), tag=4)]
     dist.all_reduce(t)
-    if rank == world - 1:
+    if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
+    for w in works:  # it has sent nothing
+        try:
+            w.wait()
+        except RuntimeError as err:
+            print(f"no message: {err}", flush=True)
     try:
         for _ in range(2):
             dist.all_reduce(t)

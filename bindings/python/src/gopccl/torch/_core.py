@@ -18,7 +18,7 @@ from torch._C import _distributed_c10d as c10d
 
 from gopccl._comm import MasterNode
 from gopccl._lib import in_home_process
-from gopccl.torch._moves import Move, Place
+from gopccl.torch._moves import Move, Place, Post
 from gopccl.torch._session import Session, start_master
 from gopccl.torch._work import Failure, GopcclWork, JoinedWork
 
@@ -149,13 +149,15 @@ class Core:
     def _new_work(self, *args: Any) -> GopcclWork:
         return GopcclWork(*args)
 
-    def message(self, what: str, tensors: List[Tensor]) -> Tuple[Session, GopcclWork]:
-        """A work for a message."""
+    def message(self, what: str, tensors: List[Tensor], plan: Callable[[Place], Post]) -> GopcclWork:
+        """Begin the message that ``plan`` makes for this place in the group."""
         session = self.session(what)
-        work = self.work(session, what, tensors, self.timeout + self._ephemeral)
-        session.watch(work, self.timeout + self._ephemeral)
+        limit = self.timeout + self._ephemeral
+        post = plan(session.place)
+        work = self.work(session, what, tensors, limit)
+        session.post(post, work, limit)
         self._batched(work)
-        return session, work
+        return work
 
     # Coalescing: what a thread launches between begin and end is one work.
 

@@ -19,7 +19,7 @@ from gopccl import cuda
 from gopccl._types import ReduceOp
 from gopccl.torch import _moves
 from gopccl.torch._core import Core
-from gopccl.torch._moves import Move, Place
+from gopccl.torch._moves import Move, Place, Post
 from gopccl.torch._work import GopcclWork
 
 _REAL = {"SUM": ReduceOp.SUM, "AVG": ReduceOp.AVG, "PRODUCT": ReduceOp.PROD, "MAX": ReduceOp.MAX, "MIN": ReduceOp.MIN}
@@ -393,30 +393,27 @@ class Calls:
     # Messages.
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GopcclWork:
-        """Send one tensor to a rank, over a TCP connection of its own."""
+        """Send one tensor to a rank; the work is complete when that has received all of it."""
         ts = _list(tensors)
-        _check(ts)
-        parts = [_moves.as_bytes(_staged(t)).cpu() for t in ts]
-        self._rank_is("send", dst, self._core.place)
-        session, work = self._core.message("send", ts)
-        session.messages("send").send(dst, tag, parts, work.finish)
-        return work
+        return self._message(f"send to rank {dst}", ts, dst, lambda at: _moves.send(at, ts, dst, tag))
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> GopcclWork:
         """Receive one tensor from a rank."""
-        return self._recv(_list(tensors), src, tag)
+        ts = _list(tensors)
+        return self._message(f"recv from rank {src}", ts, src, lambda at: _moves.recv(at, ts, src, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GopcclWork:
         """Receive one tensor from whichever rank sends it first; the work tells the source."""
-        return self._recv(_list(tensors), None, tag)
+        ts = _list(tensors)
+        return self._message("recv from any rank", ts, None, lambda at: _moves.recv(at, ts, None, tag))
 
-    def _recv(self, tensors: List[Tensor], src: Optional[int], tag: int) -> GopcclWork:
+    def _message(self, what: str, tensors: List[Tensor], rank: Optional[int], plan: Callable[[Place], Post]) -> GopcclWork:
         _check(tensors)
-        if src is not None:
-            self._rank_is("recv", src, self._core.place)
-        session, work = self._core.message("recv", tensors)
-        session.messages("recv").recv(src, tag, tensors, work)
-        return work
+        at = self._core.place
+        if rank is not None:
+            self._rank_is(what, rank, at)
+        _fits(what, at.size > 1 and rank != at.rank, "there is no other rank" if at.size == 1 else f"rank {rank} is this one")
+        return self._core.message(what, tensors, plan)
 
     # The life of the group.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gopccl._buffers import buffer_of
 from gopccl._comm import Communicator
+from gopccl._message import MessageHandle
 from gopccl._types import ReduceOp
 
 Start = Callable[[Communicator, int], Any]
@@ -242,6 +243,45 @@ def barrier(at: Place) -> Move:
         return h
 
     return Move(None) if at.size == 1 else Move(start)
+
+
+class Post(NamedTuple):
+    """A message that was not begun: ``start`` begins it, ``finish`` runs after success."""
+
+    start: Callable[[Communicator], MessageHandle]
+    finish: Optional[Finish] = None
+
+
+def _whole(t: Tensor) -> bool:
+    """Whether a message can go from, or to, the memory of ``t`` itself."""
+    return t.device.type == "cpu" and t.is_contiguous()
+
+
+def send(at: Place, tensors: Sequence[Tensor], dst: int, tag: int) -> Post:
+    """All of ``tensors`` in one message to a rank."""
+    parts = [as_bytes(_input(t.detach().contiguous())) for t in tensors]
+    data = parts[0] if len(parts) == 1 else torch.cat(parts)
+    peer = at.member(dst)
+    return Post(lambda comm: comm.send_async(data, peer=peer, tag=tag % _TAGS))
+
+
+def recv(at: Place, tensors: Sequence[Tensor], src: Optional[int], tag: int) -> Post:
+    """All of ``tensors`` from one message of a rank, or of any."""
+    peer = None if src is None else at.member(src)
+    if len(tensors) == 1 and _whole(tensors[0]):
+        room = as_bytes(tensors[0])
+        return Post(lambda comm: comm.recv_async(room, peer=peer, tag=tag % _TAGS))
+    sizes = [t.numel() * t.element_size() for t in tensors]
+    room = torch.empty(sum(sizes), dtype=torch.uint8)
+
+    def finish() -> None:
+        for t, part in zip(tensors, _blocks(room, sizes)):
+            _copy(t, part.clone().view(t.dtype))  # a view needs memory that is aligned
+
+    return Post(lambda comm: comm.recv_async(room, peer=peer, tag=tag % _TAGS), finish)
+
+
+_TAGS = 1 << 64  # PyTorch's may be below 0
 
 
 def exchange(at: Place, comm: Communicator, record: bytes) -> List[bytes]:

@@ -6,21 +6,20 @@ import json
 import logging
 import os
 import queue
-import secrets
 import socket
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from gopccl._comm import Communicator, MasterNode
-from gopccl._errors import PCCLError
+from gopccl._errors import PCCLError, Result
 from gopccl._flight import AsyncReduceHandle
+from gopccl._message import MessageHandle
 from gopccl._types import Attribute
 from gopccl.torch import _moves
-from gopccl.torch._messages import Messages, Peer
-from gopccl.torch._moves import Move, Place
-from gopccl.torch._work import Deadlines, Failure, GopcclWork
+from gopccl.torch._moves import Move, Place, Post
+from gopccl.torch._work import Deadlines, Failure, GopcclWork, Waiters
 
 _log = logging.getLogger("gopccl")
 
@@ -72,11 +71,12 @@ class Session:
         self.why: Optional[str] = None  # why it is over
         self.comm: Optional[Communicator] = None
         self._failed = failed
-        self._messages: Optional[Messages] = None
         self._tag = 0
         self._lock = threading.Lock()
         self._items: "queue.SimpleQueue[Optional[Item]]" = queue.SimpleQueue()
         self._deadlines = Deadlines()
+        self._waiters = Waiters()
+        self._posted: Set[GopcclWork] = set()  # messages in flight
         self._thread: Optional[threading.Thread] = None
         self._closer: Optional[threading.Thread] = None
 
@@ -120,14 +120,11 @@ class Session:
         while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < at.size:
             comm.update_topology()
             over.wait(0.002)
-        messages = Messages(at.rank, local_host())
-        self._messages = messages
-        mine = {"rank": at.rank, "number": number, **messages.peer._asdict()}
+        mine = {"rank": at.rank, "number": number}
         records = [json.loads(r) for r in _moves.exchange(at, comm, json.dumps(mine).encode().ljust(_RECORD))]
         self.place = at._replace(order=[int(r["rank"]) for r in records])
         if sorted(self.place.order) != list(range(at.size)) or any(r["number"] != number for r in records):
             raise Failure(f"gopccl: the members do not agree: {[(r['rank'], r['number']) for r in records]}")
-        messages.know({int(r["rank"]): Peer(r["host"], r["port"], r["secret"]) for r in records})
 
     def check(self, what: str) -> None:
         """Raise if nothing can be launched any more."""
@@ -161,19 +158,45 @@ class Session:
         if handles:
             self._deadlines.add(work, limit)
 
-    def messages(self, what: str) -> Messages:
-        """The mailbox."""
+    def post(self, post: Post, work: GopcclWork, limit: timedelta) -> None:
+        """Begin a message; ``work`` is complete when it is there, or has failed."""
+        self.check(work.what)
+        assert self.comm is not None
+        self._deadlines.add(work, limit)  # to begin it may take a while
+        try:
+            handle = post.start(self.comm)
+        except BaseException as err:
+            if not isinstance(err, PCCLError):
+                work.finish(err)
+                raise
+            failure = self._undelivered(work, err)
+            work.finish(failure)
+            raise failure from None
         with self._lock:
-            if self.why is not None:
-                raise Failure(f"gopccl: {what}: the process group has failed: {self.why}")
-            if self._messages is None:
-                self._messages = Messages(self.place.rank, local_host())
-                self._messages.know({self.place.rank: self._messages.peer})
-            return self._messages
+            self._posted.add(work)
+        self._waiters.run(lambda: self._deliver(post, handle, work))
 
-    def watch(self, work: GopcclWork, limit: timedelta) -> None:
-        """Have ``work`` ended after ``limit``."""
-        self._deadlines.add(work, limit)
+    def _deliver(self, post: Post, handle: MessageHandle, work: GopcclWork) -> None:
+        error: Optional[BaseException] = None
+        try:
+            work.source = self.place.order[handle.result()]
+            if post.finish is not None:
+                with work.placing():
+                    post.finish()
+        except PCCLError as err:
+            error = self._undelivered(work, err)
+        except Exception as err:
+            error = Failure(f"gopccl: {work.what}: {err}")
+        work.finish(error)
+        with self._lock:
+            self._posted.discard(work)
+
+    def _undelivered(self, work: GopcclWork, err: PCCLError) -> Failure:
+        """Why a message has failed. Bad input concerns that message alone, anything else all members."""
+        why = self.why or str(err)
+        if err.result not in (Result.INVALID_ARGUMENT, Result.INVALID_USAGE):
+            self._failed(self, f"{work.what}: {err}")
+        return Failure(f"gopccl: {work.what}: {why}")
 
     def _complete(self) -> None:
         while True:
@@ -220,12 +243,16 @@ class Session:
         if self.comm is not None:
             self.comm.close()
         self._items.put(None)
-        if self._messages is not None:
-            self._messages.close(self.why or "")
+        self._waiters.close()
         self._deadlines.close()
 
     def drain(self) -> None:
-        """Wait until what was launched has ended."""
+        """Wait until what was launched has ended, messages that are being sent included."""
+        end = time.monotonic() + _PATIENCE
+        with self._lock:
+            sends = [w for w in self._posted if w.what.startswith("send")]
+        for w in sends:
+            w.settled(max(0.0, end - time.monotonic()))
         if self.why is None and self._thread is not None and self._thread is not threading.current_thread():
             self._items.put(None)
             self._thread.join(_PATIENCE)

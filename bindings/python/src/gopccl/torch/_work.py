@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import queue
 import threading
 import time
 from datetime import timedelta
@@ -84,6 +85,10 @@ class GopcclWork(c10d.Work):
             raise self._error
         return True
 
+    def settled(self, seconds: float) -> bool:
+        """Wait a while for the end, whatever it is."""
+        return self._event.wait(seconds)
+
     def overdue(self, limit: timedelta) -> None:
         """End an operation that has lasted for ``limit``."""
         why = f"timed out after {int(limit.total_seconds() * 1000)}ms"
@@ -154,6 +159,54 @@ class JoinedWork(GopcclWork):
         for p in self._parts:
             p.wait(timeout)
         return super().wait(timeout)
+
+
+class Waiters:
+    """Threads that wait for messages: as many as were ever in flight at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: "queue.SimpleQueue[Optional[Callable[[], None]]]" = queue.SimpleQueue()
+        self._threads: List[threading.Thread] = []
+        self._idle = 0  # threads that no call in the queue is for
+        self._closed = False
+
+    def run(self, f: Callable[[], None]) -> None:
+        """Have a thread call ``f``; this one does once it is closed, when nothing lasts any more."""
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                if self._idle:
+                    self._idle -= 1
+                else:
+                    t = threading.Thread(target=self._serve, name="gopccl-message", daemon=True)
+                    self._threads.append(t)
+                    t.start()
+                self._calls.put(f)
+        if closed:
+            f()
+
+    def _serve(self) -> None:
+        while True:
+            f = self._calls.get()
+            if f is None:
+                return
+            f()
+            del f
+            with self._lock:
+                self._idle += 1
+
+    def close(self) -> None:
+        """End the threads; what they wait for has ended."""
+        with self._lock:
+            self._closed = True
+            threads = list(self._threads)
+            for _ in threads:
+                self._calls.put(None)
+        end = time.monotonic() + _PATIENCE
+        for t in threads:
+            if t is not threading.current_thread():
+                t.join(max(0.0, end - time.monotonic()))
 
 
 class Deadlines:
