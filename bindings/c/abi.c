@@ -295,6 +295,11 @@ pcclResult_t gopcclGetGroup(const pcclComm_t *communicator, gopcclGroup_t *group
     return (pcclResult_t)gopccl_group(HANDLE(communicator), group_out, (uint8_t *)members, capacity);
 }
 
+pcclResult_t gopcclClose(const pcclComm_t *communicator) {
+    REDIRECT(gopcclClose, (communicator))
+    return (pcclResult_t)gopccl_close(HANDLE(communicator));
+}
+
 pcclResult_t gopcclSend(const pcclComm_t *communicator, const gopcclMessage_t *message) {
     REDIRECT(gopcclSend, (communicator, message))
     return (pcclResult_t)gopccl_send(HANDLE(communicator), (gopcclMessage_t *)message);

@@ -94,18 +94,37 @@ func gopccl_create(params *C.pcclCommCreateParams_t, wanted C.int, out *C.uintpt
 //export gopccl_destroy
 func gopccl_destroy(h C.uintptr_t) C.int {
 	return callDestroy.guard(func() error {
-		return retire(callDestroy, uintptr(h), func(m *comm) error {
-			m.mu.Lock()
-			m.destroyed = true
-			session := m.session
-			m.mu.Unlock()
-			m.cancel()
-			if session == nil {
-				return nil
-			}
-			return session.Close()
-		})
+		return retire(callDestroy, uintptr(h), (*comm).close)
 	})
+}
+
+//export gopccl_close
+func gopccl_close(h C.uintptr_t) C.int {
+	return callClose.guard(func() error {
+		m, err := lookup[comm](callClose, uintptr(h))
+		if err != nil {
+			return err
+		}
+		t := newTask[struct{}]()
+		go t.run(callClose, func() (struct{}, error) { return struct{}{}, m.close() })
+		if !until(context.Background(), t.done) {
+			return interrupted(callClose)
+		}
+		return t.err
+	})
+}
+
+// close leaves the run.
+func (m *comm) close() error {
+	m.mu.Lock()
+	m.destroyed = true
+	session := m.session
+	m.mu.Unlock()
+	m.cancel()
+	if session == nil {
+		return nil
+	}
+	return session.Close()
 }
 
 //export gopccl_connect

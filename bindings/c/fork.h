@@ -19,7 +19,7 @@
     X(gopcclSetStream) X(gopcclFindDevice) X(gopcclGetTorn) X(gopcclSetTorn)                        \
     X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)   \
     X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup) X(gopcclSend) X(gopcclReceive)        \
-    X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage)                                  \
+    X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage) X(gopcclClose)                   \
     X(gopcclLeave)                                                                                 \
     X(gopcclSaveCheckpoint) X(gopcclLoadCheckpoint) X(gopcclFindCheckpoint)
 

@@ -221,6 +221,14 @@ PCCL_EXPORT pcclResult_t gopcclWaitForPeers(const pcclComm_t *communicator, size
 PCCL_EXPORT pcclResult_t gopcclLeave(const pcclComm_t *communicator);
 
 /*
+ * Leaves the run as pcclDestroyCommunicator does, and keeps the communicator: what was
+ * launched can be awaited, and answers at once. That says which operations had come to
+ * their end before, and which were aborted and have their buffers back. Every other call
+ * gets pcclInvalidUsage, and pcclDestroyCommunicator frees it. Results as of that one.
+ */
+PCCL_EXPORT pcclResult_t gopcclClose(const pcclComm_t *communicator);
+
+/*
  * Writes the state of every communicator and running master of this process as
  * text into buffer, at most size - 1 bytes and a 0, and returns how long the whole
  * text is: call it with NULL and 0 first, or with a large buffer. For people, not

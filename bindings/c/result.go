@@ -33,6 +33,7 @@ var (
 	callInfo            = call{"get build info", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callCreate          = call{"create communicator", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callDestroy         = call{"destroy communicator", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callClose           = call{"close communicator", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callFindDevice      = call{"find device", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callAttribute       = call{"get attribute", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callConnect         = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}

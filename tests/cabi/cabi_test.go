@@ -205,7 +205,7 @@ func TestSymbols(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
-		"gopcclAwaitAsyncReduce", "gopcclAwaitMessage", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindCheckpoint",
+		"gopcclAwaitAsyncReduce", "gopcclAwaitMessage", "gopcclClose", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindCheckpoint",
 		"gopcclFindDevice", "gopcclGetGroup", "gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError", "gopcclLeave",
 		"gopcclListAsyncReduces", "gopcclLoadCheckpoint", "gopcclReceive", "gopcclReceiveAsync", "gopcclSaveCheckpoint", "gopcclSend",
 		"gopcclSendAsync", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",

@@ -232,7 +232,7 @@ def test_what_close_could_not_end_keeps_its_buffers(address: str, monkeypatch: p
 
     def raw_call(name: str, *args: Any) -> int:
         code = real(name, *args)
-        return Result.INVALID_USAGE.value if name == "pcclDestroyCommunicator" else code
+        return Result.INVALID_USAGE.value if name in ("gopcclClose", "pcclDestroyCommunicator") else code
 
     x = array(1)
     watched = weakref.ref(x.base)
@@ -447,3 +447,18 @@ def test_a_second_close_waits_for_the_first(address: str) -> None:
         m.run()
         m.close()
         m.close()
+
+
+def test_close_keeps_verdicts(address: str) -> None:
+    """What had its result before counts as done, awaited or not; what had not has its buffers back."""
+    a, b = pair(address)
+    x, y, z = np.full(1 << 10, 2.0), np.full(1 << 10, 3.0), np.full(1 << 10, 4.0)
+    done = a.all_reduce_async(x, x, op=gopccl.ReduceOp.SUM, tag=1)
+    b.all_reduce(y, y, op=gopccl.ReduceOp.SUM, tag=1)
+    while not done.done():
+        pass
+    alone = a.all_reduce_async(z, z, op=gopccl.ReduceOp.SUM, tag=2)
+    a.close()
+    assert done.wait()[0] and (x == 5).all()
+    assert alone.wait()[:2] == (False, Result.INVALID_USAGE.value) and (z == 4).all()
+    b.close()

@@ -84,7 +84,7 @@ def test_death_of_a_rank_raises() -> None:
 
 
 def test_fault_tolerance(tmp_path: Path) -> None:
-    """One of four is killed, another comes late: the group is formed anew each time, and nothing is lost."""
+    """One of four is killed, another comes late: the group is formed again each time, and nothing is lost."""
     p = subprocess.run(
         [sys.executable, str(HERE / "torch_fault_program.py"), str(tmp_path / "store")],
         env=dict(os.environ, OMP_NUM_THREADS="1"),

@@ -186,7 +186,7 @@ def test_messages(group: Tuple[GopcclGroup, GopcclGroup]) -> None:
 
 @pytest.mark.parametrize("leaves", ["the sender", "the receiver", "nobody"])
 def test_a_recv_ends_with_its_sender(group: Tuple[GopcclGroup, GopcclGroup], leaves: str) -> None:
-    """A message that nobody sends: whoever leaves, or the time, ends all that wait for it, and the group has failed."""
+    """A message that nobody sends: a rank that leaves, or the time, ends all that wait for it, and the group has failed."""
     one, two = group
     tensors = [torch.zeros(3) for _ in range(3)]
     if leaves == "nobody":

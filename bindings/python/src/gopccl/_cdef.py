@@ -103,6 +103,7 @@ pcclResult_t gopcclFindCheckpoint(const char *, char *, size_t, size_t *);
 typedef struct { bool known; pcclResult_t result; pcclReduceInfo_t info; } gopcclVerdict_t;
 pcclResult_t gopcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *, gopcclVerdict_t *);
 typedef struct { uint64_t tag; bool ended; } gopcclAsyncReduce_t;
+pcclResult_t gopcclClose(const pcclComm_t *);
 pcclResult_t gopcclWaitForPeers(const pcclComm_t *, size_t);
 pcclResult_t gopcclLeave(const pcclComm_t *);
 size_t gopcclDumpState(char *, size_t);

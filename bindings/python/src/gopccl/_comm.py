@@ -147,6 +147,7 @@ def _info(c: Any) -> ReduceInfo:
 
 
 _list = _lib.extra("gopcclListAsyncReduces")
+_close = _lib.extra("gopcclClose")
 
 
 class _Membership:
@@ -172,12 +173,20 @@ class _Membership:
             return
         code = 0
         if _lib.in_home_process():
+            self._await_all()
             code = _lib.raw_call("pcclDestroyCommunicator", self.c)
         self.over = True
         if code in (0, Result.INVALID_ARGUMENT.value):  # INVALID_ARGUMENT: it has ended since an earlier try
             _memberships.pop(self.key, None)
             self.flights.clear()
         # Else something has not ended, and may use its buffers yet: they are kept for good.
+
+    def _await_all(self) -> None:
+        """Leave the run and get every verdict: what had its result before must not count as failed."""
+        flights = [f for f in list(self.flights.values()) if not f.launching]
+        if flights and _close is not None and _lib.raw_call("gopcclClose", self.c) == 0:
+            for f in flights:
+                f.settle()
 
     def release(self) -> None:
         """Let go of the buffers of all operations that have ended, and of launches that came to nothing."""

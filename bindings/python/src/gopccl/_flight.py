@@ -58,6 +58,16 @@ class Flight:
         assert self.result is not None
         return self.result
 
+    def settle(self) -> None:
+        """Get the verdict of what has ended, for those who ask later."""
+        # Another thread that waits has it in a moment. It may also be this one, below a signal handler.
+        if self.lock.acquire(timeout=1.0):
+            try:
+                if self.result is None:
+                    self._wait()
+            finally:
+                self.lock.release()
+
     def _wait(self) -> None:
         v = self.verdict
         if _await is None:  # a plain libpccl

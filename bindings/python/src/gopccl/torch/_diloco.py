@@ -7,8 +7,9 @@ from typing import List, Mapping, Optional, Tuple, Union
 import torch
 from torch import Tensor
 
-from gopccl._comm import AsyncReduceHandle, Communicator
+from gopccl._comm import Communicator
 from gopccl._errors import ArgumentError, PCCLError, Result
+from gopccl._flight import AsyncReduceHandle
 from gopccl._state import Path, SharedState, TensorInfo, latest_checkpoint
 from gopccl._types import (
     Attribute,

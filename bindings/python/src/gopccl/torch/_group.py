@@ -412,7 +412,7 @@ class Calls:
         at = self._core.place
         if rank is not None:
             self._rank_is(what, rank, at)
-        _fits(what, at.size > 1 and rank != at.rank, "there is no other rank" if at.size == 1 else f"rank {rank} is this one")
+        _fits(what, at.size > 1 and rank != at.rank, "the group has one rank" if at.size == 1 else f"rank {rank} is this one")
         return self._core.message(what, tensors, plan)
 
     # The life of the group.

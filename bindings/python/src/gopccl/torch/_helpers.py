@@ -198,7 +198,7 @@ class TrainingState:
         tensors, again = list(self._tensors()), dict(self._tensors())
         for name, t in tensors:
             self._add(infos, name, t)
-            if _place(again[name]) == _place(t):  # else the model makes it anew whenever it is asked
+            if _place(again[name]) == _place(t):  # else the model makes it again whenever it is asked
                 self._noted[name] = _place(t)
         if optimizer is not None:
             self._add_numbers(optimizer)
