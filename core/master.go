@@ -192,10 +192,11 @@ func (m *Master) ResetSharedState(group uint32) error { return m.s.ResetSharedSt
 // SetBeginAnew changes MasterOptions.BeginAnew. Error: errs.Closed if Run does not run.
 func (m *Master) SetBeginAnew(on bool) error { return m.s.SetBeginAnew(on) }
 
-// ReloadRevoked reads the revocation list of MasterOptions.Security at once, if there
-// is one; Run does so by itself within a heartbeat of each change. Peers that it
-// revokes are dropped. Errors: errs.CorruptFile; the list before stays in force then.
-func (m *Master) ReloadRevoked() error { return m.s.ReloadRevoked() }
+// ReloadSecurity reads the credential and the revocation list of MasterOptions.Security
+// at once, if there are such files; Run does so by itself within a heartbeat of each
+// change. Peers that the list revokes are dropped; a new credential ends nothing.
+// Errors: errs.CorruptFile, errs.InvalidConfig; what was there before stays in force then.
+func (m *Master) ReloadSecurity() error { return m.s.ReloadSecurity() }
 
 // DumpState writes what Status returns as text, a line for each group and
 // peer. The error is w's.

@@ -119,7 +119,8 @@ type SecurityOptions struct {
 	// "require".
 	Mode string
 	// File is the path of a credential (gopccl keys issue), Credential one that was
-	// loaded; at most one of them.
+	// loaded; at most one of them. The file is read again when it changes, and what it
+	// has then is shown in new connections; the others go on.
 	File       string
 	Credential *secure.Credential
 	// Join is a join token (gopccl keys token), or @ and the path of a file that has it:

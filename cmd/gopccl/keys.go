@@ -33,7 +33,7 @@ A peer with a join token (GOPCCL_JOIN=TOKEN) gets its credential from the master
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newKeysInitCmd(), newKeysIssueCmd(), newKeysTokenCmd(), newKeysListCmd(), newKeysRevokeCmd(), newKeysShowCmd())
+	cmd.AddCommand(newKeysInitCmd(), newKeysIssueCmd(), newKeysTokenCmd(), newKeysRotateCmd(), newKeysListCmd(), newKeysRevokeCmd(), newKeysShowCmd())
 	return cmd
 }
 

@@ -37,10 +37,14 @@ func TestHangupReadsTheRevocationList(t *testing.T) {
 		require.Eventually(t, func() bool { return strings.Contains(out.String(), text) }, 30*time.Second, 5*time.Millisecond, text)
 	}
 	appears("master listens")
+	code, _, errOut := gopccl(t, "keys", "rotate", head, "--dir", dir)
+	require.Equal(t, exitOK, code, errOut)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	appears("the credential was taken over: credential master head")
 	require.NoError(t, os.Remove(filepath.Join(dir, "revoked.crl")))
 	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
 	appears("configuration taken over")
-	appears("revocation list not taken over")
+	appears("keys not taken over")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait(), "%s", &out)
 }

@@ -56,13 +56,15 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, []string{"valid gpu-7"}, states("--expiring", "3d"))
 	require.Regexp(t, `STATE +ROLE +NAME.*\nvalid +master +head +all `, ok("list", "--dir", dir))
 
+	rotated(t, dir, file("gpu-7.pem"), c)
+
 	require.Contains(t, ok("revoke", "gpu-7", "--dir", dir), "revoked peer gpu-7")
-	require.Equal(t, []string{"valid head", "revoked gpu-7"}, states())
+	require.Equal(t, []string{"valid head", "revoked gpu-7", "revoked gpu-7"}, states())
 	ok("issue", "gpu-7", "--dir", dir, "--out", file("gpu-7.pem"), "--force")
-	require.Equal(t, []string{"valid head", "revoked gpu-7", "valid gpu-7"}, states(), "a name can be issued again")
+	require.Equal(t, []string{"valid head", "revoked gpu-7", "revoked gpu-7", "valid gpu-7"}, states(), "a name can be issued again")
 	ok("revoke", list[0].Fingerprint, "--dir", dir)
-	ok("revoke", list[2].Serial, "--dir", dir)
-	require.Equal(t, []string{"revoked head", "revoked gpu-7", "revoked gpu-7"}, states())
+	ok("revoke", list[3].Serial, "--dir", dir)
+	require.Equal(t, []string{"revoked head", "revoked gpu-7", "revoked gpu-7", "revoked gpu-7"}, states())
 
 	empty := file("empty")
 	full := file("full")
@@ -107,6 +109,25 @@ func TestKeys(t *testing.T) {
 	code, _, errOut := gopccl(t, "keys", "issue", "x", "--dir", dir, "--out", file("x.pem"))
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, errOut, "bring it back to sign")
+}
+
+// rotated replaces a credential by one with another key, and revokes that.
+func rotated(t *testing.T, dir, path string, before *secure.Credential) {
+	code, out, errOut := gopccl(t, "keys", "rotate", path, "--dir", dir, "--expires", "9d")
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "peer gpu-7 until")
+	c, err := secure.LoadCredential(path, secure.LoadOptions{})
+	require.NoError(t, err)
+	id, err := c.Identity()
+	require.NoError(t, err)
+	require.Equal(t, []uint32{0, 3}, id.Groups)
+	require.True(t, id.Single)
+	require.NotEqual(t, before.Signer().Public(), c.Signer().Public())
+	code, _, errOut = gopccl(t, "keys", "revoke", id.Serial, "--dir", dir)
+	require.Equal(t, exitOK, code, errOut)
+	code, _, errOut = gopccl(t, "keys", "rotate", path, "--dir", dir)
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, errOut, "is revoked")
 }
 
 // Commands at one time make certificates of their own, and lose none of the log.

@@ -56,8 +56,8 @@ alone, in TLS.`,
 			defer showInDump(m)()
 			defer reloadOnSignal(func() {
 				rings.reload(cmd, m)
-				if err := m.ReloadRevoked(); err != nil {
-					log.Error("revocation list not taken over: "+err.Error(), "kind", "reload")
+				if err := m.ReloadSecurity(); err != nil {
+					log.Error("keys not taken over: "+err.Error(), "kind", "reload")
 				}
 			})()
 			log.Info("master listens", "kind", "listen", "addr", m.Addr().String())

@@ -345,6 +345,31 @@ func (d *Dir) Issue(id secure.Identity, life time.Duration, by string) (text []b
 	return text, e, nil
 }
 
+// Rotate makes a credential with a new key for the endpoint of an earlier one, which has
+// to be of this run and not revoked, with the same groups and rights.
+func (d *Dir) Rotate(c *secure.Credential, life time.Duration) (text []byte, e Entry, err error) {
+	const op = "rotate credential"
+	id, err := c.Identity()
+	if err != nil {
+		return nil, e, errs.New(errs.InvalidConfig, op, err)
+	}
+	root, err := d.Authority()
+	if err != nil {
+		return nil, e, err
+	}
+	if run := root.URIs; len(run) != 1 || run[0].Host != id.Run+".run" {
+		return nil, e, fail(op, errs.InvalidConfig, "%v is of another run", c)
+	}
+	l, err := d.List()
+	if err != nil {
+		return nil, e, err
+	}
+	if Revoked(l, entry(id, c.Leaf(), d.now(), "")) {
+		return nil, e, fail(op, errs.InvalidConfig, "%v is revoked", c).(*errs.Error).WithHint("issue another one (gopccl keys issue)")
+	}
+	return d.Issue(id, life, "rotate "+id.Serial)
+}
+
 // after returns when a certificate of id begins: behind what a list revokes of the name.
 func after(l *secure.List, id secure.Identity) time.Time {
 	at := id.NotBefore

@@ -12,6 +12,11 @@
 // newcomer. Each has a deadline and a bound of its size. A stranger gets an alert of
 // TLS. The log has one line for an address, a kind and a minute ([Complaints]).
 //
+// # Rotation
+//
+// A credential file is read again when it changes ([Guard.Watch]). The new credential
+// is shown in all handshakes from then on, and no connection ends.
+//
 // # Revocation
 //
 // A newer revocation list is in force for all handshakes from then on ([Guard.Watch]).
@@ -90,6 +95,7 @@ type Guard struct {
 	keeper *secure.Keeper
 	pool   *buf.Pool
 	list   list
+	own    own
 	enrols bool
 
 	mu      sync.Mutex
@@ -121,6 +127,9 @@ func New(o Options, is secure.Role) (*Guard, error) {
 	}
 	opt := secure.TrustOptions{Credential: c, Identities: o.Identities}
 	g := &Guard{pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, open: map[*tlsconn.Conn]opened{}}
+	if o.Credential == nil {
+		g.own = own{path: o.File, is: is}
+	}
 	if o.Revoked != "" {
 		l, err := readList(o.Revoked)
 		if err != nil {

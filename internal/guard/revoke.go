@@ -25,11 +25,11 @@ const (
 
 // list is the revocation list of a Guard.
 type list struct {
-	path string              // "": there is none
-	opt  secure.TrustOptions // without the list
+	path string // "": there is none
 
 	mu   sync.Mutex
-	last *secure.List // in force
+	last *secure.List        // in force
+	opt  secure.TrustOptions // without the list
 }
 
 // opened is a connection whose handshake has succeeded.
@@ -78,8 +78,12 @@ func (g *Guard) forget(c *tlsconn.Conn) {
 	delete(g.open, c)
 }
 
-// News is a revocation list that has come into force.
+// News is what has come into force.
 type News struct {
+	// Credential is the one that is shown from now on, nil: it has not changed.
+	Credential *secure.Credential
+	// Listed says that there is a newer revocation list, and Number is its number.
+	Listed bool
 	Number int64
 	// Revoked are the connections that are to be ended.
 	Revoked []Revoked
@@ -114,11 +118,33 @@ func (n *News) End() (lines []Ended) {
 	return lines
 }
 
-// Reload reads the revocation list again. It returns nil if there is none, or the same
-// one, and an error, an *errs.Error, if it cannot be taken: the one before stays in
-// force then. The caller ends what it returns.
+// Reload reads the credential and the revocation list again. It returns nil if both are
+// the same as before, and an error, an *errs.Error, if one of them cannot be taken: the
+// one before stays in force then. News and an error may come together. The caller ends
+// the connections that it returns.
 func (g *Guard) Reload() (*News, error) {
-	if g == nil || g.list.path == "" {
+	if g == nil {
+		return nil, nil
+	}
+	c, err := g.rotate()
+	news, lerr := g.reloadList()
+	if c != nil {
+		if news == nil {
+			news = &News{}
+		}
+		news.Credential = c
+	}
+	switch {
+	case err == nil:
+		err = lerr
+	case lerr != nil:
+		err = errs.New(errs.CorruptFile, "reload", errors.Join(err, lerr))
+	}
+	return news, err
+}
+
+func (g *Guard) reloadList() (*News, error) {
+	if g.list.path == "" {
 		return nil, nil
 	}
 	l, err := readList(g.list.path)
@@ -129,7 +155,7 @@ func (g *Guard) Reload() (*News, error) {
 		return nil, err
 	}
 	found, err := g.revoked(l)
-	return &News{l.Number(), found}, err
+	return &News{Listed: true, Number: l.Number(), Revoked: found}, err
 }
 
 // take puts a list in force, unless it is already.
@@ -159,7 +185,9 @@ func (g *Guard) take(l *secure.List) (fresh bool, err error) {
 // certificate, so each is judged as of the time at which it was made.
 func (g *Guard) revoked(l *secure.List) (found []Revoked, err error) {
 	var at time.Time
+	g.list.mu.Lock()
 	opt := g.list.opt
+	g.list.mu.Unlock()
 	opt.Lists, opt.Now = []*secure.List{l}, func() time.Time { return at }
 	t, err := secure.NewTrust(opt)
 	if err != nil {
@@ -177,10 +205,10 @@ func (g *Guard) revoked(l *secure.List) (found []Revoked, err error) {
 	return found, nil
 }
 
-// Watch reads the revocation list every so often, at least every two seconds, until ctx
-// ends. tell hears of a newer one, and of an error that lasts, once.
+// Watch reads the credential and the revocation list every so often, at least every two
+// seconds, until ctx ends. tell hears of newer ones, and of an error that lasts, once.
 func (g *Guard) Watch(ctx context.Context, every time.Duration, tell func(*News, error)) {
-	if g == nil || g.list.path == "" {
+	if g == nil || g.list.path == "" && g.own.path == "" {
 		return
 	}
 	if every <= 0 || every > longestWatch {
@@ -197,12 +225,12 @@ func (g *Guard) Watch(ctx context.Context, every time.Duration, tell func(*News,
 		case <-tick.C:
 		}
 		news, err := g.Reload()
+		if news != nil {
+			tell(news, nil)
+		}
 		switch {
 		case err == nil:
 			before, told = "", false
-			if news != nil {
-				tell(news, nil)
-			}
 		case err.Error() != before: // the file may be half written
 			before, told = err.Error(), false
 		case !told:

@@ -114,7 +114,7 @@ func TestRevokedWhileConnected(t *testing.T) {
 	r.revoke(2, r.issue("gpu-2", time.Now()))
 	news, err = one.Reload()
 	require.NoError(t, err)
-	require.Equal(t, &News{Number: 2}, news, "another certificate of the name")
+	require.Equal(t, &News{Listed: true, Number: 2}, news, "another certificate of the name")
 
 	r.revoke(3, gone)
 	news, err = one.Reload()

@@ -198,10 +198,11 @@ func (s *Server) turnedAway(remote netip.AddrPort, what string) {
 	s.refused.said, s.refused.more = now, 0
 }
 
-// heed does what a newer revocation list says, or logs why it was not taken over.
+// heed does what a newer revocation list says and tells of a newer credential, or logs
+// why one was not taken over.
 func (s *Server) heed(ctx context.Context, news *guard.News, err error) {
 	if err != nil {
-		s.log.Warn("the revocation list was not taken over, and the one before stays in force: "+err.Error(), "kind", "revoked")
+		s.log.Warn("not taken over, and what was there before stays in force: "+err.Error(), "kind", "reload")
 		return
 	}
 	s.revoke(news, func(ev fsm.Event) { s.post(ctx, ev, false) })
@@ -209,6 +210,12 @@ func (s *Server) heed(ctx context.Context, news *guard.News, err error) {
 
 // revoke has the machine drop those that a newer revocation list names.
 func (s *Server) revoke(news *guard.News, post func(fsm.Event)) {
+	if c := news.Credential; c != nil {
+		s.log.Info("the credential was taken over: "+c.String(), "kind", "reload", "until", c.Leaf().NotAfter)
+	}
+	if !news.Listed {
+		return
+	}
 	s.log.Info("the revocation list was taken over", "kind", "revoked", "number", news.Number)
 	of := map[net.Conn]*conn{}
 	s.live.mu.Lock()

@@ -225,11 +225,11 @@ func (s *Server) ResetSharedState(group uint32) error { return s.say(fsm.ResetSt
 // SetBeginAnew changes Options.BeginAnew. Error: errs.Closed if Serve does not run.
 func (s *Server) SetBeginAnew(on bool) error { return s.say(fsm.LostState{BeginAnew: on}) }
 
-// ReloadRevoked reads the revocation list of Options.Security at once, if there is one.
-// Errors: *errs.Error; the list before stays in force then.
-func (s *Server) ReloadRevoked() error {
+// ReloadSecurity reads the files of Options.Security at once, if there are some.
+// Errors: *errs.Error; what was there before stays in force then.
+func (s *Server) ReloadSecurity() error {
 	news, err := s.door.guard.Reload()
-	if err == nil && news != nil {
+	if news != nil {
 		s.revoke(news, func(ev fsm.Event) { _ = s.say(ev) }) // one that has ended has no clients
 	}
 	return err

@@ -243,10 +243,17 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 	}
 }
 
-// revoke ends the connections with those that a newer revocation list names.
+// revoke ends the connections with those that a newer revocation list names, and tells of
+// a newer credential.
 func (s *Session) revoke(news *guard.News, err error) {
 	if err != nil {
-		s.log.Warn("the revocation list was not taken over: the one before stays in force", "error", err)
+		s.log.Warn("not taken over: what was there before stays in force", "error", err)
+		return
+	}
+	if c := news.Credential; c != nil {
+		s.log.Info("the credential was taken over", "credential", c, "until", c.Leaf().NotAfter)
+	}
+	if !news.Listed {
 		return
 	}
 	s.log.Info("the revocation list was taken over", "number", news.Number)

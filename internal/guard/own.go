@@ -1,0 +1,99 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+)
+
+// own is where the credential of a Guard comes from.
+type own struct {
+	path string      // "": it is not read again
+	is   secure.Role // that it has to allow; 0: any
+
+	read os.FileInfo // of the file when its credential was taken; nil: not yet. Guarded by list.mu
+}
+
+// stale reports whether the file is not the one that was read.
+func (o *own) stale(now os.FileInfo) bool {
+	return o.read == nil || !os.SameFile(o.read, now) || o.read.Size() != now.Size() || !o.read.ModTime().Equal(now.ModTime())
+}
+
+// rotate reads the credential again, and puts it in force if it is another one for the
+// same endpoint. It returns nil if it is the same. Connections that are open keep the
+// one with which they were made.
+func (g *Guard) rotate() (*secure.Credential, error) {
+	if g.own.path == "" {
+		return nil, nil
+	}
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	info, err := os.Stat(g.own.path) // in front of the reading: what comes later is seen the next time
+	if err == nil && !g.own.stale(info) {
+		return nil, nil
+	}
+	c, err := secure.LoadCredential(g.own.path, secure.LoadOptions{})
+	if err != nil {
+		return nil, err
+	}
+	before := g.list.opt.Credential
+	if same(before, c) {
+		g.own.read = info
+		return nil, nil
+	}
+	if err := usable(c, g.own.is); err != nil {
+		return nil, err
+	}
+	if err := successor(before, c); err != nil {
+		return nil, errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%s: %w", g.own.path, err))
+	}
+	opt := g.list.opt
+	opt.Credential = c
+	t, err := g.list.trust(opt)
+	if err != nil {
+		return nil, err
+	}
+	g.list.opt, g.own.read = opt, info
+	g.keeper.Replace(t)
+	return c, nil
+}
+
+// trust returns what opt and the list in force make.
+func (l *list) trust(opt secure.TrustOptions) (*secure.Trust, error) {
+	if l.last != nil {
+		opt.Lists = []*secure.List{l.last}
+	}
+	return secure.NewTrust(opt)
+}
+
+func same(a, b *secure.Credential) bool {
+	x, y := a.Authorities(), b.Authorities()
+	if !a.Leaf().Equal(b.Leaf()) || len(x) != len(y) {
+		return false
+	}
+	for i := range x {
+		if !x[i].Equal(y[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// successor reports an error if b is not for the endpoint that a is for: others know it
+// by its name.
+func successor(a, b *secure.Credential) error {
+	x, xerr := a.Identity()
+	y, yerr := b.Identity()
+	switch {
+	case xerr != nil && yerr != nil: // of an authority that is not ours, whose mappings others have
+		return nil
+	case xerr != nil || yerr != nil || x.Run != y.Run:
+		return errors.New("it is for another run, which takes a restart")
+	case x.Role != y.Role || x.Name != y.Name:
+		return fmt.Errorf("it is for %v and not for %v, which takes a restart", y, x)
+	}
+	return nil
+}

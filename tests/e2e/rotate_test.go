@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/authority"
+)
+
+// The credentials of the master and of all members are replaced again and again while
+// they make two thousand all-reduces and more: none is aborted, and a newcomer meets the new ones.
+func TestRotationInARun(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	k := newKeys(t)
+	files := []string{k.file("head", secure.Master), k.file("gpu-0", secure.Peer), k.file("gpu-1", secure.Peer), k.file("gpu-2", secure.Peer)}
+	addr, log := newRealm(t).master(func(o *core.MasterOptions) {
+		o.Security.Credential, o.Security.File = nil, files[0]
+		o.HeartbeatInterval, o.HeartbeatTimeout = 50*time.Millisecond, 30*time.Second
+	})
+	there := &lockedLog{}
+	change := func(id int, o *core.Options) {
+		o.Security.File, o.HeartbeatInterval = files[1+id], 50*time.Millisecond
+		o.Logger = slog.New(slog.NewTextHandler(there, nil))
+	}
+	comms := world(t, ctx, addr, 3, change)
+	var done atomic.Bool
+	turned := make(chan error, 1)
+	go func() {
+		turned <- func() error {
+			defer done.Store(true)
+			for n := 1; n <= 3; n++ {
+				for _, path := range files {
+					c, err := secure.LoadCredential(path, secure.LoadOptions{})
+					if err != nil {
+						return err
+					}
+					text, _, err := k.Rotate(c, 30*24*time.Hour)
+					if err == nil {
+						err = authority.WriteFile(path, text, true)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				log.times(t, n, "the credential was taken over")
+				there.times(t, 3*n, "the credential was taken over")
+			}
+			return nil
+		}()
+	}()
+	count := make([]int, 3)
+	for _, err := range each(comms, func(i int, c *core.Communicator) error {
+		v, stop := []float32{1, 2, 3, 4}, []int32{0}
+		for count[i] < 2000 || stop[0] == 0 {
+			if _, err := core.AllReduceSlice(ctx, c, v, v, core.Avg); err != nil {
+				return err
+			}
+			if count[i]++; count[i]%100 == 0 { // all stop at the same one
+				stop[0] = 0
+				if done.Load() {
+					stop[0] = 1
+				}
+				if _, err := core.AllReduceSlice(ctx, c, stop, stop, core.Min); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err, "no operation is aborted")
+	}
+	require.NoError(t, <-turned)
+	require.Equal(t, count[0], count[2])
+	for i := range comms {
+		require.NoError(t, comms[i].Close())
+	}
+	sums(t, ctx, world(t, ctx, addr, 3, change))
+}
+
+// times waits until the log has a text so often.
+func (l *lockedLog) times(t testing.TB, n int, text string) {
+	assert.Eventually(t, func() bool { return l.count(text) >= n }, time.Minute, time.Millisecond, text)
+}
