@@ -112,7 +112,7 @@ type AnnounceOptions struct {
 }
 
 // SecurityOptions say whom an endpoint believes, and with what it proves who it is
-// (docs/keys.md). With a credential all of its connections are in TLS 1.3, and no
+// (docs/security.md). With a credential all of its connections are in TLS 1.3, and no
 // other ones are made or taken.
 type SecurityOptions struct {
 	// Mode is "auto" (default: require if there is a credential, else off), "off" or

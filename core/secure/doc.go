@@ -3,7 +3,7 @@
 // certificate ([Trust.Verify]).
 //
 // `gopccl keys` makes and shows the files that it reads. Endpoints that have a
-// credential speak TLS with each other, and with nobody else (docs/keys.md).
+// credential speak TLS with each other, and with nobody else (docs/security.md).
 //
 // # Identities
 //
