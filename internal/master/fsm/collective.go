@@ -205,7 +205,7 @@ func (o *clientOp) String() string {
 // complete ends a member's data phase (control spec, section 11).
 func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	o := c.op(p.Tag)
-	if o != nil && p.WasAborted && plan.Kind(o.call.Kind) == plan.Barrier && m.giveUp(c, o) {
+	if o != nil && p.WasAborted && plan.Kind(o.call.Kind) != plan.AllReduce && m.giveUp(c, o) {
 		return
 	}
 	if o != nil && o.state == VoteInit && c.can.eager && o.ahead == aheadNothing {
@@ -245,8 +245,9 @@ func (m *Machine) abortFor(g *group, t *tagState, c *client, why string) {
 	m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
 }
 
-// giveUp takes the word of a member that had said it was through with a barrier, and
-// whose caller does not wait for the others; false if it is no such word.
+// giveUp takes the word of a member that had said it was through, of a kind in which that
+// shows nothing about the others, and whose caller does not wait for them; false if it is
+// not that.
 func (m *Machine) giveUp(c *client, o *clientOp) bool {
 	switch {
 	case o.state == VoteInit && o.ahead == aheadComplete:

@@ -231,7 +231,7 @@ func (m *Machine) packet(e PacketIn) {
 		return
 	}
 	if p, ok := e.Packet.(wire.C2MCollectiveCommsComplete); ok && p.WasAborted && c.can.collectives && c.op(p.Tag) == nil {
-		return // it gives a barrier up that is over
+		return // it gives up what is over
 	}
 	if !legal(e.Packet.ID(), c.phase, c.state) {
 		m.kick(c, "packet %T is not allowed in state %v/%v", e.Packet, c.phase, c.state)

@@ -248,11 +248,17 @@ func TestBarrier(t *testing.T) {
 	w.released(1, cs...)
 }
 
-// A member that was through gives a barrier up: before the others have come, while
+// A member that was through gives a collective up: before the others have come, while
 // one of them is missing, and too late.
-func TestBarrierIsGivenUp(t *testing.T) {
+func TestThroughAndGivenUp(t *testing.T) {
+	for _, k := range []plan.Kind{plan.Barrier, plan.Broadcast, plan.AllGather} {
+		t.Run(k.String(), func(t *testing.T) { throughAndGivenUp(t, k) })
+	}
+}
+
+func throughAndGivenUp(t *testing.T, k plan.Kind) {
 	pass := func(w *world, c ClientID) {
-		w.send(c, vote(1, plan.Barrier))
+		w.send(c, vote(1, k))
 		w.send(c, complete(1, false))
 	}
 	w, cs := collecting(t, 3)
@@ -269,7 +275,7 @@ func TestBarrierIsGivenUp(t *testing.T) {
 
 	pass(w, cs[0])
 	pass(w, cs[1])
-	w.send(cs[2], vote(1, plan.Barrier))
+	w.send(cs[2], vote(1, k))
 	w.commenced(cs, 1)
 	w.send(cs[1], complete(1, true))
 	w.verdict(cs, 1, true)

@@ -514,12 +514,12 @@ func (m *Machine) cancelOperation(id OpID) {
 		return
 	}
 	through := (op.state == opReported || op.state == opAhead) && op.dataErr == nil
-	if op.native && through && op.kind() != plan.Barrier {
+	if op.native && through && op.met() {
 		op.hurried = true
 		return
 	}
 	op.canceled = true
-	if through && op.kind() == plan.Barrier {
+	if through && !op.met() {
 		// That this peer is through says nothing about the others, who may never come.
 		op.told.done.WasAborted = true
 		m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: true})
@@ -536,6 +536,19 @@ func (m *Machine) cancelOperation(id OpID) {
 		return
 	}
 	m.giveUp(op)
+}
+
+// met reports whether all members are known to have come to an operation with which this
+// peer is through: they have all voted, or it has received something of each.
+func (op *operation) met() bool {
+	switch kind := op.kind(); {
+	case kind == plan.Barrier:
+		return false
+	case op.state != opAhead || kind == plan.AllReduce:
+		return true
+	default:
+		return !kind.Rooted() && op.vote.Count > 0 && op.vote.Call.Flags&wire.CallCounts == 0
+	}
 }
 
 // giveUp hands the buffers of a canceled operation back.

@@ -212,6 +212,54 @@ func TestBarrierIsGivenUp(t *testing.T) {
 	}
 }
 
+// A member that is through may not know whether the others will ever come: at the start of
+// a chain, or with nothing to receive. Its caller can give up all the same. One that has
+// received something of each, or whose collective is commenced, gets the verdict.
+func TestThroughAndGivenUp(t *testing.T) {
+	for _, x := range []struct {
+		kind      plan.Kind
+		count     uint64
+		flags     wire.CallFlags
+		commenced bool
+		waits     bool
+	}{
+		{kind: plan.Broadcast, count: 8},
+		{kind: plan.Reduce, count: 8},
+		{kind: plan.AllGather},
+		{kind: plan.AllGather, count: 8, flags: wire.CallCounts},
+		{kind: plan.AllGather, count: 8, waits: true},
+		{kind: plan.ReduceScatter, count: 8, waits: true},
+		{kind: plan.Broadcast, count: 8, commenced: true, waits: true},
+	} {
+		r := collector(t, 7, 2, 1, 3)
+		c := r.newCall()
+		r.op++
+		call := wire.Call{Kind: uint8(x.kind), Digest: 3, Flags: x.flags}
+		r.step(CallCollective{Call: c, Op: r.op, Tag: 4, Count: x.count, DType: dtype.Float32, RedOp: dtype.Sum, Vote: call, Sends: 64})
+		r.ok(c)
+		r.step(DataEnded{Op: r.op})
+		vote := ballot(x.kind, 4)
+		vote.Count, vote.Call = x.count, call
+		r.sent(vote, completed(4, false))
+		w := r.await(r.op)
+		if x.commenced {
+			r.commence(4)
+		}
+		r.step(CallCancel{Call: w, Op: r.op})
+		if x.waits {
+			r.unanswered(w)
+			continue
+		}
+		r.sent(completed(4, true))
+		r.failed(w, errs.Canceled)
+		require.True(t, r.finishes[r.op], "%v", x)
+		r.commence(4)
+		r.abort(4, true)
+		r.complete(4)
+		r.sent(vote0)
+	}
+}
+
 // A kind that wants a mesh waits until it is settled, and begins eagerly only then;
 // what was commenced before uses the ring.
 func TestMeshIsTakenByPlace(t *testing.T) {
