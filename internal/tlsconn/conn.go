@@ -198,6 +198,10 @@ func (c *Conn) SetLinger(sec int) error {
 	return nil
 }
 
+// farewell bounds how long Close waits, where a write cannot be tried, for the system to
+// take the word that the stream has ended.
+const farewell = 20 * time.Millisecond
+
 // Close ends the connection without waiting. What the system did not have yet is
 // lost.
 func (c *Conn) Close() error {
@@ -205,8 +209,11 @@ func (c *Conn) Close() error {
 		return net.ErrClosed
 	}
 	if c.writer.turn.TryLock() {
-		if c.tls.CloseWrite() == nil && c.writer.try != nil {
-			_ = c.writer.push(false)
+		if c.tls.CloseWrite() == nil {
+			if c.writer.try == nil {
+				_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+			}
+			_ = c.writer.push(c.writer.try == nil)
 		}
 		c.writer.turn.Unlock()
 	}

@@ -288,6 +288,31 @@ func TestCutStreams(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
+// plain is a connection on which writes cannot be tried, as on Windows.
+type plain struct{ net.Conn }
+
+// A stream says its end on every system, and Close does not wait for a peer that reads
+// nothing.
+func TestEndWithoutTries(t *testing.T) {
+	x, y := transporttest.Pair(transporttest.Options{Buffer: 4 << 10})
+	a, b := shake(t, plain{x}, plain{y})
+	require.Nil(t, a.NonBlocking())
+	want := fill(300)
+	_, err := a.Write(want)
+	require.NoError(t, err)
+	require.NoError(t, a.Close())
+	got, err := io.ReadAll(b)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	x, y = transporttest.Pair(transporttest.Options{Buffer: 4 << 10})
+	a, _ = shake(t, plain{x}, plain{y})
+	require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Millisecond)))
+	_, err = a.Write(make([]byte, 16<<10))
+	require.Error(t, err)
+	require.NoError(t, a.Close())
+}
+
 // The end of the stream inside a frame is unexpected, though it was said.
 func TestCloseNotifyInsideAFrame(t *testing.T) {
 	a, b := overSockets(t)
