@@ -120,7 +120,7 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 		}
 		return appendExt(dst, p.Ext)
 	case M2COptimizeTopologyComplete:
-		return appendUUIDs(appendBool(dst, p.Success), p.Ring)
+		return appendExt(appendUUIDs(appendBool(dst, p.Success), p.Ring), Ext{Resuming: Resuming{Decision: p.Decision}})
 	case M2CSyncSharedState:
 		return appendSyncVerdict(dst, &p)
 	case M2CCollectiveCommsCommence:

@@ -176,7 +176,7 @@ func decodeM2C(id ID, r *reader) Packet {
 			return BandwidthRequest{From: r.uuid(), To: r.uuid(), Addr: r.addr()}
 		}), Ext: r.ext()}
 	case 6:
-		return M2COptimizeTopologyComplete{Success: r.bool(), Ring: r.uuids()}
+		return M2COptimizeTopologyComplete{Success: r.bool(), Ring: r.uuids(), Decision: r.ext().Resuming.Decision}
 	case 7:
 		return r.syncVerdict()
 	case 8:

@@ -409,10 +409,12 @@ type (
 		Requests []BandwidthRequest
 		Ext      Ext
 	}
-	// M2COptimizeTopologyComplete ends an optimization.
+	// M2COptimizeTopologyComplete ends an optimization. Decision, in an extension block,
+	// is the number of the end.
 	M2COptimizeTopologyComplete struct {
-		Success bool
-		Ring    []UUID
+		Success  bool
+		Ring     []UUID
+		Decision uint64
 	}
 	// M2CSyncSharedState is the verdict of an election for one peer.
 	M2CSyncSharedState struct {

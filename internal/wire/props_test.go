@@ -105,7 +105,7 @@ func (d drawer) report() C2MReport {
 		}),
 		Verdicts: drawList(d, func() ReportedVerdict { return ReportedVerdict{d.u64(), d.u64(), verdict()} }),
 
-		NextRevision: d.u64(), Broken: uuids(),
+		NextRevision: d.u64(), Optimized: d.u64(), Synced: d.u64(), Broken: uuids(),
 		Links: drawList(d, func() ReportedLink { return ReportedLink{d.uuid(), d.f64(), d.f64()} }),
 	}
 	if p.Call.Step >= StepElection {
@@ -212,7 +212,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			return M2COptimizeTopologyResponse{drawList(d, func() BandwidthRequest { return BandwidthRequest{d.uuid(), d.uuid(), d.addr()} }), d.ext()}
 		},
-		func() Packet { return M2COptimizeTopologyComplete{d.b(), drawList(d, d.uuid)} },
+		func() Packet { return M2COptimizeTopologyComplete{d.b(), drawList(d, d.uuid), d.u64()} },
 		func() Packet {
 			p := M2CSyncSharedState{IsOutdated: d.b(), Distributor: d.addr(), Keys: drawList(d, d.str)}
 			for range p.Keys {

@@ -19,13 +19,14 @@ type Resuming struct {
 	// Leader is where the master is that leads, first to try first, at most
 	// MaxAddresses (on M2C 1).
 	Leader []netip.AddrPort
-	// Decision is the number of the round (on M2C 2), the answer (M2C 4) or the
-	// election (M2C 7); 0: none.
+	// Decision is the number of the round (on M2C 2), the answer (M2C 4), the end of an
+	// optimization (M2C 6) or the election (M2C 7); 0: none.
 	Decision uint64
 	// Mortal are the members of the ring that cannot resume, at most MaxMembers (on
 	// M2C 3).
 	Mortal []UUID
-	// NextRevision is what the master expects of the next synchronisation (on M2C 8).
+	// NextRevision is what the master expects of the next synchronisation: when this one
+	// has succeeded (on M2C 7), or now (on M2C 8).
 	NextRevision uint64
 }
 
@@ -111,6 +112,9 @@ type (
 		Verdicts []ReportedVerdict // since the last round, oldest first
 		// NextRevision is the one that the last M2C 8 had, 0: none did.
 		NextRevision uint64
+		// Optimized and Synced are the last optimization of which M2C 6 came since the
+		// round, and the last election of which M2C 8 did; 0: none.
+		Optimized, Synced uint64
 		// Broken are neighbours whose connections to the sender have ended.
 		Broken []UUID
 		Links  []ReportedLink
@@ -327,7 +331,8 @@ func appendReport(dst []byte, p *C2MReport) []byte {
 	for _, v := range p.Verdicts {
 		dst = appendVerdict(appendU64(appendU64(dst, v.Tag), v.Seq), v.Verdict)
 	}
-	dst = appendUUIDs(appendU64(dst, p.NextRevision), p.Broken)
+	dst = appendU64(appendU64(appendU64(dst, p.NextRevision), p.Optimized), p.Synced)
+	dst = appendUUIDs(dst, p.Broken)
 	dst = appendU64(dst, uint64(len(p.Links)))
 	for _, l := range p.Links {
 		dst = appendF64(appendF64(append(dst, l.To[:]...), l.Mbps), l.Deviation)
@@ -372,7 +377,8 @@ func (r *reader) report() (p C2MReport) {
 	p.Verdicts = list(r, minReportedVerdict, func(r *reader) ReportedVerdict {
 		return ReportedVerdict{Tag: r.u64(), Seq: r.u64(), Verdict: r.verdict()}
 	})
-	p.NextRevision, p.Broken = r.u64(), r.uuids()
+	p.NextRevision, p.Optimized, p.Synced = r.u64(), r.u64(), r.u64()
+	p.Broken = r.uuids()
 	p.Links = list(r, minReportedLink, func(r *reader) ReportedLink {
 		return ReportedLink{To: r.uuid(), Mbps: r.f64(), Deviation: r.f64()}
 	})

@@ -33,9 +33,9 @@ var wantReport = C2MReport{
 		Heard: true, Verdict: Verdict{Aborted: true, Code: 7, Reason: "no"},
 	}},
 	Verdicts:     []ReportedVerdict{{Tag: 6, Seq: 265, Verdict: Verdict{}}},
-	NextRevision: 6,
-	Broken:       []UUID{vectorUUID("u(0x01)")},
-	Links:        []ReportedLink{{To: vectorUUID("u(0x01)"), Mbps: 2, Deviation: 0.5}},
+	NextRevision: 6, Optimized: 266, Synced: 267,
+	Broken: []UUID{vectorUUID("u(0x01)")},
+	Links:  []ReportedLink{{To: vectorUUID("u(0x01)"), Mbps: 2, Deviation: 0.5}},
 }
 
 // reportHex is wantReport, field by field as docs/spec/extensions.md has them.
@@ -54,7 +54,7 @@ func reportHex(magic, id string) string {
 		"03" + "01" + u16x("07") + "01" + list + one + id + "00000005" +
 		one + op +
 		one + "0000000000000006" + u16x("09") + "00" + "0000" + "0000000000000000" +
-		"0000000000000006" + list + one + id + "4000000000000000" + "3fe0000000000000"
+		"0000000000000006" + u16x("0a") + u16x("0b") + list + one + id + "4000000000000000" + "3fe0000000000000"
 	return lengthHex(body) + "0045" + body
 }
 

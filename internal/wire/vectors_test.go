@@ -158,7 +158,7 @@ func (v vector) build(t testing.TB) Packet {
 			return BandwidthRequest{e.uuid("from"), e.uuid("to"), netip.MustParseAddrPort(e.str("endpoint"))}
 		})}
 	case "M2CPacketOptimizeTopologyComplete":
-		return M2COptimizeTopologyComplete{f.b("success"), f.uuids("ring")}
+		return M2COptimizeTopologyComplete{Success: f.b("success"), Ring: f.uuids("ring")}
 	case "M2CPacketSyncSharedState":
 		return M2CSyncSharedState{
 			IsOutdated: f.b("is_outdated"), Distributor: netip.MustParseAddrPort(f.str("distributor")), Keys: f.keys("keys"),
