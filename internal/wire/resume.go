@@ -173,7 +173,7 @@ type ReportedCall struct {
 	Failed   []UUID // of C2M 3
 	Unheld   bool   // C2M 9 said that the transfer failed
 	// Vote and Verdict are M2C 8 and M2C 7 from StepElection and StepFetching on. Their
-	// extension entries are torn, reason and distributors.
+	// extension entries are torn, reason, distributors and the next revision.
 	Vote    C2MSyncSharedState
 	Verdict M2CSyncSharedState
 }

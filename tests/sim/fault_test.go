@@ -26,6 +26,8 @@ const (
 	cancel                  // the caller of the pending call gives up
 	closeNow                // the trainer closes in the middle of a call
 	numKinds
+
+	killMaster // the master process ends, and another one begins
 )
 
 // fault strikes when the run has handled a number of events: every step of
@@ -66,12 +68,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 	if seed%4 != 0 {
 		w.eagerBytes = 1 << 20
 	}
-	w.master.m = mfsm.New(mfsm.Config{
-		NewUUID: w.newUUID, HeartbeatInterval: beat, HeartbeatTimeout: silence,
-		RegisterTimeout: registerBound, RoundTimeout: roundBound, VoteTimeout: voteBound, WarnVoteAfter: voteBound / 2,
-		Solver: true, Background: true, Switch: true, Patience: patience, BeginAnew: seed%3 == 0,
-		Term: uint32(seed % 3), Authority: seed%5 == 4,
-	})
+	w.master.m = mfsm.New(w.masterConfig(uint32(seed % 3)))
 	return w
 }
 
@@ -102,6 +99,12 @@ func newWorld(seed uint64, bug mutation) *world {
 }
 
 func (w *world) spawnOne() {
+	if w.heirs.on && w.heirs.kills > 0 && (w.now < w.heirs.killed+20*time.Millisecond || w.detached()) {
+		// Only a session can wait for a master, and the first that comes to one that knows
+		// nothing begins a run.
+		w.after(20*time.Millisecond, nil, w.spawnOne)
+		return
+	}
 	native := w.plan.natives == 2 || w.plan.natives == 1 && w.rng.chance(2)
 	w.spawn(uint32(w.rng.n(w.plan.groups)), native, w.plan.loops+w.rng.n(2))
 }
@@ -145,6 +148,9 @@ func (w *world) cornered(p *peer) bool {
 			isolated++
 		}
 	}
+	if w.master.m == nil {
+		return false
+	}
 	for _, g := range w.master.m.Snapshot().Groups {
 		if g.ID == p.group {
 			members = g.Members
@@ -156,6 +162,9 @@ func (w *world) cornered(p *peer) bool {
 func (w *world) inject(f fault) {
 	w.struck |= 1 << f.kind
 	switch f.kind {
+	case killMaster:
+		w.endMaster(f)
+		return
 	case join:
 		w.spawnOne()
 		return

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -49,6 +50,7 @@ type line struct {
 	client          mfsm.ClientID
 	cut             bool // it ended here
 	hole            bool // it swallows everything
+	dialing         bool // the first packet answers a session that looks for a master
 	lastOut, lastIn time.Duration
 }
 
@@ -104,6 +106,9 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 	if native {
 		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = beat, silence
 	}
+	if w.heirs.on {
+		cfg.ReattachTimeout = reattach
+	}
 	cfg.EagerBytes = w.eagerBytes
 	if cfg.EagerBytes > 0 && w.rng.chance(3) {
 		cfg.EagerBytes = 32 // some of what others begin eagerly
@@ -127,9 +132,10 @@ func (p *peer) toMaster(ev mfsm.Event) {
 		return
 	}
 	w := p.w
+	client := p.line.client
 	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
 	w.at(p.line.lastOut, nil, func() {
-		if w.master.conns[p.line.client] == p {
+		if w.master.conns[client] == p {
 			w.toMaster(ev)
 		}
 	})
@@ -138,8 +144,13 @@ func (p *peer) toMaster(ev mfsm.Event) {
 // fromMaster schedules what the master sent to this peer, in order.
 func (p *peer) fromMaster(do func()) {
 	w := p.w
+	client := p.line.client
 	p.line.lastIn = max(p.line.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
-	w.at(p.line.lastIn, p, do)
+	w.at(p.line.lastIn, p, func() {
+		if p.line.client == client {
+			do()
+		}
+	})
 }
 
 func (p *peer) packet(pkt wire.Packet) {
@@ -147,6 +158,10 @@ func (p *peer) packet(pkt wire.Packet) {
 		p.busy[c.Tag] = false
 	}
 	if r, ok := pkt.(wire.M2CSessionRegistrationResponse); ok {
+		if p.line.dialing {
+			p.attach(r)
+			return
+		}
 		p.uuid = r.UUID
 	}
 	p.step(pfsm.PacketIn{Packet: pkt})
@@ -155,8 +170,7 @@ func (p *peer) packet(pkt wire.Packet) {
 func (p *peer) masterGone(err error) {
 	if !p.line.cut {
 		p.line.cut = true
-		p.w.tracef("peer %d: master connection ended", p.id)
-		p.step(pfsm.MasterGone{Err: err})
+		p.lineEnded(p.line.client, err)
 	}
 }
 
@@ -169,7 +183,7 @@ func (p *peer) step(ev pfsm.Event) {
 			if w.log.tracing {
 				w.tracef("peer %d -> %s", p.id, show(e.Packet))
 			}
-			p.toMaster(mfsm.PacketIn{Client: p.line.client, Packet: p.dialect(e.Packet)})
+			p.toMaster(mfsm.PacketIn{Client: p.line.client, Packet: p.forget(p.dialect(e.Packet))})
 		case pfsm.Establish:
 			p.mesh.ahead.next = max(p.mesh.ahead.next, e.Epoch)
 			p.establish(e)
@@ -225,6 +239,8 @@ func (p *peer) step(ev pfsm.Event) {
 			p.sendProbe(e)
 		case pfsm.Done:
 			p.answered(e)
+		case pfsm.Reattach:
+			p.reattach(e)
 		case pfsm.Disconnect:
 			p.disconnect(e.Reason)
 		case pfsm.Log:
@@ -272,6 +288,9 @@ func (p *peer) disconnect(reason string) {
 	}
 	if code := errs.Protocol.Error(); len(reason) >= len(code) && reason[:len(code)] == code {
 		w.failf("peer %d: %s", p.id, reason)
+	}
+	if w.heirs.on && !strings.Contains(reason, "the communicator was closed") {
+		w.failf("peer %d ends without its trainer: %s", p.id, reason)
 	}
 	p.over, p.line.cut = true, true
 	p.closeAll()

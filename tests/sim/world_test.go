@@ -109,23 +109,29 @@ const (
 type mutation int
 
 const (
-	noBug           mutation = iota
-	abortForgotten           // the master does not forward an abort to one member
-	voteForgotten            // the master does not re-check votes on a disconnect
-	restoreSkipped           // a peer does not restore the buffer of a failed operation
-	verdictFlipped           // one member is told that an aborted operation succeeded
-	chunkLost                // a chunk is copied where it should be added
-	switchForgotten          // one member is not told that the ring has changed
-	releasedEarly            // connections of the ring before go while operations use them
-	epochForgotten           // frames of eager operations do not tell rounds apart
-	spoilForgotten           // a failure that is the first news of its epoch spoils nothing
-	fetchSkipped             // a fetch reports success without the content
-	tornVotes                // a state that a transfer has left torn votes as any other
-	meshOfLaunch             // an operation takes the mesh as it was at its launch
-	meshNewsLate             // some members hear of the mesh after what uses it
-	membersByUUID            // some members count in another order
-	choiceOfLaunch           // an all-reduce goes as it was chosen at its launch
-	choiceAhead              // some go directly as soon as the mesh stands, before they are told to
+	noBug              mutation = iota
+	abortForgotten              // the master does not forward an abort to one member
+	voteForgotten               // the master does not re-check votes on a disconnect
+	restoreSkipped              // a peer does not restore the buffer of a failed operation
+	verdictFlipped              // one member is told that an aborted operation succeeded
+	chunkLost                   // a chunk is copied where it should be added
+	switchForgotten             // one member is not told that the ring has changed
+	releasedEarly               // connections of the ring before go while operations use them
+	epochForgotten              // frames of eager operations do not tell rounds apart
+	spoilForgotten              // a failure that is the first news of its epoch spoils nothing
+	fetchSkipped                // a fetch reports success without the content
+	tornVotes                   // a state that a transfer has left torn votes as any other
+	meshOfLaunch                // an operation takes the mesh as it was at its launch
+	meshNewsLate                // some members hear of the mesh after what uses it
+	membersByUUID               // some members count in another order
+	choiceOfLaunch              // an all-reduce goes as it was chosen at its launch
+	choiceAhead                 // some go directly as soon as the mesh stands, before they are told to
+	numbersForgotten            // a master begins with the numbers of the first one
+	verdictsForgotten           // peers do not report the verdicts that they have heard
+	answersForgotten            // ... whether newcomers waited
+	electionsForgotten          // ... what was elected
+	roundsForgotten             // ... that they wait to hear whether a ring stands
+	endsForgotten               // ... which synchronisation has ended
 )
 
 // world is one run.
@@ -138,6 +144,7 @@ type world struct {
 	count int // events handled
 
 	master masterProcess
+	heirs  heirs
 	peers  []*peer
 
 	links      map[[2]int]*link
@@ -256,6 +263,9 @@ func (w *world) waiting() string {
 			fmt.Fprintf(&b, "peer %d in %s (stopped %v, world %d); ", p.id, p.trainer.doing, p.stopped, p.m.View().LocalWorldSize)
 		}
 	}
+	if w.master.m == nil {
+		return b.String()
+	}
 	for _, c := range w.master.m.Snapshot().Clients {
 		fmt.Fprintf(&b, "master: %s %v %v %v; ", c.UUID.Short(), c.Phase, c.State, c.Collectives)
 	}
@@ -273,6 +283,9 @@ func (w *world) newUUID() (u wire.UUID) {
 
 // toMaster lets the master process take an event.
 func (w *world) toMaster(ev mfsm.Event) {
+	if w.heirs.down {
+		return
+	}
 	if w.now < w.master.stops || len(w.master.queue) > 0 {
 		if w.master.queue = append(w.master.queue, ev); len(w.master.queue) == 1 {
 			w.at(w.master.stops, nil, w.wakeMaster)
@@ -293,6 +306,16 @@ func (w *world) wakeMaster() {
 	for _, ev := range queue {
 		w.stepMaster(ev)
 	}
+}
+
+// ofMaster does something for the master that runs now, unless it dies before.
+func (w *world) ofMaster(d time.Duration, do func()) {
+	life := w.heirs.life
+	w.after(d, nil, func() {
+		if w.heirs.life == life {
+			do()
+		}
+	})
 }
 
 func (w *world) stepMaster(ev mfsm.Event) {
@@ -333,8 +356,10 @@ func (w *world) stepMaster(ev mfsm.Event) {
 					continue
 				}
 			}
-			w.collector.sent(w, p, e.Packet)
-			w.collector.meshNews(w, p, e.Packet)
+			if !w.heirs.on {
+				w.collector.sent(w, p, e.Packet)
+				w.collector.meshNews(w, p, e.Packet)
+			}
 			if _, ok := e.Packet.(wire.M2CSyncSharedStateComplete); ok {
 				if syncDone == 0 {
 					syncDone = w.collector.newSync()
@@ -354,13 +379,21 @@ func (w *world) stepMaster(ev mfsm.Event) {
 				w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 			}
 			p.fromMaster(func() { p.masterGone(nil) })
-			w.after(w.rng.between(0, time.Millisecond), nil, func() { w.toMaster(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
+			w.ofMaster(w.rng.between(0, time.Millisecond), func() { w.toMaster(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
 		case mfsm.Solve:
 			w.solve(e)
 		case mfsm.Commit:
-			w.after(w.rng.between(0, 5*time.Millisecond), nil, func() { w.toMaster(mfsm.Committed{Number: e.Number}) })
+			w.ofMaster(w.rng.between(0, 5*time.Millisecond), func() {
+				w.heirs.registry = e.Registry
+				told := func() { w.toMaster(mfsm.Committed{Number: e.Number}) }
+				if !w.heirs.on {
+					told()
+					return
+				}
+				w.ofMaster(w.rng.between(0, time.Millisecond), told)
+			})
 		case mfsm.Confirm:
-			w.after(w.rng.between(0, 5*time.Millisecond), nil, func() { w.toMaster(mfsm.Confirmed(e)) })
+			w.ofMaster(w.rng.between(0, 5*time.Millisecond), func() { w.toMaster(mfsm.Confirmed(e)) })
 		case mfsm.StopSolve: // what comes late must mean nothing
 		case mfsm.Log:
 			w.rounds(e.Fact)
@@ -409,6 +442,9 @@ func (w *world) deliver(p *peer, pkt wire.Packet, sync int) {
 		}
 		if sync != 0 {
 			p.memory.sync = sync
+		}
+		if w.heirs.on {
+			w.consumed(p, pkt)
 		}
 		if w.log.tracing {
 			w.tracef("peer %d <- %s", p.id, show(pkt))
@@ -461,11 +497,11 @@ func (w *world) solve(e mfsm.Solve) {
 		for _, m := range more {
 			if m.Ring != nil {
 				m.More = true
-				w.after(w.rng.between(0, took+1), nil, func() { w.toMaster(m) })
+				w.ofMaster(w.rng.between(0, took+1), func() { w.toMaster(m) })
 			}
 		}
 	}
-	w.after(took, nil, func() { w.toMaster(ev) })
+	w.ofMaster(took, func() { w.toMaster(ev) })
 }
 
 func show(p wire.Packet) string {

@@ -114,7 +114,7 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 		g.inForce.pace.Spoil() // rings are compared by what uses them
 	}
 	// Nothing is left of an earlier use whose members are all gone.
-	t.performed, t.aborted, t.wait = true, false, wait{since: m.now}
+	t.performed, t.aborted, t.decided, t.wait = true, false, false, wait{since: m.now}
 	g.flying++
 	p := wire.Packet(wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq})
 	for _, c := range voters {
@@ -276,7 +276,7 @@ func (m *Machine) performers(g *group, t *tagState) []*client {
 
 // abort tells the members that t is lost, once.
 func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
-	if t.aborted {
+	if t.aborted || t.decided {
 		return
 	}
 	t.aborted = true
@@ -284,6 +284,9 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 	plain := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true})
 	own := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true, Ext: wire.Ext{Reason: why, ReasonCode: uint16(code)}})
 	for _, c := range m.performers(g, t) {
+		if c.op(t.tag).told {
+			continue
+		}
 		if c.native {
 			m.send(c, own)
 		} else {
@@ -300,7 +303,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 	}
 	ps := m.performers(g, t)
 	for _, c := range ps {
-		if !t.aborted {
+		if !t.aborted && !c.op(t.tag).told {
 			m.send(c, wire.M2CCollectiveCommsAbort{Tag: t.tag})
 		}
 		m.send(c, wire.M2CCollectiveCommsComplete{Tag: t.tag})
@@ -321,7 +324,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 	}
 	// Votes for the next use of the tag may have come in already from members
 	// that were no part of this one.
-	t.aborted, t.wait = false, wait{since: m.now}
+	t.aborted, t.decided, t.wait = false, false, wait{since: m.now}
 	dropUnused(g, t)
 }
 

@@ -88,6 +88,18 @@
 //	 |
 //	 +--too many--> meshRefused
 //
+// # After another master
+//
+// A master that comes after another one knows nothing but the registry, or not even that
+// (recover.go). It decides nothing until the members of every group have reported what
+// they hold, or were waited for; then it makes the world what it was (rebuild.go,
+// restore_ops.go), and counts votes of which nobody has heard the end as sent now. Until
+// then registrations of newcomers wait. Where there is an authority, what a later master
+// has to know is committed, and a member goes only when it has confirmed that this
+// master leads (registry.go).
+//
+//	untouched --an identity, or a registry--> recovering --all back, or waited for--> over
+//
 // # Quirks
 //
 // Decisions of this machine where PCCL 1.0.0 has a quirk, and where each is

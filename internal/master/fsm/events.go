@@ -71,6 +71,8 @@ type (
 	}
 	// LostState says that the operator changes Config.BeginAnew.
 	LostState struct{ BeginAnew bool }
+	// LostMembers says that the operator changes Config.DropLost.
+	LostMembers struct{ Drop bool }
 	// Committed says that the registry of a Commit effect is written.
 	Committed struct{ Number uint64 }
 	// Confirmed says that this master led after the Confirm effect.
@@ -79,18 +81,19 @@ type (
 	Tick struct{}
 )
 
-func (Connected) event()  {}
-func (PacketIn) event()   {}
-func (Alive) event()      {}
-func (Malformed) event()  {}
-func (Gone) event()       {}
-func (Solved) event()     {}
-func (ResetState) event() {}
-func (Revoked) event()    {}
-func (LostState) event()  {}
-func (Committed) event()  {}
-func (Confirmed) event()  {}
-func (Tick) event()       {}
+func (Connected) event()   {}
+func (PacketIn) event()    {}
+func (Alive) event()       {}
+func (Malformed) event()   {}
+func (Gone) event()        {}
+func (Solved) event()      {}
+func (ResetState) event()  {}
+func (Revoked) event()     {}
+func (LostState) event()   {}
+func (LostMembers) event() {}
+func (Committed) event()   {}
+func (Confirmed) event()   {}
+func (Tick) event()        {}
 
 // Effect is an output of Machine.Step, to be carried out in order.
 type Effect interface{ effect() }
@@ -167,6 +170,14 @@ type Config struct {
 	// Authority is whether there is something that says which master leads, and
 	// keeps the registry: Commit and Confirm effects are answered.
 	Authority bool
+	// Resume lets peers go on with sessions that they had with an earlier master.
+	Resume bool
+	// IdentityKey makes the proofs of who had which session; masters of a run share
+	// it. Without one who says so is believed.
+	IdentityKey []byte
+	// DropLost lets a master without an authority drop half of a group or more, if
+	// they do not come back to it.
+	DropLost bool
 	// Registry is what the master before had committed last.
 	Registry Registry
 	// HeartbeatInterval and HeartbeatTimeout are granted to native clients.

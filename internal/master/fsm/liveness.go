@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
@@ -67,6 +68,7 @@ func (m *Machine) advance(now time.Duration) {
 		m.probes.due += late
 		m.probes.giveUp += late
 	}
+	m.recovery.since += late
 	m.voteDue = max(m.voteDue, now)
 	m.beats.next = now
 	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v; deadlines start again", late.Round(time.Millisecond))})
@@ -88,6 +90,9 @@ func (m *Machine) timers() {
 			}
 		}
 	}
+	if at, due := m.recoveryDue(); due && m.now >= at {
+		m.recovery.news = true
+	}
 	m.dropSilent()
 	m.payTopology()
 	m.hurryRound()
@@ -97,6 +102,12 @@ func (m *Machine) timers() {
 	if m.beats.on && m.now >= m.beats.next {
 		m.beats.next = m.now + m.cfg.HeartbeatInterval
 		m.beats.on = false
+		for _, b := range m.recovery.back {
+			if b.c.can.heartbeat {
+				m.beats.on = true
+				m.send(b.c, wire.M2CHeartbeat{})
+			}
+		}
 		for _, c := range m.clients {
 			if c.can.heartbeat && !c.closing {
 				m.beats.on = true
@@ -119,6 +130,11 @@ func (m *Machine) dropSilent() {
 	}
 	m.beats.due = m.now + m.cfg.HeartbeatTimeout
 	dropped := 0
+	for _, b := range slices.Clone(m.recovery.back) {
+		if c := b.c; c.can.heartbeat && m.now >= c.seen+m.cfg.HeartbeatTimeout {
+			m.close(c, "dropped", fmt.Sprintf("silent for %v", (m.now-c.seen).Round(time.Millisecond)))
+		}
+	}
 	for _, c := range m.clients {
 		switch {
 		case !c.can.heartbeat:
@@ -161,6 +177,9 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 				earliest(g.mesh.due)
 			}
 		}
+	}
+	if at, due := m.recoveryDue(); due {
+		earliest(at)
 	}
 	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {
 		earliest(m.silent[0].since + m.cfg.RegisterTimeout)

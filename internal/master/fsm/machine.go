@@ -40,6 +40,8 @@ type Machine struct {
 	numbers numbers
 	records records
 
+	recovery recovery
+
 	lines     lines // about strangers
 	unchecked bool  // in tests that watch the time of steps
 
@@ -70,10 +72,12 @@ func New(cfg Config) *Machine {
 		cfg.Patience = restless
 	}
 	first := firstNumbers(cfg.Term)
+	lost := slices.ContainsFunc(cfg.Registry.Groups, func(r GroupRecord) bool { return r.Members != nil })
 	return &Machine{
 		cfg: cfg, conns: map[ClientID]*client{}, uuids: map[wire.UUID]*client{},
 		numbers: first, round: round{n: first.changes},
 		records: records{groups: slices.Clone(cfg.Registry.Groups)}, ended: cfg.Registry.ended(),
+		recovery: recovery{on: lost && cfg.Resume},
 	}
 }
 
@@ -83,6 +87,9 @@ func New(cfg Config) *Machine {
 func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 	m.out = nil
 	m.advance(now)
+	if r := &m.recovery; r.on && !r.begun {
+		m.beginRecovery()
+	}
 	switch e := ev.(type) {
 	case Connected:
 		m.connected(e)
@@ -112,12 +119,23 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		m.committed(e)
 	case Confirmed:
 		m.confirmed(e)
+	case LostMembers:
+		m.cfg.DropLost = e.Drop
+		m.recovery.news = true
 	case Tick:
 	}
 	m.followUp()
+	if m.recovery.news {
+		m.checkRecovered()
+		m.followUp()
+	}
 	if m.hasDue && m.now >= m.due {
 		m.timers()
 		m.followUp()
+		if m.recovery.news {
+			m.checkRecovered()
+			m.followUp()
+		}
 	}
 	m.due, m.hasDue = m.nextDue()
 	if invariants.Enabled && !m.unchecked {
@@ -210,7 +228,15 @@ func (m *Machine) packet(e PacketIn) {
 		return
 	}
 	c.seen = m.now
+	if b := m.recovery.by[c]; b != nil {
+		m.returned(b, e)
+		return
+	}
 	if reg, ok := e.Packet.(wire.C2MRequestSessionRegistration); ok {
+		if m.recovery.on && (!m.cfg.Resume || reg.Ext.Resuming.Identity == wire.Identity{}) {
+			m.deferred(c, e)
+			return
+		}
 		if c.registered {
 			m.kick(c, "registered twice")
 			return
@@ -306,6 +332,7 @@ func (m *Machine) checkPending() {
 		m.reconsider(g)
 		waiting = waiting || g.change == nil && m.wanted(g)
 	}
+	m.numbers.decisions++
 	for _, c := range m.clients {
 		if c.phase == Accepted {
 			m.answer(c, waiting)
@@ -316,7 +343,11 @@ func (m *Machine) checkPending() {
 // answer tells a client that asked whether peers are pending.
 func (m *Machine) answer(c *client, waiting bool) {
 	c.group.setPending(c, false)
-	m.send(c, wire.M2CPeersPendingResponse{PeersPending: waiting})
+	p := wire.M2CPeersPendingResponse{PeersPending: waiting}
+	if c.can.resume {
+		p.Decision = m.numbers.decisions
+	}
+	m.send(c, p)
 }
 
 func allIn(cs []*client, s State) bool {

@@ -98,10 +98,15 @@ func (m *Machine) checkOptimized() {
 // optimized answers everybody; the next round delivers the ring.
 func (m *Machine) optimized() {
 	m.solving = solving{}
+	m.numbers.decisions++
 	for _, c := range m.clients {
 		if c.phase == Accepted && c.state == VoteOptimizeDone {
 			c.set(Idle, m.now)
-			m.send(c, wire.M2COptimizeTopologyComplete{Success: true})
+			p := wire.M2COptimizeTopologyComplete{Success: true}
+			if c.can.resume {
+				p.Decision = m.numbers.decisions
+			}
+			m.send(c, p)
 		}
 	}
 	for _, g := range m.groups {

@@ -31,74 +31,44 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		m.kick(c, "no unused uuid could be drawn")
 		return
 	}
-	if h := p.Ext.Host.Unmap(); p.Ext.Native && h.IsValid() && !h.IsUnspecified() && !h.IsMulticast() {
-		// Only its own machine reaches a peer by a loopback address.
-		if h.IsLoopback() && !c.remote.Addr().Unmap().IsLoopback() {
-			m.about(c, "host", true, "peer at %v announced the host %v, which cannot be reached; the address of its connection is used", c.remote, h)
-		} else {
-			c.listens.host = h
-		}
-	}
-	c.listens.p2p, c.native = p.P2PPort, p.Ext.Native
+	m.locate(c, p)
 	code, why := errs.Success, m.refusal(c, p.PeerGroup)
 	if why == "" {
 		if why = m.comeLater(c); why != "" {
 			code = errs.TurnedAway
 		}
 	}
+	if why == "" && p.Ext.Native && m.cfg.Resume && p.Ext.Resuming.Identity != (wire.Identity{}) {
+		m.agree(c, p)
+		if why = m.resume(c, p); why == "" {
+			return
+		}
+		code = errs.MasterLost
+	}
 	if why != "" {
-		resp := wire.M2CSessionRegistrationResponse{UUID: uuid}
-		if p.Ext.Native {
-			resp.Ext = wire.Ext{Native: true, Reason: why, ReasonCode: uint16(code)}
-		}
-		m.send(c, resp)
-		m.about(c, "refused", true, "registration of %v refused: %s", c.remote, why)
-		if c.refusals++; c.refusals == maxRefusals {
-			m.kick(c, "registration refused %d times", c.refusals)
-		}
+		m.refuseRegistration(c, p, wire.M2CSessionRegistrationResponse{UUID: uuid}, code, why)
 		return
 	}
-	c.registered, c.uuid = true, uuid
-	if c.native {
-		c.can = abilities{
-			heartbeat:   p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0,
-			preflight:   p.Ext.Preflight,
-			topology:    p.Ext.Topology,
-			eager:       p.Ext.Eager,
-			switchRing:  p.Ext.Switch && m.cfg.Switch,
-			collectives: p.Ext.Collectives > 0,
-			plans:       p.Ext.Plans > 0 && p.Ext.Collectives > 0 && p.Ext.Switch && m.cfg.Switch,
-		}
-		c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
-	}
-	c.listens.state, c.listens.bandwidth = p.SharedStatePort, p.BenchmarkPort
-	c.group = m.groupOf(p.PeerGroup)
-	c.phase = Registered
+	c.uuid = uuid
+	m.agree(c, p)
+	m.enter(c, p.PeerGroup)
+	m.silent = without(m.silent, c)
+	m.send(c, m.welcome(c, p.PeerGroup))
+	m.arrived(c)
+}
+
+// enter makes c a client of the world, which waits to be let in.
+func (m *Machine) enter(c *client, group uint32) {
+	c.registered, c.phase = true, Registered
+	c.group = m.groupOf(group)
 	c.set(Idle, m.now)
 	c.group.join(c)
-	m.silent = without(m.silent, c)
 	m.clients = append(m.clients, c)
-	m.uuids[uuid] = c
+	m.uuids[c.uuid] = c
+}
 
-	resp := wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uuid}
-	if c.native {
-		resp.Ext.Native, resp.Ext.Topology, resp.Ext.Switch, resp.Ext.Preflight = true, c.can.topology, c.can.switchRing, c.can.preflight
-		resp.Ext.RoundBound = max(m.cfg.RoundTimeout, 0)
-		if c.can.collectives {
-			resp.Ext.Collectives = wire.CollectivesVersion
-		}
-		if c.can.plans {
-			resp.Ext.Plans = min(p.Ext.Plans, wire.PlansVersion)
-		}
-		if c.can.heartbeat {
-			resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
-			resp.Ext.HeartbeatTimeout = m.cfg.HeartbeatTimeout
-			if !m.beats.on {
-				m.beats = beats{on: true, next: m.now + m.cfg.HeartbeatInterval, due: m.now + m.cfg.HeartbeatTimeout}
-			}
-		}
-	}
-	m.send(c, resp)
+// arrived sees to it that a newcomer is let in.
+func (m *Machine) arrived(c *client) {
 	m.about(c, "registered", false, "peer %s registered in group %d", c.name(), c.group.id)
 
 	// The first client has no member to ask: its round starts with it alone.
@@ -111,6 +81,80 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	}
 	m.queueTrial(c)
 	m.checkRoundVotes()
+}
+
+// refuseRegistration tells a client why it cannot register, with resp.
+func (m *Machine) refuseRegistration(c *client, p wire.C2MRequestSessionRegistration, resp wire.M2CSessionRegistrationResponse, code errs.Code, why string) {
+	if p.Ext.Native {
+		resp.Ext = wire.Ext{Native: true, Reason: why, ReasonCode: uint16(code)}
+	}
+	m.send(c, resp)
+	m.about(c, "refused", true, "registration of %v refused: %s", c.remote, why)
+	if c.refusals++; c.refusals == maxRefusals {
+		m.kick(c, "registration refused %d times", c.refusals)
+	}
+}
+
+// locate notes where others reach c.
+func (m *Machine) locate(c *client, p wire.C2MRequestSessionRegistration) {
+	if h := p.Ext.Host.Unmap(); p.Ext.Native && h.IsValid() && !h.IsUnspecified() && !h.IsMulticast() {
+		// Only its own machine reaches a peer by a loopback address.
+		if h.IsLoopback() && !c.remote.Addr().Unmap().IsLoopback() {
+			m.about(c, "host", true, "peer at %v announced the host %v, which cannot be reached; the address of its connection is used", c.remote, h)
+		} else {
+			c.listens.host = h
+		}
+	}
+	c.listens.p2p, c.native = p.P2PPort, p.Ext.Native
+	c.listens.state, c.listens.bandwidth = p.SharedStatePort, p.BenchmarkPort
+}
+
+// agree notes what c can do, as far as this master grants it.
+func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
+	if !c.native {
+		return
+	}
+	c.can = abilities{
+		heartbeat:   p.Ext.HeartbeatInterval > 0 && m.cfg.HeartbeatInterval > 0 && m.cfg.HeartbeatTimeout > 0,
+		preflight:   p.Ext.Preflight,
+		topology:    p.Ext.Topology,
+		eager:       p.Ext.Eager,
+		switchRing:  p.Ext.Switch && m.cfg.Switch,
+		collectives: p.Ext.Collectives > 0,
+		plans:       p.Ext.Plans > 0 && p.Ext.Collectives > 0 && p.Ext.Switch && m.cfg.Switch,
+		resume:      p.Ext.Resuming.Resume && m.cfg.Resume,
+	}
+	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
+}
+
+// welcome is the answer to a registration that succeeds.
+func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationResponse {
+	resp := wire.M2CSessionRegistrationResponse{Accepted: true, UUID: c.uuid}
+	if !c.native {
+		return resp
+	}
+	resp.Ext.Native, resp.Ext.Topology, resp.Ext.Switch, resp.Ext.Preflight = true, c.can.topology, c.can.switchRing, c.can.preflight
+	resp.Ext.RoundBound = max(m.cfg.RoundTimeout, 0)
+	if c.can.collectives {
+		resp.Ext.Collectives = wire.CollectivesVersion
+	}
+	if c.can.plans {
+		resp.Ext.Plans = wire.LeavePlans - 1
+		if c.can.leave {
+			resp.Ext.Plans = wire.PlansVersion
+		}
+	}
+	if c.can.resume {
+		resp.Ext.Resuming = m.granted(c, group)
+	}
+	if c.can.heartbeat {
+		resp.Ext.HeartbeatInterval = m.cfg.HeartbeatInterval
+		resp.Ext.HeartbeatTimeout = m.cfg.HeartbeatTimeout
+		if !m.beats.on {
+			m.beats = beats{on: true, next: m.now + m.cfg.HeartbeatInterval, due: m.now + m.cfg.HeartbeatTimeout}
+		}
+	}
+	return resp
 }
 
 // refusal applies what the certificate says, the locality rule (control spec,
@@ -241,6 +285,7 @@ func (m *Machine) remove(batch []*client) {
 		}
 		if !c.registered {
 			m.silent = without(m.silent, c)
+			m.recovery.lost(c)
 			if c.end.kind != "left" {
 				m.about(c, c.end.kind, true, "connection from %v closed: %s%s", c.remote, c.end.why, c.lines.rest())
 			}

@@ -13,7 +13,7 @@ const termShift = 40
 
 // MaxTerm bounds Config.Term: numbers of masters stay below those that peers use for
 // purposes of their own.
-const MaxTerm = 1<<21 - 1
+const MaxTerm = 1<<20 - 1
 
 // Registry is what has to outlive a master, and cannot be asked of the peers: who
 // was there. Everything else they know.
@@ -32,7 +32,7 @@ type GroupRecord struct {
 // ended returns how far the groups had come whose members are all gone.
 func (r Registry) ended() (es []ended) {
 	for _, g := range r.Groups {
-		if g.NextRevision >= 2 && len(es) < maxEnded {
+		if g.Members == nil && g.NextRevision >= 2 && len(es) < maxEnded {
 			es = append(es, ended{id: g.ID, next: g.NextRevision})
 		}
 	}
@@ -91,7 +91,7 @@ func (m *Machine) commitRound() bool {
 	for _, g := range m.groups {
 		if took, failed := g.verdict(); took && !failed {
 			any = true
-			s.record(GroupRecord{ID: g.id, Round: m.round.n, NextRevision: g.state.next, Members: g.ring})
+			s.record(GroupRecord{ID: g.id, Round: m.round.decision, NextRevision: g.state.next, Members: g.ring})
 		}
 	}
 	if any {
@@ -159,6 +159,10 @@ func (m *Machine) confirmDrop(batch []*client) bool {
 // confirmed lets go who waited for it.
 func (m *Machine) confirmed(e Confirmed) {
 	s := &m.records
+	if r := &m.recovery; r.asked != 0 && r.asked == e.Number {
+		r.sure, r.news = true, true
+		return
+	}
 	if s.drop == 0 || s.drop != e.Number {
 		return
 	}

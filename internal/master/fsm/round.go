@@ -16,6 +16,9 @@ type round struct {
 	n      uint64
 	since  time.Duration
 
+	decision  uint64 // that peers know it by
+	recovered bool   // began with an earlier master
+
 	spoiled         bool // newcomers have cost it
 	spoiledByProved bool // ... some that had proved themselves
 
@@ -40,7 +43,7 @@ func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections)
 // checkRoundVotes starts a round if the accepted clients agree on one. With
 // none accepted the waiting ones are let in (quirk Q8: one round, not two).
 func (m *Machine) checkRoundVotes() {
-	if m.round.active || len(m.clients) == 0 {
+	if m.round.active || m.recovery.on || len(m.clients) == 0 {
 		return
 	}
 	accepted, native := m.census.accepted, m.census.natives > 0
@@ -118,7 +121,8 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		known := slices.ContainsFunc(m.members(g), func(c *client) bool { return c.record.stood > 0 })
 		g.round, in[g] = groupRound{known: known, healed: g.round.healed}, true
 	}
-	m.round = round{active: true, accept: accept, n: m.round.n + 1, since: m.now}
+	m.numbers.decisions++
+	m.round = round{active: true, accept: accept, n: m.round.n + 1, decision: m.numbers.decisions, since: m.now}
 	for _, c := range m.clients {
 		invited := accept && (nobody || c.trial.proof.done && (c.trial.proof.proved && proved || !c.trial.proof.proved && others))
 		if (c.phase == Accepted || invited) && in[c.group] {
@@ -187,6 +191,9 @@ func (m *Machine) info(c *client, members, groups, largest int) wire.M2CP2PConne
 			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.listens.p2p), UUID: u})
 		}
 	}
+	if c.can.resume {
+		p.Ext.Resuming.Decision = m.round.decision
+	}
 	if c.native {
 		p.Ext.GroupNative = c.group.pure
 		if c.group.eager {
@@ -239,7 +246,7 @@ func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
 		m.checkRoundEnd()
 		return
 	}
-	c.round.reported, c.round.vague = true, true
+	c.round.reported, c.round.vague = true, !m.round.recovered
 	c.set(ConnectFailed, m.now)
 	for i, u := range p.FailedPeers {
 		if i > len(m.clients) {
@@ -338,6 +345,7 @@ func (g *group) verdict() (took, failed bool) {
 func (m *Machine) endRound(g *group) {
 	g.round.healed = false
 	m.installed(g)
+	mortal := m.mortal(g)
 	for _, c := range g.clients {
 		if !c.round.in {
 			continue
@@ -350,8 +358,22 @@ func (m *Machine) endRound(g *group) {
 			m.admit(c)
 			m.about(c, "accepted", false, "peer %s joined group %d, world size %d", c.name(), c.group.id, len(c.group.ring))
 		}
-		m.send(c, wire.M2CP2PConnectionsEstablished{Success: true, Ring: c.group.ring})
+		p := wire.M2CP2PConnectionsEstablished{Success: true, Ring: c.group.ring}
+		if c.can.resume {
+			p.Mortal = mortal
+		}
+		m.send(c, p)
 	}
+}
+
+// mortal returns the members of the ring of g that cannot resume, nil if none can.
+func (m *Machine) mortal(g *group) (us []wire.UUID) {
+	for _, u := range g.ring {
+		if c := m.uuids[u]; c != nil && !c.can.resume {
+			us = append(us, u)
+		}
+	}
+	return us
 }
 
 // failRound tells the participants of g to vote again, after a ring was found

@@ -154,6 +154,7 @@ type abilities struct {
 	collectives bool // other than all-reduce
 	plans       bool // all-reduces in other ways than the ring
 	leave       bool // goes on with a ring without a member that leaves
+	resume      bool // goes on with its session at another master
 }
 
 // progress is what a client says of the bytes that it has moved.
@@ -247,6 +248,7 @@ type clientOp struct {
 	call  wire.Call
 	ahead ahead
 	why   string // of aheadAborted: the arguments of two members do not agree
+	told  bool   // it has heard the verdict, from an earlier master
 }
 
 // ahead is what a member that began before the commence has said of its end.
@@ -308,6 +310,7 @@ type tagState struct {
 	ending  wait // since the first member was through with it
 
 	performed bool // commenced and not over
+	decided   bool // some have heard the verdict
 	dropped   bool // no longer in its list
 	at        int  // in its list
 	ops       [numOpStates]int

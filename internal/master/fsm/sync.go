@@ -118,6 +118,7 @@ func (m *Machine) elect(g *group, ms []*client) {
 			return // the election is run again without it
 		}
 	}
+	m.numbers.decisions++
 	g.state.prev, g.state.chosen = g.state.next, printOf(winner)
 	holders, why := 0, ""
 	for i, c := range ms {
@@ -138,7 +139,7 @@ func (m *Machine) elect(g *group, ms []*client) {
 	}
 	g.state.electing = holders > 0 // otherwise nothing is handed out that could get lost
 	m.enforce(ms, why)
-	m.distribute(g, ms, dirty, why)
+	m.distribute(g, ms, dirty, why, elected+1)
 	m.tell(g, "sync", false, "shared state of revision %d elected, %d of %d members hold it", elected, holders, len(ms))
 }
 
@@ -168,6 +169,7 @@ func (m *Machine) nobody(g *group, ms []*client) {
 			"Load a checkpoint, or let a peer join that has a sound state", torn, len(ms))
 		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: why})
 	}
+	m.numbers.decisions++
 	for _, c := range ms {
 		if torn == 0 || !c.native {
 			m.kick(c, "%s", why)
@@ -175,7 +177,11 @@ func (m *Machine) nobody(g *group, ms []*client) {
 		}
 		c.set(Request, m.now)
 		c.vote.holds = false
-		m.send(c, wire.M2CSyncSharedState{IsOutdated: true, Distributor: noAddr, Ext: wire.Ext{Reason: why}})
+		p := wire.M2CSyncSharedState{IsOutdated: true, Distributor: noAddr, Ext: wire.Ext{Reason: why}}
+		if c.can.resume {
+			p.Ext.Resuming.Decision = m.numbers.decisions
+		}
+		m.send(c, p)
 	}
 }
 
@@ -308,7 +314,7 @@ func (m *Machine) enforce(ms []*client, why string) {
 // 8). Requesters start at different holders; a receive-only peer hands out
 // only what no other has (quirk Q14). why tells those who can read it why there is
 // no holder.
-func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, why string) {
+func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, why string, next uint64) {
 	var holders, last []netip.AddrPort
 	for _, c := range ms {
 		switch {
@@ -324,6 +330,9 @@ func (m *Machine) distribute(g *group, ms []*client, dirty [][]wire.StateEntry, 
 	}
 	for i, c := range ms {
 		p := wire.M2CSyncSharedState{Distributor: noAddr}
+		if c.can.resume {
+			p.Ext.Resuming = wire.Resuming{Decision: m.numbers.decisions, NextRevision: next}
+		}
 		if c.state == Request {
 			p.IsOutdated = true
 			for _, e := range dirty[i] {
@@ -373,7 +382,6 @@ func (m *Machine) checkSynced(g *group) {
 		}
 		c.vote = syncVote{has: has}
 		c.set(Idle, m.now)
-		m.send(c, wire.M2CSyncSharedStateComplete{})
 	}
 	// If the only holders left and no other got the state, the elected revision
 	// is still to come: a peer that has it (from a checkpoint) must match.
@@ -385,4 +393,7 @@ func (m *Machine) checkSynced(g *group) {
 		g.state.print, g.state.resumes = g.state.chosen, false
 	}
 	g.state.electing = false
+	for _, c := range ms {
+		m.send(c, wire.M2CSyncSharedStateComplete{NextRevision: c.nextTold(g)})
+	}
 }

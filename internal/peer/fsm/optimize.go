@@ -187,5 +187,6 @@ func (m *Machine) optimized(p wire.M2COptimizeTopologyComplete) {
 		m.startOptimize()
 		return
 	}
+	m.resume.optimized = p.Decision
 	m.vote()
 }

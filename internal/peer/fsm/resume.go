@@ -34,7 +34,9 @@ type resumption struct {
 	query    wire.ReportedQuery
 	next     uint64 // revision
 	verdicts verdicts
-	links    []wire.ReportedLink
+
+	optimized, synced uint64 // the last ends of optimizations and synchronisations
+	links             []wire.ReportedLink
 }
 
 // opTold is what has passed between the master and this peer about a collective.
@@ -259,7 +261,7 @@ func (m *Machine) stoodRound(p wire.M2CP2PConnectionsEstablished) {
 		Decision: m.flow.decision, Members: m.view.Members, Mortal: slices.Clone(p.Mortal),
 		World: uint64(m.view.GlobalWorldSize), Groups: uint64(m.view.NumGroups),
 	}
-	r.taken, r.query, r.verdicts = 0, wire.ReportedQuery{}, verdicts{}
+	r.taken, r.query, r.verdicts, r.optimized, r.synced = 0, wire.ReportedQuery{}, verdicts{}, 0, 0
 	r.links = slices.DeleteFunc(r.links, func(l wire.ReportedLink) bool { return !slices.Contains(p.Ring, l.To) })
 }
 
@@ -294,9 +296,10 @@ func (m *Machine) report() wire.C2MReport {
 		Round: r.stood, Query: r.query, Call: m.reportCall(), Mesh: m.mesh.report(),
 		Change:       wire.ReportedChange{Taken: r.taken, Direct: m.view.Direct},
 		Verdicts:     r.verdicts.last(reportedVerdicts),
-		NextRevision: r.next, Links: slices.Clone(r.links),
+		NextRevision: r.next, Optimized: r.optimized, Synced: r.synced, Links: slices.Clone(r.links),
 	}
 	p.Query.Asking = m.asking
+	p.Round.World, p.Round.Groups = uint64(m.view.GlobalWorldSize), uint64(m.view.NumGroups)
 	if m.view.Connected {
 		p.Round.Ring, p.Round.Gone = slices.Clone(m.view.Ring), slices.Clone(m.dropped)
 		p.Round.Members, p.Round.Mortal = slices.Clone(r.stood.Members), slices.Clone(r.stood.Mortal)

@@ -87,7 +87,10 @@ func (m *Machine) stateVote() wire.C2MSyncSharedState {
 func (m *Machine) elected(p wire.M2CSyncSharedState) {
 	f := m.flow
 	f.result, f.decision, f.verdict = SyncResult{Revision: f.sync.Revision}, p.Ext.Resuming.Decision, p
-	f.verdict.Ext = wire.Ext{Reason: p.Ext.Reason, Distributors: p.Ext.Distributors}
+	f.verdict.Ext = wire.Ext{
+		Reason: p.Ext.Reason, Distributors: p.Ext.Distributors,
+		Resuming: wire.Resuming{NextRevision: p.Ext.Resuming.NextRevision},
+	}
 	if !p.IsOutdated {
 		m.confirm(wire.Ext{})
 		return
@@ -169,7 +172,7 @@ func (m *Machine) notFetched(cause error) {
 
 func (m *Machine) synced(p wire.M2CSyncSharedStateComplete) {
 	f := m.endFlow()
-	m.resume.next = p.NextRevision
+	m.resume.next, m.resume.synced = p.NextRevision, f.decision
 	if f.query == m.query {
 		m.answered = false // those who voted for this have gone on behind the question
 	}

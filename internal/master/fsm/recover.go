@@ -1,0 +1,479 @@
+package fsm
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+const (
+	// brokenGrace is how long a member is waited for whose neighbours both say that
+	// its connections to them are broken.
+	brokenGrace = time.Second
+	// defaultGrace is how long members are waited for where nothing says how long they
+	// may be silent.
+	defaultGrace = 8 * time.Second
+	// maxHeld bounds the packets of a client that are kept while a recovery goes on.
+	maxHeld = 4 * maxOps
+)
+
+// recovery is the time in which a master that came after another one decides nothing,
+// and hears from the peers what they hold.
+type recovery struct {
+	on    bool
+	begun bool              // since is known
+	since time.Duration     // when it began
+	over  bool              // it is through: who comes now is too late
+	held  []PacketIn        // what came behind reports, and registrations of newcomers
+	doors map[ClientID]bool // ... of these clients
+	back  []*comeback       // those who have come back, in the order in which they did
+	by    map[*client]*comeback
+	news  bool   // there may be enough reports now
+	asked uint64 // the confirmation that is awaited, 0: none
+	sure  bool   // it has come
+}
+
+// comeback is a client that goes on with a session it had with an earlier master.
+type comeback struct {
+	c      *client
+	group  uint32
+	report *wire.C2MReport // nil: not come
+	held   int             // packets in recovery.held
+	late   bool            // the recovery was over
+	taken  []uint64        // tags of its collectives that somebody knew the numbers of
+}
+
+// token is what proves an identity to a master that has not kept it.
+func (m *Machine) token(u wire.UUID, group uint32, name string) (t [16]byte) {
+	if len(m.cfg.IdentityKey) == 0 {
+		return t
+	}
+	h := hmac.New(sha256.New, m.cfg.IdentityKey)
+	h.Write(u[:])
+	h.Write(binary.BigEndian.AppendUint32(nil, group))
+	h.Write([]byte(name))
+	copy(t[:], h.Sum(nil))
+	return t
+}
+
+// granted is what a client that can resume is told with its registration.
+func (m *Machine) granted(c *client, group uint32) wire.Resuming {
+	return wire.Resuming{
+		Resume: true, Term: m.cfg.Term,
+		Identity: wire.Identity{UUID: c.uuid, Token: m.token(c.uuid, group, c.listens.as.Name)},
+	}
+}
+
+// untouched reports whether this master has decided nothing yet, so that it may begin
+// with what peers hold.
+func (m *Machine) untouched() bool {
+	return !m.recovery.over && len(m.clients) == 0 && m.numbers == firstNumbers(m.cfg.Term)
+}
+
+// resume takes the registration of a peer that says it has a session. It returns why
+// that cannot go on, "" if it does.
+func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why string) {
+	r, id := &m.recovery, p.Ext.Resuming.Identity
+	switch want := m.token(id.UUID, p.PeerGroup, c.listens.as.Name); {
+	case !hmac.Equal(want[:], id.Token[:]):
+		return "the proof of the session is not valid here: this master has another key"
+	case m.uuids[id.UUID] != nil:
+		return "another connection goes on with the session"
+	}
+	late := !r.on && !m.untouched()
+	if slices.ContainsFunc(r.back, func(b *comeback) bool { return b.c.uuid == id.UUID }) {
+		// A second connection says that the first one is dead.
+		for _, b := range slices.Clone(r.back) {
+			if b.c.uuid == id.UUID {
+				m.close(b.c, "left", "it has come back over another connection")
+			}
+		}
+	}
+	if !late {
+		m.follow(p.Ext.Resuming.Term)
+		m.beginRecovery()
+	}
+	c.uuid = id.UUID
+	b := &comeback{c: c, group: p.PeerGroup, late: late}
+	r.add(b)
+	m.silent = without(m.silent, c)
+	m.send(c, m.welcome(c, p.PeerGroup))
+	return ""
+}
+
+// follow makes this master one that comes after that of a term, where nobody else says
+// which one it is.
+func (m *Machine) follow(term uint32) {
+	if !m.cfg.Authority && term >= m.cfg.Term && term < MaxTerm {
+		m.cfg.Term = term + 1
+		m.numbers = firstNumbers(m.cfg.Term)
+		m.round.n = m.numbers.changes
+	}
+}
+
+// termOf is the term of the last master that has told the sender of p a number. It may
+// be later than the one that the sender was told.
+func termOf(p *wire.C2MReport) uint32 {
+	n := max(p.Round.Decision, p.Query.Decision, p.Call.Decision, p.Optimized, p.Synced, p.Change.Taken, p.Change.Prepares, p.Mesh.Change)
+	for i := range p.Ops {
+		n = max(n, p.Ops[i].Seq)
+	}
+	for i := range p.Verdicts {
+		n = max(n, p.Verdicts[i].Seq)
+	}
+	return uint32(min(n>>termShift, MaxTerm))
+}
+
+// beginRecovery lets the clock of a recovery run.
+func (m *Machine) beginRecovery() {
+	if r := &m.recovery; !r.on || !r.begun {
+		r.on, r.begun, r.since = true, true, m.now
+		m.fact(Fact{Kind: "recovering", Text: fmt.Sprintf("this is master %d of the run: it waits for the peers to say what they hold", m.cfg.Term)})
+	}
+}
+
+// returned takes a packet of a client that has come back and is not in the world yet.
+func (m *Machine) returned(b *comeback, e PacketIn) {
+	if b.late {
+		m.returnedLate(b, e)
+		return
+	}
+	p, ok := e.Packet.(wire.C2MReport)
+	switch {
+	case ok && b.report == nil:
+		b.report = &p
+		m.follow(termOf(&p))
+		m.send(b.c, wire.M2CResumed{})
+		m.recovery.news = true
+	case ok: // connections that have broken since
+		b.report.Broken = p.Broken
+		m.recovery.news = true
+	case b.report == nil:
+		m.turnBack(b, fmt.Sprintf("packet %T before the report", e.Packet))
+	default:
+		if beat, alive := e.Packet.(wire.C2MHeartbeat); alive {
+			m.beat(b.c, beat)
+			return
+		}
+		if b.held++; b.held > maxHeld {
+			m.turnBack(b, "too many packets in a recovery")
+			return
+		}
+		m.recovery.held = append(m.recovery.held, e)
+	}
+}
+
+// returnedLate takes a packet of a client that has come back when the others had gone on
+// without it. A newcomer has missed nothing but a round that has failed; a member has.
+func (m *Machine) returnedLate(b *comeback, e PacketIn) {
+	switch p := e.Packet.(type) {
+	case wire.C2MHeartbeat:
+		m.beat(b.c, p)
+	case wire.C2MReport:
+		if b.report != nil {
+			return
+		}
+		if b.report = &p; p.Round.Decision != 0 || p.Call.Step > wire.StepRing {
+			m.turnBack(b, "this master went on without the session: its peer was away for too long")
+			return
+		}
+		m.send(b.c, wire.M2CResumed{})
+		m.takeLate(b)
+	case wire.C2MP2PConnectionsEstablished:
+		m.send(b.c, wire.M2CP2PConnectionsEstablished{})
+	case wire.C2MRequestEstablishP2PConnections:
+		m.comeLate(b)
+	default:
+		m.turnBack(b, fmt.Sprintf("packet %T of a newcomer", e.Packet))
+	}
+}
+
+// takeLate goes on with a newcomer that has reported, when the others have gone on.
+func (m *Machine) takeLate(b *comeback) {
+	b.late = true
+	switch b.report.Call.Step {
+	case wire.StepConnecting: // C2M 3 follows
+	case wire.StepRing:
+		m.send(b.c, wire.M2CP2PConnectionsEstablished{})
+	default:
+		m.comeLate(b)
+	}
+}
+
+// comeLate makes b a newcomer that waits to be let in.
+func (m *Machine) comeLate(b *comeback) {
+	m.recovery.lost(b.c)
+	m.enter(b.c, b.group)
+	b.c.place.neighbours = []wire.UUID{b.c.uuid}
+	m.arrived(b.c)
+}
+
+// turnBack ends the connection of a client that has come back, and tells it why.
+func (m *Machine) turnBack(b *comeback, why string) {
+	m.send(b.c, wire.M2CPeerDropped{UUID: b.c.uuid, Addr: b.c.remote, Group: b.group, Reason: why})
+	m.close(b.c, "kick", why)
+}
+
+// add notes a client that has come back.
+func (r *recovery) add(b *comeback) {
+	r.back = append(r.back, b)
+	if r.by == nil {
+		r.by = map[*client]*comeback{}
+	}
+	r.by[b.c] = b
+}
+
+// lost forgets a client that had come back and is gone.
+func (r *recovery) lost(c *client) {
+	b := r.by[c]
+	if b == nil && !r.doors[c.id] {
+		return
+	}
+	delete(r.by, c)
+	delete(r.doors, c.id)
+	r.back = slices.DeleteFunc(r.back, func(o *comeback) bool { return o == b })
+	r.held = slices.DeleteFunc(r.held, func(e PacketIn) bool { return e.Client == c.id })
+	r.news = true
+}
+
+// newest is what the registry and the reports say of the last ring of a group.
+type newest struct {
+	id      uint32
+	round   uint64 // that a peer has seen succeed, 0: none
+	taken   uint64 // the change that gave the ring since, 0: none
+	ring    []wire.UUID
+	missing []wire.UUID
+	hinted  bool // all who are missing look dead to those beside them
+}
+
+// survey says for every known group who was in it, by ascending id.
+func (m *Machine) survey() (gs []*newest) {
+	of := func(id uint32) *newest {
+		i, found := slices.BinarySearchFunc(gs, id, func(g *newest, id uint32) int { return int(g.id) - int(id) })
+		if !found {
+			gs = slices.Insert(gs, i, &newest{id: id})
+		}
+		return gs[i]
+	}
+	for _, b := range m.recovery.back {
+		if b.report == nil {
+			continue
+		}
+		g, s := of(b.group), &b.report.Round
+		if taken := b.report.Change.Taken; s.Decision > g.round || s.Decision == g.round && taken > g.taken {
+			g.round, g.taken, g.ring = s.Decision, taken, s.Ring
+		}
+	}
+	written := map[*newest][]wire.UUID{}
+	for _, r := range m.records.groups {
+		if r.Members != nil {
+			g := of(r.ID)
+			if written[g] = g.ring; r.Round > g.round {
+				written[g] = r.Members
+			}
+		}
+	}
+	for _, g := range gs {
+		all, known := written[g]
+		if !known {
+			all = g.ring
+		}
+		for _, u := range all {
+			if !m.accounted(g, u) {
+				g.missing = append(g.missing, u)
+			}
+		}
+		g.hinted = m.hinted(g)
+	}
+	return gs
+}
+
+// accounted reports whether u needs not be waited for: it has reported, or somebody
+// knows that it does not come.
+func (m *Machine) accounted(g *newest, u wire.UUID) bool {
+	for _, b := range m.recovery.back {
+		if b.group != g.id || b.report == nil {
+			continue
+		}
+		s := &b.report.Round
+		if b.c.uuid == u || s.Decision == g.round && (slices.Contains(s.Gone, u) || slices.Contains(s.Mortal, u)) {
+			return true
+		}
+	}
+	return false
+}
+
+// hinted reports whether the neighbours of all who are missing from g say that the
+// connections to them are broken, or are missing as well.
+func (m *Machine) hinted(g *newest) bool {
+	for _, u := range g.missing {
+		said := 0
+		for _, v := range neighbours(g.ring, u) {
+			for _, b := range m.recovery.back {
+				if b.c.uuid != v || b.report == nil {
+					continue
+				}
+				if !slices.Contains(b.report.Broken, u) {
+					return false
+				}
+				said++
+			}
+		}
+		if said == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// grace is how long those who are missing are waited for.
+func (m *Machine) grace(gs []*newest) time.Duration {
+	for _, g := range gs {
+		if !g.hinted {
+			return m.longGrace()
+		}
+	}
+	return min(brokenGrace, m.longGrace())
+}
+
+func (m *Machine) longGrace() time.Duration {
+	if m.cfg.HeartbeatTimeout > 0 {
+		return m.cfg.HeartbeatTimeout
+	}
+	return defaultGrace
+}
+
+// whole reports whether nobody is missing, as far as this master can know.
+func (m *Machine) whole(gs []*newest) bool {
+	for _, b := range m.recovery.back {
+		if b.report == nil {
+			return false
+		}
+	}
+	for _, g := range gs {
+		if len(g.missing) > 0 {
+			return false
+		}
+	}
+	if len(gs) == 0 {
+		return false
+	}
+	if m.cfg.Authority {
+		return true
+	}
+	// Nobody has written down which groups there are. The last round said how many peers
+	// they have.
+	last, world, known := uint64(0), uint64(0), uint64(0)
+	for _, b := range m.recovery.back {
+		s, call := &b.report.Round, &b.report.Call
+		heard := s.Decision
+		if call.Step == wire.StepConnecting || call.Step == wire.StepRing {
+			heard = max(heard, call.Decision)
+		}
+		if heard > last {
+			last, world = heard, s.World
+		}
+	}
+	for _, g := range gs {
+		known += uint64(len(g.ring))
+		for _, b := range m.recovery.back {
+			connects := b.report.Call.Step == wire.StepConnecting || b.report.Call.Step == wire.StepRing
+			if b.group == g.id && connects && !slices.Contains(g.ring, b.c.uuid) {
+				known++
+			}
+		}
+	}
+	return last != 0 && known >= world // newcomers know nothing of members
+}
+
+// lead reports whether those who have come back may drop the others of their group
+// without a registry: of two parts of it, only one may.
+func (m *Machine) lead(gs []*newest) bool {
+	if m.cfg.Authority || m.cfg.DropLost {
+		return true
+	}
+	for _, g := range gs {
+		n, here := len(g.ring), len(g.ring)-len(g.missing)
+		switch {
+		case 2*here > n:
+		case 2*here == n && n > 0 && !slices.Contains(g.missing, slices.MinFunc(g.ring, wire.UUID.Compare)):
+		case len(g.missing) > 0:
+			return false
+		}
+	}
+	return true
+}
+
+// recoveryDue returns when the recovery goes on without those who are missing.
+func (m *Machine) recoveryDue() (time.Duration, bool) {
+	r := &m.recovery
+	if !r.on || !r.begun || r.asked != 0 && !r.sure {
+		return 0, false
+	}
+	gs := m.survey()
+	at := r.since + m.grace(gs)
+	if m.now >= at && !m.lead(gs) {
+		return 0, false // an operator has to say, or others have to come
+	}
+	return at, true
+}
+
+// checkRecovered goes on when everybody is there, or was waited for long enough.
+func (m *Machine) checkRecovered() {
+	r := &m.recovery
+	if !r.on {
+		return
+	}
+	if !r.begun {
+		m.beginRecovery()
+	}
+	r.news = false
+	gs := m.survey()
+	if m.whole(gs) {
+		m.rebuild(gs)
+		return
+	}
+	if m.now < r.since+m.grace(gs) {
+		return
+	}
+	if !m.lead(gs) {
+		m.about(&client{}, "recovering", true, "more than half of the members of a group are missing, and no registry says that they may be dropped: "+
+			"start the peers again, or set master.lost_members to drop")
+		return
+	}
+	if m.cfg.Authority && !r.sure {
+		if r.asked == 0 {
+			m.records.last++
+			r.asked = m.records.last
+			m.out = append(m.out, Confirm{Number: r.asked})
+		}
+		return
+	}
+	for _, b := range slices.Clone(r.back) {
+		if b.report == nil {
+			m.turnBack(b, "it has not reported what it holds in time")
+			r.lost(b.c)
+		}
+	}
+	m.rebuild(gs)
+}
+
+// deferred keeps the registration of a newcomer until the recovery is through.
+func (m *Machine) deferred(c *client, e PacketIn) {
+	r := &m.recovery
+	if r.doors[c.id] {
+		m.kick(c, "registered twice")
+		return
+	}
+	if r.doors == nil {
+		r.doors = map[ClientID]bool{}
+	}
+	r.doors[c.id] = true
+	m.silent = without(m.silent, c)
+	r.held = append(r.held, e)
+}

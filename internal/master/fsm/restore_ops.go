@@ -1,0 +1,173 @@
+package fsm
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// underway is a collective of which somebody knows the number.
+type underway struct {
+	tag, seq uint64
+	older    bool // it uses the ring before the one in force
+	verdict  *wire.Verdict
+	parts    []part
+}
+
+// part is what a client has reported of it, while it is not through.
+type part struct {
+	b *comeback
+	o *wire.ReportedOp
+}
+
+// through reports whether b has heard of the end of the collective.
+func (w *underway) through(b *comeback) bool {
+	return slices.ContainsFunc(b.report.Verdicts, func(v wire.ReportedVerdict) bool { return v.Tag == w.tag && v.Seq >= w.seq })
+}
+
+// findOps returns the latest collectives with their tags that somebody knows the number
+// of, and that not all are through with.
+func findOps(n *newest, bs []*comeback) (ws []*underway) {
+	by := map[uint64]*underway{}
+	known := func(tag, seq uint64) *underway {
+		w := by[tag]
+		if w == nil {
+			w = &underway{tag: tag, seq: seq}
+			by[tag] = w
+			ws = append(ws, w)
+		}
+		if seq > w.seq {
+			*w = underway{tag: tag, seq: seq}
+		}
+		return w
+	}
+	for _, b := range bs {
+		if b.report.Round.Decision != n.round {
+			continue // what it knows is from before the ring
+		}
+		for i := range b.report.Verdicts {
+			v := &b.report.Verdicts[i]
+			if w := known(v.Tag, v.Seq); w.seq == v.Seq {
+				w.verdict = &v.Verdict
+			}
+		}
+		for i := range b.report.Ops {
+			o := &b.report.Ops[i]
+			if o.Step < wire.OpRunning {
+				continue
+			}
+			if w := known(o.Vote.Tag, o.Seq); w.seq == o.Seq {
+				w.older = w.older || o.Older
+				if o.Heard {
+					w.verdict = &o.Verdict
+				}
+			}
+		}
+	}
+	for _, b := range bs {
+		for i := range b.report.Ops {
+			o := &b.report.Ops[i]
+			if w := by[o.Vote.Tag]; w != nil && o.After <= w.seq && !w.through(b) {
+				w.parts = append(w.parts, part{b, o})
+			}
+		}
+	}
+	ws = slices.DeleteFunc(ws, func(w *underway) bool { return len(w.parts) == 0 })
+	slices.SortFunc(ws, func(a, b *underway) int { return cmp.Compare(a.seq, b.seq) })
+	return ws
+}
+
+// restoreOps goes on with the collectives that somebody has heard the commence of. The
+// others hear of it, in the place that it had among the changes of rings.
+func (m *Machine) restoreOps(g *group, n *newest, bs []*comeback) {
+	ws := findOps(n, bs)
+	for _, w := range ws {
+		if w.older || w.verdict != nil {
+			m.recommence(g, w)
+		}
+	}
+	m.restoreChange(g, n, bs)
+	for _, w := range ws {
+		if !w.older && w.verdict == nil {
+			m.recommence(g, w)
+		}
+	}
+	for _, w := range ws {
+		m.goOn(g, w)
+	}
+}
+
+// recommence makes the parts in w what they were, and tells its number to those who
+// have only voted.
+func (m *Machine) recommence(g *group, w *underway) {
+	t := g.tags.get(w.tag)
+	if t == nil {
+		t = g.tags.add(w.tag, m.now)
+	}
+	t.performed = true
+	g.flying++
+	g.inForce.pace.Spoil()
+	for _, p := range w.parts {
+		c, v := p.b.c, &p.o.Vote
+		if c.state != Collective {
+			c.put(Collective, m.now)
+		}
+		m.numbers.parts++
+		g.addOp(c, t, clientOp{n: m.numbers.parts, count: v.Count, dtype: v.DType, op: v.Op, form: v.Form, call: v.Call, told: p.o.Heard})
+		c.op(w.tag).to(Perform, m.now)
+		p.b.taken = append(p.b.taken, w.tag)
+		if p.o.Step < wire.OpRunning {
+			m.send(c, wire.M2CCollectiveCommsCommence{Tag: w.tag, SeqNr: w.seq})
+		}
+	}
+}
+
+// goOn tells the verdict on w that some have heard, or comes to one when all have
+// reported.
+func (m *Machine) goOn(g *group, w *underway) {
+	t := g.tags.get(w.tag)
+	if v := w.verdict; v != nil {
+		t.aborted, t.decided = v.Aborted, true
+		for _, p := range w.parts {
+			if o := p.b.c.op(w.tag); v.Aborted && !o.told {
+				o.told = true
+				m.send(p.b.c, wire.M2CCollectiveCommsAbort{Tag: w.tag, Aborted: true, Ext: wire.Ext{Reason: v.Reason, ReasonCode: v.Code}})
+			}
+		}
+	}
+	for _, p := range w.parts {
+		if p.o.Step == wire.OpAhead || p.o.Step == wire.OpReported {
+			p.b.c.op(w.tag).to(VoteComplete, m.now)
+		}
+	}
+	for _, p := range w.parts {
+		if o := p.o; o.Step != wire.OpVoted && o.Step != wire.OpRunning && o.Done.WasAborted {
+			m.abortFor(g, t, p.b.c, disagreement(p.b.c, o.Done))
+		}
+	}
+	m.checkComplete(g, t)
+}
+
+// restoreChange gives the ring in force to those who have connected for it and were not
+// told of it. One that nobody was told of is given up.
+func (m *Machine) restoreChange(g *group, n *newest, bs []*comeback) {
+	var direct wire.Direct
+	for _, b := range bs {
+		if h := &b.report.Change; n.taken != 0 && h.Taken == n.taken {
+			direct = h.Direct
+		}
+	}
+	g.mesh.direct, g.mesh.spares = direct, direct.Most > 0
+	for _, b := range bs {
+		h := &b.report.Change
+		if h.Prepares == 0 {
+			continue
+		}
+		p := wire.M2CSwitchRing{Change: h.Prepares}
+		if h.Prepares == n.taken {
+			p.Ring, p.Direct = n.ring, direct
+		}
+		m.send(b.c, p)
+	}
+}
