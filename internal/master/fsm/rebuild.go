@@ -210,7 +210,8 @@ func (m *Machine) tellDeparted(g *group, bs []*comeback) (why string) {
 }
 
 // restoreMesh gives those who have connected for a mesh the word that others had. One
-// of which nobody has heard is refused.
+// of which nobody has heard is refused, and all hear that, or they would ask for it in
+// vain.
 func (m *Machine) restoreMesh(g *group, bs []*comeback) {
 	settled := wire.ReportedMesh{Planner: wire.MeshNone}
 	asked := false
@@ -233,7 +234,7 @@ func (m *Machine) restoreMesh(g *group, bs []*comeback) {
 		if e.Change == settled.Change && e.Step != wire.MeshUnknown {
 			b.c.place.meshed, b.c.place.ways = e.Change, e.Ways
 		}
-		if e.Step != wire.MeshPreparing && e.Step != wire.MeshAnswered {
+		if e.Step == wire.MeshSettled || b.c.phase != Accepted {
 			continue
 		}
 		p := wire.M2CMesh{Change: e.Change, Planner: wire.MeshNone}
