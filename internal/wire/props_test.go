@@ -90,10 +90,10 @@ func (d drawer) report() C2MReport {
 	uuids := func() []UUID { return drawList(d, d.uuid) }
 	verdict := func() Verdict { return Verdict{d.b(), d.u16(), d.str()} }
 	p := C2MReport{
-		Round:  StoodRound{d.u64(), uuids(), uuids(), uuids(), uuids(), d.u64(), d.u64()},
+		Round:  StoodRound{d.u64(), uuids(), uuids(), uuids(), uuids(), d.u64(), d.u64(), d.u64()},
 		Query:  ReportedQuery{d.b(), d.u64(), d.b()},
 		Call:   ReportedCall{Step: ReportStep(d.u8() % (uint8(StepSynced) + 1)), Decision: d.u64(), Failed: uuids(), Unheld: d.b()},
-		Change: ReportedChange{d.u64(), Direct{d.u64(), d.u32(), d.u32(), d.u32()}, d.u64(), d.b(), uuids()},
+		Change: ReportedChange{d.u64(), Direct{d.u64(), d.u32(), d.u32(), d.u32()}, d.u64(), d.uuid(), d.u64(), d.b(), uuids()},
 		Mesh:   ReportedMesh{MeshStep(d.u8()), d.b(), d.u64(), d.u8(), uuids(), d.ways()},
 		Ops: drawList(d, func() ReportedOp {
 			o := ReportedOp{
@@ -105,7 +105,7 @@ func (d drawer) report() C2MReport {
 		}),
 		Verdicts: drawList(d, func() ReportedVerdict { return ReportedVerdict{d.u64(), d.u64(), verdict()} }),
 
-		NextRevision: d.u64(), Optimized: d.u64(), Synced: d.u64(), Broken: uuids(),
+		NextRevision: d.u64(), Optimized: d.u64(), Synced: d.u64(), Leaving: d.b(), Broken: uuids(),
 		Links: drawList(d, func() ReportedLink { return ReportedLink{d.uuid(), d.f64(), d.f64()} }),
 	}
 	if p.Call.Step >= StepElection {

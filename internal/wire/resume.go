@@ -115,6 +115,8 @@ type (
 		// Optimized and Synced are the last optimization of which M2C 6 came since the
 		// round, and the last election of which M2C 8 did; 0: none.
 		Optimized, Synced uint64
+		// Leaving says that C2M 72 counts as sent.
+		Leaving bool
 		// Broken are neighbours whose connections to the sender have ended.
 		Broken []UUID
 		Links  []ReportedLink
@@ -138,6 +140,7 @@ type StoodRound struct {
 	Gone     []UUID // members of the ring that the master has named as gone since
 	World    uint64 // peers in all groups, and how many these are, when it began
 	Groups   uint64
+	Largest  uint64 // peers in the largest group
 }
 
 // ReportedQuery is the question whether newcomers wait.
@@ -180,9 +183,11 @@ type ReportedCall struct {
 
 // ReportedChange is about rings that are switched.
 type ReportedChange struct {
-	Taken    uint64 // the last M2C 71 with a ring since the round, 0: none
+	Taken    uint64 // the last M2C 71 with a ring, or M2C 76, since the round, 0: none
 	Direct   Direct // of it
-	Prepares uint64 // the M2C 70 that no M2C 71 has answered, 0: none
+	Prepares uint64 // the M2C 70 or 74 that neither has answered, 0: none
+	Leaver   UUID   // of M2C 74, zero: it was M2C 70
+	Epoch    uint64 // ... and that begins then
 	Answered bool   // C2M 68 counts as sent for it
 	Failed   []UUID // ... and named these
 }
@@ -295,7 +300,7 @@ func appendReport(dst []byte, p *C2MReport) []byte {
 	s := &p.Round
 	dst = appendUUIDs(appendUUIDs(appendU64(dst, s.Decision), s.Ring), s.Members)
 	dst = appendUUIDs(appendUUIDs(dst, s.Mortal), s.Gone)
-	dst = appendU64(appendU64(dst, s.World), s.Groups)
+	dst = appendU64(appendU64(appendU64(dst, s.World), s.Groups), s.Largest)
 
 	dst = appendBool(appendU64(appendBool(dst, p.Query.Asking), p.Query.Decision), p.Query.Pending)
 
@@ -312,7 +317,8 @@ func appendReport(dst []byte, p *C2MReport) []byte {
 	h := &p.Change
 	dst = appendU64(appendU64(dst, h.Taken), h.Direct.Most)
 	dst = appendU32(appendU32(appendU32(dst, h.Direct.RingUS), h.Direct.ExchangeUS), h.Direct.Kbps)
-	dst = appendUUIDs(appendBool(appendU64(dst, h.Prepares), h.Answered), h.Failed)
+	dst = appendU64(append(appendU64(dst, h.Prepares), h.Leaver[:]...), h.Epoch)
+	dst = appendUUIDs(appendBool(dst, h.Answered), h.Failed)
 
 	e := &p.Mesh
 	dst = append(appendU64(appendBool(append(dst, byte(e.Step)), e.Wanted), e.Change), e.Planner)
@@ -332,7 +338,7 @@ func appendReport(dst []byte, p *C2MReport) []byte {
 		dst = appendVerdict(appendU64(appendU64(dst, v.Tag), v.Seq), v.Verdict)
 	}
 	dst = appendU64(appendU64(appendU64(dst, p.NextRevision), p.Optimized), p.Synced)
-	dst = appendUUIDs(dst, p.Broken)
+	dst = appendUUIDs(appendBool(dst, p.Leaving), p.Broken)
 	dst = appendU64(dst, uint64(len(p.Links)))
 	for _, l := range p.Links {
 		dst = appendF64(appendF64(append(dst, l.To[:]...), l.Mbps), l.Deviation)
@@ -352,7 +358,7 @@ func appendReportedOp(dst []byte, o *ReportedOp) []byte {
 func (r *reader) report() (p C2MReport) {
 	p.Round = StoodRound{
 		Decision: r.u64(), Ring: r.uuids(), Members: r.uuids(), Mortal: r.uuids(), Gone: r.uuids(),
-		World: r.u64(), Groups: r.u64(),
+		World: r.u64(), Groups: r.u64(), Largest: r.u64(),
 	}
 	p.Query = ReportedQuery{Asking: r.bool(), Decision: r.u64(), Pending: r.bool()}
 	p.Call = ReportedCall{Step: ReportStep(r.u8()), Decision: r.u64(), Failed: r.uuids(), Unheld: r.bool()}
@@ -364,7 +370,7 @@ func (r *reader) report() (p C2MReport) {
 	}
 	p.Change = ReportedChange{
 		Taken: r.u64(), Direct: Direct{Most: r.u64(), RingUS: r.u32(), ExchangeUS: r.u32(), Kbps: r.u32()},
-		Prepares: r.u64(), Answered: r.bool(), Failed: r.uuids(),
+		Prepares: r.u64(), Leaver: r.uuid(), Epoch: r.u64(), Answered: r.bool(), Failed: r.uuids(),
 	}
 	p.Mesh = ReportedMesh{
 		Step: MeshStep(r.u8()), Wanted: r.bool(), Change: r.u64(), Planner: r.u8(), Failed: r.uuids(),
@@ -378,7 +384,7 @@ func (r *reader) report() (p C2MReport) {
 		return ReportedVerdict{Tag: r.u64(), Seq: r.u64(), Verdict: r.verdict()}
 	})
 	p.NextRevision, p.Optimized, p.Synced = r.u64(), r.u64(), r.u64()
-	p.Broken = r.uuids()
+	p.Leaving, p.Broken = r.bool(), r.uuids()
 	p.Links = list(r, minReportedLink, func(r *reader) ReportedLink {
 		return ReportedLink{To: r.uuid(), Mbps: r.f64(), Deviation: r.f64()}
 	})

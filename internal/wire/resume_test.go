@@ -17,7 +17,7 @@ import (
 var wantReport = C2MReport{
 	Round: StoodRound{
 		Decision: 258, Ring: []UUID{vectorUUID("u(0x01)")}, Members: []UUID{vectorUUID("u(0x01)")},
-		Mortal: []UUID{vectorUUID("u(0x01)")}, Gone: []UUID{vectorUUID("u(0x01)")}, World: 3, Groups: 2,
+		Mortal: []UUID{vectorUUID("u(0x01)")}, Gone: []UUID{vectorUUID("u(0x01)")}, World: 3, Groups: 2, Largest: 3,
 	},
 	Query: ReportedQuery{Asking: true, Decision: 259, Pending: true},
 	Call: ReportedCall{
@@ -25,7 +25,7 @@ var wantReport = C2MReport{
 		Vote:    C2MSyncSharedState{Revision: 5, Strategy: SendOnly, Entries: []StateEntry{{Key: "w", Hash: 7, HashType: HashCRC32, DType: dtype.Float32}}},
 		Verdict: M2CSyncSharedState{IsOutdated: true, Distributor: netip.MustParseAddrPort("0.0.0.0:0"), Keys: []string{"w"}, Hashes: []uint64{9}, HashTypes: []HashType{HashCRC32}},
 	},
-	Change: ReportedChange{Taken: 261, Direct: Direct{1, 2, 3, 4}, Prepares: 262, Answered: true, Failed: []UUID{vectorUUID("u(0x01)")}},
+	Change: ReportedChange{Taken: 261, Direct: Direct{1, 2, 3, 4}, Prepares: 262, Leaver: vectorUUID("u(0x01)"), Epoch: 266, Answered: true, Failed: []UUID{vectorUUID("u(0x01)")}},
 	Mesh:   ReportedMesh{Step: MeshSettled, Wanted: true, Change: 263, Planner: MeshDirect, Failed: []UUID{vectorUUID("u(0x01)")}, Ways: []Way{{vectorUUID("u(0x01)"), 5}}},
 	Ops: []ReportedOp{{
 		Vote: C2MCollectiveCommsInitiate{Tag: 6, Count: 8, DType: dtype.Float32, Op: dtype.Sum, Call: Call{Kind: 3, Root: 1}},
@@ -33,7 +33,7 @@ var wantReport = C2MReport{
 		Heard: true, Verdict: Verdict{Aborted: true, Code: 7, Reason: "no"},
 	}},
 	Verdicts:     []ReportedVerdict{{Tag: 6, Seq: 265, Verdict: Verdict{}}},
-	NextRevision: 6, Optimized: 266, Synced: 267,
+	NextRevision: 6, Optimized: 266, Synced: 267, Leaving: true,
 	Broken: []UUID{vectorUUID("u(0x01)")},
 	Links:  []ReportedLink{{To: vectorUUID("u(0x01)"), Mbps: 2, Deviation: 0.5}},
 }
@@ -45,16 +45,16 @@ func reportHex(magic, id string) string {
 	list := one + id
 	op := "000000000000003a" + "0000000000000006" + "0000000000000008" + "0a01" + magic + "0000001c" + "00530018" + "03000000" + "00000001" + "0000000000000000" + "0000000000000000" +
 		"03" + u16x("08") + u16x("09") + "01" + "0000000000000009" + "0000000000000006" + "01" + "01" + "01" + "0007" + "0000000000000002" + "6e6f"
-	body := u16x("02") + list + list + list + list + "0000000000000003" + "0000000000000002" +
+	body := u16x("02") + list + list + list + list + "0000000000000003" + "0000000000000002" + "0000000000000003" +
 		"01" + u16x("03") + "01" +
 		"0b" + u16x("04") + list + "01" +
 		"000000000000002d" + "0000000000000005" + "02" + one + one + "77" + "0000000000000007" + "01" + "0000000000000000" + "0a" + "00" +
 		"0000000000000022" + "01" + "01000000000000" + one + one + "77" + "0000000000000009" + "01" +
-		u16x("05") + "0000000000000001" + "00000002" + "00000003" + "00000004" + u16x("06") + "01" + list +
+		u16x("05") + "0000000000000001" + "00000002" + "00000003" + "00000004" + u16x("06") + id + u16x("0a") + "01" + list +
 		"03" + "01" + u16x("07") + "01" + list + one + id + "00000005" +
 		one + op +
 		one + "0000000000000006" + u16x("09") + "00" + "0000" + "0000000000000000" +
-		"0000000000000006" + u16x("0a") + u16x("0b") + list + one + id + "4000000000000000" + "3fe0000000000000"
+		"0000000000000006" + u16x("0a") + u16x("0b") + "01" + list + one + id + "4000000000000000" + "3fe0000000000000"
 	return lengthHex(body) + "0045" + body
 }
 

@@ -130,6 +130,8 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 	v := &m.view
 	v.LocalWorldSize, v.GlobalWorldSize, v.LargestGroupSize = len(p.Ring), int(p.World), int(p.Largest)
 	v.Members = slices.DeleteFunc(slices.Clone(v.Members), func(u wire.UUID) bool { return u == gone })
+	s := &m.resume.stood
+	s.World, s.Largest, s.Members = p.World, p.Largest, v.Members
 	m.epoch = prep.epoch
 	clear(m.failedTags)
 	for _, op := range m.ops {

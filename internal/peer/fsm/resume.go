@@ -259,7 +259,7 @@ func (m *Machine) stoodRound(p wire.M2CP2PConnectionsEstablished) {
 	}
 	r.stood = wire.StoodRound{
 		Decision: m.flow.decision, Members: m.view.Members, Mortal: slices.Clone(p.Mortal),
-		World: uint64(m.view.GlobalWorldSize), Groups: uint64(m.view.NumGroups),
+		World: uint64(m.view.GlobalWorldSize), Groups: uint64(m.view.NumGroups), Largest: uint64(m.view.LargestGroupSize),
 	}
 	r.taken, r.query, r.verdicts, r.optimized, r.synced = 0, wire.ReportedQuery{}, verdicts{}, 0, 0
 	r.links = slices.DeleteFunc(r.links, func(l wire.ReportedLink) bool { return !slices.Contains(p.Ring, l.To) })
@@ -296,7 +296,8 @@ func (m *Machine) report() wire.C2MReport {
 		Round: r.stood, Query: r.query, Call: m.reportCall(), Mesh: m.mesh.report(),
 		Change:       wire.ReportedChange{Taken: r.taken, Direct: m.view.Direct},
 		Verdicts:     r.verdicts.last(reportedVerdicts),
-		NextRevision: r.next, Optimized: r.optimized, Synced: r.synced, Links: slices.Clone(r.links),
+		NextRevision: r.next, Optimized: r.optimized, Synced: r.synced,
+		Leaving: m.leaving != 0, Links: slices.Clone(r.links),
 	}
 	p.Query.Asking = m.asking
 	p.Round.World, p.Round.Groups = uint64(m.view.GlobalWorldSize), uint64(m.view.NumGroups)
@@ -306,6 +307,7 @@ func (m *Machine) report() wire.C2MReport {
 	}
 	if m.prep != nil {
 		p.Change.Prepares, p.Change.Failed = m.prep.change, slices.Clone(m.prep.unreached)
+		p.Change.Leaver, p.Change.Epoch = m.prep.leaver, m.prep.epoch
 		p.Change.Answered = (m.prep.stands || m.prep.failed) && m.prep.answer == nil
 	}
 	for _, op := range m.ops {

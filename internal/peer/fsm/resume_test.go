@@ -326,7 +326,7 @@ func TestHeldVoteIsReported(t *testing.T) {
 	r.step(MasterGone{})
 	report := r.reattach()
 	require.Equal(t, wire.OpVoted, report.Ops[0].Step)
-	require.Equal(t, wire.StoodRound{Decision: 258, Ring: uids(1, 2), Mortal: uids(2), World: 2, Groups: 1}, report.Round)
+	require.Equal(t, wire.StoodRound{Decision: 258, Ring: uids(1, 2), Mortal: uids(2), World: 2, Groups: 1, Largest: 2}, report.Round)
 	r.now += time.Second
 	r.step(Tick{})
 	r.silent()
@@ -427,4 +427,31 @@ func TestVerdictsAreBounded(t *testing.T) {
 	require.True(t, slices.IsSortedFunc(last, func(a, b wire.ReportedVerdict) int { return int(a.Seq) - int(b.Seq) }))
 	require.Contains(t, v.of, uint64(10*keptVerdicts-reportedVerdicts))
 	require.NotContains(t, v.of, uint64(1))
+}
+
+// Who leaves, and what becomes of it, is in the report.
+func TestReportOfLeaving(t *testing.T) {
+	x := resumes
+	x.Collectives, x.Plans = 1, wire.LeavePlans
+	r := connectedAs(t, canResume, x, true, 1, 2, 3)
+	c := r.newCall()
+	r.step(MasterGone{})
+	r.step(CallLeave{Call: c})
+	r.silent()
+	require.True(t, r.reattach().Leaving)
+	r.in(wire.M2CLeaveAnswer{Left: true})
+	r.ok(c)
+
+	r = connectedAs(t, canResume, x, true, 1, 2, 3)
+	r.in(wire.M2CPrepareLeave{Change: 400, Epoch: 9, Leaver: uid(3), Peers: endpoints(2)})
+	r.step(MasterGone{})
+	again := anew(2)
+	again.Ext.Collectives, again.Ext.Plans = 1, wire.LeavePlans
+	r.step(Attached{Packet: again})
+	require.Equal(t, wire.ReportedChange{Prepares: 400, Leaver: uid(3), Epoch: 9, Answered: true}, r.lastSent[0].(wire.C2MReport).Change)
+	r.in(wire.M2CRingWithout{Change: 400, World: 5, Largest: 3, Ring: uids(1, 2)})
+	r.step(MasterGone{})
+	p := r.reattach()
+	require.Equal(t, wire.ReportedChange{Taken: 400}, p.Change)
+	require.Equal(t, wire.StoodRound{Ring: uids(1, 2), Members: uids(1, 2), World: 5, Groups: 1, Largest: 3}, p.Round)
 }
