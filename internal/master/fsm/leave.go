@@ -72,12 +72,13 @@ func (m *Machine) drain() bool {
 }
 
 // mayDivide reports whether the others of g can go on with a ring without c before it
-// leaves. Those who wait for a round, or need one, get one that way.
+// leaves. Those who wait for a round, or need one, get one that way; so do those whose
+// sessions outlive this master, since no other one takes up such a change.
 func (m *Machine) mayDivide(g *group, c *client) bool {
 	ms := m.members(g)
 	for _, o := range ms {
 		free := o.state == Idle || o.state == Collective || o.state >= VoteSync && o.state <= VoteSyncDone
-		if !o.can.leave || o.closing || !free {
+		if !o.can.leave || o.can.resume || o.closing || !free {
 			return false
 		}
 	}

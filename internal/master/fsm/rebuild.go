@@ -167,6 +167,11 @@ func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 	if i := slices.IndexFunc(m.records.groups, func(r GroupRecord) bool { return r.ID == g.id }); i >= 0 {
 		g.state.next = max(g.state.next, m.records.groups[i].NextRevision)
 	}
+	for _, b := range bs {
+		if b.report.NextRevision == g.state.next {
+			b.c.vote.has = g.state.next
+		}
+	}
 	if m.cfg.Authority && n.ring != nil {
 		m.records.record(GroupRecord{ID: g.id, Round: n.round, NextRevision: g.state.next, Members: n.ring})
 	}
@@ -397,7 +402,7 @@ func (m *Machine) restoreElection(g *group, decision uint64, bs []*comeback) {
 
 // restoreVote makes v the vote of c.
 func (m *Machine) restoreVote(c *client, v *wire.C2MSyncSharedState) {
-	c.vote = syncVote{seq: m.numbers.votes, revision: v.Revision, strategy: v.Strategy, entries: v.Entries, torn: v.Ext.Torn}
+	c.vote = syncVote{seq: m.numbers.votes, revision: v.Revision, strategy: v.Strategy, entries: v.Entries, torn: v.Ext.Torn, has: c.vote.has}
 	m.numbers.votes++
 }
 
@@ -451,6 +456,9 @@ func (m *Machine) replay(b *comeback) {
 	}
 	if b.report.Query.Asking && c.phase == Accepted {
 		feed(wire.C2MCheckPeersPending{})
+	}
+	if b.report.Leaving {
+		feed(wire.C2MLeave{})
 	}
 	if c.phase != Accepted && !c.round.in {
 		m.queueTrial(c)

@@ -213,8 +213,14 @@ func (m *Machine) comeLate(b *comeback) {
 	m.arrived(b.c)
 }
 
-// turnBack ends the connection of a client that has come back, and tells it why.
+// turnBack ends the connection of a client that has come back, and tells it why. One
+// that wants to leave has left.
 func (m *Machine) turnBack(b *comeback, why string) {
+	if b.report != nil && b.report.Leaving {
+		m.send(b.c, wire.M2CLeaveAnswer{Left: true})
+		m.close(b.c, "left", "it has left the run")
+		return
+	}
 	m.send(b.c, wire.M2CPeerDropped{UUID: b.c.uuid, Addr: b.c.remote, Group: b.group, Reason: why})
 	m.close(b.c, "kick", why)
 }

@@ -34,6 +34,7 @@ func (w *world) comes(u wire.UUID, term uint32, token [16]byte) ClientID {
 	c := w.connectAt("127.0.0.1:5")
 	w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
 		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: true, Collectives: w.version,
+		Switch: true, Plans: wire.PlansVersion,
 		Resuming: wire.Resuming{Resume: true, Term: term, Identity: wire.Identity{UUID: u, Token: token}},
 	}})
 	return c
@@ -348,4 +349,51 @@ func TestRecoveryIsBounded(t *testing.T) {
 	w.isClosed(b, "twice")
 	require.Empty(t, w.m.recovery.held)
 	require.Empty(t, w.m.recovery.doors)
+}
+
+// Who has asked to leave need not ask again, whether it comes back in time or not. A
+// session that can resume ends like one that is closed.
+func TestRecoveredLeave(t *testing.T) {
+	four := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3), uuidOf(4)}
+	begin := func(change func(i int, r *wire.C2MReport)) (*world, []ClientID) {
+		w := heir(t, Config{Term: 1, Authority: true, Switch: true, Registry: recordOf(four...)})
+		w.version = 1
+		var cs []ClientID
+		for i, u := range four {
+			r := stood(four...)
+			change(i, &r)
+			cs = append(cs, w.returns(u, r))
+		}
+		require.True(t, w.m.conns[cs[1]].can.leave)
+		return w, cs
+	}
+	gone := func(w *world, c ClientID, others []ClientID) {
+		require.True(t, want[wire.M2CLeaveAnswer](w, c).Left)
+		for _, o := range others {
+			require.Equal(t, w.ids[c], want[wire.M2CPeerDropped](w, o).UUID)
+		}
+		w.quiet(others...)
+	}
+
+	w, cs := begin(func(i int, r *wire.C2MReport) { r.Leaving = i == 0 })
+	gone(w, cs[0], cs[1:])
+	late := w.comes(four[0], 1, [16]byte{})
+	want[wire.M2CSessionRegistrationResponse](w, late)
+	r := stood(four...)
+	r.Leaving = true
+	w.obey(w.feed(PacketIn{late, r}))
+	gone(w, late, nil)
+
+	w, cs = begin(func(int, *wire.C2MReport) {})
+	w.send(cs[0], wire.C2MLeave{})
+	gone(w, cs[0], cs[1:])
+
+	w, cs = begin(func(i int, r *wire.C2MReport) {
+		if i == 0 {
+			r.NextRevision = 3
+		}
+	})
+	w.send(cs[0], wire.C2MLeave{})
+	require.Contains(t, want[wire.M2CLeaveAnswer](w, cs[0]).Reason, "revision 2")
+	w.quiet(cs...)
 }
