@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python torchft wheel
+.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -78,6 +78,9 @@ libpccl:
 
 python:
 	@tools/ci/python.sh
+
+pytorch:
+	@tools/ci/pytorch.sh $(ONLY)
 
 torchft:
 	@tools/ci/torchft.sh
