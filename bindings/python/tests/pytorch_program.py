@@ -25,11 +25,6 @@ for features in DistTestCases.backend_feature.values():
 # By the beginning of the name, and why.
 LEFT_OUT: dict[str, str] = {
     "test_barrier_timeout_": "it wants Gloo's words; ours are 'timed out after 1000ms', which PyTorch's newer tests want",
-    "test_monitored_barrier_failure_order": "our monitored_barrier is a barrier: it does not name the rank that is missing",
-    "test_monitored_barrier_gloo_rank_0_timeout": "the same",
-    "test_monitored_barrier_gloo_subgroup": "the same",
-    "test_monitored_barrier_gloo": "the same",
-    "test_monitored_barrier_wait_all_ranks": "the same",
     "test_sparse_all_reduce": "sparse tensors are refused",
 }
 

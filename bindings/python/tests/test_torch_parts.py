@@ -251,3 +251,28 @@ os._exit(0)
 def test_a_child_made_by_fork_leaves_the_group_alone() -> None:
     p = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=2 * TIMEOUT)
     assert (p.returncode, p.stdout) == (0, "good\n"), p.stderr
+
+
+def test_a_monitored_barrier_names_who_is_missing(group: Tuple[GopcclGroup, GopcclGroup]) -> None:
+    """A rank that does not come fails the barrier and not the group; when it comes late it hears of that."""
+    one, two = group
+    short = timedelta(milliseconds=50)
+    with pytest.raises(Failure, match="Rank 1 failed to pass monitoredBarrier in 50 ms$"):
+        one.monitored_barrier(short)
+    with pytest.raises(Failure, match="Rank 1 successfully reached monitoredBarrier, but received errors .* from rank 0"):
+        two.monitored_barrier(short)
+    with pytest.raises(Failure, match="Rank 0 timed out in monitoredBarrier"):
+        one.monitored_barrier(timedelta(0))
+    with pytest.raises(Failure):
+        two.monitored_barrier(timedelta(0))
+    for every in (False, True):
+        late = threading.Thread(target=two.monitored_barrier, args=(LIMIT,))
+        late.start()
+        one.monitored_barrier(None, wait_all_ranks=every)
+        late.join(TIMEOUT)
+        assert not late.is_alive()
+    works = [g.allreduce([torch.ones(3)]) for g in group]
+    assert all(w.wait(LIMIT) for w in works)
+    two.abort()
+    with pytest.raises(Failure, match="Rank 1 failed to pass monitoredBarrier|has failed"):
+        one.monitored_barrier(LIMIT)

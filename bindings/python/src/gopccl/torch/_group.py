@@ -19,6 +19,7 @@ from gopccl import cuda
 from gopccl._types import ReduceOp
 from gopccl.torch import _moves
 from gopccl.torch._core import Core
+from gopccl.torch._monitored import monitored_barrier
 from gopccl.torch._moves import Move, Place, Post
 from gopccl.torch._work import GopcclWork
 
@@ -499,8 +500,9 @@ class GopcclBackend(Calls, c10d.Backend):
         return "gopccl"
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that raises after the options' timeout."""
-        self.barrier(opts).wait()
+        """A barrier that raises after the options' timeout, and names on rank 0 who is missing."""
+        own = getattr(opts, "timeout", None)
+        monitored_barrier(self._core, own if own is not None and own > timedelta(0) else None, wait_all_ranks)
 
 
 class GopcclGroup(Calls, dist.ProcessGroup):  # type: ignore[misc]
@@ -534,11 +536,8 @@ class GopcclGroup(Calls, dist.ProcessGroup):  # type: ignore[misc]
         return self
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that raises after ``timeout``."""
-        opts = c10d.BarrierOptions()
-        if timeout is not None:
-            opts.timeout = timeout
-        self.barrier(opts).wait()
+        """A barrier that raises after ``timeout``, and names on rank 0 who is missing."""
+        monitored_barrier(self._core, timeout, wait_all_ranks)
 
     def split_group(
         self,

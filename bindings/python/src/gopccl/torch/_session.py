@@ -70,6 +70,7 @@ class Session:
         self.place = Place(rank, size, range(size), keep)
         self.why: Optional[str] = None  # why it is over
         self.comm: Optional[Communicator] = None
+        self.barriers = 0  # monitored ones
         self._failed = failed
         self._tag = 0
         self._lock = threading.Lock()
@@ -158,11 +159,12 @@ class Session:
         if handles:
             self._deadlines.add(work, limit)
 
-    def post(self, post: Post, work: GopcclWork, limit: timedelta) -> None:
-        """Begin a message; ``work`` is complete when it is there, or has failed."""
+    def post(self, post: Post, work: GopcclWork, limit: Optional[timedelta]) -> None:
+        """Begin a message; ``work`` is complete when it is there, or has failed, at the latest after ``limit`` if there is one."""
         self.check(work.what)
         assert self.comm is not None
-        self._deadlines.add(work, limit)  # to begin it may take a while
+        if limit is not None:
+            self._deadlines.add(work, limit)  # to begin it may take a while
         try:
             handle = post.start(self.comm)
         except BaseException as err:
