@@ -42,10 +42,13 @@ const (
 	firstPause  = 100 * time.Millisecond
 	steadyAfter = time.Minute // a life of this length resets the pause
 	memoryEvery = 100 * time.Millisecond
-	// A plugin without a call that keeps more than half of a processor busy for
-	// two looks in a row, idleEvery apart, has not obeyed a cancellation.
+	// A plugin without a call that has used the processor for wasted, and in two looks
+	// idleEvery apart, has not obeyed a cancellation. It has if it uses less than a
+	// part in quietPart for two looks in a row.
 	idleEvery = time.Second
-	busyLooks = 2
+	looks     = 2
+	wasted    = 1500 * time.Millisecond
+	quietPart = 20
 )
 
 var (
@@ -297,13 +300,15 @@ func (p *Plugin) watch(in *instance) error {
 
 // runaway finds a plugin that computes for nobody: gRPC ends a canceled call on
 // the host's side whatever the plugin does, so only the processor time that it
-// goes on using tells. Where the system does not count it nothing is found.
+// goes on using tells: how much in all, since beside others that compute it gets
+// little at a time. Where the system does not count it nothing is found.
 type runaway struct {
 	cpu    time.Duration // at the last look
 	at     time.Time
 	looked bool
-	busy   int // looks in a row
-	quiet  int
+	used   time.Duration // since the first look
+	busy   int           // looks
+	quiet  int           // looks in a row
 }
 
 // look reports whether the instance has to go.
@@ -319,15 +324,16 @@ func (r *runaway) look(in *instance) bool {
 	}
 	now := time.Now()
 	if r.looked {
-		if 2*(cpu-r.cpu) > now.Sub(r.at) {
+		r.used += cpu - r.cpu
+		if cpu-r.cpu > now.Sub(r.at)/quietPart {
 			r.busy, r.quiet = r.busy+1, 0
 		} else {
-			r.busy, r.quiet = 0, r.quiet+1
+			r.quiet++
 		}
 	}
 	r.cpu, r.at, r.looked = cpu, now, true
-	if r.quiet >= busyLooks {
+	if r.quiet >= looks {
 		in.canceled.Store(false)
 	}
-	return r.busy >= busyLooks
+	return r.busy >= looks && r.used >= wasted
 }
