@@ -516,9 +516,14 @@ func TestStateOfMessages(t *testing.T) {
 	w.near[[2]int{0, 1}].Stall(false)
 	w.ok(list...)
 
-	named, any := w.recv(1, 0, 8, nil), w.recv(1, -1, 8, nil)
+	named := w.recv(1, 0, 8, nil)
 	require.Equal(t, uuid(0).Short(), at(1, "peer "+uuid(0).Short()+": has sent nothing with this tag")[0].Peer.Short())
-	require.Contains(t, w.eng[1].State().Transfers[1].Waits, "any member: has sent nothing")
+	any := w.recv(1, -1, 8, nil)
+	var waits []string // the clock of some systems takes both for equally old
+	for _, x := range w.eng[1].State().Transfers {
+		waits = append(waits, x.Waits)
+	}
+	require.ElementsMatch(t, []string{"peer " + uuid(0).Short() + ": has sent nothing with this tag", "any member: has sent nothing with this tag"}, waits)
 	w.ok(named, w.send(0, 1, 8, nil))
 	w.ok(any, w.send(0, 1, 8, nil))
 	w.ok(w.recv(1, 0, 9, make([]byte, 3)), small)

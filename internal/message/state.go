@@ -32,15 +32,15 @@ type State struct {
 func (e *Engine) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	st := State{Offers: len(e.offers)}
+	st, now := State{Offers: len(e.offers)}, time.Now()
 	for _, t := range e.sends {
-		st.Transfers = append(st.Transfers, t.look())
+		st.Transfers = append(st.Transfers, t.look(now))
 	}
 	for _, t := range e.taken {
-		st.Transfers = append(st.Transfers, t.look())
+		st.Transfers = append(st.Transfers, t.look(now))
 	}
 	for _, t := range e.recvs {
-		st.Transfers = append(st.Transfers, t.look())
+		st.Transfers = append(st.Transfers, t.look(now))
 	}
 	slices.SortFunc(st.Transfers, func(a, b TransferState) int {
 		return cmp.Or(cmp.Compare(b.Since, a.Since), cmp.Compare(a.Tag, b.Tag), slices.Compare(a.Peer[:], b.Peer[:]))
@@ -49,8 +49,8 @@ func (e *Engine) State() State {
 }
 
 // look describes a transfer that is not over. Engine.mu is held.
-func (t *Transfer) look() TransferState {
-	st := TransferState{Sends: t.sends, Peer: t.peer, Tag: t.tag, Bytes: len(t.buf), Since: time.Since(t.began)}
+func (t *Transfer) look(now time.Time) TransferState {
+	st := TransferState{Sends: t.sends, Peer: t.peer, Tag: t.tag, Bytes: len(t.buf), Since: now.Sub(t.began)}
 	peer := "peer " + t.peer.Short()
 	switch {
 	case t.sends && t.out.taken:
