@@ -18,6 +18,6 @@
 // # Join tokens
 //
 // `gopccl keys token` and the master that lets newcomers in work on the same
-// directory; the master reads it anew for each newcomer. A use of a token is counted on disk before its certificate
+// directory; the master reads it again for each newcomer. A use of a token is counted on disk before its certificate
 // leaves the process (Dir.Enrol).
 package authority

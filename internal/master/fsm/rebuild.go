@@ -8,9 +8,9 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// The world of a master that has gone is made anew from what its peers hold: what one
+// The world of a master that has gone is made again from what its peers hold: what one
 // of them was told is decided, and the others are told the same under the same number;
-// what nobody was told is decided anew, from votes that count as sent now
+// what nobody was told is decided again, from votes that count as sent now
 // (docs/spec/extensions.md, "Recovery").
 
 // rebuild makes the world, and ends the recovery.

@@ -64,7 +64,7 @@ func opOf(step wire.OpStep, seq uint64) wire.ReportedOp {
 	return wire.ReportedOp{Vote: initiate(7), Step: step, Seq: seq}
 }
 
-// What nobody was told is decided anew, with a number that nobody knows.
+// What nobody was told is decided again, with a number that nobody knows.
 func TestRecoveredVotesCount(t *testing.T) {
 	w := heir(t, Config{Term: 4, Authority: true, Registry: recordOf(two...)})
 	r := stood(two...)
