@@ -9,7 +9,6 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -216,17 +215,5 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // explain says what an error of a connection means.
 func explain(err error) error {
-	var header tls.RecordHeaderError
-	var refused *secure.Refusal
-	switch {
-	case errors.As(err, &refused):
-		return err
-	case errors.As(err, &header):
-		return fmt.Errorf("it does not speak TLS: it has no credential, or is not a gopccl master (%w)", err)
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("it closed the connection: it may have no credential, its log says why (%w)", err)
-	case guard.Remote(err):
-		return fmt.Errorf("it lets nobody in by join tokens (gopccl master --enroll), or is of another run; its log says why (%w)", err)
-	}
-	return err
+	return guard.Explain(err, "a gopccl master", "it lets nobody in by join tokens (gopccl master --enroll), or is of another run")
 }

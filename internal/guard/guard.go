@@ -184,19 +184,25 @@ func (g *Guard) Dial(ctx context.Context, conn net.Conn, want secure.Want) (net.
 	return c, nil
 }
 
-// explain says what an error of a handshake means.
+// explain is Explain for a connection of the run.
 func explain(err error) error {
+	return Explain(err, "a gopccl endpoint", "it refused the certificate of this end")
+}
+
+// Explain says what an error of a connection in TLS means: what is the other end if all is
+// well, refusal is what an alert of it says.
+func Explain(err error, what, refusal string) error {
 	var header tls.RecordHeaderError
 	var refused *secure.Refusal
 	switch {
 	case errors.As(err, &refused):
 		return err
 	case errors.As(err, &header):
-		return fmt.Errorf("it does not speak TLS: it has no credential, or is not a gopccl endpoint (%w)", err)
+		return fmt.Errorf("it does not speak TLS: it has no credential, or is not %s (%w)", what, err)
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-		return fmt.Errorf("it closed the connection inside the handshake of TLS: it may have no credential, its log says why (%w)", err)
+		return fmt.Errorf("it closed the connection: it may have no credential, its log says why (%w)", err)
 	case Remote(err):
-		return fmt.Errorf("it refused the certificate of this end, its log says why (%w)", err)
+		return fmt.Errorf("%s; its log says why (%w)", refusal, err)
 	}
 	return err
 }

@@ -103,6 +103,24 @@ func (s *floorSession) close() error {
 	return nil
 }
 
+// introduce listens, tells the parent where, and takes its answer: whom to dial. The
+// caller closes ln; orders follow on in.
+func introduce[T any]() (ln net.Listener, whom T, in io.Reader, err error) {
+	in = orders(os.Stdin)
+	if ln, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
+		return nil, whom, nil, err
+	}
+	lines := json.NewDecoder(in)
+	if err = json.NewEncoder(os.Stdout).Encode(ln.Addr().String()); err == nil {
+		err = lines.Decode(&whom)
+	}
+	if err != nil {
+		ln.Close()
+		return nil, whom, nil, err
+	}
+	return ln, whom, io.MultiReader(lines.Buffered(), in), nil
+}
+
 // runFloorPeer is the body of one process: rank, world, threads.
 func runFloorPeer(_ context.Context, args []string) error {
 	if len(args) != 3 {
@@ -116,20 +134,11 @@ func runFloorPeer(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	in := orders(os.Stdin)
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	ln, addr, in, err := introduce[string]()
 	if err != nil {
 		return err
 	}
 	defer ln.Close()
-	if err := json.NewEncoder(os.Stdout).Encode(ln.Addr().String()); err != nil {
-		return err
-	}
-	lines := json.NewDecoder(in)
-	var addr string
-	if err := lines.Decode(&addr); err != nil {
-		return err
-	}
 	next, err := net.Dial("tcp4", addr)
 	if err != nil {
 		return err
@@ -142,5 +151,5 @@ func runFloorPeer(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return serve(io.MultiReader(lines.Buffered(), in), os.Stdout, r.run)
+	return serve(in, os.Stdout, r.run)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -55,20 +54,11 @@ func runMeshPeer(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	in := orders(os.Stdin)
-	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	ln, addrs, in, err := introduce[[]string]()
 	if err != nil {
 		return err
 	}
 	defer ln.Close()
-	if err := json.NewEncoder(os.Stdout).Encode(ln.Addr().String()); err != nil {
-		return err
-	}
-	lines := json.NewDecoder(in)
-	var addrs []string
-	if err := lines.Decode(&addrs); err != nil {
-		return err
-	}
 	to, from, err := connectAll(ln, addrs, me, world)
 	if err != nil {
 		return err
@@ -77,7 +67,7 @@ func runMeshPeer(_ context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return serve(io.MultiReader(lines.Buffered(), in), os.Stdout, m.run)
+	return serve(in, os.Stdout, m.run)
 }
 
 // connectAll dials everybody, and is dialled by everybody.

@@ -114,18 +114,27 @@ def main_is_in(name: str) -> Iterator[None]:
 
 def run_peers(address: str, world: int, f: Callable[[Communicator, int], Any]) -> List[Any]:
     """Run ``f(comm, i)`` for peers 0 to world-1, a thread each, and return its results."""
-    results: List[Any] = [None] * world
+
+    def peer(i: int) -> Any:
+        with gopccl.Communicator(address) as comm:
+            form(comm, world)
+            return f(comm, i)
+
+    return together(peer, world)
+
+
+def together(f: Callable[[int], Any], n: int) -> List[Any]:
+    """Run ``f(0)`` to ``f(n-1)``, a thread each, and return the results; raises the first error."""
+    results: List[Any] = [None] * n
     errors: List[BaseException] = []
 
-    def peer(i: int) -> None:
+    def run(i: int) -> None:
         try:
-            with gopccl.Communicator(address) as comm:
-                form(comm, world)
-                results[i] = f(comm, i)
+            results[i] = f(i)
         except BaseException as err:
             errors.append(err)
 
-    threads = [threading.Thread(target=peer, args=(i,), daemon=True) for i in range(world)]
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
     for t in threads:
         t.start()
     for t in threads:

@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 import gopccl
 import pytest
-from conftest import TIMEOUT, run_peers
+from conftest import TIMEOUT, run_peers, together
 from gopccl import ArgumentError, Communicator, PCCLError, QuantizationOptions, Result, SharedState, TensorInfo
 
 torch = pytest.importorskip("torch")
@@ -113,25 +113,6 @@ def test_peers_join_and_leave(address: str, delay: int, quantization: Any) -> No
     for s in seen[1:]:
         assert all(seen[0][number] == s[number] for number in s)
     assert len({tuple(v) for v in seen[0].values()}) >= 8, "the rounds change the parameters"
-
-
-def together(f: Any, n: int) -> None:
-    errors: List[BaseException] = []
-
-    def run(i: int) -> None:
-        try:
-            f(i)
-        except BaseException as err:
-            errors.append(err)
-
-    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(n)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(TIMEOUT)
-    if errors:
-        raise errors[0]
-    assert not any(t.is_alive() for t in threads), "a peer hangs"
 
 
 def test_wrong_use(address: str, tmp_path: Path) -> None:

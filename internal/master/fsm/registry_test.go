@@ -141,7 +141,7 @@ func TestNumbersBeginWithTheTerm(t *testing.T) {
 	}
 }
 
-// A group that has come far is not begun anew by a peer with an older state.
+// A group that has come far is not begun again by a peer with an older state.
 func TestRegistryKeepsTheRevision(t *testing.T) {
 	cfg := governed(2)
 	cfg.Registry = Registry{Groups: []GroupRecord{{ID: 0, Round: 1<<40 + 1, NextRevision: 7}}}

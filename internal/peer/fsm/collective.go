@@ -33,7 +33,7 @@ type operation struct {
 	eager     bool          // the data phase began at the launch
 	held      time.Duration // in state opHeld: until when
 	open      bool          // StartData was emitted, DataEnded did not come yet
-	withdrawn bool          // ... and is to begin anew, in another ring
+	withdrawn bool          // ... and is to begin again, in another ring
 	aborted   bool          // AbortData was emitted
 	finished  bool
 	dataErr   error

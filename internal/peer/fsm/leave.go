@@ -90,7 +90,7 @@ func (m *Machine) withdraw() {
 	for _, op := range m.ops {
 		if op.eager && op.open && !op.canceled && op.state == opVoting && op.kind() == plan.AllReduce {
 			op.withdrawn = true
-			m.abortData(op, "it begins anew without a member that leaves")
+			m.abortData(op, "it begins again without a member that leaves")
 		}
 	}
 }

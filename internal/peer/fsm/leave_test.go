@@ -33,7 +33,7 @@ func (r *rig) leave() CallID {
 }
 
 // What began before a member leaves that never launches it is taken back, and begins
-// anew in the ring without it, in an epoch that nobody has sent anything in.
+// again in the ring without it, in an epoch that nobody has sent anything in.
 func TestEagerOperationsBeginAnewWithoutALeaver(t *testing.T) {
 	r := leavers(t, 1, 2, 3, 4)
 	op := r.launch(4)

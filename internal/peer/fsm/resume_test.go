@@ -24,8 +24,8 @@ var (
 	}}
 )
 
-// anew is the answer of a master of a later term.
-func anew(term uint32) wire.M2CSessionRegistrationResponse {
+// ofTerm is the answer of a master of a later term.
+func ofTerm(term uint32) wire.M2CSessionRegistrationResponse {
 	x := resumes
 	x.Native, x.Resuming.Term = true, term
 	return wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: x}
@@ -34,7 +34,7 @@ func anew(term uint32) wire.M2CSessionRegistrationResponse {
 // reattach has the rig found by a master, and returns the report to it.
 func (r *rig) reattach() wire.C2MReport {
 	r.t.Helper()
-	r.step(Attached{Packet: anew(2)})
+	r.step(Attached{Packet: ofTerm(2)})
 	require.Len(r.t, r.lastSent, 1)
 	p, ok := r.lastSent[0].(wire.C2MReport)
 	require.True(r.t, ok)
@@ -193,7 +193,7 @@ func TestReattachTimeout(t *testing.T) {
 	r.step(Tick{})
 	err := r.failed(u, errs.UpdateTopologyFailed, errs.MasterLost)
 	require.ErrorContains(t, err, "it has stopped; no master has taken this peer back within 1m0s")
-	r.step(Attached{Packet: anew(2)})
+	r.step(Attached{Packet: ofTerm(2)})
 	require.Empty(t, r.fx)
 	r.step(NotAttached{})
 	require.Empty(t, r.fx)
@@ -212,24 +212,24 @@ func TestOtherMasters(t *testing.T) {
 		"older gopccl": func(p *wire.M2CSessionRegistrationResponse) { p.Ext.Resuming.Resume = false },
 		"PCCL":         func(p *wire.M2CSessionRegistrationResponse) { p.Ext = wire.Ext{} },
 	} {
-		r, p := detached(), anew(2)
+		r, p := detached(), ofTerm(2)
 		change(&p)
 		r.step(Attached{Packet: p})
 		want[Disconnect](r)
 		require.ErrorIs(t, r.m.ended, errs.MasterLost, name)
 	}
 	r := detached()
-	r.step(Attached{Packet: anew(5)})
+	r.step(Attached{Packet: ofTerm(5)})
 	r.in(wire.M2CResumed{})
 	r.step(MasterGone{})
 	require.Equal(t, uint32(5), want[Reattach](r).Hello.Ext.Resuming.Term)
-	r.step(Attached{Packet: anew(4)})
+	r.step(Attached{Packet: ofTerm(4)})
 	r.silent()
 	want[Reattach](r)
 	leader := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:48148")}
 	r.step(Attached{Packet: wire.M2CSessionRegistrationResponse{Ext: wire.Ext{Native: true, Resuming: wire.Resuming{Leader: leader}}}})
 	require.Equal(t, leader, want[Reattach](r).At)
-	r.step(Attached{Packet: anew(5)})
+	r.step(Attached{Packet: ofTerm(5)})
 	require.Len(t, r.lastSent, 1)
 }
 
@@ -373,7 +373,7 @@ func TestReportOfPhases(t *testing.T) {
 	r.in(wire.M2CPeerDropped{UUID: uid(3)})
 	r.in(wire.M2CPrepareRing{Change: 401, Peers: endpoints(2, 3)})
 	r.step(MasterGone{})
-	r.step(Attached{Packet: anew(2), Broken: uids(3)})
+	r.step(Attached{Packet: ofTerm(2), Broken: uids(3)})
 	report := r.lastSent[0].(wire.C2MReport)
 	require.Equal(t, wire.ReportedChange{Taken: 400, Prepares: 401, Answered: true}, report.Change)
 	require.Equal(t, uids(1, 3, 2), report.Round.Ring)
@@ -445,7 +445,7 @@ func TestReportOfLeaving(t *testing.T) {
 	r = connectedAs(t, canResume, x, true, 1, 2, 3)
 	r.in(wire.M2CPrepareLeave{Change: 400, Epoch: 9, Leaver: uid(3), Peers: endpoints(2)})
 	r.step(MasterGone{})
-	again := anew(2)
+	again := ofTerm(2)
 	again.Ext.Collectives, again.Ext.Plans = 1, wire.LeavePlans
 	r.step(Attached{Packet: again})
 	require.Equal(t, wire.ReportedChange{Prepares: 400, Leaver: uid(3), Epoch: 9, Answered: true}, r.lastSent[0].(wire.C2MReport).Change)
