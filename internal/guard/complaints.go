@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/gopccl/gopccl/internal/sockets"
 )
 
 const (
@@ -38,15 +40,7 @@ type complaint struct {
 // Due reports whether a line of a kind about remote is due at now, and how many were
 // left out. kind is one of a few, and never what a stranger has said.
 func (c *Complaints) Due(remote net.Addr, kind string, now time.Time) (due bool, more int) {
-	at := subject{kind: kind} // without an address: that of all others
-	if t, ok := remote.(*net.TCPAddr); ok {
-		addr := t.AddrPort().Addr().Unmap()
-		bits := addr.BitLen()
-		if addr.Is6() {
-			bits = 64
-		}
-		at.from, _ = addr.WithZone("").Prefix(bits)
-	}
+	at := subject{sockets.Network(remote), kind}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.seen == nil {

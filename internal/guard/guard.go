@@ -8,9 +8,12 @@
 // # Strangers
 //
 // Nothing of a protocol is read or answered before a handshake has succeeded. At
-// most maxShaking handshakes are under way, and the oldest makes room for a
-// newcomer. Each has a deadline and a bound of its size. A stranger gets an alert of
-// TLS. The log has one line for an address, a kind and a minute ([Complaints]).
+// most maxShaking handshakes of strangers are under way, and the oldest one of the network
+// that has most makes room for a newcomer. Networks from which there are connections have
+// as many places of their own. Half of the processors compute handshakes at most, for one
+// network after the other. Each handshake has a deadline and a bound of its size. A
+// stranger gets an alert of TLS. The log has one line for an address, a kind and a minute
+// ([Complaints]).
 //
 // # Rotation
 //
@@ -31,6 +34,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -40,10 +45,12 @@ import (
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/buf"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/tlsconn"
 )
 
-// maxShaking is how many handshakes that others have begun may be under way.
+// maxShaking is how many handshakes that strangers have begun may be under way, and how
+// many that come from networks of members.
 const maxShaking = 512
 
 // Modes of Options.
@@ -98,9 +105,12 @@ type Guard struct {
 	own    own
 	enrols bool
 
-	mu      sync.Mutex
-	shaking []net.Conn // handshakes that others have begun, oldest first
-	open    map[*tlsconn.Conn]opened
+	shaking *sockets.Crowd // handshakes that others have begun
+	turns   turnstile      // of those among them that compute
+
+	mu    sync.Mutex
+	open  map[*tlsconn.Conn]opened
+	homes map[netip.Prefix]int // networks, and how many of open are with them
 }
 
 const opLoad = "load credential"
@@ -126,7 +136,8 @@ func New(o Options, is secure.Role) (*Guard, error) {
 		return nil, err
 	}
 	opt := secure.TrustOptions{Credential: c, Identities: o.Identities}
-	g := &Guard{pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, open: map[*tlsconn.Conn]opened{}}
+	g := &Guard{pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, open: map[*tlsconn.Conn]opened{}, homes: map[netip.Prefix]int{}}
+	g.shaking, g.turns.free = sockets.NewCrowd(maxShaking, g.Home), max(1, runtime.GOMAXPROCS(0)/2)
 	if o.Credential == nil {
 		g.own = own{path: o.File, is: is}
 	}
@@ -259,9 +270,7 @@ func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpos
 	if met, ok := g.met(c); ok {
 		return met.want.Purpose, met.id, nil
 	}
-	g.enter(c)
-	defer g.leave(c)
-	if err := c.Handshake(ctx); err != nil {
+	if err := g.shake(ctx, c); err != nil {
 		return 0, secure.Identity{}, brief{explain(err)}
 	}
 	if Newcomer(c) != nil {
@@ -295,25 +304,33 @@ func (b brief) Error() string {
 
 func (b brief) Unwrap() error { return b.error }
 
-// enter counts a handshake, and ends the oldest one if there are too many.
-func (g *Guard) enter(c net.Conn) {
-	var oldest net.Conn
-	g.mu.Lock()
-	if len(g.shaking) >= maxShaking {
-		oldest = g.shaking[0]
-		g.shaking = slices.Delete(g.shaking, 0, 1)
+var errRoom = errors.New("too many handshakes at a time: it made room for another one")
+
+// shake makes a handshake that the other end has begun.
+func (g *Guard) shake(ctx context.Context, c *tlsconn.Conn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	from := sockets.Network(c.RemoteAddr())
+	place := g.shaking.Enter(c.RemoteAddr(), cancel)
+	c.Bound(func() error { return g.turns.enter(ctx, from) }, g.turns.leave)
+	err := c.Handshake(ctx)
+	if place.Leave() {
+		return errRoom
 	}
-	g.shaking = append(g.shaking, c)
-	g.mu.Unlock()
-	if oldest != nil {
-		oldest.Close()
-	}
+	return err
 }
 
-func (g *Guard) leave(c net.Conn) {
+// Home reports whether there are connections with endpoints of the run in a network.
+func (g *Guard) Home(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if i := slices.Index(g.shaking, c); i >= 0 {
-		g.shaking = slices.Delete(g.shaking, i, i+1)
+	return g.homes[from] > 0
+}
+
+// settle counts a connection that is known, or was (-1). g.mu is held.
+func (g *Guard) settle(c *tlsconn.Conn, by int) {
+	from := sockets.Network(c.RemoteAddr())
+	if g.homes[from] += by; g.homes[from] <= 0 {
+		delete(g.homes, from)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
 	"github.com/gopccl/gopccl/internal/bounds"
+	"github.com/gopccl/gopccl/internal/sockets"
 )
 
 // made returns an authority, and what makes credentials of it.
@@ -130,55 +131,62 @@ func TestOptions(t *testing.T) {
 	require.ErrorIs(t, err, errs.CorruptFile)
 }
 
-// The oldest handshake makes room for a newcomer.
+// A handshake that makes room ends, and says so. One that computes has leave to, and gives
+// it up whenever it waits for the other end.
 func TestHandshakesAreBounded(t *testing.T) {
 	g := of(t, made(t)(secure.Peer, "gpu-1"))
-	first, far := net.Pipe()
-	defer far.Close()
-	g.enter(first)
-	for range maxShaking {
-		c, _ := net.Pipe()
-		g.enter(c)
+	g.turns.free = 1
+	type end struct{ err error }
+	begin := func(from byte) (far net.Conn, ended chan end) {
+		near, far := net.Pipe()
+		t.Cleanup(func() { near.Close(); far.Close() })
+		ended = make(chan end, 1)
+		go func() {
+			_, err := g.Greet(context.Background(), g.Wrap(placed{near, from}, secure.Data), secure.Want{Purpose: secure.Data})
+			ended <- end{err}
+		}()
+		_, err := far.Write([]byte{0x16, 3, 1}) // of a record that does not come
+		require.NoError(t, err)
+		return far, ended
 	}
-	require.Len(t, g.shaking, maxShaking)
-	_, err := first.Write([]byte{0})
-	require.ErrorContains(t, err, "closed")
-	for len(g.shaking) > 0 {
-		g.leave(g.shaking[0])
-	}
-}
-
-// blocking is a connection whose Close waits for leave.
-type blocking struct {
-	net.Conn
-	closing, leave chan struct{}
-}
-
-func (b blocking) Close() error {
-	close(b.closing)
-	<-b.leave
-	return nil
-}
-
-// The handshake that makes room holds up no other one.
-func TestMakingRoomHoldsUpNobody(t *testing.T) {
-	g := of(t, made(t)(secure.Peer, "gpu-1"))
-	slow := blocking{closing: make(chan struct{}), leave: make(chan struct{})}
-	g.enter(slow)
+	_, first := begin(1)
+	var flood []chan end
 	for range maxShaking - 1 {
-		g.enter(blocking{})
+		_, ended := begin(2)
+		flood = append(flood, ended)
 	}
-	over := make(chan struct{})
+	_, _ = begin(3)
+	require.ErrorContains(t, (<-flood[0]).err, "made room for another one")
+	_, _ = begin(3)
+	require.ErrorContains(t, (<-flood[1]).err, "made room for another one")
+	require.Empty(t, first)
+	// All of them wait for bytes, so there is leave for one that has come with some.
+	near, far := net.Pipe()
+	defer near.Close()
+	done := make(chan error, 1)
 	go func() {
-		g.enter(blocking{})
-		close(over)
+		_, err := g.Dial(context.Background(), far, secure.Want{Purpose: secure.Data})
+		done <- err
 	}()
-	<-slow.closing
-	require.True(t, g.mu.TryLock(), "closed under the lock")
-	g.mu.Unlock()
-	close(slow.leave)
-	<-over
+	conn := g.Wrap(placed{near, 4}, secure.Data)
+	who, err := g.Greet(context.Background(), conn, secure.Want{Purpose: secure.Data})
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.Equal(t, "gpu-1", who.Name)
+	// Its network has a member until it is closed.
+	home := sockets.Network(placed{near, 4}.RemoteAddr())
+	require.True(t, g.Home(home))
+	conn.Close()
+	require.False(t, g.Home(home))
 }
+
+// placed is a connection that comes from an address.
+type placed struct {
+	net.Conn
+	last byte
+}
+
+func (p placed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, p.last)} }
 
 // A stranger's certificate cannot fill the log.
 func TestReasonsAreShort(t *testing.T) {

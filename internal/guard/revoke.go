@@ -52,6 +52,8 @@ func (g *Guard) admit(c *tlsconn.Conn, want secure.Want) (secure.Identity, error
 	defer g.mu.Unlock()
 	if g.open[c] = (opened{want, since, id}); err != nil || c.Closed() {
 		delete(g.open, c)
+	} else {
+		g.settle(c, 1)
 	}
 	return id, err
 }
@@ -75,6 +77,9 @@ func (g *Guard) met(c *tlsconn.Conn) (opened, bool) {
 func (g *Guard) forget(c *tlsconn.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.open[c].id.Name != "" {
+		g.settle(c, -1)
+	}
 	delete(g.open, c)
 }
 

@@ -130,7 +130,7 @@ func (n *names) meets(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto,
 func (n *names) port(log *slog.Logger) *sockets.Port {
 	cfg := sockets.PortConfig{Log: log, Bound: n.bound, Complain: n.complain}
 	if n.guard != nil {
-		cfg.Meet = n.meets
+		cfg.Meet, cfg.Home = n.meets, n.guard.Home
 	}
 	return sockets.NewPort(cfg)
 }

@@ -1,7 +1,6 @@
 package sockets
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -35,27 +34,29 @@ type PortConfig struct {
 	// Complain reports whether the log may have a line of a kind about what comes from
 	// an address.
 	Complain func(remote net.Addr, kind string) (due bool, more int)
+	// Home reports whether there are members in a network; nil: it is not known.
+	Home func(netip.Prefix) bool
 }
 
 // Port tells connections of every purpose apart that peers open to one listener, and
 // hands each to the server of its purpose (For). Before that at most maxWaiting of
-// them wait, and one of the address that has most makes room for a newcomer. Behind it
-// each server has bounds of its own. Methods are safe for concurrent use.
+// them wait, in a Crowd. Behind it each server has bounds of its own. Methods are safe for concurrent use.
 type Port struct {
 	cfg   PortConfig
 	ctx   context.Context // of all that wait
 	over  context.CancelFunc
 	doors map[wire.Proto]*door
 
-	mu      sync.Mutex
-	waiting *list.List // of net.Conn, oldest first
-	lns     map[net.Listener]struct{}
-	wg      sync.WaitGroup
+	waiting *Crowd
+
+	mu  sync.Mutex
+	lns map[net.Listener]struct{}
+	wg  sync.WaitGroup
 }
 
 // NewPort returns a Port without listeners.
 func NewPort(cfg PortConfig) *Port {
-	p := &Port{cfg: cfg, waiting: list.New(), lns: map[net.Listener]struct{}{}, doors: map[wire.Proto]*door{}}
+	p := &Port{cfg: cfg, waiting: NewCrowd(maxWaiting, cfg.Home), lns: map[net.Listener]struct{}{}, doors: map[wire.Proto]*door{}}
 	p.ctx, p.over = context.WithCancel(context.Background())
 	for _, proto := range []wire.Proto{wire.P2P, wire.C2S, wire.C2B} {
 		p.doors[proto] = &door{conns: make(chan net.Conn), closed: make(chan struct{})}
@@ -97,9 +98,7 @@ func (p *Port) Close() {
 	for _, d := range p.doors {
 		d.close()
 	}
-	for e := p.waiting.Front(); e != nil; e = e.Next() {
-		e.Value.(net.Conn).Close()
-	}
+	p.waiting.End()
 }
 
 // Wait waits until nothing waits any more; Close comes before.
@@ -114,62 +113,38 @@ func (p *Port) take(conn net.Conn) {
 		conn.Close()
 		return
 	}
-	var out net.Conn
-	if p.waiting.Len() >= maxWaiting {
-		out = p.waiting.Remove(p.crowded()).(net.Conn)
-	}
-	e := p.waiting.PushBack(conn)
 	p.wg.Add(1)
 	p.mu.Unlock()
-	if out != nil {
-		out.Close()
-	}
+	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.Bound)
+	place := p.waiting.Enter(conn.RemoteAddr(), func() {
+		cancel()
+		conn.Close()
+	})
 	go func() {
 		defer p.wg.Done()
 		defer errs.Catch("accept peer", func(err *errs.Error) {
 			conn.Close()
 			p.cfg.Log.Error("panic", "error", err, "stack", errs.StackOf(err))
 		})
-		p.admit(conn, e)
+		defer cancel()
+		defer place.Leave()
+		p.admit(ctx, conn, place)
 	}()
 }
 
-// crowded returns the oldest connection of the address that has most. p.mu is held, and
-// there is one.
-func (p *Port) crowded() *list.Element {
-	oldest, count := map[netip.Addr]*list.Element{}, map[netip.Addr]int{}
-	most := p.waiting.Front()
-	for e := p.waiting.Front(); e != nil; e = e.Next() {
-		at := addrOf(e.Value.(net.Conn))
-		if count[at]++; oldest[at] == nil {
-			oldest[at] = e
-		}
-		if count[at] > count[addrOf(most.Value.(net.Conn))] {
-			most = oldest[at]
-		}
-	}
-	return most
-}
-
-func addrOf(conn net.Conn) netip.Addr {
-	if t, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		return t.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
-}
-
 // admit finds out what a connection is for, and hands it on.
-func (p *Port) admit(conn net.Conn, e *list.Element) {
-	ctx, cancel := context.WithTimeout(p.ctx, p.cfg.Bound)
-	defer cancel()
+func (p *Port) admit(ctx context.Context, conn net.Conn, place *Place) {
 	meet := p.cfg.Meet
 	if meet == nil {
 		meet = first
 	}
 	met, proto, err := meet(ctx, conn)
-	p.mu.Lock()
-	p.waiting.Remove(e)
-	p.mu.Unlock()
+	if place.Leave() {
+		if err == nil {
+			met.Close()
+		}
+		err = errRoom
+	}
 	if err == nil {
 		p.doors[proto].give(met)
 		return
@@ -209,6 +184,8 @@ func first(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto, error) {
 		return nil, 0, err
 	}
 }
+
+var errRoom = errors.New("too many connections at a time: it made room for another one")
 
 var errLate = errors.New("it did not say in time what it is for")
 

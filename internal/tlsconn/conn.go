@@ -74,6 +74,7 @@ func (c *Conn) Handshake(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(past) })
 	c.pump.shaking = true
 	err := c.tls.HandshakeContext(context.Background())
+	c.pump.rests() // what follows may wait for the other end
 	// What is left is the last flight, or an alert.
 	if rest := c.pump.flush(); err == nil {
 		err = rest
@@ -87,6 +88,11 @@ func (c *Conn) Handshake(ctx context.Context) error {
 	}
 	return err
 }
+
+// Bound has begin called before a handshake computes, which may wait, and end when it waits
+// for the other end again. An error of begin is that of the handshake. It comes before
+// Handshake.
+func (c *Conn) Bound(begin func() error, end func()) { c.pump.begin, c.pump.end = begin, end }
 
 // OnClose has f called once, when the connection is closed. It comes before anything
 // else is called.

@@ -45,6 +45,9 @@ type pump struct {
 	handed   int    // bytes, of the handshake
 	shaking  bool
 	tooLarge bool
+	begin    func() error // of Bound; may be nil, as end
+	end      func()
+	computes bool // begin was called, and end was not
 
 	mu       sync.Mutex
 	out      []byte // ciphertext: out[from:to]
@@ -76,6 +79,7 @@ func (p *pump) Read(b []byte) (int, error) {
 // may wait for it.
 func (p *pump) fill() error {
 	if p.shaking {
+		p.rests()
 		if err := p.flush(); err != nil {
 			return err
 		}
@@ -99,6 +103,7 @@ func (p *pump) fill() error {
 	p.in = b[:n]
 	switch {
 	case p.shaking:
+		return p.works()
 	case p.big == nil && n == smallIn:
 		p.big = p.pool.Get(inSize)
 	case p.big != nil && n < smallIn: // the connection gets idle
@@ -106,6 +111,23 @@ func (p *pump) fill() error {
 		p.releaseIn()
 	}
 	return nil
+}
+
+// works says that the handshake computes, and rests that it does not.
+func (p *pump) works() error {
+	if p.begin == nil || p.computes {
+		return nil
+	}
+	err := p.begin()
+	p.computes = err == nil
+	return err
+}
+
+func (p *pump) rests() {
+	if p.computes {
+		p.computes = false
+		p.end()
+	}
 }
 
 func (p *pump) releaseIn() {

@@ -363,19 +363,3 @@ func TestSplicingInTLS(t *testing.T) {
 	}
 	sums(t, ctx, comms)
 }
-
-// A flood of handshakes that never end keeps nobody out.
-func TestHandshakeFlood(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	r := newRealm(t)
-	addr, _ := r.master(nil)
-	for range 700 {
-		conn, err := net.Dial("tcp", addr)
-		require.NoError(t, err)
-		defer conn.Close()
-		_, _ = conn.Write([]byte{0x16, 3, 1, 1})
-	}
-	comms := world(t, ctx, addr, 2, func(id int, o *core.Options) { o.Security = r.peer("gpu-" + string(rune('0'+id))) })
-	sums(t, ctx, comms)
-}
