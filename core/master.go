@@ -51,6 +51,13 @@ type MasterOptions struct {
 	// peer brings that state, or Master.ResetSharedState is called. It is for a
 	// master that serves one run after another, each from the beginning.
 	BeginAnew bool
+	// State is the directory that keeps what outlives the master: how far each group has
+	// come with its shared state, and who was in it. A master that is started again with
+	// it does not elect less than the group had reached (see BeginAnew), as one that never
+	// ended. One master at a time can have it. "": nothing is kept.
+	State string
+	// Authority, if not nil, says which of several masters leads, in place of State.
+	Authority Authority
 	// Solver names the ring solver; "none" keeps rings sorted by uuid. The default
 	// is "auto" if that solver is linked (solvers/defaults), else none.
 	Solver string
@@ -105,7 +112,7 @@ func (o MasterOptions) inner() master.Options {
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
 		VoteTimeout: o.VoteTimeout, WarnVoteAfter: o.WarnVoteAfter, PhaseTimeout: o.PhaseTimeout,
 		MaxConnections: o.MaxConnections, MaxQueue: o.MaxQueue, WriteTimeout: o.WriteTimeout,
-		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew,
+		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew, State: o.State, Authority: o.Authority,
 		Solver: o.Solver, RingSolver: o.RingSolver, SolverBudget: o.SolverBudget, SearchBudget: o.SearchBudget,
 		Noise: o.Noise, MaxLinkAge: o.MaxLinkAge, WaitForRounds: o.WaitForRounds, Patience: o.Patience,
 		Objective: o.Objective, Security: guard.Options(o.Security), Enroll: o.Enroll, Logger: o.Logger,
@@ -172,7 +179,10 @@ func (m *Master) Addr() netip.AddrPort { return m.ln.Addr().(*net.TCPAddr).AddrP
 
 // Run serves until ctx ends or Close is called (nil), or the listener fails. It
 // returns when every connection and goroutine of the master has ended. A master
-// runs once: a second call is errs.InvalidUsage.
+// runs once: a second call is errs.InvalidUsage. With MasterOptions.State or Authority
+// it first waits for the lead. Errors, then: those of the authority;
+// errs.NotLeading if the lead is lost; of a directory errs.InvalidUsage if another master
+// has it or it cannot be written to, errs.CorruptFile.
 func (m *Master) Run(ctx context.Context) error { return m.s.Serve(ctx, m.ln) }
 
 // Close ends Run, and every connection, and waits for that.

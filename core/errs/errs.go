@@ -61,6 +61,9 @@ const (
 	// Unsupported means that another peer, or the master, does not know what was asked
 	// for: it is an older gopccl, or PCCL. The error names it.
 	Unsupported
+	// NotLeading means that this master leads its run no longer, or not yet: another one
+	// does, or nobody can say.
+	NotLeading
 )
 
 var names = map[Code]string{
@@ -75,6 +78,7 @@ var names = map[Code]string{
 	TransferFailed: "transfer failed", HashMismatch: "hash mismatch", CorruptFile: "corrupt file",
 	InvalidConfig: "invalid configuration", DeviceFailed: "device failed",
 	TurnedAway: "turned away by the master", Unsupported: "not supported",
+	NotLeading: "this master does not lead",
 }
 
 // Error returns the name of the code.

@@ -93,13 +93,13 @@ func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote
 	go func() {
 		defer s.wg.Done()
 		defer close(done)
-		defer errs.Catch("run master", s.crash)
+		defer errs.Catch(opRun, s.crash)
 		s.read(ctx, c)
 	}()
 	go func() {
 		defer s.wg.Done()
 		func() {
-			defer errs.Catch("run master", s.crash)
+			defer errs.Catch(opRun, s.crash)
 			s.write(ctx, c, done)
 		}()
 		// The connection is closed here in every case, so that "closed after

@@ -20,10 +20,15 @@ const grace = 500 * time.Millisecond
 // perAddress bounds the connections of one address that did not register.
 func perAddress(most int) int { return max(64, most/8) }
 
-// accept takes connections until the listener is closed.
+// accept takes connections until the listener is closed. A master that does not lead
+// closes them at once: their peers look for the one that does.
 func (s *Server) accept(ctx context.Context, ln net.Listener) error {
 	var id fsm.ClientID
 	platform.AcceptLoop(ln, ctx.Done(), func(nc net.Conn) {
+		if !s.leads() {
+			nc.Close()
+			return
+		}
 		remote := remoteOf(nc)
 		if !s.makeRoom(ctx, remote) {
 			nc.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/topo"
 	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/guard"
+	"github.com/gopccl/gopccl/internal/lead"
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -57,6 +58,10 @@ type Options struct {
 	// that state, or Server.ResetSharedState is called. It is for a master that
 	// serves one run after another, each from the beginning.
 	BeginAnew bool
+	// State is the directory of what outlives the master, which one master at a time has;
+	// Authority, if not nil, is used in its place.
+	State     string
+	Authority lead.Authority
 	// Solver names the ring solver; "none" keeps rings sorted by uuid. The
 	// default is "auto" if that solver is linked (solvers/defaults), else none.
 	Solver string
@@ -211,6 +216,9 @@ func (o Options) Check() error {
 	if o.Objective != topo.BottleneckThenSum && o.Objective != topo.Sum {
 		e.Break("%v %q is neither %s nor %s", bounds.Field("Objective"), o.Objective, topo.BottleneckThenSum, topo.Sum)
 	}
+	if o.State != "" && o.Authority != nil {
+		e.Break("%v %q is a second authority beside %v", bounds.Field("State"), o.State, bounds.Field("Authority"))
+	}
 	o.Security.Check(&e)
 	if o.Enroll != "" && !o.Security.On() {
 		e.Break("%v %q is of no use without a credential (%v)", bounds.Field("Enroll"), o.Enroll, bounds.Field("Security.File"))
@@ -249,7 +257,7 @@ func (o Options) complete() (Options, topo.Solver, error) {
 
 func (o Options) machine(solver bool) fsm.Config {
 	return fsm.Config{
-		NewUUID:           newUUID,
+		NewUUID: newUUID, Resume: true, IdentityKey: o.ownKey(),
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
 		VoteTimeout: o.VoteTimeout, PhaseTimeout: o.PhaseTimeout, WarnVoteAfter: o.WarnVoteAfter,

@@ -49,6 +49,7 @@ type Server struct {
 	others  budget // of all other connections
 	refused refusals
 	door    door
+	helm    helm
 	wg      sync.WaitGroup
 }
 
@@ -61,8 +62,9 @@ type door struct {
 
 // machine is the state machine, and what its steps need.
 type machine struct {
-	mu       sync.Mutex // guards all of it
-	fsm      *fsm.Machine
+	mu       sync.Mutex   // guards all of it
+	fsm      *fsm.Machine // nil: this master does not lead yet
+	early    []fsm.Event  // of an operator, that have to wait for it
 	conns    map[fsm.ClientID]*conn
 	dirty    []*conn                       // have something to send
 	held     int                           // events since the last flush
@@ -108,10 +110,12 @@ func New(opt Options) (*Server, error) {
 		opt: opt, solver: solver, log: log.With(trace.Subsystem, trace.SubMaster), lines: lines,
 		kick: make(chan struct{}, 1), asks: make(chan chan Status), says: make(chan fsm.Event),
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
-		machine: machine{
-			fsm: fsm.New(opt.machine(solver != nil)), conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{},
-		},
-		live: crowd{conns: map[*conn]struct{}{}}, door: door{guard: g, desk: desk},
+		machine: machine{conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}},
+		live:    crowd{conns: map[*conn]struct{}{}}, door: door{guard: g, desk: desk},
+		helm: helm{authority: newAuthority(opt), leads: make(chan struct{}), ready: make(chan struct{}, 1)},
+	}
+	if s.helm.authority == nil {
+		s.launch(s.opt.machine(solver != nil))
 	}
 	s.facts = trace.NewQueue(maxFacts, func(n uint64) {
 		s.log.Warn("facts were dropped: OnFact is too slow", "kind", "log", "facts", n)
@@ -132,18 +136,19 @@ const (
 func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	ln, err := platform.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return errs.New(errs.InvalidUsage, "run master", err).WithPeer(addr).WithHint("free the port or choose another address")
+		return errs.New(errs.InvalidUsage, opRun, err).WithPeer(addr).WithHint("free the port or choose another address")
 	}
 	return s.Serve(ctx, ln)
 }
 
 // Serve accepts connections of ln until ctx ends or Close is called (nil), or
-// ln fails for good. It closes ln and every connection, and returns when all
+// ln fails for good, or the master may lead no longer (errs.NotLeading, or the error of
+// its authority). It closes ln and every connection, and returns when all
 // its goroutines have ended. A Server serves once.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if !s.begun.CompareAndSwap(false, true) {
 		ln.Close()
-		return errs.New(errs.InvalidUsage, "run master", errors.New("a master serves once"))
+		return errs.New(errs.InvalidUsage, opRun, errors.New("a master serves once"))
 	}
 	defer close(s.ended)
 	defer func() {
@@ -157,21 +162,22 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	failed := make(chan error, 1)
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		defer errs.Catch("run master", s.crash)
+	s.run(func() {
+		s.awaitLead(ctx)
 		if err := s.accept(ctx, ln); err != nil {
 			failed <- err
 		}
-	}()
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		defer errs.Catch("run master", s.crash)
+	})
+	s.run(func() {
 		s.door.guard.Watch(ctx, s.opt.HeartbeatInterval, func(news *guard.News, err error) { s.heed(ctx, news, err) })
-	}()
-	err := s.loop(ctx, failed)
+	})
+	err := s.embark(ctx, failed)
+	if err == nil && s.leads() {
+		if s.helm.authority != nil {
+			s.run(func() { s.consult(ctx) })
+		}
+		err = s.loop(ctx, failed)
+	}
 	cancel()
 	ln.Close()
 	s.live.mu.Lock()
@@ -180,7 +186,20 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	s.live.mu.Unlock()
 	s.wg.Wait()
+	if s.helm.authority != nil {
+		err = errs.Then(err, s.helm.authority.Resign())
+	}
 	return err
+}
+
+// run has f done by a goroutine that Serve waits for.
+func (s *Server) run(f func()) {
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		defer errs.Catch(opRun, s.crash)
+		f()
+	}()
 }
 
 // Addr returns where the server listens, nil before Serve.
@@ -210,7 +229,7 @@ func (s *Server) Snapshot() Status {
 func (s *Server) Topology() []wire.GroupTopology {
 	s.machine.mu.Lock()
 	defer s.machine.mu.Unlock()
-	if s.machine.over {
+	if s.machine.over || s.machine.fsm == nil {
 		return nil
 	}
 	return s.machine.fsm.Topology()
@@ -314,8 +333,13 @@ func (s *Server) loop(ctx context.Context, failed <-chan error) error {
 	}()
 	timer := time.NewTimer(s.tick(ctx))
 	defer timer.Stop()
+	for _, ev := range s.machine.early {
+		s.post(ctx, ev, false)
+	}
 	for {
 		select {
+		case err := <-s.helm.lost:
+			return notLeading(err)
 		case <-s.kick:
 			timer.Reset(s.tick(ctx))
 		case <-timer.C:
@@ -346,7 +370,7 @@ func (s *Server) crash(err *errs.Error) {
 }
 
 func (s *Server) step(ctx context.Context, ev fsm.Event) {
-	defer errs.Catch("run master", s.crash)
+	defer errs.Catch(opRun, s.crash)
 	if c, ok := ev.(accepted); ok {
 		s.machine.conns[c.conn.id] = c.conn
 		ev = c.Connected
@@ -372,6 +396,8 @@ func (s *Server) step(ctx context.Context, ev fsm.Event) {
 			if stop := s.machine.searches[e.Job]; stop != nil {
 				stop()
 			}
+		case fsm.Commit, fsm.Confirm:
+			s.helm.ask(e)
 		case fsm.Log:
 			s.fact(e.Fact)
 		}
@@ -475,7 +501,7 @@ func (s *Server) unlessEnding(ctx context.Context, err error) error {
 	case <-s.stop:
 		return nil
 	default:
-		return errs.New(errs.InvalidUsage, "run master", err)
+		return errs.New(errs.InvalidUsage, opRun, err)
 	}
 }
 

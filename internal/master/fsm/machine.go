@@ -72,12 +72,15 @@ func New(cfg Config) *Machine {
 		cfg.Patience = restless
 	}
 	first := firstNumbers(cfg.Term)
-	lost := slices.ContainsFunc(cfg.Registry.Groups, func(r GroupRecord) bool { return r.Members != nil })
+	if !cfg.Resume { // whoever was there comes back as a newcomer
+		cfg.Registry = cfg.Registry.deserted()
+	}
+	lost := slices.ContainsFunc(cfg.Registry.Groups, func(r GroupRecord) bool { return len(r.Members) > 0 })
 	return &Machine{
 		cfg: cfg, conns: map[ClientID]*client{}, uuids: map[wire.UUID]*client{},
 		numbers: first, round: round{n: first.changes},
 		records: records{groups: slices.Clone(cfg.Registry.Groups)}, ended: cfg.Registry.ended(),
-		recovery: recovery{on: lost && cfg.Resume},
+		recovery: recovery{on: lost},
 	}
 }
 

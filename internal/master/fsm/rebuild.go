@@ -173,7 +173,7 @@ func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 		}
 	}
 	if m.cfg.Authority && n.ring != nil {
-		m.records.record(GroupRecord{ID: g.id, Round: n.round, NextRevision: g.state.next, Members: n.ring})
+		m.records.record(GroupRecord{ID: g.id, Round: n.round, NextRevision: g.state.next, Members: m.immortal(g)})
 	}
 }
 

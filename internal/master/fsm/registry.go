@@ -26,17 +26,26 @@ type GroupRecord struct {
 	ID           uint32
 	Round        uint64      // the last round that it knows of, which names its term
 	NextRevision uint64      // the expected one when that round ended, 0: none yet
-	Members      []wire.UUID // the ring of that round; nil: all have left
+	Members      []wire.UUID // of the ring of that round, who can resume; nil: all have left
 }
 
 // ended returns how far the groups had come whose members are all gone.
 func (r Registry) ended() (es []ended) {
 	for _, g := range r.Groups {
-		if g.Members == nil && g.NextRevision >= 2 && len(es) < maxEnded {
+		if len(g.Members) == 0 && g.NextRevision >= 2 && len(es) < maxEnded {
 			es = append(es, ended{id: g.ID, next: g.NextRevision})
 		}
 	}
 	return es
+}
+
+// deserted returns r as if all had left their groups.
+func (r Registry) deserted() Registry {
+	gs := slices.Clone(r.Groups)
+	for i := range gs {
+		gs[i].Members = nil
+	}
+	return Registry{Groups: gs}
 }
 
 // records are the registry as this master last had it committed.
@@ -91,7 +100,7 @@ func (m *Machine) commitRound() bool {
 	for _, g := range m.groups {
 		if took, failed := g.verdict(); took && !failed {
 			any = true
-			s.record(GroupRecord{ID: g.id, Round: m.round.decision, NextRevision: g.state.next, Members: g.ring})
+			s.record(GroupRecord{ID: g.id, Round: m.round.decision, NextRevision: g.state.next, Members: m.immortal(g)})
 		}
 	}
 	if any {
@@ -125,7 +134,7 @@ func (m *Machine) commitMembers(g *group) {
 		return
 	}
 	r := m.records.groups[i]
-	r.Members = g.ring
+	r.Members = m.immortal(g)
 	m.records.record(r)
 	m.commit()
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // governed is a config with an authority, and what answers for it.
-func governed(term uint32) Config { return Config{Term: term, Authority: true} }
+func governed(term uint32) Config { return Config{Term: term, Authority: true, Resume: true} }
 
 // asked returns what the last step wants of the authority.
 func asked(effects []Effect) (commits []Commit, confirms []Confirm) {
@@ -46,6 +46,7 @@ func (w *world) obey(effects []Effect) {
 // governedPair is a member, and a newcomer that it connects with, under an authority.
 func governedPair(t *testing.T, cfg Config) (w *world, a, b ClientID) {
 	w = newWorld(t, cfg)
+	w.resume = true
 	a = w.join(0, true)
 	info := want[wire.M2CP2PConnectionInfo](w, a)
 	require.Zero(t, info.Ext.Epoch)
@@ -158,4 +159,37 @@ func TestRegistryKeepsTheRevision(t *testing.T) {
 	want[wire.M2CSyncSharedStateComplete](w, a)
 	w.send(a, syncVoteOf(7, wire.EnforcePopular, entry("x", 1)))
 	require.False(t, want[wire.M2CSyncSharedState](w, a).IsOutdated)
+}
+
+// Members that cannot go on with another master are not waited for: they come as
+// newcomers, if they come. So it is with all, if the master does not let them go on.
+func TestRegistryNamesWhoCanComeBack(t *testing.T) {
+	w, a, b := governedPair(t, governed(1))
+	w.obey(w.feed(PacketIn{b, connected}))
+	want[wire.M2CP2PConnectionsEstablished](w, a)
+	want[wire.M2CP2PConnectionsEstablished](w, b)
+	w.resume = false
+	c := w.join(0, false)
+	w.send(a, acceptVote)
+	w.send(b, acceptVote)
+	for _, c := range []ClientID{a, b} {
+		want[wire.M2CP2PConnectionInfo](w, c)
+		w.send(c, connected)
+	}
+	want[wire.M2CP2PConnectionInfo](w, c)
+	commits, _ := asked(w.feed(PacketIn{c, connected}))
+	require.Len(t, commits, 1)
+	left := commits[0].Registry
+	require.ElementsMatch(t, []wire.UUID{w.ids[a], w.ids[b]}, left.Groups[0].Members)
+
+	next := New(Config{Term: 2, Authority: true, Resume: true, Registry: left})
+	next.Step(0, Tick{})
+	require.True(t, next.recovery.on)
+	next = New(Config{Term: 2, Authority: true, Registry: left})
+	next.Step(0, Tick{})
+	require.False(t, next.recovery.on)
+	left.Groups[0].Members = []wire.UUID{}
+	next = New(Config{Term: 2, Authority: true, Resume: true, Registry: left})
+	next.Step(0, Tick{})
+	require.False(t, next.recovery.on)
 }

@@ -376,6 +376,18 @@ func (m *Machine) mortal(g *group) (us []wire.UUID) {
 	return us
 }
 
+// immortal are the members of the ring of g that can go on with another master. It is not
+// nil.
+func (m *Machine) immortal(g *group) []wire.UUID {
+	us := make([]wire.UUID, 0, len(g.ring))
+	for _, u := range g.ring {
+		if c := m.uuids[u]; c != nil && c.can.resume {
+			us = append(us, u)
+		}
+	}
+	return us
+}
+
 // failRound tells the participants of g to vote again, after a ring was found
 // that avoids the pairs that cannot reach each other (quirk Q5), and those who
 // are to blame were turned away.

@@ -28,6 +28,7 @@ type world struct {
 	ids     map[ClientID]wire.UUID
 	next    ClientID
 	eager   bool  // whether newcomers can begin without a commence
+	resume  bool  // ... and go on with another master
 	version uint8 // of the collectives that newcomers announce
 }
 
@@ -125,6 +126,7 @@ func (w *world) join(group uint32, native bool) ClientID {
 	p := wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 1000 + uint16(c), BenchmarkPort: 3, PeerGroup: group}
 	if native {
 		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: w.eager, Collectives: w.version}
+		p.Ext.Resuming.Resume = w.resume
 	}
 	w.send(c, p)
 	require.True(w.t, want[wire.M2CSessionRegistrationResponse](w, c).Accepted)

@@ -1,0 +1,166 @@
+package lead
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+const (
+	stateName = "master.state"
+	lockName  = "master.lock"
+	opName    = "lead"
+)
+
+// File is the authority of masters that run one after the other on one machine, or on
+// a directory that moves with them. The master that has the lock of the directory leads.
+type File struct {
+	dir  string
+	lock *os.File // nil: it does not lead
+	term uint32
+}
+
+// NewFile returns the authority of a directory, which Lead makes if it does not exist.
+func NewFile(dir string) *File { return &File{dir: dir} }
+
+// Lead implements Authority. It does not wait for a master that has the directory, and
+// the lead is never lost.
+// Errors: *errs.Error with code InvalidUsage, of a directory that cannot be used or is
+// another master's, or CorruptFile, of a state that this package has not written so; it
+// stays as it is.
+func (f *File) Lead(context.Context) (term uint32, kept []byte, lost <-chan error, err error) {
+	fail := func(code errs.Code, err error, hint string) (uint32, []byte, <-chan error, error) {
+		return 0, nil, nil, errs.New(code, opName, err).WithHint(hint)
+	}
+	if f.lock != nil {
+		return fail(errs.InvalidUsage, errors.New("it leads already"), "")
+	}
+	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+		return fail(errs.InvalidUsage, err, "name a directory that the master may write to")
+	}
+	lock, err := Lock(filepath.Join(f.dir, lockName))
+	switch {
+	case errors.Is(err, ErrTaken):
+		return fail(errs.InvalidUsage, fmt.Errorf("another master leads with %s", f.dir), "end it first, or name another directory")
+	case err != nil:
+		return fail(errs.InvalidUsage, err, "name a directory that the master may write to")
+	}
+	if term, kept, err = f.next(); err != nil {
+		lock.Close()
+		return fail(errs.CorruptFile, err, "restore it from a copy, or move it away to begin without what it says")
+	}
+	if err := f.write(term, kept); err != nil {
+		lock.Close()
+		return fail(errs.InvalidUsage, err, "name a directory that the master may write to")
+	}
+	f.lock, f.term = lock, term
+	return term, kept, nil, nil
+}
+
+// next reads what the last master has left and returns it with the term of the next.
+func (f *File) next() (term uint32, kept []byte, err error) {
+	path := filepath.Join(f.dir, stateName)
+	b, err := readState(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil, nil // the first
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if term, kept, err = decode(b); err == nil {
+		_, err = Decode(kept)
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if term >= MaxTerm {
+		return 0, nil, fmt.Errorf("%s: term %d is the last one", path, term)
+	}
+	return term + 1, kept, nil
+}
+
+// readState reads a file of a size that a state can have.
+func readState(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxKept+1))
+	if err == nil && len(b) > maxKept {
+		err = fmt.Errorf("%s: it is too large for the state of a master", path)
+	}
+	return b, err
+}
+
+// Confirm implements Authority: nobody else can lead while this master has the lock.
+func (f *File) Confirm(context.Context) error {
+	if f.lock == nil {
+		return notLeading()
+	}
+	return nil
+}
+
+// Commit implements Authority. When it returns nil, kept survives a crash of the machine.
+func (f *File) Commit(_ context.Context, kept []byte) error {
+	if f.lock == nil {
+		return notLeading()
+	}
+	if err := f.write(f.term, kept); err != nil {
+		return errs.New(errs.Internal, opName, err).WithHint("free space in " + f.dir + ", and start the master again")
+	}
+	return nil
+}
+
+func notLeading() error {
+	return errs.New(errs.NotLeading, opName, errors.New("this master has not taken the lead, or has given it up"))
+}
+
+// write replaces the state as a whole.
+func (f *File) write(term uint32, kept []byte) error {
+	return Replace(filepath.Join(f.dir, stateName), encode(term, kept))
+}
+
+// Replace makes b the contents of a file. After a crash at any time the file has either
+// these or those that it had. Others may not read it.
+func Replace(path string, b []byte) (err error) {
+	part := path + ".part"
+	w, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(b)
+	if err == nil {
+		err = w.Sync()
+	}
+	if late := w.Close(); err == nil {
+		err = late
+	}
+	if err == nil {
+		err = rename(part, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		os.Remove(part)
+	}
+	return err
+}
+
+// Resign implements Authority. The lock file stays: without it two could each lock one of
+// their own.
+func (f *File) Resign() error {
+	if f.lock == nil {
+		return nil
+	}
+	lock := f.lock
+	f.lock = nil
+	return lock.Close()
+}

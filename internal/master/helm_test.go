@@ -1,0 +1,166 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/lead"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// helmsman is an authority of which a test says what it does.
+type helmsman struct {
+	lead      chan uint32 // the term, when it leads
+	lost      chan error
+	committed chan []byte
+	refuses   error // what Commit and Confirm return from then on
+	resigned  chan struct{}
+}
+
+func newHelmsman() *helmsman {
+	return &helmsman{lead: make(chan uint32, 1), lost: make(chan error, 1), committed: make(chan []byte, 64), resigned: make(chan struct{})}
+}
+
+func (h *helmsman) Lead(ctx context.Context) (uint32, []byte, <-chan error, error) {
+	select {
+	case term := <-h.lead:
+		return term, nil, h.lost, nil
+	case <-ctx.Done():
+		return 0, nil, nil, ctx.Err()
+	}
+}
+
+func (h *helmsman) Confirm(context.Context) error { return h.refuses }
+
+func (h *helmsman) Commit(_ context.Context, kept []byte) error {
+	if k, err := lead.Decode(kept); err != nil || len(k.Registry.Groups) > 0 && h.refuses != nil {
+		return errors.Join(err, h.refuses)
+	}
+	h.committed <- kept
+	return nil
+}
+
+func (h *helmsman) Resign() error {
+	close(h.resigned)
+	return nil
+}
+
+// underway is a master with an authority that serves, and what Serve has returned.
+func underway(t *testing.T, opt Options) (h *harness, ended chan error) {
+	s, err := New(opt)
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended = make(chan error, 1)
+	go func() { ended <- s.Serve(context.Background(), ln) }()
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return &harness{t: t, s: s, addr: ln.Addr().String()}, ended
+}
+
+func soon[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing came")
+	}
+	return v
+}
+
+// A master that does not lead turns everybody away at once, tells that it has no state,
+// and remembers what an operator says; when it leads it serves, and when it may not any
+// more it says so and gives the lead back.
+func TestMasterWaitsForTheLead(t *testing.T) {
+	at := newHelmsman()
+	h, ended := underway(t, Options{Authority: at})
+	for range 3 {
+		r := h.dial()
+		_, err := r.nc.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+	}
+	require.Empty(t, h.s.Snapshot().Groups)
+	require.Nil(t, h.s.Topology())
+	require.NoError(t, h.s.SetBeginAnew(true))
+	at.lead <- 5
+	kept, err := lead.Decode(soon(t, at.committed))
+	require.NoError(t, err)
+	require.Len(t, kept.Key, lead.KeySize)
+	<-h.s.helm.leads
+	h.grow(nil, wire.Ext{Native: true})
+	after, err := lead.Decode(soon(t, at.committed))
+	require.NoError(t, err)
+	require.Equal(t, kept.Key, after.Key)
+	require.Equal(t, uint64(5), after.Registry.Groups[0].Round>>40)
+	require.Len(t, h.s.machine.early, 1)
+
+	at.lost <- errors.New("the others have chosen another one")
+	err = soon(t, ended)
+	require.Equal(t, errs.NotLeading, errs.CodeOf(err))
+	require.ErrorContains(t, err, "the others have chosen another one")
+	require.ErrorContains(t, err, "start this one again")
+	soon(t, at.resigned)
+}
+
+// A lead that is lost without a word, and a registry that cannot be written, end it, too;
+// nobody hears of a ring that was not written.
+func TestMasterLosesTheLead(t *testing.T) {
+	t.Run("silently", func(t *testing.T) {
+		at := newHelmsman()
+		_, ended := underway(t, Options{Authority: at})
+		at.lead <- 0
+		close(at.lost)
+		require.Equal(t, errs.NotLeading, errs.CodeOf(soon(t, ended)))
+		soon(t, at.resigned)
+	})
+	t.Run("no registry", func(t *testing.T) {
+		at := newHelmsman()
+		at.refuses = errors.New("the disk is full")
+		h, ended := underway(t, Options{Authority: at})
+		at.lead <- 0
+		<-h.s.helm.leads
+		r := h.register(wire.Ext{})
+		recv[wire.M2CP2PConnectionInfo](r)
+		r.send(wire.C2MP2PConnectionsEstablished{Success: true})
+		err := soon(t, ended)
+		require.ErrorContains(t, err, "the disk is full")
+		_, err = r.nc.Read(make([]byte, 1))
+		require.Error(t, err, "it has heard nothing of the ring")
+	})
+	t.Run("told to end while it waits", func(t *testing.T) {
+		at := newHelmsman()
+		h, ended := underway(t, Options{Authority: at})
+		require.NoError(t, h.s.Close())
+		require.NoError(t, soon(t, ended))
+		soon(t, at.resigned)
+	})
+}
+
+// One master at a time has a directory; the next one has a higher term and the same key.
+func TestMastersOfOneDirectory(t *testing.T) {
+	dir := t.TempDir()
+	first, ended := underway(t, Options{State: dir})
+	<-first.s.helm.leads
+	_, second := underway(t, Options{State: dir})
+	err := soon(t, second)
+	require.Equal(t, errs.InvalidUsage, errs.CodeOf(err))
+	require.ErrorContains(t, err, "another master leads with "+dir)
+	first.grow(nil, wire.Ext{})
+	require.NoError(t, first.s.Close())
+	require.NoError(t, soon(t, ended))
+
+	next, _ := underway(t, Options{State: dir})
+	<-next.s.helm.leads
+	require.Equal(t, first.s.helm.key, next.s.helm.key)
+	require.NotEmpty(t, next.s.helm.key)
+	next.grow(nil, wire.Ext{})
+
+	_, err = New(Options{State: dir, Authority: newHelmsman()})
+	require.ErrorContains(t, err, "second authority")
+}
