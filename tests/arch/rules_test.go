@@ -14,7 +14,7 @@ const module = "github.com/gopccl/gopccl"
 
 // pure is what knows neither time nor place: the state machines, and what they ask,
 // and the controller of rates.
-var pure = []string{"internal/master/fsm/...", "internal/pace", "internal/peer/fsm"}
+var pure = []string{"internal/master/fsm/...", "internal/pace", "internal/peer/fsm", "internal/quorum"}
 
 // rule says what the packages that match where may import of our own
 // packages. Patterns are paths below the module; "x/*" is one more element,
@@ -94,6 +94,7 @@ var foreign = []struct {
 }{
 	{[]string{"core/digest"}, []string{"github.com/minio/sha256-simd"}},
 	{[]string{"internal/cuda/libcuda"}, []string{"github.com/ebitengine/purego", "golang.org/x/sys"}},
+	{[]string{"internal/quorum"}, []string{"go.etcd.io/raft/v3", "google.golang.org/protobuf"}},
 	{[]string{"core/...", "internal/...", "backends/...", "quantizers/...", "solvers/...", "platform/..."}, []string{"golang.org/x/sys"}},
 	{[]string{"conf"}, []string{"github.com/knadh/koanf", "github.com/go-viper/mapstructure", "go.yaml.in/yaml"}},
 	{[]string{"cmd/..."}, []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "github.com/lmittmann/tint", "golang.org/x/sys"}},
