@@ -133,44 +133,53 @@ func TestKeyUpdatesWhileWriting(t *testing.T) {
 			require.NoError(t, x.SetDeadline(time.Now().Add(time.Minute)))
 			b, up, down := half(t, x, y)
 			want := fill(3 << 20)
-			failed := make(chan error, 3)
+			outcome := make(chan error, 3)
+			over := func(err error) {
+				if err != nil {
+					x.Close() // nothing more will come
+				}
+				outcome <- err
+			}
 			unanswered := make(chan struct{}, 64) // more than 100 would end the connection
 			go func() {
 				for range updates {
 					unanswered <- struct{}{}
 					if _, err := x.Write(up.seal(isHandshake, keyUpdate)); err != nil {
-						failed <- err
+						over(err)
 						return
 					}
 					up = up.next()
 					if _, err := x.Write(up.seal(isData, []byte{1})); err != nil {
-						failed <- err
+						over(err)
 						return
 					}
 				}
-				failed <- nil
+				over(nil)
 			}()
 			read := make(chan struct{})
 			go func() {
 				defer close(read)
 				_, err := io.ReadFull(b, make([]byte, updates))
-				failed <- err
+				over(err)
 				_, _ = b.Read(make([]byte, 1)) // as a reader does, which also sends the last answers
 			}()
 			go func() {
 				for i := 0; i < len(want); i += 20_000 {
 					if _, err := b.Write(want[i:min(i+20_000, len(want))]); err != nil {
-						failed <- err
+						over(err)
 						return
 					}
 				}
-				failed <- nil
+				over(nil)
 			}()
 			var got []byte
 			answers := 0
 			for len(got) < len(want) || answers < updates {
 				kind, p, err := down.open(x)
-				require.NoError(t, err, "after %d bytes and %d answers", len(got), answers)
+				if err != nil {
+					require.NoError(t, <-outcome, "after %d bytes and %d answers", len(got), answers)
+				}
+				require.NoError(t, err)
 				if kind == isHandshake {
 					require.Equal(t, []byte{24, 0, 0, 1, 0}, p)
 					down = down.next()
@@ -181,13 +190,46 @@ func TestKeyUpdatesWhileWriting(t *testing.T) {
 				got = append(got, p...)
 			}
 			for range 3 {
-				require.NoError(t, <-failed)
+				require.NoError(t, <-outcome)
 			}
 			require.True(t, bytes.Equal(want, got))
 			require.NoError(t, b.Close())
 			<-read
 		})
 	}
+}
+
+// Answers that are read in time are never too many, though some wait all the time.
+func TestAnswersNeverRunOut(t *testing.T) {
+	const updates, waiting = 2000, 64
+	x, y := transporttest.Pair(transporttest.Options{Buffer: 100}) // three answers
+	require.NoError(t, x.SetDeadline(time.Now().Add(time.Minute)))
+	b, up, down := half(t, x, y)
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(b, make([]byte, updates))
+		if err != nil {
+			x.Close() // nothing more will come
+		}
+		read <- err
+	}()
+	answer := func(n int) {
+		kind, _, err := down.open(x)
+		if err != nil {
+			require.NoError(t, <-read, "after %d answers", n)
+		}
+		require.EqualValues(t, isHandshake, kind)
+		down = down.next()
+	}
+	for n := range updates {
+		_, _ = x.Write(up.seal(isHandshake, keyUpdate))
+		up = up.next()
+		_, _ = x.Write(up.seal(isData, []byte{1}))
+		if n >= waiting {
+			answer(n - waiting)
+		}
+	}
+	require.NoError(t, <-read)
 }
 
 // A member that asks for new keys and does not read the answers loses its

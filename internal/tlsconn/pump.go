@@ -210,14 +210,21 @@ func (p *pump) waiting() []byte {
 	return p.out[p.from:p.to]
 }
 
-// wrote notes that n bytes are written.
+// wrote notes that n bytes are written. The caller has the turn to write. What is
+// left moves down when the room for answers behind it gets short: answers that come all
+// the time would use it up though the other endpoint reads them.
 func (p *pump) wrote(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.from += n; p.from == p.to && p.out != nil {
+	p.from += n
+	switch {
+	case p.from == p.to && p.out != nil:
 		p.from, p.to = 0, 0
 		p.pool.Put(p.out)
 		p.out = nil
+	case p.from > 0 && len(p.out)-p.to < answers/2:
+		p.to = copy(p.out, p.out[p.from:p.to])
+		p.from = 0
 	}
 }
 

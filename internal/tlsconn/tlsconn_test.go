@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/allocs"
 	"github.com/gopccl/gopccl/internal/authority"
 	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/tlsconn"
@@ -112,7 +113,7 @@ func TestConnections(t *testing.T) {
 
 // A call allocates no more than one of crypto/tls does.
 func TestAllocations(t *testing.T) {
-	allocs := transporttest.Suite{Pair: overSockets}.Allocations(t)
+	ours := transporttest.Suite{Pair: overSockets}.Allocations(t)
 	client, server := configs()
 	a, b := sockets(t)
 	c, s := tls.Client(a, client), tls.Server(b, server)
@@ -121,7 +122,7 @@ func TestAllocations(t *testing.T) {
 	require.NoError(t, c.Handshake())
 	require.NoError(t, <-over)
 	p, got := make([]byte, 1020), make([]byte, 1020)
-	bare := testing.AllocsPerRun(100, func() {
+	bare := allocs.PerRun(100, func() {
 		if _, err := c.Write(p); err != nil {
 			panic(err)
 		}
@@ -129,7 +130,7 @@ func TestAllocations(t *testing.T) {
 			panic(err)
 		}
 	})
-	require.LessOrEqual(t, allocs, bare+slack)
+	require.LessOrEqual(t, ours, bare+slack)
 }
 
 // fill makes p differ in every place that a test could mix up.
