@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/allocs"
 	"github.com/gopccl/gopccl/platform/internal/linux"
 )
 
@@ -59,7 +60,7 @@ func TestInfoCountsBytes(t *testing.T) {
 	require.Positive(t, after.RTT)
 	require.Positive(t, after.Window)
 
-	require.Zero(t, testing.AllocsPerRun(100, func() { sample(&after) }))
+	require.Zero(t, allocs.PerRun(100, func() { sample(&after) }))
 	c.Close()
 	require.False(t, sample(&after))
 	require.Zero(t, after)

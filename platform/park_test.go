@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/allocs"
 	"github.com/gopccl/gopccl/platform"
 	"github.com/gopccl/gopccl/platform/platformtest"
 )
@@ -29,7 +30,7 @@ func TestParkers(t *testing.T) {
 // A park and a wake-up allocate nothing.
 func TestParkingAllocatesNothing(t *testing.T) {
 	for _, p := range []*platform.Parker{platform.NewParker(), platform.NewPortableParker()} {
-		require.Zero(t, testing.AllocsPerRun(100, func() {
+		require.Zero(t, allocs.PerRun(100, func() {
 			p.Begin()
 			p.Wake()
 			runtime.Gosched()

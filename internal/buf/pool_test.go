@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/allocs"
 	"pgregory.net/rapid"
 )
 
@@ -106,5 +108,5 @@ func TestPoolConcurrent(t *testing.T) {
 func TestNoAllocationWhenWarm(t *testing.T) {
 	p := NewPool(0)
 	p.Put(p.Get(100_000))
-	require.Zero(t, testing.AllocsPerRun(100, func() { p.Put(p.Get(100_000)) }))
+	require.Zero(t, allocs.PerRun(100, func() { p.Put(p.Get(100_000)) }))
 }

@@ -1,7 +1,6 @@
 package reduce
 
 import (
-	"math"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/allocs"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
@@ -249,11 +249,7 @@ func TestNothingIsAllocatedPerFrame(t *testing.T) {
 	measure := func(count int, inPlace bool) float64 {
 		specs, _ := r.specs(rand.New(rand.NewPCG(1, 1)), dtype.Float32, dtype.Sum, count, inPlace)
 		r.start(specs).ok(t)
-		least := math.Inf(1) // what else the machine does costs goroutines, now and then
-		for range 3 {
-			least = min(least, testing.AllocsPerRun(5, func() { r.start(specs).ok(t) }))
-		}
-		return least
+		return allocs.PerRun(5, func() { r.start(specs).ok(t) })
 	}
 	long := 1 << 18 // 1024 frames per rank
 	if testing.Short() {

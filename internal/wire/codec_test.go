@@ -18,6 +18,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/allocs"
 )
 
 func requireProtocol(t testing.TB, err error) {
@@ -304,7 +305,7 @@ func TestMetaRefused(t *testing.T) {
 func TestMetaDoesNotAllocate(t *testing.T) {
 	m := DequantizationMeta{Tag: 5, Kind: MetaZeroPoint, ZeroPoint: -3, Scale: 1}
 	buf := make([]byte, 0, MaxMetaSize)
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, allocs.PerRun(100, func() {
 		raw := AppendMeta(buf, &m)
 		if got, err := DecodeMeta(raw); err != nil || got != m {
 			panic("metadata changed")

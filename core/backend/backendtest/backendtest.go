@@ -15,6 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/backend"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/allocs"
 )
 
 // Run checks the backend of d. A driver whose Probe fails skips nothing: the
@@ -241,7 +242,7 @@ func allocations(b backend.Backend, t dtype.Type) float64 {
 	dst, x, y := make([]byte, 4096), make([]byte, 4096), make([]byte, 4096)
 	most := 0.0
 	for op := dtype.Sum; op < dtype.NumOps; op++ {
-		most = math.Max(most, testing.AllocsPerRun(10, func() {
+		most = math.Max(most, allocs.PerRun(10, func() {
 			b.Reduce(t, op, dst, x, y)
 			b.Reduce(t, op, dst[1:4088+1], x[:4088], y[:4088])
 			b.Finalize(t, dst, 3)

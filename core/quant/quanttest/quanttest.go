@@ -15,6 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/allocs"
 )
 
 // combination is one that a quantizer accepts.
@@ -483,7 +484,7 @@ func allocations(q quant.Quantizer, c combination) float64 {
 		binary.LittleEndian.PutUint32(src[i:], math.Float32bits(rng.Float32()))
 	}
 	var m quant.Meta // outside: its address escapes through the interface
-	return testing.AllocsPerRun(10, func() {
+	return allocs.PerRun(10, func() {
 		for odd := range 2 {
 			s, d, w := src[odd:][:n*c.t.Size()], acc[odd:][:n*c.t.Size()], wireForm[odd:][:c.form.Size(n)]
 			m = q.Params(c.t, c.q, s)

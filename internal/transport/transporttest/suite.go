@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/allocs"
 	"github.com/gopccl/gopccl/internal/transport"
 )
 
@@ -90,7 +91,7 @@ func (s Suite) NeverWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 	require.Equal(t, "x", string(drain(1)))
-	require.Zero(t, testing.AllocsPerRun(1, func() { w.TryWrite(nil) }))
+	require.Zero(t, allocs.PerRun(1, func() { w.TryWrite(nil) }))
 	a.Close()
 	_, err = w.TryWrite(block)
 	require.ErrorIs(t, err, net.ErrClosed)
@@ -253,7 +254,7 @@ func (s Suite) Allocations(t *testing.T) float64 {
 		}
 	}
 	each()
-	return testing.AllocsPerRun(100, each)
+	return allocs.PerRun(100, each)
 }
 
 // fill makes p differ in every place that a test could mix up.

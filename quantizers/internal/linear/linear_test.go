@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/allocs"
 )
 
 // A walk over slices at any address meets every element once, in its place, and
@@ -36,7 +37,7 @@ func TestPairWalks(t *testing.T) {
 					t.Fatalf("%d bytes are left", len(s))
 				}
 			}
-			require.Zero(t, testing.AllocsPerRun(1, walk)) // it runs twice
+			require.Zero(t, allocs.PerRun(1, walk)) // it runs twice
 			for i := range n {
 				require.Equal(t, byte(9+2*7*4*i), dst[i*td.Size()], "element %d of %d", i, n)
 				for _, untouched := range dst[i*td.Size()+1 : (i+1)*td.Size()] {
