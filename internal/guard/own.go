@@ -61,12 +61,9 @@ func (g *Guard) rotate() (*secure.Credential, error) {
 	return c, nil
 }
 
-// trust returns what opt and the list in force make.
+// trust returns what opt and the lists in force make. The caller holds mu.
 func (l *list) trust(opt secure.TrustOptions) (*secure.Trust, error) {
-	if l.last != nil {
-		opt.Lists = []*secure.List{l.last}
-	}
-	return secure.NewTrust(opt)
+	return secure.NewTrust(with(opt, l.last, l.told))
 }
 
 func same(a, b *secure.Credential) bool {

@@ -28,8 +28,15 @@ type list struct {
 	path string // "": there is none
 
 	mu   sync.Mutex
-	last *secure.List        // in force
-	opt  secure.TrustOptions // without the list
+	last *secure.List        // in force, of the file
+	told *secure.List        // in force, as the master has told
+	opt  secure.TrustOptions // without the lists
+}
+
+// with returns options with lists, without those that are nil.
+func with(opt secure.TrustOptions, lists ...*secure.List) secure.TrustOptions {
+	opt.Lists = slices.DeleteFunc(lists, func(l *secure.List) bool { return l == nil })
+	return opt
 }
 
 // opened is a connection whose handshake has succeeded.
@@ -156,33 +163,66 @@ func (g *Guard) reloadList() (*News, error) {
 	if err != nil {
 		return nil, errs.New(errs.CorruptFile, opRead, err)
 	}
-	if fresh, err := g.take(l); err != nil || !fresh {
+	return g.put(l, g.list.path, &g.list.last)
+}
+
+// Take puts a list in force, in DER, that the master has told. It is Reload of a list
+// that is in no file: one that has been read from a file stays in force beside it.
+func (g *Guard) Take(der []byte) (*News, error) {
+	if g == nil {
+		return nil, nil
+	}
+	const from = "the list of the master"
+	l, err := secure.ParseList(der)
+	if err != nil {
+		return nil, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", from, err))
+	}
+	return g.put(l, from, &g.list.told)
+}
+
+// Listed returns the revocation list that was read from a file, in DER; nil if there is
+// none.
+func (g *Guard) Listed() []byte {
+	if g == nil {
+		return nil
+	}
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	if g.list.last == nil {
+		return nil
+	}
+	return g.list.last.DER()
+}
+
+// put puts a list in force in a place, unless it is already.
+func (g *Guard) put(l *secure.List, from string, place **secure.List) (*News, error) {
+	if fresh, err := g.replace(l, from, place); err != nil || !fresh {
 		return nil, err
 	}
 	found, err := g.revoked(l)
 	return &News{Listed: true, Number: l.Number(), Revoked: found}, err
 }
 
-// take puts a list in force, unless it is already.
-func (g *Guard) take(l *secure.List) (fresh bool, err error) {
+func (g *Guard) replace(l *secure.List, from string, place **secure.List) (fresh bool, err error) {
 	g.list.mu.Lock()
 	defer g.list.mu.Unlock()
-	last := g.list.last
-	if bytes.Equal(l.DER(), last.DER()) {
-		return false, nil
+	if last := *place; last != nil {
+		if bytes.Equal(l.DER(), last.DER()) {
+			return false, nil
+		}
+		if l.Number() < last.Number() {
+			return false, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: list %d is older than list %d, which is in force", from, l.Number(), last.Number())).
+				WithHint("copy the newest list of the authority")
+		}
 	}
-	if l.Number() < last.Number() {
-		return false, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: list %d is older than list %d, which is in force", g.list.path, l.Number(), last.Number())).
-			WithHint("copy the newest list of the authority")
-	}
-	opt := g.list.opt
-	opt.Lists = []*secure.List{l}
-	t, err := secure.NewTrust(opt)
+	before := *place
+	*place = l
+	t, err := g.list.trust(g.list.opt)
 	if err != nil {
+		*place = before
 		return false, err
 	}
 	g.keeper.Replace(t)
-	g.list.last = l
 	return true, nil
 }
 
@@ -193,8 +233,8 @@ func (g *Guard) revoked(l *secure.List) (found []Revoked, err error) {
 	g.list.mu.Lock()
 	opt := g.list.opt
 	g.list.mu.Unlock()
-	opt.Lists, opt.Now = []*secure.List{l}, func() time.Time { return at }
-	t, err := secure.NewTrust(opt)
+	opt.Now = func() time.Time { return at }
+	t, err := secure.NewTrust(with(opt, l))
 	if err != nil {
 		return nil, err
 	}

@@ -148,6 +148,59 @@ func TestRevokedWhileConnected(t *testing.T) {
 	require.Empty(t, one.open, "closed connections are forgotten")
 }
 
+// A list that the master has told is in force beside that of the file. One that is older
+// than the one before, damaged or of a stranger is not taken over.
+func TestListOfTheMaster(t *testing.T) {
+	r := newRun(t)
+	gone, other := r.issue("gpu-2", time.Now()), r.issue("gpu-3", time.Now())
+	two, three := of(t, gone), of(t, other)
+	list := func(r run, number int64, gone ...*secure.Credential) []byte {
+		r.path = filepath.Join(t.TempDir(), "list")
+		r.revoke(number, gone...)
+		l, err := readList(r.path)
+		require.NoError(t, err)
+		return l.DER()
+	}
+	for name, one := range map[string]*Guard{"beside a file": r.guard(r.issue("gpu-1", time.Now())), "alone": of(t, r.issue("gpu-1", time.Now()))} {
+		a, _ := r.connected(one, two)
+		news, err := one.Take(list(r, 4, gone))
+		require.NoError(t, err)
+		require.EqualValues(t, 4, news.Number)
+		require.Len(t, news.Revoked, 1, name)
+		news.End()
+		_, err = a.Read(make([]byte, 1))
+		require.ErrorIs(t, err, secure.Revoked)
+		for why, der := range map[string][]byte{
+			"list 3 is older than list 4": list(r, 3), "not a revocation list": []byte("rubbish"),
+			"not signed by a trusted authority": list(newRun(t), 9),
+		} {
+			news, err := one.Take(der)
+			require.Nil(t, news)
+			require.ErrorIs(t, err, errs.CorruptFile)
+			require.ErrorContains(t, err, why)
+		}
+		news, err = one.Take(list(r, 5, gone))
+		require.NoError(t, err)
+		require.EqualValues(t, 5, news.Number)
+		_, _, _, taken := r.connect(two, one)
+		require.ErrorIs(t, taken, secure.Revoked)
+		if one.Listed() == nil {
+			continue
+		}
+		r.revoke(2, other)
+		news, err = one.Reload()
+		require.NoError(t, err, "each has its own number")
+		require.EqualValues(t, 2, news.Number)
+		for _, g := range []*Guard{two, three} {
+			_, _, _, taken = r.connect(g, one)
+			require.ErrorIs(t, taken, secure.Revoked, "both are in force")
+		}
+	}
+	news, err := (*Guard)(nil).Take([]byte("rubbish"))
+	require.NoError(t, err)
+	require.Nil(t, news)
+}
+
 // A list that is older, damaged or gone is not taken over.
 func TestListsThatAreNotTakenOver(t *testing.T) {
 	r := newRun(t)

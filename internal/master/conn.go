@@ -238,6 +238,21 @@ func (c *conn) unread(err error, bound time.Duration) string {
 	return c.reason(err)
 }
 
+// linger ends a member's connection in the direction of the member, and lets it end the
+// other one. A socket that is closed with unread bytes says so with a reset, and then the
+// other end may not read any more why it has to go.
+func (c *conn) linger(ctx context.Context, done <-chan struct{}) {
+	half, ok := c.nc.(interface{ CloseWrite() error })
+	if !ok || c.standing.Load() != member || half.CloseWrite() != nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	case <-time.After(farewell):
+	}
+}
+
 // write empties the queue until it is finished, the reader is done or the
 // client does not read for WriteTimeout.
 func (s *Server) write(ctx context.Context, c *conn, done <-chan struct{}) {
@@ -261,6 +276,7 @@ func (s *Server) write(ctx context.Context, c *conn, done <-chan struct{}) {
 		}
 		switch {
 		case last:
+			c.linger(ctx, done)
 			return
 		case len(buf) > 0:
 			c.nc.SetWriteDeadline(time.Time{}) // it would end writes that do not wait

@@ -222,6 +222,12 @@ func (s *Server) revoke(news *guard.News, post func(fsm.Event)) {
 		return
 	}
 	s.log.Info("the revocation list was taken over", "kind", "revoked", "number", news.Number)
+	s.machine.mu.Lock()
+	begun := s.machine.fsm != nil // a machine that is made later has the list from the start
+	s.machine.mu.Unlock()
+	if begun {
+		post(fsm.Revocations{DER: string(s.door.guard.Listed())}) // in front of those that it names
+	}
 	of := map[net.Conn]*conn{}
 	s.live.mu.Lock()
 	for c := range s.live.conns {

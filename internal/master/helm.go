@@ -184,6 +184,7 @@ func (s *Server) takeLead(ctx context.Context, cfg *fsm.Config) error {
 func (s *Server) launch(cfg fsm.Config) {
 	s.machine.mu.Lock()
 	defer s.machine.mu.Unlock()
+	cfg.Revocations = string(s.door.guard.Listed())
 	s.machine.fsm = fsm.New(cfg)
 	close(s.helm.leads)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/mesh"
+	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -24,6 +25,7 @@ type names struct {
 	group   uint32
 	bound   time.Duration // of a handshake
 	strange guard.Complaints
+	lists   chan string // the last revocation list that the master has told, in DER
 
 	mu    sync.Mutex
 	of    map[wire.UUID]string
@@ -243,11 +245,42 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 	}
 }
 
+// hear takes what the master tells of members, or a revocation list, of which only the
+// last one counts. One goroutine at a time calls it, and it never waits.
+func (n *names) hear(e fsm.Effect) {
+	switch e := e.(type) {
+	case fsm.Names:
+		n.learn(e.Members)
+	case fsm.Revocations:
+		select {
+		case <-n.lists:
+		default:
+		}
+		n.lists <- e.DER
+	}
+}
+
+// heedLists does what the lists say that the master tells.
+func (s *Session) heedLists() {
+	for {
+		select {
+		case der := <-s.names.lists:
+			if news, err := s.names.guard.Take([]byte(der)); news != nil || err != nil {
+				s.revoke(news, err)
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
 // revoke ends the connections with those that a newer revocation list names, and tells of
 // a newer credential.
 func (s *Session) revoke(news *guard.News, err error) {
 	if err != nil {
 		s.log.Warn("not taken over: what was there before stays in force", "error", err)
+	}
+	if news == nil {
 		return
 	}
 	if c := news.Credential; c != nil {

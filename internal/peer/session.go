@@ -247,7 +247,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		Group: opt.Group, Host: host,
 		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
-		RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
+		Secure: s.names.guard != nil, RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	s.publishView()
 	return nil
@@ -259,7 +259,7 @@ func (s *Session) believe() error {
 	if err != nil {
 		return err
 	}
-	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout}
+	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, lists: make(chan string, 1)}
 	return nil
 }
 
@@ -293,6 +293,7 @@ func (s *Session) start() {
 		})
 	}
 	s.spawn(func() { s.names.guard.Watch(s.ctx, s.opt.HeartbeatInterval, s.revoke) })
+	s.spawn(s.heedLists)
 	s.spawn(s.readMaster)
 	s.spawn(func() { s.master.write(func(err error) { s.handle(fsm.MasterGone{Err: err}) }) })
 	live.add(s)
@@ -345,8 +346,8 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 				<-members
 				s.establish(e)
 			})
-		case fsm.Names:
-			s.names.learn(e.Members)
+		case fsm.Names, fsm.Revocations:
+			s.names.hear(e)
 		case fsm.PrepareRing:
 			s.prepareRing(e)
 		case fsm.Preflight:

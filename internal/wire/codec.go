@@ -85,7 +85,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 	case C2MReport:
 		return appendReport(dst, &p)
 	case C2MMeshPrepared:
-		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.FailedPeers), Ext{Ways: p.Ways})
+		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.FailedPeers), Ext{Paths: Paths{Ways: p.Ways}})
 	}
 	panic(notOurs(p))
 }
@@ -153,7 +153,7 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 	case M2CPreflight:
 		return appendEndpoints(appendU64(dst, p.Number), p.Peers)
 	case M2CSwitchRing:
-		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.Ring), Ext{Direct: p.Direct})
+		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.Ring), Ext{Paths: Paths{Direct: p.Direct}})
 	case M2CPrepareMesh:
 		return appendEndpoints(appendU64(dst, p.Change), p.Peers)
 	case M2CMesh:
@@ -165,6 +165,8 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 			dst = appendAddr(appendString(append(dst, e.UUID[:]...), e.Name), e.State)
 		}
 		return dst
+	case M2CRevocations:
+		return appendString(dst, p.DER)
 	}
 	panic(notOurs(p))
 }

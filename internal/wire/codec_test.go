@@ -60,6 +60,7 @@ func TestOwnPackets(t *testing.T) {
 			M2CNames{Members: []NamedMember{{UUID: u, Name: "gpu-7", State: netip.MustParseAddrPort("10.1.2.3:48149")}}},
 			"000000000000002e" + "005a" + "0000000000000001" + "0102030405060708090a0b0c0d0e0f10" + "0000000000000005" + "6770752d37" + "010a010203bc15",
 		},
+		{M2CRevocations{"\x30\x00"}, "000000000000000c" + "005b" + "0000000000000002" + "3000"},
 		{M2CMesh{Change: 258, Planner: MeshDirect}, "000000000000000b" + "0059" + "0000000000000102" + "01"},
 		{
 			M2CPeerDropped{UUID: u, Addr: netip.MustParseAddrPort("10.1.2.3:48150"), Group: 7, Reason: "gone"},

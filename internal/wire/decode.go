@@ -223,6 +223,8 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CNames{Members: list(r, minNamed, func(r *reader) NamedMember {
 			return NamedMember{UUID: r.uuid(), Name: r.string(), State: r.addr()}
 		})}
+	case 91:
+		return M2CRevocations{DER: r.string()}
 	}
 	return nil
 }

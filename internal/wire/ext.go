@@ -65,6 +65,7 @@ const (
 	extPlans             = 60
 	extDirect            = 62
 	extWays              = 63
+	extRevocations       = 70
 	extCollectives       = 80
 	extGroupCollectives  = 81
 	extMembers           = 82
@@ -145,6 +146,7 @@ func appendExt(dst []byte, x Ext) []byte {
 	}
 	dst = appendResuming(dst, &x.Resuming)
 	dst = appendPlans(dst, &x)
+	flag(extRevocations, x.Revocations)
 	dst = appendCollectives(dst, &x)
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
@@ -243,6 +245,8 @@ func (r *reader) ext() Ext {
 			x.Direct = value.direct()
 		case extWays:
 			x.Ways = value.ways()
+		case extRevocations:
+			x.Revocations = true
 		case extCollectives:
 			x.Collectives = value.u8()
 		case extGroupCollectives:

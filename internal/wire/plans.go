@@ -3,6 +3,14 @@ package wire
 // PlansVersion is what this version announces as Ext.Plans.
 const PlansVersion = LeavePlans
 
+// Paths are about the ways between members.
+type Paths struct {
+	// Ways are round trips to members of the group, at most MaxWays (on C2M 89).
+	Ways []Way
+	// Direct says which all-reduces take the direct exchange (on M2C 71).
+	Direct Direct
+}
+
 // Way is the round trip to a peer over an empty queue, in microseconds.
 type Way struct {
 	To  UUID

@@ -61,7 +61,7 @@ func (d drawer) ext() Ext {
 		RoundBound: time.Duration(d.u32()) * time.Millisecond, Preflight: d.b(),
 		Form: d.form(), Call: d.call(),
 		Collectives: d.u8(), GroupCollectives: d.b(), Members: drawList(d, d.uuid),
-		Plans: d.u8(), Ways: d.ways(), Direct: d.direct(), Resuming: d.resuming(),
+		Plans: d.u8(), Paths: Paths{Ways: d.ways(), Direct: d.direct()}, Resuming: d.resuming(), Revocations: d.b(),
 	}
 }
 
@@ -253,6 +253,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet {
 			return M2CNames{drawList(d, func() NamedMember { return NamedMember{d.uuid(), d.str(), d.addr()} })}
 		},
+		func() Packet { return M2CRevocations{d.str()} },
 		func() Packet { return M2CPreflight{d.u64(), d.peers()} },
 		func() Packet { return M2CPrepareRing{d.u64(), d.peers()} },
 		func() Packet { return M2CSwitchRing{d.u64(), drawList(d, d.uuid), d.direct()} },

@@ -35,6 +35,8 @@ type order struct {
 	Group  uint32
 	Flag   bool
 	Phases bool // update and optimize in every step
+
+	Credential, Revoked string // files; "": none
 }
 
 // report is one line that a child prints.
@@ -155,7 +157,9 @@ func startMaster(t testing.TB) (*child, string) {
 
 func init() {
 	roles["master"] = func(ctx context.Context, o order, say func(report)) error {
-		m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", Logger: childLogger(o.ID)})
+		opt := core.MasterOptions{Listen: "127.0.0.1:0", Logger: childLogger(o.ID)}
+		opt.Security.File, opt.Security.Revoked = o.Credential, o.Revoked
+		m, err := core.NewMaster(opt)
 		if err != nil {
 			return err
 		}
@@ -168,7 +172,7 @@ func init() {
 func join(ctx context.Context, o order) (*core.Communicator, error) {
 	opt := core.Options{}
 	opt.Master, opt.Group, opt.Logger = o.Master, o.Group, childLogger(o.ID)
-	opt.PortBase = -1
+	opt.PortBase, opt.Security.File = -1, o.Credential
 	if o.Phases {
 		opt.Probe.Duration, opt.Probe.Connections = 2*time.Millisecond, 1
 	}

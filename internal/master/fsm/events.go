@@ -69,6 +69,9 @@ type (
 		Client ClientID
 		Why    string
 	}
+	// Revocations is the revocation list that is in force from now on, in DER. It comes
+	// in front of the Revoked events of those that it names.
+	Revocations struct{ DER string }
 	// LostState says that the operator changes Config.BeginAnew.
 	LostState struct{ BeginAnew bool }
 	// LostMembers says that the operator changes Config.DropLost.
@@ -89,6 +92,7 @@ func (Gone) event()        {}
 func (Solved) event()      {}
 func (ResetState) event()  {}
 func (Revoked) event()     {}
+func (Revocations) event() {}
 func (LostState) event()   {}
 func (LostMembers) event() {}
 func (Committed) event()   {}
@@ -204,6 +208,8 @@ type Config struct {
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
 	// Background is whether the solver goes on beside the run.
 	Solver, Background bool
+	// Revocations is the revocation list in force, in DER; "": there is none.
+	Revocations string
 	// Switch lets groups whose members all can take a better ring between two
 	// collectives, without a round.
 	Switch bool

@@ -116,6 +116,11 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		if c := m.conns[e.Client]; c != nil {
 			m.kick(c, "%s", e.Why)
 		}
+	case Revocations:
+		m.cfg.Revocations = e.DER
+		for _, c := range m.clients {
+			m.tellRevocations(c)
+		}
 	case LostState:
 		m.lostState(e.BeginAnew)
 	case Committed:

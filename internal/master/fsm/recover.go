@@ -103,6 +103,7 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 	r.add(b)
 	m.silent = without(m.silent, c)
 	m.send(c, m.welcome(c, p.PeerGroup))
+	m.tellRevocations(c)
 	return ""
 }
 

@@ -54,6 +54,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 	m.enter(c, p.PeerGroup)
 	m.silent = without(m.silent, c)
 	m.send(c, m.welcome(c, p.PeerGroup))
+	m.tellRevocations(c)
 	m.arrived(c)
 }
 
@@ -123,8 +124,16 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 		collectives: p.Ext.Collectives > 0,
 		plans:       p.Ext.Plans > 0 && p.Ext.Collectives > 0 && p.Ext.Switch && m.cfg.Switch,
 		resume:      p.Ext.Resuming.Resume && m.cfg.Resume,
+		revocations: p.Ext.Revocations && c.listens.as.Name != "",
 	}
 	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
+}
+
+// tellRevocations tells c the revocation list in force, if it takes one.
+func (m *Machine) tellRevocations(c *client) {
+	if c.can.revocations && m.cfg.Revocations != "" {
+		m.send(c, wire.M2CRevocations{DER: m.cfg.Revocations})
+	}
 }
 
 // welcome is the answer to a registration that succeeds.

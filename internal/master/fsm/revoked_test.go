@@ -1,12 +1,42 @@
 package fsm
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/internal/wire"
 )
+
+// The list in force is told to those that take it, and have a name: at their registration,
+// and when it changes, in front of what becomes of those that it names.
+func TestRevocationsAreTold(t *testing.T) {
+	w := newWorld(t, Config{Revocations: "one"})
+	hello := func(who Identity, takes bool) ClientID {
+		w.next++
+		id := w.next
+		w.step(Connected{Client: id, Remote: netip.MustParseAddrPort("127.0.0.1:50000"), Who: who})
+		w.step(PacketIn{Client: id, Packet: wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Revocations: takes}}})
+		return id
+	}
+	told := func(id ClientID) (lists []string) {
+		for _, p := range w.inbox[id] {
+			if l, ok := p.(wire.M2CRevocations); ok {
+				lists = append(lists, l.DER)
+			}
+		}
+		return lists
+	}
+	a, b, c := hello(Identity{Name: "gpu-0"}, true), hello(Identity{Name: "gpu-1"}, false), hello(Identity{}, true)
+	require.Equal(t, []string{"one"}, told(a))
+	w.step(Revocations{DER: "two"})
+	w.step(Revoked{Client: a, Why: "gone"})
+	require.Equal(t, []string{"one", "two"}, told(a))
+	require.Empty(t, told(b), "an older one")
+	require.Empty(t, told(c), "in plaintext")
+	require.Equal(t, []string{"two"}, told(hello(Identity{Name: "gpu-2"}, true)))
+}
 
 // A client whose certificate is revoked hears so, and the others and the log with it,
 // in one line; one that has not registered is closed.

@@ -155,6 +155,7 @@ type abilities struct {
 	plans       bool // all-reduces in other ways than the ring
 	leave       bool // goes on with a ring without a member that leaves
 	resume      bool // goes on with its session at another master
+	revocations bool // takes revocation lists
 }
 
 // progress is what a client says of the bytes that it has moved.

@@ -340,6 +340,8 @@ type (
 	// Names says who the members of the group are from now on. It comes in front of the
 	// Establish of their round.
 	Names struct{ Members []wire.NamedMember }
+	// Revocations is a revocation list that the master has told, in DER.
+	Revocations struct{ DER string }
 	// SwitchRing says that the view shows another ring, with these neighbours; the
 	// connections to the ones before are still in use. Operations that neighbours began
 	// eagerly in epochs before Epoch are over; 0: it goes on.
@@ -414,6 +416,7 @@ func (MeshSettled) effect()  {}
 func (PeerLeft) effect()     {}
 func (Preflight) effect()    {}
 func (Names) effect()        {}
+func (Revocations) effect()  {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}
 func (Reattach) effect()     {}
@@ -434,6 +437,9 @@ type Config struct {
 	// ReattachTimeout is how long the session goes on without a master, where the master
 	// grants that; 0: it ends with its master, and asks for nothing else.
 	ReattachTimeout time.Duration
+	// Secure says that the connection to the master is in TLS: revocation lists are asked
+	// for.
+	Secure bool
 	// RegisterTimeout bounds the wait for the registration's answer.
 	RegisterTimeout time.Duration
 	// MaxWithPCCL is the number of collectives initiated at once when PCCL peers

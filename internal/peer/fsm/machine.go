@@ -236,6 +236,13 @@ func (m *Machine) packet(p wire.Packet) {
 	case wire.M2CPeerDropped, wire.M2CNames:
 		m.news(p)
 		return
+	case wire.M2CRevocations:
+		if !m.cfg.Secure {
+			m.illegal(p)
+			return
+		}
+		m.emit(Revocations{DER: p.DER})
+		return
 	case wire.M2CPeersPendingResponse:
 		m.pendingAnswer(p)
 		return

@@ -122,6 +122,7 @@ func (m *Machine) hello() wire.C2MRequestSessionRegistration {
 			Eager:             m.cfg.EagerBytes > 0,
 			Collectives:       wire.CollectivesVersion,
 			Plans:             wire.PlansVersion,
+			Revocations:       m.cfg.Secure,
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 			Resuming: wire.Resuming{

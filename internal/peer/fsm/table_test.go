@@ -247,6 +247,7 @@ func everyPacket() []wire.Packet {
 		wire.M2CHeartbeat{},
 		wire.M2CPeerDropped{UUID: uid(2)},
 		wire.M2CNames{Members: []wire.NamedMember{{UUID: uid(2), Name: "two"}}},
+		wire.M2CRevocations{DER: "\x30\x00"},
 		wire.M2CProbe{Round: 9, To: uid(2), Addr: addr(2)},
 		wire.M2CProbeGo{Round: 1},
 		wire.M2CProbesDone{},

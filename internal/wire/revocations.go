@@ -1,0 +1,12 @@
+package wire
+
+// M2CRevocations (id 91) is the revocation list that is in force, in DER. It is sent
+// only to an end that announced Revocations, and on connections in TLS alone. What it
+// says is signed: the master only passes it on.
+type M2CRevocations struct{ DER string }
+
+// Proto returns M2C.
+func (M2CRevocations) Proto() Proto { return M2C }
+
+// ID returns 91.
+func (M2CRevocations) ID() ID { return 91 }
