@@ -27,10 +27,13 @@ const (
 	State
 	// Bench is for measuring bandwidths.
 	Bench
+	// Quorum is between masters of one run.
+	Quorum
 )
 
 var protocols = map[Purpose]string{
 	Control: "gopccl-control/1", Enrolment: "gopccl-enroll/1", Data: "gopccl-data/1", State: "gopccl-state/1", Bench: "gopccl-bench/1",
+	Quorum: "gopccl-quorum/1",
 }
 
 // String returns the name in the handshake.
@@ -269,6 +272,8 @@ func fits(id Identity, want Want) bool {
 		return want.Server && id.Role == Master
 	case Data, State, Bench:
 		return id.Role == Peer
+	case Quorum:
+		return id.Role == Master
 	}
 	return false
 }

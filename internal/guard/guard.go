@@ -276,7 +276,7 @@ func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpos
 	if Newcomer(c) != nil {
 		return secure.Enrolment, secure.Identity{}, nil
 	}
-	for _, p = range []secure.Purpose{secure.Control, secure.Data, secure.State, secure.Bench} {
+	for _, p = range []secure.Purpose{secure.Control, secure.Data, secure.State, secure.Bench, secure.Quorum} {
 		if p.String() == c.ConnectionState().NegotiatedProtocol {
 			break
 		}

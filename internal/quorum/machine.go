@@ -45,16 +45,22 @@ type (
 		Body []byte
 	}
 	// Commit makes a registry what the next leader finds. Numbers are the caller's, and
-	// none is used twice. What is asked of a machine that does not lead is forgotten.
+	// none is used twice. What is asked of a machine that does not lead in Term is
+	// forgotten.
 	Commit struct {
 		Number   uint64
+		Term     uint32
 		Registry []byte
 	}
-	// Confirm asks whether this machine still leads.
-	Confirm struct{ Number uint64 }
+	// Confirm asks whether this machine still leads in Term.
+	Confirm struct {
+		Number uint64
+		Term   uint32
+	}
 	// Broken says that the connection from another master has ended.
 	Broken struct{ From ID }
-	// Yield gives the lead to another master, if one is ready for it.
+	// Yield gives the lead to another master: at once to one that is up to date, or
+	// to the one that stands for election when this one falls silent.
 	Yield struct{}
 )
 
@@ -114,6 +120,7 @@ type Machine struct {
 	registry []byte
 	wait     int    // ticks until it stands for election
 	leads    uint32 // the term in which it has said Leads, 0: it does not lead
+	silent   bool   // it leads, and wants to be replaced
 	commits  []uint64
 	over     bool
 	out      []Effect
@@ -171,11 +178,11 @@ func (m *Machine) Step(ev Event) (effects []Effect) {
 	case Message:
 		m.message(ev)
 	case Commit:
-		if m.leads != 0 && m.node.Propose(append([]byte{entryRegistry}, ev.Registry...)) == nil {
+		if m.leads != 0 && m.leads == ev.Term && m.node.Propose(append([]byte{entryRegistry}, ev.Registry...)) == nil {
 			m.commits = append(m.commits, ev.Number)
 		}
 	case Confirm:
-		if m.leads != 0 {
+		if m.leads != 0 && m.leads == ev.Term {
 			m.node.ReadIndex(binary.BigEndian.AppendUint64(nil, ev.Number))
 		}
 	case Broken:
@@ -191,11 +198,15 @@ func (m *Machine) Step(ev Event) (effects []Effect) {
 }
 
 func (m *Machine) tick() {
-	if m.node.BasicStatus().RaftState == raft.StateLeader {
+	leads := m.node.BasicStatus().RaftState == raft.StateLeader
+	if leads && !m.silent {
 		m.node.Tick()
 		return
 	}
-	m.node.TickQuiesced()
+	m.node.TickQuiesced() // and its own promise not to vote for others expires
+	if leads {
+		return
+	}
 	if m.wait--; m.wait <= 0 {
 		m.rest()
 		_ = m.node.Campaign() // the only error is of one that cannot vote
@@ -254,6 +265,7 @@ func (m *Machine) yield() {
 	if m.leads == 0 {
 		return
 	}
+	m.silent = true
 	var to, most uint64
 	m.node.WithProgress(func(id uint64, _ raft.ProgressType, pr raftProgress) {
 		if id != uint64(m.members.Self()) && pr.RecentActive && (pr.Match > most || pr.Match == most && id < to) {
@@ -282,7 +294,7 @@ func (m *Machine) ready() {
 		if s.Lead != 0 && s.RaftState != raft.StateLeader {
 			why = "master " + m.members.Name(ID(s.Lead)) + " leads"
 		}
-		m.leads, m.commits = 0, nil
+		m.leads, m.silent, m.commits = 0, false, nil
 		m.out = append(m.out, Lost{why})
 	}
 	m.compact()

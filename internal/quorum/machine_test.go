@@ -167,6 +167,24 @@ func TestYield(t *testing.T) {
 	require.Empty(t, w.wrong)
 }
 
+// A leader that resigns is replaced, even if nobody can take over at once.
+func TestYieldWithoutHeir(t *testing.T) {
+	w, at := led(t, 3)
+	for i := range w.nodes {
+		w.nodes[i].stopped = i != at
+	}
+	w.step(at, Yield{})
+	w.run(200)
+	for i, n := range w.nodes {
+		if n.stopped = false; i == (at+1)%3 {
+			n.m = nil // the other two are enough
+		}
+	}
+	w.run(2000)
+	require.Equal(t, (at+2)%3, w.leader())
+	require.Empty(t, w.wrong)
+}
+
 // A master that was away for long gets the last registry, and not each that it missed.
 func TestComesBackLate(t *testing.T) {
 	w, at := led(t, 3)

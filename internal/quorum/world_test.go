@@ -300,11 +300,11 @@ func (w *world) ask(i int, commits bool) {
 	if commits {
 		a.registry = fmt.Sprintf("%d %d", n.term, w.number)
 		w.asked[w.number] = a
-		w.step(i, Commit{w.number, []byte(a.registry)})
+		w.step(i, Commit{w.number, a.term, []byte(a.registry)})
 		return
 	}
 	w.asked[w.number] = a
-	w.step(i, Confirm{w.number})
+	w.step(i, Confirm{w.number, a.term})
 }
 
 // answered takes the question that an answer is for. A question has one answer.

@@ -1,0 +1,348 @@
+package node
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/quorum"
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// Ids of frames.
+const (
+	idHello   = 1
+	idMessage = 2
+)
+
+const (
+	// helloSize is a digest of the addresses, the sender and the receiver.
+	helloSize = sha256.Size + 8 + 8
+	// maxQueue is how many messages wait for a connection that does not take them. What
+	// comes behind them is lost, as messages may be.
+	maxQueue = 64
+	// shakeTime bounds dialling, and everything before the hello.
+	shakeTime = 3 * time.Second
+	// writeTime bounds one message.
+	writeTime = 2 * time.Second
+	// leastPause and mostPause are between two attempts to reach a master.
+	leastPause, mostPause = 20 * time.Millisecond, 500 * time.Millisecond
+	// maxStrangers bounds the connections that have not said a hello.
+	maxStrangers = 64
+)
+
+// link is the connection to one other master.
+type link struct {
+	to    quorum.ID
+	addr  string
+	queue chan []byte
+}
+
+// send does not wait.
+func (l *link) send(body []byte) {
+	select {
+	case l.queue <- body:
+	default:
+	}
+}
+
+// drain forgets what has waited for a connection: it is old.
+func (l *link) drain() {
+	for {
+		select {
+		case <-l.queue:
+		default:
+			return
+		}
+	}
+}
+
+// appendFrame appends a frame: its length, an id and a body.
+func appendFrame(dst []byte, id uint16, body []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, uint64(2+len(body)))
+	return append(binary.BigEndian.AppendUint16(dst, id), body...)
+}
+
+// readFrame reads a frame of at most limit bytes. Memory grows with what has arrived.
+func readFrame(r io.Reader, limit int) (id uint16, body []byte, err error) {
+	size, err := wire.ReadLength(r, limit)
+	if err != nil {
+		return 0, nil, err
+	}
+	var b bytes.Buffer
+	if _, err = io.CopyN(&b, r, int64(size)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return 0, nil, err
+	}
+	return binary.BigEndian.Uint16(b.Bytes()), b.Bytes()[2:], nil
+}
+
+// hello is the first frame that a master sends to another one.
+func hello(m quorum.Members, to quorum.ID) []byte {
+	sum := sha256.Sum256([]byte(m.Names()))
+	b := binary.BigEndian.AppendUint64(sum[:], uint64(m.Self()))
+	return appendFrame(nil, idHello, binary.BigEndian.AppendUint64(b, uint64(to)))
+}
+
+// readHello returns the sender.
+func readHello(r io.Reader, m quorum.Members) (quorum.ID, error) {
+	id, b, err := readFrame(r, 2+helloSize)
+	if err != nil {
+		return 0, err
+	}
+	if id != idHello || len(b) != helloSize {
+		return 0, errors.New("the other end is not a master")
+	}
+	sum := sha256.Sum256([]byte(m.Names()))
+	if !bytes.Equal(sum[:], b[:sha256.Size]) {
+		return 0, errors.New("the other master was told another list of masters")
+	}
+	from, to := quorum.ID(binary.BigEndian.Uint64(b[sha256.Size:])), quorum.ID(binary.BigEndian.Uint64(b[sha256.Size+8:]))
+	switch {
+	case to != m.Self():
+		return 0, errors.New("the other master takes this one for " + m.Name(to))
+	case !m.Has(from) || from == m.Self():
+		return 0, errors.New("the other master says that it is " + m.Name(from))
+	}
+	return from, nil
+}
+
+// dial keeps a connection to another master for as long as the node lives.
+func (n *Node) dial(l *link) {
+	pause, up := leastPause, false
+	for {
+		nc, err := n.connect(l)
+		if err == nil {
+			if pause = leastPause; !up {
+				n.log.Info("connected to another master", "kind", "masters", "master", l.addr)
+			}
+			up = true
+			l.drain()
+			err = n.write(l, nc)
+			n.crowd.leave(nc)
+			nc.Close()
+		}
+		if n.over.Err() != nil {
+			return
+		}
+		if up {
+			n.log.Warn("another master is out of reach: "+err.Error(), "kind", "masters", "master", l.addr)
+		}
+		up = false
+		t := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-t.C:
+		case <-n.over.Done():
+		}
+		t.Stop()
+		pause = min(2*pause, mostPause)
+	}
+}
+
+// connect returns a connection on which the hello was sent.
+func (n *Node) connect(l *link) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(n.over, shakeTime)
+	defer cancel()
+	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", l.addr)
+	if err != nil {
+		return nil, err
+	}
+	_ = platform.TuneMaster(nc) // it works without
+	nc, err = n.guard.Dial(ctx, transport.Quiet(nc), secure.Want{Purpose: secure.Quorum})
+	if err != nil {
+		if due, more := n.strange.Due(addr(l.addr), "dial", time.Now()); due {
+			n.log.Warn("another master is refused: "+err.Error(), "kind", "masters", "master", l.addr, "more", more)
+		}
+		return nil, err
+	}
+	if !n.crowd.enter(nc) {
+		nc.Close()
+		return nil, net.ErrClosed
+	}
+	nc.SetWriteDeadline(time.Now().Add(writeTime))
+	if _, err := nc.Write(hello(n.members, l.to)); err != nil {
+		n.crowd.leave(nc)
+		nc.Close()
+		return nil, err
+	}
+	return nc, nil
+}
+
+// addr is an address as a text.
+type addr string
+
+func (a addr) Network() string { return "tcp" }
+func (a addr) String() string  { return string(a) }
+
+// write sends what the machine has to say until the connection breaks.
+func (n *Node) write(l *link, nc net.Conn) error {
+	broken := make(chan error, 1)
+	n.run(func() { // nothing comes here but the end
+		_, err := nc.Read(make([]byte, 1))
+		if err == nil {
+			err = errors.New("it says something where it has nothing to say")
+		}
+		broken <- err
+	})
+	defer nc.Close()
+	var buf []byte
+	for {
+		select {
+		case body := <-l.queue:
+			buf = appendFrame(buf[:0], idMessage, body)
+			nc.SetWriteDeadline(time.Now().Add(writeTime))
+			if _, err := nc.Write(buf); err != nil {
+				return err
+			}
+		case err := <-broken:
+			return err
+		case <-n.over.Done():
+			return n.over.Err()
+		}
+	}
+}
+
+// accept takes connections of other masters.
+func (n *Node) accept() {
+	platform.AcceptLoop(n.ln, n.over.Done(), func(nc net.Conn) {
+		nc = n.guard.Wrap(transport.Quiet(nc), secure.Quorum)
+		if !n.crowd.greet(nc) {
+			nc.Close()
+			return
+		}
+		n.run(func() {
+			defer func() {
+				nc.Close()
+				n.crowd.leave(nc)
+			}()
+			n.read(nc)
+		})
+	}, func(err error) { n.log.Warn("no connection could be accepted", "kind", "masters", "error", err) })
+}
+
+// read passes the messages of a connection on.
+func (n *Node) read(nc net.Conn) {
+	nc.SetReadDeadline(time.Now().Add(shakeTime))
+	ctx, cancel := context.WithTimeout(n.over, shakeTime)
+	_, err := n.guard.Greet(ctx, nc, secure.Want{Purpose: secure.Quorum})
+	cancel()
+	var from quorum.ID
+	r := bufio.NewReader(nc)
+	if err == nil {
+		from, err = readHello(r, n.members)
+	}
+	if err != nil {
+		if due, more := n.strange.Due(nc.RemoteAddr(), "stranger", time.Now()); due {
+			n.log.Warn("connection refused: "+err.Error(), "kind", "stranger", "remote", nc.RemoteAddr().String(), "more", more)
+		}
+		return
+	}
+	nc.SetReadDeadline(time.Time{})
+	n.crowd.know(from, nc)
+	for {
+		id, body, err := readFrame(r, maxFrame)
+		if err != nil || id != idMessage {
+			break
+		}
+		if !n.post(quorum.Message{From: from, Body: body}) {
+			return
+		}
+	}
+	if n.crowd.forget(from, nc) {
+		n.post(quorum.Broken{From: from})
+	}
+}
+
+// crowd are all connections.
+type crowd struct {
+	mu        sync.Mutex
+	closed    bool
+	all       map[net.Conn]struct{}
+	strangers []net.Conn             // accepted, and without a hello, oldest first
+	of        map[quorum.ID]net.Conn // the last one on which a master has said a hello
+}
+
+// enter counts a connection. false: the node has ended.
+func (c *crowd) enter(nc net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.all[nc] = struct{}{}
+	}
+	return !c.closed
+}
+
+// greet counts a connection that was accepted. If there are too many, the oldest that
+// has not said who it is makes room.
+func (c *crowd) greet(nc net.Conn) bool {
+	if !c.enter(nc) {
+		return false
+	}
+	var out net.Conn
+	c.mu.Lock()
+	if len(c.strangers) >= maxStrangers {
+		out = c.strangers[0]
+		c.strangers = slices.Delete(c.strangers, 0, 1)
+	}
+	c.strangers = append(c.strangers, nc)
+	c.mu.Unlock()
+	if out != nil {
+		out.Close()
+	}
+	return true
+}
+
+func (c *crowd) leave(nc net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.all, nc)
+	c.strangers = slices.DeleteFunc(c.strangers, func(o net.Conn) bool { return o == nc })
+}
+
+// know makes a connection that of a master, and ends the one that it had.
+func (c *crowd) know(from quorum.ID, nc net.Conn) {
+	c.mu.Lock()
+	before := c.of[from]
+	c.of[from] = nc
+	c.strangers = slices.DeleteFunc(c.strangers, func(o net.Conn) bool { return o == nc })
+	c.mu.Unlock()
+	if before != nil {
+		before.Close()
+	}
+}
+
+// forget reports whether a connection that has ended was that of its master.
+func (c *crowd) forget(from quorum.ID, nc net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of[from] != nc {
+		return false
+	}
+	delete(c.of, from)
+	return true
+}
+
+func (c *crowd) close() {
+	c.mu.Lock()
+	c.closed = true
+	all := slices.Collect(maps.Keys(c.all))
+	c.mu.Unlock()
+	for _, nc := range all {
+		nc.Close()
+	}
+}
