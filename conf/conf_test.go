@@ -407,10 +407,10 @@ func fresh(c *Config, of string) options {
 	if of == "master" {
 		o, from = &master.Options{}, reflect.ValueOf(c.MasterOptions(nil))
 	}
-	for i := range from.NumField() {
-		if f := from.Type().Field(i); f.Type.Kind() != reflect.Func {
+	for _, f := range reflect.VisibleFields(from.Type()) {
+		if !f.Anonymous && f.Type.Kind() != reflect.Func {
 			to := reflect.ValueOf(o).Elem().FieldByName(f.Name)
-			to.Set(from.Field(i).Convert(to.Type()))
+			to.Set(from.FieldByIndex(f.Index).Convert(to.Type()))
 		}
 	}
 	return o

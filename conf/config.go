@@ -58,7 +58,7 @@ type Master struct {
 
 // Peer configures one trainer's end.
 type Peer struct {
-	Master            string        `conf:"master" is:"address"`
+	Master            string        `conf:"master" is:"masters"`
 	Group             uint32        `conf:"group" min:"0" max:"4294967295"`
 	PoolSize          int           `conf:"pool_size" zero:"default"`
 	Flows             int           `conf:"flows" zero:"default"`
@@ -69,6 +69,7 @@ type Peer struct {
 	AnnounceHost      string        `conf:"announce_host" option:"Announce.Host" is:"host"`
 	HeartbeatInterval time.Duration `conf:"heartbeat_interval"`
 	HeartbeatTimeout  time.Duration `conf:"heartbeat_timeout"`
+	ReattachTimeout   time.Duration `conf:"reattach_timeout" zero:"off"`
 	DialTimeout       time.Duration `conf:"dial_timeout"`
 	HandshakeTimeout  time.Duration `conf:"handshake_timeout"`
 	Hasher            string        `conf:"hasher" option:"Hash.Hasher" is:"name"`

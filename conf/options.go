@@ -59,6 +59,7 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	}
 	o.HeartbeatInterval = c.Peer.HeartbeatInterval
 	o.HeartbeatTimeout = c.Peer.HeartbeatTimeout
+	o.ReattachTimeout = orOff(c.Peer.ReattachTimeout)
 	o.DialTimeout = c.Peer.DialTimeout
 	o.HandshakeTimeout = c.Peer.HandshakeTimeout
 	o.Hash.Hasher = c.Peer.Hasher

@@ -211,11 +211,12 @@ func (f field) wellFormed(text string) error {
 		if err != nil {
 			return fmt.Errorf("%q is not a HOST:PORT", text)
 		}
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 			return fmt.Errorf("the port of %q is not between 0 and 65535", text)
-		} else if n == 0 && f.key == "peer.master" {
-			return fmt.Errorf("%q has no port to connect to", text)
 		}
+	case "masters":
+		_, err := bounds.Endpoints(text, wire.MaxAddresses)
+		return err
 	case "sha256":
 		if b, err := hex.DecodeString(text); err != nil || len(b) != 32 {
 			return fmt.Errorf("%q is not 64 hexadecimal digits", text)

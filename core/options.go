@@ -17,7 +17,8 @@ import (
 // errs.InvalidArgument, before anything is dialled.
 type Options struct {
 	// Master is HOST:PORT of the master: a name, an IPv4 or an IPv6 address.
-	// Towards a PCCL master only IPv4 works (quirk Q38).
+	// Towards a PCCL master only IPv4 works (quirk Q38). Where several masters stand
+	// ready, it is the list of them, separated by commas, at most 16.
 	Master string
 	// Group is the peer group. Collectives and shared state stay inside it;
 	// rounds that change the membership include all groups.
@@ -83,9 +84,7 @@ type Options struct {
 	Congestion string
 	// Probe bounds the bandwidth measurements of Optimize.
 	Probe ProbeOptions
-	// WarnStuckAfter is after what time an operation whose data does not move is
-	// named in the log, with the peer that it waits for. Default 30 s; negative: never.
-	WarnStuckAfter time.Duration
+	Patience
 	// Device changes the settings of the platforms that serve device memory, for
 	// the whole process. Its Logger defaults to the one here.
 	Device DeviceSettings
@@ -135,6 +134,18 @@ type SecurityOptions struct {
 	Identities []secure.Mapping
 }
 
+// Patience is for how long a communicator bears that nothing moves.
+type Patience struct {
+	// WarnStuckAfter is after what time an operation whose data does not move is
+	// named in the log, with the peer that it waits for. Default 30 s; negative: never.
+	WarnStuckAfter time.Duration
+	// ReattachTimeout is how long the communicator goes on without a master, if its
+	// master allows that: calls wait, and operations in flight go on. It tries the
+	// masters that Master names until one takes it back, and ends with errs.MasterLost
+	// after that time. 0 (default) or negative: it ends when its master does.
+	ReattachTimeout time.Duration
+}
+
 // PostOptions say how operations that were posted are picked up, which trades the
 // time of the next one against the number of all.
 type PostOptions struct {
@@ -168,6 +179,6 @@ func (o Options) inner() peer.Options {
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		DialTimeout: o.DialTimeout, HandshakeTimeout: o.HandshakeTimeout, UserTimeout: o.UserTimeout,
 		Congestion: o.Congestion, WarnStuckAfter: o.WarnStuckAfter,
-		Trace: o.Trace, Logger: o.Logger, Network: peer.Network{Dial: o.Dial},
+		Trace: o.Trace, Logger: o.Logger, Network: peer.Network{ReattachTimeout: o.ReattachTimeout, Dial: o.Dial},
 	}
 }

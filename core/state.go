@@ -15,6 +15,10 @@ type State struct {
 	Attributes Attributes
 	// Master is the address that Connect was given.
 	Master string
+	// Away is what is known while the communicator has no master, nil otherwise.
+	// Reattached is how often a master has taken it back.
+	Away       *AwayState
+	Reattached uint64
 	// Ops are all operations without a verdict, in launch order.
 	Ops []OpState
 	// Messages are those under way here, oldest first. Offers is how many have come that
@@ -29,6 +33,15 @@ type State struct {
 	// Calls is how many calls wait for an answer, Events how many events wait to
 	// be handled.
 	Calls, Events int
+}
+
+// AwayState is a communicator without a master.
+type AwayState struct {
+	// Since is how long it has had none.
+	Since time.Duration
+	// Trying is the master that is dialled, Err why the last try failed, or nil.
+	Trying string
+	Err    error
 }
 
 // OpState is an operation without a verdict. Sizes are bytes on the wire,
@@ -101,6 +114,10 @@ func stateOf(in peer.State) State {
 	st := State{
 		Attributes: attributesOf(in.View), Master: in.Master, Calls: in.Calls, Events: in.Events,
 		Active: in.Data.Active, Early: in.Data.Early, Offers: in.Offers,
+	}
+	st.Reattached = in.Reattached
+	if a := in.Away; a != nil {
+		st.Away = &AwayState{Since: time.Since(a.Since), Trying: a.Trying, Err: a.Err}
 	}
 	for i := range in.Messages {
 		m := &in.Messages[i]

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,9 +64,20 @@ func newMeasured(master string, g wire.GroupTopology) (m measured, err error) {
 	return m, nil
 }
 
-// askMaster asks a running master for what it knows of the links of a group.
+// askMaster asks a running master for what it knows of the links of a group: the first
+// that answers.
 func askMaster(ctx context.Context, cfg *conf.Config) (m measured, err error) {
-	o, master, group := cfg.PeerOptions(nil), cfg.Peer.Master, cfg.Peer.Group
+	for master := range strings.SplitSeq(cfg.Peer.Master, ",") {
+		m, err = askThis(ctx, cfg, strings.TrimSpace(master))
+		if errs.CodeOf(err) != errs.MasterConnectionFailed {
+			break
+		}
+	}
+	return m, err
+}
+
+func askThis(ctx context.Context, cfg *conf.Config, master string) (m measured, err error) {
+	o, group := cfg.PeerOptions(nil), cfg.Peer.Group
 	fail := func(err error) error {
 		return errs.New(errs.MasterConnectionFailed, "measure topology", err).WithPeer(master).
 			WithHint("check that a gopccl master listens there; PCCL's does not answer")

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -33,7 +34,7 @@ type Dialler func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // Obtain returns o with a credential, if it has a join token: the one in the file that
 // it names, if that is there and valid, else one that a master grants, which is written
-// to the file. The masters are those of the token, or else the one at addr. dial may be
+// to the file. The masters are those of the token, or else those at addr, separated by commas. dial may be
 // nil. Errors are *errs.Error.
 func Obtain(ctx context.Context, o guard.Options, addr string, dial Dialler) (guard.Options, error) {
 	if o.Join == "" || o.Credential != nil || !o.On() {
@@ -104,7 +105,7 @@ func enrol(ctx context.Context, join secure.Join, addr string, dial Dialler) (*s
 	}
 	masters := token.Masters
 	if len(masters) == 0 {
-		masters = []string{addr}
+		masters = strings.Split(addr, ",")
 	}
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
@@ -124,7 +125,7 @@ func enrol(ctx context.Context, join secure.Join, addr string, dial Dialler) (*s
 			var c *secure.Credential
 			var text []byte
 			var final bool
-			c, text, final, err = n.ask(ctx, m)
+			c, text, final, err = n.ask(ctx, strings.TrimSpace(m))
 			if err == nil {
 				return c, text, nil
 			}

@@ -71,7 +71,7 @@ func (s *Session) shut() {
 	close(s.quit)
 	<-s.done
 	s.cancel()
-	<-s.master.ended
+	<-s.master.conn().ended
 	s.entry.port.Close()
 	s.entry.port.Wait()
 	s.mesh.Wait()

@@ -11,10 +11,11 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-func dialMaster(ctx context.Context, opt Options, g *guard.Guard) (*masterConn, error) {
+// dialMaster connects to the master at addr.
+func dialMaster(ctx context.Context, opt Options, addr string, g *guard.Guard) (*masterConn, error) {
 	dctx, cancel := context.WithTimeout(ctx, opt.DialTimeout)
 	defer cancel()
-	conn, err := opt.dialer()(dctx, "tcp", opt.Master)
+	conn, err := opt.dialer()(dctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ func (s *Session) crash(err *errs.Error) {
 	s.log.Error("panic in the session", "error", err, "stack", errs.StackOf(err))
 	s.cancel()
 	s.posted.Stop(err)
-	s.master.close()
+	s.master.conn().close()
 	s.mesh.Close()
 	s.mu.Lock()
 	calls, opCalls := s.calls, s.opCalls

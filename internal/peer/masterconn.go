@@ -40,7 +40,8 @@ type masterConn struct {
 	writes bool // the writer has taken something that comes before out
 	last   bool // nothing comes after out
 	ready  chan struct{}
-	ended  chan struct{} // closed when the writer has ended
+	ended  chan struct{}  // closed when the writer has ended
+	work   sync.WaitGroup // of its reader and its writer
 }
 
 func newMasterConn(conn net.Conn) *masterConn {
@@ -168,8 +169,8 @@ func (mc *masterConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (s *Session) readMaster() {
-	r := bufio.NewReaderSize(s.master, 64<<10)
+// readMaster hands the packets of the master to the machine, those in r first.
+func (s *Session) readMaster(mc *masterConn, r *bufio.Reader) {
 	for {
 		p, err := wire.Read(r, wire.M2C, wire.MaxPacket)
 		if err != nil {
@@ -182,8 +183,9 @@ func (s *Session) readMaster() {
 			s.handle(fsm.MasterGone{Err: err})
 			return
 		}
-		if reg, ok := p.(wire.M2CSessionRegistrationResponse); ok && reg.Ext.Native {
-			s.master.quick.Store(false)
+		if reg, ok := p.(wire.M2CSessionRegistrationResponse); ok {
+			mc.quick.Store(!reg.Ext.Native)
+			s.master.note(reg)
 		}
 		s.handle(fsm.PacketIn{Packet: p})
 	}

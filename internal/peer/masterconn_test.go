@@ -32,9 +32,9 @@ func TestStoppedMasterHoldsUpNobody(t *testing.T) {
 		synced <- err
 	}()
 	require.Eventually(t, func() bool { // it waits for the master to read
-		sess.master.mu.Lock()
-		defer sess.master.mu.Unlock()
-		return sess.master.writes
+		sess.master.conn().mu.Lock()
+		defer sess.master.conn().mu.Unlock()
+		return sess.master.conn().writes
 	}, time.Minute, time.Millisecond)
 	asked, stop := context.WithCancel(ctx)
 	pending := make(chan error, 1)
@@ -45,9 +45,9 @@ func TestStoppedMasterHoldsUpNobody(t *testing.T) {
 	require.Eventually(t, func() bool { return sess.State().Calls == 2 }, time.Minute, time.Millisecond)
 	stop()
 	require.ErrorIs(t, <-pending, errs.Canceled)
-	sess.master.mu.Lock()
-	require.True(t, sess.master.writes, "the master took it after all, which proves nothing")
-	sess.master.mu.Unlock()
+	sess.master.conn().mu.Lock()
+	require.True(t, sess.master.conn().writes, "the master took it after all, which proves nothing")
+	sess.master.conn().mu.Unlock()
 	giveUp()
 	require.ErrorIs(t, <-synced, errs.Canceled)
 	require.NoError(t, sess.Close())

@@ -53,6 +53,8 @@ type Options struct {
 
 // Network is how others are reached.
 type Network struct {
+	ReattachTimeout time.Duration
+
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// RoundTrip is for tests: it says how far a peer is, instead of the system.
 	RoundTrip func(wire.UUID) (time.Duration, bool)
@@ -162,6 +164,7 @@ func (o *Options) Bounds() []bounds.Bound {
 		bounds.Int64("Device.Staging", &o.Device.Staging, minStaging, maxStaging),
 		bounds.Time("HeartbeatInterval", &o.HeartbeatInterval, minDuration, maxDuration/2),
 		bounds.Time("HeartbeatTimeout", &o.HeartbeatTimeout, 2*minDuration, maxDuration),
+		bounds.Time("ReattachTimeout", &o.ReattachTimeout, minDuration, maxDuration).OrOff(),
 		bounds.Time("DialTimeout", &o.DialTimeout, minDuration, maxDuration),
 		bounds.Time("HandshakeTimeout", &o.HandshakeTimeout, minDuration, maxDuration),
 		bounds.Time("UserTimeout", &o.UserTimeout, minDuration, maxDuration),
@@ -181,8 +184,8 @@ func (o Options) Check() error {
 		e.Break("%v %v is below two times %v, %v", bounds.Field("HeartbeatTimeout"), amount("HeartbeatTimeout", o.HeartbeatTimeout),
 			bounds.Field("HeartbeatInterval"), amount("HeartbeatInterval", o.HeartbeatInterval))
 	}
-	if _, _, err := net.SplitHostPort(o.Master); err != nil {
-		e.Break("%v %q is not HOST:PORT", bounds.Field("Master"), o.Master)
+	if _, err := bounds.Endpoints(o.Master, maxMasters); err != nil {
+		e.Break("%v: %v", bounds.Field("Master"), err)
 	}
 	o.checkPorts(&e)
 	if len(o.Addresses) > wire.MaxAddresses {

@@ -187,7 +187,7 @@ func (s *Session) pickUp(n int, try bool) (left bool) {
 	}
 	clear(s.picked)
 	if left { // the first ones need not wait for the last
-		if err := s.master.push(); err != nil {
+		if err := s.master.conn().push(); err != nil {
 			s.step(fsm.MasterGone{Err: err})
 		}
 	}

@@ -38,6 +38,9 @@ type script struct {
 	conn net.Conn
 	peer net.Listener // the other member of the ring
 	self wire.UUID
+
+	ext   wire.Ext // of its answer
+	hello wire.C2MRequestSessionRegistration
 }
 
 func newScript(t *testing.T) *script {
@@ -46,7 +49,7 @@ func newScript(t *testing.T) *script {
 	peer, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { ln.Close(); peer.Close() })
-	return &script{t: t, ln: ln, peer: peer, self: wire.UUID{1}}
+	return &script{t: t, ln: ln, peer: peer, self: wire.UUID{1}, ext: wire.Ext{Native: true, Collectives: wire.CollectivesVersion}}
 }
 
 func (s *script) say(ps ...wire.Packet) {
@@ -94,9 +97,9 @@ func (s *script) welcome(change ...func(*Options)) *Session {
 	require.NoError(s.t, err)
 	s.conn.SetDeadline(time.Now().Add(time.Minute))
 	s.t.Cleanup(func() { s.conn.Close() })
-	hear[wire.C2MRequestSessionRegistration](s)
+	s.hello = hear[wire.C2MRequestSessionRegistration](s)
 	other := wire.UUID{2}
-	s.say(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: s.self, Ext: wire.Ext{Native: true, Collectives: wire.CollectivesVersion}},
+	s.say(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: s.self, Ext: s.ext},
 		wire.M2CP2PConnectionInfo{
 			GlobalWorldSize: 2, LocalWorldSize: 2, NumDistinctGroup: 1, LargestGroupSize: 2, Ext: wire.Ext{GroupNative: true},
 			Peers: []wire.PeerEndpoint{{Addr: netip.MustParseAddrPort(s.peer.Addr().String()), UUID: other}},

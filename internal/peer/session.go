@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/core/trace"
+	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/collective"
 	"github.com/gopccl/gopccl/internal/guard"
@@ -44,7 +46,7 @@ type Session struct {
 	lines  *trace.Lines // what waits for the caller's log handler
 	events *trace.Queue // ... and for its listener; nil: there is none
 	began  time.Time
-	master *masterConn
+	master control
 	dataPath
 	sharing *sharedstate.Server
 	hasher  digest.Hasher // of shared states
@@ -138,9 +140,15 @@ func closed() *errs.Error {
 // end while others are waited for leaves the run. An option that makes no sense
 // is errs.InvalidArgument, before anything is dialled.
 func Connect(ctx context.Context, opt Options) (*Session, error) {
-	opt = opt.withDefaults()
+	return seek(ctx, opt.withDefaults())
+}
+
+// connect is Connect to the masters in first, or else to those of the options, from the
+// one with that number on. The session is over if there is an error.
+func connect(ctx context.Context, opt Options, first []string, turn int) (*Session, error) {
 	devices := opt.deviceSettings()
 	s := newSession(opt)
+	s.master.first, s.master.turn = first, turn
 	err := s.open(ctx, devices)
 	if err == nil {
 		s.start()
@@ -148,9 +156,8 @@ func Connect(ctx context.Context, opt Options) (*Session, error) {
 	}
 	if err != nil {
 		s.unwind()
-		return nil, err
 	}
-	return s, nil
+	return s, err
 }
 
 // newSession returns a session that has opened and started nothing. opt has its
@@ -201,15 +208,13 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	if err := s.believe(); err != nil {
 		return err
 	}
-	if s.master, err = dialMaster(ctx, opt, s.names.guard); err != nil {
-		if ctx.Err() != nil {
-			return errs.New(errs.Canceled, "connect", ctx.Err()).WithPhase("dial").WithPeer(opt.Master)
-		}
-		return errs.New(errs.MasterConnectionFailed, "connect", err).WithPeer(opt.Master).
-			WithHint("check that a master listens there")
+	s.master.masters, _ = bounds.Endpoints(opt.Master, maxMasters) // checked
+	s.master.turn %= len(s.master.masters)
+	if err := s.dial(ctx); err != nil {
+		return err
 	}
 	network := "tcp"
-	if remote, ok := s.master.conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
+	if remote, ok := s.master.conn().conn.RemoteAddr().(*net.TCPAddr); ok && remote.IP.To4() != nil {
 		network = "tcp4"
 	}
 	if s.entry.listen, err = mesh.Listen(ctx, network, listenAt, opt.PortBase, opt.Ports); err != nil {
@@ -247,7 +252,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		Group: opt.Group, Host: host,
 		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
-		Secure: s.names.guard != nil, RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
+		Secure: s.names.guard != nil, ReattachTimeout: max(0, opt.ReattachTimeout), RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	s.publishView()
 	return nil
@@ -294,8 +299,7 @@ func (s *Session) start() {
 	}
 	s.spawn(func() { s.names.guard.Watch(s.ctx, s.opt.HeartbeatInterval, s.revoke) })
 	s.spawn(s.heedLists)
-	s.spawn(s.readMaster)
-	s.spawn(func() { s.master.write(func(err error) { s.handle(fsm.MasterGone{Err: err}) }) })
+	s.converse(s.master.conn(), bufio.NewReaderSize(s.master.conn(), 64<<10))
 	live.add(s)
 	go s.loop()
 }
@@ -308,8 +312,8 @@ func (s *Session) unwind() {
 		return
 	}
 	s.cancel()
-	if s.master != nil {
-		s.master.close()
+	if mc := s.master.conn(); mc != nil {
+		mc.close()
 	}
 	s.entry.listen.Close()
 	s.lines.Close(flushTime)
@@ -332,7 +336,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 				beat.Reports, beat.Moved = true, s.moved()
 				e.Packet = beat
 			}
-			s.master.queue(e.Packet)
+			s.master.conn().queue(e.Packet)
 		case fsm.Establish:
 			s.publishView()
 			// Before others dial here because of the same round.
@@ -413,8 +417,8 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.Done:
 			s.publishView()
 			s.answer(e)
-		case fsm.Disconnect:
-			s.disconnect(e.Reason)
+		case fsm.Reattach, fsm.Reattached, fsm.Disconnect:
+			s.changeMaster(e)
 		case fsm.Log:
 			level := slog.LevelInfo
 			if e.Warn {
@@ -441,7 +445,7 @@ func (s *Session) disconnect(reason string) {
 	s.posted.Stop(errs.New(errs.Closed, "message", errors.New(reason)).WithHint("connect again with a new communicator"))
 	s.log.Info("left the run", "reason", reason)
 	s.cancel()
-	s.master.drain()
+	s.master.conn().drain()
 	s.mesh.Close()
 	s.hub.Retain(none, none)
 	s.publishView()

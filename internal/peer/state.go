@@ -22,6 +22,10 @@ import (
 type State struct {
 	View   fsm.View
 	Master string
+	// Away is what is known while there is no master, nil otherwise; Reattached is how
+	// often one has taken this peer back.
+	Away       *Away
+	Reattached uint64
 	// Ops are all operations without a verdict, in launch order; those in phase
 	// "created" wait for the votes of the other peers.
 	Ops []OpState
@@ -67,6 +71,7 @@ func (s *Session) State() State {
 	st.Data.Active, st.Data.Early = st.Data.Active+moving.Active, st.Data.Early+moving.Early
 	posted := s.posted.State()
 	st.Messages, st.Offers = posted.Transfers, posted.Offers
+	st.Away, st.Reattached = s.master.away.Load(), s.master.again.Load()
 	for _, op := range ops {
 		o := OpState{OpState: op.phase().State(), Kind: op.name(), Root: int(op.event.Vote.Root), Posted: time.Since(op.posted)}
 		if b, ok := op.phase().(blocks); ok {
@@ -74,6 +79,9 @@ func (s *Session) State() State {
 		}
 		if o.Phase == "created" {
 			o.Waits = "votes of the other peers, through the master"
+			if st.Away != nil {
+				o.Waits = st.Away.String()
+			}
 		}
 		st.Ops = append(st.Ops, o)
 	}
@@ -150,6 +158,9 @@ func (st *State) write(b *bufio.Writer) {
 	fmt.Fprintf(b, "communicator %s: %s to the master %s, rank %d of %d", v.UUID, status, st.Master, v.Rank, v.LocalWorldSize)
 	fmt.Fprintf(b, ", %d operations, %d in the data phase, %d calls wait, %d events wait, %d frames wait for their operation\n",
 		len(st.Ops), st.Data.Active, st.Calls, st.Events, st.Data.Early)
+	if st.Away != nil {
+		fmt.Fprintf(b, "  %v\n", st.Away)
+	}
 	for i := range st.Ops {
 		st.Ops[i].write(b)
 	}

@@ -119,7 +119,7 @@ func (s *Session) turn() {
 	calls := room[:0]
 	for done := false; !done; done = s.box.release(false) {
 		left := s.rota.run(false)
-		if err := s.master.push(); err != nil {
+		if err := s.master.conn().push(); err != nil {
 			s.step(fsm.MasterGone{Err: err})
 		}
 		calls = s.due(calls)
@@ -156,6 +156,10 @@ func (s *Session) notify(calls []func()) {
 
 // step steps the machine and does what it says. The caller holds busy.
 func (s *Session) step(ev fsm.Event) {
+	if found, ok := ev.(attached); ok {
+		s.take(found)
+		ev = found.Attached
+	}
 	if s.crashed.Load() != nil {
 		return
 	}
@@ -186,7 +190,7 @@ func (s *Session) loop() {
 			for done := false; !done; done = s.box.release(last) {
 				s.step(fsm.Tick{})
 				s.rota.run(true)
-				if err := s.master.push(); err != nil {
+				if err := s.master.conn().push(); err != nil {
 					s.step(fsm.MasterGone{Err: err})
 				}
 				calls = s.due(calls)

@@ -42,6 +42,7 @@ type mark struct {
 type watcher struct {
 	after time.Duration // never, if not positive
 	marks map[standing]*mark
+	alone time.Duration // without a master, when that was last reported
 }
 
 type standing struct{ tag, seq uint64 }
@@ -96,6 +97,7 @@ func (s *Session) watch(now time.Time) {
 		return
 	}
 	defer errs.Catch("watch operations", s.crash)
+	s.watchMaster(now)
 	s.mu.Lock()
 	idle := len(s.ops) == 0
 	s.mu.Unlock()
@@ -107,5 +109,18 @@ func (s *Session) watch(now time.Time) {
 		s.log.Warn("an operation does not move", "tag", f.tag, "sequence", f.seq, "since", f.since.Round(time.Second),
 			"waits for", f.waits, "next", f.next.Short(), "previous", f.prev.Short())
 		s.opt.Trace.Stands(f.tag, f.seq, f.since, f.waits)
+	}
+}
+
+// watchMaster warns while there is no master, and again when the time has doubled.
+func (s *Session) watchMaster(now time.Time) {
+	a := s.master.away.Load()
+	if a == nil {
+		s.dog.alone = 0
+		return
+	}
+	if d := now.Sub(a.Since); d >= max(watchEvery, 2*s.dog.alone) {
+		s.dog.alone = d
+		s.log.Warn("there is no master", "since", d.Round(100*time.Millisecond), "trying", a.Trying, "error", a.Err)
 	}
 }

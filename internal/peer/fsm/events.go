@@ -373,6 +373,8 @@ type (
 		At    []netip.AddrPort
 		Hello wire.C2MRequestSessionRegistration
 	}
+	// Reattached says that a master has taken this peer back.
+	Reattached struct{}
 	// Disconnect closes the master connection and every P2P connection at once
 	// (quirk Q37); the session is over.
 	Disconnect struct{ Reason string }
@@ -420,6 +422,7 @@ func (Revocations) effect()  {}
 func (SwitchRing) effect()   {}
 func (Release) effect()      {}
 func (Reattach) effect()     {}
+func (Reattached) effect()   {}
 func (Done) effect()         {}
 func (Disconnect) effect()   {}
 func (Log) effect()          {}

@@ -235,6 +235,7 @@ func (m *Machine) resumed() bool {
 		return false
 	}
 	r.reporting, r.outage, m.view.Detached = false, false, false
+	m.emit(Reattached{})
 	m.log(false, wire.UUID{}, fmt.Sprintf("a master has taken this peer back after %v", (m.now-r.since).Round(time.Millisecond)))
 	return true
 }

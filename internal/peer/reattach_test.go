@@ -1,0 +1,197 @@
+package peer
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// lasting has the script grant what a session needs to outlive its master.
+func lasting(s *script) {
+	s.ext.Resuming = wire.Resuming{Resume: true, Term: 3, Identity: wire.Identity{Token: [16]byte{7}}}
+}
+
+func patient(o *Options) { o.ReattachTimeout = time.Minute }
+
+// takeBack accepts the next connection as a master that takes the peer back.
+func (s *script) takeBack(ln net.Listener) (wire.C2MRequestSessionRegistration, wire.C2MReport) {
+	s.t.Helper()
+	var err error
+	s.conn, err = ln.Accept()
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { s.conn.Close() })
+	s.conn.SetDeadline(time.Now().Add(time.Minute))
+	hello := hear[wire.C2MRequestSessionRegistration](s)
+	s.say(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: s.self, Ext: s.ext})
+	return hello, hear[wire.C2MReport](s)
+}
+
+func listen(t *testing.T) net.Listener {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// A session whose master goes away goes through its list, says who it is, and goes on with
+// the next one; what the first one still says counts for nothing.
+func TestReattach(t *testing.T) {
+	s := newScript(t)
+	lasting(s)
+	next := listen(t)
+	sess := s.welcome(patient, func(o *Options) { o.Master += ", " + next.Addr().String() })
+	asked := make(chan error, 1)
+	go func() {
+		_, err := sess.PeersPending(context.Background())
+		asked <- err
+	}()
+	hear[wire.C2MCheckPeersPending](s)
+	s.ln.Close()
+	first := s.conn
+	first.Close()
+	s.ext.Resuming.Term = 4
+	hello, report := s.takeBack(next)
+	require.Equal(t, wire.Identity{UUID: s.self, Token: [16]byte{7}}, hello.Ext.Resuming.Identity)
+	require.Equal(t, uint32(3), hello.Ext.Resuming.Term)
+	require.True(t, report.Query.Asking)
+	require.Len(t, report.Round.Ring, 2)
+	require.Empty(t, report.Broken)
+
+	var dump strings.Builder
+	require.NoError(t, DumpState(&dump))
+	require.Contains(t, dump.String(), "no master for ")
+	require.Contains(t, dump.String(), "trying "+next.Addr().String())
+	away := sess.State().Away
+	require.NotNil(t, away)
+	require.True(t, sess.View().Detached)
+
+	s.say(wire.M2CResumed{}, wire.M2CPeersPendingResponse{})
+	require.NoError(t, <-asked)
+	st := sess.State()
+	require.Nil(t, st.Away)
+	require.Equal(t, uint64(1), st.Reattached)
+	require.False(t, st.View.Detached)
+
+	// It may happen again, and the other way round.
+	s.ln, _ = net.Listen("tcp", s.ln.Addr().String())
+	require.NotNil(t, s.ln)
+	t.Cleanup(func() { s.ln.Close() })
+	next.Close()
+	s.conn.Close()
+	s.takeBack(s.ln)
+	s.say(wire.M2CResumed{})
+	require.Eventually(t, func() bool { return sess.State().Reattached == 2 }, time.Minute, time.Millisecond)
+	require.NoError(t, sess.Close())
+}
+
+// A master that ends in good order says where to go, and when; one that does not lead, who does.
+func TestReattachWhereSaid(t *testing.T) {
+	s := newScript(t)
+	lasting(s)
+	sess := s.welcome(patient)
+	said, leader := listen(t), listen(t)
+	at := func(ln net.Listener) []netip.AddrPort {
+		return []netip.AddrPort{netip.MustParseAddrPort(ln.Addr().String())}
+	}
+	s.say(wire.M2CLeaving{After: 1, Masters: at(said)})
+	s.conn.Close()
+	conn, err := said.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	s.conn = conn
+	hear[wire.C2MRequestSessionRegistration](s)
+	s.say(wire.M2CSessionRegistrationResponse{Ext: wire.Ext{Native: true, Resuming: wire.Resuming{Leader: at(leader)}}})
+	s.takeBack(leader)
+	s.say(wire.M2CResumed{})
+	require.Eventually(t, func() bool { return sess.State().Reattached == 1 }, time.Minute, time.Millisecond)
+	require.NoError(t, sess.Close())
+}
+
+// Nobody takes the peer back in time: calls end as they do without a master. A master that
+// never answers does not make it longer, nor does closing wait for one.
+func TestReattachEnds(t *testing.T) {
+	for name, change := range map[string]func(*script){
+		"refused": func(s *script) { s.ln.Close() },
+		"silent":  func(*script) {},
+	} {
+		s := newScript(t)
+		lasting(s)
+		sess := s.welcome(func(o *Options) { o.ReattachTimeout = 50 * time.Millisecond })
+		change(s)
+		s.conn.Close()
+		_, err := sess.PeersPending(context.Background())
+		require.ErrorIs(t, err, errs.MasterLost, name)
+		require.ErrorContains(t, err, "no master has taken this peer back within 50ms", name)
+		require.NoError(t, sess.Close(), name)
+	}
+	s := newScript(t)
+	lasting(s)
+	sess := s.welcome(patient)
+	s.conn.Close()
+	conn, err := s.ln.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, sess.Close())
+	_, err = io.Copy(io.Discard, conn) // what it had dialled is closed
+	require.NoError(t, err)
+}
+
+// Without leave of the master, or without wanting it, a session ends with its master.
+func TestNoReattach(t *testing.T) {
+	for _, timeout := range []time.Duration{-1, time.Minute} {
+		s := newScript(t)
+		if timeout < 0 {
+			lasting(s)
+		}
+		sess := s.welcome(func(o *Options) { o.ReattachTimeout = timeout })
+		require.Equal(t, timeout > 0, s.hello.Ext.Resuming.Resume)
+		s.conn.Close()
+		_, err := sess.PeersPending(context.Background())
+		require.ErrorIs(t, err, errs.MasterLost)
+		require.NotContains(t, err.Error(), "taken this peer back")
+		require.NoError(t, sess.Close())
+	}
+}
+
+// Connect goes through the list: one master is not there, one closes the connection, and one
+// names the leader.
+func TestConnectFindsTheLeader(t *testing.T) {
+	s := newScript(t)
+	dead, waits, follows := listen(t), listen(t), listen(t)
+	dead.Close()
+	go func() {
+		for {
+			conn, err := waits.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	go func() {
+		conn, err := follows.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = wire.Read(conn, wire.C2M, wire.MaxPacket)
+		_, _ = conn.Write(wire.Append(nil, wire.M2CSessionRegistrationResponse{Ext: wire.Ext{Native: true, Resuming: wire.Resuming{
+			Leader: []netip.AddrPort{netip.MustParseAddrPort(s.ln.Addr().String())},
+		}}}))
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	sess := s.welcome(func(o *Options) {
+		o.Master = dead.Addr().String() + "," + waits.Addr().String() + "," + follows.Addr().String()
+	})
+	require.True(t, sess.View().Connected)
+	require.NoError(t, sess.Close())
+}
