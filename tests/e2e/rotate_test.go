@@ -16,11 +16,16 @@ import (
 )
 
 // The credentials of the master and of all members are replaced again and again while
-// they make two thousand all-reduces and more: none is aborted, and a newcomer meets the new ones.
+// they make two thousand all-reduces and more, ten thousand with -soak: none is aborted, and a newcomer meets the
+// new ones.
 func TestRotationInARun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	k := newKeys(t)
+	target, turns := 2000, 3
+	if *soak {
+		target, turns = 10000, 20
+	}
 	files := []string{k.file("head", secure.Master), k.file("gpu-0", secure.Peer), k.file("gpu-1", secure.Peer), k.file("gpu-2", secure.Peer)}
 	addr, log := newRealm(t).master(func(o *core.MasterOptions) {
 		o.Security.Credential, o.Security.File = nil, files[0]
@@ -37,7 +42,7 @@ func TestRotationInARun(t *testing.T) {
 	go func() {
 		turned <- func() error {
 			defer done.Store(true)
-			for n := 1; n <= 3; n++ {
+			for n := 1; n <= turns; n++ {
 				for _, path := range files {
 					c, err := secure.LoadCredential(path, secure.LoadOptions{})
 					if err != nil {
@@ -60,7 +65,7 @@ func TestRotationInARun(t *testing.T) {
 	count := make([]int, 3)
 	for _, err := range each(comms, func(i int, c *core.Communicator) error {
 		v, stop := []float32{1, 2, 3, 4}, []int32{0}
-		for count[i] < 2000 || stop[0] == 0 {
+		for count[i] < target || stop[0] == 0 {
 			if _, err := core.AllReduceSlice(ctx, c, v, v, core.Avg); err != nil {
 				return err
 			}
