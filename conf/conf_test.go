@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -219,6 +220,20 @@ func TestAddressesAndPorts(t *testing.T) {
 	require.Equal(t, []int{1, 2, 3}, o.Ports)
 	require.Equal(t, []int{50001, 50002, 50003}, o.Announce.Ports)
 	require.Equal(t, "203.0.113.9", o.Announce.Host)
+}
+
+func TestPlainNetworks(t *testing.T) {
+	c, err := Load(nil, []string{"GOPCCL_CREDENTIAL=a.pem", "GOPCCL_SECURITY_PLAIN_NETWORKS=10.0.0.0/8, fd00::/8"}, nil)
+	require.NoError(t, err)
+	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	require.Equal(t, want, c.PeerOptions(nil).Security.PlainNetworks)
+	require.Equal(t, want, c.MasterOptions(nil).Security.PlainNetworks)
+	for text, says := range map[string]string{"10.0.0.1/8": "a list of networks", "10.0.0.1": "a list of networks", "0.0.0.0/0": "not a network such as"} {
+		_, err = Load(nil, []string{"GOPCCL_CREDENTIAL=a.pem", "GOPCCL_SECURITY_PLAIN_NETWORKS=" + text}, nil)
+		require.ErrorContains(t, err, says)
+	}
+	_, err = Load(nil, []string{"GOPCCL_SECURITY_PLAIN_NETWORKS=10.0.0.0/8"}, nil)
+	require.ErrorContains(t, err, "security.plain_networks are of no use without a credential")
 }
 
 func TestHeartbeatsCanBeSwitchedOff(t *testing.T) {

@@ -126,6 +126,8 @@ type Security struct {
 	Credential string      `conf:"credential" option:"Security.File"`
 	Join       secure.Join `conf:"join" option:"Security.Join"`
 	Revoked    string      `conf:"revoked" option:"Security.Revoked"`
+
+	PlainNetworks string `conf:"plain_networks" option:"Security.PlainNetworks" is:"networks"`
 }
 
 // Log configures the log lines of the program.

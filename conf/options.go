@@ -99,6 +99,7 @@ func (c *Config) security() core.SecurityOptions {
 	if c.Security.Revoked != noneText {
 		o.Revoked = c.Security.Revoked
 	}
+	o.PlainNetworks, _ = networks(c.Security.PlainNetworks) // Load has checked it
 	return o
 }
 

@@ -234,6 +234,10 @@ func (f field) wellFormed(text string) error {
 		if _, err := portList(text); err != nil {
 			return err
 		}
+	case "networks":
+		if _, err := networks(text); err != nil {
+			return err
+		}
 	case "host":
 		if a, err := netip.ParseAddr(text); text != noneText && (err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "") {
 			return fmt.Errorf("%q is neither an IP address that others can connect to nor none", text)
@@ -262,6 +266,18 @@ func words(text string) (list []string) {
 		list = append(list, strings.TrimSpace(w))
 	}
 	return list
+}
+
+// networks returns those of a list, nil for none.
+func networks(text string) (list []netip.Prefix, err error) {
+	for _, w := range words(text) {
+		n, err := netip.ParsePrefix(w)
+		if err != nil || n != n.Masked() {
+			return nil, fmt.Errorf("%q is neither a list of networks such as 10.0.0.0/8,fd00::/8 nor none", text)
+		}
+		list = append(list, n)
+	}
+	return list, nil
 }
 
 // portList returns one port, or those of three listeners, nil for none.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/gopccl/gopccl/core/secure"
@@ -132,6 +133,11 @@ type SecurityOptions struct {
 	// Identities give roles and groups to certificates of an authority that is not
 	// gopccl's.
 	Identities []secure.Mapping
+	// PlainNetworks are those whose wires are trusted: connections between peers with
+	// addresses there prove who is at each end and go on in plaintext, if both ends have
+	// it so. Those who can write on such a wire can read and change tensors.
+	// Connections with the master are always in TLS.
+	PlainNetworks []netip.Prefix
 }
 
 // Patience is for how long a communicator bears that nothing moves.

@@ -4,13 +4,18 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 )
 
 // Client returns the configuration of one connection that this endpoint dials.
 func (t *Trust) Client(want Want) *tls.Config {
 	want.Server = true
-	c := t.config(want.Purpose)
+	offers := []string{want.Purpose.String()}
+	if clear := want.Purpose.clear(); want.Clear && clear != "" {
+		offers = []string{clear, offers[0]}
+	}
+	c := t.config(offers...)
 	// Nothing here is a host name. Verify is called instead, with no way around it.
 	c.InsecureSkipVerify = true
 	c.ServerName = t.run()
@@ -29,10 +34,10 @@ func (t *Trust) run() string {
 	return ""
 }
 
-func (t *Trust) config(p Purpose) *tls.Config {
+func (t *Trust) config(protocols ...string) *tls.Config {
 	return &tls.Config{
 		Certificates:                []tls.Certificate{t.credential.certificate()},
-		NextProtos:                  []string{p.String()},
+		NextProtos:                  protocols,
 		MinVersion:                  tls.VersionTLS13,
 		SessionTicketsDisabled:      true,
 		DynamicRecordSizingDisabled: true,
@@ -41,9 +46,9 @@ func (t *Trust) config(p Purpose) *tls.Config {
 }
 
 // server returns the configuration of connections that this endpoint accepts for
-// one purpose.
-func (t *Trust) server(p Purpose) *tls.Config {
-	c := t.config(p)
+// one purpose, which has that name in the handshake.
+func (t *Trust) server(p Purpose, name string) *tls.Config {
+	c := t.config(name)
 	if p == Enrolment { // the client proves a token instead, and has no authority yet
 		own := t.credential.certificate()
 		for _, a := range t.credential.authorities {
@@ -66,28 +71,56 @@ func (t *Trust) server(p Purpose) *tls.Config {
 // uses what k holds when it begins. A client that offers none, several or others
 // of our protocols is refused before any certificate is read.
 func (k *Keeper) Server(purposes ...Purpose) *tls.Config {
+	return k.ServerClear(nil, purposes...)
+}
+
+// ServerClear is Server for a port whose connections may go on in plaintext after the
+// handshake, if the client asks for that ([Want.Clear]) and may says so of where it is.
+// The caller does it ([Agreed]).
+func (k *Keeper) ServerClear(may func(remote net.Addr) bool, purposes ...Purpose) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		SessionTicketsDisabled: true,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			t := k.Trust()
-			if len(hello.SupportedProtos) != 1 {
-				return nil, refuse(WrongProtocol, "", "%d protocols offered; want one", len(hello.SupportedProtos))
+			p, name, err := offered(hello.SupportedProtos, may != nil && may(hello.Conn.RemoteAddr()))
+			if err != nil {
+				return nil, err
 			}
-			p, known := purposeOf(hello.SupportedProtos[0])
-			if !known || !slices.Contains(purposes, p) {
-				return nil, refuse(WrongProtocol, "", "%.40q is not spoken on this port", hello.SupportedProtos[0])
+			if !slices.Contains(purposes, p) {
+				return nil, refuse(WrongProtocol, "", "%.40q is not spoken on this port", name)
 			}
 			if run := t.run(); run != "" && !slices.Contains(t.names(), hello.ServerName) {
 				return nil, refuse(Unknown, "", "it asks for another run (%.40q)", hello.ServerName)
 			}
-			return t.servers[p], nil
+			return t.servers[name], nil
 		},
 		// Nothing may come of a handshake that went another way.
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return nil, errors.New("gopccl: no configuration was chosen")
 		},
 	}
+}
+
+// offered returns what a client wants: one of our protocols, or, before it, the same one
+// that goes on in plaintext, which it gets if it may.
+func offered(protocols []string, may bool) (p Purpose, name string, err error) {
+	if len(protocols) != 1 && len(protocols) != 2 {
+		return 0, "", refuse(WrongProtocol, "", "%d protocols offered; want one", len(protocols))
+	}
+	name = protocols[len(protocols)-1]
+	p, clear, known := purposeOf(name)
+	switch {
+	case !known || clear:
+		return 0, "", refuse(WrongProtocol, "", "%.40q is not spoken here", name)
+	case len(protocols) == 1:
+		return p, name, nil
+	case p.clear() == "" || protocols[0] != p.clear():
+		return 0, "", refuse(WrongProtocol, "", "2 protocols offered; want one")
+	case may:
+		name = protocols[0]
+	}
+	return p, name, nil
 }
 
 // names returns what a hello may ask for.

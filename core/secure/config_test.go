@@ -111,3 +111,52 @@ func TestHandshakes(t *testing.T) {
 	require.ErrorIs(t, serr, secure.Revoked)
 	require.NotSame(t, master, keeper.Trust())
 }
+
+// Both ends agree in the handshake to go on in plaintext, where the server may.
+func TestAgreedInClear(t *testing.T) {
+	ours := newRun(t)
+	one := trust(t, ours.credential(secure.Identity{Role: secure.Peer, Name: "gpu-1"}), noon)
+	two := trust(t, ours.credential(secure.Identity{Role: secure.Peer, Name: "gpu-2"}), noon)
+	head := trust(t, ours.credential(secure.Identity{Role: secure.Master, Name: "head"}), noon)
+	for _, c := range []struct {
+		asks, may bool
+	}{{true, true}, {true, false}, {false, true}, {false, false}} {
+		var from net.Addr
+		port := secure.NewKeeper(two).ServerClear(func(remote net.Addr) bool { from = remote; return c.may }, secure.Data, secure.State)
+		for _, p := range []secure.Purpose{secure.Data, secure.State} {
+			want := secure.Want{Purpose: p, Clear: c.asks}
+			a, b, cerr, serr := meet(t, one.Client(want), port)
+			require.NoError(t, cerr)
+			require.NoError(t, serr)
+			for _, end := range []*tls.Conn{a, b} {
+				got, clear := secure.Agreed(end.ConnectionState())
+				require.Equal(t, p, got)
+				require.Equal(t, c.asks && c.may, clear, "%+v", c)
+			}
+			require.Equal(t, a.LocalAddr().String(), from.String())
+			_, err := two.Verify(b.ConnectionState(), want)
+			require.NoError(t, err)
+		}
+	}
+	// Control never does, and nobody is made to.
+	yes := func(net.Addr) bool { return true }
+	port := secure.NewKeeper(head).ServerClear(yes, secure.Control)
+	a, _, cerr, serr := meet(t, one.Client(secure.Want{Purpose: secure.Control, Clear: true}), port)
+	require.NoError(t, cerr)
+	require.NoError(t, serr)
+	_, clear := secure.Agreed(a.ConnectionState())
+	require.False(t, clear)
+	for _, protocols := range [][]string{
+		{"gopccl-data-clear/1"},
+		{"gopccl-state-clear/1", "gopccl-data/1"},
+		{"gopccl-data/1", "gopccl-data-clear/1"},
+		{"gopccl-data-clear/1", "gopccl-data/1", "gopccl-data/1"},
+		{"gopccl-control-clear/1", "gopccl-control/1"},
+		{"", "gopccl-control/1"},
+	} {
+		odd := one.Client(secure.Want{Purpose: secure.Data})
+		odd.NextProtos = protocols
+		_, _, _, serr = meet(t, odd, secure.NewKeeper(two).ServerClear(yes, secure.Control, secure.Data, secure.State))
+		require.Error(t, serr, "%q", protocols)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -39,14 +40,30 @@ var protocols = map[Purpose]string{
 // String returns the name in the handshake.
 func (p Purpose) String() string { return protocols[p] }
 
-// purposeOf returns the purpose of a name.
-func purposeOf(protocol string) (Purpose, bool) {
+// clear returns the name of a connection that goes on in plaintext after the handshake.
+// Others than those between peers have none.
+func (p Purpose) clear() string {
+	if p != Data && p != State && p != Bench {
+		return ""
+	}
+	return strings.Replace(protocols[p], "/", "-clear/", 1)
+}
+
+// purposeOf returns the purpose of a name, and whether the connection goes on in plaintext.
+func purposeOf(protocol string) (p Purpose, clear, known bool) {
 	for p, name := range protocols {
-		if name == protocol {
-			return p, true
+		if name == protocol || protocol != "" && p.clear() == protocol {
+			return p, name != protocol, true
 		}
 	}
-	return 0, false
+	return 0, false, false
+}
+
+// Agreed returns what a connection is for, and whether both ends have agreed in their
+// handshake to go on in plaintext after it ([Want.Clear]).
+func Agreed(cs tls.ConnectionState) (p Purpose, clear bool) {
+	p, clear, _ = purposeOf(cs.NegotiatedProtocol)
+	return p, clear
 }
 
 // Want is what the other endpoint of a connection has to be.
@@ -55,6 +72,9 @@ type Want struct {
 	Server  bool    // this endpoint has dialled, and the other one is the server
 	Name    string  // if known
 	Group   *uint32 // that it has to be allowed to enter, nil: not asked
+	// Clear asks the server to go on in plaintext after the handshake, for which
+	// connections between peers alone are fit.
+	Clear bool
 }
 
 // TrustOptions are what a Trust is made of.
@@ -74,7 +94,7 @@ type Trust struct {
 	lists      []signedList
 	identities []pattern
 	now        func() time.Time
-	servers    map[Purpose]*tls.Config
+	servers    map[string]*tls.Config // by the name in the handshake
 }
 
 // NewTrust checks and returns a Trust.
@@ -82,7 +102,7 @@ func NewTrust(o TrustOptions) (*Trust, error) {
 	if o.Credential == nil {
 		return nil, errs.New(errs.InvalidConfig, "make trust", errors.New("no credential"))
 	}
-	t := &Trust{credential: o.Credential, roots: pool(o.Credential.authorities), now: o.Now, servers: map[Purpose]*tls.Config{}}
+	t := &Trust{credential: o.Credential, roots: pool(o.Credential.authorities), now: o.Now, servers: map[string]*tls.Config{}}
 	if t.now == nil {
 		t.now = time.Now
 	}
@@ -103,7 +123,11 @@ func NewTrust(o TrustOptions) (*Trust, error) {
 		t.lists = append(t.lists, s)
 	}
 	for p := range protocols {
-		t.servers[p] = t.server(p)
+		for _, name := range []string{p.String(), p.clear()} {
+			if name != "" {
+				t.servers[name] = t.server(p, name)
+			}
+		}
 	}
 	return t, nil
 }
@@ -126,7 +150,7 @@ func (t *Trust) within(chain []*x509.Certificate) time.Time {
 // or is about to be. Every error is a *Refusal. It is the only place where a
 // certificate is judged.
 func (t *Trust) Verify(cs tls.ConnectionState, want Want) (Identity, error) {
-	purpose, known := purposeOf(cs.NegotiatedProtocol)
+	purpose, _, known := purposeOf(cs.NegotiatedProtocol)
 	switch {
 	case len(cs.PeerCertificates) == 0:
 		return Identity{}, refuse(WrongChain, "", "no certificate")

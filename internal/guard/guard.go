@@ -15,6 +15,12 @@
 // stranger gets an alert of TLS. The log has one line for an address, a kind and a minute
 // ([Complaints]).
 //
+// # Plain networks
+//
+// Where the operator trusts a network, connections for data, shared state and bandwidth
+// tests go on in plaintext after the handshake, if both ends find the other one there. The
+// handshake itself says so (ALPN), so nobody on the way can ask for it.
+//
 // # Rotation
 //
 // A credential file is read again when it changes ([Guard.Watch]). The new credential
@@ -68,6 +74,8 @@ type Options struct {
 	Join       secure.Join
 	Revoked    string
 	Identities []secure.Mapping
+
+	PlainNetworks []netip.Prefix
 }
 
 // given reports whether there is a credential, or a token that one is granted for.
@@ -81,17 +89,25 @@ func (o *Options) On() bool {
 // Check refuses what can never work. It reads no file.
 func (o *Options) Check(e *bounds.Errors) {
 	const mode, file, revoked = bounds.Field("Security.Mode"), bounds.Field("Security.File"), bounds.Field("Security.Revoked")
+	const plain = bounds.Field("Security.PlainNetworks")
 	if !slices.Contains([]string{"", ModeAuto, ModeOff, ModeRequire}, o.Mode) {
 		e.Break("%v %q is not auto, off or require", mode, o.Mode)
 	}
 	if err := o.Join.Check(); err != nil {
 		e.Break("%v: %v", bounds.Field("Security.Join"), err)
 	}
+	for _, n := range o.PlainNetworks {
+		if !n.IsValid() || n != n.Masked() || n.Bits() == 0 {
+			e.Break("%v %v is not a network such as 10.0.0.0/8", plain, n)
+		}
+	}
 	switch {
 	case o.Mode == ModeRequire && !o.given():
 		e.Break("%v is require, and there is no credential (%v): gopccl keys issue makes one", mode, file)
 	case o.File != "" && o.Credential != nil:
 		e.Break("%v %q is a second credential", file, o.File)
+	case len(o.PlainNetworks) > 0 && !o.On():
+		e.Break("%v are of no use without a credential (%v)", plain, file)
 	case o.Revoked != "" && !o.On():
 		e.Break("%v %q is of no use without a credential (%v)", revoked, o.Revoked, file)
 	}
@@ -104,6 +120,7 @@ type Guard struct {
 	list   list
 	own    own
 	enrols bool
+	plain  []netip.Prefix // of PlainNetworks
 
 	shaking *sockets.Crowd // handshakes that others have begun
 	turns   turnstile      // of those among them that compute
@@ -136,7 +153,7 @@ func New(o Options, is secure.Role) (*Guard, error) {
 		return nil, err
 	}
 	opt := secure.TrustOptions{Credential: c, Identities: o.Identities}
-	g := &Guard{pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, open: map[*tlsconn.Conn]opened{}, homes: map[netip.Prefix]int{}}
+	g := &Guard{pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, plain: o.PlainNetworks, open: map[*tlsconn.Conn]opened{}, homes: map[netip.Prefix]int{}}
 	g.shaking, g.turns.free = sockets.NewCrowd(maxShaking, g.Home), max(1, runtime.GOMAXPROCS(0)/2)
 	if o.Credential == nil {
 		g.own = own{path: o.File, is: is}
@@ -181,6 +198,7 @@ func (g *Guard) Dial(ctx context.Context, conn net.Conn, want secure.Want) (net.
 	if g == nil {
 		return conn, nil
 	}
+	want.Clear = g.trusted(conn.RemoteAddr())
 	c := tlsconn.Client(conn, g.keeper.Trust().Client(want), g.pool)
 	c.OnClose(func() { g.forget(c) })
 	if err := c.Handshake(ctx); err != nil {
@@ -188,11 +206,26 @@ func (g *Guard) Dial(ctx context.Context, conn net.Conn, want secure.Want) (net.
 		return nil, explain(err)
 	}
 	want.Server = true
-	if _, err := g.admit(c, want); err != nil {
+	_, err := g.admit(c, want)
+	if _, clear := secure.Agreed(c.ConnectionState()); clear && err == nil {
+		err = explain(c.Clear(ctx, true))
+	}
+	if err != nil {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
+}
+
+// trusted reports whether connections with an address go on in plaintext, if the other
+// end has it so, too.
+func (g *Guard) trusted(remote net.Addr) bool {
+	t, ok := remote.(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	addr := t.AddrPort().Addr().Unmap().WithZone("")
+	return slices.ContainsFunc(g.plain, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
 // explain is Explain for a connection of the run.
@@ -247,7 +280,7 @@ func (g *Guard) Wrap(conn net.Conn, purposes ...secure.Purpose) net.Conn {
 	if g.enrols && slices.Contains(purposes, secure.Control) {
 		purposes = append(slices.Clone(purposes), secure.Enrolment)
 	}
-	c := tlsconn.Server(conn, g.keeper.Server(purposes...), g.pool)
+	c := tlsconn.Server(conn, g.keeper.ServerClear(g.trusted, purposes...), g.pool)
 	c.OnClose(func() { g.forget(c) })
 	return c
 }
@@ -276,12 +309,11 @@ func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpos
 	if Newcomer(c) != nil {
 		return secure.Enrolment, secure.Identity{}, nil
 	}
-	for _, p = range []secure.Purpose{secure.Control, secure.Data, secure.State, secure.Bench, secure.Quorum} {
-		if p.String() == c.ConnectionState().NegotiatedProtocol {
-			break
-		}
+	p, clear := secure.Agreed(c.ConnectionState())
+	if id, err = g.admit(c, want(p)); err == nil && clear {
+		err = explain(c.Clear(ctx, false))
 	}
-	if id, err = g.admit(c, want(p)); err != nil {
+	if err != nil {
 		return 0, secure.Identity{}, brief{err}
 	}
 	return p, id, nil

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/tlsconn"
 )
 
 // run is an authority with a revocation list in a file.
@@ -295,4 +297,48 @@ func TestWatch(t *testing.T) {
 	cancel()
 	<-over
 	of(t, r.issue("gpu-1", time.Now())).Watch(context.Background(), 0, nil) // without a list it ends
+}
+
+// On a plain network both ends prove who they are and go on in plaintext, if both have it
+// so; a name that is revoked then loses those connections, too.
+func TestPlainNetworks(t *testing.T) {
+	r := newRun(t)
+	loop := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	other := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	ours, theirs := r.issue("gpu-1", time.Now()), r.issue("gpu-2", time.Now())
+	guarded := func(c *secure.Credential, nets []netip.Prefix) *Guard {
+		g, err := New(Options{Credential: c, Revoked: r.path, PlainNetworks: nets}, secure.Peer)
+		require.NoError(t, err)
+		return g
+	}
+	for _, c := range []struct{ dials, takes []netip.Prefix }{{loop, loop}, {loop, nil}, {nil, loop}, {loop, other}, {other, loop}} {
+		takes := guarded(theirs, c.takes)
+		a, b, dialled, taken := r.connect(guarded(ours, c.dials), takes)
+		require.NoError(t, dialled)
+		require.NoError(t, taken)
+		clear := len(c.dials) > 0 && len(c.takes) > 0 && c.dials[0] == c.takes[0] && c.dials[0] == loop[0]
+		require.Equal(t, clear, a.(*tlsconn.Conn).InClear(), "%+v", c)
+		require.Equal(t, clear, b.(*tlsconn.Conn).InClear(), "%+v", c)
+		_, err := a.Write([]byte("a tensor"))
+		require.NoError(t, err)
+		got := make([]byte, 8)
+		_, err = io.ReadFull(b, got)
+		require.NoError(t, err)
+		require.Equal(t, "a tensor", string(got))
+		require.Equal(t, "gpu-1", takes.Identity(b).Name)
+		a.Close()
+		b.Close()
+	}
+	takes := guarded(theirs, loop)
+	_, b, dialled, taken := r.connect(guarded(ours, loop), takes)
+	require.NoError(t, dialled)
+	require.NoError(t, taken)
+	r.revoke(2, ours)
+	news, err := takes.Reload()
+	require.NoError(t, err)
+	require.Len(t, news.End(), 1)
+	_, err = b.Read(make([]byte, 1))
+	require.ErrorIs(t, err, secure.Revoked)
+	_, _, _, taken = r.connect(guarded(ours, loop), takes)
+	require.ErrorIs(t, taken, secure.Revoked)
 }

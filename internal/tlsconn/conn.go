@@ -31,6 +31,7 @@ type Conn struct {
 	pump   pump
 	writer writer
 	closed atomic.Bool
+	clear  atomic.Bool           // TLS is over: Clear
 	cause  atomic.Pointer[error] // of End
 	over   func()                // of OnClose; may be nil
 
@@ -139,9 +140,15 @@ func (c *Conn) Read(p []byte) (int, error) {
 		c.reading.Unlock()
 		return 0, c.gone()
 	}
-	n, err := c.tls.Read(p)
+	var n int
+	var err error
+	if c.clear.Load() {
+		n, err = c.pump.src.Read(p)
+	} else {
+		n, err = c.tls.Read(p)
+	}
 	c.reading.Unlock()
-	if err != nil {
+	if err != nil && !c.clear.Load() {
 		// crypto/tls does not say that it could not answer, and trips over what follows.
 		if fail := c.pump.failed(); fail != nil {
 			err = fail
@@ -174,9 +181,11 @@ func (c *Conn) Write(p []byte) (int, error) {
 func (c *Conn) CloseWrite() error {
 	c.writer.turn.Lock()
 	defer c.writer.end()
-	err := c.tls.CloseWrite()
-	if err == nil {
-		err = c.writer.push(true)
+	var err error
+	if !c.clear.Load() {
+		if err = c.tls.CloseWrite(); err == nil {
+			err = c.writer.push(true)
+		}
 	}
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		err = errors.Join(err, half.CloseWrite())
@@ -215,7 +224,7 @@ func (c *Conn) Close() error {
 		return net.ErrClosed
 	}
 	if c.writer.turn.TryLock() {
-		if c.tls.CloseWrite() == nil {
+		if !c.clear.Load() && c.tls.CloseWrite() == nil {
 			if c.writer.try == nil {
 				_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
 			}

@@ -82,6 +82,9 @@ func (w *writer) put(vec [][]byte, wait bool) (n int, err error) {
 	if w.c.closed.Load() {
 		return 0, net.ErrClosed
 	}
+	if w.c.clear.Load() {
+		return w.bare(vec, wait)
+	}
 	if err := w.c.pump.failed(); err != nil {
 		return 0, err
 	}

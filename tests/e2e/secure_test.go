@@ -178,6 +178,69 @@ func TestRunInTLS(t *testing.T) {
 	}
 }
 
+// On a trusted network tensors travel as they are, and nothing else does: with peers that
+// have it so and one that does not. Connections with the master stay in TLS.
+func TestPlainNetworksInTLS(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	r := newRealm(t)
+	addr, _ := r.master(func(o *core.MasterOptions) {
+		o.Security.PlainNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	})
+	var mu sync.Mutex
+	plain, hellos, control := [3]int{}, 0, 0
+	secret := bytes.Repeat([]byte("not for others; "), 1<<12)
+	comms := world(t, ctx, addr, 3, func(id int, o *core.Options) {
+		o.Security, o.PoolSize, o.ListenHost = r.peer("gpu-"+string(rune('0'+id))), 2, "127.0.0.1"
+		o.Probe.Duration = 50 * time.Millisecond
+		if id < 2 {
+			o.Security.PlainNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		}
+		o.Dial = func(ctx context.Context, network, to string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, network, to)
+			first := true
+			return tapped{c, func(b []byte) {
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case first && !bytes.HasPrefix(b, []byte{0x16, 3}):
+					t.Errorf("a connection with %s began with % x", to, b[:8])
+				case to == addr && !bytes.Contains([]byte{0x14, 0x15, 0x16, 0x17}, b[:1]):
+					control++
+				case bytes.Contains(b, secret[:32]):
+					plain[id]++
+				}
+				if bytes.HasPrefix(b, make([]byte, 7)) {
+					hellos++
+				}
+				first = false
+			}}, err
+		}
+	})
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+		if _, err := core.AllReduceSlice(ctx, c, make([]byte, len(secret)), bytes.Clone(secret), core.Max); err != nil {
+			return err
+		}
+		if err := c.OptimizeTopology(ctx); err != nil {
+			return err
+		}
+		st := &core.SharedState{Tensors: []core.Tensor{core.TensorOf("w", bytes.Clone(secret[:1<<12]))}}
+		_, err := c.SyncSharedState(ctx, st, core.SyncOptions{})
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	for _, c := range comms {
+		require.NoError(t, c.Close())
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	require.Zero(t, plain[2], "it trusts no network")
+	require.Positive(t, plain[0]+plain[1], "one of them has the other behind it in the ring")
+	require.Positive(t, hellos)
+	require.Zero(t, control)
+}
+
 // dialTLS dials with a credential, and says hello in TLS; the caller says the rest.
 func dialTLS(t testing.TB, addr string, c *secure.Credential, p secure.Purpose) (net.Conn, error) {
 	tr, err := secure.NewTrust(secure.TrustOptions{Credential: c})
