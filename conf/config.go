@@ -53,6 +53,7 @@ type Master struct {
 	WriteTimeout      time.Duration `conf:"write_timeout" zero:"off"`
 	PCCLRevisionRule  bool          `conf:"pccl_revision_rule"`
 	LostState         string        `conf:"lost_state" oneof:"wait anew"`
+	State             string        `conf:"state"`
 	Enroll            string        `conf:"enroll"`
 }
 

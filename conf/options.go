@@ -25,6 +25,9 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	o.MaxQueue = int(c.Master.MaxQueue)
 	o.PCCLRevisionRule = c.Master.PCCLRevisionRule
 	o.BeginAnew = c.Master.LostState == "anew"
+	if o.State = c.Master.State; o.State == noneText {
+		o.State = ""
+	}
 	if o.Solver = c.Topology.Solver; o.Solver == "auto" {
 		o.Solver = "" // the engine's own rule: none where no solver is linked
 	}

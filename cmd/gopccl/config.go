@@ -21,6 +21,7 @@ var configFlags = map[string]string{
 	"credential": "security.credential",
 	"join":       "security.join",
 	"enroll":     "master.enroll",
+	"state":      "master.state",
 }
 
 func addConfigFlags(root *cobra.Command) {

@@ -23,12 +23,16 @@ It prints where it listens, then one line per membership change and per fault,
 and ends at SIGINT or SIGTERM. At SIGUSR1 (not on Windows) it writes the state of
 every client and vote to standard error, as peers do for their operations.
 
+With --state it keeps in a directory how far each group has come with its shared
+state. Started again with it, it refuses a fresh state where there was a trained one.
+
 Without a credential it has no authentication: run it where only your peers can
 reach it. With one (gopccl keys issue --role master) it takes peers of its run
 alone, in TLS.`,
 		Example: `  gopccl master
   gopccl master --listen 127.0.0.1:0 --log-format json
-  gopccl master --listen 0.0.0.0:48148 --set topology.solver=exact`,
+  gopccl master --listen 0.0.0.0:48148 --set topology.solver=exact
+  gopccl master --state /var/lib/gopccl`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd)
@@ -70,6 +74,7 @@ alone, in TLS.`,
 	}
 	cmd.Flags().String("credential", "", "`FILE` that gopccl keys issue has written: every connection is in TLS")
 	cmd.Flags().String("enroll", "", "`DIR` with join tokens (gopccl keys token): who has one gets a credential")
+	cmd.Flags().String("state", "", "`DIR` that keeps what outlives the master; one master at a time can have it")
 	cmd.Flags().String("listen", "", "`HOST:PORT` to listen on; port 0 lets the system choose (default 0.0.0.0:48148)")
 	return cmd
 }

@@ -17,8 +17,8 @@ import (
 )
 
 var left = Kept{Key: bytes.Repeat([]byte{7}, KeySize), Registry: fsm.Registry{Groups: []fsm.GroupRecord{
-	{ID: 0, Round: 1<<40 + 7, NextRevision: 12, Members: []wire.UUID{{1}, {2, 15: 9}}},
-	{ID: 4, Round: 3, NextRevision: 2},
+	{ID: 0, Round: 1<<40 + 7, NextRevision: 12, Resumes: true, Members: []wire.UUID{{1}, {2, 15: 9}}},
+	{ID: 4, Round: 3, NextRevision: 2, Print: &fsm.Fingerprint{1, 31: 2}},
 }}}
 
 // begin leads with dir, as a master that starts.
@@ -163,6 +163,7 @@ func FuzzKept(f *testing.F) {
 	f.Add([]byte(`{"format": 1, "groups": [{"group": 1, "round": 2, "next_revision": 3, "members": null}]}`))
 	f.Add([]byte(`{"format": 1, "groups": [{"group": 1}, {"group": 1}]}`))
 	f.Add([]byte(`{"format": 1, "key": "00"}`))
+	f.Add([]byte(`{"format": 1, "groups": [{"print": "00"}]}`))
 	f.Add([]byte(`{"format": 1, "groups": [{"members": ["01000000-0000-0000-0000-000000000000", "01000000-0000-0000-0000-000000000000"]}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k, err := Decode(b)

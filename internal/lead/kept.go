@@ -37,6 +37,8 @@ type groupRecord struct {
 	ID           uint32   `json:"group"`
 	Round        uint64   `json:"round"`
 	NextRevision uint64   `json:"next_revision"`
+	Print        string   `json:"print"` // in hexadecimal; "": unknown
+	Resumes      bool     `json:"resumes"`
 	Members      []string `json:"members"` // nil: all have left
 }
 
@@ -44,7 +46,10 @@ type groupRecord struct {
 func (k Kept) Encode() []byte {
 	s := keptJSON{Format: format, Key: hex.EncodeToString(k.Key), Groups: []groupRecord{}}
 	for _, g := range k.Registry.Groups {
-		o := groupRecord{ID: g.ID, Round: g.Round, NextRevision: g.NextRevision}
+		o := groupRecord{ID: g.ID, Round: g.Round, NextRevision: g.NextRevision, Resumes: g.Resumes}
+		if g.Print != nil {
+			o.Print = hex.EncodeToString(g.Print[:])
+		}
 		if g.Members != nil {
 			o.Members = []string{}
 		}
@@ -94,7 +99,14 @@ func Decode(b []byte) (k Kept, err error) {
 
 // record returns what g says, which another program may have written.
 func (g groupRecord) record() (fsm.GroupRecord, error) {
-	o := fsm.GroupRecord{ID: g.ID, Round: g.Round, NextRevision: g.NextRevision}
+	o := fsm.GroupRecord{ID: g.ID, Round: g.Round, NextRevision: g.NextRevision, Resumes: g.Resumes}
+	print, err := hex.DecodeString(g.Print)
+	switch {
+	case err == nil && len(print) == len(fsm.Fingerprint{}):
+		o.Print = (*fsm.Fingerprint)(print)
+	case err != nil || len(print) != 0:
+		return o, fmt.Errorf("the registry is damaged: the print of group %d", g.ID)
+	}
 	if g.Members != nil {
 		o.Members = []wire.UUID{}
 	}

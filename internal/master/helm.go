@@ -97,6 +97,17 @@ func (s *Server) consult(ctx context.Context) {
 	}
 }
 
+// handOver has it written how far the groups have come, when this master ends in good
+// order.
+func (s *Server) handOver() error {
+	s.machine.mu.Lock()
+	kept := lead.Kept{Key: s.helm.key, Registry: s.machine.fsm.Registry()}
+	s.machine.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
+	defer cancel()
+	return s.helm.authority.Commit(ctx, kept.Encode())
+}
+
 // yield makes Serve return err.
 func (s *Server) yield(err error) {
 	select {

@@ -187,6 +187,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.live.mu.Unlock()
 	s.wg.Wait()
 	if s.helm.authority != nil {
+		if err == nil && s.leads() {
+			err = s.handOver()
+		}
 		err = errs.Then(err, s.helm.authority.Resign())
 	}
 	return err

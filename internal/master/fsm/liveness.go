@@ -93,6 +93,7 @@ func (m *Machine) timers() {
 	if at, due := m.recoveryDue(); due && m.now >= at {
 		m.recovery.news = true
 	}
+	m.commitStates()
 	m.dropSilent()
 	m.payTopology()
 	m.hurryRound()
@@ -179,6 +180,9 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 		}
 	}
 	if at, due := m.recoveryDue(); due {
+		earliest(at)
+	}
+	if at, due := m.statesDue(); due {
 		earliest(at)
 	}
 	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {

@@ -133,11 +133,17 @@ func (m *Machine) restore(n *newest, bs []*comeback) {
 
 // recordLost keeps how far a group had come that nobody has come back of.
 func (m *Machine) recordLost(id uint32) {
-	for i, r := range m.records.groups {
-		if r.ID == id {
-			m.records.groups[i].Members = nil
-			m.ended = append(m.ended, Registry{Groups: []GroupRecord{r}}.ended()...)
-		}
+	i, found := m.records.find(id)
+	if !found {
+		return
+	}
+	r := m.records.groups[i]
+	r.Members = nil
+	if es := (Registry{Groups: []GroupRecord{r}}).ended(); len(es) > 0 {
+		m.records.record(r)
+		m.ended = append(m.ended, es...)
+	} else {
+		m.records.forget(id)
 	}
 }
 
@@ -164,16 +170,28 @@ func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 		}
 	}
 	m.installed(g)
-	if i := slices.IndexFunc(m.records.groups, func(r GroupRecord) bool { return r.ID == g.id }); i >= 0 {
-		g.state.next = max(g.state.next, m.records.groups[i].NextRevision)
-	}
+	m.restoreState(g)
 	for _, b := range bs {
 		if b.report.NextRevision == g.state.next {
 			b.c.vote.has = g.state.next
 		}
 	}
 	if m.cfg.Authority && n.ring != nil {
-		m.records.record(GroupRecord{ID: g.id, Round: n.round, NextRevision: g.state.next, Members: m.immortal(g)})
+		m.records.record(m.recordOf(g, n.round))
+	}
+}
+
+// restoreState completes what the members of g say of its shared state with what the
+// registry says. Those who have synchronised nothing since all had left know nothing.
+func (m *Machine) restoreState(g *group) {
+	i, found := m.records.find(g.id)
+	if !found {
+		return
+	}
+	r := m.records.groups[i]
+	reported := g.state.next
+	if g.state.next = max(reported, r.NextRevision); g.state.next == r.NextRevision {
+		g.state.print, g.state.resumes = r.Print, r.Resumes && reported == 0
 	}
 }
 

@@ -3,6 +3,7 @@ package fsm
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -24,16 +25,18 @@ type Registry struct {
 // GroupRecord is what a registry says of one group.
 type GroupRecord struct {
 	ID           uint32
-	Round        uint64      // the last round that it knows of, which names its term
-	NextRevision uint64      // the expected one when that round ended, 0: none yet
-	Members      []wire.UUID // of the ring of that round, who can resume; nil: all have left
+	Round        uint64       // the last round that it knows of, which names its term
+	NextRevision uint64       // the expected one, 0: none yet
+	Print        *Fingerprint // of the state before NextRevision, nil: unknown
+	Resumes      bool         // all had left, and those who came have synchronised nothing
+	Members      []wire.UUID  // of the ring of that round, those who can resume; nil: all have left
 }
 
 // ended returns how far the groups had come whose members are all gone.
 func (r Registry) ended() (es []ended) {
 	for _, g := range r.Groups {
 		if len(g.Members) == 0 && g.NextRevision >= 2 && len(es) < maxEnded {
-			es = append(es, ended{id: g.ID, next: g.NextRevision})
+			es = append(es, ended{id: g.ID, next: g.NextRevision, print: g.Print})
 		}
 	}
 	return es
@@ -51,10 +54,13 @@ func (r Registry) deserted() Registry {
 // records are the registry as this master last had it committed.
 type records struct {
 	groups  []GroupRecord
-	last    uint64 // commit or confirmation that was asked for
-	round   uint64 // the commit that the end of the running round waits for, 0: none
-	written bool   // ... and that has come
-	drop    uint64 // the confirmation that the removal of held waits for, 0: none
+	last    uint64        // commit or confirmation that was asked for
+	round   uint64        // the commit that the end of the running round waits for, 0: none
+	written bool          // ... and that has come
+	states  uint64        // the commit of revisions that was asked for, 0: none
+	stale   bool          // revisions have changed since the last commit
+	ripe    time.Duration // when they may be committed
+	drop    uint64        // the confirmation that the removal of held waits for, 0: none
 	held    []*client
 }
 
@@ -69,7 +75,7 @@ func ordinal(n uint64) uint64 { return n & (1<<termShift - 1) }
 
 // record makes r what the registry says of its group.
 func (s *records) record(r GroupRecord) {
-	i, found := slices.BinarySearchFunc(s.groups, r.ID, func(r GroupRecord, id uint32) int { return cmp.Compare(r.ID, id) })
+	i, found := s.find(r.ID)
 	if found {
 		s.groups[i] = r
 		return
@@ -77,12 +83,62 @@ func (s *records) record(r GroupRecord) {
 	s.groups = slices.Insert(s.groups, i, r)
 }
 
+// find returns where the record of a group is, or belongs.
+func (s *records) find(id uint32) (int, bool) {
+	return slices.BinarySearchFunc(s.groups, id, func(r GroupRecord, id uint32) int { return cmp.Compare(r.ID, id) })
+}
+
+// forget removes what the registry says of a group.
+func (s *records) forget(id uint32) {
+	if i, found := s.find(id); found {
+		s.groups = slices.Delete(s.groups, i, i+1)
+	}
+}
+
 // commit asks for the registry to be written. The slices in it are shared, and never
 // written to.
 func (m *Machine) commit() uint64 {
-	m.records.last++
-	m.out = append(m.out, Commit{Number: m.records.last, Registry: Registry{Groups: slices.Clone(m.records.groups)}})
-	return m.records.last
+	s := &m.records
+	s.last++
+	s.stale = false
+	m.out = append(m.out, Commit{Number: s.last, Registry: Registry{Groups: slices.Clone(s.groups)}})
+	return s.last
+}
+
+// recordOf is what the registry says of g when its ring stands since a round.
+func (m *Machine) recordOf(g *group, round uint64) GroupRecord {
+	next, print := g.state.reached()
+	return GroupRecord{ID: g.id, Round: round, NextRevision: next, Print: print, Resumes: g.state.resumes, Members: m.immortal(g)}
+}
+
+// Registry returns what a later master has to find, also if it was not written yet.
+func (m *Machine) Registry() Registry { return Registry{Groups: slices.Clone(m.records.groups)} }
+
+// statesEvery bounds how often revisions are committed. Nobody waits for it, and what is
+// not written when the master dies is what peers know, or have lost.
+const statesEvery = time.Second
+
+// noteState has it written that g has a new state.
+func (m *Machine) noteState(g *group) {
+	s := &m.records
+	if i, found := s.find(g.id); found && m.cfg.Authority {
+		r := &s.groups[i]
+		r.NextRevision, r.Print = g.state.reached()
+		r.Resumes, s.stale = g.state.resumes, true
+		m.commitStates()
+	}
+}
+
+// commitStates writes the revisions that have changed, if it is time.
+func (m *Machine) commitStates() {
+	if s := &m.records; s.stale && s.states == 0 && m.now >= s.ripe {
+		s.states, s.ripe = m.commit(), m.now+statesEvery
+	}
+}
+
+// statesDue returns when revisions are to be written.
+func (m *Machine) statesDue() (time.Duration, bool) {
+	return m.records.ripe, m.records.stale && m.records.states == 0
 }
 
 // commitRound has the rings of the groups that the running round succeeds in written
@@ -100,7 +156,7 @@ func (m *Machine) commitRound() bool {
 	for _, g := range m.groups {
 		if took, failed := g.verdict(); took && !failed {
 			any = true
-			s.record(GroupRecord{ID: g.id, Round: m.round.decision, NextRevision: g.state.next, Members: m.immortal(g)})
+			s.record(m.recordOf(g, m.round.decision))
 		}
 	}
 	if any {
@@ -109,28 +165,42 @@ func (m *Machine) commitRound() bool {
 	return any
 }
 
-// commitEnded has it written that nobody of a group is left to wait for.
-func (m *Machine) commitEnded(id uint32, next uint64) {
-	if !m.cfg.Authority {
-		return
-	}
-	i, found := slices.BinarySearchFunc(m.records.groups, id, func(r GroupRecord, id uint32) int { return cmp.Compare(r.ID, id) })
-	if !found || m.records.groups[i].Members == nil {
+// commitEnded has it written that nobody of g is left to wait for. Of a group that has
+// come no further than its first state nothing is kept.
+func (m *Machine) commitEnded(g *group) {
+	i, found := m.records.find(g.id)
+	if !found || !m.cfg.Authority {
 		return
 	}
 	r := m.records.groups[i]
-	r.Members, r.NextRevision = nil, next
-	m.records.record(r)
+	r.Members, r.Resumes = nil, false
+	if r.NextRevision, r.Print = g.state.reached(); r.NextRevision < 2 {
+		m.records.forget(g.id)
+	} else {
+		m.records.record(r)
+	}
+	m.commit()
+}
+
+// commitReset has it written that an operator has given up the state of a group.
+func (m *Machine) commitReset(id uint32) {
+	i, found := m.records.find(id)
+	if !found || !m.cfg.Authority {
+		return
+	}
+	r := m.records.groups[i]
+	if r.NextRevision, r.Print, r.Resumes = 0, nil, false; r.Members == nil {
+		m.records.forget(id)
+	} else {
+		m.records.record(r)
+	}
 	m.commit()
 }
 
 // commitMembers has it written that a member of g has left, without a round.
 func (m *Machine) commitMembers(g *group) {
-	if !m.cfg.Authority {
-		return
-	}
-	i, found := slices.BinarySearchFunc(m.records.groups, g.id, func(r GroupRecord, id uint32) int { return cmp.Compare(r.ID, id) })
-	if !found {
+	i, found := m.records.find(g.id)
+	if !found || !m.cfg.Authority {
 		return
 	}
 	r := m.records.groups[i]
@@ -141,6 +211,9 @@ func (m *Machine) commitMembers(g *group) {
 
 // committed goes on with what waited for the registry.
 func (m *Machine) committed(e Committed) {
+	if m.records.states == e.Number {
+		m.records.states = 0
+	}
 	if s := &m.records; s.round == e.Number && e.Number != 0 {
 		s.round, s.written = 0, true
 		m.checkRoundEnd()

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -118,11 +119,11 @@ func TestDropWaitsForTheAuthority(t *testing.T) {
 	require.True(t, want[wire.M2CCollectiveCommsAbort](w, a).Aborted)
 	require.Len(t, w.m.Snapshot().Clients, 1)
 
-	// When all have left nobody is waited for.
+	// When all have left nobody is waited for, and of a first state nothing is kept.
 	_, confirms = asked(w.feed(Gone{Client: a}))
 	commits, _ := asked(w.feed(Confirmed{confirms[0].Number}))
 	require.Len(t, commits, 1)
-	require.Nil(t, commits[0].Registry.Groups[0].Members)
+	require.Empty(t, commits[0].Registry.Groups)
 }
 
 // Numbers that peers are told begin with the term, and those of the first master
@@ -192,4 +193,186 @@ func TestRegistryNamesWhoCanComeBack(t *testing.T) {
 	next = New(Config{Term: 2, Authority: true, Resume: true, Registry: left})
 	next.Step(0, Tick{})
 	require.False(t, next.recovery.on)
+}
+
+// kept is the registry that the authority of a world has.
+type kept struct {
+	Registry
+	commits int
+}
+
+// obeys answers everything that the authority is asked from now on, and keeps it.
+func (w *world) obeys() *kept {
+	k := &kept{}
+	w.answer = func(e Effect) Event {
+		switch e := e.(type) {
+		case Commit:
+			k.Registry = e.Registry
+			k.commits++
+			return Committed{e.Number}
+		case Confirm:
+			return Confirmed(e)
+		}
+		return nil
+	}
+	return k
+}
+
+// successor is a master that begins with what k has.
+func successor(t *testing.T, k *kept, cfg Config) (*world, *kept) {
+	cfg.Term++
+	cfg.Authority, cfg.Registry = true, k.Registry
+	w := newWorld(t, cfg)
+	next := w.obeys()
+	next.Registry = k.Registry
+	w.step(Tick{})
+	return w, next
+}
+
+// revisions has members synchronise the revisions before next with the entry k=7, one
+// every ten seconds.
+func (w *world) revisions(cs []ClientID, next uint64) {
+	for rev := range next {
+		for _, c := range cs {
+			w.send(c, syncVoteOf(rev, 0, entry("k", 7)))
+		}
+		w.verdicts(cs...)
+		w.endSync(cs, false)
+		w.after(10 * time.Second)
+	}
+}
+
+// A group whose peers have all left goes on from where it was under every later master,
+// also if they left with the one before, or only registered with it.
+func TestRegistryKeepsTheState(t *testing.T) {
+	for name, end := range map[string]func(w *world, cs []ClientID){
+		"they leave first":   func(w *world, cs []ClientID) { w.leave(cs[0]); w.leave(cs[1]) },
+		"they die together":  func(*world, []ClientID) {},
+		"one of them leaves": func(w *world, cs []ClientID) { w.leave(cs[0]) },
+	} {
+		for _, resume := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, resume %v", name, resume), func(t *testing.T) {
+				cfg := governed(1)
+				cfg.Resume = resume
+				w := newWorld(t, cfg)
+				w.resume = resume
+				k := w.obeys()
+				cs := w.members(2, true)
+				w.revisions(cs, 3) // 0, 1, 2
+				end(w, cs)
+				for range 3 { // masters in a row, under which nothing but refusals happens
+					w, k = successor(t, k, w.m.cfg)
+					w.after(defaultGrace) // for those who are dead
+					w.resume = resume
+					require.False(t, w.resumes(syncVoteOf(0, 0, entry("k", 1))), "a fresh peer") // S2-55
+					require.False(t, w.resumes(syncVoteOf(2, 0, entry("k", 8))), "the same revision, another content")
+					c := w.member(0, true) // is let in, and dies with the master
+					require.NotZero(t, c)
+					require.True(t, k.Groups[0].Resumes)
+				}
+				w, k = successor(t, k, w.m.cfg)
+				w.after(defaultGrace)
+				require.True(t, w.resumes(syncVoteOf(2, 0, entry("k", 7))), "the state as it was") // S2-55
+				require.True(t, w.resumes(syncVoteOf(50, 0, entry("k", 5))), "a later one")
+				w, k = successor(t, k, w.m.cfg)
+				require.False(t, w.resumes(syncVoteOf(49, 0, entry("k", 5))))
+				w.step(ResetState{})
+				w, _ = successor(t, k, w.m.cfg)
+				require.True(t, w.resumes(syncVoteOf(0, 0, entry("k", 1))), "an operator gave it up, for good")
+			})
+		}
+	}
+}
+
+// An operator gives up the state of a group that is at work, too.
+func TestResetIsWritten(t *testing.T) {
+	w := newWorld(t, governed(1))
+	k := w.obeys()
+	w.revisions(w.members(2, true), 3)
+	require.EqualValues(t, 3, k.Groups[0].NextRevision)
+	w.step(ResetState{})
+	require.Zero(t, k.Groups[0].NextRevision)
+	require.Nil(t, k.Groups[0].Print)
+}
+
+// A new state is written, but nobody waits for it, and not more often than once a second.
+func TestStatesAreWrittenNowAndThen(t *testing.T) {
+	w := newWorld(t, governed(1))
+	k := w.obeys()
+	cs := w.members(2, true)
+	w.answer = nil
+	before := k.commits
+	seen := 0
+	var last Commit
+	var asked []time.Duration
+	w.answer = func(e Effect) Event {
+		if e, ok := e.(Commit); ok {
+			seen++
+			last = e
+			asked = append(asked, w.now)
+		}
+		return nil // not yet
+	}
+	once := func(rev uint64) {
+		for _, c := range cs {
+			w.send(c, syncVoteOf(rev, 0, entry("k", rev)))
+		}
+		w.verdicts(cs...)
+		w.endSync(cs, false)
+	}
+	for rev := range uint64(5) {
+		once(rev)
+	}
+	require.Equal(t, 1, seen)
+	require.EqualValues(t, 1, last.Registry.Groups[0].NextRevision)
+	w.after(3 * time.Second)
+	require.Equal(t, 1, seen, "the last one is not written yet")
+	w.step(Committed{last.Number})
+	w.after(0)
+	require.Equal(t, 2, seen)
+	require.EqualValues(t, 5, last.Registry.Groups[0].NextRevision)
+	w.step(Committed{last.Number})
+	once(5)
+	require.Equal(t, 2, seen, "it is too soon")
+	w.after(statesEvery)
+	require.Equal(t, 3, seen)
+	require.EqualValues(t, 6, last.Registry.Groups[0].NextRevision)
+	require.GreaterOrEqual(t, asked[2]-asked[1], statesEvery)
+	require.NotZero(t, before)
+}
+
+// Of groups that came no further than their first state the registry says nothing.
+func TestRegistryForgetsShortGroups(t *testing.T) {
+	w := newWorld(t, governed(1))
+	k := w.obeys()
+	for g := range uint32(3) {
+		c := w.member(g, true)
+		w.leave(c)
+	}
+	require.Positive(t, k.commits)
+	require.Empty(t, k.Groups)
+}
+
+// Members that come back, and have synchronised nothing since all had left, are judged as
+// those who were there when they did; if they have, they go on with what comes next.
+func TestMembersComeBackBeforeTheyHaveSynchronised(t *testing.T) {
+	last := []wire.StateEntry{entry("k", 7)}
+	for _, reported := range []uint64{0, 7} {
+		r := recordOf(two...)
+		r.Groups[0].NextRevision, r.Groups[0].Print, r.Groups[0].Resumes = 7, printOf(last), true
+		w := heir(t, Config{Term: 4, Authority: true, Registry: r})
+		w.obeys()
+		s := stood(two...)
+		s.NextRevision = reported
+		cs := []ClientID{w.returns(two[0], s), w.returns(two[1], s)}
+		w.send(cs[0], syncVoteOf(6, 0, last...))
+		w.send(cs[1], syncVoteOf(0, 0, entry("k", 1)))
+		require.Equal(t, reported != 0, w.verdicts(cs[0])[0].IsOutdated)
+		require.True(t, w.verdicts(cs[1])[0].IsOutdated)
+		w.endSync(cs, reported != 0)
+		// When they leave, what they had is known from what the registry said.
+		w.leave(cs[0])
+		w.leave(cs[1])
+		require.True(t, w.resumes(syncVoteOf(6, 0, last...)))
+	}
 }

@@ -17,13 +17,13 @@ const maxEnded = 1024
 type ended struct {
 	id    uint32
 	next  uint64       // the expected revision
-	print *fingerprint // of the state before it, nil if unknown
+	print *Fingerprint // of the state before it, nil if unknown
 }
 
-// fingerprint tells shared states apart: a digest of the entries they were voted with.
-type fingerprint [sha256.Size]byte
+// Fingerprint tells shared states apart: a digest of the entries they were voted with.
+type Fingerprint [sha256.Size]byte
 
-func printOf(entries []wire.StateEntry) *fingerprint {
+func printOf(entries []wire.StateEntry) *Fingerprint {
 	h := sha256.New()
 	var b []byte
 	for _, e := range entries {
@@ -36,7 +36,7 @@ func printOf(entries []wire.StateEntry) *fingerprint {
 		}
 		h.Write(b)
 	}
-	return (*fingerprint)(h.Sum(nil))
+	return (*Fingerprint)(h.Sum(nil))
 }
 
 // forgetEmpty drops groups that have no client left, but for the revision that
@@ -55,7 +55,7 @@ func (m *Machine) forgetEmpty(gs []*group) {
 		if i := slices.Index(m.groups, g); i >= 0 {
 			m.groups = slices.Delete(m.groups, i, i+1)
 			m.remember(g)
-			m.commitEnded(g.id, g.state.next)
+			m.commitEnded(g)
 		}
 	}
 }
@@ -68,6 +68,7 @@ func (m *Machine) remember(g *group) {
 	if len(m.ended) == maxEnded {
 		m.fact(Fact{Kind: "state-reset", Warn: true, Group: m.ended[0].id, Text: fmt.Sprintf(
 			"the group is forgotten, which expects revision %d: %d others have ended since", m.ended[0].next, maxEnded)})
+		m.records.forget(m.ended[0].id)
 		m.ended = slices.Delete(m.ended, 0, 1)
 	}
 	m.ended = append(m.ended, e)
@@ -77,7 +78,7 @@ func (m *Machine) remember(g *group) {
 
 // reached returns the revision that is expected of a group when it is empty, and
 // the print of the state before it, nil if unknown.
-func (s *sharedState) reached() (next uint64, print *fingerprint) {
+func (s *sharedState) reached() (next uint64, print *Fingerprint) {
 	if !s.electing {
 		return s.next, s.print
 	}
@@ -89,7 +90,7 @@ func (s *sharedState) reached() (next uint64, print *fingerprint) {
 }
 
 // beginAnew is what an operator can do about a state that is lost.
-const beginAnew = "To start over: set master.lost_state to anew (SIGHUP reads it again), call ResetSharedState, start the master again, or use another peer group"
+const beginAnew = "To start over: set master.lost_state to anew (SIGHUP reads it again), call ResetSharedState, or use another peer group, or a master that knows nothing of this run"
 
 // recall gives a new group what is known of an earlier one with its id.
 func (m *Machine) recall(g *group) {

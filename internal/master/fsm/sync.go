@@ -34,12 +34,12 @@ func (c *client) candidate() bool { return c.vote.strategy != wire.ReceiveOnly &
 // sharedState is how far a group has come with its shared state.
 type sharedState struct {
 	next    uint64       // the revision that it expects, 0: none yet
-	print   *fingerprint // of the state of the last synchronisation that succeeded
+	print   *Fingerprint // of the state of the last synchronisation that succeeded
 	resumes bool         // the group was empty, and has synchronised nothing since
 
 	electing    bool         // a state is handed out: M2C 7 went out, M2C 8 did not
 	prev        uint64       // next before that
-	chosen      *fingerprint // of the state that was elected last
+	chosen      *Fingerprint // of the state that was elected last
 	firstHolder int          // rotates the first distributor
 }
 
@@ -198,6 +198,7 @@ func (m *Machine) resetState(id uint32) {
 	if i := slices.IndexFunc(m.ended, func(e ended) bool { return e.id == id }); i >= 0 {
 		m.giveUpState(&group{id: id, state: sharedState{next: m.ended[i].next}}, "an operator asked for it")
 		m.ended = slices.Delete(m.ended, i, i+1)
+		m.commitReset(id)
 		return
 	}
 	i := slices.IndexFunc(m.groups, func(g *group) bool { return g.id == id })
@@ -206,6 +207,7 @@ func (m *Machine) resetState(id uint32) {
 		return
 	}
 	m.giveUpState(m.groups[i], "an operator asked for it")
+	m.commitReset(id)
 }
 
 // lostState takes an operator's choice for the states that are lost from now on.
@@ -391,6 +393,7 @@ func (m *Machine) checkSynced(g *group) {
 	}
 	if held && g.state.electing {
 		g.state.print, g.state.resumes = g.state.chosen, false
+		defer m.noteState(g)
 	}
 	g.state.electing = false
 	for _, c := range ms {

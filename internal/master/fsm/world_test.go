@@ -27,9 +27,10 @@ type world struct {
 	stopped []uint64
 	ids     map[ClientID]wire.UUID
 	next    ClientID
-	eager   bool  // whether newcomers can begin without a commence
-	resume  bool  // ... and go on with another master
-	version uint8 // of the collectives that newcomers announce
+	eager   bool               // whether newcomers can begin without a commence
+	resume  bool               // ... and go on with another master
+	answer  func(Effect) Event // of the authority, nil: none; a nil event: not yet
+	version uint8              // of the collectives that newcomers announce
 }
 
 func counting() func() wire.UUID {
@@ -53,7 +54,18 @@ func newWorld(t testing.TB, cfg Config) *world {
 	return w
 }
 
-func (w *world) step(ev Event) { w.carryOut(w.m.Step(w.now, ev)) }
+func (w *world) step(ev Event) {
+	effects := w.m.Step(w.now, ev)
+	w.carryOut(effects)
+	for _, e := range effects {
+		if w.answer == nil {
+			return
+		}
+		if ev := w.answer(e); ev != nil {
+			w.step(ev)
+		}
+	}
+}
 
 func (w *world) carryOut(effects []Effect) {
 	for _, e := range effects {

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+)
+
+// keeper runs a master with a directory; end ends it.
+func keeper(t *testing.T, dir string) (m *core.Master, end func()) {
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", State: dir})
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(context.Background()) }()
+	end = func() {
+		m.Close()
+		require.NoError(t, <-ended)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m, end
+}
+
+// A trained state outlives the master and all peers: those who come back have to bring
+// it, or a later one, under every master that is started with the directory, unless an
+// operator gives it up.
+func TestStateOutlivesTheMaster(t *testing.T) {
+	for name, together := range map[string]bool{"the peers leave first": false, "the master ends first": true} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			dir := t.TempDir()
+			m, end := keeper(t, dir)
+			cs := world(t, ctx, m.Addr().String(), 2, smallBuffers)
+			states := []*core.SharedState{tensorsOf(0, 2, 100, 1), tensorsOf(0, 2, 100, 1)}
+			for range 2 {
+				for _, err := range each(cs, func(i int, c *core.Communicator) error {
+					_, err := c.SyncSharedState(ctx, states[i], core.SyncOptions{})
+					states[i].Revision++
+					return err
+				}) {
+					require.NoError(t, err)
+				}
+			}
+			if together {
+				end()
+			}
+			for _, c := range cs {
+				require.NoError(t, c.Close())
+			}
+			if !together {
+				require.Eventually(t, func() bool { return len(m.Status().Clients) == 0 }, 20*time.Second, time.Millisecond)
+				end()
+			}
+			for n, s := range []struct {
+				state *core.SharedState
+				reset bool
+				taken bool
+			}{
+				{state: tensorsOf(0, 2, 100, 0)},                           // fresh
+				{state: tensorsOf(0, 2, 100, 1)},                           // an older checkpoint
+				{state: tensorsOf(1, 2, 100, 0)},                           // another content
+				{state: tensorsOf(1, 2, 100, 1), taken: true},              // the latest checkpoint
+				{state: tensorsOf(0, 2, 100, 1)},                           // no more
+				{state: tensorsOf(0, 2, 100, 0), reset: true, taken: true}, // an operator's choice
+			} {
+				m, end := keeper(t, dir)
+				c, err := core.Connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+				require.NoError(t, err)
+				if s.reset {
+					require.NoError(t, m.ResetSharedState(0))
+				}
+				_, err = c.SyncSharedState(ctx, s.state, core.SyncOptions{})
+				if s.taken {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, errs.NoSharedStateAvailable, "%d", n)
+					require.ErrorContains(t, err, "master.lost_state to anew")
+				}
+				require.NoError(t, c.Close())
+				end()
+			}
+		})
+	}
+}
