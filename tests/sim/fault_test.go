@@ -7,6 +7,7 @@ import (
 
 	mfsm "github.com/gopccl/gopccl/internal/master/fsm"
 	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // kind is what can go wrong.
@@ -27,7 +28,10 @@ const (
 	closeNow                // the trainer closes in the middle of a call
 	numKinds
 
-	killMaster // the master process ends, and another one begins
+	killMaster    // the master process ends, and another one begins
+	replaceMaster // another one begins to lead, while peers are at the first one
+	killBoth      // the process ends, and that of a peer
+	mostKinds
 )
 
 // fault strikes when the run has handled a number of events: every step of
@@ -35,6 +39,8 @@ const (
 type fault struct {
 	at   int
 	kind kind
+	aim  wire.ID // not 0: it strikes when a master says this for the nth time
+	nth  int
 }
 
 // scenario is what a run begins with.
@@ -63,12 +69,12 @@ type scenario struct {
 func emptyWorld(seed uint64, bug mutation) *world {
 	w := &world{
 		seed: seed, rng: rng(seed * 0x2545f4914f6cdd1d), links: map[[2]int]*link{}, blocked: map[[2]int]bool{},
-		master: masterProcess{conns: map[mfsm.ClientID]*peer{}}, collector: newBook(), bug: bug,
+		collector: newBook(), bug: bug,
 	}
 	if seed%4 != 0 {
 		w.eagerBytes = 1 << 20
 	}
-	w.master.m = mfsm.New(w.masterConfig(uint32(seed % 3)))
+	w.master = w.newMaster(w.masterConfig(uint32(seed % 3)))
 	return w
 }
 
@@ -99,14 +105,21 @@ func newWorld(seed uint64, bug mutation) *world {
 }
 
 func (w *world) spawnOne() {
-	if w.heirs.on && w.heirs.kills > 0 && (w.now < w.heirs.killed+20*time.Millisecond || w.detached()) {
-		// Only a session can wait for a master, and the first that comes to one that knows
-		// nothing begins a run.
-		w.after(20*time.Millisecond, nil, w.spawnOne)
+	w.served(func() {
+		native := w.plan.natives == 2 || w.plan.natives == 1 && w.rng.chance(2)
+		w.spawn(uint32(w.rng.n(w.plan.groups)), native, w.plan.loops+w.rng.n(2))
+	})
+}
+
+// served starts a peer as soon as there is a master that newcomers find.
+func (w *world) served(spawn func()) {
+	if w.heirs.on && w.heirs.kills > 0 && (w.master.dead || !w.heirs.decides && (w.now < w.heirs.killed+20*time.Millisecond || w.detached())) {
+		// Only a session can wait for a master, and without a registry the first that comes
+		// to one that knows nothing begins a run.
+		w.after(20*time.Millisecond, nil, func() { w.served(spawn) })
 		return
 	}
-	native := w.plan.natives == 2 || w.plan.natives == 1 && w.rng.chance(2)
-	w.spawn(uint32(w.rng.n(w.plan.groups)), native, w.plan.loops+w.rng.n(2))
+	spawn()
 }
 
 // victim returns some peer that is at work, nil if there is none.
@@ -148,7 +161,7 @@ func (w *world) cornered(p *peer) bool {
 			isolated++
 		}
 	}
-	if w.master.m == nil {
+	if w.master.dead {
 		return false
 	}
 	for _, g := range w.master.m.Snapshot().Groups {
@@ -162,7 +175,7 @@ func (w *world) cornered(p *peer) bool {
 func (w *world) inject(f fault) {
 	w.struck |= 1 << f.kind
 	switch f.kind {
-	case killMaster:
+	case killMaster, replaceMaster, killBoth:
 		w.endMaster(f)
 		return
 	case join:
@@ -197,7 +210,7 @@ func (w *world) inject(f fault) {
 	case cutMaster:
 		w.tracef("FAULT: master connection of peer %d breaks", p.id)
 		p.toMaster(mfsm.Gone{Client: p.line.client, Reason: "reset"})
-		p.fromMaster(func() { p.masterGone(errors.New("connection reset")) })
+		p.fromMaster(p.line.client, func() { p.masterGone(errors.New("connection reset")) })
 	case blackHole:
 		if p.native {
 			w.tracef("FAULT: master connection of peer %d swallows everything", p.id)

@@ -31,7 +31,10 @@ func (w *world) link(from, to *peer) *link {
 
 // breakLink ends the connection; both peers notice a little later. One that lost
 // power or was cut off silently does not close anything.
-func (w *world) breakLink(from, to *peer) {
+func (w *world) breakLink(from, to *peer) { w.endLink(from, to, nil) }
+
+// endLink is breakLink by one of them, nil if it is by neither.
+func (w *world) endLink(from, to, by *peer) {
 	l := w.link(from, to)
 	if !l.alive {
 		return
@@ -40,7 +43,12 @@ func (w *world) breakLink(from, to *peer) {
 	gen := l.gen
 	w.tracef("link %d -> %d breaks", from.id, to.id)
 	notice := func(at, other *peer) {
-		w.after(w.rng.between(0, 5*time.Millisecond), at, func() { at.linkBroke(other, gen, at == from) })
+		w.after(w.rng.between(0, 5*time.Millisecond), at, func() {
+			if at != by {
+				at.step(pfsm.LinkEnded{Peer: other.uuid})
+			}
+			at.linkBroke(other, gen, at == from)
+		})
 	}
 	notice(from, to)
 	notice(to, from)
@@ -127,7 +135,7 @@ func (w *world) reaches(from, to *peer) bool {
 func (p *peer) release(keep []wire.UUID) {
 	for _, o := range p.w.peers {
 		if o != p && !slices.Contains(keep, o.uuid) {
-			p.w.breakLink(p, o)
+			p.w.endLink(p, o, p)
 		}
 	}
 }
@@ -182,8 +190,8 @@ func (p *peer) dropLinks(peers []wire.PeerEndpoint, keep []wire.UUID) {
 			listed = listed || k.UUID == o.uuid
 		}
 		if !listed {
-			p.w.breakLink(p, o)
-			p.w.breakLink(o, p)
+			p.w.endLink(p, o, p)
+			p.w.endLink(o, p, p)
 		}
 	}
 }
@@ -242,10 +250,10 @@ type ahead struct {
 }
 
 // brings returns what a member brought into op before it went away, without
-// having heard of its commence; nil: nothing.
+// having heard of its commence, or from a master that has died since; nil: nothing.
 func (p *peer) brings(op *op) []int64 {
-	for _, o := range p.ops {
-		if o.nameless() && o.tag == op.tag && o.epoch == op.epoch {
+	for _, o := range slices.Backward(p.ops) {
+		if (o.nameless() || p.w.forgotten(p.id)) && o.tag == op.tag && o.epoch == op.epoch {
 			return o.orig
 		}
 	}

@@ -48,6 +48,7 @@ type peer struct {
 // line is the connection to the master. Packets on their way stay in order.
 type line struct {
 	client          mfsm.ClientID
+	to              *master
 	cut             bool // it ended here
 	hole            bool // it swallows everything
 	dialing         bool // the first packet answers a session that looks for a master
@@ -82,13 +83,14 @@ type memory struct {
 // trainer is where the program stands.
 type trainer struct {
 	doing    string
-	current  pfsm.CallID // the call whose answer it waits for
-	awaiting *op         // ... if it is an await
-	early    *early      // a pending query that overlaps with the reductions
-	loops    int         // to go
-	again    int         // synchronisations repeated in a row
-	lives    int         // processes before this one that ended with a torn state
-	mute     bool        // connects and never votes
+	current  pfsm.CallID            // the call whose answer it waits for
+	awaiting *op                    // ... if it is an await
+	early    *early                 // a pending query that overlaps with the reductions
+	loops    int                    // to go
+	again    int                    // synchronisations repeated in a row
+	lives    int                    // processes before this one that ended with a torn state
+	mute     bool                   // connects and never votes
+	old      []wire.ReportedVerdict // of the last use of each tag
 }
 
 func (w *world) spawn(group uint32, native bool, loops int) {
@@ -117,13 +119,19 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 		}
 	}
 	p.m = pfsm.New(cfg)
-	w.master.lastClient++
-	p.line.client = w.master.lastClient
-	w.master.conns[p.line.client] = p
+	p.dial(w.master)
 	w.peers = append(w.peers, p)
 	w.tracef("peer %d starts in group %d, native %v", p.id, group, native)
 	p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9)})
 	p.connect()
+}
+
+// dial opens a connection to a master.
+func (p *peer) dial(to *master) {
+	w := p.w
+	w.lastClient++
+	p.line.client, p.line.to, p.line.cut = w.lastClient, to, false
+	to.conns[p.line.client] = p
 }
 
 // toMaster puts an event of this peer's connection on its way, in order.
@@ -132,19 +140,18 @@ func (p *peer) toMaster(ev mfsm.Event) {
 		return
 	}
 	w := p.w
-	client := p.line.client
+	client, to := p.line.client, p.line.to
 	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
 	w.at(p.line.lastOut, nil, func() {
-		if w.master.conns[client] == p {
-			w.toMaster(ev)
+		if to.conns[client] == p {
+			to.take(ev)
 		}
 	})
 }
 
 // fromMaster schedules what the master sent to this peer, in order.
-func (p *peer) fromMaster(do func()) {
+func (p *peer) fromMaster(client mfsm.ClientID, do func()) {
 	w := p.w
-	client := p.line.client
 	p.line.lastIn = max(p.line.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
 	w.at(p.line.lastIn, p, func() {
 		if p.line.client == client {

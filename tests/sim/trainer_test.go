@@ -56,11 +56,13 @@ func (p *peer) comeBack() {
 	if !p.memory.torn || !p.native || p.trainer.lives > 1 {
 		return
 	}
-	w.spawn(p.group, true, max(1, p.trainer.loops))
-	n := w.peers[len(w.peers)-1]
-	n.memory, n.trainer.lives = p.memory, p.trainer.lives+1
-	w.collector.tornAgain++
-	w.tracef("peer %d comes back as peer %d with a torn state", p.id, n.id)
+	w.served(func() {
+		w.spawn(p.group, true, max(1, p.trainer.loops))
+		n := w.peers[len(w.peers)-1]
+		n.memory, n.trainer.lives = p.memory, p.trainer.lives+1
+		w.collector.tornAgain++
+		w.tracef("peer %d comes back as peer %d with a torn state", p.id, n.id)
+	})
 }
 
 // alone reports whether p is the last of its group.

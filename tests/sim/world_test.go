@@ -132,6 +132,9 @@ const (
 	electionsForgotten          // ... what was elected
 	roundsForgotten             // ... that they wait to hear whether a ring stands
 	endsForgotten               // ... which synchronisation has ended
+	dropUnconfirmed             // a master drops peers that it may not drop
+	switchedLate                // ... tells of a ring behind the commences of operations in it
+	oldVerdicts                 // newcomers take verdicts of operations before their time
 )
 
 // world is one run.
@@ -143,9 +146,10 @@ type world struct {
 	order uint64
 	count int // events handled
 
-	master masterProcess
-	heirs  heirs
-	peers  []*peer
+	master     *master // the one that peers find
+	lastClient mfsm.ClientID
+	heirs      heirs
+	peers      []*peer
 
 	links      map[[2]int]*link
 	blocked    map[[2]int]bool // pairs that cannot connect
@@ -163,16 +167,6 @@ type world struct {
 	failure    string
 	log        journal
 	collector  book
-}
-
-// masterProcess is the master and what reaches it.
-type masterProcess struct {
-	m          *mfsm.Machine
-	tick       time.Duration
-	stops      time.Duration // it stands still until then
-	queue      []mfsm.Event  // what happened meanwhile
-	conns      map[mfsm.ClientID]*peer
-	lastClient mfsm.ClientID
 }
 
 // journal is what is kept of a run to look at.
@@ -263,7 +257,7 @@ func (w *world) waiting() string {
 			fmt.Fprintf(&b, "peer %d in %s (stopped %v, world %d); ", p.id, p.trainer.doing, p.stopped, p.m.View().LocalWorldSize)
 		}
 	}
-	if w.master.m == nil {
+	if w.master.dead {
 		return b.String()
 	}
 	for _, c := range w.master.m.Snapshot().Clients {
@@ -281,143 +275,6 @@ func (w *world) newUUID() (u wire.UUID) {
 	return u
 }
 
-// toMaster lets the master process take an event.
-func (w *world) toMaster(ev mfsm.Event) {
-	if w.heirs.down {
-		return
-	}
-	if w.now < w.master.stops || len(w.master.queue) > 0 {
-		if w.master.queue = append(w.master.queue, ev); len(w.master.queue) == 1 {
-			w.at(w.master.stops, nil, w.wakeMaster)
-		}
-		return
-	}
-	w.stepMaster(ev)
-}
-
-// wakeMaster lets the master process go on with what has piled up.
-func (w *world) wakeMaster() {
-	if w.now < w.master.stops { // it was stopped again
-		w.at(w.master.stops, nil, w.wakeMaster)
-		return
-	}
-	queue := w.master.queue
-	w.master.queue = nil
-	for _, ev := range queue {
-		w.stepMaster(ev)
-	}
-}
-
-// ofMaster does something for the master that runs now, unless it dies before.
-func (w *world) ofMaster(d time.Duration, do func()) {
-	life := w.heirs.life
-	w.after(d, nil, func() {
-		if w.heirs.life == life {
-			do()
-		}
-	})
-}
-
-func (w *world) stepMaster(ev mfsm.Event) {
-	g, gone := ev.(mfsm.Gone)
-	if gone {
-		delete(w.master.conns, g.Client)
-	}
-	effects := w.master.m.Step(w.now, ev)
-	forgot := false
-	syncDone := 0
-	for _, e := range effects {
-		switch e := e.(type) {
-		case mfsm.Send:
-			p := w.master.conns[e.Client]
-			if p == nil {
-				w.failf("the master sends %T to a connection it closed", e.Packet)
-				return
-			}
-			switch w.bug {
-			case abortForgotten:
-				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
-					forgot = true
-					continue
-				}
-			case verdictFlipped:
-				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
-					forgot = true
-					a.Aborted = false
-					e.Packet = a
-				}
-			case switchForgotten:
-				if s, ok := e.Packet.(wire.M2CSwitchRing); ok && s.Ring != nil && !forgot {
-					forgot = true
-					continue
-				}
-			case voteForgotten:
-				if gone && e.Packet.ID() < 10 {
-					continue
-				}
-			}
-			if !w.heirs.on {
-				w.collector.sent(w, p, e.Packet)
-				w.collector.meshNews(w, p, e.Packet)
-			}
-			if _, ok := e.Packet.(wire.M2CSyncSharedStateComplete); ok {
-				if syncDone == 0 {
-					syncDone = w.collector.newSync()
-				}
-			}
-			for _, pkt := range w.disguise(p, e.Packet) {
-				w.deliver(p, pkt, syncDone)
-			}
-		case mfsm.Close:
-			p := w.master.conns[e.Client]
-			delete(w.master.conns, e.Client)
-			w.tracef("master closes peer %d: %s", p.id, e.Reason)
-			// PCCL's way with peers that report a failure (quirk Q5).
-			reported := !p.native && (strings.Contains(e.Reason, "PEER_REGISTERED/CONNECTING_TO_PEERS_FAILED") ||
-				strings.Contains(e.Reason, "no ring of group"))
-			if !w.excused && !p.dead && !p.over && !p.suspect && !reported && !w.cornered(p) {
-				w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
-			}
-			p.fromMaster(func() { p.masterGone(nil) })
-			w.ofMaster(w.rng.between(0, time.Millisecond), func() { w.toMaster(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
-		case mfsm.Solve:
-			w.solve(e)
-		case mfsm.Commit:
-			w.ofMaster(w.rng.between(0, 5*time.Millisecond), func() {
-				w.heirs.registry = e.Registry
-				told := func() { w.toMaster(mfsm.Committed{Number: e.Number}) }
-				if !w.heirs.on {
-					told()
-					return
-				}
-				w.ofMaster(w.rng.between(0, time.Millisecond), told)
-			})
-		case mfsm.Confirm:
-			w.ofMaster(w.rng.between(0, 5*time.Millisecond), func() { w.toMaster(mfsm.Confirmed(e)) })
-		case mfsm.StopSolve: // what comes late must mean nothing
-		case mfsm.Log:
-			w.rounds(e.Fact)
-			if w.log.keep {
-				w.log.facts = append(w.log.facts, e.Fact.Kind+": "+e.Fact.Text)
-				w.log.factAt = append(w.log.factAt, w.now)
-			}
-			if w.log.tracing {
-				w.tracef("master: %s: %s", e.Fact.Kind, e.Fact.Text)
-			}
-		}
-	}
-	if at, ok := w.master.m.Deadline(); ok && (w.master.tick <= w.now || at < w.master.tick) {
-		due := max(at, w.now+time.Microsecond)
-		w.master.tick = due
-		w.at(due, nil, func() {
-			if w.master.tick == due {
-				w.master.tick = 0
-				w.toMaster(mfsm.Tick{})
-			}
-		})
-	}
-}
-
 // rounds checks that failed rounds come to an end.
 func (w *world) rounds(f mfsm.Fact) {
 	switch {
@@ -429,79 +286,6 @@ func (w *world) rounds(f mfsm.Fact) {
 			w.failf("%d rounds have failed in a row", w.failing)
 		}
 	}
-}
-
-// deliver puts a packet on its way to a peer.
-func (w *world) deliver(p *peer, pkt wire.Packet, sync int) {
-	if p.line.hole {
-		return
-	}
-	p.fromMaster(func() {
-		if p.line.cut {
-			return
-		}
-		if sync != 0 {
-			p.memory.sync = sync
-		}
-		if w.heirs.on {
-			w.consumed(p, pkt)
-		}
-		if w.log.tracing {
-			w.tracef("peer %d <- %s", p.id, show(pkt))
-		}
-		p.packet(pkt)
-	})
-}
-
-// solve answers with some ring or with none.
-func (w *world) solve(e mfsm.Solve) {
-	draw := func() mfsm.Solved {
-		ev := mfsm.Solved{Job: e.Job}
-		if w.rng.chance(4) {
-			ev.Err = fmt.Errorf("no ring found")
-			return ev
-		}
-		order := make([]int, len(e.Members))
-		for i := range order {
-			order[i] = i
-		}
-		tries := 1
-		if w.plan.eager {
-			tries = 20 // some ring whose links are known
-		}
-		for range tries {
-			for i := len(order) - 1; i > 0; i-- {
-				j := w.rng.n(i + 1)
-				order[i], order[j] = order[j], order[i]
-			}
-			if _, _, ok := e.Matrix.Value(order); ok {
-				break
-			}
-		}
-		for _, i := range order {
-			ev.Ring = append(ev.Ring, e.Members[i])
-		}
-		return ev
-	}
-	ev := draw()
-	took := w.rng.between(time.Millisecond, 50*time.Millisecond)
-	if e.Background {
-		took = w.rng.between(0, 40*time.Second)
-		if w.plan.eager {
-			took = w.rng.between(0, 60*time.Millisecond)
-		}
-		more := []mfsm.Solved{ev}
-		for w.plan.eager && len(more) < 8 {
-			more = append(more, draw())
-		}
-		for _, m := range more {
-			if m.Ring != nil {
-				m.More = true
-				w.ofMaster(w.rng.between(0, took+1), func() { w.toMaster(m) })
-			}
-		}
-	}
-	w.ofMaster(took, func() { w.toMaster(ev) })
 }
 
 func show(p wire.Packet) string {

@@ -58,7 +58,7 @@ func (b *comeback) awaits(n *newest) bool {
 }
 
 // stray reports whether b is a newcomer in a round that no member of its group takes part
-// in any more.
+// in any more: they may be in a later one, without newcomers.
 func (b *comeback) stray(n *newest, all []*comeback) bool {
 	connects := func(b *comeback) bool {
 		return b.report.Call.Step == wire.StepConnecting || b.report.Call.Step == wire.StepRing
@@ -71,7 +71,7 @@ func (b *comeback) stray(n *newest, all []*comeback) bool {
 		if o.group != b.group || !o.member(n) {
 			continue
 		}
-		if members = true; connects(o) && !o.awaits(n) {
+		if members = true; connects(o) && !o.awaits(n) && o.report.Call.Decision == b.report.Call.Decision {
 			return false
 		}
 	}

@@ -43,9 +43,10 @@ type comeback struct {
 	c      *client
 	group  uint32
 	report *wire.C2MReport // nil: not come
-	held   int             // packets in recovery.held
-	late   bool            // the recovery was over
-	taken  []uint64        // tags of its collectives that somebody knew the numbers of
+	since  time.Duration
+	held   int      // packets in recovery.held
+	late   bool     // the recovery was over
+	taken  []uint64 // tags of its collectives that somebody knew the numbers of
 }
 
 // token is what proves an identity to a master that has not kept it.
@@ -99,7 +100,7 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 		m.beginRecovery()
 	}
 	c.uuid = id.UUID
-	b := &comeback{c: c, group: p.PeerGroup, late: late}
+	b := &comeback{c: c, group: p.PeerGroup, late: late, since: m.now}
 	r.add(b)
 	m.silent = without(m.silent, c)
 	m.send(c, m.welcome(c, p.PeerGroup))
@@ -254,6 +255,7 @@ type newest struct {
 	round   uint64 // that a peer has seen succeed, 0: none
 	taken   uint64 // the change that gave the ring since, 0: none
 	ring    []wire.UUID
+	all     []wire.UUID // who is waited for: of a later ring, if the registry has one
 	missing []wire.UUID
 	hinted  bool // all who are missing look dead to those beside them
 }
@@ -276,21 +278,19 @@ func (m *Machine) survey() (gs []*newest) {
 			g.round, g.taken, g.ring = s.Decision, taken, s.Ring
 		}
 	}
-	written := map[*newest][]wire.UUID{}
+	for _, g := range gs {
+		g.all = g.ring
+	}
 	for _, r := range m.records.groups {
-		if r.Members != nil {
-			g := of(r.ID)
-			if written[g] = g.ring; r.Round > g.round {
-				written[g] = r.Members
-			}
+		if r.Members == nil {
+			continue
+		}
+		if g := of(r.ID); r.Round > g.round {
+			g.all = r.Members
 		}
 	}
 	for _, g := range gs {
-		all, known := written[g]
-		if !known {
-			all = g.ring
-		}
-		for _, u := range all {
+		for _, u := range g.all {
 			if !m.accounted(g, u) {
 				g.missing = append(g.missing, u)
 			}
@@ -315,23 +315,28 @@ func (m *Machine) accounted(g *newest, u wire.UUID) bool {
 	return false
 }
 
-// hinted reports whether the neighbours of all who are missing from g say that the
-// connections to them are broken, or are missing as well.
+// hinted reports whether all who are missing from g look dead: those beside them who are
+// here say that the connections to them have ended, or others do where nobody beside
+// them is here.
 func (m *Machine) hinted(g *newest) bool {
 	for _, u := range g.missing {
-		said := 0
-		for _, v := range neighbours(g.ring, u) {
-			for _, b := range m.recovery.back {
-				if b.c.uuid != v || b.report == nil {
-					continue
+		beside, agree, others := 0, 0, 0
+		next := neighbours(g.all, u)
+		for _, b := range m.recovery.back {
+			if b.group != g.id || b.report == nil {
+				continue
+			}
+			broken := slices.Contains(b.report.Broken, u)
+			if slices.Contains(next, b.c.uuid) {
+				beside++
+				if broken {
+					agree++
 				}
-				if !slices.Contains(b.report.Broken, u) {
-					return false
-				}
-				said++
+			} else if broken {
+				others++
 			}
 		}
-		if said == 0 {
+		if agree < beside || agree+others == 0 {
 			return false
 		}
 	}
@@ -346,6 +351,19 @@ func (m *Machine) grace(gs []*newest) time.Duration {
 		}
 	}
 	return min(brokenGrace, m.longGrace())
+}
+
+// until is when the recovery goes on without those who are missing, and without those
+// who are here and do not say what they hold.
+func (m *Machine) until(gs []*newest) time.Duration {
+	r := &m.recovery
+	at := r.since + m.grace(gs)
+	for _, b := range r.back {
+		if b.report == nil {
+			at = max(at, min(b.since+brokenGrace, r.since+m.longGrace()))
+		}
+	}
+	return at
 }
 
 func (m *Machine) longGrace() time.Duration {
@@ -423,7 +441,7 @@ func (m *Machine) recoveryDue() (time.Duration, bool) {
 		return 0, false
 	}
 	gs := m.survey()
-	at := r.since + m.grace(gs)
+	at := m.until(gs)
 	if m.now >= at && !m.lead(gs) {
 		return 0, false // an operator has to say, or others have to come
 	}
@@ -445,7 +463,7 @@ func (m *Machine) checkRecovered() {
 		m.rebuild(gs)
 		return
 	}
-	if m.now < r.since+m.grace(gs) {
+	if m.now < m.until(gs) {
 		return
 	}
 	if !m.lead(gs) {

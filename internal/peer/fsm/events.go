@@ -88,11 +88,13 @@ type (
 	// MasterGone says that the master connection ended or sent garbage.
 	MasterGone struct{ Err error }
 	// Attached is the answer to Hello of a Reattach effect. Broken are peers whose
-	// connections to this one have ended.
+	// connections to this one have ended, whoever ended them.
 	Attached struct {
 		Packet wire.M2CSessionRegistrationResponse
 		Broken []wire.UUID
 	}
+	// LinkEnded says that a peer has ended a connection from or to this one.
+	LinkEnded struct{ Peer wire.UUID }
 	// NotAttached says that a Reattach effect came to nothing.
 	NotAttached struct{ Err error }
 	// Established says that the work of an Establish effect is done; Failed names
@@ -182,6 +184,7 @@ func (CallMesh) event()       {}
 func (PacketIn) event()       {}
 func (MasterGone) event()     {}
 func (Attached) event()       {}
+func (LinkEnded) event()      {}
 func (NotAttached) event()    {}
 func (Established) event()    {}
 func (DataEnded) event()      {}

@@ -180,6 +180,8 @@ func (m *Machine) handle(ev Event) {
 		m.masterGone(ev.Err)
 	case Attached:
 		m.attached(ev)
+	case LinkEnded:
+		m.linkEnded(ev.Peer)
 	case NotAttached:
 		m.notAttached(nil)
 	case Established:

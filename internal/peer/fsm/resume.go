@@ -37,6 +37,8 @@ type resumption struct {
 
 	optimized, synced uint64 // the last ends of optimizations and synchronisations
 	links             []wire.ReportedLink
+
+	missed []wire.UUID // neighbours that have ended a connection since the round
 }
 
 // opTold is what has passed between the master and this peer about a collective.
@@ -219,12 +221,29 @@ func (m *Machine) attached(ev Attached) {
 		m.notAttached(nil)
 		return
 	}
+	for _, u := range ev.Broken {
+		m.linkEnded(u)
+	}
 	m.sendHeld() // the report lists them as voted for
 	m.granted(p)
 	m.status, m.resume.reporting, m.live.heard = statusLive, true, m.now
 	report := m.report()
-	report.Broken = slices.Clone(ev.Broken)
+	report.Broken = slices.Clone(m.resume.missed)
 	m.send(report)
+}
+
+// linkEnded notes that a neighbour has ended a connection, if that can only mean that
+// it is gone. One that neither needs any more may have ended it for that reason. So may
+// one that has gone on to the ring that is prepared, or is ahead in a round.
+func (m *Machine) linkEnded(u wire.UUID) {
+	is := func(e wire.PeerEndpoint) bool { return e.UUID == u }
+	f := m.flow
+	switch {
+	case f != nil && (f.step == stepInfo || f.step == stepConnecting || f.step == stepRing):
+	case !slices.ContainsFunc(m.peers, is), m.prep != nil && !slices.ContainsFunc(m.prep.peers, is):
+	case !slices.Contains(m.resume.missed, u):
+		m.resume.missed = append(m.resume.missed, u)
+	}
 }
 
 // resumed takes the word of a master that it has taken the report over; false if there
@@ -263,7 +282,7 @@ func (m *Machine) stoodRound(p wire.M2CP2PConnectionsEstablished) {
 		Decision: m.flow.decision, Members: m.view.Members, Mortal: slices.Clone(p.Mortal),
 		World: uint64(m.view.GlobalWorldSize), Groups: uint64(m.view.NumGroups), Largest: uint64(m.view.LargestGroupSize),
 	}
-	r.taken, r.query, r.verdicts, r.optimized, r.synced = 0, wire.ReportedQuery{}, verdicts{}, 0, 0
+	r.taken, r.query, r.verdicts, r.optimized, r.synced, r.missed = 0, wire.ReportedQuery{}, verdicts{}, 0, 0, nil
 	r.links = slices.DeleteFunc(r.links, func(l wire.ReportedLink) bool { return !slices.Contains(p.Ring, l.To) })
 }
 

@@ -1,0 +1,287 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	mfsm "github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// master is one process of a master, and what reaches it.
+type master struct {
+	w       *world
+	m       *mfsm.Machine
+	dead    bool
+	deposed bool // another one leads: nothing that it asks its authority is answered
+	tick    time.Duration
+	stops   time.Duration // it stands still until then
+	queue   []mfsm.Event  // what happened meanwhile
+	conns   map[mfsm.ClientID]*peer
+	began   time.Duration
+	saying  []*said // in this step
+	said    []*said // lately
+}
+
+// newMaster starts a master process.
+func (w *world) newMaster(cfg mfsm.Config) *master {
+	return &master{w: w, m: mfsm.New(cfg), conns: map[mfsm.ClientID]*peer{}, began: w.now}
+}
+
+// take lets the master process take an event.
+func (m *master) take(ev mfsm.Event) {
+	w := m.w
+	if m.dead {
+		return
+	}
+	if w.now < m.stops || len(m.queue) > 0 {
+		if m.queue = append(m.queue, ev); len(m.queue) == 1 {
+			w.at(m.stops, nil, m.wake)
+		}
+		return
+	}
+	m.step(ev)
+}
+
+// wake lets the master process go on with what has piled up.
+func (m *master) wake() {
+	w := m.w
+	if w.now < m.stops { // it was stopped again
+		w.at(m.stops, nil, m.wake)
+		return
+	}
+	queue := m.queue
+	m.queue = nil
+	for _, ev := range queue {
+		m.step(ev)
+	}
+}
+
+// after does something for the master process, unless it dies before.
+func (m *master) after(d time.Duration, do func()) {
+	m.w.after(d, nil, func() {
+		if !m.dead {
+			do()
+		}
+	})
+}
+
+// shut ends a connection.
+func (m *master) shut(e mfsm.Close) {
+	w := m.w
+	p := m.conns[e.Client]
+	delete(m.conns, e.Client)
+	w.tracef("master closes peer %d: %s", p.id, e.Reason)
+	// PCCL's way with peers that report a failure (quirk Q5).
+	reported := !p.native && (strings.Contains(e.Reason, "PEER_REGISTERED/CONNECTING_TO_PEERS_FAILED") ||
+		strings.Contains(e.Reason, "no ring of group"))
+	if !w.excused && !p.dead && !p.over && !p.suspect && !reported && !w.cornered(p) {
+		w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
+	}
+	p.fromMaster(e.Client, func() { p.masterGone(nil) })
+	m.after(w.rng.between(0, time.Millisecond), func() { m.take(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
+}
+
+// commit writes the registry.
+func (m *master) commit(e mfsm.Commit) {
+	w := m.w
+	m.after(w.rng.between(0, 5*time.Millisecond), func() {
+		if m.deposed {
+			return
+		}
+		w.heirs.registry = e.Registry
+		told := func() { m.take(mfsm.Committed{Number: e.Number}) }
+		if !w.heirs.on {
+			told()
+			return
+		}
+		m.after(w.rng.between(0, time.Millisecond), told)
+	})
+}
+
+// switches is 1 if e tells a peer of a ring.
+func switches(e mfsm.Effect) int {
+	if s, ok := e.(mfsm.Send); ok && s.Packet.ID() == (wire.M2CSwitchRing{}).ID() {
+		return 1
+	}
+	return 0
+}
+
+func (m *master) step(ev mfsm.Event) {
+	w := m.w
+	if m.dead {
+		return
+	}
+	g, gone := ev.(mfsm.Gone)
+	if gone {
+		delete(m.conns, g.Client)
+	}
+	effects := m.m.Step(w.now, ev)
+	if w.bug == switchedLate {
+		slices.SortStableFunc(effects, func(a, b mfsm.Effect) int { return cmp.Compare(switches(a), switches(b)) })
+	}
+	forgot := false
+	syncDone := 0
+	m.saying = nil
+	for _, e := range effects {
+		switch e := e.(type) {
+		case mfsm.Send:
+			p := m.conns[e.Client]
+			if p == nil {
+				w.failf("the master sends %T to a connection it closed", e.Packet)
+				return
+			}
+			switch w.bug {
+			case abortForgotten:
+				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
+					forgot = true
+					continue
+				}
+			case verdictFlipped:
+				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
+					forgot = true
+					a.Aborted = false
+					e.Packet = a
+				}
+			case switchForgotten:
+				if s, ok := e.Packet.(wire.M2CSwitchRing); ok && s.Ring != nil && !forgot {
+					forgot = true
+					continue
+				}
+			case voteForgotten:
+				if gone && e.Packet.ID() < 10 {
+					continue
+				}
+			}
+			if !w.heirs.on {
+				w.collector.sent(w, p, e.Packet)
+				w.collector.meshNews(w, p, e.Packet)
+			}
+			if _, ok := e.Packet.(wire.M2CSyncSharedStateComplete); ok {
+				if syncDone == 0 {
+					syncDone = w.collector.newSync()
+				}
+			}
+			s := m.says(p, e.Packet)
+			for _, pkt := range w.disguise(p, e.Packet) {
+				m.deliver(e.Client, p, pkt, syncDone, s)
+			}
+		case mfsm.Close:
+			m.shut(e)
+		case mfsm.Solve:
+			m.solve(e)
+		case mfsm.Commit:
+			m.commit(e)
+		case mfsm.Confirm:
+			m.after(w.rng.between(0, 5*time.Millisecond), func() {
+				if !m.deposed || w.bug == dropUnconfirmed {
+					m.take(mfsm.Confirmed(e))
+				}
+			})
+		case mfsm.StopSolve: // what comes late must mean nothing
+		case mfsm.Log:
+			w.rounds(e.Fact)
+			m.recovered(e.Fact)
+			if w.log.keep {
+				w.log.facts = append(w.log.facts, e.Fact.Kind+": "+e.Fact.Text)
+				w.log.factAt = append(w.log.factAt, w.now)
+			}
+			if w.log.tracing {
+				w.tracef("master: %s: %s", e.Fact.Kind, e.Fact.Text)
+			}
+		}
+	}
+	m.struck()
+	if m.dead {
+		return
+	}
+	if at, ok := m.m.Deadline(); ok && (m.tick <= w.now || at < m.tick) {
+		due := max(at, w.now+time.Microsecond)
+		m.tick = due
+		w.at(due, nil, func() {
+			if m.tick == due {
+				m.tick = 0
+				m.take(mfsm.Tick{})
+			}
+		})
+	}
+}
+
+// deliver puts a packet on its way to a peer.
+func (m *master) deliver(client mfsm.ClientID, p *peer, pkt wire.Packet, sync int, s *said) {
+	w := m.w
+	if p.line.hole {
+		return
+	}
+	p.fromMaster(client, func() {
+		if p.line.cut {
+			return
+		}
+		s.heardBy(p)
+		if sync != 0 {
+			p.memory.sync = sync
+		}
+		if w.heirs.on {
+			w.consumed(p, pkt)
+		}
+		if w.log.tracing {
+			w.tracef("peer %d <- %s", p.id, show(pkt))
+		}
+		p.packet(pkt)
+	})
+}
+
+// solve answers with some ring or with none.
+func (m *master) solve(e mfsm.Solve) {
+	w := m.w
+	draw := func() mfsm.Solved {
+		ev := mfsm.Solved{Job: e.Job}
+		if w.rng.chance(4) {
+			ev.Err = fmt.Errorf("no ring found")
+			return ev
+		}
+		order := make([]int, len(e.Members))
+		for i := range order {
+			order[i] = i
+		}
+		tries := 1
+		if w.plan.eager {
+			tries = 20 // some ring whose links are known
+		}
+		for range tries {
+			for i := len(order) - 1; i > 0; i-- {
+				j := w.rng.n(i + 1)
+				order[i], order[j] = order[j], order[i]
+			}
+			if _, _, ok := e.Matrix.Value(order); ok {
+				break
+			}
+		}
+		for _, i := range order {
+			ev.Ring = append(ev.Ring, e.Members[i])
+		}
+		return ev
+	}
+	ev := draw()
+	took := w.rng.between(time.Millisecond, 50*time.Millisecond)
+	if e.Background {
+		took = w.rng.between(0, 40*time.Second)
+		if w.plan.eager {
+			took = w.rng.between(0, 60*time.Millisecond)
+		}
+		more := []mfsm.Solved{ev}
+		for w.plan.eager && len(more) < 8 {
+			more = append(more, draw())
+		}
+		for _, r := range more {
+			if r.Ring != nil {
+				r.More = true
+				m.after(w.rng.between(0, took+1), func() { m.take(r) })
+			}
+		}
+	}
+	m.after(took, func() { m.take(ev) })
+}
