@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -37,6 +38,10 @@ type order struct {
 	Phases bool // update and optimize in every step
 
 	Credential, Revoked string // files; "": none
+
+	Patience time.Duration // without a master
+	Silence  time.Duration // HeartbeatTimeout, 0: the default
+	State    string        // directory of a master; "": none
 }
 
 // report is one line that a child prints.
@@ -51,6 +56,8 @@ type report struct {
 	Sec   float64 `json:",omitempty"`
 	Bytes uint64  `json:",omitempty"`
 	Text  string  `json:",omitempty"`
+	Ring  string  `json:",omitempty"`
+	Ends  []int64 `json:",omitempty"` // of calls, in microseconds since 1970
 }
 
 var roles = map[string]func(ctx context.Context, o order, say func(report)) error{}
@@ -157,8 +164,11 @@ func startMaster(t testing.TB) (*child, string) {
 
 func init() {
 	roles["master"] = func(ctx context.Context, o order, say func(report)) error {
-		opt := core.MasterOptions{Listen: "127.0.0.1:0", Logger: childLogger(o.ID)}
+		opt := core.MasterOptions{Listen: cmp.Or(o.Master, "127.0.0.1:0"), State: o.State, Logger: childLogger(o.ID)}
 		opt.Security.File, opt.Security.Revoked = o.Credential, o.Revoked
+		if o.Silence > 0 {
+			opt.HeartbeatInterval, opt.HeartbeatTimeout = o.Silence/4, o.Silence
+		}
 		m, err := core.NewMaster(opt)
 		if err != nil {
 			return err
@@ -172,7 +182,10 @@ func init() {
 func join(ctx context.Context, o order) (*core.Communicator, error) {
 	opt := core.Options{}
 	opt.Master, opt.Group, opt.Logger = o.Master, o.Group, childLogger(o.ID)
-	opt.PortBase, opt.Security.File = -1, o.Credential
+	opt.PortBase, opt.Security.File, opt.ReattachTimeout = -1, o.Credential, o.Patience
+	if o.Silence > 0 {
+		opt.HeartbeatInterval, opt.HeartbeatTimeout = o.Silence/4, o.Silence
+	}
 	if o.Phases {
 		opt.Probe.Duration, opt.Probe.Connections = 2*time.Millisecond, 1
 	}

@@ -1,0 +1,408 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
+	model "github.com/gopccl/gopccl/tests/internal/world"
+)
+
+func init() { roles["endurer"] = endurer }
+
+// endurer is a trainer that takes no error from any call. It brings small vectors, several
+// at once and in place, a large one, and a quantized one, checks every result, and goes on
+// until one of all is dismissed; or it leaves after o.Steps.
+func endurer(ctx context.Context, o order, say func(report)) error {
+	stay, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	comm, err := enter(stay, o)
+	if err != nil {
+		return err
+	}
+	defer comm.Close()
+	e := endurance{comm: comm, o: o, params: make([]float64, 500), uuid: comm.Attributes().UUID}
+	e.state = &core.SharedState{Tensors: []core.Tensor{core.TensorOf("params", e.params)}}
+	say(report{Event: "connected"})
+	for n := 0; ; n++ {
+		r := report{Event: "step"}
+		stop, err := e.step(stay, n, ctx.Err() != nil, &r)
+		if err != nil {
+			return fmt.Errorf("step %d (%d of this peer): %w", e.state.Revision, n, err)
+		}
+		say(r)
+		if stop {
+			return comm.Close()
+		}
+		if o.Steps > 0 && n == o.Steps {
+			return comm.Leave(stay)
+		}
+	}
+}
+
+// enter is join for a peer whose master may die before it has heard of it.
+func enter(ctx context.Context, o order) (*core.Communicator, error) {
+	for {
+		comm, err := join(ctx, o)
+		if code := errs.CodeOf(err); code != errs.MasterConnectionFailed && code != errs.MasterLost {
+			return comm, err
+		}
+	}
+}
+
+// endurance is the life of an endurer.
+type endurance struct {
+	comm   *core.Communicator
+	o      order
+	uuid   core.UUID
+	state  *core.SharedState
+	params []float64
+}
+
+func (e *endurance) step(ctx context.Context, n int, dismissed bool, r *report) (stop bool, err error) {
+	c := e.comm
+	mark := func(call string, err error) error {
+		r.Ends = append(r.Ends, time.Now().UnixMicro())
+		if err != nil {
+			return fmt.Errorf("%s: %w", call, err)
+		}
+		return nil
+	}
+	if n > 0 {
+		pending, err := c.PeersPending(ctx)
+		if err := mark("peers pending", err); err != nil {
+			return false, err
+		}
+		if pending {
+			if err := mark("update", c.UpdateTopology(ctx)); err != nil {
+				return false, err
+			}
+		}
+	}
+	_, err = c.SyncSharedState(ctx, e.state, core.SyncOptions{})
+	if err := mark("sync", err); err != nil {
+		return false, err
+	}
+	at := c.Attributes()
+	if at.UUID != e.uuid {
+		return false, fmt.Errorf("the uuid was %v and is %v", e.uuid, at.UUID)
+	}
+	if at.LocalWorldSize < 2 {
+		return false, fmt.Errorf("alone, ring %v", at.Ring)
+	}
+	r.Step, r.World = e.state.Revision, at.LocalWorldSize
+	for _, u := range at.Ring {
+		r.Ring += u.String()[:8] + " "
+	}
+	word := []uint64{1 << e.o.ID, 0}
+	if dismissed {
+		word[1] = 1
+	}
+	vectors := [][]float64{e.vector(1, len(e.params)), e.vector(2, 3000), e.vector(3, 20_000)}
+	reduces := []core.Reduce{core.ReduceOf(word, word, core.Sum)}
+	for _, v := range vectors {
+		reduces = append(reduces, core.ReduceOf(v, v, core.Sum))
+	}
+	handles := make([]*core.Handle, len(reduces))
+	for i := range reduces {
+		reduces[i].Tag = uint64(i)
+		if handles[i], err = c.AllReduceAsync(ctx, reduces[i]); err != nil {
+			return false, fmt.Errorf("launch of %d: %w", i, err)
+		}
+	}
+	for i, h := range handles {
+		_, err := h.Wait(ctx)
+		if err := mark(fmt.Sprint("small all-reduce ", i), err); err != nil {
+			return false, err
+		}
+	}
+	large, sum := e.vector(4, 150_000), make([]float64, 150_000)
+	_, err = c.AllReduce(ctx, core.ReduceOf(sum, large, core.Sum))
+	if err := mark("large all-reduce", err); err != nil {
+		return false, err
+	}
+	for i, v := range append(vectors, sum) {
+		set, err := model.Contributors(v, e.state.Revision, i+1)
+		if err == nil && set != word[0] {
+			err = fmt.Errorf("it is the sum of %b, and of %b came words", set, word[0])
+		}
+		if err != nil {
+			return false, fmt.Errorf("VIOLATION vector %d: %w", i, err)
+		}
+	}
+	rough, err := e.quantized(ctx)
+	if err := mark("quantized all-reduce", err); err != nil {
+		return false, err
+	}
+	for i := range e.params {
+		e.params[i] += vectors[0][i]
+	}
+	e.state.Revision++
+	r.Mask, r.Hash = word[0], core.StateHash(e.state)^rough
+	return word[1] > 0, nil
+}
+
+func (e *endurance) vector(tag, n int) []float64 {
+	v := make([]float64, n)
+	for i := range v {
+		v[i] = model.Contribution(e.o.ID, e.state.Revision, tag, i)
+	}
+	return v
+}
+
+// quantized does a quantized all-reduce and returns a hash of the result.
+func (e *endurance) quantized(ctx context.Context) (uint64, error) {
+	v := make([]float32, 40_000)
+	for i := range v {
+		v[i] = float32(math.Sin(float64(i*(e.o.ID+1)) + float64(e.state.Revision)))
+	}
+	r := core.ReduceOf(v, v, core.Avg)
+	r.Quantize = core.Quantize{Algorithm: "minmax", Type: dtype.Uint8}
+	_, err := e.comm.AllReduce(ctx, r)
+	h := fnv.New64a()
+	_, _ = h.Write(dtype.AsBytes(v))
+	return h.Sum64(), err
+}
+
+// killings is a run in which the master dies again and again.
+type killings struct {
+	t      testing.TB
+	master *child
+	addr   string
+	crew   []*child
+	kills  []int64 // in microseconds since 1970
+	all    sync.WaitGroup
+	up     chan int // peers that have connected
+
+	mu    sync.Mutex
+	more  sync.Cond         // there are more of steps or bad
+	steps map[uint64]report // the first that came of each
+	rings map[uint64]string // of each set of peers
+	ends  [][]int64         // of each peer's calls
+	bad   []string
+}
+
+// newKillings starts the master.
+func newKillings(t *testing.T, m order) *killings {
+	k := &killings{t: t, up: make(chan int, 1024), steps: map[uint64]report{}, rings: map[uint64]string{}}
+	k.more.L = &k.mu
+	m.Role, m.ID = "master", 63
+	k.master = start(t, m)
+	k.addr = k.master.await("listening", 30*time.Second).Addr
+	return k
+}
+
+// end dismisses the peers and waits for them.
+func (k *killings) end() {
+	k.t.Helper()
+	for _, c := range k.crew {
+		c.Dismiss()
+	}
+	k.all.Wait()
+	require.Empty(k.t, k.failed())
+}
+
+// replace ends the master at once and starts another one at its address.
+func (k *killings) replace() {
+	k.master.kill()
+	k.mu.Lock()
+	k.kills = append(k.kills, time.Now().UnixMicro())
+	k.mu.Unlock()
+	for range k.master.lines { // until it is gone
+	}
+	k.master = start(k.t, order{Role: "master", ID: 63, Master: k.addr, State: k.master.order.State})
+}
+
+// add starts a peer and notes what it reports.
+func (k *killings) add(o order) *child {
+	o.Role, o.Master, o.ID, o.Patience = "endurer", k.addr, len(k.crew), time.Minute
+	c := start(k.t, o)
+	k.mu.Lock()
+	k.crew, k.ends = append(k.crew, c), append(k.ends, nil)
+	k.mu.Unlock()
+	k.all.Add(1)
+	go func() {
+		defer k.all.Done()
+		last := report{}
+		for last = range c.lines {
+			k.note(last)
+		}
+		if last.Event != "done" {
+			k.complain("peer %d ended after %q: %s\n%s", o.ID, last.Event, last.Text, c.log())
+		}
+	}()
+	return c
+}
+
+func (k *killings) complain(format string, args ...any) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.bad = append(k.bad, fmt.Sprintf(format, args...))
+	k.more.Broadcast()
+}
+
+// note compares what a peer reports with what the others have.
+func (k *killings) note(r report) {
+	if r.Event == "connected" {
+		k.up <- r.ID
+	}
+	if r.Event != "step" {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ends[r.ID] = append(k.ends[r.ID], r.Ends...)
+	defer k.more.Broadcast()
+	if first, known := k.steps[r.Step]; !known {
+		k.steps[r.Step] = r
+	} else if first.Mask != r.Mask || first.Hash != r.Hash || first.Ring != r.Ring {
+		k.bad = append(k.bad, fmt.Sprintf("step %d: peer %d has %b %x %s, peer %d %b %x %s", r.Step,
+			first.ID, first.Mask, first.Hash, first.Ring, r.ID, r.Mask, r.Hash, r.Ring))
+	}
+	if ring, known := k.rings[r.Mask]; !known {
+		k.rings[r.Mask] = r.Ring
+	} else if ring != r.Ring {
+		k.bad = append(k.bad, fmt.Sprintf("step %d: the ring of %b was %s and is %s", r.Step, r.Mask, ring, r.Ring))
+	}
+}
+
+// failed returns what has gone wrong so far.
+func (k *killings) failed() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return strings.Join(k.bad, "\n")
+}
+
+// pauses returns how long calls took around the kills that had no other one behind them,
+// beyond what calls take: the longest time between two that return, of any peer.
+func (k *killings) pauses() (list []time.Duration) {
+	var gaps []int64
+	for _, ends := range k.ends {
+		for i := 1; i < len(ends); i++ {
+			gaps = append(gaps, ends[i]-ends[i-1])
+		}
+	}
+	slices.Sort(gaps)
+	usual := gaps[len(gaps)/2]
+	for n, at := range k.kills {
+		longest, over := int64(0), int64(math.MaxInt64)
+		if n+1 < len(k.kills) {
+			over = k.kills[n+1]
+		}
+		for _, ends := range k.ends {
+			i, _ := slices.BinarySearch(ends, at)
+			if i == 0 || i == len(ends) {
+				continue
+			}
+			if ends[i] > over {
+				longest = -1
+				break
+			}
+			longest = max(longest, ends[i]-ends[i-1])
+		}
+		if longest >= 0 {
+			list = append(list, time.Duration(max(0, longest-usual))*time.Microsecond)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// progress waits until there is a step that none has reported before, or a failure.
+func (k *killings) progress() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for n := len(k.steps); len(k.steps) == n && len(k.bad) == 0; {
+		k.more.Wait()
+	}
+}
+
+// plan is what happens to a run beside the killings.
+type plan struct {
+	peers, kills, joins, leaves int
+	state                       bool // the master has a directory
+}
+
+// endure runs peers whose master is killed again and again, and of which some come and go.
+func endure(t *testing.T, p plan) {
+	m := order{}
+	if p.state {
+		m.State = t.TempDir()
+	}
+	k := newKillings(t, m)
+	for range p.peers {
+		k.add(order{World: p.peers})
+	}
+	for range p.peers {
+		<-k.up
+	}
+	for n := range p.kills {
+		if p.joins > 0 && n%max(1, p.kills/p.joins) == 0 {
+			k.add(order{})
+		}
+		if p.leaves > 0 && n%max(1, p.kills/p.leaves) == 0 {
+			k.add(order{Steps: 2 + rand.IntN(5)})
+		}
+		if n%4 > 0 { // every fourth comes while the one before may not have begun
+			k.progress()
+		}
+		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // what is under way when it dies is up to chance
+		k.replace()
+		if k.failed() != "" {
+			break
+		}
+	}
+	k.progress()
+	k.end()
+	list := k.pauses()
+	t.Logf("%d kills, %d steps; %d pauses: median %v, p99 %v, longest %v", p.kills, len(k.steps), len(list),
+		list[len(list)/2], list[len(list)*99/100], list[len(list)-1])
+}
+
+// The master is killed and started again, and no call of any peer fails.
+func TestMasterKills(t *testing.T) {
+	// A newcomer that is first at a master which knows nothing begins a run of its own.
+	endure(t, plan{peers: 4, kills: counts(100)})
+	endure(t, plan{peers: 4, kills: counts(100), joins: 1, state: true})
+}
+
+// The master dies together with a peer: the others miss nothing but that peer.
+func TestMasterAndPeerDie(t *testing.T) {
+	for _, dir := range []string{"", t.TempDir()} {
+		m := start(t, order{Role: "master", ID: 63, State: dir})
+		addr := m.await("listening", 30*time.Second).Addr
+		var cs []*child
+		for id := range 4 {
+			cs = append(cs, start(t, order{Role: "trainer", Master: addr, ID: id, Count: 20_000, World: 4, Patience: time.Minute}))
+		}
+		for _, c := range cs {
+			c.await("step", time.Minute)
+		}
+		m.kill()
+		cs[3].kill()
+		died := time.Now()
+		for range m.lines { // until it is gone
+		}
+		start(t, order{Role: "master", ID: 63, Master: addr, State: dir})
+		for _, c := range cs[:3] {
+			for c.await("step", time.Minute).World != 3 {
+			}
+		}
+		t.Logf("the survivors went on after %v", time.Since(died))
+		for _, c := range cs[:3] {
+			c.kill()
+		}
+	}
+}
