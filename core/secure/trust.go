@@ -30,11 +30,13 @@ const (
 	Bench
 	// Quorum is between masters of one run.
 	Quorum
+	// Renewal is for a peer that gets another certificate from the master.
+	Renewal
 )
 
 var protocols = map[Purpose]string{
 	Control: "gopccl-control/1", Enrolment: "gopccl-enroll/1", Data: "gopccl-data/1", State: "gopccl-state/1", Bench: "gopccl-bench/1",
-	Quorum: "gopccl-quorum/1",
+	Quorum: "gopccl-quorum/1", Renewal: "gopccl-renew/1",
 }
 
 // String returns the name in the handshake.
@@ -295,6 +297,11 @@ func fits(id Identity, want Want) bool {
 	case Enrolment: // a newcomer has no certificate
 		return want.Server && id.Role == Master
 	case Data, State, Bench:
+		return id.Role == Peer
+	case Renewal:
+		if want.Server {
+			return id.Role == Master || id.Role == Peer && id.Lead
+		}
 		return id.Role == Peer
 	case Quorum:
 		return id.Role == Master

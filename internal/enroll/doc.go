@@ -28,6 +28,17 @@
 //	u16       size of the reason
 //	          the reason, in UTF-8
 //
+// An endpoint that has a credential gets the next one ([Keep], [Desk.Renew]) in a
+// connection of the purpose secure.Renewal, in which both ends show their certificates. It
+// makes a new key, sends
+//
+//	u8   version, 1
+//	u16  size of the request
+//	     PKCS 10 request, of which the key alone counts
+//
+// and has the same answer. Name, role, groups and rights are those of the certificate
+// that it has shown.
+//
 // Integers are big-endian. Name, role and groups come from the token. Whether a token
 // is unknown, expired, used up or was not proved is told to the master's log alone.
 package enroll

@@ -28,6 +28,21 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
+// Any bytes are a request to renew or an error, and a request is written as it was read.
+func FuzzRenewal(f *testing.F) {
+	f.Add(askRenewal([]byte("request")))
+	f.Add(append(askRenewal(make([]byte, maxRequest)), 1))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		csr, err := readRenewal(bytes.NewReader(b))
+		if err != nil {
+			require.Less(t, len(err.Error()), 200)
+			return
+		}
+		require.LessOrEqual(t, len(csr), maxRequest)
+		require.True(t, bytes.HasPrefix(b, askRenewal(csr)))
+	})
+}
+
 // Any bytes are an answer or an error, and an answer is written as it was read.
 func FuzzAnswer(f *testing.F) {
 	s, err := authority.NewAuthority("test", "", time.Now())

@@ -251,7 +251,7 @@ func Explain(err error, what, refusal string) error {
 	return err
 }
 
-// Enrol has connections that are accepted for control taken for enrolment, too.
+// Enrol has connections that are accepted for control taken for enrolment and renewal, too.
 // It comes before anything is accepted.
 func (g *Guard) Enrol() { g.enrols = true }
 
@@ -278,7 +278,7 @@ func (g *Guard) Wrap(conn net.Conn, purposes ...secure.Purpose) net.Conn {
 		return conn
 	}
 	if g.enrols && slices.Contains(purposes, secure.Control) {
-		purposes = append(slices.Clone(purposes), secure.Enrolment)
+		purposes = append(slices.Clone(purposes), secure.Enrolment, secure.Renewal)
 	}
 	c := tlsconn.Server(conn, g.keeper.ServerClear(g.trusted, purposes...), g.pool)
 	c.OnClose(func() { g.forget(c) })

@@ -44,21 +44,51 @@ func (g *Guard) rotate() (*secure.Credential, error) {
 		g.own.read = info
 		return nil, nil
 	}
-	if err := usable(c, g.own.is); err != nil {
+	if err := g.adopt(c); err != nil {
 		return nil, err
 	}
-	if err := successor(before, c); err != nil {
-		return nil, errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%s: %w", g.own.path, err))
+	g.own.read = info
+	return c, nil
+}
+
+// Credential returns the one that is shown; nil in plaintext.
+func (g *Guard) Credential() *secure.Credential {
+	if g == nil {
+		return nil
+	}
+	return g.keeper.Trust().Credential()
+}
+
+// File returns the path of the credential, "" if it is in no file, or is not read again.
+func (g *Guard) File() string { return g.own.path }
+
+// Renewed puts a credential in force that is in no file, for the same endpoint.
+func (g *Guard) Renewed(c *secure.Credential) (*News, error) {
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	if err := g.adopt(c); err != nil {
+		return nil, err
+	}
+	return &News{Credential: c}, nil
+}
+
+// adopt puts a credential in force. The caller holds the lock of the list.
+func (g *Guard) adopt(c *secure.Credential) error {
+	if err := usable(c, g.own.is); err != nil {
+		return err
+	}
+	if err := successor(g.list.opt.Credential, c); err != nil {
+		return errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%s: %w", g.own.path, err))
 	}
 	opt := g.list.opt
 	opt.Credential = c
 	t, err := g.list.trust(opt)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	g.list.opt, g.own.read = opt, info
+	g.list.opt = opt
 	g.keeper.Replace(t)
-	return c, nil
+	return nil
 }
 
 // trust returns what opt and the lists in force make. The caller holds mu.

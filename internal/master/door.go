@@ -150,13 +150,17 @@ func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool)
 	}
 	ctx, cancel := context.WithTimeout(ctx, shakeTime)
 	defer cancel()
-	id, err := s.door.guard.Greet(ctx, c.nc, secure.Want{Purpose: secure.Control})
+	p, id, err := s.door.guard.Meet(ctx, c.nc, func(p secure.Purpose) secure.Want { return secure.Want{Purpose: p} })
 	if err != nil {
 		s.complain(c, err)
 		return who, false
 	}
 	if n := guard.Newcomer(c.nc); n != nil {
 		s.enroll(c, n)
+		return who, false
+	}
+	if p == secure.Renewal {
+		s.renew(c, id)
 		return who, false
 	}
 	return fsm.Identity{Name: id.Name, Groups: id.Groups, Observer: id.Role == secure.Observer, Single: id.Single}, true
@@ -190,6 +194,18 @@ func (s *Server) enroll(c *conn, at enroll.Secured) {
 		return
 	}
 	s.log.Info(what, "kind", "enrolled", "remote", c.remote.String())
+}
+
+// renew lets a peer have another certificate. The connection is over then.
+func (s *Server) renew(c *conn, id secure.Identity) {
+	what, err := s.door.desk.Renew(c.nc.(enroll.Secured), id)
+	if err != nil {
+		if due, more := s.door.strange.Due(c.nc.RemoteAddr(), "renewed", time.Now()); due {
+			s.log.Warn("the certificate of "+id.Name+" was not renewed: "+err.Error(), "kind", "renewed", "remote", c.remote.String(), "more", more)
+		}
+		return
+	}
+	s.log.Info(what, "kind", "renewed", "remote", c.remote.String())
 }
 
 // turnedAway logs that a connection got no place, at most once a second.

@@ -2,6 +2,8 @@ package peer
 
 import (
 	"context"
+	"errors"
+	"net"
 	"time"
 
 	"github.com/gopccl/gopccl/core/secure"
@@ -28,6 +30,22 @@ func dialMaster(ctx context.Context, opt Options, addr string, g *guard.Guard) (
 		return nil, err
 	}
 	return newMasterConn(conn), nil
+}
+
+// dialRenewal connects to the first master that renews certificates.
+func (s *Session) dialRenewal(ctx context.Context) (net.Conn, error) {
+	var failed []error
+	for _, addr := range s.master.masters {
+		conn, err := s.opt.dialer()(ctx, "tcp", addr)
+		if err == nil {
+			conn, err = s.names.guard.Dial(ctx, transport.Quiet(conn), secure.Want{Purpose: secure.Renewal})
+		}
+		if err == nil {
+			return conn, nil
+		}
+		failed = append(failed, err)
+	}
+	return nil, errors.Join(failed...)
 }
 
 // establishTime is how long the connecting of a round may take: the report has

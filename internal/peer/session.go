@@ -20,6 +20,7 @@ import (
 	"github.com/gopccl/gopccl/internal/bounds"
 	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/collective"
+	"github.com/gopccl/gopccl/internal/enroll"
 	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/link"
@@ -299,6 +300,7 @@ func (s *Session) start() {
 	}
 	s.spawn(func() { s.names.guard.Watch(s.ctx, s.opt.HeartbeatInterval, s.revoke) })
 	s.spawn(s.heedLists)
+	s.spawn(func() { enroll.Keep(s.ctx, s.names.guard, s.dialRenewal, s.revoke) })
 	s.converse(s.master.conn(), bufio.NewReaderSize(s.master.conn(), 64<<10))
 	live.add(s)
 	go s.loop()

@@ -1,0 +1,216 @@
+package enroll
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	mrand "math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/guard"
+)
+
+const (
+	opRenew = "renew credential"
+	// longestNap bounds how late it is seen that a clock was set.
+	longestNap = time.Minute
+	// A renewal that has failed is tried again after firstRetry, doubled up to lastRetry.
+	firstRetry, lastRetry = 10 * time.Second, time.Hour
+)
+
+// askRenewal is what an endpoint sends that wants its certificate renewed.
+func askRenewal(csr []byte) []byte {
+	return append(binary.BigEndian.AppendUint16([]byte{version}, uint16(len(csr))), csr...)
+}
+
+func readRenewal(from io.Reader) (csr []byte, err error) {
+	var head [3]byte
+	if _, err := io.ReadFull(from, head[:]); err != nil {
+		return nil, fmt.Errorf("no request to renew: %w", err)
+	}
+	size := binary.BigEndian.Uint16(head[1:])
+	switch {
+	case head[0] != version:
+		return nil, fmt.Errorf("a request to renew of version %d; this program knows %d", head[0], version)
+	case size > maxRequest:
+		return nil, fmt.Errorf("a request of %d bytes; at most %d", size, maxRequest)
+	}
+	csr = make([]byte, size)
+	if _, err := io.ReadFull(from, csr); err != nil {
+		return nil, fmt.Errorf("a request to renew that is cut off: %w", err)
+	}
+	return csr, nil
+}
+
+// Renew answers the endpoint at conn, whose handshake is over, whose purpose is renewal,
+// and who is id. It returns what was granted in words, or why nothing was. It is bounded
+// in time, and does not close conn.
+func (d *Desk) Renew(conn Secured, id secure.Identity) (what string, err error) {
+	if err := conn.SetDeadline(time.Now().Add(deskTime)); err != nil {
+		return "", err
+	}
+	der, err := readRenewal(conn)
+	if err != nil {
+		return "", err
+	}
+	var chain []*x509.Certificate
+	var e authority.Entry
+	select {
+	case d.seats <- struct{}{}:
+		chain, e, err = d.sign(conn, id, der)
+		<-d.seats
+	case <-time.After(deskTime / 2):
+		err = fmt.Errorf("%d others are being let in", atOnce)
+	}
+	a := answer{clock: d.now(), chain: chain}
+	switch {
+	case err == nil:
+	case errors.Is(err, authority.ErrNotRenewed):
+		a.reason = err.Error()
+	default: // nothing of the master's files is told
+		a.reason = "the master cannot make a certificate now: its log says why"
+	}
+	if _, sent := conn.Write(a.append(nil)); sent != nil && err == nil {
+		err = fmt.Errorf("the certificate of %s was renewed, and it could not be told: %w", e.Name, sent)
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("the certificate of %s %s was renewed until %s", e.Role, e.Name, stamp(e.NotAfter)), nil
+}
+
+func (d *Desk) sign(conn Secured, id secure.Identity, der []byte) ([]*x509.Certificate, authority.Entry, error) {
+	csr, err := x509.ParseCertificateRequest(der)
+	if err == nil {
+		err = csr.CheckSignature()
+	}
+	if err != nil {
+		return nil, authority.Entry{}, fmt.Errorf("%w: the request is not one", authority.ErrNotRenewed)
+	}
+	return d.dir.Renew(conn.ConnectionState().PeerCertificates[0], id, csr.PublicKey)
+}
+
+// Keep renews the credential of g whenever two thirds of its life are over, until ctx
+// ends, with a new key, at a master that dial returns a connection of the purpose renewal
+// to. tell hears of the new one, and of an error as often as half of the time that was
+// left is over. A credential in a file is replaced there.
+func Keep(ctx context.Context, g *guard.Guard, dial func(context.Context) (net.Conn, error), tell func(*guard.News, error)) {
+	c := g.Credential()
+	if c == nil {
+		return
+	}
+	if _, err := c.Identity(); err != nil {
+		return // of an authority that is not ours
+	}
+	due, retry := renewal(c), firstRetry
+	var left time.Duration // when an error was told
+	for {
+		wait := min(time.Until(due), longestNap)
+		if wait > 0 {
+			t := time.NewTimer(wait)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+				return
+			}
+		}
+		if now := g.Credential(); now != c { // it was rotated
+			c, due, retry, left = now, renewal(now), firstRetry, 0
+		}
+		if time.Now().Before(due) {
+			continue
+		}
+		news, err := renew(ctx, g, c, dial)
+		if ctx.Err() != nil {
+			return
+		}
+		if news != nil {
+			tell(news, nil)
+		}
+		if err == nil {
+			continue
+		}
+		due, retry = time.Now().Add(retry), min(2*retry, lastRetry)
+		if rest := time.Until(c.Leaf().NotAfter); left == 0 || rest < left/2 {
+			left = max(rest, 1)
+			tell(nil, errs.New(errs.MasterConnectionFailed, opRenew, fmt.Errorf("%v expires at %s: %w", c, stamp(c.Leaf().NotAfter), err)).
+				WithHint("start the master with --enroll, or replace the file (gopccl keys rotate)"))
+		}
+	}
+}
+
+// renewal returns when a credential is renewed: at two thirds of its life, less a random
+// tenth, so that those that were made together are not all renewed together.
+func renewal(c *secure.Credential) time.Time {
+	leaf := c.Leaf()
+	life := float64(leaf.NotAfter.Sub(leaf.NotBefore))
+	return leaf.NotBefore.Add(time.Duration(life * (2.0/3 - mrand.Float64()/10)))
+}
+
+// renew has a master sign a new key, and puts the credential in force.
+func renew(ctx context.Context, g *guard.Guard, c *secure.Credential, dial func(context.Context) (net.Conn, error)) (*guard.News, error) {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	path := g.File()
+	if path != "" { // processes that share the file renew once
+		unlock, err := lockFile(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		if news, err := g.Reload(); news != nil && news.Credential != nil {
+			return news, err
+		}
+	}
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "renewal"}}, key)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if _, err := conn.Write(askRenewal(csr)); err != nil {
+		return nil, explain(err)
+	}
+	a, err := readAnswer(conn)
+	if err != nil {
+		return nil, explain(err)
+	}
+	if len(a.chain) == 0 {
+		return nil, errors.New(a.reason)
+	}
+	text, err := authority.Encode(a.chain[0], a.chain[1:], key, c.Authorities())
+	if err != nil {
+		return nil, err
+	}
+	defer clear(text)
+	if path == "" {
+		next, err := secure.ParseCredential(text)
+		if err != nil {
+			return nil, err
+		}
+		return g.Renewed(next)
+	}
+	if err := authority.WriteFile(path, text, true); err != nil {
+		return nil, fmt.Errorf("it was granted, and could not be stored: %w", err)
+	}
+	return g.Reload()
+}
