@@ -38,7 +38,7 @@ type Config struct {
 	origins map[string]string
 }
 
-// Master configures the coordinator.
+// Master configures the coordinator. Masters says what Peers and Self are.
 type Master struct {
 	Listen            string        `conf:"listen" is:"address"`
 	HeartbeatInterval time.Duration `conf:"heartbeat_interval" zero:"off"`
@@ -54,6 +54,8 @@ type Master struct {
 	PCCLRevisionRule  bool          `conf:"pccl_revision_rule"`
 	LostState         string        `conf:"lost_state" oneof:"wait anew"`
 	State             string        `conf:"state"`
+	Peers             string        `conf:"peers"`
+	Self              string        `conf:"self"`
 	Enroll            string        `conf:"enroll"`
 }
 

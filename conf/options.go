@@ -9,6 +9,15 @@ import (
 	"github.com/gopccl/gopccl/core/topo"
 )
 
+// Masters returns the addresses of all masters of the run, and which one this is; nil: it
+// is alone.
+func (c *Config) Masters() (all []string, self string) {
+	if c.Master.Peers == noneText {
+		return nil, ""
+	}
+	return words(c.Master.Peers), c.Master.Self
+}
+
 // MasterOptions returns what core.NewMaster takes. log may be nil.
 func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	var o core.MasterOptions

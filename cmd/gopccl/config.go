@@ -22,6 +22,8 @@ var configFlags = map[string]string{
 	"join":       "security.join",
 	"enroll":     "master.enroll",
 	"state":      "master.state",
+	"peers":      "master.peers",
+	"self":       "master.self",
 }
 
 func addConfigFlags(root *cobra.Command) {

@@ -34,6 +34,9 @@ type order struct {
 	World  int // wait for this world before starting, 0: do not
 	Extra  int
 	Group  uint32
+	Peers  string // all masters of the run, where they talk with each other
+	Self   string // which of them a master is
+	Dir    string // of what outlives a process
 	Flag   bool
 	Phases bool // update and optimize in every step
 

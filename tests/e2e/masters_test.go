@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/quorum/node"
+)
+
+func init() { roles["one-of-masters"] = oneOfMasters }
+
+// oneOfMasters is what gopccl master --peers does.
+func oneOfMasters(ctx context.Context, o order, say func(report)) error {
+	n, err := node.New(node.Options{Masters: strings.Split(o.Peers, ","), Self: o.Self, Dir: o.Dir, Logger: childLogger(o.ID)})
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	for {
+		m, err := core.NewMaster(core.MasterOptions{Listen: o.Master, Authority: speaking{n, say}, Logger: childLogger(o.ID)})
+		if err != nil {
+			return err
+		}
+		err = m.Run(ctx)
+		m.Close()
+		if !errors.Is(err, errs.NotLeading) {
+			return err
+		}
+		say(report{Event: "lost", Text: err.Error()})
+	}
+}
+
+// speaking tells the parent when its master leads.
+type speaking struct {
+	core.Authority
+	say func(report)
+}
+
+func (s speaking) Lead(ctx context.Context) (uint32, []byte, <-chan error, error) {
+	term, kept, lost, err := s.Authority.Lead(ctx)
+	if err == nil {
+		s.say(report{Event: "leads", Step: uint64(term)})
+	}
+	return term, kept, lost, err
+}
+
+// council are the masters of a run, as processes.
+type council struct {
+	t       *testing.T
+	orders  []order
+	masters []*child
+	leads   chan report // of all
+	lost    chan report
+	term    uint64
+}
+
+// freeAddresses are on the loopback interface.
+func freeAddresses(t *testing.T, n int) (list []string) {
+	t.Helper()
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer ln.Close()
+		list = append(list, ln.Addr().String())
+	}
+	return list
+}
+
+func convene(t *testing.T) *council {
+	t.Helper()
+	c := &council{t: t, masters: make([]*child, 3), leads: make(chan report, 1000), lost: make(chan report, 1000)}
+	addrs, dir := freeAddresses(t, 6), t.TempDir()
+	for i := range 3 {
+		c.orders = append(c.orders, order{
+			Role: "one-of-masters", ID: i, Master: addrs[i], Self: addrs[3+i], Peers: strings.Join(addrs[3:], ","),
+			Dir: filepath.Join(dir, fmt.Sprint(i)),
+		})
+		c.start(i)
+	}
+	return c
+}
+
+func (c *council) start(i int) {
+	m := start(c.t, c.orders[i])
+	c.masters[i] = m
+	go func() {
+		for r := range m.lines {
+			switch r.Event {
+			case "leads":
+				c.leads <- r
+			case "lost":
+				c.lost <- r
+			}
+		}
+	}()
+}
+
+// leader waits for a leader with a higher term than those before.
+func (c *council) leader() int {
+	c.t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		select {
+		case r := <-c.leads:
+			if r.Step > c.term {
+				c.term = r.Step
+				return r.ID
+			}
+		case <-deadline:
+			c.t.Fatalf("nobody leads\n%s", autopsy(c.masters))
+		}
+	}
+}
+
+// The leader is killed again and again, and another master leads, with a higher term.
+func TestLeadersAreKilled(t *testing.T) {
+	c := convene(t)
+	at := c.leader()
+	var pauses []time.Duration
+	for range 10 {
+		began := time.Now()
+		c.masters[at].kill()
+		next := c.leader()
+		require.NotEqual(t, at, next)
+		pauses = append(pauses, time.Since(began))
+		c.start(at)
+		at = next
+	}
+	slices.Sort(pauses)
+	t.Logf("until another master led: median %v, longest %v", pauses[len(pauses)/2], pauses[len(pauses)-1])
+}
