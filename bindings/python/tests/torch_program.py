@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -214,6 +216,34 @@ def asynchronous(rank: int, world: int) -> None:
     assert future.wait().tolist() == [2.0 * world] * 3
 
 
+def waits(rank: int, world: int) -> None:
+    """To wait completes the works before it, too; what nobody waits for completes by itself."""
+    ts = [value(rank, 100 + k) for k in range(6)]
+    works = [dist.all_reduce(t, async_op=True) for t in ts]
+    works[4].wait()
+    assert all(w.over() for w in works[:4])
+    while not works[5].over():  # no call asks for it
+        time.sleep(0.01)
+    assert all(torch.equal(t, sum(value(r, 100 + k) for r in range(world))) for k, t in enumerate(ts))
+
+    def more(f: Any) -> torch.Tensor:
+        t = f.value()[0].clone()
+        dist.all_reduce(t)  # waits in a callback
+        return t
+
+    t = torch.ones(3)
+    future = dist.all_reduce(t, async_op=True).get_future().then(more)
+    assert future.wait().tolist() == [float(world * world)] * 3
+
+    works = [dist.all_reduce(t, async_op=True) for t in ts[:4]]
+    threads = [threading.Thread(target=w.wait) for w in reversed(works)]
+    for th in threads:
+        th.start()
+    for th in threads:
+        th.join()
+    assert all(w.is_success() for w in works)
+
+
 def groups(rank: int, world: int) -> None:
     pair = dist.new_group([0, world - 1])
     alone = [dist.new_group([r]) for r in range(world)][rank]
@@ -299,6 +329,8 @@ def main() -> None:
     if backend == "gopccl":
         in_place(rank, world)
     asynchronous(rank, world)
+    if backend == "gopccl":
+        waits(rank, world)
     groups(rank, world)
     fsdp(rank, world)
     dist.barrier()

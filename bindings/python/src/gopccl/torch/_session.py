@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import logging
 import os
-import queue
 import socket
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from gopccl._comm import Communicator, MasterNode
 from gopccl._errors import PCCLError, Result
@@ -24,6 +24,7 @@ from gopccl.torch._work import Deadlines, Failure, GopcclWork, Waiters
 _log = logging.getLogger("gopccl")
 
 _PATIENCE = 10.0  # seconds for threads to end once the communicator is closed
+_TICK = 0.05  # seconds after which a work that nobody waits for is completed
 _RECORD = 256  # bytes by which the members make themselves known to each other
 
 
@@ -55,12 +56,46 @@ def start_master() -> Tuple[MasterNode, str]:
     return master, f"[{host}]:{master.port}" if ":" in host else f"{host}:{master.port}"
 
 
-class Item(NamedTuple):
-    """What the completing thread awaits, does then, and completes."""
+class Item:
+    """A work, and what it takes to complete it."""
 
-    handles: List[AsyncReduceHandle]
-    moves: Sequence[Move]
-    work: GopcclWork
+    __slots__ = ("handles", "moves", "work", "since", "open")
+
+    def __init__(self, handles: List[AsyncReduceHandle], moves: Sequence[Move], work: GopcclWork) -> None:
+        self.handles = handles
+        self.moves = moves
+        self.work = work
+        self.since = time.monotonic()
+        self.open = True  # until its handles have ended and its moves were finished
+
+
+class Delivery:
+    """A message in flight; completes its work."""
+
+    def __init__(self, session: "Session", post: Post, handle: MessageHandle, work: GopcclWork) -> None:
+        self.session = session
+        self.post = post
+        self.handle = handle
+        self.work = work
+        self.since = time.monotonic()
+        self._turn = threading.Lock()
+        self._served = False  # a thread has it
+
+    def drive(self, work: GopcclWork) -> None:
+        """Wait for the message."""
+        with self._turn:
+            if not work.over():
+                self.session.deliver(self)
+
+    def hurry(self, work: GopcclWork) -> None:
+        """Have a thread wait for the message."""
+        if not self._served:
+            self._served = True  # two threads may get here: the second has nothing left to do
+            self.session.waiters.run(lambda: self.drive(work))
+
+    def bound(self, work: GopcclWork, limit: timedelta) -> None:
+        """End the message after ``limit``."""
+        self.session.bound(work, limit)
 
 
 class Session:
@@ -74,10 +109,17 @@ class Session:
         self._failed = failed
         self._tag = 0
         self._lock = threading.Lock()
-        self._items: "queue.SimpleQueue[Optional[Item]]" = queue.SimpleQueue()
+        self._items: Deque[Item] = collections.deque()  # in the order of their launch, and completed in it
+        self._turn = threading.Lock()  # of the thread that awaits the first of them
+        self._open: Dict[GopcclWork, Item] = {}
         self._deadlines = Deadlines()
-        self._waiters = Waiters()
-        self._posted: Set[GopcclWork] = set()  # messages in flight
+        self.waiters = Waiters()
+        self._posted: Dict[GopcclWork, Delivery] = {}  # messages in flight
+        # Of the completing thread.
+        self._wake = threading.Event()
+        self._asleep = False  # nothing was launched lately
+        self._hurried = False
+        self._ended = False
         self._thread: Optional[threading.Thread] = None
         self._closer: Optional[threading.Thread] = None
 
@@ -151,13 +193,24 @@ class Session:
                 # Some of it may be launched, here or by the other ranks: nothing can follow it.
                 why = f"{work.what}: {err or type(err).__name__}"
                 self._failed(self, why)
-                self._items.put(Item(handles, [], work))
+                self._queue(Item(handles, [], work))
+                self.hurry(work)
                 if isinstance(err, PCCLError):
                     raise Failure(f"gopccl: {why}") from None
                 raise
-            self._items.put(Item(handles, moves, work))
+            self._queue(Item(handles, moves, work))
+            late = self._ended
+        if late:  # the completing thread is gone
+            self.waiters.run(lambda: self.drive(work))
         if handles:
             self._deadlines.add(work, limit)
+
+    def _queue(self, item: Item) -> None:
+        """Have it completed, behind those before it. The lock is held."""
+        self._open[item.work] = item
+        item.work.driven(self)
+        self._items.append(item)
+        self._rouse()
 
     def post(self, post: Post, work: GopcclWork, limit: Optional[timedelta]) -> None:
         """Begin a message; ``work`` is complete when it is there, or has failed, at the latest after ``limit`` if there is one."""
@@ -174,24 +227,28 @@ class Session:
             failure = self._undelivered(work, err)
             work.finish(failure)
             raise failure from None
+        delivery = Delivery(self, post, handle, work)
         with self._lock:
-            self._posted.add(work)
-        self._waiters.run(lambda: self._deliver(post, handle, work))
+            self._posted[work] = delivery
+        work.driven(delivery)
+        self._rouse()
 
-    def _deliver(self, post: Post, handle: MessageHandle, work: GopcclWork) -> None:
+    def deliver(self, d: Delivery) -> None:
+        """Wait for a message, and complete its work."""
+        work = d.work
         error: Optional[BaseException] = None
         try:
-            work.source = self.place.order[handle.result()]
-            if post.finish is not None:
+            work.source = self.place.order[d.handle.result()]
+            if d.post.finish is not None:
                 with work.placing():
-                    post.finish()
+                    d.post.finish()
         except PCCLError as err:
             error = self._undelivered(work, err)
         except Exception as err:
             error = Failure(f"gopccl: {work.what}: {err}")
         work.finish(error)
         with self._lock:
-            self._posted.discard(work)
+            self._posted.pop(work, None)
 
     def _undelivered(self, work: GopcclWork, err: PCCLError) -> Failure:
         """Why a message has failed. Bad input concerns that message alone, anything else all members."""
@@ -200,38 +257,110 @@ class Session:
             self._failed(self, f"{work.what}: {err}")
         return Failure(f"gopccl: {work.what}: {why}")
 
-    def _complete(self) -> None:
+    def drive(self, work: GopcclWork) -> None:
+        """Complete ``work`` and those before it in this thread, or wait until others have."""
         while True:
-            item = self._items.get()
-            if item is None:
+            done: Optional[Item] = None
+            error: Optional[Exception] = None
+            with self._turn:
+                mine = self._open.get(work)
+                if mine is None or not mine.open:
+                    break
+                item = self._items[0]
+                error = self._await(item)
+                self._items.popleft()
+                item.open = False
+                done = item
+            self._end(done, error)
+            if done is mine:
                 return
-            self._await(item)
-            del item
+        work.ended()
 
-    def _await(self, item: Item) -> None:
-        handles, moves, work = item
-        error: Optional[BaseException] = None
-        for h in handles:
+    def hurry(self, work: GopcclWork) -> None:
+        """Have the completing thread complete what there is."""
+        self._hurried = True
+        self._wake.set()
+
+    def bound(self, work: GopcclWork, limit: timedelta) -> None:
+        """Have ``work`` ended after ``limit``."""
+        self._deadlines.add(work, limit)
+
+    def _await(self, item: Item) -> Optional[Exception]:
+        """Wait for the handles of an item, and finish its moves. Interrupted, it can be called again."""
+        error: Optional[Exception] = None
+        for h in item.handles:
             try:
                 info = h.result()
                 if info.local_world_size != self.place.size:
                     raise Failure(f"{info.local_world_size} of {self.place.size} ranks are left")
             except Exception as err:
                 error = error or err
-        if error is None and not (self.why is not None and len(handles) < sum(m.start is not None for m in moves)):
+        if error is None and not (self.why is not None and len(item.handles) < sum(m.start is not None for m in item.moves)):
             try:
-                with work.placing():
-                    for m in moves:
+                with item.work.placing():
+                    for m in item.moves:
                         if m.finish is not None:
                             m.finish()
             except Exception as err:
                 error = err
+        return error
+
+    def _end(self, item: Item, error: Optional[Exception]) -> None:
+        """Complete the work of an item. What is called from here may wait for other works."""
+        work = item.work
         if error is not None:
             # What has ended the membership before is why this one has failed, whatever it says itself.
             why = self.why or error
             self._failed(self, f"{work.what}: {error}")
             error = Failure(f"gopccl: {work.what}: {why}")
         work.finish(error)
+        with self._lock:
+            self._open.pop(work, None)
+
+    # The completing thread completes what nobody waits for. It looks only now and then,
+    # unless somebody has asked, so that a launch need not wake it.
+
+    def _complete(self) -> None:
+        while not self._ended:
+            self._rest(None)
+            while True:
+                self._rest(_TICK)
+                hurried, self._hurried = self._hurried, False
+                self._sweep(0.0 if hurried or self._ended else _TICK)
+                if not self._items and not self._posted:
+                    break
+        self._sweep(0.0)  # what was launched before the end
+
+    def _rest(self, seconds: Optional[float]) -> None:
+        if seconds is None:
+            self._asleep = True
+            if self._items or self._posted or self._hurried or self._ended:
+                self._asleep = False
+                return
+        self._wake.wait(seconds)
+        self._wake.clear()
+        self._asleep = False
+
+    def _rouse(self) -> None:
+        """Something was launched."""
+        if self._asleep:
+            self._wake.set()
+
+    def _sweep(self, age: float) -> None:
+        """Complete what is that old."""
+        until = time.monotonic() - age
+        with self._lock:
+            posted = [d for d in self._posted.values() if d.since <= until]
+        for d in posted:
+            d.hurry(d.work)
+        while self._items:
+            try:
+                item = self._items[0]
+            except IndexError:  # another thread has completed it
+                return
+            if item.since > until:
+                return
+            self.drive(item.work)
 
     def stop(self, why: str) -> None:
         """End every operation, at once and without waiting; ``why`` is what they say."""
@@ -244,19 +373,25 @@ class Session:
     def _close(self) -> None:
         if self.comm is not None:
             self.comm.close()
-        self._items.put(None)
-        self._waiters.close()
+        self._finish()
+        self.waiters.close()
         self._deadlines.close()
+
+    def _finish(self) -> None:
+        """End the completing thread once everything is complete."""
+        with self._lock:
+            self._ended = True
+        self._wake.set()
 
     def drain(self) -> None:
         """Wait until what was launched has ended, messages that are being sent included."""
         end = time.monotonic() + _PATIENCE
         with self._lock:
-            sends = [w for w in self._posted if w.what.startswith("send")]
+            sends = [w for w in list(self._posted) if w.what.startswith("send")]
         for w in sends:
             w.settled(max(0.0, end - time.monotonic()))
         if self.why is None and self._thread is not None and self._thread is not threading.current_thread():
-            self._items.put(None)
+            self._finish()
             self._thread.join(_PATIENCE)
 
     def join(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import math
 import queue
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,19 @@ class Failure(dist.DistBackendError):
 
 
 Expire = Callable[[str], None]
+
+
+class Driver(Protocol):
+    """Completes works. A thread that waits does it itself, because to wake another one takes longer than a small operation."""
+
+    def drive(self, work: "GopcclWork") -> None:
+        """Complete ``work`` in this thread, or wait until another one has. Raises nothing but what a signal handler raises."""
+
+    def hurry(self, work: "GopcclWork") -> None:
+        """Have a thread complete ``work``: somebody wants to know, and will not wait. Returns at once."""
+
+    def bound(self, work: "GopcclWork", limit: timedelta) -> None:
+        """Have ``work`` ended after ``limit``."""
 
 
 class GopcclWork(c10d.Work):
@@ -50,6 +64,11 @@ class GopcclWork(c10d.Work):
         self._error: Optional[BaseException] = None
         self._streams = cuda.streams_of(outputs)
         self._future: Any = Future(devices=[s.device for s in self._streams]) if self._streams else Future()
+        self._driver: Optional[Driver] = None
+
+    def driven(self, driver: "Driver") -> None:
+        """Have ``driver`` complete the work, in the thread that waits for it."""
+        self._driver = driver
 
     @contextlib.contextmanager
     def placing(self) -> Iterator[None]:
@@ -75,18 +94,33 @@ class GopcclWork(c10d.Work):
                 self._future.set_exception(error)
         finally:
             self._event.set()
+            self._driver = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until the operation has ended; raises if it failed or ``timeout`` (0: the group's) is over."""
         limit = timeout if timeout > timedelta(0) else self._limit
-        if not self._event.wait(min(limit.total_seconds(), threading.TIMEOUT_MAX)):
+        driver = self._driver
+        if driver is not None:
+            if timeout > timedelta(0):
+                driver.bound(self, timeout)
+            driver.drive(self)
+        elif not self._event.wait(min(limit.total_seconds(), threading.TIMEOUT_MAX)):
             self.overdue(limit)
         if self._error is not None:
             raise self._error
         return True
 
+    def over(self) -> bool:
+        """Whether it is complete."""
+        return self._event.is_set()
+
+    def ended(self) -> None:
+        """Wait for another thread that completes it."""
+        self._event.wait()
+
     def settled(self, seconds: float) -> bool:
         """Wait a while for the end, whatever it is."""
+        self._hurry()
         return self._event.wait(seconds)
 
     def overdue(self, limit: timedelta) -> None:
@@ -99,10 +133,12 @@ class GopcclWork(c10d.Work):
 
     def is_completed(self) -> bool:
         """True when the result or the failure is known."""
+        self._hurry()
         return self._event.is_set()
 
     def is_success(self) -> bool:
         """True when it has ended well."""
+        self._hurry()
         return self._event.is_set() and self._error is None
 
     def exception(self) -> Optional[BaseException]:
@@ -129,7 +165,13 @@ class GopcclWork(c10d.Work):
 
     def get_future(self) -> Any:
         """A future of the list of output tensors."""
+        self._hurry()
         return self._future
+
+    def _hurry(self) -> None:
+        driver = self._driver
+        if driver is not None:
+            driver.hurry(self)
 
 
 _PATIENCE = 10.0  # seconds for the engine to end what was aborted
@@ -142,16 +184,38 @@ class JoinedWork(GopcclWork):
         super().__init__("coalesced", [t for p in parts for t in p.result()], limit)
         self._parts = parts
         self._left = len(parts)
-        if not parts:
+        self._followed = False
+        if parts:
+            self.driven(self)
+        else:
             self.finish()
-        for p in parts:
-            p.get_future().add_done_callback(lambda _: self._part_done())
+
+    def drive(self, work: GopcclWork) -> None:
+        """Wait for all parts."""
+        for p in self._parts:
+            with contextlib.suppress(Exception):  # it is the part's, and asked for below
+                p.wait()
+        self._join()
+
+    def hurry(self, work: GopcclWork) -> None:
+        """Be told when a part has ended."""
+        with self._lock:
+            followed, self._followed = self._followed, True
+        if not followed:
+            for p in self._parts:
+                p.get_future().add_done_callback(lambda _: self._part_done())
+
+    def bound(self, work: GopcclWork, limit: timedelta) -> None:
+        """Nothing to do: every part is bounded."""
 
     def _part_done(self) -> None:
         with self._lock:
             self._left -= 1
             if self._left:
                 return
+        self._join()
+
+    def _join(self) -> None:
         self.finish(next((e for e in (p.exception() for p in self._parts) if e is not None), None))
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -216,6 +280,7 @@ class Deadlines:
         self._cond = threading.Condition()
         self._heap: List[Tuple[float, int, GopcclWork, timedelta]] = []
         self._ids = itertools.count()
+        self._until = math.inf  # the thread sleeps till then
         self._thread: Optional[threading.Thread] = None
         self._closed = False
 
@@ -225,23 +290,24 @@ class Deadlines:
         with self._cond:
             if self._closed:
                 return
-            while self._heap and self._heap[0][2].is_completed():
+            while self._heap and self._heap[0][2].over():
                 heapq.heappop(self._heap)
             heapq.heappush(self._heap, (at, next(self._ids), work, limit))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="gopccl-deadlines", daemon=True)
                 self._thread.start()
-            elif self._heap[0][2] is work:
+            elif at < self._until:  # to wake it for every work takes longer than a small one
                 self._cond.notify()
 
     def _run(self) -> None:
         while True:
             with self._cond:
-                while self._heap and self._heap[0][2].is_completed():
+                while self._heap and self._heap[0][2].over():
                     heapq.heappop(self._heap)
                 if self._closed:
                     return
-                left = self._heap[0][0] - time.monotonic() if self._heap else threading.TIMEOUT_MAX
+                self._until = self._heap[0][0] if self._heap else math.inf
+                left = self._until - time.monotonic()
                 if left > 0:
                     self._cond.wait(min(left, threading.TIMEOUT_MAX))
                     continue
