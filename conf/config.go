@@ -56,6 +56,7 @@ type Master struct {
 	State             string        `conf:"state"`
 	Peers             string        `conf:"peers"`
 	Self              string        `conf:"self"`
+	LostMembers       string        `conf:"lost_members" oneof:"wait drop"`
 	Enroll            string        `conf:"enroll"`
 }
 

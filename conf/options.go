@@ -34,6 +34,7 @@ func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	o.MaxQueue = int(c.Master.MaxQueue)
 	o.PCCLRevisionRule = c.Master.PCCLRevisionRule
 	o.BeginAnew = c.Master.LostState == "anew"
+	o.DropLost = c.Master.LostMembers == "drop"
 	if o.State = c.Master.State; o.State == noneText {
 		o.State = ""
 	}

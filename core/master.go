@@ -56,6 +56,10 @@ type MasterOptions struct {
 	// it does not elect less than the group had reached (see BeginAnew), as one that never
 	// ended. One master at a time can have it. "": nothing is kept.
 	State string
+	// DropLost lets a master that has neither State nor Authority go on without members
+	// that do not come back to it, also if they are half of a group or more. Otherwise it
+	// waits for them, since they may be at another master.
+	DropLost bool
 	// Authority, if not nil, says which of several masters leads, in place of State.
 	Authority Authority
 	// Solver names the ring solver; "none" keeps rings sorted by uuid. The default
@@ -112,7 +116,8 @@ func (o MasterOptions) inner() master.Options {
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
 		VoteTimeout: o.VoteTimeout, WarnVoteAfter: o.WarnVoteAfter, PhaseTimeout: o.PhaseTimeout,
 		MaxConnections: o.MaxConnections, MaxQueue: o.MaxQueue, WriteTimeout: o.WriteTimeout,
-		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew, State: o.State, Authority: o.Authority,
+		PCCLRevisionRule: o.PCCLRevisionRule, BeginAnew: o.BeginAnew,
+		Lead:   master.Lead{State: o.State, Authority: o.Authority, DropLost: o.DropLost},
 		Solver: o.Solver, RingSolver: o.RingSolver, SolverBudget: o.SolverBudget, SearchBudget: o.SearchBudget,
 		Noise: o.Noise, MaxLinkAge: o.MaxLinkAge, WaitForRounds: o.WaitForRounds, Patience: o.Patience,
 		Objective: o.Objective, Security: guard.Options(o.Security), Enroll: o.Enroll, Logger: o.Logger,
@@ -201,6 +206,9 @@ func (m *Master) ResetSharedState(group uint32) error { return m.s.ResetSharedSt
 
 // SetBeginAnew changes MasterOptions.BeginAnew. Error: errs.Closed if Run does not run.
 func (m *Master) SetBeginAnew(on bool) error { return m.s.SetBeginAnew(on) }
+
+// SetDropLost changes MasterOptions.DropLost. Error: errs.Closed if Run does not run.
+func (m *Master) SetDropLost(on bool) error { return m.s.SetDropLost(on) }
 
 // ReloadSecurity reads the credential and the revocation list of MasterOptions.Security
 // at once, if there are such files; Run does so by itself within a heartbeat of each

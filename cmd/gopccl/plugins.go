@@ -132,6 +132,9 @@ func (r *ringSolver) reload(cmd *cobra.Command, m *core.Master) {
 	if err == nil {
 		err = m.SetBeginAnew(c.Master.LostState == "anew")
 	}
+	if err == nil {
+		err = m.SetDropLost(c.Master.LostMembers == "drop")
+	}
 	if err != nil {
 		r.log.Error("configuration not taken over: "+err.Error(), "kind", "reload")
 		return

@@ -105,10 +105,11 @@ func TestMasterReloadsAtHangup(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, comm.Close())
 
-	writeConfig(t, path, "topology:\n  solver: auto\nmaster:\n  lost_state: anew\n")
+	writeConfig(t, path, "topology:\n  solver: auto\nmaster:\n  lost_state: anew\n  lost_members: drop\n")
 	hangup()
 	appears(`configuration taken over.* solver=auto`)
 	appears(`an operator lets groups whose shared state is lost start over`) // S1-25
+	appears(`an operator lets groups go on without members that do not come back`)
 	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) != nil }, long, 5*time.Millisecond)
 
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))

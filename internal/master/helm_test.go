@@ -3,6 +3,7 @@ package master
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/lead"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -79,7 +81,7 @@ func soon[T any](t *testing.T, c <-chan T) (v T) {
 // more it says so and gives the lead back.
 func TestMasterWaitsForTheLead(t *testing.T) {
 	at := newHelmsman()
-	h, ended := underway(t, Options{Authority: at})
+	h, ended := underway(t, Options{Lead: Lead{Authority: at}})
 	for range 3 {
 		r := h.dial()
 		_, err := r.nc.Read(make([]byte, 1))
@@ -113,7 +115,7 @@ func TestMasterWaitsForTheLead(t *testing.T) {
 func TestMasterLosesTheLead(t *testing.T) {
 	t.Run("silently", func(t *testing.T) {
 		at := newHelmsman()
-		_, ended := underway(t, Options{Authority: at})
+		_, ended := underway(t, Options{Lead: Lead{Authority: at}})
 		at.lead <- 0
 		close(at.lost)
 		require.Equal(t, errs.NotLeading, errs.CodeOf(soon(t, ended)))
@@ -122,7 +124,7 @@ func TestMasterLosesTheLead(t *testing.T) {
 	t.Run("no registry", func(t *testing.T) {
 		at := newHelmsman()
 		at.refuses = errors.New("the disk is full")
-		h, ended := underway(t, Options{Authority: at})
+		h, ended := underway(t, Options{Lead: Lead{Authority: at}})
 		at.lead <- 0
 		<-h.s.helm.leads
 		r := h.register(wire.Ext{})
@@ -135,7 +137,7 @@ func TestMasterLosesTheLead(t *testing.T) {
 	})
 	t.Run("told to end while it waits", func(t *testing.T) {
 		at := newHelmsman()
-		h, ended := underway(t, Options{Authority: at})
+		h, ended := underway(t, Options{Lead: Lead{Authority: at}})
 		require.NoError(t, h.s.Close())
 		require.NoError(t, soon(t, ended))
 		soon(t, at.resigned)
@@ -145,9 +147,9 @@ func TestMasterLosesTheLead(t *testing.T) {
 // One master at a time has a directory; the next one has a higher term and the same key.
 func TestMastersOfOneDirectory(t *testing.T) {
 	dir := t.TempDir()
-	first, ended := underway(t, Options{State: dir})
+	first, ended := underway(t, Options{Lead: Lead{State: dir}})
 	<-first.s.helm.leads
-	_, second := underway(t, Options{State: dir})
+	_, second := underway(t, Options{Lead: Lead{State: dir}})
 	err := soon(t, second)
 	require.Equal(t, errs.InvalidUsage, errs.CodeOf(err))
 	require.ErrorContains(t, err, "another master leads with "+dir)
@@ -155,12 +157,38 @@ func TestMastersOfOneDirectory(t *testing.T) {
 	require.NoError(t, first.s.Close())
 	require.NoError(t, soon(t, ended))
 
-	next, _ := underway(t, Options{State: dir})
+	next, _ := underway(t, Options{Lead: Lead{State: dir}})
 	<-next.s.helm.leads
 	require.Equal(t, first.s.helm.key, next.s.helm.key)
 	require.NotEmpty(t, next.s.helm.key)
 	next.grow(nil, wire.Ext{})
 
-	_, err = New(Options{State: dir, Authority: newHelmsman()})
+	_, err = New(Options{Lead: Lead{State: dir, Authority: newHelmsman()}})
 	require.ErrorContains(t, err, "second authority")
+}
+
+// A peer that comes back may have much to report; a master that ends tells it so, and the
+// connection then.
+func TestPeersComeBackAndAreToldOfTheEnd(t *testing.T) {
+	h, ended := underway(t, Options{})
+	r := h.dial()
+	me := wire.UUID{1}
+	r.send(wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
+		Native: true, Resuming: wire.Resuming{Resume: true, Identity: wire.Identity{UUID: me}},
+	}})
+	require.True(t, recv[wire.M2CSessionRegistrationResponse](r).Accepted)
+	report := wire.C2MReport{Round: wire.StoodRound{Decision: 1, Ring: []wire.UUID{me}, World: 1, Groups: 1}}
+	report.Call.Step = wire.StepElection
+	for i := range 4000 {
+		report.Call.Vote.Entries = append(report.Call.Vote.Entries, wire.StateEntry{Key: fmt.Sprintf("layers.%d.weights", i), DType: dtype.Float32})
+	}
+	require.Greater(t, len(wire.Append(nil, report)), waitingLimit)
+	r.send(report)
+	recv[wire.M2CResumed](r)
+	recv[wire.M2CSyncSharedState](r)
+	go h.s.Close()
+	recv[wire.M2CLeaving](r)
+	_, err := r.nc.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.NoError(t, soon(t, ended))
 }

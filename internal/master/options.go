@@ -58,10 +58,7 @@ type Options struct {
 	// that state, or Server.ResetSharedState is called. It is for a master that
 	// serves one run after another, each from the beginning.
 	BeginAnew bool
-	// State is the directory of what outlives the master, which one master at a time has;
-	// Authority, if not nil, is used in its place.
-	State     string
-	Authority lead.Authority
+	Lead
 	// Solver names the ring solver; "none" keeps rings sorted by uuid. The
 	// default is "auto" if that solver is linked (solvers/defaults), else none.
 	Solver string
@@ -104,6 +101,17 @@ type Options struct {
 	OnFact func(Fact)
 
 	packetTime time.Duration // shorter in tests
+}
+
+// Lead is the part of Options that concerns masters which come one after another.
+type Lead struct {
+	// State is the directory of what outlives the master, which one master at a time has;
+	// Authority, if not nil, is used in its place.
+	State     string
+	Authority lead.Authority
+	// DropLost lets a master that has neither go on without members that do not come back
+	// to it, also if they are half of a group or more.
+	DropLost bool
 }
 
 // DefaultListen is the port of PCCL's console master on all interfaces.
@@ -257,7 +265,7 @@ func (o Options) complete() (Options, topo.Solver, error) {
 
 func (o Options) machine(solver bool) fsm.Config {
 	return fsm.Config{
-		NewUUID: newUUID, Resume: true, IdentityKey: o.ownKey(),
+		NewUUID: newUUID, Resume: true, DropLost: o.DropLost, IdentityKey: o.ownKey(),
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
 		VoteTimeout: o.VoteTimeout, PhaseTimeout: o.PhaseTimeout, WarnVoteAfter: o.WarnVoteAfter,

@@ -247,6 +247,9 @@ func (s *Server) ResetSharedState(group uint32) error { return s.say(fsm.ResetSt
 // SetBeginAnew changes Options.BeginAnew. Error: errs.Closed if Serve does not run.
 func (s *Server) SetBeginAnew(on bool) error { return s.say(fsm.LostState{BeginAnew: on}) }
 
+// SetDropLost changes Options.DropLost. Error: errs.Closed if Serve does not run.
+func (s *Server) SetDropLost(on bool) error { return s.say(fsm.LostMembers{Drop: on}) }
+
 // ReloadSecurity reads the files of Options.Security at once, if there are some.
 // Errors: *errs.Error; what was there before stays in force then.
 func (s *Server) ReloadSecurity() error {
@@ -356,8 +359,10 @@ func (s *Server) loop(ctx context.Context, failed <-chan error) error {
 		case err := <-s.fault:
 			return err
 		case <-ctx.Done():
+			s.post(ctx, fsm.Ending{}, false)
 			return nil
 		case <-s.stop:
+			s.post(ctx, fsm.Ending{}, false)
 			return nil
 		}
 	}

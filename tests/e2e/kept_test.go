@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,4 +87,67 @@ func TestStateOutlivesTheMaster(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A master that ends in good order, for an upgrade, costs nobody a call: its peers go on
+// with the next one of its directory, at the same address.
+func TestMasterIsReplacedInGoodOrder(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	m, end := keeper(t, dir)
+	addr := m.Addr().String()
+	cs := world(t, ctx, addr, 3, func(_ int, o *core.Options) { o.ReattachTimeout = time.Minute })
+	uuids := func() (us []core.UUID) { return m.Status().Groups[0].Ring }
+	ring := uuids()
+	require.Len(t, ring, 3)
+	stop := make(chan struct{})
+	var calls atomic.Int64
+	ended := make(chan []error, 1)
+	go func() {
+		ended <- each(cs, func(_ int, c *core.Communicator) error {
+			data := make([]float32, 1000)
+			for {
+				select {
+				case <-stop:
+					// All see the same number of calls, whenever they see that it is over.
+					data[0] = 1
+				default:
+					data[0] = 0
+				}
+				if _, err := core.AllReduceSlice(ctx, c, data, data, core.Sum); err != nil {
+					return err
+				}
+				calls.Add(1)
+				if data[0] > 0 {
+					return nil
+				}
+			}
+		})
+	}()
+	for range counts(100) {
+		before := calls.Load()
+		require.Eventually(t, func() bool { return calls.Load() > before+6 }, 20*time.Second, time.Millisecond)
+		end()
+		var err error
+		m, err = core.NewMaster(core.MasterOptions{Listen: addr, State: dir})
+		require.NoError(t, err)
+		over := make(chan error, 1)
+		go func() { over <- m.Run(context.Background()) }()
+		end = func() {
+			m.Close()
+			require.NoError(t, <-over)
+		}
+	}
+	before := calls.Load()
+	require.Eventually(t, func() bool { return calls.Load() > before+6 }, 20*time.Second, time.Millisecond)
+	require.Equal(t, ring, uuids())
+	close(stop)
+	for _, err := range <-ended {
+		require.NoError(t, err)
+	}
+	for _, c := range cs {
+		require.NoError(t, c.Close())
+	}
+	end()
 }

@@ -76,6 +76,8 @@ type (
 	LostState struct{ BeginAnew bool }
 	// LostMembers says that the operator changes Config.DropLost.
 	LostMembers struct{ Drop bool }
+	// Ending says that this master ends in good order: who can resume is told so.
+	Ending struct{}
 	// Committed says that the registry of a Commit effect is written.
 	Committed struct{ Number uint64 }
 	// Confirmed says that this master led after the Confirm effect.
@@ -95,6 +97,7 @@ func (Revoked) event()     {}
 func (Revocations) event() {}
 func (LostState) event()   {}
 func (LostMembers) event() {}
+func (Ending) event()      {}
 func (Committed) event()   {}
 func (Confirmed) event()   {}
 func (Tick) event()        {}

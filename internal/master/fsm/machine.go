@@ -128,8 +128,9 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 	case Confirmed:
 		m.confirmed(e)
 	case LostMembers:
-		m.cfg.DropLost = e.Drop
-		m.recovery.news = true
+		m.lostMembers(e.Drop)
+	case Ending:
+		m.farewell()
 	case Tick:
 	}
 	m.followUp()

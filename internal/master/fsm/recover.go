@@ -105,7 +105,36 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 	m.silent = without(m.silent, c)
 	m.send(c, m.welcome(c, p.PeerGroup))
 	m.tellRevocations(c)
+	if !late {
+		m.out = append(m.out, Admit{Client: c.id}) // its report may be large
+	}
 	return ""
+}
+
+// lostMembers takes an operator's choice for members that do not come back.
+func (m *Machine) lostMembers(drop bool) {
+	if m.cfg.DropLost == drop {
+		return
+	}
+	m.cfg.DropLost, m.recovery.news = drop, true
+	text := "an operator has groups wait for half of their members and more"
+	if drop {
+		text = "an operator lets groups go on without members that do not come back"
+	}
+	m.fact(Fact{Kind: "recovering", Warn: drop, Text: text})
+}
+
+// farewell tells those who can resume that this master ends: they look for the next one
+// at once.
+func (m *Machine) farewell() {
+	for _, b := range m.recovery.back {
+		m.send(b.c, wire.M2CLeaving{})
+	}
+	for _, c := range m.clients {
+		if c.can.resume {
+			m.send(c, wire.M2CLeaving{})
+		}
+	}
 }
 
 // follow makes this master one that comes after that of a term, where nobody else says
