@@ -266,6 +266,16 @@ pcclResult_t gopcclWaitForPeers(const pcclComm_t *communicator, size_t n) {
     return (pcclResult_t)gopccl_wait_for_peers(HANDLE(communicator), n);
 }
 
+pcclResult_t gopcclSetCredential(pcclComm_t *communicator, const char *path, const char *join) {
+    REDIRECT(gopcclSetCredential, (communicator, path, join))
+    return (pcclResult_t)gopccl_set_credential(HANDLE(communicator), (char *)path, (char *)join);
+}
+
+pcclResult_t gopcclSetMasterCredential(pcclMasterInstance_t *master_instance, const char *path, const char *enroll) {
+    REDIRECT(gopcclSetMasterCredential, (master_instance, path, enroll))
+    return (pcclResult_t)gopccl_set_master_credential(HANDLE(master_instance), (char *)path, (char *)enroll);
+}
+
 pcclResult_t gopcclLeave(const pcclComm_t *communicator) {
     REDIRECT(gopcclLeave, (communicator))
     return (pcclResult_t)gopccl_leave(HANDLE(communicator));

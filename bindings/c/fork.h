@@ -20,7 +20,7 @@
     X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)   \
     X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup) X(gopcclSend) X(gopcclReceive)        \
     X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage) X(gopcclClose)                   \
-    X(gopcclLeave)                                                                                 \
+    X(gopcclLeave) X(gopcclSetCredential) X(gopcclSetMasterCredential)                                                                                 \
     X(gopcclSaveCheckpoint) X(gopcclLoadCheckpoint) X(gopcclFindCheckpoint)
 
 #define FIELD(f) __typeof__(f) *f;

@@ -199,6 +199,28 @@ typedef struct gopcclReceipt_t {
 PCCL_EXPORT pcclResult_t gopcclAwaitMessage(const pcclAsyncReduceOp_t *handle, gopcclReceipt_t *receipt_out);
 
 /*
+ * Has the connections of a peer in TLS. path is that of its credential
+ * (gopccl keys issue). join is a join token (gopccl keys token), or @ and the path
+ * of a file that has it: with it the peer gets a credential from the master, and
+ * writes it to path, unless it is there already. What is NULL stays as the
+ * configuration and the environment say (GOPCCL_CREDENTIAL, GOPCCL_JOIN); the
+ * texts are copied. To be called before pcclConnect, which reads the files.
+ * Results: pcclInvalidArgument (both NULL, or join is not a token),
+ * pcclInvalidUsage (it is connected).
+ */
+PCCL_EXPORT pcclResult_t gopcclSetCredential(pcclComm_t *communicator, const char *path, const char *join);
+
+/*
+ * Has the connections of a master in TLS. path is that of its credential
+ * (gopccl keys issue --role master), enroll the directory from which newcomers
+ * with a join token get theirs, and peers the next one. What is NULL stays as
+ * configured. To be called before pcclRunMaster, which reads the files. Results as
+ * of gopcclSetCredential.
+ */
+PCCL_EXPORT pcclResult_t gopcclSetMasterCredential(pcclMasterInstance_t *master_instance, const char *path,
+                                                   const char *enroll);
+
+/*
  * Returns when the group of this peer has at least n members, at once if it has;
  * until then it lets in who waits to be let in. All peers of the run must call it,
  * or pcclArePeersPending and pcclUpdateTopology, at the same place. In front of

@@ -36,6 +36,7 @@ var (
 	callClose           = call{"close communicator", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callFindDevice      = call{"find device", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callAttribute       = call{"get attribute", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callSetCredential   = call{"set credential", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callConnect         = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}
 	callUpdate          = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
 	callPending         = call{"are peers pending", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}

@@ -208,7 +208,7 @@ func TestSymbols(t *testing.T) {
 		"gopcclAwaitAsyncReduce", "gopcclAwaitMessage", "gopcclClose", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindCheckpoint",
 		"gopcclFindDevice", "gopcclGetGroup", "gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError", "gopcclLeave",
 		"gopcclListAsyncReduces", "gopcclLoadCheckpoint", "gopcclReceive", "gopcclReceiveAsync", "gopcclSaveCheckpoint", "gopcclSend",
-		"gopcclSendAsync", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
+		"gopcclSendAsync", "gopcclSetCredential", "gopcclSetMasterCredential", "gopcclSetPoll", "gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
 	}, ours)
 }
 

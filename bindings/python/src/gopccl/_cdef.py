@@ -104,6 +104,8 @@ typedef struct { bool known; pcclResult_t result; pcclReduceInfo_t info; } gopcc
 pcclResult_t gopcclAwaitAsyncReduce(const pcclAsyncReduceOp_t *, gopcclVerdict_t *);
 typedef struct { uint64_t tag; bool ended; } gopcclAsyncReduce_t;
 pcclResult_t gopcclClose(const pcclComm_t *);
+pcclResult_t gopcclSetCredential(pcclComm_t *, const char *, const char *);
+pcclResult_t gopcclSetMasterCredential(pcclMasterInstance_t *, const char *, const char *);
 pcclResult_t gopcclWaitForPeers(const pcclComm_t *, size_t);
 pcclResult_t gopcclLeave(const pcclComm_t *);
 size_t gopcclDumpState(char *, size_t);

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from gopccl import _address, _lib, cuda
 from gopccl._buffers import Buffer, buffer_of, plain_pair
@@ -259,6 +260,11 @@ def dump_state() -> str:
         size = 2 * need
 
 
+def _secure(function: str, handle: Any, *texts: Union[None, str, "os.PathLike[str]"]) -> None:
+    if any(t is not None for t in texts):
+        call(function, handle, *(ffi.NULL if t is None else os.fsencode(t) for t in texts))
+
+
 class Communicator(Collectives, Messages):
     """One peer's membership in a run.
 
@@ -266,11 +272,25 @@ class Communicator(Collectives, Messages):
     and shared state stay inside ``peer_group``. ``p2p_connection_pool_size`` is the
     number of connections to the next peer; 0 means as many as help.
 
+    With ``credential``, the path of a file (``gopccl keys issue``), connections are in
+    TLS. ``join`` is a join token (``gopccl keys token``), or ``@`` and the path of a file
+    that has it: with it the peer gets the credential from the master at ``connect``, and
+    writes it to that file unless it is there. None: as the configuration and the
+    environment say.
+
     Usable as a context manager; leaving it closes. What is not closed is closed when
     the interpreter ends.
     """
 
-    def __init__(self, address: str, peer_group: int = 0, p2p_connection_pool_size: int = 0) -> None:
+    def __init__(
+        self,
+        address: str,
+        peer_group: int = 0,
+        p2p_connection_pool_size: int = 0,
+        *,
+        credential: Union[None, str, "os.PathLike[str]"] = None,
+        join: Optional[str] = None,
+    ) -> None:
         self._member: Optional[_Membership] = None
         ip, port = _address.parse(address, "address")
         for name, value in (("peer_group", peer_group), ("p2p_connection_pool_size", p2p_connection_pool_size)):
@@ -283,6 +303,7 @@ class Communicator(Collectives, Messages):
         out = ffi.new("pcclComm_t **")
         call("pcclCreateCommunicator", params, out)
         self._member = _Membership(out[0])
+        _secure("gopcclSetCredential", self._handle, credential, join)
 
     @property
     def _handle(self) -> Any:
@@ -593,11 +614,22 @@ _coordinators: Dict[int, _Coordinator] = {}
 class MasterNode:
     """Coordinator of a run, listening at ``listen_address`` (HOST:PORT).
 
+    With ``credential``, the path of a file (``gopccl keys issue --role master``),
+    connections are in TLS. ``enroll`` is the directory from which newcomers with a join
+    token get their credentials, and peers the next one. None: as the configuration and
+    the environment say.
+
     Usable as a context manager; leaving it closes. What is not closed is closed when
     the interpreter ends.
     """
 
-    def __init__(self, listen_address: str) -> None:
+    def __init__(
+        self,
+        listen_address: str,
+        *,
+        credential: Union[None, str, "os.PathLike[str]"] = None,
+        enroll: Union[None, str, "os.PathLike[str]"] = None,
+    ) -> None:
         self._held: Optional[_Coordinator] = None
         ip, port = _address.parse(listen_address, "listen_address")
         address = ffi.new("ccoip_socket_address_t *")
@@ -605,6 +637,7 @@ class MasterNode:
         out = ffi.new("pcclMasterInstance_t **")
         call("pcclCreateMaster", address[0], out)
         self._held = _Coordinator(out[0])
+        _secure("gopcclSetMasterCredential", self._handle, credential, enroll)
 
     @property
     def _handle(self) -> Any:
