@@ -38,7 +38,8 @@ type Config struct {
 	origins map[string]string
 }
 
-// Master configures the coordinator. Masters says what Peers and Self are.
+// Master configures the coordinator. Masters and EtcdURLs say what Peers, Self and
+// Etcd are.
 type Master struct {
 	Listen            string        `conf:"listen" is:"address"`
 	HeartbeatInterval time.Duration `conf:"heartbeat_interval" zero:"off"`
@@ -57,6 +58,7 @@ type Master struct {
 	Peers             string        `conf:"peers"`
 	Self              string        `conf:"self"`
 	LostMembers       string        `conf:"lost_members" oneof:"wait drop"`
+	Etcd              string        `conf:"etcd"`
 	Enroll            string        `conf:"enroll"`
 }
 

@@ -18,6 +18,14 @@ func (c *Config) Masters() (all []string, self string) {
 	return words(c.Master.Peers), c.Master.Self
 }
 
+// EtcdURLs returns where etcd says which master leads; "": nowhere.
+func (c *Config) EtcdURLs() string {
+	if c.Master.Etcd == noneText {
+		return ""
+	}
+	return c.Master.Etcd
+}
+
 // MasterOptions returns what core.NewMaster takes. log may be nil.
 func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	var o core.MasterOptions

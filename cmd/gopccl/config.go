@@ -24,6 +24,7 @@ var configFlags = map[string]string{
 	"state":      "master.state",
 	"peers":      "master.peers",
 	"self":       "master.self",
+	"etcd":       "master.etcd",
 }
 
 func addConfigFlags(root *cobra.Command) {

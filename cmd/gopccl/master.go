@@ -29,7 +29,8 @@ state. Started again with it, it refuses a fresh state where there was a trained
 
 With --peers it is one of several masters: one leads, and if it ends, another one goes
 on with the run. Each has the same list, its own --self, --state and --listen. Peers are
-given the addresses that the masters listen on for them, all of them.
+given the addresses that the masters listen on for them, all of them. With --etcd it is
+the same with an etcd cluster in between.
 
 Without a credential it has no authentication: run it where only your peers can
 reach it. With one (gopccl keys issue --role master) it takes peers of its run
@@ -60,10 +61,10 @@ alone, in TLS.`,
 			if err != nil {
 				return err
 			}
-			defer others.close()
+			defer others()
 			for {
 				err := runMaster(cmd, opt, rings, log)
-				if others == nil || !errors.Is(err, errs.NotLeading) {
+				if opt.Authority == nil || !errors.Is(err, errs.NotLeading) {
 					return err
 				}
 				log.Warn("follows: "+err.Error(), "kind", "masters")
@@ -75,6 +76,7 @@ alone, in TLS.`,
 	cmd.Flags().String("state", "", "`DIR` that keeps what outlives the master; one master at a time can have it")
 	cmd.Flags().String("peers", "", "all masters of the run, where they talk with each other: `HOST:PORT,...`")
 	cmd.Flags().String("self", "", "which of them this one is: `HOST:PORT`")
+	cmd.Flags().String("etcd", "", "`URL` of an etcd cluster that says which of several masters leads: http://HOST:2379/PREFIX")
 	cmd.Flags().String("listen", "", "`HOST:PORT` to listen on; port 0 lets the system choose (default 0.0.0.0:48148)")
 	return cmd
 }

@@ -7,26 +7,34 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/guard"
+	"github.com/gopccl/gopccl/internal/lead/etcd"
 	"github.com/gopccl/gopccl/internal/quorum/node"
 )
 
-// masters is this one's part among several; nil: it is alone.
-type masters struct{ *node.Node }
-
-// joinMasters connects with the other masters that c names, and has opt ask them who
-// leads.
-func joinMasters(c *conf.Config, opt *core.MasterOptions) (*masters, error) {
+// joinMasters has opt ask who leads, if c names other masters or an etcd cluster. leave
+// gives the lead up.
+func joinMasters(c *conf.Config, opt *core.MasterOptions) (leave func(), err error) {
+	bad := func(text, hint string) (func(), error) {
+		return nil, errs.New(errs.InvalidConfig, "run master", errors.New(text)).WithHint(hint)
+	}
 	all, self := c.Masters()
-	if all == nil {
-		return nil, nil
-	}
-	if opt.State == "" {
-		return nil, errs.New(errs.InvalidConfig, "run master", errors.New("a master among several needs a directory of its own: its votes must outlive it")).
-			WithHint("--state DIR, or master.state")
-	}
-	if self == "none" {
-		return nil, errs.New(errs.InvalidConfig, "run master", errors.New("which of the masters is this one?")).
-			WithHint("--self HOST:PORT, or master.self")
+	urls := c.EtcdURLs()
+	switch {
+	case urls != "" && (all != nil || opt.State != ""):
+		return bad("etcd keeps what other masters, or a directory, would keep", "--etcd alone, or --peers with --state")
+	case urls != "":
+		a, err := etcd.New(urls)
+		if err != nil {
+			return nil, err
+		}
+		opt.Authority = a
+		return func() { _ = a.Resign() }, nil
+	case all == nil:
+		return func() {}, nil
+	case opt.State == "":
+		return bad("a master among several needs a directory of its own: its votes must outlive it", "--state DIR, or master.state")
+	case self == "none":
+		return bad("which of the masters is this one?", "--self HOST:PORT, or master.self")
 	}
 	n, err := node.New(node.Options{
 		Masters: all, Self: self, Dir: opt.State, Security: guard.Options(opt.Security), Logger: opt.Logger,
@@ -35,11 +43,5 @@ func joinMasters(c *conf.Config, opt *core.MasterOptions) (*masters, error) {
 		return nil, err
 	}
 	opt.State, opt.Authority = "", n
-	return &masters{n}, nil
-}
-
-func (m *masters) close() {
-	if m != nil {
-		m.Close()
-	}
+	return func() { n.Close() }, nil
 }
