@@ -487,6 +487,16 @@ func (op *op) end(err error) {
 	})
 }
 
+// renew puts the operation back to where it was before its data phase.
+func (op *op) renew() {
+	if op.finished || op.open || op.started {
+		op.p.w.failf("peer %d: operation %d is taken back while its data phase runs, or after its commence", op.p.id, op.id)
+	}
+	op.p.w.collector.renewed++
+	op.eager, op.way = false, way{}
+	copy(op.buf, op.saved)
+}
+
 func (op *op) finish(restore bool) {
 	w := op.p.w
 	if op.finished || op.open {

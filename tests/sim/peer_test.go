@@ -210,6 +210,9 @@ func (p *peer) step(ev pfsm.Event) {
 			p.mesh.preparing = 0
 		case pfsm.SwitchRing:
 			w.collector.switches++
+			if e.Epoch != 0 {
+				p.turn(e.Epoch)
+			}
 			if w.bug == releasedEarly {
 				p.release(e.Neighbours)
 			}
@@ -223,6 +226,10 @@ func (p *peer) step(ev pfsm.Event) {
 					op.commence(e.Seq)
 				}
 			}
+		case pfsm.ExpectEpoch:
+			p.mesh.ahead.next = max(p.mesh.ahead.next, e.Epoch)
+		case pfsm.RenewData:
+			p.op(e.Op).renew()
 		case pfsm.SpoilData:
 			p.spoil(e.Tag, e.Epoch)
 		case pfsm.AbortData:
@@ -296,7 +303,7 @@ func (p *peer) disconnect(reason string) {
 	if code := errs.Protocol.Error(); len(reason) >= len(code) && reason[:len(code)] == code {
 		w.failf("peer %d: %s", p.id, reason)
 	}
-	if w.heirs.on && !strings.Contains(reason, "the communicator was closed") {
+	if w.heirs.on && !strings.Contains(reason, "the communicator was closed") && !strings.Contains(reason, "the peer has left the run") {
 		w.failf("peer %d ends without its trainer: %s", p.id, reason)
 	}
 	p.over, p.line.cut = true, true

@@ -78,7 +78,7 @@ func (m *master) shut(e mfsm.Close) {
 	// PCCL's way with peers that report a failure (quirk Q5).
 	reported := !p.native && (strings.Contains(e.Reason, "PEER_REGISTERED/CONNECTING_TO_PEERS_FAILED") ||
 		strings.Contains(e.Reason, "no ring of group"))
-	if !w.excused && !p.dead && !p.over && !p.suspect && !reported && !w.cornered(p) {
+	if p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !reported && !w.cornered(p) {
 		w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 	}
 	p.fromMaster(e.Client, func() { p.masterGone(nil) })

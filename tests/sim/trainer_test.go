@@ -310,6 +310,10 @@ func (p *peer) askPending() {
 		if !p.w.leaving {
 			p.w.leaving, p.w.unprovoked = true, p.w.collector.failures
 		}
+		if p.w.plan.drain {
+			p.drain()
+			return
+		}
 		p.leave()
 		return
 	}
@@ -352,6 +356,22 @@ func (p *peer) update() {
 			p.w.failf("peer %d: update: %v", p.id, d.Err)
 		}
 		p.accepted()
+	})
+}
+
+// drain leaves between two collectives of the others, if that can be had.
+func (p *peer) drain() {
+	p.call("leave", func(c pfsm.CallID) pfsm.Event { return pfsm.CallLeave{Call: c} }, func(d pfsm.Done) {
+		switch {
+		case d.Err == nil:
+			p.w.collector.drained++
+			p.exit()
+			p.comeBack()
+		case errors.Is(d.Err, errs.Busy), errors.Is(d.Err, errs.NoSharedStateAvailable):
+			p.leave()
+		default:
+			p.w.failf("peer %d: leave: %v", p.id, d.Err)
+		}
 	})
 }
 

@@ -72,13 +72,12 @@ func (m *Machine) drain() bool {
 }
 
 // mayDivide reports whether the others of g can go on with a ring without c before it
-// leaves. Those who wait for a round, or need one, get one that way; so do those whose
-// sessions outlive this master, since no other one takes up such a change.
+// leaves. Those who wait for a round, or need one, get one that way.
 func (m *Machine) mayDivide(g *group, c *client) bool {
 	ms := m.members(g)
 	for _, o := range ms {
 		free := o.state == Idle || o.state == Collective || o.state >= VoteSync && o.state <= VoteSyncDone
-		if !o.can.leave || o.can.resume || o.closing || !free {
+		if !o.can.leave || o.closing || !free {
 			return false
 		}
 	}
@@ -140,9 +139,13 @@ func (m *Machine) divide(g *group, ch *change) {
 
 // letGo lets c leave. quietly: nothing of the others is lost by it.
 func (m *Machine) letGo(c *client, quietly bool) {
-	m.send(c, wire.M2CLeaveAnswer{Left: true})
-	c.closing, c.end = true, ending{kind: "left", why: "it has left the run", quiet: quietly}
-	m.out = append(m.out, Close{Client: c.id, Reason: c.end.why})
+	const why = "it has left the run"
+	if !c.closing { // its connection may have ended meanwhile
+		m.send(c, wire.M2CLeaveAnswer{Left: true})
+		m.out = append(m.out, Close{Client: c.id, Reason: why})
+	}
+	c.closing, c.end = true, ending{kind: "left", why: why, quiet: quietly}
+	m.leaving, m.records.held = without(m.leaving, c), without(m.records.held, c)
 	m.remove([]*client{c})
 }
 

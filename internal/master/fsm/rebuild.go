@@ -25,6 +25,10 @@ func (m *Machine) rebuild(gs []*newest) {
 			m.turnBack(b, "the ring of its group is newer than the one that it was in: it was away for too long")
 			continue
 		}
+		if b.report.Leaving && b.report.Round.Decision != 0 && !slices.Contains(gs[i].ring, b.c.uuid) {
+			m.turnBack(b, "the others go on without it") // as it has asked for
+			continue
+		}
 		if b.stray(gs[i], r.back) {
 			m.recovery.add(b)
 			m.takeLate(b)
@@ -159,7 +163,7 @@ func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 		if g.state.next < b.report.NextRevision {
 			g.state.next = b.report.NextRevision
 		}
-		if s.Decision == n.round && len(s.Members) > 0 {
+		if s.Decision == n.round && b.report.Change.Taken == n.taken && len(s.Members) > 0 {
 			g.roster, g.lacks = s.Members, ""
 		}
 		if b.member(n) {

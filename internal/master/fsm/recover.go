@@ -429,8 +429,11 @@ func (m *Machine) whole(gs []*newest) bool {
 		if call.Step == wire.StepConnecting || call.Step == wire.StepRing {
 			heard = max(heard, call.Decision)
 		}
-		if heard > last {
+		switch { // who has heard that one has left since knows of fewer
+		case heard > last:
 			last, world = heard, s.World
+		case heard == last:
+			world = min(world, s.World)
 		}
 	}
 	for _, g := range gs {

@@ -351,8 +351,7 @@ func TestRecoveryIsBounded(t *testing.T) {
 	require.Empty(t, w.m.recovery.doors)
 }
 
-// Who has asked to leave need not ask again, whether it comes back in time or not. A
-// session that can resume ends like one that is closed.
+// Who has asked to leave need not ask again, whether it comes back in time or not.
 func TestRecoveredLeave(t *testing.T) {
 	four := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3), uuidOf(4)}
 	begin := func(change func(i int, r *wire.C2MReport)) (*world, []ClientID) {
@@ -368,9 +367,14 @@ func TestRecoveredLeave(t *testing.T) {
 		return w, cs
 	}
 	gone := func(w *world, c ClientID, others []ClientID) {
+		for _, o := range others {
+			p := want[wire.M2CPrepareLeave](w, o)
+			require.Equal(t, w.ids[c], p.Leaver)
+			w.send(o, wire.C2MRingPrepared{Change: p.Change})
+		}
 		require.True(t, want[wire.M2CLeaveAnswer](w, c).Left)
 		for _, o := range others {
-			require.Equal(t, w.ids[c], want[wire.M2CPeerDropped](w, o).UUID)
+			require.NotContains(t, want[wire.M2CRingWithout](w, o).Ring, w.ids[c])
 		}
 		w.quiet(others...)
 	}
@@ -395,5 +399,56 @@ func TestRecoveredLeave(t *testing.T) {
 	})
 	w.send(cs[0], wire.C2MLeave{})
 	require.Contains(t, want[wire.M2CLeaveAnswer](w, cs[0]).Reason, "revision 2")
+	w.quiet(cs...)
+}
+
+// A ring without a member that leaves is everybody's if one has it. If nobody has, it is
+// given up, and who has not heard of it takes back what the others have.
+func TestRecoveredRingWithoutALeaver(t *testing.T) {
+	four := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3), uuidOf(4)}
+	begin := func(change func(i int, r *wire.C2MReport)) (*world, []ClientID) {
+		w := heir(t, Config{Term: 1, Authority: true, Switch: true, Registry: recordOf(four...)})
+		w.version = 1
+		var cs []ClientID
+		for i, u := range four {
+			r := stood(four...)
+			change(i, &r)
+			c := w.comes(u, 0, [16]byte{})
+			want[wire.M2CSessionRegistrationResponse](w, c)
+			w.obey(w.feed(PacketIn{c, r}))
+			want[wire.M2CResumed](w, c)
+			cs = append(cs, c)
+		}
+		return w, cs
+	}
+	prepares := wire.ReportedChange{Prepares: 7, Leaver: four[0], Epoch: 8, Answered: true}
+
+	w, cs := begin(func(i int, r *wire.C2MReport) {
+		switch i {
+		case 1:
+			r.Round.Ring, r.Round.World, r.Round.Largest, r.Change.Taken = four[1:], 3, 3, 7
+		case 0:
+			r.Leaving = true
+		default:
+			r.Round.World, r.Round.Largest, r.Change = 4, 4, prepares
+		}
+	})
+	for _, c := range cs[2:] {
+		require.Equal(t, wire.M2CRingWithout{Change: 7, Ring: four[1:], World: 3, Largest: 3}, want[wire.M2CRingWithout](w, c))
+	}
+	require.True(t, want[wire.M2CLeaveAnswer](w, cs[0]).Left)
+	w.quiet(cs[1:]...)
+
+	w, cs = begin(func(i int, r *wire.C2MReport) {
+		if i == 1 {
+			r.Change = prepares
+		}
+	})
+	require.Equal(t, wire.M2CSwitchRing{Change: 7}, want[wire.M2CSwitchRing](w, cs[1]))
+	for _, c := range cs[2:] {
+		p := want[wire.M2CPrepareLeave](w, c)
+		require.Equal(t, []any{uint64(7), uint64(8), four[0], 2}, []any{p.Change, p.Epoch, p.Leaver, len(p.Peers)})
+		require.Equal(t, wire.M2CSwitchRing{Change: 7}, want[wire.M2CSwitchRing](w, c))
+	}
 	w.quiet(cs...)
 }

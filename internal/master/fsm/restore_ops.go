@@ -93,6 +93,7 @@ func (m *Machine) restoreOps(g *group, n *newest, bs []*comeback) {
 			m.recommence(g, w)
 		}
 	}
+	m.giveUpChanges(g, bs)
 	for _, w := range ws {
 		m.goOn(g, w)
 	}
@@ -150,24 +151,58 @@ func (m *Machine) goOn(g *group, w *underway) {
 }
 
 // restoreChange gives the ring in force to those who have connected for it and were not
-// told of it. One that nobody was told of is given up.
+// told of it.
 func (m *Machine) restoreChange(g *group, n *newest, bs []*comeback) {
-	var direct wire.Direct
+	told := wire.M2CSwitchRing{Change: n.taken, Ring: n.ring}
+	without := wire.M2CRingWithout{Change: n.taken, Ring: n.ring}
 	for _, b := range bs {
-		if h := &b.report.Change; n.taken != 0 && h.Taken == n.taken {
-			direct = h.Direct
+		if h, s := &b.report.Change, &b.report.Round; n.taken != 0 && h.Taken == n.taken {
+			told.Direct, without.World, without.Largest = h.Direct, s.World, s.Largest
 		}
 	}
-	g.mesh.direct, g.mesh.spares = direct, direct.Most > 0
+	g.mesh.direct, g.mesh.spares = told.Direct, told.Direct.Most > 0
 	for _, b := range bs {
 		h := &b.report.Change
-		if h.Prepares == 0 {
+		switch {
+		case h.Prepares == 0 || h.Prepares != n.taken:
+			continue
+		case h.Leaver != (wire.UUID{}):
+			m.send(b.c, without)
+		default:
+			m.send(b.c, told)
+		}
+		h.Prepares, h.Leaver = 0, wire.UUID{}
+	}
+}
+
+// giveUpChanges ends the preparations for rings that nobody has. In one without a member
+// that leaves, what had begun eagerly was taken back, and nothing was commenced: those
+// who have not heard of it have to do the same.
+func (m *Machine) giveUpChanges(g *group, bs []*comeback) {
+	var last wire.ReportedChange // of those
+	for _, b := range bs {
+		if h := &b.report.Change; h.Leaver != (wire.UUID{}) && h.Prepares > last.Prepares {
+			last = *h
+		}
+	}
+	for _, b := range bs {
+		own := b.report.Change.Prepares
+		if own != 0 {
+			m.send(b.c, wire.M2CSwitchRing{Change: own})
+		}
+		step := b.report.Call.Step
+		if last.Epoch == 0 || own == last.Prepares || b.c.uuid == last.Leaver || b.c.phase != Accepted || step == wire.StepConnecting || step == wire.StepRing {
 			continue
 		}
-		p := wire.M2CSwitchRing{Change: h.Prepares}
-		if h.Prepares == n.taken {
-			p.Ring, p.Direct = n.ring, direct
+		p := wire.M2CPrepareLeave{Change: last.Prepares, Epoch: last.Epoch, Leaver: last.Leaver}
+		for _, u := range g.ring {
+			if o := m.uuids[u]; o != nil && o != b.c && u != last.Leaver && len(p.Peers) < 2 {
+				p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.listens.p2p), UUID: u})
+			}
 		}
-		m.send(b.c, p)
+		if len(p.Peers) > 0 {
+			m.send(b.c, p)
+			m.send(b.c, wire.M2CSwitchRing{Change: last.Prepares})
+		}
 	}
 }
