@@ -1,12 +1,13 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
+.PHONY: secure gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
 	@echo "quick        before each commit: gates for this system and quick tests, under three minutes"
 	@echo "gates        the fast part: formatting, vet, staticcheck, architecture, conformance"
 	@echo "soak         the long forms of the tests"
+	@echo "secure       the tests with processes once more, with every connection in TLS"
 	@echo "churn        kills, stops and cuts off trainers of a run for HOURS=8, and writes docs/churn.md"
 	@echo "soak-plugins kills plugins a hundred times during runs; prints how often, and what it cost (a minute)"
 	@echo "vet          go vet for every supported system and architecture"
@@ -37,6 +38,9 @@ gates:
 
 soak:
 	@tools/ci/soak.sh
+
+secure:
+	@ALL=1 tools/ci/secure.sh
 
 HOURS ?= 8
 churn:

@@ -180,7 +180,7 @@ type reduceBench struct {
 	benchFlags
 	dtype, algorithm, wire, frame string
 	pool, concurrent              int
-	inPlace                       bool
+	inPlace, secure               bool
 }
 
 func newBenchAllReduceCmd() *cobra.Command {
@@ -197,6 +197,7 @@ counts them.`,
 		Example: `  gopccl bench allreduce --world 2,4 --bytes 4KiB,400000,64MiB
   gopccl bench allreduce --world 4 --bytes 64MiB --quantize minmax --json -
   gopccl bench allreduce --world 4 --bytes 64MiB --quantize blocks   # int4
+  gopccl bench allreduce --bytes 64MiB --secure                    # in TLS
   gopccl bench allreduce --bytes 1MiB --concurrent 8 --pool 4 --rounds 20`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
@@ -210,6 +211,7 @@ counts them.`,
 	fl.IntVar(&b.concurrent, "concurrent", 1, "all-reduces in flight at a time, each of --bytes")
 	fl.StringVar(&b.frame, "frame-bytes", "", "largest payload of a data frame (default: data.frame_bytes)")
 	fl.BoolVar(&b.inPlace, "in-place", false, "reduce in place")
+	fl.BoolVar(&b.secure, "secure", false, "every connection in TLS, with credentials that are made for the run")
 	return cmd
 }
 
@@ -223,6 +225,7 @@ func (b *reduceBench) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	w.Secure = b.secure
 	if cmd.Flags().Changed("pool") {
 		w.Peer.PoolSize = b.pool
 	}

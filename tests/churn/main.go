@@ -8,6 +8,7 @@
 //	go run ./tests/churn                                   # a minute
 //	go run ./tests/churn -for 8h -write docs/churn.md      # make churn
 //	go run ./tests/churn -for 10m -seed 7
+//	go run ./tests/churn -secure                           # in TLS
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/process"
 	"github.com/gopccl/gopccl/tests/internal/world"
 )
@@ -31,8 +33,12 @@ func main() {
 	flag.IntVar(&o.most, "most", most, "trainers at most")
 	flag.IntVar(&o.count, "count", 256<<10, "elements of the largest operations")
 	flag.DurationVar(&o.compute, "compute", 60*time.Millisecond, "how long a step computes")
+	secure := flag.Bool("secure", false, "every connection in TLS, each process with a credential of its own")
 	write := flag.String("write", "", "write what came out to this `FILE`, in Markdown")
 	flag.Parse()
+	if *secure {
+		issued.SwitchOn()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	o.tell = func(text string) { fmt.Println(text) }

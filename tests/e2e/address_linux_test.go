@@ -273,13 +273,13 @@ func TestForeignAddresses(t *testing.T) {
 		"[21301 21302 0":   {Ports: []int{21301, 21302, 21303}, Announce: core.AnnounceOptions{Ports: []int{21301, 21302, 0}}},
 	} {
 		o.Master = master
-		_, err := core.Connect(ctx, o)
+		_, err := connect(ctx, o)
 		require.ErrorIs(t, err, errs.InvalidArgument, name)
 		require.ErrorContains(t, err, name)
 	}
 	ln, err := net.Listen("tcp4", "127.0.0.1:21302")
 	require.NoError(t, err)
 	defer ln.Close()
-	_, err = core.Connect(ctx, core.Options{Master: master, Ports: []int{21301, 21302, 21303}})
+	_, err = connect(ctx, core.Options{Master: master, Ports: []int{21301, 21302, 21303}})
 	require.ErrorIs(t, err, errs.InvalidArgument, "a port that is taken")
 }

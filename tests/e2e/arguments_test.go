@@ -45,7 +45,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	} {
 		o := core.Options{Master: master, PortBase: -1}
 		change(&o)
-		c, err := core.Connect(context.Background(), o)
+		c, err := connect(context.Background(), o)
 		require.Nil(t, c, name)
 		var e *core.Error
 		require.ErrorAs(t, err, &e, name)
@@ -166,7 +166,7 @@ func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
 	give, up := context.WithCancel(ctx)
 	out := make(chan error, 1)
 	go func() {
-		_, err := core.Connect(give, core.Options{Master: master, PortBase: -1, HandshakeTimeout: time.Hour})
+		_, err := connect(give, core.Options{Master: master, PortBase: -1, HandshakeTimeout: time.Hour})
 		out <- err
 	}()
 	for waiting := false; !waiting; { // until it is registered

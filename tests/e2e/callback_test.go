@@ -84,7 +84,7 @@ func TestCallbacksHoldUpNobody(t *testing.T) {
 			mo := core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: silence / 5, HeartbeatTimeout: silence}
 			var held core.Options
 			hold(&held, &mo, g)
-			m, err := core.NewMaster(mo)
+			m, err := newMaster(mo)
 			require.NoError(t, err)
 			go m.Run(context.Background())
 			cs := world(t, ctx, m.Addr().String(), 3, func(id int, o *core.Options) {

@@ -19,6 +19,7 @@ import (
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
@@ -104,6 +105,7 @@ type child struct {
 // start runs a child; it is killed at the end of the test at the latest.
 func start(t testing.TB, o order) *child {
 	t.Helper()
+	issued.Share()
 	c, err := process.Start[report](childEnv, o, "GOMAXPROCS=2")
 	require.NoError(t, err)
 	t.Cleanup(c.Kill)
@@ -172,7 +174,7 @@ func init() {
 		if o.Silence > 0 {
 			opt.HeartbeatInterval, opt.HeartbeatTimeout = o.Silence/4, o.Silence
 		}
-		m, err := core.NewMaster(opt)
+		m, err := newMaster(opt)
 		if err != nil {
 			return err
 		}
@@ -192,7 +194,7 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 	if o.Phases {
 		opt.Probe.Duration, opt.Probe.Connections = 2*time.Millisecond, 1
 	}
-	comm, err := core.Connect(ctx, opt)
+	comm, err := connect(ctx, opt)
 	if err != nil {
 		return nil, err
 	}

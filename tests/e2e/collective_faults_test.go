@@ -165,7 +165,7 @@ func newEvery(t *testing.T, ctx context.Context) *every {
 		t: t, ctx: ctx, open: make(chan struct{}),
 		handles: make([][]*core.Handle, 4), calls: make([][]core.Collective, 4), before: make([][][2][]byte, 4),
 	}
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: silence / 5, HeartbeatTimeout: silence})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: silence / 5, HeartbeatTimeout: silence})
 	require.NoError(t, err)
 	running, end := context.WithCancel(context.Background())
 	over := make(chan error, 1)

@@ -110,7 +110,7 @@ type farWorld struct {
 
 func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po core.Options, bps int) *farWorld {
 	mo.Listen, mo.Logger = "127.0.0.1:0", childLogger(63)
-	m, err := core.NewMaster(mo)
+	m, err := newMaster(mo)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	mctx, stop := context.WithCancel(ctx)
@@ -143,7 +143,7 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 		if id == 2 {
 			opt.Master = toMaster.addr()
 		}
-		comm, err := core.Connect(ctx, opt)
+		comm, err := connect(ctx, opt)
 		require.NoError(t, err)
 		return comm
 	}

@@ -18,7 +18,9 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // Every call that waits for the other peers ends, with a typed error that says
@@ -53,7 +55,7 @@ func TestEveryCallEnds(t *testing.T) {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+				m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 				require.NoError(t, err)
 				go m.Run(ctx)
 				defer m.Close()
@@ -100,7 +102,7 @@ func TestUnreachableNewcomerIsDropped(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var log lockedBuffer
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	go m.Run(ctx)
 	defer m.Close()
@@ -110,7 +112,7 @@ func TestUnreachableNewcomerIsDropped(t *testing.T) {
 	require.NoError(t, err)
 	port := uint16(shut.Addr().(*net.TCPAddr).Port)
 	require.NoError(t, shut.Close())
-	nc, err := net.Dial("tcp", m.Addr().String())
+	nc, err := issued.Dial(m.Addr().String(), secure.Control)
 	require.NoError(t, err)
 	defer nc.Close()
 	_, err = nc.Write(wire.Append(nil, wire.C2MRequestSessionRegistration{P2PPort: port, SharedStatePort: port, BenchmarkPort: port, Ext: wire.Ext{Native: true}}))
@@ -276,7 +278,7 @@ func TestIPv6(t *testing.T) {
 		return
 	}
 	require.NoError(t, probe.Close())
-	m, err := core.NewMaster(core.MasterOptions{Listen: "[::1]:0"})
+	m, err := newMaster(core.MasterOptions{Listen: "[::1]:0"})
 	require.NoError(t, err)
 	go m.Run(ctx)
 	defer m.Close()

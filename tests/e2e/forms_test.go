@@ -108,7 +108,7 @@ func besidePCCL(t *testing.T, ctx context.Context, master string) *core.Communic
 
 	go func() {
 		var err error
-		c, err = core.Connect(ctx, core.Options{Master: master, PortBase: -1})
+		c, err = connect(ctx, core.Options{Master: master, PortBase: -1})
 		joined <- err
 	}()
 	for waiting := false; !waiting; { // until it is registered

@@ -75,7 +75,7 @@ func TestHasherByName(t *testing.T) {
 // is dialled.
 func TestWrongHasherIsRefused(t *testing.T) {
 	for _, name := range []string{"wrong", "md5"} {
-		_, err := core.Connect(t.Context(), core.Options{Master: "127.0.0.1:1", PortBase: -1, Hash: core.HashSettings{Hasher: name}})
+		_, err := connect(t.Context(), core.Options{Master: "127.0.0.1:1", PortBase: -1, Hash: core.HashSettings{Hasher: name}})
 		require.ErrorIs(t, err, errs.InvalidArgument)
 		require.ErrorContains(t, err, name)
 		require.Equal(t, name == "wrong", errors.Is(err, digest.ErrWrong), "%v", err)

@@ -39,7 +39,7 @@ var garbage = map[string][]byte{
 func joinAt(ctx context.Context, master string, base int) (*core.Communicator, error) {
 	opt := core.Options{}
 	opt.Master, opt.PortBase, opt.ListenHost = master, base, "127.0.0.1"
-	return core.Connect(ctx, opt)
+	return connect(ctx, opt)
 }
 
 // grow lets another peer in, and returns all.
@@ -97,7 +97,7 @@ func reduceAmong(t *testing.T, ctx context.Context, comms []*core.Communicator) 
 func TestStrangersDoNoHarm(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	mctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -233,7 +233,7 @@ func TestStrangersDoNotFillTheLog(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	log, ports := &lockedLog{}, freePorts(t)[:1]
-	c, err := core.Connect(ctx, core.Options{Master: localMaster(t), ListenHost: "127.0.0.1", Ports: ports, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	c, err := connect(ctx, core.Options{Master: localMaster(t), ListenHost: "127.0.0.1", Ports: ports, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	require.NoError(t, err)
 	uuid := wire.UUID{1}
 	for _, p := range []wire.Packet{

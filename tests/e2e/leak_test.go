@@ -19,7 +19,7 @@ func TestNoLeakAcrossSessions(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	mctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -34,7 +34,7 @@ func TestNewcomersAskFirst(t *testing.T) {
 				}
 			}
 		}
-		c, err := core.Connect(ctx, core.Options{Master: addr, PortBase: -1})
+		c, err := connect(ctx, core.Options{Master: addr, PortBase: -1})
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func TestProgramsBeginWithAll(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	form := func(addr string) error {
-		c, err := core.Connect(ctx, core.Options{Master: addr, PortBase: -1})
+		c, err := connect(ctx, core.Options{Master: addr, PortBase: -1})
 		if err != nil {
 			return err
 		}

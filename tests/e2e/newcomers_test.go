@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // overseer is a master that counts how rounds end and remembers who was closed.
@@ -43,7 +45,7 @@ func overseen(t *testing.T, opt core.MasterOptions) *overseer {
 			o.mu.Unlock()
 		}
 	}
-	m, err := core.NewMaster(opt)
+	m, err := newMaster(opt)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -131,7 +133,7 @@ type stranger struct {
 // the master and may return an answer.
 func newStranger(t testing.TB, master string, port uint16, ext wire.Ext, answer func(wire.Packet) wire.Packet) *stranger {
 	t.Helper()
-	conn, err := net.Dial("tcp", master)
+	conn, err := issued.Dial(master, secure.Control)
 	require.NoError(t, err)
 	s := &stranger{conn: conn, gone: make(chan struct{})}
 	_, err = conn.Write(wire.Append(nil, wire.C2MRequestSessionRegistration{P2PPort: port, SharedStatePort: 1, BenchmarkPort: 2, Ext: ext}))

@@ -32,7 +32,7 @@ func (s sink) Write(p []byte) (int, error) {
 func TestEventsNeedNoTick(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
 	defer cancel()
-	master, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: time.Minute, HeartbeatTimeout: 3 * time.Minute})
+	master, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: time.Minute, HeartbeatTimeout: 3 * time.Minute})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	mctx, stop := context.WithCancel(context.Background())
@@ -82,7 +82,7 @@ func BenchmarkNotice(b *testing.B) {
 	}
 	ctx := context.Background()
 	serve := func(b *testing.B) string {
-		m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+		m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 		require.NoError(b, err)
 		ended := make(chan error, 1)
 		mctx, stop := context.WithCancel(ctx)
@@ -93,7 +93,7 @@ func BenchmarkNotice(b *testing.B) {
 	join := func(b *testing.B, master string, first *core.Communicator) *core.Communicator {
 		done := make(chan *core.Communicator, 1)
 		go func() {
-			c, err := core.Connect(ctx, core.Options{Master: master, PortBase: -1})
+			c, err := connect(ctx, core.Options{Master: master, PortBase: -1})
 			if err != nil {
 				b.Error(err)
 			}
@@ -108,7 +108,7 @@ func BenchmarkNotice(b *testing.B) {
 	}
 	b.Run("newcomer", func(b *testing.B) {
 		master := serve(b)
-		first, err := core.Connect(ctx, core.Options{Master: master, PortBase: -1})
+		first, err := connect(ctx, core.Options{Master: master, PortBase: -1})
 		require.NoError(b, err)
 		defer first.Close()
 		var took []time.Duration
@@ -125,7 +125,7 @@ func BenchmarkNotice(b *testing.B) {
 	})
 	b.Run("abort", func(b *testing.B) {
 		master := serve(b)
-		first, err := core.Connect(ctx, core.Options{Master: master, PortBase: -1})
+		first, err := connect(ctx, core.Options{Master: master, PortBase: -1})
 		require.NoError(b, err)
 		defer first.Close()
 		second := join(b, master, first)

@@ -16,7 +16,7 @@ import (
 func probed(t testing.TB) (addr string, said func() []string) {
 	var mu sync.Mutex
 	var texts []string
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(f core.Fact) {
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(f core.Fact) {
 		if f.Kind == "probes" {
 			mu.Lock()
 			defer mu.Unlock()
@@ -45,7 +45,7 @@ func admit(t testing.TB, ctx context.Context, master string, comms []*core.Commu
 	joined := make(chan *core.Communicator, 1)
 	go func() {
 		o := core.Options{Master: master, ListenHost: "127.0.0.1", PortBase: -1, Probe: core.ProbeOptions{Connections: probes}}
-		c, err := core.Connect(ctx, o)
+		c, err := connect(ctx, o)
 		if err != nil {
 			t.Error(err)
 		}
@@ -100,7 +100,7 @@ func BenchmarkOptimize16(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-		m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+		m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 		require.NoError(b, err)
 		ended := make(chan error, 1)
 		go func() { ended <- m.Run(ctx) }()

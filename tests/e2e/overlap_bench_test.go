@@ -45,7 +45,7 @@ func (m metered) Write(p []byte) (n int, err error) {
 // longer than one of them.
 func BenchmarkOverlap(b *testing.B) {
 	ctx := context.Background()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(b, err)
 	mctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -55,7 +55,7 @@ func BenchmarkOverlap(b *testing.B) {
 	connect := func() *core.Communicator {
 		var mu sync.Mutex
 		var free time.Time
-		c, err := core.Connect(ctx, core.Options{Master: master, PortBase: -1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := connect(ctx, core.Options{Master: master, PortBase: -1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			if err != nil || addr == master {
 				return c, err

@@ -127,12 +127,12 @@ func TestPanicInASession(t *testing.T) {
 func TestPanicInTheMaster(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(core.Fact) { panic("out of order") }})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(core.Fact) { panic("out of order") }})
 	require.NoError(t, err)
 	defer m.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
-	_, err = core.Connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+	_, err = connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
 	require.Error(t, err)
 	err = <-ended
 	require.ErrorIs(t, err, errs.Internal)

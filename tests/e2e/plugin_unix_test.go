@@ -31,7 +31,7 @@ func TestKilledPluginsCostNothing(t *testing.T) {
 	defer plugin.Close()
 	require.NoError(t, plugin.Wait(ctx))
 
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", RingSolver: plugin, SolverBudget: 50 * time.Millisecond})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", RingSolver: plugin, SolverBudget: 50 * time.Millisecond})
 	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- m.Run(ctx) }()

@@ -90,7 +90,7 @@ func TestPostedStreams(t *testing.T) {
 		"Post.Batch 5000":      {Post: core.PostOptions{Batch: 5000}},
 	} {
 		bad.Master = "127.0.0.1:1"
-		_, err := core.Connect(ctx, bad)
+		_, err := connect(ctx, bad)
 		require.ErrorIs(t, err, errs.InvalidArgument)
 		require.ErrorContains(t, err, want)
 	}

@@ -38,7 +38,7 @@ func TestRejoinAtTheSamePorts_Q7(t *testing.T) {
 	require.NoError(t, comms[2].Close())
 	back := make(chan error, 1)
 	go func() {
-		c, err := core.Connect(ctx, core.Options{Master: master, ListenHost: "127.0.0.1", Ports: ports})
+		c, err := connect(ctx, core.Options{Master: master, ListenHost: "127.0.0.1", Ports: ports})
 		comms[2] = c
 		back <- err
 	}()

@@ -19,12 +19,13 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // localMaster runs a master in this process until the test ends.
 func localMaster(t *testing.T) string {
 	t.Helper()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -37,17 +38,28 @@ func localMaster(t *testing.T) string {
 	return m.Addr().String()
 }
 
+// connect and newMaster are those of core, in TLS where the environment says so.
+func connect(ctx context.Context, o core.Options) (*core.Communicator, error) {
+	issued.Peer(&o.Security)
+	return core.Connect(ctx, o)
+}
+
+func newMaster(o core.MasterOptions) (*core.Master, error) {
+	issued.Master(&o.Security)
+	return core.NewMaster(o)
+}
+
 // world connects n peers in this process; options may be changed per peer.
 func world(t *testing.T, ctx context.Context, master string, n int, change func(id int, o *core.Options)) []*core.Communicator {
 	t.Helper()
-	connect := func(id int) (*core.Communicator, error) {
+	begin := func(id int) (*core.Communicator, error) {
 		o := core.Options{Master: master, PortBase: -1}
 		if change != nil {
 			change(id, &o)
 		}
-		return core.Connect(ctx, o)
+		return connect(ctx, o)
 	}
-	first, err := connect(0)
+	first, err := begin(0)
 	require.NoError(t, err)
 	comms := make([]*core.Communicator, n)
 	comms[0] = first
@@ -77,7 +89,7 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 		go func() {
 			defer wg.Done()
 			if id > 0 {
-				comms[id], fail[id] = connect(id)
+				comms[id], fail[id] = begin(id)
 			}
 			if fail[id] == nil {
 				fail[id] = grow(comms[id])
@@ -436,7 +448,7 @@ func TestCloseWhileAPoolHasAGap(t *testing.T) {
 	defer cancel()
 	master := localMaster(t)
 	const base = 25000
-	c, err := core.Connect(ctx, core.Options{Master: master, PortBase: base, ListenHost: "127.0.0.1", HandshakeTimeout: time.Hour})
+	c, err := connect(ctx, core.Options{Master: master, PortBase: base, ListenHost: "127.0.0.1", HandshakeTimeout: time.Hour})
 	require.NoError(t, err)
 	var open []net.Conn
 	for port := base; port < base+80; port++ {

@@ -111,7 +111,7 @@ func TestTrainedStateWins(t *testing.T) {
 func TestOperatorGivesALostStateUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	require.ErrorIs(t, m.ResetSharedState(0), errs.Closed, "it does not run yet")
 	ended := make(chan error, 1)
@@ -121,7 +121,7 @@ func TestOperatorGivesALostStateUp(t *testing.T) {
 		require.NoError(t, <-ended)
 		require.ErrorIs(t, m.SetBeginAnew(true), errs.Closed)
 	})
-	first, err := core.Connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+	first, err := connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
 	require.NoError(t, err)
 	trained := []float64{1, 2, 3}
 	_, err = first.SyncSharedState(ctx, &core.SharedState{Revision: 7, Tensors: []core.Tensor{core.TensorOf("w", trained)}}, core.SyncOptions{})

@@ -45,7 +45,7 @@ func TestRingsSwitchUnderLoad(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var switched, rounds atomic.Int64
-	m, err := core.NewMaster(core.MasterOptions{
+	m, err := newMaster(core.MasterOptions{
 		Listen: "127.0.0.1:0", RingSolver: wanderer{}, SolverBudget: time.Millisecond, SearchBudget: 300 * time.Millisecond,
 		Noise: 1e-9, Patience: time.Microsecond, MaxLinkAge: time.Microsecond,
 		OnFact: func(f core.Fact) {

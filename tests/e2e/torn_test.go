@@ -102,7 +102,7 @@ func TestEveryEndOfAFetchNamesWhatIsTorn(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
-			m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+			m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 			require.NoError(t, err)
 			ended := make(chan error, 1)
 			go func() { ended <- m.Run(ctx) }()
@@ -245,7 +245,7 @@ func TestRefusedCallsChangeNothing(t *testing.T) {
 func TestEveryCallWhileEveryOtherRuns(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
@@ -312,7 +312,7 @@ func TestARunIsNotBegunAnewByAccident(t *testing.T) {
 	for _, c := range cs {
 		require.NoError(t, c.Close())
 	}
-	back, err := core.Connect(ctx, core.Options{Master: addr, PortBase: -1})
+	back, err := connect(ctx, core.Options{Master: addr, PortBase: -1})
 	require.NoError(t, err)
 	defer back.Close()
 	for _, wrong := range []*core.SharedState{tensorsOf(0, 2, 100, 0), tensorsOf(1, 2, 100, 1), tensorsOf(2, 2, 100, 0)} {

@@ -44,7 +44,7 @@ func TestMinimumOfPeers(t *testing.T) {
 		t.Fatalf("two peers are not three: %v", err)
 	case <-time.After(100 * time.Millisecond): // a longer wait would see more
 	}
-	late, err := core.Connect(ctx, core.Options{Master: at, PortBase: -1})
+	late, err := connect(ctx, core.Options{Master: at, PortBase: -1})
 	require.NoError(t, err)
 	defer late.Close()
 	for range left {

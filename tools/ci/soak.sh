@@ -7,6 +7,7 @@ tools/ci/original.sh
 limit=${SOAK_TIMEOUT:-8h}
 go test -count=1 -timeout "$limit" -v ./tests/e2e -soak
 go test -count=1 -timeout "$limit" -v ./tests/churn ./tests/chaos -soak
+ALL=1 SOAK=1 tools/ci/secure.sh
 go test -count=1 -timeout "$limit" -v ./plugins/absmax ./plugins/generic -soak
 go test -count=1 -timeout "$limit" -v ./internal/cuda/kernels -soak
 go test -count=1 -timeout "$limit" -v ./tests/sim -sim.seeds="${SOAK_SEEDS:-1000000}"

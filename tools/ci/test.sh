@@ -30,6 +30,7 @@ stage "gates" tools/ci/gates.sh
 stage "original library" original
 stage "tests with race detector" tools/ci/race.sh
 stage "tests at full speed" tools/ci/speed.sh
+stage "runs in TLS" tools/ci/secure.sh
 stage "network of a container" tools/ci/wan.sh
 stage "python package" tools/ci/python.sh
 stage "kit for a GPU" tools/ci/gpukit.sh

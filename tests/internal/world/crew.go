@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
@@ -62,6 +63,7 @@ var ErrViolated = errors.New("violated")
 // NewCrew starts a master. Trainers are made after the template.
 func NewCrew(template Order) (*Crew, error) {
 	c := &Crew{Template: template, trainers: map[int]*Proc{}, events: make(chan event, 4096), moved: time.Now()}
+	issued.Share()
 	c.Books.init()
 	c.Template.Role = "trainer"
 	m, err := c.start(Order{Role: "master"})

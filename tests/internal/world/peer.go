@@ -16,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // Order is what a parent tells a process of its world.
@@ -69,7 +70,9 @@ type Report struct {
 var errWrong = errors.New("wrong result")
 
 func runMaster(ctx context.Context, say func(Report)) error {
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", Logger: logger()})
+	o := core.MasterOptions{Listen: "127.0.0.1:0", Logger: logger()}
+	issued.Master(&o.Security)
+	m, err := core.NewMaster(o)
 	if err != nil {
 		return err
 	}
@@ -129,6 +132,7 @@ func runTrainer(ctx context.Context, o Order, say func(Report)) error {
 func (t *trainer) join(ctx context.Context) (err error) {
 	opt := core.Options{}
 	opt.Master, opt.PoolSize, opt.PortBase, opt.Logger = t.Master, t.Pool, -1, logger()
+	issued.Peer(&opt.Security)
 	opt.Probe.Duration, opt.Probe.Connections = 20*time.Millisecond, 1
 	opt.ListenHost, opt.Ports, opt.Announce.Ports = "127.0.0.1", t.Ports, t.Announce
 	if t.Via != "" {

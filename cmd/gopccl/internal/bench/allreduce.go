@@ -176,6 +176,7 @@ type Result struct {
 	Wire       string  `json:"wire,omitempty"`
 	Concurrent int     `json:"concurrent"`
 	InPlace    bool    `json:"in_place"`
+	Secure     bool    `json:"secure"`
 	Pool       int     `json:"pool"`
 	FrameBytes int     `json:"frame_bytes"`
 	Rounds     int     `json:"rounds"`
@@ -202,7 +203,7 @@ func (w World) AllReduce(ctx context.Context, jobs []Reduction, emit func(Result
 		gigabytes := float64(j.Bytes()) * float64(j.Concurrent) * float64(j.Rounds) / 1e9
 		res := Result{
 			World: w.Size, Bytes: j.Bytes(), DType: j.DType.String(), Quantize: j.Quantize.Algorithm,
-			Concurrent: j.Concurrent, InPlace: j.InPlace, Pool: w.Peer.PoolSize, FrameBytes: w.Peer.FrameBytes, Rounds: j.Rounds,
+			Concurrent: j.Concurrent, InPlace: j.InPlace, Secure: w.Secure, Pool: w.Peer.PoolSize, FrameBytes: w.Peer.FrameBytes, Rounds: j.Rounds,
 			Median: t.median, Min: t.min, Max: t.max,
 			CPUPerGB: t.cpu.Seconds() / float64(w.Size) / gigabytes, Rx: t.rx, Tx: t.tx,
 		}

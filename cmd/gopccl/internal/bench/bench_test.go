@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 )
 
@@ -81,6 +83,39 @@ func TestAllReduce(t *testing.T) {
 
 // Every kind moves the bytes that it needs and no more, beside the results that its
 // processes have verified.
+// In a world in TLS the master takes peers with a credential of that world alone.
+func TestAllReduceSecure(t *testing.T) {
+	w := world(2)
+	w.Secure = true
+	jobs := []Reduction{{Count: 90000, DType: dtype.Float32, Rounds: 2, Concurrent: 1}}
+	var got []Result
+	require.NoError(t, w.AllReduce(t.Context(), jobs, func(r Result) error {
+		got = append(got, r)
+		return nil
+	}))
+	require.Len(t, got, 1)
+	require.True(t, got[0].Secure)
+	require.EqualValues(t, 4*90000, got[0].Tx, "what is counted is what is reduced")
+
+	made, err := newCredentials()
+	require.NoError(t, err)
+	head, err := made.master()
+	require.NoError(t, err)
+	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", Security: core.SecurityOptions{Credential: head}})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	in, order := io.Pipe() // its end makes the peer leave
+	go func() { _, _ = io.WriteString(order, `{"World":1}`+"\n") }()
+	err = Peer(ctx, m.Addr().String(), in, io.Discard)
+	require.NoError(t, order.Close())
+	require.ErrorIs(t, err, errs.MasterConnectionFailed)
+	stop()
+	<-ended
+	require.NoError(t, m.Close())
+}
+
 func TestCollective(t *testing.T) {
 	const n, size = 3, 4 * 9000
 	want := map[core.Kind]uint64{ // sent by the peer that sends most

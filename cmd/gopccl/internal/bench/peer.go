@@ -12,14 +12,18 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/secure"
 )
 
 // Order tells a peer process what to measure. It is the first line on its
 // standard input, in JSON; the end of the input makes the process leave.
 type Order struct {
-	Index     int // of the process, 0 to World-1
-	World     int
-	Peer      PeerConfig
+	Index int // of the process, 0 to World-1
+	World int
+	Peer  PeerConfig
+	// Credential is one in PEM, for a world in TLS; it is on no disk.
+	Credential []byte `json:",omitempty"`
+
 	AllReduce []Reduction // one job each, in this order
 	Exchange  []Exchange
 	Sync      []Transfer // at most one: the keys of a run's state are fixed, sizes included
@@ -66,8 +70,14 @@ func Peer(ctx context.Context, master string, in io.Reader, out io.Writer) error
 		leave() // the measuring process is gone
 	}()
 
+	var security core.SecurityOptions
+	if len(o.Credential) > 0 {
+		if security.Credential, err = secure.ParseCredential(o.Credential); err != nil {
+			return err
+		}
+	}
 	comm, err := core.Connect(ctx, core.Options{
-		Master: master, ListenHost: "127.0.0.1", PortBase: -1,
+		Master: master, Security: security, ListenHost: "127.0.0.1", PortBase: -1,
 		PoolSize: o.Peer.PoolSize, FrameBytes: o.Peer.FrameBytes, EagerBytes: o.Peer.EagerBytes,
 		Backend: o.Peer.Backend, Congestion: o.Peer.Congestion, Threads: o.Peer.Threads, Affinity: o.Peer.Affinity,
 		Hash: core.HashSettings{Hasher: o.Peer.Hasher},

@@ -21,6 +21,8 @@ import (
 type World struct {
 	Size int
 	Peer PeerConfig
+	// Secure has every connection in TLS, with credentials that are made for this world.
+	Secure bool
 	// Command returns the command of a peer process, which calls Peer.
 	Command func(master string) *exec.Cmd
 	// Limit bounds the life of the world.
@@ -32,7 +34,17 @@ type World struct {
 func (w World) run(ctx context.Context, order Order, done func(job int, reports []Report) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Limit)
 	defer cancel()
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", Solver: "none"})
+	opt := core.MasterOptions{Listen: "127.0.0.1:0", Solver: "none"}
+	var made *credentials
+	if w.Secure {
+		if made, err = newCredentials(); err != nil {
+			return err
+		}
+		if opt.Security.Credential, err = made.master(); err != nil {
+			return err
+		}
+	}
+	m, err := core.NewMaster(opt)
 	if err != nil {
 		return err
 	}
@@ -52,6 +64,11 @@ func (w World) run(ctx context.Context, order Order, done func(job int, reports 
 	}()
 	for i := range peers {
 		order.Index = i
+		if made != nil {
+			if order.Credential, err = made.peer(i); err != nil {
+				return err
+			}
+		}
 		if peers[i], err = start(w.Command(m.Addr().String()), order); err != nil {
 			return fmt.Errorf("start peer process %d: %w", i, err)
 		}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The end-to-end tests once more, with every connection in TLS (tests/internal/issued). All of them need five minutes, so
+# that make test runs those in which connections begin and end under way: kills, aborts, joins, rejoins, each kind of
+# collective, messages, shared states, leaks. ALL=1 (make secure) runs all, churn and chaos.
+. "$(dirname "$0")/common.sh"
+
+export GOPCCL_TEST_SECURITY=require
+# These speak plaintext by hand, as PCCL's peers do or to read the wire, or expect what a certificate answers before:
+# an address that is another peer's.
+byhand='BesidePCCL|DirectAllReduce|NearPeersUseTheRing|GiveUpWhileANeighbourIsSilent|StrangersDoNotFillTheLog|AddressesOfAnotherNetwork'
+if [ -z "${ALL:-}" ]; then
+	gotest -count=1 -timeout 240s ./tests/e2e -skip "$byhand" -run 'HardKills|AbortRestores|Rejoin|TwentyJoin|EveryCollective|OfTheDead|Messages|Torn|Transfers|NoLeak|CreateReduceDestroy|CloseWith|EveryCallEnds|OutliveTheirHandshakes|StrangersDoNoHarm'
+else
+	gotest -count=1 -timeout 20m ./tests/e2e -skip "$byhand" ${SOAK:+-soak}
+	gotest -count=1 -timeout 60m ./tests/churn ./tests/chaos ${SOAK:+-soak}
+fi
