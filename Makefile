@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: secure gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
+.PHONY: masterkills secure gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -10,6 +10,7 @@ help:
 	@echo "secure       the tests with processes once more, with every connection in TLS"
 	@echo "churn        kills, stops and cuts off trainers of a run for HOURS=8, and writes docs/churn.md"
 	@echo "soak-plugins kills plugins a hundred times during runs; prints how often, and what it cost (a minute)"
+	@echo "masterkills  kills the master of runs 1,000 times; prints how long their calls paused (ten minutes)"
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then collectives beside PCCL, Gloo and bare TCP (installs PyTorch once)"
@@ -49,6 +50,9 @@ churn:
 soak-plugins:
 	@go test -count=1 -timeout 30m -v ./tests/e2e -run 'TestKilledPluginsCostNothing$$' -soak
 	@go test -count=1 -timeout 30m -v ./plugins/absmax ./plugins/generic -run Kill -soak
+
+masterkills:
+	@go test -count=1 -timeout 60m -v ./tests/e2e -run 'TestMasterKills$$' -soak
 
 vet:
 	@tools/ci/vet.sh

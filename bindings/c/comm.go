@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -67,6 +68,20 @@ func gopccl_build_info(info *C.pcclBuildInfo_t) C.int {
 	})
 }
 
+// withOthers returns the list of masters in the settings behind the one that the program
+// names; that one alone where the settings have no list.
+func withOthers(master, configured string) string {
+	list := []string{master}
+	if strings.Contains(configured, ",") {
+		for m := range strings.SplitSeq(configured, ",") {
+			if m = strings.TrimSpace(m); m != master {
+				list = append(list, m)
+			}
+		}
+	}
+	return strings.Join(list, ",")
+}
+
 //export gopccl_create
 func gopccl_create(params *C.pcclCommCreateParams_t, wanted C.int, out *C.uintptr_t) C.int {
 	return callCreate.guard(func() error {
@@ -82,7 +97,7 @@ func gopccl_create(params *C.pcclCommCreateParams_t, wanted C.int, out *C.uintpt
 			return err
 		}
 		m := &comm{opt: c.PeerOptions(logger()), launched: flights{}}
-		m.opt.Master = at.String()
+		m.opt.Master = withOthers(at.String(), c.Peer.Master)
 		m.opt.Group = uint32(params.peer_group)
 		m.opt.PoolSize = int(params.p2p_connection_pool_size)
 		m.ctx, m.cancel = context.WithCancel(context.Background())

@@ -24,6 +24,12 @@ func impatient(t *testing.T) {
 
 var callTest = call{"end of a thing", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 
+// The masters of the settings stand behind the one that the program names, if they are several.
+func TestOtherMasters(t *testing.T) {
+	require.Equal(t, "10.0.0.1:48148", withOthers("10.0.0.1:48148", "127.0.0.1:48148"))
+	require.Equal(t, "10.0.0.1:48148,a:1,[::1]:2", withOthers("10.0.0.1:48148", "a:1, 10.0.0.1:48148,[::1]:2"))
+}
+
 // A caller that gives up destroying something leaves it ending, and can come back; nobody
 // else can use it any more.
 func TestDestroyingCanBeInterrupted(t *testing.T) {
