@@ -147,3 +147,19 @@ func TestManyLateEndAtOnce(t *testing.T) {
 	few, many := cost(400), cost(1600)
 	require.Less(t, many, 45*few+20*time.Millisecond, "four times as many")
 }
+
+// Peers that come back to a new master cost it what their group has members, each.
+func TestReturnsCostWhatTheirGroupDoes(t *testing.T) {
+	cost := func(n int) time.Duration {
+		return least(t, func() {
+			r := newReturning(n, n)
+			for i := range n {
+				r.comes(i)
+			}
+			require.False(t, r.m.recovery.on)
+			require.Equal(t, 3*n, r.out) // M2C 1, 72 and 9
+		})
+	}
+	few, many := cost(128), cost(1024)
+	require.Less(t, many, 3*8*8*few, "with 128 peers: %v", few)
+}

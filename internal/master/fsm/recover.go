@@ -25,17 +25,19 @@ const (
 // recovery is the time in which a master that came after another one decides nothing,
 // and hears from the peers what they hold.
 type recovery struct {
-	on    bool
-	begun bool              // since is known
-	since time.Duration     // when it began
-	over  bool              // it is through: who comes now is too late
-	held  []PacketIn        // what came behind reports, and registrations of newcomers
-	doors map[ClientID]bool // ... of these clients
-	back  []*comeback       // those who have come back, in the order in which they did
-	by    map[*client]*comeback
-	news  bool   // there may be enough reports now
-	asked uint64 // the confirmation that is awaited, 0: none
-	sure  bool   // it has come
+	on     bool
+	begun  bool              // since is known
+	since  time.Duration     // when it began
+	over   bool              // it is through: who comes now is too late
+	held   []PacketIn        // what came behind reports, and registrations of newcomers
+	doors  map[ClientID]bool // ... of these clients
+	back   []*comeback       // those who have come back, in the order in which they did
+	by     map[*client]*comeback
+	news   bool // there may be enough reports now
+	stale  bool // ... and groups does not know them
+	groups []*newest
+	asked  uint64 // the confirmation that is awaited, 0: none
+	sure   bool   // it has come
 }
 
 // comeback is a client that goes on with a session it had with an earlier master.
@@ -180,10 +182,10 @@ func (m *Machine) returned(b *comeback, e PacketIn) {
 		b.report = &p
 		m.follow(termOf(&p))
 		m.send(b.c, wire.M2CResumed{})
-		m.recovery.news = true
+		m.recovery.stir()
 	case ok: // connections that have broken since
 		b.report.Broken = p.Broken
-		m.recovery.news = true
+		m.recovery.stir()
 	case b.report == nil:
 		m.turnBack(b, fmt.Sprintf("packet %T before the report", e.Packet))
 	default:
@@ -275,8 +277,11 @@ func (r *recovery) lost(c *client) {
 	delete(r.doors, c.id)
 	r.back = slices.DeleteFunc(r.back, func(o *comeback) bool { return o == b })
 	r.held = slices.DeleteFunc(r.held, func(e PacketIn) bool { return e.Client == c.id })
-	r.news = true
+	r.stir()
 }
+
+// stir has the recovery look at what the peers say again.
+func (r *recovery) stir() { r.news, r.stale = true, true }
 
 // newest is what the registry and the reports say of the last ring of a group.
 type newest struct {
@@ -286,11 +291,21 @@ type newest struct {
 	ring    []wire.UUID
 	all     []wire.UUID // who is waited for: of a later ring, if the registry has one
 	missing []wire.UUID
+	said    map[wire.UUID]*hearsay
 	hinted  bool // all who are missing look dead to those beside them
 }
 
-// survey says for every known group who was in it, by ascending id.
-func (m *Machine) survey() (gs []*newest) {
+// survey says for every known group who was in it, by ascending id. It is asked at every
+// step, and looks again when somebody has reported, or has gone.
+func (m *Machine) survey() []*newest {
+	r := &m.recovery
+	if r.stale || r.groups == nil {
+		r.groups, r.stale = m.look(), false
+	}
+	return r.groups
+}
+
+func (m *Machine) look() (gs []*newest) {
 	of := func(id uint32) *newest {
 		i, found := slices.BinarySearchFunc(gs, id, func(g *newest, id uint32) int { return int(g.id) - int(id) })
 		if !found {
@@ -318,54 +333,63 @@ func (m *Machine) survey() (gs []*newest) {
 			g.all = r.Members
 		}
 	}
-	for _, g := range gs {
-		for _, u := range g.all {
-			if !m.accounted(g, u) {
-				g.missing = append(g.missing, u)
+	here := make(map[wire.UUID]*comeback, len(m.recovery.back))
+	for _, b := range m.recovery.back {
+		if b.report == nil {
+			continue
+		}
+		here[b.c.uuid] = b
+		g, s := of(b.group), &b.report.Round
+		for _, u := range b.report.Broken {
+			g.note(u).broken++
+		}
+		if s.Decision == g.round {
+			for _, u := range s.Gone {
+				g.note(u).over = true
+			}
+			for _, u := range s.Mortal {
+				g.note(u).over = true
 			}
 		}
-		g.hinted = m.hinted(g)
+	}
+	for _, g := range gs {
+		g.hinted = true
+		for i, u := range g.all {
+			if b := here[u]; b != nil && b.group == g.id || g.said[u] != nil && g.said[u].over {
+				continue // it has reported, or somebody knows that it does not come
+			}
+			g.missing = append(g.missing, u)
+			g.hinted = g.hinted && g.looksDead(i, here)
+		}
 	}
 	return gs
 }
 
-// accounted reports whether u needs not be waited for: it has reported, or somebody
-// knows that it does not come.
-func (m *Machine) accounted(g *newest, u wire.UUID) bool {
-	for _, b := range m.recovery.back {
-		if b.group != g.id || b.report == nil {
-			continue
-		}
-		s := &b.report.Round
-		if b.c.uuid == u || s.Decision == g.round && (slices.Contains(s.Gone, u) || slices.Contains(s.Mortal, u)) {
-			return true
-		}
-	}
-	return false
+// hearsay is what those who have come back say of a member.
+type hearsay struct {
+	broken int  // so many say that the connections to it have ended
+	over   bool // somebody knows that it does not come back
 }
 
-// hinted reports whether all who are missing from g look dead: those beside them who are
-// here say that the connections to them have ended, or others do where nobody beside
-// them is here.
-func (m *Machine) hinted(g *newest) bool {
-	for _, u := range g.missing {
-		beside, agree, others := 0, 0, 0
-		next := neighbours(g.all, u)
-		for _, b := range m.recovery.back {
-			if b.group != g.id || b.report == nil {
-				continue
-			}
-			broken := slices.Contains(b.report.Broken, u)
-			if slices.Contains(next, b.c.uuid) {
-				beside++
-				if broken {
-					agree++
-				}
-			} else if broken {
-				others++
-			}
-		}
-		if agree < beside || agree+others == 0 {
+func (g *newest) note(u wire.UUID) *hearsay {
+	if g.said == nil {
+		g.said = map[wire.UUID]*hearsay{}
+	}
+	if g.said[u] == nil {
+		g.said[u] = &hearsay{}
+	}
+	return g.said[u]
+}
+
+// looksDead reports whether those beside a member who are here say that the connections to
+// it have ended, or others do where nobody beside it is here.
+func (g *newest) looksDead(at int, here map[wire.UUID]*comeback) bool {
+	u, n := g.all[at], len(g.all)
+	if g.said[u] == nil || g.said[u].broken == 0 {
+		return false
+	}
+	for _, v := range []wire.UUID{g.all[(at+n-1)%n], g.all[(at+1)%n]} {
+		if b := here[v]; b != nil && b.group == g.id && !slices.Contains(b.report.Broken, u) {
 			return false
 		}
 	}
