@@ -212,7 +212,7 @@ func (s *Session) reattach(e fsm.Reattach) {
 	away.Trying = addr
 	c.away.Store(&away)
 	old := c.conn()
-	pause := s.spread(e.After)
+	pause := s.spread(e.After / time.Duration(len(c.masters))) // it is for a round through all of them
 	s.publishView()
 	s.spawn(func() {
 		// What is on its way from the old connection comes before what the new one brings.

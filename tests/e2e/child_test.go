@@ -35,9 +35,6 @@ type order struct {
 	World  int // wait for this world before starting, 0: do not
 	Extra  int
 	Group  uint32
-	Peers  string // all masters of the run, where they talk with each other
-	Self   string // which of them a master is
-	Dir    string // of what outlives a process
 	Flag   bool
 	Phases bool // update and optimize in every step
 
@@ -46,6 +43,8 @@ type order struct {
 	Patience time.Duration // without a master
 	Silence  time.Duration // HeartbeatTimeout, 0: the default
 	State    string        // directory of a master; "": none
+
+	Peers, Self string // all masters of the run, where they talk, and which of them it is
 }
 
 // report is one line that a child prints.

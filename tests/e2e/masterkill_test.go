@@ -231,11 +231,17 @@ type killings struct {
 
 // newKillings starts the master.
 func newKillings(t *testing.T, m order) *killings {
-	k := &killings{t: t, up: make(chan int, 1024), steps: map[uint64]report{}, rings: map[uint64]string{}}
-	k.more.L = &k.mu
 	m.Role, m.ID = "master", 63
-	k.master = start(t, m)
-	k.addr = k.master.await("listening", 30*time.Second).Addr
+	master := start(t, m)
+	k := newCrew(t, master.await("listening", 30*time.Second).Addr)
+	k.master = master
+	return k
+}
+
+// newCrew returns a run whose masters are at addr, before there are peers.
+func newCrew(t *testing.T, addr string) *killings {
+	k := &killings{t: t, addr: addr, up: make(chan int, 1024), steps: map[uint64]report{}, rings: map[uint64]string{}}
+	k.more.L = &k.mu
 	return k
 }
 
@@ -411,9 +417,15 @@ func endure(t *testing.T, p plan) []time.Duration {
 			break
 		}
 	}
+	return k.conclude()
+}
+
+// conclude ends the run and returns how long calls took.
+func (k *killings) conclude() []time.Duration {
+	k.t.Helper()
 	k.progress()
 	k.end()
-	t.Logf("%d kills, %d steps", p.kills, len(k.steps))
+	k.t.Logf("%d kills, %d steps", len(k.kills), len(k.steps))
 	return k.pauses()
 }
 
@@ -435,6 +447,12 @@ func TestMasterKills(t *testing.T) {
 	} {
 		list = append(list, endure(t, p)...)
 	}
+	tell(t, list)
+}
+
+// tell prints what a run's pauses were.
+func tell(t *testing.T, list []time.Duration) {
+	t.Helper()
 	slices.Sort(list)
 	t.Logf("%d pauses: median %v, p99 %v, longest %v", len(list), list[len(list)/2], list[len(list)*99/100], list[len(list)-1])
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +22,7 @@ func init() { roles["one-of-masters"] = oneOfMasters }
 
 // oneOfMasters is what gopccl master --peers does.
 func oneOfMasters(ctx context.Context, o order, say func(report)) error {
-	n, err := node.New(node.Options{Masters: strings.Split(o.Peers, ","), Self: o.Self, Dir: o.Dir, Logger: childLogger(o.ID)})
+	n, err := node.New(node.Options{Masters: strings.Split(o.Peers, ","), Self: o.Self, Dir: o.State, Logger: childLogger(o.ID)})
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func convene(t *testing.T) *council {
 	for i := range 3 {
 		c.orders = append(c.orders, order{
 			Role: "one-of-masters", ID: i, Master: addrs[i], Self: addrs[3+i], Peers: strings.Join(addrs[3:], ","),
-			Dir: filepath.Join(dir, fmt.Sprint(i)),
+			State: filepath.Join(dir, fmt.Sprint(i)),
 		})
 		c.start(i)
 	}
@@ -123,20 +123,41 @@ func (c *council) leader() int {
 	}
 }
 
-// The leader is killed again and again, and another master leads, with a higher term.
+// endpoints are the masters' addresses for peers.
+func (c *council) endpoints() string {
+	var list []string
+	for _, o := range c.orders {
+		list = append(list, o.Master)
+	}
+	return strings.Join(list, ",")
+}
+
+// The leader is killed again and again. Another master leads, with a higher term, and no
+// call of any peer fails.
 func TestLeadersAreKilled(t *testing.T) {
 	c := convene(t)
 	at := c.leader()
-	var pauses []time.Duration
-	for range 10 {
-		began := time.Now()
+	k := newCrew(t, c.endpoints())
+	for range 4 {
+		k.add(order{World: 4})
+	}
+	for range 4 {
+		<-k.up
+	}
+	for range counts(100) {
+		k.progress()
+		time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond) // what is under way is up to chance
 		c.masters[at].kill()
+		k.mu.Lock()
+		k.kills = append(k.kills, time.Now().UnixMicro())
+		k.mu.Unlock()
 		next := c.leader()
 		require.NotEqual(t, at, next)
-		pauses = append(pauses, time.Since(began))
 		c.start(at)
 		at = next
+		if k.failed() != "" {
+			break
+		}
 	}
-	slices.Sort(pauses)
-	t.Logf("until another master led: median %v, longest %v", pauses[len(pauses)/2], pauses[len(pauses)-1])
+	tell(t, k.conclude())
 }
