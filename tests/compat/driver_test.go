@@ -39,12 +39,18 @@ type flight struct {
 	dst    []byte
 }
 
+// resumeEnv has the sessions of a driver go on with another master.
+const resumeEnv = "GOPCCL_TEST_RESUME"
+
 // runDriver obeys standard input and returns the exit status of the process.
 func runDriver() int {
 	d := &driver{
 		in: bufio.NewReaderSize(os.Stdin, 1<<16), out: bufio.NewWriterSize(os.Stdout, 1<<16),
 		log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		flying: map[uint64]flight{},
+	}
+	if os.Getenv(resumeEnv) != "" {
+		d.opt.ReattachTimeout = callLimit
 	}
 	d.answer("init", nil)
 	for {

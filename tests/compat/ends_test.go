@@ -65,6 +65,61 @@ func TestMasterDies(t *testing.T) {
 	}
 }
 
+// The master dies in the middle of an all-reduce, and another one is started. The
+// original loses its connection, as ever. Our peers keep their sessions: the operation
+// fails for them, and without waiting for the original, which is still there, they go on
+// with each other. It comes again as a newcomer.
+func TestMasterIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, ours)
+	w.resumes = true
+	for _, k := range []kind{original, ours, ours} {
+		w.join(w.newPeer(k, 0, 1))
+	}
+	names := func() (us []string) {
+		for _, p := range w.peers {
+			if p.kind == ours {
+				_, self, err := p.Ring()
+				require.NoError(t, err)
+				us = append(us, fmt.Sprint(self))
+			}
+		}
+		return us
+	}
+	before := names()
+	o := w.newOperation(0, pccl.Reduce{Op: sum, DType: f32, InPlace: true}, 4<<20)
+	require.NoError(t, all(w.peers, func(_ int, p *peer) error { return p.Launch(o.of(p)) }))
+	w.master.Kill()
+	w.master = w.start(ours, "next master")
+	require.Eventually(t, func() bool { return w.master.Master("127.0.0.1", w.port) == nil }, callLimit, 10*time.Millisecond)
+	results := make([]pccl.Reduced, len(w.peers))
+	require.NoError(t, all(w.peers, func(i int, p *peer) (err error) {
+		results[i], err = p.Await(o.Tag)
+		if p.kind == ours && errs.CodeOf(err) != errs.RankConnectionLost {
+			return fmt.Errorf("code %v, error %w", errs.CodeOf(err), err)
+		}
+		return ended(p, err, errs.RankConnectionLost)
+	}))
+	for i, p := range w.peers {
+		if p.kind == ours {
+			require.True(t, bytes.Equal(o.inputs[p], results[i].Data), difference(o.inputs[p], results[i].Data))
+		}
+	}
+	lost := w.peers[0]
+	w.gone(lost)
+	require.NoError(t, all(w.peers, func(_ int, p *peer) error { return p.Update() }))
+	w.roundDone()
+	w.checkAttributes(w.peers...)
+	require.Equal(t, before, names())
+	w.reduce(w.newOperation(0, pccl.Reduce{Op: sum, DType: f32}, 100_000))
+	require.NoError(t, lost.Destroy())
+	require.NoError(t, lost.Quit())
+	w.join(w.newPeer(original, 0, 1))
+	require.Equal(t, before, names())
+	w.reduce(w.newOperation(0, pccl.Reduce{Op: sum, DType: f32}, 100_000))
+	w.close()
+}
+
 // ended checks that a call failed: the original with the given result, ours
 // with the same or with a code that says that the session is over.
 func ended(p *peer, err error, want errs.Code) error {

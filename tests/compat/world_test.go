@@ -35,6 +35,7 @@ const callLimit = 150 * time.Second
 type world struct {
 	t          testing.TB
 	original   *pccl.Driver
+	resumes    bool // our peers go on with another master
 	masterKind kind
 	master     *pccl.Process
 	port       int
@@ -108,6 +109,9 @@ func (w *world) start(k kind, name string) *pccl.Process {
 		cmd = exec.Command(os.Args[0])
 		// A race detector would otherwise make every child wait for a second before it ends.
 		cmd.Env = append(os.Environ(), driverEnv+"=1", "GORACE=atexit_sleep_ms=0")
+		if w.resumes {
+			cmd.Env = append(cmd.Env, resumeEnv+"=1")
+		}
 	}
 	p, err := pccl.Start(name, cmd, callLimit)
 	require.NoError(w.t, err)
