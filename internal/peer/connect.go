@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/core/secure"
@@ -29,23 +30,39 @@ func dialMaster(ctx context.Context, opt Options, addr string, g *guard.Guard) (
 	if conn, err = g.Dial(dctx, conn, secure.Want{Purpose: secure.Control}); err != nil {
 		return nil, err
 	}
-	return newMasterConn(conn), nil
+	mc := newMasterConn(conn)
+	mc.addr = addr
+	return mc, nil
 }
 
-// dialRenewal connects to the first master that renews certificates.
+// dialRenewal connects to the first master that renews certificates: the one that this
+// peer is connected to, or else another one.
 func (s *Session) dialRenewal(ctx context.Context) (net.Conn, error) {
 	var failed []error
-	for _, addr := range s.master.masters {
-		conn, err := s.opt.dialer()(ctx, "tcp", addr)
-		if err == nil {
-			conn, err = s.names.guard.Dial(ctx, transport.Quiet(conn), secure.Want{Purpose: secure.Renewal})
+	leads := s.master.conn().addr
+	others := slices.DeleteFunc(slices.Clone(s.master.masters), func(a string) bool { return a == leads })
+	for i, addr := range append([]string{leads}, others...) {
+		bound := s.opt.DialTimeout + s.opt.HandshakeTimeout
+		if end, ok := ctx.Deadline(); ok { // one that stands still leaves time for the others
+			bound = min(bound, time.Until(end)/time.Duration(len(others)+2-i))
 		}
+		conn, err := s.dialRenewalAt(ctx, addr, bound)
 		if err == nil {
 			return conn, nil
 		}
 		failed = append(failed, err)
 	}
 	return nil, errors.Join(failed...)
+}
+
+func (s *Session) dialRenewalAt(ctx context.Context, addr string, bound time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	conn, err := s.opt.dialer()(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return s.names.guard.Dial(ctx, transport.Quiet(conn), secure.Want{Purpose: secure.Renewal})
 }
 
 // establishTime is how long the connecting of a round may take: the report has

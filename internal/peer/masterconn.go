@@ -28,6 +28,7 @@ const (
 // and writes as far as the connection takes it at once; the rest is left to
 // its writer, which may wait.
 type masterConn struct {
+	addr  string // that was dialled
 	conn  net.Conn
 	src   io.Reader
 	try   transport.TryWriter // nil: only the writer writes

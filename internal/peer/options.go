@@ -55,7 +55,8 @@ type Options struct {
 type Network struct {
 	ReattachTimeout time.Duration
 
-	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	registerTime time.Duration // shorter in tests; 0: as the list of masters says
+	Dial         func(ctx context.Context, network, addr string) (net.Conn, error)
 	// RoundTrip is for tests: it says how far a peer is, instead of the system.
 	RoundTrip func(wire.UUID) (time.Duration, bool)
 }
@@ -92,6 +93,9 @@ const (
 	// registerTime bounds the wait for the answer to a registration. PCCL's
 	// master answers no peer while its solver runs.
 	registerTime = 30 * time.Second
+	// recoveryTime is longer than a gopccl master lets newcomers wait that begins
+	// with what others have.
+	recoveryTime = 10 * time.Second
 	// minDuration and maxDuration of an option: a shorter or longer value is a
 	// mistake in the unit.
 	minDuration, maxDuration = time.Millisecond, 24 * time.Hour

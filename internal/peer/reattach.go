@@ -117,6 +117,8 @@ func seek(ctx context.Context, opt Options) (*Session, error) {
 	masters, _ := bounds.Endpoints(opt.Master, maxMasters) // open checks it again
 	began := time.Now()
 	var first []string
+	// Each has its turn, and then the rounds go on for a while: they may be about to choose.
+	over := func(tries int) bool { return tries+1 >= len(masters) && time.Since(began) > opt.DialTimeout }
 	for tries, pointers := 0, 0; ; {
 		s, err := connect(ctx, opt, first, tries)
 		if err == nil {
@@ -131,7 +133,7 @@ func seek(ctx context.Context, opt Options) (*Session, error) {
 			pointers++
 			first = *pointed
 			continue
-		case len(masters) < 2 || c.greeted.Load() || errs.CodeOf(err) == errs.InvalidArgument || time.Since(began) > opt.DialTimeout:
+		case len(masters) < 2 || c.greeted.Load() || errs.CodeOf(err) == errs.InvalidArgument || over(tries):
 			return nil, err
 		}
 		first = nil
@@ -316,6 +318,7 @@ func (s *Session) broken() (gone []wire.UUID) {
 // caller holds the box.
 func (s *Session) take(ev attached) {
 	close(ev.taken)
+	ev.conn.quick.Store(!ev.Packet.Ext.Native)
 	s.master.at.Store(ev.conn)
 	if s.ctx.Err() != nil { // nothing reads it, and a crash may have closed the one before
 		ev.conn.conn.Close()

@@ -162,12 +162,12 @@ func TestNoReattach(t *testing.T) {
 	}
 }
 
-// Connect goes through the list: one master is not there, one closes the connection, and one
-// names the leader.
+// Connect goes through the list: one master is not there, one says nothing, one closes the
+// connection, and one names the leader.
 func TestConnectFindsTheLeader(t *testing.T) {
 	s := newScript(t)
-	dead, waits, follows := listen(t), listen(t), listen(t)
-	dead.Close()
+	dead, silent, waits, follows := listen(t), listen(t), listen(t), listen(t)
+	dead.Close() // the silent one never takes the connection that the system has made
 	go func() {
 		for {
 			conn, err := waits.Accept()
@@ -190,7 +190,8 @@ func TestConnectFindsTheLeader(t *testing.T) {
 		_, _ = io.Copy(io.Discard, conn)
 	}()
 	sess := s.welcome(func(o *Options) {
-		o.Master = dead.Addr().String() + "," + waits.Addr().String() + "," + follows.Addr().String()
+		o.registerTime, o.DialTimeout = time.Second, 500*time.Millisecond // each has its turn nevertheless
+		o.Master = dead.Addr().String() + "," + silent.Addr().String() + "," + waits.Addr().String() + "," + follows.Addr().String()
 	})
 	require.True(t, sess.View().Connected)
 	require.NoError(t, sess.Close())

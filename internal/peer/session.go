@@ -210,6 +210,12 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		return err
 	}
 	s.master.masters, _ = bounds.Endpoints(opt.Master, maxMasters) // checked
+	if opt.registerTime == 0 {
+		// Where there are others, one that stands still does not hold a newcomer up for longer.
+		if opt.registerTime = registerTime; len(s.master.masters) > 1 {
+			opt.registerTime = recoveryTime
+		}
+	}
 	s.master.turn %= len(s.master.masters)
 	if err := s.dial(ctx); err != nil {
 		return err
@@ -253,7 +259,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		Group: opt.Group, Host: host,
 		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
-		Secure: s.names.guard != nil, ReattachTimeout: max(0, opt.ReattachTimeout), RegisterTimeout: registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
+		Secure: s.names.guard != nil, ReattachTimeout: max(0, opt.ReattachTimeout), RegisterTimeout: opt.registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	s.publishView()
 	return nil
