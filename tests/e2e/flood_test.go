@@ -8,8 +8,6 @@ import (
 	"net"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,27 +103,9 @@ func TestHandshakeFlood(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 
-	// The run goes on, and counts.
-	var done [2]atomic.Int64
-	var run sync.WaitGroup
-	var over atomic.Bool
-	failed := make([]error, 2)
-	for i, c := range comms {
-		run.Go(func() {
-			data := make([]float32, 16<<10)
-			for last := false; !last && failed[i] == nil; done[i].Add(1) {
-				data[0] = 0 // one of the two says that it is over, and both see it in the sum
-				if over.Load() && i == 0 {
-					data[0] = 1
-				}
-				_, failed[i] = core.AllReduceSlice(ctx, c, data, data, core.Sum)
-				last = data[0] > 0
-			}
-		})
-	}
-
+	done, stop := reducing(t, ctx, comms)
 	most, closeAll := floodTLS(t, r, total, []string{addr, fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[1])})
-	reduced := done[0].Load()
+	reduced := done.Load()
 	require.Positive(t, reduced)
 	// A newcomer gets in while they are all there; the two others let it in when the run is over.
 	joined := make(chan error, 1)
@@ -135,11 +115,7 @@ func TestHandshakeFlood(t *testing.T) {
 		third <- c
 		joined <- err
 	}()
-	over.Store(true)
-	run.Wait()
-	require.NoError(t, failed[0])
-	require.NoError(t, failed[1])
-	require.Equal(t, done[0].Load(), done[1].Load())
+	stop()
 	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
 		for c.Attributes().LocalWorldSize < 3 {
 			pending, err := c.PeersPending(ctx)

@@ -14,7 +14,7 @@ import (
 
 // keeper runs a master with a directory; end ends it.
 func keeper(t *testing.T, dir string) (m *core.Master, end func()) {
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", State: dir})
+	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", State: dir})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(context.Background()) }()
@@ -70,7 +70,7 @@ func TestStateOutlivesTheMaster(t *testing.T) {
 				{state: tensorsOf(0, 2, 100, 0), reset: true, taken: true}, // an operator's choice
 			} {
 				m, end := keeper(t, dir)
-				c, err := core.Connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+				c, err := connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
 				require.NoError(t, err)
 				if s.reset {
 					require.NoError(t, m.ResetSharedState(0))
@@ -130,7 +130,7 @@ func TestMasterIsReplacedInGoodOrder(t *testing.T) {
 		require.Eventually(t, func() bool { return calls.Load() > before+6 }, 20*time.Second, time.Millisecond)
 		end()
 		var err error
-		m, err = core.NewMaster(core.MasterOptions{Listen: addr, State: dir})
+		m, err = newMaster(core.MasterOptions{Listen: addr, State: dir})
 		require.NoError(t, err)
 		over := make(chan error, 1)
 		go func() { over <- m.Run(context.Background()) }()

@@ -28,7 +28,7 @@ func oneOfMasters(ctx context.Context, o order, say func(report)) error {
 	}
 	defer n.Close()
 	for {
-		m, err := core.NewMaster(core.MasterOptions{Listen: o.Master, Authority: speaking{n, say}, Logger: childLogger(o.ID)})
+		m, err := newMaster(core.MasterOptions{Listen: o.Master, Authority: speaking{n, say}, Logger: childLogger(o.ID)})
 		if err != nil {
 			return err
 		}
