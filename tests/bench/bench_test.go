@@ -21,12 +21,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Peers of ours and the two programs of the floor do every kind of job, and
+// Peers of ours, in TLS as well, and the two programs of the floor do every kind of job, and
 // what they measured has one time for each round.
 func TestContestantsMeasure(t *testing.T) {
-	all, err := contestants(t.Context(), options{contestants: "floor", rival: "A=B " + os.Args[0]})
+	all, err := contestants(t.Context(), options{contestants: "floor,tls", rival: "A=B " + os.Args[0]})
 	require.NoError(t, err)
-	require.Len(t, all, 3)
+	require.Len(t, all, 4)
 	for _, c := range all {
 		world := 3
 		if c.name == nameRival {

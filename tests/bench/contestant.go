@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // maxRounds bounds the rounds of a turn: what comes back is a line of text.
@@ -20,6 +22,7 @@ const (
 	namePCCL  = "pccl"
 	nameGloo  = "gloo"
 	nameFloor = "floor"
+	nameTLS   = "tls" // gopccl with credentials
 )
 
 var rivalNames = []string{nameRival, "rival 2", "rival 3", "rival 4", "rival 5", "rival 6"}
@@ -81,11 +84,13 @@ func contestants(ctx context.Context, o options) ([]contestant, error) {
 				return nil, fmt.Errorf("set up PyTorch (leave it out with -contestants): %w", err)
 			}
 			all = append(all, contestant{nameGloo, plain, start})
+		case nameTLS:
+			all = append(all, contestant{nameTLS, anything, ours(issued.Command(self))})
 		case nameFloor:
 			// The floor is a number of bytes: one operation of all of them.
 			all = append(all, contestant{nameFloor, plain, floorOf([]string{self})})
 		default:
-			return nil, fmt.Errorf("-contestants %q: want some of %s, %s and %s", o.contestants, namePCCL, nameGloo, nameFloor)
+			return nil, fmt.Errorf("-contestants %q: want some of %s, %s, %s and %s", o.contestants, namePCCL, nameGloo, nameTLS, nameFloor)
 		}
 	}
 	return all, nil

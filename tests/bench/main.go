@@ -8,6 +8,7 @@
 //	go run ./tests/bench                              # some minutes
 //	go run ./tests/bench -full                        # worlds 2, 4, 8, 4 KiB to 256 MiB, 1 to 16 at a time
 //	go run ./tests/bench -world 2 -bytes 64MiB -turns 5
+//	go run ./tests/bench -hash=false -contestants tls -world 2,4 -bytes 400000,64MiB
 //	go run ./tests/bench -hash=false -contestants gloo,floor -pattern all-gather,barrier
 //	go run ./tests/bench -json docs/benchmarks.json -markdown docs/benchmarks.md -svg docs/benchmarks.svg -readme README.md
 //	go run ./tests/bench -futex -bytes 4KiB,4MiB      # wake-ups and variance
@@ -51,7 +52,7 @@ func main() {
 	flag.StringVar(&o.patterns, "pattern", "", "collectives, comma separated, or all (default: all without -bytes, all-reduce with it)")
 	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -bytes")
 	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -bytes")
-	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with")
+	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with, of pccl, gloo, floor and tls (gopccl with credentials)")
 	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well")
 	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
 	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")

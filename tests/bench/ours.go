@@ -12,6 +12,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 const (
@@ -46,7 +47,9 @@ func ours(command []string) func(ctx context.Context, world int) (session, error
 }
 
 func runMaster(ctx context.Context, _ []string) error {
-	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0", Solver: "none"})
+	opt := core.MasterOptions{Listen: "127.0.0.1:0", Solver: "none"}
+	issued.Master(&opt.Security)
+	m, err := core.NewMaster(opt)
 	if err != nil {
 		return err
 	}
@@ -72,7 +75,9 @@ func runPeer(ctx context.Context, args []string) error {
 		return err
 	}
 	in := orders(os.Stdin)
-	comm, err := core.Connect(ctx, core.Options{Master: args[0], ListenHost: "127.0.0.1", PortBase: -1})
+	opt := core.Options{Master: args[0], ListenHost: "127.0.0.1", PortBase: -1}
+	issued.Peer(&opt.Security)
+	comm, err := core.Connect(ctx, opt)
 	if err != nil {
 		return err
 	}

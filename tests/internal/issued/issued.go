@@ -80,6 +80,13 @@ func Share() {
 	}
 }
 
+// Command returns a command of a process whose runs are in TLS, whatever this one does.
+// All such processes share an authority.
+func Command(program string) []string {
+	signer()
+	return []string{"env", Env + "=require", program}
+}
+
 func must(err error) {
 	if err != nil {
 		panic(err)
