@@ -57,6 +57,7 @@ type Master struct {
 	State             string        `conf:"state"`
 	Peers             string        `conf:"peers"`
 	Self              string        `conf:"self"`
+	FormerPeers       string        `conf:"former_peers"`
 	LostMembers       string        `conf:"lost_members" oneof:"wait drop"`
 	Etcd              string        `conf:"etcd"`
 	Enroll            string        `conf:"enroll"`

@@ -18,6 +18,9 @@ func (c *Config) Masters() (all []string, self string) {
 	return words(c.Master.Peers), c.Master.Self
 }
 
+// FormerMasters returns the addresses of the masters before a change, nil: there was none.
+func (c *Config) FormerMasters() []string { return words(c.Master.FormerPeers) }
+
 // EtcdURLs returns where etcd says which master leads; "": nowhere.
 func (c *Config) EtcdURLs() string {
 	if c.Master.Etcd == noneText {

@@ -37,7 +37,7 @@ func joinMasters(c *conf.Config, opt *core.MasterOptions) (leave func(), err err
 		return bad("which of the masters is this one?", "--self HOST:PORT, or master.self")
 	}
 	n, err := node.New(node.Options{
-		Masters: all, Self: self, Dir: opt.State, Security: guard.Options(opt.Security), Logger: opt.Logger,
+		Masters: all, Self: self, Former: c.FormerMasters(), Dir: opt.State, Security: guard.Options(opt.Security), Logger: opt.Logger,
 	})
 	if err != nil {
 		return nil, err

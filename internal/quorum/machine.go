@@ -28,6 +28,9 @@ type Config struct {
 	Members Members
 	// State is what the last Save said, nil: there was none.
 	State []byte
+	// Former are other masters whose State is taken over: all of them have ended, and all
+	// of Members begin with the state of the last leader. The zero value: there are none.
+	Former []string
 	// Rand returns a number from 0 to n-1.
 	Rand func(n int) int
 }
@@ -136,7 +139,7 @@ func New(c Config) (*Machine, error) {
 	s := state{}
 	if c.State != nil {
 		var err error
-		if s, err = decodeState(c.State, c.Members); err != nil {
+		if s, err = decodeState(c.State, c.Members, c.Former...); err != nil {
 			return nil, err
 		}
 	}

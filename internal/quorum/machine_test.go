@@ -241,6 +241,29 @@ func TestStateIsChecked(t *testing.T) {
 	}
 }
 
+// Other masters go on where the last leader of the former ones ended.
+func TestMastersAreReplaced(t *testing.T) {
+	w, at := led(t, 3)
+	w.ask(at, true)
+	w.run(200)
+	term, registry, disk := w.nodes[at].term, w.nodes[at].m.registry, w.nodes[at].disk
+	former := []string{"master2:48147", "master0:48147", "master1:48147"}
+	next := newWorld(4, 5, none)
+	for _, n := range next.nodes {
+		var err error
+		n.m, err = New(Config{Members: n.members, State: disk, Former: former, Rand: next.rng.IntN})
+		require.NoError(t, err)
+		n.disk = disk
+	}
+	next.run(2000)
+	require.GreaterOrEqual(t, next.leader(), 0)
+	require.Greater(t, next.nodes[next.leader()].term, term)
+	require.Equal(t, registry, next.nodes[next.leader()].m.registry)
+	require.Empty(t, next.wrong)
+	_, err := New(Config{Members: next.nodes[0].members, State: disk, Former: former[:2], Rand: next.rng.IntN})
+	require.ErrorContains(t, err, "it is of the masters master0:48147,master1:48147,master2:48147, and not of ")
+}
+
 func TestMembers(t *testing.T) {
 	a, err := NewMembers([]string{"a:1", "b:1", "[::1]:1"}, "a:1")
 	require.NoError(t, err)

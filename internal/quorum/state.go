@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"go.etcd.io/raft/v3"
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -63,7 +65,7 @@ func (s state) encode(members Members) []byte {
 
 // decodeState trusts nothing: the disk may have lost the end, and an operator may have
 // named the directory of another run.
-func decodeState(b []byte, members Members) (s state, err error) {
+func decodeState(b []byte, members Members, former ...string) (s state, err error) {
 	rest, ours := bytes.CutPrefix(b, []byte(stateMagic))
 	if !ours {
 		return s, errors.New("it is not the state of a master among several, or of a later version")
@@ -76,6 +78,9 @@ func decodeState(b []byte, members Members) (s state, err error) {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&s); err != nil {
 		return s, fmt.Errorf("it is damaged: %w", err)
+	}
+	if len(former) > 0 && s.Members == strings.Join(slices.Sorted(slices.Values(former)), ",") {
+		s.Members, s.Vote = members.Names(), 0 // nobody stands for election in a term that has been
 	}
 	if s.Members != members.Names() {
 		return s, fmt.Errorf("it is of the masters %s, and not of %s", s.Members, members.Names())

@@ -41,6 +41,8 @@ type Options struct {
 	// Masters are the addresses (HOST:PORT) of all, Self is the one of this master.
 	Masters []string
 	Self    string
+	// Former are the masters before a change, nil: they are the same.
+	Former []string
 	// Listen is the HOST:PORT to listen on; "": the port of Self on all interfaces, or on
 	// the loopback interface if Self is there.
 	Listen string
@@ -123,7 +125,7 @@ func New(o Options) (n *Node, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fail(errs.InvalidUsage, err, writable)
 	}
-	machine, err := quorum.New(quorum.Config{Members: members, State: state, Rand: rand.IntN})
+	machine, err := quorum.New(quorum.Config{Members: members, State: state, Former: o.Former, Rand: rand.IntN})
 	if err != nil {
 		return fail(errs.CorruptFile, fmt.Errorf("%s: %w", path, err), "docs/operations.md (Three masters) says how to change the masters, and how to replace a lost directory")
 	}
