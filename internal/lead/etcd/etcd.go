@@ -209,8 +209,11 @@ func (r *reign) lose(why error) {
 	r.once.Do(func() { r.lost <- errs.New(errs.NotLeading, opName, why) })
 }
 
-// Confirm implements core.Authority.
-func (a *Authority) Confirm(ctx context.Context) error { return a.guarded(ctx) }
+// Confirm implements core.Authority. It reads something: a member of etcd that is behind
+// answers a transaction that does nothing by itself.
+func (a *Authority) Confirm(ctx context.Context) error {
+	return a.guarded(ctx, get(a.key("leader")))
+}
 
 // Commit implements core.Authority.
 func (a *Authority) Commit(ctx context.Context, kept []byte) error {

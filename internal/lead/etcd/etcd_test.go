@@ -147,6 +147,18 @@ func TestLeaseEnds(t *testing.T) {
 	require.EqualValues(t, 2, term)
 }
 
+// A member of etcd that is behind confirms nothing by itself.
+func TestMemberIsBehind(t *testing.T) {
+	f := newFake(t)
+	a, b := open(t, f.URL), open(t, f.URL)
+	take(t, a)
+	a.revoke(a.reign.lease)
+	take(t, b)
+	f.set(func() { f.behind = true })
+	require.Equal(t, errs.NotLeading, errs.CodeOf(a.Confirm(context.Background())))
+	require.NoError(t, b.Confirm(context.Background()))
+}
+
 // A master that does not hear that it has the lead does not lead, and the next one has a
 // term of its own.
 func TestLostAnswers(t *testing.T) {

@@ -23,6 +23,7 @@ type fake struct {
 	leases   map[int64]*fakeLease
 	next     int64
 	lossy    bool // a transaction is done, and its answer lost
+	behind   bool // a member that is behind is asked, and it knows of nothing new
 }
 
 type fakeKey struct {
@@ -125,8 +126,11 @@ func (f *fake) txn(w http.ResponseWriter, in map[string]any) {
 		holds = holds && want == strconv.FormatInt(is, 10)
 	}
 	responses := []any{}
+	ops, _ := in["success"].([]any)
+	if f.behind && len(ops) == 0 { // it asks no other member
+		holds = true
+	}
 	if holds {
-		ops, _ := in["success"].([]any)
 		wrote := false
 		for _, o := range ops {
 			o := o.(map[string]any)

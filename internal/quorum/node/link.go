@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/quorum"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -40,8 +42,10 @@ const (
 	writeTime = 2 * time.Second
 	// leastPause and mostPause are between two attempts to reach a master.
 	leastPause, mostPause = 20 * time.Millisecond, 500 * time.Millisecond
+	// steady is how long a connection has to last for the next one to be tried at once.
+	steady = time.Second
 	// maxStrangers bounds the connections that have not said a hello.
-	maxStrangers = 64
+	maxStrangers = 256
 )
 
 // link is the connection to one other master.
@@ -49,6 +53,9 @@ type link struct {
 	to    quorum.ID
 	addr  string
 	queue chan []byte
+	// When something was said about it, and how often it was not since.
+	said map[slog.Level]time.Time
+	more map[slog.Level]int
 }
 
 // send does not wait.
@@ -99,6 +106,20 @@ func hello(m quorum.Members, to quorum.ID) []byte {
 	return appendFrame(nil, idHello, binary.BigEndian.AppendUint64(b, uint64(to)))
 }
 
+// welcome answers a hello.
+func welcome() []byte { return appendFrame(nil, idHello, nil) }
+
+func readWelcome(r io.Reader) error {
+	id, body, err := readFrame(r, 2)
+	if errors.Is(err, io.EOF) {
+		return errors.New("it does not take this one for a master of the same list: its log says why")
+	}
+	if err == nil && (id != idHello || len(body) > 0) {
+		err = errors.New("it is not a master")
+	}
+	return err
+}
+
 // readHello returns the sender.
 func readHello(r io.Reader, m quorum.Members) (quorum.ID, error) {
 	id, b, err := readFrame(r, 2+helloSize)
@@ -124,26 +145,24 @@ func readHello(r io.Reader, m quorum.Members) (quorum.ID, error) {
 
 // dial keeps a connection to another master for as long as the node lives.
 func (n *Node) dial(l *link) {
-	pause, up := leastPause, false
+	pause := leastPause
 	for {
 		nc, err := n.connect(l)
 		if err == nil {
-			if pause = leastPause; !up {
-				n.log.Info("connected to another master", "kind", "masters", "master", l.addr)
-			}
-			up = true
+			n.say(slog.LevelInfo, l, "connected to another master")
+			began := time.Now()
 			l.drain()
 			err = n.write(l, nc)
 			n.crowd.leave(nc)
 			nc.Close()
+			if time.Since(began) > steady {
+				pause = leastPause
+			}
 		}
 		if n.over.Err() != nil {
 			return
 		}
-		if up {
-			n.log.Warn("another master is out of reach: "+err.Error(), "kind", "masters", "master", l.addr)
-		}
-		up = false
+		n.say(slog.LevelWarn, l, "another master is out of reach: "+err.Error())
 		t := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {
 		case <-t.C:
@@ -154,7 +173,17 @@ func (n *Node) dial(l *link) {
 	}
 }
 
-// connect returns a connection on which the hello was sent.
+// say logs something about another master, of each level at most once a minute.
+func (n *Node) say(level slog.Level, l *link, text string) {
+	if now := time.Now(); now.Sub(l.said[level]) >= time.Minute {
+		n.log.Log(n.over, level, text, "kind", "masters", "master", l.addr, "more", l.more[level])
+		l.said[level], l.more[level] = now, 0
+		return
+	}
+	l.more[level]++
+}
+
+// connect returns a connection on which the other master has answered the hello.
 func (n *Node) connect(l *link) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(n.over, shakeTime)
 	defer cancel()
@@ -165,29 +194,25 @@ func (n *Node) connect(l *link) (net.Conn, error) {
 	_ = platform.TuneMaster(nc) // it works without
 	nc, err = n.guard.Dial(ctx, transport.Quiet(nc), secure.Want{Purpose: secure.Quorum})
 	if err != nil {
-		if due, more := n.strange.Due(addr(l.addr), "dial", time.Now()); due {
-			n.log.Warn("another master is refused: "+err.Error(), "kind", "masters", "master", l.addr, "more", more)
-		}
 		return nil, err
 	}
 	if !n.crowd.enter(nc) {
 		nc.Close()
 		return nil, net.ErrClosed
 	}
-	nc.SetWriteDeadline(time.Now().Add(writeTime))
-	if _, err := nc.Write(hello(n.members, l.to)); err != nil {
+	nc.SetDeadline(time.Now().Add(shakeTime))
+	_, err = nc.Write(hello(n.members, l.to))
+	if err == nil {
+		err = readWelcome(nc)
+	}
+	if err != nil {
 		n.crowd.leave(nc)
 		nc.Close()
 		return nil, err
 	}
+	nc.SetDeadline(time.Time{})
 	return nc, nil
 }
-
-// addr is an address as a text.
-type addr string
-
-func (a addr) Network() string { return "tcp" }
-func (a addr) String() string  { return string(a) }
 
 // write sends what the machine has to say until the connection breaks.
 func (n *Node) write(l *link, nc net.Conn) error {
@@ -221,23 +246,25 @@ func (n *Node) write(l *link, nc net.Conn) error {
 func (n *Node) accept() {
 	platform.AcceptLoop(n.ln, n.over.Done(), func(nc net.Conn) {
 		nc = n.guard.Wrap(transport.Quiet(nc), secure.Quorum)
-		if !n.crowd.greet(nc) {
+		if !n.crowd.enter(nc) {
 			nc.Close()
 			return
 		}
+		place := n.strangers.Enter(nc.RemoteAddr(), func() { nc.Close() })
 		n.run(func() {
 			defer func() {
 				nc.Close()
+				place.Leave()
 				n.crowd.leave(nc)
 			}()
-			n.read(nc)
+			n.read(nc, place)
 		})
 	}, func(err error) { n.log.Warn("no connection could be accepted", "kind", "masters", "error", err) })
 }
 
 // read passes the messages of a connection on.
-func (n *Node) read(nc net.Conn) {
-	nc.SetReadDeadline(time.Now().Add(shakeTime))
+func (n *Node) read(nc net.Conn, place *sockets.Place) {
+	nc.SetDeadline(time.Now().Add(shakeTime))
 	ctx, cancel := context.WithTimeout(n.over, shakeTime)
 	_, err := n.guard.Greet(ctx, nc, secure.Want{Purpose: secure.Quorum})
 	cancel()
@@ -246,13 +273,19 @@ func (n *Node) read(nc net.Conn) {
 	if err == nil {
 		from, err = readHello(r, n.members)
 	}
+	if err == nil {
+		_, err = nc.Write(welcome())
+	}
+	if place.Leave() {
+		return // it has made room for another one
+	}
 	if err != nil {
 		if due, more := n.strange.Due(nc.RemoteAddr(), "stranger", time.Now()); due {
 			n.log.Warn("connection refused: "+err.Error(), "kind", "stranger", "remote", nc.RemoteAddr().String(), "more", more)
 		}
 		return
 	}
-	nc.SetReadDeadline(time.Time{})
+	nc.SetDeadline(time.Time{})
 	n.crowd.know(from, nc)
 	for {
 		id, body, err := readFrame(r, maxFrame)
@@ -270,11 +303,10 @@ func (n *Node) read(nc net.Conn) {
 
 // crowd are all connections.
 type crowd struct {
-	mu        sync.Mutex
-	closed    bool
-	all       map[net.Conn]struct{}
-	strangers []net.Conn             // accepted, and without a hello, oldest first
-	of        map[quorum.ID]net.Conn // the last one on which a master has said a hello
+	mu     sync.Mutex
+	closed bool
+	all    map[net.Conn]struct{}
+	of     map[quorum.ID]net.Conn // the last one on which a master has said a hello
 }
 
 // enter counts a connection. false: the node has ended.
@@ -287,31 +319,10 @@ func (c *crowd) enter(nc net.Conn) bool {
 	return !c.closed
 }
 
-// greet counts a connection that was accepted. If there are too many, the oldest that
-// has not said who it is makes room.
-func (c *crowd) greet(nc net.Conn) bool {
-	if !c.enter(nc) {
-		return false
-	}
-	var out net.Conn
-	c.mu.Lock()
-	if len(c.strangers) >= maxStrangers {
-		out = c.strangers[0]
-		c.strangers = slices.Delete(c.strangers, 0, 1)
-	}
-	c.strangers = append(c.strangers, nc)
-	c.mu.Unlock()
-	if out != nil {
-		out.Close()
-	}
-	return true
-}
-
 func (c *crowd) leave(nc net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.all, nc)
-	c.strangers = slices.DeleteFunc(c.strangers, func(o net.Conn) bool { return o == nc })
 }
 
 // know makes a connection that of a master, and ends the one that it had.
@@ -319,7 +330,6 @@ func (c *crowd) know(from quorum.ID, nc net.Conn) {
 	c.mu.Lock()
 	before := c.of[from]
 	c.of[from] = nc
-	c.strangers = slices.DeleteFunc(c.strangers, func(o net.Conn) bool { return o == nc })
 	c.mu.Unlock()
 	if before != nil {
 		before.Close()

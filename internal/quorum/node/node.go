@@ -20,6 +20,7 @@ import (
 	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/lead"
 	"github.com/gopccl/gopccl/internal/quorum"
+	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/platform"
 )
 
@@ -63,7 +64,9 @@ type Node struct {
 	ln      net.Listener
 	links   map[quorum.ID]*link
 	crowd   crowd
-	strange guard.Complaints
+	// strangers are those of the crowd that were accepted and have not said a hello.
+	strangers *sockets.Crowd
+	strange   guard.Complaints
 
 	events chan quorum.Event
 	asks   chan chan quorum.Status
@@ -139,6 +142,11 @@ func New(o Options) (n *Node, err error) {
 		events: make(chan quorum.Event, 64), asks: make(chan chan quorum.Status),
 		changed: make(chan struct{}), asked: map[uint64]chan error{},
 	}
+	var home func(netip.Prefix) bool
+	if g != nil {
+		home = g.Home
+	}
+	n.strangers = sockets.NewCrowd(maxStrangers, home)
 	n.over, n.stop = context.WithCancel(context.Background())
 	n.begin()
 	return n, nil
@@ -162,7 +170,7 @@ func (n *Node) begin() {
 		if id == n.members.Self() {
 			continue
 		}
-		l := &link{to: id, addr: n.members.Name(id), queue: make(chan []byte, maxQueue)}
+		l := &link{to: id, addr: n.members.Name(id), queue: make(chan []byte, maxQueue), said: map[slog.Level]time.Time{}, more: map[slog.Level]int{}}
 		n.links[id] = l
 		n.run(func() { n.dial(l) })
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
@@ -253,6 +254,30 @@ func TestStrangers(t *testing.T) {
 }
 
 func l1(m quorum.Members) quorum.ID { return m.Self() }
+
+// A master that takes connections and refuses every hello is tried again after pauses that
+// grow.
+func TestRefusedHello(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	names := append(ports(t, 2), ln.Addr().String())
+	var log bytes.Buffer
+	n, err := New(Options{Masters: names, Self: names[0], Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	began := time.Now()
+	for range 7 {
+		nc, err := ln.Accept()
+		require.NoError(t, err)
+		_, err = readHello(nc, quorum.Members{})
+		require.ErrorContains(t, err, "another list")
+		nc.Close()
+	}
+	// Half of 20, 40, 80, 160, 320 and 500 ms at least.
+	require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
+	require.NoError(t, n.Close())
+	require.Equal(t, 1, strings.Count(log.String(), "its log says why"), log.String())
+}
 
 // With credentials masters speak TLS with masters of their run alone.
 func TestSecured(t *testing.T) {
