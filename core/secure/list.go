@@ -2,6 +2,7 @@ package secure
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ type List struct {
 type signedList struct {
 	*List
 	of *x509.Certificate
+	by *x509.Certificate // has signed it
 }
 
 // ParseList reads a list in DER. Its signature is checked where it is used
@@ -76,11 +78,22 @@ func signed(l *List, authorities, issuers []*x509.Certificate) (signedList, erro
 			continue
 		}
 		if i < len(authorities) {
-			return signedList{l, nil}, nil
+			return signedList{l, nil, by}, nil
 		}
-		return signedList{l, by}, nil
+		return signedList{l, by, by}, nil
 	}
 	return signedList{}, errors.New("the revocation list is not signed by a trusted authority or issuer")
+}
+
+// Signer returns what tells the signer of a list from others (Pin), if it is an authority
+// that c trusts, or an issuer whose certificate c shows. Numbers of lists are compared with
+// those of the same signer alone.
+func (l *List) Signer(c *Credential) ([sha256.Size]byte, error) {
+	s, err := signed(l, c.authorities, c.chain[1:])
+	if err != nil {
+		return [sha256.Size]byte{}, err
+	}
+	return Pin(s.by), nil
 }
 
 // has reports whether the list revokes the endpoint at the beginning of a chain.

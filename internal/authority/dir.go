@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -468,7 +469,7 @@ func Revoked(l *secure.List, e Entry) bool {
 }
 
 // Revoke puts certificates on the list: those of a name, or the one of a serial
-// number or a fingerprint. It returns what is on the list that was valid.
+// number or a fingerprint, and those that it was renewed by. It returns what is on the list that was valid.
 func (d *Dir) Revoke(what string) (found []Entry, err error) {
 	const op = "revoke"
 	err = d.change(func(s *Signer) error {
@@ -486,9 +487,14 @@ func (d *Dir) Revoke(what string) (found []Entry, err error) {
 			entries = append(entries, x509.RevocationListEntry{SerialNumber: n, RevocationTime: now})
 		}
 		names := l.Names()
-		for _, e := range log {
+		gone := map[string]bool{} // serial numbers: who has a key had the next one signed with it
+		for _, e := range log {   // in the order in which they were made
 			named := e.Name == what
-			if !named && e.Serial != what && e.Fingerprint != what || Revoked(l, e) {
+			parent, renewed := strings.CutPrefix(e.By, renewedBy)
+			if !named && e.Serial != what && e.Fingerprint != what && !(renewed && gone[parent]) {
+				continue
+			}
+			if gone[e.Serial] = true; Revoked(l, e) {
 				continue
 			}
 			n, ok := new(big.Int).SetString(e.Serial, 16)

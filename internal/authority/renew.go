@@ -16,6 +16,9 @@ import (
 // may be told to it.
 var ErrNotRenewed = errors.New("the certificate is not renewed")
 
+// renewedBy stands in the log in front of the serial number of the certificate before.
+const renewedBy = "renew "
+
 // mostRenewals bounds the certificates that follow on one.
 const mostRenewals = 4
 
@@ -39,7 +42,7 @@ func (d *Dir) Renew(leaf *x509.Certificate, id secure.Identity, key crypto.Publi
 		if l != nil && Revoked(l, entry(id, leaf, now, "")) {
 			return fmt.Errorf("%w: it is revoked", ErrNotRenewed)
 		}
-		by, n := "renew "+fmt.Sprintf("%032x", leaf.SerialNumber), 0
+		by, n := renewedBy+fmt.Sprintf("%032x", leaf.SerialNumber), 0
 		log, err := d.Log()
 		if err != nil {
 			return err
@@ -56,6 +59,9 @@ func (d *Dir) Renew(leaf *x509.Certificate, id secure.Identity, key crypto.Publi
 		id.NotBefore = now.Add(-tolerance).Truncate(time.Second)
 		if l != nil {
 			id.NotBefore = after(l, id)
+		}
+		if most := s.Cert.NotAfter; most.Before(leaf.NotAfter.Add(life / 10)) {
+			return fmt.Errorf("%w: what signs it expires itself at %s", ErrNotRenewed, most.UTC().Format(time.RFC3339))
 		}
 		cert, err := s.Sign(id, key, life, now)
 		if err != nil { // it has more rights than the issuer may give

@@ -66,9 +66,41 @@ func TestRenew(t *testing.T) {
 
 	other, err := NewAuthority("other", "", now)
 	require.NoError(t, err)
-	leaf, text, err := other.NewCredential(secure.Identity{Name: "gpu-9", Role: secure.Peer}, nil, time.Hour, now.Add(-time.Hour))
-	_, _ = leaf, text
+	leaf, _, err := other.NewCredential(secure.Identity{Name: "gpu-9", Role: secure.Peer}, nil, time.Hour, now.Add(-time.Hour))
 	require.NoError(t, err)
 	_, _, err = d.Renew(leaf, secure.Identity{Name: "gpu-9", Role: secure.Peer, Run: other.Run}, leaf.PublicKey)
 	require.ErrorContains(t, err, "another run")
+
+	// A key that was stolen has renewed: what it got goes with the certificate.
+	stolen := issued(secure.Identity{Name: "gpu-10", Role: secure.Peer})
+	now = now.Add(16 * 24 * time.Hour)
+	e, err := renew(stolen)
+	require.NoError(t, err)
+	next := issued(secure.Identity{Name: "gpu-10", Role: secure.Peer})
+	id, err := stolen.Identity()
+	require.NoError(t, err)
+	found, err := d.Revoke(id.Serial)
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	l, err := d.List()
+	require.NoError(t, err)
+	require.True(t, Revoked(l, e))
+	require.False(t, Revoked(l, entry(id, next.Leaf(), now, "")), "the one that was issued")
+
+	// Nothing follows on a certificate that ends with what has signed it.
+	root, err := d.Authority()
+	require.NoError(t, err)
+	now = root.NotAfter.Add(-20 * 24 * time.Hour)
+	text, _, err := d.Issue(secure.Identity{Name: "gpu-11", Role: secure.Peer}, 30*24*time.Hour, "test")
+	require.NoError(t, err)
+	last, err := secure.ParseCredential(text)
+	require.NoError(t, err)
+	now = now.Add(16 * 24 * time.Hour)
+	log, err := d.Log()
+	require.NoError(t, err)
+	_, err = renew(last)
+	require.ErrorContains(t, err, "what signs it expires itself")
+	after, err := d.Log()
+	require.NoError(t, err)
+	require.Len(t, after, len(log))
 }

@@ -127,19 +127,22 @@ func Keep(ctx context.Context, g *guard.Guard, dial func(context.Context) (net.C
 		}
 		if now := g.Credential(); now != c { // it was rotated
 			c, due, retry, left = now, renewal(now), firstRetry, 0
+			if soon := time.Now().Add(firstRetry); due.Before(soon) { // its life is short
+				due = soon
+			}
 		}
 		if time.Now().Before(due) {
 			continue
 		}
-		news, err := renew(ctx, g, c, dial)
+		err := renew(ctx, g, c, dial, func(news *guard.News) { tell(news, nil) })
 		if ctx.Err() != nil {
 			return
 		}
-		if news != nil {
-			tell(news, nil)
+		if err == nil && g.Credential() != c {
+			continue
 		}
 		if err == nil {
-			continue
+			err = errors.New("the file did not change")
 		}
 		due, retry = time.Now().Add(retry), min(2*retry, lastRetry)
 		if rest := time.Until(c.Leaf().NotAfter); left == 0 || rest < left/2 {
@@ -158,59 +161,73 @@ func renewal(c *secure.Credential) time.Time {
 	return leaf.NotBefore.Add(time.Duration(life * (2.0/3 - mrand.Float64()/10)))
 }
 
-// renew has a master sign a new key, and puts the credential in force.
-func renew(ctx context.Context, g *guard.Guard, c *secure.Credential, dial func(context.Context) (net.Conn, error)) (*guard.News, error) {
+// renew has a master sign a new key, and puts the credential in force. tell hears of all
+// that has come into force meanwhile.
+func renew(ctx context.Context, g *guard.Guard, c *secure.Credential, dial func(context.Context) (net.Conn, error), tell func(*guard.News)) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	path := g.File()
 	if path != "" { // processes that share the file renew once
 		unlock, err := lockFile(ctx, path)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer unlock()
-		if news, err := g.Reload(); news != nil && news.Credential != nil {
-			return news, err
+		news, _ := g.Reload() // who watches the files tells of errors
+		if news != nil {
+			tell(news)
+		}
+		if g.Credential() != c {
+			return nil
 		}
 	}
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "renewal"}}, key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	conn, err := dial(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if _, err := conn.Write(askRenewal(csr)); err != nil {
-		return nil, explain(err)
+		return explain(err)
 	}
 	a, err := readAnswer(conn)
 	if err != nil {
-		return nil, explain(err)
+		return explain(err)
 	}
 	if len(a.chain) == 0 {
-		return nil, errors.New(a.reason)
+		return errors.New(a.reason)
 	}
 	text, err := authority.Encode(a.chain[0], a.chain[1:], key, c.Authorities())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer clear(text)
+	// The file is not touched before it is known that what was granted can be used.
+	next, err := secure.ParseCredential(text)
+	if err == nil {
+		err = g.Fits(next)
+	}
+	if err != nil {
+		return fmt.Errorf("what was granted cannot be used: %w", err)
+	}
+	var news *guard.News
 	if path == "" {
-		next, err := secure.ParseCredential(text)
-		if err != nil {
-			return nil, err
-		}
-		return g.Renewed(next)
+		news, err = g.Renewed(next)
+	} else if err = authority.WriteFile(path, text, true); err == nil {
+		news, err = g.Reload()
+	} else {
+		err = fmt.Errorf("it was granted, and could not be stored: %w", err)
 	}
-	if err := authority.WriteFile(path, text, true); err != nil {
-		return nil, fmt.Errorf("it was granted, and could not be stored: %w", err)
+	if news != nil {
+		tell(news)
 	}
-	return g.Reload()
+	return err
 }

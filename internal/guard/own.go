@@ -72,28 +72,52 @@ func (g *Guard) Renewed(c *secure.Credential) (*News, error) {
 	return &News{Credential: c}, nil
 }
 
+// Fits reports an error if c could not be put in force: it is not valid now, or for another
+// endpoint.
+func (g *Guard) Fits(c *secure.Credential) error {
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	_, err := g.fit(c)
+	return err
+}
+
 // adopt puts a credential in force. The caller holds the lock of the list.
 func (g *Guard) adopt(c *secure.Credential) error {
-	if err := usable(c, g.own.is); err != nil {
-		return err
-	}
-	if err := successor(g.list.opt.Credential, c); err != nil {
-		return errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%s: %w", g.own.path, err))
-	}
-	opt := g.list.opt
-	opt.Credential = c
-	t, err := g.list.trust(opt)
+	t, err := g.fit(c)
 	if err != nil {
 		return err
 	}
-	g.list.opt = opt
+	g.list.opt.Credential = c
 	g.keeper.Replace(t)
 	return nil
 }
 
-// trust returns what opt and the lists in force make. The caller holds mu.
+// fit returns what c would make. The caller holds the lock of the list.
+func (g *Guard) fit(c *secure.Credential) (*secure.Trust, error) {
+	if err := usable(c, g.own.is); err != nil {
+		return nil, err
+	}
+	if err := successor(g.list.opt.Credential, c); err != nil {
+		return nil, errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%s: %w", g.own.path, err))
+	}
+	opt := g.list.opt
+	opt.Credential = c
+	return g.list.trust(opt)
+}
+
+// trust returns what opt and the lists in force make. Those that the master has told, and
+// whose signer is no longer trusted, say nothing: nobody is below it. The caller holds mu.
 func (l *list) trust(opt secure.TrustOptions) (*secure.Trust, error) {
-	return secure.NewTrust(with(opt, l.last, l.told))
+	opt.Lists = nil
+	if l.last != nil {
+		opt.Lists = append(opt.Lists, l.last)
+	}
+	for _, t := range l.told {
+		if _, err := t.Signer(opt.Credential); err == nil {
+			opt.Lists = append(opt.Lists, t)
+		}
+	}
+	return secure.NewTrust(opt)
 }
 
 func same(a, b *secure.Credential) bool {

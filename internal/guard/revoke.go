@@ -28,15 +28,9 @@ type list struct {
 	path string // "": there is none
 
 	mu   sync.Mutex
-	last *secure.List        // in force, of the file
-	told *secure.List        // in force, as the master has told
-	opt  secure.TrustOptions // without the lists
-}
-
-// with returns options with lists, without those that are nil.
-func with(opt secure.TrustOptions, lists ...*secure.List) secure.TrustOptions {
-	opt.Lists = slices.DeleteFunc(lists, func(l *secure.List) bool { return l == nil })
-	return opt
+	last *secure.List              // in force, of the file
+	told map[[32]byte]*secure.List // in force, as the master has told, by their signers
+	opt  secure.TrustOptions       // without the lists
 }
 
 // opened is a connection whose handshake has succeeded.
@@ -163,7 +157,25 @@ func (g *Guard) reloadList() (*News, error) {
 	if err != nil {
 		return nil, errs.New(errs.CorruptFile, opRead, err)
 	}
-	return g.put(l, g.list.path, &g.list.last)
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	before := g.list.last
+	if before != nil && l.Number() <= before.Number() {
+		now, err := l.Signer(g.list.opt.Credential)
+		then, other := before.Signer(g.list.opt.Credential)
+		if err == nil && other == nil && now != then {
+			before = nil // numbers of two signers say nothing of each other
+		}
+	}
+	if fresh, err := newer(l, before, g.list.path); err != nil || !fresh {
+		return nil, err
+	}
+	before, g.list.last = g.list.last, l
+	news, err := g.enforce(l)
+	if err != nil {
+		g.list.last = before
+	}
+	return news, err
 }
 
 // Take puts a list in force, in DER, that the master has told. It is Reload of a list
@@ -177,7 +189,26 @@ func (g *Guard) Take(der []byte) (*News, error) {
 	if err != nil {
 		return nil, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", from, err))
 	}
-	return g.put(l, from, &g.list.told)
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	by, err := l.Signer(g.list.opt.Credential)
+	if err != nil {
+		return nil, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", from, err))
+	}
+	before := g.list.told[by] // an issuer's list never takes the place of an authority's
+	if fresh, err := newer(l, before, from); err != nil || !fresh {
+		return nil, err
+	}
+	told := g.list.told
+	if g.list.told = maps.Clone(told); g.list.told == nil {
+		g.list.told = map[[32]byte]*secure.List{}
+	}
+	g.list.told[by] = l
+	news, err := g.enforce(l)
+	if err != nil {
+		g.list.told = told
+	}
+	return news, err
 }
 
 // Listed returns the revocation list that was read from a file, in DER; nil if there is
@@ -194,47 +225,45 @@ func (g *Guard) Listed() []byte {
 	return g.list.last.DER()
 }
 
-// put puts a list in force in a place, unless it is already.
-func (g *Guard) put(l *secure.List, from string, place **secure.List) (*News, error) {
-	if fresh, err := g.replace(l, from, place); err != nil || !fresh {
+// newer reports whether l takes the place of a list of the same signer, nil: there is none.
+func newer(l, before *secure.List, from string) (fresh bool, err error) {
+	if before == nil {
+		return true, nil
+	}
+	if bytes.Equal(l.DER(), before.DER()) {
+		return false, nil
+	}
+	if l.Number() <= before.Number() {
+		is := "older than"
+		if l.Number() == before.Number() {
+			is = "another one than"
+		}
+		return false, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: list %d is %s list %d, which is in force", from, l.Number(), is, before.Number())).
+			WithHint("copy the newest list of the authority; if it was lost, revoke somebody again until the number is higher")
+	}
+	return true, nil
+}
+
+// enforce puts the lists that are held in force, of which l is new. The caller holds the
+// lock of the list.
+func (g *Guard) enforce(l *secure.List) (*News, error) {
+	t, err := g.list.trust(g.list.opt)
+	if err != nil {
 		return nil, err
 	}
+	g.keeper.Replace(t)
 	found, err := g.revoked(l)
 	return &News{Listed: true, Number: l.Number(), Revoked: found}, err
 }
 
-func (g *Guard) replace(l *secure.List, from string, place **secure.List) (fresh bool, err error) {
-	g.list.mu.Lock()
-	defer g.list.mu.Unlock()
-	if last := *place; last != nil {
-		if bytes.Equal(l.DER(), last.DER()) {
-			return false, nil
-		}
-		if l.Number() < last.Number() {
-			return false, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: list %d is older than list %d, which is in force", from, l.Number(), last.Number())).
-				WithHint("copy the newest list of the authority")
-		}
-	}
-	before := *place
-	*place = l
-	t, err := g.list.trust(g.list.opt)
-	if err != nil {
-		*place = before
-		return false, err
-	}
-	g.keeper.Replace(t)
-	return true, nil
-}
-
 // revoked returns the connections that a list revokes. A connection outlives its
-// certificate, so each is judged as of the time at which it was made.
+// certificate, so each is judged as of the time at which it was made. The caller holds the
+// lock of the list.
 func (g *Guard) revoked(l *secure.List) (found []Revoked, err error) {
 	var at time.Time
-	g.list.mu.Lock()
 	opt := g.list.opt
-	g.list.mu.Unlock()
-	opt.Now = func() time.Time { return at }
-	t, err := secure.NewTrust(with(opt, l))
+	opt.Lists, opt.Now = []*secure.List{l}, func() time.Time { return at }
+	t, err := secure.NewTrust(opt)
 	if err != nil {
 		return nil, err
 	}

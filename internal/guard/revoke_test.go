@@ -2,8 +2,11 @@ package guard
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/x509"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -201,6 +204,52 @@ func TestListOfTheMaster(t *testing.T) {
 	news, err := (*Guard)(nil).Take([]byte("rubbish"))
 	require.NoError(t, err)
 	require.Nil(t, news)
+}
+
+// A list of an issuer does not take the place of that of the authority, whatever its number,
+// and a second list with the same number is not taken.
+func TestListsOfTwoSigners(t *testing.T) {
+	r := newRun(t)
+	pub, key, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	cert, err := r.Sign(secure.Identity{Role: secure.Issuer, Name: "desk"}, pub, 48*time.Hour, time.Now())
+	require.NoError(t, err)
+	desk := r.Below(cert, key)
+	_, text, err := desk.NewCredential(secure.Identity{Role: secure.Peer, Name: "gpu-1"}, []*x509.Certificate{r.Cert}, 48*time.Hour, time.Now())
+	require.NoError(t, err)
+	mine, err := secure.ParseCredential(text)
+	require.NoError(t, err)
+	gone := r.issue("gpu-2", time.Now())
+	one, two := of(t, mine), of(t, gone)
+	list := func(s *authority.Signer, number int64, gone ...*secure.Credential) []byte {
+		var entries []x509.RevocationListEntry
+		for _, c := range gone {
+			entries = append(entries, x509.RevocationListEntry{SerialNumber: c.Leaf().SerialNumber, RevocationTime: time.Now()})
+		}
+		der, err := s.List(number, entries, nil, time.Now())
+		require.NoError(t, err)
+		return der
+	}
+	take := func(der []byte) {
+		_, err := one.Take(der)
+		require.NoError(t, err)
+		_, _, _, taken := r.connect(two, one)
+		require.ErrorIs(t, taken, secure.Revoked)
+	}
+	take(list(r.Signer, 2, gone))
+	take(list(desk, math.MaxInt64))
+	take(list(r.Signer, 3, gone, mine))
+	_, err = one.Take(list(r.Signer, 3))
+	require.ErrorContains(t, err, "list 3 is another one than list 3")
+
+	// One that trusts the authority alone does not know the issuer.
+	_, err = of(t, r.issue("gpu-3", time.Now())).Take(list(desk, 4))
+	require.ErrorContains(t, err, "not signed by a trusted authority")
+	// The list of a signer that is no longer trusted holds no credential up.
+	_, err = one.Renewed(r.issue("gpu-1", time.Now()))
+	require.NoError(t, err)
+	_, _, _, taken := r.connect(two, one)
+	require.ErrorIs(t, taken, secure.Revoked)
 }
 
 // A list that is older, damaged or gone is not taken over.

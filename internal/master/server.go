@@ -434,6 +434,7 @@ func (s *Server) send(e fsm.Send) {
 		s.machine.dirty = append(s.machine.dirty, c)
 	}
 	if _, book := c.out.held(); book.bytes.Load() > book.limit {
+		s.flush() // of what one step has for all nothing was tried yet
 		s.shed(book)
 	}
 }
