@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/gopccl/gopccl/core/errs"
 )
@@ -24,6 +25,7 @@ type File struct {
 	dir  string
 	lock *os.File // nil: it does not lead
 	term uint32
+	kept []byte // committed last
 }
 
 // NewFile returns the authority of a directory, which Lead makes if it does not exist.
@@ -59,7 +61,7 @@ func (f *File) Lead(context.Context) (term uint32, kept []byte, lost <-chan erro
 		lock.Close()
 		return fail(errs.InvalidUsage, err, "name a directory that the master may write to")
 	}
-	f.lock, f.term = lock, term
+	f.lock, f.term, f.kept = lock, term, slices.Clone(kept)
 	return term, kept, nil, nil
 }
 
@@ -113,6 +115,23 @@ func (f *File) Commit(_ context.Context, kept []byte) error {
 		return notLeading()
 	}
 	if err := f.write(f.term, kept); err != nil {
+		return errs.New(errs.Internal, opName, err).WithHint("free space in " + f.dir + ", and start the master again")
+	}
+	f.kept = kept
+	return nil
+}
+
+// Raise has the next master come after one of a term that the directory did not know: it
+// is an old copy. This master keeps its own.
+func (f *File) Raise(term uint32) error {
+	if f.lock == nil {
+		return notLeading()
+	}
+	if term <= f.term || term >= MaxTerm {
+		return nil // the next one comes after this one anyway, or none can
+	}
+	f.term = term
+	if err := f.write(term, f.kept); err != nil {
 		return errs.New(errs.Internal, opName, err).WithHint("free space in " + f.dir + ", and start the master again")
 	}
 	return nil

@@ -176,3 +176,18 @@ func FuzzKept(f *testing.F) {
 		}
 	})
 }
+
+// An old copy of a directory learns of a later term, and keeps what it says.
+func TestOldCopyLearnsOfATerm(t *testing.T) {
+	dir := t.TempDir()
+	f, _, _ := begin(t, dir)
+	require.Error(t, NewFile(dir).Raise(3))
+	require.NoError(t, f.Commit(context.Background(), left.Encode()))
+	require.NoError(t, f.Raise(41))
+	require.NoError(t, f.Raise(0))
+	require.NoError(t, f.Raise(MaxTerm))
+	require.NoError(t, f.Resign())
+	_, term, k := begin(t, dir)
+	require.EqualValues(t, 42, term)
+	require.Equal(t, left, k)
+}

@@ -85,6 +85,8 @@ func (s *Server) consult(ctx context.Context) {
 				answer, err = fsm.Committed{Number: e.Number}, s.helm.authority.Commit(ctx, kept.Encode())
 			case fsm.Confirm:
 				answer, err = fsm.Confirmed(e), s.helm.authority.Confirm(ctx)
+			case fsm.Outdated:
+				err = s.helm.outdated(e)
 			}
 			if err != nil {
 				s.yield(err)
@@ -95,6 +97,24 @@ func (s *Server) consult(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// raiser is an authority that can be told of a later term, which it did not know.
+type raiser interface {
+	Raise(term uint32) error
+}
+
+// outdated has the next master come after the one that a peer has followed, and says why
+// this one has to end.
+func (h *helm) outdated(e fsm.Outdated) error {
+	err, hint := errors.New(e.Why), "bring the latest copy of what the masters keep"
+	if r, can := h.authority.(raiser); can {
+		if failed := r.Raise(e.Term); failed != nil {
+			return failed
+		}
+		hint = "start it again: it will come after that one"
+	}
+	return errs.New(errs.NotLeading, opRun, err).WithHint(hint)
 }
 
 // handOver has it written how far the groups have come, when this master ends in good

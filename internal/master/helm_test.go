@@ -192,3 +192,34 @@ func TestPeersComeBackAndAreToldOfTheEnd(t *testing.T) {
 	require.Error(t, err)
 	require.NoError(t, soon(t, ended))
 }
+
+// A master that began with an old copy of the directory ends when it hears of a later
+// master, and the next one of the directory comes after that.
+func TestOldCopyOfTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	h, ended := underway(t, Options{Lead: Lead{State: dir}})
+	<-h.s.helm.leads
+	me := h.dial()
+	me.send(wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
+		Native: true, Resuming: wire.Resuming{Resume: true},
+	}})
+	token := recv[wire.M2CSessionRegistrationResponse](me).Ext.Resuming.Identity
+	require.NoError(t, h.s.Close())
+	require.NoError(t, soon(t, ended))
+	h, ended = underway(t, Options{Lead: Lead{State: dir}})
+	<-h.s.helm.leads
+	r := h.dial()
+	r.send(wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
+		Native: true, Resuming: wire.Resuming{Resume: true, Term: 17, Identity: token},
+	}})
+	err := soon(t, ended)
+	require.Equal(t, errs.NotLeading, errs.CodeOf(err))
+	require.ErrorContains(t, err, "old copy")
+	require.ErrorContains(t, err, "start it again")
+	at := lead.NewFile(dir)
+	term, b, _, err := at.Lead(context.Background())
+	require.NoError(t, err)
+	defer at.Resign()
+	require.EqualValues(t, 18, term)
+	require.NotEmpty(t, b)
+}

@@ -404,7 +404,7 @@ func (s *Server) step(ctx context.Context, ev fsm.Event) {
 			if stop := s.machine.searches[e.Job]; stop != nil {
 				stop()
 			}
-		case fsm.Commit, fsm.Confirm:
+		case fsm.Commit, fsm.Confirm, fsm.Outdated:
 			s.helm.ask(e)
 		case fsm.Log:
 			s.fact(e.Fact)

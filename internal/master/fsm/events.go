@@ -143,6 +143,12 @@ type (
 	// Confirm asks whether this master still leads; a Confirmed event follows. One
 	// that does not must end.
 	Confirm struct{ Number uint64 }
+	// Outdated says that a peer has followed a master of Term, which this one cannot
+	// come after: what it began with is an old copy. It must end.
+	Outdated struct {
+		Term uint32
+		Why  string
+	}
 	// Log is a fact for people and listeners.
 	Log struct{ Fact Fact }
 )
@@ -154,6 +160,7 @@ func (StopSolve) effect() {}
 func (Admit) effect()     {}
 func (Commit) effect()    {}
 func (Confirm) effect()   {}
+func (Outdated) effect()  {}
 func (Log) effect()       {}
 
 // Fact is one log line: what happened, to whom, and how the world looks after it.

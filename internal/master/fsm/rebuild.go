@@ -145,7 +145,7 @@ func (m *Machine) recordLost(id uint32) {
 	r.Members = nil
 	if es := (Registry{Groups: []GroupRecord{r}}).ended(); len(es) > 0 {
 		m.records.record(r)
-		m.ended = append(m.ended, es...)
+		m.keep(es[0])
 	} else {
 		m.records.forget(id)
 	}

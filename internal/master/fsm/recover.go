@@ -33,8 +33,9 @@ type recovery struct {
 	doors  map[ClientID]bool // ... of these clients
 	back   []*comeback       // those who have come back, in the order in which they did
 	by     map[*client]*comeback
-	news   bool // there may be enough reports now
-	stale  bool // ... and groups does not know them
+	news   bool               // there may be enough reports now
+	told   map[wire.UUID]bool // the term of this master
+	stale  bool               // ... and groups does not know them
 	groups []*newest
 	asked  uint64 // the confirmation that is awaited, 0: none
 	sure   bool   // it has come
@@ -89,6 +90,9 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 		return "another connection goes on with the session"
 	}
 	late := !r.on && !m.untouched()
+	if why := m.outdated(id.UUID, p.Ext.Resuming.Term, late); why != "" {
+		return why
+	}
 	if slices.ContainsFunc(r.back, func(b *comeback) bool { return b.c.uuid == id.UUID }) {
 		// A second connection says that the first one is dead.
 		for _, b := range slices.Clone(r.back) {
@@ -102,6 +106,10 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 		m.beginRecovery()
 	}
 	c.uuid = id.UUID
+	if r.told == nil {
+		r.told = map[wire.UUID]bool{}
+	}
+	r.told[id.UUID] = true
 	b := &comeback{c: c, group: p.PeerGroup, late: late, since: m.now}
 	r.add(b)
 	m.silent = without(m.silent, c)
@@ -137,6 +145,24 @@ func (m *Machine) farewell() {
 			m.send(c, wire.M2CLeaving{})
 		}
 	}
+}
+
+// mostBehind bounds how far the term of a master may be behind what a peer says.
+const mostBehind = 1 << 10
+
+// outdated says why a peer cannot go on with this master, "" if it can: it has followed a
+// master of this term, or of a later one, so what this one began with is an old copy.
+// Numbers that it gave out would mean other things to peers.
+func (m *Machine) outdated(u wire.UUID, term uint32, late bool) (why string) {
+	mine := m.cfg.Term
+	if !m.cfg.Authority || term < mine || term == mine && (late || m.recovery.told[u]) {
+		return ""
+	}
+	why = fmt.Sprintf("this master, of term %d, began with an old copy of what it keeps: the peer has followed one of term %d", mine, term)
+	if !late && term-mine <= mostBehind {
+		m.out = append(m.out, Outdated{Term: term, Why: why})
+	}
+	return why
 }
 
 // follow makes this master one that comes after that of a term, where nobody else says
@@ -326,8 +352,8 @@ func (m *Machine) look() (gs []*newest) {
 		g.all = g.ring
 	}
 	for _, r := range m.records.groups {
-		if r.Members == nil {
-			continue
+		if len(r.Members) == 0 {
+			continue // nobody can come back: New has it among those that have ended
 		}
 		if g := of(r.ID); r.Round > g.round {
 			g.all = r.Members

@@ -376,3 +376,72 @@ func TestMembersComeBackBeforeTheyHaveSynchronised(t *testing.T) {
 		require.True(t, w.resumes(syncVoteOf(6, 0, last...)))
 	}
 }
+
+// A group of which nobody can come back is remembered once: what it reaches later counts,
+// although another group of the master recovers.
+func TestGroupsWithoutReturnersAreRememberedOnce(t *testing.T) {
+	r := recordOf(two...)
+	r.Groups = append(r.Groups, GroupRecord{ID: 1, Round: 8, NextRevision: 10, Members: []wire.UUID{}})
+	w := heir(t, Config{Term: 4, Authority: true, Registry: r})
+	w.obeys()
+	for _, u := range two {
+		w.returns(u, stood(two...))
+	}
+	require.Len(t, w.m.ended, 1)
+	again := func(rev uint64) bool {
+		w.forget()
+		c := w.member(1, true)
+		w.send(c, syncVoteOf(rev, 0, entry("k", rev)))
+		p := want[wire.M2CSyncSharedState](w, c)
+		w.endSync([]ClientID{c}, p.IsOutdated)
+		w.leave(c)
+		return !p.IsOutdated
+	}
+	require.True(t, again(50))
+	require.False(t, again(20))
+	require.Len(t, w.m.ended, 1)
+	w.step(ResetState{Group: 1})
+	require.Empty(t, w.m.ended)
+	require.True(t, again(20))
+}
+
+// A master that began with an old copy gives out no number that peers know: it ends, and
+// the next one comes after the master that they have followed.
+func TestOldCopyOfTheRegistry(t *testing.T) {
+	outdated := func(w *world, u wire.UUID, term uint32) (effects []Outdated) {
+		c := w.connectAt("127.0.0.1:5")
+		for _, e := range w.m.Step(w.now, PacketIn{c, wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
+			Native: true, Resuming: wire.Resuming{Resume: true, Term: term, Identity: wire.Identity{UUID: u}},
+		}}}) {
+			if o, ok := e.(Outdated); ok {
+				effects = append(effects, o)
+			}
+			w.carryOut([]Effect{e})
+		}
+		return effects
+	}
+	for _, registry := range []Registry{{}, recordOf(two...)} {
+		for _, c := range []struct {
+			term uint32
+			ends bool
+		}{{3, false}, {4, true}, {5, true}, {4 + mostBehind, true}, {5 + mostBehind, false}} {
+			w := heir(t, Config{Term: 4, Authority: true, Registry: registry})
+			got := outdated(w, two[0], c.term)
+			require.Equal(t, c.ends, len(got) == 1, "term %d", c.term)
+			p := want[wire.M2CSessionRegistrationResponse](w, 1)
+			require.Equal(t, c.term < 4, p.Accepted)
+			if c.ends {
+				require.Equal(t, c.term, got[0].Term)
+				require.Contains(t, p.Ext.Reason, "old copy")
+			}
+			if p.Accepted { // it has heard of this master now, and comes again
+				require.Empty(t, outdated(w, two[0], 4))
+				require.Len(t, outdated(w, two[1], 4), 1)
+			}
+		}
+	}
+	// Nobody says which master comes after which: it follows them all.
+	w := heir(t, Config{Term: 4})
+	require.Empty(t, outdated(w, two[0], 7))
+	require.Equal(t, uint32(8), w.m.cfg.Term)
+}

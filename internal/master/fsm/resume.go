@@ -65,15 +65,21 @@ func (m *Machine) remember(g *group) {
 	if e.next, e.print = g.state.reached(); e.next < 2 {
 		return
 	}
+	m.ended = slices.DeleteFunc(m.ended, func(o ended) bool { return o.id == e.id })
 	if len(m.ended) == maxEnded {
 		m.fact(Fact{Kind: "state-reset", Warn: true, Group: m.ended[0].id, Text: fmt.Sprintf(
 			"the group is forgotten, which expects revision %d: %d others have ended since", m.ended[0].next, maxEnded)})
 		m.records.forget(m.ended[0].id)
 		m.ended = slices.Delete(m.ended, 0, 1)
 	}
-	m.ended = append(m.ended, e)
+	m.keep(e)
 	m.fact(Fact{Kind: "state-kept", Group: g.id, Text: fmt.Sprintf(
 		"the last peer has left; the group continues with shared state of revision %d, or of %d as it was. %s", e.next, e.next-1, beginAnew)})
+}
+
+// keep remembers how far a group had come.
+func (m *Machine) keep(e ended) {
+	m.ended = append(slices.DeleteFunc(m.ended, func(o ended) bool { return o.id == e.id }), e)
 }
 
 // reached returns the revision that is expected of a group when it is empty, and
