@@ -128,6 +128,10 @@ func New(o Options) (n *Node, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fail(errs.InvalidUsage, err, writable)
 	}
+	if state == nil && len(o.Former) > 0 {
+		return fail(errs.InvalidUsage, fmt.Errorf("%s is empty, and former masters are named", o.Dir),
+			"copy the directory of the master that led last to each of the new ones, before any of them is started")
+	}
 	machine, err := quorum.New(quorum.Config{Members: members, State: state, Former: o.Former, Rand: rand.IntN})
 	if err != nil {
 		return fail(errs.CorruptFile, fmt.Errorf("%s: %w", path, err), "docs/operations.md (Three masters) says how to change the masters, and how to replace a lost directory")
