@@ -189,7 +189,7 @@ func (o Options) Check() error {
 			bounds.Field("HeartbeatInterval"), amount("HeartbeatInterval", o.HeartbeatInterval))
 	}
 	if _, err := bounds.Endpoints(o.Master, maxMasters); err != nil {
-		e.Break("%v: %v", bounds.Field("Master"), err)
+		e.Break("%v %q: %v", bounds.Field("Master"), o.Master, err)
 	}
 	o.checkPorts(&e)
 	if len(o.Addresses) > wire.MaxAddresses {

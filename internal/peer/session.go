@@ -213,7 +213,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	if opt.registerTime == 0 {
 		// Where there are others, one that stands still does not hold a newcomer up for longer.
 		if opt.registerTime = registerTime; len(s.master.masters) > 1 {
-			opt.registerTime = recoveryTime
+			opt.registerTime = max(recoveryTime, opt.HeartbeatTimeout+2*time.Second)
 		}
 	}
 	s.master.turn %= len(s.master.masters)
@@ -259,7 +259,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		Group: opt.Group, Host: host,
 		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
-		Secure: s.names.guard != nil, ReattachTimeout: max(0, opt.ReattachTimeout), RegisterTimeout: opt.registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
+		Secure: s.names.guard != nil, Masters: len(s.master.masters), ReattachTimeout: max(0, opt.ReattachTimeout), RegisterTimeout: opt.registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	s.publishView()
 	return nil

@@ -79,13 +79,16 @@ func (m *Machine) untouched() bool {
 	return !m.recovery.over && len(m.clients) == 0 && m.numbers == firstNumbers(m.cfg.Term)
 }
 
+// anotherKey is why a session can never go on here.
+const anotherKey = "the proof of the session is not valid here: this master has another key"
+
 // resume takes the registration of a peer that says it has a session. It returns why
 // that cannot go on, "" if it does.
 func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why string) {
 	r, id := &m.recovery, p.Ext.Resuming.Identity
 	switch want := m.token(id.UUID, p.PeerGroup, c.listens.as.Name); {
 	case !hmac.Equal(want[:], id.Token[:]):
-		return "the proof of the session is not valid here: this master has another key"
+		return anotherKey
 	case m.uuids[id.UUID] != nil:
 		return "another connection goes on with the session"
 	}

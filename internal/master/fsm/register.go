@@ -43,7 +43,9 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		if why = m.resume(c, p); why == "" {
 			return
 		}
-		code = errs.MasterLost
+		if code = errs.TurnedAway; why == anotherKey {
+			code = errs.MasterLost // which stays so
+		}
 	}
 	if why != "" {
 		m.refuseRegistration(c, p, wire.M2CSessionRegistrationResponse{UUID: uuid}, code, why)

@@ -446,6 +446,8 @@ type Config struct {
 	// Secure says that the connection to the master is in TLS: revocation lists are asked
 	// for.
 	Secure bool
+	// Masters is how many masters the peer knows.
+	Masters int
 	// RegisterTimeout bounds the wait for the registration's answer.
 	RegisterTimeout time.Duration
 	// MaxWithPCCL is the number of collectives initiated at once when PCCL peers

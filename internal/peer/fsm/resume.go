@@ -26,6 +26,8 @@ type resumption struct {
 	tries     int
 	code      errs.Code // what the loss was
 	why       string
+	refused   int              // refusals that will not become an answer
+	refusal   string           // the last one
 	leaving   *wire.M2CLeaving // what the master said before
 
 	// What masters have said, for the report.
@@ -171,6 +173,7 @@ func (m *Machine) lose(code errs.Code, detail string) {
 	m.status, m.view.Detached, r.reporting = statusDetached, true, false
 	if !r.outage {
 		r.outage, r.since, r.tries, r.code, r.why = true, m.now, 0, code, detail
+		r.refused, r.refusal = 0, ""
 		m.log(true, wire.UUID{}, "no master: "+detail)
 	}
 	e := Reattach{After: m.pause(), Hello: m.hello()}
@@ -208,10 +211,7 @@ func (m *Machine) attached(ev Attached) {
 	x := p.Ext.Resuming
 	switch {
 	case !p.Accepted:
-		if len(x.Leader) == 0 {
-			m.log(true, wire.UUID{}, "a master has refused this peer: "+p.Ext.Reason)
-		}
-		m.notAttached(x.Leader)
+		m.refusedBack(p)
 		return
 	case p.UUID != m.view.UUID || !p.Ext.Native || !x.Resume:
 		m.end(errs.MasterLost, m.resume.why+"; the master that was found does not know this session")
@@ -230,6 +230,23 @@ func (m *Machine) attached(ev Attached) {
 	report := m.report()
 	report.Broken = slices.Clone(m.resume.missed)
 	m.send(report)
+}
+
+// refusedBack takes the refusal of a master that was found. Where all masters say that the
+// session is over, it is.
+func (m *Machine) refusedBack(p wire.M2CSessionRegistrationResponse) {
+	r, leader := &m.resume, p.Ext.Resuming.Leader
+	if len(leader) == 0 && p.Ext.Reason != r.refusal {
+		r.refusal = p.Ext.Reason
+		m.log(true, wire.UUID{}, "a master has refused this peer: "+p.Ext.Reason)
+	}
+	if len(leader) == 0 && errs.Code(p.Ext.ReasonCode) == errs.MasterLost {
+		if r.refused++; r.refused >= m.cfg.Masters {
+			m.end(errs.MasterLost, r.why+"; the master that was found has refused this peer: "+p.Ext.Reason)
+			return
+		}
+	}
+	m.notAttached(leader)
 }
 
 // linkEnded notes that a neighbour has ended a connection, if that can only mean that

@@ -455,3 +455,25 @@ func TestReportOfLeaving(t *testing.T) {
 	require.Equal(t, wire.ReportedChange{Taken: 400}, p.Change)
 	require.Equal(t, wire.StoodRound{Ring: uids(1, 2), Members: uids(1, 2), World: 5, Groups: 1, Largest: 3}, p.Round)
 }
+
+// The session is over when as many masters as there are say so, and the log names the
+// reason once. Another refusal is tried again.
+func TestRefusedBack(t *testing.T) {
+	refusal := func(code errs.Code, reason string) Attached {
+		return Attached{Packet: wire.M2CSessionRegistrationResponse{Ext: wire.Ext{Native: true, Reason: reason, ReasonCode: uint16(code)}}}
+	}
+	cfg := canResume
+	cfg.Masters = 2
+	r := connectedAs(t, cfg, resumes, true, 1, 2)
+	u := r.update()
+	r.step(MasterGone{})
+	for i := range 3 {
+		r.step(refusal(errs.TurnedAway, "full"))
+		want[Reattach](r)
+		require.Equal(t, i == 0, slices.ContainsFunc(r.fx, func(e Effect) bool { _, told := e.(Log); return told }))
+	}
+	r.step(refusal(errs.MasterLost, "another key"))
+	want[Reattach](r)
+	r.step(refusal(errs.MasterLost, "another key"))
+	require.ErrorContains(t, r.failed(u, errs.UpdateTopologyFailed, errs.MasterLost), "has refused this peer: another key")
+}
