@@ -123,10 +123,14 @@ func offered(protocols []string, may bool) (p Purpose, name string, err error) {
 	return p, name, nil
 }
 
-// names returns what a hello may ask for.
+// names returns what a hello may ask for: a run, or, as a token does, what the run of an
+// authority would be called if it had not followed on another one.
 func (t *Trust) names() (list []string) {
 	for _, run := range t.runs {
 		list = append(list, fmt.Sprintf("%s.run", run))
+	}
+	for _, a := range t.credential.authorities {
+		list = append(list, RunID(a)+".run")
 	}
 	return list
 }

@@ -77,7 +77,7 @@ func signed(l *List, authorities, issuers []*x509.Certificate) (signedList, erro
 		if !bytes.Equal(by.RawSubject, l.raw.RawIssuer) || l.raw.CheckSignatureFrom(by) != nil {
 			continue
 		}
-		if i < len(authorities) {
+		if _, authority := authorityRun(by); authority || i < len(authorities) { // one that another vouches for, too
 			return signedList{l, nil, by}, nil
 		}
 		return signedList{l, by, by}, nil

@@ -3,7 +3,6 @@ package authority
 import (
 	"bufio"
 	"bytes"
-	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
@@ -56,6 +55,9 @@ type Entry struct {
 	NotAfter    time.Time `json:"not_after"`
 	Fingerprint string    `json:"fingerprint"` // SHA-256 of the certificate
 	By          string    `json:"by"`          // what has asked for it
+	// Authority is the beginning of the SHA-256 of the key of the authority that has signed
+	// it, in hexadecimal.
+	Authority string `json:"authority,omitempty"`
 }
 
 // Fingerprint returns the SHA-256 of a certificate in hexadecimal.
@@ -227,39 +229,26 @@ func (d *Dir) signer() (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(d.file(keyFile))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fail(op, errs.InvalidConfig, "%s is not there: bring it back to sign", d.file(keyFile))
-	case err != nil:
-		return nil, errs.New(errs.InvalidConfig, op, err)
-	case !private(info.Mode()):
-		return nil, fail(op, errs.InvalidConfig, "%s: other users may read it (mode %04o): chmod 600", d.file(keyFile), info.Mode().Perm())
-	}
-	der, err := d.read(keyFile, "PRIVATE KEY")
+	key, err := d.key(keyFile)
 	if err != nil {
-		return nil, errs.New(errs.CorruptFile, op, err)
+		return nil, err
 	}
-	defer clear(der)
-	key, err := x509.ParsePKCS8PrivateKey(der)
-	s, ok := key.(crypto.Signer)
-	if err != nil || !ok {
-		return nil, fail(op, errs.CorruptFile, "%s: not a private key that this program reads", d.file(keyFile))
-	}
-	pub, ok := s.Public().(interface{ Equal(crypto.PublicKey) bool })
-	if !ok || !pub.Equal(cert.PublicKey) {
-		return nil, fail(op, errs.CorruptFile, "%s is not the key of %s", d.file(keyFile), d.file(certFile))
+	if !keyOf(key, cert) { // a rotation that was cut off has written the next key, and not its certificate
+		if key, err = d.key(formerKey); err != nil || !keyOf(key, cert) {
+			return nil, fail(op, errs.CorruptFile, "%s is not the key of %s", d.file(keyFile), d.file(certFile))
+		}
 	}
 	if len(cert.URIs) != 1 || len(cert.URIs[0].Host) < 4 {
 		return nil, fail(op, errs.CorruptFile, "%s: not an authority of a run", d.file(certFile))
 	}
 	host := cert.URIs[0].Host
-	return &Signer{Cert: cert, Key: s, Run: host[:len(host)-len(".run")]}, nil
+	s := &Signer{Cert: cert, Key: key, Run: host[:len(host)-len(".run")]}
+	return s, d.lineage(s)
 }
 
-// enroller reads what signs newcomers, an issuer if there is one, and the authority
-// above it.
-func (d *Dir) enroller() (*Signer, *x509.Certificate, error) {
+// enroller reads what signs newcomers, an issuer if there is one, and the authorities
+// that they trust, the former one last.
+func (d *Dir) enroller() (*Signer, []*x509.Certificate, error) {
 	const op = "open issuer"
 	c, err := secure.LoadCredential(d.file(issuerFile), secure.LoadOptions{})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -267,7 +256,7 @@ func (d *Dir) enroller() (*Signer, *x509.Certificate, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return s, s.Cert, nil
+		return s, s.Trusted(), nil
 	}
 	if err != nil {
 		return nil, nil, err
@@ -281,27 +270,27 @@ func (d *Dir) enroller() (*Signer, *x509.Certificate, error) {
 	case d.now().After(id.NotAfter):
 		return nil, nil, fail(op, errs.InvalidConfig, "%s has expired at %s", d.file(issuerFile), id.NotAfter.UTC().Format(time.RFC3339))
 	}
-	return &Signer{Cert: c.Leaf(), Key: c.Signer(), Chain: c.Chain(), Run: id.Run, Groups: id.Groups}, c.Authorities()[0], nil
+	return &Signer{Cert: c.Leaf(), Key: c.Signer(), Chain: c.Chain(), Run: id.Run, Groups: id.Groups}, c.Authorities(), nil
 }
 
 // enrolling runs do with the lock and what signs newcomers.
-func (d *Dir) enrolling(do func(*Signer, *x509.Certificate) error) error {
+func (d *Dir) enrolling(do func(*Signer, []*x509.Certificate) error) error {
 	unlock, err := lock(d.file(lockFile))
 	if err != nil {
 		return errs.New(errs.InvalidConfig, "open authority", err)
 	}
 	defer unlock()
-	s, root, err := d.enroller()
+	s, roots, err := d.enroller()
 	if err != nil {
 		return err
 	}
-	return do(s, root)
+	return do(s, roots)
 }
 
 // CanEnrol reports whether newcomers can be signed: there is an issuer, or the key of
 // the authority.
 func (d *Dir) CanEnrol() error {
-	return d.enrolling(func(*Signer, *x509.Certificate) error { return nil })
+	return d.enrolling(func(*Signer, []*x509.Certificate) error { return nil })
 }
 
 // change runs do with the lock and the key.
@@ -334,10 +323,10 @@ func (d *Dir) Issue(id secure.Identity, life time.Duration, by string) (text []b
 		id.NotBefore = now.Add(-tolerance).Truncate(time.Second)
 		id.NotBefore = after(l, id)
 		var cert *x509.Certificate
-		if cert, text, err = s.NewCredential(id, []*x509.Certificate{s.Cert}, life, now); err != nil {
+		if cert, text, err = s.NewCredential(id, s.Trusted(), life, now); err != nil {
 			return errs.New(errs.InvalidConfig, op, err)
 		}
-		e = entry(id, cert, now, by)
+		e = s.mark(entry(id, cert, now, by))
 		return d.append(e)
 	})
 	if err != nil {
@@ -511,7 +500,11 @@ func (d *Dir) Revoke(what string) (found []Entry, err error) {
 		if len(found) == 0 {
 			return fail(op, errs.InvalidArgument, "no certificate that is not revoked has the name, serial number or fingerprint %.80q", what)
 		}
-		der, err := s.List(l.Number()+1, entries, names, now)
+		by, err := d.listSigner(s)
+		if err != nil {
+			return err
+		}
+		der, err := by.List(l.Number()+1, entries, names, now)
 		if err == nil {
 			if len(der) > secure.MaxList {
 				return fail(op, errs.InvalidArgument, "the list would have %d bytes; at most %d", len(der), secure.MaxList)

@@ -37,6 +37,10 @@ type Signer struct {
 	// authority, else the issuer's certificate.
 	Chain []*x509.Certificate
 	Run   string
+	// Via is what an endpoint sends behind Chain for those that know the former authority
+	// alone, and Former is that authority, as long as it is trusted.
+	Via    []*x509.Certificate
+	Former *x509.Certificate
 	// Groups that an issuer may sign for, nil: all.
 	Groups []uint32
 }
@@ -206,6 +210,17 @@ func Encode(leaf *x509.Certificate, chain []*x509.Certificate, key crypto.Signer
 	return out.Bytes(), nil
 }
 
+// path is what an endpoint sends behind its own certificate.
+func (s *Signer) path() []*x509.Certificate { return slices.Concat(s.Chain, s.Via) }
+
+// Trusted returns the authorities that a credential names, the former one last.
+func (s *Signer) Trusted() []*x509.Certificate {
+	if s.Former == nil {
+		return []*x509.Certificate{s.Cert}
+	}
+	return []*x509.Certificate{s.Cert, s.Former}
+}
+
 // NewCredential makes a key and a credential for id.
 func (s *Signer) NewCredential(id secure.Identity, authorities []*x509.Certificate, life time.Duration, now time.Time) (*x509.Certificate, []byte, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
@@ -216,7 +231,7 @@ func (s *Signer) NewCredential(id secure.Identity, authorities []*x509.Certifica
 	if err != nil {
 		return nil, nil, err
 	}
-	text, err := Encode(cert, s.Chain, key, authorities)
+	text, err := Encode(cert, s.path(), key, authorities)
 	return cert, text, err
 }
 

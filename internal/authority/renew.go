@@ -27,7 +27,7 @@ const mostRenewals = 4
 // authority. The first half of a life is too early. The error is ErrNotRenewed where
 // nothing is wrong with the directory.
 func (d *Dir) Renew(leaf *x509.Certificate, id secure.Identity, key crypto.PublicKey) (chain []*x509.Certificate, e Entry, err error) {
-	err = d.enrolling(func(s *Signer, _ *x509.Certificate) error {
+	err = d.enrolling(func(s *Signer, _ []*x509.Certificate) error {
 		now := d.now()
 		if now.Before(leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 2)) {
 			return fmt.Errorf("%w: more than half of its life is left", ErrNotRenewed)
@@ -67,7 +67,7 @@ func (d *Dir) Renew(leaf *x509.Certificate, id secure.Identity, key crypto.Publi
 		if err != nil { // it has more rights than the issuer may give
 			return fmt.Errorf("%w: %w", ErrNotRenewed, err)
 		}
-		chain, e = append([]*x509.Certificate{cert}, s.Chain...), entry(id, cert, now, by)
+		chain, e = append([]*x509.Certificate{cert}, s.path()...), s.mark(entry(id, cert, now, by))
 		return d.append(e)
 	})
 	if errors.Is(err, ErrNotRenewed) || err == nil {

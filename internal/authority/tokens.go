@@ -112,7 +112,7 @@ func (d *Dir) NewToken(o TokenOptions) (t secure.Token, e Token, err error) {
 	if err := o.check(); err != nil {
 		return t, e, errs.New(errs.InvalidConfig, op, err)
 	}
-	err = d.enrolling(func(s *Signer, root *x509.Certificate) error {
+	err = d.enrolling(func(s *Signer, roots []*x509.Certificate) error {
 		if _, err := os.Stat(d.file(certFile)); err != nil && strings.HasPrefix(o.Name, "*") {
 			return fail(op, errs.InvalidConfig, "the directory is an issuer's, which does not know the names that the authority has issued: give the token names of its own, such as join-*")
 		}
@@ -135,7 +135,8 @@ func (d *Dir) NewToken(o TokenOptions) (t secure.Token, e Token, err error) {
 		if _, err := rand.Read(t.ID[:]); err != nil {
 			return errs.New(errs.Internal, op, err)
 		}
-		t.Pin, t.Secret, t.Masters = secure.Pin(root), secure.NewSecret(secret), o.Masters
+		// A newcomer that knows the former authority alone believes the others, too.
+		t.Pin, t.Secret, t.Masters = secure.Pin(roots[len(roots)-1]), secure.NewSecret(secret), o.Masters
 		clear(secret)
 		if _, err := t.Text(); err != nil {
 			return errs.New(errs.InvalidConfig, op, err)
@@ -230,7 +231,7 @@ type Newcomer struct {
 // the newcomer is at fault the error is ErrNotValid.
 func (d *Dir) Enrol(n Newcomer) (chain []*x509.Certificate, e Entry, err error) {
 	const op = "enrol"
-	err = d.enrolling(func(s *Signer, root *x509.Certificate) error {
+	err = d.enrolling(func(s *Signer, roots []*x509.Certificate) error {
 		list, err := d.tokens()
 		if err != nil {
 			return err
@@ -243,11 +244,10 @@ func (d *Dir) Enrol(n Newcomer) (chain []*x509.Certificate, e Entry, err error) 
 		if !n.Prove(t.Key) {
 			return fmt.Errorf("%w: its secret was not proved", ErrNotValid)
 		}
-		pin := secure.Pin(root)
 		sum := sha256.Sum256(n.DER)
 		again := slices.IndexFunc(t.Given, func(g Given) bool { return string(g.Key) == string(sum[:]) })
 		switch {
-		case string(t.Pin) != string(pin[:]):
+		case !slices.ContainsFunc(roots, func(a *x509.Certificate) bool { pin := secure.Pin(a); return string(t.Pin) == string(pin[:]) }):
 			return fmt.Errorf("%w: it was made under another authority", ErrNotValid)
 		case !now.Before(t.Expires):
 			return fmt.Errorf("%w: it has expired at %s, and the clock of this machine says %s", ErrNotValid, t.Expires.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
@@ -268,7 +268,7 @@ func (d *Dir) Enrol(n Newcomer) (chain []*x509.Certificate, e Entry, err error) 
 		if err != nil {
 			return err
 		}
-		chain, e = append([]*x509.Certificate{cert}, s.Chain...), entry
+		chain, e = append([]*x509.Certificate{cert}, s.path()...), entry
 		g := Given{Key: sum[:], Name: e.Name}
 		for _, c := range chain {
 			g.Chain = append(g.Chain, c.Raw)
@@ -311,7 +311,7 @@ func (d *Dir) admit(s *Signer, t Token, n Newcomer, now time.Time) (*x509.Certif
 	if err != nil {
 		return nil, Entry{}, errs.New(errs.InvalidConfig, op, err)
 	}
-	e := entry(id, cert, now, "token "+t.ID)
+	e := s.mark(entry(id, cert, now, "token "+t.ID))
 	return cert, e, d.append(e)
 }
 

@@ -3,7 +3,9 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
@@ -105,14 +107,15 @@ func (g *Guard) fit(c *secure.Credential) (*secure.Trust, error) {
 	return g.list.trust(opt)
 }
 
-// trust returns what opt and the lists in force make. Those that the master has told, and
-// whose signer is no longer trusted, say nothing: nobody is below it. The caller holds mu.
+// trust returns what opt and the lists in force make. Those whose signer is no longer
+// trusted say nothing: nobody is below it. Of one in a file Reload says so. The caller
+// holds mu.
 func (l *list) trust(opt secure.TrustOptions) (*secure.Trust, error) {
 	opt.Lists = nil
-	if l.last != nil {
-		opt.Lists = append(opt.Lists, l.last)
-	}
-	for _, t := range l.told {
+	for _, t := range append(slices.Collect(maps.Values(l.told)), l.last) {
+		if t == nil {
+			continue
+		}
 		if _, err := t.Signer(opt.Credential); err == nil {
 			opt.Lists = append(opt.Lists, t)
 		}

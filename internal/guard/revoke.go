@@ -159,6 +159,9 @@ func (g *Guard) reloadList() (*News, error) {
 	}
 	g.list.mu.Lock()
 	defer g.list.mu.Unlock()
+	if _, err := l.Signer(g.list.opt.Credential); err != nil {
+		return nil, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", g.list.path, err))
+	}
 	before := g.list.last
 	if before != nil && l.Number() <= before.Number() {
 		now, err := l.Signer(g.list.opt.Credential)
