@@ -71,6 +71,7 @@ alone, in TLS.`,
 			}
 		},
 	}
+	cmd.AddCommand(newMasterStatusCmd())
 	cmd.Flags().String("credential", "", "`FILE` that gopccl keys issue has written: every connection is in TLS")
 	cmd.Flags().String("enroll", "", "`DIR` with join tokens (gopccl keys token): who has one gets a credential")
 	cmd.Flags().String("state", "", "`DIR` that keeps what outlives the master; one master at a time can have it")

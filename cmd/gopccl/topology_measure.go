@@ -77,7 +77,22 @@ func askMaster(ctx context.Context, cfg *conf.Config) (m measured, err error) {
 }
 
 func askThis(ctx context.Context, cfg *conf.Config, master string) (m measured, err error) {
-	o, group := cfg.PeerOptions(nil), cfg.Peer.Group
+	t, err := askTopology(ctx, cfg, master)
+	if err != nil {
+		return m, err
+	}
+	for _, g := range t.Groups {
+		if g.Group == cfg.Peer.Group {
+			return newMeasured(master, g)
+		}
+	}
+	return m, errs.New(errs.InvalidArgument, "measure topology", fmt.Errorf("no peer of group %d is in the run", cfg.Peer.Group)).WithPeer(master)
+}
+
+// askTopology asks a master for the groups of its run. One that does not lead closes the
+// connection.
+func askTopology(ctx context.Context, cfg *conf.Config, master string) (m wire.M2CTopology, err error) {
+	o := cfg.PeerOptions(nil)
 	fail := func(err error) error {
 		return errs.New(errs.MasterConnectionFailed, "measure topology", err).WithPeer(master).
 			WithHint("check that a gopccl master listens there; PCCL's does not answer")
@@ -116,12 +131,7 @@ func askThis(ctx context.Context, cfg *conf.Config, master string) (m measured, 
 	if !ok {
 		return m, fail(fmt.Errorf("it answered with %T", p))
 	}
-	for _, g := range t.Groups {
-		if g.Group == group {
-			return newMeasured(master, g)
-		}
-	}
-	return m, errs.New(errs.InvalidArgument, "measure topology", fmt.Errorf("no peer of group %d is in the run", group)).WithPeer(master)
+	return t, nil
 }
 
 func newTopologyMeasureCmd() *cobra.Command {

@@ -87,6 +87,24 @@ func (f *File) next() (term uint32, kept []byte, err error) {
 	return term + 1, kept, nil
 }
 
+// Read returns what the directory of a master says. It changes and locks nothing.
+// Errors: *errs.Error with code InvalidUsage or CorruptFile.
+func Read(dir string) (term uint32, k Kept, err error) {
+	path := filepath.Join(dir, stateName)
+	b, err := readState(path)
+	if err != nil {
+		return 0, k, errs.New(errs.InvalidUsage, opName, err).WithHint("name the directory of a master (master.state)")
+	}
+	term, kept, err := decode(b)
+	if err == nil {
+		k, err = Decode(kept)
+	}
+	if err != nil {
+		return 0, k, errs.New(errs.CorruptFile, opName, fmt.Errorf("%s: %w", path, err)).WithHint("restore it from a copy")
+	}
+	return term, k, nil
+}
+
 // readState reads a file of a size that a state can have.
 func readState(path string) ([]byte, error) {
 	f, err := os.Open(path)
