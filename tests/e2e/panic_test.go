@@ -132,7 +132,14 @@ func TestPanicInTheMaster(t *testing.T) {
 	defer m.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
-	_, err = connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+	// The facts have a goroutine of their own: the peer may be in before it panics.
+	c, err := connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+	if err == nil {
+		defer c.Close()
+		for err == nil {
+			err = c.UpdateTopology(ctx)
+		}
+	}
 	require.Error(t, err)
 	err = <-ended
 	require.ErrorIs(t, err, errs.Internal)
