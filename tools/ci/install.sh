@@ -28,6 +28,7 @@ python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
 python3 -c 'import ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
 need iproute2 ip
 need glpk-utils glpsol cbc
+need etcd-server etcd
 if [ "$(uname -m)" = x86_64 ]; then
 	need qemu-user-static qemu-aarch64-static qemu-aarch64
 	need wine64 wine64 /usr/lib/wine/wine64 wine

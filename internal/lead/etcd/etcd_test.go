@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -29,6 +30,7 @@ func clusters(t *testing.T) map[string]string {
 	all := map[string]string{"fake": newFake(t).URL}
 	program, err := exec.LookPath("etcd")
 	if err != nil {
+		require.NotEqual(t, "true", os.Getenv("CI"), "etcd is not installed: tools/ci/install.sh does that")
 		t.Log("etcd is not installed (Debian: etcd-server): the fake alone is tested")
 		return all
 	}
