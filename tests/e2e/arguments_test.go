@@ -24,7 +24,7 @@ import (
 func TestOptionsThatMakeNoSense(t *testing.T) {
 	master := localMaster(t)
 	for name, change := range map[string]func(o *core.Options){
-		`Master: ""`:             func(o *core.Options) { o.Master = "" },
+		`Master ""`:              func(o *core.Options) { o.Master = "" },
 		"not HOST:PORT":          func(o *core.Options) { o.Master = "127.0.0.1" },
 		"unknown backend":        func(o *core.Options) { o.Backend = "abacus" },
 		"PoolSize 5000":          func(o *core.Options) { o.PoolSize = 5000 },
