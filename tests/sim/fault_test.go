@@ -63,6 +63,8 @@ type scenario struct {
 	others bool
 	// apart: the peers are far from each other.
 	apart bool
+	// tear: holders die while others fetch from them.
+	tear bool
 	// drain: who has done its work leaves between two collectives.
 	drain bool
 }

@@ -384,6 +384,10 @@ func (p *peer) fetchFrom(from *peer, e pfsm.Fetch, i int, next func()) {
 	}
 	at := int(e.Keys[i][0] - 'a')
 	p.memory.torn, p.memory.state[at] = true, w.rng.next()
+	if w.plan.tear && w.rng.chance(3) {
+		w.tracef("FAULT: peer %d is killed while peer %d fetches from it", from.id, p.id)
+		from.exit()
+	}
 	w.after(w.rng.between(0, time.Millisecond), p, func() {
 		if p.transfer.stop || p.transfer.fetching != e.Call {
 			return

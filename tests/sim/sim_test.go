@@ -126,6 +126,8 @@ func TestBugsAreFound(t *testing.T) {
 					w = switching(seed, bug)
 				case spoilForgotten:
 					w = reusing(seed, bug)
+				case tornVotes:
+					w = tearing(seed, bug)
 				}
 				if failure := w.run(); failure != "" {
 					t.Logf("seed %d: %s", seed, failure)
@@ -198,6 +200,32 @@ func reusing(seed uint64, bug mutation) *world {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 4) })
 	}
 	return w
+}
+
+// tearing is a world of gopccl peers whose holders die while others fetch from them.
+func tearing(seed uint64, bug mutation) *world {
+	w := emptyWorld(seed, bug)
+	w.plan = scenario{groups: 1, natives: 2, loops: 3, tear: true}
+	for range 2 + w.rng.n(3) {
+		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 3) })
+	}
+	return w
+}
+
+// TestHoldersDie: a state that is half overwritten never becomes everybody's.
+func TestHoldersDie(t *testing.T) {
+	n := uint64(500)
+	if raceEnabled {
+		n = 50
+	}
+	again := 0
+	for seed := uint64(1); seed <= n; seed++ {
+		w := tearing(seed, noBug)
+		require.Empty(t, w.run(), "seed %d", seed)
+		again += w.collector.tornAgain
+	}
+	t.Logf("%d seeds: %d peers came back with a torn state", n, again)
+	require.Greater(t, again, int(n/10))
 }
 
 // TestTagsAreUsedAgainBeforeTheRound: rings change meanwhile, and peers differ in
