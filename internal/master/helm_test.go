@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -144,9 +146,24 @@ func TestMasterLosesTheLead(t *testing.T) {
 	})
 }
 
+// stateDir is t.TempDir with a removal that Wine knows, too.
+func stateDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "master")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, f := range files {
+			require.NoError(t, os.Remove(filepath.Join(dir, f.Name())))
+		}
+		require.NoError(t, os.Remove(dir))
+	})
+	return dir
+}
+
 // One master at a time has a directory; the next one has a higher term and the same key.
 func TestMastersOfOneDirectory(t *testing.T) {
-	dir := t.TempDir()
+	dir := stateDir(t)
 	first, ended := underway(t, Options{Lead: Lead{State: dir}})
 	<-first.s.helm.leads
 	_, second := underway(t, Options{Lead: Lead{State: dir}})
@@ -196,7 +213,7 @@ func TestPeersComeBackAndAreToldOfTheEnd(t *testing.T) {
 // A master that began with an old copy of the directory ends when it hears of a later
 // master, and the next one of the directory comes after that.
 func TestOldCopyOfTheDirectory(t *testing.T) {
-	dir := t.TempDir()
+	dir := stateDir(t)
 	h, ended := underway(t, Options{Lead: Lead{State: dir}})
 	<-h.s.helm.leads
 	me := h.dial()
