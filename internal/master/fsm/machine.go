@@ -72,7 +72,7 @@ func New(cfg Config) *Machine {
 		cfg.Patience = restless
 	}
 	first := firstNumbers(cfg.Term)
-	if !cfg.Resume { // whoever was there comes back as a newcomer
+	if !cfg.Resume { // those who were there come back as newcomers
 		cfg.Registry = cfg.Registry.deserted()
 	}
 	lost := slices.ContainsFunc(cfg.Registry.Groups, func(r GroupRecord) bool { return len(r.Members) > 0 })

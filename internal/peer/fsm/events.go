@@ -88,7 +88,7 @@ type (
 	// MasterGone says that the master connection ended or sent garbage.
 	MasterGone struct{ Err error }
 	// Attached is the answer to Hello of a Reattach effect. Broken are peers whose
-	// connections to this one have ended, whoever ended them.
+	// connections to this one have ended, at either end.
 	Attached struct {
 		Packet wire.M2CSessionRegistrationResponse
 		Broken []wire.UUID
