@@ -15,6 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // Tensor is one entry of a state. It has the fields of core.Tensor, so that one
@@ -42,11 +43,9 @@ type State struct {
 }
 
 const (
-	suffix     = ".gopccl"
-	tempPrefix = ".gopccl-"
-	tempSuffix = ".tmp"
-	// staleTemp is the age at which the leavings of a crashed Save are removed.
-	staleTemp = time.Hour
+	suffix = ".gopccl"
+	// stale is the age at which what a crashed Save has left is removed.
+	stale = time.Hour
 )
 
 // Save writes s to a new file in dir, which is created if need be, and
@@ -73,7 +72,7 @@ func Save(dir string, s State, keep int) (path string, left []error, err error) 
 		}
 		return "", nil, errs.New(code, op, err).WithPhase(phase).WithPeer(dir)
 	}
-	if err := makeDir(filepath.Clean(dir)); err != nil {
+	if err := durable.MakeDir(dir, 0o777); err != nil {
 		return fail("create directory", err)
 	}
 	files, err := list(dir)
@@ -89,56 +88,21 @@ func Save(dir string, s State, keep int) (path string, left []error, err error) 
 	name := fmt.Sprintf("%010d-r%d-%s", seq+1, s.Revision, hex.EncodeToString(tie[:]))
 	path = filepath.Join(dir, name+suffix)
 
-	tmp, err := os.OpenFile(filepath.Join(dir, tempPrefix+name+tempSuffix), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := durable.Begin(path, 0o666)
 	if err != nil {
 		return fail("create", err)
 	}
-	defer os.Remove(tmp.Name()) // gone already if all went well
-	err = write(tmp, head, &s)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := write(f.File, head, &s); err != nil {
+		f.Drop()
 		return fail("write", err)
 	}
-	if err := rename(tmp.Name(), path); err != nil {
-		return fail("rename", err)
-	}
-	if err := durable(dir); err != nil {
-		return fail("sync directory", err)
+	if err := f.Keep(); err != nil {
+		return fail("keep", err)
 	}
 	for _, err := range prune(dir, files, keep) {
 		left = append(left, errs.New(errs.Internal, op, err).WithPhase("remove old checkpoints").WithPeer(dir))
 	}
 	return path, left, nil
-}
-
-// durable is syncDir, and what tests put in its place.
-var durable = syncDir
-
-// makeDir makes dir and what is missing above it, so that a crash leaves all of them.
-func makeDir(dir string) error {
-	err := os.Mkdir(dir, 0o777)
-	if parent := filepath.Dir(dir); errors.Is(err, os.ErrNotExist) && parent != dir {
-		if err := makeDir(parent); err != nil {
-			return err
-		}
-		err = os.Mkdir(dir, 0o777)
-	}
-	if err == nil {
-		// A process that may write to a directory and not read it cannot sync it.
-		if err = durable(filepath.Dir(dir)); errors.Is(err, os.ErrPermission) {
-			err = nil
-		}
-		return err
-	}
-	if info, serr := os.Stat(dir); serr == nil && info.IsDir() {
-		return nil
-	}
-	return err
 }
 
 // prune removes what is too old: all but the keep-1 newest of files (a new
@@ -157,15 +121,21 @@ func prune(dir string, files []found, keep int) (left []error) {
 		return append(left, err)
 	}
 	for _, n := range names {
-		if !strings.HasPrefix(n.Name(), tempPrefix) || !strings.HasSuffix(n.Name(), tempSuffix) {
+		of, ok := durable.Leaving(n.Name())
+		if (!ok || !strings.HasSuffix(of, suffix)) && !formerLeaving(n.Name()) {
 			continue
 		}
 		// Best effort: another process may be writing or removing it.
-		if info, err := n.Info(); err == nil && time.Since(info.ModTime()) > staleTemp {
+		if info, err := n.Info(); err == nil && time.Since(info.ModTime()) > stale {
 			_ = os.Remove(filepath.Join(dir, n.Name()))
 		}
 	}
 	return left
+}
+
+// formerLeaving reports whether an earlier version was writing a file of that name.
+func formerLeaving(name string) bool {
+	return strings.HasPrefix(name, ".gopccl-") && strings.HasSuffix(name, ".tmp")
 }
 
 // Overwriting is the phase of errors of LoadInto after it has begun to write.

@@ -278,15 +278,21 @@ func TestKeep(t *testing.T) {
 // What a crashed process left is removed in time, what another one is writing is not.
 func TestStaleTemporaryFiles(t *testing.T) {
 	dir := tempDir(t)
-	stale, fresh := filepath.Join(dir, ".gopccl-1.tmp"), filepath.Join(dir, ".gopccl-2.tmp")
-	for _, p := range []string{stale, fresh} {
+	const name = ".0000000001-r1-00000000.gopccl.0123456789abcde"
+	for i, p := range []string{".gopccl-1.tmp", ".gopccl-2.tmp", name + "0.part", name + "1.part", ".mine.0123456789abcdef.part"} {
+		p = filepath.Join(dir, p)
 		require.NoError(t, os.WriteFile(p, []byte("half"), 0o666))
+		if i%2 == 0 {
+			old := time.Now().Add(-2 * stale)
+			require.NoError(t, os.Chtimes(p, old, old))
+		}
 	}
-	old := time.Now().Add(-2 * staleTemp)
-	require.NoError(t, os.Chtimes(stale, old, old))
 	save(t, dir, sample(1), 0)
-	require.NoFileExists(t, stale)
-	require.FileExists(t, fresh)
+	require.NoFileExists(t, filepath.Join(dir, ".gopccl-1.tmp"))
+	require.FileExists(t, filepath.Join(dir, ".gopccl-2.tmp"))
+	require.NoFileExists(t, filepath.Join(dir, name+"0.part"))
+	require.FileExists(t, filepath.Join(dir, name+"1.part"))
+	require.FileExists(t, filepath.Join(dir, ".mine.0123456789abcdef.part"), "it is of no checkpoint")
 	files, err := list(dir)
 	require.NoError(t, err)
 	require.Len(t, files, 1)
@@ -422,25 +428,4 @@ func TestSaveSucceedsWhenOldOnesCannotBeRemoved(t *testing.T) {
 	names, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, names, 2, "the others were removed")
-}
-
-// Every directory that Save makes is on the disk when Save returns: the one above each is synced.
-func TestNewDirectoriesAreDurable(t *testing.T) {
-	defer func() { durable = syncDir }()
-	var synced []string
-	durable = func(dir string) error {
-		synced = append(synced, dir)
-		return syncDir(dir)
-	}
-	base := tempDir(t)
-	dir := filepath.Join(base, "a", "b", "c")
-	save(t, dir+string(filepath.Separator), sample(1), 0)
-	require.Equal(t, []string{base, filepath.Join(base, "a"), filepath.Join(base, "a", "b"), dir + string(filepath.Separator)}, synced)
-	synced = nil
-	save(t, dir, sample(2), 0)
-	require.Equal(t, []string{dir}, synced)
-	occupied := filepath.Join(base, "file")
-	require.NoError(t, os.WriteFile(occupied, nil, 0o666))
-	_, _, err := Save(filepath.Join(occupied, "below"), sample(1), 0)
-	require.ErrorIs(t, err, errs.Internal)
 }

@@ -3,6 +3,7 @@ package authority
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // Files of the directory.
@@ -33,7 +35,12 @@ const (
 	lockFile   = "lock"
 )
 
-const maxFile = 64 << 20 // of the log; the others are small
+const (
+	maxFile = 64 << 20 // of the log; the others are small
+	// stale is the age at which what a process that was killed has left half written is
+	// removed.
+	stale = time.Hour
+)
 
 // Dir is the directory of an authority.
 type Dir struct {
@@ -78,14 +85,14 @@ func Init(path, title string, now func() time.Time) (run string, err error) {
 	if len(title) > 200 {
 		return "", fail(op, errs.InvalidConfig, "the name of the run has %d bytes; at most 200", len(title))
 	}
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := durable.MakeDir(path, 0o700); err != nil {
 		return "", errs.New(errs.InvalidConfig, op, err)
 	}
 	d := &Dir{path: path, now: now}
 	if err := d.checkMode(op); err != nil {
 		return "", err
 	}
-	unlock, err := lock(d.file(lockFile))
+	unlock, err := d.lock()
 	if err != nil {
 		return "", errs.New(errs.InvalidConfig, op, err)
 	}
@@ -98,7 +105,7 @@ func Init(path, title string, now func() time.Time) (run string, err error) {
 		if e.Name() == keyFile {
 			return "", fail(op, errs.InvalidConfig, "%s has an authority already", path)
 		}
-		if e.Name() != lockFile && e.Name() != certFile && e.Name() != listFile {
+		if _, cut := durable.Leaving(e.Name()); e.Name() != lockFile && e.Name() != certFile && e.Name() != listFile && !cut {
 			return "", fail(op, errs.InvalidConfig, "%s is not empty: it has %q", path, e.Name())
 		}
 	}
@@ -123,10 +130,11 @@ func Init(path, title string, now func() time.Time) (run string, err error) {
 		{listFile, list},
 		{keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})},
 	} {
-		if err := WriteFile(d.file(f.name), f.text, true); err != nil {
+		if err := durable.Replace(d.file(f.name), f.text, 0o600); err != nil {
 			return "", errs.New(errs.InvalidConfig, op, err)
 		}
 	}
+	durable.Clean(path, 0, keyFile, certFile, listFile)
 	return s.Run, nil
 }
 
@@ -141,12 +149,18 @@ func Open(path string, now func() time.Time) (*Dir, error) {
 	if _, err := os.Stat(d.file(certFile)); err != nil && issuer != nil {
 		return nil, errs.New(errs.InvalidConfig, op, err).WithHint("make one with gopccl keys init --dir, or put the credential of an issuer there as " + issuerFile)
 	}
+	durable.Clean(path, stale)
 	return d, nil
 }
 
-// Lock waits for the only right to do what the lock file at path is for. The result
-// gives it back, as the end of the process does.
-func Lock(path string) (unlock func(), err error) { return lock(path) }
+// lock waits for the only right to change the directory.
+func (d *Dir) lock() (unlock func() error, err error) {
+	l, err := durable.AwaitLock(context.Background(), d.file(lockFile))
+	if err != nil {
+		return nil, err
+	}
+	return l.Unlock, nil
+}
 
 func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 
@@ -160,40 +174,6 @@ func (d *Dir) checkMode(op string) error {
 	case !private(info.Mode()):
 		return fail(op, errs.InvalidConfig, "%s: other users may read it (mode %04o): chmod 700", d.path, info.Mode().Perm())
 	}
-	return nil
-}
-
-// WriteFile writes a file of mode 0600 as a whole: it has its old content or the
-// new one, after a power cut, too. Without replace it must not exist.
-func WriteFile(path string, text []byte, replace bool) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(text); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	if replace {
-		err = os.Rename(f.Name(), path)
-	} else if err = os.Link(f.Name(), path); err == nil {
-		_ = os.Remove(f.Name())
-	}
-	if err != nil {
-		return err
-	}
-	syncDir(filepath.Dir(path))
 	return nil
 }
 
@@ -275,7 +255,7 @@ func (d *Dir) enroller() (*Signer, []*x509.Certificate, error) {
 
 // enrolling runs do with the lock and what signs newcomers.
 func (d *Dir) enrolling(do func(*Signer, []*x509.Certificate) error) error {
-	unlock, err := lock(d.file(lockFile))
+	unlock, err := d.lock()
 	if err != nil {
 		return errs.New(errs.InvalidConfig, "open authority", err)
 	}
@@ -295,7 +275,7 @@ func (d *Dir) CanEnrol() error {
 
 // change runs do with the lock and the key.
 func (d *Dir) change(do func(*Signer) error) error {
-	unlock, err := lock(d.file(lockFile))
+	unlock, err := d.lock()
 	if err != nil {
 		return errs.New(errs.InvalidConfig, "open authority", err)
 	}
@@ -389,7 +369,8 @@ func (d *Dir) append(e Entry) error {
 		return errs.New(errs.InvalidConfig, "write log", err)
 	}
 	defer f.Close()
-	if size, err := f.Seek(0, io.SeekEnd); err == nil && size > 0 {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil && size > 0 {
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, size-1); err == nil && last[0] != '\n' {
 			line = append([]byte{'\n'}, line...)
@@ -397,6 +378,9 @@ func (d *Dir) append(e Entry) error {
 	}
 	if _, err = f.Write(append(line, '\n')); err == nil {
 		err = f.Sync()
+	}
+	if err == nil && size == 0 {
+		err = durable.SyncDir(d.path)
 	}
 	if err != nil {
 		return errs.New(errs.InvalidConfig, "write log", err)
@@ -509,7 +493,7 @@ func (d *Dir) Revoke(what string) (found []Entry, err error) {
 			if len(der) > secure.MaxList {
 				return fail(op, errs.InvalidArgument, "the list would have %d bytes; at most %d", len(der), secure.MaxList)
 			}
-			err = WriteFile(d.file(listFile), der, true)
+			err = durable.Replace(d.file(listFile), der, 0o600)
 		}
 		if err != nil {
 			return errs.New(errs.InvalidConfig, op, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // Files of a directory whose authority has followed on another one. The cross certificate
@@ -146,7 +147,7 @@ type part struct {
 
 func (d *Dir) writeAll(parts []part) error {
 	for _, p := range parts {
-		if err := WriteFile(d.file(p.name), p.text, true); err != nil {
+		if err := durable.Replace(d.file(p.name), p.text, 0o600); err != nil {
 			return errs.New(errs.InvalidConfig, opSucceed, err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 const (
@@ -190,7 +191,7 @@ func (d *Dir) writeTokens(list []Token) error {
 		err = fmt.Errorf("%s would be larger than %d bytes: revoke join tokens that are used up", d.file(tokensFile), maxTokensFile)
 	}
 	if err == nil {
-		err = WriteFile(d.file(tokensFile), text, true)
+		err = durable.Replace(d.file(tokensFile), text, 0o600)
 	}
 	if err != nil {
 		return errs.New(errs.InvalidConfig, "write join tokens", err)
@@ -200,7 +201,7 @@ func (d *Dir) writeTokens(list []Token) error {
 
 // Withdraw makes a join token one that nobody can use. false: there is none with the id.
 func (d *Dir) Withdraw(id string) (found bool, err error) {
-	unlock, err := lock(d.file(lockFile))
+	unlock, err := d.lock()
 	if err != nil {
 		return false, errs.New(errs.InvalidConfig, "revoke", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 var noon = time.Date(2031, 4, 5, 12, 0, 0, 0, time.UTC)
@@ -187,7 +188,7 @@ func TestIssuerEnrols(t *testing.T) {
 	require.NoError(t, err)
 	o.path = t.TempDir()
 	require.NoError(t, os.Chmod(o.path, 0o700))
-	require.NoError(t, authority.WriteFile(filepath.Join(o.path, "issuer.pem"), text, true))
+	require.NoError(t, durable.Replace(filepath.Join(o.path, "issuer.pem"), text, 0o600))
 	o.open()
 	require.NoError(t, o.CanEnrol())
 	_, _, err = o.NewToken(authority.TokenOptions{Uses: 1, Life: time.Hour, Member: 24 * time.Hour, Role: secure.Peer, Name: "*"})

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 // a directory that moves with them. The master that has the lock of the directory leads.
 type File struct {
 	dir  string
-	lock *os.File // nil: it does not lead
+	lock *durable.Lock // nil: it does not lead
 	term uint32
 	kept []byte // committed last
 }
@@ -43,22 +44,23 @@ func (f *File) Lead(context.Context) (term uint32, kept []byte, lost <-chan erro
 	if f.lock != nil {
 		return fail(errs.InvalidUsage, errors.New("it leads already"), "")
 	}
-	if err := os.MkdirAll(f.dir, 0o700); err != nil {
+	if err := durable.MakeDir(f.dir, 0o700); err != nil {
 		return fail(errs.InvalidUsage, err, "name a directory that the master may write to")
 	}
-	lock, err := Lock(filepath.Join(f.dir, lockName))
+	lock, err := durable.TryLock(filepath.Join(f.dir, lockName))
 	switch {
-	case errors.Is(err, ErrTaken):
+	case errors.Is(err, durable.ErrTaken):
 		return fail(errs.InvalidUsage, fmt.Errorf("another master leads with %s", f.dir), "end it first, or name another directory")
 	case err != nil:
 		return fail(errs.InvalidUsage, err, "name a directory that the master may write to")
 	}
+	durable.Clean(f.dir, 0, stateName)
 	if term, kept, err = f.next(); err != nil {
-		lock.Close()
+		lock.Unlock()
 		return fail(errs.CorruptFile, err, "restore it from a copy, or move it away to begin without what it says")
 	}
 	if err := f.write(term, kept); err != nil {
-		lock.Close()
+		lock.Unlock()
 		return fail(errs.InvalidUsage, err, "name a directory that the master may write to")
 	}
 	f.lock, f.term, f.kept = lock, term, slices.Clone(kept)
@@ -161,43 +163,15 @@ func notLeading() error {
 
 // write replaces the state as a whole.
 func (f *File) write(term uint32, kept []byte) error {
-	return Replace(filepath.Join(f.dir, stateName), encode(term, kept))
+	return durable.Replace(filepath.Join(f.dir, stateName), encode(term, kept), 0o600)
 }
 
-// Replace makes b the contents of a file. After a crash at any time the file has either
-// these or those that it had. Others may not read it.
-func Replace(path string, b []byte) (err error) {
-	part := path + ".part"
-	w, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(b)
-	if err == nil {
-		err = w.Sync()
-	}
-	if late := w.Close(); err == nil {
-		err = late
-	}
-	if err == nil {
-		err = rename(part, path)
-	}
-	if err == nil {
-		err = syncDir(filepath.Dir(path))
-	}
-	if err != nil {
-		os.Remove(part)
-	}
-	return err
-}
-
-// Resign implements Authority. The lock file stays: without it two could each lock one of
-// their own.
+// Resign implements Authority.
 func (f *File) Resign() error {
 	if f.lock == nil {
 		return nil
 	}
 	lock := f.lock
 	f.lock = nil
-	return lock.Close()
+	return lock.Unlock()
 }

@@ -21,6 +21,25 @@ var left = Kept{Key: bytes.Repeat([]byte{7}, KeySize), Registry: fsm.Registry{Gr
 	{ID: 4, Round: 3, NextRevision: 2, Print: &fsm.Fingerprint{1, 31: 2}},
 }}}
 
+// tempDir is t.TempDir with a removal that Wine knows, too.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lead")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, remove(dir)) })
+	return dir
+}
+
+func remove(path string) error {
+	names, _ := os.ReadDir(path) // none for a file
+	for _, n := range names {
+		if err := remove(filepath.Join(path, n.Name())); err != nil {
+			return err
+		}
+	}
+	return os.Remove(path)
+}
+
 // begin leads with dir, as a master that starts.
 func begin(t *testing.T, dir string) (*File, uint32, Kept) {
 	t.Helper()
@@ -36,7 +55,7 @@ func begin(t *testing.T, dir string) (*File, uint32, Kept) {
 
 // Every master has a higher term than those before, and what the last one has committed.
 func TestMastersOneAfterTheOther(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "made", "here")
+	dir := filepath.Join(tempDir(t), "made", "here")
 	f, term, k := begin(t, dir)
 	require.Zero(t, term)
 	require.Zero(t, k)
@@ -58,7 +77,7 @@ func TestMastersOneAfterTheOther(t *testing.T) {
 
 // A second master is told so, and changes nothing; not even its end frees the first.
 func TestOneMasterAtATime(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	f, _, _ := begin(t, dir)
 	for range 2 {
 		second := NewFile(dir)
@@ -100,7 +119,7 @@ func TestDamagedState(t *testing.T) {
 		"no registry":   {encode(7, []byte("{")), "the registry is damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := tempDir(t)
 			path := filepath.Join(dir, stateName)
 			require.NoError(t, os.WriteFile(path, c.b, 0o600))
 			_, _, _, err := NewFile(dir).Lead(context.Background())
@@ -118,10 +137,10 @@ func TestDamagedState(t *testing.T) {
 
 // A write that fails leaves what was there.
 func TestFailedWrite(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	f, _, _ := begin(t, dir)
 	require.NoError(t, f.Commit(context.Background(), left.Encode()))
-	require.NoError(t, os.Mkdir(filepath.Join(dir, stateName+".part"), 0o700))
+	f.dir = filepath.Join(dir, "none")
 	err := f.Commit(context.Background(), nil)
 	require.Error(t, err)
 	var e *errs.Error
@@ -179,7 +198,7 @@ func FuzzKept(f *testing.F) {
 
 // An old copy of a directory learns of a later term, and keeps what it says.
 func TestOldCopyLearnsOfATerm(t *testing.T) {
-	dir := t.TempDir()
+	dir := tempDir(t)
 	f, _, _ := begin(t, dir)
 	require.Error(t, NewFile(dir).Raise(3))
 	require.NoError(t, f.Commit(context.Background(), left.Encode()))

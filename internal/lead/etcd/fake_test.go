@@ -22,8 +22,9 @@ type fake struct {
 	keys     map[string]*fakeKey
 	leases   map[int64]*fakeLease
 	next     int64
-	lossy    bool // a transaction is done, and its answer lost
-	behind   bool // a member that is behind is asked, and it knows of nothing new
+	lossy    bool          // a transaction is done, and its answer lost
+	renewed  chan struct{} // has one element for each renewal of a lease that nobody has counted
+	behind   bool          // a member that is behind is asked, and it knows of nothing new
 }
 
 type fakeKey struct {
@@ -38,7 +39,7 @@ type fakeLease struct {
 }
 
 func newFake(t *testing.T) *fake {
-	f := &fake{revision: 1, keys: map[string]*fakeKey{}, leases: map[int64]*fakeLease{}, next: 1000}
+	f := &fake{revision: 1, keys: map[string]*fakeKey{}, leases: map[int64]*fakeLease{}, next: 1000, renewed: make(chan struct{}, 1<<10)}
 	f.Server = httptest.NewServer(http.HandlerFunc(f.serve))
 	t.Cleanup(f.Close)
 	return f
@@ -77,6 +78,7 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 		id, _ := strconv.ParseInt(in["ID"].(string), 10, 64)
 		if l := f.leases[id]; l != nil {
 			l.until = time.Now().Add(l.ttl)
+			f.renewed <- struct{}{}
 			fmt.Fprintf(w, `{"result":{"header":{},"ID":"%d","TTL":"%d"}}`, id, int(l.ttl/time.Second))
 		} else {
 			fmt.Fprintf(w, `{"result":{"header":{},"ID":"%d"}}`, id)
