@@ -74,9 +74,10 @@ type ReduceInfo struct {
 	// nil but for AllReduceMultipleWithRetry, which returns it also with an error:
 	// the buffers of the others are as before if they are in place.
 	Done []bool
-	// Plan is the way that the data took: "ring", or "direct" where every member
-	// sent to every other one. Why says why not along the ring. They are empty but for
-	// a single all-reduce.
+	// Plan is the way that the data took: "ring", "direct" where every member sent to
+	// every other one, "shares" where members with fast links had more to do with that,
+	// or "sites 3" where the members of each of three sites added up among themselves
+	// first. Why says why not along the ring. They are empty but for a single all-reduce.
 	Plan, Why string
 }
 

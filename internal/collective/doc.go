@@ -11,7 +11,9 @@
 // on their way to others, and sums that are not final here, lie in memory of the
 // operation, at most as much as the data. What is to be added to something that is not
 // there yet is put aside, and the reader that completes that adds it: the order of additions
-// is that of the plan, and the bits do not depend on what comes first.
+// is that of the plan, and the bits do not depend on what comes first. An all-reduce over
+// trees (plan.Scheme) is cut in stripes, of which a member keeps no more than a window of
+// what others send: a segment that has a gate waits for it, at both ends of its lane.
 //
 // The sender of a lane chooses the size of its pieces. Every piece says how many bytes
 // the lane has, and a receiver that expects another number ends the operation with

@@ -78,6 +78,27 @@ func (a *alone) piece(member int, tag, stream uint64, size, index int, total int
 	a.frame(member, tag, stream, append(b, data...))
 }
 
+// What a member keeps of others in an all-reduce over trees is bounded: one that sends
+// more than a window ahead ends the operation before anything of it is kept.
+func TestAheadOfTheWindow(t *testing.T) {
+	const stripes, block = 4 * plan.Window, 64
+	a := newAlone(t, 3, true, Config{})
+	data := make([]byte, 3*stripes*block)
+	op, done := a.start(1, Spec{Kind: plan.AllReduce, Tag: 9, DType: dtype.Uint8, Op: dtype.Sum, Src: data, Dst: slices.Clone(data), Scheme: plan.Direct(3, nil), Stripes: stripes})
+	require.Equal(t, plan.Window*block, op.mem.wait.size)
+	total := int64(2 * stripes * block) // of each stripe a contribution, and a result
+	for s := range plan.Window {
+		a.piece(1, 9, 1|mark, block, 2*s, total, data[:block])
+	}
+	a.piece(1, 9, 1|mark, block, 2*plan.Window, total, data[:block])
+	err := verdict(t, done)
+	require.ErrorIs(t, err, errs.Protocol)
+	require.ErrorContains(t, err, "piece 16 came before the result that it has to wait for")
+	op.Finish(true)
+	a.w.close()
+	require.Zero(t, a.e.link.Pool.Stats().InUse)
+}
+
 // Frames that are not as they should be end the operation with an error that says what is
 // wrong, and of which peer; inputs are as before.
 func TestHostileFrames(t *testing.T) {

@@ -112,6 +112,9 @@ func (l *inLane) claim(r *link.Receiver, size, index, bytes int) (p piece, ready
 		words := len(bits) / 4
 		l.claimed, l.done, l.waiting, l.saved = bits[:words], bits[words:2*words], bits[2*words:3*words], bits[3*words:]
 		l.coming, l.missing = n, n
+		for k := range l.segs {
+			l.segs[k].left = (l.segs[k].size + size - 1) / size
+		}
 	}
 	if size != l.piece {
 		return p, false, op.protocol(r, "pieces of %d bytes after pieces of %d", size, l.piece)
@@ -125,6 +128,9 @@ func (l *inLane) claim(r *link.Receiver, size, index, bytes int) (p piece, ready
 	}
 	if l.claimed.has(index) {
 		return p, false, op.protocol(r, "piece %d came twice", index)
+	}
+	if !l.segs[p.k].gate.passed() {
+		return p, false, op.protocol(r, "piece %d came before the result that it has to wait for", index)
 	}
 	l.claimed.add(index)
 	l.bytes += uint64(p.n)
@@ -242,12 +248,24 @@ func (l *inLane) complete(r *link.Receiver, p piece, waited bool) {
 			more = max(more, s.out.readyAfter(s.k, p.off, p.off+p.n))
 		}
 	}
+	seg.left--
+	opened := 0
+	if seg.left == 0 {
+		for i := range seg.opens {
+			opened = max(opened, seg.opens[i].out.open(seg.opens[i].k))
+		}
+	}
 	op.mu.Unlock()
 	if p.n == 0 {
 		return
 	}
 	for i := range seg.sends {
 		seg.sends[i].out.wake(more, r)
+	}
+	if opened > 0 {
+		for i := range seg.opens {
+			seg.opens[i].out.wake(opened, r)
+		}
 	}
 	if seg.adds == nil {
 		return

@@ -3,6 +3,7 @@ package collective
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -137,20 +138,58 @@ func TestShares(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for _, weights := range [][]uint32{{1, 1, 1, 1}, {5, 0, 1, 2}, {0, 0, 0, 7}, {1 << 31, 1, 3, 1 << 30}} {
 		for range 4 {
-			k := draw(rng, w, plan.AllReduce, 700)
-			k.fill(w, rng)
-			for i := range k.specs {
-				k.specs[i].Weights = weights
-			}
-			k.want = make([][]byte, 4)
-			k.expectAll(w, nil)
-			s := w.start(k.specs)
-			s.ok(t)
-			k.right(t, "weights %v", weights)
-			w.counted(k, s)
-			s.finish(false)
+			w.runScheme(rng, plan.Direct(4, weights), 1, 700)
 		}
 	}
+}
+
+// An all-reduce goes along any trees, in any number of stripes, with the bits that
+// follow from them; no member keeps more than a window of what others send ahead.
+func TestSchemes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for _, n := range []int{2, 3, 5, 8} {
+		w := newWorld(t, shape{n: n, mesh: true, frame: 256, pool: 1 + n%2, cfg: Config{minStripe: 256}})
+		for range 12 {
+			s := &plan.Scheme{Name: "trees"}
+			for range 1 + rng.IntN(2*n) {
+				owner := rng.IntN(n)
+				s.Trees = append(s.Trees, plan.Tree{Weight: uint32(rng.IntN(3)), Up: anyTree(rng, n, owner), Down: anyTree(rng, n, owner)})
+			}
+			s.Trees[0].Weight = 1
+			w.runScheme(rng, s, 1+rng.IntN(40), 9000)
+		}
+		w.close()
+	}
+}
+
+// anyTree returns a tree of chance of n members: to whom each leads, the owner to -1.
+func anyTree(rng *rand.Rand, n, owner int) []int {
+	next := slices.Repeat([]int{-1}, n)
+	in := []int{owner}
+	for _, i := range rng.Perm(n) {
+		if i != owner {
+			next[i] = in[rng.IntN(len(in))]
+			in = append(in, i)
+		}
+	}
+	return next
+}
+
+// runScheme does an all-reduce of up to most elements and compares.
+func (w *world) runScheme(rng *rand.Rand, scheme *plan.Scheme, stripes, most int) {
+	w.t.Helper()
+	k := draw(rng, w, plan.AllReduce, most)
+	k.fill(w, rng)
+	for i := range k.specs {
+		k.specs[i].Scheme, k.specs[i].Stripes = scheme, stripes
+	}
+	k.want = make([][]byte, w.shape.n)
+	k.expectAll(w, nil)
+	s := w.start(k.specs)
+	s.ok(w.t)
+	k.right(w.t, "%v, %d stripes", scheme, stripes)
+	w.counted(k, s)
+	s.finish(false)
 }
 
 // The blocks of a reduce-scatter have the bits of an all-reduce over the same ring.

@@ -37,8 +37,11 @@ type segment struct {
 	saves bool  // what it overwrites is input, or to be preserved
 	adds  *step // what is added to its result
 	sends []step
+	opens []step // what is sent that waits for all of it
+	left  int    // pieces that are not processed, where it opens something
 	// what comes in before it; nil: nothing
 	after *step
+	gate  *step // all of it has to be processed before, too; nil: nothing
 }
 
 // step names a segment of a lane.
@@ -169,13 +172,10 @@ func (op *Operation) assemble(p *plan.Plan) {
 		for k, s := range l.Segments {
 			seg := &op.ins[i].segs[k]
 			c := op.chunks[s.Chunk]
-			*seg = segment{size: c.size, do: s.Do, src: c.src, after: steps(s.After)}
+			*seg = segment{size: c.size, do: s.Do, src: c.src, after: steps(s.After), gate: steps(s.Gate)}
 			op.ins[i].total += int64(c.size)
-			if seg.after != nil {
-				seg.wait = op.mem.wait.size
-				op.mem.wait.size += c.size
-			}
 		}
+		op.ins[i].makeRoom()
 	}
 	for i, l := range op.ins {
 		for k := range l.segs {
@@ -189,7 +189,10 @@ func (op *Operation) assemble(p *plan.Plan) {
 		out := op.outs[i]
 		for k, s := range l.Segments {
 			c := op.chunks[s.Chunk]
-			out.segs[k] = segment{size: c.size, at: spot{inSrc, c.src}, after: steps(s.After)}
+			out.segs[k] = segment{size: c.size, at: spot{inSrc, c.src}, after: steps(s.After), gate: steps(s.Gate)}
+			if gate := out.segs[k].gate; out.segs[k].gated() {
+				gate.segment().opens = append(gate.segment().opens, step{out: out, k: k})
+			}
 			if before := out.segs[k].after; before != nil {
 				from := before.segment()
 				out.segs[k].at = from.at
@@ -204,6 +207,43 @@ func (op *Operation) assemble(p *plan.Plan) {
 		l.received.Store(l.total == 0 && !l.announced)
 	}
 }
+
+// makeRoom says where what comes before its turn to be added waits. A segment takes the
+// place of its gate, which has been added when it comes. An empty gate holds nothing back,
+// so a segment behind one has a place of its own: it is 64 bytes or so.
+func (l *inLane) makeRoom() {
+	mem := &l.op.mem.wait
+	var room []int // by segment: the bytes of the place that begins with it
+	for k := range l.segs {
+		if s := &l.segs[k]; s.gated() {
+			if room == nil {
+				room = make([]int, len(l.segs))
+			}
+			first := s.gate.k
+			for l.segs[first].gated() {
+				first = l.segs[first].gate.k
+			}
+			room[first] = max(room[first], s.size)
+		}
+	}
+	for k := range l.segs {
+		switch s := &l.segs[k]; {
+		case s.after == nil:
+		case s.gated():
+			s.wait = l.segs[s.gate.k].wait
+		default:
+			size := s.size
+			if room != nil {
+				size = max(size, room[k])
+			}
+			s.wait = mem.size
+			mem.size += size
+		}
+	}
+}
+
+// gated reports whether s waits for something.
+func (s *segment) gated() bool { return s.gate != nil && s.gate.segment().size > 0 }
 
 // locate says where the results of what comes in go: to Dst what is final, and what
 // replaces something there; to memory of the operation what is on its way. All that is
@@ -256,7 +296,7 @@ const (
 	// leastPiece: a frame costs about as much as that many bytes.
 	piecesPerSegment = 8
 	leastPiece       = 64 << 10
-	// A lane is striped if it has at least twice minStripe bytes for each connection.
+	// A lane is striped over as many connections as get twice minStripe bytes each.
 	// It is cut into stripesPerFlow pieces for each, unless they got smaller than a
 	// quarter of minStripe: at the end all wait for the piece that a slow connection is
 	// still busy with.
@@ -273,6 +313,16 @@ func (l *outLane) prepare() {
 	}
 }
 
+// stripes returns over how many of n connections a lane goes whose longest segment has
+// so many bytes, and which has flow of them to send at one time, and the size of its
+// pieces.
+func stripes(n, longest, flow, least int) (conns, piece int) {
+	if n = min(n, max(flow/(2*least), 1)); n > 1 {
+		return n, max(min(flow/(stripesPerFlow*n), longest/2), least/4)
+	}
+	return n, max(longest/piecesPerSegment, leastPiece)
+}
+
 // choose takes connections for the lane and cuts it; false: there is none that lives. No
 // other goroutine knows of the lane yet.
 func (l *outLane) choose(pool []*link.Sender, most int) bool {
@@ -285,18 +335,16 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	for i := range l.segs {
 		longest = max(longest, l.segs[i].size)
 	}
-	if n < 2 || longest < 2*n*e.cfg.minStripe {
-		n = min(n, 1)
+	flow := longest // what the connections share at one time
+	if l.op.spec.Scheme != nil {
+		flow = int(min(l.total, math.MaxInt))
 	}
-	for _, s := range pool {
+	for _, s := range pool[:n] {
 		if !s.Features().Flows {
-			n = min(n, 1)
+			n = 1
 		}
 	}
-	bytes := max(longest/piecesPerSegment, leastPiece)
-	if n > 1 {
-		bytes = max(longest/(stripesPerFlow*n), e.cfg.minStripe/4)
-	}
+	n, bytes := stripes(n, longest, flow, e.cfg.minStripe)
 	if e.cfg.piece > 0 {
 		bytes = e.cfg.piece
 	}
@@ -308,7 +356,7 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	l.left = l.grid.total
 	l.ready = newBitset(l.left)
 	for k := range l.segs {
-		if s := &l.segs[k]; s.after == nil {
+		if s := &l.segs[k]; s.after == nil && !s.gated() {
 			for i := range (s.size + bytes - 1) / bytes {
 				l.add(s.first + i)
 			}
@@ -367,14 +415,33 @@ func (s *step) covered(from, to int) bool {
 	return true
 }
 
+// passed reports whether all of a segment that comes in is processed; nil is.
+func (s *step) passed() bool { return s == nil || s.covered(0, s.segment().size) }
+
 // readyAfter makes the pieces of segment k ready that the processing of its bytes
 // from..to completes, and returns how many. Operation.mu is held.
 func (l *outLane) readyAfter(k, from, to int) (more int) {
 	s := &l.segs[k]
+	if !s.gate.passed() {
+		return 0
+	}
 	for i := from / l.piece; i*l.piece < to; i++ {
 		off := i * l.piece
 		if s.after.covered(off, min(off+l.piece, s.size)) {
 			l.add(s.first + i)
+			more++
+		}
+	}
+	return more
+}
+
+// open makes the pieces of segment k ready that waited for nothing but its gate, and
+// returns how many. Operation.mu is held.
+func (l *outLane) open(k int) (more int) {
+	s := &l.segs[k]
+	for off := 0; off < s.size; off += l.piece {
+		if s.after == nil || s.after.covered(off, min(off+l.piece, s.size)) {
+			l.add(s.first + off/l.piece)
 			more++
 		}
 	}

@@ -193,7 +193,7 @@ func (op *Operation) runs() bool {
 // live. Engine.mu is held.
 func (op *Operation) connect() (peer wire.UUID, broken bool) {
 	for _, l := range op.outs {
-		if l.left > 0 && !l.choose(op.e.hub.Senders(l.peer), op.e.cfg.Flows) {
+		if l.left > 0 && !l.choose(op.e.hub.InUse(l.peer), op.e.cfg.Flows) {
 			peer, broken = l.peer, true
 		}
 		op.id.deferred = op.id.deferred || op.isEager() && len(l.flows.Conns) > 1
@@ -262,7 +262,10 @@ func (op *Operation) enter(s Start) (err error) {
 		return err
 	}
 	op.mem.src, op.mem.dst = op.spec.Src, op.spec.Dst
-	op.assemble(plan.For(plan.Job{Kind: op.spec.Kind, N: op.n, Me: op.me, Root: op.spec.Root, Order: order, Mesh: op.mesh}))
+	op.assemble(plan.For(plan.Job{
+		Kind: op.spec.Kind, N: op.n, Me: op.me, Root: op.spec.Root, Order: order, Mesh: op.mesh,
+		Scheme: op.spec.Scheme, Stripes: op.spec.stripes(),
+	}))
 	for _, l := range op.ins {
 		if !l.received.Load() {
 			op.pending++

@@ -34,8 +34,10 @@ type Spec struct {
 	Counts []int
 	// SendCounts and RecvCounts take their place in an all-to-all.
 	SendCounts, RecvCounts []int
-	// Weights are the shares of the members in the work of an all-reduce; nil: equal.
-	Weights []uint32
+	// Scheme is how an all-reduce goes over a mesh; nil: directly, in equal parts. It is
+	// cut in Stripes parts that follow each other; 0: as many as fit the size.
+	Scheme  *plan.Scheme
+	Stripes int
 	DType   dtype.Type
 	Op      dtype.Op // of kinds that combine
 	// Preserve: a failed operation restores Dst as well where it is a pure output.
@@ -92,8 +94,8 @@ func (s *Spec) check() error {
 		return s.invalid("counts by member have no meaning here")
 	case s.Kind != plan.AllToAll && (s.SendCounts != nil || s.RecvCounts != nil):
 		return s.invalid("counts of what is sent and received belong to an all-to-all")
-	case s.Kind != plan.AllReduce && s.Weights != nil:
-		return s.invalid("weights belong to an all-reduce")
+	case s.Kind != plan.AllReduce && s.Scheme != nil:
+		return s.invalid("a scheme belongs to an all-reduce")
 	}
 	return nil
 }
@@ -258,18 +260,16 @@ func (s *Spec) layAll(l *layout, n int) error {
 	if len(s.Dst) != len(s.Src) {
 		return s.invalid("destination has %d bytes, source %d", len(s.Dst), len(s.Src))
 	}
-	weights, sum := s.Weights, uint64(0)
-	if weights == nil {
-		weights = make([]uint32, n)
-		for i := range weights {
-			weights[i] = 1
+	var weights []uint32
+	if s.Scheme == nil {
+		for range n {
+			weights = append(weights, 1)
 		}
-	}
-	for _, w := range weights {
-		sum += uint64(w)
-	}
-	if len(weights) != n || sum == 0 {
-		return s.invalid("weights %v for %d members", s.Weights, n)
+	} else {
+		if err := s.Scheme.Check(n); err != nil {
+			return errs.New(errs.InvalidArgument, s.Kind.String(), fmt.Errorf("scheme: %w", err))
+		}
+		weights = s.Scheme.Weights(s.stripes())
 	}
 	elem := s.DType.Size()
 	at := 0
@@ -278,6 +278,14 @@ func (s *Spec) layAll(l *layout, n int) error {
 		at = end * elem
 	}
 	return nil
+}
+
+// stripes returns in how many parts a scheme is cut.
+func (s *Spec) stripes() int {
+	if s.Stripes > 0 {
+		return s.Stripes
+	}
+	return plan.Stripes(len(s.Src))
 }
 
 func (s *Spec) layPairs(l *layout, n, me int, mesh bool) error {

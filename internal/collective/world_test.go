@@ -456,18 +456,19 @@ func (k *task) expectAll(w *world, along func(int) []int) {
 	n, size := w.shape.n, k.dt.Size()
 	count := len(k.specs[0].Src) / size
 	weights := slices.Repeat([]uint32{1}, n)
-	if k.specs[0].Weights != nil {
-		weights = k.specs[0].Weights
+	scheme := k.specs[0].Scheme
+	if scheme == nil {
+		scheme = plan.Direct(n, nil)
+	} else {
+		weights = scheme.Weights(k.specs[0].stripes())
 	}
 	var all []byte
 	at := 0
 	for c, end := range plan.Cut(count, size, weights) {
 		part := func(m int) []byte { return k.specs[m].Src[at*size : end*size] }
 		if w.shape.mesh {
-			acc := slices.Clone(part(c))
-			for d := 1; d < n; d++ {
-				w.shape.cfg.Backend.Reduce(k.dt, k.op, acc, acc, part((c-d+n)%n))
-			}
+			up := scheme.Trees[c%len(scheme.Trees)].Up
+			acc := k.below(w, up, slices.Index(up, -1), part)
 			if k.op == dtype.Avg {
 				w.shape.cfg.Backend.Finalize(k.dt, acc, n)
 			}
@@ -484,6 +485,18 @@ func (k *task) expectAll(w *world, along func(int) []int) {
 	for i := range n {
 		k.want[i] = all
 	}
+}
+
+// below is what a member has in a tree when those below it have sent their sums, the
+// nearest in front of it first.
+func (k *task) below(w *world, up []int, member int, part func(int) []byte) []byte {
+	acc := slices.Clone(part(member))
+	for d := 1; d < len(up); d++ {
+		if kid := (member - d + len(up)) % len(up); up[kid] == member {
+			w.shape.cfg.Backend.Reduce(k.dt, k.op, acc, acc, k.below(w, up, kid, part))
+		}
+	}
+	return acc
 }
 
 // guarded checks that nothing was written beside the buffers.
@@ -543,7 +556,10 @@ func (w *world) run(rng *rand.Rand, k *task) {
 func (w *world) counted(k *task, s *started) {
 	w.t.Helper()
 	for i, op := range s.ops {
-		p := plan.For(plan.Job{Kind: k.kind, N: w.shape.n, Me: i, Root: k.root, Order: w.shape.order, Mesh: w.shape.mesh})
+		p := plan.For(plan.Job{
+			Kind: k.kind, N: w.shape.n, Me: i, Root: k.root, Order: w.shape.order, Mesh: w.shape.mesh,
+			Scheme: k.specs[i].Scheme, Stripes: k.specs[i].stripes(),
+		})
 		l, err := k.specs[i].lay(w.shape.n, i, w.shape.mesh)
 		require.NoError(w.t, err)
 		size := func(c int) int { return l.chunks[c].size }

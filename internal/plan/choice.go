@@ -14,6 +14,8 @@ type Problem struct {
 	Delay []time.Duration // one way, from by to, N squared; below 0: not known
 	// Mbps is what the slowest member can send; 0: not known.
 	Mbps float64
+	// Rates are what was measured, Mbit/s from by to; 0: not known.
+	Rates []float64
 }
 
 // Choice says which all-reduces take the direct exchange: those of at most Most

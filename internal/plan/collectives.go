@@ -18,6 +18,10 @@ type Job struct {
 
 	// Mesh: every pair of members is connected. Without it all data goes along the ring.
 	Mesh bool
+	// Scheme is how an all-reduce goes over a mesh, in so many Stripes. Nil: directly,
+	// in equal parts and one stripe.
+	Scheme  *Scheme
+	Stripes int
 }
 
 // For returns what a member does. It is the same function on all members, and total:
@@ -34,6 +38,9 @@ type Job struct {
 // ring each travels once for every link of its way.
 func For(j Job) *Plan {
 	b := &builder{Job: j, p: &Plan{N: j.N, Rank: j.Me, Chunks: j.Kind.chunks(j.N)}}
+	if j.Kind == AllReduce && j.Scheme != nil {
+		b.p.Chunks = len(j.Scheme.Trees) * j.Stripes
+	}
 	if j.N < 2 {
 		return b.p
 	}
@@ -46,8 +53,12 @@ func For(j Job) *Plan {
 	b.at = slices.Index(b.Order, j.Me)
 	switch j.Kind {
 	case AllReduce:
+		if j.Scheme != nil {
+			b.trees(j.Scheme, j.Stripes)
+			break
+		}
 		if j.Mesh {
-			b.exchange()
+			b.trees(Direct(j.N, nil), 1)
 			break
 		}
 		b.spread(b.fold())
@@ -129,7 +140,7 @@ func (b *builder) out(peer, chunk int, after Ref) {
 func (b *builder) in(peer, chunk int, do Action, after Ref) Ref {
 	i := lane(&b.p.In, peer)
 	l := &b.p.In[i]
-	l.Segments = append(l.Segments, Segment{chunk, do, after})
+	l.Segments = append(l.Segments, Segment{Chunk: chunk, Do: do, After: after})
 	return Ref{i + 1, len(l.Segments) - 1}
 }
 
@@ -153,28 +164,6 @@ func (b *builder) spread(own Ref) {
 	for s := range b.N - 1 {
 		b.out(b.ahead(1), b.ahead(-s), own)
 		own = b.in(b.ahead(-1), b.ahead(-1-s), Set, Ref{})
-	}
-}
-
-// exchange sums up and spreads between all pairs. A block's owner adds to its own
-// contribution those of the members in front of it, the nearest first, which is the
-// order in which members send: each begins with the one behind it, so that not all
-// send to the same one at first.
-func (b *builder) exchange() {
-	var own Ref
-	for k := 1; k < b.N; k++ {
-		to, from := mod(b.Me+k, b.N), mod(b.Me-k, b.N)
-		b.out(to, to, Ref{})
-		do := Add
-		if k == b.N-1 {
-			do = Finish
-		}
-		own = b.in(from, b.Me, do, own)
-	}
-	for k := 1; k < b.N; k++ {
-		to, from := mod(b.Me+k, b.N), mod(b.Me-k, b.N)
-		b.out(to, b.Me, own)
-		b.in(from, from, Set, Ref{})
 	}
 }
 

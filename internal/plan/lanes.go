@@ -36,6 +36,10 @@ type Segment struct {
 	// one has left, and what is added is added to it. None: the source's data. All
 	// that is added to a chunk forms such a chain.
 	After Ref
+	// Gate is a segment of an earlier chunk that comes in. What is sent waits for all of
+	// it, too. What is added comes when all of it has been added, over the same lane, so
+	// that it may wait for its turn in the same place. None: there is no such bound.
+	Gate Ref
 }
 
 // Action is what happens to a chunk that comes in.

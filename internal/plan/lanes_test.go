@@ -26,6 +26,7 @@ type world struct {
 	peers []*peer
 	wires map[[2]int][]string
 	room  int // parts that a wire holds; 0: any number
+	early error
 }
 
 // newWorld gives peer i the contribution "i" to those chunks that it has by has.
@@ -54,6 +55,11 @@ func (q *peer) follows(s Segment, part int) bool {
 	return s.After.None() || q.done[s.After.Lane-1] > s.After.Segment*parts+part
 }
 
+// passed reports whether all of a segment that comes in is done.
+func (q *peer) passed(gate Ref) bool {
+	return gate.None() || q.done[gate.Lane-1] >= (gate.Segment+1)*parts
+}
+
 // has returns this peer's own side of a part of s.
 func (q *peer) has(s Segment, part int) string {
 	if s.After.None() {
@@ -66,12 +72,17 @@ func (q *peer) has(s Segment, part int) string {
 func (w *world) send(q *peer, lane int) bool {
 	l := q.plan.Out[lane]
 	at, part := q.sent[lane]/parts, q.sent[lane]%parts
-	if at == len(l.Segments) || !q.follows(l.Segments[at], part) {
+	if at == len(l.Segments) || !q.follows(l.Segments[at], part) || !q.passed(l.Segments[at].Gate) {
 		return false
 	}
 	wire := [2]int{q.plan.Rank, l.Peer}
 	if w.room > 0 && len(w.wires[wire]) == w.room {
 		return false
+	}
+	for _, in := range w.peers[l.Peer].plan.In {
+		if in.Peer == q.plan.Rank && !w.peers[l.Peer].passed(in.Segments[at].Gate) {
+			w.early = fmt.Errorf("chunk %d comes to %d from %d too early", in.Segments[at].Chunk, l.Peer, in.Peer)
+		}
 	}
 	w.wires[wire] = append(w.wires[wire], q.has(l.Segments[at], part))
 	q.sent[lane]++
@@ -102,7 +113,12 @@ func (w *world) run(rng *rand.Rand) {
 		var can []func() bool
 		for _, q := range w.peers {
 			for i := range q.plan.Out {
-				can = append(can, func() bool { return w.send(q, i) })
+				can = append(can, func() (sent bool) {
+					for w.send(q, i) {
+						sent = true
+					}
+					return sent
+				})
 			}
 			for i := range q.plan.In {
 				can = append(can, func() bool { return w.receive(q, i) })
@@ -184,6 +200,9 @@ func checkEach(plans []*Plan, has func(rank, chunk int) bool, want func(rank, ch
 		w.room = round / 2
 		before := fmt.Sprint(w.peers[0].src)
 		w.run(rand.New(rand.NewPCG(uint64(round), 1)))
+		if w.early != nil {
+			return w.early
+		}
 		if round%2 != 0 && before != fmt.Sprint(w.peers[0].src) {
 			return fmt.Errorf("the source was written")
 		}
@@ -349,7 +368,7 @@ func forest(n, rank int, trees []tree) *Plan {
 	}
 	come := func(c, from int, do Action, after Ref) Ref {
 		l := lane(&p.In, from)
-		l.Segments = append(l.Segments, Segment{c, do, after})
+		l.Segments = append(l.Segments, Segment{Chunk: c, Do: do, After: after})
 		for i := range p.In {
 			if p.In[i].Peer == from {
 				return Ref{i + 1, len(l.Segments) - 1}

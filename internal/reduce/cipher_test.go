@@ -2,12 +2,14 @@ package reduce
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +30,11 @@ func quietLoopback(t testing.TB) (send, recv net.Conn) {
 }
 
 // enciphered returns what makes connections in TLS.
-func enciphered(t testing.TB) func(testing.TB) (send, recv net.Conn) {
+func enciphered(t testing.TB) func(testing.TB) (send, recv net.Conn) { return rekeyed(t, 0, nil) }
+
+// rekeyed is enciphered with connections whose keys are made new after so many records,
+// which is counted; 0: never.
+func rekeyed(t testing.TB, after int64, count *atomic.Int64) func(testing.TB) (send, recv net.Conn) {
 	s, err := authority.NewAuthority("test", "", time.Now())
 	require.NoError(t, err)
 	_, text, err := s.NewCredential(secure.Identity{Role: secure.Peer, Name: "a"}, []*x509.Certificate{s.Cert}, time.Hour, time.Now())
@@ -45,6 +51,11 @@ func enciphered(t testing.TB) func(testing.TB) (send, recv net.Conn) {
 		go func() { over <- recv.Handshake(context.Background()) }()
 		require.NoError(t, send.Handshake(context.Background()))
 		require.NoError(t, <-over)
+		if after > 0 {
+			judge := func(tls.ConnectionState) error { count.Add(1); return nil }
+			send.Renewable(true, tlsconn.Renewal{Config: func() *tls.Config { return trust.Client(secure.Want{Purpose: secure.Data}) }, Judge: judge, After: after})
+			recv.Renewable(false, tlsconn.Renewal{Config: func() *tls.Config { return server }, Judge: judge})
+		}
 		return send, recv
 	}
 }
@@ -93,6 +104,22 @@ func TestCipher(t *testing.T) {
 	r.run(t)
 	for i, s := range r.specs {
 		require.Equal(t, r.want, s.Dst, "rank %d", i)
+	}
+}
+
+// Keys are made new in the middle of all-reduces of all sizes: none is aborted, and the
+// bits are those of one in plaintext.
+func TestKeysMadeNew(t *testing.T) {
+	for bytes, turns := range map[int]int{4 << 10: 60, 400 << 10: 8, 4 << 20: 2} {
+		var count atomic.Int64
+		r := newTimed(t, 3, bytes, rekeyed(t, 4, &count))
+		for range turns {
+			r.run(t)
+			for i, s := range r.specs {
+				require.Equal(t, r.want, s.Dst, "rank %d", i)
+			}
+		}
+		require.Greater(t, count.Load(), int64(20), "of %d bytes", bytes)
 	}
 }
 

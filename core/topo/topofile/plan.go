@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // PlanVersion is the version of plans that is written and read.
@@ -109,13 +110,8 @@ func (f *File) SavePlan(path string, ring []int) error {
 	if err := f.WritePlan(&b, ring); err != nil {
 		return err
 	}
-	part := path + ".part"
-	err := os.WriteFile(part, b.Bytes(), 0o644)
-	if err == nil {
-		err = os.Rename(part, path)
-	}
-	if err != nil {
-		return errs.New(errs.InvalidArgument, "save plan", errors.Join(err, os.RemoveAll(part)))
+	if err := durable.Replace(path, b.Bytes(), 0o644); err != nil {
+		return errs.New(errs.InvalidArgument, "save plan", err)
 	}
 	return nil
 }

@@ -1,0 +1,101 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+)
+
+// Line is what a plan of an all-reduce costs, without the votes: a time for the way,
+// and one for each byte of data.
+type Line struct {
+	Delay time.Duration
+	Byte  time.Duration // of 1,048,576 bytes
+}
+
+// At returns how long so many bytes take.
+func (l Line) At(bytes uint64) time.Duration {
+	return l.Delay + time.Duration(float64(bytes)/(1<<20)*float64(l.Byte))
+}
+
+// Option is a plan for all-reduces of From bytes and more, up to the next option.
+type Option struct {
+	From   uint64
+	Scheme *Scheme // nil: the ring
+	Line
+}
+
+// Options are the plans for large all-reduces, the same on all members. From rises.
+type Options struct {
+	Ring Line // for comparison
+	List []Option
+}
+
+// For returns the option for an all-reduce of so many bytes; nil: the ring.
+func (o *Options) For(bytes uint64) *Option {
+	if o == nil {
+		return nil
+	}
+	for i := len(o.List) - 1; i >= 0; i-- {
+		if at := &o.List[i]; at.From <= bytes {
+			if at.Scheme == nil {
+				return nil
+			}
+			return at
+		}
+	}
+	return nil
+}
+
+// Why says what decides, for people: what is predicted for so many bytes.
+func (o *Options) Why(at *Option, bytes uint64) string {
+	return fmt.Sprintf("predicted %v, %v along the ring", round(at.At(bytes)), round(o.Ring.At(bytes)))
+}
+
+func round(d time.Duration) time.Duration {
+	if d >= time.Second {
+		return d.Round(10 * time.Millisecond)
+	}
+	return d.Round(100 * time.Microsecond)
+}
+
+const (
+	// leastSpeedup is how much faster than the ring a plan for large all-reduces has to
+	// be: the ring needs no connections beside its own.
+	leastSpeedup = 1.1
+	// leastLarge is the size of the least operation that is large: smaller ones may
+	// begin before the vote, with the ring or the direct exchange.
+	leastLarge = 2 << 20
+	// mostPlanned bounds the members: the search for parts takes 16 times as long with
+	// twice as many. A master plans for no larger groups.
+	mostPlanned = 10
+)
+
+// Large compares the ring with the direct exchange in unequal parts and with sums inside
+// of sites, for large all-reduces. Delays between all members have to be known, and what
+// each of them can send and receive.
+func Large(p Problem) (o Options) {
+	m := newModel(p)
+	if m == nil {
+		return o
+	}
+	ring := m.ring()
+	o.Ring = ring
+	var found []Option
+	for _, s := range m.schemes() {
+		if s.Check(p.N) == nil { // weights are rounded: all may have become nothing
+			found = append(found, Option{Scheme: s, Line: m.line(s)})
+		}
+	}
+	for size := uint64(leastLarge); size <= 1<<34; size *= 2 {
+		best := Option{From: size, Line: ring}
+		for _, f := range found {
+			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && f.At(size) < best.At(size) {
+				best.Scheme, best.Line = f.Scheme, f.Line
+			}
+		}
+		if n := len(o.List); n == 0 && best.Scheme != nil || n > 0 && o.List[n-1].Scheme != best.Scheme {
+			o.List = append(o.List, best)
+		}
+	}
+	return o
+}

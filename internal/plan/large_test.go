@@ -1,0 +1,279 @@
+package plan
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// hosts is a group whose members have rates of their own, in Mbit/s, and one delay.
+func hosts(up, down []float64, delay time.Duration) Problem {
+	n := len(up)
+	p := even(n, delay, 0)
+	p.Rates = make([]float64, n*n)
+	for i := range n {
+		for k := range n {
+			if i != k {
+				p.Rates[i*n+k] = min(up[i], down[k])
+			}
+		}
+	}
+	return p
+}
+
+// inSites is a group in sites of so many members.
+func inSites(size []int, near, far time.Duration, inside, between float64) Problem {
+	var of []int
+	for s, n := range size {
+		of = append(of, slices.Repeat([]int{s}, n)...)
+	}
+	p := even(len(of), far, 0)
+	p.Rates = make([]float64, len(p.Delay))
+	for i := range of {
+		for k := range of {
+			switch at := i*len(of) + k; {
+			case i == k:
+			case of[i] == of[k]:
+				p.Delay[at], p.Rates[at] = near, inside
+			default:
+				p.Rates[at] = between
+			}
+		}
+	}
+	return p
+}
+
+var (
+	mixedUp   = []float64{20, 50, 50, 100, 100, 200, 300, 500}
+	mixedDown = []float64{100, 100, 200, 200, 100, 200, 300, 500}
+)
+
+// A slow uplink owns nothing of large operations, and the ring is slower by nearly the
+// bound of 2(n-1)/n.
+func TestUnequalRatesAreShared(t *testing.T) {
+	const bytes = 16 << 20
+	o := Large(hosts(mixedUp, mixedDown, 15*time.Millisecond))
+	at := o.For(bytes)
+	require.NotNil(t, at)
+	require.Equal(t, "shares", at.Scheme.Name)
+	require.Greater(t, float64(o.Ring.At(bytes))/float64(at.At(bytes)), 1.7)
+	require.Zero(t, at.Scheme.Trees[0].Weight)
+	require.Greater(t, at.Scheme.Trees[7].Weight, at.Scheme.Trees[5].Weight)
+	require.Equal(t, "predicted 8.75s, 15.48s along the ring", o.Why(at, bytes))
+	require.Nil(t, o.For(1<<19), "small ones have a choice of their own")
+}
+
+// Equal hosts keep the ring for large operations: without pacing the exchange is slower.
+func TestEqualRatesKeepTheRing(t *testing.T) {
+	rates := slices.Repeat([]float64{100}, 8)
+	o := Large(hosts(rates, rates, 15*time.Millisecond))
+	require.Nil(t, o.For(64<<20))
+	require.Nil(t, (*Options)(nil).For(1))
+}
+
+func TestSites(t *testing.T) {
+	const ms = time.Millisecond
+	m := newModel(inSites([]int{3, 3, 3}, ms/2, 30*ms, 1000, 100))
+	require.Equal(t, [][]int{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}}, m.sites())
+	require.Equal(t, [][]int{{0, 1}, {2}, {3, 4, 5}}, newModel(inSites([]int{2, 1, 3}, ms, 5*ms, 10, 10)).sites())
+	require.Nil(t, newModel(inSites([]int{2, 2}, ms, 2*ms, 10, 10)).sites(), "no gap")
+	require.Nil(t, newModel(inSites([]int{2, 2}, 1000, 20_000, 10, 10)).sites(), "one machine")
+	require.Nil(t, newModel(even4Rated()).sites())
+}
+
+func even4Rated() Problem {
+	r := slices.Repeat([]float64{10}, 4)
+	return hosts(r, r, time.Millisecond)
+}
+
+// Between sites of equal members every pair carries the same, a third of what it does
+// where each member sends to all by itself.
+func TestSumsInsideOfSites(t *testing.T) {
+	m := newModel(inSites([]int{3, 3, 3}, time.Millisecond/2, 30*time.Millisecond, 1000, 100))
+	groups := m.throughSites(m.sites())
+	s := &Scheme{Name: "sites 3"}
+	for _, g := range groups {
+		require.Len(t, g, 3)
+		s.Trees = append(s.Trees, g...)
+	}
+	require.NoError(t, s.Check(9))
+	between := func(s *Scheme) (most float64) {
+		load := make(costs, len(m.of(&s.Trees[0])))
+		for i := range s.Trees {
+			for r, c := range m.of(&s.Trees[i]) {
+				load[r] += c / float64(len(s.Trees))
+			}
+		}
+		for i := range 3 {
+			for k := 3; k < 9; k++ {
+				require.InDelta(t, load[2*9+3], load[2*9+i*9+k], 1e-15)
+				most = max(most, load[2*9+i*9+k])
+			}
+		}
+		return most
+	}
+	require.InEpsilon(t, between(Direct(9, nil)), 3*between(s), 1e-9)
+	require.Equal(t, 61*time.Millisecond, m.line(s).Delay)
+}
+
+// A thin path between sites is used for sums alone.
+func TestAThinPathBetweenSites(t *testing.T) {
+	o := Large(inSites([]int{4, 4}, time.Millisecond/2, 40*time.Millisecond, 1000, 10))
+	at := o.For(64 << 20)
+	require.NotNil(t, at)
+	require.Equal(t, "sites 2", at.Scheme.Name)
+}
+
+// What is predicted of a scheme is what the bytes of its plan say.
+func TestCostsAreThoseOfThePlan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(3, 7).Draw(t, "n")
+		draw := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "draw") }
+		m := newModel(hosts(slices.Repeat([]float64{8}, n), slices.Repeat([]float64{8}, n), time.Millisecond)) // 1 byte per us
+		tree := anyScheme(n, 1, draw)
+		cost := m.of(&tree.Trees[0])
+		for r, p := range plansOfScheme(tree, n, 1) {
+			sent, received := p.Sent(func(int) int { return 1000 }), p.Received(func(int) int { return 1000 })
+			require.InDelta(t, float64(sent)/1e9, cost[r], 1e-12)
+			require.InDelta(t, float64(received)/1e9, cost[n+r], 1e-12)
+			for _, l := range p.Out {
+				require.InDelta(t, float64(len(l.Segments))*1e-6, cost[2*n+r*n+l.Peer], 1e-12)
+			}
+		}
+	})
+}
+
+// Parts are at most a few percent dearer than the best ones, which a formula has where
+// members are bound by one rate each.
+func TestPartsAreNearTheBest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	for range 60 {
+		n := 3 + rng.IntN(8)
+		rate := make([]float64, n)
+		for i := range rate {
+			rate[i] = 10 * float64(1+rng.IntN(50))
+		}
+		p := hosts(rate, rate, 10*time.Millisecond)
+		m := newModel(p)
+		for i := range m.pair {
+			m.pair[i] = 1e18
+		}
+		s := m.schemes()[0]
+		require.NoError(t, s.Check(n))
+		var sum, most float64
+		for _, t := range s.Trees {
+			sum += float64(t.Weight)
+		}
+		for i, t := range s.Trees {
+			most = max(most, (1+float64(n-2)*float64(t.Weight)/sum)/m.up[i])
+		}
+		best := 1 / slices.Min(m.up)
+		left := slices.Sorted(slices.Values(m.up))
+		for len(left) > 0 { // those that own something
+			total := 0.0
+			for _, r := range left {
+				total += r
+			}
+			if tau := float64(n-2+len(left)) / total; tau*left[0] >= 1 || len(left) == 1 {
+				best = max(best, tau)
+				break
+			}
+			left = left[1:]
+		}
+		require.Less(t, most/best, 1.25, "%v", rate)
+	}
+}
+
+// Options survive the wire, and whatever else comes is refused or lawful.
+func TestOptionsOnTheWire(t *testing.T) {
+	for _, p := range []Problem{
+		hosts(mixedUp, mixedDown, 15*time.Millisecond),
+		inSites([]int{4, 4}, time.Millisecond/2, 40*time.Millisecond, 1000, 10),
+	} {
+		o := Large(p)
+		o.List = append(o.List, Option{From: 1 << 60, Line: o.Ring})
+		got, err := ParseOptions(o.Encode(), p.N)
+		require.NoError(t, err)
+		require.Equal(t, &o, got)
+		for cut := range len(o.Encode()) {
+			_, err := ParseOptions(o.Encode()[:cut], p.N)
+			require.Error(t, err)
+		}
+		_, err = ParseOptions(o.Encode(), p.N+1)
+		require.Error(t, err)
+	}
+	require.Nil(t, (&Options{}).Encode())
+	twoTrees := &Scheme{Name: "trees", Trees: []Tree{{1, []int{-1, 0, 1}, []int{-1, 0, 0}}}}
+	o := &Options{List: []Option{{From: 7, Scheme: twoTrees}}}
+	got, err := ParseOptions(o.Encode(), 3)
+	require.NoError(t, err)
+	require.Equal(t, o, got)
+	for says, spoil := range map[string]func(){
+		"in order":        func() { o.List = append(o.List, o.List[0]) },
+		`plan ""`:         func() { o.List = o.List[:1]; twoTrees.Name = "" },
+		`plan "a\nb"`:     func() { twoTrees.Name = "a\nb" },
+		"with 1 trees":    func() { twoTrees.Name = strings.Repeat("x", 33) },
+		"is in a cycle":   func() { twoTrees.Name = "t"; twoTrees.Trees[0].Up = []int{-1, 2, 1} },
+		"time is negativ": func() { o.Ring.Delay = -1 },
+	} {
+		o.List[0].Scheme = &Scheme{Name: "trees", Trees: []Tree{{1, []int{-1, 0, 1}, []int{-1, 0, 0}}}}
+		o.List, o.Ring, twoTrees = o.List[:1], Line{}, o.List[0].Scheme
+		spoil()
+		_, err := ParseOptions(o.Encode(), 3)
+		require.ErrorContains(t, err, says)
+	}
+}
+
+func FuzzParseOptions(f *testing.F) {
+	o := Large(inSites([]int{2, 2}, time.Millisecond/2, 40*time.Millisecond, 1000, 10))
+	f.Add(o.Encode(), 4)
+	f.Fuzz(func(t *testing.T, b []byte, n int) {
+		o, err := ParseOptions(b, n)
+		if err != nil {
+			return
+		}
+		for i := range o.List {
+			if s := o.List[i].Scheme; s != nil {
+				require.NoError(t, s.Check(n))
+			}
+		}
+		again, err := ParseOptions(o.Encode(), n)
+		if len(o.List) > 0 {
+			require.NoError(t, err)
+			require.Equal(t, o, again)
+		}
+	})
+}
+
+// With rates or delays that are not known nothing but the ring is planned.
+func TestUnknownRatesKeepTheRing(t *testing.T) {
+	good := func() Problem { return hosts(mixedUp, mixedDown, 15*time.Millisecond) }
+	require.NotEmpty(t, Large(good()).List)
+	for name, spoil := range map[string]func(p *Problem){
+		"a delay":             func(p *Problem) { p.Delay[1] = -1 },
+		"what a member sends": func(p *Problem) { clear(p.Rates[:8]) },
+		"what one receives": func(p *Problem) {
+			for i := range 8 {
+				p.Rates[i*8+3] = 0
+			}
+		},
+		"no rates": func(p *Problem) { p.Rates = nil },
+		"no ring":  func(p *Problem) { p.Ring = nil },
+	} {
+		p := good()
+		spoil(&p)
+		require.Empty(t, Large(p).List, name)
+	}
+	up, down := slices.Repeat([]float64{20, 400}, 9), slices.Repeat([]float64{1000}, 18)
+	require.NotEmpty(t, Large(hosts(up[:10], down[:10], 15*time.Millisecond)).List)
+	require.Empty(t, Large(hosts(up[:11], down[:11], 15*time.Millisecond)).List, "too many members")
+	require.Empty(t, Large(hosts(mixedUp[:2], mixedDown[:2], time.Millisecond)).List)
+	one := good()
+	one.Rates[8] = 0
+	require.NotEmpty(t, Large(one).List, "the rate of one pair is not needed")
+}

@@ -1,0 +1,364 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	// siteGap is how much longer the ways between sites are than those inside.
+	siteGap = 3
+	// leastDelay is taken for shorter ones: on one machine there are no sites.
+	leastDelay = 100 * time.Microsecond
+	// smallPart is the least part of the mean that is worth the frames to all others.
+	smallPart = 1.0 / 64
+	// partUnits is the sum of the weights, but for rounding.
+	partUnits = 1 << 16
+)
+
+// model is what is assumed of a network: what each member can send and receive, what
+// each pair can, and how long the ways are. Rates are in bytes per second.
+type model struct {
+	Problem
+	up, down []float64
+	pair     []float64 // by from and to
+}
+
+// newModel returns nil if a delay is not known, or what a member can send or receive,
+// and for more members than are planned for.
+func newModel(p Problem) *model {
+	n := p.N
+	if n < 3 || n > mostPlanned || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
+		return nil
+	}
+	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n)}
+	for i := range n {
+		for k := range n {
+			if i == k {
+				continue
+			}
+			if p.Delay[i*n+k] < 0 {
+				return nil
+			}
+			if r := p.Rates[i*n+k]; r > 0 && !math.IsInf(r, 0) {
+				m.pair[i*n+k] = r * 1e6 / 8
+				m.up[i], m.down[k] = max(m.up[i], r*1e6/8), max(m.down[k], r*1e6/8)
+			}
+		}
+	}
+	for i := range n {
+		if m.up[i] == 0 || m.down[i] == 0 {
+			return nil
+		}
+	}
+	for i := range n {
+		for k := range n {
+			if at := i*n + k; m.pair[at] == 0 { // nothing but its ends bounds it
+				m.pair[at] = min(m.up[i], m.down[k])
+			}
+		}
+	}
+	return m
+}
+
+// costs are seconds per byte of data, one for each resource: what members send, what
+// they receive, and what goes over each pair.
+type costs []float64
+
+// of returns what a tree costs by itself, as if all data went along it.
+func (m *model) of(t *Tree) costs {
+	n := m.N
+	c := make(costs, 2*n+n*n)
+	moves := func(from, to int) {
+		c[from] += 1 / m.up[from]
+		c[n+to] += 1 / m.down[to]
+		c[2*n+from*n+to] += 1 / m.pair[from*n+to]
+	}
+	for i := range n {
+		if t.Up[i] >= 0 {
+			moves(i, t.Up[i])
+			moves(t.Down[i], i)
+		}
+	}
+	return c
+}
+
+// excess is by how much longer the wire takes than the bytes need, by resource. Where
+// many send to one at a time, queues overflow, as far as they can send more than it can
+// receive: with as much each as it can, by exchangeExcess for each of them.
+func (m *model) excess(trees []Tree) costs {
+	n := m.N
+	senders := make([]float64, n) // what they can send, in parts of what the member can receive
+	seen := make([]bool, n*n)
+	for i := range trees {
+		if trees[i].Weight == 0 {
+			continue
+		}
+		for k := range n {
+			for _, e := range [][2]int{{k, trees[i].Up[k]}, {trees[i].Down[k], k}} {
+				if e[0] >= 0 && e[1] >= 0 && !seen[e[0]*n+e[1]] {
+					seen[e[0]*n+e[1]] = true
+					senders[e[1]] += min(m.pair[e[0]*n+e[1]]/m.down[e[1]], 1)
+				}
+			}
+		}
+	}
+	f := make(costs, 2*n+n*n)
+	for i := range f {
+		f[i] = 1 + ringExcess
+	}
+	for i := range n {
+		f[n+i] = 1 + max(ringExcess, exchangeExcess*senders[i])
+	}
+	return f
+}
+
+// line returns what a scheme costs.
+func (m *model) line(s *Scheme) Line {
+	var l Line
+	var sum float64
+	for i := range s.Trees {
+		sum += float64(s.Trees[i].Weight)
+	}
+	all, factor := make(costs, 2*m.N+m.N*m.N), m.excess(s.Trees)
+	for i := range s.Trees {
+		t := &s.Trees[i]
+		if t.Weight == 0 {
+			continue
+		}
+		for r, c := range m.of(t) {
+			all[r] += c * float64(t.Weight) / sum
+		}
+		l.Delay = max(l.Delay, m.way(t.Up, false)+m.way(t.Down, true))
+	}
+	l.Byte = perMiB(all.most(factor))
+	return l
+}
+
+func perMiB(seconds float64) time.Duration {
+	return time.Duration(min(seconds*(1<<20)*float64(time.Second), math.MaxInt64/2))
+}
+
+// most returns the dearest resource's.
+func (c costs) most(factor costs) (most float64) {
+	for i, v := range c {
+		most = max(most, v*factor[i])
+	}
+	return most
+}
+
+// way returns the longest way of a tree.
+func (m *model) way(next []int, down bool) (longest time.Duration) {
+	for i := range next {
+		var d time.Duration
+		for at := i; next[at] >= 0; at = next[at] {
+			if from, to := at, next[at]; down {
+				d += m.Delay[to*m.N+from]
+			} else {
+				d += m.Delay[from*m.N+to]
+			}
+		}
+		longest = max(longest, d)
+	}
+	return longest
+}
+
+// ring returns what the ring costs.
+func (m *model) ring() Line {
+	slowest := math.Inf(1)
+	for i, from := range m.Ring {
+		to := m.Ring[(i+1)%m.N]
+		slowest = min(slowest, m.up[from], m.down[to], m.pair[from*m.N+to])
+	}
+	each := 2 * float64(m.N-1) / float64(m.N) / slowest
+	return Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + ringExcess))}
+}
+
+// schemes returns the plans that are compared with the ring.
+func (m *model) schemes() []*Scheme {
+	direct := Direct(m.N, nil)
+	groups := make([][]Tree, m.N)
+	for i := range groups {
+		groups[i] = direct.Trees[i : i+1]
+	}
+	list := []*Scheme{m.shared("direct", groups)}
+	for i := range list[0].Trees {
+		if list[0].Trees[i].Weight != list[0].Trees[0].Weight {
+			list[0].Name = "shares"
+		}
+	}
+	if sites := m.sites(); len(sites) > 1 {
+		groups, name := m.throughSites(sites), fmt.Sprintf("sites %d", len(sites))
+		list = append(list, m.shared(name, groups))
+	}
+	return list
+}
+
+// sites returns the members in groups that are near to each other, and nil if there is
+// no gap between the ways inside of groups and those between them. Ways are joined from
+// the shortest on; the gap is where the next one is siteGap times as long or more.
+func (m *model) sites() [][]int {
+	type link struct {
+		d    time.Duration
+		i, k int
+	}
+	var links []link
+	for i := range m.N {
+		for k := range i {
+			links = append(links, link{max(m.Delay[i*m.N+k], m.Delay[k*m.N+i], leastDelay), k, i})
+		}
+	}
+	slices.SortFunc(links, func(a, b link) int {
+		return cmp.Or(cmp.Compare(a.d, b.d), cmp.Compare(a.i, b.i), cmp.Compare(a.k, b.k))
+	})
+	of := make([]int, m.N) // the least member of each one's group
+	for i := range of {
+		of[i] = i
+	}
+	gap, last := float64(siteGap), time.Duration(0)
+	var best []int
+	for _, l := range links {
+		a, b := min(of[l.i], of[l.k]), max(of[l.i], of[l.k])
+		if a == b {
+			continue
+		}
+		if ratio := float64(l.d) / float64(max(last, 1)); last > 0 && ratio >= gap {
+			gap, best = ratio, slices.Clone(of)
+		}
+		for i := range of {
+			if of[i] == b {
+				of[i] = a
+			}
+		}
+		last = l.d
+	}
+	if best == nil {
+		return nil
+	}
+	index, list := map[int]int{}, [][]int{}
+	for i, g := range best {
+		if _, ok := index[g]; !ok {
+			index[g] = len(list)
+			list = append(list, nil)
+		}
+		list[index[g]] = append(list[index[g]], i)
+	}
+	return list
+}
+
+// throughSites returns trees for each member: in every other site one member sums up,
+// sends that to the owner, and spreads the result. A member has so many trees that all
+// pairs between two sites carry the same.
+func (m *model) throughSites(sites [][]int) [][]Tree {
+	most := 0
+	for _, s := range sites {
+		most = max(most, len(s))
+	}
+	groups := make([][]Tree, m.N)
+	for _, home := range sites {
+		for at, owner := range home {
+			for turn := range most {
+				up := make([]int, m.N)
+				for _, s := range sites {
+					agent := s[(at+turn)%len(s)]
+					if s[0] == home[0] {
+						agent = owner
+					}
+					for _, i := range s {
+						up[i] = agent
+					}
+					up[agent] = owner
+				}
+				up[owner] = -1
+				groups[owner] = append(groups[owner], Tree{Weight: 1, Up: up, Down: up})
+			}
+		}
+	}
+	return groups
+}
+
+// shared gives the groups of trees the parts with which all of it costs least, as far
+// as moving some from one group to another one finds them, from equal parts on.
+func (m *model) shared(name string, groups [][]Tree) *Scheme {
+	s := &Scheme{Name: name}
+	cost := make([]costs, len(groups))
+	all := make(costs, 2*m.N+m.N*m.N)
+	part := make([]float64, len(groups))
+	for g, trees := range groups {
+		s.Trees = append(s.Trees, trees...)
+		cost[g] = make(costs, len(all))
+		for i := range trees {
+			for r, c := range m.of(&trees[i]) {
+				cost[g][r] += c / float64(len(trees))
+			}
+		}
+		part[g] = 1 / float64(len(groups))
+		for r, c := range cost[g] {
+			all[r] += c * part[g]
+		}
+	}
+	factor := m.excess(s.Trees)
+	best := m.value(all, factor)
+	for step := 1.0 / 4; step > 1.0/512; step /= 2 {
+		amount := step / float64(len(groups))
+		for tries := 0; tries < 16; tries++ {
+			from, to, value := m.move(part, cost, all, factor, amount)
+			if value >= best*(1-1e-9) {
+				break
+			}
+			best = value
+			part[from], part[to] = part[from]-amount, part[to]+amount
+			for r := range all {
+				all[r] += amount * (cost[to][r] - cost[from][r])
+			}
+		}
+	}
+	at := 0
+	for g, trees := range groups {
+		w := part[g]
+		if w*float64(len(groups)) < smallPart {
+			w = 0
+		}
+		for range trees {
+			s.Trees[at].Weight = uint32(math.Round(w / float64(len(trees)) * partUnits))
+			at++
+		}
+	}
+	return s
+}
+
+// value is the dearest resource, and a little of the others: among parts that cost the
+// same, those are better with which the others are through sooner.
+func (m *model) value(c, factor costs) float64 {
+	most, sum := 0.0, 0.0
+	for i, v := range c {
+		most, sum = max(most, v*factor[i]), sum+v*factor[i]*v*factor[i]
+	}
+	return most + 1e-3*math.Sqrt(sum/float64(len(c)))
+}
+
+// move returns the best way to move an amount from one group to another one.
+func (m *model) move(part []float64, cost []costs, all, factor costs, amount float64) (from, to int, best float64) {
+	best = math.Inf(1)
+	next := make(costs, len(all))
+	for a := range part {
+		if part[a] < amount {
+			continue
+		}
+		for b := range part {
+			if a == b {
+				continue
+			}
+			for r := range all {
+				next[r] = all[r] + amount*(cost[b][r]-cost[a][r])
+			}
+			if v := m.value(next, factor); v < best {
+				from, to, best = a, b, v
+			}
+		}
+	}
+	return from, to, best
+}
