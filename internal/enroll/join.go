@@ -18,6 +18,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 	"github.com/gopccl/gopccl/internal/guard"
 )
 
@@ -63,7 +64,7 @@ func Obtain(ctx context.Context, o guard.Options, addr string, dial Dialler) (gu
 		return o, err
 	}
 	defer clear(text)
-	if err := authority.WriteFile(o.File, text, true); err != nil {
+	if err := durable.Replace(o.File, text, 0o600); err != nil {
 		return o, errs.New(errs.InvalidConfig, opJoin, fmt.Errorf("%v was granted, and could not be stored: %w", c, err))
 	}
 	o.Join = ""
@@ -71,30 +72,15 @@ func Obtain(ctx context.Context, o guard.Options, addr string, dial Dialler) (gu
 }
 
 // lockFile waits for the right to make a file.
-func lockFile(ctx context.Context, path string) (unlock func(), err error) {
-	type result struct {
-		unlock func()
-		err    error
-	}
-	got := make(chan result, 1)
-	go func() {
-		u, err := authority.Lock(path + ".lock")
-		got <- result{u, err}
-	}()
-	select {
-	case r := <-got:
-		if r.err != nil {
-			return nil, errs.New(errs.InvalidConfig, opJoin, r.err)
-		}
-		return r.unlock, nil
-	case <-ctx.Done():
-		go func() {
-			if r := <-got; r.err == nil {
-				r.unlock()
-			}
-		}()
+func lockFile(ctx context.Context, path string) (unlock func() error, err error) {
+	l, err := durable.AwaitLock(ctx, path+".lock")
+	switch {
+	case err == nil:
+		return l.Unlock, nil
+	case ctx.Err() != nil:
 		return nil, errs.New(errs.Canceled, opJoin, context.Cause(ctx)).WithHint("another process is about to write " + path)
 	}
+	return nil, errs.New(errs.InvalidConfig, opJoin, err)
 }
 
 // enrol makes a key, and has a master sign it.

@@ -17,6 +17,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 	"github.com/gopccl/gopccl/internal/guard"
 )
 
@@ -221,7 +222,7 @@ func renew(ctx context.Context, g *guard.Guard, c *secure.Credential, dial func(
 	var news *guard.News
 	if path == "" {
 		news, err = g.Renewed(next)
-	} else if err = authority.WriteFile(path, text, true); err == nil {
+	} else if err = durable.Replace(path, text, 0o600); err == nil {
 		news, err = g.Reload()
 	} else {
 		err = fmt.Errorf("it was granted, and could not be stored: %w", err)

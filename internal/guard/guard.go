@@ -24,7 +24,14 @@
 // # Rotation
 //
 // A credential file is read again when it changes ([Guard.Watch]). The new credential
-// is shown in all handshakes from then on, and no connection ends.
+// is shown in all handshakes from then on, and no connection ends. An endpoint that has
+// dialled makes another handshake in the same connection, so that each end sees the
+// certificate that the other one has by then ([Guard.Watch]); the keys of the connection
+// are new after it.
+//
+// # Expiry
+//
+// A connection ends when the certificate of either end has expired ([News]).
 //
 // # Revocation
 //
@@ -76,6 +83,10 @@ type Options struct {
 	Identities []secure.Mapping
 
 	PlainNetworks []netip.Prefix
+
+	PCCLListen   string
+	PCCLNetworks []netip.Prefix
+	PCCLGroups   []uint32
 }
 
 // given reports whether there is a credential, or a token that one is granted for.
@@ -89,16 +100,27 @@ func (o *Options) On() bool {
 // Check refuses what can never work. It reads no file.
 func (o *Options) Check(e *bounds.Errors) {
 	const mode, file, revoked = bounds.Field("Security.Mode"), bounds.Field("Security.File"), bounds.Field("Security.Revoked")
-	const plain = bounds.Field("Security.PlainNetworks")
+	const plain, networks = bounds.Field("Security.PlainNetworks"), bounds.Field("Security.PCCLNetworks")
+	const listen, groups = bounds.Field("Security.PCCLListen"), bounds.Field("Security.PCCLGroups")
 	if !slices.Contains([]string{"", ModeAuto, ModeOff, ModeRequire}, o.Mode) {
 		e.Break("%v %q is not auto, off or require", mode, o.Mode)
 	}
 	if err := o.Join.Check(); err != nil {
 		e.Break("%v: %v", bounds.Field("Security.Join"), err)
 	}
-	for _, n := range o.PlainNetworks {
-		if !n.IsValid() || n != n.Masked() || n.Bits() == 0 {
-			e.Break("%v %v is not a network such as 10.0.0.0/8", plain, n)
+	for field, list := range map[bounds.Field][]netip.Prefix{plain: o.PlainNetworks, networks: o.PCCLNetworks} {
+		for _, n := range list {
+			if !n.IsValid() || n != n.Masked() || n.Bits() == 0 {
+				e.Break("%v %v is not a network such as 10.0.0.0/8", field, n)
+			}
+		}
+	}
+	if o.PCCLListen != "" {
+		switch {
+		case !o.On():
+			e.Break("%v %q is of no use without a credential (%v): PCCL peers come to the same port as all others then", listen, o.PCCLListen, file)
+		case len(o.PCCLNetworks) == 0 || len(o.PCCLGroups) == 0:
+			e.Break("%v %q needs %v, from which PCCL peers may come, and %v, which they may enter", listen, o.PCCLListen, networks, groups)
 		}
 	}
 	switch {
@@ -120,7 +142,11 @@ type Guard struct {
 	list   list
 	own    own
 	enrols bool
-	plain  []netip.Prefix // of PlainNetworks
+	now    func() time.Time
+	// renewAfter is tlsconn.Renewal.After.
+	renewAfter int64
+	plain      []netip.Prefix // of PlainNetworks
+	pccl       []netip.Prefix // of PCCLNetworks
 
 	shaking *sockets.Crowd // handshakes that others have begun
 	turns   turnstile      // of those among them that compute
@@ -134,7 +160,10 @@ const opLoad = "load credential"
 
 // New reads the files that o names. It returns nil where connections are in plaintext.
 // is says what the endpoint is to be; 0: anything. Errors are *errs.Error.
-func New(o Options, is secure.Role) (*Guard, error) {
+func New(o Options, is secure.Role) (*Guard, error) { return at(o, is, time.Now) }
+
+// at is New by a clock.
+func at(o Options, is secure.Role, now func() time.Time) (*Guard, error) {
 	if !o.On() {
 		return nil, nil
 	}
@@ -149,11 +178,11 @@ func New(o Options, is secure.Role) (*Guard, error) {
 			return nil, err
 		}
 	}
-	if err := usable(c, is); err != nil {
+	if err := usable(c, is, now()); err != nil {
 		return nil, err
 	}
-	opt := secure.TrustOptions{Credential: c, Identities: o.Identities}
-	g := &Guard{pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, plain: o.PlainNetworks, open: map[*tlsconn.Conn]opened{}, homes: map[netip.Prefix]int{}}
+	opt := secure.TrustOptions{Credential: c, Identities: o.Identities, Now: now}
+	g := &Guard{now: now, pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, plain: o.PlainNetworks, pccl: o.PCCLNetworks, open: map[*tlsconn.Conn]opened{}, homes: map[netip.Prefix]int{}}
 	g.shaking, g.turns.free = sockets.NewCrowd(maxShaking, g.Home), max(1, runtime.GOMAXPROCS(0)/2)
 	if o.Credential == nil {
 		g.own = own{path: o.File, is: is}
@@ -174,8 +203,8 @@ func New(o Options, is secure.Role) (*Guard, error) {
 }
 
 // usable says early what the other ends would refuse.
-func usable(c *secure.Credential, is secure.Role) error {
-	now, leaf := time.Now(), c.Leaf()
+func usable(c *secure.Credential, is secure.Role, now time.Time) error {
+	leaf := c.Leaf()
 	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 		return errs.New(errs.InvalidConfig, opLoad, fmt.Errorf("%v is valid from %s to %s, and the clock of this machine says %s", c,
 			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))).
@@ -199,16 +228,19 @@ func (g *Guard) Dial(ctx context.Context, conn net.Conn, want secure.Want) (net.
 		return conn, nil
 	}
 	want.Clear = g.trusted(conn.RemoteAddr())
-	c := tlsconn.Client(conn, g.keeper.Trust().Client(want), g.pool)
+	trust := g.keeper.Trust()
+	c := tlsconn.Client(conn, trust.Client(want), g.pool)
 	c.OnClose(func() { g.forget(c) })
 	if err := c.Handshake(ctx); err != nil {
 		c.Close()
 		return nil, explain(err)
 	}
 	want.Server = true
-	_, err := g.admit(c, want)
+	_, err := g.admit(c, want, trust.Credential())
 	if _, clear := secure.Agreed(c.ConnectionState()); clear && err == nil {
 		err = explain(c.Clear(ctx, true))
+	} else if err == nil {
+		g.renewable(c, want, true)
 	}
 	if err != nil {
 		c.Close()
@@ -221,12 +253,16 @@ func (g *Guard) Dial(ctx context.Context, conn net.Conn, want secure.Want) (net.
 // end has it so, too.
 func (g *Guard) trusted(remote net.Addr) bool {
 	t, ok := remote.(*net.TCPAddr)
-	if !ok {
-		return false
-	}
-	addr := t.AddrPort().Addr().Unmap().WithZone("")
-	return slices.ContainsFunc(g.plain, func(n netip.Prefix) bool { return n.Contains(addr) })
+	return ok && within(t.AddrPort().Addr(), g.plain)
 }
+
+func within(addr netip.Addr, list []netip.Prefix) bool {
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(list, func(n netip.Prefix) bool { return n.Contains(addr) })
+}
+
+// MayBePCCL reports whether PCCL peers may come from an address.
+func (g *Guard) MayBePCCL(addr netip.Addr) bool { return within(addr, g.pccl) }
 
 // explain is Explain for a connection of the run.
 func explain(err error) error {
@@ -310,8 +346,11 @@ func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpos
 		return secure.Enrolment, secure.Identity{}, nil
 	}
 	p, clear := secure.Agreed(c.ConnectionState())
-	if id, err = g.admit(c, want(p)); err == nil && clear {
+	is := want(p)
+	if id, err = g.admit(c, is, nil); err == nil && clear {
 		err = explain(c.Clear(ctx, false))
+	} else if err == nil {
+		g.renewable(c, is, false)
 	}
 	if err != nil {
 		return 0, secure.Identity{}, brief{err}

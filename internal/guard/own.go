@@ -96,7 +96,7 @@ func (g *Guard) adopt(c *secure.Credential) error {
 
 // fit returns what c would make. The caller holds the lock of the list.
 func (g *Guard) fit(c *secure.Credential) (*secure.Trust, error) {
-	if err := usable(c, g.own.is); err != nil {
+	if err := usable(c, g.own.is, g.now()); err != nil {
 		return nil, err
 	}
 	if err := successor(g.list.opt.Credential, c); err != nil {

@@ -12,14 +12,14 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
-	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // write puts a new credential in a file.
 func (r run) write(path string, id secure.Identity, at time.Time) {
 	_, text, err := r.NewCredential(id, []*x509.Certificate{r.Cert}, 48*time.Hour, at)
 	require.NoError(r.t, err)
-	require.NoError(r.t, authority.WriteFile(path, text, true))
+	require.NoError(r.t, durable.Replace(path, text, 0o600))
 }
 
 // A credential that was replaced is shown in new connections, and the others go on.

@@ -37,24 +37,29 @@ type list struct {
 type opened struct {
 	want  secure.Want
 	since time.Time
-	id    secure.Identity // once it has been judged
+	id    secure.Identity    // once it has been judged
+	until time.Time          // its certificate is valid
+	shown *secure.Credential // by this end; nil: it has not dialled
+	tried time.Time          // when it was last to show another one; zero: never
 }
 
 // admit judges the other end of a connection whose handshake has succeeded, and knows
 // the connection from then on.
-func (g *Guard) admit(c *tlsconn.Conn, want secure.Want) (secure.Identity, error) {
+func (g *Guard) admit(c *tlsconn.Conn, want secure.Want, shown *secure.Credential) (secure.Identity, error) {
+	o := opened{want: want, since: g.now(), shown: shown}
 	g.mu.Lock()
-	since := time.Now()
-	g.open[c] = opened{want: want, since: since}
+	g.open[c] = o
 	g.mu.Unlock()
 	// A list that comes now finds the connection, and one that came before is in force.
 	id, err := g.keeper.Trust().Verify(c.ConnectionState(), want)
+	o.id, o.until = id, lasts(c.ConnectionState())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.open[c] = (opened{want, since, id}); err != nil || c.Closed() {
+	if g.open[c] = o; err != nil || c.Closed() {
 		delete(g.open, c)
 	} else {
 		g.settle(c, 1)
+		g.seen(o)
 	}
 	return id, err
 }
@@ -95,7 +100,8 @@ type News struct {
 	Revoked []Revoked
 }
 
-// Revoked is a connection with an endpoint that is revoked.
+// Revoked is a connection with an endpoint that is revoked, or between endpoints of which
+// one has a certificate that has expired.
 type Revoked struct {
 	Conn net.Conn
 	Err  error // a *secure.Refusal, which names the endpoint
@@ -283,9 +289,10 @@ func (g *Guard) revoked(l *secure.List) (found []Revoked, err error) {
 }
 
 // Watch reads the credential and the revocation list every so often, at least every two
-// seconds, until ctx ends. tell hears of newer ones, and of an error that lasts, once.
+// seconds, until ctx ends, and looks for certificates that have expired. tell hears of all
+// that is new, and of an error that lasts, once.
 func (g *Guard) Watch(ctx context.Context, every time.Duration, tell func(*News, error)) {
-	if g == nil || g.list.path == "" && g.own.path == "" {
+	if g == nil {
 		return
 	}
 	if every <= 0 || every > longestWatch {
@@ -303,6 +310,9 @@ func (g *Guard) Watch(ctx context.Context, every time.Duration, tell func(*News,
 		}
 		news, err := g.Reload()
 		if news != nil {
+			tell(news, nil)
+		}
+		if news := g.age(); news != nil {
 			tell(news, nil)
 		}
 		switch {

@@ -37,7 +37,7 @@ func (c *Conn) part(dialled bool) error {
 			return err
 		}
 	}
-	if err := c.tls.CloseWrite(); err != nil {
+	if err := c.writer.tls.CloseWrite(); err != nil {
 		return err
 	}
 	if err := c.pump.flush(); err != nil {
@@ -51,7 +51,7 @@ func (c *Conn) part(dialled bool) error {
 
 func (c *Conn) hearEnd() error {
 	var b [1]byte
-	n, err := c.tls.Read(b[:])
+	n, err := c.in.Read(b[:])
 	switch {
 	case n > 0 || len(c.pump.in) > 0:
 		return errNoEnd

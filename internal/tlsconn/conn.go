@@ -27,7 +27,7 @@ var past = time.Unix(1, 0)
 type Conn struct {
 	net.Conn // the socket: addresses and deadlines
 
-	tls    *tls.Conn
+	tls    atomic.Pointer[tls.Conn] // of the last handshake that has begun, or has replaced it
 	pump   pump
 	writer writer
 	closed atomic.Bool
@@ -35,21 +35,29 @@ type Conn struct {
 	cause  atomic.Pointer[error] // of End
 	over   func()                // of OnClose; may be nil
 
+	renewals renewals
+	writeBy  deadline // of the socket
+
 	reading sync.Mutex // held while Read runs
+	in      *tls.Conn  // that is read
 }
 
 // Client returns the end of sock that begins the handshake. config is not changed,
 // nor may it be. Buffers come from pool.
 func Client(sock net.Conn, config *tls.Config, pool *buf.Pool) *Conn {
 	c := newConn(sock, pool)
-	c.tls = tls.Client(&c.pump, config)
-	return c
+	return c.begin(tls.Client(&c.pump, config))
 }
 
 // Server returns the end of sock that answers the handshake.
 func Server(sock net.Conn, config *tls.Config, pool *buf.Pool) *Conn {
 	c := newConn(sock, pool)
-	c.tls = tls.Server(&c.pump, config)
+	return c.begin(tls.Server(&c.pump, config))
+}
+
+func (c *Conn) begin(t *tls.Conn) *Conn {
+	c.tls.Store(t)
+	c.in, c.writer.tls = t, t
 	return c
 }
 
@@ -74,7 +82,7 @@ func (c *Conn) Handshake(ctx context.Context) error {
 	defer c.reading.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(past) })
 	c.pump.shaking = true
-	err := c.tls.HandshakeContext(context.Background())
+	err := c.in.HandshakeContext(context.Background())
 	c.pump.rests() // what follows may wait for the other end
 	// What is left is the last flight, or an alert.
 	if rest := c.pump.flush(); err == nil {
@@ -117,7 +125,7 @@ func (c *Conn) gone() error {
 }
 
 // ConnectionState returns what the handshake has agreed on.
-func (c *Conn) ConnectionState() tls.ConnectionState { return c.tls.ConnectionState() }
+func (c *Conn) ConnectionState() tls.ConnectionState { return c.tls.Load().ConnectionState() }
 
 // Source implements transport.Layered.
 func (c *Conn) Source() io.Reader { return c }
@@ -145,7 +153,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if c.clear.Load() {
 		n, err = c.pump.src.Read(p)
 	} else {
-		n, err = c.tls.Read(p)
+		n, err = c.readTLS(p)
 	}
 	c.reading.Unlock()
 	if err != nil && !c.clear.Load() {
@@ -167,30 +175,48 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// readTLS reads what was sealed, with one key or the next.
+func (c *Conn) readTLS(p []byte) (int, error) {
+	for {
+		n, err := c.in.Read(p)
+		if err != io.EOF || n > 0 || c.renewals.how.Load() == nil {
+			return n, err
+		}
+		if err := c.follow(); err != nil {
+			return 0, err
+		}
+	}
+}
+
 // Write waits until the system has all of p.
 func (c *Conn) Write(p []byte) (int, error) {
-	c.writer.turn.Lock()
-	defer c.writer.end()
-	c.writer.one[0] = p
-	return c.writer.write(c.writer.one[:], true)
+	return c.writer.write(p, nil, true)
 }
 
 // CloseWrite says that nothing more will be written, waits until the system has
 // that, and shuts that side of the socket down, which counts where another process
 // holds it, too.
 func (c *Conn) CloseWrite() error {
+	if c.renewals.now.Load() != nil { // without keys nothing can be said
+		return c.shut()
+	}
 	c.writer.turn.Lock()
 	defer c.writer.end()
 	var err error
 	if !c.clear.Load() {
-		if err = c.tls.CloseWrite(); err == nil {
+		if err = c.writer.tls.CloseWrite(); err == nil {
 			err = c.writer.push(true)
 		}
 	}
+	return errors.Join(err, c.shut())
+}
+
+// shut ends one side of the socket.
+func (c *Conn) shut() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		err = errors.Join(err, half.CloseWrite())
+		return half.CloseWrite()
 	}
-	return err
+	return nil
 }
 
 // TCP returns the TCP connection below, for options of the socket; nil: it is
@@ -223,8 +249,11 @@ func (c *Conn) Close() error {
 	if c.closed.Swap(true) {
 		return net.ErrClosed
 	}
+	if r := c.renewals.now.Load(); r != nil {
+		r.stop(net.ErrClosed)
+	}
 	if c.writer.turn.TryLock() {
-		if !c.clear.Load() && c.tls.CloseWrite() == nil {
+		if !c.clear.Load() && c.writer.tls.CloseWrite() == nil {
 			if c.writer.try == nil {
 				_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
 			}
@@ -233,6 +262,7 @@ func (c *Conn) Close() error {
 		c.writer.turn.Unlock()
 	}
 	err := c.Conn.Close()
+	c.writeBy.wake()
 	c.release()
 	if c.over != nil {
 		c.over()

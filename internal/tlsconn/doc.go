@@ -26,9 +26,18 @@
 // (close_notify). A connection that was cut between two records is an error
 // (ErrCut), so nobody on the way can shorten a stream unnoticed.
 //
+// # New keys
+//
+// The keys of a connection can be made new while it is used, and its ends can show other
+// certificates then (Renewable). Each end ends its stream in TLS; behind that follows a
+// whole handshake on the same socket. Writes wait for it. The end that has dialled begins,
+// and reads have to go on at both ends. A connection that is cut there ends as if the other
+// end had said so: it says the end of its keys.
+//
 // # Limits
 //
 // Close says the end if no write is under way and the socket takes it at once; it
 // never waits. More than a hundred answers to key updates that wait for the socket end
-// the connection, and so does the number of records that one key is good for.
+// the connection, and so does the number of records that one key is good for, if it is not
+// made new before.
 package tlsconn

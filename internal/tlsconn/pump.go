@@ -1,6 +1,7 @@
 package tlsconn
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -42,7 +43,10 @@ type pump struct {
 	small    [smallIn]byte
 	big      []byte // nil: small is used
 	in       []byte // what was read and not handed out
-	handed   int    // bytes, of the handshake
+	head     [5]byte
+	seen     int // of head, of the record that is handed out
+	left     int // of its body
+	handed   int // bytes, of the handshake
 	shaking  bool
 	tooLarge bool
 	begin    func() error // of Bound; may be nil, as end
@@ -69,10 +73,32 @@ func (p *pump) Read(b []byte) (int, error) {
 		}
 		b = b[:min(len(b), smallIn, maxHandshake-p.handed)]
 	}
-	n := copy(b, p.in)
-	p.in = p.in[n:]
+	n := p.hand(b)
 	p.handed += n
 	return n, nil
+}
+
+// hand copies to b what was read, at most to the end of a record: what follows the last
+// record of a stream is not crypto/tls's.
+func (p *pump) hand(b []byte) (n int) {
+	for n < len(b) && len(p.in) > 0 {
+		if p.left == 0 {
+			p.head[p.seen] = p.in[0]
+			b[n] = p.in[0]
+			p.in, p.seen, n = p.in[1:], p.seen+1, n+1
+			if p.seen < len(p.head) {
+				continue
+			}
+			p.seen, p.left = 0, int(binary.BigEndian.Uint16(p.head[3:]))
+		} else {
+			k := copy(b[n:], p.in[:min(p.left, len(p.in))])
+			p.in, p.left, n = p.in[k:], p.left-k, n+k
+		}
+		if p.left == 0 {
+			break
+		}
+	}
+	return n
 }
 
 // fill reads the socket. What was to be written goes first, because the other end

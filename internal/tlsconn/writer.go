@@ -1,6 +1,7 @@
 package tlsconn
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -13,7 +14,7 @@ const (
 	smallPart = 4 << 10
 	// maxRecords is what one key is used for, of the 2^24.5 full records that
 	// AES-GCM is good for (RFC 8446, section 5.5). crypto/tls does not change keys
-	// by itself.
+	// by itself: Renewable does.
 	maxRecords = 1 << 24
 )
 
@@ -26,6 +27,7 @@ type writer struct {
 	all transport.VecWriter // may be nil
 
 	turn    sync.Mutex
+	tls     *tls.Conn // that seals
 	one     [1][]byte // for a write of one buffer
 	rest    [1][]byte // for one of ciphertext
 	stage   []byte    // small buffers that were gathered; nil between calls
@@ -36,75 +38,111 @@ type writer struct {
 // end gives the turn up.
 func (w *writer) end() {
 	w.one[0] = nil
+	w.pass()
+}
+
+// pass is end for those that wrote nothing of their own.
+func (w *writer) pass() {
 	w.turn.Unlock()
 	if w.c.closed.Load() {
 		w.c.release()
+	} else if w.c.renewals.due.Load() {
+		w.c.renewDue()
 	}
 }
 
 // TryWrite implements transport.TryWriter.
-func (w *writer) TryWrite(p []byte) (int, error) {
-	w.turn.Lock()
-	defer w.end()
-	w.one[0] = p
-	return w.write(w.one[:], false)
-}
+func (w *writer) TryWrite(p []byte) (int, error) { return w.write(p, nil, false) }
 
 // TryWriteAll implements transport.VecWriter.
-func (w *writer) TryWriteAll(vec [][]byte) (int, error) {
-	w.turn.Lock()
-	defer w.end()
-	return w.write(vec, false)
-}
+func (w *writer) TryWriteAll(vec [][]byte) (int, error) { return w.write(nil, vec, false) }
 
 // WriteAll implements transport.VecWriter.
-func (w *writer) WriteAll(vec [][]byte) (int, error) {
-	w.turn.Lock()
-	defer w.end()
-	return w.write(vec, true)
+func (w *writer) WriteAll(vec [][]byte) (int, error) { return w.write(nil, vec, true) }
+
+// Flushed implements transport.Flusher. What a renewal has to say is its own.
+func (w *writer) Flushed() bool {
+	return w.c.renewals.now.Load() != nil || len(w.c.pump.waiting()) == 0
 }
 
-// Flushed implements transport.Flusher.
-func (w *writer) Flushed() bool { return len(w.c.pump.waiting()) == 0 }
-
-// write is put; its error says why the connection was ended.
-func (w *writer) write(vec [][]byte, wait bool) (int, error) {
-	n, err := w.put(vec, wait)
-	if err != nil && w.c.cause.Load() != nil {
-		err = w.c.gone()
+// write writes p, or the buffers of vec, as far as it may wait, and returns how much was
+// taken. Its error says why the connection was ended.
+func (w *writer) write(p []byte, vec [][]byte, wait bool) (n int, err error) {
+	for {
+		if r := w.c.renewals.now.Load(); r != nil {
+			if !wait {
+				return n, nil
+			}
+			err = w.c.await(r)
+		}
+		var k int
+		var stands bool
+		if err == nil {
+			k, stands, err = w.take(p, vec, n, wait)
+			n += k
+		}
+		if err != nil && w.c.cause.Load() != nil {
+			err = w.c.gone()
+		}
+		if err != nil || !wait || !stands {
+			return n, err
+		}
 	}
-	return n, err
 }
 
-// put seals and writes the buffers of vec in order, as far as it may wait, and
-// returns how much plaintext was sealed.
-func (w *writer) put(vec [][]byte, wait bool) (n int, err error) {
+// take is put of what comes behind the first n bytes. One that may not wait takes nothing
+// while another one has the turn, which may be that of a whole handshake.
+func (w *writer) take(p []byte, vec [][]byte, n int, wait bool) (k int, stands bool, err error) {
+	if wait {
+		w.turn.Lock()
+	} else if !w.turn.TryLock() {
+		return 0, false, nil
+	}
+	defer w.end()
+	if vec == nil {
+		w.one[0] = p
+		vec = w.one[:]
+	}
+	return w.put(vec, n, wait)
+}
+
+// put seals and writes the buffers of vec behind their first done bytes in order, as far
+// as it may wait, and returns how much plaintext was sealed. stands says that the rest has
+// to wait for new keys.
+func (w *writer) put(vec [][]byte, done int, wait bool) (n int, stands bool, err error) {
 	if w.c.closed.Load() {
-		return 0, net.ErrClosed
+		return 0, false, net.ErrClosed
 	}
 	if w.c.clear.Load() {
-		return w.bare(vec, wait)
+		n, err = w.bare(vec, wait)
+		return n, false, err
 	}
 	if err := w.c.pump.failed(); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	total := 0
+	total := -done
 	for _, b := range vec {
 		total += len(b)
 	}
-	part, off := 0, 0
+	part, off := 0, done
+	for part < len(vec) && off >= len(vec[part]) {
+		part, off = part+1, off-len(vec[part])
+	}
 	for {
-		if err := w.push(wait); err != nil {
-			return n, err
+		if w.wear() {
+			return n, true, nil
 		}
-		if n == total || !w.Flushed() {
-			return n, nil
+		if err := w.push(wait); err != nil {
+			return n, false, err
+		}
+		if n == total || len(w.c.pump.waiting()) > 0 {
+			return n, false, nil
 		}
 		limit := min(total-n, sealMax)
 		w.c.pump.reserve(limit)
 		k, err := w.seal(vec, &part, &off, limit)
 		if n += k; err != nil {
-			return n, err
+			return n, false, err
 		}
 	}
 }
@@ -191,6 +229,6 @@ func (w *writer) record(b []byte) error {
 	if w.records += int64(len(b)+record-1) / record; w.records > maxRecords {
 		return errWorn
 	}
-	_, err := w.c.tls.Write(b)
+	_, err := w.tls.Write(b)
 	return err
 }

@@ -1,0 +1,432 @@
+package tlsconn
+
+import (
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/transport"
+)
+
+// renewTime bounds the handshake of a renewal, from the first byte of the other end on.
+const renewTime = 30 * time.Second
+
+// Renewal says how the keys of a connection are made new.
+type Renewal struct {
+	// Config returns the configuration of the next handshake.
+	Config func() *tls.Config
+	// Judge says whether the other end may go on. It is called when the handshake is over,
+	// and before anything is read or written with the new keys.
+	Judge func(tls.ConnectionState) error
+	// After is how many records this end writes until it makes the keys new by itself, 0:
+	// half of what they are good for. Only the end that has dialled does.
+	After int64
+}
+
+var (
+	errBound = errors.New("the handshake for new keys does not belong to this connection")
+	errSlow  = errors.New("the other endpoint did not finish the handshake for new keys")
+	errStill = errors.New("a connection in plaintext, or one that was accepted, cannot begin to make its keys new")
+)
+
+// renewals are the renewals of one connection.
+type renewals struct {
+	how atomic.Pointer[how] // nil: there are none
+	due atomic.Bool
+	now atomic.Pointer[renewal] // nil: none is under way
+}
+
+// how is a Renewal of the end that has dialled, or of the other one.
+type how struct {
+	Renewal
+	dialled bool
+}
+
+// renewal is one that is under way. Its goroutine makes the handshake and has the turn to
+// write. The goroutine that reads the connection hands it what the socket brings.
+type renewal struct {
+	c    *Conn
+	tls  *tls.Conn
+	over chan struct{} // closed when it has ended
+
+	out  []byte // of the goroutine that makes the handshake
+	read int
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	into    []byte // the handshake waits for bytes here; nil: it does not
+	got     int
+	ended   bool
+	stopped bool
+	fail    error
+	bound   *time.Timer
+}
+
+// Renewable lets the keys of a connection be made new while it is used: both ends call it
+// when their handshake has succeeded, and before anything else. The end that has dialled
+// begins (Renew, Renewal.After). It ends its stream in TLS as Close does, and so does the
+// other one. A whole handshake follows on the same socket, in which each shows the
+// certificate that it has by then. Writes wait meanwhile, and reads go on.
+func (c *Conn) Renewable(dialled bool, opt Renewal) {
+	if opt.After == 0 {
+		opt.After = maxRecords / 2
+	}
+	c.renewals.how.Store(&how{opt, dialled})
+}
+
+// Renew has the keys made new, beside everything that runs. It needs a goroutine that
+// reads.
+func (c *Conn) Renew() error {
+	if h := c.renewals.how.Load(); h == nil || !h.dialled || c.clear.Load() {
+		return errStill
+	}
+	c.renewals.due.Store(true)
+	c.renewDue()
+	return nil
+}
+
+// renewDue begins a renewal that is due, unless there is a writer, who does it.
+func (c *Conn) renewDue() {
+	w := &c.writer
+	if c.renewals.due.Load() && w.turn.TryLock() {
+		w.wear()
+		w.turn.Unlock()
+	}
+}
+
+// wear begins a renewal if one is due, and reports whether one is under way. The caller
+// has the turn to write.
+func (w *writer) wear() bool {
+	r := &w.c.renewals
+	if r.now.Load() != nil {
+		return true
+	}
+	if h := r.how.Load(); h != nil && h.dialled && !w.c.closed.Load() && (w.records >= h.After || r.due.Load()) {
+		r.due.Store(false)
+		w.c.renew()
+	}
+	return r.now.Load() != nil // the reader may have begun one
+}
+
+// renew begins a renewal.
+func (c *Conn) renew() *renewal {
+	r := &renewal{c: c, over: make(chan struct{})}
+	r.changed = sync.NewCond(&r.mu)
+	side, h := tls.Server, c.renewals.how.Load()
+	if h.dialled {
+		side = tls.Client
+	}
+	r.tls = side(&layer{pump: &c.pump, r: r}, c.bind(h))
+	c.renewals.now.Store(r)
+	go r.run()
+	return r
+}
+
+// bind returns the configuration of a handshake that counts in this connection alone: the end that has
+// dialled offers one protocol more, which only the two ends of the keys before can name
+// (RFC 8446, section 7.5), and the other one wants it. Otherwise somebody on the way could
+// have a connection that has ended go on with what a fresh one says.
+func (c *Conn) bind(h *how) *tls.Config {
+	cfg := h.Config().Clone()
+	was := c.tls.Load().ConnectionState()
+	secret, err := was.ExportKeyingMaterial("EXPORTER-gopccl-new-keys", nil, 32)
+	proof := fmt.Sprintf("gopccl-renewal-%x", secret)
+	if h.dialled {
+		if err == nil {
+			cfg.NextProtos = append(slices.Clone(cfg.NextProtos), proof)
+		}
+		return cfg
+	}
+	choose := cfg.GetConfigForClient
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		n := len(hello.SupportedProtos) - 1
+		if err != nil || n < 0 || subtle.ConstantTimeCompare([]byte(hello.SupportedProtos[n]), []byte(proof)) == 0 {
+			return nil, errBound
+		}
+		if choose == nil {
+			return nil, nil
+		}
+		rest := *hello
+		rest.SupportedProtos = hello.SupportedProtos[:n]
+		return choose(&rest)
+	}
+	return cfg
+}
+
+// run makes the handshake.
+func (r *renewal) run() {
+	w := &r.c.writer
+	w.turn.Lock()
+	defer w.pass()
+	err := errors.New("a panic")
+	defer func() { r.finish(err) }()
+	defer errs.Catch("renew keys", func(p *errs.Error) { err = p })
+	if r.c.closed.Load() {
+		err = net.ErrClosed
+		return
+	}
+	if err = w.tls.CloseWrite(); err != nil {
+		return
+	}
+	if err = r.tls.HandshakeContext(context.Background()); err == nil {
+		err = r.flush()
+	}
+}
+
+// finish has the connection go on with the new keys, or ends it. The caller has the turn
+// to write.
+func (r *renewal) finish(err error) {
+	c := r.c
+	if err == nil {
+		c.writer.tls, c.writer.records = r.tls, 0
+		c.tls.Store(r.tls)
+		err = c.renewals.how.Load().Judge(r.tls.ConnectionState())
+	}
+	if err != nil {
+		err = fmt.Errorf("the keys of the connection could not be made new: %w", err)
+	}
+	r.mu.Lock()
+	if r.bound != nil {
+		r.bound.Stop()
+	}
+	r.ended, r.fail = true, err
+	r.changed.Broadcast()
+	r.mu.Unlock()
+	c.renewals.now.Store(nil)
+	close(r.over)
+	if err != nil {
+		c.End(err)
+	}
+}
+
+// stop ends the handshake.
+func (r *renewal) stop(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.stopped {
+		r.stopped, r.fail = true, err
+		r.changed.Broadcast()
+		r.c.writeBy.wake()
+	}
+}
+
+// follow is for what comes behind the end of a stream in TLS: nothing, or new keys. The
+// caller has the turn to read. nil: it goes on.
+func (c *Conn) follow() error {
+	r := c.renewals.now.Load()
+	if now := c.tls.Load(); r == nil && now != c.in {
+		c.in = now
+		return nil
+	}
+	if r == nil {
+		if c.renewals.how.Load().dialled {
+			return io.EOF
+		}
+		if len(c.pump.in) == 0 {
+			if err := c.pump.fill(); errors.Is(err, ErrCut) {
+				return io.EOF // nothing follows what has said its end
+			} else if err != nil {
+				return err
+			}
+		}
+		r = c.renew()
+	}
+	if err := r.feed(); err != nil {
+		return err
+	}
+	c.in = r.tls
+	return nil
+}
+
+// feed hands what the socket brings to the handshake until that is over. A deadline may
+// interrupt it; the next call goes on.
+func (r *renewal) feed() error {
+	p := &r.c.pump
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bound == nil {
+		r.bound = time.AfterFunc(renewTime, func() { r.c.End(errSlow) })
+	}
+	for {
+		for r.into == nil && !r.ended {
+			r.changed.Wait()
+		}
+		if r.ended {
+			return r.fail
+		}
+		r.mu.Unlock()
+		var err error
+		if len(p.in) == 0 {
+			err = p.fill()
+		}
+		r.mu.Lock()
+		switch {
+		case r.into == nil: // stopped
+		case transport.IsTimeout(err):
+			return err
+		case err != nil:
+			r.stopped, r.fail = true, err
+			r.changed.Broadcast()
+			r.into = nil
+		default:
+			r.got = p.hand(r.into)
+			r.into = nil
+			r.changed.Broadcast()
+		}
+	}
+}
+
+// layer is the pump below the tls.Conn of a renewal.
+type layer struct {
+	*pump
+	r *renewal
+}
+
+// Read hands ciphertext to crypto/tls.
+func (l *layer) Read(b []byte) (int, error) {
+	if l.r.isOver() {
+		return l.pump.Read(b)
+	}
+	return l.r.take(b)
+}
+
+// Write takes ciphertext from crypto/tls.
+func (l *layer) Write(b []byte) (int, error) {
+	if l.r.isOver() {
+		return l.pump.Write(b)
+	}
+	l.r.out = append(l.r.out, b...)
+	return len(b), nil
+}
+
+func (r *renewal) isOver() bool { return r.c.tls.Load() == r.tls || r.c.renewals.now.Load() != r }
+
+// take waits for bytes of the handshake.
+func (r *renewal) take(b []byte) (int, error) {
+	if err := r.flush(); err != nil {
+		return 0, err
+	}
+	if r.read >= maxHandshake {
+		return 0, errTooLarge
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.into, r.got = b[:min(len(b), maxHandshake-r.read)], 0
+	r.changed.Broadcast()
+	for r.into != nil && !r.stopped {
+		r.changed.Wait()
+	}
+	r.into = nil
+	if r.stopped {
+		return 0, r.fail
+	}
+	r.read += r.got
+	return r.got, nil
+}
+
+// flush writes what the handshake has said. A deadline of the connection interrupts it, and
+// it goes on with the next one.
+func (r *renewal) flush() error {
+	w := &r.c.writer
+	if len(r.out) > 0 {
+		w.c.pump.reserve(len(r.out))
+		if _, err := w.c.pump.Write(r.out); err != nil {
+			return err
+		}
+		r.out = nil
+	}
+	for {
+		_, changed := r.c.writeBy.get()
+		err := w.push(true)
+		if !transport.IsTimeout(err) {
+			return err
+		}
+		r.mu.Lock()
+		stopped := r.stopped
+		r.mu.Unlock()
+		if stopped || r.c.closed.Load() {
+			return net.ErrClosed
+		}
+		<-changed
+	}
+}
+
+// await waits until a renewal is over, or for the deadline of writes.
+func (c *Conn) await(r *renewal) error {
+	for {
+		at, changed := c.writeBy.get()
+		var late <-chan time.Time
+		if !at.IsZero() {
+			left := time.Until(at)
+			if left <= 0 {
+				return os.ErrDeadlineExceeded
+			}
+			t := time.NewTimer(left)
+			defer t.Stop()
+			late = t.C
+		}
+		select {
+		case <-r.over:
+			return nil
+		case <-changed:
+		case <-late:
+		}
+	}
+}
+
+// deadline is one that can be waited for.
+type deadline struct {
+	mu      sync.Mutex
+	at      time.Time
+	changed chan struct{} // nil: nobody waits
+}
+
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	d.at = t
+	d.mu.Unlock()
+	d.wake()
+}
+
+// wake has those that wait look again.
+func (d *deadline) wake() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changed != nil {
+		close(d.changed)
+		d.changed = nil
+	}
+}
+
+func (d *deadline) get() (time.Time, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changed == nil {
+		d.changed = make(chan struct{})
+	}
+	return d.at, d.changed
+}
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	err := c.Conn.SetDeadline(t)
+	c.writeBy.set(t)
+	return err
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	err := c.Conn.SetWriteDeadline(t)
+	c.writeBy.set(t)
+	return err
+}
