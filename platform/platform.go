@@ -12,6 +12,9 @@ type OS interface {
 	Kind(err error) Class
 	// SetUserTimeout bounds how long sent data may stay unacknowledged.
 	SetUserTimeout(fd uintptr, d time.Duration) error
+	// SetRetryWait bounds how long the system waits before it sends again what is not
+	// acknowledged.
+	SetRetryWait(fd uintptr, d time.Duration) error
 	// SetQuickAck makes the system acknowledge what it receives at once,
 	// until it changes its mind: it has to be repeated.
 	SetQuickAck(fd uintptr) error

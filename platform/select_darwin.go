@@ -16,6 +16,7 @@ func (system) Name() string         { return "darwin" }
 func (system) Kind(err error) Class { return Class(unix.Kind(err)) }
 
 func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return darwin.SetDropTime(fd, d) }
+func (system) SetRetryWait(uintptr, time.Duration) error        { return errors.ErrUnsupported }
 func (system) SetQuickAck(uintptr) error                        { return errors.ErrUnsupported }
 func (system) Congestion(uintptr) (string, error)               { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error              { return errors.ErrUnsupported }

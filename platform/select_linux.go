@@ -15,6 +15,7 @@ func (system) Name() string         { return "linux" }
 func (system) Kind(err error) Class { return Class(unix.Kind(err)) }
 
 func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return linux.SetUserTimeout(fd, d) }
+func (system) SetRetryWait(fd uintptr, d time.Duration) error   { return linux.SetRetryWait(fd, d) }
 func (system) SetQuickAck(fd uintptr) error                     { return linux.SetQuickAck(fd) }
 func (system) Congestion(fd uintptr) (string, error)            { return linux.Congestion(fd) }
 func (system) SetCongestion(fd uintptr, name string) error      { return linux.SetCongestion(fd, name) }

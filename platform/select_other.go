@@ -16,6 +16,7 @@ type system struct{}
 func (system) Name() string                                { return "portable" }
 func (system) Kind(error) Class                            { return ClassNone }
 func (system) SetUserTimeout(uintptr, time.Duration) error { return errors.ErrUnsupported }
+func (system) SetRetryWait(uintptr, time.Duration) error   { return errors.ErrUnsupported }
 func (system) SetQuickAck(uintptr) error                   { return errors.ErrUnsupported }
 func (system) Congestion(uintptr) (string, error)          { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error         { return errors.ErrUnsupported }

@@ -14,6 +14,7 @@ type system struct{}
 func (system) Name() string                                     { return "windows" }
 func (system) Kind(err error) Class                             { return Class(windows.Kind(err)) }
 func (system) SetUserTimeout(fd uintptr, d time.Duration) error { return windows.SetMaxRT(fd, d) }
+func (system) SetRetryWait(uintptr, time.Duration) error        { return errors.ErrUnsupported }
 func (system) SetQuickAck(uintptr) error                        { return errors.ErrUnsupported }
 func (system) Congestion(uintptr) (string, error)               { return "", errors.ErrUnsupported }
 func (system) SetCongestion(uintptr, string) error              { return errors.ErrUnsupported }

@@ -25,6 +25,10 @@ type Options struct {
 	// UserTimeout bounds how long sent data may stay unacknowledged before
 	// the system breaks the connection. Default 20 s.
 	UserTimeout time.Duration
+	// RetryWait and four round trips bound how long the system waits before it sends
+	// again what is not acknowledged. Without a bound each wait is twice as long as the
+	// one before, and a way that was gone for 5 s is used again after 9. Default 2 s.
+	RetryWait time.Duration
 	// KeepAliveIdle, KeepAliveInterval and KeepAliveCount find a dead end of
 	// a silent connection. Defaults: half and an eighth of UserTimeout, 5. With a
 	// UserTimeout Linux asks for no count: the first probe without an answer after
@@ -40,6 +44,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.UserTimeout == 0 {
 		o.UserTimeout = 20 * time.Second
+	}
+	if o.RetryWait == 0 {
+		o.RetryWait = 2 * time.Second
 	}
 	bound := o.UserTimeout
 	if bound < 0 {
@@ -102,6 +109,12 @@ func TuneP2P(conn net.Conn, o Options) error {
 	if o.UserTimeout > 0 {
 		if err := control(raw, func(fd uintptr) error { return native.SetUserTimeout(fd, o.UserTimeout) }); err != nil {
 			return fail("user timeout", err)
+		}
+	}
+	if o.RetryWait > 0 {
+		info, _ := TCPInfo(tcp)
+		if err := control(raw, func(fd uintptr) error { return native.SetRetryWait(fd, o.RetryWait+4*info.RTT) }); err != nil {
+			return fail("time between retries", err)
 		}
 	}
 	switch o.Congestion {

@@ -31,6 +31,30 @@ func TestOptionsReachTheSocket(t *testing.T) {
 	}))
 }
 
+// However long a way is gone, it is tried again within a bound. Kernels before 6.15 have
+// none, and keep what they do.
+func TestRetriesAreBounded(t *testing.T) {
+	c, _ := pair(t)
+	raw, err := c.SyscallConn()
+	require.NoError(t, err)
+	wait := func() (ms int) {
+		require.NoError(t, raw.Control(func(fd uintptr) { ms, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS) }))
+		return ms
+	}
+	before := wait()
+	known := err == nil
+	require.NoError(t, TuneP2P(c, Options{RetryWait: -1}))
+	require.Equal(t, before, wait())
+	require.NoError(t, TuneP2P(c, Options{}))
+	if known {
+		info, ok := TCPInfo(c)
+		require.True(t, ok)
+		require.GreaterOrEqual(t, wait(), 2000)
+		require.Less(t, wait(), 2000+100+int(8*info.RTT.Milliseconds()))
+	}
+	require.NoError(t, TuneP2P(c, Options{RetryWait: time.Millisecond}), "less than the system takes")
+}
+
 // With a user timeout Linux ends a connection at the first unanswered probe after that
 // time. So that one lost packet does not end a connection that rests, three more come
 // before.

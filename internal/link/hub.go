@@ -55,6 +55,9 @@ type Config struct {
 	// Grow is asked to open connections to peer until there are n; nil: pools never
 	// grow. It must not wait. Refused is its answer if it could not.
 	Grow func(peer wire.UUID, n int)
+	// Ended is told of each connection that ends against the will of this endpoint; nil:
+	// nobody is. It must not wait.
+	Ended func(peer wire.UUID)
 	// Threads is what senders and readers run on; 0: Goroutines. Affinity lists the
 	// processors that pinned ones are bound to; none: any.
 	Threads  Threads
@@ -449,6 +452,9 @@ func (h *Hub) lost(peer wire.UUID, number uint32, send bool, cause error, tell f
 	defer tell(cause) // also if a listener or a logger panics
 	if !errors.Is(cause, errReplaced) && !errors.Is(cause, errDropped) && !errors.Is(cause, errClosed) {
 		h.cfg.Stats.ConnsLost.Add(1)
+		if h.cfg.Ended != nil && !errors.Is(cause, errCrowded) && !errors.Is(cause, errInterrupted) {
+			h.cfg.Ended(peer)
+		}
 		_ = h.Tell(OpName, func(t *trace.Listener) { t.Lost(peer.String(), number, send, cause) })
 		h.cfg.Logger.Info("peer to peer connection lost", "peer", peer.Short(), "number", number, "send", send, "err", cause)
 	}

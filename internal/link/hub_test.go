@@ -421,6 +421,32 @@ func TestPools(t *testing.T) {
 	require.Empty(t, m.lost, "each is lost once")
 }
 
+// Who owns the hub is told of connections that peers have ended, and of no others.
+func TestEndsAreTold(t *testing.T) {
+	ended := make(chan wire.UUID, 16)
+	m := newRoom(t, Config{Ended: func(u wire.UUID) { ended <- u }})
+	end, far := transporttest.Pair(transporttest.Options{})
+	m.h.AddReceiver(uuid(1), 0, end)
+	far.Close()
+	require.Equal(t, uuid(1), <-ended)
+	m.hears(t)
+	end, far = transporttest.Pair(transporttest.Options{})
+	m.h.AddSender(uuid(2), 0, end, Features{Native: true})
+	far.Close()
+	require.Equal(t, uuid(2), <-ended)
+	m.hears(t)
+
+	for range 2 { // the second replaces the first
+		end, _ = transporttest.Pair(transporttest.Options{})
+		m.h.AddReceiver(uuid(3), 0, end)
+	}
+	m.h.Retain(func(wire.UUID) bool { return false }, func(wire.UUID) bool { return false })
+	for range 2 {
+		require.Contains(t, []error{errReplaced, errDropped}, m.hears(t).cause)
+	}
+	require.Empty(t, ended)
+}
+
 // A router that waits for a sink is woken when the connection is closed, and when
 // its alarm is due.
 func TestRoutersAreWoken(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 // A system takes the window of a connection back that has sent nothing for a moment,
 // and the first operation after a rest begins with a slow start. A pulse keeps the
 // window: a ping that wants no answer, of 21 bytes, on each connection to a distant
-// peer that has moved much. Peers that do not know pulses answer them.
+// peer that has moved much. Peers that do not know pulses answer them. A connection
+// that rests while others have data is the survey's, which sees it first.
 
 var pulse = Opener{pulseBit, pingStream}
 
@@ -25,6 +26,7 @@ func (v *survey) restFrom(since time.Duration) {
 	for _, s := range v.far {
 		f := s.gauge.flow
 		if f.moved.Store(0); s.features.Flows && f.worth.Load() && !f.near.Load() && !s.Broken() {
+			f.pulsed.Store(0) // at once: it may have been in the middle of two
 			worth = append(worth, s)
 		}
 	}
@@ -37,17 +39,25 @@ func (v *survey) restFrom(since time.Duration) {
 func (v *survey) keep(conns []*Sender, until time.Duration) {
 	tick := time.NewTicker(pace.Pulse)
 	defer tick.Stop()
-	for len(conns) > 0 && time.Since(v.made) < until {
+	for now := time.Since(v.made); len(conns) > 0 && now < until; now = time.Since(v.made) {
+		if v.on.Load() {
+			return
+		}
+		conns = slices.DeleteFunc(conns, (*Sender).Broken)
+		v.refresh(now, conns)
 		select {
 		case <-v.stop:
 			return
 		case <-tick.C:
 		}
-		if v.on.Load() {
-			return
-		}
-		conns = slices.DeleteFunc(conns, (*Sender).Broken)
-		for _, s := range conns {
+	}
+}
+
+// refresh sends a pulse on each of the connections for which it is time.
+func (v *survey) refresh(now time.Duration, conns []*Sender) {
+	for _, s := range conns {
+		if f := s.gauge.flow; s.features.Flows && f.rests(now) {
+			f.pulsed.Store(int64(now))
 			s.pulse()
 		}
 	}

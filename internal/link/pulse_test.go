@@ -55,3 +55,24 @@ func TestPulsesWhileResting(t *testing.T) {
 	require.True(t, h.survey.on.Load())
 	require.True(t, s.ask(t.Context()))
 }
+
+// A connection that rests while others have data, or while the survey looks whether
+// more comes, gets its pulses at once: a window is taken back sooner than a survey ends.
+func TestPulsesBeforeTheSurveyEnds(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	s := p.far(0, func(*platform.Info) bool { return false })
+	h := p.a.h
+	h.survey.on.Store(true) // the test is the survey
+	x, y := newRoll(1, 7, make([]byte, pace.Worth)), newTape()
+	p.b.open(uuid(0), 1, 7, y)
+	s.Attach(x)
+	s.Kick(true, false)
+	require.Len(t, y.next(t), pace.Worth)
+	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 }, patience, time.Millisecond)
+	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
+	since, before := time.Duration(s.gauge.flow.last.Load()), frames()
+	for at := sampling; at < 3*pace.Pulse; at += sampling {
+		h.survey.step(since + at)
+	}
+	require.Equal(t, before+3, frames(), "one for each of the first three times")
+}

@@ -2,7 +2,9 @@ package link
 
 import (
 	"cmp"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -23,6 +25,25 @@ type ConnState struct {
 	// Thread is the operating system thread of a pinned role that runs, with its
 	// processors and its memory node.
 	Thread *platform.Thread
+	Path   PathState // of a sender
+}
+
+// PathState is what the system knows of the way of a connection; zero: nothing.
+type PathState struct {
+	RTT, MinRTT time.Duration // the round trip, and the shortest of some minutes
+	Resent      uint64        // bytes that were sent again
+	Rate        float64       // bytes per second, as writers that had to wait saw it; 0: none had to
+}
+
+// path asks the system.
+func (s *Sender) path() (p PathState) {
+	if info, ok := platform.TCPInfo(s.conn); ok {
+		p = PathState{RTT: info.RTT, MinRTT: info.MinRTT, Resent: info.Resent}
+	}
+	if v := s.gauge.rate.Load(); v != 0 {
+		p.Rate = math.Float64frombits(v)
+	}
+	return p
 }
 
 // State describes all connections in the pools, by role, peer and number. sinks says
@@ -46,11 +67,12 @@ func (h *Hub) State(sinks func(*Receiver) int) []ConnState {
 		})
 	}
 	for _, s := range tx {
+		path := s.path()
 		s.mu.Lock()
 		all = append(all, ConnState{
 			Role: "sender", Peer: s.peer, Number: s.number, Native: s.features.Native, Busy: s.busy, Ops: len(s.sources),
 			Closed: s.cause != nil, Cause: s.cause, Openers: len(s.openers),
-			Runs: s.bell.started, Thread: s.thread.Load(),
+			Runs: s.bell.started, Thread: s.thread.Load(), Path: path,
 		})
 		s.mu.Unlock()
 	}

@@ -27,6 +27,7 @@ type flow struct {
 	last   atomic.Int64 // when one ended, in nanoseconds since the hub was made
 	moved  atomic.Int64 // bytes since the last rest
 	worth  atomic.Bool  // it moved enough to be worth pulses
+	pulsed atomic.Int64 // when the last pulse was sent, as last
 
 	// Of the survey.
 	sample  func(*platform.Info) bool
@@ -106,6 +107,12 @@ func (f *flow) wrote(h *Hub, n int, now time.Time) {
 // written reports whether the connection is being written to, or was of late.
 func (f *flow) written(now time.Duration) bool {
 	return !f.near.Load() && (f.writes.Load() > 0 || f.last.Load() > 0 && now-time.Duration(f.last.Load()) < active)
+}
+
+// rests reports whether it is time for a pulse.
+func (f *flow) rests(now time.Duration) bool {
+	last := max(f.last.Load(), f.pulsed.Load())
+	return f.worth.Load() && !f.near.Load() && f.writes.Load() == 0 && now-time.Duration(last) >= pace.Pulse-sampling
 }
 
 // busy reports whether the connection has data. It is the survey's goroutine's.
@@ -197,6 +204,7 @@ func (v *survey) written(now time.Duration) bool {
 // step is a tick; false: no connection has data.
 func (v *survey) step(now time.Duration) bool {
 	v.list()
+	v.refresh(now, v.conns)
 	v.conns = slices.DeleteFunc(v.conns, func(s *Sender) bool { return !s.gauge.flow.busy(now) })
 	for _, c := range v.counts {
 		c.seen, c.span = false, pace.Span{}

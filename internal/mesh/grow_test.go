@@ -74,3 +74,24 @@ func TestChosenPoolsDoNotGrow(t *testing.T) {
 	a.growing.wg.Wait()
 	require.Equal(t, 2, near.LiveSenders(b.UUID))
 }
+
+// A member at a distance has as many connections as a neighbour, and of many members
+// each has fewer. What was chosen is kept.
+func TestMembersGetPools(t *testing.T) {
+	for _, c := range []struct{ chosen, members, want int }{{0, 3, 4}, {0, mostMesh / 2, 2}, {0, mostMesh, 1}, {3, 3, 3}} {
+		a, near, far, b := hubs(t, c.chosen)
+		before := near.LiveSenders(b.UUID)
+		if c.chosen == 0 {
+			a.sizes.Store(b.UUID, 4) // as if it were distant
+		}
+		a.single.Store(b.UUID, []*way{{to: b.Addr}})
+		a.widen(context.Background(), b, []*way{{to: b.Addr}}, c.members, time.Second)
+		require.Equal(t, c.want, near.LiveSenders(b.UUID), "%d members", c.members)
+		require.Eventually(t, func() bool { return len(far.Receivers(wire.UUID{1})) == c.want }, time.Minute, time.Millisecond)
+		_, single := a.single.Load(b.UUID)
+		require.Equal(t, c.want == before, single)
+		if !single {
+			require.Equal(t, c.want, a.poolSize(b.UUID))
+		}
+	}
+}

@@ -127,24 +127,45 @@ func (m *Mesh) answers(ctx context.Context, u wire.UUID) bool {
 }
 
 // Connect makes connection 0 to those of peers to whom none lives, beside everything
-// that runs, and returns who could not be reached.
+// that runs, and returns who could not be reached. To distant ones it makes some more.
 func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed []wire.UUID) {
 	defer m.growing.hold()()
 	return m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error {
 		if m.answers(ctx, p.UUID) {
 			return nil
 		}
+		began := time.Now()
 		ack, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
 		switch {
 		case err == nil:
 			ways := m.ways(p, ack)
 			m.growing.learn(p, ways)
 			m.single.Store(p.UUID, ways)
+			m.widen(ctx, p, ways, len(peers), time.Since(began))
 		case ctx.Err() == nil:
 			m.cfg.Log.Warn("cannot reach a member of the group", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
 		}
 		return err
 	})
+}
+
+// widen makes as many connections to p, one of so many members, as a distant peer gets
+// from the start. The first one took so long. What cannot be had is done without.
+func (m *Mesh) widen(ctx context.Context, p wire.PeerEndpoint, ways []*way, members int, took time.Duration) {
+	n := min(m.poolSize(p.UUID), mostMesh/members)
+	if m.cfg.PoolSize != 0 || n < 2 || took >= widenTime {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(3*took+time.Second, widenTime-took))
+	defer cancel()
+	if err := m.dialRest(ctx, p, ways, 1, n); err != nil {
+		n = m.cfg.Pools.LiveSenders(p.UUID)
+		m.cfg.Log.Debug("a member of the group has fewer connections than it could", "peer", p.UUID.Short(), "connections", n, "error", err)
+	}
+	if n > 1 {
+		m.sizes.Store(p.UUID, n)
+		m.single.Delete(p.UUID)
+	}
 }
 
 // Try exchanges hellos with each of the peers that leave nothing behind, and

@@ -7,8 +7,8 @@ const (
 	// back that rested for a retransmission timeout, which is 200 ms and a round trip.
 	Pulse = 150 * time.Millisecond
 	// Worth is how many bytes make a connection worth pulses: what it sends beyond
-	// several first flights of a window that was taken back.
-	Worth = 64 << 10
+	// the first two flights of a window that was taken back.
+	Worth = 28 << 10
 
 	firstRest, leastRest, mostRest = time.Minute, 10 * time.Second, 15 * time.Minute
 	rests                          = 8

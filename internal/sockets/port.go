@@ -31,6 +31,9 @@ type PortConfig struct {
 	// it closes conn if it fails. nil: what a connection is for is told by its first
 	// packet, in plaintext.
 	Meet func(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto, error)
+	// Plain judges a connection in plaintext where Meet is for those in TLS; nil: there
+	// are none.
+	Plain func(ctx context.Context, conn net.Conn) error
 	// Complain reports whether the log may have a line of a kind about what comes from
 	// an address.
 	Complain func(remote net.Addr, kind string) (due bool, more int)
@@ -138,7 +141,7 @@ func (p *Port) admit(ctx context.Context, conn net.Conn, place *Place) {
 	if meet == nil {
 		meet = first
 	}
-	met, proto, err := meet(ctx, conn)
+	met, proto, err := p.tell(ctx, conn, meet)
 	if place.Leave() {
 		if err == nil {
 			met.Close()
@@ -153,6 +156,42 @@ func (p *Port) admit(ctx context.Context, conn net.Conn, place *Place) {
 	if due, more := p.cfg.Complain(conn.RemoteAddr(), "stranger"); due && p.ctx.Err() == nil {
 		p.cfg.Log.Warn("closed a connection to the port of this peer", "remote", conn.RemoteAddr(), "reason", err, "more", more)
 	}
+}
+
+// tell is meet, but for connections in plaintext that Plain lets in.
+func (p *Port) tell(ctx context.Context, conn net.Conn, meet func(context.Context, net.Conn) (net.Conn, wire.Proto, error)) (net.Conn, wire.Proto, error) {
+	if p.cfg.Plain == nil {
+		return meet(ctx, conn)
+	}
+	begun, tls, err := peek(ctx, conn)
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case tls:
+		return meet(ctx, begun)
+	}
+	met, proto, err := first(ctx, begun)
+	if err == nil {
+		err = p.cfg.Plain(ctx, met)
+	}
+	return met, proto, err
+}
+
+// peek reports whether what comes on a connection begins as TLS does.
+func peek(ctx context.Context, conn net.Conn) (net.Conn, bool, error) {
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	var b [1]byte
+	if _, err := conn.Read(b[:]); err != nil {
+		stop()
+		if ctx.Err() != nil {
+			err = errLate
+		}
+		return nil, false, err
+	}
+	if !stop() {
+		return nil, false, errLate
+	}
+	return transport.Replay(conn, b[:]), b[0] == 0x16, nil
 }
 
 // first reads as much of the first packet of a connection as tells what it is for.

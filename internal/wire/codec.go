@@ -53,8 +53,10 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendBool(dst, p.AcceptNewPeers)
 	case C2MP2PConnectionsEstablished:
 		return appendUUIDs(appendBool(dst, p.Success), p.FailedPeers)
-	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology, C2MWantMesh, C2MLeave:
+	case C2MCheckPeersPending, C2MOptimizeTopology, C2MOptimizeTopologyWorkComplete, C2MAskTopology, C2MWantMesh, C2MLeave, C2MFarewell, C2MAskStatus:
 		return dst
+	case C2MLinkEnded:
+		return append(dst, p.Peer[:]...)
 	case C2MHeartbeat:
 		return appendExt(dst, Ext{Heartbeat: p})
 	case C2MReportPeerBandwidth:
@@ -92,7 +94,7 @@ func appendToMaster(dst []byte, p Packet) []byte {
 
 func appendFromMaster(dst []byte, p Packet) []byte {
 	switch p := p.(type) {
-	case M2CHeartbeat, M2CProbesDone, M2CResumed:
+	case M2CHeartbeat, M2CProbesDone, M2CResumed, M2CReportAgain:
 		return dst
 	case M2CSyncSharedStateComplete:
 		return appendExt(dst, Ext{Resuming: Resuming{NextRevision: p.NextRevision}})
@@ -165,6 +167,8 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 			dst = appendAddr(appendString(append(dst, e.UUID[:]...), e.Name), e.State)
 		}
 		return dst
+	case M2CStatus:
+		return appendString(dst, p.JSON)
 	case M2CRevocations:
 		return appendString(dst, p.DER)
 	}

@@ -51,6 +51,9 @@ func TestOwnPackets(t *testing.T) {
 		{wantReport, reportHex(magic, id)},
 		{C2MWantMesh{}, "00000000000000020058"},
 		{C2MLeave{}, "00000000000000020048"},
+		{C2MFarewell{}, "00000000000000020049"},
+		{C2MLinkEnded{Peer: u}, "0000000000000012" + "004a" + "0102030405060708090a0b0c0d0e0f10"},
+		{M2CReportAgain{}, "0000000000000002004e"},
 		{C2MMeshPrepared{Change: 258, FailedPeers: []UUID{u}}, "0000000000000022" + "0059" + "0000000000000102" + "0000000000000001" + "0102030405060708090a0b0c0d0e0f10"},
 		{
 			M2CPrepareMesh{Change: 258, Peers: []PeerEndpoint{{Addr: netip.MustParseAddrPort("10.1.2.3:48150"), UUID: u}}},
@@ -60,6 +63,8 @@ func TestOwnPackets(t *testing.T) {
 			M2CNames{Members: []NamedMember{{UUID: u, Name: "gpu-7", State: netip.MustParseAddrPort("10.1.2.3:48149")}}},
 			"000000000000002e" + "005a" + "0000000000000001" + "0102030405060708090a0b0c0d0e0f10" + "0000000000000005" + "6770752d37" + "010a010203bc15",
 		},
+		{C2MAskStatus{}, "0000000000000002" + "004b"},
+		{M2CStatus{"{}"}, "000000000000000c" + "004f" + "0000000000000002" + "7b7d"},
 		{M2CRevocations{"\x30\x00"}, "000000000000000c" + "005b" + "0000000000000002" + "3000"},
 		{M2CMesh{Change: 258, Planner: MeshDirect}, "000000000000000b" + "0059" + "0000000000000102" + "01"},
 		{

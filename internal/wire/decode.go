@@ -145,6 +145,12 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MPreflightDone{Number: r.u64(), FailedPeers: r.uuids()}
 	case 72:
 		return C2MLeave{}
+	case 73:
+		return C2MFarewell{}
+	case 74:
+		return C2MLinkEnded{Peer: r.uuid()}
+	case 75:
+		return C2MAskStatus{}
 	case 88:
 		return C2MWantMesh{}
 	case 89:
@@ -213,8 +219,12 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CRingWithout{Change: r.u64(), World: r.u64(), Largest: r.u64(), Ring: r.uuids()}
 	case 77:
 		return M2CLeaveAnswer{Left: r.bool(), Reason: r.string()}
+	case 78:
+		return M2CReportAgain{}
 	case 75:
 		return M2CPreflight{Number: r.u64(), Peers: r.endpoints()}
+	case 79:
+		return M2CStatus{JSON: r.string()}
 	case 88:
 		return M2CPrepareMesh{Change: r.u64(), Peers: r.endpoints()}
 	case 89:

@@ -65,6 +65,7 @@ const (
 	extPlans             = 60
 	extDirect            = 62
 	extWays              = 63
+	extSchemes           = 64
 	extRevocations       = 70
 	extCollectives       = 80
 	extGroupCollectives  = 81
@@ -242,7 +243,9 @@ func (r *reader) ext() Ext {
 		case extPlans:
 			x.Plans = value.u8()
 		case extDirect:
-			x.Direct = value.direct()
+			x.Direct = value.direct(x.Direct.Schemes)
+		case extSchemes:
+			x.Direct.Schemes = value.schemes()
 		case extWays:
 			x.Ways = value.ways()
 		case extRevocations:

@@ -28,6 +28,7 @@ func fuzzProto(f *testing.F, proto Proto) {
 	f.Add(uint16(89), AppendBody(nil, C2MMeshPrepared{Change: 7, FailedPeers: []UUID{{1}}}))
 	f.Add(uint16(10), AppendBody(nil, C2MCollectiveCommsInitiate{Tag: 1, Call: Call{Kind: 3, Root: 1}}))
 	f.Add(uint16(90), AppendBody(nil, M2CNames{Members: []NamedMember{{Name: "gpu-7", State: netip.MustParseAddrPort("[::1]:1")}}}))
+	f.Add(uint16(79), AppendBody(nil, M2CStatus{"{}"}))
 	f.Add(uint16(91), AppendBody(nil, M2CRevocations{"\x30\x00"}))
 	f.Add(uint16(69), AppendBody(nil, wantReport))
 	f.Add(uint16(73), AppendBody(nil, M2CLeaving{Masters: []netip.AddrPort{netip.MustParseAddrPort("[::1]:1")}}))
@@ -97,7 +98,7 @@ func FuzzExt(f *testing.F) {
 	f.Add(appendExt(nil, Ext{Native: true, GroupNative: true, Failed: true, Reason: "x", ReasonCode: 1, HeartbeatTimeout: 1}))
 	f.Add([]byte(extMagic))
 	f.Add(appendExt(nil, Ext{Collectives: 1, GroupCollectives: true, Members: []UUID{{1}}, Call: Call{Kind: 8, Digest: 9}}))
-	f.Add(appendExt(nil, Ext{Plans: 1, Paths: Paths{Direct: Direct{1, 2, 3, 4}, Ways: []Way{{UUID{1}, 2}}}}))
+	f.Add(appendExt(nil, Ext{Plans: 1, Paths: Paths{Direct: Direct{1, 2, 3, 4, "5"}, Ways: []Way{{UUID{1}, 2}}}}))
 	f.Add(appendExt(nil, Ext{Resuming: Resuming{Resume: true, Term: 1, Identity: Identity{UUID: UUID{1}}, Decision: 2, Mortal: []UUID{{1}}, NextRevision: 3}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		x := (&reader{b: b}).ext()

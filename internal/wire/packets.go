@@ -167,7 +167,7 @@ func (x Ext) IsZero() bool {
 	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative && x.Collectives == 0 && !x.GroupCollectives &&
 		(len(x.Members) == 0 || len(x.Members) > MaxMembers) && x.Call.Kind == 0 &&
-		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.Most == 0 && !x.Revocations && x.Resuming.isZero() &&
+		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.isZero() && !x.Revocations && x.Resuming.isZero() &&
 		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Heartbeat.Reports && x.Reason == "" && x.ReasonCode == 0
 }
 

@@ -1,7 +1,13 @@
 package wire
 
 // PlansVersion is what this version announces as Ext.Plans.
-const PlansVersion = LeavePlans
+const PlansVersion = SchemePlans
+
+// SchemePlans is the version of Ext.Plans from which on an end knows Direct.Schemes.
+const SchemePlans = 3
+
+// MaxSchemes bounds Direct.Schemes, in bytes.
+const MaxSchemes = 48 << 10
 
 // Paths are about the ways between members.
 type Paths struct {
@@ -24,6 +30,14 @@ type Direct struct {
 	RingUS     uint32 // microseconds that the longest way of a chunk takes along the ring
 	ExchangeUS uint32 // ... and in the exchange
 	Kbps       uint32 // rate of the slowest member's connections that was assumed
+	// Schemes are the plans of larger ones (plan.ParseOptions), as an entry of its own;
+	// "": those use the ring.
+	Schemes string
+}
+
+// isZero reports whether d has no entry.
+func (d *Direct) isZero() bool {
+	return d.Most == 0 && (len(d.Schemes) == 0 || len(d.Schemes) > MaxSchemes)
 }
 
 const (
@@ -40,6 +54,9 @@ func appendPlans(dst []byte, x *Ext) []byte {
 		dst = appendU64(appendU16(appendU16(dst, extDirect), directLen), d.Most)
 		dst = appendU32(appendU32(appendU32(dst, d.RingUS), d.ExchangeUS), d.Kbps)
 	}
+	if n := len(x.Direct.Schemes); n > 0 && n <= MaxSchemes {
+		dst = append(appendU16(appendU16(dst, extSchemes), uint16(n)), x.Direct.Schemes...)
+	}
 	if n := len(x.Ways); n > 0 && n <= MaxWays {
 		dst = appendU16(appendU16(dst, extWays), uint16(n*minWay))
 		for _, w := range x.Ways {
@@ -49,14 +66,23 @@ func appendPlans(dst []byte, x *Ext) []byte {
 	return dst
 }
 
-// direct reads which all-reduces take the direct exchange. That none does has no
-// entry, so one that says it says nothing.
-func (r *reader) direct() Direct {
-	d := Direct{Most: r.u64(), RingUS: r.u32(), ExchangeUS: r.u32(), Kbps: r.u32()}
+// direct reads which all-reduces take the direct exchange, beside schemes that are
+// known. That none does has no entry, so one that says it says nothing.
+func (r *reader) direct(schemes string) Direct {
+	d := Direct{r.u64(), r.u32(), r.u32(), r.u32(), schemes}
 	if d.Most == 0 {
-		return Direct{}
+		return Direct{Schemes: schemes}
 	}
 	return d
+}
+
+// schemes reads plans to the end. Too many are damaged.
+func (r *reader) schemes() string {
+	if len(r.b) > MaxSchemes {
+		r.short = true
+		return ""
+	}
+	return string(r.b)
 }
 
 // ways reads ways to the end. A list that is too long, or ends within one, is damaged.

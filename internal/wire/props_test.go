@@ -77,11 +77,17 @@ func (d drawer) resuming() Resuming {
 
 // resumed draws a packet of ends that resume.
 func (d drawer) resumed() Packet {
-	switch d.u8() % 4 {
+	switch d.u8() % 8 {
 	case 0:
 		return M2CResumed{}
 	case 1:
 		return M2CLeaving{d.u32(), drawList(d, d.addr)}
+	case 2:
+		return C2MLinkEnded{d.uuid()}
+	case 3:
+		return C2MFarewell{}
+	case 4:
+		return M2CReportAgain{}
 	}
 	return d.report()
 }
@@ -93,7 +99,7 @@ func (d drawer) report() C2MReport {
 		Round:  StoodRound{d.u64(), uuids(), uuids(), uuids(), uuids(), d.u64(), d.u64(), d.u64()},
 		Query:  ReportedQuery{d.b(), d.u64(), d.b()},
 		Call:   ReportedCall{Step: ReportStep(d.u8() % (uint8(StepSynced) + 1)), Decision: d.u64(), Failed: uuids(), Unheld: d.b()},
-		Change: ReportedChange{d.u64(), Direct{d.u64(), d.u32(), d.u32(), d.u32()}, d.u64(), d.uuid(), d.u64(), d.b(), uuids()},
+		Change: ReportedChange{d.u64(), Direct{d.u64(), d.u32(), d.u32(), d.u32(), d.str()}, d.u64(), d.uuid(), d.u64(), d.b(), uuids()},
 		Mesh:   ReportedMesh{MeshStep(d.u8()), d.b(), d.u64(), d.u8(), uuids(), d.ways()},
 		Ops: drawList(d, func() ReportedOp {
 			o := ReportedOp{
@@ -126,9 +132,9 @@ func (d drawer) peers() []PeerEndpoint {
 func (d drawer) ways() []Way { return drawList(d, func() Way { return Way{d.uuid(), d.u32()} }) }
 
 func (d drawer) direct() Direct {
-	x := Direct{d.u64(), d.u32(), d.u32(), d.u32()}
+	x := Direct{d.u64(), d.u32(), d.u32(), d.u32(), d.str()}
 	if x.Most == 0 {
-		return Direct{}
+		return Direct{Schemes: x.Schemes}
 	}
 	return x
 }
@@ -239,6 +245,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MLinkReport{d.uuid(), d.f64(), d.f64()} },
 		func() Packet { return C2MProbeState{d.u64(), ProbeState(d.u8()), d.f64(), d.f64(), d.u32()} },
 		func() Packet { return C2MAskTopology{} },
+		func() Packet { return C2MAskStatus{} },
 		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MWantMesh{} },
@@ -254,6 +261,7 @@ func drawPacket(t *rapid.T) Packet {
 			return M2CNames{drawList(d, func() NamedMember { return NamedMember{d.uuid(), d.str(), d.addr()} })}
 		},
 		func() Packet { return M2CRevocations{d.str()} },
+		func() Packet { return M2CStatus{d.str()} },
 		func() Packet { return M2CPreflight{d.u64(), d.peers()} },
 		func() Packet { return M2CPrepareRing{d.u64(), d.peers()} },
 		func() Packet { return M2CSwitchRing{d.u64(), drawList(d, d.uuid), d.direct()} },

@@ -123,6 +123,13 @@ type (
 	}
 	// M2CResumed (id 72) says that the report was taken over: what follows are answers.
 	M2CResumed struct{}
+	// C2MFarewell (id 73) says that the session ends: its connection follows.
+	C2MFarewell struct{}
+	// C2MLinkEnded (id 74) says that a neighbour has ended all connections to the sender,
+	// or all from it.
+	C2MLinkEnded struct{ Peer UUID }
+	// M2CReportAgain (id 78) asks for another report, on the same connection.
+	M2CReportAgain struct{}
 	// M2CLeaving (id 73) says that the master ends in good order: resume in After
 	// milliseconds, at Masters if there are any.
 	M2CLeaving struct {
@@ -343,6 +350,9 @@ func appendReport(dst []byte, p *C2MReport) []byte {
 	for _, l := range p.Links {
 		dst = appendF64(appendF64(append(dst, l.To[:]...), l.Mbps), l.Deviation)
 	}
+	if s := h.Direct.Schemes; s != "" && len(s) <= MaxSchemes { // a master that does not know them reads no further
+		dst = appendString(dst, s)
+	}
 	return dst
 }
 
@@ -388,6 +398,10 @@ func (r *reader) report() (p C2MReport) {
 	p.Links = list(r, minReportedLink, func(r *reader) ReportedLink {
 		return ReportedLink{To: r.uuid(), Mbps: r.f64(), Deviation: r.f64()}
 	})
+	if !r.short && len(r.b) > 0 {
+		p.Change.Direct.Schemes = r.string()
+		r.short = r.short || len(p.Change.Direct.Schemes) > MaxSchemes
+	}
 	return p
 }
 
@@ -401,9 +415,15 @@ func (r *reader) reportedOp() ReportedOp {
 }
 
 // Proto and ID of these packets.
-func (C2MReport) Proto() Proto  { return C2M }
-func (C2MReport) ID() ID        { return 69 }
-func (M2CResumed) Proto() Proto { return M2C }
-func (M2CResumed) ID() ID       { return 72 }
-func (M2CLeaving) Proto() Proto { return M2C }
-func (M2CLeaving) ID() ID       { return 73 }
+func (C2MReport) Proto() Proto      { return C2M }
+func (C2MReport) ID() ID            { return 69 }
+func (C2MFarewell) Proto() Proto    { return C2M }
+func (C2MFarewell) ID() ID          { return 73 }
+func (C2MLinkEnded) Proto() Proto   { return C2M }
+func (C2MLinkEnded) ID() ID         { return 74 }
+func (M2CReportAgain) Proto() Proto { return M2C }
+func (M2CReportAgain) ID() ID       { return 78 }
+func (M2CResumed) Proto() Proto     { return M2C }
+func (M2CResumed) ID() ID           { return 72 }
+func (M2CLeaving) Proto() Proto     { return M2C }
+func (M2CLeaving) ID() ID           { return 73 }

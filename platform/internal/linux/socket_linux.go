@@ -37,6 +37,13 @@ func SetCongestion(fd uintptr, name string) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name))
 }
 
+// SetRetryWait sets TCP_RTO_MAX_MS, which Linux has since 6.15, and which takes a second
+// to two minutes.
+func SetRetryWait(fd uintptr, d time.Duration) error {
+	ms := min(max(d.Milliseconds(), 1000), 120_000)
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(ms)))
+}
+
 // SetUnsentLimit sets TCP_NOTSENT_LOWAT.
 func SetUnsentLimit(fd uintptr, bytes int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes))
