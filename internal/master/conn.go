@@ -49,6 +49,7 @@ type conn struct {
 	dirty    bool          // guarded by machine.mu
 	over     chan struct{} // closed when nothing is read any more
 	once     sync.Once     // of over
+	pccl     bool          // it came where PCCL peers do
 	leaving  bool          // it was evicted; guarded by crowd.mu
 }
 
@@ -75,9 +76,11 @@ func (c *conn) fail(why string) {
 // deafen ends the wait for leave to read.
 func (c *conn) deafen() { c.once.Do(func() { close(c.over) }) }
 
-func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote netip.AddrPort) {
-	nc = s.door.guard.Wrap(transport.Quiet(nc), secure.Control)
-	c := &conn{id: id, nc: nc, remote: remote, try: transport.NonBlocking(nc), began: time.Now(), over: make(chan struct{})}
+func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote netip.AddrPort, pccl bool) {
+	if nc = transport.Quiet(nc); !pccl {
+		nc = s.door.guard.Wrap(nc, secure.Control)
+	}
+	c := &conn{pccl: pccl, id: id, nc: nc, remote: remote, try: transport.NonBlocking(nc), began: time.Now(), over: make(chan struct{})}
 	c.out.ready, c.out.book = make(chan struct{}, 1), &s.others.queued
 	if err := platform.TuneMaster(nc); err != nil {
 		s.log.Warn("connection could not be tuned", "remote", remote.String(), "error", err)
@@ -115,6 +118,10 @@ func (s *Server) begin(ctx context.Context, id fsm.ClientID, nc net.Conn, remote
 // read turns the bytes of c into events until the connection ends.
 func (s *Server) read(ctx context.Context, c *conn) {
 	who, ok := s.greet(ctx, c)
+	if ok && !s.leads() {
+		s.listen(ctx, c)
+		return
+	}
 	if !ok || !s.post(ctx, accepted{fsm.Connected{Client: c.id, Remote: c.remote, Who: who}, c}, false) {
 		return
 	}
@@ -128,6 +135,17 @@ func (s *Server) read(ctx context.Context, c *conn) {
 			break
 		}
 		p.last = time.Now()
+		switch pkt.(type) {
+		case wire.C2MAskStatus, wire.C2MAskTopology:
+			if c.pccl {
+				s.post(ctx, fsm.Malformed{Client: c.id, Err: errAsks}, false)
+				return
+			}
+		}
+		if _, asks := pkt.(wire.C2MAskStatus); asks {
+			s.publish(ctx, c)
+			continue
+		}
 		if _, asks := pkt.(wire.C2MAskTopology); asks && !c.out.mayAsk() {
 			continue // the writer asks when it has sent the answer that waits
 		}
@@ -141,6 +159,9 @@ func (s *Server) read(ctx context.Context, c *conn) {
 	}
 	s.post(ctx, fsm.Gone{Client: c.id, Reason: c.reason(err)}, false)
 }
+
+// errAsks refuses questions whose answers are about groups in TLS.
+var errAsks = errors.New("it asks about the run in plaintext, where only PCCL peers come: ask at the port in TLS")
 
 // reason says in words why the connection ended.
 func (c *conn) reason(err error) string {

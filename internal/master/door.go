@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"time"
@@ -21,11 +22,11 @@ const grace = 500 * time.Millisecond
 func perAddress(most int) int { return max(64, most/8) }
 
 // accept takes connections until the listener is closed. A master that does not lead
-// closes them at once: their peers look for the one that does.
-func (s *Server) accept(ctx context.Context, ln net.Listener) error {
-	var id fsm.ClientID
+// listens to some of them, and closes the others at once: their peers look for the one
+// that does. pccl says that PCCL peers come there, in plaintext.
+func (s *Server) accept(ctx context.Context, ln net.Listener, pccl bool) error {
 	platform.AcceptLoop(ln, ctx.Done(), func(nc net.Conn) {
-		if !s.leads() {
+		if !s.leads() && (pccl || s.live.size() >= maxAudience) {
 			nc.Close()
 			return
 		}
@@ -34,8 +35,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener) error {
 			nc.Close()
 			return
 		}
-		id++
-		s.begin(ctx, id, nc, remote)
+		s.begin(ctx, fsm.ClientID(s.door.lastID.Add(1)), nc, remote, pccl)
 	}, func(err error) { s.log.Warn("no connection could be accepted", "error", err) })
 	return s.unlessEnding(ctx, net.ErrClosed)
 }
@@ -145,8 +145,14 @@ const shakeTime = 5 * time.Second
 // greet makes the handshake of a connection in TLS. false: it is a stranger's, of
 // whom the machine never hears.
 func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool) {
-	if s.door.guard == nil {
+	switch {
+	case s.door.guard == nil:
 		return who, true
+	case c.pccl && !s.door.guard.MayBePCCL(c.remote.Addr()):
+		s.complain(c, errors.New("PCCL peers may come from the networks of security.pccl_networks alone"))
+		return who, false
+	case c.pccl:
+		return fsm.Identity{PCCL: true}, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, shakeTime)
 	defer cancel()
@@ -155,15 +161,17 @@ func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool)
 		s.complain(c, err)
 		return who, false
 	}
-	if n := guard.Newcomer(c.nc); n != nil {
+	n := guard.Newcomer(c.nc)
+	switch {
+	case n == nil && p != secure.Renewal:
+		return fsm.Identity{Name: id.Name, Groups: id.Groups, Observer: id.Role == secure.Observer, Single: id.Single}, true
+	case !s.leads(): // the one that does counts tokens
+	case n != nil:
 		s.enroll(c, n)
-		return who, false
-	}
-	if p == secure.Renewal {
+	default:
 		s.renew(c, id)
-		return who, false
 	}
-	return fsm.Identity{Name: id.Name, Groups: id.Groups, Observer: id.Role == secure.Observer, Single: id.Single}, true
+	return who, false
 }
 
 // complain logs why a stranger is refused.
@@ -234,15 +242,17 @@ func (s *Server) revoke(news *guard.News, post func(fsm.Event)) {
 	if c := news.Credential; c != nil {
 		s.log.Info("the credential was taken over: "+c.String(), "kind", "reload", "until", c.Leaf().NotAfter)
 	}
-	if !news.Listed {
-		return
+	if news.Listed {
+		s.log.Info("the revocation list was taken over", "kind", "revoked", "number", news.Number)
+		s.machine.mu.Lock()
+		begun := s.machine.fsm != nil // a machine that is made later has the list from the start
+		s.machine.mu.Unlock()
+		if begun {
+			post(fsm.Revocations{DER: string(s.door.guard.Listed())}) // in front of those that it names
+		}
 	}
-	s.log.Info("the revocation list was taken over", "kind", "revoked", "number", news.Number)
-	s.machine.mu.Lock()
-	begun := s.machine.fsm != nil // a machine that is made later has the list from the start
-	s.machine.mu.Unlock()
-	if begun {
-		post(fsm.Revocations{DER: string(s.door.guard.Listed())}) // in front of those that it names
+	if len(news.Revoked) == 0 {
+		return
 	}
 	of := map[net.Conn]*conn{}
 	s.live.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -24,7 +25,8 @@ type helmsman struct {
 	lead      chan uint32 // the term, when it leads
 	lost      chan error
 	committed chan []byte
-	refuses   error // what Commit and Confirm return from then on
+	at        netip.AddrPort // of the leader
+	refuses   error          // what Commit and Confirm return from then on
 	resigned  chan struct{}
 }
 
@@ -40,6 +42,10 @@ func (h *helmsman) Lead(ctx context.Context) (uint32, []byte, <-chan error, erro
 		return 0, nil, nil, ctx.Err()
 	}
 }
+
+func (h *helmsman) Leader() netip.AddrPort { return h.at }
+
+func (h *helmsman) Describe() []string { return []string{"term 4", "another one leads"} }
 
 func (h *helmsman) Confirm(context.Context) error { return h.refuses }
 
@@ -86,6 +92,7 @@ func TestMasterWaitsForTheLead(t *testing.T) {
 	h, ended := underway(t, Options{Lead: Lead{Authority: at}})
 	for range 3 {
 		r := h.dial()
+		r.send(wire.C2MRequestSessionRegistration{Ext: wire.Ext{Native: true}})
 		_, err := r.nc.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF)
 	}

@@ -114,6 +114,11 @@ type Lead struct {
 	DropLost bool
 }
 
+// linger is how long a member is waited for whose connection to the master has ended: some
+// tries to connect again, also where packets are lost. Those who wait for the vote of one
+// that is dead wait for so long.
+const linger = 2 * time.Second
+
 // DefaultListen is the port of PCCL's console master on all interfaces.
 const DefaultListen = ":48148"
 
@@ -265,7 +270,8 @@ func (o Options) complete() (Options, topo.Solver, error) {
 
 func (o Options) machine(solver bool) fsm.Config {
 	return fsm.Config{
-		NewUUID: newUUID, Resume: true, DropLost: o.DropLost, IdentityKey: o.ownKey(),
+		PCCLGroups: o.Security.PCCLGroups, NewUUID: newUUID, Resume: true, Linger: linger, DropLost: o.DropLost,
+		IdentityKey: o.ownKey(), SessionKey: sessionKey(),
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		RegisterTimeout: o.RegisterTimeout, RoundTimeout: o.RoundTimeout,
 		VoteTimeout: o.VoteTimeout, PhaseTimeout: o.PhaseTimeout, WarnVoteAfter: o.WarnVoteAfter,
@@ -273,6 +279,13 @@ func (o Options) machine(solver bool) fsm.Config {
 		Background: o.SearchBudget > 0, Objective: o.Objective, Noise: o.Noise, MaxLinkAge: o.MaxLinkAge,
 		Switch: !o.WaitForRounds, Patience: o.Patience,
 	}
+}
+
+// sessionKey draws a key for this process alone.
+func sessionKey() []byte {
+	key := make([]byte, lead.KeySize)
+	rand.Read(key) // as in newUUID
+	return key
 }
 
 // newUUID draws a version 4 uuid (control spec, section 6).

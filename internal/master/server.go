@@ -50,12 +50,15 @@ type Server struct {
 	refused refusals
 	door    door
 	helm    helm
+	press   press
 	wg      sync.WaitGroup
 }
 
 // door is what a connection has to pass before its first packet is read.
 type door struct {
 	guard   *guard.Guard // nil: in plaintext
+	pccl    net.Listener // where PCCL peers come, in plaintext; nil: where all others do
+	lastID  atomic.Uint64
 	desk    *enroll.Desk // nil: nobody joins with a token
 	strange guard.Complaints
 }
@@ -77,6 +80,12 @@ type machine struct {
 type crowd struct {
 	mu    sync.Mutex // guards conns
 	conns map[*conn]struct{}
+}
+
+func (c *crowd) size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.conns)
 }
 
 // budget is the memory that connections of one standing may take together.
@@ -112,7 +121,8 @@ func New(opt Options) (*Server, error) {
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
 		machine: machine{conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}},
 		live:    crowd{conns: map[*conn]struct{}{}}, door: door{guard: g, desk: desk},
-		helm: helm{authority: newAuthority(opt), leads: make(chan struct{}), ready: make(chan struct{}, 1)},
+		helm:  helm{authority: newAuthority(opt), leads: make(chan struct{}), ready: make(chan struct{}, 1)},
+		press: newPress(),
 	}
 	if s.helm.authority == nil {
 		s.launch(s.opt.machine(solver != nil))
@@ -141,6 +151,10 @@ func (s *Server) ListenAndServe(ctx context.Context, addr string) error {
 	return s.Serve(ctx, ln)
 }
 
+// TakePCCL has Serve take PCCL peers on ln, in plaintext, beside those that come to its own
+// listener, and close it. It comes before Serve.
+func (s *Server) TakePCCL(ln net.Listener) { s.door.pccl = ln }
+
 // Serve accepts connections of ln until ctx ends or Close is called (nil), or
 // ln fails for good, or the master may lead no longer (errs.NotLeading, or the error of
 // its authority). It closes ln and every connection, and returns when all
@@ -161,13 +175,21 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed := make(chan error, 1)
+	failed := make(chan error, 2)
 	s.run(func() {
 		s.awaitLead(ctx)
-		if err := s.accept(ctx, ln); err != nil {
+		if err := s.accept(ctx, ln, false); err != nil {
 			failed <- err
 		}
 	})
+	if pccl := s.door.pccl; pccl != nil {
+		s.run(func() {
+			s.awaitLead(ctx)
+			if err := s.accept(ctx, pccl, true); err != nil {
+				failed <- err
+			}
+		})
+	}
 	s.run(func() {
 		s.door.guard.Watch(ctx, s.opt.HeartbeatInterval, func(news *guard.News, err error) { s.heed(ctx, news, err) })
 	})
@@ -180,6 +202,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	cancel()
 	ln.Close()
+	if s.door.pccl != nil {
+		s.door.pccl.Close()
+	}
 	s.live.mu.Lock()
 	for c := range s.live.conns {
 		c.nc.Close()

@@ -394,6 +394,9 @@ type Status struct {
 	Behind []uint64
 }
 
+// Leader returns which master leads, 0 if this one does not know.
+func (m *Machine) Leader() ID { return ID(m.node.BasicStatus().Lead) }
+
 // Status returns the status.
 func (m *Machine) Status() Status {
 	b := m.node.BasicStatus()

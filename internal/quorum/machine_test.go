@@ -260,7 +260,15 @@ func TestMastersAreReplaced(t *testing.T) {
 	require.Greater(t, next.nodes[next.leader()].term, term)
 	require.Equal(t, registry, next.nodes[next.leader()].m.registry)
 	require.Empty(t, next.wrong)
-	_, err := New(Config{Members: next.nodes[0].members, State: disk, Former: former[:2], Rand: next.rng.IntN})
+	members, seen, entry, kept, err := Peek(disk)
+	require.NoError(t, err)
+	require.Equal(t, "master0:48147,master1:48147,master2:48147", members)
+	require.Equal(t, w.nodes[at].m.applied, entry)
+	require.Equal(t, registry, kept)
+	require.GreaterOrEqual(t, uint32(seen), term)
+	_, _, _, _, err = Peek(disk[:len(disk)-1])
+	require.ErrorContains(t, err, "damaged")
+	_, err = New(Config{Members: next.nodes[0].members, State: disk, Former: former[:2], Rand: next.rng.IntN})
 	require.ErrorContains(t, err, "it is of the masters master0:48147,master1:48147,master2:48147, and not of ")
 }
 

@@ -66,6 +66,20 @@ func (s state) encode(members Members) []byte {
 // decodeState trusts nothing: the disk may have lost the end, and an operator may have
 // named the directory of another run.
 func decodeState(b []byte, members Members, former ...string) (s state, err error) {
+	if s, err = parseState(b); err != nil {
+		return s, err
+	}
+	if len(former) > 0 && s.Members == strings.Join(slices.Sorted(slices.Values(former)), ",") {
+		s.Members, s.Vote = members.Names(), 0 // nobody stands for election in a term that has been
+	}
+	if s.Members != members.Names() {
+		return s, fmt.Errorf("it is of the masters %s, and not of %s", s.Members, members.Names())
+	}
+	return s, s.check(members)
+}
+
+// parseState reads what encode has written.
+func parseState(b []byte) (s state, err error) {
 	rest, ours := bytes.CutPrefix(b, []byte(stateMagic))
 	if !ours {
 		return s, errors.New("it is not the state of a master among several, or of a later version")
@@ -79,13 +93,24 @@ func decodeState(b []byte, members Members, former ...string) (s state, err erro
 	if err := d.Decode(&s); err != nil {
 		return s, fmt.Errorf("it is damaged: %w", err)
 	}
-	if len(former) > 0 && s.Members == strings.Join(slices.Sorted(slices.Values(former)), ",") {
-		s.Members, s.Vote = members.Names(), 0 // nobody stands for election in a term that has been
+	return s, nil
+}
+
+// Peek returns what the state of a master says, of whichever masters it is: who they are, the
+// term, and the last entry of its log with a registry, which the others may not have. It
+// trusts nothing.
+func Peek(b []byte) (members string, term, last uint64, registry []byte, err error) {
+	s, err := parseState(b)
+	if err != nil {
+		return "", 0, 0, nil, err
 	}
-	if s.Members != members.Names() {
-		return s, fmt.Errorf("it is of the masters %s, and not of %s", s.Members, members.Names())
+	last, registry = s.Index, s.Registry
+	for i, e := range s.Entries {
+		if len(e.Data) > 0 && e.Data[0] == entryRegistry {
+			last, registry = s.Index+uint64(i)+1, e.Data[1:]
+		}
 	}
-	return s, s.check(members)
+	return s.Members, s.Term, last, registry, nil
 }
 
 // check says whether a machine can have written s.

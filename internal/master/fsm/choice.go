@@ -11,7 +11,7 @@ import (
 
 // untold reports whether all-reduces would be faster over the mesh, and the members
 // were not told so yet (docs/spec/extensions.md, "Direct exchange").
-func (x *mesh) untold() bool { return x.spares && x.direct.Most == 0 }
+func (x *mesh) untold() bool { return x.spares && x.direct == (wire.Direct{}) }
 
 // choose says which all-reduces of g are to use its mesh and not ring. All members
 // have to know the other plans.
@@ -25,12 +25,63 @@ func (m *Machine) choose(g *group, ring []wire.UUID) wire.Direct {
 		return wire.Direct{}
 	}
 	c := plan.Choose(p)
-	if c.Most == 0 {
-		return wire.Direct{}
+	d := wire.Direct{Schemes: m.chooseLarge(g, ring)}
+	if c.Most > 0 {
+		d.Most, d.RingUS, d.ExchangeUS = c.Most, uint32(c.Ring.Microseconds()), uint32(c.Exchange.Microseconds())
+		d.Kbps = uint32(min(c.Mbps*1000, 1<<32-1))
 	}
-	return wire.Direct{
-		Most: c.Most, RingUS: uint32(c.Ring.Microseconds()), ExchangeUS: uint32(c.Exchange.Microseconds()), Kbps: uint32(min(c.Mbps*1000, 1<<32-1)),
+	return d
+}
+
+// mostLarge bounds the groups for which it is worth the time of the machine: the search for
+// parts takes some 10 ms with 8 members, and 16 times as long with twice as many.
+const mostLarge = 10
+
+// chooseLarge says which plans large all-reduces of g have, beside that ring. Members
+// are named as in its roster, which all of them know.
+func (m *Machine) chooseLarge(g *group, ring []wire.UUID) string {
+	p := plan.Problem{N: len(g.roster)}
+	if p.N > mostLarge {
+		return ""
 	}
+	var ms []*client
+	for _, u := range g.roster {
+		c := m.uuids[u]
+		if c == nil || c.group != g || !c.can.schemes {
+			return ""
+		}
+		ms = append(ms, c)
+	}
+	p.Ring, p.Delay, p.Rates = indices(ms, ring), g.mesh.delays(ms), make([]float64, len(ms)*len(ms))
+	for i, c := range ms {
+		for k, o := range ms {
+			if i != k {
+				p.Rates[i*len(ms)+k] = c.link(o).mbps
+			}
+		}
+	}
+	if slices.Contains(p.Ring, -1) {
+		return ""
+	}
+	o := plan.Large(p)
+	b := o.Encode()
+	if len(b) > wire.MaxSchemes {
+		return ""
+	}
+	return string(b)
+}
+
+// take notes what the members, n of them, were told.
+func (x *mesh) take(d wire.Direct, n int) {
+	x.direct, x.large = d, plan.Options{}
+	if o, err := plan.ParseOptions([]byte(d.Schemes), n); err == nil {
+		x.large = *o
+	}
+}
+
+// exchanged reports whether an all-reduce of so many bytes, as they are, uses the mesh.
+func (x *mesh) exchanged(bytes uint64) bool {
+	return bytes <= x.direct.Most || x.large.For(bytes) != nil
 }
 
 // maxRTT bounds what is believed of a way.
@@ -67,7 +118,14 @@ func (x *mesh) delays(ms []*client) []time.Duration {
 // chosen notes what the members of g were told.
 func (m *Machine) chosen(g *group, d wire.Direct) {
 	was := g.mesh.direct
-	g.mesh.direct = d
+	g.mesh.take(d, len(g.roster))
+	if d != was {
+		for i := range g.mesh.large.List {
+			if o := &g.mesh.large.List[i]; o.Scheme != nil {
+				m.tell(g, "plan", false, "all-reduces of %d bytes and more take the plan %q: %s", o.From, o.Scheme.Name, g.mesh.large.Why(o, o.From))
+			}
+		}
+	}
 	if d != was && d.Most > 0 {
 		m.tell(g, "plan", false, "all-reduces of up to %d bytes go directly from each member to each other: %s", d.Most, why(d))
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -87,6 +88,57 @@ func TestDirectExchangeIsTold(t *testing.T) {
 	require.Zero(t, w.m.groups[0].mesh.direct)
 	w.meshed(cs, 100*time.Millisecond)
 	require.Equal(t, d, w.switched(cs))
+}
+
+// With rates that differ, members are told of plans for large all-reduces, in the order
+// in which they count themselves; not if one of them does not know such plans.
+func TestSchemesAreTold(t *testing.T) {
+	for _, plans := range []uint8{wire.PlansVersion, wire.SchemePlans - 1} {
+		w := newWorld(t, Config{Switch: true})
+		var cs []ClientID
+		for i := range 4 {
+			old := w.accepted()
+			c := w.connectAt("127.0.0.1:4000")
+			x := wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: wire.PlansVersion}
+			if i == 2 {
+				x.Plans = plans
+			}
+			w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
+			require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
+			for _, o := range old {
+				w.send(o, acceptVote)
+			}
+			w.round(true)
+			cs = append(cs, c)
+		}
+		g := w.m.groups[0]
+		up := []float64{20, 100, 200, 400}
+		for i, u := range g.roster {
+			for _, o := range g.roster {
+				if o != u {
+					w.m.learn(w.m.uuids[u], o, up[i], 0)
+				}
+			}
+		}
+		w.facts = nil
+		w.meshed(cs, 40*time.Millisecond)
+		d := w.switched(cs)
+		require.NotZero(t, d.Most)
+		if plans < wire.SchemePlans {
+			require.Empty(t, d.Schemes)
+			continue
+		}
+		o, err := plan.ParseOptions([]byte(d.Schemes), 4)
+		require.NoError(t, err)
+		at := o.For(16 << 20)
+		require.Equal(t, "shares", at.Scheme.Name)
+		require.Zero(t, at.Scheme.Trees[0].Weight)
+		require.Greater(t, at.Scheme.Trees[3].Weight, at.Scheme.Trees[1].Weight)
+		require.True(t, g.mesh.exchanged(16<<20))
+		require.False(t, g.mesh.exchanged(d.Most+1), "between small and large")
+		w.infos(cs)
+		require.False(t, w.m.groups[0].mesh.exchanged(16<<20))
+	}
 }
 
 // Nobody is told of it where it spares nothing, or somebody does not know it.

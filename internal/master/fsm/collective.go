@@ -110,7 +110,7 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	early := slices.ContainsFunc(voters, func(c *client) bool { return c.op(t.tag).ahead != aheadNothing })
 	first := voters[0].op(t.tag)
 	g.inForce.pace.Begin(first.count*uint64(first.dtype.Size()), g.flying == 0, early, m.now)
-	if first.call.Kind != 0 || first.count*uint64(first.dtype.Size()) <= g.mesh.direct.Most {
+	if first.call.Kind != 0 || g.mesh.exchanged(first.count*uint64(first.dtype.Size())) {
 		g.inForce.pace.Spoil() // rings are compared by what uses them
 	}
 	// Nothing is left of an earlier use whose members are all gone.
@@ -211,6 +211,7 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	if o != nil && o.state == VoteInit && c.can.eager && o.ahead == aheadNothing {
 		// It began without the commence, in a group that may (docs/spec/extensions.md).
 		if o.ahead = aheadComplete; p.WasAborted {
+			m.hurryAway(c.group)
 			o.ahead, o.why = aheadAborted, disagreement(c, p)
 		}
 		return
@@ -223,6 +224,7 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	g, t := c.group, o.t
 	if p.WasAborted {
 		m.abortFor(g, t, c, disagreement(c, p))
+		m.hurryAway(g)
 	}
 	m.checkComplete(g, t)
 }

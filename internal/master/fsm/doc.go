@@ -10,7 +10,8 @@
 // come so far: all accepted clients for rounds of newcomers and optimizations, the
 // members of its group for everything else. A packet that no arrow and no row of
 // the table in transitions.go allows costs the client its connection, and one that
-// goes is out of every wait at once.
+// goes is out of every wait at once. One that may come back goes a little later
+// (reassemble.go), unless its neighbours have lost it as well (lostlinks.go).
 //
 //	Idle --2--> VoteAccept --all voted--> Connecting --3--> Waiting --ring stands--> Idle
 //	 |                                     |                 |
@@ -43,7 +44,7 @@
 //	VoteInit --all voted--> Perform --11--> VoteComplete --all complete--> released
 //
 // The query whether newcomers wait (4), and packets that only tell something (6,
-// 64 to 66, 68, 71, 88, 89), leave the state as it is.
+// 64 to 66, 68, 71 to 74, 88, 89), leave the state as it is.
 //
 // # What goes on beside
 //

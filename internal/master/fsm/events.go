@@ -18,6 +18,7 @@ type Identity struct {
 	Groups   []uint32 // that it may enter; nil: all
 	Observer bool     // it may ask, and not register
 	Single   bool     // no two sessions of the name at a time
+	PCCL     bool     // it came where PCCL peers do, in plaintext, and has no name
 }
 
 // Event is an input of Machine.Step.
@@ -187,11 +188,17 @@ type Config struct {
 	// Resume lets peers go on with sessions that they had with an earlier master.
 	Resume bool
 	// IdentityKey makes the proofs of who had which session; masters of a run share
-	// it. Without one who says so is believed.
+	// it. Without one who says so is believed, but for sessions that are known here.
 	IdentityKey []byte
+	// SessionKey makes the proofs where there is no IdentityKey: nobody takes a session over
+	// that this master has given out or taken back.
+	SessionKey []byte
 	// DropLost lets a master without an authority drop half of a group or more, if
 	// they do not come back to it.
 	DropLost bool
+	// Linger is how long a member that can resume is waited for whose connection has
+	// ended without a farewell. Zero: not at all.
+	Linger time.Duration
 	// Registry is what the master before had committed last.
 	Registry Registry
 	// HeartbeatInterval and HeartbeatTimeout are granted to native clients.
@@ -220,6 +227,8 @@ type Config struct {
 	Solver, Background bool
 	// Revocations is the revocation list in force, in DER; "": there is none.
 	Revocations string
+	// PCCLGroups are the groups that clients may enter which came where PCCL peers do.
+	PCCLGroups []uint32
 	// Switch lets groups whose members all can take a better ring between two
 	// collectives, without a round.
 	Switch bool

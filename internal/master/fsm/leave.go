@@ -140,7 +140,7 @@ func (m *Machine) divide(g *group, ch *change) {
 // letGo lets c leave. quietly: nothing of the others is lost by it.
 func (m *Machine) letGo(c *client, quietly bool) {
 	const why = "it has left the run"
-	if !c.closing { // its connection may have ended meanwhile
+	if !c.closing && !c.place.away { // its connection may have ended meanwhile
 		m.send(c, wire.M2CLeaveAnswer{Left: true})
 		m.out = append(m.out, Close{Client: c.id, Reason: why})
 	}

@@ -12,7 +12,10 @@ import (
 type beats struct {
 	on   bool
 	next time.Duration // they are sent
-	due  time.Duration // no client can be silent for too long before
+	look time.Duration // after members that are away
+	// dazed is until when members that have left a master which stood still try to come back.
+	dazed time.Duration
+	due   time.Duration // no client can be silent for too long before
 }
 
 // advance moves the clock. If the machine was not run for long after a
@@ -24,6 +27,12 @@ func (m *Machine) advance(now time.Duration) {
 	m.now = now
 	if !m.hasDue || m.cfg.HeartbeatInterval <= 0 {
 		return
+	}
+	if late > 0 {
+		m.overslept(late)
+		for _, c := range m.away {
+			c.place.awayUntil += late
+		}
 	}
 	if late <= 2*m.cfg.HeartbeatInterval {
 		// Shorter pauses add up: none of them counts as a client's silence.
@@ -39,6 +48,9 @@ func (m *Machine) advance(now time.Duration) {
 	}
 	for _, c := range m.silent {
 		c.since += late
+	}
+	for _, c := range m.away { // who tries to come back may need another try
+		c.place.awayUntil = max(c.place.awayUntil, now+m.cfg.Linger)
 	}
 	for _, c := range m.clients {
 		c.seen = now
@@ -68,10 +80,36 @@ func (m *Machine) advance(now time.Duration) {
 		m.probes.due += late
 		m.probes.giveUp += late
 	}
-	m.recovery.since += late
 	m.voteDue = max(m.voteDue, now)
-	m.beats.next = now
+	m.beats.next, m.beats.dazed = now, now+time.Second
 	m.fact(Fact{Kind: "paused", Warn: true, Text: fmt.Sprintf("the master itself stood still for %v; deadlines start again", late.Round(time.Millisecond))})
+}
+
+// overslept has a recovery make up for the time that this master stood still.
+func (m *Machine) overslept(late time.Duration) {
+	const (
+		reading = 25 * time.Millisecond  // what a peer says may be waiting to be read
+		away    = 100 * time.Millisecond // ... or it comes another time
+		most    = 10                     // of a machine that is always late
+	)
+	r := &m.recovery
+	r.since += late
+	for _, b := range r.back {
+		if b.since += late; late > reading {
+			b.since = m.now
+		}
+		if b.c.seen = min(b.c.seen+late, m.now); late > 2*m.cfg.HeartbeatInterval {
+			b.c.seen = m.now
+		}
+	}
+	if r.on && late > away && r.slept < most {
+		least := time.Second
+		if r.again {
+			least = m.cfg.Linger
+		}
+		r.slept++
+		r.since = max(r.since, m.now+least-m.grace(m.survey()))
+	}
 }
 
 // timers acts on every bound that was reached.
@@ -94,6 +132,8 @@ func (m *Machine) timers() {
 		m.recovery.news = true
 	}
 	m.commitStates()
+	m.awayDue()
+	m.giveUpLone()
 	m.dropSilent()
 	m.payTopology()
 	m.hurryRound()
@@ -160,6 +200,9 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 			due, has = t, true
 		}
 	}
+	if m.recovery.on && m.cfg.HeartbeatInterval > 0 {
+		earliest(m.now + m.cfg.HeartbeatInterval/4) // it has to see that it stood still
+	}
 	if m.solving.on {
 		earliest(m.solving.due)
 	}
@@ -187,6 +230,12 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	}
 	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {
 		earliest(m.silent[0].since + m.cfg.RegisterTimeout)
+	}
+	for _, c := range m.away {
+		earliest(c.place.awayUntil)
+	}
+	if len(m.away) > 0 {
+		earliest(m.beats.look)
 	}
 	if at, due := m.topologyDue(); due {
 		earliest(at)

@@ -357,3 +357,28 @@ func TestVotesOfDifferentGroups(t *testing.T) {
 	w.send(a[1], acceptVote)
 	w.round(true)
 }
+
+// A master that stands still while its peers say again what they hold takes no time from
+// them.
+func TestMasterStandsStillInARecovery(t *testing.T) {
+	ring := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3)}
+	for _, still := range []time.Duration{2100 * time.Millisecond, 9 * time.Second, time.Minute} {
+		w := heir(t, Config{
+			Term: 1, Authority: true, Linger: 2 * time.Second, Registry: recordOf(ring...),
+		})
+		var cs []ClientID
+		for _, u := range ring {
+			cs = append(cs, w.returns(u, stood(ring...)))
+		}
+		w.obey(w.feed(Gone{cs[2], "reset"}))
+		cs[2] = w.comes(ring[2], 1, [16]byte{})
+		w.now += still
+		w.obey(w.feed(Tick{}))
+		for _, c := range cs {
+			w.obey(w.feed(PacketIn{c, stood(ring...)}))
+		}
+		for _, c := range cs {
+			require.Contains(t, w.inbox[c], wire.Packet(wire.M2CResumed{}), "after %v", still)
+		}
+	}
+}

@@ -45,6 +45,7 @@ type Machine struct {
 	lines     lines // about strangers
 	unchecked bool  // in tests that watch the time of steps
 
+	away    []*client // members that may come back
 	leavers []*client // have asked to leave between two collectives
 	leaving []*client // not yet removed
 	out     []Effect
@@ -121,6 +122,9 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		for _, c := range m.clients {
 			m.tellRevocations(c)
 		}
+		for _, b := range m.recovery.back {
+			m.tellRevocations(b.c)
+		}
 	case LostState:
 		m.lostState(e.BeginAnew)
 	case Committed:
@@ -175,7 +179,7 @@ func (m *Machine) followUp() {
 }
 
 func (m *Machine) send(c *client, p wire.Packet) {
-	if !c.closing {
+	if !c.closing && !c.place.away {
 		m.out = append(m.out, Send{Client: c.id, Packet: p})
 	}
 }
@@ -190,7 +194,10 @@ func (m *Machine) close(c *client, kind, why string) {
 		m.send(c, wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: why})
 	}
 	c.closing, c.end = true, ending{kind: kind, why: why}
-	m.out = append(m.out, Close{Client: c.id, Reason: why})
+	m.away = without(m.away, c)
+	if !c.place.away {
+		m.out = append(m.out, Close{Client: c.id, Reason: why})
+	}
 	m.leaving = append(m.leaving, c)
 }
 
@@ -309,6 +316,10 @@ func (m *Machine) packet(e PacketIn) {
 		m.meshPrepared(c, p)
 	case wire.C2MLeave:
 		m.askLeave(c)
+	case wire.C2MFarewell:
+		c.place.parted = true
+	case wire.C2MLinkEnded:
+		m.linkEnded(c, p.Peer)
 	case wire.C2MHeartbeat:
 		m.beat(c, p)
 	default:

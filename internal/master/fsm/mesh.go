@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -32,6 +33,7 @@ type mesh struct {
 	due    time.Duration // while it is prepared
 	spares bool          // it would be faster for some all-reduces
 	direct wire.Direct   // which all-reduces use it
+	large  plan.Options  // ... of the large ones
 	late   bool          // that was offered, and not all have answered in time
 }
 
@@ -169,7 +171,7 @@ func (m *Machine) settleMesh(g *group, s meshState) {
 	for t := range g.tags.all() {
 		m.checkCommence(g, t)
 	}
-	if g.mesh.spares = m.choose(g, g.ring).Most > 0; g.mesh.spares {
+	if g.mesh.spares = m.choose(g, g.ring) != (wire.Direct{}); g.mesh.spares {
 		m.offer(g)
 	}
 }

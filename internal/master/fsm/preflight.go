@@ -65,7 +65,7 @@ type trials struct {
 
 // queueTrial lets newcomer c wait for its trial, if there is to be one.
 func (m *Machine) queueTrial(c *client) {
-	if len(m.testers()) == 0 {
+	if len(m.testers()) == 0 || c.listens.as.PCCL { // who tries it may be of a group that takes none
 		c.trial.proof.done = true
 		return
 	}
@@ -223,7 +223,9 @@ func (m *Machine) arbitrate(a, b *client) {
 			return
 		}
 	}
-	testers := slices.DeleteFunc(m.testers(), func(t *client) bool { return t == a || t == b || t.trial.trying >= atOnce })
+	testers := slices.DeleteFunc(m.testers(), func(t *client) bool {
+		return t == a || t == b || t.trial.trying >= atOnce || (a.listens.as.PCCL || b.listens.as.PCCL) && t.group != a.group
+	})
 	if len(testers) > 0 {
 		m.preflight(testers[int(m.numbers.preflights%uint64(len(testers)))], nil, []*client{a, b})
 	}

@@ -17,6 +17,9 @@ import (
 func (m *Machine) rebuild(gs []*newest) {
 	r := m.recovery
 	m.recovery = recovery{over: true}
+	if r.again {
+		m.recovery.calm = m.now + m.cfg.Linger/returnsTaken
+	}
 	m.fact(Fact{Kind: "recovered", Text: fmt.Sprintf("%d peers have come back after %v", len(r.back), m.now-r.since)})
 	var bs []*comeback
 	for _, b := range r.back {
@@ -36,8 +39,11 @@ func (m *Machine) rebuild(gs []*newest) {
 		}
 		bs = append(bs, b)
 	}
+	bs = m.doubt(bs, &r)
 	m.readmit(bs)
+	m.takeStates(r.states)
 	for _, n := range gs {
+		n.known = r.again
 		m.restore(n, slices.DeleteFunc(slices.Clone(bs), func(b *comeback) bool { return b.group != n.id }))
 	}
 	m.answerQueries(bs)
@@ -151,6 +157,10 @@ func (m *Machine) recordLost(id uint32) {
 	}
 }
 
+// leftUnknown stands for those who have left since the round, where a ring without one may have
+// come: collectives that were launched before count them, and end as aborted.
+const leftUnknown = 1 << 20
+
 // restoreRing gives g the ring in force, and what is counted by it.
 func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 	g.ring = n.ring
@@ -160,11 +170,14 @@ func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 	g.lacks = "a member cannot, or not all are known to"
 	for _, b := range bs {
 		s := &b.report.Round
-		if g.state.next < b.report.NextRevision {
-			g.state.next = b.report.NextRevision
+		if !n.known {
+			g.state.next = max(g.state.next, b.report.NextRevision)
 		}
 		if s.Decision == n.round && b.report.Change.Taken == n.taken && len(s.Members) > 0 {
 			g.roster, g.lacks = s.Members, ""
+		}
+		if b.report.Change.Taken != 0 {
+			g.left = leftUnknown
 		}
 		if b.member(n) {
 			m.admit(b.c)
@@ -174,7 +187,9 @@ func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 		}
 	}
 	m.installed(g)
-	m.restoreState(g)
+	if !n.known {
+		m.restoreState(g)
+	}
 	for _, b := range bs {
 		if b.report.NextRevision == g.state.next {
 			b.c.vote.has = g.state.next
@@ -369,11 +384,7 @@ func (m *Machine) restoreElection(g *group, decision uint64, bs []*comeback) {
 		}
 	}
 	call := &told.report.Call
-	entries := overlay(call.Vote.Entries, &call.Verdict)
-	next := call.Verdict.Ext.Resuming.NextRevision
-	if next == 0 && !call.Verdict.IsOutdated {
-		next = call.Vote.Revision + 1
-	}
+	entries, next := overlay(call.Vote.Entries, &call.Verdict), told.elected()
 	handed := !call.Verdict.IsOutdated || call.Verdict.Distributor.Port() != 0
 	g.state.prev, g.state.chosen, g.state.electing = g.state.next, printOf(entries), handed
 	if handed {

@@ -15,6 +15,9 @@ const (
 	// brokenGrace is how long a member is waited for whose neighbours both say that
 	// its connections to them are broken.
 	brokenGrace = time.Second
+	// returnTime is how long a member may take to come back that has only noticed by its
+	// silence that its master is gone: the next one may have begun at once.
+	returnTime = 2 * time.Second
 	// defaultGrace is how long members are waited for where nothing says how long they
 	// may be silent.
 	defaultGrace = 8 * time.Second
@@ -28,14 +31,21 @@ type recovery struct {
 	on     bool
 	begun  bool              // since is known
 	since  time.Duration     // when it began
+	again  bool              // all were here before, and say it once more
+	were   []wire.UUID       // ... the members among them
+	states []groupState      // ... and what their groups had
+	calm   time.Duration     // nobody makes them do so before
 	over   bool              // it is through: who comes now is too late
+	slept  int               // it stood still so often
 	held   []PacketIn        // what came behind reports, and registrations of newcomers
 	doors  map[ClientID]bool // ... of these clients
 	back   []*comeback       // those who have come back, in the order in which they did
 	by     map[*client]*comeback
 	news   bool               // there may be enough reports now
 	told   map[wire.UUID]bool // the term of this master
-	stale  bool               // ... and groups does not know them
+	stale  bool               // ... and groups does not know them, nor do absent and dead
+	absent int                // so many of were have not reported
+	dead   bool               // ... and all of these look dead
 	groups []*newest
 	asked  uint64 // the confirmation that is awaited, 0: none
 	sure   bool   // it has come
@@ -48,21 +58,42 @@ type comeback struct {
 	report *wire.C2MReport // nil: not come
 	since  time.Duration
 	held   int      // packets in recovery.held
+	bytes  int      // ... and their size
 	late   bool     // the recovery was over
+	again  bool     // it is asked for another report: what it says before that one counts in there
 	taken  []uint64 // tags of its collectives that somebody knew the numbers of
 }
 
 // token is what proves an identity to a master that has not kept it.
 func (m *Machine) token(u wire.UUID, group uint32, name string) (t [16]byte) {
-	if len(m.cfg.IdentityKey) == 0 {
+	key := m.cfg.IdentityKey
+	if len(key) == 0 {
+		key = m.cfg.SessionKey
+	}
+	if len(key) == 0 {
 		return t
 	}
-	h := hmac.New(sha256.New, m.cfg.IdentityKey)
+	h := hmac.New(sha256.New, key)
 	h.Write(u[:])
 	h.Write(binary.BigEndian.AppendUint32(nil, group))
 	h.Write([]byte(name))
 	copy(t[:], h.Sum(nil))
 	return t
+}
+
+// proves reports whether p has the proof of the session that it names.
+func (m *Machine) proves(c *client, p wire.C2MRequestSessionRegistration) bool {
+	id := p.Ext.Resuming.Identity
+	want := m.token(id.UUID, p.PeerGroup, c.listens.as.Name)
+	if !m.cfg.Resume || !p.Ext.Native || id == (wire.Identity{}) {
+		return false
+	}
+	return hmac.Equal(want[:], id.Token[:]) || len(m.cfg.IdentityKey) == 0 && !m.holds(id.UUID)
+}
+
+// holds reports whether the session of u goes on here: its peer has a proof of this master.
+func (m *Machine) holds(u wire.UUID) bool {
+	return m.uuids[u] != nil || slices.Contains(m.recovery.were, u)
 }
 
 // granted is what a client that can resume is told with its registration.
@@ -86,15 +117,22 @@ const anotherKey = "the proof of the session is not valid here: this master has 
 // that cannot go on, "" if it does.
 func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why string) {
 	r, id := &m.recovery, p.Ext.Resuming.Identity
-	switch want := m.token(id.UUID, p.PeerGroup, c.listens.as.Name); {
-	case !hmac.Equal(want[:], id.Token[:]):
+	switch {
+	case !m.proves(c, p):
 		return anotherKey
-	case m.uuids[id.UUID] != nil:
+	case m.uuids[id.UUID] != nil && !m.mayReassemble():
+		m.knocks(m.uuids[id.UUID])
 		return "another connection goes on with the session"
+	case m.uuids[id.UUID] != nil && m.now < m.calm(m.uuids[id.UUID]):
+		return m.wait(m.uuids[id.UUID])
 	}
 	late := !r.on && !m.untouched()
-	if why := m.outdated(id.UUID, p.Ext.Resuming.Term, late); why != "" {
+	if why := m.outdated(id.UUID, p.Ext.Resuming.Term, late || r.again); why != "" {
 		return why
+	}
+	if old := m.uuids[id.UUID]; old != nil {
+		m.reassemble(old)
+		late = false
 	}
 	if slices.ContainsFunc(r.back, func(b *comeback) bool { return b.c.uuid == id.UUID }) {
 		// A second connection says that the first one is dead.
@@ -104,7 +142,7 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 			}
 		}
 	}
-	if !late {
+	if !late && !r.again {
 		m.follow(p.Ext.Resuming.Term)
 		m.beginRecovery()
 	}
@@ -113,6 +151,9 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 		r.told = map[wire.UUID]bool{}
 	}
 	r.told[id.UUID] = true
+	if r.again {
+		c.place.calm = m.now + m.cfg.Linger
+	}
 	b := &comeback{c: c, group: p.PeerGroup, late: late, since: m.now}
 	r.add(b)
 	m.silent = without(m.silent, c)
@@ -169,9 +210,9 @@ func (m *Machine) outdated(u wire.UUID, term uint32, late bool) (why string) {
 }
 
 // follow makes this master one that comes after that of a term, where nobody else says
-// which one it is.
+// which one it is. A peer may lie, so it does not follow to the end of all terms.
 func (m *Machine) follow(term uint32) {
-	if !m.cfg.Authority && term >= m.cfg.Term && term < MaxTerm {
+	if !m.cfg.Authority && term >= m.cfg.Term && term < mostFollowed {
 		m.cfg.Term = term + 1
 		m.numbers = firstNumbers(m.cfg.Term)
 		m.round.n = m.numbers.changes
@@ -206,24 +247,41 @@ func (m *Machine) returned(b *comeback, e PacketIn) {
 		return
 	}
 	p, ok := e.Packet.(wire.C2MReport)
+	ended, breaks := e.Packet.(wire.C2MLinkEnded)
+	_, parts := e.Packet.(wire.C2MFarewell)
 	switch {
+	case parts:
+		m.recovery.were = slices.DeleteFunc(m.recovery.were, func(u wire.UUID) bool { return u == b.c.uuid })
+		m.recovery.stir()
 	case ok && b.report == nil:
-		b.report = &p
-		m.follow(termOf(&p))
+		if !m.recovery.again {
+			m.follow(termOf(&p))
+		}
+		b.report, b.again = &p, false
+		if why := m.impossible(b, &p); why != "" {
+			m.turnBack(b, why)
+			return
+		}
 		m.send(b.c, wire.M2CResumed{})
 		m.recovery.stir()
 	case ok: // connections that have broken since
 		b.report.Broken = p.Broken
 		m.recovery.stir()
+	case breaks && (b.again || b.report != nil):
+		m.breaks(b, ended.Peer)
+	case b.again:
 	case b.report == nil:
 		m.turnBack(b, fmt.Sprintf("packet %T before the report", e.Packet))
+	case e.Packet == nil || e.Packet.Proto() != wire.C2M:
+		m.turnBack(b, fmt.Sprintf("unexpected packet %T", e.Packet))
 	default:
 		if beat, alive := e.Packet.(wire.C2MHeartbeat); alive {
 			m.beat(b.c, beat)
 			return
 		}
-		if b.held++; b.held > maxHeld {
-			m.turnBack(b, "too many packets in a recovery")
+		b.bytes += len(wire.Append(nil, e.Packet))
+		if b.held++; b.held > maxHeld || b.bytes > maxHeldBytes {
+			m.turnBack(b, "too many packets in a recovery, or too large ones")
 			return
 		}
 		m.recovery.held = append(m.recovery.held, e)
@@ -240,7 +298,8 @@ func (m *Machine) returnedLate(b *comeback, e PacketIn) {
 		if b.report != nil {
 			return
 		}
-		if b.report = &p; p.Round.Decision != 0 || p.Call.Step > wire.StepRing {
+		b.report = &p
+		if p.Round.Decision != 0 || p.Call.Step > wire.StepRing || m.countedOn(b) {
 			m.turnBack(b, "this master went on without the session: its peer was away for too long")
 			return
 		}
@@ -250,9 +309,16 @@ func (m *Machine) returnedLate(b *comeback, e PacketIn) {
 		m.send(b.c, wire.M2CP2PConnectionsEstablished{})
 	case wire.C2MRequestEstablishP2PConnections:
 		m.comeLate(b)
+	case wire.C2MLinkEnded, wire.C2MFarewell:
 	default:
 		m.turnBack(b, fmt.Sprintf("packet %T of a newcomer", e.Packet))
 	}
+}
+
+// countedOn reports whether the others have a ring with b, which was gone before it heard of
+// that: it would never take part in what they do over the connections to it.
+func (m *Machine) countedOn(b *comeback) bool {
+	return slices.ContainsFunc(m.groups, func(g *group) bool { return g.id == b.group && slices.Contains(g.ring, b.c.uuid) })
 }
 
 // takeLate goes on with a newcomer that has reported, when the others have gone on.
@@ -322,6 +388,7 @@ type newest struct {
 	missing []wire.UUID
 	said    map[wire.UUID]*hearsay
 	hinted  bool // all who are missing look dead to those beside them
+	known   bool // this master had its shared state, and has given that back
 }
 
 // survey says for every known group who was in it, by ascending id. It is asked at every
@@ -391,6 +458,7 @@ func (m *Machine) look() (gs []*newest) {
 			g.hinted = g.hinted && g.looksDead(i, here)
 		}
 	}
+	m.recovery.absent, m.recovery.dead = m.recovery.missing(gs, here)
 	return gs
 }
 
@@ -427,6 +495,15 @@ func (g *newest) looksDead(at int, here map[wire.UUID]*comeback) bool {
 
 // grace is how long those who are missing are waited for.
 func (m *Machine) grace(gs []*newest) time.Duration {
+	switch {
+	case m.recovery.again && m.recovery.dead:
+		return 0
+	case m.recovery.again:
+		return m.cfg.Linger
+	}
+	if len(gs) == 0 { // whoever was here may come another time
+		return m.longGrace()
+	}
 	for _, g := range gs {
 		if !g.hinted {
 			return m.longGrace()
@@ -439,10 +516,17 @@ func (m *Machine) grace(gs []*newest) time.Duration {
 // who are here and do not say what they hold.
 func (m *Machine) until(gs []*newest) time.Duration {
 	r := &m.recovery
-	at := r.since + m.grace(gs)
+	at, last := r.since+m.grace(gs), r.since+m.longGrace()
+	if r.again {
+		last = at
+	}
 	for _, b := range r.back {
-		if b.report == nil {
-			at = max(at, min(b.since+brokenGrace, r.since+m.longGrace()))
+		switch {
+		case b.report != nil:
+		case b.again: // its connection stands, and it may be busy
+			at = max(at, r.since+m.longGrace())
+		default:
+			at = max(at, min(b.since, last)+brokenGrace)
 		}
 	}
 	return at
@@ -450,7 +534,7 @@ func (m *Machine) until(gs []*newest) time.Duration {
 
 func (m *Machine) longGrace() time.Duration {
 	if m.cfg.HeartbeatTimeout > 0 {
-		return m.cfg.HeartbeatTimeout
+		return m.cfg.HeartbeatTimeout + returnTime
 	}
 	return defaultGrace
 }
@@ -461,6 +545,9 @@ func (m *Machine) whole(gs []*newest) bool {
 		if b.report == nil {
 			return false
 		}
+	}
+	if r := &m.recovery; r.again {
+		return r.absent == 0
 	}
 	for _, g := range gs {
 		if len(g.missing) > 0 {
@@ -504,7 +591,7 @@ func (m *Machine) whole(gs []*newest) bool {
 // lead reports whether those who have come back may drop the others of their group
 // without a registry: of two parts of it, only one may.
 func (m *Machine) lead(gs []*newest) bool {
-	if m.cfg.Authority || m.cfg.DropLost {
+	if m.cfg.Authority || m.cfg.DropLost || m.recovery.again {
 		return true
 	}
 	for _, g := range gs {
@@ -541,6 +628,12 @@ func (m *Machine) checkRecovered() {
 	}
 	if !r.begun {
 		m.beginRecovery()
+	}
+	for _, b := range slices.Clone(r.back) {
+		if m.invented(b) {
+			m.turnBack(b, "its report has a round of which neither the registry nor the other members know")
+			r.lost(b.c)
+		}
 	}
 	r.news = false
 	gs := m.survey()

@@ -89,3 +89,22 @@ func BenchmarkRecovery(b *testing.B) {
 		})
 	}
 }
+
+// The master of 1,000 peers decides with the last report, without time passing, and what it
+// does then grows with the number of peers, not with its square. BenchmarkRecovery says how
+// long that takes.
+func TestRecoveryOfAThousandPeers(t *testing.T) {
+	for _, size := range []int{1000, 4} {
+		r := newReturning(1000, size)
+		for i := range 999 {
+			r.comes(i)
+		}
+		require.True(t, r.m.recovery.on)
+		require.Less(t, r.out, 3*1000, "packets before the decision")
+		before := r.out
+		r.comes(999)
+		require.False(t, r.m.recovery.on)
+		require.GreaterOrEqual(t, r.out-before, 1000, "all collectives are commenced")
+		require.Less(t, r.out-before, 5*1000, "packets of the decision")
+	}
+}

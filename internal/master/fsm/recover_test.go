@@ -233,7 +233,7 @@ func TestRecoveryWaitsForMembers(t *testing.T) {
 		w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two...)})
 		r := stood(two...)
 		r.Ops = []wire.ReportedOp{opOf(wire.OpRunning, 5)}
-		grace := 5 * time.Second
+		grace := 5*time.Second + returnTime
 		if broken {
 			r.Broken, grace = two[1:], time.Second
 		}
@@ -328,6 +328,17 @@ func TestLateComers(t *testing.T) {
 	w.send(d, stood(two...))
 	require.Equal(t, uuidOf(6), want[wire.M2CPeerDropped](w, d).UUID)
 	w.isClosed(d, "too long")
+
+	// One that has become a member without hearing of it, and was gone then, is in the ring
+	// of the others: it cannot begin with them as a newcomer.
+	w = heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two...)})
+	w.returns(two[0], stood(two...))
+	b = w.returns(two[1], stood(two...))
+	w.obey(w.feed(Gone{b, "closed"}))
+	c = w.comes(two[1], 0, [16]byte{})
+	require.Equal(t, two[1], want[wire.M2CSessionRegistrationResponse](w, c).UUID)
+	w.send(c, wire.C2MReport{Call: wire.ReportedCall{Step: wire.StepRing, Decision: 8}})
+	w.isClosed(c, "too long")
 }
 
 // What a client can have kept while others are waited for is bounded.

@@ -32,7 +32,7 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 		return
 	}
 	m.locate(c, p)
-	code, why := errs.Success, m.refusal(c, p.PeerGroup)
+	code, why := errs.Success, m.refusal(c, p)
 	if why == "" {
 		if why = m.comeLater(c); why != "" {
 			code = errs.TurnedAway
@@ -129,6 +129,7 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 		revocations: p.Ext.Revocations && c.listens.as.Name != "",
 	}
 	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
+	c.can.schemes = c.can.plans && p.Ext.Plans >= wire.SchemePlans
 }
 
 // tellRevocations tells c the revocation list in force, if it takes one.
@@ -150,9 +151,11 @@ func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationRe
 		resp.Ext.Collectives = wire.CollectivesVersion
 	}
 	if c.can.plans {
-		resp.Ext.Plans = wire.LeavePlans - 1
-		if c.can.leave {
+		switch resp.Ext.Plans = wire.LeavePlans - 1; {
+		case c.can.schemes:
 			resp.Ext.Plans = wire.PlansVersion
+		case c.can.leave:
+			resp.Ext.Plans = wire.LeavePlans
 		}
 	}
 	if c.can.resume {
@@ -170,14 +173,17 @@ func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationRe
 
 // refusal applies what the certificate says, the locality rule (control spec,
 // section 6), and that of address families.
-func (m *Machine) refusal(c *client, group uint32) string {
-	if why := m.forbidden(c, group); why != "" {
+func (m *Machine) refusal(c *client, p wire.C2MRequestSessionRegistration) string {
+	if why := m.uncertified(c, p); why != "" {
+		return why
+	}
+	if why := m.forbidden(c, p); why != "" {
 		return why
 	}
 	if len(m.clients) == 0 {
 		return ""
 	}
-	if why := m.foreign(c, group); why != "" {
+	if why := m.foreign(c, p.PeerGroup); why != "" {
 		return why
 	}
 	allLocal := true
@@ -193,9 +199,22 @@ func (m *Machine) refusal(c *client, group uint32) string {
 	return ""
 }
 
+// uncertified says what keeps c out that came where PCCL peers do.
+func (m *Machine) uncertified(c *client, p wire.C2MRequestSessionRegistration) string {
+	switch {
+	case !c.listens.as.PCCL:
+		return ""
+	case p.Ext.Native:
+		return "it is a gopccl peer, and this port is for PCCL peers: connect to the other one, with a credential"
+	case !slices.Contains(m.cfg.PCCLGroups, p.PeerGroup):
+		return fmt.Sprintf("group %d takes no PCCL peers: name it in security.pccl_groups of the master and its members", p.PeerGroup)
+	}
+	return ""
+}
+
 // forbidden says what in the certificate of c does not let it register.
-func (m *Machine) forbidden(c *client, group uint32) string {
-	who := c.listens.as
+func (m *Machine) forbidden(c *client, p wire.C2MRequestSessionRegistration) string {
+	who, group := c.listens.as, p.PeerGroup
 	switch {
 	case who.Name == "":
 		return ""
@@ -206,7 +225,7 @@ func (m *Machine) forbidden(c *client, group uint32) string {
 	}
 	if who.Single {
 		for _, o := range m.clients {
-			if o.listens.as.Name == who.Name {
+			if o.listens.as.Name == who.Name && (o.uuid != p.Ext.Resuming.Identity.UUID || !m.proves(c, p)) {
 				return fmt.Sprintf("another session of %s is in the run, and its certificate allows one at a time", who.Name)
 			}
 		}
@@ -277,6 +296,10 @@ func (m *Machine) disconnected(e Gone) {
 	if c == nil || c.closing {
 		return
 	}
+	if m.mayComeBack(c) {
+		m.waitFor(c)
+		return
+	}
 	c.closing, c.end = true, ending{kind: "left", why: e.Reason}
 	if c.end.why == "" {
 		c.end.why = "connection closed"
@@ -302,7 +325,7 @@ func (m *Machine) remove(batch []*client) {
 			}
 			continue
 		}
-		m.clients = without(m.clients, c)
+		m.clients, m.away = without(m.clients, c), without(m.away, c)
 		c.group.leave(c)
 		delete(m.uuids, c.uuid)
 		members = append(members, c)

@@ -160,7 +160,8 @@ func (m *Machine) restoreChange(g *group, n *newest, bs []*comeback) {
 			told.Direct, without.World, without.Largest = h.Direct, s.World, s.Largest
 		}
 	}
-	g.mesh.direct, g.mesh.spares = told.Direct, told.Direct.Most > 0
+	g.mesh.take(told.Direct, len(g.roster))
+	g.mesh.spares = told.Direct != (wire.Direct{})
 	for _, b := range bs {
 		h := &b.report.Change
 		switch {

@@ -127,6 +127,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		invited := accept && (nobody || c.trial.proof.done && (c.trial.proof.proved && proved || !c.trial.proof.proved && others))
 		if (c.phase == Accepted || invited) && in[c.group] {
 			c.round = roundPart{in: true, newcomer: c.phase != Accepted}
+			c.place.lostUntil = 0 // others connect to it again
 			m.round.held = m.round.held || !c.round.newcomer
 			c.set(Connecting, m.now)
 		}
@@ -261,6 +262,7 @@ func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
 		c.mark(u, m.round.n)
 		if beside {
 			m.testify(c, o)
+			m.lose(o)
 		}
 		m.about(c, "unreachable", true, "peer %s cannot reach %s", c.name(), o.name())
 	}
@@ -353,6 +355,7 @@ func (m *Machine) endRound(g *group) {
 		newcomer := c.round.newcomer
 		c.round = roundPart{}
 		m.rehabilitate(c)
+		c.place.lostUntil = 0 // of a connection that another one has replaced
 		c.set(Idle, m.now)
 		if newcomer {
 			m.admit(c)

@@ -19,6 +19,8 @@ type Snapshot struct {
 	RoundActive  bool
 	RoundAccepts bool   // the active round lets newcomers in
 	Collectives  uint64 // commenced so far
+	Term         uint32
+	Recovery     *RecoveryInfo // nil: there is none
 }
 
 // ClientInfo is one registered client.
@@ -56,6 +58,7 @@ func (m *Machine) Snapshot() Snapshot {
 	s := Snapshot{
 		Unregistered: len(m.silent), RoundActive: m.round.active,
 		RoundAccepts: m.round.active && m.round.accept, Collectives: ordinal(m.numbers.collectives),
+		Term: m.cfg.Term, Recovery: m.recovering(),
 	}
 	for _, c := range m.clients {
 		if c.closing { // it waits for a confirmation
@@ -95,7 +98,7 @@ func (m *Machine) check() {
 	var seen census
 	for _, c := range m.clients {
 		invariants.Check((!c.closing || m.records.drop != 0) && c.registered, "client %d is on its way out but in the world", c.id)
-		invariants.Check(m.conns[c.id] == c && m.uuids[c.uuid] == c, "client %d is not indexed", c.id)
+		invariants.Check((m.conns[c.id] == c || c.place.away) && m.uuids[c.uuid] == c, "client %d is not indexed", c.id)
 		invariants.Check((c.state == Collective) == (len(c.ops.by) > 0), "client %d in %v has %d collectives", c.id, c.state, len(c.ops.by))
 		invariants.Check(c.phase == Accepted || c.state <= Waiting, "client %d in %v was never accepted", c.id, c.state)
 		invariants.Check((c.state == Connecting || c.state == Waiting) == (c.round.in && c.state != ConnectFailed), "client %d in %v, in round %v", c.id, c.state, c.round.in)
@@ -131,7 +134,7 @@ func (m *Machine) checkGroup(g *group) {
 	var members []*client
 	natives := 0
 	for _, c := range g.clients {
-		invariants.Check(c.group == g && c.joined && m.conns[c.id] == c, "client %d is none of group %d", c.id, g.id)
+		invariants.Check(c.group == g && c.joined && (m.conns[c.id] == c || c.place.away), "client %d is none of group %d", c.id, g.id)
 		here[c.state]++
 		if c.phase == Accepted {
 			members = append(members, c)

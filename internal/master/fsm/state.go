@@ -154,6 +154,7 @@ type abilities struct {
 	collectives bool // other than all-reduce
 	plans       bool // all-reduces in other ways than the ring
 	leave       bool // goes on with a ring without a member that leaves
+	schemes     bool // knows other plans for large all-reduces
 	resume      bool // goes on with its session at another master
 	revocations bool // takes revocation lists
 }
@@ -201,6 +202,15 @@ type place struct {
 	prepared   uint64      // the change that it has connected for
 	meshed     uint64      // the mesh that it has connected for
 	ways       []wire.Way  // to the other members, when it had
+
+	parted    bool // it has said that it ends the session
+	away      bool // its connection has ended, and it may come back
+	lives     bool // ... and has tried to
+	awaySince time.Duration
+	awayUntil time.Duration
+	// lostUntil is how long the word of a neighbour counts that it has lost it.
+	lostUntil time.Duration
+	calm      time.Duration // it is not taken back once more before
 }
 
 // ways are what is known of the connections to the others of the group.

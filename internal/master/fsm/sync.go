@@ -201,12 +201,30 @@ func (m *Machine) resetState(id uint32) {
 		m.commitReset(id)
 		return
 	}
+	if r := &m.recovery; r.on {
+		m.resetRecovering(r, id)
+		return
+	}
 	i := slices.IndexFunc(m.groups, func(g *group) bool { return g.id == id })
 	if i < 0 || m.groups[i].state.next == 0 {
 		m.fact(Fact{Kind: "state-reset", Group: id, Text: "an operator gives up the shared state, but the group expects none"})
 		return
 	}
 	m.giveUpState(m.groups[i], "an operator asked for it")
+	m.commitReset(id)
+}
+
+// resetRecovering is resetState while there are no groups. What members say that come to
+// another master is not known yet.
+func (m *Machine) resetRecovering(r *recovery, id uint32) {
+	i := slices.IndexFunc(r.states, func(s groupState) bool { return s.id == id && s.state.next != 0 })
+	if i < 0 {
+		m.fact(Fact{Kind: "state-reset", Warn: true, Group: id, Text: "an operator gives up the shared state, which is not known before all members have said what they hold: ask again"})
+		return
+	}
+	g := &group{id: id, state: r.states[i].state}
+	m.giveUpState(g, "an operator asked for it")
+	r.states[i].state = g.state
 	m.commitReset(id)
 }
 

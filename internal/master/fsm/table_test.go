@@ -35,6 +35,8 @@ var lawful = map[wire.ID]struct {
 	66: {nil, everyState()},
 	68: {nil, everyState()},
 	71: {everyState(), everyState()},
+	73: {everyState(), everyState()},
+	74: {everyState(), everyState()},
 	89: {nil, everyState()}, // 88 only in groups that announced it
 }
 
@@ -62,6 +64,8 @@ var everyPacket = []wire.Packet{
 	wire.C2MPreflightDone{},
 	wire.C2MWantMesh{},
 	wire.C2MLeave{},
+	wire.C2MFarewell{},
+	wire.C2MLinkEnded{},
 	wire.C2MMeshPrepared{},
 	wire.C2MLinkReport{Mbps: 1, Busy: 1},
 	wire.M2CHeartbeat{},

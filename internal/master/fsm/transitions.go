@@ -37,6 +37,8 @@ var rules = []rule{
 	{wire.C2MPreflightDone{}.ID(), false, nil, nil},
 	{wire.C2MWantMesh{}.ID(), true, nil, nil},
 	{wire.C2MLeave{}.ID(), true, []State{Idle}, nil},
+	{wire.C2MFarewell{}.ID(), false, nil, nil},
+	{wire.C2MLinkEnded{}.ID(), false, nil, nil},
 	{wire.C2MMeshPrepared{}.ID(), true, nil, nil},
 }
 

@@ -12,8 +12,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/secure"
@@ -53,6 +55,9 @@ type link struct {
 	to    quorum.ID
 	addr  string
 	queue chan []byte
+	// serves is where peers find it, as it has said and as this master reaches it; nil: it
+	// has not.
+	serves atomic.Pointer[netip.AddrPort]
 	// When something was said about it, and how often it was not since.
 	said map[slog.Level]time.Time
 	more map[slog.Level]int
@@ -106,18 +111,23 @@ func hello(m quorum.Members, to quorum.ID) []byte {
 	return appendFrame(nil, idHello, binary.BigEndian.AppendUint64(b, uint64(to)))
 }
 
-// welcome answers a hello.
-func welcome() []byte { return appendFrame(nil, idHello, nil) }
+// welcome answers a hello, with the port on which peers find this master, 0: unknown.
+func welcome(port uint16) []byte {
+	return appendFrame(nil, idHello, binary.BigEndian.AppendUint16(nil, port))
+}
 
-func readWelcome(r io.Reader) error {
-	id, body, err := readFrame(r, 2)
+func readWelcome(r io.Reader) (port uint16, err error) {
+	id, body, err := readFrame(r, 2+2)
 	if errors.Is(err, io.EOF) {
-		return errors.New("it does not take this one for a master of the same list: its log says why")
+		return 0, errors.New("it does not take this one for a master of the same list: its log says why")
 	}
-	if err == nil && (id != idHello || len(body) > 0) {
+	if err == nil && (id != idHello || len(body) != 2) {
 		err = errors.New("it is not a master")
 	}
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return binary.BigEndian.Uint16(body), nil
 }
 
 // readHello returns the sender.
@@ -202,8 +212,9 @@ func (n *Node) connect(l *link) (net.Conn, error) {
 	}
 	nc.SetDeadline(time.Now().Add(shakeTime))
 	_, err = nc.Write(hello(n.members, l.to))
+	var port uint16
 	if err == nil {
-		err = readWelcome(nc)
+		port, err = readWelcome(nc)
 	}
 	if err != nil {
 		n.crowd.leave(nc)
@@ -211,6 +222,9 @@ func (n *Node) connect(l *link) (net.Conn, error) {
 		return nil, err
 	}
 	nc.SetDeadline(time.Time{})
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && port != 0 {
+		l.serves.Store(new(netip.AddrPortFrom(a.AddrPort().Addr().Unmap().WithZone(""), port)))
+	}
 	return nc, nil
 }
 
@@ -274,7 +288,7 @@ func (n *Node) read(nc net.Conn, place *sockets.Place) {
 		from, err = readHello(r, n.members)
 	}
 	if err == nil {
-		_, err = nc.Write(welcome())
+		_, err = nc.Write(welcome(n.opt.Serves))
 	}
 	if place.Leave() {
 		return // it has made room for another one

@@ -13,20 +13,22 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/durable"
 	"github.com/gopccl/gopccl/internal/guard"
-	"github.com/gopccl/gopccl/internal/lead"
 	"github.com/gopccl/gopccl/internal/quorum"
 	"github.com/gopccl/gopccl/internal/sockets"
 	"github.com/gopccl/gopccl/platform"
 )
 
 const (
-	opName    = "lead"
-	stateName = "quorum.state"
+	opName = "lead"
+	// StateName is the file in the directory of a master.
+	StateName = "quorum.state"
 	lockName  = "master.lock"
 	// tick is the unit of a machine's time.
 	tick = 50 * time.Millisecond
@@ -47,6 +49,8 @@ type Options struct {
 	// Listen is the HOST:PORT to listen on; "": the port of Self on all interfaces, or on
 	// the loopback interface if Self is there.
 	Listen string
+	// Serves is the port on which peers find this master, 0: unknown. The others tell them.
+	Serves uint16
 	// Dir is the directory of its state. It is made if it does not exist.
 	Dir      string
 	Security guard.Options
@@ -60,7 +64,7 @@ type Node struct {
 	log     *slog.Logger
 	guard   *guard.Guard
 	machine *quorum.Machine // its loop's
-	lock    *os.File
+	lock    *durable.Lock
 	ln      net.Listener
 	links   map[quorum.ID]*link
 	crowd   crowd
@@ -70,6 +74,7 @@ type Node struct {
 
 	events chan quorum.Event
 	asks   chan chan quorum.Status
+	leader atomic.Uint64 // the quorum.ID of the one that leads, 0: unknown
 	stop   context.CancelFunc
 	over   context.Context // ends with Close, or a failure
 	wg     sync.WaitGroup
@@ -109,21 +114,22 @@ func New(o Options) (n *Node, err error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	const writable = "name a directory that the master may write to"
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+	if err := durable.MakeDir(o.Dir, 0o700); err != nil {
 		return fail(errs.InvalidUsage, err, writable)
 	}
-	lock, err := lead.Lock(filepath.Join(o.Dir, lockName))
-	if errors.Is(err, lead.ErrTaken) {
+	lock, err := durable.TryLock(filepath.Join(o.Dir, lockName))
+	if errors.Is(err, durable.ErrTaken) {
 		return fail(errs.InvalidUsage, fmt.Errorf("another master has %s", o.Dir), "end it first, or name another directory")
 	} else if err != nil {
 		return fail(errs.InvalidUsage, err, writable)
 	}
 	defer func() {
 		if err != nil {
-			lock.Close()
+			lock.Unlock()
 		}
 	}()
-	path := filepath.Join(o.Dir, stateName)
+	durable.Clean(o.Dir, 0, StateName)
+	path := filepath.Join(o.Dir, StateName)
 	state, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fail(errs.InvalidUsage, err, writable)
@@ -232,6 +238,7 @@ func (n *Node) loop() {
 		case <-n.over.Done():
 			return
 		}
+		n.leader.Store(uint64(n.machine.Leader()))
 		for _, e := range effects {
 			if err := n.do(e); err != nil {
 				n.fail(err)
@@ -244,7 +251,7 @@ func (n *Node) loop() {
 func (n *Node) do(e quorum.Effect) error {
 	switch e := e.(type) {
 	case quorum.Save:
-		if err := lead.Replace(filepath.Join(n.opt.Dir, stateName), e.State); err != nil {
+		if err := durable.Replace(filepath.Join(n.opt.Dir, StateName), e.State, 0o600); err != nil {
 			return errs.New(errs.Internal, opName, err).WithHint("free space in " + n.opt.Dir + ", and start the master again")
 		}
 	case quorum.Send:
@@ -411,11 +418,22 @@ func (n *Node) Close() error {
 	n.Resign()
 	n.stop()
 	n.wg.Wait()
-	return n.lock.Close()
+	return n.lock.Unlock()
 }
 
 // Addr is where it listens for other masters.
 func (n *Node) Addr() net.Addr { return n.ln.Addr() }
+
+// Leader returns where peers find the master that leads; the zero AddrPort: it is unknown, or
+// this one leads.
+func (n *Node) Leader() netip.AddrPort {
+	if l := n.links[quorum.ID(n.leader.Load())]; l != nil {
+		if at := l.serves.Load(); at != nil {
+			return *at
+		}
+	}
+	return netip.AddrPort{}
+}
 
 // Describe returns a line for each master: who leads, and how far the others are. Only
 // the leader knows the latter.

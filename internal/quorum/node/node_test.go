@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -65,7 +66,7 @@ func begin(t *testing.T, sec ...guard.Options) *trio {
 }
 
 func (w *trio) options(i int) Options {
-	return Options{Masters: w.names, Self: w.names[i], Dir: filepath.Join(w.dir, fmt.Sprint(i)), Security: w.sec[i]}
+	return Options{Masters: w.names, Self: w.names[i], Dir: filepath.Join(w.dir, fmt.Sprint(i)), Security: w.sec[i], Serves: uint16(1000 + i)}
 }
 
 func (w *trio) start(i int) {
@@ -168,6 +169,22 @@ func TestOneAfterTheOther(t *testing.T) {
 		}
 		before = l
 	}
+}
+
+// Followers know where peers find the leader, and the leader points to nobody.
+func TestFollowersKnowTheLeader(t *testing.T) {
+	w := begin(t)
+	l := w.commit("kept", "")
+	end := time.Now().Add(far)
+	for i, n := range w.nodes {
+		for at := n.Leader(); i != l.at && at.Port() != uint16(1000+l.at); at = n.Leader() {
+			require.True(t, time.Now().Before(end), "master %d names %v, and not %d", i, at, l.at)
+			if time.Sleep(tick); n.Leader() == (netip.AddrPort{}) || w.nodes[l.at].reign == nil {
+				l = w.commit("kept", "kept") // a busy machine took the lead away
+			}
+		}
+	}
+	require.Equal(t, netip.AddrPort{}, w.nodes[l.at].Leader())
 }
 
 // A leader that is alone loses the lead, and confirms and commits nothing.
