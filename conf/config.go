@@ -135,6 +135,9 @@ type Security struct {
 	Revoked    string      `conf:"revoked" option:"Security.Revoked"`
 
 	PlainNetworks string `conf:"plain_networks" option:"Security.PlainNetworks" is:"networks"`
+	PCCLListen    string `conf:"pccl_listen" option:"Security.PCCLListen"`
+	PCCLNetworks  string `conf:"pccl_networks" option:"Security.PCCLNetworks" is:"networks"`
+	PCCLGroups    string `conf:"pccl_groups" option:"Security.PCCLGroups" is:"groups"`
 }
 
 // Log configures the log lines of the program.

@@ -123,7 +123,12 @@ func (c *Config) security() core.SecurityOptions {
 	if c.Security.Revoked != noneText {
 		o.Revoked = c.Security.Revoked
 	}
-	o.PlainNetworks, _ = networks(c.Security.PlainNetworks) // Load has checked it
+	if c.Security.PCCLListen != noneText {
+		o.PCCLListen = c.Security.PCCLListen
+	}
+	o.PlainNetworks, _ = networks(c.Security.PlainNetworks) // Load has checked them
+	o.PCCLNetworks, _ = networks(c.Security.PCCLNetworks)
+	o.PCCLGroups, _ = groups(c.Security.PCCLGroups)
 	return o
 }
 

@@ -238,6 +238,10 @@ func (f field) wellFormed(text string) error {
 		if _, err := networks(text); err != nil {
 			return err
 		}
+	case "groups":
+		if _, err := groups(text); err != nil {
+			return err
+		}
 	case "host":
 		if a, err := netip.ParseAddr(text); text != noneText && (err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "") {
 			return fmt.Errorf("%q is neither an IP address that others can connect to nor none", text)
@@ -276,6 +280,18 @@ func networks(text string) (list []netip.Prefix, err error) {
 			return nil, fmt.Errorf("%q is neither a list of networks such as 10.0.0.0/8,fd00::/8 nor none", text)
 		}
 		list = append(list, n)
+	}
+	return list, nil
+}
+
+// groups returns those of a list, nil for none.
+func groups(text string) (list []uint32, err error) {
+	for _, w := range words(text) {
+		n, err := strconv.ParseUint(w, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q is neither a list of groups such as 0,3 nor none", text)
+		}
+		list = append(list, uint32(n))
 	}
 	return list, nil
 }

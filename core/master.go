@@ -156,8 +156,9 @@ type Fact struct {
 // bandwidths and hashes of shared states, and never sees a tensor. It serves
 // gopccl and PCCL 1.0.0 peers alike. All methods are safe from any goroutine.
 type Master struct {
-	s  *master.Server
-	ln net.Listener
+	s    *master.Server
+	ln   net.Listener
+	pccl net.Listener // nil: PCCL peers come to ln
 }
 
 // NewMaster checks opt and listens; Run serves. Close it, also if Run was never
@@ -176,7 +177,17 @@ func NewMaster(opt MasterOptions) (*Master, error) {
 		return nil, errs.New(errs.InvalidUsage, "run master", err).WithPeer(opt.Listen).
 			WithHint("free the port or choose another address")
 	}
-	return &Master{s, ln}, nil
+	if at := opt.Security.PCCLListen; at != "" {
+		pccl, err := platform.Listen(context.Background(), "tcp", at)
+		if err != nil {
+			ln.Close()
+			return nil, errs.New(errs.InvalidUsage, "run master", err).WithPeer(at).
+				WithHint("free the port or choose another address for PCCL peers")
+		}
+		s.TakePCCL(pccl)
+		return &Master{s, ln, pccl}, nil
+	}
+	return &Master{s: s, ln: ln}, nil
 }
 
 // Addr returns where the master listens.
@@ -193,6 +204,9 @@ func (m *Master) Run(ctx context.Context) error { return m.s.Serve(ctx, m.ln) }
 // Close ends Run, and every connection, and waits for that.
 func (m *Master) Close() error {
 	err := m.s.Close()
+	if m.pccl != nil {
+		m.pccl.Close()
+	}
 	m.ln.Close() // after the server, for which a closed listener would be a failure
 	return err
 }

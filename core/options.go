@@ -138,6 +138,13 @@ type SecurityOptions struct {
 	// it so. Those who can write on such a wire can read and change tensors.
 	// Connections with the master are always in TLS.
 	PlainNetworks []netip.Prefix
+	// PCCLListen is where a master takes PCCL peers, which speak plaintext, in a run that
+	// is in TLS; "": nowhere. They may come from PCCLNetworks, and enter PCCLGroups. A peer
+	// makes and takes connections in plaintext with PCCL peers if its group is one of
+	// PCCLGroups. All who reach the ports from there can change such a group.
+	PCCLListen   string
+	PCCLNetworks []netip.Prefix
+	PCCLGroups   []uint32
 }
 
 // Patience is for how long a communicator bears that nothing moves.
@@ -148,7 +155,8 @@ type Patience struct {
 	// ReattachTimeout is how long the communicator goes on without a master, if its
 	// master allows that: calls wait, and operations in flight go on. It tries the
 	// masters that Master names until one takes it back, and ends with errs.MasterLost
-	// after that time. 0 (default) or negative: it ends when its master does.
+	// after that time. Default 60 s; negative: it ends when its master does, for programs
+	// that connect again by themselves.
 	ReattachTimeout time.Duration
 }
 

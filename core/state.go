@@ -108,6 +108,12 @@ type ConnState struct {
 	// Closed says that the connection has ended; Cause is why, or nil.
 	Closed bool
 	Cause  error
+	// RTT is the round trip time of a sender's connection, MinRTT the shortest of some
+	// minutes, Resent how many bytes were sent again; zero: the system does not tell.
+	// Rate is how many bytes per second it takes, 0 if no writer had to wait for it.
+	RTT, MinRTT time.Duration
+	Resent      uint64
+	Rate        float64
 }
 
 func stateOf(in peer.State) State {
@@ -141,6 +147,7 @@ func stateOf(in peer.State) State {
 		c := &in.Data.Conns[i]
 		st.Conns = append(st.Conns, ConnState{
 			Role: c.Role, Peer: UUID(c.Peer), Number: c.Number, Ops: c.Ops, Busy: c.Busy, Closed: c.Closed, Cause: c.Cause,
+			RTT: c.Path.RTT, MinRTT: c.Path.MinRTT, Resent: c.Path.Resent, Rate: c.Path.Rate,
 		})
 	}
 	return st

@@ -32,7 +32,8 @@ const (
 	Busy Code = 100 + iota
 	// Closed means that the communicator was closed, or has left the run.
 	Closed
-	// MasterLost means that the connection to the master ended or fell silent.
+	// MasterLost means that the connection to the master ended or fell silent, and that
+	// no master has taken this peer back in the time that it waits for one.
 	MasterLost
 	// Kicked means that the master closed the connection without a word.
 	Kicked

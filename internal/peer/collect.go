@@ -163,6 +163,9 @@ func (s *Session) startBlocks(data blocks, kind plan.Kind, e fsm.StartData) {
 // metered ends an operation that the meter was told of.
 func (s *Session) metered(err error) {
 	if u, ok := s.meter.ended(time.Now()); ok && err == nil {
+		if s.rate != nil {
+			u.Mbps = s.rate(u.To)
+		}
 		s.box.post(u)
 	}
 }

@@ -24,7 +24,9 @@ type exchange struct {
 	stage device.Staging // nil: the tensors are the host's
 	start collective.Start
 	done  func(error)
+	name  string // of the plan
 	why   string
+	large *plan.Option // nil: the direct exchange of equal parts
 
 	mu      sync.Mutex
 	entered bool                  // the source has come, and run follows
@@ -43,8 +45,12 @@ type exchange struct {
 // startExchange starts the data phase of an all-reduce over the mesh.
 func (s *Session) startExchange(op *Operation, ring *reduce.Op, e fsm.StartData) {
 	x := &exchange{
-		s: s, ring: ring, stage: ring.Stage(), why: reasonOf(s.m.View().Direct),
+		s: s, ring: ring, stage: ring.Stage(), name: "direct", why: reasonOf(s.m.View().Direct), large: e.Large,
 		done: func(err error) { s.dataEnded(e.Op, err) },
+	}
+	if e.Large != nil {
+		spec := ring.Spec()
+		x.name, x.why = e.Large.Scheme.Name, s.m.View().Large.Why(e.Large, uint64(spec.Count)*uint64(spec.DType.Size()))
 	}
 	x.start = collective.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Members: e.Members, Ring: e.Ring, Self: e.Self, Mesh: true, Done: x.ended,
@@ -67,7 +73,11 @@ func reasonOf(d wire.Direct) string {
 // run starts the exchange of what lies in the host's memory.
 func (x *exchange) run(src, dst []byte) {
 	spec := x.ring.Spec()
-	data, err := x.s.blocks.New(collective.Spec{Kind: plan.AllReduce, Tag: spec.Tag, Src: src, Dst: dst, DType: spec.DType, Op: spec.Op})
+	all := collective.Spec{Kind: plan.AllReduce, Tag: spec.Tag, Src: src, Dst: dst, DType: spec.DType, Op: spec.Op}
+	if x.large != nil {
+		all.Scheme = x.large.Scheme
+	}
+	data, err := x.s.blocks.New(all)
 	x.mu.Lock()
 	if x.err == nil {
 		x.err = err

@@ -85,6 +85,9 @@ func (s *Session) prepareProbe(e fsm.PrepareProbe) {
 			var r probe.Estimate
 			r, done.Err = p.Go(ctx, at)
 			done.Mbps, done.Deviation, done.Late = r.Mbps, r.Deviation, r.Late
+			if s.rate != nil && done.Err == nil {
+				done.Mbps, done.Deviation = s.rate(e.To), 0
+			}
 			s.log.Debug("bandwidth measured", "peer", e.To.Short(), "mbps", r.Mbps, "deviation", r.Deviation, "took", r.Took, "late", r.Late)
 		case <-ctx.Done():
 			p.Close()

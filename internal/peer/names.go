@@ -25,10 +25,12 @@ type names struct {
 	group   uint32
 	bound   time.Duration // of a handshake
 	strange guard.Complaints
+	pccl    bool        // PCCL peers may be members, which have no names, and speak plaintext
 	lists   chan string // the last revocation list that the master has told, in DER
 
 	mu    sync.Mutex
-	of    map[wire.UUID]string
+	of    map[wire.UUID]string        // "": a PCCL peer
+	bare  map[netip.Addr]bool         // where PCCL peers of the group are
 	state map[netip.AddrPort][]string // who say that they hand out shared state there
 	news  chan struct{}               // closed when the master tells anew; nil: nobody waits
 }
@@ -37,13 +39,44 @@ type names struct {
 func (n *names) learn(members []wire.NamedMember) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.of, n.state = make(map[wire.UUID]string, len(members)), make(map[netip.AddrPort][]string, len(members))
+	n.of, n.state, n.bare = make(map[wire.UUID]string, len(members)), make(map[netip.AddrPort][]string, len(members)), map[netip.Addr]bool{}
 	for _, m := range members {
+		if m.Name == "" {
+			n.bare[m.State.Addr().Unmap()] = true
+		}
 		n.of[m.UUID], n.state[m.State] = m.Name, append(n.state[m.State], m.Name)
 	}
 	if n.news != nil {
 		close(n.news)
 		n.news = nil
+	}
+}
+
+// unnamed reports whether the master has told that a peer is a PCCL peer.
+func (n *names) unnamed(peer wire.UUID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	name, told := n.of[peer]
+	return told && name == ""
+}
+
+// bares waits until the master has told of a PCCL peer where a connection in plaintext
+// comes from. It may have told that peer of a round before this one.
+func (n *names) bares(ctx context.Context, conn net.Conn) error {
+	from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
+	for {
+		n.mu.Lock()
+		known := n.bare[from.Addr().Unmap()]
+		n.mu.Unlock()
+		if known {
+			return nil
+		}
+		_, news := n.nameOf(wire.UUID{})
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("it speaks plaintext, and the master has told of no PCCL peer in group %d at %v", n.group, from.Addr())
+		}
 	}
 }
 
@@ -71,6 +104,13 @@ func (n *names) want(p secure.Purpose, name string) secure.Want {
 // yet; nothing but that it answers comes of it.
 func (n *names) Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial bool) (net.Conn, error) {
 	name := ""
+	switch {
+	case n.unnamed(peer) && n.pccl:
+		return conn, nil
+	case n.unnamed(peer):
+		conn.Close()
+		return nil, fmt.Errorf("%s is a PCCL peer, which has no certificate: security.pccl_groups of this peer does not name group %d", peer.Short(), n.group)
+	}
 	if !trial {
 		if name, _ = n.nameOf(peer); name == "" {
 			conn.Close()
@@ -81,7 +121,16 @@ func (n *names) Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial b
 }
 
 // Wrap returns an accepted connection as one whose handshake is to come.
-func (n *names) Wrap(conn net.Conn) net.Conn { return n.guard.Wrap(conn, secure.Data) }
+func (n *names) Wrap(conn net.Conn) net.Conn { return n.wrap(conn, secure.Data) }
+
+// wrap is Wrap for a purpose. Where PCCL peers may come, the port has made the handshake of
+// every connection that has one.
+func (n *names) wrap(conn net.Conn, p secure.Purpose) net.Conn {
+	if n.pccl {
+		return conn
+	}
+	return n.guard.Wrap(conn, p)
+}
 
 // Greet makes the handshake of an accepted connection, and returns the name at the
 // other end.
@@ -102,11 +151,10 @@ func (n *names) complain(remote net.Addr, kind string) (due bool, more int) {
 func (n *names) Is(ctx context.Context, name string, peer wire.UUID) error {
 	for {
 		told, news := n.nameOf(peer)
-		switch told {
-		case name:
+		switch bare := n.unnamed(peer); {
+		case told == name && (name != "" || bare):
 			return nil
-		case "":
-		default:
+		case told != "" || bare:
 			return another(name, peer, told)
 		}
 		select {
@@ -133,6 +181,9 @@ func (n *names) port(log *slog.Logger) *sockets.Port {
 	cfg := sockets.PortConfig{Log: log, Bound: n.bound, Complain: n.complain}
 	if n.guard != nil {
 		cfg.Meet, cfg.Home = n.meets, n.guard.Home
+		if n.pccl {
+			cfg.Plain = n.bares
+		}
 	}
 	return sockets.NewPort(cfg)
 }
@@ -151,7 +202,7 @@ func (n *names) server(p secure.Purpose) sockets.Security {
 		return sockets.Security{Complain: n.complain}
 	}
 	return sockets.Security{
-		Wrap: func(conn net.Conn) net.Conn { return n.guard.Wrap(conn, p) },
+		Wrap: func(conn net.Conn) net.Conn { return n.wrap(conn, p) },
 		Greet: func(conn net.Conn) (string, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), n.bound)
 			defer cancel()
@@ -181,13 +232,19 @@ func (n *names) member(name string) bool {
 // known reports an error if the master has told another name of a peer. It has told
 // none of those in other groups.
 func (n *names) known(name string, peer wire.UUID) error {
-	if told, _ := n.nameOf(peer); told != "" && told != name {
+	if told, _ := n.nameOf(peer); told != name && (told != "" || n.unnamed(peer)) {
 		return another(name, peer, told)
 	}
 	return nil
 }
 
 func another(name string, peer wire.UUID, told string) error {
+	if name == "" {
+		name = "an endpoint without a certificate"
+	}
+	if told == "" {
+		return fmt.Errorf("%s says that it is peer %s, which is a PCCL peer", name, peer.Short())
+	}
 	return fmt.Errorf("%s says that it is peer %s, whose name is %s", name, peer.Short(), told)
 }
 
@@ -209,7 +266,7 @@ func (n *names) fetching(dial dialler) dialler {
 // here.
 func (n *names) probing(dial dialler, who func(netip.AddrPort) wire.UUID) dialler {
 	return n.secured(dial, secure.Bench, func(addr netip.AddrPort) []string {
-		if name, _ := n.nameOf(who(addr)); name != "" {
+		if name, _ := n.nameOf(who(addr)); name != "" || n.unnamed(who(addr)) {
 			return []string{name}
 		}
 		return nil
@@ -225,9 +282,15 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 		if len(names) == 0 && p == secure.State {
 			return nil, fmt.Errorf("the master has told no member that hands out shared state at %v", addr)
 		}
+		// Of what members say of themselves, a name counts more than none.
+		named := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
+		bare := len(names) > 0 && len(named) == 0
+		if names = named; bare && !n.pccl {
+			return nil, fmt.Errorf("a PCCL peer is at %v, which has no certificate: security.pccl_groups of this peer does not name group %d", addr, n.group)
+		}
 		conn, err := dial(ctx, addr)
-		if err != nil {
-			return nil, err
+		if err != nil || bare {
+			return conn, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, n.bound)
 		defer cancel()
@@ -286,10 +349,9 @@ func (s *Session) revoke(news *guard.News, err error) {
 	if c := news.Credential; c != nil {
 		s.log.Info("the credential was taken over", "credential", c, "until", c.Leaf().NotAfter)
 	}
-	if !news.Listed {
-		return
+	if news.Listed {
+		s.log.Info("the revocation list was taken over", "number", news.Number)
 	}
-	s.log.Info("the revocation list was taken over", "number", news.Number)
 	for _, e := range news.End() {
 		s.log.Warn("connections ended: "+e.Why, "connections", e.Connections)
 	}

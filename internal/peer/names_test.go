@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
 	"github.com/gopccl/gopccl/internal/guard"
+	"github.com/gopccl/gopccl/internal/tlsconn"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -30,6 +31,41 @@ func namesOf(t *testing.T, who ...string) (all []*names) {
 		all = append(all, &names{guard: g, bound: time.Minute})
 	}
 	return all
+}
+
+// A peer that takes no PCCL peers opens no connection to one, and says what to do; where
+// it takes them, a name counts more than none.
+func TestPCCLPeersHaveNoName(t *testing.T) {
+	all := namesOf(t, "gpu-0", "gpu-1")
+	pccl, at := wire.UUID{9}, netip.MustParseAddrPort("127.0.0.1:1")
+	dial := func(context.Context, netip.AddrPort) (net.Conn, error) {
+		a, b := net.Pipe()
+		b.Close()
+		return a, nil
+	}
+	for _, n := range all {
+		n.learn([]wire.NamedMember{{UUID: pccl, State: at}, {UUID: wire.UUID{1}, Name: "gpu-1", State: netip.MustParseAddrPort("127.0.0.1:2")}})
+	}
+	for _, fetch := range []dialler{all[0].fetching(dial), all[0].probing(dial, func(netip.AddrPort) wire.UUID { return pccl })} {
+		_, err := fetch(context.Background(), at)
+		require.ErrorContains(t, err, "security.pccl_groups")
+	}
+	a, _ := dial(context.Background(), at)
+	_, err := all[0].Dial(context.Background(), a, pccl, false)
+	require.ErrorContains(t, err, "security.pccl_groups")
+
+	n := all[1]
+	n.pccl = true
+	conn, err := n.fetching(dial)(context.Background(), at)
+	require.NoError(t, err)
+	require.IsNotType(t, &tlsconn.Conn{}, conn)
+	require.NoError(t, n.Is(context.Background(), "", pccl))
+	require.Error(t, n.Is(context.Background(), "gpu-1", pccl), "it has a name")
+	require.Error(t, n.Is(context.Background(), "", wire.UUID{1}), "it has none")
+	require.Error(t, n.known("", wire.UUID{1}))
+	n.learn([]wire.NamedMember{{UUID: pccl, State: at}, {UUID: wire.UUID{1}, Name: "gpu-1", State: at}})
+	_, err = n.fetching(dial)(context.Background(), at)
+	require.Error(t, err, "a handshake was made, which failed")
 }
 
 // Shared state is handed out to members alone. Whoever says that a member's address is

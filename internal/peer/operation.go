@@ -63,7 +63,7 @@ func (op *Operation) planned() (name, why string) {
 		return "", ""
 	}
 	if x := op.direct.Load(); x != nil {
-		return "direct", x.why
+		return x.name, x.why
 	}
 	return "ring", ""
 }

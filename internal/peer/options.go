@@ -59,6 +59,8 @@ type Network struct {
 	Dial         func(ctx context.Context, network, addr string) (net.Conn, error)
 	// RoundTrip is for tests: it says how far a peer is, instead of the system.
 	RoundTrip func(wire.UUID) (time.Duration, bool)
+	// Rate is for tests: what a measurement of the link to a peer gives, in Mbit/s.
+	Rate func(wire.UUID) float64
 }
 
 // Post says how posted operations are picked up.
@@ -95,7 +97,7 @@ const (
 	registerTime = 30 * time.Second
 	// recoveryTime is longer than a gopccl master lets newcomers wait that begins
 	// with what others have.
-	recoveryTime = 10 * time.Second
+	recoveryTime = 12 * time.Second
 	// minDuration and maxDuration of an option: a shorter or longer value is a
 	// mistake in the unit.
 	minDuration, maxDuration = time.Millisecond, 24 * time.Hour
@@ -115,6 +117,7 @@ func (o Options) withDefaults() Options {
 	def(&o.DialTimeout, 5*time.Second)
 	def(&o.HandshakeTimeout, 5*time.Second)
 	def(&o.UserTimeout, 8*time.Second)
+	def(&o.ReattachTimeout, time.Minute)
 	def(&o.Probe.Duration, 3*time.Second)
 	def(&o.WarnStuckAfter, 30*time.Second)
 	if o.EagerBytes == 0 {

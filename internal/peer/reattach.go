@@ -28,7 +28,8 @@ const (
 	// so long.
 	crowd     = 64
 	crowdTime = 50 * time.Millisecond
-	// maxPointers bounds how often Connect is sent on to another master.
+	// maxPointers bounds how often Connect is sent on to another master in one round
+	// through its list.
 	maxPointers = 8
 	// roundPause is between two rounds of Connect through a list of masters.
 	roundPause = 100 * time.Millisecond
@@ -42,7 +43,7 @@ type control struct {
 	// pointed is where a master that does not lead has sent this peer on. Its reader
 	// sets it.
 	pointed atomic.Pointer[[]string]
-	greeted atomic.Bool   // a master has answered the registration
+	greeted atomic.Bool   // a master that leads has answered the registration
 	again   atomic.Uint64 // how often a master has taken this peer back
 
 	// The holder of the box has them.
@@ -70,8 +71,8 @@ func (a *Away) String() string {
 
 // note remembers where a master that does not lead has sent this peer.
 func (c *control) note(m wire.M2CSessionRegistrationResponse) {
-	c.greeted.Store(true)
 	if m.Accepted || len(m.Ext.Resuming.Leader) == 0 {
+		c.greeted.Store(true)
 		return
 	}
 	var at []string
@@ -119,26 +120,32 @@ func seek(ctx context.Context, opt Options) (*Session, error) {
 	var first []string
 	// Each has its turn, and then the rounds go on for a while: they may be about to choose.
 	over := func(tries int) bool { return tries+1 >= len(masters) && time.Since(began) > opt.DialTimeout }
-	for tries, pointers := 0, 0; ; {
+	var followed []string // pointers, in this round: nobody may be there
+	for tries := 0; ; {
 		s, err := connect(ctx, opt, first, tries)
 		if err == nil {
 			return s, nil
 		}
 		c := &s.master
-		pointed := c.pointed.Load()
+		first = nil
+		if p := c.pointed.Load(); p != nil {
+			first = slices.DeleteFunc(slices.Clone(*p), func(a string) bool { return slices.Contains(followed, a) })
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, err
-		case pointed != nil && pointers < maxPointers:
-			pointers++
-			first = *pointed
+		case len(first) > 0 && len(followed) < maxPointers:
+			followed = append(followed, first...)
 			continue
 		case len(masters) < 2 || c.greeted.Load() || errs.CodeOf(err) == errs.InvalidArgument || over(tries):
 			return nil, err
 		}
 		first = nil
-		if tries++; tries%len(masters) == 0 && wait(ctx, roundPause) != nil {
-			return nil, err
+		if tries++; tries%len(masters) == 0 {
+			if wait(ctx, roundPause) != nil {
+				return nil, err
+			}
+			followed = nil
 		}
 	}
 }
@@ -164,8 +171,15 @@ func (s *Session) dial(ctx context.Context) error {
 	c := &s.master
 	var failed []error
 	for range len(c.first) + len(c.masters) {
-		addr, _ := c.next(&s.opt)
-		mc, err := dialMaster(ctx, s.opt, addr, s.names.guard)
+		pointed := len(c.first) > 0
+		addr, bound := c.next(&s.opt)
+		short, cancel := context.WithCancel(ctx)
+		if pointed { // it may be an address of another network
+			cancel()
+			short, cancel = context.WithTimeout(ctx, bound)
+		}
+		mc, err := dialMaster(short, s.opt, addr, s.names.guard)
+		cancel()
 		if err == nil {
 			c.at.Store(mc)
 			return nil
@@ -304,14 +318,33 @@ func (s *Session) broken() (gone []wire.UUID) {
 		return nil
 	}
 	next, prev := v.Ring[(v.Rank+1)%n], v.Ring[(v.Rank+n-1)%n]
-	if pool := s.hub.Senders(next); len(pool) > 0 && !slices.ContainsFunc(pool, func(o *link.Sender) bool { return !o.Broken() }) {
+	if s.endedTo(next) {
 		gone = append(gone, next)
 	}
-	if pool := s.hub.Receivers(prev); len(pool) > 0 && !slices.ContainsFunc(pool, func(r *link.Receiver) bool { return !r.Closed() }) &&
-		!slices.Contains(gone, prev) {
+	if s.endedFrom(prev) && !slices.Contains(gone, prev) {
 		gone = append(gone, prev)
 	}
 	return gone
+}
+
+// endedTo and endedFrom report whether there were connections to and from a peer, and all
+// have ended.
+func (s *Session) endedTo(peer wire.UUID) bool {
+	pool := s.hub.Senders(peer)
+	return len(pool) > 0 && !slices.ContainsFunc(pool, func(o *link.Sender) bool { return !o.Broken() })
+}
+
+func (s *Session) endedFrom(peer wire.UUID) bool {
+	pool := s.hub.Receivers(peer)
+	return len(pool) > 0 && !slices.ContainsFunc(pool, func(r *link.Receiver) bool { return !r.Closed() })
+}
+
+// connectionEnded tells the machine of the last connection to or from a peer that has ended.
+// A goroutine of the data path calls it, which does not step the machine.
+func (s *Session) connectionEnded(peer wire.UUID) {
+	if s.endedTo(peer) || s.endedFrom(peer) {
+		s.box.post(fsm.LinkEnded{Peer: peer})
+	}
 }
 
 // take makes the connection of a master that was found the one to the master. The

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,6 +193,103 @@ func TestConnectFindsTheLeader(t *testing.T) {
 	sess := s.welcome(func(o *Options) {
 		o.registerTime, o.DialTimeout = time.Second, 500*time.Millisecond // each has its turn nevertheless
 		o.Master = dead.Addr().String() + "," + silent.Addr().String() + "," + waits.Addr().String() + "," + follows.Addr().String()
+	})
+	require.True(t, sess.View().Connected)
+	require.NoError(t, sess.Close())
+}
+
+// The master hears which neighbours have ended their connections, also when it asks again what
+// this peer holds, and the session goes on.
+func TestReportAgain(t *testing.T) {
+	s := newScript(t)
+	lasting(s)
+	sess := s.welcome(patient)
+	again := func() wire.C2MReport {
+		s.say(wire.M2CReportAgain{})
+		r := hear[wire.C2MReport](s)
+		s.say(wire.M2CResumed{})
+		return r
+	}
+	r := again()
+	require.Len(t, r.Round.Ring, 2)
+	require.Empty(t, r.Broken)
+	s.far.Close()
+	require.Equal(t, wire.UUID{2}, hear[wire.C2MLinkEnded](s).Peer)
+	require.Equal(t, []wire.UUID{{2}}, again().Broken)
+	require.Zero(t, sess.State().Reattached, "it was never away")
+	require.NoError(t, sess.Close())
+	hear[wire.C2MFarewell](s)
+}
+
+// A pointer that leads nowhere, because it is of another network, holds nobody up: the
+// others of the list have their turn.
+func TestPointersOfOtherNetworks(t *testing.T) {
+	s := newScript(t)
+	const nowhere = "198.51.100.1:48148"
+	list := ""
+	for range 3 {
+		follows := listen(t)
+		list += follows.Addr().String() + ","
+		go func() {
+			for {
+				conn, err := follows.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = wire.Read(conn, wire.C2M, wire.MaxPacket)
+				_, _ = conn.Write(wire.Append(nil, wire.M2CSessionRegistrationResponse{Ext: wire.Ext{
+					Native: true, Resuming: wire.Resuming{Leader: []netip.AddrPort{netip.MustParseAddrPort(nowhere)}},
+				}}))
+				_, _ = io.Copy(io.Discard, conn)
+				conn.Close()
+			}
+		}()
+	}
+	var swallowed atomic.Int32
+	sess := s.welcome(func(o *Options) {
+		o.DialTimeout = time.Minute
+		o.Master = list + s.ln.Addr().String()
+		o.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr != nowhere {
+				return (&net.Dialer{}).DialContext(ctx, network, addr)
+			}
+			swallowed.Add(1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+	})
+	require.True(t, sess.View().Connected)
+	require.EqualValues(t, 1, swallowed.Load())
+	require.NoError(t, sess.Close())
+}
+
+// A follower may go on pointing to a leader that has died: the peer asks it again, in the
+// rounds through the list, until it has another one.
+func TestConnectOutlastsDeadLeaders(t *testing.T) {
+	s := newScript(t)
+	gone, follows := listen(t), listen(t)
+	gone.Close()
+	go func() {
+		for asked := 0; ; asked++ {
+			conn, err := follows.Accept()
+			if err != nil {
+				return
+			}
+			leader := gone.Addr().String()
+			if asked > maxPointers {
+				leader = s.ln.Addr().String()
+			}
+			_, _ = wire.Read(conn, wire.C2M, wire.MaxPacket)
+			_, _ = conn.Write(wire.Append(nil, wire.M2CSessionRegistrationResponse{Ext: wire.Ext{
+				Native: true, Resuming: wire.Resuming{Leader: []netip.AddrPort{netip.MustParseAddrPort(leader)}},
+			}}))
+			_, _ = io.Copy(io.Discard, conn)
+			conn.Close()
+		}
+	}()
+	sess := s.welcome(func(o *Options) {
+		o.DialTimeout = 20 * time.Second
+		o.Master = gone.Addr().String() + "," + follows.Addr().String()
 	})
 	require.True(t, sess.View().Connected)
 	require.NoError(t, sess.Close())

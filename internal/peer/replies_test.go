@@ -38,6 +38,7 @@ type script struct {
 	conn net.Conn
 	peer net.Listener // the other member of the ring
 	self wire.UUID
+	far  net.Conn // the connection to that member
 
 	ext   wire.Ext // of its answer
 	hello wire.C2MRequestSessionRegistration
@@ -104,12 +105,12 @@ func (s *script) welcome(change ...func(*Options)) *Session {
 			GlobalWorldSize: 2, LocalWorldSize: 2, NumDistinctGroup: 1, LargestGroupSize: 2, Ext: wire.Ext{GroupNative: true},
 			Peers: []wire.PeerEndpoint{{Addr: netip.MustParseAddrPort(s.peer.Addr().String()), UUID: other}},
 		})
-	far, err := s.peer.Accept()
+	s.far, err = s.peer.Accept()
 	require.NoError(s.t, err)
-	s.t.Cleanup(func() { far.Close() })
-	_, err = wire.Read(far, wire.P2P, 1<<10)
+	s.t.Cleanup(func() { s.far.Close() })
+	_, err = wire.Read(s.far, wire.P2P, 1<<10)
 	require.NoError(s.t, err)
-	_, err = far.Write(wire.Append(nil, wire.P2PHelloAck{Ext: wire.Ext{Native: true}}))
+	_, err = s.far.Write(wire.Append(nil, wire.P2PHelloAck{Ext: wire.Ext{Native: true}}))
 	require.NoError(s.t, err)
 	require.True(s.t, hear[wire.C2MP2PConnectionsEstablished](s).Success)
 	s.say(wire.M2CP2PConnectionsEstablished{Success: true, Ring: []wire.UUID{s.self, other}})

@@ -82,6 +82,7 @@ type dataPath struct {
 	hub    *link.Hub          // the engine's
 	// roundTrip returns the shortest one to a peer so far.
 	roundTrip func(wire.UUID) (time.Duration, bool)
+	rate      func(wire.UUID) float64 // of tests: what a measurement gives
 }
 
 // entry is where other peers connect to: what is behind the listeners, and in front of
@@ -213,7 +214,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	if opt.registerTime == 0 {
 		// Where there are others, one that stands still does not hold a newcomer up for longer.
 		if opt.registerTime = registerTime; len(s.master.masters) > 1 {
-			opt.registerTime = max(recoveryTime, opt.HeartbeatTimeout+2*time.Second)
+			opt.registerTime = max(recoveryTime, opt.HeartbeatTimeout+4*time.Second)
 		}
 	}
 	s.master.turn %= len(s.master.masters)
@@ -237,9 +238,11 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	s.engine = reduce.NewEngine(reduce.Config{Backend: kernels, Flows: opt.Flows, Link: link.Config{
 		FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
 		Threads: threads, Affinity: cpus, Grow: func(peer wire.UUID, n int) { s.mesh.Grow(peer, n) },
+		Ended: s.connectionEnded,
 	}})
 	s.hub = s.engine.Hub()
 	s.posted = message.NewEngine(s.hub) // its mark is part of that of collectives, which are asked first
+	s.rate = opt.Rate
 	if s.roundTrip = opt.RoundTrip; s.roundTrip == nil {
 		s.roundTrip = s.hub.RoundTrip
 	}
@@ -271,7 +274,7 @@ func (s *Session) believe() error {
 	if err != nil {
 		return err
 	}
-	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, lists: make(chan string, 1)}
+	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, pccl: slices.Contains(s.opt.Security.PCCLGroups, s.opt.Group), lists: make(chan string, 1)}
 	return nil
 }
 

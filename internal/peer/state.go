@@ -174,6 +174,12 @@ func (st *State) write(b *bufio.Writer) {
 		if !c.Runs {
 			fmt.Fprint(b, ", was not needed yet")
 		}
+		if w := c.Path; w.RTT > 0 {
+			fmt.Fprintf(b, ", round trip %v, shortest %v, %d bytes sent again", w.RTT.Round(time.Microsecond), w.MinRTT.Round(time.Microsecond), w.Resent)
+		}
+		if c.Path.Rate > 0 {
+			fmt.Fprintf(b, ", %.1f Mbit/s", 8e-6*c.Path.Rate)
+		}
 		if t := c.Thread; t != nil {
 			fmt.Fprintf(b, ", thread %d %q on processors %s, memory node %d", t.ID, t.Name, platform.FormatCPUs(t.CPUs), t.Node)
 		}

@@ -211,8 +211,8 @@ func (m *Machine) start(op *operation) StartData {
 	}
 	if op.kind() != plan.AllReduce {
 		e.Members, e.Mesh = slices.Clone(op.members), op.wantsMesh() && m.mesh.state == meshDirect
-	} else if m.exchanges(op) {
-		e.Members, e.Mesh = slices.Clone(op.members), true
+	} else if mesh, large := m.exchanges(op); mesh {
+		e.Members, e.Mesh, e.Large = slices.Clone(op.members), true, large
 	}
 	return e
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -81,6 +82,51 @@ func TestDirectExchangeIsEager(t *testing.T) {
 	r.launch(3)
 	r.isEager(true)
 	require.True(t, want[StartData](r).Mesh)
+}
+
+// Large all-reduces take the plan that their size has, whatever is said of small ones,
+// and do not begin eagerly; a round ends that.
+func TestSchemes(t *testing.T) {
+	o := plan.Options{List: []plan.Option{{From: 16, Scheme: plan.Direct(3, []uint32{0, 1, 2})}, {From: 64}}}
+	for _, c := range []struct {
+		bytes       uint64
+		mesh, large bool
+	}{{8, true, false}, {16, true, true}, {60, true, true}, {64, false, false}} {
+		r := planner(t, 9, 1, 2, 3)
+		r.in(wire.M2CPrepareRing{Change: 6, Peers: endpoints(2, 3)})
+		r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2, 3), Direct: wire.Direct{Most: 20, Schemes: string(o.Encode())}})
+		r.step(CallCollective{Call: r.newCall(), Op: 100, Tag: 1, Count: c.bytes / 4, DType: dtype.Float32, RedOp: dtype.Sum})
+		r.isEager(!c.large)
+		if c.large {
+			r.commence(1)
+		}
+		s := want[StartData](r)
+		require.Equal(t, c.mesh, s.Mesh)
+		require.Equal(t, c.large, s.Large != nil, "%d bytes", c.bytes)
+		if c.large {
+			require.Equal(t, o.List[0].Scheme.Trees, s.Large.Scheme.Trees)
+		}
+	}
+	r := planner(t, 0, 1, 2, 3)
+	r.in(wire.M2CPrepareRing{Change: 6, Peers: endpoints(2, 3)})
+	r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2, 3), Direct: wire.Direct{Schemes: string(o.Encode())}})
+	require.NotNil(t, r.m.View().Large)
+	r.update()
+	r.round(1, 2, 3)
+	require.Nil(t, r.m.View().Large)
+}
+
+// A master whose plans are none ends the session.
+func TestWrongSchemes(t *testing.T) {
+	o := plan.Options{List: []plan.Option{{From: 16, Scheme: plan.Direct(3, nil)}}}
+	o.List[0].Scheme.Trees[1].Up = []int{2, -1, 0}
+	for name, schemes := range map[string]string{"a cycle": string(o.Encode()), "cut": string(o.Encode())[:9]} {
+		r := planner(t, 0, 1, 2, 3)
+		r.in(wire.M2CPrepareRing{Change: 6, Peers: endpoints(2, 3)})
+		r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2, 3), Direct: wire.Direct{Schemes: schemes}})
+		want[Disconnect](r)
+		require.ErrorIs(t, r.m.ended, errs.Protocol, name)
+	}
 }
 
 // A peer with a distant neighbour asks for a mesh behind the round; not where nobody

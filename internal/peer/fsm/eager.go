@@ -47,6 +47,8 @@ func (m *Machine) mayBegin(op *operation) bool {
 		return false
 	case op.wantsMesh() && !m.mesh.state.settled():
 		return false // the members could take different ways
+	case allReduce && m.isLarge(op):
+		return false // some send more than the bound of what begins eagerly says
 	case m.prep != nil:
 		return false // the next commence may be one in another ring
 	case m.roundDue:

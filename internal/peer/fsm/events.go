@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -241,6 +242,8 @@ type (
 		Vote    wire.Call
 		Members []wire.UUID
 		Mesh    bool
+		// Large is the plan of a large all-reduce with Mesh; nil: the direct exchange.
+		Large *plan.Option
 	}
 	// SkipData says that the operation with this number has begun elsewhere and
 	// will not here; its frames are stale.
@@ -492,4 +495,6 @@ type View struct {
 	// MasterLeave: the master lets members leave between two collectives.
 	MasterLeave bool
 	Direct      wire.Direct
+	// Large are the plans of larger ones; nil: there are none. It is shared and never changed.
+	Large *plan.Options
 }

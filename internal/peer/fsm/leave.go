@@ -149,7 +149,7 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 	m.log(false, gone, "peer has left between two collectives")
 	m.stopMesh()
 	m.mesh = mesh{kept: m.mesh.connected(), calls: m.mesh.calls, asked: len(m.mesh.calls) > 0}
-	if m.view.Mesh = false; m.mesh.asked || direct.Most > 0 {
+	if m.view.Mesh = false; m.mesh.asked || direct != (wire.Direct{}) {
 		m.send(wire.C2MWantMesh{})
 	}
 	return true

@@ -263,7 +263,7 @@ func (m *Machine) packet(p wire.Packet) {
 		}
 		return
 	case wire.M2CPrepareRing, wire.M2CSwitchRing, wire.M2CPrepareMesh, wire.M2CMesh, wire.M2CPreflight,
-		wire.M2CPrepareLeave, wire.M2CRingWithout, wire.M2CLeaveAnswer, wire.M2CResumed, wire.M2CLeaving:
+		wire.M2CPrepareLeave, wire.M2CRingWithout, wire.M2CLeaveAnswer, wire.M2CResumed, wire.M2CReportAgain, wire.M2CLeaving:
 		if !m.beside(p) {
 			m.illegal(p)
 		}
@@ -324,6 +324,8 @@ func (m *Machine) beside(p wire.Packet) bool {
 		return m.leaveAnswer(p)
 	case wire.M2CResumed:
 		return m.resumed()
+	case wire.M2CReportAgain:
+		return m.reportAgain()
 	case wire.M2CLeaving:
 		return m.masterLeaves(p)
 	}

@@ -41,6 +41,7 @@ type resumption struct {
 	links             []wire.ReportedLink
 
 	missed []wire.UUID // neighbours that have ended a connection since the round
+	told   []wire.UUID // ... and since M2C 2, that the master has been told of
 }
 
 // opTold is what has passed between the master and this peer about a collective.
@@ -57,8 +58,10 @@ const (
 	reportedVerdicts = 4096
 	keptVerdicts     = 2 * reportedVerdicts
 
-	// firstPause and mostPause bound the time between two tries to find a master.
-	firstPause = 10 * time.Millisecond
+	// Between two tries to find a master is a quarter of the time without one, within
+	// leastPause and mostPause: so one that comes back is found soon for how long it
+	// was away, and a group of many does not crowd one that stays away.
+	leastPause = 5 * time.Millisecond
 	mostPause  = 250 * time.Millisecond
 
 	// maxLinks bounds the measurements that are kept.
@@ -192,7 +195,7 @@ func (m *Machine) pause() time.Duration {
 	if r.tries == 1 {
 		return 0
 	}
-	return min(firstPause<<min(r.tries-2, 8), mostPause)
+	return min(max((m.now-r.since)/4, leastPause), mostPause)
 }
 
 // notAttached takes a try to find a master that has failed.
@@ -253,6 +256,7 @@ func (m *Machine) refusedBack(p wire.M2CSessionRegistrationResponse) {
 // it is gone. One that neither needs any more may have ended it for that reason. So may
 // one that has gone on to the ring that is prepared, or is ahead in a round.
 func (m *Machine) linkEnded(u wire.UUID) {
+	m.tellEnded(u)
 	is := func(e wire.PeerEndpoint) bool { return e.UUID == u }
 	f := m.flow
 	switch {
@@ -263,6 +267,18 @@ func (m *Machine) linkEnded(u wire.UUID) {
 	}
 }
 
+// tellEnded tells the master that a neighbour has ended a connection: if that has lost it,
+// too, it does not wait for it. It knows itself who is ahead in a round.
+func (m *Machine) tellEnded(u wire.UUID) {
+	r := &m.resume
+	is := func(e wire.PeerEndpoint) bool { return e.UUID == u }
+	if r.granted && m.status == statusLive && slices.ContainsFunc(m.peers, is) && !slices.Contains(r.told, u) &&
+		(m.prep == nil || slices.ContainsFunc(m.prep.peers, is)) {
+		r.told = append(r.told, u)
+		m.send(wire.C2MLinkEnded{Peer: u})
+	}
+}
+
 // resumed takes the word of a master that it has taken the report over; false if there
 // was none.
 func (m *Machine) resumed() bool {
@@ -270,9 +286,25 @@ func (m *Machine) resumed() bool {
 	if !r.reporting {
 		return false
 	}
-	r.reporting, r.outage, m.view.Detached = false, false, false
+	if r.reporting = false; !r.outage {
+		return true // the master had asked again
+	}
+	r.outage, m.view.Detached = false, false
 	m.emit(Reattached{})
 	m.log(false, wire.UUID{}, fmt.Sprintf("a master has taken this peer back after %v", (m.now-r.since).Round(time.Millisecond)))
+	return true
+}
+
+// reportAgain says once more what this peer holds; false if the master may not ask.
+func (m *Machine) reportAgain() bool {
+	if !m.resume.granted || m.resume.reporting {
+		return m.resume.granted
+	}
+	m.sendHeld() // the report lists them as voted for
+	m.resume.reporting = true
+	report := m.report()
+	report.Broken = slices.Clone(m.resume.missed)
+	m.send(report)
 	return true
 }
 
@@ -299,7 +331,7 @@ func (m *Machine) stoodRound(p wire.M2CP2PConnectionsEstablished) {
 		Decision: m.flow.decision, Members: m.view.Members, Mortal: slices.Clone(p.Mortal),
 		World: uint64(m.view.GlobalWorldSize), Groups: uint64(m.view.NumGroups), Largest: uint64(m.view.LargestGroupSize),
 	}
-	r.taken, r.query, r.verdicts, r.optimized, r.synced, r.missed = 0, wire.ReportedQuery{}, verdicts{}, 0, 0, nil
+	r.taken, r.query, r.verdicts, r.optimized, r.synced, r.missed = 0, wire.ReportedQuery{}, verdicts{}, 0, 0, slices.Clone(r.told)
 	r.links = slices.DeleteFunc(r.links, func(l wire.ReportedLink) bool { return !slices.Contains(p.Ring, l.To) })
 }
 

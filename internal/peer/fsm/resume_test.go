@@ -177,12 +177,14 @@ func TestReattachTimeout(t *testing.T) {
 	u := r.update()
 	r.step(MasterGone{Err: io.EOF})
 	var after []int64
-	for range 7 {
+	began := r.now
+	for _, away := range []time.Duration{0, 8, 40, 400, 999, 1000, 5000} {
+		r.now = began + away*time.Millisecond
 		r.step(NotAttached{})
-		after = append(after, want[Reattach](r).After.Milliseconds())
+		after = append(after, want[Reattach](r).After.Microseconds())
 	}
-	require.Equal(t, []int64{10, 20, 40, 80, 160, 250, 250}, after)
-	r.now += 30 * time.Second
+	require.Equal(t, []int64{5000, 5000, 10_000, 100_000, 249_750, 250_000, 250_000}, after)
+	r.now = began + 30*time.Second
 	r.reattach()
 	r.step(MasterGone{})
 	require.Equal(t, mostPause, want[Reattach](r).After)
@@ -476,4 +478,42 @@ func TestRefusedBack(t *testing.T) {
 	want[Reattach](r)
 	r.step(refusal(errs.MasterLost, "another key"))
 	require.ErrorContains(t, r.failed(u, errs.UpdateTopologyFailed, errs.MasterLost), "has refused this peer: another key")
+}
+
+// A neighbour that has ended its connections is named to the master, once, and to the next
+// one; in a round one of those that are to be neighbours is. Others are not, nor is anybody
+// where the session does not resume.
+func TestEndedLinksAreTold(t *testing.T) {
+	r := connectedAs(t, canResume, resumes, true, 1, 2, 3)
+	r.step(LinkEnded{Peer: uid(4)})
+	r.silent()
+	r.step(LinkEnded{Peer: uid(2)})
+	r.sent(wire.C2MLinkEnded{Peer: uid(2)})
+	r.step(LinkEnded{Peer: uid(2)})
+	r.silent()
+	r.step(MasterGone{})
+	r.step(LinkEnded{Peer: uid(3)})
+	r.silent()
+	require.Equal(t, uids(2, 3), r.reattach().Broken)
+	r.in(wire.M2CResumed{})
+
+	r.update()
+	r.in(r.info([]int{1, 2, 4}))
+	r.step(LinkEnded{Peer: uid(3)}) // it has closed what neither needs any more
+	r.silent()
+	r.step(LinkEnded{Peer: uid(2)})
+	r.sent(wire.C2MLinkEnded{Peer: uid(2)})
+	r.step(Established{Round: 2})
+	r.in(wire.M2CP2PConnectionsEstablished{Success: true, Ring: uids(1, 2, 4)})
+	r.step(MasterGone{})
+	require.Equal(t, uids(2), r.reattach().Broken, "since the peers of this round were told")
+
+	r = connectedAs(t, canResume, resumes, true, 1, 2, 3)
+	r.in(wire.M2CPrepareRing{Change: 400, Peers: endpoints(3)})
+	r.step(LinkEnded{Peer: uid(2)}) // it may have gone on to the ring that is prepared
+	r.silent()
+
+	r = connected(t, true, 1, 2, 3)
+	r.step(LinkEnded{Peer: uid(2)})
+	r.silent()
 }

@@ -172,7 +172,9 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.stopMesh()
 	m.answerMesh(m.mesh.calls, errs.New(errs.RankConnectionLost, "send", errors.New("a round has begun")).WithHint("repeat it after the round"))
 	m.prep, m.unneeded, m.mesh, m.view.Mesh, m.view.Direct = nil, false, mesh{kept: m.mesh.connected()}, false, wire.Direct{}
+	m.view.Large = nil
 	m.flow.to(stepConnecting)
+	m.resume.told = nil
 	m.flow.decision = p.Ext.Resuming.Decision
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).

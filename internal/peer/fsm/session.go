@@ -171,6 +171,9 @@ func (m *Machine) end(code errs.Code, detail string) {
 	if m.status == statusOver {
 		return
 	}
+	if m.resume.granted && m.dropReason == "" {
+		m.send(wire.C2MFarewell{})
+	}
 	m.status = statusOver
 	m.ended = fmt.Errorf("%w: %s", code, detail)
 	m.view.Connected, m.view.Detached, m.resume.outage = false, false, false

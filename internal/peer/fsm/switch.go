@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -102,10 +103,11 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 	if !prep.stands || prep.answer != nil || rank < 0 || !m.fits(p.Ring, rank) {
 		return false
 	}
-	if p.Direct.Most > 0 && (!m.view.MasterPlans || m.mesh.state != meshDirect) {
+	large, err := plansOf(p.Direct, len(m.view.Members))
+	if p.Direct != (wire.Direct{}) && (!m.view.MasterPlans || m.mesh.state != meshDirect) || err != nil {
 		return false
 	}
-	m.view.Direct, m.resume.taken = p.Direct, p.Change
+	m.view.Direct, m.view.Large, m.resume.taken = p.Direct, large, p.Change
 	m.prep, m.peers = nil, prep.peers
 	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
 	for _, op := range m.ops {
@@ -124,6 +126,14 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 	m.unneeded = true
 	m.release()
 	return true
+}
+
+// plansOf reads the plans of large all-reduces in a group of n.
+func plansOf(d wire.Direct, n int) (*plan.Options, error) {
+	if d.Schemes == "" {
+		return nil, nil
+	}
+	return plan.ParseOptions([]byte(d.Schemes), n)
 }
 
 // fits reports whether ring has the members of the one in force, each once, and
