@@ -276,6 +276,16 @@ pcclResult_t gopcclSetMasterCredential(pcclMasterInstance_t *master_instance, co
     return (pcclResult_t)gopccl_set_master_credential(HANDLE(master_instance), (char *)path, (char *)enroll);
 }
 
+pcclResult_t gopcclSetMasters(pcclComm_t *communicator, const char *masters) {
+    REDIRECT(gopcclSetMasters, (communicator, masters))
+    return (pcclResult_t)gopccl_set_masters(HANDLE(communicator), (char *)masters);
+}
+
+pcclResult_t gopcclSetReattachTimeout(pcclComm_t *communicator, uint64_t milliseconds) {
+    REDIRECT(gopcclSetReattachTimeout, (communicator, milliseconds))
+    return (pcclResult_t)gopccl_set_reattach_timeout(HANDLE(communicator), milliseconds);
+}
+
 pcclResult_t gopcclLeave(const pcclComm_t *communicator) {
     REDIRECT(gopcclLeave, (communicator))
     return (pcclResult_t)gopccl_leave(HANDLE(communicator));

@@ -12,12 +12,16 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
+	"github.com/gopccl/gopccl/conf"
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/bounds"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // comm is a communicator. PCCL's calls have no time limits; ctx ends with
@@ -68,6 +72,17 @@ func gopccl_build_info(info *C.pcclBuildInfo_t) C.int {
 	})
 }
 
+// ours is "yes" in libgopccl: build.sh says so. A program that knows PCCL's functions alone
+// connects again by itself when its master ends, so its calls have to end then.
+var ours string
+
+// endsWithMaster reports whether communicators end with their master, as nobody has said how
+// long they are to go on.
+func endsWithMaster(c *conf.Config) bool { return ours == "" && !given(c, "peer.reattach_timeout") }
+
+// longestReattach bounds gopcclSetReattachTimeout, in milliseconds.
+const longestReattach = 24 * 60 * 60 * 1000
+
 // withOthers returns the list of masters in the settings behind the one that the program
 // names; that one alone where the settings have no list.
 func withOthers(master, configured string) string {
@@ -97,6 +112,9 @@ func gopccl_create(params *C.pcclCommCreateParams_t, wanted C.int, out *C.uintpt
 			return err
 		}
 		m := &comm{opt: c.PeerOptions(logger()), launched: flights{}}
+		if endsWithMaster(c) {
+			m.opt.ReattachTimeout = -1
+		}
 		m.opt.Master = withOthers(at.String(), c.Peer.Master)
 		m.opt.Group = uint32(params.peer_group)
 		m.opt.PoolSize = int(params.p2p_connection_pool_size)
@@ -140,6 +158,54 @@ func (m *comm) close() error {
 		return nil
 	}
 	return session.Close()
+}
+
+//export gopccl_set_masters
+func gopccl_set_masters(h C.uintptr_t, masters *C.char) C.int {
+	c := callSetMasters
+	return c.run(func() error {
+		m, err := lookup[comm](c, uintptr(h))
+		if err != nil {
+			return err
+		}
+		if masters == nil {
+			return c.bad("masters is NULL")
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.session != nil || m.connecting {
+			return c.usage("already connected, or connecting", "name the masters before the connection is made")
+		}
+		list := C.GoString(masters)
+		if _, err := bounds.Endpoints(list, wire.MaxAddresses); err != nil {
+			return c.bad("masters: %v", err)
+		}
+		m.opt.Master = list
+		return nil
+	})
+}
+
+//export gopccl_set_reattach_timeout
+func gopccl_set_reattach_timeout(h C.uintptr_t, milliseconds C.uint64_t) C.int {
+	c := callSetReattach
+	return c.run(func() error {
+		m, err := lookup[comm](c, uintptr(h))
+		if err != nil {
+			return err
+		}
+		if uint64(milliseconds) > longestReattach {
+			return c.bad("%d ms are more than a day", uint64(milliseconds))
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.session != nil || m.connecting {
+			return c.usage("already connected, or connecting", "set it before the connection is made")
+		}
+		if m.opt.ReattachTimeout = time.Duration(milliseconds) * time.Millisecond; milliseconds == 0 {
+			m.opt.ReattachTimeout = -1
+		}
+		return nil
+	})
 }
 
 //export gopccl_connect

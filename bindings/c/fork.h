@@ -20,7 +20,8 @@
     X(gopcclAwaitAsyncReduce) X(gopcclListAsyncReduces) X(gopcclWaitForPeers) X(gopcclDumpState)   \
     X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup) X(gopcclSend) X(gopcclReceive)        \
     X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage) X(gopcclClose)                   \
-    X(gopcclLeave) X(gopcclSetCredential) X(gopcclSetMasterCredential)                                                                                 \
+    X(gopcclLeave) X(gopcclSetCredential) X(gopcclSetMasterCredential)                              \
+    X(gopcclSetMasters) X(gopcclSetReattachTimeout)                                                 \
     X(gopcclSaveCheckpoint) X(gopcclLoadCheckpoint) X(gopcclFindCheckpoint)
 
 #define FIELD(f) __typeof__(f) *f;

@@ -221,6 +221,26 @@ PCCL_EXPORT pcclResult_t gopcclSetMasterCredential(pcclMasterInstance_t *master_
                                                    const char *enroll);
 
 /*
+ * Names the masters of a run that has several, HOST:PORT with commas between them, in place
+ * of the address that the communicator was created with, and of a list in the configuration
+ * or the environment. Hosts are IPv4 addresses, IPv6 addresses in brackets, or names. The
+ * communicator connects to the one that leads, and goes on with the next one that does
+ * (gopcclSetReattachTimeout). To be called before pcclConnect. Results: pcclInvalidArgument
+ * (not such a list, or more than 16), pcclInvalidUsage (it is connected).
+ */
+PCCL_EXPORT pcclResult_t gopcclSetMasters(pcclComm_t *communicator, const char *masters);
+
+/*
+ * Says how long a communicator goes on without a master: calls wait, and operations in
+ * flight go on, until the master is started again, or another one of the run leads. 0 ends
+ * it with its master, for programs that connect again by themselves; at most a day. It is
+ * a minute unless the configuration or the environment says otherwise
+ * (GOPCCL_PEER_REATTACH_TIMEOUT). To be called before pcclConnect. Results:
+ * pcclInvalidArgument, pcclInvalidUsage (it is connected).
+ */
+PCCL_EXPORT pcclResult_t gopcclSetReattachTimeout(pcclComm_t *communicator, uint64_t milliseconds);
+
+/*
  * Returns when the group of this peer has at least n members, at once if it has;
  * until then it lets in who waits to be let in. All peers of the run must call it,
  * or pcclArePeersPending and pcclUpdateTopology, at the same place. In front of

@@ -37,6 +37,8 @@ var (
 	callFindDevice      = call{"find device", []errs.Code{errs.InvalidArgument}, errs.Internal}
 	callAttribute       = call{"get attribute", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callSetCredential   = call{"set credential", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callSetMasters      = call{"set masters", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callSetReattach     = call{"set reattach timeout", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callConnect         = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}
 	callUpdate          = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}
 	callPending         = call{"are peers pending", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}

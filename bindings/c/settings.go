@@ -89,6 +89,16 @@ func settings() (*conf.Config, error) {
 	return c, err
 }
 
+// given reports whether a file or the environment sets a key.
+func given(c *conf.Config, key string) bool {
+	for _, s := range c.Explain() {
+		if s.Key == key {
+			return s.Origin != "default"
+		}
+	}
+	return false
+}
+
 // pcclLevels are the values of PCCL_LOG_LEVEL; any other one means NONE.
 var pcclLevels = map[string]slog.Level{
 	"TRACE": slog.LevelDebug - 4, "DEBUG": slog.LevelDebug, "INFO": slog.LevelInfo,
@@ -129,10 +139,8 @@ func storeLogger(l *slog.Logger) {
 func setLogger(vars map[string]string, c *conf.Config) {
 	level, format := slog.LevelError, "text"
 	if c != nil {
-		for _, s := range c.Explain() {
-			if s.Key == "log.level" && s.Origin != "default" {
-				level.UnmarshalText([]byte(s.Value)) // conf has checked it
-			}
+		if given(c, "log.level") {
+			level.UnmarshalText([]byte(c.Log.Level)) // conf has checked it
 		}
 		format = c.Log.Format
 	}

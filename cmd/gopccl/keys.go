@@ -18,6 +18,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // newKeysCmd returns the command that holds what is about credentials.
@@ -135,7 +136,11 @@ its owner can read. The file is all that the endpoint needs.`,
 			return err
 		}
 		defer clear(text)
-		if err := authority.WriteFile(out, text, force); err != nil {
+		write := durable.Create
+		if force {
+			write = durable.Replace
+		}
+		if err := write(out, text, 0o600); err != nil {
 			return errs.New(errs.InvalidConfig, op, fmt.Errorf("the certificate with serial number %s is in the log, and not in a file: %w", e.Serial, err))
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s until %s: %s\n", e.Role, e.Name, e.NotAfter.UTC().Format(time.RFC3339), out)

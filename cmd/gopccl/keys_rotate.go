@@ -9,6 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 func newKeysRotateCmd() *cobra.Command {
@@ -65,7 +66,7 @@ credential of the new one.`,
 			return err
 		}
 		defer clear(text)
-		if err := authority.WriteFile(args[0], text, true); err != nil {
+		if err := durable.Replace(args[0], text, 0o600); err != nil {
 			return errs.New(errs.InvalidConfig, op, fmt.Errorf("the certificate with serial number %s is in the log, and not in a file: %w", e.Serial, err))
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s until %s: %s, serial %s\n", e.Role, e.Name, e.NotAfter.UTC().Format(time.RFC3339), args[0], e.Serial)

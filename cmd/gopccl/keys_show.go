@@ -12,6 +12,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // shownKey is what show says about a credential; it has nothing that is secret.
@@ -166,7 +167,7 @@ issuer.pem: then the key of the authority is not needed on the master's machine.
 		if out == "" { // the token alone, so that a script can take it
 			_, err = fmt.Fprintln(to, text)
 			to = cmd.ErrOrStderr()
-		} else if err = authority.WriteFile(out, []byte(text+"\n"), false); err != nil {
+		} else if err = durable.Create(out, []byte(text+"\n"), 0o600); err != nil {
 			err = usage(op, "join token %s was made, and could not be written: %w", e.ID, err)
 		}
 		if err != nil {

@@ -63,7 +63,7 @@ alone, in TLS.`,
 			}
 			defer others()
 			for {
-				err := runMaster(cmd, opt, rings, log)
+				err := runMaster(cmd, &opt, rings, log)
 				if opt.Authority == nil || !errors.Is(err, errs.NotLeading) {
 					return err
 				}
@@ -82,9 +82,10 @@ alone, in TLS.`,
 	return cmd
 }
 
-// runMaster runs a master until it is told to end, or leads no longer.
-func runMaster(cmd *cobra.Command, opt core.MasterOptions, rings *ringSolver, log *slog.Logger) error {
-	m, err := core.NewMaster(opt)
+// runMaster runs a master until it is told to end, or leads no longer. What an operator
+// changes meanwhile is in opt then.
+func runMaster(cmd *cobra.Command, opt *core.MasterOptions, rings *ringSolver, log *slog.Logger) error {
+	m, err := core.NewMaster(*opt)
 	if errors.Is(err, errs.InvalidUsage) {
 		return err
 	} else if err != nil {
@@ -93,7 +94,7 @@ func runMaster(cmd *cobra.Command, opt core.MasterOptions, rings *ringSolver, lo
 	defer m.Close()
 	defer showInDump(m)()
 	defer reloadOnSignal(func() {
-		rings.reload(cmd, m)
+		rings.reload(cmd, m, opt)
 		if err := m.ReloadSecurity(); err != nil {
 			log.Error("keys not taken over: "+err.Error(), "kind", "reload")
 		}

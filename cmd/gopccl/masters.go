@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"net"
+	"strconv"
 
 	"github.com/gopccl/gopccl/conf"
 	"github.com/gopccl/gopccl/core"
@@ -36,8 +38,10 @@ func joinMasters(c *conf.Config, opt *core.MasterOptions) (leave func(), err err
 	case self == "none":
 		return bad("which of the masters is this one?", "--self HOST:PORT, or master.self")
 	}
+	_, listens, _ := net.SplitHostPort(opt.Listen)
+	port, _ := strconv.ParseUint(listens, 10, 16) // 0, or a name: the others do not know it
 	n, err := node.New(node.Options{
-		Masters: all, Self: self, Former: c.FormerMasters(), Dir: opt.State, Security: guard.Options(opt.Security), Logger: opt.Logger,
+		Serves: uint16(port), Masters: all, Self: self, Former: c.FormerMasters(), Dir: opt.State, Security: guard.Options(opt.Security), Logger: opt.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
 )
 
 // What can never work is said before anything begins.
@@ -24,4 +28,36 @@ func TestMastersAreChecked(t *testing.T) {
 		require.NotZero(t, code)
 		require.Contains(t, stderr, c.text)
 	}
+}
+
+// What an operator has changed holds when this master leads once more.
+func TestChangesOutliveTheLead(t *testing.T) {
+	root := newRootCmd()
+	cmd, _, err := root.Find([]string{"master"})
+	require.NoError(t, err)
+	require.NoError(t, cmd.ParseFlags(nil))
+	c, err := loadConfig(cmd)
+	require.NoError(t, err)
+	log := slog.New(slog.DiscardHandler)
+	rings, err := newRingSolver(c, log)
+	require.NoError(t, err)
+	defer rings.Close()
+	opt := c.MasterOptions(log)
+	opt.Listen = "127.0.0.1:0"
+	m, err := core.NewMaster(opt)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(context.Background()) }()
+	defer func() {
+		require.NoError(t, m.Close())
+		require.NoError(t, <-ended)
+	}()
+	t.Setenv("GOPCCL_MASTER_LOST_STATE", "anew")
+	t.Setenv("GOPCCL_MASTER_LOST_MEMBERS", "drop")
+	rings.reload(cmd, m, &opt)
+	require.True(t, opt.BeginAnew)
+	require.True(t, opt.DropLost)
+	t.Setenv("GOPCCL_MASTER_LOST_STATE", "no such choice")
+	rings.reload(cmd, m, &opt)
+	require.True(t, opt.BeginAnew, "what cannot be read changes nothing")
 }

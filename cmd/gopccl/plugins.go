@@ -124,16 +124,17 @@ func (r *ringSolver) apply(c *conf.Config) error {
 func (r *ringSolver) Close() error { return r.set.Close() }
 
 // reload reads the configuration again and takes over what can be.
-func (r *ringSolver) reload(cmd *cobra.Command, m *core.Master) {
+func (r *ringSolver) reload(cmd *cobra.Command, m *core.Master, opt *core.MasterOptions) {
 	c, err := loadConfig(cmd)
 	if err == nil {
 		err = r.apply(c)
 	}
 	if err == nil {
-		err = m.SetBeginAnew(c.Master.LostState == "anew")
+		opt.BeginAnew, opt.DropLost = c.Master.LostState == "anew", c.Master.LostMembers == "drop"
+		err = m.SetBeginAnew(opt.BeginAnew)
 	}
 	if err == nil {
-		err = m.SetDropLost(c.Master.LostMembers == "drop")
+		err = m.SetDropLost(opt.DropLost)
 	}
 	if err != nil {
 		r.log.Error("configuration not taken over: "+err.Error(), "kind", "reload")

@@ -21,12 +21,14 @@ func newTopologyExplainCmd() *cobra.Command {
 		Use:   "explain",
 		Short: "Say which plan an all-reduce takes, by size, and why",
 		Long: `Ask the master (peer.master of the configuration) for the ring and the bandwidths
-of a group (peer.group), and compare the two plans of an all-reduce: along the ring,
-and directly from each member to each other one.
+of a group (peer.group), and compare the plans of an all-reduce: along the ring,
+directly from each member to each other one, and for large ones over trees: with more
+for members with fast links to do ("shares"), or summed up inside of sites first.
 
 The master does not tell round trips to observers. --rtt says how long one is, and is
 taken for all of them: the answer is what the master would choose if that were so.
-Without it the times of neither plan are known. In a group with a PCCL peer all
+Without it the times of no plan are known. Rates have to be measured
+(OptimizeTopology) for plans of large ones; sites are not known from one round trip. In a group with a PCCL peer all
 all-reduces go along the ring; so do quantized ones. What an all-reduce took in a run
 is in its ReduceInfo (Plan, Why).`,
 		Example: `  gopccl topology explain --master 10.0.0.1:48148
@@ -72,8 +74,8 @@ func (m measured) explain(out io.Writer, rtt time.Duration) error {
 			}
 		}
 	}
-	p.Mbps = plan.Slowest(rates, m.N)
-	c := plan.Choose(p)
+	p.Mbps, p.Rates = plan.Slowest(rates, m.N), rates
+	c, large := plan.Choose(p), plan.Large(p)
 
 	how := "not measured, this is assumed"
 	if p.Mbps > 0 {
@@ -94,34 +96,48 @@ func (m measured) explain(out io.Writer, rtt time.Duration) error {
 		say("ring      not known: a round is under way, ask again after it")
 		return wrong
 	case rtt == 0:
-		say("missing   round trips: the master does not tell them; with --rtt DURATION both plans are compared")
+		say("missing   round trips: the master does not tell them; with --rtt DURATION the plans are compared")
 		return wrong
-	case c.Most == 0:
+	case c.Most == 0 && len(large.List) == 0:
 		say("ring      for all sizes: %s", c.Why())
+	case c.Most == 0:
+		say("ring      for other sizes, and where the group has a PCCL peer or the operation is quantized: %s", c.Why())
 	default:
 		say("direct    up to %d bytes: %s", c.Most, c.Why())
 		say("ring      above, and where the group has a PCCL peer or the operation is quantized")
 	}
+	for i := range large.List {
+		o := &large.List[i]
+		name := "ring"
+		if o.Scheme != nil {
+			name = o.Scheme.Name
+		}
+		say("%-9s from %d bytes: %s", name, o.From, large.Why(o, o.From))
+	}
 	say("")
-	return errors.Join(wrong, m.predict(out, c))
+	return errors.Join(wrong, m.predict(out, c, &large))
 }
 
 // predict writes how long each plan takes by size, and marks the one that is used.
-func (m measured) predict(out io.Writer, c plan.Choice) error {
+func (m measured) predict(out io.Writer, c plan.Choice, large *plan.Options) error {
 	sizes := explainedSizes
 	if c.Most > 0 && !slices.Contains(sizes, c.Most) {
 		sizes = append(slices.Clone(sizes), c.Most)
 		slices.Sort(sizes)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(w, "bytes\tring\tdirect\tplan\t\n")
+	fmt.Fprint(w, "bytes\tring\tdirect\ttrees\tplan\t\n")
 	for _, n := range sizes {
 		ring, direct := c.Predict(n, m.N)
 		name := "ring"
 		if n <= c.Most {
 			name = "direct"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t\n", conf.Bytes(n), millis(ring), millis(direct), name)
+		trees := "-"
+		if o := large.For(n); o != nil {
+			name, trees, ring = o.Scheme.Name, millis(o.At(n)), large.Ring.At(n)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", conf.Bytes(n), millis(ring), millis(direct), trees, name)
 	}
 	return w.Flush()
 }

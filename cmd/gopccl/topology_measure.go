@@ -91,10 +91,15 @@ func askThis(ctx context.Context, cfg *conf.Config, master string) (m measured, 
 
 // askTopology asks a master for the groups of its run. One that does not lead closes the
 // connection.
-func askTopology(ctx context.Context, cfg *conf.Config, master string) (m wire.M2CTopology, err error) {
+func askTopology(ctx context.Context, cfg *conf.Config, master string) (wire.M2CTopology, error) {
+	return question[wire.M2CTopology](ctx, cfg, "measure topology", master, wire.C2MAskTopology{})
+}
+
+// question asks a master something that needs no registration.
+func question[Answer wire.Packet](ctx context.Context, cfg *conf.Config, op, master string, asks wire.Packet) (m Answer, err error) {
 	o := cfg.PeerOptions(nil)
 	fail := func(err error) error {
-		return errs.New(errs.MasterConnectionFailed, "measure topology", err).WithPeer(master).
+		return errs.New(errs.MasterConnectionFailed, op, err).WithPeer(master).
 			WithHint("check that a gopccl master listens there; PCCL's does not answer")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -120,14 +125,14 @@ func askTopology(ctx context.Context, cfg *conf.Config, master string) (m wire.M
 		c = s
 	}
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	if _, err := c.Write(wire.Append(nil, wire.C2MAskTopology{})); err != nil {
+	if _, err := c.Write(wire.Append(nil, asks)); err != nil {
 		return m, fail(err)
 	}
 	p, err := wire.Read(c, wire.M2C, wire.MaxPacket)
 	if err != nil {
 		return m, fail(err)
 	}
-	t, ok := p.(wire.M2CTopology)
+	t, ok := p.(Answer)
 	if !ok {
 		return m, fail(fmt.Errorf("it answered with %T", p))
 	}

@@ -112,8 +112,8 @@ func TestTopologyMeasureAndShow(t *testing.T) {
 	code, out, errOut = gopccl(t, "topology", "explain", "--master", master, "--rtt", "80ms")
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "delays add up to 80ms, to 160ms along the ring")
-	require.Regexp(t, `(?m)^ +1KiB +160\.\d ms +80\.\d ms +direct$`, out)
-	require.Regexp(t, `(?m)^ +64MiB .* ring$`, out)
+	require.Regexp(t, `(?m)^ +1KiB +160\.\d ms +80\.\d ms +- +direct$`, out)
+	require.Regexp(t, `(?m)^ +64MiB .* (ring|shares)$`, out)
 	code, out, errOut = gopccl(t, "topology", "solve", file, "--quiet")
 	require.Equal(t, exitOK, code, errOut)
 	require.Contains(t, out, "3 peers")
@@ -177,6 +177,16 @@ func TestTopologyMistakes(t *testing.T) {
 	}
 }
 
+// unequal are the links of members with uplinks of 20 to 400 Mbit/s.
+func unequal() (rates [][]*float64) {
+	for i, up := range []float64{20, 100, 200, 400} {
+		row := []*float64{&up, &up, &up, &up}
+		row[i] = nil
+		rates = append(rates, row)
+	}
+	return rates
+}
+
 // What is not known is said, and so is why there is nothing to choose.
 func TestTopologyExplain(t *testing.T) {
 	rate := 50.0
@@ -193,6 +203,11 @@ func TestTopologyExplain(t *testing.T) {
 			measured{N: 3, Ring: []int{0, 2, 1}, Mbps: [][]*float64{{nil, &rate, nil}}},
 			time.Second,
 			[]string{"50 Mbit/s", "as measured", "direct    up to 4194304 bytes"},
+		},
+		"unequal rates": {
+			measured{N: 4, Ring: []int{0, 1, 2, 3}, Mbps: unequal()},
+			80 * time.Millisecond,
+			[]string{"shares    from 2097152 bytes: predicted", "along the ring", "trees"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import gopccl
@@ -235,6 +236,37 @@ def test_no_master() -> None:
         comm.connect(n_attempts=1)
     assert caught.value.result is Result.MASTER_CONNECTION_FAILED
     assert "127.0.0.1" in str(caught.value)
+
+
+def test_several_masters() -> None:
+    for bad in ("127.0.0.1:1,there", "127.0.0.1:1,", ",".join(["127.0.0.1:1"] * 17)):
+        with pytest.raises((ArgumentError, PCCLError)):
+            Communicator(bad)
+    with MasterNode("127.0.0.1:0") as m:
+        m.run()
+        with Communicator(f"127.0.0.1:1, localhost:{m.port}") as comm:  # nobody is at the first
+            comm.connect(n_attempts=1)
+
+
+def test_reattach_timeout() -> None:
+    for bad in (-1.0, 86401.0, float("nan")):
+        with pytest.raises(ArgumentError):
+            Communicator("127.0.0.1:1", reattach_timeout=bad)
+    with MasterNode("127.0.0.1:0") as m:
+        m.run()
+        ends = Communicator(f"127.0.0.1:{m.port}", reattach_timeout=0)
+        ends.connect()
+    with ends, pytest.raises(PCCLError) as caught:
+        ends.update_topology()
+    assert caught.value.result is Result.UPDATE_TOPOLOGY_FAILED
+    with MasterNode("127.0.0.1:0") as m:
+        m.run()
+        waits = Communicator(f"127.0.0.1:{m.port}")
+        waits.connect()
+    end = time.monotonic() + TIMEOUT
+    while "no master for " not in gopccl.dump_state():
+        assert time.monotonic() < end
+    waits.close()
 
 
 def test_names_and_ipv6() -> None:

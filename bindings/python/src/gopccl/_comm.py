@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -149,6 +150,8 @@ def _info(c: Any) -> ReduceInfo:
 
 _list = _lib.extra("gopcclListAsyncReduces")
 _close = _lib.extra("gopcclClose")
+_set_masters = _lib.extra("gopcclSetMasters")
+_set_reattach = _lib.extra("gopcclSetReattachTimeout")
 
 
 class _Membership:
@@ -268,7 +271,9 @@ def _secure(function: str, handle: Any, *texts: Union[None, str, "os.PathLike[st
 class Communicator(Collectives, Messages):
     """One peer's membership in a run.
 
-    ``address`` is HOST:PORT of the master (IPv4, ``[IPv6]`` or a name). Collectives
+    ``address`` is HOST:PORT of the master (IPv4, ``[IPv6]`` or a name), or those of all
+    masters of a run that has several, with commas between them: it connects to the one that
+    leads, and goes on with the next one that does. Collectives
     and shared state stay inside ``peer_group``. ``p2p_connection_pool_size`` is the
     number of connections to the next peer; 0 means as many as help.
 
@@ -277,6 +282,10 @@ class Communicator(Collectives, Messages):
     that has it: with it the peer gets the credential from the master at ``connect``, and
     writes it to that file unless it is there. None: as the configuration and the
     environment say.
+
+    ``reattach_timeout`` is how many seconds it goes on without a master, which may be started
+    again, or another one may lead: calls wait, and operations in flight go on. 0 ends it with
+    its master. None: a minute, unless the configuration or the environment says otherwise.
 
     Usable as a context manager; leaving it closes. What is not closed is closed when
     the interpreter ends.
@@ -290,12 +299,18 @@ class Communicator(Collectives, Messages):
         *,
         credential: Union[None, str, "os.PathLike[str]"] = None,
         join: Optional[str] = None,
+        reattach_timeout: Optional[float] = None,
     ) -> None:
         self._member: Optional[_Membership] = None
-        ip, port = _address.parse(address, "address")
+        several = "," in address
+        if several and _set_masters is None:
+            raise ArgumentError(f"address is {address!r}: several masters need libgopccl")
+        ip, port = _address.parse("127.0.0.1:0" if several else address, "address")
         for name, value in (("peer_group", peer_group), ("p2p_connection_pool_size", p2p_connection_pool_size)):
             if not 0 <= value < 1 << 32:
                 raise ArgumentError(f"{name} is {value}, must be a 32 bit number, at least 0")
+        if reattach_timeout is not None and not 0 <= reattach_timeout <= 86400:
+            raise ArgumentError(f"reattach_timeout is {reattach_timeout}, must be 0 to 86400 seconds")
         params = ffi.new("pcclCommCreateParams_t *")
         _address.fill(params.master_address, ip, port)
         params.peer_group = peer_group
@@ -303,7 +318,11 @@ class Communicator(Collectives, Messages):
         out = ffi.new("pcclComm_t **")
         call("pcclCreateCommunicator", params, out)
         self._member = _Membership(out[0])
+        if several:  # they are resolved when it connects: one that cannot be does not stop the others
+            call("gopcclSetMasters", self._handle, address.encode())
         _secure("gopcclSetCredential", self._handle, credential, join)
+        if reattach_timeout is not None and (reattach_timeout > 0 or _set_reattach is not None):
+            call("gopcclSetReattachTimeout", self._handle, math.ceil(reattach_timeout * 1000))
 
     @property
     def _handle(self) -> Any:

@@ -157,7 +157,8 @@ class Session:
         with self._lock:
             if self.why is not None:
                 raise Failure(f"gopccl: {self.why}")
-            comm = self.comm = Communicator(address)
+            # The master is in the process of a member, and nobody starts it again.
+            comm = self.comm = Communicator(address, reattach_timeout=0)
         comm.connect()
         # Every accepted peer votes; waiting peers are let in, until all are there.
         while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < at.size:
