@@ -68,6 +68,7 @@ wan:
 
 wan-test:
 	@go test -count=1 -tags wan ./tests/wan/internal/...
+	@go test -count=1 -tags wan ./tests/wan/contest
 
 wan-flows:
 	@go run ./tests/wan/flows

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -24,9 +25,11 @@ type targets struct {
 type client struct {
 	*rand.Rand
 	targets
-	ctx  context.Context
-	from net.IP // nil: any
-	life time.Duration
+	ctx   context.Context
+	from  net.IP // nil: any
+	life  time.Duration
+	who   guise
+	heard *heard
 }
 
 // kind is what a client does. It returns when it is through; what it opened
@@ -38,7 +41,7 @@ type kind struct {
 }
 
 // dial opens a connection that is closed when the client's life is over.
-func (c *client) dial(addr string) net.Conn {
+func (c *client) dial(addr string) *listening {
 	d := net.Dialer{Timeout: 2 * time.Second}
 	if c.from != nil {
 		d.LocalAddr = &net.TCPAddr{IP: c.from}
@@ -49,11 +52,22 @@ func (c *client) dial(addr string) net.Conn {
 	}
 	context.AfterFunc(c.ctx, func() { conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(c.life))
-	return conn
+	p := c.purpose(addr)
+	l := &listening{Conn: conn, count: func(n int64) { c.heard.add(c.who.name, p, n) }}
+	if !c.who.tls {
+		l.records = &records{}
+		return l
+	}
+	in := tls.Client(conn, c.who.config(p))
+	if c.IntN(4) > 0 { // else with the first write, if there is one
+		_ = in.HandshakeContext(c.ctx)
+	}
+	l.Conn = in
+	return l
 }
 
 // with calls f with a connection, if it can be had, and closes it.
-func (c *client) with(addr string, f func(net.Conn)) {
+func (c *client) with(addr string, f func(*listening)) {
 	if conn := c.dial(addr); conn != nil {
 		f(conn)
 		conn.Close()
@@ -69,7 +83,10 @@ func (c *client) port() string {
 }
 
 // linger keeps what is open until the client's life ends, or the other end closes.
-func (c *client) linger(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
+func (c *client) linger(conn io.Reader) { _, _ = io.Copy(io.Discard, conn) }
+
+// stay is linger for the connections of with and greeted.
+func (c *client) stay(conn *listening) { c.linger(conn) }
 
 // sleep waits at most until the client's life ends.
 func (c *client) sleep(d time.Duration) bool {
@@ -147,7 +164,7 @@ func (c *client) listener(serve func(net.Conn)) uint16 {
 
 // register registers with a P2P port and returns the uuid that the master gave.
 func (c *client) register(conn net.Conn, port uint16, native bool) (wire.UUID, bool) {
-	p := wire.C2MRequestSessionRegistration{P2PPort: port, SharedStatePort: port, BenchmarkPort: port}
+	p := wire.C2MRequestSessionRegistration{P2PPort: port, SharedStatePort: port, BenchmarkPort: port, PeerGroup: c.group()}
 	if native {
 		p.Ext = wire.Ext{
 			Native: true, Topology: true, Switch: true, Eager: true,
@@ -166,7 +183,7 @@ func (c *client) register(conn net.Conn, port uint16, native bool) (wire.UUID, b
 // run, where it would hold up others by right: then it leaves. A peer that fails
 // votes again, as PCCL does.
 func (c *client) newcomer(port uint16, native bool, report func(wire.M2CP2PConnectionInfo) wire.Packet) {
-	c.with(c.master, func(conn net.Conn) {
+	c.with(c.master, func(conn *listening) {
 		if _, ok := c.register(conn, port, native); !ok {
 			return
 		}

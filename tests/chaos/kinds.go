@@ -21,26 +21,26 @@ const (
 var kinds = slices.Concat(anyPort, masterPort, newcomers, dataPort, otherPorts)
 
 var anyPort = []kind{
-	{"silent", "connects to any port and says nothing", func(c *client) { c.with(c.port(), c.linger) }},
+	{"silent", "connects to any port and says nothing", func(c *client) { c.with(c.port(), c.stay) }},
 	{"brief", "connects and is gone", func(c *client) {
 		for range 20 {
-			c.with(c.port(), func(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
+			c.with(c.port(), func(conn *listening) { _ = conn.tcp().SetLinger(0) })
 		}
 	}},
 	{"http", "asks any port for a page", func(c *client) {
-		c.with(c.port(), func(conn net.Conn) {
+		c.with(c.port(), func(conn *listening) {
 			_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nHost: example\r\n\r\n"))
 			c.linger(conn)
 		})
 	}},
 	{"tls", "greets any port as TLS does", func(c *client) {
-		c.with(c.port(), func(conn net.Conn) {
+		c.with(c.port(), func(conn *listening) {
 			_, _ = conn.Write([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3})
 			c.linger(conn)
 		})
 	}},
 	{"garbage", "sends random bytes to any port", func(c *client) {
-		c.with(c.port(), func(conn net.Conn) {
+		c.with(c.port(), func(conn *listening) {
 			for range 1 + c.IntN(20) {
 				if _, err := conn.Write(c.bytes(1 + c.IntN(4096))); err != nil {
 					return
@@ -50,21 +50,21 @@ var anyPort = []kind{
 		})
 	}},
 	{"half", "sends half a packet to any port", func(c *client) {
-		c.with(c.port(), func(conn net.Conn) {
+		c.with(c.port(), func(conn *listening) {
 			b := slices.Concat(wire.Append(nil, wire.C2MRequestSessionRegistration{}))
 			_, _ = conn.Write(b[:1+c.IntN(len(b)-1)])
 			c.linger(conn)
 		})
 	}},
 	{"announced", "announces a large packet to any port and sends none of it", func(c *client) {
-		c.with(c.port(), func(conn net.Conn) {
+		c.with(c.port(), func(conn *listening) {
 			b := binary.BigEndian.AppendUint64(nil, 1<<(10+c.IntN(17)))
 			_, _ = conn.Write(append(b, 0, byte(1+c.IntN(11))))
 			c.linger(conn)
 		})
 	}},
 	{"lengths", "sends lengths that cannot be", func(c *client) {
-		c.with(c.port(), func(conn net.Conn) {
+		c.with(c.port(), func(conn *listening) {
 			b := binary.BigEndian.AppendUint64(nil, []uint64{0, 1, 1 << 62, 1<<64 - 1}[c.IntN(4)])
 			_, _ = conn.Write(append(b, c.bytes(16)...))
 			c.linger(conn)
@@ -78,7 +78,7 @@ var anyPort = []kind{
 		<-c.ctx.Done()
 	}},
 	{"drip", "sends a packet byte by byte", func(c *client) {
-		c.with(c.port(), func(conn net.Conn) {
+		c.with(c.port(), func(conn *listening) {
 			for _, b := range wire.Append(nil, wire.P2PHello{UUID: c.uuid()}) {
 				if _, err := conn.Write([]byte{b}); err != nil || !c.sleep(400*time.Millisecond) {
 					return
@@ -92,7 +92,7 @@ var anyPort = []kind{
 var masterPort = []kind{
 	{"unregistered", "sends packets of every kind without being registered", func(c *client) {
 		for range 10 {
-			c.with(c.master, func(conn net.Conn) {
+			c.with(c.master, func(conn *listening) {
 				for range 5 {
 					c.send(conn, c.anything())
 				}
@@ -102,7 +102,7 @@ var masterPort = []kind{
 		}
 	}},
 	{"out of turn", "registers and sends packets of every kind in any order", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			if _, ok := c.register(conn, 1, c.IntN(2) == 0); !ok {
 				return
 			}
@@ -114,7 +114,7 @@ var masterPort = []kind{
 		})
 	}},
 	{"log flood", "registers and sends a thousand packets that are out of turn", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			c.register(conn, 1, true)
 			var b []byte
 			for range 1000 {
@@ -125,7 +125,7 @@ var masterPort = []kind{
 		})
 	}},
 	{"unknown", "registers and sends packets of unknown kinds", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			c.register(conn, 1, true)
 			for range 100 {
 				if _, err := conn.Write(raw(uint16(c.Uint32()), c.bytes(c.IntN(64)))); err != nil {
@@ -136,7 +136,7 @@ var masterPort = []kind{
 		})
 	}},
 	{"curious", "registers and asks for the topology again and again, reading", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			c.register(conn, 1, true)
 			go c.linger(conn)
 			for range 200 {
@@ -147,8 +147,8 @@ var masterPort = []kind{
 		})
 	}},
 	{"deaf", "registers and asks for the topology thousands of times, and reads nothing", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
-			_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+		c.with(c.master, func(conn *listening) {
+			_ = conn.tcp().SetReadBuffer(4 << 10)
 			c.register(conn, 1, true)
 			var b []byte
 			for range 3000 {
@@ -159,7 +159,7 @@ var masterPort = []kind{
 		})
 	}},
 	{"unfinished", "registers, announces 64 MiB and sends 8 of them", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			c.register(conn, 1, false)
 			_, _ = conn.Write(append(binary.BigEndian.AppendUint64(nil, wire.MaxPacket-16), 0, 8))
 			zeros := make([]byte, 1<<20)
@@ -174,14 +174,14 @@ var masterPort = []kind{
 	{"registration flood", "registers a hundred times from one address", func(c *client) {
 		c.from = net.IPv4(127, 66, 66, 66)
 		for range 100 {
-			c.with(c.master, func(conn net.Conn) { c.register(conn, uint16(1+c.IntN(60000)), false) })
+			c.with(c.master, func(conn *listening) { c.register(conn, uint16(1+c.IntN(60000)), false) })
 			if c.ctx.Err() != nil {
 				return
 			}
 		}
 	}},
 	{"twice", "registers again and again on one connection", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			for range 20 {
 				if !c.send(conn, wire.C2MRequestSessionRegistration{P2PPort: 1, PeerGroup: uint32(c.IntN(3))}) {
 					return
@@ -191,7 +191,7 @@ var masterPort = []kind{
 		})
 	}},
 	{"groups", "registers in a group of its own and stays", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			c.send(conn, wire.C2MRequestSessionRegistration{P2PPort: 1, PeerGroup: c.Uint32()})
 			c.linger(conn)
 		})
@@ -204,14 +204,14 @@ var newcomers = []kind{
 		c.newcomer(c.listener(func(net.Conn) {}), c.IntN(2) == 0, func(wire.M2CP2PConnectionInfo) wire.Packet { return nil })
 	}},
 	{"silent newcomer", "registers without heartbeats and falls silent at once", func(c *client) {
-		c.with(c.master, func(conn net.Conn) {
+		c.with(c.master, func(conn *listening) {
 			c.register(conn, 1, false)
 			<-c.ctx.Done()
 		})
 	}},
 	{"crash loop", "registers and ends when it hears of its neighbours, five times", func(c *client) {
 		for range 5 {
-			c.with(c.master, func(conn net.Conn) {
+			c.with(c.master, func(conn *listening) {
 				if _, ok := c.register(conn, c.listener(func(net.Conn) {}), true); ok {
 					_, _ = wire.Read(conn, wire.M2C, wire.MaxPacket)
 				}

@@ -4,11 +4,13 @@
 // measured in three phases, without them, with them, and without them again,
 // and prints one table. It ends with 1 if a result was wrong, an honest peer was
 // dropped or not let in, less than 95 percent of the steps were done, or a
-// process grew.
+// process grew; in TLS also if a client that does not belong to the run was answered a
+// byte of the protocol.
 //
 //	go run ./tests/chaos                      # 10,000 clients of all kinds, five minutes
 //	go run ./tests/chaos -each                # every kind by itself, one line for each
 //	go run ./tests/chaos -only "deaf,http" -clients 500 -seed 7
+//	go run ./tests/chaos -as stranger,group,revoked    # the run is in TLS
 //	go run ./tests/chaos -list
 package main
 
@@ -38,6 +40,7 @@ func main() {
 	only := flag.String("only", "", "these kinds, comma separated")
 	without := flag.String("without", "", "not these kinds, comma separated")
 	each := flag.Bool("each", false, "every kind by itself, in a run of its own, with a hundred clients")
+	as := flag.String("as", "", "the run is in TLS, and clients are these, comma separated: "+strings.Join(guises, ", "))
 	list := flag.Bool("list", false, "say what kinds there are")
 	verbose := flag.Bool("v", false, "print the logs of what failed")
 	flag.Parse()
@@ -47,7 +50,11 @@ func main() {
 		}
 		return
 	}
-	if err := o.choose(*only, *without); err != nil {
+	err := o.choose(*only, *without)
+	if err == nil {
+		o.as, err = chooseGuises(*as)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(2)
 	}
@@ -67,6 +74,9 @@ func main() {
 			}
 		}
 		fmt.Println(r.row(name, text))
+		if len(o.as) > 0 {
+			fmt.Println(&r.heard)
+		}
 	}
 	fmt.Print(header)
 	if !*each {
@@ -102,6 +112,7 @@ type options struct {
 	compute       time.Duration
 	share         float64
 	kinds         []kind
+	as            []string // guises, if the run is in TLS
 }
 
 func (o *options) choose(only, without string) error {

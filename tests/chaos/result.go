@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/tests/internal/world"
 )
 
@@ -24,6 +25,7 @@ type result struct {
 	books   world.Books
 	usage   []usage
 	seconds []second
+	heard   heard
 
 	mu   sync.Mutex
 	many map[string]int // clients by kind
@@ -94,6 +96,12 @@ func (r *result) conditions() error {
 	}
 	need(r.books.Wrong == 0 && r.books.Dropped == 0, "%d wrong results, %d honest peers dropped", r.books.Wrong, r.books.Dropped)
 	need(r.ratio() >= r.share, "%.1f %% of the steps", 100*r.ratio())
+	for _, name := range r.as {
+		for p := secure.Control; p <= secure.Bench; p++ {
+			n := r.heard.bytes(name, p)
+			need(n == 0 || mayHear(name, p), "a client as %s was answered %d bytes at %v", name, n, p)
+		}
+	}
 	need(r.phases[1].in > 0, "no honest newcomer came in")
 	for _, u := range r.usage {
 		need(u.peak-u.start < memoryGrowth, "the %s grew from %s to %s, with %s", u.name, mib(u.start), mib(u.peak), strings.Join(u.memoryAmidst, ", "))

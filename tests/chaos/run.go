@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/tests/internal/process"
 	"github.com/gopccl/gopccl/tests/internal/world"
@@ -46,6 +48,7 @@ type stage struct {
 	visited, twin *party
 	res           *result
 	sampled       time.Time
+	clothes       *wardrobe
 
 	mu     sync.Mutex
 	active map[int]string // clients at work, by number
@@ -62,6 +65,7 @@ type phase struct {
 
 func (p phase) rate() float64 { return float64(p.steps) / max(1e-9, p.took.Seconds()) }
 
+// newParty starts a run of its own.
 func newParty(o options) (*party, error) {
 	crew, err := world.NewCrew(world.Order{Compute: o.compute, Steady: true, SyncEvery: 10, OptimizeEvery: 200, Count: 16 << 10, Pool: 2, TellPorts: true})
 	if err != nil {
@@ -76,9 +80,13 @@ func newParty(o options) (*party, error) {
 
 func run(ctx context.Context, o options) (*result, error) {
 	res := &result{options: o}
-	s := &stage{options: o, res: res, active: map[int]string{}}
+	clothes, err := dress(o.as)
+	if err != nil {
+		return res, err
+	}
+	defer clothes.close()
+	s := &stage{options: o, res: res, active: map[int]string{}, clothes: clothes}
 	for _, p := range []**party{&s.visited, &s.twin} {
-		var err error
 		if *p, err = newParty(o); err != nil {
 			return res, err
 		}
@@ -99,7 +107,7 @@ func run(ctx context.Context, o options) (*result, error) {
 			return res, fmt.Errorf("%s: %w", [...]string{"before they came", "with them", "after they had gone"}[i], err)
 		}
 	}
-	err := s.end()
+	err = s.end()
 	res.books = s.visited.crew.Books
 	return res, err
 }
@@ -232,13 +240,17 @@ func (s *stage) busyKinds() (names []string) {
 	return names
 }
 
-// learn asks the master for the uuids of its peers, as anybody may.
+// learn asks the master for the uuids of its peers, as anybody may in a run in plaintext.
+// In TLS somebody who may has told the clients.
 func (s *stage) learn() {
 	conn, err := net.DialTimeout("tcp", s.visited.crew.Addr, time.Second)
 	if err != nil {
 		return
 	}
 	defer conn.Close()
+	if t := s.clothes.insider; t != nil {
+		conn = tls.Client(conn, t.Client(secure.Want{Purpose: secure.Control}))
+	}
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	if _, err := conn.Write(wire.Append(nil, wire.C2MAskTopology{})); err != nil {
 		return
@@ -291,7 +303,10 @@ func (s *stage) attack(ctx context.Context, clients *sync.WaitGroup, at targets)
 		s.active[n] = k.name
 		s.mu.Unlock()
 		rng := rand.New(&source{pcg: rand.NewPCG(s.seed, 1<<32+uint64(n))})
-		c := &client{Rand: rng, targets: mine, life: time.Second + time.Duration(rng.Int64N(int64(life)))}
+		c := &client{Rand: rng, targets: mine, life: time.Second + time.Duration(rng.Int64N(int64(life))), heard: &s.res.heard}
+		if len(s.as) > 0 {
+			c.who = s.clothes.guise(rng)
+		}
 		if many {
 			c.from = net.IPv4(127, 66, byte(rng.IntN(256)), byte(1+rng.IntN(250)))
 		}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
@@ -42,6 +45,10 @@ type flight struct {
 // resumeEnv has the sessions of a driver go on with another master.
 const resumeEnv = "GOPCCL_TEST_RESUME"
 
+// tlsEnv is the port of a gopccl master for the peers that are in TLS; the other one is for
+// PCCL's. "": all are in plaintext.
+const tlsEnv = "GOPCCL_TEST_TLS_PORT"
+
 // runDriver obeys standard input and returns the exit status of the process.
 func runDriver() int {
 	d := &driver{
@@ -49,6 +56,7 @@ func runDriver() int {
 		log:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		flying: map[uint64]flight{},
 	}
+	d.opt.ReattachTimeout = -1
 	if os.Getenv(resumeEnv) != "" {
 		d.opt.ReattachTimeout = callLimit
 	}
@@ -112,8 +120,16 @@ func (d *driver) obey(command, args string) error {
 	case "comm":
 		var ip string
 		var port int
-		if _, err := fmt.Sscan(args, &ip, &port, &d.opt.Group, &d.opt.PoolSize); err != nil {
+		var err error
+		if _, err = fmt.Sscan(args, &ip, &port, &d.opt.Group, &d.opt.PoolSize); err != nil {
 			return err
+		}
+		if tls := os.Getenv(tlsEnv); tls != "" {
+			if port, err = strconv.Atoi(tls); err != nil {
+				return err
+			}
+			issued.Peer(&d.opt.Security)
+			d.opt.Security.PCCLGroups = []uint32{0}
 		}
 		d.opt.Master, d.opt.Logger = fmt.Sprintf("%s:%d", ip, port), d.log
 		d.opt.Probe.Duration, d.opt.Probe.Connections = 200*time.Millisecond, 1
@@ -184,7 +200,14 @@ func (d *driver) obey(command, args string) error {
 }
 
 func (d *driver) runMaster(addr string) error {
-	m, err := core.NewMaster(core.MasterOptions{Listen: addr, Logger: d.log})
+	o := core.MasterOptions{Listen: addr, Logger: d.log}
+	if tls := os.Getenv(tlsEnv); tls != "" {
+		o.Listen = "127.0.0.1:" + tls
+		issued.Master(&o.Security)
+		o.Security.PCCLListen, o.Security.PCCLGroups = addr, []uint32{0}
+		o.Security.PCCLNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	}
+	m, err := core.NewMaster(o)
 	if err != nil {
 		d.log.Info("no master", "error", err)
 		return errs.InvalidUsage

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
 
@@ -36,6 +37,7 @@ type world struct {
 	t          testing.TB
 	original   *pccl.Driver
 	resumes    bool // our peers go on with another master
+	tls        int  // port for our peers, which are in TLS; 0: they are not
 	masterKind kind
 	master     *pccl.Process
 	port       int
@@ -57,7 +59,10 @@ type peer struct {
 // ring is a possible ring order of one group.
 type ring []*peer
 
-func newWorld(t testing.TB, master kind) *world {
+func newWorld(t testing.TB, master kind) *world { return worldOf(t, master, false) }
+
+// worldOf makes a world in which everything that is ours is in TLS, or nothing.
+func worldOf(t testing.TB, master kind, tls bool) *world {
 	t.Helper()
 	turns.compute()
 	t.Cleanup(turns.done)
@@ -69,6 +74,9 @@ func newWorld(t testing.TB, master kind) *world {
 	// The port is free when it is chosen; where another process takes it first, the master says so.
 	for range 10 {
 		w.port = freePort(t)
+		if tls {
+			w.tls = freePort(t)
+		}
 		w.master = w.start(master, string(master)+" master")
 		err := w.master.Master("127.0.0.1", w.port)
 		if err == nil {
@@ -109,6 +117,10 @@ func (w *world) start(k kind, name string) *pccl.Process {
 		cmd = exec.Command(os.Args[0])
 		// A race detector would otherwise make every child wait for a second before it ends.
 		cmd.Env = append(os.Environ(), driverEnv+"=1", "GORACE=atexit_sleep_ms=0")
+		if w.tls != 0 {
+			issued.Command(os.Args[0]) // makes the authority that they share
+			cmd.Env = append(os.Environ(), driverEnv+"=1", "GORACE=atexit_sleep_ms=0", issued.Env+"=require", fmt.Sprintf("%s=%d", tlsEnv, w.tls))
+		}
 		if w.resumes {
 			cmd.Env = append(cmd.Env, resumeEnv+"=1")
 		}

@@ -51,16 +51,17 @@ type order struct {
 type report struct {
 	Event string // "listening", "connected", "step", "error", "done", ...
 	ID    int
-	Addr  string  `json:",omitempty"`
-	Step  uint64  `json:",omitempty"`
-	Mask  uint64  `json:",omitempty"`
-	Hash  uint64  `json:",omitempty"`
-	World int     `json:",omitempty"`
-	Sec   float64 `json:",omitempty"`
-	Bytes uint64  `json:",omitempty"`
-	Text  string  `json:",omitempty"`
-	Ring  string  `json:",omitempty"`
-	Ends  []int64 `json:",omitempty"` // of calls, in microseconds since 1970
+	Addr  string   `json:",omitempty"`
+	Step  uint64   `json:",omitempty"`
+	Mask  uint64   `json:",omitempty"`
+	Hash  uint64   `json:",omitempty"`
+	World int      `json:",omitempty"`
+	Sec   float64  `json:",omitempty"`
+	Bytes uint64   `json:",omitempty"`
+	Text  string   `json:",omitempty"`
+	Ring  string   `json:",omitempty"`
+	Ends  []int64  `json:",omitempty"` // of calls, of a master when it listened, in microseconds since 1970
+	Calls []string `json:",omitempty"` // ... which they were
 }
 
 var roles = map[string]func(ctx context.Context, o order, say func(report)) error{}
@@ -177,7 +178,7 @@ func init() {
 		if err != nil {
 			return err
 		}
-		say(report{Event: "listening", Addr: m.Addr().String()})
+		say(report{Event: "listening", Addr: m.Addr().String(), Ends: []int64{time.Now().UnixMicro()}})
 		return m.Run(ctx)
 	}
 }

@@ -181,7 +181,9 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 func TestCutLink(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	w := newFarWorld(t, ctx, core.MasterOptions{}, core.Options{}, 0)
+	opt := core.Options{}
+	opt.ReattachTimeout = time.Second // nothing leads back to the master
+	w := newFarWorld(t, ctx, core.MasterOptions{}, opt, 0)
 	reduce := func(_ int, c *core.Communicator) error {
 		data := make([]float32, 1<<16)
 		_, err := core.AllReduceSlice(ctx, c, data, data, core.Sum)

@@ -17,6 +17,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/peer"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // distant is what peers on one machine say that they are.
@@ -36,6 +37,7 @@ func apart(t *testing.T, ctx context.Context, n int, change func(i int, o *peer.
 	})
 	together(t, n, func(i int) (err error) {
 		o := peer.Options{Master: master, PortBase: -1, Network: peer.Network{RoundTrip: distant}}
+		issued.Guard(&o.Security)
 		if change != nil {
 			change(i, &o)
 		}

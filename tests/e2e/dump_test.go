@@ -57,6 +57,9 @@ func TestDumpShowsEveryOperationOfEveryCommunicator(t *testing.T) {
 		require.Equal(t, 3, strings.Count(own, "waits for: votes of the other peers"), own)
 		require.Equal(t, 1, strings.Count(own, "  sender, peer "), own)
 		require.Equal(t, 1, strings.Count(own, "  reader, peer "), own)
+		conns := c.State().Conns
+		at := slices.IndexFunc(conns, func(s core.ConnState) bool { return s.Role == "sender" })
+		require.Equal(t, conns[at].RTT > 0, strings.Contains(own, "round trip "), own) // as far as the system tells
 		require.Len(t, c.State().Ops, 3)
 	}
 	require.Len(t, core.States(), 6)

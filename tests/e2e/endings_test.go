@@ -59,7 +59,7 @@ func TestEveryCallEnds(t *testing.T) {
 				require.NoError(t, err)
 				go m.Run(ctx)
 				defer m.Close()
-				comms := world(t, ctx, m.Addr().String(), 2, nil)
+				comms := world(t, ctx, m.Addr().String(), 2, endsWithMaster)
 				give, up := context.WithCancel(ctx)
 				defer up()
 				out := make(chan error, 1)
@@ -95,6 +95,9 @@ func TestEveryCallEnds(t *testing.T) {
 		}
 	}
 }
+
+// endsWithMaster has a peer end with its master.
+func endsWithMaster(_ int, o *core.Options) { o.ReattachTimeout = -1 }
 
 // A newcomer that cannot be reached is dropped, the reason is in the master's
 // log with both addresses, and the run goes on unharmed.

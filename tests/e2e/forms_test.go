@@ -83,6 +83,11 @@ func TestFourBitsBesidePCCL(t *testing.T) {
 // besidePCCL connects a peer to a group with a peer that announces nothing, as PCCL
 // does, and lives until the end of the test.
 func besidePCCL(t *testing.T, ctx context.Context, master string) *core.Communicator {
+	return besidePCCLAt(t, ctx, master, core.Options{Master: master, PortBase: -1})
+}
+
+// besidePCCLAt is besidePCCL for a peer with o, which may have another port of the master.
+func besidePCCLAt(t *testing.T, ctx context.Context, master string, o core.Options) *core.Communicator {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { ln.Close() })
@@ -108,7 +113,7 @@ func besidePCCL(t *testing.T, ctx context.Context, master string) *core.Communic
 
 	go func() {
 		var err error
-		c, err = connect(ctx, core.Options{Master: master, PortBase: -1})
+		c, err = connect(ctx, o)
 		joined <- err
 	}()
 	for waiting := false; !waiting; { // until it is registered

@@ -16,7 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // garbage is what strangers send to an open port.
@@ -236,28 +238,40 @@ func TestStrangersDoNotFillTheLog(t *testing.T) {
 	c, err := connect(ctx, core.Options{Master: localMaster(t), ListenHost: "127.0.0.1", Ports: ports, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	require.NoError(t, err)
 	uuid := wire.UUID{1}
-	for _, p := range []wire.Packet{
-		wire.P2PHello{UUID: uuid, Number: 1 << 20}, wire.C2SRequestSharedState{Keys: []string{"w"}}, wire.C2BHello{UUID: uuid}, nil,
+	longKey := wire.Append(nil, wire.C2SRequestSharedState{Keys: []string{"w"}})
+	longKey[len(longKey)-2] = 0xff // the key is longer than the packet
+	at := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	for _, n := range []struct {
+		purpose secure.Purpose // zero: in plaintext in every run
+		said    []byte
+	}{
+		{secure.Data, wire.Append(nil, wire.P2PHello{UUID: uuid, Number: 1 << 20})},
+		{secure.State, longKey},
+		{secure.Bench, wire.Append(nil, wire.C2BHello{UUID: uuid})},
+		{0, []byte("GET / HTTP/1.1\r\n")},
 	} {
 		for range 30 {
-			conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", ports[0]))
-			require.NoError(t, err)
-			said := []byte("GET / HTTP/1.1\r\n")
-			if p != nil {
-				said = wire.Append(nil, p)
+			dial := func() (net.Conn, error) { return issued.Dial(at, n.purpose) }
+			if n.purpose == 0 {
+				dial = func() (net.Conn, error) { return net.Dial("tcp", at) }
 			}
-			if _, state := p.(wire.C2SRequestSharedState); state {
-				said[len(said)-2] = 0xff // the key is longer than the packet
-			}
-			_, err = conn.Write(said)
+			conn, err := dial()
 			require.NoError(t, err)
-			require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+			// In TLS it may be refused by now.
+			if _, err = conn.Write(n.said); err == nil {
+				err = conn.(interface{ CloseWrite() error }).CloseWrite()
+			}
+			require.True(t, err == nil || issued.On(), "%v", err)
 			_, _ = io.Copy(io.Discard, conn)
 			conn.Close()
 		}
 	}
 	require.NoError(t, c.Close())
-	log.has(t, "above 1023", "it speaks HTTP", "not a request for shared state")
+	if issued.On() {
+		log.has(t, "above 1023", "does not speak TLS", "it gets no shared state")
+	} else {
+		log.has(t, "above 1023", "it speaks HTTP", "not a request for shared state")
+	}
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	require.LessOrEqual(t, strings.Count(log.buf.String(), "level=WARN"), 4, "%s", &log.buf)

@@ -36,7 +36,10 @@ func TestStateOutlivesTheMaster(t *testing.T) {
 			defer cancel()
 			dir := t.TempDir()
 			m, end := keeper(t, dir)
-			cs := world(t, ctx, m.Addr().String(), 2, smallBuffers)
+			cs := world(t, ctx, m.Addr().String(), 2, func(id int, o *core.Options) {
+				smallBuffers(id, o)
+				endsWithMaster(id, o) // the next master waits for nobody
+			})
 			states := []*core.SharedState{tensorsOf(0, 2, 100, 1), tensorsOf(0, 2, 100, 1)}
 			for range 2 {
 				for _, err := range each(cs, func(i int, c *core.Communicator) error {
@@ -70,7 +73,9 @@ func TestStateOutlivesTheMaster(t *testing.T) {
 				{state: tensorsOf(0, 2, 100, 0), reset: true, taken: true}, // an operator's choice
 			} {
 				m, end := keeper(t, dir)
-				c, err := connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+				o := core.Options{Master: m.Addr().String(), PortBase: -1}
+				endsWithMaster(0, &o)
+				c, err := connect(ctx, o)
 				require.NoError(t, err)
 				if s.reset {
 					require.NoError(t, m.ResetSharedState(0))

@@ -133,7 +133,9 @@ func TestPanicInTheMaster(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
 	// The facts have a goroutine of their own: the peer may be in before it panics.
-	c, err := connect(ctx, core.Options{Master: m.Addr().String(), PortBase: -1})
+	o := core.Options{Master: m.Addr().String(), PortBase: -1}
+	endsWithMaster(0, &o)
+	c, err := connect(ctx, o)
 	if err == nil {
 		defer c.Close()
 		for err == nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/secure"
-	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 	"github.com/gopccl/gopccl/internal/enroll"
 	"github.com/gopccl/gopccl/internal/guard"
 )
@@ -52,7 +52,7 @@ func TestRotationInARun(t *testing.T) {
 					}
 					text, _, err := k.Rotate(c, 30*24*time.Hour)
 					if err == nil {
-						err = authority.WriteFile(path, text, true)
+						err = durable.Replace(path, text, 0o600)
 					}
 					if err != nil {
 						return err
@@ -124,7 +124,7 @@ func TestAuthorityRotationInARun(t *testing.T) {
 			}
 			text, _, err := k.Rotate(c, 30*24*time.Hour)
 			if err == nil {
-				err = authority.WriteFile(path, text, true)
+				err = durable.Replace(path, text, 0o600)
 			}
 			if err != nil {
 				return err

@@ -364,7 +364,7 @@ func TestStrangersInTLS(t *testing.T) {
 		require.NoError(t, tryConnect(ctx, addr, core.SecurityOptions{File: k.file("gpu-1", secure.Peer)}, 0))
 	})
 	t.Run("a master in plaintext", func(t *testing.T) {
-		addr := localMaster(t)
+		addr, _ := r.master(func(o *core.MasterOptions) { o.Security = core.SecurityOptions{Mode: "off"} })
 		require.ErrorContains(t, tryConnect(ctx, addr, r.peer("gpu-0"), 0), "it may have no credential")
 	})
 }

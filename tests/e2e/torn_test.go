@@ -107,7 +107,10 @@ func TestEveryEndOfAFetchNamesWhatIsTorn(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- m.Run(ctx) }()
 			t.Cleanup(func() { m.Close(); <-ended })
-			cs := world(t, ctx, m.Addr().String(), 2, smallBuffers)
+			cs := world(t, ctx, m.Addr().String(), 2, func(id int, o *core.Options) {
+				smallBuffers(id, o)
+				endsWithMaster(id, o)
+			})
 			fctx, stop := context.WithCancel(ctx)
 			defer stop()
 			st := tensorsOf(0, tornTensors, tornFloats, 0)

@@ -16,10 +16,9 @@ import (
 
 // Distant peers: in some worlds peers are far from each other, and say so. Small
 // all-reduces then go directly from each member to each other one, and large ones
-// along the ring.
+// along the ring, or over trees where rates are known.
 
-// largeCount is what a vector that stands for a large one says of itself: it keeps to
-// the ring.
+// largeCount is what a vector that stands for a large one says of itself.
 const largeCount = 1 << 22
 
 // way returns the round trip between two peers: short within a site, of which there
@@ -85,13 +84,14 @@ type direct struct {
 	running     bool
 	parts, sums uint64 // by member, a bit each: what came
 	summed      bool   // the own sum was sent
+	scheme      *scheme
 }
 
 // startDirect begins the data phase.
 func (op *op) startDirect(e pfsm.StartData) {
 	p, w := op.p, op.p.w
 	d := &direct{self: slices.Index(e.Members, e.Self)}
-	if d.self < 0 || op.large {
+	if d.self < 0 || op.large && e.Large == nil || !op.large && e.Large != nil {
 		w.failf("peer %d: tag %d goes directly, at place %d, large %v", p.id, op.tag, d.self, op.large)
 		return
 	}
@@ -105,6 +105,9 @@ func (op *op) startDirect(e pfsm.StartData) {
 		d.out, d.in = append(d.out, w.link(p, o).gen), append(d.in, w.link(o, p).gen)
 	}
 	d.parts, d.sums = 1<<d.self, 1<<d.self
+	if e.Large != nil {
+		op.startScheme(d, e.Large, len(d.members))
+	}
 	op.direct = d
 	if w.collector.directs++; w.collector.firstDirect == 0 {
 		w.collector.firstDirect = w.count
@@ -120,7 +123,9 @@ func (op *op) startDirect(e pfsm.StartData) {
 			}
 		}
 		d.running = true
-		op.toAll(partStep)
+		if d.scheme == nil {
+			op.toAll(partStep)
+		}
 		op.exchange()
 	})
 }
@@ -154,6 +159,10 @@ func (d *direct) block(op *op, i int, own bool) (off, n int) {
 func (op *op) exchange() {
 	d := op.direct
 	if d == nil || !d.running {
+		return
+	}
+	if d.scheme != nil {
+		op.flow()
 		return
 	}
 	for i, o := range d.members {
@@ -204,6 +213,10 @@ func (d *direct) broke(other *peer, gen int, sending bool) bool {
 	switch {
 	case i < 0 || i == d.self:
 		return false
+	case d.scheme != nil && sending:
+		return d.out[i] <= gen && d.scheme.broke(i, true)
+	case d.scheme != nil:
+		return d.in[i] <= gen && d.scheme.broke(i, false)
 	case sending:
 		return d.out[i] <= gen && !d.summed
 	default:

@@ -32,6 +32,8 @@ const (
 	replaceMaster // another one begins to lead, while peers are at the first one
 	killBoth      // the process ends, and that of a peer
 	mostKinds
+	pauseMaster // it stands still for longer than peers wait for a sign of life
+	blip        // the connection of one peer ends, and the peer comes back
 )
 
 // fault strikes when the run has handled a number of events: every step of
@@ -117,7 +119,8 @@ func (w *world) spawnOne() {
 
 // served starts a peer as soon as there is a master that newcomers find.
 func (w *world) served(spawn func()) {
-	if w.heirs.on && w.heirs.kills > 0 && (w.master.dead || !w.heirs.decides && (w.now < w.heirs.killed+20*time.Millisecond || w.detached())) {
+	blind := !w.heirs.decides && (w.now < w.heirs.killed+20*time.Millisecond || w.detached())
+	if w.heirs.on && (w.now < w.master.stops || w.heirs.kills > 0 && (w.master.dead || blind)) {
 		// Only a session can wait for a master, and without a registry the first that comes
 		// to one that knows nothing begins a run.
 		w.after(20*time.Millisecond, nil, func() { w.served(spawn) })
@@ -182,6 +185,9 @@ func (w *world) inject(f fault) {
 	case killMaster, replaceMaster, killBoth:
 		w.endMaster(f)
 		return
+	case pauseMaster, blip:
+		w.interrupt(f)
+		return
 	case join:
 		w.spawnOne()
 		return
@@ -198,6 +204,7 @@ func (w *world) inject(f fault) {
 	switch f.kind {
 	case kill:
 		w.tracef("FAULT: peer %d is killed", p.id)
+		w.dies(p)
 		p.exit()
 	case powerLoss:
 		if p.native {

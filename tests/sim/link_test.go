@@ -335,7 +335,10 @@ func (op *op) start(e pfsm.StartData) {
 	case w.bug == choiceAhead && !op.large && p.id%2 == 0 && p.m.View().Mesh:
 		e.Mesh, e.Members = true, p.m.View().Members
 	}
-	op.way = way{true, e.Mesh, op.ring}
+	if w.bug == planForgotten && p.id%2 == 0 {
+		e.Mesh, e.Large = e.Mesh && e.Large == nil, nil
+	}
+	op.way = way{true, e.Mesh, op.ring, route(e)}
 	if e.Mesh {
 		op.way.members = e.Members
 	}

@@ -18,21 +18,33 @@ import (
 
 // heirs is what outlives a master process, and what must hold from one to the next.
 type heirs struct {
-	on       bool // peers resume
-	registry mfsm.Registry
-	life     int           // masters before this one
-	former   *master       // that was replaced last
-	killed   time.Duration // when the last connection to that had ended
-	kills    int
-	lost     int               // peers that were killed with one
-	unmissed bool              // ... of which hardly anybody says that it is missed
-	decides  bool              // something does who leads
-	seen     map[uint64]string // what a number of a collective was used for
-	answers  map[uint64]bool   // to queries
-	terms    map[int]uint32    // the highest that a peer has obeyed
-	aimed    []fault           // at what masters say
-	times    map[wire.ID]int   // how often that was said
-	caught   []caught          // what was on its way when a fault struck
+	on         bool // peers resume
+	registry   mfsm.Registry
+	life       int           // masters before this one
+	former     *master       // that was replaced last
+	killed     time.Duration // when the last connection to that had ended
+	kills      int
+	interrupts int
+	lost       int               // peers that were killed with one
+	unmissed   bool              // ... of which hardly anybody says that it is missed
+	decides    bool              // something does who leads
+	seen       map[uint64]string // what a number of a collective was used for
+	answers    map[uint64]bool   // to queries
+	terms      map[int]uint32    // the highest that a peer has obeyed
+	aimed      []fault           // at what masters say
+	times      map[wire.ID]int   // how often that was said
+	caught     []caught          // what was on its way when a fault struck
+	deaths     map[wire.UUID]death
+	waits      []time.Duration // for those who were dead
+	exact      *exact          // nil: faults are drawn
+}
+
+// newHeirs are those of a world in which peers resume.
+func newHeirs(decides bool) heirs {
+	return heirs{
+		on: true, decides: decides, seen: map[uint64]string{}, answers: map[uint64]bool{}, terms: map[int]uint32{},
+		times: map[wire.ID]int{},
+	}
 }
 
 // reattach bounds how long a session goes on without a master.
@@ -47,6 +59,7 @@ func (w *world) masterConfig(term uint32) mfsm.Config {
 		Term: term, Authority: w.seed%5 == 4, Registry: w.heirs.registry,
 	}
 	if w.heirs.on {
+		cfg.Linger = 2 * time.Second
 		cfg.Resume, cfg.Authority = true, w.heirs.decides
 		if !cfg.Authority {
 			cfg.Term, cfg.Registry, cfg.DropLost = 0, mfsm.Registry{}, true
@@ -87,6 +100,38 @@ func (w *world) endMaster(f fault) {
 		}
 	}
 	w.killMaster(down)
+}
+
+// interrupt cuts one peer off from the master, or all for the time that it stands still.
+func (w *world) interrupt(f fault) {
+	if w.strangers() {
+		w.after(5*time.Millisecond, nil, func() { w.inject(f) })
+		return
+	}
+	m := w.master
+	if m.dead {
+		return
+	}
+	w.heirs.interrupts++
+	if f.kind == pauseMaster {
+		d := w.rng.between(0, 20*time.Second)
+		w.tracef("FAULT: the master stands still for %v", d)
+		m.stops = max(m.stops, w.now+d)
+		return
+	}
+	p := w.victim()
+	if p == nil || p.line.to != m || p.line.cut || p.line.dialing {
+		return
+	}
+	w.tracef("FAULT: the connection of peer %d ends", p.id)
+	client := p.line.client
+	p.line.cut = true
+	w.after(w.rng.between(0, 5*time.Millisecond), p, func() { p.lineEnded(client, errors.New("reset")) })
+	late := 5 * time.Millisecond
+	if w.rng.chance(3) {
+		late = time.Second
+	}
+	w.after(w.rng.between(0, late), nil, func() { m.take(mfsm.Gone{Client: client, Reason: "reset"}) })
 }
 
 // misses reports whether all others notice that p is gone: a ring stands, and no other one
@@ -183,7 +228,7 @@ func (w *world) detached() bool {
 // forgotten reports whether what a peer was told may be unknown to the master: it has
 // left since one died.
 func (w *world) forgotten(id int) bool {
-	return w.heirs.kills > 0 && (w.peers[id].over || w.peers[id].dead)
+	return w.heirs.kills+w.heirs.interrupts > 0 && (w.peers[id].over || w.peers[id].dead)
 }
 
 // strangers reports whether a peer has no session yet.
@@ -227,6 +272,13 @@ func (p *peer) reattach(e pfsm.Reattach) {
 		w.tracef("peer %d -> %s", p.id, show(e.Hello))
 		p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9)})
 		p.toMaster(mfsm.PacketIn{Client: p.line.client, Packet: e.Hello})
+		client := p.line.client
+		w.after(w.rng.between(time.Second, 3*time.Second), p, func() {
+			if p.line.client == client && p.line.dialing && !p.over {
+				p.hangUp()
+				p.lineEnded(client, errors.New("no answer"))
+			}
+		})
 	})
 }
 
@@ -287,7 +339,7 @@ func (w *world) consumed(p *peer, pkt wire.Packet) {
 		}
 	}
 	for _, u := range p.m.View().Ring {
-		if o := w.byUUID(u); ring != nil && !o.dead && !o.over && !slices.Contains(ring, u) {
+		if o := w.byUUID(u); ring != nil && !o.dead && !o.over && o.trainer.doing != "leave" && !slices.Contains(ring, u) {
 			w.failf("peer %d has a ring without peer %d", p.id, o.id)
 		}
 	}
@@ -298,7 +350,7 @@ func (w *world) consumed(p *peer, pkt wire.Packet) {
 // mortalWorld is a world in which the master dies, and nothing else happens.
 func mortalWorld(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.heirs = heirs{on: true, decides: seed%2 == 0, seen: map[uint64]string{}, answers: map[uint64]bool{}, terms: map[int]uint32{}, times: map[wire.ID]int{}}
+	w.heirs = newHeirs(seed%2 == 0)
 	w.master = w.newMaster(w.masterConfig(0))
 	w.plan = scenario{groups: 1, natives: 2, loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
 	w.plan.eager = w.rng.chance(2)
@@ -312,8 +364,11 @@ func mortalWorld(seed uint64, bug mutation) *world {
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)
 	}
-	for range 1 + w.rng.n(3) {
+	for range 2 + w.rng.n(3) {
 		f := fault{at: 1 + w.rng.n(60*n*w.plan.loops), kind: []kind{killMaster, killBoth, replaceMaster, replaceMaster}[w.rng.n(4)]}
+		if w.rng.chance(6) {
+			f.kind = pauseMaster + kind(min(w.rng.n(4), 1))
+		}
 		if f.kind == replaceMaster && !w.heirs.decides {
 			f.kind = killMaster // nobody says which of two leads
 		}

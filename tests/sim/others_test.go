@@ -52,6 +52,7 @@ type way struct {
 	known   bool
 	mesh    bool
 	members []wire.UUID
+	route   string
 }
 
 func (b *book) occasion(p *peer) *gathering {
@@ -110,7 +111,7 @@ func (op *op) startOther(e pfsm.StartData) {
 		e.Mesh = op.meshed
 	}
 	op.other = &other{e.Members, e.Mesh}
-	op.way = way{true, e.Mesh, e.Members}
+	op.way = way{true, e.Mesh, e.Members, ""}
 	if !op.eager {
 		op.commence(e.Seq)
 	}
@@ -157,8 +158,8 @@ func (b *book) planned(w *world, op *op) {
 		b.ways[op.seq] = op.way
 		return
 	}
-	if was.mesh != op.way.mesh || !slices.Equal(was.members, op.way.members) {
-		w.failf("operation %d: peer %d goes another way than others, mesh %v and %v", op.seq, op.p.id, op.way.mesh, was.mesh)
+	if was.mesh != op.way.mesh || was.route != op.way.route || !slices.Equal(was.members, op.way.members) {
+		w.failf("operation %d: peer %d goes another way than others, mesh %v and %v, %q and %q", op.seq, op.p.id, op.way.mesh, was.mesh, op.way.route, was.route)
 	}
 }
 

@@ -185,7 +185,7 @@ func (m *master) recovered(f mfsm.Fact) {
 			dead++
 		}
 	}
-	if f.Kind == "recovered" && w.heirs.on && dead == w.heirs.lost && !w.heirs.unmissed && w.now > max(m.began, w.heirs.killed)+most {
+	if f.Kind == "recovered" && w.heirs.on && dead == w.heirs.lost && w.heirs.interrupts == 0 && !w.heirs.unmissed && w.now > max(m.began, w.heirs.killed)+most {
 		w.failf("a master has recovered %v after its start", w.now-m.began)
 	}
 }

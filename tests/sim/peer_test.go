@@ -53,6 +53,9 @@ type line struct {
 	hole            bool // it swallows everything
 	dialing         bool // the first packet answers a session that looks for a master
 	lastOut, lastIn time.Duration
+	flying          int  // packets of the master on their way
+	last            bool // it has died: as many of them as grant still arrive
+	grant           int
 }
 
 // mesh is what a peer knows of the connections to others.
@@ -131,6 +134,7 @@ func (p *peer) dial(to *master) {
 	w := p.w
 	w.lastClient++
 	p.line.client, p.line.to, p.line.cut = w.lastClient, to, false
+	p.line.flying, p.line.last = 0, false
 	to.conns[p.line.client] = p
 }
 
@@ -187,6 +191,9 @@ func (p *peer) step(ev pfsm.Event) {
 	for _, e := range p.m.Step(w.now, ev) {
 		switch e := e.(type) {
 		case pfsm.Send:
+			if _, ended := e.Packet.(wire.C2MLinkEnded); ended && w.bug == endsUnsaid {
+				continue
+			}
 			if w.log.tracing {
 				w.tracef("peer %d -> %s", p.id, show(e.Packet))
 			}

@@ -22,8 +22,9 @@ type master struct {
 	queue   []mfsm.Event  // what happened meanwhile
 	conns   map[mfsm.ClientID]*peer
 	began   time.Duration
-	saying  []*said // in this step
-	said    []*said // lately
+	saying  []*said        // in this step
+	writing *mfsm.Registry // asked for and not written yet
+	said    []*said        // lately
 }
 
 // newMaster starts a master process.
@@ -78,6 +79,9 @@ func (m *master) shut(e mfsm.Close) {
 	// PCCL's way with peers that report a failure (quirk Q5).
 	reported := !p.native && (strings.Contains(e.Reason, "PEER_REGISTERED/CONNECTING_TO_PEERS_FAILED") ||
 		strings.Contains(e.Reason, "no ring of group"))
+	if p.line.client != e.Client && w.heirs.on {
+		return // it has come back over another one
+	}
 	if p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !reported && !w.cornered(p) {
 		w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 	}
@@ -88,11 +92,15 @@ func (m *master) shut(e mfsm.Close) {
 // commit writes the registry.
 func (m *master) commit(e mfsm.Commit) {
 	w := m.w
+	r := &e.Registry
+	m.writing = r
 	m.after(w.rng.between(0, 5*time.Millisecond), func() {
 		if m.deposed {
 			return
 		}
-		w.heirs.registry = e.Registry
+		if w.heirs.registry = *r; m.writing == r {
+			m.writing = nil
+		}
 		told := func() { m.take(mfsm.Committed{Number: e.Number}) }
 		if !w.heirs.on {
 			told()
@@ -185,6 +193,7 @@ func (m *master) step(ev mfsm.Event) {
 		case mfsm.Log:
 			w.rounds(e.Fact)
 			m.recovered(e.Fact)
+			w.buried(e.Fact)
 			if w.log.keep {
 				w.log.facts = append(w.log.facts, e.Fact.Kind+": "+e.Fact.Text)
 				w.log.factAt = append(w.log.factAt, w.now)
@@ -195,10 +204,8 @@ func (m *master) step(ev mfsm.Event) {
 		}
 	}
 	m.struck()
-	if m.dead {
-		return
-	}
-	if at, ok := m.m.Deadline(); ok && (m.tick <= w.now || at < m.tick) {
+	m.exactly()
+	if at, ok := m.m.Deadline(); ok && !m.dead && (m.tick <= w.now || at < m.tick) {
 		due := max(at, w.now+time.Microsecond)
 		m.tick = due
 		w.at(due, nil, func() {
@@ -216,10 +223,12 @@ func (m *master) deliver(client mfsm.ClientID, p *peer, pkt wire.Packet, sync in
 	if p.line.hole {
 		return
 	}
+	p.line.flying++
 	p.fromMaster(client, func() {
 		if p.line.cut {
 			return
 		}
+		defer p.arrived()
 		s.heardBy(p)
 		if sync != 0 {
 			p.memory.sync = sync

@@ -117,6 +117,7 @@ func TestBugsAreFound(t *testing.T) {
 		"members counted by uuid":           membersByUUID,
 		"a choice taken at the launch":      choiceOfLaunch,
 		"a choice taken before its packet":  choiceAhead,
+		"a plan that some do not take":      planForgotten,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= within; seed++ {

@@ -101,7 +101,7 @@ const (
 	keepalive      = 20 * time.Second
 	hangAfter      = 200 * time.Second
 	maxEvents      = 200000
-	registerBound  = 10 * time.Second
+	registerBound  = 12 * time.Second
 	patience       = 20 * time.Millisecond // with a ring, before a better one replaces it
 )
 
@@ -125,6 +125,7 @@ const (
 	meshNewsLate                // some members hear of the mesh after what uses it
 	membersByUUID               // some members count in another order
 	choiceOfLaunch              // an all-reduce goes as it was chosen at its launch
+	planForgotten               // some take the ring for what is to go over trees
 	choiceAhead                 // some go directly as soon as the mesh stands, before they are told to
 	numbersForgotten            // a master begins with the numbers of the first one
 	verdictsForgotten           // peers do not report the verdicts that they have heard
@@ -135,6 +136,7 @@ const (
 	dropUnconfirmed             // a master drops peers that it may not drop
 	switchedLate                // ... tells of a ring behind the commences of operations in it
 	oldVerdicts                 // newcomers take verdicts of operations before their time
+	endsUnsaid                  // peers do not say which neighbours they have lost
 )
 
 // world is one run.

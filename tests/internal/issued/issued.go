@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/guard"
 )
 
 const (
@@ -25,16 +27,39 @@ const (
 	Env = "GOPCCL_TEST_SECURITY"
 	// made is the authority that the children of this process share.
 	made = "GOPCCL_TEST_AUTHORITY"
+	// ofHead is the credential of the masters.
+	ofHead = "GOPCCL_TEST_HEAD"
+	// revoked is the revocation list of the masters.
+	revoked = "GOPCCL_TEST_REVOKED"
 )
 
 // On reports whether runs are in TLS.
 func On() bool { return os.Getenv(Env) == "require" }
 
-// SwitchOn has the runs of this process and of its children be in TLS. It comes first.
-func SwitchOn() { must(os.Setenv(Env, "require")) }
+// SwitchOn has the runs of this process and of its children be in TLS, until off. It comes
+// before they are started.
+func SwitchOn() (off func()) {
+	before, was := os.LookupEnv(Env)
+	must(os.Setenv(Env, "require"))
+	return func() {
+		if was {
+			must(os.Setenv(Env, before))
+		} else {
+			must(os.Unsetenv(Env))
+		}
+	}
+}
 
 // Peer gives a peer a credential of its own, unless it has one or runs are in plaintext.
 func Peer(o *core.SecurityOptions) { give(o, secure.Peer) }
+
+// Guard gives one to a peer that is made below core.
+func Guard(o *guard.Options) {
+	var s core.SecurityOptions
+	if give(&s, secure.Peer); s.Credential != nil {
+		o.Credential = s.Credential
+	}
+}
 
 // Master gives one to a master.
 func Master(o *core.SecurityOptions) { give(o, secure.Master) }
@@ -45,12 +70,62 @@ func give(o *core.SecurityOptions, role secure.Role) {
 	if !On() || o.Credential != nil || o.File != "" || o.Join != "" || o.Mode != "" {
 		return
 	}
-	s := signer()
-	name := fmt.Sprintf("%v-%d-%d", role, os.Getpid(), count.Add(1))
-	_, text, err := s.NewCredential(secure.Identity{Role: role, Name: name}, []*x509.Certificate{s.Cert}, 48*time.Hour, time.Now())
+	if role == secure.Master {
+		o.Credential, o.Revoked = head(), os.Getenv(revoked)
+		return
+	}
+	o.Credential = Issue(secure.Identity{Role: role, Name: fmt.Sprintf("%v-%d-%d", role, os.Getpid(), count.Add(1))})
+}
+
+// head returns the credential of all masters, of this process and of those above and below
+// it: a master that is started again has the file of the one before.
+var head = sync.OnceValue(func() *secure.Credential {
+	text, err := base64.StdEncoding.DecodeString(os.Getenv(ofHead))
 	must(err)
-	o.Credential, err = secure.ParseCredential(text)
+	if len(text) == 0 {
+		text = mint(signer(), secure.Identity{Role: secure.Master, Name: "head"})
+		must(os.Setenv(ofHead, base64.StdEncoding.EncodeToString(text)))
+	}
+	c, err := secure.ParseCredential(text)
 	must(err)
+	return c
+})
+
+// Issue makes a credential of the runs in TLS, which a test uses by itself.
+func Issue(id secure.Identity) *secure.Credential { return issue(signer(), id) }
+
+// Foreign makes one of a run that has nothing to do with them.
+func Foreign(id secure.Identity) *secure.Credential {
+	s, err := authority.NewAuthority("foreign", "", time.Now())
+	must(err)
+	return issue(s, id)
+}
+
+func issue(s *authority.Signer, id secure.Identity) *secure.Credential {
+	c, err := secure.ParseCredential(mint(s, id))
+	must(err)
+	return c
+}
+
+func mint(s *authority.Signer, id secure.Identity) []byte {
+	_, text, err := s.NewCredential(id, []*x509.Certificate{s.Cert}, 48*time.Hour, time.Now())
+	must(err)
+	return text
+}
+
+// Revoke has the masters that are started from now on know that c is revoked, until undo.
+func Revoke(c *secure.Credential) (undo func()) {
+	der, err := signer().List(1, []x509.RevocationListEntry{{SerialNumber: c.Leaf().SerialNumber, RevocationTime: time.Now()}}, nil, time.Now())
+	must(err)
+	f, err := os.CreateTemp("", "gopccl-*.crl")
+	must(err)
+	must(pem.Encode(f, &pem.Block{Type: "X509 CRL", Bytes: der}))
+	must(f.Close())
+	must(os.Setenv(revoked, f.Name()))
+	return func() {
+		must(os.Unsetenv(revoked))
+		must(os.Remove(f.Name()))
+	}
 }
 
 // signer returns the authority of this process, and of those above and below it.
@@ -73,17 +148,17 @@ var signer = sync.OnceValue(func() *authority.Signer {
 	return s
 })
 
-// Share makes the authority before children are started.
+// Share makes the authority, and the credential of the masters, before children are started.
 func Share() {
 	if On() {
-		signer()
+		head()
 	}
 }
 
 // Command returns a command of a process whose runs are in TLS, whatever this one does.
 // All such processes share an authority.
 func Command(program string) []string {
-	signer()
+	head()
 	return []string{"env", Env + "=require", program}
 }
 

@@ -134,6 +134,7 @@ func (t *trainer) join(ctx context.Context) (err error) {
 	opt.Master, opt.PoolSize, opt.PortBase, opt.Logger = t.Master, t.Pool, -1, logger()
 	issued.Peer(&opt.Security)
 	opt.Probe.Duration, opt.Probe.Connections = 20*time.Millisecond, 1
+	opt.ReattachTimeout = -1 // a peer that has lost its master has to be gone
 	opt.ListenHost, opt.Ports, opt.Announce.Ports = "127.0.0.1", t.Ports, t.Announce
 	if t.Via != "" {
 		opt.ListenHost = behind

@@ -1,5 +1,5 @@
 // Command contest measures all-reduces over the wide-area networks of
-// tests/wan/internal/lab, with the defaults of gopccl, beside PCCL 1.0.0, PyTorch's
+// tests/wan/internal/lab, with the defaults of gopccl, in plaintext and in TLS, beside PCCL 1.0.0, PyTorch's
 // Gloo and plain TCP that sends as many bytes over one or more connections. All take
 // turns in one run; the table says for each how long an operation took (median,
 // without the first), what part of the ideal that is (the bytes at the rate of the
@@ -9,7 +9,9 @@
 //
 //	go run ./tests/wan/contest -profile regional -bytes 16777216,400000
 //	go run ./tests/wan/contest -profile lossy -bytes 2097152 -pccl 1,8 -gloo
+//	go run ./tests/wan/contest -profile home -bytes 4194304 -tls
 //	go run ./tests/wan/contest -write NAME -only lossy/
+//	go run ./tests/wan/contest -profile intercontinental,lossy -bytes 2097152 -blackout 5s -plain ''
 package main
 
 import (
@@ -66,17 +68,20 @@ func compete() error {
 	names := flag.String("profile", "regional", "profiles, comma separated: "+strings.Join(lab.Names(), ", "))
 	sizes := flag.String("bytes", "16777216,400000", "bytes of an operation, comma separated")
 	rounds := flag.Int("rounds", 5, "operations of each, the first not counted")
-	plain := flag.String("plain", "1,4,16", "connections of plain TCP, comma separated; paced with a p behind the number")
+	plain := flag.String("plain", "1,4,16", "connections of plain TCP, comma separated; paced with a p behind the number; none: it takes no part")
 	original := flag.String("pccl", "", "connections of PCCL 1.0.0, comma separated; none: it takes no part")
 	torch := flag.Bool("gloo", false, "PyTorch's Gloo takes part")
+	tls := flag.Bool("tls", false, "gopccl in TLS takes part, too")
 	congestion := flag.String("congestion", "cubic", "congestion control of all hosts")
 	seed := flag.Uint64("seed", 1, "of the losses")
 	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, .json and .svg")
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
+	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
 	flag.Parse()
 	g := game{
-		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
-		plain: strings.Split(*plain, ","), original: numbers(*original), gloo: *torch,
+		blackout: *blackout,
+		seed:     *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
+		plain: strings.Split(*plain, ","), original: numbers(*original), gloo: *torch, secure: *tls,
 	}
 	if *write != "" {
 		return g.tour(*write, *only)
@@ -97,6 +102,7 @@ func (g game) tour(base, only string) error {
 		return err
 	}
 	g.plain, g.original, g.gloo = []string{"1", "4", "16", "1p", "4p"}, []int{1, 8}, true
+	g.secure = true
 	for _, m := range series {
 		if !strings.HasPrefix(m.String(), only) {
 			continue
@@ -144,6 +150,8 @@ type game struct {
 	plain      []string // connections, with a p behind if they are paced
 	original   []int
 	gloo       bool
+	blackout   time.Duration
+	secure     bool // gopccl in TLS takes part, too
 }
 
 // play builds a network, lets all begin, and then takes turns. The last host is
@@ -175,7 +183,13 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 		}
 		for round := range g.rounds {
 			for _, c := range all {
-				if err := c.turn(l, bytes, round > 0); err != nil {
+				end := g.darken(l, round)
+				err := c.turn(l, bytes, round > 0)
+				end()
+				if err == nil {
+					err = g.endured(c, round)
+				}
+				if err != nil {
 					return nil, fmt.Errorf("%s: %w", c.name, err)
 				}
 			}
@@ -200,9 +214,15 @@ func (g game) enter(l *lab.Lab, p *lab.Profile) (all []*contestant, err error) {
 		all = append(all, &contestant{name: name, side: s})
 		return nil
 	}
-	ours, err := newOurs(l)
+	ours, err := newOurs(l, false, g.blackout > 0)
 	if err := add(nameOurs, ours, err); err != nil {
 		return all, err
+	}
+	if g.secure {
+		ours, err := newOurs(l, true, g.blackout > 0)
+		if err := add(nameTLS, ours, err); err != nil {
+			return all, err
+		}
 	}
 	for _, n := range g.original {
 		name := fmt.Sprintf("%s, %d", namePCCL, n)
@@ -218,6 +238,9 @@ func (g game) enter(l *lab.Lab, p *lab.Profile) (all []*contestant, err error) {
 		}
 	}
 	for k, word := range g.plain {
+		if word == "" {
+			continue
+		}
 		number, paced := strings.CutSuffix(word, "p")
 		n, err := strconv.Atoi(number)
 		if err != nil || n < 1 {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/tests/internal/gloo"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/pccl"
 	"github.com/gopccl/gopccl/tests/wan/internal/lab"
 )
@@ -49,7 +50,11 @@ func begin(l *lab.Lab, host int, o order) (*proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self)
+	command := []string{self}
+	if o.Secure {
+		command = issued.Command(self)
+	}
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), orderVariable+"="+string(text))
 	return start(l, host, cmd)
 }
@@ -65,22 +70,30 @@ func (p *proc) hear() (r report, err error) {
 type own struct {
 	master *proc // works as long as its input is open; nil: none is needed
 	procs  []*proc
+	// retries is the most of a process, in the last operation.
+	retries int
 }
 
 func at(l *lab.Lab, host, port int) string {
 	return net.JoinHostPort(l.Hosts[host].Addr.String(), strconv.Itoa(port))
 }
 
-func newOurs(l *lab.Lab) (_ side, err error) {
-	world := len(l.Hosts) - 1
+// newOurs is gopccl. In TLS each process has a credential of its own.
+func newOurs(l *lab.Lab, secure, repeat bool) (_ side, err error) {
+	world, port := len(l.Hosts)-1, 48148
+	if secure {
+		port++
+	}
 	s := &own{}
-	if s.master, err = begin(l, world, order{Role: "master", Listen: at(l, world, 48148)}); err != nil {
+	if s.master, err = begin(l, world, order{Role: "master", Listen: at(l, world, port), Secure: secure}); err != nil {
 		return s, err
 	}
 	if _, err := s.master.hear(); err != nil {
 		return s, err
 	}
-	return s, s.begin(l, func(int) order { return order{Role: "gopccl", Master: at(l, world, 48148), World: world} })
+	return s, s.begin(l, func(int) order {
+		return order{Role: "gopccl", Master: at(l, world, port), World: world, Secure: secure, Repeat: repeat}
+	})
 }
 
 // newPlainRing is plain TCP on n connections, each paced at so many bits/s; 0: not.
@@ -114,12 +127,14 @@ func (s *own) operate(bytes int) (slowest time.Duration, err error) {
 			return 0, err
 		}
 	}
+	s.retries = 0
 	for _, p := range s.procs {
 		r, err := p.hear()
 		if err != nil {
 			return 0, err
 		}
 		slowest = max(slowest, r.Took)
+		s.retries = max(s.retries, r.Retries)
 	}
 	return slowest, nil
 }

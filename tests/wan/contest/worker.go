@@ -16,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/platform"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
 // order is what a process in a host is told.
@@ -27,6 +28,8 @@ type order struct {
 	World       int
 	Connections int
 	Pace        uint64 // of each connection, bytes/s; 0: none
+	Secure      bool   // gopccl in TLS
+	Repeat      bool   // operations that fail are repeated, instead of ending the process
 }
 
 // report is a line that a process says.
@@ -34,6 +37,8 @@ type report struct {
 	Ready bool
 	Took  time.Duration
 	Err   string
+	// Retries counts the operations that failed and were repeated.
+	Retries int
 }
 
 // work does what is ordered until the input ends.
@@ -42,9 +47,12 @@ func work(o order) error {
 	defer cancel()
 	say := func(r report) { _ = json.NewEncoder(os.Stdout).Encode(r) }
 	var once func(bytes int) error
+	retries := 0
 	switch o.Role {
 	case "master":
-		m, err := core.NewMaster(core.MasterOptions{Listen: o.Listen})
+		opt := core.MasterOptions{Listen: o.Listen}
+		issued.Master(&opt.Security)
+		m, err := core.NewMaster(opt)
 		if err != nil {
 			return err
 		}
@@ -56,7 +64,10 @@ func work(o order) error {
 			return err
 		}
 		defer c.Close()
-		once = func(bytes int) error { return allReduce(ctx, c, o.World, bytes) }
+		once = func(bytes int) (err error) {
+			retries, err = allReduce(ctx, c, o, bytes)
+			return err
+		}
 	case "plain":
 		p, err := newPlain(o)
 		if err != nil {
@@ -76,7 +87,7 @@ func work(o order) error {
 		if err := once(bytes); err != nil {
 			r.Err = err.Error()
 		}
-		r.Took = time.Since(began)
+		r.Took, r.Retries = time.Since(began), retries
 		say(r)
 	}
 	return nil
@@ -84,27 +95,35 @@ func work(o order) error {
 
 // join connects with the defaults and returns when all peers are there.
 func join(ctx context.Context, o order) (*core.Communicator, error) {
-	c, err := core.Connect(ctx, core.Options{Master: o.Master})
+	opt := core.Options{Master: o.Master}
+	issued.Peer(&opt.Security)
+	c, err := core.Connect(ctx, opt)
 	if err != nil {
 		return nil, err
 	}
 	return c, c.WaitForPeers(ctx, o.World)
 }
 
-func allReduce(ctx context.Context, c *core.Communicator, world, bytes int) error {
+func allReduce(ctx context.Context, c *core.Communicator, o order, bytes int) (retries int, err error) {
 	v := make([]float32, max(1, bytes/4))
 	for i := range v {
 		v[i] = float32(i % 1000)
 	}
-	if _, err := c.AllReduce(ctx, core.ReduceOf(v, v, core.Sum)); err != nil {
-		return err
+	var info core.ReduceInfo
+	if r := core.ReduceOf(v, v, core.Sum); o.Repeat {
+		info, err = c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
+	} else {
+		info, err = c.AllReduce(ctx, r)
+	}
+	if err != nil {
+		return info.Retries, err
 	}
 	for i := range v {
-		if v[i] != float32(world*(i%1000)) {
-			return fmt.Errorf("element %d is %v", i, v[i])
+		if v[i] != float32(o.World*(i%1000)) {
+			return info.Retries, fmt.Errorf("element %d is %v", i, v[i])
 		}
 	}
-	return nil
+	return info.Retries, nil
 }
 
 // plain is a peer of a ring without dependencies and without reduction: every

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
+)
+
+// lastingKeys makes credentials that expire at a time.
+func lastingKeys(t testing.TB, until time.Time) keys {
+	dir := filepath.Join(t.TempDir(), "keys")
+	then := func() time.Time { return until.Add(-30 * 24 * time.Hour) }
+	_, err := authority.Init(dir, "trial", then)
+	require.NoError(t, err)
+	d, err := authority.Open(dir, then)
+	require.NoError(t, err)
+	return keys{t, d, filepath.Join(dir, "revoked.crl")}
+}
+
+// A run outlives the certificates with which its connections were made, if its endpoints
+// get others in time, and no operation is aborted. Without them it ends, and everybody is
+// told why.
+func TestCertificatesExpireInARun(t *testing.T) {
+	for name, rotated := range map[string]bool{"rotated": true, "forgotten": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			until := time.Now().Add(6 * time.Second).Truncate(time.Second) // as certificates say it
+			k := lastingKeys(t, until)
+			files := []string{k.file("head", secure.Master), k.file("gpu-0", secure.Peer), k.file("gpu-1", secure.Peer), k.file("gpu-2", secure.Peer)}
+			addr, log := newRealm(t).master(func(o *core.MasterOptions) {
+				o.Security.Credential, o.Security.File = nil, files[0]
+				o.HeartbeatInterval, o.HeartbeatTimeout = 50*time.Millisecond, 30*time.Second
+			})
+			comms := world(t, ctx, addr, 3, func(id int, o *core.Options) {
+				o.Security.File, o.HeartbeatInterval = files[1+id], 50*time.Millisecond
+				o.ReattachTimeout = 5 * time.Second // with an expired certificate nothing leads back to the master
+			})
+			if rotated {
+				d, err := authority.Open(k.path(), time.Now)
+				require.NoError(t, err)
+				for _, path := range files {
+					c, err := secure.LoadCredential(path, secure.LoadOptions{})
+					require.NoError(t, err)
+					text, _, err := d.Rotate(c, 30*24*time.Hour)
+					require.NoError(t, err)
+					require.NoError(t, durable.Replace(path, text, 0o600))
+				}
+			}
+			past := until.Add(time.Second)
+			fails := each(comms, func(_ int, c *core.Communicator) error {
+				for v := []int32{0}; v[0] == 0; {
+					if v[0] = 0; rotated && time.Now().After(past) {
+						v[0] = 1
+					}
+					if _, err := core.AllReduceSlice(ctx, c, v, v, core.Min); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			for _, err := range fails {
+				if rotated {
+					require.NoError(t, err, "no operation is aborted")
+					continue
+				}
+				require.Error(t, err)
+				t.Log(err)
+				require.False(t, time.Now().Before(until))
+				require.NoError(t, ctx.Err(), "nobody waits")
+			}
+			if !rotated {
+				log.has(t, "certificate expired")
+				_, err := core.Connect(ctx, core.Options{Master: addr, Security: core.SecurityOptions{File: files[1]}})
+				require.ErrorIs(t, err, errs.InvalidConfig)
+				require.ErrorContains(t, err, "the clock of this machine says")
+			}
+			for _, c := range comms {
+				_ = c.Close()
+			}
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/plan"
+)
+
+// Large all-reduces over trees: what was measured differs from link to link, so that in
+// most worlds of distant peers the members are told of such plans.
+
+// simStripes is in how many stripes an all-reduce over trees goes.
+const simStripes = 2
+
+// scheme is what a direct exchange does instead of its two steps: the lanes of a plan,
+// a message for each segment.
+type scheme struct {
+	plan    *plan.Plan
+	ends    []int // of the chunks
+	sent    [][]bool
+	done    [][]bool
+	out, in []int // segments that are left, by lane
+}
+
+// startScheme gives d the lanes of a large all-reduce.
+func (op *op) startScheme(d *direct, large *plan.Option, n int) {
+	s := &scheme{
+		plan: plan.For(plan.Job{Kind: plan.AllReduce, N: n, Me: d.self, Mesh: true, Scheme: large.Scheme, Stripes: simStripes}),
+		ends: plan.Cut(len(op.buf)*8, 8, large.Scheme.Weights(simStripes)), // an element stands for a line of 64 bytes
+	}
+	for i := range s.ends {
+		s.ends[i] /= 8
+	}
+	for _, l := range s.plan.Out {
+		s.sent, s.out = append(s.sent, make([]bool, len(l.Segments))), append(s.out, len(l.Segments))
+	}
+	for _, l := range s.plan.In {
+		s.done, s.in = append(s.done, make([]bool, len(l.Segments))), append(s.in, len(l.Segments))
+	}
+	d.scheme = s
+	op.p.w.collector.schemes++
+}
+
+func (s *scheme) ready(r plan.Ref) bool { return r.None() || s.done[r.Lane-1][r.Segment] }
+
+// chunk returns where a chunk lies.
+func (s *scheme) chunk(i int) (from, to int) {
+	if i > 0 {
+		from = s.ends[i-1]
+	}
+	return from, s.ends[i]
+}
+
+// laneStep is the number of a message, which no other step has.
+func laneStep(segment int) int { return sumStep - 1 - segment }
+
+// flow sends what is ready and takes in what has come.
+func (op *op) flow() {
+	d := op.direct
+	s := d.scheme
+	for moved := true; moved; {
+		moved = false
+		for i, l := range s.plan.Out {
+			for k, seg := range l.Segments {
+				if s.sent[i][k] || !s.ready(seg.After) || !s.ready(seg.Gate) {
+					continue
+				}
+				to := d.members[l.Peer]
+				way := op.p.w.link(op.p, to)
+				if !way.alive || way.gen != d.out[l.Peer] {
+					op.end(lost(to))
+					return
+				}
+				from, end := s.chunk(seg.Chunk)
+				op.send(way, to, laneStep(k), op.buf[from:end])
+				s.sent[i][k], moved = true, true
+				s.out[i]--
+			}
+		}
+		for i, l := range s.plan.In {
+			for k, seg := range l.Segments {
+				if s.done[i][k] || !s.ready(seg.After) {
+					continue
+				}
+				got, ok := op.take(d.members[l.Peer], laneStep(k))
+				if !ok {
+					continue
+				}
+				from, end := s.chunk(seg.Chunk)
+				if len(got) != end-from {
+					op.end(errors.New("frame of the wrong size"))
+					return
+				}
+				for at, v := range got {
+					if seg.Do.Reduces() && op.p.w.bug != chunkLost {
+						v += op.buf[from+at]
+					}
+					op.buf[from+at] = v
+				}
+				s.done[i][k], moved = true, true
+				s.in[i]--
+			}
+		}
+	}
+	for _, left := range append(append([]int{}, s.out...), s.in...) {
+		if left > 0 {
+			return
+		}
+	}
+	op.end(nil)
+}
+
+// broke reports whether s still needs the link to member i, or from it.
+func (s *scheme) broke(i int, sending bool) bool {
+	lanes, left := s.plan.In, s.in
+	if sending {
+		lanes, left = s.plan.Out, s.out
+	}
+	for k, l := range lanes {
+		if l.Peer == i && left[k] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// route says what an all-reduce over the mesh goes along.
+func route(e pfsm.StartData) string {
+	if e.Large == nil {
+		return ""
+	}
+	return fmt.Sprint(e.Large.Scheme.Name, e.Large.From)
+}
+
+// TestSchemes: with links measured that differ, large all-reduces take plans of their
+// own, while rings change and newcomers join. Nothing fails because of it.
+func TestSchemes(t *testing.T) {
+	n := uint64(150)
+	if raceEnabled {
+		n = 20
+	}
+	schemes := 0
+	for seed := uint64(1); seed <= n; seed++ {
+		w := distant(seed, noBug, 3+int(seed%5), 6)
+		w.plan.optimize = true
+		w.plan.eager, w.plan.overlap, w.plan.others = seed%2 == 0, seed%3 == 0, seed%5 == 0
+		require.Empty(t, w.run(), "seed %d", seed)
+		schemes += w.collector.schemes
+		require.Zero(t, w.unprovoked, "seed %d", seed)
+	}
+	t.Logf("%d seeds: %d all-reduces of one peer each over trees", n, schemes)
+	require.Greater(t, schemes, int(n))
+}
