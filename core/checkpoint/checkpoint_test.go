@@ -19,28 +19,8 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/scratch"
 )
-
-// tempDir is t.TempDir with a removal that asks no more of the system than
-// this package does: Wine lacks what t.TempDir needs.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "checkpoint")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, remove(dir)) })
-	return dir
-}
-
-// remove removes a file or a directory with all in it.
-func remove(path string) error {
-	names, _ := os.ReadDir(path) // none for a file
-	for _, n := range names {
-		if err := remove(filepath.Join(path, n.Name())); err != nil {
-			return err
-		}
-	}
-	return os.Remove(path)
-}
 
 func sample(revision uint64) State {
 	return State{
@@ -69,7 +49,7 @@ func requireCorrupt(t testing.TB, err error, what string) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	dir := filepath.Join(tempDir(t), "new", "directory")
+	dir := filepath.Join(scratch.Dir(t), "new", "directory")
 	want := sample(1<<63 + 5)
 	path := save(t, dir, want, 0)
 	got, err := Load(path)
@@ -86,7 +66,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestRoundTripProperty(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	rapid.Check(t, func(r *rapid.T) {
 		var s State
 		s.Revision = rapid.Uint64().Draw(r, "revision")
@@ -110,7 +90,7 @@ func TestRoundTripProperty(t *testing.T) {
 // The layout of the file, byte by byte.
 func TestFormat(t *testing.T) {
 	s := State{Revision: 3, Tensors: []Tensor{{Key: "w", Data: []byte("abc"), DType: dtype.Uint8}}}
-	b, err := os.ReadFile(save(t, tempDir(t), s, 0))
+	b, err := os.ReadFile(save(t, scratch.Dir(t), s, 0))
 	require.NoError(t, err)
 	js := fmt.Sprintf(`{"revision":3,"byte_order":%q,"tensors":[{"key":"w","dtype":"uint8","offset":0,"size":3}]}`, byteOrder())
 	want := append([]byte("gopcclC1"), byte(len(js)), 0, 0, 0, 0, 0, 0, 0)
@@ -124,7 +104,7 @@ func TestFormat(t *testing.T) {
 
 // A file that ends at any position, or has any byte changed, is not loaded.
 func TestEveryDamageIsFound(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	whole, err := os.ReadFile(save(t, dir, sample(5), 0))
 	require.NoError(t, err)
 	path := filepath.Join(dir, "damaged")
@@ -170,7 +150,7 @@ func TestLyingHeaders(t *testing.T) {
 		return fmt.Sprintf(`{"byte_order":%q,"tensors":[%s]}`, byteOrder(), tensor)
 	}
 	good := one(`{"key":"a","dtype":"uint8","offset":0,"size":3}`)
-	path := filepath.Join(tempDir(t), "forged")
+	path := filepath.Join(scratch.Dir(t), "forged")
 	load := func(b []byte) error {
 		require.NoError(t, os.WriteFile(path, b, 0o666))
 		_, err := Load(path)
@@ -205,7 +185,7 @@ func TestLyingHeaders(t *testing.T) {
 }
 
 func TestSaveRefuses(t *testing.T) {
-	dir := filepath.Join(tempDir(t), "untouched")
+	dir := filepath.Join(scratch.Dir(t), "untouched")
 	for name, s := range map[string]State{
 		"twice": {Tensors: []Tensor{{Key: "a"}, {Key: "a"}}},
 		"key":   {Tensors: []Tensor{{Key: "\xff"}}},
@@ -218,7 +198,7 @@ func TestSaveRefuses(t *testing.T) {
 	}
 	require.NoDirExists(t, dir)
 
-	occupied := filepath.Join(tempDir(t), "file")
+	occupied := filepath.Join(scratch.Dir(t), "file")
 	require.NoError(t, os.WriteFile(occupied, nil, 0o666))
 	_, _, err := Save(occupied, sample(1), 0)
 	require.Equal(t, errs.Internal, errs.CodeOf(err))
@@ -248,7 +228,7 @@ func TestWriteErrorsAreReported(t *testing.T) {
 }
 
 func TestKeep(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes-r1.txt"), nil, 0o666))
 	var paths []string
 	// Revisions go back after a restart from an older state: what was saved
@@ -277,7 +257,7 @@ func TestKeep(t *testing.T) {
 
 // What a crashed process left is removed in time, what another one is writing is not.
 func TestStaleTemporaryFiles(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	const name = ".0000000001-r1-00000000.gopccl.0123456789abcde"
 	for i, p := range []string{".gopccl-1.tmp", ".gopccl-2.tmp", name + "0.part", name + "1.part", ".mine.0123456789abcdef.part"} {
 		p = filepath.Join(dir, p)
@@ -301,7 +281,7 @@ func TestStaleTemporaryFiles(t *testing.T) {
 // The newest sound checkpoint is taken, damaged ones are named, and
 // the checkpoint of another model is refused.
 func TestLatestSkipsDamaged(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	_, _, err := Latest(filepath.Join(dir, "missing"))
 	require.Equal(t, errs.NoSharedStateAvailable, errs.CodeOf(err))
 	good := save(t, dir, sample(7), 0)
@@ -328,7 +308,7 @@ func TestLatestSkipsDamaged(t *testing.T) {
 }
 
 func TestLoadInto(t *testing.T) {
-	path := save(t, tempDir(t), sample(7), 0)
+	path := save(t, scratch.Dir(t), sample(7), 0)
 	blank := func() []Tensor {
 		ts := sample(0).Tensors
 		for i := range ts {
@@ -364,12 +344,12 @@ func TestLoadInto(t *testing.T) {
 }
 
 func TestMissingFile(t *testing.T) {
-	_, err := Load(filepath.Join(tempDir(t), "none"))
+	_, err := Load(filepath.Join(scratch.Dir(t), "none"))
 	require.Equal(t, errs.InvalidArgument, errs.CodeOf(err))
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = LoadInto(filepath.Join(tempDir(t), "none"), nil)
+	_, err = LoadInto(filepath.Join(scratch.Dir(t), "none"), nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = Load(tempDir(t))
+	_, err = Load(scratch.Dir(t))
 	require.Error(t, err)
 }
 
@@ -389,7 +369,7 @@ func FuzzLoad(f *testing.F) {
 			sum := sha256.Sum256(b)
 			b = append(bytes.Clone(b), sum[:]...)
 		}
-		path := filepath.Join(tempDir(t), "f")
+		path := filepath.Join(scratch.Dir(t), "f")
 		require.NoError(t, os.WriteFile(path, b, 0o666))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -412,7 +392,7 @@ func FuzzLoad(f *testing.F) {
 
 // A checkpoint that is safe on the disk is one, whatever becomes of the old ones.
 func TestSaveSucceedsWhenOldOnesCannotBeRemoved(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "0000000001-r1-00000000.gopccl", "x"), 0o777)) // somebody's backup
 	for i := range 3 {
 		path, left, err := Save(dir, sample(uint64(i)), 1)

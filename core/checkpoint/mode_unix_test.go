@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/scratch"
 )
 
 // The umask decides who may read a checkpoint, as with any other file.
 func TestCheckpointHasThePermissionsOfTheUmask(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	old := syscall.Umask(0o027)
 	defer syscall.Umask(old)
 	info, err := os.Stat(save(t, dir, sample(1), 0))

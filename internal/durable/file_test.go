@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/gopccl/gopccl/internal/scratch"
 )
 
 // A test runs this program again, with these in the environment: which file it is to write,
@@ -50,25 +52,6 @@ func TestMain(m *testing.M) {
 
 const before, after = "what was there", "what has come since, and is longer"
 
-// tempDir is t.TempDir with a removal that Wine knows, too.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "durable")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, remove(dir)) })
-	return dir
-}
-
-func remove(path string) error {
-	names, _ := os.ReadDir(path) // none for a file
-	for _, n := range names {
-		if err := remove(filepath.Join(path, n.Name())); err != nil {
-			return err
-		}
-	}
-	return os.Remove(path)
-}
-
 func read(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -95,7 +78,7 @@ func TestProcessDiesAtEachStep(t *testing.T) {
 	for _, name := range []string{"old", "new"} {
 		became := 0
 		for step := 0; ; step++ {
-			dir := tempDir(t)
+			dir := scratch.Dir(t)
 			path := filepath.Join(dir, name)
 			first := ""
 			if name == "old" {
@@ -141,7 +124,7 @@ func TestProcessDiesAtEachStep(t *testing.T) {
 // The machine may lose power at any time: a name is given to what is on the disk already,
 // and the directory follows.
 func TestOrder(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	path := filepath.Join(dir, "x")
 	want := []string{"create " + path, "write " + path, "sync " + path, "rename " + path, "sync directory " + dir}
 	require.Equal(t, want, watch(func() { require.NoError(t, Replace(path, nil, 0o600)) }))
@@ -153,7 +136,7 @@ func TestOrder(t *testing.T) {
 // Every directory that is made is on the disk: the one above each is synced. A second time
 // there is nothing to do.
 func TestNewDirectories(t *testing.T) {
-	base := tempDir(t)
+	base := scratch.Dir(t)
 	dir := filepath.Join(base, "a", "b", "c")
 	make := func(dir string) []string { return watch(func() { require.NoError(t, MakeDir(dir, 0o700)) }) }
 	require.Equal(t, []string{
@@ -168,7 +151,7 @@ func TestNewDirectories(t *testing.T) {
 
 // What fails leaves nothing, and what was there as it was.
 func TestFailures(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	path := filepath.Join(dir, "x")
 	require.ErrorIs(t, Replace(filepath.Join(dir, "none", "x"), nil, 0o600), fs.ErrNotExist)
 	require.NoError(t, Create(path, []byte(before), 0o600))
@@ -213,7 +196,7 @@ func TestClean(t *testing.T) {
 			require.Equal(t, want, of)
 		}
 	}
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	left := func(name string, age time.Duration) {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, nil, 0o600))

@@ -7,16 +7,18 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/scratch"
 )
 
 // Nothing syncs a directory here, and nothing fails.
 func TestNoSyncOfDirectories(t *testing.T) {
-	require.NoError(t, SyncDir(filepath.Join(tempDir(t), "none")))
+	require.NoError(t, SyncDir(filepath.Join(scratch.Dir(t), "none")))
 }
 
 // A file that somebody reads is replaced when that has ended.
 func TestFileIsRead(t *testing.T) {
-	path := filepath.Join(tempDir(t), "x")
+	path := filepath.Join(scratch.Dir(t), "x")
 	require.NoError(t, Create(path, []byte(before), 0o600))
 	f, err := os.Open(path)
 	require.NoError(t, err)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/scratch"
 )
 
 const lockThis = "DURABLE_LOCK"
@@ -54,7 +56,7 @@ func elsewhere(t *testing.T, path string) (end func()) {
 // One at a time has a lock: of the goroutines of a process, and of processes. A caller that asks
 // in vain takes nothing away.
 func TestOneAtATime(t *testing.T) {
-	path := filepath.Join(tempDir(t), "lock")
+	path := filepath.Join(scratch.Dir(t), "lock")
 	l, err := TryLock(path)
 	require.NoError(t, err)
 	for range 2 {
@@ -89,7 +91,7 @@ func TestOneAtATime(t *testing.T) {
 
 // Goroutines that wait for a lock have it one after the other, each soon after the last.
 func TestManyWait(t *testing.T) {
-	path := filepath.Join(tempDir(t), "lock")
+	path := filepath.Join(scratch.Dir(t), "lock")
 	const each, all = 20, 8
 	count, inside := 0, false
 	var wg sync.WaitGroup

@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/scratch"
 )
 
 // A process that has been forked, and has the open file, does not keep the lock when the
 // one that took it gives it back.
 func TestForkedProcess(t *testing.T) {
-	path := filepath.Join(tempDir(t), "lock")
+	path := filepath.Join(scratch.Dir(t), "lock")
 	l, err := TryLock(path)
 	require.NoError(t, err)
 	child := exec.Command("cat")
@@ -34,5 +36,5 @@ func TestForkedProcess(t *testing.T) {
 
 // A directory that cannot be synced because it is not there is an error.
 func TestNoDirectory(t *testing.T) {
-	require.ErrorIs(t, SyncDir(filepath.Join(tempDir(t), "none")), os.ErrNotExist)
+	require.ErrorIs(t, SyncDir(filepath.Join(scratch.Dir(t), "none")), os.ErrNotExist)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/scratch"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -20,25 +21,6 @@ var left = Kept{Key: bytes.Repeat([]byte{7}, KeySize), Registry: fsm.Registry{Gr
 	{ID: 0, Round: 1<<40 + 7, NextRevision: 12, Resumes: true, Members: []wire.UUID{{1}, {2, 15: 9}}},
 	{ID: 4, Round: 3, NextRevision: 2, Print: &fsm.Fingerprint{1, 31: 2}},
 }}}
-
-// tempDir is t.TempDir with a removal that Wine knows, too.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "lead")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, remove(dir)) })
-	return dir
-}
-
-func remove(path string) error {
-	names, _ := os.ReadDir(path) // none for a file
-	for _, n := range names {
-		if err := remove(filepath.Join(path, n.Name())); err != nil {
-			return err
-		}
-	}
-	return os.Remove(path)
-}
 
 // begin leads with dir, as a master that starts.
 func begin(t *testing.T, dir string) (*File, uint32, Kept) {
@@ -55,7 +37,7 @@ func begin(t *testing.T, dir string) (*File, uint32, Kept) {
 
 // Every master has a higher term than those before, and what the last one has committed.
 func TestMastersOneAfterTheOther(t *testing.T) {
-	dir := filepath.Join(tempDir(t), "made", "here")
+	dir := filepath.Join(scratch.Dir(t), "made", "here")
 	f, term, k := begin(t, dir)
 	require.Zero(t, term)
 	require.Zero(t, k)
@@ -77,7 +59,7 @@ func TestMastersOneAfterTheOther(t *testing.T) {
 
 // A second master is told so, and changes nothing; not even its end frees the first.
 func TestOneMasterAtATime(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	f, _, _ := begin(t, dir)
 	for range 2 {
 		second := NewFile(dir)
@@ -119,7 +101,7 @@ func TestDamagedState(t *testing.T) {
 		"no registry":   {encode(7, []byte("{")), "the registry is damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := tempDir(t)
+			dir := scratch.Dir(t)
 			path := filepath.Join(dir, stateName)
 			require.NoError(t, os.WriteFile(path, c.b, 0o600))
 			_, _, _, err := NewFile(dir).Lead(context.Background())
@@ -137,7 +119,7 @@ func TestDamagedState(t *testing.T) {
 
 // A write that fails leaves what was there.
 func TestFailedWrite(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	f, _, _ := begin(t, dir)
 	require.NoError(t, f.Commit(context.Background(), left.Encode()))
 	f.dir = filepath.Join(dir, "none")
@@ -198,7 +180,7 @@ func FuzzKept(f *testing.F) {
 
 // An old copy of a directory learns of a later term, and keeps what it says.
 func TestOldCopyLearnsOfATerm(t *testing.T) {
-	dir := tempDir(t)
+	dir := scratch.Dir(t)
 	f, _, _ := begin(t, dir)
 	require.Error(t, NewFile(dir).Raise(3))
 	require.NoError(t, f.Commit(context.Background(), left.Encode()))

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/lead"
+	"github.com/gopccl/gopccl/internal/scratch"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -153,24 +152,9 @@ func TestMasterLosesTheLead(t *testing.T) {
 	})
 }
 
-// stateDir is t.TempDir with a removal that Wine knows, too.
-func stateDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "master")
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		files, err := os.ReadDir(dir)
-		require.NoError(t, err)
-		for _, f := range files {
-			require.NoError(t, os.Remove(filepath.Join(dir, f.Name())))
-		}
-		require.NoError(t, os.Remove(dir))
-	})
-	return dir
-}
-
 // One master at a time has a directory; the next one has a higher term and the same key.
 func TestMastersOfOneDirectory(t *testing.T) {
-	dir := stateDir(t)
+	dir := scratch.Dir(t)
 	first, ended := underway(t, Options{Lead: Lead{State: dir}})
 	<-first.s.helm.leads
 	_, second := underway(t, Options{Lead: Lead{State: dir}})
@@ -220,7 +204,7 @@ func TestPeersComeBackAndAreToldOfTheEnd(t *testing.T) {
 // A master that began with an old copy of the directory ends when it hears of a later
 // master, and the next one of the directory comes after that.
 func TestOldCopyOfTheDirectory(t *testing.T) {
-	dir := stateDir(t)
+	dir := scratch.Dir(t)
 	h, ended := underway(t, Options{Lead: Lead{State: dir}})
 	<-h.s.helm.leads
 	me := h.dial()

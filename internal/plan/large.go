@@ -65,10 +65,11 @@ const (
 	// leastLarge is the size of the least operation that is large: smaller ones may
 	// begin before the vote, with the ring or the direct exchange.
 	leastLarge = 2 << 20
-	// mostPlanned bounds the members: the search for parts takes 16 times as long with
-	// twice as many. A master plans for no larger groups.
-	mostPlanned = 10
 )
+
+// MostPlanned is the size of the largest group that Large plans for: the search for parts
+// takes some 10 ms with 8 members, and 16 times as long with twice as many.
+const MostPlanned = 10
 
 // Large compares the ring with the direct exchange in unequal parts and with sums inside
 // of sites, for large all-reduces. Delays between all members have to be known, and what

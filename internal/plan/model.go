@@ -31,7 +31,7 @@ type model struct {
 // and for more members than are planned for.
 func newModel(p Problem) *model {
 	n := p.N
-	if n < 3 || n > mostPlanned || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
+	if n < 3 || n > MostPlanned || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
 		return nil
 	}
 	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n)}

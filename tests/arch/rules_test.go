@@ -107,7 +107,7 @@ var testModules = []string{"github.com/stretchr/testify", "pgregory.net/rapid", 
 
 // testSuites are packages of test code that are not _test.go files.
 var testSuites = []string{
-	"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest", "internal/allocs",
+	"core/backend/backendtest", "core/quant/quanttest", "core/topo/solvertest", "internal/allocs", "internal/scratch",
 	"internal/transport/transporttest", "platform/platformtest", "internal/cuda/ptxtest", "internal/cuda/cudatest", "tests/...",
 }
 

@@ -17,7 +17,7 @@ x86_64-w64-mingw32-gcc -O2 -shared -o "$system32/bcryptprimitives.dll" tools/win
 
 # conf, core/secure and internal/guard are left out: Wine 8 has no call of the kind with which the tests of Go 1.26
 # remove their directories.
-packages=(./core/dtype ./core/errs ./internal/wire ./core/digest ./internal/plan ./internal/buf ./internal/durable ./internal/lead ./internal/stats ./core/trace ./internal/link ./internal/collective ./internal/message ./internal/reduce
+packages=(./core/dtype ./core/errs ./internal/wire ./core/digest ./internal/plan ./internal/buf ./internal/durable ./internal/scratch ./internal/lead ./internal/stats ./core/trace ./internal/link ./internal/collective ./internal/message ./internal/reduce
 	./core/checkpoint ./internal/sharedstate ./internal/master ./internal/mesh ./internal/sockets ./internal/transport/... ./internal/master/fsm/... ./internal/peer/fsm ./backends/... ./internal/cuda/... ./quantizers/... ./solvers/...
 	./platform/...)
 work=$(mktemp -d)

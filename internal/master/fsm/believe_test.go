@@ -52,7 +52,7 @@ func TestImpossibleReports(t *testing.T) {
 }
 
 // A round that two members deny, that nobody confirms and that the registry does not have is
-// no round, whoever reports first. One that all know of is: the registry may be an old copy.
+// no round, in whatever order the reports come. One that all know of is: the registry may be an old copy.
 func TestRoundsAreBelievedTogether(t *testing.T) {
 	three := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3)}
 	far := stood(three...)

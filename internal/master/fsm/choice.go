@@ -33,15 +33,11 @@ func (m *Machine) choose(g *group, ring []wire.UUID) wire.Direct {
 	return d
 }
 
-// mostLarge bounds the groups for which it is worth the time of the machine: the search for
-// parts takes some 10 ms with 8 members, and 16 times as long with twice as many.
-const mostLarge = 10
-
 // chooseLarge says which plans large all-reduces of g have, beside that ring. Members
 // are named as in its roster, which all of them know.
 func (m *Machine) chooseLarge(g *group, ring []wire.UUID) string {
 	p := plan.Problem{N: len(g.roster)}
-	if p.N > mostLarge {
+	if p.N > plan.MostPlanned {
 		return ""
 	}
 	var ms []*client

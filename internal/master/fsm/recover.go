@@ -501,7 +501,7 @@ func (m *Machine) grace(gs []*newest) time.Duration {
 	case m.recovery.again:
 		return m.cfg.Linger
 	}
-	if len(gs) == 0 { // whoever was here may come another time
+	if len(gs) == 0 { // those that were here may come another time
 		return m.longGrace()
 	}
 	for _, g := range gs {
