@@ -71,7 +71,7 @@ func TestReadmeRunWithTokens(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 2, peers)
+	require.Equal(t, 2, peers) // S2-51
 	for _, file := range []string{"a.pem", "b.pem"} {
 		_, err := secure.LoadCredential(file, secure.LoadOptions{})
 		require.NoError(t, err)

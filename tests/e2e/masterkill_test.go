@@ -495,7 +495,7 @@ func TestMasterKills(t *testing.T) {
 		{peers: 8, kills: kills, joins: 1, state: true, measure: true},
 		{peers: 3, kills: kills, joins: 1, state: true, secure: true},
 	} {
-		pauses := endure(t, p)
+		pauses := endure(t, p) // S1-11
 		tell(t, pauses)
 		list = append(list, pauses...)
 	}

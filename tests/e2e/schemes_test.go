@@ -128,7 +128,7 @@ func TestLargeAllReducesAcrossATerrain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := c.n
 			all := across(t, ctx, n, c.terrain)
-			together(t, n, func(i int) error { return untilPlanned(ctx, all[i], i, n, c.plan) })
+			together(t, n, func(i int) error { return untilPlanned(ctx, all[i], i, n, c.plan) }) // S3-20
 			for _, count := range []int{3 << 18, 1<<20 + 3, 20<<18 + 12345} {
 				together(t, n, func(i int) error {
 					info, err := sum(ctx, all[i], i, n, count, i%2 == 1)
