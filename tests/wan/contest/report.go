@@ -39,6 +39,17 @@ var series = []match{
 	{"perflow", "cubic", 16 << 20},
 	{"satellite", "cubic", 1 << 20},
 	{"sites", "cubic", 16 << 20},
+	{"report18", "cubic", 8 << 20},
+	{"report12", "cubic", 8 << 20},
+	{"report6", "cubic", 16 << 20},
+}
+
+// reported is what PCCL's report says of the experiments whose regions a profile has, in
+// seconds for 1.073 GB.
+var reported = map[string]struct{ pccl, gloo float64 }{
+	"report18": {90.50, 94.44},
+	"report12": {35.20, 37.58},
+	"report6":  {8.30, 9.67},
 }
 
 // entry is a contestant's part of a match.
@@ -187,6 +198,13 @@ func (o outcome) verdict() string {
 	}
 	if e, ok := o.best(nameTLS); ok {
 		text = append(text, fmt.Sprintf("In TLS gopccl reaches %.2f of what it reaches in plaintext.", ours.Seconds/e.Seconds))
+	}
+	if r, ok := reported[o.Profile]; ok {
+		pccl, a := o.best(namePCCL)
+		gloo, b := o.best(nameGloo)
+		if a && b {
+			text = append(text, fmt.Sprintf("Gloo took %.2f times as long as PCCL, and in its report %.2f times.", gloo.Seconds/pccl.Seconds, r.gloo/r.pccl))
+		}
 	}
 	return strings.Join(text, " ")
 }

@@ -63,8 +63,21 @@ func TestOutcomesAreKept(t *testing.T) {
 	require.Equal(t, list.markdown(), string(page))
 }
 
+// Where PCCL's report has the same experiment, its ratio stands beside ours.
+func TestVerdictNamesTheReport(t *testing.T) {
+	o := outcome{match{"report6", "cubic", 1 << 20}, []entry{
+		{Name: nameOurs, Seconds: 2}, {Name: namePCCL + ", 1", Seconds: 5}, {Name: namePCCL + ", 8", Seconds: 4}, {Name: nameGloo, Seconds: 6},
+	}}
+	require.Contains(t, o.verdict(), "Gloo took 1.50 times as long as PCCL, and in its report 1.17 times.")
+	o.Profile = "regional"
+	require.NotContains(t, o.verdict(), "report")
+}
+
 func TestSeries(t *testing.T) {
 	seen := map[match]bool{}
+	for name := range reported {
+		require.Contains(t, lab.Names(), name)
+	}
 	for _, m := range series {
 		require.Contains(t, lab.Names(), m.Profile)
 		require.False(t, seen[m], "%v twice", m)
