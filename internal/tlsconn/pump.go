@@ -18,9 +18,11 @@ const (
 	// keeps smallIn.
 	inSize  = 512 << 10
 	smallIn = 4 << 10
-	// sealMax is how much plaintext is sealed before the system gets it. The buffer
-	// for it, with heads and answers, has inSize, too.
-	sealMax = 31 * record
+	// sealMax is how much plaintext is sealed before the system gets it. Its ciphertext
+	// is still in the caches then, and is one packet of Linux, which are below 64 KiB
+	// until they reach the device: a fourth record would be the beginning of another
+	// one. The other endpoint opens what it has while the rest is sealed.
+	sealMax = 3 * record
 	// answers is the room for what crypto/tls writes by itself: alerts, and answers
 	// to key updates.
 	answers = 4 << 10
