@@ -36,7 +36,7 @@ of their own, the master runs in the measuring process, all on 127.0.0.1.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchAllReduceCmd(), newBenchCollectiveCmd(), newBenchSyncCmd(), newBenchHashCmd(), newBenchTopologyCmd(), newBenchPlanningCmd(), newBenchParkCmd(), newBenchPostCmd(), newBenchIdleCmd(), newBenchPeerCmd())
+	cmd.AddCommand(newBenchAllReduceCmd(), newBenchCollectiveCmd(), newBenchSyncCmd(), newBenchHashCmd(), newBenchTopologyCmd(), newBenchPlanningCmd(), newBenchParkCmd(), newBenchPostCmd(), newBenchIdleCmd(), newBenchStartCmd(), newBenchPeerCmd())
 	return cmd
 }
 

@@ -120,6 +120,23 @@ func TestBenchIdle(t *testing.T) {
 	}
 }
 
+// What a start in TLS takes more than one in plaintext.
+func TestBenchStart(t *testing.T) {
+	var out, errOut bytes.Buffer
+	code := execute(t.Context(), strings.Fields("bench start --world 2,3 --rounds 3 --json -"), nil, &out, &errOut)
+	require.Equal(t, exitOK, code, errOut.String())
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 2)
+	for i, line := range lines {
+		var r bench.StartResult
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Equal(t, 2+i, r.World)
+		require.Equal(t, 3, r.Rounds)
+		require.Positive(t, r.Plain)
+		require.Positive(t, r.TLS)
+	}
+}
+
 func TestBenchRefusesImpossibleArguments(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"allreduce --world 1", "--world"},
@@ -138,6 +155,8 @@ func TestBenchRefusesImpossibleArguments(t *testing.T) {
 		{"collective --world 4 --bytes 12", "less than one float32 for each of 4 peers"},
 		{"collective --dtype float8", "float8"},
 		{"collective --world 1", "--world"},
+		{"start --world 1", "--world"},
+		{"start --rounds 0", "--rounds"},
 		{"sync --world 2", "--world"},
 		{"hash --bytes -1", "--bytes"},
 		{"hash extra", "extra"},
