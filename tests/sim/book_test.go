@@ -13,6 +13,7 @@ type book struct {
 	syncs []*content
 	won   map[task]bool      // what a peer has reduced
 	sound map[[2]uint64]bool // states that some trainer has had as a whole
+	lost  map[task]int       // how often it had to be reduced again
 
 	// Counted in the run.
 	successes, failures, fetches int
@@ -59,7 +60,7 @@ type content struct {
 
 func newBook() book {
 	return book{
-		ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}, sound: map[[2]uint64]bool{},
+		ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}, sound: map[[2]uint64]bool{}, lost: map[task]int{},
 		occasions: map[occasion]*gathering{}, ways: map[uint64]way{}, meshing: map[int]bool{},
 	}
 }
@@ -102,6 +103,9 @@ func (b *book) started(w *world, op *op) {
 func (b *book) finished(w *world, op *op) {
 	if op.restored {
 		b.failures++
+		if !w.leaving {
+			b.lost[task{op.p.id, op.p.memory.revision, op.tag}]++
+		}
 		if !slices.Equal(op.buf, op.orig) {
 			w.failf("peer %d: buffer of failed operation %d (tag %d) is %v, was %v", op.p.id, op.seq, op.tag, op.buf, op.orig)
 		}

@@ -34,6 +34,8 @@ const (
 	mostKinds
 	pauseMaster // it stands still for longer than peers wait for a sign of life
 	blip        // the connection of one peer ends, and the peer comes back
+	revoke      // the certificate of a peer is revoked; in TLS
+	expire      // ... expires
 )
 
 // fault strikes when the run has handled a number of events: every step of
@@ -75,7 +77,7 @@ type scenario struct {
 func emptyWorld(seed uint64, bug mutation) *world {
 	w := &world{
 		seed: seed, rng: rng(seed * 0x2545f4914f6cdd1d), links: map[[2]int]*link{}, blocked: map[[2]int]bool{},
-		collector: newBook(), bug: bug,
+		collector: newBook(), bug: bug, keys: newKeys(),
 	}
 	if seed%4 != 0 {
 		w.eagerBytes = 1 << 20
@@ -104,10 +106,31 @@ func newWorld(seed uint64, bug mutation) *world {
 		faults = w.rng.n(16)
 	}
 	for range faults {
-		w.faults = append(w.faults, fault{at: 1 + w.rng.n(60*n*w.plan.loops), kind: kind(w.rng.n(int(numKinds)))})
+		w.faults = append(w.faults, fault{at: 1 + w.rng.n(60*n*w.plan.loops), kind: w.someKind()})
 	}
 	slices.SortFunc(w.faults, func(a, b fault) int { return a.at - b.at })
 	return w
+}
+
+// someKind draws a kind of fault.
+func (w *world) someKind() kind {
+	if !w.keys.on {
+		return kind(w.rng.n(int(numKinds)))
+	}
+	if k := kind(w.rng.n(int(numKinds) + 2)); k < numKinds {
+		return k
+	} else {
+		return k - numKinds + revoke
+	}
+}
+
+// allKinds are those that someKind draws, one bit each.
+func allKinds() uint {
+	kinds := uint(1)<<numKinds - 1
+	if inTLS {
+		kinds |= 1<<revoke | 1<<expire
+	}
+	return kinds
 }
 
 func (w *world) spawnOne() {
@@ -184,23 +207,25 @@ func (w *world) inject(f fault) {
 	switch f.kind {
 	case killMaster, replaceMaster, killBoth:
 		w.endMaster(f)
-		return
 	case pauseMaster, blip:
 		w.interrupt(f)
-		return
+	case revoke, expire:
+		w.outlaw(f)
 	case join:
 		w.spawnOne()
-		return
 	case stopMaster:
 		d := w.rng.between(0, 12*time.Second)
 		w.tracef("FAULT: master stands still for %v", d)
 		w.master.stops = max(w.master.stops, w.now+d)
-		return
+	default:
+		if p := w.victim(); p != nil {
+			w.strike(f, p)
+		}
 	}
-	p := w.victim()
-	if p == nil {
-		return
-	}
+}
+
+// strike injects a fault at a peer.
+func (w *world) strike(f fault, p *peer) {
 	switch f.kind {
 	case kill:
 		w.tracef("FAULT: peer %d is killed", p.id)

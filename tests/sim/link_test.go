@@ -128,7 +128,7 @@ func (p *peer) preflight(e pfsm.Preflight) {
 
 // reaches reports whether from can connect to another process that runs.
 func (w *world) reaches(from, to *peer) bool {
-	return !to.dead && !to.over && !from.mesh.dumb && !to.mesh.deaf && !w.blocked[[2]int{from.id, to.id}]
+	return !to.dead && !to.over && !from.mesh.dumb && !to.mesh.deaf && !w.blocked[[2]int{from.id, to.id}] && !w.estranged(from, to)
 }
 
 // release closes what this peer has opened to others than keep.
@@ -146,6 +146,7 @@ func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(
 	var failed []wire.UUID
 	todo := peers
 	began := w.now
+	p.mayConnect(peers)
 	var next func()
 	next = func() {
 		if p.over || !goes() {
@@ -172,6 +173,15 @@ func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(
 			w.excused = true
 			failed = append(failed, todo[0].UUID)
 		default:
+			goes, waits := w.greets(p, todo[0], target, began)
+			if waits {
+				w.after(50*time.Millisecond, p, next)
+				return
+			}
+			if !goes {
+				failed = append(failed, todo[0].UUID)
+				break
+			}
 			l.alive = true
 			l.gen++
 			l.last = w.now
@@ -253,7 +263,7 @@ type ahead struct {
 // having heard of its commence, or from a master that has died since; nil: nothing.
 func (p *peer) brings(op *op) []int64 {
 	for _, o := range slices.Backward(p.ops) {
-		if (o.nameless() || p.w.forgotten(p.id)) && o.tag == op.tag && o.epoch == op.epoch {
+		if (o.nameless() || p.w.forgotten(p.id) || p.outlawed()) && o.tag == op.tag && o.epoch == op.epoch {
 			return o.orig
 		}
 	}

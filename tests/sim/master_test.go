@@ -58,6 +58,7 @@ func (w *world) masterConfig(term uint32) mfsm.Config {
 		Solver: true, Background: true, Switch: true, Patience: patience, BeginAnew: w.seed%3 == 0,
 		Term: term, Authority: w.seed%5 == 4, Registry: w.heirs.registry,
 	}
+	w.keys.configure(&cfg)
 	if w.heirs.on {
 		cfg.Linger = 2 * time.Second
 		cfg.Resume, cfg.Authority = true, w.heirs.decides
@@ -270,7 +271,8 @@ func (p *peer) reattach(e pfsm.Reattach) {
 		}
 		p.dial(to)
 		w.tracef("peer %d -> %s", p.id, show(e.Hello))
-		p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9)})
+		p.stolen(e.Hello)
+		p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9), Who: p.who()})
 		p.toMaster(mfsm.PacketIn{Client: p.line.client, Packet: e.Hello})
 		client := p.line.client
 		w.after(w.rng.between(time.Second, 3*time.Second), p, func() {
@@ -333,13 +335,13 @@ func (w *world) consumed(p *peer, pkt wire.Packet) {
 		ring = pkt.Ring
 	case wire.M2CRingWithout:
 		for _, u := range p.m.View().Ring {
-			if o := w.byUUID(u); !slices.Contains(pkt.Ring, u) && o.trainer.doing != "leave" {
+			if o := w.byUUID(u); !slices.Contains(pkt.Ring, u) && o.trainer.doing != "leave" && !o.outlawed() {
 				w.failf("peer %d goes on without peer %d", p.id, o.id)
 			}
 		}
 	}
 	for _, u := range p.m.View().Ring {
-		if o := w.byUUID(u); ring != nil && !o.dead && !o.over && o.trainer.doing != "leave" && !slices.Contains(ring, u) {
+		if o := w.byUUID(u); ring != nil && !o.dead && !o.over && o.trainer.doing != "leave" && !o.outlawed() && !slices.Contains(ring, u) {
 			w.failf("peer %d has a ring without peer %d", p.id, o.id)
 		}
 	}

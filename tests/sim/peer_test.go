@@ -43,6 +43,7 @@ type peer struct {
 	transfer transfer
 	memory   memory
 	trainer  trainer
+	papers   papers
 }
 
 // line is the connection to the master. Packets on their way stay in order.
@@ -121,11 +122,13 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 			cfg.EagerBytes = 8 // none of it, so that what fails may be its first in an epoch
 		}
 	}
+	cfg.Secure = native && w.keys.on
+	w.certify(p)
 	p.m = pfsm.New(cfg)
 	p.dial(w.master)
 	w.peers = append(w.peers, p)
 	w.tracef("peer %d starts in group %d, native %v", p.id, group, native)
-	p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9)})
+	p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9), Who: p.who()})
 	p.connect()
 }
 
@@ -147,7 +150,7 @@ func (p *peer) toMaster(ev mfsm.Event) {
 	client, to := p.line.client, p.line.to
 	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
 	w.at(p.line.lastOut, nil, func() {
-		if to.conns[client] == p {
+		if to.conns[client] == p && !to.refuses(p, ev) {
 			to.take(ev)
 		}
 	})
@@ -262,6 +265,8 @@ func (p *peer) step(ev pfsm.Event) {
 			p.answered(e)
 		case pfsm.Reattach:
 			p.reattach(e)
+		case pfsm.Names, pfsm.Revocations:
+			p.hears(e)
 		case pfsm.Disconnect:
 			p.disconnect(e.Reason)
 		case pfsm.Log:
@@ -310,7 +315,7 @@ func (p *peer) disconnect(reason string) {
 	if code := errs.Protocol.Error(); len(reason) >= len(code) && reason[:len(code)] == code {
 		w.failf("peer %d: %s", p.id, reason)
 	}
-	if w.heirs.on && !strings.Contains(reason, "the communicator was closed") && !strings.Contains(reason, "the peer has left the run") {
+	if w.heirs.on && !p.outlawed() && !strings.Contains(reason, "the communicator was closed") && !strings.Contains(reason, "the peer has left the run") {
 		w.failf("peer %d ends without its trainer: %s", p.id, reason)
 	}
 	p.over, p.line.cut = true, true
@@ -373,7 +378,9 @@ func (p *peer) fetch(e pfsm.Fetch) {
 // has delivered is fetched again, which is the same to the state.
 func (p *peer) fetchFrom(from *peer, e pfsm.Fetch, i int, next func()) {
 	w := p.w
-	serves := func() bool { return !from.dead && !from.stopped && from.transfer.serving != 0 }
+	serves := func() bool {
+		return !from.dead && !from.stopped && from.transfer.serving != 0 && !w.estranged(p, from) && p.knows(from.uuid) && from.knows(p.uuid)
+	}
 	switch {
 	case p.transfer.stop || p.transfer.fetching != e.Call:
 		return

@@ -25,11 +25,12 @@ type master struct {
 	saying  []*said        // in this step
 	writing *mfsm.Registry // asked for and not written yet
 	said    []*said        // lately
+	list    int            // the revocation list that it has read
 }
 
 // newMaster starts a master process.
 func (w *world) newMaster(cfg mfsm.Config) *master {
-	return &master{w: w, m: mfsm.New(cfg), conns: map[mfsm.ClientID]*peer{}, began: w.now}
+	return &master{w: w, m: mfsm.New(cfg), conns: map[mfsm.ClientID]*peer{}, began: w.now, list: len(w.keys.lists) - 1}
 }
 
 // take lets the master process take an event.
@@ -73,6 +74,10 @@ func (m *master) after(d time.Duration, do func()) {
 // shut ends a connection.
 func (m *master) shut(e mfsm.Close) {
 	w := m.w
+	if w.keys.thieves[e.Client] {
+		m.after(0, func() { m.take(mfsm.Gone{Client: e.Client, Reason: "closed"}) })
+		return
+	}
 	p := m.conns[e.Client]
 	delete(m.conns, e.Client)
 	w.tracef("master closes peer %d: %s", p.id, e.Reason)
@@ -82,7 +87,7 @@ func (m *master) shut(e mfsm.Close) {
 	if p.line.client != e.Client && w.heirs.on {
 		return // it has come back over another one
 	}
-	if p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !reported && !w.cornered(p) {
+	if p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !p.outlawed() && !reported && !w.cornered(p) {
 		w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 	}
 	p.fromMaster(e.Client, func() { p.masterGone(nil) })
@@ -138,31 +143,15 @@ func (m *master) step(ev mfsm.Event) {
 		switch e := e.(type) {
 		case mfsm.Send:
 			p := m.conns[e.Client]
+			if m.toThief(e) {
+				continue
+			}
 			if p == nil {
 				w.failf("the master sends %T to a connection it closed", e.Packet)
 				return
 			}
-			switch w.bug {
-			case abortForgotten:
-				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
-					forgot = true
-					continue
-				}
-			case verdictFlipped:
-				if a, ok := e.Packet.(wire.M2CCollectiveCommsAbort); ok && a.Aborted && !forgot {
-					forgot = true
-					a.Aborted = false
-					e.Packet = a
-				}
-			case switchForgotten:
-				if s, ok := e.Packet.(wire.M2CSwitchRing); ok && s.Ring != nil && !forgot {
-					forgot = true
-					continue
-				}
-			case voteForgotten:
-				if gone && e.Packet.ID() < 10 {
-					continue
-				}
+			if w.misdoes(&e, gone, &forgot) {
+				continue
 			}
 			if !w.heirs.on {
 				w.collector.sent(w, p, e.Packet)
@@ -215,6 +204,24 @@ func (m *master) step(ev mfsm.Event) {
 			}
 		})
 	}
+}
+
+// misdoes is what a master with a bug does to what it sends; it reports whether that is left out.
+func (w *world) misdoes(e *mfsm.Send, gone bool, forgot *bool) bool {
+	abort, verdict := e.Packet.(wire.M2CCollectiveCommsAbort)
+	ring, switches := e.Packet.(wire.M2CSwitchRing)
+	aborted := verdict && abort.Aborted && !*forgot
+	switch {
+	case w.bug == abortForgotten && aborted, w.bug == switchForgotten && switches && ring.Ring != nil && !*forgot:
+		*forgot = true
+		return true
+	case w.bug == verdictFlipped && aborted:
+		*forgot, abort.Aborted = true, false
+		e.Packet = abort
+	case w.bug == voteForgotten:
+		return gone && e.Packet.ID() < 10
+	}
+	return false
 }
 
 // deliver puts a packet on its way to a peer.

@@ -57,6 +57,7 @@ func (p *peer) comeBack() {
 		return
 	}
 	w.served(func() {
+		w.keys.heir = p.papers.name
 		w.spawn(p.group, true, max(1, p.trainer.loops))
 		n := w.peers[len(w.peers)-1]
 		n.memory, n.trainer.lives = p.memory, p.trainer.lives+1
@@ -369,6 +370,8 @@ func (p *peer) drain() {
 			p.comeBack()
 		case errors.Is(d.Err, errs.Busy), errors.Is(d.Err, errs.NoSharedStateAvailable):
 			p.leave()
+		case p.outlawed():
+			p.ended(d.Err)
 		default:
 			p.w.failf("peer %d: leave: %v", p.id, d.Err)
 		}

@@ -153,6 +153,7 @@ type world struct {
 	heirs      heirs
 	peers      []*peer
 
+	keys       keys
 	links      map[[2]int]*link
 	blocked    map[[2]int]bool // pairs that cannot connect
 	plan       scenario
@@ -217,6 +218,7 @@ func (w *world) run() string {
 		}
 		w.count++
 		e.do()
+		w.endsOfOutlaws()
 		for len(w.faults) > 0 && w.count >= w.faults[0].at && w.failure == "" {
 			f := w.faults[0]
 			w.faults = w.faults[1:]

@@ -228,8 +228,11 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	if at, due := m.statesDue(); due {
 		earliest(at)
 	}
-	if m.cfg.RegisterTimeout > 0 && len(m.silent) > 0 {
-		earliest(m.silent[0].since + m.cfg.RegisterTimeout)
+	if m.cfg.RegisterTimeout > 0 {
+		// Those that are closed may have to wait for a confirmation until they are out.
+		if i := slices.IndexFunc(m.silent, func(c *client) bool { return !c.closing }); i >= 0 {
+			earliest(m.silent[i].since + m.cfg.RegisterTimeout)
+		}
 	}
 	for _, c := range m.away {
 		earliest(c.place.awayUntil)

@@ -139,6 +139,10 @@ func (m *Machine) reassemble(old *client) {
 		m.send(n, wire.M2CReportAgain{})
 	}
 	for _, b := range late { // newcomers that had just come back
+		if b.waits { // it has not been answered
+			b.waits = false
+			m.send(b.c, wire.M2CResumed{})
+		}
 		if b.late = false; b.report != nil { // and have been answered since
 			b.report, b.again, b.since = nil, true, m.now
 			m.send(b.c, wire.M2CReportAgain{})

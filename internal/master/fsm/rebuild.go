@@ -124,6 +124,7 @@ func (m *Machine) restore(n *newest, bs []*comeback) {
 		return
 	}
 	g := m.groupOf(n.id)
+	m.introduce(g)
 	m.restoreRing(g, n, bs)
 	m.restoreRounds(g, n, bs)
 	departed := m.tellDeparted(g, bs)
@@ -139,6 +140,17 @@ func (m *Machine) restore(n *newest, bs []*comeback) {
 		m.checkTags(g, departed)
 	}
 	m.checkSynced(g)
+}
+
+// introduce tells those of g who have come back who the others are. The master before may have told
+// some of them of a round and others not, who take no connection from a newcomer without a name.
+func (m *Machine) introduce(g *group) {
+	names := m.roll(m.present(g.id))
+	for _, c := range g.clients {
+		if c.listens.as.Name != "" {
+			m.send(c, names)
+		}
+	}
 }
 
 // recordLost keeps how far a group had come that nobody has come back of.

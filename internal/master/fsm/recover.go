@@ -60,6 +60,7 @@ type comeback struct {
 	held   int      // packets in recovery.held
 	bytes  int      // ... and their size
 	late   bool     // the recovery was over
+	waits  bool     // ... and others still connect to it in a round
 	again  bool     // it is asked for another report: what it says before that one counts in there
 	taken  []uint64 // tags of its collectives that somebody knew the numbers of
 }
@@ -286,59 +287,6 @@ func (m *Machine) returned(b *comeback, e PacketIn) {
 		}
 		m.recovery.held = append(m.recovery.held, e)
 	}
-}
-
-// returnedLate takes a packet of a client that has come back when the others had gone on
-// without it. A newcomer has missed nothing but a round that has failed; a member has.
-func (m *Machine) returnedLate(b *comeback, e PacketIn) {
-	switch p := e.Packet.(type) {
-	case wire.C2MHeartbeat:
-		m.beat(b.c, p)
-	case wire.C2MReport:
-		if b.report != nil {
-			return
-		}
-		b.report = &p
-		if p.Round.Decision != 0 || p.Call.Step > wire.StepRing || m.countedOn(b) {
-			m.turnBack(b, "this master went on without the session: its peer was away for too long")
-			return
-		}
-		m.send(b.c, wire.M2CResumed{})
-		m.takeLate(b)
-	case wire.C2MP2PConnectionsEstablished:
-		m.send(b.c, wire.M2CP2PConnectionsEstablished{})
-	case wire.C2MRequestEstablishP2PConnections:
-		m.comeLate(b)
-	case wire.C2MLinkEnded, wire.C2MFarewell:
-	default:
-		m.turnBack(b, fmt.Sprintf("packet %T of a newcomer", e.Packet))
-	}
-}
-
-// countedOn reports whether the others have a ring with b, which was gone before it heard of
-// that: it would never take part in what they do over the connections to it.
-func (m *Machine) countedOn(b *comeback) bool {
-	return slices.ContainsFunc(m.groups, func(g *group) bool { return g.id == b.group && slices.Contains(g.ring, b.c.uuid) })
-}
-
-// takeLate goes on with a newcomer that has reported, when the others have gone on.
-func (m *Machine) takeLate(b *comeback) {
-	b.late = true
-	switch b.report.Call.Step {
-	case wire.StepConnecting: // C2M 3 follows
-	case wire.StepRing:
-		m.send(b.c, wire.M2CP2PConnectionsEstablished{})
-	default:
-		m.comeLate(b)
-	}
-}
-
-// comeLate makes b a newcomer that waits to be let in.
-func (m *Machine) comeLate(b *comeback) {
-	m.recovery.lost(b.c)
-	m.enter(b.c, b.group)
-	b.c.place.neighbours = []wire.UUID{b.c.uuid}
-	m.arrived(b.c)
 }
 
 // turnBack ends the connection of a client that has come back, and tells it why. One

@@ -155,7 +155,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		if c.round.in {
 			if c.listens.as.Name != "" {
 				if _, made := names[c.group]; !made {
-					names[c.group] = m.roll(c.group)
+					names[c.group] = m.roll(c.group.ring)
 				}
 				m.send(c, names[c.group])
 			}
@@ -164,9 +164,9 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 	}
 }
 
-// roll says who is in the ring of a group.
-func (m *Machine) roll(g *group) (p wire.M2CNames) {
-	for _, u := range g.ring {
+// roll says who some clients are.
+func (m *Machine) roll(us []wire.UUID) (p wire.M2CNames) {
+	for _, u := range us {
 		c := m.uuids[u]
 		p.Members = append(p.Members, wire.NamedMember{UUID: u, Name: c.listens.as.Name, State: c.at(c.listens.state)})
 	}
@@ -329,6 +329,7 @@ func (m *Machine) checkRoundEnd() {
 	for _, g := range m.groups {
 		m.offer(g)
 	}
+	m.judgeWaiting()
 }
 
 // verdict reports whether g takes part in the running round, and whether that has

@@ -16,6 +16,7 @@ import (
 // world drives a machine and sorts its effects by client. Clients are small
 // numbers; uuids count up, so the oldest client has the smallest one.
 type world struct {
+	name    string // in the certificates of those who connect from now on
 	t       testing.TB
 	m       *Machine
 	now     time.Duration
@@ -87,7 +88,7 @@ func (w *world) carryOut(effects []Effect) {
 
 func (w *world) connectAt(addr string) ClientID {
 	w.next++
-	w.step(Connected{Client: w.next, Remote: netip.MustParseAddrPort(addr)})
+	w.step(Connected{Client: w.next, Remote: netip.MustParseAddrPort(addr), Who: Identity{Name: w.name}})
 	return w.next
 }
 

@@ -15,11 +15,11 @@ func (r *run) startMaster() {
 		r.term++
 	}
 	r.clients, r.taken, r.answers = map[mfsm.ClientID]*peer{}, 0, nil
-	r.master = mfsm.New(mfsm.Config{
+	r.master = mfsm.New(secured(mfsm.Config{
 		NewUUID: r.newUUID, HeartbeatInterval: time.Second, HeartbeatTimeout: 8 * time.Second,
 		RegisterTimeout: 10 * time.Second, RoundTimeout: 20 * time.Second, Switch: r.plan.switches,
 		Term: r.term, Authority: true, Registry: r.last, Resume: true,
-	})
+	}))
 }
 
 // answerMaster does what the master wants from its shell.

@@ -93,7 +93,9 @@ type peer struct {
 	answers []bool             // to queries
 	events  []pfsm.Event
 	over    bool
-	probe   uint64 // that was prepared last
+	probe   uint64      // that was prepared last
+	names   []wire.UUID // of whom it has been told the names
+	opening []*opening
 }
 
 var errStopped = errors.New("stopped")
@@ -126,6 +128,7 @@ func newRun(plan scenario, loud bool, kills ...kill) *run {
 		if plan.eager {
 			cfg.EagerBytes = 1 << 20
 		}
+		cfg.Secure = inTLS
 		p.m = pfsm.New(cfg)
 		r.peers = append(r.peers, p)
 		p.connect()
@@ -159,7 +162,7 @@ func (p *peer) connect() {
 	p.client = r.nextID
 	p.up, p.down = nil, nil
 	r.clients[p.client] = p
-	r.toMaster(mfsm.Connected{Client: p.client, Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(p.id + 1)}), 9)})
+	r.toMaster(mfsm.Connected{Client: p.client, Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(p.id + 1)}), 9), Who: p.who()})
 }
 
 // toMaster has the master take an event. It may end with it.
@@ -267,11 +270,13 @@ func (p *peer) work(e pfsm.Effect) {
 	later := func(ev pfsm.Event) { p.events = append(p.events, ev) }
 	switch e := e.(type) {
 	case pfsm.Establish:
-		later(pfsm.Established{Round: e.Round})
+		p.opens(e.Peers, func(f []wire.UUID) pfsm.Event { return pfsm.Established{Round: e.Round, Failed: f} })
 	case pfsm.PrepareRing:
-		later(pfsm.RingPrepared{Change: e.Change})
+		p.opens(e.Peers, func(f []wire.UUID) pfsm.Event { return pfsm.RingPrepared{Change: e.Change, Failed: f} })
 	case pfsm.PrepareMesh:
-		later(pfsm.MeshPrepared{Change: e.Change})
+		p.opens(e.Peers, func(f []wire.UUID) pfsm.Event { return pfsm.MeshPrepared{Change: e.Change, Failed: f} })
+	case pfsm.Names:
+		p.told(e)
 	case pfsm.Preflight:
 		later(pfsm.Preflighted{Number: e.Number})
 	case pfsm.Fetch:
@@ -465,7 +470,7 @@ func (r *run) once() bool {
 				r.toMaster(mfsm.PacketIn{Client: id, Packet: hello})
 			}
 			return true
-		case p.proceed(), p.moveData():
+		case p.opened(), p.proceed(), p.moveData():
 			return true
 		}
 	}
