@@ -86,6 +86,8 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendUUIDs(appendU64(dst, p.Number), p.FailedPeers)
 	case C2MReport:
 		return appendReport(dst, &p)
+	case C2MRates:
+		return appendRates(dst, &p)
 	case C2MMeshPrepared:
 		return appendExt(appendUUIDs(appendU64(dst, p.Change), p.FailedPeers), Ext{Paths: Paths{Ways: p.Ways}})
 	}

@@ -151,6 +151,8 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MLinkEnded{Peer: r.uuid()}
 	case 75:
 		return C2MAskStatus{}
+	case 76:
+		return r.rates()
 	case 88:
 		return C2MWantMesh{}
 	case 89:

@@ -1,10 +1,13 @@
 package wire
 
 // PlansVersion is what this version announces as Ext.Plans.
-const PlansVersion = SchemePlans
+const PlansVersion = RatePlans
 
 // SchemePlans is the version of Ext.Plans from which on an end knows Direct.Schemes.
 const SchemePlans = 3
+
+// RatePlans is the version of Ext.Plans from which on an end knows C2MRates.
+const RatePlans = 4
 
 // MaxSchemes bounds Direct.Schemes, in bytes.
 const MaxSchemes = 48 << 10
@@ -22,6 +25,24 @@ type Way struct {
 	To  UUID
 	RTT uint32
 }
+
+// PathRate is the most that the connections to a peer gave over a moment, in Mbit/s.
+type PathRate struct {
+	To   UUID
+	Mbps float64
+}
+
+// C2MRates (id 76) says what the sender's connections to distant peers gave at most over a
+// moment of its collectives, in Mbit/s: all together, in both directions, and to each peer.
+// 0: not known. Each is a lower bound of what could be had. Told to a master that announced
+// Plans of RatePlans.
+type C2MRates struct {
+	Up, Down float64
+	Pairs    []PathRate
+}
+
+func (C2MRates) Proto() Proto { return C2M }
+func (C2MRates) ID() ID       { return 76 }
 
 // Direct says which all-reduces of a group take the direct exchange, and why. The
 // zero value says that none does, and has no entry on the wire.
@@ -42,6 +63,7 @@ func (d *Direct) isZero() bool {
 
 const (
 	minWay    = minUUID + 4
+	minRate   = minUUID + 8
 	directLen = 20
 )
 
@@ -97,4 +119,19 @@ func (r *reader) ways() []Way {
 		out = append(out, Way{To: r.uuid(), RTT: r.u32()})
 	}
 	return out
+}
+
+// appendRates appends the body of C2MRates.
+func appendRates(dst []byte, p *C2MRates) []byte {
+	dst = appendU64(appendF64(appendF64(dst, p.Up), p.Down), uint64(len(p.Pairs)))
+	for _, x := range p.Pairs {
+		dst = appendF64(append(dst, x.To[:]...), x.Mbps)
+	}
+	return dst
+}
+
+func (r *reader) rates() C2MRates {
+	return C2MRates{Up: r.f64(), Down: r.f64(), Pairs: list(r, minRate, func(r *reader) PathRate {
+		return PathRate{To: r.uuid(), Mbps: r.f64()}
+	})}
 }

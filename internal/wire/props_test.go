@@ -178,6 +178,10 @@ func (d drawer) meta() DequantizationMeta {
 	return m
 }
 
+func (d drawer) rates() Packet {
+	return C2MRates{d.f64(), d.f64(), drawList(d, func() PathRate { return PathRate{d.uuid(), d.f64()} })}
+}
+
 // drawPacket draws any packet with any field values.
 func drawPacket(t *rapid.T) Packet {
 	d := drawer{t}
@@ -249,7 +253,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MWantMesh{} },
-		d.resumed,
+		d.resumed, d.rates,
 		func() Packet { return C2MLeave{} },
 		func() Packet { return M2CPrepareLeave{d.u64(), d.u64(), d.uuid(), d.peers()} },
 		func() Packet { return M2CRingWithout{d.u64(), d.u64(), d.u64(), drawList(d, d.uuid)} },
