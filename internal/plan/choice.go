@@ -16,6 +16,10 @@ type Problem struct {
 	Mbps float64
 	// Rates are what was measured, Mbit/s from by to; 0: not known.
 	Rates []float64
+	// Up and Down are the most that each member was seen to send and receive, Seen is
+	// that of pairs as Rates, all in Mbit/s, 0: not seen. Each is a lower bound of what
+	// could be had. Nil: nothing was seen.
+	Up, Down, Seen []float64
 }
 
 // Choice says which all-reduces take the direct exchange: those of at most Most

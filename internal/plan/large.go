@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -48,6 +49,9 @@ func (o *Options) For(bytes uint64) *Option {
 
 // Why says what decides, for people: what is predicted for so many bytes.
 func (o *Options) Why(at *Option, bytes uint64) string {
+	if at.Scheme != nil && at.Scheme.Name == TrialName {
+		return "members show what they can send and receive: the next plan is made of it"
+	}
 	return fmt.Sprintf("predicted %v, %v along the ring", round(at.At(bytes)), round(o.Ring.At(bytes)))
 }
 
@@ -98,5 +102,71 @@ func Large(p Problem) (o Options) {
 			o.List = append(o.List, best)
 		}
 	}
+	return o
+}
+
+// steadyGain is how much faster other plans have to be than those in force.
+const steadyGain = 1.15
+
+// Steady returns fresh if all-reduces of so many bytes are predicted to be faster with it
+// by steadyGain than with the plans in force, and those otherwise: what is known of a
+// network moves all the time, and plans do not.
+func Steady(p Problem, last, fresh Options, bytes uint64) Options {
+	m := newModel(p)
+	if m == nil {
+		return last
+	}
+	is := m.ring()
+	if at := last.For(bytes); at != nil {
+		if at.Scheme.Check(p.N) != nil {
+			return fresh
+		}
+		is = m.line(at.Scheme)
+	}
+	becomes := m.ring()
+	if at := fresh.For(bytes); at != nil {
+		becomes = at.Line
+	}
+	if float64(becomes.At(bytes))*steadyGain <= float64(is.At(bytes)) {
+		return fresh
+	}
+	return last
+}
+
+// Without returns o without the plans of these names.
+func (o Options) Without(names []string) Options {
+	if len(names) == 0 {
+		return o
+	}
+	list := o.List
+	o.List = nil
+	for _, at := range list {
+		if at.Scheme != nil && slices.Contains(names, at.Scheme.Name) {
+			at.Scheme, at.Line = nil, o.Ring
+		}
+		if n := len(o.List); n == 0 && at.Scheme != nil || n > 0 && o.List[n-1].Scheme != at.Scheme {
+			o.List = append(o.List, at)
+		}
+	}
+	return o
+}
+
+// TrialName is that of a plan that is in force for one all-reduce.
+const TrialName = "direct, a trial"
+
+// LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan.
+const (
+	LeastTrial = leastLarge
+	MostTrial  = 64 << 20
+)
+
+// Trial returns the direct exchange in equal parts for one all-reduce, in which all
+// members show what they can send and receive. A ring shows little of it, as all wait
+// for its slowest link. took is how long bytes have taken along the ring.
+func Trial(n int, bytes uint64, took time.Duration) (o Options) {
+	o.Ring.Byte = time.Duration(float64(took) / (float64(bytes) / (1 << 20)))
+	s := Direct(n, nil)
+	s.Name = TrialName
+	o.List = []Option{{From: LeastTrial, Scheme: s, Line: o.Ring}, {From: MostTrial + 1, Line: o.Ring}}
 	return o
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -276,4 +277,74 @@ func TestUnknownRatesKeepTheRing(t *testing.T) {
 	one := good()
 	one.Rates[8] = 0
 	require.NotEmpty(t, Large(one).List, "the rate of one pair is not needed")
+}
+
+// What members were seen to send counts where nothing was measured, between sites also
+// what pairs were.
+func TestWhatWasSeen(t *testing.T) {
+	p := even(4, 15*time.Millisecond, 0)
+	p.Rates = make([]float64, 16)
+	require.Empty(t, Large(p).List)
+	p.Up, p.Down = []float64{20, 100, 200, 400}, []float64{500, 500, 500, 0}
+	require.Empty(t, Large(p).List, "what one can receive is not known")
+	p.Down[3] = 500
+	at := Large(p)
+	require.Equal(t, "shares", at.For(16<<20).Scheme.Name)
+	require.Zero(t, at.For(16 << 20).Scheme.Trees[0].Weight)
+	m := newModel(p)
+	require.InDelta(t, 20e6/8, m.pair[1], 1)
+	require.InDelta(t, 400e6/8, m.pair[3*4], 1)
+
+	p.Seen = make([]float64, 16)
+	p.Seen[1], p.Seen[2] = 3, 3
+	require.InDelta(t, 20e6/8, newModel(p).pair[1], 1, "there are no sites")
+	for i := range 4 { // 0 and 1, 2 and 3
+		p.Delay[i*4+i^1] = 100 * time.Microsecond
+	}
+	m = newModel(p)
+	require.InDelta(t, 20e6/8, m.pair[1], 1)
+	require.InDelta(t, 3e6/8, m.pair[2], 1)
+	for _, odd := range []float64{-1, 0, math.NaN(), math.Inf(1)} {
+		p.Up[0] = odd
+		require.Nil(t, newModel(p))
+	}
+}
+
+// Plans stay while others are little better, and go when the network is another one.
+func TestSteadyPlans(t *testing.T) {
+	p := even(4, 15*time.Millisecond, 0)
+	p.Rates, p.Up, p.Down = make([]float64, 16), []float64{20, 100, 200, 400}, []float64{500, 500, 500, 500}
+	const size = 16 << 20
+	last := Large(p)
+	require.Equal(t, last, Steady(p, Options{}, last, size), "the ring is slower")
+	p.Up[1] = 110
+	require.Equal(t, last, Steady(p, last, Large(p), size))
+	p.Up = []float64{400, 200, 100, 20}
+	fresh := Large(p)
+	require.Equal(t, fresh, Steady(p, last, fresh, size))
+	p.Up = []float64{100, 100, 100, 100}
+	now := Steady(p, last, Large(p), size)
+	require.Nil(t, now.For(size), "back to the ring")
+	p.Up[0] = 0
+	require.Equal(t, last, Steady(p, last, Options{}, size), "nothing is known")
+
+	require.Equal(t, last, last.Without(nil))
+	require.Equal(t, last, last.Without([]string{"sites 2"}))
+	without := last.Without([]string{"shares"})
+	require.Nil(t, without.For(size))
+	require.NotNil(t, last.For(size))
+}
+
+// A trial is for all-reduces of a size that is not too large, and can be told.
+func TestTrialOptions(t *testing.T) {
+	o := Trial(4, 16<<20, 8*time.Second)
+	require.Equal(t, TrialName, o.For(LeastTrial).Scheme.Name)
+	require.NotNil(t, o.For(MostTrial))
+	require.Nil(t, o.For(LeastTrial-1))
+	require.Nil(t, o.For(MostTrial+1))
+	require.Equal(t, 8*time.Second, o.Ring.At(16<<20))
+	require.Contains(t, o.Why(o.For(LeastTrial), LeastTrial), "members show")
+	back, err := ParseOptions(o.Encode(), 4)
+	require.NoError(t, err)
+	require.Equal(t, o.List[0].Scheme.Trees, back.List[0].Scheme.Trees)
 }

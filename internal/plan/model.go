@@ -49,19 +49,48 @@ func newModel(p Problem) *model {
 			}
 		}
 	}
+	m.add(p.Up, m.up)
+	m.add(p.Down, m.down)
 	for i := range n {
 		if m.up[i] == 0 || m.down[i] == 0 {
 			return nil
 		}
 	}
+	m.bound()
+	return m
+}
+
+// add raises rates to what was seen.
+func (m *model) add(seen, rates []float64) {
+	for i, r := range seen {
+		if i < len(rates) && r > 0 && !math.IsInf(r, 0) {
+			rates[i] = max(rates[i], r*1e6/8)
+		}
+	}
+}
+
+// bound says what pairs carry of which no rate is known: what their ends do. Between
+// sites it is what was seen there, because the paths between sites are what sums inside
+// of sites spare: if they carry more after all, little is lost.
+func (m *model) bound() {
+	n := m.N
+	site := make([]int, n)
+	for s, members := range m.sites() {
+		for _, i := range members {
+			site[i] = s
+		}
+	}
 	for i := range n {
 		for k := range n {
-			if at := i*n + k; m.pair[at] == 0 { // nothing but its ends bounds it
+			at := i*n + k
+			if m.pair[at] == 0 && site[i] != site[k] && len(m.Seen) == n*n && m.Seen[at] > 0 && !math.IsInf(m.Seen[at], 0) {
+				m.pair[at] = m.Seen[at] * 1e6 / 8
+			}
+			if m.pair[at] == 0 {
 				m.pair[at] = min(m.up[i], m.down[k])
 			}
 		}
 	}
-	return m
 }
 
 // costs are seconds per byte of data, one for each resource: what members send, what
