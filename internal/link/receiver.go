@@ -225,6 +225,7 @@ func (r *Receiver) Fill(x Ender, p []byte) error {
 			}
 			return err
 		}
+		r.h.got.Add(uint64(n))
 		p = p[n:]
 	}
 	return nil

@@ -132,6 +132,8 @@ type survey struct {
 	wanted map[wire.UUID]int // connections that an operation uses; none: all
 	most   map[wire.UUID]int // more could not be had
 
+	yield yield
+
 	// Of the goroutine.
 	conns  []*Sender // of the tick
 	counts map[wire.UUID]*count
@@ -212,6 +214,7 @@ func (v *survey) step(now time.Duration) bool {
 	for _, s := range v.conns {
 		v.sample(s)
 	}
+	v.yields(now)
 	for peer, c := range v.counts { // each by itself: their order decides nothing
 		if !c.seen {
 			c.Rest()
@@ -220,6 +223,20 @@ func (v *survey) step(now time.Duration) bool {
 		v.settle(now, peer, c)
 	}
 	return len(v.conns) > 0
+}
+
+// yields notes what connections gave in this tick.
+func (v *survey) yields(now time.Duration) {
+	if len(v.conns) == 0 {
+		v.yield.rest()
+		return
+	}
+	for peer, c := range v.counts { // sums: their order decides nothing
+		if c.seen {
+			v.yield.add(peer, c.span.Arrived, c.span.Base)
+		}
+	}
+	v.yield.end(now, v.h.got.Load())
 }
 
 // sample asks a connection and adds what it says to its peer's.

@@ -75,3 +75,52 @@ func TestSurveyAsksForConnections(t *testing.T) {
 	}
 	require.False(t, h.survey.step(at))
 }
+
+// What connections gave at most over a moment is told once, and not before enough went.
+func TestYieldOfConnections(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Flows: true})
+	h := p.a.h
+	at, acked, rate := time.Second, uint64(0), uint64(10_000)
+	f := p.far(0, func(i *platform.Info) bool {
+		*i = platform.Info{
+			Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked, MSS: 1448, Unsent: 1,
+			RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond, Acked: acked, Sent: acked,
+		}
+		return true
+	}).gauge.flow
+	run := func(d time.Duration) {
+		f.pending = true
+		for end := at + d; at < end; at += sampling {
+			acked += rate
+			h.got.Add(2 * rate)
+			require.True(t, h.survey.step(at))
+		}
+	}
+	run(300 * time.Millisecond)
+	_, ok := h.TakeYield(1 << 20)
+	require.False(t, ok, "200,000 bytes say little")
+	rate = 50_000 // 40 Mbit/s
+	run(300 * time.Millisecond)
+	rate = 1_000
+	run(300 * time.Millisecond)
+	best, ok := h.TakeYield(1 << 20)
+	require.True(t, ok)
+	require.InDelta(t, 40, best.Up, 1)
+	require.InDelta(t, 80, best.Down, 2)
+	require.Len(t, best.Pairs, 1)
+	require.Equal(t, p.sender(0).peer, best.Pairs[0].To)
+	require.InDelta(t, best.Up, best.Pairs[0].Mbps, 1e-9)
+	_, ok = h.TakeYield(1)
+	require.False(t, ok, "it was taken")
+
+	// What lies before and behind a rest does not count as one moment.
+	rate = 100_000
+	for range 2 {
+		f.pending = false
+		at += time.Second
+		require.False(t, h.survey.step(at))
+		run(50 * time.Millisecond)
+	}
+	_, ok = h.TakeYield(1)
+	require.False(t, ok)
+}

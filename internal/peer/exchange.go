@@ -46,7 +46,10 @@ type exchange struct {
 func (s *Session) startExchange(op *Operation, ring *reduce.Op, e fsm.StartData) {
 	x := &exchange{
 		s: s, ring: ring, stage: ring.Stage(), name: "direct", why: reasonOf(s.m.View().Direct), large: e.Large,
-		done: func(err error) { s.dataEnded(e.Op, err) },
+		done: func(err error) {
+			s.yields(err)
+			s.dataEnded(e.Op, err)
+		},
 	}
 	if e.Large != nil {
 		spec := ring.Spec()

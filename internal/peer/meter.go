@@ -3,6 +3,7 @@ package peer
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/peer/fsm"
@@ -18,7 +19,8 @@ const (
 
 // meter watches the link to the next peer while operations are under way.
 type meter struct {
-	use func(wire.UUID) (uint64, time.Duration) // totals of a link: bytes, time at work
+	use     func(wire.UUID) (uint64, time.Duration) // totals of a link: bytes, time at work
+	yielded often                                   // reports of what all connections gave
 
 	mu     sync.Mutex
 	flying int
@@ -77,3 +79,25 @@ func (m *meter) ended(now time.Time) (u fsm.LinkUsed, ok bool) {
 	m.moved, m.worked, m.operated, m.reported = 0, 0, 0, now
 	return u, true
 }
+
+// yields reports what the connections to distant peers gave, as often as a meter does:
+// at the end of the data phase of an operation, in front of the word about that.
+func (s *Session) yields(err error) {
+	if err != nil || !s.View().MasterRates || !s.meter.yielded.due(time.Now()) {
+		return
+	}
+	if r, ok := s.hub.TakeYield(leastReport); ok {
+		s.meter.yielded.done(time.Now())
+		s.box.post(fsm.RatesSeen{Rates: r})
+	}
+}
+
+// often bounds how often something is reported.
+type often struct{ last atomic.Int64 }
+
+func (o *often) due(now time.Time) bool {
+	last := o.last.Load()
+	return last == 0 || now.UnixNano()-last >= int64(reportEvery)
+}
+
+func (o *often) done(now time.Time) { o.last.Store(now.UnixNano()) }

@@ -355,6 +355,7 @@ func (s *Session) startData(e fsm.StartData) {
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ring: e.Ring, Self: e.Self, Native: e.Native,
 		Done: func(err error) {
 			s.metered(err)
+			s.yields(err)
 			s.dataEnded(e.Op, err)
 		},
 	})

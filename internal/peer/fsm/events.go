@@ -166,6 +166,8 @@ type (
 		To         wire.UUID
 		Mbps, Busy float64
 	}
+	// RatesSeen is what the connections to distant peers gave at most.
+	RatesSeen struct{ Rates wire.C2MRates }
 	// Tick says that time passed; it is due when Machine.Deadline is reached.
 	Tick struct{}
 )
@@ -198,6 +200,7 @@ func (RingPrepared) event()   {}
 func (MeshPrepared) event()   {}
 func (Preflighted) event()    {}
 func (LinkUsed) event()       {}
+func (RatesSeen) event()      {}
 func (Tick) event()           {}
 
 // Effect is an output of Machine.Step, to be carried out in order.
@@ -492,6 +495,8 @@ type View struct {
 	MasterCollectives bool
 	// MasterPlans: the master tells which all-reduces use the mesh, and Direct which.
 	MasterPlans bool
+	// MasterRates: the master plans by what connections gave.
+	MasterRates bool
 	// MasterLeave: the master lets members leave between two collectives.
 	MasterLeave bool
 	Direct      wire.Direct

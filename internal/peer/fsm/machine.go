@@ -208,6 +208,10 @@ func (m *Machine) handle(ev Event) {
 		if m.status == statusLive && m.view.Connected && m.view.MasterTopology {
 			m.send(wire.C2MLinkReport{To: ev.To, Mbps: ev.Mbps, Busy: ev.Busy})
 		}
+	case RatesSeen:
+		if m.status == statusLive && m.view.Connected && m.view.MasterRates {
+			m.send(ev.Rates)
+		}
 	case Tick:
 		m.tick()
 	}

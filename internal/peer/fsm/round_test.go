@@ -311,6 +311,25 @@ func TestLinkReports(t *testing.T) {
 	r.silent()
 }
 
+// So is what connections gave, to a master that plans by it.
+func TestRatesAreReported(t *testing.T) {
+	seen := wire.C2MRates{Up: 20, Down: 100, Pairs: []wire.PathRate{{To: uid(2), Mbps: 20}}}
+	for _, plans := range []uint8{wire.RatePlans, wire.SchemePlans} {
+		r := newRig(t, Config{})
+		r.register(true, wire.Ext{Switch: true, Collectives: 1, Plans: plans})
+		r.round(1, 2)
+		r.step(RatesSeen{Rates: seen})
+		if plans == wire.RatePlans {
+			r.sent(seen)
+		} else {
+			r.silent()
+		}
+		r.step(MasterGone{})
+		r.step(RatesSeen{Rates: seen})
+		r.silent()
+	}
+}
+
 func TestOptimizeAlone(t *testing.T) {
 	r := connected(t, true, 1)
 	r.failed(r.optimize(), errs.InvalidUsage)

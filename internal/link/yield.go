@@ -1,0 +1,95 @@
+package link
+
+import (
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// yieldTime is over what time connections show what they give, or a round trip: shorter
+// times show bursts.
+const yieldTime = 100 * time.Millisecond
+
+// yield is the most that connections to distant peers gave over yieldTime, since it was
+// taken last. The survey fills it in.
+type yield struct {
+	mu    sync.Mutex
+	best  wire.C2MRates // in Mbit/s
+	moved uint64        // bytes sent
+
+	// Of the survey's goroutine: since began.
+	began, length time.Duration // 0: there is no window
+	sent, got     uint64
+	pairs         []pairYield
+}
+
+type pairYield struct {
+	to   wire.UUID
+	sent uint64
+}
+
+// rest ends a window without a result: nothing was sent for some time.
+func (y *yield) rest() { y.began = 0 }
+
+// add notes what arrived at a peer since the last tick.
+func (y *yield) add(to wire.UUID, bytes uint64, base time.Duration) {
+	y.length = max(y.length, base)
+	y.sent += bytes
+	for i := range y.pairs {
+		if y.pairs[i].to == to {
+			y.pairs[i].sent += bytes
+			return
+		}
+	}
+	y.pairs = append(y.pairs, pairYield{to, bytes})
+}
+
+// end closes the window if it is long enough; got is what the hub has received so far.
+func (y *yield) end(now time.Duration, got uint64) {
+	if y.began == 0 || got < y.got {
+		y.begin(now, got)
+		return
+	}
+	took := now - y.began
+	if took < max(y.length, yieldTime) {
+		return
+	}
+	mbps := func(bytes uint64) float64 { return float64(bytes) * 8 / 1e6 / took.Seconds() }
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.moved += y.sent
+	y.best.Up, y.best.Down = max(y.best.Up, mbps(y.sent)), max(y.best.Down, mbps(got-y.got))
+	for _, p := range y.pairs {
+		y.best.Pairs = raise(y.best.Pairs, p.to, mbps(p.sent))
+	}
+	y.begin(now, got)
+}
+
+func (y *yield) begin(now time.Duration, got uint64) {
+	y.began, y.got, y.length, y.sent, y.pairs = now, got, 0, 0, y.pairs[:0]
+}
+
+func raise(list []wire.PathRate, to wire.UUID, mbps float64) []wire.PathRate {
+	for i := range list {
+		if list[i].To == to {
+			list[i].Mbps = max(list[i].Mbps, mbps)
+			return list
+		}
+	}
+	return append(list, wire.PathRate{To: to, Mbps: mbps})
+}
+
+// TakeYield returns the most that connections to distant peers gave over a moment since
+// it was called last; false: less than least bytes were sent to them, and it goes on.
+func (h *Hub) TakeYield(least uint64) (best wire.C2MRates, ok bool) {
+	y := &h.survey.yield
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.moved < least {
+		return best, false
+	}
+	best = y.best
+	y.best, y.moved = wire.C2MRates{}, 0
+	return best, true
+}
