@@ -36,30 +36,11 @@ func (m *Machine) choose(g *group, ring []wire.UUID) wire.Direct {
 // chooseLarge says which plans large all-reduces of g have, beside that ring. Members
 // are named as in its roster, which all of them know.
 func (m *Machine) chooseLarge(g *group, ring []wire.UUID) string {
-	p := plan.Problem{N: len(g.roster)}
-	if p.N > plan.MostPlanned {
+	_, p, ok := m.problem(g, ring)
+	if !ok {
 		return ""
 	}
-	var ms []*client
-	for _, u := range g.roster {
-		c := m.uuids[u]
-		if c == nil || c.group != g || !c.can.schemes {
-			return ""
-		}
-		ms = append(ms, c)
-	}
-	p.Ring, p.Delay, p.Rates = indices(ms, ring), g.mesh.delays(ms), make([]float64, len(ms)*len(ms))
-	for i, c := range ms {
-		for k, o := range ms {
-			if i != k {
-				p.Rates[i*len(ms)+k] = c.link(o).mbps
-			}
-		}
-	}
-	if slices.Contains(p.Ring, -1) {
-		return ""
-	}
-	o := plan.Large(p)
+	o := m.settled(g, p)
 	b := o.Encode()
 	if len(b) > wire.MaxSchemes {
 		return ""
@@ -115,6 +96,7 @@ func (x *mesh) delays(ms []*client) []time.Duration {
 func (m *Machine) chosen(g *group, d wire.Direct) {
 	was := g.mesh.direct
 	g.mesh.take(d, len(g.roster))
+	g.adopted(was, m.now)
 	if d != was {
 		for i := range g.mesh.large.List {
 			if o := &g.mesh.large.List[i]; o.Scheme != nil {
@@ -136,8 +118,25 @@ func why(d wire.Direct) string {
 // that some had not answered in time: those that begin eagerly answer when the others
 // have begun, too.
 func (m *Machine) offerAgain(g *group) {
-	if g.mesh.untold() {
+	if g.mesh.untold() || g.learned.want {
 		g.mesh.late = false
 		m.offer(g)
+	}
+}
+
+// adopted notes what large all-reduces take now.
+func (g *group) adopted(was wire.Direct, now time.Duration) {
+	l := &g.learned
+	l.last, l.want = g.mesh.large, false
+	if g.mesh.direct == was {
+		return
+	}
+	// Nothing has to be told any more, also if no all-reduce leaves the ring.
+	g.mesh.spares = g.mesh.direct != (wire.Direct{})
+	if l.bytes == 0 || was.Schemes == g.mesh.direct.Schemes {
+		return
+	}
+	if at := l.last.For(l.bytes); at == nil || at.Scheme.Name != plan.TrialName {
+		l.changed, l.calm = now, min(max(2*l.calm, leastCalm), mostCalm)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/plan"
@@ -113,6 +114,7 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	if first.call.Kind != 0 || g.mesh.exchanged(first.count*uint64(first.dtype.Size())) {
 		g.inForce.pace.Spoil() // rings are compared by what uses them
 	}
+	g.learned.begin(m.planned(g, first, early))
 	// Nothing is left of an earlier use whose members are all gone.
 	t.performed, t.aborted, t.decided, t.wait = true, false, false, wait{since: m.now}
 	g.flying++
@@ -121,6 +123,19 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 		c.op(t.tag).to(Perform, m.now)
 		m.send(c, p)
 	}
+}
+
+// planned says of a collective that is commenced what its plan can be judged by: its
+// bytes, 0 if it shows nothing, its plan, and whether it runs alone.
+func (m *Machine) planned(g *group, o *clientOp, early bool) (bytes uint64, name string, alone bool, now time.Duration) {
+	if o.call.Kind != 0 || o.form.Algorithm != wire.FormAsIs || early {
+		return 0, "", false, m.now
+	}
+	bytes, name = o.count*uint64(o.dtype.Size()), ringName
+	if at := g.mesh.large.For(bytes); at != nil && g.mesh.state == meshDirect {
+		name = at.Scheme.Name
+	}
+	return bytes, name, g.flying == 0, m.now
 }
 
 // mismatch describes how the arguments of a collective differ (quirk Q47),
@@ -283,6 +298,7 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 	}
 	t.aborted = true
 	g.inForce.pace.Spoil()
+	g.learned.now = running{}
 	plain := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true})
 	own := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true, Ext: wire.Ext{Reason: why, ReasonCode: uint16(code)}})
 	for _, c := range m.performers(g, t) {
@@ -318,6 +334,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 		t.performed = false
 		if g.flying--; g.flying == 0 && len(ps) > 0 {
 			m.timeRing(g)
+			m.timePlan(g)
 			m.offerAgain(g)
 		}
 	}

@@ -116,7 +116,7 @@ func (m *Machine) prepareLeave(g *group, c *client) bool {
 // that leaves for what is commenced from now on.
 func (m *Machine) divide(g *group, ch *change) {
 	gone := ch.leaver.uuid
-	g.change, g.ring, g.mesh, g.left = nil, ch.ring, mesh{}, g.left+1
+	g.change, g.ring, g.mesh, g.learned, g.left = nil, ch.ring, mesh{}, learner{}, g.left+1
 	g.roster = slices.DeleteFunc(slices.Clone(g.roster), func(u wire.UUID) bool { return u == gone })
 	p := wire.M2CRingWithout{Change: ch.id, Ring: ch.ring, World: uint64(m.census.accepted - 1)}
 	for _, o := range m.inhabited() {

@@ -306,6 +306,8 @@ func (m *Machine) packet(e PacketIn) {
 		m.probeState(c, p)
 	case wire.C2MLinkReport:
 		m.linkReport(c, p)
+	case wire.C2MRates:
+		m.rates(c, p)
 	case wire.C2MRingPrepared:
 		m.ringPrepared(c, p)
 	case wire.C2MPreflightDone:

@@ -58,6 +58,9 @@ func (m *Machine) enroll(g *group) {
 			roster = append(roster, c.uuid)
 		}
 	}
+	if !slices.Equal(roster, g.roster) {
+		g.learned = learner{}
+	}
 	g.roster, g.mesh, g.left, g.lacks = roster, mesh{}, 0, ""
 	if len(roster) > wire.MaxMembers {
 		g.lacks = fmt.Sprintf("the group has %d members, and they are for groups of at most %d", len(roster), wire.MaxMembers)

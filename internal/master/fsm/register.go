@@ -130,6 +130,7 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 	}
 	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
 	c.can.schemes = c.can.plans && p.Ext.Plans >= wire.SchemePlans
+	c.can.rates = c.can.plans && p.Ext.Plans >= wire.RatePlans
 }
 
 // tellRevocations tells c the revocation list in force, if it takes one.
@@ -152,8 +153,10 @@ func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationRe
 	}
 	if c.can.plans {
 		switch resp.Ext.Plans = wire.LeavePlans - 1; {
-		case c.can.schemes:
+		case c.can.rates:
 			resp.Ext.Plans = wire.PlansVersion
+		case c.can.schemes:
+			resp.Ext.Plans = wire.SchemePlans
 		case c.can.leave:
 			resp.Ext.Plans = wire.LeavePlans
 		}

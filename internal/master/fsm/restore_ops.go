@@ -161,6 +161,7 @@ func (m *Machine) restoreChange(g *group, n *newest, bs []*comeback) {
 		}
 	}
 	g.mesh.take(told.Direct, len(g.roster))
+	g.learned.last = g.mesh.large
 	g.mesh.spares = told.Direct != (wire.Direct{})
 	for _, b := range bs {
 		h := &b.report.Change

@@ -155,6 +155,7 @@ type abilities struct {
 	plans       bool // all-reduces in other ways than the ring
 	leave       bool // goes on with a ring without a member that leaves
 	schemes     bool // knows other plans for large all-reduces
+	rates       bool // says what its connections gave
 	resume      bool // goes on with its session at another master
 	revocations bool // takes revocation lists
 }
@@ -215,8 +216,9 @@ type place struct {
 
 // ways are what is known of the connections to the others of the group.
 type ways struct {
-	slot        int    // its place in the links of the others
-	links       []link // by the target's slot
+	slot        int             // its place in the links of the others
+	links       []link          // by the target's slot
+	gave        []wire.C2MRates // what it said of its connections, oldest first
 	unreachable []mark
 }
 
@@ -299,6 +301,7 @@ type group struct {
 	shares  links.Shares // hosts whose peers share what leads out or in
 	change  *change      // the ring that its members connect for
 	mesh    mesh
+	learned learner
 
 	state  sharedState
 	tags   tagList

@@ -32,7 +32,7 @@ func (m *Machine) offer(g *group) {
 		return
 	}
 	better := m.wanted(g)
-	if !better && (!g.mesh.untold() || g.mesh.late) {
+	if !better && !g.learned.want && (!g.mesh.untold() || g.mesh.late) {
 		return
 	}
 	ms := m.members(g)
@@ -49,8 +49,12 @@ func (m *Machine) offer(g *group) {
 	if !sameMembers(ring, g.ring) || !better && len(ms) != len(ring) {
 		return // one that left was needed: a round follows
 	}
+	direct := m.choose(g, ring)
+	if g.learned.want = false; !better && direct == g.mesh.direct {
+		return
+	}
 	m.numbers.changes++
-	g.change = &change{id: m.numbers.changes, ring: ring, direct: m.choose(g, ring), due: m.now + prepareTime}
+	g.change = &change{id: m.numbers.changes, ring: ring, direct: direct, due: m.now + prepareTime}
 	m.census.changing = true
 	for _, c := range ms {
 		p := wire.M2CPrepareRing{Change: g.change.id}

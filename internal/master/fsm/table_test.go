@@ -37,6 +37,7 @@ var lawful = map[wire.ID]struct {
 	71: {everyState(), everyState()},
 	73: {everyState(), everyState()},
 	74: {everyState(), everyState()},
+	76: {nil, everyState()},
 	89: {nil, everyState()}, // 88 only in groups that announced it
 }
 
@@ -68,6 +69,7 @@ var everyPacket = []wire.Packet{
 	wire.C2MLinkEnded{},
 	wire.C2MMeshPrepared{},
 	wire.C2MLinkReport{Mbps: 1, Busy: 1},
+	wire.C2MRates{},
 	wire.M2CHeartbeat{},
 	wire.P2PHello{},
 	nil,

@@ -33,6 +33,7 @@ var rules = []rule{
 	{wire.C2MHeartbeat{}.ID(), false, nil, nil},
 	{wire.C2MProbeState{}.ID(), true, nil, nil},
 	{wire.C2MLinkReport{}.ID(), true, nil, nil},
+	{wire.C2MRates{}.ID(), true, nil, nil},
 	{wire.C2MRingPrepared{}.ID(), true, nil, nil},
 	{wire.C2MPreflightDone{}.ID(), false, nil, nil},
 	{wire.C2MWantMesh{}.ID(), true, nil, nil},

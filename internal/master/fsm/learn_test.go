@@ -1,0 +1,208 @@
+package fsm
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// learning builds a world of n distant members that are connected with each other and
+// know all plans, and takes what they are told of small all-reduces.
+func learning(t *testing.T, n int, version uint8, rtt time.Duration) (*world, []ClientID) {
+	w := newWorld(t, Config{Switch: true})
+	var cs []ClientID
+	for range n {
+		old := w.accepted()
+		c := w.connectAt("127.0.0.1:4000")
+		x := wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: version}
+		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
+		require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
+		for _, o := range old {
+			w.send(o, acceptVote)
+		}
+		w.round(true)
+		cs = append(cs, c)
+	}
+	w.meshed(cs, rtt)
+	if rtt > 10*time.Millisecond {
+		require.Empty(t, w.switched(cs).Schemes)
+	}
+	w.facts = nil
+	return w, cs
+}
+
+const largeOp = 16 << 20
+
+// reduced has cs do an all-reduce of so many bytes, at the end of which they say what
+// they can send, in Mbit/s; none: nothing.
+func (w *world) reduced(cs []ClientID, bytes uint64, took time.Duration, mbps ...float64) {
+	w.t.Helper()
+	p := initiate(1)
+	p.Count = bytes / 4
+	w.all(cs, p)
+	w.commenced(cs, 1)
+	w.after(took)
+	for i, c := range cs {
+		if len(mbps) > 0 {
+			w.send(c, wire.C2MRates{Up: mbps[i], Down: 500, Pairs: []wire.PathRate{{To: w.ids[cs[(i+1)%len(cs)]], Mbps: mbps[i]}}})
+		}
+		w.send(c, complete(1, false))
+	}
+	w.verdict(cs, 1, false)
+	for _, c := range cs {
+		want[wire.M2CCollectiveCommsComplete](w, c)
+	}
+}
+
+// planOf returns the plan of large all-reduces, "" for the ring.
+func (w *world) planOf(d wire.Direct, n int) string {
+	w.t.Helper()
+	if d.Schemes == "" {
+		return ""
+	}
+	o, err := plan.ParseOptions([]byte(d.Schemes), n)
+	require.NoError(w.t, err)
+	if at := o.For(largeOp); at != nil {
+		return at.Scheme.Name
+	}
+	return ""
+}
+
+// Nobody measures anything: members show in a large all-reduce what they can send, and
+// from then on the fast ones do more. Plans change when that moves by enough, not at once
+// again, and not if other plans bring little.
+func TestPlansFollowWhatIsShown(t *testing.T) {
+	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+	w.reduced(cs, 1<<20, time.Second, 20, 100, 200, 400)
+	w.quiet(cs...) // nothing large is under way
+	w.reduced(cs, largeOp, 10*time.Second, 20, 100, 200, 400)
+	d := w.switched(cs)
+	require.Equal(t, "shares", w.planOf(d, 4))
+	require.Contains(t, w.factOf("plan").Text, "shares")
+
+	w.reduced(cs, largeOp, 5*time.Second, 21, 110, 190, 400)
+	w.quiet(cs...)
+	w.reduced(cs, largeOp, 5*time.Second)
+	w.quiet(cs...)
+
+	// One is much slower for so long that what it has shown before is forgotten.
+	for range mostGave - 1 {
+		w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 10)
+	}
+	for len(w.inbox[cs[0]]) == 0 {
+		w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 10)
+	}
+	next := w.switched(cs)
+	require.Equal(t, "shares", w.planOf(next, 4))
+	require.NotEqual(t, d, next)
+
+	// A round of the same members changes nothing of it; a newcomer does.
+	w.infos(cs)
+	w.meshed(cs, 40*time.Millisecond)
+	require.Equal(t, next.Schemes, w.switched(cs).Schemes)
+	w.leave(cs[3])
+	w.drain(cs[:3])
+	w.infos(cs[:3])
+	require.Empty(t, w.m.groups[0].learned.last.List)
+}
+
+// Members that all show the same are tried once with the direct exchange: a ring shows
+// little of what they can.
+func TestTrial(t *testing.T) {
+	for name, took := range map[string]time.Duration{"faster": time.Second, "slower": 9 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+			w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+			d := w.switched(cs)
+			require.Equal(t, plan.TrialName, w.planOf(d, 4))
+			w.reduced(cs, largeOp, took, 20, 20, 20, 20)
+			if took > 5*time.Second {
+				require.Empty(t, w.switched(cs).Schemes)
+			}
+			for range 5 {
+				w.reduced(cs, largeOp, took, 20, 20, 20, 20)
+				w.quiet(cs...)
+			}
+		})
+	}
+	t.Run("shows more", func(t *testing.T) {
+		w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+		w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+		w.reduced(cs, largeOp, 5*time.Second, 20, 300, 300, 300)
+		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+	})
+	t.Run("near, or too large", func(t *testing.T) {
+		w, cs := learning(t, 4, wire.PlansVersion, 200*time.Microsecond)
+		w.reduced(cs, largeOp, time.Second)
+		w.quiet(cs...)
+		w, cs = learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+		w.reduced(cs, plan.MostTrial+4, time.Second)
+		w.quiet(cs...)
+	})
+	t.Run("older", func(t *testing.T) {
+		w, cs := learning(t, 4, wire.SchemePlans, 40*time.Millisecond)
+		for _, c := range cs {
+			w.send(c, wire.C2MRates{Up: 20, Down: 20})
+			require.Empty(t, w.m.conns[c].ways.gave)
+		}
+	})
+}
+
+// A plan that takes longer than the ring is not used, and is again after some time.
+func TestSlowPlansAreBarred(t *testing.T) {
+	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+	w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 400)
+	require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+	w.facts = nil
+	w.reduced(cs, largeOp, 8*time.Second, 20, 100, 200, 400)
+	w.quiet(cs...)
+	w.reduced(cs, largeOp, 8*time.Second, 20, 100, 200, 400)
+	require.NotEqual(t, "shares", w.planOf(w.switched(cs), 4))
+	require.Contains(t, w.factOf("plan").Text, `with the plan "shares", 5s along the ring`)
+	w.m.groups[0].learned.tried = true
+	w.reduced(cs, largeOp, 8*time.Second, 20, 100, 200, 400)
+	w.drain(cs)
+	w.after(barredTime)
+	require.Empty(t, w.m.groups[0].learned.barred(w.now))
+}
+
+// What members say is bounded, and what cannot be a rate is not taken.
+func TestWhatIsShownIsChecked(t *testing.T) {
+	w, cs := learning(t, 3, wire.PlansVersion, 40*time.Millisecond)
+	c := w.m.conns[cs[0]]
+	for _, bad := range []float64{-1, math.NaN(), math.Inf(1)} {
+		w.send(cs[0], wire.C2MRates{Up: bad, Down: 1})
+		w.send(cs[0], wire.C2MRates{Up: 1, Down: bad})
+	}
+	require.Empty(t, c.ways.gave)
+	for i := range 3 * mostGave {
+		w.send(cs[0], wire.C2MRates{Up: float64(i), Pairs: []wire.PathRate{
+			{To: w.ids[cs[0]], Mbps: 1}, {To: wire.UUID{9}, Mbps: 1}, {To: w.ids[cs[1]], Mbps: -1}, {To: w.ids[cs[1]], Mbps: 7},
+		}})
+	}
+	require.Len(t, c.ways.gave, mostGave)
+	require.Equal(t, wire.C2MRates{Up: 3*mostGave - 1, Pairs: []wire.PathRate{{To: w.ids[cs[1]], Mbps: 7}}}, c.ways.gave[mostGave-1])
+	w.quiet(cs...)
+}
+
+// Rates that were measured are not replaced by what is shown.
+func TestMeasuredRatesAreStronger(t *testing.T) {
+	w, cs := learning(t, 3, wire.PlansVersion, 40*time.Millisecond)
+	g := w.m.groups[0]
+	for _, u := range g.roster[1:] {
+		w.m.learn(w.m.uuids[g.roster[0]], u, 100, 0)
+	}
+	for _, c := range cs {
+		w.send(c, wire.C2MRates{Up: 900, Down: 800})
+	}
+	_, p, ok := w.m.problem(g, g.ring)
+	require.True(t, ok)
+	require.Equal(t, []float64{0, 900, 900}, p.Up)
+	require.Equal(t, []float64{800, 800, 800}, p.Down)
+}
