@@ -243,6 +243,9 @@ func (c *client) anything() wire.Packet {
 		func() wire.Packet {
 			return wire.C2MLinkReport{To: c.known(), Mbps: c.Float64() * 1e5, Busy: c.Float64()}
 		},
+		func() wire.Packet {
+			return wire.C2MRates{Up: c.Float64() * 1e5, Down: c.Float64() * 1e5, Pairs: []wire.PathRate{{To: c.known(), Mbps: c.Float64() * 1e5}}}
+		},
 		func() wire.Packet { return wire.C2MProbeState{Round: number(), State: wire.ProbeMeasured, Mbps: 1} },
 		func() wire.Packet { return wire.C2MAskTopology{} },
 		func() wire.Packet { return wire.C2MRingPrepared{Change: number()} },

@@ -23,6 +23,7 @@ type book struct {
 	reuses                       int // tags that were used again before the round
 	meshes, gathered             int // data phases over a mesh, other collectives that succeeded
 	schemes                      int // of those, over trees
+	shown                        int // reports of rates
 	directs, directFailures      int // data phases of one peer over the mesh instead of the ring; ... that failed
 	drained, renewed             int // peers that left between two collectives; operations that others took back for them
 	firstDirect                  int // the event with which the first one began

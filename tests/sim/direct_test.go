@@ -307,3 +307,24 @@ func TestFaultsAtEveryStepOfAnExchange(t *testing.T) {
 		})
 	}
 }
+
+// shows says what the connections of a distant peer gave in a large all-reduce: rates
+// that stay the same for some time, and then are others.
+func (p *peer) shows() {
+	w := p.w
+	if !w.plan.apart {
+		return
+	}
+	rate := func(a, b int) float64 {
+		r := rng(w.seed ^ uint64(a+1)<<40 ^ uint64(b+1)<<20 ^ uint64(w.now/(500*time.Millisecond)))
+		return float64(int(10) << r.n(6))
+	}
+	s := wire.C2MRates{Up: rate(p.id, 0), Down: rate(p.id, 1)}
+	for _, u := range p.m.View().Members {
+		if o := w.byUUID(u); o != nil && o != p {
+			s.Pairs = append(s.Pairs, wire.PathRate{To: u, Mbps: min(s.Up, rate(p.id, 2+o.id))})
+		}
+	}
+	w.collector.shown++
+	p.step(pfsm.RatesSeen{Rates: s})
+}

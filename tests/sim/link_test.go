@@ -496,6 +496,9 @@ func (op *op) end(err error) {
 			w := op.p.w
 			op.p.step(pfsm.LinkUsed{To: op.ring[(i+1)%len(op.ring)], Mbps: float64(w.rng.n(1000)), Busy: float64(w.rng.n(3)) / 2})
 		}
+		if err == nil && op.large {
+			op.p.shows()
+		}
 		op.p.step(pfsm.DataEnded{Op: op.id, Err: err})
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -155,4 +156,28 @@ func TestSchemes(t *testing.T) {
 	}
 	t.Logf("%d seeds: %d all-reduces of one peer each over trees", n, schemes)
 	require.Greater(t, schemes, int(n))
+}
+
+// TestLearnedRates: nobody measures anything. Members say what their connections gave,
+// which changes in the middle of the runs, and the master plans by it: all members go
+// the same way in each operation, and nothing fails.
+func TestLearnedRates(t *testing.T) {
+	n := uint64(150)
+	if raceEnabled {
+		n = 20
+	}
+	schemes, shown := 0, 0
+	for seed := uint64(1); seed <= n; seed++ {
+		w := distant(seed, noBug, 3+int(seed%5), 12)
+		w.plan.eager, w.plan.overlap, w.plan.others = seed%2 == 0, seed%3 == 0, seed%5 == 0
+		if seed%4 == 0 {
+			w.after(w.rng.between(0, time.Second), nil, func() { w.spawn(0, true, 4) })
+		}
+		require.Empty(t, w.run(), "seed %d", seed)
+		schemes, shown = schemes+w.collector.schemes, shown+w.collector.shown
+		require.Zero(t, w.unprovoked, "seed %d", seed)
+	}
+	t.Logf("%d seeds: %d all-reduces of one peer each over trees, %d reports of rates", n, schemes, shown)
+	require.Greater(t, schemes, int(n))
+	require.Greater(t, shown, int(n))
 }

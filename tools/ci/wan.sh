@@ -11,7 +11,7 @@ unshare --net true 2>/dev/null || {
 gotest -count=1 -tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/internal/netns
 if (: <>/dev/net/tun) 2>/dev/null; then
 	gotest -count=1 -tags wan -timeout 240s ./tests/wan/internal/lab
-	gotest -count=1 -tags wan -timeout 240s -run 'TestOperationsOutliveABlackout$' ./tests/wan/contest
+	gotest -count=1 -tags wan -timeout 240s -run 'TestOperationsOutliveABlackout$|TestUnequalHostsTakeUnequalShares$' ./tests/wan/contest
 else
 	elsewhere "tests/wan/internal/lab and operations over it" "Linux, as root and with /dev/net/tun"
 fi

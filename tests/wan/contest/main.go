@@ -54,6 +54,13 @@ type contestant struct {
 	side
 	took  []time.Duration
 	stats lab.Stats // of its turns
+	steps []step    // all of its operations
+}
+
+// step is an operation, and the plan that it took.
+type step struct {
+	took      time.Duration
+	plan, why string
 }
 
 // side is what runs in a contestant's processes.
@@ -77,10 +84,11 @@ func compete() error {
 	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, .json and .svg")
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
+	steps := flag.Bool("steps", false, "print each operation, with the plan that it took")
 	flag.Parse()
 	g := game{
-		blackout: *blackout,
-		seed:     *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
+		blackout: *blackout, steps: *steps,
+		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
 		plain: strings.Split(*plain, ","), original: numbers(*original), gloo: *torch, secure: *tls,
 	}
 	if *write != "" {
@@ -152,6 +160,7 @@ type game struct {
 	gloo       bool
 	blackout   time.Duration
 	secure     bool // gopccl in TLS takes part, too
+	steps      bool // each operation is printed, with its plan
 }
 
 // play builds a network, lets all begin, and then takes turns. The last host is
@@ -179,7 +188,7 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 	}
 	for _, bytes := range g.sizes {
 		for _, c := range all {
-			c.took, c.stats = nil, lab.Stats{}
+			c.took, c.stats, c.steps = nil, lab.Stats{}, nil
 		}
 		for round := range g.rounds {
 			for _, c := range all {
@@ -198,6 +207,11 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 		for _, c := range all {
 			e := c.entry(p, len(l.Hosts)-1, bytes)
 			fmt.Print(e.row(fmt.Sprintf(" %s | %d |", p.Name, bytes)))
+			if g.steps {
+				for _, s := range c.steps {
+					fmt.Printf("    %.3f s %s %s\n", s.took.Seconds(), s.plan, s.why)
+				}
+			}
 			o.Entries = append(o.Entries, e)
 		}
 		found = append(found, o)
@@ -278,6 +292,9 @@ func (c *contestant) turn(l *lab.Lab, bytes int, count bool) error {
 	if err != nil {
 		return err
 	}
+	if o, ok := c.side.(*own); ok {
+		c.steps = append(c.steps, step{took, o.plan, o.why})
+	}
 	if count {
 		c.took = append(c.took, took)
 		s := l.Stats().Since(before)
@@ -307,6 +324,7 @@ func (c *contestant) entry(p *lab.Profile, world, bytes int) entry {
 	e := entry{
 		Name: c.name, Seconds: c.took[len(c.took)/2].Seconds(),
 		Dropped: c.stats.Dropped / n, Lost: c.stats.Lost / n, Late: c.stats.Share(),
+		steps: c.steps,
 	}
 	if rate := slowest(p, world); rate > 0 {
 		e.Ideal = 2 * float64(world-1) / float64(world) * float64(bytes) * 8 / rate / e.Seconds

@@ -60,6 +60,7 @@ type entry struct {
 	Dropped uint64  `json:"dropped"`         // packets an operation, by full queues
 	Lost    uint64  `json:"lost"`            // packets an operation, by the path
 	Late    float64 `json:"late"`            // share of packets that the machine delivered late
+	steps   []step
 }
 
 // counts says whether the laboratory kept its word.

@@ -72,6 +72,8 @@ type own struct {
 	procs  []*proc
 	// retries is the most of a process, in the last operation.
 	retries int
+	// plan is what all of them took in it, and why.
+	plan, why string
 }
 
 func at(l *lab.Lab, host, port int) string {
@@ -128,11 +130,15 @@ func (s *own) operate(bytes int) (slowest time.Duration, err error) {
 		}
 	}
 	s.retries = 0
-	for _, p := range s.procs {
+	for i, p := range s.procs {
 		r, err := p.hear()
 		if err != nil {
 			return 0, err
 		}
+		if i > 0 && r.Plan != s.plan {
+			return 0, fmt.Errorf("process %d took the plan %q, and those before it %q", i, r.Plan, s.plan)
+		}
+		s.plan, s.why = r.Plan, r.Why
 		slowest = max(slowest, r.Took)
 		s.retries = max(s.retries, r.Retries)
 	}

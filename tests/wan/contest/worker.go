@@ -39,6 +39,8 @@ type report struct {
 	Err   string
 	// Retries counts the operations that failed and were repeated.
 	Retries int
+	// Plan is what the last operation took, and Why.
+	Plan, Why string
 }
 
 // work does what is ordered until the input ends.
@@ -47,7 +49,7 @@ func work(o order) error {
 	defer cancel()
 	say := func(r report) { _ = json.NewEncoder(os.Stdout).Encode(r) }
 	var once func(bytes int) error
-	retries := 0
+	info := core.ReduceInfo{}
 	switch o.Role {
 	case "master":
 		opt := core.MasterOptions{Listen: o.Listen}
@@ -65,7 +67,7 @@ func work(o order) error {
 		}
 		defer c.Close()
 		once = func(bytes int) (err error) {
-			retries, err = allReduce(ctx, c, o, bytes)
+			info, err = allReduce(ctx, c, o, bytes)
 			return err
 		}
 	case "plain":
@@ -87,7 +89,7 @@ func work(o order) error {
 		if err := once(bytes); err != nil {
 			r.Err = err.Error()
 		}
-		r.Took, r.Retries = time.Since(began), retries
+		r.Took, r.Retries, r.Plan, r.Why = time.Since(began), info.Retries, info.Plan, info.Why
 		say(r)
 	}
 	return nil
@@ -104,26 +106,25 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 	return c, c.WaitForPeers(ctx, o.World)
 }
 
-func allReduce(ctx context.Context, c *core.Communicator, o order, bytes int) (retries int, err error) {
+func allReduce(ctx context.Context, c *core.Communicator, o order, bytes int) (info core.ReduceInfo, err error) {
 	v := make([]float32, max(1, bytes/4))
 	for i := range v {
 		v[i] = float32(i % 1000)
 	}
-	var info core.ReduceInfo
 	if r := core.ReduceOf(v, v, core.Sum); o.Repeat {
 		info, err = c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
 	} else {
 		info, err = c.AllReduce(ctx, r)
 	}
 	if err != nil {
-		return info.Retries, err
+		return info, err
 	}
 	for i := range v {
 		if v[i] != float32(o.World*(i%1000)) {
-			return info.Retries, fmt.Errorf("element %d is %v", i, v[i])
+			return info, fmt.Errorf("element %d is %v", i, v[i])
 		}
 	}
-	return info.Retries, nil
+	return info, nil
 }
 
 // plain is a peer of a ring without dependencies and without reduction: every

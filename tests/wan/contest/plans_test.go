@@ -1,0 +1,36 @@
+//go:build wan
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+)
+
+// Nobody measures anything and nothing is set: hosts of very different rates soon take
+// parts by what they can. All take the same plan, and every element is compared.
+func TestUnequalHostsTakeUnequalShares(t *testing.T) {
+	p, err := lab.Parse("unequal", strings.NewReader(`hosts 5
+host 0 up 10 down 50
+host 1 up 50 down 50
+host 2 up 100 down 100
+host 3 up 100 down 100
+pair * * delay 10ms
+`))
+	require.NoError(t, err)
+	found, err := game{seed: 1, congestion: "cubic", sizes: []int{2 << 20}, rounds: 5}.play(p)
+	require.NoError(t, err)
+	steps := found[0].Entries[0].steps
+	require.Len(t, steps, 5)
+	require.Equal(t, "ring", steps[0].plan)
+	seen := map[string]bool{}
+	for _, s := range steps {
+		seen[s.plan] = true
+		t.Logf("%v: %s, %s", s.took, s.plan, s.why)
+	}
+	require.True(t, seen["shares"])
+}
