@@ -9,7 +9,6 @@ import (
 	"runtime/pprof"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -71,7 +70,6 @@ type Hub struct {
 	router Router
 	zeros  []byte // pads frames of failed operations; never written
 	wg     sync.WaitGroup
-	got    atomic.Uint64 // bytes of frames that were received
 
 	mu      invariants.Mutex
 	changed *sync.Cond // a connection came or closed, a round began or ended, the hub closed

@@ -22,6 +22,7 @@ type Receiver struct {
 	conn   net.Conn
 	since  time.Time
 	closed atomic.Bool
+	got    atomic.Uint64                   // bytes of frames that were delivered
 	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
 	former bool                            // the peer was a neighbour; guarded by Hub.mu
 	ended  sync.Once                       // abandon
@@ -225,7 +226,7 @@ func (r *Receiver) Fill(x Ender, p []byte) error {
 			}
 			return err
 		}
-		r.h.got.Add(uint64(n))
+		r.got.Add(uint64(n))
 		p = p[n:]
 	}
 	return nil

@@ -236,7 +236,21 @@ func (v *survey) yields(now time.Duration) {
 			v.yield.add(peer, c.span.Arrived, c.span.Base)
 		}
 	}
-	v.yield.end(now, v.h.got.Load())
+	v.yield.end(now, v.received())
+}
+
+// received returns what has come from the peers of this tick, of connections that stand.
+func (v *survey) received() (sum uint64) {
+	v.h.mu.Lock()
+	defer v.h.mu.Unlock()
+	for peer, c := range v.counts {
+		if c.seen {
+			for _, r := range v.h.rx[peer] {
+				sum += r.got.Load()
+			}
+		}
+	}
+	return sum
 }
 
 // sample asks a connection and adds what it says to its peer's.

@@ -88,11 +88,22 @@ func TestYieldOfConnections(t *testing.T) {
 		}
 		return true
 	}).gauge.flow
+	// Of a near peer as much comes as the machine can copy; it says nothing.
+	from, near := &Receiver{h: h}, &Receiver{h: h}
+	h.mu.Lock()
+	h.rx[p.sender(0).peer], h.rx[uuid(7)] = []*Receiver{from}, []*Receiver{near}
+	h.mu.Unlock()
+	t.Cleanup(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		clear(h.rx)
+	})
 	run := func(d time.Duration) {
 		f.pending = true
+		near.got.Add(1 << 40)
 		for end := at + d; at < end; at += sampling {
 			acked += rate
-			h.got.Add(2 * rate)
+			from.got.Add(2 * rate)
 			require.True(t, h.survey.step(at))
 		}
 	}

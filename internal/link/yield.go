@@ -45,7 +45,8 @@ func (y *yield) add(to wire.UUID, bytes uint64, base time.Duration) {
 	y.pairs = append(y.pairs, pairYield{to, bytes})
 }
 
-// end closes the window if it is long enough; got is what the hub has received so far.
+// end closes the window if it is long enough; got is what has come so far from
+// those peers. When that falls, some of them have rested, and the window begins again.
 func (y *yield) end(now time.Duration, got uint64) {
 	if y.began == 0 || got < y.got {
 		y.begin(now, got)

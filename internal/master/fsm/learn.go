@@ -18,6 +18,7 @@ const (
 	rateMoves = 1.1
 	leastCalm = 2 * time.Second
 	mostCalm  = 10 * time.Minute
+	lookEvery = time.Second
 )
 
 // A plan that took slowPlan times as long as the ring for the same bytes, in slowTimes
@@ -37,8 +38,10 @@ type learner struct {
 	bytes   uint64       // of the last large all-reduce; 0: there was none
 	news    bool         // members have said something since the plans were looked at
 	want    bool         // other plans are to be told
-	tried   bool         // a trial is over, or was offered
-	known   []float64    // rates at the last look
+	tried   bool         // a trial has begun
+	spent   bool         // ... and the plans were not looked at since
+	looked  time.Duration
+	known   []float64 // rates at the last look
 	changed time.Duration
 	calm    time.Duration // until the next change
 	works   []work
@@ -87,7 +90,14 @@ func (m *Machine) rates(c *client, p wire.C2MRates) {
 		c.ways.gave = slices.Delete(c.ways.gave, 0, 1)
 	}
 	c.ways.gave = append(c.ways.gave, kept)
-	g.learned.news = true
+	l := &g.learned
+	l.news = true
+	// The end of what is timed has a look itself. There is no such end where collectives
+	// are under way all the time.
+	if l.now.bytes == 0 && m.now >= l.looked+lookEvery {
+		m.lookAtPlans(g, false)
+		m.offerAgain(g)
+	}
 }
 
 // seen fills in what ms have shown. A member whose links were all measured has nothing
@@ -177,6 +187,9 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 	l.now = running{}
 	if bytes >= plan.LeastTrial {
 		l.bytes = bytes
+		if name == plan.TrialName && !l.tried {
+			l.tried, l.spent = true, true
+		}
 		if alone {
 			l.now = running{bytes, name, now}
 		}
@@ -192,7 +205,6 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 	if r.bytes == 0 {
 		return false, ""
 	}
-	l.tried = l.tried || r.name == plan.TrialName
 	i := slices.IndexFunc(l.works, func(w work) bool { return w.bytes == r.bytes && w.name == r.name })
 	if first = i < 0; first {
 		if len(l.works) == mostWorks {
@@ -239,23 +251,28 @@ func (l *learner) moved(p *plan.Problem) bool {
 }
 
 // timePlan is called when no collective of g is under way any more: it looks at what the
-// last one has shown, and has other plans offered.
+// last one has shown.
 func (m *Machine) timePlan(g *group) {
-	l := &g.learned
-	bytes, trial := l.now.bytes, l.now.name == plan.TrialName && !l.tried
-	first, slow := l.end(m.now)
+	first, slow := g.learned.end(m.now)
 	if slow != "" {
 		m.tell(g, "plan", true, "%s", slow)
 	}
-	urgent := trial || slow != ""
-	if g.mesh.state != meshDirect || bytes == 0 || !urgent && (m.now < l.changed+l.calm || !first && !l.news) {
+	m.lookAtPlans(g, first || slow != "")
+}
+
+// lookAtPlans has other plans offered if what is known makes them better. first: there is
+// more to know than rates.
+func (m *Machine) lookAtPlans(g *group, first bool) {
+	l := &g.learned
+	urgent := l.spent
+	if g.mesh.state != meshDirect || l.bytes == 0 || !urgent && !first && (!l.news || m.now < l.changed+l.calm) {
 		return
 	}
 	_, p, ok := m.problem(g, g.ring)
 	if !ok {
 		return
 	}
-	l.news = false
+	l.news, l.spent, l.looked = false, false, m.now
 	if moved := l.moved(&p); moved || urgent || first {
 		l.want = m.choose(g, g.ring) != g.mesh.direct
 	}

@@ -154,6 +154,72 @@ func TestTrial(t *testing.T) {
 	})
 }
 
+// Where collectives are under way all the time nothing can be timed, and members still
+// show what they can.
+func TestPlansBesideOtherCollectives(t *testing.T) {
+	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+	start := func(tag uint64) {
+		p := initiate(tag)
+		p.Count = largeOp / 4
+		w.all(cs, p)
+		w.commenced(cs, tag)
+	}
+	start(1)
+	start(2)
+	w.after(2 * time.Second)
+	for i, c := range cs {
+		w.send(c, wire.C2MRates{Up: []float64{20, 100, 200, 400}[i], Down: 500})
+		w.send(c, complete(1, false))
+	}
+	w.verdict(cs, 1, false)
+	for _, c := range cs {
+		want[wire.M2CCollectiveCommsComplete](w, c)
+	}
+	start(1)
+	w.after(2 * time.Second)
+	w.all(cs, complete(2, false))
+	w.verdict(cs, 2, false)
+	for _, c := range cs {
+		want[wire.M2CCollectiveCommsComplete](w, c)
+		w.send(c, wire.C2MRates{Up: 20, Down: 500})
+	}
+	require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+}
+
+// A trial is taken back after the first all-reduce that used it, also if that was aborted
+// or ran beside another one.
+func TestTrialsEnd(t *testing.T) {
+	for name, aborted := range map[string]bool{"aborted": true, "beside another one": false} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+			w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+			require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+			p := initiate(1)
+			p.Count = largeOp / 4
+			w.all(cs, p)
+			w.commenced(cs, 1)
+			if !aborted {
+				w.all(cs, initiate(2))
+				w.commenced(cs, 2)
+				w.all(cs, complete(2, false))
+				w.verdict(cs, 2, false)
+				for _, c := range cs {
+					want[wire.M2CCollectiveCommsComplete](w, c)
+				}
+			}
+			w.after(time.Second)
+			w.all(cs, complete(1, aborted))
+			w.verdict(cs, 1, aborted)
+			for _, c := range cs {
+				want[wire.M2CCollectiveCommsComplete](w, c)
+			}
+			require.Empty(t, w.switched(cs).Schemes)
+			w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+			w.quiet(cs...)
+		})
+	}
+}
+
 // A plan that takes longer than the ring is not used, and is again after some time.
 func TestSlowPlansAreBarred(t *testing.T) {
 	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
