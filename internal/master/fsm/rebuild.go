@@ -128,7 +128,7 @@ func (m *Machine) restore(n *newest, bs []*comeback) {
 	m.restoreRing(g, n, bs)
 	m.restoreRounds(g, n, bs)
 	departed := m.tellDeparted(g, bs)
-	m.restoreMesh(g, bs)
+	m.restoreMesh(g, n, bs)
 	m.restoreSync(g, bs)
 	m.restoreOps(g, n, bs)
 	for _, b := range bs {
@@ -265,12 +265,16 @@ func (m *Machine) tellDeparted(g *group, bs []*comeback) (why string) {
 
 // restoreMesh gives those who have connected for a mesh the word that others had. One
 // of which nobody has heard is refused, and all hear that, or they would ask for it in
-// vain.
-func (m *Machine) restoreMesh(g *group, bs []*comeback) {
+// vain. What those have who are to hear of a ring without a leaver (restoreChange) ends
+// with that, and says nothing.
+func (m *Machine) restoreMesh(g *group, n *newest, bs []*comeback) {
 	settled := wire.ReportedMesh{Planner: wire.MeshNone}
 	asked := false
 	for _, b := range bs {
 		e := &b.report.Mesh
+		if b.divides(n) {
+			continue
+		}
 		asked = asked || e.Step != wire.MeshUnknown
 		if e.Step == wire.MeshSettled && e.Change >= settled.Change {
 			settled = *e
@@ -285,6 +289,9 @@ func (m *Machine) restoreMesh(g *group, bs []*comeback) {
 	}
 	for _, b := range bs {
 		e := &b.report.Mesh
+		if b.divides(n) {
+			continue
+		}
 		if e.Change == settled.Change && e.Step != wire.MeshUnknown {
 			b.c.place.meshed, b.c.place.ways = e.Change, e.Ways
 		}

@@ -450,6 +450,25 @@ func TestRecoveredRingWithoutALeaver(t *testing.T) {
 	require.True(t, want[wire.M2CLeaveAnswer](w, cs[0]).Left)
 	w.quiet(cs[1:]...)
 
+	// A mesh of those who have not heard of it ends with it, and is not in force any more.
+	w, cs = begin(func(i int, r *wire.C2MReport) {
+		switch i {
+		case 1:
+			r.Round.Ring, r.Round.World, r.Round.Largest, r.Change.Taken = four[1:], 3, 3, 7
+		case 0:
+			r.Leaving = true
+		default:
+			r.Round.World, r.Round.Largest, r.Change = 4, 4, prepares
+			r.Mesh = wire.ReportedMesh{Step: wire.MeshSettled, Change: 5, Planner: wire.MeshDirect}
+		}
+	})
+	for _, c := range cs[2:] {
+		want[wire.M2CRingWithout](w, c)
+	}
+	want[wire.M2CLeaveAnswer](w, cs[0])
+	w.quiet(cs[1:]...)
+	require.Equal(t, meshNone, w.m.groups[0].mesh.state)
+
 	w, cs = begin(func(i int, r *wire.C2MReport) {
 		if i == 1 {
 			r.Change = prepares

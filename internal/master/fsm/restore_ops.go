@@ -150,6 +150,12 @@ func (m *Machine) goOn(g *group, w *underway) {
 	m.checkComplete(g, t)
 }
 
+// divides reports whether b is to hear yet that a ring without a leaver is in force.
+func (b *comeback) divides(n *newest) bool {
+	h := &b.report.Change
+	return h.Prepares != 0 && h.Prepares == n.taken && h.Leaver != (wire.UUID{})
+}
+
 // restoreChange gives the ring in force to those who have connected for it and were not
 // told of it.
 func (m *Machine) restoreChange(g *group, n *newest, bs []*comeback) {
@@ -170,6 +176,9 @@ func (m *Machine) restoreChange(g *group, n *newest, bs []*comeback) {
 			continue
 		case h.Leaver != (wire.UUID{}):
 			m.send(b.c, without)
+			if g.mesh.state == meshRefused { // it asks for another one, and all have to know the same
+				m.send(b.c, wire.M2CMesh{Change: g.mesh.change, Planner: wire.MeshNone})
+			}
 		default:
 			m.send(b.c, told)
 		}
