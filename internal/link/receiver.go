@@ -35,6 +35,8 @@ type Receiver struct {
 	scratch []byte
 	alarm   *time.Timer // ends a wait of the router
 	due     *Sender     // has something to send that it does not know of yet
+
+	heard heard // owned by the survey's goroutine
 }
 
 // drainBytes is how much a connection that has no use yet reads at a time.

@@ -136,6 +136,7 @@ type survey struct {
 
 	// Of the goroutine.
 	conns  []*Sender // of the tick
+	from   []*Receiver
 	counts map[wire.UUID]*count
 	info   platform.Info
 }
@@ -239,18 +240,51 @@ func (v *survey) yields(now time.Duration) {
 	v.yield.end(now, v.received())
 }
 
-// received returns what has come from the peers of this tick, of connections that stand.
+// received returns what has come from distant peers since the last tick. Along a ring
+// they are others than those that are sent to.
 func (v *survey) received() (sum uint64) {
 	v.h.mu.Lock()
-	defer v.h.mu.Unlock()
-	for peer, c := range v.counts {
-		if c.seen {
-			for _, r := range v.h.rx[peer] {
-				sum += r.got.Load()
-			}
-		}
+	v.from = v.from[:0]
+	for _, pool := range v.h.rx {
+		v.from = append(v.from, pool...)
 	}
+	v.h.mu.Unlock()
+	for _, r := range v.from {
+		sum += r.heard.since(r)
+	}
+	clear(v.from)
 	return sum
+}
+
+// heard is what the survey knows of a receiver.
+type heard struct {
+	sample func(*platform.Info) bool
+	info   platform.Info
+	bytes  uint64 // at the last tick
+	looks  int
+	near   bool
+}
+
+// mostLooks bounds how often a receiver is asked whether it is near: a near one may have
+// seemed distant on a busy machine.
+const mostLooks = 32
+
+func (k *heard) since(r *Receiver) uint64 {
+	bytes := r.got.Load() - k.bytes
+	if k.bytes += bytes; bytes == 0 || k.near {
+		return 0
+	}
+	if k.sample == nil {
+		k.sample, k.near = platform.Sampler(r.conn), platform.SameHost(r.conn)
+	}
+	if k.looks < mostLooks && !k.near {
+		k.looks++
+		k.near = !k.sample(&k.info) || !k.info.Known.Has(platform.HasRTT) || isNear(&k.info)
+	}
+	if k.near {
+		return 0
+	}
+	return bytes
 }
 
 // sample asks a connection and adds what it says to its peer's.

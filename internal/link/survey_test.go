@@ -88,10 +88,19 @@ func TestYieldOfConnections(t *testing.T) {
 		}
 		return true
 	}).gauge.flow
-	// Of a near peer as much comes as the machine can copy; it says nothing.
+	// As along a ring others send than those that are sent to. Of a near peer as much
+	// comes as the machine can copy; it says nothing.
 	from, near := &Receiver{h: h}, &Receiver{h: h}
+	far := func(rtt time.Duration) func(i *platform.Info) bool {
+		return func(i *platform.Info) bool {
+			*i = platform.Info{Known: platform.HasRTT, RTT: rtt}
+			return true
+		}
+	}
+	from.heard.sample, near.heard.sample = far(50*time.Millisecond), far(time.Millisecond)
+	from.got.Store(1 << 40) // in its life
 	h.mu.Lock()
-	h.rx[p.sender(0).peer], h.rx[uuid(7)] = []*Receiver{from}, []*Receiver{near}
+	h.rx[uuid(9)], h.rx[uuid(7)] = []*Receiver{from}, []*Receiver{near}
 	h.mu.Unlock()
 	t.Cleanup(func() {
 		h.mu.Lock()

@@ -45,11 +45,11 @@ func (y *yield) add(to wire.UUID, bytes uint64, base time.Duration) {
 	y.pairs = append(y.pairs, pairYield{to, bytes})
 }
 
-// end closes the window if it is long enough; got is what has come so far from
-// those peers. When that falls, some of them have rested, and the window begins again.
+// end closes the window if it is long enough; got is what has come since the last tick.
 func (y *yield) end(now time.Duration, got uint64) {
-	if y.began == 0 || got < y.got {
-		y.begin(now, got)
+	y.got += got
+	if y.began == 0 {
+		y.begin(now) // what came before, and in a rest, says nothing
 		return
 	}
 	took := now - y.began
@@ -60,15 +60,15 @@ func (y *yield) end(now time.Duration, got uint64) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.moved += y.sent
-	y.best.Up, y.best.Down = max(y.best.Up, mbps(y.sent)), max(y.best.Down, mbps(got-y.got))
+	y.best.Up, y.best.Down = max(y.best.Up, mbps(y.sent)), max(y.best.Down, mbps(y.got))
 	for _, p := range y.pairs {
 		y.best.Pairs = raise(y.best.Pairs, p.to, mbps(p.sent))
 	}
-	y.begin(now, got)
+	y.begin(now)
 }
 
-func (y *yield) begin(now time.Duration, got uint64) {
-	y.began, y.got, y.length, y.sent, y.pairs = now, got, 0, 0, y.pairs[:0]
+func (y *yield) begin(now time.Duration) {
+	y.began, y.got, y.length, y.sent, y.pairs = now, 0, 0, 0, y.pairs[:0]
 }
 
 func raise(list []wire.PathRate, to wire.UUID, mbps float64) []wire.PathRate {

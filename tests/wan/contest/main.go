@@ -159,8 +159,9 @@ type game struct {
 	original   []int
 	gloo       bool
 	blackout   time.Duration
-	secure     bool // gopccl in TLS takes part, too
-	steps      bool // each operation is printed, with its plan
+	secure     bool                         // gopccl in TLS takes part, too
+	enough     func(all []*contestant) bool // ends a match early; nil: nothing does
+	steps      bool                         // each operation is printed, with its plan
 }
 
 // play builds a network, lets all begin, and then takes turns. The last host is
@@ -191,6 +192,9 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 			c.took, c.stats, c.steps = nil, lab.Stats{}, nil
 		}
 		for round := range g.rounds {
+			if round > 1 && g.enough != nil && g.enough(all) {
+				break
+			}
 			for _, c := range all {
 				end := g.darken(l, round)
 				err := c.turn(l, bytes, round > 0)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,15 +23,17 @@ host 3 up 100 down 100
 pair * * delay 10ms
 `))
 	require.NoError(t, err)
-	found, err := game{seed: 1, congestion: "cubic", sizes: []int{2 << 20}, rounds: 5}.play(p)
+	// On a machine with little time hosts show less than they can, but not for ever.
+	shares := func(s step) bool { return s.plan == "shares" }
+	found, err := game{
+		seed: 1, congestion: "cubic", sizes: []int{2 << 20}, rounds: 16,
+		enough: func(all []*contestant) bool { return slices.ContainsFunc(all[0].steps, shares) },
+	}.play(p)
 	require.NoError(t, err)
 	steps := found[0].Entries[0].steps
-	require.Len(t, steps, 5)
 	require.Equal(t, "ring", steps[0].plan)
-	seen := map[string]bool{}
 	for _, s := range steps {
-		seen[s.plan] = true
 		t.Logf("%v: %s, %s", s.took, s.plan, s.why)
 	}
-	require.True(t, seen["shares"])
+	require.True(t, slices.ContainsFunc(steps, shares))
 }
