@@ -154,6 +154,11 @@ type Guard struct {
 	mu    sync.Mutex
 	open  map[*tlsconn.Conn]opened
 	homes map[netip.Prefix]int // networks, and how many of open are with them
+
+	turned struct { // when age saw another credential of this end. Guarded by mu
+		to *secure.Credential
+		at time.Time
+	}
 }
 
 const opLoad = "load credential"

@@ -15,6 +15,13 @@ import (
 // retryShown is how soon a certificate is shown again to an endpoint that did not answer.
 const retryShown = 10 * time.Second
 
+// Connections show a newer certificate one after another, each in a place of its own, drawn
+// when it was made: a handshake stops what is under way for a moment.
+const (
+	shownEvery = 50 * time.Millisecond // so often, when this end has another credential
+	mostSpread = time.Minute
+)
+
 // lasts returns the first time at which a certificate of a chain is no longer valid.
 func lasts(cs tls.ConnectionState) (until time.Time) {
 	for i, cert := range cs.PeerCertificates {
@@ -91,6 +98,11 @@ func (g *Guard) age() *News {
 	news := &News{}
 	g.mu.Lock()
 	open := maps.Clone(g.open)
+	if g.turned.to != mine {
+		g.turned.to, g.turned.at = mine, now
+	}
+	spread := min(mostSpread, shownEvery*time.Duration(max(0, len(open)-1)))
+	since := now.Sub(g.turned.at)
 	g.mu.Unlock()
 	for c, o := range open {
 		switch {
@@ -107,7 +119,7 @@ func (g *Guard) age() *News {
 			} else { // of its chain something expired that does not count
 				g.note(c, func(o *opened) { o.until = now.Add(time.Minute) })
 			}
-		case o.want.Server && g.stale(o, mine, now) && c.Renew() == nil:
+		case o.want.Server && o.stale(mine, now, since, spread) && c.Renew() == nil:
 			g.note(c, func(o *opened) { o.tried = now })
 		}
 	}
@@ -128,13 +140,14 @@ func (g *Guard) note(c *tlsconn.Conn, change func(*opened)) {
 }
 
 // stale reports whether the ends of a connection are to show their certificates again: this
-// one has another one, or the other one should, since its own expires soon.
-func (g *Guard) stale(o opened, mine *secure.Credential, now time.Time) bool {
+// one has had another one since, or the other one should, since its own expires soon.
+func (o *opened) stale(mine *secure.Credential, now time.Time, since, spread time.Duration) bool {
 	if o.shown != mine {
-		return now.Sub(o.tried) >= retryShown
+		return since >= time.Duration(o.place*float64(spread)) && now.Sub(o.tried) >= retryShown
 	}
 	left, life := o.until.Sub(now), o.until.Sub(o.id.NotBefore)
-	return left < life/6 && now.Sub(o.tried) >= left/4
+	soon := life/6 - time.Duration(o.place*float64(life/24))
+	return left < soon && now.Sub(o.tried) >= left/4
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -193,3 +193,55 @@ func TestOtherEndsDoNotGoOn(t *testing.T) {
 	require.ErrorIs(t, <-why, secure.Revoked)
 	<-ended
 }
+
+// Many connections show another certificate one after another.
+func TestRenewalsAreSpread(t *testing.T) {
+	r, clock := newRun(t), &watch{}
+	one, two := r.by(clock, "gpu-1"), r.by(clock, "gpu-2")
+	const many = 41
+	var ends []net.Conn
+	for i := range many {
+		a, b := r.connected(one, two)
+		drained(a)
+		drained(b)
+		ends = append(ends, b)
+		one.note(a.(*tlsconn.Conn), func(o *opened) { o.place = float64(i) / many })
+	}
+	require.Nil(t, one.age())
+	before := serial(two, ends[0])
+	clock.set(32 * time.Hour)
+	_, err := one.Renewed(r.issue("gpu-1", clock.now()))
+	require.NoError(t, err)
+	begun := func() (n int) {
+		one.mu.Lock()
+		defer one.mu.Unlock()
+		for _, o := range one.open {
+			if !o.tried.IsZero() || o.shown == one.Credential() {
+				n++
+			}
+		}
+		return n
+	}
+	last := 0
+	for i := range 5 {
+		clock.set(32*time.Hour + time.Duration(i)*shownEvery*many/4)
+		require.Nil(t, one.age())
+		now := begun()
+		require.LessOrEqual(t, now-last, many/4+1, "at once")
+		last = now
+	}
+	require.Equal(t, many, last)
+	for _, b := range ends {
+		shows(t, two, b, before)
+	}
+
+	// That of the other end gets old for all at once.
+	o := opened{shown: one.Credential(), until: began.Add(24 * time.Hour)}
+	o.id.NotBefore = began
+	due := map[bool]int{}
+	for i := range 100 {
+		o.place = float64(i) / 100
+		due[o.stale(o.shown, began.Add(20*time.Hour+30*time.Minute), 0, 0)]++
+	}
+	require.Equal(t, map[bool]int{true: 50, false: 50}, due)
+}

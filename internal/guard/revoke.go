@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strings"
@@ -41,12 +42,13 @@ type opened struct {
 	until time.Time          // its certificate is valid
 	shown *secure.Credential // by this end; nil: it has not dialled
 	tried time.Time          // when it was last to show another one; zero: never
+	place float64            // among those that show another one together, from 0 to below 1
 }
 
 // admit judges the other end of a connection whose handshake has succeeded, and knows
 // the connection from then on.
 func (g *Guard) admit(c *tlsconn.Conn, want secure.Want, shown *secure.Credential) (secure.Identity, error) {
-	o := opened{want: want, since: g.now(), shown: shown}
+	o := opened{want: want, since: g.now(), shown: shown, place: rand.Float64()}
 	g.mu.Lock()
 	g.open[c] = o
 	g.mu.Unlock()

@@ -179,7 +179,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) readTLS(p []byte) (int, error) {
 	for {
 		n, err := c.in.Read(p)
-		if err != io.EOF || n > 0 || c.renewals.how.Load() == nil {
+		if c.worn(); err != io.EOF || n > 0 || c.renewals.how.Load() == nil {
 			return n, err
 		}
 		if err := c.follow(); err != nil {
@@ -261,6 +261,7 @@ func (c *Conn) Close() error {
 		}
 		c.writer.turn.Unlock()
 	}
+	_ = c.shut() // first: another process may hold the socket, and the other end waits for its end
 	err := c.Conn.Close()
 	c.writeBy.wake()
 	c.release()

@@ -46,9 +46,10 @@ type pump struct {
 	big      []byte // nil: small is used
 	in       []byte // what was read and not handed out
 	head     [5]byte
-	seen     int // of head, of the record that is handed out
-	left     int // of its body
-	handed   int // bytes, of the handshake
+	seen     int   // of head, of the record that is handed out
+	left     int   // of its body
+	handed   int   // bytes, of the handshake
+	records  int64 // handed out since the keys were made new
 	shaking  bool
 	tooLarge bool
 	begin    func() error // of Bound; may be nil, as end
@@ -97,6 +98,7 @@ func (p *pump) hand(b []byte) (n int) {
 			p.in, p.left, n = p.in[k:], p.left-k, n+k
 		}
 		if p.left == 0 {
+			p.records++
 			break
 		}
 	}

@@ -28,8 +28,8 @@ type Renewal struct {
 	// Judge says whether the other end may go on. It is called when the handshake is over,
 	// and before anything is read or written with the new keys.
 	Judge func(tls.ConnectionState) error
-	// After is how many records this end writes until it makes the keys new by itself, 0:
-	// half of what they are good for. Only the end that has dialled does.
+	// After is how many records this end writes, or reads, until it makes the keys new by
+	// itself, 0: half of what they are good for. Only the end that has dialled does.
 	After int64
 }
 
@@ -225,7 +225,7 @@ func (r *renewal) stop(err error) {
 func (c *Conn) follow() error {
 	r := c.renewals.now.Load()
 	if now := c.tls.Load(); r == nil && now != c.in {
-		c.in = now
+		c.goOn(now)
 		return nil
 	}
 	if r == nil {
@@ -244,8 +244,23 @@ func (c *Conn) follow() error {
 	if err := r.feed(); err != nil {
 		return err
 	}
-	c.in = r.tls
+	c.goOn(r.tls)
 	return nil
+}
+
+// goOn reads with new keys. The caller has the turn to read.
+func (c *Conn) goOn(t *tls.Conn) { c.in, c.pump.records = t, 0 }
+
+// worn begins a renewal at the end that has dialled when the other one has written so many
+// records, which cannot begin one. The caller has the turn to read.
+func (c *Conn) worn() {
+	h := c.renewals.how.Load()
+	if h == nil || !h.dialled || c.pump.records < h.After || c.renewals.now.Load() != nil {
+		return
+	}
+	c.pump.records = 0 // until the next time, should the other end not answer
+	c.renewals.due.Store(true)
+	c.renewDue()
 }
 
 // feed hands what the socket brings to the handshake until that is over. A deadline may

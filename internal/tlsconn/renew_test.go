@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -201,4 +202,24 @@ func TestRenewalIsInterrupted(t *testing.T) {
 		_ = []*tlsconn.Conn{a, b}[i%2].Close()
 		<-done
 	}
+}
+
+// What the end that was dialled writes wears the keys out, too: the other one, which alone can
+// begin, counts what it reads.
+func TestRenewalBecauseOfWhatIsRead(t *testing.T) {
+	x, y := sockets(t)
+	a, b, judged := renewable(t, x, y, 8)
+	go func() { _, _ = io.Copy(io.Discard, b) }()
+	got := make(chan []byte, 1)
+	go func() {
+		all, _ := io.ReadAll(a)
+		got <- all
+	}()
+	down := fill(16 * 16 << 10)
+	for i := range int64(3) {
+		require.NoError(t, send(b, down))
+		require.Eventually(t, func() bool { return judged[0].Load() > i && judged[1].Load() > i }, time.Minute, time.Millisecond)
+	}
+	require.NoError(t, b.CloseWrite())
+	require.True(t, bytes.Equal(slices.Repeat(down, 3), <-got))
 }
