@@ -87,6 +87,8 @@ func TestRotationInARun(t *testing.T) {
 	}
 	require.NoError(t, <-turned)
 	require.Equal(t, count[0], count[2])
+	require.GreaterOrEqual(t, count[0], target)
+	t.Logf("%d all-reduces, all %d credentials replaced %d times: 0 aborted", count[0], len(files), turns)
 	for i := range comms {
 		require.NoError(t, comms[i].Close())
 	}
