@@ -4,11 +4,11 @@
 //
 //	go run ./tests/wan/flows
 //
-// prints six tables: the curve from 1 to 128 flows under a limit per flow; the
+// prints seven tables: the curve from 1 to 128 flows under a limit per flow; the
 // same under a long round trip with a small window per flow; what the length of
 // the round trip costs one flow and eight; the cost of one slow flow among
-// eight; how much of a full-duplex link both directions use at once; and what a
-// second network brings.
+// eight; how much of a full-duplex link both directions use at once; what a
+// second network brings; and what TLS costs on a link.
 package main
 
 import (
@@ -26,6 +26,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
@@ -45,7 +46,7 @@ func main() {
 		}
 		return
 	}
-	only := flag.String("only", "curve,window,delay,slow,duplex,nics", "tables to print")
+	only := flag.String("only", "curve,window,delay,slow,duplex,nics,cipher", "tables to print")
 	least := flag.Int("least", 1, "fewest flows of the curves")
 	most := flag.Int("flows", 128, "most flows of the curves")
 	seconds := flag.Float64("seconds", 2, "length of one all-reduce at the limit, in seconds")
@@ -53,7 +54,7 @@ func main() {
 	for _, t := range []struct {
 		name string
 		run  func(least, most int, seconds float64) error
-	}{{"curve", curve}, {"window", window}, {"delay", delay}, {"slow", slow}, {"duplex", duplex}, {"nics", nics}} {
+	}{{"curve", curve}, {"window", window}, {"delay", delay}, {"slow", slow}, {"duplex", duplex}, {"nics", nics}, {"cipher", cipher}} {
 		if slices.Contains(strings.Split(*only, ","), t.name) {
 			if err := t.run(max(*least, 1), *most, *seconds); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -79,7 +80,11 @@ func launch(h *netns.Host, t task) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(self)
+	command := []string{self}
+	if t.Secure {
+		command = issued.Command(self)
+	}
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
@@ -144,7 +149,7 @@ func newPair(shape netns.Shape, t task, further ...netns.Rate) (p *pair, err err
 			}
 		}
 	}
-	master, err := launch(n.Hosts[0], task{Role: "master", Master: netip.AddrPortFrom(n.Hosts[0].Addr, 48148).String()})
+	master, err := launch(n.Hosts[0], task{Role: "master", Secure: t.Secure, Master: netip.AddrPortFrom(n.Hosts[0].Addr, 48148).String()})
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
@@ -29,6 +30,8 @@ type task struct {
 	// Own: the peer names its interfaces eth0 and eth1 and dials by itself, so that
 	// the network cannot tell flows apart.
 	Own bool
+	// Secure: the world is in TLS. Each process has a credential of its own.
+	Secure bool
 }
 
 // report is a line that a process says.
@@ -49,7 +52,9 @@ func work(t task) error {
 	say := func(r report) { json.NewEncoder(os.Stdout).Encode(r) }
 	in := bufio.NewScanner(os.Stdin)
 	if t.Role == "master" {
-		m, err := core.NewMaster(core.MasterOptions{Listen: t.Master})
+		opt := core.MasterOptions{Listen: t.Master}
+		issued.Master(&opt.Security)
+		m, err := core.NewMaster(opt)
 		if err != nil {
 			return err
 		}
@@ -74,6 +79,7 @@ func work(t task) error {
 	if t.Own {
 		o.Dial, o.Addresses = nil, []string{"eth0", "eth1"}
 	}
+	issued.Peer(&o.Security)
 	c, err := core.Connect(ctx, o)
 	if err != nil {
 		return err
