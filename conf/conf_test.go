@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gopccl/gopccl/core/secure"
+
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -220,6 +222,23 @@ func TestAddressesAndPorts(t *testing.T) {
 	require.Equal(t, []int{1, 2, 3}, o.Ports)
 	require.Equal(t, []int{50001, 50002, 50003}, o.Announce.Ports)
 	require.Equal(t, "203.0.113.9", o.Announce.Host)
+}
+
+func TestIdentities(t *testing.T) {
+	const key = "GOPCCL_SECURITY_IDENTITIES="
+	c, err := Load(nil, []string{"GOPCCL_CREDENTIAL=a.pem", key + "spiffe://example.org/train/*=peer:0+3, dns:*.run.example.org=observer,spiffe://example.org/head=master"}, nil)
+	require.NoError(t, err)
+	want := []secure.Mapping{
+		{URI: "spiffe://example.org/train/*", Role: secure.Peer, Groups: []uint32{0, 3}},
+		{URI: "dns:*.run.example.org", Role: secure.Observer},
+		{URI: "spiffe://example.org/head", Role: secure.Master},
+	}
+	require.Equal(t, want, c.PeerOptions(nil).Security.Identities)
+	require.Equal(t, want, c.MasterOptions(nil).Security.Identities)
+	for _, text := range []string{"spiffe://example.org/a", "spiffe://example.org/a=king", "spiffe://example.org/a=peer:", "spiffe://example.org/a=peer:x", "a=peer", "spiffe://example.org/a=issuer"} {
+		_, err = Load(nil, []string{"GOPCCL_CREDENTIAL=a.pem", key + text}, nil)
+		require.Error(t, err, text)
+	}
 }
 
 func TestPlainNetworks(t *testing.T) {

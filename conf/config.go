@@ -133,6 +133,7 @@ type Security struct {
 	Credential string      `conf:"credential" option:"Security.File"`
 	Join       secure.Join `conf:"join" option:"Security.Join"`
 	Revoked    string      `conf:"revoked" option:"Security.Revoked"`
+	Identities string      `conf:"identities" option:"Security.Identities" is:"identities"`
 
 	PlainNetworks string `conf:"plain_networks" option:"Security.PlainNetworks" is:"networks"`
 	PCCLListen    string `conf:"pccl_listen" option:"Security.PCCLListen"`

@@ -129,6 +129,7 @@ func (c *Config) security() core.SecurityOptions {
 	o.PlainNetworks, _ = networks(c.Security.PlainNetworks) // Load has checked them
 	o.PCCLNetworks, _ = networks(c.Security.PCCLNetworks)
 	o.PCCLGroups, _ = groups(c.Security.PCCLGroups)
+	o.Identities, _ = identities(c.Security.Identities)
 	return o
 }
 

@@ -242,6 +242,10 @@ func (f field) wellFormed(text string) error {
 		if _, err := groups(text); err != nil {
 			return err
 		}
+	case "identities":
+		if _, err := identities(text); err != nil {
+			return err
+		}
 	case "host":
 		if a, err := netip.ParseAddr(text); text != noneText && (err != nil || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "") {
 			return fmt.Errorf("%q is neither an IP address that others can connect to nor none", text)
@@ -294,6 +298,35 @@ func groups(text string) (list []uint32, err error) {
 		list = append(list, uint32(n))
 	}
 	return list, nil
+}
+
+// identities returns those of a list, nil for none.
+func identities(text string) (list []secure.Mapping, err error) {
+	for _, w := range words(text) {
+		bad := func() ([]secure.Mapping, error) {
+			return nil, fmt.Errorf("%q is neither a list of identities such as spiffe://example.org/train/*=peer:0+3 nor none", text)
+		}
+		at := strings.LastIndexByte(w, '=')
+		if at < 0 {
+			return bad()
+		}
+		m := secure.Mapping{URI: strings.TrimSpace(w[:at])}
+		name, groups, some := strings.Cut(strings.TrimSpace(w[at+1:]), ":")
+		if m.Role, err = secure.ParseRole(name); err != nil {
+			return bad()
+		}
+		for part := range strings.SplitSeq(groups, "+") {
+			n, err := strconv.ParseUint(part, 10, 32)
+			if some && err != nil {
+				return bad()
+			}
+			if some {
+				m.Groups = append(m.Groups, uint32(n))
+			}
+		}
+		list = append(list, m)
+	}
+	return list, secure.CheckMappings(list)
 }
 
 // portList returns one port, or those of three listeners, nil for none.

@@ -30,6 +30,12 @@ type pattern struct {
 	Mapping
 }
 
+// CheckMappings reports an error, an *errs.Error, if one of them can never be what is meant.
+func CheckMappings(all []Mapping) error {
+	_, err := compile(all)
+	return err
+}
+
 func compile(all []Mapping) (list []pattern, err error) {
 	for _, m := range all {
 		p := pattern{Mapping: m}
