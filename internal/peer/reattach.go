@@ -342,8 +342,8 @@ func (s *Session) endedFrom(peer wire.UUID) bool {
 // connectionEnded tells the machine of the last connection to or from a peer that has ended.
 // A goroutine of the data path calls it, which does not step the machine.
 func (s *Session) connectionEnded(peer wire.UUID) {
-	if s.endedTo(peer) || s.endedFrom(peer) {
-		s.box.post(fsm.LinkEnded{Peer: peer})
+	if to := s.endedTo(peer); to || s.endedFrom(peer) {
+		s.box.post(fsm.LinkEnded{Peer: peer, Incoming: !to})
 	}
 }
 

@@ -94,8 +94,12 @@ type (
 		Packet wire.M2CSessionRegistrationResponse
 		Broken []wire.UUID
 	}
-	// LinkEnded says that a peer has ended a connection from or to this one.
-	LinkEnded struct{ Peer wire.UUID }
+	// LinkEnded says that a peer has ended all connections from or to this one. Incoming: only
+	// those that it had opened, which it may have closed because it needed them no more.
+	LinkEnded struct {
+		Peer     wire.UUID
+		Incoming bool
+	}
 	// NotAttached says that a Reattach effect came to nothing.
 	NotAttached struct{ Err error }
 	// Established says that the work of an Establish effect is done; Failed names

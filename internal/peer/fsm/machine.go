@@ -181,7 +181,7 @@ func (m *Machine) handle(ev Event) {
 	case Attached:
 		m.attached(ev)
 	case LinkEnded:
-		m.linkEnded(ev.Peer)
+		m.linkEnded(ev.Peer, ev.Incoming)
 	case NotAttached:
 		m.notAttached(nil)
 	case Established:

@@ -226,7 +226,7 @@ func (m *Machine) attached(ev Attached) {
 		return
 	}
 	for _, u := range ev.Broken {
-		m.linkEnded(u)
+		m.linkEnded(u, false)
 	}
 	m.sendHeld() // the report lists them as voted for
 	m.granted(p)
@@ -255,13 +255,19 @@ func (m *Machine) refusedBack(p wire.M2CSessionRegistrationResponse) {
 
 // linkEnded notes that a neighbour has ended a connection, if that can only mean that
 // it is gone. One that neither needs any more may have ended it for that reason. So may
-// one that has gone on to the ring that is prepared, or is ahead in a round.
-func (m *Machine) linkEnded(u wire.UUID) {
-	m.tellEnded(u)
+// one that has gone on to the ring that is prepared, or is ahead in a round. And in a round a
+// neighbour may have closed what it had opened for a ring that was withdrawn: it opens it again.
+// If it has died, what this peer has opened to it ends, too, or cannot be opened.
+func (m *Machine) linkEnded(u wire.UUID, incoming bool) {
 	is := func(e wire.PeerEndpoint) bool { return e.UUID == u }
 	f := m.flow
+	round := f != nil && (f.step == stepInfo || f.step == stepConnecting || f.step == stepRing)
+	if round && incoming {
+		return
+	}
+	m.tellEnded(u)
 	switch {
-	case f != nil && (f.step == stepInfo || f.step == stepConnecting || f.step == stepRing):
+	case round:
 	case !slices.ContainsFunc(m.peers, is), m.prep != nil && !slices.ContainsFunc(m.prep.peers, is):
 	case !slices.Contains(m.resume.missed, u):
 		m.resume.missed = append(m.resume.missed, u)
@@ -372,6 +378,10 @@ func (m *Machine) report() wire.C2MReport {
 	}
 	p.Query.Asking = m.asking
 	p.Round.World, p.Round.Groups = uint64(m.view.GlobalWorldSize), uint64(m.view.NumGroups)
+	if step := p.Call.Step; step == wire.StepConnecting || step == wire.StepRing {
+		// The newcomers of the round count, too: one of them may have heard that it stands.
+		p.Round.World = max(p.Round.World, uint64(m.view.LocalWorldSize))
+	}
 	if m.view.Connected {
 		p.Round.Ring, p.Round.Gone = slices.Clone(m.view.Ring), slices.Clone(m.dropped)
 		p.Round.Members, p.Round.Mortal = slices.Clone(r.stood.Members), slices.Clone(r.stood.Mortal)

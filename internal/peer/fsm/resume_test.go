@@ -501,6 +501,8 @@ func TestEndedLinksAreTold(t *testing.T) {
 	r.in(r.info([]int{1, 2, 4}))
 	r.step(LinkEnded{Peer: uid(3)}) // it has closed what neither needs any more
 	r.silent()
+	r.step(LinkEnded{Peer: uid(4), Incoming: true}) // opened for a ring that was withdrawn
+	r.silent()
 	r.step(LinkEnded{Peer: uid(2)})
 	r.sent(wire.C2MLinkEnded{Peer: uid(2)})
 	r.step(Established{Round: 2})
