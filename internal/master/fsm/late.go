@@ -23,7 +23,10 @@ func (m *Machine) returnedLate(b *comeback, e PacketIn) {
 		m.send(b.c, wire.M2CP2PConnectionsEstablished{})
 	case wire.C2MRequestEstablishP2PConnections:
 		m.comeLate(b)
-	case wire.C2MLinkEnded, wire.C2MFarewell:
+	case wire.C2MAskTopology:
+		b.c.questions.once = false // it has a session, if not here
+		m.showTopology(b.c)
+	case wire.C2MLinkEnded, wire.C2MFarewell, wire.C2MPreflightDone: // of what nobody waits for any more
 	default:
 		m.turnBack(b, fmt.Sprintf("packet %T of a newcomer", e.Packet))
 	}

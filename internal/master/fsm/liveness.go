@@ -32,6 +32,7 @@ func (m *Machine) advance(now time.Duration) {
 		m.overslept(late)
 		for _, c := range m.away {
 			c.place.awayUntil += late
+			c.place.awaySince += late
 		}
 	}
 	if late <= 2*m.cfg.HeartbeatInterval {
@@ -41,8 +42,9 @@ func (m *Machine) advance(now time.Duration) {
 				c.seen += late
 			}
 		}
-		if late > 100*time.Millisecond { // reports that newcomers have sent may be waiting
+		if late > 100*time.Millisecond { // what others have sent may be waiting, and they come another time
 			m.round.membersAt += late + 500*time.Millisecond
+			m.beats.dazed = max(m.beats.dazed, now+500*time.Millisecond)
 		}
 		return
 	}

@@ -48,7 +48,7 @@ const (
 func (m *Machine) lostLately(c *client) bool { return m.now < c.place.lostUntil }
 
 // lookAfter is how often those are looked for of whom nobody could say that they have gone.
-const lookAfter = missedGrace
+const lookAfter = 250 * time.Millisecond
 
 // giveUpLone gives up those of them whom somebody who is here waits for, and who have been
 // away for a while. When this master had stood still all may have left it, and need another try.
@@ -100,8 +100,8 @@ func (m *Machine) hurryAway(g *group) {
 }
 
 // missedGrace is how long members are waited for of which one may be why a collective
-// has failed.
-const missedGrace = 250 * time.Millisecond
+// has failed. A peer pauses for up to three eighths of a second between two tries to come back.
+const missedGrace = 500 * time.Millisecond
 
 // breaks takes the word of b that its connections with a neighbour have ended, while all say
 // what they hold. In a round it may mean that the other one is ahead, and after another master

@@ -150,12 +150,18 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 			m.followUp()
 		}
 	}
-	m.due, m.hasDue = m.nextDue()
+	if m.due, m.hasDue = m.nextDue(); m.records.drop != 0 {
+		m.due = max(m.due, m.now+askAgain)
+	}
 	if invariants.Enabled && !m.unchecked {
 		m.check()
 	}
 	return m.out
 }
+
+// askAgain is how often this master looks again at what is due while its authority does not say
+// whether members may be dropped: what is due may be that they are gone.
+const askAgain = 10 * time.Millisecond
 
 // Deadline returns when a Tick is due next, in the time of Step.
 func (m *Machine) Deadline() (time.Duration, bool) { return m.due, m.hasDue }

@@ -62,6 +62,7 @@ type comeback struct {
 	late   bool     // the recovery was over
 	waits  bool     // ... and others still connect to it in a round
 	again  bool     // it is asked for another report: what it says before that one counts in there
+	hasty  bool     // it has come before, and not said what it holds
 	taken  []uint64 // tags of its collectives that somebody knew the numbers of
 }
 
@@ -135,10 +136,12 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 		m.reassemble(old)
 		late = false
 	}
+	hasty := false
 	if slices.ContainsFunc(r.back, func(b *comeback) bool { return b.c.uuid == id.UUID }) {
 		// A second connection says that the first one is dead.
 		for _, b := range slices.Clone(r.back) {
 			if b.c.uuid == id.UUID {
+				hasty = hasty || b.report == nil && !b.again
 				m.close(b.c, "left", "it has come back over another connection")
 			}
 		}
@@ -155,7 +158,7 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 	if r.again {
 		c.place.calm = m.now + m.cfg.Linger
 	}
-	b := &comeback{c: c, group: p.PeerGroup, late: late, since: m.now}
+	b := &comeback{c: c, group: p.PeerGroup, late: late, hasty: hasty, since: m.now}
 	r.add(b)
 	m.silent = without(m.silent, c)
 	m.send(c, m.welcome(c, p.PeerGroup))
@@ -389,7 +392,7 @@ func (m *Machine) look() (gs []*newest) {
 		}
 		if s.Decision == g.round {
 			for _, u := range s.Gone {
-				g.note(u).over = true
+				g.note(u).over, g.note(u).gone = true, true
 			}
 			for _, u := range s.Mortal {
 				g.note(u).over = true
@@ -414,6 +417,7 @@ func (m *Machine) look() (gs []*newest) {
 type hearsay struct {
 	broken int  // so many say that the connections to it have ended
 	over   bool // somebody knows that it does not come back
+	gone   bool // ... because it has left before
 }
 
 func (g *newest) note(u wire.UUID) *hearsay {
@@ -461,20 +465,17 @@ func (m *Machine) grace(gs []*newest) time.Duration {
 }
 
 // until is when the recovery goes on without those who are missing, and without those
-// who are here and do not say what they hold.
+// who are here and do not say what they hold: their connections stand, and may be slow.
 func (m *Machine) until(gs []*newest) time.Duration {
 	r := &m.recovery
 	at, last := r.since+m.grace(gs), r.since+m.longGrace()
-	if r.again {
-		last = at
-	}
 	for _, b := range r.back {
 		switch {
 		case b.report != nil:
-		case b.again: // its connection stands, and it may be busy
-			at = max(at, r.since+m.longGrace())
+		case b.hasty:
+			at = max(at, min(b.since, at)+brokenGrace)
 		default:
-			at = max(at, min(b.since, last)+brokenGrace)
+			at = max(at, last)
 		}
 	}
 	return at
@@ -525,7 +526,11 @@ func (m *Machine) whole(gs []*newest) bool {
 		}
 	}
 	for _, g := range gs {
-		known += uint64(len(g.ring))
+		for _, u := range g.ring {
+			if h := g.said[u]; h == nil || !h.gone { // those are not in the world that others count
+				known++
+			}
+		}
 		for _, b := range m.recovery.back {
 			connects := b.report.Call.Step == wire.StepConnecting || b.report.Call.Step == wire.StepRing
 			if b.group == g.id && connects && !slices.Contains(g.ring, b.c.uuid) {
