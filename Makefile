@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: masterkills secure gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
+.PHONY: masterkills masterdies secure gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -11,6 +11,7 @@ help:
 	@echo "churn        kills, stops and cuts off trainers of a run for HOURS=8, and writes docs/churn.md"
 	@echo "soak-plugins kills plugins a hundred times during runs; prints how often, and what it cost (a minute)"
 	@echo "masterkills  kills the master of runs 1,000 times; prints how long their calls paused (ten minutes)"
+	@echo "masterdies   100,000 simulated runs whose masters die, stop or are cut off in every phase; prints the table (two minutes)"
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then collectives beside PCCL, Gloo and bare TCP (installs PyTorch once)"
@@ -53,6 +54,9 @@ soak-plugins:
 
 masterkills:
 	@go test -count=1 -timeout 60m -v ./tests/e2e -run 'TestMasterKills$$' -soak
+
+masterdies:
+	@go test -count=1 -timeout 60m -v ./tests/sim -run 'TestMasterDies$$' -sim.seeds 100000
 
 vet:
 	@tools/ci/vet.sh

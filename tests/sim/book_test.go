@@ -20,6 +20,7 @@ type book struct {
 	ahead                        int // operations that were over before they were commenced
 	switches                     int // of one peer each
 	tornAgain                    int // peers that came back with a torn state
+	connected                    int // PCCL peers that have connected again
 	reuses                       int // tags that were used again before the round
 	meshes, gathered             int // data phases over a mesh, other collectives that succeeded
 	schemes                      int // of those, over trees
@@ -128,7 +129,7 @@ func (b *book) finished(w *world, op *op) {
 	if op.restored {
 		verdict = 2
 	}
-	if r.verdict != 0 && r.verdict != verdict && !w.forgotten(r.by) {
+	if r.verdict != 0 && r.verdict != verdict && !w.forgotten(r.by) && !w.forgotten(op.p.id) {
 		w.failf("operation %d: peer %d says %d, peer %d said %d (1 success, 2 failure)", op.seq, op.p.id, verdict, r.by, r.verdict)
 	}
 	r.verdict, r.by = verdict, op.p.id

@@ -31,11 +31,14 @@ const (
 	killMaster    // the master process ends, and another one begins
 	replaceMaster // another one begins to lead, while peers are at the first one
 	killBoth      // the process ends, and that of a peer
+	pauseBriefly  // it stands still for less than peers wait for a sign of life
+	pauseMaster   // ... for longer
+	blip          // the connections of one peer or some end, and these come back
+	holdUp        // what travels over connections comes late
+	cutOff        // peers do not reach it, and another one begins to lead while it lives
 	mostKinds
-	pauseMaster // it stands still for longer than peers wait for a sign of life
-	blip        // the connection of one peer ends, and the peer comes back
-	revoke      // the certificate of a peer is revoked; in TLS
-	expire      // ... expires
+	revoke // the certificate of a peer is revoked; in TLS
+	expire // ... expires
 )
 
 // fault strikes when the run has handled a number of events: every step of
@@ -45,6 +48,8 @@ type fault struct {
 	kind kind
 	aim  wire.ID // not 0: it strikes when a master says this for the nth time
 	nth  int
+	// share says who still hears what it was aimed at.
+	share share
 }
 
 // scenario is what a run begins with.
@@ -71,6 +76,8 @@ type scenario struct {
 	tear bool
 	// drain: who has done its work leaves between two collectives.
 	drain bool
+	// parts: peers leave while a master is away, in good order or not.
+	parts bool
 }
 
 // emptyWorld has a master and no peers.
@@ -205,10 +212,8 @@ func (w *world) cornered(p *peer) bool {
 func (w *world) inject(f fault) {
 	w.struck |= 1 << f.kind
 	switch f.kind {
-	case killMaster, replaceMaster, killBoth:
-		w.endMaster(f)
-	case pauseMaster, blip:
-		w.interrupt(f)
+	case killMaster, replaceMaster, killBoth, pauseBriefly, pauseMaster, blip, holdUp, cutOff:
+		w.strikeMaster(f)
 	case revoke, expire:
 		w.outlaw(f)
 	case join:

@@ -44,8 +44,8 @@ func (w *world) endLink(from, to, by *peer) {
 	w.tracef("link %d -> %d breaks", from.id, to.id)
 	notice := func(at, other *peer) {
 		w.after(w.rng.between(0, 5*time.Millisecond), at, func() {
-			if at != by {
-				at.step(pfsm.LinkEnded{Peer: other.uuid})
+			if at != by && !w.link(from, to).alive { // or it stands again
+				at.step(pfsm.LinkEnded{Peer: other.uuid, Incoming: at == to})
 			}
 			at.linkBroke(other, gen, at == from)
 		})
@@ -116,7 +116,8 @@ func (p *peer) preflight(e pfsm.Preflight) {
 		}
 		if target.stopped || target.lostPower || !w.reaches(p, target) {
 			failed = append(failed, todo[0].UUID)
-			if target.stopped && !p.m.View().Connected {
+			left := w.heirs.on && (target.dead || target.over) // the master may read that later than this
+			if (target.stopped || left) && !p.m.View().Connected {
 				p.suspect = true // it is not believed that it is the member's fault
 			}
 		}

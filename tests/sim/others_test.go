@@ -173,7 +173,7 @@ func (b *book) met(w *world, op *op) {
 	if op.restored {
 		verdict = 2
 	}
-	if g.verdict != 0 && g.verdict != verdict && !w.forgotten(g.by) {
+	if g.verdict != 0 && g.verdict != verdict && !w.forgotten(g.by) && !w.forgotten(op.p.id) {
 		w.failf("%v: peer %d says %d, peer %d said %d (1 success, 2 failure)", plan.Kind(op.vote.Kind), op.p.id, verdict, g.by, g.verdict)
 	}
 	g.verdict, g.by = verdict, op.p.id

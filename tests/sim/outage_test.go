@@ -104,7 +104,11 @@ func (m *master) struck() {
 		for i, f := range w.heirs.aimed {
 			if f.aim == s.id && f.nth == w.heirs.times[s.id] {
 				w.heirs.aimed = slices.Delete(w.heirs.aimed, i, i+1)
-				w.after(w.rng.between(0, w.within(time.Millisecond)), nil, func() { w.inject(f) })
+				at := time.Duration(0)
+				if f.share == anybody {
+					at = w.rng.between(0, w.within(time.Millisecond))
+				}
+				w.after(at, nil, func() { w.inject(f) })
 				break
 			}
 		}
@@ -153,7 +157,10 @@ func (w *world) tally(table map[cell]int) {
 	}
 }
 
-var faultNames = map[kind]string{killMaster: "kill", replaceMaster: "replace", killBoth: "kill both"}
+var faultNames = map[kind]string{
+	killMaster: "kill", replaceMaster: "replace", killBoth: "kill both", pauseBriefly: "pause", pauseMaster: "long pause",
+	blip: "blip", holdUp: "hold-up", cutOff: "cut off",
+}
 
 // covered checks that faults have found every phase heard by none, by some and by all.
 func covered(t *testing.T, table map[cell]int, seeds int) {
@@ -161,7 +168,7 @@ func covered(t *testing.T, table map[cell]int, seeds int) {
 	var b strings.Builder
 	for _, p := range phases {
 		for by := killMaster; by < mostKinds; by++ {
-			fmt.Fprintf(&b, "%22s %-9s", p.name, faultNames[by])
+			fmt.Fprintf(&b, "%22s %-10s", p.name, faultNames[by])
 			for _, share := range []string{"none", "some", "all"} {
 				n := table[cell{p.id, share, by}]
 				fmt.Fprintf(&b, " %s %d", share, n)
@@ -181,7 +188,7 @@ func (m *master) recovered(f mfsm.Fact) {
 	const most = 1500 * time.Millisecond
 	w, dead := m.w, 0
 	for _, p := range w.peers {
-		if p.dead || p.over {
+		if p.native && (p.dead || p.over) {
 			dead++
 		}
 	}

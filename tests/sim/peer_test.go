@@ -54,6 +54,8 @@ type line struct {
 	hole            bool // it swallows everything
 	dialing         bool // the first packet answers a session that looks for a master
 	lastOut, lastIn time.Duration
+	tries           int  // to find another one
+	bereft          bool // it has ended, and the session does not go on without
 	flying          int  // packets of the master on their way
 	last            bool // it has died: as many of them as grant still arrive
 	grant           int
@@ -93,6 +95,7 @@ type trainer struct {
 	loops    int                    // to go
 	again    int                    // synchronisations repeated in a row
 	lives    int                    // processes before this one that ended with a torn state
+	returned bool                   // a PCCL peer that connects again
 	mute     bool                   // connects and never votes
 	old      []wire.ReportedVerdict // of the last use of each tag
 }
@@ -112,7 +115,7 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 	if native {
 		cfg.HeartbeatInterval, cfg.HeartbeatTimeout = beat, silence
 	}
-	if w.heirs.on {
+	if w.heirs.on && native {
 		cfg.ReattachTimeout = reattach
 	}
 	cfg.EagerBytes = w.eagerBytes
@@ -136,7 +139,7 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 func (p *peer) dial(to *master) {
 	w := p.w
 	w.lastClient++
-	p.line.client, p.line.to, p.line.cut = w.lastClient, to, false
+	p.line.client, p.line.to, p.line.cut, p.line.hole = w.lastClient, to, false, false
 	p.line.flying, p.line.last = 0, false
 	to.conns[p.line.client] = p
 }
@@ -149,9 +152,14 @@ func (p *peer) toMaster(ev mfsm.Event) {
 	w := p.w
 	client, to := p.line.client, p.line.to
 	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
-	w.at(p.line.lastOut, nil, func() {
+	arrives := func() {
 		if to.conns[client] == p && !to.refuses(p, ev) {
 			to.take(ev)
+		}
+	}
+	w.at(p.line.lastOut, nil, func() {
+		if !w.keeps(client, false, arrives) {
+			arrives()
 		}
 	})
 }
@@ -160,9 +168,14 @@ func (p *peer) toMaster(ev mfsm.Event) {
 func (p *peer) fromMaster(client mfsm.ClientID, do func()) {
 	w := p.w
 	p.line.lastIn = max(p.line.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
-	w.at(p.line.lastIn, p, func() {
+	arrives := func() {
 		if p.line.client == client {
 			do()
+		}
+	}
+	w.at(p.line.lastIn, p, func() {
+		if !w.keeps(client, true, arrives) {
+			arrives()
 		}
 	})
 }
@@ -315,7 +328,7 @@ func (p *peer) disconnect(reason string) {
 	if code := errs.Protocol.Error(); len(reason) >= len(code) && reason[:len(code)] == code {
 		w.failf("peer %d: %s", p.id, reason)
 	}
-	if w.heirs.on && !p.outlawed() && !strings.Contains(reason, "the communicator was closed") && !strings.Contains(reason, "the peer has left the run") {
+	if w.heirs.on && p.native && !p.suspect && !p.line.bereft && !p.outlawed() && !strings.Contains(reason, "the communicator was closed") && !strings.Contains(reason, "the peer has left the run") {
 		w.failf("peer %d ends without its trainer: %s", p.id, reason)
 	}
 	p.over, p.line.cut = true, true

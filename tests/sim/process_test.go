@@ -26,6 +26,7 @@ type master struct {
 	writing *mfsm.Registry // asked for and not written yet
 	said    []*said        // lately
 	list    int            // the revocation list that it has read
+	walls   map[*peer]bool // who does not reach it
 }
 
 // newMaster starts a master process.
@@ -57,6 +58,9 @@ func (m *master) wake() {
 	}
 	queue := m.queue
 	m.queue = nil
+	if w.heirs.on {
+		queue = w.shuffled(queue)
+	}
 	for _, ev := range queue {
 		m.step(ev)
 	}
@@ -87,7 +91,15 @@ func (m *master) shut(e mfsm.Close) {
 	if p.line.client != e.Client && w.heirs.on {
 		return // it has come back over another one
 	}
-	if p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !p.outlawed() && !reported && !w.cornered(p) {
+	// A process that has stood still may read what a peer said over the connection before
+	// last: the peer comes once more.
+	again := w.heirs.on && e.Reason == "it has come back over another connection"
+	// A PCCL peer that connects again may bring a later state than those who have begun without it.
+	again = again || p.trainer.returned && strings.HasPrefix(e.Reason, "shared state revision")
+	if m.walls[p] {
+		return // it does not hear that, and is at another master soon
+	}
+	if p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !p.outlawed() && !reported && !again && !w.cornered(p) {
 		w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 	}
 	p.fromMaster(e.Client, func() { p.masterGone(nil) })
@@ -231,12 +243,15 @@ func (m *master) deliver(client mfsm.ClientID, p *peer, pkt wire.Packet, sync in
 		return
 	}
 	p.line.flying++
+	var due time.Duration
 	p.fromMaster(client, func() {
 		if p.line.cut {
 			return
 		}
 		defer p.arrived()
-		s.heardBy(p)
+		if w.now <= due {
+			s.heardBy(p)
+		}
 		if sync != 0 {
 			p.memory.sync = sync
 		}
@@ -248,6 +263,7 @@ func (m *master) deliver(client mfsm.ClientID, p *peer, pkt wire.Packet, sync in
 		}
 		p.packet(pkt)
 	})
+	due = p.line.lastIn
 }
 
 // solve answers with some ring or with none.

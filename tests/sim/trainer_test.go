@@ -53,14 +53,21 @@ func (p *peer) synchronize() {
 // comeBack starts the trainer anew with the memory that a transfer has left torn.
 func (p *peer) comeBack() {
 	w := p.w
-	if !p.memory.torn || !p.native || p.trainer.lives > 1 {
+	bereft := p.line.bereft && p.trainer.loops > 0 && !p.memory.torn
+	if (!p.memory.torn || !p.native || p.trainer.lives > 1) && !bereft {
 		return
 	}
 	w.served(func() {
 		w.keys.heir = p.papers.name
-		w.spawn(p.group, true, max(1, p.trainer.loops))
+		w.spawn(p.group, p.native, max(1, p.trainer.loops))
 		n := w.peers[len(w.peers)-1]
 		n.memory, n.trainer.lives = p.memory, p.trainer.lives+1
+		if bereft {
+			n.trainer.returned = !p.native
+			w.tracef("peer %d connects again as peer %d", p.id, n.id)
+			w.collector.connected++
+			return
+		}
 		w.collector.tornAgain++
 		w.tracef("peer %d comes back as peer %d with a torn state", p.id, n.id)
 	})
