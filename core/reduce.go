@@ -77,7 +77,7 @@ type ReduceInfo struct {
 	// Plan is the way that the data took: "ring", "direct" where every member sent to
 	// every other one, "shares" where members with fast links had more to do with that,
 	// or "sites 3" where the members of each of three sites added up among themselves
-	// first. Why says why not along the ring. They are empty but for a single all-reduce.
+	// first. Why says why not along the ring, and which link is the slowest. They are empty but for a single all-reduce.
 	Plan, Why string
 }
 

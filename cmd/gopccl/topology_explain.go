@@ -27,8 +27,10 @@ for members with fast links to do ("shares"), or summed up inside of sites first
 
 The master does not tell round trips to observers. --rtt says how long one is, and is
 taken for all of them: the answer is what the master would choose if that were so.
-Without it the times of no plan are known. Rates have to be measured
-(OptimizeTopology) for plans of large ones; sites are not known from one round trip. In a group with a PCCL peer all
+Without it the times of no plan are known. Here plans of large ones need rates that
+were measured (OptimizeTopology); what members have shown in all-reduces, by which the
+master plans as well, it tells its log and the members alone. Sites are not known from
+one round trip. In a group with a PCCL peer all
 all-reduces go along the ring; so do quantized ones. What an all-reduce took in a run
 is in its ReduceInfo (Plan, Why).`,
 		Example: `  gopccl topology explain --master 10.0.0.1:48148

@@ -23,6 +23,7 @@ type Option struct {
 	From   uint64
 	Scheme *Scheme // nil: the ring
 	Line
+	Slowest string // what it waits for, for people; "": not known
 }
 
 // Options are the plans for large all-reduces, the same on all members. From rises.
@@ -52,7 +53,11 @@ func (o *Options) Why(at *Option, bytes uint64) string {
 	if at.Scheme != nil && at.Scheme.Name == TrialName {
 		return "members show what they can send and receive: the next plan is made of it"
 	}
-	return fmt.Sprintf("predicted %v, %v along the ring", round(at.At(bytes)), round(o.Ring.At(bytes)))
+	why := fmt.Sprintf("predicted %v, %v along the ring", round(at.At(bytes)), round(o.Ring.At(bytes)))
+	if at.Slowest != "" {
+		why += "; the slowest is " + at.Slowest
+	}
+	return why
 }
 
 func round(d time.Duration) time.Duration {
@@ -88,14 +93,14 @@ func Large(p Problem) (o Options) {
 	var found []Option
 	for _, s := range m.schemes() {
 		if s.Check(p.N) == nil { // weights are rounded: all may have become nothing
-			found = append(found, Option{Scheme: s, Line: m.line(s)})
+			found = append(found, Option{Scheme: s, Line: m.line(s), Slowest: m.slowest(s)})
 		}
 	}
 	for size := uint64(leastLarge); size <= 1<<34; size *= 2 {
 		best := Option{From: size, Line: ring}
 		for _, f := range found {
 			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && f.At(size) < best.At(size) {
-				best.Scheme, best.Line = f.Scheme, f.Line
+				best.Scheme, best.Line, best.Slowest = f.Scheme, f.Line, f.Slowest
 			}
 		}
 		if n := len(o.List); n == 0 && best.Scheme != nil || n > 0 && o.List[n-1].Scheme != best.Scheme {
@@ -142,7 +147,7 @@ func (o Options) Without(names []string) Options {
 	o.List = nil
 	for _, at := range list {
 		if at.Scheme != nil && slices.Contains(names, at.Scheme.Name) {
-			at.Scheme, at.Line = nil, o.Ring
+			at.Scheme, at.Line, at.Slowest = nil, o.Ring, ""
 		}
 		if n := len(o.List); n == 0 && at.Scheme != nil || n > 0 && o.List[n-1].Scheme != at.Scheme {
 			o.List = append(o.List, at)
@@ -169,4 +174,13 @@ func Trial(n int, bytes uint64, took time.Duration) (o Options) {
 	s.Name = TrialName
 	o.List = []Option{{From: LeastTrial, Scheme: s, Line: o.Ring}, {From: MostTrial + 1, Line: o.Ring}}
 	return o
+}
+
+// RingRate returns what each link of a ring of n gave at least, in Mbit/s, if bytes took so
+// long along it.
+func RingRate(n int, bytes uint64, took time.Duration) float64 {
+	if n < 2 || took <= 0 {
+		return 0
+	}
+	return 2 * float64(n-1) / float64(n) * float64(bytes) * 8 / 1e6 / took.Seconds() * (1 + ringExcess)
 }

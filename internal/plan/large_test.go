@@ -65,7 +65,7 @@ func TestUnequalRatesAreShared(t *testing.T) {
 	require.Greater(t, float64(o.Ring.At(bytes))/float64(at.At(bytes)), 1.7)
 	require.Zero(t, at.Scheme.Trees[0].Weight)
 	require.Greater(t, at.Scheme.Trees[7].Weight, at.Scheme.Trees[5].Weight)
-	require.Equal(t, "predicted 8.75s, 15.48s along the ring", o.Why(at, bytes))
+	require.Equal(t, "predicted 8.75s, 15.48s along the ring; the slowest is what member 0 sends, 20 Mbit/s", o.Why(at, bytes))
 	require.Nil(t, o.For(1<<19), "small ones have a choice of their own")
 }
 
@@ -201,10 +201,15 @@ func TestOptionsOnTheWire(t *testing.T) {
 		got, err := ParseOptions(o.Encode(), p.N)
 		require.NoError(t, err)
 		require.Equal(t, &o, got)
+		older := false
 		for cut := range len(o.Encode()) {
 			_, err := ParseOptions(o.Encode()[:cut], p.N)
-			require.Error(t, err)
+			if err == nil { // what plans wait for stands behind them, and may be missing
+				require.False(t, older)
+				older = true
+			}
 		}
+		require.True(t, older)
 		_, err = ParseOptions(o.Encode(), p.N+1)
 		require.Error(t, err)
 	}
@@ -347,4 +352,35 @@ func TestTrialOptions(t *testing.T) {
 	back, err := ParseOptions(o.Encode(), 4)
 	require.NoError(t, err)
 	require.Equal(t, o.List[0].Scheme.Trees, back.List[0].Scheme.Trees)
+}
+
+// What a plan waits for is told with it, and to ends that do not know it as well.
+func TestSlowestIsTold(t *testing.T) {
+	p := even(4, 15*time.Millisecond, 0)
+	p.Rates, p.Up, p.Down = make([]float64, 16), []float64{20, 100, 200, 400}, []float64{500, 500, 500, 500}
+	o := Large(p)
+	at := o.For(16 << 20)
+	require.Equal(t, "what member 0 sends, 20 Mbit/s", at.Slowest)
+	require.Contains(t, o.Why(at, 16<<20), "the slowest is what member 0 sends")
+	p.Down[1] = 10
+	require.Contains(t, newModel(p).slowest(at.Scheme), "what member 1 receives, 10 Mbit/s")
+	p.Rates[2*4+3] = 1
+	require.Equal(t, "the way from member 2 to 3, 1 Mbit/s", newModel(p).slowest(at.Scheme))
+
+	b := o.Encode()
+	back, err := ParseOptions(b, 4)
+	require.NoError(t, err)
+	require.Equal(t, at.Slowest, back.For(16<<20).Slowest)
+	cut := len(b)
+	for i := range o.List {
+		cut -= 1 + len(o.List[i].Slowest)
+	}
+	back, err = ParseOptions(b[:cut], 4)
+	require.NoError(t, err)
+	require.Empty(t, back.For(16<<20).Slowest)
+	_, err = ParseOptions(b[:len(b)-1], 4)
+	require.Error(t, err)
+	b[cut+1] = 7
+	_, err = ParseOptions(b, 4)
+	require.ErrorContains(t, err, "waits for")
 }

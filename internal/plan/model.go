@@ -147,24 +147,53 @@ func (m *model) excess(trees []Tree) costs {
 
 // line returns what a scheme costs.
 func (m *model) line(s *Scheme) Line {
-	var l Line
+	all, factor := m.load(s)
+	l := Line{Byte: perMiB(all.most(factor))}
+	for i := range s.Trees {
+		if t := &s.Trees[i]; t.Weight > 0 {
+			l.Delay = max(l.Delay, m.way(t.Up, false)+m.way(t.Down, true))
+		}
+	}
+	return l
+}
+
+// load returns what a scheme costs each resource.
+func (m *model) load(s *Scheme) (all, factor costs) {
 	var sum float64
 	for i := range s.Trees {
 		sum += float64(s.Trees[i].Weight)
 	}
-	all, factor := make(costs, 2*m.N+m.N*m.N), m.excess(s.Trees)
+	all, factor = make(costs, 2*m.N+m.N*m.N), m.excess(s.Trees)
 	for i := range s.Trees {
-		t := &s.Trees[i]
-		if t.Weight == 0 {
+		if s.Trees[i].Weight == 0 {
 			continue
 		}
-		for r, c := range m.of(t) {
-			all[r] += c * float64(t.Weight) / sum
+		for r, c := range m.of(&s.Trees[i]) {
+			all[r] += c * float64(s.Trees[i].Weight) / sum
 		}
-		l.Delay = max(l.Delay, m.way(t.Up, false)+m.way(t.Down, true))
 	}
-	l.Byte = perMiB(all.most(factor))
-	return l
+	return all, factor
+}
+
+// slowest says for people which resource a scheme waits for.
+func (m *model) slowest(s *Scheme) string {
+	all, factor := m.load(s)
+	at := 0
+	for i := range all {
+		if all[i]*factor[i] > all[at]*factor[at] {
+			at = i
+		}
+	}
+	mbps := func(rate float64) string { return fmt.Sprintf("%.3g Mbit/s", rate*8/1e6) }
+	switch n := m.N; {
+	case at < n:
+		return fmt.Sprintf("what member %d sends, %s", at, mbps(m.up[at]))
+	case at < 2*n:
+		return fmt.Sprintf("what member %d receives, %s", at-n, mbps(m.down[at-n]))
+	default:
+		at -= 2 * n
+		return fmt.Sprintf("the way from member %d to %d, %s", at/n, at%n, mbps(m.pair[at]))
+	}
 }
 
 func perMiB(seconds float64) time.Duration {

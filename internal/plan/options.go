@@ -13,6 +13,7 @@ const MaxOptions = 16
 
 const (
 	maxSchemeName = 32
+	maxSlowest    = 80
 	noOwner       = 255 // in a tree on the wire: the owner's place
 )
 
@@ -35,6 +36,13 @@ func (o *Options) Encode() []byte {
 		for k := range at.Scheme.Trees {
 			b = appendTree(b, &at.Scheme.Trees[k])
 		}
+	}
+	for i := range o.List { // behind what the first version has, which stops there
+		name := o.List[i].Slowest
+		if !printable(name, maxSlowest) {
+			name = ""
+		}
+		b = append(append(b, byte(len(name))), name...)
 	}
 	return b
 }
@@ -129,7 +137,7 @@ func ParseOptions(b []byte, n int) (*Options, error) {
 			return nil, errors.New("the plans are not in order")
 		}
 		if trees > 0 {
-			if !printable(name) || trees > MaxTrees || trees*(n+5) > len(r.b) {
+			if !printable(name, maxSchemeName) || trees > MaxTrees || trees*(n+5) > len(r.b) {
 				return nil, fmt.Errorf("plan %q with %d trees", name, trees)
 			}
 			at.Scheme = &Scheme{Name: name}
@@ -145,15 +153,25 @@ func ParseOptions(b []byte, n int) (*Options, error) {
 		}
 		o.List = append(o.List, at)
 	}
+	if len(r.b) == 0 {
+		return o, r.err
+	}
+	for i := range o.List {
+		name := string(r.take(int(r.take(1)[0])))
+		if r.err == nil && name != "" && !printable(name, maxSlowest) {
+			return nil, fmt.Errorf("plan %d waits for %q", i, name)
+		}
+		o.List[i].Slowest = name
+	}
 	return o, r.err
 }
 
 // printable reports whether people can read a name.
-func printable(name string) bool {
+func printable(name string, most int) bool {
 	for _, c := range []byte(name) {
 		if c < ' ' || c > '~' {
 			return false
 		}
 	}
-	return len(name) > 0 && len(name) <= maxSchemeName
+	return len(name) > 0 && len(name) <= most
 }

@@ -127,6 +127,29 @@ func (m *Machine) seen(ms []*client, p *plan.Problem) {
 	}
 }
 
+// atLeast fills in what the ring shows of every member: all links carry the same. Without
+// it members that the ring let wait seem slower than the others. With another plan
+// in force the network may have become another one since.
+func (l *learner) atLeast(p *plan.Problem) {
+	if at := l.last.For(l.bytes); at != nil && at.Scheme.Name != plan.TrialName {
+		return
+	}
+	least := 0.0
+	for _, w := range l.works {
+		if w.name == ringName {
+			least = max(least, plan.RingRate(p.N, w.bytes, slices.Min(w.took)))
+		}
+	}
+	for i := range p.N {
+		if p.Up[i] > 0 {
+			p.Up[i] = max(p.Up[i], least)
+		}
+		if p.Down[i] > 0 {
+			p.Down[i] = max(p.Down[i], least)
+		}
+	}
+}
+
 // settled returns the plans for large all-reduces of g: those that are the best by p, or
 // those in force if these are about as good, or a trial.
 func (m *Machine) settled(g *group, p plan.Problem) plan.Options {
@@ -142,9 +165,15 @@ func (m *Machine) settled(g *group, p plan.Problem) plan.Options {
 	if len(l.last.List) > 0 && l.last.For(l.bytes) != nil && l.last.For(l.bytes).Scheme.Name != plan.TrialName {
 		return plan.Steady(p, l.last.Without(barred), fresh, l.bytes)
 	}
-	if fresh.For(l.bytes) == nil {
+	if at := fresh.For(l.bytes); at == nil || l.beats(ringName, at.At(l.bytes)) {
+		if at != nil {
+			fresh = fresh.Without([]string{at.Scheme.Name})
+		}
 		if o, ok := l.trial(&p); ok {
 			return o
+		}
+		if len(l.last.List) > 0 && l.last.For(l.bytes) == nil {
+			return l.last.Without(barred) // what differs is not in use
 		}
 	}
 	return fresh
@@ -171,6 +200,13 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, ok bool) {
 
 // trialDelay is the delay of members that are far from each other: near ones show nothing.
 const trialDelay = time.Millisecond
+
+// beats reports whether a plan that was timed is about as fast as one that is predicted to
+// take so long, or faster.
+func (l *learner) beats(name string, predicted time.Duration) bool {
+	took := l.took(l.bytes, name)
+	return took > 0 && float64(predicted)*slowPlan > float64(took)
+}
 
 // took is the least time of all-reduces of so many bytes with a plan, 0: there was none.
 func (l *learner) took(bytes uint64, name string) (least time.Duration) {
@@ -301,5 +337,6 @@ func (m *Machine) problem(g *group, ring []wire.UUID) (ms []*client, p plan.Prob
 		}
 	}
 	m.seen(ms, &p)
+	g.learned.atLeast(&p)
 	return ms, p, !slices.Contains(p.Ring, -1)
 }

@@ -122,7 +122,7 @@ func TestTrial(t *testing.T) {
 			require.Equal(t, plan.TrialName, w.planOf(d, 4))
 			w.reduced(cs, largeOp, took, 20, 20, 20, 20)
 			if took > 5*time.Second {
-				require.Empty(t, w.switched(cs).Schemes)
+				require.Empty(t, w.planOf(w.switched(cs), 4))
 			}
 			for range 5 {
 				w.reduced(cs, largeOp, took, 20, 20, 20, 20)
@@ -152,6 +152,21 @@ func TestTrial(t *testing.T) {
 			require.Empty(t, w.m.conns[c].ways.gave)
 		}
 	})
+}
+
+// Members that a ring let wait, so that they showed less than it needed, are not taken for
+// slower than the others.
+func TestTheRingShowsALeast(t *testing.T) {
+	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+	w.reduced(cs, largeOp, 5*time.Second, 20, 45, 50, 51)
+	require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+
+	// A ring that was faster than a plan is predicted to be stays.
+	w, cs = learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+	w.reduced(cs, largeOp, 2*time.Second, 20, 400, 400, 400)
+	g := w.m.groups[0]
+	require.True(t, g.learned.beats(ringName, 1900*time.Millisecond))
+	require.False(t, g.learned.beats(ringName, 1500*time.Millisecond))
 }
 
 // Where collectives are under way all the time nothing can be timed, and members still
@@ -213,7 +228,7 @@ func TestTrialsEnd(t *testing.T) {
 			for _, c := range cs {
 				want[wire.M2CCollectiveCommsComplete](w, c)
 			}
-			require.Empty(t, w.switched(cs).Schemes)
+			require.Empty(t, w.planOf(w.switched(cs), 4))
 			w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
 			w.quiet(cs...)
 		})
