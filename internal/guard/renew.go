@@ -143,6 +143,9 @@ func (g *Guard) note(c *tlsconn.Conn, change func(*opened)) {
 // one has had another one since, or the other one should, since its own expires soon.
 func (o *opened) stale(mine *secure.Credential, now time.Time, since, spread time.Duration) bool {
 	if o.shown != mine {
+		if o.shown != nil { // all are done when half of what the old one had left is over
+			spread = min(spread, (o.shown.Leaf().NotAfter.Sub(now)+since)/2)
+		}
 		return since >= time.Duration(o.place*float64(spread)) && now.Sub(o.tried) >= retryShown
 	}
 	left, life := o.until.Sub(now), o.until.Sub(o.id.NotBefore)

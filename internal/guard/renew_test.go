@@ -235,6 +235,12 @@ func TestRenewalsAreSpread(t *testing.T) {
 		shows(t, two, b, before)
 	}
 
+	// The old one ends soon: nobody waits for its place so long.
+	late := opened{shown: one.Credential(), place: 1}
+	turned := late.shown.Leaf().NotAfter.Add(-3 * time.Second)
+	require.False(t, late.stale(nil, turned.Add(time.Second), time.Second, time.Minute))
+	require.True(t, late.stale(nil, turned.Add(1600*time.Millisecond), 1600*time.Millisecond, time.Minute))
+
 	// That of the other end gets old for all at once.
 	o := opened{shown: one.Credential(), until: began.Add(24 * time.Hour)}
 	o.id.NotBefore = began

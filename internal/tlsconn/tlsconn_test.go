@@ -376,18 +376,25 @@ func TestHostileHandshakes(t *testing.T) {
 
 // A writer that a stalled peer holds up is woken by Close, and leaves no buffer.
 func TestCloseWakesAWriter(t *testing.T) {
-	a, b := overMemory(transporttest.Options{})(t)
-	over := make(chan error)
-	go func() {
-		_, err := a.Write(make([]byte, 1<<20))
-		over <- err
-	}()
-	_, err := b.Read(make([]byte, 1))
-	require.NoError(t, err)
-	require.NoError(t, a.Close())
-	require.ErrorIs(t, <-over, net.ErrClosed)
-	require.NoError(t, b.Close())
-	require.Zero(t, pool.Stats().InUse)
+	for name, c := range map[string]struct {
+		connect func(testing.TB) (a, b net.Conn)
+		bytes   int
+	}{"memory": {overMemory(transporttest.Options{}), 1 << 20}, "sockets": {overSockets, 64 << 20}} {
+		t.Run(name, func(t *testing.T) {
+			a, b := c.connect(t)
+			over := make(chan error)
+			go func() {
+				_, err := a.Write(make([]byte, c.bytes))
+				over <- err
+			}()
+			_, err := b.Read(make([]byte, 1))
+			require.NoError(t, err)
+			require.NoError(t, a.Close())
+			require.ErrorIs(t, <-over, net.ErrClosed)
+			require.NoError(t, b.Close())
+			require.Zero(t, pool.Stats().InUse)
+		})
+	}
 }
 
 // A connection that was closed between two reads hands nothing out: its buffer may be

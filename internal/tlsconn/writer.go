@@ -81,7 +81,7 @@ func (w *writer) write(p []byte, vec [][]byte, wait bool) (n int, err error) {
 			k, stands, err = w.take(p, vec, n, wait)
 			n += k
 		}
-		if err != nil && w.c.cause.Load() != nil {
+		if err != nil && (w.c.closed.Load() || w.c.cause.Load() != nil) {
 			err = w.c.gone()
 		}
 		if err != nil || !wait || !stands {
