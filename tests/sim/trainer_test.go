@@ -53,7 +53,7 @@ func (p *peer) synchronize() {
 // comeBack starts the trainer anew with the memory that a transfer has left torn.
 func (p *peer) comeBack() {
 	w := p.w
-	bereft := p.line.bereft && p.trainer.loops > 0 && !p.memory.torn
+	bereft := p.line.bereft && p.trainer.loops > 0 && !p.memory.torn && !p.outlawed() && p.trainer.lives < 20
 	if (!p.memory.torn || !p.native || p.trainer.lives > 1) && !bereft {
 		return
 	}
