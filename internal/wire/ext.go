@@ -62,6 +62,7 @@ const (
 	extDecision          = 56
 	extMortal            = 57
 	extNextRevision      = 58
+	extMet               = 59
 	extPlans             = 60
 	extDirect            = 62
 	extWays              = 63
@@ -238,7 +239,7 @@ func (r *reader) ext() Ext {
 			x.Eager = true
 		case extEpoch:
 			x.Epoch = value.u64()
-		case extResume, extTerm, extIdentity, extLeader, extDecision, extMortal, extNextRevision:
+		case extResume, extTerm, extIdentity, extLeader, extDecision, extMortal, extNextRevision, extMet:
 			x.Resuming.take(kind, &value)
 		case extPlans:
 			x.Plans = value.u8()

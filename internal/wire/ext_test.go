@@ -42,6 +42,7 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Paths: Paths{Ways: []Way{{vectorUUID("u(0x01)"), 30000}}}}, "00000018" + "003f0014" + "0102030405060708090a0b0c0d0e0f10" + "00007530"},
 		{Ext{GroupCollectives: true, Members: []UUID{vectorUUID("u(0x01)"), vectorUUID("u(0x11)")}}, "00000028" + "00510000" + "00520020" + "0102030405060708090a0b0c0d0e0f10" + "1112131415161718191a1b1c1d1e1f20"},
 		{Ext{Call: Call{Kind: 5, Flags: CallMesh | CallCounts, WireType: 10, Root: 3, Sum: 258, Digest: 0x0102030405060708}}, "0000001c" + "00530018" + "0505000a00000003" + "0000000000000102" + "0102030405060708"},
+		{Ext{Resuming: Resuming{Resume: true, Met: true}}, "00000008" + "00340000" + "003b0000"},
 		{Ext{Resuming: Resuming{Resume: true, Term: 258}}, "0000000c" + "00340000" + "0035000400000102"},
 		{
 			Ext{Resuming: Resuming{Identity: Identity{UUID: vectorUUID("u(0x01)"), Token: vectorUUID("u(0x11)")}}},

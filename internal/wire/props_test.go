@@ -67,7 +67,7 @@ func (d drawer) ext() Ext {
 
 func (d drawer) resuming() Resuming {
 	x := Resuming{
-		Resume: d.b(), Term: d.u32(), Leader: drawList(d, d.addr), Decision: d.u64(), Mortal: drawList(d, d.uuid), NextRevision: d.u64(),
+		Resume: d.b(), Term: d.u32(), Met: d.b(), Leader: drawList(d, d.addr), Decision: d.u64(), Mortal: drawList(d, d.uuid), NextRevision: d.u64(),
 	}
 	if d.b() {
 		x.Identity = Identity{UUID: d.uuid(), Token: d.uuid()}

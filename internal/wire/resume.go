@@ -16,6 +16,9 @@ type Resuming struct {
 	// Identity says that the sender has a session (on C2M 1), or gives the receiver the
 	// one to say so with (on M2C 1).
 	Identity Identity
+	// Met says that the session has done a collective or a synchronisation with others (on
+	// C2M 1).
+	Met bool
 	// Leader is where the master is that leads, first to try first, at most
 	// MaxAddresses (on M2C 1).
 	Leader []netip.AddrPort
@@ -40,7 +43,7 @@ type Identity struct {
 const identityLen = 32
 
 func (x *Resuming) isZero() bool {
-	return !x.Resume && x.Term == 0 && x.Identity == (Identity{}) && len(x.Leader) == 0 && x.Decision == 0 &&
+	return !x.Resume && !x.Met && x.Term == 0 && x.Identity == (Identity{}) && len(x.Leader) == 0 && x.Decision == 0 &&
 		(len(x.Mortal) == 0 || len(x.Mortal) > MaxMembers) && x.NextRevision == 0
 }
 
@@ -54,6 +57,9 @@ func appendResuming(dst []byte, x *Resuming) []byte {
 	}
 	if id := &x.Identity; *id != (Identity{}) {
 		dst = append(append(appendU16(appendU16(dst, extIdentity), identityLen), id.UUID[:]...), id.Token[:]...)
+	}
+	if x.Met {
+		dst = appendU16(appendU16(dst, extMet), 0)
 	}
 	if len(x.Leader) > 0 {
 		var list []byte
@@ -87,6 +93,8 @@ func (x *Resuming) take(kind uint16, value *reader) {
 	case extIdentity:
 		x.Identity.UUID = value.uuid()
 		copy(x.Identity.Token[:], value.take(len(x.Identity.Token)))
+	case extMet:
+		x.Met = true
 	case extLeader:
 		x.Leader = value.addrs(MaxAddresses)
 	case extDecision:

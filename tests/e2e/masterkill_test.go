@@ -483,8 +483,8 @@ func (k *killings) conclude() []time.Duration {
 
 // The master is killed and started again, and no call of any peer fails: with its registry
 // and without, in TLS, while the ring is measured, and while peers come
-// and leave. A newcomer that is first at a master without a registry would begin a run of
-// its own, so none comes there.
+// and leave. Several newcomers that are first at a master without a
+// registry begin a run of their own, so none comes there (TestNewcomerIsFirst).
 // With -soak it is 1,000 times.
 func TestMasterKills(t *testing.T) {
 	kills := counts(250)

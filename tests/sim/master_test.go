@@ -38,6 +38,7 @@ type heirs struct {
 	held       map[mfsm.ClientID]*hold // connections over which nothing arrives for a while
 	waits      []time.Duration         // for those who were dead
 	exact      *exact                  // nil: faults are drawn
+	first      newcomersFirst
 }
 
 // answer is that to a query, and who heard it last.
@@ -106,6 +107,7 @@ func (w *world) startMaster() {
 	w.tracef("master %d starts", w.heirs.life)
 	w.master = w.newMaster(w.masterConfig(uint32(w.heirs.life)))
 	w.master.step(mfsm.Tick{})
+	w.comesFirst()
 }
 
 // detached reports whether some session has no master.
@@ -207,7 +209,7 @@ func (p *peer) hangUp() {
 func (p *peer) attach(r wire.M2CSessionRegistrationResponse) {
 	w := p.w
 	p.line.dialing = false
-	if r.UUID != p.uuid && r.Accepted {
+	if r.UUID != p.uuid && r.Accepted && !w.startsOver(p, r) {
 		w.failf("peer %d comes back as %s, and was %s", p.id, r.UUID.Short(), p.uuid.Short())
 	}
 	p.step(pfsm.Attached{Packet: r})
@@ -230,7 +232,7 @@ func (w *world) consumed(p *peer, pkt wire.Packet) {
 		p.trainer.old = slices.DeleteFunc(p.trainer.old, func(v wire.ReportedVerdict) bool { return v.Tag == c.Tag })
 		p.trainer.old = append(p.trainer.old, wire.ReportedVerdict{Tag: c.Tag, Seq: c.SeqNr})
 	}
-	if a, ok := pkt.(wire.M2CPeersPendingResponse); ok && a.Decision != 0 {
+	if a, ok := pkt.(wire.M2CPeersPendingResponse); ok && a.Decision != 0 && !w.heirs.first.on {
 		// Without a registry a number may come again that only the dead have heard.
 		if was, known := w.heirs.answers[a.Decision]; known && was.pending != a.PeersPending && !w.forgotten(was.by) {
 			w.failf("question %d is answered %v, and was answered %v", a.Decision, a.PeersPending, was.pending)

@@ -99,7 +99,7 @@ func (m *master) shut(e mfsm.Close) {
 	if m.walls[p] {
 		return // it does not hear that, and is at another master soon
 	}
-	if p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !p.outlawed() && !reported && !again && !w.cornered(p) {
+	if !w.givesWay(e) && p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !p.outlawed() && !reported && !again && !w.cornered(p) {
 		w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 	}
 	p.fromMaster(e.Client, func() { p.masterGone(nil) })
@@ -252,7 +252,7 @@ func (m *master) deliver(client mfsm.ClientID, p *peer, pkt wire.Packet, sync in
 		if w.now <= due {
 			s.heardBy(p)
 		}
-		if sync != 0 {
+		if _, ends := pkt.(wire.M2CSyncSharedStateComplete); ends {
 			p.memory.sync = sync
 		}
 		if w.heirs.on {

@@ -105,6 +105,7 @@ func (m *Machine) catchUp(g *group, t *tagState, voters []*client) {
 }
 
 func (m *Machine) commence(t *tagState, voters []*client) {
+	m.recovery.youth.grow()
 	seq := m.numbers.collectives
 	m.numbers.collectives++
 	g := voters[0].group

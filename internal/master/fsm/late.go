@@ -38,6 +38,15 @@ func (m *Machine) judgeLate(b *comeback) {
 	p, counted := b.report, m.countedOn(b)
 	missed := p.Round.Decision != 0 || p.Call.Step > wire.StepRing
 	switch {
+	case m.another(b):
+		m.recovery.lost(b.c)
+		m.giveWay()
+		b.late, b.report = false, nil
+		m.recovery.add(b)
+		m.returned(b, PacketIn{Client: b.c.id, Packet: *p})
+	case !b.hasMet() && p.Round.Decision != 0 && !counted: // it has been alone
+		m.recovery.lost(b.c)
+		m.sendBack(b.c)
 	case !missed && counted && m.round.active:
 		if b.waits = true; b.c.listens.as.Name != "" {
 			m.send(b.c, m.roll(m.present(b.group)))

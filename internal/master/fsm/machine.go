@@ -255,7 +255,7 @@ func (m *Machine) packet(e PacketIn) {
 		return
 	}
 	if reg, ok := e.Packet.(wire.C2MRequestSessionRegistration); ok {
-		if m.recovery.on && (!m.cfg.Resume || reg.Ext.Resuming.Identity == wire.Identity{}) {
+		if was := reg.Ext.Resuming.Identity; m.recovery.on && (!m.cfg.Resume || was == wire.Identity{} || m.gaveWay(c, reg)) {
 			m.deferred(c, e)
 			return
 		}

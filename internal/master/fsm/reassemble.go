@@ -100,20 +100,9 @@ func (m *Machine) knocks(old *client) {
 // reassemble begins a recovery of this master's own world. old is a client that comes back.
 func (m *Machine) reassemble(old *client) {
 	m.fact(Fact{Kind: "recovering", Text: fmt.Sprintf("peer %s has come back over another connection: all say again what they hold", old.name())})
-	for _, j := range m.solving.jobs {
-		m.out = append(m.out, StopSolve{Job: j.id})
-	}
-	for _, g := range m.groups {
-		if g.search.job != nil {
-			m.out = append(m.out, StopSolve{Job: g.search.job.id})
-		}
-	}
-	clients, groups, late := m.clients, m.groups, m.recovery.back
-	m.clients, m.groups, m.away, m.leavers = nil, nil, nil, nil
-	clear(m.uuids)
-	m.census, m.round, m.trials, m.debt, m.solving, m.probes = census{}, round{n: m.round.n}, trials{}, debt{}, solving{}, nil
-	m.records.round, m.records.written = 0, false
-	m.recovery = recovery{on: true, begun: true, since: m.now, again: true}
+	clients, groups := m.takeDown()
+	late := m.recovery.back
+	m.recovery = recovery{on: true, begun: true, since: m.now, again: true, youth: m.recovery.youth}
 	m.recovery.stir()
 	for _, g := range groups {
 		m.recovery.states = append(m.recovery.states, groupState{id: g.id, state: g.state})
@@ -132,27 +121,32 @@ func (m *Machine) reassemble(old *client) {
 		}
 		n := &client{
 			id: c.id, remote: c.remote, since: c.since, seen: m.now, listens: c.listens, questions: c.questions, refusals: c.refusals, lines: c.lines,
-			uuid: c.uuid, native: c.native, can: c.can, place: place{calm: c.place.calm, lostUntil: c.place.lostUntil, neighbours: c.beside()},
+			uuid: c.uuid, native: c.native, can: c.can, place: place{calm: c.place.calm, apart: c.place.apart, lostUntil: c.place.lostUntil, neighbours: c.beside()},
 		}
 		m.conns[c.id] = n
 		m.recovery.add(&comeback{c: n, group: c.group.id, since: m.now, again: true})
 		m.send(n, wire.M2CReportAgain{})
 	}
-	for _, b := range late { // newcomers that had just come back
-		if b.waits { // it has not been answered
-			b.waits = false
-			m.send(b.c, wire.M2CResumed{})
-		}
-		if b.late = false; b.report != nil { // and have been answered since
-			b.report, b.again, b.since = nil, true, m.now
-			m.send(b.c, wire.M2CReportAgain{})
-		}
-		m.recovery.add(b)
-	}
+	m.askLate(late)
 	for i, c := range m.shows.owed {
 		if n := m.conns[c.id]; n != nil {
 			m.shows.owed[i] = n
 		}
+	}
+}
+
+// askLate takes newcomers that had just come back when a recovery begins.
+func (m *Machine) askLate(late []*comeback) {
+	for _, b := range late {
+		if b.waits { // it has not been answered
+			b.waits = false
+			m.send(b.c, wire.M2CResumed{})
+		}
+		if b.late = false; b.report != nil { // it has been answered since
+			b.report, b.again, b.since = nil, true, m.now
+			m.send(b.c, wire.M2CReportAgain{})
+		}
+		m.recovery.add(b)
 	}
 }
 

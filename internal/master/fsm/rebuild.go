@@ -16,7 +16,10 @@ import (
 // rebuild makes the world, and ends the recovery.
 func (m *Machine) rebuild(gs []*newest) {
 	r := m.recovery
-	m.recovery = recovery{over: true}
+	m.recovery = recovery{over: true, youth: r.youth}
+	if !r.again && slices.ContainsFunc(r.back, (*comeback).hasMet) {
+		m.recovery.youth.grow()
+	}
 	if r.again {
 		m.recovery.calm = m.now + m.cfg.Linger/returnsTaken
 	}
@@ -24,7 +27,15 @@ func (m *Machine) rebuild(gs []*newest) {
 	var bs []*comeback
 	for _, b := range r.back {
 		i, _ := slices.BinarySearchFunc(gs, b.group, func(g *newest, id uint32) int { return int(g.id) - int(id) })
+		if b.beside(gs[i]) {
+			m.sendBack(b.c)
+			continue
+		}
 		if s := &b.report.Round; s.Decision != 0 && s.Decision < gs[i].round && !b.awaits(gs[i]) {
+			if !b.hasMet() { // it has nothing in flight with others
+				m.sendBack(b.c)
+				continue
+			}
 			m.turnBack(b, "the ring of its group is newer than the one that it was in: it was away for too long")
 			continue
 		}
@@ -64,7 +75,7 @@ func (m *Machine) rebuild(gs []*newest) {
 // awaits reports whether b waits to hear of the newest round, which others have seen
 // succeed.
 func (b *comeback) awaits(n *newest) bool {
-	return b.report.Call.Step == wire.StepRing && b.report.Call.Decision == n.round && n.round > b.report.Round.Decision
+	return b.report.Call.Step == wire.StepRing && b.report.Call.Decision == n.round && n.round > b.report.Round.Decision && slices.Contains(n.ring, b.c.uuid)
 }
 
 // stray reports whether b is a newcomer in a round that no member of its group takes part

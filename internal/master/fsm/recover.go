@@ -49,6 +49,7 @@ type recovery struct {
 	groups []*newest
 	asked  uint64 // the confirmation that is awaited, 0: none
 	sure   bool   // it has come
+	youth  youth
 }
 
 // comeback is a client that goes on with a session it had with an earlier master.
@@ -56,6 +57,7 @@ type comeback struct {
 	c      *client
 	group  uint32
 	report *wire.C2MReport // nil: not come
+	met    bool            // it says that it has done something with others
 	since  time.Duration
 	held   int      // packets in recovery.held
 	bytes  int      // ... and their size
@@ -129,6 +131,15 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 		return m.wait(m.uuids[id.UUID])
 	}
 	late := !r.on && !m.untouched()
+	switch {
+	case late && m.stranger(id.UUID, p.Ext.Resuming.Term):
+		m.giveWay()
+		late = false
+	case r.again && m.stranger(id.UUID, p.Ext.Resuming.Term):
+		return "newcomers say again what they hold: it has to wait"
+	case late && !m.cfg.Authority && p.Ext.Resuming.Term > m.cfg.Term:
+		return tooLate
+	}
 	if why := m.outdated(id.UUID, p.Ext.Resuming.Term, late || r.again); why != "" {
 		return why
 	}
@@ -158,7 +169,7 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 	if r.again {
 		c.place.calm = m.now + m.cfg.Linger
 	}
-	b := &comeback{c: c, group: p.PeerGroup, late: late, hasty: hasty, since: m.now}
+	b := &comeback{c: c, group: p.PeerGroup, late: late, hasty: hasty, since: m.now, met: p.Ext.Resuming.Met}
 	r.add(b)
 	m.silent = without(m.silent, c)
 	m.send(c, m.welcome(c, p.PeerGroup))
@@ -331,15 +342,18 @@ func (r *recovery) stir() { r.news, r.stale = true, true }
 
 // newest is what the registry and the reports say of the last ring of a group.
 type newest struct {
-	id      uint32
-	round   uint64 // that a peer has seen succeed, 0: none
-	taken   uint64 // the change that gave the ring since, 0: none
-	ring    []wire.UUID
-	all     []wire.UUID // who is waited for: of a later ring, if the registry has one
-	missing []wire.UUID
-	said    map[wire.UUID]*hearsay
-	hinted  bool // all who are missing look dead to those beside them
-	known   bool // this master had its shared state, and has given that back
+	id       uint32
+	round    uint64 // that a peer has seen succeed, 0: none
+	taken    uint64 // the change that gave the ring since, 0: none
+	ring     []wire.UUID
+	met      bool        // who has that has done something with others
+	next     uint64      // revision, as it says
+	all      []wire.UUID // who is waited for: of a later ring, if the registry has one
+	missing  []wire.UUID
+	said     map[wire.UUID]*hearsay
+	hinted   bool // all who are missing look dead to those beside them
+	known    bool // this master had its shared state, and has given that back
+	recorded bool // there is a registry
 }
 
 // survey says for every known group who was in it, by ascending id. It is asked at every
@@ -356,7 +370,7 @@ func (m *Machine) look() (gs []*newest) {
 	of := func(id uint32) *newest {
 		i, found := slices.BinarySearchFunc(gs, id, func(g *newest, id uint32) int { return int(g.id) - int(id) })
 		if !found {
-			gs = slices.Insert(gs, i, &newest{id: id})
+			gs = slices.Insert(gs, i, &newest{id: id, recorded: m.cfg.Authority})
 		}
 		return gs[i]
 	}
@@ -365,8 +379,8 @@ func (m *Machine) look() (gs []*newest) {
 			continue
 		}
 		g, s := of(b.group), &b.report.Round
-		if taken := b.report.Change.Taken; s.Decision > g.round || s.Decision == g.round && taken > g.taken {
-			g.round, g.taken, g.ring = s.Decision, taken, s.Ring
+		if g.precededBy(b) {
+			g.round, g.taken, g.ring, g.met, g.next = s.Decision, b.report.Change.Taken, s.Ring, b.hasMet(), b.report.NextRevision
 		}
 	}
 	for _, g := range gs {
@@ -512,7 +526,11 @@ func (m *Machine) whole(gs []*newest) bool {
 	// Nobody has written down which groups there are. The last round said how many peers
 	// they have.
 	last, world, known := uint64(0), uint64(0), uint64(0)
+	met := slices.ContainsFunc(m.recovery.back, (*comeback).hasMet)
 	for _, b := range m.recovery.back {
+		if met && !b.hasMet() && len(b.report.Round.Ring) > 0 {
+			continue // it counts in a run of its own
+		}
 		s, call := &b.report.Round, &b.report.Call
 		heard := s.Decision
 		if call.Step == wire.StepConnecting || call.Step == wire.StepRing {

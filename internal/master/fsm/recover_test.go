@@ -35,7 +35,7 @@ func (w *world) comes(u wire.UUID, term uint32, token [16]byte) ClientID {
 	w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
 		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: true, Collectives: w.version,
 		Switch: true, Plans: wire.PlansVersion,
-		Resuming: wire.Resuming{Resume: true, Term: term, Identity: wire.Identity{UUID: u, Token: token}},
+		Resuming: wire.Resuming{Resume: true, Met: true, Term: term, Identity: wire.Identity{UUID: u, Token: token}},
 	}})
 	return c
 }

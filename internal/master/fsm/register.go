@@ -38,18 +38,22 @@ func (m *Machine) register(c *client, p wire.C2MRequestSessionRegistration) {
 			code = errs.TurnedAway
 		}
 	}
-	if why == "" && p.Ext.Native && m.cfg.Resume && p.Ext.Resuming.Identity != (wire.Identity{}) {
+	was := p.Ext.Resuming.Identity
+	if why == "" && p.Ext.Native && m.cfg.Resume && was != (wire.Identity{}) && !m.gaveWay(c, p) {
 		m.agree(c, p)
 		if why = m.resume(c, p); why == "" {
 			return
 		}
-		if code = errs.TurnedAway; why == anotherKey {
+		if code = errs.TurnedAway; why == anotherKey || why == tooLate {
 			code = errs.MasterLost // which stays so
 		}
 	}
 	if why != "" {
 		m.refuseRegistration(c, p, wire.M2CSessionRegistrationResponse{UUID: uuid}, code, why)
 		return
+	}
+	if c.place.apart = m.gaveWay(c, p); c.place.apart {
+		delete(m.recovery.youth.void, was.UUID)
 	}
 	c.uuid = uuid
 	m.agree(c, p)
@@ -68,6 +72,7 @@ func (m *Machine) enter(c *client, group uint32) {
 	c.group.join(c)
 	m.clients = append(m.clients, c)
 	m.uuids[c.uuid] = c
+	m.recovery.youth.began(c.uuid)
 }
 
 // arrived sees to it that a newcomer is let in.

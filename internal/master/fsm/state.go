@@ -209,6 +209,8 @@ type place struct {
 	lives     bool // ... and has tried to
 	awaySince time.Duration
 	awayUntil time.Duration
+	// apart: it comes from a run of newcomers that has given way, whose revisions mean nothing.
+	apart bool
 	// lostUntil is how long the word of a neighbour counts that it has lost it.
 	lostUntil time.Duration
 	calm      time.Duration // it is not taken back once more before

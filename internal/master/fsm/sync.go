@@ -79,7 +79,7 @@ func (m *Machine) voteSync(c *client, p wire.C2MSyncSharedState) {
 	case m.together(g):
 	case g.state.next == 0:
 		g.state.next = p.Revision
-	case p.Revision < g.state.next:
+	case p.Revision < g.state.next, c.place.apart:
 		v.standing = outdated
 	case p.Revision > g.state.next:
 		m.kick(c, "shared state revision %d, but the next one is %d", p.Revision, g.state.next)
@@ -133,6 +133,9 @@ func (m *Machine) elect(g *group, ms []*client) {
 	}
 	if holders > 0 || m.cfg.PCCLRevisionRule {
 		g.state.next = elected + 1
+		if len(ms) > 1 {
+			m.recovery.youth.grow()
+		}
 	} else {
 		why = g.state.missing()
 		m.fact(Fact{Kind: "state-lost", Warn: true, Group: g.id, Text: why})
@@ -400,7 +403,7 @@ func (m *Machine) checkSynced(g *group) {
 		if c.vote.holds && g.state.electing {
 			has = g.state.next
 		}
-		c.vote = syncVote{has: has}
+		c.vote, c.place.apart = syncVote{has: has}, c.place.apart && !c.vote.holds
 		c.set(Idle, m.now)
 	}
 	// If the only holders left and no other got the state, the elected revision

@@ -27,8 +27,10 @@
 // A packet that neither moves the step on nor has a rule of its own ends the session.
 //
 //	stepNone --CallConnect--> stepRegister --1--> stepInfo --2--> stepConnecting --Established--> stepRing --3--> stepNone
+//	 |                                                             |                               |
+//	 |                                                             +--startOver--> stepInfo        +--3--> stepInfo
 //	 |                                                                                             |
-//	 |                                                                                             +--3--> stepInfo
+//	 |                                                                                             +--startOver--> stepInfo
 //	 |
 //	 +--CallUpdate--> stepInfo
 //	 |
@@ -41,10 +43,13 @@
 //	 +--CallSync--> stepElection --7--> stepFetching --Fetched--> stepSynced --8--> stepNone
 //	                 |
 //	                 +--7--> stepSynced
+//	                 |
+//	                 +--startOver--> stepNone
 //
 // A failed round (3) and a failed optimization (6) are voted for again, and an
 // optimization ends with the round that brings its ring. Without a caller, a call
-// goes on in the background: others count on its votes.
+// goes on in the background: others count on its votes. startOver makes a newcomer of a
+// peer whose world turns out to be none (newcomer.go).
 //
 // # Collectives
 //

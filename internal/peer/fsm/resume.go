@@ -18,6 +18,8 @@ type resumption struct {
 	granted  bool
 	identity wire.Identity
 	term     uint32 // the highest that was obeyed
+	met      bool   // it has done something together with others
+	newcomer bool   // it was a member of nothing that counts, and waits to be let in
 
 	// Between the loss of a master and the M2C 72 of another one.
 	outage    bool
@@ -133,7 +135,7 @@ func (m *Machine) hello() wire.C2MRequestSessionRegistration {
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 			Resuming: wire.Resuming{
-				Resume: m.cfg.ReattachTimeout > 0, Term: m.resume.term, Identity: m.resume.identity,
+				Resume: m.cfg.ReattachTimeout > 0, Term: m.resume.term, Identity: m.resume.identity, Met: m.resume.met,
 			},
 		},
 	}
@@ -217,8 +219,11 @@ func (m *Machine) attached(ev Attached) {
 	case !p.Accepted:
 		m.refusedBack(p)
 		return
-	case p.UUID != m.view.UUID || !p.Ext.Native || !x.Resume:
-		m.end(errs.MasterLost, m.resume.why+"; the master that was found does not know this session")
+	case !p.Ext.Native || !x.Resume, p.UUID != m.view.UUID && !m.mayStartOver():
+		m.notKnown()
+		return
+	case p.UUID != m.view.UUID:
+		m.startOver(p)
 		return
 	case x.Term < m.resume.term:
 		m.log(true, wire.UUID{}, fmt.Sprintf("a master of term %d is left: one of term %d has taken over", x.Term, m.resume.term))
@@ -338,6 +343,7 @@ func (m *Machine) stoodRound(p wire.M2CP2PConnectionsEstablished) {
 		Decision: m.flow.decision, Members: m.view.Members, Mortal: slices.Clone(p.Mortal),
 		World: uint64(m.view.GlobalWorldSize), Groups: uint64(m.view.NumGroups), Largest: uint64(m.view.LargestGroupSize),
 	}
+	r.newcomer = false
 	r.taken, r.query, r.verdicts, r.optimized, r.synced, r.missed = 0, wire.ReportedQuery{}, verdicts{}, 0, 0, slices.Clone(r.told)
 	r.links = slices.DeleteFunc(r.links, func(l wire.ReportedLink) bool { return !slices.Contains(p.Ring, l.To) })
 }
@@ -345,6 +351,7 @@ func (m *Machine) stoodRound(p wire.M2CP2PConnectionsEstablished) {
 // settled remembers the verdict of a collective for others who have not had it.
 func (m *Machine) settled(op *operation) {
 	if m.resume.granted {
+		m.resume.met = true
 		m.resume.verdicts.add(wire.ReportedVerdict{Tag: op.vote.Tag, Seq: op.told.seq, Verdict: op.verdict()})
 	}
 }
@@ -382,7 +389,7 @@ func (m *Machine) report() wire.C2MReport {
 		// The newcomers of the round count, too: one of them may have heard that it stands.
 		p.Round.World = max(p.Round.World, uint64(m.view.LocalWorldSize))
 	}
-	if m.view.Connected {
+	if m.view.Connected && !r.newcomer {
 		p.Round.Ring, p.Round.Gone = slices.Clone(m.view.Ring), slices.Clone(m.dropped)
 		p.Round.Members, p.Round.Mortal = slices.Clone(r.stood.Members), slices.Clone(r.stood.Mortal)
 	}

@@ -70,7 +70,7 @@ func TestNoMasterInEveryState(t *testing.T) {
 			}
 			e := want[Reattach](r)
 			require.Zero(t, e.After, "the first try comes at once")
-			require.Equal(t, wire.Resuming{Resume: true, Term: 1, Identity: wire.Identity{UUID: uid(1), Token: token}}, e.Hello.Ext.Resuming)
+			require.Equal(t, wire.Resuming{Resume: true, Term: 1, Met: s.name == "repair" || s.name == "op settled", Identity: wire.Identity{UUID: uid(1), Token: token}}, e.Hello.Ext.Resuming)
 			require.Equal(t, statusDetached, r.m.status)
 			require.True(t, r.m.View().Detached)
 			require.Len(t, r.dones, answered)
@@ -206,6 +206,7 @@ func TestReattachTimeout(t *testing.T) {
 func TestOtherMasters(t *testing.T) {
 	detached := func() *rig {
 		r := connectedAs(t, canResume, resumes, true, 1, 2)
+		r.succeed(r.launch(1), 1)
 		r.step(MasterGone{})
 		return r
 	}

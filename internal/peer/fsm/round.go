@@ -66,7 +66,7 @@ func (m *Machine) changePhase(ev Event) {
 		m.done(f.call, err)
 		return
 	}
-	if m.postpone(ev) {
+	if u, update := ev.(CallUpdate); update && m.adopts(u) || m.postpone(ev) {
 		return
 	}
 	if err := m.mayStart(f); err != nil {
@@ -309,6 +309,10 @@ func (m *Machine) preflighted(ev Preflighted) {
 func (m *Machine) askPending(c CallPending) {
 	if err := m.usable(kindPending); err != nil {
 		m.done(c.Call, err)
+		return
+	}
+	if m.resume.newcomer { // its members would not wait for this peer's question
+		m.emit(Done{Call: c.Call, Pending: true})
 		return
 	}
 	if m.answered {

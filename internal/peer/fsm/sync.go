@@ -173,6 +173,7 @@ func (m *Machine) notFetched(cause error) {
 func (m *Machine) synced(p wire.M2CSyncSharedStateComplete) {
 	f := m.endFlow()
 	m.resume.next, m.resume.synced = p.NextRevision, f.decision
+	m.resume.met = m.resume.met || len(m.view.Ring) > 1
 	if f.query == m.query {
 		m.answered = false // those who voted for this have gone on behind the question
 	}

@@ -63,6 +63,8 @@ var moves = []move{
 	{0, "Established", stepConnecting, stepRing},
 	{wire.M2CP2PConnectionsEstablished{}.ID(), "", stepRing, stepNone},
 	{wire.M2CP2PConnectionsEstablished{}.ID(), "", stepRing, stepInfo},
+	{0, "startOver", stepConnecting, stepInfo},
+	{0, "startOver", stepRing, stepInfo},
 
 	{0, "CallOptimize", stepNone, stepRequests},
 	{wire.M2COptimizeTopologyResponse{}.ID(), "", stepRequests, stepProbing},
@@ -74,6 +76,7 @@ var moves = []move{
 	{0, "CallSync", stepNone, stepElection},
 	{wire.M2CSyncSharedState{}.ID(), "", stepElection, stepFetching},
 	{wire.M2CSyncSharedState{}.ID(), "", stepElection, stepSynced},
+	{0, "startOver", stepElection, stepNone},
 	{0, "Fetched", stepFetching, stepSynced},
 	{wire.M2CSyncSharedStateComplete{}.ID(), "", stepSynced, stepNone},
 }
