@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/internal/lead"
 	"github.com/gopccl/gopccl/internal/master"
 	"github.com/gopccl/gopccl/internal/master/fsm"
+	"github.com/gopccl/gopccl/internal/ports"
 	"github.com/gopccl/gopccl/internal/quorum/node"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -92,7 +92,7 @@ func TestStatusOfSeveralMasters(t *testing.T) {
 		_, out, errOut = gopccl(t, append([]string{"master", "status", "--master", strings.Join(serve, ",")}, args...)...)
 		return out, errOut
 	}
-	end := time.Now().Add(30 * time.Second)
+	end := time.Now().Add(2 * time.Minute)
 	out := ""
 	for !strings.Contains(out, ": recovers, term") || strings.Count(out, ": follows 127.0.0.1:") != 2 {
 		require.True(t, time.Now().Before(end), out)
@@ -134,10 +134,9 @@ func (b begins) Lead(ctx context.Context) (uint32, []byte, <-chan error, error) 
 // freeAddrs returns addresses that nobody listens on.
 func freeAddrs(t *testing.T, n int) (addrs []string) {
 	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		at, err := ports.Address()
 		require.NoError(t, err)
-		defer ln.Close()
-		addrs = append(addrs, ln.Addr().String())
+		addrs = append(addrs, at)
 	}
 	return addrs
 }

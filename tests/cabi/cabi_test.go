@@ -8,17 +8,17 @@ import (
 	"debug/elf"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/ports"
 )
 
 const bindings = "../../bindings/c"
@@ -73,18 +73,20 @@ func compileWith(t *testing.T, lib, source string, flags ...string) string {
 	return out
 }
 
-var nextPort atomic.Int32
-
-func init() { nextPort.Store(20000 + rand.Int32N(8000)) }
-
-// port returns one below the ephemeral range that no other test of this process gets.
-func port() string { return fmt.Sprint(nextPort.Add(1)) }
+// port returns one that no other test gets.
+func port() string {
+	free, err := ports.Free(1)
+	if err != nil {
+		panic(err)
+	}
+	return fmt.Sprint(free[0])
+}
 
 // execute runs a program and returns what it wrote. The settings come first,
 // so that a test's environment can be stronger.
 func execute(t *testing.T, env []string, program string, args ...string) (stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(append(os.Environ(), "PCCL_LOG_LEVEL=ERR", "GOPCCL_TOPOLOGY_DURATION=100ms", "GODEBUG=cgocheck=1"), env...)
@@ -117,7 +119,11 @@ func TestPrograms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			out, log := execute(t, nil, compile(t, c.source, c.flags...), port())
+			at := []string{port()}
+			if c.source == "fork.c" { // a run in the child beside that of its parent
+				at = append(at, port())
+			}
+			out, log := execute(t, nil, compile(t, c.source, c.flags...), at...)
 			require.Equal(t, "passed\n", out, "the log goes to standard error") // S2-06, S1-35
 			require.NotContains(t, log, "panic")
 			require.NotContains(t, log, "internal error")

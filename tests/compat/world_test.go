@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/ports"
 	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/pccl"
 )
@@ -73,12 +73,14 @@ func worldOf(t testing.TB, master kind, tls bool) *world {
 	}
 	// The port is free when it is chosen; where another process takes it first, the master says so.
 	for range 10 {
-		w.port = freePort(t)
+		free, err := ports.Free(2)
+		require.NoError(t, err)
+		w.port = free[0]
 		if tls {
-			w.tls = freePort(t)
+			w.tls = free[1]
 		}
 		w.master = w.start(master, string(master)+" master")
-		err := w.master.Master("127.0.0.1", w.port)
+		err = w.master.Master("127.0.0.1", w.port)
 		if err == nil {
 			return w
 		}
@@ -92,21 +94,6 @@ func worldOf(t testing.TB, master kind, tls bool) *world {
 func (w *world) lap(part string) {
 	w.t.Logf("%s: %v", part, time.Since(w.began).Round(time.Millisecond))
 	w.began = time.Now()
-}
-
-// freePort returns a port below the ephemeral range, where no outgoing connection can take it.
-func freePort(t testing.TB) int {
-	t.Helper()
-	for range 100 {
-		port := 20000 + rand.IntN(10000)
-		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			l.Close()
-			return port
-		}
-	}
-	t.Fatal("no free port")
-	return 0
 }
 
 // start starts a process of the given kind; it is ended with the test.

@@ -46,7 +46,7 @@ def address(master: MasterNode) -> str:
 def free_ports(n: int) -> List[int]:
     """Ports without a listener, below those that connections get: one of them may be taken at any moment."""
     ports: List[int] = []
-    for port in random.sample(range(12000, 32000), 1000):
+    for port in random.sample(range(26000, 32000), 1000):
         try:
             socket.create_server(("", port)).close()
         except OSError:

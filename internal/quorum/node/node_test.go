@@ -23,6 +23,7 @@ import (
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
 	"github.com/gopccl/gopccl/internal/guard"
+	free "github.com/gopccl/gopccl/internal/ports"
 	"github.com/gopccl/gopccl/internal/quorum"
 )
 
@@ -43,10 +44,9 @@ type trio struct {
 func ports(t *testing.T, n int) (names []string) {
 	t.Helper()
 	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		at, err := free.Address()
 		require.NoError(t, err)
-		defer ln.Close()
-		names = append(names, ln.Addr().String())
+		names = append(names, at)
 	}
 	return names
 }

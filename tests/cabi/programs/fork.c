@@ -35,7 +35,7 @@ static void run(int port) {
 }
 
 /* The child, like a worker that loads data, lives on while the parent works and leaves. */
-static void fork_in_a_run(int port) {
+static void fork_in_a_run(int port, int other) {
     pcclMasterInstance_t *m = NULL;
     pcclComm_t *a, *b;
     pthread_t t;
@@ -56,7 +56,7 @@ static void fork_in_a_run(int port) {
         own = communicator(loopback(port));
         EXPECT(pcclInvalidArgument, pcclDestroyCommunicator(a));
         OK(pcclDestroyCommunicator(own));
-        run(port + 8000);
+        run(other);
         TRUE(read(ends[0], &end, 1) == 0);
         _exit(0);
     }
@@ -76,7 +76,7 @@ static void fork_in_a_run(int port) {
 int main(int argc, char **argv) {
     int status = -1;
     pid_t child;
-    TRUE(argc == 2);
+    TRUE(argc == 3);
     child = fork();
     if (child == 0) {
         run(atoi(argv[1]));
@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
     TRUE(waitpid(child, &status, 0) == child);
     EXPECT(0, status);
     run(atoi(argv[1]));
-    fork_in_a_run(atoi(argv[1]));
+    fork_in_a_run(atoi(argv[1]), atoi(argv[2]));
     puts("passed");
     return 0;
 }

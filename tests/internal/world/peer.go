@@ -16,6 +16,7 @@ import (
 	"github.com/gopccl/gopccl/core/digest"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/ports"
 	"github.com/gopccl/gopccl/tests/internal/issued"
 )
 
@@ -144,7 +145,7 @@ func (t *trainer) join(ctx context.Context) (err error) {
 	}
 	for tries := 0; ; tries++ {
 		if t.TellPorts {
-			if t.Ports, err = freePorts(3); err != nil {
+			if t.Ports, err = ports.Free(3); err != nil {
 				return err
 			}
 			opt.Ports = t.Ports
@@ -172,23 +173,6 @@ func (t *trainer) join(ctx context.Context) (err error) {
 		}
 	}
 	return nil
-}
-
-// freePorts returns ports at which nobody listens now, below those that systems
-// give to connections.
-func freePorts(n int) (ports []int, err error) {
-	for tries := 0; len(ports) < n; tries++ {
-		port := 12000 + rand.IntN(20000)
-		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
-		if err != nil && tries > 100 {
-			return nil, err
-		}
-		if err == nil {
-			defer ln.Close()
-			ports = append(ports, port)
-		}
-	}
-	return ports, nil
 }
 
 func pause(ctx context.Context, d time.Duration) {
