@@ -32,14 +32,13 @@ func startWorker(ctx context.Context, command []string, args ...string) (*worker
 	w.cmd = exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], args...)...)
 	w.cmd.Stderr = &w.log
 	w.cmd.WaitDelay = time.Second
-	process.DieWithParent(w.cmd)
 	in, inErr := w.cmd.StdinPipe()
 	out, outErr := w.cmd.StdoutPipe()
 	if err := errors.Join(inErr, outErr); err != nil {
 		return nil, err
 	}
 	w.in, w.out = in, bufio.NewReader(out)
-	return w, w.cmd.Start()
+	return w, process.Begin(w.cmd)
 }
 
 func (w *worker) tell(v any) error {

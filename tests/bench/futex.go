@@ -69,8 +69,7 @@ func startCounter(ctx context.Context, ids []int) (c *counter, err error) {
 	c.cmd = exec.CommandContext(ctx, "perf", "stat", "-x,", "-e", futexEvent, "--delay=-1", "--control=fd:3,4", "-p", strings.Join(list, ","))
 	c.cmd.ExtraFiles = []*os.File{orders, ack}
 	c.cmd.Stderr = &c.out
-	process.DieWithParent(c.cmd)
-	err = c.cmd.Start()
+	err = process.Begin(c.cmd)
 	orders.Close() // an end of perf is an end of both
 	ack.Close()
 	if err != nil {

@@ -47,8 +47,7 @@ func Start(name string, cmd *exec.Cmd, limit time.Duration) (*Process, error) {
 	}
 	p.out = bufio.NewReaderSize(stdout, 1<<16)
 	cmd.Stderr = &p.log
-	process.DieWithParent(cmd)
-	if err := cmd.Start(); err != nil {
+	if err := process.Begin(cmd); err != nil {
 		return nil, err
 	}
 	f, err := p.roundTrip("init", "", nil, 1, nil)

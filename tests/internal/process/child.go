@@ -44,7 +44,6 @@ func Start[R any](env string, order any, environ ...string) (*Child[R], error) {
 	reports := make(chan R, 4096)
 	c := &Child[R]{Cmd: exec.Command(self), Reports: reports}
 	c.Cmd.Env = append(append(os.Environ(), env+"="+string(spec)), environ...)
-	DieWithParent(c.Cmd)
 	if c.in, err = c.Cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -53,7 +52,7 @@ func Start[R any](env string, order any, environ ...string) (*Child[R], error) {
 		return nil, err
 	}
 	c.Cmd.Stderr = &c.log
-	if err := c.Cmd.Start(); err != nil {
+	if err := Begin(c.Cmd); err != nil {
 		return nil, err
 	}
 	go func() {

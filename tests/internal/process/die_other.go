@@ -4,5 +4,5 @@ package process
 
 import "os/exec"
 
-// DieWithParent does nothing on this system: a child has to watch its input.
-func DieWithParent(*exec.Cmd) {}
+// Begin starts cmd. On this system a child has to watch its input to end with its parent.
+func Begin(cmd *exec.Cmd) error { return cmd.Start() }
