@@ -51,7 +51,7 @@ func TestSignalDumpsTheState(t *testing.T) {
 		require.NoError(t, err)
 		return cmd, &out, &errOut
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	master, out, masterErr := run(ctx, "", "master", "--listen", "127.0.0.1:0", "--log-format", "text")
 	var addr string
@@ -60,15 +60,15 @@ func TestSignalDumpsTheState(t *testing.T) {
 			addr = m[1]
 		}
 		return addr != ""
-	}, 20*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	peer, _, peerErr := run(ctx, `{"World":2}`+"\n", "bench", benchPeer, addr) // alone it waits for the other one
 	dumped := func(cmd *exec.Cmd, text *collected, want string) {
 		require.Eventually(t, func() bool { // S4-30
 			return cmd.Process.Signal(syscall.SIGUSR1) == nil && regexp.MustCompile(want).MatchString(text.String())
-		}, 20*time.Second, 20*time.Millisecond, want)
+		}, 2*time.Minute, 20*time.Millisecond, want)
 	}
 	dumped(master, masterErr, `gopccl: master at `+regexp.QuoteMeta(addr)+`: 1 clients`)
-	require.Contains(t, masterErr.String(), "gopccl: 0 communicators\n")
+	dumped(master, masterErr, `gopccl: 0 communicators\n`)
 	dumped(peer, peerErr, `(?s)gopccl: 1 communicators\ncommunicator [0-9a-f-]{36}: connected to the master `+regexp.QuoteMeta(addr)+`, rank 0 of 1`)
 	for _, c := range []*exec.Cmd{peer, master} {
 		require.NoError(t, c.Process.Signal(syscall.SIGTERM))

@@ -34,7 +34,7 @@ func TestHangupReadsTheRevocationList(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	appears := func(text string) {
-		require.Eventually(t, func() bool { return strings.Contains(out.String(), text) }, 30*time.Second, 5*time.Millisecond, text)
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), text) }, 2*time.Minute, 5*time.Millisecond, text)
 	}
 	appears("master listens")
 	code, _, errOut := gopccl(t, "keys", "rotate", head, "--dir", dir)

@@ -43,7 +43,7 @@ func TestMasterOutlivesTheReaderOfItsLog(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.Close())
 	}
-	require.Eventually(t, func() bool { return strings.Contains(errOut.String(), "the master continues") }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(errOut.String(), "the master continues") }, 2*time.Minute, time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait(), "it ended in good order")
 	require.Equal(t, 1, strings.Count(errOut.String(), "the master continues"), errOut.String())

@@ -75,7 +75,7 @@ func TestMasterReloadsAtHangup(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	const long = 30 * time.Second
+	const long = 2 * time.Minute
 	appears := func(pattern string) []string {
 		re := regexp.MustCompile(pattern)
 		var m []string

@@ -71,7 +71,7 @@ func TestKilled(t *testing.T) {
 			p.Quantize(dtype.Float32, dtype.Int8, &m, got, src)
 			require.True(t, bytes.Equal(want, got))
 			return p.Plugin().PID() != pid
-		}, 30*time.Second, time.Millisecond)
+		}, 2*time.Minute, time.Millisecond)
 		<-killed
 	}
 }

@@ -81,7 +81,7 @@ func TestKilled(t *testing.T) {
 		if pid != 0 {
 			require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		}
-		require.Eventually(t, func() bool { return p.Plugin().PID() != pid }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return p.Plugin().PID() != pid }, 2*time.Minute, time.Millisecond)
 	}
 	require.NoError(t, p.Probe())
 	done.Store(true)

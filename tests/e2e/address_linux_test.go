@@ -59,7 +59,7 @@ func TestPortForwarding(t *testing.T) {
 	}{{"", []int{21001}}, {"", []int{21001, 21002, 21003}}, {"127.0.0.9", []int{21001}}} {
 		announced, ports := c.announced, c.ports
 		t.Run(fmt.Sprintf("host %s, %d ports", announced, len(ports)), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			inside := fmt.Sprintf("127.0.0.%d", 40+i)
 			outside := announced
@@ -195,7 +195,7 @@ func TestSeveralNetworks(t *testing.T) {
 		"interface":     {[]string{"lo"}, others[:1], map[string]int{"127.0.0.1 127.0.0.1": 1, "127.0.0.1 127.0.1.2": 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			comms := world(t, ctx, localMaster(t), 2, func(id int, o *core.Options) {
 				o.PoolSize, o.Addresses = 5, tc.first
@@ -222,8 +222,8 @@ func TestSeveralNetworks(t *testing.T) {
 				}
 				return maps.Equal(tc.want, got)
 			}
-			assert.Eventually(t, spread, time.Minute, time.Millisecond) // one that was a trial may be about to end
-			require.Equal(t, tc.want, got)                              // S3-19
+			assert.Eventually(t, spread, patience, time.Millisecond) // one that was a trial may be about to end
+			require.Equal(t, tc.want, got)                           // S3-19
 		})
 	}
 }
@@ -231,7 +231,7 @@ func TestSeveralNetworks(t *testing.T) {
 // Addresses of a neighbour that lead nowhere, or to somebody else in the run,
 // cost nothing but a word in the log: the connections go where the master said.
 func TestAddressesOfAnotherNetwork(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	base := func(id int) int { return 21400 + 10*id }
 	var logs [3]lockedBuffer
@@ -264,7 +264,7 @@ func TestAddressesOfAnotherNetwork(t *testing.T) {
 
 // Connect names addresses that are not of this machine.
 func TestForeignAddresses(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master := localMaster(t)
 	for name, o := range map[string]core.Options{

@@ -60,7 +60,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 // Peers that quantize differently, be it to types of one size, get an error that
 // says how each of them does, at once and on all, and buffers are as before.
 func TestPeersQuantizeDifferently(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	zeropoint := func(t dtype.Type) core.Quantize { return core.Quantize{Algorithm: "zeropoint", Type: t} }
@@ -107,7 +107,7 @@ func (fastidious) CheckMeta(dtype.Type, dtype.Type, *quant.Meta) error {
 // does not try for ever: it gives up on all peers with the same error, and
 // buffers are as before.
 func TestRetryInVainEnds(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	minmax, err := quant.Lookup("minmax")
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestRetryInVainEnds(t *testing.T) {
 // A peer that accepts connections and never says hello: a peer that waits for it can
 // give up at once, however long the bound of the exchange is.
 func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master := localMaster(t)
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
@@ -148,7 +148,7 @@ func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
 	nc, err := issued.Dial(master, secure.Control)
 	require.NoError(t, err)
 	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(time.Minute))
+	nc.SetDeadline(time.Now().Add(patience))
 	say := func(p wire.Packet) {
 		_, err := nc.Write(wire.Append(nil, p))
 		require.NoError(t, err)
@@ -205,7 +205,7 @@ func TestGiveUpWhileANeighbourIsSilent(t *testing.T) {
 
 // A list of operations that cannot be finished says which of them are.
 func TestWhatOfAListIsDone(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cs := world(t, ctx, localMaster(t), 2, nil)
 	for i, err := range each(cs, func(i int, c *core.Communicator) error {

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,7 +38,7 @@ func init() {
 func TestBarrier(t *testing.T) {
 	for name, bytes := range map[string]int{"eager": 0, "not eager": -1} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			c := world(t, ctx, localMaster(t), 3, func(_ int, o *core.Options) { o.EagerBytes = bytes })
 			var came atomic.Int64
@@ -71,11 +70,11 @@ func TestBarrierOfTheDead(t *testing.T) {
 		cs = append(cs, start(t, order{Role: "barriers", Master: master, ID: id, World: 3}))
 	}
 	for _, c := range cs {
-		c.await("step", 60*time.Second)
+		c.await("step", patience)
 	}
 	cs[2].kill()
 	for _, c := range cs[:2] {
-		for c.await("step", 30*time.Second).World == 3 {
+		for c.await("step", patience).World == 3 {
 		}
 	}
 }
@@ -93,7 +92,7 @@ func waitsIn(c *core.Communicator, kind string) {
 // A caller that gives a barrier up gets its call back although nobody else has come. The
 // others learn it when they come, and the next barrier is one for all.
 func TestBarrierIsGivenUp(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 3, nil)
 	for lost := false; !lost; { // the others may be faster than the news
@@ -119,7 +118,7 @@ func TestBarrierIsGivenUp(t *testing.T) {
 
 // Peers that call different collectives are told what each of them called.
 func TestMismatchOfKinds(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 3, nil)
 	for _, err := range each(c, func(i int, c *core.Communicator) error {
@@ -144,7 +143,7 @@ func TestMismatchOfKinds(t *testing.T) {
 // Beside a PCCL peer there is no barrier: the error says so and names the peer.
 // Alone there is nobody to wait for.
 func TestBarrierBesidePCCL(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := besidePCCL(t, ctx, localMaster(t))
 	err := c.Barrier(ctx)

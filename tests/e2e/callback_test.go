@@ -52,6 +52,7 @@ func (h stopped) WithGroup(string) slog.Handler      { return h }
 // dropped, and what is closed is closed: no callback is made where something
 // waits for it.
 func TestCallbacksHoldUpNobody(t *testing.T) {
+	t.Parallel()
 	listener := func(set func(*core.Listener, *gate)) func(*core.Options, *core.MasterOptions, *gate) {
 		return func(o *core.Options, _ *core.MasterOptions, g *gate) {
 			o.Trace = &core.Listener{}
@@ -76,9 +77,9 @@ func TestCallbacksHoldUpNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			const silence = time.Second
+			const silence = 2 * time.Second
 			g := &gate{open: make(chan struct{})}
 			t.Cleanup(func() { g.close.Do(func() { close(g.open) }) })
 			mo := core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: silence / 5, HeartbeatTimeout: silence}
@@ -97,6 +98,7 @@ func TestCallbacksHoldUpNobody(t *testing.T) {
 			require.NoError(t, cs[2].Close())
 			began := time.Now()
 			for time.Since(began) < 2*silence {
+				time.Sleep(5 * time.Millisecond) // what a trainer computes
 				for i, err := range each(cs[:2], func(_ int, c *core.Communicator) error {
 					v := make([]float32, 100)
 					_, err := c.AllReduceMultipleWithRetry(ctx, []core.Reduce{core.ReduceOf(v, v, core.Sum)}, 1)
@@ -123,6 +125,7 @@ func TestCallbacksHoldUpNobody(t *testing.T) {
 // part of it; it returns all the same, and what it could not wait for ends with
 // the callback.
 func TestCloseInsideACallback(t *testing.T) {
+	t.Parallel()
 	listener := func(l core.Listener) func(*core.Options) { return func(o *core.Options) { o.Trace = &l } }
 	for name, hold := range map[string]func(closes func()) func(*core.Options){
 		"log": func(closes func()) func(*core.Options) {
@@ -140,7 +143,7 @@ func TestCloseInsideACallback(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			var comm atomic.Pointer[core.Communicator]
 			var once sync.Once
@@ -154,7 +157,7 @@ func TestCloseInsideACallback(t *testing.T) {
 				}
 			}
 			cs := world(t, ctx, localMaster(t), 2, func(id int, o *core.Options) {
-				o.HandshakeTimeout = 300 * time.Millisecond
+				o.HandshakeTimeout = 3 * time.Second // Close waits twice as long
 				if id == 0 && hold != nil {
 					hold(closes)(o)
 				}

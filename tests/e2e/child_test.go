@@ -6,10 +6,12 @@ package e2e
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +26,10 @@ import (
 )
 
 const childEnv = "GOPCCL_E2E_CHILD"
+
+// patience bounds what a test waits for. It ends a hang and nothing else: beside others, with the
+// race detector and on a slow disk, everything takes as long as it takes.
+const patience = 4 * time.Minute
 
 // order is what a parent tells a child, in its environment.
 type order struct {
@@ -77,6 +83,11 @@ func TestMain(m *testing.M) {
 		os.Exit(2)
 	}
 	if !ordered {
+		// Those that run beside each other wait more than they compute, for silence and bounds.
+		flag.Parse()
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			panic(err)
+		}
 		os.Exit(m.Run())
 	}
 	tell := process.Reporter[report]()
@@ -113,6 +124,25 @@ func start(t testing.TB, o order) *child {
 }
 
 func (c *child) log() string { return c.Log() }
+
+// says waits until one of the children has logged a text: lines come later than what they tell of.
+func says(t testing.TB, text string, cs ...*child) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return slices.ContainsFunc(cs, func(c *child) bool { return strings.Contains(c.log(), text) })
+	}, patience, time.Millisecond, "nobody logs %q: %s", text, logs(cs))
+}
+
+// logs has those of all when it is printed.
+type logs []*child
+
+func (l logs) String() string {
+	var b strings.Builder
+	for _, c := range l {
+		fmt.Fprintf(&b, "== child %d (%s)\n%s\n", c.order.ID, c.order.Role, c.log())
+	}
+	return b.String()
+}
 
 func (c *child) kill() { c.Kill() }
 
@@ -164,7 +194,7 @@ func childLogger(id int) *slog.Logger {
 func startMaster(t testing.TB) (*child, string) {
 	t.Helper()
 	m := start(t, order{Role: "master", ID: 63})
-	return m, m.await("listening", 30*time.Second).Addr
+	return m, m.await("listening", patience).Addr
 }
 
 func init() {

@@ -209,7 +209,7 @@ func churn(t *testing.T, kills int, o order) {
 	}
 	for killed < kills {
 		// Progress first: survivors finish steps after the last kill.
-		before, deadline := steps, time.Now().Add(60*time.Second)
+		before, deadline := steps, time.Now().Add(patience)
 		for steps < before+4 {
 			for _, c := range peers {
 				drain(c)

@@ -54,7 +54,7 @@ func kept(c core.Collective) [2][]byte { return [2][]byte{slices.Clone(c.Src), s
 // Of every kind: members that do not agree on the root, the type, the operation or the
 // number of elements are told so, and all buffers are as before.
 func TestMismatchOfEveryKind(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 3, nil)
 	for name, other := range map[string]func(kind core.Kind, c *core.Collective) bool{
@@ -105,7 +105,7 @@ func TestMismatchOfEveryKind(t *testing.T) {
 // Of every kind: a caller that gives up gets its call and its buffers back although
 // nobody else has come. The others learn it when they come, and the next one is for all.
 func TestEveryKindIsGivenUp(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 3, nil)
 	for _, kind := range dataKinds {
@@ -160,7 +160,7 @@ type every struct {
 }
 
 func newEvery(t *testing.T, ctx context.Context) *every {
-	const silence = 3 * time.Second
+	const silence = 5 * time.Second
 	e := &every{
 		t: t, ctx: ctx, open: make(chan struct{}),
 		handles: make([][]*core.Handle, 4), calls: make([][]core.Collective, 4), before: make([][][2][]byte, 4),
@@ -174,7 +174,7 @@ func newEvery(t *testing.T, ctx context.Context) *every {
 	master := m.Addr().String()
 	t.Cleanup(func() { e.data.Store(false); e.control.Store(false) })
 	e.c = world(t, ctx, master, 4, func(i int, o *core.Options) {
-		o.HeartbeatInterval, o.HeartbeatTimeout = silence/5, silence
+		o.HeartbeatInterval, o.HeartbeatTimeout, o.HandshakeTimeout = silence/5, silence, 3*silence // Close waits twice as long
 		if i != 1 {
 			return
 		}
@@ -222,7 +222,7 @@ func (e *every) launch() {
 			}
 		}
 		return true
-	}, 30*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 // strike has member 1 stop, be cut off or leave, and returns those that go on.
@@ -266,7 +266,7 @@ func (e *every) ended(i int) error {
 func TestEveryKindAtOnceEnds(t *testing.T) {
 	for _, how := range []string{"stop", "cut", "leave"} {
 		t.Run(how, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			e := newEvery(t, ctx)
 			for _, err := range each(e.c, func(_ int, c *core.Communicator) error { return everyKind(ctx, c, 10, 1) }) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -123,7 +122,7 @@ func init() {
 func TestEveryCollective(t *testing.T) {
 	for name, bytes := range map[string]int{"eager": 0, "not eager": -1} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			c := world(t, ctx, localMaster(t), 4, func(_ int, o *core.Options) { o.EagerBytes = bytes })
 			for _, err := range each(c, func(_ int, c *core.Communicator) error {
@@ -153,18 +152,18 @@ func TestCollectivesOfTheDead(t *testing.T) {
 		cs = append(cs, start(t, order{Role: "collectives", Master: master, ID: id, World: 4}))
 	}
 	for _, c := range cs {
-		c.await("step", 60*time.Second)
+		c.await("step", patience)
 	}
 	cs[2].kill()
 	for _, c := range append(cs[:2:2], cs[3]) {
-		for c.await("step", 30*time.Second).World == 4 {
+		for c.await("step", patience).World == 4 {
 		}
 	}
 }
 
 // Members that pass different roots, counts or types are told so, and nothing is written.
 func TestMismatchOfCollectives(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 3, nil)
 	for name, call := range map[string]func(i int) core.Collective{
@@ -212,7 +211,7 @@ func TestMismatchOfCollectives(t *testing.T) {
 // The retry helper describes a collective anew for those that are left, and ends with the
 // error of a description.
 func TestCollectivesAreRetried(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 4, nil)
 	rank := make([]core.UUID, len(c))

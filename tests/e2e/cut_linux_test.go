@@ -179,7 +179,8 @@ func newFarWorld(t *testing.T, ctx context.Context, mo core.MasterOptions, po co
 // A peer whose links are cut without a FIN: the survivors abort, drop and go
 // on; the cut side learns it, too (PCCL: after 70 s).
 func TestCutLink(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	opt := core.Options{}
 	opt.ReattachTimeout = time.Second // nothing leads back to the master
@@ -210,15 +211,16 @@ func TestCutLink(t *testing.T) {
 // A peer on a slow link is not a dead peer: an operation that takes several
 // times as long as the heartbeat timeout completes.
 func TestSlowLinkIsNotDeath(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	const interval, timeout = 200 * time.Millisecond, 1500 * time.Millisecond
+	const interval, timeout = 300 * time.Millisecond, 3 * time.Second
 	w := newFarWorld(t, ctx,
 		core.MasterOptions{HeartbeatInterval: interval, HeartbeatTimeout: timeout},
 		core.Options{HeartbeatInterval: interval, HeartbeatTimeout: timeout, UserTimeout: timeout}, 100_000)
 	began := time.Now()
 	for _, err := range each(w.comms, func(_ int, c *core.Communicator) error {
-		data := make([]float32, 40_000)
+		data := make([]float32, 80_000)
 		_, err := core.AllReduceSlice(ctx, c, data, data, core.Sum)
 		return err
 	}) {

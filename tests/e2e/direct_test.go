@@ -90,7 +90,7 @@ func untilDirect(ctx context.Context, s *peer.Session) error {
 // Among distant peers small all-reduces of every type and operation go directly, with
 // the same bits on all members; large and quantized ones along the ring.
 func TestDirectAllReduce(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	const n = 4
 	for name, eager := range map[string]int{"eager": 0, "not eager": -1} {
@@ -156,7 +156,7 @@ func TestDirectAllReduce(t *testing.T) {
 
 // Near peers keep to the ring, and have no connections that they do not need.
 func TestNearPeersUseTheRing(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all := apart(t, ctx, 4, func(_ int, o *peer.Options) { o.RoundTrip = nil })
 	together(t, 4, func(i int) error {
@@ -174,7 +174,7 @@ func TestNearPeersUseTheRing(t *testing.T) {
 // A member that ends fails the exchange for all others, whose buffers are as before;
 // those that are left go on with the plan of a group of their size.
 func TestDirectAllReduceOutlivesAMember(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	const n = 5
 	all := apart(t, ctx, n, nil)

@@ -22,7 +22,7 @@ import (
 // A dump shows every operation of every communicator of the process, not only
 // those of one, and what each waits for.
 func TestDumpShowsEveryOperationOfEveryCommunicator(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var firsts, seconds []*core.Communicator
 	for range 3 {
@@ -80,7 +80,7 @@ func TestDumpShowsEveryOperationOfEveryCommunicator(t *testing.T) {
 // A dump shows collectives of other kinds and messages, what each does, and whom it
 // waits for.
 func TestDumpShowsCollectivesAndMessages(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 3, nil)
 	// With a mesh the members that scatter gets its data from are known to it.
@@ -109,7 +109,7 @@ func TestDumpShowsCollectivesAndMessages(t *testing.T) {
 	require.Eventually(t, func() bool {
 		st = first.State()
 		return len(st.Ops) == 1 && len(st.Ops[0].Lanes) == 1
-	}, 30*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	op := st.Ops[0]
 	require.Equal(t, []any{"scatter", 2, uint64(6), 100}, []any{op.Kind, op.Root, op.Tag, op.Count})
 	require.Equal(t, core.LaneState{Peer: root.Attributes().UUID, Total: 400}, op.Lanes[0])
@@ -154,7 +154,7 @@ func (g gated) Write(p []byte) (int, error) {
 // A link that stops moving data: the watchdog names the operation, the role and
 // the peer that it waits for, on both ends, in the log and to the listener.
 func TestWatchdogNamesWhatIsStuck(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master := localMaster(t)
 	var shut atomic.Bool
@@ -196,7 +196,7 @@ func TestWatchdogNamesWhatIsStuck(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(told) == 2
-	}, 30*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	shut.Store(false)
 	close(open)
 	for _, h := range handles {

@@ -53,7 +53,7 @@ func TestEveryCallEnds(t *testing.T) {
 	for name, call := range calls {
 		for how, want := range map[string]errs.Code{"cancel": errs.Canceled, "close": errs.Closed, "master": errs.MasterLost} {
 			t.Run(name+"/"+how, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				defer cancel()
 				m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 				require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestEveryCallEnds(t *testing.T) {
 					}
 					return false
 				}
-				require.Eventually(t, voting, 20*time.Second, time.Millisecond)
+				require.Eventually(t, voting, patience, time.Millisecond)
 				switch how {
 				case "cancel":
 					up()
@@ -102,7 +102,7 @@ func endsWithMaster(_ int, o *core.Options) { o.ReattachTimeout = -1 }
 // A newcomer that cannot be reached is dropped, the reason is in the master's
 // log with both addresses, and the run goes on unharmed.
 func TestUnreachableNewcomerIsDropped(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var log lockedBuffer
 	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -173,7 +173,7 @@ func written(t *testing.T, text string, logs ...*lockedBuffer) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return slices.ContainsFunc(logs, func(l *lockedBuffer) bool { return strings.Contains(l.String(), text) })
-	}, time.Minute, time.Millisecond, text)
+	}, patience, time.Millisecond, text)
 }
 
 // lockedBuffer collects a log.
@@ -197,7 +197,7 @@ func (l *lockedBuffer) String() string {
 // Peers that pass different arguments to one collective, in any order:
 // both get an error that names both and what each passed, and go on.
 func TestMismatchIsNamedOnBothPeers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	few, others, many, ints := make([]float32, 100), make([]float32, 100), make([]float32, 100_000), make([]int32, 100)
@@ -229,7 +229,7 @@ func TestMismatchIsNamedOnBothPeers(t *testing.T) {
 // Buffers at odd addresses, of no and of few elements; states with an empty
 // key, an empty tensor, and tensors whose length changes between revisions.
 func TestOddBuffers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	for _, err := range each(comms, func(i int, c *core.Communicator) error {
@@ -273,7 +273,7 @@ func TestOddBuffers(t *testing.T) {
 // A master and peers that know each other by IPv6 only.
 // Quirk Q38.
 func TestIPv6(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	probe, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // by that one; its tag is used again while another operation keeps the round
 // away. What was sent for the first is not taken for the second.
 func TestCanceledTagIsUsedAgain(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 3, func(id int, o *core.Options) {
 		if id == 1 {

@@ -26,6 +26,30 @@ func lastingKeys(t testing.TB, until time.Time) keys {
 	return keys{t, d, filepath.Join(dir, "revoked.crl")}
 }
 
+// shortRun is a run of three peers whose credentials, the first of them the master's, expire.
+type shortRun struct {
+	k     keys
+	files []string
+	addr  string
+	log   *lockedLog
+	comms []*core.Communicator
+}
+
+func expiring(t *testing.T, ctx context.Context, until time.Time) (r shortRun) {
+	t.Helper()
+	r.k = lastingKeys(t, until)
+	r.files = []string{r.k.file("head", secure.Master), r.k.file("gpu-0", secure.Peer), r.k.file("gpu-1", secure.Peer), r.k.file("gpu-2", secure.Peer)}
+	r.addr, r.log = newRealm(t).master(func(o *core.MasterOptions) {
+		o.Security.Credential, o.Security.File = nil, r.files[0]
+		o.HeartbeatInterval, o.HeartbeatTimeout = 50*time.Millisecond, 30*time.Second
+	})
+	r.comms = world(t, ctx, r.addr, 3, func(id int, o *core.Options) {
+		o.Security.File, o.HeartbeatInterval = r.files[1+id], 50*time.Millisecond
+		o.ReattachTimeout = 5 * time.Second // with an expired certificate nothing leads back to the master
+	})
+	return r
+}
+
 // A run outlives the certificates with which its connections were made, if its endpoints
 // get others in time, and no operation is aborted. Without them it ends, and everybody is
 // told why.
@@ -33,19 +57,17 @@ func TestCertificatesExpireInARun(t *testing.T) {
 	for name, rotated := range map[string]bool{"rotated": true, "forgotten": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			until := time.Now().Add(6 * time.Second).Truncate(time.Second) // as certificates say it
-			k := lastingKeys(t, until)
-			files := []string{k.file("head", secure.Master), k.file("gpu-0", secure.Peer), k.file("gpu-1", secure.Peer), k.file("gpu-2", secure.Peer)}
-			addr, log := newRealm(t).master(func(o *core.MasterOptions) {
-				o.Security.Credential, o.Security.File = nil, files[0]
-				o.HeartbeatInterval, o.HeartbeatTimeout = 50*time.Millisecond, 30*time.Second
-			})
-			comms := world(t, ctx, addr, 3, func(id int, o *core.Options) {
-				o.Security.File, o.HeartbeatInterval = files[1+id], 50*time.Millisecond
-				o.ReattachTimeout = 5 * time.Second // with an expired certificate nothing leads back to the master
-			})
+			// The run has to stand, and to have read its new credentials, before the first ones expire:
+			// how long that takes on this machine now, a run with lasting ones says.
+			began := time.Now()
+			for _, c := range expiring(t, ctx, began.Add(time.Hour)).comms {
+				require.NoError(t, c.Close())
+			}
+			until := time.Now().Add(6*time.Second + 5*time.Since(began)).Truncate(time.Second) // as certificates say it
+			r := expiring(t, ctx, until)
+			k, files, comms := r.k, r.files, r.comms
 			if rotated {
 				d, err := authority.Open(k.path(), time.Now)
 				require.NoError(t, err)
@@ -59,7 +81,7 @@ func TestCertificatesExpireInARun(t *testing.T) {
 			}
 			past := until.Add(time.Second)
 			fails := each(comms, func(_ int, c *core.Communicator) error {
-				for v := []int32{0}; v[0] == 0; {
+				for v := []int32{0}; v[0] == 0; time.Sleep(5 * time.Millisecond) { // what a trainer computes
 					if v[0] = 0; rotated && time.Now().After(past) {
 						v[0] = 1
 					}
@@ -80,8 +102,8 @@ func TestCertificatesExpireInARun(t *testing.T) {
 				require.NoError(t, ctx.Err(), "nobody waits")
 			}
 			if !rotated {
-				log.has(t, "certificate expired")
-				_, err := core.Connect(ctx, core.Options{Master: addr, Security: core.SecurityOptions{File: files[1]}})
+				r.log.has(t, "certificate expired")
+				_, err := core.Connect(ctx, core.Options{Master: r.addr, Security: core.SecurityOptions{File: files[1]}})
 				require.ErrorIs(t, err, errs.InvalidConfig)
 				require.ErrorContains(t, err, "the clock of this machine says")
 			}

@@ -89,7 +89,7 @@ func floodTLS(t testing.TB, r realm, total int, at []string) (most uint64, close
 // that the members have, while a run goes on: no operation fails, newcomers get in, and what the flood has taken is given back.
 func TestHandshakeFlood(t *testing.T) {
 	total := counts(30_000)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := newRealm(t)
 	addr, log := r.master(nil)
@@ -143,7 +143,7 @@ func TestHandshakeFlood(t *testing.T) {
 		require.Eventually(t, func() bool {
 			now, err := platform.OpenHandles()
 			return err == nil && now <= handles+4 // connections between the two may be new
-		}, time.Minute, 10*time.Millisecond)
+		}, patience, 10*time.Millisecond)
 	}
 	t.Logf("%d all-reduces of each peer beside %d handshakes; at most %d MiB, before them %d", reduced, total, most>>20, (before.HeapInuse+before.StackInuse)>>20)
 }

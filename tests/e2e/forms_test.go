@@ -25,7 +25,7 @@ var inBlocks = core.Quantize{Algorithm: "blocks", Type: dtype.Int4}
 // is as exact as its own magnitude allows, however large its neighbours are.
 func TestFourBits(t *testing.T) {
 	const n, block, count = 3, 32, 3 * 32 * 50 // blocks begin at the same places on all peers
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), n, nil)
 	size := func(k int) float64 { return math.Pow(10, float64(k/block%7-3)) }
@@ -64,7 +64,7 @@ func TestFourBits(t *testing.T) {
 
 // What PCCL peers do not have is refused beside one, before anything is launched.
 func TestFourBitsBesidePCCL(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c := besidePCCL(t, ctx, localMaster(t))
 	require.False(t, c.Attributes().Native)
@@ -94,7 +94,7 @@ func besidePCCLAt(t *testing.T, ctx context.Context, master string, o core.Optio
 	nc, err := net.Dial("tcp", master)
 	require.NoError(t, err)
 	t.Cleanup(func() { nc.Close() })
-	nc.SetDeadline(time.Now().Add(time.Minute))
+	nc.SetDeadline(time.Now().Add(patience))
 	port := uint16(ln.Addr().(*net.TCPAddr).Port)
 
 	joined := make(chan error, 1)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,7 +43,7 @@ func init() {
 // A hasher that is chosen by name hashes what a peer votes with and what it
 // receives; a peer with another hasher understands it.
 func TestHasherByName(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, _, err := digest.Select("counting") // checked and made
 	require.NoError(t, err)

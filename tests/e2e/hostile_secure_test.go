@@ -70,7 +70,7 @@ func (i intruder) says(t testing.TB, addr string, p secure.Purpose, said []byte)
 	raw, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer raw.Close()
-	require.NoError(t, raw.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, raw.SetDeadline(time.Now().Add(patience)))
 	conn := raw
 	if i.own != nil {
 		trust, err := secure.NewTrust(secure.TrustOptions{Credential: i.own})
@@ -97,7 +97,7 @@ func (i intruder) says(t testing.TB, addr string, p secure.Purpose, said []byte)
 // by a member of another group and by one that is revoked, has no effect on a run that
 // goes on, and no byte is answered to them.
 func TestIntrudersInTLS(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	loaded := func(name string, groups ...uint32) *secure.Credential {

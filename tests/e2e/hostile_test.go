@@ -97,7 +97,7 @@ func reduceAmong(t *testing.T, ctx context.Context, comms []*core.Communicator) 
 // silent ones and ones with garbage, a thousand to the master: the run goes
 // on, joins included, while they are open.
 func TestStrangersDoNoHarm(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestStrangersDoNoHarm(t *testing.T) {
 		}
 	}()
 	bother := func(addr string, bytes []byte) bool {
-		c, err := net.DialTimeout("tcp", addr, time.Second)
+		c, err := net.DialTimeout("tcp", addr, patience)
 		if err != nil {
 			return false
 		}
@@ -160,7 +160,7 @@ func TestStrangersDoNoHarm(t *testing.T) {
 // anybody: the connections of the neighbours keep their places, and no operation
 // fails. A newcomer's round, in which places are given again, goes on as well.
 func TestNamesakesTakeNoPlace(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master := localMaster(t)
 	var mu sync.Mutex
@@ -232,7 +232,7 @@ func TestNamesakesTakeNoPlace(t *testing.T) {
 
 // However often somebody says nonsense, the log has one line of a kind about it.
 func TestStrangersDoNotFillTheLog(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	log, ports := &lockedLog{}, freePorts(t)[:1]
 	c, err := connect(ctx, core.Options{Master: localMaster(t), ListenHost: "127.0.0.1", Ports: ports, Logger: slog.New(slog.NewTextHandler(log, nil))})

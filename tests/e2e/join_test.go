@@ -57,7 +57,7 @@ func text(t testing.TB, token secure.Token) secure.Join {
 // used the next time. Nothing that is secret is in a log, an error or a file that is
 // not private.
 func TestRunWithTokens(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	addr, log := k.enrolling()
@@ -92,6 +92,7 @@ func TestRunWithTokens(t *testing.T) {
 	}
 	// The token is used up, and is not needed.
 	sums(t, ctx, world(t, ctx, addr, 3, change))
+	log.times(t, 3, "was let in")
 	require.Equal(t, 3, log.count("was let in"))
 	err := tryConnect(ctx, addr, core.SecurityOptions{Join: join}, 0)
 	require.ErrorIs(t, err, errs.TurnedAway)
@@ -123,7 +124,7 @@ func shown(b []byte) []string {
 
 // A hundred at once with one use left: one is let in.
 func TestTokenAtOnce(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	addr, log := k.enrolling()
@@ -146,13 +147,14 @@ func TestTokenAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	require.Equal(t, []int{1, 99}, []int{in, refused})
+	log.times(t, 1, "was let in")
 	require.Equal(t, 1, log.count("was let in"))
 }
 
 // A token is worth nothing at a master of another run, nor at one that lets nobody in,
 // and is not sent there.
 func TestTokenElsewhere(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k, other := newKeys(t), newKeys(t)
 	token := k.token(1)
@@ -282,7 +284,7 @@ func TestHostileEnrolments(t *testing.T) {
 // An answer that was lost is given again to the same key, and takes no second use; a
 // master that ended between the count and the answer gives no use away.
 func TestAnswerIsLost(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	addr, log := k.enrolling()
@@ -304,6 +306,7 @@ func TestAnswerIsLost(t *testing.T) {
 	c, err := core.Connect(ctx, core.Options{Master: addr, PortBase: -1, Dial: dial, Security: core.SecurityOptions{Join: text(t, token)}})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
+	log.times(t, 2, "was let in")
 	require.Equal(t, 2, log.count("was let in"))
 	tokens, err := k.Tokens()
 	require.NoError(t, err)

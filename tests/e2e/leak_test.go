@@ -12,12 +12,13 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/platform"
+	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
 // Create, connect, reduce and close leaves no goroutine and no descriptor.
 func TestNoLeakAcrossSessions(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer goleak.VerifyNone(t, goleak.IgnoreTopFunction(process.Starter))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
@@ -53,7 +54,7 @@ func TestNoLeakAcrossSessions(t *testing.T) {
 	require.Eventually(t, func() bool {
 		after, err := platform.OpenHandles()
 		return err != nil || after <= before
-	}, 10*time.Second, 10*time.Millisecond, fmt.Sprintf("more than %d handles stay open", before))
+	}, patience, 10*time.Millisecond, fmt.Sprintf("more than %d handles stay open", before))
 	stop()
 	<-ended
 	require.NoError(t, m.Close())

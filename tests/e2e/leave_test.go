@@ -57,6 +57,7 @@ func TestDrains(t *testing.T) {
 	for world5 := range max(2, counts(67)) { // 201 peers leave with -soak
 		o := overseen(t, core.MasterOptions{})
 		comms := world(t, ctx, o.addr, peers, nil)
+		o.settle(t, ctx, comms)
 		rounds := o.ok.Load()
 		last := make([]int, peers)
 		for i := range last {
@@ -86,6 +87,7 @@ func TestDrains(t *testing.T) {
 		}) {
 			require.NoError(t, err, "peer %d of world %d", i, world5)
 		}
+		o.settle(t, ctx, comms[leavers:])
 		require.Equal(t, rounds, o.ok.Load(), "nobody needed a round")
 		require.Zero(t, o.failed.Load())
 		require.Equal(t, peers-leavers, comms[peers-1].Attributes().LocalWorldSize)

@@ -258,9 +258,9 @@ type killings struct {
 
 // newKillings starts the master.
 func newKillings(t *testing.T, m order) *killings {
-	m.Role, m.ID = "master", 63
+	m.Role, m.ID, m.Master = "master", 63, freeAddresses(t, 1)[0]
 	master := start(t, m)
-	k := newCrew(t, master.await("listening", 30*time.Second).Addr)
+	k := newCrew(t, master.await("listening", patience).Addr)
 	k.master = master
 	return k
 }
@@ -519,14 +519,15 @@ func tell(t *testing.T, list []time.Duration) {
 // The master dies together with a peer: the others miss nothing but that peer.
 func TestMasterAndPeerDie(t *testing.T) {
 	for _, dir := range []string{"", t.TempDir()} {
-		m := start(t, order{Role: "master", ID: 63, State: dir})
-		addr := m.await("listening", 30*time.Second).Addr
+		m := start(t, order{Role: "master", ID: 63, Master: freeAddresses(t, 1)[0], State: dir})
+		addr := m.await("listening", patience).Addr
+		leads(t, addr)
 		var cs []*child
 		for id := range 4 {
 			cs = append(cs, start(t, order{Role: "trainer", Master: addr, ID: id, Count: 20_000, World: 4, Patience: time.Minute}))
 		}
 		for _, c := range cs {
-			c.await("step", time.Minute)
+			c.await("step", patience)
 		}
 		m.kill()
 		cs[3].kill()
@@ -535,7 +536,7 @@ func TestMasterAndPeerDie(t *testing.T) {
 		}
 		start(t, order{Role: "master", ID: 63, Master: addr, State: dir})
 		for _, c := range cs[:3] {
-			for c.await("step", time.Minute).World != 3 {
+			for c.await("step", patience).World != 3 {
 			}
 		}
 		t.Logf("the survivors went on after %v", time.Since(died))

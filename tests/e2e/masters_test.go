@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/ports"
 	"github.com/gopccl/gopccl/internal/quorum/node"
 )
 
@@ -65,14 +65,13 @@ type council struct {
 	term    uint64
 }
 
-// freeAddresses are on the loopback interface.
+// freeAddresses are on the loopback interface. Nobody else takes them while a master is gone.
 func freeAddresses(t *testing.T, n int) (list []string) {
 	t.Helper()
 	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		at, err := ports.Address()
 		require.NoError(t, err)
-		defer ln.Close()
-		list = append(list, ln.Addr().String())
+		list = append(list, at)
 	}
 	return list
 }
@@ -120,7 +119,7 @@ func (c *council) after(killed int) int {
 // leader waits for a leader with a higher term than those before.
 func (c *council) leader() int {
 	c.t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.After(patience)
 	for {
 		select {
 		case r := <-c.leads:

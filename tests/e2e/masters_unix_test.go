@@ -12,12 +12,13 @@ import (
 
 // A leader that stands still is replaced, and when it goes on it leads no longer.
 func TestLeaderIsStopped(t *testing.T) {
+	t.Parallel()
 	c := convene(t)
 	at := c.leader()
 	require.NoError(t, c.masters[at].cmd.Process.Signal(syscall.SIGSTOP))
 	c.after(at)
 	require.NoError(t, c.masters[at].cmd.Process.Signal(syscall.SIGCONT))
-	for limit, lost := time.After(time.Minute), -1; lost != at; {
+	for limit, lost := time.After(patience), -1; lost != at; {
 		select {
 		case r := <-c.lost:
 			lost = r.ID

@@ -14,7 +14,8 @@ import (
 // A master that stands still for longer than peers bear, and goes on: they leave its
 // connections, and it takes them back. With -soak it is for 30 s, with the default bounds.
 func TestMasterStops(t *testing.T) {
-	silence, still := 2*time.Second, 4*time.Second
+	t.Parallel()
+	silence, still := 4*time.Second, 9*time.Second
 	if *soak {
 		silence, still = 0, 30*time.Second
 	}

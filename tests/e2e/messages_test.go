@@ -52,7 +52,7 @@ func swap(ctx context.Context, c *core.Communicator, n int) error {
 // Messages between all members, before and after a round, with and without their data in
 // the offer; those who leave end what waits for them.
 func TestMessages(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 4, nil)
 	all := func(do func(c *core.Communicator) error) {
@@ -126,7 +126,7 @@ func TestMessages(t *testing.T) {
 
 // A group in which messages cannot be told from those of another round has none.
 func TestMessagesWithoutEpochs(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 2, func(i int, o *core.Options) { o.EagerBytes = -i })
 	_, err := c[0].Receive(ctx, core.Message{Peer: core.AnyPeer})

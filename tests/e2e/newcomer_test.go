@@ -20,7 +20,7 @@ import (
 // let in as well.
 func TestNewcomersAskFirst(t *testing.T) {
 	const peers, steps = 4, 60
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	addr := localMaster(t)
 	var reached [peers]atomic.Int64 // steps of the one before, that the next one waits for
@@ -69,7 +69,7 @@ func TestNewcomersAskFirst(t *testing.T) {
 // outside, because it was still on trial, is not counted.
 func TestProgramsBeginWithAll(t *testing.T) {
 	const peers, formations = 3, 40
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	form := func(addr string) error {
 		c, err := connect(ctx, core.Options{Master: addr, PortBase: -1})

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -23,13 +24,16 @@ type overseer struct {
 	addr       string
 	failed, ok atomic.Int64
 
+	revision uint64 // of the next state that settle has synchronized
+	synced   chan struct{}
+
 	mu   sync.Mutex
 	gone []core.Fact // those that the master closed
 }
 
 func overseen(t *testing.T, opt core.MasterOptions) *overseer {
 	t.Helper()
-	o := &overseer{}
+	o := &overseer{synced: make(chan struct{}, 64)}
 	opt.Listen = "127.0.0.1:0"
 	opt.OnFact = func(f core.Fact) {
 		switch f.Kind {
@@ -39,6 +43,8 @@ func overseen(t *testing.T, opt core.MasterOptions) *overseer {
 			} else {
 				o.ok.Add(1)
 			}
+		case "sync":
+			o.synced <- struct{}{}
 		case "kick", "dropped", "malformed", "preflight":
 			o.mu.Lock()
 			o.gone = append(o.gone, f)
@@ -57,6 +63,20 @@ func overseen(t *testing.T, opt core.MasterOptions) *overseer {
 	})
 	o.addr = m.Addr().String()
 	return o
+}
+
+// settle waits until the master has told of everything so far. Facts come in order, and later
+// than what they tell of.
+func (o *overseer) settle(t *testing.T, ctx context.Context, comms []*core.Communicator) {
+	t.Helper()
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
+		_, err := c.SyncSharedState(ctx, &core.SharedState{Revision: o.revision, Tensors: []core.Tensor{core.TensorOf("x", []int32{1})}}, core.SyncOptions{})
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	o.revision++
+	<-o.synced
 }
 
 // closed returns what the master said about those it closed.
@@ -118,7 +138,7 @@ func step(ctx context.Context, c *core.Communicator) error {
 // await waits until cond holds; the bound only ends a hang.
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
 		require.True(t, time.Now().Before(end), "waited for: %s", what)
 	}
 }
@@ -188,13 +208,15 @@ func slowDoor(t testing.TB, wait time.Duration) uint16 {
 // A newcomer that takes its time with every connection of a pool, and says that
 // all is well itself, is named by those who wait for it and has to go; they stay.
 func TestSlowHandshakesCostTheSlowOne(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	o := overseen(t, core.MasterOptions{RoundTimeout: 4 * time.Second})
+	o := overseen(t, core.MasterOptions{RoundTimeout: 10 * time.Second})
 	comms := world(t, ctx, o.addr, 3, func(_ int, p *core.Options) { p.PoolSize = 4 })
-	tr := train(t, ctx, comms)
+	o.settle(t, ctx, comms)
 	failed := o.failed.Load()
-	slow := newStranger(t, o.addr, slowDoor(t, 1400*time.Millisecond), wire.Ext{}, agree)
+	tr := train(t, ctx, comms)
+	slow := newStranger(t, o.addr, slowDoor(t, 3500*time.Millisecond), wire.Ext{}, agree)
 	await(t, "the slow one has to go", func() bool {
 		select {
 		case <-slow.gone:
@@ -206,6 +228,7 @@ func TestSlowHandshakesCostTheSlowOne(t *testing.T) {
 	steps := tr.steps.Load()
 	await(t, "the others go on", func() bool { return tr.steps.Load() > steps+10 })
 	tr.stop()
+	o.settle(t, ctx, comms)
 	require.LessOrEqual(t, o.failed.Load()-failed, int64(1))
 	require.Len(t, o.closed(), 1)
 	require.Contains(t, o.closed()[0].Text, "cannot reach it at")
@@ -223,30 +246,36 @@ func willing(p wire.Packet) wire.Packet {
 // A newcomer that is not reached, because its port is closed or nobody answers
 // there, costs no round and is told why; the run goes on, and lets others in.
 func TestUnreachableNewcomerCostsNoRound(t *testing.T) {
+	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0") // as behind a firewall that drops
 	require.NoError(t, err)
-	defer mute.Close()
+	t.Cleanup(func() { mute.Close() })
 	for name, port := range map[string]int{"closed": 1, "filtered": mute.Addr().(*net.TCPAddr).Port} {
 		for _, n := range []int{2, 5} {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-			defer cancel()
-			o := overseen(t, core.MasterOptions{})
-			comms := world(t, ctx, o.addr, n, nil)
-			tr := train(t, ctx, comms)
-			failed, steps := o.failed.Load(), tr.steps.Load()
-			told := make(chan string, 1)
-			bad := newStranger(t, o.addr, uint16(port), wire.Ext{Native: true, Preflight: true}, func(p wire.Packet) wire.Packet {
-				if d, ok := p.(wire.M2CPeerDropped); ok {
-					told <- d.Reason
-				}
-				return willing(p)
+			t.Run(fmt.Sprintf("%s, %d", name, n), func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				o := overseen(t, core.MasterOptions{})
+				comms := world(t, ctx, o.addr, n, nil)
+				o.settle(t, ctx, comms)
+				failed := o.failed.Load()
+				tr := train(t, ctx, comms)
+				steps, told := tr.steps.Load(), make(chan string, 1)
+				bad := newStranger(t, o.addr, uint16(port), wire.Ext{Native: true, Preflight: true}, func(p wire.Packet) wire.Packet {
+					if d, ok := p.(wire.M2CPeerDropped); ok {
+						told <- d.Reason
+					}
+					return willing(p)
+				})
+				<-bad.gone
+				require.Contains(t, <-told, "cannot reach it at 127.0.0.1:")
+				await(t, "the run goes on", func() bool { return tr.steps.Load() > steps+5 })
+				tr.stop()
+				o.settle(t, ctx, comms)
+				require.Equal(t, failed, o.failed.Load())
+				require.Len(t, o.closed(), 1)
 			})
-			<-bad.gone
-			require.Contains(t, <-told, "cannot reach it at 127.0.0.1:", name)
-			require.Equal(t, failed, o.failed.Load())
-			await(t, "the run goes on", func() bool { return tr.steps.Load() > steps+5 })
-			tr.stop()
-			require.Len(t, o.closed(), 1)
 		}
 	}
 }
@@ -256,12 +285,13 @@ func TestUnreachableNewcomerCostsNoRound(t *testing.T) {
 // they are asked to try grows with time and not with how fast the others come.
 func TestReturningNewcomersCostNoRounds(t *testing.T) {
 	const ghosts = 20
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	o := overseen(t, core.MasterOptions{})
 	comms := world(t, ctx, o.addr, 4, nil)
-	tr := train(t, ctx, comms)
+	o.settle(t, ctx, comms)
 	stood, failed := o.ok.Load(), o.failed.Load()
+	tr := train(t, ctx, comms)
 	began := time.Now()
 	var port atomic.Uint32 // below 1024 nobody listens
 	haunt, stop := context.WithCancel(ctx)
@@ -284,6 +314,7 @@ func TestReturningNewcomersCostNoRounds(t *testing.T) {
 	stop()
 	wg.Wait()
 	tr.stop()
+	o.settle(t, ctx, comms)
 	require.Equal(t, failed, o.failed.Load())
 	require.Equal(t, stood, o.ok.Load(), "a round was for them")
 	require.LessOrEqual(t, turned.Load(), int64(8*(time.Since(began).Seconds()+2)), "trials")

@@ -27,12 +27,12 @@ func (s sink) Write(p []byte) (int, error) {
 }
 
 // Nothing polls: accepting a newcomer, and an abort while everybody is blocked
-// in a read, are events. Here the first tick of any timer is a minute away, and
-// the test is over before.
+// in a read, are events. Here the first tick of any timer is ten minutes away,
+// and the test is over before.
 func TestEventsNeedNoTick(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	master, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: time.Minute, HeartbeatTimeout: 3 * time.Minute})
+	master, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", HeartbeatInterval: 10 * time.Minute, HeartbeatTimeout: 30 * time.Minute})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	mctx, stop := context.WithCancel(context.Background())
@@ -41,8 +41,8 @@ func TestEventsNeedNoTick(t *testing.T) {
 	addr := master.Addr().String()
 	var shut atomic.Bool
 	comms := world(t, ctx, addr, 3, func(id int, o *core.Options) {
-		o.HeartbeatInterval, o.HeartbeatTimeout, o.WarnStuckAfter = time.Minute, 3*time.Minute, -1
-		o.UserTimeout = 10 * time.Minute
+		o.HeartbeatInterval, o.HeartbeatTimeout, o.WarnStuckAfter = 10*time.Minute, 30*time.Minute, -1
+		o.UserTimeout = time.Hour
 		o.Dial = func(ctx context.Context, network, to string) (net.Conn, error) {
 			c, err := (&net.Dialer{}).DialContext(ctx, network, to)
 			if err != nil || to == addr {
@@ -61,7 +61,7 @@ func TestEventsNeedNoTick(t *testing.T) {
 		handles = append(handles, h)
 	}
 	for i, c := range comms {
-		require.Eventually(t, func() bool { return c.State().Active == 1 }, 30*time.Second, time.Millisecond, "peer %d", i)
+		require.Eventually(t, func() bool { return c.State().Active == 1 }, patience, time.Millisecond, "peer %d", i)
 	}
 	shut.Store(false) // the ring is repaired behind the abort
 	require.NoError(t, comms[2].Close())

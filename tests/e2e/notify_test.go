@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,7 +33,7 @@ func told(ctx context.Context, h *core.Handle) error {
 // A waiter that is told of the verdict gets it from Wait at once: launched or only
 // posted, asked once or again, before the verdict or long after.
 func TestNotify(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	over, done := context.WithCancel(ctx)
@@ -73,7 +72,7 @@ func TestNotify(t *testing.T) {
 // An operation that one peer gives up fails for all, buffers are as before, and
 // the run goes on.
 func TestNotifyAndCancel(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	v := []int32{7}
@@ -97,7 +96,7 @@ func TestNotifyAndCancel(t *testing.T) {
 // The end of the session is a verdict as well, for those who wait and for those
 // who come late.
 func TestNotifyAtTheEnd(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	var hs []*core.Handle

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -72,7 +71,7 @@ func admit(t testing.TB, ctx context.Context, master string, comms []*core.Commu
 // n peers measure their links in n-1 rounds, all of a round at
 // once, and a peer that joins costs its own links only.
 func TestScheduledProbes(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master, said := probed(t)
 	change := func(_ int, o *core.Options) { o.Probe.Connections = 1 }
@@ -99,7 +98,7 @@ func TestScheduledProbes(t *testing.T) {
 func BenchmarkOptimize16(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 		require.NoError(b, err)
 		ended := make(chan error, 1)

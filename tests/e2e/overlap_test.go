@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,7 +94,7 @@ func (b barge) Write(p []byte) (n int, err error) {
 // so are they. Nothing here depends on time: a step ends when the link has
 // moved its share, and what it could have moved without work for it is lost.
 func TestCommunicationHidesBehindComputation(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master := localMaster(t)
 	link := newCanal()

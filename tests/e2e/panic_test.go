@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,7 +46,7 @@ func init() { backend.Register("mine", mineDriver{}) }
 // the log, and puts the buffer back; the others repeat without harm, and so
 // does the one with the fault.
 func TestPanicInAKernel(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var log lockedBuffer
 	cs := world(t, ctx, localMaster(t), 3, func(id int, o *core.Options) {
@@ -82,7 +81,7 @@ func TestPanicInAKernel(t *testing.T) {
 // A panic in another goroutine of the engine ends that communicator alone:
 // every call on it is an internal error, the others go on.
 func TestPanicInASession(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var log lockedBuffer
 	cs := world(t, ctx, localMaster(t), 3, func(id int, o *core.Options) {
@@ -125,7 +124,7 @@ func TestPanicInASession(t *testing.T) {
 
 // A panic in the master ends its Run with an internal error.
 func TestPanicInTheMaster(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0", OnFact: func(core.Fact) { panic("out of order") }})
 	require.NoError(t, err)
@@ -167,7 +166,7 @@ func init() { quant.Register(picky{minmax.New()}) }
 // A quantizer that panics when the data phase begins fails the operation for
 // all; the communicators go on.
 func TestPanicAtTheStart(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cs := world(t, ctx, localMaster(t), 2, func(_ int, o *core.Options) { o.EagerBytes = -1 })
 	bufs := [][]float32{{1, 2, 3, 4}, {5, 6, 7, 8}}

@@ -31,7 +31,7 @@ func say(t *testing.T, addr string, p wire.Packet) []byte {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	_, _ = conn.Write(wire.Append(nil, p)) // it may be closed by then
 	_ = conn.(*net.TCPConn).CloseWrite()
 	said, _ := io.ReadAll(conn)
@@ -47,7 +47,7 @@ func TestWherePCCLPeersComeIn(t *testing.T) {
 		conn, err := net.Dial("tcp", pccl)
 		require.NoError(t, err)
 		defer conn.Close()
-		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 		_, err = conn.Write(wire.Append(nil, p))
 		require.NoError(t, err)
 		answer, err := wire.Read(conn, wire.M2C, wire.MaxPacket)
@@ -74,7 +74,7 @@ func TestWherePCCLPeersComeIn(t *testing.T) {
 // A peer in TLS takes plaintext of PCCL peers of its group alone, and for nobody with a
 // name; one that was not told to take any says so.
 func TestBesidePCCLInTLS(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := newRealm(t)
 	addr, pccl, _ := besideTLS(t, r, "127.0.0.0/8")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,7 +44,7 @@ func (p posted) check(ctx context.Context) error {
 // Streams of posted operations, under every preset and under odd numbers of our
 // own, mixed with calls that wait: all are right, in order, and none is lost.
 func TestPostedStreams(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for _, set := range []func(o *core.Options){
 		func(o *core.Options) { o.Post.Preset = "latency" },
@@ -99,7 +98,7 @@ func TestPostedStreams(t *testing.T) {
 // What the state of the session forbids is said by Wait, Done fires, and the
 // buffer is as it was; what can never work is said at once.
 func TestPostedAndRefused(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	_, err := comms[0].Post(core.Reduce{Src: make([]byte, 3), Dst: make([]byte, 3), DType: core.TypeOf[int32](), Op: core.Sum})
@@ -137,7 +136,7 @@ func TestPostedAndRefused(t *testing.T) {
 // order.
 func TestShutdownLosesNothing(t *testing.T) {
 	defer invariants.WatchLocks()()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for range counts(10) {
 		comms := world(t, ctx, localMaster(t), 3, nil)
@@ -171,7 +170,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 
 // A Shutdown whose context ends aborts what cannot end, and says so.
 func TestShutdownGivesUp(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	p, err := post(comms[0], 0, 2, 1, 10) // the other peer never does

@@ -2,32 +2,27 @@ package e2e
 
 import (
 	"context"
-	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/internal/ports"
 )
 
 // freePorts returns three ports that nobody listens on.
-func freePorts(t *testing.T) (ports []int) {
-	for range 3 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer ln.Close()
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
+func freePorts(t *testing.T) []int {
+	free, err := ports.Free(3)
+	require.NoError(t, err)
+	return free
 }
 
 // A peer leaves and comes back at the ports that it had, before its neighbours
 // ran a round: in PCCL they report a failure and are kicked (quirk Q7). Here the
 // new session is another peer, and all go on.
 func TestRejoinAtTheSamePorts_Q7(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master, ports := localMaster(t), freePorts(t)
 	comms := world(t, ctx, master, 3, func(id int, o *core.Options) {

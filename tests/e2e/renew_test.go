@@ -30,7 +30,7 @@ func oldKeys(t testing.TB) keys {
 // aborted. Two that share a file renew once, one that is in no file renews in memory, and
 // a newcomer meets the new ones.
 func TestRenewalInARun(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := oldKeys(t)
 	addr, log := k.enrolling()
@@ -78,7 +78,7 @@ func TestRenewalInARun(t *testing.T) {
 // A master that has nothing to sign with renews nothing, and the log of the peer says
 // when its credential expires.
 func TestRenewalIsRefused(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := oldKeys(t)
 	addr, _ := k.master("")

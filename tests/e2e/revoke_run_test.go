@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -52,20 +51,20 @@ func init() {
 func TestRevokedByProcesses(t *testing.T) {
 	k := newKeys(t)
 	m := start(t, order{Role: "master", ID: 63, Credential: k.file("head", secure.Master), Revoked: k.list})
-	addr := m.await("listening", 30*time.Second).Addr
+	addr := m.await("listening", patience).Addr
 	var cs []*child
 	for id := range 4 {
 		name := "gpu-" + string(rune('0'+id))
 		cs = append(cs, start(t, order{Role: "keyed", Master: addr, ID: id, World: 4, Count: 50000, Steps: 50, Extra: 3, Credential: k.file(name, secure.Peer)}))
 	}
 	for _, c := range cs {
-		c.await("joined", time.Minute)
+		c.await("joined", patience)
 	}
 	_, err := k.Revoke("gpu-3")
 	require.NoError(t, err)
-	require.Contains(t, cs[3].await("aborted", time.Minute).Text, "certificate revoked of peer gpu-3")
+	require.Contains(t, cs[3].await("aborted", patience).Text, "certificate revoked of peer gpu-3")
 	for _, c := range cs[:3] {
-		require.LessOrEqual(t, c.await("stepped", time.Minute).World, 1)
-		require.Contains(t, c.log(), "the revocation list was taken over")
+		require.LessOrEqual(t, c.await("stepped", patience).World, 1)
+		says(t, "the revocation list was taken over", c)
 	}
 }

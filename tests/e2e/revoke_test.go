@@ -59,7 +59,7 @@ func (l *lockedLog) count(text string) int {
 // A member that is revoked is put out of the run by the master alone, in the middle of a
 // call, and told why; the others go on without it.
 func TestRevokedInARun(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	addr, log := k.master(k.list)
@@ -94,7 +94,7 @@ func TestRevokedInARun(t *testing.T) {
 // A peer with the list ends its own connections with a revoked member, in both
 // directions, though the master does not know of it.
 func TestPeerHeedsTheList(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	addr, _ := k.master("")

@@ -21,7 +21,7 @@ import (
 // they make two thousand all-reduces and more, ten thousand with -soak: none is aborted, and a newcomer meets the
 // new ones.
 func TestRotationInARun(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	target, turns := 2000, 3
@@ -99,7 +99,7 @@ func TestRotationInARun(t *testing.T) {
 // the new one: none is aborted. Newcomers with tokens that were made before, meanwhile and
 // after meet all others.
 func TestAuthorityRotationInARun(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := newKeys(t)
 	files := []string{k.file("head", secure.Master), k.file("gpu-0", secure.Peer), k.file("gpu-1", secure.Peer)}
@@ -184,5 +184,5 @@ func TestAuthorityRotationInARun(t *testing.T) {
 
 // times waits until the log has a text so often.
 func (l *lockedLog) times(t testing.TB, n int, text string) {
-	assert.Eventually(t, func() bool { return l.count(text) >= n }, time.Minute, time.Millisecond, text)
+	assert.Eventually(t, func() bool { return l.count(text) >= n }, patience, time.Millisecond, text)
 }

@@ -98,7 +98,7 @@ func untilPlanned(ctx context.Context, s *peer.Session, i, n int, name string) e
 // sums, the same bits of floating point on all members, in place or not, in any number
 // of stripes; small ones and quantized ones are as before.
 func TestLargeAllReducesAcrossATerrain(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	up := []float64{20, 100, 200, 400}
 	for name, c := range map[string]struct {

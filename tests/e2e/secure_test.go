@@ -91,7 +91,7 @@ func (l *lockedLog) has(t testing.TB, texts ...string) {
 			}
 		}
 		return true
-	}, time.Minute, time.Millisecond, "%q in %s", texts, &l.buf)
+	}, patience, time.Millisecond, "%q in %s", texts, &l.buf)
 }
 
 // tapped is a connection whose writes are noted.
@@ -110,7 +110,7 @@ func (c tapped) Write(b []byte) (int, error) {
 // not on the wire.
 func TestRunInTLS(t *testing.T) {
 	for _, tap := range []bool{false, true} {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		r := newRealm(t)
 		addr, log := r.master(nil)
@@ -181,7 +181,7 @@ func TestRunInTLS(t *testing.T) {
 // On a trusted network tensors travel as they are, and nothing else does: with peers that
 // have it so and one that does not. Connections with the master stay in TLS.
 func TestPlainNetworksInTLS(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := newRealm(t)
 	addr, _ := r.master(func(o *core.MasterOptions) {
@@ -250,7 +250,7 @@ func dialTLS(t testing.TB, addr string, c *secure.Credential, p secure.Purpose) 
 		return nil, err
 	}
 	t.Cleanup(func() { conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn, nil
 }
 
@@ -265,7 +265,7 @@ func tryConnect(ctx context.Context, addr string, s core.SecurityOptions, group 
 
 // The role in a certificate says what an endpoint may be.
 func TestRolesInTLS(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := newRealm(t)
 	addr, _ := r.master(nil)
@@ -303,7 +303,7 @@ func TestRolesInTLS(t *testing.T) {
 // A peer or program that does not belong to the run gets nothing but an alert of TLS, and is named in
 // the log with the reason.
 func TestStrangersInTLS(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r, other := newRealm(t), newRealm(t)
 	t.Run("plaintext", func(t *testing.T) {
@@ -378,7 +378,7 @@ func serverOf(t testing.TB, c *secure.Credential) *tls.Config {
 // At a peer's port nobody gets further who is not of its group, or says that he is
 // another member.
 func TestSplicingInTLS(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r := newRealm(t)
 	addr, _ := r.master(nil)

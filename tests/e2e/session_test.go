@@ -81,6 +81,7 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 			if err != nil {
 				return err
 			}
+			time.Sleep(time.Millisecond) // leaves the processor to those that join
 		}
 		return nil
 	}
@@ -142,7 +143,7 @@ func sums(t *testing.T, ctx context.Context, comms []*core.Communicator) {
 // the ring's last as long as the neighbours stay, shared state and benchmark
 // connections are made for one job and closed after it.
 func TestLifetimesOfSockets(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var dialled, open atomic.Int64
 	comms := world(t, ctx, localMaster(t), 3, func(_ int, o *core.Options) {
@@ -219,7 +220,7 @@ func (c *counted) Close() error {
 // overlap is refused with a typed error, nothing hangs and the session lives.
 // Quirks Q46 and Q63.
 func TestAnyGoroutineMayCall(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	// Collectives of distinct tags from many goroutines, launched in any order.
@@ -296,7 +297,7 @@ func TestAnyGoroutineMayCall(t *testing.T) {
 // A peer closes with operations in flight: each handle of
 // each peer gets its verdict, with the first cause, and buffers are as before.
 func TestCloseWithOperationsInFlight(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 3, nil)
 	const ops = 8
@@ -345,7 +346,7 @@ func TestCloseWithOperationsInFlight(t *testing.T) {
 
 // A hundred tiny peers in one world.
 func TestHundredTinyPeers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 100, nil)
 	for _, err := range each(comms, func(_ int, c *core.Communicator) error {
@@ -362,7 +363,7 @@ func TestHundredTinyPeers(t *testing.T) {
 
 // Two hundred communicators in one process; what one of them costs is logged.
 func TestTwoHundredCommunicators(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -391,7 +392,7 @@ func TestTwoHundredCommunicators(t *testing.T) {
 // The connections of a large pool are opened side by side, whatever
 // order they come in, and operations spread over all of them.
 func TestPoolIsOpenedAtOnce(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	const pool = 24
 	master := localMaster(t)
@@ -444,7 +445,7 @@ func TestPoolIsOpenedAtOnce(t *testing.T) {
 
 // A connection of a pool that never comes does not hold up the end of the session.
 func TestCloseWhileAPoolHasAGap(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	master := localMaster(t)
 	const base = 25000
@@ -476,7 +477,7 @@ func TestCloseWhileAPoolHasAGap(t *testing.T) {
 // ends; nothing has to wait on a goroutine for them to make progress. The second
 // peer posts when the first one has posted all of its own: posting waits for nobody.
 func TestPostAndPoll(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	comms := world(t, ctx, localMaster(t), 2, nil)
 	allPosted := make(chan struct{})
@@ -544,7 +545,7 @@ func TestPostAndPoll(t *testing.T) {
 
 // The documented range of ports holds for many peers behind one address.
 func TestPortRange(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	text, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)

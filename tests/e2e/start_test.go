@@ -57,10 +57,10 @@ func TestStartAtOnce(t *testing.T) {
 	for n := range counts(1000) {
 		a := start(t, order{Role: "pair", Master: master, ID: 0, World: 2})
 		b := start(t, order{Role: "pair", Master: master, ID: 1, World: 2})
-		a.await("reduced", 30*time.Second)
-		b.await("reduced", 30*time.Second)
-		a.await("done", 30*time.Second)
-		b.await("done", 30*time.Second)
+		a.await("reduced", patience)
+		b.await("reduced", patience)
+		a.await("done", patience)
+		b.await("done", patience)
 		if n%100 == 99 {
 			t.Logf("%d starts", n+1)
 		}
@@ -74,8 +74,8 @@ func TestCreateReduceDestroyLoop(t *testing.T) {
 	cycles := counts(400)
 	a := start(t, order{Role: "worlds", Master: master, ID: 0, World: 2, Steps: cycles})
 	b := start(t, order{Role: "worlds", Master: master, ID: 1, World: 2, Steps: cycles})
-	a.await("done", 120*time.Second)
-	b.await("done", 120*time.Second)
+	a.await("done", patience)
+	b.await("done", patience)
 }
 
 // Twenty peers join a run of two at once; all get in, and the run goes on. The
@@ -86,13 +86,13 @@ func TestTwentyJoinAtOnce(t *testing.T) {
 		start(t, order{Role: "trainer", Master: master, ID: 0, Count: 100, World: 2, Extra: 1}),
 		start(t, order{Role: "trainer", Master: master, ID: 1, Count: 100, World: 2, Extra: 1}),
 	}
-	founders[0].await("step", 30*time.Second)
+	founders[0].await("step", patience)
 	for id := 2; id < 22; id++ {
 		start(t, order{Role: "trainer", Master: master, ID: id, Count: 100, Extra: 1})
 	}
 	last, longest := time.Now(), time.Duration(0)
 	for {
-		r := founders[0].await("step", 60*time.Second)
+		r := founders[0].await("step", patience)
 		longest = max(longest, time.Since(last))
 		last = time.Now()
 		if r.World == 22 {
@@ -105,7 +105,7 @@ func TestTwentyJoinAtOnce(t *testing.T) {
 
 func (c *child) awaitWorld(w int) int {
 	for {
-		if r := c.await("step", 60*time.Second); r.World >= w {
+		if r := c.await("step", patience); r.World >= w {
 			return r.World
 		}
 	}

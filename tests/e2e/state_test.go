@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,11 +67,11 @@ func TestHolderKilledWhileServing(t *testing.T) {
 			}))
 		}
 		fetcher := start(t, order{Role: "stateful", Master: master, ID: 2, Count: count, Extra: 16, World: 3})
-		fetcher.await("quarter", 60*time.Second)
+		fetcher.await("quarter", patience)
 		victim := round % 2
 		holders[victim].kill()
-		got := fetcher.await("synced", 60*time.Second)
-		kept := holders[1-victim].await("synced", 60*time.Second)
+		got := fetcher.await("synced", patience)
+		kept := holders[1-victim].await("synced", patience)
 		require.Equal(t, kept.Hash, got.Hash) // S2-54
 		require.EqualValues(t, 7, got.Step)
 		t.Logf("round %d: fetched %d bytes of a state of %d", round, got.Bytes, count*8)
@@ -92,10 +91,10 @@ func TestTrainedStateWins(t *testing.T) {
 				Role: "stateful", Master: master, ID: id, Count: 1000, Steps: 50, Flag: id == round%3, World: 3,
 			}))
 		}
-		trained := cs[round%3].await("synced", 60*time.Second)
+		trained := cs[round%3].await("synced", patience)
 		for _, c := range cs {
 			if c != cs[round%3] {
-				r := c.await("synced", 60*time.Second)
+				r := c.await("synced", patience)
 				require.Equal(t, trained.Hash, r.Hash, "round %d", round)
 				require.EqualValues(t, 50, r.Step)
 				require.NotZero(t, r.Bytes, "the fresh peer fetched")
@@ -109,7 +108,7 @@ func TestTrainedStateWins(t *testing.T) {
 // The last peer that held the state has left. Those who are left fail to
 // synchronise until an operator tells the master to give the state up.
 func TestOperatorGivesALostStateUp(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,7 +34,7 @@ func (c *tallied) Write(p []byte) (int, error) {
 // One large all-reduce goes over all connections of the pools; the loss of one
 // of them costs one retry, after which all are there again.
 func TestOneOperationUsesAllConnections(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	const pool = 4
 	master := localMaster(t)

@@ -42,13 +42,13 @@ func (wanderer) Solve(ctx context.Context, p topo.Problem, better func(topo.Solu
 // Rings change while a run reduces and nobody calls anything for it: no
 // operation fails, every sum is right, and all agree on the ring in the end.
 func TestRingsSwitchUnderLoad(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var switched, rounds atomic.Int64
 	synced := make(chan struct{}, 1)
 	m, err := newMaster(core.MasterOptions{
 		Listen: "127.0.0.1:0", RingSolver: wanderer{}, SolverBudget: time.Millisecond, SearchBudget: 300 * time.Millisecond,
-		Noise: 1e-9, Patience: time.Microsecond, MaxLinkAge: time.Microsecond,
+		Noise: 1e-9, Patience: time.Microsecond, MaxLinkAge: time.Microsecond, HeartbeatTimeout: patience,
 		OnFact: func(f core.Fact) {
 			switch {
 			case f.Kind == "ring" && strings.HasSuffix(f.Text, "installed"):
@@ -68,7 +68,10 @@ func TestRingsSwitchUnderLoad(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 	const n = 5
-	comms := world(t, ctx, m.Addr().String(), n, func(_ int, o *core.Options) { o.Probe.Connections, o.PoolSize = 1, 2 })
+	comms := world(t, ctx, m.Addr().String(), n, func(_ int, o *core.Options) {
+		o.Probe.Connections, o.PoolSize = 1, 2
+		o.HeartbeatTimeout, o.UserTimeout, o.DialTimeout, o.HandshakeTimeout = patience, patience, patience, patience // nobody dies
+	})
 	// Facts come in order, and later than what they tell of: told waits for those so far.
 	var state uint64
 	told := func() {

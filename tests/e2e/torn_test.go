@@ -100,7 +100,7 @@ func requireTorn(t *testing.T, err error, st *core.SharedState) {
 func TestEveryEndOfAFetchNamesWhatIsTorn(t *testing.T) {
 	for _, how := range []string{"holder", "close", "cancel", "master", "panic"} {
 		t.Run(how, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 			require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestEveryEndOfAFetchNamesWhatIsTorn(t *testing.T) {
 // peer is alone, nor beside a fresh one; the next transfer that succeeds, or a
 // checkpoint, makes it sound.
 func TestTornStateIsNotElected(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	addr := localMaster(t)
 	cs := world(t, ctx, addr, 2, smallBuffers)
@@ -196,7 +196,7 @@ func TestTornStateIsNotElected(t *testing.T) {
 // A call that is refused has no effect on the one that runs: neither here nor
 // at the peer that fetches from it.
 func TestRefusedCallsChangeNothing(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cs := world(t, ctx, localMaster(t), 2, nil)
 	states := []*core.SharedState{tensorsOf(5, tornTensors, tornFloats, 1), tensorsOf(0, tornTensors, tornFloats, 0)}
@@ -246,7 +246,7 @@ func TestRefusedCallsChangeNothing(t *testing.T) {
 // Every call is made while every other one runs, which waits for the other peer:
 // it is refused at once and the one that runs ends as if nothing had been.
 func TestEveryCallWhileEveryOtherRuns(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
@@ -298,7 +298,7 @@ func TestEveryCallWhileEveryOtherRuns(t *testing.T) {
 // All peers of a run leave. A peer that comes back without the checkpoint is
 // told what is missing; one that has the state goes on with it.
 func TestARunIsNotBegunAnewByAccident(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	addr := localMaster(t)
 	cs := world(t, ctx, addr, 2, smallBuffers)
@@ -347,7 +347,7 @@ func (c *counting) HashAll(_ context.Context, bufs []device.Buffer) ([]uint32, i
 // A context that ends while tensors are hashed ends the call at once; nobody was
 // told anything yet, so the run goes on.
 func TestHashingEndsWithTheContext(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cs := world(t, ctx, localMaster(t), 1, nil)
 	short, stop := context.WithCancel(ctx)

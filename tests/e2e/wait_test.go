@@ -14,7 +14,7 @@ import (
 // A group that falls below its minimum pauses, and goes on when somebody has
 // come; above it nobody waits.
 func TestMinimumOfPeers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	at := localMaster(t)
 	c := world(t, ctx, at, 3, nil)
@@ -59,7 +59,7 @@ func TestMinimumOfPeers(t *testing.T) {
 // The end of the context ends the waiting and leaves the session usable, the end
 // of the session ends it, too.
 func TestWaitingForPeersEnds(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 1, nil)[0]
 	short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
@@ -74,7 +74,7 @@ func TestWaitingForPeersEnds(t *testing.T) {
 
 // A launch that has to wait can be taken back, and one that was taken goes on.
 func TestALaunchIsTakenBack(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := world(t, ctx, localMaster(t), 2, nil)
 	sum := func(tag uint64, x []float32) core.Reduce {
