@@ -30,8 +30,22 @@ func (m *Machine) impossible(b *comeback, p *wire.C2MReport) string {
 		return "its report has a ring with one member twice"
 	case m.recovery.again && s.Decision != 0 && !slices.Contains(was, b.c.uuid):
 		return "this master went on without the session: its peer was away for too long"
+	case !m.recovery.again && m.outlived(b, s.Decision):
+		return "the registry has a later ring without it: its peer was away for too long"
 	}
 	return ""
+}
+
+// outlived reports whether the others of its group went on without b, which has heard of no
+// later round: the registry has one that it is not in. Only one that was dropped, or has
+// left, is not in a ring that comes after its own.
+func (m *Machine) outlived(b *comeback, round uint64) bool {
+	i, found := m.records.find(b.group)
+	if !found || !m.cfg.Authority || round == 0 {
+		return false
+	}
+	r := &m.records.groups[i]
+	return round <= r.Round && !slices.Contains(r.Members, b.c.uuid)
 }
 
 // invented reports whether b names a round that the registry does not have, that two other

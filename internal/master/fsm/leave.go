@@ -144,8 +144,10 @@ func (m *Machine) letGo(c *client, quietly bool) {
 		m.send(c, wire.M2CLeaveAnswer{Left: true})
 		m.out = append(m.out, Close{Client: c.id, Reason: why})
 	}
+	m.cutOff(c) // it may have been closed meanwhile
 	c.closing, c.end = true, ending{kind: "left", why: why, quiet: quietly}
-	m.leaving, m.records.held = without(m.leaving, c), without(m.records.held, c)
+	s := &m.records
+	m.leaving, s.held, s.later = without(m.leaving, c), without(s.held, c), without(s.later, c)
 	m.remove([]*client{c})
 }
 

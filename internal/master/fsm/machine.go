@@ -116,6 +116,7 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 	case Revoked:
 		if c := m.conns[e.Client]; c != nil {
 			m.kick(c, "%s", e.Why)
+			m.cutOff(c) // no other master takes it either
 		}
 	case Revocations:
 		m.cfg.Revocations = e.DER
@@ -191,20 +192,31 @@ func (m *Machine) send(c *client, p wire.Packet) {
 }
 
 // close ends a connection from our side; the client's removal is processed
-// when the current event is through. kind is the fact's kind.
+// when the current event is through. kind is the fact's kind. A member hears of it
+// when it is removed: it may go on at another master, if this one leads no longer. An
+// authority that does not answer ends this master, and its connections with it.
 func (m *Machine) close(c *client, kind, why string) {
 	if c.closing {
 		return
 	}
-	if c.registered && c.native {
-		m.send(c, wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: why})
-	}
-	c.closing, c.end = true, ending{kind: kind, why: why}
+	c.closing, c.end = true, ending{kind: kind, why: why, untold: !c.place.away}
 	m.away = without(m.away, c)
-	if !c.place.away {
-		m.out = append(m.out, Close{Client: c.id, Reason: why})
+	if !m.cfg.Authority || !c.registered || c.phase != Accepted {
+		m.cutOff(c)
 	}
 	m.leaving = append(m.leaving, c)
+}
+
+// cutOff tells a client that was closed why, and ends its connection.
+func (m *Machine) cutOff(c *client) {
+	if !c.end.untold {
+		return
+	}
+	c.end.untold = false
+	if c.registered && c.native {
+		m.out = append(m.out, Send{Client: c.id, Packet: wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: c.end.why}})
+	}
+	m.out = append(m.out, Close{Client: c.id, Reason: c.end.why})
 }
 
 func (m *Machine) kick(c *client, format string, args ...any) {

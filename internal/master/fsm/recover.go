@@ -50,7 +50,12 @@ type recovery struct {
 	asked  uint64 // the confirmation that is awaited, 0: none
 	sure   bool   // it has come
 	youth  youth
+	anew   int // it was asked for so often because of members that were gone again
 }
+
+// mostAnew bounds that: nobody is taken back then before the recovery is over, so that those who
+// come and go all the time do not hold it up.
+const mostAnew = 64
 
 // comeback is a client that goes on with a session it had with an earlier master.
 type comeback struct {
@@ -142,6 +147,9 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 	}
 	if why := m.outdated(id.UUID, p.Ext.Resuming.Term, late || r.again); why != "" {
 		return why
+	}
+	if r.on && r.asked != 0 && r.anew >= mostAnew {
+		return "members come and go while the others wait for them: it has to wait"
 	}
 	if old := m.uuids[id.UUID]; old != nil {
 		m.reassemble(old)
@@ -334,6 +342,10 @@ func (r *recovery) lost(c *client) {
 	delete(r.doors, c.id)
 	r.back = slices.DeleteFunc(r.back, func(o *comeback) bool { return o == b })
 	r.held = slices.DeleteFunc(r.held, func(e PacketIn) bool { return e.Client == c.id })
+	if b != nil && r.asked != 0 { // it may be at another master by now
+		r.asked, r.sure = 0, false
+		r.anew++
+	}
 	r.stir()
 }
 

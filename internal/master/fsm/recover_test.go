@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -260,6 +261,33 @@ func TestRecoveryWaitsForMembers(t *testing.T) {
 	}
 }
 
+// The answer of the authority does not count for one that has come back since and is gone
+// again: it may be at another master.
+func TestRecoveryAsksAgain(t *testing.T) {
+	w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two...)})
+	r := stood(two...)
+	r.Broken = two[1:]
+	a := w.returns(two[0], r)
+	var confirms []Confirm
+	for range 1000 {
+		w.now += 10 * time.Millisecond
+		if _, confirms = asked(w.feed(PacketIn{a, wire.C2MHeartbeat{}})); len(confirms) > 0 {
+			break
+		}
+	}
+	require.Len(t, confirms, 1)
+	b := w.comes(two[1], 0, [16]byte{})
+	w.feed(Confirmed(confirms[0]))
+	require.Empty(t, w.accepted())
+	_, again := asked(w.feed(Gone{Client: b}))
+	require.Empty(t, w.accepted())
+	require.Len(t, again, 1)
+	w.feed(Confirmed(confirms[0]))
+	require.Empty(t, w.accepted())
+	w.feed(Confirmed(again[0]))
+	require.Len(t, w.accepted(), 1)
+}
+
 // Without a registry only one part of a group may go on without the other.
 func TestRecoveryNeedsAMajority(t *testing.T) {
 	here := func(members ...wire.UUID) *world {
@@ -339,6 +367,26 @@ func TestLateComers(t *testing.T) {
 	require.Equal(t, two[1], want[wire.M2CSessionRegistrationResponse](w, c).UUID)
 	w.send(c, wire.C2MReport{Call: wire.ReportedCall{Step: wire.StepRing, Decision: 8}})
 	w.isClosed(c, "too long")
+}
+
+// One that was dropped comes to a later master before the others, or when they have left: it
+// does not begin its old ring again.
+func TestDroppedComesFirst(t *testing.T) {
+	three := append(slices.Clone(two), uuidOf(9))
+	for _, left := range []bool{false, true} {
+		r := recordOf(two...)
+		r.Groups[0].Round = stood(three...).Round.Decision + 1
+		if left {
+			r.Groups[0].Members = nil
+		}
+		w := heir(t, Config{Term: 1, Authority: true, Registry: r})
+		c := w.comes(three[2], 0, [16]byte{})
+		want[wire.M2CSessionRegistrationResponse](w, c)
+		w.send(c, stood(three...))
+		require.Equal(t, three[2], want[wire.M2CPeerDropped](w, c).UUID)
+		w.isClosed(c, "too long")
+		require.Equal(t, r, w.m.Registry())
+	}
 }
 
 // What a client can have kept while others are waited for is bounded.

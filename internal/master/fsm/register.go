@@ -302,6 +302,9 @@ func without(cs []*client, c *client) []*client {
 func (m *Machine) disconnected(e Gone) {
 	c := m.conns[e.Client]
 	if c == nil || c.closing {
+		if c != nil {
+			c.end.untold = false
+		}
 		return
 	}
 	if m.mayComeBack(c) {
@@ -321,6 +324,7 @@ func (m *Machine) disconnected(e Gone) {
 func (m *Machine) remove(batch []*client) {
 	var members []*client
 	for _, c := range batch {
+		m.cutOff(c)
 		delete(m.conns, c.id)
 		if c.questions.owed {
 			m.shows.owed = without(m.shows.owed, c)

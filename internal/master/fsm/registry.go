@@ -62,6 +62,7 @@ type records struct {
 	ripe    time.Duration // when they may be committed
 	drop    uint64        // the confirmation that the removal of held waits for, 0: none
 	held    []*client
+	later   []*client // have gone since that was asked
 }
 
 // firstNumbers are those that a master of a term begins with.
@@ -229,14 +230,25 @@ func (m *Machine) confirmDrop(batch []*client) bool {
 	if !m.cfg.Authority || s.drop == 0 && !slices.ContainsFunc(batch, func(c *client) bool { return c.phase == Accepted && c.registered }) {
 		return false
 	}
-	s.held = append(s.held, batch...)
-	if s.drop == 0 {
-		s.last++
-		s.drop = s.last
-		m.out = append(m.out, Confirm{Number: s.drop})
+	if s.drop != 0 {
+		s.later = append(s.later, batch...)
+		return true
 	}
+	m.askDrop(batch)
 	return true
 }
+
+// askDrop asks whether this master leads now that batch has gone.
+func (m *Machine) askDrop(batch []*client) {
+	s := &m.records
+	s.last++
+	s.drop, s.held = s.last, batch
+	m.out = append(m.out, Confirm{Number: s.drop})
+}
+
+// mayBeElsewhere reports whether c may have gone to another master: it has not said that
+// it ends its session.
+func (c *client) mayBeElsewhere() bool { return c.phase == Accepted && c.registered && !c.place.parted }
 
 // confirmed lets go who waited for it.
 func (m *Machine) confirmed(e Confirmed) {
@@ -248,7 +260,12 @@ func (m *Machine) confirmed(e Confirmed) {
 	if s.drop == 0 || s.drop != e.Number {
 		return
 	}
-	batch := s.held
-	s.drop, s.held = 0, nil
+	batch, later := s.held, s.later
+	s.drop, s.held, s.later = 0, nil, nil
+	if slices.ContainsFunc(later, (*client).mayBeElsewhere) {
+		m.askDrop(later) // the answer was about the time before they went
+	} else {
+		batch = append(batch, later...)
+	}
 	m.remove(batch)
 }

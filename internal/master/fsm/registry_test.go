@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -124,6 +125,72 @@ func TestDropWaitsForTheAuthority(t *testing.T) {
 	commits, _ := asked(w.feed(Confirmed{confirms[0].Number}))
 	require.Len(t, commits, 1)
 	require.Empty(t, commits[0].Registry.Groups)
+}
+
+// An answer of the authority is about the time in which it was asked: who has gone since may
+// be at another master.
+func TestDropAsksAgainForThoseWhoGoMeanwhile(t *testing.T) {
+	for _, farewell := range []bool{false, true} {
+		w, a, b := governedPair(t, governed(1))
+		w.obey(w.feed(PacketIn{b, connected}))
+		want[wire.M2CP2PConnectionsEstablished](w, a)
+		_, confirms := asked(w.feed(Gone{Client: b}))
+		require.Len(t, confirms, 1)
+		if farewell {
+			w.send(a, wire.C2MFarewell{})
+		}
+		_, more := asked(w.feed(Gone{Client: a}))
+		require.Empty(t, more, "one question at a time")
+		_, more = asked(w.feed(Confirmed(confirms[0])))
+		if farewell {
+			require.Empty(t, more, "it has said that it goes")
+			require.Empty(t, w.m.clients)
+			continue
+		}
+		require.Len(t, more, 1)
+		require.Len(t, w.m.clients, 1)
+		require.Equal(t, w.ids[a], w.m.clients[0].uuid)
+		w.feed(Confirmed(more[0]))
+		require.Empty(t, w.m.clients)
+	}
+}
+
+// A member that is closed hears of it when the authority has confirmed that this master
+// leads: it may have to go on at another one.
+func TestKickWaitsForTheAuthority(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		w, a, b := governedPair(t, governed(1))
+		w.obey(w.feed(PacketIn{b, connected}))
+		want[wire.M2CP2PConnectionsEstablished](w, a)
+		want[wire.M2CP2PConnectionsEstablished](w, b)
+		w.send(b, initiate(1))
+		effects := w.feed(PacketIn{b, initiate(1)})
+		_, confirms := asked(effects)
+		require.Len(t, confirms, 1)
+		closing := func() bool {
+			return slices.ContainsFunc(effects, func(e Effect) bool { c, ok := e.(Close); return ok && c.Client == b })
+		}
+		require.False(t, closing())
+		w.quiet(a, b)
+		if gone {
+			w.feed(Gone{Client: b})
+		}
+		effects = w.feed(Confirmed(confirms[0]))
+		want[wire.M2CPeerDropped](w, a)
+		require.Equal(t, !gone, closing())
+		if !gone {
+			require.Equal(t, w.ids[b], want[wire.M2CPeerDropped](w, b).UUID)
+		}
+		require.Len(t, w.m.clients, 1)
+	}
+	w, a, b := governedPair(t, governed(1)) // one whose certificate is revoked may go nowhere
+	w.obey(w.feed(PacketIn{b, connected}))
+	want[wire.M2CP2PConnectionsEstablished](w, a)
+	want[wire.M2CP2PConnectionsEstablished](w, b)
+	w.feed(Revoked{Client: b, Why: "revoked"})
+	want[wire.M2CPeerDropped](w, b)
+	w.isClosed(b, "revoked")
+	w.quiet(a)
 }
 
 // Numbers that peers are told begin with the term, and those of the first master

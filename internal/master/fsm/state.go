@@ -142,6 +142,8 @@ type ending struct {
 	kind  string // of the fact
 	why   string
 	quiet bool // it has left, and no collective needs it
+
+	untold bool // its connection stands, and it has not heard of it
 }
 
 // abilities are what a client has announced and was granted: none for PCCL peers.
