@@ -51,6 +51,7 @@ type control struct {
 	turn    int      // of them, which was dialled last
 	first   []string // to dial before them
 	tries   int      // since the loss
+	last    string   // the one that was dialled last
 }
 
 // Away is a session without a master.
@@ -92,15 +93,22 @@ func (c *control) next(o *Options) (string, time.Duration) {
 		bound = min(bound, firstTry<<min(c.tries/max(1, len(c.masters)), 10))
 	}
 	c.tries++
-	if len(c.first) > 0 {
-		addr := c.first[0]
-		c.first = c.first[1:]
-		return addr, bound
-	}
-	if c.tries > 1 { // the one that was lost comes first: it may be back at once
+	switch {
+	case len(c.first) > 0:
+		c.last, c.first = c.first[0], c.first[1:]
+		return c.last, bound
+	case c.tries == 1 && c.last != "":
+		// The one that was lost comes first: it may be back at once. Another one may have
+		// pointed to it.
+		return c.last, bound
+	case c.tries > 1:
 		c.turn = (c.turn + 1) % len(c.masters)
+		if c.masters[c.turn] == c.last { // it has had its turn
+			c.turn = (c.turn + 1) % len(c.masters)
+		}
 	}
-	return c.masters[c.turn], bound
+	c.last = c.masters[c.turn]
+	return c.last, bound
 }
 
 // attached is what comes of a Reattach that has found a master: its answer, and the

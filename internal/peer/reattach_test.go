@@ -294,3 +294,26 @@ func TestConnectOutlastsDeadLeaders(t *testing.T) {
 	require.True(t, sess.View().Connected)
 	require.NoError(t, sess.Close())
 }
+
+// The master that was lost is dialled first: it may be back at once, also if another one has
+// pointed to it.
+func TestLostMasterComesFirst(t *testing.T) {
+	c := control{masters: []string{"a:1", "b:1", "c:1"}}
+	next := func() string {
+		addr, _ := c.next(&Options{DialTimeout: time.Second})
+		return addr
+	}
+	require.Equal(t, "a:1", next())
+	c.first = []string{"c:1"} // says a
+	require.Equal(t, "c:1", next())
+	c.tries = 0 // c took it, and was lost
+	require.Equal(t, "c:1", next())
+	require.Equal(t, "b:1", next())
+	require.Equal(t, "c:1", next())
+	require.Equal(t, "a:1", next())
+	c.tries, c.first = 0, []string{"b:1"}
+	require.Equal(t, "b:1", next())
+	c.tries = 0
+	require.Equal(t, "b:1", next())
+	require.Equal(t, "c:1", next(), "b has had its turn")
+}
