@@ -279,7 +279,7 @@ func (w *world) holdUp(s share) {
 		switch {
 		case r.p.line.dialing: // a member that is away has two seconds
 			until = min(until, w.now+mostAway)
-		case !r.p.m.View().Connected:
+		case !r.p.m.View().Connected || r.p.m.View().Detached: // or it has been away for long, and is not back
 			until = min(until, w.now+mostNew)
 		}
 		w.tracef("FAULT: what travels between the master and peer %d is held up until %v, to it %v, from it %v", r.p.id, until, in, out || !in)

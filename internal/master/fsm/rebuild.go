@@ -306,8 +306,8 @@ func (m *Machine) restoreMesh(g *group, n *newest, bs []*comeback) {
 		if e.Change == settled.Change && e.Step != wire.MeshUnknown {
 			b.c.place.meshed, b.c.place.ways = e.Change, e.Ways
 		}
-		if e.Step == wire.MeshSettled || b.c.phase != Accepted {
-			continue
+		if e.Step == wire.MeshSettled || b.c.phase != Accepted || b.c.round.in {
+			continue // M2C 2 has ended what there was of it
 		}
 		p := wire.M2CMesh{Change: e.Change, Planner: wire.MeshNone}
 		if e.Change == settled.Change {

@@ -160,7 +160,7 @@ func (m *Machine) resume(c *client, p wire.C2MRequestSessionRegistration) (why s
 		// A second connection says that the first one is dead.
 		for _, b := range slices.Clone(r.back) {
 			if b.c.uuid == id.UUID {
-				hasty = hasty || b.report == nil && !b.again
+				hasty = hasty || b.report == nil && !b.again && m.now > b.since // not all at once, after a pause of this master
 				m.close(b.c, "left", "it has come back over another connection")
 			}
 		}
@@ -562,8 +562,9 @@ func (m *Machine) whole(gs []*newest) bool {
 			}
 		}
 		for _, b := range m.recovery.back {
-			connects := b.report.Call.Step == wire.StepConnecting || b.report.Call.Step == wire.StepRing
-			if b.group == g.id && connects && !slices.Contains(g.ring, b.c.uuid) {
+			call := &b.report.Call
+			connects := (call.Step == wire.StepConnecting || call.Step == wire.StepRing) && call.Decision == last
+			if b.group == g.id && connects && !slices.Contains(g.ring, b.c.uuid) { // one of an earlier round has no place
 				known++
 			}
 		}

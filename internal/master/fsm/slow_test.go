@@ -112,3 +112,31 @@ func TestRoundWithANewcomerWithoutARegistry(t *testing.T) {
 	require.False(t, w.m.recovery.on)
 	require.Equal(t, three, want[wire.M2CP2PConnectionsEstablished](w, a).Ring)
 }
+
+// A newcomer of an earlier round has no place in the world of the last one: the member that
+// is missing is waited for.
+func TestNewcomerOfAnEarlierRound(t *testing.T) {
+	w := heir(t, Config{})
+	n := wire.C2MReport{Round: wire.StoodRound{World: 2, Groups: 1}, Call: wire.ReportedCall{Step: wire.StepConnecting, Decision: 10}}
+	w.returns(uuidOf(3), n)
+	n.Call.Decision = 9
+	w.returns(uuidOf(2), n)
+	require.True(t, w.m.recovery.on)
+	r := stood(uuidOf(1))
+	r.Call = wire.ReportedCall{Step: wire.StepConnecting, Decision: 10}
+	r.Round.World = 2
+	w.returns(uuidOf(1), r)
+	require.False(t, w.m.recovery.on)
+}
+
+// A member in a round has no mesh any more: it hears nothing of one.
+func TestNoMeshInARound(t *testing.T) {
+	w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two...)})
+	r := stood(two...)
+	r.Mesh = wire.ReportedMesh{Step: wire.MeshSettled, Change: 5, Planner: wire.MeshDirect}
+	w.returns(two[0], r)
+	r = stood(two...)
+	r.Call = wire.ReportedCall{Step: wire.StepRing, Decision: 10}
+	b := w.returns(two[1], r)
+	require.False(t, want[wire.M2CP2PConnectionsEstablished](w, b).Success)
+}
