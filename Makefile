@@ -11,7 +11,7 @@ help:
 	@echo "churn        kills, stops and cuts off trainers of a run for HOURS=8, and writes docs/churn.md"
 	@echo "soak-plugins kills plugins a hundred times during runs; prints how often, and what it cost (a minute)"
 	@echo "masterkills  kills the master of runs 1,000 times; prints how long their calls paused (ten minutes)"
-	@echo "masterdies   100,000 simulated runs whose masters die, stop or are cut off in every phase; prints the table (two minutes)"
+	@echo "masterdies   100,000 simulated runs whose masters die, stop or are cut off in every phase; prints the table (two minutes), then 100,000 of three masters"
 	@echo "vet          go vet for every supported system and architecture"
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then collectives beside PCCL, Gloo and bare TCP (installs PyTorch once)"
@@ -57,6 +57,7 @@ masterkills:
 
 masterdies:
 	@go test -count=1 -timeout 60m -v ./tests/sim -run 'TestMasterDies$$' -sim.seeds 100000
+	@go test -count=1 -timeout 60m -v ./tests/sim -run 'TestThreeMasters' -sim.seeds 100000 -sim.three 100000
 
 vet:
 	@tools/ci/vet.sh

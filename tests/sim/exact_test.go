@@ -92,7 +92,7 @@ func (m *master) exactly() {
 		if p.line.to != m || p.line.cut || p.dead {
 			continue
 		}
-		p.line.last = true
+		p.line.final = true
 		if p.line.grant = x.strike.flying[i]; p.line.grant == 0 {
 			p.cutOff()
 		}
@@ -107,7 +107,7 @@ func (m *master) exactly() {
 // end of the connection.
 func (p *peer) arrived() {
 	p.line.flying--
-	if p.line.last && !p.line.cut {
+	if p.line.final && !p.line.cut {
 		if p.line.grant--; p.line.grant == 0 {
 			p.cutOff()
 		}

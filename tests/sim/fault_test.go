@@ -39,6 +39,8 @@ const (
 	mostKinds
 	revoke // the certificate of a peer is revoked; in TLS
 	expire // ... expires
+
+	strikeMasters // something happens to one of several masters
 )
 
 // fault strikes when the run has handled a number of events: every step of
@@ -149,6 +151,15 @@ func (w *world) spawnOne() {
 
 // served starts a peer as soon as there is a master that newcomers find.
 func (w *world) served(spawn func()) {
+	if w.council != nil {
+		if !w.council.open() {
+			w.after(20*time.Millisecond, nil, func() { w.served(spawn) })
+			return
+		}
+		w.council.opened = true
+		spawn()
+		return
+	}
 	blind := !w.heirs.decides && (w.now < w.heirs.killed+20*time.Millisecond || w.detached())
 	if w.heirs.on && (w.now < w.master.stops || w.heirs.kills > 0 && (w.master.dead || blind)) {
 		// Only a session can wait for a master, and without a registry the first that comes
@@ -212,6 +223,8 @@ func (w *world) cornered(p *peer) bool {
 func (w *world) inject(f fault) {
 	w.struck |= 1 << f.kind
 	switch f.kind {
+	case strikeMasters:
+		w.council.strike()
 	case killMaster, replaceMaster, killBoth, pauseBriefly, pauseMaster, blip, holdUp, cutOff:
 		w.strikeMaster(f)
 	case revoke, expire:

@@ -57,8 +57,13 @@ type line struct {
 	tries           int  // to find another one
 	bereft          bool // it has ended, and the session does not go on without
 	flying          int  // packets of the master on their way
-	last            bool // it has died: as many of them as grant still arrive
+	final           bool // it has died: as many of them as grant still arrive
 	grant           int
+
+	// Where there are several masters.
+	turn, dials int
+	last        int   // that was dialled last
+	first       []int // to dial before the others
 }
 
 // mesh is what a peer knows of the connections to others.
@@ -129,6 +134,9 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 	w.certify(p)
 	p.m = pfsm.New(cfg)
 	p.dial(w.master)
+	if s := w.master.seat; s != nil {
+		p.line.turn, p.line.last = s.id, s.id
+	}
 	w.peers = append(w.peers, p)
 	w.tracef("peer %d starts in group %d, native %v", p.id, group, native)
 	p.toMaster(mfsm.Connected{Client: p.line.client, Remote: netip.AddrPortFrom(p.ip, 9), Who: p.who()})
@@ -140,7 +148,7 @@ func (p *peer) dial(to *master) {
 	w := p.w
 	w.lastClient++
 	p.line.client, p.line.to, p.line.cut, p.line.hole = w.lastClient, to, false, false
-	p.line.flying, p.line.last = 0, false
+	p.line.flying, p.line.final = 0, false
 	to.conns[p.line.client] = p
 }
 
@@ -151,7 +159,10 @@ func (p *peer) toMaster(ev mfsm.Event) {
 	}
 	w := p.w
 	client, to := p.line.client, p.line.to
-	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
+	if to == nil { // it is looking for one
+		return
+	}
+	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, to, false))
 	arrives := func() {
 		if to.conns[client] == p && !to.refuses(p, ev) {
 			to.take(ev)
@@ -167,7 +178,7 @@ func (p *peer) toMaster(ev mfsm.Event) {
 // fromMaster schedules what the master sent to this peer, in order.
 func (p *peer) fromMaster(client mfsm.ClientID, do func()) {
 	w := p.w
-	p.line.lastIn = max(p.line.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond))
+	p.line.lastIn = max(p.line.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, p.line.to, true))
 	arrives := func() {
 		if p.line.client == client {
 			do()
@@ -328,7 +339,7 @@ func (p *peer) disconnect(reason string) {
 	if code := errs.Protocol.Error(); len(reason) >= len(code) && reason[:len(code)] == code {
 		w.failf("peer %d: %s", p.id, reason)
 	}
-	if w.heirs.on && p.native && !p.suspect && !p.line.bereft && !p.outlawed() && !strings.Contains(reason, "the communicator was closed") && !strings.Contains(reason, "the peer has left the run") {
+	if w.heirs.on && p.native && !p.suspect && !p.line.bereft && !p.outlawed() && !w.mayEnd(p) && !strings.Contains(reason, "the communicator was closed") && !strings.Contains(reason, "the peer has left the run") {
 		w.failf("peer %d ends without its trainer: %s", p.id, reason)
 	}
 	p.over, p.line.cut = true, true

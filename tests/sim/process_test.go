@@ -27,6 +27,8 @@ type master struct {
 	said    []*said        // lately
 	list    int            // the revocation list that it has read
 	walls   map[*peer]bool // who does not reach it
+	seat    *seat          // of one among several
+	watch   *watch         // ... and what it has been told
 }
 
 // newMaster starts a master process.
@@ -99,7 +101,7 @@ func (m *master) shut(e mfsm.Close) {
 	if m.walls[p] {
 		return // it does not hear that, and is at another master soon
 	}
-	if !w.givesWay(e) && p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !p.outlawed() && !reported && !again && !w.cornered(p) {
+	if !w.givesWay(e) && p.trainer.doing != "leave" && !w.excused && !p.dead && !p.over && !p.suspect && !p.outlawed() && !w.rough() && !reported && !again && !w.cornered(p) {
 		w.failf("the master closed healthy peer %d: %s", p.id, e.Reason)
 	}
 	p.fromMaster(e.Client, func() { p.masterGone(nil) })
@@ -109,6 +111,10 @@ func (m *master) shut(e mfsm.Close) {
 // commit writes the registry.
 func (m *master) commit(e mfsm.Commit) {
 	w := m.w
+	if m.seat != nil {
+		m.seat.ask(ask{m.seat.keeps(e.Registry), func() { m.take(mfsm.Committed{Number: e.Number}) }})
+		return
+	}
 	r := &e.Registry
 	m.writing = r
 	m.after(w.rng.between(0, 5*time.Millisecond), func() {
@@ -141,6 +147,9 @@ func (m *master) step(ev mfsm.Event) {
 		return
 	}
 	g, gone := ev.(mfsm.Gone)
+	if m.watch != nil {
+		m.watch.takes(m, ev)
+	}
 	if gone {
 		delete(m.conns, g.Client)
 	}
@@ -152,6 +161,9 @@ func (m *master) step(ev mfsm.Event) {
 	syncDone := 0
 	m.saying = nil
 	for _, e := range effects {
+		if m.watch != nil {
+			m.does(ev, e)
+		}
 		switch e := e.(type) {
 		case mfsm.Send:
 			p := m.conns[e.Client]
@@ -185,6 +197,10 @@ func (m *master) step(ev mfsm.Event) {
 		case mfsm.Commit:
 			m.commit(e)
 		case mfsm.Confirm:
+			if m.seat != nil {
+				m.seat.ask(ask{nil, func() { m.take(mfsm.Confirmed(e)) }})
+				continue
+			}
 			m.after(w.rng.between(0, 5*time.Millisecond), func() {
 				if !m.deposed || w.bug == dropUnconfirmed {
 					m.take(mfsm.Confirmed(e))
@@ -249,6 +265,9 @@ func (m *master) deliver(client mfsm.ClientID, p *peer, pkt wire.Packet, sync in
 			return
 		}
 		defer p.arrived()
+		if w.council != nil {
+			w.council.consumed(p, pkt)
+		}
 		if w.now <= due {
 			s.heardBy(p)
 		}

@@ -16,6 +16,9 @@ import (
 
 func (p *peer) connect() {
 	p.call("connect", func(c pfsm.CallID) pfsm.Event { return pfsm.CallConnect{Call: c} }, func(d pfsm.Done) {
+		if p.over && p.w.council != nil {
+			p.tryAgain()
+		}
 		if !p.ended(d.Err) && !p.trainer.mute {
 			p.accepted()
 		}
@@ -46,6 +49,9 @@ func (p *peer) synchronize() {
 		}
 		p.memory.revision, p.memory.torn, p.trainer.again = d.Sync.Revision, false, 0
 		p.w.collector.synced(p.w, p)
+		if p.w.council != nil {
+			p.w.council.synced(p)
+		}
 		p.reduceAll()
 	})
 }

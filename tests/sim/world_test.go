@@ -100,6 +100,7 @@ const (
 	voteBound      = 60 * time.Second
 	keepalive      = 20 * time.Second
 	hangAfter      = 200 * time.Second
+	afterAll       = 40 * time.Second // ... when several masters have no more faults
 	maxEvents      = 200000
 	registerBound  = 12 * time.Second
 	patience       = 20 * time.Millisecond // with a ring, before a better one replaces it
@@ -151,6 +152,7 @@ type world struct {
 	master     *master // the one that peers find
 	lastClient mfsm.ClientID
 	heirs      heirs
+	council    *council // nil: there is one master at a time
 	peers      []*peer
 
 	keys       keys
@@ -227,8 +229,8 @@ func (w *world) run() string {
 		if !w.running() {
 			break
 		}
-		if w.now > w.progress+hangAfter {
-			w.failf("nothing happened for %v: %s", hangAfter, w.waiting())
+		if most := w.patience(); w.now > w.progress+most {
+			w.failf("nothing happened for %v: %s", most, w.waiting())
 		}
 		if w.count > maxEvents {
 			w.failf("no end after %d events: %s", maxEvents, w.waiting())
@@ -243,8 +245,19 @@ func (w *world) run() string {
 	return w.failure
 }
 
+// patience is for how long nothing may happen.
+func (w *world) patience() time.Duration {
+	if w.council != nil && w.now > w.council.calm+afterAll {
+		return afterAll
+	}
+	return hangAfter
+}
+
 // running reports whether any peer is still at work.
 func (w *world) running() bool {
+	if w.council != nil && !w.council.opened {
+		return true
+	}
 	for _, p := range w.peers {
 		if !p.dead {
 			return true

@@ -122,8 +122,8 @@ func (m *Machine) askMesh(c *client) {
 		m.kick(c, "asks for a mesh in a group without collectives other than all-reduce")
 		return
 	}
-	if c.round.in && m.round.active {
-		return // it asked before it heard of the round, which has answered it
+	if m.round.active && slices.ContainsFunc(c.group.clients, func(o *client) bool { return o.round.in }) {
+		return // it asked before it heard of the round, or of one that an earlier master began: that answers it
 	}
 	m.wantMesh(c.group)
 }
