@@ -42,9 +42,10 @@ func (w *world) comesFirst() {
 	}
 }
 
-// startsOver reports whether p, which had been alone, is told to begin again as a newcomer.
+// startsOver reports whether p, which has done nothing with others yet, is told to begin again
+// as a newcomer.
 func (w *world) startsOver(p *peer, r wire.M2CSessionRegistrationResponse) bool {
-	if !w.heirs.first.on && len(p.m.View().Ring) > 1 {
+	if p.met {
 		return false
 	}
 	w.heirs.first.gave++

@@ -216,13 +216,15 @@ func (p *peer) hangUp() {
 func (p *peer) attach(r wire.M2CSessionRegistrationResponse) {
 	w := p.w
 	p.line.dialing = false
-	if r.UUID != p.uuid && r.Accepted && !w.startsOver(p, r) {
-		w.failf("peer %d comes back as %s, and was %s", p.id, r.UUID.Short(), p.uuid.Short())
-	}
+	was := p.uuid
+	other := r.UUID != was && r.Accepted && !w.startsOver(p, r)
 	if r.Accepted {
 		p.line.dials = 0
 	}
 	p.step(pfsm.Attached{Packet: r})
+	if other && !p.over { // a peer that was dropped may be told so, and its session ends
+		w.failf("peer %d goes on as %s, and was %s", p.id, r.UUID.Short(), was.Short())
+	}
 	if term := r.Ext.Resuming.Term; !p.over && !p.line.dialing && p.line.client != 0 {
 		if term < w.heirs.terms[p.id] {
 			w.failf("peer %d obeys a master of term %d, and has obeyed one of term %d", p.id, term, w.heirs.terms[p.id])
@@ -233,6 +235,12 @@ func (p *peer) attach(r wire.M2CSessionRegistrationResponse) {
 
 // consumed checks what a peer is told, by all masters together.
 func (w *world) consumed(p *peer, pkt wire.Packet) {
+	switch pkt.(type) {
+	case wire.M2CCollectiveCommsComplete:
+		p.met = true
+	case wire.M2CSyncSharedStateComplete:
+		p.met = p.met || len(p.m.View().Ring) > 1
+	}
 	if c, ok := pkt.(wire.M2CCollectiveCommsCommence); ok {
 		what := fmt.Sprintf("tag %d of group %d", c.Tag, p.group)
 		if was, known := w.heirs.seen[c.SeqNr]; known && was != what {

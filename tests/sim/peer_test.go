@@ -28,6 +28,7 @@ type peer struct {
 	over      bool // the session ended
 	stopped   bool
 	suspect   bool // was stopped or cut off: it may be dropped
+	met       bool // has heard what others heard as well: how something ended that they did together
 	backlog   []func()
 	tickAt    time.Duration
 
