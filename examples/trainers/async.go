@@ -116,7 +116,7 @@ func AsyncDiLoCo(ctx context.Context, o Options) error {
 		return err
 	}
 	if r.comm != nil {
-		r.tell(Ended, outer)
+		r.tell(r.outcome(), outer)
 	}
 	return nil
 }

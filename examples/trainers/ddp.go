@@ -59,7 +59,7 @@ func DDP(ctx context.Context, o Options) error {
 		}
 	}
 	if r.comm != nil {
-		r.tell(Ended, params)
+		r.tell(r.outcome(), params)
 	}
 	return nil
 }

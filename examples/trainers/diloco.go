@@ -76,7 +76,7 @@ func DiLoCo(ctx context.Context, o Options) error {
 		}
 	}
 	if r.comm != nil {
-		r.tell(Ended, outer)
+		r.tell(r.outcome(), outer)
 	}
 	return nil
 }

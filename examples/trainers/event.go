@@ -16,6 +16,7 @@ const (
 	Retry   = "retry"   // operations of this step failed and were run again
 	Stepped = "step"    // the shared state moved on by one step
 	Ended   = "ended"   // all steps are done
+	Left    = "left"    // the trainer was told to leave
 	Warning = "warning" // something that a person should look at; Text says what
 )
 
@@ -41,7 +42,7 @@ type Event struct {
 // String is the line for people.
 func (e Event) String() string {
 	switch e.Kind {
-	case Stepped, Joined, Ended:
+	case Stepped, Joined, Ended, Left:
 		return fmt.Sprintf("%-6s step %4d  world %d  loss %.4f  hash %s  in %s  out %s  retried %d",
 			e.Kind, e.Step, e.World, e.Loss, e.Hash, Size(e.Rx), Size(e.Tx), e.Retried)
 	case Warning:

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
@@ -80,9 +81,11 @@ func execute(name string, train Trainer, o Options, args []string) int {
 		defer outer.Close()
 		o.Outer = outer
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	leaving, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := train(ctx, o); err != nil && ctx.Err() == nil {
+	context.AfterFunc(leaving, stop) // a second signal ends the program at once
+	o.Leaving = leaving
+	if err := train(context.Background(), o); err != nil && leaving.Err() == nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		return 1
 	}

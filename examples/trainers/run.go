@@ -46,11 +46,14 @@ type Options struct {
 	Checkpoint      string // directory; empty: none
 	CheckpointEvery uint64 // steps between two checkpoints
 
-	Report func(Event)         // called from the trainer's goroutine
-	Until  func() uint64       // if not nil, asked for the last step instead of Steps
-	Logger *slog.Logger        // of the communicator; may be nil
-	Tune   func(*core.Options) // last word on how to connect; may be nil
-	Now    func() time.Time    // the clock of the Pace; nil: time.Now
+	Report func(Event)   // called from the trainer's goroutine
+	Until  func() uint64 // if not nil, asked for the last step instead of Steps
+	// Leaving has the trainer leave the run between two steps when it ends, so that no
+	// operation of the others is aborted; nil: never.
+	Leaving context.Context
+	Logger  *slog.Logger        // of the communicator; may be nil
+	Tune    func(*core.Options) // last word on how to connect; may be nil
+	Now     func() time.Time    // the clock of the Pace; nil: time.Now
 }
 
 // DefaultOptions returns what the flags of the example programs start from.
@@ -137,6 +140,9 @@ func (r *run) warn(text string, err error) {
 
 // more says whether the run goes on.
 func (r *run) more() bool {
+	if r.told() {
+		return false
+	}
 	if r.Until != nil {
 		return r.now.Step < r.Until()
 	}
@@ -149,8 +155,10 @@ func (r *run) more() bool {
 // called before the membership changes.
 func (r *run) admit(ctx context.Context, pause func() error) (bool, error) {
 	anyNew := false
+	wait, stop := r.untilTold(ctx)
+	defer stop()
 	if r.comm == nil {
-		if err := r.connect(ctx); err != nil {
+		if err := r.connect(wait); err != nil {
 			return false, err
 		}
 		anyNew = true
@@ -176,7 +184,7 @@ func (r *run) admit(ctx context.Context, pause func() error) (bool, error) {
 	if err := pause(); err != nil {
 		return false, err
 	}
-	if err := r.comm.WaitForPeers(ctx, r.MinPeers); err != nil { // nobody to train with yet
+	if err := r.comm.WaitForPeers(wait, r.MinPeers); err != nil { // nobody to train with yet
 		return false, err
 	}
 	r.report(World, nil)
@@ -196,13 +204,6 @@ func (r *run) connect(ctx context.Context) error {
 	r.comm = comm
 	r.now.Peer = comm.Attributes().UUID.Short()
 	return nil
-}
-
-// close leaves the run.
-func (r *run) close() {
-	if r.comm != nil {
-		r.comm.Close()
-	}
 }
 
 func (r *run) world() int { return r.comm.Attributes().LocalWorldSize }

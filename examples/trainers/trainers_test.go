@@ -275,6 +275,41 @@ func TestAsyncNewcomerAdoptsWhatItMissed(t *testing.T) {
 	require.Equal(t, state[o.Steps], c.of(Ended)[0].Hash)
 }
 
+// A trainer that is told to leave does so between two steps: no operation of the others
+// is run again.
+func TestLeavesInOrder(t *testing.T) {
+	for name, train := range map[string]Trainer{"ddp": DDP, "diloco": DiLoCo, "async": AsyncDiLoCo} {
+		t.Run(name, func(t *testing.T) {
+			addr, _ := master(t)
+			o := small(addr)
+			o.Steps, o.MinPeers = 40, 2
+			leaving, leave := context.WithCancel(t.Context())
+			defer leave()
+			left := o
+			left.Leaving = leaving
+			a := start(t, train, o, nil)
+			b := start(t, train, left, func(e Event) {
+				if e.Kind == Stepped && e.World == 3 {
+					leave()
+				}
+			})
+			c := start(t, train, o, func(e Event) {
+				if e.Kind == Stepped && e.Step >= 30 {
+					<-leaving.Done()
+				}
+			})
+			b.wait(t)
+			require.Len(t, b.of(Left), 1)
+			require.Empty(t, b.of(Ended, Warning))
+			for _, p := range []*peer{a, c} {
+				p.wait(t)
+				require.Empty(t, p.of(Retry))
+				require.Equal(t, 2, p.of(Ended)[0].World)
+			}
+		})
+	}
+}
+
 // A peer that joins a run of the synchronous trainers gets the state at its next
 // step; one that leaves in the middle of a reduce is done without.
 func TestJoinAndLeave(t *testing.T) {
