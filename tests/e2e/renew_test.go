@@ -13,6 +13,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/secure"
 	"github.com/gopccl/gopccl/internal/authority"
+	"github.com/gopccl/gopccl/internal/durable"
 )
 
 // oldKeys is an authority whose certificates have five of thirty days left.
@@ -42,7 +43,10 @@ func TestRenewalInARun(t *testing.T) {
 			o.Security.File, o.Security.Credential = "", alone
 		}
 	}
+	first, err := durable.AwaitLock(ctx, file+".lock") // none renews before the other has read the file
+	require.NoError(t, err)
 	comms := world(t, ctx, addr, 3, change)
+	require.NoError(t, first.Unlock())
 	var renewed atomic.Bool
 	over := make(chan struct{})
 	go func() {
