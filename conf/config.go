@@ -60,6 +60,10 @@ type Master struct {
 	FormerPeers       string        `conf:"former_peers"`
 	LostMembers       string        `conf:"lost_members" oneof:"wait drop"`
 	Etcd              string        `conf:"etcd"`
+	EtcdPassword      string        `conf:"etcd_password"`
+	EtcdCA            string        `conf:"etcd_ca"`
+	EtcdCert          string        `conf:"etcd_cert"`
+	EtcdKey           string        `conf:"etcd_key"`
 	Enroll            string        `conf:"enroll"`
 }
 

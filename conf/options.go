@@ -29,6 +29,26 @@ func (c *Config) EtcdURLs() string {
 	return c.Master.Etcd
 }
 
+// EtcdFiles returns the files with which this master is known to etcd; "": there is none.
+func (c *Config) EtcdFiles() (password, ca, cert, key string) {
+	or := func(name string) string {
+		if name == noneText {
+			return ""
+		}
+		return name
+	}
+	return or(c.Master.EtcdPassword), or(c.Master.EtcdCA), or(c.Master.EtcdCert), or(c.Master.EtcdKey)
+}
+
+// EtcdSelf returns where peers find this master, as it tells the others of an etcd; "": it
+// does not say.
+func (c *Config) EtcdSelf() string {
+	if c.Master.Self == noneText {
+		return ""
+	}
+	return c.Master.Self
+}
+
 // MasterOptions returns what core.NewMaster takes. log may be nil.
 func (c *Config) MasterOptions(log *slog.Logger) core.MasterOptions {
 	var o core.MasterOptions

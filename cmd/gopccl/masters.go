@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 
 	"github.com/gopccl/gopccl/conf"
@@ -25,7 +27,17 @@ func joinMasters(c *conf.Config, opt *core.MasterOptions) (leave func(), err err
 	case urls != "" && (all != nil || opt.State != ""):
 		return bad("etcd keeps what other masters, or a directory, would keep", "--etcd alone, or --peers with --state")
 	case urls != "":
-		a, err := etcd.New(urls)
+		o := etcd.Options{}
+		o.Password, o.CA, o.Cert, o.Key = c.EtcdFiles()
+		if self := c.EtcdSelf(); self != "" {
+			at, err := net.ResolveTCPAddr("tcp", self)
+			if err != nil || at.Port == 0 || at.IP.IsUnspecified() || at.IP == nil {
+				return bad(fmt.Sprintf("peers find no master at %q", self), "--self HOST:PORT, the address at which they reach this one")
+			}
+			o.Serves = at.AddrPort()
+			o.Serves = netip.AddrPortFrom(o.Serves.Addr().Unmap(), o.Serves.Port())
+		}
+		a, err := etcd.New(urls, o)
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,8 @@ func TestMastersAreChecked(t *testing.T) {
 		{[]string{"--peers", "a:1,b:1", "--self", "a:1", "--state", t.TempDir()}, "there are 2 masters; want 3 to 9"},
 		{[]string{"--peers", "a:1,b:1,c:1", "--self", "d:1", "--state", t.TempDir()}, `"d:1" is not one of the masters`},
 		{[]string{"--etcd", "http://a:1", "--state", t.TempDir()}, "etcd keeps what other masters"},
+		{[]string{"--etcd", "http://127.0.0.1:1", "--self", ":1"}, "peers find no master at"},
+		{[]string{"--etcd", "http://x@127.0.0.1:1"}, "has no password"},
 		{[]string{"--etcd", "a:1"}, "is not the URL of an etcd"},
 		{[]string{"--etcd", "http://127.0.0.1:1"}, "start etcd, or name the right URL"},
 	} {

@@ -15,8 +15,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,10 +41,15 @@ type Authority struct {
 	prefix string
 	http   *http.Client
 	ttl    time.Duration
+	serves netip.AddrPort // where peers find this master
 
-	mu    sync.Mutex // guards at, reign and known
-	reign *reign     // nil: it does not lead
-	known bool       // etcd has answered once
+	user, password string
+
+	mu     sync.Mutex // guards at and what follows
+	reign  *reign     // nil: it does not lead
+	known  bool       // etcd has answered once
+	token  string     // of the user, "": none yet
+	leader netip.AddrPort
 }
 
 // reign is one time of leading.
@@ -58,9 +63,10 @@ type reign struct {
 }
 
 // New returns the authority at one or more URLs of a cluster, separated by commas:
-// http://HOST:PORT/PREFIX or https. The prefix, the same in all, is that of the run's
-// keys, "gopccl" without one. Error: *errs.Error with code InvalidConfig.
-func New(urls string) (*Authority, error) {
+// http://HOST:PORT/PREFIX or https, with USER@ before HOST if etcd has users. The prefix and
+// the user are the same in all. The prefix is that of the run's keys, "gopccl" without one.
+// Error: *errs.Error with code InvalidConfig.
+func New(urls string, o Options) (*Authority, error) {
 	a := &Authority{
 		ttl:  defaultTTL,
 		http: &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}},
@@ -76,9 +82,13 @@ func New(urls string) (*Authority, error) {
 		if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
 			return bad("%q is not the URL of an etcd", text)
 		}
-		if u.User != nil {
-			return bad("%q: etcd's users are not supported", u.Redacted())
+		if _, open := u.User.Password(); open {
+			return bad("%q: a password is not named in a URL, where others may read it: write it into a file (master.etcd_password)", u.Redacted())
 		}
+		if user := u.User.Username(); i > 0 && user != a.user {
+			return bad("%q and %q are two users", a.user, user)
+		}
+		a.user = u.User.Username()
 		prefix := strings.Trim(u.Path, "/")
 		if i > 0 && prefix != a.prefix {
 			return bad("%q and %q are two prefixes", a.prefix, prefix)
@@ -88,6 +98,9 @@ func New(urls string) (*Authority, error) {
 	}
 	if a.prefix == "" {
 		a.prefix = "gopccl"
+	}
+	if err := a.read(o); err != nil {
+		return nil, err
 	}
 	return a, nil
 }
@@ -130,6 +143,9 @@ func (a *Authority) Lead(ctx context.Context) (term uint32, kept []byte, lost <-
 // try takes the lead if nobody has it. r is nil if somebody has.
 func (a *Authority) try(ctx context.Context) (r *reign, term uint32, kept []byte, err error) {
 	seen, err := a.txn(ctx, txn{Success: []op{get(a.key("leader")), get(a.key("term"))}})
+	if err == nil {
+		a.hear(seen.kvs(0))
+	}
 	if err != nil || len(seen.kvs(0)) > 0 {
 		return nil, 0, nil, err
 	}
@@ -149,14 +165,13 @@ func (a *Authority) try(ctx context.Context) (r *reign, term uint32, kept []byte
 	if err != nil {
 		return nil, 0, nil, err
 	}
-	name, _ := os.Hostname()
 	done, err := a.txn(ctx, txn{
 		Compare: []compare{
 			{Key: a.key("leader"), Target: "CREATE", Created: new(int64)},
 			{Key: a.key("term"), Target: "MOD", Changed: &changed},
 		},
 		Success: []op{
-			put(a.key("leader"), []byte(name), lease),
+			put(a.key("leader"), a.title(), lease),
 			put(a.key("term"), strconv.AppendUint(nil, before+1, 10), 0),
 			get(a.key("kept")),
 		},

@@ -28,11 +28,19 @@ const far = 30 * time.Second
 // installed.
 func clusters(t *testing.T) map[string]string {
 	all := map[string]string{"fake": newFake(t).URL}
+	if url := startEtcd(t); url != "" {
+		all["etcd"] = url
+	}
+	return all
+}
+
+// startEtcd runs etcd itself, "" where it is not installed.
+func startEtcd(t *testing.T) string {
 	program, err := exec.LookPath("etcd")
 	if err != nil {
 		require.NotEqual(t, "true", os.Getenv("CI"), "etcd is not installed: tools/ci/install.sh does that")
 		t.Log("etcd is not installed (Debian: etcd-server): the fake alone is tested")
-		return all
+		return ""
 	}
 	var ports [2]string
 	var held [2]net.Listener // so that they are two
@@ -60,13 +68,14 @@ func clusters(t *testing.T) map[string]string {
 		require.True(t, time.Now().Before(end), "etcd does not answer")
 		time.Sleep(50 * time.Millisecond) // it says nowhere that it is ready
 	}
-	all["etcd"] = ports[0]
-	return all
+	return ports[0]
 }
 
-func open(t *testing.T, url string) *Authority {
+func open(t *testing.T, url string) *Authority { return openAs(t, url, Options{}) }
+
+func openAs(t *testing.T, url string, o Options) *Authority {
 	t.Helper()
-	a, err := New(url)
+	a, err := New(url, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { a.Resign() })
 	return a
@@ -207,12 +216,14 @@ func TestNoEtcd(t *testing.T) {
 		"":                               "is not the URL of an etcd",
 		"etcd:2379":                      "is not the URL of an etcd",
 		"http://a:1/x,http://b:1/y":      "are two prefixes",
-		"http://user:secret@a:1":         "users are not supported",
+		"http://user:secret@a:1":         "not named in a URL",
+		"http://user@a:1":                "has no password",
+		"http://a@b:1,http://c@d:1":      "are two users",
 		"http://a:1/x?y=1":               "is not the URL of an etcd",
 		"http://a:1,ftp://b:1":           "is not the URL of an etcd",
 		"http://a:" + "\x7f" + "/prefix": "invalid",
 	} {
-		_, err := New(url)
+		_, err := New(url, Options{})
 		require.Equal(t, errs.InvalidConfig, errs.CodeOf(err), url)
 		require.ErrorContains(t, err, text)
 		require.False(t, strings.Contains(err.Error(), "secret"))

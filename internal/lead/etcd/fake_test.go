@@ -24,6 +24,8 @@ type fake struct {
 	next     int64
 	lossy    bool          // a transaction is done, and its answer lost
 	renewed  chan struct{} // has one element for each renewal of a lease that nobody has counted
+	password string        // of the user "master"; "": it asks nobody
+	token    int           // the one that counts
 	behind   bool          // a member that is behind is asked, and it knows of nothing new
 }
 
@@ -68,7 +70,28 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	if f.password != "" && r.URL.Path != "/v3/auth/authenticate" {
+		switch token := r.Header.Get("Authorization"); token {
+		case fmt.Sprint("token.", f.token):
+		case "":
+			http.Error(w, `{"error":"etcdserver: user name is empty","code":3}`, http.StatusBadRequest)
+			return
+		default:
+			http.Error(w, `{"error":"etcdserver: invalid auth token","code":16}`, http.StatusUnauthorized)
+			return
+		}
+	}
 	switch r.URL.Path {
+	case "/v3/auth/authenticate":
+		switch {
+		case f.password == "":
+			http.Error(w, `{"error":"etcdserver: authentication is not enabled","code":9}`, http.StatusBadRequest)
+		case in["name"] != "master" || in["password"] != f.password:
+			http.Error(w, `{"error":"etcdserver: authentication failed, invalid user ID or password","code":3}`, http.StatusBadRequest)
+		default:
+			f.token++
+			fmt.Fprintf(w, `{"header":{},"token":"token.%d"}`, f.token)
+		}
 	case "/v3/lease/grant":
 		ttl, _ := strconv.Atoi(in["TTL"].(string))
 		f.next++

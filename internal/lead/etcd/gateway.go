@@ -93,7 +93,7 @@ func (a *Authority) call(ctx context.Context, method string, in, out any) error 
 	a.mu.Unlock()
 	var failed error
 	for i, at := range all {
-		err := a.post(ctx, at+"/v3/"+method, body, out)
+		err := a.post(ctx, at, method, body, out)
 		var no *refusal
 		if err == nil || errors.As(err, &no) && no.status < 500 || ctx.Err() != nil {
 			if i > 0 && err == nil {
@@ -115,12 +115,15 @@ func (a *Authority) prefer(at string) {
 	}
 }
 
-func (a *Authority) post(ctx context.Context, url string, body []byte, out any) error {
+func (a *Authority) send(ctx context.Context, url, token string, body []byte, out any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", token)
+	}
 	resp, err := a.http.Do(req)
 	if err != nil {
 		return err
