@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,8 +52,8 @@ func expiring(t *testing.T, ctx context.Context, until time.Time) (r shortRun) {
 }
 
 // A run outlives the certificates with which its connections were made, if its endpoints
-// get others in time, and no operation is aborted. Without them it ends, and everybody is
-// told why.
+// get others in time, and no operation is aborted. Without them it ends, and the end that
+// notices first says why.
 func TestCertificatesExpireInARun(t *testing.T) {
 	for name, rotated := range map[string]bool{"rotated": true, "forgotten": false} {
 		t.Run(name, func(t *testing.T) {
@@ -91,6 +92,7 @@ func TestCertificatesExpireInARun(t *testing.T) {
 				}
 				return nil
 			})
+			told := false // by the end that noticed first; the others hear that it has gone
 			for _, err := range fails {
 				if rotated {
 					require.NoError(t, err, "no operation is aborted")
@@ -98,11 +100,14 @@ func TestCertificatesExpireInARun(t *testing.T) {
 				}
 				require.Error(t, err)
 				t.Log(err)
+				told = told || strings.Contains(err.Error(), "certificate expired")
 				require.False(t, time.Now().Before(until))
 				require.NoError(t, ctx.Err(), "nobody waits")
 			}
 			if !rotated {
-				r.log.has(t, "certificate expired")
+				if !told {
+					r.log.has(t, "certificate expired")
+				}
 				_, err := core.Connect(ctx, core.Options{Master: r.addr, Security: core.SecurityOptions{File: files[1]}})
 				require.ErrorIs(t, err, errs.InvalidConfig)
 				require.ErrorContains(t, err, "the clock of this machine says")
