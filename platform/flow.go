@@ -28,12 +28,13 @@ const (
 	HasDelivery
 	HasPacing
 	HasLimits // Busy, PeerLimited and BufferLimited
+	HasCame   // Came and CameMSS
 )
 
 // Has reports whether all of the given fields are known.
 func (f Fields) Has(all Fields) bool { return f&all == all }
 
-// Info is what the system knows of a TCP connection, as its sender.
+// Info is what the system knows of a TCP connection, as its sender but for Came.
 type Info struct {
 	Known Fields
 	// RTT is the smoothed round trip time, RTTVar its deviation.
@@ -64,6 +65,11 @@ type Info struct {
 	// Busy is how long there was something to send, PeerLimited and BufferLimited
 	// how much of that the peer's window and the send buffer were too small.
 	Busy, PeerLimited, BufferLimited time.Duration
+	// Came counts segments with data that came in since the connection began, modulo
+	// 2^32: also those behind a gap, which nobody can read yet, and those that came
+	// twice. CameMSS is the payload of a full one, in bytes.
+	Came    uint32
+	CameMSS int
 }
 
 // TCPInfo returns what the system knows of conn; false: nothing, or conn is not

@@ -36,12 +36,14 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 		Acked: s.Bytes_acked, Sent: s.Bytes_sent, Resent: s.Bytes_retrans,
 		DeliveryRate: s.Delivery_rate, PacingRate: s.Pacing_rate,
 		Busy: us(s.Busy_time), PeerLimited: us(s.Rwnd_limited), BufferLimited: us(s.Sndbuf_limited),
+		Came: s.Data_segs_in, CameMSS: int(s.Rcv_mss),
 	}
 	told(HasRTT|HasTimeout|HasWindow|HasInFlight|HasLost|HasRetries, unsafe.Offsetof(s.Total_retrans), 0)
 	told(HasPacing, unsafe.Offsetof(s.Pacing_rate), 8)
 	told(HasAcked, unsafe.Offsetof(s.Bytes_acked), 8)
 	told(HasUnsent, unsafe.Offsetof(s.Notsent_bytes), 4)
 	told(HasMinRTT, unsafe.Offsetof(s.Min_rtt), 4)
+	told(HasCame, unsafe.Offsetof(s.Data_segs_in), 4)
 	told(HasDelivery, unsafe.Offsetof(s.Delivery_rate), 8)
 	told(HasLimits, unsafe.Offsetof(s.Sndbuf_limited), 8)
 	told(HasSent, unsafe.Offsetof(s.Bytes_sent), 8)

@@ -26,7 +26,7 @@ const (
 	promptBytes = 256 << 10
 	PromptTotal = 1 << 20
 	// HeadBytes is the room of Frame.Head: a header, the name of a piece and metadata.
-	HeadBytes = transport.HeaderSize + 9 + wire.MaxMetaSize
+	HeadBytes = transport.HeaderSize + 17 + wire.MaxMetaSize
 )
 
 // Sender is one connection to a peer. The holder of busy owns the batch and the

@@ -31,7 +31,8 @@ type flow struct {
 
 	// Of the survey.
 	sample  func(*platform.Info) bool
-	pending bool // something was on its way at the last sample
+	pending bool   // something was on its way at the last sample
+	arrived uint64 // bytes at the other end, also behind a gap
 	before  platform.Info
 }
 
@@ -145,7 +146,8 @@ type survey struct {
 type count struct {
 	*pace.Count
 	span pace.Span
-	seen bool // in this tick
+	came uint64 // bytes that arrived at the peer in this tick, also behind a gap
+	seen bool   // in this tick
 }
 
 func newSurvey(h *Hub) *survey {
@@ -210,7 +212,7 @@ func (v *survey) step(now time.Duration) bool {
 	v.refresh(now, v.conns)
 	v.conns = slices.DeleteFunc(v.conns, func(s *Sender) bool { return !s.gauge.flow.busy(now) })
 	for _, c := range v.counts {
-		c.seen, c.span = false, pace.Span{}
+		c.seen, c.span, c.came = false, pace.Span{}, 0
 	}
 	for _, s := range v.conns {
 		v.sample(s)
@@ -234,7 +236,7 @@ func (v *survey) yields(now time.Duration) {
 	}
 	for peer, c := range v.counts { // sums: their order decides nothing
 		if c.seen {
-			v.yield.add(peer, c.span.Arrived, c.span.Base)
+			v.yield.add(peer, c.came, c.span.RTT)
 		}
 	}
 	v.yield.end(now, v.received())
@@ -263,23 +265,37 @@ type heard struct {
 	bytes  uint64 // at the last tick
 	looks  int
 	near   bool
+	counts bool   // the system counts what comes
+	came   uint32 // segments at the last tick
 }
 
 // mostLooks bounds how often a receiver is asked whether it is near: a near one may have
 // seemed distant on a busy machine.
 const mostLooks = 32
 
+// since returns the bytes that have come since the last tick. Those that were read say
+// less: what lies behind a gap is read at once when that is filled, as if it came then.
 func (k *heard) since(r *Receiver) uint64 {
 	bytes := r.got.Load() - k.bytes
-	if k.bytes += bytes; bytes == 0 || k.near {
+	if k.bytes += bytes; k.near || bytes == 0 && !k.counts {
 		return 0
 	}
 	if k.sample == nil {
 		k.sample, k.near = platform.Sampler(r.conn), platform.SameHost(r.conn)
 	}
-	if k.looks < mostLooks && !k.near {
-		k.looks++
-		k.near = !k.sample(&k.info) || !k.info.Known.Has(platform.HasRTT) || isNear(&k.info)
+	if !k.near && (k.counts || k.looks < mostLooks) {
+		known := k.sample(&k.info) && k.info.Known.Has(platform.HasRTT)
+		if k.looks < mostLooks {
+			k.looks++
+			k.near = !known || isNear(&k.info)
+		}
+		if counts := known && k.info.Known.Has(platform.HasCame); counts {
+			segments := k.info.Came - k.came
+			if k.came = k.info.Came; k.counts {
+				bytes = uint64(segments) * uint64(max(k.info.CameMSS, 0))
+			}
+			k.counts = true
+		}
 	}
 	if k.near {
 		return 0
@@ -317,6 +333,11 @@ func (v *survey) sample(s *Sender) {
 		p.RTT = info.RTT
 	}
 	c.seen = true
+	arrived := info.Acked + uint64(max(info.Sacked, 0))
+	if f.arrived > 0 {
+		c.came += since(arrived, f.arrived)
+	}
+	f.arrived = max(f.arrived, arrived)
 	p.Arrived += since(info.Acked, last.Acked)
 	p.Sent += since(info.Sent, last.Sent)
 	p.Resent += since(info.Resent, last.Resent)

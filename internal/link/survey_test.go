@@ -120,7 +120,7 @@ func TestYieldOfConnections(t *testing.T) {
 	_, ok := h.TakeYield(1 << 20)
 	require.False(t, ok, "200,000 bytes say little")
 	rate = 50_000 // 40 Mbit/s
-	run(300 * time.Millisecond)
+	run(600 * time.Millisecond)
 	rate = 1_000
 	run(300 * time.Millisecond)
 	best, ok := h.TakeYield(1 << 20)
@@ -143,4 +143,83 @@ func TestYieldOfConnections(t *testing.T) {
 	}
 	_, ok = h.TakeYield(1)
 	require.False(t, ok)
+}
+
+// What lies behind a gap has arrived: when the gap is filled, it does not count as if all
+// of it came then, neither at the end that sends nor at the one that receives.
+func TestYieldAcrossGaps(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Flows: true})
+	h := p.a.h
+	const segment, rate = 1000, 50_000 // a tick: 40 Mbit/s
+	at, acked, sacked, came := time.Second, uint64(segment), 0, uint32(0)
+	f := p.far(0, func(i *platform.Info) bool {
+		*i = platform.Info{
+			Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked, MSS: segment, Unsent: 1,
+			RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond, Acked: acked, Sacked: sacked, Sent: acked,
+		}
+		return true
+	}).gauge.flow
+	from := &Receiver{h: h}
+	from.heard.sample = func(i *platform.Info) bool {
+		*i = platform.Info{Known: platform.HasRTT | platform.HasCame, RTT: 50 * time.Millisecond, Came: came, CameMSS: segment}
+		return true
+	}
+	h.mu.Lock()
+	h.rx[uuid(9)] = []*Receiver{from}
+	h.mu.Unlock()
+	t.Cleanup(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		clear(h.rx)
+	})
+	f.pending = true
+	unread := uint64(0)
+	for tick := range 200 {
+		came += rate / segment
+		if gap := tick%50 > 20; gap { // 300 ms of each 500
+			sacked += rate
+			unread += rate
+		} else {
+			acked += rate + uint64(sacked)
+			from.got.Add(rate + unread)
+			sacked, unread = 0, 0
+		}
+		require.True(t, h.survey.step(at))
+		at += sampling
+	}
+	best, ok := h.TakeYield(1 << 20)
+	require.True(t, ok)
+	require.InDelta(t, 40, best.Up, 2)
+	require.InDelta(t, 40, best.Down, 2)
+}
+
+// Acknowledgements that stood in a queue with the data of their end come faster while the
+// queue becomes shorter: a window is long beside the round trip with its queues.
+func TestYieldWhileAQueueShrinks(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Flows: true})
+	h := p.a.h
+	at, acked, rtt := time.Second, uint64(1), 30*time.Millisecond
+	f := p.far(0, func(i *platform.Info) bool {
+		*i = platform.Info{
+			Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked, MSS: 1448, Unsent: 1,
+			RTT: rtt, MinRTT: 30 * time.Millisecond, Acked: acked, Sent: acked,
+		}
+		return true
+	}).gauge.flow
+	f.pending = true
+	for tick := range 300 { // the queue grows to 200 ms within a second, and is gone in 100 ms
+		before := rtt
+		if tick%110 < 100 {
+			rtt += 2 * time.Millisecond
+		} else {
+			rtt -= 20 * time.Millisecond
+		}
+		acked += uint64(5000 * (sampling - (rtt - before)) / time.Millisecond) // 40 Mbit/s
+		require.True(t, h.survey.step(at))
+		at += sampling
+	}
+	best, ok := h.TakeYield(1 << 20)
+	require.True(t, ok)
+	require.Less(t, best.Up, 1.25*40)
+	require.Greater(t, best.Up, 0.75*40)
 }

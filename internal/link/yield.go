@@ -7,9 +7,13 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// yieldTime is over what time connections show what they give, or a round trip: shorter
-// times show bursts.
-const yieldTime = 100 * time.Millisecond
+// Connections show what they give over yieldTime, or over yieldTrips round trips with
+// their queues. Shorter times show bursts: while a queue becomes shorter, what stood in it
+// arrives, or is acknowledged, within less time than it took.
+const (
+	yieldTime  = 250 * time.Millisecond
+	yieldTrips = 4
+)
 
 // yield is the most that connections to distant peers gave over yieldTime, since it was
 // taken last. The survey fills it in.
@@ -33,8 +37,8 @@ type pairYield struct {
 func (y *yield) rest() { y.began = 0 }
 
 // add notes what arrived at a peer since the last tick.
-func (y *yield) add(to wire.UUID, bytes uint64, base time.Duration) {
-	y.length = max(y.length, base)
+func (y *yield) add(to wire.UUID, bytes uint64, rtt time.Duration) {
+	y.length = max(y.length, yieldTrips*rtt)
 	y.sent += bytes
 	for i := range y.pairs {
 		if y.pairs[i].to == to {

@@ -20,6 +20,16 @@ type Problem struct {
 	// that of pairs as Rates, all in Mbit/s, 0: not seen. Each is a lower bound of what
 	// could be had. Nil: nothing was seen.
 	Up, Down, Seen []float64
+	// Timed is what all-reduces have taken: that of the ring is its prediction, and what
+	// plans took more than was predicted of them is predicted of others of their kind.
+	Timed []Timed
+}
+
+// Timed is the least time that all-reduces of so many bytes took, without the votes.
+type Timed struct {
+	Scheme *Scheme // nil: the ring
+	Bytes  uint64
+	Took   time.Duration
 }
 
 // Choice says which all-reduces take the direct exchange: those of at most Most

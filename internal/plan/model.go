@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -24,7 +25,11 @@ const (
 type model struct {
 	Problem
 	up, down []float64
-	pair     []float64 // by from and to
+	pair     []float64  // by from and to
+	free     []bool     // as pair: what goes there is none of what was seen of members
+	site     []int      // of each member; all 0: there are none
+	out, in  []float64  // what was seen of sites; infinite: nothing
+	over     [2]float64 // by how much more plans of a kind took than was predicted
 }
 
 // newModel returns nil if a delay is not known, or what a member can send or receive,
@@ -34,7 +39,7 @@ func newModel(p Problem) *model {
 	if n < 3 || n > MostPlanned || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
 		return nil
 	}
-	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n)}
+	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n), free: make([]bool, n*n)}
 	for i := range n {
 		for k := range n {
 			if i == k {
@@ -46,18 +51,61 @@ func newModel(p Problem) *model {
 			if r := p.Rates[i*n+k]; r > 0 && !math.IsInf(r, 0) {
 				m.pair[i*n+k] = r * 1e6 / 8
 				m.up[i], m.down[k] = max(m.up[i], r*1e6/8), max(m.down[k], r*1e6/8)
+			} else {
+				m.free[i*n+k] = max(p.Delay[i*n+k], p.Delay[k*n+i]) < Far
 			}
 		}
 	}
 	m.add(p.Up, m.up)
 	m.add(p.Down, m.down)
+	m.site = make([]int, n)
+	for s, members := range m.sites() {
+		for _, i := range members {
+			m.site[i] = s
+		}
+	}
+	m.out, m.in = m.ofSites(p.Up, m.up), m.ofSites(p.Down, m.down)
 	for i := range n {
 		if m.up[i] == 0 || m.down[i] == 0 {
 			return nil
 		}
 	}
 	m.bound()
+	m.compare()
 	return m
+}
+
+// Far is the delay from which on a way is not near: connections to near members do not
+// show what they give, and what was seen of a member does not have it.
+const Far = time.Millisecond
+
+// freeMbps is taken for ways between near members of which nothing is known.
+const freeMbps = 1000
+
+// ofSites returns what was seen of sites: the sum of what was seen of their members, as
+// these may share a way out, and use only one of them for it. Members that have shown
+// nothing, since what they had was for near ones, have what others of their site have.
+func (m *model) ofSites(seen, rates []float64) []float64 {
+	sum := slices.Repeat([]float64{math.Inf(1)}, m.N)
+	if slices.Max(m.site) == 0 {
+		return sum
+	}
+	most, total := make([]float64, m.N), make([]float64, m.N)
+	for i, s := range m.site {
+		most[s] = max(most[s], rates[i])
+		if i < len(seen) && seen[i] > 0 && !math.IsInf(seen[i], 0) {
+			total[s] += seen[i] * 1e6 / 8
+		}
+	}
+	for i, s := range m.site {
+		if rates[i] == 0 {
+			rates[i] = most[s]
+		}
+		if total[s] > 0 {
+			sum[s] = total[s]
+		}
+	}
+	return sum
 }
 
 // add raises rates to what was seen.
@@ -74,16 +122,13 @@ func (m *model) add(seen, rates []float64) {
 // of sites spare: if they carry more after all, little is lost.
 func (m *model) bound() {
 	n := m.N
-	site := make([]int, n)
-	for s, members := range m.sites() {
-		for _, i := range members {
-			site[i] = s
-		}
-	}
 	for i := range n {
 		for k := range n {
 			at := i*n + k
-			if m.pair[at] == 0 && site[i] != site[k] && len(m.Seen) == n*n && m.Seen[at] > 0 && !math.IsInf(m.Seen[at], 0) {
+			if m.free[at] {
+				m.pair[at] = freeMbps * 1e6 / 8
+			}
+			if m.pair[at] == 0 && m.site[i] != m.site[k] && len(m.Seen) == n*n && m.Seen[at] > 0 && !math.IsInf(m.Seen[at], 0) {
 				m.pair[at] = m.Seen[at] * 1e6 / 8
 			}
 			if m.pair[at] == 0 {
@@ -94,17 +139,25 @@ func (m *model) bound() {
 }
 
 // costs are seconds per byte of data, one for each resource: what members send, what
-// they receive, and what goes over each pair.
+// they receive, what goes over each pair, what leaves each site, and what comes to it.
 type costs []float64
+
+func (m *model) costs() costs { return make(costs, 4*m.N+m.N*m.N) }
 
 // of returns what a tree costs by itself, as if all data went along it.
 func (m *model) of(t *Tree) costs {
-	n := m.N
-	c := make(costs, 2*n+n*n)
+	n, c := m.N, m.costs()
 	moves := func(from, to int) {
+		c[2*n+from*n+to] += 1 / m.pair[from*n+to]
+		if m.free[from*n+to] {
+			return
+		}
 		c[from] += 1 / m.up[from]
 		c[n+to] += 1 / m.down[to]
-		c[2*n+from*n+to] += 1 / m.pair[from*n+to]
+		if a, b := m.site[from], m.site[to]; a != b {
+			c[2*n+n*n+a] += 1 / m.out[a]
+			c[3*n+n*n+b] += 1 / m.in[b]
+		}
 	}
 	for i := range n {
 		if t.Up[i] >= 0 {
@@ -128,14 +181,14 @@ func (m *model) excess(trees []Tree) costs {
 		}
 		for k := range n {
 			for _, e := range [][2]int{{k, trees[i].Up[k]}, {trees[i].Down[k], k}} {
-				if e[0] >= 0 && e[1] >= 0 && !seen[e[0]*n+e[1]] {
+				if e[0] >= 0 && e[1] >= 0 && !seen[e[0]*n+e[1]] && !m.free[e[0]*n+e[1]] {
 					seen[e[0]*n+e[1]] = true
 					senders[e[1]] += min(m.pair[e[0]*n+e[1]]/m.down[e[1]], 1)
 				}
 			}
 		}
 	}
-	f := make(costs, 2*n+n*n)
+	f := m.costs()
 	for i := range f {
 		f[i] = 1 + ringExcess
 	}
@@ -145,8 +198,27 @@ func (m *model) excess(trees []Tree) costs {
 	return f
 }
 
-// line returns what a scheme costs.
+// line returns what a scheme costs: what it was timed with, or what is predicted.
 func (m *model) line(s *Scheme) Line {
+	l := m.predicted(s)
+	for _, t := range m.Timed {
+		if t.Scheme != nil && t.Took > 0 && t.Bytes > 0 && t.Scheme.same(s) {
+			return l.from(t)
+		}
+	}
+	by := m.over[kindOf(s)]
+	l.Delay, l.Byte = time.Duration(by*float64(l.Delay)), time.Duration(min(by*float64(l.Byte), math.MaxInt64/2))
+	return l
+}
+
+// from returns what was timed as a line: the delay is that of l, as far as it took so long.
+func (l Line) from(t Timed) Line {
+	l.Delay = min(l.Delay, t.Took/2)
+	l.Byte = perMiB((t.Took - l.Delay).Seconds() / float64(t.Bytes))
+	return l
+}
+
+func (m *model) predicted(s *Scheme) Line {
 	all, factor := m.load(s)
 	l := Line{Byte: perMiB(all.most(factor))}
 	for i := range s.Trees {
@@ -157,13 +229,47 @@ func (m *model) line(s *Scheme) Line {
 	return l
 }
 
+// Exchanges, in which all send to each other, and sums inside of sites have errors of
+// their own in what is predicted of them.
+func kindOf(s *Scheme) int {
+	if strings.HasPrefix(s.Name, "sites") {
+		return 1
+	}
+	return 0
+}
+
+// A prediction is at most mostOver times too good. The first all-reduce with a plan opens
+// connections and their windows: trialOver of a trial is not the plan's.
+const (
+	mostOver  = 4
+	trialOver = 1.2
+)
+
+// compare takes what plans took more than is predicted of them.
+func (m *model) compare() {
+	over := [2]float64{1, 1}
+	for _, t := range m.Timed {
+		if t.Scheme == nil || t.Took <= 0 || t.Scheme.Check(m.N) != nil {
+			continue
+		}
+		l := m.predicted(t.Scheme)
+		took := float64(t.Took)
+		if t.Scheme.Name == TrialName {
+			took /= trialOver
+		}
+		k := kindOf(t.Scheme)
+		over[k] = max(over[k], min(took/float64(max(l.At(t.Bytes), 1)), mostOver))
+	}
+	m.over = over
+}
+
 // load returns what a scheme costs each resource.
 func (m *model) load(s *Scheme) (all, factor costs) {
 	var sum float64
 	for i := range s.Trees {
 		sum += float64(s.Trees[i].Weight)
 	}
-	all, factor = make(costs, 2*m.N+m.N*m.N), m.excess(s.Trees)
+	all, factor = m.costs(), m.excess(s.Trees)
 	for i := range s.Trees {
 		if s.Trees[i].Weight == 0 {
 			continue
@@ -190,6 +296,12 @@ func (m *model) slowest(s *Scheme) string {
 		return fmt.Sprintf("what member %d sends, %s", at, mbps(m.up[at]))
 	case at < 2*n:
 		return fmt.Sprintf("what member %d receives, %s", at-n, mbps(m.down[at-n]))
+	case at >= 3*n+n*n:
+		at -= 3*n + n*n
+		return fmt.Sprintf("what comes to the site of member %d, %s", slices.Index(m.site, at), mbps(m.in[at]))
+	case at >= 2*n+n*n:
+		at -= 2*n + n*n
+		return fmt.Sprintf("what leaves the site of member %d, %s", slices.Index(m.site, at), mbps(m.out[at]))
 	default:
 		at -= 2 * n
 		return fmt.Sprintf("the way from member %d to %d, %s", at/n, at%n, mbps(m.pair[at]))
@@ -229,10 +341,19 @@ func (m *model) ring() Line {
 	slowest := math.Inf(1)
 	for i, from := range m.Ring {
 		to := m.Ring[(i+1)%m.N]
-		slowest = min(slowest, m.up[from], m.down[to], m.pair[from*m.N+to])
+		slowest = min(slowest, m.pair[from*m.N+to])
+		if !m.free[from*m.N+to] {
+			slowest = min(slowest, m.up[from], m.down[to])
+		}
 	}
 	each := 2 * float64(m.N-1) / float64(m.N) / slowest
-	return Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + ringExcess))}
+	l := Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + ringExcess))}
+	for _, t := range m.Timed {
+		if t.Scheme == nil && t.Took > 0 && t.Bytes > 0 {
+			l = l.from(t)
+		}
+	}
+	return l
 }
 
 // schemes returns the plans that are compared with the ring.
@@ -343,7 +464,7 @@ func (m *model) throughSites(sites [][]int) [][]Tree {
 func (m *model) shared(name string, groups [][]Tree) *Scheme {
 	s := &Scheme{Name: name}
 	cost := make([]costs, len(groups))
-	all := make(costs, 2*m.N+m.N*m.N)
+	all := m.costs()
 	part := make([]float64, len(groups))
 	for g, trees := range groups {
 		s.Trees = append(s.Trees, trees...)

@@ -72,6 +72,13 @@ func (t *Tree) check(n int) error {
 	return nil
 }
 
+// same reports whether both are the same trees in the same parts, under one name.
+func (s *Scheme) same(o *Scheme) bool {
+	return s.Name == o.Name && slices.EqualFunc(s.Trees, o.Trees, func(a, b Tree) bool {
+		return a.Weight == b.Weight && slices.Equal(a.Up, b.Up) && slices.Equal(a.Down, b.Down)
+	})
+}
+
 // Owner returns who owns the part.
 func (t *Tree) Owner() int { return slices.Index(t.Up, -1) }
 

@@ -5,13 +5,14 @@
 
 [ "$(uname -s)" = Linux ] || elsewhere "the network of a container" "Linux"
 unshare --net true 2>/dev/null || {
-	skip "tests/wan/internal/netns" "no right to make network namespaces" "run make test as root"
+	skip "tests/internal/netns" "no right to make network namespaces" "run make test as root"
 	exit 0
 }
-gotest -count=1 -tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/internal/netns
+gotest -count=1 -tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/internal/netns
 if (: <>/dev/net/tun) 2>/dev/null; then
-	gotest -count=1 -tags wan -timeout 240s ./tests/wan/internal/lab
+	gotest -count=1 -tags wan -timeout 240s ./tests/internal/lab
 	gotest -count=1 -tags wan -timeout 240s -run 'TestOperationsOutliveABlackout$|TestUnequalHostsTakeUnequalShares$' ./tests/wan/contest
+	gotest -count=1 -tags wan -timeout 240s -run 'TestChurnOverAWideArea$' ./tests/churn
 else
-	elsewhere "tests/wan/internal/lab and operations over it" "Linux, as root and with /dev/net/tun"
+	elsewhere "tests/internal/lab and operations over it" "Linux, as root and with /dev/net/tun"
 fi

@@ -33,6 +33,12 @@ type Child[R any] struct {
 // Start runs this program again, with the order in the environment variable
 // env. The child ends with this process, or before.
 func Start[R any](env string, order any, environ ...string) (*Child[R], error) {
+	return StartBy[R](Begin, env, order, environ...)
+}
+
+// StartBy is Start by another function than Begin, which also has the child end
+// with this process: that of a network namespace, say.
+func StartBy[R any](begin func(*exec.Cmd) error, env string, order any, environ ...string) (*Child[R], error) {
 	spec, err := json.Marshal(order)
 	if err != nil {
 		return nil, err
@@ -52,7 +58,7 @@ func Start[R any](env string, order any, environ ...string) (*Child[R], error) {
 		return nil, err
 	}
 	c.Cmd.Stderr = &c.log
-	if err := Begin(c.Cmd); err != nil {
+	if err := begin(c.Cmd); err != nil {
 		return nil, err
 	}
 	go func() {

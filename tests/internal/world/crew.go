@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ type Proc struct {
 	paused         bool
 	doomed         string // why it may end, or be dropped, from now on
 	last           Report
+	began          int64 // Report.At of its last "begin"
 }
 
 // Joined reports whether the process has come into the run.
@@ -43,7 +45,10 @@ type Crew struct {
 	Books    Books
 	// OnBegin is called when a trainer begins the operations of a step.
 	OnBegin func(*Proc)
+	// OnStep is called when a trainer has finished a step, whose operations took so long.
+	OnStep func(r Report, took time.Duration)
 
+	place    func(trainer int) Place
 	trainers map[int]*Proc
 	nextID   int
 	events   chan event
@@ -60,13 +65,29 @@ type event struct {
 // ErrViolated is the class of failures that are the fault of what is tested.
 var ErrViolated = errors.New("violated")
 
-// NewCrew starts a master. Trainers are made after the template.
-func NewCrew(template Order) (*Crew, error) {
-	c := &Crew{Template: template, trainers: map[int]*Proc{}, events: make(chan event, 4096), moved: time.Now()}
+// Place is where a process of a crew runs.
+type Place struct {
+	Host  string                // the address that it listens at; "": loopback
+	Begin func(*exec.Cmd) error // starts it there, and has it end with this process
+}
+
+// Master is the trainer of whose place a crew asks for that of its master.
+const Master = -1
+
+func onLoopback(int) Place { return Place{Begin: process.Begin} }
+
+// NewCrew starts a master. Trainers are made after the template. All of them run
+// on loopback.
+func NewCrew(template Order) (*Crew, error) { return NewCrewAt(onLoopback, template) }
+
+// NewCrewAt is NewCrew for processes each of which runs at a place of its own, by
+// the id of the trainer.
+func NewCrewAt(place func(trainer int) Place, template Order) (*Crew, error) {
+	c := &Crew{Template: template, place: place, trainers: map[int]*Proc{}, events: make(chan event, 4096), moved: time.Now()}
 	issued.Share()
 	c.Books.init()
 	c.Template.Role = "trainer"
-	m, err := c.start(Order{Role: "master"})
+	m, err := c.start(Order{Role: "master", ID: Master})
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +103,9 @@ func NewCrew(template Order) (*Crew, error) {
 }
 
 func (c *Crew) start(o Order) (*Proc, error) {
-	child, err := process.Start[Report](childEnv, o, "GOMAXPROCS=2")
+	place := c.place(o.ID)
+	o.Host = place.Host
+	child, err := process.StartBy[Report](place.Begin, childEnv, o, "GOMAXPROCS=2")
 	if err != nil {
 		return nil, err
 	}
@@ -270,6 +293,7 @@ func (c *Crew) hear(e event) {
 	case "joined":
 		p.joined, p.Ports = true, e.r.Ports
 	case "begin":
+		p.began = e.r.At
 		if c.OnBegin != nil {
 			c.OnBegin(p)
 		}
@@ -285,6 +309,9 @@ func (c *Crew) hear(e event) {
 	case "step":
 		c.moved = time.Now()
 		p.holder = true
+		if c.OnStep != nil {
+			c.OnStep(e.r, time.Duration(e.r.At-p.began))
+		}
 		if bad := c.Books.step(p, e.r, c.present()); bad != "" {
 			c.Books.Wrong++
 			c.Fail("%s", bad)
@@ -338,7 +365,8 @@ func (c *Crew) Dissect(p *Proc) string {
 // Autopsy has every process print what it waits for, and end.
 func (c *Crew) Autopsy() string {
 	var b strings.Builder
-	for _, p := range append(c.Trainers(func(*Proc) bool { return true }), c.Master) {
+	trainers := c.Trainers(func(*Proc) bool { return true })
+	for _, p := range append(trainers, c.Master) {
 		_ = process.Resume(p.Cmd.Process)
 		p.doomed = "autopsy"
 		if process.Dump(p.Cmd.Process) != nil {
@@ -348,7 +376,7 @@ func (c *Crew) Autopsy() string {
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && len(c.trainers) > 0; {
 		c.turn(100 * time.Millisecond)
 	}
-	for _, p := range c.Trainers(func(*Proc) bool { return true }) {
+	for _, p := range trainers {
 		fmt.Fprintf(&b, "== peer %d (step %d, %s)\n%s\n", p.ID, p.last.Step, p.last.Event, p.Log())
 	}
 	fmt.Fprintf(&b, "== master\n%s\n", c.Master.Log())

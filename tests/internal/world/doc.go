@@ -1,5 +1,5 @@
-// Package world runs a master and trainers as real processes on loopback, for
-// tests that attack them: trainers whose every result is compared with a model
+// Package world runs a master and trainers as real processes on loopback, or in
+// the hosts of a network, for tests that attack them: trainers whose every result is compared with a model
 // and with each other's, relays that cut links, and a crew that starts, kills
 // and stops them and keeps the books. A program that uses it calls Serve first.
 package world
@@ -34,7 +34,7 @@ func Serve() {
 	say := process.Reporter[Report]()
 	roles := map[string]func(context.Context, Order, func(Report)) error{
 		"trainer": runTrainer,
-		"master":  func(ctx context.Context, _ Order, say func(Report)) error { return runMaster(ctx, say) },
+		"master":  runMaster,
 	}
 	ctx := process.Context()
 	if err := roles[o.Role](ctx, o, say); err != nil && ctx.Err() == nil {

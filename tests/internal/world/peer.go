@@ -1,6 +1,7 @@
 package world
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type Order struct {
 	ID     int    // of a trainer: its bit in results, below MaxPeers
 	Master string // address of the master
 	World  int    // a trainer waits for a group of so many before its first step
+	Host   string // the address that it listens at; "": loopback
 	// Compute is how long a step computes before it reduces, by half more or
 	// less from step to step and from peer to peer.
 	Compute time.Duration
@@ -70,8 +72,11 @@ type Report struct {
 // errWrong marks results that are not what the model says.
 var errWrong = errors.New("wrong result")
 
-func runMaster(ctx context.Context, say func(Report)) error {
-	o := core.MasterOptions{Listen: "127.0.0.1:0", Logger: logger()}
+// loopback is where a process without a Host listens.
+const loopback = "127.0.0.1"
+
+func runMaster(ctx context.Context, ordered Order, say func(Report)) error {
+	o := core.MasterOptions{Listen: net.JoinHostPort(cmp.Or(ordered.Host, loopback), "0"), Logger: logger()}
 	issued.Master(&o.Security)
 	m, err := core.NewMaster(o)
 	if err != nil {
@@ -134,9 +139,11 @@ func (t *trainer) join(ctx context.Context) (err error) {
 	opt := core.Options{}
 	opt.Master, opt.PoolSize, opt.PortBase, opt.Logger = t.Master, t.Pool, -1, logger()
 	issued.Peer(&opt.Security)
-	opt.Probe.Duration, opt.Probe.Connections = 20*time.Millisecond, 1
+	if t.Host == "" {
+		opt.Probe.Duration, opt.Probe.Connections = 20*time.Millisecond, 1
+	}
 	opt.ReattachTimeout = -1 // a peer that has lost its master has to be gone
-	opt.ListenHost, opt.Ports, opt.Announce.Ports = "127.0.0.1", t.Ports, t.Announce
+	opt.ListenHost, opt.Ports, opt.Announce.Ports = cmp.Or(t.Host, loopback), t.Ports, t.Announce
 	if t.Via != "" {
 		opt.ListenHost = behind
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab"
-	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
+	"github.com/gopccl/gopccl/tests/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/lab/netem"
 )
 
 // blackoutAfter is when a blackout begins, in an operation.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/lab"
 )
 
 // TestMain makes this program that of the processes in the hosts.

@@ -1,5 +1,5 @@
 // Command contest measures all-reduces over the wide-area networks of
-// tests/wan/internal/lab, with the defaults of gopccl, in plaintext and in TLS, beside PCCL 1.0.0, PyTorch's
+// tests/internal/lab, with the defaults of gopccl, in plaintext and in TLS, beside PCCL 1.0.0, PyTorch's
 // Gloo and plain TCP that sends as many bytes over one or more connections. All take
 // turns in one run; the table says for each how long an operation took (median,
 // without the first), what part of the ideal that is (the bytes at the rate of the
@@ -24,7 +24,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/lab"
 )
 
 const orderVariable = "GOPCCL_CONTEST_ORDER"

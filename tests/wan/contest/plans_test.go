@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/lab"
 )
 
 // Nobody measures anything and nothing is set: hosts of very different rates soon take

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/lab"
 )
 
 // match is one table: contestants in turns in one network.
@@ -138,7 +138,7 @@ func (list outcomes) write(base string) error {
 
 const preface = `# The open internet
 
-All-reduces of float32 over emulated wide-area networks (` + "`tests/wan/internal/lab`" + `: real TCP between network namespaces; rates, delays, queues and losses by profile and seed). ` + "`make wan`" + ` (Linux, root) plays all matches and writes this page. Contestants take turns in one network. gopccl runs with its defaults, and once more with a credential for each process, in TLS. PCCL 1.0.0 runs with as many connections as the row says, Gloo is PyTorch's; its transport in TLS is not in PyTorch's wheels (2.15.0 is built without ` + "`USE_GLOO_WITH_OPENSSL`" + `), so it has no row. Plain TCP is not a collective: every host sends the next one as many bytes as a ring all-reduce does, over so many connections, without waiting and without reducing; "paced" is at 0.90 of the slowest uplink.
+All-reduces of float32 over emulated wide-area networks (` + "`tests/internal/lab`" + `: real TCP between network namespaces; rates, delays, queues and losses by profile and seed). ` + "`make wan`" + ` (Linux, root) plays all matches and writes this page. Contestants take turns in one network. gopccl runs with its defaults, and once more with a credential for each process, in TLS. PCCL 1.0.0 runs with as many connections as the row says, Gloo is PyTorch's; its transport in TLS is not in PyTorch's wheels (2.15.0 is built without ` + "`USE_GLOO_WITH_OPENSSL`" + `), so it has no row. Plain TCP is not a collective: every host sends the next one as many bytes as a ring all-reduce does, over so many connections, without waiting and without reducing; "paced" is at 0.90 of the slowest uplink.
 
 Seconds are medians without the first operation. The ideal is these bytes at the rate of the slowest uplink, without any delay. The laboratory counts the packets that it delivered more than a millisecond late: a row with more than 1 % of them does not count.
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/lab"
 )
 
 func sample() outcomes {

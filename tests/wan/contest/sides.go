@@ -16,8 +16,8 @@ import (
 
 	"github.com/gopccl/gopccl/tests/internal/gloo"
 	"github.com/gopccl/gopccl/tests/internal/issued"
+	"github.com/gopccl/gopccl/tests/internal/lab"
 	"github.com/gopccl/gopccl/tests/internal/pccl"
-	"github.com/gopccl/gopccl/tests/wan/internal/lab"
 )
 
 // proc is a process in a host, which answers a line with a line of JSON.

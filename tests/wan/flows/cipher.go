@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/netns"
+	"github.com/gopccl/gopccl/tests/internal/netns"
 )
 
 // cipher compares all-reduces in plaintext with those in TLS, in turns, over links so slow

@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/tests/internal/issued"
-	"github.com/gopccl/gopccl/tests/wan/internal/netns"
+	"github.com/gopccl/gopccl/tests/internal/netns"
 )
 
 // taskVariable holds the task of a process of a world.

@@ -15,7 +15,7 @@ import (
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
 	"github.com/gopccl/gopccl/tests/internal/issued"
-	"github.com/gopccl/gopccl/tests/wan/internal/netns"
+	"github.com/gopccl/gopccl/tests/internal/netns"
 )
 
 // task is what a process of a world is told.

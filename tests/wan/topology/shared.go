@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/core/topo"
-	"github.com/gopccl/gopccl/tests/wan/internal/netns"
+	"github.com/gopccl/gopccl/tests/internal/netns"
 )
 
 // sharing puts two of four peers behind one uplink. Every link of theirs has

@@ -15,8 +15,8 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/topo"
+	"github.com/gopccl/gopccl/tests/internal/netns"
 	"github.com/gopccl/gopccl/tests/internal/pccl"
-	"github.com/gopccl/gopccl/tests/wan/internal/netns"
 )
 
 // peer is a process in a host of its own.

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
-	"github.com/gopccl/gopccl/tests/wan/internal/netns"
+	"github.com/gopccl/gopccl/tests/internal/lab/netem"
+	"github.com/gopccl/gopccl/tests/internal/netns"
 )
 
 // Lab is a running network. Its methods are safe for concurrent use.

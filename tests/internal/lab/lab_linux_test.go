@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
+	"github.com/gopccl/gopccl/tests/internal/lab/netem"
 )
 
 func start(t testing.TB, text string) *Lab {

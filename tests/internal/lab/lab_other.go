@@ -3,8 +3,8 @@
 package lab
 
 import (
-	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
-	"github.com/gopccl/gopccl/tests/wan/internal/netns"
+	"github.com/gopccl/gopccl/tests/internal/lab/netem"
+	"github.com/gopccl/gopccl/tests/internal/netns"
 )
 
 // Lab is a running network.

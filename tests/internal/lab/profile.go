@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/tests/wan/internal/lab/netem"
+	"github.com/gopccl/gopccl/tests/internal/lab/netem"
 )
 
 //go:embed profiles/*.txt
