@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 func TestChurn(t *testing.T) {
 	o := options{length: time.Minute, seed: uint64(time.Now().UnixNano() % 1000), most: 8, count: 64 << 10, compute: 40 * time.Millisecond}
 	if *soak {
-		o.length, o.most, o.count, o.compute = 10*time.Minute, most, 256<<10, 60*time.Millisecond
+		o = options{length: 10 * time.Minute, seed: o.seed}.usual()
 	}
 	o.tell = func(text string) { t.Log(text) }
 	t.Logf("seed %d", o.seed)
@@ -56,6 +56,7 @@ func TestConditionsHaveTeeth(t *testing.T) {
 		"few operations hit":         func(r *result) { r.books.Hit = 49 },
 		"hardly a step":              func(r *result) { r.books.Steps = 79 },
 		"nobody killed while it ran": func(r *result) { r.books.Deaths.Took = nil },
+		"a second repeat":            func(r *result) { r.dark.again = 1 },
 		"memory that grows":          func(r *result) { r.usage[0].final += memoryGrowth },
 		"descriptors that stay open": func(r *result) { r.usage[0].open += fileGrowth },
 	} {

@@ -9,9 +9,11 @@
 //	go run ./tests/churn -for 8h -write docs/churn.md      # make churn
 //	go run ./tests/churn -for 10m -seed 7
 //	go run ./tests/churn -secure                           # in TLS
+//	go run ./tests/churn -network lossy -for 10m           # over an emulated wide area; Linux, root
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -30,9 +32,10 @@ func main() {
 	var o options
 	flag.DurationVar(&o.length, "for", time.Minute, "how long the run lasts")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the schedule")
-	flag.IntVar(&o.most, "most", most, "trainers at most")
-	flag.IntVar(&o.count, "count", 256<<10, "elements of the largest operations")
-	flag.DurationVar(&o.compute, "compute", 60*time.Millisecond, "how long a step computes")
+	flag.IntVar(&o.most, "most", 0, "trainers at most; 0: 12, or 6 over a network")
+	flag.IntVar(&o.count, "count", 0, "elements of the largest operations; 0: 262144, or 16384 over a network")
+	flag.DurationVar(&o.compute, "compute", 0, "how long a step computes; 0: 60ms, or 200ms over a network")
+	flag.StringVar(&o.network, "network", "", "spread the processes over this emulated wide area (a `profile` of tests/internal/lab; Linux, root)")
 	secure := flag.Bool("secure", false, "every connection in TLS, each process with a credential of its own")
 	write := flag.String("write", "", "write what came out to this `FILE`, in Markdown")
 	flag.Parse()
@@ -42,7 +45,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	o.tell = func(text string) { fmt.Println(text) }
-	res, err := run(ctx, o)
+	res, err := run(ctx, o.usual())
 	if err == nil {
 		fmt.Print(res.table())
 		err = res.conditions()
@@ -67,7 +70,18 @@ type options struct {
 	most    int
 	count   int
 	compute time.Duration
+	network string       // the profile of an emulated wide area; "": loopback
 	tell    func(string) // takes a line each minute
+}
+
+// usual fills in what is not given.
+func (o options) usual() options {
+	trainers, count, compute := most, 256<<10, 60*time.Millisecond
+	if o.network != "" {
+		trainers, count, compute = 6, 16<<10, 200*time.Millisecond
+	}
+	o.most, o.count, o.compute = cmp.Or(o.most, trainers), cmp.Or(o.count, count), cmp.Or(o.compute, compute)
+	return o
 }
 
 // usage is what a process needs, at the start and at the end of a run.
@@ -87,12 +101,24 @@ const (
 )
 
 func run(ctx context.Context, o options) (*result, error) {
-	crew, err := world.NewCrew(world.Order{Compute: o.compute, SyncEvery: 5, OptimizeEvery: 50, Count: o.count, Pool: 2})
+	order := world.Order{Compute: o.compute, SyncEvery: 5, OptimizeEvery: 50, Count: o.count, Pool: 2}
+	var crew *world.Crew
+	var net *network
+	var err error
+	if o.network == "" {
+		crew, err = world.NewCrew(order)
+	} else {
+		if net, err = newNetwork(o.network, o.seed); err != nil {
+			return nil, err
+		}
+		defer net.Close()
+		crew, err = world.NewCrewAt(net.place, order)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer crew.Close()
-	s := newStorm(crew, o)
+	s := newStorm(crew, net, o)
 	if err := crew.Begin(elders); err != nil {
 		return nil, err
 	}
@@ -120,7 +146,7 @@ func run(ctx context.Context, o options) (*result, error) {
 		return nil, fmt.Errorf("at the end, after %v: %w", time.Since(began).Round(time.Second), err)
 	}
 	measure(crew, res)
-	res.took, res.busy, res.books, res.faults = time.Since(began), s.busy, crew.Books, s.counts
+	res.took, res.busy, res.books, res.faults, res.dark = time.Since(began), s.busy, crew.Books, s.counts, s.dark
 	return res, nil
 }
 

@@ -19,6 +19,7 @@ type result struct {
 	steps int           // before the schedule began
 	usage []usage
 	books world.Books
+	dark  darkness
 	faults
 }
 
@@ -35,6 +36,7 @@ func (r *result) conditions() error {
 	b := &r.books
 	need(b.Wrong == 0 && b.Dropped == 0, "%d wrong results, %d honest peers dropped", b.Wrong, b.Dropped)
 	need(3*b.Full >= b.Operations, "only %d of %d operations had everybody in them", b.Full, b.Operations)
+	need(r.dark.again == 0, "%d steps had more repeats than operations after a blackout", r.dark.again)
 	// Kills come every 0.75 s, 80 in a minute of them.
 	need(8*b.Hit >= 5*r.kills, "only %d operations were hit in flight by %d kills: 50 for 80 were expected", b.Hit, r.kills)
 	need(b.Steps-r.steps >= r.kills, "only %d steps among %d kills", b.Steps-r.steps, r.kills)
@@ -60,12 +62,16 @@ func (r *result) table() string {
 		fmt.Fprintf(&t, "| %s | %s |\n", what, fmt.Sprintf(format, a...))
 	}
 	t.WriteString("| What | Result |\n|---|---|\n")
-	row("length", "%v, of it %v with kills every 0.5 to 1 s; seed %d", r.took.Round(time.Second), r.busy.Round(time.Second), r.seed)
+	row("length", "%v, of it %v with kills; seed %d", r.took.Round(time.Second), r.busy.Round(time.Second), r.seed)
 	row("trainers", "%d to %d at a time, %d started", least, r.most, b.Spawned)
 	row("steps", "%d, %s each on average", b.Steps, ms(r.took/time.Duration(max(1, b.Steps))))
 	row("operations", "%d, of which %.0f %% had every trainer in them that ran at that moment (newcomers on their way included); %.1f of %.1f on average",
 		b.Operations, share(b.Full, b.Operations), float64(b.Members)/float64(max(1, b.Operations)), float64(b.Present)/float64(max(1, b.Operations)))
 	row("done to it", "%v", r.faults)
+	if r.network != "" {
+		row("network", "%s", r.network)
+		row("blackouts of a pair of hosts", "%v", r.dark)
+	}
 	row("operations hit in flight", "%d, %.0f a minute of kills; each was repeated by the survivors", b.Hit, float64(b.Hit)/max(1e-9, r.busy.Minutes()))
 	row("results compared with the model, and bit by bit with those of the other peers", "%d, %d of them wrong", b.Compared, b.Wrong)
 	row("shared states compared", "%d, all the same on all peers", b.Hashes)
@@ -94,6 +100,6 @@ A master and trainers as real processes on one machine, disturbed all the time: 
 `+"`go run ./tests/churn %s`"+`, begun %s, on %s.
 
 %s
-A part of a minute is in `+"`make test`"+`, ten minutes are in `+"`make soak`"+`, and `+"`make churn HOURS=8`"+` writes this page.
+A part of a minute is in `+"`make test`"+`, ten minutes are in `+"`make soak`"+`, and `+"`make churn HOURS=8`"+` writes this page. `+"`-network lossy`"+` spreads the processes over an emulated wide area, where pairs of hosts are cut off from each other for five seconds, too.
 `, mib(int64(8*r.count)), args, r.began.UTC().Format("2006-01-02 15:04 UTC"), process.Machine(), r.table())
 }

@@ -32,6 +32,9 @@ type storm struct {
 	target int // trainers to have, changed from time to time
 	most   int
 	relays bool
+	net    *network      // nil: loopback
+	slow   time.Duration // how many times as long as on loopback times between two deeds are
+	dark   darkness
 	counts faults
 	busy   time.Duration // spent killing
 
@@ -39,10 +42,12 @@ type storm struct {
 	hunt  bool   // the next beginning of a step is the time to kill
 }
 
-func newStorm(crew *world.Crew, o options) *storm {
-	return &storm{
-		crew: crew, rng: rand.New(rand.NewPCG(o.seed, 0)), target: atRest, most: o.most, relays: world.CanRelay(),
+func newStorm(crew *world.Crew, net *network, o options) *storm {
+	s := &storm{crew: crew, rng: rand.New(rand.NewPCG(o.seed, 0)), target: atRest, most: o.most, relays: world.CanRelay(), slow: 1}
+	if net != nil {
+		s.net, s.slow, s.relays = net, distance, false // relays stand on loopback
 	}
+	return s
 }
 
 // faults are what was done, by kind.
@@ -62,8 +67,8 @@ func (s *storm) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(s.rng.Int64N(int64(high-low)+1))
 }
 
-// cycle is a time of kills, a quiet one, and a time in which somebody falls
-// silent for good. It ends at limit at the latest.
+// cycle is a time of kills, a quiet one, over a network a blackout of two of its
+// hosts, and a time in which somebody falls silent for good. It ends at limit at the latest.
 func (s *storm) cycle(n int, limit time.Time) error {
 	began := time.Now()
 	if err := s.rage(earlier(began.Add(busyTime), limit)); err != nil {
@@ -72,6 +77,11 @@ func (s *storm) cycle(n int, limit time.Time) error {
 	s.busy += time.Since(began)
 	if err := s.calm(earlier(time.Now().Add(calmTime), limit)); err != nil {
 		return err
+	}
+	if s.net != nil && time.Until(limit) > blackoutLength+answerAfter {
+		if err := s.blackout(); err != nil {
+			return err
+		}
 	}
 	if time.Until(limit) < beyond+4*time.Second {
 		return s.rage(limit)
@@ -86,23 +96,25 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// rage kills somebody each 0.5 to 1 s, mostly in the middle of an operation,
+// rage kills somebody each 0.5 to 1 s (on loopback), mostly in the middle of an operation,
 // and does smaller things in between.
 func (s *storm) rage(until time.Time) error {
 	s.crew.OnBegin = func(*world.Proc) {
 		if s.hunt {
 			s.hunt = false
-			s.after(s.between(0, 12*time.Millisecond), s.killOne)
+			s.after(s.slow*s.between(0, 12*time.Millisecond), s.killOne)
 		}
 	}
 	defer func() { s.crew.OnBegin, s.hunt = nil, false }()
-	next, minor := time.Now().Add(s.between(500*time.Millisecond, time.Second)), time.Now().Add(s.between(time.Second, 3*time.Second))
+	kill := func() time.Time { return time.Now().Add(s.slow * s.between(500*time.Millisecond, time.Second)) }
+	small := func() time.Time { return time.Now().Add(s.slow * s.between(time.Second, 3*time.Second)) }
+	next, minor := kill(), small()
 	for time.Now().Before(until) {
 		if err := s.turn(); err != nil {
 			return err
 		}
 		if time.Now().After(next) {
-			next = time.Now().Add(s.between(500*time.Millisecond, time.Second))
+			next = kill()
 			if s.rng.IntN(5) == 0 {
 				s.killOne() // wherever the run is
 			} else {
@@ -110,7 +122,7 @@ func (s *storm) rage(until time.Time) error {
 			}
 		}
 		if time.Now().After(minor) {
-			minor = time.Now().Add(s.between(time.Second, 3*time.Second))
+			minor = small()
 			s.minor()
 		}
 	}
