@@ -28,6 +28,9 @@ const (
 	// read by a few connections at a time, so that many cannot fill the memory.
 	smallRequest = 64 << 10
 	largeReaders = 4
+	// longAnswer is what it takes that a connection is read while it is answered: the keys
+	// of one in TLS are made new meanwhile only if both ends read.
+	longAnswer = 256 << 20
 )
 
 // ServerConfig configures a Server. Zero values take the defaults.
@@ -47,6 +50,9 @@ type ServerConfig struct {
 	// ShutGrace is how long Shut lets running transfers continue before it cuts
 	// them. Default 500 ms.
 	ShutGrace time.Duration
+	// LongAnswer is the bytes of tensors from which on a connection is read while it is
+	// answered. Default 256 MiB.
+	LongAnswer uint64
 	// Security makes connections secure.
 	Security sockets.Security
 	// Tune prepares an accepted connection. Default platform.TuneP2P with the
@@ -66,6 +72,9 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	}
 	if c.StallTimeout <= 0 {
 		c.StallTimeout = 30 * time.Second
+	}
+	if c.LongAnswer == 0 {
+		c.LongAnswer = longAnswer
 	}
 	if c.ShutGrace <= 0 {
 		c.ShutGrace = 500 * time.Millisecond
@@ -260,7 +269,7 @@ func (s *Server) handle(conn net.Conn) {
 			return
 		}
 		s.conns.Spoke(conn)
-		if err := s.answer(conn, req); err != nil {
+		if err := s.answer(conn, r, req); err != nil {
 			log.Warn("shared state transfer failed", "err", err)
 			return
 		}
@@ -302,7 +311,7 @@ func (s *Server) read(conn net.Conn, r *bufio.Reader) (wire.C2SRequestSharedStat
 // answer answers one request and sends the tensors it asked for. Requesters of
 // host memory wait for no turn: a requester that hears nothing takes the holder for dead, and
 // all of them share the link anyway.
-func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
+func (s *Server) answer(conn net.Conn, r *bufio.Reader, req wire.C2SRequestSharedState) error {
 	out := sender{conn: conn, stall: s.cfg.StallTimeout}
 	out.all, _ = transport.NonBlocking(conn).(transport.VecWriter)
 	w := s.enter(conn)
@@ -323,6 +332,9 @@ func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 		total += uint64(c.bytes())
 	}
 	w.tx.Add(total)
+	if total >= s.cfg.LongAnswer {
+		defer attend(conn, r)()
+	}
 	out.add(wire.Append(nil, rsp))
 	for _, key := range req.Keys {
 		c := w.tensors[key]
@@ -331,6 +343,24 @@ func (s *Server) answer(conn net.Conn, req wire.C2SRequestSharedState) error {
 		}
 	}
 	return out.flush()
+}
+
+// attend reads a connection while it is answered, which is how the requester makes the keys
+// of one in TLS new. What it finds is left for the next request, and so is the end of the
+// connection. It ends with the function that it returns.
+func attend(conn net.Conn, r *bufio.Reader) (end func()) {
+	over := make(chan struct{})
+	if conn.SetReadDeadline(time.Time{}) != nil {
+		return func() {} // it is closed
+	}
+	go func() {
+		defer close(over)
+		_, _ = r.Peek(1)
+	}()
+	return func() {
+		_ = conn.SetReadDeadline(time.Unix(1, 0))
+		<-over
+	}
 }
 
 const (

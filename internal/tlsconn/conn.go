@@ -64,7 +64,7 @@ func (c *Conn) begin(t *tls.Conn) *Conn {
 func newConn(sock net.Conn, pool *buf.Pool) *Conn {
 	c := &Conn{Conn: sock}
 	c.pump = pump{c: c, pool: pool, src: transport.Source(sock)}
-	c.writer = writer{c: c, try: transport.NonBlocking(sock)}
+	c.writer = writer{c: c, try: transport.NonBlocking(sock), most: maxRecords}
 	c.writer.all, _ = c.writer.try.(transport.VecWriter)
 	return c
 }

@@ -31,6 +31,9 @@ type Renewal struct {
 	// After is how many records this end writes, or reads, until it makes the keys new by
 	// itself, 0: half of what they are good for. Only the end that has dialled does.
 	After int64
+	// Most is how many records this end writes with the same keys before the connection
+	// ends, 0: what they are good for.
+	Most int64
 }
 
 var (
@@ -80,6 +83,9 @@ type renewal struct {
 func (c *Conn) Renewable(dialled bool, opt Renewal) {
 	if opt.After == 0 {
 		opt.After = maxRecords / 2
+	}
+	if opt.Most > 0 {
+		c.writer.most = opt.Most
 	}
 	c.renewals.how.Store(&how{opt, dialled})
 }

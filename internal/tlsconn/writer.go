@@ -33,6 +33,7 @@ type writer struct {
 	stage   []byte    // small buffers that were gathered; nil between calls
 	staged  int
 	records int64
+	most    int64 // of records
 }
 
 // end gives the turn up.
@@ -226,7 +227,7 @@ func (w *writer) gather(b []byte) (int, error) {
 
 // record seals b, in as many records as it takes.
 func (w *writer) record(b []byte) error {
-	if w.records += int64(len(b)+record-1) / record; w.records > maxRecords {
+	if w.records += int64(len(b)+record-1) / record; w.records > w.most {
 		return errWorn
 	}
 	_, err := w.tls.Write(b)
