@@ -262,22 +262,46 @@ func writeJSON(w io.Writer, v any) error {
 
 func newKeysRevokeCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "revoke NAME|SERIAL|FINGERPRINT|TOKEN-ID",
+		Use:   "revoke NAME|SERIAL|FINGERPRINT|TOKEN-ID | --list FILE",
 		Short: "Put certificates on the revocation list, or withdraw a join token",
 		Long: `Put certificates on the revocation list of the run: all that a name has so far,
 or the one with a serial number or a fingerprint. A name can be issued again.
 
 The id of a join token (gopccl keys list --tokens) withdraws the token: nobody joins
-with it any more. Those who have joined stay; their certificates are revoked by name.`,
+with it any more. Those who have joined stay; their certificates are revoked by name.
+
+A directory that was restored from a copy has forgotten what came later. --list takes up
+what a revocation list revokes that was in force, and --unlogged revokes what is not in the
+log: a serial number of 32 digits, or with --role all certificates of a name in that role.`,
 		Example: `  gopccl keys revoke gpu-7 --dir run-keys
-  gopccl keys revoke 4f2a9c01d7e83b56 --dir run-keys`,
-		Args: cobra.ExactArgs(1),
+  gopccl keys revoke 4f2a9c01d7e83b56 --dir run-keys
+  gopccl keys revoke --list /etc/gopccl/revoked.crl --dir run-keys`,
+	}
+	var file, role string
+	var unlogged bool
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case (file != "") == (len(args) > 0):
+			return fmt.Errorf("want what is to be revoked, or --list (accepts 1 arg(s), received %d)", len(args))
+		case file != "" && unlogged:
+			return errors.New("--list and --unlogged do not go together")
+		}
+		return cobra.MaximumNArgs(1)(cmd, args)
 	}
 	dir := dirFlag(cmd)
+	cmd.Flags().StringVar(&file, "list", "", "take up what the revocation list in `FILE` revokes")
+	cmd.Flags().BoolVar(&unlogged, "unlogged", false, "a serial number that the log does not have, or a name (--role)")
+	cmd.Flags().StringVar(&role, "role", "", "with --unlogged: what follows is a name in this role, peer, master, observer or issuer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d, err := authority.Open(*dir, time.Now)
 		if err != nil {
 			return err
+		}
+		if file != "" {
+			return takeUp(cmd, d, file)
+		}
+		if unlogged {
+			return unloggedOf(cmd, d, role, args[0])
 		}
 		if withdrawn, err := d.Withdraw(args[0]); err != nil {
 			return err
@@ -297,4 +321,48 @@ with it any more. Those who have joined stay; their certificates are revoked by 
 		return nil
 	}
 	return cmd
+}
+
+// unloggedOf revokes a serial number, or a name in a role, of which the log knows nothing. Which
+// of the two it is has to be said: a serial number that was cut short would be a name.
+func unloggedOf(cmd *cobra.Command, d *authority.Dir, role, what string) error {
+	if role == "" {
+		if err := d.RevokeSerial(what); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked serial %s, which the log does not have\n", what)
+		return err
+	}
+	is, err := secure.ParseRole(role)
+	if err != nil {
+		return usage("revoke", "--role: %w", err)
+	}
+	if err := d.RevokeName(is, what); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "revoked %s %s, which the log does not have\n", is, what)
+	return err
+}
+
+// takeUp has the directory revoke what a list in a file does.
+func takeUp(cmd *cobra.Command, d *authority.Dir, file string) error {
+	l, err := secure.LoadList(file)
+	if err != nil {
+		return errs.New(errs.CorruptFile, "take up revocation list", err)
+	}
+	added, err := d.TakeUp(l)
+	if err != nil {
+		return err
+	}
+	for _, what := range added {
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked %s\n", what); err != nil {
+			return err
+		}
+	}
+	now, err := d.List()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "list %d: %d taken up from list %d\n", now.Number(), len(added), l.Number())
+	return err
 }

@@ -71,6 +71,22 @@ func (l *List) Serials() (list []*big.Int) {
 // Names returns the names on the list.
 func (l *List) Names() []Denied { return slices.Clone(l.denied) }
 
+// Lacks returns what l does not revoke of what another list does: serial numbers in
+// hexadecimal, and roles with names.
+func (l *List) Lacks(other *List) (what []string) {
+	for _, n := range other.Serials() {
+		if !l.serials[key(n)] {
+			what = append(what, fmt.Sprintf("%032x", n))
+		}
+	}
+	for _, o := range other.denied {
+		if !slices.ContainsFunc(l.denied, func(d Denied) bool { return d.Role == o.Role && d.Name == o.Name && !o.Upto.After(d.Upto) }) {
+			what = append(what, o.Role.String()+" "+o.Name)
+		}
+	}
+	return what
+}
+
 // signed finds the signer of a list among those that are trusted.
 func signed(l *List, authorities, issuers []*x509.Certificate) (signedList, error) {
 	for i, by := range slices.Concat(authorities, issuers) {
@@ -83,6 +99,12 @@ func signed(l *List, authorities, issuers []*x509.Certificate) (signedList, erro
 		return signedList{l, by, by}, nil
 	}
 	return signedList{}, errors.New("the revocation list is not signed by a trusted authority or issuer")
+}
+
+// SignedBy returns an error if none of some authorities has signed the list.
+func (l *List) SignedBy(authorities ...*x509.Certificate) error {
+	_, err := signed(l, authorities, nil)
+	return err
 }
 
 // Signer returns what tells the signer of a list from others (Pin), if it is an authority

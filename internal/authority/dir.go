@@ -12,10 +12,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/big"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -424,95 +422,4 @@ func (d *Dir) List() (*secure.List, error) {
 		return nil, errs.New(errs.CorruptFile, "read revocation list", fmt.Errorf("%s: %w", d.file(listFile), err))
 	}
 	return l, nil
-}
-
-// Revoked reports whether a list has a certificate of the log.
-func Revoked(l *secure.List, e Entry) bool {
-	for _, s := range l.Serials() {
-		if fmt.Sprintf("%032x", s) == e.Serial {
-			return true
-		}
-	}
-	for _, n := range l.Names() {
-		if n.Role.String() == e.Role && n.Name == e.Name && !e.NotBefore.After(n.Upto) {
-			return true
-		}
-	}
-	return false
-}
-
-// Revoke puts certificates on the list: those of a name, or the one of a serial
-// number or a fingerprint, and those that it was renewed by. It returns what is on the list that was valid.
-func (d *Dir) Revoke(what string) (found []Entry, err error) {
-	const op = "revoke"
-	err = d.change(func(s *Signer) error {
-		now := d.now()
-		l, err := d.List()
-		if err != nil {
-			return err
-		}
-		log, err := d.Log()
-		if err != nil {
-			return err
-		}
-		var entries []x509.RevocationListEntry
-		for _, n := range l.Serials() {
-			entries = append(entries, x509.RevocationListEntry{SerialNumber: n, RevocationTime: now})
-		}
-		names := l.Names()
-		gone := map[string]bool{} // serial numbers: who has a key had the next one signed with it
-		for _, e := range log {   // in the order in which they were made
-			named := e.Name == what
-			parent, renewed := strings.CutPrefix(e.By, renewedBy)
-			if !named && e.Serial != what && e.Fingerprint != what && !(renewed && gone[parent]) {
-				continue
-			}
-			if gone[e.Serial] = true; Revoked(l, e) {
-				continue
-			}
-			n, ok := new(big.Int).SetString(e.Serial, 16)
-			role, rerr := secure.ParseRole(e.Role)
-			if !ok || rerr != nil {
-				return fail(op, errs.CorruptFile, "%s: serial %q, role %q", d.file(logFile), e.Serial, e.Role)
-			}
-			found = append(found, e)
-			entries = append(entries, x509.RevocationListEntry{SerialNumber: n, RevocationTime: now})
-			if named {
-				names = deny(names, secure.Denied{Role: role, Name: e.Name, Upto: now.Add(-tolerance).Truncate(time.Second)})
-			}
-		}
-		if len(found) == 0 {
-			return fail(op, errs.InvalidArgument, "no certificate that is not revoked has the name, serial number or fingerprint %.80q", what)
-		}
-		by, err := d.listSigner(s)
-		if err != nil {
-			return err
-		}
-		der, err := by.List(l.Number()+1, entries, names, now)
-		if err == nil {
-			if len(der) > secure.MaxList {
-				return fail(op, errs.InvalidArgument, "the list would have %d bytes; at most %d", len(der), secure.MaxList)
-			}
-			err = durable.Replace(d.file(listFile), der, 0o600)
-		}
-		if err != nil {
-			return errs.New(errs.InvalidConfig, op, err)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return found, nil
-}
-
-// deny adds a name, or moves its time forward.
-func deny(names []secure.Denied, d secure.Denied) []secure.Denied {
-	for i, n := range names {
-		if n.Role == d.Role && n.Name == d.Name {
-			names[i] = d
-			return names
-		}
-	}
-	return append(names, d)
 }

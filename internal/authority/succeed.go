@@ -229,11 +229,7 @@ func (d *Dir) Finish(force bool) error {
 			return err
 		}
 		now := d.now()
-		var entries []x509.RevocationListEntry
-		for _, n := range l.Serials() {
-			entries = append(entries, x509.RevocationListEntry{SerialNumber: n, RevocationTime: now})
-		}
-		der, err := s.List(l.Number()+1, entries, l.Names(), now)
+		der, err := s.List(l.Number()+1, listed(l.Serials(), now), l.Names(), now)
 		if err != nil {
 			return errs.New(errs.InvalidConfig, opSucceed, err)
 		}

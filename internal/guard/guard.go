@@ -193,11 +193,11 @@ func at(o Options, is secure.Role, now func() time.Time) (*Guard, error) {
 		g.own = own{path: o.File, is: is}
 	}
 	if o.Revoked != "" {
-		l, err := readList(o.Revoked)
+		l, err := secure.LoadList(o.Revoked)
 		if err != nil {
 			return nil, errs.New(errs.CorruptFile, opRead, err)
 		}
-		opt.Lists, g.list.last = []*secure.List{l}, l
+		opt.Lists, g.list.read = []*secure.List{l}, []*secure.List{l}
 	}
 	t, err := secure.NewTrust(opt)
 	if err != nil {

@@ -3,7 +3,6 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 
@@ -112,10 +111,7 @@ func (g *Guard) fit(c *secure.Credential) (*secure.Trust, error) {
 // holds mu.
 func (l *list) trust(opt secure.TrustOptions) (*secure.Trust, error) {
 	opt.Lists = nil
-	for _, t := range append(slices.Collect(maps.Values(l.told)), l.last) {
-		if t == nil {
-			continue
-		}
+	for _, t := range slices.Concat(l.told, l.read) {
 		if _, err := t.Signer(opt.Credential); err == nil {
 			opt.Lists = append(opt.Lists, t)
 		}

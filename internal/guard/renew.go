@@ -34,8 +34,10 @@ func lasts(cs tls.ConnectionState) (until time.Time) {
 
 // renewable lets a connection have new keys, and its ends show the certificates that they
 // have by then, while it is used. Those of other purposes are short, or are dialled again.
+// One for shared state only has new keys when they are worn: before that, the end that has
+// dialled may not be reading yet.
 func (g *Guard) renewable(c *tlsconn.Conn, want secure.Want, dialled bool) {
-	if want.Purpose != secure.Control && want.Purpose != secure.Data {
+	if want.Purpose != secure.Control && want.Purpose != secure.Data && want.Purpose != secure.State {
 		return
 	}
 	var shown *secure.Credential
@@ -119,7 +121,7 @@ func (g *Guard) age() *News {
 			} else { // of its chain something expired that does not count
 				g.note(c, func(o *opened) { o.until = now.Add(time.Minute) })
 			}
-		case o.want.Server && o.stale(mine, now, since, spread) && c.Renew() == nil:
+		case o.want.Server && o.want.Purpose != secure.State && o.stale(mine, now, since, spread) && c.Renew() == nil:
 			g.note(c, func(o *opened) { o.tried = now })
 		}
 	}

@@ -29,10 +29,13 @@ type list struct {
 	path string // "": there is none
 
 	mu   sync.Mutex
-	last *secure.List              // in force, of the file
-	told map[[32]byte]*secure.List // in force, as the master has told, by their signers
-	opt  secure.TrustOptions       // without the lists
+	read []*secure.List      // in force, of the file, the last one last
+	told []*secure.List      // in force, as the master has told
+	opt  secure.TrustOptions // without the lists
 }
+
+// MostHeld bounds the lists of one origin that are in force together.
+const MostHeld = 8
 
 // opened is a connection whose handshake has succeeded.
 type opened struct {
@@ -95,9 +98,12 @@ func (g *Guard) forget(c *tlsconn.Conn) {
 type News struct {
 	// Credential is the one that is shown from now on, nil: it has not changed.
 	Credential *secure.Credential
-	// Listed says that there is a newer revocation list, and Number is its number.
+	// Listed says that there is a newer revocation list, and Number is its number. Kept says
+	// what an earlier one of the same signer revokes and this one does not, which stays
+	// revoked; "": nothing.
 	Listed bool
 	Number int64
+	Kept   string
 	// Revoked are the connections that are to be ended.
 	Revoked []Revoked
 }
@@ -161,32 +167,31 @@ func (g *Guard) reloadList() (*News, error) {
 	if g.list.path == "" {
 		return nil, nil
 	}
-	l, err := readList(g.list.path)
+	l, err := secure.LoadList(g.list.path)
 	if err != nil {
 		return nil, errs.New(errs.CorruptFile, opRead, err)
 	}
+	return g.hold(&g.list.read, l, g.list.path)
+}
+
+// hold puts a list in force beside those of the same origin, and in the place of those
+// whose entries it has.
+func (g *Guard) hold(held *[]*secure.List, l *secure.List, from string) (*News, error) {
 	g.list.mu.Lock()
 	defer g.list.mu.Unlock()
-	if _, err := l.Signer(g.list.opt.Credential); err != nil {
-		return nil, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", g.list.path, err))
-	}
-	before := g.list.last
-	if before != nil && l.Number() <= before.Number() {
-		now, err := l.Signer(g.list.opt.Credential)
-		then, other := before.Signer(g.list.opt.Credential)
-		if err == nil && other == nil && now != then {
-			before = nil // numbers of two signers say nothing of each other
-		}
-	}
-	if fresh, err := newer(l, before, g.list.path); err != nil || !fresh {
+	before := *held
+	next, kept, err := beside(before, l, g.list.opt.Credential, from)
+	if err != nil || next == nil {
 		return nil, err
 	}
-	before, g.list.last = g.list.last, l
+	*held = next
 	news, err := g.enforce(l)
 	if err != nil {
-		g.list.last = before
+		*held = before
+		return nil, err
 	}
-	return news, err
+	news.Kept = kept
+	return news, nil
 }
 
 // Take puts a list in force, in DER, that the master has told. It is Reload of a list
@@ -200,59 +205,76 @@ func (g *Guard) Take(der []byte) (*News, error) {
 	if err != nil {
 		return nil, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", from, err))
 	}
-	g.list.mu.Lock()
-	defer g.list.mu.Unlock()
-	by, err := l.Signer(g.list.opt.Credential)
-	if err != nil {
-		return nil, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", from, err))
-	}
-	before := g.list.told[by] // an issuer's list never takes the place of an authority's
-	if fresh, err := newer(l, before, from); err != nil || !fresh {
-		return nil, err
-	}
-	told := g.list.told
-	if g.list.told = maps.Clone(told); g.list.told == nil {
-		g.list.told = map[[32]byte]*secure.List{}
-	}
-	g.list.told[by] = l
-	news, err := g.enforce(l)
-	if err != nil {
-		g.list.told = told
-	}
-	return news, err
+	return g.hold(&g.list.told, l, from)
 }
 
-// Listed returns the revocation list that was read from a file, in DER; nil if there is
-// none.
-func (g *Guard) Listed() []byte {
+// Listed returns the revocation lists that were read from a file, in DER, the last one
+// last.
+func (g *Guard) Listed() (lists []string) {
 	if g == nil {
 		return nil
 	}
 	g.list.mu.Lock()
 	defer g.list.mu.Unlock()
-	if g.list.last == nil {
-		return nil
+	for _, l := range g.list.read {
+		lists = append(lists, string(l.DER()))
 	}
-	return g.list.last.DER()
+	return lists
 }
 
-// newer reports whether l takes the place of a list of the same signer, nil: there is none.
-func newer(l, before *secure.List, from string) (fresh bool, err error) {
-	if before == nil {
-		return true, nil
+// beside returns the lists that are in force once l is, which the file or the master has
+// now; nil: l is among them already. Nothing that was revoked is valid again: an authority
+// never takes an entry back, so one that was restored from a copy has forgotten it, and the
+// list that has the entry stays. kept says what l lacks. A list that is not newer and
+// revokes nothing more is an error.
+func beside(held []*secure.List, l *secure.List, c *secure.Credential, from string) (next []*secure.List, kept string, err error) {
+	fail := func(format string, a ...any) ([]*secure.List, string, error) {
+		return nil, "", errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: "+format, append([]any{from}, a...)...)).
+			WithHint("copy the newest list of the authority; if it was lost, gopccl keys revoke takes up what it has forgotten (--list, --unlogged)")
 	}
-	if bytes.Equal(l.DER(), before.DER()) {
-		return false, nil
+	by, err := l.Signer(c)
+	if err != nil {
+		return nil, "", errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: %w", from, err))
 	}
-	if l.Number() <= before.Number() {
-		is := "older than"
-		if l.Number() == before.Number() {
-			is = "another one than"
+	for _, h := range held {
+		if bytes.Equal(l.DER(), h.DER()) {
+			return nil, "", nil
 		}
-		return false, errs.New(errs.CorruptFile, opRead, fmt.Errorf("%s: list %d is %s list %d, which is in force", from, l.Number(), is, before.Number())).
-			WithHint("copy the newest list of the authority; if it was lost, revoke somebody again until the number is higher")
+		signer, err := h.Signer(c)
+		if err != nil || signer != by { // numbers and entries of two signers say nothing of each other
+			next = append(next, h)
+			continue
+		}
+		lacks := l.Lacks(h)
+		if l.Number() <= h.Number() && len(h.Lacks(l)) == 0 {
+			is := "older than"
+			if l.Number() == h.Number() {
+				is = "another one than"
+			}
+			also := ""
+			if len(lacks) > 0 {
+				also = ", and has no " + some(lacks)
+			}
+			return fail("list %d is %s list %d, which is in force%s", l.Number(), is, h.Number(), also)
+		}
+		if len(lacks) > 0 {
+			kept = some(lacks)
+			next = append(next, h)
+		}
 	}
-	return true, nil
+	if len(next) == MostHeld {
+		return fail("list %d lacks entries of %d others that are in force", l.Number(), MostHeld)
+	}
+	return append(next, l), kept, nil
+}
+
+// some returns the first of what may be many.
+func some(what []string) string {
+	const most = 8
+	if more := len(what) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(what[:most], ", "), more)
+	}
+	return strings.Join(what, ", ")
 }
 
 // enforce puts the lists that are held in force, of which l is new. The caller holds the

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -163,7 +164,7 @@ func TestListOfTheMaster(t *testing.T) {
 	list := func(r run, number int64, gone ...*secure.Credential) []byte {
 		r.path = filepath.Join(t.TempDir(), "list")
 		r.revoke(number, gone...)
-		l, err := readList(r.path)
+		l, err := secure.LoadList(r.path)
 		require.NoError(t, err)
 		return l.DER()
 	}
@@ -279,11 +280,10 @@ func TestListsThatAreNotTakenOver(t *testing.T) {
 	other.path = r.path
 	other.revoke(9)
 	refused("not signed by a trusted authority")
-	r.revoke(3)
+	r.revoke(3, gone)
 	news, err := one.Reload()
 	require.NoError(t, err)
-	require.EqualValues(t, 3, news.Number)
-	r.connected(two, one)
+	require.Equal(t, &News{Listed: true, Number: 3}, news)
 
 	none := of(t, gone)
 	news, err = none.Reload()
@@ -292,6 +292,68 @@ func TestListsThatAreNotTakenOver(t *testing.T) {
 	news, err = (*Guard)(nil).Reload()
 	require.NoError(t, err)
 	require.Nil(t, news)
+}
+
+// Lists of an authority that was restored from a copy have forgotten who was revoked since.
+// Nobody is valid again by that, whatever their numbers, and who they revoke is revoked.
+func TestListsOfARestoredAuthority(t *testing.T) {
+	r := newRun(t)
+	gone, other := r.issue("gpu-2", time.Now()), r.issue("gpu-3", time.Now())
+	all := []*secure.Credential{gone, other}
+	one := r.guard(r.issue("gpu-1", time.Now()))
+	reload := func(number int64, kept string) {
+		news, err := one.Reload()
+		require.NoError(t, err)
+		require.Equal(t, number, news.Number)
+		require.Equal(t, kept, news.Kept)
+	}
+	refused := func(gone ...*secure.Credential) {
+		for _, c := range gone {
+			_, _, _, taken := r.connect(of(t, c), one)
+			require.ErrorIs(t, taken, secure.Revoked)
+		}
+	}
+	r.revoke(3, gone)
+	reload(3, "")
+	serial := fmt.Sprintf("%032x", gone.Leaf().SerialNumber)
+	r.revoke(2)
+	_, err := one.Reload()
+	require.ErrorContains(t, err, "list 2 is older than list 3, which is in force, and has no "+serial)
+	r.revoke(3, other) // the same number once more
+	reload(3, serial)
+	refused(all...)
+	r.revoke(4, other)
+	reload(4, serial)
+	refused(all...)
+	require.Len(t, one.Listed(), 2, "both are told")
+
+	// A newcomer hears of them in whatever order.
+	late := of(t, r.issue("gpu-4", time.Now()))
+	for i := range one.Listed() {
+		_, err := late.Take([]byte(one.Listed()[len(one.Listed())-1-i]))
+		require.NoError(t, err)
+	}
+	for _, c := range all {
+		_, _, _, taken := r.connect(of(t, c), late)
+		require.ErrorIs(t, taken, secure.Revoked)
+	}
+
+	// The authority has taken up what it had forgotten.
+	r.revoke(5, all...)
+	reload(5, "")
+	refused(all...)
+	require.Len(t, one.Listed(), 1)
+
+	// As many as the authority loses are not kept for ever.
+	for n := int64(6); n < 6+MostHeld-1; n++ {
+		r.revoke(n, r.issue("gpu-5", time.Now()))
+		_, err = one.Reload()
+		require.NoError(t, err)
+	}
+	r.revoke(100, r.issue("gpu-5", time.Now()))
+	_, err = one.Reload()
+	require.ErrorContains(t, err, "lacks entries of 8 others")
+	refused(all...)
 }
 
 // A connection that has outlived its certificate is ended, too.

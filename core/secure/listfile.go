@@ -1,19 +1,17 @@
-package guard
+package secure
 
 import (
 	"encoding/pem"
 	"fmt"
 	"io"
 	"os"
-
-	"github.com/gopccl/gopccl/core/secure"
 )
 
 // maxListFile bounds the file of a list: its bytes in DER, or in PEM.
-const maxListFile = 2 * secure.MaxList
+const maxListFile = 2 * MaxList
 
-// readList reads the revocation list that gopccl keys revoke writes.
-func readList(path string) (*secure.List, error) {
+// LoadList reads the revocation list that gopccl keys revoke writes, in DER or in PEM.
+func LoadList(path string) (*List, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -29,7 +27,7 @@ func readList(path string) (*secure.List, error) {
 	if b, _ := pem.Decode(text); b != nil {
 		text = b.Bytes
 	}
-	l, err := secure.ParseList(text)
+	l, err := ParseList(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
