@@ -31,7 +31,7 @@ const (
 
 // Collective describes one collective other than an all-reduce, for which every member
 // of the group has to be a gopccl peer that has them, and the master too
-// (Attributes.Collectives). Kind, Tag, Root, DType, Op and the counts that all know must
+// (Attributes.Collectives). Kind, Tag, Root, DType, Op, Quantize and the counts that all know must
 // be the same on every member: errs.Mismatch where they are not.
 //
 // Members are named by their index in Attributes.Members, which does not change with
@@ -60,6 +60,11 @@ type Collective struct {
 	// Op is the operation of a reduce or reduce-scatter: Sum, Avg, Prod, Max or Min. Every
 	// member adds in the order of the ring, so that the bits depend on it.
 	Op dtype.Op
+	// Quantize is how the blocks of an all-gather or reduce-scatter travel; other kinds take
+	// none. A sum is encoded again at every hop. A block that is gathered is encoded once, by
+	// its owner, and what Dst gets for it is what the others decode, so that all members have
+	// the same bits; Src is as before, but in place it is what Dst gets.
+	Quantize Quantize
 	// Preserve restores Dst after a failure also where it is output alone. It costs a
 	// copy of what is overwritten.
 	Preserve bool
@@ -68,13 +73,14 @@ type Collective struct {
 func (c Collective) inner() peer.Collective {
 	return peer.Collective{
 		Kind: uint8(c.Kind), Tag: c.Tag, Root: c.Root, Src: c.Src, Dst: c.Dst, Counts: c.Counts, SendCounts: c.SendCounts, RecvCounts: c.RecvCounts,
-		DType: c.DType, Op: c.Op, Preserve: c.Preserve,
+		DType: c.DType, Op: c.Op, Quantize: peer.Quantize(c.Quantize), Preserve: c.Preserve,
 	}
 }
 
 // Collect does c with the group and returns the verdict. What is said of AllReduce, of
 // the end of ctx and of failures, holds for every collective. Errors: also
-// errs.Unsupported if a member or the master does not have collectives, and names it.
+// errs.Unsupported if a member or the master does not have collectives, and names it;
+// errs.InvalidArgument if an all-to-all of unequal counts finds no connections between all.
 func (c *Communicator) Collect(ctx context.Context, call Collective) (ReduceInfo, error) {
 	info, err := c.s.CollectAndWait(ctx, call.inner())
 	return ReduceInfo(info), err
@@ -110,7 +116,7 @@ func (c *Communicator) CollectWithRetry(ctx context.Context, describe func(Attri
 }
 
 // CollectOption changes what AllGather and the functions like it pass to Collect: it sets
-// the Tag, Counts or Preserve.
+// the Tag, Counts, Quantize or Preserve.
 type CollectOption func(*Collective)
 
 func collect[T dtype.Element](ctx context.Context, c *Communicator, call Collective, dst, src []T, options []CollectOption) (ReduceInfo, error) {

@@ -45,11 +45,12 @@ func TestConversionsForgetNothing(t *testing.T) {
 	var p Options
 	var o SyncOptions
 	var s SharedState
-	for _, v := range []any{&r, &m, &p, &o, &s} {
+	var call Collective
+	for _, v := range []any{&r, &m, &p, &o, &s, &call} {
 		fill(t, reflect.ValueOf(v).Elem())
 	}
 	s.MarkTorn("x")
-	for _, c := range []struct{ from, to any }{{r, r.inner()}, {m, m.inner()}, {p, p.inner()}, {o, o.inner()}, {s, *s.inner()}} {
+	for _, c := range []struct{ from, to any }{{r, r.inner()}, {m, m.inner()}, {p, p.inner()}, {o, o.inner()}, {s, *s.inner()}, {call, call.inner()}} {
 		from, to := reflect.ValueOf(c.from), reflect.ValueOf(c.to)
 		for i := range to.NumField() {
 			f := to.Type().Field(i)

@@ -16,8 +16,8 @@ const (
 	Min  = dtype.Min  // the smallest
 )
 
-// Quantize says how the data of an all-reduce travels. The zero value sends it
-// as it is. It must be the same on every peer.
+// Quantize says how the data of an all-reduce, all-gather or reduce-scatter travels. The
+// zero value sends it as it is. It must be the same on every peer.
 type Quantize struct {
 	// Algorithm is the registered name of a quantizer, such as "minmax", "zeropoint"
 	// or "blocks"; "none" or "": no quantization.
@@ -61,7 +61,8 @@ func (r Reduce) inner() peer.Reduce {
 }
 
 // ReduceInfo is what a successful all-reduce moved. Bytes are counted as PCCL
-// does (data spec, section 5).
+// does (data spec, section 5); those of other collectives are the blocks alone, in
+// the form in which they travel.
 type ReduceInfo struct {
 	// WorldSize is the number of members of the group, as known at launch.
 	WorldSize int

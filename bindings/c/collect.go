@@ -8,11 +8,13 @@ import "C"
 import (
 	"fmt"
 	"math"
+	"strings"
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 // barrierTag is that of the handle of a barrier, which has no tag of its own.
@@ -48,6 +50,9 @@ func collective(on call, a core.Attributes, d *C.gopcclCollective_t) (c core.Col
 			return c, err
 		}
 	}
+	if c.Quantize, err = quantization(on, d.quantizer, d.quantized_type, c.DType, c.Op); err != nil {
+		return c, err
+	}
 	sends, receives := takesPart(a.Index == c.Root, c.Kind)
 	if sends {
 		if c.Src, err = hostOperand(on, "src", unsafe.Pointer(d.src), d.src_count, c.DType); err != nil {
@@ -58,6 +63,34 @@ func collective(on call, a core.Attributes, d *C.gopcclCollective_t) (c core.Col
 		c.Dst, err = hostOperand(on, "dst", d.dst, d.dst_count, c.DType)
 	}
 	return c, err
+}
+
+// quantization returns how data of type t travels: by the quantizer called name, as the type
+// that is named, or the narrowest that the quantizer has.
+func quantization(on call, name, wire *C.char, t dtype.Type, op dtype.Op) (z core.Quantize, err error) {
+	if name == nil {
+		return z, nil
+	}
+	z.Algorithm = C.GoString(name)
+	q, err := quant.Lookup(z.Algorithm)
+	switch {
+	case err != nil:
+		return z, on.bad("quantizer is %q, there are %s", z.Algorithm, strings.Join(quant.Names(), ", "))
+	case q == nil:
+		return core.Quantize{}, nil
+	case wire != nil:
+		if z.Type, err = dtype.ParseWireType(C.GoString(wire)); err != nil {
+			return z, on.bad("quantized_type: %v", err)
+		}
+		return z, nil
+	}
+	if op == dtype.Set { // a kind that does not combine
+		op = dtype.Sum
+	}
+	if w, ok := quant.Narrowest(q, t, op); ok {
+		z.Type = w // else the engine says why there is none
+	}
+	return z, nil
 }
 
 // takesPart reports which buffers the kind has at this member. Others are never looked at.

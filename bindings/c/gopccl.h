@@ -74,13 +74,18 @@ typedef enum gopcclKind_t {
  * One collective other than an all-reduce. Every member of the group must be a
  * gopccl peer that has them, and the master too (gopcclGetGroup says so). Clear it
  * (memset, or = {0}), then set size and what the kind needs. Kind, tag, root,
- * datatype, op and the counts that all know must be the same on every member.
+ * datatype, op, quantization and the counts that all know must be the same on every member.
  *
  * Members are named by their index in gopcclGetGroup, which does not change with
  * the ring; blocks lie in this order, without gaps. In place, the own block is at
  * the same address in src and dst; an all-to-all has no such form. Any other
  * overlap is pcclInvalidArgument. Buffers that the kind does not name for this member
  * are not looked at, and may be NULL. Memory is that of the host.
+ *
+ * quantizer makes what an all-gather or reduce-scatter sends smaller: "minmax",
+ * "zeropoint", "blocks" or that of a plugin, of float and double. A sum is encoded
+ * at every hop. A block that is gathered is encoded by its owner alone, who gets
+ * in dst what the others decode: all members have the same bits.
  *
  * After a failure all that was input is as before, bit by bit. What is output alone
  * is undefined unless preserve is set, which costs a copy of what is overwritten.
@@ -101,6 +106,8 @@ typedef struct gopcclCollective_t {
     pcclDataType_t datatype;
     pcclRedOp_t op;    /* of reduce and reduce-scatter */
     bool preserve;
+    const char *quantizer;      /* see below; NULL or "none": none */
+    const char *quantized_type; /* element type on the wire, as "uint8" or "int4"; NULL: the narrowest it has */
 } gopcclCollective_t;
 
 /*

@@ -266,20 +266,11 @@ func (b *reduceBench) jobs(worlds, sizes []int) (jobs []bench.Reduction, err err
 	if job.DType, err = dtype.ParseType(b.dtype); err != nil {
 		return nil, usageError("--dtype: %w", err)
 	}
-	q, err := quant.Lookup(b.algorithm)
+	q, z, err := quantization(b.algorithm, b.wire, job.DType)
 	if err != nil {
-		return nil, usageError("--quantize: %w; there are %s", err, strings.Join(quant.Names(), ", "))
+		return nil, err
 	}
-	job.Quantize = core.Quantize{Algorithm: b.algorithm, Type: dtype.Uint8}
-	if b.wire != "" {
-		if job.Quantize.Type, err = dtype.ParseWireType(b.wire); err != nil {
-			return nil, usageError("--wire: %w", err)
-		}
-	} else if q != nil {
-		if t, ok := quant.Narrowest(q, job.DType, dtype.Sum); ok {
-			job.Quantize.Type = t // else Check says why there is none
-		}
-	}
+	job.Quantize = z
 	for _, n := range sizes {
 		if job.Count = n / job.DType.Size(); job.Count < 1 {
 			return nil, usageError("--bytes %d is less than one %v", n, job.DType)
@@ -295,6 +286,25 @@ func (b *reduceBench) jobs(worlds, sizes []int) (jobs []bench.Reduction, err err
 		jobs = append(jobs, job)
 	}
 	return jobs, nil
+}
+
+// quantization returns what --quantize and --wire say for elements of type t; a nil
+// quantizer is none.
+func quantization(algorithm, wire string, t dtype.Type) (q quant.Quantizer, z core.Quantize, err error) {
+	if q, err = quant.Lookup(algorithm); err != nil {
+		return nil, z, usageError("--quantize: %w; there are %s", err, strings.Join(quant.Names(), ", "))
+	}
+	z = core.Quantize{Algorithm: algorithm, Type: dtype.Uint8}
+	if wire != "" {
+		if z.Type, err = dtype.ParseWireType(wire); err != nil {
+			return nil, z, usageError("--wire: %w", err)
+		}
+	} else if q != nil {
+		if w, ok := quant.Narrowest(q, t, dtype.Sum); ok {
+			z.Type = w // else Check says why there is none
+		}
+	}
+	return q, z, nil
 }
 
 func prefixed(prefix, s string) string {

@@ -11,12 +11,14 @@ import (
 	"github.com/gopccl/gopccl/cmd/gopccl/internal/bench"
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/quant"
 )
 
 // collectiveBench is what the flags of gopccl bench collective say.
 type collectiveBench struct {
 	benchFlags
-	kinds, dtype string
+	kinds, dtype    string
+	algorithm, wire string
 }
 
 func newBenchCollectiveCmd() *cobra.Command {
@@ -30,6 +32,7 @@ time of a round is that of its slowest peer. --bytes is the size of the buffer w
 the blocks of all, or of what is broadcast or reduced; MB/s is that size by the
 median time.`,
 		Example: `  gopccl bench collective --kind all-gather --world 4 --bytes 64MiB
+  gopccl bench collective --kind all-gather,reduce-scatter --quantize minmax
   gopccl bench collective --kind broadcast,barrier --world 2,4 --json -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return b.run(cmd) },
@@ -38,6 +41,8 @@ median time.`,
 	all := strings.Join(bench.KindNames(), ",")
 	cmd.Flags().StringVar(&b.kinds, "kind", all, "what is timed, comma separated")
 	cmd.Flags().StringVar(&b.dtype, "dtype", "float32", "element type")
+	cmd.Flags().StringVar(&b.algorithm, "quantize", "none", "quantizer of all-gather and reduce-scatter: "+strings.Join(quant.Names(), ", "))
+	cmd.Flags().StringVar(&b.wire, "wire", "", "element type on the wire if quantized (default: the narrowest that the quantizer has)")
 	return cmd
 }
 
@@ -57,7 +62,7 @@ func (b *collectiveBench) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	out, err := b.open(cmd, "kind", "world", "bytes", "dtype", "median", "min", "max", "MB/s", "rx bytes", "tx bytes")
+	out, err := b.open(cmd, "kind", "world", "bytes", "dtype", "quantize", "median", "min", "max", "MB/s", "rx bytes", "tx bytes")
 	if err != nil {
 		return err
 	}
@@ -65,7 +70,7 @@ func (b *collectiveBench) run(cmd *cobra.Command) (err error) {
 	for i, size := range worlds {
 		w.Size = size
 		if err := w.Collective(cmd.Context(), jobs[i], func(r bench.ExchangeResult) error {
-			return out.put(r, r.Kind, strconv.Itoa(r.World), strconv.Itoa(r.Bytes), r.DType, seconds(r.Median), seconds(r.Min), seconds(r.Max),
+			return out.put(r, r.Kind, strconv.Itoa(r.World), strconv.Itoa(r.Bytes), r.DType, r.Quantize+prefixed(" ", r.Wire), seconds(r.Median), seconds(r.Min), seconds(r.Max),
 				fmt.Sprintf("%.1f", r.Rate), fmt.Sprint(r.Rx), fmt.Sprint(r.Tx))
 		}); err != nil {
 			return err
@@ -81,10 +86,18 @@ func (b *collectiveBench) jobs(n int, sizes []int) (jobs []bench.Exchange, err e
 	if job.DType, err = dtype.ParseType(b.dtype); err != nil {
 		return nil, usageError("--dtype: %w", err)
 	}
+	q, z, err := quantization(b.algorithm, b.wire, job.DType)
+	if err != nil {
+		return nil, err
+	}
+	job.Quantize = z
 	for _, name := range strings.Split(b.kinds, ",") {
 		var ok bool
 		if job.Kind, ok = bench.ParseKind(strings.TrimSpace(name)); !ok {
 			return nil, usageError("--kind %q: want some of %s", name, strings.Join(bench.KindNames(), ", "))
+		}
+		if q != nil && job.Kind != core.KindAllGather && job.Kind != core.KindReduceScatter {
+			return nil, usageError("--quantize: %s cannot be quantized (pass --kind all-gather,reduce-scatter)", name)
 		}
 		for i, size := range sizes {
 			job.Count = size / job.DType.Size()
@@ -96,6 +109,11 @@ func (b *collectiveBench) jobs(n int, sizes []int) (jobs []bench.Exchange, err e
 				continue
 			case job.Kind != 0 && job.Count < 1:
 				return nil, usageError("--bytes %d is less than one %v for each of %d peers", size, job.DType, n)
+			}
+			if q != nil {
+				if err := quant.Check(q, job.DType, z.Type, dtype.Sum, job.Count/n, true); err != nil {
+					return nil, usageError("%d bytes among %d peers: %w", size, n, err)
+				}
 			}
 			jobs = append(jobs, job)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/internal/allocs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 )
 
@@ -25,9 +26,16 @@ func TestNothingIsAllocatedPerPiece(t *testing.T) {
 	for _, mesh := range []bool{false, true} {
 		w := newWorld(t, shape{n: 3, mesh: mesh, link: loopback, cfg: Config{piece: 64}})
 		rng := rand.New(rand.NewPCG(1, 1))
-		for _, kind := range allKinds {
+		cases := []*quantCase{nil, nil, nil, nil, nil, nil, nil, nil}
+		kinds := slices.Clone(allKinds)
+		for _, c := range quantCases {
+			if c.dt == dtype.Float32 && c.op == dtype.Sum {
+				kinds, cases = append(kinds, plan.AllGather, plan.ReduceScatter), append(cases, &c, &c)
+			}
+		}
+		for i, kind := range kinds {
 			cost := func(block int) float64 {
-				k := &task{kind: kind, dt: dtype.Float32, op: dtype.Sum, counts: slices.Repeat([]int{block}, 3)}
+				k := &task{kind: kind, dt: dtype.Float32, op: dtype.Sum, code: cases[i], counts: slices.Repeat([]int{block}, 3)}
 				for range 3 {
 					k.pairs = append(k.pairs, k.counts)
 				}
@@ -41,7 +49,7 @@ func TestNothingIsAllocatedPerPiece(t *testing.T) {
 				return allocs.PerRun(3, run)
 			}
 			few, many := cost(16), cost(16*times)
-			require.Less(t, many-few, 60., "%v, mesh %v: %v for few pieces, %v for %d times as many", kind, mesh, few, many, times)
+			require.Less(t, many-few, 60., "%v %+v, mesh %v: %v for few pieces, %v for %d times as many", kind, cases[i], mesh, few, many, times)
 		}
 		w.close()
 	}
@@ -69,7 +77,7 @@ func TestHostilePieces(t *testing.T) {
 		k.fill(w, rng)
 		k.specs[0].Preserve = true
 		op, done := a.start(1, k.specs[0])
-		size := 64 * (1 + rng.IntN(3))
+		size := op.align() * (1 + rng.IntN(3))
 		var wg sync.WaitGroup
 		for _, l := range op.ins {
 			member := slices.Index(a.ids, l.peer)
@@ -77,7 +85,7 @@ func TestHostilePieces(t *testing.T) {
 			segs := slices.Clone(l.segs)
 			g := cut(segs, size)
 			order := rng.Perm(g.total)
-			wg.Go(func() { hostile(a.from[member], rng, segs, g, order[:rng.IntN(len(order)+1)], l.total) })
+			wg.Go(func() { hostile(a.from[member], rng, k, segs, g, order[:rng.IntN(len(order)+1)], l.extent) })
 		}
 		wg.Wait()
 		if rng.IntN(2) == 0 {
@@ -96,7 +104,7 @@ func TestHostilePieces(t *testing.T) {
 }
 
 // hostile writes pieces of a lane, and spoils some.
-func hostile(c net.Conn, rng *rand.Rand, segs []segment, g grid, order []int, total int64) {
+func hostile(c net.Conn, rng *rand.Rand, k *task, segs []segment, g grid, order []int, extent uint64) {
 	for _, index := range order {
 		p := g.at(segs, index)
 		size := g.piece
@@ -108,11 +116,13 @@ func hostile(c net.Conn, rng *rand.Rand, segs []segment, g grid, order []int, to
 		case 2:
 			size += 64
 		}
-		b := make([]byte, transport.HeaderSize+headBytes+p.n)
-		transport.Header{Payload: headBytes + p.n, Tag: 5, Stream: 1 | mark}.Put((*[transport.HeaderSize]byte)(b))
-		putHead(b[transport.HeaderSize:], size, index, total)
+		meta := k.code.meta(rng, p.k)
+		b := make([]byte, transport.HeaderSize+headBytes+len(meta)+p.n)
+		transport.Header{Payload: headBytes + len(meta) + p.n, Tag: 5, Stream: 1 | mark}.Put((*[transport.HeaderSize]byte)(b))
+		putHead(b[transport.HeaderSize:], size, index, extent)
+		copy(b[transport.HeaderSize+headBytes:], meta)
 		for i := range p.n {
-			b[transport.HeaderSize+headBytes+i] = byte(rng.Uint32())
+			b[transport.HeaderSize+headBytes+len(meta)+i] = byte(rng.Uint32())
 		}
 		if _, err := c.Write(b); err != nil {
 			return

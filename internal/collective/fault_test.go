@@ -38,19 +38,23 @@ type faultCase struct {
 	n                int
 	mesh             bool
 	inPlace, restore bool // restore: outputs as well
+	quantized        bool
 }
 
 func (c faultCase) String() string {
-	return fmt.Sprintf("%v, world %d, mesh %v, in place %v, preserve %v", c.kind, c.n, c.mesh, c.inPlace, c.restore)
+	return fmt.Sprintf("%v, world %d, mesh %v, in place %v, preserve %v, quantized %v", c.kind, c.n, c.mesh, c.inPlace, c.restore, c.quantized)
 }
 
 func eachCase(t *testing.T, f func(t *testing.T, c faultCase)) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
 			for _, n := range []int{2, 4} {
-				for way := range 8 {
-					c := faultCase{kind, n, way&1 != 0, way&2 != 0 && kind != plan.AllToAll, way&4 != 0}
-					f(t, c)
+				ways := 8
+				if kind == plan.AllGather || kind == plan.ReduceScatter {
+					ways = 16
+				}
+				for way := range ways {
+					f(t, faultCase{kind, n, way&1 != 0, way&2 != 0 && kind != plan.AllToAll, way&4 != 0, way&8 != 0})
 				}
 			}
 		})
@@ -64,9 +68,15 @@ func (c faultCase) task(w *world, rng *rand.Rand) *task {
 	if c.kind.Rooted() {
 		k.root = rng.IntN(c.n)
 	}
+	k.code = nil
 	size := k.dt.Size()
+	count := 320 / size
+	if c.quantized {
+		k.quantize(rng)
+		count = k.code.pieces(w.t, 5)
+	}
 	for i := range k.counts {
-		k.counts[i] = 320 / size
+		k.counts[i] = count
 		for j := range k.pairs[i] {
 			k.pairs[i][j] = 320 / size
 		}

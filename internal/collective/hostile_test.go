@@ -74,7 +74,7 @@ func (a *alone) frame(member int, tag, stream uint64, payload []byte) {
 // piece sends the engine a piece.
 func (a *alone) piece(member int, tag, stream uint64, size, index int, total int64, data []byte) {
 	b := make([]byte, headBytes, headBytes+len(data))
-	putHead(b, size, index, total)
+	putHead(b, size, index, uint64(total))
 	a.frame(member, tag, stream, append(b, data...))
 }
 
@@ -220,6 +220,42 @@ func TestCountsOfAPairDiffer(t *testing.T) {
 	w := newWorld(t, shape{n: 2, mesh: true})
 	none := Spec{Kind: plan.AllToAll, DType: dtype.Uint8, SendCounts: []int{0, 0}, RecvCounts: []int{0, 0}}
 	w.start([]Spec{none, none}).ok(t)
+}
+
+// Over a ring, blocks on which members do not agree are found, too, if there are as many
+// bytes of them in all; also if one of them is empty, and has no piece.
+func TestCountsOverARingDiffer(t *testing.T) {
+	for _, c := range []struct{ theirs, roots []int }{
+		{[]int{1, 3, 2}, []int{1, 2, 3}}, {[]int{1, 0, 2}, []int{1, 2, 0}}, {[]int{0, 200, 100}, []int{0, 100, 200}},
+	} {
+		for _, kind := range []plan.Kind{plan.Gather, plan.Scatter} {
+			w := newWorld(t, shape{n: 3})
+			var specs []Spec
+			for m, counts := range [][]int{c.roots, c.theirs, c.theirs} {
+				s := Spec{Kind: kind, DType: dtype.Uint8, Counts: counts, Src: make([]byte, counts[m])}
+				if kind == plan.Scatter {
+					s.Src, s.Dst = nil, s.Src
+				}
+				if all := make([]byte, total(counts)); m == 0 && kind == plan.Gather {
+					s.Dst = slices.Repeat([]byte{7}, len(all))
+				} else if m == 0 {
+					s.Src = all
+				}
+				specs = append(specs, s)
+			}
+			s := w.start(specs)
+			at := map[plan.Kind]int{plan.Gather: 0, plan.Scatter: 1}[kind] // behind the root in the ring, or before it
+			require.ErrorIs(t, verdict(t, s.errs[at]), errs.Mismatch, "%v of %v and %v", kind, c.theirs, c.roots)
+			for _, op := range s.ops {
+				op.Abort(errTest)
+			}
+			s.finish(true)
+			if kind == plan.Gather {
+				require.NotContains(t, specs[0].Dst[1:], byte(0), "something was written")
+			}
+			w.close()
+		}
+	}
 }
 
 // What an operation waits for is told, lane by lane.

@@ -65,18 +65,31 @@ func (l *inLane) ReceiveFrame(r *link.Receiver, _ transport.Header) error {
 		return err
 	}
 	size, index, total := int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:])), binary.BigEndian.Uint64(b[8:])
-	if total != uint64(l.total) {
-		op.fail(errs.New(errs.Mismatch, op.name, fmt.Errorf("the peer sends %d bytes, %d are expected of it", total, l.total)).
+	if total != l.extent {
+		why := fmt.Errorf("the peer sends %d bytes, %d are expected of it", total&(1<<extentBits-1), l.total)
+		if total&(1<<extentBits-1) == uint64(l.total) {
+			why = fmt.Errorf("the peer sends blocks of other sizes than are expected of it, %d bytes in all", l.total)
+		}
+		op.fail(errs.New(errs.Mismatch, op.name, why).
 			WithPhase(fmt.Sprintf("tag %d", op.spec.Tag)).WithPeer(l.peer.String()).WithHint("pass counts on which both ends agree"))
 		return link.ErrStopped
 	}
-	p, ready, err := l.claim(r, size, index, left-headBytes)
+	var meta []byte
+	if op.quantized() {
+		var err error
+		if meta, err = l.readMeta(r); err != nil {
+			return err
+		}
+	}
+	p, ready, err := l.claim(r, size, index, r.Left())
 	if err != nil {
 		return err
 	}
 	seg := &l.segs[p.k]
 	switch {
 	case p.n == 0:
+	case op.quantized():
+		err = l.receiveEncoded(r, seg, p, meta)
 	case seg.do == plan.Set:
 		err = l.receiveSet(r, seg, p)
 	case ready:
@@ -103,7 +116,7 @@ func (l *inLane) claim(r *link.Receiver, size, index, bytes int) (p piece, ready
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if l.piece == 0 {
-		if size < link.MinFrameBytes || size%64 != 0 || size > link.MaxFrameBytes {
+		if size < link.MinFrameBytes || size%op.align() != 0 || size > link.MaxFrameBytes {
 			return p, false, op.protocol(r, "pieces of %d bytes", size)
 		}
 		l.grid = cut(l.segs, size)
@@ -240,6 +253,7 @@ func (l *inLane) complete(r *link.Receiver, p piece, waited bool) {
 	if l.missing--; l.missing == 0 {
 		op.pending--
 	}
+	seg.left--
 	// With the lock under which p was marked: of two readers that complete the parts of
 	// one piece to be sent, the last alone makes it ready.
 	more := 0
@@ -248,7 +262,6 @@ func (l *inLane) complete(r *link.Receiver, p piece, waited bool) {
 			more = max(more, s.out.readyAfter(s.k, p.off, p.off+p.n))
 		}
 	}
-	seg.left--
 	opened := 0
 	if seg.left == 0 {
 		for i := range seg.opens {

@@ -43,7 +43,7 @@ func TestEveryTypeAndOperation(t *testing.T) {
 				for _, op := range allOps {
 					rng := rand.New(rand.NewPCG(uint64(dt), uint64(op)))
 					k := draw(rng, w, kind, 100)
-					k.dt, k.op = dt, op
+					k.dt, k.op, k.code = dt, op, nil
 					w.run(rng, k)
 					if !kind.Combines() {
 						break
@@ -216,7 +216,7 @@ func TestMemoryIsBoundedAndGivenBack(t *testing.T) {
 			w := newWorld(t, shape{n: 4, mesh: mesh, frame: 4096})
 			rng := rand.New(rand.NewPCG(1, 1))
 			k := draw(rng, w, kind, 1)
-			k.varied, k.dt, k.inPlace = false, dtype.Float32, false
+			k.varied, k.dt, k.inPlace, k.code = false, dtype.Float32, false, nil
 			const block = 64 << 10
 			for i := range k.counts {
 				k.counts[i] = block

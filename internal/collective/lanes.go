@@ -27,7 +27,9 @@ type spot struct {
 
 // segment is one chunk on its way over a lane.
 type segment struct {
-	size  int
+	size  int  // on the wire
+	raw   int  // bytes in memory; size but for quantized ones
+	code  int  // where its encoded form lies, of quantized ones
 	first int  // index of its first piece
 	at    spot // where it is taken from, or where its result goes
 	// of lanes in
@@ -38,7 +40,10 @@ type segment struct {
 	adds  *step // what is added to its result
 	sends []step
 	opens []step // what is sent that waits for all of it
-	left  int    // pieces that are not processed, where it opens something
+	left  int    // pieces that are not processed
+	// of lanes out, quantized
+	encodes bool // it is encoded here; otherwise what came is passed on
+	adopts  bool // this member takes what the others will decode
 	// what comes in before it; nil: nothing
 	after *step
 	gate  *step // all of it has to be processed before, too; nil: nothing
@@ -55,10 +60,11 @@ func (s *step) segment() *segment { return &s.in.segs[s.k] }
 
 // inLane is what comes from one peer: the sink of its frames.
 type inLane struct {
-	op    *Operation
-	peer  wire.UUID
-	segs  []segment
-	total int64 // bytes
+	op     *Operation
+	peer   wire.UUID
+	segs   []segment
+	total  int64  // bytes
+	extent uint64 // what frames say of that
 	// The end of a lane of no bytes is announced by a frame, if the peer may believe that
 	// there is something to send.
 	announced bool
@@ -73,32 +79,36 @@ type inLane struct {
 
 	// Guarded by Operation.mu, but for what is constant once the first frame has come.
 	grid
-	claimed bitset // came, or is being read
-	done    bitset // processed
-	waiting bitset // waits for its turn to be added
-	saved   bitset // what it overwrote is kept
-	coming  int    // pieces that are not read
-	missing int    // pieces that are not processed
+	claimed bitset        // came, or is being read
+	done    bitset        // processed
+	waiting bitset        // waits for its turn to be added
+	saved   bitset        // what it overwrote is kept
+	metas   []description // quantized: by segment
+	coming  int           // pieces that are not read
+	missing int           // pieces that are not processed
 	bytes   uint64
 }
 
 // outLane is what goes to one peer: the source of its frames.
 type outLane struct {
-	op    *Operation
-	peer  wire.UUID
-	segs  []segment
-	total int64 // bytes
-	flows link.Flows
-	done  atomic.Bool
+	op     *Operation
+	peer   wire.UUID
+	segs   []segment
+	total  int64  // bytes
+	extent uint64 // what frames say of that
+	flows  link.Flows
+	done   atomic.Bool
 
 	// Guarded by Operation.mu.
 	grid
-	ready bitset // may be sent, and was not taken yet
-	low   int    // no earlier word of ready has a bit
-	count int    // bits in ready
-	left  int    // pieces that were not taken
-	refs  int    // frames in batches that refer to memory
-	short bool   // something that was taken was not sent: the loss of its connection fails it
+	ready bitset         // may be sent, and was not taken yet
+	low   int            // no earlier word of ready has a bit
+	count int            // bits in ready
+	left  int            // pieces that were not taken
+	refs  int            // frames in batches that refer to memory
+	short bool           // something that was taken was not sent: the loss of its connection fails it
+	saved bitset         // pieces whose place in Dst is kept, of a block that is adopted
+	metas []*description // quantized: by segment
 	bytes uint64
 }
 
@@ -145,6 +155,36 @@ func (g *grid) at(segs []segment, index int) piece {
 	return p
 }
 
+// Extent is what the frames of a lane say of its bytes, by the sizes of its segments.
+// Where members may disagree about single blocks, its upper 16 bits are made of them:
+// blocks of other sizes may be as many bytes in all, and an empty one has no piece.
+func (s *Spec) Extent(sizes []int) uint64 {
+	h, total := uint64(14695981039346656037), uint64(0) // FNV-1a, of eight bytes at a time
+	for _, n := range sizes {
+		h = (h ^ uint64(n)) * 1099511628211
+		total += uint64(n)
+	}
+	if len(sizes) < 2 || !s.ByMember() {
+		return total
+	}
+	h ^= h >> 32
+	return total | (h^h>>16)<<extentBits
+}
+
+// extentBits is where what Extent says of single blocks begins.
+const extentBits = 48
+
+func (s *Spec) extent(segs []segment, total int64) uint64 {
+	if len(segs) < 2 || !s.ByMember() {
+		return uint64(total)
+	}
+	sizes := make([]int, len(segs))
+	for i := range segs {
+		sizes[i] = segs[i].size
+	}
+	return s.Extent(sizes)
+}
+
 // bitset is a set of indices.
 type bitset []uint64
 
@@ -172,8 +212,8 @@ func (op *Operation) assemble(p *plan.Plan) {
 		for k, s := range l.Segments {
 			seg := &op.ins[i].segs[k]
 			c := op.chunks[s.Chunk]
-			*seg = segment{size: c.size, do: s.Do, src: c.src, after: steps(s.After), gate: steps(s.Gate)}
-			op.ins[i].total += int64(c.size)
+			*seg = segment{size: op.encoded(c.size), raw: c.size, do: s.Do, src: c.src, after: steps(s.After), gate: steps(s.Gate)}
+			op.ins[i].total += int64(seg.size)
 		}
 		op.ins[i].makeRoom()
 	}
@@ -189,7 +229,7 @@ func (op *Operation) assemble(p *plan.Plan) {
 		out := op.outs[i]
 		for k, s := range l.Segments {
 			c := op.chunks[s.Chunk]
-			out.segs[k] = segment{size: c.size, at: spot{inSrc, c.src}, after: steps(s.After), gate: steps(s.Gate)}
+			out.segs[k] = segment{size: op.encoded(c.size), raw: c.size, at: spot{inSrc, c.src}, after: steps(s.After), gate: steps(s.Gate)}
 			if gate := out.segs[k].gate; out.segs[k].gated() {
 				gate.segment().opens = append(gate.segment().opens, step{out: out, k: k})
 			}
@@ -198,11 +238,16 @@ func (op *Operation) assemble(p *plan.Plan) {
 				out.segs[k].at = from.at
 				from.sends = append(from.sends, step{out: out, k: k})
 			}
-			out.total += int64(c.size)
+			out.total += int64(out.segs[k].size)
 		}
+		out.extent = op.spec.extent(out.segs, out.total)
 		out.prepare()
 	}
+	if op.quantized() {
+		op.encode(p)
+	}
 	for _, l := range op.ins {
+		l.extent = op.spec.extent(l.segs, l.total)
 		l.announced = l.total == 0 && op.spec.ByMember()
 		l.received.Store(l.total == 0 && !l.announced)
 	}
@@ -348,13 +393,17 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	if e.cfg.piece > 0 {
 		bytes = e.cfg.piece
 	}
-	bytes = max(min(bytes, e.link.FrameBytes)&^63, link.MinFrameBytes)
+	align := l.op.align()
+	bytes = max(min(bytes, e.link.FrameBytes)/align*align, align)
 	for l.total/int64(bytes)+int64(len(l.segs)) > math.MaxUint32 {
 		bytes *= 2
 	}
 	l.grid = cut(l.segs, bytes)
 	l.left = l.grid.total
 	l.ready = newBitset(l.left)
+	if l.op.adopts() {
+		l.saved = newBitset(l.left)
+	}
 	for k := range l.segs {
 		if s := &l.segs[k]; s.after == nil && !s.gated() {
 			for i := range (s.size + bytes - 1) / bytes {
@@ -424,6 +473,12 @@ func (l *outLane) readyAfter(k, from, to int) (more int) {
 	s := &l.segs[k]
 	if !s.gate.passed() {
 		return 0
+	}
+	if s.encodes { // with parameters of all of it
+		if s.after.segment().left > 0 {
+			return 0
+		}
+		from, to = 0, s.size
 	}
 	for i := from / l.piece; i*l.piece < to; i++ {
 		off := i * l.piece

@@ -39,6 +39,7 @@ type Operation struct {
 	ins   []*inLane
 	outs  []*outLane
 	mem   memory
+	code  code
 
 	id      identity
 	undo    undo
@@ -100,6 +101,10 @@ func (e *Engine) New(spec Spec) (*Operation, error) {
 	}
 	op := &Operation{e: e, spec: spec, name: spec.Kind.String()}
 	op.mu.Rank(rankOperation, "Operation.mu")
+	if spec.Quantizer != nil && spec.WireType == spec.DType {
+		op.spec.Quantizer = nil // travels as it is
+	}
+	op.setForm()
 	return op, nil
 }
 
@@ -262,6 +267,7 @@ func (op *Operation) enter(s Start) (err error) {
 		return err
 	}
 	op.mem.src, op.mem.dst = op.spec.Src, op.spec.Dst
+	op.makePlaces()
 	op.assemble(plan.For(plan.Job{
 		Kind: op.spec.Kind, N: op.n, Me: op.me, Root: op.spec.Root, Order: order, Mesh: op.mesh,
 		Scheme: op.spec.Scheme, Stripes: op.spec.stripes(),
@@ -385,6 +391,8 @@ func (op *Operation) Finish(restore bool) {
 		op.e.link.Pool.Put(m.b)
 		m.b = nil
 	}
+	op.e.link.Pool.Put(op.code.wire)
+	op.code.wire = nil
 }
 
 // get returns the memory, which it takes from the pool at the first call.
@@ -393,7 +401,8 @@ func (m *lazy) get(e *Engine) []byte {
 	return m.b
 }
 
-// Counters returns the bytes of data sent and received. Call it after done.
+// Counters returns the bytes of data sent and received: of quantized blocks those of
+// the encoded form, without metadata. Call it after done.
 func (op *Operation) Counters() (tx, rx uint64) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -415,7 +424,7 @@ const inlineCopy = 64 << 10
 
 // copies reports whether the own block has to be copied from Src to Dst.
 func (op *Operation) copies() bool {
-	if op.own == none {
+	if op.own == none || op.adopts() {
 		return false
 	}
 	c := op.chunks[op.own]

@@ -5,14 +5,15 @@ import (
 
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // headBytes is the size of what precedes the data of a piece: u32 size of pieces, u32
 // index, u64 bytes of the lane (docs/spec/extensions.md, "Pieces of collectives").
 const headBytes = 16
 
-// A piece's name fits in a frame's head.
-const _ = uint(link.HeadBytes - (transport.HeaderSize + headBytes))
+// A piece's name and the metadata before its data fit in a frame's head.
+const _ = uint(link.HeadBytes - (transport.HeaderSize + headBytes + 1 + wire.MaxMetaSize))
 
 var _ link.Source = (*outLane)(nil)
 
@@ -72,25 +73,28 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	p := l.at(l.segs, l.pop())
 	head := f.Head[:transport.HeaderSize+headBytes]
 	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(head))
-	putHead(head[transport.HeaderSize:], l.piece, p.index, l.total)
+	putHead(head[transport.HeaderSize:], l.piece, p.index, l.extent)
 	f.Head = head
-	f.Payload = op.bytesAt(l.segs[p.k].at, p.off, p.n)
-	f.Prompt = l.total <= link.PromptTotal
+	if seg := &l.segs[p.k]; op.quantized() {
+		f.Step, f.Off = p.k, p.off
+		f.Payload = op.code.wire[seg.code+p.off : seg.code+p.off+p.n]
+	} else {
+		f.Payload = op.bytesAt(seg.at, p.off, p.n)
+		f.Prompt = l.total <= link.PromptTotal
+	}
 	l.refs++
 	op.refs++
 	l.bytes += uint64(p.n)
 	return true
 }
 
-func putHead(b []byte, piece, index int, total int64) {
+func putHead(b []byte, piece, index int, total uint64) {
 	binary.BigEndian.PutUint32(b, uint32(piece))
 	binary.BigEndian.PutUint32(b[4:], uint32(index))
-	binary.BigEndian.PutUint64(b[8:], uint64(total))
+	binary.BigEndian.PutUint64(b[8:], total)
 }
 
-// PrepareFrame and SentFrame: what is sent lies there as it is.
-func (l *outLane) PrepareFrame(*link.Frame) {}
-
+// SentFrame: what was sent is not needed any more.
 func (l *outLane) SentFrame(*link.Frame) {}
 
 func (l *outLane) ReleaseFrame(_ *link.Frame, whole bool) (idle, over bool) {

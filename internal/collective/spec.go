@@ -7,7 +7,9 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/plan"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Spec describes one collective operation of this member. Members are named by their
@@ -40,6 +42,10 @@ type Spec struct {
 	Stripes int
 	DType   dtype.Type
 	Op      dtype.Op // of kinds that combine
+	// Quantizer encodes the blocks of an all-gather or reduce-scatter as WireType; nil:
+	// they travel as they are.
+	Quantizer quant.Quantizer
+	WireType  dtype.Type
 	// Preserve: a failed operation restores Dst as well where it is a pure output.
 	Preserve bool
 }
@@ -57,6 +63,47 @@ type chunk struct {
 }
 
 const none = -1
+
+// Place is a chunk of a plan as Places tells it: Size bytes, at Src and Dst in the
+// buffers of these names; -1: it is not in that one.
+type Place struct{ Size, Src, Dst int }
+
+// Places says where member me of n has the chunks of its plan, and which of them it has
+// to copy from Src to Dst itself; -1: none. Errors are those of Check.
+func (s *Spec) Places(n, me int, mesh bool) (chunks []Place, own int, err error) {
+	l, err := s.lay(n, me, mesh)
+	if err != nil {
+		return nil, none, err
+	}
+	for _, c := range l.chunks {
+		chunks = append(chunks, Place{c.size, c.src, c.dst})
+	}
+	return chunks, l.own, nil
+}
+
+// Vote is what the members have to agree on.
+func (s *Spec) Vote() wire.Call {
+	c := wire.Call{Kind: uint8(s.Kind), WireType: uint16(s.DType), Root: uint32(s.Root)}
+	quantizer := ""
+	if s.Quantizer != nil {
+		c.WireType, c.Flags, quantizer = uint16(s.WireType), wire.CallQuantized, s.Quantizer.Name()
+	}
+	if s.Kind.Direct() {
+		c.Flags |= wire.CallMesh
+	}
+	if s.Counts != nil || s.SendCounts != nil {
+		c.Flags |= wire.CallCounts
+	}
+	known := s.Counts
+	if s.Kind.Direct() { // a member may know its own alone
+		known = nil
+	}
+	for _, n := range s.Counts {
+		c.Sum += uint64(n)
+	}
+	c.Digest = wire.DigestOf(c.Kind, c.Root, c.WireType, quantizer, known)
+	return c
+}
 
 // layout is what a member has of the chunks of its plan.
 type layout struct {
@@ -97,7 +144,7 @@ func (s *Spec) check() error {
 	case s.Kind != plan.AllReduce && s.Scheme != nil:
 		return s.invalid("a scheme belongs to an all-reduce")
 	}
-	return nil
+	return s.checkQuantizer(usualChunk)
 }
 
 // lay says where the chunks of the plan of member me of n lie.
@@ -145,6 +192,9 @@ func (s *Spec) lay(n, me int, mesh bool) (layout, error) {
 	}
 	if l.own != none && (l.chunks[l.own].src == none || l.chunks[l.own].dst == none) {
 		l.own = none
+	}
+	if err := s.checkQuantizer(s.least(&l)); err != nil {
+		return l, err
 	}
 	return l, s.checkOverlap(&l, me)
 }
@@ -385,6 +435,10 @@ func (s *Spec) MostSent(n int) int {
 			sum += min(max(c, 0), maxBytes/n/8) * s.DType.Size()
 		}
 		return sum
+	}
+	if s.Quantizer != nil {
+		f := s.form()
+		return (len(s.whole())/s.DType.Size()/f.Elements + n) * f.Bytes
 	}
 	switch s.Kind {
 	case plan.AllReduce:

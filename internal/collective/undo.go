@@ -19,11 +19,21 @@ func (l *inLane) save(seg *segment, p piece) {
 		return
 	}
 	op := l.op
-	at := seg.at.off + p.off
-	copy(op.undo.backup.get(op.e)[at:at+p.n], op.mem.dst[at:at+p.n])
+	op.keep(op.target(seg, p))
 	op.mu.Lock()
 	l.saved.add(p.index)
 	op.mu.Unlock()
+}
+
+// keep saves n bytes of Dst.
+func (op *Operation) keep(at, n int) {
+	copy(op.undo.backup.get(op.e)[at:at+n], op.mem.dst[at:at+n])
+}
+
+// target returns where in Dst the elements of p lie, and how many bytes they have.
+func (op *Operation) target(seg *segment, p piece) (at, n int) {
+	from, n := op.span(seg, p)
+	return seg.at.off + from, n
 }
 
 // restore writes the saved originals back. Nothing touches the memory any more.
@@ -38,8 +48,20 @@ func (op *Operation) restore() {
 				continue
 			}
 			p := l.at(l.segs, i)
-			at := l.segs[p.k].at.off + p.off
-			copy(op.mem.dst[at:at+p.n], b[at:at+p.n])
+			at, n := op.target(&l.segs[p.k], p)
+			copy(op.mem.dst[at:at+n], b[at:at+n])
+			l.saved.del(i)
+		}
+	}
+	for _, l := range op.outs {
+		for i := range len(l.saved) * 64 {
+			if !l.saved.has(i) {
+				continue
+			}
+			p := l.at(l.segs, i)
+			from, n := op.span(&l.segs[p.k], p)
+			at := op.chunks[op.own].dst + from
+			copy(op.mem.dst[at:at+n], b[at:at+n])
 			l.saved.del(i)
 		}
 	}

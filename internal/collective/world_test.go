@@ -251,6 +251,7 @@ type task struct {
 	dt      dtype.Type
 	op      dtype.Op
 	inPlace bool
+	code    *quantCase // nil: blocks travel as they are
 	specs   []Spec
 	want    [][]byte // by member; nil: nothing is promised
 	memory  [][]byte // all of it, guard zones included
@@ -318,6 +319,9 @@ func (k *task) fill(w *world, rng *rand.Rand) *task {
 		if k.varied {
 			s.Counts = k.counts
 		}
+		if k.code != nil {
+			s.Quantizer, s.WireType = k.code.quantizer(w.t), k.code.wt
+		}
 		root := i == k.root
 		switch k.kind {
 		case plan.AllGather, plan.Gather:
@@ -364,7 +368,11 @@ func (k *task) fill(w *world, rng *rand.Rand) *task {
 		content(rng, k.dt, s.Src)
 		k.specs = append(k.specs, s)
 	}
-	k.expect(w, block)
+	if k.code != nil {
+		k.expectEncoded(w, block)
+	} else {
+		k.expect(w, block)
+	}
 	for _, b := range k.memory {
 		k.before = append(k.before, slices.Clone(b))
 	}
@@ -547,7 +555,7 @@ func (w *world) run(rng *rand.Rand, k *task) {
 	k.fill(w, rng)
 	s := w.start(k.specs)
 	s.ok(w.t)
-	k.right(w.t, "%v of %v, root %d, in place %v, counts %v", k.kind, k.dt, k.root, k.inPlace, k.counts)
+	k.right(w.t, "%v of %v %v, %+v, root %d, in place %v, counts %v", k.kind, k.dt, k.op, k.code, k.root, k.inPlace, k.counts)
 	w.counted(k, s)
 	s.finish(false)
 }
@@ -562,7 +570,7 @@ func (w *world) counted(k *task, s *started) {
 		})
 		l, err := k.specs[i].lay(w.shape.n, i, w.shape.mesh)
 		require.NoError(w.t, err)
-		size := func(c int) int { return l.chunks[c].size }
+		size := func(c int) int { return k.code.bytes(w.t, l.chunks[c].size) }
 		tx, rx := op.Counters()
 		require.Equal(w.t, []uint64{uint64(p.Sent(size)), uint64(p.Received(size))}, []uint64{tx, rx}, "%v, member %d", k.kind, i)
 	}
@@ -597,6 +605,9 @@ func draw(rng *rand.Rand, w *world, kind plan.Kind, most int) *task {
 	}
 	if kind == plan.AllToAll {
 		k.inPlace = false
+	}
+	if (kind == plan.AllGather || kind == plan.ReduceScatter) && rng.IntN(2) == 0 {
+		k.quantize(rng)
 	}
 	return k
 }

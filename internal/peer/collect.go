@@ -8,6 +8,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/collective"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/plan"
@@ -25,6 +26,7 @@ type Collective struct {
 	SendCounts, RecvCounts []int
 	DType                  dtype.Type
 	Op                     dtype.Op
+	Quantize               Quantize
 	Preserve               bool
 }
 
@@ -100,6 +102,12 @@ func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 		Kind: kind, Tag: c.Tag, Root: c.Root, Src: c.Src, Dst: c.Dst, Counts: c.Counts, SendCounts: c.SendCounts, RecvCounts: c.RecvCounts,
 		DType: c.DType, Op: c.Op, Preserve: c.Preserve,
 	}
+	form := wire.FormOf("", c.DType)
+	q, err := quant.Lookup(c.Quantize.Algorithm)
+	if err != nil {
+		return nil, errs.New(errs.InvalidArgument, kind.String(), err)
+	}
+	spec.Quantizer, spec.WireType = q, c.Quantize.Type
 	v := s.view.Load()
 	if me := slices.Index(v.Members, v.UUID); v.Collectives && me >= 0 && len(v.Members) > 1 {
 		if err := spec.Check(len(v.Members), me, true); err != nil {
@@ -110,34 +118,20 @@ func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 	if err != nil {
 		return nil, err
 	}
+	if q != nil && spec.WireType == spec.DType {
+		spec.Quantizer = nil // it travels as it is
+	}
+	if spec.Quantizer != nil {
+		form = formOf(q, spec.DType, spec.WireType)
+	}
 	id, launch := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
 	return &Operation{
 		s: s, id: id, launch: launch, data: blocks{data}, world: v.LocalWorldSize, posted: time.Now(),
 		event: fsm.CallCollective{
 			Call: launch, Op: id, Tag: c.Tag, Count: uint64(spec.Count()), DType: c.DType, RedOp: c.Op,
-			Form: wire.FormOf("", c.DType), Vote: voteOf(&spec), Sends: uint64(spec.MostSent(max(1, len(v.Members)))),
+			Form: form, Vote: spec.Vote(), Sends: uint64(spec.MostSent(max(1, len(v.Members)))),
 		},
 	}, nil
-}
-
-// voteOf is what the members have to agree on.
-func voteOf(s *collective.Spec) wire.Call {
-	c := wire.Call{Kind: uint8(s.Kind), WireType: uint16(s.DType), Root: uint32(s.Root)}
-	if s.Kind.Direct() {
-		c.Flags |= wire.CallMesh
-	}
-	if s.Counts != nil || s.SendCounts != nil {
-		c.Flags |= wire.CallCounts
-	}
-	known := s.Counts
-	if s.Kind.Direct() { // a member may know its own alone
-		known = nil
-	}
-	for _, n := range s.Counts {
-		c.Sum += uint64(n)
-	}
-	c.Digest = wire.DigestOf(c.Kind, c.Root, c.WireType, "", known)
-	return c
 }
 
 // metered reports whether a collective sends about as much on every link of the ring, as

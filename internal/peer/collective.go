@@ -76,11 +76,7 @@ func (s *Session) prepare(r Reduce) (*Operation, error) {
 		}
 	}
 	if wireType != r.DType { // otherwise it travels as it is
-		form = wire.FormOf(r.Quantize.Algorithm, wireType)
-		if f, ok := q.(quant.Formed); ok {
-			g := f.Form(r.DType, wireType)
-			form.Elements, form.Bytes = uint16(g.Elements), uint16(g.Bytes)
-		}
+		form = formOf(q, r.DType, wireType)
 	}
 	data, err := s.engine.NewOp(reduce.Spec{
 		Tag: r.Tag, Count: count, DType: r.DType, Op: r.Op,
@@ -94,6 +90,16 @@ func (s *Session) prepare(r Reduce) (*Operation, error) {
 		s: s, id: id, launch: launch, data: data, world: v.LocalWorldSize, posted: time.Now(),
 		event: fsm.CallCollective{Call: launch, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form},
 	}, nil
+}
+
+// formOf is what a member tells of data that q encodes.
+func formOf(q quant.Quantizer, t, w dtype.Type) wire.WireForm {
+	form := wire.FormOf(q.Name(), w)
+	if f, ok := q.(quant.Formed); ok {
+		g := f.Form(t, w)
+		form.Elements, form.Bytes = uint16(g.Elements), uint16(g.Bytes)
+	}
+	return form
 }
 
 func (r *Reduce) bytes() int {

@@ -26,7 +26,7 @@ type names struct {
 	bound   time.Duration // of a handshake
 	strange guard.Complaints
 	pccl    bool        // PCCL peers may be members, which have no names, and speak plaintext
-	lists   chan string // the last revocation list that the master has told, in DER
+	lists   chan string // the last revocation lists that the master has told, in DER
 
 	mu    sync.Mutex
 	of    map[wire.UUID]string        // "": a PCCL peer
@@ -308,18 +308,24 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 	}
 }
 
-// hear takes what the master tells of members, or a revocation list, of which only the
-// last one counts. One goroutine at a time calls it, and it never waits.
+// hear takes what the master tells of members, or a revocation list, of which the last
+// ones count. One goroutine at a time calls it, and it never waits.
 func (n *names) hear(e fsm.Effect) {
 	switch e := e.(type) {
 	case fsm.Names:
 		n.learn(e.Members)
 	case fsm.Revocations:
-		select {
-		case <-n.lists:
-		default:
+		for {
+			select {
+			case n.lists <- e.DER:
+				return
+			default:
+			}
+			select {
+			case <-n.lists:
+			default:
+			}
 		}
-		n.lists <- e.DER
 	}
 }
 
@@ -351,6 +357,9 @@ func (s *Session) revoke(news *guard.News, err error) {
 	}
 	if news.Listed {
 		s.log.Info("the revocation list was taken over", "number", news.Number)
+		if news.Kept != "" {
+			s.log.Warn("the revocation list has forgotten "+news.Kept+", which stay revoked here: the authority may have been restored from a copy", "number", news.Number)
+		}
 	}
 	for _, e := range news.End() {
 		s.log.Warn("connections ended: "+e.Why, "connections", e.Connections)

@@ -274,7 +274,7 @@ func (s *Session) believe() error {
 	if err != nil {
 		return err
 	}
-	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, pccl: slices.Contains(s.opt.Security.PCCLGroups, s.opt.Group), lists: make(chan string, 1)}
+	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, pccl: slices.Contains(s.opt.Security.PCCLGroups, s.opt.Group), lists: make(chan string, guard.MostHeld)}
 	return nil
 }
 

@@ -427,8 +427,8 @@ func (op *operation) failure() error {
 	if errors.As(op.dataErr, &e) && peer == "" {
 		peer = e.Peer
 	}
-	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed) {
-		return e // a fault of our own: nothing that a retry repairs
+	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed || e.Code == errs.InvalidArgument) {
+		return e // a fault of our own, or of the caller's: nothing that a retry repairs
 	}
 	return errs.New(errs.RankConnectionLost, op.kind().String(), cause).WithPeer(peer).
 		WithHint("check the world size and retry")

@@ -103,6 +103,19 @@ func TestOwnFailure(t *testing.T) {
 	require.ErrorContains(t, e, "reset")
 }
 
+// Arguments that fit no plan fail with that error, and not as a lost connection.
+func TestArgumentsThatDoNotFit(t *testing.T) {
+	r := connected(t, true, 1, 2, 3)
+	op := r.launch(1)
+	w := r.await(op)
+	r.commence(1)
+	r.step(DataEnded{Op: op, Err: errs.New(errs.InvalidArgument, "all-to-all", errors.New("there is no mesh"))})
+	r.abort(1, true)
+	r.complete(1)
+	r.round(1, 3)
+	require.ErrorContains(t, r.failed(w, errs.InvalidArgument), "there is no mesh")
+}
+
 // A master that calls an operation complete that failed here is not believed.
 func TestOwnFailureCounts(t *testing.T) {
 	r := connected(t, true, 1, 2)

@@ -170,6 +170,48 @@ static void kinds(int me) {
     for (i = 0; i < 20; i++) OK(gopcclCollect(comms[me], &(gopcclCollective_t){.size = sizeof c, .kind = gopcclBarrier}, NULL));
 }
 
+/* Blocks that travel quantized: near what they are, the same bits on all members, one byte for each element. */
+static float gathered[N][N * 64], reduced[N][64];
+
+static void quantized(int me, const char *quantizer, const char *type, uint64_t bytes) {
+    float src[N * 64], own[64];
+    pcclReduceInfo_t info = {0, 0, 0};
+    gopcclCollective_t c = call_of(gopcclAllGather, 11);
+    int i, k;
+    for (k = 0; k < N * 64; k++) src[k] = (float)(me + 1) * (float)(k % 9);
+    memcpy(own, src, sizeof own);
+    c.datatype = pcclFloat;
+    c.quantizer = quantizer;
+    c.quantized_type = type;
+    c.src = own;
+    c.src_count = 64;
+    c.dst = gathered[me];
+    c.dst_count = N * 64;
+    OK(gopcclCollect(comms[me], &c, &info));
+    EXPECT((N - 1) * bytes, info.tx_bytes);
+    EXPECT((N - 1) * bytes, info.rx_bytes);
+    TRUE(memcmp(own, src, sizeof own) == 0);
+    c.kind = gopcclReduceScatter;
+    c.src = src;
+    c.src_count = N * 64;
+    c.dst = reduced[me];
+    c.dst_count = 64;
+    OK(gopcclCollect(comms[me], &c, &info));
+    EXPECT((N - 1) * bytes, info.tx_bytes);
+    for (i = 0; i < N; i++)
+        for (k = 0; k < 64; k++) {
+            float off = gathered[me][64 * i + k] - (float)((i + 1) * (k % 9));
+            TRUE(off > -4 && off < 4);
+        }
+    for (k = 0; k < 64; k++) {
+        float off = reduced[me][k] - 6 * (float)((64 * me + k) % 9);
+        TRUE(off > -12 && off < 12);
+    }
+    pthread_barrier_wait(&together);
+    TRUE(memcmp(gathered[0], gathered[me], sizeof gathered[me]) == 0);
+    pthread_barrier_wait(&together);
+}
+
 static void group(int me) {
     uint8_t members[N + 1][16], own[16];
     gopcclGroup_t g;
@@ -240,6 +282,11 @@ static void abuse(void) {
     BAD("root", c.kind = gopcclBroadcast; c.root = UINT32_MAX; c.dst_count = 3);
     BAD("no meaning", c.kind = gopcclBroadcast; c.counts = counts; c.dst_count = 3);
     BAD("unknown reduce operation 5", c.kind = gopcclReduce; c.op = (pcclRedOp_t)5);
+    BAD("quantizer is \"gzip\", there are none, blocks, minmax, zeropoint", c.quantizer = "gzip");
+    BAD("quantized_type", c.quantizer = "minmax"; c.quantized_type = "uint3");
+    BAD("minmax quantizes float32 and float64, not int32", c.quantizer = "minmax");
+    BAD("belongs to an all-reduce, an all-gather or a reduce-scatter", c.kind = gopcclAllToAll; c.datatype = pcclFloat;
+        c.src_count = 3 * N; c.quantizer = "minmax");
     BAD("received are needed", c.kind = gopcclAllToAll; c.src_count = 3 * N; c.send_counts = counts);
     /* A tag that was not awaited is taken, whichever kind has it. */
     {
@@ -336,6 +383,10 @@ static void *member(void *c) {
     comms[g.index] = (pcclComm_t *)c;
     pthread_barrier_wait(&together);
     kinds(g.index);
+    quantized(g.index, "minmax", NULL, 64);
+    quantized(g.index, "zeropoint", "int16", 128);
+    quantized(g.index, "blocks", NULL, 36);
+    quantized(g.index, "none", NULL, 256);
     group(g.index);
     if (g.index == 0)
         abuse();

@@ -135,18 +135,23 @@ func get(t dtype.Type, b []byte, i int) float64 {
 	return float64(v)
 }
 
+// lost is how much quantization may change a sum of elements over a ring.
+func lost(z core.Quantize, world int) float64 {
+	if z.Algorithm == "none" || z.Algorithm == "" {
+		return 0
+	}
+	w := float64(world)
+	steps := math.Ldexp(1, z.Type.Bits()-1) - 1
+	if z.Type.Packed() { // half a step in every step of the ring, or nothing would be found
+		return w*(w+1)/4/steps + 1e-2*w
+	}
+	return math.Max(w*w, 4*math.Pow(w, 1.5))/steps + 1e-4*w
+}
+
 // verify compares the sums of the warm-up round with what they must be, exactly
 // or within what quantization may lose in a ring.
 func (j Reduction) verify(got []byte, world int) error {
-	tolerance := 0.0
-	if j.Quantize.Algorithm != "none" && j.Quantize.Algorithm != "" {
-		w := float64(world)
-		steps := math.Ldexp(1, j.Quantize.Type.Bits()-1) - 1
-		tolerance = math.Max(w*w, 4*math.Pow(w, 1.5))/steps + 1e-4*w
-		if j.Quantize.Type.Packed() { // half a step in every step of the ring, or nothing would be found
-			tolerance = w*(w+1)/4/steps + 1e-2*w
-		}
-	}
+	tolerance := lost(j.Quantize, world)
 	for i := range j.Count {
 		want := 0
 		for p := range world {

@@ -128,13 +128,22 @@ func TestCollective(t *testing.T) {
 		require.True(t, ok)
 		jobs = append(jobs, Exchange{Kind: k, Count: size / 4, DType: dtype.Float32, Rounds: 2})
 	}
+	encoded := core.Quantize{Algorithm: "minmax", Type: dtype.Uint8}
+	for _, k := range []core.Kind{core.KindAllGather, core.KindReduceScatter} {
+		jobs = append(jobs, Exchange{Kind: k, Count: size / 4, DType: dtype.Float32, Rounds: 2, Quantize: encoded})
+	}
 	var got []ExchangeResult
 	require.NoError(t, world(n).Collective(t.Context(), jobs, func(r ExchangeResult) error {
 		got = append(got, r)
 		return nil
 	}))
-	require.Len(t, got, 8)
-	for i, r := range got {
+	require.Len(t, got, 10)
+	for i, r := range got[8:] {
+		require.Equal(t, KindNames()[i], r.Kind)
+		require.Equal(t, []string{"minmax", "uint8"}, []string{r.Quantize, r.Wire})
+		require.EqualValues(t, 2*size/n/4, r.Tx, r.Kind)
+	}
+	for i, r := range got[:8] {
 		require.Equal(t, KindNames()[i], r.Kind)
 		require.Positive(t, r.Min)
 		require.Equal(t, want[jobs[i].Kind], r.Tx, r.Kind)

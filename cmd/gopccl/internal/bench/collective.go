@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/gopccl/gopccl/core"
@@ -29,10 +30,11 @@ func ParseKind(name string) (k core.Kind, ok bool) {
 // of all blocks, or in that of a broadcast or reduce; member 0 is the root. Kind 0 is the
 // barrier.
 type Exchange struct {
-	Kind   core.Kind
-	Count  int
-	DType  dtype.Type
-	Rounds int // timed, after one that warms up and is verified
+	Kind     core.Kind
+	Count    int
+	DType    dtype.Type
+	Quantize core.Quantize // of all-gather and reduce-scatter
+	Rounds   int           // timed, after one that warms up and is verified
 }
 
 // Bytes of the buffer of all blocks.
@@ -45,7 +47,7 @@ func (j Exchange) Bytes() int {
 
 // fill makes the buffers of member me of n.
 func (j Exchange) fill(n, me int) core.Collective {
-	c := core.Collective{Kind: j.Kind, DType: j.DType, Op: core.Sum}
+	c := core.Collective{Kind: j.Kind, DType: j.DType, Op: core.Sum, Quantize: j.Quantize}
 	size := j.DType.Size()
 	whole, own := j.Count*size, j.Count/n*size
 	var src, dst int
@@ -107,8 +109,9 @@ func (j Exchange) verify(n, me int, got []byte) error {
 	if me != 0 && (j.Kind == core.KindReduce || j.Kind == core.KindGather) {
 		return nil
 	}
+	tolerance := lost(j.Quantize, n)
 	for i := range len(got) / j.DType.Size() {
-		if v, want := get(j.DType, got, i), j.want(n, me, i); v != float64(want) {
+		if v, want := get(j.DType, got, i), j.want(n, me, i); !(math.Abs(v-float64(want)) <= tolerance) {
 			return fmt.Errorf("wrong result of %s: element %d at member %d is %v, want %d", kindNames[j.Kind], i, me, v, want)
 		}
 	}
@@ -153,26 +156,35 @@ func (j Exchange) run(ctx context.Context, comm *core.Communicator) (Report, err
 // round, the largest over the peers, and mb_per_s the bytes of all blocks by the median
 // time.
 type ExchangeResult struct {
-	Kind   string  `json:"kind"`
-	World  int     `json:"world"`
-	Bytes  int     `json:"bytes"`
-	DType  string  `json:"dtype"`
-	Rounds int     `json:"rounds"`
-	Median float64 `json:"median_s"`
-	Min    float64 `json:"min_s"`
-	Max    float64 `json:"max_s"`
-	Rx     uint64  `json:"rx_bytes"`
-	Tx     uint64  `json:"tx_bytes"`
-	Rate   float64 `json:"mb_per_s"`
+	Kind     string  `json:"kind"`
+	World    int     `json:"world"`
+	Bytes    int     `json:"bytes"`
+	DType    string  `json:"dtype"`
+	Quantize string  `json:"quantize"`
+	Wire     string  `json:"wire,omitempty"`
+	Rounds   int     `json:"rounds"`
+	Median   float64 `json:"median_s"`
+	Min      float64 `json:"min_s"`
+	Max      float64 `json:"max_s"`
+	Rx       uint64  `json:"rx_bytes"`
+	Tx       uint64  `json:"tx_bytes"`
+	Rate     float64 `json:"mb_per_s"`
 }
 
 // Collective measures jobs in a world of processes and calls emit for each result.
 func (w World) Collective(ctx context.Context, jobs []Exchange, emit func(ExchangeResult) error) error {
 	return w.run(ctx, Order{Exchange: jobs}, func(k int, reports []Report) error {
 		j, t := jobs[k], combine(reports)
-		return emit(ExchangeResult{
-			Kind: kindNames[j.Kind], World: w.Size, Bytes: j.Bytes(), DType: j.DType.String(), Rounds: j.Rounds,
+		res := ExchangeResult{
+			Kind: kindNames[j.Kind], World: w.Size, Bytes: j.Bytes(), DType: j.DType.String(), Rounds: j.Rounds, Quantize: j.Quantize.Algorithm,
 			Median: t.median, Min: t.min, Max: t.max, Rx: t.rx, Tx: t.tx, Rate: float64(j.Bytes()) / 1e6 / t.median,
-		})
+		}
+		if res.Quantize == "" {
+			res.Quantize = "none"
+		}
+		if res.Quantize != "none" {
+			res.Wire = j.Quantize.Type.String()
+		}
+		return emit(res)
 	})
 }
