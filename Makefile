@@ -72,7 +72,7 @@ wan:
 	@go run ./tests/wan/contest -write docs/internet $(if $(ONLY),-only '$(ONLY)')
 
 wan-test:
-	@go test -count=1 -tags wan ./tests/wan/internal/...
+	@go test -count=1 -tags wan ./tests/internal/lab/... ./tests/internal/netns
 	@go test -count=1 -tags wan ./tests/wan/contest
 
 wan-flows:

@@ -509,7 +509,7 @@ def group(place: Place) -> None:
             assert rank.allreduce([t]).wait()
             assert torch.equal(place.get(t), mine + other)
             several = [place.put(mine[:100]), place.put(mine[100:])]
-            assert rank.allreduce(several).wait()
+            assert rank.allreduce_coalesced(several).wait()
             assert torch.equal(torch.cat([place.get(s) for s in several]), mine + other)
             turned = place.put(mine.view(20, 30)).t()
             assert rank.allreduce([turned]).wait()

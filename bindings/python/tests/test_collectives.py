@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -127,6 +128,59 @@ def test_what_is_moved_is_of_any_type(address: str) -> None:
             comm.all_gather(np.zeros(1, object), np.zeros(n, object))
 
     run_peers(address, WORLD, f)
+
+
+def test_quantized(address: str) -> None:
+    """Near what they are, the same bits everywhere, fewer bytes; NumPy and PyTorch, in place, in flight."""
+    torch: Any = None
+    with contextlib.suppress(ImportError):
+        import torch  # not in the threads, which would see half of it
+    options = gopccl.QuantizationOptions(gopccl.DataType.INT8, gopccl.QuantizationAlgorithm.ZERO_POINT_SCALE)
+    ways: List[Tuple[Any, int]] = [("minmax", 1), ("minmax:uint16", 2), (options, 1), ("none", 4)]
+    n, sizes = 640, [640, 0, 77]
+
+    def f(comm: Communicator, i: int) -> List[bytes]:
+        me, found = comm.group.index, []
+        values = [np.sin(np.arange(WORLD * n, dtype=np.float32) * (k + 1)) for k in range(WORLD)]
+        for (way, size), wait in itertools.product(ways, (True, False)):
+            x = np.zeros((WORLD, n), np.float32)
+            x[me] = values[me][:n]
+            info = either(comm, "all_gather", wait, x[me], x, quantization=way)
+            assert info.tx_bytes == info.rx_bytes == (WORLD - 1) * n * size
+            np.testing.assert_allclose(x, np.stack([v[:n] for v in values]), atol=0.1)
+            found.append(x.tobytes())
+            own = np.zeros(n, np.float32)
+            either(comm, "reduce_scatter", wait, values[me], own, op=ReduceOp.AVG, quantization=way)
+            np.testing.assert_allclose(own, np.mean(values, axis=0)[me * n : (me + 1) * n], atol=0.2)
+            some = np.zeros(sum(sizes), np.float32)
+            either(comm, "all_gather", wait, values[me][: sizes[me]].copy(), some, counts=sizes, quantization=way)
+            np.testing.assert_allclose(some, np.concatenate([v[:c] for v, c in zip(values, sizes)]), atol=0.1)
+            found.append(some.tobytes())
+        y = np.zeros(WORLD * n, np.float32)
+        for text, what, given in (
+            ("there are none, blocks, minmax, zeropoint", y[:n], "gzip"),
+            ("minmax quantizes to uint8, uint16 or uint32, not int8", y[:n], "minmax:int8"),
+            ("minmax quantizes float32 and float64, not int32", y[:n].astype(np.int32), "minmax"),
+        ):
+            with pytest.raises(PCCLError, match=text):
+                comm.all_gather(what, y.astype(what.dtype), quantization=given)
+        with pytest.raises(ArgumentError, match="quantization is a int"):
+            comm.all_gather(y[:n], y, quantization=8)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="names no quantizer"):
+            comm.all_gather(y[:n], y, quantization="min" + chr(0))
+        if torch is None:
+            return found
+        t = torch.from_numpy(values[me][:n].copy())
+        every = torch.empty(WORLD * n)
+        comm.all_gather(t, every, quantization="blocks")
+        assert torch.equal(t, torch.from_numpy(values[me][:n]))
+        np.testing.assert_allclose(every.numpy(), np.concatenate([v[:n] for v in values]), atol=0.15)
+        found.append(every.numpy().tobytes())
+        return found
+
+    results = run_peers(address, WORLD, f)
+    for k, found in enumerate(zip(*results)):
+        assert len(set(found)) == 1, k
 
 
 def test_in_place_and_operations(address: str) -> None:

@@ -65,22 +65,22 @@ def test_an_exception_between_two_launches(
     tensors = [torch.full((1000,), 1.0 + k) for k in range(3)]
     others = [torch.full((1000,), 10.0) for _ in range(3)]
     with pytest.raises(error):
-        one.allreduce(tensors)
-    work = two.allreduce(others)
+        one.allreduce_coalesced(tensors)
+    work = two.allreduce_coalesced(others)
     with pytest.raises(Failure):
         work.wait(LIMIT)
     session.join()
     assert not comm.in_flight()
     assert tensors[0][0] in (1, 11) and tensors[1][0] == 2 and others[1][0] == 10
     with pytest.raises(Failure, match="has failed"):
-        one.allreduce(tensors)
+        one.allreduce_coalesced(tensors)
 
 
 def test_what_can_never_work_breaks_nothing(group: Tuple[GopcclGroup, GopcclGroup]) -> None:
     one, two = group
     good, bad = torch.ones(3), torch.ones(3).to(torch.float8_e4m3fn)
     with pytest.raises(ArgumentError):
-        one.allreduce([good, bad])
+        one.allreduce_coalesced([good, bad])
     works = [g.allreduce([t]) for g, t in zip(group, (torch.ones(3), torch.ones(3)))]
     assert all(w.wait(LIMIT) for w in works) and bool((good == 1).all())
 

@@ -127,6 +127,8 @@ typedef struct {
     pcclDataType_t datatype;
     pcclRedOp_t op;
     bool preserve;
+    const char *quantizer;
+    const char *quantized_type;
 } gopcclCollective_t;
 pcclResult_t gopcclCollect(const pcclComm_t *, const gopcclCollective_t *, pcclReduceInfo_t *);
 pcclResult_t gopcclCollectAsync(const pcclComm_t *, const gopcclCollective_t *, pcclAsyncReduceOp_t *);

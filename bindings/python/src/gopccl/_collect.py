@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 from uuid import UUID
 
 from gopccl._buffers import Buffer, buffer_of
 from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._flight import BARRIER_TAG
 from gopccl._lib import call, ffi
-from gopccl._types import ReduceInfo, ReduceOp, member
+from gopccl._types import DataType, QuantizationAlgorithm, QuantizationOptions, ReduceInfo, ReduceOp, member
 
 if TYPE_CHECKING:
     from gopccl._flight import AsyncReduceHandle
@@ -79,10 +79,33 @@ def _counts(list_of: Sequence[int], what: str, scale: int) -> Any:
     return ffi.new(_COUNTS, counts or [0]), len(counts)
 
 
+# What quantization= takes: the options of an all-reduce, or the name of a quantizer, or name and type ("minmax:uint16").
+Quantization = Union[QuantizationOptions, str]
+
+_QUANTIZERS = {QuantizationAlgorithm.MIN_MAX: "minmax", QuantizationAlgorithm.ZERO_POINT_SCALE: "zeropoint"}
+_WIRE_NAMES = {DataType.FLOAT: "float32", DataType.DOUBLE: "float64"}
+
+
+def _quantization(given: Quantization) -> Tuple[Any, Any]:
+    """Name of the quantizer and of the type on the wire, as the library takes them."""
+    if isinstance(given, QuantizationOptions):
+        member(given.algorithm, QuantizationAlgorithm, "quantization.algorithm")
+        member(given.quantized_datatype, DataType, "quantization.quantized_datatype")
+        name = _QUANTIZERS.get(given.algorithm, "none")
+        wire = _WIRE_NAMES.get(given.quantized_datatype, given.quantized_datatype.name.lower())
+    elif isinstance(given, str):
+        name, _, wire = given.partition(":")
+    else:
+        raise ArgumentError(f"quantization is a {type(given).__name__}, must be QuantizationOptions or the name of a quantizer")
+    if "\0" in name + wire:
+        raise ArgumentError(f"quantization is {given!r}, which names no quantizer")
+    return ffi.new("char[]", name.encode()), ffi.new("char[]", wire.encode()) if wire else ffi.NULL
+
+
 class Request:
     """One collective as the library takes it. ``owners`` keep its buffers alive."""
 
-    __slots__ = ("kind", "c", "owners", "src", "dst", "_lists")
+    __slots__ = ("kind", "c", "owners", "src", "dst", "_lists", "_names")
 
     def __init__(
         self,
@@ -97,6 +120,7 @@ class Request:
         counts: Optional[Sequence[int]] = None,
         send_counts: Optional[Sequence[int]] = None,
         recv_counts: Optional[Sequence[int]] = None,
+        quantization: Optional[Quantization] = None,
     ) -> None:
         if not 0 <= tag < 1 << 64:
             raise ArgumentError(f"tag is {tag}, must be a 64 bit number, at least 0")
@@ -120,6 +144,9 @@ class Request:
             c.dst, c.dst_count = ffi.cast(_POINTER, dst.address), dst.numel
         if src is not None and dst is not None and (src.dtype is not dst.dtype or src.moved != dst.moved):
             raise ArgumentError(f"send has element type {src.type_name}, recv {dst.type_name}")
+        self._names = None if quantization is None else _quantization(quantization)  # read inside the call, as the lists
+        if self._names is not None:
+            c.quantizer, c.quantized_type = self._names
         self._lists: List[Any] = []  # the library reads them inside the call
         for what, given in (("counts", counts), ("send_counts", send_counts), ("recv_counts", recv_counts)):
             if given is None:
@@ -218,16 +245,39 @@ class Collectives:
         def group(self) -> Group: ...
 
     def all_gather(
-        self, send: Any, recv: Any, *, counts: Optional[Sequence[int]] = None, tag: int = 0, preserve: bool = False
+        self,
+        send: Any,
+        recv: Any,
+        *,
+        counts: Optional[Sequence[int]] = None,
+        tag: int = 0,
+        preserve: bool = False,
+        quantization: Optional[Quantization] = None,
     ) -> ReduceInfo:
-        """Give ``recv`` the blocks ``send`` of all members."""
-        return self._collect(Request(_ALL_GATHER, send, recv, counts=counts, tag=tag, preserve=preserve))
+        """Give ``recv`` the blocks ``send`` of all members.
+
+        With ``quantization`` blocks of floats travel encoded, and ``recv`` gets the same bits on
+        all members, its own block included. It is QuantizationOptions, or the name of a quantizer,
+        also with the type on the wire: ``"blocks"``, ``"minmax:uint16"``.
+        """
+        return self._collect(
+            Request(_ALL_GATHER, send, recv, counts=counts, tag=tag, preserve=preserve, quantization=quantization)
+        )
 
     def all_gather_async(
-        self, send: Any, recv: Any, *, counts: Optional[Sequence[int]] = None, tag: int = 0, preserve: bool = False
+        self,
+        send: Any,
+        recv: Any,
+        *,
+        counts: Optional[Sequence[int]] = None,
+        tag: int = 0,
+        preserve: bool = False,
+        quantization: Optional[Quantization] = None,
     ) -> "AsyncReduceHandle":
         """Launch an :meth:`all_gather`."""
-        return self._collect_async(Request(_ALL_GATHER, send, recv, counts=counts, tag=tag, preserve=preserve))
+        return self._collect_async(
+            Request(_ALL_GATHER, send, recv, counts=counts, tag=tag, preserve=preserve, quantization=quantization)
+        )
 
     def reduce_scatter(
         self,
@@ -238,9 +288,12 @@ class Collectives:
         counts: Optional[Sequence[int]] = None,
         tag: int = 0,
         preserve: bool = False,
+        quantization: Optional[Quantization] = None,
     ) -> ReduceInfo:
-        """Give ``recv`` the own block of ``send``, combined over all members."""
-        return self._collect(Request(_REDUCE_SCATTER, send, recv, op=op, counts=counts, tag=tag, preserve=preserve))
+        """Give ``recv`` the own block of ``send``, combined over all members; ``quantization`` as of :meth:`all_gather`."""
+        return self._collect(
+            Request(_REDUCE_SCATTER, send, recv, op=op, counts=counts, tag=tag, preserve=preserve, quantization=quantization)
+        )
 
     def reduce_scatter_async(
         self,
@@ -251,10 +304,11 @@ class Collectives:
         counts: Optional[Sequence[int]] = None,
         tag: int = 0,
         preserve: bool = False,
+        quantization: Optional[Quantization] = None,
     ) -> "AsyncReduceHandle":
         """Launch a :meth:`reduce_scatter`."""
         return self._collect_async(
-            Request(_REDUCE_SCATTER, send, recv, op=op, counts=counts, tag=tag, preserve=preserve)
+            Request(_REDUCE_SCATTER, send, recv, op=op, counts=counts, tag=tag, preserve=preserve, quantization=quantization)
         )
 
     def broadcast(self, buffer: Any, *, root: int, tag: int = 0, preserve: bool = False) -> ReduceInfo:

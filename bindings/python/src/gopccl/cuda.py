@@ -5,6 +5,7 @@ Nothing here needs PyTorch; where it is loaded, its current streams count.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any, Iterable, List, Optional
 
@@ -74,9 +75,9 @@ def order(streams: Iterable[Any]) -> None:
 
 
 def streams_of(tensors: Iterable[Any]) -> List[Any]:
-    """PyTorch's current streams of the CUDA devices that PyTorch tensors are on, one per device."""
+    """PyTorch's current streams of the CUDA devices that PyTorch tensors, or lists of them, are on, one per device."""
     found = {}
-    for t in tensors:
+    for t in itertools.chain.from_iterable(t if isinstance(t, list) else [t] for t in tensors):
         if t.device.type == "cuda" and t.device.index not in found:
             found[t.device.index] = current_stream(t.device.index)
     return [s for s in found.values() if s is not None]

@@ -33,21 +33,39 @@ class Handle(NamedTuple):
 
     id: str  # of the process in this group
     master: str  # address of a master that nobody has used yet
+    at: str = ""  # address of the master with which it has a session that can go on
+    runs: str = ""  # address of the master that it runs for a membership
+    members: str = ""  # stands for those who are in that session, itself included
 
     @staticmethod
     def parse(text: str) -> "Handle":
         """A handle that ``encode`` has made; ValueError for anything else."""
         try:
             d = json.loads(text)
-            if d["v"] == 1:
-                return Handle(str(d["id"]), str(d["master"]))
-        except (ValueError, KeyError, TypeError):
+            if d.pop("v") == 2:
+                return Handle(**{name: str(d[name]) for name in Handle._fields})
+        except (ValueError, KeyError, TypeError, AttributeError):
             pass
         raise ValueError(f"gopccl: {text[:80]!r} is not a handle of this version of gopccl")
 
     def encode(self) -> str:
         """The handle as text."""
-        return json.dumps({"v": 1, **self._asdict()}, sort_keys=True)
+        return json.dumps({"v": 2, **self._asdict()}, sort_keys=True)
+
+
+def _digest(ids: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(sorted(ids)).encode()).hexdigest()[:32]
+
+
+def kept_master(handles: Sequence[Handle]) -> str:
+    """The address of the master whose sessions go on; empty if all processes make new ones.
+
+    Those who are in the sessions must be the ones whose handles are given, and one of
+    them runs the master. All processes come to the same answer.
+    """
+    whole = _digest([h.id for h in handles])
+    same = len(handles) > 1 and len({h.at for h in handles}) == 1 and all(h.members == whole for h in handles)
+    return handles[0].at if same and any(h.runs == handles[0].at for h in handles) else ""
 
 
 class Core:
@@ -72,6 +90,7 @@ class Core:
         self._closed = False
         self._leaving = False
         self._master: Optional[MasterNode] = None  # that the membership uses
+        self._runs = ""  # its address
         self._id = secrets.token_hex(16)
         self._offer: Optional[Tuple[MasterNode, str]] = None  # of the next handle
         self._used: Set[int] = set()
@@ -193,7 +212,10 @@ class Core:
             except Exception:
                 _log.exception("an abort hook has failed")
         if session is not None:
-            session.stop(why)
+            if self.elastic and session.lost and kind == "COMM_ERROR":
+                session.suspend(why)
+            else:
+                session.stop(why)
 
     def abort(self) -> None:
         """Revoke the membership: every operation ends with an error. Returns at once."""
@@ -212,9 +234,14 @@ class Core:
     def handle(self) -> str:
         """The handle by which the others reach this process at the next ``reconfigure``."""
         with self._lock:
+            session = self._session
+        members = [] if session is None else session.members()  # waits for what is ending
+        with self._lock:
             if self._offer is None:
                 self._offer = start_master()
-            return Handle(self._id, self._offer[1]).encode()
+            if session is None or not members or session is not self._session:
+                return Handle(self._id, self._offer[1], "", self._runs).encode()
+            return Handle(self._id, self._offer[1], session.address, self._runs, _digest(members)).encode()
 
     def reconfigure(self, opts: Any) -> GopcclWork:
         """Form a new membership of those whose handles ``opts`` has; returns before it is there."""
@@ -250,23 +277,29 @@ class Core:
         self, old: Optional[Session], new: Session, handles: List[Handle], uuid: int, limit: timedelta, work: GopcclWork
     ) -> None:
         error: Optional[BaseException] = None
+        kept = kept_master(handles)
+        # The same for all who were given the same: that tells the members of one attempt from those of another.
+        text = f"{uuid} {[h.id for h in handles]}"
+        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+        end = time.monotonic() + limit.total_seconds()
         try:
-            if old is not None:
-                old.stop("the process group was reconfigured")
-                old.join()
-            # The same for all who were given the same: that tells the members of one attempt from those of another.
-            text = f"{uuid} {[h.id for h in handles]}"
-            number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
-            new.form(handles[0].master, number, limit)
+            if not kept or not self._go_on(old, new, kept, number, limit, end):
+                kept = ""
+                if old is not None:
+                    old.stop("the process group was reconfigured")
+                    old.join()
+                new.form(handles[0].master, number, limit, self._id, left=max(0.0, end - time.monotonic()))
         except BaseException as err:
             error = err
         with self._lock:
             self._forming = None
-            retired = [self._master]
-            self._master = None
-            if handles[0].id == self._id and self._offer is not None:
+            retired = []
+            if error is not None or not kept:
+                retired.append(self._master)
+                self._master, self._runs = None, ""
+            if not kept and handles[0].id == self._id and self._offer is not None:
                 if error is None:
-                    self._master = self._offer[0]
+                    self._master, self._runs = self._offer
                 else:
                     retired.append(self._offer[0])
                 self._offer = None
@@ -283,6 +316,21 @@ class Core:
         if error is not None and not isinstance(error, Failure):
             error = Failure(f"gopccl: reconfigure: {error or type(error).__name__}")
         work.finish(error)
+
+    def _go_on(self, old: Optional[Session], new: Session, address: str, number: int, limit: timedelta, end: float) -> bool:
+        """Form ``new`` in the sessions with the master at ``address``; False if all have to make new ones."""
+        comm = old.release() if old is not None and old.address == address else None
+        if comm is None:
+            return False  # the others see that it is gone
+        try:
+            # Half of the time that is left: the other half is for new sessions.
+            new.form(address, number, limit, self._id, comm, max(0.0, end - time.monotonic()) / 2)
+        except Failure:
+            if new.why is not None:
+                raise
+            new.drop()
+            return False
+        return True
 
     # Leaving.
 

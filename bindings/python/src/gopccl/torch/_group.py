@@ -8,73 +8,19 @@ arguments (a tensor or a list, options or an operation) so do they.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Optional, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from gopccl import cuda
-from gopccl._types import ReduceOp
 from gopccl.torch import _moves
+from gopccl.torch._arguments import BITS, alike, check, equal_parts, fits, fold_of, folded, name_of, real, rows_of, single, split, tensors_of, typed
 from gopccl.torch._core import Core
 from gopccl.torch._monitored import monitored_barrier
 from gopccl.torch._moves import Move, Place, Post
 from gopccl.torch._work import GopcclWork
-
-_REAL = {"SUM": ReduceOp.SUM, "AVG": ReduceOp.AVG, "PRODUCT": ReduceOp.PROD, "MAX": ReduceOp.MAX, "MIN": ReduceOp.MIN}
-_BOOL = {
-    "SUM": ReduceOp.MAX,
-    "MAX": ReduceOp.MAX,
-    "BOR": ReduceOp.MAX,
-    "PRODUCT": ReduceOp.MIN,
-    "MIN": ReduceOp.MIN,
-    "BAND": ReduceOp.MIN,
-}
-_COMPLEX = {"SUM": ReduceOp.SUM, "AVG": ReduceOp.AVG}
-
-
-def _op_of(opts: Any) -> Any:
-    if opts is None:
-        return dist.ReduceOp.SUM
-    return getattr(opts, "reduceOp", opts)
-
-
-def _real(t: Tensor, opts: Any) -> Tuple[Tensor, ReduceOp]:
-    """The real tensor and operation that reduce ``t``, which is contiguous."""
-    op = _op_of(opts)
-    kind = getattr(op, "op", op)  # ReduceOp wraps its enum
-    name = str(getattr(kind, "name", kind))
-    if t.dtype is torch.bool:
-        if name in _BOOL:
-            return t.detach().view(torch.uint8), _BOOL[name]
-    elif t.is_complex():
-        if name in _COMPLEX:
-            return torch.view_as_real(t.detach()), _COMPLEX[name]
-    elif name in _REAL:
-        return t.detach(), _REAL[name]
-    raise ValueError(f"gopccl: {kind} of {t.dtype} tensors is not supported")
-
-
-def _check(tensors: Sequence[Tensor]) -> None:
-    for t in tensors:
-        if t.device.type == "cuda":
-            cuda.require(str(t.device))
-        elif t.device.type != "cpu":
-            raise ValueError(f"gopccl: a tensor is on {t.device}; the backend takes CPU and CUDA tensors")
-        if t.layout is not torch.strided:
-            raise ValueError(f"gopccl: a tensor has layout {t.layout}; the backend takes dense tensors")
-
-
-def _list(x: Any) -> List[Tensor]:
-    return [x] if isinstance(x, Tensor) else list(x)
-
-
-def _lists(x: Any) -> List[List[Tensor]]:
-    """Lists of tensors, from one list or several."""
-    return [list(x)] if x and isinstance(x[0], Tensor) else [list(row) for row in x]
-
 
 def _staged(t: Tensor) -> Tensor:
     return t.detach().contiguous()
@@ -115,84 +61,111 @@ def _room(parts: Sequence[Tensor]) -> Tensor:
     return torch.empty(sum(t.numel() for t in parts), dtype=parts[0].dtype)
 
 
-def _equal_parts(what: str, t: Tensor, size: int) -> List[int]:
-    n, left = divmod(t.numel(), size)
-    if left:
-        raise ValueError(f"gopccl: {what}: {t.numel()} elements do not divide by {size} ranks")
-    return [n] * size
-
-
-def _split(t: Tensor, rows: Any, at: Place) -> List[int]:
-    """Bytes of the parts of ``t`` that have so many rows."""
-    if not rows:
-        return [n * t.element_size() for n in _equal_parts("all_to_all", t, at.size)]
-    have = t.shape[0] if t.dim() else 0
-    _fits("all_to_all", len(rows) == at.size and sum(rows) == have, f"the splits {list(rows)} are not those of {have} rows for {at.size} ranks")
-    row = t.numel() // have * t.element_size() if have else 0
-    return [n * row for n in rows]
-
-
-def _fits(what: str, ok: bool, says: str) -> None:
-    if not ok:
-        raise ValueError(f"gopccl: {what}: {says}")
-
-
 class Calls:
     """Every call of a process group; ``_core`` is the state."""
 
     _core: Core
 
-    def _submit(self, what: str, opts: Any, outputs: List[Tensor], plan: Callable[[Place], Sequence[Move]]) -> GopcclWork:
+    def _submit(self, what: str, opts: Any, outputs: List[Any], plan: Callable[[Place], Sequence[Move]]) -> GopcclWork:
         return self._core.submit(what, opts, outputs, plan)
 
     # Reductions.
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> GopcclWork:
-        """Reduce every tensor over the ranks, in place."""
-        ts = _list(tensors)
-        _check(ts)
+        """Reduce over the ranks, in place. Of several tensors each becomes the reduction of all of them, as with Gloo."""
+        ts = tensors_of(tensors)
+        fits("all_reduce", bool(ts), "requires non-empty tensor list")
+        check(ts)
+        alike("all_reduce", ts)
+        if len(ts) > 1:
+            return self._reduce_together(ts, opts)
+        return self._reduce_each(ts, opts)
+
+    def _reduce_together(self, ts: List[Tensor], opts: Any) -> GopcclWork:
+        name = name_of(opts)
+        local: Any = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}.get(name) or BITS.get(name)
+        fits("all_reduce", local is not None, f"{name} of several tensors is not supported")
 
         def plan(at: Place) -> List[Move]:
+            total = ts[0].detach().clone()
+            for t in ts[1:]:
+                total = local(total, t.detach())
+            move = self._all_reduce(at, total, opts)
+
+            def finish() -> None:
+                if move.finish is not None:
+                    move.finish()
+                for t in ts:
+                    t.detach().copy_(total)
+
+            return [Move(move.start, finish)]
+
+        return self._submit("all_reduce", opts, ts, plan)
+
+    def _reduce_each(self, ts: List[Tensor], opts: Any) -> GopcclWork:
+        def plan(at: Place) -> List[Move]:
+            seen: List[int] = []
             moves = []
             for t in ts:
-                s = _staged(t)
-                moves.append(_back(t, s, _moves.all_reduce(at, *_real(s, opts))))
+                again = t.numel() > 0 and t.data_ptr() in seen
+                seen.append(t.data_ptr())
+                s = t.detach().clone() if again else t  # a buffer is in one operation at a time
+                moves.append(_back(t, s, self._all_reduce(at, s, opts)) if again else self._all_reduce(at, t, opts))
             return moves
 
         return self._submit("all_reduce", opts, ts, plan)
 
+    @staticmethod
+    def _all_reduce(at: Place, t: Tensor, opts: Any) -> Move:
+        s = _staged(t)
+        fold = fold_of(s, opts)
+        if fold is None:
+            return _back(t, s, _moves.all_reduce(at, *real(s, opts)))
+        room = torch.empty(at.size * s.numel(), dtype=s.dtype, device=s.device)
+        n = s.numel() * s.element_size()
+        return folded(t.detach(), room, _moves.all_gather(at, _moves.as_bytes(room), _moves.as_bytes(s), [n] * at.size), fold)
+
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> GopcclWork:
         """Reduce every tensor over the ranks, in place."""
-        return self.allreduce(tensors, opts)
+        ts = tensors_of(tensors)
+        fits("all_reduce", bool(ts), "requires non-empty tensor list")
+        check(ts)
+        return self._reduce_each(ts, opts)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> GopcclWork:
-        """Reduce over the ranks into the root's tensors; the others' stay as they are."""
-        ts = _list(tensors)
-        _check(ts)
+        """Reduce over the ranks into the root's tensor; the others' stay as they are."""
+        ts = tensors_of(tensors)
+        single("reduce", ts, "tensor list")
+        check(ts)
         root = opts if isinstance(opts, int) else opts.rootRank if opts is not None else named.get("root", 0)
         op = more[0] if more else named.get("op") if isinstance(opts, int) or opts is None else opts
 
         def plan(at: Place) -> List[Move]:
-            self._rank_is("reduce", root, at)
-            moves = []
-            for t in ts:
-                s = _staged(t)
-                moves.append(_back(t, s, _moves.reduce(at, *_real(s, op), root)))
-            return moves
+            self._root_is("reduce", root, opts, ts, at)
+            t = ts[0]
+            s = _staged(t)
+            fold = fold_of(s, op)
+            if fold is None:
+                return [_back(t, s, _moves.reduce(at, *real(s, op), root))]
+            if at.rank != root:
+                return [_moves.gather(at, None, _moves.as_bytes(s), root)]
+            room = torch.empty(at.size * s.numel(), dtype=s.dtype, device=s.device)
+            return [folded(t.detach(), room, _moves.gather(at, _moves.as_bytes(room), _moves.as_bytes(s), root), fold)]
 
         return self._submit("reduce", opts, ts, plan)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> GopcclWork:
         """``outputs[i]`` becomes the reduction of all ranks' ``inputs[i][rank]``."""
-        outs, rows = _list(outputs), _lists(inputs)
-        _check(outs)
+        outs, rows = tensors_of(outputs), rows_of(inputs)
+        check(outs)
 
         def plan(at: Place) -> List[Move]:
             moves = []
             for out, row in zip(outs, rows):
-                _check(row)
-                _fits("reduce_scatter", len(row) == at.size, f"{len(row)} input tensors for {at.size} ranks")
-                _fits("reduce_scatter", out.numel() == row[at.rank].numel(), f"the output has {out.numel()} elements, the own input {row[at.rank].numel()}")
+                check(row)
+                typed("reduce_scatter", [out, *row])
+                fits("reduce_scatter", len(row) == at.size, f"{len(row)} input tensors for {at.size} ranks")
+                fits("reduce_scatter", out.numel() == row[at.rank].numel(), f"the output has {out.numel()} elements, the own input {row[at.rank].numel()}")
                 moves.append(self._reduce_scatter(at, out, _flat(row), [t.numel() for t in row], opts))
             return moves
 
@@ -200,21 +173,22 @@ class Calls:
 
     def _reduce_scatter(self, at: Place, out: Tensor, flat: Tensor, counts: List[int], opts: Any) -> Move:
         s = _staged(out)
-        src, op = _real(flat, opts)
-        dst, _ = _real(s, opts)
+        src, op = real(flat, opts)
+        dst, _ = real(s, opts)
         per = src.numel() // flat.numel() if flat.numel() else 1
         return _back(out, s, _moves.reduce_scatter(at, dst, src, [n * per for n in counts], op))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
         """Output i becomes this rank's part of the reduction of all ranks' input i."""
-        outs, ins = _list(outputs), _list(inputs)
-        _check([*outs, *ins])
+        outs, ins = tensors_of(outputs), tensors_of(inputs)
+        check([*outs, *ins])
 
         def plan(at: Place) -> List[Move]:
             moves = []
             for out, t in zip(outs, ins):
-                counts = _equal_parts("reduce_scatter", t, at.size)
-                _fits("reduce_scatter", out.numel() == counts[0], f"the output has {out.numel()} elements, a part of the input {counts[0]}")
+                typed("reduce_scatter", [out, t])
+                counts = equal_parts("reduce_scatter", t, at.size)
+                fits("reduce_scatter", out.numel() == counts[0], f"the output has {out.numel()} elements, a part of the input {counts[0]}")
                 moves.append(self._reduce_scatter(at, out, _staged(t).reshape(-1), counts, opts))
             return moves
 
@@ -229,37 +203,74 @@ class Calls:
 
     # Moves: bytes of any type.
 
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> GopcclWork:
-        """Copy the root's tensors to all ranks, bit for bit."""
-        ts = _list(tensors)
-        _check(ts)
-        root = opts if isinstance(opts, int) else 0 if opts is None else opts.rootRank
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Optional[timedelta] = None, *, root: int = 0) -> GopcclWork:
+        """Copy the root's tensor to all ranks, bit for bit; to every tensor of a list, as with Gloo."""
+        ts = tensors_of(tensors)
+        check(ts)
+        origin = opts if isinstance(opts, int) else root if opts is None else opts.rootRank
 
         def plan(at: Place) -> List[Move]:
-            self._rank_is("broadcast", root, at)
-            moves = []
-            for t in ts:
-                s = _staged(t)
-                m = _moves.broadcast(at, _moves.as_bytes(s), root)
-                moves.append(m if at.rank == root else _back(t, s, m))
-            return moves
+            self._root_is("broadcast", origin, opts, ts, at)
+            alike("broadcast", ts)
+            t = ts[getattr(opts, "rootTensor", 0)]
+            s = _staged(t)
+            m = _moves.broadcast(at, _moves.as_bytes(s), origin)
+            m = m if at.rank == origin else _back(t, s, m)
+            if len(ts) == 1:
+                return [m]
+
+            def finish() -> None:
+                if m.finish is not None:
+                    m.finish()
+                for other in ts:
+                    if other is not t:
+                        other.detach().copy_(t.detach())
+
+            return [Move(m.start, finish)]
 
         return self._submit("broadcast", opts, ts, plan)
 
     @staticmethod
-    def _rank_is(what: str, root: int, at: Place) -> None:
-        _fits(what, 0 <= root < at.size, f"rank {root} is not one of {at.size}")
+    def _rank_is(what: str, root: int, at: Place, name: str = "rank") -> None:
+        fits(what, 0 <= root < at.size, f"invalid {name}: {root} is not one of {at.size}")
+
+    def _root_is(self, what: str, root: int, opts: Any, ts: Sequence[Tensor], at: Place) -> None:
+        self._rank_is(what, root, at, "root rank")
+        i = getattr(opts, "rootTensor", 0)
+        fits(what, 0 <= i < len(ts), f"invalid root tensor: {i} is not one of {len(ts)}")
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
-        """Bring every rank's input i to ``outputs[i][rank]``."""
-        rows, ins = _lists(outputs), _list(inputs)
-        _check([*ins, *(t for row in rows for t in row)])
+        """Bring every rank's input to ``outputs[0][rank]``; n of them to every list, from ``rank * n`` on, as with Gloo."""
+        rows, ins = rows_of(outputs), tensors_of(inputs)
+        fits("all_gather", bool(ins), "requires non-empty input tensor list")
+        fits("all_gather", len(rows) == len(ins), f"requires input/output tensor lists to have the same length, which are {len(ins)} and {len(rows)}")
+        check([*ins, *(t for row in rows for t in row)])
+        if len(ins) == 1:
+            return self._gather_each(rows, ins, opts)
+
+        def plan(at: Place) -> List[Move]:
+            for row in rows:
+                fits("all_gather", len(row) == at.size * len(ins), f"invalid output tensor list: it has {len(row)} tensors, {at.size} ranks have {at.size * len(ins)}")
+            every = [t for row in rows for t in row]
+            alike("all_gather", [*ins, *every])
+            src, room = _flat(ins), _room(rows[0])
+            n = src.numel() * src.element_size()
+            m = _moves.all_gather(at, _moves.as_bytes(room), _moves.as_bytes(src), [n] * at.size)
+            for row in rows:
+                m = _apart(row, room, m)
+            return [m]
+
+        return self._submit("all_gather", opts, rows, plan)
+
+    def _gather_each(self, rows: List[List[Tensor]], ins: List[Tensor], opts: Any) -> GopcclWork:
+        """Every rank's input i to ``rows[i][rank]``."""
 
         def plan(at: Place) -> List[Move]:
             moves = []
             for row, t in zip(rows, ins):
-                _fits("all_gather", len(row) == at.size, f"{len(row)} output tensors for {at.size} ranks")
-                _fits("all_gather", row[at.rank].numel() == t.numel(), f"the own output has {row[at.rank].numel()} elements, the input {t.numel()}")
+                fits("all_gather", len(row) == at.size, f"invalid output tensor list: it has {len(row)} tensors for {at.size} ranks")
+                typed("all_gather", [t, *row])
+                fits("all_gather", row[at.rank].numel() == t.numel(), f"invalid tensor size: the own output has {row[at.rank].numel()} elements, the input {t.numel()}")
                 room = _room(row)
                 counts = [p.numel() * p.element_size() for p in row]
                 moves.append(_apart(row, room, _moves.all_gather(at, _moves.as_bytes(room), _moves.as_bytes(_staged(t)), counts)))
@@ -269,17 +280,27 @@ class Calls:
 
     def allgather_coalesced(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> GopcclWork:
         """``outputs[rank][i]`` becomes rank's input i."""
-        return self.allgather([list(column) for column in zip(*outputs)], inputs, opts)
+        ins, lists = tensors_of(inputs), [list(x) for x in outputs]
+        what, n = "all_gather", self._core.place.size
+        fits(what, len(lists) == n, f"output lists should be equal to world size: they are {len(lists)} of {n}")
+        check([*ins, *(t for x in lists for t in x)])
+        for x in lists:
+            fits(what, len(x) == len(ins), f"invalid output tensor list: it has {len(x)} tensors for {len(ins)} inputs")
+            for i, (t, own) in enumerate(zip(x, ins)):
+                fits(what, t.numel() == own.numel(), f"invalid size of output tensor at index {i}: {t.numel()} elements, the input has {own.numel()}")
+                fits(what, t.dtype == own.dtype, f"invalid tensor type at index {i}: {t.dtype}, the input has {own.dtype}")
+        return self._gather_each([list(column) for column in zip(*lists)], ins, opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
         """Output i becomes all ranks' input i, concatenated."""
-        outs, ins = _list(outputs), _list(inputs)
-        _check([*outs, *ins])
+        outs, ins = tensors_of(outputs), tensors_of(inputs)
+        check([*outs, *ins])
 
         def plan(at: Place) -> List[Move]:
             moves = []
             for out, t in zip(outs, ins):
-                _fits("all_gather", out.numel() == at.size * t.numel(), f"the output has {out.numel()} elements, {at.size} inputs {at.size * t.numel()}")
+                typed("all_gather", [out, t])
+                fits("all_gather", out.numel() == at.size * t.numel(), f"the output has {out.numel()} elements, {at.size} inputs {at.size * t.numel()}")
                 s, n = _staged(out), t.numel() * t.element_size()
                 m = _moves.all_gather(at, _moves.as_bytes(s), _moves.as_bytes(_staged(t)), [n] * at.size)
                 moves.append(_back(out, s, m))
@@ -296,25 +317,24 @@ class Calls:
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> GopcclWork:
         """Bring every rank's input to the root."""
-        ins = _list(inputs)
-        rows = _lists(outputs)
-        _check([*ins, *(t for row in rows for t in row)])
+        ins = tensors_of(inputs)
+        rows = rows_of(outputs)
+        check([*ins, *(t for row in rows for t in row)])
         root = opts if isinstance(opts, int) else 0 if opts is None else opts.rootRank
 
         def plan(at: Place) -> List[Move]:
-            self._rank_is("gather", root, at)
-            moves = []
-            for i, t in enumerate(ins):
-                src = _moves.as_bytes(_staged(t))
-                if at.rank != root:
-                    moves.append(_moves.gather(at, None, src, root))
-                    continue
-                row = rows[i] if i < len(rows) else []
-                _fits("gather", len(row) == at.size, f"{len(row)} output tensors for {at.size} ranks")
-                _fits("gather", all(p.numel() == t.numel() for p in row), f"the outputs must have {t.numel()} elements, as the input has")
-                room = _room(row)
-                moves.append(_apart(row, room, _moves.gather(at, _moves.as_bytes(room), src, root)))
-            return moves
+            self._rank_is("gather", root, at, "root rank")
+            single("gather", ins, "input tensor list")
+            src = _moves.as_bytes(_staged(ins[0]))
+            if at.rank != root:
+                fits("gather", not rows, "requires empty output on non-root")
+                return [_moves.gather(at, None, src, root)]
+            single("gather", rows, "output list")
+            row = rows[0]
+            fits("gather", len(row) == at.size, f"Incorrect output list size {len(row)}. Output list size should be {at.size}")
+            alike("gather", [*ins, *row])
+            room = _room(row)
+            return [_apart(row, room, _moves.gather(at, _moves.as_bytes(room), src, root))]
 
         return self._submit("gather", opts, [t for row in rows for t in row], plan)
 
@@ -324,40 +344,42 @@ class Calls:
         if self._core.place.rank != root:
             return self.gather([], [input], opts)
         n = self._core.place.size
-        _fits("gather", output.is_contiguous() and output.numel() == n * input.numel(), f"the output must be contiguous, with {n * input.numel()} elements")
+        fits("gather", output.is_contiguous() and output.numel() == n * input.numel(), f"the output must be contiguous, with {n * input.numel()} elements")
         return self.gather([list(output.view(n, -1))], [input], opts)
 
     gather_into_tensor = gather_single
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *more: Any) -> GopcclWork:
         """``outputs[i]`` becomes the root's ``inputs[i][rank]``."""
-        outs = _list(outputs)
-        rows = _lists(inputs)
-        _check([*outs, *(t for row in rows for t in row)])
+        outs = tensors_of(outputs)
+        rows = rows_of(inputs)
+        check([*outs, *(t for row in rows for t in row)])
         root = opts if isinstance(opts, int) else 0 if opts is None else opts.rootRank
 
         def plan(at: Place) -> List[Move]:
-            self._rank_is("scatter", root, at)
-            moves = []
-            for i, out in enumerate(outs):
-                s, src = _staged(out), None
-                if at.rank == root:
-                    row = rows[i] if i < len(rows) else []
-                    _fits("scatter", len(row) == at.size, f"{len(row)} input tensors for {at.size} ranks")
-                    _fits("scatter", all(t.numel() == out.numel() for t in row), f"the inputs must have {out.numel()} elements, as the output has")
-                    src = _moves.as_bytes(_flat(row))
-                moves.append(_back(out, s, _moves.scatter(at, _moves.as_bytes(s), src, root)))
-            return moves
+            self._rank_is("scatter", root, at, "root rank")
+            single("scatter", outs, "output tensor list")
+            s, src = _staged(outs[0]), None
+            if at.rank == root:
+                single("scatter", rows, "input list")
+                row = rows[0]
+                fits("scatter", len(row) == at.size, f"Incorrect input list size {len(row)}. Input list size should be {at.size}")
+                alike("scatter", [*outs, *row])
+                src = _moves.as_bytes(_flat(row))
+            else:
+                fits("scatter", not rows, "requires empty input on non-root")
+            return [_back(outs[0], s, _moves.scatter(at, _moves.as_bytes(s), src, root))]
 
         return self._submit("scatter", opts, outs, plan)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> GopcclWork:
         """``outputs[rank]`` becomes that rank's ``inputs[own rank]``; sizes may differ."""
-        outs, ins = _list(outputs), _list(inputs)
-        _check([*outs, *ins])
+        outs, ins = tensors_of(outputs), tensors_of(inputs)
+        check([*outs, *ins])
 
         def plan(at: Place) -> List[Move]:
-            _fits("all_to_all", len(outs) == len(ins) == at.size, f"{len(outs)} output and {len(ins)} input tensors for {at.size} ranks")
+            fits("all_to_all", len(outs) == len(ins) == at.size, f"{len(outs)} output and {len(ins)} input tensors for {at.size} ranks")
+            typed("all_to_all", [*outs, *ins])
             room, src = _room(outs), _flat(ins)
             into = [t.numel() * t.element_size() for t in outs]
             out = [t.numel() * t.element_size() for t in ins]
@@ -369,7 +391,8 @@ class Calls:
         self, output: Tensor, input: Tensor, into: Any = None, out: Any = None, opts: Any = None, timeout: Any = None
     ) -> GopcclWork:
         """Rows of ``input`` go to the ranks, ``out`` tells how many; ``into`` tells how many come. Empty: equal parts."""
-        _check([output, input])
+        check([output, input])
+        typed("all_to_all", [output, input])
 
         def plan(at: Place) -> List[Move]:
             s = _staged(output)
@@ -377,8 +400,8 @@ class Calls:
                 at,
                 _moves.as_bytes(s),
                 _moves.as_bytes(_staged(input)),
-                _split(output, into, at),
-                _split(input, out, at),
+                split(output, into, at),
+                split(input, out, at),
                 not into and not out,
             )
             return [_back(output, s, move)]
@@ -395,25 +418,25 @@ class Calls:
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> GopcclWork:
         """Send one tensor to a rank; the work is complete when that has received all of it."""
-        ts = _list(tensors)
+        ts = tensors_of(tensors)
         return self._message(f"send to rank {dst}", ts, dst, lambda at: _moves.send(at, ts, dst, tag))
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> GopcclWork:
         """Receive one tensor from a rank."""
-        ts = _list(tensors)
+        ts = tensors_of(tensors)
         return self._message(f"recv from rank {src}", ts, src, lambda at: _moves.recv(at, ts, src, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> GopcclWork:
         """Receive one tensor from whichever rank sends it first; the work tells the source."""
-        ts = _list(tensors)
+        ts = tensors_of(tensors)
         return self._message("recv from any rank", ts, None, lambda at: _moves.recv(at, ts, None, tag))
 
     def _message(self, what: str, tensors: List[Tensor], rank: Optional[int], plan: Callable[[Place], Post]) -> GopcclWork:
-        _check(tensors)
+        check(tensors)
         at = self._core.place
         if rank is not None:
             self._rank_is(what, rank, at)
-        _fits(what, at.size > 1 and rank != at.rank, "the group has one rank" if at.size == 1 else f"rank {rank} is this one")
+        fits(what, at.size > 1 and rank != at.rank, "the group has one rank" if at.size == 1 else f"rank {rank} is this one")
         return self._core.message(what, tensors, plan)
 
     # The life of the group.
@@ -432,6 +455,11 @@ class Calls:
 
     start_coalescing = _start_coalescing
     end_coalescing = _end_coalescing
+
+    @property
+    def options(self) -> Any:
+        """The name of the backend and the time that operations may take, as PyTorch holds them."""
+        return c10d.Backend.Options("gopccl", self._core.timeout)
 
     supports_coalescing = True
     supports_splitting = True

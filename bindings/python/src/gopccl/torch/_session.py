@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+import uuid
 from datetime import timedelta
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
@@ -26,6 +27,7 @@ _log = logging.getLogger("gopccl")
 _PATIENCE = 10.0  # seconds for threads to end once the communicator is closed
 _TICK = 0.05  # seconds after which a work that nobody waits for is completed
 _RECORD = 256  # bytes by which the members make themselves known to each other
+_GRACE = 0.25  # seconds for the others to see that a member is lost; then their session with the master is not kept
 
 
 def local_host() -> str:
@@ -54,6 +56,10 @@ def start_master() -> Tuple[MasterNode, str]:
     master = MasterNode("[::]:0" if ":" in host else "0.0.0.0:0")
     master.run()
     return master, f"[{host}]:{master.port}" if ":" in host else f"{host}:{master.port}"
+
+
+class _Fewer(Failure):
+    """A collective has succeeded without some of the members."""
 
 
 class Item:
@@ -105,7 +111,11 @@ class Session:
         self.place = Place(rank, size, range(size), keep)
         self.why: Optional[str] = None  # why it is over
         self.comm: Optional[Communicator] = None
+        self.address = ""  # of its master
+        self.lost = False  # a member was, and nothing else has failed
+        self.kept = False  # it is over, and its communicator can be used for another membership
         self.barriers = 0  # monitored ones
+        self._known: Dict[uuid.UUID, str] = {}  # who the members are
         self._failed = failed
         self._tag = 0
         self._lock = threading.Lock()
@@ -121,27 +131,38 @@ class Session:
         self._hurried = False
         self._ended = False
         self._thread: Optional[threading.Thread] = None
-        self._closer: Optional[threading.Thread] = None
+        self._closers: List[threading.Thread] = []
+        self._settled = threading.Event()  # nothing of it runs any more
+        # Of comm, kept and _gone, and never held for long: what closes does not wait for a launch.
+        self._hold = threading.Lock()
+        self._gone = False  # its communicator is closed
 
-    def form(self, address: str, number: int, limit: timedelta) -> None:
-        """Meet the other members at the master at ``address``; ``number`` is the same for all, and only theirs."""
+    def form(
+        self, address: str, number: int, limit: timedelta, name: str = "", comm: Optional[Communicator] = None, left: Optional[float] = None
+    ) -> None:
+        """Meet the other members at the master at ``address``; ``number`` is the same for all, and only theirs.
+
+        ``name`` is this process's. ``comm`` is that of a membership before, whose members
+        are all there and nobody else. ``left`` is how many seconds of ``limit`` it may take; None: all.
+        """
         at = self.place
+        # A collective of a membership before, which the others may never join, has another tag.
+        self._tag = number << 16
         if at.size > 1:
             # A call of the library has no limit of its own: closing the communicator ends it.
             over = threading.Event()
 
             def end() -> None:
                 over.set()
-                if self.comm is not None:
-                    self.comm.close()
+                self._close_comm()
 
-            timer = threading.Timer(min(limit.total_seconds(), threading.TIMEOUT_MAX), end)
+            timer = threading.Timer(min(limit.total_seconds() if left is None else left, threading.TIMEOUT_MAX), end)
             timer.daemon = True
             timer.name = "gopccl-form"
             timer.start()
             try:
-                self._meet(address, number, over)
-            except PCCLError as err:
+                self._meet(address, {"rank": at.rank, "number": number, "name": name}, over, comm)
+            except (PCCLError, TimeoutError) as err:
                 if over.is_set():
                     ms = int(limit.total_seconds() * 1000)
                     raise Failure(f"gopccl: timed out after {ms}ms: not all {at.size} ranks came to {address}") from None
@@ -152,29 +173,80 @@ class Session:
         self._thread = threading.Thread(target=self._complete, name="gopccl-complete", daemon=True)
         self._thread.start()
 
-    def _meet(self, address: str, number: int, over: threading.Event) -> None:
-        at = self.place
-        with self._lock:
-            if self.why is not None:
-                raise Failure(f"gopccl: {self.why}")
+    def _meet(self, address: str, mine: Dict[str, Any], over: threading.Event, comm: Optional[Communicator]) -> None:
+        at, used = self.place, comm is not None
+        if comm is None:
             # The master is in the process of a member, and nobody starts it again.
-            comm = self.comm = Communicator(address, reattach_timeout=0)
-        comm.connect()
-        # Every accepted peer votes; waiting peers are let in, until all are there.
-        while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < at.size:
-            comm.update_topology()
-            over.wait(0.002)
-        mine = {"rank": at.rank, "number": number}
+            comm = Communicator(address, reattach_timeout=0)
+        with self._hold:
+            why, late = self.why, over.is_set()
+            if why is None and not late:
+                self.comm, self.address = comm, address
+        if why is not None or late:  # what ends the forming has not seen it
+            comm.close()
+            if why is None:
+                raise TimeoutError
+            raise Failure(f"gopccl: {why}")
+        if not used:
+            comm.connect()
+            # Every accepted peer votes; waiting peers are let in, until all are there.
+            while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < at.size:
+                comm.update_topology()
+                if over.wait(0.002):
+                    raise TimeoutError
         records = [json.loads(r) for r in _moves.exchange(at, comm, json.dumps(mine).encode().ljust(_RECORD))]
         self.place = at._replace(order=[int(r["rank"]) for r in records])
-        if sorted(self.place.order) != list(range(at.size)) or any(r["number"] != number for r in records):
+        if sorted(self.place.order) != list(range(at.size)) or any(r["number"] != mine["number"] for r in records):
             raise Failure(f"gopccl: the members do not agree: {[(r['rank'], r['number']) for r in records]}")
+        self._known = {u: r["name"] for u, r in zip(comm.group.members, records)}
+
+    def drop(self) -> None:
+        """Let go of a communicator that was of no use; ``form`` may be called again."""
+        with self._hold:
+            comm, self.comm = self.comm, None
+        if comm is not None:
+            comm.close()
+
+    def members(self) -> List[str]:
+        """The names of those who are in the session with the master, if it can be used for another membership."""
+        if self.why is not None:
+            if not self.lost:
+                return []
+            self._settled.wait(_PATIENCE)
+            if not self.kept:
+                return []
+        elif self._items or self._posted:
+            return []  # nobody knows whether the others will come to it
+        return self._present()
+
+    def _present(self) -> List[str]:
+        comm = self.comm
+        try:
+            here = () if comm is None else comm.group.members
+        except PCCLError:
+            return []
+        known = [self._known.get(u) for u in here]
+        return [] if None in known else sorted(n for n in known if n is not None)
+
+    def release(self) -> Optional[Communicator]:
+        """End the membership and give its communicator away; None, and it is closed, if something runs that does not end."""
+        if self.why is None:
+            self.lost = True
+            self.suspend("the process group was reconfigured", vote=False)
+        self._settled.wait(_PATIENCE)
+        with self._hold:
+            if not self.kept:
+                return None
+            comm, self.comm = self.comm, None
+        return comm
 
     def check(self, what: str) -> None:
         """Raise if nothing can be launched any more."""
-        if self.why is None and self.comm is not None:
-            n = self.comm.get_attribute(Attribute.LOCAL_WORLD_SIZE)
+        comm = self.comm
+        if self.why is None and comm is not None:
+            n = comm.get_attribute(Attribute.LOCAL_WORLD_SIZE)
             if n != self.place.size:
+                self.lost = True
                 self._failed(self, f"{n} of {self.place.size} ranks are left")
         if self.why is not None:
             raise Failure(f"gopccl: {what}: the process group has failed: {self.why}")
@@ -254,6 +326,7 @@ class Session:
     def _undelivered(self, work: GopcclWork, err: PCCLError) -> Failure:
         """Why a message has failed. Bad input concerns that message alone, anything else all members."""
         why = self.why or str(err)
+        self._note(err)
         if err.result not in (Result.INVALID_ARGUMENT, Result.INVALID_USAGE):
             self._failed(self, f"{work.what}: {err}")
         return Failure(f"gopccl: {work.what}: {why}")
@@ -293,7 +366,7 @@ class Session:
             try:
                 info = h.result()
                 if info.local_world_size != self.place.size:
-                    raise Failure(f"{info.local_world_size} of {self.place.size} ranks are left")
+                    raise _Fewer(f"{info.local_world_size} of {self.place.size} ranks are left")
             except Exception as err:
                 error = error or err
         if error is None and not (self.why is not None and len(item.handles) < sum(m.start is not None for m in item.moves)):
@@ -312,11 +385,17 @@ class Session:
         if error is not None:
             # What has ended the membership before is why this one has failed, whatever it says itself.
             why = self.why or error
+            self._note(error)
             self._failed(self, f"{work.what}: {error}")
             error = Failure(f"gopccl: {work.what}: {why}")
         work.finish(error)
         with self._lock:
             self._open.pop(work, None)
+
+    def _note(self, error: BaseException) -> None:
+        """Remember whether what fails the membership is that a member is lost."""
+        if self.why is None:
+            self.lost = isinstance(error, _Fewer) or isinstance(error, PCCLError) and error.result is Result.RANK_CONNECTION_LOST
 
     # The completing thread completes what nobody waits for. It looks only now and then,
     # unless somebody has asked, so that a launch need not wake it.
@@ -367,16 +446,62 @@ class Session:
         """End every operation, at once and without waiting; ``why`` is what they say."""
         if self.why is None:
             self.why = why
-        if self._closer is None:
-            self._closer = threading.Thread(target=self._close, name="gopccl-close", daemon=True)
-            self._closer.start()
+        self.lost = False
+        self._close_by(self._close)
+
+    def suspend(self, why: str, vote: bool = True) -> None:
+        """Let every operation end, which they do soon if a member is lost, and keep the communicator; else ``stop``. It does not wait.
+
+        With ``vote`` the group goes on without the member that is lost.
+        """
+        if self.why is None:
+            self.why = why
+        self._close_by(lambda: self._settle(vote))
+
+    def _close_by(self, end: Callable[[], None]) -> None:
+        t = threading.Thread(target=end, name="gopccl-close", daemon=True)
+        self._closers.append(t)
+        t.start()
+
+    def _settle(self, vote: bool) -> None:
+        late = threading.Timer(_GRACE, self._close)
+        late.daemon, late.name = True, "gopccl-grace"
+        late.start()
+        self._finish()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+        comm, n = self.comm, self.place.size
+        try:
+            # Nobody waits for this member any more: it votes, and the others go on with what is left.
+            if vote and comm is not None and len(self._present()) == n:
+                comm.update_topology()
+            ended = not self._posted
+        except PCCLError:
+            ended = False
+        late.cancel()
+        late.join()
+        with self._hold:
+            self.kept = ended and self.lost and comm is not None and not self._gone
+        if not self.kept:
+            self._close()
+        self.waiters.close()
+        self._deadlines.close()
+        self._settled.set()
 
     def _close(self) -> None:
-        if self.comm is not None:
-            self.comm.close()
+        with self._hold:
+            self._gone, self.kept = True, False
+        self._close_comm()
         self._finish()
         self.waiters.close()
         self._deadlines.close()
+        self._settled.set()
+
+    def _close_comm(self) -> None:
+        with self._hold:
+            comm = self.comm
+        if comm is not None:
+            comm.close()
 
     def _finish(self) -> None:
         """End the completing thread once everything is complete."""
@@ -398,6 +523,6 @@ class Session:
     def join(self) -> None:
         """Wait until ``stop`` has ended everything."""
         end = time.monotonic() + _PATIENCE
-        for t in (self._closer, self._thread):
+        for t in (*self._closers, self._thread):
             if t is not None and t is not threading.current_thread():
                 t.join(max(0.0, end - time.monotonic()))

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,11 @@ class Failure(dist.DistBackendError):
 
 
 Expire = Callable[[str], None]
+
+
+def _flat(outputs: Iterable[Any]) -> Iterable[Tensor]:
+    """The tensors of a list that may have lists in it."""
+    return itertools.chain.from_iterable(t if isinstance(t, list) else [t] for t in outputs)
 
 
 class Driver(Protocol):
@@ -76,6 +81,8 @@ class GopcclWork(c10d.Work):
         with contextlib.ExitStack() as stack:
             for s in self._streams:
                 stack.enter_context(torch.cuda.stream(s))
+            if any(t.is_inference() for t in _flat(self._outputs)):
+                stack.enter_context(torch.inference_mode())  # such tensors are written only in it, and it is the caller's thread's
             yield
             for s in self._streams:
                 s.synchronize()
