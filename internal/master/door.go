@@ -244,11 +244,14 @@ func (s *Server) revoke(news *guard.News, post func(fsm.Event)) {
 	}
 	if news.Listed {
 		s.log.Info("the revocation list was taken over", "kind", "revoked", "number", news.Number)
+		if news.Kept != "" {
+			s.log.Warn("the revocation list has forgotten "+news.Kept+", which stay revoked here: if the authority was restored from a copy, tell it (gopccl keys revoke --list)", "kind", "revoked", "number", news.Number)
+		}
 		s.machine.mu.Lock()
 		begun := s.machine.fsm != nil // a machine that is made later has the list from the start
 		s.machine.mu.Unlock()
 		if begun {
-			post(fsm.Revocations{DER: string(s.door.guard.Listed())}) // in front of those that it names
+			post(fsm.Revocations{Lists: s.door.guard.Listed()}) // in front of those that it names
 		}
 	}
 	if len(news.Revoked) == 0 {

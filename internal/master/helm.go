@@ -18,9 +18,10 @@ import (
 
 const (
 	opRun = "run master"
-	// standby is how long connections wait for the lead at the start, before they are
-	// closed.
-	standby = 100 * time.Millisecond
+	// standby is how long connections wait at the start where another master may lead, before
+	// they are closed, and askLeader how often it is looked for.
+	standby   = time.Second
+	askLeader = 10 * time.Millisecond
 	// maxEarly bounds what an operator can say to a master that does not lead.
 	maxEarly = 1024
 )
@@ -215,7 +216,7 @@ func (s *Server) takeLead(ctx context.Context, cfg *fsm.Config) error {
 func (s *Server) launch(cfg fsm.Config) {
 	s.machine.mu.Lock()
 	defer s.machine.mu.Unlock()
-	cfg.Revocations = string(s.door.guard.Listed())
+	cfg.Revocations = s.door.guard.Listed()
 	s.machine.fsm = fsm.New(cfg)
 	close(s.helm.leads)
 }
@@ -230,14 +231,30 @@ func (s *Server) leads() bool {
 	}
 }
 
-// awaitLead lets those who connect wait for a lead that is had at once.
+// awaitLead lets those who connect wait at the start. A master with a directory of its own has
+// the lead when that is written, or ends: it takes as long as the disk does. Among several it
+// is to be seen who leads.
 func (s *Server) awaitLead(ctx context.Context) {
-	t := time.NewTimer(standby)
-	defer t.Stop()
-	select {
-	case <-s.helm.leads:
-	case <-t.C:
-	case <-ctx.Done():
+	var over, look <-chan time.Time
+	if s.opt.State == "" {
+		t, l := time.NewTimer(standby), time.NewTicker(askLeader)
+		defer t.Stop()
+		defer l.Stop()
+		over, look = t.C, l.C
+	}
+	for {
+		select {
+		case <-s.helm.leads:
+			return
+		case <-over:
+			return
+		case <-ctx.Done():
+			return
+		case <-look:
+			if s.leader().IsValid() {
+				return
+			}
+		}
 	}
 }
 

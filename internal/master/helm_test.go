@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -230,4 +231,27 @@ func TestOldCopyOfTheDirectory(t *testing.T) {
 	defer at.Resign()
 	require.EqualValues(t, 18, term)
 	require.NotEmpty(t, b)
+}
+
+// A master with a directory takes those who come while its disk is slow: nobody else can lead
+// with that.
+func TestNewcomersWaitForASlowDisk(t *testing.T) {
+	at := newHelmsman()
+	s, err := New(Options{Lead: Lead{State: t.TempDir()}})
+	require.NoError(t, err)
+	s.helm.authority = at
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(context.Background(), ln) }()
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	h := &harness{t: t, s: s, addr: ln.Addr().String()}
+	r := h.dial()
+	r.send(wire.C2MRequestSessionRegistration{Ext: wire.Ext{Native: true}})
+	require.NoError(t, r.nc.SetReadDeadline(time.Now().Add(2*standby)))
+	_, err = r.nc.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it is not turned away")
+	require.NoError(t, r.nc.SetReadDeadline(time.Time{}))
+	at.lead <- 1
+	require.True(t, recv[wire.M2CSessionRegistrationResponse](r).Accepted)
 }

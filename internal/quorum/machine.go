@@ -123,7 +123,7 @@ type Machine struct {
 	registry []byte
 	wait     int    // ticks until it stands for election
 	leads    uint32 // the term in which it has said Leads, 0: it does not lead
-	silent   bool   // it leads, and wants to be replaced
+	silent   int    // it leads, and wants to be replaced, for so many ticks; 0: it does not
 	commits  []uint64
 	over     bool
 	out      []Effect
@@ -202,7 +202,12 @@ func (m *Machine) Step(ev Event) (effects []Effect) {
 
 func (m *Machine) tick() {
 	leads := m.node.BasicStatus().RaftState == raft.StateLeader
-	if leads && !m.silent {
+	if leads && m.silent > 0 {
+		m.silent++
+	}
+	// One that nobody replaces, since nobody hears of it, has to find that nobody answers:
+	// it would hold peers that another one already leads.
+	if leads && (m.silent == 0 || m.silent > 2*electionTicks) {
 		m.node.Tick()
 		return
 	}
@@ -268,7 +273,7 @@ func (m *Machine) yield() {
 	if m.leads == 0 {
 		return
 	}
-	m.silent = true
+	m.silent = 1
 	var to, most uint64
 	m.node.WithProgress(func(id uint64, _ raft.ProgressType, pr raftProgress) {
 		if id != uint64(m.members.Self()) && pr.RecentActive && (pr.Match > most || pr.Match == most && id < to) {
@@ -297,7 +302,7 @@ func (m *Machine) ready() {
 		if s.Lead != 0 && s.RaftState != raft.StateLeader {
 			why = "master " + m.members.Name(ID(s.Lead)) + " leads"
 		}
-		m.leads, m.silent, m.commits = 0, false, nil
+		m.leads, m.silent, m.commits = 0, 0, nil
 		m.out = append(m.out, Lost{why})
 	}
 	m.compact()
@@ -322,7 +327,7 @@ func (m *Machine) store(rd raft.Ready) {
 
 func (m *Machine) send(messages []*pb.Message) {
 	for _, p := range messages {
-		if p.GetTo() == uint64(m.members.Self()) {
+		if p.GetTo() == uint64(m.members.Self()) || m.silent > 0 && p.GetType() == pb.MsgHeartbeat {
 			continue
 		}
 		body, err := proto.Marshal(p)

@@ -185,6 +185,23 @@ func TestYieldWithoutHeir(t *testing.T) {
 	require.Empty(t, w.wrong)
 }
 
+// A leader that resigns while it is cut off loses the lead all the same: the others have a
+// new one, and its peers have to look for that.
+func TestYieldAlone(t *testing.T) {
+	w, at := led(t, 3)
+	for i := range w.nodes {
+		w.nodes[i].stopped = i != at
+	}
+	w.step(at, Yield{})
+	for w.nodes[at].m.leads != 0 && w.now < 100*tickTime {
+		w.run(1)
+	}
+	require.Zero(t, w.nodes[at].m.leads)
+	w.run(2000)
+	require.Zero(t, w.nodes[at].m.leads)
+	require.Empty(t, w.wrong)
+}
+
 // A master that was away for long gets the last registry, and not each that it missed.
 func TestComesBackLate(t *testing.T) {
 	w, at := led(t, 3)

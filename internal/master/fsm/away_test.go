@@ -56,7 +56,7 @@ func TestRevocationsDuringABlip(t *testing.T) {
 		c.can.revocations = true
 	}
 	w.returnsTo(cs, 1)
-	w.step(Revocations{DER: "list"})
+	w.step(Revocations{Lists: []string{"list"}})
 	require.Equal(t, wire.M2CRevocations{DER: "list"}, want[wire.M2CRevocations](w, cs[0]))
 }
 

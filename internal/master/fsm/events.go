@@ -70,9 +70,9 @@ type (
 		Client ClientID
 		Why    string
 	}
-	// Revocations is the revocation list that is in force from now on, in DER. It comes
+	// Revocations are the revocation lists that are in force from now on, in DER. They come
 	// in front of the Revoked events of those that it names.
-	Revocations struct{ DER string }
+	Revocations struct{ Lists []string }
 	// LostState says that the operator changes Config.BeginAnew.
 	LostState struct{ BeginAnew bool }
 	// LostMembers says that the operator changes Config.DropLost.
@@ -225,8 +225,8 @@ type Config struct {
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
 	// Background is whether the solver goes on beside the run.
 	Solver, Background bool
-	// Revocations is the revocation list in force, in DER; "": there is none.
-	Revocations string
+	// Revocations are the revocation lists in force, in DER.
+	Revocations []string
 	// PCCLGroups are the groups that clients may enter which came where PCCL peers do.
 	PCCLGroups []uint32
 	// Switch lets groups whose members all can take a better ring between two

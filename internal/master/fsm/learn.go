@@ -21,12 +21,18 @@ const (
 	lookEvery = time.Second
 )
 
-// A plan that took slowPlan times as long as the ring for the same bytes, in slowTimes
-// all-reduces or more, is not used for barredTime.
+// A plan that has not been faster than the ring for the same bytes in slowTimes all-reduces,
+// or took muchSlower times as long in the first, is not used for barredTime and for
+// barredOps large all-reduces: where there is one in some minutes, a time alone would be
+// over after a few. Both double each time, up to mostBarred times as much. The ring is compared
+// when it was timed ringTimes: its first all-reduce fills its windows.
 const (
-	slowPlan   = 1.1
+	muchSlower = 1.25
 	slowTimes  = 2
 	barredTime = 10 * time.Minute
+	barredOps  = 100
+	mostBarred = 64
+	ringTimes  = 2
 	mostWorks  = 16
 	mostTook   = 3
 )
@@ -46,6 +52,7 @@ type learner struct {
 	calm    time.Duration // until the next change
 	works   []work
 	bars    []bar
+	ops     uint64 // large all-reduces so far
 	now     running
 }
 
@@ -53,6 +60,7 @@ type learner struct {
 type running struct {
 	bytes uint64 // 0: there is none, or another one beside it
 	name  string
+	plan  *plan.Scheme // nil: the ring
 	since time.Duration
 }
 
@@ -60,13 +68,20 @@ type running struct {
 type work struct {
 	bytes uint64
 	name  string
+	plan  *plan.Scheme    // that was the latest; nil: the ring
 	took  []time.Duration // the latest last
+	last  time.Duration   // when that was
 }
 
-// bar keeps a plan out of use.
+// bar keeps a plan out of use until both have passed, or the ring has become slower than
+// the plan was.
 type bar struct {
 	name  string
+	bytes uint64
+	took  time.Duration
 	until time.Duration
+	ops   uint64
+	times uint64 // how much longer than the first time
 }
 
 const ringName = "ring"
@@ -140,12 +155,16 @@ func (l *learner) atLeast(p *plan.Problem) {
 			least = max(least, plan.RingRate(p.N, w.bytes, slices.Min(w.took)))
 		}
 	}
-	for i := range p.N {
+	for at, i := range p.Ring {
+		next := p.Ring[(at+1)%p.N]
+		if i < 0 || next < 0 || p.Delay[i*p.N+next] < plan.Far {
+			continue // near ones show nothing of themselves
+		}
 		if p.Up[i] > 0 {
 			p.Up[i] = max(p.Up[i], least)
 		}
-		if p.Down[i] > 0 {
-			p.Down[i] = max(p.Down[i], least)
+		if p.Down[next] > 0 {
+			p.Down[next] = max(p.Down[next], least)
 		}
 	}
 }
@@ -155,6 +174,7 @@ func (l *learner) atLeast(p *plan.Problem) {
 func (m *Machine) settled(g *group, p plan.Problem) plan.Options {
 	l := &g.learned
 	barred := l.barred(m.now)
+	p.Timed = l.timed(m.now)
 	fresh := plan.Large(p).Without(barred)
 	if l.bytes == 0 { // nothing large is under way that could show what a plan is worth
 		if m.shown(p) {
@@ -165,7 +185,7 @@ func (m *Machine) settled(g *group, p plan.Problem) plan.Options {
 	if len(l.last.List) > 0 && l.last.For(l.bytes) != nil && l.last.For(l.bytes).Scheme.Name != plan.TrialName {
 		return plan.Steady(p, l.last.Without(barred), fresh, l.bytes)
 	}
-	if at := fresh.For(l.bytes); at == nil || l.beats(ringName, at.At(l.bytes)) {
+	if at := fresh.For(l.bytes); at == nil || l.begun() {
 		if at != nil {
 			fresh = fresh.Without([]string{at.Scheme.Name})
 		}
@@ -188,32 +208,60 @@ func (m *Machine) shown(p plan.Problem) bool {
 // to be faster than the ring in its trial.
 func (l *learner) trial(p *plan.Problem) (o plan.Options, ok bool) {
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
-	far := slices.ContainsFunc(p.Delay, func(d time.Duration) bool { return d >= trialDelay })
-	if !far || ring == 0 || l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial || l.tried && tried == 0 {
+	if !idle(p) || ring == 0 || l.begun() || l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial || l.tried && tried == 0 {
 		return o, false
 	}
-	if tried > 0 && float64(tried)*slowPlan > float64(ring) {
+	if tried > 0 && float64(tried)*leastGain > float64(ring) {
 		return o, false
 	}
 	return plan.Trial(p.N, l.bytes, ring), true
 }
 
-// trialDelay is the delay of members that are far from each other: near ones show nothing.
-const trialDelay = time.Millisecond
+// leastGain is how much faster than the ring a trial has to be for its plan to stay.
+const leastGain = 1.1
 
-// beats reports whether a plan that was timed is about as fast as one that is predicted to
-// take so long, or faster.
-func (l *learner) beats(name string, predicted time.Duration) bool {
-	took := l.took(l.bytes, name)
-	return took > 0 && float64(predicted)*slowPlan > float64(took)
+// idle reports whether a link of the ring that is not near was not seen to give all that it
+// has: where all give that, a trial has nothing to show.
+func idle(p *plan.Problem) bool {
+	for i, from := range p.Ring {
+		at := from*p.N + p.Ring[(i+1)%p.N]
+		if p.Delay[at] >= plan.Far && p.Rates[at] == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// begun reports whether the ring was timed, but not often enough to be compared. Where it
+// cannot be timed, as other collectives are always under way, it is not waited for.
+func (l *learner) begun() bool {
+	w := l.work(l.bytes, ringName)
+	return w != nil && len(w.took) < ringTimes
+}
+
+// work returns what is known of all-reduces of so many bytes with a plan; nil: nothing.
+func (l *learner) work(bytes uint64, name string) *work {
+	if i := slices.IndexFunc(l.works, func(w work) bool { return w.bytes == bytes && w.name == name }); i >= 0 {
+		return &l.works[i]
+	}
+	return nil
+}
+
+// timed returns what all-reduces of the size in use have taken: with other plans than the
+// ring in the last time, as the network becomes another one.
+func (l *learner) timed(now time.Duration) (list []plan.Timed) {
+	for i := range l.works {
+		if w := &l.works[i]; w.bytes == l.bytes && (w.plan == nil || now-w.last < barredTime) {
+			list = append(list, plan.Timed{Scheme: w.plan, Bytes: w.bytes, Took: slices.Min(w.took)})
+		}
+	}
+	return list
 }
 
 // took is the least time of all-reduces of so many bytes with a plan, 0: there was none.
 func (l *learner) took(bytes uint64, name string) (least time.Duration) {
-	for i := range l.works {
-		if w := &l.works[i]; w.bytes == bytes && w.name == name {
-			least = slices.Min(w.took)
-		}
+	if w := l.work(bytes, name); w != nil {
+		least = slices.Min(w.took)
 	}
 	return least
 }
@@ -223,11 +271,15 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 	l.now = running{}
 	if bytes >= plan.LeastTrial {
 		l.bytes = bytes
+		l.ops++
 		if name == plan.TrialName && !l.tried {
 			l.tried, l.spent = true, true
 		}
 		if alone {
-			l.now = running{bytes, name, now}
+			l.now = running{bytes: bytes, name: name, since: now}
+			if at := l.last.For(bytes); name != ringName && at != nil {
+				l.now.plan = at.Scheme
+			}
 		}
 	}
 }
@@ -254,21 +306,54 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 		w.took = slices.Delete(w.took, 0, 1)
 	}
 	w.took = append(w.took, now-r.since)
+	w.plan, w.last = r.plan, now
+	first = first || r.name == ringName && len(w.took) == ringTimes
 	ring, least := l.took(r.bytes, ringName), slices.Min(w.took)
-	own := r.name != ringName && r.name != plan.TrialName
-	if !own || ring == 0 || len(w.took) < slowTimes || float64(least) < slowPlan*float64(ring) {
+	much := float64(least) >= muchSlower*float64(ring)
+	if r.name == ringName || ring == 0 || least < ring || !much && len(w.took) < slowTimes {
 		return first, ""
 	}
-	l.bars = append(l.bars, bar{r.name, now + barredTime})
-	l.works = slices.Delete(l.works, i, i+1)
-	return first, fmt.Sprintf("all-reduces of %d bytes take %v with the plan %q, %v along the ring: it is not used for %v", r.bytes, least, r.name, ring, barredTime)
+	if r.name == plan.TrialName {
+		return first, "" // there is one
+	}
+	return first, fmt.Sprintf("all-reduces of %d bytes take %v with the plan %q, %v along the ring: it is not used for %v", r.bytes, least, r.name, ring, l.bar(r, least, now))
 }
 
-// barred returns the plans that have turned out to be slower than the ring.
+// bar keeps a plan out of use, and returns for how long. The exchange in equal parts and
+// that in unequal ones are the same plan, with other rates.
+func (l *learner) bar(r running, took, now time.Duration) time.Duration {
+	// Both are timed again: the network may have become another one.
+	l.works = slices.DeleteFunc(l.works, func(w work) bool { return w.name == r.name || w.bytes == r.bytes && w.name == ringName })
+	for _, pair := range [][2]string{{"shares", "direct"}, {"direct", "shares"}} {
+		if pair[0] == r.name {
+			l.barOne(pair[1], r.bytes, took, now)
+		}
+	}
+	return l.barOne(r.name, r.bytes, took, now)
+}
+
+func (l *learner) barOne(name string, bytes uint64, took, now time.Duration) time.Duration {
+	i := slices.IndexFunc(l.bars, func(b bar) bool { return b.name == name })
+	if i < 0 {
+		i = len(l.bars)
+		l.bars = append(l.bars, bar{name: name})
+	}
+	b := &l.bars[i]
+	b.times = min(max(2*b.times, 1), mostBarred)
+	long := time.Duration(b.times) * barredTime
+	b.bytes, b.took, b.until, b.ops = bytes, took, now+long, l.ops+b.times*barredOps
+	return long
+}
+
+// barred returns the plans that have turned out to be no faster than the ring.
 func (l *learner) barred(now time.Duration) (names []string) {
-	l.bars = slices.DeleteFunc(l.bars, func(b bar) bool { return b.until <= now })
 	for _, b := range l.bars {
-		names = append(names, b.name)
+		if ring := l.work(b.bytes, ringName); ring != nil && len(ring.took) >= ringTimes && float64(slices.Min(ring.took)) > leastGain*float64(b.took) {
+			continue
+		}
+		if b.until > now || b.ops > l.ops {
+			names = append(names, b.name)
+		}
 	}
 	return names
 }

@@ -59,6 +59,14 @@ func (w *world) reduced(cs []ClientID, bytes uint64, took time.Duration, mbps ..
 	}
 }
 
+// twice has cs do two of them, so that the ring can be compared.
+func (w *world) twice(cs []ClientID, bytes uint64, took time.Duration, mbps ...float64) {
+	w.t.Helper()
+	w.reduced(cs, bytes, took, mbps...)
+	w.quiet(cs...)
+	w.reduced(cs, bytes, took, mbps...)
+}
+
 // planOf returns the plan of large all-reduces, "" for the ring.
 func (w *world) planOf(d wire.Direct, n int) string {
 	w.t.Helper()
@@ -80,7 +88,7 @@ func TestPlansFollowWhatIsShown(t *testing.T) {
 	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
 	w.reduced(cs, 1<<20, time.Second, 20, 100, 200, 400)
 	w.quiet(cs...) // nothing large is under way
-	w.reduced(cs, largeOp, 10*time.Second, 20, 100, 200, 400)
+	w.twice(cs, largeOp, 10*time.Second, 20, 100, 200, 400)
 	d := w.switched(cs)
 	require.Equal(t, "shares", w.planOf(d, 4))
 	require.Contains(t, w.factOf("plan").Text, "shares")
@@ -90,12 +98,14 @@ func TestPlansFollowWhatIsShown(t *testing.T) {
 	w.reduced(cs, largeOp, 5*time.Second)
 	w.quiet(cs...)
 
-	// One is much slower for so long that what it has shown before is forgotten.
-	for range mostGave - 1 {
-		w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 10)
-	}
+	// One becomes much slower. The plan is slower than the ring was, until that is timed
+	// again.
 	for len(w.inbox[cs[0]]) == 0 {
-		w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 10)
+		w.reduced(cs, largeOp, 20*time.Second, 20, 100, 200, 10)
+	}
+	require.Empty(t, w.planOf(w.switched(cs), 4))
+	for len(w.inbox[cs[0]]) == 0 {
+		w.reduced(cs, largeOp, 35*time.Second, 20, 100, 200, 10)
 	}
 	next := w.switched(cs)
 	require.Equal(t, "shares", w.planOf(next, 4))
@@ -117,7 +127,7 @@ func TestTrial(t *testing.T) {
 	for name, took := range map[string]time.Duration{"faster": time.Second, "slower": 9 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
-			w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+			w.twice(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
 			d := w.switched(cs)
 			require.Equal(t, plan.TrialName, w.planOf(d, 4))
 			w.reduced(cs, largeOp, took, 20, 20, 20, 20)
@@ -132,14 +142,14 @@ func TestTrial(t *testing.T) {
 	}
 	t.Run("shows more", func(t *testing.T) {
 		w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
-		w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+		w.twice(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
 		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
 		w.reduced(cs, largeOp, 5*time.Second, 20, 300, 300, 300)
 		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
 	})
 	t.Run("near, or too large", func(t *testing.T) {
 		w, cs := learning(t, 4, wire.PlansVersion, 200*time.Microsecond)
-		w.reduced(cs, largeOp, time.Second)
+		w.twice(cs, largeOp, time.Second)
 		w.quiet(cs...)
 		w, cs = learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
 		w.reduced(cs, plan.MostTrial+4, time.Second)
@@ -158,15 +168,20 @@ func TestTrial(t *testing.T) {
 // slower than the others.
 func TestTheRingShowsALeast(t *testing.T) {
 	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
-	w.reduced(cs, largeOp, 5*time.Second, 20, 45, 50, 51)
+	w.twice(cs, largeOp, 5*time.Second, 20, 45, 50, 51)
 	require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+}
 
-	// A ring that was faster than a plan is predicted to be stays.
-	w, cs = learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
-	w.reduced(cs, largeOp, 2*time.Second, 20, 400, 400, 400)
-	g := w.m.groups[0]
-	require.True(t, g.learned.beats(ringName, 1900*time.Millisecond))
-	require.False(t, g.learned.beats(ringName, 1500*time.Millisecond))
+// The ring shows nothing of members that send to near ones in it.
+func TestTheRingShowsFarLinks(t *testing.T) {
+	l := learner{bytes: largeOp, works: []work{{bytes: largeOp, name: ringName, took: []time.Duration{time.Second}}}}
+	const near, far = time.Millisecond / 2, 30 * time.Millisecond
+	p := plan.Problem{N: 3, Ring: []int{0, 1, 2}, Delay: []time.Duration{0, near, far, near, 0, far, far, far, 0}}
+	p.Up, p.Down = []float64{1, 1, 1}, []float64{1, 1, 1}
+	l.atLeast(&p)
+	least := plan.RingRate(3, largeOp, time.Second)
+	require.Equal(t, []float64{1, least, least}, p.Up)
+	require.Equal(t, []float64{least, 1, least}, p.Down)
 }
 
 // Where collectives are under way all the time nothing can be timed, and members still
@@ -207,7 +222,7 @@ func TestTrialsEnd(t *testing.T) {
 	for name, aborted := range map[string]bool{"aborted": true, "beside another one": false} {
 		t.Run(name, func(t *testing.T) {
 			w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
-			w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+			w.twice(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
 			require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
 			p := initiate(1)
 			p.Count = largeOp / 4
@@ -235,22 +250,58 @@ func TestTrialsEnd(t *testing.T) {
 	}
 }
 
-// A plan that takes longer than the ring is not used, and is again after some time.
+// A plan that is no faster than the ring is not used. It is again when both time and
+// all-reduces have passed, later each time, and at once when the ring is slower than it was.
 func TestSlowPlansAreBarred(t *testing.T) {
-	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
-	w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 400)
-	require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
-	w.facts = nil
-	w.reduced(cs, largeOp, 8*time.Second, 20, 100, 200, 400)
-	w.quiet(cs...)
-	w.reduced(cs, largeOp, 8*time.Second, 20, 100, 200, 400)
-	require.NotEqual(t, "shares", w.planOf(w.switched(cs), 4))
-	require.Contains(t, w.factOf("plan").Text, `with the plan "shares", 5s along the ring`)
-	w.m.groups[0].learned.tried = true
-	w.reduced(cs, largeOp, 8*time.Second, 20, 100, 200, 400)
-	w.drain(cs)
-	w.after(barredTime)
-	require.Empty(t, w.m.groups[0].learned.barred(w.now))
+	for name, took := range map[string][]time.Duration{"twice": {5500 * time.Millisecond, 5 * time.Second}, "much slower": {7 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+			w.twice(cs, largeOp, 5*time.Second, 20, 100, 200, 400)
+			require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+			w.facts = nil
+			for i, d := range took {
+				if i > 0 {
+					w.quiet(cs...)
+				}
+				w.reduced(cs, largeOp, d, 20, 100, 200, 400)
+			}
+			require.Empty(t, w.planOf(w.switched(cs), 4))
+			require.Contains(t, w.factOf("plan").Text, `with the plan "shares", 5s along the ring`)
+			l := &w.m.groups[0].learned
+			l.tried = true
+			for range barredOps {
+				w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 400)
+				w.quiet(cs...)
+			}
+			require.Contains(t, l.barred(w.now), "direct", "it is the same plan")
+			w.after(barredTime)
+			require.Empty(t, l.barred(w.now))
+			long := l.bar(running{bytes: largeOp, name: "shares"}, 9*time.Second, w.now)
+			require.Equal(t, 2*barredTime, long)
+			w.reduced(cs, largeOp, 9*time.Second)
+			require.NotEmpty(t, l.barred(w.now))
+			w.reduced(cs, largeOp, 11*time.Second)
+			require.NotEmpty(t, l.barred(w.now), "about as fast")
+			l.work(largeOp, ringName).took = []time.Duration{10 * time.Second, 11 * time.Second}
+			require.Empty(t, l.barred(w.now))
+		})
+	}
+}
+
+// A network of equal hosts is left alone: each link of the ring gives all that it has, so
+// that a trial has nothing to show, and a rate that is a burst is found out by the ring's.
+func TestEqualHostsKeepTheRing(t *testing.T) {
+	w, cs := learning(t, 4, wire.PlansVersion, 30*time.Millisecond)
+	g := w.m.groups[0]
+	for i, u := range g.ring {
+		w.m.learn(w.m.uuids[u], g.ring[(i+1)%4], 75, 0)
+	}
+	w.reduced(cs, largeOp, 2800*time.Millisecond, 98, 95, 97, 96)
+	require.Empty(t, w.planOf(w.switched(cs), 4), "there is one for 2 MiB, which spares delays")
+	for range 8 {
+		w.reduced(cs, largeOp, 2800*time.Millisecond, 98, 95, 97, 96)
+		w.quiet(cs...)
+	}
 }
 
 // What members say is bounded, and what cannot be a rate is not taken.

@@ -119,7 +119,7 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 			m.cutOff(c) // no other master takes it either
 		}
 	case Revocations:
-		m.cfg.Revocations = e.DER
+		m.cfg.Revocations = e.Lists
 		for _, c := range m.clients {
 			m.tellRevocations(c)
 		}

@@ -166,6 +166,7 @@ func TestImpossibleCollectives(t *testing.T) {
 func TestMismatchOfCollectives(t *testing.T) {
 	base := vote(7, plan.Gather)
 	base.Call.Root, base.Call.Digest = 1, 5
+	base.Form = wire.FormOf("minmax", 3)
 	for name, change := range map[string]func(p *wire.C2MCollectiveCommsInitiate){
 		"kind":      func(p *wire.C2MCollectiveCommsInitiate) { p.Call.Kind = uint8(plan.Scatter) },
 		"to all":    func(p *wire.C2MCollectiveCommsInitiate) { p.Call = wire.Call{} },
@@ -174,6 +175,7 @@ func TestMismatchOfCollectives(t *testing.T) {
 		"wire type": func(p *wire.C2MCollectiveCommsInitiate) { p.Call.WireType = 3 },
 		"digest":    func(p *wire.C2MCollectiveCommsInitiate) { p.Call.Digest = 6 },
 		"count":     func(p *wire.C2MCollectiveCommsInitiate) { p.Count++ },
+		"quantizer": func(p *wire.C2MCollectiveCommsInitiate) { p.Call.Digest, p.Form = 6, wire.FormOf("zeropoint", 3) },
 		"sum":       func(p *wire.C2MCollectiveCommsInitiate) { p.Call.Sum = 9 }, // known to some only
 	} {
 		w, cs := collecting(t, 3)
@@ -192,7 +194,7 @@ func TestMismatchOfCollectives(t *testing.T) {
 		require.Contains(t, why, "gather of 10 x float32 sum, root 1", name)
 		require.Contains(t, why, "called with different "+map[string]string{
 			"kind": "kinds:", "to all": "kinds, roots", "root": "roots:", "flags": "arguments:",
-			"wire type": "quantizations:", "digest": "lists of counts:", "count": "counts:",
+			"wire type": "quantizations:", "digest": "lists of counts:", "count": "counts:", "quantizer": "quantizations:",
 		}[name], name)
 	}
 	w, cs := collecting(t, 3)
@@ -457,4 +459,51 @@ func TestMeshIsBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A wish for a mesh that was sent before its member heard of a round is answered by the round:
+// members that connect for that one would not know what to do with another offer.
+func TestMeshIsNotAskedForInARound(t *testing.T) {
+	w, cs := collecting(t, 4)
+	for _, c := range cs {
+		w.send(c, acceptVote)
+	}
+	w.send(cs[0], wire.C2MWantMesh{})
+	for _, c := range cs {
+		want[wire.M2CP2PConnectionInfo](w, c)
+	}
+	w.quiet(cs...)
+	for _, c := range cs {
+		w.send(c, connected)
+	}
+	for _, c := range cs {
+		want[wire.M2CP2PConnectionsEstablished](w, c)
+	}
+	w.quiet(cs...)
+	w.send(cs[0], wire.C2MWantMesh{}) // it has to ask again
+	for _, c := range cs {
+		want[wire.M2CPrepareMesh](w, c)
+	}
+}
+
+// The same holds for a round that an earlier master has begun.
+func TestMeshIsNotAskedForInARoundFromBefore(t *testing.T) {
+	ring := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3), uuidOf(4)}
+	w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(ring...)})
+	w.version = wire.CollectivesVersion
+	var cs []ClientID
+	for _, u := range ring {
+		r := stood(ring...)
+		r.Call = wire.ReportedCall{Step: wire.StepConnecting, Decision: 10}
+		cs = append(cs, w.returns(u, r))
+	}
+	w.send(cs[0], wire.C2MWantMesh{})
+	w.quiet(cs...)
+	for _, c := range cs {
+		w.obey(w.feed(PacketIn{c, connected}))
+	}
+	for _, c := range cs {
+		require.False(t, want[wire.M2CP2PConnectionsEstablished](w, c).Success)
+	}
+	w.quiet(cs...)
 }

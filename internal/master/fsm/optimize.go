@@ -22,8 +22,8 @@ type solving struct {
 // (control spec, section 10, step 1). Capable peers get the list, too, and
 // measure when they are called for.
 func (m *Machine) checkOptimize() {
-	if !m.all(VoteOptimize) {
-		return
+	if m.round.active || !m.all(VoteOptimize) {
+		return // newcomers in a round that an earlier master began take part in this, too
 	}
 	for _, g := range m.groups {
 		m.withdraw(g)

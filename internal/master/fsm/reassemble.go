@@ -83,7 +83,7 @@ func (m *Machine) calm(old *client) time.Duration { return max(m.recovery.calm, 
 func (m *Machine) wait(old *client) (why string) {
 	if old.place.away {
 		old.place.lives = true
-		old.place.awayUntil = max(old.place.awayUntil, m.calm(old)+2*missedGrace)
+		old.place.awayUntil = max(old.place.awayUntil, m.calm(old)+m.cfg.Linger)
 	}
 	return "a connection of this session, or of another one, has been replaced a moment ago: it has to wait"
 }

@@ -39,6 +39,10 @@ func (m *Machine) rebuild(gs []*newest) {
 			m.turnBack(b, "the ring of its group is newer than the one that it was in: it was away for too long")
 			continue
 		}
+		if b.outvoted(r.back) {
+			m.turnBack(b, "the others were told that it has been dropped, and have gone on without it")
+			continue
+		}
 		if b.report.Leaving && b.report.Round.Decision != 0 && !slices.Contains(gs[i].ring, b.c.uuid) {
 			m.turnBack(b, "the others go on without it") // as it has asked for
 			continue
@@ -72,6 +76,25 @@ func (m *Machine) rebuild(gs []*newest) {
 	}
 }
 
+// outvoted reports whether more members of the ring that b was in were told that it has been
+// dropped than were not: what they have decided since they have decided without it. The word
+// of one that is gone itself, as b was told, does not count.
+func (b *comeback) outvoted(all []*comeback) bool {
+	says, denies := 0, 0
+	for _, o := range all {
+		if o == b || o.report == nil || o.group != b.group || o.report.Round.Decision != b.report.Round.Decision || b.report.Round.Decision == 0 {
+			continue
+		}
+		switch {
+		case !slices.Contains(o.report.Round.Gone, b.c.uuid):
+			denies++
+		case !slices.Contains(b.report.Round.Gone, o.c.uuid):
+			says++
+		}
+	}
+	return says > denies
+}
+
 // awaits reports whether b waits to hear of the newest round, which others have seen
 // succeed.
 func (b *comeback) awaits(n *newest) bool {
@@ -89,6 +112,9 @@ func (b *comeback) stray(n *newest, all []*comeback) bool {
 	}
 	members := false
 	for _, o := range all {
+		if o.report != nil && o.report.Round.Decision > b.report.Call.Decision {
+			return true // nobody takes part in two rounds at a time
+		}
 		if o.group != b.group || !o.member(n) {
 			continue
 		}
@@ -219,7 +245,11 @@ func (m *Machine) restoreRing(g *group, n *newest, bs []*comeback) {
 		}
 	}
 	if m.cfg.Authority && n.ring != nil {
-		m.records.record(m.recordOf(g, n.round))
+		last := n.round
+		if i, found := m.records.find(g.id); found { // one that nobody was told of is over, too
+			last = max(last, m.records.groups[i].Round)
+		}
+		m.records.record(m.recordOf(g, last))
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -125,6 +127,26 @@ func TestRecoveredOpRuns(t *testing.T) {
 		want[wire.M2CCollectiveCommsComplete](w, c)
 	}
 	w.quiet(a, b)
+}
+
+// The master that commenced a collective may have died before it told that its arguments
+// differ: the next one looks at them again.
+func TestRecoveredOpDiffers(t *testing.T) {
+	w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two...)})
+	r := stood(two...)
+	r.Ops = []wire.ReportedOp{opOf(wire.OpReported, 5)}
+	a := w.returns(two[0], r)
+	r = stood(two...)
+	r.Ops = []wire.ReportedOp{opOf(wire.OpVoted, 0)}
+	r.Ops[0].Vote.Op = dtype.Max
+	b := w.returns(two[1], r)
+	require.Equal(t, uint64(5), want[wire.M2CCollectiveCommsCommence](w, b).SeqNr)
+	for _, c := range []ClientID{a, b} {
+		p := want[wire.M2CCollectiveCommsAbort](w, c)
+		require.True(t, p.Aborted)
+		require.Equal(t, uint16(errs.Mismatch), p.Ext.ReasonCode)
+		require.Contains(t, p.Ext.Reason, "different operations")
+	}
 }
 
 // A ring that somebody has stands for all who wait for it.
@@ -312,6 +334,27 @@ func TestRecoveryNeedsAMajority(t *testing.T) {
 	w.step(LostMembers{Drop: true})
 	require.Len(t, w.accepted(), 2)
 	require.Equal(t, uint32(1), w.m.cfg.Term)
+}
+
+// A newcomer in a round that is over, since others are in a later one, is let in with the
+// next: its group may not begin in the middle of what the others do together.
+func TestNewcomersOfAnOlderRound(t *testing.T) {
+	w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two...)})
+	c := w.connectAt("127.0.0.1:5")
+	w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, PeerGroup: 1, Ext: wire.Ext{
+		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second,
+		Resuming: wire.Resuming{Resume: true, Identity: wire.Identity{UUID: uuidOf(5)}},
+	}})
+	want[wire.M2CSessionRegistrationResponse](w, c)
+	w.send(c, wire.C2MReport{Call: wire.ReportedCall{Step: wire.StepRing, Decision: 8}})
+	want[wire.M2CResumed](w, c)
+	a, b := w.returns(two[0], stood(two...)), w.returns(two[1], stood(two...))
+	require.ElementsMatch(t, []ClientID{a, b}, w.accepted())
+	require.False(t, want[wire.M2CP2PConnectionsEstablished](w, c).Success)
+	for _, one := range []ClientID{c, a, b} {
+		w.send(one, acceptVote)
+	}
+	require.Empty(t, want[wire.M2CP2PConnectionInfo](w, c).Peers)
 }
 
 // A session that this master has no proof of is refused, and one without the grant of
@@ -529,4 +572,51 @@ func TestRecoveredRingWithoutALeaver(t *testing.T) {
 		require.Equal(t, wire.M2CSwitchRing{Change: 7}, want[wire.M2CSwitchRing](w, c))
 	}
 	w.quiet(cs...)
+}
+
+// A member of which the others were told that it has been dropped does not go on with them,
+// if it has not heard so itself: they have decided things without it since.
+func TestDroppedMembersAreNotTakenBack(t *testing.T) {
+	three := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3)}
+	w := heir(t, Config{Term: 1})
+	var cs []ClientID
+	for _, u := range three {
+		c := w.comes(u, 1, [16]byte{})
+		want[wire.M2CSessionRegistrationResponse](w, c)
+		cs = append(cs, c)
+	}
+	for i, c := range cs {
+		r := stood(three...)
+		r.Round.World = 3
+		if i < 2 {
+			r.Round.Gone = three[2:]
+		}
+		w.send(c, r)
+		want[wire.M2CResumed](w, c)
+	}
+	w.after(w.m.until(w.m.survey())) // there may be others
+	w.isClosed(cs[2], "without it")
+	require.Equal(t, cs[:2], w.accepted())
+}
+
+// One whose word nobody confirms puts nobody out, and neither do those that were told the same
+// of each other.
+func TestOneWordPutsNobodyOut(t *testing.T) {
+	four := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3), uuidOf(4)}
+	for name, gone := range map[string][4][]wire.UUID{
+		"a liar":  {nil, nil, nil, four[:3]},
+		"a split": {four[2:], four[2:], four[:2], four[:2]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := heir(t, Config{Term: 1})
+			var cs []ClientID
+			for i, u := range four {
+				r := stood(four...)
+				r.Round.Gone = gone[i]
+				cs = append(cs, w.returns(u, r))
+			}
+			w.after(w.m.until(w.m.survey()))
+			require.ElementsMatch(t, cs, w.accepted())
+		})
+	}
 }

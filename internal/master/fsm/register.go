@@ -138,10 +138,13 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 	c.can.rates = c.can.plans && p.Ext.Plans >= wire.RatePlans
 }
 
-// tellRevocations tells c the revocation list in force, if it takes one.
+// tellRevocations tells c the revocation lists in force, if it takes them.
 func (m *Machine) tellRevocations(c *client) {
-	if c.can.revocations && m.cfg.Revocations != "" {
-		m.send(c, wire.M2CRevocations{DER: m.cfg.Revocations})
+	if !c.can.revocations {
+		return
+	}
+	for _, list := range m.cfg.Revocations {
+		m.send(c, wire.M2CRevocations{DER: list})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // The list in force is told to those that take it, and have a name: at their registration,
 // and when it changes, in front of what becomes of those that it names.
 func TestRevocationsAreTold(t *testing.T) {
-	w := newWorld(t, Config{Revocations: "one"})
+	w := newWorld(t, Config{Revocations: []string{"one"}})
 	hello := func(who Identity, takes bool) ClientID {
 		w.next++
 		id := w.next
@@ -30,12 +30,12 @@ func TestRevocationsAreTold(t *testing.T) {
 	}
 	a, b, c := hello(Identity{Name: "gpu-0"}, true), hello(Identity{Name: "gpu-1"}, false), hello(Identity{}, true)
 	require.Equal(t, []string{"one"}, told(a))
-	w.step(Revocations{DER: "two"})
+	w.step(Revocations{Lists: []string{"two", "three"}})
 	w.step(Revoked{Client: a, Why: "gone"})
-	require.Equal(t, []string{"one", "two"}, told(a))
+	require.Equal(t, []string{"one", "two", "three"}, told(a))
 	require.Empty(t, told(b), "an older one")
 	require.Empty(t, told(c), "in plaintext")
-	require.Equal(t, []string{"two"}, told(hello(Identity{Name: "gpu-2"}, true)))
+	require.Equal(t, []string{"two", "three"}, told(hello(Identity{Name: "gpu-2"}, true)))
 }
 
 // A client whose certificate is revoked hears so, and the others and the log with it,

@@ -330,6 +330,7 @@ func (m *Machine) checkRoundEnd() {
 		m.offer(g)
 	}
 	m.judgeWaiting()
+	m.checkOptimize()
 }
 
 // verdict reports whether g takes part in the running round, and whether that has
