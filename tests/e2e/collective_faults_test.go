@@ -112,15 +112,11 @@ func TestEveryKindIsGivenUp(t *testing.T) {
 		for lost := false; !lost; { // the others may be faster than the news
 			mine := callOf(kind, 3, c[0].Attributes().Index, 1, 4000)
 			before := kept(mine)
-			short, stop := context.WithCancel(ctx)
-			gave := make(chan error)
-			go func() { _, err := c[0].Collect(short, mine); gave <- err }()
-			waitsIn(c[0], (map[core.Kind]string{
-				core.KindAllGather: "all-gather", core.KindReduceScatter: "reduce-scatter", core.KindBroadcast: "broadcast", core.KindReduce: "reduce",
-				core.KindGather: "gather", core.KindScatter: "scatter", core.KindAllToAll: "all-to-all",
-			})[kind])
-			stop()
-			require.Equal(t, errs.Canceled, errs.CodeOf(<-gave))
+			h, err := c[0].CollectAsync(ctx, mine) // given up before that, nobody would hear of it
+			require.NoError(t, err)
+			h.Cancel()
+			_, err = h.Wait(ctx)
+			require.Equal(t, errs.Canceled, errs.CodeOf(err))
 			require.Equal(t, before, kept(mine), "kind %d", kind)
 			got := each(c[1:], func(_ int, c *core.Communicator) error {
 				call := callOf(kind, 3, c.Attributes().Index, 1, 4000)
@@ -195,18 +191,25 @@ func newEvery(t *testing.T, ctx context.Context) *every {
 	return e
 }
 
+// launched are all kinds, and those that can be quantized again, to be quantized.
+var launched = append(slices.Clone(dataKinds),
+	core.KindAllGather, core.KindReduceScatter, core.KindAllGather, core.KindReduceScatter, core.KindAllGather, core.KindReduceScatter)
+
 // launch begins one of every kind, of which none can end, and waits until all are
 // commenced.
 func (e *every) launch() {
 	root := e.c[1].Attributes().Index
 	e.data.Store(true)
 	for i, c := range e.c {
-		for _, kind := range dataKinds {
+		for k, kind := range launched {
 			at := root
 			if kind == core.KindReduce || kind == core.KindGather { // of which the root gets what others send
 				at = (root + 1) % 4
 			}
 			call := callOf(kind, 4, c.Attributes().Index, at, 4000)
+			if k >= len(dataKinds) {
+				call.Tag, call.Quantize = uint64(100+k), quantizations[k%len(quantizations)]
+			}
 			e.calls[i], e.before[i] = append(e.calls[i], call), append(e.before[i], kept(call))
 			h, err := c.CollectAsync(e.ctx, call)
 			require.NoError(e.t, err)
@@ -252,9 +255,9 @@ func (e *every) ended(i int) error {
 		_, err := h.Wait(e.ctx)
 		switch code := errs.CodeOf(err); {
 		case code != errs.RankConnectionLost && (i != 1 || err == nil):
-			return fmt.Errorf("kind %d: %w", dataKinds[k], err)
+			return fmt.Errorf("kind %d, %v: %w", launched[k], e.calls[i][k].Quantize, err)
 		case fmt.Sprint(e.before[i][k]) != fmt.Sprint(kept(e.calls[i][k])):
-			return fmt.Errorf("the buffers of kind %d were written: %w", dataKinds[k], err)
+			return fmt.Errorf("the buffers of kind %d, %v, were written: %w", launched[k], e.calls[i][k].Quantize, err)
 		}
 	}
 	return nil

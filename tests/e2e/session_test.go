@@ -52,6 +52,14 @@ func newMaster(o core.MasterOptions) (*core.Master, error) {
 // world connects n peers in this process; options may be changed per peer.
 func world(t *testing.T, ctx context.Context, master string, n int, change func(id int, o *core.Options)) []*core.Communicator {
 	t.Helper()
+	comms, err := tryWorld(t, ctx, master, n, change)
+	require.NoError(t, err)
+	return comms
+}
+
+// tryWorld is world for one that may fail to stand.
+func tryWorld(t *testing.T, ctx context.Context, master string, n int, change func(id int, o *core.Options)) ([]*core.Communicator, error) {
+	t.Helper()
 	begin := func(id int) (*core.Communicator, error) {
 		o := core.Options{Master: master, PortBase: -1}
 		if change != nil {
@@ -60,7 +68,9 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 		return connect(ctx, o)
 	}
 	first, err := begin(0)
-	require.NoError(t, err)
+	if err != nil {
+		return nil, err
+	}
 	comms := make([]*core.Communicator, n)
 	comms[0] = first
 	t.Cleanup(func() {
@@ -98,10 +108,7 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 		}()
 	}
 	wg.Wait()
-	for _, err := range fail {
-		require.NoError(t, err)
-	}
-	return comms
+	return comms, errors.Join(fail...)
 }
 
 // each calls f for all at once and returns the errors.

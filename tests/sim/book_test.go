@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -22,16 +23,38 @@ type book struct {
 	tornAgain                    int // peers that came back with a torn state
 	connected                    int // PCCL peers that have connected again
 	reuses                       int // tags that were used again before the round
-	meshes, gathered             int // data phases over a mesh, other collectives that succeeded
+	meshes                       int // data phases over a mesh
 	schemes                      int // of those, over trees
 	shown                        int // reports of rates
 	directs, directFailures      int // data phases of one peer over the mesh instead of the ring; ... that failed
 	drained, renewed             int // peers that left between two collectives; operations that others took back for them
 	firstDirect                  int // the event with which the first one began
 
+	others    tally
 	occasions map[occasion]*gathering
 	ways      map[uint64]way // by sequence number
 	meshing   map[int]bool   // peers that connect for a mesh
+}
+
+// tally is what was seen of collectives other than all-reduces, of one peer each.
+type tally struct {
+	gathered, broken int                          // that succeeded, and that failed
+	flights          [plan.NumKinds]int           // data phases
+	mismatches       [numDifferences]int          // that were told as such
+	amid             [plan.NumKinds][numKinds]int // faults that struck while one was under way
+}
+
+func (t *tally) add(o *tally) {
+	t.gathered, t.broken = t.gathered+o.gathered, t.broken+o.broken
+	for d, n := range o.mismatches {
+		t.mismatches[d] += n
+	}
+	for k := range o.flights {
+		t.flights[k] += o.flights[k]
+		for f, n := range o.amid[k] {
+			t.amid[k][f] += n
+		}
+	}
 }
 
 // task is one vector that a trainer has to reduce.

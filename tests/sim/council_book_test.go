@@ -111,18 +111,20 @@ func (b *record3) confirmed(w *world, number uint64) {
 type watch struct {
 	steps    int
 	recovers bool
-	came     map[int]int           // the step in which a peer came last
-	by       map[int]mfsm.ClientID // ... and over which connection
-	ended    map[int]int           // ... in which its last connection ended
-	asked    map[uint64]int        // ... in which a confirmation was asked for
-	parted   map[int]bool          // has said that it ends its session
-	member   map[wire.UUID]bool    // as far as this master knows
-	sure     int                   // the step in which the last one was asked for that has come
+	came     map[int]int            // the step in which a peer came last
+	by       map[int]mfsm.ClientID  // ... and over which connection
+	ended    map[int]int            // ... in which its last connection ended, but for those of turned
+	turned   map[mfsm.ClientID]bool // has been refused
+	asked    map[uint64]int         // ... in which a confirmation was asked for
+	parted   map[int]bool           // has said that it ends its session
+	member   map[wire.UUID]bool     // as far as this master knows
+	sure     int                    // the step in which the last one was asked for that has come
 	groups   []mfsm.GroupRecord
+	reset    map[uint32]bool // have given their states up, and written no later one yet
 }
 
 func newWatch(cfg mfsm.Config) *watch {
-	x := &watch{came: map[int]int{}, by: map[int]mfsm.ClientID{}, ended: map[int]int{}, asked: map[uint64]int{}, parted: map[int]bool{}, member: map[wire.UUID]bool{}, groups: cfg.Registry.Groups}
+	x := &watch{came: map[int]int{}, by: map[int]mfsm.ClientID{}, ended: map[int]int{}, turned: map[mfsm.ClientID]bool{}, asked: map[uint64]int{}, parted: map[int]bool{}, member: map[wire.UUID]bool{}, reset: map[uint32]bool{}, groups: cfg.Registry.Groups}
 	for _, g := range x.groups {
 		for _, u := range g.Members {
 			x.member[u] = true
@@ -136,7 +138,7 @@ func (x *watch) takes(m *master, ev mfsm.Event) {
 	x.steps++
 	switch ev := ev.(type) {
 	case mfsm.Gone:
-		if p := m.conns[ev.Client]; p != nil && x.by[p.id] == ev.Client {
+		if p := m.conns[ev.Client]; p != nil && x.by[p.id] == ev.Client && !x.turned[ev.Client] {
 			x.ended[p.id] = x.steps
 			m.w.tracef("master %d hears that peer %d has gone", m.seat.id, p.id)
 		}
@@ -186,7 +188,18 @@ func (b *record3) drop(w *world, u wire.UUID) {
 	}
 }
 
-// says checks what a master does about members before anybody hears of it: it has
+// without checks that those who are missing when all go on may be.
+func (m *master) without() {
+	for _, g := range m.watch.groups {
+		for _, u := range g.Members {
+			if !m.has(u) && m.counts(u) {
+				m.drops(u, "it has recovered without it")
+			}
+		}
+	}
+}
+
+// does checks what a master does about members before anybody hears of it: it has
 // asked whether it leads since they were gone.
 func (m *master) does(ev mfsm.Event, e mfsm.Effect) {
 	w, x := m.w, m.watch
@@ -198,18 +211,9 @@ func (m *master) does(ev mfsm.Event, e mfsm.Effect) {
 		case "recovering":
 			x.recovers = true
 		case "recovered":
-			for _, g := range x.groups {
-				for _, u := range g.Members {
-					if !m.has(u) && m.counts(u) {
-						m.drops(u, "it has recovered without it")
-					}
-				}
-			}
+			m.without()
 		case "state-reset":
-			x.groups = slices.Clone(x.groups)
-			for i := range x.groups {
-				x.groups[i].NextRevision = 0
-			}
+			x.reset[e.Fact.Group] = true // what another group has written meanwhile does not count
 		}
 	case mfsm.Confirm:
 		x.asked[e.Number] = x.steps
@@ -264,8 +268,12 @@ func (m *master) writes(groups []mfsm.GroupRecord) {
 		if g.Round < was.Round && i >= 0 {
 			w.failf("master %d writes round %d of group %d, and had %d", m.seat.id, g.Round, g.ID, was.Round)
 		}
-		if was.NextRevision > 1 && g.NextRevision < was.NextRevision && len(g.Members) > 0 && len(was.Members) > 0 {
+		back := was.NextRevision > 1 && g.NextRevision < was.NextRevision && len(g.Members) > 0 && len(was.Members) > 0
+		if back && !x.reset[was.ID] {
 			w.failf("master %d writes revision %d of group %d, and had %d", m.seat.id, g.NextRevision, g.ID, was.NextRevision)
+		}
+		if g.NextRevision != was.NextRevision {
+			delete(x.reset, was.ID)
 		}
 		for _, u := range was.Members {
 			if slices.Contains(g.Members, u) || !m.counts(u) {
@@ -354,7 +362,11 @@ func (c *council) consumed(p *peer, pkt wire.Packet) {
 	}
 }
 
-// synced checks that a revision is one state.
+// synced checks that a revision is one state. What a peer has ended alone is nobody's but
+// its own: it may have to begin again as a newcomer.
 func (c *council) synced(p *peer) {
+	if !p.met {
+		return
+	}
 	agree(&c.record, c.w, c.record.states, stateKey{p.group, p.memory.revision}, p, fmt.Sprint(p.memory.state))
 }

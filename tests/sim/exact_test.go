@@ -137,7 +137,7 @@ var scenes = []struct {
 }
 
 // found says where bugs are, which few deaths show: the scene, and the seed.
-var found = map[mutation][2]uint64{answersForgotten: {1, 3}, switchedLate: {4, 1}, verdictsForgotten: {5, 1}}
+var found = map[mutation][2]uint64{answersForgotten: {1, 3}, switchedLate: {4, 1}}
 
 // sceneOf is a world of a scene, in which the first master dies by s, if it is not nil.
 func sceneOf(scene int, seed uint64, decides bool, bug mutation, s *strike) *world {
@@ -221,10 +221,11 @@ func TestMasterDiesAtEveryPacket(t *testing.T) {
 	}
 }
 
-// Bugs are found at some packet.
+// Bugs are found at some packet. That peers forget verdicts is not: where nobody but the master
+// dies, the next one comes to the same verdict again. TestMasterDiesWithBugs finds it.
 func TestBugsAreFoundAtEveryPacket(t *testing.T) {
 	for bug, name := range map[mutation]string{
-		numbersForgotten: "numbers", verdictsForgotten: "verdicts", answersForgotten: "answers",
+		numbersForgotten: "numbers", answersForgotten: "answers",
 		electionsForgotten: "elections", roundsForgotten: "rounds", endsForgotten: "ends",
 		switchedLate: "switches", oldVerdicts: "newcomers",
 	} {

@@ -7,6 +7,7 @@ import (
 
 	mfsm "github.com/gopccl/gopccl/internal/master/fsm"
 	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -48,6 +49,7 @@ const (
 type fault struct {
 	at   int
 	kind kind
+	amid bool    // ... or as soon after as a collective other than an all-reduce is under way
 	aim  wire.ID // not 0: it strikes when a master says this for the nth time
 	nth  int
 	// share says who still hears what it was aimed at.
@@ -72,6 +74,9 @@ type scenario struct {
 	// others: one collective other than an all-reduce in each loop; all peers are
 	// gopccl peers.
 	others bool
+	kind   plan.Kind // of them; all-reduce: any
+	agree  bool      // they are called with the same arguments by all
+	alone  bool      // no mesh can be had
 	// apart: the peers are far from each other.
 	apart bool
 	// tear: holders die while others fetch from them.
@@ -115,7 +120,7 @@ func newWorld(seed uint64, bug mutation) *world {
 		faults = w.rng.n(16)
 	}
 	for range faults {
-		w.faults = append(w.faults, fault{at: 1 + w.rng.n(60*n*w.plan.loops), kind: w.someKind()})
+		w.faults = append(w.faults, fault{at: 1 + w.rng.n(60*n*w.plan.loops), kind: w.someKind(), amid: w.plan.others && w.rng.chance(2)})
 	}
 	slices.SortFunc(w.faults, func(a, b fault) int { return a.at - b.at })
 	return w
@@ -212,9 +217,15 @@ func (w *world) cornered(p *peer) bool {
 	if w.master.dead {
 		return false
 	}
-	for _, g := range w.master.m.Snapshot().Groups {
+	books := w.master.m.Snapshot()
+	for _, g := range books.Groups {
 		if g.ID == p.group {
 			members = g.Members
+		}
+	}
+	for _, c := range books.Clients { // those whose loss of power it has not noticed show nobody that they are reached
+		if o := w.byUUID(c.UUID); o != nil && o.group == p.group && o.lostPower && c.Phase == mfsm.Accepted {
+			members--
 		}
 	}
 	return isolated > 1 || isolated == 1 && members <= 2
@@ -222,6 +233,7 @@ func (w *world) cornered(p *peer) bool {
 
 func (w *world) inject(f fault) {
 	w.struck |= 1 << f.kind
+	w.noteAmid(f.kind)
 	switch f.kind {
 	case strikeMasters:
 		w.council.strike()

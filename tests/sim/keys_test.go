@@ -65,7 +65,7 @@ func newKeys() keys {
 // configure adds what a master in TLS has in its configuration.
 func (k *keys) configure(cfg *mfsm.Config) {
 	if k.on {
-		cfg.PCCLGroups, cfg.Revocations = []uint32{0, 1}, strconv.Itoa(len(k.lists)-1)
+		cfg.PCCLGroups, cfg.Revocations = []uint32{0, 1}, []string{strconv.Itoa(len(k.lists) - 1)}
 		cfg.IdentityKey = []byte("of the credential that all masters have")
 	}
 }
@@ -233,7 +233,7 @@ func (m *master) rereads() {
 		return
 	}
 	m.list = len(w.keys.lists) - 1
-	m.take(mfsm.Revocations{DER: strconv.Itoa(m.list)})
+	m.take(mfsm.Revocations{Lists: []string{strconv.Itoa(m.list)}})
 	m.expels(func(name string) bool { return w.keys.lists[m.list][name] })
 }
 

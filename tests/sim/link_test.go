@@ -57,7 +57,7 @@ func (w *world) endLink(from, to, by *peer) {
 // linkBroke ends the data phases that used the link.
 func (p *peer) linkBroke(other *peer, gen int, sending bool) {
 	for _, op := range p.ops {
-		if sending && op.needs(other) {
+		if op.blocks != nil && p.w.bug != lossUnseen && op.blocks.broke(other, gen, sending) {
 			op.end(lost(other))
 		}
 		if op.direct != nil && op.direct.broke(other, gen, sending) {
@@ -233,8 +233,10 @@ type op struct {
 
 	// Of collectives other than all-reduce.
 	vote     wire.Call
-	other    *other // its data phase
+	job      *job
+	blocks   *blocks // its data phase
 	occasion *gathering
+	misfit   bool // its arguments do not fit the group, or the way
 }
 
 // dataPhase is the ring all-reduce of an operation, one message per step.
@@ -316,7 +318,7 @@ func (p *peer) arrive(f frame, chunk []int64) {
 	}
 	p.mesh.inbox[f] = chunk
 	for _, op := range p.ops {
-		if (op.data != nil || op.direct != nil) && (f.epoch == 0 && op.seq == f.seq && !op.nameless() || f.epoch != 0 && op.tag == f.tag) {
+		if (op.data != nil || op.direct != nil || op.blocks != nil) && (f.epoch == 0 && op.seq == f.seq && !op.nameless() || f.epoch != 0 && op.tag == f.tag) {
 			op.advance()
 		}
 	}
@@ -391,6 +393,7 @@ func (op *op) commence(seq uint64) {
 	op.seq, op.started = seq, true
 	op.p.w.collector.planned(op.p.w, op)
 	if op.vote.Kind != 0 {
+		op.move()
 		return
 	}
 	op.p.w.collector.started(op.p.w, op)
@@ -417,6 +420,9 @@ func (op *op) send(l *link, to *peer, step int, chunk []int64) {
 	if op.eager {
 		f = frame{from: p.id, step: step, tag: op.tag, epoch: op.epoch}
 	}
+	if w.bug == senderForgotten && op.eager && op.blocks != nil {
+		f.from = -1
+	}
 	l.last = max(l.last, w.now+w.travels(p, to))
 	gen := l.gen
 	w.at(l.last, to, func() {
@@ -430,6 +436,9 @@ func (op *op) send(l *link, to *peer, step int, chunk []int64) {
 func (op *op) take(from *peer, step int) ([]int64, bool) {
 	inbox := op.p.mesh.inbox
 	f := frame{from: from.id, step: step, tag: op.tag, epoch: op.epoch}
+	if op.p.w.bug == senderForgotten && op.blocks != nil {
+		f.from = -1
+	}
 	chunk, ok := inbox[f]
 	if ok = ok && op.epoch != 0; !ok && !op.nameless() {
 		f = frame{from: from.id, step: step, seq: op.seq}
@@ -445,6 +454,10 @@ func (op *op) take(from *peer, step int) ([]int64, bool) {
 func (op *op) advance() {
 	if op.direct != nil {
 		op.exchange()
+		return
+	}
+	if op.blocks != nil {
+		op.move()
 		return
 	}
 	p := op.p
@@ -477,14 +490,14 @@ func (op *op) advance() {
 
 // end ends the data phase, once.
 func (op *op) end(err error) {
-	if op.data == nil && op.other == nil && op.direct == nil {
+	if op.data == nil && op.blocks == nil && op.direct == nil {
 		return
 	}
 	directly := op.direct != nil
 	if directly && err != nil {
 		op.p.w.collector.directFailures++
 	}
-	op.data, op.other, op.direct = nil, nil, nil
+	op.data, op.blocks, op.direct = nil, nil, nil
 	if err == nil && op.nameless() {
 		op.p.w.collector.ahead++
 	}
@@ -493,7 +506,7 @@ func (op *op) end(err error) {
 	}
 	op.p.w.after(op.p.w.rng.between(0, 500*time.Microsecond), op.p, func() {
 		op.open = false
-		if i := slices.Index(op.ring, op.p.uuid); i >= 0 && err == nil && !directly {
+		if i := slices.Index(op.ring, op.p.uuid); i >= 0 && err == nil && !directly && op.metered() {
 			w := op.p.w
 			op.p.step(pfsm.LinkUsed{To: op.ring[(i+1)%len(op.ring)], Mbps: float64(w.rng.n(1000)), Busy: float64(w.rng.n(3)) / 2})
 		}
@@ -511,6 +524,9 @@ func (op *op) renew() {
 	}
 	op.p.w.collector.renewed++
 	op.eager, op.way = false, way{}
+	if op.job != nil {
+		op.job.restore(noBug)
+	}
 	copy(op.buf, op.saved)
 }
 
@@ -524,6 +540,9 @@ func (op *op) finish(restore bool) {
 		copy(op.buf, op.saved)
 	}
 	if op.vote.Kind != 0 {
+		if restore {
+			op.job.restore(w.bug)
+		}
 		w.collector.met(w, op)
 		return
 	}

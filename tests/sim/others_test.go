@@ -3,32 +3,24 @@ package sim
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	pfsm "github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// Collectives other than all-reduce: barriers, and all-to-alls over a mesh whose
-// data phase is opaque. It ends when all members have begun it, and fails with the
-// connections that its plan uses.
+// Collectives other than all-reduce, one in each loop: kinds_test.go says what is called,
+// and blocks_test.go how the data goes.
 
-// Tags of both; those of all-reduces are small.
+// Tags of them; those of all-reduces are small.
 const (
 	barrierTag  = 1 << 40
 	exchangeTag = barrierTag + 1
 )
-
-// other is the data phase of such an operation.
-type other struct {
-	members []wire.UUID
-	mesh    bool
-}
 
 // occasion is one such collective, of which the trainers of a group, who keep step,
 // call one in each revision. A group that was left by all begins with the first
@@ -41,10 +33,10 @@ type occasion struct {
 
 // gathering is what the members have of it.
 type gathering struct {
-	launched map[wire.UUID]bool
-	begun    map[wire.UUID]*op
-	verdict  int // as in record
-	by       int
+	arguments *arguments
+	jobs      map[wire.UUID]*job // of those that have called it
+	verdict   int                // as in record
+	by        int
 }
 
 // way is what a plan is made of.
@@ -58,9 +50,13 @@ type way struct {
 func (b *book) occasion(p *peer) *gathering {
 	ring := slices.Clone(p.m.View().Ring)
 	slices.SortFunc(ring, func(a, b wire.UUID) int { return bytes.Compare(a[:], b[:]) })
-	k := occasion{p.group, p.memory.revision, fmt.Sprint(ring)}
+	var all strings.Builder
+	for _, u := range ring {
+		all.Write(u[:])
+	}
+	k := occasion{p.group, p.memory.revision, all.String()}
 	if b.occasions[k] == nil {
-		b.occasions[k] = &gathering{launched: map[wire.UUID]bool{}, begun: map[wire.UUID]*op{}}
+		b.occasions[k] = &gathering{arguments: p.w.draw(len(ring)), jobs: map[wire.UUID]*job{}}
 	}
 	return b.occasions[k]
 }
@@ -84,73 +80,80 @@ func (p *peer) meet(then func()) {
 }
 
 func (p *peer) callOther(then func()) {
-	tag, vote := uint64(exchangeTag), wire.Call{Kind: uint8(plan.AllToAll), Flags: wire.CallMesh}
-	if p.memory.revision%3 == 0 {
-		tag, vote = barrierTag, wire.Call{Kind: uint8(plan.Barrier)}
+	w, members := p.w, p.m.View().Members
+	me := slices.Index(members, p.uuid)
+	if me < 0 || len(members) < 2 {
+		then()
+		return
+	}
+	g := w.collector.occasion(p)
+	a := g.arguments.of(me)
+	tag, j := uint64(exchangeTag), a.job(&w.rng, me)
+	if a.kind == plan.Barrier {
+		tag = barrierTag
+	}
+	if err := j.spec.Check(a.n, me, true); err != nil {
+		w.failf("peer %d: %v", p.id, err)
 	}
 	p.nextOp++
-	o := &op{p: p, id: p.nextOp, tag: tag, vote: vote, meshed: p.m.View().Mesh, occasion: p.w.collector.occasion(p)}
+	o := &op{p: p, id: p.nextOp, tag: tag, vote: j.vote(), meshed: p.m.View().Mesh, occasion: g, job: j}
+	if w.bug == rootUnsaid {
+		o.vote.Root, o.vote.Digest = 0, 0
+	}
 	p.ops = append(p.ops, o)
-	o.occasion.launched[p.uuid] = true
+	g.jobs[p.uuid] = j
 	p.call("launch another", func(c pfsm.CallID) pfsm.Event {
 		p.launches[c] = o
-		return pfsm.CallCollective{Call: c, Op: o.id, Tag: tag, DType: dtype.Int64, RedOp: dtype.Sum, Vote: vote, Sends: 16}
+		return pfsm.CallCollective{
+			Call: c, Op: o.id, Tag: tag, Count: uint64(j.spec.Count()), DType: a.dt, RedOp: a.op,
+			Vote: o.vote, Sends: uint64(j.spec.MostSent(a.n)),
+		}
 	}, func(d pfsm.Done) {
 		if d.Err != nil && !p.over && !errors.Is(d.Err, errs.Canceled) && !errors.Is(d.Err, errs.TooFewPeers) {
-			p.w.failf("peer %d: launch: %v", p.id, d.Err)
+			w.failf("peer %d: launch: %v", p.id, d.Err)
 		}
 	})
 	p.awaitOne(o, func([]uint64) { then() })
 }
 
-// startOther begins the data phase.
-func (op *op) startOther(e pfsm.StartData) {
-	p, w := op.p, op.p.w
-	op.seq, op.epoch, op.eager, op.open, op.ring = e.Seq, e.Epoch, e.Eager, true, slices.Clone(e.Ring)
-	if w.bug == meshOfLaunch {
-		e.Mesh = op.meshed
-	}
-	op.other = &other{e.Members, e.Mesh}
-	op.way = way{true, e.Mesh, e.Members, ""}
-	if !op.eager {
-		op.commence(e.Seq)
-	}
-	if e.Mesh {
-		w.collector.meshes++
-	}
-	for _, o := range w.peers {
-		if op.needs(o) && !w.link(p, o).alive {
-			op.end(lost(o))
-			return
+// failed checks the error of a collective that has failed: of a kind that says what to do.
+func (b *book) failed(w *world, op *op, err error) {
+	a := op.occasion.arguments
+	switch {
+	case errors.Is(err, errs.Mismatch):
+		b.others.mismatches[a.how]++
+		if a.odd < 0 {
+			w.failf("peer %d: %v: all have called the same: %v", op.p.id, a.kind, err)
 		}
-	}
-	op.occasion.begun[p.uuid] = op
-	for _, u := range e.Members {
-		if op.occasion.begun[u] == nil {
-			return
+	case errors.Is(err, errs.InvalidArgument):
+		if !op.misfit {
+			w.failf("peer %d: %v: %v", op.p.id, a.kind, err)
 		}
-	}
-	for _, u := range e.Members {
-		o := op.occasion.begun[u]
-		w.after(w.rng.between(0, 3*time.Millisecond), o.p, func() { o.end(nil) })
+	case op.misfit && w.struck == 0 && w.heirs.kills == 0 && op.occasion.complete(w, op):
+		w.failf("peer %d: %v: the arguments do not fit, and the error is %v", op.p.id, a.kind, err)
+	case errors.Is(err, errs.Canceled):
+	case errors.Is(err, errs.RankConnectionLost):
+		if a.odd >= 0 && w.struck == 0 && w.heirs.kills == 0 && op.occasion.complete(w, op) {
+			w.failf("peer %d: %v called with different %s: %v", op.p.id, a.kind, differenceNames[a.how], err)
+		}
+	default:
+		w.failf("peer %d: %v: %v", op.p.id, a.kind, err)
 	}
 }
 
-// needs reports whether the data phase sends to o.
-func (op *op) needs(o *peer) bool {
-	if op.other == nil || o == op.p {
-		return false
+// complete reports whether all members have called it, and are there.
+func (g *gathering) complete(w *world, op *op) bool {
+	for _, u := range op.way.members {
+		if p := w.byUUID(u); g.jobs[u] == nil || p.over || p.dead {
+			return false
+		}
 	}
-	if op.other.mesh {
-		return slices.Contains(op.other.members, o.uuid)
-	}
-	i := slices.Index(op.ring, op.p.uuid)
-	return op.ring[(i+1)%len(op.ring)] == o.uuid
+	return op.way.known
 }
 
 // planned checks that all members of a collective go the same way.
 func (b *book) planned(w *world, op *op) {
-	if !op.way.known {
+	if !op.way.known || op.job != nil && op.job.me == op.occasion.arguments.odd {
 		return
 	}
 	was := b.ways[op.seq]
@@ -163,9 +166,17 @@ func (b *book) planned(w *world, op *op) {
 	}
 }
 
-// met checks the verdict of such a collective: the same for all, and no success
-// without a member that was counted.
+// met checks the buffers and the verdict of such a collective: the same for all, and no
+// success without a member that was counted.
 func (b *book) met(w *world, op *op) {
+	if op.restored {
+		b.others.broken++
+		if buffer := op.job.spoilt(); buffer != "" {
+			w.failf("peer %d: the %s of a failed %v is not as it was", op.p.id, buffer, op.job.a.kind)
+		}
+	} else {
+		b.checkOther(w, op)
+	}
 	if op.canceled || !op.p.m.View().Connected {
 		return
 	}
@@ -180,17 +191,57 @@ func (b *book) met(w *world, op *op) {
 	if verdict == 2 {
 		return
 	}
-	b.gathered++
-	for _, u := range op.p.m.View().Members {
-		if !g.launched[u] {
-			w.failf("peer %d passes a %v that %s has not called", op.p.id, plan.Kind(op.vote.Kind), u.Short())
-		}
+	b.others.gathered++
+}
+
+// checkOther checks the result of op against what all its members have brought.
+func (b *book) checkOther(w *world, op *op) {
+	members := op.p.m.View().Members
+	if op.way.known {
+		members = op.way.members
 	}
+	var jobs []*job
+	for _, u := range members {
+		j := op.occasion.jobs[u]
+		if j == nil {
+			w.failf("peer %d passes a %v that %s has not called", op.p.id, op.job.a.kind, u.Short())
+			return
+		}
+		jobs = append(jobs, j)
+	}
+	if a := op.occasion.arguments; a.odd >= 0 {
+		if !op.occasion.complete(w, op) {
+			return // the one that differs may have gone before it could say so
+		}
+		w.failf("peer %d: a %v succeeded that peers have called with different %s", op.p.id, a.kind, differenceNames[a.how])
+		return
+	}
+	if op.job.a.kind == plan.Barrier {
+		return
+	}
+	if what := op.job.wrong(jobs, ringOf(op.ring, members)); what != "" {
+		w.failf("peer %d: %v of %d, root %d: %s", op.p.id, op.job.a.kind, len(members), op.job.a.root, what)
+	}
+}
+
+// metered reports whether the time of op tells the rate of a link of the ring.
+func (op *op) metered() bool {
+	k := plan.Kind(op.vote.Kind)
+	return k == plan.AllReduce || k == plan.AllGather || k == plan.ReduceScatter
 }
 
 // prepareMesh opens send pools to the other members.
 func (p *peer) prepareMesh(e pfsm.PrepareMesh) {
 	p.mesh.meshing = e.Change
+	if p.w.plan.alone {
+		p.w.after(time.Millisecond, p, func() {
+			if p.mesh.meshing == e.Change {
+				p.mesh.meshing = 0
+				p.step(pfsm.MeshPrepared{Change: e.Change, Failed: p.m.View().Members[:1]})
+			}
+		})
+		return
+	}
 	p.connectTo(e.Peers, func() bool { return p.mesh.meshing == e.Change }, func(failed []wire.UUID) {
 		p.mesh.meshing = 0
 		p.step(pfsm.MeshPrepared{Change: e.Change, Failed: failed, Ways: p.ways(e.Ways)})
@@ -205,8 +256,10 @@ func (b *book) meshNews(w *world, p *peer, pkt wire.Packet) {
 	case wire.M2CMesh, wire.M2CP2PConnectionInfo:
 		delete(b.meshing, p.id)
 	case wire.M2CCollectiveCommsCommence:
-		if pkt.Tag == exchangeTag && b.meshing[p.id] {
-			w.failf("an all-to-all is commenced at peer %d while its mesh is prepared", p.id)
+		for _, o := range p.ops {
+			if o.tag == pkt.Tag && !o.finished && o.vote.Flags&wire.CallMesh != 0 && b.meshing[p.id] {
+				w.failf("a %v is commenced at peer %d while its mesh is prepared", o.job.a.kind, p.id)
+			}
 		}
 	}
 }

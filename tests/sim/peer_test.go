@@ -219,13 +219,7 @@ func (p *peer) step(ev pfsm.Event) {
 	for _, e := range p.m.Step(w.now, ev) {
 		switch e := e.(type) {
 		case pfsm.Send:
-			if _, ended := e.Packet.(wire.C2MLinkEnded); ended && w.bug == endsUnsaid {
-				continue
-			}
-			if w.log.tracing {
-				w.tracef("peer %d -> %s", p.id, show(e.Packet))
-			}
-			p.toMaster(mfsm.PacketIn{Client: p.line.client, Packet: p.forget(p.dialect(e.Packet))})
+			p.say(e.Packet)
 		case pfsm.Establish:
 			p.mesh.ahead.next = max(p.mesh.ahead.next, e.Epoch)
 			p.establish(e)
@@ -268,7 +262,9 @@ func (p *peer) step(ev pfsm.Event) {
 		case pfsm.SpoilData:
 			p.spoil(e.Tag, e.Epoch)
 		case pfsm.AbortData:
-			p.op(e.Op).end(errors.New(e.Reason))
+			if o := p.op(e.Op); w.bug != abortUnheard || o.job == nil {
+				o.end(errors.New(e.Reason))
+			}
 		case pfsm.Finish:
 			p.op(e.Op).finish(e.Restore)
 		case pfsm.Serve:
@@ -308,6 +304,26 @@ func (p *peer) step(ev pfsm.Event) {
 			}
 		})
 	}
+}
+
+// say sends what the machine says, as far as a bug lets it.
+func (p *peer) say(pkt wire.Packet) {
+	w := p.w
+	switch c := pkt.(type) {
+	case wire.C2MLinkEnded:
+		if w.bug == endsUnsaid {
+			return
+		}
+	case wire.C2MCollectiveCommsComplete:
+		if w.bug == mismatchUntold {
+			c.Reason, c.ReasonCode = "", 0
+			pkt = c
+		}
+	}
+	if w.log.tracing {
+		w.tracef("peer %d -> %s", p.id, show(pkt))
+	}
+	p.toMaster(mfsm.PacketIn{Client: p.line.client, Packet: p.forget(p.dialect(pkt))})
 }
 
 // dialect takes away from the packets of a PCCL-like peer what PCCL does not say.

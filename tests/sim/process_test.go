@@ -158,7 +158,7 @@ func (m *master) step(ev mfsm.Event) {
 		slices.SortStableFunc(effects, func(a, b mfsm.Effect) int { return cmp.Compare(switches(a), switches(b)) })
 	}
 	forgot := false
-	syncDone := 0
+	syncDone := map[uint32]int{} // by group
 	m.saying = nil
 	for _, e := range effects {
 		if m.watch != nil {
@@ -182,13 +182,13 @@ func (m *master) step(ev mfsm.Event) {
 				w.collector.meshNews(w, p, e.Packet)
 			}
 			if _, ok := e.Packet.(wire.M2CSyncSharedStateComplete); ok {
-				if syncDone == 0 {
-					syncDone = w.collector.newSync()
+				if syncDone[p.group] == 0 {
+					syncDone[p.group] = w.collector.newSync()
 				}
 			}
 			s := m.says(p, e.Packet)
 			for _, pkt := range w.disguise(p, e.Packet) {
-				m.deliver(e.Client, p, pkt, syncDone, s)
+				m.deliver(e.Client, p, pkt, syncDone[p.group], s)
 			}
 		case mfsm.Close:
 			m.shut(e)
@@ -255,6 +255,9 @@ func (w *world) misdoes(e *mfsm.Send, gone bool, forgot *bool) bool {
 // deliver puts a packet on its way to a peer.
 func (m *master) deliver(client mfsm.ClientID, p *peer, pkt wire.Packet, sync int, s *said) {
 	w := m.w
+	if r, ok := pkt.(wire.M2CSessionRegistrationResponse); ok && !r.Accepted && m.watch != nil {
+		m.watch.turned[client] = true
+	}
 	if p.line.hole {
 		return
 	}

@@ -43,8 +43,9 @@ func TestSimulation(t *testing.T) {
 		successes, failures, fetches int
 		switches, ahead              int
 		tornAgain, reuses            int
-		meshes, met                  int
+		meshes                       int
 		directs, directFailures      int
+		others                       tally
 	}
 	for seed := *first; seed < *first+uint64(n); seed++ {
 		w := newWorld(seed, noBug)
@@ -64,9 +65,9 @@ func TestSimulation(t *testing.T) {
 		seen.tornAgain += w.collector.tornAgain
 		seen.reuses += w.collector.reuses
 		seen.meshes += w.collector.meshes
-		seen.met += w.collector.gathered
 		seen.directs += w.collector.directs
 		seen.directFailures += w.collector.directFailures
+		seen.others.add(&w.collector.others)
 	}
 	t.Logf("%d seeds in %v: %+v", n, time.Since(began), seen)
 	if n >= 1000 { // the seeds reach what they are for
@@ -79,9 +80,19 @@ func TestSimulation(t *testing.T) {
 		require.Greater(t, seen.tornAgain, n/100)
 		require.Greater(t, seen.reuses, n/10)
 		require.Greater(t, seen.meshes, n/10)
-		require.Greater(t, seen.met, n/4)
+		require.Greater(t, seen.others.gathered, n/4)
 		require.Greater(t, seen.directs, n)
 		require.Greater(t, seen.directFailures, n/20)
+	}
+	if n >= 10000 {
+		for _, k := range otherKinds() {
+			for f, times := range seen.others.amid[k] {
+				require.Positive(t, times, "fault %d never struck a %v", f, k)
+			}
+		}
+		for d := kinds; d < numDifferences; d++ {
+			require.Positive(t, seen.others.mismatches[d], "different %s were never noticed", differenceNames[d])
+		}
 	}
 }
 

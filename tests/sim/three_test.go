@@ -71,6 +71,9 @@ func threeWorld(seed uint64, bug mutation, wrong slip) *world {
 	w.plan.eager = w.rng.chance(2)
 	w.plan.others, w.plan.apart, w.plan.drain = seed%3 == 0, seed%7 < 2, seed%4 < 2
 	n := 2 + w.rng.n(3)
+	if seed%10 == 8 {
+		w.plan.groups, n = 2, n+2
+	}
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)
 	}

@@ -266,6 +266,8 @@ func (p *peer) awaitOne(o *op, then func(failed []uint64)) {
 		case d.Err == nil:
 		case o.refused:
 			failed = append(failed, o.tag)
+		case o.job != nil:
+			p.w.collector.failed(p.w, o, d.Err)
 		case errors.Is(d.Err, errs.Canceled), errors.Is(d.Err, errs.RankConnectionLost):
 			failed = append(failed, o.tag)
 		default:
@@ -383,7 +385,7 @@ func (p *peer) drain() {
 			p.comeBack()
 		case errors.Is(d.Err, errs.Busy), errors.Is(d.Err, errs.NoSharedStateAvailable):
 			p.leave()
-		case p.outlawed():
+		case p.outlawed(), p.w.excuses(p):
 			p.ended(d.Err)
 		default:
 			p.w.failf("peer %d: leave: %v", p.id, d.Err)

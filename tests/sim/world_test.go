@@ -138,6 +138,17 @@ const (
 	switchedLate                // ... tells of a ring behind the commences of operations in it
 	oldVerdicts                 // newcomers take verdicts of operations before their time
 	endsUnsaid                  // peers do not say which neighbours they have lost
+	blocksByRing                // blocks lie in the order of the ring and not of the members
+	rootUnsaid                  // votes do not tell roots apart
+	totalsUnchecked             // nobody looks whether the ends of a lane agree
+	inPlaceForgotten            // inputs that are outputs, too, are not restored
+	outputForgotten             // ... outputs that are to be preserved
+	extentForgotten             // lanes of blocks of other sizes are the same if their bytes are
+	mismatchUntold              // nobody tells the others that the ends of a lane do not agree
+	misfitUntyped               // arguments that fit no plan look like a lost connection
+	lossUnseen                  // a lost link does not end the data phase of a collective
+	abortUnheard                // nor an abort
+	senderForgotten             // what comes early is kept by tag, and not by member
 )
 
 // world is one run.
@@ -223,6 +234,9 @@ func (w *world) run() string {
 		w.endsOfOutlaws()
 		for len(w.faults) > 0 && w.count >= w.faults[0].at && w.failure == "" {
 			f := w.faults[0]
+			if f.amid && !w.amid() && w.count < f.at+amidWait {
+				break
+			}
 			w.faults = w.faults[1:]
 			w.inject(f)
 		}

@@ -13,4 +13,4 @@ gotest -race -tags invariants -timeout 240s "${quick[@]}"
 # Arithmetic on slices has little to race on: all lengths and alignments are for the tests at full speed, and so are
 # all frames at which a collective may fail.
 gotest -race -short -tags invariants -timeout 240s "${short[@]}"
-gotest -race -tags invariants -timeout 600s -count=1 -p 2 "${alone[@]}"
+gotest -race -tags invariants -timeout 1200s -count=1 -p 2 "${alone[@]}"

@@ -7,6 +7,9 @@ tools/ci/original.sh
 limit=${SOAK_TIMEOUT:-8h}
 go test -count=1 -timeout "$limit" -v ./tests/e2e -soak
 go test -count=1 -timeout "$limit" -v ./tests/churn ./tests/chaos -soak
+if unshare --net true 2>/dev/null && (: <>/dev/net/tun) 2>/dev/null; then
+	go test -count=1 -tags wan -timeout "$limit" -v ./tests/churn -run 'TestChurnOverAWideArea$' -soak
+fi
 ALL=1 SOAK=1 tools/ci/secure.sh
 go test -count=1 -timeout "$limit" -v ./plugins/absmax ./plugins/generic -soak
 go test -count=1 -timeout "$limit" -v ./internal/cuda/kernels -soak

@@ -127,7 +127,7 @@ func TestLabelsThatDoNotCount(t *testing.T) {
 // Where make test runs one test of a package, the others prove nothing.
 func TestOneTestOfAPackage(t *testing.T) {
 	text := "//go:build wan\n\n" + body("func TestInAContainersNetwork(t *testing.T) {\n\trequire.True(t, true) X\n}\nfunc TestB(t *testing.T) {\n\trequire.True(t, true) // "+id("30")+"\n}")
-	found, problems := scan(repository(map[string]string{"tests/wan/internal/netns/x_test.go": text}))
+	found, problems := scan(repository(map[string]string{"tests/internal/netns/x_test.go": text}))
 	if len(found) != 1 || len(found[id("29")]) != 1 || len(problems) != 1 || !strings.Contains(problems[0], "does not run") {
 		t.Fatalf("%v, %q", found, problems)
 	}

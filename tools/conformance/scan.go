@@ -204,8 +204,12 @@ var worlds = []world{
 		system: "linux", arch: "amd64", tags: []string{"invariants"},
 	},
 	{
-		script: "wan.sh", line: `-tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/wan/internal/netns`,
-		dirs: []string{"tests/wan/internal/netns"}, system: "linux", arch: "amd64", tags: []string{"wan"}, test: "TestInAContainersNetwork",
+		script: "wan.sh", line: `-tags wan -timeout 240s -run 'TestInAContainersNetwork$' ./tests/internal/netns`,
+		dirs: []string{"tests/internal/netns"}, system: "linux", arch: "amd64", tags: []string{"wan"}, test: "TestInAContainersNetwork",
+	},
+	{
+		script: "wan.sh", line: `-tags wan -timeout 240s -run 'TestChurnOverAWideArea$' ./tests/churn`,
+		dirs: []string{"tests/churn"}, system: "linux", arch: "amd64", tags: []string{"wan"}, test: "TestChurnOverAWideArea",
 	},
 	{script: "windows.sh", line: `GOOS=windows GOARCH=amd64 go test -c`, system: "windows", arch: "amd64"},
 	{script: "arm64.sh", line: `GOOS=linux GOARCH=arm64 go test -c -tags nocuda`, system: "linux", arch: "arm64", tags: []string{"nocuda"}},

@@ -18,7 +18,7 @@ var inTLS = issued.On()
 // secured returns the configuration of a master, in TLS if runs are.
 func secured(cfg mfsm.Config) mfsm.Config {
 	if inTLS {
-		cfg.IdentityKey, cfg.Revocations = []byte("of the credential that all masters have"), "nobody"
+		cfg.IdentityKey, cfg.Revocations = []byte("of the credential that all masters have"), []string{"nobody"}
 	}
 	return cfg
 }
