@@ -179,12 +179,21 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) readTLS(p []byte) (int, error) {
 	for {
 		n, err := c.in.Read(p)
-		if c.worn(); err != io.EOF || n > 0 || c.renewals.how.Load() == nil {
+		if err == nil {
+			c.worn()
+		}
+		if err == nil || n > 0 || c.renewals.how.Load() == nil {
 			return n, err
 		}
-		if err := c.follow(); err != nil {
-			return 0, err
+		if err == io.EOF {
+			if err = c.follow(); err == nil {
+				continue
+			}
 		}
+		if !transport.IsTimeout(err) {
+			c.deafen(err)
+		}
+		return 0, err
 	}
 }
 

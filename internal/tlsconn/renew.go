@@ -47,6 +47,9 @@ type renewals struct {
 	how atomic.Pointer[how] // nil: there are none
 	due atomic.Bool
 	now atomic.Pointer[renewal] // nil: none is under way
+
+	mu   sync.Mutex // what follows, and a renewal that begins
+	deaf bool       // nothing is read any more: none can begin
 }
 
 // how is a Renewal of the end that has dialled, or of the other one.
@@ -124,8 +127,13 @@ func (w *writer) wear() bool {
 	return r.now.Load() != nil // the reader may have begun one
 }
 
-// renew begins a renewal.
+// renew begins a renewal, unless nothing is read any more.
 func (c *Conn) renew() *renewal {
+	c.renewals.mu.Lock()
+	defer c.renewals.mu.Unlock()
+	if c.renewals.deaf {
+		return nil
+	}
 	r := &renewal{c: c, over: make(chan struct{})}
 	r.changed = sync.NewCond(&r.mu)
 	side, h := tls.Server, c.renewals.how.Load()
@@ -245,13 +253,27 @@ func (c *Conn) follow() error {
 				return err
 			}
 		}
-		r = c.renew()
+		if r = c.renew(); r == nil {
+			return io.EOF
+		}
 	}
 	if err := r.feed(); err != nil {
 		return err
 	}
 	c.goOn(r.tls)
 	return nil
+}
+
+// deafen ends a renewal, which needs a goroutine that reads: err has ended that for good. What
+// is left to be written goes on with the keys that there are.
+func (c *Conn) deafen(err error) {
+	c.renewals.mu.Lock()
+	c.renewals.deaf = true
+	r := c.renewals.now.Load()
+	c.renewals.mu.Unlock()
+	if r != nil {
+		r.stop(err)
+	}
 }
 
 // goOn reads with new keys. The caller has the turn to read.

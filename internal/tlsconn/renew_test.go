@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,6 +203,45 @@ func TestRenewalIsInterrupted(t *testing.T) {
 		_ = []*tlsconn.Conn{a, b}[i%2].Close()
 		<-done
 	}
+}
+
+// An end that has read all that there is goes on to write, with the keys that it has.
+func TestNoRenewalWhenNothingIsRead(t *testing.T) {
+	x, y := sockets(t)
+	a, b, judged := renewable(t, x, y, 2)
+	require.NoError(t, b.CloseWrite())
+	_, err := a.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	p := fill(600 << 10)
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(send(a, p), a.Renew(), a.CloseWrite()) }()
+	all, err := io.ReadAll(b)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.True(t, bytes.Equal(p, all))
+	require.Zero(t, judged[0].Load()+judged[1].Load())
+}
+
+// A connection that is reset while new keys are made has no goroutine that reads any more: who
+// writes reads why.
+func TestRenewalIsReset(t *testing.T) {
+	x, y := sockets(t)
+	a, b, _ := renewable(t, x, y, 1<<30)
+	over := make(chan error, 1)
+	go func() {
+		_, err := a.Read(make([]byte, 1))
+		over <- err
+	}()
+	require.NoError(t, a.Renew()) // nobody reads at the other end
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.Write([]byte("x"))
+		done <- err
+	}()
+	require.NoError(t, b.SetLinger(0))
+	require.NoError(t, b.Conn.Close())
+	require.ErrorIs(t, <-over, syscall.ECONNRESET)
+	require.ErrorContains(t, <-done, "could not be made new")
 }
 
 // What the end that was dialled writes wears the keys out, too: the other one, which alone can
