@@ -180,12 +180,12 @@ func newEvery(t *testing.T, ctx context.Context) *every {
 			case err != nil:
 				return nil, err
 			case addr == master:
-				return gated{c, &e.control, e.open}, nil
+				return behind(c, &e.control, e.open), nil
 			}
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.links = append(e.links, c)
-			return gated{c, &e.data, e.open}, nil
+			return behind(c, &e.data, e.open), nil
 		}
 	})
 	return e

@@ -140,15 +140,31 @@ func TestDumpShowsCollectivesAndMessages(t *testing.T) {
 // gated holds its writes back while the gate is shut.
 type gated struct {
 	net.Conn
-	shut *atomic.Bool
-	open chan struct{}
+	shut  *atomic.Bool
+	open  chan struct{}
+	ended chan struct{}
+	end   sync.Once
 }
 
-func (g gated) Write(p []byte) (int, error) {
+// behind is c behind a gate: while shut is set, writes wait until open is closed, or c.
+func behind(c net.Conn, shut *atomic.Bool, open chan struct{}) net.Conn {
+	return &gated{Conn: c, shut: shut, open: open, ended: make(chan struct{})}
+}
+
+func (g *gated) Write(p []byte) (int, error) {
 	if g.shut.Load() {
-		<-g.open
+		select {
+		case <-g.open:
+		case <-g.ended:
+			return 0, net.ErrClosed
+		}
 	}
 	return g.Conn.Write(p)
+}
+
+func (g *gated) Close() error {
+	g.end.Do(func() { close(g.ended) })
+	return g.Conn.Close()
 }
 
 // A link that stops moving data: the watchdog names the operation, the role and
@@ -178,7 +194,7 @@ func TestWatchdogNamesWhatIsStuck(t *testing.T) {
 				if err != nil || addr == master {
 					return c, err
 				}
-				return gated{c, &shut, open}, nil
+				return behind(c, &shut, open), nil
 			}
 		}
 	})

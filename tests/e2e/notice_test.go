@@ -13,19 +13,6 @@ import (
 	"github.com/gopccl/gopccl/core"
 )
 
-// sink takes what is written to it, and while it is shut nothing arrives.
-type sink struct {
-	net.Conn
-	shut *atomic.Bool
-}
-
-func (s sink) Write(p []byte) (int, error) {
-	if s.shut.Load() {
-		return len(p), nil
-	}
-	return s.Conn.Write(p)
-}
-
 // Nothing polls: accepting a newcomer, and an abort while everybody is blocked
 // in a read, are events. Here the first tick of any timer is ten minutes away,
 // and the test is over before.
@@ -40,6 +27,7 @@ func TestEventsNeedNoTick(t *testing.T) {
 	defer func() { stop(); <-ended; master.Close() }()
 	addr := master.Addr().String()
 	var shut atomic.Bool
+	open := make(chan struct{})
 	comms := world(t, ctx, addr, 3, func(id int, o *core.Options) {
 		o.HeartbeatInterval, o.HeartbeatTimeout, o.WarnStuckAfter = 10*time.Minute, 30*time.Minute, -1
 		o.UserTimeout = time.Hour
@@ -48,7 +36,7 @@ func TestEventsNeedNoTick(t *testing.T) {
 			if err != nil || to == addr {
 				return c, err
 			}
-			return sink{c, &shut}, nil
+			return behind(c, &shut, open), nil
 		}
 	})
 	sums(t, ctx, comms)
@@ -63,8 +51,8 @@ func TestEventsNeedNoTick(t *testing.T) {
 	for i, c := range comms {
 		require.Eventually(t, func() bool { return c.State().Active == 1 }, patience, time.Millisecond, "peer %d", i)
 	}
-	shut.Store(false) // the ring is repaired behind the abort
 	require.NoError(t, comms[2].Close())
+	close(open) // the ring is repaired behind the abort
 	// Each takes part in the round that repairs the ring.
 	for i, err := range each(comms, func(i int, _ *core.Communicator) error { _, err := handles[i].Wait(ctx); return err }) {
 		require.Error(t, err, "peer %d", i)
