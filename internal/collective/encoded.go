@@ -8,6 +8,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/metadata"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -195,11 +196,7 @@ func (l *outLane) describe(k int) *description {
 	d.once.Do(func() {
 		op := l.op
 		d.m = op.spec.Quantizer.Params(op.spec.DType, op.spec.WireType, op.bytesAt(s.at, 0, s.raw))
-		m := &d.m
-		d.size = len(wire.AppendMeta(d.raw[:0], &wire.DequantizationMeta{
-			Tag: op.spec.Tag, Kind: wire.MetaKind(m.Kind), DType: m.DType, Min: m.Min, Max: m.Max,
-			ZeroPoint: m.ZeroPoint, Scale: m.Scale, Size: m.Size, Bytes: m.Bytes,
-		}))
+		d.size = len(metadata.Append(d.raw[:0], op.spec.Tag, &d.m))
 	})
 	return d
 }
@@ -265,7 +262,7 @@ func (l *inLane) hold(r *link.Receiver, k int, raw []byte) (*description, error)
 	known := d.size > 0
 	op.mu.Unlock()
 	if !known {
-		m, err := op.decodeMeta(raw)
+		m, err := metadata.Read(raw, op.spec.Quantizer, op.spec.DType, op.spec.WireType)
 		if err != nil {
 			return nil, op.protocol(r, "bad metadata: %w", err)
 		}
@@ -279,19 +276,6 @@ func (l *inLane) hold(r *link.Receiver, k int, raw []byte) (*description, error)
 		return nil, op.protocol(r, "a piece of block %d came with other metadata than those before", k)
 	}
 	return d, nil
-}
-
-// decodeMeta reads metadata, and has the quantizer look at them.
-func (op *Operation) decodeMeta(raw []byte) (quant.Meta, error) {
-	w, err := wire.DecodeMeta(raw)
-	if err != nil {
-		return quant.Meta{}, err
-	}
-	m := quant.Meta{
-		Kind: quant.Kind(w.Kind), DType: w.DType, Min: w.Min, Max: w.Max,
-		ZeroPoint: w.ZeroPoint, Scale: w.Scale, Size: w.Size, Bytes: w.Bytes,
-	}
-	return m, op.spec.Quantizer.CheckMeta(op.spec.DType, op.spec.WireType, &m)
 }
 
 // receiveEncoded reads p to the place of its encoded form, block by block, and decodes it

@@ -7,7 +7,6 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/plan"
-	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // On the wire a chunk is a row of groups of op.group elements, each of op.unit
@@ -84,27 +83,6 @@ func (op *Op) checkForm() error {
 		op.code.wire = op.e.cfg.Link.Pool.Get(room)
 	}
 	return nil
-}
-
-// appendMeta appends the payload of a metadata frame.
-func (op *Op) appendMeta(b []byte, m *quant.Meta) []byte {
-	return wire.AppendMeta(b, &wire.DequantizationMeta{
-		Tag: op.spec.Tag, Kind: wire.MetaKind(m.Kind), DType: m.DType, Min: m.Min, Max: m.Max,
-		ZeroPoint: m.ZeroPoint, Scale: m.Scale, Size: m.Size, Bytes: m.Bytes,
-	})
-}
-
-// decodeMeta reads what appendMeta wrote, and has the quantizer look at it.
-func (op *Op) decodeMeta(b []byte) (quant.Meta, error) {
-	w, err := wire.DecodeMeta(b)
-	if err != nil {
-		return quant.Meta{}, err
-	}
-	m := quant.Meta{
-		Kind: quant.Kind(w.Kind), DType: w.DType, Min: w.Min, Max: w.Max,
-		ZeroPoint: w.ZeroPoint, Scale: w.Scale, Size: w.Size, Bytes: w.Bytes,
-	}
-	return m, op.spec.Quantizer.CheckMeta(op.spec.DType, op.spec.WireType, &m)
 }
 
 // metaCost is what PCCL counts for a metadata frame (data spec, section 5), and

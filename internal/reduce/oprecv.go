@@ -9,6 +9,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/metadata"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -133,7 +134,7 @@ func (op *Op) readMeta(r *link.Receiver, size int, refuse func(string, ...any) e
 	if err := r.Fill(&op.in, r.Scratch()[:size]); err != nil {
 		return nil, err
 	}
-	m, err := op.decodeMeta(r.Scratch()[:size])
+	m, err := metadata.Read(r.Scratch()[:size], op.spec.Quantizer, op.spec.DType, op.spec.WireType)
 	if err != nil {
 		return nil, refuse("bad metadata: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/quant"
 	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/metadata"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -136,12 +137,12 @@ func (o *outStream) PrepareFrame(f *link.Frame) {
 	meta := op.stepMeta(f.Step)
 	switch f.Kind {
 	case metaFrame:
-		f.Head = op.appendMeta(f.Head, meta)
+		f.Head = metadata.Append(f.Head, op.spec.Tag, meta)
 		op.putHeader(f)
 		return
 	case pieceFrame: // in front of its data
 		at := len(f.Head)
-		f.Head = op.appendMeta(append(f.Head, 0), meta)
+		f.Head = metadata.Append(append(f.Head, 0), op.spec.Tag, meta)
 		f.Head[at] = byte(len(f.Head) - at - 1)
 		op.putHeader(f)
 	}
