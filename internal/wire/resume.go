@@ -171,7 +171,7 @@ type ReportStep uint8
 // Steps of a ReportedCall. "Has voted" means that C2M 2, 5 or 8 counts as sent.
 const (
 	StepNone       ReportStep = iota // nothing is under way, or a newcomer waits for its first M2C 2
-	StepAccept                       // has voted for a round with newcomers
+	StepAccept                       // has voted for a round with newcomers, after round Decision has failed, 0: none has
 	StepEstablish                    // ... without
 	StepConnecting                   // connects in round Decision; C2M 3 follows
 	StepRing                         // C2M 3 counts as sent in round Decision: a success unless Failed names peers

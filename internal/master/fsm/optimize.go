@@ -70,9 +70,10 @@ func (m *Machine) learn(c *client, u wire.UUID, mbps, deviation float64) {
 	c.setLink(to, link{mbps: mbps, deviation: deviation, at: m.now})
 }
 
-// checkOptimized starts the solver when all have measured.
+// checkOptimized starts the solver when all have measured. An earlier master may have told
+// some that the optimization is over: they no longer take part in it.
 func (m *Machine) checkOptimized() {
-	if m.solving.on || !m.all(VoteOptimizeDone) {
+	if m.solving.on || m.census.all[Optimizing] > 0 || m.census.all[VoteOptimizeDone] == 0 {
 		return
 	}
 	for _, g := range m.groups {

@@ -61,6 +61,7 @@ func (m *Machine) rebuild(gs []*newest) {
 		n.known = r.again
 		m.restore(n, slices.DeleteFunc(slices.Clone(bs), func(b *comeback) bool { return b.group != n.id }))
 	}
+	m.restoreRepeats(bs)
 	m.answerQueries(bs)
 	m.restoreProbes(bs)
 	m.voteDue = m.now + m.voteBound()
@@ -285,6 +286,25 @@ func (m *Machine) restoreRounds(g *group, n *newest, bs []*comeback) {
 			m.round.held = m.round.held || !c.round.newcomer
 			c.put(Connecting, m.now)
 		}
+	}
+}
+
+// repeats returns the round that has failed for b, and that it has voted to repeat.
+func (b *comeback) repeats() (decision uint64, does bool) {
+	call := &b.report.Call
+	votes := call.Step == wire.StepAccept || call.Step == wire.StepEstablish
+	return call.Decision, votes && call.Decision != 0 && b.c.phase == Accepted
+}
+
+// restoreRepeats has groups whose part of a round failed while others went on wait for no
+// others.
+func (m *Machine) restoreRepeats(bs []*comeback) {
+	for _, b := range bs {
+		failed, does := b.repeats()
+		b.c.group.round.again = does && slices.ContainsFunc(bs, func(o *comeback) bool {
+			again, too := o.repeats()
+			return o.group != b.group && o.c.phase == Accepted && !(too && again == failed)
+		}) || b.c.group.round.again
 	}
 }
 

@@ -479,13 +479,14 @@ func (m *Machine) grace(gs []*newest) time.Duration {
 	case m.recovery.again:
 		return m.cfg.Linger
 	}
-	if len(gs) == 0 { // those that were here may come another time
-		return m.longGrace()
-	}
+	known := false
 	for _, g := range gs {
-		if !g.hinted {
+		if known = known || len(g.all) > 0; !g.hinted {
 			return m.longGrace()
 		}
+	}
+	if !known { // newcomers do not know who was here: those may come another time
+		return m.longGrace()
 	}
 	return min(brokenGrace, m.longGrace())
 }

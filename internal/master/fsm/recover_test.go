@@ -34,8 +34,13 @@ func recordOf(members ...wire.UUID) Registry {
 
 // comes registers a peer that says it has a session.
 func (w *world) comes(u wire.UUID, term uint32, token [16]byte) ClientID {
+	return w.comesIn(0, u, term, token)
+}
+
+// comesIn is comes, in another group.
+func (w *world) comesIn(group uint32, u wire.UUID, term uint32, token [16]byte) ClientID {
 	c := w.connectAt("127.0.0.1:5")
-	w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
+	w.send(c, wire.C2MRequestSessionRegistration{PeerGroup: group, P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
 		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: true, Collectives: w.version,
 		Switch: true, Plans: wire.PlansVersion,
 		Resuming: wire.Resuming{Resume: true, Met: true, Term: term, Identity: wire.Identity{UUID: u, Token: token}},
@@ -46,7 +51,13 @@ func (w *world) comes(u wire.UUID, term uint32, token [16]byte) ClientID {
 // returns has a peer come back and report.
 func (w *world) returns(u wire.UUID, r wire.C2MReport) ClientID {
 	w.t.Helper()
-	c := w.comes(u, 0, [16]byte{})
+	return w.returnsIn(0, u, r)
+}
+
+// returnsIn is returns, in another group.
+func (w *world) returnsIn(group uint32, u wire.UUID, r wire.C2MReport) ClientID {
+	w.t.Helper()
+	c := w.comesIn(group, u, 0, [16]byte{})
 	p := want[wire.M2CSessionRegistrationResponse](w, c)
 	require.True(w.t, p.Accepted)
 	require.Equal(w.t, u, p.UUID)

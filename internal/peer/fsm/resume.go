@@ -436,9 +436,9 @@ func (m *Machine) reportCall() (c wire.ReportedCall) {
 		switch {
 		case !f.voted:
 		case f.accept:
-			c.Step = wire.StepAccept
+			c.Step, c.Decision = wire.StepAccept, f.decision
 		default:
-			c.Step = wire.StepEstablish
+			c.Step, c.Decision = wire.StepEstablish, f.decision
 		}
 	case stepConnecting:
 		c.Step, c.Decision = wire.StepConnecting, f.decision

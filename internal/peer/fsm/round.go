@@ -114,10 +114,11 @@ func (m *Machine) mayStart(f *flow) error {
 	return nil
 }
 
-// vote asks for a round of the flow's flavour.
+// vote asks for a round of the flow's flavour. The decision of the flow stays that of the round
+// that has failed.
 func (m *Machine) vote() {
 	m.flow.to(stepInfo)
-	m.flow.voted, m.flow.decision = true, 0
+	m.flow.voted = true
 	m.send(wire.C2MRequestEstablishP2PConnections{AcceptNewPeers: m.flow.accept})
 }
 
