@@ -355,6 +355,9 @@ func TestReportOfPhases(t *testing.T) {
 	r.step(Established{Round: 2, Failed: uids(3)})
 	r.silent()
 	require.Equal(t, wire.ReportedCall{Step: wire.StepRing, Decision: 300, Failed: uids(3)}, r.reattach().Call)
+	r.in(wire.M2CP2PConnectionsEstablished{Ring: uids(1, 2, 3)}) // it votes to repeat that one
+	r.step(MasterGone{})
+	require.Equal(t, wire.ReportedCall{Step: wire.StepAccept, Decision: 300}, r.reattach().Call)
 
 	r = connectedAs(t, canResume, resumes, true, 1, 2, 3)
 	s := r.sync("w")
