@@ -479,13 +479,21 @@ func (m *Machine) grace(gs []*newest) time.Duration {
 	case m.recovery.again:
 		return m.cfg.Linger
 	}
-	known := false
+	if len(gs) == 0 { // those that were here may come another time
+		return m.longGrace()
+	}
+	known, heard := false, uint64(0)
 	for _, g := range gs {
 		if known = known || len(g.all) > 0; !g.hinted {
 			return m.longGrace()
 		}
 	}
-	if !known { // newcomers do not know who was here: those may come another time
+	for _, b := range m.recovery.back {
+		if b.report != nil {
+			heard = max(heard, b.report.Round.World)
+		}
+	}
+	if !known && heard > uint64(len(m.recovery.back)) { // newcomers know that others were here, and not who
 		return m.longGrace()
 	}
 	return min(brokenGrace, m.longGrace())
