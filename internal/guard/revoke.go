@@ -263,6 +263,13 @@ func beside(held []*secure.List, l *secure.List, c *secure.Credential, from stri
 		}
 	}
 	if len(next) == MostHeld {
+		// One whose signer is not trusted says nothing now: it waits for its signer for as long
+		// as there is room.
+		if i := slices.IndexFunc(next, func(h *secure.List) bool { _, err := h.Signer(c); return err != nil }); i >= 0 {
+			next = slices.Delete(next, i, i+1)
+		}
+	}
+	if len(next) == MostHeld {
 		return fail("list %d lacks entries of %d others that are in force", l.Number(), MostHeld)
 	}
 	return append(next, l), kept, nil

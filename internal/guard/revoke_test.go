@@ -254,6 +254,75 @@ func TestListsOfTwoSigners(t *testing.T) {
 	require.ErrorIs(t, taken, secure.Revoked)
 }
 
+// Lists of signers that are trusted no more take nobody's place. As long as there is room they
+// are kept: what they say counts again should their signer be trusted again.
+func TestListsWhoseSignersAreGone(t *testing.T) {
+	r := newRun(t)
+	mine, gone := r.issue("gpu-1", time.Now()), r.issue("gpu-2", time.Now())
+	one := of(t, mine)
+	list := func(s *authority.Signer, gone ...*secure.Credential) []byte {
+		var entries []x509.RevocationListEntry
+		for _, c := range gone {
+			entries = append(entries, x509.RevocationListEntry{SerialNumber: c.Leaf().SerialNumber, RevocationTime: time.Now()})
+		}
+		der, err := s.List(1, entries, nil, time.Now())
+		require.NoError(t, err)
+		return der
+	}
+	issue := func(s *authority.Signer, name string) *secure.Credential {
+		_, text, err := s.NewCredential(secure.Identity{Role: secure.Peer, Name: name}, []*x509.Certificate{r.Cert}, 48*time.Hour, time.Now())
+		require.NoError(t, err)
+		c, err := secure.ParseCredential(text)
+		require.NoError(t, err)
+		return c
+	}
+	below := func(name string) (*authority.Signer, *secure.Credential) {
+		pub, key, err := ed25519.GenerateKey(rand.Reader)
+		require.NoError(t, err)
+		cert, err := r.Sign(secure.Identity{Role: secure.Issuer, Name: name}, pub, 48*time.Hour, time.Now())
+		require.NoError(t, err)
+		desk := r.Below(cert, key)
+		return desk, issue(desk, "gpu-1")
+	}
+	connects := func(c *secure.Credential, g *Guard) error {
+		_, _, _, taken := r.connect(of(t, c), g)
+		return taken
+	}
+	_, err := one.Take(list(r.Signer, gone))
+	require.NoError(t, err)
+	first, back := below("desk-0")
+	_, err = one.Renewed(back)
+	require.NoError(t, err)
+	_, err = one.Take(list(first))
+	require.NoError(t, err)
+	for i := 1; i < 3*MostHeld; i++ { // each in the place of the one before
+		desk, c := below(fmt.Sprintf("desk-%d", i))
+		_, err = one.Renewed(c)
+		require.NoError(t, err)
+		_, err = one.Take(list(desk, gone))
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(one.list.told), MostHeld)
+		require.ErrorIs(t, connects(gone, one), secure.Revoked)
+	}
+	// The list of the authority, which is the oldest one, is in force all the time.
+	_, err = one.Renewed(mine)
+	require.NoError(t, err)
+	require.ErrorIs(t, connects(gone, one), secure.Revoked)
+
+	// With room for it, a list waits for its signer.
+	other, of0 := of(t, back), issue(first, "gpu-3")
+	_, err = other.Take(list(first, of0))
+	require.NoError(t, err)
+	_, err = other.Renewed(mine)
+	require.NoError(t, err)
+	_, err = other.Take(list(r.Signer))
+	require.NoError(t, err)
+	require.NoError(t, connects(of0, other), "its signer does not count")
+	_, err = other.Renewed(back)
+	require.NoError(t, err)
+	require.ErrorIs(t, connects(of0, other), secure.Revoked)
+}
+
 // A list that is older, damaged or gone is not taken over.
 func TestListsThatAreNotTakenOver(t *testing.T) {
 	r := newRun(t)
