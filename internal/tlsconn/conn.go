@@ -36,7 +36,8 @@ type Conn struct {
 	over   func()                // of OnClose; may be nil
 
 	renewals renewals
-	writeBy  deadline // of the socket
+	readBy   deadline
+	writeBy  deadline
 
 	reading sync.Mutex // held while Read runs
 	in      *tls.Conn  // that is read
@@ -62,9 +63,10 @@ func (c *Conn) begin(t *tls.Conn) *Conn {
 }
 
 func newConn(sock net.Conn, pool *buf.Pool) *Conn {
-	c := &Conn{Conn: sock}
+	c := &Conn{Conn: sock, readBy: deadline{sock: sock.SetReadDeadline}, writeBy: deadline{sock: sock.SetWriteDeadline}}
 	c.pump = pump{c: c, pool: pool, src: transport.Source(sock)}
-	c.writer = writer{c: c, try: transport.NonBlocking(sock), most: maxRecords}
+	c.writer = writer{c: c, try: transport.NonBlocking(sock), most: maxRecords, turn: make(turn, 1)}
+	c.writer.turn.Unlock()
 	c.writer.all, _ = c.writer.try.(transport.VecWriter)
 	return c
 }
@@ -203,13 +205,15 @@ func (c *Conn) Write(p []byte) (int, error) {
 }
 
 // CloseWrite says that nothing more will be written, waits until the system has
-// that, and shuts that side of the socket down, which counts where another process
-// holds it, too.
+// that, or for the deadline of writes, and shuts that side of the socket down, which counts
+// where another process holds it, too.
 func (c *Conn) CloseWrite() error {
 	if c.renewals.now.Load() != nil { // without keys nothing can be said
 		return c.shut()
 	}
-	c.writer.turn.Lock()
+	if err := c.await(c.writer.turn, &c.writeBy); err != nil {
+		return errors.Join(err, c.shut())
+	}
 	defer c.writer.end()
 	var err error
 	if !c.clear.Load() {
@@ -263,21 +267,32 @@ func (c *Conn) Close() error {
 	}
 	if c.writer.turn.TryLock() {
 		if !c.clear.Load() && c.writer.tls.CloseWrite() == nil {
-			if c.writer.try == nil {
-				_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
-			}
-			_ = c.writer.push(c.writer.try == nil)
+			c.sayEnd()
 		}
 		c.writer.turn.Unlock()
 	}
 	_ = c.shut() // first: another process may hold the socket, and the other end waits for its end
 	err := c.Conn.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
+	c.readBy.wake()
 	c.writeBy.wake()
 	c.release()
 	if c.over != nil {
 		c.over()
 	}
 	return err
+}
+
+// sayEnd writes the word that the stream has ended, if the system takes it soon. The caller
+// has the turn to write.
+func (c *Conn) sayEnd() {
+	wait := c.writer.try == nil
+	if wait { // the connection below may be a program's, which need not know of deadlines
+		defer time.AfterFunc(farewell, func() { _, _ = c.shut(), c.Conn.Close() }).Stop()
+	}
+	_ = c.writer.push(wait)
 }
 
 // release gives the buffers of a closed connection back, unless they are in use:

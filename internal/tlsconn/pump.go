@@ -174,7 +174,7 @@ func (p *pump) answer() error {
 	if err != nil || !waiting || w.try == nil || !w.turn.TryLock() {
 		return err
 	}
-	defer w.turn.Unlock()
+	defer w.pass()
 	// An error of the socket is the writer's, or comes to the reader from there.
 	_ = w.push(false)
 	return nil

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -59,7 +58,8 @@ type how struct {
 }
 
 // renewal is one that is under way. Its goroutine makes the handshake and has the turn to
-// write. The goroutine that reads the connection hands it what the socket brings.
+// write, and until it is over no deadline of writes interrupts it. The goroutine that reads the
+// connection hands it what the socket brings.
 type renewal struct {
 	c    *Conn
 	tls  *tls.Conn
@@ -69,10 +69,10 @@ type renewal struct {
 	read int
 
 	mu      sync.Mutex
-	changed *sync.Cond
-	into    []byte // the handshake waits for bytes here; nil: it does not
+	changed chan struct{} // closed when one of those below has changed, and made again
+	into    []byte        // the handshake waits for bytes here; nil: it does not
 	got     int
-	ended   bool
+	done    bool
 	stopped bool
 	fail    error
 	bound   *time.Timer
@@ -134,8 +134,7 @@ func (c *Conn) renew() *renewal {
 	if c.renewals.deaf {
 		return nil
 	}
-	r := &renewal{c: c, over: make(chan struct{})}
-	r.changed = sync.NewCond(&r.mu)
+	r := &renewal{c: c, over: make(chan struct{}), changed: make(chan struct{})}
 	side, h := tls.Server, c.renewals.how.Load()
 	if h.dialled {
 		side = tls.Client
@@ -185,8 +184,8 @@ func (r *renewal) run() {
 	err := errors.New("a panic")
 	defer func() { r.finish(err) }()
 	defer errs.Catch("renew keys", func(p *errs.Error) { err = p })
-	if r.c.closed.Load() {
-		err = net.ErrClosed
+	r.c.writeBy.lend()
+	if err = r.ended(); err != nil {
 		return
 	}
 	if err = w.tls.CloseWrite(); err != nil {
@@ -213,9 +212,10 @@ func (r *renewal) finish(err error) {
 	if r.bound != nil {
 		r.bound.Stop()
 	}
-	r.ended, r.fail = true, err
-	r.changed.Broadcast()
+	r.done, r.fail = true, err
+	r.tell()
 	r.mu.Unlock()
+	c.writeBy.giveBack()
 	c.renewals.now.Store(nil)
 	close(r.over)
 	if err != nil {
@@ -229,9 +229,28 @@ func (r *renewal) stop(err error) {
 	defer r.mu.Unlock()
 	if !r.stopped {
 		r.stopped, r.fail = true, err
-		r.changed.Broadcast()
-		r.c.writeBy.wake()
+		r.tell()
+		r.c.writeBy.interrupt()
 	}
+}
+
+// tell has those that wait look again. r.mu is held.
+func (r *renewal) tell() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// ended returns why the handshake does not go on; nil: it does.
+func (r *renewal) ended() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.stopped:
+		return r.fail
+	case r.c.closed.Load():
+		return net.ErrClosed
+	}
+	return nil
 }
 
 // follow is for what comes behind the end of a stream in TLS: nothing, or new keys. The
@@ -301,10 +320,16 @@ func (r *renewal) feed() error {
 		r.bound = time.AfterFunc(renewTime, func() { r.c.End(errSlow) })
 	}
 	for {
-		for r.into == nil && !r.ended {
-			r.changed.Wait()
+		for r.into == nil && !r.done {
+			changed := r.changed
+			r.mu.Unlock()
+			err := r.c.await(changed, &r.c.readBy)
+			r.mu.Lock()
+			if err != nil {
+				return err
+			}
 		}
-		if r.ended {
+		if r.done {
 			return r.fail
 		}
 		r.mu.Unlock()
@@ -319,12 +344,12 @@ func (r *renewal) feed() error {
 			return err
 		case err != nil:
 			r.stopped, r.fail = true, err
-			r.changed.Broadcast()
 			r.into = nil
+			r.tell()
 		default:
 			r.got = p.hand(r.into)
 			r.into = nil
-			r.changed.Broadcast()
+			r.tell()
 		}
 	}
 }
@@ -365,9 +390,12 @@ func (r *renewal) take(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.into, r.got = b[:min(len(b), maxHandshake-r.read)], 0
-	r.changed.Broadcast()
+	r.tell()
 	for r.into != nil && !r.stopped {
-		r.changed.Wait()
+		changed := r.changed
+		r.mu.Unlock()
+		<-changed // what reads, or stop
+		r.mu.Lock()
 	}
 	r.into = nil
 	if r.stopped {
@@ -377,8 +405,7 @@ func (r *renewal) take(b []byte) (int, error) {
 	return r.got, nil
 }
 
-// flush writes what the handshake has said. A deadline of the connection interrupts it, and
-// it goes on with the next one.
+// flush writes what the handshake has said.
 func (r *renewal) flush() error {
 	w := &r.c.writer
 	if len(r.out) > 0 {
@@ -388,88 +415,9 @@ func (r *renewal) flush() error {
 		}
 		r.out = nil
 	}
-	for {
-		_, changed := r.c.writeBy.get()
-		err := w.push(true)
-		if !transport.IsTimeout(err) {
-			return err
-		}
-		r.mu.Lock()
-		stopped := r.stopped
-		r.mu.Unlock()
-		if stopped || r.c.closed.Load() {
-			return net.ErrClosed
-		}
-		<-changed
+	err := w.push(true)
+	if why := r.ended(); err != nil && why != nil {
+		return why
 	}
-}
-
-// await waits until a renewal is over, or for the deadline of writes.
-func (c *Conn) await(r *renewal) error {
-	for {
-		at, changed := c.writeBy.get()
-		var late <-chan time.Time
-		if !at.IsZero() {
-			left := time.Until(at)
-			if left <= 0 {
-				return os.ErrDeadlineExceeded
-			}
-			t := time.NewTimer(left)
-			defer t.Stop()
-			late = t.C
-		}
-		select {
-		case <-r.over:
-			return nil
-		case <-changed:
-		case <-late:
-		}
-	}
-}
-
-// deadline is one that can be waited for.
-type deadline struct {
-	mu      sync.Mutex
-	at      time.Time
-	changed chan struct{} // nil: nobody waits
-}
-
-func (d *deadline) set(t time.Time) {
-	d.mu.Lock()
-	d.at = t
-	d.mu.Unlock()
-	d.wake()
-}
-
-// wake has those that wait look again.
-func (d *deadline) wake() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.changed != nil {
-		close(d.changed)
-		d.changed = nil
-	}
-}
-
-func (d *deadline) get() (time.Time, <-chan struct{}) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.changed == nil {
-		d.changed = make(chan struct{})
-	}
-	return d.at, d.changed
-}
-
-// SetDeadline implements net.Conn.
-func (c *Conn) SetDeadline(t time.Time) error {
-	err := c.Conn.SetDeadline(t)
-	c.writeBy.set(t)
-	return err
-}
-
-// SetWriteDeadline implements net.Conn.
-func (c *Conn) SetWriteDeadline(t time.Time) error {
-	err := c.Conn.SetWriteDeadline(t)
-	c.writeBy.set(t)
 	return err
 }

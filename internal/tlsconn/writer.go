@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"sync"
 
 	"github.com/gopccl/gopccl/internal/transport"
 )
@@ -26,7 +25,7 @@ type writer struct {
 	try transport.TryWriter // nil: writes wait
 	all transport.VecWriter // may be nil
 
-	turn    sync.Mutex
+	turn    turn
 	tls     *tls.Conn // that seals
 	one     [1][]byte // for a write of one buffer
 	rest    [1][]byte // for one of ciphertext
@@ -34,6 +33,21 @@ type writer struct {
 	staged  int
 	records int64
 	most    int64 // of records
+}
+
+// turn is a lock that can be waited for within bounds: who takes what is in it has it.
+type turn chan struct{}
+
+func (t turn) Lock()   { <-t }
+func (t turn) Unlock() { t <- struct{}{} }
+
+func (t turn) TryLock() bool {
+	select {
+	case <-t:
+		return true
+	default:
+		return false
+	}
 }
 
 // end gives the turn up.
@@ -74,7 +88,7 @@ func (w *writer) write(p []byte, vec [][]byte, wait bool) (n int, err error) {
 			if !wait {
 				return n, nil
 			}
-			err = w.c.await(r)
+			err = w.c.await(r.over, &w.c.writeBy)
 		}
 		var k int
 		var stands bool
@@ -94,10 +108,13 @@ func (w *writer) write(p []byte, vec [][]byte, wait bool) (n int, err error) {
 // take is put of what comes behind the first n bytes. One that may not wait takes nothing
 // while another one has the turn, which may be that of a whole handshake.
 func (w *writer) take(p []byte, vec [][]byte, n int, wait bool) (k int, stands bool, err error) {
-	if wait {
-		w.turn.Lock()
-	} else if !w.turn.TryLock() {
-		return 0, false, nil
+	if !w.turn.TryLock() {
+		if !wait {
+			return 0, false, nil
+		}
+		if err := w.c.await(w.turn, &w.c.writeBy); err != nil {
+			return 0, false, err
+		}
 	}
 	defer w.end()
 	if vec == nil {
