@@ -101,6 +101,10 @@ func (p *peer) prepareRing(e pfsm.PrepareRing) {
 func (p *peer) preflight(e pfsm.Preflight) {
 	w := p.w
 	began := w.now
+	if e.Number>>63 != 0 { // its own wish
+		p.lookFor(e)
+		return
+	}
 	var failed []wire.UUID
 	todo := e.Peers
 	var next func()
@@ -125,6 +129,22 @@ func (p *peer) preflight(e pfsm.Preflight) {
 		w.after(w.rng.between(0, 2*time.Millisecond), p, next)
 	}
 	w.after(w.rng.between(0, 2*time.Millisecond), p, next)
+}
+
+// lookFor tries whether a neighbour still listens.
+func (p *peer) lookFor(e pfsm.Preflight) {
+	w, target := p.w, p.w.byAddr(e.Peers[0].Addr)
+	took := time.Millisecond
+	if target.stopped || target.lostPower {
+		took = preflightBound
+	}
+	w.after(took, p, func() {
+		ev := pfsm.Preflighted{Number: e.Number}
+		if target.stopped || target.lostPower || !w.reaches(p, target) {
+			ev.Failed = []wire.UUID{e.Peers[0].UUID}
+		}
+		p.step(ev)
+	})
 }
 
 // reaches reports whether from can connect to another process that runs.

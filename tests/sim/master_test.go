@@ -80,25 +80,14 @@ func (w *world) masterConfig(term uint32) mfsm.Config {
 	return cfg
 }
 
-// misses reports whether all others notice that p is gone: a ring stands, and no other one
-// is in the making.
+// misses reports whether all others notice that p is gone: they are members, and at a master.
 func (w *world) misses(p *peer) bool {
-	if w.heirs.lost > 1 || w.leaving || w.plan.natives == 1 || w.heirs.times[70] != w.heirs.times[71] {
+	if w.heirs.lost > 1 || w.leaving || w.plan.natives == 1 {
 		return false
 	}
-	for _, c := range w.heirs.caught {
-		if c.id >= 70 && c.id < 80 && c.heard != c.sent {
-			return false
-		}
-	}
 	for _, o := range w.peers {
-		v := o.m.View()
-		quiet := slices.Contains([]string{"sync", "launch", "pending", "await"}, o.trainer.doing)
-		if !o.dead && !o.over && (!v.Connected || v.LocalWorldSize < 2 || v.Detached || !quiet) {
+		if v := o.m.View(); !o.dead && !o.over && (!v.Connected || v.LocalWorldSize < 2 || v.Detached) {
 			return false
-		}
-		if a := o.trainer.awaiting; a != nil && (a.finished && a.restored || a.occasion != nil && a.occasion.arguments != nil && a.occasion.arguments.odd >= 0) {
-			return false // it is in the round behind that, or about to be: what is called wrongly fails
 		}
 	}
 	return true

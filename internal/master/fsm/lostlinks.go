@@ -109,8 +109,7 @@ const missedGrace = 500 * time.Millisecond
 func (m *Machine) breaks(b *comeback, u wire.UUID) {
 	near := b.c.place.neighbours // of one that was here before
 	if s := b.report; s != nil {
-		switch s.Call.Step {
-		case wire.StepAccept, wire.StepEstablish, wire.StepConnecting, wire.StepRing:
+		if b.inRound() {
 			return
 		}
 		near = neighbours(s.Round.Ring, b.c.uuid)
@@ -127,6 +126,37 @@ func (m *Machine) breaks(b *comeback, u wire.UUID) {
 		b.report.Broken = append(b.report.Broken, u)
 		m.recovery.stir()
 	}
+}
+
+// inRound reports whether b has voted for a round, or takes part in one.
+func (b *comeback) inRound() bool {
+	switch b.report.Call.Step {
+	case wire.StepAccept, wire.StepEstablish, wire.StepConnecting, wire.StepRing:
+		return true
+	}
+	return false
+}
+
+// unreached takes the word of b that it has tried to reach members, and could not, since it has
+// reported. It reports whether that was all that the packet says.
+func (m *Machine) unreached(b *comeback, p wire.Packet) (all bool) {
+	var failed []wire.UUID
+	switch p := p.(type) {
+	case wire.C2MPreflightDone:
+		if failed = p.FailedPeers; p.Number != 0 { // an earlier master had asked
+			failed = nil
+		}
+		all = true
+	case wire.C2MP2PConnectionsEstablished:
+		failed = p.FailedPeers
+	}
+	for _, u := range failed {
+		if !slices.Contains(b.report.Broken, u) {
+			b.report.Broken = append(b.report.Broken, u)
+			m.recovery.stir()
+		}
+	}
+	return all
 }
 
 // missing counts, in a recovery of those who were here before, who has not reported, and

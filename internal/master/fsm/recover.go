@@ -292,6 +292,7 @@ func (m *Machine) returned(b *comeback, e PacketIn) {
 		m.recovery.stir()
 	case breaks && (b.again || b.report != nil):
 		m.breaks(b, ended.Peer)
+	case b.report != nil && m.unreached(b, e.Packet):
 	case b.again:
 	case b.report == nil:
 		m.turnBack(b, fmt.Sprintf("packet %T before the report", e.Packet))
@@ -457,14 +458,15 @@ func (g *newest) note(u wire.UUID) *hearsay {
 }
 
 // looksDead reports whether those beside a member who are here say that the connections to
-// it have ended, or others do where nobody beside it is here.
+// it have ended, or others do where nobody beside it is here. In a round a member may be beside
+// others than in the ring in force, so that its silence says nothing.
 func (g *newest) looksDead(at int, here map[wire.UUID]*comeback) bool {
 	u, n := g.all[at], len(g.all)
 	if g.said[u] == nil || g.said[u].broken == 0 {
 		return false
 	}
 	for _, v := range []wire.UUID{g.all[(at+n-1)%n], g.all[(at+1)%n]} {
-		if b := here[v]; b != nil && b.group == g.id && !slices.Contains(b.report.Broken, u) {
+		if b := here[v]; b != nil && b.group == g.id && !b.inRound() && !slices.Contains(b.report.Broken, u) {
 			return false
 		}
 	}

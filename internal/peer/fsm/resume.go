@@ -42,7 +42,7 @@ type resumption struct {
 	optimized, synced uint64 // the last ends of optimizations and synchronisations
 	links             []wire.ReportedLink
 
-	missed []wire.UUID // neighbours that have ended a connection since the round
+	missed []wire.UUID // neighbours that have ended a connection since the round, or cannot be reached in one
 	told   []wire.UUID // ... and since M2C 2, that the master has been told of
 }
 
@@ -272,10 +272,10 @@ func (m *Machine) linkEnded(u wire.UUID, incoming bool) {
 	}
 	m.tellEnded(u)
 	switch {
-	case round:
-	case !slices.ContainsFunc(m.peers, is), m.prep != nil && !slices.ContainsFunc(m.prep.peers, is):
-	case !slices.Contains(m.resume.missed, u):
-		m.resume.missed = append(m.resume.missed, u)
+	case round, m.prep != nil && !(slices.ContainsFunc(m.peers, is) && slices.ContainsFunc(m.prep.peers, is)):
+		m.lookFor(u)
+	case slices.ContainsFunc(m.peers, is):
+		m.misses([]wire.UUID{u})
 	}
 }
 
@@ -289,6 +289,46 @@ func (m *Machine) tellEnded(u wire.UUID) {
 		r.told = append(r.told, u)
 		m.send(wire.C2MLinkEnded{Peer: u})
 	}
+}
+
+// ownTrial is the number of a try that this peer makes by itself. Those of masters are below.
+const ownTrial = 1 << 63
+
+// lookFor tries whether a neighbour still listens that has ended a connection, and may have other
+// neighbours than this peer knows. The next master may have nobody else who knows that it is dead.
+func (m *Machine) lookFor(u wire.UUID) {
+	peers := m.peers
+	if m.prep != nil {
+		peers = slices.Concat(peers, m.prep.peers)
+	}
+	i := slices.IndexFunc(peers, func(e wire.PeerEndpoint) bool { return e.UUID == u })
+	if i < 0 || !m.resume.granted || !m.view.Connected || m.preflights >= maxPreflights {
+		return
+	}
+	m.preflights++
+	m.emit(Preflight{Number: ownTrial | m.round, Peers: slices.Clone(peers[i : i+1])})
+}
+
+// lookedFor takes the end of such a try. A master that recovers waits less for one that cannot be
+// reached; any other one does not listen to what it has not asked.
+func (m *Machine) lookedFor(ev Preflighted) {
+	if ev.Number != ownTrial|m.round || !m.misses(ev.Failed) {
+		return
+	}
+	if m.status == statusLive {
+		m.send(wire.C2MPreflightDone{FailedPeers: slices.Clone(ev.Failed)})
+	}
+}
+
+// misses notes neighbours that could not be reached; it reports whether there is another one.
+func (m *Machine) misses(failed []wire.UUID) (news bool) {
+	r := &m.resume
+	for _, u := range failed {
+		if !slices.Contains(r.missed, u) {
+			r.missed, news = append(r.missed, u), true
+		}
+	}
+	return news
 }
 
 // resumed takes the word of a master that it has taken the report over; false if there

@@ -176,6 +176,9 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.view.Large = nil
 	m.flow.to(stepConnecting)
 	m.resume.told = nil
+	m.resume.missed = slices.DeleteFunc(m.resume.missed, func(u wire.UUID) bool { // it is tried again
+		return slices.ContainsFunc(m.peers, func(e wire.PeerEndpoint) bool { return e.UUID == u })
+	})
 	m.flow.decision = p.Ext.Resuming.Decision
 	// Unchanged lists are established again, too: a connection between living
 	// peers may have broken (quirk Q17).
@@ -225,6 +228,7 @@ func (m *Machine) established(ev Established) {
 		}
 	}
 	m.flow.failed, m.flow.unreached, m.flow.far = len(failed) > 0, failed, ev.Far
+	m.misses(failed)
 	m.flow.to(stepRing)
 	m.send(wire.C2MP2PConnectionsEstablished{Success: !m.flow.failed, FailedPeers: slices.Clone(failed)})
 }
@@ -296,7 +300,11 @@ func (m *Machine) preflight(p wire.M2CPreflight) bool {
 
 func (m *Machine) preflighted(ev Preflighted) {
 	m.preflights--
-	if !m.alive() {
+	switch {
+	case !m.alive():
+		return
+	case ev.Number >= ownTrial:
+		m.lookedFor(ev)
 		return
 	}
 	for _, u := range ev.Failed {
