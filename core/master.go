@@ -233,5 +233,5 @@ func (m *Master) ReloadSecurity() error { return m.s.ReloadSecurity() }
 // DumpState writes what Status returns as text, a line for each group and
 // peer. The error is w's.
 func (m *Master) DumpState(w io.Writer) error {
-	return master.WriteStatus(w, m.Addr(), m.s.Snapshot())
+	return m.s.WriteState(w, m.Addr())
 }

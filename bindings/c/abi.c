@@ -286,6 +286,11 @@ pcclResult_t gopcclSetReattachTimeout(pcclComm_t *communicator, uint64_t millise
     return (pcclResult_t)gopccl_set_reattach_timeout(HANDLE(communicator), milliseconds);
 }
 
+pcclResult_t gopcclSetDefaultHeartbeat(pcclMasterInstance_t *master_instance, uint64_t interval, uint64_t timeout) {
+    REDIRECT(gopcclSetDefaultHeartbeat, (master_instance, interval, timeout))
+    return (pcclResult_t)gopccl_set_default_heartbeat(HANDLE(master_instance), interval, timeout);
+}
+
 pcclResult_t gopcclLeave(const pcclComm_t *communicator) {
     REDIRECT(gopcclLeave, (communicator))
     return (pcclResult_t)gopccl_leave(HANDLE(communicator));

@@ -21,7 +21,7 @@
     X(gopcclCollect) X(gopcclCollectAsync) X(gopcclGetGroup) X(gopcclSend) X(gopcclReceive)        \
     X(gopcclSendAsync) X(gopcclReceiveAsync) X(gopcclAwaitMessage) X(gopcclClose)                   \
     X(gopcclLeave) X(gopcclSetCredential) X(gopcclSetMasterCredential)                              \
-    X(gopcclSetMasters) X(gopcclSetReattachTimeout)                                                 \
+    X(gopcclSetMasters) X(gopcclSetReattachTimeout) X(gopcclSetDefaultHeartbeat)                    \
     X(gopcclSaveCheckpoint) X(gopcclLoadCheckpoint) X(gopcclFindCheckpoint)
 
 #define FIELD(f) __typeof__(f) *f;

@@ -248,6 +248,18 @@ PCCL_EXPORT pcclResult_t gopcclSetMasters(pcclComm_t *communicator, const char *
 PCCL_EXPORT pcclResult_t gopcclSetReattachTimeout(pcclComm_t *communicator, uint64_t milliseconds);
 
 /*
+ * Says how often a master and its gopccl peers tell each other that they live, and after what
+ * silence a peer is dropped, and its master given up: in milliseconds, where neither the
+ * configuration nor the environment says it (GOPCCL_MASTER_HEARTBEAT_INTERVAL and
+ * GOPCCL_MASTER_HEARTBEAT_TIMEOUT). Otherwise that is 2 s and 8 s. A peer that is stopped for
+ * longer ends as one that has died: its operations fail, and it has to connect again. To be
+ * called before pcclRunMaster. Results: pcclInvalidArgument (below a millisecond, a timeout
+ * below two intervals, or above a day), pcclInvalidUsage (the master runs, or has run).
+ */
+PCCL_EXPORT pcclResult_t gopcclSetDefaultHeartbeat(pcclMasterInstance_t *master_instance, uint64_t interval,
+                                                   uint64_t timeout);
+
+/*
  * Returns when the group of this peer has at least n members, at once if it has;
  * until then it lets in who waits to be let in. All peers of the run must call it,
  * or pcclArePeersPending and pcclUpdateTopology, at the same place. In front of

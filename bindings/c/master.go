@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
@@ -30,6 +31,8 @@ func gopccl_version() *C.char { return version() }
 // master runs at most once.
 type master struct {
 	opt core.MasterOptions
+	// heartbeat says that the configuration or the environment has heartbeats.
+	heartbeat bool
 
 	mu      sync.Mutex
 	server  *core.Master                // nil until it runs
@@ -49,12 +52,40 @@ func gopccl_create_master(listen *C.ccoip_socket_address_t, wanted C.int, out *C
 			return err
 		}
 		m := &master{opt: c.MasterOptions(logger()), ended: make(chan struct{})}
+		m.heartbeat = given(c, "master.heartbeat_interval") || given(c, "master.heartbeat_timeout")
 		// PCCL tells about a wrong address when the master runs.
 		m.opt.Listen = "unknown protocol"
 		if at, err := address(callCreateMaster, listen); err == nil {
 			m.opt.Listen = at.String()
 		}
 		*out = C.uintptr_t(objects.add(m))
+		return nil
+	})
+}
+
+// longestHeartbeat bounds gopcclSetDefaultHeartbeat, in milliseconds.
+const longestHeartbeat = 24 * 60 * 60 * 1000
+
+//export gopccl_set_default_heartbeat
+func gopccl_set_default_heartbeat(h C.uintptr_t, interval, timeout C.uint64_t) C.int {
+	c := callSetHeartbeat
+	return c.run(func() error {
+		m, err := lookup[master](c, uintptr(h))
+		if err != nil {
+			return err
+		}
+		if interval < 1 || timeout > longestHeartbeat || timeout/2 < interval {
+			return c.bad("heartbeats every %d ms, and %d ms of silence: the first is at least 1, the second at least twice the first, and at most a day", uint64(interval), uint64(timeout))
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.server != nil {
+			return c.usage("it is running, or has run", "set it before the master runs")
+		}
+		if !m.heartbeat {
+			m.opt.HeartbeatInterval = time.Duration(interval) * time.Millisecond
+			m.opt.HeartbeatTimeout = time.Duration(timeout) * time.Millisecond
+		}
 		return nil
 	})
 }

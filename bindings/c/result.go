@@ -38,6 +38,7 @@ var (
 	callAttribute       = call{"get attribute", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callSetCredential   = call{"set credential", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callSetMasters      = call{"set masters", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
+	callSetHeartbeat    = call{"set default heartbeat", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callSetReattach     = call{"set reattach timeout", []errs.Code{errs.InvalidArgument}, errs.InvalidUsage}
 	callConnect         = call{"connect", []errs.Code{errs.InvalidArgument}, errs.MasterConnectionFailed}
 	callUpdate          = call{"update topology", []errs.Code{errs.InvalidArgument, errs.PendingAsyncOps}, errs.UpdateTopologyFailed}

@@ -7,16 +7,19 @@ import (
 	"net/netip"
 )
 
-// WriteStatus writes the status of a master at an address as text, a line for
+// WriteState writes the state of a master at an address as text, a line for
 // each group and client. The error is w's.
-func WriteStatus(w io.Writer, at netip.AddrPort, st Status) error {
-	b := bufio.NewWriter(w)
+func (s *Server) WriteState(w io.Writer, at netip.AddrPort) error {
+	b, st := bufio.NewWriter(w), s.Snapshot()
 	fmt.Fprintf(b, "gopccl: master at %s: %d clients, %d connections that did not register, %d collectives so far",
 		at, len(st.Clients), st.Unregistered, st.Collectives)
 	if st.RoundActive {
 		fmt.Fprint(b, ", in a connection round")
 	}
 	fmt.Fprintln(b)
+	if s.opt.HeartbeatTimeout > 0 {
+		fmt.Fprintf(b, "  heartbeats every %v, who is silent for %v is dropped\n", s.opt.HeartbeatInterval, s.opt.HeartbeatTimeout)
+	}
 	for _, g := range st.Groups {
 		fmt.Fprintf(b, "  group %d: %d members, %d wait to be let in\n", g.ID, g.Members, g.Waiting)
 	}

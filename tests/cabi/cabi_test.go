@@ -214,8 +214,8 @@ func TestSymbols(t *testing.T) {
 		"gopcclAwaitAsyncReduce", "gopcclAwaitMessage", "gopcclClose", "gopcclCollect", "gopcclCollectAsync", "gopcclDumpState", "gopcclFindCheckpoint",
 		"gopcclFindDevice", "gopcclGetGroup", "gopcclGetMasterPort", "gopcclGetRank", "gopcclGetTorn", "gopcclLastError", "gopcclLeave",
 		"gopcclListAsyncReduces", "gopcclLoadCheckpoint", "gopcclReceive", "gopcclReceiveAsync", "gopcclSaveCheckpoint", "gopcclSend",
-		"gopcclSendAsync", "gopcclSetCredential", "gopcclSetMasterCredential", "gopcclSetMasters", "gopcclSetPoll", "gopcclSetReattachTimeout", "gopcclSetStream", "gopcclSetTorn",
-		"gopcclVersion", "gopcclWaitForPeers",
+		"gopcclSendAsync", "gopcclSetCredential", "gopcclSetDefaultHeartbeat", "gopcclSetMasterCredential", "gopcclSetMasters", "gopcclSetPoll", "gopcclSetReattachTimeout",
+		"gopcclSetStream", "gopcclSetTorn", "gopcclVersion", "gopcclWaitForPeers",
 	}, ours)
 }
 

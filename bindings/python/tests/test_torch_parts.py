@@ -6,15 +6,17 @@ import subprocess
 import sys
 import threading
 from datetime import timedelta
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import pytest
 from conftest import TIMEOUT
 
 torch = pytest.importorskip("torch")
 
+import gopccl  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from gopccl import ArgumentError  # noqa: E402
+from gopccl.torch import _core  # noqa: E402
 from gopccl.torch._core import Core  # noqa: E402
 from gopccl.torch._group import GopcclGroup  # noqa: E402
 from gopccl.torch._work import Failure  # noqa: E402
@@ -276,3 +278,124 @@ def test_a_monitored_barrier_names_who_is_missing(group: Tuple[GopcclGroup, Gopc
     two.abort()
     with pytest.raises(Failure, match="Rank 1 failed to pass monitoredBarrier|has failed"):
         one.monitored_barrier(LIMIT)
+
+
+def within(f: Callable[[], Any]) -> None:
+    """Call ``f`` in a thread, and wait for its end, which a lock that is held would keep it from."""
+    errors: List[BaseException] = []
+
+    def run() -> None:
+        try:
+            f()
+        except BaseException as err:
+            errors.append(err)
+
+    t = threading.Thread(target=run, daemon=True)
+    t.start()
+    t.join(TIMEOUT)
+    assert not t.is_alive(), "it hangs"
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("cause", ["a launch fails", "a member is gone"])
+def test_an_abort_hook_may_wait(group: Tuple[GopcclGroup, GopcclGroup], monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+    """It is called under no lock: here it has the other rank come to what was launched before, and waits for that."""
+    one, two = group
+    session = one._core._session
+    assert session is not None and session.comm is not None
+    mine, other = torch.ones(3), torch.ones(3)
+    before = one.allreduce([mine])
+    said: List[bool] = []
+
+    def hook() -> None:
+        joined = two.allreduce([other])
+        said.append(before.wait() and joined.wait())
+
+    one.register_abort_hook(1, hook)
+    if cause == "a launch fails":
+
+        def failing(*args: Any, **options: Any) -> Any:
+            raise MemoryError
+
+        monkeypatch.setattr(session.comm, "all_reduce_async", failing)
+    else:
+        monkeypatch.setattr(session.comm, "get_attribute", lambda which: 1)
+
+    def fail() -> None:
+        with pytest.raises((MemoryError, Failure)):
+            one.allreduce([torch.ones(3)])
+
+    within(fail)
+    assert said == [True] and bool((mine == 2).all()) and bool((other == 2).all())
+    assert "MemoryError" in str(one._core.why) or "1 of 2 ranks" in str(one._core.why)
+
+
+@pytest.mark.parametrize("what", ["all_reduce", "recv", "coalesced"])
+def test_a_callback_may_wait_for_its_own_work(group: Tuple[GopcclGroup, GopcclGroup], what: str) -> None:
+    """What PyTorch calls when a future is done finds the work complete."""
+    one, two = group
+    t = torch.zeros(3)
+    if what == "coalesced":
+        one._start_coalescing(torch.device("cpu"))
+    work = one.recv([t], 1) if what == "recv" else one.allreduce([t])
+    if what == "coalesced":
+        one.allreduce([torch.zeros(3)])
+        work = one._end_coalescing(torch.device("cpu"))
+    said: List[bool] = []
+    over = threading.Event()
+
+    def called(_: Any) -> None:
+        said.append(work.is_completed() and work.is_success() and work.wait())
+        over.set()
+
+    work.get_future().add_done_callback(called)
+    others = [two.send([torch.ones(3)], 0)] if what == "recv" else [two.allreduce([torch.ones(3)]) for _ in range(1 + (what == "coalesced"))]
+    within(lambda: (work.wait(), [o.wait() for o in others]))
+    assert over.wait(TIMEOUT) and said == [True] and bool((t == 1).all())
+
+
+def test_abort_waits_for_no_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make a handle may take as long as to look up an address."""
+    core = Core(None, 0, 1, LIMIT, elastic=True)
+    asked, found = threading.Event(), threading.Event()
+    real = _core.start_master
+
+    def slow(elastic: bool) -> Any:
+        asked.set()
+        assert found.wait(TIMEOUT)
+        return real(elastic)
+
+    monkeypatch.setattr(_core, "start_master", slow)
+    handles: List[str] = []
+    t = threading.Thread(target=lambda: handles.append(core.handle()), daemon=True)
+    t.start()
+    assert asked.wait(TIMEOUT)
+    within(core.abort)
+    found.set()
+    t.join(TIMEOUT)
+    assert len(handles) == 1
+    core.shutdown()
+    with pytest.raises(Failure, match="destroyed"):
+        core.handle()
+
+
+@pytest.mark.parametrize(
+    "set_, elastic, want",
+    [
+        ({}, True, "heartbeats every 500ms, who is silent for 1.5s is dropped"),
+        ({}, False, "heartbeats every 2s, who is silent for 8s is dropped"),
+        ({"GOPCCL_MASTER_HEARTBEAT_TIMEOUT": "5s"}, True, "heartbeats every 2s, who is silent for 5s is dropped"),
+    ],
+)
+def test_how_soon_a_silent_rank_is_given_up(monkeypatch: pytest.MonkeyPatch, set_: Dict[str, str], elastic: bool, want: str) -> None:
+    """Soon where the group can be formed again, and whatever the environment says."""
+    for name, value in set_.items():
+        monkeypatch.setenv(name, value)
+    master, address = _core.start_master(elastic)
+    try:
+        lines = gopccl.dump_state().splitlines()
+        at = next(i for i, line in enumerate(lines) if line.startswith("gopccl: master at") and f":{address.rpartition(':')[2]}: " in line)
+        assert lines[at + 1].strip() == want
+    finally:
+        master.close()

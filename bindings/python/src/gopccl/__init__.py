@@ -20,10 +20,11 @@ from importlib.metadata import version as _version
 
 from gopccl import cuda
 from gopccl._collect import Group
-from gopccl._comm import Communicator, MasterNode, ReduceOpDescriptor, dump_state
+from gopccl._comm import Communicator, ReduceOpDescriptor, dump_state
 from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._flight import AsyncReduceHandle
 from gopccl._message import MessageHandle
+from gopccl._node import MasterNode
 from gopccl._state import SharedState, TensorInfo, latest_checkpoint
 from gopccl._types import (
     Attribute,

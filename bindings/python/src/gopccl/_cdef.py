@@ -108,6 +108,7 @@ pcclResult_t gopcclSetCredential(pcclComm_t *, const char *, const char *);
 pcclResult_t gopcclSetMasterCredential(pcclMasterInstance_t *, const char *, const char *);
 pcclResult_t gopcclSetMasters(pcclComm_t *, const char *);
 pcclResult_t gopcclSetReattachTimeout(pcclComm_t *, uint64_t);
+pcclResult_t gopcclSetDefaultHeartbeat(pcclMasterInstance_t *, uint64_t, uint64_t);
 pcclResult_t gopcclWaitForPeers(const pcclComm_t *, size_t);
 pcclResult_t gopcclLeave(const pcclComm_t *);
 size_t gopcclDumpState(char *, size_t);

@@ -236,8 +236,6 @@ _memberships: Dict[int, _Membership] = {}
 def _destroy_all() -> None:
     for m in list(_memberships.values()):
         m.destroy()
-    for c in list(_coordinators.values()):
-        c.destroy()
 
 
 _lib.at_exit(_destroy_all)
@@ -263,7 +261,8 @@ def dump_state() -> str:
         size = 2 * need
 
 
-def _secure(function: str, handle: Any, *texts: Union[None, str, "os.PathLike[str]"]) -> None:
+def secure(function: str, handle: Any, *texts: Union[None, str, "os.PathLike[str]"]) -> None:
+    """Pass what TLS takes to ``function``, if there is any."""
     if any(t is not None for t in texts):
         call(function, handle, *(ffi.NULL if t is None else os.fsencode(t) for t in texts))
 
@@ -320,7 +319,7 @@ class Communicator(Collectives, Messages):
         self._member = _Membership(out[0])
         if several:  # they are resolved when it connects: one that cannot be does not stop the others
             call("gopcclSetMasters", self._handle, address.encode())
-        _secure("gopcclSetCredential", self._handle, credential, join)
+        secure("gopcclSetCredential", self._handle, credential, join)
         if reattach_timeout is not None and (reattach_timeout > 0 or _set_reattach is not None):
             call("gopcclSetReattachTimeout", self._handle, math.ceil(reattach_timeout * 1000))
 
@@ -606,96 +605,3 @@ class Communicator(Collectives, Messages):
         info = ffi.new(_REDUCE_INFO)
         call("pcclAllReduceMultipleWithRetry", array, len(items), self._handle, info, max_in_flight)
         return _info(info)
-
-
-class _Coordinator:
-    """What the library holds of a master, until it was destroyed."""
-
-    def __init__(self, c: Any) -> None:
-        self.c = c
-        self.over = False
-        self.key = next(_keys)
-        _coordinators[self.key] = self
-
-    def destroy(self) -> None:
-        """End the master; if a signal handler raises meanwhile, it can be called again."""
-        if self.over:
-            return
-        if _lib.in_home_process():
-            _lib.raw_call("pcclDestroyMaster", self.c)
-        self.over = True
-        _coordinators.pop(self.key, None)
-
-
-_coordinators: Dict[int, _Coordinator] = {}
-
-
-class MasterNode:
-    """Coordinator of a run, listening at ``listen_address`` (HOST:PORT).
-
-    With ``credential``, the path of a file (``gopccl keys issue --role master``),
-    connections are in TLS. ``enroll`` is the directory from which newcomers with a join
-    token get their credentials, and peers the next one. None: as the configuration and
-    the environment say.
-
-    Usable as a context manager; leaving it closes. What is not closed is closed when
-    the interpreter ends.
-    """
-
-    def __init__(
-        self,
-        listen_address: str,
-        *,
-        credential: Union[None, str, "os.PathLike[str]"] = None,
-        enroll: Union[None, str, "os.PathLike[str]"] = None,
-    ) -> None:
-        self._held: Optional[_Coordinator] = None
-        ip, port = _address.parse(listen_address, "listen_address")
-        address = ffi.new("ccoip_socket_address_t *")
-        _address.fill(address, ip, port)
-        out = ffi.new("pcclMasterInstance_t **")
-        call("pcclCreateMaster", address[0], out)
-        self._held = _Coordinator(out[0])
-        _secure("gopcclSetMasterCredential", self._handle, credential, enroll)
-
-    @property
-    def _handle(self) -> Any:
-        return ffi.NULL if self._held is None else self._held.c
-
-    def run(self) -> None:
-        """Serve in the background; INVALID_USAGE if the port is taken."""
-        call("pcclRunMaster", self._handle)
-
-    @property
-    def port(self) -> int:
-        """Port that the running master listens on; port 0 of ``listen_address`` asks the system for one."""
-        out = ffi.new("uint16_t *")
-        call("gopcclGetMasterPort", self._handle, out)
-        return int(out[0])
-
-    def wait(self) -> None:
-        """Block until the master has ended."""
-        call("pcclMasterAwaitTermination", self._handle)
-
-    def interrupt(self) -> None:
-        """Tell the master to end; returns at once."""
-        call("pcclInterruptMaster", self._handle)
-
-    def close(self) -> None:
-        """End the master and free it; a second call does nothing.
-
-        If a signal handler raises meanwhile, the master ends without the caller, and
-        close can be called again to wait for it.
-        """
-        if self._held is not None:
-            self._held.destroy()
-            self._held = None
-
-    def __enter__(self) -> "MasterNode":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import List
 
 from gopccl import _lib
-from gopccl._comm import Communicator, MasterNode
+from gopccl._comm import Communicator
+from gopccl._node import MasterNode
 from gopccl._types import Attribute, ReduceOp
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 
-from gopccl._comm import MasterNode
+from gopccl._node import MasterNode
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from torch import Tensor
 from torch._C import _distributed_c10d as c10d
 
-from gopccl._comm import MasterNode
 from gopccl._lib import in_home_process
+from gopccl._node import MasterNode
 from gopccl.torch._moves import Move, Place, Post
 from gopccl.torch._session import Session, start_master
 from gopccl.torch._work import Failure, GopcclWork, JoinedWork
@@ -106,7 +106,7 @@ class Core:
         address = ""
         if size > 1:
             if rank == 0:
-                self._master, address = start_master()
+                self._master, address = start_master(False)
                 self.store.set("gopccl/master", address)
             else:
                 address = self.store.get("gopccl/master").decode()
@@ -236,12 +236,24 @@ class Core:
         with self._lock:
             session = self._session
         members = [] if session is None else session.members()  # waits for what is ending
-        with self._lock:
-            if self._offer is None:
-                self._offer = start_master()
-            if session is None or not members or session is not self._session:
-                return Handle(self._id, self._offer[1], "", self._runs).encode()
-            return Handle(self._id, self._offer[1], session.address, self._runs, _digest(members)).encode()
+        spare: Optional[Tuple[MasterNode, str]] = None
+        handle: Optional[Handle] = None
+        while handle is None:
+            with self._lock:
+                if self._closed:
+                    break
+                if self._offer is None:
+                    self._offer, spare = spare, None
+                if self._offer is not None:
+                    at = session.address if session is not None and members and session is self._session else ""
+                    handle = Handle(self._id, self._offer[1], at, self._runs, _digest(members) if at else "")
+                    break
+            spare = start_master(True)  # to look up an address may take a while, and abort does not wait for that
+        if spare is not None:
+            spare[0].close()
+        if handle is None:
+            raise Failure("gopccl: handle: the process group was destroyed")
+        return handle.encode()
 
     def reconfigure(self, opts: Any) -> GopcclWork:
         """Form a new membership of those whose handles ``opts`` has; returns before it is there."""
@@ -314,7 +326,7 @@ class Core:
             if m is not None:
                 m.close()
         if error is not None and not isinstance(error, Failure):
-            error = Failure(f"gopccl: reconfigure: {error or type(error).__name__}")
+            error = Failure(f"gopccl: reconfigure: {str(error) or type(error).__name__}")
         work.finish(error)
 
     def _go_on(self, old: Optional[Session], new: Session, address: str, number: int, limit: timedelta, end: float) -> bool:

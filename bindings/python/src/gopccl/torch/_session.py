@@ -13,10 +13,11 @@ import uuid
 from datetime import timedelta
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
-from gopccl._comm import Communicator, MasterNode
+from gopccl._comm import Communicator
 from gopccl._errors import PCCLError, Result
 from gopccl._flight import AsyncReduceHandle
 from gopccl._message import MessageHandle
+from gopccl._node import MasterNode
 from gopccl._types import Attribute
 from gopccl.torch import _moves
 from gopccl.torch._moves import Move, Place, Post
@@ -27,6 +28,8 @@ _log = logging.getLogger("gopccl")
 _PATIENCE = 10.0  # seconds for threads to end once the communicator is closed
 _TICK = 0.05  # seconds after which a work that nobody waits for is completed
 _RECORD = 256  # bytes by which the members make themselves known to each other
+# Milliseconds, in groups that can be reconfigured: there a member that is given up in vain costs a reconfiguration, and in others the run.
+_HEARTBEAT, _SILENCE = 500, 1500
 _GRACE = 0.25  # seconds for the others to see that a member is lost; then their session with the master is not kept
 
 
@@ -50,10 +53,12 @@ def local_host() -> str:
         return "127.0.0.1"
 
 
-def start_master() -> Tuple[MasterNode, str]:
+def start_master(elastic: bool) -> Tuple[MasterNode, str]:
     """A master on a free port, and the address of it that others can use."""
     host = local_host()
     master = MasterNode("[::]:0" if ":" in host else "0.0.0.0:0")
+    if elastic:
+        master._default_heartbeat(_HEARTBEAT, _SILENCE)
     master.run()
     return master, f"[{host}]:{master.port}" if ":" in host else f"{host}:{master.port}"
 
@@ -85,13 +90,18 @@ class Delivery:
         self.work = work
         self.since = time.monotonic()
         self._turn = threading.Lock()
+        self._awaited = False  # it is there, or has failed with
+        self._error: Optional[BaseException] = None
         self._served = False  # a thread has it
 
     def drive(self, work: GopcclWork) -> None:
         """Wait for the message."""
         with self._turn:
-            if not work.over():
-                self.session.deliver(self)
+            if not self._awaited:  # interrupted, it is called again
+                self._error = self.session.await_message(self)
+                self._awaited = True
+        self.session.delivered(self, self._error)
+        work.ended()
 
     def hurry(self, work: GopcclWork) -> None:
         """Have a thread wait for the message."""
@@ -242,41 +252,65 @@ class Session:
 
     def check(self, what: str) -> None:
         """Raise if nothing can be launched any more."""
-        comm = self.comm
-        if self.why is None and comm is not None:
-            n = comm.get_attribute(Attribute.LOCAL_WORLD_SIZE)
-            if n != self.place.size:
-                self.lost = True
-                self._failed(self, f"{n} of {self.place.size} ranks are left")
+        if self._misses():
+            self._failed(self, str(self.why))
         if self.why is not None:
             raise Failure(f"gopccl: {what}: the process group has failed: {self.why}")
 
+    def _misses(self) -> bool:
+        """Whether a member is gone that was there the last time. Then ``why`` says so, and it is for the caller to tell."""
+        comm = self.comm
+        if self.why is not None or comm is None:
+            return False
+        n = comm.get_attribute(Attribute.LOCAL_WORLD_SIZE)
+        if n == self.place.size:
+            return False
+        self.lost, self.why = True, f"{n} of {self.place.size} ranks are left"
+        return True
+
     def launch(self, moves: Sequence[Move], work: GopcclWork, limit: timedelta) -> None:
         """Launch ``moves``; ``work`` is complete when all have ended."""
+        handles: List[AsyncReduceHandle] = []
+        error: Optional[BaseException] = None
+        late = False
         with self._lock:
-            self.check(work.what)
-            handles: List[AsyncReduceHandle] = []
-            try:
-                for m in moves:
-                    if m.start is not None:
-                        assert self.comm is not None
-                        self._tag += 1
-                        handles.append(m.start(self.comm, self._tag))
-            except BaseException as err:
-                # Some of it may be launched, here or by the other ranks: nothing can follow it.
-                why = f"{work.what}: {err or type(err).__name__}"
-                self._failed(self, why)
-                self._queue(Item(handles, [], work))
-                self.hurry(work)
-                if isinstance(err, PCCLError):
-                    raise Failure(f"gopccl: {why}") from None
-                raise
-            self._queue(Item(handles, moves, work))
-            late = self._ended
+            news = self._misses()
+            begun = self.why is None
+            if begun:
+                error = self._start(moves, handles)
+                if error is not None:
+                    # Some of it may be launched, here or by the other ranks: nothing can follow it.
+                    if self.why is None:
+                        self.why = f"{work.what}: {str(error) or type(error).__name__}"
+                    news = True
+                self._queue(Item(handles, moves if error is None else [], work))
+                late = self._ended
+        # From here on: what is told may call what the program has given us, which may wait for other works.
+        if news:
+            self._failed(self, str(self.why))
+        if not begun:
+            raise Failure(f"gopccl: {work.what}: the process group has failed: {self.why}")
         if late:  # the completing thread is gone
             self.waiters.run(lambda: self.drive(work))
+        if error is not None:
+            self.hurry(work)
+            if isinstance(error, PCCLError):
+                raise Failure(f"gopccl: {self.why}") from None
+            raise error
         if handles:
             self._deadlines.add(work, limit)
+
+    def _start(self, moves: Sequence[Move], handles: List[AsyncReduceHandle]) -> Optional[BaseException]:
+        """Begin ``moves`` in their order; what has kept one of them from it. The lock is held."""
+        try:
+            for m in moves:
+                if m.start is not None:
+                    assert self.comm is not None
+                    self._tag += 1
+                    handles.append(m.start(self.comm, self._tag))
+        except BaseException as err:
+            return err
+        return None
 
     def _queue(self, item: Item) -> None:
         """Have it completed, behind those before it. The lock is held."""
@@ -306,19 +340,25 @@ class Session:
         work.driven(delivery)
         self._rouse()
 
-    def deliver(self, d: Delivery) -> None:
-        """Wait for a message, and complete its work."""
+    def await_message(self, d: Delivery) -> Optional[BaseException]:
+        """Wait for a message, and put it where it belongs; what went wrong."""
         work = d.work
-        error: Optional[BaseException] = None
         try:
             work.source = self.place.order[d.handle.result()]
             if d.post.finish is not None:
                 with work.placing():
                     d.post.finish()
-        except PCCLError as err:
-            error = self._undelivered(work, err)
         except Exception as err:
-            error = Failure(f"gopccl: {work.what}: {err}")
+            return err
+        return None
+
+    def delivered(self, d: Delivery, error: Optional[BaseException]) -> None:
+        """Complete the work of a message."""
+        work = d.work
+        if isinstance(error, PCCLError):
+            error = self._undelivered(work, error)
+        elif error is not None:
+            error = Failure(f"gopccl: {work.what}: {error}")
         work.finish(error)
         with self._lock:
             self._posted.pop(work, None)

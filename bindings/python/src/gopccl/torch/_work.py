@@ -65,6 +65,7 @@ class GopcclWork(c10d.Work):
         self._expire = expire
         self._lock = threading.Lock()
         self._over = False
+        self._finisher = 0  # the thread that has set it, and calls what waits for the future
         self._event = threading.Event()
         self._error: Optional[BaseException] = None
         self._streams = cuda.streams_of(outputs)
@@ -93,7 +94,8 @@ class GopcclWork(c10d.Work):
             if self._over:
                 return
             self._over = True
-        self._error = error
+            self._finisher = threading.get_ident()
+            self._error = error
         try:
             if error is None:
                 self._future.set_result(self._outputs)
@@ -111,24 +113,25 @@ class GopcclWork(c10d.Work):
             if timeout > timedelta(0):
                 driver.bound(self, timeout)
             driver.drive(self)
-        elif not self._event.wait(min(limit.total_seconds(), threading.TIMEOUT_MAX)):
+        elif not self.over() and not self._event.wait(min(limit.total_seconds(), threading.TIMEOUT_MAX)):
             self.overdue(limit)
         if self._error is not None:
             raise self._error
         return True
 
     def over(self) -> bool:
-        """Whether it is complete."""
-        return self._event.is_set()
+        """Whether it is complete: for the callbacks of its future, before all of them have run."""
+        return self._event.is_set() or self._finisher == threading.get_ident()
 
     def ended(self) -> None:
         """Wait for another thread that completes it."""
-        self._event.wait()
+        if not self.over():
+            self._event.wait()
 
     def settled(self, seconds: float) -> bool:
         """Wait a while for the end, whatever it is."""
         self._hurry()
-        return self._event.wait(seconds)
+        return self.over() or self._event.wait(seconds)
 
     def overdue(self, limit: timedelta) -> None:
         """End an operation that has lasted for ``limit``."""
@@ -141,12 +144,12 @@ class GopcclWork(c10d.Work):
     def is_completed(self) -> bool:
         """True when the result or the failure is known."""
         self._hurry()
-        return self._event.is_set()
+        return self.over()
 
     def is_success(self) -> bool:
         """True when it has ended well."""
         self._hurry()
-        return self._event.is_set() and self._error is None
+        return self.over() and self._error is None
 
     def exception(self) -> Optional[BaseException]:
         """The failure, if there is one."""
