@@ -9,7 +9,8 @@ abort:       ``abort()`` while threads wait for sums that cannot end: millisecon
              last waiter is free
 
 With kill, stop and abort it counts how often the buffers of what has failed had the bits from before. Every line has the
-slowest of the processes: median and worst. It ends with 1 if one of the bounds below is missed, for gopccl.
+slowest of the processes: median and worst. It ends with 1 if gopccl misses one of the bounds below, or loses a buffer. With
+--table both backends are measured in turns (make faultbench).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import threading
 import time
 import traceback
 from datetime import timedelta
-from typing import Any, Dict, List
+from typing import Any, Dict, List, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,17 +35,18 @@ import torch.distributed as dist
 WORLD = 3
 VICTIM = 2
 WAITERS = 10
-# Of one trial: seconds to the next result, seconds until a call or a waiter is free.
-BOUNDS = {"kill": 0.20, "stop": 2.0, "abort": 0.050}
+# Seconds to the next result (of the median), and until a call has returned or a waiter is free (of every one).
+BOUNDS = {"kill": 0.20, "stop": 2.0, "abort returns": 0.050, "abort": 0.050}
+EVERY = ("abort returns", "abort")
 
 
 class Rank:
     """One process of the group."""
 
-    def __init__(self, rank: int, store: Any, a: argparse.Namespace) -> None:
+    def __init__(self, rank: int, store: Any, backend: str, a: argparse.Namespace) -> None:
         self.rank, self.store, self.a = rank, store, a
         self.limit = timedelta(seconds=a.timeout)
-        dist.init_process_group(a.backend, store=dist.PrefixStore("group", store), rank=rank, world_size=WORLD, enable_reconfigure=True, timeout=self.limit)
+        dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=WORLD, enable_reconfigure=True, timeout=self.limit)
         self.n = a.bytes // 4
         g = torch.Generator().manual_seed(1)
         self.ones = torch.rand(self.n, generator=g)
@@ -171,17 +173,17 @@ class Rank:
                 self.fault(trial, what)
 
 
-def fork(rank: int, path: str, a: argparse.Namespace, what: str, first: int, trials: int) -> int:
+def fork(rank: int, path: str, a: argparse.Namespace, backend: str, what: str, first: int, trials: int) -> int:
     pid = os.fork()
     if pid:
         return pid
     code = 1
     try:
-        if a.backend == "gopccl":
+        if backend == "gopccl":
             import gopccl.torch  # noqa: F401 (the library must be loaded behind the fork)
         store = dist.FileStore(path, -1)
         store.set_timeout(timedelta(seconds=120))
-        r = Rank(rank, store, a)
+        r = Rank(rank, store, backend, a)
         r.run(what, first, trials)
         store.set(f"said/{rank}", json.dumps(r.said))
         r.together("end", [0, 1])
@@ -194,30 +196,112 @@ def fork(rank: int, path: str, a: argparse.Namespace, what: str, first: int, tri
         os._exit(code)
 
 
-def measure(what: str, a: argparse.Namespace) -> bool:
-    """Run the trials of ``what``, and print; whether all are within the bounds."""
-    path = os.path.join(tempfile.mkdtemp(), "store")
-    trials = {"reconfigure": a.trials, "kill": a.trials, "stop": a.trials, "abort": a.aborts}[what]
-    left = [fork(r, path, a, what, 0, trials) for r in (0, 1)]
-    if what != "abort":
-        for trial in range(trials):
-            os.waitpid(fork(VICTIM, path, a, what, trial, 1), 0)
-    if any(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in left):
-        sys.exit(f"{what}: a process has failed")
-    store = dist.FileStore(path, -1)
-    said = [json.loads(store.get(f"said/{r}")) for r in (0, 1)]
-    ok = True
-    for name, values in said[0].items():
-        if name == "bits":
-            continue
-        bound = BOUNDS.get("abort" if name == "abort returns" else name)
-        within = "" if bound is None else f", within {1000 * bound:.0f} ms {sum(v <= bound for v in values)} of {len(values)}"
-        ok = ok and (bound is None or max(values) <= bound)
-        print(f"{a.backend}: {name}: median {1000 * statistics.median(values):.1f} ms, worst {1000 * max(values):.1f} ms, {len(values)} times{within}", flush=True)
-    bits = [v for s in said for v in s.get("bits", [])]
-    if bits:
-        print(f"{a.backend}: {what}: buffers with the bits from before: {sum(v == 1.0 for v in bits)} of {len(bits)}", flush=True)
-    return (ok and all(v == 1.0 for v in bits)) or a.backend != "gopccl"
+class Result(NamedTuple):
+    """What the trials of one fault have shown, of the slowest of the processes in each."""
+
+    times: Dict[str, List[float]]  # seconds, by what was timed
+    bits: List[float]  # of each buffer of what has failed: 1 if it was as before
+
+    def within(self, name: str) -> int:
+        """How many were within the bound."""
+        return sum(v <= bound(name) for v in self.times[name])
+
+    def good(self) -> bool:
+        """Whether the bounds are kept, and no buffer was lost."""
+        for name, values in self.times.items():
+            v = max(values) if name in EVERY else statistics.median(values)
+            if v > bound(name):
+                return False
+        return all(v == 1.0 for v in self.bits)
+
+
+def bound(name: str) -> float:
+    return BOUNDS.get(name, float("inf"))
+
+
+def measure(what: str, backend: str, trials: int, a: argparse.Namespace) -> Result:
+    """Run the trials of ``what``, and print."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "store")
+        left = [fork(r, path, a, backend, what, 0, trials) for r in (0, 1)]
+        if what != "abort":
+            for trial in range(trials):
+                os.waitpid(fork(VICTIM, path, a, backend, what, trial, 1), 0)
+        if any(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in left):
+            sys.exit(f"{what}: a process has failed")
+        store = dist.FileStore(path, -1)
+        said = [json.loads(store.get(f"said/{r}")) for r in (0, 1)]
+    result = Result({name: v for name, v in said[0].items() if name != "bits"}, [v for s in said for v in s.get("bits", [])])
+    for name, values in result.times.items():
+        within = f", within {1000 * bound(name):.0f} ms {result.within(name)} of {len(values)}" if name in BOUNDS else ""
+        print(f"{backend}: {name}: median {1000 * statistics.median(values):.1f} ms, worst {1000 * max(values):.1f} ms, {len(values)} times{within}", flush=True)
+    if result.bits:
+        print(f"{backend}: {what}: buffers with the bits from before: {sum(v == 1.0 for v in result.bits)} of {len(result.bits)}", flush=True)
+    return result
+
+
+# The table.
+
+BEGIN, END = "<!-- make faultbench: begin -->", "<!-- make faultbench: end -->"
+FAULTS = ("kill", "stop", "abort")
+
+
+def span(values: List[float]) -> str:
+    """The median, as people write it."""
+    v = statistics.median(values)
+    return f"{v:.2f} s" if v >= 0.1 else f"{1000 * v:.1f} ms"
+
+
+def freed(r: Result) -> str:
+    values = r.times["abort"]
+    if max(values) > bound("abort"):
+        return f"{r.within('abort'):,} of {len(values):,} times; median {span(values)}"
+    return f"{len(values):,} of {len(values):,} times; median {span(values)}, slowest {span([max(values)])}"
+
+
+def kept(results: Dict[str, Result]) -> str:
+    every = [v for r in results.values() for v in r.bits]
+    return f"{sum(v == 1.0 for v in every):,} of {len(every):,}"
+
+
+def table(ours: Dict[str, Result], gloo: Dict[str, Result], a: argparse.Namespace) -> str:
+    """The rows for the README."""
+    rows = [
+        (f"three ranks, sums of {a.bytes >> 20} MiB", "Gloo", "gopccl"),
+        ("---", "---:", "---:"),
+        ("a rank is killed in a sum: until the others have the next one", span(gloo["kill"].times["kill"]), span(ours["kill"].times["kill"])),
+        (f"a rank is stopped in a sum (Gloo: timeout {a.timeout:g} s)", span(gloo["stop"].times["stop"]), span(ours["stop"].times["stop"])),
+        (f"`abort()` has returned, and {WAITERS} waiters are free, within {1000 * BOUNDS['abort']:.0f} ms", freed(gloo["abort"]), freed(ours["abort"])),
+        ("buffers of what failed that have the bits from before", kept(gloo), kept(ours)),
+    ]
+    n = len(ours["kill"].times["kill"])
+    head = f"What a fault costs where the others go on with `_reconfigure` (PyTorch {torch.__version__.split('+')[0]}, medians of {n}):"
+    tail = f"`make faultbench`, {os.cpu_count()} cores, loopback."
+    return "\n".join([head, "", *("| " + " | ".join(r) + " |" for r in rows), "", tail])
+
+
+def both(a: argparse.Namespace) -> bool:
+    """Measure both backends in turns, print the table, and put it into the file that was named; whether our bounds are kept."""
+    load = os.getloadavg()[0]
+    print(f"load average {load:.1f}", flush=True)
+    if a.write and load > 0.5:
+        sys.exit(f"the load average is {load:.1f}: what a busy machine gives is not written to {a.write}")
+    ours: Dict[str, Result] = {}
+    gloo: Dict[str, Result] = {}
+    for what in FAULTS:
+        ours[what] = measure(what, "gopccl", a.aborts if what == "abort" else a.trials, a)
+        gloo[what] = measure(what, "gloo", a.trials if what == "kill" else 3, a)  # of the others each takes a timeout
+    text = table(ours, gloo, a)
+    print(text, flush=True)
+    if a.write:
+        with open(a.write, encoding="utf-8") as f:
+            before, _, rest = f.read().partition(BEGIN)
+            _, _, behind = rest.partition(END)
+        if not behind:
+            sys.exit(f"{a.write} has no {BEGIN} and {END}")
+        with open(a.write, "w", encoding="utf-8") as f:
+            f.write(f"{before}{BEGIN}\n\n{text}\n\n{END}{behind}")
+    return all(r.good() for r in ours.values())
 
 
 def main() -> None:
@@ -227,12 +311,15 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10, help="of reconfigure, kill and stop (default %(default)s)")
     parser.add_argument("--aborts", type=int, default=1000, help="trials of abort (default %(default)s)")
     parser.add_argument("--timeout", type=float, default=20, help="of the group, in seconds (default %(default)s)")
-    parser.add_argument("what", nargs="*", default=["reconfigure", "kill", "stop", "abort"])
+    parser.add_argument("--table", action="store_true", help="kill, stop and abort with both backends in turns, as a table")
+    parser.add_argument("--write", metavar="FILE", help="put the table between the markers in FILE, if the machine is idle")
+    parser.add_argument("what", nargs="*", default=["reconfigure", *FAULTS])
     a = parser.parse_args()
-    os.environ.setdefault("GOPCCL_MASTER_HEARTBEAT_INTERVAL", "500ms")
-    os.environ.setdefault("GOPCCL_MASTER_HEARTBEAT_TIMEOUT", "1500ms")
     torch.set_num_threads(1)
-    sys.exit(not all([measure(what, a) for what in a.what]))
+    if a.table or a.write:
+        sys.exit(not both(a))
+    results = [measure(what, a.backend, a.aborts if what == "abort" else a.trials, a) for what in a.what]
+    sys.exit(a.backend == "gopccl" and not all(r.good() for r in results))
 
 
 if __name__ == "__main__":
