@@ -16,7 +16,7 @@ import (
 // loopback of its own, addresses of a private network and nothing else.
 func TestInAContainersNetwork(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "e2e.test")
-	build := exec.Command("go", "test", "-c", "-o", binary, "../../../e2e")
+	build := exec.Command("go", "test", "-c", "-o", binary, "../../e2e")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	n, err := netns.New(1)
