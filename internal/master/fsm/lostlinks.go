@@ -150,10 +150,15 @@ func (m *Machine) unreached(b *comeback, p wire.Packet) (all bool) {
 	case wire.C2MP2PConnectionsEstablished:
 		failed = p.FailedPeers
 	}
-	for _, u := range failed {
-		if !slices.Contains(b.report.Broken, u) {
-			b.report.Broken = append(b.report.Broken, u)
-			m.recovery.stir()
+	for _, g := range m.survey() {
+		if g.id != b.group {
+			continue
+		}
+		for _, u := range failed {
+			if slices.Contains(g.missing, u) && !slices.Contains(b.report.Broken, u) { // so it grows by members only
+				b.report.Broken = append(b.report.Broken, u)
+				m.recovery.stir()
+			}
 		}
 	}
 	return all

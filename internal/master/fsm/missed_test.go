@@ -46,3 +46,14 @@ func TestNoLongRecoveryForWhoIsMissedInARound(t *testing.T) {
 		})
 	}
 }
+
+// What one member says costs memory for members only, however often and of whom it says it.
+func TestUnreachedAreMembers(t *testing.T) {
+	three := []wire.UUID{uuidOf(1), uuidOf(2), uuidOf(3)}
+	w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(three...)})
+	a := w.returns(three[0], stood(three...))
+	for i := range byte(100) {
+		w.obey(w.feed(PacketIn{a, wire.C2MPreflightDone{FailedPeers: []wire.UUID{three[2], uuidOf(100 + i)}}}))
+	}
+	require.Equal(t, three[2:], w.m.recovery.back[0].report.Broken)
+}
