@@ -1,7 +1,7 @@
 """PyTorch's contract of fault tolerance, step by step, in four processes: torch_fault_program.py FILE.
 
 They are forks of this one, which has loaded PyTorch but not the library. Rank 1 is killed in the middle of a collective; the others go on without it, take
-in a newcomer (which is the last rank), split, and come together again.
+in a newcomer (which is the last rank), split, and come together again. Then two are stopped, one after the other.
 """
 
 import os
@@ -145,6 +145,34 @@ def timed_out() -> None:
     group.unregister_abort_hook(7)
 
 
+def stopped(uuid: int, victim: int, members: list) -> None:
+    """A process that stops in a collective is given up long before that takes too long, and is taken in when it goes on."""
+    STORE.set(f"{uuid}/pid/{RANK}", str(os.getpid()))
+    pid = int(STORE.get(f"{uuid}/pid/{victim}"))
+    t = value(RANK)
+    work = dist.all_reduce(t, async_op=True)
+    if RANK == victim:
+        os.kill(pid, signal.SIGSTOP)
+    failed = False
+    while not failed:
+        try:
+            work.wait()
+            t = value(RANK)
+            work = dist.all_reduce(t, async_op=True)
+        except dist.DistBackendError:
+            failed = True
+    assert bits(t) == bits(value(RANK)), "the buffer is not what it was"
+    assert dist.group.WORLD.get_error().name == "COMM_ERROR"  # and not TIMEOUT
+    left = [r for r in members if r != victim]
+    if RANK != victim:
+        meet(uuid, left)
+        agree(left)
+    if RANK == left[0]:
+        os.kill(pid, signal.SIGCONT)
+    meet(uuid + 1, members)
+    agree(members)
+
+
 def main() -> None:
     STORE.set_timeout(LIMIT)
     dist.init_process_group(
@@ -177,6 +205,9 @@ def main() -> None:
         agree(left)
     meet(6, now, ranked=False)
     agree(now)
+    meet(7, now)  # the first one runs the master
+    stopped(8, left[-1], now)
+    stopped(10, late, now)
     dist.barrier()
     dist.destroy_process_group()
     names = [t.name for t in threading.enumerate() if t.name.startswith("gopccl")]
