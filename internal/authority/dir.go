@@ -35,6 +35,8 @@ const (
 
 const (
 	maxFile = 64 << 20 // of the log; the others are small
+	// patience is how long the lock is awaited. Who has it writes a few files.
+	patience = 30 * time.Second
 	// stale is the age at which what a process that was killed has left half written is
 	// removed.
 	stale = time.Hour
@@ -42,8 +44,9 @@ const (
 
 // Dir is the directory of an authority.
 type Dir struct {
-	path string
-	now  func() time.Time
+	path     string
+	now      func() time.Time
+	patience time.Duration
 }
 
 // Entry is a line of the log of certificates.
@@ -86,13 +89,13 @@ func Init(path, title string, now func() time.Time) (run string, err error) {
 	if err := durable.MakeDir(path, 0o700); err != nil {
 		return "", errs.New(errs.InvalidConfig, op, err)
 	}
-	d := &Dir{path: path, now: now}
+	d := &Dir{path: path, now: now, patience: patience}
 	if err := d.checkMode(op); err != nil {
 		return "", err
 	}
-	unlock, err := d.lock()
+	unlock, err := d.lock(op)
 	if err != nil {
-		return "", errs.New(errs.InvalidConfig, op, err)
+		return "", err
 	}
 	defer unlock()
 	entries, err := os.ReadDir(path)
@@ -139,7 +142,7 @@ func Init(path, title string, now func() time.Time) (run string, err error) {
 // Open returns the directory of an authority.
 func Open(path string, now func() time.Time) (*Dir, error) {
 	const op = "open authority"
-	d := &Dir{path: path, now: now}
+	d := &Dir{path: path, now: now, patience: patience}
 	if err := d.checkMode(op); err != nil {
 		return nil, err
 	}
@@ -151,13 +154,22 @@ func Open(path string, now func() time.Time) (*Dir, error) {
 	return d, nil
 }
 
+// Patience sets how long calls wait for others that work on the directory, 30 s without it.
+func (d *Dir) Patience(most time.Duration) { d.patience = most }
+
 // lock waits for the only right to change the directory.
-func (d *Dir) lock() (unlock func() error, err error) {
-	l, err := durable.AwaitLock(context.Background(), d.file(lockFile))
-	if err != nil {
-		return nil, err
+func (d *Dir) lock(op string) (unlock func() error, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), d.patience)
+	defer cancel()
+	l, err := durable.AwaitLock(ctx, d.file(lockFile))
+	switch {
+	case err == nil:
+		return l.Unlock, nil
+	case ctx.Err() != nil:
+		return nil, fail(op, errs.Timeout, "another process has worked on %s for %v", d.path, d.patience).(*errs.Error).
+			WithHint("end a gopccl that stands still there, and try again")
 	}
-	return l.Unlock, nil
+	return nil, errs.New(errs.InvalidConfig, op, err)
 }
 
 func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
@@ -253,9 +265,9 @@ func (d *Dir) enroller() (*Signer, []*x509.Certificate, error) {
 
 // enrolling runs do with the lock and what signs newcomers.
 func (d *Dir) enrolling(do func(*Signer, []*x509.Certificate) error) error {
-	unlock, err := d.lock()
+	unlock, err := d.lock("open authority")
 	if err != nil {
-		return errs.New(errs.InvalidConfig, "open authority", err)
+		return err
 	}
 	defer unlock()
 	s, roots, err := d.enroller()
@@ -273,9 +285,9 @@ func (d *Dir) CanEnrol() error {
 
 // change runs do with the lock and the key.
 func (d *Dir) change(do func(*Signer) error) error {
-	unlock, err := d.lock()
+	unlock, err := d.lock("open authority")
 	if err != nil {
-		return errs.New(errs.InvalidConfig, "open authority", err)
+		return err
 	}
 	defer unlock()
 	s, err := d.signer()

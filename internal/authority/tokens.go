@@ -201,9 +201,9 @@ func (d *Dir) writeTokens(list []Token) error {
 
 // Withdraw makes a join token one that nobody can use. false: there is none with the id.
 func (d *Dir) Withdraw(id string) (found bool, err error) {
-	unlock, err := d.lock()
+	unlock, err := d.lock("revoke")
 	if err != nil {
-		return false, errs.New(errs.InvalidConfig, "revoke", err)
+		return false, err
 	}
 	defer unlock()
 	list, err := d.tokens()

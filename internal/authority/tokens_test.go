@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -55,6 +56,25 @@ func (o *office) token(change func(*authority.TokenOptions)) secure.Token {
 	token, _, err := o.NewToken(opt)
 	require.NoError(o.t, err)
 	return token
+}
+
+// Nobody waits for ever for a process that has the lock of the directory and stands still.
+func TestDirectoryThatIsHeld(t *testing.T) {
+	o := newOffice(t)
+	token := o.token(nil)
+	held, err := durable.TryLock(filepath.Join(o.path, "lock"))
+	require.NoError(t, err)
+	o.Patience(time.Millisecond)
+	_, _, issued := o.Issue(secure.Identity{Name: "gpu-1", Role: secure.Peer}, 30*24*time.Hour, "test")
+	_, _, enrolled := o.Enrol(newcomer(t, token, "gpu-1"))
+	_, withdrawn := o.Withdraw(hex.EncodeToString(token.ID[:]))
+	for _, err := range []error{issued, enrolled, withdrawn} {
+		require.ErrorIs(t, err, errs.Timeout)
+		require.ErrorContains(t, err, o.path)
+	}
+	require.NoError(t, held.Unlock())
+	_, _, err = o.Enrol(newcomer(t, token, "gpu-1"))
+	require.NoError(t, err)
 }
 
 // newcomer proves a token if it knows its secret.

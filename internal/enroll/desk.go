@@ -17,7 +17,8 @@ import (
 const (
 	// atOnce bounds the enrolments that are under way.
 	atOnce = 8
-	// deskTime bounds one of them.
+	// deskTime bounds one of them: half of it the wait for a seat, and half the wait for others
+	// that work on the directory.
 	deskTime = 10 * time.Second
 	// After so many wrong proofs a token is shut for a time.
 	mostWrong = 5
@@ -47,6 +48,7 @@ func NewDesk(path string, now func() time.Time) (*Desk, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.Patience(deskTime / 2)
 	if err := d.CanEnrol(); err != nil {
 		return nil, err
 	}
@@ -90,13 +92,22 @@ func (d *Desk) Serve(conn Secured) (what string, err error) {
 	default: // nothing of the master's files is told
 		a.reason = "the master cannot make a certificate now: its log says why"
 	}
-	if _, sent := conn.Write(a.append(nil)); sent != nil && err == nil {
+	if sent := a.send(conn); sent != nil && err == nil {
 		err = fmt.Errorf("%s %s was let in by join token %x, and could not be told: %w", e.Role, e.Name, r.token, sent)
 	}
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%s %s was let in by join token %x", e.Role, e.Name, r.token), nil
+}
+
+// send writes an answer, which has a time of its own: what it is about may have taken all there was.
+func (a *answer) send(conn net.Conn) error {
+	if err := conn.SetWriteDeadline(time.Now().Add(deskTime / 2)); err != nil {
+		return err
+	}
+	_, err := conn.Write(a.append(nil))
+	return err
 }
 
 func (d *Desk) grant(r request, cs tls.ConnectionState) ([]*x509.Certificate, authority.Entry, error) {

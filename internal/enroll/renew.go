@@ -81,7 +81,7 @@ func (d *Desk) Renew(conn Secured, id secure.Identity) (what string, err error) 
 	default: // nothing of the master's files is told
 		a.reason = "the master cannot make a certificate now: its log says why"
 	}
-	if _, sent := conn.Write(a.append(nil)); sent != nil && err == nil {
+	if sent := a.send(conn); sent != nil && err == nil {
 		err = fmt.Errorf("the certificate of %s was renewed, and it could not be told: %w", e.Name, sent)
 	}
 	if err != nil {

@@ -264,7 +264,11 @@ func (c *conn) unread(err error, bound time.Duration) string {
 // other end may not read any more why it has to go.
 func (c *conn) linger(ctx context.Context, done <-chan struct{}) {
 	half, ok := c.nc.(interface{ CloseWrite() error })
-	if !ok || c.standing.Load() != member || half.CloseWrite() != nil {
+	if !ok || c.standing.Load() != member {
+		return
+	}
+	c.out.arm(c.nc, farewell)
+	if half.CloseWrite() != nil {
 		return
 	}
 	select {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -120,6 +121,35 @@ func idle(t *testing.T, n int) (*Server, []*conn) {
 		cs = append(cs, c)
 	}
 	return s, cs
+}
+
+// unread is a connection whose other end reads nothing.
+type unread struct {
+	net.Conn
+	late chan struct{} // closed at the deadline of writes
+}
+
+func (u *unread) SetWriteDeadline(at time.Time) error {
+	if !at.IsZero() {
+		close(u.late)
+	}
+	return nil
+}
+
+func (u *unread) CloseWrite() error {
+	<-u.late
+	return os.ErrDeadlineExceeded
+}
+
+// In TLS the end of what is said to a member is written, too: it waits for a member that reads
+// nothing no longer than what came before it.
+func TestLingerHasABound(t *testing.T) {
+	_, cs := idle(t, 1)
+	c := cs[0]
+	c.standing.Store(member)
+	c.nc = &unread{c.nc, make(chan struct{})}
+	c.out.last, c.out.until = true, time.Now()
+	c.linger(t.Context(), nil)
 }
 
 // Bytes that wait for clients which were not let in are bounded: the clients for
