@@ -35,7 +35,7 @@ const (
 
 const (
 	maxFile = 64 << 20 // of the log; the others are small
-	// patience is how long the lock is awaited. Who has it writes a few files.
+	// patience is how long the lock is awaited, which is held while a few files are written.
 	patience = 30 * time.Second
 	// stale is the age at which what a process that was killed has left half written is
 	// removed.

@@ -101,11 +101,66 @@ func (d *Desk) sign(conn Secured, id secure.Identity, der []byte) ([]*x509.Certi
 	return d.dir.Renew(conn.ConnectionState().PeerCertificates[0], id, csr.PublicKey)
 }
 
+// Signer is where the next certificate of an endpoint comes from.
+type Signer struct {
+	// sign returns one of another key for the endpoint that has a credential, and those
+	// between it and the authority.
+	sign  func(context.Context, *secure.Credential, ed25519.PrivateKey) ([]*x509.Certificate, error)
+	fault errs.Code // of its errors
+}
+
+// AtMaster has a master sign, to which dial returns a connection of the purpose renewal.
+func AtMaster(dial func(context.Context) (net.Conn, error)) Signer {
+	return Signer{func(ctx context.Context, _ *secure.Credential, key ed25519.PrivateKey) ([]*x509.Certificate, error) {
+		conn, err := dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+		defer context.AfterFunc(ctx, func() { conn.Close() })()
+		return ask(conn, key)
+	}, errs.MasterConnectionFailed}
+}
+
+// AtDesk has the desk of the endpoint itself sign, which may be nil. That of an authority signs
+// masters, and that of an issuer does not.
+func AtDesk(d *Desk) Signer {
+	return Signer{func(_ context.Context, c *secure.Credential, key ed25519.PrivateKey) ([]*x509.Certificate, error) {
+		if d == nil {
+			return nil, errors.New("there is no authority at hand")
+		}
+		id, err := c.Identity()
+		if err != nil {
+			return nil, err
+		}
+		chain, _, err := d.dir.Renew(c.Leaf(), id, key.Public())
+		return chain, err
+	}, errs.InvalidConfig}
+}
+
+// ask is the end of a peer of Desk.Renew.
+func ask(conn net.Conn, key ed25519.PrivateKey) ([]*x509.Certificate, error) {
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "renewal"}}, key)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(askRenewal(csr)); err != nil {
+		return nil, explain(err)
+	}
+	a, err := readAnswer(conn)
+	switch {
+	case err != nil:
+		return nil, explain(err)
+	case len(a.chain) == 0:
+		return nil, errors.New(a.reason)
+	}
+	return a.chain, nil
+}
+
 // Keep renews the credential of g whenever two thirds of its life are over, until ctx
-// ends, with a new key, at a master that dial returns a connection of the purpose renewal
-// to. tell hears of the new one, and of an error as often as half of the time that was
-// left is over. A credential in a file is replaced there.
-func Keep(ctx context.Context, g *guard.Guard, dial func(context.Context) (net.Conn, error), tell func(*guard.News, error)) {
+// ends, with a new key. tell hears of the new one, and of an error as often as half of the
+// time that was left is over. A credential in a file is replaced there.
+func Keep(ctx context.Context, g *guard.Guard, at Signer, tell func(*guard.News, error)) {
 	c := g.Credential()
 	if c == nil {
 		return
@@ -135,7 +190,7 @@ func Keep(ctx context.Context, g *guard.Guard, dial func(context.Context) (net.C
 		if time.Now().Before(due) {
 			continue
 		}
-		err := renew(ctx, g, c, dial, func(news *guard.News) { tell(news, nil) })
+		err := renew(ctx, g, c, at, func(news *guard.News) { tell(news, nil) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -148,7 +203,7 @@ func Keep(ctx context.Context, g *guard.Guard, dial func(context.Context) (net.C
 		due, retry = time.Now().Add(retry), min(2*retry, lastRetry)
 		if rest := time.Until(c.Leaf().NotAfter); left == 0 || rest < left/2 {
 			left = max(rest, 1)
-			tell(nil, errs.New(errs.MasterConnectionFailed, opRenew, fmt.Errorf("%v expires at %s: %w", c, stamp(c.Leaf().NotAfter), err)).
+			tell(nil, errs.New(at.fault, opRenew, fmt.Errorf("%v expires at %s: %w", c, stamp(c.Leaf().NotAfter), err)).
 				WithHint("start the master with --enroll, or replace the file (gopccl keys rotate)"))
 		}
 	}
@@ -162,9 +217,9 @@ func renewal(c *secure.Credential) time.Time {
 	return leaf.NotBefore.Add(time.Duration(life * (2.0/3 - mrand.Float64()/10)))
 }
 
-// renew has a master sign a new key, and puts the credential in force. tell hears of all
+// renew has a new key signed, and puts the credential in force. tell hears of all
 // that has come into force meanwhile.
-func renew(ctx context.Context, g *guard.Guard, c *secure.Credential, dial func(context.Context) (net.Conn, error), tell func(*guard.News)) error {
+func renew(ctx context.Context, g *guard.Guard, c *secure.Credential, at Signer, tell func(*guard.News)) error {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
 	path := g.File()
@@ -186,27 +241,11 @@ func renew(ctx context.Context, g *guard.Guard, c *secure.Credential, dial func(
 	if err != nil {
 		return err
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "renewal"}}, key)
+	chain, err := at.sign(ctx, c, key)
 	if err != nil {
 		return err
 	}
-	conn, err := dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if _, err := conn.Write(askRenewal(csr)); err != nil {
-		return explain(err)
-	}
-	a, err := readAnswer(conn)
-	if err != nil {
-		return explain(err)
-	}
-	if len(a.chain) == 0 {
-		return errors.New(a.reason)
-	}
-	text, err := authority.Encode(a.chain[0], a.chain[1:], key, c.Authorities())
+	text, err := authority.Encode(chain[0], chain[1:], key, c.Authorities())
 	if err != nil {
 		return err
 	}

@@ -216,6 +216,15 @@ func (s *Server) renew(c *conn, id secure.Identity) {
 	s.log.Info(what, "kind", "renewed", "remote", c.remote.String())
 }
 
+// renewed tells of the master's own next credential, or why there is none.
+func (s *Server) renewed(ctx context.Context, news *guard.News, err error) {
+	if err != nil {
+		s.log.Warn(err.Error(), "kind", "renewed")
+		return
+	}
+	s.heed(ctx, news, nil)
+}
+
 // turnedAway logs that a connection got no place, at most once a second.
 func (s *Server) turnedAway(remote netip.AddrPort, what string) {
 	now := time.Now()

@@ -193,6 +193,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.run(func() {
 		s.door.guard.Watch(ctx, s.opt.HeartbeatInterval, func(news *guard.News, err error) { s.heed(ctx, news, err) })
 	})
+	s.run(func() {
+		enroll.Keep(ctx, s.door.guard, enroll.AtDesk(s.door.desk), func(news *guard.News, err error) { s.renewed(ctx, news, err) })
+	})
 	err := s.embark(ctx, failed)
 	if err == nil && s.leads() {
 		if s.helm.authority != nil {

@@ -309,7 +309,7 @@ func (s *Session) start() {
 	}
 	s.spawn(func() { s.names.guard.Watch(s.ctx, s.opt.HeartbeatInterval, s.revoke) })
 	s.spawn(s.heedLists)
-	s.spawn(func() { enroll.Keep(s.ctx, s.names.guard, s.dialRenewal, s.revoke) })
+	s.spawn(func() { enroll.Keep(s.ctx, s.names.guard, enroll.AtMaster(s.dialRenewal), s.revoke) })
 	s.converse(s.master.conn(), bufio.NewReaderSize(s.master.conn(), 64<<10))
 	live.add(s)
 	go s.loop()

@@ -27,14 +27,15 @@ func oldKeys(t testing.TB) keys {
 	return keys{t, d, filepath.Join(dir, "revoked.crl")}
 }
 
-// Credentials that are due are renewed by the master while all-reduces run: none is
-// aborted. Two that share a file renew once, one that is in no file renews in memory, and
+// Credentials that are due are renewed by the master while all-reduces run, its own too, which
+// has the authority at hand: none is aborted. Two that share a file renew once, one that is in no file renews in memory, and
 // a newcomer meets the new ones.
 func TestRenewalInARun(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := oldKeys(t)
-	addr, log := k.enrolling()
+	head := k.file("head", secure.Master)
+	addr, log := newRealm(t).master(func(o *core.MasterOptions) { o.Security, o.Enroll = core.SecurityOptions{File: head}, k.path() })
 	file, there := k.file("gpu-0", secure.Peer), &lockedLog{}
 	alone, err := secure.LoadCredential(k.file("gpu-1", secure.Peer), secure.LoadOptions{})
 	require.NoError(t, err)
@@ -52,6 +53,7 @@ func TestRenewalInARun(t *testing.T) {
 	go func() {
 		defer close(over)
 		log.times(t, 2, "was renewed until")
+		log.has(t, "the credential was taken over: credential master head")
 		there.times(t, 3, "the credential was taken over")
 		renewed.Store(true)
 	}()
@@ -70,27 +72,30 @@ func TestRenewalInARun(t *testing.T) {
 	}
 	<-over
 	require.Equal(t, 2, log.count("was renewed until"))
-	c, err := secure.LoadCredential(file, secure.LoadOptions{})
-	require.NoError(t, err)
-	require.Greater(t, time.Until(c.Leaf().NotAfter), 29*24*time.Hour)
+	for _, path := range []string{file, head} {
+		c, err := secure.LoadCredential(path, secure.LoadOptions{})
+		require.NoError(t, err)
+		require.Greater(t, time.Until(c.Leaf().NotAfter), 29*24*time.Hour)
+	}
 	for i := range comms {
 		require.NoError(t, comms[i].Close())
 	}
 	sums(t, ctx, world(t, ctx, addr, 3, change))
 }
 
-// A master that has nothing to sign with renews nothing, and the log of the peer says
-// when its credential expires.
+// A master that has nothing to sign with renews nothing, and the logs say when the credentials
+// of peers, and its own, expire.
 func TestRenewalIsRefused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	k := oldKeys(t)
-	addr, _ := k.master("")
+	addr, log := k.master("")
 	there := &lockedLog{}
 	comms := world(t, ctx, addr, 2, func(id int, o *core.Options) {
 		o.Security.File, o.Logger = k.file("gpu-"+string(rune('0'+id)), secure.Peer), slog.New(slog.NewTextHandler(there, nil))
 	})
 	sums(t, ctx, comms)
 	there.has(t, "renew credential", "peer gpu-0", "peer gpu-1", "expires at")
+	log.has(t, "renew credential", "master head", "expires at", "no authority at hand")
 	sums(t, ctx, comms)
 }
