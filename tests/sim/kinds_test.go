@@ -81,6 +81,7 @@ type arguments struct {
 	keep    uint  // ... whose outputs are to be preserved
 	odd     int   // calls another collective; -1: nobody
 	how     difference
+	mates   []int // those who alone can see with odd how it differs; nobody: the master does
 	other   *arguments
 }
 
@@ -152,11 +153,16 @@ func (w *world) differ(a *arguments) *arguments {
 	case lists:
 		b.counts[another()]++
 	case pairs:
+		mate := a.root
+		if a.kind == plan.AllToAll || a.odd == a.root {
+			mate = another()
+		}
+		a.mates = []int{mate}
 		switch {
 		case a.kind == plan.AllToAll:
-			b.counts[a.odd*a.n+another()]++
+			b.counts[a.odd*a.n+mate]++
 		case a.odd == a.root:
-			b.counts[another()]++
+			b.counts[mate]++
 		default:
 			b.counts[a.odd]++
 		}
@@ -167,6 +173,7 @@ func (w *world) differ(a *arguments) *arguments {
 		for to == from {
 			to = another()
 		}
+		a.mates = []int{from, to}
 		a.counts[from]++
 		b.counts = slices.Clone(a.counts)
 		b.counts[from]--

@@ -113,7 +113,13 @@ func (p *peer) callOther(then func()) {
 			w.failf("peer %d: launch: %v", p.id, d.Err)
 		}
 	})
-	p.awaitOne(o, func([]uint64) { then() })
+	p.awaitOne(o, func([]uint64) {
+		if o.refused && p.m.View().LocalWorldSize > 1 { // given up before its launch, and the others count on it
+			p.leave()
+			return
+		}
+		then()
+	})
 }
 
 // failed checks the error of a collective that has failed: of a kind that says what to do.
@@ -210,8 +216,8 @@ func (b *book) checkOther(w *world, op *op) {
 		jobs = append(jobs, j)
 	}
 	if a := op.occasion.arguments; a.odd >= 0 {
-		if !op.occasion.complete(w, op) {
-			return // the one that differs may have gone before it could say so
+		if op.p.without(members[a.odd]) || slices.ContainsFunc(a.mates, func(i int) bool { return op.p.without(members[i]) }) {
+			return // one that differs, or that alone could see it, may have gone before it could say so
 		}
 		w.failf("peer %d: a %v succeeded that peers have called with different %s", op.p.id, a.kind, differenceNames[a.how])
 		return
@@ -222,6 +228,12 @@ func (b *book) checkOther(w *world, op *op) {
 	if what := op.job.wrong(jobs, ringOf(op.ring, members)); what != "" {
 		w.failf("peer %d: %v of %d, root %d: %s", op.p.id, op.job.a.kind, len(members), op.job.a.root, what)
 	}
+}
+
+// without reports whether a member is gone, as far as p can know.
+func (p *peer) without(u wire.UUID) bool {
+	o := p.w.byUUID(u)
+	return o.over || o.dead || slices.Contains(p.dropped, u)
 }
 
 // metered reports whether the time of op tells the rate of a link of the ring.

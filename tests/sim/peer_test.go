@@ -27,8 +27,9 @@ type peer struct {
 	lostPower bool // ... without a word
 	over      bool // the session ended
 	stopped   bool
-	suspect   bool // was stopped or cut off: it may be dropped
-	met       bool // has heard what others heard as well: how something ended that they did together
+	suspect   bool        // was stopped or cut off: it may be dropped
+	met       bool        // has heard what others heard as well: how something ended that they did together
+	dropped   []wire.UUID // of whom the master has told it so
 	backlog   []func()
 	tickAt    time.Duration
 
@@ -202,6 +203,9 @@ func (p *peer) packet(pkt wire.Packet) {
 			return
 		}
 		p.uuid = r.UUID
+	}
+	if d, ok := pkt.(wire.M2CPeerDropped); ok {
+		p.dropped = append(p.dropped, d.UUID)
 	}
 	p.step(pfsm.PacketIn{Packet: pkt})
 }
