@@ -216,8 +216,8 @@ func (b *book) checkOther(w *world, op *op) {
 		jobs = append(jobs, j)
 	}
 	if a := op.occasion.arguments; a.odd >= 0 {
-		if op.p.without(members[a.odd]) || slices.ContainsFunc(a.mates, func(i int) bool { return op.p.without(members[i]) }) {
-			return // one that differs, or that alone could see it, may have gone before it could say so
+		if op.unseen(members) {
+			return
 		}
 		w.failf("peer %d: a %v succeeded that peers have called with different %s", op.p.id, a.kind, differenceNames[a.how])
 		return
@@ -228,6 +228,23 @@ func (b *book) checkOther(w *world, op *op) {
 	if what := op.job.wrong(jobs, ringOf(op.ring, members)); what != "" {
 		w.failf("peer %d: %v of %d, root %d: %s", op.p.id, op.job.a.kind, len(members), op.job.a.root, what)
 	}
+}
+
+// unseen reports whether of the members that are left none can see that they have called
+// different things: who differs may have gone before it could say so, or all others, or the
+// only one who could see it.
+func (op *op) unseen(members []wire.UUID) bool {
+	a, others := op.occasion.arguments, 0
+	for i, u := range members {
+		gone := op.p.without(u)
+		if gone && (i == a.odd || slices.Contains(a.mates, i)) {
+			return true
+		}
+		if !gone && i != a.odd {
+			others++
+		}
+	}
+	return others == 0
 }
 
 // without reports whether a member is gone, as far as p can know.

@@ -90,12 +90,8 @@ func (w *world) strikeMaster(f fault) {
 	case killBoth:
 		down := w.outage()
 		if p := w.victim(); p != nil {
-			w.tracef("FAULT: peer %d is killed with the master", p.id)
-			w.heirs.lost++
-			w.unheard(p)
-			w.heirs.unmissed = w.heirs.unmissed || !w.misses(p)
+			w.diesWith(p)
 			down = max(down, 6*time.Millisecond) // connections have ended when it is missed
-			p.exit()
 		}
 		w.killMaster(w.divide(m, f.share, w.within(endsWithin)), down)
 	case replaceMaster:
@@ -112,6 +108,15 @@ func (w *world) strikeMaster(f fault) {
 		w.cutMasterOff(f.share)
 	}
 	w.someoneLeaves()
+}
+
+// diesWith has p die together with the master.
+func (w *world) diesWith(p *peer) {
+	w.tracef("FAULT: peer %d is killed with the master", p.id)
+	w.heirs.lost++
+	w.unheard(p)
+	w.heirs.unmissed = w.heirs.unmissed || !w.misses(p)
+	p.exit()
 }
 
 // outage is for how long there is no master.
