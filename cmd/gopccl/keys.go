@@ -350,12 +350,17 @@ func takeUp(cmd *cobra.Command, d *authority.Dir, file string) error {
 	if err != nil {
 		return errs.New(errs.CorruptFile, "take up revocation list", err)
 	}
-	added, err := d.TakeUp(l)
+	added, tokens, err := d.TakeUp(l)
 	if err != nil {
 		return err
 	}
 	for _, what := range added {
 		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked %s\n", what); err != nil {
+			return err
+		}
+	}
+	for _, id := range tokens {
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "withdrew join token %s, of which more may be left than there was: make another one\n", id); err != nil {
 			return err
 		}
 	}

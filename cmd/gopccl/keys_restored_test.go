@@ -23,6 +23,7 @@ func TestKeysRevokeAfterARestore(t *testing.T) {
 	older, err := os.ReadFile(list)
 	require.NoError(t, err)
 	run(exitOK, "issue", "gpu-7", "--out", filepath.Join(tmp, "gpu-7.pem"))
+	run(exitOK, "token", "--out", filepath.Join(tmp, "token"))
 	run(exitOK, "revoke", "gpu-7")
 	newer, err := os.ReadFile(list)
 	require.NoError(t, err)
@@ -31,7 +32,7 @@ func TestKeysRevokeAfterARestore(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, "issued.log")))
 
 	require.Contains(t, run(exitFailed, "revoke", "gpu-7"), "--unlogged")
-	require.Regexp(t, `revoked [0-9a-f]{32}\nrevoked peer gpu-7\nlist 3: 2 taken up from list 2`, run(exitOK, "revoke", "--list", saved))
+	require.Regexp(t, `revoked [0-9a-f]{32}\nrevoked peer gpu-7\nwithdrew join token [0-9a-f]{16}, .*\nlist 3: 2 taken up from list 2`, run(exitOK, "revoke", "--list", saved))
 	require.Contains(t, run(exitOK, "revoke", "--list", saved), "list 3: 0 taken up")
 	require.Contains(t, run(exitOK, "revoke", "--unlogged", "--role", "observer", "board"), "revoked observer board")
 	require.Contains(t, run(exitOK, "revoke", "--unlogged", "4f2a9c01d7e83b564f2a9c01d7e83b56"), "revoked serial 4f2a")

@@ -3,6 +3,7 @@ package authority_test
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
+	"github.com/gopccl/gopccl/internal/authority"
 )
 
 // copied returns what lies in a directory, to be put back.
@@ -58,7 +60,7 @@ func TestRestored(t *testing.T) {
 	}
 	issue("gpu-0")
 	_, other := issue("gpu-9")
-	token := o.token(nil)
+	token, spare := o.token(nil), o.token(func(opt *authority.TokenOptions) { opt.Life = authority.MaxTokenLife })
 	restore := copied(t, o.path)
 	for i := range 100 {
 		issue(fmt.Sprintf("gpu-%d", i+10))
@@ -83,7 +85,7 @@ func TestRestored(t *testing.T) {
 	}
 	require.EqualValues(t, 1, list().Number())
 	_, e, err = o.Enrol(newcomer(t, token, "gpu-3"))
-	require.NoError(t, err, "the use is there again, as docs/security.md says")
+	require.NoError(t, err, "the use is there again until the list is taken up")
 	require.Equal(t, "gpu-3", e.Name)
 	_, err = o.Revoke("gpu-1")
 	require.ErrorIs(t, err, errs.InvalidArgument)
@@ -103,7 +105,7 @@ func TestRestored(t *testing.T) {
 
 	l, err := secure.LoadList(saved)
 	require.NoError(t, err)
-	added, err := o.TakeUp(l)
+	added, ended, err := o.TakeUp(l)
 	require.NoError(t, err)
 	require.Contains(t, newest.Lacks(list()), other, "nothing of its own is lost")
 	require.Contains(t, newest.Lacks(list()), e.Serial, "nor what was renewed")
@@ -111,9 +113,20 @@ func TestRestored(t *testing.T) {
 	require.Contains(t, added, serial)
 	require.Contains(t, added, "peer gpu-1")
 	require.EqualValues(t, 4, list().Number(), "behind both")
-	added, err = o.TakeUp(l)
+	require.Equal(t, []string{hex.EncodeToString(spare.ID[:])}, ended, "the other one has expired")
+	_, _, err = o.Enrol(newcomer(t, spare, "gpu-4"))
+	require.ErrorIs(t, err, authority.ErrNotValid)
+	require.ErrorContains(t, err, "restored from a copy")
+	tokens, err := o.Tokens()
+	require.NoError(t, err)
+	require.Equal(t, "withdrawn", tokens[1].State(noon))
+	fresh := o.token(nil)
+	added, ended, err = o.TakeUp(l)
 	require.NoError(t, err)
 	require.Empty(t, added)
+	require.Empty(t, ended)
+	_, _, err = o.Enrol(newcomer(t, fresh, "gpu-4"))
+	require.NoError(t, err, "one that was made since is good")
 	require.EqualValues(t, 4, list().Number(), "nothing was to be done")
 	_, _, err = o.Renew(lost.Leaf(), id, pub)
 	require.ErrorContains(t, err, "it is revoked")
@@ -141,7 +154,7 @@ func TestRevokeUnlogged(t *testing.T) {
 	require.Equal(t, noon.Add(55*time.Minute), l.Names()[0].Upto, "the later time counts")
 
 	foreign := newOffice(t)
-	_, err = foreign.TakeUp(l)
+	_, _, err = foreign.TakeUp(l)
 	require.ErrorIs(t, err, errs.InvalidArgument)
 	require.ErrorContains(t, err, "not signed by a trusted authority")
 }

@@ -127,8 +127,9 @@ func (d *Dir) revokeUnlogged(add func([]*big.Int, []secure.Denied, time.Time) ([
 
 // TakeUp puts on the list what another list of this authority revokes, which was in force
 // before the directory was restored from a copy. It returns what was not there. The list
-// gets a number behind both.
-func (d *Dir) TakeUp(other *secure.List) (added []string, err error) {
+// gets a number behind both. Join tokens that could be used end, since more may be left of
+// them than there was: it returns their ids.
+func (d *Dir) TakeUp(other *secure.List) (added, tokens []string, err error) {
 	const op = "take up revocation list"
 	err = d.change(func(s *Signer) error {
 		if err := other.SignedBy(s.Trusted()...); err != nil {
@@ -141,6 +142,9 @@ func (d *Dir) TakeUp(other *secure.List) (added []string, err error) {
 		}
 		if added = l.Lacks(other); len(added) == 0 && other.Number() < l.Number() {
 			return nil
+		}
+		if tokens, err = d.withdrawAll(now); err != nil {
+			return err
 		}
 		serials, names := l.Serials(), l.Names()
 		for _, n := range other.Serials() {
@@ -158,7 +162,7 @@ func (d *Dir) TakeUp(other *secure.List) (added []string, err error) {
 		}
 		return d.writeList(op, s, max(l.Number(), other.Number())+1, listed(serials, now), names, now)
 	})
-	return added, err
+	return added, tokens, err
 }
 
 // withRenewed adds the serial numbers of certificates that those of others were renewed by:

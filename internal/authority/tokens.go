@@ -58,6 +58,7 @@ type Token struct {
 	Made    time.Time `json:"made"`
 	Expires time.Time `json:"expires"`
 	Left    int       `json:"left"`
+	Unsure  bool      `json:"unsure,omitempty"` // of what is left: the directory was restored from a copy
 	Role    string    `json:"role"`
 	Name    string    `json:"name"`
 	Groups  []uint32  `json:"groups,omitempty"`
@@ -80,6 +81,8 @@ func (t Token) State(now time.Time) string {
 	switch {
 	case !now.Before(t.Expires):
 		return "expired"
+	case t.Unsure:
+		return "withdrawn"
 	case t.Left <= 0:
 		return "used up"
 	}
@@ -217,6 +220,25 @@ func (d *Dir) Withdraw(id string) (found bool, err error) {
 	return true, d.writeTokens(rest)
 }
 
+// withdrawAll makes the join tokens ones that nobody can use, since it is not known what is
+// left of them, and returns the ids of those that could be used. The caller has the lock.
+func (d *Dir) withdrawAll(now time.Time) (ids []string, err error) {
+	list, err := d.tokens()
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if t := &list[i]; t.State(now) == "valid" {
+			t.Left, t.Unsure = 0, true
+			ids = append(ids, t.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	return ids, d.writeTokens(list)
+}
+
 // Newcomer asks for a certificate with a join token.
 type Newcomer struct {
 	Token [8]byte               // its id
@@ -252,6 +274,8 @@ func (d *Dir) Enrol(n Newcomer) (chain []*x509.Certificate, e Entry, err error) 
 			return fmt.Errorf("%w: it was made under another authority", ErrNotValid)
 		case !now.Before(t.Expires):
 			return fmt.Errorf("%w: it has expired at %s, and the clock of this machine says %s", ErrNotValid, t.Expires.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		case t.Unsure:
+			return fmt.Errorf("%w: the directory was restored from a copy after it was made", ErrNotValid)
 		case again >= 0:
 			for _, der := range t.Given[again].Chain {
 				cert, err := x509.ParseCertificate(der)

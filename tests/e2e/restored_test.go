@@ -66,7 +66,7 @@ func TestRestoredAuthority(t *testing.T) {
 	require.NoError(t, err)
 	l, err := secure.ParseList(newer)
 	require.NoError(t, err)
-	added, err := d.TakeUp(l)
+	added, _, err := d.TakeUp(l)
 	require.NoError(t, err)
 	require.Contains(t, added, "peer gpu-3")
 	log.has(t, "number=3")
