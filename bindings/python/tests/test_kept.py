@@ -188,7 +188,7 @@ def test_a_limit_that_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_session, "Communicator", late)
     session = _session.Session(0, 2, False, lambda *_: None)
-    master, address = _session.start_master()
+    master, address = _session.start_master(True)
     with pytest.raises(Failure, match="timed out after 7000ms"):
         session.form(address, 1, timedelta(seconds=7), left=0.0)
     assert session.comm is None
