@@ -160,6 +160,7 @@ def test_an_abort_waits_for_no_launch(four: Ranks, monkeypatch: pytest.MonkeyPat
 
 def test_new_sessions_have_time(four: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kept ones come to nothing, not all of the limit has gone into them."""
+    monkeypatch.setattr(_session, "_GRACE", 10.0)  # a busy machine may take longer to end a membership
     assert four.meet([0, 1]) == [2.0] * 2
     form, left = _session.Session.form, []
 
