@@ -36,6 +36,10 @@ func (p *peer) synchronize() {
 		if p.ended(d.Err) {
 			return
 		}
+		if errors.Is(d.Err, errs.Canceled) {
+			p.synchronize() // it was given up before its vote
+			return
+		}
 		if d.Err != nil {
 			if !errors.Is(d.Err, errs.TransferFailed) {
 				p.w.failf("peer %d: sync: %v", p.id, d.Err)
@@ -314,6 +318,10 @@ func (p *peer) optimize(then func()) {
 		if p.ended(d.Err) {
 			return
 		}
+		if errors.Is(d.Err, errs.Canceled) {
+			p.optimize(then)
+			return
+		}
 		if d.Err != nil {
 			p.w.failf("peer %d: optimize: %v", p.id, d.Err)
 		}
@@ -368,6 +376,10 @@ func (p *peer) update() {
 		if p.ended(d.Err) {
 			return
 		}
+		if errors.Is(d.Err, errs.Canceled) {
+			p.update()
+			return
+		}
 		if d.Err != nil {
 			p.w.failf("peer %d: update: %v", p.id, d.Err)
 		}
@@ -383,7 +395,7 @@ func (p *peer) drain() {
 			p.w.collector.drained++
 			p.exit()
 			p.comeBack()
-		case errors.Is(d.Err, errs.Busy), errors.Is(d.Err, errs.NoSharedStateAvailable):
+		case errors.Is(d.Err, errs.Busy), errors.Is(d.Err, errs.NoSharedStateAvailable), errors.Is(d.Err, errs.Canceled) && !p.over:
 			p.leave()
 		case p.outlawed(), p.w.excuses(p):
 			p.ended(d.Err)
