@@ -51,6 +51,7 @@ type order struct {
 	State    string        // directory of a master; "": none
 
 	Peers, Self string // all masters of the run, where they talk, and which of them it is
+	Listen      string // where it listens for the others; "": at Self
 }
 
 // report is one line that a child prints.

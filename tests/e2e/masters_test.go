@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,13 +23,13 @@ func init() { roles["one-of-masters"] = oneOfMasters }
 
 // oneOfMasters is what gopccl master --peers does.
 func oneOfMasters(ctx context.Context, o order, say func(report)) error {
-	n, err := node.New(node.Options{Masters: strings.Split(o.Peers, ","), Self: o.Self, Dir: o.State, Logger: childLogger(o.ID)})
+	n, err := node.New(node.Options{Masters: strings.Split(o.Peers, ","), Self: o.Self, Listen: o.Listen, Dir: o.State, Logger: childLogger(o.ID)})
 	if err != nil {
 		return err
 	}
 	defer n.Close()
 	for {
-		m, err := newMaster(core.MasterOptions{Listen: o.Master, Authority: speaking{n, say}, Logger: childLogger(o.ID)})
+		m, err := newMaster(core.MasterOptions{Listen: o.Master, Authority: speaking{n, say}, HeartbeatInterval: o.Silence / 4, HeartbeatTimeout: o.Silence, Logger: childLogger(o.ID)})
 		if err != nil {
 			return err
 		}
@@ -63,6 +64,7 @@ type council struct {
 	leads   chan report // of all
 	lost    chan report
 	term    uint64
+	known   []string // where peers find them; nil: where they listen
 }
 
 // freeAddresses are on the loopback interface. Nobody else takes them while a master is gone.
@@ -133,9 +135,25 @@ func (c *council) leader() int {
 	}
 }
 
+// givesUp waits until a master says that it leads no longer.
+func (c *council) givesUp(at int) {
+	c.t.Helper()
+	for limit, lost := time.After(patience), -1; lost != at; {
+		select {
+		case r := <-c.lost:
+			lost = r.ID
+		case <-limit:
+			c.t.Fatalf("it goes on to lead\n%s", autopsy(c.masters))
+		}
+	}
+}
+
 // endpoints are the masters' addresses for peers.
 func (c *council) endpoints() string {
-	var list []string
+	list := slices.Clone(c.known)
+	if list != nil {
+		return strings.Join(list, ",")
+	}
 	for _, o := range c.orders {
 		list = append(list, o.Master)
 	}
