@@ -237,7 +237,7 @@ func TestOldCopyOfTheDirectory(t *testing.T) {
 // with that.
 func TestNewcomersWaitForASlowDisk(t *testing.T) {
 	at := newHelmsman()
-	s, err := New(Options{Lead: Lead{State: t.TempDir()}})
+	s, err := New(Options{Lead: Lead{State: scratch.Dir(t)}})
 	require.NoError(t, err)
 	s.helm.authority = at
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
