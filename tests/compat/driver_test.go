@@ -2,6 +2,7 @@ package compat
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/quorum/node"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
 	"github.com/gopccl/gopccl/tests/internal/issued"
@@ -34,6 +36,7 @@ type driver struct {
 	comm   *core.Communicator
 	master *core.Master
 	served chan error
+	one    *node.Node // of several masters
 	flying map[uint64]flight
 }
 
@@ -44,6 +47,14 @@ type flight struct {
 
 // resumeEnv has the sessions of a driver go on with another master.
 const resumeEnv = "GOPCCL_TEST_RESUME"
+
+// mastersEnv makes the master of a driver one of several: where these talk, separated by
+// commas, which of them it is, and its directory. knownEnv are the masters that a peer of ours
+// knows.
+const (
+	mastersEnv = "GOPCCL_TEST_MASTERS"
+	knownEnv   = "GOPCCL_TEST_KNOWN"
+)
 
 // tlsEnv is the port of a gopccl master for the peers that are in TLS; the other one is for
 // PCCL's. "": all are in plaintext.
@@ -115,8 +126,11 @@ func (d *driver) obey(command, args string) error {
 		}
 		return d.answer(command, d.runMaster(fmt.Sprintf("%s:%d", ip, port)))
 	case "mstop":
-		err := d.master.Close()
-		return d.answer(command, errors.Join(err, <-d.served))
+		err := errors.Join(d.master.Close(), <-d.served)
+		if d.one != nil {
+			d.one.Close()
+		}
+		return d.answer(command, err)
 	case "comm":
 		var ip string
 		var port int
@@ -131,7 +145,7 @@ func (d *driver) obey(command, args string) error {
 			issued.Peer(&d.opt.Security)
 			d.opt.Security.PCCLGroups = []uint32{0}
 		}
-		d.opt.Master, d.opt.Logger = fmt.Sprintf("%s:%d", ip, port), d.log
+		d.opt.Master, d.opt.Logger = cmp.Or(os.Getenv(knownEnv), fmt.Sprintf("%s:%d", ip, port)), d.log
 		d.opt.Probe.Duration, d.opt.Probe.Connections = 200*time.Millisecond, 1
 		return d.answer(command, nil)
 	case "connect":
@@ -206,6 +220,13 @@ func (d *driver) runMaster(addr string) error {
 		issued.Master(&o.Security)
 		o.Security.PCCLListen, o.Security.PCCLGroups = addr, []uint32{0}
 		o.Security.PCCLNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	}
+	if one := strings.Fields(os.Getenv(mastersEnv)); len(one) > 0 {
+		n, err := node.New(node.Options{Masters: strings.Split(one[0], ","), Self: one[1], Dir: one[2], Logger: d.log})
+		if err != nil {
+			return err
+		}
+		o.Authority, d.one = n, n
 	}
 	m, err := core.NewMaster(o)
 	if err != nil {

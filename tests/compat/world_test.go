@@ -36,8 +36,9 @@ const callLimit = 150 * time.Second
 type world struct {
 	t          testing.TB
 	original   *pccl.Driver
-	resumes    bool // our peers go on with another master
-	tls        int  // port for our peers, which are in TLS; 0: they are not
+	resumes    bool     // our peers go on with another master
+	env        []string // of our processes that are started from now on
+	tls        int      // port for our peers, which are in TLS; 0: they are not
 	masterKind kind
 	master     *pccl.Process
 	port       int
@@ -64,13 +65,7 @@ func newWorld(t testing.TB, master kind) *world { return worldOf(t, master, fals
 // worldOf makes a world in which everything that is ours is in TLS, or nothing.
 func worldOf(t testing.TB, master kind, tls bool) *world {
 	t.Helper()
-	turns.compute()
-	t.Cleanup(turns.done)
-	w := &world{
-		t: t, original: pccl.Require(t), masterKind: master,
-		rings: map[uint32][]ring{}, revision: map[uint32]uint64{},
-		rng: rand.New(rand.NewPCG(1, uint64(len(t.Name())))), began: time.Now(),
-	}
+	w := emptyWorld(t, master)
 	// The port is free when it is chosen; where another process takes it first, the master says so.
 	for range 10 {
 		free, err := ports.Free(2)
@@ -88,6 +83,18 @@ func worldOf(t testing.TB, master kind, tls bool) *world {
 	}
 	t.Fatal("no port for the master")
 	return nil
+}
+
+// emptyWorld makes a world without a master.
+func emptyWorld(t testing.TB, master kind) *world {
+	t.Helper()
+	turns.compute()
+	t.Cleanup(turns.done)
+	return &world{
+		t: t, original: pccl.Require(t), masterKind: master,
+		rings: map[uint32][]ring{}, revision: map[uint32]uint64{},
+		rng: rand.New(rand.NewPCG(1, uint64(len(t.Name())))), began: time.Now(),
+	}
 }
 
 // lap logs how long a part of the script took.
@@ -111,6 +118,7 @@ func (w *world) start(k kind, name string) *pccl.Process {
 		if w.resumes {
 			cmd.Env = append(cmd.Env, resumeEnv+"=1")
 		}
+		cmd.Env = append(cmd.Env, w.env...)
 	}
 	p, err := pccl.Start(name, cmd, callLimit)
 	require.NoError(w.t, err)
