@@ -106,10 +106,13 @@ func (p *peer) preflight(e pfsm.Preflight) {
 		return
 	}
 	var failed []wire.UUID
-	todo := e.Peers
+	todo, lonely := e.Peers, true // all of them are out of reach for good
 	var next func()
 	next = func() {
 		if len(todo) == 0 {
+			if lonely && !p.m.View().Connected {
+				p.suspect = true // of two neither can tell whose fault it is
+			}
 			p.step(pfsm.Preflighted{Number: e.Number, Failed: failed})
 			return
 		}
@@ -118,6 +121,7 @@ func (p *peer) preflight(e pfsm.Preflight) {
 			w.after(200*time.Millisecond, p, next)
 			return
 		}
+		lonely = lonely && target.mesh.deaf
 		if target.stopped || target.lostPower || !w.reaches(p, target) {
 			failed = append(failed, todo[0].UUID)
 			left := w.heirs.on && (target.dead || target.over) // the master may read that later than this
