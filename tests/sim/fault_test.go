@@ -223,7 +223,10 @@ func (w *world) cornered(p *peer) bool {
 			members = g.Members
 		}
 	}
-	for _, c := range books.Clients { // those whose loss of power it has not noticed show nobody that they are reached
+	for _, c := range books.Clients { // those whose loss of power it has not noticed show no newcomer that it reaches anybody
+		if p.m.View().Connected {
+			break
+		}
 		if o := w.byUUID(c.UUID); o != nil && o.group == p.group && o.lostPower && c.Phase == mfsm.Accepted {
 			members--
 		}
