@@ -24,7 +24,7 @@ func TestInAContainersNetwork(t *testing.T) {
 	defer n.Close()
 	inside := exec.Command(binary, "-test.short", "-test.timeout=5m", "-test.run",
 		"Lifetimes|AnyGoroutine|PortForwarding|SeveralNetworks|OneOperationUses|ScheduledProbes|HardKills|Unreachable|Abort|CutLink|Hides|EventsNeed")
-	inside.Dir = filepath.Join("..", "..", "..", "e2e")
+	inside.Dir = filepath.Join("..", "..", "e2e")
 	said, err := inside.StdoutPipe()
 	require.NoError(t, err)
 	inside.Stderr = inside.Stdout
