@@ -57,3 +57,12 @@ func TestUnreachedAreMembers(t *testing.T) {
 	}
 	require.Equal(t, three[2:], w.m.recovery.back[0].report.Broken)
 }
+
+// A newcomer in a round may not reach members that a master has not told of it: what it says puts
+// none of them out.
+func TestNewcomersMissNobody(t *testing.T) {
+	w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two[0])})
+	r := wire.C2MReport{Round: wire.StoodRound{World: 2, Groups: 1}, Call: wire.ReportedCall{Step: wire.StepRing, Decision: 10, Failed: two[:1]}, Broken: two[:1]}
+	w.returns(two[1], r)
+	require.Equal(t, 5*time.Second+returnTime, w.m.until(w.m.survey())-w.m.recovery.since)
+}

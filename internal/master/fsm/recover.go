@@ -414,8 +414,10 @@ func (m *Machine) look() (gs []*newest) {
 		}
 		here[b.c.uuid] = b
 		g, s := of(b.group), &b.report.Round
-		for _, u := range b.report.Broken {
-			g.note(u).broken++
+		if slices.Contains(g.all, b.c.uuid) { // a newcomer may not reach members that have not heard of it
+			for _, u := range b.report.Broken {
+				g.note(u).broken++
+			}
 		}
 		if s.Decision == g.round {
 			for _, u := range s.Gone {
