@@ -166,9 +166,13 @@ func TestBugsOfCollectivesAreFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(within) {
 				w := troubled(seed+1, bug)
-				if bug == lossUnseen { // few cuts hit what is on its way
+				switch bug {
+				case lossUnseen: // few cuts hit what is on its way
 					w = collecting(8, bug, plan.AllToAll, 4, 2)
 					w.faults = []fault{{at: 80 + int(seed), kind: cutPeers}}
+				case extentForgotten: // few lists of counts have the same sum
+					w = collecting(seed+1, bug, plan.Gather, 3+int(seed%3), 6)
+					w.plan.alone = true
 				}
 				if failure := w.run(); failure != "" {
 					t.Logf("seed %d: %s", seed+1, failure)
