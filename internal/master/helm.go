@@ -19,8 +19,9 @@ import (
 const (
 	opRun = "run master"
 	// standby is how long connections wait at the start where another master may lead, before
-	// they are closed, and askLeader how often it is looked for.
-	standby   = time.Second
+	// they are closed, and askLeader how often it is looked for. A peer whose master was killed
+	// comes to the next one, which may lead, only after that.
+	standby   = 100 * time.Millisecond
 	askLeader = 10 * time.Millisecond
 	// maxEarly bounds what an operator can say to a master that does not lead.
 	maxEarly = 1024
