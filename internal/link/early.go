@@ -276,7 +276,7 @@ func (r *Receiver) readEarly(head transport.Header) (*Early, error) {
 // They are stale if to is nil. An error is a reason to close the connection that
 // they came from; the sink has heard of it.
 func (h *Hub) Replay(x *Early, to Sink) (err error) {
-	q := &Receiver{h: h, peer: x.r.peer, number: x.r.number, conn: still{}}
+	q := &Receiver{h: h, peer: x.r.peer, ident: x.r.ident, conn: still{}}
 	q.rd = transport.NewReader(&stored{parts: x.parts}, 0)
 	if to != nil {
 		q.scratch = h.cfg.Pool.Get(min(x.largest, h.cfg.FrameBytes) + ScratchExtra)

@@ -74,6 +74,7 @@ type Hub struct {
 	mu      invariants.Mutex
 	changed *sync.Cond // a connection came or closed, a round began or ended, the hub closed
 	closed  bool
+	ids     uint64                    // of connections
 	tx      map[wire.UUID][]*Sender   // pools are replaced and never changed
 	rx      map[wire.UUID][]*Receiver // as those
 	strange []*Receiver               // of peers that no Retain has named, oldest first
@@ -83,6 +84,12 @@ type Hub struct {
 
 	survey *survey
 	work   work
+}
+
+// ident names a connection.
+type ident struct {
+	number uint32 // in its pool
+	id     uint64 // among all that the hub has had
 }
 
 // work counts the operations under way of every room that uses a hub.
@@ -212,6 +219,8 @@ func (h *Hub) AddSender(peer wire.UUID, number uint32, conn net.Conn, features F
 		return
 	}
 	dropped := pool[number:]
+	h.ids++
+	s.id = h.ids
 	h.tx[peer] = append(pool[:number:number], s)
 	if s.gauge.flow != nil {
 		h.survey.far = append(h.survey.far, s)
@@ -238,6 +247,8 @@ func (h *Hub) AddReceiver(peer wire.UUID, number uint32, conn net.Conn) {
 		return
 	}
 	dropped := pool[number:]
+	h.ids++
+	r.id = h.ids
 	h.rx[peer] = append(pool[:number:number], r)
 	crowded := h.evictFor(r)
 	h.wg.Add(1) // of the reader, so that Close waits for what follows

@@ -16,9 +16,9 @@ import (
 
 // Receiver is one accepted connection and its reader goroutine.
 type Receiver struct {
-	h      *Hub
-	peer   wire.UUID
-	number uint32
+	h    *Hub
+	peer wire.UUID
+	ident
 	conn   net.Conn
 	since  time.Time
 	closed atomic.Bool
@@ -49,7 +49,7 @@ var past = time.Unix(1, 0)
 var ErrStopped = errors.New("operation aborted")
 
 func newReceiver(h *Hub, peer wire.UUID, number uint32, conn net.Conn) *Receiver {
-	r := &Receiver{h: h, peer: peer, number: number, conn: conn, since: time.Now(), rd: transport.NewReader(transport.Source(conn), headerBuffer)}
+	r := &Receiver{h: h, peer: peer, ident: ident{number: number}, conn: conn, since: time.Now(), rd: transport.NewReader(transport.Source(conn), headerBuffer)}
 	r.rd.BeforeRead = r.flush
 	r.mu.Rank(RankConn, "Receiver.mu")
 	return r
@@ -57,6 +57,12 @@ func newReceiver(h *Hub, peer wire.UUID, number uint32, conn net.Conn) *Receiver
 
 // Peer returns the peer that frames come from.
 func (r *Receiver) Peer() wire.UUID { return r.peer }
+
+// Number is the place of the connection in its pool.
+func (r *Receiver) Number() uint32 { return r.number }
+
+// ID names the connection among all that the hub has had; later ones have higher numbers.
+func (r *Receiver) ID() uint64 { return r.id }
 
 // Closed reports whether the connection has ended.
 func (r *Receiver) Closed() bool { return r.closed.Load() }

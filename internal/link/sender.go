@@ -32,9 +32,9 @@ const (
 // Sender is one connection to a peer. The holder of busy owns the batch and the
 // right to write: the sender's goroutine, or for a moment another one.
 type Sender struct {
-	h        *Hub
-	peer     wire.UUID
-	number   uint32
+	h    *Hub
+	peer wire.UUID
+	ident
 	conn     net.Conn
 	try      transport.TryWriter // nil: only the sender's goroutine writes
 	all      transport.VecWriter // nil: large batches wait for the sender's goroutine
@@ -80,7 +80,7 @@ type fault struct {
 
 func newSender(h *Hub, peer wire.UUID, number uint32, conn net.Conn, features Features) *Sender {
 	s := &Sender{
-		h: h, peer: peer, number: number, conn: conn, features: features, try: transport.NonBlocking(conn),
+		h: h, peer: peer, ident: ident{number: number}, conn: conn, features: features, try: transport.NonBlocking(conn),
 		echo: make(chan uint64, 1), gone: make(chan struct{}),
 		batch: make([]Frame, 0, maxBatch), stage: make([]byte, 0, inlineBytes),
 		parts: make([][]byte, 0, 3*maxBatch),
@@ -94,6 +94,9 @@ func newSender(h *Hub, peer wire.UUID, number uint32, conn net.Conn, features Fe
 
 // Peer returns the peer that frames go to.
 func (s *Sender) Peer() wire.UUID { return s.peer }
+
+// ID names the connection among all that the hub has had; later ones have higher numbers.
+func (s *Sender) ID() uint64 { return s.id }
 
 // Features returns what the peer announced.
 func (s *Sender) Features() Features { return s.features }

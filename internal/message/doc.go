@@ -7,9 +7,9 @@
 // memory. A receiver matches offers with receives of the same tag in the order in which
 // they came. It says done when all of a message is there, and only then the send ends.
 //
-// Nothing waits for a member that has gone: the end of a connection fails what uses it,
-// Lost what concerns a member that the master has named as gone, and the end of an
-// epoch everything. Offers name their epoch, so that none outlives it.
+// What becomes of a message, and when nothing waits for a member any more, is decided by
+// package fsm. Here are the bytes of its words (route.go), a source for those to each
+// member, and a source or a sink for the data of each message (transfer.go).
 //
 // Locks: Engine.mu inside link.Sender.mu; nothing else nests. It is never held while the
 // hub or a connection is called, other than to interrupt a read.

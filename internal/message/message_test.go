@@ -18,6 +18,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/message/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -26,6 +27,11 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 60 * time.Second
+
+var (
+	together = fsm.Defaults().Together
+	maxOpen  = fsm.Defaults().Open
+)
 
 var errTest = errors.New("the test gave up")
 
@@ -48,14 +54,14 @@ func (nobody) ReceiverLost(*link.Receiver, error) {}
 
 // world is a group in one process.
 type world struct {
-	t   *testing.T
+	t   testing.TB
 	ids []wire.UUID
 	eng []*Engine
 	// By from and to: the sender's end and the receiver's.
 	near, far map[[2]int]*transporttest.Conn
 }
 
-func newWorld(t *testing.T, n int, o transporttest.Options) *world {
+func newWorld(t testing.TB, n int, o transporttest.Options) *world {
 	w := &world{t: t, near: map[[2]int]*transporttest.Conn{}, far: map[[2]int]*transporttest.Conn{}}
 	for i := range n {
 		w.ids = append(w.ids, uuid(i))
@@ -68,10 +74,7 @@ func newWorld(t *testing.T, n int, o transporttest.Options) *world {
 	for i := range n {
 		for k := range n {
 			if i != k {
-				a, b := transporttest.Pair(o)
-				w.near[[2]int{i, k}], w.far[[2]int{i, k}] = a, b
-				w.eng[k].hub.AddReceiver(w.ids[i], 0, b)
-				w.eng[i].hub.AddSender(w.ids[k], 0, a, link.Features{Native: true, Flows: true})
+				w.connect(i, k, o)
 			}
 		}
 	}
@@ -82,6 +85,14 @@ func newWorld(t *testing.T, n int, o transporttest.Options) *world {
 		}
 	})
 	return w
+}
+
+// connect gives i a connection to k, in the place of the one before.
+func (w *world) connect(i, k int, o transporttest.Options) {
+	a, b := transporttest.Pair(o)
+	w.near[[2]int{i, k}], w.far[[2]int{i, k}] = a, b
+	w.eng[k].hub.AddReceiver(w.ids[i], 0, b)
+	w.eng[i].hub.AddSender(w.ids[k], 0, a, link.Features{Native: true, Flows: true})
 }
 
 func (w *world) round(i int, epoch uint64) {
@@ -149,9 +160,8 @@ func (w *world) quiet() {
 			return true
 		}, patience, time.Millisecond, "a source stays attached")
 		e.mu.Lock()
-		require.Empty(w.t, e.held)
-		for _, c := range e.links {
-			require.Equal(w.t, allowance{}, c.open)
+		for _, u := range w.ids {
+			require.Equal(w.t, fsm.Load{}, e.m.Load(u))
 		}
 		e.mu.Unlock()
 	}
@@ -162,7 +172,7 @@ func TestMessagesArrive(t *testing.T) {
 	defer invariants.WatchLocks()()
 	for _, o := range []transporttest.Options{{}, {Buffer: 999, Piece: 333}} {
 		w := newWorld(t, 2, o)
-		for i, n := range []int{0, 1, 4 << 10, Together, Together + 1, 300_001} {
+		for i, n := range []int{0, 1, 4 << 10, together, together + 1, 300_001} {
 			for _, sendFirst := range []bool{true, false} {
 				data, got := pattern(n, i), make([]byte, n)
 				var s, r *Transfer
@@ -187,7 +197,7 @@ func TestMessagesKeepTheirOrder(t *testing.T) {
 	w := newWorld(t, 2, transporttest.Options{})
 	const n = 60
 	var all []*Transfer
-	size := func(i int) int { return []int{10, Together, Together + 5}[i%3] }
+	size := func(i int) int { return []int{10, together, together + 5}[i%3] }
 	for i := range n {
 		all = append(all, w.send(0, 1, uint64(i%2), pattern(size(i), i)))
 	}
@@ -283,7 +293,7 @@ func TestConnectionsThatEnd(t *testing.T) {
 	for cut := 0; cut < 220_000; cut += 9_973 {
 		for _, way := range [][2]int{{0, 1}, {1, 0}} {
 			w := newWorld(t, 2, transporttest.Options{Buffer: 3000})
-			w.eng[0].patience, w.eng[1].patience = 5*time.Millisecond, 5*time.Millisecond
+			w.eng[0].m.Patience, w.eng[1].m.Patience = 5*time.Millisecond, 5*time.Millisecond
 			s := w.send(0, 1, 1, pattern(200_000, 1))
 			small := w.send(0, 1, 2, pattern(100, 1))
 			r := w.recv(1, 0, 1, make([]byte, 200_000))
@@ -302,6 +312,25 @@ func TestConnectionsThatEnd(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What was offered over a connection that has ended is not received any more: its sender
+// has failed, and would answer nothing.
+func TestOffersEndWithTheirConnection(t *testing.T) {
+	w := newWorld(t, 2, transporttest.Options{})
+	for _, n := range []int{10, 1 << 20} {
+		s := w.send(0, 1, 1, make([]byte, n))
+		require.Eventually(t, func() bool { return w.eng[1].State().Offers > 0 }, patience, time.Millisecond)
+		w.far[[2]int{0, 1}].Close()
+		_, err := w.ends(s)
+		require.ErrorIs(t, err, errs.RankConnectionLost)
+		require.Eventually(t, func() bool { return w.eng[1].State().Offers == 0 }, patience, time.Millisecond)
+
+		r := w.recv(1, 0, 1, make([]byte, n)) // of the one that is sent again
+		w.connect(0, 1, transporttest.Options{})
+		w.ok(w.send(0, 1, 1, make([]byte, n)), r)
+	}
+	w.quiet()
 }
 
 // A member that has a message and leaves says so: its last word counts, though the news
@@ -348,7 +377,7 @@ func TestFlush(t *testing.T) {
 func (t *Transfer) matched() bool {
 	t.e.mu.Lock()
 	defer t.e.mu.Unlock()
-	return t.number > 0
+	return t.Number() > 0
 }
 
 // cutAfter ends the connection of a way when s has sent so many bytes, or is over.
@@ -361,7 +390,7 @@ func (w *world) cutAfter(way [2]int, bytes int, s *Transfer) {
 		}
 		s.e.mu.Lock()
 		defer s.e.mu.Unlock()
-		return s.out.pos >= min(bytes, 200_000)
+		return s.Moved() >= min(bytes, 200_000)
 	}, patience, 10*time.Microsecond)
 	w.far[way].Close()
 }
@@ -369,7 +398,7 @@ func (w *world) cutAfter(way [2]int, bytes int, s *Transfer) {
 // A member that the master names as gone ends what waits for it, and receives from any.
 func TestMembersThatLeave(t *testing.T) {
 	w := newWorld(t, 3, transporttest.Options{})
-	w.eng[0].patience = 5 * time.Millisecond // its connections stay
+	w.eng[0].m.Patience = 5 * time.Millisecond // its connections stay
 	gone := []*Transfer{w.recv(0, 1, 1, make([]byte, 4)), w.recv(0, -1, 2, make([]byte, 4)), w.send(0, 1, 3, make([]byte, 4))}
 	stays := w.recv(0, 2, 1, make([]byte, 4))
 	w.eng[0].Lost(w.ids[1], errTest)
@@ -424,17 +453,17 @@ func TestRoundsEndMessages(t *testing.T) {
 func TestTooManyMessages(t *testing.T) {
 	w := newWorld(t, 2, transporttest.Options{})
 	var all []*Transfer
-	for range MaxOpen {
-		all = append(all, w.send(0, 1, 1, make([]byte, Together)))
+	for range maxOpen {
+		all = append(all, w.send(0, 1, 1, make([]byte, together)))
 	}
 	_, err := w.eng[0].Send(w.ids[1], 1, 1, nil)
 	require.ErrorIs(t, err, errs.Busy)
-	require.Eventually(t, func() bool { return w.eng[1].State().Offers == MaxOpen }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return w.eng[1].State().Offers == maxOpen }, patience, time.Millisecond)
 	w.eng[1].mu.Lock()
-	require.LessOrEqual(t, w.eng[1].held[w.ids[0]].bytes, maxAhead)
+	require.LessOrEqual(t, w.eng[1].m.Load(w.ids[0]).HeldBytes, fsm.Defaults().Ahead)
 	w.eng[1].mu.Unlock()
-	for range MaxOpen {
-		all = append(all, w.recv(1, 0, 1, make([]byte, Together)))
+	for range maxOpen {
+		all = append(all, w.recv(1, 0, 1, make([]byte, together)))
 	}
 	w.ok(all...)
 	w.quiet()
@@ -447,33 +476,42 @@ func TestHostileMessages(t *testing.T) {
 		transport.Header{Payload: len(payload), Tag: 1, Stream: stream}.Put((*[transport.HeaderSize]byte)(b))
 		return append(b, payload...)
 	}
-	offer := func(what byte, size uint64, data int) []byte {
-		return append(offerHead(what, 1, size), make([]byte, data)...)
+	offer := func(what fsm.What, size, data int) []byte {
+		return append(appendHead(nil, fsm.Frame{What: what, Epoch: 1, Size: uint64(size)}), make([]byte, data)...)
+	}
+	const another = "another connection of the pool"
+	number := func(name string) uint32 {
+		if name == another {
+			return 1
+		}
+		return 0
 	}
 	flood := []byte{}
 	for i := range 20 {
-		flood = append(flood, frame(mark|uint64(100+i), offer(together, Together, Together)...)...)
+		flood = append(flood, frame(mark|uint64(100+i), offer(fsm.OfferWhole, together, together)...)...)
 	}
 	many := []byte{}
-	for i := range MaxOpen + 1 {
-		many = append(many, frame(mark|uint64(100+i), offer(wantsTake, 1<<20, 0)...)...)
+	for i := range maxOpen + 1 {
+		many = append(many, frame(mark|uint64(100+i), offer(fsm.OfferBare, 1<<20, 0)...)...)
 	}
 	for name, b := range map[string][]byte{
 		"unknown":            frame(mark|1, 99),
-		"short offer":        frame(mark|1, together, 0),
-		"offer without data": frame(mark|1, offer(together, 5, 4)...),
-		"large offer":        frame(mark|1, offer(together, Together+1, Together+1)...),
-		"data behind":        frame(mark|1, offer(wantsTake, 5, 4)...),
-		"twice":              slices.Concat(frame(mark|1, offer(wantsTake, 5, 0)...), frame(mark|1, offer(wantsTake, 5, 0)...)),
+		"short offer":        frame(mark|1, byte(fsm.OfferWhole), 0),
+		"offer without data": frame(mark|1, offer(fsm.OfferWhole, 5, 4)...),
+		"large offer":        frame(mark|1, offer(fsm.OfferWhole, together+1, together+1)...),
+		"data behind":        frame(mark|1, offer(fsm.OfferBare, 5, 4)...),
+		another:              frame(mark|1, offer(fsm.OfferBare, 5, 0)...),
+		"twice":              slices.Concat(frame(mark|1, offer(fsm.OfferBare, 5, 0)...), frame(mark|1, offer(fsm.OfferBare, 5, 0)...)),
 		"flood":              flood,
 		"many":               many,
-		"long answer":        frame(mark|1, take, 1),
-		"short refusal":      frame(mark|1, refused, 1),
+		"long answer":        frame(mark|1, byte(fsm.Take), 1),
+		"long withdrawal":    frame(mark|1, byte(fsm.Withdrawn), 1),
+		"short refusal":      frame(mark|1, byte(fsm.Refused), 1),
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 2, transporttest.Options{})
+			w := newWorld(t, 3, transporttest.Options{})
 			a, b2 := transporttest.Pair(transporttest.Options{})
-			w.eng[1].hub.AddReceiver(w.ids[0], 1, b2)
+			w.eng[1].hub.AddReceiver(w.ids[2], number(name), b2)
 			go a.Write(b)
 			require.True(t, closes(a), "it stays open")
 			w.ok(w.send(1, 0, 7, []byte{1}), w.recv(0, 1, 7, make([]byte, 1)))
@@ -499,12 +537,12 @@ func TestStateOfMessages(t *testing.T) {
 		}, patience, time.Millisecond, "%s", what)
 		return st.Transfers
 	}
-	large := make([]byte, Together+1)
+	large := make([]byte, together+1)
 	var list []*Transfer
 	list = append(list, w.send(0, 1, 7, large))
 	got := at(0, uuid(1).Short()+": does not receive it yet")[0]
 	got.Since, got.Waits = 0, ""
-	require.Equal(t, TransferState{Sends: true, Peer: uuid(1), Tag: 7, Bytes: Together + 1}, got)
+	require.Equal(t, TransferState{Sends: true, Peer: uuid(1), Tag: 7, Bytes: together + 1}, got)
 	require.Eventually(t, func() bool { return w.eng[1].State().Offers == 1 }, patience, time.Millisecond)
 	small := w.send(0, 1, 9, large[:3])
 	require.Equal(t, 3, at(0, "does not receive it yet")[1].Moved, "it has gone with its offer")

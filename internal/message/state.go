@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/message/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -32,15 +33,9 @@ type State struct {
 func (e *Engine) State() State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	st, now := State{Offers: len(e.offers)}, time.Now()
-	for _, t := range e.sends {
-		st.Transfers = append(st.Transfers, t.look(now))
-	}
-	for _, t := range e.taken {
-		st.Transfers = append(st.Transfers, t.look(now))
-	}
-	for _, t := range e.recvs {
-		st.Transfers = append(st.Transfers, t.look(now))
+	st, now := State{Offers: e.m.Offers()}, time.Now()
+	for _, t := range e.m.Transfers() {
+		st.Transfers = append(st.Transfers, t.Owner.(*Transfer).look(now))
 	}
 	slices.SortFunc(st.Transfers, func(a, b TransferState) int {
 		return cmp.Or(cmp.Compare(b.Since, a.Since), cmp.Compare(a.Tag, b.Tag), slices.Compare(a.Peer[:], b.Peer[:]))
@@ -50,24 +45,21 @@ func (e *Engine) State() State {
 
 // look describes a transfer that is not over. Engine.mu is held.
 func (t *Transfer) look(now time.Time) TransferState {
-	st := TransferState{Sends: t.sends, Peer: t.peer, Tag: t.tag, Bytes: len(t.buf), Since: now.Sub(t.began)}
-	peer := "peer " + t.peer.Short()
+	st := TransferState{
+		Sends: t.Sends(), Peer: t.Peer(), Tag: t.Tag, Bytes: len(t.Buf), Moved: t.Moved(), Since: now.Sub(t.began),
+	}
+	peer, moving := "peer "+t.Peer().Short(), t.State() == fsm.Moving
 	switch {
-	case t.sends && t.out.taken:
-		st.Moved = t.out.pos
-		st.Waits = fmt.Sprintf("%s: has not said that it has all", peer)
-		if t.out.pos < len(t.buf) || t.out.refs > 0 {
-			st.Waits = fmt.Sprintf("sender to %s: has sent %d of %d bytes", t.peer.Short(), t.out.pos, len(t.buf))
+	case st.Sends && moving:
+		st.Waits = peer + ": has not said that it has all"
+		if st.Moved < st.Bytes || t.Busy() {
+			st.Waits = fmt.Sprintf("sender to %s: has sent %d of %d bytes", t.Peer().Short(), st.Moved, st.Bytes)
 		}
-	case t.sends:
-		st.Moved = t.ahead
+	case st.Sends:
 		st.Waits = peer + ": does not receive it yet"
-	case t.number > 0:
+	case moving:
 		st.Waits = peer + ": sends it"
-		if t.reader == nil { // which writes got
-			st.Moved = t.got
-		}
-	case t.any:
+	case t.Any():
 		st.Waits = "any member: has sent nothing with this tag"
 	default:
 		st.Waits = peer + ": has sent nothing with this tag"

@@ -2,47 +2,30 @@ package message
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/message/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Transfer is one message at one end: the source of its data, or the sink.
 type Transfer struct {
+	fsm.Transfer // guarded by Engine.mu
+
 	e     *Engine
-	sends bool
-	any   bool
-	tag   uint64
 	began time.Time
-	done  chan struct{} // closed when it is over and buf is the caller's
+	done  chan struct{} // closed when it is over and the buffer is the caller's
 	stop  atomic.Bool
+	read  int // bytes of the part that is being read
 
 	// Guarded by Engine.mu.
-	peer    wire.UUID // zero: any, and none has offered
-	number  uint64    // 0: of a receive that has no offer
-	buf     []byte
-	ahead   int // bytes that travelled with the offer
-	over    bool
-	settled bool
-	err     error
-	got     int            // bytes received
-	reader  *link.Receiver // reads into buf
-	out     outgoing
-}
-
-// outgoing is how the data of a message leaves.
-type outgoing struct {
-	on       *link.Sender // set before attached
+	reader   *link.Receiver // reads into the buffer
+	on       *link.Sender   // set before attached
 	attached bool
-	taken    bool // the receiver wants it
-	pos      int  // bytes in frames so far
-	refs     int  // frames in batches that refer to buf
-	short    bool // something was not sent
 }
 
 var (
@@ -50,16 +33,11 @@ var (
 	_ link.Sink   = (*Transfer)(nil)
 )
 
-func (t *Transfer) op() string {
-	if t.sends {
-		return "send"
-	}
-	return "receive"
+func (e *Engine) newTransfer(tag uint64, buf []byte) *Transfer {
+	t := &Transfer{Transfer: fsm.Transfer{Tag: tag, Buf: buf}, e: e, began: time.Now(), done: make(chan struct{})}
+	t.Owner = t
+	return t
 }
-
-func (t *Transfer) name() name { return name{t.peer, t.number} }
-
-func (t *Transfer) wants(o *offer) bool { return t.tag == o.tag && (t.any || t.peer == o.peer) }
 
 // Done is closed when the transfer is over and the buffer is the caller's.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
@@ -68,55 +46,69 @@ func (t *Transfer) Done() <-chan struct{} { return t.done }
 func (t *Transfer) Result() (peer wire.UUID, err error) {
 	t.e.mu.Lock()
 	defer t.e.mu.Unlock()
-	return t.peer, t.err
+	return t.Peer(), t.Err()
 }
 
 // Cancel gives the transfer up: the other end hears of it. Done follows.
 func (t *Transfer) Cancel(cause error) {
-	e := t.e
-	e.mu.Lock()
-	defer e.unlock()
-	if t.over {
-		return
-	}
-	if t.number > 0 {
-		what := byte(refusedGone)
-		if t.sends {
-			what = withdrawn
-		}
-		e.to(t.peer).post(t.tag, t.number, plain(what), nil)
-	}
-	e.end(t, errs.New(errs.Canceled, t.op(), cause))
+	t.e.mu.Lock()
+	defer t.e.unlock()
+	t.e.m.Cancel(&t.Transfer, cause)
 }
 
-func (t *Transfer) mismatch(theirs uint64) error {
-	what := fmt.Errorf("the peer receives %d bytes, %d are sent", theirs, len(t.buf))
-	if !t.sends {
-		what = fmt.Errorf("the peer sends %d bytes, %d are expected", theirs, len(t.buf))
+// halt stops what is over, and reports whether it is to be taken off its connection.
+// Engine.mu is held.
+func (t *Transfer) halt() (detach bool) {
+	t.stop.Store(true)
+	if t.Err() == nil {
+		return false
 	}
-	return errs.New(errs.Mismatch, t.op(), what).WithPhase(fmt.Sprintf("tag %d", t.tag)).WithPeer(t.peer.String()).
-		WithHint("let both ends name the same number of bytes")
+	if t.reader != nil {
+		t.reader.Interrupt()
+	}
+	return t.attached
+}
+
+// stream has the connection that took the offer send the data.
+func (e *Engine) stream(t *Transfer) {
+	peer := t.peer()
+	pool := e.hub.Senders(peer)
+	e.mu.Lock()
+	goes := len(pool) > 0 && fsm.Conn(pool[0].ID()) == e.m.Out(peer)
+	if goes {
+		t.on, t.attached = pool[0], true
+	}
+	e.mu.Unlock()
+	if goes {
+		t.on.Attach(t) // unless it has failed meanwhile
+		t.on.Kick(false, true)
+		if !t.on.Broken() {
+			return
+		}
+	}
+	t.Fail(errNone)
+}
+
+// peer returns the other end.
+func (t *Transfer) peer() wire.UUID {
+	t.e.mu.Lock()
+	defer t.e.mu.Unlock()
+	return t.Peer()
 }
 
 // Stopped, Fail and Settle are of both ends.
 func (t *Transfer) Stopped() bool { return t.stop.Load() }
 
 func (t *Transfer) Fail(err error) {
-	wrapped := lost(t.peerNow(), err)
-	wrapped.Op = t.op()
-	t.e.fail(t, wrapped)
-}
-
-func (t *Transfer) peerNow() wire.UUID {
 	t.e.mu.Lock()
-	defer t.e.mu.Unlock()
-	return t.peer
+	defer t.e.unlock()
+	t.e.m.Fail(&t.Transfer, err)
 }
 
 func (t *Transfer) Settle(bool) {
 	t.e.mu.Lock()
 	defer t.e.unlock()
-	t.e.settle(t)
+	t.e.m.Settle(&t.Transfer)
 }
 
 // NextFrame takes the next part of the data.
@@ -124,16 +116,15 @@ func (t *Transfer) NextFrame(f *link.Frame, batch int) bool {
 	e := t.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	left := len(t.buf) - t.out.pos
-	if t.over || left == 0 || batch >= e.frame {
+	if batch >= e.frame {
 		return false
 	}
-	n := min(left, e.frame)
-	transport.Header{Payload: n, Tag: t.tag, Stream: mark | dataBit | t.number}.Put((*[transport.HeaderSize]byte)(f.Head))
-	f.Payload = t.buf[t.out.pos : t.out.pos+n]
-	f.Prompt = len(t.buf) <= link.PromptTotal
-	t.out.pos += n
-	t.out.refs++
+	part, ok := e.m.NextPart(&t.Transfer, e.frame)
+	if !ok {
+		return false
+	}
+	transport.Header{Payload: len(part), Tag: t.Tag, Stream: mark | dataBit | t.Number()}.Put((*[transport.HeaderSize]byte)(f.Head))
+	f.Payload, f.Prompt = part, len(t.Buf) <= link.PromptTotal
 	return true
 }
 
@@ -143,12 +134,7 @@ func (t *Transfer) SentFrame(*link.Frame)    {}
 func (t *Transfer) ReleaseFrame(_ *link.Frame, whole bool) (idle, over bool) {
 	t.e.mu.Lock()
 	defer t.e.mu.Unlock()
-	t.out.refs--
-	t.out.short = t.out.short || !whole
-	if t.out.refs > 0 {
-		return false, false
-	}
-	return true, t.out.pos == len(t.buf) && !t.out.short
+	return t.e.m.Released(&t.Transfer, whole)
 }
 
 func (t *Transfer) Opener() (link.Opener, bool) { return link.Opener{}, false }
@@ -158,28 +144,28 @@ func (t *Transfer) RouseFastest()               {}
 func (t *Transfer) BeginReceive(r *link.Receiver) bool {
 	t.e.mu.Lock()
 	defer t.e.mu.Unlock()
-	if t.over || t.reader != nil {
+	if !t.e.m.BeginPart(&t.Transfer) {
 		return false
 	}
-	t.reader = r
+	t.reader, t.read = r, 0
 	return true
 }
 
 // ReceiveFrame reads the next part of the data.
 func (t *Transfer) ReceiveFrame(r *link.Receiver, _ transport.Header) error {
-	n := r.Left()
-	if n == 0 || n > len(t.buf)-t.got {
-		return broken(r, "data of %d bytes where %d of %d have come", n, t.got, len(t.buf))
+	n, room := r.Left(), t.Room()
+	if n == 0 || n > len(room) {
+		return broken(r, "data of %d bytes where %d of %d are to come", n, len(room), len(t.Buf))
 	}
-	for n > 0 {
+	for t.read < n {
 		if t.Stopped() {
 			return link.ErrStopped
 		}
-		part := min(n, partBytes)
-		if err := r.Fill(t, t.buf[t.got:t.got+part]); err != nil {
+		part := min(n-t.read, partBytes)
+		if err := r.Fill(t, room[t.read:t.read+part]); err != nil {
 			return err
 		}
-		t.got, n = t.got+part, n-part
+		t.read += part
 	}
 	return nil
 }
@@ -192,15 +178,10 @@ func (t *Transfer) EndReceive(r *link.Receiver) {
 	e.mu.Lock()
 	defer e.unlock()
 	t.reader = nil
-	if t.over {
+	if t.State() == fsm.Over {
 		r.Resume()
-		e.settle(t)
-		return
 	}
-	if t.got == len(t.buf) {
-		e.to(t.peer).post(t.tag, t.number, plain(done), nil)
-		e.end(t, nil)
-	}
+	e.m.EndPart(&t.Transfer, t.read)
 }
 
 // Received is asked when a connection has failed; what is complete is over.
@@ -211,24 +192,17 @@ func broken(r *link.Receiver, format string, args ...any) error {
 	return errs.New(errs.Protocol, "message", fmt.Errorf(format, args...)).WithPhase("data phase").WithPeer(r.Peer().String())
 }
 
-// courier is what goes to one member beside the data of messages: frames of the engine's
-// own memory, in order. It is a source as long as it has any.
+// courier brings the words of the machine to one member: frames of its own memory, in
+// order. It is a source as long as there are any.
 type courier struct {
 	e    *Engine
 	peer wire.UUID
+	over atomic.Bool // another one takes its place
 
 	// Guarded by Engine.mu.
-	on       *link.Sender
+	on       *link.Sender // set while it is attached
 	attached bool
-	queue    []letter
 	refs     int
-	open     allowance // messages that were offered and not answered
-}
-
-type letter struct {
-	tag, number uint64
-	head        []byte
-	body        []byte
 }
 
 // to returns the courier to a member. e.mu is held.
@@ -241,36 +215,27 @@ func (e *Engine) to(peer wire.UUID) *courier {
 	return c
 }
 
-// post sends a frame. Engine.mu is held.
-func (c *courier) post(tag, number uint64, head, body []byte) {
-	c.queue = append(c.queue, letter{tag, number, head, body})
-	if !slices.Contains(c.e.later.kicks, c) {
-		c.e.later.kicks = append(c.e.later.kicks, c)
-	}
-}
-
-// push has a connection send what is queued.
-func (c *courier) push() {
-	e := c.e
-	pool := e.hub.Senders(c.peer)
+// speak has a connection send what is to be said to a member.
+func (e *Engine) speak(peer wire.UUID) {
+	pool := e.hub.Senders(peer)
 	e.mu.Lock()
-	if len(c.queue) == 0 || e.links[c.peer] != c {
-		e.mu.Unlock()
+	if !e.m.Says(peer) {
+		e.dismiss(peer)
 		return
 	}
 	if len(pool) == 0 {
-		c.queue = nil
-		e.spoken()
-		e.leave(c.peer, errNone)
+		e.m.NoWay(peer, errNone)
 		e.unlock()
 		return
 	}
+	c := e.to(peer)
 	attach := !c.attached
 	if attach {
 		c.attached, c.on = true, pool[0]
+		e.m.Way(e.now(), peer, fsm.Conn(pool[0].ID()))
 	}
 	on := c.on
-	e.mu.Unlock()
+	e.unlock()
 	if attach {
 		on.Attach(c)
 	}
@@ -280,30 +245,48 @@ func (c *courier) push() {
 	}
 }
 
-func (c *courier) Stopped() bool { return false }
+// dismiss takes a courier off its connection whose words were all taken back. It lets go
+// of e.mu, which is held.
+func (e *Engine) dismiss(peer wire.UUID) {
+	c := e.links[peer]
+	if c == nil || !c.attached || c.refs > 0 {
+		e.mu.Unlock()
+		return
+	}
+	delete(e.links, peer)
+	c.over.Store(true) // it may not be attached yet
+	e.mu.Unlock()
+	c.on.Leave(c)
+}
+
+func (c *courier) Stopped() bool { return c.over.Load() }
 func (c *courier) Settle(bool)   {}
 
 func (c *courier) Fail(err error) {
-	heard := c.e.hears(c.peer)
-	c.e.mu.Lock()
-	defer c.e.unlock()
-	c.queue = nil
-	c.e.spoken()
-	c.e.part(c.peer, heard, err)
+	e := c.e
+	e.mu.Lock()
+	defer e.unlock()
+	c.over.Store(true)
+	if e.links[c.peer] == c {
+		delete(e.links, c.peer)
+		e.m.NoWay(c.peer, err)
+	}
 }
 
 func (c *courier) NextFrame(f *link.Frame, _ int) bool {
-	c.e.mu.Lock()
-	defer c.e.mu.Unlock()
-	if len(c.queue) == 0 {
+	e := c.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.links[c.peer] != c {
 		return false
 	}
-	l := c.queue[0]
-	c.queue[0] = letter{}
-	c.queue = c.queue[1:]
-	transport.Header{Payload: len(l.head) + len(l.body), Tag: l.tag, Stream: mark | l.number}.Put((*[transport.HeaderSize]byte)(f.Head))
-	f.Head = append(f.Head, l.head...)
-	f.Payload, f.Prompt = l.body, true
+	w, ok := e.m.Next(c.peer, fsm.Conn(c.on.ID()))
+	if !ok {
+		return false
+	}
+	f.Head = appendHead(f.Head, w)
+	transport.Header{Payload: len(f.Head) - transport.HeaderSize + len(w.Data), Tag: w.Tag, Stream: mark | w.Number}.Put((*[transport.HeaderSize]byte)(f.Head))
+	f.Payload, f.Prompt = w.Data, true
 	c.refs++
 	return true
 }
@@ -312,14 +295,15 @@ func (c *courier) PrepareFrame(*link.Frame) {}
 func (c *courier) SentFrame(*link.Frame)    {}
 
 func (c *courier) ReleaseFrame(*link.Frame, bool) (idle, over bool) {
-	c.e.mu.Lock()
-	defer c.e.mu.Unlock()
+	e := c.e
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	c.refs--
-	if c.refs > 0 || len(c.queue) > 0 {
+	if c.refs > 0 || e.links[c.peer] == c && e.m.Says(c.peer) {
 		return c.refs == 0, false
 	}
 	c.attached = false
-	c.e.spoken()
+	e.wake()
 	return true, true
 }
 

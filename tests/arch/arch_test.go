@@ -159,6 +159,7 @@ func TestImportRulesHaveTeeth(t *testing.T) {
 		{"internal/master/fsm", module + "/internal/transport", "may not import internal/transport"},
 		{"internal/master/fsm", "net", "may not import net"},
 		{"internal/peer/fsm", "sync", "may not import sync"},
+		{"internal/message/fsm", module + "/internal/link", "may not import internal/link"},
 		{"internal/peer/fsm", module + "/internal/master/fsm/rings", "may not import internal/master/fsm/rings"},
 		{"internal/master/fsm/rings", "math/rand", "may not import math/rand"},
 		{"internal/master/fsm/links", module + "/internal/plan", "may not import internal/plan"},

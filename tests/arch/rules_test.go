@@ -14,7 +14,7 @@ const module = "github.com/gopccl/gopccl"
 
 // pure is what knows neither time nor place: the state machines, and what they ask,
 // and the controller of rates.
-var pure = []string{"internal/master/fsm/...", "internal/pace", "internal/peer/fsm", "internal/quorum"}
+var pure = []string{"internal/master/fsm/...", "internal/message/fsm", "internal/pace", "internal/peer/fsm", "internal/quorum"}
 
 // rule says what the packages that match where may import of our own
 // packages. Patterns are paths below the module; "x/*" is one more element,

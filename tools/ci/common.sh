@@ -17,7 +17,7 @@ kernels='/gopccl/(backends|quantizers|internal/cuda|core/(backend|digest|quant))
 
 # pure matches packages without goroutines and locks, in which there is nothing to race on. tests/arch holds the machines
 # to it.
-pure='/gopccl/(internal/(master|peer)/fsm|internal/(pace|plan|quorum)|tests/sim)(/|$)'
+pure='/gopccl/(internal/(master|message|peer)/fsm|internal/(pace|plan|quorum)|tests/sim)(/|$)'
 
 fail() {
 	echo "$(basename "$0"): $*" >&2

@@ -198,7 +198,7 @@ var worlds = []world{
 		script: "speed.sh", line: `./internal/guard ./internal/link ./internal/collective ./internal/message ./internal/reduce ./internal/tlsconn ./internal/transport/... ./internal/wire "${compute[@]}"`,
 		dirs: []string{
 			"internal/guard", "internal/link", "internal/collective", "internal/message", "internal/reduce", "internal/tlsconn", "internal/transport/...", "internal/wire",
-			"internal/master/fsm/...", "internal/peer/fsm/...", "internal/pace/...", "internal/plan/...", "internal/quorum/...", "tests/sim/...",
+			"internal/master/fsm/...", "internal/message/fsm", "internal/peer/fsm/...", "internal/pace/...", "internal/plan/...", "internal/quorum/...", "tests/sim/...",
 			"backends/...", "quantizers/...", "internal/cuda/...", "core/backend/...", "core/digest/...", "core/quant/...",
 		},
 		system: "linux", arch: "amd64", tags: []string{"invariants"},
