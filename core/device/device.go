@@ -3,7 +3,7 @@
 // and the registry of platforms.
 //
 // The engine computes and sends from host memory. A platform lets one
-// all-reduce see device memory as host memory (Staging), and hands a tensor of
+// operation see device memory as host memory (Staging), and hands a tensor of
 // a shared state out and takes it in, piece by piece (Source, Sink). All that a
 // platform does is ordered behind what the caller has queued on the buffer's
 // stream before the call, and complete when the call's result is there.
@@ -60,8 +60,8 @@ func (b Buffer) String() string {
 // Range is the bytes From..To of an operation's memory.
 type Range struct{ From, To int }
 
-// Task describes one all-reduce to the platform. Source and Target have the
-// same size, which is not 0; they are the same memory (in place) or do not
+// Task describes one operation to the platform. In an all-reduce Source and Target
+// have the same size, which is not 0; they are the same memory (in place) or do not
 // overlap.
 type Task struct {
 	Source, Target Buffer
@@ -70,13 +70,21 @@ type Task struct {
 	// Quantizer encodes what is sent as Wire; nil: it travels as it is.
 	Quantizer quant.Quantizer
 	Wire      dtype.Type
+	// Call names an operation other than an all-reduce, for errors. All is computed in
+	// the host's memory then: DType, Op and Quantizer have no meaning. Source and Target
+	// have sizes of their own, either may be none, and they may overlap.
+	Call string
+	// Preserve, with Call: Restore brings all back that Put has overwritten, and not
+	// only what is part of the source, too.
+	Preserve bool
 }
 
 // Events is what a Staging tells the operation, from goroutines of its own.
 // The methods must return soon.
 type Events interface {
 	// Arrived: the first n bytes of the ranges that Begin got are in the source's
-	// host memory, or their wire form is in Encoded's. n only rises.
+	// host memory, or their wire form is in Encoded's. n only rises. If there are no
+	// ranges it is called with 0.
 	Arrived(n int)
 	// Ended is called exactly once after Begin, last of all: no memory of the
 	// operation is being touched any more. err says that the device failed; if
@@ -84,15 +92,16 @@ type Events interface {
 	Ended(err error)
 }
 
-// Staging is host memory in which one all-reduce runs, and the copies between
+// Staging is host memory in which one operation runs, and the copies between
 // it and the device.
 type Staging interface {
-	// Memory returns source and target in host memory, of the operation's size,
-	// from the first call of Arrived until Release. They are one and the same if
-	// nothing has to be restored. It does not wait.
+	// Memory returns source and target in host memory, each of its own size,
+	// from the first call of Arrived until Release. In an all-reduce they are one and
+	// the same if nothing has to be restored; of a task with a Call they never share
+	// memory. It does not wait.
 	Memory() (source, target []byte)
 	// Begin starts to copy the source in, range after range, and lets targets
-	// out as they are put, which is when it has ended. ranges are disjoint.
+	// out as they are put; it has ended when all of both is done. ranges are disjoint.
 	// Called at most once. A panic says that it has begun nothing.
 	Begin(ranges []Range, e Events)
 	// Describe asks for the quantizer's parameters of the source's bytes from..to, so
@@ -134,7 +143,7 @@ type Staging interface {
 	// come meanwhile.
 	Stop()
 	// Restore writes the original bytes back to where Put has overwritten them
-	// in place. Called after Ended, before Release.
+	// in place, or all of them with Task.Preserve. Called after Ended, before Release.
 	Restore() error
 	// Release gives everything back: after Ended, or instead of Begin, and when no
 	// other call is under way.
@@ -174,7 +183,7 @@ type Platform interface {
 	// error is about bufs[failed], or about all if none is to blame. The end of ctx
 	// ends the wait for the buffers' streams, with Canceled.
 	HashAll(ctx context.Context, bufs []Buffer) (sums []uint32, failed int, err error)
-	// Stage prepares an all-reduce, and notes how far the streams of its
+	// Stage prepares an operation, and notes how far the streams of its
 	// buffers are.
 	Stage(t Task) (Staging, error)
 	// Read and Write open b when its stream has come to where it is at the call.

@@ -398,6 +398,7 @@ func exercise(t testing.TB, r *trainer, x device.Buffer) (list []error) {
 		list = append(list, ended, s.Restore())
 		s.Release()
 	}
+	list = append(list, exerciseApart(t, r, x)...)
 	_, err := r.hash(t.Context(), x)
 	list = append(list, err)
 	if src, err := r.p.Read(t.Context(), x); err != nil {

@@ -78,8 +78,11 @@ type outbound struct {
 // prepare gets what the copies need. The context is current.
 func (o *outbound) prepare() (err error) {
 	s := o.s
-	if o.stream, err = s.out.stream(); err != nil || !s.decodes {
+	if o.stream, err = s.out.stream(); err != nil {
 		return err
+	}
+	if !s.decodes {
+		return o.keep()
 	}
 	if o.set, err = s.out.kernels(kernels.Quantization); err != nil {
 		return err
@@ -91,6 +94,20 @@ func (o *outbound) prepare() (err error) {
 	}
 	o.bench, err = s.out.bench()
 	return err
+}
+
+// keep queues the copies of what the target has and is to be preserved. They are
+// ahead of all that overwrites it.
+func (o *outbound) keep() error {
+	kept := o.s.kept.bytes
+	for at := 0; at < len(kept); {
+		n := min(len(kept)-at, o.s.p.pieces)
+		if err := o.s.p.driver.CopyToHost(kept[at:at+n], driver.Ptr(o.s.task.Target.Ptr)+driver.Ptr(at), o.stream); err != nil {
+			return err
+		}
+		at += n
+	}
+	return nil
 }
 
 // send queues copies of results to the device. Its context is current.

@@ -1,4 +1,4 @@
-// Package cuda is a device.Platform for CUDA devices. It stages all-reduces in
+// Package cuda is a device.Platform for CUDA devices. It stages operations in
 // pinned host memory, streams tensors of a shared state, and hashes on the
 // device.
 //

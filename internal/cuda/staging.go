@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/gopccl/gopccl/core/device"
@@ -12,29 +13,32 @@ import (
 
 const opReduce = "all-reduce"
 
-// staging is the host memory of one all-reduce, and the goroutine that copies.
-// Out of place the source on the device stays as it is, so that the operation
+// staging is the host memory of one operation, and the goroutine that copies. Out of
+// place the source of an all-reduce stays as it is on the device, so that the operation
 // may run over its staged copy; in place that copy is what restores it, and the
-// results have memory of their own.
+// results have memory of their own. Of another operation source and target are always
+// apart, and what the target had is kept if it is to be preserved.
 type staging struct {
 	p       *Platform
-	dev     *dev // of the source
-	out     *dev // of the target
+	dev     *dev // of the source; of a task that has none, of the target
+	out     *dev // of the target; likewise
 	task    device.Task
-	inPlace bool
+	inPlace bool // of an all-reduce
 	reduces bool // on the device
 	marks   []mark
 
-	described device.Range // to find the parameters of; set before Begin
-	encoded   bool         // it comes in wire form; set before Begin
-	params    quant.Meta   // of it, set before Arrived
-	wire      area         // where it comes then; set before Arrived
-	decodes   bool         // kernels decode results; set before Begin
+	described device.Range   // to find the parameters of; set before Begin
+	encoded   bool           // it comes in wire form; set before Begin
+	params    quant.Meta     // of it, set before Arrived
+	wire      area           // where it comes then; set before Arrived
+	decodes   bool           // kernels decode results; set before Begin
+	asked     []device.Range // of the source; set by Begin
 
 	// Set before ready is closed, and constant until Release.
 	ready  chan struct{}
 	source area
-	target area  // none out of place: the same as source
+	target area  // none of an all-reduce out of place: the same as source
+	kept   area  // what the target had; none: it is not preserved
 	short  error // why there is no memory
 
 	stop chan struct{}
@@ -45,7 +49,7 @@ type staging struct {
 	puts     []put // final, not yet being copied
 	stopped  bool
 	released bool
-	written  []device.Range // of the device's memory, in place
+	written  []device.Range // of the target, where it can be restored
 }
 
 // mark is how far a stream was at the launch.
@@ -56,57 +60,98 @@ type mark struct {
 
 // Stage implements device.Platform.
 func (p *Platform) Stage(t device.Task) (device.Staging, error) {
-	src, from, err := p.find(opReduce, t.Source)
-	if err != nil {
-		return nil, err
-	}
-	dst, to, err := p.find(opReduce, t.Target)
-	if err != nil {
-		return nil, err
-	}
-	t.Source, t.Target = from, to
-	s := &staging{
-		p: p, dev: src, out: dst, task: t, inPlace: from.Ptr == to.Ptr,
-		ready: make(chan struct{}), stop: make(chan struct{}),
-	}
+	s := &staging{p: p, task: t, ready: make(chan struct{}), stop: make(chan struct{})}
 	s.more.L = &s.mu
-	err = s.note(src, from.Stream)
-	if err == nil && (to.Stream != from.Stream || src != dst) {
-		err = s.note(dst, to.Stream)
+	var err error
+	if !t.Source.None() {
+		if s.dev, s.task.Source, err = p.find(s.name(), t.Source); err != nil {
+			return nil, err
+		}
+	}
+	if !t.Target.None() {
+		if s.out, s.task.Target, err = p.find(s.name(), t.Target); err != nil {
+			return nil, err
+		}
+	}
+	from, to := s.task.Source, s.task.Target
+	switch {
+	case s.dev == nil:
+		s.dev = s.out
+		err = s.note(s.out, to.Stream)
+	case s.out == nil:
+		s.out = s.dev
+		err = s.note(s.dev, from.Stream)
+	default:
+		s.inPlace = !s.apart() && from.Ptr == to.Ptr
+		err = s.note(s.dev, from.Stream)
+		if err == nil && (to.Stream != from.Stream || s.dev != s.out) {
+			err = s.note(s.out, to.Stream)
+		}
 	}
 	if err != nil {
 		s.Release()
-		return nil, p.fault(opReduce, src, from, err)
+		return nil, p.fault(s.name(), s.dev, s.about(), err)
 	}
 	s.reserve()
 	// The kernels read whole elements.
-	s.reduces = t.DType.Valid() && from.Ptr%uint64(t.DType.Size()) == 0 && p.onDevice(src, from.Bytes)
+	s.reduces = !s.apart() && t.DType.Valid() && from.Ptr%uint64(t.DType.Size()) == 0 && p.onDevice(s.dev, from.Bytes)
 	return s, nil
+}
+
+// name names the operation in errors.
+func (s *staging) name() string {
+	if s.apart() {
+		return s.task.Call
+	}
+	return opReduce
+}
+
+// apart reports whether source and target have host memory of their own.
+func (s *staging) apart() bool { return s.task.Call != "" }
+
+// about is the buffer that errors name.
+func (s *staging) about() device.Buffer {
+	if s.task.Source.None() {
+		return s.task.Target
+	}
+	return s.task.Source
+}
+
+// sizes returns the bytes of the areas: source, target and what is kept.
+func (s *staging) sizes() (list [3]int) {
+	list[0] = s.task.Source.Bytes
+	if s.inPlace || s.apart() {
+		list[1] = s.task.Target.Bytes
+	}
+	if s.apart() && s.task.Preserve {
+		list[2] = s.task.Target.Bytes
+	}
+	return list
 }
 
 // reserve takes idle memory, or has it allocated while the peers vote: the
 // driver takes long for that, and the caller wants to go on.
 func (s *staging) reserve() {
-	n := s.task.Source.Bytes
-	source, ok := s.p.pinned.ready(n)
-	var target area
-	if ok && s.inPlace {
-		target, ok = s.p.pinned.ready(n)
+	var areas [3]area
+	sizes, ok := s.sizes(), true
+	for i, n := range sizes {
+		if ok && n > 0 {
+			areas[i], ok = s.p.pinned.ready(n)
+		}
 	}
 	if ok {
-		s.hold(source, target, nil)
+		s.hold(areas, nil)
 		return
 	}
 	s.p.spawn(func() {
 		var err error
-		defer func() { s.hold(source, target, err) }()
-		defer errs.Catch(opReduce, func(crash *errs.Error) { err = crash })
+		defer func() { s.hold(areas, err) }()
+		defer errs.Catch(s.name(), func(crash *errs.Error) { err = crash })
 		err = s.dev.do(func() error {
-			if source.whole == nil {
-				source = s.p.pinned.get(n)
-			}
-			if s.inPlace {
-				target = s.p.pinned.get(n)
+			for i, n := range sizes {
+				if n > 0 && areas[i].whole == nil {
+					areas[i] = s.p.pinned.get(n)
+				}
 			}
 			return nil
 		})
@@ -114,16 +159,17 @@ func (s *staging) reserve() {
 }
 
 // hold makes areas those of s, or gives them back if s was released meanwhile.
-func (s *staging) hold(source, target area, err error) {
+func (s *staging) hold(areas [3]area, err error) {
 	s.mu.Lock()
 	late := s.released
 	if !late {
-		s.source, s.target, s.short = source, target, err
+		s.source, s.target, s.kept, s.short = areas[0], areas[1], areas[2], err
 	}
 	s.mu.Unlock()
 	if late {
-		s.p.pinned.put(source)
-		s.p.pinned.put(target)
+		for _, a := range areas {
+			s.p.pinned.put(a)
+		}
 	}
 	close(s.ready)
 }
@@ -140,7 +186,7 @@ func (s *staging) note(d *dev, stream uint64) error {
 
 // Memory implements device.Staging.
 func (s *staging) Memory() (source, target []byte) {
-	if s.inPlace {
+	if s.inPlace || s.apart() {
 		return s.source.bytes, s.target.bytes
 	}
 	return s.source.bytes, s.source.bytes
@@ -148,10 +194,11 @@ func (s *staging) Memory() (source, target []byte) {
 
 // Begin implements device.Staging.
 func (s *staging) Begin(ranges []device.Range, e device.Events) {
+	s.asked = ranges
 	go func() {
 		var err error
 		func() {
-			defer errs.Catch(opReduce, func(crash *errs.Error) { err = crash })
+			defer errs.Catch(s.name(), func(crash *errs.Error) { err = crash })
 			err = s.run(ranges, e)
 		}()
 		e.Ended(err)
@@ -174,7 +221,7 @@ func (s *staging) Stop() {
 func (s *staging) run(ranges []device.Range, e device.Events) error {
 	for _, m := range s.marks {
 		if ok, err := m.dev.passed(m.event, s.stop); err != nil {
-			return s.p.fault(opReduce, m.dev, s.task.Source, err)
+			return s.p.fault(s.name(), m.dev, s.about(), err)
 		} else if !ok {
 			return nil
 		}
@@ -185,9 +232,9 @@ func (s *staging) run(ranges []device.Range, e device.Events) error {
 	case <-s.ready:
 	}
 	if s.short != nil {
-		return s.p.fault(opReduce, s.dev, s.task.Source, s.short)
+		return s.p.fault(s.name(), s.dev, s.about(), s.short)
 	}
-	in, out := inbound{s: s, left: ranges}, outbound{s: s}
+	in, out := inbound{s: s, left: slices.Clone(ranges)}, outbound{s: s}
 	err := s.dev.do(func() (err error) {
 		if in.stream, err = s.dev.stream(); err != nil {
 			return err
@@ -221,7 +268,7 @@ func (s *staging) run(ranges []device.Range, e device.Events) error {
 	if err == nil {
 		err = quiet
 	}
-	return s.p.fault(opReduce, s.dev, s.task.Source, err)
+	return s.p.fault(s.name(), s.dev, s.about(), err)
 }
 
 // settle waits for what is queued on a stream; a lost device does nothing more.
@@ -237,9 +284,12 @@ func (s *staging) settle(d *dev, stream driver.Stream) error {
 func (s *staging) copies(in *inbound, out *outbound, e device.Events) error {
 	var arrived, sent int // bytes
 	var puts []put
+	if len(in.left) == 0 {
+		e.Arrived(0)
+	}
 	for {
 		s.mu.Lock()
-		for !s.stopped && len(s.puts) == 0 && in.idle() && sent < len(s.source.bytes) {
+		for !s.stopped && len(s.puts) == 0 && in.idle() && sent < s.task.Target.Bytes {
 			s.more.Wait()
 		}
 		stopped := s.stopped
@@ -247,13 +297,13 @@ func (s *staging) copies(in *inbound, out *outbound, e device.Events) error {
 		if in.overwritable() {
 			puts, s.puts = s.puts, puts
 		}
-		if s.inPlace {
+		if s.inPlace || s.apart() {
 			for i := range puts {
 				s.written = append(s.written, puts[i].Range)
 			}
 		}
 		s.mu.Unlock()
-		if stopped || sent == len(s.source.bytes) {
+		if stopped || sent == s.task.Target.Bytes && in.idle() {
 			return nil
 		}
 		if len(puts) > 0 {
@@ -283,7 +333,7 @@ func (s *staging) copies(in *inbound, out *outbound, e device.Events) error {
 
 // Restore implements device.Staging.
 func (s *staging) Restore() error {
-	if !s.inPlace || len(s.written) == 0 {
+	if len(s.written) == 0 {
 		return nil
 	}
 	err := s.out.do(func() error {
@@ -294,12 +344,40 @@ func (s *staging) Restore() error {
 		defer s.out.keep([]driver.Stream{stream}, nil)
 		for _, r := range s.written {
 			if err == nil {
-				err = s.p.driver.CopyToDevice(driver.Ptr(s.task.Target.Ptr)+driver.Ptr(r.From), s.source.bytes[r.From:r.To], stream)
+				err = s.putBack(r, stream)
 			}
 		}
 		return errors.Join(err, s.out.await(stream))
 	})
-	return s.p.fault(opReduce, s.out, s.task.Target, err)
+	return s.p.fault(s.name(), s.out, s.task.Target, err)
+}
+
+// putBack queues the copies that restore what r has of the target.
+func (s *staging) putBack(r device.Range, stream driver.Stream) error {
+	back := func(at uint64, original []byte) error {
+		return s.p.driver.CopyToDevice(driver.Ptr(at), original, stream)
+	}
+	at, end := s.task.Target.Ptr+uint64(r.From), s.task.Target.Ptr+uint64(r.To)
+	if s.kept.bytes != nil {
+		return back(at, s.kept.bytes[r.From:r.To])
+	}
+	base := s.task.Source.Ptr
+	if base == 0 {
+		return nil
+	}
+	if !s.apart() {
+		return back(at, s.source.bytes[r.From:r.To])
+	}
+	for _, a := range s.asked {
+		from, to := max(at, base+uint64(a.From)), min(end, base+uint64(a.To))
+		if from >= to {
+			continue
+		}
+		if err := back(from, s.source.bytes[from-base:to-base]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Release implements device.Staging.
@@ -310,8 +388,8 @@ func (s *staging) Release() {
 	s.marks = nil
 	s.mu.Lock()
 	s.released = true
-	areas := []area{s.source, s.target, s.wire}
-	s.source, s.target, s.wire = area{}, area{}, area{}
+	areas := []area{s.source, s.target, s.kept, s.wire}
+	s.source, s.target, s.kept, s.wire = area{}, area{}, area{}, area{}
 	s.mu.Unlock()
 	for _, a := range areas {
 		s.p.pinned.put(a)
