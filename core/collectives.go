@@ -49,6 +49,11 @@ type Collective struct {
 	// until the verdict. After a failure all that was input is as before, bit by bit,
 	// and what is output alone is undefined unless Preserve is set.
 	Src, Dst []byte
+	// DeviceSrc and DeviceDst take the place of Src and Dst if the tensors lie on a
+	// device; what is said of streams and results in Reduce holds here, too. All of the
+	// source is copied to the host before any of it is sent, and the result to the device
+	// before this member says that it is through.
+	DeviceSrc, DeviceDst DeviceBuffer
 	// Counts are the elements of the blocks, by member; nil: all are equal. Where the
 	// group has a mesh (Attributes.Mesh), members other than the root of a gather or
 	// scatter may know their own alone, and the others are not looked at.
@@ -72,7 +77,8 @@ type Collective struct {
 
 func (c Collective) inner() peer.Collective {
 	return peer.Collective{
-		Kind: uint8(c.Kind), Tag: c.Tag, Root: c.Root, Src: c.Src, Dst: c.Dst, Counts: c.Counts, SendCounts: c.SendCounts, RecvCounts: c.RecvCounts,
+		Kind: uint8(c.Kind), Tag: c.Tag, Root: c.Root, Src: c.Src, Dst: c.Dst, DeviceSrc: c.DeviceSrc, DeviceDst: c.DeviceDst,
+		Counts: c.Counts, SendCounts: c.SendCounts, RecvCounts: c.RecvCounts,
 		DType: c.DType, Op: c.Op, Quantize: peer.Quantize(c.Quantize), Preserve: c.Preserve,
 	}
 }

@@ -7,7 +7,9 @@
 // connection to that peer and be processed in any order. A piece of a segment that
 // follows another one may leave when the same bytes of that one are processed.
 //
-// A reader processes the frames of its connection, and never waits for anything. Blocks
+// A reader processes the frames of its connection, and never waits for anything in an
+// operation: frames for one that has not started here, or whose source has not come from
+// this member's own device, wait before. Blocks
 // on their way to others, and sums that are not final here, lie in memory of the
 // operation, at most as much as the data. What is to be added to something that is not
 // there yet is put aside, and the reader that completes that adds it: the order of additions

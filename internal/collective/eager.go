@@ -171,6 +171,7 @@ func (op *Operation) Commence(seq uint64) {
 			op.id.stream = mark | seq
 			op.mu.Unlock()
 		}
+		send = send && !op.id.absent
 	}
 	e.started.Broadcast()
 	e.mu.Unlock()
@@ -183,6 +184,9 @@ func (op *Operation) Commence(seq uint64) {
 func (e *Engine) forget(op *Operation, failed bool) {
 	if e.ops[op.id.key] == op {
 		delete(e.ops, op.id.key)
+	}
+	if op.id.absent && e.reach(op.id.epoch) {
+		e.spoil(op.spec.Tag) // it never listened
 	}
 	if !op.id.listens || op.id.epoch != e.ahead.epoch {
 		return // its epoch took it along

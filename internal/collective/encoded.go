@@ -78,12 +78,12 @@ func (s *Spec) least(l *layout) int {
 	return least
 }
 
-// whole is the buffer that has the blocks of all members.
-func (s *Spec) whole() []byte {
+// whole is the size in bytes of the buffer that has the blocks of all members.
+func (s *Spec) whole() int {
 	if s.Kind == plan.ReduceScatter {
-		return s.Src
+		return s.src().size
 	}
-	return s.Dst
+	return s.dst().size
 }
 
 func (s *Spec) form() quant.Form { return quant.FormOf(s.Quantizer, s.DType, s.WireType) }
@@ -96,7 +96,7 @@ func (op *Operation) setForm() {
 	}
 	f := op.spec.form()
 	op.code.unit, op.code.group = f.Bytes, f.Elements
-	count := len(op.spec.whole()) / op.spec.DType.Size()
+	count := op.spec.whole() / op.spec.DType.Size()
 	op.code.wire = op.e.link.Pool.Get((count/f.Elements + min(count, usualGroup)) * f.Bytes)
 }
 

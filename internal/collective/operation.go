@@ -40,6 +40,7 @@ type Operation struct {
 	outs  []*outLane
 	mem   memory
 	code  code
+	dev   *staged // nil: the data is in the host's memory
 
 	id      identity
 	undo    undo
@@ -74,6 +75,7 @@ type identity struct {
 	key      opKey  // guarded by Engine.mu
 	deferred bool   // it sends when it has a number; guarded by Engine.mu
 	listens  bool   // frames with its epoch are for it; guarded by Engine.mu
+	absent   bool   // its source has not come from the device; guarded by Engine.mu
 	number   uint64 // sequence number, or the epoch while unnamed; guarded by Operation.mu
 	unnamed  bool   // it began eagerly and has no sequence number yet; guarded by Operation.mu
 }
@@ -105,6 +107,10 @@ func (e *Engine) New(spec Spec) (*Operation, error) {
 		op.spec.Quantizer = nil // travels as it is
 	}
 	op.setForm()
+	if err := op.openStage(); err != nil {
+		op.e.link.Pool.Put(op.code.wire)
+		return nil, err
+	}
 	return op, nil
 }
 
@@ -161,7 +167,9 @@ func (op *Operation) Start(s Start) {
 	missing := false
 	if !failed {
 		e.ops[op.id.key] = op
-		e.listen(op)
+		if op.id.absent = op.dev != nil; !op.id.absent {
+			e.listen(op)
+		}
 		missing = slices.ContainsFunc(op.ins, func(l *inLane) bool { return l.from == nil && !l.received.Load() })
 	}
 	deferred := op.id.deferred
@@ -174,13 +182,22 @@ func (op *Operation) Start(s Start) {
 		if missing {
 			op.awaitConnections()
 		}
-		if !deferred {
-			op.attach()
+		if op.dev != nil {
+			op.dev.begin()
+		} else {
+			op.move(deferred)
 		}
-		op.copyOwn()
-		e.replay(op)
 	}
 	op.settle(true)
+}
+
+// move lets data go, and takes what came before. deferred: it sends when it has a number.
+func (op *Operation) move(deferred bool) {
+	if !deferred {
+		op.attach()
+	}
+	op.copyOwn()
+	op.e.replay(op)
 }
 
 // runs reports whether nil or a running operation stands in the way of another one with
@@ -229,7 +246,11 @@ func (op *Operation) open(err error, eager bool) (failed bool) {
 	}
 	failed = op.failErr != nil
 	op.aborted.Store(failed)
-	op.copying = !failed && op.copies()
+	if op.dev != nil {
+		op.dev.busy = !failed
+	} else {
+		op.copying = !failed && op.copies()
+	}
 	return failed
 }
 
@@ -267,6 +288,7 @@ func (op *Operation) enter(s Start) (err error) {
 		return err
 	}
 	op.mem.src, op.mem.dst = op.spec.Src, op.spec.Dst
+	op.dev.plan()
 	op.makePlaces()
 	op.assemble(plan.For(plan.Job{
 		Kind: op.spec.Kind, N: op.n, Me: op.me, Root: op.spec.Root, Order: order, Mesh: op.mesh,
@@ -316,11 +338,15 @@ func (op *Operation) fail(err error) {
 	for _, r := range op.readers {
 		r.Interrupt()
 	}
+	stop := op.dev != nil && op.dev.stop()
 	op.mu.Unlock()
 	for _, l := range op.outs {
 		for _, s := range l.flows.Conns {
 			s.Detach(l)
 		}
+	}
+	if stop {
+		op.dev.halt()
 	}
 	op.settle(true)
 }
@@ -331,6 +357,11 @@ func (op *Operation) settle(async bool) {
 	over := op.failErr != nil || op.pending == 0
 	if op.state != running || !over || len(op.readers) > 0 || op.refs > 0 || op.copying {
 		op.mu.Unlock()
+		return
+	}
+	if op.dev != nil && !op.dev.settled() {
+		op.mu.Unlock()
+		op.dev.give()
 		return
 	}
 	op.state = ended
@@ -369,6 +400,9 @@ func (op *Operation) end(err error) {
 	defer func() {
 		e.mu.Lock()
 		e.forget(op, err != nil)
+		if op.dev != nil {
+			e.started.Broadcast() // readers may wait for its source
+		}
 		e.mu.Unlock()
 	}()
 	op.done(err)
@@ -378,10 +412,16 @@ func (op *Operation) end(err error) {
 // Start. With restore, what was input has the bits again that it had before Start, and
 // with Spec.Preserve what is output alone, too.
 func (op *Operation) Finish(restore bool) {
+	if op.finish(restore) && op.dev != nil {
+		op.dev.finish(restore)
+	}
+}
+
+func (op *Operation) finish(restore bool) bool {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.state == running || op.state == finished {
-		return
+		return false
 	}
 	op.state = finished
 	if restore {
@@ -393,6 +433,7 @@ func (op *Operation) Finish(restore bool) {
 	}
 	op.e.link.Pool.Put(op.code.wire)
 	op.code.wire = nil
+	return true
 }
 
 // get returns the memory, which it takes from the pool at the first call.
@@ -459,7 +500,7 @@ func (op *Operation) copyParts(c chunk) {
 	for at := 0; at < c.size && !op.aborted.Load(); at += partBytes {
 		to := min(at+partBytes, c.size)
 		dst := op.mem.dst[c.dst+at : c.dst+to]
-		if op.spec.Preserve {
+		if op.spec.Preserve && op.dev == nil {
 			copy(op.undo.backup.get(op.e)[c.dst+at:], dst)
 			op.undo.copied = to
 		}

@@ -115,13 +115,16 @@ func (e *Engine) find(r *link.Receiver, tag, seq uint64) (link.Sink, link.Verdic
 	var deadline time.Time
 	rounds := e.rounds
 	for {
-		if op := e.ops[opKey{tag, seq}]; op != nil {
+		op := e.ops[opKey{tag, seq}]
+		if op != nil && !op.id.absent {
 			return e.deliver(op, r)
 		}
-		if e.closed || e.between || e.rounds != rounds || e.any && seq <= e.highest || r.Closed() {
+		if e.closed || r.Closed() || op == nil && (e.between || e.rounds != rounds || e.any && seq <= e.highest) {
 			return nil, link.Drop, nil
 		}
-		if deadline.IsZero() {
+		if op != nil {
+			deadline = time.Time{} // it waits for this peer's own device
+		} else if deadline.IsZero() {
 			deadline = time.Now().Add(e.cfg.FutureWait)
 			r.SetAlarm(e.cfg.FutureWait)
 			defer r.StopAlarm()

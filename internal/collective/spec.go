@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
@@ -30,6 +31,11 @@ type Spec struct {
 	Tag      uint64
 	Root     int
 	Src, Dst []byte // little-endian
+	// DeviceSrc and DeviceDst take their place if the data lies on a device.
+	DeviceSrc, DeviceDst device.Buffer
+	// Stage has the copies of them, if they were made for an all-reduce. It is the
+	// caller's, who restores and releases it; nil: the operation makes its own.
+	Stage device.Staging
 	// Counts are the elements of the blocks, by member; nil: all blocks are equal.
 	// Over a mesh, members other than the root of a gather or scatter need only know
 	// their own.
@@ -135,14 +141,17 @@ func (s *Spec) check() error {
 		return s.invalid("unknown reduce operation %d", uint8(s.Op))
 	case s.Root < 0 || s.Root > 0 && !s.Kind.Rooted():
 		return s.invalid("root %d", s.Root)
-	case len(s.Src)%s.DType.Size() != 0 || len(s.Dst)%s.DType.Size() != 0:
-		return s.invalid("%d and %d bytes are not whole elements of %v", len(s.Src), len(s.Dst), s.DType)
+	case s.src().size%s.DType.Size() != 0 || s.dst().size%s.DType.Size() != 0:
+		return s.invalid("%d and %d bytes are not whole elements of %v", s.src().size, s.dst().size, s.DType)
 	case s.Counts != nil && (s.Kind == plan.AllToAll || s.Kind == plan.AllReduce || s.Kind == plan.Broadcast || s.Kind == plan.Reduce):
 		return s.invalid("counts by member have no meaning here")
 	case s.Kind != plan.AllToAll && (s.SendCounts != nil || s.RecvCounts != nil):
 		return s.invalid("counts of what is sent and received belong to an all-to-all")
 	case s.Kind != plan.AllReduce && s.Scheme != nil:
 		return s.invalid("a scheme belongs to an all-reduce")
+	}
+	if err := s.checkDevice(); err != nil {
+		return err
 	}
 	return s.checkQuantizer(usualChunk)
 }
@@ -162,24 +171,24 @@ func (s *Spec) lay(n, me int, mesh bool) (layout, error) {
 		err = s.layAll(&l, n)
 	case plan.AllGather:
 		l.own = me
-		err = s.layBlocks(&l, n, me, s.Dst, s.Src, true)
+		err = s.layBlocks(&l, n, me, s.dst().size, s.src().size, true)
 	case plan.ReduceScatter:
-		err = s.layBlocks(&l, n, me, s.Src, s.Dst, false)
+		err = s.layBlocks(&l, n, me, s.src().size, s.dst().size, false)
 	case plan.Broadcast, plan.Reduce:
 		err = s.layWhole(&l, root)
 	case plan.Gather:
 		if root {
 			l.own = me
-			err = s.layBlocks(&l, n, me, s.Dst, s.Src, true)
+			err = s.layBlocks(&l, n, me, s.dst().size, s.src().size, true)
 		} else {
-			err = s.layOwn(&l, n, me, s.Src, true)
+			err = s.layOwn(&l, n, me, s.src().size, true)
 		}
 	case plan.Scatter:
 		if root {
 			l.own = me
-			err = s.layBlocks(&l, n, me, s.Src, s.Dst, false)
+			err = s.layBlocks(&l, n, me, s.src().size, s.dst().size, false)
 		} else {
-			err = s.layOwn(&l, n, me, s.Dst, false)
+			err = s.layOwn(&l, n, me, s.dst().size, false)
 		}
 	case plan.AllToAll:
 		err = s.layPairs(&l, n, me, mesh)
@@ -230,14 +239,14 @@ func (s *Spec) sizes(counts []int, total, n int) ([]int, error) {
 }
 
 // layBlocks is for a member that has all blocks in one buffer, which are collected in it
-// or come from it, and its own one in the other.
-func (s *Spec) layBlocks(l *layout, n, me int, all, own []byte, collects bool) error {
-	sizes, err := s.sizes(s.Counts, len(all), n)
+// or come from it, and its own one in the other, of so many bytes.
+func (s *Spec) layBlocks(l *layout, n, me, all, own int, collects bool) error {
+	sizes, err := s.sizes(s.Counts, all, n)
 	if err != nil {
 		return err
 	}
-	if sizes[me] != len(own) {
-		return s.invalid("the own block has %d bytes, %d of the buffer of all are its place", len(own), sizes[me])
+	if sizes[me] != own {
+		return s.invalid("the own block has %d bytes, %d of the buffer of all are its place", own, sizes[me])
 	}
 	l.chunks = make([]chunk, n)
 	at := 0
@@ -257,14 +266,14 @@ func (s *Spec) layBlocks(l *layout, n, me int, all, own []byte, collects bool) e
 }
 
 // layOwn is for a member that has its own block alone.
-func (s *Spec) layOwn(l *layout, n, me int, own []byte, sends bool) error {
+func (s *Spec) layOwn(l *layout, n, me, own int, sends bool) error {
 	if s.Counts != nil && len(s.Counts) != n {
 		return s.invalid("%d counts for %d members", len(s.Counts), n)
 	}
 	elem := s.DType.Size()
 	l.chunks = make([]chunk, n)
 	for i := range l.chunks {
-		size := len(own)
+		size := own
 		if s.Counts != nil && i != me {
 			if s.Counts[i] < 0 || s.Counts[i] > maxBytes/elem {
 				return s.invalid("counts %v", s.Counts)
@@ -273,8 +282,8 @@ func (s *Spec) layOwn(l *layout, n, me int, own []byte, sends bool) error {
 		}
 		l.chunks[i] = chunk{size, none, none}
 	}
-	if s.Counts != nil && s.Counts[me] != len(own)/elem {
-		return s.invalid("the own block has %d elements, its count is %d", len(own)/elem, s.Counts[me])
+	if s.Counts != nil && s.Counts[me] != own/elem {
+		return s.invalid("the own block has %d elements, its count is %d", own/elem, s.Counts[me])
 	}
 	if sends {
 		l.chunks[me].src = 0
@@ -289,13 +298,13 @@ const maxBytes = 1 << 48
 
 // layWhole is for kinds whose data is one chunk.
 func (s *Spec) layWhole(l *layout, root bool) error {
-	c := chunk{len(s.Src), 0, none}
+	c := chunk{s.src().size, 0, none}
 	switch {
 	case s.Kind == plan.Broadcast && !root:
-		c = chunk{len(s.Dst), none, 0}
-	case s.Kind == plan.Broadcast && s.Dst == nil, s.Kind == plan.Reduce && !root:
-	case len(s.Dst) != len(s.Src):
-		return s.invalid("destination has %d bytes, source %d", len(s.Dst), len(s.Src))
+		c = chunk{s.dst().size, none, 0}
+	case s.Kind == plan.Broadcast && s.Dst == nil && s.DeviceDst.None(), s.Kind == plan.Reduce && !root:
+	case s.dst().size != s.src().size:
+		return s.invalid("destination has %d bytes, source %d", s.dst().size, s.src().size)
 	default:
 		c.dst = 0
 		if s.Kind == plan.Broadcast {
@@ -307,8 +316,8 @@ func (s *Spec) layWhole(l *layout, root bool) error {
 }
 
 func (s *Spec) layAll(l *layout, n int) error {
-	if len(s.Dst) != len(s.Src) {
-		return s.invalid("destination has %d bytes, source %d", len(s.Dst), len(s.Src))
+	if s.dst().size != s.src().size {
+		return s.invalid("destination has %d bytes, source %d", s.dst().size, s.src().size)
 	}
 	var weights []uint32
 	if s.Scheme == nil {
@@ -323,7 +332,7 @@ func (s *Spec) layAll(l *layout, n int) error {
 	}
 	elem := s.DType.Size()
 	at := 0
-	for _, end := range plan.Cut(len(s.Src)/elem, elem, weights) {
+	for _, end := range plan.Cut(s.src().size/elem, elem, weights) {
 		l.chunks = append(l.chunks, chunk{end*elem - at, at, at})
 		at = end * elem
 	}
@@ -335,7 +344,7 @@ func (s *Spec) stripes() int {
 	if s.Stripes > 0 {
 		return s.Stripes
 	}
-	return plan.Stripes(len(s.Src))
+	return plan.Stripes(s.src().size)
 }
 
 func (s *Spec) layPairs(l *layout, n, me int, mesh bool) error {
@@ -346,14 +355,14 @@ func (s *Spec) layPairs(l *layout, n, me int, mesh bool) error {
 		return s.invalid("unequal counts need connections between all members, and there are none in this group")
 	case varied && (s.SendCounts == nil || s.RecvCounts == nil):
 		return s.invalid("counts of what is sent and of what is received are needed, or none")
-	case !varied && len(s.Src) != len(s.Dst):
-		return s.invalid("destination has %d bytes, source %d", len(s.Dst), len(s.Src))
+	case !varied && s.src().size != s.dst().size:
+		return s.invalid("destination has %d bytes, source %d", s.dst().size, s.src().size)
 	}
-	send, err := s.sizes(s.SendCounts, len(s.Src), n)
+	send, err := s.sizes(s.SendCounts, s.src().size, n)
 	if err != nil {
 		return err
 	}
-	recv, err := s.sizes(s.RecvCounts, len(s.Dst), n)
+	recv, err := s.sizes(s.RecvCounts, s.dst().size, n)
 	if err != nil {
 		return err
 	}
@@ -394,7 +403,8 @@ func (s *Spec) checkOverlap(l *layout, me int) error {
 	case plan.Barrier:
 		return nil
 	}
-	if !overlap(s.Src, s.Dst) {
+	src, dst := s.src(), s.dst()
+	if !src.overlaps(dst) {
 		return nil
 	}
 	at := me
@@ -402,33 +412,54 @@ func (s *Spec) checkOverlap(l *layout, me int) error {
 		at = 0
 	}
 	c := l.chunks[at]
-	if s.Kind == plan.AllToAll || c.src == none || c.dst == none || address(s.Src)+uintptr(c.src) != address(s.Dst)+uintptr(c.dst) {
+	if s.Kind == plan.AllToAll || c.src == none || c.dst == none || src.at+uint64(c.src) != dst.at+uint64(c.dst) {
 		return errs.New(errs.InvalidArgument, s.Kind.String(), errOverlap)
 	}
 	return nil
 }
 
+// region is where a buffer lies, on the host or on a device.
+type region struct {
+	at   uint64
+	size int // bytes
+}
+
+func (s *Spec) src() region { return regionOf(s.Src, s.DeviceSrc) }
+func (s *Spec) dst() region { return regionOf(s.Dst, s.DeviceDst) }
+
+func regionOf(b []byte, d device.Buffer) region {
+	if !d.None() {
+		return region{d.Ptr, d.Bytes}
+	}
+	return region{uint64(address(b)), len(b)}
+}
+
+func (a region) overlaps(b region) bool {
+	return a.size > 0 && b.size > 0 && a.at < b.at+uint64(b.size) && b.at < a.at+uint64(a.size)
+}
+
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 func overlap(a, b []byte) bool {
-	return len(a) > 0 && len(b) > 0 && address(a) < address(b)+uintptr(len(b)) && address(b) < address(a)+uintptr(len(a))
+	return regionOf(a, device.Buffer{}).overlaps(regionOf(b, device.Buffer{}))
 }
 
 // Count returns the elements of the own block, of which members vote: what this member
 // gives or gets alone, or all of it where there is one buffer.
 func (s *Spec) Count() int {
 	size := max(s.DType.Size(), 1)
-	if s.Kind == plan.ReduceScatter || s.Kind == plan.Scatter || s.Kind == plan.Broadcast && len(s.Src) == 0 {
-		return len(s.Dst) / size
+	if s.Kind == plan.ReduceScatter || s.Kind == plan.Scatter || s.Kind == plan.Broadcast && s.src().size == 0 {
+		return s.dst().size / size
 	}
-	return len(s.Src) / size
+	return s.src().size / size
 }
 
 // MostSent returns a bound of the bytes that a member of n sends, whatever the ring.
 func (s *Spec) MostSent(n int) int {
-	blocks := func(own []byte) int {
+	src, dst := s.src().size, s.dst().size
+	blocks := func(own int) int {
 		if s.Counts == nil {
-			return n * len(own)
+			return n * own
 		}
 		sum := 0
 		for _, c := range s.Counts {
@@ -438,21 +469,21 @@ func (s *Spec) MostSent(n int) int {
 	}
 	if s.Quantizer != nil {
 		f := s.form()
-		return (len(s.whole())/s.DType.Size()/f.Elements + n) * f.Bytes
+		return (s.whole()/s.DType.Size()/f.Elements + n) * f.Bytes
 	}
 	switch s.Kind {
 	case plan.AllReduce:
-		return 2 * len(s.Src)
+		return 2 * src
 	case plan.AllGather:
-		return len(s.Dst)
+		return dst
 	case plan.Gather:
-		return blocks(s.Src)
+		return blocks(src)
 	case plan.Scatter:
-		return max(len(s.Src), blocks(s.Dst))
+		return max(src, blocks(dst))
 	case plan.AllToAll:
-		return n * len(s.Src) / 2
+		return n * src / 2
 	case plan.Barrier:
 		return 0
 	}
-	return max(len(s.Src), len(s.Dst)) // broadcast: one of them; reduce and reduce-scatter: the source
+	return max(src, dst) // broadcast: one of them; reduce and reduce-scatter: the source
 }

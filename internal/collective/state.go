@@ -137,5 +137,8 @@ func (op *Operation) waitsFor(st *OperationState) string {
 	if op.copying {
 		list = append(list, "own block: is being copied")
 	}
+	if op.dev != nil && op.dev.busy {
+		list = append(list, op.dev.waitsFor())
+	}
 	return strings.Join(list, "; ")
 }

@@ -8,8 +8,12 @@ type undo struct {
 	copied int  // bytes of the own block that are saved
 }
 
-// keeps reports whether bytes of Dst are to be saved before they are overwritten.
+// keeps reports whether bytes of Dst are to be saved before they are overwritten. Of data
+// on a device that is for the platform.
 func (op *Operation) keeps(off, size int) bool {
+	if op.dev != nil {
+		return false
+	}
 	return op.spec.Preserve || overlap(op.mem.src, op.mem.dst[off:off+size])
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
@@ -22,6 +23,7 @@ type Collective struct {
 	Tag                    uint64
 	Root                   int
 	Src, Dst               []byte
+	DeviceSrc, DeviceDst   device.Buffer
 	Counts                 []int
 	SendCounts, RecvCounts []int
 	DType                  dtype.Type
@@ -99,8 +101,8 @@ func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 		c.Op = dtype.Sum // without a meaning, and the same on all members
 	}
 	spec := collective.Spec{
-		Kind: kind, Tag: c.Tag, Root: c.Root, Src: c.Src, Dst: c.Dst, Counts: c.Counts, SendCounts: c.SendCounts, RecvCounts: c.RecvCounts,
-		DType: c.DType, Op: c.Op, Preserve: c.Preserve,
+		Kind: kind, Tag: c.Tag, Root: c.Root, Src: c.Src, Dst: c.Dst, DeviceSrc: c.DeviceSrc, DeviceDst: c.DeviceDst,
+		Counts: c.Counts, SendCounts: c.SendCounts, RecvCounts: c.RecvCounts, DType: c.DType, Op: c.Op, Preserve: c.Preserve,
 	}
 	form := wire.FormOf("", c.DType)
 	q, err := quant.Lookup(c.Quantize.Algorithm)
@@ -110,6 +112,7 @@ func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 	spec.Quantizer, spec.WireType = q, c.Quantize.Type
 	v := s.view.Load()
 	if me := slices.Index(v.Members, v.UUID); v.Collectives && me >= 0 && len(v.Members) > 1 {
+		spec.Trim(me)
 		if err := spec.Check(len(v.Members), me, true); err != nil {
 			return nil, err
 		}

@@ -14,13 +14,15 @@ import (
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/cuda/cudatest"
+	"github.com/gopccl/gopccl/internal/cuda/driver"
 	"github.com/gopccl/gopccl/internal/peer"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // apart connects n peers that take each other for distant, until their small
 // all-reduces go directly from each to each other.
-func apart(t *testing.T, ctx context.Context, n int) []*peer.Session {
+func apart(t *testing.T, ctx context.Context, n, eager int) []*peer.Session {
 	t.Helper()
 	m, err := core.NewMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)
@@ -40,7 +42,7 @@ func apart(t *testing.T, ctx context.Context, n int) []*peer.Session {
 	})
 	each(t, n, func(i int) (err error) {
 		all[i], err = peer.Connect(ctx, peer.Options{
-			Master: m.Addr().String(), PortBase: -1,
+			Master: m.Addr().String(), PortBase: -1, EagerBytes: eager,
 			Network: peer.Network{RoundTrip: func(wire.UUID) (time.Duration, bool) { return 80 * time.Millisecond, true }},
 		})
 		return err
@@ -77,7 +79,7 @@ func TestDirectAllReduce(t *testing.T) {
 	defer cancel()
 	for _, where := range []string{"host", "device"} {
 		c := newCard(t, 2, device.Settings{Reduce: where})
-		all := apart(t, ctx, 4)
+		all := apart(t, ctx, 4, 0)
 		for _, count := range []int{0, 1, 5, 50_001} {
 			for _, inPlace := range []bool{true, false} {
 				rng := rand.New(rand.NewPCG(uint64(count), 7))
@@ -136,7 +138,7 @@ func TestDirectAllReduceIsRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := newCard(t, 2, device.Settings{})
-	all := apart(t, ctx, 4)
+	all := apart(t, ctx, 4, 0)
 	rng := rand.New(rand.NewPCG(3, 3))
 	for round := range 30 {
 		src := floats(rng, 20_000)
@@ -172,5 +174,60 @@ func TestDirectAllReduceIsRestored(t *testing.T) {
 	for _, s := range all {
 		require.NoError(t, s.Close())
 	}
+	c.close()
+}
+
+// A direct exchange whose source is late on one member is not disturbed by those that
+// begin and end meanwhile.
+func TestDirectAllReduceOfALateDevice(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c := newCard(t, 1, device.Settings{})
+	only := cudatest.Interpreter(t, c.d)
+	all := apart(t, ctx, 3, 8) // what is longer does not begin before its number is known
+	src := floats(rand.New(rand.NewPCG(5, 5)), 300)
+	x := c.put(0, src)
+	release := only.Hold(driver.Stream(x.Stream))
+	ops := make([]*peer.Operation, len(all))
+	bufs := make([][]byte, len(all))
+	each(t, len(all), func(i int) (err error) {
+		bufs[i] = bytes.Clone(src)
+		o := peer.Reduce{Tag: 1, Src: bufs[i], Dst: bufs[i], DType: dtype.Float32, Op: dtype.Max}
+		if i == 0 {
+			o.Src, o.Dst, o.DeviceSrc, o.DeviceDst = nil, nil, x, x
+		}
+		ops[i], err = all[i].AllReduceAsync(ctx, o)
+		return err
+	})
+	later := make([]*peer.Operation, len(all))
+	each(t, len(all), func(i int) (err error) {
+		b := make([]byte, 64)
+		later[i], err = all[i].AllReduceAsync(ctx, peer.Reduce{Tag: 2, Src: b, Dst: b, DType: dtype.Float32, Op: dtype.Sum})
+		return err
+	})
+	require.Eventually(t, func() bool { // it has begun on the late one
+		for _, o := range all[0].State().Ops {
+			if o.Tag == 2 {
+				return o.Phase == "running"
+			}
+		}
+		return false
+	}, patience, time.Millisecond)
+	release()
+	each(t, len(all), func(i int) error {
+		info, err := ops[i].Wait(ctx)
+		if err == nil && info.Plan != "direct" {
+			err = fmt.Errorf("it took the plan %q", info.Plan)
+		}
+		return err
+	}, func(i int) error {
+		_, err := later[i].Wait(ctx)
+		return err
+	})
+	require.True(t, bytes.Equal(src, c.get(x)))
+	for _, s := range all {
+		require.NoError(t, s.Close())
+	}
+	c.free(x)
 	c.close()
 }
