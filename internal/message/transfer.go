@@ -224,7 +224,7 @@ func (e *Engine) speak(peer wire.UUID) {
 		return
 	}
 	if len(pool) == 0 {
-		e.m.NoWay(peer, errNone)
+		e.m.NoWay(e.now(), peer, errNone)
 		e.unlock()
 		return
 	}
@@ -269,7 +269,7 @@ func (c *courier) Fail(err error) {
 	c.over.Store(true)
 	if e.links[c.peer] == c {
 		delete(e.links, c.peer)
-		e.m.NoWay(c.peer, err)
+		e.m.NoWay(e.now(), c.peer, err)
 	}
 }
 

@@ -34,6 +34,7 @@ type book struct {
 	occasions map[occasion]*gathering
 	ways      map[uint64]way // by sequence number
 	meshing   map[int]bool   // peers that connect for a mesh
+	mail      mailbook
 }
 
 // tally is what was seen of collectives other than all-reduces, of one peer each.

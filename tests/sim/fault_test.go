@@ -77,6 +77,9 @@ type scenario struct {
 	kind   plan.Kind // of them; all-reduce: any
 	agree  bool      // they are called with the same arguments by all
 	alone  bool      // no mesh can be had
+	// messages: members send messages to each other in each loop; all peers are gopccl peers.
+	messages bool
+	mends    bool // connections that are cut come back without a round
 	// apart: the peers are far from each other.
 	apart bool
 	// tear: holders die while others fetch from them.
@@ -292,6 +295,10 @@ func (w *world) strike(f fault, p *peer) {
 			if w.rng.chance(2) {
 				w.breakLink(o, p)
 			}
+			if w.plan.mends {
+				w.mends(p, o)
+				w.mends(o, p)
+			}
 		}
 	case block:
 		if o := w.victim(); o != nil && o != p {
@@ -314,7 +321,7 @@ func (w *world) strike(f fault, p *peer) {
 		p.stopped, p.suspect = true, true
 		w.after(d, nil, func() {
 			w.tracef("peer %d goes on", p.id)
-			p.stopped = false
+			p.stopped, p.mesh.awake = false, w.now
 			for _, do := range p.backlog {
 				w.after(0, p, do)
 			}

@@ -17,6 +17,7 @@ type link struct {
 	alive bool
 	gen   int
 	last  time.Duration // of the last delivery, frames keep their order
+	post  *post         // of messages
 }
 
 func (w *world) link(from, to *peer) *link {
@@ -40,7 +41,7 @@ func (w *world) endLink(from, to, by *peer) {
 		return
 	}
 	l.alive = false
-	gen := l.gen
+	gen, post := l.gen, l.post
 	w.tracef("link %d -> %d breaks", from.id, to.id)
 	notice := func(at, other *peer) {
 		w.after(w.rng.between(0, 5*time.Millisecond), at, func() {
@@ -48,6 +49,7 @@ func (w *world) endLink(from, to, by *peer) {
 				at.step(pfsm.LinkEnded{Peer: other.uuid, Incoming: at == to})
 			}
 			at.linkBroke(other, gen, at == from)
+			post.ended(at == from)
 		})
 	}
 	notice(from, to)
@@ -211,6 +213,7 @@ func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(
 			l.gen++
 			l.last = w.now
 			w.tracef("link %d -> %d stands", p.id, target.id)
+			w.carries(l, p, target)
 		}
 		todo = todo[1:]
 		w.after(w.rng.between(0, 2*time.Millisecond), p, next)

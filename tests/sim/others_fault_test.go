@@ -14,13 +14,16 @@ import (
 // amidWait is for how many events a fault waits for a collective that it is to strike.
 const amidWait = 300
 
-// amid reports whether a collective other than an all-reduce is under way.
+// amid reports whether a collective other than an all-reduce, or a message, is under way.
 func (w *world) amid() bool {
 	for _, p := range w.peers {
 		for _, o := range p.ops {
 			if o.job != nil && !o.finished && !p.dead {
 				return true
 			}
+		}
+		if p.corresponds() {
+			return true
 		}
 	}
 	return false
@@ -30,6 +33,9 @@ func (w *world) amid() bool {
 func (w *world) noteAmid(k kind) {
 	if k >= numKinds {
 		return
+	}
+	if slices.ContainsFunc(w.peers, (*peer).corresponds) {
+		w.collector.mail.amid[k]++
 	}
 	hit := 0
 	for _, p := range w.peers {

@@ -76,6 +76,8 @@ type mesh struct {
 	preparing  uint64 // the ring that is connected for, 0: none
 	meshing    uint64 // the mesh that is connected for, 0: none
 	late       wire.Packet
+	mail       *mail
+	awake      time.Duration // since then
 }
 
 // transfer is the part in a synchronisation that moves a state.
@@ -135,6 +137,7 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 	cfg.Secure = native && w.keys.on
 	w.certify(p)
 	p.m = pfsm.New(cfg)
+	p.mesh.mail = w.newMail(p)
 	p.dial(w.master)
 	if s := w.master.seat; s != nil {
 		p.line.turn, p.line.last = s.id, s.id
@@ -226,8 +229,12 @@ func (p *peer) step(ev pfsm.Event) {
 			p.say(e.Packet)
 		case pfsm.Establish:
 			p.mesh.ahead.next = max(p.mesh.ahead.next, e.Epoch)
+			p.mesh.mail.round(e.Epoch)
 			p.establish(e)
+		case pfsm.PeerLeft:
+			p.mesh.mail.left(e.Peer)
 		case pfsm.RoundOver:
+			p.mesh.mail.begin()
 			if e.Epoch != 0 && w.bug != spoilForgotten {
 				p.turn(e.Epoch)
 			}
@@ -364,6 +371,7 @@ func (p *peer) disconnect(reason string) {
 		w.failf("peer %d ends without its trainer: %s", p.id, reason)
 	}
 	p.over, p.line.cut = true, true
+	p.mesh.mail.stop()
 	p.closeAll()
 	if p.trainer.mute { // no call of it is pending that would tell its trainer
 		w.after(0, p, p.exit)

@@ -298,10 +298,10 @@ func (p *peer) reduced(vectors map[uint64][]int64) {
 	p.w.collector.sound[p.memory.state] = true
 	due := p.memory.revision%4 == 3 || p.w.plan.eager && p.memory.revision == 1
 	if p.w.plan.groups == 1 && due && p.m.View().GlobalWorldSize > 1 {
-		p.optimize(func() { p.meet(p.askPending) })
+		p.optimize(func() { p.meet(p.correspond) })
 		return
 	}
-	p.meet(p.askPending)
+	p.meet(p.correspond)
 }
 
 // accepted goes on after a round that let newcomers in.

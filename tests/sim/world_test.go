@@ -149,6 +149,27 @@ const (
 	lossUnseen                  // a lost link does not end the data phase of a collective
 	abortUnheard                // nor an abort
 	senderForgotten             // what comes early is kept by tag, and not by member
+	offersSwapped               // offers of messages overtake each other
+	offersDoubled               // ... come twice
+	tagsForgotten               // all have one tag
+	refusalUntold               // nobody is told that the sizes differ
+	givingUpUntold              // ... that a receive was given up
+	withdrawalUntold            // ... a send
+	failureUntold               // ... that a message has failed
+	partsForgotten              // a message is done before it is there
+	halfDelivered               // ... when its connection ends
+	endUnheard                  // the end of a connection from a member means nothing
+	endUnsaid                   // ... to a member
+	replacementUnheard          // another one in the place of a connection
+	staleHeard                  // what comes over the one before counts
+	leaverForgotten             // a member that has gone ends nothing
+	roundForgotten              // nor a round
+	mailEpochForgotten          // messages outlive their round
+	aheadForgotten              // those of a round that is over elsewhere are dropped
+	openForgotten               // a member offers more messages than it may
+	bytesForgotten              // ... more bytes
+	lastWordsForgotten          // nobody waits for what was said before a connection ended
+	releaseForgotten            // a part counts as sent before it is
 )
 
 // world is one run.

@@ -13,7 +13,7 @@ fi
 ALL=1 SOAK=1 tools/ci/secure.sh
 go test -count=1 -timeout "$limit" -v ./plugins/absmax ./plugins/generic -soak
 go test -count=1 -timeout "$limit" -v ./internal/cuda/kernels -soak
-go test -count=1 -timeout "$limit" -v ./tests/sim -sim.seeds="${SOAK_SEEDS:-1000000}" -sim.three=100000
+go test -count=1 -timeout "$limit" -v ./tests/sim -sim.seeds="${SOAK_SEEDS:-1000000}" -sim.three=100000 -sim.messages=200000
 go test -count=1 -timeout "$limit" -v ./tests/compat
 # Many processes on one machine: 32 and 128 peers, tiny operations.
 go run ./cmd/gopccl bench allreduce --world 32,128 --bytes 4KiB --rounds 10

@@ -220,9 +220,14 @@ func TestUnsaidWordsAreBounded(t *testing.T) {
 // Words without a connection fail what they are about.
 func TestNoWay(t *testing.T) {
 	m := member()
+	heard := send(t, m, 8)
+	said(m)
 	s, other := send(t, m, 8), receive(t, m, third, 1)
-	m.NoWay(you, errTest)
+	m.NoWay(0, you, errTest)
 	require.ErrorIs(t, s.Err(), errs.RankConnectionLost)
+	require.Equal(t, Offered, heard.State(), "its answer may be on its way")
+	m.Tick(m.Patience)
+	require.ErrorIs(t, heard.Err(), errs.RankConnectionLost)
 	require.Equal(t, Waiting, other.State())
 	require.Equal(t, Load{}, m.Load(you))
 }

@@ -194,11 +194,17 @@ func (m *Machine) Way(now time.Duration, peer wire.UUID, conn Conn) {
 }
 
 // NoWay says that there is no connection to a member. What was to be said fails.
-func (m *Machine) NoWay(peer wire.UUID, cause error) {
+func (m *Machine) NoWay(now time.Duration, peer wire.UUID, cause error) {
 	p := m.at(peer)
 	p.out = 0
 	m.hush(p)
-	m.abandon(p, cause)
+	for _, t := range p.transfers() {
+		if t.sends && !t.said {
+			m.Fail(t, cause)
+		}
+	}
+	m.mark(p, func(*Transfer) bool { return true })
+	m.part(now, p, cause)
 }
 
 // Unsaid says that a connection to a member has ended: what it has taken may not have
