@@ -55,12 +55,12 @@ func collective(on call, a core.Attributes, d *C.gopcclCollective_t) (c core.Col
 	}
 	sends, receives := takesPart(a.Index == c.Root, c.Kind)
 	if sends {
-		if c.Src, err = hostOperand(on, "src", unsafe.Pointer(d.src), d.src_count, c.DType); err != nil {
+		if c.Src, c.DeviceSrc, err = operand(on, "src", unsafe.Pointer(d.src), d.src_count, c.DType); err != nil {
 			return c, err
 		}
 	}
 	if receives {
-		c.Dst, err = hostOperand(on, "dst", d.dst, d.dst_count, c.DType)
+		c.Dst, c.DeviceDst, err = operand(on, "dst", d.dst, d.dst_count, c.DType)
 	}
 	return c, err
 }
@@ -128,7 +128,7 @@ func hostOperand(on call, what string, p unsafe.Pointer, count C.size_t, t dtype
 	b, d, err := operand(on, what, p, count, t)
 	if err == nil && !d.None() {
 		err = errs.New(errs.InvalidArgument, on.name, fmt.Errorf("%s is %v", what, d)).
-			WithHint("collectives other than all-reduce, and messages, take memory of the host: copy it there first")
+			WithHint("messages take memory of the host: copy it there first")
 	}
 	return b, err
 }

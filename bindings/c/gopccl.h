@@ -80,7 +80,8 @@ typedef enum gopcclKind_t {
  * the ring; blocks lie in this order, without gaps. In place, the own block is at
  * the same address in src and dst; an all-to-all has no such form. Any other
  * overlap is pcclInvalidArgument. Buffers that the kind does not name for this member
- * are not looked at, and may be NULL. Memory is that of the host.
+ * are not looked at, and may be NULL. Both are memory of the host or, in a library with
+ * CUDA, of devices, as those of an all-reduce (gopcclSetStream).
  *
  * quantizer makes what an all-gather or reduce-scatter sends smaller: "minmax",
  * "zeropoint", "blocks" or that of a plugin, of float and double. A sum is encoded

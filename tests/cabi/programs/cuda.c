@@ -55,24 +55,92 @@ struct peer {
     int number;
 };
 
-/* The other collectives take memory of the host, and say so. */
-static void refused(struct peer *me) {
-    pcclResult_t (*collect)(const pcclComm_t *, const gopcclCollective_t *, pcclReduceInfo_t *);
-    const char *(*last_error)(void);
-    size_t device = alloc_on(me->number, N * sizeof(float));
+static gopcclCollective_t described(gopcclKind_t kind, uint64_t tag, size_t src, size_t from, size_t dst, size_t to) {
     gopcclCollective_t call;
-    LOOK_UP(collect, "gopcclCollect");
-    LOOK_UP(last_error, "gopcclLastError");
     memset(&call, 0, sizeof call);
     call.size = sizeof call;
-    call.kind = gopcclBroadcast;
-    call.dst = (void *)device;
-    call.src = (void *)device;
-    call.src_count = call.dst_count = N;
+    call.kind = kind;
+    call.tag = tag;
+    call.src = (const void *)src;
+    call.dst = (void *)dst;
+    call.src_count = from;
+    call.dst_count = to;
     call.datatype = pcclFloat;
+    call.op = pcclSum;
+    return call;
+}
+
+/* Every other collective, behind streams, and what cannot be had. */
+static void collectives(struct peer *me) {
+    pcclResult_t (*collect)(const pcclComm_t *, const gopcclCollective_t *, pcclReduceInfo_t *);
+    pcclResult_t (*collect_async)(const pcclComm_t *, const gopcclCollective_t *, pcclAsyncReduceOp_t *);
+    pcclResult_t (*get_group)(const pcclComm_t *, gopcclGroup_t *, uint8_t (*)[16], size_t);
+    const char *(*last_error)(void);
+    int device = me->number, index;
+    size_t bytes = N * sizeof(float), half = bytes / 2, a = alloc_on(device, bytes), b = alloc_on(device, bytes), s = stream_on(device);
+    size_t counts[2] = {N - 7, 7};
+    float host[N];
+    gopcclCollective_t call;
+    gopcclGroup_t group;
+    pcclAsyncReduceOp_t op;
+    LOOK_UP(collect, "gopcclCollect");
+    LOOK_UP(collect_async, "gopcclCollectAsync");
+    LOOK_UP(get_group, "gopcclGetGroup");
+    LOOK_UP(last_error, "gopcclLastError");
+    OK(get_group(me->c, &group, NULL, 0));
+    index = group.index;
+
+    set_stream((void *)s);
+    write_on(device, a, filled((float)(index + 1)), half, s);
+    call = described(gopcclAllGather, 1, a, N / 2, b, N);
+    OK(collect_async(me->c, &call, &op));
+    OK(pcclAwaitAsyncReduce(&op, NULL));
+    expect(device, b, N / 2, 1);
+    expect(device, b + half, N / 2, 2);
+
+    write_on(device, a, filled((float)(index + 1)), bytes, s);
+    call = described(gopcclReduceScatter, 1, a, N, a + (index ? counts[0] * sizeof(float) : 0), counts[index]); /* in place */
+    call.counts = counts;
+    call.members = 2;
+    OK(collect(me->c, &call, NULL));
+    expect(device, a + (index ? counts[0] * sizeof(float) : 0), (int)counts[index], 3);
+    set_stream(NULL);
+
+    write_on(device, a, filled((float)(index + 1)), bytes, 0);
+    call = described(gopcclBroadcast, 1, a, N, a, N);
+    call.root = 1;
+    OK(collect(me->c, &call, NULL));
+    expect(device, a, N, 2);
+
+    write_on(device, a, filled((float)(index + 1)), bytes, 0);
+    call = described(gopcclReduce, 1, a, N, index ? 0 : b, index ? 0 : N);
+    OK(collect(me->c, &call, NULL));
+    if (!index) expect(device, b, N, 3);
+
+    call = described(gopcclGather, 1, a, N / 2, index ? 0 : b, index ? 0 : N);
+    OK(collect(me->c, &call, NULL));
+    if (!index) expect(device, b + half, N / 2, 2);
+
+    write_on(device, a, filled(8), bytes, 0);
+    call = described(gopcclScatter, 1, index ? 0 : a, index ? 0 : N, b, N / 2);
+    OK(collect(me->c, &call, NULL));
+    expect(device, b, N / 2, 8);
+
+    write_on(device, a, filled((float)(index + 1)), bytes, 0);
+    call = described(gopcclAllToAll, 1, a, N, b, N);
+    OK(collect(me->c, &call, NULL));
+    expect(device, b, N / 2, 1);
+    expect(device, b + half, N / 2, 2);
+
+    call = described(gopcclAllToAll, 1, a, N, (size_t)host, N);
     EXPECT(pcclInvalidArgument, collect(me->c, &call, NULL));
-    TRUE(strstr(last_error(), "copy it there first") != NULL);
-    free_on(me->number, device);
+    TRUE(strstr(last_error(), "not both on a device") != NULL);
+    call = described(gopcclAllToAll, 1, a, N, b + 4, N);
+    EXPECT(pcclInvalidArgument, collect(me->c, &call, NULL));
+    TRUE(strstr(last_error(), "the allocation ends") != NULL);
+    free_on(device, a);
+    free_on(device, b);
+    destroy_on(device, s);
 }
 
 static void reductions(struct peer *me) {
@@ -155,7 +223,7 @@ static void state(struct peer *me) {
 }
 
 static void *peer(void *arg) {
-    refused(arg);
+    collectives(arg);
     reductions(arg);
     state(arg);
     return NULL;
