@@ -24,11 +24,22 @@ type Message struct {
 	// get errs.Mismatch. It is the engine's until the transfer is over. After a failure
 	// that of a receive is undefined.
 	Data []byte
+	// Device takes the place of Data if the tensor lies on a device. SendAsync then
+	// returns when what was queued on its stream is done and all of it is on the host, and
+	// ReceiveAsync when what was queued there is done. A message that has come is copied
+	// to the device before the transfer is over; of one that fails nothing is written
+	// there.
+	Device DeviceBuffer
 }
 
 // MessageOf describes a message of a Go slice.
 func MessageOf[T dtype.Element](peer int, tag uint64, data []T) Message {
 	return Message{Peer: peer, Tag: tag, Data: dtype.AsBytes(data)}
+}
+
+// MessageOnDevice describes a message in device memory.
+func MessageOnDevice(peer int, tag uint64, data DeviceBuffer) Message {
+	return Message{Peer: peer, Tag: tag, Device: data}
 }
 
 // Transfer is a message in flight, as [Communicator.SendAsync] and
@@ -40,7 +51,7 @@ type Transfer struct{ t *peer.Transfer }
 //
 // Errors: errs.RankConnectionLost if the other end has left, given up or cannot be
 // reached any more, if a round has begun, and, for a receive from any member, if one has
-// left; errs.Mismatch, errs.Canceled, errs.Closed.
+// left; errs.Mismatch, errs.Canceled, errs.Closed, errs.DeviceFailed.
 func (t *Transfer) Wait(ctx context.Context) (peer int, err error) { return t.t.Wait(ctx) }
 
 // Done is closed when the transfer is over and the buffer is the caller's again.
