@@ -6,14 +6,12 @@ package main
 import "C"
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"unsafe"
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/dtype"
-	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
 )
 
@@ -121,16 +119,6 @@ func blockCounts(on call, a core.Attributes, what string, list *C.size_t, member
 		counts[i] = int(n)
 	}
 	return counts, nil
-}
-
-// hostOperand returns count elements at p, which must be memory of the host.
-func hostOperand(on call, what string, p unsafe.Pointer, count C.size_t, t dtype.Type) ([]byte, error) {
-	b, d, err := operand(on, what, p, count, t)
-	if err == nil && !d.None() {
-		err = errs.New(errs.InvalidArgument, on.name, fmt.Errorf("%s is %v", what, d)).
-			WithHint("messages take memory of the host: copy it there first")
-	}
-	return b, err
 }
 
 // prepared returns the tag of what d describes, and the function that launches it.

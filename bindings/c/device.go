@@ -48,7 +48,7 @@ func found(p unsafe.Pointer, n int) (b device.Buffer, yes bool) {
 	return b, yes
 }
 
-// operand returns count elements at p, which a collective is asked for, as
+// operand returns count elements at p, of a collective or a message, as
 // memory of the host or of a device.
 func operand(c call, what string, p unsafe.Pointer, count C.size_t, t dtype.Type) ([]byte, device.Buffer, error) {
 	n, err := size(c, what, p, count, t)

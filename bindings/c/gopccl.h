@@ -151,13 +151,15 @@ enum { gopcclAnyPeer = -1 };
 /*
  * One message from one member of the group to another. It needs what collectives need,
  * and no member may have eager start turned off (peer.eager_bytes). Clear it, then set
- * size and the rest.
+ * size and the rest. data is memory of the host or, in a library with CUDA, of a device. Such
+ * a call waits until what was queued on the stream before it (gopcclSetStream) is done and,
+ * of what is sent, until all of it is on the host.
  */
 typedef struct gopcclMessage_t {
     size_t size;  /* sizeof(gopcclMessage_t) */
     int peer;     /* the other end, by its index (gopcclGetGroup) */
     uint64_t tag; /* the same at both ends; any number of messages may have it */
-    void *data;   /* what is sent, which is not written to, or where it is received: memory of the host */
+    void *data;   /* what is sent, which is not written to, or where it is received */
     size_t bytes; /* the same at both ends, else both get pcclInvalidArgument */
 } gopcclMessage_t;
 

@@ -36,7 +36,7 @@ func message(on call, d *C.gopcclMessage_t) (m core.Message, err error) {
 		return m, on.bad("size is %d, want sizeof(gopcclMessage_t), which is %d", uint64(d.size), unsafe.Sizeof(*d))
 	}
 	m = core.Message{Peer: int(d.peer), Tag: uint64(d.tag)}
-	m.Data, err = hostOperand(on, "data", d.data, d.bytes, dtype.Uint8)
+	m.Data, m.Device, err = operand(on, "data", d.data, d.bytes, dtype.Uint8)
 	return m, err
 }
 

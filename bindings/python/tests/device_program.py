@@ -42,7 +42,7 @@ from gopccl.torch import TrainingState, _core, _group, _work
 
 PATIENCE = 120.0  # seconds that peers may take for a check
 LIMIT = timedelta(seconds=60)
-DEAF = "GOPCCL_DEVICE_PROGRAM_DEAF"  # with the stand-in: the library does not learn of the caller's stream
+DEAF = "DEVICE_PROGRAM_DEAF"  # with the stand-in: the library does not learn of the caller's stream
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 TYPES = [*FLOATS, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
@@ -323,6 +323,101 @@ def quantized(place: Place) -> str:
     for x, y in zip(a, b):
         same(x, y, "of two peers")
     return f"{len(a)} quantizers"
+
+
+@check("collectives")
+def collectives(place: Place) -> str:
+    """Every other collective, behind a busy stream: the bits of host tensors. Types that nobody computes with are moved."""
+
+    def f(comm: Communicator, i: int) -> int:
+        me, n, cases = comm.group.index, place.big // 20, 0
+        for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
+            mine = random(i, 2 * n, torch.float32).to(dtype)
+            counts = [n + 3, n - 3]
+            own = slice(0, counts[0]) if me == 0 else slice(counts[0], 2 * n)
+            block, zeros = mine[own].clone(), torch.zeros(2 * n, dtype=dtype)
+            calls: List[Any] = [
+                (lambda s, d: comm.all_gather_async(s, d, counts=counts), block, zeros),
+                (lambda s, d: comm.all_to_all_async(s, d), mine, zeros),
+                (lambda s, d: comm.broadcast_async(s, root=1), mine, None),
+                (lambda s, d: comm.gather_async(s, d if me == 0 else None, root=0, counts=counts), block, zeros),
+                (lambda s, d: comm.scatter_async(s if me == 1 else None, d, root=1, counts=counts), mine, torch.zeros_like(block)),
+            ]
+            if dtype is not torch.bool:
+                calls += [
+                    (lambda s, d: comm.reduce_scatter_async(s, d, op=ReduceOp.SUM, counts=counts), mine, torch.zeros_like(block)),
+                    (lambda s, d: comm.reduce_async(s, d if me == 1 else None, op=ReduceOp.MAX, root=1), mine, zeros),
+                ]
+            for k, (call, src, dst) in enumerate(calls):
+                there: List[Any] = []
+                for where in (lambda t: t.clone(), place.put):
+                    with place.stream():
+                        place.busy()
+                        s, d = where(src), None if dst is None else where(dst)
+                        ok, code, _ = call(s, d).wait()
+                        assert ok, (k, dtype, code)
+                        there.append((s, d))
+                (s, d), (x, y) = there
+                same(place.get(x), s, f"source of call {k} of {dtype}")
+                if d is not None:
+                    same(place.get(y), d, f"call {k} of {dtype}")
+                cases += 1
+        return cases
+
+    return f"{peers(2, f)[0]} cases"
+
+
+@check("collectives in place")
+def collectives_in_place(place: Place) -> None:
+    def f(comm: Communicator, i: int) -> None:
+        me, n = comm.group.index, place.big // 4
+        for quantization in (None, "minmax:uint8"):
+            mine = random(i, 2 * n)
+            own = slice(me * n, (me + 1) * n)
+            want, got = mine.clone(), place.put(mine)
+            for t in (want, got):
+                comm.all_gather(t[own], t, quantization=quantization)
+            same(place.get(got), want, f"all_gather {quantization}")
+            want, got = mine.clone(), place.put(mine)
+            for t in (want, got):
+                comm.reduce_scatter(t, t[own], op=ReduceOp.SUM, quantization=quantization)
+            same(place.get(got)[own], want[own], f"reduce_scatter {quantization}")
+
+    peers(2, f)
+
+
+@check("messages")
+def messages(place: Place) -> None:
+    """Both ways at once, behind a busy stream, small and large."""
+
+    def f(comm: Communicator, i: int) -> None:
+        peer = 1 - comm.group.index
+        for n in (1, 10 * place.big):
+            with place.stream():
+                place.busy()
+                x, y = place.put(random(comm.group.index, n)), place.put(torch.zeros(n))
+                sent, got = comm.send_async(x, peer=peer, tag=3), comm.recv_async(y, peer=peer, tag=3)
+                assert got.result() == peer
+                same(place.get(y), random(peer, n), "what was received")
+                sent.result()
+
+    peers(2, f)
+
+
+@check("collectives that are refused")
+def collectives_refused(place: Place) -> None:
+    """A tensor of the host beside one of a device."""
+    if place.kind == "cpu":
+        return
+
+    def f(comm: Communicator, i: int) -> None:
+        try:
+            comm.all_to_all(place.put(torch.zeros(8)), torch.zeros(8))
+            raise AssertionError("it was not refused")
+        except gopccl.ArgumentError as err:
+            assert "both must be on the CPU, or on CUDA devices" in str(err), err
+
+    peers(2, f)
 
 
 @check("several at once")
@@ -646,6 +741,36 @@ def times(place: Place) -> str:
                         comm.all_reduce(x, y, op=ReduceOp.MAX)
                         took.append(time.monotonic() - begin)
                     out[f"{where} {name}"] = sorted(took[1:])[len(took) // 2 - 1]
+            return out
+
+        a, b = peers(2, f)
+        text.append(f"{4 * n}: " + ", ".join(f"{k} {1e3 * max(a[k], b[k]):.2f}" for k in a))
+    return "; ".join(text)
+
+
+@check("times of collectives", needs_cuda=True)
+def times_of_collectives(place: Place) -> str:
+    """An all-gather, a reduce-scatter and an all-to-all of two peers of this process, milliseconds, beside host tensors."""
+    text = []
+    for n in (1_000, 100_000, 16_000_000):
+
+        def f(comm: Communicator, i: int) -> Dict[str, float]:
+            out = {}
+            for where in ("cpu", "cuda"):
+                x, half, y = torch.ones(n, device=where), torch.ones(n // 2, device=where), torch.empty(n, device=where)
+                calls: Dict[str, Callable[[], Any]] = {
+                    "gather": lambda: comm.all_gather(half, y),
+                    "scatter": lambda: comm.reduce_scatter(x, half, op=ReduceOp.MAX),
+                    "all to all": lambda: comm.all_to_all(x, y),
+                }
+                for name, call in calls.items():
+                    took = []
+                    for _ in range(5):
+                        torch.cuda.synchronize()
+                        begin = time.monotonic()
+                        call()
+                        took.append(time.monotonic() - begin)
+                    out[f"{where} {name}"] = sorted(took[1:])[2]
             return out
 
         a, b = peers(2, f)

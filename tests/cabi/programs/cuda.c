@@ -70,19 +70,24 @@ static gopcclCollective_t described(gopcclKind_t kind, uint64_t tag, size_t src,
     return call;
 }
 
-/* Every other collective, behind streams, and what cannot be had. */
+/* Every other collective and a message, behind streams, and what cannot be had. */
 static void collectives(struct peer *me) {
     pcclResult_t (*collect)(const pcclComm_t *, const gopcclCollective_t *, pcclReduceInfo_t *);
     pcclResult_t (*collect_async)(const pcclComm_t *, const gopcclCollective_t *, pcclAsyncReduceOp_t *);
     pcclResult_t (*get_group)(const pcclComm_t *, gopcclGroup_t *, uint8_t (*)[16], size_t);
+    pcclResult_t (*send)(const pcclComm_t *, const gopcclMessage_t *);
+    pcclResult_t (*receive)(const pcclComm_t *, const gopcclMessage_t *, int *);
     const char *(*last_error)(void);
     int device = me->number, index;
     size_t bytes = N * sizeof(float), half = bytes / 2, a = alloc_on(device, bytes), b = alloc_on(device, bytes), s = stream_on(device);
     size_t counts[2] = {N - 7, 7};
     float host[N];
     gopcclCollective_t call;
+    gopcclMessage_t message;
     gopcclGroup_t group;
     pcclAsyncReduceOp_t op;
+    LOOK_UP(send, "gopcclSend");
+    LOOK_UP(receive, "gopcclReceive");
     LOOK_UP(collect, "gopcclCollect");
     LOOK_UP(collect_async, "gopcclCollectAsync");
     LOOK_UP(get_group, "gopcclGetGroup");
@@ -131,6 +136,17 @@ static void collectives(struct peer *me) {
     OK(collect(me->c, &call, NULL));
     expect(device, b, N / 2, 1);
     expect(device, b + half, N / 2, 2);
+
+    set_stream((void *)s);
+    write_on(device, a, filled((float)(index + 5)), bytes, s);
+    memset(&message, 0, sizeof message);
+    message.size = sizeof message;
+    message.peer = 1 - index;
+    message.bytes = bytes;
+    message.data = (void *)(index ? b : a);
+    OK(index ? receive(me->c, &message, NULL) : send(me->c, &message));
+    if (index) expect(device, b, N, 5);
+    set_stream(NULL);
 
     call = described(gopcclAllToAll, 1, a, N, (size_t)host, N);
     EXPECT(pcclInvalidArgument, collect(me->c, &call, NULL));

@@ -110,10 +110,11 @@ def _from_torch(t: Any, moved: bool = False) -> Buffer:
         try:
             dtype = _known[t.dtype] = DataType.from_torch_dtype(t.dtype)
         except ArgumentError:
-            if not moved or device is not None:
+            if not moved:
                 raise
             name, size = str(t.dtype), t.element_size()
-            return Buffer(t.data_ptr(), t.numel() * size, DataType.UINT8, t.untyped_storage(), moved=name, scale=size)
+            stream = None if device is None else cuda.current_stream(device)
+            return Buffer(t.data_ptr(), t.numel() * size, DataType.UINT8, t.untyped_storage(), device, stream, name, size)
     if device is not None:
         return Buffer(t.data_ptr(), t.numel(), dtype, t.untyped_storage(), device, cuda.current_stream(device))
     return Buffer(t.data_ptr(), t.numel(), dtype, t.untyped_storage())

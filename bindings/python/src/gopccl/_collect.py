@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple, Union
 from uuid import UUID
 
+from gopccl import cuda
 from gopccl._buffers import Buffer, buffer_of
 from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._flight import BARRIER_TAG
@@ -60,10 +61,7 @@ _SIZE = ffi.sizeof("gopcclCollective_t")
 def _side(obj: Any, what: str, kind: int, writable: bool) -> Optional[Buffer]:
     if obj is None:
         return None
-    b = buffer_of(obj, what, writable=writable, moved=kind not in _COMBINING)
-    if b.device is not None:
-        raise ArgumentError(f"{what} is on {b.where()}; {_NAMES[kind]} takes memory of the CPU: copy it there first")
-    return b
+    return buffer_of(obj, what, writable=writable, moved=kind not in _COMBINING)
 
 
 def _counts(list_of: Sequence[int], what: str, scale: int) -> Any:
@@ -158,6 +156,12 @@ class Request:
             setattr(c, what, array)
             c.members = n
 
+    def order(self) -> None:
+        """Make this thread's next call wait for what is queued for memory of devices."""
+        streams = [b.stream for b in (self.src, self.dst) if b is not None and b.device is not None]
+        if streams:
+            cuda.order(streams)
+
     def explain(self, err: PCCLError, comm: "Collectives") -> None:
         """Raise ArgumentError if ``err`` comes from sizes, saying which they must be."""
         if err.result is not Result.INVALID_ARGUMENT or "invalid argument" not in err.detail or self.kind == _BARRIER:
@@ -185,6 +189,8 @@ class Request:
         src, dst = self.src, self.dst
         if src is None or dst is None:
             return ""
+        if src.numel and dst.numel and (src.device is None) != (dst.device is None):
+            return f"send is on {src.where()}, recv on {dst.where()}: both must be on the CPU, or on CUDA devices"
         scale, counts = src.scale, c.counts
         if kind == _REDUCE and root and src.numel != dst.numel:
             return f"send has {src.elements} elements, recv {dst.elements}"
@@ -223,8 +229,8 @@ class Collectives:
     All members of the group must be gopccl peers that have them, and the master too
     (:attr:`Communicator.group`); else PCCLError with INVALID_USAGE names who does not.
     Members are named by their index, ``Communicator.group.index``, and blocks lie in that
-    order, one behind the other. Buffers are contiguous memory of the CPU, of any shape:
-    only the number of elements counts. ``counts`` are the elements of the blocks, by
+    order, one behind the other. Buffers are contiguous memory of the CPU, or of CUDA devices
+    as those of an all-reduce, of any shape: only the number of elements counts. ``counts`` are the elements of the blocks, by
     member; None: all are equal. What is only moved may be of any element type with a
     fixed size, bool and complex numbers included.
 

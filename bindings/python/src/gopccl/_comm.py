@@ -549,6 +549,7 @@ class Communicator(Collectives, Messages):
 
     def _send_or_receive(self, name: str, message: Message, *more: Any) -> None:
         try:
+            message.order()
             call(name, self._handle, message.c, *more)
         except PCCLError as err:
             message.explain(err, self)
@@ -556,6 +557,7 @@ class Communicator(Collectives, Messages):
 
     def _post(self, name: str, message: Message) -> MessageHandle:
         try:
+            message.order()
             return MessageHandle(self, *self._fly(Letter(self._handle, message), name, self._handle, message.c))
         except PCCLError as err:
             message.explain(err, self)
@@ -564,6 +566,7 @@ class Communicator(Collectives, Messages):
     def _collect(self, request: Request) -> ReduceInfo:
         info = ffi.new(_REDUCE_INFO)
         try:
+            request.order()
             call("gopcclCollect", self._handle, request.c, info)
         except PCCLError as err:
             request.explain(err, self)
@@ -572,6 +575,7 @@ class Communicator(Collectives, Messages):
 
     def _collect_async(self, request: Request) -> AsyncReduceHandle:
         try:
+            request.order()
             flight = Flight(self._handle, request.c.tag, request.owners)
             return AsyncReduceHandle(self, *self._fly(flight, "gopcclCollectAsync", self._handle, request.c))
         except PCCLError as err:

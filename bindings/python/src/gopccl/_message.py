@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Optional, Tuple, Union
 
-from gopccl import _lib
+from gopccl import _lib, cuda
 from gopccl._buffers import buffer_of
 from gopccl._errors import ArgumentError, PCCLError, Result
 from gopccl._flight import BARRIER_TAG, AsyncReduceHandle, Flight
@@ -28,7 +28,7 @@ _SIZE = ffi.sizeof("gopcclMessage_t")
 class Message:
     """One message as the library takes it. ``owner`` keeps its buffer alive."""
 
-    __slots__ = ("c", "owner", "peer")
+    __slots__ = ("c", "owner", "peer", "_streams")
 
     def __init__(self, obj: Any, what: str, peer: Optional[int], tag: int, *, writable: bool) -> None:
         if not 0 <= tag < 1 << 64:
@@ -40,13 +40,17 @@ class Message:
         if self.peer is not None and not 0 <= self.peer < 1 << 31:
             raise ArgumentError(f"peer is {peer}, must be the index of a member (see Communicator.group)")
         b = buffer_of(obj, what, writable=writable, moved=True)
-        if b.device is not None:
-            raise ArgumentError(f"{what} is on {b.where()}; messages take memory of the CPU: copy it there first")
         self.owner = b.owner
+        self._streams = () if b.device is None else (b.stream,)
         self.c = c = ffi.new(_MESSAGE)
         c.size, c.tag = _SIZE, tag
         c.peer = _ANY if self.peer is None else self.peer
         c.data, c.bytes = ffi.cast(_POINTER, b.address), b.numel * b.dtype.itemsize
+
+    def order(self) -> None:
+        """Make this thread's next call wait for what is queued for memory of a device."""
+        if self._streams:
+            cuda.order(self._streams)
 
     def explain(self, err: PCCLError, comm: "Messages") -> None:
         """Raise ArgumentError if ``err`` comes from the index of the other end."""
@@ -132,8 +136,8 @@ class Messages:
     """The messages of a communicator.
 
     They need what collectives besides all-reduce need (:attr:`Communicator.group`). Members
-    are named by their index. ``data`` and ``buffer`` are contiguous memory of the CPU with as
-    many bytes at both ends, of any element type with a fixed size and of any shape; if the
+    are named by their index. ``data`` and ``buffer`` are contiguous memory of the CPU, or of a CUDA
+    device, for which a call waits as long as PyTorch's current stream is busy, with as many bytes at both ends, of any element type with a fixed size and of any shape; if the
     numbers differ both ends raise INVALID_ARGUMENT, and nothing is written. Messages of one
     sender with the same ``tag`` are received in the order in which they were sent; any number
     may have it. No vote is taken, and no other member hears of a message.
