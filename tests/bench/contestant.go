@@ -58,14 +58,20 @@ func contestants(ctx context.Context, o options) ([]contestant, error) {
 	if err != nil {
 		return nil, err
 	}
+	issued.Share()
 	anything := func(job) bool { return true }
 	theirs := func(j job) bool { return j.Concurrent <= 8 && j.Pattern == "" }
 	plain := func(j job) bool { return j.Quantize == "none" }
 	all := []contestant{{nameOurs, anything, ours([]string{self})}}
 	for i, r := range strings.Split(o.rival, ";") {
-		if r != "" {
-			all = append(all, contestant{rivalNames[min(i, len(rivalNames)-1)], anything, ours(append([]string{"env"}, strings.Fields(r)...))})
+		if r == "" {
+			continue
 		}
+		words := strings.Fields(r)
+		if slices.Contains(words, issued.Env+"=require") {
+			issued.Command(self) // makes the authority that they share
+		}
+		all = append(all, contestant{rivalNames[min(i, len(rivalNames)-1)], anything, ours(append([]string{"env"}, words...))})
 	}
 	for name := range strings.SplitSeq(o.contestants, ",") {
 		switch name {

@@ -9,6 +9,7 @@
 //	go run ./tests/bench -full                        # worlds 2, 4, 8, 4 KiB to 256 MiB, 1 to 16 at a time
 //	go run ./tests/bench -world 2 -bytes 64MiB -turns 5
 //	go run ./tests/bench -hash=false -contestants tls -world 2,4 -bytes 400000,64MiB
+//	go run ./tests/bench -hash=false -contestants "" -bytes 400000 -rival "GOPCCL_TEST_SECURITY=require /tmp/other-build"    # another build, in TLS
 //	go run ./tests/bench -hash=false -contestants gloo,floor -pattern all-gather,barrier
 //	go run ./tests/bench -json docs/benchmarks.json -markdown docs/benchmarks.md -svg docs/benchmarks.svg -readme README.md
 //	go run ./tests/bench -futex -bytes 4KiB,4MiB      # wake-ups and variance
@@ -28,6 +29,7 @@ import (
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
+	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/process"
 )
 
@@ -53,7 +55,7 @@ func main() {
 	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -bytes")
 	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -bytes")
 	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with, of pccl, gloo, floor and tls (gopccl with credentials)")
-	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well")
+	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well; in TLS with "+issued.Env+"=require")
 	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
 	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")
 	flag.BoolVar(&o.futex, "futex", false, "measure calls of futex and the spread of times instead (Linux, with perf)")
