@@ -23,6 +23,10 @@ const (
 	// until they reach the device: a fourth record would be the beginning of another
 	// one. The other endpoint opens what it has while the rest is sealed.
 	sealMax = 3 * record
+	// tailMax is how much more is sealed with a batch if nothing follows: it is still the
+	// same packet. By itself it would cost a call, and wake the other endpoint once more
+	// when all the rest is opened.
+	tailMax = record - 1<<10
 	// answers is the room for what crypto/tls writes by itself: alerts, and answers
 	// to key updates.
 	answers = 4 << 10

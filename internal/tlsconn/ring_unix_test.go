@@ -14,15 +14,21 @@ import (
 	"github.com/gopccl/gopccl/internal/transport"
 )
 
-const (
-	ringBytes = 64 << 20
-	frame     = 64 << 10
-	halfRing  = ringBytes / 2 / frame // frames of half of the array
+// extent is how large the arrays of a ring are, in bytes.
+type extent struct{ bytes, frame int }
+
+var (
+	long  = extent{64 << 20, 64 << 10}
+	short = extent{400000, 200000} // a half is one frame, as in an all-reduce
 )
+
+// half returns the frames of half of the array.
+func (x extent) half() int { return x.bytes / 2 / x.frame }
 
 // end is one peer of a ring of two: it sends one half of its array, adds what
 // comes to the other half, and sends that on.
 type end struct {
+	extent
 	out, in net.Conn
 	data    []float32
 	got     []byte // a frame
@@ -32,15 +38,15 @@ type end struct {
 	ready int // frames of the second half that are finished
 }
 
-func newEnd(out, in net.Conn) *end {
-	e := &end{out: out, in: in, data: make([]float32, ringBytes/4), got: make([]byte, frame)}
+func newEnd(out, in net.Conn, x extent) *end {
+	e := &end{extent: x, out: out, in: in, data: make([]float32, x.bytes/4), got: make([]byte, x.frame)}
 	e.cond.L = &e.mu
 	return e
 }
 
-func (e *end) frame(first, i int) []byte {
-	at := ((first*halfRing + i) % (2 * halfRing)) * frame / 4
-	return unsafe.Slice((*byte)(unsafe.Pointer(&e.data[at])), frame)
+func (e *end) place(first, i int) []byte {
+	at := ((first*e.half() + i) % (2 * e.half())) * e.frame / 4
+	return unsafe.Slice((*byte)(unsafe.Pointer(&e.data[at])), e.frame)
 }
 
 // send sends half first, and the other one as it is finished.
@@ -48,20 +54,21 @@ func (e *end) send(first int) error {
 	w := transport.NonBlocking(e.out).(transport.VecWriter)
 	var heads [8][transport.HeaderSize]byte
 	vec := make([][]byte, 0, 16)
-	for i := 0; i < 2*halfRing; {
-		till := halfRing
-		if i >= halfRing {
+	half := e.half()
+	for i := 0; i < 2*half; {
+		till := half
+		if i >= half {
 			e.mu.Lock()
-			for halfRing+e.ready == i {
+			for half+e.ready == i {
 				e.cond.Wait()
 			}
-			till = halfRing + e.ready
+			till = half + e.ready
 			e.mu.Unlock()
 		}
 		vec = vec[:0]
 		for j := 0; j < len(heads) && i < till; j++ {
-			transport.Header{Payload: frame, Stream: uint64(i)}.Put(&heads[j])
-			vec = append(vec, heads[j][:], e.frame(first, i))
+			transport.Header{Payload: e.frame, Stream: uint64(i)}.Put(&heads[j])
+			vec = append(vec, heads[j][:], e.place(first, i))
 			i++
 		}
 		if _, err := w.WriteAll(vec); err != nil {
@@ -73,16 +80,17 @@ func (e *end) send(first int) error {
 
 func (e *end) receive(first int) error {
 	rd := transport.NewReader(transport.Source(e.in), 4<<10)
-	for i := range 2 * halfRing {
+	half := e.half()
+	for i := range 2 * half {
 		if _, err := rd.Next(); err != nil {
 			return err
 		}
-		sum := i < halfRing
-		to := e.frame(1-first, i)
+		sum := i < half
+		to := e.place(1-first, i)
 		if sum {
 			to = e.got
 		}
-		for n := 0; n < frame; {
+		for n := 0; n < e.frame; {
 			k, err := rd.Payload(to[n:])
 			if err != nil {
 				return err
@@ -92,9 +100,9 @@ func (e *end) receive(first int) error {
 		if !sum {
 			continue
 		}
-		at := ((1-first)*halfRing + i) * frame / 4
-		add := unsafe.Slice((*float32)(unsafe.Pointer(&e.got[0])), frame/4)
-		for j, v := range e.data[at : at+frame/4] {
+		at := ((1-first)*half + i) * e.frame / 4
+		add := unsafe.Slice((*float32)(unsafe.Pointer(&e.got[0])), e.frame/4)
+		for j, v := range e.data[at : at+e.frame/4] {
 			e.data[at+j] = v + add[j]
 		}
 		e.mu.Lock()
@@ -135,16 +143,22 @@ var kinds = []struct {
 	pair func(testing.TB) (a, b net.Conn)
 }{{"plain", func(t testing.TB) (a, b net.Conn) { return sockets(t) }}, {"tls", overSockets}}
 
-func ring(t testing.TB, pair func(testing.TB) (a, b net.Conn)) [2]*end {
+func ring(t testing.TB, x extent, pair func(testing.TB) (a, b net.Conn)) [2]*end {
 	a, b := pair(t)
 	c, d := pair(t)
-	return [2]*end{newEnd(a, d), newEnd(c, b)}
+	return [2]*end{newEnd(a, d, x), newEnd(c, b, x)}
 }
 
-// The ring of the benchmark computes sums.
+// The rings of the benchmarks compute sums.
 func TestRing(t *testing.T) {
+	for _, x := range []extent{long, short} {
+		sums(t, x)
+	}
+}
+
+func sums(t *testing.T, x extent) {
 	for _, k := range kinds {
-		ends := ring(t, k.pair)
+		ends := ring(t, x, k.pair)
 		for i := range ends {
 			for j := range ends[i].data {
 				ends[i].data[j] = float32((i+1)*(j%1000)) + 0.5
@@ -165,7 +179,7 @@ func TestRing(t *testing.T) {
 func BenchmarkRing(b *testing.B) {
 	for _, k := range kinds {
 		b.Run(k.name, func(b *testing.B) {
-			ends := ring(b, k.pair)
+			ends := ring(b, long, k.pair)
 			if err := round(ends); err != nil {
 				b.Fatal(err)
 			}
@@ -179,7 +193,7 @@ func BenchmarkRing(b *testing.B) {
 			}
 			b.StopTimer()
 			// Two peers with two ends each.
-			b.ReportMetric((processor()-began)/(4*ringBytes*float64(b.N)/1e9), "cpu-s/GB")
+			b.ReportMetric((processor()-began)/(float64(4*long.bytes)*float64(b.N)/1e9), "cpu-s/GB")
 		})
 	}
 }

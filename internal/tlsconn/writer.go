@@ -156,8 +156,11 @@ func (w *writer) put(vec [][]byte, done int, wait bool) (n int, stands bool, err
 		if n == total || len(w.c.pump.waiting()) > 0 {
 			return n, false, nil
 		}
-		limit := min(total-n, sealMax)
-		w.c.pump.reserve(limit)
+		limit := min(total-n, sealMax+tailMax)
+		w.c.pump.reserve(limit) // the same memory for all batches of a long write
+		if n+limit < total {
+			limit = sealMax
+		}
 		k, err := w.seal(vec, &part, &off, limit)
 		if n += k; err != nil {
 			return n, false, err
