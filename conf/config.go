@@ -133,7 +133,7 @@ type Topology struct {
 // Security configures whom masters and peers believe, and with what they prove who
 // they are.
 type Security struct {
-	Mode       string      `conf:"mode" option:"Security.Mode" oneof:"auto off require"`
+	Mode       string      `conf:"mode" option:"Security.Mode" oneof:"auto off allow require"`
 	Credential string      `conf:"credential" option:"Security.File"`
 	Join       secure.Join `conf:"join" option:"Security.Join"`
 	Revoked    string      `conf:"revoked" option:"Security.Revoked"`

@@ -113,10 +113,12 @@ type AnnounceOptions struct {
 
 // SecurityOptions say whom an endpoint believes, and with what it proves who it is
 // (docs/security.md). With a credential all of its connections are in TLS 1.3, and no
-// other ones are made or taken.
+// other ones are made or taken unless Mode is "allow".
 type SecurityOptions struct {
-	// Mode is "auto" (default: require if there is a credential, else off), "off" or
-	// "require".
+	// Mode is "auto" (default: require if there is a credential, else off), "off",
+	// "require", or "allow", which is for the migration of a run: connections in plaintext
+	// are taken, too, and members without a certificate are connected with in plaintext. It
+	// needs a credential, and the log reminds of it once a minute.
 	Mode string
 	// File is the path of a credential (gopccl keys issue), Credential one that was
 	// loaded; at most one of them. The file is read again when it changes, and what it

@@ -5,6 +5,12 @@
 // What is dialled never depends on what the other end answers, so nothing can be
 // downgraded: an endpoint with a Guard speaks TLS or not at all.
 //
+// # Migration
+//
+// With ModeAllow, connections in plaintext are accepted, too: by their first byte they are
+// told apart from those in TLS. Nobody has a name there. Dial is as ever; who dials asks the
+// master who has a certificate.
+//
 // # Strangers
 //
 // Nothing of a protocol is read or answered before a handshake has succeeded. At
@@ -70,6 +76,7 @@ const maxShaking = 512
 const (
 	ModeAuto    = "auto"
 	ModeOff     = "off"
+	ModeAllow   = "allow"
 	ModeRequire = "require"
 )
 
@@ -102,8 +109,8 @@ func (o *Options) Check(e *bounds.Errors) {
 	const mode, file, revoked = bounds.Field("Security.Mode"), bounds.Field("Security.File"), bounds.Field("Security.Revoked")
 	const plain, networks = bounds.Field("Security.PlainNetworks"), bounds.Field("Security.PCCLNetworks")
 	const listen, groups = bounds.Field("Security.PCCLListen"), bounds.Field("Security.PCCLGroups")
-	if !slices.Contains([]string{"", ModeAuto, ModeOff, ModeRequire}, o.Mode) {
-		e.Break("%v %q is not auto, off or require", mode, o.Mode)
+	if !slices.Contains([]string{"", ModeAuto, ModeOff, ModeAllow, ModeRequire}, o.Mode) {
+		e.Break("%v %q is not auto, off, allow or require", mode, o.Mode)
 	}
 	if err := o.Join.Check(); err != nil {
 		e.Break("%v: %v", bounds.Field("Security.Join"), err)
@@ -124,8 +131,8 @@ func (o *Options) Check(e *bounds.Errors) {
 		}
 	}
 	switch {
-	case o.Mode == ModeRequire && !o.given():
-		e.Break("%v is require, and there is no credential (%v): gopccl keys issue makes one", mode, file)
+	case (o.Mode == ModeRequire || o.Mode == ModeAllow) && !o.given():
+		e.Break("%v is %s, and there is no credential (%v): gopccl keys issue makes one", mode, o.Mode, file)
 	case o.File != "" && o.Credential != nil:
 		e.Break("%v %q is a second credential", file, o.File)
 	case len(o.PlainNetworks) > 0 && !o.On():
@@ -142,6 +149,7 @@ type Guard struct {
 	list   list
 	own    own
 	enrols bool
+	allows bool // ModeAllow
 	now    func() time.Time
 	// renewAfter is tlsconn.Renewal.After.
 	renewAfter int64
@@ -187,7 +195,7 @@ func at(o Options, is secure.Role, now func() time.Time) (*Guard, error) {
 		return nil, err
 	}
 	opt := secure.TrustOptions{Credential: c, Identities: o.Identities, Now: now}
-	g := &Guard{now: now, pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, plain: o.PlainNetworks, pccl: o.PCCLNetworks, open: map[*tlsconn.Conn]opened{}, homes: map[netip.Prefix]int{}}
+	g := &Guard{now: now, pool: buf.NewPool(0), list: list{path: o.Revoked, opt: opt}, allows: o.Mode == ModeAllow, plain: o.PlainNetworks, pccl: o.PCCLNetworks, open: map[*tlsconn.Conn]opened{}, homes: map[netip.Prefix]int{}}
 	g.shaking, g.turns.free = sockets.NewCrowd(maxShaking, g.Home), max(1, runtime.GOMAXPROCS(0)/2)
 	if o.Credential == nil {
 		g.own = own{path: o.File, is: is}
@@ -269,6 +277,27 @@ func within(addr netip.Addr, list []netip.Prefix) bool {
 // MayBePCCL reports whether PCCL peers may come from an address.
 func (g *Guard) MayBePCCL(addr netip.Addr) bool { return within(addr, g.pccl) }
 
+// Allows reports whether connections are accepted in plaintext, too.
+func (g *Guard) Allows() bool { return g != nil && g.allows }
+
+// Remind calls say now and once a minute, as long as connections are accepted in plaintext,
+// too, until ctx ends.
+func (g *Guard) Remind(ctx context.Context, say func()) {
+	if !g.Allows() {
+		return
+	}
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for {
+		say()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // explain is Explain for a connection of the run.
 func explain(err error) error {
 	return Explain(err, "a gopccl endpoint", "it refused the certificate of this end")
@@ -305,6 +334,13 @@ func Newcomer(conn net.Conn) *tlsconn.Conn {
 	return nil
 }
 
+// Plain reports whether a connection that Wrap has returned is not in TLS, after Meet: it
+// has come so (Allows), or is on a plain network.
+func Plain(conn net.Conn) bool {
+	c, ok := conn.(*tlsconn.Conn)
+	return ok && c.InClear()
+}
+
 // Remote reports whether err is an alert of the other end.
 func Remote(err error) bool {
 	var op *net.OpError
@@ -334,7 +370,7 @@ func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (sec
 
 // Meet makes the handshake of a connection that Wrap has returned, unless it has been
 // made, and says what it is for, and who is at the other end; of a Newcomer it says
-// nothing. want says what the certificate has to say for a purpose. It ends with ctx, or
+// nothing, nor of a connection in plaintext (Allows). want says what the certificate has to say for a purpose. It ends with ctx, or
 // with the deadlines of conn. The caller closes conn if it fails.
 func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpose) secure.Want) (p secure.Purpose, id secure.Identity, err error) {
 	c, ok := conn.(*tlsconn.Conn)
@@ -344,8 +380,14 @@ func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpos
 	if met, ok := g.met(c); ok {
 		return met.want.Purpose, met.id, nil
 	}
+	if g.allows && c.InClear() {
+		return 0, secure.Identity{}, nil
+	}
 	if err := g.shake(ctx, c); err != nil {
 		return 0, secure.Identity{}, brief{explain(err)}
+	}
+	if c.InClear() {
+		return 0, secure.Identity{}, nil
 	}
 	if Newcomer(c) != nil {
 		return secure.Enrolment, secure.Identity{}, nil
@@ -382,14 +424,20 @@ func (b brief) Unwrap() error { return b.error }
 
 var errRoom = errors.New("too many handshakes at a time: it made room for another one")
 
-// shake makes a handshake that the other end has begun.
+// shake makes a handshake that the other end has begun, if it has begun one.
 func (g *Guard) shake(ctx context.Context, c *tlsconn.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	from := sockets.Network(c.RemoteAddr())
 	place := g.shaking.Enter(c.RemoteAddr(), cancel)
 	c.Bound(func() error { return g.turns.enter(ctx, from) }, g.turns.leave)
-	err := c.Handshake(ctx)
+	inTLS, err := true, error(nil)
+	if g.allows {
+		inTLS, err = c.Begins(ctx)
+	}
+	if inTLS && err == nil {
+		err = c.Handshake(ctx)
+	}
 	if place.Leave() {
 		return errRoom
 	}

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -105,8 +106,9 @@ func TestWhoIsThere(t *testing.T) {
 func TestOptions(t *testing.T) {
 	c := made(t)(secure.Peer, "gpu-1")
 	for text, o := range map[string]Options{
-		"is not auto, off or require":    {Mode: "allow"},
-		"there is no credential":         {Mode: ModeRequire},
+		"is not auto, off, allow or":     {Mode: "prefer"},
+		"require, and there is no cred":  {Mode: ModeRequire},
+		"allow, and there is no credent": {Mode: ModeAllow},
 		"is a second credential":         {File: "x", Credential: c},
 		"is of no use without a cred":    {Revoked: "x"},
 		"is of no use without a credent": {Mode: ModeOff, File: "y", Revoked: "x"},
@@ -129,6 +131,70 @@ func TestOptions(t *testing.T) {
 	require.ErrorContains(t, err, "does not allow to be a master")
 	_, err = New(Options{Credential: c, Revoked: t.TempDir() + "/none"}, secure.Peer)
 	require.ErrorIs(t, err, errs.CorruptFile)
+}
+
+// With allow, what comes in plaintext has no name and goes on as it is, and what comes in TLS
+// is checked as ever. What is dialled is in TLS. One that says nothing has a place among the
+// handshakes.
+func TestAllow(t *testing.T) {
+	issue, other := made(t), made(t)
+	g, err := New(Options{Mode: ModeAllow, Credential: issue(secure.Peer, "gpu-1", 3)}, secure.Peer)
+	require.NoError(t, err)
+	require.True(t, g.Allows())
+	three := uint32(3)
+	want := secure.Want{Purpose: secure.Data, Group: &three}
+	who, dialled, taken := meet(t, of(t, issue(secure.Peer, "gpu-2", 3)), g, want, want)
+	require.NoError(t, dialled)
+	require.NoError(t, taken)
+	require.Equal(t, "gpu-2", who.Name)
+	_, _, taken = meet(t, of(t, other(secure.Peer, "gpu-2", 3)), g, want, want)
+	require.ErrorIs(t, taken, secure.Unknown)
+	_, dialled, _ = meet(t, g, nil, want, want)
+	require.Error(t, dialled)
+
+	near, far := net.Pipe()
+	defer far.Close()
+	go func() { _, _ = far.Write([]byte("plain")) }()
+	w := g.Wrap(near, secure.Data)
+	for range 2 {
+		p, id, err := g.Meet(context.Background(), w, func(secure.Purpose) secure.Want { return want })
+		require.NoError(t, err)
+		require.Zero(t, p)
+		require.Zero(t, id)
+	}
+	require.True(t, Plain(w))
+	got := make([]byte, 5)
+	_, err = io.ReadFull(w, got)
+	require.NoError(t, err)
+	require.Equal(t, "plain", string(got))
+	w.Close()
+
+	ended := make(chan error, maxShaking+1)
+	for range maxShaking + 1 { // that say nothing
+		near, far := net.Pipe()
+		defer far.Close()
+		go func() {
+			_, err := g.Greet(context.Background(), g.Wrap(placed{near, 2}, secure.Data), want)
+			ended <- err
+		}()
+	}
+	require.ErrorContains(t, <-ended, "made room for another one")
+}
+
+// The reminder comes at once and every minute, as long as plaintext is accepted.
+func TestRemind(t *testing.T) {
+	c := made(t)(secure.Peer, "gpu-1")
+	for mode, often := range map[string]int{ModeAllow: 3, ModeRequire: 0} {
+		g, err := New(Options{Mode: mode, Credential: c}, secure.Peer)
+		require.NoError(t, err)
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 150*time.Second)
+			defer cancel()
+			said := 0
+			g.Remind(ctx, func() { said++ })
+			require.Equal(t, often, said)
+		})
+	}
 }
 
 // A handshake that makes room ends, and says so. One that computes has leave to, and gives

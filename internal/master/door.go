@@ -3,6 +3,7 @@ package master
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -161,6 +162,9 @@ func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool)
 		s.complain(c, err)
 		return who, false
 	}
+	if id.Name == "" && s.door.guard.Allows() && guard.Plain(c.nc) {
+		return who, true
+	}
 	n := guard.Newcomer(c.nc)
 	switch {
 	case n == nil && p != secure.Renewal:
@@ -173,6 +177,26 @@ func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool)
 	}
 	return who, false
 }
+
+// remind says that plaintext is accepted, too, and who uses that.
+func (s *Server) remind() {
+	s.machine.mu.Lock()
+	var without []string
+	if s.machine.fsm != nil {
+		for _, c := range s.machine.fsm.Snapshot().Clients {
+			if c.Name == "" {
+				without = append(without, c.UUID.Short()+" at "+c.Remote.String())
+			}
+		}
+	}
+	s.machine.mu.Unlock()
+	n := len(without)
+	s.log.Warn(fmt.Sprintf("security.mode is allow: connections in plaintext are taken, too, and %d peers have no certificate; set it to require when all have one", n),
+		"kind", "plain", "first", without[:min(n, maxReminded)])
+}
+
+// maxReminded bounds the peers that a reminder names.
+const maxReminded = 8
 
 // complain logs why a stranger is refused.
 func (s *Server) complain(c *conn, err error) {

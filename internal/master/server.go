@@ -196,6 +196,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.run(func() {
 		enroll.Keep(ctx, s.door.guard, enroll.AtDesk(s.door.desk), func(news *guard.News, err error) { s.renewed(ctx, news, err) })
 	})
+	s.run(func() { s.door.guard.Remind(ctx, s.remind) })
 	err := s.embark(ctx, failed)
 	if err == nil && s.leads() {
 		if s.helm.authority != nil {

@@ -25,12 +25,13 @@ type names struct {
 	group   uint32
 	bound   time.Duration // of a handshake
 	strange guard.Complaints
-	pccl    bool        // PCCL peers may be members, which have no names, and speak plaintext
+	plain   bool        // members may have no certificate, and so no name, and speak plaintext
+	open    bool        // ... from everywhere, and not only where the master tells of one
 	lists   chan string // the last revocation lists that the master has told, in DER
 
 	mu    sync.Mutex
-	of    map[wire.UUID]string        // "": a PCCL peer
-	bare  map[netip.Addr]bool         // where PCCL peers of the group are
+	of    map[wire.UUID]string        // "": it has no certificate
+	bare  map[netip.Addr]bool         // where such members are
 	state map[netip.AddrPort][]string // who say that they hand out shared state there
 	news  chan struct{}               // closed when the master tells anew; nil: nobody waits
 }
@@ -52,7 +53,7 @@ func (n *names) learn(members []wire.NamedMember) {
 	}
 }
 
-// unnamed reports whether the master has told that a peer is a PCCL peer.
+// unnamed reports whether the master has told that a member has no certificate.
 func (n *names) unnamed(peer wire.UUID) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,9 +61,12 @@ func (n *names) unnamed(peer wire.UUID) bool {
 	return told && name == ""
 }
 
-// bares waits until the master has told of a PCCL peer where a connection in plaintext
-// comes from. It may have told that peer of a round before this one.
+// bares waits until the master has told of a member without a certificate where a connection
+// in plaintext comes from. It may have told that peer of a round before this one.
 func (n *names) bares(ctx context.Context, conn net.Conn) error {
+	if n.open {
+		return nil
+	}
 	from, _ := netip.ParseAddrPort(conn.RemoteAddr().String())
 	for {
 		n.mu.Lock()
@@ -105,11 +109,11 @@ func (n *names) want(p secure.Purpose, name string) secure.Want {
 func (n *names) Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial bool) (net.Conn, error) {
 	name := ""
 	switch {
-	case n.unnamed(peer) && n.pccl:
+	case n.unnamed(peer) && n.plain:
 		return conn, nil
 	case n.unnamed(peer):
 		conn.Close()
-		return nil, fmt.Errorf("%s is a PCCL peer, which has no certificate: security.pccl_groups of this peer does not name group %d", peer.Short(), n.group)
+		return nil, fmt.Errorf("peer %s %w", peer.Short(), n.plainly())
 	}
 	if !trial {
 		if name, _ = n.nameOf(peer); name == "" {
@@ -120,13 +124,18 @@ func (n *names) Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial b
 	return n.guard.Dial(ctx, conn, n.want(secure.Data, name))
 }
 
+// plainly says of a member without a certificate why nothing is dialled in plaintext.
+func (n *names) plainly() error {
+	return fmt.Errorf("has no certificate, and this peer dials nothing in plaintext: for a PCCL peer name group %d in security.pccl_groups of this peer; give a gopccl peer a credential, or set security.mode of this peer to allow", n.group)
+}
+
 // Wrap returns an accepted connection as one whose handshake is to come.
 func (n *names) Wrap(conn net.Conn) net.Conn { return n.wrap(conn, secure.Data) }
 
-// wrap is Wrap for a purpose. Where PCCL peers may come, the port has made the handshake of
+// wrap is Wrap for a purpose. Where members may speak plaintext, the port has made the handshake of
 // every connection that has one.
 func (n *names) wrap(conn net.Conn, p secure.Purpose) net.Conn {
-	if n.pccl {
+	if n.plain {
 		return conn
 	}
 	return n.guard.Wrap(conn, p)
@@ -181,7 +190,7 @@ func (n *names) port(log *slog.Logger) *sockets.Port {
 	cfg := sockets.PortConfig{Log: log, Bound: n.bound, Complain: n.complain}
 	if n.guard != nil {
 		cfg.Meet, cfg.Home = n.meets, n.guard.Home
-		if n.pccl {
+		if n.plain {
 			cfg.Plain = n.bares
 		}
 	}
@@ -243,7 +252,7 @@ func another(name string, peer wire.UUID, told string) error {
 		name = "an endpoint without a certificate"
 	}
 	if told == "" {
-		return fmt.Errorf("%s says that it is peer %s, which is a PCCL peer", name, peer.Short())
+		return fmt.Errorf("%s says that it is peer %s, which has no certificate", name, peer.Short())
 	}
 	return fmt.Errorf("%s says that it is peer %s, whose name is %s", name, peer.Short(), told)
 }
@@ -285,8 +294,8 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 		// Of what members say of themselves, a name counts more than none.
 		named := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 		bare := len(names) > 0 && len(named) == 0
-		if names = named; bare && !n.pccl {
-			return nil, fmt.Errorf("a PCCL peer is at %v, which has no certificate: security.pccl_groups of this peer does not name group %d", addr, n.group)
+		if names = named; bare && !n.plain {
+			return nil, fmt.Errorf("the peer at %v %w", addr, n.plainly())
 		}
 		conn, err := dial(ctx, addr)
 		if err != nil || bare {

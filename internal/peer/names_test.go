@@ -55,7 +55,7 @@ func TestPCCLPeersHaveNoName(t *testing.T) {
 	require.ErrorContains(t, err, "security.pccl_groups")
 
 	n := all[1]
-	n.pccl = true
+	n.plain = true
 	conn, err := n.fetching(dial)(context.Background(), at)
 	require.NoError(t, err)
 	require.IsNotType(t, &tlsconn.Conn{}, conn)

@@ -262,7 +262,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 		Group: opt.Group, Host: host,
 		P2PPort: p2pPort, SharedStatePort: statePort, BenchmarkPort: benchPort,
 		HeartbeatInterval: opt.HeartbeatInterval, HeartbeatTimeout: opt.HeartbeatTimeout,
-		Secure: s.names.guard != nil, Masters: len(s.master.masters), ReattachTimeout: max(0, opt.ReattachTimeout), RegisterTimeout: opt.registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
+		Secure: s.names.guard != nil, Plain: s.names.plain, Masters: len(s.master.masters), ReattachTimeout: max(0, opt.ReattachTimeout), RegisterTimeout: opt.registerTime, MaxWithPCCL: maxWithPCCL, EagerBytes: max(0, opt.EagerBytes),
 	})
 	s.publishView()
 	return nil
@@ -274,7 +274,7 @@ func (s *Session) believe() error {
 	if err != nil {
 		return err
 	}
-	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, pccl: slices.Contains(s.opt.Security.PCCLGroups, s.opt.Group), lists: make(chan string, guard.MostHeld)}
+	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, open: g.Allows(), plain: g.Allows() || slices.Contains(s.opt.Security.PCCLGroups, s.opt.Group), lists: make(chan string, guard.MostHeld)}
 	return nil
 }
 
@@ -309,6 +309,11 @@ func (s *Session) start() {
 	}
 	s.spawn(func() { s.names.guard.Watch(s.ctx, s.opt.HeartbeatInterval, s.revoke) })
 	s.spawn(s.heedLists)
+	s.spawn(func() {
+		s.names.guard.Remind(s.ctx, func() {
+			s.log.Warn("security.mode is allow: this peer takes connections in plaintext, too; set it to require when all members have a credential")
+		})
+	})
 	s.spawn(func() { enroll.Keep(s.ctx, s.names.guard, enroll.AtMaster(s.dialRenewal), s.revoke) })
 	s.converse(s.master.conn(), bufio.NewReaderSize(s.master.conn(), 64<<10))
 	live.add(s)

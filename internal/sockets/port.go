@@ -191,7 +191,7 @@ func peek(ctx context.Context, conn net.Conn) (net.Conn, bool, error) {
 	if !stop() {
 		return nil, false, errLate
 	}
-	return transport.Replay(conn, b[:]), b[0] == 0x16, nil
+	return transport.Replay(conn, b[:]), b[0] == transport.RecordTLS, nil
 }
 
 // first reads as much of the first packet of a connection as tells what it is for.

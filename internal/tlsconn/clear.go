@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+
+	"github.com/gopccl/gopccl/internal/transport"
 )
 
 var errNoEnd = errors.New("the other endpoint goes on in TLS, where both had agreed to end it")
@@ -28,7 +30,46 @@ func (c *Conn) Clear(ctx context.Context, dialled bool) error {
 	return err
 }
 
-// InClear reports whether the connection is past Clear.
+// Begins waits for the first byte of a connection that was accepted, in front of its
+// handshake, and reports whether it is one of TLS. If it is not, the connection goes on with
+// its socket, and there is no handshake. It ends with ctx, or with the deadlines of the
+// connection. If it fails, the connection is of no use.
+func (c *Conn) Begins(ctx context.Context) (inTLS bool, err error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(past) })
+	r := &resumed{c: c, src: c.pump.src}
+	_, err = io.ReadFull(r.src, r.first[:])
+	if !stop() {
+		return false, context.Cause(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	c.pump.src = r
+	inTLS = r.first[0] == transport.RecordTLS
+	c.clear.Store(!inTLS)
+	return inTLS, nil
+}
+
+// resumed is a socket of which the first byte was read. It gives its place up to what it
+// reads from.
+type resumed struct {
+	c     *Conn
+	src   io.Reader
+	first [1]byte
+}
+
+// Read is called where Conn.reading is held.
+func (r *resumed) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	r.c.pump.src = r.src
+	return copy(p, r.first[:]), nil
+}
+
+// InClear reports whether the connection is past Clear, or has not begun in TLS.
 func (c *Conn) InClear() bool { return c.clear.Load() }
 
 func (c *Conn) part(dialled bool) error {

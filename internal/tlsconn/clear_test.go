@@ -73,3 +73,55 @@ func TestEndInClear(t *testing.T) {
 	_, err = a.Write([]byte("more"))
 	require.ErrorIs(t, err, gone)
 }
+
+// begun accepts a connection at which the other end comes in plaintext.
+func begun(pair func(testing.TB) (a, b net.Conn)) func(testing.TB) (a, b net.Conn) {
+	return func(t testing.TB) (net.Conn, net.Conn) {
+		a, b := pair(t)
+		taken := tlsconn.Server(b, nil, pool)
+		over := make(chan error)
+		go func() {
+			_, err := a.Write([]byte{0})
+			over <- err
+		}()
+		inTLS, err := taken.Begins(context.Background())
+		require.NoError(t, err)
+		require.False(t, inTLS)
+		require.NoError(t, <-over)
+		_, err = io.ReadFull(taken, make([]byte, 1)) // which was not lost
+		require.NoError(t, err)
+		return a, taken
+	}
+}
+
+// A connection that does not begin in TLS does what every connection of the data path does,
+// and the first byte of one that does is its handshake's.
+func TestConnectionsThatDoNotBeginInTLS(t *testing.T) {
+	transporttest.Suite{Pair: begun(sockets)}.Run(t)
+	require.Zero(t, pool.Stats().InUse, "every buffer was given back")
+}
+
+// An end that says nothing is waited for until ctx ends, and one whose first byte is that of
+// TLS has its handshake still to come.
+func TestBegins(t *testing.T) {
+	client, server := configs()
+	a, b := sockets(t)
+	taken := tlsconn.Server(b, server, pool)
+	go func() { _ = tlsconn.Client(a, client, pool).Handshake(context.Background()) }()
+	inTLS, err := taken.Begins(context.Background())
+	require.NoError(t, err)
+	require.True(t, inTLS)
+	require.False(t, taken.InClear())
+	require.NoError(t, taken.Handshake(context.Background()))
+
+	_, b = sockets(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = tlsconn.Server(b, server, pool).Begins(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+
+	a, b = sockets(t)
+	a.Close()
+	_, err = tlsconn.Server(b, server, pool).Begins(context.Background())
+	require.ErrorIs(t, err, io.EOF)
+}

@@ -5,6 +5,9 @@ import (
 	"net"
 )
 
+// RecordTLS is the first byte of a connection in TLS: that of a handshake record.
+const RecordTLS = 0x16
+
 // Replay returns c as a connection on which first, which was read from it, is to be
 // read again. It costs nothing afterwards.
 func Replay(c net.Conn, first []byte) net.Conn {

@@ -68,6 +68,7 @@ const (
 	extWays              = 63
 	extSchemes           = 64
 	extRevocations       = 70
+	extPlain             = 71
 	extCollectives       = 80
 	extGroupCollectives  = 81
 	extMembers           = 82
@@ -149,6 +150,7 @@ func appendExt(dst []byte, x Ext) []byte {
 	dst = appendResuming(dst, &x.Resuming)
 	dst = appendPlans(dst, &x)
 	flag(extRevocations, x.Revocations)
+	flag(extPlain, x.Plain)
 	dst = appendCollectives(dst, &x)
 	size := uint32(len(dst) - at - 4)
 	dst[at], dst[at+1], dst[at+2], dst[at+3] = byte(size>>24), byte(size>>16), byte(size>>8), byte(size)
@@ -251,6 +253,8 @@ func (r *reader) ext() Ext {
 			x.Ways = value.ways()
 		case extRevocations:
 			x.Revocations = true
+		case extPlain:
+			x.Plain = true
 		case extCollectives:
 			x.Collectives = value.u8()
 		case extGroupCollectives:

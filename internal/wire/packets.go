@@ -156,8 +156,7 @@ type Ext struct {
 	// leave between two collectives as well.
 	Plans uint8
 	Paths
-	// Revocations announces an end that takes revocation lists (on C2M 1, in TLS).
-	Revocations bool
+	Secured
 	// Resuming is about sessions that outlive their connection.
 	Resuming Resuming
 }
@@ -167,8 +166,16 @@ func (x Ext) IsZero() bool {
 	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative && x.Collectives == 0 && !x.GroupCollectives &&
 		(len(x.Members) == 0 || len(x.Members) > MaxMembers) && x.Call.Kind == 0 &&
-		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.isZero() && !x.Revocations && x.Resuming.isZero() &&
+		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.isZero() && x.Secured == (Secured{}) && x.Resuming.isZero() &&
 		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Heartbeat.Reports && x.Reason == "" && x.ReasonCode == 0
+}
+
+// Secured is what an end in TLS announces (on C2M 1).
+type Secured struct {
+	// Revocations: it takes revocation lists.
+	Revocations bool
+	// Plain: it takes members without a certificate, in plaintext.
+	Plain bool
 }
 
 // WireForm is how a peer will send the data of a collective, and what it takes:

@@ -61,7 +61,7 @@ func (d drawer) ext() Ext {
 		RoundBound: time.Duration(d.u32()) * time.Millisecond, Preflight: d.b(),
 		Form: d.form(), Call: d.call(),
 		Collectives: d.u8(), GroupCollectives: d.b(), Members: drawList(d, d.uuid),
-		Plans: d.u8(), Paths: Paths{Ways: d.ways(), Direct: d.direct()}, Resuming: d.resuming(), Revocations: d.b(),
+		Plans: d.u8(), Paths: Paths{Ways: d.ways(), Direct: d.direct()}, Resuming: d.resuming(), Secured: Secured{Revocations: d.b(), Plain: d.b()},
 	}
 }
 

@@ -24,8 +24,9 @@ import (
 // member wants that of who has connected. PCCL peers have no name, and come where the master
 // says that they may.
 
-// inTLS is whether worlds are in TLS.
-var inTLS = issued.On()
+// inTLS is whether worlds are in TLS, mixed whether some of their peers have no certificate
+// yet.
+var inTLS, mixed = issued.On(), false
 
 // secured has the worlds of a test be in TLS.
 func secured(t *testing.T) {
@@ -41,6 +42,7 @@ const greetBound = 5 * time.Second
 // keys is what a world in TLS knows of certificates.
 type keys struct {
 	on      bool
+	mixed   bool              // it accepts plaintext, too
 	lists   []map[string]bool // who is revoked, by the number of a list; the first one is empty
 	expired map[string]bool
 	thieves map[mfsm.ClientID]bool // members that claim the session of another name
@@ -58,7 +60,7 @@ type papers struct {
 
 func newKeys() keys {
 	return keys{
-		on: inTLS, lists: []map[string]bool{{}}, expired: map[string]bool{}, thieves: map[mfsm.ClientID]bool{},
+		on: inTLS, mixed: mixed, lists: []map[string]bool{{}}, expired: map[string]bool{}, thieves: map[mfsm.ClientID]bool{},
 	}
 }
 
@@ -75,7 +77,7 @@ func (k *keys) configure(cfg *mfsm.Config) {
 func (w *world) certify(p *peer) {
 	name := w.keys.heir
 	w.keys.heir = ""
-	if !w.keys.on || !p.native {
+	if !w.keys.on || !p.native || w.keys.mixed && name == "" && p.id%3 == 1 {
 		return
 	}
 	if before := p.id - 1; name == "" && p.id%4 == 3 {
@@ -90,7 +92,7 @@ func (w *world) certify(p *peer) {
 // who is what the shell of a master knows of p.
 func (p *peer) who() mfsm.Identity {
 	switch {
-	case !p.w.keys.on:
+	case !p.w.keys.on || p.w.keys.mixed && p.papers.name == "":
 		return mfsm.Identity{}
 	case p.papers.name == "":
 		return mfsm.Identity{PCCL: true}
@@ -142,7 +144,16 @@ func (w *world) estranged(a, b *peer) bool { return a.rejects(b) || b.rejects(a)
 // knows reports whether the master has told p the name of a peer.
 func (p *peer) knows(u wire.UUID) bool {
 	_, told := p.papers.names[u]
-	return !p.w.keys.on || !p.native || told
+	return p.papers.name == "" || told
+}
+
+// mayTry checks that p knows which of those that it is to try have no certificate.
+func (p *peer) mayTry(peers []wire.PeerEndpoint) {
+	for _, e := range peers {
+		if o := p.w.byUUID(e.UUID); o != nil && !o.dead && !o.over && o.papers.name == "" && !p.knows(e.UUID) {
+			p.w.failf("peer %d is to try %s, and has not been told that it has no certificate", p.id, e.UUID.Short())
+		}
+	}
 }
 
 // mayConnect checks that the master has told p the names of those with whom it is to connect.
@@ -163,8 +174,10 @@ func (w *world) greets(from *peer, e wire.PeerEndpoint, to *peer, began time.Dur
 	if to.knows(from.uuid) {
 		return true, false
 	}
-	// A newcomer that waits looks as slow itself.
+	// A newcomer that waits looks as slow itself, and one that the master tells no names for
+	// so long as if it could not be reached.
 	from.suspect = from.suspect || !from.m.View().Connected && w.now > began+2*time.Second
+	to.suspect = to.suspect || !to.m.View().Connected && w.now >= began+greetBound
 	return false, w.now < began+greetBound
 }
 
@@ -281,6 +294,11 @@ func (m *master) toThief(e mfsm.Send) bool {
 // A run in TLS: members whose certificates are revoked, or expire, are among its faults.
 func TestSimulationInTLS(t *testing.T) {
 	secured(t)
+	simulateInTLS(t, uint64(max(*seeds/4, 1)))
+}
+
+// simulateInTLS runs n seeds, or the one of the flag.
+func simulateInTLS(t *testing.T, n uint64) {
 	if *oneSeed != 0 {
 		w := newWorld(*oneSeed, noBug)
 		w.log.tracing = *trace
@@ -289,7 +307,6 @@ func TestSimulationInTLS(t *testing.T) {
 		require.Empty(t, failure)
 		return
 	}
-	n := uint64(max(*seeds/4, 1))
 	if raceEnabled {
 		n = min(n, 500)
 	}
@@ -309,6 +326,16 @@ func TestSimulationInTLS(t *testing.T) {
 		require.Equal(t, allKinds(), struck, "some kind of fault was never injected")
 		require.Greater(t, successes, int(n))
 	}
+}
+
+// A run of which some peers have a certificate and others not yet. What the others do cannot
+// be told from what PCCL peers do beside TLS, but that they come to the same port, try
+// newcomers and are tried.
+func TestSimulationOfAMigration(t *testing.T) {
+	secured(t)
+	mixed = true
+	t.Cleanup(func() { mixed = false })
+	simulateInTLS(t, uint64(max(*seeds/4, 1)))
 }
 
 // Revocation of one, while a run of some seconds goes on: it is out within a heartbeat of the

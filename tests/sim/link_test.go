@@ -107,6 +107,7 @@ func (p *peer) preflight(e pfsm.Preflight) {
 		p.lookFor(e)
 		return
 	}
+	p.mayTry(e.Peers)
 	var failed []wire.UUID
 	todo, lonely := e.Peers, true // all of them are out of reach for good
 	var next func()
@@ -139,6 +140,7 @@ func (p *peer) preflight(e pfsm.Preflight) {
 
 // lookFor tries whether a neighbour still listens.
 func (p *peer) lookFor(e pfsm.Preflight) {
+	p.mayTry(e.Peers)
 	w, target := p.w, p.w.byAddr(e.Peers[0].Addr)
 	took := time.Millisecond
 	if target.stopped || target.lostPower {

@@ -134,8 +134,9 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 			cfg.EagerBytes = 8 // none of it, so that what fails may be its first in an epoch
 		}
 	}
-	cfg.Secure = native && w.keys.on
 	w.certify(p)
+	cfg.Secure = p.papers.name != ""
+	cfg.Plain = cfg.Secure
 	p.m = pfsm.New(cfg)
 	p.mesh.mail = w.newMail(p)
 	p.dial(w.master)

@@ -18,7 +18,7 @@ type Identity struct {
 	Groups   []uint32 // that it may enter; nil: all
 	Observer bool     // it may ask, and not register
 	Single   bool     // no two sessions of the name at a time
-	PCCL     bool     // it came where PCCL peers do, in plaintext, and has no name
+	PCCL     bool     // it came where PCCL peers do beside TLS, in plaintext, and has no name
 }
 
 // Event is an input of Machine.Step.

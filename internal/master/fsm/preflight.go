@@ -65,7 +65,7 @@ type trials struct {
 
 // queueTrial lets newcomer c wait for its trial, if there is to be one.
 func (m *Machine) queueTrial(c *client) {
-	if len(m.testers()) == 0 || c.listens.as.PCCL { // who tries it may be of a group that takes none
+	if len(able(m.testers(), c)) == 0 {
 		c.trial.proof.done = true
 		return
 	}
@@ -81,6 +81,22 @@ func (m *Machine) testers() (cs []*client) {
 		}
 	}
 	return cs
+}
+
+// able returns those of testers that can try c.
+func able(testers []*client, c *client) (cs []*client) {
+	for _, t := range testers {
+		if t.tries(c) {
+			cs = append(cs, t)
+		}
+	}
+	return cs
+}
+
+// tries reports whether c knows how to connect with o: a member in TLS has been told only of
+// those of its own group who has no certificate, and a newcomer of none.
+func (c *client) tries(o *client) bool {
+	return c.listens.as.Name == "" || o.listens.as.Name != "" || c.group == o.group && c.phase == Accepted && o.phase == Accepted
 }
 
 // tryNewcomers begins to try those who wait, as far as members have time. Those
@@ -116,13 +132,15 @@ func (m *Machine) tryNewcomers() {
 		switch {
 		case c.closing || c.phase == Accepted || c.round.in:
 			return true
-		case len(testers) == 0:
-			c.trial.proof.done = true
-			return true
-		case hosts[host] >= atOnce:
+		case len(testers) > 0 && hosts[host] >= atOnce:
 			return false
 		}
-		by := freeTester(c, testers, atOnce)
+		able := able(testers, c)
+		if len(able) == 0 {
+			c.trial.proof.done = true
+			return true
+		}
+		by := freeTester(c, able, atOnce)
 		if by == nil {
 			return false
 		}
@@ -159,7 +177,7 @@ func (m *Machine) try(c, by *client) {
 
 // trySelf asks newcomer c whether it reaches members.
 func (m *Machine) trySelf(c *client) {
-	ms := slices.DeleteFunc(slices.Clone(m.members(c.group)), func(o *client) bool { return !o.can.preflight })
+	ms := slices.DeleteFunc(slices.Clone(m.members(c.group)), func(o *client) bool { return !o.can.preflight || !c.tries(o) })
 	if !c.can.preflight || len(ms) == 0 {
 		c.trial.proof.out = true
 		return
@@ -224,7 +242,7 @@ func (m *Machine) arbitrate(a, b *client) {
 		}
 	}
 	testers := slices.DeleteFunc(m.testers(), func(t *client) bool {
-		return t == a || t == b || t.trial.trying >= atOnce || (a.listens.as.PCCL || b.listens.as.PCCL) && t.group != a.group
+		return t == a || t == b || t.trial.trying >= atOnce || !t.tries(a) || !t.tries(b)
 	})
 	if len(testers) > 0 {
 		m.preflight(testers[int(m.numbers.preflights%uint64(len(testers)))], nil, []*client{a, b})
@@ -292,7 +310,7 @@ func (m *Machine) triedIn(f *preflight, failed bool) {
 
 // tryAgain asks another member; if none has time, rounds will show.
 func (m *Machine) tryAgain(c *client) {
-	if by := freeTester(c, m.testers(), atMost); by != nil {
+	if by := freeTester(c, able(m.testers(), c), atMost); by != nil {
 		m.try(c, by)
 		return
 	}

@@ -42,7 +42,7 @@ func (f *field) enter() ClientID { return f.enterFrom("127.0.0.1:9", true) }
 func (f *field) enterFrom(at string, able bool) ClientID {
 	c := f.w.connectAt(at)
 	f.port++
-	f.w.send(c, wire.C2MRequestSessionRegistration{P2PPort: f.port, Ext: wire.Ext{Native: true, Preflight: able}})
+	f.w.send(c, wire.C2MRequestSessionRegistration{P2PPort: f.port, Ext: wire.Ext{Native: true, Preflight: able, Secured: f.w.secured()}})
 	r := want[wire.M2CSessionRegistrationResponse](f.w, c)
 	require.True(f.w.t, r.Accepted, r.Ext.Reason)
 	require.Equal(f.w.t, able, r.Ext.Preflight)

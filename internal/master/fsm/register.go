@@ -132,6 +132,7 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 		plans:       p.Ext.Plans > 0 && p.Ext.Collectives > 0 && p.Ext.Switch && m.cfg.Switch,
 		resume:      p.Ext.Resuming.Resume && m.cfg.Resume,
 		revocations: p.Ext.Revocations && c.listens.as.Name != "",
+		plain:       p.Ext.Plain || c.listens.as.Name == "",
 	}
 	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
 	c.can.schemes = c.can.plans && p.Ext.Plans >= wire.SchemePlans
@@ -197,6 +198,9 @@ func (m *Machine) refusal(c *client, p wire.C2MRequestSessionRegistration) strin
 	if why := m.foreign(c, p.PeerGroup); why != "" {
 		return why
 	}
+	if why := m.shut(c, p); why != "" {
+		return why
+	}
 	allLocal := true
 	for _, o := range m.clients {
 		allLocal = allLocal && isLocal(o)
@@ -244,24 +248,28 @@ func (m *Machine) forbidden(c *client, p wire.C2MRequestSessionRegistration) str
 	return ""
 }
 
+// shut says why c could never be a neighbour of some member of its group: one of them has no
+// certificate, and the other one takes nothing in plaintext.
+func (m *Machine) shut(c *client, p wire.C2MRequestSessionRegistration) string {
+	who := c.listens.as
+	for _, o := range m.company(p.PeerGroup) {
+		switch as := o.listens.as; {
+		case as.Name == "" && who.Name != "" && !p.Ext.Plain:
+			return fmt.Sprintf("group %d has a member without a certificate at %v, and %s takes nothing in plaintext: %s", p.PeerGroup, o.at(0).Addr(), who.Name, takePlain)
+		case as.Name != "" && who.Name == "" && !o.can.plain:
+			return fmt.Sprintf("it has no certificate, and %s in group %d takes nothing in plaintext: give it a credential, or at that member %s", o.name(), p.PeerGroup, takePlain)
+		}
+	}
+	return ""
+}
+
+// takePlain is what an operator sets to have a peer in TLS beside those that are not.
+const takePlain = "set security.mode to allow for gopccl peers, or name the group in security.pccl_groups for PCCL peers"
+
 // foreign says why c could never be a neighbour of some member of its group:
 // PCCL peers connect to IPv4 addresses only (quirk Q38), and listen on those.
 func (m *Machine) foreign(c *client, group uint32) string {
-	var accepted, waiting []*client
-	for _, o := range m.clients {
-		switch {
-		case o.group.id != group:
-		case o.phase == Accepted:
-			accepted = append(accepted, o)
-		default:
-			waiting = append(waiting, o)
-		}
-	}
-	others := accepted
-	if len(others) == 0 {
-		others = waiting
-	}
-	for _, o := range others {
+	for _, o := range m.company(group) {
 		switch six := c.at(0).Addr().Is6(); {
 		case six && !o.native:
 			return fmt.Sprintf("group %d has PCCL peers, which reach IPv4 addresses only, and this peer is at %v: connect to an IPv4 address of the master, or announce an IPv4 host", group, c.at(0).Addr())
@@ -272,6 +280,25 @@ func (m *Machine) foreign(c *client, group uint32) string {
 		}
 	}
 	return ""
+}
+
+// company returns those that a newcomer has to get on with: the members of its group, or if
+// there are none, others that wait to be let in.
+func (m *Machine) company(group uint32) []*client {
+	var accepted, waiting []*client
+	for _, o := range m.clients {
+		switch {
+		case o.group.id != group:
+		case o.phase == Accepted:
+			accepted = append(accepted, o)
+		default:
+			waiting = append(waiting, o)
+		}
+	}
+	if len(accepted) == 0 {
+		return waiting
+	}
+	return accepted
 }
 
 // draw returns a uuid that no registered client has.

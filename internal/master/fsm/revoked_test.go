@@ -17,7 +17,7 @@ func TestRevocationsAreTold(t *testing.T) {
 		w.next++
 		id := w.next
 		w.step(Connected{Client: id, Remote: netip.MustParseAddrPort("127.0.0.1:50000"), Who: who})
-		w.step(PacketIn{Client: id, Packet: wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Revocations: takes}}})
+		w.step(PacketIn{Client: id, Packet: wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Secured: wire.Secured{Revocations: takes}}}})
 		return id
 	}
 	told := func(id ClientID) (lists []string) {

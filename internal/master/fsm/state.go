@@ -160,6 +160,7 @@ type abilities struct {
 	rates       bool // says what its connections gave
 	resume      bool // goes on with its session at another master
 	revocations bool // takes revocation lists
+	plain       bool // takes members without a certificate
 }
 
 // progress is what a client says of the bytes that it has moved.

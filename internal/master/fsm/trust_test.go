@@ -68,7 +68,7 @@ func (x *wiring) round() (ok, over bool) {
 	part := x.in(Connecting)
 	require.NotEmpty(x.w.t, part, "no round begins")
 	for _, c := range part {
-		want[wire.M2CP2PConnectionInfo](x.w, c)
+		x.w.hearsRound(c)
 	}
 	for _, c := range part {
 		if x.mute(c) || x.w.closed[c] != "" {

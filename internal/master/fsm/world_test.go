@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 // numbers; uuids count up, so the oldest client has the smallest one.
 type world struct {
 	name    string // in the certificates of those who connect from now on
+	strict  bool   // those with one take nothing in plaintext
 	t       testing.TB
 	m       *Machine
 	now     time.Duration
@@ -138,13 +140,16 @@ func (w *world) join(group uint32, native bool) ClientID {
 	c := w.connectAt(fmt.Sprintf("127.0.0.1:%d", 40000+w.next))
 	p := wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 1000 + uint16(c), BenchmarkPort: 3, PeerGroup: group}
 	if native {
-		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: w.eager, Collectives: w.version}
+		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: w.eager, Collectives: w.version, Secured: w.secured()}
 		p.Ext.Resuming.Resume = w.resume
 	}
 	w.send(c, p)
 	require.True(w.t, want[wire.M2CSessionRegistrationResponse](w, c).Accepted)
 	return c
 }
+
+// secured says whether those who register take members without a certificate.
+func (w *world) secured() wire.Secured { return wire.Secured{Plain: w.name != "" && !w.strict} }
 
 // member registers a client and lets it in by a round of all.
 func (w *world) member(group uint32, native bool) ClientID {
@@ -189,7 +194,7 @@ func (w *world) round(ok bool) (rings map[ClientID][]wire.UUID) {
 	}
 	require.NotEmpty(w.t, cs)
 	for _, c := range cs {
-		want[wire.M2CP2PConnectionInfo](w, c)
+		w.hearsRound(c)
 		w.send(c, connected)
 	}
 	for _, c := range cs {
@@ -198,6 +203,16 @@ func (w *world) round(ok bool) (rings map[ClientID][]wire.UUID) {
 		rings[c] = p.Ring
 	}
 	return rings
+}
+
+// hearsRound takes what tells c of a round: those in TLS hear who the others are first.
+func (w *world) hearsRound(c ClientID) {
+	w.t.Helper()
+	if i := slices.IndexFunc(w.inbox[c], func(p wire.Packet) bool { _, is := p.(wire.M2CNames); return is }); i == 0 {
+		require.NotEmpty(w.t, w.m.conns[c].listens.as.Name)
+		w.inbox[c] = w.inbox[c][1:]
+	}
+	want[wire.M2CP2PConnectionInfo](w, c)
 }
 
 // members builds a world of n accepted clients of group 0.

@@ -456,6 +456,8 @@ type Config struct {
 	// Secure says that the connection to the master is in TLS: revocation lists are asked
 	// for.
 	Secure bool
+	// Plain says that members without a certificate are taken, too.
+	Plain bool
 	// Masters is how many masters the peer knows.
 	Masters int
 	// RegisterTimeout bounds the wait for the registration's answer.

@@ -131,7 +131,7 @@ func (m *Machine) hello() wire.C2MRequestSessionRegistration {
 			Eager:             m.cfg.EagerBytes > 0,
 			Collectives:       wire.CollectivesVersion,
 			Plans:             wire.PlansVersion,
-			Revocations:       m.cfg.Secure,
+			Secured:           wire.Secured{Revocations: m.cfg.Secure, Plain: m.cfg.Secure && m.cfg.Plain},
 			HeartbeatInterval: m.cfg.HeartbeatInterval,
 			HeartbeatTimeout:  m.cfg.HeartbeatTimeout,
 			Resuming: wire.Resuming{
