@@ -146,7 +146,7 @@ func (p *peer) correspond() {
 			mine = append(mine, l)
 		}
 	}
-	if w.rng.chance(2) {
+	if w.plan.apart || w.rng.chance(2) { // it may be on its way when a round begins
 		mine = append(mine, x.stray(members))
 	}
 	waits := 1
@@ -174,6 +174,14 @@ func (x *mail) letter(sends bool, other *peer, tag uint64, size int) *letter {
 		l.text = slices.Clone(l.t.Buf)
 	}
 	return l
+}
+
+// named is the other end that its trainer names; zero: any member.
+func (l *letter) named() (u wire.UUID) {
+	if l.other != nil {
+		u = l.other.uuid
+	}
+	return u
 }
 
 // stray is a message that nobody waits for.
@@ -248,18 +256,14 @@ func (x *mail) start(l *letter, then func(begun bool)) {
 	p, w := x.p, x.p.w
 	var err error
 	x.do(func(m *fsm.Machine) {
-		if l.sends {
-			err = m.Send(l.other.uuid, l.epoch, &l.t)
-			return
-		}
-		from := wire.UUID{}
-		if l.other != nil {
-			from = l.other.uuid
-		}
-		// It is in the list before what it may match ends it.
-		l.begun = true
+		l.begun = true // before what it may match ends it
 		x.add(l)
-		if err = m.Receive(from, l.epoch, &l.t); err != nil {
+		if l.sends {
+			err = m.Send(l.named(), l.epoch, &l.t)
+		} else {
+			err = m.Receive(l.named(), l.epoch, &l.t)
+		}
+		if err != nil {
 			l.begun = false
 			x.letters, x.live = x.letters[:l.index], x.live[:len(x.live)-1]
 		}
@@ -276,17 +280,20 @@ func (x *mail) start(l *letter, then func(begun bool)) {
 		}
 		then(false)
 		return
-	case errors.Is(err, errs.Busy), errors.Is(err, errs.RankConnectionLost), errors.Is(err, errStopped):
+	case errors.Is(err, errs.RankConnectionLost):
+		if _, left := x.gone[l.named()]; !left && (l.other != nil || len(x.gone) == 0) {
+			w.failf("peer %d: a message is refused, and nobody that it concerns has left: %v", p.id, err)
+		}
+		then(false)
+		return
+	case errors.Is(err, errs.Busy), errors.Is(err, errStopped):
 		then(false)
 		return
 	default:
 		w.failf("peer %d: a message: %v", p.id, err)
 		return
 	}
-	l.since = w.now
 	if l.sends {
-		l.begun = true
-		x.add(l)
 		w.collector.mail.sent++
 	}
 	then(true)
@@ -306,7 +313,7 @@ func (x *mail) start(l *letter, then func(begun bool)) {
 
 // add numbers a message that is begun.
 func (x *mail) add(l *letter) {
-	l.index = len(x.letters)
+	l.index, l.since = len(x.letters), x.p.w.now
 	x.letters, x.live = append(x.letters, l), append(x.live, l)
 }
 
@@ -368,6 +375,9 @@ func (b *mailbook) over(w *world, l *letter) {
 	if n := len(l.t.Buf); !l.sends && (errors.Is(err, errs.Mismatch) || l.moving == 0 && err != nil) && !bytes.Equal(l.t.Buf, make([]byte, n)) {
 		w.failf("peer %d: a receive has failed without its data, and was written into", l.p.id)
 	}
+	if s := w.counterpart(l); s != nil && s.epoch != l.epoch {
+		w.failf("peer %d: a message of round %d is that of round %d at peer %d", l.p.id, l.epoch, s.epoch, s.p.id)
+	}
 	switch {
 	case err == nil && l.sends:
 		if l.received == nil {
@@ -420,8 +430,6 @@ func (b *mailbook) arrived(w *world, l *letter) {
 		w.failf("peer %d receives of peer %d what it expects of peer %d", l.p.id, s.p.id, l.other.id)
 	case s.tag != l.tag:
 		w.failf("peer %d receives tag %d as tag %d", l.p.id, s.tag, l.tag)
-	case s.epoch != l.epoch:
-		w.failf("peer %d receives a message of round %d in round %d", l.p.id, s.epoch, l.epoch)
 	case s.received != nil:
 		w.failf("peer %d receives a message twice", l.p.id)
 	case !bytes.Equal(s.text, l.t.Buf):

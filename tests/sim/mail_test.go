@@ -64,8 +64,9 @@ type post struct {
 	inbox    []*parcel     // arrived and not read
 	reading  *parcel
 	into     *fsm.Transfer
-	unsaid   bool // its sender has noticed the end
-	unheard  bool // its receiver has
+	stalls   time.Duration // it takes nothing until then
+	unsaid   bool          // its sender has noticed the end
+	unheard  bool          // its receiver has
 }
 
 // parcel is a frame on its way: a word, or a part of a message.
@@ -210,12 +211,16 @@ func (x *mail) way(peer wire.UUID) *post {
 
 // pump has a connection take what there is for it.
 func (c *post) pump() {
-	for !c.unsaid && len(c.flying) < mailWindow {
+	w := c.w
+	for !c.unsaid && len(c.flying) < mailWindow && w.now >= c.stalls {
 		f := c.take()
 		if f == nil {
 			return
 		}
-		w := c.w
+		if w.rng.chance(20) {
+			c.stalls = w.now + w.rng.between(0, 100*time.Millisecond)
+			w.at(c.stalls, c.from, c.pump)
+		}
 		c.flying = append(c.flying, f)
 		took := w.travels(c.from, c.to)
 		c.last = max(c.last, w.now+took)
@@ -278,6 +283,11 @@ func (c *post) take() *parcel {
 		word, ok := x.m.Next(c.to.uuid, c.id)
 		if !ok {
 			return data()
+		}
+		offer := word.What == fsm.OfferWhole || word.What == fsm.OfferBare
+		goesOn := func(l *letter) bool { return l.sends && l.t.Number() == word.Number && l.t.State() != fsm.Over }
+		if offer && !slices.ContainsFunc(x.live, goesOn) {
+			w.failf("peer %d offers a message that is over", x.p.id)
 		}
 		if w.tells(x, c, word) {
 			return &parcel{word: word}

@@ -49,10 +49,25 @@ func severed(seed uint64, bug mutation) *world {
 	return w
 }
 
+// renewed is a world of members that are far from each other, and let newcomers in all the
+// time.
+func renewed(seed uint64, bug mutation) *world {
+	w := corresponding(seed, bug, 2, 6)
+	w.plan.apart = true
+	for range 6 {
+		w.faults = append(w.faults, fault{at: 80 + w.rng.n(1000), kind: join, amid: true})
+	}
+	slices.SortFunc(w.faults, func(a, b fault) int { return a.at - b.at })
+	return w
+}
+
 // messaging draws the world of a seed.
 func messaging(seed uint64) *world {
-	if seed%4 == 3 {
+	switch seed % 8 {
+	case 3, 7:
 		return severed(seed, noBug)
+	case 5:
+		return renewed(seed, noBug)
 	}
 	return plagued(seed, noBug)
 }
@@ -135,8 +150,11 @@ func TestBugsOfMessagesAreFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(within) {
 				w := plagued(seed+1, bug)
-				if bug == staleHeard || bug == failureUntold || bug == halfDelivered { // few cuts hit what is on its way
+				switch bug {
+				case staleHeard, failureUntold, halfDelivered: // few cuts hit what is on its way
 					w = severed(seed+1, bug)
+				case mailEpochForgotten: // few rounds do
+					w = renewed(seed+1, bug)
 				}
 				if failure := w.run(); failure != "" {
 					t.Logf("seed %d: %s", seed+1, failure)

@@ -147,6 +147,7 @@ func (m *Machine) Stop(cause error) {
 	m.forget(func(*offer) bool { return true })
 	for _, p := range m.order {
 		p.parting = parting{}
+		m.unsay(p, func(l *letter) bool { return l.What.offers() })
 	}
 }
 
@@ -233,7 +234,7 @@ func (m *Machine) Receive(from wire.UUID, epoch uint64, t *Transfer) error {
 	}
 	t.state = Waiting
 	for i, o := range m.offers {
-		if o.Epoch == epoch && t.wants(o) {
+		if t.wants(o) {
 			m.offers = slices.Delete(m.offers, i, i+1)
 			m.match(t, o)
 			return nil

@@ -275,6 +275,27 @@ func TestDishonestWords(t *testing.T) {
 	require.Zero(t, m.Offers())
 }
 
+// Offers of the round that runs are kept until it is over, and no others.
+func TestOffersOfRounds(t *testing.T) {
+	m := member()
+	hear(t, m, OfferBare, 1, 8)
+	m.Expect(2, all)
+	require.Zero(t, m.Offers())
+	for epoch := range uint64(4) {
+		require.NoError(t, m.Heard(you, 1, Frame{What: OfferWhole, Tag: 1, Number: 2 + epoch, Epoch: epoch, Size: 1, Data: []byte{byte(epoch)}}))
+	}
+	require.Equal(t, 1, m.Offers())
+	require.ErrorIs(t, m.Receive(you, 2, &Transfer{}), errs.Busy)
+	m.Begin()
+	x := &Transfer{Tag: 1, Buf: make([]byte, 1)}
+	require.NoError(t, m.Receive(you, 2, x))
+	require.Equal(t, Over, x.State())
+	require.Equal(t, []byte{2}, x.Buf)
+	require.Equal(t, 1, m.Load(you).Held)
+	said(m)
+	require.Equal(t, Load{}, m.Load(you))
+}
+
 // What is kept of members and connections goes with them.
 func TestNothingIsKeptOfThoseWhoLeft(t *testing.T) {
 	m := member()

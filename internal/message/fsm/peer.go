@@ -374,7 +374,7 @@ var (
 
 // offered takes an offer.
 func (m *Machine) offered(p *peer, f Frame) error {
-	if f.Epoch != m.epoch && f.Epoch != m.next {
+	if f.Epoch == 0 || f.Epoch != m.next {
 		return nil // of a round that is over
 	}
 	if p.held.count+1 > m.Open || p.held.bytes+len(f.Data) > m.Ahead || m.known(p, f.Number) {
@@ -382,13 +382,11 @@ func (m *Machine) offered(p *peer, f Frame) error {
 	}
 	p.held.count, p.held.bytes = p.held.count+1, p.held.bytes+len(f.Data)
 	o := offer{f, p.id}
-	if f.Epoch == m.epoch {
-		for i, t := range m.recvs {
-			if t.wants(&o) {
-				m.recvs = slices.Delete(m.recvs, i, i+1)
-				m.match(t, &o)
-				return nil
-			}
+	for i, t := range m.recvs { // there are none while a round runs
+		if t.wants(&o) {
+			m.recvs = slices.Delete(m.recvs, i, i+1)
+			m.match(t, &o)
+			return nil
 		}
 	}
 	m.keep(o)
