@@ -162,10 +162,12 @@ func (d *Device) finish(s *stream, done func() bool) {
 				panic("ptxtest: a call waits for a stream that is held")
 			}
 		}
-		if len(next.queue) == 0 { // of a stream that was dropped
+		switch {
+		case len(next.queue) > 0:
+			d.step(next)
+		case next == s: // it was dropped
 			return
 		}
-		d.step(next)
 	}
 }
 
