@@ -65,9 +65,11 @@ func (m *Machine) rebuild(gs []*newest) {
 	m.answerQueries(bs)
 	m.restoreProbes(bs)
 	m.voteDue = m.now + m.voteBound()
+	m.recovery.counts = true
 	for _, b := range bs {
 		m.replay(b)
 	}
+	m.recovery.counts = false
 	m.tryNewcomers()
 	m.checkRoundVotes()
 	m.checkRoundEnd()
@@ -299,13 +301,32 @@ func (b *comeback) repeats() (decision uint64, does bool) {
 // restoreRepeats has groups whose part of a round failed while others went on wait for no
 // others.
 func (m *Machine) restoreRepeats(bs []*comeback) {
+	goOn := map[uint64]bool{}
 	for _, b := range bs {
 		failed, does := b.repeats()
-		b.c.group.round.again = does && slices.ContainsFunc(bs, func(o *comeback) bool {
-			again, too := o.repeats()
-			return o.group != b.group && o.c.phase == Accepted && !(too && again == failed)
-		}) || b.c.group.round.again
+		if !does {
+			continue
+		}
+		if _, known := goOn[failed]; !known {
+			goOn[failed] = m.othersGoOn(bs, failed)
+		}
+		b.c.group.round.again = b.c.group.round.again || goOn[failed]
 	}
+}
+
+// othersGoOn reports whether a round that has failed for a group is over for another one, or
+// was not its own. A group takes part in a round as a whole, and some of its members may not have
+// heard of it before the master ended.
+func (m *Machine) othersGoOn(bs []*comeback, failed uint64) bool {
+	part, over := map[*group]bool{}, map[*group]bool{}
+	for _, b := range bs {
+		call, g := &b.report.Call, b.c.group
+		votes := call.Step == wire.StepAccept || call.Step == wire.StepEstablish
+		connects := call.Step == wire.StepConnecting || call.Step == wire.StepRing
+		part[g] = part[g] || (votes || connects) && call.Decision == failed
+		over[g] = over[g] || b.report.Round.Decision >= failed
+	}
+	return slices.ContainsFunc(m.groups, func(g *group) bool { return len(m.members(g)) > 0 && (over[g] || !part[g]) })
 }
 
 // tellDeparted tells those who have come back who has not, and returns it in words.

@@ -36,6 +36,7 @@ type recovery struct {
 	states []groupState      // ... and what their groups had
 	calm   time.Duration     // nobody makes them do so before
 	over   bool              // it is through: who comes now is too late
+	counts bool              // votes are counted once more: what they agree on is known when all are
 	slept  int               // it stood still so often
 	held   []PacketIn        // what came behind reports, and registrations of newcomers
 	doors  map[ClientID]bool // ... of these clients

@@ -38,26 +38,87 @@ func TestRecoveredOptimizationIsOverForSome(t *testing.T) {
 // next master either: their calls do not conflict. One that votes for a round of its own does.
 func TestRecoveredRepetitionWaitsForNoOthers(t *testing.T) {
 	others := []wire.UUID{uuidOf(3)}
-	for _, failed := range []uint64{0, 12} {
+	type story struct {
+		failed uint64
+		waits  bool // one of those who go on has not heard that their part of the round stands
+	}
+	for _, s := range []story{{}, {failed: 12}, {failed: 14}, {failed: 12, waits: true}} {
 		w := heir(t, Config{Term: 1, Authority: true, Registry: twoGroups(two, others)})
 		r := stood(two...)
 		r.Round.Decision = 12
 		r.Call.Step = wire.StepOptimize
-		a, b := w.returns(two[0], r), w.returns(two[1], r)
+		a := w.returns(two[0], r)
+		if s.waits {
+			r = stood(two...)
+			r.Call = wire.ReportedCall{Step: wire.StepRing, Decision: 12}
+		}
+		b := w.returns(two[1], r)
 		r = stood(others...)
-		r.Call = wire.ReportedCall{Step: wire.StepAccept, Decision: failed}
+		r.Call = wire.ReportedCall{Step: wire.StepAccept, Decision: s.failed}
 		c := w.returnsIn(1, others[0], r)
-		if failed == 0 {
+		if s.failed == 0 {
 			w.isClosed(c, "the calls of the peers conflict")
 			continue
 		}
 		want[wire.M2CP2PConnectionInfo](w, c)
+		if s.waits {
+			require.True(t, want[wire.M2CP2PConnectionsEstablished](w, b).Success)
+			w.send(b, wire.C2MOptimizeTopology{})
+		}
 		w.quiet(a, b)
 		w.obey(w.feed(PacketIn{c, wire.C2MP2PConnectionsEstablished{Success: true}}))
 		require.True(t, want[wire.M2CP2PConnectionsEstablished](w, c).Success)
 		w.send(c, wire.C2MOptimizeTopology{})
 		for _, x := range []ClientID{a, b, c} {
 			want[wire.M2COptimizeTopologyResponse](w, x)
+		}
+	}
+}
+
+// All groups repeat a round together that none of them stands in. A member may not have heard that it
+// had begun, or not yet that it has failed, and the order in which they come back says nothing: a group
+// that began alone would make the next call while the others still wait for it in this one.
+func TestRecoveredRepetitionOfAllGroups(t *testing.T) {
+	failed := wire.ReportedCall{Step: wire.StepAccept, Decision: 12}
+	unheard := wire.ReportedCall{Step: wire.StepAccept}
+	connecting := wire.ReportedCall{Step: wire.StepConnecting, Decision: 12}
+	others := []wire.UUID{uuidOf(3), uuidOf(4)}
+	for name, calls := range map[string][3]wire.ReportedCall{ // of the one in group 0, and of the others
+		"all know":                     {failed, failed, failed},
+		"one has not heard of it":      {failed, failed, unheard},
+		"a group has not heard of it":  {failed, unheard, unheard},
+		"one connects":                 {failed, failed, connecting},
+		"a group connects":             {failed, connecting, connecting},
+		"one connects, one is unheard": {failed, unheard, connecting},
+		"the others know":              {connecting, failed, failed},
+		"the others have not heard":    {connecting, unheard, unheard},
+	} {
+		for _, order := range [][3]int{{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {0, 2, 1}, {2, 0, 1}, {1, 2, 0}} {
+			w := heir(t, Config{Term: 1, Authority: true, Registry: twoGroups(two[:1], others)})
+			var cs [3]ClientID
+			for _, i := range order {
+				r := stood(two[:1]...)
+				if i > 0 {
+					r = stood(others...)
+				}
+				r.Call = calls[i]
+				cs[i] = w.returnsIn(min(uint32(i), 1), append(two[:1:1], others...)[i], r)
+			}
+			for i, c := range cs { // to each other, or to neighbours in a round that nobody stands in
+				if calls[i].Step == wire.StepConnecting {
+					w.send(c, connected)
+				}
+			}
+			for i, c := range cs {
+				if calls[i].Step == wire.StepConnecting {
+					require.False(t, want[wire.M2CP2PConnectionsEstablished](w, c).Success, name)
+					w.send(c, acceptVote)
+				}
+			}
+			decision := want[wire.M2CP2PConnectionInfo](w, cs[0]).Ext.Resuming.Decision
+			for _, c := range cs[1:] {
+				require.Equal(t, decision, want[wire.M2CP2PConnectionInfo](w, c).Ext.Resuming.Decision, name)
+			}
 		}
 	}
 }

@@ -332,8 +332,9 @@ func without(cs []*client, c *client) []*client {
 func (m *Machine) disconnected(e Gone) {
 	c := m.conns[e.Client]
 	if c == nil || c.closing {
-		if c != nil {
+		if c != nil && c.end.untold {
 			c.end.untold = false
+			m.goneMeanwhile(c)
 		}
 		return
 	}

@@ -246,6 +246,15 @@ func (m *Machine) askDrop(batch []*client) {
 	m.out = append(m.out, Confirm{Number: s.drop})
 }
 
+// goneMeanwhile has it asked again for a member that was closed and has not been told so, now that its
+// connection has ended: what is answered may be from before.
+func (m *Machine) goneMeanwhile(c *client) {
+	s := &m.records
+	if s.drop != 0 && c.mayBeElsewhere() && slices.Contains(s.held, c) {
+		s.held, s.later = without(s.held, c), append(s.later, c)
+	}
+}
+
 // mayBeElsewhere reports whether c may have gone to another master: it has not said that
 // it ends its session.
 func (c *client) mayBeElsewhere() bool { return c.phase == Accepted && c.registered && !c.place.parted }

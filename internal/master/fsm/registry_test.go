@@ -156,7 +156,8 @@ func TestDropAsksAgainForThoseWhoGoMeanwhile(t *testing.T) {
 }
 
 // A member that is closed hears of it when the authority has confirmed that this master
-// leads: it may have to go on at another one.
+// leads: it may have to go on at another one. If its connection ends before the answer has come, that
+// may be from before: it is asked again.
 func TestKickWaitsForTheAuthority(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		w, a, b := governedPair(t, governed(1))
@@ -174,6 +175,10 @@ func TestKickWaitsForTheAuthority(t *testing.T) {
 		w.quiet(a, b)
 		if gone {
 			w.feed(Gone{Client: b})
+			_, confirms = asked(w.feed(Confirmed(confirms[0])))
+			require.Len(t, confirms, 1)
+			require.Len(t, w.m.clients, 2)
+			w.quiet(a)
 		}
 		effects = w.feed(Confirmed(confirms[0]))
 		want[wire.M2CPeerDropped](w, a)

@@ -43,7 +43,7 @@ func (m *Machine) voteRound(c *client, p wire.C2MRequestEstablishP2PConnections)
 // checkRoundVotes starts a round if the accepted clients agree on one. With
 // none accepted the waiting ones are let in (quirk Q8: one round, not two).
 func (m *Machine) checkRoundVotes() {
-	if m.round.active || m.recovery.on || len(m.clients) == 0 {
+	if m.round.active || m.recovery.on || m.recovery.counts || len(m.clients) == 0 {
 		return
 	}
 	accepted, native := m.census.accepted, m.census.natives > 0
