@@ -16,7 +16,8 @@ type record3 struct {
 	began  [seatCount]stamp
 	asked  map[uint64]question
 
-	told    map[wire.UUID]bool // somebody was told that it is a member
+	told    map[wire.UUID]bool // somebody was sent that it is a member
+	heard   map[wire.UUID]bool // ... and has taken that
 	dropped map[wire.UUID]bool // by a master that had asked, or has left between two collectives
 
 	named    map[wire.UUID]int    // the peer that a master has given a uuid to
@@ -54,7 +55,7 @@ type outcome struct {
 
 func newRecord3() record3 {
 	return record3{
-		asked: map[uint64]question{}, told: map[wire.UUID]bool{}, dropped: map[wire.UUID]bool{}, named: map[wire.UUID]int{},
+		asked: map[uint64]question{}, told: map[wire.UUID]bool{}, heard: map[wire.UUID]bool{}, dropped: map[wire.UUID]bool{}, named: map[wire.UUID]int{},
 		numbers: map[uint64]string{}, rounds: map[roundKey]outcome{}, round: map[int]uint64{}, verdicts: map[uint64]outcome{},
 		elected: map[uint64]outcome{}, states: map[stateKey]outcome{},
 	}
@@ -164,10 +165,12 @@ func (x *watch) takes(m *master, ev mfsm.Event) {
 // said that it goes.
 func (x *watch) mayDrop(p *peer) bool { return x.parted[p.id] || x.sure > 0 && x.sure >= x.ended[p.id] }
 
-// counts reports whether u is a member that nobody has dropped, and that wants to stay.
+// counts reports whether u is a member that nobody has dropped, and that wants to stay. One that is
+// here, and of which nobody has heard that it is a member, is a newcomer still: what was sent of it was
+// lost with the master that sent it, so that the round has failed for all.
 func (m *master) counts(u wire.UUID) bool {
 	w, b := m.w, &m.w.council.record
-	if !m.watch.member[u] || !b.told[u] || b.dropped[u] {
+	if !m.watch.member[u] || !b.told[u] || b.dropped[u] || !b.heard[u] && m.has(u) {
 		return false
 	}
 	if w.byUUID(u).trainer.doing == "leave" {
@@ -326,6 +329,9 @@ func (c *council) consumed(p *peer, pkt wire.Packet) {
 	case wire.M2CP2PConnectionInfo:
 		b.round[p.id] = pkt.Ext.Resuming.Decision
 	case wire.M2CP2PConnectionsEstablished:
+		for _, u := range pkt.Ring {
+			b.heard[u] = b.heard[u] || pkt.Success
+		}
 		if d := b.round[p.id]; d != 0 {
 			what := "it has failed"
 			if pkt.Success {
