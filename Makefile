@@ -1,6 +1,6 @@
 # make test   everything that must hold before a change is taken; installs what it needs
 # make soak   the long forms: full counts, all seeds (set SOAK_TIMEOUT, default 8h)
-.PHONY: faultbench masterkills masterdies secure gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
+.PHONY: fsdpbench faultbench masterkills masterdies secure gpu-kit quick measure churn soak-plugins wan-topology wan-test ptx help test gates soak vet fmt bench conformance wan wan-flows libpccl python pytorch torchft wheel
 
 help:
 	@echo "test         all gates and tests (installs what the tests need)"
@@ -25,6 +25,7 @@ help:
 	@echo "torchft      torchft's own tests, of its newest package, over our process group (behind make python)"
 	@echo "faultbench   what a killed rank, a stopped one and abort() cost PyTorch, beside Gloo (behind make python; five minutes)"
 	@echo "             WRITE=README.md puts the table there, on an idle machine"
+	@echo "fsdpbench    a training step under FSDP2 over gopccl, by one over Gloo, in turns (behind make python; a minute)"
 	@echo "wheel        the Python package as a manylinux wheel in dist/"
 	@echo "wan-topology what the order of the ring is worth, in network namespaces (root)"
 	@echo "ptx          write the PTX of the CUDA kernels, and assemble it for all targets"
@@ -103,6 +104,9 @@ torchft:
 
 faultbench:
 	@WRITE='$(WRITE)' tools/ci/faultbench.sh
+
+fsdpbench:
+	@tools/ci/fsdpbench.sh
 
 wheel:
 	@tools/ci/wheel.sh dist
