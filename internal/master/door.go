@@ -178,21 +178,34 @@ func (s *Server) greet(ctx context.Context, c *conn) (who fsm.Identity, ok bool)
 	return who, false
 }
 
-// remind says that plaintext is accepted, too, and who uses that.
+// remind says that plaintext is accepted, too, and who uses that, if it is known.
 func (s *Server) remind() {
 	s.machine.mu.Lock()
-	var without []string
-	if s.machine.fsm != nil {
-		for _, c := range s.machine.fsm.Snapshot().Clients {
-			if c.Name == "" {
-				without = append(without, c.UUID.Short()+" at "+c.Remote.String())
-			}
-		}
+	var st fsm.Snapshot
+	begun := s.machine.fsm != nil
+	if begun {
+		st = s.machine.fsm.Snapshot()
 	}
 	s.machine.mu.Unlock()
+	const text = "security.mode is allow: connections in plaintext are taken, too"
+	if !begun || !s.leads() || st.Recovery != nil { // peers are with another master, or come back
+		s.log.Warn(text, "kind", "plain")
+		return
+	}
+	without := plainly(st.Clients)
 	n := len(without)
-	s.log.Warn(fmt.Sprintf("security.mode is allow: connections in plaintext are taken, too, and %d peers have no certificate; set it to require when all have one", n),
+	s.log.Warn(fmt.Sprintf("%s, and %d peers have no certificate; set it to require when all have one", text, n),
 		"kind", "plain", "first", without[:min(n, maxReminded)])
+}
+
+// plainly says which clients have come in plaintext to where those in TLS come.
+func plainly(clients []fsm.ClientInfo) (who []string) {
+	for _, c := range clients {
+		if c.Name == "" && !c.PCCL {
+			who = append(who, c.UUID.Short()+" at "+c.Remote.String())
+		}
+	}
+	return who
 }
 
 // maxReminded bounds the peers that a reminder names.

@@ -169,7 +169,7 @@ func (n *names) Is(ctx context.Context, name string, peer wire.UUID) error {
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return fmt.Errorf("%s says that it is peer %s, of whom the master has told nothing", name, peer.Short())
+			return fmt.Errorf("%s says that it is peer %s, of whom the master has told nothing", whoseName(name), peer.Short())
 		}
 	}
 }
@@ -248,13 +248,17 @@ func (n *names) known(name string, peer wire.UUID) error {
 }
 
 func another(name string, peer wire.UUID, told string) error {
-	if name == "" {
-		name = "an endpoint without a certificate"
-	}
 	if told == "" {
-		return fmt.Errorf("%s says that it is peer %s, which has no certificate", name, peer.Short())
+		return fmt.Errorf("%s says that it is peer %s, which has no certificate", whoseName(name), peer.Short())
 	}
-	return fmt.Errorf("%s says that it is peer %s, whose name is %s", name, peer.Short(), told)
+	return fmt.Errorf("%s says that it is peer %s, whose name is %s", whoseName(name), peer.Short(), told)
+}
+
+func whoseName(name string) string {
+	if name == "" {
+		return "an endpoint without a certificate"
+	}
+	return name
 }
 
 // dialler opens connections to other ports of peers.

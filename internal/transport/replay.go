@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"io"
 	"net"
 )
@@ -34,6 +35,15 @@ func (r *replayed) Read(p []byte) (int, error) {
 
 // TCP returns what lies below, nil if it is something else.
 func (r *replayed) TCP() *net.TCPConn { return tcpOf(r.Conn) }
+
+// CloseWrite sends the end of what was written, where it is a TCP connection.
+func (r *replayed) CloseWrite() error {
+	half, ok := r.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return half.CloseWrite()
+}
 
 // Source implements Layered.
 func (r *replayed) Source() io.Reader {

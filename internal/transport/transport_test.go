@@ -142,4 +142,10 @@ func TestReplay(t *testing.T) {
 	require.Equal(t, transport.NonBlocking(b) == nil, transport.NonBlocking(r) == nil)
 	require.Equal(t, transport.Resumable(b), transport.Resumable(r))
 	require.NoError(t, platform.TuneP2P(r, platform.Options{}), "it can be tuned as before")
+	require.NoError(t, r.(interface{ CloseWrite() error }).CloseWrite())
+	_, err = a.Read(p)
+	require.ErrorIs(t, err, io.EOF)
+	a, _ = transporttest.Pair(transporttest.Options{})
+	half, _ := transport.Replay(struct{ net.Conn }{a}, p).(interface{ CloseWrite() error })
+	require.ErrorIs(t, half.CloseWrite(), errors.ErrUnsupported)
 }

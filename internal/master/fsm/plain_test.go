@@ -71,4 +71,45 @@ func TestPlaintextBesideThoseThatTakeNone(t *testing.T) {
 	require.False(t, r.Accepted)
 	require.Contains(t, r.Ext.Reason, "gpu-0 takes nothing in plaintext")
 	require.True(t, register(w, "gpu-0", false, 0).Accepted)
+
+	// Members that take both do not bring together two newcomers that cannot be neighbours.
+	for _, order := range [][]string{{"", "gpu-1"}, {"gpu-1", ""}} {
+		w = newWorld(t, Config{})
+		require.True(t, register(w, "gpu-0", false, 0).Accepted)
+		w.round(true)
+		require.True(t, register(w, order[0], true, 0).Accepted)
+		require.False(t, register(w, order[1], true, 0).Accepted, "%q", order)
+	}
+}
+
+// A member without a certificate tries none of another group that take nothing in plaintext.
+func TestWhoTakesNothingInPlaintextIsNotTriedSo(t *testing.T) {
+	f := newField(t, 0)
+	enter := func(group uint32, name string, strict bool) ClientID {
+		f.w.name, f.w.strict = name, strict
+		c := f.w.connectAt("127.0.0.1:9")
+		f.port++
+		f.w.send(c, wire.C2MRequestSessionRegistration{PeerGroup: group, P2PPort: f.port, Ext: wire.Ext{Native: true, Preflight: true, Secured: f.w.secured()}})
+		require.True(t, want[wire.M2CSessionRegistrationResponse](f.w, c).Accepted)
+		return c
+	}
+	strict := map[ClientID]bool{}
+	f.cut = func(from, to ClientID) bool { return f.w.m.conns[from].listens.as.Name == "" && strict[to] }
+	for _, in := range []struct {
+		group uint32
+		name  string
+	}{{1, ""}, {1, ""}, {1, ""}, {0, "gpu-0"}, {0, "gpu-1"}, {2, "gpu-2"}} {
+		c := enter(in.group, in.name, true)
+		strict[c] = in.name != ""
+		f.try()
+		if len(f.w.m.clients) == 1 {
+			f.w.round(true)
+			continue
+		}
+		require.True(t, f.pending(), in)
+		ok, _ := f.round()
+		require.True(t, ok, in)
+		require.Contains(t, f.w.accepted(), c)
+	}
+	require.Empty(t, f.w.closed)
 }

@@ -93,10 +93,17 @@ func able(testers []*client, c *client) (cs []*client) {
 	return cs
 }
 
-// tries reports whether c knows how to connect with o: a member in TLS has been told only of
-// those of its own group who has no certificate, and a newcomer of none.
+// tries reports whether c knows how to connect with o, and o takes it: a member in TLS has
+// been told only of those of its own group who has no certificate, and a newcomer of none; and
+// in other groups there may be those who take nothing in plaintext.
 func (c *client) tries(o *client) bool {
-	return c.listens.as.Name == "" || o.listens.as.Name != "" || c.group == o.group && c.phase == Accepted && o.phase == Accepted
+	switch from, to := c.listens.as.Name != "", o.listens.as.Name != ""; {
+	case from == to:
+		return true
+	case to:
+		return o.can.plain
+	}
+	return c.group == o.group && c.phase == Accepted && o.phase == Accepted
 }
 
 // tryNewcomers begins to try those who wait, as far as members have time. Those

@@ -249,11 +249,13 @@ func (m *Machine) forbidden(c *client, p wire.C2MRequestSessionRegistration) str
 }
 
 // shut says why c could never be a neighbour of some member of its group: one of them has no
-// certificate, and the other one takes nothing in plaintext.
+// certificate, and the other one takes nothing in plaintext. Those who wait count, too: one
+// round lets all of them in.
 func (m *Machine) shut(c *client, p wire.C2MRequestSessionRegistration) string {
 	who := c.listens.as
-	for _, o := range m.company(p.PeerGroup) {
+	for _, o := range m.clients {
 		switch as := o.listens.as; {
+		case o.group.id != p.PeerGroup:
 		case as.Name == "" && who.Name != "" && !p.Ext.Plain:
 			return fmt.Sprintf("group %d has a member without a certificate at %v, and %s takes nothing in plaintext: %s", p.PeerGroup, o.at(0).Addr(), who.Name, takePlain)
 		case as.Name != "" && who.Name == "" && !o.can.plain:

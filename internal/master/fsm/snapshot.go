@@ -29,6 +29,7 @@ type ClientInfo struct {
 	UUID        wire.UUID
 	Remote      netip.AddrPort
 	Name        string // in its certificate; "": it has none
+	PCCL        bool   // Identity.PCCL
 	Group       uint32
 	Native      bool
 	Phase       Phase
@@ -65,7 +66,7 @@ func (m *Machine) Snapshot() Snapshot {
 			continue
 		}
 		i := ClientInfo{
-			ID: c.id, UUID: c.uuid, Remote: c.remote, Name: c.listens.as.Name, Group: c.group.id, Native: c.native,
+			ID: c.id, UUID: c.uuid, Remote: c.remote, Name: c.listens.as.Name, PCCL: c.listens.as.PCCL, Group: c.group.id, Native: c.native,
 			Phase: c.phase, State: c.state, Pending: c.pending.open,
 		}
 		for _, o := range slices.SortedFunc(maps.Values(c.ops.by), func(a, b *clientOp) int { return cmp.Compare(a.n, b.n) }) {

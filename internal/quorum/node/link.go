@@ -58,6 +58,9 @@ type link struct {
 	// serves is where peers find it, as it has said and as this master reaches it; nil: it
 	// has not.
 	serves atomic.Pointer[netip.AddrPort]
+	// named says that it has proved who it is, since this master has begun: who speaks for it
+	// in plaintext is another one from then on.
+	named atomic.Bool
 	// When something was said about it, and how often it was not since.
 	said map[slog.Level]time.Time
 	more map[slog.Level]int
@@ -80,6 +83,18 @@ func (l *link) drain() {
 			return
 		}
 	}
+}
+
+// believes reports an error if id, who says that it is this master, has no certificate, and
+// the master has one.
+func (l *link) believes(id secure.Identity, name string) error {
+	if id.Name == "" && l.named.Load() {
+		return errors.New("it says in plaintext that it is " + name + ", which has a certificate: if that one has gone back to plaintext, restart this master")
+	}
+	if id.Name != "" {
+		l.named.Store(true)
+	}
+	return nil
 }
 
 // appendFrame appends a frame: its length, an id and a body.
@@ -222,6 +237,9 @@ func (n *Node) connect(l *link) (net.Conn, error) {
 		return nil, err
 	}
 	nc.SetDeadline(time.Time{})
+	if n.guard != nil {
+		l.named.Store(true)
+	}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && port != 0 {
 		l.serves.Store(new(netip.AddrPortFrom(a.AddrPort().Addr().Unmap().WithZone(""), port)))
 	}
@@ -280,12 +298,15 @@ func (n *Node) accept() {
 func (n *Node) read(nc net.Conn, place *sockets.Place) {
 	nc.SetDeadline(time.Now().Add(shakeTime))
 	ctx, cancel := context.WithTimeout(n.over, shakeTime)
-	_, err := n.guard.Greet(ctx, nc, secure.Want{Purpose: secure.Quorum})
+	id, err := n.guard.Greet(ctx, nc, secure.Want{Purpose: secure.Quorum})
 	cancel()
 	var from quorum.ID
 	r := bufio.NewReader(nc)
 	if err == nil {
 		from, err = readHello(r, n.members)
+	}
+	if err == nil {
+		err = n.links[from].believes(id, n.members.Name(from))
 	}
 	if err == nil {
 		_, err = nc.Write(welcome(n.opt.Serves))

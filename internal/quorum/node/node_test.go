@@ -320,17 +320,22 @@ func TestRefusedHello(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "its log says why"), log.String())
 }
 
-// With credentials masters speak TLS with masters of their run alone.
-func TestSecured(t *testing.T) {
+// credentials returns what makes credentials of a run.
+func credentials(t *testing.T) func(name string, role secure.Role) *secure.Credential {
 	a, err := authority.NewAuthority("trial", "", time.Now())
 	require.NoError(t, err)
-	credential := func(name string, role secure.Role) *secure.Credential {
+	return func(name string, role secure.Role) *secure.Credential {
 		_, b, err := a.NewCredential(secure.Identity{Role: role, Name: name}, []*x509.Certificate{a.Cert}, time.Hour, time.Now())
 		require.NoError(t, err)
 		c, err := secure.ParseCredential(b)
 		require.NoError(t, err)
 		return c
 	}
+}
+
+// With credentials masters speak TLS with masters of their run alone.
+func TestSecured(t *testing.T) {
+	credential := credentials(t)
 	var sec []guard.Options
 	for i := range 3 {
 		sec = append(sec, guard.Options{Credential: credential(fmt.Sprint("m", i), secure.Master)})
@@ -362,6 +367,57 @@ func TestSecured(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, w.nodes[l.at].Resign())
 	w.commit("more", "kept")
+}
+
+// While masters get credentials one after another, one that has shown a certificate is not
+// believed to be behind a connection in plaintext.
+func TestMigratingMasters(t *testing.T) {
+	credential := credentials(t)
+	names := ports(t, 3)
+	n, err := New(Options{Masters: names, Self: names[0], Dir: t.TempDir(), Security: guard.Options{Mode: guard.ModeAllow, Credential: credential("m0", secure.Master)}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.Close()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), far)
+	defer cancel()
+	m1, err := guard.New(guard.Options{Credential: credential("m1", secure.Master)}, secure.Master)
+	require.NoError(t, err)
+	says := func(as int, g *guard.Guard) error {
+		members, err := quorum.NewMembers(names, names[as])
+		require.NoError(t, err)
+		nc, err := net.Dial("tcp", names[0])
+		require.NoError(t, err)
+		nc, err = g.Dial(ctx, nc, secure.Want{Purpose: secure.Quorum})
+		require.NoError(t, err)
+		t.Cleanup(func() { nc.Close() })
+		_, err = nc.Write(hello(members, n.members.Self()))
+		require.NoError(t, err)
+		_, err = readWelcome(nc)
+		return err
+	}
+	require.NoError(t, says(1, nil))
+	require.NoError(t, says(1, m1))
+	require.ErrorContains(t, says(1, nil), "its log says why")
+	require.NoError(t, says(1, m1))
+	require.NoError(t, says(2, nil), "another one, which has shown none")
+}
+
+// Three masters change to TLS one after the other, and what they keep goes on with each of them.
+func TestMigrationOfMasters(t *testing.T) {
+	credential := credentials(t)
+	w := begin(t)
+	l, kept := w.commit("0", ""), "0"
+	for _, mode := range []string{guard.ModeAllow, guard.ModeRequire} {
+		for i := range w.nodes {
+			w.sec[i] = guard.Options{Mode: mode, Credential: credential(fmt.Sprint("m", i), secure.Master)}
+			w.end(i)
+			w.start(i)
+			if l.at != i {
+				require.NoError(t, w.nodes[l.at].Resign())
+			}
+			next := fmt.Sprint(mode, i)
+			l, kept = w.commit(next, kept), next
+		}
+	}
 }
 
 func FuzzHello(f *testing.F) {
