@@ -147,13 +147,16 @@ func (w *writer) put(vec [][]byte, done int, wait bool) (n int, stands bool, err
 		part, off = part+1, off-len(vec[part])
 	}
 	for {
+		if n == total { // new keys are for what comes next
+			return n, false, w.push(wait)
+		}
 		if w.wear() {
 			return n, true, nil
 		}
 		if err := w.push(wait); err != nil {
 			return n, false, err
 		}
-		if n == total || len(w.c.pump.waiting()) > 0 {
+		if len(w.c.pump.waiting()) > 0 {
 			return n, false, nil
 		}
 		limit := min(total-n, sealMax+tailMax)
