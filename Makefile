@@ -103,10 +103,10 @@ torchft:
 	@tools/ci/torchft.sh
 
 faultbench:
-	@WRITE='$(WRITE)' tools/ci/faultbench.sh
+	@tools/ci/torchbench.sh fault_bench.py --table $(if $(WRITE),--write $(WRITE))
 
 fsdpbench:
-	@tools/ci/fsdpbench.sh
+	@tools/ci/torchbench.sh fsdp_bench.py
 
 wheel:
 	@tools/ci/wheel.sh dist
