@@ -416,7 +416,7 @@ func TestResumeAfterFullStop(t *testing.T) {
 func TestStateSurvivesOnOnePeer(t *testing.T) {
 	addr, _ := master(t)
 	o := small(addr)
-	o.Steps = 60
+	o.Steps, o.MinPeers = 60, 3 // or one waits for a third in its tenth step, and lets nobody in
 	var mu sync.Mutex
 	var others []*peer
 	full := make(chan struct{}, 100)
