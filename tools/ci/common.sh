@@ -48,16 +48,13 @@ elsewhere() {
 	exit 0
 }
 
-# build_gotest makes the program that gotest runs. What exports gotest_program afterwards spares other scripts that.
-build_gotest() {
-	gotest_program=$cache/gotest
-	mkdir -p "$cache"
-	go build -C tools -o "$gotest_program" ./gotest || fail "tools/gotest does not build"
-}
-
 # gotest ARGUMENTS: go test, with the skipped tests named. The gates have vetted the packages.
 gotest() {
-	[ -x "${gotest_program:-}" ] || build_gotest
+	[ -x "${gotest_program:-}" ] || {
+		gotest_program=$cache/gotest
+		mkdir -p "$cache"
+		go build -C tools -o "$gotest_program" ./gotest || fail "tools/gotest does not build"
+	}
 	set -- -vet=off "$@"
 	if [ -n "${GOPCCL_SKIPS:-}" ]; then set -- -skips "$GOPCCL_SKIPS" "$@"; fi
 	"$gotest_program" "$@"
