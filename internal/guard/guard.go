@@ -370,8 +370,9 @@ func (g *Guard) Greet(ctx context.Context, conn net.Conn, want secure.Want) (sec
 
 // Meet makes the handshake of a connection that Wrap has returned, unless it has been
 // made, and says what it is for, and who is at the other end; of a Newcomer it says
-// nothing, nor of a connection in plaintext (Allows). want says what the certificate has to say for a purpose. It ends with ctx, or
-// with the deadlines of conn. The caller closes conn if it fails.
+// nothing, nor of a connection in plaintext (Allows). want says what the certificate has to
+// say for a purpose. It ends with ctx, or with the deadlines of conn. The caller closes conn
+// if it fails.
 func (g *Guard) Meet(ctx context.Context, conn net.Conn, want func(secure.Purpose) secure.Want) (p secure.Purpose, id secure.Identity, err error) {
 	c, ok := conn.(*tlsconn.Conn)
 	if g == nil || !ok {

@@ -192,14 +192,14 @@ func (s *Server) remind() {
 		s.log.Warn(text, "kind", "plain")
 		return
 	}
-	without := plainly(st.Clients)
+	without := uncertified(st.Clients)
 	n := len(without)
 	s.log.Warn(fmt.Sprintf("%s, and %d peers have no certificate; set it to require when all have one", text, n),
 		"kind", "plain", "first", without[:min(n, maxReminded)])
 }
 
-// plainly says which clients have come in plaintext to where those in TLS come.
-func plainly(clients []fsm.ClientInfo) (who []string) {
+// uncertified says which clients have come in plaintext to where those in TLS come.
+func uncertified(clients []fsm.ClientInfo) (who []string) {
 	for _, c := range clients {
 		if c.Name == "" && !c.PCCL {
 			who = append(who, c.UUID.Short()+" at "+c.Remote.String())

@@ -22,7 +22,7 @@ func TestRemind(t *testing.T) {
 	require.NotContains(t, log.String(), "have no certificate")
 
 	at := netip.MustParseAddrPort("10.0.0.1:5")
-	without := plainly([]fsm.ClientInfo{
+	without := uncertified([]fsm.ClientInfo{
 		{UUID: wire.UUID{1}, Remote: at, Name: "gpu-1"}, {UUID: wire.UUID{2}, Remote: at}, {UUID: wire.UUID{3}, Remote: at, PCCL: true},
 	})
 	require.Equal(t, []string{wire.UUID{2}.Short() + " at 10.0.0.1:5"}, without)

@@ -113,7 +113,7 @@ func (n *names) Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial b
 		return conn, nil
 	case n.unnamed(peer):
 		conn.Close()
-		return nil, fmt.Errorf("peer %s %w", peer.Short(), n.plainly())
+		return nil, fmt.Errorf("peer %s %w", peer.Short(), n.noPlaintext())
 	}
 	if !trial {
 		if name, _ = n.nameOf(peer); name == "" {
@@ -124,8 +124,8 @@ func (n *names) Dial(ctx context.Context, conn net.Conn, peer wire.UUID, trial b
 	return n.guard.Dial(ctx, conn, n.want(secure.Data, name))
 }
 
-// plainly says of a member without a certificate why nothing is dialled in plaintext.
-func (n *names) plainly() error {
+// noPlaintext says of a member without a certificate why nothing is dialled in plaintext.
+func (n *names) noPlaintext() error {
 	return fmt.Errorf("has no certificate, and this peer dials nothing in plaintext: for a PCCL peer name group %d in security.pccl_groups of this peer; give a gopccl peer a credential, or set security.mode of this peer to allow", n.group)
 }
 
@@ -299,7 +299,7 @@ func (n *names) secured(dial dialler, p secure.Purpose, who func(netip.AddrPort)
 		named := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 		bare := len(names) > 0 && len(named) == 0
 		if names = named; bare && !n.plain {
-			return nil, fmt.Errorf("the peer at %v %w", addr, n.plainly())
+			return nil, fmt.Errorf("the peer at %v %w", addr, n.noPlaintext())
 		}
 		conn, err := dial(ctx, addr)
 		if err != nil || bare {

@@ -71,12 +71,7 @@ func dyingWorld(seed uint64, bug mutation) *world {
 // A peer that dies in whatever phase is dropped when its connections have ended: nobody waits
 // for it as for one whose connection to the master alone has.
 func TestPeersDie(t *testing.T) {
-	if *oneSeed != 0 {
-		w := dyingWorld(*oneSeed, noBug)
-		w.log.tracing = *trace
-		failure := w.run()
-		t.Log(strings.Join(w.log.lines, "\n"))
-		require.Empty(t, failure)
+	if replays(t, func(seed uint64) *world { return dyingWorld(seed, noBug) }, (*world).run) {
 		return
 	}
 	n := uint64(3000)

@@ -62,12 +62,7 @@ func (w *world) givesWay(e mfsm.Close) bool {
 // A newcomer that is the first at a master without a registry waits when the members of the run
 // come, and no call fails: neither theirs, nor its own.
 func TestNewcomersComeFirst(t *testing.T) {
-	if *oneSeed != 0 {
-		w := firstWorld(*oneSeed)
-		w.log.tracing = *trace
-		failure := w.run()
-		t.Log(strings.Join(w.log.lines, "\n"))
-		require.Empty(t, failure)
+	if replays(t, func(seed uint64) *world { return firstWorld(seed) }, (*world).run) {
 		return
 	}
 	n := uint64(3000)

@@ -299,12 +299,7 @@ func TestSimulationInTLS(t *testing.T) {
 
 // simulateInTLS runs n seeds, or the one of the flag.
 func simulateInTLS(t *testing.T, n uint64) {
-	if *oneSeed != 0 {
-		w := newWorld(*oneSeed, noBug)
-		w.log.tracing = *trace
-		failure := w.run()
-		t.Log(strings.Join(w.log.lines, "\n"))
-		require.Empty(t, failure)
+	if replays(t, func(seed uint64) *world { return newWorld(seed, noBug) }, (*world).run) {
 		return
 	}
 	if raceEnabled {

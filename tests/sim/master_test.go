@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -347,12 +346,7 @@ func (w *world) addStrike(n int) {
 
 // The master dies at every step, and no call fails because of it.
 func TestMasterDies(t *testing.T) {
-	if *oneSeed != 0 {
-		w := mortalWorld(*oneSeed, noBug)
-		w.log.tracing = *trace
-		failure := w.run()
-		t.Log(strings.Join(w.log.lines, "\n"))
-		require.Empty(t, failure)
+	if replays(t, func(seed uint64) *world { return mortalWorld(seed, noBug) }, (*world).run) {
 		return
 	}
 	n, failed := min(*seeds, 100000), 0

@@ -3,7 +3,6 @@ package sim
 import (
 	"flag"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -84,12 +83,7 @@ func (b *mailbook) add(o *mailbook) {
 // TestMessages runs many seeds of messages among faults. A failing one is replayed with
 // -sim.seed=N -sim.trace.
 func TestMessages(t *testing.T) {
-	if *oneSeed != 0 {
-		w := messaging(*oneSeed)
-		w.log.tracing = *trace
-		failure := w.run()
-		t.Log(strings.Join(w.log.lines, "\n"))
-		require.Empty(t, failure)
+	if replays(t, func(seed uint64) *world { return messaging(seed) }, (*world).run) {
 		return
 	}
 	n := min(*seeds, *messageSeeds)

@@ -19,16 +19,26 @@ var (
 	trace      = flag.Bool("sim.trace", false, "print the trace of -sim.seed")
 )
 
+// replays runs the seed of -sim.seed alone, if there is one, in the world that begin makes,
+// and shows its trace.
+func replays(t *testing.T, begin func(seed uint64) *world, run func(*world) string) bool {
+	t.Helper()
+	if *oneSeed == 0 {
+		return false
+	}
+	w := begin(*oneSeed)
+	w.log.tracing = *trace
+	failure := run(w)
+	t.Log(strings.Join(w.log.lines, "\n"))
+	require.Empty(t, failure)
+	return true
+}
+
 // TestSimulation runs many seeds. A failing one is replayed with
 // -sim.seed=N -sim.trace.
 // See book for what must agree after every event.
 func TestSimulation(t *testing.T) {
-	if *oneSeed != 0 {
-		w := newWorld(*oneSeed, noBug)
-		w.log.tracing = *trace
-		failure := w.run()
-		t.Log(strings.Join(w.log.lines, "\n"))
-		require.Empty(t, failure)
+	if replays(t, func(seed uint64) *world { return newWorld(seed, noBug) }, (*world).run) {
 		return
 	}
 	n := *seeds

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -239,12 +238,7 @@ func (w *world) judge() string {
 // no verdict is contradicted, no number means two things, and nobody is dropped by a master
 // that has not asked whether it leads.
 func TestThreeMasters(t *testing.T) {
-	if *oneSeed != 0 {
-		w := threeWorld(*oneSeed, noBug, noSlip)
-		w.log.tracing = *trace
-		failure := w.judge()
-		t.Log(strings.Join(w.log.lines, "\n"))
-		require.Empty(t, failure)
+	if replays(t, func(seed uint64) *world { return threeWorld(seed, noBug, noSlip) }, (*world).judge) {
 		return
 	}
 	n, failed := min(*seeds, *threeSeeds), 0

@@ -142,12 +142,12 @@ func (m *Machine) tryNewcomers() {
 		case len(testers) > 0 && hosts[host] >= atOnce:
 			return false
 		}
-		able := able(testers, c)
-		if len(able) == 0 {
+		fit := able(testers, c)
+		if len(fit) == 0 {
 			c.trial.proof.done = true
 			return true
 		}
-		by := freeTester(c, able, atOnce)
+		by := freeTester(c, fit, atOnce)
 		if by == nil {
 			return false
 		}
