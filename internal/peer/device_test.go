@@ -7,6 +7,7 @@ import (
 
 	"github.com/gopccl/gopccl/core/device"
 	"github.com/gopccl/gopccl/core/dtype"
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 )
 
@@ -31,5 +32,47 @@ func TestDeviceArguments(t *testing.T) {
 			continue
 		}
 		require.EqualError(t, err, c.want)
+	}
+}
+
+// instant is a platform whose copies are done before Begin returns.
+type instant struct {
+	device.Platform
+	device.Staging
+	arrives bool
+	err     error
+}
+
+func (p instant) Stage(device.Task) (device.Staging, error) { return p, nil }
+func (p instant) Release()                                  {}
+
+func (p instant) Begin(ranges []device.Range, e device.Events) {
+	if p.arrives {
+		e.Arrived(ranges[0].To)
+	}
+	e.Ended(p.err)
+}
+
+// A message whose copies have ended when its sender looks has arrived, unless the device
+// failed, or stopped, before.
+func TestMessageThatArrivesAtOnce(t *testing.T) {
+	s := &Session{ctx: t.Context()}
+	failed := errs.New(errs.DeviceFailed, "copy", errs.DeviceFailed)
+	for range 64 {
+		for want, p := range map[error]instant{
+			nil:           {arrives: true},
+			failed:        {err: failed},
+			errs.Internal: {},
+		} {
+			func() {
+				defer device.Replace("instant", p)()
+				_, err := s.pack(t.Context(), "send", device.Buffer{Platform: "instant", Ptr: 8, Bytes: 8}, true)
+				if want == nil {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorIs(t, err, want)
+			}()
+		}
 	}
 }

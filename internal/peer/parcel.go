@@ -50,6 +50,11 @@ func (s *Session) pack(ctx context.Context, op string, b device.Buffer, sends bo
 	case <-p.ready:
 		return p, nil
 	case <-p.over:
+		select {
+		case <-p.ready: // before that
+			return p, nil
+		default:
+		}
 		err = p.err
 	case <-ctx.Done():
 		err = errs.New(errs.Canceled, op, ctx.Err()).WithPhase("waiting for the device")

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -152,16 +153,13 @@ type from struct {
 	net.Conn
 	addr   net.TCPAddr
 	closed chan struct{}
+	once   *sync.Once
 }
 
 func (f from) RemoteAddr() net.Addr { return &f.addr }
 
 func (f from) Close() error {
-	select {
-	case <-f.closed:
-	default:
-		close(f.closed)
-	}
+	f.once.Do(func() { close(f.closed) })
 	return f.Conn.Close()
 }
 
@@ -171,7 +169,7 @@ func TestPortInAFlood(t *testing.T) {
 	add := func(last byte) (from, net.Conn) {
 		here, there := net.Pipe()
 		t.Cleanup(func() { there.Close() })
-		f := from{here, net.TCPAddr{IP: net.IPv4(192, 0, 2, last)}, make(chan struct{})}
+		f := from{here, net.TCPAddr{IP: net.IPv4(192, 0, 2, last)}, make(chan struct{}), new(sync.Once)}
 		p.take(f)
 		return f, there
 	}
