@@ -64,15 +64,14 @@ func TestMessageThatArrivesAtOnce(t *testing.T) {
 			failed:        {err: failed},
 			errs.Internal: {},
 		} {
-			func() {
-				defer device.Replace("instant", p)()
-				_, err := s.pack(t.Context(), "send", device.Buffer{Platform: "instant", Ptr: 8, Bytes: 8}, true)
-				if want == nil {
-					require.NoError(t, err)
-					return
-				}
+			back := device.Replace("instant", p)
+			_, err := s.pack(t.Context(), "send", device.Buffer{Platform: "instant", Ptr: 8, Bytes: 8}, true)
+			back()
+			if want == nil {
+				require.NoError(t, err)
+			} else {
 				require.ErrorIs(t, err, want)
-			}()
+			}
 		}
 	}
 }

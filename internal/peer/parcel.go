@@ -51,7 +51,7 @@ func (s *Session) pack(ctx context.Context, op string, b device.Buffer, sends bo
 		return p, nil
 	case <-p.over:
 		select {
-		case <-p.ready: // before that
+		case <-p.ready: // both are closed: the choice above was chance
 			return p, nil
 		default:
 		}

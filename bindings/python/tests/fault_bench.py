@@ -254,9 +254,7 @@ def span(values: List[float]) -> str:
 
 def freed(r: Result) -> str:
     values = r.times["abort"]
-    if max(values) > bound("abort"):
-        return f"{r.within('abort'):,} of {len(values):,} times; median {span(values)}"
-    return f"{len(values):,} of {len(values):,} times; median {span(values)}, slowest {span([max(values)])}"
+    return f"{r.within('abort'):,} of {len(values):,} times; median {span(values)}, slowest {span([max(values)])}"
 
 
 def kept(results: Dict[str, Result]) -> str:
@@ -274,8 +272,9 @@ def table(ours: Dict[str, Result], gloo: Dict[str, Result], a: argparse.Namespac
         (f"`abort()` has returned, and {WAITERS} waiters are free, within {1000 * BOUNDS['abort']:.0f} ms", freed(gloo["abort"]), freed(ours["abort"])),
         ("buffers of what failed that have the bits from before", kept(gloo), kept(ours)),
     ]
-    n = len(ours["kill"].times["kill"])
-    head = f"What a fault costs where the others go on with `_reconfigure` (PyTorch {torch.__version__.split('+')[0]}, medians of {n}):"
+    kills, stops = len(ours["kill"].times["kill"]), len(gloo["stop"].times["stop"])
+    many = f"medians of {kills}; Gloo's rank that is stopped: of {stops}"
+    head = f"What a fault costs where the others go on with `_reconfigure` (PyTorch {torch.__version__.split('+')[0]}, {many}):"
     tail = f"`make faultbench`, {os.cpu_count()} cores, loopback."
     return "\n".join([head, "", *("| " + " | ".join(r) + " |" for r in rows), "", tail])
 
