@@ -149,16 +149,23 @@ func TestPanicReachesTheCaller(t *testing.T) {
 	}
 }
 
-// last is an algorithm whose context ends while it hashes the part with this number.
+// last is an algorithm whose context ends while it hashes the part with this
+// number. What begins after that part ends after the context: a worker may stand
+// still between the two, and the others would hash on.
 type last struct {
 	number int64
 	hashed *atomic.Int64
+	ctx    context.Context
 	end    context.CancelFunc
 }
 
 func (h last) count() {
-	if h.hashed.Add(1) == h.number {
+	n := h.hashed.Add(1)
+	if n == h.number {
 		h.end()
+	}
+	if n > h.number {
+		<-h.ctx.Done()
 	}
 }
 
@@ -183,7 +190,7 @@ func TestHashingEndsWithItsContext(t *testing.T) {
 			}
 			for _, number := range []int64{3, jobs - 1, jobs} {
 				ctx, end := context.WithCancel(context.Background())
-				h := last{number: number, hashed: new(atomic.Int64), end: end}
+				h := last{number: number, hashed: new(atomic.Int64), ctx: ctx, end: end}
 				sums, err := all(ctx, bufs, h, workers)
 				n := h.hashed.Load()
 				require.LessOrEqual(t, n, min(jobs, number+int64(workers)), name)
