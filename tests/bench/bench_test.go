@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/tests/internal/moves"
 )
 
 func TestMain(m *testing.M) {
@@ -76,7 +78,7 @@ func TestContestantsMove(t *testing.T) {
 		for _, world := range []int{2, 3} {
 			s, err := c.start(t.Context(), world)
 			require.NoError(t, err)
-			for _, j := range append(patternJobs(world, patternNames(), []int{4, 100000, 3 << 20}, true), sums(world, 100000, "none", 1)) {
+			for _, j := range append(patternJobs(world, moves.Names(), []int{4, 100000, 3 << 20}, true), sums(world, 100000, "none", 1)) {
 				require.True(t, c.can(j))
 				got, err := s.run(t.Context(), j, 2)
 				require.NoError(t, err, "%s %v", c.name, j)
@@ -88,26 +90,6 @@ func TestContestantsMove(t *testing.T) {
 			require.NoError(t, s.close())
 		}
 	}
-}
-
-// What is looked at after the first round is what the collective promises.
-func TestWrongBlocksAreNoticed(t *testing.T) {
-	for _, name := range patternNames() {
-		b, err := newBlocks(name, 3, 0, 4000)
-		require.NoError(t, err)
-		if name == barrier || name == "broadcast" {
-			continue // nothing comes to the root
-		}
-		require.ErrorContains(t, b.check(), "wrong result of "+name)
-		for i := range b.dst {
-			b.dst[i] = b.want(i)
-		}
-		require.NoError(t, b.check())
-		b.dst[len(b.dst)/2]++
-		require.Error(t, b.check())
-	}
-	_, err := newBlocks("all-to-one", 3, 0, 4000)
-	require.Error(t, err)
 }
 
 // A program that does not know a pattern has measured something else.

@@ -112,7 +112,7 @@ func (m *mesh) run(o order) (a answer, err error) {
 			return a, err
 		}
 		cpu, start := cpuTime(), time.Now()
-		if m.move.kind == plan.Barrier {
+		if m.move.Kind == plan.Barrier {
 			err = m.meet()
 		} else {
 			err = m.pass()
@@ -122,7 +122,7 @@ func (m *mesh) run(o order) (a answer, err error) {
 		}
 		if k == 0 {
 			if o != m.last {
-				err = m.move.check()
+				err = m.move.Check()
 			}
 			if m.last = o; err != nil {
 				return a, err
@@ -153,17 +153,17 @@ func (m *mesh) meet() error {
 func (m *mesh) prepare() error {
 	b := m.move
 	m.ways, m.come = nil, nil
-	p := plan.For(plan.Job{Kind: b.kind, N: m.world, Me: m.me, Mesh: b.kind.Direct()})
+	p := plan.For(plan.Job{Kind: b.Kind, N: m.world, Me: m.me, Mesh: b.Kind.Direct()})
 	for _, l := range p.In {
 		f := &flowIn{fd: m.in[l.Peer], scratch: make([]byte, meshScratch)}
 		for _, s := range l.Segments {
 			if !s.After.None() {
-				return fmt.Errorf("%v adds to what comes, which the floor cannot", b.kind)
+				return fmt.Errorf("%v adds to what comes, which the floor cannot", b.Kind)
 			}
 			src, dst := b.place(s.Chunk)
 			st := &stretch{at: dst, adds: s.Do.Reduces(), local: src}
 			if dst == nil || s.Do == plan.Add {
-				st.at = make([]byte, b.chunkBytes())
+				st.at = make([]byte, b.Chunk())
 			}
 			f.list = append(f.list, st)
 		}
@@ -185,29 +185,22 @@ func (m *mesh) prepare() error {
 	return nil
 }
 
-func (b *blocks) chunkBytes() int {
-	if b.kind == plan.Broadcast || b.kind == plan.Reduce {
-		return 4 * b.count
-	}
-	return 4 * (b.count / b.world)
-}
-
 // place returns where a chunk is taken from here, and where it goes; nil: nowhere.
 func (b *blocks) place(chunk int) (src, dst []byte) {
 	from, to := chunk, chunk
-	if b.kind == plan.AllToAll { // that from i to j is i*N+j
-		from, to = chunk%b.world, chunk/b.world
-		if chunk/b.world != b.me {
+	if b.Kind == plan.AllToAll { // that from i to j is i*N+j
+		from, to = chunk%b.World, chunk/b.World
+		if chunk/b.World != b.Me {
 			from = -1
 		}
-		if chunk%b.world != b.me {
+		if chunk%b.World != b.Me {
 			to = -1
 		}
 	}
-	n := b.chunkBytes()
+	n := b.Chunk()
 	cut := func(all []float32, at int) []byte {
 		bytes := dtype.AsBytes(all)
-		if len(bytes) == n && (at == b.me || b.kind == plan.Broadcast || b.kind == plan.Reduce) {
+		if len(bytes) == n && (at == b.Me || b.Kind == plan.Broadcast || b.Kind == plan.Reduce) {
 			return bytes
 		}
 		if at < 0 || (at+1)*n > len(bytes) || len(bytes) == n {
@@ -215,15 +208,15 @@ func (b *blocks) place(chunk int) (src, dst []byte) {
 		}
 		return bytes[at*n : (at+1)*n]
 	}
-	return cut(b.src, from), cut(b.dst, to)
+	return cut(b.Src, from), cut(b.Dst, to)
 }
 
 // ownBlock copies the block that does not travel.
 func (b *blocks) ownBlock() {
-	chunk := b.me
-	switch b.kind {
+	chunk := b.Me
+	switch b.Kind {
 	case plan.AllToAll:
-		chunk = b.me*b.world + b.me
+		chunk = b.Me*b.World + b.Me
 	case plan.AllGather, plan.Gather, plan.Scatter:
 	default:
 		return

@@ -131,12 +131,10 @@ func (p *peer) run(ctx context.Context, o order) (a answer, err error) {
 
 func (p *peer) round(ctx context.Context, handles []*core.Handle) (err error) {
 	if b := p.move; b != nil {
-		if b.kind == plan.Barrier {
+		if b.Kind == plan.Barrier {
 			return p.comm.Barrier(ctx)
 		}
-		_, err = p.comm.Collect(ctx, core.Collective{
-			Kind: core.Kind(b.kind), Src: dtype.AsBytes(b.src), Dst: dtype.AsBytes(b.dst), DType: dtype.Float32, Op: core.Sum,
-		})
+		_, err = p.comm.Collect(ctx, b.Call())
 		return err
 	}
 	if len(p.ops) == 1 {
@@ -168,7 +166,7 @@ func (p *peer) prepare(ctx context.Context, o order) error {
 			return err
 		}
 		p.last = o
-		return p.move.check()
+		return p.move.Check()
 	}
 	n := o.Bytes / 4
 	for k := range max(1, o.Concurrent) {

@@ -24,11 +24,11 @@ func between(page, text string) (string, error) {
 	return before + marked(text) + after, nil
 }
 
-// target is a mark to pass: a ratio of times or of processor time.
+// target is a mark to pass.
 type target struct {
 	job   job
 	who   string
-	what  string // of the entry's numbers
+	what  string // time: its time by ours; cpu: our processor time by its; behind: our time less its; took: our time
 	limit float64
 	least bool // at least the limit; otherwise at most
 }
@@ -63,8 +63,13 @@ func (t target) value(r results) (float64, bool) {
 	if !ok || !there {
 		return 0, false
 	}
-	if t.what == "cpu" {
+	switch t.what {
+	case "cpu":
 		return e.CPURatio, true
+	case "behind":
+		return c.Entries[nameOurs].Median - e.Median, true
+	case "took":
+		return e.Median, true
 	}
 	return e.Ratio, true
 }
@@ -206,6 +211,10 @@ func (r results) marks() string {
 		switch {
 		case t.what == "cpu":
 			row(fmt.Sprintf("%v: processor time by that of %s", t.job, titles[t.who]), fmt.Sprintf("at most %.2f", t.limit), v, t.met(v))
+		case t.what == "behind":
+			row(fmt.Sprintf("%v: milliseconds slower than %s", t.job, titles[t.who]), fmt.Sprintf("at most %.2f", 1e3*t.limit), 1e3*v, t.met(v))
+		case t.what == "took":
+			row(fmt.Sprintf("%v: milliseconds", t.job), fmt.Sprintf("at most %.2f", 1e3*t.limit), 1e3*v, t.met(v))
 		case t.who == nameFloor:
 			row(fmt.Sprintf("%v: time by that of %s", t.job, titles[t.who]), fmt.Sprintf("at most %.2f", 1/t.limit), 1/v, t.met(v))
 		default:

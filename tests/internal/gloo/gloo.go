@@ -17,9 +17,14 @@ import (
 //go:embed gloo.py
 var Program []byte
 
-// Order has a rank time all-reduces: Concurrent at a time, of Bytes each, for
-// Rounds rounds after Warmup that are not counted.
-type Order struct{ Bytes, Warmup, Rounds, Concurrent int }
+// Order has a rank time all-reduces, Concurrent at a time, of Bytes each, or another
+// collective, for Rounds rounds after Warmup that are not counted.
+type Order struct {
+	Bytes, Warmup, Rounds, Concurrent int
+	Pattern                           string `json:",omitempty"` // as tests/internal/moves names it; empty: all-reduce
+	// Started: all ranks are told at the same moment, and do not meet before a round.
+	Started bool `json:",omitempty"`
+}
 
 // Timing is what each round took, and the processor time of all of them.
 type Timing struct {

@@ -65,7 +65,7 @@ print(json.dumps("ready"), flush=True)
 last, tensors, move = None, [], None
 for line in sys.stdin:
     o = json.loads(line)
-    rounds, warmup = o.pop("Rounds"), o.pop("Warmup", 1)
+    rounds, warmup, started = o.pop("Rounds"), o.pop("Warmup", 1), o.pop("Started", False)
     pattern = o.get("Pattern", "")
     if o != last and pattern:
         move, right = other(pattern, o["Bytes"])
@@ -79,7 +79,8 @@ for line in sys.stdin:
         last = o
     seconds, used = [], 0.0
     for k in range(warmup + rounds):
-        dist.barrier()
+        if not started:
+            dist.barrier()
         before, start = cpu(), time.perf_counter()
         move() if move else once(tensors)
         if k >= warmup:

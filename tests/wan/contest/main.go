@@ -1,4 +1,4 @@
-// Command contest measures all-reduces over the wide-area networks of
+// Command contest measures all-reduces, and other collectives beside Gloo, over the wide-area networks of
 // tests/internal/lab, with the defaults of gopccl, in plaintext and in TLS, beside PCCL 1.0.0, PyTorch's
 // Gloo and plain TCP that sends as many bytes over one or more connections. All take
 // turns in one run; the table says for each how long an operation took (median,
@@ -10,6 +10,7 @@
 //	go run ./tests/wan/contest -profile regional -bytes 16777216,400000
 //	go run ./tests/wan/contest -profile lossy -bytes 2097152 -pccl 1,8 -gloo
 //	go run ./tests/wan/contest -profile home -bytes 4194304 -tls
+//	go run ./tests/wan/contest -profile regional -bytes 16777216 -pattern all -gloo
 //	go run ./tests/wan/contest -write NAME -only lossy/
 //	go run ./tests/wan/contest -profile intercontinental,lossy -bytes 2097152 -blackout 5s -plain ''
 package main
@@ -24,7 +25,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/tests/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/moves"
 )
 
 const orderVariable = "GOPCCL_CONTEST_ORDER"
@@ -65,9 +68,8 @@ type step struct {
 
 // side is what runs in a contestant's processes.
 type side interface {
-	// operate does an operation of so many bytes, and returns how long the slowest
-	// of the processes took.
-	operate(bytes int) (time.Duration, error)
+	// operate does an operation, and returns how long the slowest of the processes took.
+	operate(task) (time.Duration, error)
 	close()
 }
 
@@ -85,8 +87,14 @@ func compete() error {
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
 	steps := flag.Bool("steps", false, "print each operation, with the plan that it took")
+	pattern := flag.String("pattern", plan.AllReduce.String(), "collectives, comma separated; all: those besides all-reduce, in which PCCL and plain TCP take no part")
 	flag.Parse()
+	patterns, err := patternsOf(*pattern)
+	if err != nil {
+		return err
+	}
 	g := game{
+		patterns: patterns,
 		blackout: *blackout, steps: *steps,
 		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
 		plain: strings.Split(*plain, ","), original: numbers(*original), gloo: *torch, secure: *tls,
@@ -94,7 +102,7 @@ func compete() error {
 	if *write != "" {
 		return g.tour(*write, *only)
 	}
-	fmt.Println("| profile | bytes | contestant | seconds | of the ideal | packets dropped, lost an operation | late |\n|---|---|---|---|---|---|---|")
+	fmt.Println("| profile | operation | contestant | seconds | of the ideal | packets dropped, lost an operation | late |\n|---|---|---|---|---|---|---|")
 	for _, name := range strings.Split(*names, ",") {
 		if _, err := g.visit(name); err != nil {
 			return err
@@ -109,18 +117,25 @@ func (g game) tour(base, only string) error {
 	if err != nil {
 		return err
 	}
-	g.plain, g.original, g.gloo = []string{"1", "4", "16", "1p", "4p"}, []int{1, 8}, true
-	g.secure = true
-	for _, m := range series {
-		if !strings.HasPrefix(m.String(), only) {
+	for rest := series; len(rest) > 0; {
+		var now []match
+		now, rest = rest[:together(rest)], rest[together(rest):]
+		now = slices.DeleteFunc(slices.Clone(now), func(m match) bool { return !strings.HasPrefix(m.String(), only) })
+		if len(now) == 0 {
 			continue
 		}
-		g.congestion, g.sizes = m.Congestion, []int{m.Bytes}
-		found, err := g.visit(m.Profile)
+		g.congestion, g.chosen = now[0].Congestion, nil
+		for _, m := range now {
+			g.chosen = append(g.chosen, task{m.Bytes, m.Pattern})
+		}
+		g.plain, g.original, g.gloo, g.secure = []string{"1", "4", "16", "1p", "4p"}, []int{1, 8}, true, now[0].Pattern == ""
+		found, err := g.visit(now[0].Profile)
 		if err != nil {
 			return err
 		}
-		list = list.with(found[0])
+		for _, o := range found {
+			list = list.with(o)
+		}
 		if err := list.write(base); err != nil {
 			return err
 		}
@@ -155,6 +170,8 @@ type game struct {
 	congestion string
 	sizes      []int
 	rounds     int
+	patterns   []string // empty: an all-reduce; nil: all-reduces
+	chosen     []task   // instead of sizes and patterns
 	plain      []string // connections, with a p behind if they are paced
 	original   []int
 	gloo       bool
@@ -187,7 +204,7 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, bytes := range g.sizes {
+	for _, t := range g.tasks() {
 		for _, c := range all {
 			c.took, c.stats, c.steps = nil, lab.Stats{}, nil
 		}
@@ -197,7 +214,7 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 			}
 			for _, c := range all {
 				end := g.darken(l, round)
-				err := c.turn(l, bytes, round > 0)
+				err := c.turn(l, t, round > 0)
 				end()
 				if err == nil {
 					err = g.endured(c, round)
@@ -207,10 +224,10 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 				}
 			}
 		}
-		o := outcome{match: match{p.Name, g.congestion, bytes}}
+		o := outcome{match: match{p.Name, g.congestion, t.Bytes, t.Pattern}}
 		for _, c := range all {
-			e := c.entry(p, len(l.Hosts)-1, bytes)
-			fmt.Print(e.row(fmt.Sprintf(" %s | %d |", p.Name, bytes)))
+			e := c.entry(p, len(l.Hosts)-1, t)
+			fmt.Print(e.row(fmt.Sprintf(" %s | %v |", p.Name, t)))
 			if g.steps {
 				for _, s := range c.steps {
 					fmt.Printf("    %.3f s %s %s\n", s.took.Seconds(), s.plan, s.why)
@@ -223,8 +240,49 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 	return found, nil
 }
 
+// tasks are the operations, of each collective in each size.
+func (g game) tasks() (list []task) {
+	if g.chosen != nil {
+		return g.chosen
+	}
+	if g.patterns == nil {
+		g.patterns = []string{""}
+	}
+	for _, pattern := range g.patterns {
+		for i, bytes := range g.sizes {
+			if pattern == plan.Barrier.String() {
+				if i > 0 {
+					continue
+				}
+				bytes = 0
+			}
+			list = append(list, task{bytes, pattern})
+		}
+	}
+	return list
+}
+
+// patternsOf reads the names of collectives.
+func patternsOf(text string) (list []string, err error) {
+	if text == "all" {
+		return moves.Names(), nil
+	}
+	for name := range strings.SplitSeq(text, ",") {
+		if name == plan.AllReduce.String() {
+			name = ""
+		} else if _, err := moves.KindOf(name); err != nil {
+			return nil, fmt.Errorf("-pattern: %w", err)
+		}
+		list = append(list, name)
+	}
+	return list, nil
+}
+
 // enter starts all processes.
 func (g game) enter(l *lab.Lab, p *lab.Profile) (all []*contestant, err error) {
+	if slices.ContainsFunc(g.tasks(), func(t task) bool { return t.Pattern != "" }) {
+		g.original, g.plain = nil, nil // which have no other collectives
+	}
 	add := func(name string, s side, err error) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -290,9 +348,9 @@ func allow(congestion string) {
 }
 
 // turn has a contestant do an operation.
-func (c *contestant) turn(l *lab.Lab, bytes int, count bool) error {
+func (c *contestant) turn(l *lab.Lab, t task, count bool) error {
 	before := l.Stats()
-	took, err := c.operate(bytes)
+	took, err := c.operate(t)
 	if err != nil {
 		return err
 	}
@@ -322,7 +380,7 @@ func slowest(p *lab.Profile, world int) (rate float64) {
 }
 
 // entry says what came out.
-func (c *contestant) entry(p *lab.Profile, world, bytes int) entry {
+func (c *contestant) entry(p *lab.Profile, world int, t task) entry {
 	slices.Sort(c.took)
 	n := uint64(len(c.took))
 	e := entry{
@@ -331,7 +389,27 @@ func (c *contestant) entry(p *lab.Profile, world, bytes int) entry {
 		steps: c.steps,
 	}
 	if rate := slowest(p, world); rate > 0 {
-		e.Ideal = 2 * float64(world-1) / float64(world) * float64(bytes) * 8 / rate / e.Seconds
+		e.Ideal = t.carried(world) * 8 / rate / e.Seconds
 	}
 	return e
+}
+
+// carried returns the most bytes that a member of so many has to send or to receive.
+func (t task) carried(world int) (most float64) {
+	if t.Pattern == "" {
+		return 2 * float64(world-1) / float64(world) * float64(t.Bytes)
+	}
+	kind, err := moves.KindOf(t.Pattern)
+	if err != nil {
+		return 0
+	}
+	block := func(int) int { return t.Bytes / world }
+	if kind == plan.Broadcast || kind == plan.Reduce {
+		block = func(int) int { return t.Bytes }
+	}
+	for me := range world {
+		p := plan.For(plan.Job{Kind: kind, N: world, Me: me, Mesh: true})
+		most = max(most, float64(p.Sent(block)), float64(p.Received(block)))
+	}
+	return most
 }

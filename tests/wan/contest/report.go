@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gopccl/gopccl/tests/internal/lab"
+	"github.com/gopccl/gopccl/tests/internal/moves"
 )
 
 // match is one table: contestants in turns in one network.
@@ -18,30 +19,65 @@ type match struct {
 	Profile    string `json:"profile"`
 	Congestion string `json:"congestion"`
 	Bytes      int    `json:"bytes"`
+	Pattern    string `json:"pattern,omitempty"` // empty: an all-reduce
 }
 
-func (m match) String() string { return fmt.Sprintf("%s/%s/%d", m.Profile, m.Congestion, m.Bytes) }
+func (m match) String() string {
+	if m.Pattern != "" {
+		return fmt.Sprintf("%s/%s/%s/%d", m.Profile, m.Congestion, m.Pattern, m.Bytes)
+	}
+	return fmt.Sprintf("%s/%s/%d", m.Profile, m.Congestion, m.Bytes)
+}
+
+// String says what the operation is.
+func (t task) String() string {
+	switch {
+	case t.Pattern == "":
+		return size(t.Bytes)
+	case t.Bytes == 0:
+		return t.Pattern
+	}
+	return t.Pattern + ", " + size(t.Bytes)
+}
 
 // series is what `make wan` plays: sizes that keep every profile under some minutes.
-var series = []match{
-	{"regional", "cubic", 16 << 20},
-	{"regional", "bbr", 16 << 20},
-	{"regional", "cubic", 400_000},
-	{"intercontinental", "cubic", 8 << 20},
-	{"intercontinental", "bbr", 8 << 20},
-	{"intercontinental", "cubic", 400_000},
-	{"lossy", "cubic", 2 << 20},
-	{"lossy", "bbr", 2 << 20},
-	{"lossy", "cubic", 400_000},
-	{"home", "cubic", 4 << 20},
-	{"home", "cubic", 400_000},
-	{"mixed", "cubic", 16 << 20},
-	{"perflow", "cubic", 16 << 20},
-	{"satellite", "cubic", 1 << 20},
-	{"sites", "cubic", 16 << 20},
-	{"report18", "cubic", 8 << 20},
-	{"report12", "cubic", 8 << 20},
-	{"report6", "cubic", 16 << 20},
+var series = append([]match{
+	{Profile: "regional", Congestion: "cubic", Bytes: 16 << 20},
+	{Profile: "regional", Congestion: "bbr", Bytes: 16 << 20},
+	{Profile: "regional", Congestion: "cubic", Bytes: 400_000},
+	{Profile: "intercontinental", Congestion: "cubic", Bytes: 8 << 20},
+	{Profile: "intercontinental", Congestion: "bbr", Bytes: 8 << 20},
+	{Profile: "intercontinental", Congestion: "cubic", Bytes: 400_000},
+	{Profile: "lossy", Congestion: "cubic", Bytes: 2 << 20},
+	{Profile: "lossy", Congestion: "bbr", Bytes: 2 << 20},
+	{Profile: "lossy", Congestion: "cubic", Bytes: 400_000},
+	{Profile: "home", Congestion: "cubic", Bytes: 4 << 20},
+	{Profile: "home", Congestion: "cubic", Bytes: 400_000},
+	{Profile: "mixed", Congestion: "cubic", Bytes: 16 << 20},
+	{Profile: "perflow", Congestion: "cubic", Bytes: 16 << 20},
+	{Profile: "satellite", Congestion: "cubic", Bytes: 1 << 20},
+	{Profile: "sites", Congestion: "cubic", Bytes: 16 << 20},
+	{Profile: "report18", Congestion: "cubic", Bytes: 8 << 20},
+	{Profile: "report12", Congestion: "cubic", Bytes: 8 << 20},
+	{Profile: "report6", Congestion: "cubic", Bytes: 16 << 20},
+}, others("regional", "cubic", 16<<20, 400_000)...)
+
+// others are the matches in the collectives besides all-reduce, in one network.
+func others(profile, congestion string, sizes ...int) (list []match) {
+	for _, t := range (game{patterns: moves.Names(), sizes: sizes}).tasks() {
+		list = append(list, match{profile, congestion, t.Bytes, t.Pattern})
+	}
+	return list
+}
+
+// together returns how many matches at the head of a list are played in one network, by
+// the same processes: those in collectives besides all-reduce.
+func together(list []match) int {
+	n := 1
+	for n < len(list) && list[0].Pattern != "" && list[n].Pattern != "" && list[n].Profile == list[0].Profile && list[n].Congestion == list[0].Congestion {
+		n++
+	}
+	return n
 }
 
 // reported is what PCCL's report says of the experiments whose regions a profile has, in
@@ -138,9 +174,9 @@ func (list outcomes) write(base string) error {
 
 const preface = `# The open internet
 
-All-reduces of float32 over emulated wide-area networks (` + "`tests/internal/lab`" + `: real TCP between network namespaces; rates, delays, queues and losses by profile and seed). ` + "`make wan`" + ` (Linux, root) plays all matches and writes this page. Contestants take turns in one network. gopccl runs with its defaults, and once more with a credential for each process, in TLS. PCCL 1.0.0 runs with as many connections as the row says, Gloo is PyTorch's; its transport in TLS is not in PyTorch's wheels (2.15.0 is built without ` + "`USE_GLOO_WITH_OPENSSL`" + `), so it has no row. Plain TCP is not a collective: every host sends the next one as many bytes as a ring all-reduce does, over so many connections, without waiting and without reducing; "paced" is at 0.90 of the slowest uplink.
+All-reduces of float32 over emulated wide-area networks (` + "`tests/internal/lab`" + `: real TCP between network namespaces; rates, delays, queues and losses by profile and seed). ` + "`make wan`" + ` (Linux, root) plays all matches and writes this page. Contestants take turns in one network. gopccl runs with its defaults, and once more with a credential for each process, in TLS. PCCL 1.0.0 runs with as many connections as the row says, Gloo is PyTorch's; its transport in TLS is not in PyTorch's wheels (2.15.0 is built without ` + "`USE_GLOO_WITH_OPENSSL`" + `), so it has no row. Plain TCP is not a collective: every host sends the next one as many bytes as a ring all-reduce does, over so many connections, without waiting and without reducing; "paced" is at 0.90 of the slowest uplink. The other collectives, which PCCL does not have, are played beside Gloo; bytes are those of the buffer with the blocks of all, or of the one buffer. A time is that of the last member to finish.
 
-Seconds are medians without the first operation. The ideal is these bytes at the rate of the slowest uplink, without any delay. The laboratory counts the packets that it delivered more than a millisecond late: a row with more than 1 % of them does not count.
+Seconds are medians without the first operation. The ideal is these bytes, of other collectives the most that a member sends or receives, at the rate of the slowest uplink, without any delay. The laboratory counts the packets that it delivered more than a millisecond late: a row with more than 1 % of them does not count.
 
 ![parts of the ideal](internet.svg)
 `
@@ -157,7 +193,7 @@ func (list outcomes) markdown() string {
 				fmt.Fprintf(&b, "%s\n", p.About)
 			}
 		}
-		fmt.Fprintf(&b, "\n%s, %s:\n\n| | seconds | of the ideal | dropped, lost packets | late |\n|---|---|---|---|---|\n", size(o.Bytes), o.Congestion)
+		fmt.Fprintf(&b, "\n%v, %s:\n\n| | seconds | of the ideal | dropped, lost packets | late |\n|---|---|---|---|---|\n", task{o.Bytes, o.Pattern}, o.Congestion)
 		for _, e := range o.Entries {
 			b.WriteString(e.row(""))
 		}
@@ -234,7 +270,7 @@ func (list outcomes) svg() string {
 		if ours, ok := o.best(nameOurs); !ok || ours.Ideal == 0 {
 			continue
 		}
-		fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" text-anchor="end">%s, %s, %s</text>`+"\n", left-8, y+1.5*bar, o.Profile, size(o.Bytes), o.Congestion)
+		fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" text-anchor="end">%s, %s, %s</text>`+"\n", left-8, y+1.5*bar, o.Profile, task{o.Bytes, o.Pattern}, o.Congestion)
 		for _, c := range colours {
 			e, ok := o.best(c.kind)
 			if !ok {

@@ -12,7 +12,7 @@ import (
 
 func sample() outcomes {
 	return outcomes{
-		{match{"regional", "cubic", 16 << 20}, []entry{
+		{match{Profile: "regional", Congestion: "cubic", Bytes: 16 << 20}, []entry{
 			{Name: nameOurs, Seconds: 2.5, Ideal: 0.8, Dropped: 7, Lost: 3, Late: 0.002},
 			{Name: nameTLS, Seconds: 2.6, Ideal: 0.77},
 			{Name: namePCCL + ", 1", Seconds: 4, Ideal: 0.5},
@@ -20,7 +20,9 @@ func sample() outcomes {
 			{Name: namePlain + ", 4 paced", Seconds: 2, Ideal: 1},
 			{Name: namePlain + ", 1", Seconds: 2.1, Ideal: 0.95, Late: 0.02},
 		}},
-		{match{"sites", "bbr", 400_000}, []entry{{Name: nameOurs, Seconds: 1}}},
+		{match{Profile: "sites", Congestion: "bbr", Bytes: 400_000}, []entry{{Name: nameOurs, Seconds: 1}}},
+		{match{"sites", "bbr", 400_000, "gather"}, []entry{{Name: nameOurs, Seconds: 1}, {Name: nameGloo, Seconds: 2}}},
+		{match{"sites", "bbr", 0, "barrier"}, []entry{{Name: nameOurs, Seconds: 1}}},
 	}
 }
 
@@ -31,11 +33,12 @@ func TestPage(t *testing.T) {
 		"| gopccl | 2.500 | 0.80 | 7, 3 | 0.20 % |\n",
 		"| plain TCP, 1 | 2.100 | 0.95 | 0, 0 | 2.00 %, does not count |\n",
 		"Time of gopccl: 1.25 times that of plain TCP, 4 paced, 0.62 times that of PCCL 1.0.0, 1. In TLS gopccl reaches 0.96 of what it reaches in plaintext.\n",
-		"400 KB, bbr:\n", "| gopccl | 1.000 |  | 0, 0 | 0.00 % |\n",
+		"\n400 KB, bbr:\n", "| gopccl | 1.000 |  | 0, 0 | 0.00 % |\n",
+		"\ngather, 400 KB, bbr:\n", "Time of gopccl: 0.50 times that of Gloo.\n", "\nbarrier, bbr:\n",
 	} {
 		require.Contains(t, page, want)
 	}
-	require.NotContains(t, page[strings.Index(page, "## sites"):], "Time of gopccl")
+	require.NotContains(t, page[strings.Index(page, "400 KB, bbr"):strings.Index(page, "gather")], "Time of gopccl")
 	picture := sample().svg()
 	require.Equal(t, 1+4+5, strings.Count(picture, "<rect"), "the ground, four kinds, and five in the legend")
 	require.NotContains(t, picture, "sites", "without an ideal")
@@ -47,7 +50,7 @@ func TestOutcomesAreKept(t *testing.T) {
 	old := sample()
 	now := outcome{old[0].match, []entry{{Name: nameOurs, Seconds: 9}}}
 	list := old.with(now).with(outcome{match: series[1]})
-	require.Equal(t, outcomes{now, {match: series[1]}, old[1]}, list)
+	require.Equal(t, append(outcomes{now, {match: series[1]}}, old[1:]...), list)
 	require.Equal(t, 2.5, old[0].Entries[0].Seconds)
 
 	base := t.TempDir() + "/internet"
@@ -65,7 +68,7 @@ func TestOutcomesAreKept(t *testing.T) {
 
 // Where PCCL's report has the same experiment, its ratio stands beside ours.
 func TestVerdictNamesTheReport(t *testing.T) {
-	o := outcome{match{"report6", "cubic", 1 << 20}, []entry{
+	o := outcome{match{Profile: "report6", Congestion: "cubic", Bytes: 1 << 20}, []entry{
 		{Name: nameOurs, Seconds: 2}, {Name: namePCCL + ", 1", Seconds: 5}, {Name: namePCCL + ", 8", Seconds: 4}, {Name: nameGloo, Seconds: 6},
 	}}
 	require.Contains(t, o.verdict(), "Gloo took 1.50 times as long as PCCL, and in its report 1.17 times.")
@@ -83,8 +86,27 @@ func TestSeries(t *testing.T) {
 		require.False(t, seen[m], "%v twice", m)
 		seen[m] = true
 	}
+	others := 0
+	for rest := series; len(rest) > 0; rest = rest[together(rest):] {
+		if n := together(rest); rest[0].Pattern != "" {
+			others += n
+			require.Equal(t, 2*7+1, n, "two sizes of each, and a barrier")
+		} else {
+			require.Equal(t, 1, n)
+		}
+	}
+	require.NotZero(t, others)
 	p, err := lab.Load("home")
 	require.NoError(t, err)
 	require.Equal(t, 20e6, slowest(p, 4))
 	require.Zero(t, slowest(&lab.Profile{Hosts: p.Hosts[:0]}, 0))
+}
+
+// The most that a member has to send or to receive.
+func TestCarried(t *testing.T) {
+	for pattern, want := range map[string]float64{
+		"": 6, "all-gather": 3, "reduce-scatter": 3, "broadcast": 4, "reduce": 4, "gather": 3, "scatter": 3, "all-to-all": 3, "barrier": 0,
+	} {
+		require.Equal(t, want, task{4, pattern}.carried(4), pattern)
+	}
 }

@@ -123,9 +123,9 @@ func (s *own) begin(l *lab.Lab, what func(i int) order) error {
 	return nil
 }
 
-func (s *own) operate(bytes int) (slowest time.Duration, err error) {
+func (s *own) operate(t task) (slowest time.Duration, err error) {
 	for _, p := range s.procs {
-		if _, err := fmt.Fprintln(p.in, bytes); err != nil {
+		if err := json.NewEncoder(p.in).Encode(t); err != nil {
 			return 0, err
 		}
 	}
@@ -185,8 +185,8 @@ func newOriginal(l *lab.Lab, connections int) (side, error) {
 	return nil, err
 }
 
-func (s *original) operate(bytes int) (time.Duration, error) {
-	r, err := s.w.Bench(pccl.BenchOrder{Count: bytes / 4, Rounds: 1})
+func (s *original) operate(t task) (time.Duration, error) {
+	r, err := s.w.Bench(pccl.BenchOrder{Count: t.Bytes / 4, Rounds: 1})
 	if err != nil {
 		return 0, err
 	}
@@ -233,9 +233,10 @@ func newGloo(l *lab.Lab) (side, error) {
 	return s, nil
 }
 
-func (s *torch) operate(bytes int) (time.Duration, error) {
+func (s *torch) operate(t task) (time.Duration, error) {
+	o := gloo.Order{Bytes: t.Bytes, Rounds: 1, Concurrent: 1, Pattern: t.Pattern, Started: true}
 	for _, p := range s.ranks {
-		if err := json.NewEncoder(p.in).Encode(gloo.Order{Bytes: bytes, Rounds: 1, Concurrent: 1}); err != nil {
+		if err := json.NewEncoder(p.in).Encode(o); err != nil {
 			return 0, err
 		}
 	}

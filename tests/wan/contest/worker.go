@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,10 +12,12 @@ import (
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/platform"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	_ "github.com/gopccl/gopccl/solvers/defaults"
 	"github.com/gopccl/gopccl/tests/internal/issued"
+	"github.com/gopccl/gopccl/tests/internal/moves"
 )
 
 // order is what a process in a host is told.
@@ -30,6 +31,12 @@ type order struct {
 	Pace        uint64 // of each connection, bytes/s; 0: none
 	Secure      bool   // gopccl in TLS
 	Repeat      bool   // operations that fail are repeated, instead of ending the process
+}
+
+// task is an operation: an all-reduce, or the collective of that name.
+type task struct {
+	Bytes   int
+	Pattern string
 }
 
 // report is a line that a process says.
@@ -48,7 +55,7 @@ func work(o order) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	say := func(r report) { _ = json.NewEncoder(os.Stdout).Encode(r) }
-	var once func(bytes int) error
+	var once func(task) (time.Duration, error)
 	info := core.ReduceInfo{}
 	switch o.Role {
 	case "master":
@@ -66,9 +73,15 @@ func work(o order) error {
 			return err
 		}
 		defer c.Close()
-		once = func(bytes int) (err error) {
-			info, err = allReduce(ctx, c, o, bytes)
-			return err
+		buffers := member{Communicator: c, world: o.World}
+		once = func(t task) (took time.Duration, err error) {
+			if t.Pattern != "" {
+				return buffers.collect(ctx, t)
+			}
+			return timed(func() error {
+				info, err = allReduce(ctx, c, o, t.Bytes)
+				return err
+			})
 		}
 	case "plain":
 		p, err := newPlain(o)
@@ -76,23 +89,62 @@ func work(o order) error {
 			return err
 		}
 		defer p.close()
-		once = p.pass
+		once = func(t task) (time.Duration, error) { return timed(func() error { return p.pass(t.Bytes) }) }
 	}
 	say(report{Ready: true})
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		var bytes int
-		if _, err := fmt.Sscan(in.Text(), &bytes); err != nil {
+	for in := json.NewDecoder(os.Stdin); ; {
+		var t task
+		if err := in.Decode(&t); err == io.EOF {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		r := report{}
-		began := time.Now()
-		if err := once(bytes); err != nil {
+		took, err := once(t)
+		if err != nil {
 			r.Err = err.Error()
 		}
-		r.Took, r.Retries, r.Plan, r.Why = time.Since(began), info.Retries, info.Plan, info.Why
+		r.Took, r.Retries, r.Plan, r.Why = took, info.Retries, info.Plan, info.Why
 		say(r)
 	}
-	return nil
+}
+
+// timed returns how long f took.
+func timed(f func() error) (time.Duration, error) {
+	began := time.Now()
+	err := f()
+	return time.Since(began), err
+}
+
+// member does collectives besides all-reduce, with the same buffers as long as the task
+// is the same.
+type member struct {
+	*core.Communicator
+	world int
+	last  task
+	*moves.Buffers
+}
+
+func (m *member) collect(ctx context.Context, t task) (time.Duration, error) {
+	if t != m.last {
+		b, err := moves.New(t.Pattern, m.world, m.Attributes().Index, t.Bytes)
+		if err != nil {
+			return 0, err
+		}
+		m.Buffers, m.last = b, t
+	}
+	clear(m.Dst)
+	took, err := timed(func() (err error) {
+		if m.Kind == plan.Barrier {
+			return m.Barrier(ctx)
+		}
+		_, err = m.Collect(ctx, m.Call())
+		return err
+	})
+	if err != nil {
+		return took, err
+	}
+	return took, m.Check()
 }
 
 // join connects with the defaults and returns when all peers are there.
