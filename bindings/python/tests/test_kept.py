@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 from typing import Any, List, Optional, Sequence
 
@@ -31,7 +32,9 @@ def test_who_keeps_a_session() -> None:
     assert kept_master([a, b]) == "", "c is alive and not asked: it would be waited for"
     two = [handle(x, "m", "m" if x == "a" else "", "ab") for x in "ab"]
     assert kept_master(two) == "m", "c is dead"
-    assert kept_master([*two, handle("d")]) == "", "d has no session there"
+    assert kept_master([handle("d"), *two]) == kept_master([*two, handle("e"), handle("d")]) == "m", "newcomers join"
+    assert kept_master([*two, handle("d", "n", "n", "de"), handle("e", "n", "", "de")]) == "", "two sessions do not become one"
+    assert kept_master([handle("d"), two[0]]) == "", "b is alive and not asked"
     assert kept_master([*two, c]) == "", "they do not agree"
     assert kept_master([two[1], handle("a", "", "m")]) == "", "a has left by itself"
     assert kept_master([handle(x, "m", "", "ab") for x in "ab"]) == "", "nobody of them runs the master"
@@ -104,11 +107,12 @@ def test_sessions_are_kept(four: Ranks, monkeypatch: pytest.MonkeyPatch) -> None
     assert four.meet([2, 0, 1]) == [3.0] * 3, "the same members in another order"
     assert [four.comm(r) for r in range(3)] == comms
     assert four.meet([3, 0, 1, 2]) == [4.0] * 4, "a newcomer, which is rank 0"
+    assert [four.comm(r) for r in range(3)] == comms
     comms = [four.comm(r) for r in range(4)]
     four.groups[3].abort()
     four.fail([0, 1, 2])
     assert four.meet([0, 1, 2, 3]) == [4.0] * 4, "one has left by itself"
-    assert four.comm(3) is not comms[3]
+    assert four.comm(3) is not comms[3] and [four.comm(r) for r in range(3)] == comms[:3]
     assert four.meet([0, 1]) == [2.0] * 2 and four.meet([2, 3]) == [2.0] * 2, "a split needs sessions of its own"
     assert four.meet([0, 1, 2, 3]) == [4.0] * 4, "and a merge"
     four.end([3])
@@ -116,6 +120,19 @@ def test_sessions_are_kept(four: Ranks, monkeypatch: pytest.MonkeyPatch) -> None
     comms = [four.comm(r) for r in range(3)]
     assert four.meet([1, 2, 0]) == [3.0] * 3, "one has died"
     assert [four.comm(r) for r in range(3)] == comms
+
+
+def test_a_rest_ends_with_the_membership(four: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that completes works, which sleeps when there are none, keeps nobody waiting."""
+    monkeypatch.setattr(_session, "_GRACE", _session._PATIENCE / 2)
+    assert four.meet([0, 1]) == [2.0] * 2
+    comms = [four.comm(r) for r in range(2)]
+    sessions = [four.groups[r]._core._session for r in range(2)]
+    while not all(s is not None and s._asleep for s in sessions):
+        time.sleep(0.01)
+    monkeypatch.setattr(_session, "_TICK", 2 * _session._PATIENCE)
+    assert four.meet([0, 1]) == [2.0] * 2
+    assert [four.comm(r) for r in range(2)] == comms
 
 
 def test_what_is_in_flight_ends(four: Ranks) -> None:
@@ -158,6 +175,19 @@ def test_an_abort_waits_for_no_launch(four: Ranks, monkeypatch: pytest.MonkeyPat
         assert closed.wait(TIMEOUT)
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_newcomer_waits_for_nobody_who_has_gone(four: Ranks, gone: int) -> None:
+    """One of those whom it joins cannot go on in its session, the one that runs the master or another."""
+    assert four.meet([0, 1, 2]) == [3.0] * 3
+    handles = [four.groups[r].get_reconfigure_handle() for r in range(4)]
+    stuck = four.groups[gone].allreduce([torch.ones(4)])  # never ends by itself
+    began = time.monotonic()
+    assert four.meet_with(range(4), handles) == [4.0] * 4
+    assert time.monotonic() - began < TIMEOUT / 2
+    with pytest.raises(dist.DistBackendError, match="was reconfigured"):
+        stuck.wait()
+
+
 def test_new_sessions_have_time(four: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the kept ones come to nothing, not all of the limit has gone into them."""
     monkeypatch.setattr(_session, "_GRACE", 10.0)  # a busy machine may take longer to end a membership
@@ -175,6 +205,36 @@ def test_new_sessions_have_time(four: Ranks, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(_session.Session, "form", no_kept)
     assert four.meet([0, 1]) == [2.0] * 2
     assert len(left) == 2 and all(0 < s <= TIMEOUT / 2 for s in left), left
+
+
+def test_an_end_that_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the end may come before the thread that another one ends it with has started."""
+    session, begun, go, errors = _session.Session(0, 1, False, lambda *_: None), threading.Event(), threading.Event(), []
+    start = threading.Thread.start
+
+    def late(t: threading.Thread) -> None:
+        if t.name == "gopccl-close":
+            begun.set()
+            go.wait(TIMEOUT)
+        start(t)
+
+    def join() -> None:
+        try:
+            session.join()
+        except RuntimeError as err:
+            errors.append(err)
+        finally:
+            go.set()
+
+    monkeypatch.setattr(threading.Thread, "start", late)
+    threads = [threading.Thread(target=session.stop, args=("a test",)), threading.Thread(target=join), threading.Timer(0.2, go.set)]
+    threads[0].start()
+    assert begun.wait(TIMEOUT)
+    for t in threads[1:]:
+        t.start()
+    for t in threads:
+        t.join(TIMEOUT)
+    assert not errors and session._settled.is_set()
 
 
 def test_a_limit_that_is_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,19 @@ EXAMPLES = HERE.parent / "examples"
 
 
 def torchrun(ranks: int, *command: str) -> str:
+    """What the ranks of a program print. Over Gloo one may abort behind its work, in PyTorch's own threads: then again."""
     env = dict(os.environ, OMP_NUM_THREADS="1")
-    p = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=3 * TIMEOUT,
-    )
+    for _ in range(3):
+        p = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=3 * TIMEOUT,
+        )
+        if p.returncode == 0 or "gloo" not in command or "terminate called without an active exception" not in p.stdout:
+            break
     assert p.returncode == 0, p.stdout
     return p.stdout
 

@@ -58,14 +58,15 @@ def _digest(ids: Sequence[str]) -> str:
 
 
 def kept_master(handles: Sequence[Handle]) -> str:
-    """The address of the master whose sessions go on; empty if all processes make new ones.
+    """The address of the master whose sessions go on, for newcomers to join; empty if all processes make new ones.
 
-    Those who are in the sessions must be the ones whose handles are given, and one of
-    them runs the master. All processes come to the same answer.
+    Handles must be given of all who are in the sessions, and one of them runs the
+    master. All processes come to the same answer.
     """
-    whole = _digest([h.id for h in handles])
-    same = len(handles) > 1 and len({h.at for h in handles}) == 1 and all(h.members == whole for h in handles)
-    return handles[0].at if same and any(h.runs == handles[0].at for h in handles) else ""
+    inside = [h for h in handles if h.at]
+    whole = _digest([h.id for h in inside])
+    same = len(inside) > 1 and len({h.at for h in inside}) == 1 and all(h.members == whole for h in inside)
+    return inside[0].at if same and any(h.runs == inside[0].at for h in inside) else ""
 
 
 class Core:
@@ -295,18 +296,18 @@ class Core:
         number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
         end = time.monotonic() + limit.total_seconds()
         try:
-            if not kept or not self._go_on(old, new, kept, number, limit, end):
+            if not kept or not self._go_on(old, new, kept, number, limit, end, next(h.at for h in handles if h.id == self._id)):
+                if kept:
+                    self._give_up(kept)
                 kept = ""
-                if old is not None:
-                    old.stop("the process group was reconfigured")
-                    old.join()
+                self._end(old)
                 new.form(handles[0].master, number, limit, self._id, left=max(0.0, end - time.monotonic()))
         except BaseException as err:
             error = err
         with self._lock:
             self._forming = None
             retired = []
-            if error is not None or not kept:
+            if error is not None or self._runs != kept:
                 retired.append(self._master)
                 self._master, self._runs = None, ""
             if not kept and handles[0].id == self._id and self._offer is not None:
@@ -329,11 +330,20 @@ class Core:
             error = Failure(f"gopccl: reconfigure: {str(error) or type(error).__name__}")
         work.finish(error)
 
-    def _go_on(self, old: Optional[Session], new: Session, address: str, number: int, limit: timedelta, end: float) -> bool:
-        """Form ``new`` in the sessions with the master at ``address``; False if all have to make new ones."""
-        comm = old.release() if old is not None and old.address == address else None
-        if comm is None:
-            return False  # the others see that it is gone
+    def _go_on(
+        self, old: Optional[Session], new: Session, address: str, number: int, limit: timedelta, end: float, at: str
+    ) -> bool:
+        """Form ``new`` in the sessions with the master at ``address``; False if all have to make new ones.
+
+        ``at`` is the master at which the handle of this process has said to be; a newcomer joins.
+        """
+        comm = None
+        if at == address:
+            comm = old.release() if old is not None and old.address == address else None
+            if comm is None:
+                return False  # the others see that it is gone
+        else:
+            self._end(old)
         try:
             # Half of the time that is left: the other half is for new sessions.
             new.form(address, number, limit, self._id, comm, max(0.0, end - time.monotonic()) / 2)
@@ -343,6 +353,21 @@ class Core:
             new.drop()
             return False
         return True
+
+    def _end(self, old: Optional[Session]) -> None:
+        """End a membership that is of no use any more."""
+        if old is not None:
+            old.stop("the process group was reconfigured")
+            old.join()
+
+    def _give_up(self, address: str) -> None:
+        """End the master at ``address`` if it is this process's, so that nobody waits there for others."""
+        with self._lock:
+            m = self._master if self._runs == address else None
+            if m is not None:
+                self._master, self._runs = None, ""
+        if m is not None:
+            m.close()
 
     # Leaving.
 

@@ -153,7 +153,7 @@ class Session:
         """Meet the other members at the master at ``address``; ``number`` is the same for all, and only theirs.
 
         ``name`` is this process's. ``comm`` is that of a membership before, whose members
-        are all there and nobody else. ``left`` is how many seconds of ``limit`` it may take; None: all.
+        are all there; newcomers come to them. ``left`` is how many seconds of ``limit`` it may take; None: all.
         """
         at = self.place
         # A collective of a membership before, which the others may never join, has another tag.
@@ -180,8 +180,9 @@ class Session:
             finally:
                 timer.cancel()
                 timer.join()
-        self._thread = threading.Thread(target=self._complete, name="gopccl-complete", daemon=True)
-        self._thread.start()
+        t = threading.Thread(target=self._complete, name="gopccl-complete", daemon=True)
+        t.start()
+        self._thread = t
 
     def _meet(self, address: str, mine: Dict[str, Any], over: threading.Event, comm: Optional[Communicator]) -> None:
         at, used = self.place, comm is not None
@@ -199,11 +200,14 @@ class Session:
             raise Failure(f"gopccl: {why}")
         if not used:
             comm.connect()
-            # Every accepted peer votes; waiting peers are let in, until all are there.
-            while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < at.size:
-                comm.update_topology()
-                if over.wait(0.002):
-                    raise TimeoutError
+        before = comm.group.members if used else ()
+        # Every accepted peer votes; waiting peers are let in, until all are there.
+        while comm.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < at.size:
+            comm.update_topology()
+            if not set(before) <= set(comm.group.members):
+                raise Failure("gopccl: a member has gone")  # it makes a new session, and waits for the others there
+            if over.wait(0.002):
+                raise TimeoutError
         records = [json.loads(r) for r in _moves.exchange(at, comm, json.dumps(mine).encode().ljust(_RECORD))]
         self.place = at._replace(order=[int(r["rank"]) for r in records])
         if sorted(self.place.order) != list(range(at.size)) or any(r["number"] != mine["number"] for r in records):
@@ -443,8 +447,11 @@ class Session:
     def _complete(self) -> None:
         while not self._ended:
             self._rest(None)
+            looked = self._ended  # roused for that: it has waited enough
             while True:
-                self._rest(_TICK)
+                if not looked:
+                    self._rest(_TICK)
+                looked = False
                 hurried, self._hurried = self._hurried, False
                 self._sweep(0.0 if hurried or self._ended else _TICK)
                 if not self._items and not self._posted:
@@ -500,8 +507,9 @@ class Session:
 
     def _close_by(self, end: Callable[[], None]) -> None:
         t = threading.Thread(target=end, name="gopccl-close", daemon=True)
-        self._closers.append(t)
-        t.start()
+        with self._hold:  # who joins it finds it started
+            self._closers.append(t)
+            t.start()
 
     def _settle(self, vote: bool) -> None:
         late = threading.Timer(_GRACE, self._close)
@@ -563,6 +571,8 @@ class Session:
     def join(self) -> None:
         """Wait until ``stop`` has ended everything."""
         end = time.monotonic() + _PATIENCE
-        for t in (*self._closers, self._thread):
+        with self._hold:
+            closers = list(self._closers)
+        for t in (*closers, self._thread):
             if t is not None and t is not threading.current_thread():
                 t.join(max(0.0, end - time.monotonic()))
