@@ -177,7 +177,7 @@ func TestQuantizedBytes(t *testing.T) {
 		for _, op := range s.ops {
 			tx, rx := op.Counters()
 			require.Equal(t, []uint64{want, want}, []uint64{tx, rx}, kind)
-			require.LessOrEqual(t, want, uint64(k.specs[0].MostSent(4)))
+			require.LessOrEqual(t, want, uint64(k.specs[0].MostSent(4, false)))
 		}
 		s.finish(false)
 	}

@@ -454,9 +454,13 @@ func (s *Spec) Count() int {
 	return s.src().size / size
 }
 
-// MostSent returns a bound of the bytes that a member of n sends, whatever the ring.
-func (s *Spec) MostSent(n int) int {
+// MostSent returns a bound of the bytes that a member of n sends over a mesh, or over a
+// ring, whatever its order.
+func (s *Spec) MostSent(n int, mesh bool) int {
 	src, dst := s.src().size, s.dst().size
+	if mesh && s.Kind.Direct() {
+		return src // in pairs: what is its own, or the root's
+	}
 	blocks := func(own int) int {
 		if s.Counts == nil {
 			return n * own

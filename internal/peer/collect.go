@@ -132,7 +132,7 @@ func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 		s: s, id: id, launch: launch, data: blocks{data}, world: v.LocalWorldSize, posted: time.Now(),
 		event: fsm.CallCollective{
 			Call: launch, Op: id, Tag: c.Tag, Count: uint64(spec.Count()), DType: c.DType, RedOp: c.Op,
-			Form: form, Vote: spec.Vote(), Sends: uint64(spec.MostSent(max(1, len(v.Members)))),
+			Form: form, Vote: spec.Vote(), Sends: uint64(spec.MostSent(max(1, len(v.Members)), false)), Direct: uint64(spec.MostSent(max(1, len(v.Members)), true)),
 		},
 	}, nil
 }

@@ -26,6 +26,8 @@ type operation struct {
 	native  bool
 	members []wire.UUID
 	sends   uint64 // bytes at most, not of an all-reduce
+	direct  uint64 // ... over a mesh
+	lent    uint64 // what it counts for, if it began before its commence
 	older   bool   // it runs in a ring that is no longer the one in force
 	epoch   uint64
 
@@ -136,6 +138,7 @@ func (m *Machine) launch(c CallCollective) {
 		native:  m.native(),
 		members: m.view.Members,
 		sends:   c.Sends,
+		direct:  c.Direct,
 		epoch:   m.epoch,
 		query:   m.query,
 	})
@@ -230,7 +233,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	op.told.seq = p.SeqNr
 	switch {
 	case op.eager:
-		m.lent -= eagerCost(op)
+		m.lent -= op.lent
 		if op.kind() != plan.Barrier {
 			m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
 		}

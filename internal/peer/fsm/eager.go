@@ -24,17 +24,24 @@ const (
 	eagerHold = 5 * time.Millisecond
 )
 
-// eagerCost is an upper bound of what op sends: an all-reduce twice its bytes, and
-// frame headers and metadata in every step.
-func eagerCost(op *operation) uint64 {
-	sends := op.sends
-	switch op.kind() {
-	case plan.Barrier:
-		return 0
-	case plan.AllReduce:
-		sends = 2 * op.vote.Count * uint64(op.vote.DType.Size())
+// mostSent is an upper bound of the bytes that op sends: of an all-reduce twice its own. A
+// mesh that it wants is settled.
+func (m *Machine) mostSent(op *operation) uint64 {
+	switch {
+	case op.kind() == plan.AllReduce:
+		return 2 * op.vote.Count * uint64(op.vote.DType.Size())
+	case op.wantsMesh() && m.mesh.state == meshDirect:
+		return op.direct
 	}
-	return sends + uint64(len(op.ring))*256
+	return op.sends
+}
+
+// eagerCost adds frame headers and metadata in every step. A barrier sends nothing.
+func (m *Machine) eagerCost(op *operation) uint64 {
+	if op.kind() == plan.Barrier {
+		return 0
+	}
+	return m.mostSent(op) + uint64(len(op.ring))*256
 }
 
 // mayBegin reports whether op may begin before its commence.
@@ -43,7 +50,7 @@ func (m *Machine) mayBegin(op *operation) bool {
 	size := uint64(op.vote.DType.Size())
 	allReduce := op.kind() == plan.AllReduce
 	switch {
-	case m.epoch == 0 || limit == 0 || allReduce && op.vote.Count > limit/size || !allReduce && op.sends > limit:
+	case m.epoch == 0 || limit == 0 || allReduce && op.vote.Count > limit/size || !allReduce && m.mostSent(op) > limit:
 		return false
 	case op.wantsMesh() && !m.mesh.state.settled():
 		return false // the members could take different ways
@@ -58,14 +65,15 @@ func (m *Machine) mayBegin(op *operation) bool {
 	case slices.ContainsFunc(op.ring, func(u wire.UUID) bool { return slices.Contains(m.dropped, u) }):
 		return false // it would wait for the dead
 	}
-	return m.lent+eagerCost(op) <= eagerCredit
+	return m.lent+m.eagerCost(op) <= eagerCredit
 }
 
 // beginEagerly starts the data phase of a launched operation, and holds its vote
 // back if nothing else is under way.
 func (m *Machine) beginEagerly(op *operation) {
 	op.eager, op.open = true, true
-	m.lent += eagerCost(op)
+	op.lent = m.eagerCost(op)
+	m.lent += op.lent
 	op.to(opHeld)
 	op.held = m.now + eagerHold
 	e := m.start(op)

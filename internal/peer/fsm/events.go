@@ -56,7 +56,9 @@ type (
 		RedOp dtype.Op
 		Form  wire.WireForm // told to a gopccl master
 		Vote  wire.Call     // what else the members have to agree on; zero: an all-reduce
-		Sends uint64        // most bytes that this peer sends in it; not of an all-reduce
+		// Sends is the most bytes that this peer sends in it over a ring, and Direct over a
+		// mesh; not of an all-reduce.
+		Sends, Direct uint64
 	}
 	// CallAwait waits for the verdict of a launched operation and, where one is
 	// due and no other operation is un-awaited, for the round that repairs the ring.

@@ -295,6 +295,41 @@ func TestMeshIsTakenByPlace(t *testing.T) {
 	drain(t, r)
 }
 
+// What counts for an eager start is what a kind sends on the way that it takes.
+func TestEagerByTheWay(t *testing.T) {
+	for _, mesh := range []bool{true, false} {
+		r := collector(t, 7, 1, 2, 3, 4, 5)
+		launch := func(tag uint64, k plan.Kind, flags wire.CallFlags) OpID {
+			r.op++
+			r.step(CallCollective{
+				Call: r.newCall(), Op: r.op, Tag: tag, Count: 8, DType: dtype.Float32, RedOp: dtype.Sum,
+				Vote: wire.Call{Kind: uint8(k), Digest: 3, Flags: flags}, Sends: MaxEager + 1, Direct: 64,
+			})
+			return r.op
+		}
+		first := launch(4, plan.AllToAll, wire.CallMesh)
+		r.isEager(false)
+		r.in(wire.M2CPrepareMesh{Change: 9, Peers: endpoints(3, 4)})
+		r.step(MeshPrepared{Change: 9})
+		planner := uint8(wire.MeshNone)
+		if mesh {
+			planner = wire.MeshDirect
+		}
+		r.in(wire.M2CMesh{Change: 9, Planner: planner})
+		r.commence(4)
+		r.step(DataEnded{Op: first})
+		launch(5, plan.AllToAll, wire.CallMesh)
+		r.isEager(mesh)
+		launch(6, plan.Broadcast, 0)
+		r.isEager(false)
+		if mesh {
+			require.Equal(t, uint64(64+5*256), r.m.lent)
+			r.commence(5)
+		}
+		require.Zero(t, r.m.lent)
+	}
+}
+
 // Nothing of a mesh that was given up is left, and a round begins anew.
 func TestMeshIsGivenUp(t *testing.T) {
 	r := collector(t, 7, 1, 2, 3, 4, 5)
