@@ -25,10 +25,8 @@ type operation struct {
 	self    wire.UUID
 	native  bool
 	members []wire.UUID
-	sends   uint64 // bytes at most, not of an all-reduce
-	direct  uint64 // ... over a mesh
-	lent    uint64 // what it counts for, if it began before its commence
-	older   bool   // it runs in a ring that is no longer the one in force
+	sends   volume
+	older   bool // it runs in a ring that is no longer the one in force
 	epoch   uint64
 
 	state     opState
@@ -54,6 +52,12 @@ type operation struct {
 	err     error
 
 	told opTold
+}
+
+// volume is the bytes that an operation sends at most.
+type volume struct {
+	ring, direct uint64 // over a ring and over a mesh; not of an all-reduce
+	lent         uint64 // what it counts for, if it began before its commence
 }
 
 // lostPeer is a peer that the master has named as gone.
@@ -137,8 +141,7 @@ func (m *Machine) launch(c CallCollective) {
 		self:    m.view.UUID,
 		native:  m.native(),
 		members: m.view.Members,
-		sends:   c.Sends,
-		direct:  c.Direct,
+		sends:   volume{ring: c.Sends, direct: c.Direct},
 		epoch:   m.epoch,
 		query:   m.query,
 	})
@@ -233,7 +236,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	op.told.seq = p.SeqNr
 	switch {
 	case op.eager:
-		m.lent -= op.lent
+		m.lent -= op.sends.lent
 		if op.kind() != plan.Barrier {
 			m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
 		}

@@ -31,9 +31,9 @@ func (m *Machine) mostSent(op *operation) uint64 {
 	case op.kind() == plan.AllReduce:
 		return 2 * op.vote.Count * uint64(op.vote.DType.Size())
 	case op.wantsMesh() && m.mesh.state == meshDirect:
-		return op.direct
+		return op.sends.direct
 	}
-	return op.sends
+	return op.sends.ring
 }
 
 // eagerCost adds frame headers and metadata in every step. A barrier sends nothing.
@@ -72,8 +72,8 @@ func (m *Machine) mayBegin(op *operation) bool {
 // back if nothing else is under way.
 func (m *Machine) beginEagerly(op *operation) {
 	op.eager, op.open = true, true
-	op.lent = m.eagerCost(op)
-	m.lent += op.lent
+	op.sends.lent = m.eagerCost(op)
+	m.lent += op.sends.lent
 	op.to(opHeld)
 	op.held = m.now + eagerHold
 	e := m.start(op)
