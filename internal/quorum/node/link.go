@@ -58,9 +58,6 @@ type link struct {
 	// serves is where peers find it, as it has said and as this master reaches it; nil: it
 	// has not.
 	serves atomic.Pointer[netip.AddrPort]
-	// named says that it has proved who it is, since this master has begun: who speaks for it
-	// in plaintext is another one from then on.
-	named atomic.Bool
 	// When something was said about it, and how often it was not since.
 	said map[slog.Level]time.Time
 	more map[slog.Level]int
@@ -83,18 +80,6 @@ func (l *link) drain() {
 			return
 		}
 	}
-}
-
-// believes reports an error if id, who says that it is this master, has no certificate, and
-// the master has one.
-func (l *link) believes(id secure.Identity, name string) error {
-	if id.Name == "" && l.named.Load() {
-		return errors.New("it says in plaintext that it is " + name + ", which has a certificate: if that one has gone back to plaintext, restart this master")
-	}
-	if id.Name != "" {
-		l.named.Store(true)
-	}
-	return nil
 }
 
 // appendFrame appends a frame: its length, an id and a body.
@@ -238,7 +223,7 @@ func (n *Node) connect(l *link) (net.Conn, error) {
 	}
 	nc.SetDeadline(time.Time{})
 	if n.guard != nil {
-		l.named.Store(true)
+		n.crowd.proved(l.to)
 	}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && port != 0 {
 		l.serves.Store(new(netip.AddrPortFrom(a.AddrPort().Addr().Unmap().WithZone(""), port)))
@@ -305,8 +290,9 @@ func (n *Node) read(nc net.Conn, place *sockets.Place) {
 	if err == nil {
 		from, err = readHello(r, n.members)
 	}
-	if err == nil {
-		err = n.links[from].believes(id, n.members.Name(from))
+	speaks := speaker{nc, id.Name == ""}
+	if err == nil && !n.crowd.believes(from, speaks) {
+		err = errors.New("it says in plaintext that it is " + n.members.Name(from) + ", which has a certificate: if that one has gone back to plaintext, restart this master")
 	}
 	if err == nil {
 		_, err = nc.Write(welcome(n.opt.Serves))
@@ -321,7 +307,9 @@ func (n *Node) read(nc net.Conn, place *sockets.Place) {
 		return
 	}
 	nc.SetDeadline(time.Time{})
-	n.crowd.know(from, nc)
+	if !n.crowd.know(from, speaks) {
+		return // that one has shown its certificate meanwhile
+	}
 	for {
 		id, body, err := readFrame(r, maxFrame)
 		if err != nil || id != idMessage {
@@ -341,7 +329,16 @@ type crowd struct {
 	mu     sync.Mutex
 	closed bool
 	all    map[net.Conn]struct{}
-	of     map[quorum.ID]net.Conn // the last one on which a master has said a hello
+	of     map[quorum.ID]speaker // the last one on which a master has said a hello
+	// named are the masters that have shown a certificate since this one has begun: who speaks
+	// for them in plaintext is another one from then on.
+	named map[quorum.ID]bool
+}
+
+// speaker is a connection that speaks for a master.
+type speaker struct {
+	net.Conn
+	plain bool // nobody has shown a certificate there
 }
 
 // enter counts a connection. false: the node has ended.
@@ -360,14 +357,41 @@ func (c *crowd) leave(nc net.Conn) {
 	delete(c.all, nc)
 }
 
-// know makes a connection that of a master, and ends the one that it had.
-func (c *crowd) know(from quorum.ID, nc net.Conn) {
+// believes reports whether a connection may speak for a master.
+func (c *crowd) believes(from quorum.ID, s speaker) bool {
 	c.mu.Lock()
-	before := c.of[from]
-	c.of[from] = nc
+	defer c.mu.Unlock()
+	return !s.plain || !c.named[from]
+}
+
+// know makes a connection that of a master, if that may be, and ends the one that it had.
+func (c *crowd) know(from quorum.ID, s speaker) bool {
+	c.mu.Lock()
+	if s.plain && c.named[from] {
+		c.mu.Unlock()
+		return false
+	}
+	before, had := c.of[from]
+	c.of[from] = s
+	if !s.plain {
+		c.named[from] = true
+	}
 	c.mu.Unlock()
-	if before != nil {
+	if had {
 		before.Close()
+	}
+	return true
+}
+
+// proved says that a master that was dialled has shown a certificate, and ends what speaks for
+// it without one.
+func (c *crowd) proved(to quorum.ID) {
+	c.mu.Lock()
+	c.named[to] = true
+	s := c.of[to]
+	c.mu.Unlock()
+	if s.plain {
+		s.Close()
 	}
 }
 
@@ -375,7 +399,7 @@ func (c *crowd) know(from quorum.ID, nc net.Conn) {
 func (c *crowd) forget(from quorum.ID, nc net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.of[from] != nc {
+	if c.of[from].Conn != nc {
 		return false
 	}
 	delete(c.of, from)

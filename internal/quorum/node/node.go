@@ -148,7 +148,7 @@ func New(o Options) (n *Node, err error) {
 	}
 	n = &Node{
 		opt: o, members: members, log: o.Logger, guard: g, machine: machine, lock: lock, ln: ln,
-		links: map[quorum.ID]*link{}, crowd: crowd{of: map[quorum.ID]net.Conn{}, all: map[net.Conn]struct{}{}},
+		links: map[quorum.ID]*link{}, crowd: crowd{of: map[quorum.ID]speaker{}, named: map[quorum.ID]bool{}, all: map[net.Conn]struct{}{}},
 		events: make(chan quorum.Event, 64), asks: make(chan chan quorum.Status),
 		changed: make(chan struct{}), asked: map[uint64]chan error{},
 	}

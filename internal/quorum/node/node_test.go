@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/x509"
@@ -11,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -399,6 +401,56 @@ func TestMigratingMasters(t *testing.T) {
 	require.ErrorContains(t, says(1, nil), "its log says why")
 	require.NoError(t, says(1, m1))
 	require.NoError(t, says(2, nil), "another one, which has shown none")
+}
+
+// What speaks for a master in plaintext ends when that one is dialled, and shows a certificate.
+func TestWhoSpokeForAMasterEnds(t *testing.T) {
+	credential := credentials(t)
+	names := ports(t, 3)
+	n, err := New(Options{Masters: names, Self: names[0], Dir: t.TempDir(), Security: guard.Options{Mode: guard.ModeAllow, Credential: credential("m0", secure.Master)}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.Close()) }()
+	members, err := quorum.NewMembers(names, names[1])
+	require.NoError(t, err)
+	speak := func() (net.Conn, error) {
+		nc, err := net.Dial("tcp", names[0])
+		require.NoError(t, err)
+		t.Cleanup(func() { nc.Close() })
+		require.NoError(t, nc.SetDeadline(time.Now().Add(far)))
+		_, err = nc.Write(hello(members, n.members.Self()))
+		require.NoError(t, err)
+		_, err = readWelcome(nc)
+		return nc, err
+	}
+	nc, err := speak()
+	require.NoError(t, err)
+
+	m1, err := guard.New(guard.Options{Credential: credential("m1", secure.Master)}, secure.Master)
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", names[1])
+	require.NoError(t, err)
+	defer ln.Close()
+	go func() { // the master itself
+		for {
+			in, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			in = m1.Wrap(in, secure.Quorum)
+			t.Cleanup(func() { in.Close() })
+			if _, err := m1.Greet(context.Background(), in, secure.Want{Purpose: secure.Quorum}); err != nil {
+				continue
+			}
+			if _, err := readHello(bufio.NewReader(in), members); err == nil {
+				_, _ = in.Write(welcome(0))
+			}
+		}
+	}()
+	_, err = nc.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "it still speaks for a master that has shown its certificate")
+	_, err = speak()
+	require.ErrorContains(t, err, "its log says why")
 }
 
 // Three masters change to TLS one after the other, and what they keep goes on with each of them.
