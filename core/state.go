@@ -13,6 +13,9 @@ import (
 type State struct {
 	// Attributes are those of the last round.
 	Attributes Attributes
+	// Names are those in the certificates of Attributes.Ring, "" of a peer without one; nil:
+	// nobody has one.
+	Names []string
 	// Master is the address that Connect was given.
 	Master string
 	// Away is what is known while the communicator has no master, nil otherwise.
@@ -122,6 +125,12 @@ func stateOf(in peer.State) State {
 		Active: in.Data.Active, Early: in.Data.Early, Offers: in.Offers,
 	}
 	st.Reattached = in.Reattached
+	if in.Names != nil {
+		st.Names = make([]string, len(in.View.Ring))
+		for i, u := range in.View.Ring {
+			st.Names[i] = in.Names[u]
+		}
+	}
 	if a := in.Away; a != nil {
 		st.Away = &AwayState{Since: time.Since(a.Since), Trying: a.Trying, Err: a.Err}
 	}

@@ -29,6 +29,7 @@ var errLeft = errors.New("the member has left the group")
 
 // Transfer is a message in flight; its exported methods are those of core.Transfer.
 type Transfer struct {
+	names   *names
 	in      *message.Transfer
 	members []wire.UUID   // of the epoch of the message, which may be over when it is waited for
 	done    chan struct{} // of a message on a device, closed when its copies are over; otherwise nil
@@ -60,13 +61,13 @@ func (s *Session) memory(ctx context.Context, op string, m Message, sends bool) 
 
 // transfer is what has begun, or has not because of err.
 func (s *Session) transfer(in *message.Transfer, members []wire.UUID, p *parcel, err error) (*Transfer, error) {
-	t := &Transfer{in: in, members: members}
+	t := &Transfer{names: s.names, in: in, members: members}
 	switch {
 	case err != nil:
 		if p != nil {
 			p.close()
 		}
-		return nil, err
+		return nil, s.names.named(err)
 	case p == nil:
 		return t, nil
 	}
@@ -179,7 +180,7 @@ func (t *Transfer) Wait(ctx context.Context) (peer int, err error) {
 	if err == nil {
 		err = t.err
 	}
-	return slices.Index(t.members, from), err
+	return slices.Index(t.members, from), t.names.named(err)
 }
 
 // Done is core.Transfer.Done.

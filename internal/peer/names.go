@@ -29,17 +29,19 @@ type names struct {
 	open    bool        // ... from everywhere, and not only where the master tells of one
 	lists   chan string // the last revocation lists that the master has told, in DER
 
-	mu    sync.Mutex
-	of    map[wire.UUID]string        // "": it has no certificate
-	bare  map[netip.Addr]bool         // where such members are
-	state map[netip.AddrPort][]string // who say that they hand out shared state there
-	news  chan struct{}               // closed when the master tells anew; nil: nobody waits
+	mu     sync.Mutex
+	of     map[wire.UUID]string        // "": it has no certificate
+	bare   map[netip.Addr]bool         // where such members are
+	called map[string]string           // what they are called, by the texts of their uuids
+	state  map[netip.AddrPort][]string // who say that they hand out shared state there
+	news   chan struct{}               // closed when the master tells anew; nil: nobody waits
 }
 
 // learn takes over what the master has told.
 func (n *names) learn(members []wire.NamedMember) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	before := n.of
 	n.of, n.state, n.bare = make(map[wire.UUID]string, len(members)), make(map[netip.AddrPort][]string, len(members)), map[netip.Addr]bool{}
 	for _, m := range members {
 		if m.Name == "" {
@@ -47,6 +49,7 @@ func (n *names) learn(members []wire.NamedMember) {
 		}
 		n.of[m.UUID], n.state[m.State] = m.Name, append(n.state[m.State], m.Name)
 	}
+	n.called = callings(before, n.of)
 	if n.news != nil {
 		close(n.news)
 		n.news = nil

@@ -296,7 +296,7 @@ func (op *Operation) result() (ReduceInfo, error) {
 	op.s.mu.Lock()
 	defer op.s.mu.Unlock()
 	if op.err != nil {
-		return ReduceInfo{}, op.err
+		return ReduceInfo{}, op.s.names.named(op.err)
 	}
 	return op.info, nil
 }

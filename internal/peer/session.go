@@ -167,8 +167,11 @@ func connect(ctx context.Context, opt Options, first []string, turn int) (*Sessi
 func newSession(opt Options) *Session {
 	var lines *trace.Lines
 	opt.Logger, lines = trace.Detach(opt.Logger)
+	who := &names{}
+	opt.Logger = slog.New(caller{opt.Logger.Handler(), who})
 	s := &Session{
-		opt: opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(),
+		names: who,
+		opt:   opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(),
 		turns: turns{box: newMailbox(), dialling: make(chan struct{}, 1)}, book: book{calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*Operation{}, opCalls: map[fsm.CallID]*Operation{}},
 		quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
 	}
@@ -177,7 +180,7 @@ func newSession(opt Options) *Session {
 		s.events = trace.NewQueue(maxEvents, func(n uint64) {
 			s.log.Warn("calls of the trace listener were dropped: it is too slow", "calls", n)
 		}, s.crash)
-		s.opt.Trace = opt.Trace.Queued(s.events)
+		s.opt.Trace = who.listener(opt.Trace.Queued(s.events))
 	}
 	s.posts.mu.Rank(rankPosts, "postbox.mu")
 	s.mu.Rank(rankSession, "book.mu")
@@ -274,7 +277,9 @@ func (s *Session) believe() error {
 	if err != nil {
 		return err
 	}
-	s.names = &names{guard: g, group: s.opt.Group, bound: s.opt.HandshakeTimeout, open: g.Allows(), plain: g.Allows() || slices.Contains(s.opt.Security.PCCLGroups, s.opt.Group), lists: make(chan string, guard.MostHeld)}
+	n := s.names
+	n.guard, n.group, n.bound, n.lists = g, s.opt.Group, s.opt.HandshakeTimeout, make(chan string, guard.MostHeld)
+	n.open, n.plain = g.Allows(), g.Allows() || slices.Contains(s.opt.Security.PCCLGroups, s.opt.Group)
 	return nil
 }
 
@@ -513,7 +518,7 @@ func (s *Session) explain(ctx context.Context, name string, err error) error {
 	if crash := s.crashed.Load(); crash != nil && err != nil {
 		return faulty(name, crash)
 	}
-	return canceledBy(ctx, name, err)
+	return s.names.named(canceledBy(ctx, name, err))
 }
 
 // canceledBy names the end of the program's context as the cause of a cancellation.

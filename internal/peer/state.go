@@ -21,6 +21,7 @@ import (
 // State is what is known of a session at one moment.
 type State struct {
 	View   fsm.View
+	Names  map[wire.UUID]string // of members, in their certificates; nil: nobody has one
 	Master string
 	// Away is what is known while there is no master, nil otherwise; Reattached is how
 	// often one has taken this peer back.
@@ -66,7 +67,7 @@ func (s *Session) State() State {
 	events := len(s.box.queue)
 	s.box.mu.Unlock()
 	slices.SortFunc(ops, func(a, b *Operation) int { return cmp.Compare(a.id, b.id) })
-	st := State{View: s.View(), Master: s.opt.Master, Data: s.engine.State(), Calls: calls, Events: events}
+	st := State{View: s.View(), Names: s.names.told(), Master: s.opt.Master, Data: s.engine.State(), Calls: calls, Events: events}
 	moving := s.blocks.State()
 	st.Data.Active, st.Data.Early = st.Data.Active+moving.Active, st.Data.Early+moving.Early
 	posted := s.posted.State()
@@ -83,9 +84,24 @@ func (s *Session) State() State {
 				o.Waits = st.Away.String()
 			}
 		}
+		o.Waits, o.Err = s.names.sentence(o.Waits), s.names.named(o.Err)
 		st.Ops = append(st.Ops, o)
 	}
+	for i := range st.Messages {
+		st.Messages[i].Waits = s.names.sentence(st.Messages[i].Waits)
+	}
+	for i := range st.Data.Conns {
+		st.Data.Conns[i].Cause = s.names.named(st.Data.Conns[i].Cause)
+	}
 	return st
+}
+
+// call returns what a peer is called.
+func (st *State) call(u wire.UUID) string {
+	if name := st.Names[u]; name != "" {
+		return name + "/" + u.Short()
+	}
+	return u.Short()
 }
 
 // registry knows every session of the process that was not closed.
@@ -167,7 +183,7 @@ func (st *State) write(b *bufio.Writer) {
 	st.writeMessages(b)
 	for i := range st.Data.Conns {
 		c := &st.Data.Conns[i]
-		fmt.Fprintf(b, "  %s, peer %s, connection %d: %d operations", c.Role, c.Peer.Short(), c.Number, c.Ops)
+		fmt.Fprintf(b, "  %s, peer %s, connection %d: %d operations", c.Role, st.call(c.Peer), c.Number, c.Ops)
 		if c.Busy {
 			fmt.Fprint(b, ", sends")
 		}
@@ -240,7 +256,7 @@ func (o *OpState) describe() string {
 func (st *State) writeMessages(b *bufio.Writer) {
 	for i := range st.Messages {
 		m := &st.Messages[i]
-		what, end := "receive", m.Peer.Short()
+		what, end := "receive", st.call(m.Peer)
 		if m.Sends {
 			what = "send"
 		}

@@ -99,7 +99,9 @@ func TestPeerHeedsTheList(t *testing.T) {
 	k := newKeys(t)
 	addr, _ := k.master("")
 	log, there := &lockedLog{}, &lockedLog{}
+	lost := make(chan string, 100)
 	comms := world(t, ctx, addr, 2, func(id int, o *core.Options) {
+		o.Trace = &core.Listener{ConnLost: func(peer string, _ uint32, _ bool, _ error) { lost <- peer }}
 		if o.HeartbeatInterval, o.Logger = 50*time.Millisecond, slog.New(slog.NewTextHandler(log, nil)); id == 0 {
 			o.Security = core.SecurityOptions{File: k.file("gpu-0", secure.Peer), Revoked: k.list}
 			return
@@ -107,6 +109,15 @@ func TestPeerHeedsTheList(t *testing.T) {
 		o.Security.File, o.Logger = k.file("gpu-1", secure.Peer), slog.New(slog.NewTextHandler(there, nil))
 	})
 	sums(t, ctx, comms)
+	a := comms[0].Attributes()
+	other := a.Ring[1-a.Rank]
+	called := "gpu-1/" + other.Short()
+	names := []string{"gpu-0", "gpu-0"}
+	names[1-a.Rank] = "gpu-1"
+	require.Equal(t, names, comms[0].State().Names)
+	var dump strings.Builder
+	require.NoError(t, core.DumpState(&dump))
+	require.Contains(t, dump.String(), "peer "+called)
 	_, err := k.Revoke("gpu-1")
 	require.NoError(t, err)
 	log.has(t, "connections ended: certificate revoked of peer gpu-1", "connections=2")
@@ -118,4 +129,7 @@ func TestPeerHeedsTheList(t *testing.T) {
 	require.ErrorIs(t, fail[0], errs.RankConnectionLost)
 	require.ErrorIs(t, fail[1], errs.RankConnectionLost)
 	require.Equal(t, 1, log.count("connections ended"))
+	require.ErrorContains(t, fail[0], "with gpu-1/"+other.String())
+	log.has(t, "peer="+called)
+	require.Contains(t, []string{"gpu-0/" + a.UUID.String(), "gpu-1/" + other.String()}, <-lost)
 }
