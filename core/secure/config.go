@@ -35,8 +35,20 @@ func (t *Trust) run() string {
 }
 
 func (t *Trust) config(protocols ...string) *tls.Config {
+	return t.showing(t.credential.certificate(), protocols...)
+}
+
+// showing returns the configuration of an endpoint that shows a certificate, and what the
+// clock of this machine says beside it.
+func (t *Trust) showing(own tls.Certificate, protocols ...string) *tls.Config {
+	show := func() (*tls.Certificate, error) {
+		c := own
+		c.OCSPStaple = stapled(t.now())
+		return &c, nil
+	}
 	return &tls.Config{
-		Certificates:                []tls.Certificate{t.credential.certificate()},
+		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return show() },
+		GetClientCertificate:        func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return show() },
 		NextProtos:                  protocols,
 		MinVersion:                  tls.VersionTLS13,
 		SessionTicketsDisabled:      true,
@@ -48,7 +60,6 @@ func (t *Trust) config(protocols ...string) *tls.Config {
 // server returns the configuration of connections that this endpoint accepts for
 // one purpose, which has that name in the handshake.
 func (t *Trust) server(p Purpose, name string) *tls.Config {
-	c := t.config(name)
 	if p == Enrolment { // the client proves a token instead, and has no authority yet
 		own := t.credential.certificate()
 		for _, a := range t.credential.authorities {
@@ -56,9 +67,9 @@ func (t *Trust) server(p Purpose, name string) *tls.Config {
 				own.Certificate = append(own.Certificate, a.Raw)
 			}
 		}
-		c.Certificates = []tls.Certificate{own}
-		return c
+		return t.showing(own, name)
 	}
+	c := t.config(name)
 	c.ClientAuth = tls.RequireAnyClientCert
 	c.VerifyConnection = func(cs tls.ConnectionState) error {
 		_, err := t.Verify(cs, Want{Purpose: p})

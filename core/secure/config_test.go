@@ -88,12 +88,12 @@ func TestHandshakes(t *testing.T) {
 	_, _, _, serr = meet(t, named, port)
 	require.ErrorIs(t, serr, secure.Unknown, "and the server does not believe the client")
 	bare := peer.Client(control)
-	bare.Certificates = nil
+	bare.GetClientCertificate = nil
 	_, _, _, serr = meet(t, bare, port)
 	require.Error(t, serr)
 
 	newcomer := peer.Client(secure.Want{Purpose: secure.Enrolment})
-	newcomer.Certificates = nil
+	newcomer.GetClientCertificate = nil
 	_, s, cerr, serr = meet(t, newcomer, port)
 	require.NoError(t, cerr)
 	require.NoError(t, serr, "a newcomer has no certificate")

@@ -2,6 +2,7 @@ package secure
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -78,3 +79,21 @@ func refuse(reason Reason, who, format string, a ...any) *Refusal {
 }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// clockMark begins what an endpoint says of its clock.
+const clockMark = "gopccl clock "
+
+// stapled returns what an endpoint says of its clock beside its certificate, where others
+// staple what an authority says of that (OCSP). An endpoint whose clock is wrong cannot be told
+// so in any other way: its connection ends in the handshake.
+func stapled(now time.Time) []byte { return []byte(clockMark + clock(now)) }
+
+// otherClock says in words what the other end has said of its clock; "": nothing.
+func otherClock(said []byte) string {
+	text, ok := strings.CutPrefix(string(said), clockMark)
+	at, err := time.Parse(time.RFC3339, text)
+	if !ok || err != nil {
+		return ""
+	}
+	return ", and that of the other end " + clock(at)
+}

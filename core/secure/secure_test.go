@@ -265,6 +265,12 @@ func TestVerifyConnections(t *testing.T) {
 	late := trust(t, me, noon.Add(2*month))
 	_, err = late.Verify(state(secure.Data, chain...), data)
 	require.ErrorContains(t, err, "peer me: valid from 2031-04-05T11:54:00Z to 2031-05-05T11:59:00Z, and the clock of this machine says 2031-06-04T12:00:00Z")
+	for said, says := range map[string]string{"gopccl clock 2031-06-01T12:00:00Z": ", and that of the other end 2031-06-01T12:00:00Z", "gopccl clock soon": "", "2031": "", "gopccl clock \n": ""} {
+		cs := state(secure.Data, chain...)
+		cs.OCSPResponse = []byte(said)
+		_, err = late.Verify(cs, data)
+		require.True(t, strings.HasSuffix(err.Error(), "says 2031-06-04T12:00:00Z"+says), "%q: %v", said, err)
+	}
 }
 
 // leaf signs a certificate that NewCredential would not make.

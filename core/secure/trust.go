@@ -169,7 +169,7 @@ func (t *Trust) Verify(cs tls.ConnectionState, want Want) (Identity, error) {
 			return Identity{}, refuse(WrongChain, "", "%w", err)
 		}
 	}
-	chains, refusal := t.chains(cs.PeerCertificates, want.Server)
+	chains, refusal := t.chains(cs, want.Server)
 	if refusal != nil {
 		return Identity{}, refusal
 	}
@@ -199,7 +199,8 @@ func side(server bool) string {
 }
 
 // chains verifies signatures, times and usages.
-func (t *Trust) chains(certs []*x509.Certificate, server bool) ([][]*x509.Certificate, *Refusal) {
+func (t *Trust) chains(cs tls.ConnectionState, server bool) ([][]*x509.Certificate, *Refusal) {
+	certs := cs.PeerCertificates
 	usage := x509.ExtKeyUsageClientAuth
 	if server {
 		usage = x509.ExtKeyUsageServerAuth
@@ -228,8 +229,8 @@ func (t *Trust) chains(certs []*x509.Certificate, server bool) ([][]*x509.Certif
 	if now.Before(cert.NotBefore) {
 		reason = NotYet
 	}
-	return nil, refuse(reason, who, "valid from %s to %s, and the clock of this machine says %s",
-		clock(cert.NotBefore), clock(cert.NotAfter), clock(now))
+	return nil, refuse(reason, who, "valid from %s to %s, and the clock of this machine says %s%s",
+		clock(cert.NotBefore), clock(cert.NotAfter), clock(now), otherClock(cs.OCSPResponse))
 }
 
 // identify returns the identity of a verified leaf. Every chain has to allow it:

@@ -277,7 +277,7 @@ func TestReasonsAreShort(t *testing.T) {
 	defer far.Close()
 	want := secure.Want{Purpose: secure.Data}
 	stranger := g.keeper.Trust().Client(want)
-	stranger.Certificates = []tls.Certificate{{Certificate: [][]byte{der, root}, PrivateKey: end}}
+	stranger.GetClientCertificate, stranger.Certificates = nil, []tls.Certificate{{Certificate: [][]byte{der, root}, PrivateKey: end}}
 	stranger.VerifyConnection = nil
 	go func() {
 		_ = tls.Client(far, stranger).Handshake()

@@ -87,7 +87,7 @@ func TestExpiry(t *testing.T) {
 	_ = a.Close()
 }
 
-// A clock that is wrong is named in the refusal, in both directions, and nothing hangs.
+// Where a clock is wrong, the refusal names both, in both directions, and nothing hangs.
 func TestSkewedClock(t *testing.T) {
 	r, right, wrong := newRun(t), &watch{}, &watch{}
 	one, two := r.by(right, "gpu-1"), r.by(wrong, "gpu-2")
@@ -98,13 +98,13 @@ func TestSkewedClock(t *testing.T) {
 		wrong.set(c.by)
 		_, _, dialled, taken := r.connect(one, two)
 		require.ErrorIs(t, taken, c.reason)
-		require.ErrorContains(t, taken, "the clock of this machine says "+stamp(wrong.now()))
+		require.ErrorContains(t, taken, "the clock of this machine says "+stamp(wrong.now())+", and that of the other end "+stamp(right.now()))
 		if dialled != nil { // the refusal may come behind the handshake
 			require.ErrorContains(t, dialled, "its log says why")
 		}
 		_, _, dialled, _ = r.connect(two, one)
 		require.ErrorIs(t, dialled, c.reason)
-		require.ErrorContains(t, dialled, "the clock of this machine says "+stamp(wrong.now()))
+		require.ErrorContains(t, dialled, "the clock of this machine says "+stamp(wrong.now())+", and that of the other end "+stamp(right.now()))
 	}
 }
 

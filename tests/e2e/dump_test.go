@@ -104,7 +104,7 @@ func TestDumpShowsCollectivesAndMessages(t *testing.T) {
 	require.NoError(t, err)
 	got, err := first.ReceiveAsync(ctx, core.Message{Peer: 2, Tag: 9, Data: make([]byte, 5)})
 	require.NoError(t, err)
-	from := root.Attributes().UUID.String()[:8]
+	from := called(first.State(), root.Attributes().UUID)
 	var st core.State
 	require.Eventually(t, func() bool {
 		st = first.State()
@@ -219,11 +219,20 @@ func TestWatchdogNamesWhatIsStuck(t *testing.T) {
 		_, err := h.Wait(ctx)
 		require.NoError(t, err)
 	}
-	first, second := comms[0].Attributes().UUID.Short(), comms[1].Attributes().UUID.Short()
+	st := comms[0].State()
+	first, second := called(st, comms[0].Attributes().UUID), called(st, comms[1].Attributes().UUID)
 	require.Contains(t, told[0], "sender to "+second+": ") // S4-33
 	require.Contains(t, told[0], "being written")
 	require.Contains(t, told[1], "previous peer "+first+": no frame of step 0 has come")
 	for i := range logs {
 		written(t, "an operation does not move", &logs[i])
 	}
+}
+
+// called returns what texts call a member.
+func called(st core.State, peer core.UUID) string {
+	if i := slices.Index(st.Attributes.Ring, peer); i >= 0 && st.Names != nil && st.Names[i] != "" {
+		return st.Names[i] + "/" + peer.Short()
+	}
+	return peer.Short()
 }
