@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/secure"
@@ -15,7 +16,8 @@ type own struct {
 	path string      // "": it is not read again
 	is   secure.Role // that it has to allow; 0: any
 
-	read os.FileInfo // of the file when its credential was taken; nil: not yet. Guarded by list.mu
+	mu   sync.Mutex  // held while the file is read, which may take as long as its disk does: nobody else waits for it
+	read os.FileInfo // of the file when its credential was taken; nil: not yet
 }
 
 // stale reports whether the file is not the one that was read.
@@ -30,8 +32,8 @@ func (g *Guard) rotate() (*secure.Credential, error) {
 	if g.own.path == "" {
 		return nil, nil
 	}
-	g.list.mu.Lock()
-	defer g.list.mu.Unlock()
+	g.own.mu.Lock()
+	defer g.own.mu.Unlock()
 	info, err := os.Stat(g.own.path) // in front of the reading: what comes later is seen the next time
 	if err == nil && !g.own.stale(info) {
 		return nil, nil
@@ -40,8 +42,9 @@ func (g *Guard) rotate() (*secure.Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	before := g.list.opt.Credential
-	if same(before, c) {
+	g.list.mu.Lock()
+	defer g.list.mu.Unlock()
+	if same(g.list.opt.Credential, c) {
 		g.own.read = info
 		return nil, nil
 	}
