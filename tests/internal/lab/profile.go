@@ -22,7 +22,7 @@ var profiles embed.FS
 //	host 0 up 20 down 100 queue 1000ms              access of a host, Mbit/s; * for all
 //	pair 0 1 delay 15ms jitter 1ms loss 0.01 burst 3 rate 50 queue 20ms reorder
 //	flow limit 10                                   of each TCP flow, Mbit/s
-//	site 0 1 2 inside 1000 1ms                      rate and delay among these hosts
+//	site 0 1 2 inside 1000 1ms out 100              rate and delay among these hosts; one way out and in for all
 //
 // Delays are one way, loss is in percent, pairs are directed unless written
 // "between A B"; * stands for all hosts. Later lines overrule earlier ones.
@@ -30,6 +30,7 @@ type Profile struct {
 	Name  string
 	About string // the comment at the head
 	Hosts []netem.Host
+	Sites []netem.Site
 	Paths [][]netem.Path
 	Flow  netem.Queue
 }
@@ -204,8 +205,8 @@ func path(t *netem.Path, rest []string) error {
 
 func (p *Profile) site(rest []string) error {
 	i := slices.Index(rest, "inside")
-	if i < 1 || len(rest) != i+3 {
-		return fmt.Errorf("want: site HOST ... inside MBIT TIME")
+	if i < 1 || len(rest) != i+3 && len(rest) != i+5 || len(rest) == i+5 && rest[i+3] != "out" {
+		return fmt.Errorf("want: site HOST ... inside MBIT TIME out MBIT")
 	}
 	for _, a := range rest[:i] {
 		for _, b := range rest[:i] {
@@ -216,7 +217,28 @@ func (p *Profile) site(rest []string) error {
 			}
 		}
 	}
-	return nil
+	if len(rest) == i+3 {
+		return nil
+	}
+	s := netem.Site{}
+	for _, word := range rest[:i] {
+		hosts, err := p.which(word)
+		if err != nil {
+			return err
+		}
+		s.Hosts = append(s.Hosts, hosts...)
+	}
+	for _, other := range p.Sites {
+		for _, h := range other.Hosts {
+			if slices.Contains(s.Hosts, h) {
+				return fmt.Errorf("host %d is at another site", h)
+			}
+		}
+	}
+	err := rate(&s.Out.Rate, rest[i+4])
+	s.In = s.Out
+	p.Sites = append(p.Sites, s)
+	return err
 }
 
 // fields sets what pairs of words name, and flags.
@@ -265,7 +287,7 @@ func duration(to *time.Duration, v string) error {
 // Config returns what the emulator needs.
 func (p *Profile) Config(seed uint64) netem.Config {
 	return netem.Config{
-		Hosts: slices.Clone(p.Hosts), Flow: p.Flow, Overhead: overhead, Seed: seed,
+		Hosts: slices.Clone(p.Hosts), Sites: p.Sites, Flow: p.Flow, Overhead: overhead, Seed: seed,
 		Path: func(from, to int) netem.Path { return p.Paths[from][to] },
 	}
 }

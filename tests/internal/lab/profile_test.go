@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/tests/internal/lab/netem"
 )
 
 func TestParse(t *testing.T) {
@@ -16,7 +18,7 @@ func TestParse(t *testing.T) {
 		pair * * delay 15ms loss 0.5
 		between 0 1 delay 5ms jitter 1ms burst 3 reorder
 		pair 2 0 rate 10 queue 20ms down
-		site 1 2 inside 1000 500us
+		site 1 2 inside 1000 500us out 50
 		flow limit 10`))
 	require.NoError(t, err)
 	require.Len(t, p.Hosts, 4)
@@ -33,6 +35,7 @@ func TestParse(t *testing.T) {
 	require.False(t, p.Paths[0][2].Down)
 	require.Equal(t, 500*time.Microsecond, p.Paths[2][1].Delay)
 	require.Equal(t, 10e6, p.Flow.Rate)
+	require.Equal(t, []netem.Site{{Hosts: []int{1, 2}, Out: netem.Queue{Rate: 50e6}, In: netem.Queue{Rate: 50e6}}}, p.Config(1).Sites)
 	require.Zero(t, p.Paths[1][1])
 }
 
@@ -49,8 +52,9 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"hosts 2\npair 0 1 speed 5":  "\"speed\" is not known here",
 		"hosts 2\npair 0 1 delay":    "has no value",
 		"hosts 2\nsite 0 1 inside 5": "want: site",
-		"hosts 2\nflow 10":           "want: flow limit",
-		"hosts 2\nrouter 5":          "not a statement",
+		"hosts 3\nsite 0 1 inside 9 1ms out 5\nsite 1 2 inside 9 1ms out 5": "line 3: host 1 is at another site",
+		"hosts 2\nflow 10":  "want: flow limit",
+		"hosts 2\nrouter 5": "not a statement",
 	} {
 		_, err := Parse("x", strings.NewReader(text))
 		require.ErrorContains(t, err, want, "%q", text)

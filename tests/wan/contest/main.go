@@ -2,8 +2,8 @@
 // tests/internal/lab, with the defaults of gopccl, in plaintext and in TLS, beside PCCL 1.0.0, PyTorch's
 // Gloo and plain TCP that sends as many bytes over one or more connections. All take
 // turns in one run; the table says for each how long an operation took (median,
-// without the first), what part of the ideal that is (the bytes at the rate of the
-// slowest uplink), and what share of the packets the machine delivered late. Linux,
+// without the first), what part of the ideal that is (the least that any schedule needs
+// at the rates of the network, without delays), and what share of the packets the machine delivered late. Linux,
 // root. PCCL needs tools/ci/original.sh to have run; PyTorch is installed in a cache
 // directory if it is nowhere.
 //
@@ -388,17 +388,18 @@ func (c *contestant) entry(p *lab.Profile, world int, t task) entry {
 		Dropped: c.stats.Dropped / n, Lost: c.stats.Lost / n, Late: c.stats.Share(),
 		steps: c.steps,
 	}
-	if rate := slowest(p, world); rate > 0 {
+	switch rate := slowest(p, world); {
+	case t.Pattern == "":
+		e.Ideal = ideal(p, world, t.Bytes) / e.Seconds
+	case rate > 0:
 		e.Ideal = t.carried(world) * 8 / rate / e.Seconds
 	}
 	return e
 }
 
-// carried returns the most bytes that a member of so many has to send or to receive.
+// carried returns the most bytes that a member of so many has to send or to receive in a
+// collective other than all-reduce.
 func (t task) carried(world int) (most float64) {
-	if t.Pattern == "" {
-		return 2 * float64(world-1) / float64(world) * float64(t.Bytes)
-	}
 	kind, err := moves.KindOf(t.Pattern)
 	if err != nil {
 		return 0

@@ -3,14 +3,16 @@
 // and chance is a function of the seed, the pair of hosts and the number of the
 // packet in this pair, so that what one pair loses does not depend on the others.
 //
-// A packet passes the uplink of its host, the limit of its flow, the path of the
-// pair (loss, then rate) and the downlink of the other host, each a queue, and is
-// then delayed. Without Path.Reorder a pair keeps its order.
+// A packet passes the uplink of its host, the limit of its flow, the way out of its
+// site, the path of the pair (loss, then rate), the way into the other site and the
+// downlink of the other host, each a queue, and is then delayed. What stays inside of a
+// site passes neither of its ways. Without Path.Reorder a pair keeps its order.
 package netem
 
 import (
 	"container/heap"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -37,9 +39,16 @@ type Path struct {
 // Host is the access of a host to the network.
 type Host struct{ Up, Down Queue }
 
+// Site is what hosts at one place have in common: one way out, and one in.
+type Site struct {
+	Hosts   []int
+	Out, In Queue
+}
+
 // Config of a network.
 type Config struct {
 	Hosts []Host
+	Sites []Site // no host is in two of them; a host in none has all to itself
 	Path  func(from, to int) Path
 	Flow  Queue // of every flow by itself
 	// Overhead is what a packet takes on the wire beside its own bytes.
@@ -64,7 +73,9 @@ type stage uint8
 
 const (
 	atFlow stage = iota
+	atOut
 	atPath
+	atIn
 	atDown
 	atDelay
 	delivered
@@ -122,6 +133,8 @@ type pair struct {
 type Net struct {
 	cfg      Config
 	up, down []link
+	site     []int // of each host; -1: none
+	out, in  []link
 	pairs    []pair // from * hosts + to
 	flows    map[uint64]*link
 	queue    events
@@ -132,6 +145,10 @@ type Net struct {
 // New returns a network without packets.
 func New(cfg Config) *Net {
 	n := &Net{cfg: cfg, up: make([]link, len(cfg.Hosts)), down: make([]link, len(cfg.Hosts)), flows: map[uint64]*link{}}
+	n.out, n.in, n.site = make([]link, len(cfg.Sites)), make([]link, len(cfg.Sites)), make([]int, len(cfg.Hosts))
+	for i := range n.site {
+		n.site[i] = slices.IndexFunc(cfg.Sites, func(s Site) bool { return slices.Contains(s.Hosts, i) })
+	}
 	n.pairs = make([]pair, len(cfg.Hosts)*len(cfg.Hosts))
 	for from := range cfg.Hosts {
 		for to := range cfg.Hosts {
@@ -201,6 +218,14 @@ func (n *Net) advance(e event) {
 	case atFlow:
 		if n.cfg.Flow.Rate > 0 {
 			at, ok = n.flow(p.Flow).pass(n.cfg.Flow, e.at, bytes)
+		}
+	case atOut:
+		if s := n.site[p.From]; s >= 0 && s != n.site[p.To] {
+			at, ok = n.out[s].pass(n.cfg.Sites[s].Out, e.at, bytes)
+		}
+	case atIn:
+		if s := n.site[p.To]; s >= 0 && s != n.site[p.From] {
+			at, ok = n.in[s].pass(n.cfg.Sites[s].In, e.at, bytes)
 		}
 	case atPath:
 		p.number = path.number

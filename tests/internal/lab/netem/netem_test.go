@@ -59,6 +59,33 @@ func TestQueues(t *testing.T) {
 	}
 }
 
+// Hosts of a site share its way out and its way in, and what stays inside passes
+// neither.
+func TestSitesHaveOneWayOutAndOneIn(t *testing.T) {
+	q := Queue{Rate: 8 * mbit, Buffer: time.Second} // 1000 bytes a millisecond
+	for name, site := range map[string]Site{"out": {Hosts: []int{0, 1}, Out: q}, "in": {Hosts: []int{2, 3}, In: q}} {
+		t.Run(name, func(t *testing.T) {
+			n := New(Config{Hosts: make([]Host, 4), Sites: []Site{site}})
+			for i := range 20 {
+				n.Send(0, &Packet{From: i % 2, To: 2 + i/2%2, Bytes: 1000})
+			}
+			_, at := drain(n)
+			require.Len(t, at, 20)
+			require.Equal(t, 20*ms, at[19], "all of them pass one queue")
+			for i := range 20 {
+				n.Send(time.Second, &Packet{From: i % 2 * 2, To: i%2*2 + 1, Bytes: 1000})
+				n.Send(time.Second, &Packet{From: i%2*2 + 1, To: (i%2*2 + 2) % 4, Bytes: 0})
+			}
+			got, at := drain(n)
+			for i, p := range got {
+				if p.Bytes > 0 {
+					require.Equal(t, time.Second, at[i], "inside")
+				}
+			}
+		})
+	}
+}
+
 // Two senders share the downlink in the order in which their packets reach it,
 // not in that in which they were sent.
 func TestTheDownlinkIsSharedInOrderOfArrival(t *testing.T) {
