@@ -81,6 +81,9 @@ func compete() error {
 	original := flag.String("pccl", "", "connections of PCCL 1.0.0, comma separated; none: it takes no part")
 	torch := flag.Bool("gloo", false, "PyTorch's Gloo takes part")
 	tls := flag.Bool("tls", false, "gopccl in TLS takes part, too")
+	connections := flag.String("connections", "", "gopccl takes part with so many connections to each neighbour, too, comma separated")
+	flow := flag.Float64("flow", 0, "no TCP flow gets more, in Mbit/s; 0: as the profile says")
+	written := flag.String("json", "", "write an object for each row that counts to `FILE`, a line each")
 	congestion := flag.String("congestion", "cubic", "congestion control of all hosts")
 	seed := flag.Uint64("seed", 1, "of the losses")
 	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, .json and .svg")
@@ -97,18 +100,24 @@ func compete() error {
 		patterns: patterns,
 		blackout: *blackout, steps: *steps,
 		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
-		plain: strings.Split(*plain, ","), original: numbers(*original), gloo: *torch, secure: *tls,
+		plain: strings.Split(*plain, ","), original: numbers(*original), connections: numbers(*connections), flow: *flow, gloo: *torch, secure: *tls,
 	}
 	if *write != "" {
 		return g.tour(*write, *only)
 	}
 	fmt.Println("| profile | operation | contestant | seconds | of the ideal | packets dropped, lost an operation | late |\n|---|---|---|---|---|---|---|")
+	var all outcomes
 	for _, name := range strings.Split(*names, ",") {
-		if _, err := g.visit(name); err != nil {
+		found, err := g.visit(name)
+		if err != nil {
 			return err
 		}
+		all = append(all, found...)
 	}
-	return nil
+	if *written == "" {
+		return nil
+	}
+	return os.WriteFile(*written, all.lines(), 0o644)
 }
 
 // tour plays the series, and writes after every match: a run may be cut off.
@@ -148,6 +157,9 @@ func (g game) visit(profile string) ([]outcome, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g.flow > 0 {
+		p.Flow.Rate = g.flow * 1e6
+	}
 	found, err := g.play(p)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", profile, err)
@@ -166,19 +178,21 @@ func numbers(text string) (ns []int) {
 
 // game says who takes part, and in what.
 type game struct {
-	seed       uint64
-	congestion string
-	sizes      []int
-	rounds     int
-	patterns   []string // empty: an all-reduce; nil: all-reduces
-	chosen     []task   // instead of sizes and patterns
-	plain      []string // connections, with a p behind if they are paced
-	original   []int
-	gloo       bool
-	blackout   time.Duration
-	secure     bool                         // gopccl in TLS takes part, too
-	enough     func(all []*contestant) bool // ends a match early; nil: nothing does
-	steps      bool                         // each operation is printed, with its plan
+	seed        uint64
+	congestion  string
+	sizes       []int
+	rounds      int
+	patterns    []string // empty: an all-reduce; nil: all-reduces
+	chosen      []task   // instead of sizes and patterns
+	plain       []string // connections, with a p behind if they are paced
+	original    []int
+	connections []int   // of gopccl to each neighbour, beside its default
+	flow        float64 // Mbit/s of each TCP flow; 0: as the profile says
+	gloo        bool
+	blackout    time.Duration
+	secure      bool                         // gopccl in TLS takes part, too
+	enough      func(all []*contestant) bool // ends a match early; nil: nothing does
+	steps       bool                         // each operation is printed, with its plan
 }
 
 // play builds a network, lets all begin, and then takes turns. The last host is
@@ -290,13 +304,20 @@ func (g game) enter(l *lab.Lab, p *lab.Profile) (all []*contestant, err error) {
 		all = append(all, &contestant{name: name, side: s})
 		return nil
 	}
-	ours, err := newOurs(l, false, g.blackout > 0)
+	const port = 48148
+	ours, err := newOurs(l, port, 0, false, g.blackout > 0)
 	if err := add(nameOurs, ours, err); err != nil {
 		return all, err
 	}
 	if g.secure {
-		ours, err := newOurs(l, true, g.blackout > 0)
+		ours, err := newOurs(l, port+1, 0, true, g.blackout > 0)
 		if err := add(nameTLS, ours, err); err != nil {
+			return all, err
+		}
+	}
+	for k, n := range g.connections {
+		ours, err := newOurs(l, port+2+k, n, false, g.blackout > 0)
+		if err := add(fmt.Sprintf("%s with %d", nameOurs, n), ours, err); err != nil {
 			return all, err
 		}
 	}

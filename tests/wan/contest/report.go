@@ -172,6 +172,28 @@ func (list outcomes) write(base string) error {
 	return err
 }
 
+// lines returns the entries that count, an object in each line, with their time by that
+// of gopccl with its defaults. A match in which that does not count has none.
+func (list outcomes) lines() (text []byte) {
+	for _, o := range list {
+		i := slices.IndexFunc(o.Entries, func(e entry) bool { return e.Name == nameOurs && e.counts() })
+		for _, e := range o.Entries {
+			if i < 0 || !e.counts() {
+				continue
+			}
+			b, err := json.Marshal(struct {
+				match
+				entry
+				Ratio float64 `json:"ratio"`
+			}{o.match, e, e.Seconds / o.Entries[i].Seconds})
+			if err == nil {
+				text = append(append(text, b...), '\n')
+			}
+		}
+	}
+	return text
+}
+
 const preface = `# The open internet
 
 All-reduces of float32 over emulated wide-area networks (` + "`tests/internal/lab`" + `: real TCP between network namespaces; rates, delays, queues and losses by profile and seed). ` + "`make wan`" + ` (Linux, root) plays all matches and writes this page. Contestants take turns in one network. gopccl runs with its defaults, and once more with a credential for each process, in TLS. PCCL 1.0.0 runs with as many connections as the row says, Gloo is PyTorch's; its transport in TLS is not in PyTorch's wheels (2.15.0 is built without ` + "`USE_GLOO_WITH_OPENSSL`" + `), so it has no row. Plain TCP is not a collective: every host sends the next one as many bytes as a ring all-reduce does, over so many connections, without waiting and without reducing; "paced" is at 0.90 of the slowest uplink. The other collectives, which PCCL does not have, are played beside Gloo; bytes are those of the buffer with the blocks of all, or of the one buffer. A time is that of the last member to finish.

@@ -105,8 +105,19 @@ func TestSeries(t *testing.T) {
 // The most that a member has to send or to receive.
 func TestCarried(t *testing.T) {
 	for pattern, want := range map[string]float64{
-		"": 6, "all-gather": 3, "reduce-scatter": 3, "broadcast": 4, "reduce": 4, "gather": 3, "scatter": 3, "all-to-all": 3, "barrier": 0,
+		"all-gather": 3, "reduce-scatter": 3, "broadcast": 4, "reduce": 4, "gather": 3, "scatter": 3, "all-to-all": 3, "barrier": 0,
 	} {
 		require.Equal(t, want, task{4, pattern}.carried(4), pattern)
 	}
+}
+
+// What other programs read has the rows that count, and their times by ours.
+func TestLines(t *testing.T) {
+	m := match{Profile: "regional", Congestion: "cubic", Bytes: 1 << 20}
+	list := outcomes{{m, []entry{{Name: nameOurs, Seconds: 2}, {Name: nameGloo, Seconds: 3}, {Name: namePCCL + ", 1", Seconds: 4, Late: 0.5}}}}
+	require.Equal(t, `{"profile":"regional","congestion":"cubic","bytes":1048576,"name":"gopccl","seconds":2,"dropped":0,"lost":0,"late":0,"ratio":1}
+{"profile":"regional","congestion":"cubic","bytes":1048576,"name":"Gloo","seconds":3,"dropped":0,"lost":0,"late":0,"ratio":1.5}
+`, string(list.lines()))
+	list[0].Entries[0].Late = 0.5
+	require.Empty(t, list.lines())
 }

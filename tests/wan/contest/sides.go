@@ -80,12 +80,10 @@ func at(l *lab.Lab, host, port int) string {
 	return net.JoinHostPort(l.Hosts[host].Addr.String(), strconv.Itoa(port))
 }
 
-// newOurs is gopccl. In TLS each process has a credential of its own.
-func newOurs(l *lab.Lab, secure, repeat bool) (_ side, err error) {
-	world, port := len(l.Hosts)-1, 48148
-	if secure {
-		port++
-	}
+// newOurs is gopccl, with so many connections to each neighbour, or with its default (0).
+// In TLS each process has a credential of its own.
+func newOurs(l *lab.Lab, port, connections int, secure, repeat bool) (_ side, err error) {
+	world := len(l.Hosts) - 1
 	s := &own{}
 	if s.master, err = begin(l, world, order{Role: "master", Listen: at(l, world, port), Secure: secure}); err != nil {
 		return s, err
@@ -94,7 +92,7 @@ func newOurs(l *lab.Lab, secure, repeat bool) (_ side, err error) {
 		return s, err
 	}
 	return s, s.begin(l, func(int) order {
-		return order{Role: "gopccl", Master: at(l, world, port), World: world, Secure: secure, Repeat: repeat}
+		return order{Role: "gopccl", Master: at(l, world, port), World: world, Connections: connections, Secure: secure, Repeat: repeat}
 	})
 }
 
@@ -126,6 +124,16 @@ func (s *own) begin(l *lab.Lab, what func(i int) order) error {
 func (s *own) operate(t task) (slowest time.Duration, err error) {
 	for _, p := range s.procs {
 		if err := json.NewEncoder(p.in).Encode(t); err != nil {
+			return 0, err
+		}
+	}
+	for _, p := range s.procs {
+		if _, err := p.hear(); err != nil {
+			return 0, err
+		}
+	}
+	for _, p := range s.procs {
+		if _, err := fmt.Fprintln(p.in, "0"); err != nil {
 			return 0, err
 		}
 	}

@@ -27,7 +27,7 @@ type order struct {
 	Master      string
 	Next        string // whom a plain peer sends to
 	World       int
-	Connections int
+	Connections int    // of gopccl to each neighbour; 0: its default
 	Pace        uint64 // of each connection, bytes/s; 0: none
 	Secure      bool   // gopccl in TLS
 	Repeat      bool   // operations that fail are repeated, instead of ending the process
@@ -50,12 +50,17 @@ type report struct {
 	Plan, Why string
 }
 
-// work does what is ordered until the input ends.
+// job is an operation that is about to begin, and what compares its result.
+type job struct{ op, check func() error }
+
+// work does what is ordered until the input ends: a task has it get ready, and the value
+// after its answer has it begin, so that all processes begin together however long each
+// of them fills its buffers.
 func work(o order) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	say := func(r report) { _ = json.NewEncoder(os.Stdout).Encode(r) }
-	var once func(task) (time.Duration, error)
+	var prepare func(task) (job, error)
 	info := core.ReduceInfo{}
 	switch o.Role {
 	case "master":
@@ -74,14 +79,15 @@ func work(o order) error {
 		}
 		defer c.Close()
 		buffers := member{Communicator: c, world: o.World}
-		once = func(t task) (took time.Duration, err error) {
+		prepare = func(t task) (job, error) {
 			if t.Pattern != "" {
 				return buffers.collect(ctx, t)
 			}
-			return timed(func() error {
-				info, err = allReduce(ctx, c, o, t.Bytes)
+			v := values(t.Bytes)
+			return job{func() (err error) {
+				info, err = allReduce(ctx, c, o, v)
 				return err
-			})
+			}, func() error { return right(v, o.World) }}, nil
 		}
 	case "plain":
 		p, err := newPlain(o)
@@ -89,7 +95,7 @@ func work(o order) error {
 			return err
 		}
 		defer p.close()
-		once = func(t task) (time.Duration, error) { return timed(func() error { return p.pass(t.Bytes) }) }
+		prepare = func(t task) (job, error) { return job{p.pass(t.Bytes), func() error { return nil }}, nil }
 	}
 	say(report{Ready: true})
 	for in := json.NewDecoder(os.Stdin); ; {
@@ -99,21 +105,27 @@ func work(o order) error {
 		} else if err != nil {
 			return err
 		}
-		r := report{}
-		took, err := once(t)
+		j, err := prepare(t)
+		if err != nil {
+			return err
+		}
+		say(report{Ready: true})
+		if err := in.Decode(new(any)); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		r, began := report{}, time.Now()
+		err = j.op()
+		r.Took, r.Retries, r.Plan, r.Why = time.Since(began), info.Retries, info.Plan, info.Why
+		if err == nil {
+			err = j.check()
+		}
 		if err != nil {
 			r.Err = err.Error()
 		}
-		r.Took, r.Retries, r.Plan, r.Why = took, info.Retries, info.Plan, info.Why
 		say(r)
 	}
-}
-
-// timed returns how long f took.
-func timed(f func() error) (time.Duration, error) {
-	began := time.Now()
-	err := f()
-	return time.Since(began), err
 }
 
 // member does collectives besides all-reduce, with the same buffers as long as the task
@@ -125,31 +137,27 @@ type member struct {
 	*moves.Buffers
 }
 
-func (m *member) collect(ctx context.Context, t task) (time.Duration, error) {
+func (m *member) collect(ctx context.Context, t task) (job, error) {
 	if t != m.last {
 		b, err := moves.New(t.Pattern, m.world, m.Attributes().Index, t.Bytes)
 		if err != nil {
-			return 0, err
+			return job{}, err
 		}
 		m.Buffers, m.last = b, t
 	}
 	clear(m.Dst)
-	took, err := timed(func() (err error) {
+	return job{func() (err error) {
 		if m.Kind == plan.Barrier {
 			return m.Barrier(ctx)
 		}
 		_, err = m.Collect(ctx, m.Call())
 		return err
-	})
-	if err != nil {
-		return took, err
-	}
-	return took, m.Check()
+	}, m.Check}, nil
 }
 
 // join connects with the defaults and returns when all peers are there.
 func join(ctx context.Context, o order) (*core.Communicator, error) {
-	opt := core.Options{Master: o.Master}
+	opt := core.Options{Master: o.Master, PoolSize: o.Connections}
 	issued.Peer(&opt.Security)
 	c, err := core.Connect(ctx, opt)
 	if err != nil {
@@ -158,25 +166,31 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 	return c, c.WaitForPeers(ctx, o.World)
 }
 
-func allReduce(ctx context.Context, c *core.Communicator, o order, bytes int) (info core.ReduceInfo, err error) {
+// values returns what each member contributes.
+func values(bytes int) []float32 {
 	v := make([]float32, max(1, bytes/4))
 	for i := range v {
 		v[i] = float32(i % 1000)
 	}
-	if r := core.ReduceOf(v, v, core.Sum); o.Repeat {
-		info, err = c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
-	} else {
-		info, err = c.AllReduce(ctx, r)
-	}
-	if err != nil {
-		return info, err
-	}
+	return v
+}
+
+// right compares the sum of what all members contributed.
+func right(v []float32, world int) error {
 	for i := range v {
-		if v[i] != float32(o.World*(i%1000)) {
-			return info, fmt.Errorf("element %d is %v", i, v[i])
+		if v[i] != float32(world*(i%1000)) {
+			return fmt.Errorf("element %d is %v", i, v[i])
 		}
 	}
-	return info, nil
+	return nil
+}
+
+func allReduce(ctx context.Context, c *core.Communicator, o order, v []float32) (core.ReduceInfo, error) {
+	r := core.ReduceOf(v, v, core.Sum)
+	if o.Repeat {
+		return c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
+	}
+	return c.AllReduce(ctx, r)
 }
 
 // plain is a peer of a ring without dependencies and without reduction: every
@@ -232,29 +246,32 @@ func dial(addr string) (net.Conn, error) {
 	}
 }
 
-// pass sends and receives the bytes of a ring all-reduce, a part on each connection.
-func (p *plain) pass(bytes int) error {
-	part := 2 * (p.world - 1) * bytes / p.world / len(p.out)
-	errs := make(chan error, 2*len(p.out))
-	var wg sync.WaitGroup
-	for i := range p.out {
-		wg.Go(func() {
-			_, err := p.out[i].Write(make([]byte, part))
-			errs <- err
-		})
-		wg.Go(func() {
-			_, err := io.CopyN(io.Discard, p.in[i], int64(part))
-			errs <- err
-		})
-	}
-	wg.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			return err
+// pass returns what sends and receives the bytes of a ring all-reduce, a part on each
+// connection.
+func (p *plain) pass(bytes int) func() error {
+	part := make([]byte, 2*(p.world-1)*bytes/p.world/len(p.out))
+	return func() error {
+		errs := make(chan error, 2*len(p.out))
+		var wg sync.WaitGroup
+		for i := range p.out {
+			wg.Go(func() {
+				_, err := p.out[i].Write(part)
+				errs <- err
+			})
+			wg.Go(func() {
+				_, err := io.CopyN(io.Discard, p.in[i], int64(len(part)))
+				errs <- err
+			})
 		}
+		wg.Wait()
+		close(errs)
+		for err := range errs {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return nil
 }
 
 func (p *plain) close() {
