@@ -23,6 +23,8 @@ const (
 	nameGloo  = "gloo"
 	nameFloor = "floor"
 	nameTLS   = "tls" // gopccl with credentials
+	// A Gloo context does one all-reduce at a time: this has one for each.
+	nameGroups = "gloo-groups"
 )
 
 var rivalNames = []string{nameRival, "rival 2", "rival 3", "rival 4", "rival 5", "rival 6"}
@@ -90,13 +92,19 @@ func contestants(ctx context.Context, o options) ([]contestant, error) {
 				return nil, fmt.Errorf("set up PyTorch (leave it out with -contestants): %w", err)
 			}
 			all = append(all, contestant{nameGloo, plain, start})
+		case nameGroups:
+			start, err := glooContestant(ctx, "groups")
+			if err != nil {
+				return nil, fmt.Errorf("set up PyTorch (leave it out with -contestants): %w", err)
+			}
+			all = append(all, contestant{nameGroups, func(j job) bool { return plain(j) && j.Concurrent > 1 }, start})
 		case nameTLS:
 			all = append(all, contestant{nameTLS, anything, ours(issued.Command(self))})
 		case nameFloor:
 			// The floor is a number of bytes: one operation of all of them.
 			all = append(all, contestant{nameFloor, plain, floorOf([]string{self})})
 		default:
-			return nil, fmt.Errorf("-contestants %q: want some of %s, %s, %s and %s", o.contestants, namePCCL, nameGloo, nameTLS, nameFloor)
+			return nil, fmt.Errorf("-contestants %q: want some of %s, %s, %s, %s and %s", o.contestants, namePCCL, nameGloo, nameGroups, nameTLS, nameFloor)
 		}
 	}
 	return all, nil

@@ -9,7 +9,8 @@ import (
 	"github.com/gopccl/gopccl/tests/internal/gloo"
 )
 
-func glooContestant(ctx context.Context) (func(context.Context, int) (session, error), error) {
+// glooContestant runs Gloo, with words for its program behind the usual arguments.
+func glooContestant(ctx context.Context, words ...string) (func(context.Context, int) (session, error), error) {
 	python, err := gloo.Python(ctx)
 	if err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func glooContestant(ctx context.Context) (func(context.Context, int) (session, e
 			return nil, err
 		}
 		for rank := range world {
-			w, err := startWorker(ctx, []string{"env", "GLOO_SOCKET_IFNAME=" + loopback(), python, program}, strconv.Itoa(rank), strconv.Itoa(world), "file://"+filepath.Join(dir, "store"))
+			w, err := startWorker(ctx, []string{"env", "GLOO_SOCKET_IFNAME=" + loopback(), python, program}, append([]string{strconv.Itoa(rank), strconv.Itoa(world), "file://" + filepath.Join(dir, "store")}, words...)...)
 			if err != nil {
 				s.close()
 				return nil, err

@@ -54,7 +54,7 @@ func main() {
 	flag.StringVar(&o.patterns, "pattern", "", "collectives, comma separated, or all (default: all without -bytes, all-reduce with it)")
 	flag.StringVar(&o.quantize, "quantize", "none", "none, minmax or zeropoint, comma separated; with -bytes")
 	flag.StringVar(&o.concurrent, "concurrent", "1", "operations in flight, comma separated; with -bytes")
-	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with, of pccl, gloo, floor and tls (gopccl with credentials)")
+	flag.StringVar(&o.contestants, "contestants", "pccl,gloo,floor", "whom to compare with, of pccl, gloo, gloo-groups (a process group for each operation in flight), floor and tls (gopccl with credentials)")
 	flag.StringVar(&o.rival, "rival", "", "commands (`ENV=VALUE.. PROGRAM`, separated by ;) that run other builds of this program, measured as well; in TLS with "+issued.Env+"=require")
 	flag.BoolVar(&o.full, "full", false, "measure everything, for about an hour")
 	flag.BoolVar(&o.hash, "hash", true, "measure the hash of shared state, too")

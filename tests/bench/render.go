@@ -83,10 +83,10 @@ func (t target) met(v float64) bool {
 
 var titles = map[string]string{
 	nameOurs: "gopccl", nameRival: "rival", "rival 2": "rival 2", "rival 3": "rival 3", "rival 4": "rival 4",
-	"rival 5": "rival 5", "rival 6": "rival 6", namePCCL: "PCCL 1.0.0", nameGloo: "Gloo (PyTorch)", nameFloor: "bare TCP", nameTLS: "gopccl in TLS",
+	"rival 5": "rival 5", "rival 6": "rival 6", namePCCL: "PCCL 1.0.0", nameGloo: "Gloo (PyTorch)", nameGroups: "Gloo, a group each", nameFloor: "bare TCP", nameTLS: "gopccl in TLS",
 }
 
-var displayOrder = append(append([]string{nameOurs, nameTLS}, rivalNames...), namePCCL, nameGloo, nameFloor)
+var displayOrder = append(append([]string{nameOurs, nameTLS}, rivalNames...), namePCCL, nameGloo, nameGroups, nameFloor)
 
 // present are the contestants of r, ours first.
 func (r results) present() (names []string) {

@@ -1,4 +1,5 @@
 # One rank of PyTorch's Gloo: gloo.py RANK WORLD INIT_METHOD. Orders come in and answers go out as lines of JSON.
+# With "groups" behind them, each of several all-reduces at a time has a process group, and so a Gloo context, of its own.
 import json
 import resource
 import sys
@@ -8,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 rank, world, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+several = "groups" in sys.argv[4:]
 dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
 
 
@@ -20,7 +22,7 @@ def once(tensors):
     if len(tensors) == 1:
         dist.all_reduce(tensors[0])
         return
-    for work in [dist.all_reduce(t, async_op=True) for t in tensors]:
+    for work in [dist.all_reduce(t, group=g, async_op=True) for t, g in zip(tensors, groups)]:
         work.wait()
 
 
@@ -62,7 +64,7 @@ def other(pattern, size):
 
 
 print(json.dumps("ready"), flush=True)
-last, tensors, move = None, [], None
+last, tensors, groups, move = None, [], [], None
 for line in sys.stdin:
     o = json.loads(line)
     rounds, warmup, started = o.pop("Rounds"), o.pop("Warmup", 1), o.pop("Started", False)
@@ -76,6 +78,8 @@ for line in sys.stdin:
     elif o != last:
         move = None
         tensors = [torch.zeros(o["Bytes"] // 4) for _ in range(o["Concurrent"])]
+        while len(groups) < len(tensors):
+            groups.append(dist.new_group() if several else dist.group.WORLD)
         last = o
     seconds, used = [], 0.0
     for k in range(warmup + rounds):
