@@ -73,7 +73,7 @@ type inLane struct {
 	from      []*link.Receiver // those that frames may come on; nil: the peer has not connected
 	bound     []*link.Receiver // of them, those that brought one
 	replaying bool             // what came early is being processed
-	came      *link.Early      // what came early, until it is
+	came      []*link.Early    // what came early, until it is
 
 	received atomic.Bool // all of it was read
 
@@ -101,15 +101,16 @@ type outLane struct {
 
 	// Guarded by Operation.mu.
 	grid
-	ready bitset         // may be sent, and was not taken yet
-	low   int            // no earlier word of ready has a bit
-	count int            // bits in ready
-	left  int            // pieces that were not taken
-	refs  int            // frames in batches that refer to memory
-	short bool           // something that was taken was not sent: the loss of its connection fails it
-	saved bitset         // pieces whose place in Dst is kept, of a block that is adopted
-	metas []*description // quantized: by segment
-	bytes uint64
+	ready  bitset         // may be sent, and was not taken yet
+	low    int            // no earlier word of ready has a bit
+	count  int            // bits in ready
+	left   int            // pieces that were not taken
+	credit int64          // bytes of frames that may be taken before the commence of a limited operation
+	refs   int            // frames in batches that refer to memory
+	short  bool           // something that was taken was not sent: the loss of its connection fails it
+	saved  bitset         // pieces whose place in Dst is kept, of a block that is adopted
+	metas  []*description // quantized: by segment
+	bytes  uint64
 }
 
 // grid is how the segments of a lane are cut: each from its start into pieces of the
@@ -390,6 +391,9 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 		}
 	}
 	n, bytes := stripes(n, longest, flow, e.cfg.minStripe)
+	if l.op.limited { // so that some of it goes ahead
+		bytes = min(bytes, max(int(l.credit/4), leastPiece))
+	}
 	if e.cfg.piece > 0 {
 		bytes = e.cfg.piece
 	}
@@ -418,7 +422,7 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	case n > 1:
 		l.flows.Conns = pool[:n:n]
 	case n == 1:
-		turn := l.op.id.stream
+		turn := l.op.id.stream.Load()
 		if l.op.isEager() {
 			turn = l.op.spec.Tag
 		}

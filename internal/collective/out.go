@@ -56,7 +56,7 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	op := l.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.failErr != nil || l.count == 0 {
+	if op.failErr != nil || l.count == 0 || op.limited && l.credit < int64(l.piece)+link.HeadBytes {
 		return false
 	}
 	if n := len(l.flows.Conns); n > 1 {
@@ -72,7 +72,7 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	}
 	p := l.at(l.segs, l.pop())
 	head := f.Head[:transport.HeaderSize+headBytes]
-	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(head))
+	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream.Load()}.Put((*[transport.HeaderSize]byte)(head))
 	putHead(head[transport.HeaderSize:], l.piece, p.index, l.extent)
 	f.Head = head
 	if seg := &l.segs[p.k]; op.quantized() {
@@ -81,6 +81,9 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	} else {
 		f.Payload = op.bytesAt(seg.at, p.off, p.n)
 		f.Prompt = l.total <= link.PromptTotal
+	}
+	if op.limited {
+		l.credit -= int64(p.n) + link.HeadBytes
 	}
 	l.refs++
 	op.refs++

@@ -58,6 +58,7 @@ type shape struct {
 	pool  int
 	mesh  bool
 	order []int // the ring; nil: as numbered
+	older bool  // members are told of each other that they know no bound before the commence
 	frame int
 	cfg   Config
 	link  func(t testing.TB) (send, recv net.Conn)
@@ -164,7 +165,7 @@ func (w *world) connect(from, to int) {
 	for k := range w.shape.pool {
 		a, b := w.shape.link(w.t)
 		w.eng[to].hub.AddReceiver(w.ids[from], uint32(k), b)
-		w.eng[from].hub.AddSender(w.ids[to], uint32(k), a, link.Features{Native: true, Flows: true})
+		w.eng[from].hub.AddSender(w.ids[to], uint32(k), a, link.Features{Native: true, Flows: true, Ahead: !w.shape.older})
 		w.out[pair], w.in[pair] = append(w.out[pair], a), append(w.in[pair], b)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/internal/guard"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -59,6 +60,9 @@ func (mc *masterConn) queue(p wire.Packet) {
 	defer mc.mu.Unlock()
 	mc.out = wire.Append(mc.out, p)
 }
+
+// distant reports whether the master is far away.
+func (mc *masterConn) distant() bool { return link.Distant(mc.conn) }
 
 // push sends what was queued, in one piece (quirk Q2) if the connection takes it
 // at once, and leaves the rest to the writer.

@@ -21,8 +21,8 @@ func (e *Engine) flowsFor(op *Op, pool []*link.Sender) []*link.Sender {
 	}
 	_, own := op.chunk(0, true)
 	most := op.encoded(own) / (2 * e.minStripe(pool))
-	if n = min(n, most); n < 2 || op.isEager() && most < len(pool) {
-		return nil // what begins eagerly on one connection is done sooner
+	if n = min(n, most); n < 2 || op.isEager() && !op.out.limited && most < len(pool) {
+		return nil // a small one is done sooner on one connection
 	}
 	for _, s := range pool[:n] {
 		if !s.Features().Flows {
@@ -41,7 +41,8 @@ func (e *Engine) flowsFor(op *Op, pool []*link.Sender) []*link.Sender {
 // can send what it has taken. op.mu is held.
 func (op *Op) nextPiece(f *link.Frame, o *outGrid, batch int) (piece, uint8) {
 	s := f.Conn()
-	if o.count == 0 || batch > 0 && (o.count < 2*len(op.out.flows.Conns) || batch > s.AtOnce()) {
+	if o.count == 0 || op.out.limited && op.out.credit < int64(o.g.bytes)+link.HeadBytes ||
+		batch > 0 && (o.count < 2*len(op.out.flows.Conns) || batch > s.AtOnce()) {
 		return piece{}, pieceFrame
 	}
 	// Of the pieces that are not ready yet, each has as many steps before it as
@@ -63,11 +64,19 @@ func (op *Op) attach() {
 	o := &op.out
 	if o.flows.Conns == nil {
 		o.sender.Attach(o)
-		o.sender.Kick(true, true)
-		return
 	}
 	for _, s := range o.flows.Conns {
 		s.Attach(o)
+	}
+	op.rouse()
+}
+
+// rouse lets the connections that send for the operation look for work.
+func (op *Op) rouse() {
+	o := &op.out
+	if o.flows.Conns == nil {
+		o.sender.Kick(true, true)
+		return
 	}
 	o.flows.Wake(len(o.flows.Conns))
 }

@@ -19,6 +19,7 @@ type book struct {
 	// Counted in the run.
 	successes, failures, fetches int
 	ahead                        int // operations that were over before they were commenced
+	limited, held                int // data phases with a bound until the commence; frames that it held back
 	switches                     int // of one peer each
 	tornAgain                    int // peers that came back with a torn state
 	connected                    int // PCCL peers that have connected again

@@ -21,6 +21,9 @@ import (
 // largeCount is what a vector that stands for a large one says of itself.
 const largeCount = 1 << 22
 
+// middleCount is what one says that is too large to begin whole before its commence.
+const middleCount = 1 << 18
+
 // way returns the round trip between two peers: short within a site, of which there
 // are three; false: nobody can tell it.
 func (w *world) way(a, b *peer) (rtt time.Duration, told bool) {
@@ -63,6 +66,9 @@ func (p *peer) counted(tag uint64, v []int64) uint64 {
 	if p.w.plan.apart && (p.memory.revision+tag)%3 == 2 {
 		return largeCount
 	}
+	if p.w.plan.apart && p.w.seed%2 == 0 && (p.memory.revision+tag)%3 == 1 {
+		return middleCount
+	}
 	return uint64(len(v))
 }
 
@@ -91,7 +97,7 @@ type direct struct {
 func (op *op) startDirect(e pfsm.StartData) {
 	p, w := op.p, op.p.w
 	d := &direct{self: slices.Index(e.Members, e.Self)}
-	if d.self < 0 || op.large && e.Large == nil || !op.large && e.Large != nil {
+	if d.self < 0 || op.large && e.Large == nil || op.count < middleCount && e.Large != nil {
 		w.failf("peer %d: tag %d goes directly, at place %d, large %v", p.id, op.tag, d.self, op.large)
 		return
 	}

@@ -170,6 +170,10 @@ const (
 	bytesForgotten              // ... more bytes
 	lastWordsForgotten          // nobody waits for what was said before a connection ended
 	releaseForgotten            // a part counts as sent before it is
+	boundForgotten              // nothing bounds what leaves before a commence
+	numberUnused                // what leaves behind it names the epoch, too
+	heldForgotten               // what was held back until then stays
+	anyNumber                   // an operation takes what has any number, as long as it has none
 )
 
 // world is one run.

@@ -59,6 +59,7 @@ type (
 		// Sends is the most bytes that this peer sends in it over a ring, and Direct over a
 		// mesh; not of an all-reduce.
 		Sends, Direct uint64
+		Far           bool // the master is far away: it begins now whatever its size
 	}
 	// CallAwait waits for the verdict of a launched operation and, where one is
 	// due and no other operation is un-awaited, for the round that repairs the ring.
@@ -233,7 +234,8 @@ type (
 	RoundOver struct{ Epoch uint64 }
 	// StartData begins the data phase; ring and own uuid are as captured at launch.
 	// A DataEnded event follows, exactly one per StartData. Eager: the sequence
-	// number is not known yet, CommenceData follows. Epoch names the round since
+	// number is not known yet, CommenceData follows; until then it may send Ahead bytes of
+	// frames, 0: all of its data. Epoch names the round since
 	// which neighbours may begin eagerly, 0: they may not, because the group does
 	// not or because the last operation with this tag has failed since.
 	StartData struct {
@@ -242,6 +244,7 @@ type (
 		Seq    uint64
 		Epoch  uint64
 		Eager  bool
+		Ahead  uint64
 		Ring   []wire.UUID
 		Self   wire.UUID
 		Native bool // all members of the group are gopccl peers

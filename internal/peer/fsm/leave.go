@@ -105,7 +105,7 @@ func (m *Machine) withdrew(op *operation) bool {
 	if op.canceled || op.state != opVoting {
 		return false
 	}
-	m.lent -= op.sends.lent
+	m.takeBack(op)
 	op.eager, op.aborted, op.dataErr = false, false, nil
 	m.emit(RenewData{Op: op.id})
 	m.answerPrepared()
