@@ -292,9 +292,13 @@ func TestBoundBeforeTheCommence(t *testing.T) {
 			require.LessOrEqual(t, kept(), ahead)
 			begin(1)
 			begin(2)
-			for i := range 3 { // the others go on before they have heard of it
-				ops[i].Commence(9)
-			}
+			ops[0].Commence(9)
+			ops[1].Commence(9)
+			// The last one has not heard of it, and gets all from those that have.
+			require.Eventually(t, func() bool {
+				return !slices.ContainsFunc(ops[2].State().Lanes, func(l LaneState) bool { return !l.Sends && l.Bytes < l.Total })
+			}, patience, time.Millisecond)
+			ops[2].Commence(9)
 			for i := range 3 {
 				require.NoError(t, verdict(t, done[i]))
 			}

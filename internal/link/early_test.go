@@ -210,3 +210,23 @@ func TestEarlyFramesOfTwoConnections(t *testing.T) {
 	require.Zero(t, k.h.Early())
 	again.Close()
 }
+
+// What a connection that has ended has read last is not kept: nobody would forget it.
+func TestNothingIsKeptOfAConnectionThatHasEnded(t *testing.T) {
+	k := newKeeper(t)
+	_, in := transporttest.Pair(transporttest.Options{})
+	r := newReceiver(k.h, uuid(1), 0, in)
+	frame := func() *Early {
+		x := &Early{r: r, key: earlyKey{r, 2, 1}, frames: 1, bytes: transport.HeaderSize + 1, cost: earlyCost, parts: [][]byte{make([]byte, transport.HeaderSize+1)}}
+		k.h.mu.Lock()
+		defer k.h.mu.Unlock()
+		require.True(t, k.h.reserve(uuid(1), x.cost))
+		return x
+	}
+	k.h.Keep(frame())
+	require.Equal(t, transport.HeaderSize+1, k.h.Early().Bytes)
+	r.Close(errDropped)
+	k.h.Keep(frame())
+	require.Zero(t, k.h.Early())
+	require.Empty(t, k.h.kept.early)
+}

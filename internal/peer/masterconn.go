@@ -62,7 +62,9 @@ func (mc *masterConn) queue(p wire.Packet) {
 }
 
 // distant reports whether the master is far away.
-func (mc *masterConn) distant() bool { return link.Distant(mc.conn) }
+func (mc *masterConn) distant() bool {
+	return !platform.SameHost(mc.conn) && link.Distant(mc.conn) // the system is not asked for nothing
+}
 
 // push sends what was queued, in one piece (quirk Q2) if the connection takes it
 // at once, and leaves the rest to the writer.

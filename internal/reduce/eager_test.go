@@ -357,6 +357,37 @@ func TestBoundBeforeTheCommence(t *testing.T) {
 	}
 }
 
+// To a neighbour that does not know it nothing leaves before its number that is a piece, or
+// belongs to an operation with a bound.
+func TestOlderNeighboursGetWhatTheyKnow(t *testing.T) {
+	for _, c := range []struct {
+		pool  int
+		ahead int64
+	}{{1, 20_000}, {3, 0}, {3, 20_000}} {
+		r := newRing(t, shape{n: 2, pool: c.pool, native: true, knows: true, flows: true, cfg: Config{Link: link.Config{FrameBytes: 1024}, minStripe: 2048}})
+		rng := rand.New(rand.NewPCG(uint64(c.pool), 7))
+		specs, want := r.specs(rng, dtype.Float32, dtype.Sum, 30_000, true)
+		r.seq = 9 // the one behind it is commenced first
+		s, commence := r.startLimited(specs, 3, func(int) bool { return true }, func(int) int64 { return c.ahead }, []int{0, 1}, nil)
+		r.seq = 0
+		small, smallWant := r.specs(rng, dtype.Float32, dtype.Sum, 16, true)
+		for i := range small {
+			small[i].Tag = 77
+		}
+		behind, begin := r.startMixed(small, 3, func(int) bool { return true }, []int{0, 1}, nil)
+		begin()
+		behind.ok(t)
+		require.Equal(t, smallWant, small[0].Dst)
+		for _, op := range s.ops {
+			require.Zero(t, op.State().Sent, "%+v", c)
+		}
+		commence()
+		s.ok(t)
+		require.Equal(t, want, specs[0].Dst)
+		require.Equal(t, want, specs[1].Dst)
+	}
+}
+
 // A neighbour that has heard of the commence goes on with the number, to one that has
 // begun and has not.
 func TestNumberBeforeItsCommence(t *testing.T) {
@@ -371,6 +402,11 @@ func TestNumberBeforeItsCommence(t *testing.T) {
 			ops[i], done[i] = op, make(chan error, 2)
 			op.Start(Start{Epoch: 3, Eager: true, Ahead: []int64{5000, 1 << 20}[i], Ring: r.ids, Self: r.ids[i], Done: func(err error) { done[i] <- err }})
 		}
+		// It has all that comes without more of its own: the commence alone lets that go.
+		require.Eventually(t, func() bool {
+			ahead := ops[1].State().Received
+			return ahead > 0 && ahead == ops[0].State().Sent && ops[0].State().Received == 60_000+ahead
+		}, patience, time.Millisecond)
 		ops[0].Commence(9)
 		require.NoError(t, verdict(t, done[0]), "it has all of the other one, which has the number only")
 		require.NoError(t, verdict(t, done[1]))
