@@ -76,13 +76,14 @@ const (
 	leastLarge = 2 << 20
 )
 
-// MostPlanned is the size of the largest group that Large plans for: the search for parts
-// takes some 10 ms with 8 members, and 16 times as long with twice as many.
-const MostPlanned = 10
+// MostPlanned is the size of the largest group that Large plans for. The search takes some
+// 10 ms with 32 members, and some 100 with 64.
+const MostPlanned = 64
 
-// Large compares the ring with the direct exchange in unequal parts and with sums inside
-// of sites, for large all-reduces. Delays between all members have to be known, and what
-// each of them can send and receive.
+// Large compares the ring with other plans for large all-reduces: the direct exchange in
+// unequal parts, sums inside of sites, slow members behind others, and trees in which
+// members pass on what others cannot send. Delays of all ways have to be known, and what
+// each member can send and receive.
 func Large(p Problem) (o Options) {
 	m := newModel(p)
 	if m == nil {
@@ -123,7 +124,7 @@ func Steady(p Problem, last, fresh Options, bytes uint64) Options {
 	}
 	is := m.ring()
 	if at := last.For(bytes); at != nil {
-		if at.Scheme.Check(p.N) != nil {
+		if at.Scheme.Check(p.N) != nil || !m.passes(at.Scheme.Trees) {
 			return fresh
 		}
 		is = m.line(at.Scheme)
