@@ -69,7 +69,7 @@ func (m *model) balance(columns [][]load, factor costs, evenly bool) balanced {
 		b.even = b.part
 		return b
 	}
-	// Of all parts that are as good, those are better with which the other resources are
+	// Of all parts that are as good, those are better with which the other members are
 	// through sooner: what is known of them may be wrong. Whatever the parts, a member sends
 	// all data once, and receives it once.
 	once := func(r int) float64 {
@@ -86,7 +86,7 @@ func (m *model) balance(columns [][]load, factor costs, evenly bool) balanced {
 	for range evenSteps {
 		room := (low + high) / 2
 		x, _, even := p.solve(m, func(r int) float64 {
-			if price[r] > 1e-9 {
+			if price[r] > 1e-9 || r >= 2*n {
 				return 1
 			}
 			return min(max(room, (1+evenSlack)*once(r)), 1)

@@ -71,6 +71,8 @@ const (
 	// leastSpeedup is how much faster than the ring a plan for large all-reduces has to
 	// be: the ring needs no connections beside its own.
 	leastSpeedup = 1.1
+	// worthOther is how much less of the time a plan has to take than one that is simpler.
+	worthOther = 0.97
 	// leastLarge is the size of the least operation that is large: smaller ones may
 	// begin before the vote, with the ring or the direct exchange.
 	leastLarge = 2 << 20
@@ -100,7 +102,7 @@ func Large(p Problem) (o Options) {
 	for size := uint64(leastLarge); size <= 1<<34; size *= 2 {
 		best := Option{From: size, Line: ring}
 		for _, f := range found {
-			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && f.At(size) < best.At(size) {
+			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && float64(f.At(size)) < worthOther*float64(best.At(size)) {
 				best.Scheme, best.Line, best.Slowest = f.Scheme, f.Line, f.Slowest
 			}
 		}

@@ -36,8 +36,15 @@ type model struct {
 // newModel returns nil if a delay is not known, or what a member can send or receive,
 // and for more members than are planned for.
 func newModel(p Problem) *model {
+	if p.N > MostPlanned {
+		return nil
+	}
+	return modelOf(p)
+}
+
+func modelOf(p Problem) *model {
 	n := p.N
-	if n < 3 || n > MostPlanned || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
+	if n < 3 || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
 		return nil
 	}
 	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n), free: make([]bool, n*n), closed: make([]bool, n*n)}
@@ -286,9 +293,8 @@ func (m *model) load(s *Scheme) (all, factor costs) {
 		if s.Trees[i].Weight == 0 {
 			continue
 		}
-		for r, c := range m.of(&s.Trees[i]) {
-			all[r] += c * float64(s.Trees[i].Weight) / sum
-		}
+		part := float64(s.Trees[i].Weight) / sum
+		m.each(&s.Trees[i], func(r int, c float64) { all[r] += float64(c * part) })
 	}
 	return all, factor
 }
