@@ -463,6 +463,14 @@ func SteadySmall(p Problem, last, fresh Options) Options {
 	return last
 }
 
+// Stand reports whether there is a way for all that o has members send.
+func (o Options) Stand(p Problem) bool {
+	m := newSmall(p)
+	return m != nil && !slices.ContainsFunc(o.List, func(at Option) bool {
+		return at.Scheme != nil && (at.Scheme.Check(p.N) != nil || !m.passes(at.Scheme.Trees))
+	})
+}
+
 // Complete fills in delays that are not known, between n members, with the shortest way
 // over one other member: what is below 0 then is not known either.
 func Complete(delay []time.Duration, n int) {

@@ -295,6 +295,8 @@ func TestSteadySmallPlans(t *testing.T) {
 	p.Rates[owner*32+1], p.Rates[32+owner] = -1, -1
 	fresh = Small(p, false)
 	require.Equal(t, fresh, SteadySmall(p, last, fresh), "it needs a way that is gone")
+	require.False(t, last.Stand(p))
+	require.True(t, fresh.Stand(p))
 }
 
 // Delays that are not known are taken for those of the shortest way over one member.

@@ -93,7 +93,7 @@ func (p *peer) prepareRing(e pfsm.PrepareRing) {
 		p.w.failf("peer %d: told to prepare ring %d while it prepares ring %d", p.id, e.Change, p.mesh.preparing)
 	}
 	p.mesh.preparing = e.Change
-	p.connectTo(e.Peers, func() bool { return p.mesh.preparing == e.Change }, func(failed []wire.UUID) {
+	p.connectTo(slices.Concat(e.Peers, e.Ways), func() bool { return p.mesh.preparing == e.Change }, func(failed []wire.UUID) {
 		p.mesh.preparing = 0
 		p.step(pfsm.RingPrepared{Change: e.Change, Failed: failed})
 	})

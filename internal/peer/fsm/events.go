@@ -328,10 +328,10 @@ type (
 	}
 	// PrepareRing makes sure that a live send pool to every listed peer exists,
 	// beside whatever runs; a RingPrepared event follows, unless StopPrepare comes
-	// first. None of them is a neighbour yet.
+	// first. None of Peers is a neighbour yet. Ways are others that plans need.
 	PrepareRing struct {
-		Change uint64
-		Peers  []wire.PeerEndpoint
+		Change      uint64
+		Peers, Ways []wire.PeerEndpoint
 	}
 	// StopPrepare ends a PrepareRing: the change was given up.
 	StopPrepare struct{ Change uint64 }
@@ -360,8 +360,8 @@ type (
 	Names struct{ Members []wire.NamedMember }
 	// Revocations is a revocation list that the master has told, in DER.
 	Revocations struct{ DER string }
-	// SwitchRing says that the view shows another ring, with these neighbours; the
-	// connections to the ones before are still in use. Operations that neighbours began
+	// SwitchRing says that the view shows another ring, with these neighbours, and others
+	// that plans need; the connections to the ones before are still in use. Operations that neighbours began
 	// eagerly in epochs before Epoch are over; 0: it goes on.
 	SwitchRing struct {
 		Neighbours []wire.UUID
@@ -506,6 +506,8 @@ type View struct {
 	MasterCollectives bool
 	// MasterPlans: the master tells which all-reduces use the mesh, and Direct which.
 	MasterPlans bool
+	// MasterWays: plans need no mesh.
+	MasterWays bool
 	// MasterRates: the master plans by what connections gave.
 	MasterRates bool
 	// MasterLeave: the master lets members leave between two collectives.
