@@ -26,6 +26,8 @@ type book struct {
 	reuses                       int // tags that were used again before the round
 	meshes                       int // data phases over a mesh
 	schemes                      int // of those, over trees
+	small                        int // ... and not large
+	spans                        map[uint64]*span
 	shown                        int // reports of rates
 	directs, directFailures      int // data phases of one peer over the mesh instead of the ring; ... that failed
 	drained, renewed             int // peers that left between two collectives; operations that others took back for them

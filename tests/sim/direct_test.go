@@ -30,6 +30,9 @@ func (w *world) way(a, b *peer) (rtt time.Duration, told bool) {
 	if !w.plan.apart || a == b || b == nil {
 		return 0, false
 	}
+	if w.plan.oneWay > 0 {
+		return 2 * w.plan.oneWay, true
+	}
 	r := rng(w.seed*0x9e3779b97f4a7c15 ^ uint64(min(a.id, b.id))<<8 ^ uint64(max(a.id, b.id)))
 	if a.id%3 == b.id%3 {
 		return r.between(100*time.Microsecond, time.Millisecond), true
@@ -124,7 +127,7 @@ func (op *op) startDirect(e pfsm.StartData) {
 			return
 		}
 		for i, o := range d.members {
-			if l := w.link(o, p); i != d.self && (!l.alive || l.gen != d.in[i]) {
+			if l := w.link(o, p); i != d.self && d.hears(i) && (!l.alive || l.gen != d.in[i]) {
 				op.end(lost(o))
 				return
 			}
@@ -135,6 +138,11 @@ func (op *op) startDirect(e pfsm.StartData) {
 		}
 		op.exchange()
 	})
+}
+
+// hears reports whether member i has something for this one.
+func (d *direct) hears(i int) bool {
+	return d.scheme == nil || slices.ContainsFunc(d.scheme.plan.In, func(l plan.Lane) bool { return l.Peer == i })
 }
 
 // toAll sends each other member the block of a step.

@@ -80,10 +80,13 @@ type scenario struct {
 	// messages: members send messages to each other in each loop; all peers are gopccl peers.
 	messages bool
 	mends    bool // connections that are cut come back without a round
-	// apart: the peers are far from each other.
-	apart bool
-	// remote: and from the master.
+	// apart: the peers are far from each other. oneWay: all of them, and the master, by as
+	// much.
+	apart  bool
+	oneWay time.Duration
+	// remote: some are far from the master as well.
 	remote bool
+	events int // 0: maxEvents
 	// tear: holders die while others fetch from them.
 	tear bool
 	// drain: who has done its work leaves between two collectives.

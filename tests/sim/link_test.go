@@ -93,7 +93,11 @@ func (p *peer) prepareRing(e pfsm.PrepareRing) {
 		p.w.failf("peer %d: told to prepare ring %d while it prepares ring %d", p.id, e.Change, p.mesh.preparing)
 	}
 	p.mesh.preparing = e.Change
-	p.connectTo(slices.Concat(e.Peers, e.Ways), func() bool { return p.mesh.preparing == e.Change }, func(failed []wire.UUID) {
+	all := slices.Concat(e.Peers, e.Ways)
+	if p.w.bug == waysForgotten {
+		all = e.Peers
+	}
+	p.connectTo(all, func() bool { return p.mesh.preparing == e.Change }, func(failed []wire.UUID) {
 		p.mesh.preparing = 0
 		p.step(pfsm.RingPrepared{Change: e.Change, Failed: failed})
 	})
@@ -261,6 +265,7 @@ type op struct {
 	bound    bound
 	way      way
 	meshed   bool // what uses the mesh was told at the launch
+	launched time.Duration
 
 	// Of collectives other than all-reduce.
 	vote     wire.Call
@@ -680,6 +685,9 @@ func (op *op) finish(restore bool) {
 		}
 		w.collector.met(w, op)
 		return
+	}
+	if !restore && op.seq != 0 {
+		w.collector.took(op)
 	}
 	w.collector.finished(w, op)
 }

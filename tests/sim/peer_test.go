@@ -178,7 +178,7 @@ func (p *peer) toMaster(ev mfsm.Event) {
 	if to == nil { // it is looking for one
 		return
 	}
-	p.line.lastOut = max(p.line.lastOut, w.now+p.line.away+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, to, false))
+	p.line.lastOut = max(p.line.lastOut, w.now+p.line.away+w.plan.oneWay+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, to, false))
 	arrives := func() {
 		if to.conns[client] == p && !to.refuses(p, ev) {
 			to.take(ev)
@@ -194,7 +194,7 @@ func (p *peer) toMaster(ev mfsm.Event) {
 // fromMaster schedules what the master sent to this peer, in order.
 func (p *peer) fromMaster(client mfsm.ClientID, do func()) {
 	w := p.w
-	p.line.lastIn = max(p.line.lastIn, w.now+p.line.away+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, p.line.to, true))
+	p.line.lastIn = max(p.line.lastIn, w.now+p.line.away+w.plan.oneWay+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, p.line.to, true))
 	arrives := func() {
 		if p.line.client == client {
 			do()
@@ -268,6 +268,9 @@ func (p *peer) step(ev pfsm.Event) {
 				p.release(e.Neighbours)
 			}
 		case pfsm.Release:
+			if w.bug == waysReleased {
+				e.Keep = e.Keep[:min(len(e.Keep), 2)]
+			}
 			p.release(e.Keep)
 		case pfsm.StartData:
 			p.op(e.Op).start(e)

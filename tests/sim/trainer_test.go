@@ -145,6 +145,7 @@ func (p *peer) launch(tag uint64, v []int64) *op {
 	o := &op{p: p, id: p.nextOp, tag: tag, buf: v, orig: slices.Clone(v), saved: slices.Clone(v)}
 	count := p.counted(tag, v)
 	o.count, o.large, o.meshed = count, count == largeCount, p.goesDirectly(count)
+	o.launched = p.w.now
 	p.ops = append(p.ops, o)
 	p.busy[tag] = true
 	p.call("launch", func(c pfsm.CallID) pfsm.Event {
