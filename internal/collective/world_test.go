@@ -57,8 +57,9 @@ type shape struct {
 	n     int
 	pool  int
 	mesh  bool
-	order []int // the ring; nil: as numbered
-	older bool  // members are told of each other that they know no bound before the commence
+	order []int   // the ring; nil: as numbered
+	ways  [][]int // whom each member is connected with in a mesh; nil: all
+	older bool    // members are told of each other that they know no bound before the commence
 	frame int
 	cfg   Config
 	link  func(t testing.TB) (send, recv net.Conn)
@@ -149,7 +150,7 @@ func newWorld(t testing.TB, s shape) *world {
 			w.connect(m, s.order[(k+1)%s.n])
 		}
 		for other := range s.n {
-			if s.mesh && other != m {
+			if s.mesh && other != m && (s.ways == nil || slices.Contains(s.ways[m], other)) {
 				w.connect(m, other)
 			}
 		}

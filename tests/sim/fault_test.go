@@ -84,7 +84,7 @@ type scenario struct {
 	// much.
 	apart  bool
 	oneWay time.Duration
-	// remote: some are far from the master as well.
+	// remote: and from the master.
 	remote bool
 	events int // 0: maxEvents
 	// tear: holders die while others fetch from them.
