@@ -23,6 +23,56 @@ const (
 	smallSpeedup = 1.1
 )
 
+// MostMeshed is the size of the largest group whose members are all connected with each
+// other.
+const MostMeshed = 17
+
+// Candidate is a plan that was compared, and what is predicted of it.
+type Candidate struct {
+	Name string
+	Line
+}
+
+// Compared returns the plans that Small or Large compares for so many bytes, the fastest
+// first; direct as there.
+func Compared(p Problem, direct bool, bytes uint64) (list []Candidate) {
+	if bytes < leastLarge {
+		m := newSmall(p)
+		if m == nil {
+			return nil
+		}
+		list = append(list, Candidate{"ring", m.frames(nil, m.ring())})
+		schemes := m.few()
+		if direct {
+			schemes = append(schemes, Direct(p.N, nil))
+		}
+		for _, s := range schemes {
+			list = append(list, Candidate{s.Name, m.frames(s, m.predicted(s))})
+		}
+	} else {
+		m := newModel(p)
+		if m == nil {
+			return nil
+		}
+		list = append(list, Candidate{"ring", m.ring()})
+		for _, s := range m.schemes() {
+			list = append(list, Candidate{s.Name, m.line(s)})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Candidate) int { return cmp.Compare(a.At(bytes), b.At(bytes)) })
+	return list
+}
+
+// Bound returns what so many bytes take whatever the plan, without delays: 0 if that is
+// not known.
+func Bound(p Problem, bytes uint64) time.Duration {
+	m := newModel(p)
+	if m == nil || slices.Contains(m.free, true) {
+		return 0
+	}
+	return Line{Byte: perMiB(m.bound())}.At(bytes)
+}
+
 // smallSizes are those at which plans for small all-reduces are compared.
 var smallSizes = []uint64{64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
 

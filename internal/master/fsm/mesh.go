@@ -13,7 +13,7 @@ const (
 	// meshTime bounds how long the members of a group may connect with each other.
 	meshTime = 10 * time.Second
 	// meshPeers bounds the others that a member is to connect with.
-	meshPeers = 16
+	meshPeers = plan.MostMeshed - 1
 	// landmarks are how many members of a larger group all others connect with, so that
 	// it is known how far they are from each other.
 	landmarks = 8
