@@ -52,7 +52,7 @@ func TestPackIsProved(t *testing.T) {
 	})
 }
 
-// A column that nothing bounds is bounded by the first row, and nothing is no problem.
+// A column that nothing bounds is bounded by the first row. There may be no rows.
 func TestPackWithoutBounds(t *testing.T) {
 	x, price := pack([][]float64{{0, 1}, {0, 1}}, 2)
 	require.InDelta(t, 1, x[0]+x[1], 1e-9)
