@@ -214,7 +214,7 @@ func (op *Operation) Commence(seq uint64) {
 		op.attach()
 	case limited:
 		for _, l := range op.outs {
-			l.wake(len(l.flows.Conns), nil)
+			l.wake(len(l.flows.Conns()), nil)
 		}
 	}
 }

@@ -46,11 +46,12 @@ type Operation struct {
 	undo    undo
 	aborted atomic.Bool // read in the loops; failErr is set
 
-	mu      invariants.Mutex
-	state   phase
-	limited bool // it may send before its commence what the lanes' credit allows
-	failErr error
-	later   []error // why else it would have failed
+	mu       invariants.Mutex
+	state    phase
+	attached bool // its connections send for it, and others may join them
+	limited  bool // it may send before its commence what the lanes' credit allows
+	failErr  error
+	later    []error // why else it would have failed
 	// What keeps it from ending.
 	pending int               // lanes, and the own copy, that are not done
 	refs    int               // frames in batches that refer to its memory
@@ -226,8 +227,8 @@ func (op *Operation) connect(ahead int64) (peer wire.UUID, broken bool) {
 		if l.left > 0 && !l.choose(op.e.hub.InUse(l.peer), op.e.cfg.Flows) {
 			peer, broken = l.peer, true
 		}
-		waits := op.isEager() && (op.limited || len(l.flows.Conns) > 1)
-		op.id.deferred = op.id.deferred || waits && slices.ContainsFunc(l.flows.Conns, func(s *link.Sender) bool { return !s.Features().Ahead })
+		waits := op.isEager() && (op.limited || len(l.flows.Conns()) > 1)
+		op.id.deferred = op.id.deferred || waits && slices.ContainsFunc(l.flows.Conns(), func(s *link.Sender) bool { return !s.Features().Ahead })
 	}
 	for _, l := range op.ins {
 		if pool := op.e.hub.Receivers(l.peer); len(pool) > 0 && !l.received.Load() {
@@ -350,7 +351,7 @@ func (op *Operation) fail(err error) {
 	stop := op.dev != nil && op.dev.stop()
 	op.mu.Unlock()
 	for _, l := range op.outs {
-		for _, s := range l.flows.Conns {
+		for _, s := range l.flows.All() {
 			s.Detach(l)
 		}
 	}
@@ -383,7 +384,7 @@ func (op *Operation) settle(async bool) {
 	}
 	op.mu.Unlock()
 	for _, l := range op.outs {
-		for _, s := range l.flows.Conns {
+		for _, s := range l.flows.All() {
 			s.Leave(l)
 		}
 	}

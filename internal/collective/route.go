@@ -32,6 +32,23 @@ func (e router) Wake() {
 	e.started.Broadcast()
 }
 
+func (e router) Regrouped(peer wire.UUID) {
+	pool := e.hub.InUse(peer)
+	e.mu.Lock()
+	var hit []*outLane
+	for _, op := range e.ops {
+		for _, l := range op.outs {
+			if l.peer == peer {
+				hit = append(hit, l)
+			}
+		}
+	}
+	e.mu.Unlock()
+	for _, l := range hit {
+		l.regroup(pool)
+	}
+}
+
 func (e router) Connected(r *link.Receiver) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,7 +62,7 @@ func (e router) Connected(r *link.Receiver) {
 
 func (e router) SenderLost(s *link.Sender, cause error) {
 	e.lost(s.Peer(), cause, func(op *Operation) bool {
-		return slices.ContainsFunc(op.outs, func(l *outLane) bool { return slices.Contains(l.flows.Conns, s) && !l.done.Load() })
+		return slices.ContainsFunc(op.outs, func(l *outLane) bool { return slices.Contains(l.flows.All(), s) && !l.done.Load() })
 	})
 }
 

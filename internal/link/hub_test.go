@@ -50,6 +50,7 @@ type room struct {
 	waiting  atomic.Int32
 	changed  *sync.Cond
 	lost     chan loss
+	regroups atomic.Int32
 	receiver chan *Receiver
 }
 
@@ -101,6 +102,8 @@ func (m *room) Wake() {
 func (m *room) Connected(r *Receiver) { m.receiver <- r }
 
 func (m *room) SenderLost(s *Sender, cause error) { m.lost <- loss{s.Peer(), true, cause} }
+
+func (m *room) Regrouped(wire.UUID) { m.regroups.Add(1) }
 
 func (m *room) ReceiverLost(r *Receiver, cause error) { m.lost <- loss{r.Peer(), false, cause} }
 

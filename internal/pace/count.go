@@ -41,6 +41,8 @@ type Count struct {
 
 	// The span.
 	since          time.Duration // 0: none
+	last           time.Duration // the last tick
+	rests          bool          // nothing was under way since then
 	ticks          int
 	queued, wanted int
 	arrived        uint64
@@ -84,8 +86,13 @@ func (c *Count) postpone(now time.Duration) {
 
 // Step takes a tick in which there was data. It returns true if N has changed.
 func (c *Count) Step(now time.Duration, s Span) bool {
+	if c.rests {
+		c.rests = false
+		c.since += now - c.last
+	}
+	c.last = now
 	if c.since == 0 {
-		*c = Count{n: c.n, was: c.was, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, since: max(now, 1)}
+		*c = Count{n: c.n, was: c.was, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, since: max(now, 1), last: now}
 	}
 	c.ticks++
 	c.arrived += s.Arrived
@@ -113,8 +120,8 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
 }
 
-// Rest says that no data is under way any more: a span does not go on over a rest.
-func (c *Count) Rest() { c.since = 0 }
+// Rest says that no data is under way any more: what was idle is not counted.
+func (c *Count) Rest() { c.rests = c.since > 0 }
 
 // judge ends a span that could have sent more.
 func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span) bool {

@@ -116,17 +116,21 @@ func TestTrialsBecomeRare(t *testing.T) {
 	require.Equal(t, FirstCount, c.N())
 }
 
-// A rest ends a span: what was idle is not part of a rate.
+// Operations too short to be judged alone are judged
+// together, whatever lies between them.
 func TestCountRests(t *testing.T) {
-	c, now := NewCount(FirstCount), time.Second
-	s := Span{RTT: 50 * time.Millisecond, Base: 50 * time.Millisecond, Arrived: 1e5, Sent: 1e5, Segment: segment, Used: 4, Waiting: true}
-	for range 100 {
-		for range 9 {
-			require.False(t, c.Step(now, s))
-			now += 100 * time.Millisecond
+	p := path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.003}
+	for _, rest := range []time.Duration{0, time.Minute} {
+		c, now := NewCount(FirstCount), time.Second
+		for range 60 {
+			p.run(c, &now, 400*time.Millisecond)
+			if rest > 0 {
+				for range 3 {
+					c.Rest()
+				}
+				now += rest
+			}
 		}
-		c.Rest()
-		now += time.Minute
+		assert.Greater(t, c.N(), 12, "%v", rest)
 	}
-	require.Equal(t, FirstCount, c.N())
 }

@@ -128,10 +128,11 @@ type outStream struct {
 	short  bool // something that was taken was not sent: the loss of its connection fails it
 	// Of one that began eagerly and is larger than what may be on its way so: only credit
 	// bytes of frames may be taken before Commence.
-	limited bool
-	credit  int64
-	pos     int64 // wire bytes taken into batches
-	bytes   uint64
+	limited  bool
+	credit   int64
+	attached bool  // its connections send for it, and others may join them
+	pos      int64 // wire bytes taken into batches
+	bytes    uint64
 
 	// In order.
 	at       cursor

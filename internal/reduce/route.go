@@ -7,6 +7,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Which operation a frame is for, and which operations a connection concerns.
@@ -20,6 +21,21 @@ func (e router) Wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.started.Broadcast()
+}
+
+func (e router) Regrouped(peer wire.UUID) {
+	pool := e.hub.InUse(peer)
+	e.mu.Lock()
+	var hit []*Op
+	for _, op := range e.ops {
+		if op.next == peer {
+			hit = append(hit, op)
+		}
+	}
+	e.mu.Unlock()
+	for _, op := range hit {
+		op.regroup(pool)
+	}
 }
 
 func (e router) Connected(r *link.Receiver) {
