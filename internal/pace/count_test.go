@@ -18,6 +18,7 @@ type path struct {
 	paced float64
 	share float64 // of the time the application has something to send; 0: always
 	most  int     // the peer takes no more; 0: it does
+	stood bool    // what bounds each is a queue
 }
 
 // run lets c use the way for a time and returns what the last second carried.
@@ -53,6 +54,9 @@ func (p path) run(c *Count, now *time.Duration, d time.Duration) (rate float64) 
 		if got > 0.95*p.rate && p.paced == 0 {
 			s.RTT += 30 * time.Millisecond // what is sent beyond it stands in a queue
 		}
+		if p.stood {
+			s.RTT += 30 * time.Millisecond
+		}
 		owed += got * tick.Seconds() * p.loss
 		if owed >= segment {
 			s.Resent, owed = segment, owed-segment
@@ -75,11 +79,12 @@ func TestCount(t *testing.T) {
 		least, most int
 		part        float64 // of the rate
 	}{
-		"clean":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond}, 4, 4, 0.99},
+		"clean":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond}, 4, 6, 0.99},
 		"loss 0.01 %":    {path{rate: 50 * mbit, rtt: 100 * time.Millisecond, loss: 0.0001}, 4, 8, 0.95},
 		"loss 0.3 %":     {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.003}, 12, 32, 0.95},
 		"loss 3 %":       {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.03}, 32, 32, 0.5},
 		"limit per flow": {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}, 20, 32, 0.95},
+		"shaped":         {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, stood: true}, 20, 32, 0.95},
 		"paced":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, paced: 90 * mbit}, 4, 4, 0.89},
 		"little to send": {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, share: 0.3}, 4, 4, 0.29},
 		"refused":        {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, most: 7}, 7, 7, 0.3},
