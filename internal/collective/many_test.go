@@ -52,13 +52,11 @@ func plansOf(t *testing.T, p plan.Problem) (list []*plan.Scheme) {
 func TestPlansOfManyMembers(t *testing.T) {
 	slow := func(i int) float64 { return []float64{20, 300, 500}[i%3] }
 	ran := map[string]bool{}
-	for _, p := range []plan.Problem{apart(24, 24, nil), apart(24, 4, nil), apart(20, 20, slow), apart(9, 3, slow)} {
+	for _, p := range []plan.Problem{apart(16, 16, nil), apart(18, 3, nil), apart(12, 12, slow), apart(9, 3, slow)} {
 		rng := rand.New(rand.NewPCG(uint64(p.N), 7))
 		for _, s := range plansOf(t, p) {
 			w := newWorld(t, shape{n: p.N, mesh: true, ways: s.Ways(p.N), frame: 512})
-			for range 2 {
-				w.runScheme(rng, s, 1+rng.IntN(3), 6000)
-			}
+			w.runScheme(rng, s, 1+rng.IntN(3), 6000)
 			w.close()
 			ran[s.Name] = true
 		}
@@ -70,10 +68,10 @@ func TestPlansOfManyMembers(t *testing.T) {
 // it, which names the other one; when the others have been told, all have what they had
 // before.
 func TestLossInAPlanOfManyMembers(t *testing.T) {
-	p := apart(20, 4, nil)
+	p := apart(12, 3, nil)
 	for _, s := range plansOf(t, p) {
 		ways := s.Ways(p.N)
-		for member := range 3 {
+		for member := range 2 {
 			w := newWorld(t, shape{n: p.N, mesh: true, ways: ways, frame: 64})
 			rng := rand.New(rand.NewPCG(uint64(member), 9))
 			k := draw(rng, w, plan.AllReduce, 20000)
@@ -117,11 +115,13 @@ func Test128Members(t *testing.T) {
 	o := plan.Small(p, false)
 	at := o.For(4)
 	require.NotNil(t, at)
-	w := newWorld(t, shape{n: n, mesh: true, ways: at.Scheme.Ways(n), link: memoryLink(transporttest.Options{Delay: 50 * time.Millisecond, Buffer: 4 << 10})})
+	// One tree of it, so that there are no thousands of connections in one process.
+	scheme := &plan.Scheme{Name: "star", Trees: at.Scheme.Trees[:1]}
+	w := newWorld(t, shape{n: n, mesh: true, ways: scheme.Ways(n), link: memoryLink(transporttest.Options{Delay: 50 * time.Millisecond, Buffer: 4 << 10})})
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 3 {
 		began := time.Now()
-		w.runScheme(rng, at.Scheme, 1, 16)
-		t.Logf("%q: %v", at.Scheme.Name, time.Since(began))
+		w.runScheme(rng, scheme, 1, 16)
+		t.Logf("%q: %v", scheme.Name, time.Since(began))
 	}
 }
