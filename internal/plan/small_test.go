@@ -196,7 +196,7 @@ func TestSmallPlansAreFaster(t *testing.T) {
 				if i == k {
 					continue
 				}
-				w.Delay[at] = time.Duration(rapid.IntRange(1, 2000).Draw(t, "near")) * time.Microsecond
+				w.Delay[at] = time.Duration(rapid.IntRange(1000, 2000).Draw(t, "near")) * time.Microsecond
 				if i%sites != k%sites {
 					w.Delay[at] = time.Duration(rapid.IntRange(5, 150).Draw(t, "far")) * time.Millisecond
 				}
