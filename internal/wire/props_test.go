@@ -290,6 +290,9 @@ func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := drawPacket(rt)
 		junk := rapid.SliceOfN(rapid.Byte(), 0, 80).Draw(rt, "junk")
+		if r, ok := p.(C2MReport); ok && r.Change.Direct.Schemes == "" {
+			junk = nil // its last field may be missing: what follows would be that
+		}
 		body := append(AppendBody(nil, p), junk...)
 		got, err := Decode(p.Proto(), p.ID(), body)
 		require.NoError(rt, err)
