@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
 	"sync"
 	"time"
 
@@ -32,21 +33,15 @@ func Bench(d *Driver, world, count, warmup, rounds int, limit time.Duration) (Be
 // Place is where a process of a world runs.
 type Place struct {
 	IP string
-	// Do runs a function there that starts it; nil: on this machine.
-	Do func(func() error) error
+	// Begin starts a process there, as cmd.Start does; nil: on this machine.
+	Begin func(*exec.Cmd) error
 }
 
-func (a Place) start(d *Driver, name string, limit time.Duration) (p *Process, err error) {
-	start := func() (err error) {
-		p, err = Start(name, d.Command(), limit)
-		return err
+func (a Place) start(d *Driver, name string, limit time.Duration) (*Process, error) {
+	if a.Begin == nil {
+		return Start(name, d.Command(), limit)
 	}
-	if a.Do == nil {
-		err = start()
-	} else {
-		err = a.Do(start)
-	}
-	return p, err
+	return StartBy(a.Begin, name, d.Command(), limit)
 }
 
 // World is an original master and original peers.

@@ -36,6 +36,11 @@ type Process struct {
 // No call may take longer than limit: the child is killed then. The caller
 // must Close it.
 func Start(name string, cmd *exec.Cmd, limit time.Duration) (*Process, error) {
+	return StartBy(process.Begin, name, cmd, limit)
+}
+
+// StartBy is Start by another function than process.Begin: that of a network namespace, say.
+func StartBy(begin func(*exec.Cmd) error, name string, cmd *exec.Cmd, limit time.Duration) (*Process, error) {
 	p := &Process{Name: name, cmd: cmd, limit: limit, ended: make(chan struct{})}
 	var err error
 	if p.in, err = cmd.StdinPipe(); err != nil {
@@ -47,7 +52,7 @@ func Start(name string, cmd *exec.Cmd, limit time.Duration) (*Process, error) {
 	}
 	p.out = bufio.NewReaderSize(stdout, 1<<16)
 	cmd.Stderr = &p.log
-	if err := process.Begin(cmd); err != nil {
+	if err := begin(cmd); err != nil {
 		return nil, err
 	}
 	f, err := p.roundTrip("init", "", nil, 1, nil)

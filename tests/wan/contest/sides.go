@@ -181,7 +181,7 @@ func newOriginal(l *lab.Lab, connections int) (side, error) {
 	}
 	var places []pccl.Place
 	for _, h := range l.Hosts {
-		places = append(places, pccl.Place{IP: h.Addr.String(), Do: h.Do})
+		places = append(places, pccl.Place{IP: h.Addr.String(), Begin: h.Start})
 	}
 	last := len(places) - 1
 	s := &original{}

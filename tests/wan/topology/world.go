@@ -164,12 +164,8 @@ func (w *world) start(kind string) (*peer, error) {
 	default:
 		return nil, fmt.Errorf("there are no %q peers: want gopccl or original", kind)
 	}
-	p := &peer{host: host}
-	err := w.net.Hosts[host].Do(func() (err error) {
-		p.Process, err = pccl.Start(fmt.Sprintf("%s peer %d", kind, host), cmd, callLimit)
-		return err
-	})
-	if err != nil {
+	p, err := &peer{host: host}, error(nil)
+	if p.Process, err = pccl.StartBy(w.net.Hosts[host].Start, fmt.Sprintf("%s peer %d", kind, host), cmd, callLimit); err != nil {
 		return nil, err
 	}
 	w.peers = append(w.peers, p)
