@@ -400,7 +400,11 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.SkipData:
 			s.skip(e.Seq)
 		case fsm.CommenceData:
-			s.commence(e)
+			if op := s.operation(e.Op); op != nil {
+				op.phase().Commence(e.Seq)
+			} else { // it was given up
+				s.skip(e.Seq)
+			}
 		case fsm.SpoilData:
 			s.engine.Spoil(e.Tag, e.Epoch)
 			s.blocks.Spoil(e.Tag, e.Epoch)

@@ -14,24 +14,19 @@ import (
 //
 // The next peer may launch later. What comes for it until then is kept, as it
 // came, and processed at the launch: its reader goes on with what belongs
-// to other operations. The sender bounds what it may have on its way so. Of an operation
-// that is larger, what is above the bound is sent when its number is known, with that: a
-// reader can wait then, because all peers have launched it.
+// to other operations. The sender bounds what it may have on its way so.
 const (
-	// eagerBit marks the stream number of a frame that carries an epoch. It may be a
-	// piece, too.
+	// eagerBit marks the stream number of a frame that carries an epoch.
 	eagerBit = uint64(1) << 61
 	// lingerTime is how long a frame whose operation is not launched may stay
 	// with the system, where it costs no copy, if nothing comes behind it that
 	// is waited for. The other end must not take it for lost.
 	lingerTime = 10 * time.Millisecond
-	// replayHere is how much of what came early the goroutine that launches processes.
-	replayHere = 512 << 10
 )
 
 // eagerState is what an operation knows of eager neighbours. Guarded by Engine.mu.
 type eagerState struct {
-	deferred  bool // it began eagerly, and sends when it has a number
+	deferred  bool // it began eagerly, and will be striped when it has a number
 	listens   bool // frames with its epoch are for it
 	replaying bool // what came early is being processed
 }
@@ -54,7 +49,7 @@ func named(epoch uint64) uint64 { return epoch &^ (eagerBit | stripeBit | link.O
 
 // isEager reports whether a frame of the stream carries an epoch.
 func isEager(stream uint64) bool {
-	return stream&(link.OpenerBit|eagerBit) == eagerBit
+	return stream&(link.OpenerBit|stripeBit|eagerBit) == eagerBit
 }
 
 // ExpectEpoch says that neighbours may begin operations in epoch as soon as this
@@ -94,7 +89,7 @@ func (e *Engine) reach(epoch uint64) bool {
 	return true
 }
 
-func (op *Op) isEager() bool { return op.id.stream.Load()&eagerBit != 0 }
+func (op *Op) isEager() bool { return op.id.stream&eagerBit != 0 }
 
 // runs reports whether nil or a running operation stands in the way of another
 // one with its key.
@@ -115,11 +110,6 @@ func (op *Op) Commence(seq uint64) {
 	e.pass(seq)
 	op.mu.Lock()
 	op.id.number, op.id.unnamed = seq, false
-	limited := op.out.limited
-	if limited {
-		op.out.limited = false
-		op.id.stream.Store(seq)
-	}
 	op.mu.Unlock()
 	send := false
 	if e.ops[op.id.key] == op {
@@ -129,7 +119,7 @@ func (op *Op) Commence(seq uint64) {
 		if send, op.eager.deferred = op.eager.deferred, false; send {
 			pool := e.hub.InUse(op.next)
 			op.mu.Lock()
-			op.id.stream.Store(seq)
+			op.id.stream = seq
 			if flows := e.flowsFor(op, pool); flows != nil && op.failErr == nil {
 				op.stripe(flows)
 			}
@@ -139,12 +129,11 @@ func (op *Op) Commence(seq uint64) {
 	e.started.Broadcast()
 	e.mu.Unlock()
 	switch {
-	case send && op.outBroken():
+	case !send:
+	case op.outBroken():
 		op.failLink(op.next, noConnection)
-	case send:
+	default:
 		op.attach()
-	case limited && op.out.sender != nil:
-		op.rouse()
 	}
 }
 
@@ -166,45 +155,30 @@ func (e *Engine) spoil(tag uint64) {
 }
 
 // listen makes op the one that eager frames with its tag are for, and returns
-// what came before. gone: one of the connections that brought it has ended. e.mu is held.
-func (e *Engine) listen(op *Op) (came []*link.Early, gone bool) {
+// what came before. e.mu is held.
+func (e *Engine) listen(op *Op) *link.Early {
 	a := &e.ahead
 	if !e.reach(op.id.epoch) || op.n < 2 || a.spoiled[op.spec.Tag] {
-		return nil, false
+		return nil
 	}
 	a.ops[op.spec.Tag] = op
 	op.eager.listens = true
-	if came = e.hub.TakeEarly(op.prev, op.spec.Tag, stripeBit|eagerBit|a.epoch); len(came) > 0 {
-		for _, x := range came {
-			gone = op.bind(x.From()) || gone
-		}
-	} else if came = e.hub.TakeEarly(op.prev, op.spec.Tag, eagerBit|a.epoch); len(came) > 1 {
-		for _, x := range came[1:] { // what is in order comes on one connection
-			_ = e.hub.Replay(x, nil)
-		}
-		came = came[:1]
+	x := e.hub.TakeEarly(op.prev, op.spec.Tag, eagerBit|a.epoch)
+	if x == nil {
+		return nil
 	}
-	if len(came) == 0 {
-		return nil, false
-	}
-	op.in.receiver, op.in.bound, op.eager.replaying = came[0].From(), true, true
+	op.in.receiver, op.in.bound, op.eager.replaying = x.From(), true, true
 	e.replays.Add(1) // Close waits for op first, which is not over yet
-	return came, gone
+	return x
 }
 
 // replay processes what came before the launch, on the goroutine that launches
-// unless it would have to wait for a device or be busy for long. The connection's reader
-// waits if more of it comes.
-func (e *Engine) replay(op *Op, came []*link.Early) {
-	bytes := 0
-	for _, x := range came {
-		bytes += x.Bytes()
-	}
+// unless it would have to wait for a device. The connection's reader waits if
+// more of it comes.
+func (e *Engine) replay(op *Op, x *link.Early) {
 	here := func() {
-		for _, x := range came {
-			if err := e.hub.Replay(x, &op.in); err != nil {
-				x.From().Close(err)
-			}
+		if err := e.hub.Replay(x, &op.in); err != nil {
+			x.From().Close(err)
 		}
 	}
 	over := func() {
@@ -214,14 +188,14 @@ func (e *Engine) replay(op *Op, came []*link.Early) {
 		e.mu.Unlock()
 		e.replays.Done()
 	}
-	if op.dev == nil && bytes <= replayHere {
+	if op.dev == nil {
 		defer over()
 		here()
 		return
 	}
 	go func() {
 		defer over()
-		e.hub.Labelled("reader", op.prev, here, came[0].From().Close)
+		e.hub.Labelled("reader", op.prev, here, x.From().Close)
 	}()
 }
 

@@ -137,7 +137,6 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
 	c.can.schemes = c.can.plans && p.Ext.Plans >= wire.SchemePlans
 	c.can.rates = c.can.plans && p.Ext.Plans >= wire.RatePlans
-	c.can.ways = c.can.plans && p.Ext.Plans >= wire.WayPlans
 }
 
 // tellRevocations tells c the revocation lists in force, if it takes them.
@@ -163,10 +162,8 @@ func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationRe
 	}
 	if c.can.plans {
 		switch resp.Ext.Plans = wire.LeavePlans - 1; {
-		case c.can.ways:
-			resp.Ext.Plans = wire.PlansVersion
 		case c.can.rates:
-			resp.Ext.Plans = wire.RatePlans
+			resp.Ext.Plans = wire.PlansVersion
 		case c.can.schemes:
 			resp.Ext.Plans = wire.SchemePlans
 		case c.can.leave:

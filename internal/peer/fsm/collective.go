@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/plan"
@@ -28,11 +29,12 @@ type operation struct {
 	older   bool // it runs in a ring that is no longer the one in force
 	epoch   uint64
 
-	state opState
-	early
-	open      bool // StartData was emitted, DataEnded did not come yet
-	withdrawn bool // ... and is to begin again, in another ring
-	aborted   bool // AbortData was emitted
+	state     opState
+	eager     bool          // the data phase began at the launch
+	held      time.Duration // in state opHeld: until when
+	open      bool          // StartData was emitted, DataEnded did not come yet
+	withdrawn bool          // ... and is to begin again, in another ring
+	aborted   bool          // AbortData was emitted
 	finished  bool
 	dataErr   error
 
@@ -55,6 +57,7 @@ type operation struct {
 // volume is the bytes that an operation sends at most.
 type volume struct {
 	ring, direct uint64 // over a ring and over a mesh; not of an all-reduce
+	lent         uint64 // what it counts for, if it began before its commence
 }
 
 // lostPeer is a peer that the master has named as gone.
@@ -139,7 +142,6 @@ func (m *Machine) launch(c CallCollective) {
 		native:  m.native(),
 		members: m.view.Members,
 		sends:   volume{ring: c.Sends, direct: c.Direct},
-		early:   early{far: c.Far},
 		epoch:   m.epoch,
 		query:   m.query,
 	})
@@ -151,13 +153,13 @@ func (m *Machine) launch(c CallCollective) {
 	if m.failedTags[c.Tag] {
 		op.epoch = 0
 	}
-	switch bytes, limited, ok := m.advance(op); {
-	case !ok:
+	switch {
+	case !m.mayBegin(op):
 		m.sendHeld()
 	case op.kind() == plan.Barrier:
 		m.passBarrier(op)
 	default:
-		m.beginEagerly(op, bytes, limited)
+		m.beginEagerly(op)
 	}
 	m.initiate()
 	m.done(c.Call, nil)
@@ -234,7 +236,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	op.told.seq = p.SeqNr
 	switch {
 	case op.eager:
-		m.takeBack(op)
+		m.lent -= op.sends.lent
 		if op.kind() != plan.Barrier {
 			m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
 		}
