@@ -222,8 +222,8 @@ func (op *Operation) connect() (peer wire.UUID, broken bool) {
 	}
 	for _, l := range op.ins {
 		if pool := op.e.hub.Receivers(l.peer); len(pool) > 0 && !l.received.Load() {
-			l.from = slices.Clip(pool)
-			if slices.ContainsFunc(pool, (*link.Receiver).Closed) {
+			var lost bool
+			if l.from, lost = link.Expect(pool); lost {
 				peer, broken = l.peer, true
 			}
 		}

@@ -167,7 +167,7 @@ func (l *inLane) bind(r *link.Receiver) (dead bool) {
 		return false
 	}
 	if l.bound == nil {
-		l.from = slices.Clip(l.op.e.hub.Receivers(l.peer))
+		l.from, _ = link.Expect(l.op.e.hub.Receivers(l.peer))
 	}
 	if !slices.Contains(l.from, r) {
 		l.from = append(l.from, r)

@@ -2,7 +2,9 @@ package link
 
 import (
 	"errors"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +24,7 @@ type Receiver struct {
 	conn   net.Conn
 	since  time.Time
 	closed atomic.Bool
+	mute   atomic.Bool                     // the peer ended it before its first byte; set before closed
 	got    atomic.Uint64                   // bytes of frames that were delivered
 	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
 	former bool                            // the peer was a neighbour; guarded by Hub.mu
@@ -66,6 +69,20 @@ func (r *Receiver) ID() uint64 { return r.id }
 
 // Closed reports whether the connection has ended.
 func (r *Receiver) Closed() bool { return r.closed.Load() }
+
+// Expect returns those of a pool that may bring something, and whether one of them has
+// ended, of which something may be missing. A connection that the peer has ended before its
+// first byte has brought all that was sent on it: a round that begins while a pool grows
+// leaves such ones behind. If there are only such ones the peer is lost. The pool is not
+// changed, and from may be it.
+func Expect(pool []*Receiver) (from []*Receiver, lost bool) {
+	if from = pool; slices.ContainsFunc(pool, (*Receiver).isMute) {
+		from = slices.DeleteFunc(slices.Clone(pool), (*Receiver).isMute)
+	}
+	return slices.Clip(from), len(from) < min(1, len(pool)) || slices.ContainsFunc(from, (*Receiver).Closed)
+}
+
+func (r *Receiver) isMute() bool { return r.mute.Load() }
 
 // flush tells the sender about what was processed since the last read that
 // could wait, so that many small frames cause one write.
@@ -131,9 +148,10 @@ func (r *Receiver) release() {
 }
 
 func (r *Receiver) loop() error {
-	for {
+	for first := true; ; first = false {
 		h, err := r.rd.Next()
 		if err != nil {
+			r.mute.Store(first && err == io.EOF)
 			return err
 		}
 		if h.Stream == pingStream {
