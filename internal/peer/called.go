@@ -21,12 +21,15 @@ func callings(before, now map[wire.UUID]string) map[string]string {
 	for _, of := range []map[wire.UUID]string{before, now} {
 		for u, name := range of {
 			if name != "" {
-				called[u.String()], called[u.Short()] = name+"/"+u.String(), name+"/"+u.Short()
+				called[u.String()], called[u.Short()] = calledBy(name, u.String()), calledBy(name, u.Short())
 			}
 		}
 	}
 	return called
 }
+
+// calledBy returns what people read of a peer with a certificate.
+func calledBy(name, uuid string) string { return name + "/" + uuid }
 
 // call returns what a peer is called that text is the uuid of, and every other text as it is.
 func (n *names) call(text string) string {

@@ -34,7 +34,7 @@ type names struct {
 	bare   map[netip.Addr]bool         // where such members are
 	called map[string]string           // what they are called, by the texts of their uuids
 	state  map[netip.AddrPort][]string // who say that they hand out shared state there
-	news   chan struct{}               // closed when the master tells anew; nil: nobody waits
+	news   chan struct{}               // closed when the master tells the names again; nil: nobody waits
 }
 
 // learn takes over what the master has told.

@@ -99,7 +99,7 @@ func (s *Session) State() State {
 // call returns what a peer is called.
 func (st *State) call(u wire.UUID) string {
 	if name := st.Names[u]; name != "" {
-		return name + "/" + u.Short()
+		return calledBy(name, u.Short())
 	}
 	return u.Short()
 }
