@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/tls"
 	"crypto/x509"
@@ -111,12 +112,9 @@ func (a *answer) send(conn net.Conn) error {
 }
 
 func (d *Desk) grant(r request, cs tls.ConnectionState) ([]*x509.Certificate, authority.Entry, error) {
-	csr, err := x509.ParseCertificateRequest(r.csr)
-	if err == nil {
-		err = csr.CheckSignature()
-	}
-	if err != nil {
-		return nil, authority.Entry{}, fmt.Errorf("%w: the request is not one", authority.ErrNotValid)
+	csr, ok := parse(r.csr)
+	if !ok {
+		return nil, authority.Entry{}, fmt.Errorf("%w: the request is not one of an Ed25519 key", authority.ErrNotValid)
 	}
 	if d.shut(r.token) {
 		return nil, authority.Entry{}, fmt.Errorf("%w: after %d wrong proofs it is shut for %v", authority.ErrNotValid, mostWrong, shutFor)
@@ -130,6 +128,20 @@ func (d *Desk) grant(r request, cs tls.ConnectionState) ([]*x509.Certificate, au
 			return ok
 		},
 	})
+}
+
+// parse reads a certificate request, signed with the Ed25519 key that it is for. Other
+// keys are refused before their signature costs time: nobody's certificate may be one
+// that is dear to verify for all members.
+func parse(der []byte) (csr *x509.CertificateRequest, ok bool) {
+	csr, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, false
+	}
+	if _, ok := csr.PublicKey.(ed25519.PublicKey); !ok {
+		return nil, false
+	}
+	return csr, csr.CheckSignature() == nil
 }
 
 // shut reports whether a token has had too many wrong proofs.

@@ -91,12 +91,9 @@ func (d *Desk) Renew(conn Secured, id secure.Identity) (what string, err error) 
 }
 
 func (d *Desk) sign(conn Secured, id secure.Identity, der []byte) ([]*x509.Certificate, authority.Entry, error) {
-	csr, err := x509.ParseCertificateRequest(der)
-	if err == nil {
-		err = csr.CheckSignature()
-	}
-	if err != nil {
-		return nil, authority.Entry{}, fmt.Errorf("%w: the request is not one", authority.ErrNotRenewed)
+	csr, ok := parse(der)
+	if !ok {
+		return nil, authority.Entry{}, fmt.Errorf("%w: the request is not one of an Ed25519 key", authority.ErrNotRenewed)
 	}
 	return d.dir.Renew(conn.ConnectionState().PeerCertificates[0], id, csr.PublicKey)
 }
