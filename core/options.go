@@ -57,8 +57,9 @@ type Options struct {
 	FrameBytes int
 	// EagerBytes is the largest buffer whose all-reduce begins when it is
 	// launched, and not when the master has heard of it from all, if all members
-	// of the group can do that. It must be the same on every peer. Default
-	// 512 KiB, at most 1 MiB; negative: none.
+	// of the group can do that; where the master is distant, larger ones do so, too.
+	// It must be the same on every peer. Default 512 KiB, at most 1 MiB; negative:
+	// none begins so.
 	EagerBytes int
 	// Threads is what senders and readers of connections run on: "goroutine"
 	// (default) or "pinned", an operating system thread for each. Affinity binds

@@ -114,9 +114,11 @@ type ConnState struct {
 	// RTT is the round trip time of a sender's connection, MinRTT the shortest of some
 	// minutes, Resent how many bytes were sent again; zero: the system does not tell.
 	// Rate is how many bytes per second it takes, 0 if no writer had to wait for it.
+	// Congestion is the congestion control of the system, "" if it does not tell.
 	RTT, MinRTT time.Duration
 	Resent      uint64
 	Rate        float64
+	Congestion  string
 }
 
 func stateOf(in peer.State) State {
@@ -156,7 +158,7 @@ func stateOf(in peer.State) State {
 		c := &in.Data.Conns[i]
 		st.Conns = append(st.Conns, ConnState{
 			Role: c.Role, Peer: UUID(c.Peer), Number: c.Number, Ops: c.Ops, Busy: c.Busy, Closed: c.Closed, Cause: c.Cause,
-			RTT: c.Path.RTT, MinRTT: c.Path.MinRTT, Resent: c.Path.Resent, Rate: c.Path.Rate,
+			RTT: c.Path.RTT, MinRTT: c.Path.MinRTT, Resent: c.Path.Resent, Rate: c.Path.Rate, Congestion: c.Path.Congestion,
 		})
 	}
 	return st

@@ -31,6 +31,7 @@ type measured struct {
 	Peers []namedPeer  `json:"peers"`
 	Mbps  [][]*float64 `json:"mbps"`
 	Ring  []int        `json:"ring,omitempty"`
+	whole bool         // where no rate is, there is no link
 }
 
 type namedPeer struct {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -185,6 +186,46 @@ func unequal() (rates [][]*float64) {
 		rates = append(rates, row)
 	}
 	return rates
+}
+
+// A matrix of a file is explained with its ring, and delays of another file.
+func TestTopologyExplainsFiles(t *testing.T) {
+	dir := t.TempDir()
+	rates, trips := filepath.Join(dir, "rates.csv"), filepath.Join(dir, "trips.csv")
+	const n = 20
+	var a, b strings.Builder
+	for i := range n {
+		for j := range n {
+			switch {
+			case i == j:
+				a.WriteString("-,")
+				b.WriteString("-,")
+			case i == 0 && j == 1:
+				a.WriteString("-,") // there is no link
+				b.WriteString("-,")
+			default:
+				fmt.Fprintf(&a, "%d,", min(20+20*i, 300))
+				b.WriteString("100,")
+			}
+		}
+		a.WriteString("\n")
+		b.WriteString("\n")
+	}
+	lines := func(s string) []byte { return []byte(strings.ReplaceAll(s, ",\n", "\n")) }
+	require.NoError(t, os.WriteFile(rates, lines(a.String()), 0o600))
+	require.NoError(t, os.WriteFile(trips, lines(b.String()), 0o600))
+	code, out, errOut := gopccl(t, "topology", "explain", rates, "--delays", trips)
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "20 peers")
+	require.Regexp(t, `(?m)^ +1KiB +\d+\.\d ms +- +1\d\d\.\d ms +stars? ?\d*$`, out)
+	require.Regexp(t, `(?m)^ +64MiB .* (shares.*|relays)$`, out)
+	require.Regexp(t, `(?m)^16MiB .*no plan sends the bytes in less than `, out)
+	code, _, errOut = gopccl(t, "topology", "explain", rates, "--delays", filepath.Join(dir, "none.csv"))
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, errOut, "none.csv")
+	code, out, errOut = gopccl(t, "topology", "explain", rates)
+	require.Equal(t, exitOK, code, errOut)
+	require.Contains(t, out, "missing   round trips")
 }
 
 // What is not known is said, and so is why there is nothing to choose.

@@ -11,7 +11,9 @@ import (
 // that failed; then no peer begins with this tag until the next epoch.
 //
 // Other members may launch later. What comes for them until then is kept, as it
-// came, and processed at the launch. The sender bounds what it may have on its way so.
+// came, and processed at the launch. The sender bounds what it may have on its way so. Of
+// an operation that is larger, what is above the bound is sent when its number is known,
+// with that: a reader can wait then, because all members have launched it.
 
 // ahead is what an engine knows of eager operations. Guarded by Engine.mu. ops and
 // spoiled belong to epoch, which only reach changes.
@@ -126,29 +128,58 @@ func (e *Engine) listen(op *Operation) {
 	a.ops[op.spec.Tag] = op
 	op.id.listens = true
 	for _, l := range op.ins {
-		if l.came = e.hub.TakeEarly(l.peer, op.spec.Tag, mark|eagerBit|a.epoch); l.came != nil {
-			l.bind(l.came.From())
+		l.came = e.hub.TakeEarly(l.peer, op.spec.Tag, mark|eagerBit|a.epoch)
+		for _, x := range l.came {
+			l.bind(x.From())
 			l.replaying = true
 		}
 	}
 }
 
-// replay processes what came before the launch, on the goroutine that launches. The
-// connection's reader waits if more of it comes.
+// replayHere is how much of what came early the goroutine that launches processes.
+const replayHere = 512 << 10
+
+// replay processes what came before the launch, on the goroutine that launches unless it
+// would be busy for long. The connections' readers wait if more of it comes.
 func (e *Engine) replay(op *Operation) {
+	bytes := 0
 	for _, l := range op.ins {
-		x := l.came
-		if x == nil {
-			continue
+		for _, x := range l.came {
+			bytes += x.Bytes()
 		}
-		l.came = nil
-		if err := e.hub.Replay(x, l); err != nil {
-			x.From().Close(err)
+	}
+	if bytes <= replayHere {
+		e.replayAll(op)
+		return
+	}
+	e.replays.Add(1) // Close waits for op first, which is not over yet
+	go func() {
+		defer e.replays.Done()
+		e.hub.Labelled("reader", op.members[op.me], func() { e.replayAll(op) }, op.fail)
+	}()
+}
+
+func (e *Engine) replayAll(op *Operation) {
+	for _, l := range op.ins {
+		if l.came != nil {
+			e.replayLane(l)
 		}
+	}
+}
+
+func (e *Engine) replayLane(l *inLane) {
+	defer func() {
 		e.mu.Lock()
 		l.replaying = false
 		e.started.Broadcast()
 		e.mu.Unlock()
+	}()
+	came := l.came
+	l.came = nil
+	for _, x := range came {
+		if err := e.hub.Replay(x, l); err != nil {
+			x.From().Close(err)
+		}
 	}
 }
 
@@ -160,6 +191,11 @@ func (op *Operation) Commence(seq uint64) {
 	e.pass(seq)
 	op.mu.Lock()
 	op.id.number, op.id.unnamed = seq, false
+	limited := op.limited
+	if limited {
+		op.limited = false
+		op.id.stream.Store(mark | seq)
+	}
 	op.mu.Unlock()
 	send := false
 	if e.ops[op.id.key] == op {
@@ -167,16 +203,19 @@ func (op *Operation) Commence(seq uint64) {
 		op.id.key.seq = seq
 		e.ops[op.id.key] = op
 		if send, op.id.deferred = op.id.deferred, false; send {
-			op.mu.Lock()
-			op.id.stream = mark | seq
-			op.mu.Unlock()
+			op.id.stream.Store(mark | seq)
 		}
-		send = send && !op.id.absent
+		send, limited = send && !op.id.absent, limited && !op.id.absent
 	}
 	e.started.Broadcast()
 	e.mu.Unlock()
-	if send {
+	switch {
+	case send:
 		op.attach()
+	case limited:
+		for _, l := range op.outs {
+			l.wake(len(l.flows.Conns()), nil)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package collective
 import (
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,9 +17,15 @@ import (
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 )
 
-// startMixed begins one operation on every member at its own time, eagerly where mask
-// says so, and commences it when all are launched.
+// startMixed is startLimited without bounds.
 func (w *world) startMixed(specs []Spec, epoch uint64, mask int, order []int) (s *started, commence func()) {
+	return w.startLimited(specs, epoch, mask, 0, order)
+}
+
+// startLimited begins one operation on every member at its own time, eagerly where mask
+// says so, and commences it when all are launched, in the other order. ahead is what each
+// may send before that, 0: all.
+func (w *world) startLimited(specs []Spec, epoch uint64, mask int, ahead int64, order []int) (s *started, commence func()) {
 	w.seq++
 	seq := w.seq
 	s = &started{ops: make([]*Operation, len(specs)), errs: make([]chan error, len(specs))}
@@ -33,12 +40,13 @@ func (w *world) startMixed(specs []Spec, epoch uint64, mask int, order []int) (s
 		s.ops[i], s.errs[i] = op, make(chan error, 2)
 		if mask>>i&1 != 0 {
 			b := begin(i)
-			b.Eager, b.Seq = true, 0
+			b.Eager, b.Seq, b.Ahead = true, 0, ahead
 			op.Start(b)
 		}
 	}
 	return s, func() {
-		for i, op := range s.ops {
+		for _, i := range slices.Backward(order) {
+			op := s.ops[i]
 			if mask>>i&1 != 0 {
 				op.Commence(seq)
 			} else {
@@ -52,10 +60,10 @@ func (w *world) startMixed(specs []Spec, epoch uint64, mask int, order []int) (s
 // tags and of any kind: the results are those of the oracle.
 func TestEagerMeetsLate(t *testing.T) {
 	for _, n := range []int{2, 3, 5} {
-		for _, pool := range []int{1, 3} {
+		for _, pool := range []int{1, 3, -3} { // below 0: of older members
 			for _, over := range []func(testing.TB) (a, b net.Conn){memoryLink(transporttest.Options{}), loopback} {
 				for _, mesh := range []bool{false, true} {
-					w := newWorld(t, shape{n: n, pool: pool, mesh: mesh, frame: 256, cfg: Config{minStripe: 256}, link: over})
+					w := newWorld(t, shape{n: n, pool: max(pool, -pool), older: pool < 0, mesh: mesh, frame: 256, cfg: Config{minStripe: 256}, link: over})
 					rng := rand.New(rand.NewPCG(uint64(n), uint64(pool)))
 					for i := range 24 {
 						k := draw(rng, w, allKinds[rng.IntN(len(allKinds))], []int{0, 1, n, 700}[rng.IntN(4)])
@@ -64,7 +72,8 @@ func TestEagerMeetsLate(t *testing.T) {
 							k.specs[m].Tag = uint64(i % 2)
 						}
 						mask := rng.IntN(1 << n)
-						s, commence := w.startMixed(k.specs, 1+uint64(i/8), mask, rng.Perm(n))
+						ahead := []int64{0, 1, 2000, 1 << 20}[rng.IntN(4)]
+						s, commence := w.startLimited(k.specs, 1+uint64(i/8), mask, ahead, rng.Perm(n))
 						commence()
 						s.ok(t)
 						k.right(t, "operation %d, eager %b", i, mask)
@@ -239,5 +248,65 @@ func TestEagerAborts(t *testing.T) {
 		next.right(t, "%v in the next epoch", c)
 		s.finish(false)
 		w.balanced(t)
+	}
+}
+
+// Nothing of an operation that is larger than its bound leaves above it, and the rest
+// leaves with the number, which a member that has begun may hear of later.
+func TestBoundBeforeTheCommence(t *testing.T) {
+	for _, mesh := range []bool{false, true} {
+		for _, pool := range []int{1, 3} {
+			w := newWorld(t, shape{n: 3, pool: pool, mesh: mesh, cfg: Config{minStripe: 2048, piece: 1024}})
+			rng := rand.New(rand.NewPCG(uint64(pool), 2))
+			kind := plan.AllGather
+			if mesh {
+				kind = plan.AllToAll
+			}
+			const ahead = 40_000
+			k := draw(rng, w, kind, 0)
+			k.code, k.varied, k.inPlace = nil, false, false
+			for i := range k.counts {
+				k.counts[i] = 60_000 / k.dt.Size()
+				for j := range k.pairs[i] {
+					k.pairs[i][j] = k.counts[i]
+				}
+			}
+			k.fill(w, rng)
+			ops, done := make([]*Operation, 3), make([]chan error, 3)
+			begin := func(i int) {
+				op, err := w.eng[i].New(k.specs[i])
+				require.NoError(t, err)
+				ops[i], done[i] = op, make(chan error, 2)
+				b := w.begin(i, 0, func(err error) { done[i] <- err })
+				b.Eager, b.Ahead = true, ahead
+				op.Start(b)
+			}
+			begin(0)
+			kept := func() (sum int) {
+				for _, e := range w.eng {
+					sum += e.kept()
+				}
+				return sum
+			}
+			require.Eventually(t, func() bool { return kept() > ahead*3/4 }, patience, time.Millisecond)
+			require.LessOrEqual(t, kept(), ahead)
+			begin(1)
+			begin(2)
+			ops[0].Commence(9)
+			ops[1].Commence(9)
+			// The last one has not heard of it, and gets all from those that have.
+			require.Eventually(t, func() bool {
+				return !slices.ContainsFunc(ops[2].State().Lanes, func(l LaneState) bool { return !l.Sends && l.Bytes < l.Total })
+			}, patience, time.Millisecond)
+			ops[2].Commence(9)
+			for i := range 3 {
+				require.NoError(t, verdict(t, done[i]))
+			}
+			k.right(t, "mesh %v, %d connections", mesh, pool)
+			for _, op := range ops {
+				op.Finish(false)
+			}
+			require.Zero(t, kept())
+		}
 	}
 }

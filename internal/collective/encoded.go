@@ -211,7 +211,7 @@ func (l *outLane) PrepareFrame(f *link.Frame) {
 	d, s := l.describe(f.Step), &l.segs[f.Step]
 	f.Head = append(append(f.Head, byte(d.size)), d.raw[:d.size]...)
 	size := len(f.Head) - transport.HeaderSize + len(f.Payload)
-	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(f.Head))
+	transport.Header{Payload: size, Tag: op.spec.Tag, Stream: op.id.stream.Load()}.Put((*[transport.HeaderSize]byte)(f.Head))
 	if !s.encodes {
 		return // what came is passed on as it is
 	}

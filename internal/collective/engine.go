@@ -31,9 +31,10 @@ type Config struct {
 
 // Engine runs operations on the connections of a hub. Safe for concurrent use.
 type Engine struct {
-	cfg  Config
-	link link.Config // of the hub
-	hub  *link.Hub
+	cfg     Config
+	link    link.Config // of the hub
+	hub     *link.Hub
+	replays sync.WaitGroup // goroutines that process what came early
 
 	mu      invariants.Mutex
 	started *sync.Cond // an operation started, a connection came or closed, the engine closed
@@ -102,6 +103,7 @@ func (e *Engine) Close() {
 		e.started.Wait()
 	}
 	e.mu.Unlock()
+	e.replays.Wait()
 }
 
 // lost fails the operations that still need a connection with peer, of which uses

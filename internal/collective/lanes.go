@@ -3,6 +3,7 @@ package collective
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 
 	"github.com/gopccl/gopccl/internal/link"
@@ -73,7 +74,7 @@ type inLane struct {
 	from      []*link.Receiver // those that frames may come on; nil: the peer has not connected
 	bound     []*link.Receiver // of them, those that brought one
 	replaying bool             // what came early is being processed
-	came      *link.Early      // what came early, until it is
+	came      []*link.Early    // what came early, until it is
 
 	received atomic.Bool // all of it was read
 
@@ -97,19 +98,21 @@ type outLane struct {
 	total  int64  // bytes
 	extent uint64 // what frames say of that
 	flows  link.Flows
+	most   int // connections that have enough to send
 	done   atomic.Bool
 
 	// Guarded by Operation.mu.
 	grid
-	ready bitset         // may be sent, and was not taken yet
-	low   int            // no earlier word of ready has a bit
-	count int            // bits in ready
-	left  int            // pieces that were not taken
-	refs  int            // frames in batches that refer to memory
-	short bool           // something that was taken was not sent: the loss of its connection fails it
-	saved bitset         // pieces whose place in Dst is kept, of a block that is adopted
-	metas []*description // quantized: by segment
-	bytes uint64
+	ready  bitset         // may be sent, and was not taken yet
+	low    int            // no earlier word of ready has a bit
+	count  int            // bits in ready
+	left   int            // pieces that were not taken
+	credit int64          // bytes of frames that may be taken before the commence of a limited operation
+	refs   int            // frames in batches that refer to memory
+	short  bool           // something that was taken was not sent: the loss of its connection fails it
+	saved  bitset         // pieces whose place in Dst is kept, of a block that is adopted
+	metas  []*description // quantized: by segment
+	bytes  uint64
 }
 
 // grid is how the segments of a lane are cut: each from its start into pieces of the
@@ -347,6 +350,9 @@ const (
 	// still busy with.
 	stripesPerFlow = 32
 	minStripe      = 64 << 10
+	// To a distant peer it is cut for so many times the connections that there are: more
+	// may join (link.Flows).
+	mayGrow = 4
 )
 
 // prepare says what of a lane may be sent at first.
@@ -389,7 +395,16 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 			n = 1
 		}
 	}
-	n, bytes := stripes(n, longest, flow, e.cfg.minStripe)
+	l.most = flow / (2 * e.cfg.minStripe)
+	room, have := n, n
+	if n > 1 && pool[0].Distant() {
+		room *= mayGrow
+	}
+	n, bytes := stripes(room, longest, flow, e.cfg.minStripe)
+	n = min(n, have)
+	if l.op.limited { // so that some of it goes ahead
+		bytes = min(bytes, max(int(l.credit/4), leastPiece))
+	}
 	if e.cfg.piece > 0 {
 		bytes = e.cfg.piece
 	}
@@ -416,16 +431,36 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	}
 	switch {
 	case n > 1:
-		l.flows.Conns = pool[:n:n]
+		l.flows.Use(pool[:n:n])
 	case n == 1:
-		turn := l.op.id.stream
+		turn := l.op.id.stream.Load()
 		if l.op.isEager() {
 			turn = l.op.spec.Tag
 		}
 		at := turn % uint64(len(pool))
-		l.flows.Conns = pool[at : at+1 : at+1]
+		l.flows.Use(pool[at : at+1 : at+1])
 	}
 	return n > 0 && !l.flows.Broken()
+}
+
+// regroup has a striped lane that runs use the connections of the pool.
+func (l *outLane) regroup(pool []*link.Sender) {
+	op := l.op
+	op.mu.Lock()
+	n := min(len(pool), l.most)
+	runs := op.state == running && op.failErr == nil && op.attached && !l.done.Load() && len(l.flows.Conns()) > 1
+	op.mu.Unlock()
+	if most := op.e.cfg.Flows; most > 0 {
+		n = min(n, most)
+	}
+	if !runs || n < 2 || slices.ContainsFunc(pool[:n], func(s *link.Sender) bool { return !s.Features().Flows || s.Broken() }) {
+		return
+	}
+	l.flows.Regroup(l, pool[:n:n], func() bool {
+		op.mu.Lock()
+		defer op.mu.Unlock()
+		return op.state != running
+	})
 }
 
 func (l *outLane) add(i int) {

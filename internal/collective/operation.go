@@ -46,10 +46,12 @@ type Operation struct {
 	undo    undo
 	aborted atomic.Bool // read in the loops; failErr is set
 
-	mu      invariants.Mutex
-	state   phase
-	failErr error
-	later   []error // why else it would have failed
+	mu       invariants.Mutex
+	state    phase
+	attached bool // its connections send for it, and others may join them
+	limited  bool // it may send before its commence what the lanes' credit allows
+	failErr  error
+	later    []error // why else it would have failed
 	// What keeps it from ending.
 	pending int               // lanes, and the own copy, that are not done
 	refs    int               // frames in batches that refer to its memory
@@ -69,15 +71,15 @@ type place struct {
 
 // identity is what frames and people call an operation.
 type identity struct {
-	stream   uint64 // of the frames that are sent
-	start    uint64 // the number of Start, for people
-	epoch    uint64 // peers may begin eagerly since; 0: they may not
-	key      opKey  // guarded by Engine.mu
-	deferred bool   // it sends when it has a number; guarded by Engine.mu
-	listens  bool   // frames with its epoch are for it; guarded by Engine.mu
-	absent   bool   // its source has not come from the device; guarded by Engine.mu
-	number   uint64 // sequence number, or the epoch while unnamed; guarded by Operation.mu
-	unnamed  bool   // it began eagerly and has no sequence number yet; guarded by Operation.mu
+	stream   atomic.Uint64 // of the frames that are sent
+	start    uint64        // the number of Start, for people
+	epoch    uint64        // peers may begin eagerly since; 0: they may not
+	key      opKey         // guarded by Engine.mu
+	deferred bool          // it sends when it has a number; guarded by Engine.mu
+	listens  bool          // frames with its epoch are for it; guarded by Engine.mu
+	absent   bool          // its source has not come from the device; guarded by Engine.mu
+	number   uint64        // sequence number, or the epoch while unnamed; guarded by Operation.mu
+	unnamed  bool          // it began eagerly and has no sequence number yet; guarded by Operation.mu
 }
 
 // memory is where the chunks of a plan lie.
@@ -126,6 +128,9 @@ type Start struct {
 	// follows when it is. No operation with this tag has failed in this epoch, and
 	// none runs.
 	Eager bool
+	// Ahead, if it is not 0, is how many bytes of frames an eager operation may send
+	// before Commence. Its lanes get equal parts.
+	Ahead int64
 	// Members is the group in its own order, and Ring in that of the ring.
 	Members, Ring []wire.UUID
 	Self          wire.UUID // this peer, one of both
@@ -139,10 +144,13 @@ type Start struct {
 // Start begins the data phase. An operation that was aborted before ends at once.
 func (op *Operation) Start(s Start) {
 	op.id.epoch = s.Epoch &^ allBits
-	op.id.start, op.id.stream = s.Seq, mark|s.Seq&^allBits
+	stream := mark | s.Seq&^allBits
+	op.id.start = s.Seq
 	if s.Eager {
-		op.id.start, op.id.stream = op.id.epoch, mark|eagerBit|op.id.epoch
+		op.id.start, stream = op.id.epoch, mark|eagerBit|op.id.epoch
+		op.limited = s.Ahead > 0
 	}
+	op.id.stream.Store(stream)
 	op.done, op.began = s.Done, time.Now()
 	err := op.enter(s)
 	e := op.e
@@ -155,14 +163,14 @@ func (op *Operation) Start(s Start) {
 	if !s.Eager {
 		e.pass(s.Seq)
 	}
-	op.id.key = opKey{op.spec.Tag, op.id.stream &^ mark}
+	op.id.key = opKey{op.spec.Tag, stream &^ mark}
 	switch {
 	case e.closed:
 		err = errs.New(errs.Closed, op.name, errClosed)
 	case err == nil && e.ops[op.id.key].runs():
 		err = errs.New(errs.Internal, op.name, fmt.Errorf("tag %d, sequence %d is running already", op.id.key.tag, op.id.key.seq))
 	}
-	unlinked, broken := op.connect()
+	unlinked, broken := op.connect(s.Ahead)
 	failed := op.open(err, s.Eager)
 	missing := false
 	if !failed {
@@ -213,12 +221,14 @@ func (op *Operation) runs() bool {
 
 // connect notes the connections that the lanes use, and names a peer that has none that
 // live. Engine.mu is held.
-func (op *Operation) connect() (peer wire.UUID, broken bool) {
+func (op *Operation) connect(ahead int64) (peer wire.UUID, broken bool) {
 	for _, l := range op.outs {
+		l.credit = ahead / int64(len(op.outs))
 		if l.left > 0 && !l.choose(op.e.hub.InUse(l.peer), op.e.cfg.Flows) {
 			peer, broken = l.peer, true
 		}
-		op.id.deferred = op.id.deferred || op.isEager() && len(l.flows.Conns) > 1
+		waits := op.isEager() && (op.limited || len(l.flows.Conns()) > 1)
+		op.id.deferred = op.id.deferred || waits && slices.ContainsFunc(l.flows.Conns(), func(s *link.Sender) bool { return !s.Features().Ahead })
 	}
 	for _, l := range op.ins {
 		if pool := op.e.hub.Receivers(l.peer); len(pool) > 0 && !l.received.Load() {
@@ -231,7 +241,7 @@ func (op *Operation) connect() (peer wire.UUID, broken bool) {
 	return peer, broken
 }
 
-func (op *Operation) isEager() bool { return op.id.stream&eagerBit != 0 }
+func (op *Operation) isEager() bool { return op.id.stream.Load()&eagerBit != 0 }
 
 // open makes the operation one that runs, and reports whether it has failed, because of
 // err or before. Engine.mu is held.
@@ -341,7 +351,7 @@ func (op *Operation) fail(err error) {
 	stop := op.dev != nil && op.dev.stop()
 	op.mu.Unlock()
 	for _, l := range op.outs {
-		for _, s := range l.flows.Conns {
+		for _, s := range l.flows.All() {
 			s.Detach(l)
 		}
 	}
@@ -374,7 +384,7 @@ func (op *Operation) settle(async bool) {
 	}
 	op.mu.Unlock()
 	for _, l := range op.outs {
-		for _, s := range l.flows.Conns {
+		for _, s := range l.flows.All() {
 			s.Leave(l)
 		}
 	}

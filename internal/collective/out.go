@@ -20,24 +20,28 @@ var _ link.Source = (*outLane)(nil)
 // attach hands the lanes to the connections that send for them.
 func (op *Operation) attach() {
 	for _, l := range op.outs {
-		for _, s := range l.flows.Conns {
+		conns := l.flows.Conns()
+		for _, s := range conns {
 			s.Attach(l)
 		}
-		l.wake(len(l.flows.Conns), nil)
+		l.wake(len(conns), nil)
 	}
+	op.mu.Lock()
+	op.attached = true
+	op.mu.Unlock()
 }
 
 // wake tells the connections of the lane that n more pieces are ready. r is the
 // connection whose frame made them so: it goes on before it tells.
 func (l *outLane) wake(n int, r *link.Receiver) {
-	switch {
-	case n == 0 || len(l.flows.Conns) == 0:
-	case len(l.flows.Conns) > 1:
+	switch conns := l.flows.Conns(); {
+	case n == 0 || len(conns) == 0:
+	case len(conns) > 1:
 		l.flows.Wake(n)
 	case r != nil:
-		r.Notify(l.flows.Conns[0])
+		r.Notify(conns[0])
 	default:
-		l.flows.Conns[0].Kick(true, true)
+		conns[0].Kick(true, true)
 	}
 }
 
@@ -56,10 +60,10 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	op := l.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.failErr != nil || l.count == 0 {
+	if op.failErr != nil || l.count == 0 || op.limited && l.credit < int64(l.piece)+link.HeadBytes {
 		return false
 	}
-	if n := len(l.flows.Conns); n > 1 {
+	if n := len(l.flows.Conns()); n > 1 {
 		s := f.Conn()
 		if batch > 0 && (l.count < 2*n || batch > s.AtOnce()) {
 			return false
@@ -72,7 +76,7 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	}
 	p := l.at(l.segs, l.pop())
 	head := f.Head[:transport.HeaderSize+headBytes]
-	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream}.Put((*[transport.HeaderSize]byte)(head))
+	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream.Load()}.Put((*[transport.HeaderSize]byte)(head))
 	putHead(head[transport.HeaderSize:], l.piece, p.index, l.extent)
 	f.Head = head
 	if seg := &l.segs[p.k]; op.quantized() {
@@ -81,6 +85,9 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	} else {
 		f.Payload = op.bytesAt(seg.at, p.off, p.n)
 		f.Prompt = l.total <= link.PromptTotal
+	}
+	if op.limited {
+		l.credit -= int64(p.n) + link.HeadBytes
 	}
 	l.refs++
 	op.refs++

@@ -32,6 +32,23 @@ func (e router) Wake() {
 	e.started.Broadcast()
 }
 
+func (e router) Regrouped(peer wire.UUID) {
+	pool := e.hub.InUse(peer)
+	e.mu.Lock()
+	var hit []*outLane
+	for _, op := range e.ops {
+		for _, l := range op.outs {
+			if l.peer == peer {
+				hit = append(hit, l)
+			}
+		}
+	}
+	e.mu.Unlock()
+	for _, l := range hit {
+		l.regroup(pool)
+	}
+}
+
 func (e router) Connected(r *link.Receiver) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,7 +62,7 @@ func (e router) Connected(r *link.Receiver) {
 
 func (e router) SenderLost(s *link.Sender, cause error) {
 	e.lost(s.Peer(), cause, func(op *Operation) bool {
-		return slices.ContainsFunc(op.outs, func(l *outLane) bool { return slices.Contains(l.flows.Conns, s) && !l.done.Load() })
+		return slices.ContainsFunc(op.outs, func(l *outLane) bool { return slices.Contains(l.flows.All(), s) && !l.done.Load() })
 	})
 }
 
@@ -67,8 +84,23 @@ func (e router) Route(r *link.Receiver, h transport.Header, kept *link.Early) (l
 	return e.find(r, h.Tag, number)
 }
 
+// unnamed returns the operation that began eagerly and has no number yet, if a frame with
+// one can be of no other: r's peer has heard of its commence before this one. The last
+// operation with the tag has a number that was passed, and the next one is not commenced
+// before this member has launched it. e.mu is held.
+func (e *Engine) unnamed(r *link.Receiver, tag, seq uint64) *Operation {
+	op := e.ahead.ops[tag]
+	if op == nil || op.id.key.seq&eagerBit == 0 || op.received() || e.any && seq <= e.highest || !slices.Contains(op.members, r.Peer()) {
+		return nil
+	}
+	return op
+}
+
 // laneFrom returns the lane on which data comes from a peer; nil: none does.
 func (op *Operation) laneFrom(peer wire.UUID) *inLane {
+	if op == nil {
+		return nil
+	}
 	for _, l := range op.ins {
 		if l.peer == peer {
 			return l
@@ -116,6 +148,13 @@ func (e *Engine) find(r *link.Receiver, tag, seq uint64) (link.Sink, link.Verdic
 	rounds := e.rounds
 	for {
 		op := e.ops[opKey{tag, seq}]
+		if op == nil {
+			op = e.unnamed(r, tag, seq)
+		}
+		if l := op.laneFrom(r.Peer()); l != nil && l.replaying && !r.Closed() {
+			e.started.Wait()
+			continue
+		}
 		if op != nil && !op.id.absent {
 			return e.deliver(op, r)
 		}

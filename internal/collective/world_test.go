@@ -51,13 +51,16 @@ func (nobody) Wake()                              {}
 func (nobody) Connected(*link.Receiver)           {}
 func (nobody) SenderLost(*link.Sender, error)     {}
 func (nobody) ReceiverLost(*link.Receiver, error) {}
+func (nobody) Regrouped(wire.UUID)                {}
 
 // shape is what a world looks like.
 type shape struct {
 	n     int
 	pool  int
 	mesh  bool
-	order []int // the ring; nil: as numbered
+	order []int   // the ring; nil: as numbered
+	ways  [][]int // whom each member is connected with in a mesh; nil: all
+	older bool    // members are told of each other that they know no bound before the commence
 	frame int
 	cfg   Config
 	link  func(t testing.TB) (send, recv net.Conn)
@@ -148,7 +151,7 @@ func newWorld(t testing.TB, s shape) *world {
 			w.connect(m, s.order[(k+1)%s.n])
 		}
 		for other := range s.n {
-			if s.mesh && other != m {
+			if s.mesh && other != m && (s.ways == nil || slices.Contains(s.ways[m], other)) {
 				w.connect(m, other)
 			}
 		}
@@ -164,7 +167,7 @@ func (w *world) connect(from, to int) {
 	for k := range w.shape.pool {
 		a, b := w.shape.link(w.t)
 		w.eng[to].hub.AddReceiver(w.ids[from], uint32(k), b)
-		w.eng[from].hub.AddSender(w.ids[to], uint32(k), a, link.Features{Native: true, Flows: true})
+		w.eng[from].hub.AddSender(w.ids[to], uint32(k), a, link.Features{Native: true, Flows: true, Ahead: !w.shape.older})
 		w.out[pair], w.in[pair] = append(w.out[pair], a), append(w.in[pair], b)
 	}
 }

@@ -35,7 +35,7 @@
 // that had to wait. The survey asks the sockets of connections to distant peers that
 // have data every 10 ms (internal/pace says which way is short). From what they say
 // it decides how many connections to each peer operations use, and has pools grow
-// (Config.Grow). When they rest, pulses keep their windows. It is one goroutine, and
+// (Config.Grow). Operations that run hear of it (Router.Regrouped). When they rest, pulses keep their windows. It is one goroutine, and
 // there is none without such connections. A rate for each of them would be set here,
 // and kept to in Sender.transmit.
 //

@@ -43,8 +43,11 @@ type Early struct {
 // From returns the connection that brought the frames.
 func (x *Early) From() *Receiver { return x.r }
 
+// Bytes returns how much came.
+func (x *Early) Bytes() int { return x.bytes }
+
 type earlyKey struct {
-	from        wire.UUID
+	r           *Receiver
 	tag, stream uint64
 }
 
@@ -98,23 +101,26 @@ func (h *Hub) hold(peer wire.UUID, d int) {
 	}
 }
 
-// Keep adds a frame that was read to what came early.
+// Keep adds a frame that was read to what came early on its connection.
 func (h *Hub) Keep(frame *Early) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	x := h.kept.early[frame.key]
-	if x != nil && x.r != frame.r { // the connection was replaced
-		h.drop(x)
-		x = nil
-	}
-	if x == nil {
+	switch {
+	case frame.r.Closed(): // forgetEarly may have been here
+		if x != nil {
+			h.drop(x)
+		}
+		h.drop(frame)
+		return
+	case x == nil:
 		h.kept.early[frame.key] = frame
 		return
 	}
 	x.frames += frame.frames
 	x.bytes += frame.bytes
 	x.largest = max(x.largest, frame.largest)
-	peer := frame.key.from
+	peer := frame.r.peer
 	last := len(x.parts) - 1
 	if frame.bytes > smallPart || frame.bytes > cap(x.parts[last])-len(x.parts[last]) && !h.widen(x, frame.bytes) {
 		x.parts = append(x.parts, frame.parts...)
@@ -131,7 +137,7 @@ func (h *Hub) Keep(frame *Early) {
 // none. h.mu is held.
 func (h *Hub) widen(x *Early, size int) bool {
 	n := max(size, min(x.bytes, smallPart))
-	if !h.reserve(x.key.from, n+partCost) {
+	if !h.reserve(x.r.peer, n+partCost) {
 		return false
 	}
 	x.cost += n + partCost
@@ -139,15 +145,22 @@ func (h *Hub) widen(x *Early, size int) bool {
 	return true
 }
 
-// TakeEarly returns what was kept of a stream, nil if there is nothing. The caller
-// gives it to Replay.
-func (h *Hub) TakeEarly(from wire.UUID, tag, stream uint64) *Early {
+// TakeEarly returns what was kept of a stream, of each connection that has brought some
+// of it, nil if there is nothing. The caller gives all of it to Replay.
+func (h *Hub) TakeEarly(from wire.UUID, tag, stream uint64) (all []*Early) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	k := earlyKey{from, tag, stream}
-	x := h.kept.early[k]
-	delete(h.kept.early, k)
-	return x
+	if h.kept.held[from] == 0 {
+		return nil
+	}
+	for _, r := range h.rx[from] {
+		k := earlyKey{r, tag, stream}
+		if x := h.kept.early[k]; x != nil {
+			delete(h.kept.early, k)
+			all = append(all, x)
+		}
+	}
+	return all
 }
 
 // DropEarly forgets what was kept of the streams that over tells. over is called with
@@ -180,7 +193,7 @@ func (h *Hub) forgetEarly(r *Receiver) {
 func (h *Hub) drop(x *Early) {
 	delete(h.kept.early, x.key)
 	h.stale(x.frames, x.bytes-x.frames*transport.HeaderSize)
-	h.hold(x.key.from, -x.cost)
+	h.hold(x.r.peer, -x.cost)
 	h.free(x)
 }
 
@@ -224,7 +237,7 @@ func (r *Receiver) keep(h transport.Header) error {
 func (r *Receiver) readEarly(head transport.Header) (*Early, error) {
 	h := r.h
 	size := transport.HeaderSize + head.Payload
-	x := &Early{r: r, key: earlyKey{r.peer, head.Tag, head.Stream}, frames: 1, largest: head.Payload}
+	x := &Early{r: r, key: earlyKey{r, head.Tag, head.Stream}, frames: 1, largest: head.Payload}
 	fail := func(err error) (*Early, error) {
 		h.mu.Lock()
 		h.hold(r.peer, -x.cost)
@@ -300,7 +313,7 @@ func (h *Hub) Replay(x *Early, to Sink) (err error) {
 	q.release()
 	h.free(x)
 	h.mu.Lock()
-	h.hold(x.key.from, -x.cost)
+	h.hold(x.r.peer, -x.cost)
 	h.mu.Unlock()
 	q.flush()
 	if errors.Is(err, ErrStopped) {

@@ -186,8 +186,8 @@ func TestEarlyFramesOfALostConnection(t *testing.T) {
 	require.Zero(t, k.h.Early())
 }
 
-// A stream comes over one connection. What another one of the same peer brings for it
-// does not follow the frames of the first: it takes their place.
+// A stream may come over several connections: what each of them has brought is kept, and
+// what one that ends has brought is forgotten alone.
 func TestEarlyFramesOfTwoConnections(t *testing.T) {
 	defer invariants.WatchLocks()()
 	k := newKeeper(t)
@@ -195,10 +195,38 @@ func TestEarlyFramesOfTwoConnections(t *testing.T) {
 	k.whenKept(transport.HeaderSize + 1)
 	again, in := transporttest.Pair(transporttest.Options{})
 	k.h.AddReceiver(uuid(1), 1, in)
+	third, in := transporttest.Pair(transporttest.Options{})
+	k.h.AddReceiver(uuid(1), 2, in)
 	put(t, again, 2, 1, []byte{2, 3})
-	k.whenKept(transport.HeaderSize + 2)
+	put(t, third, 2, 1, []byte{4})
+	k.whenKept(3*transport.HeaderSize + 4)
+	third.Close()
+	k.whenKept(2*transport.HeaderSize + 3)
 	x := newTape()
 	k.open(uuid(1), 2, 1, x)
+	require.Equal(t, []byte{1}, x.next(t))
 	require.Equal(t, []byte{2, 3}, x.next(t))
 	require.Empty(t, x.frames)
+	require.Zero(t, k.h.Early())
+	again.Close()
+}
+
+// What a connection that has ended has read last is not kept: nobody would forget it.
+func TestNothingIsKeptOfAConnectionThatHasEnded(t *testing.T) {
+	k := newKeeper(t)
+	_, in := transporttest.Pair(transporttest.Options{})
+	r := newReceiver(k.h, uuid(1), 0, in)
+	frame := func() *Early {
+		x := &Early{r: r, key: earlyKey{r, 2, 1}, frames: 1, bytes: transport.HeaderSize + 1, cost: earlyCost, parts: [][]byte{make([]byte, transport.HeaderSize+1)}}
+		k.h.mu.Lock()
+		defer k.h.mu.Unlock()
+		require.True(t, k.h.reserve(uuid(1), x.cost))
+		return x
+	}
+	k.h.Keep(frame())
+	require.Equal(t, transport.HeaderSize+1, k.h.Early().Bytes)
+	r.Close(errDropped)
+	k.h.Keep(frame())
+	require.Zero(t, k.h.Early())
+	require.Empty(t, k.h.kept.early)
 }

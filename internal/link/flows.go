@@ -8,10 +8,77 @@ import (
 
 // Flows are the connections of one pool that one stream is sent on at once. A
 // connection that can take more takes the next piece that is ready; nothing is
-// assigned in advance. Conns is set once, before the others are called.
+// assigned in advance. So connections may come and go while it runs: what one that goes
+// has taken is sent on it, and it takes no more. The zero value has none.
 type Flows struct {
-	Conns []*Sender
-	turn  atomic.Uint32
+	set  atomic.Pointer[flowSet]
+	turn atomic.Uint32
+}
+
+// flowSet is constant.
+type flowSet struct{ conns, all []*Sender }
+
+// Conns returns the connections in use. It is not to be changed.
+func (f *Flows) Conns() []*Sender {
+	if s := f.set.Load(); s != nil {
+		return s.conns
+	}
+	return nil
+}
+
+// All returns the connections in use, and those that were. It is not to be changed.
+func (f *Flows) All() []*Sender {
+	if s := f.set.Load(); s != nil {
+		return s.all
+	}
+	return nil
+}
+
+// Use makes conns, which is not changed any more, those in use, and returns which of
+// them came and which of the others went. One goroutine at a time calls it.
+func (f *Flows) Use(conns []*Sender) (came, gone []*Sender) {
+	old := f.set.Load()
+	if old == nil {
+		f.set.Store(&flowSet{conns, conns})
+		return conns, nil
+	}
+	next := &flowSet{conns: conns, all: slices.Clip(old.all)}
+	for _, s := range conns {
+		if !slices.Contains(old.conns, s) {
+			came = append(came, s)
+		}
+		if !slices.Contains(old.all, s) {
+			next.all = append(next.all, s)
+		}
+	}
+	for _, s := range old.conns {
+		if !slices.Contains(conns, s) {
+			gone = append(gone, s)
+		}
+	}
+	f.set.Store(next)
+	return came, gone
+}
+
+// Regroup is Use for a stream that runs, of which x is the source: over reports, after
+// that, whether it has ended meanwhile, so that nobody takes x off any more.
+func (f *Flows) Regroup(x Source, conns []*Sender, over func() bool) {
+	came, gone := f.Use(conns)
+	for _, s := range gone {
+		s.Leave(x)
+	}
+	for _, s := range came {
+		s.Attach(x)
+	}
+	if over() {
+		for _, s := range came {
+			s.Leave(x)
+		}
+		return
+	}
+	for _, s := range came {
+		s.rouse()
+	}
 }
 
 // Wake lets idle connections look for work, at most n of them, the fast ones first.
@@ -19,14 +86,14 @@ func (f *Flows) Wake(n int) {
 	if n == 0 {
 		return
 	}
-	best := 0.0
-	for _, s := range f.Conns {
+	best, conns := 0.0, f.Conns()
+	for _, s := range conns {
 		best = max(best, s.Speed())
 	}
 	turn := int(f.turn.Add(1))
 	for _, fast := range [2]bool{true, false} {
-		for i := range f.Conns {
-			s := f.Conns[(turn+i)%len(f.Conns)]
+		for i := range conns {
+			s := conns[(turn+i)%len(conns)]
 			if n > 0 && (s.Speed() >= best/2) == fast && s.rouse() {
 				n--
 			}
@@ -37,8 +104,9 @@ func (f *Flows) Wake(n int) {
 // RouseFastest lets the connection that seems fastest now look for work, which it
 // takes or leaves to the next one that does.
 func (f *Flows) RouseFastest() {
-	best := f.Conns[0]
-	for _, s := range f.Conns {
+	conns := f.Conns()
+	best := conns[0]
+	for _, s := range conns {
 		if s.Speed() > best.Speed() {
 			best = s
 		}
@@ -52,7 +120,8 @@ func (f *Flows) RouseFastest() {
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	mine := s.Speed()
 	best, sum := 0.0, 0.0
-	for _, o := range f.Conns {
+	conns := f.Conns()
+	for _, o := range conns {
 		best = max(best, o.Speed())
 		sum += o.Speed()
 	}
@@ -62,10 +131,10 @@ func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	if math.IsInf(sum, 1) {
 		// The speed of others is not known, but this one is slower: it counts as a
 		// tenth of them.
-		sum = 10 * mine * float64(len(f.Conns))
+		sum = 10 * mine * float64(len(conns))
 	}
 	return float64(backlog+piece)/mine > float64(left)/sum
 }
 
 // Broken reports whether one of the connections has ended.
-func (f *Flows) Broken() bool { return slices.ContainsFunc(f.Conns, (*Sender).Broken) }
+func (f *Flows) Broken() bool { return slices.ContainsFunc(f.Conns(), (*Sender).Broken) }

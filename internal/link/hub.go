@@ -203,6 +203,9 @@ func (h *Hub) Count(op string, d int) {
 type Features struct {
 	Native bool // it is a gopccl peer
 	Flows  bool // it takes pieces and answers pings
+	// Ahead: of an operation that it has not begun it takes pieces, over several
+	// connections, and behind them frames with the sequence number.
+	Ahead bool
 }
 
 // AddSender hands over connection number of the pool to peer, after the

@@ -44,12 +44,13 @@ func uuid(i int) wire.UUID {
 type room struct {
 	h        *Hub
 	mu       invariants.Mutex
-	sinks    map[earlyKey]Sink
+	sinks    map[streamKey]Sink
 	keeps    bool // frames without a sink are kept, and dropped otherwise
 	waits    bool // Route waits for a sink until the connection is closed
 	waiting  atomic.Int32
 	changed  *sync.Cond
 	lost     chan loss
+	regroups atomic.Int32
 	receiver chan *Receiver
 }
 
@@ -60,7 +61,7 @@ type loss struct {
 }
 
 func newRoom(t *testing.T, cfg Config) *room {
-	m := &room{sinks: map[earlyKey]Sink{}, lost: make(chan loss, 4*maxStrangers), receiver: make(chan *Receiver, 4*maxStrangers)}
+	m := &room{sinks: map[streamKey]Sink{}, lost: make(chan loss, 4*maxStrangers), receiver: make(chan *Receiver, 4*maxStrangers)}
 	m.changed = sync.NewCond(&m.mu)
 	m.mu.Rank(RankHub-1, "room.mu")
 	if cfg.Threads == 0 {
@@ -75,7 +76,7 @@ func (m *room) Route(r *Receiver, h transport.Header, kept *Early) (Sink, Verdic
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for {
-		if x := m.sinks[earlyKey{r.Peer(), h.Tag, h.Stream}]; x != nil {
+		if x := m.sinks[streamKey{r.Peer(), h.Tag, h.Stream}]; x != nil {
 			return x, Deliver, nil
 		}
 		switch {
@@ -102,16 +103,24 @@ func (m *room) Connected(r *Receiver) { m.receiver <- r }
 
 func (m *room) SenderLost(s *Sender, cause error) { m.lost <- loss{s.Peer(), true, cause} }
 
+func (m *room) Regrouped(wire.UUID) { m.regroups.Add(1) }
+
 func (m *room) ReceiverLost(r *Receiver, cause error) { m.lost <- loss{r.Peer(), false, cause} }
+
+// streamKey names a stream in a room.
+type streamKey struct {
+	from        wire.UUID
+	tag, stream uint64
+}
 
 // open makes x the sink of a stream, and gives it what was kept.
 func (m *room) open(from wire.UUID, tag, stream uint64, x Sink) {
 	m.mu.Lock()
-	m.sinks[earlyKey{from, tag, stream}] = x
-	early := m.h.TakeEarly(from, tag, stream)
+	m.sinks[streamKey{from, tag, stream}] = x
+	all := m.h.TakeEarly(from, tag, stream)
 	m.changed.Broadcast()
 	m.mu.Unlock()
-	if early != nil {
+	for _, early := range all {
 		if err := m.h.Replay(early, x); err != nil {
 			early.From().Close(err)
 		}

@@ -120,11 +120,11 @@ func (s *Sender) close(cause error) {
 	s.h.lost(s.peer, s.number, true, cause, func(cause error) { s.h.router.SenderLost(s, cause) })
 }
 
-// Attach makes x one of those that s sends for, unless it failed meanwhile.
+// Attach makes x one of those that s sends for, if it is not, unless it failed meanwhile.
 func (s *Sender) Attach(x Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !x.Stopped() {
+	if !x.Stopped() && !slices.Contains(s.sources, x) {
 		s.sources = append(s.sources, x)
 	}
 }

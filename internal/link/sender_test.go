@@ -193,7 +193,8 @@ func TestAbortedWritesMeasureNothing(t *testing.T) {
 // A connection that is much slower leaves the end of a stream to the others.
 func TestSlowConnectionYields(t *testing.T) {
 	fast, other, slow := &Sender{}, &Sender{}, &Sender{}
-	f := Flows{Conns: []*Sender{fast, other, slow}}
+	var f Flows
+	f.Use([]*Sender{fast, other, slow})
 	const piece = 64 << 10
 	all := int64(1 << 40)
 	require.False(t, f.Yields(slow, all, piece), "no speed is known")

@@ -1,6 +1,9 @@
 package link
 
-import "github.com/gopccl/gopccl/internal/transport"
+import (
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+)
 
 // Share has another room beside that of NewHub on the hub's connections: r is asked about
 // frames whose stream number has all bits of mark, and hears of all connections as
@@ -24,6 +27,11 @@ func (s shared) Route(r *Receiver, h transport.Header, kept *Early) (Sink, Verdi
 func (s shared) Wake() {
 	s.Router.Wake()
 	s.marked.Wake()
+}
+
+func (s shared) Regrouped(peer wire.UUID) {
+	s.Router.Regrouped(peer)
+	s.marked.Regrouped(peer)
 }
 
 func (s shared) Connected(r *Receiver) {

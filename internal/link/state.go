@@ -33,6 +33,7 @@ type PathState struct {
 	RTT, MinRTT time.Duration // the round trip, and the shortest of some minutes
 	Resent      uint64        // bytes that were sent again
 	Rate        float64       // bytes per second, as writers that had to wait saw it; 0: none had to
+	Congestion  string        // the congestion control; "": not known
 }
 
 // path asks the system.
@@ -43,6 +44,7 @@ func (s *Sender) path() (p PathState) {
 	if v := s.gauge.rate.Load(); v != 0 {
 		p.Rate = math.Float64frombits(v)
 	}
+	p.Congestion = platform.Congestion(s.conn)
 	return p
 }
 

@@ -1,6 +1,9 @@
 package link
 
-import "github.com/gopccl/gopccl/internal/transport"
+import (
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
+)
 
 // Source is what frames are sent for: one stream to one peer. Several connections
 // may ask one at once.
@@ -68,6 +71,9 @@ type Router interface {
 	// Wake is called when a connection was closed, and when an alarm of a Receiver is
 	// due: calls of Route that wait have to look again.
 	Wake()
+	// Regrouped says that InUse returns others for peer than before. One goroutine at a
+	// time calls it.
+	Regrouped(peer wire.UUID)
 	// Connected says that r came. No frame of it was read yet.
 	Connected(r *Receiver)
 	// SenderLost and ReceiverLost say, once, that a connection has ended, and why.

@@ -136,7 +136,7 @@ type survey struct {
 	yield yield
 
 	// Of the goroutine.
-	conns  []*Sender // of the tick
+	conns  []*Sender // of the tick: those with data
 	from   []*Receiver
 	counts map[wire.UUID]*count
 	info   platform.Info
@@ -148,6 +148,7 @@ type count struct {
 	span pace.Span
 	came uint64 // bytes that arrived at the peer in this tick, also behind a gap
 	seen bool   // in this tick
+	used int    // connections that operations were told of
 }
 
 func newSurvey(h *Hub) *survey {
@@ -224,6 +225,12 @@ func (v *survey) step(now time.Duration) bool {
 			continue
 		}
 		v.settle(now, peer, c)
+		if used := len(v.h.InUse(peer)); used != c.used {
+			if c.used > 0 {
+				v.h.router.Regrouped(peer)
+			}
+			c.used = used
+		}
 	}
 	return len(v.conns) > 0
 }

@@ -62,12 +62,19 @@ func TestSurveyAsksForConnections(t *testing.T) {
 	require.True(t, near.gauge.flow.near.Load())
 	require.Greater(t, h.Wanted(peer), pace.FirstCount+1)
 	require.Equal(t, h.Wanted(peer), grown[peer])
+	require.Zero(t, p.a.regroups.Load(), "none has been opened yet")
+	x, y := transporttest.Pair(transporttest.Options{})
+	defer y.Close()
+	h.AddSender(peer, pace.FirstCount+1, x, Features{Flows: true})
+	run(sampling)
+	require.EqualValues(t, 1, p.a.regroups.Load(), "operations that run take it")
 
 	// The peer takes no more: what there is stays in use.
 	h.Refused(peer, pace.FirstCount)
 	run(sampling)
 	require.Equal(t, pace.FirstCount, h.Wanted(peer))
 	require.Len(t, h.InUse(peer), pace.FirstCount)
+	require.EqualValues(t, 2, p.a.regroups.Load(), "and leave others")
 
 	// Without data nothing is asked.
 	for k := range pace.FirstCount {

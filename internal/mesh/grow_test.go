@@ -22,6 +22,7 @@ func (aside) Wake()                              {}
 func (aside) Connected(*link.Receiver)           {}
 func (aside) SenderLost(*link.Sender, error)     {}
 func (aside) ReceiverLost(*link.Receiver, error) {}
+func (aside) Regrouped(wire.UUID)                {}
 
 // hubs returns meshes of two peers with a hub each; the second follows the first.
 func hubs(t *testing.T, size int) (a *Mesh, near, far *link.Hub, b wire.PeerEndpoint) {

@@ -140,9 +140,9 @@ func greeted(t *testing.T, m *Mesh, j *journal, hello wire.P2PHello) (wire.Packe
 func TestReaderIsInPlaceBeforeTheAnswer(t *testing.T) {
 	var j journal
 	m, _ := open(t, wire.UUID{1}, &j)
-	ack, err := greeted(t, m, &j, wire.P2PHello{UUID: wire.UUID{2}, Ext: wire.Ext{Native: true, Flows: true}})
+	ack, err := greeted(t, m, &j, wire.P2PHello{UUID: wire.UUID{2}, Ext: wire.Ext{Native: true, Flows: wire.FlowsAhead}})
 	require.NoError(t, err)
-	require.Equal(t, wire.P2PHelloAck{Ext: wire.Ext{Native: true, Flows: true, Session: m.number}}, ack)
+	require.Equal(t, wire.P2PHelloAck{Ext: wire.Ext{Native: true, Flows: wire.FlowsAhead, Session: m.number}}, ack)
 	require.Equal(t, []string{"receiver 0", "answer"}, j.read())
 
 	ack, err = greeted(t, m, &j, wire.P2PHello{UUID: wire.UUID{2}, Ext: wire.Ext{Native: true, Collectives: 1}})

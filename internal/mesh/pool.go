@@ -206,7 +206,7 @@ func (m *Mesh) poolSize(u wire.UUID) int {
 // that operations have wanted before, if it is the pool to a distant peer.
 func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck) {
 	n := max(m.cfg.PoolSize, 1)
-	if m.cfg.PoolSize == 0 && ack.Ext.Flows && link.Distant(conn) {
+	if m.cfg.PoolSize == 0 && ack.Ext.Flows > 0 && link.Distant(conn) {
 		n = max(pace.FirstCount, m.cfg.Pools.Wanted(u))
 	}
 	m.sizes.Store(u, n)
@@ -312,13 +312,13 @@ func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint3
 	if err == nil && number == 0 {
 		m.begin(p.UUID, conn, ack)
 	}
-	if err == nil && m.poolSize(p.UUID) > 1 && ack.Ext.Flows {
+	if err == nil && m.poolSize(p.UUID) > 1 && ack.Ext.Flows > 0 {
 		if err = platform.LimitUnsent(conn, unsentBytes); err != nil {
 			conn.Close()
 		}
 	}
 	if err == nil {
-		m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows})
+		m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows > 0, Ahead: ack.Ext.Flows >= wire.FlowsAhead})
 	}
 	return ack, err
 }
@@ -372,7 +372,7 @@ func (m *Mesh) hello(ctx context.Context, p wire.PeerEndpoint, w *way, number ui
 // session of that number, if it is not 0. The end of ctx cuts the wait short.
 func (m *Mesh) introduce(ctx context.Context, conn net.Conn, number uint32, session uint64) (ack wire.P2PHelloAck, err error) {
 	err = m.handshake(ctx, conn, func() (err error) {
-		ack, err = ask(conn, wire.P2PHello{UUID: m.cfg.Self(), Number: number, Ext: wire.Ext{Native: true, Flows: true, Session: session, Collectives: wire.CollectivesVersion}})
+		ack, err = ask(conn, wire.P2PHello{UUID: m.cfg.Self(), Number: number, Ext: wire.Ext{Native: true, Flows: wire.FlowsAhead, Session: session, Collectives: wire.CollectivesVersion}})
 		return err
 	})
 	return ack, err

@@ -51,6 +51,7 @@ func (nobody) Wake()                              {}
 func (nobody) Connected(*link.Receiver)           {}
 func (nobody) SenderLost(*link.Sender, error)     {}
 func (nobody) ReceiverLost(*link.Receiver, error) {}
+func (nobody) Regrouped(wire.UUID)                {}
 
 // world is a group in one process.
 type world struct {

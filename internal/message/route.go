@@ -6,6 +6,7 @@ import (
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/message/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Marks of stream numbers (docs/spec/extensions.md, "Messages"). Those of collectives
@@ -58,6 +59,9 @@ func (e router) SenderLost(s *link.Sender, cause error) {
 	}
 	e.m.Unsaid(e.now(), s.Peer(), fsm.Conn(s.ID()), cause)
 }
+
+// Regrouped: a message takes one connection.
+func (e router) Regrouped(wire.UUID) {}
 
 func (e router) ReceiverLost(r *link.Receiver, cause error) {
 	if heard(r) {

@@ -14,8 +14,9 @@ const (
 
 	// A span that is judged has at least this length, and so many round trips.
 	judged, judgedTrips = time.Second, 10
-	// More connections stay if they brought this part of what they promised.
-	brought = 0.2
+	// More connections stay if they brought this part of what they promised; on a way with
+	// a queue, where they have to show that it is not one before all of them, the second.
+	brought, broughtFull = 0.2, 0.5
 	// A trial that brought nothing is repeated after firstPause, and each time after
 	// twice as long, up to lastPause.
 	firstPause, lastPause = time.Minute, time.Hour
@@ -29,7 +30,9 @@ const (
 
 // Count decides how many connections to one peer an operation uses. Connections are
 // for losses and for limits of single flows: where a way is full, or is sent to no
-// faster than its pace, no more of them help. It belongs to one goroutine.
+// faster than its pace, no more of them help. A queue may be one before each flow, so
+// that there more are tried, too, and have to bring more to stay. It belongs to one
+// goroutine.
 //
 // A cubic connection that loses a part p of its segments carries about
 // max(1.05 (rtt/p)^0.75, 1.22/sqrt(p)) of them in a round trip (RFC 9438, section
@@ -41,6 +44,8 @@ type Count struct {
 
 	// The span.
 	since          time.Duration // 0: none
+	last           time.Duration // the last tick
+	rests          bool          // nothing was under way since then
 	ticks          int
 	queued, wanted int
 	arrived        uint64
@@ -49,7 +54,8 @@ type Count struct {
 	skip           int
 
 	// The trial under way, and when the next may be.
-	was   int // connections before it; 0: none is under way
+	was   int  // connections before it; 0: none is under way
+	full  bool // there was a queue
 	rate  float64
 	again time.Duration
 	pause time.Duration
@@ -84,8 +90,13 @@ func (c *Count) postpone(now time.Duration) {
 
 // Step takes a tick in which there was data. It returns true if N has changed.
 func (c *Count) Step(now time.Duration, s Span) bool {
+	if c.rests {
+		c.rests = false
+		c.since += now - c.last
+	}
+	c.last = now
 	if c.since == 0 {
-		*c = Count{n: c.n, was: c.was, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, since: max(now, 1)}
+		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, since: max(now, 1), last: now}
 	}
 	c.ticks++
 	c.arrived += s.Arrived
@@ -113,8 +124,8 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
 }
 
-// Rest says that no data is under way any more: a span does not go on over a rest.
-func (c *Count) Rest() { c.since = 0 }
+// Rest says that no data is under way any more: what was idle is not counted.
+func (c *Count) Rest() { c.rests = c.since > 0 }
 
 // judge ends a span that could have sent more.
 func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span) bool {
@@ -122,20 +133,25 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 		promised := c.rate * (float64(c.n)/float64(c.was) - 1)
 		was := c.was
 		c.was = 0
-		if rate-c.rate < brought*promised {
+		bar := brought
+		if c.full {
+			bar = broughtFull
+		}
+		if rate-c.rate < bar*promised {
 			c.n = was
 			c.postpone(now)
 			return true
 		}
 		c.pause = firstPause
 	}
-	full := float64(c.queued) > fullWay*float64(c.ticks) || s.Pace > 0 && rate > theLaw.used*s.Pace
-	if c.n >= MostCount || c.was > 0 || now < c.again || full {
+	paced := s.Pace > 0 && rate > theLaw.used*s.Pace
+	if c.n >= MostCount || c.was > 0 || now < c.again || paced {
 		return false
 	}
+	c.full = float64(c.queued) > fullWay*float64(c.ticks)
 	c.was, c.rate, c.skip = c.n, rate, settles
 	c.n = min(c.n+(c.n+1)/2, MostCount)
-	if s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
+	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)
 	}
 	return true

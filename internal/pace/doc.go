@@ -6,7 +6,10 @@
 // It also says how many connections to a peer are used (Count), and for how long
 // connections that rest are kept awake (Rest). internal/link asks for these two. No
 // connection asks for a rate yet: only the model in the tests has shown what an
-// Uplink does.
+// Uplink does. Between real ends it has to know what arrives from the end where it does.
+// Where both ends fill their uplinks, acknowledgements wait in the queue of the other
+// end. While that becomes longer or shorter they come slower or faster than the line
+// carries, and what they show of its rate is wrong by up to a quarter.
 //
 // It is pure: samples and times come in, rates and numbers go out. It has no clock,
 // socket or goroutine.

@@ -127,12 +127,14 @@ func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 	if spec.Quantizer != nil {
 		form = formOf(q, spec.DType, spec.WireType)
 	}
+	members := max(1, len(v.Members))
+	sends := spec.MostSent(members, false)
 	id, launch := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
 	return &Operation{
 		s: s, id: id, launch: launch, data: blocks{data}, world: v.LocalWorldSize, posted: time.Now(),
 		event: fsm.CallCollective{
 			Call: launch, Op: id, Tag: c.Tag, Count: uint64(spec.Count()), DType: c.DType, RedOp: c.Op,
-			Form: form, Vote: spec.Vote(), Sends: uint64(spec.MostSent(max(1, len(v.Members)), false)), Direct: uint64(spec.MostSent(max(1, len(v.Members)), true)),
+			Form: form, Vote: spec.Vote(), Sends: uint64(sends), Direct: uint64(spec.MostSent(members, true)), Far: s.farAway(sends),
 		},
 	}, nil
 }
@@ -142,23 +144,24 @@ func (s *Session) prepareCollective(c Collective) (*Operation, error) {
 func metered(k plan.Kind) bool { return k == plan.AllGather || k == plan.ReduceScatter }
 
 // startBlocks starts the data phase of a collective other than all-reduce.
-func (s *Session) startBlocks(data blocks, kind plan.Kind, e fsm.StartData) {
-	if metered(kind) {
-		s.meter.started(e.Ring, e.Self, time.Now())
+func (s *Session) startBlocks(op *Operation, data blocks, e fsm.StartData) {
+	if metered(op.kind()) {
+		s.time(op, e)
 	}
 	data.Start(collective.Start{
-		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Members: e.Members, Ring: e.Ring, Self: e.Self, Mesh: e.Mesh,
+		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ahead: int64(e.Ahead), Members: e.Members, Ring: e.Ring, Self: e.Self, Mesh: e.Mesh,
 		Done: func(err error) {
-			if metered(kind) {
-				s.metered(err)
-			}
+			s.metered(op, err)
 			s.dataEnded(e.Op, err)
 		},
 	})
 }
 
-// metered ends an operation that the meter was told of.
-func (s *Session) metered(err error) {
+// metered ends an operation that the meter may have been told of.
+func (s *Session) metered(op *Operation, err error) {
+	if op.timing.state.Swap(over) != timed {
+		return
+	}
 	if u, ok := s.meter.ended(time.Now()); ok && err == nil {
 		if s.rate != nil {
 			u.Mbps = s.rate(u.To)

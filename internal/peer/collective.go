@@ -10,6 +10,7 @@ import (
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/core/quant"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/reduce"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -88,8 +89,21 @@ func (s *Session) prepare(r Reduce) (*Operation, error) {
 	id, launch := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
 	return &Operation{
 		s: s, id: id, launch: launch, data: data, world: v.LocalWorldSize, posted: time.Now(),
-		event: fsm.CallCollective{Call: launch, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form},
+		event: fsm.CallCollective{Call: launch, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form, Far: s.farAway(r.bytes())},
 	}, nil
+}
+
+// farAway reports whether an operation that moves so many bytes is to begin before its
+// commence because the master is far away. Small ones begin so anyway.
+func (s *Session) farAway(bytes int) bool {
+	if bytes <= s.opt.EagerBytes {
+		return false
+	}
+	if s.opt.RoundTrip != nil {
+		rtt, known := s.opt.RoundTrip(wire.UUID{})
+		return known && !link.NearBy(rtt)
+	}
+	return s.master.conn().distant()
 }
 
 // formOf is what a member tells of data that q encodes.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/internal/guard"
+	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -58,6 +59,11 @@ func (mc *masterConn) queue(p wire.Packet) {
 	mc.mu.Lock()
 	defer mc.mu.Unlock()
 	mc.out = wire.Append(mc.out, p)
+}
+
+// distant reports whether the master is far away.
+func (mc *masterConn) distant() bool {
+	return !platform.SameHost(mc.conn) && link.Distant(mc.conn) // the system is not asked for nothing
 }
 
 // push sends what was queued, in one piece (quirk Q2) if the connection takes it

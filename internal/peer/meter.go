@@ -53,6 +53,42 @@ func (m *meter) started(ring []wire.UUID, self wire.UUID, now time.Time) {
 	}
 }
 
+// timing is an operation as the meter sees it. What began before its commence and is
+// bounded until then waits for members that come late: its time begins with the commence.
+type timing struct {
+	ring  []wire.UUID // nil: the meter does not look at it
+	self  wire.UUID
+	state atomic.Int32 // untimed, timed, or over
+}
+
+const (
+	untimed int32 = iota
+	timed
+	over
+)
+
+// time has the meter look at an operation in the ring, at once or when it is commenced.
+func (s *Session) time(op *Operation, e fsm.StartData) {
+	t := &op.timing
+	t.ring, t.self = e.Ring, e.Self
+	t.state.Store(untimed)
+	if e.Ahead == 0 {
+		s.commenced(op)
+	}
+}
+
+// commenced begins the time of an operation that is not timed yet, and not over.
+func (s *Session) commenced(op *Operation) {
+	t := &op.timing
+	if t.ring == nil || t.state.Load() != untimed {
+		return
+	}
+	s.meter.started(t.ring, t.self, time.Now())
+	if !t.state.CompareAndSwap(untimed, timed) {
+		s.meter.ended(time.Now())
+	}
+}
+
 // ended is called when the data phase of an operation has ended; ok if there is
 // something to report.
 func (m *meter) ended(now time.Time) (u fsm.LinkUsed, ok bool) {

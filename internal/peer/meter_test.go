@@ -1,11 +1,13 @@
 package peer
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/peer/fsm"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -45,6 +47,32 @@ func TestMeter(t *testing.T) {
 	_, ok = m.ended(at.Add(time.Hour))
 	require.False(t, ok)
 	m.started([]wire.UUID{b, c}, a, at) // not of the ring
+}
+
+// What waits for its commence is not timed before it, nor after its end.
+func TestTimeBeginsWithTheCommence(t *testing.T) {
+	ring := []wire.UUID{{1}, {2}}
+	s := &Session{}
+	s.meter.use = func(wire.UUID) (uint64, time.Duration) { return 0, 0 }
+	flying := func(op *Operation, ahead uint64) int {
+		s.time(op, fsm.StartData{Ring: ring, Self: ring[0], Ahead: ahead})
+		return s.meter.flying
+	}
+	op := &Operation{}
+	require.Equal(t, 1, flying(op, 0))
+	s.metered(op, errors.New("aborted"))
+	require.Zero(t, flying(op, 5)) // the same one, taken back
+	s.commenced(op)
+	s.commenced(op)
+	require.Equal(t, 1, s.meter.flying)
+	s.metered(op, errors.New("aborted"))
+	require.Zero(t, s.meter.flying)
+	require.Zero(t, flying(op, 5))
+	s.metered(op, nil)
+	s.commenced(op)
+	require.Zero(t, s.meter.flying)
+	s.commenced(&Operation{}) // one that is not metered
+	require.Zero(t, s.meter.flying)
 }
 
 // Of the kinds that go along the ring, those are metered that load every link alike.

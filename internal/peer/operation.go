@@ -25,6 +25,8 @@ type Operation struct {
 	data   phase
 	posted time.Time
 
+	timing timing // of its data phase; but for the state of who has the machine
+
 	// direct is what an all-reduce has instead of its ring once it has begun so, and
 	// renewed what it has instead of data once that was taken back.
 	direct  atomic.Pointer[exchange]
@@ -339,7 +341,7 @@ func (s *Session) startData(e fsm.StartData) {
 	})
 	data := op.reduction()
 	if data == nil {
-		s.startBlocks(op.data.(blocks), op.kind(), e) // a barrier has no data phase
+		s.startBlocks(op, op.data.(blocks), e) // a barrier has no data phase
 		return
 	}
 	if r := op.renewed.Load(); r != nil && r.err != nil {
@@ -350,15 +352,26 @@ func (s *Session) startData(e fsm.StartData) {
 		s.startExchange(op, data, e)
 		return
 	}
-	s.meter.started(e.Ring, e.Self, time.Now())
+	s.time(op, e)
 	data.Start(reduce.Start{
-		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ring: e.Ring, Self: e.Self, Native: e.Native,
+		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ahead: int64(e.Ahead), Ring: e.Ring, Self: e.Self, Native: e.Native,
 		Done: func(err error) {
-			s.metered(err)
+			s.metered(op, err)
 			s.yields(err)
 			s.dataEnded(e.Op, err)
 		},
 	})
+}
+
+// commence tells an operation that began before it its sequence number.
+func (s *Session) commence(e fsm.CommenceData) {
+	op := s.operation(e.Op)
+	if op == nil { // it was given up
+		s.skip(e.Seq)
+		return
+	}
+	s.commenced(op)
+	op.phase().Commence(e.Seq)
 }
 
 // dataEnded tells the machine that an operation's buffers are no longer touched, or

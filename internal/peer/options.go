@@ -57,7 +57,8 @@ type Network struct {
 
 	registerTime time.Duration // shorter in tests; 0: as the list of masters says
 	Dial         func(ctx context.Context, network, addr string) (net.Conn, error)
-	// RoundTrip is for tests: it says how far a peer is, instead of the system.
+	// RoundTrip is for tests: it says how far a peer is, or the master (zero), instead of
+	// the system.
 	RoundTrip func(wire.UUID) (time.Duration, bool)
 	// Rate is for tests: what a measurement of the link to a peer gives, in Mbit/s.
 	Rate func(wire.UUID) float64

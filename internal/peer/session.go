@@ -400,11 +400,7 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 		case fsm.SkipData:
 			s.skip(e.Seq)
 		case fsm.CommenceData:
-			if op := s.operation(e.Op); op != nil {
-				op.phase().Commence(e.Seq)
-			} else { // it was given up
-				s.skip(e.Seq)
-			}
+			s.commence(e)
 		case fsm.SpoilData:
 			s.engine.Spoil(e.Tag, e.Epoch)
 			s.blocks.Spoil(e.Tag, e.Epoch)

@@ -196,6 +196,9 @@ func (st *State) write(b *bufio.Writer) {
 		if c.Path.Rate > 0 {
 			fmt.Fprintf(b, ", %.1f Mbit/s", 8e-6*c.Path.Rate)
 		}
+		if c.Path.Congestion != "" {
+			fmt.Fprintf(b, ", %s", c.Path.Congestion)
+		}
 		if t := c.Thread; t != nil {
 			fmt.Fprintf(b, ", thread %d %q on processors %s, memory node %d", t.ID, t.Name, platform.FormatCPUs(t.CPUs), t.Node)
 		}

@@ -57,12 +57,13 @@ func (s *Session) connectBeside(w *preparing, connect func(context.Context) []wi
 	})
 }
 
-// prepareRing makes the send pools to the neighbours of a ring to come, beside
-// everything that runs.
+// prepareRing makes the send pools to the neighbours of a ring to come, and to those whom
+// plans need, beside everything that runs.
 func (s *Session) prepareRing(e fsm.PrepareRing) {
-	s.hub.Trust(uuids(e.Peers)...)
-	s.connectBeside(&s.preparing, func(ctx context.Context) []wire.UUID { return s.mesh.Prepare(ctx, e.Peers) },
-		func(failed []wire.UUID) fsm.Event { return fsm.RingPrepared{Change: e.Change, Failed: failed} })
+	s.hub.Trust(uuids(slices.Concat(e.Peers, e.Ways))...)
+	s.connectBeside(&s.preparing, func(ctx context.Context) []wire.UUID {
+		return append(s.mesh.Prepare(ctx, e.Peers), s.mesh.Connect(ctx, e.Ways)...)
+	}, func(failed []wire.UUID) fsm.Event { return fsm.RingPrepared{Change: e.Change, Failed: failed} })
 }
 
 // switchRing makes a ring the one in force whose connections stand.

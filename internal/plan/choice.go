@@ -14,7 +14,8 @@ type Problem struct {
 	Delay []time.Duration // one way, from by to, N squared; below 0: not known
 	// Mbps is what the slowest member can send; 0: not known.
 	Mbps float64
-	// Rates are what was measured, Mbit/s from by to; 0: not known.
+	// Rates are what was measured, Mbit/s from by to; 0: not known, below 0: nothing can be
+	// sent there.
 	Rates []float64
 	// Up and Down are the most that each member was seen to send and receive, Seen is
 	// that of pairs as Rates, all in Mbit/s, 0: not seen. Each is a lower bound of what

@@ -71,18 +71,21 @@ const (
 	// leastSpeedup is how much faster than the ring a plan for large all-reduces has to
 	// be: the ring needs no connections beside its own.
 	leastSpeedup = 1.1
+	// worthOther is how much less of the time a plan has to take than one that is simpler.
+	worthOther = 0.97
 	// leastLarge is the size of the least operation that is large: smaller ones may
 	// begin before the vote, with the ring or the direct exchange.
 	leastLarge = 2 << 20
 )
 
-// MostPlanned is the size of the largest group that Large plans for: the search for parts
-// takes some 10 ms with 8 members, and 16 times as long with twice as many.
-const MostPlanned = 10
+// MostPlanned is the size of the largest group that Large plans for. The search takes some
+// 10 ms with 32 members, and some 100 with 64.
+const MostPlanned = 64
 
-// Large compares the ring with the direct exchange in unequal parts and with sums inside
-// of sites, for large all-reduces. Delays between all members have to be known, and what
-// each of them can send and receive.
+// Large compares the ring with other plans for large all-reduces: the direct exchange in
+// unequal parts, sums inside of sites, slow members behind others, and trees in which
+// members pass on what others cannot send. Delays of all ways have to be known, and what
+// each member can send and receive.
 func Large(p Problem) (o Options) {
 	m := newModel(p)
 	if m == nil {
@@ -99,7 +102,7 @@ func Large(p Problem) (o Options) {
 	for size := uint64(leastLarge); size <= 1<<34; size *= 2 {
 		best := Option{From: size, Line: ring}
 		for _, f := range found {
-			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && f.At(size) < best.At(size) {
+			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && float64(f.At(size)) < worthOther*float64(best.At(size)) {
 				best.Scheme, best.Line, best.Slowest = f.Scheme, f.Line, f.Slowest
 			}
 		}
@@ -123,7 +126,7 @@ func Steady(p Problem, last, fresh Options, bytes uint64) Options {
 	}
 	is := m.ring()
 	if at := last.For(bytes); at != nil {
-		if at.Scheme.Check(p.N) != nil {
+		if at.Scheme.Check(p.N) != nil || !m.passes(at.Scheme.Trees) {
 			return fresh
 		}
 		is = m.line(at.Scheme)

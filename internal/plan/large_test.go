@@ -275,9 +275,9 @@ func TestUnknownRatesKeepTheRing(t *testing.T) {
 		spoil(&p)
 		require.Empty(t, Large(p).List, name)
 	}
-	up, down := slices.Repeat([]float64{20, 400}, 9), slices.Repeat([]float64{1000}, 18)
-	require.NotEmpty(t, Large(hosts(up[:10], down[:10], 15*time.Millisecond)).List)
-	require.Empty(t, Large(hosts(up[:11], down[:11], 15*time.Millisecond)).List, "too many members")
+	up, down := slices.Repeat([]float64{20, 400}, MostPlanned), slices.Repeat([]float64{1000}, 2*MostPlanned)
+	require.NotEmpty(t, Large(hosts(up[:18], down[:18], 15*time.Millisecond)).List)
+	require.Empty(t, Large(hosts(up[:MostPlanned+1], down[:MostPlanned+1], 15*time.Millisecond)).List, "too many members")
 	require.Empty(t, Large(hosts(mixedUp[:2], mixedDown[:2], time.Millisecond)).List)
 	one := good()
 	one.Rates[8] = 0
@@ -328,8 +328,10 @@ func TestSteadyPlans(t *testing.T) {
 	fresh := Large(p)
 	require.Equal(t, fresh, Steady(p, last, fresh, size))
 	p.Up = []float64{100, 100, 100, 100}
+	p.Timed = []Timed{{nil, size, time.Second}}
 	now := Steady(p, last, Large(p), size)
 	require.Nil(t, now.For(size), "back to the ring")
+	p.Timed = nil
 	p.Up[0] = 0
 	require.Equal(t, last, Steady(p, last, Options{}, size), "nothing is known")
 
@@ -452,7 +454,7 @@ func TestSitesAlongARing(t *testing.T) {
 	require.NotNil(t, at)
 	require.Equal(t, "sites 3", at.Scheme.Name)
 	require.InDelta(t, 2.5, at.At(size).Seconds(), 0.2)
-	require.Contains(t, at.Slowest, "the site of member")
+	require.Contains(t, at.Slowest, "96 Mbit/s")
 	m := newModel(p)
 	direct := m.predicted(Direct(9, nil))
 	require.Greater(t, direct.At(size), 6*time.Second)

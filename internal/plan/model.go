@@ -27,6 +27,7 @@ type model struct {
 	up, down []float64
 	pair     []float64  // by from and to
 	free     []bool     // as pair: what goes there is none of what was seen of members
+	closed   []bool     // as pair: nothing goes there
 	site     []int      // of each member; all 0: there are none
 	out, in  []float64  // what was seen of sites; infinite: nothing
 	over     [2]float64 // by how much more plans of a kind took than was predicted
@@ -35,14 +36,24 @@ type model struct {
 // newModel returns nil if a delay is not known, or what a member can send or receive,
 // and for more members than are planned for.
 func newModel(p Problem) *model {
-	n := p.N
-	if n < 3 || n > MostPlanned || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
+	if p.N > MostPlanned {
 		return nil
 	}
-	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n), free: make([]bool, n*n)}
+	return modelOf(p)
+}
+
+func modelOf(p Problem) *model {
+	n := p.N
+	if n < 3 || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
+		return nil
+	}
+	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n), free: make([]bool, n*n), closed: make([]bool, n*n)}
 	for i := range n {
 		for k := range n {
 			if i == k {
+				continue
+			}
+			if m.closed[i*n+k] = p.Rates[i*n+k] < 0; m.closed[i*n+k] {
 				continue
 			}
 			if p.Delay[i*n+k] < 0 {
@@ -70,7 +81,7 @@ func newModel(p Problem) *model {
 			return nil
 		}
 	}
-	m.bound()
+	m.assume()
 	m.compare()
 	return m
 }
@@ -117,10 +128,10 @@ func (m *model) add(seen, rates []float64) {
 	}
 }
 
-// bound says what pairs carry of which no rate is known: what their ends do. Between
+// assume says what pairs carry of which no rate is known: what their ends do. Between
 // sites it is what was seen there, because the paths between sites are what sums inside
 // of sites spare: if they carry more after all, little is lost.
-func (m *model) bound() {
+func (m *model) assume() {
 	n := m.N
 	for i := range n {
 		for k := range n {
@@ -146,26 +157,34 @@ func (m *model) costs() costs { return make(costs, 4*m.N+m.N*m.N) }
 
 // of returns what a tree costs by itself, as if all data went along it.
 func (m *model) of(t *Tree) costs {
-	n, c := m.N, m.costs()
-	moves := func(from, to int) {
-		c[2*n+from*n+to] += 1 / m.pair[from*n+to]
-		if m.free[from*n+to] {
-			return
-		}
-		c[from] += 1 / m.up[from]
-		c[n+to] += 1 / m.down[to]
-		if a, b := m.site[from], m.site[to]; a != b {
-			c[2*n+n*n+a] += 1 / m.out[a]
-			c[3*n+n*n+b] += 1 / m.in[b]
-		}
-	}
-	for i := range n {
-		if t.Up[i] >= 0 {
-			moves(i, t.Up[i])
-			moves(t.Down[i], i)
-		}
-	}
+	c := m.costs()
+	m.each(t, func(r int, cost float64) { c[r] += cost })
 	return c
+}
+
+// each tells what each transfer of a tree costs each resource.
+func (m *model) each(t *Tree, costs func(r int, cost float64)) {
+	for i := range m.N {
+		if t.Up[i] >= 0 {
+			m.moves(i, t.Up[i], costs)
+			m.moves(t.Down[i], i, costs)
+		}
+	}
+}
+
+// moves tells what a transfer costs.
+func (m *model) moves(from, to int, costs func(r int, cost float64)) {
+	n := m.N
+	costs(2*n+from*n+to, 1/m.pair[from*n+to])
+	if m.free[from*n+to] {
+		return
+	}
+	costs(from, 1/m.up[from])
+	costs(n+to, 1/m.down[to])
+	if a, b := m.site[from], m.site[to]; a != b {
+		costs(2*n+n*n+a, 1/m.out[a])
+		costs(3*n+n*n+b, 1/m.in[b])
+	}
 }
 
 // excess is by how much longer the wire takes than the bytes need, by resource. Where
@@ -274,9 +293,8 @@ func (m *model) load(s *Scheme) (all, factor costs) {
 		if s.Trees[i].Weight == 0 {
 			continue
 		}
-		for r, c := range m.of(&s.Trees[i]) {
-			all[r] += c * float64(s.Trees[i].Weight) / sum
-		}
+		part := float64(s.Trees[i].Weight) / sum
+		m.each(&s.Trees[i], func(r int, c float64) { all[r] += float64(c * part) })
 	}
 	return all, factor
 }
@@ -286,7 +304,8 @@ func (m *model) slowest(s *Scheme) string {
 	all, factor := m.load(s)
 	at := 0
 	for i := range all {
-		if all[i]*factor[i] > all[at]*factor[at] {
+		v, most := all[i]*factor[i], all[at]*factor[at]
+		if v > most || i >= 2*m.N+m.N*m.N && v > most*(1-1e-6) { // a site rather than its members
 			at = i
 		}
 	}
@@ -358,22 +377,68 @@ func (m *model) ring() Line {
 
 // schemes returns the plans that are compared with the ring.
 func (m *model) schemes() []*Scheme {
-	direct := Direct(m.N, nil)
-	groups := make([][]Tree, m.N)
-	for i := range groups {
-		groups[i] = direct.Trees[i : i+1]
-	}
-	list := []*Scheme{m.shared("direct", groups)}
-	for i := range list[0].Trees {
-		if list[0].Trees[i].Weight != list[0].Trees[0].Weight {
-			list[0].Name = "shares"
+	var list []*Scheme
+	var groups [][]Tree
+	for i := range m.N {
+		if m.open(i) {
+			groups = append(groups, []Tree{star(m.N, i)})
 		}
+	}
+	if len(groups) > 0 {
+		s := m.shared("direct", groups)
+		for i := range s.Trees {
+			if len(s.Trees) != m.N || s.Trees[i].Weight != s.Trees[0].Weight {
+				s.Name = "shares"
+			}
+		}
+		list = append(list, s)
 	}
 	if sites := m.sites(); len(sites) > 1 {
 		groups, name := m.throughSites(sites), fmt.Sprintf("sites %d", len(sites))
-		list = append(list, m.shared(name, groups))
+		groups = slices.DeleteFunc(groups, func(trees []Tree) bool { return !m.passes(trees) })
+		if len(groups) > 0 {
+			list = append(list, m.shared(name, groups))
+		}
+	}
+	for _, more := range []func() []*Scheme{m.behind, func() []*Scheme { return m.relayed(list) }} {
+		if !slices.ContainsFunc(list, m.least) {
+			list = append(list, more()...)
+		}
 	}
 	return list
+}
+
+// bound is what bytes cost at least, whatever the plan: a member sends all data once and
+// receives it once, and all of them together do it as often as in a ring.
+func (m *model) bound() float64 {
+	n := float64(m.N)
+	least, up, down := 0.0, 0.0, 0.0
+	for i := range m.N {
+		least = max(least, 1/m.up[i], 1/m.down[i])
+		up, down = up+m.up[i], down+m.down[i]
+	}
+	return max(least, 2*(n-1)/up, 2*(n-1)/down)
+}
+
+// least reports whether a scheme costs as little as can be, but for a little.
+func (m *model) least(s *Scheme) bool {
+	if slices.Contains(m.free, true) {
+		return false // what goes there counts for nobody
+	}
+	return float64(m.predicted(s).Byte) <= 1.02*float64(perMiB(m.bound()*(1+ringExcess)))
+}
+
+// passes reports whether there is a way for every transfer of trees.
+func (m *model) passes(trees []Tree) bool {
+	for i := range trees {
+		t := &trees[i]
+		for k := range m.N {
+			if t.Up[k] >= 0 && (m.closed[k*m.N+t.Up[k]] || m.closed[t.Down[k]*m.N+k]) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // sites returns the members in groups that are near to each other, and nil if there is
@@ -387,6 +452,9 @@ func (m *model) sites() [][]int {
 	var links []link
 	for i := range m.N {
 		for k := range i {
+			if m.Delay[i*m.N+k] < 0 && m.Delay[k*m.N+i] < 0 {
+				continue // there is no way
+			}
 			links = append(links, link{max(m.Delay[i*m.N+k], m.Delay[k*m.N+i], leastDelay), k, i})
 		}
 	}
@@ -459,85 +527,65 @@ func (m *model) throughSites(sites [][]int) [][]Tree {
 	return groups
 }
 
-// shared gives the groups of trees the parts with which all of it costs least, as far
-// as moving some from one group to another one finds them, from equal parts on.
+// shared gives the groups of trees the parts with which all of it costs least. Where many
+// send to one depends on who has a part: it is tried with fewer of them as well.
 func (m *model) shared(name string, groups [][]Tree) *Scheme {
-	s := &Scheme{Name: name}
-	cost := make([]costs, len(groups))
 	all := m.costs()
-	part := make([]float64, len(groups))
-	for g, trees := range groups {
-		s.Trees = append(s.Trees, trees...)
-		cost[g] = make(costs, len(all))
-		for i := range trees {
-			for r, c := range m.of(&trees[i]) {
-				cost[g][r] += c / float64(len(trees))
-			}
+	columns := make([][]load, len(groups))
+	for g := range groups {
+		columns[g] = m.column(groups[g], all)
+	}
+	order := make([]int, len(groups)) // those with the largest parts first
+	for g := range order {
+		order[g] = g
+	}
+	try := func(k int, evenly bool) (even, first *Scheme, b balanced) {
+		var trees []Tree
+		some := make([][]load, k)
+		for i, g := range order[:k] {
+			trees = append(trees, groups[g]...)
+			some[i] = columns[g]
 		}
-		part[g] = 1 / float64(len(groups))
-		for r, c := range cost[g] {
-			all[r] += c * part[g]
+		b = m.balance(some, m.excess(trees), evenly)
+		scheme := func(part []float64) *Scheme {
+			s, of := &Scheme{Name: name}, make([]float64, len(groups))
+			for i, g := range order[:k] {
+				if part[i]*float64(k) >= smallPart {
+					of[g] = part[i]
+				}
+			}
+			for g, list := range groups {
+				for _, t := range list {
+					t.Weight = uint32(math.Round(of[g] / float64(len(list)) * partUnits))
+					s.Trees = append(s.Trees, t)
+				}
+			}
+			return s
+		}
+		return scheme(b.even), scheme(b.part), b
+	}
+	best, first, b := try(len(groups), true)
+	slices.SortStableFunc(order, func(g, h int) int { return cmp.Compare(b.part[h]+b.even[h], b.part[g]+b.even[g]) })
+	better := func(s *Scheme) bool { return float64(m.predicted(s).Byte) < evenWorth*float64(m.predicted(best).Byte) }
+	if better(first) {
+		best = first
+	}
+	few := 0
+	for k := len(groups) * 2 / 3; k > 0 && !m.least(best) && m.N <= mostThorough; k = k * 2 / 3 {
+		if _, s, _ := try(k, false); better(s) {
+			best, few = s, k
 		}
 	}
-	factor := m.excess(s.Trees)
-	best := m.value(all, factor)
-	for step := 1.0 / 4; step > 1.0/512; step /= 2 {
-		amount := step / float64(len(groups))
-		for tries := 0; tries < 16; tries++ {
-			from, to, value := m.move(part, cost, all, factor, amount)
-			if value >= best*(1-1e-9) {
-				break
-			}
-			best = value
-			part[from], part[to] = part[from]-amount, part[to]+amount
-			for r := range all {
-				all[r] += amount * (cost[to][r] - cost[from][r])
-			}
+	if few > 0 {
+		if s, _, _ := try(few, true); m.predicted(s).Byte <= m.predicted(best).Byte+m.predicted(best).Byte/50 {
+			best = s
 		}
 	}
-	at := 0
-	for g, trees := range groups {
-		w := part[g]
-		if w*float64(len(groups)) < smallPart {
-			w = 0
-		}
-		for range trees {
-			s.Trees[at].Weight = uint32(math.Round(w / float64(len(trees)) * partUnits))
-			at++
-		}
-	}
-	return s
+	return best
 }
 
-// value is the dearest resource, and a little of the others: among parts that cost the
-// same, those are better with which the others are through sooner.
-func (m *model) value(c, factor costs) float64 {
-	most, sum := 0.0, 0.0
-	for i, v := range c {
-		most, sum = max(most, v*factor[i]), sum+v*factor[i]*v*factor[i]
-	}
-	return most + 1e-3*math.Sqrt(sum/float64(len(c)))
-}
+// mostThorough is the size of the largest group for which all that can be tried is.
+const mostThorough = 32
 
-// move returns the best way to move an amount from one group to another one.
-func (m *model) move(part []float64, cost []costs, all, factor costs, amount float64) (from, to int, best float64) {
-	best = math.Inf(1)
-	next := make(costs, len(all))
-	for a := range part {
-		if part[a] < amount {
-			continue
-		}
-		for b := range part {
-			if a == b {
-				continue
-			}
-			for r := range all {
-				next[r] = all[r] + amount*(cost[b][r]-cost[a][r])
-			}
-			if v := m.value(next, factor); v < best {
-				from, to, best = a, b, v
-			}
-		}
-	}
-	return from, to, best
-}
+// evenWorth is how much less another scheme has to cost than the first one, which is even.
+const evenWorth = 0.98

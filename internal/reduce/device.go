@@ -157,7 +157,7 @@ func (d *staged) plan() {
 		all := inPlace || !d.reduces
 		switch {
 		case step > 0:
-		case all && (!op.quantized() || d.described) && !op.isEager(): // eager ones are small
+		case all && (!op.quantized() || d.described) && (!op.isEager() || op.out.limited): // others that are eager are small
 			d.takeTurns(&own, &r)
 			fallthrough
 		default:

@@ -14,19 +14,24 @@ import (
 //
 // The next peer may launch later. What comes for it until then is kept, as it
 // came, and processed at the launch: its reader goes on with what belongs
-// to other operations. The sender bounds what it may have on its way so.
+// to other operations. The sender bounds what it may have on its way so. Of an operation
+// that is larger, what is above the bound is sent when its number is known, with that: a
+// reader can wait then, because all peers have launched it.
 const (
-	// eagerBit marks the stream number of a frame that carries an epoch.
+	// eagerBit marks the stream number of a frame that carries an epoch. It may be a
+	// piece, too.
 	eagerBit = uint64(1) << 61
 	// lingerTime is how long a frame whose operation is not launched may stay
 	// with the system, where it costs no copy, if nothing comes behind it that
 	// is waited for. The other end must not take it for lost.
 	lingerTime = 10 * time.Millisecond
+	// replayHere is how much of what came early the goroutine that launches processes.
+	replayHere = 512 << 10
 )
 
 // eagerState is what an operation knows of eager neighbours. Guarded by Engine.mu.
 type eagerState struct {
-	deferred  bool // it began eagerly, and will be striped when it has a number
+	deferred  bool // it began eagerly, and sends when it has a number
 	listens   bool // frames with its epoch are for it
 	replaying bool // what came early is being processed
 }
@@ -49,7 +54,7 @@ func named(epoch uint64) uint64 { return epoch &^ (eagerBit | stripeBit | link.O
 
 // isEager reports whether a frame of the stream carries an epoch.
 func isEager(stream uint64) bool {
-	return stream&(link.OpenerBit|stripeBit|eagerBit) == eagerBit
+	return stream&(link.OpenerBit|eagerBit) == eagerBit
 }
 
 // ExpectEpoch says that neighbours may begin operations in epoch as soon as this
@@ -89,7 +94,7 @@ func (e *Engine) reach(epoch uint64) bool {
 	return true
 }
 
-func (op *Op) isEager() bool { return op.id.stream&eagerBit != 0 }
+func (op *Op) isEager() bool { return op.id.stream.Load()&eagerBit != 0 }
 
 // runs reports whether nil or a running operation stands in the way of another
 // one with its key.
@@ -110,6 +115,11 @@ func (op *Op) Commence(seq uint64) {
 	e.pass(seq)
 	op.mu.Lock()
 	op.id.number, op.id.unnamed = seq, false
+	limited := op.out.limited
+	if limited {
+		op.out.limited = false
+		op.id.stream.Store(seq)
+	}
 	op.mu.Unlock()
 	send := false
 	if e.ops[op.id.key] == op {
@@ -119,7 +129,7 @@ func (op *Op) Commence(seq uint64) {
 		if send, op.eager.deferred = op.eager.deferred, false; send {
 			pool := e.hub.InUse(op.next)
 			op.mu.Lock()
-			op.id.stream = seq
+			op.id.stream.Store(seq)
 			if flows := e.flowsFor(op, pool); flows != nil && op.failErr == nil {
 				op.stripe(flows)
 			}
@@ -129,11 +139,12 @@ func (op *Op) Commence(seq uint64) {
 	e.started.Broadcast()
 	e.mu.Unlock()
 	switch {
-	case !send:
-	case op.outBroken():
+	case send && op.outBroken():
 		op.failLink(op.next, noConnection)
-	default:
+	case send:
 		op.attach()
+	case limited && op.out.sender != nil:
+		op.rouse()
 	}
 }
 
@@ -155,30 +166,45 @@ func (e *Engine) spoil(tag uint64) {
 }
 
 // listen makes op the one that eager frames with its tag are for, and returns
-// what came before. e.mu is held.
-func (e *Engine) listen(op *Op) *link.Early {
+// what came before. gone: one of the connections that brought it has ended. e.mu is held.
+func (e *Engine) listen(op *Op) (came []*link.Early, gone bool) {
 	a := &e.ahead
 	if !e.reach(op.id.epoch) || op.n < 2 || a.spoiled[op.spec.Tag] {
-		return nil
+		return nil, false
 	}
 	a.ops[op.spec.Tag] = op
 	op.eager.listens = true
-	x := e.hub.TakeEarly(op.prev, op.spec.Tag, eagerBit|a.epoch)
-	if x == nil {
-		return nil
+	if came = e.hub.TakeEarly(op.prev, op.spec.Tag, stripeBit|eagerBit|a.epoch); len(came) > 0 {
+		for _, x := range came {
+			gone = op.bind(x.From()) || gone
+		}
+	} else if came = e.hub.TakeEarly(op.prev, op.spec.Tag, eagerBit|a.epoch); len(came) > 1 {
+		for _, x := range came[1:] { // what is in order comes on one connection
+			_ = e.hub.Replay(x, nil)
+		}
+		came = came[:1]
 	}
-	op.in.receiver, op.in.bound, op.eager.replaying = x.From(), true, true
+	if len(came) == 0 {
+		return nil, false
+	}
+	op.in.receiver, op.in.bound, op.eager.replaying = came[0].From(), true, true
 	e.replays.Add(1) // Close waits for op first, which is not over yet
-	return x
+	return came, gone
 }
 
 // replay processes what came before the launch, on the goroutine that launches
-// unless it would have to wait for a device. The connection's reader waits if
-// more of it comes.
-func (e *Engine) replay(op *Op, x *link.Early) {
+// unless it would have to wait for a device or be busy for long. The connection's reader
+// waits if more of it comes.
+func (e *Engine) replay(op *Op, came []*link.Early) {
+	bytes := 0
+	for _, x := range came {
+		bytes += x.Bytes()
+	}
 	here := func() {
-		if err := e.hub.Replay(x, &op.in); err != nil {
-			x.From().Close(err)
+		for _, x := range came {
+			if err := e.hub.Replay(x, &op.in); err != nil {
+				x.From().Close(err)
+			}
 		}
 	}
 	over := func() {
@@ -188,14 +214,14 @@ func (e *Engine) replay(op *Op, x *link.Early) {
 		e.mu.Unlock()
 		e.replays.Done()
 	}
-	if op.dev == nil {
+	if op.dev == nil && bytes <= replayHere {
 		defer over()
 		here()
 		return
 	}
 	go func() {
 		defer over()
-		e.hub.Labelled("reader", op.prev, here, x.From().Close)
+		e.hub.Labelled("reader", op.prev, here, came[0].From().Close)
 	}()
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -20,10 +21,15 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// startMixed begins one operation on every rank at its own time, eagerly where
-// eager says so, and commences it when all are launched. It returns before the
-// commence.
+// startMixed is startLimited without bounds.
 func (r *ring) startMixed(specs []Spec, epoch uint64, eager func(rank int) bool, order []int, between func(rank int)) (s *started, commence func()) {
+	return r.startLimited(specs, epoch, eager, func(int) int64 { return 0 }, order, between)
+}
+
+// startLimited begins one operation on every rank at its own time, eagerly where
+// eager says so, and commences it when all are launched, in the other order. It returns
+// before the commence. ahead is what a rank may send before that.
+func (r *ring) startLimited(specs []Spec, epoch uint64, eager func(rank int) bool, ahead func(rank int) int64, order []int, between func(rank int)) (s *started, commence func()) {
 	r.seq++
 	seq := r.seq
 	s = &started{ops: make([]*Op, len(specs)), errs: make([]chan error, len(specs))}
@@ -33,14 +39,15 @@ func (r *ring) startMixed(specs []Spec, epoch uint64, eager func(rank int) bool,
 		c := make(chan error, 2)
 		s.ops[i], s.errs[i] = op, c
 		if eager(i) {
-			op.Start(Start{Epoch: epoch, Eager: true, Ring: r.ids, Self: r.ids[i], Done: func(err error) { c <- err }})
+			op.Start(Start{Epoch: epoch, Eager: true, Ahead: ahead(i), Ring: r.ids, Self: r.ids[i], Done: func(err error) { c <- err }})
 		}
 		if between != nil {
 			between(i)
 		}
 	}
 	return s, func() {
-		for i, op := range s.ops {
+		for _, i := range slices.Backward(order) {
+			op := s.ops[i]
 			if eager(i) {
 				op.Commence(seq)
 				continue
@@ -56,9 +63,11 @@ func TestEagerMeetsLate(t *testing.T) {
 	minmax, err := quant.Lookup("minmax")
 	require.NoError(t, err)
 	for _, n := range []int{2, 3, 5} {
-		for _, pool := range []int{1, 3} {
+		for _, pool := range []int{1, 3, -3} {
 			for _, over := range []func(testing.TB) (a, b net.Conn){memory(transporttest.Options{}), loopback} {
-				r := newRing(t, shape{n: n, pool: pool, native: true, knows: true, flows: pool > 1, cfg: Config{Link: link.Config{FrameBytes: 256}, minStripe: 256}, link: over})
+				knows := pool > 0 // otherwise what is ahead, in pieces or not, waits for the number
+				pool := max(pool, -pool)
+				r := newRing(t, shape{n: n, pool: pool, native: true, knows: true, flows: pool > 1, ahead: knows, cfg: Config{Link: link.Config{FrameBytes: 256}, minStripe: 256}, link: over})
 				rng := rand.New(rand.NewPCG(uint64(n), uint64(pool)))
 				for k := range 24 {
 					count := []int{0, 1, n, 700, 5000}[rng.IntN(5)]
@@ -71,7 +80,9 @@ func TestEagerMeetsLate(t *testing.T) {
 						}
 					}
 					mask := rng.IntN(1 << n)
-					s, commence := r.startMixed(specs, 1+uint64(k/8), func(i int) bool { return mask>>i&1 != 0 }, rng.Perm(n), nil)
+					ahead := []int64{0, 1, 700, 5000, 1 << 20}[rng.IntN(5)]
+					s, commence := r.startLimited(specs, 1+uint64(k/8), func(i int) bool { return mask>>i&1 != 0 },
+						func(int) int64 { return ahead }, rng.Perm(n), nil)
 					commence()
 					s.ok(t)
 					for i := range specs {
@@ -301,4 +312,170 @@ func TestFramesBehindEarlyOnes(t *testing.T) {
 	require.NoError(t, verdict(t, done))
 	require.Equal(t, []byte{20, 12}, op.spec.Dst)
 	op.Finish(false)
+}
+
+// Nothing of an operation that is larger than its bound leaves above it, and all that is
+// left leaves with the number, over one connection or in pieces over several.
+func TestBoundBeforeTheCommence(t *testing.T) {
+	for _, pool := range []int{1, 3} {
+		r := newRing(t, shape{n: 2, pool: pool, native: true, knows: true, flows: true, ahead: true, cfg: Config{Link: link.Config{FrameBytes: 1024}, minStripe: 2048}})
+		rng := rand.New(rand.NewPCG(uint64(pool), 5))
+		const ahead = 20_000
+		specs, want := r.specs(rng, dtype.Float32, dtype.Sum, 30_000, true)
+		begun := func(i int, s Start) (*Op, chan error) {
+			op, err := r.eng[i].NewOp(specs[i])
+			require.NoError(t, err)
+			done := make(chan error, 2)
+			s.Epoch, s.Ring, s.Self, s.Native, s.Done = 3, r.ids, r.ids[i], true, func(err error) { done <- err }
+			op.Start(s)
+			return op, done
+		}
+		first, done := begun(0, Start{Eager: true, Ahead: ahead})
+		// A small one behind it shows that all of what may come has come.
+		small, smallWant := r.specs(rng, dtype.Float32, dtype.Sum, 16, true)
+		for i := range small {
+			small[i].Tag = 77
+		}
+		s, commence := r.startMixed(small, 3, func(int) bool { return true }, []int{0, 1}, nil)
+		commence()
+		s.ok(t)
+		require.Equal(t, smallWant, small[0].Dst)
+		require.Eventually(t, func() bool { return r.eng[1].kept() > ahead*3/4 }, patience, time.Millisecond)
+		require.LessOrEqual(t, r.eng[1].kept(), ahead)
+		require.Less(t, first.State().Sent, int64(ahead))
+		r.seq++
+		first.Commence(r.seq)
+		// It is known to be commenced there, and not here yet; then it begins with that.
+		second, other := begun(1, Start{Seq: r.seq})
+		require.NoError(t, verdict(t, done))
+		require.NoError(t, verdict(t, other))
+		require.Equal(t, want, specs[0].Dst)
+		require.Equal(t, want, specs[1].Dst)
+		require.Zero(t, r.eng[1].kept())
+		first.Finish(false)
+		second.Finish(false)
+	}
+}
+
+// To a neighbour that does not know it nothing leaves before its number that is a piece, or
+// belongs to an operation with a bound.
+func TestOlderNeighboursGetWhatTheyKnow(t *testing.T) {
+	for _, c := range []struct {
+		pool  int
+		ahead int64
+	}{{1, 20_000}, {3, 0}, {3, 20_000}} {
+		r := newRing(t, shape{n: 2, pool: c.pool, native: true, knows: true, flows: true, cfg: Config{Link: link.Config{FrameBytes: 1024}, minStripe: 2048}})
+		rng := rand.New(rand.NewPCG(uint64(c.pool), 7))
+		specs, want := r.specs(rng, dtype.Float32, dtype.Sum, 30_000, true)
+		r.seq = 9 // the one behind it is commenced first
+		s, commence := r.startLimited(specs, 3, func(int) bool { return true }, func(int) int64 { return c.ahead }, []int{0, 1}, nil)
+		r.seq = 0
+		small, smallWant := r.specs(rng, dtype.Float32, dtype.Sum, 16, true)
+		for i := range small {
+			small[i].Tag = 77
+		}
+		behind, begin := r.startMixed(small, 3, func(int) bool { return true }, []int{0, 1}, nil)
+		begin()
+		behind.ok(t)
+		require.Equal(t, smallWant, small[0].Dst)
+		for _, op := range s.ops {
+			require.Zero(t, op.State().Sent, "%+v", c)
+		}
+		commence()
+		s.ok(t)
+		require.Equal(t, want, specs[0].Dst)
+		require.Equal(t, want, specs[1].Dst)
+	}
+}
+
+// A neighbour that has heard of the commence goes on with the number, to one that has
+// begun and has not.
+func TestNumberBeforeItsCommence(t *testing.T) {
+	for _, pool := range []int{1, 3} {
+		r := newRing(t, shape{n: 2, pool: pool, native: true, knows: true, flows: true, ahead: true, cfg: Config{Link: link.Config{FrameBytes: 1024}, minStripe: 2048}})
+		rng := rand.New(rand.NewPCG(uint64(pool), 6))
+		specs, want := r.specs(rng, dtype.Float32, dtype.Sum, 30_000, true)
+		ops, done := make([]*Op, 2), make([]chan error, 2)
+		for i := range ops {
+			op, err := r.eng[i].NewOp(specs[i])
+			require.NoError(t, err)
+			ops[i], done[i] = op, make(chan error, 2)
+			op.Start(Start{Epoch: 3, Eager: true, Ahead: []int64{5000, 1 << 20}[i], Ring: r.ids, Self: r.ids[i], Done: func(err error) { done[i] <- err }})
+		}
+		// It has all that comes without more of its own: the commence alone lets that go.
+		require.Eventually(t, func() bool {
+			ahead := ops[1].State().Received
+			return ahead > 0 && ahead == ops[0].State().Sent && ops[0].State().Received == 60_000+ahead
+		}, patience, time.Millisecond)
+		ops[0].Commence(9)
+		require.NoError(t, verdict(t, done[0]), "it has all of the other one, which has the number only")
+		require.NoError(t, verdict(t, done[1]))
+		ops[1].Commence(9)
+		for i, op := range ops {
+			require.Equal(t, want, specs[i].Dst)
+			op.Finish(false)
+		}
+	}
+}
+
+// Numbers that have passed are of operations gone by: what comes with them is no part of
+// one that has none.
+func TestPassedNumbersAreOfNoOperation(t *testing.T) {
+	ids := []wire.UUID{uuid(0), uuid(1)}
+	a := newAlone(t, Config{}, ids[1], ids[1], true)
+	a.e.Skip(8)
+	op, done := a.startEager(5, bytesSpec(3, 1, 2), ids, ids[0])
+	a.recv()
+	a.send(3, 8, []byte{99})
+	a.send(3, 9, []byte{10})
+	a.recv()
+	a.send(3, 9, []byte{20})
+	require.NoError(t, verdict(t, done))
+	require.Equal(t, []byte{20, 12}, op.spec.Dst)
+	require.EqualValues(t, 1, a.e.Stats().StaleFrames)
+	op.Commence(9)
+	op.Finish(false)
+}
+
+// Pieces that came early on a connection that has ended since fail the operation that
+// they are missing in.
+func TestEarlyPiecesOfALostConnection(t *testing.T) {
+	for _, lost := range []bool{true, false} {
+		ids := []wire.UUID{uuid(0), uuid(1)}
+		a := newAlone(t, Config{}, ids[1], ids[1], true)
+		second, in := transporttest.Pair(transporttest.Options{})
+		a.e.hub.AddReceiver(ids[1], 1, in)
+		spec := bytesSpec(3, make([]byte, 256)...)
+		pieceOf := func(index int) []byte {
+			b := make([]byte, stripeHead+64)
+			putStripe(b, 64, index)
+			b[stripeHead] = byte(index + 1)
+			return b
+		}
+		a.send(3, eagerBit|stripeBit|5, pieceOf(1))
+		b := eagerFrame(3, 5|stripeBit, pieceOf(0))
+		_, err := second.Write(b)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return a.e.kept() == 2*len(b) }, patience, time.Millisecond)
+		if lost {
+			second.Close()
+			require.Eventually(t, func() bool { return a.e.kept() == len(b) }, patience, time.Millisecond)
+		}
+		op, done := a.startEager(5, spec, ids, ids[0])
+		require.Zero(t, a.e.kept())
+		if lost {
+			require.ErrorIs(t, verdict(t, done), errs.RankConnectionLost)
+			op.Finish(true)
+			continue
+		}
+		a.send(3, eagerBit|stripeBit|5, pieceOf(2))
+		_, err = second.Write(eagerFrame(3, 5|stripeBit, pieceOf(3)))
+		require.NoError(t, err)
+		require.NoError(t, verdict(t, done))
+		for index, at := range map[int]int{0: 128, 1: 192, 2: 0, 3: 64} {
+			require.EqualValues(t, index+1, spec.Dst[at], "piece %d", index)
+		}
+		op.Finish(false)
+		second.Close()
+	}
 }

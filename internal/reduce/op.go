@@ -106,12 +106,12 @@ type position struct {
 
 // identity is what frames and people call an operation.
 type identity struct {
-	stream  uint64 // of the frames that are sent
-	start   uint64 // that of Start, for people
-	epoch   uint64 // neighbours may begin eagerly since; 0: they may not
-	key     opKey  // guarded by Engine.mu
-	number  uint64 // sequence number, or the epoch while unnamed; guarded by Op.mu
-	unnamed bool   // it began eagerly and has no sequence number yet; guarded by Op.mu
+	stream  atomic.Uint64 // of the frames that are sent
+	start   uint64        // that of Start, for people
+	epoch   uint64        // neighbours may begin eagerly since; 0: they may not
+	key     opKey         // guarded by Engine.mu
+	number  uint64        // sequence number, or the epoch while unnamed; guarded by Op.mu
+	unnamed bool          // it began eagerly and has no sequence number yet; guarded by Op.mu
 }
 
 // outStream is what an operation sends to the next peer. Guarded by Op.mu, but
@@ -122,12 +122,17 @@ type outStream struct {
 	first  int64        // wire bytes of the own chunk, sendable from the start; constant
 	total  int64        // constant
 	done   atomic.Bool
-	refs   int   // frames in batches that refer to its buffers
-	begun  bool  // at least one byte was sent
-	opened bool  // an opener was sent instead
-	short  bool  // something that was taken was not sent: the loss of its connection fails it
-	pos    int64 // wire bytes taken into batches
-	bytes  uint64
+	refs   int  // frames in batches that refer to its buffers
+	begun  bool // at least one byte was sent
+	opened bool // an opener was sent instead
+	short  bool // something that was taken was not sent: the loss of its connection fails it
+	// Of one that began eagerly and is larger than what may be on its way so: only credit
+	// bytes of frames may be taken before Commence.
+	limited  bool
+	credit   int64
+	attached bool  // its connections send for it, and others may join them
+	pos      int64 // wire bytes taken into batches
+	bytes    uint64
 
 	// In order.
 	at       cursor
@@ -322,6 +327,9 @@ type Start struct {
 	// Commence follows when it is. No operation with this tag has failed in this
 	// epoch, none runs, and all members of the ring are gopccl peers.
 	Eager bool
+	// Ahead, if it is not 0, is how many bytes of frames an eager operation may send
+	// before Commence.
+	Ahead int64
 	Ring  []wire.UUID
 	Self  wire.UUID // this peer, one of Ring
 	// Native: all members are gopccl peers. The same on all of them.
@@ -334,11 +342,13 @@ type Start struct {
 // Start begins the data phase. An operation that was aborted before ends at once.
 func (op *Op) Start(s Start) {
 	op.id.epoch = named(s.Epoch)
-	op.id.stream = s.Seq
+	stream := s.Seq
 	if s.Eager {
-		op.id.stream = eagerBit | op.id.epoch
+		stream = eagerBit | op.id.epoch
+		op.out.limited, op.out.credit = s.Ahead > 0, s.Ahead
 	}
-	op.id.start = op.id.stream &^ eagerBit
+	op.id.stream.Store(stream)
+	op.id.start = stream &^ eagerBit
 	op.done, op.native, op.began = s.Done, s.Native || s.Eager, time.Now()
 	err := op.enterRing(s.Ring, s.Self)
 	e := op.e
@@ -351,7 +361,7 @@ func (op *Op) Start(s Start) {
 	if !s.Eager {
 		e.pass(s.Seq)
 	}
-	op.id.key = opKey{op.spec.Tag, op.id.stream}
+	op.id.key = opKey{op.spec.Tag, stream}
 	switch {
 	case e.closed:
 		err = errs.New(errs.Closed, opName, errClosed)
@@ -360,10 +370,10 @@ func (op *Op) Start(s Start) {
 	}
 	failed := op.open(err)
 	gone, missing, deferred := false, true, false
-	var came *link.Early
+	var came []*link.Early
 	if !failed {
-		came = op.register()
-		gone = op.in.receiver != nil && op.in.receiver.Closed()
+		came, gone = op.register()
+		gone = gone || op.in.receiver != nil && op.in.receiver.Closed()
 		missing, deferred = op.in.receiver == nil, op.eager.deferred
 	}
 	e.started.Broadcast()
@@ -387,7 +397,7 @@ func (op *Op) Start(s Start) {
 			op.attach()
 		}
 	}
-	if came != nil {
+	if len(came) > 0 {
 		e.replay(op, came)
 	}
 	op.settle(true)
@@ -395,7 +405,7 @@ func (op *Op) Start(s Start) {
 
 // turnOf says which connections of a pool an operation takes.
 func (op *Op) turnOf(pool int) uint64 {
-	turn := op.id.stream
+	turn := op.id.stream.Load()
 	if op.isEager() {
 		turn = op.spec.Tag
 	}
@@ -416,11 +426,14 @@ func (op *Op) open(err error) (failed bool) {
 	}
 	if op.n > 1 && len(pool) > 0 {
 		op.out.sender = pool[op.turnOf(len(pool))]
-		if flows := e.flowsFor(op, pool); flows != nil && op.failErr == nil {
+		waits := op.isEager() && !op.out.sender.Features().Ahead // for its number
+		switch flows := e.flowsFor(op, pool); {
+		case op.failErr != nil:
+		case flows == nil:
+			op.eager.deferred = waits && op.out.limited
+		default:
 			op.out.sender = flows[0]
-			if op.isEager() {
-				op.eager.deferred = true // pieces name the sequence number
-			} else {
+			if op.eager.deferred = waits; !waits {
 				op.stripe(flows)
 			}
 		}
@@ -436,8 +449,9 @@ func (op *Op) open(err error) (failed bool) {
 	return failed
 }
 
-// register lets frames find the operation, and returns what came early. e.mu is held.
-func (op *Op) register() *link.Early {
+// register lets frames find the operation, and returns what came early. gone: one of the
+// connections that brought it has ended. e.mu is held.
+func (op *Op) register() (came []*link.Early, gone bool) {
 	e := op.e
 	e.ops[op.id.key] = op
 	if pool := e.hub.Receivers(op.prev); len(pool) > 0 {

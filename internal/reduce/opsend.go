@@ -47,6 +47,9 @@ func (o *outStream) NextFrame(f *link.Frame, batch int) bool {
 	if p.n == 0 && f.Kind != metaFrame {
 		return false
 	}
+	if o.limited {
+		o.credit -= int64(p.n) + link.HeadBytes
+	}
 	f.Step, f.Off = p.step, p.off
 	f.Prompt = o.total <= link.PromptTotal && !op.quantized()
 	if f.Kind == metaFrame {
@@ -80,6 +83,13 @@ func (op *Op) nextInOrder() (piece, uint8) {
 	c := &op.out.at
 	p := piece{step: c.step, first: c.first, off: c.off}
 	avail := op.sendable() - op.out.pos
+	most := int64(op.piece)
+	if op.out.limited {
+		if most = min(most, op.out.credit-link.HeadBytes); most < int64(op.align()) {
+			return p, dataFrame
+		}
+		most -= most % int64(op.align())
+	}
 	if op.quantized() && !op.out.metaSent {
 		if !op.metaReady(avail) {
 			return p, dataFrame
@@ -87,7 +97,7 @@ func (op *Op) nextInOrder() (piece, uint8) {
 		op.out.metaSent = true
 		return p, metaFrame
 	}
-	p.n = max(0, int(min(avail, int64(c.size-c.off), int64(op.piece))))
+	p.n = max(0, int(min(avail, int64(c.size-c.off), most)))
 	if c.off += p.n; p.n > 0 && c.off == c.size {
 		op.enter(c, c.step+1, true)
 		op.out.metaSent = false
@@ -112,7 +122,7 @@ func (op *Op) metaReady(avail int64) bool {
 
 // putHeader writes the header of f, when the size of all is known.
 func (op *Op) putHeader(f *link.Frame) {
-	stream := op.id.stream
+	stream := op.id.stream.Load()
 	if f.Kind == pieceFrame {
 		stream |= stripeBit
 	}
@@ -251,5 +261,5 @@ func (o *outStream) Opener() (link.Opener, bool) {
 	op := o.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	return link.Opener{Tag: op.spec.Tag, Stream: op.id.stream}, op.openerDue()
+	return link.Opener{Tag: op.spec.Tag, Stream: op.id.stream.Load()}, op.openerDue()
 }

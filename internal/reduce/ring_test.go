@@ -58,6 +58,7 @@ type shape struct {
 	native bool // what Start is told
 	knows  bool // what AddSender is told
 	flows  bool // what AddSender is told
+	ahead  bool // what AddSender is told
 	vary   func(rank int, c *Config, pool *int)
 	link   func(t testing.TB) (send, recv net.Conn)
 }
@@ -133,7 +134,7 @@ func (r *ring) connect(i int) {
 	for k := range pool {
 		a, b := r.shape.link(r.t)
 		r.eng[next].hub.AddReceiver(r.ids[i], uint32(k), b)
-		r.eng[i].hub.AddSender(r.ids[next], uint32(k), a, link.Features{Native: r.shape.knows, Flows: r.shape.flows})
+		r.eng[i].hub.AddSender(r.ids[next], uint32(k), a, link.Features{Native: r.shape.knows, Flows: r.shape.flows, Ahead: r.shape.ahead})
 		r.out[i], r.in[i] = append(r.out[i], a), append(r.in[i], b)
 	}
 }

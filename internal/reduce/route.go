@@ -7,6 +7,7 @@ import (
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/wire"
 )
 
 // Which operation a frame is for, and which operations a connection concerns.
@@ -20,6 +21,21 @@ func (e router) Wake() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.started.Broadcast()
+}
+
+func (e router) Regrouped(peer wire.UUID) {
+	pool := e.hub.InUse(peer)
+	e.mu.Lock()
+	var hit []*Op
+	for _, op := range e.ops {
+		if op.next == peer {
+			hit = append(hit, op)
+		}
+	}
+	e.mu.Unlock()
+	for _, op := range hit {
+		op.regroup(pool)
+	}
 }
 
 func (e router) Connected(r *link.Receiver) {
@@ -43,7 +59,7 @@ func (e router) ReceiverLost(r *link.Receiver, cause error) {
 
 func (e router) Route(r *link.Receiver, h transport.Header, kept *link.Early) (link.Sink, link.Verdict, error) {
 	if isEager(h.Stream) {
-		op, verdict := e.findEager(r, h.Tag, named(h.Stream), kept)
+		op, verdict := e.findEager(r, h.Tag, named(h.Stream), isPiece(h.Stream), kept)
 		if op == nil {
 			return nil, verdict, nil
 		}
@@ -93,6 +109,8 @@ func (e *Engine) pass(seq uint64) {
 	}
 }
 
+const deadFlow = "the previous peer of the ring closed one of its connections"
+
 // find returns the running operation that a frame from r belongs to, and binds
 // it to r. A frame whose sequence number is beyond all that were started or
 // skipped waits for the start; late says that it waited too long. nil: the frame is stale.
@@ -100,7 +118,7 @@ func (e *Engine) find(r *link.Receiver, tag, seq uint64, piece bool) (x *Op, lat
 	var dead *Op
 	defer func() {
 		if dead != nil {
-			dead.failLink(r.Peer(), "the previous peer of the ring closed one of its connections")
+			dead.failLink(r.Peer(), deadFlow)
 		}
 	}()
 	e.mu.Lock()
@@ -108,14 +126,22 @@ func (e *Engine) find(r *link.Receiver, tag, seq uint64, piece bool) (x *Op, lat
 	var deadline time.Time
 	rounds := e.rounds
 	for {
-		if op := e.ops[opKey{tag, seq}]; op != nil {
-			if op.prev != r.Peer() || op.in.bound && (op.split() != piece || !piece && op.in.receiver != r) {
-				return nil, false
-			}
-			if piece && op.bind(r) {
+		op := e.ops[opKey{tag, seq}]
+		if op == nil {
+			op = e.unnamed(r, tag, seq)
+		}
+		if op != nil && op.eager.replaying && !r.Closed() {
+			e.started.Wait()
+			continue
+		}
+		if op != nil {
+			ok, lost := op.take(r, piece)
+			if lost {
 				dead = op
 			}
-			op.in.receiver, op.in.bound = r, true
+			if !ok {
+				op = nil
+			}
 			return op, false
 		}
 		if seq>>63 != 0 || e.closed || e.between || e.rounds != rounds || e.any && seq <= e.highest || r.Closed() {
@@ -134,10 +160,39 @@ func (e *Engine) find(r *link.Receiver, tag, seq uint64, piece bool) (x *Op, lat
 	}
 }
 
+// unnamed returns the operation that began eagerly and has no number yet, if a frame with
+// one can be of no other: r's peer has heard of its commence before this one. The last
+// operation with the tag has a number that was passed, and the next one is not commenced
+// before this peer has launched it. e.mu is held.
+func (e *Engine) unnamed(r *link.Receiver, tag, seq uint64) *Op {
+	op := e.ahead.ops[tag]
+	if op == nil || op.id.key.seq&eagerBit == 0 || op.prev != r.Peer() || op.in.done.Load() || seq>>60 != 0 || e.any && seq <= e.highest {
+		return nil
+	}
+	return op
+}
+
+// take binds op, which runs, to r for a frame that r has read; false: the frame is stale.
+// gone: one of the connections that bring the operation has ended. Engine.mu is held.
+func (op *Op) take(r *link.Receiver, piece bool) (ok, gone bool) {
+	if op.prev != r.Peer() || op.in.bound && (op.split() != piece || !piece && op.in.receiver != r) {
+		return false, false
+	}
+	gone = piece && op.bind(r)
+	op.in.receiver, op.in.bound = r, true
+	return true, gone
+}
+
 // findEager returns the operation that a frame with an epoch is for. Without one the
 // frame is kept, if its operation is not launched yet, or dropped. A frame that is
 // here already is added to what came early, if it is to be kept.
-func (e *Engine) findEager(r *link.Receiver, tag, epoch uint64, frame *link.Early) (*Op, link.Verdict) {
+func (e *Engine) findEager(r *link.Receiver, tag, epoch uint64, piece bool, frame *link.Early) (*Op, link.Verdict) {
+	var dead *Op
+	defer func() {
+		if dead != nil {
+			dead.failLink(r.Peer(), deadFlow)
+		}
+	}()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := &e.ahead
@@ -166,14 +221,18 @@ func (e *Engine) findEager(r *link.Receiver, tag, epoch uint64, frame *link.Earl
 			return nil, link.Keep
 		}
 		op := a.ops[tag]
-		if op.prev != r.Peer() || op.in.bound && (op.split() || op.in.receiver != r) {
+		if op.eager.replaying {
+			e.started.Wait()
+			continue
+		}
+		ok, lost := op.take(r, piece)
+		if lost {
+			dead = op
+		}
+		if !ok {
 			return nil, link.Drop
 		}
-		if !op.eager.replaying {
-			op.in.receiver, op.in.bound = r, true
-			return op, link.Deliver
-		}
-		e.started.Wait()
+		return op, link.Deliver
 	}
 }
 

@@ -36,6 +36,9 @@ const (
 	stripesPerFlow = 32
 	minStripe      = 64 << 10
 	minStripeFar   = 16 << 10
+	// Chunks to a distant peer are cut for so many times the connections that there are:
+	// more may join (link.Flows).
+	mayGrow = 4
 )
 
 // isPiece reports whether a frame of the stream carries a piece.
@@ -124,7 +127,11 @@ func (e *Engine) minStripe(pool []*link.Sender) int {
 // gridFor returns how this end cuts chunks that go over so many connections.
 func (op *Op) gridFor(flows []*link.Sender) grid {
 	_, own := op.chunk(0, true)
-	bytes := max(op.encoded(own)/(stripesPerFlow*len(flows)), op.e.minStripe(flows)/4, link.MinFrameBytes)
+	n := len(flows)
+	if flows[0].Distant() {
+		n *= mayGrow
+	}
+	bytes := max(op.encoded(own)/(stripesPerFlow*n), op.e.minStripe(flows)/4, link.MinFrameBytes)
 	a := op.align()
 	return op.newGrid(max(min(bytes, op.e.cfg.Link.FrameBytes)/a*a, a))
 }
@@ -133,7 +140,7 @@ func (op *Op) gridFor(flows []*link.Sender) grid {
 func (op *Op) stripe(flows []*link.Sender) {
 	o := &outGrid{g: op.gridFor(flows)}
 	o.ready = newBitset(op.total(o.g))
-	op.out.flows.Conns = flows
+	op.out.flows.Use(flows)
 	op.out.striped.Store(o)
 	op.readyUpTo(op.sendable())
 }

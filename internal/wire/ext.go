@@ -75,6 +75,17 @@ const (
 	extKind              = 83
 )
 
+// FlowsLevel says how much of flows an end knows; 0: nothing.
+type FlowsLevel uint8
+
+const (
+	// FlowsPieces: it takes pieces and answers pings. The entry is empty.
+	FlowsPieces FlowsLevel = 1 + iota
+	// FlowsAhead: what a neighbour sends of a collective before its commence it takes
+	// as pieces and on several connections, too, and the sequence number behind it.
+	FlowsAhead
+)
+
 func appendExt(dst []byte, x Ext) []byte {
 	if x.IsZero() {
 		return dst
@@ -129,7 +140,11 @@ func appendExt(dst []byte, x Ext) []byte {
 		dst = appendU32(appendU16(appendU16(dst, extRoundBound), 4), milliseconds(x.RoundBound))
 	}
 	flag(extPreflight, x.Preflight)
-	flag(extFlows, x.Flows)
+	if x.Flows >= FlowsAhead {
+		dst = append(appendU16(appendU16(dst, extFlows), 1), byte(FlowsAhead-FlowsPieces))
+	} else {
+		flag(extFlows, x.Flows == FlowsPieces)
+	}
 	addrs(extAddresses, x.Addresses[:min(len(x.Addresses), MaxAddresses)])
 	if x.Session != 0 {
 		dst = appendU64(appendU16(appendU16(dst, extSession), 8), x.Session)
@@ -226,7 +241,10 @@ func (r *reader) ext() Ext {
 		case extPreflight:
 			x.Preflight = true
 		case extFlows:
-			x.Flows = true
+			x.Flows = FlowsPieces
+			if len(value.b) > 0 && value.u8() > 0 {
+				x.Flows = FlowsAhead
+			}
 		case extAddresses:
 			x.Addresses = value.addrs(MaxAddresses)
 		case extSession:

@@ -27,7 +27,7 @@ func told(t *testing.T, b []byte) (wire.Proto, bool) {
 // a block) or not.
 func TestFirstPackets(t *testing.T) {
 	u := wire.UUID{6: 0x40, 8: 0x80} // of version 4: the smallest as a number
-	block := wire.Ext{Native: true, Flows: true, Session: 7, Collectives: 1}
+	block := wire.Ext{Native: true, Flows: wire.FlowsPieces, Session: 7, Collectives: 1}
 	for _, p := range []wire.Packet{
 		wire.P2PHello{UUID: u},
 		wire.P2PHello{UUID: u, Number: 1023},

@@ -87,7 +87,7 @@ type Ext struct {
 	Native bool
 	// Flows announces an end that accepts striped frames and answers probes on
 	// its P2P connections (on P2P Hello, HelloAck).
-	Flows bool
+	Flows FlowsLevel
 	// Addresses are where the sender accepts P2P connections besides the address
 	// that the master told, one for each of its networks (on P2P HelloAck).
 	Addresses []netip.AddrPort
@@ -163,7 +163,7 @@ type Ext struct {
 
 // IsZero reports whether x adds nothing to a packet.
 func (x Ext) IsZero() bool {
-	return !x.Native && !x.Flows && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
+	return !x.Native && x.Flows == 0 && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative && x.Collectives == 0 && !x.GroupCollectives &&
 		(len(x.Members) == 0 || len(x.Members) > MaxMembers) && x.Call.Kind == 0 &&
 		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.isZero() && x.Secured == (Secured{}) && x.Resuming.isZero() &&

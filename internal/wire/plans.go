@@ -1,13 +1,18 @@
 package wire
 
 // PlansVersion is what this version announces as Ext.Plans.
-const PlansVersion = RatePlans
+const PlansVersion = WayPlans
 
 // SchemePlans is the version of Ext.Plans from which on an end knows Direct.Schemes.
 const SchemePlans = 3
 
 // RatePlans is the version of Ext.Plans from which on an end knows C2MRates.
 const RatePlans = 4
+
+// WayPlans is the version of Ext.Plans from which on an end uses Direct.Schemes without a
+// mesh, over connections that M2C 70 lists behind those to the neighbours, and for small
+// all-reduces, too.
+const WayPlans = 5
 
 // MaxSchemes bounds Direct.Schemes, in bytes.
 const MaxSchemes = 48 << 10

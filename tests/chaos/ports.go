@@ -12,7 +12,11 @@ import (
 // greeted says hello to a P2P port, as a native end or not, and calls f.
 func (c *client) greeted(u wire.UUID, number uint32, native bool, f func(*listening)) {
 	c.with(c.any(c.p2p), func(conn *listening) {
-		if !c.send(conn, wire.P2PHello{UUID: u, Number: number, Ext: wire.Ext{Native: native, Flows: native}}) {
+		hello := wire.P2PHello{UUID: u, Number: number}
+		if native {
+			hello.Ext = wire.Ext{Native: true, Flows: wire.FlowsAhead}
+		}
+		if !c.send(conn, hello) {
 			return
 		}
 		if _, err := wire.Read(conn, wire.P2P, 1<<16); err == nil {

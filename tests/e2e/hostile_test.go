@@ -191,8 +191,11 @@ func TestNamesakesTakeNoPlace(t *testing.T) {
 							continue
 						}
 						open = append(open, c)
-						native := i < 2
-						c.Write(wire.Append(nil, wire.P2PHello{UUID: wire.UUID(u), Number: uint32(i % 2), Ext: wire.Ext{Native: native, Flows: native}}))
+						hello := wire.P2PHello{UUID: wire.UUID(u), Number: uint32(i % 2)}
+						if i < 2 {
+							hello.Ext = wire.Ext{Native: true, Flows: wire.FlowsAhead}
+						}
+						c.Write(wire.Append(nil, hello))
 						said.Add(1)
 					}
 				}

@@ -30,7 +30,7 @@ type blocks struct {
 // startOther begins the data phase.
 func (op *op) startOther(e pfsm.StartData) {
 	p, w, j := op.p, op.p.w, op.job
-	op.seq, op.epoch, op.eager, op.open, op.ring = e.Seq, e.Epoch, e.Eager, true, slices.Clone(e.Ring)
+	op.begin(e)
 	p.turn(op.epoch)
 	if w.bug == meshOfLaunch {
 		e.Mesh = op.meshed

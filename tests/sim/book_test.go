@@ -19,22 +19,30 @@ type book struct {
 	// Counted in the run.
 	successes, failures, fetches int
 	ahead                        int // operations that were over before they were commenced
+	limited, held                int // data phases with a bound until the commence; frames that it held back
 	switches                     int // of one peer each
 	tornAgain                    int // peers that came back with a torn state
 	connected                    int // PCCL peers that have connected again
 	reuses                       int // tags that were used again before the round
-	meshes                       int // data phases over a mesh
-	schemes                      int // of those, over trees
-	shown                        int // reports of rates
-	directs, directFailures      int // data phases of one peer over the mesh instead of the ring; ... that failed
-	drained, renewed             int // peers that left between two collectives; operations that others took back for them
-	firstDirect                  int // the event with which the first one began
+	spans                        map[uint64]*span
+	offRing
+	shown                   int // reports of rates
+	directs, directFailures int // data phases of one peer over the mesh instead of the ring; ... that failed
+	drained, renewed        int // peers that left between two collectives; operations that others took back for them
+	firstDirect             int // the event with which the first one began
 
 	others    tally
 	occasions map[occasion]*gathering
 	ways      map[uint64]way // by sequence number
 	meshing   map[int]bool   // peers that connect for a mesh
 	mail      mailbook
+}
+
+// offRing counts the data phases of all-reduces that leave the ring, of one peer each.
+type offRing struct {
+	meshes  int // over a mesh
+	schemes int // of those, over trees
+	small   int // ... and not large
 }
 
 // tally is what was seen of collectives other than all-reduces, of one peer each.

@@ -21,11 +21,17 @@ import (
 // largeCount is what a vector that stands for a large one says of itself.
 const largeCount = 1 << 22
 
+// middleCount is what one says that is too large to begin whole before its commence.
+const middleCount = 1 << 18
+
 // way returns the round trip between two peers: short within a site, of which there
 // are three; false: nobody can tell it.
 func (w *world) way(a, b *peer) (rtt time.Duration, told bool) {
 	if !w.plan.apart || a == b || b == nil {
 		return 0, false
+	}
+	if w.plan.oneWay > 0 {
+		return 2 * w.plan.oneWay, true
 	}
 	r := rng(w.seed*0x9e3779b97f4a7c15 ^ uint64(min(a.id, b.id))<<8 ^ uint64(max(a.id, b.id)))
 	if a.id%3 == b.id%3 {
@@ -63,6 +69,9 @@ func (p *peer) counted(tag uint64, v []int64) uint64 {
 	if p.w.plan.apart && (p.memory.revision+tag)%3 == 2 {
 		return largeCount
 	}
+	if p.w.plan.apart && p.w.seed%2 == 0 && (p.memory.revision+tag)%3 == 1 {
+		return middleCount
+	}
 	return uint64(len(v))
 }
 
@@ -91,7 +100,8 @@ type direct struct {
 func (op *op) startDirect(e pfsm.StartData) {
 	p, w := op.p, op.p.w
 	d := &direct{self: slices.Index(e.Members, e.Self)}
-	if d.self < 0 || op.large && e.Large == nil || !op.large && e.Large != nil {
+	planned := e.Large != nil && e.Large.From >= plan.LeastTrial
+	if d.self < 0 || op.large && !planned || op.count < middleCount && planned {
 		w.failf("peer %d: tag %d goes directly, at place %d, large %v", p.id, op.tag, d.self, op.large)
 		return
 	}
@@ -117,7 +127,7 @@ func (op *op) startDirect(e pfsm.StartData) {
 			return
 		}
 		for i, o := range d.members {
-			if l := w.link(o, p); i != d.self && (!l.alive || l.gen != d.in[i]) {
+			if l := w.link(o, p); i != d.self && d.hears(i) && (!l.alive || l.gen != d.in[i]) {
 				op.end(lost(o))
 				return
 			}
@@ -128,6 +138,11 @@ func (op *op) startDirect(e pfsm.StartData) {
 		}
 		op.exchange()
 	})
+}
+
+// hears reports whether member i has something for this one.
+func (d *direct) hears(i int) bool {
+	return d.scheme == nil || slices.ContainsFunc(d.scheme.plan.In, func(l plan.Lane) bool { return l.Peer == i })
 }
 
 // toAll sends each other member the block of a step.

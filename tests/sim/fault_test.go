@@ -80,8 +80,13 @@ type scenario struct {
 	// messages: members send messages to each other in each loop; all peers are gopccl peers.
 	messages bool
 	mends    bool // connections that are cut come back without a round
-	// apart: the peers are far from each other.
-	apart bool
+	// apart: the peers are far from each other. oneWay: all of them, and the master, by as
+	// much.
+	apart  bool
+	oneWay time.Duration
+	// remote: and from the master.
+	remote bool
+	events int // 0: maxEvents
 	// tear: holders die while others fetch from them.
 	tear bool
 	// drain: who has done its work leaves between two collectives.
@@ -113,7 +118,7 @@ func newWorld(seed uint64, bug mutation) *world {
 	}
 	w.plan.reuse = w.plan.natives == 2 && w.rng.chance(2)
 	w.plan.others = w.plan.natives == 2 && seed%2 == 0
-	w.plan.apart = seed%5 < 2
+	w.plan.apart, w.plan.remote = seed%5 < 2, seed%5 == 1
 	n := 2 + min(w.rng.n(5), w.rng.n(5))
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)

@@ -93,7 +93,11 @@ func (p *peer) prepareRing(e pfsm.PrepareRing) {
 		p.w.failf("peer %d: told to prepare ring %d while it prepares ring %d", p.id, e.Change, p.mesh.preparing)
 	}
 	p.mesh.preparing = e.Change
-	p.connectTo(e.Peers, func() bool { return p.mesh.preparing == e.Change }, func(failed []wire.UUID) {
+	all := slices.Concat(e.Peers, e.Ways)
+	if p.w.bug == waysForgotten {
+		all = e.Peers
+	}
+	p.connectTo(all, func() bool { return p.mesh.preparing == e.Change }, func(failed []wire.UUID) {
 		p.mesh.preparing = 0
 		p.step(pfsm.RingPrepared{Change: e.Change, Failed: failed})
 	})
@@ -256,9 +260,12 @@ type op struct {
 	open     bool // StartData came, DataEnded was not stepped yet
 	data     *dataPhase
 	direct   *direct // the other data phase of an all-reduce
-	large    bool    // it stands for one with more elements
+	count    uint64  // elements of the vector that it stands for
+	large    bool    // these are many
+	bound    bound
 	way      way
 	meshed   bool // what uses the mesh was told at the launch
+	launched time.Duration
 
 	// Of collectives other than all-reduce.
 	vote     wire.Call
@@ -266,6 +273,15 @@ type op struct {
 	blocks   *blocks // its data phase
 	occasion *gathering
 	misfit   bool // its arguments do not fit the group, or the way
+}
+
+// bound is of a data phase that began before its commence, and is larger than what may
+// leave before.
+type bound struct {
+	on      bool
+	most    int64    // bytes that may still leave
+	held    []func() // what leaves with the commence
+	through bool     // all has ended but for that
 }
 
 // dataPhase is the ring all-reduce of an operation, one message per step.
@@ -282,6 +298,44 @@ type dataPhase struct {
 type frame struct {
 	from, step      int
 	seq, tag, epoch uint64
+}
+
+// keptBytes is what a peer keeps of each other one for operations that it has not begun.
+const keptBytes = 8 << 20
+
+// keeps checks that what has come from a member for operations that p has not begun, or
+// knows nothing of, is no more than it keeps.
+func (p *peer) keeps(from int) {
+	sum := int64(0)
+	for f, chunk := range p.mesh.inbox {
+		begun := func(op *op) bool {
+			return op.tag == f.tag && op.epoch == f.epoch && (op.data != nil || op.direct != nil || op.blocks != nil)
+		}
+		if f.from == from && f.epoch != 0 && !slices.ContainsFunc(p.ops, begun) {
+			sum += p.w.bytesOf(from, f, chunk)
+		}
+	}
+	if sum > keptBytes {
+		p.w.failf("peer %d: %d bytes of peer %d came for operations that have not begun", p.id, sum, from)
+	}
+}
+
+// bytesOf returns how many bytes a frame stands for.
+func (w *world) bytesOf(from int, f frame, chunk []int64) int64 {
+	for _, op := range w.peers[max(from, 0)].ops { // below 0: a bug
+		if op.tag == f.tag && op.epoch == f.epoch {
+			return op.bytes(len(chunk))
+		}
+	}
+	return 0
+}
+
+// bytes returns how many bytes so many elements of the buffer stand for.
+func (op *op) bytes(n int) int64 {
+	if len(op.buf) == 0 {
+		return int64(8 * n)
+	}
+	return int64(8*op.count) / int64(len(op.buf)) * int64(n)
 }
 
 // ahead is what an engine knows of eager operations.
@@ -346,8 +400,11 @@ func (p *peer) arrive(f frame, chunk []int64) {
 		p.w.failf("peer %d: two frames %+v", p.id, f)
 	}
 	p.mesh.inbox[f] = chunk
+	if f.epoch != 0 {
+		p.keeps(f.from)
+	}
 	for _, op := range p.ops {
-		if (op.data != nil || op.direct != nil || op.blocks != nil) && (f.epoch == 0 && op.seq == f.seq && !op.nameless() || f.epoch != 0 && op.tag == f.tag) {
+		if (op.data != nil || op.direct != nil || op.blocks != nil) && (f.epoch == 0 && (op.seq == f.seq || op.nameless()) || f.epoch != 0 && op.tag == f.tag) {
 			op.advance()
 		}
 	}
@@ -362,8 +419,7 @@ func (op *op) start(e pfsm.StartData) {
 		return
 	}
 	p, w := op.p, op.p.w
-	op.seq, op.epoch, op.eager, op.open = e.Seq, e.Epoch, e.Eager, true
-	op.ring = slices.Clone(e.Ring)
+	op.begin(e)
 	switch {
 	case w.bug == epochForgotten:
 		op.epoch = min(op.epoch, 1)
@@ -372,9 +428,9 @@ func (op *op) start(e pfsm.StartData) {
 	}
 	p.turn(op.epoch)
 	switch {
-	case w.bug == choiceOfLaunch && !op.large:
+	case w.bug == choiceOfLaunch && op.count < middleCount:
 		e.Mesh, e.Members = op.meshed, p.m.View().Members
-	case w.bug == choiceAhead && !op.large && p.id%2 == 0 && p.m.View().Mesh:
+	case w.bug == choiceAhead && op.count < middleCount && p.id%2 == 0 && p.m.View().Mesh:
 		e.Mesh, e.Members = true, p.m.View().Members
 	}
 	if w.bug == planForgotten && p.id%2 == 0 {
@@ -417,9 +473,32 @@ func (op *op) start(e pfsm.StartData) {
 	})
 }
 
-// commence takes the sequence number.
+// begin takes over what is the same for all data phases.
+func (op *op) begin(e pfsm.StartData) {
+	op.seq, op.epoch, op.eager, op.open = e.Seq, e.Epoch, e.Eager, true
+	op.ring = slices.Clone(e.Ring)
+	op.bound = bound{on: e.Ahead > 0, most: int64(e.Ahead)}
+	if op.bound.on {
+		op.p.w.collector.limited++
+	}
+}
+
+// commence takes the sequence number, with which what was held back leaves.
 func (op *op) commence(seq uint64) {
 	op.seq, op.started = seq, true
+	op.p.mesh.passed = max(op.p.mesh.passed, seq+1)
+	held := op.bound.held
+	if op.bound.held = nil; op.moves() && op.p.w.bug != heldForgotten {
+		op.p.w.collector.held += len(held)
+		for _, leave := range held {
+			leave()
+		}
+	}
+	defer func() {
+		if op.bound.through && op.moves() {
+			op.end(nil)
+		}
+	}()
 	op.p.w.collector.planned(op.p.w, op)
 	if op.vote.Kind != 0 {
 		op.move()
@@ -441,12 +520,28 @@ func (op *op) sendStep() {
 	op.send(l, d.next, d.step, op.buf[off:off+n])
 }
 
-// send puts a copy of a chunk on its way.
+// moves reports whether the data phase goes on.
+func (op *op) moves() bool { return op.data != nil || op.direct != nil || op.blocks != nil }
+
+// send puts a copy of a chunk on its way, if it may leave now.
 func (op *op) send(l *link, to *peer, step int, chunk []int64) {
-	p, w := op.p, op.p.w
+	w := op.p.w
 	chunk = slices.Clone(chunk)
-	f := frame{from: p.id, step: step, seq: op.seq}
-	if op.eager {
+	if op.bound.on && op.nameless() && w.bug != boundForgotten {
+		// Pieces of a chunk may leave one by one. Where one leaves that has no room the
+		// next ones wait, as they come in order.
+		if op.bound.most -= op.bytes(len(chunk)); op.bound.most < 0 || len(op.bound.held) > 0 {
+			op.bound.held = append(op.bound.held, func() { op.leaves(l, to, step, chunk) })
+			return
+		}
+	}
+	op.leaves(l, to, step, chunk)
+}
+
+func (op *op) leaves(l *link, to *peer, step int, chunk []int64) {
+	p, w := op.p, op.p.w
+	f := frame{from: p.id, step: step, seq: op.seq, tag: op.tag}
+	if op.eager && (!op.bound.on || op.nameless() || w.bug == numberUnused) {
 		f = frame{from: p.id, step: step, tag: op.tag, epoch: op.epoch}
 	}
 	if w.bug == senderForgotten && op.eager && op.blocks != nil {
@@ -470,13 +565,25 @@ func (op *op) take(from *peer, step int) ([]int64, bool) {
 	}
 	chunk, ok := inbox[f]
 	if ok = ok && op.epoch != 0; !ok && !op.nameless() {
-		f = frame{from: from.id, step: step, seq: op.seq}
+		f = frame{from: from.id, step: step, seq: op.seq, tag: op.tag}
 		chunk, ok = inbox[f]
+	} else if !ok {
+		f, chunk, ok = op.p.ahead(op, from, step)
 	}
 	if ok {
 		delete(inbox, f)
 	}
 	return chunk, ok
+}
+
+// ahead returns what a member that has heard of the commence of op before this one has sent.
+func (p *peer) ahead(op *op, from *peer, step int) (f frame, chunk []int64, ok bool) {
+	for g, c := range p.mesh.inbox {
+		if g.epoch == 0 && g.from == from.id && g.step == step && g.tag == op.tag && (g.seq >= p.mesh.passed || p.w.bug == anyNumber) && (!ok || g.seq < f.seq) {
+			f, chunk, ok = g, c, true
+		}
+	}
+	return f, chunk, ok
 }
 
 // advance takes in what has arrived.
@@ -519,14 +626,18 @@ func (op *op) advance() {
 
 // end ends the data phase, once.
 func (op *op) end(err error) {
-	if op.data == nil && op.blocks == nil && op.direct == nil {
+	if !op.moves() {
 		return
 	}
 	directly := op.direct != nil
 	if directly && err != nil {
 		op.p.w.collector.directFailures++
 	}
-	op.data, op.blocks, op.direct = nil, nil, nil
+	if err == nil && len(op.bound.held) > 0 {
+		op.bound.through = true
+		return
+	}
+	op.data, op.blocks, op.direct, op.bound.held, op.bound.through = nil, nil, nil, nil, false
 	if err == nil && op.nameless() {
 		op.p.w.collector.ahead++
 	}
@@ -574,6 +685,9 @@ func (op *op) finish(restore bool) {
 		}
 		w.collector.met(w, op)
 		return
+	}
+	if !restore && op.seq != 0 {
+		w.collector.took(op)
 	}
 	w.collector.finished(w, op)
 }

@@ -106,7 +106,7 @@ func (p *peer) callOther(then func()) {
 		p.launches[c] = o
 		return pfsm.CallCollective{
 			Call: c, Op: o.id, Tag: tag, Count: uint64(j.spec.Count()), DType: a.dt, RedOp: a.op,
-			Vote: o.vote, Sends: uint64(j.spec.MostSent(a.n, false)), Direct: uint64(j.spec.MostSent(a.n, true)),
+			Vote: o.vote, Sends: uint64(j.spec.MostSent(a.n, false)), Direct: uint64(j.spec.MostSent(a.n, true)), Far: p.line.remote,
 		}
 	}, func(d pfsm.Done) {
 		if d.Err != nil && !p.over && !errors.Is(d.Err, errs.Canceled) && !errors.Is(d.Err, errs.TooFewPeers) {

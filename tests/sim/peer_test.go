@@ -61,6 +61,8 @@ type line struct {
 	flying          int  // packets of the master on their way
 	final           bool // it has died: as many of them as grant still arrive
 	grant           int
+	remote          bool          // the peer takes the master for one that is far away
+	away            time.Duration // which it is by so much, one way
 
 	// Where there are several masters.
 	turn, dials int
@@ -71,6 +73,7 @@ type line struct {
 // mesh is what a peer knows of the connections to others.
 type mesh struct {
 	inbox      map[frame][]int64
+	passed     uint64 // one more than the highest sequence number that it has heard
 	ahead      ahead
 	deaf, dumb bool   // no peer can connect to it for good; it can connect to none
 	preparing  uint64 // the ring that is connected for, 0: none
@@ -134,6 +137,13 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 			cfg.EagerBytes = 8 // none of it, so that what fails may be its first in an epoch
 		}
 	}
+	if w.plan.apart {
+		r := rng(w.seed<<8 ^ uint64(p.id))
+		p.line.remote = !r.chance(4) // or its system does not tell
+		if w.plan.remote {
+			p.line.away = r.between(0, 60*time.Millisecond)
+		}
+	}
 	w.certify(p)
 	cfg.Secure = p.papers.name != ""
 	cfg.Plain = cfg.Secure
@@ -168,7 +178,7 @@ func (p *peer) toMaster(ev mfsm.Event) {
 	if to == nil { // it is looking for one
 		return
 	}
-	p.line.lastOut = max(p.line.lastOut, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, to, false))
+	p.line.lastOut = max(p.line.lastOut, w.now+p.line.away+w.plan.oneWay+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, to, false))
 	arrives := func() {
 		if to.conns[client] == p && !to.refuses(p, ev) {
 			to.take(ev)
@@ -184,7 +194,7 @@ func (p *peer) toMaster(ev mfsm.Event) {
 // fromMaster schedules what the master sent to this peer, in order.
 func (p *peer) fromMaster(client mfsm.ClientID, do func()) {
 	w := p.w
-	p.line.lastIn = max(p.line.lastIn, w.now+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, p.line.to, true))
+	p.line.lastIn = max(p.line.lastIn, w.now+p.line.away+w.plan.oneWay+w.rng.between(100*time.Microsecond, 2*time.Millisecond)+w.holds(p, p.line.to, true))
 	arrives := func() {
 		if p.line.client == client {
 			do()
@@ -258,6 +268,9 @@ func (p *peer) step(ev pfsm.Event) {
 				p.release(e.Neighbours)
 			}
 		case pfsm.Release:
+			if w.bug == waysReleased {
+				e.Keep = e.Keep[:min(len(e.Keep), 2)]
+			}
 			p.release(e.Keep)
 		case pfsm.StartData:
 			p.op(e.Op).start(e)
@@ -267,6 +280,8 @@ func (p *peer) step(ev pfsm.Event) {
 					op.commence(e.Seq)
 				}
 			}
+		case pfsm.SkipData:
+			p.mesh.passed = max(p.mesh.passed, e.Seq+1)
 		case pfsm.ExpectEpoch:
 			p.mesh.ahead.next = max(p.mesh.ahead.next, e.Epoch)
 		case pfsm.RenewData:

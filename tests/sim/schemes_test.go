@@ -45,6 +45,9 @@ func (op *op) startScheme(d *direct, large *plan.Option, n int) {
 	}
 	d.scheme = s
 	op.p.w.collector.schemes++
+	if !op.large {
+		op.p.w.collector.small++
+	}
 }
 
 func (s *scheme) ready(r plan.Ref) bool { return r.None() || s.done[r.Lane-1][r.Segment] }
@@ -180,4 +183,107 @@ func TestLearnedRates(t *testing.T) {
 	t.Logf("%d seeds: %d all-reduces of one peer each over trees, %d reports of rates", n, schemes, shown)
 	require.Greater(t, schemes, int(n))
 	require.Greater(t, shown, int(n))
+}
+
+// span is when the last member launched an operation, and when the last heard that it has
+// succeeded.
+type span struct {
+	route              string
+	large              bool
+	launched, finished time.Duration
+	members            int
+}
+
+// took notes an operation that has succeeded at a member.
+func (c *book) took(op *op) {
+	if c.spans == nil {
+		c.spans = map[uint64]*span{}
+	}
+	s := c.spans[op.seq]
+	if s == nil {
+		s = &span{route: op.way.route, large: op.large}
+		c.spans[op.seq] = s
+	}
+	s.members++
+	s.launched, s.finished = max(s.launched, op.launched), max(s.finished, op.p.w.now)
+}
+
+// many is a world of so many distant members, more than a mesh is made of.
+func many(seed uint64, bug mutation, n, loops int) *world {
+	w := distant(seed, bug, n, loops)
+	w.plan.events = 20_000_000
+	return w
+}
+
+// TestManyMembers: groups that are too large for a mesh have plans all the same, for small
+// all-reduces as well, over connections that are made for them, while members die and join.
+func TestManyMembers(t *testing.T) {
+	n := uint64(12)
+	if raceEnabled {
+		n = 2
+	}
+	small, failed := 0, 0
+	for seed := uint64(1); seed <= n; seed++ {
+		w := many(seed, noBug, 18+int(seed%4), 5)
+		w.plan.eager, w.plan.overlap = seed%2 == 0, seed%3 == 0
+		if seed%2 == 0 {
+			w.after(w.rng.between(0, 2*time.Second), nil, func() { w.spawn(0, true, 4) })
+		}
+		if seed%4 == 3 {
+			w.faults = []fault{{at: 3000, kind: kill}, {at: 9000, kind: cutPeers}}
+		}
+		require.Empty(t, w.run(), "seed %d", seed)
+		small += w.collector.small
+		failed += w.collector.directFailures
+		if seed%4 != 3 {
+			require.Zero(t, w.unprovoked, "seed %d", seed)
+		}
+	}
+	t.Logf("%d seeds: %d small all-reduces of one peer each over trees, %d failed", n, small, failed)
+	require.Greater(t, small, int(n))
+}
+
+// Test128Peers: the time of a tiny all-reduce of 128 peers that are 50 ms from each other,
+// and from the master, one way, from the last launch to the last verdict: in virtual time,
+// with the machines of all of them.
+func Test128Peers(t *testing.T) {
+	if raceEnabled {
+		t.Log("the test without the race detector does it")
+		return
+	}
+	w := many(1, noBug, 128, 8)
+	w.plan.oneWay = 50 * time.Millisecond
+	require.Empty(t, w.run())
+	ring, trees := time.Duration(0), time.Duration(0)
+	for _, s := range w.collector.spans {
+		switch took := s.finished - s.launched; {
+		case s.members != 128 || s.large:
+		case s.route == "":
+			ring = max(ring, took)
+		default:
+			trees = max(trees, took)
+			t.Logf("%q: %v", s.route, took)
+		}
+	}
+	t.Logf("128 peers, 50 ms one way: %v along the ring at most, %v with a plan", ring, trees)
+	require.Positive(t, trees)
+	require.LessOrEqual(t, trees, 600*time.Millisecond)
+}
+
+// TestBugsOfManyMembersAreFound: what TestManyMembers looks at would notice these.
+func TestBugsOfManyMembersAreFound(t *testing.T) {
+	for name, bug := range map[string]mutation{
+		"ways that are not connected": waysForgotten, "ways that are let go": waysReleased, "a plan that some do not take": planForgotten,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := uint64(1); seed <= 4; seed++ {
+				w := many(seed, bug, 18, 4)
+				if failure := w.run(); failure != "" || w.unprovoked > 0 {
+					t.Logf("seed %d: %q, %d operations have failed", seed, failure, w.unprovoked)
+					return
+				}
+			}
+			t.Fatal("not found")
+		})
+	}
 }

@@ -52,6 +52,7 @@ func TestSimulation(t *testing.T) {
 		events                       int
 		successes, failures, fetches int
 		switches, ahead              int
+		limited, held                int
 		tornAgain, reuses            int
 		meshes                       int
 		directs, directFailures      int
@@ -72,6 +73,8 @@ func TestSimulation(t *testing.T) {
 		seen.fetches += w.collector.fetches
 		seen.switches += w.collector.switches
 		seen.ahead += w.collector.ahead
+		seen.limited += w.collector.limited
+		seen.held += w.collector.held
 		seen.tornAgain += w.collector.tornAgain
 		seen.reuses += w.collector.reuses
 		seen.meshes += w.collector.meshes
@@ -87,6 +90,8 @@ func TestSimulation(t *testing.T) {
 		require.Greater(t, seen.fetches, n/10)
 		require.Positive(t, seen.switches)
 		require.Greater(t, seen.ahead, n/4)
+		require.Greater(t, seen.limited, n/4)
+		require.Greater(t, seen.held, n/10)
 		require.Greater(t, seen.tornAgain, n/100)
 		require.Greater(t, seen.reuses, n/10)
 		require.Greater(t, seen.meshes, n/10)
@@ -140,6 +145,10 @@ func TestBugsAreFound(t *testing.T) {
 		"a choice taken at the launch":      choiceOfLaunch,
 		"a choice taken before its packet":  choiceAhead,
 		"a plan that some do not take":      planForgotten,
+		"no bound before the commence":      boundForgotten,
+		"an epoch behind the commence":      numberUnused,
+		"what was held back and stays":      heldForgotten,
+		"any number without one":            anyNumber,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= within; seed++ {

@@ -144,12 +144,13 @@ func (p *peer) launch(tag uint64, v []int64) *op {
 	p.nextOp++
 	o := &op{p: p, id: p.nextOp, tag: tag, buf: v, orig: slices.Clone(v), saved: slices.Clone(v)}
 	count := p.counted(tag, v)
-	o.large, o.meshed = count == largeCount, p.goesDirectly(count)
+	o.count, o.large, o.meshed = count, count == largeCount, p.goesDirectly(count)
+	o.launched = p.w.now
 	p.ops = append(p.ops, o)
 	p.busy[tag] = true
 	p.call("launch", func(c pfsm.CallID) pfsm.Event {
 		p.launches[c] = o
-		return pfsm.CallCollective{Call: c, Op: o.id, Tag: tag, Count: count, DType: dtype.Int64, RedOp: dtype.Sum}
+		return pfsm.CallCollective{Call: c, Op: o.id, Tag: tag, Count: count, DType: dtype.Int64, RedOp: dtype.Sum, Far: p.line.remote}
 	}, func(d pfsm.Done) {
 		if d.Err != nil {
 			p.busy[tag] = false

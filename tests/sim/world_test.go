@@ -127,6 +127,8 @@ const (
 	membersByUUID               // some members count in another order
 	choiceOfLaunch              // an all-reduce goes as it was chosen at its launch
 	planForgotten               // some take the ring for what is to go over trees
+	waysForgotten               // a peer says that it is connected for plans, and is not
+	waysReleased                // connections that plans need go with those that nothing needs
 	choiceAhead                 // some go directly as soon as the mesh stands, before they are told to
 	numbersForgotten            // a master begins with the numbers of the first one
 	verdictsForgotten           // peers do not report the verdicts that they have heard
@@ -170,6 +172,10 @@ const (
 	bytesForgotten              // ... more bytes
 	lastWordsForgotten          // nobody waits for what was said before a connection ended
 	releaseForgotten            // a part counts as sent before it is
+	boundForgotten              // nothing bounds what leaves before a commence
+	numberUnused                // what leaves behind it names the epoch, too
+	heldForgotten               // what was held back until then stays
+	anyNumber                   // an operation takes what has any number, as long as it has none
 )
 
 // world is one run.
@@ -267,8 +273,8 @@ func (w *world) run() string {
 		if most := w.patience(); w.now > w.progress+most {
 			w.failf("nothing happened for %v: %s", most, w.waiting())
 		}
-		if w.count > maxEvents {
-			w.failf("no end after %d events: %s", maxEvents, w.waiting())
+		if most := max(maxEvents, w.plan.events); w.count > most {
+			w.failf("no end after %d events: %s", most, w.waiting())
 		}
 	}
 	if w.failure == "" && w.running() {

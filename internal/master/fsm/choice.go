@@ -17,15 +17,18 @@ func (x *mesh) untold() bool { return x.spares && x.direct == (wire.Direct{}) }
 // have to know the other plans.
 func (m *Machine) choose(g *group, ring []wire.UUID) wire.Direct {
 	ms, x := m.matrix(g)
-	if g.mesh.state != meshDirect || slices.ContainsFunc(ms, func(c *client) bool { return !c.can.plans }) {
+	if !g.mesh.planned() || slices.ContainsFunc(ms, func(c *client) bool { return !c.can.plans }) {
 		return wire.Direct{}
+	}
+	if g.mesh.state != meshDirect {
+		return wire.Direct{Schemes: m.chooseSchemes(g, ring)}
 	}
 	p := plan.Problem{N: len(ms), Ring: indices(ms, ring), Mbps: plan.Slowest(x.Mbps, len(ms)), Delay: g.mesh.delays(ms)}
 	if slices.Contains(p.Ring, -1) {
 		return wire.Direct{}
 	}
 	c := plan.Choose(p)
-	d := wire.Direct{Schemes: m.chooseLarge(g, ring)}
+	d := wire.Direct{Schemes: m.chooseSchemes(g, ring)}
 	if c.Most > 0 {
 		d.Most, d.RingUS, d.ExchangeUS = c.Most, uint32(c.Ring.Microseconds()), uint32(c.Exchange.Microseconds())
 		d.Kbps = uint32(min(c.Mbps*1000, 1<<32-1))
@@ -33,24 +36,63 @@ func (m *Machine) choose(g *group, ring []wire.UUID) wire.Direct {
 	return d
 }
 
-// chooseLarge says which plans large all-reduces of g have, beside that ring. Members
-// are named as in its roster, which all of them know.
-func (m *Machine) chooseLarge(g *group, ring []wire.UUID) string {
-	_, p, ok := m.problem(g, ring)
+// chooseSchemes says which plans all-reduces of g have, beside that ring. Members are named
+// as in its roster, which all of them know. If they are too much to tell, those for
+// small all-reduces are left out.
+func (m *Machine) chooseSchemes(g *group, ring []wire.UUID) string {
+	ms, p, ok := m.problem(g, ring)
 	if !ok {
 		return ""
 	}
-	o := m.settled(g, p)
-	b := o.Encode()
-	if len(b) > wire.MaxSchemes {
-		return ""
+	large := m.settled(g, p).Above()
+	list := []plan.Options{large}
+	if needNoMesh(ms) {
+		small := g.mesh.large.Below()
+		// What members show moves all the time: small ones are planned when the others are.
+		if last := g.mesh.large.Above(); g.mesh.direct == (wire.Direct{}) || !slices.Equal(last.Encode(), large.Encode()) || !small.Stand(p) {
+			small = plan.SteadySmall(p, small, plan.Small(p, g.mesh.state == meshDirect))
+		}
+		list = []plan.Options{small.With(large), large}
 	}
-	return string(b)
+	for _, o := range list {
+		if b := o.Encode(); len(b) <= wire.MaxSchemes {
+			return string(b)
+		}
+	}
+	return ""
+}
+
+// waysOf returns with whom each member of g has to be connected for plans beside a mesh, if
+// there is one, in the order of the roster.
+func (g *group) waysOf(d wire.Direct) [][]wire.UUID {
+	n := len(g.roster)
+	list := make([][]wire.UUID, n)
+	o, err := plan.ParseOptions([]byte(d.Schemes), n)
+	if g.mesh.state == meshDirect || err != nil {
+		return list
+	}
+	for at := range o.List {
+		s := o.List[at].Scheme
+		if s == nil {
+			continue
+		}
+		for i, with := range s.Ways(n) {
+			for _, k := range with {
+				if u := g.roster[k]; !slices.Contains(list[i], u) {
+					list[i] = append(list[i], u)
+				}
+			}
+		}
+	}
+	return list
 }
 
 // take notes what the members, n of them, were told.
 func (x *mesh) take(d wire.Direct, n int) {
 	x.direct, x.large = d, plan.Options{}
+	if d.Schemes == "" {
+		return
+	}
 	if o, err := plan.ParseOptions([]byte(d.Schemes), n); err == nil {
 		x.large = *o
 	}
@@ -65,7 +107,9 @@ func (x *mesh) exchanged(bytes uint64) bool {
 const maxRTT = 10 * time.Second
 
 // delays returns the delays between ms, as those that have connected for the mesh
-// told them: half of the round trip, and of what both ends say the less.
+// told them: half of the round trip, and of what both ends say the less. Where they have
+// not all connected with each other, ways over a third one stand for those that are
+// not known; none is where it could not be connected.
 func (x *mesh) delays(ms []*client) []time.Duration {
 	n := len(ms)
 	out := make([]time.Duration, n*n)
@@ -85,6 +129,16 @@ func (x *mesh) delays(ms []*client) []time.Duration {
 			for _, at := range []int{i*n + k, k*n + i} {
 				if out[at] < 0 || d < out[at] {
 					out[at] = d
+				}
+			}
+		}
+	}
+	if x.partial {
+		plan.Complete(out, n)
+		for i, c := range ms {
+			for k, o := range ms {
+				if slices.Contains(c.place.unreached, o.uuid) {
+					out[i*n+k] = -1
 				}
 			}
 		}

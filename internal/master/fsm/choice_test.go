@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -135,7 +136,7 @@ func TestSchemesAreTold(t *testing.T) {
 		require.Zero(t, at.Scheme.Trees[0].Weight)
 		require.Greater(t, at.Scheme.Trees[3].Weight, at.Scheme.Trees[1].Weight)
 		require.True(t, g.mesh.exchanged(16<<20))
-		require.False(t, g.mesh.exchanged(d.Most+1), "between small and large")
+		require.Equal(t, o.For(d.Most+1) != nil, g.mesh.exchanged(d.Most+1), "between small and large")
 		w.infos(cs)
 		require.False(t, w.m.groups[0].mesh.exchanged(16<<20))
 	}
@@ -205,4 +206,94 @@ func TestDirectExchangeOfThoseThatStay(t *testing.T) {
 	w.infos(cs[:3])
 	w.meshed(cs[:3], 100*time.Millisecond)
 	require.NotZero(t, w.switched(cs[:3]).Most)
+}
+
+// A group that is too large for a mesh tells how far its members are from some of them, and
+// connects for plans one by one, the neighbours first. Where that fails another plan
+// follows, without the way that is none.
+func TestPlansOfALargeGroup(t *testing.T) {
+	const n = meshPeers + 4
+	w := newWorld(t, Config{Switch: true})
+	var cs []ClientID
+	for range n {
+		old := w.accepted()
+		c := w.connectAt("127.0.0.1:4000")
+		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: wire.PlansVersion}})
+		want[wire.M2CSessionRegistrationResponse](w, c)
+		for _, o := range old {
+			w.send(o, acceptVote)
+		}
+		w.round(true)
+		cs = append(cs, c)
+	}
+	w.facts = nil
+	g := w.m.groups[0]
+	w.all(cs, wire.C2MWantMesh{})
+	var change uint64
+	marked := map[wire.UUID]int{}
+	for _, c := range cs {
+		p := want[wire.M2CPrepareMesh](w, c)
+		require.LessOrEqual(t, len(p.Peers), landmarks)
+		change = p.Change
+		a := wire.C2MMeshPrepared{Change: change}
+		for _, e := range p.Peers {
+			marked[e.UUID]++
+			a.Ways = append(a.Ways, wire.Way{To: e.UUID, RTT: 100_000})
+		}
+		for _, u := range neighbours(g.ring, w.ids[c]) {
+			a.Ways = append(a.Ways, wire.Way{To: u, RTT: 100_000})
+		}
+		w.send(c, a)
+	}
+	require.Len(t, marked, landmarks)
+	w.told(cs, change, wire.MeshNone)
+	require.False(t, g.mesh.untold() && g.change == nil)
+
+	offered := func() (lists [][]wire.PeerEndpoint) {
+		for _, c := range cs {
+			p := want[wire.M2CPrepareRing](w, c)
+			change = p.Change
+			near := neighbours(g.ring, w.ids[c])
+			require.Equal(t, near, []wire.UUID{p.Peers[0].UUID, p.Peers[1].UUID})
+			lists = append(lists, p.Peers)
+		}
+		return lists
+	}
+	lists := offered()
+	bad := lists[0][2].UUID
+	w.send(cs[0], wire.C2MRingPrepared{Change: change, FailedPeers: []wire.UUID{bad}})
+	for _, c := range cs {
+		require.Empty(t, want[wire.M2CSwitchRing](w, c).Ring)
+	}
+	w.quiet(cs...)
+	w.all(cs, initiate(1))
+	w.commenced(cs, 1)
+	w.all(cs, complete(1, false))
+	w.verdict(cs, 1, false)
+	for _, c := range cs {
+		want[wire.M2CCollectiveCommsComplete](w, c)
+	}
+	lists = offered()
+	w.all(cs, wire.C2MRingPrepared{Change: change})
+	var d wire.Direct
+	for _, c := range cs {
+		d = want[wire.M2CSwitchRing](w, c).Direct
+		require.Zero(t, d.Most)
+	}
+	o, err := plan.ParseOptions([]byte(d.Schemes), n)
+	require.NoError(t, err)
+	at := o.For(4)
+	require.NotNil(t, at)
+	require.LessOrEqual(t, at.Delay, 130*time.Millisecond)
+	for i, with := range at.Scheme.Ways(n) {
+		c := w.m.uuids[g.roster[i]]
+		for _, k := range with {
+			require.NotEqual(t, [2]wire.UUID{w.ids[cs[0]], bad}, [2]wire.UUID{c.uuid, g.roster[k]})
+			list := lists[slices.Index(cs, c.id)]
+			require.True(t, slices.ContainsFunc(list, func(e wire.PeerEndpoint) bool { return e.UUID == g.roster[k] }))
+		}
+	}
+	require.True(t, g.mesh.exchanged(4))
+	w.infos(cs)
+	require.False(t, g.mesh.exchanged(4))
 }

@@ -133,7 +133,7 @@ func (m *Machine) planned(g *group, o *clientOp, early bool) (bytes uint64, name
 		return 0, "", false, m.now
 	}
 	bytes, name = o.count*uint64(o.dtype.Size()), ringName
-	if at := g.mesh.large.For(bytes); at != nil && g.mesh.state == meshDirect {
+	if at := g.mesh.large.For(bytes); at != nil {
 		name = at.Scheme.Name
 	}
 	return bytes, name, g.flying == 0, m.now

@@ -19,6 +19,7 @@ const (
 	leastCalm = 2 * time.Second
 	mostCalm  = 10 * time.Minute
 	lookEvery = time.Second
+	lookCost  = 5 * time.Millisecond // a look at many members takes longer: for each pair of them
 )
 
 // A plan that has not been faster than the ring for the same bytes in slowTimes all-reduces,
@@ -109,7 +110,7 @@ func (m *Machine) rates(c *client, p wire.C2MRates) {
 	l.news = true
 	// The end of what is timed has a look itself. There is no such end where collectives
 	// are under way all the time.
-	if l.now.bytes == 0 && m.now >= l.looked+lookEvery {
+	if n := time.Duration(len(g.roster)); l.now.bytes == 0 && m.now >= l.looked+max(lookEvery, n*n*lookCost) {
 		m.lookAtPlans(g, false)
 		m.offerAgain(g)
 	}
@@ -189,7 +190,7 @@ func (m *Machine) settled(g *group, p plan.Problem) plan.Options {
 		if at != nil {
 			fresh = fresh.Without([]string{at.Scheme.Name})
 		}
-		if o, ok := l.trial(&p); ok {
+		if o, ok := l.trial(&p); ok && g.mesh.state == meshDirect {
 			return o
 		}
 		if len(l.last.List) > 0 && l.last.For(l.bytes) == nil {
@@ -386,7 +387,7 @@ func (m *Machine) timePlan(g *group) {
 func (m *Machine) lookAtPlans(g *group, first bool) {
 	l := &g.learned
 	urgent := l.spent
-	if g.mesh.state != meshDirect || l.bytes == 0 || !urgent && !first && (!l.news || m.now < l.changed+l.calm) {
+	if !g.mesh.planned() || l.bytes == 0 || !urgent && !first && (!l.news || m.now < l.changed+l.calm) {
 		return
 	}
 	_, p, ok := m.problem(g, g.ring)
@@ -403,7 +404,7 @@ func (m *Machine) lookAtPlans(g *group, first bool) {
 // ways between them; false: one of them is missing, or knows no plans.
 func (m *Machine) problem(g *group, ring []wire.UUID) (ms []*client, p plan.Problem, ok bool) {
 	p = plan.Problem{N: len(g.roster)}
-	if p.N > plan.MostPlanned {
+	if p.N > plan.MaxSchemeMembers {
 		return nil, p, false
 	}
 	for _, u := range g.roster {
@@ -416,11 +417,16 @@ func (m *Machine) problem(g *group, ring []wire.UUID) (ms []*client, p plan.Prob
 	p.Ring, p.Delay, p.Rates = indices(ms, ring), g.mesh.delays(ms), make([]float64, len(ms)*len(ms))
 	for i, c := range ms {
 		for k, o := range ms {
-			if i != k {
+			switch {
+			case i == k:
+			case slices.Contains(c.place.unreached, o.uuid):
+				p.Rates[i*len(ms)+k] = -1
+			default:
 				p.Rates[i*len(ms)+k] = c.link(o).mbps
 			}
 		}
 	}
+	p.Mbps = plan.Slowest(p.Rates, p.N)
 	m.seen(ms, &p)
 	g.learned.atLeast(&p)
 	return ms, p, !slices.Contains(p.Ring, -1)

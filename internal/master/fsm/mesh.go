@@ -13,7 +13,10 @@ const (
 	// meshTime bounds how long the members of a group may connect with each other.
 	meshTime = 10 * time.Second
 	// meshPeers bounds the others that a member is to connect with.
-	meshPeers = 16
+	meshPeers = plan.MostMeshed - 1
+	// landmarks are how many members of a larger group all others connect with, so that
+	// it is known how far they are from each other.
+	landmarks = 8
 )
 
 // meshState says whether all members of a group are connected with each other.
@@ -35,7 +38,13 @@ type mesh struct {
 	direct wire.Direct   // which all-reduces use it
 	large  plan.Options  // ... of the large ones
 	late   bool          // that was offered, and not all have answered in time
+	// partial: the members are not all connected with each other, but know of ways, and
+	// connect for the plans that they are told of.
+	partial bool
 }
+
+// planned reports whether there can be other plans than the ring.
+func (x *mesh) planned() bool { return x.state == meshDirect || x.partial }
 
 // enroll makes the order in which the members of g are counted, for the round that
 // starts: those that were counted before, then the newcomers as they came. It also
@@ -99,21 +108,32 @@ func (m *Machine) wantMesh(g *group) {
 	m.numbers.changes++
 	g.mesh = mesh{state: meshPreparing, change: m.numbers.changes, due: m.now + meshTime}
 	ms := m.members(g)
-	if len(ms)-1 > meshPeers || m.departed(g) != "" {
+	large := len(ms)-1 > meshPeers
+	if large && (!needNoMesh(ms) || len(ms) > plan.MaxSchemeMembers) || m.departed(g) != "" {
 		m.settleMesh(g, meshRefused)
 		return
 	}
+	var marks []wire.UUID // that all are to connect with, of a large group
+	for i := range landmarks {
+		marks = append(marks, g.ring[i*len(g.ring)/landmarks])
+	}
 	m.census.changing = true
 	for _, c := range ms {
+		c.place.unreached = nil
 		near := neighbours(g.ring, c.uuid)
 		p := wire.M2CPrepareMesh{Change: g.mesh.change}
 		for _, o := range ms {
-			if o != c && !slices.Contains(near, o.uuid) {
+			if o != c && !slices.Contains(near, o.uuid) && (!large || slices.Contains(marks, o.uuid)) {
 				p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: o.at(o.listens.p2p), UUID: o.uuid})
 			}
 		}
 		m.send(c, p)
 	}
+}
+
+// needNoMesh reports whether ms are connected for plans one by one.
+func needNoMesh(ms []*client) bool {
+	return !slices.ContainsFunc(ms, func(c *client) bool { return !c.can.ways || !c.can.schemes })
 }
 
 // askMesh takes a member's wish for a mesh.
@@ -134,19 +154,31 @@ func (m *Machine) meshPrepared(c *client, p wire.C2MMeshPrepared) {
 	if g.mesh.state != meshPreparing || p.Change != g.mesh.change || c.place.meshed == p.Change {
 		return
 	}
+	ms := m.members(g)
 	if len(p.FailedPeers) > 0 {
 		to := p.FailedPeers[0].String()
 		if o := m.uuids[p.FailedPeers[0]]; o != nil {
 			to = o.name()
 		}
-		m.refuseMesh(g, fmt.Sprintf("peer %s cannot reach %s", c.name(), to))
-		return
+		why := fmt.Sprintf("peer %s cannot reach %s", c.name(), to)
+		if !needNoMesh(ms) {
+			m.refuseMesh(g, why)
+			return
+		}
+		m.tell(g, "mesh", true, "the members use the ring where they want a mesh: %s", why)
 	}
-	c.place.meshed, c.place.ways = p.Change, p.Ways
-	for _, o := range m.members(g) {
+	c.place.meshed, c.place.ways, c.place.unreached = p.Change, p.Ways, p.FailedPeers
+	whole := len(ms)-1 <= meshPeers
+	for _, o := range ms {
 		if o.place.meshed != p.Change {
 			return
 		}
+		whole = whole && len(o.place.unreached) == 0
+	}
+	if !whole {
+		g.mesh.partial = true
+		m.settleMesh(g, meshRefused)
+		return
 	}
 	m.settleMesh(g, meshDirect)
 }

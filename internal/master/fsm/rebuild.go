@@ -375,8 +375,9 @@ func (m *Machine) restoreMesh(g *group, n *newest, bs []*comeback) {
 			continue
 		}
 		if e.Change == settled.Change && e.Step != wire.MeshUnknown {
-			b.c.place.meshed, b.c.place.ways = e.Change, e.Ways
+			b.c.place.meshed, b.c.place.ways, b.c.place.unreached = e.Change, e.Ways, e.Failed
 		}
+		g.mesh.partial = g.mesh.partial || g.mesh.state == meshRefused && len(e.Ways) > 0
 		if e.Step == wire.MeshSettled || b.c.phase != Accepted || b.c.round.in {
 			continue // M2C 2 has ended what there was of it
 		}
@@ -386,6 +387,7 @@ func (m *Machine) restoreMesh(g *group, n *newest, bs []*comeback) {
 		}
 		m.send(b.c, p)
 	}
+	g.mesh.partial = g.mesh.partial && needNoMesh(m.members(g))
 }
 
 // answerQueries answers those who have asked whether newcomers wait, and of whom

@@ -137,6 +137,7 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
 	c.can.schemes = c.can.plans && p.Ext.Plans >= wire.SchemePlans
 	c.can.rates = c.can.plans && p.Ext.Plans >= wire.RatePlans
+	c.can.ways = c.can.plans && p.Ext.Plans >= wire.WayPlans
 }
 
 // tellRevocations tells c the revocation lists in force, if it takes them.
@@ -162,8 +163,10 @@ func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationRe
 	}
 	if c.can.plans {
 		switch resp.Ext.Plans = wire.LeavePlans - 1; {
-		case c.can.rates:
+		case c.can.ways:
 			resp.Ext.Plans = wire.PlansVersion
+		case c.can.rates:
+			resp.Ext.Plans = wire.RatePlans
 		case c.can.schemes:
 			resp.Ext.Plans = wire.SchemePlans
 		case c.can.leave:

@@ -158,6 +158,7 @@ type abilities struct {
 	leave       bool // goes on with a ring without a member that leaves
 	schemes     bool // knows other plans for large all-reduces
 	rates       bool // says what its connections gave
+	ways        bool // needs no mesh for plans, and has such for small all-reduces
 	resume      bool // goes on with its session at another master
 	revocations bool // takes revocation lists
 	plain       bool // takes members without a certificate
@@ -206,6 +207,7 @@ type place struct {
 	prepared   uint64      // the change that it has connected for
 	meshed     uint64      // the mesh that it has connected for
 	ways       []wire.Way  // to the other members, when it had
+	unreached  []wire.UUID // members that it could not be connected with since the round
 
 	parted    bool // it has said that it ends the session
 	away      bool // its connection has ended, and it may come back

@@ -56,10 +56,22 @@ func (m *Machine) offer(g *group) {
 	m.numbers.changes++
 	g.change = &change{id: m.numbers.changes, ring: ring, direct: direct, due: m.now + prepareTime}
 	m.census.changing = true
+	ways := g.waysOf(direct)
 	for _, c := range ms {
 		p := wire.M2CPrepareRing{Change: g.change.id}
-		for _, u := range neighbours(ring, c.uuid) {
+		near := neighbours(ring, c.uuid)
+		add := func(u wire.UUID) {
 			p.Peers = append(p.Peers, wire.PeerEndpoint{Addr: m.uuids[u].at(m.uuids[u].listens.p2p), UUID: u})
+		}
+		for _, u := range near {
+			add(u)
+		}
+		if at := slices.Index(g.roster, c.uuid); at >= 0 {
+			for _, u := range ways[at] {
+				if !slices.Contains(near, u) {
+					add(u)
+				}
+			}
 		}
 		m.send(c, p)
 	}
@@ -73,7 +85,14 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 		return
 	}
 	if len(p.FailedPeers) > 0 {
-		for _, u := range neighbours(ch.ring, c.uuid) {
+		near := neighbours(ch.ring, c.uuid)
+		for _, u := range p.FailedPeers {
+			if !slices.Contains(near, u) && m.uuids[u] != nil && !slices.Contains(c.place.unreached, u) {
+				c.place.unreached = append(c.place.unreached, u) // the next plans do without
+				g.learned.want = true
+			}
+		}
+		for _, u := range near {
 			if !slices.Contains(p.FailedPeers, u) {
 				continue
 			}

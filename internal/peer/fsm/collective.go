@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/plan"
@@ -29,12 +28,11 @@ type operation struct {
 	older   bool // it runs in a ring that is no longer the one in force
 	epoch   uint64
 
-	state     opState
-	eager     bool          // the data phase began at the launch
-	held      time.Duration // in state opHeld: until when
-	open      bool          // StartData was emitted, DataEnded did not come yet
-	withdrawn bool          // ... and is to begin again, in another ring
-	aborted   bool          // AbortData was emitted
+	state opState
+	early
+	open      bool // StartData was emitted, DataEnded did not come yet
+	withdrawn bool // ... and is to begin again, in another ring
+	aborted   bool // AbortData was emitted
 	finished  bool
 	dataErr   error
 
@@ -57,7 +55,6 @@ type operation struct {
 // volume is the bytes that an operation sends at most.
 type volume struct {
 	ring, direct uint64 // over a ring and over a mesh; not of an all-reduce
-	lent         uint64 // what it counts for, if it began before its commence
 }
 
 // lostPeer is a peer that the master has named as gone.
@@ -142,6 +139,7 @@ func (m *Machine) launch(c CallCollective) {
 		native:  m.native(),
 		members: m.view.Members,
 		sends:   volume{ring: c.Sends, direct: c.Direct},
+		early:   early{far: c.Far},
 		epoch:   m.epoch,
 		query:   m.query,
 	})
@@ -153,13 +151,13 @@ func (m *Machine) launch(c CallCollective) {
 	if m.failedTags[c.Tag] {
 		op.epoch = 0
 	}
-	switch {
-	case !m.mayBegin(op):
+	switch bytes, limited, ok := m.advance(op); {
+	case !ok:
 		m.sendHeld()
 	case op.kind() == plan.Barrier:
 		m.passBarrier(op)
 	default:
-		m.beginEagerly(op)
+		m.beginEagerly(op, bytes, limited)
 	}
 	m.initiate()
 	m.done(c.Call, nil)
@@ -236,7 +234,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	op.told.seq = p.SeqNr
 	switch {
 	case op.eager:
-		m.lent -= op.sends.lent
+		m.takeBack(op)
 		if op.kind() != plan.Barrier {
 			m.emit(CommenceData{Op: op.id, Seq: p.SeqNr})
 		}

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,8 +85,8 @@ func TestDirectExchangeIsEager(t *testing.T) {
 	require.True(t, want[StartData](r).Mesh)
 }
 
-// Large all-reduces take the plan that their size has, whatever is said of small ones,
-// and do not begin eagerly; a round ends that.
+// All-reduces take the plan that their size has, whatever is said of small ones, and begin
+// eagerly if they are small; a round ends that.
 func TestSchemes(t *testing.T) {
 	o := plan.Options{List: []plan.Option{{From: 16, Scheme: plan.Direct(3, []uint32{0, 1, 2})}, {From: 64}}}
 	for _, c := range []struct {
@@ -96,10 +97,7 @@ func TestSchemes(t *testing.T) {
 		r.in(wire.M2CPrepareRing{Change: 6, Peers: endpoints(2, 3)})
 		r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2, 3), Direct: wire.Direct{Most: 20, Schemes: string(o.Encode())}})
 		r.step(CallCollective{Call: r.newCall(), Op: 100, Tag: 1, Count: c.bytes / 4, DType: dtype.Float32, RedOp: dtype.Sum})
-		r.isEager(!c.large)
-		if c.large {
-			r.commence(1)
-		}
+		r.isEager(true)
 		s := want[StartData](r)
 		require.Equal(t, c.mesh, s.Mesh)
 		require.Equal(t, c.large, s.Large != nil, "%d bytes", c.bytes)
@@ -107,6 +105,42 @@ func TestSchemes(t *testing.T) {
 			require.Equal(t, o.List[0].Scheme.Trees, s.Large.Scheme.Trees)
 		}
 	}
+	// Without a mesh the ring has to be prepared with those whom plans need.
+	for _, ways := range []bool{true, false} {
+		r := newRig(t, Config{EagerBytes: 1024})
+		c := r.register(true, wire.Ext{Switch: true, Collectives: 1, Plans: wire.WayPlans})
+		r.eagerRound(9, 1, 2, 4, 3)
+		r.ok(c)
+		r.in(wire.M2CMesh{Change: 4, Planner: wire.MeshNone})
+		owner := slices.Index(r.m.View().Members, uid(4))
+		up := slices.Repeat([]int{owner}, 4)
+		up[owner] = -1
+		star := plan.Options{List: []plan.Option{{Scheme: &plan.Scheme{Name: "star", Trees: []plan.Tree{{Weight: 1, Up: up, Down: up}}}}}}
+		p := wire.M2CPrepareRing{Change: 6, Peers: endpoints(2, 3)}
+		if ways {
+			p.Peers = endpoints(2, 3, 4)
+		}
+		r.in(p)
+		if ways {
+			e := want[PrepareRing](r)
+			require.Equal(t, endpoints(4), e.Ways)
+			r.step(RingPrepared{Change: 6})
+		}
+		r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2, 4, 3), Direct: wire.Direct{Schemes: string(star.Encode())}})
+		if !ways {
+			require.ErrorIs(t, r.m.ended, errs.Protocol)
+			continue
+		}
+		require.Equal(t, uids(2, 3, 4), want[SwitchRing](r).Neighbours)
+		require.Equal(t, uids(2, 3, 4), want[Release](r).Keep)
+		r.launch(1)
+		r.isEager(true)
+		s := want[StartData](r)
+		require.True(t, s.Mesh)
+		require.Equal(t, "star", s.Large.Scheme.Name)
+		require.Zero(t, r.m.View().Direct.Most)
+	}
+
 	r := planner(t, 0, 1, 2, 3)
 	r.in(wire.M2CPrepareRing{Change: 6, Peers: endpoints(2, 3)})
 	r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2, 3), Direct: wire.Direct{Schemes: string(o.Encode())}})

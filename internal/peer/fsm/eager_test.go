@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -346,4 +347,68 @@ func TestEpochIsToldBeforeAnythingStarts(t *testing.T) {
 	launch(53, 5)
 	r.commence(5)
 	require.EqualValues(t, 7, want[StartData](r).Epoch)
+}
+
+// Where the master is far away, large operations begin at their launch, too. What they
+// may send before their commence is bounded, and leaves room for others; their votes are
+// not held back.
+func TestLargeOnesBeginFarFromTheMaster(t *testing.T) {
+	r := eager(t, 1, 2, 3)
+	reduce := func(tag, count uint64, far bool) StartData {
+		t.Helper()
+		r.op++
+		c := r.newCall()
+		r.step(CallCollective{Call: c, Op: r.op, Tag: tag, Count: count, DType: dtype.Float32, RedOp: dtype.Sum, Far: far})
+		r.ok(c)
+		s, _ := has[StartData](r)
+		return s
+	}
+	const large = 4 << 20 // elements
+	vote := func(tag uint64) wire.C2MCollectiveCommsInitiate {
+		v := initiated(tag)
+		v.Count = large
+		return v
+	}
+	require.False(t, reduce(1, large, false).Eager, "the master is near")
+	r.sent(vote(1))
+	first := reduce(2, large, true)
+	require.True(t, first.Eager)
+	require.EqualValues(t, eagerCredit/2, first.Ahead)
+	r.sent(vote(2))
+	second := reduce(3, large, true)
+	require.EqualValues(t, eagerCredit/4, second.Ahead)
+	small := reduce(4, 8, true)
+	require.True(t, small.Eager)
+	require.Zero(t, small.Ahead, "all of it fits")
+	lent := func() uint64 { return r.m.lent }
+	require.Less(t, lent(), uint64(eagerCredit))
+	for tag := uint64(5); reduce(tag, large, true).Eager; tag++ {
+		require.LessOrEqual(t, lent(), uint64(eagerCredit))
+	}
+	require.Greater(t, lent(), uint64(eagerCredit-4*leastAhead))
+	// A ring to come waits for all of their commences.
+	r.in(wire.M2CPrepareRing{Change: 1, Peers: endpoints(2, 3)})
+	r.step(RingPrepared{Change: 1})
+	require.False(t, reduce(60, large, true).Eager)
+	for _, op := range slices.Clone(r.m.ops) {
+		if op.eager {
+			require.NotContains(t, r.lastSent, wire.Packet(wire.C2MRingPrepared{Change: 1}))
+			r.commence(op.vote.Tag)
+		}
+	}
+	require.Zero(t, lent())
+	r.sent(wire.C2MRingPrepared{Change: 1})
+}
+
+// What is taken back for a member that leaves is no longer lent.
+func TestLargeOnesAreTakenBack(t *testing.T) {
+	r := leavers(t, 1, 2, 3, 4)
+	r.op++
+	r.step(CallCollective{Call: r.newCall(), Op: r.op, Tag: 2, Count: 4 << 20, DType: dtype.Float32, RedOp: dtype.Sum, Far: true})
+	require.EqualValues(t, eagerCredit/2, want[StartData](r).Ahead)
+	r.in(wire.M2CPrepareLeave{Change: 1, Epoch: 8, Leaver: uid(2), Peers: endpoints(3, 4)})
+	want[AbortData](r)
+	r.step(DataEnded{Op: r.op, Err: errors.New("taken back")})
+	want[RenewData](r)
+	require.Zero(t, r.m.lent)
 }

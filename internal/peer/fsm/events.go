@@ -59,6 +59,7 @@ type (
 		// Sends is the most bytes that this peer sends in it over a ring, and Direct over a
 		// mesh; not of an all-reduce.
 		Sends, Direct uint64
+		Far           bool // the master is far away: it begins now whatever its size
 	}
 	// CallAwait waits for the verdict of a launched operation and, where one is
 	// due and no other operation is un-awaited, for the round that repairs the ring.
@@ -233,7 +234,8 @@ type (
 	RoundOver struct{ Epoch uint64 }
 	// StartData begins the data phase; ring and own uuid are as captured at launch.
 	// A DataEnded event follows, exactly one per StartData. Eager: the sequence
-	// number is not known yet, CommenceData follows. Epoch names the round since
+	// number is not known yet, CommenceData follows; until then it may send Ahead bytes of
+	// frames, 0: all of its data. Epoch names the round since
 	// which neighbours may begin eagerly, 0: they may not, because the group does
 	// not or because the last operation with this tag has failed since.
 	StartData struct {
@@ -242,6 +244,7 @@ type (
 		Seq    uint64
 		Epoch  uint64
 		Eager  bool
+		Ahead  uint64
 		Ring   []wire.UUID
 		Self   wire.UUID
 		Native bool // all members of the group are gopccl peers
@@ -325,10 +328,10 @@ type (
 	}
 	// PrepareRing makes sure that a live send pool to every listed peer exists,
 	// beside whatever runs; a RingPrepared event follows, unless StopPrepare comes
-	// first. None of them is a neighbour yet.
+	// first. None of Peers is a neighbour yet. Ways are others that plans need.
 	PrepareRing struct {
-		Change uint64
-		Peers  []wire.PeerEndpoint
+		Change      uint64
+		Peers, Ways []wire.PeerEndpoint
 	}
 	// StopPrepare ends a PrepareRing: the change was given up.
 	StopPrepare struct{ Change uint64 }
@@ -357,8 +360,8 @@ type (
 	Names struct{ Members []wire.NamedMember }
 	// Revocations is a revocation list that the master has told, in DER.
 	Revocations struct{ DER string }
-	// SwitchRing says that the view shows another ring, with these neighbours; the
-	// connections to the ones before are still in use. Operations that neighbours began
+	// SwitchRing says that the view shows another ring, with these neighbours, and others
+	// that plans need; the connections to the ones before are still in use. Operations that neighbours began
 	// eagerly in epochs before Epoch are over; 0: it goes on.
 	SwitchRing struct {
 		Neighbours []wire.UUID
@@ -503,6 +506,8 @@ type View struct {
 	MasterCollectives bool
 	// MasterPlans: the master tells which all-reduces use the mesh, and Direct which.
 	MasterPlans bool
+	// MasterWays: plans need no mesh.
+	MasterWays bool
 	// MasterRates: the master plans by what connections gave.
 	MasterRates bool
 	// MasterLeave: the master lets members leave between two collectives.

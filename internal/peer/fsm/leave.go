@@ -105,7 +105,7 @@ func (m *Machine) withdrew(op *operation) bool {
 	if op.canceled || op.state != opVoting {
 		return false
 	}
-	m.lent -= op.sends.lent
+	m.takeBack(op)
 	op.eager, op.aborted, op.dataErr = false, false, nil
 	m.emit(RenewData{Op: op.id})
 	m.answerPrepared()
@@ -122,7 +122,7 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 	}
 	old, gone := m.view.Ring, prep.leaver
 	m.view.Ring = slices.DeleteFunc(slices.Clone(old), func(u wire.UUID) bool { return u == gone })
-	direct := m.view.Direct
+	direct, kept := m.view.Direct, len(m.ways) > 0
 	if !m.switchRing(wire.M2CSwitchRing{Change: p.Change, Ring: p.Ring}) {
 		m.view.Ring = old
 		return false
@@ -148,7 +148,7 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 	m.emit(PeerLeft{Peer: gone})
 	m.log(false, gone, "peer has left between two collectives")
 	m.stopMesh()
-	m.mesh = mesh{kept: m.mesh.connected(), calls: m.mesh.calls, asked: len(m.mesh.calls) > 0}
+	m.mesh = mesh{kept: m.mesh.connected() || kept, calls: m.mesh.calls, asked: len(m.mesh.calls) > 0}
 	if m.view.Mesh = false; m.mesh.asked || direct != (wire.Direct{}) {
 		m.send(wire.C2MWantMesh{})
 	}

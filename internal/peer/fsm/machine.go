@@ -75,6 +75,7 @@ type Machine struct {
 	dropped    []wire.UUID // members of the ring that the master has named as gone
 
 	peers []wire.PeerEndpoint // the last list the master sent, in any M2C 2
+	ways  []wire.PeerEndpoint // others that the plans in force need
 	round uint64
 
 	preflights int          // under way

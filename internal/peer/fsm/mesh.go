@@ -71,23 +71,23 @@ func (m *Machine) wantMesh() {
 }
 
 // exchanges reports whether an all-reduce that is commenced now, or begins eagerly,
-// uses the mesh, and how a large one does. All members know the same of it: the size
+// uses the mesh, and how one does that has a plan of its own. All members know the same of it: the size
 // and the form are those that they vote for, and the master tells the rest with a
 // change of the ring.
 func (m *Machine) exchanges(op *operation) (mesh bool, large *plan.Option) {
 	size := uint64(op.vote.DType.Size())
-	if m.mesh.state != meshDirect || op.vote.Form.Algorithm != wire.FormAsIs || op.vote.Count > math.MaxInt64/size {
+	if op.vote.Form.Algorithm != wire.FormAsIs || op.vote.Count > math.MaxInt64/size {
 		return false, nil
 	}
 	bytes := op.vote.Count * size
 	large = m.view.Large.For(bytes)
-	return large != nil || bytes <= m.view.Direct.Most, large
+	return large != nil || m.mesh.state == meshDirect && bytes <= m.view.Direct.Most, large
 }
 
-// isLarge reports whether an all-reduce that is commenced now has a plan of its own.
+// isLarge reports whether an all-reduce that is commenced now has a plan for large ones.
 func (m *Machine) isLarge(op *operation) bool {
 	_, large := m.exchanges(op)
-	return large != nil
+	return large != nil && op.vote.Count >= plan.LeastTrial/uint64(op.vote.DType.Size())
 }
 
 func (m *Machine) meshPrepared(ev MeshPrepared) {

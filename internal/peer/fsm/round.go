@@ -172,8 +172,8 @@ func (m *Machine) roundOpened(p wire.M2CP2PConnectionInfo) {
 	m.round++
 	m.stopMesh()
 	m.answerMesh(m.mesh.calls, errs.New(errs.RankConnectionLost, "send", errors.New("a round has begun")).WithHint("repeat it after the round"))
-	m.prep, m.unneeded, m.mesh, m.view.Mesh, m.view.Direct = nil, false, mesh{kept: m.mesh.connected()}, false, wire.Direct{}
-	m.view.Large = nil
+	m.prep, m.unneeded, m.mesh, m.view.Mesh, m.view.Direct = nil, false, mesh{kept: m.mesh.connected() || len(m.ways) > 0}, false, wire.Direct{}
+	m.view.Large, m.ways = nil, nil
 	m.flow.to(stepConnecting)
 	m.resume.told = nil
 	m.resume.missed = slices.DeleteFunc(m.resume.missed, func(u wire.UUID) bool { // it is tried again

@@ -12,7 +12,8 @@ import (
 // connected beside whatever runs (docs/spec/extensions.md, "Switching rings").
 type preparation struct {
 	change    uint64
-	peers     []wire.PeerEndpoint
+	peers     []wire.PeerEndpoint   // neighbours
+	ways      []wire.PeerEndpoint   // others that plans need
 	stands    bool                  // they are connected
 	failed    bool                  // ... or could not be
 	unreached []wire.UUID           // ... because of these
@@ -33,25 +34,33 @@ func (m *Machine) prepareRing(p wire.M2CPrepareRing, leaver wire.UUID, epoch uin
 	if leaver != (wire.UUID{}) {
 		m.withdraw()
 	}
-	var news []wire.PeerEndpoint
-	for _, e := range p.Peers {
-		same := func(o wire.PeerEndpoint) bool { return o.UUID == e.UUID }
-		if !slices.Contains(m.view.Ring, e.UUID) || e.UUID == m.view.UUID || e.UUID == leaver || !e.Addr.IsValid() || slices.ContainsFunc(m.prep.peers, same) {
+	var news, ways []wire.PeerEndpoint
+	seen := make(map[wire.UUID]bool, len(p.Peers))
+	for i, e := range p.Peers {
+		if !slices.Contains(m.view.Ring, e.UUID) || e.UUID == m.view.UUID || e.UUID == leaver || !e.Addr.IsValid() || seen[e.UUID] {
 			m.end(errs.Protocol, "the master sent neighbours with this peer, a stranger, a duplicate or an invalid address among them")
 			return true
 		}
+		seen[e.UUID] = true
+		if i >= neighbours { // of ways it is looked at whether they still are
+			m.prep.ways, ways = append(m.prep.ways, e), append(ways, e)
+			continue
+		}
 		m.prep.peers = append(m.prep.peers, e)
-		if !slices.ContainsFunc(m.peers, same) {
+		if !slices.ContainsFunc(m.peers, func(o wire.PeerEndpoint) bool { return o.UUID == e.UUID }) {
 			news = append(news, e)
 		}
 	}
-	if len(news) == 0 {
+	if len(news)+len(ways) == 0 {
 		m.ringPrepared(RingPrepared{Change: p.Change})
 		return true
 	}
-	m.emit(PrepareRing{Change: p.Change, Peers: news})
+	m.emit(PrepareRing{Change: p.Change, Peers: news, Ways: ways})
 	return true
 }
+
+// neighbours is how many a member of a ring has, at most. They stand first in M2C 70.
+const neighbours = 2
 
 func (m *Machine) ringPrepared(ev RingPrepared) {
 	if !m.alive() || m.prep == nil || m.prep.change != ev.Change || m.prep.stands || m.prep.failed {
@@ -104,11 +113,11 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 		return false
 	}
 	large, err := plansOf(p.Direct, len(m.view.Members))
-	if p.Direct != (wire.Direct{}) && (!m.view.MasterPlans || m.mesh.state != meshDirect) || err != nil {
+	if p.Direct != (wire.Direct{}) && !m.view.MasterPlans || err != nil || !m.connects(p.Direct, large) {
 		return false
 	}
 	m.view.Direct, m.view.Large, m.resume.taken = p.Direct, large, p.Change
-	m.prep, m.peers = nil, prep.peers
+	m.prep, m.peers, m.ways = nil, prep.peers, prep.ways
 	m.view.Ring, m.view.Rank = slices.Clone(p.Ring), rank
 	for _, op := range m.ops {
 		switch op.state {
@@ -119,12 +128,36 @@ func (m *Machine) switchRing(p wire.M2CSwitchRing) bool {
 		}
 	}
 	e := SwitchRing{Epoch: prep.epoch}
-	for _, n := range m.peers {
+	for _, n := range slices.Concat(m.peers, m.ways) {
 		e.Neighbours = append(e.Neighbours, n.UUID)
 	}
 	m.emit(e)
 	m.unneeded = true
 	m.release()
+	return true
+}
+
+// connects reports whether this peer is connected with all whom it needs for plans: over a
+// mesh, or because the ring to come was prepared with them.
+func (m *Machine) connects(d wire.Direct, o *plan.Options) bool {
+	if m.mesh.state == meshDirect || d == (wire.Direct{}) {
+		return true
+	}
+	if d.Most > 0 || !m.view.MasterWays {
+		return false
+	}
+	me := slices.Index(m.view.Members, m.view.UUID)
+	with := slices.Concat(m.prep.peers, m.prep.ways)
+	for i := range o.List {
+		if o.List[i].Scheme == nil {
+			continue
+		}
+		for _, k := range o.List[i].Scheme.Ways(len(m.view.Members))[me] {
+			if !slices.ContainsFunc(with, func(e wire.PeerEndpoint) bool { return e.UUID == m.view.Members[k] }) {
+				return false
+			}
+		}
+	}
 	return true
 }
 
@@ -170,11 +203,11 @@ func (m *Machine) release() {
 	}
 	m.unneeded = false
 	e := Release{}
-	for _, n := range m.peers {
+	for _, n := range slices.Concat(m.peers, m.ways) {
 		e.Keep = append(e.Keep, n.UUID)
 	}
 	if m.prep != nil {
-		for _, n := range m.prep.peers {
+		for _, n := range slices.Concat(m.prep.peers, m.prep.ways) {
 			e.Keep = append(e.Keep, n.UUID)
 		}
 	}

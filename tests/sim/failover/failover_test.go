@@ -27,6 +27,7 @@ func scenarios() []scenario {
 	return []scenario{
 		same("collectives", false, twice),
 		same("eager collectives", true, twice),
+		same("large collectives", true, "large 1; large 2; reduce 3; await 1; await 3; await 2; large 1; await 1"),
 		same("others", true, "gather 1; await 1; barrier 2; await 2"),
 		same("mesh", true, "exchange 1; await 1; mesh; reduce 2; exchange 1; await 2; await 1"),
 		same("query", false, "pending; reduce 1; pending; await 1"),

@@ -65,7 +65,8 @@ type use struct{ tag, nth uint64 }
 // data is the data phase of a collective among the peers.
 type data struct {
 	begun int  // members
-	ended bool // all have begun
+	bound int  // of them, those that are large and have not heard of their commence
+	ended bool // all have begun, and none has a bound
 }
 
 // peer is a peer machine and the program on top of it.
@@ -90,6 +91,7 @@ type peer struct {
 	uses    map[uint64]uint64
 	useOf   map[pfsm.OpID]use
 	running map[pfsm.OpID]bool // data phases
+	bound   map[pfsm.OpID]bool // of them, those that wait for their commence
 	answers []bool             // to queries
 	events  []pfsm.Event
 	over    bool
@@ -119,7 +121,7 @@ func newRun(plan scenario, loud bool, kills ...kill) *run {
 	r.startMaster()
 	for i, program := range plan.programs {
 		p := &peer{
-			r: r, id: i, program: program, ops: map[uint64]pfsm.OpID{}, uses: map[uint64]uint64{}, useOf: map[pfsm.OpID]use{}, running: map[pfsm.OpID]bool{},
+			r: r, id: i, program: program, ops: map[uint64]pfsm.OpID{}, uses: map[uint64]uint64{}, useOf: map[pfsm.OpID]use{}, running: map[pfsm.OpID]bool{}, bound: map[pfsm.OpID]bool{},
 		}
 		cfg := pfsm.Config{
 			P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, ReattachTimeout: 30 * time.Second,
@@ -305,13 +307,25 @@ func (p *peer) work(e pfsm.Effect) {
 		if r.flows[u].begun++; r.flows[u].begun > len(e.Ring) {
 			r.fail("collective %v begins more often than it has members", u)
 		}
-		r.flows[u].ended = r.flows[u].begun == len(e.Ring)
+		if p.bound[e.Op] = e.Ahead > 0; p.bound[e.Op] {
+			r.flows[u].bound++
+		}
+		r.flows[u].whole(len(e.Ring))
 	case pfsm.CommenceData:
-		r.number(e.Seq, p.useOf[e.Op])
+		u := p.useOf[e.Op]
+		r.number(e.Seq, u)
+		if p.bound[e.Op] {
+			delete(p.bound, e.Op)
+			r.flows[u].bound--
+		}
+		r.flows[u].whole(len(p.m.View().Ring))
 	case pfsm.AbortData:
 		r.fail("a collective of peer %d is aborted: %s", p.id, e.Reason)
 	}
 }
+
+// whole notes whether all of n members can have all of the data.
+func (d *data) whole(n int) { d.ended = d.begun == n && d.bound == 0 }
 
 // number notes the sequence number of a collective, which no other one has.
 func (r *run) number(seq uint64, u use) {
@@ -374,13 +388,15 @@ func (p *peer) proceed() bool {
 			hash = 8 // it fetches
 		}
 		p.step(pfsm.CallSync{Call: id, Revision: c.n, Entries: []wire.StateEntry{{Key: "w", Hash: hash, DType: dtype.Float32}}})
-	case "reduce", "barrier", "gather", "exchange":
+	case "reduce", "large", "barrier", "gather", "exchange":
 		p.nextOp++
 		p.ops[c.n] = p.nextOp
 		p.uses[c.n]++
 		p.useOf[p.nextOp] = use{c.n, p.uses[c.n]}
 		ev := pfsm.CallCollective{Call: id, Op: p.nextOp, Tag: c.n, Count: 8, DType: dtype.Float32, RedOp: dtype.Sum}
 		switch c.what {
+		case "large":
+			ev.Count, ev.Far = 4<<20, true
 		case "barrier":
 			ev.Vote, ev.Count = wire.Call{Kind: 8}, 0
 		case "gather":

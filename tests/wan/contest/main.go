@@ -11,6 +11,7 @@
 //	go run ./tests/wan/contest -profile lossy -bytes 2097152 -pccl 1,8 -gloo
 //	go run ./tests/wan/contest -profile home -bytes 4194304 -tls
 //	go run ./tests/wan/contest -profile regional -bytes 16777216 -pattern all -gloo
+//	go run ./tests/wan/contest -profile home -bytes 4194304 -small
 //	go run ./tests/wan/contest -write NAME -only lossy/
 //	go run ./tests/wan/contest -profile intercontinental,lossy -bytes 2097152 -blackout 5s -plain ''
 package main
@@ -58,6 +59,7 @@ type contestant struct {
 	took  []time.Duration
 	stats lab.Stats // of its turns
 	steps []step    // all of its operations
+	small []time.Duration
 }
 
 // step is an operation, and the plan that it took.
@@ -89,6 +91,7 @@ func compete() error {
 	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, .json and .svg")
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
+	small := flag.Bool("small", false, "print how long small messages to the master's host took beside the operations")
 	steps := flag.Bool("steps", false, "print each operation, with the plan that it took")
 	pattern := flag.String("pattern", plan.AllReduce.String(), "collectives, comma separated; all: those besides all-reduce, in which PCCL and plain TCP take no part")
 	flag.Parse()
@@ -98,7 +101,7 @@ func compete() error {
 	}
 	g := game{
 		patterns: patterns,
-		blackout: *blackout, steps: *steps,
+		blackout: *blackout, steps: *steps, small: *small,
 		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
 		plain: strings.Split(*plain, ","), original: numbers(*original), connections: numbers(*connections), flow: *flow, gloo: *torch, secure: *tls,
 	}
@@ -192,6 +195,7 @@ type game struct {
 	blackout    time.Duration
 	secure      bool                         // gopccl in TLS takes part, too
 	enough      func(all []*contestant) bool // ends a match early; nil: nothing does
+	small       bool                         // small messages are sent beside the operations
 	steps       bool                         // each operation is printed, with its plan
 }
 
@@ -218,8 +222,22 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var small *smalls
+	if g.small {
+		small, err = newSmalls(l)
+		defer small.close()
+		if err != nil {
+			return nil, fmt.Errorf("small messages: %w", err)
+		}
+		idle, err := small.during(func() error { time.Sleep(2 * time.Second); return nil })
+		if err != nil {
+			return nil, fmt.Errorf("small messages: %w", err)
+		}
+		fmt.Printf("    small messages, idle: %s\n", spread(idle))
+	}
 	for _, t := range g.tasks() {
 		for _, c := range all {
+			c.small = nil
 			c.took, c.stats, c.steps = nil, lab.Stats{}, nil
 		}
 		for round := range g.rounds {
@@ -228,7 +246,10 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 			}
 			for _, c := range all {
 				end := g.darken(l, round)
-				err := c.turn(l, t, round > 0)
+				took, err := small.during(func() error { return c.turn(l, t, round > 0) })
+				if round > 0 {
+					c.small = append(c.small, took...)
+				}
 				end()
 				if err == nil {
 					err = g.endured(c, round)
@@ -242,6 +263,9 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 		for _, c := range all {
 			e := c.entry(p, len(l.Hosts)-1, t)
 			fmt.Print(e.row(fmt.Sprintf(" %s | %v |", p.Name, t)))
+			if g.small {
+				fmt.Printf("    small messages: %s\n", spread(c.small))
+			}
 			if g.steps {
 				for _, s := range c.steps {
 					fmt.Printf("    %.3f s %s %s\n", s.took.Seconds(), s.plan, s.why)

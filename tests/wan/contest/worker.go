@@ -22,7 +22,7 @@ import (
 
 // order is what a process in a host is told.
 type order struct {
-	Role        string // "master", "gopccl" or "plain"
+	Role        string // "master", "gopccl", "plain", "echo" or "small"
 	Listen      string // of the master, or of a plain peer
 	Master      string
 	Next        string // whom a plain peer sends to
@@ -48,6 +48,8 @@ type report struct {
 	Retries int
 	// Plan is what the last operation took, and Why.
 	Plan, Why string
+	// Small says how long messages took.
+	Small []time.Duration
 }
 
 // job is an operation that is about to begin, and what compares its result.
@@ -63,6 +65,10 @@ func work(o order) error {
 	var prepare func(task) (job, error)
 	info := core.ReduceInfo{}
 	switch o.Role {
+	case "echo":
+		return echo(o.Listen)
+	case "small":
+		return sendSmalls(o.Next)
 	case "master":
 		opt := core.MasterOptions{Listen: o.Listen}
 		issued.Master(&opt.Security)
