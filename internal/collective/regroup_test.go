@@ -5,9 +5,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 )
@@ -47,5 +49,97 @@ func TestConnectionsJoinAndLeave(t *testing.T) {
 			}
 		}
 		w.close()
+	}
+}
+
+// written returns how many bytes a member has sent to another one.
+func (w *world) written(from, to int) (sum int64) {
+	for _, c := range w.out[[2]int{from, to}] {
+		sum += c.(*transporttest.Conn).Written()
+	}
+	return sum
+}
+
+// Nothing joins a collective that waits for its number before it may send: what its members
+// do not know would be dropped.
+func TestNobodyJoinsBeforeTheCommence(t *testing.T) {
+	w := newWorld(t, shape{n: 2, pool: 6, older: true, mesh: true, frame: 64, cfg: Config{minStripe: 64}})
+	rng := rand.New(rand.NewPCG(1, 1))
+	k := draw(rng, w, plan.AllReduce, 20_000).fill(w, rng)
+	run, commence := w.startMixed(k.specs, 1, 3, []int{0, 1})
+	regroup := func(n int) {
+		for i, op := range run.ops {
+			for _, l := range op.outs {
+				l.regroup(w.eng[i].hub.Senders(l.peer)[:n])
+			}
+		}
+	}
+	for n := 2; n <= 6; n++ {
+		regroup(n)
+	}
+	for i, op := range run.ops {
+		for _, l := range op.outs {
+			require.False(t, w.eng[i].hub.Sends(l.peer))
+		}
+	}
+	require.Zero(t, w.written(0, 1)+w.written(1, 0))
+	commence()
+	regroup(3)
+	run.ok(t)
+	k.right(t, "behind the commence")
+	run.finish(false)
+}
+
+// amid starts an all-reduce of two of which member 1 has taken pieces and waits for more
+// until on says that they come.
+func (w *world) amid(k *task) (run *started, on func()) {
+	stall := func(is bool) {
+		for _, c := range w.out[[2]int{0, 1}][1:] {
+			c.(*transporttest.Conn).Stall(is)
+		}
+	}
+	stall(true)
+	run = w.start(k.specs)
+	op := run.ops[1]
+	require.Eventually(w.t, func() bool {
+		op.e.mu.Lock()
+		defer op.e.mu.Unlock()
+		return len(op.ins[0].bound) > 0
+	}, patience, time.Millisecond)
+	return run, func() { stall(false) }
+}
+
+// A connection that is new to a collective that runs counts at once: one that breaks fails
+// it, although nothing has come over it, and one that is closed again, unused, does not.
+func TestNewConnectionEnds(t *testing.T) {
+	for _, breaks := range []bool{false, true} {
+		w := newWorld(t, shape{n: 2, pool: 2, mesh: true, frame: 64, cfg: Config{minStripe: 64}})
+		rng := rand.New(rand.NewPCG(1, 1))
+		k := draw(rng, w, plan.AllReduce, 20_000).fill(w, rng)
+		run, on := w.amid(k)
+		op := run.ops[1]
+		waits := func() int {
+			op.e.mu.Lock()
+			defer op.e.mu.Unlock()
+			return len(op.ins[0].from)
+		}
+		a, b := w.shape.link(t)
+		op.e.hub.AddReceiver(w.ids[0], 2, b)
+		require.Equal(t, 3, waits())
+		if !breaks {
+			a.Close()
+			require.Eventually(t, func() bool { return waits() == 2 }, patience, time.Millisecond)
+			on()
+			run.ok(t)
+			k.right(t, "a connection came and went")
+			run.finish(false)
+			continue
+		}
+		a.(*transporttest.Conn).Cut()
+		require.ErrorIs(t, verdict(t, run.errs[1]), errs.RankConnectionLost)
+		run.ops[0].Abort(errTest)
+		on()
+		require.Error(t, verdict(t, run.errs[0]))
+		run.finish(true)
 	}
 }

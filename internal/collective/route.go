@@ -53,8 +53,8 @@ func (e router) Connected(r *link.Receiver) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, op := range e.ops {
-		if l := op.laneFrom(r.Peer()); l != nil && l.from == nil {
-			l.from = []*link.Receiver{r}
+		if l := op.laneFrom(r.Peer()); l != nil && !slices.Contains(l.from, r) {
+			l.from = append(slices.Clip(l.from), r) // pieces may be on their way over it
 		}
 	}
 	e.started.Broadcast()
@@ -67,6 +67,17 @@ func (e router) SenderLost(s *link.Sender, cause error) {
 }
 
 func (e router) ReceiverLost(r *link.Receiver, cause error) {
+	if rest := e.hub.Spared(r); rest != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, op := range e.ops {
+			if l := op.laneFrom(r.Peer()); l != nil && slices.Contains(l.from, r) {
+				l.from = slices.DeleteFunc(slices.Clone(l.from), func(o *link.Receiver) bool { return o == r })
+			}
+		}
+		e.started.Broadcast()
+		return
+	}
 	e.lost(r.Peer(), cause, func(op *Operation) bool {
 		l := op.laneFrom(r.Peer())
 		return l != nil && slices.Contains(l.from, r) && !l.received.Load()
@@ -212,5 +223,6 @@ func (l *inLane) bind(r *link.Receiver) (dead bool) {
 		l.from = append(l.from, r)
 	}
 	l.bound = append(l.bound, r)
-	return !l.received.Load() && slices.ContainsFunc(l.from, (*link.Receiver).Closed)
+	_, lost := link.Expect(l.from)
+	return lost && !l.received.Load()
 }

@@ -61,7 +61,9 @@ func (f *Flows) Use(conns []*Sender) (came, gone []*Sender) {
 }
 
 // Regroup is Use for a stream that runs, of which x is the source: over reports, after
-// that, whether it has ended meanwhile, so that nobody takes x off any more.
+// that, whether it has ended meanwhile, so that nobody takes x off any more. One that
+// had ended before it came, which nobody has told x, fails it: the others would leave the
+// last pieces to it.
 func (f *Flows) Regroup(x Source, conns []*Sender, over func() bool) {
 	came, gone := f.Use(conns)
 	for _, s := range gone {
@@ -77,6 +79,14 @@ func (f *Flows) Regroup(x Source, conns []*Sender, over func() bool) {
 		return
 	}
 	for _, s := range came {
+		if s.Broken() {
+			x.Fail(s.why())
+			return
+		}
+	}
+	// All of them look for work, since what was left to one that went, or woke it alone,
+	// is theirs now.
+	for _, s := range conns {
 		s.rouse()
 	}
 }

@@ -82,6 +82,16 @@ func Expect(pool []*Receiver) (from []*Receiver, lost bool) {
 	return slices.Clip(from), len(from) < min(1, len(pool)) || slices.ContainsFunc(from, (*Receiver).Closed)
 }
 
+// Spared returns the rest of the pool of r, which has ended, if what has come over that is
+// all that was sent for those who run, and nil if something may be missing.
+func (h *Hub) Spared(r *Receiver) []*Receiver {
+	rest, lost := Expect(h.Receivers(r.peer))
+	if lost || !r.isMute() {
+		return nil
+	}
+	return rest
+}
+
 func (r *Receiver) isMute() bool { return r.mute.Load() }
 
 // flush tells the sender about what was processed since the last read that

@@ -104,6 +104,13 @@ func (s *Sender) Features() Features { return s.features }
 // Broken reports whether the connection has ended.
 func (s *Sender) Broken() bool { return s.broken.Load() }
 
+// why returns why the connection has ended.
+func (s *Sender) why() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
+
 // close ends the connection; the router hears of it.
 func (s *Sender) close(cause error) {
 	s.mu.Lock()

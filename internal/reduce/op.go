@@ -373,7 +373,7 @@ func (op *Op) Start(s Start) {
 	var came []*link.Early
 	if !failed {
 		came, gone = op.register()
-		gone = gone || op.in.receiver != nil && op.in.receiver.Closed()
+		gone = gone || op.in.receiver != nil && op.in.receiver.Closed() && e.hub.Spared(op.in.receiver) == nil
 		missing, deferred = op.in.receiver == nil, op.eager.deferred
 	}
 	e.started.Broadcast()
@@ -454,7 +454,11 @@ func (op *Op) open(err error) (failed bool) {
 func (op *Op) register() (came []*link.Early, gone bool) {
 	e := op.e
 	e.ops[op.id.key] = op
-	if pool := e.hub.Receivers(op.prev); len(pool) > 0 {
+	pool := e.hub.Receivers(op.prev)
+	if from, _ := link.Expect(pool); len(from) > 0 {
+		pool = from
+	}
+	if len(pool) > 0 {
 		op.in.receiver = pool[op.turnOf(len(pool))]
 	}
 	return e.listen(op)

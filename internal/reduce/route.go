@@ -2,6 +2,7 @@ package reduce
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -42,8 +43,14 @@ func (e router) Connected(r *link.Receiver) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, op := range e.ops {
-		if op.prev == r.Peer() && op.in.receiver == nil {
+		if op.prev != r.Peer() {
+			continue
+		}
+		if op.in.receiver == nil {
 			op.in.receiver = r
+		}
+		if op.split() && !slices.Contains(op.in.from, r) { // pieces may be on their way over it
+			op.in.from = append(slices.Clip(op.in.from), r)
 		}
 	}
 	e.started.Broadcast()
@@ -54,6 +61,15 @@ func (e router) SenderLost(s *link.Sender, cause error) {
 }
 
 func (e router) ReceiverLost(r *link.Receiver, cause error) {
+	if rest := e.hub.Spared(r); rest != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, op := range e.ops {
+			op.without(r, rest)
+		}
+		e.started.Broadcast()
+		return
+	}
 	e.lost(r.Peer(), cause, func(op *Op) bool { return op.receivesOn(r) && !op.in.done.Load() })
 }
 

@@ -207,7 +207,7 @@ func TestStripedLossBeforeTheFirstPiece(t *testing.T) {
 	a := newAlone(t, Config{}, uuid(1), uuid(1), false)
 	lost, in := transporttest.Pair(transporttest.Options{})
 	a.e.hub.AddReceiver(uuid(1), 1, in)
-	lost.Close()
+	lost.Cut()
 	require.Eventually(t, func() bool {
 		return a.e.hub.Receivers(uuid(1))[1].Closed()
 	}, patience, time.Millisecond)

@@ -15,12 +15,24 @@ func (op *Op) bind(r *link.Receiver) (dead bool) {
 		return false
 	}
 	if op.in.from == nil {
-		op.in.from = slices.Clip(op.e.hub.Receivers(op.prev))
+		op.in.from, _ = link.Expect(op.e.hub.Receivers(op.prev))
 	}
 	if !slices.Contains(op.in.from, r) {
 		op.in.from = append(op.in.from, r)
 	}
-	return slices.ContainsFunc(op.in.from, (*link.Receiver).Closed)
+	_, dead = link.Expect(op.in.from)
+	return dead
+}
+
+// without takes r, which has ended and brought nothing, off an operation that may have
+// waited for it. rest is what the pool has beside it. Engine.mu is held.
+func (op *Op) without(r *link.Receiver, rest []*link.Receiver) {
+	if i := slices.Index(op.in.from, r); i >= 0 {
+		op.in.from = slices.Delete(slices.Clone(op.in.from), i, i+1)
+	}
+	if op.in.receiver == r {
+		op.in.receiver = rest[0]
+	}
 }
 
 // split reports whether the operation comes as pieces. Engine.mu is held.
