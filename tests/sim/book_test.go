@@ -33,8 +33,8 @@ type book struct {
 
 	others    tally
 	occasions map[occasion]*gathering
-	ways      map[uint64]way // by sequence number
-	meshing   map[int]bool   // peers that connect for a mesh
+	ways      map[uint64]taken // by sequence number
+	meshing   map[int]bool     // peers that connect for a mesh
 	mail      mailbook
 }
 
@@ -95,7 +95,7 @@ type content struct {
 func newBook() book {
 	return book{
 		ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}, sound: map[[2]uint64]bool{}, lost: map[task]int{},
-		occasions: map[occasion]*gathering{}, ways: map[uint64]way{}, meshing: map[int]bool{},
+		occasions: map[occasion]*gathering{}, ways: map[uint64]taken{}, meshing: map[int]bool{},
 	}
 }
 

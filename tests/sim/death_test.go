@@ -15,7 +15,8 @@ import (
 // death is the end of a process that has not said anything.
 type death struct {
 	at     time.Duration
-	beside []*peer // its neighbours
+	beside []*peer       // its neighbours
+	away   time.Duration // how far these and it are from the master
 }
 
 // dies notes that p dies now, and who will notice.
@@ -26,11 +27,12 @@ func (w *world) dies(p *peer) {
 	if w.heirs.deaths == nil {
 		w.heirs.deaths = map[wire.UUID]death{}
 	}
-	ring, d := p.m.View().Ring, death{at: w.now}
+	ring, d := p.m.View().Ring, death{at: w.now, away: p.line.away}
 	for i, u := range ring {
 		n := len(ring)
 		if ring[(i+1)%n] == p.uuid || ring[(i+n-1)%n] == p.uuid {
-			d.beside = append(d.beside, w.byUUID(u))
+			o := w.byUUID(u)
+			d.beside, d.away = append(d.beside, o), max(d.away, o.line.away)
 		}
 	}
 	w.heirs.deaths[p.uuid] = d
@@ -46,7 +48,7 @@ func (w *world) buried(f mfsm.Fact) {
 	delete(w.heirs.deaths, f.Peer)
 	took := w.now - d.at
 	w.heirs.waits = append(w.heirs.waits, took)
-	if slices.ContainsFunc(d.beside, func(o *peer) bool { return !o.dead && !o.over }) && took > soon {
+	if slices.ContainsFunc(d.beside, func(o *peer) bool { return !o.dead && !o.over }) && took > soon+d.away {
 		w.failf("a peer that had died was waited for %v", took)
 	}
 }

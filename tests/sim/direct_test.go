@@ -66,10 +66,10 @@ func (p *peer) ways(peers []wire.UUID) (out []wire.Way) {
 
 // counted returns the elements that the vote for a vector names.
 func (p *peer) counted(tag uint64, v []int64) uint64 {
-	if p.w.plan.apart && (p.memory.revision+tag)%3 == 2 {
+	if (p.w.plan.apart || p.w.plan.remote) && (p.memory.revision+tag)%3 == 2 {
 		return largeCount
 	}
-	if p.w.plan.apart && p.w.seed%2 == 0 && (p.memory.revision+tag)%3 == 1 {
+	if (p.w.plan.apart || p.w.plan.remote) && p.w.seed%2 == 0 && (p.memory.revision+tag)%3 == 1 {
 		return middleCount
 	}
 	return uint64(len(v))
@@ -259,7 +259,7 @@ func TestDirectExchange(t *testing.T) {
 	directs, failures := 0, 0
 	for seed := uint64(1); seed <= n; seed++ {
 		w := distant(seed, noBug, 3+int(seed%4), 6)
-		w.plan.eager, w.plan.overlap, w.plan.others = seed%2 == 0, seed%3 == 0, seed%5 == 0
+		w.plan.eager, w.plan.overlap, w.plan.others, w.plan.remote = seed%2 == 0, seed%3 == 0, seed%5 == 0, seed%4 < 2
 		w.after(w.rng.between(0, 500*time.Millisecond), nil, func() { w.spawn(0, true, 4) })
 		require.Empty(t, w.run(), "seed %d", seed)
 		directs += w.collector.directs

@@ -84,7 +84,7 @@ type scenario struct {
 	// much.
 	apart  bool
 	oneWay time.Duration
-	// remote: and from the master.
+	// remote: the peers, or some, are far from the master.
 	remote bool
 	events int // 0: maxEvents
 	// tear: holders die while others fetch from them.
@@ -94,6 +94,9 @@ type scenario struct {
 	// parts: peers leave while a master is away, in good order or not.
 	parts bool
 }
+
+// lies draws where the peers are: in some worlds far from each other, or from the master, or both.
+func (s *scenario) lies(seed uint64) { s.apart, s.remote = seed%7 < 3, 0 < seed%7 && seed%7 < 4 }
 
 // emptyWorld has a master and no peers.
 func emptyWorld(seed uint64, bug mutation) *world {
@@ -118,7 +121,7 @@ func newWorld(seed uint64, bug mutation) *world {
 	}
 	w.plan.reuse = w.plan.natives == 2 && w.rng.chance(2)
 	w.plan.others = w.plan.natives == 2 && seed%2 == 0
-	w.plan.apart, w.plan.remote = seed%5 < 2, seed%5 == 1
+	w.plan.lies(seed)
 	n := 2 + min(w.rng.n(5), w.rng.n(5))
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)

@@ -131,7 +131,8 @@ func (p *peer) preflight(e pfsm.Preflight) {
 		lonely = lonely && target.mesh.deaf
 		if target.stopped || target.lostPower || !w.reaches(p, target) {
 			failed = append(failed, todo[0].UUID)
-			left := w.heirs.on && (target.dead || target.over) // the master may read that later than this
+			// The master may read that later than this, or never.
+			left := (w.heirs.on || w.plan.remote || target.line.hole) && (target.dead || target.over)
 			if (target.stopped || left) && !p.m.View().Connected {
 				p.suspect = true // it is not believed that it is the member's fault
 			}
@@ -230,8 +231,8 @@ func (p *peer) connectTo(peers []wire.PeerEndpoint, goes func() bool, done func(
 func (p *peer) dropLinks(peers []wire.PeerEndpoint, keep []wire.UUID) {
 	for _, o := range p.w.peers {
 		listed := o == p || slices.Contains(keep, o.uuid)
-		for _, k := range peers {
-			listed = listed || k.UUID == o.uuid
+		for _, k := range peers { // by address: one whose master is far away may not know its uuid yet
+			listed = listed || p.w.byAddr(k.Addr) == o
 		}
 		if !listed {
 			p.w.endLink(p, o, p)

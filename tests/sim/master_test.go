@@ -283,7 +283,7 @@ func mortalWorld(seed uint64, bug mutation) *world {
 	w.plan = scenario{groups: 1, natives: 2, loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
 	w.plan.eager = w.rng.chance(2)
 	w.plan.others = seed%3 == 0
-	w.plan.apart = seed%7 < 2
+	w.plan.lies(seed)
 	w.plan.drain = seed%4 < 2
 	w.plan.parts = seed%5 == 2
 	if mixed {
@@ -338,6 +338,9 @@ func (w *world) addStrike(n int) {
 		f.nth = 1
 	case f.aim == 5 || f.aim == 6 || f.aim == 70 || f.aim == 71:
 		f.nth, w.plan.eager = 1, true
+		if w.heirs.decides && w.rng.chance(4) { // packets that few see together
+			f.kind, f.share = replaceMaster, somebody
+		}
 	case f.aim >= 88 && w.plan.natives == 2:
 		f.nth, w.plan.others = 1, true
 	}

@@ -14,7 +14,7 @@ var messageSeeds = flag.Int("sim.messages", 600, "number of seeds of TestMessage
 // corresponding is a world of gopccl peers that send messages to each other.
 func corresponding(seed uint64, bug mutation, n, loops int) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: loops, messages: true, apart: seed%3 == 0}
+	w.plan = scenario{groups: 1, natives: 2, loops: loops, messages: true, apart: seed%3 == 0, remote: seed%6 == 0}
 	w.eagerBytes = 1 << 20
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, loops) })

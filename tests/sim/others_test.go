@@ -47,6 +47,12 @@ type way struct {
 	route   string
 }
 
+// taken is the way of a collective, as the first member took it that was told.
+type taken struct {
+	way
+	occasion *gathering // nil: an all-reduce
+}
+
 func (b *book) occasion(p *peer) *gathering {
 	ring := slices.Clone(p.m.View().Ring)
 	slices.SortFunc(ring, func(a, b wire.UUID) int { return bytes.Compare(a[:], b[:]) })
@@ -128,7 +134,7 @@ func (b *book) failed(w *world, op *op, err error) {
 	switch {
 	case errors.Is(err, errs.Mismatch):
 		b.others.mismatches[a.how]++
-		if a.odd < 0 {
+		if a.odd < 0 && op.occasion.complete(w, op) { // and no member called it when there were more members
 			w.failf("peer %d: %v: all have called the same: %v", op.p.id, a.kind, err)
 		}
 	case errors.Is(err, errs.InvalidArgument):
@@ -164,8 +170,11 @@ func (b *book) planned(w *world, op *op) {
 	}
 	was := b.ways[op.seq]
 	if !was.known {
-		b.ways[op.seq] = op.way
+		b.ways[op.seq] = taken{op.way, op.occasion}
 		return
+	}
+	if was.occasion != op.occasion {
+		return // one was called when there were more members, which the master tells all of them
 	}
 	if was.mesh != op.way.mesh || was.route != op.way.route || !slices.Equal(was.members, op.way.members) {
 		w.failf("operation %d: peer %d goes another way than others, mesh %v and %v, %q and %q", op.seq, op.p.id, op.way.mesh, was.mesh, op.way.route, was.route)

@@ -137,7 +137,7 @@ func (w *world) spawn(group uint32, native bool, loops int) {
 			cfg.EagerBytes = 8 // none of it, so that what fails may be its first in an epoch
 		}
 	}
-	if w.plan.apart {
+	if w.plan.apart || w.plan.remote {
 		r := rng(w.seed<<8 ^ uint64(p.id))
 		p.line.remote = !r.chance(4) // or its system does not tell
 		if w.plan.remote {

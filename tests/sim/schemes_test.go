@@ -152,7 +152,7 @@ func TestSchemes(t *testing.T) {
 	for seed := uint64(1); seed <= n; seed++ {
 		w := distant(seed, noBug, 3+int(seed%5), 6)
 		w.plan.optimize = true
-		w.plan.eager, w.plan.overlap, w.plan.others = seed%2 == 0, seed%3 == 0, seed%5 == 0
+		w.plan.eager, w.plan.overlap, w.plan.others, w.plan.remote = seed%2 == 0, seed%3 == 0, seed%5 == 0, seed%4 < 2
 		require.Empty(t, w.run(), "seed %d", seed)
 		schemes += w.collector.schemes
 		require.Zero(t, w.unprovoked, "seed %d", seed)
@@ -172,7 +172,7 @@ func TestLearnedRates(t *testing.T) {
 	schemes, shown := 0, 0
 	for seed := uint64(1); seed <= n; seed++ {
 		w := distant(seed, noBug, 3+int(seed%5), 12)
-		w.plan.eager, w.plan.overlap, w.plan.others = seed%2 == 0, seed%3 == 0, seed%5 == 0
+		w.plan.eager, w.plan.overlap, w.plan.others, w.plan.remote = seed%2 == 0, seed%3 == 0, seed%5 == 0, seed%4 < 2
 		if seed%4 == 0 {
 			w.after(w.rng.between(0, time.Second), nil, func() { w.spawn(0, true, 4) })
 		}
@@ -225,7 +225,7 @@ func TestManyMembers(t *testing.T) {
 	small, failed := 0, 0
 	for seed := uint64(1); seed <= n; seed++ {
 		w := many(seed, noBug, 18+int(seed%4), 5)
-		w.plan.eager, w.plan.overlap = seed%2 == 0, seed%3 == 0
+		w.plan.eager, w.plan.overlap, w.plan.remote = seed%2 == 0, seed%3 == 0, seed%4 > 1
 		if seed%2 == 0 {
 			w.after(w.rng.between(0, 2*time.Second), nil, func() { w.spawn(0, true, 4) })
 		}
@@ -276,7 +276,7 @@ func TestBugsOfManyMembersAreFound(t *testing.T) {
 		"ways that are not connected": waysForgotten, "ways that are let go": waysReleased, "a plan that some do not take": planForgotten,
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := uint64(1); seed <= 4; seed++ {
+			for seed := uint64(1); seed <= 24; seed++ {
 				w := many(seed, bug, 18, 4)
 				if failure := w.run(); failure != "" || w.unprovoked > 0 {
 					t.Logf("seed %d: %q, %d operations have failed", seed, failure, w.unprovoked)

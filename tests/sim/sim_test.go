@@ -216,7 +216,7 @@ func TestRingsSwitchBetweenCollectives(t *testing.T) {
 // and again.
 func switching(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: 9, eager: true, overlap: w.rng.chance(2), apart: seed%4 > 1}
+	w.plan = scenario{groups: 1, natives: 2, loops: 9, eager: true, overlap: w.rng.chance(2), apart: seed%4 > 1, remote: seed%4 == 2}
 	for range 3 + w.rng.n(4) {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 9) })
 	}
@@ -227,7 +227,7 @@ func switching(seed uint64, bug mutation) *world {
 // again at once.
 func reusing(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: 4, eager: w.rng.chance(2), reuse: true, apart: seed%2 == 0}
+	w.plan = scenario{groups: 1, natives: 2, loops: 4, eager: w.rng.chance(2), reuse: true, apart: seed%2 == 0, remote: seed%4 == 0}
 	for range 2 + w.rng.n(4) {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 4) })
 	}
