@@ -161,7 +161,11 @@ func (l *Lab) carry() {
 	events := make([]unix.EpollEvent, 64)
 	for {
 		l.deliver()
-		n, err := unix.EpollWait(l.epoll, events, l.arm())
+		wait, began := l.arm(), l.now()
+		n, err := unix.EpollWait(l.epoll, events, wait)
+		if now := l.now(); wait != 0 && now-began >= gasp {
+			l.slept = now
+		}
 		if err != nil && err != unix.EINTR {
 			l.err = fmt.Errorf("epoll: %w", err)
 			return
@@ -215,14 +219,26 @@ func (l *Lab) arm() int {
 	if next, ok := l.net.Next(); ok {
 		now := l.now()
 		left := next + tick - now
-		if left < soon && runtime.NumCPU() > 1 && now-l.slept < breath {
+		if left < soon && runtime.NumCPU() > 1 {
+			if now-l.slept >= breath {
+				l.sleep()
+			}
 			return 0
 		}
 		at.Value = unix.NsecToTimespec(int64(max(left-soon/2, gasp)))
-		l.slept = now
 	}
 	_ = unix.TimerfdSettime(l.timer, 0, &at, nil)
 	return wait
+}
+
+// sleep sleeps for a gasp, whoever has packets: one who is woken by them has not slept.
+func (l *Lab) sleep() {
+	for left := unix.NsecToTimespec(int64(gasp)); ; {
+		if err := unix.ClockNanosleep(unix.CLOCK_MONOTONIC, 0, &left, &left); err != unix.EINTR {
+			break
+		}
+	}
+	l.slept = l.now()
 }
 
 // batch is how many packets are read from a host before what is due is delivered.

@@ -21,3 +21,6 @@ func (*Lab) Change(func(*netem.Net)) {}
 
 // Stats returns nothing.
 func (*Lab) Stats() Stats { return Stats{} }
+
+// Precede does nothing here.
+func Precede() {}

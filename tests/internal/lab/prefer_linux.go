@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"os"
 	"runtime"
 	"unsafe"
 
@@ -17,4 +18,21 @@ func prefer() {
 	if runtime.NumCPU() > 1 {
 		_ = unix.SchedSetAttr(0, &attr, 0)
 	}
+}
+
+// rank is the nice value of programs that Precede has started anew.
+const rank = -12
+
+// Precede starts this program anew with precedence over others on the machine, once, as
+// far as it is allowed to. Its children inherit that. What else the machine does then
+// makes fewer packets late.
+func Precede() {
+	if now, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err != nil || 20-now <= rank {
+		return // the system call returns 20 less the nice value
+	}
+	self, err := os.Executable()
+	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, rank) != nil {
+		return
+	}
+	_ = unix.Exec(self, os.Args, os.Environ())
 }
