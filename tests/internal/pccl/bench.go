@@ -100,6 +100,11 @@ func (w *World) PIDs() (ids []int) {
 	return ids
 }
 
+// Optimize has all peers measure their links and optimize the ring.
+func (w *World) Optimize() error {
+	return together(w.peers, func(_ int, p *Process) error { return p.Optimize() })
+}
+
 // Bench times rounds on all peers.
 func (w *World) Bench(o BenchOrder) (BenchResult, error) {
 	var res BenchResult

@@ -42,7 +42,7 @@ func (g game) endured(c *contestant, round int) error {
 	if !ours || g.blackout == 0 || round == 0 {
 		return nil
 	}
-	fmt.Printf("%s, blackout %v: %v, repeats: %d\n", c.name, g.blackout, c.took[len(c.took)-1].Round(time.Millisecond), s.retries)
+	fmt.Printf("%s, blackout %v: %v, repeats: %d\n", c.name, g.blackout, c.turns[len(c.turns)-1].took.Round(time.Millisecond), s.retries)
 	if s.retries > 1 {
 		return fmt.Errorf("an operation was repeated %d times after a blackout of %v", s.retries, g.blackout)
 	}

@@ -20,7 +20,7 @@ func TestTheOriginalPlaysInTheNetwork(t *testing.T) {
 	}
 	p, err := lab.Parse("short", strings.NewReader("hosts 4\nhost * up 100 down 100\npair * * delay 5ms"))
 	require.NoError(t, err)
-	found, err := game{seed: 1, congestion: "cubic", sizes: []int{200_000}, rounds: 2, original: []int{1}}.play(p)
+	found, err := game{seed: 1, congestion: "cubic", sizes: []int{200_000}, rounds: 2, lineup: lineup{original: "1"}}.play(p)
 	require.NoError(t, err)
 	entries := found[0].Entries
 	require.Equal(t, namePCCL+", 1", entries[1].Name)

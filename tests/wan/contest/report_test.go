@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,17 +14,19 @@ import (
 
 func sample() outcomes {
 	return outcomes{
-		{match{Profile: "regional", Congestion: "cubic", Bytes: 16 << 20}, []entry{
-			{Name: nameOurs, Seconds: 2.5, Ideal: 0.8, Dropped: 7, Lost: 3, Late: 0.002},
+		{match{Profile: "regional", Congestion: "cubic", Bytes: 16 << 20}, "2026-11-25, a machine", []entry{
+			{Name: nameOurs, Seconds: 2.5, Ideal: 0.8, Times: 3, Dropped: 7, Lost: 3, Late: 0.002},
 			{Name: nameTLS, Seconds: 2.6, Ideal: 0.77},
 			{Name: namePCCL + ", 1", Seconds: 4, Ideal: 0.5},
 			{Name: namePCCL + ", 8", Seconds: 5, Ideal: 0.4},
 			{Name: namePlain + ", 4 paced", Seconds: 2, Ideal: 1},
-			{Name: namePlain + ", 1", Seconds: 2.1, Ideal: 0.95, Late: 0.02},
+			{Name: namePlain + ", 1", Seconds: 1.9, Ideal: 1.05, Unsound: 5, Late: 0.02},
+			{Name: namePlain + ", 16", Seconds: 1.8, Times: 1, Unsound: 2},
+			{Name: nameGloo, Failed: "its connection broke"},
 		}},
-		{match{Profile: "sites", Congestion: "bbr", Bytes: 400_000}, []entry{{Name: nameOurs, Seconds: 1}}},
-		{match{"sites", "bbr", 400_000, "gather"}, []entry{{Name: nameOurs, Seconds: 1}, {Name: nameGloo, Seconds: 2}}},
-		{match{"sites", "bbr", 0, "barrier"}, []entry{{Name: nameOurs, Seconds: 1}}},
+		{match{Profile: "sites", Congestion: "bbr", Bytes: 400_000}, "", []entry{{Name: nameOurs, Seconds: 1}}},
+		{match{"sites", "bbr", 400_000, "gather"}, "2026-11-26, a machine", []entry{{Name: nameOurs, Seconds: 1}, {Name: nameGloo, Seconds: 2}}},
+		{match{"sites", "bbr", 0, "barrier"}, "", []entry{{Name: nameOurs, Seconds: 1}}},
 	}
 }
 
@@ -30,15 +34,20 @@ func TestPage(t *testing.T) {
 	page := sample().markdown()
 	for _, want := range []string{
 		"\n## regional\n\nFour peers and a master, 100 Mbit/s each, 30 ms round trip.\n\n16 MiB, cubic:\n",
-		"| gopccl | 2.500 | 0.80 | 7, 3 | 0.20 % |\n",
-		"| plain TCP, 1 | 2.100 | 0.95 | 0, 0 | 2.00 %, does not count |\n",
-		"Time of gopccl: 1.25 times that of plain TCP, 4 paced, 0.62 times that of PCCL 1.0.0, 1. In TLS gopccl reaches 0.96 of what it reaches in plaintext.\n",
-		"\n400 KB, bbr:\n", "| gopccl | 1.000 |  | 0, 0 | 0.00 % |\n",
-		"\ngather, 400 KB, bbr:\n", "Time of gopccl: 0.50 times that of Gloo.\n", "\nbarrier, bbr:\n",
+		"| gopccl | 2.500 | 0.80 | 7, 3 | 3 | 0.20 % |\n",
+		"| plain TCP, 1 | 1.900 | 1.05 | 0, 0 | 0 of 5 | 2.00 %, does not count |\n",
+		"| plain TCP, 16 | 1.800 |  | 0, 0 | 1 of 3 | 0.00 %, does not count |\n",
+		"| Gloo | failed: its connection broke | | | | |\n",
+		"| regional, 16 MiB, cubic | 2.000 | 2.500 | 2.000 (4 paced) | 4.000 (1) | |\n",
+		"| sites, gather, 400 KB, bbr |  | 1.000 | | | 2.000 |\n",
+		"## Where gopccl is behind\n\n- regional, 16 MiB, cubic: plain TCP, 4 paced takes 0.80 of our time.\n\n",
+		"Time of gopccl: 1.25 times that of plain TCP, 4 paced, 0.62 times that of PCCL 1.0.0, 1. In TLS gopccl reaches 0.96 of what it reaches in plaintext. 2026-11-25, a machine.\n",
+		"\n400 KB, bbr:\n", "| gopccl | 1.000 |  | 0, 0 | 0 | 0.00 % |\n",
+		"\ngather, 400 KB, bbr:\n", "Time of gopccl: 0.50 times that of Gloo. 2026-11-26, a machine.\n", "\nbarrier, bbr:\n",
 	} {
 		require.Contains(t, page, want)
 	}
-	require.NotContains(t, page[strings.Index(page, "400 KB, bbr"):strings.Index(page, "gather")], "Time of gopccl")
+	require.NotContains(t, page[strings.Index(page, "\n400 KB, bbr:"):strings.Index(page, "\ngather")], "Time of gopccl")
 	picture := sample().svg()
 	require.Equal(t, 1+4+5, strings.Count(picture, "<rect"), "the ground, four kinds, and five in the legend")
 	require.NotContains(t, picture, "sites", "without an ideal")
@@ -48,9 +57,9 @@ func TestPage(t *testing.T) {
 // of the series.
 func TestOutcomesAreKept(t *testing.T) {
 	old := sample()
-	now := outcome{old[0].match, []entry{{Name: nameOurs, Seconds: 9}}}
-	list := old.with(now).with(outcome{match: series[1]})
-	require.Equal(t, append(outcomes{now, {match: series[1]}}, old[1:]...), list)
+	now := outcome{old[0].match, "", []entry{{Name: nameOurs, Seconds: 9}}}
+	list := old.with(now).with(outcome{match: series[2]})
+	require.Equal(t, append(outcomes{now, {match: series[2]}}, old[1:]...), list)
 	require.Equal(t, 2.5, old[0].Entries[0].Seconds)
 
 	base := t.TempDir() + "/internet"
@@ -66,9 +75,48 @@ func TestOutcomesAreKept(t *testing.T) {
 	require.Equal(t, list.markdown(), string(page))
 }
 
+// A row that does not count takes the place of one that does not, either, and of no other.
+func TestRowsThatCountAreKept(t *testing.T) {
+	m := match{Profile: "regional", Congestion: "cubic", Bytes: 1 << 20}
+	loud := entry{Name: nameGloo, Seconds: 9, Late: 0.5}
+	list := outcomes{{m, "", []entry{{Name: nameOurs, Seconds: 2}, {Name: nameGloo, Seconds: 3}, {Name: namePCCL, Late: 0.5}}}}
+	list = list.with(outcome{m, "", []entry{{Name: nameOurs, Seconds: 1}, loud, {Name: namePCCL, Late: 0.4}}})
+	require.Equal(t, outcomes{{m, "", []entry{{Name: nameOurs, Seconds: 1}, {Name: nameGloo, Seconds: 3}, {Name: namePCCL, Late: 0.4}}}}, list)
+	require.Equal(t, 9.0, loud.Seconds)
+}
+
+// Who is tired gets no more turns, who is fast gets more, and operations in which the
+// machine was too slow are done again, but not for ever.
+func TestTurns(t *testing.T) {
+	g := game{rounds: 4, patience: 25 * time.Second, least: 2 * time.Second}
+	sound := turn{took: time.Second}
+	late := turn{time.Second, lab.Stats{Delivered: 10, Late: 1}}
+	play := func(with ...turn) (n int) {
+		c := &contestant{}
+		for round := 0; g.plays(c, round); round++ {
+			if n++; round > 0 {
+				c.turns = append(c.turns, with[min(round-1, len(with)-1)])
+			}
+			c.spent += with[0].took
+		}
+		return n
+	}
+	require.Equal(t, 4, play(sound))
+	require.Equal(t, 5, play(sound, late, sound))
+	require.Equal(t, 6, play(late))
+	require.Equal(t, 2, play(turn{took: time.Minute}))
+	require.Equal(t, 12, play(turn{took: time.Millisecond}))
+	c := &contestant{name: nameOurs, turns: []turn{{took: 3 * time.Second}, {5 * time.Second, late.Stats}, {took: time.Second}}}
+	e := c.entry(&lab.Profile{}, 0, task{Pattern: "barrier"})
+	require.Equal(t, entry{Name: nameOurs, Seconds: 2, Times: 2, Unsound: 1}, e)
+	c.failed = errors.New("gone")
+	require.False(t, g.plays(c, 0))
+	require.Equal(t, "gone", c.entry(&lab.Profile{}, 0, task{Pattern: "barrier"}).Failed)
+}
+
 // Where PCCL's report has the same experiment, its ratio stands beside ours.
 func TestVerdictNamesTheReport(t *testing.T) {
-	o := outcome{match{Profile: "report6", Congestion: "cubic", Bytes: 1 << 20}, []entry{
+	o := outcome{match{Profile: "report6", Congestion: "cubic", Bytes: 1 << 20}, "", []entry{
 		{Name: nameOurs, Seconds: 2}, {Name: namePCCL + ", 1", Seconds: 5}, {Name: namePCCL + ", 8", Seconds: 4}, {Name: nameGloo, Seconds: 6},
 	}}
 	require.Contains(t, o.verdict(), "Gloo took 1.50 times as long as PCCL, and in its report 1.17 times.")
@@ -88,11 +136,13 @@ func TestSeries(t *testing.T) {
 	}
 	others := 0
 	for rest := series; len(rest) > 0; rest = rest[together(rest):] {
-		if n := together(rest); rest[0].Pattern != "" {
+		n := together(rest)
+		for _, m := range rest[:n] {
+			require.Equal(t, rest[0].lineup(), m.lineup())
+		}
+		if rest[0].Pattern != "" {
 			others += n
 			require.Equal(t, 2*7+1, n, "two sizes of each, and a barrier")
-		} else {
-			require.Equal(t, 1, n)
 		}
 	}
 	require.NotZero(t, others)
@@ -114,9 +164,9 @@ func TestCarried(t *testing.T) {
 // What other programs read has the rows that count, and their times by ours.
 func TestLines(t *testing.T) {
 	m := match{Profile: "regional", Congestion: "cubic", Bytes: 1 << 20}
-	list := outcomes{{m, []entry{{Name: nameOurs, Seconds: 2}, {Name: nameGloo, Seconds: 3}, {Name: namePCCL + ", 1", Seconds: 4, Late: 0.5}}}}
-	require.Equal(t, `{"profile":"regional","congestion":"cubic","bytes":1048576,"name":"gopccl","seconds":2,"dropped":0,"lost":0,"late":0,"ratio":1}
-{"profile":"regional","congestion":"cubic","bytes":1048576,"name":"Gloo","seconds":3,"dropped":0,"lost":0,"late":0,"ratio":1.5}
+	list := outcomes{{m, "", []entry{{Name: nameOurs, Seconds: 2}, {Name: nameGloo, Seconds: 3}, {Name: namePCCL + ", 1", Seconds: 4, Late: 0.5}}}}
+	require.Equal(t, `{"profile":"regional","congestion":"cubic","bytes":1048576,"name":"gopccl","seconds":2,"times":0,"unsound":0,"dropped":0,"lost":0,"late":0,"ratio":1}
+{"profile":"regional","congestion":"cubic","bytes":1048576,"name":"Gloo","seconds":3,"times":0,"unsound":0,"dropped":0,"lost":0,"late":0,"ratio":1.5}
 `, string(list.lines()))
 	list[0].Entries[0].Late = 0.5
 	require.Empty(t, list.lines())

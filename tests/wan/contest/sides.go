@@ -168,9 +168,10 @@ const limit = 5 * time.Minute
 // original is PCCL 1.0.0.
 type original struct{ w *pccl.World }
 
-// newOriginal starts a world with so many connections to each neighbour. It fails
-// now and then while it forms (quirk Q25 and others).
-func newOriginal(l *lab.Lab, connections int) (side, error) {
+// newOriginal starts a world with so many connections to each neighbour, and has it
+// measure its links and optimize its ring if that is asked for. It fails now and then
+// while it forms (quirk Q25 and others).
+func newOriginal(l *lab.Lab, connections int, optimize bool) (side, error) {
 	dir, ok := pccl.Find()
 	if !ok {
 		return nil, errors.New("its library is not set up: run tools/ci/original.sh")
@@ -186,7 +187,13 @@ func newOriginal(l *lab.Lab, connections int) (side, error) {
 	last := len(places) - 1
 	s := &original{}
 	for range 5 {
-		if s.w, err = pccl.NewWorldAt(d, places[last], places[:last], connections, limit); err == nil {
+		s.w, err = pccl.NewWorldAt(d, places[last], places[:last], connections, limit)
+		if err == nil && optimize {
+			if err = s.w.Optimize(); err != nil {
+				s.w.Close()
+			}
+		}
+		if err == nil {
 			return s, nil
 		}
 	}
