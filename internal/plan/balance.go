@@ -84,6 +84,9 @@ func (m *model) balance(columns [][]load, factor costs, evenly bool) balanced {
 	}
 	low, high := 0.0, 1.0
 	for range evenSteps {
+		if m.stopped() {
+			break
+		}
 		room := (low + high) / 2
 		x, _, even := p.solve(m, func(r int) float64 {
 			if price[r] > 1e-9 || r >= 2*n {

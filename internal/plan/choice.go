@@ -24,7 +24,12 @@ type Problem struct {
 	// Timed is what all-reduces have taken: that of the ring is its prediction, and what
 	// plans took more than was predicted of them is predicted of others of their kind.
 	Timed []Timed
+	// Stopped reports whether nobody wants the plans any more: the search ends soon, and
+	// what it returns means nothing. Nil: it goes on to its end.
+	Stopped func() bool
 }
+
+func (p *Problem) stopped() bool { return p.Stopped != nil && p.Stopped() }
 
 // Timed is the least time that all-reduces of so many bytes took, without the votes.
 type Timed struct {

@@ -401,7 +401,7 @@ func (m *model) schemes() []*Scheme {
 		}
 	}
 	for _, more := range []func() []*Scheme{m.behind, func() []*Scheme { return m.relayed(list) }} {
-		if !slices.ContainsFunc(list, m.least) {
+		if !slices.ContainsFunc(list, m.least) && !m.stopped() {
 			list = append(list, more()...)
 		}
 	}
@@ -571,7 +571,7 @@ func (m *model) shared(name string, groups [][]Tree) *Scheme {
 		best = first
 	}
 	few := 0
-	for k := len(groups) * 2 / 3; k > 0 && !m.least(best) && m.N <= mostThorough; k = k * 2 / 3 {
+	for k := len(groups) * 2 / 3; k > 0 && !m.least(best) && m.N <= mostThorough && !m.stopped(); k = k * 2 / 3 {
 		if _, s, _ := try(k, false); better(s) {
 			best, few = s, k
 		}

@@ -138,6 +138,9 @@ func (m *model) relayed(known []*Scheme) []*Scheme {
 		turns = relayTurns / 4
 	}
 	for range turns {
+		if m.stopped() {
+			break
+		}
 		b := m.balance(columns, factor, true)
 		var s *Scheme
 		for _, part := range [][]float64{b.even, b.part} {

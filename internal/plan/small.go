@@ -232,7 +232,7 @@ func (m *model) few() (list []*Scheme) {
 			list = append(list, s)
 		}
 	}
-	for k := 1; k <= n && k*n <= mostOwned; k = more(k, n) {
+	for k := 1; k <= n && k*n <= mostOwned && !m.stopped(); k = more(k, n) {
 		name := "star"
 		if k > 1 {
 			name = fmt.Sprintf("stars %d", k)
@@ -250,7 +250,7 @@ func (m *model) few() (list []*Scheme) {
 		rows = append(rows, sites)
 	}
 	for _, r := range rows {
-		for k := 1; k <= n && k*n <= mostOwned; k = more(k, n) {
+		for k := 1; k <= n && k*n <= mostOwned && !m.stopped(); k = more(k, n) {
 			name := fmt.Sprintf("grid %d x %d", len(r), len(r[0]))
 			if k < n {
 				name += fmt.Sprintf(", %d own", k)
@@ -530,13 +530,19 @@ func Complete(delay []time.Duration, n int) {
 			if i == k || known[i*n+k] >= 0 {
 				continue
 			}
-			for l := range n {
-				if a, b := known[i*n+l], known[l*n+k]; l != i && l != k && a >= 0 && b >= 0 {
-					if d := delay[i*n+k]; d < 0 || a+b < d {
-						delay[i*n+k] = a + b
-					}
-				}
-			}
+			delay[i*n+k] = Over(known, n, i, k)
 		}
 	}
+}
+
+// Over returns the delay of the shortest way from i to k, of n members, over one other
+// member; below 0: none is known.
+func Over(delay []time.Duration, n, i, k int) time.Duration {
+	least := time.Duration(-1)
+	for l := range n {
+		if a, b := delay[i*n+l], delay[l*n+k]; l != i && l != k && a >= 0 && b >= 0 && (least < 0 || a+b < least) {
+			least = a + b
+		}
+	}
+	return least
 }
