@@ -65,15 +65,16 @@ type door struct {
 
 // machine is the state machine, and what its steps need.
 type machine struct {
-	mu       sync.Mutex   // guards all of it
-	fsm      *fsm.Machine // nil: this master does not lead yet
-	early    []fsm.Event  // of an operator, that have to wait for it
-	conns    map[fsm.ClientID]*conn
-	dirty    []*conn                       // have something to send
-	held     int                           // events since the last flush
-	armed    time.Duration                 // when the loop's timer goes off
-	over     bool                          // no step any more
-	searches map[uint64]context.CancelFunc // solver jobs in the background
+	mu        sync.Mutex   // guards all of it
+	fsm       *fsm.Machine // nil: this master does not lead yet
+	early     []fsm.Event  // of an operator, that have to wait for it
+	conns     map[fsm.ClientID]*conn
+	dirty     []*conn                       // have something to send
+	held      int                           // events since the last flush
+	armed     time.Duration                 // when the loop's timer goes off
+	over      bool                          // no step any more
+	searches  map[uint64]context.CancelFunc // solver jobs in the background
+	plannings map[uint32]*planning          // by group
 }
 
 // crowd is every connection that is open.
@@ -119,7 +120,7 @@ func New(opt Options) (*Server, error) {
 		opt: opt, solver: solver, log: log.With(trace.Subsystem, trace.SubMaster), lines: lines,
 		kick: make(chan struct{}, 1), asks: make(chan chan Status), says: make(chan fsm.Event),
 		stop: make(chan struct{}), ended: make(chan struct{}), fault: make(chan error, 1),
-		machine: machine{conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}},
+		machine: machine{conns: map[fsm.ClientID]*conn{}, searches: map[uint64]context.CancelFunc{}, plannings: map[uint32]*planning{}},
 		live:    crowd{conns: map[*conn]struct{}{}}, door: door{guard: g, desk: desk},
 		helm:  helm{authority: newAuthority(opt), leads: make(chan struct{}), ready: make(chan struct{}, 1)},
 		press: newPress(),
@@ -433,6 +434,8 @@ func (s *Server) step(ctx context.Context, ev fsm.Event) {
 			if stop := s.machine.searches[e.Job]; stop != nil {
 				stop()
 			}
+		case fsm.MakePlans:
+			s.makePlans(ctx, e.Group, planJob{e.Job, e.Basis.Make})
 		case fsm.Commit, fsm.Confirm, fsm.Outdated:
 			s.helm.ask(e)
 		case fsm.Log:

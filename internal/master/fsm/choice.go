@@ -13,55 +13,6 @@ import (
 // were not told so yet (docs/spec/extensions.md, "Direct exchange").
 func (x *mesh) untold() bool { return x.spares && x.direct == (wire.Direct{}) }
 
-// choose says which all-reduces of g are to use its mesh and not ring. All members
-// have to know the other plans.
-func (m *Machine) choose(g *group, ring []wire.UUID) wire.Direct {
-	ms, x := m.matrix(g)
-	if !g.mesh.planned() || slices.ContainsFunc(ms, func(c *client) bool { return !c.can.plans }) {
-		return wire.Direct{}
-	}
-	if g.mesh.state != meshDirect {
-		return wire.Direct{Schemes: m.chooseSchemes(g, ring)}
-	}
-	p := plan.Problem{N: len(ms), Ring: indices(ms, ring), Mbps: plan.Slowest(x.Mbps, len(ms)), Delay: g.mesh.delays(ms)}
-	if slices.Contains(p.Ring, -1) {
-		return wire.Direct{}
-	}
-	c := plan.Choose(p)
-	d := wire.Direct{Schemes: m.chooseSchemes(g, ring)}
-	if c.Most > 0 {
-		d.Most, d.RingUS, d.ExchangeUS = c.Most, uint32(c.Ring.Microseconds()), uint32(c.Exchange.Microseconds())
-		d.Kbps = uint32(min(c.Mbps*1000, 1<<32-1))
-	}
-	return d
-}
-
-// chooseSchemes says which plans all-reduces of g have, beside that ring. Members are named
-// as in its roster, which all of them know. If they are too much to tell, those for
-// small all-reduces are left out.
-func (m *Machine) chooseSchemes(g *group, ring []wire.UUID) string {
-	ms, p, ok := m.problem(g, ring)
-	if !ok {
-		return ""
-	}
-	large := m.settled(g, p).Above()
-	list := []plan.Options{large}
-	if needNoMesh(ms) {
-		small := g.mesh.large.Below()
-		// What members show moves all the time: small ones are planned when the others are.
-		if last := g.mesh.large.Above(); g.mesh.direct == (wire.Direct{}) || !slices.Equal(last.Encode(), large.Encode()) || !small.Stand(p) {
-			small = plan.SteadySmall(p, small, plan.Small(p, g.mesh.state == meshDirect))
-		}
-		list = []plan.Options{small.With(large), large}
-	}
-	for _, o := range list {
-		if b := o.Encode(); len(b) <= wire.MaxSchemes {
-			return string(b)
-		}
-	}
-	return ""
-}
-
 // waysOf returns with whom each member of g has to be connected for plans beside a mesh, if
 // there is one, in the order of the roster.
 func (g *group) waysOf(d wire.Direct) [][]wire.UUID {
@@ -106,23 +57,27 @@ func (x *mesh) exchanged(bytes uint64) bool {
 // maxRTT bounds what is believed of a way.
 const maxRTT = 10 * time.Second
 
-// delays returns the delays between ms, as those that have connected for the mesh
-// told them: half of the round trip, and of what both ends say the less. Where they have
-// not all connected with each other, ways over a third one stand for those that are
-// not known; none is where it could not be connected.
-func (x *mesh) delays(ms []*client) []time.Duration {
-	n := len(ms)
-	out := make([]time.Duration, n*n)
-	for i := range out {
-		out[i] = -1
+// placesOf says where each of ms is.
+func placesOf(ms []*client) map[wire.UUID]int {
+	at := make(map[wire.UUID]int, len(ms))
+	for i, c := range ms {
+		at[c.uuid] = i
 	}
+	return at
+}
+
+// delays returns the delays between ms, as those that have connected for the mesh
+// told them: half of the round trip, and of what both ends say the less.
+func (x *mesh) delays(ms []*client) []time.Duration {
+	n, place := len(ms), placesOf(ms)
+	out := slices.Repeat([]time.Duration{-1}, n*n)
 	for i, c := range ms {
 		if c.place.meshed != x.change {
 			continue
 		}
 		for _, w := range c.place.ways {
-			k := slices.IndexFunc(ms, func(o *client) bool { return o.uuid == w.To })
-			if k < 0 || k == i {
+			k, known := place[w.To]
+			if !known || k == i {
 				continue
 			}
 			d := min(time.Duration(w.RTT)*time.Microsecond, maxRTT) / 2
@@ -133,22 +88,15 @@ func (x *mesh) delays(ms []*client) []time.Duration {
 			}
 		}
 	}
-	if x.partial {
-		plan.Complete(out, n)
-		for i, c := range ms {
-			for k, o := range ms {
-				if slices.Contains(c.place.unreached, o.uuid) {
-					out[i*n+k] = -1
-				}
-			}
-		}
-	}
 	return out
 }
 
 // chosen notes what the members of g were told.
 func (m *Machine) chosen(g *group, d wire.Direct) {
 	was := g.mesh.direct
+	// Plans that are being made are made by what was in force.
+	again := g.mesh.draft.job != 0
+	g.mesh.draft = draft{}
 	g.mesh.take(d, len(g.roster))
 	g.adopted(was, m.now)
 	if d != was {
@@ -160,6 +108,9 @@ func (m *Machine) chosen(g *group, d wire.Direct) {
 	}
 	if d != was && d.Most > 0 {
 		m.tell(g, "plan", false, "all-reduces of up to %d bytes go directly from each member to each other: %s", d.Most, why(d))
+	}
+	if again {
+		m.reviewPlans(g)
 	}
 }
 

@@ -247,6 +247,7 @@ func TestPlansOfALargeGroup(t *testing.T) {
 	}
 	require.Len(t, marked, landmarks)
 	w.told(cs, change, wire.MeshNone)
+	w.made()
 	require.False(t, g.mesh.untold() && g.change == nil)
 
 	offered := func() (lists [][]wire.PeerEndpoint) {
@@ -273,6 +274,8 @@ func TestPlansOfALargeGroup(t *testing.T) {
 	for _, c := range cs {
 		want[wire.M2CCollectiveCommsComplete](w, c)
 	}
+	w.quiet(cs...)
+	w.made()
 	lists = offered()
 	w.all(cs, wire.C2MRingPrepared{Change: change})
 	var d wire.Direct

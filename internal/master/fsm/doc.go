@@ -89,6 +89,9 @@
 //	 |
 //	 +--too many--> meshRefused
 //
+// What other plans than the ring they have then is computed in the step for few members,
+// and beside the machine for more (draft.go); they are offered like a ring.
+//
 // # After another master
 //
 // A master that comes after another one knows nothing but the registry, or not even that

@@ -60,6 +60,11 @@ type (
 		More, Optimal bool
 		Err           error
 	}
+	// PlansMade says that the plans of a MakePlans effect are made.
+	PlansMade struct {
+		Job    uint64
+		Direct wire.Direct
+	}
 	// ResetState says that the operator gives up the shared state that a group
 	// expects, or one that all have left. Its next synchronisation elects one as
 	// the first did.
@@ -93,6 +98,7 @@ func (Alive) event()       {}
 func (Malformed) event()   {}
 func (Gone) event()        {}
 func (Solved) event()      {}
+func (PlansMade) event()   {}
 func (ResetState) event()  {}
 func (Revoked) event()     {}
 func (Revocations) event() {}
@@ -133,6 +139,14 @@ type (
 	// StopSolve ends a job: the members have changed, and its answers mean nothing
 	// now.
 	StopSolve struct{ Job uint64 }
+	// MakePlans has the plans of a group made beside the machine (Basis.Make). A PlansMade
+	// event follows, unless another MakePlans of the group comes before, in whose place
+	// this one means nothing.
+	MakePlans struct {
+		Job   uint64
+		Group uint32
+		Basis *Basis // constant
+	}
 	// Admit lets the client send large packets from now on: it was let in.
 	Admit struct{ Client ClientID }
 	// Commit makes Registry the one that a later master finds; a Committed event
@@ -158,6 +172,7 @@ func (Send) effect()      {}
 func (Close) effect()     {}
 func (Solve) effect()     {}
 func (StopSolve) effect() {}
+func (MakePlans) effect() {}
 func (Admit) effect()     {}
 func (Commit) effect()    {}
 func (Confirm) effect()   {}
@@ -225,6 +240,9 @@ type Config struct {
 	// Solver is whether Solve effects are wanted; without it rings stay sorted by uuid.
 	// Background is whether the solver goes on beside the run.
 	Solver, Background bool
+	// PlannedInStep is the size of the largest group whose plans are made in a step; those of
+	// larger ones are made by MakePlans. Default 8; below 0: no group's.
+	PlannedInStep int
 	// Revocations are the revocation lists in force, in DER.
 	Revocations []string
 	// PCCLGroups are the groups that clients may enter which came where PCCL peers do.

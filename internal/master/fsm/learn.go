@@ -45,6 +45,7 @@ type learner struct {
 	bytes   uint64       // of the last large all-reduce; 0: there was none
 	news    bool         // members have said something since the plans were looked at
 	want    bool         // other plans are to be told
+	again   bool         // there was more to know than rates, and other plans were being made
 	tried   bool         // a trial has begun
 	spent   bool         // ... and the plans were not looked at since
 	looked  time.Duration
@@ -119,7 +120,7 @@ func (m *Machine) rates(c *client, p wire.C2MRates) {
 // seen fills in what ms have shown. A member whose links were all measured has nothing
 // to show: connections in use give no more.
 func (m *Machine) seen(ms []*client, p *plan.Problem) {
-	n := len(ms)
+	n, place := len(ms), placesOf(ms)
 	p.Up, p.Down, p.Seen = make([]float64, n), make([]float64, n), make([]float64, n*n)
 	measured := func(from, to int) bool { return from == to || p.Rates[from*n+to] > 0 }
 	for i, c := range ms {
@@ -135,7 +136,7 @@ func (m *Machine) seen(ms []*client, p *plan.Problem) {
 				p.Down[i] = max(p.Down[i], r.Down)
 			}
 			for _, x := range r.Pairs {
-				if k := slices.IndexFunc(ms, func(o *client) bool { return o.uuid == x.To }); k >= 0 {
+				if k, known := place[x.To]; known {
 					p.Seen[i*n+k] = max(p.Seen[i*n+k], x.Mbps)
 				}
 			}
@@ -146,7 +147,7 @@ func (m *Machine) seen(ms []*client, p *plan.Problem) {
 // atLeast fills in what the ring shows of every member: all links carry the same. Without
 // it members that the ring let wait seem slower than the others. With another plan
 // in force the network may have become another one since.
-func (l *learner) atLeast(p *plan.Problem) {
+func (l *learner) atLeast(p *plan.Problem, partial bool) {
 	if at := l.last.For(l.bytes); at != nil && at.Scheme.Name != plan.TrialName {
 		return
 	}
@@ -158,7 +159,14 @@ func (l *learner) atLeast(p *plan.Problem) {
 	}
 	for at, i := range p.Ring {
 		next := p.Ring[(at+1)%p.N]
-		if i < 0 || next < 0 || p.Delay[i*p.N+next] < plan.Far {
+		if i < 0 || next < 0 {
+			continue
+		}
+		way := p.Delay[i*p.N+next]
+		if partial && way < 0 {
+			way = plan.Over(p.Delay, p.N, i, next)
+		}
+		if way < plan.Far {
 			continue // near ones show nothing of themselves
 		}
 		if p.Up[i] > 0 {
@@ -168,41 +176,6 @@ func (l *learner) atLeast(p *plan.Problem) {
 			p.Down[next] = max(p.Down[next], least)
 		}
 	}
-}
-
-// settled returns the plans for large all-reduces of g: those that are the best by p, or
-// those in force if these are about as good, or a trial.
-func (m *Machine) settled(g *group, p plan.Problem) plan.Options {
-	l := &g.learned
-	barred := l.barred(m.now)
-	p.Timed = l.timed(m.now)
-	fresh := plan.Large(p).Without(barred)
-	if l.bytes == 0 { // nothing large is under way that could show what a plan is worth
-		if m.shown(p) {
-			return plan.Options{}
-		}
-		return fresh
-	}
-	if len(l.last.List) > 0 && l.last.For(l.bytes) != nil && l.last.For(l.bytes).Scheme.Name != plan.TrialName {
-		return plan.Steady(p, l.last.Without(barred), fresh, l.bytes)
-	}
-	if at := fresh.For(l.bytes); at == nil || l.begun() {
-		if at != nil {
-			fresh = fresh.Without([]string{at.Scheme.Name})
-		}
-		if o, ok := l.trial(&p); ok && g.mesh.state == meshDirect {
-			return o
-		}
-		if len(l.last.List) > 0 && l.last.For(l.bytes) == nil {
-			return l.last.Without(barred) // what differs is not in use
-		}
-	}
-	return fresh
-}
-
-// shown reports whether what is known was not measured, but shown in collectives.
-func (m *Machine) shown(p plan.Problem) bool {
-	return slices.ContainsFunc(p.Up, func(v float64) bool { return v > 0 }) || slices.ContainsFunc(p.Down, func(v float64) bool { return v > 0 })
 }
 
 // trial returns a plan with which all members show what they can, or that has turned out
@@ -387,16 +360,22 @@ func (m *Machine) timePlan(g *group) {
 func (m *Machine) lookAtPlans(g *group, first bool) {
 	l := &g.learned
 	urgent := l.spent
+	first = first || l.again
 	if !g.mesh.planned() || l.bytes == 0 || !urgent && !first && (!l.news || m.now < l.changed+l.calm) {
 		return
 	}
+	if g.change != nil || g.mesh.draft.job != 0 {
+		l.again = first // it looks when these are through
+		return
+	}
+	l.again = false
 	_, p, ok := m.problem(g, g.ring)
 	if !ok {
 		return
 	}
 	l.news, l.spent, l.looked = false, false, m.now
 	if moved := l.moved(&p); moved || urgent || first {
-		l.want = m.choose(g, g.ring) != g.mesh.direct
+		m.reviewPlans(g)
 	}
 }
 
@@ -428,6 +407,6 @@ func (m *Machine) problem(g *group, ring []wire.UUID) (ms []*client, p plan.Prob
 	}
 	p.Mbps = plan.Slowest(p.Rates, p.N)
 	m.seen(ms, &p)
-	g.learned.atLeast(&p)
+	g.learned.atLeast(&p, g.mesh.partial)
 	return ms, p, !slices.Contains(p.Ring, -1)
 }

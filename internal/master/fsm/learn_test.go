@@ -178,7 +178,7 @@ func TestTheRingShowsFarLinks(t *testing.T) {
 	const near, far = time.Millisecond / 2, 30 * time.Millisecond
 	p := plan.Problem{N: 3, Ring: []int{0, 1, 2}, Delay: []time.Duration{0, near, far, near, 0, far, far, far, 0}}
 	p.Up, p.Down = []float64{1, 1, 1}, []float64{1, 1, 1}
-	l.atLeast(&p)
+	l.atLeast(&p, false)
 	least := plan.RingRate(3, largeOp, time.Second)
 	require.Equal(t, []float64{1, least, least}, p.Up)
 	require.Equal(t, []float64{least, 1, least}, p.Down)

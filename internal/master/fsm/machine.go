@@ -58,6 +58,7 @@ type numbers struct {
 	votes       uint64 // on shared states
 	parts       uint64 // of clients in collectives
 	jobs        uint64 // of the solver
+	plans       uint64 // jobs that make them
 	probes      uint64 // rounds of them
 	changes     uint64 // rings and meshes that were offered
 	preflights  uint64
@@ -71,6 +72,9 @@ func New(cfg Config) *Machine {
 	}
 	if cfg.Patience <= 0 {
 		cfg.Patience = restless
+	}
+	if cfg.PlannedInStep == 0 {
+		cfg.PlannedInStep = plannedInStep
 	}
 	first := firstNumbers(cfg.Term)
 	if !cfg.Resume { // those who were there come back as newcomers
@@ -111,6 +115,8 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 		m.disconnected(e)
 	case Solved:
 		m.solved(e)
+	case PlansMade:
+		m.plansMade(e)
 	case ResetState:
 		m.resetState(e.Group)
 	case Revoked:

@@ -38,6 +38,7 @@ type mesh struct {
 	direct wire.Direct   // which all-reduces use it
 	large  plan.Options  // ... of the large ones
 	late   bool          // that was offered, and not all have answered in time
+	draft  draft         // what they are to be told next
 	// partial: the members are not all connected with each other, but know of ways, and
 	// connect for the plans that they are told of.
 	partial bool
@@ -206,7 +207,7 @@ func (m *Machine) settleMesh(g *group, s meshState) {
 	for t := range g.tags.all() {
 		m.checkCommence(g, t)
 	}
-	if g.mesh.spares = m.choose(g, g.ring) != (wire.Direct{}); g.mesh.spares {
+	if m.reviewPlans(g); g.mesh.spares {
 		m.offer(g)
 	}
 }

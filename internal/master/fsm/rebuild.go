@@ -70,6 +70,7 @@ func (m *Machine) rebuild(gs []*newest) {
 		m.replay(b)
 	}
 	m.recovery.counts = false
+	m.restorePlans()
 	m.tryNewcomers()
 	m.checkRoundVotes()
 	m.checkRoundEnd()
@@ -388,6 +389,19 @@ func (m *Machine) restoreMesh(g *group, n *newest, bs []*comeback) {
 		m.send(b.c, p)
 	}
 	g.mesh.partial = g.mesh.partial && needNoMesh(m.members(g))
+}
+
+// restorePlans has plans made for groups that have a mesh, or need none, and were told of no
+// plans: the master before may have ended while it made them.
+func (m *Machine) restorePlans() {
+	for _, g := range m.groups {
+		if !g.mesh.planned() || g.mesh.direct != (wire.Direct{}) || m.departed(g) != "" {
+			continue
+		}
+		if m.reviewPlans(g); g.mesh.spares {
+			m.offer(g)
+		}
+	}
 }
 
 // answerQueries answers those who have asked whether newcomers wait, and of whom

@@ -49,7 +49,10 @@ func (m *Machine) offer(g *group) {
 	if !sameMembers(ring, g.ring) || !better && len(ms) != len(ring) {
 		return // one that left was needed: a round follows
 	}
-	direct := m.choose(g, ring)
+	direct, made := m.plans(g, ring)
+	if !made {
+		return // it goes on when they are
+	}
 	if g.learned.want = false; !better && direct == g.mesh.direct {
 		return
 	}
@@ -89,7 +92,7 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 		for _, u := range p.FailedPeers {
 			if !slices.Contains(near, u) && m.uuids[u] != nil && !slices.Contains(c.place.unreached, u) {
 				c.place.unreached = append(c.place.unreached, u) // the next plans do without
-				g.learned.want = true
+				g.learned.want, g.mesh.draft = true, draft{}
 			}
 		}
 		for _, u := range near {
@@ -123,6 +126,9 @@ func (m *Machine) ringPrepared(c *client, p wire.C2MRingPrepared) {
 	}
 	m.chosen(g, ch.direct)
 	m.installed(g)
+	if g.learned.again {
+		m.lookAtPlans(g, true)
+	}
 	g.inForce.pace.Spoil() // of collectives that began with the ring before
 	m.offer(g)             // another one may have been found meanwhile
 }

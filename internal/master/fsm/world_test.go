@@ -27,6 +27,7 @@ type world struct {
 	closed  map[ClientID]string
 	facts   []Fact
 	solves  []Solve
+	asked   []MakePlans
 	stopped []uint64
 	ids     map[ClientID]wire.UUID
 	next    ClientID
@@ -84,6 +85,8 @@ func (w *world) carryOut(effects []Effect) {
 			w.solves = append(w.solves, e)
 		case StopSolve:
 			w.stopped = append(w.stopped, e.Job)
+		case MakePlans:
+			w.asked = append(w.asked, e)
 		}
 	}
 }
