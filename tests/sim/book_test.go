@@ -41,6 +41,8 @@ type book struct {
 // offRing counts the data phases of all-reduces that leave the ring, of one peer each.
 type offRing struct {
 	meshes  int // over a mesh
+	jobs    int // for plans beside the machine
+	stale   int // ... that nobody asked for any more when they were made
 	schemes int // of those, over trees
 	small   int // ... and not large
 }

@@ -65,6 +65,9 @@ func (w *world) masterConfig(term uint32) mfsm.Config {
 		Solver: true, Background: true, Switch: true, Patience: patience, BeginAnew: w.seed%3 == 0,
 		Term: term, Authority: w.seed%5 == 4, Registry: w.heirs.registry,
 	}
+	if at := w.seed % 8; at == 1 || at == 3 {
+		cfg.PlannedInStep = -1
+	}
 	w.keys.configure(&cfg)
 	if w.heirs.on {
 		cfg.Linger = 2 * time.Second

@@ -22,18 +22,19 @@ type master struct {
 	queue   []mfsm.Event  // what happened meanwhile
 	conns   map[mfsm.ClientID]*peer
 	began   time.Duration
-	saying  []*said        // in this step
-	writing *mfsm.Registry // asked for and not written yet
-	said    []*said        // lately
-	list    int            // the revocation list that it has read
-	walls   map[*peer]bool // who does not reach it
-	seat    *seat          // of one among several
-	watch   *watch         // ... and what it has been told
+	saying  []*said           // in this step
+	writing *mfsm.Registry    // asked for and not written yet
+	said    []*said           // lately
+	list    int               // the revocation list that it has read
+	plans   map[uint32]uint64 // the last job for the plans of each group
+	walls   map[*peer]bool    // who does not reach it
+	seat    *seat             // of one among several
+	watch   *watch            // ... and what it has been told
 }
 
 // newMaster starts a master process.
 func (w *world) newMaster(cfg mfsm.Config) *master {
-	return &master{w: w, m: mfsm.New(cfg), conns: map[mfsm.ClientID]*peer{}, began: w.now, list: len(w.keys.lists) - 1}
+	return &master{w: w, m: mfsm.New(cfg), conns: map[mfsm.ClientID]*peer{}, plans: map[uint32]uint64{}, began: w.now, list: len(w.keys.lists) - 1}
 }
 
 // take lets the master process take an event.
@@ -207,6 +208,8 @@ func (m *master) step(ev mfsm.Event) {
 				}
 			})
 		case mfsm.StopSolve: // what comes late must mean nothing
+		case mfsm.MakePlans:
+			m.makePlans(e)
 		case mfsm.Log:
 			w.rounds(e.Fact)
 			m.recovered(e.Fact)
@@ -338,4 +341,29 @@ func (m *master) solve(e mfsm.Solve) {
 		}
 	}
 	m.after(took, func() { m.take(ev) })
+}
+
+// makePlans answers with the plans of a group. What nobody asks for any more may be given up,
+// or made all the same: it must mean nothing.
+func (m *master) makePlans(e mfsm.MakePlans) {
+	w := m.w
+	r := rng(w.seed<<32 ^ e.Job) // apart from the others: most worlds have no such plans
+	took := r.between(0, 20*time.Millisecond)
+	if r.chance(4) {
+		took = r.between(0, 300*time.Millisecond)
+	}
+	m.plans[e.Group] = e.Job
+	w.collector.jobs++
+	m.after(took, func() {
+		ev := mfsm.PlansMade{Job: e.Job, Direct: e.Basis.Make(nil)}
+		if last := m.plans[e.Group]; last != e.Job {
+			if w.collector.stale++; r.chance(3) {
+				return
+			}
+			if w.bug == staleTaken {
+				ev.Job = last
+			}
+		}
+		m.take(ev)
+	})
 }

@@ -277,7 +277,7 @@ func TestBugsOfManyMembersAreFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= 24; seed++ {
-				w := many(seed, bug, 18, 4)
+				w := many(seed, bug, 18, 6)
 				if failure := w.run(); failure != "" || w.unprovoked > 0 {
 					t.Logf("seed %d: %q, %d operations have failed", seed, failure, w.unprovoked)
 					return
@@ -286,4 +286,46 @@ func TestBugsOfManyMembersAreFound(t *testing.T) {
 			t.Fatal("not found")
 		})
 	}
+}
+
+// replanned is a world of distant members whose plans are made beside the master, and that
+// meanwhile have rounds, and other rings, members and meshes.
+func replanned(seed uint64, bug mutation) *world {
+	w := distant(8*seed+1+2*(seed%2), bug, 4+int(seed%4), 8)
+	w.plan.optimize, w.plan.eager, w.plan.overlap, w.plan.others = seed%2 == 0, seed%3 == 0, seed%5 == 0, seed%7 == 0
+	for i := range 3 {
+		w.after(w.rng.between(0, 2*time.Second), nil, func() { w.spawn(0, true, 1+i) })
+	}
+	return w
+}
+
+// TestPlansComeLate: plans that are made for members, a ring or a mesh that are no more by then
+// mean nothing, and those that come in time are taken.
+func TestPlansComeLate(t *testing.T) {
+	n := uint64(200)
+	if raceEnabled {
+		n = 20
+	}
+	jobs, stale, schemes := 0, 0, 0
+	for seed := uint64(1); seed <= n; seed++ {
+		w := replanned(seed, noBug)
+		require.Empty(t, w.run(), "seed %d", seed)
+		require.Zero(t, w.unprovoked, "seed %d", seed)
+		jobs, stale, schemes = jobs+w.collector.jobs, stale+w.collector.stale, schemes+w.collector.schemes
+	}
+	t.Logf("%d seeds: %d jobs, of which %d came too late; %d all-reduces of one peer each over trees", n, jobs, stale, schemes)
+	require.Greater(t, stale, int(n)/4)
+	require.Greater(t, schemes, int(n))
+}
+
+// TestStalePlansAreFound: what TestPlansComeLate looks at would notice it if they were taken.
+func TestStalePlansAreFound(t *testing.T) {
+	for seed := uint64(1); seed <= 100; seed++ {
+		w := replanned(seed, staleTaken)
+		if failure := w.run(); failure != "" || w.unprovoked > 0 {
+			t.Logf("seed %d: %q, %d operations have failed", seed, failure, w.unprovoked)
+			return
+		}
+	}
+	t.Fatal("not found")
 }

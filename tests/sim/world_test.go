@@ -127,6 +127,7 @@ const (
 	membersByUUID               // some members count in another order
 	choiceOfLaunch              // an all-reduce goes as it was chosen at its launch
 	planForgotten               // some take the ring for what is to go over trees
+	staleTaken                  // plans for members, a mesh or a ring that are no more are taken for those asked for
 	waysForgotten               // a peer says that it is connected for plans, and is not
 	waysReleased                // connections that plans need go with those that nothing needs
 	choiceAhead                 // some go directly as soon as the mesh stands, before they are told to

@@ -22,6 +22,14 @@ func same(name string, eager bool, s string) scenario {
 	return scenario{name: name, eager: eager, programs: [][]call{p, p, p}}
 }
 
+// distant is one in which they are far from each other, and can take another plan between two
+// collectives. Plans are made beside the master.
+func distant(name string, eager bool, s string) scenario {
+	x := same(name, eager, s)
+	x.far, x.switches = true, true
+	return x
+}
+
 func scenarios() []scenario {
 	const twice = "reduce 1; reduce 2; await 1; await 2; reduce 1; await 1"
 	return []scenario{
@@ -30,6 +38,8 @@ func scenarios() []scenario {
 		same("large collectives", true, "large 1; large 2; reduce 3; await 1; await 3; await 2; large 1; await 1"),
 		same("others", true, "gather 1; await 1; barrier 2; await 2"),
 		same("mesh", true, "exchange 1; await 1; mesh; reduce 2; exchange 1; await 2; await 1"),
+		distant("plans", false, "mesh; reduce 1; await 1; planned; reduce 1; await 1"),
+		distant("eager plans", true, "mesh; reduce 1; large 2; await 1; await 2; planned; reduce 1; await 1"),
 		same("query", false, "pending; reduce 1; pending; await 1"),
 		same("round", false, "update; update"),
 		same("sync", false, "sync 0; sync 1"),

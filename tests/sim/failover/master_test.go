@@ -14,10 +14,10 @@ func (r *run) startMaster() {
 	if r.clients != nil {
 		r.term++
 	}
-	r.clients, r.taken, r.answers = map[mfsm.ClientID]*peer{}, 0, nil
+	r.clients, r.taken, r.answers, r.making = map[mfsm.ClientID]*peer{}, 0, nil, nil
 	r.master = mfsm.New(secured(mfsm.Config{
 		NewUUID: r.newUUID, HeartbeatInterval: time.Second, HeartbeatTimeout: 8 * time.Second,
-		RegisterTimeout: 10 * time.Second, RoundTimeout: 20 * time.Second, Switch: r.plan.switches,
+		RegisterTimeout: 10 * time.Second, RoundTimeout: 20 * time.Second, Switch: r.plan.switches, PlannedInStep: -1,
 		Term: r.term, Authority: true, Registry: r.last, Resume: true,
 	}))
 }
@@ -28,6 +28,8 @@ func (r *run) answerMaster(e mfsm.Effect) {
 	case mfsm.Commit:
 		r.last = e.Registry
 		r.answers = append(r.answers, mfsm.Committed{Number: e.Number})
+	case mfsm.MakePlans:
+		r.making = append(r.making, e)
 	case mfsm.Confirm:
 		r.answers = append(r.answers, mfsm.Confirmed(e))
 	}

@@ -49,6 +49,7 @@ type run struct {
 	nextID  mfsm.ClientID
 	uuids   uint64
 	answers []mfsm.Event // to the master, from its shell
+	making  []mfsm.MakePlans
 
 	peers []*peer
 	turn  int            // of the peers
@@ -98,6 +99,7 @@ type peer struct {
 	probe   uint64      // that was prepared last
 	names   []wire.UUID // of whom it has been told the names
 	opening []*opening
+	meshed  bool
 }
 
 var errStopped = errors.New("stopped")
@@ -113,7 +115,18 @@ type scenario struct {
 	name     string
 	eager    bool
 	switches bool
+	far      bool // the peers are from each other, so that they have other plans than the ring
 	programs [][]call
+}
+
+// ways are the round trips to peers.
+func (s *scenario) ways(peers []wire.UUID) (list []wire.Way) {
+	for _, u := range peers {
+		if s.far {
+			list = append(list, wire.Way{To: u, RTT: 80_000})
+		}
+	}
+	return list
 }
 
 func newRun(plan scenario, loud bool, kills ...kill) *run {
@@ -276,7 +289,11 @@ func (p *peer) work(e pfsm.Effect) {
 	case pfsm.PrepareRing:
 		p.opens(e.Peers, func(f []wire.UUID) pfsm.Event { return pfsm.RingPrepared{Change: e.Change, Failed: f} })
 	case pfsm.PrepareMesh:
-		p.opens(e.Peers, func(f []wire.UUID) pfsm.Event { return pfsm.MeshPrepared{Change: e.Change, Failed: f} })
+		p.opens(e.Peers, func(f []wire.UUID) pfsm.Event {
+			return pfsm.MeshPrepared{Change: e.Change, Failed: f, Ways: r.plan.ways(e.Ways)}
+		})
+	case pfsm.MeshSettled:
+		p.meshed = e.Direct
 	case pfsm.Names:
 		p.told(e)
 	case pfsm.Preflight:
@@ -363,6 +380,13 @@ func (p *peer) done(e pfsm.Done) {
 func (p *peer) proceed() bool {
 	if p.waits != 0 || p.at == len(p.program) || p.over {
 		return false
+	}
+	if p.program[p.at].what == "planned" {
+		if p.meshed && p.m.View().Direct.Most == 0 {
+			return false
+		}
+		p.at++
+		return true
 	}
 	if p.program[p.at].what == "settle" && p.settled() {
 		p.at++
@@ -460,6 +484,12 @@ func (r *run) once() bool {
 		return true
 	}
 	r.turn++
+	if len(r.making) > 0 && r.turn%16 == 0 {
+		e := r.making[0]
+		r.making = r.making[1:]
+		r.toMaster(mfsm.PlansMade{Job: e.Job, Direct: e.Basis.Make(nil)})
+		return true
+	}
 	for i := range r.peers {
 		p := r.peers[(r.turn+i)%len(r.peers)]
 		switch {
@@ -490,7 +520,7 @@ func (r *run) once() bool {
 			return true
 		}
 	}
-	return false
+	return len(r.making) > 0
 }
 
 // moveData ends a data phase that all have begun.
@@ -546,6 +576,9 @@ func (r *run) check() {
 		v := p.m.View()
 		if !slices.Equal(v.Ring, first.Ring) || len(v.Ring) != len(r.peers) || v.Ring[v.Rank] != v.UUID || v.GlobalWorldSize != len(r.peers) {
 			r.fail("peer %d has the ring %v and world %d, peer 0 %v", p.id, v.Ring, v.GlobalWorldSize, first.Ring)
+		}
+		if v.Direct != first.Direct {
+			r.fail("peer %d has the plans %+v, peer 0 %+v", p.id, v.Direct, first.Direct)
 		}
 		if !slices.Equal(p.answers, r.peers[0].answers) {
 			r.fail("answers of peer %d are %v, of peer 0 %v", p.id, p.answers, r.peers[0].answers)
