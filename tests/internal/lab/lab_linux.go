@@ -231,7 +231,7 @@ func (l *Lab) arm() int {
 	return wait
 }
 
-// sleep sleeps for a gasp, whoever has packets: one who is woken by them has not slept.
+// sleep sleeps for a gasp, also while packets come: a thread that they wake has not slept.
 func (l *Lab) sleep() {
 	for left := unix.NsecToTimespec(int64(gasp)); ; {
 		if err := unix.ClockNanosleep(unix.CLOCK_MONOTONIC, 0, &left, &left); err != unix.EINTR {

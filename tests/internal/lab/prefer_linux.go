@@ -20,10 +20,10 @@ func prefer() {
 	}
 }
 
-// rank is the nice value of programs that Precede has started anew.
+// rank is the nice value of programs that Precede has started again.
 const rank = -12
 
-// Precede starts this program anew with precedence over others on the machine, once, as
+// Precede starts this program again, with precedence over others on the machine, once, as
 // far as it is allowed to. Its children inherit that. What else the machine does then
 // makes fewer packets late.
 func Precede() {

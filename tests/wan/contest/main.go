@@ -156,7 +156,7 @@ func (g game) tour(base, only string) error {
 		}
 		played = true
 		g.congestion, g.lineup, g.chosen = now[0].Congestion, now[0].lineup(), nil
-		g.rounds, g.patience, g.least = seriesRounds, seriesPatience, seriesLeast
+		g.rounds, g.patience, g.least, g.most = seriesRounds, seriesPatience, seriesLeast, seriesMost
 		for _, m := range now {
 			g.chosen = append(g.chosen, task{m.Bytes, m.Pattern})
 		}
@@ -211,6 +211,7 @@ type game struct {
 	flow        float64       // Mbit/s of each TCP flow; 0: as the profile says
 	patience    time.Duration // who has taken longer in a match gets no more turns than two; 0: nobody has
 	least       time.Duration // who has taken less gets more turns; 0: nobody does
+	most        time.Duration // after which patience is a quarter; 0: it stays
 	blackout    time.Duration
 	found       func(outcome) error          // told of each match when it is over; nil: nobody is
 	enough      func(all []*contestant) bool // ends a match early; nil: nothing does
@@ -259,12 +260,13 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 			c.small = nil
 			c.turns, c.spent, c.steps = nil, 0, nil
 		}
+		began := time.Now()
 		for round := range max(g.rounds+spares, manyRounds) {
 			if round > 1 && g.enough != nil && g.enough(all) {
 				break
 			}
 			for _, c := range all {
-				if !g.plays(c, round) {
+				if !g.plays(c, round, time.Since(began)) {
 					continue
 				}
 				end := g.darken(l, round)
@@ -313,9 +315,13 @@ const spares = 2
 // manyRounds is how many operations a contestant has at most for being fast.
 const manyRounds = 12
 
-// plays says whether a contestant has another turn.
-func (g game) plays(c *contestant, round int) bool {
-	tired := g.patience > 0 && c.spent > g.patience && (c.sound() > 0 || c.spent > 3*g.patience)
+// plays says whether a contestant has another turn in a match that has taken so long.
+func (g game) plays(c *contestant, round int, since time.Duration) bool {
+	patience := g.patience
+	if g.most > 0 && since > g.most {
+		patience /= 4
+	}
+	tired := g.patience > 0 && c.spent > patience && (c.sound() > 0 || c.spent > 3*patience)
 	if c.failed != nil || round > 1 && tired {
 		return false
 	}

@@ -15,9 +15,7 @@ import (
 // The original library plays in the hosts of the network, and not beside it: what it
 // sends takes the time that the network asks for.
 func TestTheOriginalPlaysInTheNetwork(t *testing.T) {
-	if _, ok := pccl.Find(); !ok {
-		t.Skip("the original library is not set up: run tools/ci/original.sh")
-	}
+	pccl.Require(t)
 	p, err := lab.Parse("short", strings.NewReader("hosts 4\nhost * up 100 down 100\npair * * delay 5ms"))
 	require.NoError(t, err)
 	found, err := game{seed: 1, congestion: "cubic", sizes: []int{200_000}, rounds: 2, lineup: lineup{original: "1"}}.play(p)

@@ -85,15 +85,16 @@ func TestRowsThatCountAreKept(t *testing.T) {
 	require.Equal(t, 9.0, loud.Seconds)
 }
 
-// Who is tired gets no more turns, who is fast gets more, and operations in which the
-// machine was too slow are done again, but not for ever.
+// A contestant that is slow gets no more turns, one that is fast gets more, and operations
+// in which the machine was too slow are done again, but not for ever.
 func TestTurns(t *testing.T) {
-	g := game{rounds: 4, patience: 25 * time.Second, least: 2 * time.Second}
+	g := game{rounds: 4, patience: 25 * time.Second, least: 2 * time.Second, most: time.Minute}
 	sound := turn{took: time.Second}
 	late := turn{time.Second, lab.Stats{Delivered: 10, Late: 1}}
+	since := time.Duration(0)
 	play := func(with ...turn) (n int) {
 		c := &contestant{}
-		for round := 0; g.plays(c, round); round++ {
+		for round := 0; g.plays(c, round, since); round++ {
 			if n++; round > 0 {
 				c.turns = append(c.turns, with[min(round-1, len(with)-1)])
 			}
@@ -106,11 +107,14 @@ func TestTurns(t *testing.T) {
 	require.Equal(t, 6, play(late))
 	require.Equal(t, 2, play(turn{took: time.Minute}))
 	require.Equal(t, 12, play(turn{took: time.Millisecond}))
+	since = 2 * time.Minute
+	require.Equal(t, 2, play(turn{took: 5 * time.Second}))
+	require.Equal(t, 4, play(turn{took: 2 * time.Second}))
 	c := &contestant{name: nameOurs, turns: []turn{{took: 3 * time.Second}, {5 * time.Second, late.Stats}, {took: time.Second}}}
 	e := c.entry(&lab.Profile{}, 0, task{Pattern: "barrier"})
 	require.Equal(t, entry{Name: nameOurs, Seconds: 2, Times: 2, Unsound: 1}, e)
 	c.failed = errors.New("gone")
-	require.False(t, g.plays(c, 0))
+	require.False(t, g.plays(c, 0, 0))
 	require.Equal(t, "gone", c.entry(&lab.Profile{}, 0, task{Pattern: "barrier"}).Failed)
 }
 

@@ -31,13 +31,14 @@ type lineup struct {
 	secure   bool // gopccl in TLS
 }
 
-// Of a match of the series everybody plays seriesRounds operations, the first not counted,
-// whoever has taken longer than seriesPatience for them at least two, and whoever has
-// taken less than seriesLeast more.
+// In a match of the series every contestant has seriesRounds operations, the first not
+// counted; one that has taken longer than seriesPatience for them has at least two, and one
+// that has taken less than seriesLeast more. After seriesMost patience is a quarter.
 const (
 	seriesRounds   = 4
 	seriesPatience = 25 * time.Second
 	seriesLeast    = 2 * time.Second
+	seriesMost     = 75 * time.Second
 )
 
 // series is what `make wan` plays, in some 25 minutes: sizes and contestants that keep

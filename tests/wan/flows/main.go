@@ -216,6 +216,7 @@ func mbit(bytes int, took time.Duration) float64 { return float64(bytes) * 8 / t
 func sweep(least, most int, seconds, limit float64, shape netns.Shape, t task) error {
 	fmt.Println("| flows | all-reduce, s | Mbit/s each way | of flows x limit | one flow per operation, Mbit/s |")
 	fmt.Println("|---|---|---|---|---|")
+	eight, last := 0.0, ""
 	for n := least; n <= most; n *= 2 {
 		bytes := int(float64(n) * limit * 1e6 / 8 * seconds)
 		run := func(flows, bytes int) (float64, time.Duration, error) {
@@ -249,8 +250,17 @@ func sweep(least, most int, seconds, limit float64, shape netns.Shape, t task) e
 			one = fmt.Sprintf("%.1f", r)
 		}
 		fmt.Printf("| %d | %.2f | %.1f | %.2f | %s |\n", n, took.Seconds(), rate, rate/(float64(n)*limit), one)
+		switch n {
+		case 8:
+			eight = rate
+		case 128:
+			if eight == 0 {
+				break
+			}
+			last = fmt.Sprintf("128 connections carry %.1f times what 8 do.\n\n", rate/eight)
+		}
 	}
-	fmt.Println()
+	fmt.Print("\n", last)
 	return nil
 }
 
