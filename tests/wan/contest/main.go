@@ -20,6 +20,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -123,7 +124,8 @@ func compete() error {
 		connections: numbers(*connections), flow: *flow, patience: *patience,
 	}
 	if *write != "" {
-		return g.tour(*write, *only)
+		played, err := g.tour(*write, *only)
+		return errors.Join(err, played.note(*written))
 	}
 	fmt.Println("| profile | operation | contestant | seconds | of the ideal | packets dropped, lost an operation | operations | late |\n|---|---|---|---|---|---|---|---|")
 	var all outcomes
@@ -134,19 +136,15 @@ func compete() error {
 		}
 		all = append(all, found...)
 	}
-	if *written == "" {
-		return nil
-	}
-	return os.WriteFile(*written, all.lines(), 0o644)
+	return all.note(*written)
 }
 
 // tour plays the series, and writes after every match: a run may be cut off.
-func (g game) tour(base, only string) error {
+func (g game) tour(base, only string) (played outcomes, err error) {
 	list, err := readOutcomes(base + ".json")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	played := false
 	for rest := series; len(rest) > 0; {
 		var now []match
 		now, rest = rest[:together(rest)], rest[together(rest):]
@@ -154,24 +152,23 @@ func (g game) tour(base, only string) error {
 		if len(now) == 0 {
 			continue
 		}
-		played = true
 		g.congestion, g.lineup, g.chosen = now[0].Congestion, now[0].lineup(), nil
 		g.rounds, g.patience, g.least, g.most = seriesRounds, seriesPatience, seriesLeast, seriesMost
 		for _, m := range now {
 			g.chosen = append(g.chosen, task{m.Bytes, m.Pattern})
 		}
 		g.found = func(o outcome) error {
-			list = list.with(o)
+			list, played = list.with(o), append(played, o)
 			return list.write(base)
 		}
 		if _, err := g.visit(now[0].Profile); err != nil {
-			return err
+			return played, err
 		}
 	}
-	if !played {
-		return fmt.Errorf("no match of the series begins with %q", only)
+	if played == nil {
+		return nil, fmt.Errorf("no match of the series begins with %q", only)
 	}
-	return list.write(base)
+	return played, list.write(base)
 }
 
 func (g game) visit(profile string) ([]outcome, error) {

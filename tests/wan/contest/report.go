@@ -137,6 +137,14 @@ func (list outcomes) write(base string) error {
 	return err
 }
 
+// note writes the lines of the outcomes to a file; "": to none.
+func (list outcomes) note(file string) error {
+	if file == "" {
+		return nil
+	}
+	return os.WriteFile(file, list.lines(), 0o644)
+}
+
 // lines returns the entries that count, an object in each line, with their time by that
 // of gopccl with its defaults. A match in which that does not count has none.
 func (list outcomes) lines() (text []byte) {
