@@ -69,7 +69,7 @@ func otherKinds() (list []plan.Kind) {
 // TestCollectives: nothing fails but what is called with different arguments, and that
 // with the reason, on all members.
 func TestCollectives(t *testing.T) {
-	n := uint64(60)
+	n := uint64(120)
 	if raceEnabled {
 		n = 6
 	}
