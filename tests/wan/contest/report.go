@@ -189,8 +189,8 @@ func (list outcomes) summary() string {
 		if ok {
 			own = fmt.Sprintf("%.3f", ours.Seconds)
 		}
-		if ours.Ideal > 0 {
-			ideal = fmt.Sprintf("%.3f", ours.Ideal*ours.Seconds)
+		if i := slices.IndexFunc(o.Entries, func(e entry) bool { return e.Ideal > 0 }); i >= 0 {
+			ideal = fmt.Sprintf("%.3f", o.Entries[i].Ideal*o.Entries[i].Seconds)
 		}
 		fmt.Fprintf(&b, "| %s, %v, %s | %s | %s |", o.Profile, task{o.Bytes, o.Pattern}, o.Congestion, ideal, own)
 		var faster []string
@@ -219,7 +219,20 @@ func (list outcomes) summary() string {
 		b.WriteString("Nowhere in these tables.\n")
 	}
 	b.WriteString(behind.String())
+	if missing := list.missing(); len(missing) > 0 {
+		fmt.Fprintf(&b, "\n## Not played yet\n\n`make wan` plays these, too, and `make wan ONLY=` and the begin of a name a part: %s.\n", strings.Join(missing, ", "))
+	}
 	return b.String()
+}
+
+// missing are the names of the matches of the series without an outcome.
+func (list outcomes) missing() (names []string) {
+	for _, m := range series {
+		if !slices.ContainsFunc(list, func(o outcome) bool { return o.match == m }) {
+			names = append(names, m.String())
+		}
+	}
+	return names
 }
 
 func (list outcomes) markdown() string {
