@@ -72,7 +72,7 @@ bench:
 	@tools/ci/bench.sh
 
 wan:
-	@go run ./tests/wan/contest -write docs/internet $(if $(ONLY),-only '$(ONLY)')
+	@go run ./tests/wan/contest -write docs/internet.md $(if $(ONLY),-only '$(ONLY)')
 
 wan-test:
 	@go test -count=1 -tags wan ./tests/internal/lab/... ./tests/internal/netns

@@ -14,7 +14,7 @@
 //	go run ./tests/wan/contest -profile regional -bytes 16777216 -pattern all -gloo
 //	go run ./tests/wan/contest -profile home -bytes 4194304 -small
 //	go run ./tests/wan/contest -profile report6 -bytes 4194304 -pccl 1o -gloo -plain ''
-//	go run ./tests/wan/contest -write NAME -only lossy/
+//	go run ./tests/wan/contest -write FILE.md -only lossy/
 //	go run ./tests/wan/contest -profile intercontinental,lossy -bytes 2097152 -blackout 5s -plain ''
 package main
 
@@ -105,7 +105,7 @@ func compete() error {
 	written := flag.String("json", "", "write an object for each row that counts to `FILE`, a line each")
 	congestion := flag.String("congestion", "cubic", "congestion control of all hosts")
 	seed := flag.Uint64("seed", 1, "of the losses")
-	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, .json and .svg")
+	write := flag.String("write", "", "play all matches of the series, and write their page to `FILE`, and its numbers and picture beside it as .json and .svg")
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
 	small := flag.Bool("small", false, "print how long small messages to the master's host took beside the operations")
@@ -124,7 +124,7 @@ func compete() error {
 		connections: numbers(*connections), flow: *flow, patience: *patience,
 	}
 	if *write != "" {
-		played, err := g.tour(*write, *only)
+		played, err := g.tour(strings.TrimSuffix(*write, ".md"), *only)
 		return errors.Join(err, played.note(*written))
 	}
 	fmt.Println("| profile | operation | contestant | seconds | of the ideal | packets dropped, lost an operation | operations | late |\n|---|---|---|---|---|---|---|---|")
