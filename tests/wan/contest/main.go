@@ -105,7 +105,7 @@ func compete() error {
 	written := flag.String("json", "", "write an object for each row that counts to `FILE`, a line each")
 	congestion := flag.String("congestion", "cubic", "congestion control of all hosts")
 	seed := flag.Uint64("seed", 1, "of the losses")
-	write := flag.String("write", "", "play all matches of the series, and write their page to `FILE`, and its numbers and picture beside it as .json and .svg")
+	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, with or without .md here, .json and .svg")
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
 	small := flag.Bool("small", false, "print how long small messages to the master's host took beside the operations")
