@@ -97,7 +97,7 @@ python:
 	@tools/ci/python.sh
 
 pytorch:
-	@tools/ci/pytorch.sh $(ONLY)
+	@tools/ci/pytorch.sh $(if $(ONLY),'$(ONLY)')
 
 torchft:
 	@tools/ci/torchft.sh
