@@ -142,6 +142,24 @@ func TestReplacedConnectionsDropNobody(t *testing.T) {
 	require.Len(t, w.accepted(), 3)
 }
 
+// In the round that ends, one that has connected to a member says that it is gone: the last
+// words of that one, which come later, end the round, and nobody waits for it.
+func TestWhoDiesAtTheEndOfARoundIsDropped(t *testing.T) {
+	w := lingering(t)
+	w.resume = true
+	cs := w.members(3, true)
+	for _, c := range cs {
+		w.send(c, wire.C2MRequestEstablishP2PConnections{})
+	}
+	for _, c := range []ClientID{cs[0], cs[2]} {
+		w.send(c, wire.C2MP2PConnectionsEstablished{Success: true})
+		w.send(c, wire.C2MLinkEnded{Peer: w.ids[cs[1]]})
+	}
+	w.send(cs[1], wire.C2MP2PConnectionsEstablished{Success: true})
+	w.leave(cs[1])
+	require.Len(t, w.accepted(), 2)
+}
+
 // When all connections have ended at once nobody is waited for longer than one is.
 func TestManyGoAtOnce(t *testing.T) {
 	w := lingering(t)

@@ -14,6 +14,7 @@ import (
 // linkEnded takes the word of c that its connections with a neighbour have ended.
 func (m *Machine) linkEnded(c *client, u wire.UUID) {
 	if o := m.uuids[u]; o != nil && o != c && o.group == c.group && slices.Contains(c.beside(), u) {
+		o.place.lostAnew = o.place.lostAnew || c.state == Waiting
 		m.lose(o)
 	}
 }

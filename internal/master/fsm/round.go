@@ -127,7 +127,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		invited := accept && (nobody || c.trial.proof.done && (c.trial.proof.proved && proved || !c.trial.proof.proved && others))
 		if (c.phase == Accepted || invited) && in[c.group] {
 			c.round = roundPart{in: true, newcomer: c.phase != Accepted}
-			c.place.lostUntil = 0 // others connect to it again
+			c.place.lostUntil, c.place.lostAnew = 0, false // others connect to it again
 			m.round.held = m.round.held || !c.round.newcomer
 			c.set(Connecting, m.now)
 		}
@@ -357,7 +357,9 @@ func (m *Machine) endRound(g *group) {
 		newcomer := c.round.newcomer
 		c.round = roundPart{}
 		m.rehabilitate(c)
-		c.place.lostUntil = 0 // of a connection that another one has replaced
+		if !c.place.lostAnew {
+			c.place.lostUntil = 0 // of a connection that another one has replaced
+		}
 		c.set(Idle, m.now)
 		if newcomer {
 			m.admit(c)

@@ -218,6 +218,7 @@ type place struct {
 	apart bool
 	// lostUntil is how long the word of a neighbour counts that it has lost it.
 	lostUntil time.Duration
+	lostAnew  bool          // ... by one that had connected to it in the round under way
 	calm      time.Duration // it is not taken back once more before
 }
 
