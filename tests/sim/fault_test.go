@@ -95,8 +95,8 @@ type scenario struct {
 	parts bool
 }
 
-// lies draws where the peers are: in some worlds far from each other, or from the master, or both.
-func (s *scenario) lies(seed uint64) { s.apart, s.remote = seed%7 < 3, 0 < seed%7 && seed%7 < 4 }
+// places draws where the peers are: in some worlds far from each other, or from the master, or both.
+func (s *scenario) places(seed uint64) { s.apart, s.remote = seed%7 < 3, 0 < seed%7 && seed%7 < 4 }
 
 // emptyWorld has a master and no peers.
 func emptyWorld(seed uint64, bug mutation) *world {
@@ -121,7 +121,7 @@ func newWorld(seed uint64, bug mutation) *world {
 	}
 	w.plan.reuse = w.plan.natives == 2 && w.rng.chance(2)
 	w.plan.others = w.plan.natives == 2 && seed%2 == 0
-	w.plan.lies(seed)
+	w.plan.places(seed)
 	n := 2 + min(w.rng.n(5), w.rng.n(5))
 	for range n {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, w.spawnOne)

@@ -286,7 +286,7 @@ func mortalWorld(seed uint64, bug mutation) *world {
 	w.plan = scenario{groups: 1, natives: 2, loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
 	w.plan.eager = w.rng.chance(2)
 	w.plan.others = seed%3 == 0
-	w.plan.lies(seed)
+	w.plan.places(seed)
 	w.plan.drain = seed%4 < 2
 	w.plan.parts = seed%5 == 2
 	if mixed {

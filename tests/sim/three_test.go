@@ -69,7 +69,7 @@ func threeWorld(seed uint64, bug mutation, wrong slip) *world {
 	w.plan = scenario{groups: 1, natives: 2, loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
 	w.plan.eager = w.rng.chance(2)
 	w.plan.others, w.plan.drain = seed%3 == 0, seed%4 < 2
-	w.plan.lies(seed)
+	w.plan.places(seed)
 	n := 2 + w.rng.n(3)
 	if seed%10 == 8 {
 		w.plan.groups, n = 2, n+2

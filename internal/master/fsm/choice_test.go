@@ -182,13 +182,7 @@ func TestDirectExchangeIsToldAgain(t *testing.T) {
 		require.Empty(t, want[wire.M2CSwitchRing](w, c).Ring)
 	}
 	w.quiet(cs...)
-	w.all(cs, initiate(1))
-	w.commenced(cs, 1)
-	w.all(cs, complete(1, false))
-	w.verdict(cs, 1, false)
-	for _, c := range cs {
-		want[wire.M2CCollectiveCommsComplete](w, c)
-	}
+	w.sums(cs)
 	require.NotZero(t, w.switched(cs).Most)
 }
 
@@ -267,13 +261,7 @@ func TestPlansOfALargeGroup(t *testing.T) {
 		require.Empty(t, want[wire.M2CSwitchRing](w, c).Ring)
 	}
 	w.quiet(cs...)
-	w.all(cs, initiate(1))
-	w.commenced(cs, 1)
-	w.all(cs, complete(1, false))
-	w.verdict(cs, 1, false)
-	for _, c := range cs {
-		want[wire.M2CCollectiveCommsComplete](w, c)
-	}
+	w.sums(cs)
 	w.quiet(cs...)
 	w.made()
 	lists = offered()
@@ -299,4 +287,15 @@ func TestPlansOfALargeGroup(t *testing.T) {
 	require.True(t, g.mesh.exchanged(4))
 	w.infos(cs)
 	require.False(t, g.mesh.exchanged(4))
+}
+
+// sums has cs do an all-reduce.
+func (w *world) sums(cs []ClientID) {
+	w.all(cs, initiate(1))
+	w.commenced(cs, 1)
+	w.all(cs, complete(1, false))
+	w.verdict(cs, 1, false)
+	for _, c := range cs {
+		want[wire.M2CCollectiveCommsComplete](w, c)
+	}
 }
