@@ -185,6 +185,9 @@ func (s *started) wait(t testing.TB) []error {
 		case err := <-c:
 			out = append(out, err)
 		case <-time.After(patience):
+			for k, op := range s.ops {
+				t.Logf("rank %d: %+v", k, op.State())
+			}
 			t.Fatalf("rank %d: done was not called", i)
 		}
 	}

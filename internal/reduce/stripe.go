@@ -143,6 +143,7 @@ func (op *Op) stripe(flows []*link.Sender) {
 	op.out.flows.Use(flows)
 	op.out.striped.Store(o)
 	op.readyUpTo(op.sendable())
+	op.readyBeyond()
 }
 
 // readyUpTo makes the pieces ready that end at or before pos in the stream of
@@ -168,6 +169,34 @@ func (op *Op) readyUpTo(pos int64) (more int) {
 		more++
 	}
 	return more
+}
+
+// readyBeyond makes the pieces ready that follow from what came as pieces before the
+// operation was striped, behind the first gap. op.mu is held.
+func (op *Op) readyBeyond() {
+	in, o := op.in.striped, op.out.striped.Load()
+	if in == nil {
+		return
+	}
+	for index := o.next; index < op.total(o.g); index++ {
+		p, ok := op.at(o.g, index, true)
+		if !ok || op.source(p.step) {
+			continue
+		}
+		from, to := op.needs(p)
+		if op.covered(in.g, p.step-1, from, to) {
+			o.add(index)
+		}
+	}
+}
+
+// needs returns which bytes of the chunk that the step before brings p is made of.
+func (op *Op) needs(p piece) (from, to int) {
+	if op.quantized() && !op.forwards(p.step) {
+		_, count := op.chunk(p.step, true)
+		return 0, op.encoded(count) // it is encoded with parameters of the whole chunk
+	}
+	return p.off, p.off + p.n
 }
 
 func (o *outGrid) add(i int) {

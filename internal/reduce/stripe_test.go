@@ -2,6 +2,7 @@ package reduce
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -277,6 +278,62 @@ func TestCommenceWhileReading(t *testing.T) {
 		op.Abort(errTest)
 		require.Error(t, verdict(t, done))
 		op.Finish(true)
+	}
+}
+
+// Pieces come in any order, before and after the commence of an operation that is not
+// striped until then: what each of them completes is sent on, once.
+func TestCommenceBetweenPieces(t *testing.T) {
+	minmax, err := quant.Lookup("minmax")
+	require.NoError(t, err)
+	ids := []wire.UUID{uuid(0), uuid(1), uuid(2)}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, q := range []quant.Quantizer{nil, minmax} {
+		for k := range 200 {
+			e := newEngine(Config{Backend: generic(t), minStripe: 64})
+			for k := range uint32(2) {
+				tx, _ := transporttest.Pair(transporttest.Options{})
+				e.hub.AddSender(ids[1], k, tx, link.Features{Native: true, Flows: true})
+			}
+			const count = 3 * 300
+			spec := Spec{Tag: 1, Count: count, DType: dtype.Float32, Op: dtype.Sum, Src: make([]byte, 4*count), Dst: make([]byte, 4*count)}
+			if q != nil {
+				spec.Quantizer, spec.WireType = q, dtype.Uint8
+			}
+			op, err := e.NewOp(spec)
+			require.NoError(t, err)
+			op.Start(Start{Epoch: 1, Eager: true, Ring: ids, Self: ids[0], Done: func(error) {}})
+			refuse := func(text string, args ...any) error { return fmt.Errorf(text, args...) }
+			g := 64 << rng.IntN(3)
+			per := op.newGrid(g).per
+			order := rng.Perm(2 * per) // of the first two steps, whose pieces go on
+			come := func(index int) {
+				p, ok := op.at(op.newGrid(g), index, false)
+				require.True(t, ok)
+				_, _, err := op.claim(refuse, g, index, p.n, &quant.Meta{})
+				require.NoError(t, err)
+				op.completed(index, p)
+			}
+			some := rng.IntN(len(order) + 1)
+			for _, index := range order[:some] {
+				come(index)
+			}
+			op.mu.Lock() // nothing is taken: no sender looks inside
+			op.stripe(e.hub.InUse(ids[1]))
+			op.mu.Unlock()
+			for _, index := range order[some:] {
+				come(index)
+			}
+			op.mu.Lock()
+			o := op.out.striped.Load()
+			require.Equal(t, 3*o.g.per, o.count, "pieces of three steps after %d of %v, seed %d", some, order, k)
+			for i := range o.count {
+				require.True(t, o.ready.has(i))
+			}
+			op.mu.Unlock()
+			op.Abort(errTest)
+			e.Close()
+		}
 	}
 }
 
