@@ -18,11 +18,16 @@ const (
 	// keeps smallIn.
 	inSize  = 512 << 10
 	smallIn = 4 << 10
-	// sealMax is how much plaintext is sealed before the system gets it. Its ciphertext
-	// is still in the caches then, and is one packet of Linux, which are below 64 KiB
-	// until they reach the device: a fourth record would be the beginning of another
-	// one. The other endpoint opens what it has while the rest is sealed.
+	// sealMax is how much plaintext of a short write is sealed before the system gets it.
+	// Its ciphertext is still in the caches then, and is one packet of Linux, which are
+	// below 64 KiB until they reach the device: a fourth record would be the beginning of
+	// another one. The other endpoint opens what it has while the rest is sealed.
 	sealMax = 3 * record
+	// sealLong is that of a write of more than longWrite bytes: beside all of them the wait
+	// for the first packet is nothing, and fewer calls wake the other endpoint less often.
+	// tests/bench, with a build of the one and of the other: 5 % less processor time.
+	sealLong  = 15 * record
+	longWrite = 512 << 10
 	// tailMax is how much more is sealed with a batch if nothing follows: it is still the
 	// same packet. By itself it would cost a call, and wake the other endpoint once more
 	// when all the rest is opened.

@@ -146,6 +146,10 @@ func (w *writer) put(vec [][]byte, done int, wait bool) (n int, stands bool, err
 	for part < len(vec) && off >= len(vec[part]) {
 		part, off = part+1, off-len(vec[part])
 	}
+	most := sealMax
+	if total > longWrite {
+		most = sealLong
+	}
 	for {
 		if n == total { // new keys are for what comes next
 			return n, false, w.push(wait)
@@ -159,10 +163,10 @@ func (w *writer) put(vec [][]byte, done int, wait bool) (n int, stands bool, err
 		if len(w.c.pump.waiting()) > 0 {
 			return n, false, nil
 		}
-		limit := min(total-n, sealMax+tailMax)
+		limit := min(total-n, most+tailMax)
 		w.c.pump.reserve(limit) // the same memory for all batches of a long write
 		if n+limit < total {
-			limit = sealMax
+			limit = most
 		}
 		k, err := w.seal(vec, &part, &off, limit)
 		if n += k; err != nil {
