@@ -363,7 +363,11 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 	most, refused := v.most[peer]
 	delete(v.most, peer)
 	pool := len(v.h.tx[peer])
+	_, decided := v.wanted[peer]
 	v.h.mu.Unlock()
+	if !decided { // some may have come since the first was seen
+		c.Follow(pool)
+	}
 	if refused {
 		c.Refused(now, most)
 	}

@@ -77,6 +77,13 @@ func NewCount(n int) *Count { return &Count{n: n, pause: firstPause} }
 // N returns how many connections to use.
 func (c *Count) N() int { return c.n }
 
+// Follow says that n connections are in use, and that it had no part in that.
+func (c *Count) Follow(n int) {
+	if c.was == 0 {
+		c.n = max(1, n)
+	}
+}
+
 // Refused says that the peer takes no more than n connections for now.
 func (c *Count) Refused(now time.Duration, n int) {
 	c.n, c.was = max(1, min(c.n, n)), 0

@@ -97,6 +97,14 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// Connections that came after the first are what it begins with.
+func TestCountFollows(t *testing.T) {
+	c, now := NewCount(1), time.Second
+	c.Follow(FirstCount)
+	path{rate: 100 * mbit, rtt: 30 * time.Millisecond, share: 0.3}.run(c, &now, 10*time.Second)
+	require.Equal(t, FirstCount, c.N())
+}
+
 // Connections that bring nothing go again, and are tried less and less often.
 func TestTrialsBecomeRare(t *testing.T) {
 	// Something bounds the sum without a queue: a policer.
