@@ -40,6 +40,7 @@ type entry struct {
 	Seconds float64 `json:"seconds"`          // median
 	Times   int     `json:"times"`            // how many operations that is the median of
 	Unsound int     `json:"unsound"`          // how many others the machine was too slow for
+	First   float64 `json:"first,omitempty"`  // the first of the operations from which it learned
 	Failed  string  `json:"failed,omitempty"` // why it has no time
 	Ideal   float64 `json:"ideal,omitempty"`  // what part of the ideal that is; 0: no ideal is known
 	Dropped uint64  `json:"dropped"`          // packets an operation, by full queues
@@ -48,9 +49,11 @@ type entry struct {
 	steps   []step
 }
 
-// counts says whether the laboratory kept its word, in at least half of the operations.
+// counts says whether the laboratory kept its word in enough operations, of which alone
+// the time is: in as many as are wanted, or in half of them. Whether it does is up to what
+// else the machine has to do, and not to the contestant.
 func (e entry) counts() bool {
-	return e.Failed == "" && e.Late <= lab.MaxLate && e.Times >= e.Unsound
+	return e.Failed == "" && e.Late <= lab.MaxLate && (e.Times >= e.Unsound || e.Times >= seriesRounds-1)
 }
 
 type outcome struct {
@@ -171,7 +174,7 @@ const preface = `# The open internet
 
 All-reduces of float32 over emulated wide-area networks (` + "`tests/internal/lab`" + `: real TCP between network namespaces; rates, delays, queues and losses by profile and seed). ` + "`make wan`" + ` (Linux, root) plays all matches and writes this page. Contestants take turns in one network. gopccl runs with its defaults, and once more with a credential for each process, in TLS. PCCL 1.0.0 runs with as many connections as the row says, Gloo is PyTorch's; its transport in TLS is not in PyTorch's wheels (2.15.0 is built without ` + "`USE_GLOO_WITH_OPENSSL`" + `), so it has no row. Plain TCP is not a collective: every host sends the next one as many bytes as a ring all-reduce does, over so many connections, without waiting and without reducing; "paced" is at 0.90 of the slowest uplink. The other collectives, which PCCL does not have, are played beside Gloo; bytes are those of the buffer with the blocks of all, or of the one buffer. A time is that of the last member to finish.
 
-Seconds are medians of three operations behind a first one; who takes longer than 25 s for all of them has fewer, and who takes less than 2 s more; after 75 s of a match that is 6 s instead of 25. The ideal is what any schedule needs at least, without any delay: every peer, and every site, sends the data once and receives the result once, and all of them together do nearly twice. Of other collectives it is the most that a member sends or receives, at the rate of the slowest uplink. The machine counts the packets that it delivered more than a millisecond late: an operation with more than 1 % of them does not count and another is done in its place, up to two; where more than half of them do not count, the row does not. Where gopccl learns (connections, parts of members), the first operations are slower than the later ones; what stands here has one operation behind it.
+Seconds are medians of three operations behind a first one; who takes longer than 25 s for all of them has fewer, and who takes less than 2 s more; after 75 s of a match that is 6 s instead of 25. The ideal is what any schedule needs at least, without any delay: every peer, and every site, sends the data once and receives the result once, and all of them together do nearly twice. Of other collectives it is the most that a member sends or receives, at the rate of the slowest uplink. The machine counts the packets that it delivered more than a millisecond late: an operation with more than 1 % of them does not count and another is done in its place, up to six; a row counts with three operations that do, or with half of them, and its time is of these alone. gopccl learns from operations what the network can (the plan, parts of members, connections): it has four operations behind it, how long the first took stands below the table, and rows without that are of an earlier series, in which it had none.
 
 ![parts of the ideal](internet.svg)
 `
@@ -292,6 +295,9 @@ func (o outcome) verdict() string {
 	var text []string
 	if len(parts) > 0 {
 		text = append(text, "Time of gopccl: "+strings.Join(parts, ", ")+".")
+	}
+	if ours.First > 0 {
+		text = append(text, fmt.Sprintf("Its first operation, for which it knew nothing, took %.3f s.", ours.First))
 	}
 	if e, ok := o.best(nameTLS); ok {
 		text = append(text, fmt.Sprintf("In TLS gopccl reaches %.2f of what it reaches in plaintext.", ours.Seconds/e.Seconds))
