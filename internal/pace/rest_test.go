@@ -11,7 +11,7 @@ import (
 func TestRest(t *testing.T) {
 	var r Rest
 	now := time.Second
-	require.Equal(t, now+time.Minute, r.Begin(now), "nothing is known")
+	require.Equal(t, now+5*time.Minute, r.Begin(now), "nothing is known")
 	pause := func(d time.Duration) time.Duration {
 		now += d
 		r.End(now)
@@ -28,5 +28,5 @@ func TestRest(t *testing.T) {
 	require.Equal(t, 15*time.Minute, pause(time.Hour))
 	r = Rest{}
 	r.End(now)
-	require.Equal(t, time.Minute, r.Begin(now)-now, "data that follow no pause are none")
+	require.Equal(t, 5*time.Minute, r.Begin(now)-now, "data that follow no pause are none")
 }
