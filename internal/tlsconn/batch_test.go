@@ -31,7 +31,7 @@ func TestBatches(t *testing.T) {
 	const packet, long = 65483, 262144 // what a segment holds there, and what caches do
 	for size, want := range map[int]int{
 		1: 1, 48 << 10: 1, 48<<10 + 1: 1, 63 << 10: 1, 63<<10 + 1: 2, 96 << 10: 2, 111 << 10: 2, 111<<10 + 1: 3,
-		200024: 4, // a frame of an all-reduce of 400 KB among two peers
+		200024:    4, // a frame of an all-reduce of 400 KB among two peers
 		512 << 10: 11, 1 << 20: 5,
 	} {
 		x, y := transporttest.Pair(transporttest.Options{})
