@@ -10,8 +10,8 @@ const (
 	// the first two flights of a window that was taken back.
 	Worth = 28 << 10
 
-	// The first rest is that of who has an outer step every few minutes: an operation that
-	// begins cold takes half as long again (intercontinental, 16 MiB: 7.5 s instead of 5).
+	// The first rest is that of who has an outer step every few minutes, whose second one
+	// is not to begin cold.
 	firstRest, leastRest, mostRest = 5 * time.Minute, 10 * time.Second, 15 * time.Minute
 	rests                          = 8
 )
