@@ -224,13 +224,9 @@ func (op *Op) readyAfter(in piece) (more int) {
 	if step == len(op.sends) {
 		return 0
 	}
-	from, to := in.off, in.off+in.n
-	if op.quantized() && !op.forwards(step) {
-		_, count := op.chunk(step, true)
-		from, to = 0, op.encoded(count)
-		if !op.covered(g, in.step, from, to) {
-			return 0
-		}
+	from, to := op.needs(piece{step: step, off: in.off, n: in.n})
+	if !op.covered(g, in.step, from, to) {
+		return 0
 	}
 	for i := from / o.g.bytes; i*o.g.bytes < to; i++ {
 		index := step*o.g.per + i

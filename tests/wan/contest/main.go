@@ -210,7 +210,7 @@ type game struct {
 	patience    time.Duration // who has taken longer in a match gets no more turns than two; 0: nobody has
 	least       time.Duration // who has taken less gets more turns; 0: nobody does
 	most        time.Duration // after which patience is a quarter; 0: it stays
-	learn       int           // operations of gopccl before the others begin
+	learn       int           // operations of each before those of the match
 	blackout    time.Duration
 	found       func(outcome) error          // told of each match when it is over; nil: nobody is
 	enough      func(all []*contestant) bool // ends a match early; nil: nothing does
@@ -258,8 +258,12 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 		for _, c := range all {
 			c.small = nil
 			c.turns, c.spent, c.first, c.steps = nil, 0, 0, nil
-			if err := g.school(l, c, t); err != nil {
+			err := g.prepare(l, c, t)
+			if err != nil && strings.HasPrefix(c.name, nameOurs) {
 				return nil, fmt.Errorf("%s: %w", c.name, err)
+			}
+			if err != nil {
+				c.failed = err
 			}
 		}
 		began := time.Now()
@@ -310,21 +314,25 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 	return found, nil
 }
 
-// school has gopccl do the operations from which it learns what the network can.
-func (g game) school(l *lab.Lab, c *contestant, t task) error {
-	if !strings.HasPrefix(c.name, nameOurs) {
-		return nil
-	}
-	for i := range g.learn {
+// prepare has a contestant do operations before the match: gopccl learns from them what
+// the network can, and windows grow.
+func (g game) prepare(l *lab.Lab, c *contestant, t task) error {
+	for done := 0; g.prepares(c, done); done++ {
 		if err := c.turn(l, t, false); err != nil {
 			return err
 		}
-		if i == 0 {
+		if done == 0 {
 			c.first = c.spent
 		}
 	}
 	c.spent = 0
 	return nil
+}
+
+// prepares says whether a contestant that has done so many has another operation before
+// the match. Who learns nothing gets no more when they have taken too long.
+func (g game) prepares(c *contestant, done int) bool {
+	return c.failed == nil && done < g.learn && (strings.HasPrefix(c.name, nameOurs) || c.spent < g.patience)
 }
 
 // spares is how many operations more a contestant gets for those of its operations in

@@ -116,6 +116,13 @@ func TestTurns(t *testing.T) {
 	c := &contestant{name: nameOurs, turns: []turn{{took: 3 * time.Second}, {5 * time.Second, late.Stats}, {took: time.Second}}}
 	e := c.entry(&lab.Profile{}, 0, task{Pattern: "barrier"})
 	require.Equal(t, entry{Name: nameOurs, Seconds: 2, Times: 2, Unsound: 1}, e)
+	g.learn = 4
+	for _, who := range []string{nameOurs, nameGloo} {
+		slow := &contestant{name: who, spent: time.Minute}
+		require.True(t, g.prepares(&contestant{name: who}, 3), who)
+		require.False(t, g.prepares(&contestant{name: who}, 4), who)
+		require.Equal(t, who == nameOurs, g.prepares(slow, 3), who)
+	}
 	c.failed = errors.New("gone")
 	require.False(t, g.plays(c, 0, 0))
 	require.Equal(t, "gone", c.entry(&lab.Profile{}, 0, task{Pattern: "barrier"}).Failed)
