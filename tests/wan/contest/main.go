@@ -330,7 +330,7 @@ func (g game) prepare(l *lab.Lab, c *contestant, t task) error {
 }
 
 // prepares says whether a contestant that has done so many has another operation before
-// the match. Who learns nothing gets no more when they have taken too long.
+// the match. A contestant that learns nothing gets no more after its patience is spent.
 func (g game) prepares(c *contestant, done int) bool {
 	return c.failed == nil && done < g.learn && (strings.HasPrefix(c.name, nameOurs) || c.spent < g.patience)
 }
