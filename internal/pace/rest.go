@@ -10,14 +10,15 @@ const (
 	// the first two flights of a window that was taken back.
 	Worth = 28 << 10
 
-	// The first rest is that of who has an outer step every few minutes, whose second one
-	// is not to begin cold.
-	firstRest, leastRest, mostRest = 5 * time.Minute, 10 * time.Second, 15 * time.Minute
+	// What rests is kept awake for leastRest: an outer step every few minutes is not to
+	// begin cold. It may be made of many operations with short pauses between them, which
+	// say nothing about the long one.
+	shortRest, leastRest, mostRest = time.Minute, 5 * time.Minute, 15 * time.Minute
 	rests                          = 8
 )
 
 // Rest says for how long connections that rest are worth pulses, which keep their
-// windows: for one and a half times the longest of the last pauses. It belongs to
+// windows: for one and a half times the longest of the last long pauses. It belongs to
 // one goroutine at a time. The zero value knows no pause.
 type Rest struct {
 	last  [rests]time.Duration
@@ -30,22 +31,18 @@ type Rest struct {
 // less.
 func (r *Rest) Begin(now time.Duration) (until time.Duration) {
 	r.since = now
-	length := firstRest
-	if r.n > 0 {
-		length = 0
-		for _, d := range r.last {
-			length = max(length, d)
-		}
-		length = max(length+length/2, leastRest)
+	longest := time.Duration(0)
+	for _, d := range r.last {
+		longest = max(longest, d)
 	}
-	return now + min(length, mostRest)
+	return now + min(max(longest+longest/2, leastRest), mostRest)
 }
 
 // End takes the time at which data leaves again.
 func (r *Rest) End(now time.Duration) {
-	if r.since == 0 {
-		return
+	if d := now - r.since; r.since > 0 && d >= shortRest {
+		r.last[r.n%rests] = d
+		r.n++
 	}
-	r.last[r.n%rests] = now - r.since
-	r.n, r.since = r.n+1, 0
+	r.since = 0
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Pulses outlast the longest of the last pauses by half, within bounds.
+// Pulses outlast the longest of the last long pauses by half, within bounds, however many
+// short ones follow it.
 func TestRest(t *testing.T) {
 	var r Rest
 	now := time.Second
@@ -18,13 +19,15 @@ func TestRest(t *testing.T) {
 		now += time.Second
 		return r.Begin(now) - now
 	}
-	require.Equal(t, 10*time.Second, pause(time.Second))
-	require.Equal(t, 6*time.Minute, pause(4*time.Minute))
-	require.Equal(t, 6*time.Minute, pause(time.Second), "one short pause says little")
-	for range 6 {
-		require.Equal(t, 6*time.Minute, pause(2*time.Second))
+	require.Equal(t, 5*time.Minute, pause(time.Second))
+	require.Equal(t, 12*time.Minute, pause(8*time.Minute))
+	for range 3 * rests { // an outer step of many operations
+		require.Equal(t, 12*time.Minute, pause(2*time.Second))
 	}
-	require.Equal(t, 10*time.Second, pause(2*time.Second), "long ago")
+	for range rests {
+		pause(2 * time.Minute)
+	}
+	require.Equal(t, 5*time.Minute, pause(2*time.Minute), "long ago")
 	require.Equal(t, 15*time.Minute, pause(time.Hour))
 	r = Rest{}
 	r.End(now)
