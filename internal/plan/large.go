@@ -160,7 +160,7 @@ func (o Options) Without(names []string) Options {
 }
 
 // TrialName is that of a plan that is in force for one all-reduce.
-const TrialName = "direct, a trial"
+const TrialName = "a trial"
 
 // LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan.
 const (
@@ -168,13 +168,33 @@ const (
 	MostTrial  = 64 << 20
 )
 
-// Trial returns the direct exchange in equal parts for one all-reduce, in which all
-// members show what they can send and receive. A ring shows little of it, as all wait
-// for its slowest link. took is how long bytes have taken along the ring.
-func Trial(n int, bytes uint64, took time.Duration) (o Options) {
-	o.Ring.Byte = time.Duration(float64(took) / (float64(bytes) / (1 << 20)))
+// Trial returns a plan for one all-reduce, in which all members show what they can send and
+// receive, when nothing is known but how far they are from each other: the direct exchange in
+// equal parts, or that through sites, as ways between these may be shared. A ring shows little
+// of it, as all wait for its slowest link, and in the order in which members came that may be
+// a bad one. took is how long bytes have taken along the ring; 0: not known. No members, or a
+// delay that is not known: there is no trial.
+func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
+	n := p.N
+	if n < 3 || n > MostPlanned || len(p.Delay) != n*n {
+		return o
+	}
+	for at, d := range p.Delay {
+		if at/n != at%n && d < 0 {
+			return o
+		}
+	}
 	s := Direct(n, nil)
-	s.Name = TrialName
+	m := &model{Problem: p}
+	if sites := m.sites(); len(sites) > 1 {
+		s.Trees = slices.Concat(m.throughSites(sites)...)
+	}
+	if s.Name = TrialName; s.Check(n) != nil {
+		return o
+	}
+	if took > 0 {
+		o.Ring.Byte = time.Duration(float64(took) / (float64(bytes) / (1 << 20)))
+	}
 	o.List = []Option{{From: LeastTrial, Scheme: s, Line: o.Ring}, {From: MostTrial + 1, Line: o.Ring}}
 	return o
 }

@@ -344,12 +344,22 @@ func TestSteadyPlans(t *testing.T) {
 
 // A trial is for all-reduces of a size that is not too large, and can be told.
 func TestTrialOptions(t *testing.T) {
-	o := Trial(4, 16<<20, 8*time.Second)
+	o := Trial(Problem{N: 4, Delay: make([]time.Duration, 16)}, 16<<20, 8*time.Second)
 	require.Equal(t, TrialName, o.For(LeastTrial).Scheme.Name)
 	require.NotNil(t, o.For(MostTrial))
 	require.Nil(t, o.For(LeastTrial-1))
 	require.Nil(t, o.For(MostTrial+1))
 	require.Equal(t, 8*time.Second, o.Ring.At(16<<20))
+
+	p := inSites([]int{3, 1, 3}, 520*time.Microsecond, 30*time.Millisecond, 0, 0)
+	apart := Trial(p, 0, 0)
+	s := apart.For(LeastTrial).Scheme
+	require.NoError(t, s.Check(p.N))
+	require.True(t, slices.ContainsFunc(s.Trees, passesOn), "a site may have one way out for all")
+	require.Equal(t, 1, kindOf(s))
+	p.Delay[1] = -1
+	require.Empty(t, Trial(p, 0, 0).List, "nobody knows how far it is")
+	require.Empty(t, Trial(Problem{N: 2, Delay: make([]time.Duration, 4)}, 0, 0).List)
 	require.Contains(t, o.Why(o.For(LeastTrial), LeastTrial), "members show")
 	back, err := ParseOptions(o.Encode(), 4)
 	require.NoError(t, err)
@@ -429,7 +439,7 @@ func TestWhatWasTimed(t *testing.T) {
 	l = newModel(timed).line(at.Scheme)
 	require.InDelta(t, 1, l.At(size).Seconds(), 0.01, "it is judged by what it took")
 	require.Equal(t, [2]float64{1, 1}, newModel(timed).over)
-	timed.Timed[1] = Timed{Trial(4, size, time.Second).List[0].Scheme, size, time.Hour}
+	timed.Timed[1] = Timed{Trial(timed, size, time.Second).List[0].Scheme, size, time.Hour}
 	require.Equal(t, [2]float64{mostOver, 1}, newModel(timed).over)
 }
 

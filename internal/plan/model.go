@@ -251,10 +251,15 @@ func (m *model) predicted(s *Scheme) Line {
 // Exchanges, in which all send to each other, and sums inside of sites have errors of
 // their own in what is predicted of them.
 func kindOf(s *Scheme) int {
-	if strings.HasPrefix(s.Name, "sites") {
+	if strings.HasPrefix(s.Name, "sites") || s.Name == TrialName && slices.ContainsFunc(s.Trees, passesOn) {
 		return 1
 	}
 	return 0
+}
+
+// passesOn reports whether a member passes on what another one has sent to it.
+func passesOn(t Tree) bool {
+	return slices.ContainsFunc(t.Up, func(to int) bool { return to >= 0 && t.Up[to] >= 0 })
 }
 
 // A prediction is at most mostOver times too good. The first all-reduce with a plan opens

@@ -26,6 +26,7 @@ type Basis struct {
 	begun   bool         // ... and the ring is not timed yet
 	barred  []string
 	trial   *plan.Options // that may be made; nil: none
+	first   bool          // ... and shows more than is known
 }
 
 // basis returns what the plans of g beside that ring are made by; nil: there are none. All
@@ -50,8 +51,8 @@ func (m *Machine) basis(g *group, ring []wire.UUID) *Basis {
 	b.problem, b.small = p, needNoMesh(ms)
 	b.told, b.inForce, b.last = g.mesh.direct != (wire.Direct{}), g.mesh.large, l.last
 	b.bytes, b.begun, b.barred = l.bytes, l.begun(), l.barred(m.now)
-	if o, ok := l.trial(&p); ok && b.meshed {
-		b.trial = &o
+	if o, first, ok := l.trial(&p); ok && b.meshed && !slices.ContainsFunc(ms, func(c *client) bool { return !c.can.rates }) {
+		b.trial, b.first = &o, first
 	}
 	return b
 }
@@ -117,30 +118,40 @@ func (b *Basis) schemes(p plan.Problem) string {
 // settled returns the plans for large all-reduces: those that are the best by p, or those
 // in force if these are about as good, or a trial.
 func (b *Basis) settled(p plan.Problem) plan.Options {
-	fresh := plan.Large(p).Without(b.barred)
-	if b.bytes == 0 { // nothing large is under way that could show what a plan is worth
-		if shown(&p) {
-			return plan.Options{}
-		}
-		return fresh
-	}
 	last := b.last.For(b.bytes)
-	if last != nil && last.Scheme.Name != plan.TrialName {
+	if last != nil && last.Scheme.Name == plan.TrialName {
+		last = nil
+	}
+	if b.trial != nil && b.first && last == nil {
+		return *b.trial
+	}
+	fresh := plan.Large(p).Without(b.barred)
+	switch {
+	case b.bytes == 0 && shown(&p): // nothing large is under way that could show what a plan is worth
+		return plan.Options{}
+	case b.bytes == 0:
+		return fresh
+	case last != nil:
 		return plan.Steady(p, b.last.Without(b.barred), fresh, b.bytes)
 	}
-	if at := fresh.For(b.bytes); at == nil || b.begun {
-		if at != nil {
-			fresh = fresh.Without([]string{at.Scheme.Name})
-		}
+	at := fresh.For(b.bytes)
+	if at != nil && b.begun && float64(at.At(b.bytes))*clearGain > float64(fresh.Ring.At(b.bytes)) {
+		fresh, at = fresh.Without([]string{at.Scheme.Name}), nil
+	}
+	if at == nil {
 		if b.trial != nil {
 			return *b.trial
 		}
-		if len(b.last.List) > 0 && last == nil {
+		if len(b.last.List) > 0 && b.last.For(b.bytes) == nil {
 			return b.last.Without(b.barred) // what differs is not in use
 		}
 	}
 	return fresh
 }
+
+// clearGain is how much faster than the first all-reduce along the ring a plan has to be for
+// the second one, with windows that have opened, not to be waited for.
+const clearGain = 1.5
 
 // shown reports whether what is known was not measured, but shown in collectives.
 func shown(p *plan.Problem) bool {

@@ -204,19 +204,9 @@ func TestTheRingChangesBeforeThePlans(t *testing.T) {
 // What members show while plans are made is looked at when these are through, and not in
 // vain: a trial ends.
 func TestPlansAreLookedAtOneByOne(t *testing.T) {
-	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+	w, cs := untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
 	w.m.cfg.PlannedInStep = -1
 	g := w.m.groups[0]
-	w.twice(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
-	for len(w.asked) > 1 { // the first all-reduce has shown something, too
-		w.step(w.makes())
-	}
-	w.made()
-	if len(w.inbox[cs[0]]) == 0 {
-		w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
-		w.made()
-	}
-	require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
 	w.reduced(cs, largeOp, 9*time.Second, 20, 20, 20, 20)
 	require.Len(t, w.asked, 1)
 	w.reduced(cs, largeOp, 9*time.Second, 20, 300, 300, 300)

@@ -178,17 +178,18 @@ func (l *learner) atLeast(p *plan.Problem, partial bool) {
 	}
 }
 
-// trial returns a plan with which all members show what they can, or that has turned out
-// to be faster than the ring in its trial.
-func (l *learner) trial(p *plan.Problem) (o plan.Options, ok bool) {
+// trial returns a plan with which all members show what they can, once, or one that has turned
+// out to be faster than the ring in its trial. first: it shows more than a ring has.
+func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
+	if !idle(p) || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
+		return o, false, false
+	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
-	if !idle(p) || ring == 0 || l.begun() || l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial || l.tried && tried == 0 {
-		return o, false
+	if l.tried && (tried == 0 || ring == 0 || l.begun() || float64(tried)*leastGain > float64(ring)) {
+		return o, false, false
 	}
-	if tried > 0 && float64(tried)*leastGain > float64(ring) {
-		return o, false
-	}
-	return plan.Trial(p.N, l.bytes, ring), true
+	o = plan.Trial(*p, l.bytes, ring)
+	return o, !l.tried, len(o.List) > 0
 }
 
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
