@@ -29,6 +29,7 @@ const (
 	HasPacing
 	HasLimits // Busy, PeerLimited and BufferLimited
 	HasCame   // Came and CameMSS
+	HasPeerWindow
 )
 
 // Has reports whether all of the given fields are known.
@@ -48,6 +49,8 @@ type Info struct {
 	MSS int
 	// Window is the congestion window, Threshold where slow start ends, in bytes.
 	Window, Threshold int
+	// PeerWindow is what the other end takes beyond what it has acknowledged, in bytes.
+	PeerWindow int
 	// InFlight is sent and not acknowledged, Unsent is written and not sent,
 	// Buffered is both, in bytes.
 	InFlight, Unsent, Buffered int

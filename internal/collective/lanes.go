@@ -353,6 +353,10 @@ const (
 	// To a distant peer it is cut for so many times the connections that there are: more
 	// may join (link.Flows).
 	mayGrow = 4
+	// ... and over as many connections as have windows for all of it, in pieces of at
+	// least leastFar bytes: what a piece costs this host is nothing beside a round trip.
+	leastFar        = 4 << 10
+	piecesPerWindow = 4
 )
 
 // prepare says what of a lane may be sent at first.
@@ -402,6 +406,14 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	}
 	n, bytes := stripes(room, longest, flow, e.cfg.minStripe)
 	n = min(n, have)
+	if have > 1 && pool[0].Distant() {
+		// All of it is to leave at once: no window is to be waited for, nor filled. What is
+		// sent later than other things may follow before these are acknowledged.
+		if k := min(link.Needed(pool[:have], int(min(l.total, math.MaxInt)), leastFar), flow/leastFar); k > n {
+			n, bytes = k, max(min(bytes, flow/(piecesPerWindow*k)), leastFar)
+			l.most = max(l.most, n)
+		}
+	}
 	if l.op.limited { // so that some of it goes ahead
 		bytes = min(bytes, max(int(l.credit/4), leastPiece))
 	}
@@ -437,7 +449,7 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 		if l.op.isEager() {
 			turn = l.op.spec.Tag
 		}
-		at := turn % uint64(len(pool))
+		at := link.Turn(pool, turn, int(min(l.total, math.MaxInt)))
 		l.flows.Use(pool[at : at+1 : at+1])
 	}
 	return n > 0 && !l.flows.Broken()

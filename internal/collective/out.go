@@ -75,6 +75,7 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 		f.Gauged = true
 	}
 	p := l.at(l.segs, l.pop())
+	l.flows.Took(f.Conn(), p.n)
 	head := f.Head[:transport.HeaderSize+headBytes]
 	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream.Load()}.Put((*[transport.HeaderSize]byte)(head))
 	putHead(head[transport.HeaderSize:], l.piece, p.index, l.extent)

@@ -13,10 +13,37 @@ import (
 type Flows struct {
 	set  atomic.Pointer[flowSet]
 	turn atomic.Uint32
+	left atomic.Int32 // bytes of the piece that was left to others last
 }
 
-// flowSet is constant.
-type flowSet struct{ conns, all []*Sender }
+// flowSet is constant but for rooms.
+type flowSet struct {
+	conns, all []*Sender
+	rooms      []atomic.Int64 // by connection: what its window has room for; nil: the peer is near
+}
+
+func newFlowSet(conns, all []*Sender) *flowSet {
+	s := &flowSet{conns: conns, all: all}
+	if len(conns) > 0 && conns[0].Distant() {
+		s.rooms = make([]atomic.Int64, len(conns))
+		for i, c := range conns {
+			s.rooms[i].Store(int64(c.Window()))
+		}
+	}
+	return s
+}
+
+// roomiest returns which connection has the most room and no write that waits; -1: none has
+// room for so many bytes.
+func (s *flowSet) roomiest(bytes int) int {
+	at, most := -1, int64(bytes)
+	for i := range s.rooms {
+		if room := s.rooms[i].Load(); room >= most && s.conns[i].returns() {
+			at, most = i, room
+		}
+	}
+	return at
+}
 
 // Conns returns the connections in use. It is not to be changed.
 func (f *Flows) Conns() []*Sender {
@@ -39,10 +66,10 @@ func (f *Flows) All() []*Sender {
 func (f *Flows) Use(conns []*Sender) (came, gone []*Sender) {
 	old := f.set.Load()
 	if old == nil {
-		f.set.Store(&flowSet{conns, conns})
+		f.set.Store(newFlowSet(conns, conns))
 		return conns, nil
 	}
-	next := &flowSet{conns: conns, all: slices.Clip(old.all)}
+	next := newFlowSet(conns, slices.Clip(old.all))
 	for _, s := range conns {
 		if !slices.Contains(old.conns, s) {
 			came = append(came, s)
@@ -111,26 +138,49 @@ func (f *Flows) Wake(n int) {
 	}
 }
 
-// RouseFastest lets the connection that seems fastest now look for work, which it
-// takes or leaves to the next one that does.
+// RouseFastest lets the connection look for work that has room for what was left, or else the
+// one that seems fastest now.
 func (f *Flows) RouseFastest() {
-	conns := f.Conns()
-	best := conns[0]
-	for _, s := range conns {
+	set := f.set.Load()
+	best := set.conns[0]
+	for _, s := range set.conns {
 		if s.Speed() > best.Speed() {
 			best = s
 		}
 	}
+	if at := set.roomiest(int(f.left.Load())); at >= 0 { // as Yields has it: who is roused takes the piece
+		best = set.conns[at]
+	}
 	best.rouse()
 }
 
-// Yields reports whether s had better leave the last left bytes of the stream to
-// faster connections: they would be done with all of it before s is done with one
-// piece.
+// Took says that s has taken so many bytes of the stream.
+func (f *Flows) Took(s *Sender, bytes int) {
+	if set := f.set.Load(); set.rooms != nil {
+		if i := slices.Index(set.conns, s); i >= 0 {
+			set.rooms[i].Add(-int64(bytes))
+		}
+	}
+}
+
+// Yields reports whether s had better leave the next piece to another connection. What its
+// window has room for leaves at once, however slow s is. Beyond that one with room sends the
+// piece sooner; if there is none, faster ones may be done with all of the last left bytes of
+// the stream before s is done with one piece.
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
+	set := f.set.Load()
+	f.left.Store(int32(min(piece, math.MaxInt32)))
+	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
+		if set.rooms[i].Load() >= int64(piece) {
+			return false
+		}
+		if set.roomiest(piece) >= 0 {
+			return true
+		}
+	}
 	mine := s.Speed()
 	best, sum := 0.0, 0.0
-	conns := f.Conns()
+	conns := set.conns
 	for _, o := range conns {
 		best = max(best, o.Speed())
 		sum += o.Speed()

@@ -216,6 +216,7 @@ type roll struct {
 	tag, number uint64
 	next        func(*Frame) bool // in the place of what frames have; called with the lock of the connection held
 	roused      atomic.Int32
+	flows       *Flows // that it is sent over; nil: nobody is woken
 	prepare     func(*Frame)
 	opener      bool // is due when nothing was sent
 
@@ -278,7 +279,11 @@ func (x *roll) Opener() (Opener, bool) {
 	return Opener{x.tag, x.number}, due
 }
 
-func (x *roll) RouseFastest() { x.roused.Add(1) }
+func (x *roll) RouseFastest() {
+	if x.roused.Add(1); x.flows != nil {
+		x.flows.RouseFastest()
+	}
+}
 
 // counts returns how many frames were sent, and dropped.
 func (x *roll) counts() (sent, dropped int) {

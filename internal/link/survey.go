@@ -2,6 +2,7 @@ package link
 
 import (
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -24,10 +25,12 @@ const (
 type flow struct {
 	near   atomic.Bool  // it is near after all
 	writes atomic.Int32 // under way
+	began  atomic.Int64 // when the last one began, as last
 	last   atomic.Int64 // when one ended, in nanoseconds since the hub was made
 	moved  atomic.Int64 // bytes since the last rest
 	worth  atomic.Bool  // it moved enough to be worth pulses
 	pulsed atomic.Int64 // when the last pulse was sent, as last
+	window atomic.Int64 // in bytes, at the last sample; 0: not known
 
 	// Of the survey.
 	sample  func(*platform.Info) bool
@@ -53,6 +56,76 @@ func Distant(conn net.Conn) bool {
 
 // Distant reports whether the peer is one whose connections are surveyed.
 func (s *Sender) Distant() bool { return s.gauge.flow != nil && !s.gauge.flow.near.Load() }
+
+const (
+	// firstWindow is that of a connection of which nothing is known (RFC 6928).
+	firstWindow = 10 * 1448
+	// firstPeerWindow is what peers take at once, as long as nothing else is known: half of
+	// what Linux has for a receiver at first.
+	firstPeerWindow = 64 << 10
+	// awake is how long after data or a pulse a window surely stands. Systems take it back
+	// after a retransmission timeout.
+	awake = time.Second
+)
+
+// Window returns how many bytes the system sends at once on a connection to a distant peer
+// on which nothing is under way. On other ones no window counts.
+func (s *Sender) Window() int {
+	f := s.gauge.flow
+	if f == nil || f.near.Load() {
+		return math.MaxInt32
+	}
+	w := int(f.window.Load())
+	if last := max(f.last.Load(), f.pulsed.Load()); w == 0 || time.Since(s.h.survey.made)-time.Duration(last) > awake {
+		return firstWindow
+	}
+	return w
+}
+
+// Needed returns over how many connections of a pool, from the first on, so many bytes in
+// pieces have to go for all of them to leave at once; if there are not enough for that, all.
+func Needed(pool []*Sender, bytes, piece int) int {
+	for i, s := range pool {
+		if bytes -= max(s.Window()-piece, 0); bytes <= 0 {
+			return i + 1
+		}
+	}
+	return len(pool)
+}
+
+// Turn returns which connection of a pool a stream of so many bytes takes that goes over one:
+// each in turn, of those that can send all of it at once if there are any.
+func Turn(pool []*Sender, turn uint64, bytes int) int {
+	can := func(s *Sender) bool { return s.Window() >= bytes }
+	n := uint64(0)
+	for _, s := range pool {
+		if can(s) {
+			n++
+		}
+	}
+	if n == 0 {
+		return int(turn % uint64(len(pool)))
+	}
+	turn %= n
+	for i, s := range pool {
+		if can(s) {
+			if turn == 0 {
+				return i
+			}
+			turn--
+		}
+	}
+	return 0 // a window has become smaller meanwhile
+}
+
+// blocked is how long a write may take that only hands its bytes to the system.
+const blocked = 3 * time.Millisecond
+
+// returns reports whether the connection will look for work in a moment: no write has to wait.
+func (s *Sender) returns() bool {
+	f := s.gauge.flow
+	return f == nil || f.writes.Load() == 0 || time.Since(s.h.survey.made)-time.Duration(f.began.Load()) < blocked
+}
 
 // RoundTrip returns the shortest round trip to a peer so far, over the connections to
 // it; false: the system does not tell it, or there is none.
@@ -86,6 +159,7 @@ func leastRTT(info *platform.Info) time.Duration {
 
 // writing notes that a write begins, and lets the survey begin if it rests.
 func (f *flow) writing(h *Hub) {
+	f.began.Store(int64(time.Since(h.survey.made)))
 	f.writes.Add(1)
 	if v := h.survey; !v.on.Load() && !f.near.Load() && v.on.CompareAndSwap(false, true) {
 		h.mu.Lock()
@@ -325,6 +399,13 @@ func (v *survey) sample(s *Sender) {
 	if c == nil {
 		c = &count{Count: pace.NewCount(v.h.LiveSenders(s.peer))}
 		v.counts[s.peer] = c
+	}
+	if info.Known.Has(platform.HasWindow) {
+		most := firstPeerWindow
+		if info.Known.Has(platform.HasPeerWindow) {
+			most = info.PeerWindow
+		}
+		f.window.Store(int64(min(info.Window, most)))
 	}
 	f.pending = info.InFlight > 0 || info.Unsent > 0 || info.Buffered > 0
 	last := f.before

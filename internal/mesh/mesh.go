@@ -56,7 +56,7 @@ const (
 	maxPending  = 512      // handshakes in progress on one listener
 	maxWaiting  = 256      // of these, those that wait for others of their pool
 	dialsAtOnce = 16       // handshakes in progress with one peer
-	mostMesh    = 64       // connections to members that are not neighbours, from the start
+	mostMesh    = 48       // connections to members that are not neighbours, from the start
 	// widenTime bounds how long all connections to such a member may take: the master
 	// waits for 10 s for everybody's.
 	widenTime = 5 * time.Second

@@ -8,7 +8,7 @@ import (
 const (
 	// FirstCount is how many connections a distant peer gets from the start: each
 	// brings a first window of its own, and makes good what a loss takes from another.
-	FirstCount = 4
+	FirstCount = 8
 	// MostCount is how many one peer gets at most.
 	MostCount = 32
 

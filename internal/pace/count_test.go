@@ -79,14 +79,14 @@ func TestCount(t *testing.T) {
 		least, most int
 		part        float64 // of the rate
 	}{
-		"clean":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond}, 4, 6, 0.99},
-		"loss 0.01 %":    {path{rate: 50 * mbit, rtt: 100 * time.Millisecond, loss: 0.0001}, 4, 8, 0.95},
+		"clean":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond}, FirstCount, FirstCount * 3 / 2, 0.99},
+		"loss 0.01 %":    {path{rate: 50 * mbit, rtt: 100 * time.Millisecond, loss: 0.0001}, FirstCount, FirstCount * 3 / 2, 0.95},
 		"loss 0.3 %":     {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.003}, 12, 32, 0.95},
 		"loss 3 %":       {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.03}, 32, 32, 0.5},
-		"limit per flow": {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}, 20, 32, 0.95},
-		"shaped":         {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, stood: true}, 20, 32, 0.95},
-		"paced":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, paced: 90 * mbit}, 4, 4, 0.89},
-		"little to send": {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, share: 0.3}, 4, 4, 0.29},
+		"limit per flow": {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}, 18, 32, 0.89},
+		"shaped":         {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, stood: true}, 18, 32, 0.89},
+		"paced":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, paced: 90 * mbit}, FirstCount, FirstCount, 0.89},
+		"little to send": {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, share: 0.3}, FirstCount, FirstCount, 0.29},
 		"refused":        {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, most: 7}, 7, 7, 0.3},
 	} {
 		c, now := NewCount(FirstCount), time.Second

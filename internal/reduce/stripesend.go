@@ -16,8 +16,8 @@ func (e *Engine) flowsFor(op *Op, pool []*link.Sender) []*link.Sender {
 		return nil
 	}
 	n, most := op.mostFlows(pool)
-	if n < 2 || op.isEager() && !op.out.limited && most < len(pool) {
-		return nil // a small one is done sooner on one connection
+	if n < 2 || op.isEager() && !op.out.limited && most < len(pool) && !pool[0].Distant() {
+		return nil // a small one is done sooner on one connection, unless windows and losses count
 	}
 	for _, s := range pool[:n] {
 		if !s.Features().Flows {
@@ -34,7 +34,11 @@ func (e *Engine) flowsFor(op *Op, pool []*link.Sender) []*link.Sender {
 // and of how many there would be.
 func (op *Op) mostFlows(pool []*link.Sender) (n, most int) {
 	_, own := op.chunk(0, true)
-	most = op.encoded(own) / (2 * op.e.minStripe(pool))
+	bytes := op.encoded(own)
+	most = bytes / (2 * op.e.minStripe(pool))
+	if len(pool) > 1 && pool[0].Distant() { // all of it is to leave at once, whatever the windows
+		most = max(most, min(link.Needed(pool, bytes, leastFar), bytes/leastFar))
+	}
 	n = min(len(pool), most)
 	if op.e.cfg.Flows > 0 {
 		n = min(n, op.e.cfg.Flows)
@@ -84,6 +88,7 @@ func (op *Op) nextPiece(f *link.Frame, o *outGrid, batch int) (piece, uint8) {
 	}
 	index := o.pop()
 	p, _ := op.at(o.g, index, true)
+	op.out.flows.Took(s, p.n)
 	f.Gauged = true
 	f.Head = f.Head[:transport.HeaderSize+stripeHead]
 	putStripe(f.Head[transport.HeaderSize:], o.g.bytes, index)

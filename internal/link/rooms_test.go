@@ -1,0 +1,119 @@
+package link
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/transport"
+	"github.com/gopccl/gopccl/internal/transport/transporttest"
+)
+
+// farPool returns connections that seem to lead far, with these windows.
+func farPool(t *testing.T, windows ...int64) (*pair, []*Sender) {
+	p := newPair(t, Config{}, len(windows), transporttest.Options{}, Features{Native: true, Flows: true})
+	p.a.h.survey.made = time.Now().Add(-time.Minute)
+	pool := p.a.h.Senders(uuid(1))
+	for i, s := range pool {
+		f := &flow{}
+		f.window.Store(windows[i])
+		f.last.Store(int64(time.Since(p.a.h.survey.made)))
+		s.gauge.flow = f
+	}
+	p.a.h.survey.on.Store(true) // there is nothing that it could ask
+	return p, pool
+}
+
+// A window counts as long as data or pulses keep it. Otherwise, and before anything is known,
+// it is that of a new connection.
+func TestWindow(t *testing.T) {
+	p, pool := farPool(t, 50_000, 0)
+	require.Equal(t, 50_000, pool[0].Window())
+	require.Equal(t, firstWindow, pool[1].Window())
+	f := pool[0].gauge.flow
+	f.last.Store(0)
+	require.Equal(t, firstWindow, pool[0].Window())
+	f.pulsed.Store(int64(time.Since(p.a.h.survey.made)))
+	require.Equal(t, 50_000, pool[0].Window())
+	f.near.Store(true)
+	require.Equal(t, math.MaxInt32, pool[0].Window())
+}
+
+// Data goes over as many connections as their windows need, each short of a piece that may
+// not fit; a stream over one connection takes one with a window for all of it, in turn.
+func TestNeededConnections(t *testing.T) {
+	_, pool := farPool(t, 20_000, 5_000, 40_000, 30_000)
+	require.Equal(t, 1, Needed(pool, 16_000, 4_000))
+	require.Equal(t, 2, Needed(pool, 16_001, 4_000))
+	require.Equal(t, 3, Needed(pool, 17_001, 4_000))
+	require.Equal(t, 4, Needed(pool, 1<<20, 4_000), "there are no more")
+	for turn, at := range []int{2, 3, 2} {
+		require.Equal(t, at, Turn(pool, uint64(turn), 25_000))
+	}
+	for turn, at := range []int{0, 1, 2, 3, 0} {
+		require.Equal(t, at, Turn(pool, uint64(turn), 50_000), "no window is so large")
+	}
+}
+
+// A connection takes what its window has room for, and leaves the rest to others that have
+// room, however fast it is; when nobody has any, the fast ones take it.
+func TestWindowsAreUsedUp(t *testing.T) {
+	_, pool := farPool(t, 10_000, 10_000, 500)
+	pool[0].gauge.rate.Store(math.Float64bits(1000)) // slow, as far as is known
+	var f Flows
+	f.Use(pool)
+	require.False(t, f.Yields(pool[0], 1<<20, 1000), "it leaves at once")
+	f.Took(pool[0], 9500)
+	require.True(t, f.Yields(pool[0], 1<<20, 1000))
+	require.True(t, f.Yields(pool[2], 1<<20, 1000))
+	require.False(t, f.Yields(pool[1], 1<<20, 1000))
+	f.Took(pool[1], 10_000)
+	require.False(t, f.Yields(pool[1], 4000, 1000), "it is fast")
+	require.True(t, f.Yields(pool[0], 4000, 1000), "it is slow")
+
+	// One whose write waits is not waited for.
+	f = Flows{}
+	f.Use(pool)
+	f.Took(pool[1], 10_000)
+	require.True(t, f.Yields(pool[1], 1<<20, 1000))
+	pool[0].gauge.flow.writes.Store(1)
+	pool[0].gauge.flow.began.Store(-int64(time.Second))
+	require.False(t, f.Yields(pool[1], 1<<20, 1000))
+}
+
+// A slow connection with a little room in its window leaves a piece to the others, and does
+// not wake itself for it: the piece is sent.
+func TestWhoIsWokenTakesThePiece(t *testing.T) {
+	p, pool := farPool(t, 500, 10_000)
+	pool[0].gauge.rate.Store(math.Float64bits(1000))
+	var f Flows
+	f.Use(pool)
+	f.Took(pool[1], 10_000)
+	x := newRoll(1, 1)
+	left := []byte{7}
+	x.next = func(frame *Frame) bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if left == nil {
+			return false
+		}
+		if f.Yields(frame.Conn(), 1000, 1000) {
+			frame.Left = true
+			return false
+		}
+		frame.Payload, left = left, nil
+		x.refs++
+		transport.Header{Payload: len(frame.Payload), Tag: 1, Stream: 1}.Put((*[transport.HeaderSize]byte)(frame.Head))
+		return true
+	}
+	x.flows = &f
+	tape := newTape()
+	p.b.open(uuid(0), 1, 1, tape)
+	for _, s := range pool {
+		s.Attach(x)
+	}
+	pool[0].Kick(true, true)
+	require.Equal(t, []byte{7}, tape.next(t))
+}
