@@ -407,8 +407,8 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	n, bytes := stripes(room, longest, flow, e.cfg.minStripe)
 	n = min(n, have)
 	if have > 1 && pool[0].Distant() {
-		// All of it is to leave at once: no window is to be waited for, nor filled. What is
-		// sent later than other things may follow before these are acknowledged.
+		// All of it is to leave at once, without a window that has to be waited for. Results
+		// follow before the parts that went out first are acknowledged: there is room for both.
 		if k := min(link.Needed(pool[:have], int(min(l.total, math.MaxInt)), leastFar), flow/leastFar); k > n {
 			n, bytes = k, max(min(bytes, flow/(piecesPerWindow*k)), leastFar)
 			l.most = max(l.most, n)

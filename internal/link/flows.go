@@ -169,12 +169,11 @@ func (f *Flows) Took(s *Sender, bytes int) {
 // the stream before s is done with one piece.
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	set := f.set.Load()
-	f.left.Store(int32(min(piece, math.MaxInt32)))
 	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
 		if set.rooms[i].Load() >= int64(piece) {
 			return false
 		}
-		if set.roomiest(piece) >= 0 {
+		if f.left.Store(int32(min(piece, math.MaxInt32))); set.roomiest(piece) >= 0 {
 			return true
 		}
 	}

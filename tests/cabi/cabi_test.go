@@ -271,5 +271,7 @@ func TestCycles(t *testing.T) {
 	require.LessOrEqual(t, fds[1], fds[0])
 	// The runtime starts a thread when more calls than ever block at the same time, and keeps it.
 	require.LessOrEqual(t, threads[1], threads[0]+3)
-	require.LessOrEqual(t, pages[1]*os.Getpagesize(), pages[0]*os.Getpagesize()+4<<20)
+	// The first reading may follow a collection of garbage and the second precede one, which is some
+	// 5 MiB. What a cycle keeps would be 450 times as much.
+	require.LessOrEqual(t, pages[1]*os.Getpagesize(), pages[0]*os.Getpagesize()+8<<20)
 }
