@@ -49,6 +49,12 @@ func TestPage(t *testing.T) {
 	} {
 		require.Contains(t, page, want)
 	}
+	require.NotContains(t, page, "All had operations behind them.")
+	all := sample()[:1]
+	for i := range all[0].Entries {
+		all[0].Entries[i].First = 4
+	}
+	require.Contains(t, all.markdown(), "took 4.000 s. All had operations behind them. ")
 	require.NotContains(t, page[strings.Index(page, "\n400 KB, bbr:"):strings.Index(page, "\ngather")], "Time of gopccl")
 	require.Contains(t, page, "a part: regional/cubic/67108864, regional/cubic/400000, ")
 	picture := sample().svg()
