@@ -145,7 +145,7 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 			bar = broughtFull
 		}
 		if rate-c.rate < bar*promised {
-			c.n = was
+			c.n = max(was, min(c.n, int(math.Round(float64(was)*rate/c.rate)))) // as many as carry what all of them brought
 			c.postpone(now)
 			return true
 		}
