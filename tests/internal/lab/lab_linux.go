@@ -19,6 +19,8 @@ type Lab struct {
 	Hosts []*netns.Host
 
 	network *netns.Network
+	carrier int   // the processor that carries packets; -1: any
+	others  []int // processors
 	tuns    []int
 	epoll   int
 	timer   int
@@ -37,7 +39,7 @@ type Lab struct {
 	scratch []byte          // what a host hands over
 	free    [][]byte        // of packetBytes
 	packets []*netem.Packet // free ones
-	out     []outlet        // by host
+	out     []outlets       // by host
 	hosts   map[uint32]int  // by address
 	slept   time.Duration   // when it last waited
 }
@@ -45,10 +47,39 @@ type Lab struct {
 // packetBytes is the room that one packet takes.
 const packetBytes = 2048
 
-// outlet is what a host is about to get.
+// outlet is what a host is about to get of a flow.
 type outlet struct {
 	joiner
-	due []time.Duration // of the packets in it
+	flow uint64
+	due  []time.Duration // of the packets in it
+}
+
+// outlets is what a host is about to get. Flows that take turns on the way are told
+// apart, or nothing of theirs could be put together.
+type outlets struct {
+	all  []outlet
+	used int
+}
+
+// mostOutlets bounds the memory of outlets.
+const mostOutlets = 32
+
+// of returns the outlet of a flow; nil: all are taken by others.
+func (o *outlets) of(flow uint64) *outlet {
+	for i := range o.all[:o.used] {
+		if o.all[i].flow == flow {
+			return &o.all[i]
+		}
+	}
+	if o.used == mostOutlets {
+		return nil
+	}
+	if o.used == len(o.all) {
+		o.all = append(o.all, outlet{})
+	}
+	o.used++
+	o.all[o.used-1].flow = flow
+	return &o.all[o.used-1]
 }
 
 // Start builds the network of a profile. Close ends it.
@@ -56,7 +87,7 @@ func Start(p *Profile, seed uint64) (*Lab, error) {
 	l := &Lab{
 		net: netem.New(p.Config(seed)), start: time.Now(), over: make(chan struct{}),
 		hosts: map[uint32]int{}, epoll: -1, timer: -1, bell: -1,
-		scratch: make([]byte, maxPacket), out: make([]outlet, len(p.Hosts)),
+		scratch: make([]byte, maxPacket), out: make([]outlets, len(p.Hosts)),
 	}
 	err := l.build(len(p.Hosts))
 	if err != nil {
@@ -74,6 +105,7 @@ func (l *Lab) build(hosts int) (err error) {
 	if l.network, err = netns.NewIsolated(hosts); err != nil {
 		return err
 	}
+	l.carrier, l.others = divide()
 	l.Hosts = l.network.Hosts
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
@@ -95,6 +127,7 @@ func (l *Lab) build(hosts int) (err error) {
 			return err
 		}
 		l.tuns = append(l.tuns, fd)
+		_ = h.Spread(l.others) // without it the carrier does that, too, and carries less
 		a := h.Addr.As4()
 		l.hosts[binary.BigEndian.Uint32(a[:])] = i
 		if err := l.watch(fd); err != nil {
@@ -157,7 +190,10 @@ func (l *Lab) carry() {
 	runtime.LockOSThread() // never unlocked: the thread ends with it, and its priority
 	defer close(l.over)
 	defer l.release()
-	prefer()
+	if l.carrier >= 0 {
+		defer stayAwake(append(l.others, l.carrier))()
+	}
+	prefer(l.carrier)
 	events := make([]unix.EpollEvent, 64)
 	for {
 		l.deliver()
@@ -219,7 +255,7 @@ func (l *Lab) arm() int {
 	if next, ok := l.net.Next(); ok {
 		now := l.now()
 		left := next + tick - now
-		if left < soon && runtime.NumCPU() > 1 {
+		if left < soon && l.carrier >= 0 {
 			if now-l.slept >= breath {
 				l.sleep()
 			}
@@ -290,11 +326,13 @@ func (l *Lab) send(b []byte) {
 	l.net.Send(l.now(), p)
 }
 
-// deliver hands over what is due.
+// deliver hands over what is due, when the first of it is as late as it may be.
 func (l *Lab) deliver() {
+	if next, ok := l.net.Next(); !ok || l.now() < next+tick {
+		return
+	}
 	late, latest := uint64(0), time.Duration(0)
-	write := func(host int) {
-		o := &l.out[host]
+	write := func(host int, o *outlet) {
 		if b := o.take(); b != nil {
 			_, _ = unix.Write(l.tuns[host], b) // a host without room loses it
 		}
@@ -306,17 +344,27 @@ func (l *Lab) deliver() {
 		}
 		o.due = o.due[:0]
 	}
+	writeAll := func(host int) {
+		for i := range l.out[host].used {
+			write(host, &l.out[host].all[i])
+		}
+		l.out[host].used = 0
+	}
 	l.net.Run(l.now(), func(p *netem.Packet, at time.Duration) {
-		o := &l.out[p.To]
+		o := l.out[p.To].of(p.Flow)
+		if o == nil {
+			writeAll(p.To)
+			o = l.out[p.To].of(p.Flow)
+		}
 		if !o.add(p.Data) {
-			write(p.To)
+			write(p.To, o)
 			o.add(p.Data)
 		}
 		o.due = append(o.due, at)
 		l.free, l.packets = append(l.free, p.Data[:packetBytes]), append(l.packets, p)
 	})
 	for host := range l.out {
-		write(host)
+		writeAll(host)
 	}
 	s := l.net.Stats()
 	l.mu.Lock()

@@ -2,21 +2,69 @@ package lab
 
 import (
 	"os"
-	"runtime"
+	"os/exec"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// prefer gives the calling thread precedence over all others, as far as it is
-// allowed to: a packet that waits for a processor is late. The thread must be locked
-// to its goroutine, and ends with it.
-func prefer() {
+// prefer gives the calling thread a processor, and there precedence over all others, as
+// far as it is allowed to: a packet that waits for a processor is late. The thread must
+// be locked to its goroutine, and ends with it.
+func prefer(processor int) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15)
+	if processor < 0 {
+		return
+	}
+	var set unix.CPUSet
+	set.Set(processor)
+	_ = unix.SchedSetaffinity(0, &set)
 	attr := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}
 	attr.Size = uint32(unsafe.Sizeof(attr))
-	if runtime.NumCPU() > 1 {
-		_ = unix.SchedSetAttr(0, &attr, 0)
+	_ = unix.SchedSetAttr(0, &attr, 0)
+}
+
+// divide says which processor carries packets, and which others there are for the
+// hosts that get them. With one there is nothing to divide: carrier is -1.
+func divide() (carrier int, hosts []int) {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) != nil || set.Count() < 2 {
+		return -1, nil
+	}
+	for c := range len(set) * 64 {
+		if set.IsSet(c) {
+			hosts = append(hosts, c)
+		}
+	}
+	return hosts[len(hosts)-1], hosts[:len(hosts)-1]
+}
+
+// stayAwake has every processor do something when there is nothing to do: a virtual one
+// that sleeps is given to others, and back late. Whatever else runs goes first. What is
+// started ends with the calling thread, or with stop.
+func stayAwake(processors []int) (stop func()) {
+	var all []*exec.Cmd
+	for _, c := range processors {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if cmd.Start() != nil {
+			continue
+		}
+		all = append(all, cmd)
+		var set unix.CPUSet
+		set.Set(c)
+		attr := unix.SchedAttr{Policy: unix.SCHED_IDLE}
+		attr.Size = uint32(unsafe.Sizeof(attr))
+		if unix.SchedSetAttr(cmd.Process.Pid, &attr, 0) != nil || unix.SchedSetaffinity(cmd.Process.Pid, &set) != nil {
+			_ = cmd.Process.Kill() // it would take time from others
+		}
+	}
+	return func() {
+		for _, cmd := range all {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -174,6 +175,23 @@ func (h *Host) Tunnel(mtu int) (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// Spread has what comes from the device of Tunnel be worked on by these processors, as
+// a network card with several queues has it, and not by the one whose program hands it
+// over. None: it stays there.
+func (h *Host) Spread(processors []int) error {
+	words := make([]uint32, 1)
+	for _, c := range processors {
+		for len(words) <= c/32 {
+			words = append(words, 0)
+		}
+		words[c/32] |= 1 << (c % 32)
+	}
+	slices.Reverse(words) // the first word is of the highest processors
+	mask := strings.ReplaceAll(strings.Trim(fmt.Sprintf("%08x", words), "[]"), " ", ",")
+	// What a namespace has under /sys is seen where it was mounted in it.
+	return h.s.tool("", "unshare", "--mount", "sh", "-c", "mount -t sysfs none /sys && echo "+mask+" > /sys/class/net/tun0/queues/rx-0/rps_cpus")
 }
 
 func (n *Network) add(i int) error {

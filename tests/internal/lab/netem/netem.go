@@ -10,7 +10,6 @@
 package netem
 
 import (
-	"container/heap"
 	"math"
 	"slices"
 	"time"
@@ -88,19 +87,40 @@ type event struct {
 	p     *Packet
 }
 
+func (e event) before(o event) bool { return e.at < o.at || e.at == o.at && e.order < o.order }
+
+// events is a heap: the first is the next one.
 type events []event
 
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].order < e[j].order
+func (e *events) push(x event) {
+	q := append(*e, x)
+	i := len(q) - 1
+	for i > 0 && x.before(q[(i-1)/2]) {
+		q[i] = q[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	q[i] = x
+	*e = q
 }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	old := *e
-	x := old[len(old)-1]
-	*e = old[:len(old)-1]
-	return x
+
+func (e *events) pop() event {
+	q := *e
+	first, x := q[0], q[len(q)-1]
+	q = q[:len(q)-1]
+	*e = q
+	for i := 0; len(q) > 0; {
+		child := 2*i + 1
+		if child+1 < len(q) && q[child+1].before(q[child]) {
+			child++
+		}
+		if child >= len(q) || !q[child].before(x) {
+			q[i] = x
+			break
+		}
+		q[i] = q[child]
+		i = child
+	}
+	return first
 }
 
 // link is a queue at work: free is when it has sent all that it has taken.
@@ -184,7 +204,7 @@ func (n *Net) Send(now time.Duration, p *Packet) {
 
 func (n *Net) push(at time.Duration, s stage, p *Packet) {
 	n.order++
-	heap.Push(&n.queue, event{at, n.order, s, p})
+	n.queue.push(event{at, n.order, s, p})
 }
 
 // Next returns when something is to be done, false if no packet is under way.
@@ -199,18 +219,24 @@ func (n *Net) Next() (at time.Duration, ok bool) {
 // the time at which it should have, in the order of these times.
 func (n *Net) Run(now time.Duration, deliver func(p *Packet, at time.Duration)) {
 	for len(n.queue) > 0 && n.queue[0].at <= now {
-		e := heap.Pop(&n.queue).(event)
-		if e.stage == delivered {
-			n.stats.Delivered++
-			deliver(e.p, e.at)
-			continue
+		e := n.queue.pop()
+		// Most stages of most networks take no time, and need no place in the heap.
+		for now, on := e.at, true; on; e, on = n.advance(e) {
+			if e.at > now {
+				n.push(e.at, e.stage, e.p)
+				break
+			}
+			if e.stage == delivered {
+				n.stats.Delivered++
+				deliver(e.p, e.at)
+				break
+			}
 		}
-		n.advance(e)
 	}
 }
 
-// advance brings a packet to its next stage.
-func (n *Net) advance(e event) {
+// advance brings a packet to its next stage; false if it is lost.
+func (n *Net) advance(e event) (event, bool) {
 	p, bytes := e.p, e.p.Bytes+n.cfg.Overhead
 	path := n.pair(p.From, p.To)
 	at, ok := e.at, true
@@ -232,7 +258,7 @@ func (n *Net) advance(e event) {
 		path.number++
 		if path.Down || path.lose(n.cfg.Seed, p) {
 			n.stats.Lost++
-			return
+			return e, false
 		}
 		at, ok = path.pass(path.Queue, e.at, bytes)
 	case atDown:
@@ -246,9 +272,8 @@ func (n *Net) advance(e event) {
 	}
 	if !ok {
 		n.stats.Dropped++
-		return
 	}
-	n.push(at, e.stage+1, p)
+	return event{at: at, stage: e.stage + 1, p: p}, ok
 }
 
 // flow returns the link of a flow. Flows are few, and stay.
