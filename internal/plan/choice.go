@@ -21,6 +21,9 @@ type Problem struct {
 	// that of pairs as Rates, all in Mbit/s, 0: not seen. Each is a lower bound of what
 	// could be had. Nil: nothing was seen.
 	Up, Down, Seen []float64
+	// Hopeful says that members may receive more than they were seen to: what came to them
+	// was most often what the others could send.
+	Hopeful bool
 	// Timed is what all-reduces have taken: that of the ring is its prediction, and what
 	// plans took more than was predicted of them is predicted of others of their kind.
 	Timed []Timed

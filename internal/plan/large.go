@@ -86,7 +86,49 @@ const MostPlanned = 64
 // unequal parts, sums inside of sites, slow members behind others, and trees in which
 // members pass on what others cannot send. Delays of all ways have to be known, and what
 // each member can send and receive.
-func Large(p Problem) (o Options) {
+//
+// Hopes are followed as far as the plan is bearable if they are in vain.
+func Large(p Problem) Options {
+	o := large(p)
+	if !p.Hopeful {
+		return o
+	}
+	m, hoped := newModel(p), large(p.hoped())
+	for _, at := range hoped.List {
+		is := o.Ring
+		if seen := o.For(at.From); seen != nil {
+			is = seen.Line
+		}
+		if m == nil || at.Scheme != nil && float64(m.line(at.Scheme).At(at.From)) > bearable*float64(is.At(at.From)) {
+			return o
+		}
+	}
+	return hoped
+}
+
+// bearable is how much longer than the best plan one of hopes may take if these are in vain.
+const bearable = 1.5
+
+// hope is how much more than they were seen to members may receive, and the least is what
+// they send: ways into a home have several times the rate of those out of it, and the ways of
+// others have the same.
+const hope = 2
+
+// hoped returns p with what members may receive.
+func (p Problem) hoped() Problem {
+	if !p.Hopeful {
+		return p
+	}
+	p.Down = slices.Clone(p.Down)
+	for i, v := range p.Down {
+		if v > 0 && i < len(p.Up) {
+			p.Down[i] = max(hope*v, p.Up[i])
+		}
+	}
+	return p
+}
+
+func large(p Problem) (o Options) {
 	m := newModel(p)
 	if m == nil {
 		return o
@@ -120,7 +162,7 @@ const steadyGain = 1.15
 // by steadyGain than with the plans in force, and those otherwise: what is known of a
 // network moves all the time, and plans do not.
 func Steady(p Problem, last, fresh Options, bytes uint64) Options {
-	m := newModel(p)
+	m := newModel(p.hoped())
 	if m == nil {
 		return last
 	}

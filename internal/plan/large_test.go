@@ -54,6 +54,36 @@ var (
 	mixedDown = []float64{100, 100, 200, 200, 100, 200, 300, 500}
 )
 
+// What members receive in a trial is what the others can send: a plan made of hope is that
+// of their real rates, as far as one in vain is bearable.
+func TestHopes(t *testing.T) {
+	const bytes = 8 << 20
+	p := even(8, 15*time.Millisecond, 0)
+	p.Rates = make([]float64, 64)
+	p.Up, p.Down = []float64{71, 24, 77, 48, 46, 80, 98, 77}, []float64{49, 55, 41, 51, 37, 48, 53, 53}
+	seen := Large(p)
+	p.Hopeful = true
+	hoped := Large(p)
+	is, becomes := seen.For(bytes), hoped.For(bytes)
+	require.Less(t, 1.2*becomes.At(bytes).Seconds(), is.At(bytes).Seconds())
+	require.Equal(t, "what member 1 sends, 24 Mbit/s", becomes.Slowest)
+	p.Hopeful = false
+	require.LessOrEqual(t, newModel(p).line(becomes.Scheme).At(bytes).Seconds(), bearable*is.At(bytes).Seconds())
+
+	// All but one send 100 and receive 20: what it can, they cannot have.
+	p.Up = slices.Repeat([]float64{100}, 8)
+	p.Down = slices.Repeat([]float64{10}, 8)
+	p.Down[0], p.Hopeful = 100, true
+	hoped = Large(p)
+	p.Hopeful = false
+	for _, at := range hoped.List {
+		if at.Scheme != nil {
+			best := Large(p)
+			require.LessOrEqual(t, newModel(p).line(at.Scheme).At(at.From).Seconds(), bearable*best.Ring.At(at.From).Seconds())
+		}
+	}
+}
+
 // A slow uplink owns nothing of large operations, and the ring is slower by nearly the
 // bound of 2(n-1)/n.
 func TestUnequalRatesAreShared(t *testing.T) {

@@ -54,16 +54,18 @@ type learner struct {
 	calm    time.Duration // until the next change
 	works   []work
 	bars    []bar
+	doubt   doubt
 	ops     uint64 // large all-reduces so far
 	now     running
 }
 
 // running is the large all-reduce under way.
 type running struct {
-	bytes uint64 // 0: there is none, or another one beside it
-	name  string
-	plan  *plan.Scheme // nil: the ring
-	since time.Duration
+	bytes     uint64 // 0: there is none, or another one beside it
+	name      string
+	plan      *plan.Scheme  // nil: the ring
+	predicted time.Duration // 0: nothing was
+	since     time.Duration
 }
 
 // work is how long all-reduces of the same size took with a plan, "ring" or another one.
@@ -253,7 +255,7 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 		if alone {
 			l.now = running{bytes: bytes, name: name, since: now}
 			if at := l.last.For(bytes); name != ringName && at != nil {
-				l.now.plan = at.Scheme
+				l.now.plan, l.now.predicted = at.Scheme, at.At(bytes)
 			}
 		}
 	}
@@ -282,6 +284,9 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 	}
 	w.took = append(w.took, now-r.since)
 	w.plan, w.last = r.plan, now
+	if r.name != plan.TrialName && l.doubt.take(r, w.took, now) {
+		first = true
+	}
 	first = first || r.name == ringName && len(w.took) == ringTimes
 	ring, least := l.took(r.bytes, ringName), slices.Min(w.took)
 	much := float64(least) >= muchSlower*float64(ring)
@@ -318,6 +323,32 @@ func (l *learner) barOne(name string, bytes uint64, took, now time.Duration) tim
 	long := time.Duration(b.times) * barredTime
 	b.bytes, b.took, b.until, b.ops = bytes, took, now+long, l.ops+b.times*barredOps
 	return long
+}
+
+// A plan that took disappointing times as long as was predicted in slowTimes all-reduces, or
+// muchSlower times as long as that in the first, was made of hopes in vain. There are none
+// then for doubtTime, and each time for twice as long, up to mostBarred times.
+const (
+	disappointing = 1.25
+	doubtTime     = barredTime
+)
+
+// doubt says until when members are taken to receive no more than they were seen to.
+type doubt struct {
+	until time.Duration
+	times uint64
+}
+
+// take notes how long all-reduces with a plan took, the latest last, and returns whether there
+// are no hopes any more.
+func (d *doubt) take(r running, took []time.Duration, now time.Duration) bool {
+	bar := disappointing * float64(r.predicted)
+	if r.predicted == 0 || now < d.until || float64(slices.Min(took)) <= bar || len(took) < slowTimes && float64(took[0]) < muchSlower*bar {
+		return false
+	}
+	d.times = min(max(2*d.times, 1), mostBarred)
+	d.until = now + time.Duration(d.times)*doubtTime
+	return true
 }
 
 // barred returns the plans that have turned out to be no faster than the ring.
@@ -409,5 +440,6 @@ func (m *Machine) problem(g *group, ring []wire.UUID) (ms []*client, p plan.Prob
 	p.Mbps = plan.Slowest(p.Rates, p.N)
 	m.seen(ms, &p)
 	g.learned.atLeast(&p, g.mesh.partial)
+	p.Hopeful = m.now >= g.learned.doubt.until
 	return ms, p, !slices.Contains(p.Ring, -1)
 }

@@ -70,7 +70,7 @@ func (w *world) reduced(cs []ClientID, bytes uint64, took time.Duration, mbps ..
 	w.after(took)
 	for i, c := range cs {
 		if len(mbps) > 0 {
-			w.send(c, wire.C2MRates{Up: mbps[i], Down: 500, Pairs: []wire.PathRate{{To: w.ids[cs[(i+1)%len(cs)]], Mbps: mbps[i]}}})
+			w.send(c, wire.C2MRates{Up: mbps[i], Down: w.down, Pairs: []wire.PathRate{{To: w.ids[cs[(i+1)%len(cs)]], Mbps: mbps[i]}}})
 		}
 		w.send(c, complete(1, false))
 	}
@@ -312,6 +312,39 @@ func TestSlowPlansAreBarred(t *testing.T) {
 			require.NotEmpty(t, l.barred(w.now), "about as fast")
 			l.work(largeOp, ringName).took = []time.Duration{10 * time.Second, 11 * time.Second}
 			require.Empty(t, l.barred(w.now))
+		})
+	}
+}
+
+// Members may receive more than they were seen to, until a plan made of that disappoints.
+func TestHopesInVain(t *testing.T) {
+	for name, took := range map[string][]time.Duration{
+		"twice": {3 * time.Second, 2900 * time.Millisecond}, "at once": {3500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
+			l := &w.m.groups[0].learned
+			w.down = 60
+			w.reduced(cs, largeOp, 9*time.Second, 40, 100, 200, 400)
+			require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+			hoped := l.last.For(largeOp).At(largeOp)
+			require.Positive(t, hoped)
+			for i, d := range took {
+				require.Zero(t, l.doubt, "the plan was timed %d times", i)
+				w.reduced(cs, largeOp, time.Duration(float64(d)/2.2e9*float64(hoped)), 40, 100, 200, 400)
+			}
+			require.Equal(t, doubt{until: w.now + doubtTime, times: 1}, l.doubt)
+			_, p, ok := w.m.problem(w.m.groups[0], w.m.groups[0].ring)
+			require.True(t, ok)
+			require.False(t, p.Hopeful)
+			w.after(doubtTime)
+			w.step(Tick{})
+			_, p, _ = w.m.problem(w.m.groups[0], w.m.groups[0].ring)
+			require.True(t, p.Hopeful)
+			r := running{predicted: time.Second}
+			require.False(t, l.doubt.take(r, []time.Duration{3 * time.Second, 1200 * time.Millisecond}, w.now), "the first opened windows")
+			require.True(t, l.doubt.take(r, []time.Duration{3 * time.Second}, w.now))
+			require.Equal(t, w.now+2*doubtTime, l.doubt.until)
 		})
 	}
 }

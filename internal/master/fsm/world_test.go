@@ -35,6 +35,7 @@ type world struct {
 	resume  bool               // ... and go on with another master
 	answer  func(Effect) Event // of the authority, nil: none; a nil event: not yet
 	version uint8              // of the collectives that newcomers announce
+	down    float64            // what members say that they receive, in Mbit/s
 }
 
 func counting() func() wire.UUID {
@@ -48,7 +49,8 @@ func counting() func() wire.UUID {
 
 func newWorld(t testing.TB, cfg Config) *world {
 	w := &world{
-		t: t, uuid: counting(), inbox: map[ClientID][]wire.Packet{},
+		down: 500,
+		t:    t, uuid: counting(), inbox: map[ClientID][]wire.Packet{},
 		closed: map[ClientID]string{}, ids: map[ClientID]wire.UUID{},
 	}
 	if cfg.NewUUID == nil {
