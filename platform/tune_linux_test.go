@@ -49,8 +49,8 @@ func TestRetriesAreBounded(t *testing.T) {
 	if known {
 		info, ok := TCPInfo(c)
 		require.True(t, ok)
-		require.GreaterOrEqual(t, wait(), 2000)
-		require.Less(t, wait(), 2000+100+int(8*info.RTT.Milliseconds()))
+		require.GreaterOrEqual(t, wait(), 1000)
+		require.Less(t, wait(), 1000+100+int(8*info.RTT.Milliseconds()))
 	}
 	require.NoError(t, TuneP2P(c, Options{RetryWait: time.Millisecond}), "less than the system takes")
 }

@@ -353,9 +353,8 @@ const (
 	// To a distant peer it is cut for so many times the connections that there are: more
 	// may join (link.Flows).
 	mayGrow = 4
-	// ... and over as many connections as have windows for all of it, in pieces of at
-	// least leastFar bytes: what a piece costs this host is nothing beside a round trip.
-	leastFar        = 4 << 10
+	// ... and over as many connections as have windows for all of it, in so many pieces
+	// for each.
 	piecesPerWindow = 4
 )
 
@@ -409,8 +408,8 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	if have > 1 && pool[0].Distant() {
 		// All of it is to leave at once, without a window that has to be waited for. Results
 		// follow before the parts that went out first are acknowledged: there is room for both.
-		if k := min(link.Needed(pool[:have], int(min(l.total, math.MaxInt)), leastFar), flow/leastFar); k > n {
-			n, bytes = k, max(min(bytes, flow/(piecesPerWindow*k)), leastFar)
+		if k := min(link.Needed(pool[:have], int(min(l.total, math.MaxInt))), flow/link.LeastFar); k > n {
+			n, bytes = k, max(min(bytes, flow/(piecesPerWindow*k)), link.LeastFar)
 			l.most = max(l.most, n)
 		}
 	}

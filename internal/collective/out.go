@@ -51,7 +51,7 @@ func (l *outLane) Fail(err error) { l.op.fail(l.op.lost(l.peer, err)) }
 
 func (l *outLane) Settle(async bool) { l.op.settle(async) }
 
-func (l *outLane) RouseFastest() { l.flows.RouseFastest() }
+func (l *outLane) RouseBest() { l.flows.RouseBest() }
 
 // NextFrame takes the lowest piece that is ready. Of several connections, one that
 // would hold the others up leaves it to them; for more than the first frame of a batch

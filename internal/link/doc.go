@@ -52,6 +52,6 @@
 //
 // and the lock of the buffers' pool, which takes no other, comes last. No other
 // two locks are held together, and none while a connection could make the holder
-// wait. Route and the other methods of a Router, Settle, Fail and RouseFastest are
+// wait. Route and the other methods of a Router, Settle, Fail and RouseBest are
 // called with no lock held.
 package link

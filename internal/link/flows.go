@@ -138,9 +138,9 @@ func (f *Flows) Wake(n int) {
 	}
 }
 
-// RouseFastest lets the connection look for work that has room for what was left, or else the
+// RouseBest lets the connection look for work that has room for what was left, or else the
 // one that seems fastest now.
-func (f *Flows) RouseFastest() {
+func (f *Flows) RouseBest() {
 	set := f.set.Load()
 	best := set.conns[0]
 	for _, s := range set.conns {

@@ -279,9 +279,9 @@ func (x *roll) Opener() (Opener, bool) {
 	return Opener{x.tag, x.number}, due
 }
 
-func (x *roll) RouseFastest() {
+func (x *roll) RouseBest() {
 	if x.roused.Add(1); x.flows != nil {
-		x.flows.RouseFastest()
+		x.flows.RouseBest()
 	}
 }
 

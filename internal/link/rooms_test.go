@@ -45,10 +45,12 @@ func TestWindow(t *testing.T) {
 // not fit; a stream over one connection takes one with a window for all of it, in turn.
 func TestNeededConnections(t *testing.T) {
 	_, pool := farPool(t, 20_000, 5_000, 40_000, 30_000)
-	require.Equal(t, 1, Needed(pool, 16_000, 4_000))
-	require.Equal(t, 2, Needed(pool, 16_001, 4_000))
-	require.Equal(t, 3, Needed(pool, 17_001, 4_000))
-	require.Equal(t, 4, Needed(pool, 1<<20, 4_000), "there are no more")
+	require.Equal(t, 1, Needed(pool, 20_000-LeastFar))
+	require.Equal(t, 2, Needed(pool, 20_001-LeastFar))
+	require.Equal(t, 3, Needed(pool, 25_001-2*LeastFar))
+	require.Equal(t, 4, Needed(pool, 1<<20), "there are no more")
+	require.Equal(t, 2, Needed(pool[1:2], LeastFar)+Needed(pool[1:], 2*LeastFar-1), "each has enough")
+	require.Zero(t, Needed(pool, LeastFar-1))
 	for turn, at := range []int{2, 3, 2} {
 		require.Equal(t, at, Turn(pool, uint64(turn), 25_000))
 	}

@@ -292,7 +292,7 @@ func (s *Sender) afterwards() {
 	s.untold.yielded, s.untold.faults = s.untold.yielded[:0], nil
 	s.mu.Unlock()
 	for _, x := range skipped {
-		x.RouseFastest()
+		x.RouseBest()
 	}
 	for _, f := range faults {
 		f.of.Fail(s.h.Caught(f.err, s.peer))

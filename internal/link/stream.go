@@ -26,8 +26,8 @@ type Source interface {
 	// Opener returns the frame that announces the end of the stream, once, if one is
 	// due. The caller holds the connection's lock.
 	Opener() (o Opener, due bool)
-	// RouseFastest makes a connection send what another one has left to it.
-	RouseFastest()
+	// RouseBest makes a connection send what another one has left to it.
+	RouseBest()
 }
 
 // Sink is what frames are received for: one stream from one peer.

@@ -82,15 +82,21 @@ func (s *Sender) Window() int {
 	return w
 }
 
-// Needed returns over how many connections of a pool, from the first on, so many bytes in
-// pieces have to go for all of them to leave at once; if there are not enough for that, all.
-func Needed(pool []*Sender, bytes, piece int) int {
+// LeastFar is the least of a stream to a distant peer, in bytes, that is worth a connection
+// of its own: what a piece costs this host is nothing beside a round trip.
+const LeastFar = 4 << 10
+
+// Needed returns over how many connections of a pool, from the first on, so many bytes have
+// to go for all of them to leave at once; if there are not enough for that, all. Each has
+// LeastFar bytes or more; 0: there are fewer.
+func Needed(pool []*Sender, bytes int) int {
+	most := bytes / LeastFar
 	for i, s := range pool {
-		if bytes -= max(s.Window()-piece, 0); bytes <= 0 {
-			return i + 1
+		if bytes -= max(s.Window()-LeastFar, 0); bytes <= 0 {
+			return min(i+1, most)
 		}
 	}
-	return len(pool)
+	return min(len(pool), most)
 }
 
 // Turn returns which connection of a pool a stream of so many bytes takes that goes over one:

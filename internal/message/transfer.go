@@ -138,7 +138,7 @@ func (t *Transfer) ReleaseFrame(_ *link.Frame, whole bool) (idle, over bool) {
 }
 
 func (t *Transfer) Opener() (link.Opener, bool) { return link.Opener{}, false }
-func (t *Transfer) RouseFastest()               {}
+func (t *Transfer) RouseBest()                  {}
 
 // BeginReceive lets one reader at a time into the buffer.
 func (t *Transfer) BeginReceive(r *link.Receiver) bool {
@@ -308,4 +308,4 @@ func (c *courier) ReleaseFrame(*link.Frame, bool) (idle, over bool) {
 }
 
 func (c *courier) Opener() (link.Opener, bool) { return link.Opener{}, false }
-func (c *courier) RouseFastest()               {}
+func (c *courier) RouseBest()                  {}

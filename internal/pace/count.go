@@ -26,6 +26,13 @@ const (
 	starved = 0.5
 	// Spans are left out after the number has changed, for windows to open.
 	settles = 1
+	// Connections that lose and carry fewer segments than crowded in a round trip each are a
+	// crowd: a window cannot be halved below two, and what is lost then is found out by
+	// timeouts, which double until one is longer than what is taken for a dead peer. So many
+	// stay that each carries uncrowded, and no more are tried. It is looked for after
+	// crowdTrips.
+	crowded, uncrowded = 2, 3
+	crowdTrips         = 3
 )
 
 // Count decides how many connections to one peer an operation uses. Connections are
@@ -39,6 +46,9 @@ const (
 // 5.1; RFC 3649, section 3). One that carries no more than that is bound by its
 // losses, and then the number doubles. Else it grows by half, because a limit of
 // single flows, or one of windows, cannot be told from others but by a trial.
+//
+// A thin way has no room for many: connections that carry fewer than two segments in a
+// round trip each, and lose, are a crowd, and most of them go at once.
 type Count struct {
 	n int
 
@@ -52,6 +62,7 @@ type Count struct {
 	sent, resent   uint64
 	rtt            time.Duration // the sum over ticks
 	skip           int
+	sparse         bool // the span was looked at for a crowd
 
 	// The trial under way, and when the next may be.
 	was   int  // connections before it; 0: none is under way
@@ -116,7 +127,13 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if s.Waiting {
 		c.wanted++
 	}
-	span := now - c.since
+	span, rtt := now-c.since, c.rtt/time.Duration(c.ticks)
+	if !c.sparse && span >= crowdTrips*rtt {
+		c.sparse = true
+		if c.disperse(now, float64(c.arrived)/span.Seconds(), rtt, s.Segment) {
+			return true
+		}
+	}
 	if span < max(judged, judgedTrips*s.RTT) {
 		return false
 	}
@@ -128,7 +145,22 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if float64(c.wanted) < starved*float64(c.ticks) {
 		return false
 	}
-	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
+	return c.judge(now, float64(c.arrived)/span.Seconds(), rtt, s)
+}
+
+// disperse takes connections away if they are a crowd.
+func (c *Count) disperse(now time.Duration, rate float64, rtt time.Duration, segment int) bool {
+	if c.n == 1 || segment <= 0 || float64(c.wanted) < starved*float64(c.ticks) || c.resent < uint64(c.n*segment) {
+		return false
+	}
+	segments := rate * rtt.Seconds() / float64(segment)
+	if segments >= float64(crowded*c.n) {
+		return false
+	}
+	c.n, c.was, c.since = max(1, int(segments/uncrowded)), 0, 0
+	c.skip = settles
+	c.postpone(now)
+	return true
 }
 
 // Rest says that no data is under way any more: what was idle is not counted.
@@ -160,6 +192,14 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 	c.n = min(c.n+(c.n+1)/2, MostCount)
 	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)
+	}
+	if s.Segment > 0 {
+		c.n = min(c.n, max(int(rate*rtt.Seconds()/float64(s.Segment*uncrowded)), c.was))
+	}
+	if c.n == c.was {
+		c.was, c.skip = 0, 0
+		c.postpone(now)
+		return false
 	}
 	return true
 }

@@ -83,6 +83,7 @@ func TestCount(t *testing.T) {
 		"loss 0.01 %":    {path{rate: 50 * mbit, rtt: 100 * time.Millisecond, loss: 0.0001}, FirstCount, FirstCount * 3 / 2, 0.95},
 		"loss 0.3 %":     {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.003}, 12, 32, 0.95},
 		"loss 3 %":       {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.03}, 32, 32, 0.5},
+		"loss 10 %":      {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.1}, 12, 32, 0.12},
 		"limit per flow": {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}, 20, 32, 0.95},
 		"shaped":         {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, stood: true}, 20, 32, 0.95},
 		"paced":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, paced: 90 * mbit}, FirstCount, FirstCount, 0.89},
@@ -95,6 +96,39 @@ func TestCount(t *testing.T) {
 		assert.LessOrEqual(t, c.N(), tc.most, name)
 		assert.GreaterOrEqual(t, rate, tc.part*tc.rate, name)
 	}
+}
+
+// A way of a few segments in a round trip has room for few connections: the others go before
+// their timeouts have doubled to what is taken for a dead peer, and are not tried again soon.
+// Losses alone do not make a crowd, nor does a lack of data.
+func TestACrowdGoes(t *testing.T) {
+	const rtt, tick = 120 * time.Millisecond, 10 * time.Millisecond
+	thin := Span{RTT: rtt, Base: rtt - 20*time.Millisecond, Arrived: 7 * segment / 12, Sent: segment, Resent: segment / 2, Segment: segment, Waiting: true}
+	run := func(c *Count, s Span, d time.Duration) {
+		for now := time.Second; now < time.Second+d; now += tick {
+			s.Used = c.N()
+			c.Step(now, s)
+		}
+	}
+	c := NewCount(FirstCount)
+	run(c, thin, 4*rtt)
+	require.Equal(t, 2, c.N())
+	run(c, thin, 30*time.Second)
+	require.Equal(t, 2, c.N(), "each carries three")
+	for name, change := range map[string]func(*Span){
+		"no losses":     func(s *Span) { s.Resent = 0 },
+		"nothing waits": func(s *Span) { s.Waiting = false },
+		"enough each":   func(s *Span) { s.Arrived *= 3 },
+	} {
+		s := thin
+		change(&s)
+		c := NewCount(FirstCount)
+		run(c, s, 4*rtt)
+		require.Equal(t, FirstCount, c.N(), name)
+	}
+	c = NewCount(1)
+	run(c, thin, 4*rtt)
+	require.Equal(t, 1, c.N())
 }
 
 // Connections that came after the first are what it begins with.

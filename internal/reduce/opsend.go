@@ -29,7 +29,7 @@ func (o *outStream) Fail(err error) { o.op.fail(connError(o.op.next, err)) }
 
 func (o *outStream) Settle(async bool) { o.op.settle(async) }
 
-func (o *outStream) RouseFastest() { o.flows.RouseFastest() }
+func (o *outStream) RouseBest() { o.flows.RouseBest() }
 
 func (o *outStream) NextFrame(f *link.Frame, batch int) bool {
 	op := o.op

@@ -36,7 +36,6 @@ const (
 	stripesPerFlow = 32
 	minStripe      = 64 << 10
 	minStripeFar   = 16 << 10
-	leastFar       = 4 << 10 // of what a connection to a distant peer sends of a chunk
 	// Chunks to a distant peer are cut for so many times the connections that there are:
 	// more may join (link.Flows).
 	mayGrow = 4

@@ -37,7 +37,7 @@ func (op *Op) mostFlows(pool []*link.Sender) (n, most int) {
 	bytes := op.encoded(own)
 	most = bytes / (2 * op.e.minStripe(pool))
 	if len(pool) > 1 && pool[0].Distant() { // all of it is to leave at once, whatever the windows
-		most = max(most, min(link.Needed(pool, bytes, leastFar), bytes/leastFar))
+		most = max(most, link.Needed(pool, bytes))
 	}
 	n = min(len(pool), most)
 	if op.e.cfg.Flows > 0 {
