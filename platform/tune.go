@@ -27,8 +27,9 @@ type Options struct {
 	UserTimeout time.Duration
 	// RetryWait and four round trips bound how long the system waits before it sends
 	// again what is not acknowledged. Without a bound each wait is twice as long as the
-	// one before: a way that was gone for 5 s is used again after 9, and one that loses half of
-	// what is sent has five tries in 8 s instead of seven. Default 1 s.
+	// one before: a way that was gone for 5 s is used again after 9, and with round trips of
+	// 100 ms one that loses half of what is sent has five tries in 8 s instead of seven.
+	// Default 1 s; without a UserTimeout none, because Linux derives one from it then.
 	RetryWait time.Duration
 	// KeepAliveIdle, KeepAliveInterval and KeepAliveCount find a dead end of
 	// a silent connection. Defaults: half and an eighth of UserTimeout, 5. With a
@@ -46,7 +47,11 @@ func (o Options) withDefaults() Options {
 	if o.UserTimeout == 0 {
 		o.UserTimeout = 20 * time.Second
 	}
-	if o.RetryWait == 0 {
+	switch {
+	case o.RetryWait != 0:
+	case o.UserTimeout < 0:
+		o.RetryWait = -1
+	default:
 		o.RetryWait = time.Second
 	}
 	bound := o.UserTimeout

@@ -29,10 +29,11 @@ const (
 	// Connections that lose and carry fewer segments than crowded in a round trip each are a
 	// crowd: a window cannot be halved below two, and what is lost then is found out by
 	// timeouts, which double until one is longer than what is taken for a dead peer. So many
-	// stay that each carries uncrowded, and no more are tried. It is looked for after
-	// crowdTrips.
-	crowded, uncrowded = 2, 3
-	crowdTrips         = 3
+	// stay that each carries uncrowded, fewest at least, and no more are tried. It is looked for
+	// every crowdTrips, and has to be there twice in a row: where a way that was gone is used
+	// again, it is there once. Where nothing arrives, the way is gone.
+	crowded, uncrowded, fewest = 2, 3, 2
+	crowdTrips                 = 3
 )
 
 // Count decides how many connections to one peer an operation uses. Connections are
@@ -62,7 +63,7 @@ type Count struct {
 	sent, resent   uint64
 	rtt            time.Duration // the sum over ticks
 	skip           int
-	sparse         bool // the span was looked at for a crowd
+	look           look
 
 	// The trial under way, and when the next may be.
 	was   int  // connections before it; 0: none is under way
@@ -114,7 +115,7 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	}
 	c.last = now
 	if c.since == 0 {
-		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, since: max(now, 1), last: now}
+		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), last: now}
 	}
 	c.ticks++
 	c.arrived += s.Arrived
@@ -127,13 +128,12 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if s.Waiting {
 		c.wanted++
 	}
-	span, rtt := now-c.since, c.rtt/time.Duration(c.ticks)
-	if !c.sparse && span >= crowdTrips*rtt {
-		c.sparse = true
-		if c.disperse(now, float64(c.arrived)/span.Seconds(), rtt, s.Segment) {
-			return true
-		}
+	if most, crowd := c.look.step(now, s, c.n); crowd {
+		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause}
+		c.postpone(now)
+		return true
 	}
+	span := now - c.since
 	if span < max(judged, judgedTrips*s.RTT) {
 		return false
 	}
@@ -145,26 +145,50 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if float64(c.wanted) < starved*float64(c.ticks) {
 		return false
 	}
-	return c.judge(now, float64(c.arrived)/span.Seconds(), rtt, s)
+	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
 }
 
-// disperse takes connections away if they are a crowd.
-func (c *Count) disperse(now time.Duration, rate float64, rtt time.Duration, segment int) bool {
-	if c.n == 1 || segment <= 0 || float64(c.wanted) < starved*float64(c.ticks) || c.resent < uint64(c.n*segment) {
-		return false
+// look is for a crowd.
+type look struct {
+	since           time.Duration
+	ticks, wanted   int
+	arrived, resent uint64
+	rtt             time.Duration // the sum over ticks
+	crowd           bool          // there was one at the last look
+}
+
+// step takes a tick, and returns how many of n connections there is room for if they are a
+// crowd.
+func (l *look) step(now time.Duration, s Span, n int) (most int, crowd bool) {
+	if l.ticks == 0 {
+		*l = look{since: now, crowd: l.crowd}
 	}
-	segments := rate * rtt.Seconds() / float64(segment)
-	if segments >= float64(crowded*c.n) {
-		return false
+	l.ticks++
+	l.arrived += s.Arrived
+	l.resent += s.Resent
+	l.rtt += s.RTT
+	if s.Waiting {
+		l.wanted++
 	}
-	c.n, c.was, c.since = max(1, int(segments/uncrowded)), 0, 0
-	c.skip = settles
-	c.postpone(now)
-	return true
+	rtt := l.rtt / time.Duration(l.ticks)
+	if now-l.since < crowdTrips*rtt {
+		return 0, false
+	}
+	was := *l
+	*l = look{}
+	if n <= fewest || s.Used < n || s.Segment <= 0 || float64(was.wanted) < starved*float64(was.ticks) || was.resent < uint64(n*s.Segment) {
+		return 0, false
+	}
+	segments := float64(was.arrived) / float64(s.Segment) * float64(rtt) / float64(now-was.since)
+	if segments < 1 || segments >= float64(crowded*n) {
+		return 0, false
+	}
+	l.crowd = true
+	return max(fewest, int(segments/uncrowded)), was.crowd
 }
 
 // Rest says that no data is under way any more: what was idle is not counted.
-func (c *Count) Rest() { c.rests = c.since > 0 }
+func (c *Count) Rest() { c.rests, c.look = c.since > 0, look{} }
 
 // judge ends a span that could have sent more.
 func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span) bool {
@@ -193,12 +217,11 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)
 	}
-	if s.Segment > 0 {
+	if s.Segment > 0 && c.resent > 0 {
 		c.n = min(c.n, max(int(rate*rtt.Seconds()/float64(s.Segment*uncrowded)), c.was))
 	}
 	if c.n == c.was {
 		c.was, c.skip = 0, 0
-		c.postpone(now)
 		return false
 	}
 	return true

@@ -76,10 +76,12 @@ const (
 	// leastLarge is the size of the least operation that is large: smaller ones may
 	// begin before the vote, with the ring or the direct exchange.
 	leastLarge = 2 << 20
+	// mostLarge is the largest size that is compared: larger ones have the same plans.
+	mostLarge = 1 << 34
 )
 
 // MostPlanned is the size of the largest group that Large plans for. The search takes some
-// 10 ms with 32 members, and some 100 with 64.
+// 10 ms with 32 members, and some 100 with 64, and twice that with hopes.
 const MostPlanned = 64
 
 // Large compares the ring with other plans for large all-reduces: the direct exchange in
@@ -90,16 +92,22 @@ const MostPlanned = 64
 // Hopes are followed as far as the plan is bearable if they are in vain.
 func Large(p Problem) Options {
 	o := large(p)
-	if !p.Hopeful {
+	if !p.Hopes() {
 		return o
 	}
 	m, hoped := newModel(p), large(p.hoped())
-	for _, at := range hoped.List {
-		is := o.Ring
-		if seen := o.For(at.From); seen != nil {
-			is = seen.Line
+	if m == nil {
+		return o
+	}
+	cost := func(at *Option) Line {
+		if at == nil {
+			return m.ring()
 		}
-		if m == nil || at.Scheme != nil && float64(m.line(at.Scheme).At(at.From)) > bearable*float64(is.At(at.From)) {
+		return m.line(at.Scheme)
+	}
+	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
+		is, becomes := cost(o.For(size)), cost(hoped.For(size))
+		if float64(becomes.At(size)) > bearable*float64(is.At(size)) {
 			return o
 		}
 	}
@@ -114,6 +122,9 @@ const bearable = 1.5
 // others have the same.
 const hope = 2
 
+// Hopes reports whether a member may receive more than it was seen to.
+func (p Problem) Hopes() bool { return !slices.Equal(p.hoped().Down, p.Down) }
+
 // hoped returns p with what members may receive.
 func (p Problem) hoped() Problem {
 	if !p.Hopeful {
@@ -121,7 +132,7 @@ func (p Problem) hoped() Problem {
 	}
 	p.Down = slices.Clone(p.Down)
 	for i, v := range p.Down {
-		if v > 0 && i < len(p.Up) {
+		if v > 0 && i < len(p.Up) && v < slices.Max(p.Up) { // as much as any sends is enough
 			p.Down[i] = max(hope*v, p.Up[i])
 		}
 	}
@@ -141,7 +152,7 @@ func large(p Problem) (o Options) {
 			found = append(found, Option{Scheme: s, Line: m.line(s), Slowest: m.slowest(s)})
 		}
 	}
-	for size := uint64(leastLarge); size <= 1<<34; size *= 2 {
+	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
 		best := Option{From: size, Line: ring}
 		for _, f := range found {
 			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && float64(f.At(size)) < worthOther*float64(best.At(size)) {
@@ -175,7 +186,7 @@ func Steady(p Problem, last, fresh Options, bytes uint64) Options {
 	}
 	becomes := m.ring()
 	if at := fresh.For(bytes); at != nil {
-		becomes = at.Line
+		becomes = m.line(at.Scheme)
 	}
 	if float64(becomes.At(bytes))*steadyGain <= float64(is.At(bytes)) {
 		return fresh

@@ -70,18 +70,24 @@ func TestHopes(t *testing.T) {
 	p.Hopeful = false
 	require.LessOrEqual(t, newModel(p).line(becomes.Scheme).At(bytes).Seconds(), bearable*is.At(bytes).Seconds())
 
-	// All but one send 100 and receive 20: what it can, they cannot have.
+	// All but one receive a tenth of what they send: with hope the parts are equal, and in vain
+	// that takes as long as if the one that receives more did not.
 	p.Up = slices.Repeat([]float64{100}, 8)
 	p.Down = slices.Repeat([]float64{10}, 8)
-	p.Down[0], p.Hopeful = 100, true
-	hoped = Large(p)
-	p.Hopeful = false
-	for _, at := range hoped.List {
-		if at.Scheme != nil {
-			best := Large(p)
-			require.LessOrEqual(t, newModel(p).line(at.Scheme).At(at.From).Seconds(), bearable*best.Ring.At(at.From).Seconds())
+	p.Down[0], p.Down[1] = 100, 100
+	best, m := Large(p), newModel(p)
+	p.Hopeful = true
+	hoped, h := Large(p), newModel(p.hoped())
+	cost := func(m *model, o Options, size uint64) float64 {
+		if at := o.For(size); at != nil {
+			return m.line(at.Scheme).At(size).Seconds()
 		}
+		return m.ring().At(size).Seconds()
 	}
+	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
+		require.LessOrEqual(t, cost(m, hoped, size), bearable*cost(m, best, size))
+	}
+	require.Less(t, 1.5*cost(h, large(p.hoped()), bytes), cost(h, best, bytes), "there was something to hope for")
 }
 
 // A slow uplink owns nothing of large operations, and the ring is slower by nearly the

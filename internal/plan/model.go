@@ -221,7 +221,7 @@ func (m *model) excess(trees []Tree) costs {
 func (m *model) line(s *Scheme) Line {
 	l := m.predicted(s)
 	for _, t := range m.Timed {
-		if t.Scheme != nil && t.Took > 0 && t.Bytes > 0 && t.Scheme.same(s) {
+		if t.Scheme != nil && t.Took > 0 && t.Bytes > 0 && t.Scheme.Same(s) {
 			return l.from(t)
 		}
 	}

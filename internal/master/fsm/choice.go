@@ -136,6 +136,7 @@ func (g *group) adopted(was wire.Direct, now time.Duration) {
 	if g.mesh.direct == was {
 		return
 	}
+	l.hoped = l.hopes
 	// Nothing has to be told any more, also if no all-reduce leaves the ring.
 	g.mesh.spares = g.mesh.direct != (wire.Direct{})
 	if l.bytes == 0 || was.Schemes == g.mesh.direct.Schemes {

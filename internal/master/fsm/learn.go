@@ -55,6 +55,8 @@ type learner struct {
 	works   []work
 	bars    []bar
 	doubt   doubt
+	hopes   bool   // the problem had some, when it was last looked at
+	hoped   bool   // the plans in force were made of such a one
 	ops     uint64 // large all-reduces so far
 	now     running
 }
@@ -64,7 +66,7 @@ type running struct {
 	bytes     uint64 // 0: there is none, or another one beside it
 	name      string
 	plan      *plan.Scheme  // nil: the ring
-	predicted time.Duration // 0: nothing was
+	predicted time.Duration // 0: nothing was, or not in hope
 	since     time.Duration
 }
 
@@ -255,7 +257,9 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 		if alone {
 			l.now = running{bytes: bytes, name: name, since: now}
 			if at := l.last.For(bytes); name != ringName && at != nil {
-				l.now.plan, l.now.predicted = at.Scheme, at.At(bytes)
+				if l.now.plan = at.Scheme; l.hoped {
+					l.now.predicted = at.At(bytes)
+				}
 			}
 		}
 	}
@@ -279,13 +283,17 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 		l.works = append(l.works, work{bytes: r.bytes, name: r.name})
 	}
 	w := &l.works[i]
+	if r.plan != nil && w.plan != nil && !r.plan.Same(w.plan) {
+		w.took = nil // of another plan with that name
+	}
 	if len(w.took) == mostTook {
 		w.took = slices.Delete(w.took, 0, 1)
 	}
 	w.took = append(w.took, now-r.since)
 	w.plan, w.last = r.plan, now
 	if r.name != plan.TrialName && l.doubt.take(r, w.took, now) {
-		first = true
+		l.hoped = false
+		return true, "" // it may be good when it is made without hope
 	}
 	first = first || r.name == ringName && len(w.took) == ringTimes
 	ring, least := l.took(r.bytes, ringName), slices.Min(w.took)
@@ -441,5 +449,6 @@ func (m *Machine) problem(g *group, ring []wire.UUID) (ms []*client, p plan.Prob
 	m.seen(ms, &p)
 	g.learned.atLeast(&p, g.mesh.partial)
 	p.Hopeful = m.now >= g.learned.doubt.until
+	g.learned.hopes = p.Hopes()
 	return ms, p, !slices.Contains(p.Ring, -1)
 }

@@ -327,6 +327,7 @@ func TestHopesInVain(t *testing.T) {
 			w.down = 60
 			w.reduced(cs, largeOp, 9*time.Second, 40, 100, 200, 400)
 			require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+			require.True(t, l.hoped)
 			hoped := l.last.For(largeOp).At(largeOp)
 			require.Positive(t, hoped)
 			for i, d := range took {
@@ -334,6 +335,11 @@ func TestHopesInVain(t *testing.T) {
 				w.reduced(cs, largeOp, time.Duration(float64(d)/2.2e9*float64(hoped)), 40, 100, 200, 400)
 			}
 			require.Equal(t, doubt{until: w.now + doubtTime, times: 1}, l.doubt)
+			require.Empty(t, l.bars, "it may be good without hope")
+			require.False(t, l.hoped)
+			l.begin(largeOp, "shares", true, w.now)
+			require.Zero(t, l.now.predicted, "what was made without hope is not judged by it")
+			l.now = running{}
 			_, p, ok := w.m.problem(w.m.groups[0], w.m.groups[0].ring)
 			require.True(t, ok)
 			require.False(t, p.Hopeful)

@@ -3,11 +3,11 @@
 // between them are carried with the rates, queues, delays, jitter and losses of a
 // profile, by a seed. It needs root and /dev/net/tun, and no module of the kernel.
 //
-// One processor carries the packets. The others work on what hosts receive, and run the
-// programs. Packets that were delivered to a host's device more than a millisecond late are
+// One processor carries the packets, before anything else that it has to do. The others
+// work on what hosts receive. Packets that were delivered to a host's device more than a millisecond late are
 // counted: they say whether the machine was fast enough for what was asked of it. While a
-// network stands, programs of the lowest class keep all processors busy, as a virtual one
-// that sleeps is back late.
+// network stands on several processors, programs of the lowest class keep them busy, as a
+// virtual one that sleeps is back late.
 package lab
 
 import (

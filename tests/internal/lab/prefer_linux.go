@@ -3,6 +3,7 @@ package lab
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"unsafe"
 
@@ -17,12 +18,14 @@ func prefer(processor int) {
 	if processor < 0 {
 		return
 	}
+	attr := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}
+	attr.Size = uint32(unsafe.Sizeof(attr))
+	if unix.SchedSetAttr(0, &attr, 0) != nil {
+		return // without precedence any processor may be the one that is free
+	}
 	var set unix.CPUSet
 	set.Set(processor)
 	_ = unix.SchedSetaffinity(0, &set)
-	attr := unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}
-	attr.Size = uint32(unsafe.Sizeof(attr))
-	_ = unix.SchedSetAttr(0, &attr, 0)
 }
 
 // divide says which processor carries packets, and which others there are for the
@@ -44,6 +47,9 @@ func divide() (carrier int, hosts []int) {
 // that sleeps is given to others, and back late. Whatever else runs goes first. What is
 // started ends with the calling thread, or with stop.
 func stayAwake(processors []int) (stop func()) {
+	if runtime.GOMAXPROCS(0) < len(processors) {
+		return func() {} // it may not use all of them all the time
+	}
 	var all []*exec.Cmd
 	for _, c := range processors {
 		cmd := exec.Command("sh", "-c", "while :; do :; done")
