@@ -176,7 +176,8 @@ func (l *look) step(now time.Duration, s Span, n int) (most int, crowd bool) {
 	}
 	was := *l
 	*l = look{}
-	if n <= fewest || s.Used < n || s.Segment <= 0 || float64(was.wanted) < starved*float64(was.ticks) || was.resent < uint64(n*s.Segment) {
+	n = min(n, s.Used) // those that the operation is spread over
+	if n <= fewest || s.Segment <= 0 || float64(was.wanted) < starved*float64(was.ticks) || was.resent < uint64(n*s.Segment) {
 		return 0, false
 	}
 	segments := float64(was.arrived) / float64(s.Segment) * float64(rtt) / float64(now-was.since)

@@ -118,6 +118,20 @@ func TestACrowdGoes(t *testing.T) {
 	require.Equal(t, fewest, c.N())
 	run(c, thin, 10*time.Minute)
 	require.Equal(t, fewest, c.N(), "each carries three")
+	c, few := NewCount(FirstCount), thin // all that an operation of this size needs
+	few.Used = 5
+	for range 100 {
+		c.Step(now, few)
+		now += tick
+	}
+	require.Equal(t, fewest, c.N())
+	c, few.Arrived = NewCount(FirstCount), 2*thin.Arrived
+	for range 100 {
+		c.Step(now, few)
+		now += tick
+	}
+	require.Equal(t, FirstCount, c.N(), "those carry enough")
+
 	c = NewCount(FirstCount) // the way is gone for seconds, and then each begins with a segment
 	gone, back := thin, thin
 	gone.Arrived = 0
