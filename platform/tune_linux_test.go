@@ -45,6 +45,8 @@ func TestRetriesAreBounded(t *testing.T) {
 	known := err == nil
 	require.NoError(t, TuneP2P(c, Options{RetryWait: -1}))
 	require.Equal(t, before, wait())
+	require.NoError(t, TuneP2P(c, Options{UserTimeout: -1}))
+	require.Equal(t, before, wait(), "Linux would derive a timeout from it")
 	require.NoError(t, TuneP2P(c, Options{}))
 	if known {
 		info, ok := TCPInfo(c)

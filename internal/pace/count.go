@@ -49,7 +49,7 @@ const (
 // single flows, or one of windows, cannot be told from others but by a trial.
 //
 // A thin way has no room for many: connections that carry fewer than two segments in a
-// round trip each, and lose, are a crowd, and most of them go at once.
+// round trip each, and lose, are a crowd, and most of them go within some round trips.
 type Count struct {
 	n int
 

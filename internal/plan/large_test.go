@@ -70,8 +70,8 @@ func TestHopes(t *testing.T) {
 	p.Hopeful = false
 	require.LessOrEqual(t, newModel(p).line(becomes.Scheme).At(bytes).Seconds(), bearable*is.At(bytes).Seconds())
 
-	// All but one receive a tenth of what they send: with hope the parts are equal, and in vain
-	// that takes as long as if the one that receives more did not.
+	// All but two receive a tenth of what they send: with hope the others have more to do, and
+	// in vain that takes longer.
 	p.Up = slices.Repeat([]float64{100}, 8)
 	p.Down = slices.Repeat([]float64{10}, 8)
 	p.Down[0], p.Down[1] = 100, 100

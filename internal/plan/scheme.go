@@ -72,7 +72,7 @@ func (t *Tree) check(n int) error {
 	return nil
 }
 
-// same reports whether both are the same trees in the same parts, under one name.
+// Same reports whether both are the same trees in the same parts, under one name.
 func (s *Scheme) Same(o *Scheme) bool {
 	return s.Name == o.Name && slices.EqualFunc(s.Trees, o.Trees, func(a, b Tree) bool {
 		return a.Weight == b.Weight && slices.Equal(a.Up, b.Up) && slices.Equal(a.Down, b.Down)

@@ -47,7 +47,7 @@ func (m *Machine) basis(g *group, ring []wire.UUID) *Basis {
 		return b
 	}
 	l := &g.learned
-	p.Timed = l.timed(m.now)
+	p.Timed, l.hopes = l.timed(m.now), p.Hopes()
 	b.problem, b.small = p, needNoMesh(ms)
 	b.told, b.inForce, b.last = g.mesh.direct != (wire.Direct{}), g.mesh.large, l.last
 	b.bytes, b.begun, b.barred = l.bytes, l.begun(), l.barred(m.now)

@@ -55,8 +55,8 @@ type learner struct {
 	works   []work
 	bars    []bar
 	doubt   doubt
-	hopes   bool   // the problem had some, when it was last looked at
-	hoped   bool   // the plans in force were made of such a one
+	hopes   bool   // those that were made last are of a problem with some
+	hoped   bool   // ... and those in force
 	ops     uint64 // large all-reduces so far
 	now     running
 }
@@ -449,6 +449,5 @@ func (m *Machine) problem(g *group, ring []wire.UUID) (ms []*client, p plan.Prob
 	m.seen(ms, &p)
 	g.learned.atLeast(&p, g.mesh.partial)
 	p.Hopeful = m.now >= g.learned.doubt.until
-	g.learned.hopes = p.Hopes()
 	return ms, p, !slices.Contains(p.Ring, -1)
 }

@@ -49,9 +49,8 @@ func counting() func() wire.UUID {
 
 func newWorld(t testing.TB, cfg Config) *world {
 	w := &world{
-		down: 500,
-		t:    t, uuid: counting(), inbox: map[ClientID][]wire.Packet{},
-		closed: map[ClientID]string{}, ids: map[ClientID]wire.UUID{},
+		t: t, uuid: counting(), inbox: map[ClientID][]wire.Packet{},
+		closed: map[ClientID]string{}, ids: map[ClientID]wire.UUID{}, down: 500,
 	}
 	if cfg.NewUUID == nil {
 		cfg.NewUUID = func() wire.UUID { return w.uuid() }

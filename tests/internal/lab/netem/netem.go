@@ -89,7 +89,8 @@ type event struct {
 
 func (e event) before(o event) bool { return e.at < o.at || e.at == o.at && e.order < o.order }
 
-// events is a heap: the first is the next one.
+// events is a heap: the first is the next one. That of the standard library allocates for
+// each event.
 type events []event
 
 func (e *events) push(x event) {
