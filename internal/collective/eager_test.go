@@ -251,6 +251,56 @@ func TestEagerAborts(t *testing.T) {
 	}
 }
 
+// Whoever hears that an operation has ended may begin it again, and so may the others: what
+// they send then is nothing of the one before, even if that had no number yet.
+func TestEndedOperationsTakeNothing(t *testing.T) {
+	w := newWorld(t, shape{n: 2})
+	rng := rand.New(rand.NewPCG(1, 3))
+	k := faultCase{kind: plan.AllGather, n: 2}.task(w, rng)
+	first, err := w.eng[1].New(k.specs[1])
+	require.NoError(t, err)
+	done, told := make(chan error, 1), make(chan struct{})
+	tell := sync.OnceFunc(func() { close(told) })
+	t.Cleanup(tell)
+	b := w.begin(1, 0, func(err error) {
+		done <- err
+		<-told
+	})
+	b.Eager = true
+	first.Start(b)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		first.Abort(errTest)
+	}()
+	require.Error(t, verdict(t, done))
+	s := &started{}
+	begin := func(i int) {
+		op, err := w.eng[i].New(k.specs[i])
+		require.NoError(t, err)
+		c := make(chan error, 2)
+		s.ops, s.errs = append(s.ops, op), append(s.errs, c)
+		b := w.begin(i, 9, func(err error) { c <- err })
+		b.Epoch = 2
+		op.Start(b)
+	}
+	begin(0)
+	e := w.eng[1]
+	require.Eventually(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return e.early > 0 || e.link.Stats.StaleFrames.Load() > 0
+	}, patience, time.Millisecond)
+	begin(1)
+	tell()
+	s.ok(t)
+	k.right(t, "begun again")
+	<-ended
+	s.finish(false)
+	first.Finish(true)
+	w.balanced(t)
+}
+
 // Nothing of an operation that is larger than its bound leaves above it, and the rest
 // leaves with the number, which a member that has begun may hear of later.
 func TestBoundBeforeTheCommence(t *testing.T) {

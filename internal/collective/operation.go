@@ -407,14 +407,14 @@ func (op *Operation) end(err error) {
 		err = heard
 	}
 	defer e.count(op.name, -1)
-	defer func() {
-		e.mu.Lock()
-		e.forget(op, err != nil)
-		if op.dev != nil {
-			e.started.Broadcast() // readers may wait for its source
-		}
-		e.mu.Unlock()
-	}()
+	// It is out of the books before anybody hears of its end: whoever does may begin the next
+	// one with its tag.
+	e.mu.Lock()
+	e.forget(op, err != nil)
+	if op.dev != nil {
+		e.started.Broadcast() // readers may wait for its source
+	}
+	e.mu.Unlock()
 	op.done(err)
 }
 

@@ -437,6 +437,43 @@ func TestPassedNumbersAreOfNoOperation(t *testing.T) {
 	op.Finish(false)
 }
 
+// Whoever hears that an operation has ended may begin it again, and so may its neighbours:
+// what they send then is nothing of the one before, even if that had no number yet.
+func TestEndedOperationsTakeNothing(t *testing.T) {
+	ids := []wire.UUID{uuid(0), uuid(1)}
+	a := newAlone(t, Config{}, ids[1], ids[1], true)
+	op, err := a.e.NewOp(bytesSpec(3, 1, 2))
+	require.NoError(t, err)
+	done, told := make(chan error, 1), make(chan struct{})
+	tell := sync.OnceFunc(func() { close(told) })
+	t.Cleanup(tell)
+	op.Start(Start{Epoch: 5, Eager: true, Ring: ids, Self: ids[0], Done: func(err error) {
+		done <- err
+		<-told
+	}})
+	a.recv()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		op.Abort(errTest)
+	}()
+	require.Error(t, verdict(t, done))
+	a.send(3, 9, []byte{10})
+	require.Eventually(t, func() bool {
+		a.e.mu.Lock()
+		defer a.e.mu.Unlock()
+		return a.e.early > 0 || a.e.Stats().StaleFrames > 0
+	}, patience, time.Millisecond)
+	again, done := a.start(9, bytesSpec(3, 1, 2), ids, ids[0])
+	tell()
+	a.send(3, 9, []byte{20})
+	require.NoError(t, verdict(t, done))
+	require.Equal(t, []byte{20, 12}, again.spec.Dst)
+	<-ended
+	again.Finish(false)
+	op.Finish(true)
+}
+
 // Pieces that came early on a connection that has ended since fail the operation that
 // they are missing in.
 func TestEarlyPiecesOfALostConnection(t *testing.T) {

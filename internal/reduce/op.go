@@ -624,11 +624,11 @@ func (op *Op) end(err error) {
 		err = heard
 	}
 	defer e.count(-1)
-	defer func() {
-		e.mu.Lock()
-		e.forget(op, err != nil)
-		e.mu.Unlock()
-	}()
+	// It is out of the books before anybody hears of its end: whoever does may begin the next
+	// one with its tag.
+	e.mu.Lock()
+	e.forget(op, err != nil)
+	e.mu.Unlock()
 	op.done(err)
 }
 
