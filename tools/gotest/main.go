@@ -1,5 +1,6 @@
 // Command gotest runs go test, prints what go test prints, and says which tests
-// were skipped and why, which go test keeps to itself where a package passes.
+// were skipped and why, which go test keeps to itself where a package passes, and
+// of packages that take long, which tests take most of that.
 //
 //	gotest [-skips FILE] ARGUMENTS OF GO TEST
 //
@@ -10,6 +11,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -71,7 +73,10 @@ func appendLines(name string, lines []string, before error) error {
 const elsewhere = "only on "
 
 // event is one of `go test -json`.
-type event struct{ Action, Package, Test, Output string }
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64 // seconds, of what has ended
+}
 
 // unit is a test, or a package where it has no name.
 type unit struct{ pkg, test string }
@@ -81,6 +86,7 @@ type unit struct{ pkg, test string }
 func filter(in io.Reader, out io.Writer) (skipped []string) {
 	output := map[unit][]string{}
 	skips := map[string][]string{} // by package and reason
+	ended := map[string][]event{}  // tests that have passed, by package
 	var order []string
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<26)
@@ -101,7 +107,11 @@ func filter(in io.Reader, out io.Writer) (skipped []string) {
 		case "build-output":
 			fmt.Fprint(out, e.Output)
 		case "pass":
-			delete(output, u)
+			if delete(output, u); e.Test == "" {
+				fmt.Fprint(out, longest(e, ended[e.Package]))
+			} else if !strings.Contains(e.Test, "/") {
+				ended[e.Package] = append(ended[e.Package], e)
+			}
 		case "skip":
 			if e.Test != "" {
 				key := e.Package + ": " + reason(output[u])
@@ -125,6 +135,24 @@ func filter(in io.Reader, out io.Writer) (skipped []string) {
 		skipped = append(skipped, fmt.Sprintf("%s: %d %s, %s first: %s", strings.TrimPrefix(pkg, "github.com/gopccl/gopccl/"), n, word, skips[key][0], why))
 	}
 	return skipped
+}
+
+const (
+	long = 60 // seconds
+	most = 5
+)
+
+// longest names the tests that took most of a package's time, if that was long.
+func longest(pkg event, tests []event) string {
+	if pkg.Elapsed < long {
+		return ""
+	}
+	slices.SortStableFunc(tests, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+	var words []string
+	for _, e := range tests[:min(len(tests), most)] {
+		words = append(words, fmt.Sprintf("%s %.0f s", e.Test, e.Elapsed))
+	}
+	return "    longest: " + strings.Join(words, ", ") + "\n"
 }
 
 // print prints what a failed test said; of a package, what no test that passed
