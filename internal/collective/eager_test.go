@@ -251,8 +251,8 @@ func TestEagerAborts(t *testing.T) {
 	}
 }
 
-// Whoever hears that an operation has ended may begin it again, and so may the others: what
-// they send then is nothing of the one before, even if that had no number yet.
+// An operation may begin again as soon as it is known that it has ended: what comes then is
+// nothing of the one before, even if that had no number yet.
 func TestEndedOperationsTakeNothing(t *testing.T) {
 	w := newWorld(t, shape{n: 2})
 	rng := rand.New(rand.NewPCG(1, 3))

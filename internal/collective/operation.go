@@ -407,8 +407,8 @@ func (op *Operation) end(err error) {
 		err = heard
 	}
 	defer e.count(op.name, -1)
-	// It is out of the books before anybody hears of its end: whoever does may begin the next
-	// one with its tag.
+	// It is out of the books before anybody hears of its end: the next one with its tag may
+	// begin because of that.
 	e.mu.Lock()
 	e.forget(op, err != nil)
 	if op.dev != nil {

@@ -101,7 +101,7 @@ func (e router) Route(r *link.Receiver, h transport.Header, kept *link.Early) (l
 // before this member has launched it. e.mu is held.
 func (e *Engine) unnamed(r *link.Receiver, tag, seq uint64) *Operation {
 	op := e.ahead.ops[tag]
-	if op == nil || op.id.key.seq&eagerBit == 0 || op.received() || e.any && seq <= e.highest || !slices.Contains(op.members, r.Peer()) {
+	if op == nil || op.id.key.seq&eagerBit == 0 || op.received() || e.any && seq <= e.highest || op.laneFrom(r.Peer()) == nil {
 		return nil
 	}
 	return op

@@ -437,8 +437,8 @@ func TestPassedNumbersAreOfNoOperation(t *testing.T) {
 	op.Finish(false)
 }
 
-// Whoever hears that an operation has ended may begin it again, and so may its neighbours:
-// what they send then is nothing of the one before, even if that had no number yet.
+// An operation may begin again as soon as it is known that it has ended: what comes then is
+// nothing of the one before, even if that had no number yet.
 func TestEndedOperationsTakeNothing(t *testing.T) {
 	ids := []wire.UUID{uuid(0), uuid(1)}
 	a := newAlone(t, Config{}, ids[1], ids[1], true)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -96,5 +97,49 @@ func TestDrains(t *testing.T) {
 		for _, c := range comms[leavers:] {
 			require.NoError(t, c.Close())
 		}
+	}
+}
+
+// A peer leaves when some members are through with a broadcast that others have not launched.
+// What was sent to these is of an epoch that is over: it fails on all, and nobody waits.
+func TestALeaveEndsABroadcast(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	o := overseen(t, core.MasterOptions{})
+	comms := world(t, ctx, o.addr, 4, nil)
+	for _, err := range each(comms, func(_ int, c *core.Communicator) error { return c.Barrier(ctx) }) {
+		require.NoError(t, err)
+	}
+	var ring []*core.Communicator // root, through, late, leaver
+	for _, u := range comms[0].Attributes().Ring {
+		ring = append(ring, comms[slices.IndexFunc(comms, func(c *core.Communicator) bool { return c.Attributes().UUID == u })])
+	}
+	launch := func(c *core.Communicator) *core.Handle {
+		b := dtype.AsBytes([]int64{1, 2, 3})
+		h, err := c.CollectAsync(ctx, core.Collective{Kind: core.KindBroadcast, Root: ring[0].Attributes().Index, Src: b, Dst: b, DType: dtype.Int64})
+		require.NoError(t, err)
+		return h
+	}
+	handles := []*core.Handle{launch(ring[0]), launch(ring[1])}
+	for _, c := range ring[:2] {
+		require.Eventually(t, func() bool {
+			ops := c.State().Ops
+			return len(ops) == 1 && ops[0].Phase == "ended"
+		}, patience, time.Millisecond)
+	}
+	require.NoError(t, ring[3].Leave(ctx))
+	require.Eventually(t, func() bool { return ring[2].Attributes().LocalWorldSize == 3 }, patience, time.Millisecond)
+	handles = append(handles, launch(ring[2]))
+	for i, err := range each(ring[:3], func(i int, _ *core.Communicator) error {
+		_, err := handles[i].Wait(ctx)
+		return err
+	}) {
+		require.Equal(t, errs.RankConnectionLost, errs.CodeOf(err), "member %d: %v", i, err)
+	}
+	for i, err := range each(ring[:3], func(_ int, c *core.Communicator) error {
+		_, err := c.AllReduce(ctx, core.ReduceOf(make([]float32, 9), make([]float32, 9), core.Sum))
+		return err
+	}) {
+		require.NoError(t, err, "member %d", i)
 	}
 }

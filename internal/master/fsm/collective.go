@@ -70,7 +70,13 @@ func (m *Machine) checkCommence(g *group, t *tagState) {
 		return // settleMesh looks again
 	}
 	m.commence(t, ms)
-	if why := mismatch(t, ms); why != "" {
+	switch why := mismatch(t, ms); {
+	case why == "":
+	case g.left > 0 && ofOtherMembers(t, ms):
+		// Roots and counts are of the members that there were at the launch. If it is not
+		// that, it is a mismatch again after the round that follows.
+		m.abort(g, t, errs.RankConnectionLost, "a peer has left since some members launched it, with other arguments than those that launched it later")
+	default:
 		m.tell(g, "mismatch", true, "%s", why)
 		if allNative(ms) {
 			m.abort(g, t, errs.Mismatch, why)
@@ -168,6 +174,22 @@ func mismatch(t *tagState, ms []*client) string {
 		names = []string{"arguments"}
 	}
 	return fmt.Sprintf("collective %d called with different %s:%s", t.tag, strings.Join(names, ", "), strings.TrimSuffix(b.String(), ";"))
+}
+
+// ofOtherMembers reports whether arguments differ in nothing but what depends on who the
+// members are: roots, and counts of blocks.
+func ofOtherMembers(t *tagState, ms []*client) bool {
+	first := ms[0].op(t.tag)
+	if first.call.Kind == 0 {
+		return false
+	}
+	for _, c := range ms[1:] {
+		o := c.op(t.tag)
+		if o.call.Kind != first.call.Kind || o.dtype != first.dtype || o.op != first.op || o.call.WireType != first.call.WireType {
+			return false
+		}
+	}
+	return true
 }
 
 // differs adds the names of the arguments in which two members differ to names.

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -83,6 +85,45 @@ func TestLeaveBetweenCollectives(t *testing.T) {
 	}
 	next := w.parting(cs[1], cs[2:])
 	require.Greater(t, next.Epoch, p.Epoch)
+}
+
+// What members launched before one left, and others after, has arguments of other members:
+// that is no mistake of theirs, until a round has told all who is there.
+func TestArgumentsAroundALeave(t *testing.T) {
+	w, cs := leaveWorld(t, 4)
+	broadcast := func(root uint32) wire.C2MCollectiveCommsInitiate {
+		p := initiate(1)
+		p.Call = wire.Call{Kind: uint8(plan.Broadcast), Root: root}
+		return p
+	}
+	w.send(cs[1], broadcast(3))
+	p := w.parting(cs[0], cs[1:])
+	w.without(p.Change, cs[1:])
+	require.True(t, want[wire.M2CLeaveAnswer](w, cs[0]).Left)
+	for _, c := range cs[2:] {
+		w.send(c, broadcast(2))
+	}
+	for _, c := range cs[1:] {
+		want[wire.M2CCollectiveCommsCommence](w, c)
+		a := want[wire.M2CCollectiveCommsAbort](w, c)
+		require.True(t, a.Aborted)
+		require.EqualValues(t, errs.RankConnectionLost, a.Ext.ReasonCode)
+		w.send(c, complete(1, true))
+	}
+	for _, c := range cs[1:] {
+		want[wire.M2CCollectiveCommsComplete](w, c)
+	}
+	for _, c := range cs[1:] {
+		w.send(c, acceptVote)
+	}
+	w.round(true)
+	for i, c := range cs[1:] {
+		w.send(c, broadcast(uint32(min(i, 1))))
+	}
+	for _, c := range cs[1:] {
+		want[wire.M2CCollectiveCommsCommence](w, c)
+		require.EqualValues(t, errs.Mismatch, want[wire.M2CCollectiveCommsAbort](w, c).Ext.ReasonCode)
+	}
 }
 
 // Two may ask at once; one of two remaining members just goes.

@@ -360,6 +360,7 @@ func (m *Machine) dataEnded(ev DataEnded) {
 	if op.canceled {
 		m.giveUp(op)
 	}
+	m.answerPrepared() // which may have waited for this
 }
 
 // complete takes the M2C 10 of an operation: the verdict is final.

@@ -85,12 +85,18 @@ func (m *Machine) prepareLeave(p wire.M2CPrepareLeave) bool {
 	return m.prepareRing(wire.M2CPrepareRing{Change: p.Change, Peers: p.Peers}, p.Leaver, p.Epoch)
 }
 
-// withdraw ends the data phases that have begun before their commence.
+// withdraw ends the data phases that have begun before their commence. Only all-reduces begin
+// again.
 func (m *Machine) withdraw() {
 	for _, op := range m.ops {
-		if op.eager && op.open && !op.canceled && op.state == opVoting && op.kind() == plan.AllReduce {
-			op.withdrawn = true
+		if !op.eager || !op.open || op.canceled || op.state != opVoting {
+			continue
+		}
+		op.withdrawn = true
+		if op.kind() == plan.AllReduce {
 			m.abortData(op, "it begins again without a member that leaves")
+		} else {
+			m.abortData(op, "a member leaves that has not launched it")
 		}
 	}
 }
@@ -102,7 +108,7 @@ func (m *Machine) withdrew(op *operation) bool {
 		return false
 	}
 	op.withdrawn = false
-	if op.canceled || op.state != opVoting {
+	if op.canceled || op.state != opVoting || op.kind() != plan.AllReduce {
 		return false
 	}
 	m.takeBack(op)
@@ -135,14 +141,20 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 	m.epoch = prep.epoch
 	clear(m.failedTags)
 	for _, op := range m.ops {
+		kept := op.kind() == plan.AllReduce || op.kind() == plan.Barrier
+		waits := op.state == opQueued || op.state == opVoting
 		switch {
-		case op.state != opQueued && op.state != opVoting:
-		case op.kind() == plan.AllReduce || op.kind() == plan.Barrier:
+		case kept && waits:
 			op.epoch = m.epoch
-		default: // what its arguments mean depends on who the members are
-			op.dataErr = errs.New(errs.RankConnectionLost, op.kind().String(), fmt.Errorf("peer %v has left since it was launched", gone)).
-				WithPeer(gone.String())
+		case kept:
+		case waits: // what its arguments mean depends on who the members are
+			op.dataErr = leftSince(op, gone)
 			m.abortData(op, op.dataErr.Error())
+		case op.state == opAhead && !op.told.done.WasAborted:
+			// It is through, and its epoch is over: nobody else can have what it sent.
+			op.dataErr = leftSince(op, gone)
+			op.told.done.WasAborted = true
+			m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: true})
 		}
 	}
 	m.emit(PeerLeft{Peer: gone})
@@ -153,4 +165,10 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 		m.send(wire.C2MWantMesh{})
 	}
 	return true
+}
+
+// leftSince is why a collective ends whose arguments depend on who the members are.
+func leftSince(op *operation, gone wire.UUID) error {
+	return errs.New(errs.RankConnectionLost, op.kind().String(), fmt.Errorf("peer %v has left since it was launched", gone)).
+		WithPeer(gone.String())
 }

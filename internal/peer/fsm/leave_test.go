@@ -99,21 +99,66 @@ func TestALeaveThatIsGivenUp(t *testing.T) {
 
 // What the buffers of a collective mean depends on who the members are: it ends.
 func TestOtherCollectivesEndWhenAMemberLeaves(t *testing.T) {
+	prepare := wire.M2CPrepareLeave{Change: 5, Epoch: 8, Leaver: uid(2), Peers: endpoints(3, 4)}
+	without := wire.M2CRingWithout{Change: 5, World: 3, Largest: 3, Ring: uids(1, 3, 4)}
+	aborted := wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true}
+
+	// One that has begun ends before this peer is ready: what comes then is of others.
 	r := leavers(t, 1, 2, 3, 4)
-	r.launch(9) // keeps the vote from being held
 	op, _ := r.collective(plan.AllGather, 4)
-	r.in(wire.M2CPrepareLeave{Change: 5, Epoch: 8, Leaver: uid(2), Peers: endpoints(3, 4)})
-	r.step(DataEnded{Op: 1, Err: errors.New("aborted")})
+	r.isEager(true)
+	r.in(prepare)
+	require.Equal(t, op, want[AbortData](r).Op)
 	r.step(RingPrepared{Change: 5})
-	r.in(wire.M2CRingWithout{Change: 5, World: 3, Largest: 3, Ring: uids(1, 3, 4)})
-	if r.open[op] {
-		require.Equal(t, op, want[AbortData](r).Op)
-		r.step(DataEnded{Op: op, Err: errors.New("aborted")})
-	} else {
-		r.in(wire.M2CCollectiveCommsCommence{Tag: 4, SeqNr: 30})
-		require.Equal(t, SkipData{Seq: 30}, want[SkipData](r))
-	}
-	require.True(t, r.lastSent[len(r.lastSent)-1].(wire.C2MCollectiveCommsComplete).WasAborted)
+	r.silent()
+	r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+	r.sent(aborted, wire.C2MRingPrepared{Change: 5})
+	r.in(without)
+	r.commence(4)
+	r.abort(4, true)
+	r.complete(4)
+	require.Equal(t, errs.RankConnectionLost, errs.CodeOf(want[Finish](r).Err))
+
+	// One that has not is not begun.
+	r = leavers(t, 1, 2, 3, 4)
+	r.in(prepare)
+	r.collective(plan.AllGather, 4)
+	r.isEager(false)
+	r.step(RingPrepared{Change: 5})
+	r.in(without)
+	r.in(wire.M2CCollectiveCommsCommence{Tag: 4, SeqNr: 30})
+	require.Equal(t, SkipData{Seq: 30}, want[SkipData](r))
+	r.sent(aborted)
+
+	// With one this peer is through, and others are not: what it has sent them is of an epoch
+	// that is over.
+	r = leavers(t, 1, 2, 3, 4)
+	op, _ = r.collective(plan.Broadcast, 4)
+	r.isEager(true)
+	r.step(DataEnded{Op: op})
+	r.in(prepare)
+	r.step(RingPrepared{Change: 5})
+	r.sent(wire.C2MRingPrepared{Change: 5})
+	r.in(without)
+	require.Contains(t, r.lastSent, aborted)
+	r.commence(4)
+	r.abort(4, true)
+	r.complete(4)
+	require.ErrorContains(t, want[Finish](r).Err, "has left since it was launched")
+}
+
+// An operation that its caller gives up while it is taken back holds nobody up.
+func TestALeaveDoesNotWaitForWhatIsCanceled(t *testing.T) {
+	r := leavers(t, 1, 2, 3, 4)
+	op := r.launch(4)
+	r.in(wire.M2CPrepareLeave{Change: 5, Epoch: 8, Leaver: uid(2), Peers: endpoints(3, 4)})
+	r.step(RingPrepared{Change: 5})
+	c := r.await(op)
+	r.step(CallCancel{Call: c, Op: op})
+	r.silent()
+	r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+	r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true}, wire.C2MRingPrepared{Change: 5})
+	r.failed(c, errs.Canceled)
 }
 
 // A peer leaves when nothing of it is under way, and begins nothing while it waits.
