@@ -116,7 +116,8 @@ func TestALeaveEndsABroadcast(t *testing.T) {
 	}
 	launch := func(c *core.Communicator) *core.Handle {
 		b := dtype.AsBytes([]int64{1, 2, 3})
-		h, err := c.CollectAsync(ctx, core.Collective{Kind: core.KindBroadcast, Root: ring[0].Attributes().Index, Src: b, Dst: b, DType: dtype.Int64})
+		root := slices.Index(c.Attributes().Members, ring[0].Attributes().UUID)
+		h, err := c.CollectAsync(ctx, core.Collective{Kind: core.KindBroadcast, Root: root, Src: b, Dst: b, DType: dtype.Int64})
 		require.NoError(t, err)
 		return h
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -132,9 +133,24 @@ func (m *Machine) divide(g *group, ch *change) {
 			m.send(o, p)
 		}
 	}
+	m.takeBack(g)
 	m.letGo(ch.leaver, true)
 	m.installed(g)
 	m.commitMembers(g)
+}
+
+// takeBack takes the word of members back that are through with a collective whose arguments
+// depend on who the members are: their epoch is over, and who launches it later gets nothing.
+// All of them have said so before they were ready for the ring.
+func (m *Machine) takeBack(g *group) {
+	for _, c := range m.members(g) {
+		for _, o := range c.ops.by { // each by itself: their order decides nothing
+			k := plan.Kind(o.call.Kind)
+			if o.ahead == aheadComplete && k != plan.AllReduce && k != plan.Barrier {
+				o.ahead = aheadAborted
+			}
+		}
+	}
 }
 
 // letGo lets c leave. quietly: nothing of the others is lost by it.

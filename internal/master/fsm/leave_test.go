@@ -126,6 +126,27 @@ func TestArgumentsAroundALeave(t *testing.T) {
 	}
 }
 
+// All that are left may be through with one: it ends as aborted for all of them. A barrier and
+// an all-reduce go on.
+func TestThroughBeforeALeave(t *testing.T) {
+	w, cs := leaveWorld(t, 4)
+	p := initiate(1)
+	p.Call = wire.Call{Kind: uint8(plan.Broadcast), Root: 3}
+	for _, c := range cs[1:] {
+		w.send(c, p)
+		w.send(c, complete(1, false))
+	}
+	parting := w.parting(cs[0], cs[1:])
+	w.without(parting.Change, cs[1:])
+	require.True(t, want[wire.M2CLeaveAnswer](w, cs[0]).Left)
+	for _, c := range cs[1:] {
+		want[wire.M2CCollectiveCommsCommence](w, c)
+		require.True(t, want[wire.M2CCollectiveCommsAbort](w, c).Aborted)
+		want[wire.M2CCollectiveCommsComplete](w, c)
+		w.quiet(c)
+	}
+}
+
 // Two may ask at once; one of two remaining members just goes.
 func TestLeaveOneAfterTheOther(t *testing.T) {
 	w, cs := leaveWorld(t, 4)

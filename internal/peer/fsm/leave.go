@@ -148,13 +148,11 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 			op.epoch = m.epoch
 		case kept:
 		case waits: // what its arguments mean depends on who the members are
-			op.dataErr = leftSince(op, gone)
+			op.dataErr = errs.New(errs.RankConnectionLost, op.kind().String(), fmt.Errorf("peer %v has left since it was launched", gone)).
+				WithPeer(gone.String())
 			m.abortData(op, op.dataErr.Error())
-		case op.state == opAhead && !op.told.done.WasAborted:
-			// It is through, and its epoch is over: nobody else can have what it sent.
-			op.dataErr = leftSince(op, gone)
-			op.told.done.WasAborted = true
-			m.send(wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: true})
+		case op.state == opAhead: // its epoch is over: others cannot have what it sent any more
+			op.told.done.WasAborted = true // so has the master, as which it is told to the next one
 		}
 	}
 	m.emit(PeerLeft{Peer: gone})
@@ -165,10 +163,4 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 		m.send(wire.C2MWantMesh{})
 	}
 	return true
-}
-
-// leftSince is why a collective ends whose arguments depend on who the members are.
-func leftSince(op *operation, gone wire.UUID) error {
-	return errs.New(errs.RankConnectionLost, op.kind().String(), fmt.Errorf("peer %v has left since it was launched", gone)).
-		WithPeer(gone.String())
 }
