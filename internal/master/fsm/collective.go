@@ -70,24 +70,30 @@ func (m *Machine) checkCommence(g *group, t *tagState) {
 		return // settleMesh looks again
 	}
 	m.commence(t, ms)
-	switch why := mismatch(t, ms); {
-	case why == "":
-	case g.left > 0 && ofOtherMembers(t, ms):
-		// Roots and counts are of the members that there were at the launch. If it is not
-		// that, it is a mismatch again after the round that follows.
-		m.abort(g, t, errs.RankConnectionLost, "a peer has left since some members launched it, with other arguments than those that launched it later")
-	default:
-		m.tell(g, "mismatch", true, "%s", why)
-		if allNative(ms) {
-			m.abort(g, t, errs.Mismatch, why)
-		}
-	}
+	m.compare(g, t, ms)
 	if ms[0].op(t.tag).call.Kind != 0 {
 		if why := m.departed(g); why != "" {
 			m.abort(g, t, errs.RankConnectionLost, why)
 		}
 	}
 	m.catchUp(g, t, ms)
+}
+
+// compare aborts t if its voters do not pass the same arguments.
+func (m *Machine) compare(g *group, t *tagState, voters []*client) {
+	names, why := mismatch(t, voters)
+	switch kind := plan.Kind(voters[0].op(t.tag).call.Kind); {
+	case why == "":
+	case g.left > 0 && ofOtherMembers(kind, names):
+		// Roots and counts are of the members that there were at the launch. If it is not
+		// that, it is a mismatch again after the round that follows.
+		m.abort(g, t, errs.RankConnectionLost, "a peer has left since some members launched it, with other arguments than those that launched it later")
+	default:
+		m.tell(g, "mismatch", true, "%s", why)
+		if allNative(voters) {
+			m.abort(g, t, errs.Mismatch, why)
+		}
+	}
 }
 
 // catchUp counts the votes that members which began before the commence have
@@ -145,11 +151,10 @@ func (m *Machine) planned(g *group, o *clientOp, early bool) (bytes uint64, name
 	return bytes, name, g.flying == 0, m.now
 }
 
-// mismatch describes how the arguments of a collective differ (quirk Q47),
-// "" if they agree.
-func mismatch(t *tagState, ms []*client) string {
+// mismatch returns in which arguments the votes for a collective differ, and says whose are
+// which (quirk Q47); "" if they agree.
+func mismatch(t *tagState, ms []*client) (names []string, why string) {
 	first := *ms[0].op(t.tag)
-	var names []string
 	same, form := true, wire.WireForm{}
 	var b strings.Builder
 	for i, c := range ms {
@@ -168,28 +173,20 @@ func mismatch(t *tagState, ms []*client) string {
 		}
 	}
 	if same {
-		return ""
+		return nil, ""
 	}
 	if len(names) == 0 {
 		names = []string{"arguments"}
 	}
-	return fmt.Sprintf("collective %d called with different %s:%s", t.tag, strings.Join(names, ", "), strings.TrimSuffix(b.String(), ";"))
+	return names, fmt.Sprintf("collective %d called with different %s:%s", t.tag, strings.Join(names, ", "), strings.TrimSuffix(b.String(), ";"))
 }
 
-// ofOtherMembers reports whether arguments differ in nothing but what depends on who the
-// members are: roots, and counts of blocks.
-func ofOtherMembers(t *tagState, ms []*client) bool {
-	first := ms[0].op(t.tag)
-	if first.call.Kind == 0 {
-		return false
-	}
-	for _, c := range ms[1:] {
-		o := c.op(t.tag)
-		if o.call.Kind != first.call.Kind || o.dtype != first.dtype || o.op != first.op || o.call.WireType != first.call.WireType {
-			return false
-		}
-	}
-	return true
+// ofOtherMembers reports whether arguments of a kind differ, by their names, in nothing but what
+// depends on who the members are.
+func ofOtherMembers(k plan.Kind, names []string) bool {
+	return k != plan.AllReduce && !slices.ContainsFunc(names, func(name string) bool {
+		return name != "roots" && name != "counts" && name != "lists of counts"
+	})
 }
 
 // differs adds the names of the arguments in which two members differ to names.

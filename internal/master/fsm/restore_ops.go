@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/gopccl/gopccl/core/errs"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -138,7 +137,7 @@ func (m *Machine) goOn(g *group, w *underway) {
 			}
 		}
 	}
-	m.compare(g, t, w)
+	m.compareAgain(g, t, w)
 	for _, p := range w.parts {
 		if p.o.Step == wire.OpAhead || p.o.Step == wire.OpReported {
 			p.b.c.op(w.tag).to(VoteComplete, m.now)
@@ -152,9 +151,9 @@ func (m *Machine) goOn(g *group, w *underway) {
 	m.checkComplete(g, t)
 }
 
-// compare looks at the arguments of the parts of w again: the master that commenced it may
-// have died before it told that they differ.
-func (m *Machine) compare(g *group, t *tagState, w *underway) {
+// compareAgain looks at the arguments of the parts of w again: the master that commenced it
+// may have died before it told that they differ.
+func (m *Machine) compareAgain(g *group, t *tagState, w *underway) {
 	if w.verdict != nil {
 		return
 	}
@@ -162,9 +161,8 @@ func (m *Machine) compare(g *group, t *tagState, w *underway) {
 	for _, p := range w.parts {
 		voters = append(voters, p.b.c)
 	}
-	if why := mismatch(t, voters); why != "" && allNative(voters) {
-		m.tell(g, "mismatch", true, "%s", why)
-		m.abort(g, t, errs.Mismatch, why)
+	if allNative(voters) {
+		m.compare(g, t, voters)
 	}
 }
 

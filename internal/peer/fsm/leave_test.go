@@ -141,6 +141,7 @@ func TestOtherCollectivesEndWhenAMemberLeaves(t *testing.T) {
 	r.sent(wire.C2MRingPrepared{Change: 5})
 	r.in(without)
 	require.NotContains(t, r.lastSent, aborted)
+	require.Equal(t, aborted, r.m.byID(op).told.done, "so a master hears that comes after this one")
 	r.commence(4)
 	r.abort(4, true)
 	r.complete(4)
