@@ -37,6 +37,7 @@ type flow struct {
 	pending bool   // something was on its way at the last sample
 	arrived uint64 // bytes at the other end, also behind a gap
 	before  platform.Info
+	tail    pace.Tail
 }
 
 // newFlow returns nil for a connection to a peer that is near.
@@ -414,6 +415,7 @@ func (v *survey) sample(s *Sender) {
 		f.window.Store(int64(min(info.Window, most)))
 	}
 	f.pending = info.InFlight > 0 || info.Unsent > 0 || info.Buffered > 0
+	v.follow(s, f)
 	last := f.before
 	f.before = *info
 	if !last.Known.Has(platform.HasRTT) {
@@ -438,6 +440,21 @@ func (v *survey) sample(s *Sender) {
 	p.Segment = max(p.Segment, info.MSS)
 	p.Waiting = p.Waiting || info.Unsent > 0 || f.writes.Load() > 0
 	p.Used++
+}
+
+// follow sends a word behind data of which something may be lost.
+func (v *survey) follow(s *Sender, f *flow) {
+	info := &v.info
+	if !s.features.Flows || f.writes.Load() > 0 || !info.Known.Has(platform.HasInFlight|platform.HasUnsent|platform.HasAcked|platform.HasSent|platform.HasResent) {
+		return
+	}
+	now := time.Since(v.made)
+	if f.tail.Step(now, time.Duration(f.last.Load()), pace.Flight{
+		RTT: info.RTT, Acked: info.Acked, Sent: info.Sent - info.Resent, Unsent: info.Unsent, InFlight: info.InFlight,
+	}) {
+		f.pulsed.Store(int64(now))
+		s.pulse()
+	}
 }
 
 // since is what a counter has moved; one that went back has not.
