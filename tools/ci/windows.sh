@@ -35,17 +35,26 @@ export -f one
 xargs -P 2 -L 1 bash -c 'one "$@"' one <"$work/tests" 9>&- || fail "tests on Windows"
 
 # The C library as a DLL, with the programs of tests/cabi that need nothing but threads.
-# They run on one processor: Wine 8 tells that a read is complete before its result can be read, and a thread on
-# another processor then gets "Overlapped I/O incomplete", which ends the connection to the master.
+# They run on one processor: Wine 8 tells that a read is complete before its result can be read. Another thread then gets
+# "Overlapped I/O incomplete", or a read of no bytes, which says that the other end has closed the connection. On one
+# processor that still happens in one run of a hundred. Such a run, and no other, is repeated, and three of them in a row
+# are a failure. The server stays between two programs: a client that comes while it ends is thrown out.
 "$server" -k >/dev/null 2>&1 9>&- || true
+"$server" -p600 >/dev/null 2>&1 9>&- || true
+early='Overlapped I/O incomplete|the master closed the connection'
 cpu=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
 GOOS=windows bindings/c/build.sh "$work/pccl.dll"
 for program in user abuse; do
 	x86_64-w64-mingw32-gcc -std=c99 -O1 -Wall -Wextra -Werror -I bindings/c -o "$work/$program.exe" "tests/cabi/programs/$program.c" \
 		"$work/pccl.dll" -Wl,-Bstatic -lpthread -Wl,-Bdynamic -static-libgcc
-	(cd "$work" && GOPCCL_TOPOLOGY_DURATION=100ms timeout 120 taskset -c "$cpu" "$wine" "./$program.exe" $((20000 + RANDOM % 8000)) >log 2>&1 9>&-) || {
+	try=1
+	until (cd "$work" && GOPCCL_TOPOLOGY_DURATION=100ms timeout 120 taskset -c "$cpu" "$wine" "./$program.exe" $((20000 + RANDOM % 8000)) >log 2>&1 9>&-); do
 		cat "$work/log"
-		fail "$program.c on Windows"
-	}
+		if [ "$try" -eq 3 ] || ! grep -qE "$early" "$work/log"; then
+			fail "$program.c on Windows"
+		fi
+		echo "windows: Wine told of a read before it was complete: $program.c is run again"
+		try=$((try + 1))
+	done
 done
 echo "windows: $count packages and the DLL passed under $("$wine" --version 9>&-)"
