@@ -115,10 +115,13 @@ type ConnState struct {
 	// minutes, Resent how many bytes were sent again; zero: the system does not tell.
 	// Rate is how many bytes per second it takes, 0 if no writer had to wait for it.
 	// Congestion is the congestion control of the system, "" if it does not tell.
+	// Bound is how many bytes per second all distant peers together are sent, because
+	// more stood in a queue before this host's line; 0: nothing bounds them.
 	RTT, MinRTT time.Duration
 	Resent      uint64
 	Rate        float64
 	Congestion  string
+	Bound       float64
 }
 
 func stateOf(in peer.State) State {
@@ -158,7 +161,7 @@ func stateOf(in peer.State) State {
 		c := &in.Data.Conns[i]
 		st.Conns = append(st.Conns, ConnState{
 			Role: c.Role, Peer: UUID(c.Peer), Number: c.Number, Ops: c.Ops, Busy: c.Busy, Closed: c.Closed, Cause: c.Cause,
-			RTT: c.Path.RTT, MinRTT: c.Path.MinRTT, Resent: c.Path.Resent, Rate: c.Path.Rate, Congestion: c.Path.Congestion,
+			RTT: c.Path.RTT, MinRTT: c.Path.MinRTT, Resent: c.Path.Resent, Rate: c.Path.Rate, Congestion: c.Path.Congestion, Bound: c.Path.Bound,
 		})
 	}
 	return st

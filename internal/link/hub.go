@@ -82,8 +82,10 @@ type Hub struct {
 	kept    kept
 	claims  claims
 
-	survey *survey
-	work   work
+	survey    *survey
+	allowance allowance
+	tellers   map[wire.UUID]*teller // guarded by mu
+	work      work
 }
 
 // ident names a connection.
@@ -126,7 +128,7 @@ func NewHub(cfg Config, r Router) *Hub {
 	}
 	h := &Hub{
 		cfg: cfg, router: r, zeros: make([]byte, min(cfg.FrameBytes, 64<<10)),
-		tx: map[wire.UUID][]*Sender{}, rx: map[wire.UUID][]*Receiver{}, known: map[wire.UUID]bool{},
+		tx: map[wire.UUID][]*Sender{}, rx: map[wire.UUID][]*Receiver{}, tellers: map[wire.UUID]*teller{}, known: map[wire.UUID]bool{},
 		kept:   kept{early: map[earlyKey]*Early{}, held: map[wire.UUID]int{}},
 		claims: claims{vouched: map[wire.UUID]time.Time{}, grown: map[wire.UUID]time.Time{}},
 	}
@@ -379,6 +381,7 @@ func (h *Hub) Retain(send, recv func(wire.UUID) bool) {
 			}
 			rx = append(rx, pool...)
 			delete(h.rx, p)
+			delete(h.tellers, p)
 		}
 		h.strange = nil
 	}

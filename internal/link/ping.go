@@ -23,9 +23,9 @@ const (
 	echoBytes  = 8
 	answerTime = 5 * time.Second
 	pingBytes  = transport.HeaderSize + 1 // of the question itself
-	// pulseBit marks the tag of a ping that wants no answer: a pulse, or the word that
-	// more connections of the pool will come.
-	pulseBit, growTag = uint64(1) << 63, uint64(1)<<63 | 1
+	// pulseBit marks the tag of a ping that wants no answer: a pulse, the word that more
+	// connections of the pool will come, or that the other end is to tell what comes.
+	pulseBit, growTag, tellTag = uint64(1) << 63, uint64(1)<<63 | 1, uint64(1)<<63 | 2
 )
 
 var errSilent = errors.New("the peer did not answer a ping of the connection")
@@ -37,6 +37,10 @@ func (s *Sender) watch() {
 		if _, err := io.ReadFull(s.conn, p[:]); err != nil {
 			s.close(err)
 			return
+		}
+		if word := binary.BigEndian.Uint64(p[:]); word&toldBit != 0 {
+			s.told(word)
+			continue
 		}
 		select {
 		case <-s.echo:
@@ -58,8 +62,11 @@ func (r *Receiver) answer(tag uint64) error {
 		}
 	}
 	if tag&pulseBit != 0 {
-		if tag == growTag {
+		switch tag {
+		case growTag:
 			r.h.expect(r.peer)
+		case tellTag:
+			r.tells.on = true
 		}
 		return nil
 	}

@@ -38,6 +38,7 @@ type Receiver struct {
 	scratch []byte
 	alarm   *time.Timer // ends a wait of the router
 	due     *Sender     // has something to send that it does not know of yet
+	tells   tells
 
 	heard heard // owned by the survey's goroutine
 }
@@ -100,6 +101,9 @@ func (r *Receiver) flush() {
 	if s := r.due; s != nil {
 		r.due = nil
 		s.Kick(true, false)
+	}
+	if r.tells.on {
+		r.tell()
 	}
 }
 

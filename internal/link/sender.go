@@ -262,7 +262,8 @@ func (s *Sender) work(inline, async bool) {
 			total += s.batch[i].size() - s.batch[i].sent
 		}
 		small := total <= inlineBytes
-		if inline && !small && !s.prompt(total) {
+		bounded := s.bounded(total)
+		if inline && (bounded || !small && !s.prompt(total)) {
 			if s.handOff() {
 				return
 			}
@@ -272,7 +273,7 @@ func (s *Sender) work(inline, async bool) {
 			s.retire(nil, async) // drops them
 			continue
 		}
-		n, err := s.transmit(inline, small)
+		n, err := s.transmit(inline, small, bounded)
 		if err == nil && inline && n < total {
 			if s.handOff() {
 				return
@@ -307,12 +308,15 @@ func (s *Sender) flush() {
 }
 
 // transmit writes what the system takes of the batch, and takes the measure of it.
-func (s *Sender) transmit(inline, small bool) (int, error) {
-	began := time.Now()
+func (s *Sender) transmit(inline, small, bounded bool) (int, error) {
 	f := s.gauge.flow
 	if f != nil && !s.pulses() {
 		f.writing(s.h)
 	}
+	if bounded {
+		s.await()
+	}
+	began := time.Now()
 	n, err := s.write(inline, small)
 	ended := time.Now()
 	if !s.pulses() {

@@ -34,6 +34,9 @@ type PathState struct {
 	Resent      uint64        // bytes that were sent again
 	Rate        float64       // bytes per second, as writers that had to wait saw it; 0: none had to
 	Congestion  string        // the congestion control; "": not known
+	// Bound is what may be written to all distant peers together, in bytes per second, because
+	// more stood in a queue before this host's line; 0: nothing bounds it.
+	Bound float64
 }
 
 // path asks the system.
@@ -45,6 +48,9 @@ func (s *Sender) path() (p PathState) {
 		p.Rate = math.Float64frombits(v)
 	}
 	p.Congestion = platform.Congestion(s.conn)
+	if s.Distant() {
+		p.Bound = s.h.allowance.get()
+	}
 	return p
 }
 

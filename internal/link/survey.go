@@ -31,8 +31,11 @@ type flow struct {
 	worth  atomic.Bool  // it moved enough to be worth pulses
 	pulsed atomic.Int64 // when the last pulse was sent, as last
 	window atomic.Int64 // in bytes, at the last sample; 0: not known
+	word   word         // the last one that was told
+	timer  *time.Timer  // of await, who holds Sender.busy; nil: it never had to
 
 	// Of the survey.
+	asked   bool // to tell what comes
 	sample  func(*platform.Info) bool
 	pending bool   // something was on its way at the last sample
 	arrived uint64 // bytes at the other end, also behind a gap
@@ -217,6 +220,7 @@ type survey struct {
 	yield yield
 
 	// Of the goroutine.
+	line   line
 	conns  []*Sender // of the tick: those with data
 	from   []*Receiver
 	counts map[wire.UUID]*count
@@ -226,10 +230,11 @@ type survey struct {
 // count is what is known of a peer.
 type count struct {
 	*pace.Count
-	span pace.Span
-	came uint64 // bytes that arrived at the peer in this tick, also behind a gap
-	seen bool   // in this tick
-	used int    // connections that operations were told of
+	span  pace.Span
+	came  uint64 // bytes that arrived at the peer in this tick, also behind a gap
+	seen  bool   // in this tick
+	used  int    // connections that operations were told of
+	heard account
 }
 
 func newSurvey(h *Hub) *survey {
@@ -300,6 +305,7 @@ func (v *survey) step(now time.Duration) bool {
 		v.sample(s)
 	}
 	v.yields(now)
+	v.bound(now)
 	for peer, c := range v.counts { // each by itself: their order decides nothing
 		if !c.seen {
 			c.Rest()
@@ -440,6 +446,7 @@ func (v *survey) sample(s *Sender) {
 	p.Segment = max(p.Segment, info.MSS)
 	p.Waiting = p.Waiting || info.Unsent > 0 || f.writes.Load() > 0
 	p.Used++
+	v.note(s, c, info, info.Acked > last.Acked)
 }
 
 // follow sends a word behind data of which something may be lost.
@@ -479,6 +486,7 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 		return
 	}
 	n := c.N()
+	v.tried(n, c.used)
 	v.h.mu.Lock()
 	v.wanted[peer] = n
 	v.h.mu.Unlock()

@@ -37,10 +37,9 @@ const (
 )
 
 // Count decides how many connections to one peer an operation uses. Connections are
-// for losses and for limits of single flows: where a way is full, or is sent to no
-// faster than its pace, no more of them help. A queue may be one before each flow, so
-// that there more are tried, too, and have to bring more to stay. It belongs to one
-// goroutine.
+// for losses and for limits of single flows: where a way is full, no more of them help. A
+// queue may be one before each flow, so that there more are tried, too, and have to bring
+// more to stay. It belongs to one goroutine.
 //
 // A cubic connection that loses a part p of its segments carries about
 // max(1.05 (rtt/p)^0.75, 1.22/sqrt(p)) of them in a round trip (RFC 9438, section
@@ -80,7 +79,6 @@ type Span struct {
 	Segment               int           // bytes of payload
 	Used                  int           // connections that have data
 	Waiting               bool          // one of them has more to send than the system has let go
-	Pace                  float64       // bytes per second that all of them may send; 0: as many as they can
 }
 
 // NewCount returns a count that begins with n connections.
@@ -122,7 +120,7 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	c.sent += s.Sent
 	c.resent += s.Resent
 	c.rtt += s.RTT
-	if s.RTT-s.Base > theLaw.limit(s.Base) {
+	if s.RTT-s.Base > queueOf(s.Base) {
 		c.queued++
 	}
 	if s.Waiting {
@@ -208,8 +206,7 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 		}
 		c.pause = firstPause
 	}
-	paced := s.Pace > 0 && rate > theLaw.used*s.Pace
-	if c.n >= MostCount || c.was > 0 || now < c.again || paced {
+	if c.n >= MostCount || c.was > 0 || now < c.again {
 		return false
 	}
 	c.full = float64(c.queued) > fullWay*float64(c.ticks)

@@ -15,7 +15,6 @@ type path struct {
 	each  float64 // and of each; 0: no limit
 	loss  float64 // of segments
 	rtt   time.Duration
-	paced float64
 	share float64 // of the time the application has something to send; 0: always
 	most  int     // the peer takes no more; 0: it does
 	stood bool    // what bounds each is a queue
@@ -41,17 +40,14 @@ func (p path) run(c *Count, now *time.Duration, d time.Duration) (rate float64) 
 			each = min(each, p.each)
 		}
 		got := min(p.rate, n*each)
-		if p.paced > 0 {
-			got = min(got, p.paced)
-		}
 		if p.share > 0 {
 			got *= p.share
 		}
 		s := Span{
 			RTT: p.rtt, Base: p.rtt, Arrived: uint64(got * tick.Seconds()), Sent: uint64(got * tick.Seconds()),
-			Segment: segment, Used: c.N(), Waiting: p.share == 0, Pace: p.paced,
+			Segment: segment, Used: c.N(), Waiting: p.share == 0,
 		}
-		if got > 0.95*p.rate && p.paced == 0 {
+		if got > 0.95*p.rate {
 			s.RTT += 30 * time.Millisecond // what is sent beyond it stands in a queue
 		}
 		if p.stood {
@@ -86,7 +82,6 @@ func TestCount(t *testing.T) {
 		"loss 10 %":      {path{rate: 50 * mbit, rtt: 80 * time.Millisecond, loss: 0.1}, 12, 32, 0.12},
 		"limit per flow": {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}, 20, 32, 0.95},
 		"shaped":         {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, stood: true}, 20, 32, 0.95},
-		"paced":          {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, paced: 90 * mbit}, FirstCount, FirstCount, 0.89},
 		"little to send": {path{rate: 100 * mbit, rtt: 30 * time.Millisecond, share: 0.3}, FirstCount, FirstCount, 0.29},
 		"refused":        {path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit, most: 7}, 7, 7, 0.3},
 	} {
@@ -171,7 +166,7 @@ func TestCountFollows(t *testing.T) {
 // Connections that bring nothing go again, and are tried less and less often.
 func TestTrialsBecomeRare(t *testing.T) {
 	// Something bounds the sum without a queue: a policer.
-	p := path{rate: 50 * mbit, rtt: 50 * time.Millisecond, paced: 0}
+	p := path{rate: 50 * mbit, rtt: 50 * time.Millisecond}
 	c, now := NewCount(FirstCount), time.Second
 	trials, was := 0, c.N()
 	for range 3600 {

@@ -3,15 +3,21 @@ package pace
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
 // The fluid model: connections with windows of cubic's law share a queue before a
 // line, in steps of a millisecond. What the line takes is acknowledged one round
 // trip after it was sent. It has foreign traffic, random losses, lost
-// acknowledgements, samples that come late, and changes of the rate.
+// acknowledgements, samples that come late, and changes of the rate. What Line says bounds
+// them all together.
 type fluid struct {
-	up     *Uplink
+	up     Line
+	bound  float64 // bytes per ms; 0: none
+	credit float64
+	came   map[uint64]float64 // by pair
+	told   map[uint64]Shown
 	rng    *rand.Rand
 	now    int     // ms
 	rate   float64 // bytes per ms
@@ -23,10 +29,9 @@ type fluid struct {
 	next   int // the next sample
 	// foreign is what others send, in bytes per ms; elastic others fill the queue
 	// and halve at losses.
-	foreign  float64
-	elastic  *flow
-	measured func(*Sample) // what a wrong controller sees instead
-	unpaced  bool
+	foreign float64
+	elastic *flow
+	unbound bool
 }
 
 type parcel struct {
@@ -48,7 +53,6 @@ type flow struct {
 	base    int // round trip, ms
 	loss    float64
 	ackLoss float64
-	pace    float64 // bytes per ms; 0: none
 	idle    bool
 	share   float64 // of what the application has to send; 0: always enough
 	window  float64
@@ -56,7 +60,6 @@ type flow struct {
 	peak    float64
 	since   int // the last loss
 	flying  float64
-	credit  float64
 	answers []answer
 	srtt    float64
 	arrived float64
@@ -64,6 +67,7 @@ type flow struct {
 	resent  float64
 	untold  float64 // arrived, and the acknowledgements were lost
 	blocked bool
+	heard   float64 // of arrived, at the last sample: what says nothing has an old round trip
 }
 
 const segment = 1448
@@ -73,7 +77,7 @@ func newFlow(id, pair uint64, base int) *flow {
 }
 
 func newFluid(seed uint64, mbit float64, buffer time.Duration, flows ...*flow) *fluid {
-	f := &fluid{up: NewUplink(), rng: rand.New(rand.NewPCG(seed, 7)), flows: flows}
+	f := &fluid{came: map[uint64]float64{}, told: map[uint64]Shown{}, rng: rand.New(rand.NewPCG(seed, 7)), flows: flows}
 	f.rate = mbit * 1e6 / 8 / 1000
 	f.buffer = f.rate * float64(buffer.Milliseconds())
 	return f
@@ -117,6 +121,7 @@ func (w *flow) grow(now int, bytes float64) {
 // tick is a millisecond.
 func (f *fluid) tick() {
 	f.now++
+	f.credit = min(f.credit+f.bound, max(5*f.bound, 64<<10))
 	all := f.flows
 	if f.elastic != nil {
 		all = append(append([]*flow(nil), f.flows...), f.elastic)
@@ -161,9 +166,9 @@ func (f *fluid) tick() {
 		}
 	}
 	f.serve()
-	if f.now >= f.next && !f.unpaced {
+	if f.now >= f.next && !f.unbound {
 		f.sample()
-		f.next = f.now + 5
+		f.next = f.now + 10
 		if f.lag > 0 {
 			f.next += f.rng.IntN(f.lag)
 		}
@@ -181,6 +186,7 @@ func (f *fluid) serve() {
 		f.queue -= n
 		if w := p.of; w != nil {
 			w.answers = append(w.answers, answer{at: f.now + w.base, sent: p.sent, bytes: n})
+			f.came[w.pair] += n
 		}
 		if p.bytes > 1e-9 {
 			break
@@ -229,56 +235,68 @@ func (f *fluid) want(w *flow) float64 {
 		return 0
 	}
 	n := max(0, w.window-w.flying)
-	if w.pace > 0 {
-		w.credit = min(w.credit+w.pace, 2*w.pace+2*segment)
-		n = min(n, w.credit)
+	bounded := f.bound > 0 && w != f.elastic
+	if bounded {
+		n = min(n, f.credit)
 	}
 	if w.share > 0 && n > w.share {
 		n = w.share
 	} else {
 		w.blocked = true
 	}
-	if n < segment && w.flying > 0 && w.pace == 0 {
+	if n < segment && w.flying > 0 {
 		return 0
 	}
-	if w.pace > 0 {
-		w.credit -= n
+	if bounded {
+		f.credit -= n
 	}
 	return n
 }
 
-// sample asks all connections and gives the controller what they say.
+// sample asks all connections and gives Line what they say.
 func (f *fluid) sample() {
-	var all []Sample
+	var all []Shown
 	for _, w := range f.flows {
 		if w.idle {
 			continue
 		}
-		s := Sample{
-			Conn: w.id, Pair: w.pair, RTT: time.Duration(w.srtt * float64(time.Millisecond)), Segment: segment,
-			Arrived: uint64(w.arrived), Sent: uint64(w.sent), Resent: uint64(w.resent), Waiting: w.blocked,
+		i := slices.IndexFunc(all, func(s Shown) bool { return s.Peer == w.pair })
+		if i >= 0 && w.arrived == w.heard {
+			all[i].Sent += uint64(w.sent - w.resent)
+			all[i].Waiting = all[i].Waiting || w.blocked
+			continue
 		}
-		if f.measured != nil {
-			f.measured(&s)
+		w.heard = w.arrived
+		queue := time.Duration((w.srtt - float64(w.base)) * float64(time.Millisecond))
+		if i < 0 {
+			i = len(all)
+			all = append(all, Shown{Peer: w.pair, Base: time.Duration(w.base) * time.Millisecond, Queue: queue})
 		}
-		all = append(all, s)
+		s := &all[i]
+		s.Queue = min(s.Queue, queue)
+		s.Sent += uint64(w.sent - w.resent)
+		s.Waiting = s.Waiting || w.blocked
 	}
 	if len(all) == 0 {
 		return
 	}
-	for _, r := range f.up.Step(time.Duration(f.now)*time.Millisecond, all) {
-		for _, w := range f.flows {
-			if w.id == r.Conn {
-				w.pace = r.BytesPerSecond / 1000
-			}
+	now := time.Duration(f.now) * time.Millisecond
+	for i := range all {
+		s := &all[i]
+		word := f.told[s.Peer]
+		if now-word.Told >= 40*time.Millisecond {
+			word.Told, word.Arrived = now, uint64(f.came[s.Peer])
+			f.told[s.Peer] = word
 		}
+		s.Told, s.Arrived = word.Told, word.Arrived
 	}
+	f.bound = f.up.Step(now, all) / 1000
 }
 
 // outcome is what a stretch of time has shown.
 type outcome struct {
 	part  float64 // of the rate that arrived
-	long  float64 // part of the time with a queue above two limits
+	long  float64 // part of the time with a queue above 100 ms, or above two of those that stand
 	queue float64 // ms, the mean
 	worst float64 // ms
 	lost  float64 // part of what was sent
@@ -288,18 +306,13 @@ type outcome struct {
 func (f *fluid) run(d time.Duration) (o outcome) {
 	ms := int(d.Milliseconds())
 	before, sent, resent := f.sums()
-	base := 0
-	for _, w := range f.flows {
-		base = max(base, w.base)
-	}
-	limit := float64(theLaw.limit(time.Duration(base)*time.Millisecond)) / float64(time.Millisecond)
 	long := 0
 	for range ms {
 		f.tick()
 		q := f.delay()
 		o.queue += q / float64(ms)
 		o.worst = max(o.worst, q)
-		if q > 2*limit {
+		if q > max(100, 2*burst/f.rate) {
 			long++
 		}
 	}

@@ -199,6 +199,9 @@ func (st *State) write(b *bufio.Writer) {
 		if c.Path.Congestion != "" {
 			fmt.Fprintf(b, ", %s", c.Path.Congestion)
 		}
+		if c.Path.Bound > 0 {
+			fmt.Fprintf(b, ", all distant peers together %.1f Mbit/s", 8e-6*c.Path.Bound)
+		}
 		if t := c.Thread; t != nil {
 			fmt.Fprintf(b, ", thread %d %q on processors %s, memory node %d", t.ID, t.Name, platform.FormatCPUs(t.CPUs), t.Node)
 		}

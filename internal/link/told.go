@@ -1,0 +1,219 @@
+package link
+
+import (
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// The end that sends does not see what arrives: acknowledgements wait in the uplink of the
+// other end, and while the queue there becomes longer or shorter they come slower or faster
+// than data arrives. So it asks the other end to tell: a word of eight bytes on the
+// connection, in the other direction, with the time by the clock there and the bytes that
+// have come (docs/spec/extensions.md, "Frames of our own").
+const (
+	// toldBit marks such a word: the answer to a ping does not have it.
+	toldBit   = uint64(1) << 63
+	toldBytes = 64                    // unit of the bytes, of which there are 32 bits
+	toldTime  = 16 * time.Microsecond // ... and of the time, of which there are 31
+	tellEvery = 40 * time.Millisecond
+	// Clocks go differently by no more than one part in so many.
+	mostDrift = 5000
+)
+
+// tells is what a receiver knows of telling.
+type tells struct {
+	on bool // the other end wants it, on this connection; the reader's
+
+	// Guarded by teller.mu.
+	sample func(*platform.Info) bool
+	came   uint32 // segments so far
+}
+
+// teller tells one peer what has come from it, over all connections.
+type teller struct {
+	mu    sync.Mutex
+	last  time.Time
+	bytes uint64
+	info  platform.Info
+}
+
+// tell tells the other end what has come, if it is time. The caller is the reader, before it
+// reads more. An end that wanted it reads; the reader waits for others no longer than for
+// those that ask and do not read.
+func (r *Receiver) tell() {
+	t := r.h.teller(r.peer)
+	if t == nil {
+		return
+	}
+	word, due := t.word(r)
+	if !due {
+		return
+	}
+	var p [echoBytes]byte
+	binary.BigEndian.PutUint64(p[:], word)
+	r.conn.SetWriteDeadline(time.Now().Add(answerTime))
+	if _, err := r.conn.Write(p[:]); err != nil {
+		r.tells.on = false
+	}
+	r.conn.SetWriteDeadline(time.Time{})
+}
+
+// teller returns that of a peer, nil if none of its connections is held.
+func (h *Hub) teller(peer wire.UUID) *teller {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.tellers[peer]
+	if t == nil && len(h.rx[peer]) > 0 {
+		t = &teller{}
+		h.tellers[peer] = t
+	}
+	return t
+}
+
+// word returns what is to be told now over the connection of r, if anything.
+func (t *teller) word(r *Receiver) (word uint64, due bool) {
+	now := time.Now()
+	if !t.mu.TryLock() { // another reader is about to
+		return 0, false
+	}
+	defer t.mu.Unlock()
+	if now.Sub(t.last) < tellEvery {
+		return 0, false
+	}
+	t.last = now
+	for _, o := range r.h.Receivers(r.peer) {
+		k := &o.tells
+		if k.sample == nil {
+			k.sample = platform.Sampler(o.conn)
+		}
+		if !k.sample(&t.info) || !t.info.Known.Has(platform.HasCame) {
+			continue
+		}
+		due = true
+		t.bytes += uint64(t.info.Came-k.came) * uint64(max(t.info.CameMSS, 0)) // a full one may become larger
+		k.came = t.info.Came
+	}
+	return toldBit | uint64(now.Sub(r.h.survey.made)/toldTime)<<32&^toldBit | t.bytes/toldBytes&(1<<32-1), due
+}
+
+// account is what a peer has told. It is the survey's.
+type account struct {
+	word  uint64        // the last one that counts
+	at    time.Duration // by its clock; 0: nothing was told
+	bytes uint64        // that came since the first word
+	sent  uint64        // to it, since then or before
+	// By how much later than their time words have come, at least; it contains how the clocks
+	// differ. back is by how much longer than that the last one took.
+	least, back time.Duration
+	queue       time.Duration // on the way there and back, of the connection that has the shortest
+	fresh       bool          // in this tick
+}
+
+// word is the last one, and when it came.
+type word struct {
+	mu   sync.Mutex
+	word uint64 // 0: none
+	at   time.Duration
+}
+
+func (w *word) set(word uint64, at time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.word, w.at = word, at
+}
+
+func (w *word) get() (word uint64, at time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.word, w.at
+}
+
+// told notes a word of the other end.
+func (s *Sender) told(word uint64) {
+	if f := s.gauge.flow; f != nil {
+		f.word.set(word, time.Since(s.h.survey.made))
+	}
+}
+
+// take brings the account up to date with a word that came then, unless it knows a later one.
+func (a *account) take(word uint64, came time.Duration) {
+	later := (word>>32 - a.word>>32) & (1<<31 - 1)
+	if word == 0 || a.at > 0 && (later == 0 || later >= 1<<30) {
+		return
+	}
+	if a.at == 0 {
+		a.at = max(time.Duration(word&^toldBit>>32)*toldTime, 1)
+		a.least = came - a.at
+	} else {
+		took := time.Duration(later) * toldTime
+		a.at += took
+		a.bytes += (word - a.word) & (1<<32 - 1) * toldBytes
+		a.least += took / mostDrift
+	}
+	a.word = word
+	a.least = min(a.least, came-a.at)
+	a.back = came - a.at - a.least
+}
+
+// line is what bounds connections to distant peers. It is the survey's.
+type line struct {
+	pace.Line
+	deep  bool
+	shown []pace.Shown
+}
+
+// note takes what a connection with data has said; fresh: it has heard of its peer since the
+// last tick, or its round trip is an old one. Where there is no deep queue nothing is asked
+// and nothing bounded.
+func (v *survey) note(s *Sender, c *count, info *platform.Info, fresh bool) {
+	f, queue := s.gauge.flow, info.RTT-leastRTT(info)
+	v.line.deep = v.line.deep || queue > pace.Deep
+	if a := &c.heard; fresh && (!a.fresh || queue < a.queue) {
+		a.queue, a.fresh = queue, true
+	}
+	if !v.line.deep || !s.features.Flows {
+		return
+	}
+	if !f.asked {
+		f.asked = true
+		s.mu.Lock()
+		s.openers = append(s.openers, Opener{tellTag, pingStream})
+		s.mu.Unlock()
+		s.Kick(true, true)
+	}
+	c.heard.take(f.word.get())
+}
+
+// bound bounds what distant peers are sent, by what was noted in this tick.
+func (v *survey) bound(now time.Duration) {
+	l := &v.line
+	if !l.deep {
+		return
+	}
+	l.shown = l.shown[:0]
+	for peer, c := range v.counts {
+		if c.seen {
+			c.heard.sent, c.heard.fresh = c.heard.sent+since(c.span.Sent, c.span.Resent), false
+			l.shown = append(l.shown, pace.Shown{
+				Peer: binary.BigEndian.Uint64(peer[:8]), Base: c.span.Base, Queue: max(c.heard.queue-c.heard.back, 0), Waiting: c.span.Waiting,
+				Sent: c.heard.sent, Arrived: c.heard.bytes, Told: c.heard.at,
+			})
+		}
+	}
+	if len(l.shown) > 0 {
+		v.h.allowance.set(l.Step(now, l.shown))
+	}
+}
+
+// tried lets the line go if more connections than before are tried: they are to show what they
+// bring, and each may be bounded by itself.
+func (v *survey) tried(n, before int) {
+	if n > before {
+		v.line.Line = pace.Line{}
+	}
+}

@@ -1,0 +1,173 @@
+package link
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/transport/transporttest"
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+func wordAt(at time.Duration, bytes uint64) uint64 {
+	return toldBit | uint64(at/toldTime)<<32&^toldBit | bytes/toldBytes&(1<<32-1)
+}
+
+// Time and bytes wrap around, words overtake each other on several connections, and what the
+// way back took longer than at its best shows.
+func TestAccount(t *testing.T) {
+	const wrap = toldTime << 31
+	ms := time.Millisecond
+	var a account
+	a.take(0, 5*ms)
+	require.Zero(t, a.at, "no word yet")
+	a.take(wordAt(wrap-20*ms, 1<<38-128), 1000*ms)
+	at := a.at
+	require.Zero(t, a.bytes)
+	a.take(wordAt(20*ms, 128), 1040*ms)
+	require.InDelta(t, 40*ms, a.at-at, float64(toldTime))
+	require.EqualValues(t, 256, a.bytes)
+	require.InDelta(t, 0, a.back, float64(ms/10))
+	a.take(wordAt(60*ms, 1<<20), 1180*ms) // 100 ms later than it could
+	require.InDelta(t, 100*ms, a.back, float64(ms/10))
+	later := a
+	a.take(wordAt(50*ms, 1<<19), 1190*ms)
+	require.Equal(t, later, a, "one that was overtaken")
+	a.take(wordAt(100*ms, 1<<20), 1110*ms) // and 10 ms sooner
+	require.Zero(t, a.back)
+	require.EqualValues(t, 1<<20+128, a.bytes)
+}
+
+// Who asks is told, on a connection that asked, what came over all of them. Who does not ask
+// is told nothing.
+func TestTold(t *testing.T) {
+	p := newPair(t, Config{}, 2, transporttest.Options{}, Features{Native: true, Flows: true})
+	s := p.far(0, func(*platform.Info) bool { return false })
+	from := p.b.h.Receivers(uuid(0))
+	segments := []uint32{10, 20}
+	for i, r := range from {
+		r.tells.sample = func(info *platform.Info) bool {
+			*info = platform.Info{Known: platform.HasCame, Came: segments[i], CameMSS: 1000}
+			return true
+		}
+	}
+	send := func(tag uint64) {
+		x, y := newRoll(1, tag, make([]byte, 10)), newTape()
+		p.b.open(uuid(0), 1, tag, y)
+		s.Attach(x)
+		s.Kick(true, false)
+		require.Len(t, y.next(t), 10)
+	}
+	send(1)
+	require.True(t, s.ask(t.Context()), "all that was told is heard before the answer")
+	word, _ := s.gauge.flow.word.get()
+	require.Zero(t, word)
+
+	s.mu.Lock()
+	s.openers = append(s.openers, Opener{tellTag, pingStream})
+	s.mu.Unlock()
+	s.Kick(true, true)
+	send(2)
+	require.Eventually(t, func() bool {
+		word, _ = s.gauge.flow.word.get()
+		return word != 0
+	}, patience, time.Millisecond)
+	require.EqualValues(t, 30000/toldBytes, word&(1<<32-1))
+	require.True(t, s.ask(t.Context()), "pings are answered as before")
+	require.NotContains(t, p.a.h.tellers, uuid(1), "nobody asked")
+	p.b.h.Retain(nil, func(wire.UUID) bool { return false })
+	require.Empty(t, p.b.h.tellers, "nothing is kept of peers that have gone")
+}
+
+// A system that does not count what comes tells nothing.
+func TestNothingIsToldThatIsNotKnown(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	r := p.b.h.Receivers(uuid(0))[0]
+	r.tells.sample = func(info *platform.Info) bool {
+		*info = platform.Info{Known: platform.HasRTT}
+		return true
+	}
+	_, due := p.b.h.teller(uuid(0)).word(r)
+	require.False(t, due)
+}
+
+// shows has a connection of the pair's first peer show, at each tick, what a deep queue does: two
+// megabytes a second leave, and one arrives.
+type shows struct {
+	s     *Sender
+	ticks uint64
+	queue time.Duration
+}
+
+func (x *shows) sample(info *platform.Info) bool {
+	*info = platform.Info{
+		Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasSent | platform.HasResent | platform.HasUnsent | platform.HasInFlight,
+		RTT:   40*time.Millisecond + x.queue, MinRTT: 40 * time.Millisecond,
+		Acked: x.ticks * 10_000, Sent: x.ticks * 20_000, Unsent: 1, InFlight: 1 << 20,
+	}
+	return true
+}
+
+// Where a deep queue of one's own stands all distant peers together are sent what arrives.
+func TestTheLineIsBounded(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	x := &shows{}
+	x.s = p.far(0, x.sample)
+	h := p.a.h
+	h.survey.on.Store(true) // the test is the survey
+	f := x.s.gauge.flow
+	run := func(ticks int) {
+		for range ticks {
+			x.ticks++
+			now := time.Duration(x.ticks) * sampling
+			f.last.Store(int64(now))
+			f.word.set(wordAt(now, x.ticks*10_000), now+20*time.Millisecond)
+			h.survey.step(now)
+		}
+	}
+	run(500)
+	require.Zero(t, h.allowance.get(), "no queue")
+	require.False(t, f.asked)
+	require.Zero(t, x.s.path().Bound)
+	x.queue = 300 * time.Millisecond
+	run(60)
+	require.True(t, f.asked)
+	require.InDelta(t, 0.7e6, h.allowance.get(), 0.35e6)
+	require.Positive(t, x.s.path().Bound, "it can be seen")
+
+	// More connections are tried without it.
+	h.survey.counts[uuid(1)].used = 1
+	h.mu.Lock()
+	h.survey.wanted[uuid(1)] = 1
+	h.mu.Unlock()
+	h.survey.tried(2, 1)
+	run(1)
+	require.Zero(t, h.allowance.get())
+}
+
+// What may be lost behind the last data is followed by words that mean nothing.
+func TestWordsBehindData(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	info := platform.Info{
+		Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasSent | platform.HasResent | platform.HasUnsent | platform.HasInFlight,
+		RTT:   80 * time.Millisecond, MinRTT: 80 * time.Millisecond, Sent: 1000, InFlight: 1000,
+	}
+	s := p.far(0, func(i *platform.Info) bool { *i = info; return true })
+	h := p.a.h
+	h.survey.on.Store(true) // the test is the survey
+	last := time.Since(h.survey.made)
+	s.gauge.flow.last.Store(int64(last))
+	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
+	before := frames()
+	for range 5 {
+		h.survey.step(last)
+	}
+	require.Equal(t, before+3, frames())
+	require.Equal(t, int64(last), s.gauge.flow.last.Load(), "they are no data")
+	s.gauge.flow.writes.Add(1)
+	s.gauge.flow.last.Add(1)
+	h.survey.step(last)
+	require.Equal(t, before+3, frames(), "more is being written")
+}

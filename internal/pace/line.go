@@ -1,0 +1,215 @@
+package pace
+
+import (
+	"slices"
+	"time"
+)
+
+// Shown is what is known of one peer that has data, at one moment.
+type Shown struct {
+	Peer    uint64        // names it
+	Base    time.Duration // the round trip over empty queues
+	Queue   time.Duration // on the way to it, the shortest of its connections
+	Sent    uint64        // bytes, without those that were sent again, counted from any beginning
+	Arrived uint64        // bytes there, counted from any beginning
+	Told    time.Duration // when these had arrived, by the clock there; 0: it has said nothing
+	Waiting bool          // there is more to send than was let go
+}
+
+const (
+	// Deep is the queue of one's own from which on the line is bounded. Below it, windows
+	// do no harm to others, and a bound only costs.
+	Deep = 50 * time.Millisecond
+	// A queue stands that has this length on average, or that of a burst: connections send
+	// pieces. One of half the length is about to.
+	standing = 40 * time.Millisecond
+	burst    = 96 << 10
+	// An interval has at least this length.
+	interval = 400 * time.Millisecond
+	// Where a queue stands, what arrives is what the line carries, and kept of it is sent.
+	kept = 0.98
+	// A queue is let out at this part of what arrives, and no longer than twice what it must
+	// take. One that does not become shorter by that, misses times in a row, is somebody
+	// else's: nothing is bounded then for as long as others says, or we would get nothing of
+	// the line.
+	outPart = 0.4
+	others  = 10 * time.Second
+	misses  = 2
+	// Steps upwards double from leastStep to mostStep while no queue comes.
+	leastStep, mostStep = 0.01, 0.08
+	// No interval leaves less of a rate.
+	mostCut = 0.8
+	// If more by this is sent than arrives, and there is a queue, the line carries no more.
+	over = 1.05
+	// Bytes per second that are always allowed: nothing stands still.
+	leastRate = 64 << 10
+	// A rate of which less was used is not raised.
+	usedPart = 0.85
+)
+
+// Line bounds what a host sends to all distant peers together where a deep queue of its
+// own was seen. In front of a home's uplink, with a second of buffer, windows fill it, and
+// votes, heartbeats and everybody else on the line wait behind megabytes. What arrives
+// while such a queue stands is what the line carries, and is the bound. It is measured by
+// the clock of the other end, since acknowledgements wait in queues of their own. It belongs
+// to one goroutine. The zero value bounds nothing.
+type Line struct {
+	rate   float64       // bytes per second; 0: not bounded
+	came   float64       // bytes per second that arrived in the last interval
+	step   float64       // the last one upwards, as a part of the rate
+	out    time.Duration // when a queue began to be let out; 0: none is
+	from   time.Duration // the longest since then
+	missed int           // times that it did not go
+	deaf   time.Duration // until then the queue that stands is not ours
+	since  time.Duration // when the interval began; 0: there is none
+	last   time.Duration // the last step
+
+	// Of the interval.
+	ticks, waited int           // steps, and those in which something was waiting
+	queue         time.Duration // the sum over steps
+	now           time.Duration // the queue at the last step
+	sides         []side
+}
+
+// side is a peer in an interval.
+type side struct {
+	peer        uint64
+	seen        time.Duration
+	first, last Shown
+}
+
+// Step takes what is known of all peers that have data; now is the time since any
+// beginning. It returns how many bytes per second may be sent over all of them, 0: as many
+// as they can.
+func (l *Line) Step(now time.Duration, peers []Shown) float64 {
+	queue := time.Duration(-1)
+	base, waiting := time.Duration(0), false
+	for i := range peers {
+		if q := peers[i].Queue; queue < 0 || q < queue {
+			queue = q
+		}
+		base = max(base, peers[i].Base)
+		waiting = waiting || peers[i].Waiting
+	}
+	if l.rate == 0 && l.since == 0 && queue < Deep || now-l.last > interval {
+		l.since = 0
+	}
+	l.last = now
+	if queue < l.bar()/2 {
+		l.deaf = 0
+	}
+	if l.out > 0 {
+		l.from = max(l.from, queue) // it is told late
+		if queue >= l.bar() && now < l.out+base+time.Duration(2*float64(l.from)/(1-outPart)) {
+			return max(outPart*min(l.rate, l.came), leastRate)
+		}
+		l.out, l.since = 0, 0
+		l.missed++
+		if queue < l.bar() || 3*queue < 2*l.from {
+			l.missed = 0
+		}
+		if l.missed == misses { // it does not go with what we let out
+			l.missed, l.deaf, l.rate = 0, now+others, 0
+		}
+	}
+	if now < l.deaf {
+		return 0
+	}
+	if l.since == 0 {
+		if l.rate == 0 && queue < Deep {
+			return 0
+		}
+		l.begin(now)
+	}
+	for i := range peers {
+		l.note(now, &peers[i])
+	}
+	l.ticks++
+	if waiting {
+		l.waited++
+	}
+	l.now = queue
+	l.queue += queue
+	if now-l.since >= interval {
+		l.judge(now)
+		l.since = 0
+	}
+	return l.rate
+}
+
+// bar returns from which length on a queue stands.
+func (l *Line) bar() time.Duration {
+	if l.rate == 0 {
+		return standing
+	}
+	return max(standing, time.Duration(burst/l.rate*float64(time.Second)))
+}
+
+// begin starts an interval.
+func (l *Line) begin(now time.Duration) {
+	l.since, l.ticks, l.waited, l.queue = now, 0, 0, 0
+	l.sides = slices.DeleteFunc(l.sides, func(w side) bool { return w.seen < now-interval })
+	for i := range l.sides {
+		l.sides[i].first = l.sides[i].last
+	}
+}
+
+// note takes what is known of a peer into the interval.
+func (l *Line) note(now time.Duration, s *Shown) {
+	i := slices.IndexFunc(l.sides, func(w side) bool { return w.peer == s.Peer })
+	if i < 0 {
+		l.sides = append(l.sides, side{peer: s.Peer, first: *s})
+		i = len(l.sides) - 1
+	}
+	w := &l.sides[i]
+	if w.first.Told == 0 {
+		w.first.Told, w.first.Arrived = s.Told, s.Arrived
+	}
+	w.seen, w.last = now, *s
+}
+
+// shown returns how many bytes per second were sent in the interval, and arrived; false:
+// the other ends told too little.
+func (l *Line) shown(span time.Duration) (sent, arrived float64, ok bool) {
+	ok = true
+	for i := range l.sides {
+		w := &l.sides[i]
+		out := since(w.last.Sent, w.first.Sent)
+		sent += float64(out) / span.Seconds()
+		took := w.last.Told - w.first.Told
+		if took >= span/2 {
+			arrived += float64(since(w.last.Arrived, w.first.Arrived)) / took.Seconds()
+		} else if out > 0 {
+			ok = false
+		}
+	}
+	return sent, arrived, ok
+}
+
+// judge ends an interval. One without enough to send, or in which the other ends told too
+// little, says nothing.
+func (l *Line) judge(now time.Duration) {
+	sent, arrived, ok := l.shown(now - l.since)
+	if !ok || 5*l.waited < 4*l.ticks || arrived == 0 {
+		return
+	}
+	l.came = arrived
+	queue := l.queue / time.Duration(l.ticks)
+	stands := queue >= l.bar()
+	switch {
+	case sent > over*arrived && queue >= l.bar()/2 || l.rate == 0 && stands:
+		l.rate, l.step = max(kept*arrived, mostCut*l.rate, leastRate), 0
+	case stands:
+		l.step = 0
+	case queue >= l.bar()/2: // it is being reached
+	case l.rate > 0 && sent > usedPart*l.rate:
+		l.step = min(max(2*l.step, leastStep), mostStep)
+		l.rate *= 1 + l.step
+	}
+	if stands {
+		l.out, l.from = now, l.now
+	}
+}
+
+// since is what a counter has moved; one that went back has not.
+func since(now, before uint64) uint64 { return now - min(now, before) }

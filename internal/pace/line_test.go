@@ -1,0 +1,136 @@
+package pace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// crew returns so many connections to each of some peers.
+func crew(pairs, each, base int) (all []*flow) {
+	for p := range pairs {
+		for range each {
+			all = append(all, newFlow(uint64(len(all)+1), uint64(p+1), base))
+		}
+	}
+	return all
+}
+
+// Where a queue of one's own became deep it stays short from then on, and the line is used;
+// without the bound it does not.
+func TestLine(t *testing.T) {
+	for name, o := range map[string]struct {
+		mbit        float64
+		buffer      time.Duration
+		pairs, each int
+		base        int
+		part, long  float64 // of the rate arrives at least; of the time with a long queue at most
+	}{
+		"a home, to one peer":         {20, time.Second, 1, 8, 40, 0.93, 0.02},
+		"a home, to three peers":      {20, time.Second, 3, 8, 40, 0.93, 0.02},
+		"a slow home":                 {2, time.Second, 1, 8, 60, 0.9, 0.02},
+		"a home with a deep buffer":   {10, 4 * time.Second, 3, 8, 30, 0.93, 0.15},
+		"a data center far from here": {500, 300 * time.Millisecond, 1, 8, 150, 0.9, 0.02},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(5) {
+				bare := newFluid(seed, o.mbit, o.buffer, crew(o.pairs, o.each, o.base)...)
+				bare.unbound = true
+				bare.run(10 * time.Second)
+				f := newFluid(seed, o.mbit, o.buffer, crew(o.pairs, o.each, o.base)...)
+				f.lag = 10
+				f.run(10*time.Second + 3*o.buffer) // the first queue, and its end
+				was, is := bare.run(20*time.Second), f.run(20*time.Second)
+				assert.Greater(t, is.part, o.part, "seed %d: of %.3f without", seed, was.part)
+				t.Logf("seed %d: %.3f %.3f, queue %.0f, worst %.0f ms", seed, is.part, is.long, is.queue, is.worst)
+				assert.Less(t, is.long, o.long, "seed %d", seed)
+				assert.Greater(t, was.queue, 3*is.queue, "seed %d", seed)
+				assert.Zero(t, is.lost, "seed %d", seed)
+			}
+		})
+	}
+}
+
+// A way whose queues are short is not bounded at all.
+func TestNothingIsBoundedWithoutADeepQueue(t *testing.T) {
+	f := newFluid(1, 100, 40*time.Millisecond, crew(3, 8, 30)...)
+	f.run(20 * time.Second)
+	require.Zero(t, f.bound)
+}
+
+// A line that has become slower, or faster, is found.
+func TestLineThatChanges(t *testing.T) {
+	for seed := range uint64(5) {
+		f := newFluid(seed, 20, time.Second, crew(1, 8, 40)...)
+		f.run(10 * time.Second)
+		f.rate, f.buffer = f.rate/4, f.buffer/4
+		f.run(20 * time.Second)
+		o := f.run(10 * time.Second)
+		assert.Greater(t, o.part, 0.9, "slower, seed %d", seed)
+		assert.Less(t, o.long, 0.1, "slower, seed %d", seed)
+		f.rate, f.buffer = f.rate*8, f.buffer*8
+		f.run(20 * time.Second)
+		o = f.run(10 * time.Second)
+		assert.Greater(t, o.part, 0.85, "faster, seed %d", seed)
+		assert.Less(t, o.long, 0.1, "faster, seed %d", seed)
+	}
+}
+
+// Beside somebody who fills the queue for ever we get about what we would without a bound,
+// beside one who does not fill it what is left, and when it is gone all of it.
+func TestLineWithOthers(t *testing.T) {
+	for seed := range uint64(5) {
+		f := newFluid(seed, 20, time.Second, crew(1, 8, 40)...)
+		f.foreign = f.rate / 2
+		f.run(20 * time.Second)
+		o := f.run(10 * time.Second)
+		assert.Greater(t, o.part, 0.42, "half of it is taken, seed %d", seed)
+		assert.Less(t, o.long, 0.1, "seed %d", seed)
+		share := func(unbound bool) float64 {
+			f := newFluid(seed, 20, time.Second, crew(1, 8, 40)...)
+			f.unbound = unbound
+			f.elastic = newFlow(100, 100, 40)
+			f.run(20 * time.Second)
+			return f.run(40 * time.Second).part
+		}
+		assert.Greater(t, share(false), 0.6*share(true), "seed %d", seed)
+		f.foreign = 0
+		f.run(20 * time.Second)
+		o = f.run(10 * time.Second)
+		assert.Greater(t, o.part, 0.9, "alone again, seed %d", seed)
+	}
+}
+
+// What is not sent teaches nothing, and neither does silence.
+func TestLineHearsNothing(t *testing.T) {
+	shown := func(l *Line, from, ticks int, s func(k int) Shown) (rate float64) {
+		for k := from; k < from+ticks; k++ {
+			rate = l.Step(time.Duration(k)*10*time.Millisecond, []Shown{s(k)})
+		}
+		return rate
+	}
+	full := func(k int) Shown { // a megabyte a second arrives, and two are sent
+		at := time.Duration(k) * 10 * time.Millisecond
+		return Shown{Peer: 1, Queue: 200 * time.Millisecond, Sent: uint64(k) * 20e3, Arrived: uint64(k) * 10e3, Told: at, Waiting: true}
+	}
+	var silent, idle, l Line
+	require.Zero(t, shown(&silent, 1, 1000, func(k int) Shown {
+		s := full(k)
+		s.Told, s.Arrived = 0, 0
+		return s
+	}), "a peer that tells nothing, such as the original library")
+	require.Zero(t, shown(&idle, 1, 1000, func(k int) Shown {
+		s := full(k)
+		s.Waiting = false
+		return s
+	}), "what is sent is all that there is")
+	require.InDelta(t, 1e6, shown(&l, 1, 100, full), 0.65e6, "a queue is let out")
+	least := shown(&l, 100, 10000, func(k int) Shown { // next to nothing arrives any more
+		s := full(k)
+		s.Arrived = uint64(k)
+		return s
+	})
+	require.GreaterOrEqual(t, least, float64(leastRate), "it never becomes a standstill")
+}
