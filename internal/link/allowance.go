@@ -20,6 +20,8 @@ const (
 	slack = 5 * time.Millisecond
 	// nap is after how long a wait looks whether it is for nothing.
 	nap = 10 * time.Millisecond
+	// longestWait bounds a wait: who asks whether the connection lives waits behind it.
+	longestWait = time.Second
 	// unbounded is up to how many bytes go at once: votes of collectives, pings, the ends of
 	// operations.
 	unbounded = 1 << 10
@@ -42,7 +44,10 @@ func (a *allowance) take(n int, now time.Time) time.Duration {
 		a.free = least
 	}
 	wait := a.free.Sub(now)
-	a.free = a.free.Add(time.Duration(float64(n) / rate * float64(time.Second)))
+	a.free = a.free.Add(time.Duration(min(float64(n)/rate, longestWait.Seconds()) * float64(time.Second)))
+	if most := now.Add(longestWait); a.free.After(most) {
+		a.free = most
+	}
 	return max(wait, 0)
 }
 

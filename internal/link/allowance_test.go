@@ -23,33 +23,42 @@ func TestAllowance(t *testing.T) {
 	require.Zero(t, a.take(5_000, later), "slack")
 	require.Zero(t, a.take(1, later))
 	require.Positive(t, a.take(1, later))
+	a.take(1<<40, later)
+	require.Equal(t, longestWait, a.take(1<<40, later), "nobody waits for longer")
 	a.set(0)
 	require.Zero(t, a.take(1<<30, later))
 }
 
-// What is bounded waits, small frames and near peers do not, and what ends while it waits
-// does not wait on.
-func TestBoundedSenderLetsGo(t *testing.T) {
+// Data to distant peers takes of the allowance; small frames and near peers do not.
+func TestBoundedSender(t *testing.T) {
 	p := newPair(t, Config{}, 2, transporttest.Options{}, Features{Native: true, Flows: true})
 	far, near := p.far(0, func(*platform.Info) bool { return false }), p.sender(1)
 	h := p.a.h
-	h.allowance.set(1)                  // a byte in a second
-	h.allowance.take(1<<20, time.Now()) // for the next days
-	require.True(t, far.bounded(unbounded+1))
-	require.False(t, far.bounded(unbounded))
-	require.False(t, near.bounded(1<<20))
-	require.True(t, far.ask(t.Context()), "a ping is small")
+	const rate, bytes = 1e6, 100_000
+	h.allowance.set(rate)
+	free := func() time.Time {
+		h.allowance.mu.Lock()
+		defer h.allowance.mu.Unlock()
+		return h.allowance.free
+	}
+	send := func(s *Sender, tag uint64, n int) {
+		x, y := newRoll(1, tag, make([]byte, n)), newTape()
+		p.b.open(uuid(0), 1, tag, y)
+		s.Attach(x)
+		s.Kick(true, false)
+		require.Len(t, y.next(t), n)
+	}
+	send(near, 1, bytes)
+	require.True(t, far.ask(t.Context()))
+	send(far, 2, unbounded-100)
+	require.Zero(t, free(), "nothing was taken")
+	began := time.Now()
+	send(far, 3, bytes)
+	send(far, 4, bytes)
+	require.GreaterOrEqual(t, free().Sub(began), 2*bytes*time.Second/rate-2*slack)
+	require.NotNil(t, far.gauge.flow.timer, "the second one waited")
 
-	x, y := newRoll(1, 7, make([]byte, 100_000)), newTape()
-	p.b.open(uuid(0), 1, 7, y)
-	far.Attach(x)
-	far.Kick(false, false)
-	require.Eventually(t, func() bool { return far.gauge.flow.writes.Load() == 1 }, patience, time.Millisecond)
-	z, w := newRoll(1, 8, make([]byte, 100_000)), newTape()
-	p.b.open(uuid(0), 1, 8, w)
-	near.Attach(z)
-	near.Kick(false, false)
-	require.Len(t, w.next(t), 100_000)
+	// What ends while it waits does not wait on.
 	far.close(errTest)
-	require.Eventually(t, func() bool { return far.gauge.flow.writes.Load() == 0 }, patience, time.Millisecond, "it waits for nothing that has ended")
+	far.await()
 }

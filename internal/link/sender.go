@@ -309,14 +309,16 @@ func (s *Sender) flush() {
 
 // transmit writes what the system takes of the batch, and takes the measure of it.
 func (s *Sender) transmit(inline, small, bounded bool) (int, error) {
+	began := time.Now()
 	f := s.gauge.flow
 	if f != nil && !s.pulses() {
 		f.writing(s.h)
 	}
+	wrote := began
 	if bounded {
 		s.await()
+		wrote = time.Now()
 	}
-	began := time.Now()
 	n, err := s.write(inline, small)
 	ended := time.Now()
 	if !s.pulses() {
@@ -326,7 +328,7 @@ func (s *Sender) transmit(inline, small, bounded bool) (int, error) {
 		}
 	}
 	if s.batch[0].Gauged {
-		s.gauge.observe(began, ended, n)
+		s.gauge.observe(wrote, ended, n) // of the connection alone: what bounds all says nothing of it
 	}
 	s.advance(n)
 	return n, err

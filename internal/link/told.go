@@ -23,6 +23,8 @@ const (
 	tellEvery = 40 * time.Millisecond
 	// Clocks go differently by no more than one part in so many.
 	mostDrift = 5000
+	// The way back takes no longer than the way there and back, which is told a moment later.
+	mostApart = time.Second
 )
 
 // tells is what a receiver knows of telling.
@@ -152,7 +154,9 @@ func (a *account) take(word uint64, came time.Duration) {
 	} else {
 		took := time.Duration(later) * toldTime
 		a.at += took
-		a.bytes += (word - a.word) & (1<<32 - 1) * toldBytes
+		if more := (word - a.word) & (1<<32 - 1); more < 1<<31 { // else it began to count anew
+			a.bytes += more * toldBytes
+		}
 		a.least += took / mostDrift
 	}
 	a.word = word
@@ -198,10 +202,14 @@ func (v *survey) bound(now time.Duration) {
 	l.shown = l.shown[:0]
 	for peer, c := range v.counts {
 		if c.seen {
-			c.heard.sent, c.heard.fresh = c.heard.sent+since(c.span.Sent, c.span.Resent), false
+			a := &c.heard
+			a.sent, a.fresh = a.sent+since(c.span.Sent, c.span.Resent), false
+			if a.back > a.queue+mostApart { // the clock there has stood still
+				a.least, a.back = a.least+a.back, 0
+			}
 			l.shown = append(l.shown, pace.Shown{
-				Peer: binary.BigEndian.Uint64(peer[:8]), Base: c.span.Base, Queue: max(c.heard.queue-c.heard.back, 0), Waiting: c.span.Waiting,
-				Sent: c.heard.sent, Arrived: c.heard.bytes, Told: c.heard.at,
+				Peer: binary.BigEndian.Uint64(peer[:8]), Base: c.span.Base, Queue: max(a.queue-a.back, 0), Waiting: c.span.Waiting,
+				Sent: a.sent, Arrived: a.bytes, Told: a.at,
 			})
 		}
 	}
@@ -210,10 +218,10 @@ func (v *survey) bound(now time.Duration) {
 	}
 }
 
-// tried lets the line go if more connections than before are tried: they are to show what they
-// bring, and each may be bounded by itself.
+// tried says that n connections to a peer are used, and before it were so many. More of them
+// are to show what they bring.
 func (v *survey) tried(n, before int) {
 	if n > before {
-		v.line.Line = pace.Line{}
+		v.line.Try()
 	}
 }

@@ -137,14 +137,16 @@ func TestTheLineIsBounded(t *testing.T) {
 	require.InDelta(t, 0.7e6, h.allowance.get(), 0.35e6)
 	require.Positive(t, x.s.path().Bound, "it can be seen")
 
-	// More connections are tried without it.
-	h.survey.counts[uuid(1)].used = 1
-	h.mu.Lock()
-	h.survey.wanted[uuid(1)] = 1
-	h.mu.Unlock()
-	h.survey.tried(2, 1)
+	// More connections are tried with more.
+	x.queue = 0
 	run(1)
-	require.Zero(t, h.allowance.get())
+	before := h.allowance.get()
+	h.survey.tried(8, 8)
+	run(1)
+	require.Equal(t, before, h.allowance.get())
+	h.survey.tried(12, 8)
+	run(1)
+	require.Greater(t, h.allowance.get(), 1.2*before)
 }
 
 // What may be lost behind the last data is followed by words that mean nothing.

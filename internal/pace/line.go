@@ -37,6 +37,8 @@ const (
 	misses  = 2
 	// Steps upwards double from leastStep to mostStep while no queue comes.
 	leastStep, mostStep = 0.01, 0.08
+	// tryStep is the one with which more connections are tried.
+	tryStep = 0.25
 	// No interval leaves less of a rate.
 	mostCut = 0.8
 	// If more by this is sent than arrives, and there is a queue, the line carries no more.
@@ -135,6 +137,13 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		l.since = 0
 	}
 	return l.rate
+}
+
+// Try raises the bound at once, because more connections are tried. Where each of them is
+// bounded by itself, more can be sent. Where the line bounds them all, a queue says so.
+func (l *Line) Try() {
+	l.rate *= 1 + tryStep
+	l.step = mostStep
 }
 
 // bar returns from which length on a queue stands.
