@@ -8,22 +8,30 @@ import (
 )
 
 // allowance is what connections to distant peers may write, all together (pace.Line). Which
-// of them have something to send changes all the time, so none has a part of its own.
+// of them have something to send changes all the time, so none has a part of its own. They
+// queue: each takes a place behind the bytes of those before it, and writes when these
+// have been let go. What is let go follows the rate of the moment.
 type allowance struct {
 	rate atomic.Uint64 // bits of a float64, bytes per second; 0: not bounded
-	mu   sync.Mutex
-	free time.Time // from when on more may be written
+
+	mu    sync.Mutex
+	taken float64 // bytes so far
+	gone  float64 // of them, let go
+	last  time.Time
 }
 
 const (
 	// slack is of how much time what was not used may be made up for.
 	slack = 5 * time.Millisecond
-	// nap is after how long a wait looks whether it is for nothing.
+	// nap is after how long a wait looks whether the rate has changed, or it is for nothing.
 	nap = 10 * time.Millisecond
-	// longestWait bounds a wait: who asks whether the connection lives waits behind it.
+	// longestWait bounds a wait: others wait behind it, such as a question whether the
+	// connection lives.
 	longestWait = time.Second
-	// unbounded is up to how many bytes go at once: votes of collectives, pings, the ends of
-	// operations.
+	// gulp is how much time's bytes one write takes, leastGulp the least of it.
+	gulp, leastGulp = 20 * time.Millisecond, 16 << 10
+	// unbounded is the most of a batch that goes at once on a connection that does not wait:
+	// votes of collectives, pings, the ends of operations.
 	unbounded = 1 << 10
 )
 
@@ -31,24 +39,44 @@ func (a *allowance) set(rate float64) { a.rate.Store(math.Float64bits(rate)) }
 
 func (a *allowance) get() float64 { return math.Float64frombits(a.rate.Load()) }
 
-// take takes n bytes and returns for how long to wait before they are written. Who takes
-// first writes first.
-func (a *allowance) take(n int, now time.Time) time.Duration {
+// take takes a place for at most n bytes: so many of them, behind others.
+func (a *allowance) take(n int, now time.Time) (bytes int, place float64) {
 	rate := a.get()
-	if rate <= 0 {
-		return 0
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if least := now.Add(-slack); a.free.Before(least) {
-		a.free = least
+	a.flow(rate, now)
+	bytes = min(n, max(int(rate*gulp.Seconds()), leastGulp))
+	place = a.taken
+	a.taken += float64(bytes)
+	return bytes, place
+}
+
+// until returns for how long the place has to wait still, at the rate of the moment.
+func (a *allowance) until(place float64, now time.Time) time.Duration {
+	rate := a.get()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.flow(rate, now)
+	if rate <= 0 || place <= a.gone {
+		return 0
 	}
-	wait := a.free.Sub(now)
-	a.free = a.free.Add(time.Duration(min(float64(n)/rate, longestWait.Seconds()) * float64(time.Second)))
-	if most := now.Add(longestWait); a.free.After(most) {
-		a.free = most
+	return time.Duration(min((place-a.gone)/rate, longestWait.Seconds()) * float64(time.Second))
+}
+
+// flow lets bytes go. mu is held.
+func (a *allowance) flow(rate float64, now time.Time) {
+	if rate <= 0 {
+		a.gone = a.taken
 	}
-	return max(wait, 0)
+	a.gone = min(a.gone+rate*max(now.Sub(a.last), 0).Seconds(), a.taken+rate*slack.Seconds())
+	a.last = now
+}
+
+// refund gives back what was taken and not written.
+func (a *allowance) refund(bytes int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone += float64(bytes)
 }
 
 // bounded reports whether a write of so many bytes takes of the allowance.
@@ -57,30 +85,41 @@ func (s *Sender) bounded(n int) bool {
 	return f != nil && n > unbounded && s.h.allowance.get() > 0 && !f.near.Load()
 }
 
-// await waits until the batch may be written, an operation of it is over or the connection
-// has ended. The caller holds busy, on the sender's goroutine.
-func (s *Sender) await() {
+// await waits until some of the batch may be written, and returns how many bytes. 0: an
+// operation of it is over, or the connection has ended. The caller holds busy, on the
+// sender's goroutine.
+func (s *Sender) await() int {
 	n := 0
 	for i := range s.batch {
 		n += s.batch[i].size() - s.batch[i].sent
 	}
+	a, began := &s.h.allowance, time.Now()
+	bytes, place := a.take(n, began)
 	timer := s.gauge.flow.timer
-	for wait := s.h.allowance.take(n, time.Now()); wait > 0; wait -= nap {
+	for now := began; ; now = time.Now() {
+		wait := min(a.until(place, now), longestWait-now.Sub(began))
+		if wait <= 0 {
+			return bytes
+		}
 		if timer == nil {
 			timer = time.NewTimer(min(wait, nap))
 			s.gauge.flow.timer = timer
 		} else {
 			timer.Reset(min(wait, nap))
 		}
+		over := false
 		select {
 		case <-timer.C:
 		case <-s.gone:
-			return
+			over = true
 		}
 		for i := range s.batch {
-			if f := &s.batch[i]; f.of != nil && f.of.Stopped() {
-				return
-			}
+			f := &s.batch[i]
+			over = over || f.of != nil && f.of.Stopped()
+		}
+		if over {
+			a.refund(bytes)
+			return 0
 		}
 	}
 }

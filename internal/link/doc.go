@@ -35,9 +35,12 @@
 // that had to wait. The survey asks the sockets of connections to distant peers that
 // have data every 10 ms (internal/pace says which way is short). From what they say
 // it decides how many connections to each peer operations use, and has pools grow
-// (Config.Grow). Operations that run hear of it (Router.Regrouped). When they rest, pulses keep their windows. It is one goroutine, and
-// there is none without such connections. A rate for each of them would be set here,
-// and kept to in Sender.transmit.
+// (Config.Grow). Operations that run hear of it (Router.Regrouped). When they rest, pulses
+// keep their windows. It is one goroutine, and there is none without such connections.
+//
+// Where a deep queue of this host was seen, it asks peers to tell what comes (told.go), and
+// says how much all such connections may write together. Sender.transmit waits for that
+// (allowance.go).
 //
 // # Locks
 //
@@ -49,6 +52,7 @@
 //
 //	router's lock → Hub.mu
 //	Sender.mu     → source's lock
+//	Hub.telling   → Hub.mu
 //
 // and the lock of the buffers' pool, which takes no other, comes last. No other
 // two locks are held together, and none while a connection could make the holder

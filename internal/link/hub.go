@@ -84,7 +84,8 @@ type Hub struct {
 
 	survey    *survey
 	allowance allowance
-	tellers   map[wire.UUID]*teller // guarded by mu
+	tellers   map[wire.UUID]*teller // guarded by mu, what they point to by telling
+	telling   sync.Mutex
 	work      work
 }
 
@@ -381,7 +382,6 @@ func (h *Hub) Retain(send, recv func(wire.UUID) bool) {
 			}
 			rx = append(rx, pool...)
 			delete(h.rx, p)
-			delete(h.tellers, p)
 		}
 		h.strange = nil
 	}
@@ -434,6 +434,7 @@ func (h *Hub) know(peer wire.UUID, neighbour bool) {
 		delete(h.known, peer)
 		delete(h.claims.vouched, peer)
 		delete(h.claims.grown, peer)
+		delete(h.tellers, peer)
 		h.kept.strange += held
 	}
 }

@@ -39,7 +39,9 @@ func (s *Sender) watch() {
 			return
 		}
 		if word := binary.BigEndian.Uint64(p[:]); word&toldBit != 0 {
-			s.told(word)
+			if word > tellTag { // else it answers a word of ours, which it does not know
+				s.told(word)
+			}
 			continue
 		}
 		select {
@@ -73,8 +75,8 @@ func (r *Receiver) answer(tag uint64) error {
 	r.h.vouch(r.peer)
 	binary.BigEndian.PutUint64(p[:], tag)
 	// A peer that asks reads the answer; one that does not is not a neighbour, and
-	// must not keep the reader. Nothing else is written here, and the bound ends with
-	// the write.
+	// must not keep the reader. What else is written here is the reader's, too, and the
+	// bound ends with the write.
 	r.conn.SetWriteDeadline(time.Now().Add(answerTime))
 	_, err := r.conn.Write(p[:echoBytes])
 	r.conn.SetWriteDeadline(time.Time{})

@@ -76,6 +76,22 @@ func (s *Sender) pulse() {
 	}
 }
 
+// rested reports whether nothing is being sent, and nothing waits to be but what sources
+// may have; they say so when they do.
+func (s *Sender) rested() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause == nil && !s.busy && !s.pending && len(s.openers) == 0
+}
+
+// follow sends a pulse behind data, also for sources that will have more.
+func (s *Sender) follow() {
+	s.mu.Lock()
+	s.openers = append(s.openers, pulse)
+	s.mu.Unlock()
+	s.Kick(true, true)
+}
+
 // pulses reports whether the batch is a pulse and nothing else, which counts neither
 // as data nor as a sign of life. The caller holds busy.
 func (s *Sender) pulses() bool { return len(s.batch) == 1 && s.batch[0].pulse }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"math"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -314,12 +315,15 @@ func (s *Sender) transmit(inline, small, bounded bool) (int, error) {
 	if f != nil && !s.pulses() {
 		f.writing(s.h)
 	}
-	wrote := began
+	wrote, most := began, math.MaxInt
 	if bounded {
-		s.await()
+		most = s.await()
 		wrote = time.Now()
 	}
-	n, err := s.write(inline, small)
+	n, err := s.write(inline, small, most)
+	if bounded && n < most {
+		s.h.allowance.refund(most - n)
+	}
 	ended := time.Now()
 	if !s.pulses() {
 		s.gauge.use.add(n, ended.Sub(began))
@@ -451,8 +455,12 @@ func (s *Sender) slot() *Frame {
 	return &s.batch[n]
 }
 
-// write hands the rest of the batch to the system and returns how much it took.
-func (s *Sender) write(inline, small bool) (int, error) {
+// write hands the rest of the batch to the system, but no more than most bytes, and returns
+// how much it took.
+func (s *Sender) write(inline, small bool, most int) (int, error) {
+	if most == 0 {
+		return 0, nil
+	}
 	s.h.cfg.Stats.Writes.Add(1)
 	if small {
 		s.stage = s.stage[:0]
@@ -467,7 +475,7 @@ func (s *Sender) write(inline, small bool) (int, error) {
 			s.h.cfg.Stats.InlineWrites.Add(1)
 			return s.try.TryWrite(s.stage)
 		}
-		return s.conn.Write(s.stage)
+		return s.conn.Write(s.stage[:min(most, len(s.stage))])
 	}
 	s.parts = s.parts[:0]
 	for i := range s.batch {
@@ -485,6 +493,9 @@ func (s *Sender) write(inline, small bool) (int, error) {
 			}
 		}
 	}
+	if most < math.MaxInt {
+		s.trim(most)
+	}
 	defer s.letGo()
 	if inline {
 		s.h.cfg.Stats.InlineWrites.Add(1)
@@ -496,6 +507,19 @@ func (s *Sender) write(inline, small bool) (int, error) {
 	s.vec = s.parts
 	n, err := s.vec.WriteTo(s.conn)
 	return int(n), err
+}
+
+// trim leaves no more than most bytes of what is about to be written.
+func (s *Sender) trim(most int) {
+	for i, part := range s.parts {
+		if len(part) >= most {
+			s.parts[i] = part[:most]
+			clear(s.parts[i+1:])
+			s.parts = s.parts[:i+1]
+			return
+		}
+		most -= len(part)
+	}
 }
 
 // letGo keeps nothing of the callers' memory beyond a write.

@@ -445,6 +445,7 @@ func (v *survey) sample(s *Sender) {
 	p.Resent += since(info.Resent, last.Resent)
 	p.Segment = max(p.Segment, info.MSS)
 	p.Waiting = p.Waiting || info.Unsent > 0 || f.writes.Load() > 0
+	p.Bounded = v.h.allowance.get() > 0
 	p.Used++
 	v.note(s, c, info, info.Acked > last.Acked)
 }
@@ -452,7 +453,7 @@ func (v *survey) sample(s *Sender) {
 // follow sends a word behind data of which something may be lost.
 func (v *survey) follow(s *Sender, f *flow) {
 	info := &v.info
-	if !s.features.Flows || f.writes.Load() > 0 || !info.Known.Has(platform.HasInFlight|platform.HasUnsent|platform.HasAcked|platform.HasSent|platform.HasResent) {
+	if !s.features.Flows || f.writes.Load() > 0 || !s.rested() || !info.Known.Has(platform.HasInFlight|platform.HasUnsent|platform.HasAcked|platform.HasSent|platform.HasResent) {
 		return
 	}
 	now := time.Since(v.made)
@@ -460,7 +461,7 @@ func (v *survey) follow(s *Sender, f *flow) {
 		RTT: info.RTT, Acked: info.Acked, Sent: info.Sent - info.Resent, Unsent: info.Unsent, InFlight: info.InFlight,
 	}) {
 		f.pulsed.Store(int64(now))
-		s.pulse()
+		s.follow()
 	}
 }
 

@@ -21,77 +21,78 @@ const (
 	toldBytes = 64                    // unit of the bytes, of which there are 32 bits
 	toldTime  = 16 * time.Microsecond // ... and of the time, of which there are 31
 	tellEvery = 40 * time.Millisecond
+	tellTime  = 100 * time.Millisecond // that it may take
 	// Clocks go differently by no more than one part in so many.
 	mostDrift = 5000
 	// The way back takes no longer than the way there and back, which is told a moment later.
-	mostApart = time.Second
+	mostApart = 200 * time.Millisecond
+	// A word says nothing of now any more when nothing has come behind it for that long, and its
+	// numbers nothing of those that come when they may have wrapped around.
+	staleWord, staleAccount = 300 * time.Millisecond, time.Hour
 )
 
 // tells is what a receiver knows of telling.
 type tells struct {
-	on bool // the other end wants it, on this connection; the reader's
+	on  bool      // the other end wants it, on this connection; the reader's
+	due time.Time // when to look again; the reader's
 
-	// Guarded by teller.mu.
+	// Guarded by Hub.telling.
 	sample func(*platform.Info) bool
 	came   uint32 // segments so far
 }
 
-// teller tells one peer what has come from it, over all connections.
+// teller tells one peer what has come from it, over all connections. Hub.telling guards it.
 type teller struct {
-	mu    sync.Mutex
 	last  time.Time
 	bytes uint64
 	info  platform.Info
 }
 
 // tell tells the other end what has come, if it is time. The caller is the reader, before it
-// reads more. An end that wanted it reads; the reader waits for others no longer than for
-// those that ask and do not read.
+// reads more. An end that wanted it reads: a connection whose other end does not is closed.
 func (r *Receiver) tell() {
-	t := r.h.teller(r.peer)
-	if t == nil {
+	now := time.Now()
+	if now.Before(r.tells.due) {
 		return
 	}
-	word, due := t.word(r)
+	r.tells.due = now.Add(tellEvery / 4)
+	if !r.h.telling.TryLock() { // another reader is about to
+		return
+	}
+	word, due := r.h.toTell(r.peer, now)
+	r.h.telling.Unlock()
 	if !due {
 		return
 	}
+	r.tells.due = now.Add(tellEvery)
 	var p [echoBytes]byte
 	binary.BigEndian.PutUint64(p[:], word)
-	r.conn.SetWriteDeadline(time.Now().Add(answerTime))
+	r.conn.SetWriteDeadline(now.Add(tellTime))
 	if _, err := r.conn.Write(p[:]); err != nil {
-		r.tells.on = false
+		r.Close(err)
+		return
 	}
 	r.conn.SetWriteDeadline(time.Time{})
 }
 
-// teller returns that of a peer, nil if none of its connections is held.
-func (h *Hub) teller(peer wire.UUID) *teller {
+// toTell returns what a peer is to be told now, if anything. A stranger is told nothing.
+// h.telling is held.
+func (h *Hub) toTell(peer wire.UUID, now time.Time) (word uint64, due bool) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.tellers[peer]
-	if t == nil && len(h.rx[peer]) > 0 {
+	t, pool := h.tellers[peer], h.rx[peer]
+	if t == nil && h.known[peer] {
 		t = &teller{}
 		h.tellers[peer] = t
 	}
-	return t
-}
-
-// word returns what is to be told now over the connection of r, if anything.
-func (t *teller) word(r *Receiver) (word uint64, due bool) {
-	now := time.Now()
-	if !t.mu.TryLock() { // another reader is about to
-		return 0, false
-	}
-	defer t.mu.Unlock()
-	if now.Sub(t.last) < tellEvery {
+	h.mu.Unlock()
+	if t == nil || now.Sub(t.last) < tellEvery {
 		return 0, false
 	}
 	t.last = now
-	for _, o := range r.h.Receivers(r.peer) {
-		k := &o.tells
+	for _, r := range pool {
+		k := &r.tells
 		if k.sample == nil {
-			k.sample = platform.Sampler(o.conn)
+			k.sample = platform.Sampler(r.conn)
 		}
 		if !k.sample(&t.info) || !t.info.Known.Has(platform.HasCame) {
 			continue
@@ -100,7 +101,7 @@ func (t *teller) word(r *Receiver) (word uint64, due bool) {
 		t.bytes += uint64(t.info.Came-k.came) * uint64(max(t.info.CameMSS, 0)) // a full one may become larger
 		k.came = t.info.Came
 	}
-	return toldBit | uint64(now.Sub(r.h.survey.made)/toldTime)<<32&^toldBit | t.bytes/toldBytes&(1<<32-1), due
+	return toldBit | uint64(now.Sub(h.survey.made)/toldTime)<<32&^toldBit | t.bytes/toldBytes&(1<<32-1), due
 }
 
 // account is what a peer has told. It is the survey's.
@@ -109,11 +110,13 @@ type account struct {
 	at    time.Duration // by its clock; 0: nothing was told
 	bytes uint64        // that came since the first word
 	sent  uint64        // to it, since then or before
+	heard time.Duration // when the last word came
 	// By how much later than their time words have come, at least; it contains how the clocks
 	// differ. back is by how much longer than that the last one took.
 	least, back time.Duration
 	queue       time.Duration // on the way there and back, of the connection that has the shortest
 	fresh       bool          // in this tick
+	known       bool          // queue is, since there was data last
 }
 
 // word is the last one, and when it came.
@@ -144,6 +147,9 @@ func (s *Sender) told(word uint64) {
 
 // take brings the account up to date with a word that came then, unless it knows a later one.
 func (a *account) take(word uint64, came time.Duration) {
+	if came-a.heard > staleAccount {
+		a.at = 0
+	}
 	later := (word>>32 - a.word>>32) & (1<<31 - 1)
 	if word == 0 || a.at > 0 && (later == 0 || later >= 1<<30) {
 		return
@@ -159,7 +165,7 @@ func (a *account) take(word uint64, came time.Duration) {
 		}
 		a.least += took / mostDrift
 	}
-	a.word = word
+	a.word, a.heard = word, came
 	a.least = min(a.least, came-a.at)
 	a.back = came - a.at - a.least
 }
@@ -178,9 +184,9 @@ func (v *survey) note(s *Sender, c *count, info *platform.Info, fresh bool) {
 	f, queue := s.gauge.flow, info.RTT-leastRTT(info)
 	v.line.deep = v.line.deep || queue > pace.Deep
 	if a := &c.heard; fresh && (!a.fresh || queue < a.queue) {
-		a.queue, a.fresh = queue, true
+		a.queue, a.fresh, a.known = queue, true, true
 	}
-	if !v.line.deep || !s.features.Flows {
+	if !v.line.deep || !s.features.Flows || !info.Known.Has(platform.HasMinRTT|platform.HasAcked|platform.HasSent|platform.HasResent) {
 		return
 	}
 	if !f.asked {
@@ -201,17 +207,26 @@ func (v *survey) bound(now time.Duration) {
 	}
 	l.shown = l.shown[:0]
 	for peer, c := range v.counts {
-		if c.seen {
-			a := &c.heard
-			a.sent, a.fresh = a.sent+since(c.span.Sent, c.span.Resent), false
-			if a.back > a.queue+mostApart { // the clock there has stood still
-				a.least, a.back = a.least+a.back, 0
-			}
-			l.shown = append(l.shown, pace.Shown{
-				Peer: binary.BigEndian.Uint64(peer[:8]), Base: c.span.Base, Queue: max(a.queue-a.back, 0), Waiting: c.span.Waiting,
-				Sent: a.sent, Arrived: a.bytes, Told: a.at,
-			})
+		a := &c.heard
+		if !c.seen {
+			a.known = false
+			continue
 		}
+		a.sent += since(c.span.Sent, c.span.Resent)
+		if a.fresh && a.back > a.queue+mostApart { // the clock there has stood still
+			a.least, a.back = a.least+a.back, 0
+		}
+		a.fresh = false
+		shown := pace.Shown{
+			Peer: binary.BigEndian.Uint64(peer[:8]), Base: c.span.Base, Queue: -1, Waiting: c.span.Waiting, Sent: a.sent,
+		}
+		if a.known {
+			shown.Queue = max(a.queue-a.back, 0)
+		}
+		if now-a.heard < staleWord {
+			shown.Arrived, shown.Told = a.bytes, a.at
+		}
+		l.shown = append(l.shown, shown)
 	}
 	if len(l.shown) > 0 {
 		v.h.allowance.set(l.Step(now, l.shown))

@@ -45,6 +45,7 @@ func TestAccount(t *testing.T) {
 func TestTold(t *testing.T) {
 	p := newPair(t, Config{}, 2, transporttest.Options{}, Features{Native: true, Flows: true})
 	s := p.far(0, func(*platform.Info) bool { return false })
+	p.b.h.Trust(uuid(0))
 	from := p.b.h.Receivers(uuid(0))
 	segments := []uint32{10, 20}
 	for i, r := range from {
@@ -89,8 +90,14 @@ func TestNothingIsToldThatIsNotKnown(t *testing.T) {
 		*info = platform.Info{Known: platform.HasRTT}
 		return true
 	}
-	_, due := p.b.h.teller(uuid(0)).word(r)
-	require.False(t, due)
+	h := p.b.h
+	for _, peer := range []wire.UUID{uuid(0), uuid(9)} {
+		h.telling.Lock()
+		_, due := h.toTell(peer, time.Now())
+		h.telling.Unlock()
+		require.False(t, due)
+	}
+	require.NotContains(t, h.tellers, uuid(9), "a stranger leaves nothing")
 }
 
 // shows has a connection of the pair's first peer show, at each tick, what a deep queue does: two

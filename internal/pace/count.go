@@ -78,7 +78,8 @@ type Span struct {
 	Arrived, Sent, Resent uint64        // bytes since the tick before
 	Segment               int           // bytes of payload
 	Used                  int           // connections that have data
-	Waiting               bool          // one of them has more to send than the system has let go
+	Waiting               bool          // one of them has more to send than was let go
+	Bounded               bool          // a Line bounds what is sent, so that no queue shows whether the way is full
 }
 
 // NewCount returns a count that begins with n connections.
@@ -209,7 +210,7 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 	if c.n >= MostCount || c.was > 0 || now < c.again {
 		return false
 	}
-	c.full = float64(c.queued) > fullWay*float64(c.ticks)
+	c.full = float64(c.queued) > fullWay*float64(c.ticks) || s.Bounded
 	c.was, c.rate, c.skip = c.n, rate, settles
 	c.n = min(c.n+(c.n+1)/2, MostCount)
 	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {

@@ -9,10 +9,10 @@ import (
 type Shown struct {
 	Peer    uint64        // names it
 	Base    time.Duration // the round trip over empty queues
-	Queue   time.Duration // on the way to it, the shortest of its connections
+	Queue   time.Duration // on the way to it, the shortest of its connections; below 0: not known
 	Sent    uint64        // bytes, without those that were sent again, counted from any beginning
 	Arrived uint64        // bytes there, counted from any beginning
-	Told    time.Duration // when these had arrived, by the clock there; 0: it has said nothing
+	Told    time.Duration // when these had arrived, by the clock there; 0: it has said nothing of late
 	Waiting bool          // there is more to send than was let go
 }
 
@@ -20,10 +20,10 @@ const (
 	// Deep is the queue of one's own from which on the line is bounded. Below it, windows
 	// do no harm to others, and a bound only costs.
 	Deep = 50 * time.Millisecond
-	// A queue stands that has this length on average, or that of a burst: connections send
-	// pieces. One of half the length is about to.
+	// A queue stands that has this length on average, or that of a burst: a connection sends no
+	// less at once. One of half the length is about to.
 	standing = 40 * time.Millisecond
-	burst    = 96 << 10
+	burst    = 24 << 10
 	// An interval has at least this length.
 	interval = 400 * time.Millisecond
 	// Where a queue stands, what arrives is what the line carries, and kept of it is sent.
@@ -37,6 +37,7 @@ const (
 	misses  = 2
 	// Steps upwards double from leastStep to mostStep while no queue comes.
 	leastStep, mostStep = 0.01, 0.08
+	farStep             = 0.5 // without any sign of a queue
 	// tryStep is the one with which more connections are tried.
 	tryStep = 0.25
 	// No interval leaves less of a rate.
@@ -61,7 +62,8 @@ type Line struct {
 	step   float64       // the last one upwards, as a part of the rate
 	out    time.Duration // when a queue began to be let out; 0: none is
 	from   time.Duration // the longest since then
-	missed int           // times that it did not go
+	missed int           // times in a row that it did not go
+	untold int           // intervals in a row in which too little was told
 	deaf   time.Duration // until then the queue that stands is not ours
 	since  time.Duration // when the interval began; 0: there is none
 	last   time.Duration // the last step
@@ -87,16 +89,19 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 	queue := time.Duration(-1)
 	base, waiting := time.Duration(0), false
 	for i := range peers {
-		if q := peers[i].Queue; queue < 0 || q < queue {
+		if q := peers[i].Queue; q >= 0 && (queue < 0 || q < queue) {
 			queue = q
 		}
 		base = max(base, peers[i].Base)
 		waiting = waiting || peers[i].Waiting
 	}
-	if l.rate == 0 && l.since == 0 && queue < Deep || now-l.last > interval {
+	if now-l.last > interval {
 		l.since = 0
 	}
 	l.last = now
+	if queue < 0 {
+		return l.rate
+	}
 	if queue < l.bar()/2 {
 		l.deaf = 0
 	}
@@ -186,7 +191,7 @@ func (l *Line) shown(span time.Duration) (sent, arrived float64, ok bool) {
 		out := since(w.last.Sent, w.first.Sent)
 		sent += float64(out) / span.Seconds()
 		took := w.last.Told - w.first.Told
-		if took >= span/2 {
+		if took >= span/2 && took <= 2*span {
 			arrived += float64(since(w.last.Arrived, w.first.Arrived)) / took.Seconds()
 		} else if out > 0 {
 			ok = false
@@ -195,27 +200,38 @@ func (l *Line) shown(span time.Duration) (sent, arrived float64, ok bool) {
 	return sent, arrived, ok
 }
 
-// judge ends an interval. One without enough to send, or in which the other ends told too
-// little, says nothing.
+// judge ends an interval. One without enough to send says nothing. Peers of which one tells
+// too little, as the original library does, are not bounded where a queue stands.
 func (l *Line) judge(now time.Duration) {
 	sent, arrived, ok := l.shown(now - l.since)
-	if !ok || 5*l.waited < 4*l.ticks || arrived == 0 {
+	if 5*l.waited < 4*l.ticks {
 		return
 	}
-	l.came = arrived
 	queue := l.queue / time.Duration(l.ticks)
-	stands := queue >= l.bar()
+	stands, begins := queue >= l.bar(), queue >= l.bar()/2
+	if l.untold++; ok && arrived > 0 {
+		l.untold, l.came = 0, arrived
+	}
 	switch {
-	case sent > over*arrived && queue >= l.bar()/2 || l.rate == 0 && stands:
+	case l.untold > 0 && begins:
+		if l.untold >= misses { // nothing says what the line carries
+			l.rate, l.untold = 0, 0
+		}
+		return
+	case l.untold == 0 && (sent > over*arrived && begins || l.rate == 0 && stands):
 		l.rate, l.step = max(kept*arrived, mostCut*l.rate, leastRate), 0
 	case stands:
 		l.step = 0
-	case queue >= l.bar()/2: // it is being reached
+	case begins: // it is being reached
 	case l.rate > 0 && sent > usedPart*l.rate:
-		l.step = min(max(2*l.step, leastStep), mostStep)
+		most := mostStep
+		if queue < l.bar()/4 { // another way may carry much more
+			most = farStep
+		}
+		l.step = min(max(2*l.step, leastStep), most)
 		l.rate *= 1 + l.step
 	}
-	if stands {
+	if stands && l.rate > 0 {
 		l.out, l.from = now, l.now
 	}
 }

@@ -30,7 +30,7 @@ func TestLine(t *testing.T) {
 	}{
 		"a home, to one peer":         {20, time.Second, 1, 8, 40, 0.93, 0.02},
 		"a home, to three peers":      {20, time.Second, 3, 8, 40, 0.93, 0.02},
-		"a slow home":                 {2, time.Second, 1, 8, 60, 0.9, 0.02},
+		"a slow home":                 {2, time.Second, 1, 8, 60, 0.9, 0.15},
 		"a home with a deep buffer":   {10, 4 * time.Second, 3, 8, 30, 0.93, 0.15},
 		"a data center far from here": {500, 300 * time.Millisecond, 1, 8, 150, 0.9, 0.02},
 	} {
@@ -133,4 +133,46 @@ func TestLineHearsNothing(t *testing.T) {
 		return s
 	})
 	require.GreaterOrEqual(t, least, float64(leastRate), "it never becomes a standstill")
+}
+
+// One peer that tells nothing holds nobody down: what all are sent rises while there is no queue,
+// and where one stands nothing is bounded. A word from before a rest says nothing of now.
+func TestLineBesideSilence(t *testing.T) {
+	at := func(k int) time.Duration { return time.Duration(k) * 10 * time.Millisecond }
+	told := func(k int, queue time.Duration) Shown {
+		return Shown{Peer: 1, Queue: queue, Sent: uint64(k) * 20e3, Arrived: uint64(k) * 10e3, Told: at(k), Waiting: true}
+	}
+	silent := func(k int, queue time.Duration) Shown {
+		return Shown{Peer: 2, Queue: queue, Sent: uint64(k) * 20e3, Waiting: true}
+	}
+	var l Line
+	var rate float64
+	k := 1
+	run := func(ticks int, peers func(k int) []Shown) {
+		for range ticks {
+			rate = l.Step(at(k), peers(k))
+			k++
+		}
+	}
+	run(100, func(k int) []Shown { return []Shown{told(k, 200*time.Millisecond)} })
+	run(50, func(k int) []Shown { return []Shown{told(k, 0)} })
+	bound := rate
+	require.Positive(t, bound)
+	run(200, func(k int) []Shown { return []Shown{told(k, 0), silent(k, 0)} })
+	require.Greater(t, rate, 1.1*bound)
+	run(200, func(k int) []Shown { return []Shown{told(k, 200*time.Millisecond), silent(k, 200*time.Millisecond)} })
+	require.Zero(t, rate)
+
+	run(1, func(k int) []Shown { return []Shown{{Peer: 1, Queue: -1, Waiting: true}} })
+	require.Zero(t, rate, "nothing is known")
+	old := at(k)
+	k += 100_000
+	run(100, func(k int) []Shown {
+		s := told(k, 200*time.Millisecond)
+		if k < 100_300 { // the last word is from before the rest
+			s.Told, s.Arrived = old, 1
+		}
+		return []Shown{s}
+	})
+	require.True(t, rate == 0 || rate > 0.3e6, "%v", rate)
 }

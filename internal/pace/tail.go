@@ -6,7 +6,7 @@ const (
 	// behind is how many words go behind the last data: a system takes a packet for lost as soon
 	// as three that were sent after it have arrived (RFC 6675, RFC 8985 section 6.2).
 	behind = 3
-	// tails bounds how often they are repeated behind the same data.
+	// tails bounds how often they go behind the same data.
 	tails = 4
 	// leastTail is the shortest round trip for which they are worth their packets.
 	leastTail = 20 * time.Millisecond
