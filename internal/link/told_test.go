@@ -139,7 +139,7 @@ func TestTheLineIsBounded(t *testing.T) {
 	require.False(t, f.asked)
 	require.Zero(t, x.s.path().Bound)
 	x.queue = 300 * time.Millisecond
-	run(60)
+	run(120)
 	require.True(t, f.asked)
 	require.InDelta(t, 0.7e6, h.allowance.get(), 0.35e6)
 	require.Positive(t, x.s.path().Bound, "it can be seen")

@@ -24,8 +24,9 @@ const (
 	// less at once. One of half the length is about to.
 	standing = 40 * time.Millisecond
 	burst    = 24 << 10
-	// An interval has at least this length.
-	interval = 400 * time.Millisecond
+	// An interval has at least this length, and one during which nothing was sent for a pause
+	// begins anew.
+	interval, pause = 400 * time.Millisecond, 100 * time.Millisecond
 	// Where a queue stands, what arrives is what the line carries, and kept of it is sent.
 	kept = 0.98
 	// A queue is let out at this part of what arrives, and no longer than twice what it must
@@ -35,9 +36,11 @@ const (
 	outPart = 0.4
 	others  = 10 * time.Second
 	misses  = 2
+	// silence is after how many intervals without words a queue is not bounded any more.
+	silence = 10
 	// Steps upwards double from leastStep to mostStep while no queue comes.
 	leastStep, mostStep = 0.01, 0.08
-	farStep             = 0.5 // without any sign of a queue
+	farStep, farAfter   = 0.5, 10 // after so many of them in a row
 	// tryStep is the one with which more connections are tried.
 	tryStep = 0.25
 	// No interval leaves less of a rate.
@@ -64,6 +67,8 @@ type Line struct {
 	from   time.Duration // the longest since then
 	missed int           // times in a row that it did not go
 	untold int           // intervals in a row in which too little was told
+	raised int           // ... and after which the rate was raised
+	begun  time.Duration // when data began to flow
 	deaf   time.Duration // until then the queue that stands is not ours
 	since  time.Duration // when the interval began; 0: there is none
 	last   time.Duration // the last step
@@ -95,11 +100,11 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		base = max(base, peers[i].Base)
 		waiting = waiting || peers[i].Waiting
 	}
-	if now-l.last > interval {
-		l.since = 0
+	if now-l.last > pause {
+		l.since, l.begun = 0, now
 	}
 	l.last = now
-	if queue < 0 {
+	if queue < 0 || now < l.begun+base+queue { // what was sent since then has not arrived
 		return l.rate
 	}
 	if queue < l.bar()/2 {
@@ -214,7 +219,7 @@ func (l *Line) judge(now time.Duration) {
 	}
 	switch {
 	case l.untold > 0 && begins:
-		if l.untold >= misses { // nothing says what the line carries
+		if l.untold >= silence { // nothing says what the line carries
 			l.rate, l.untold = 0, 0
 		}
 		return
@@ -225,12 +230,14 @@ func (l *Line) judge(now time.Duration) {
 	case begins: // it is being reached
 	case l.rate > 0 && sent > usedPart*l.rate:
 		most := mostStep
-		if queue < l.bar()/4 { // another way may carry much more
+		if l.raised++; l.raised > farAfter { // another way may carry much more
 			most = farStep
 		}
 		l.step = min(max(2*l.step, leastStep), most)
 		l.rate *= 1 + l.step
+		return
 	}
+	l.raised = 0
 	if stands && l.rate > 0 {
 		l.out, l.from = now, l.now
 	}

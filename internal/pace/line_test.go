@@ -160,7 +160,7 @@ func TestLineBesideSilence(t *testing.T) {
 	require.Positive(t, bound)
 	run(200, func(k int) []Shown { return []Shown{told(k, 0), silent(k, 0)} })
 	require.Greater(t, rate, 1.1*bound)
-	run(200, func(k int) []Shown { return []Shown{told(k, 200*time.Millisecond), silent(k, 200*time.Millisecond)} })
+	run(600, func(k int) []Shown { return []Shown{told(k, 200*time.Millisecond), silent(k, 200*time.Millisecond)} })
 	require.Zero(t, rate)
 
 	run(1, func(k int) []Shown { return []Shown{{Peer: 1, Queue: -1, Waiting: true}} })
