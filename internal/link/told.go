@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -49,7 +50,8 @@ type teller struct {
 }
 
 // tell tells the other end what has come, if it is time. The caller is the reader, before it
-// reads more. An end that wanted it reads: a connection whose other end does not is closed.
+// reads more. A word that cannot be written now is not: the next one says more. Half a word
+// ends the connection, which nobody could read behind it.
 func (r *Receiver) tell() {
 	now := time.Now()
 	if now.Before(r.tells.due) {
@@ -67,12 +69,16 @@ func (r *Receiver) tell() {
 	r.tells.due = now.Add(tellEvery)
 	var p [echoBytes]byte
 	binary.BigEndian.PutUint64(p[:], word)
-	r.conn.SetWriteDeadline(now.Add(tellTime))
-	if _, err := r.conn.Write(p[:]); err != nil {
-		r.Close(err)
-		return
-	}
+	r.conn.SetWriteDeadline(time.Now().Add(tellTime))
+	n, err := r.conn.Write(p[:])
 	r.conn.SetWriteDeadline(time.Time{})
+	switch {
+	case err == nil:
+	case n > 0:
+		r.Close(err)
+	case !transport.IsTimeout(err) || !transport.Resumable(r.conn):
+		r.tells.on = false
+	}
 }
 
 // toTell returns what a peer is to be told now, if anything. A stranger is told nothing.

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -179,4 +181,38 @@ func TestWordsBehindData(t *testing.T) {
 	s.gauge.flow.last.Add(1)
 	h.survey.step(last)
 	require.Equal(t, before+3, frames(), "more is being written")
+}
+
+// stuck is a connection that takes so many bytes of a write and no more.
+type stuck struct {
+	net.Conn
+	takes  int
+	closed bool
+}
+
+func (c *stuck) Write([]byte) (int, error)        { return c.takes, os.ErrDeadlineExceeded }
+func (c *stuck) SetWriteDeadline(time.Time) error { return nil }
+func (c *stuck) Close() error                     { c.closed = true; return nil }
+func (c *stuck) Resumable() bool                  { return true }
+
+// A word that cannot be written now costs nothing. Half a word ends the connection.
+func TestWordThatIsNotTaken(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	h := p.b.h
+	h.Trust(uuid(0))
+	h.Receivers(uuid(0))[0].tells.sample = func(info *platform.Info) bool {
+		*info = platform.Info{Known: platform.HasCame, Came: 1, CameMSS: 1000}
+		return true
+	}
+	for takes, ends := range map[int]bool{0: false, 3: true} {
+		conn := &stuck{takes: takes}
+		r := &Receiver{h: h, peer: uuid(0), conn: conn}
+		r.tells.on = true
+		require.Eventually(t, func() bool {
+			r.tell()
+			return r.tells.due.After(time.Now().Add(tellEvery / 2))
+		}, patience, time.Millisecond, "it was tried")
+		require.Equal(t, ends, conn.closed)
+		require.True(t, r.tells.on)
+	}
 }
