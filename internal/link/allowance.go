@@ -14,10 +14,11 @@ import (
 type allowance struct {
 	rate atomic.Uint64 // bits of a float64, bytes per second; 0: not bounded
 
-	mu    sync.Mutex
-	taken float64 // bytes so far
-	gone  float64 // of them, let go
-	last  time.Time
+	mu      sync.Mutex
+	taken   float64 // bytes so far
+	gone    float64 // of them, let go
+	last    time.Time
+	waiting int // places that have not been left
 }
 
 const (
@@ -25,13 +26,13 @@ const (
 	slack = 5 * time.Millisecond
 	// nap is after how long a wait looks whether the rate has changed, or it is for nothing.
 	nap = 10 * time.Millisecond
-	// longestWait bounds a wait: others wait behind it, such as a question whether the
-	// connection lives.
+	// longestWait bounds the wait of a write: that bytes move is what says that a connection
+	// lives. All that wait get their turn within it, if leastGulp allows.
 	longestWait = time.Second
-	// gulp is how much time's bytes one write takes, leastGulp the least of it.
-	gulp, leastGulp = 20 * time.Millisecond, 16 << 10
+	// gulp is how much time's bytes one write takes, leastGulp the least of it in bytes.
+	gulp, leastGulp = 20 * time.Millisecond, 4 << 10
 	// unbounded is the most of a batch that goes at once on a connection that does not wait:
-	// votes of collectives, pings, the ends of operations.
+	// pings, messages' answers, the ends of operations.
 	unbounded = 1 << 10
 )
 
@@ -45,10 +46,23 @@ func (a *allowance) take(n int, now time.Time) (bytes int, place float64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.flow(rate, now)
-	bytes = min(n, max(int(rate*gulp.Seconds()), leastGulp))
+	a.waiting++
+	turn := min(gulp, longestWait/4/time.Duration(a.waiting))
+	bytes = min(n, max(int(rate*turn.Seconds()), leastGulp))
 	place = a.taken
 	a.taken += float64(bytes)
 	return bytes, place
+}
+
+// leave leaves a place. late: it was not its turn, so that the bytes before it count as let go,
+// or the lag would be everybody's from then on.
+func (a *allowance) leave(place float64, late bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waiting--
+	if late {
+		a.gone = max(a.gone, place)
+	}
 }
 
 // until returns for how long the place has to wait still, at the rate of the moment.
@@ -68,11 +82,14 @@ func (a *allowance) flow(rate float64, now time.Time) {
 	if rate <= 0 {
 		a.gone = a.taken
 	}
-	a.gone = min(a.gone+rate*max(now.Sub(a.last), 0).Seconds(), a.taken+rate*slack.Seconds())
-	a.last = now
+	if d := now.Sub(a.last); d > 0 {
+		a.gone += rate * d.Seconds()
+		a.last = now
+	}
+	a.gone = min(a.gone, a.taken+rate*slack.Seconds())
 }
 
-// refund gives back what was taken and not written.
+// refund gives back what was taken and not written: who waits already may write so much sooner.
 func (a *allowance) refund(bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,8 +114,10 @@ func (s *Sender) await() int {
 	bytes, place := a.take(n, began)
 	timer := s.gauge.flow.timer
 	for now := began; ; now = time.Now() {
-		wait := min(a.until(place, now), longestWait-now.Sub(began))
+		left := longestWait - now.Sub(began)
+		wait := min(a.until(place, now), left)
 		if wait <= 0 {
+			a.leave(place, left <= 0)
 			return bytes
 		}
 		if timer == nil {
@@ -119,6 +138,7 @@ func (s *Sender) await() int {
 		}
 		if over {
 			a.refund(bytes)
+			a.leave(place, false)
 			return 0
 		}
 	}

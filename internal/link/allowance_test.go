@@ -17,6 +17,7 @@ func TestAllowance(t *testing.T) {
 	now := time.Unix(1000, 0)
 	take := func(n, want int) float64 {
 		bytes, place := a.take(n, now)
+		a.leave(place, false) // each alone
 		require.Equal(t, want, bytes)
 		return place
 	}
@@ -42,6 +43,33 @@ func TestAllowance(t *testing.T) {
 	now = now.Add(time.Second)
 	require.Zero(t, a.until(take(1<<20, 200_000), now), "a pause")
 	require.Equal(t, 20*time.Millisecond-slack, a.until(take(1, 1), now))
+}
+
+// However many wait, all get their turn within longestWait, and one that has waited longer is no
+// debt of those behind it.
+func TestAllowanceOfMany(t *testing.T) {
+	var a allowance
+	now := time.Unix(1000, 0)
+	const rate, many = 1e7, 200
+	a.set(rate)
+	a.take(1, now)
+	var last float64
+	for range many {
+		_, last = a.take(1<<20, now)
+	}
+	require.Less(t, a.until(last, now), longestWait)
+
+	slow := allowance{}
+	slow.set(64 << 10)
+	slow.take(1, now)
+	for range many {
+		_, last = slow.take(1<<20, now)
+	}
+	require.Equal(t, longestWait, slow.until(last, now), "more than it carries")
+	slow.leave(last, true)
+	require.Zero(t, slow.until(last, now))
+	_, next := slow.take(1, now)
+	require.LessOrEqual(t, slow.until(next, now), 100*time.Millisecond)
 }
 
 // Data to distant peers takes of the allowance; small frames and near peers do not.

@@ -57,7 +57,11 @@ func (s *Sender) Speed() float64 {
 
 // AtOnce returns how many bytes one write may take.
 func (s *Sender) AtOnce() int {
-	return int(min(s.Speed()*atOnceTime.Seconds(), atOnceUnknown))
+	speed := s.Speed()
+	if bound := s.h.allowance.get(); bound > 0 && s.Distant() {
+		speed = min(speed, bound)
+	}
+	return int(min(speed*atOnceTime.Seconds(), atOnceUnknown))
 }
 
 // observe takes the measure of a write of n bytes.

@@ -30,7 +30,8 @@ const (
 
 var errSilent = errors.New("the peer did not answer a ping of the connection")
 
-// watch notices that the peer closed the connection, and hears its answers to pings.
+// watch notices that the peer closed the connection, and hears its answers to pings and what
+// it tells.
 func (s *Sender) watch() {
 	var p [echoBytes]byte
 	for {

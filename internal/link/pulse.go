@@ -89,7 +89,7 @@ func (s *Sender) follow() {
 	s.mu.Lock()
 	s.openers = append(s.openers, pulse)
 	s.mu.Unlock()
-	s.Kick(true, true)
+	s.Kick(false, true) // what sources have is not written by the survey
 }
 
 // pulses reports whether the batch is a pulse and nothing else, which counts neither

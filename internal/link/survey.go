@@ -176,9 +176,16 @@ func (f *flow) writing(h *Hub) {
 		defer h.mu.Unlock()
 		if !h.closed {
 			v.rest.End(time.Since(v.made))
-			h.spawn("survey", wire.UUID{}, v.run, func(error) {})
+			h.spawn("survey", wire.UUID{}, v.run, v.gaveUp)
 		}
 	}
+}
+
+// gaveUp is for a survey that has panicked: nothing stays bounded, and the next data starts
+// another one.
+func (v *survey) gaveUp(error) {
+	v.h.allowance.set(0)
+	v.on.Store(false)
 }
 
 func (f *flow) wrote(h *Hub, n int, now time.Time) {

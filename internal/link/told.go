@@ -49,9 +49,9 @@ type teller struct {
 	info  platform.Info
 }
 
-// tell tells the other end what has come, if it is time. The caller is the reader, before it
-// reads more. A word that cannot be written now is not: the next one says more. Half a word
-// ends the connection, which nobody could read behind it.
+// tell tells the other end what has come, if it is time. The caller is the reader, between
+// reads. A word that cannot be written within tellTime is not: the next one says more. Half
+// a word ends the connection, which nobody could read behind it.
 func (r *Receiver) tell() {
 	now := time.Now()
 	if now.Before(r.tells.due) {
@@ -72,11 +72,12 @@ func (r *Receiver) tell() {
 	r.conn.SetWriteDeadline(time.Now().Add(tellTime))
 	n, err := r.conn.Write(p[:])
 	r.conn.SetWriteDeadline(time.Time{})
+	later := transport.IsTimeout(err) && transport.Resumable(r.conn) // in TLS all of it may be taken, and go then
 	switch {
-	case err == nil:
+	case err == nil || later && (n == 0 || n == len(p)):
 	case n > 0:
 		r.Close(err)
-	case !transport.IsTimeout(err) || !transport.Resumable(r.conn):
+	default:
 		r.tells.on = false
 	}
 }
@@ -195,12 +196,12 @@ func (v *survey) note(s *Sender, c *count, info *platform.Info, fresh bool) {
 	if !v.line.deep || !s.features.Flows || !info.Known.Has(platform.HasMinRTT|platform.HasAcked|platform.HasSent|platform.HasResent) {
 		return
 	}
-	if !f.asked {
+	if !f.asked && fresh { // a connection that is dead must not seem to live because of it
 		f.asked = true
 		s.mu.Lock()
 		s.openers = append(s.openers, Opener{tellTag, pingStream})
 		s.mu.Unlock()
-		s.Kick(true, true)
+		s.Kick(false, true)
 	}
 	c.heard.take(f.word.get())
 }

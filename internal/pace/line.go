@@ -25,8 +25,8 @@ const (
 	standing = 40 * time.Millisecond
 	burst    = 24 << 10
 	// An interval has at least this length, and one during which nothing was sent for a pause
-	// begins anew.
-	interval, pause = 400 * time.Millisecond, 100 * time.Millisecond
+	// begins anew: survey ticks may come late on a busy machine, and end so long after data.
+	interval, pause = 400 * time.Millisecond, 200 * time.Millisecond
 	// Where a queue stands, what arrives is what the line carries, and kept of it is sent.
 	kept = 0.98
 	// A queue is let out at this part of what arrives, and no longer than twice what it must
@@ -49,8 +49,9 @@ const (
 	over = 1.05
 	// Bytes per second that are always allowed: nothing stands still.
 	leastRate = 64 << 10
-	// A rate of which less was used is not raised.
-	usedPart = 0.85
+	// A rate of which less was used is not raised. In an interval with less waiting the rate is
+	// used for a part of the time, and what arrives tells nothing of the line.
+	usedPart, mostlyWaiting = 0.85, 0.8
 )
 
 // Line bounds what a host sends to all distant peers together where a deep queue of its
@@ -101,10 +102,10 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		waiting = waiting || peers[i].Waiting
 	}
 	if now-l.last > pause {
-		l.since, l.begun = 0, now
+		l.since, l.begun, l.out, l.missed = 0, now, 0, 0
 	}
 	l.last = now
-	if queue < 0 || now < l.begun+base+queue { // what was sent since then has not arrived
+	if queue < 0 || l.out == 0 && now < l.begun+base+queue { // what was sent since then has not arrived
 		return l.rate
 	}
 	if queue < l.bar()/2 {
@@ -209,11 +210,14 @@ func (l *Line) shown(span time.Duration) (sent, arrived float64, ok bool) {
 // too little, as the original library does, are not bounded where a queue stands.
 func (l *Line) judge(now time.Duration) {
 	sent, arrived, ok := l.shown(now - l.since)
-	if 5*l.waited < 4*l.ticks {
-		return
-	}
 	queue := l.queue / time.Duration(l.ticks)
 	stands, begins := queue >= l.bar(), queue >= l.bar()/2
+	if waited := float64(l.waited) / float64(l.ticks); waited < mostlyWaiting {
+		if !begins && l.waited > 0 && sent > usedPart*waited*l.rate { // it holds up what there is
+			l.raise()
+		}
+		return
+	}
 	if l.untold++; ok && arrived > 0 {
 		l.untold, l.came = 0, arrived
 	}
@@ -228,19 +232,24 @@ func (l *Line) judge(now time.Duration) {
 	case stands:
 		l.step = 0
 	case begins: // it is being reached
-	case l.rate > 0 && sent > usedPart*l.rate:
-		most := mostStep
-		if l.raised++; l.raised > farAfter { // another way may carry much more
-			most = farStep
-		}
-		l.step = min(max(2*l.step, leastStep), most)
-		l.rate *= 1 + l.step
+	case sent > usedPart*l.rate:
+		l.raise()
 		return
 	}
 	l.raised = 0
 	if stands && l.rate > 0 {
 		l.out, l.from = now, l.now
 	}
+}
+
+// raise takes a step upwards, if there is a rate.
+func (l *Line) raise() {
+	most := mostStep
+	if l.raised++; l.raised > farAfter { // another way may carry much more
+		most = farStep
+	}
+	l.step = min(max(2*l.step, leastStep), most)
+	l.rate *= 1 + l.step
 }
 
 // since is what a counter has moved; one that went back has not.
