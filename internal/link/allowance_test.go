@@ -84,19 +84,12 @@ func TestBoundedSender(t *testing.T) {
 		defer h.allowance.mu.Unlock()
 		return h.allowance.taken
 	}
-	send := func(s *Sender, tag uint64, n int) {
-		x, y := newRoll(1, tag, make([]byte, n)), newTape()
-		p.b.open(uuid(0), 1, tag, y)
-		s.Attach(x)
-		s.Kick(true, false)
-		require.Len(t, y.next(t), n)
-	}
-	send(near, 1, bytes)
+	p.send(t, near, 1, bytes)
 	require.True(t, far.ask(t.Context()))
-	send(far, 2, unbounded-100)
+	p.send(t, far, 2, unbounded-100)
 	require.Zero(t, taken(), "nothing was taken")
-	send(far, 3, bytes)
-	send(far, 4, bytes)
+	p.send(t, far, 3, bytes)
+	p.send(t, far, 4, bytes)
 	require.GreaterOrEqual(t, taken(), 2.0*bytes)
 	require.NotNil(t, far.gauge.flow.timer, "the second one waited")
 

@@ -22,6 +22,15 @@ func (p *pair) far(k int, sample func(*platform.Info) bool) *Sender {
 	return s
 }
 
+// send moves so many bytes over a connection of the pair.
+func (p *pair) send(t *testing.T, s *Sender, tag uint64, n int) {
+	x, y := newRoll(1, tag, make([]byte, n)), newTape()
+	p.b.open(uuid(0), 1, tag, y)
+	s.Attach(x)
+	s.Kick(true, false)
+	require.Len(t, y.next(t), n)
+}
+
 // A connection that has moved much is kept awake while it rests: without an answer,
 // without a trace in what is measured, and until there is data again.
 func TestPulsesWhileResting(t *testing.T) {
@@ -29,15 +38,8 @@ func TestPulsesWhileResting(t *testing.T) {
 	quiet := func(*platform.Info) bool { return false }
 	s, small := p.far(0, quiet), p.far(1, quiet)
 	h := p.a.h
-	send := func(s *Sender, tag uint64, n int) {
-		x, y := newRoll(1, tag, make([]byte, n)), newTape()
-		p.b.open(uuid(0), 1, tag, y)
-		s.Attach(x)
-		s.Kick(true, false)
-		require.Len(t, y.next(t), n)
-	}
-	send(s, 7, pace.Worth)
-	send(small, 8, 100)
+	p.send(t, s, 7, pace.Worth)
+	p.send(t, small, 8, 100)
 	taken := s.gauge.use.bytes.Load()
 	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
 	require.Eventually(t, func() bool { return !h.survey.on.Load() }, patience, time.Millisecond)
@@ -51,7 +53,7 @@ func TestPulsesWhileResting(t *testing.T) {
 	require.False(t, small.gauge.flow.worth.Load())
 
 	// Data ends them; a ping is answered as ever.
-	send(s, 9, 10)
+	p.send(t, s, 9, 10)
 	require.True(t, h.survey.on.Load())
 	require.True(t, s.ask(t.Context()))
 }
@@ -63,11 +65,7 @@ func TestPulsesBeforeTheSurveyEnds(t *testing.T) {
 	s := p.far(0, func(*platform.Info) bool { return false })
 	h := p.a.h
 	h.survey.on.Store(true) // the test is the survey
-	x, y := newRoll(1, 7, make([]byte, pace.Worth)), newTape()
-	p.b.open(uuid(0), 1, 7, y)
-	s.Attach(x)
-	s.Kick(true, false)
-	require.Len(t, y.next(t), pace.Worth)
+	p.send(t, s, 7, pace.Worth)
 	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 }, patience, time.Millisecond)
 	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
 	since, before := time.Duration(s.gauge.flow.last.Load()), frames()

@@ -56,14 +56,7 @@ func TestTold(t *testing.T) {
 			return true
 		}
 	}
-	send := func(tag uint64) {
-		x, y := newRoll(1, tag, make([]byte, 10)), newTape()
-		p.b.open(uuid(0), 1, tag, y)
-		s.Attach(x)
-		s.Kick(true, false)
-		require.Len(t, y.next(t), 10)
-	}
-	send(1)
+	p.send(t, s, 1, 10)
 	require.True(t, s.ask(t.Context()), "all that was told is heard before the answer")
 	word, _ := s.gauge.flow.word.get()
 	require.Zero(t, word)
@@ -72,7 +65,7 @@ func TestTold(t *testing.T) {
 	s.openers = append(s.openers, Opener{tellTag, pingStream})
 	s.mu.Unlock()
 	s.Kick(true, true)
-	send(2)
+	p.send(t, s, 2, 10)
 	require.Eventually(t, func() bool {
 		word, _ = s.gauge.flow.word.get()
 		return word != 0
