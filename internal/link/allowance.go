@@ -31,8 +31,8 @@ const (
 	longestWait = time.Second
 	// gulp is how much time's bytes one write takes, leastGulp the least of it in bytes.
 	gulp, leastGulp = 20 * time.Millisecond, 4 << 10
-	// unbounded is the most of a batch that goes at once on a connection that does not wait:
-	// pings, messages' answers, the ends of operations.
+	// unbounded is the size in bytes up to which a batch goes at once, on a connection that does
+	// not wait already: pings, answers to messages, the ends of operations.
 	unbounded = 1 << 10
 )
 
@@ -113,11 +113,10 @@ func (s *Sender) await() int {
 	a, began := &s.h.allowance, time.Now()
 	bytes, place := a.take(n, began)
 	timer := s.gauge.flow.timer
-	for now := began; ; now = time.Now() {
-		left := longestWait - now.Sub(began)
-		wait := min(a.until(place, now), left)
+	for now := began; now.Sub(began) < longestWait; now = time.Now() {
+		wait := a.until(place, now)
 		if wait <= 0 {
-			a.leave(place, left <= 0)
+			a.leave(place, false)
 			return bytes
 		}
 		if timer == nil {
@@ -142,4 +141,6 @@ func (s *Sender) await() int {
 			return 0
 		}
 	}
+	a.leave(place, true)
+	return bytes
 }

@@ -23,7 +23,7 @@ const (
 	toldTime  = 16 * time.Microsecond // ... and of the time, of which there are 31
 	tellEvery = 40 * time.Millisecond
 	tellTime  = 100 * time.Millisecond // that it may take
-	// Clocks go differently by no more than one part in so many.
+	// What two clocks are taken to drift apart by: one part in so many.
 	mostDrift = 5000
 	// The way back takes no longer than the way there and back, which is told a moment later.
 	mostApart = 200 * time.Millisecond
@@ -116,7 +116,7 @@ type account struct {
 	word  uint64        // the last one that counts
 	at    time.Duration // by its clock; 0: nothing was told
 	bytes uint64        // that came since the first word
-	sent  uint64        // to it, since then or before
+	sent  uint64        // bytes to it, counted from any beginning
 	heard time.Duration // when the last word came
 	// By how much later than their time words have come, at least; it contains how the clocks
 	// differ. back is by how much longer than that the last one took.
@@ -167,7 +167,8 @@ func (a *account) take(word uint64, came time.Duration) {
 	} else {
 		took := time.Duration(later) * toldTime
 		a.at += took
-		if more := (word - a.word) & (1<<32 - 1); more < 1<<31 { // else it began to count anew
+		// A count that went back has begun again, and the difference says nothing.
+		if more := (word - a.word) & (1<<32 - 1); more < 1<<31 {
 			a.bytes += more * toldBytes
 		}
 		a.least += took / mostDrift
@@ -184,9 +185,9 @@ type line struct {
 	shown []pace.Shown
 }
 
-// note takes what a connection with data has said; fresh: it has heard of its peer since the
-// last tick, or its round trip is an old one. Where there is no deep queue nothing is asked
-// and nothing bounded.
+// note takes what a connection with data has said. Its round trip is an old one unless it is
+// fresh: something was acknowledged since the last tick. Where no deep queue was seen nothing
+// is asked and nothing bounded.
 func (v *survey) note(s *Sender, c *count, info *platform.Info, fresh bool) {
 	f, queue := s.gauge.flow, info.RTT-leastRTT(info)
 	v.line.deep = v.line.deep || queue > pace.Deep

@@ -24,8 +24,9 @@ const (
 	// less at once. One of half the length is about to.
 	standing = 40 * time.Millisecond
 	burst    = 24 << 10
-	// An interval has at least this length, and one during which nothing was sent for a pause
-	// begins anew: survey ticks may come late on a busy machine, and end so long after data.
+	// An interval has at least this length. After a pause without a step, during which nothing was
+	// sent, the next step begins another one. Steps come every 10 ms, and later on a busy machine:
+	// a pause is longer than that.
 	interval, pause = 400 * time.Millisecond, 200 * time.Millisecond
 	// Where a queue stands, what arrives is what the line carries, and kept of it is sent.
 	kept = 0.98
