@@ -13,5 +13,5 @@ mkdir "$work/elsewhere" "$work/out"
 	tail -n 80 "$work/log" >&2
 	fail "the kit does not run"
 }
-tar -tzf "$work/out/gpu-logs.tgz" | grep -q torch.log || fail "the archive has no logs"
+tar -tzf "$work/out/gpu-logs.tgz" | grep torch.log >/dev/null || fail "the archive has no logs"
 sed -n '/== in short/,$p' "$work/log"

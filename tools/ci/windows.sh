@@ -4,7 +4,7 @@
 
 [ "$(uname -s)/$(uname -m)" = Linux/x86_64 ] || elsewhere "Windows under Wine" "Linux on x86-64"
 wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2>/dev/null || command -v wine) || fail "no wine"
-server=$(command -v wineserver || ls /usr/lib/wine/wineserver64 /usr/lib/wine/wineserver 2>/dev/null | head -n 1)
+server=$(command -v wineserver || ls /usr/lib/wine/wineserver64 2>/dev/null || ls /usr/lib/wine/wineserver) || fail "no wineserver"
 
 export WINEPREFIX=$cache/wine WINEARCH=win64 WINEDEBUG=-all WINEDLLOVERRIDES="mscoree=;mshtml="
 unset DISPLAY

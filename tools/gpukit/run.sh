@@ -28,7 +28,7 @@ export HOME=${HOME:-$logs} PYTHONUNBUFFERED=1 PYTHONPATH=$kit/python GOPCCL_LIBR
 
 # The loader finds libcuda.so.1, and the driver its compiler, only where it looks.
 find_driver() {
-	ldconfig -p 2>/dev/null | grep -q libcuda.so.1 && return
+	ldconfig -p 2>/dev/null | grep libcuda.so.1 >/dev/null && return
 	local dir
 	for dir in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/wsl/lib; do
 		if [ -e "$dir/libcuda.so.1" ]; then
@@ -48,7 +48,7 @@ machine() {
 	ldconfig -p | grep -E 'libcuda\.|ptxjitcompiler'
 	env | grep -E '^(CUDA|NVIDIA)_'
 	"$python" -c 'import torch; print("PyTorch", torch.__version__, torch.version.cuda, torch.cuda.is_available())'
-	[ -n "$interpreter" ] || nvidia-smi -q -d MEMORY,CLOCK,ECC,PERFORMANCE | head -120
+	[ -n "$interpreter" ] || nvidia-smi -q -d MEMORY,CLOCK,ECC,PERFORMANCE | sed -n 1,120p
 	[ -n "$interpreter" ] || nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,mig.mode.current --format=csv
 }
 

@@ -88,7 +88,7 @@ if [ -e "$dir/lib/ld-linux-x86-64.so.2" ] || ! loads; then
 		fail "the C library of this machine is too old for it, and without apt no newer one can be had"
 	if [ ! -e "$dir/lib/ld-linux-x86-64.so.2" ]; then
 		mirror=${ORIGINAL_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
-			grep -v security | grep -m 1 'debian/\?$' || true)}
+			grep -v security | grep 'debian/\?$' | sed -n 1p || true)}
 		[ -n "$mirror" ] || fail "no Debian mirror in the apt sources of this machine: set ORIGINAL_MIRROR"
 		# An apt of its own, with its own lists and an empty idea of what is installed, but the machine's proxies.
 		apt=$dir/work/apt
