@@ -50,13 +50,24 @@ type Reduce struct {
 	Op dtype.Op
 	// Quantize is how the data travels.
 	Quantize Quantize
+	// FinishForward lets Wait return when this peer has the result, and not only when all survivors
+	// have it: the round trip to the master is not waited for. If others could not complete the
+	// operation they get this peer's result through the master, bit by bit, and the next operation
+	// fails in the place of this one. Between the return and the verdict the tag is not free: a launch
+	// with it waits, as do calls that change the group, and Close, for up to two seconds. A peer that
+	// dies, or loses its master, in that moment may have returned a result that the others compute
+	// anew without it: its session is over, and it joins as a newcomer.
+	//
+	// It takes effect if all members pass it, with tensors in the host's memory of at most 4 MiB, in a
+	// group of gopccl peers of this version; ReduceInfo.FinishedForward says whether it did.
+	FinishForward bool
 }
 
 // inner returns r as the session takes it; no data is copied.
 func (r Reduce) inner() peer.Reduce {
 	return peer.Reduce{
 		Tag: r.Tag, Src: r.Src, Dst: r.Dst, DeviceSrc: r.DeviceSrc, DeviceDst: r.DeviceDst,
-		DType: r.DType, Op: r.Op, Quantize: peer.Quantize(r.Quantize),
+		DType: r.DType, Op: r.Op, Quantize: peer.Quantize(r.Quantize), FinishForward: r.FinishForward,
 	}
 }
 
@@ -80,6 +91,9 @@ type ReduceInfo struct {
 	// or "sites 3" where the members of each of three sites added up among themselves
 	// first. Why says why not along the ring, and which link is the slowest. They are empty but for a single all-reduce.
 	Plan, Why string
+	// FinishedForward says that Wait returned before all survivors had the result
+	// (Reduce.FinishForward).
+	FinishedForward bool
 }
 
 // ReduceOf describes an all-reduce of Go slices of the same length; dst may be

@@ -29,6 +29,7 @@ type (
 		DType                dtype.Type
 		Op                   dtype.Op
 		Quantize             Quantize
+		FinishForward        bool
 	}
 	ReduceInfo struct {
 		WorldSize        int
@@ -36,6 +37,7 @@ type (
 		Retries          int
 		Done             []bool
 		Plan, Why        string
+		FinishedForward  bool
 	}
 )
 
@@ -89,7 +91,7 @@ func (s *Session) prepare(r Reduce) (*Operation, error) {
 	id, launch := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
 	return &Operation{
 		s: s, id: id, launch: launch, data: data, world: v.LocalWorldSize, posted: time.Now(),
-		event: fsm.CallCollective{Call: launch, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form, Far: s.farAway(r.bytes())},
+		event: fsm.CallCollective{Call: launch, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form, Far: s.farAway(r.bytes()), Forward: r.FinishForward && r.DeviceDst.None()},
 	}, nil
 }
 

@@ -124,12 +124,13 @@ func (s *Session) settle(e fsm.Finish) {
 	}
 	data := op.phase()
 	tx, rx := data.Counters()
-	data.Finish(e.Restore)
+	op.finish(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	op.info = ReduceInfo{WorldSize: op.world, TxBytes: tx, RxBytes: rx}
 	op.info.Plan, op.info.Why = op.planned()
-	op.failed, op.verdict = e.Restore, e.Err
+	op.info.FinishedForward = e.Keep
+	op.failed, op.verdict = e.Restore && e.Result == nil, e.Err
 	op.settled.pass()
 }
 

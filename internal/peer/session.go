@@ -80,6 +80,7 @@ type dataPath struct {
 	blocks *collective.Engine // for other collectives, on the same hub
 	posted *message.Engine    // for messages, on the same hub
 	hub    *link.Hub          // the engine's
+	pool   *buf.Pool          // the engine's, too
 	// roundTrip returns the shortest one to a peer so far.
 	roundTrip func(wire.UUID) (time.Duration, bool)
 	rate      func(wire.UUID) float64 // of tests: what a measurement gives
@@ -115,6 +116,7 @@ type book struct {
 	ops     map[fsm.OpID]*Operation   // that the machine knows, until they are settled
 	opCalls map[fsm.CallID]*Operation // launches and awaits that were not answered
 	left    bool                      // the machine has made its last step: no call is answered
+	kept    results
 }
 
 // call is one pending API call but those of operations.
@@ -172,7 +174,7 @@ func newSession(opt Options) *Session {
 	s := &Session{
 		names: who,
 		opt:   opt, log: opt.Logger.With(trace.Subsystem, trace.SubSession), lines: lines, began: time.Now(),
-		turns: turns{box: newMailbox(), dialling: make(chan struct{}, 1)}, book: book{calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*Operation{}, opCalls: map[fsm.CallID]*Operation{}},
+		turns: turns{box: newMailbox(), dialling: make(chan struct{}, 1)}, book: book{calls: map[fsm.CallID]*call{}, ops: map[fsm.OpID]*Operation{}, opCalls: map[fsm.CallID]*Operation{}, kept: results{}},
 		quit: make(chan struct{}), done: make(chan struct{}), closed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -238,8 +240,9 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 			WithHint("name addresses or interfaces of this machine, of the family that the master is reached by")
 	}
 	threads, cpus := opt.threads()
+	s.pool = buf.NewPool(0)
 	s.engine = reduce.NewEngine(reduce.Config{Backend: kernels, Flows: opt.Flows, Link: link.Config{
-		FrameBytes: opt.FrameBytes, Pool: buf.NewPool(0), Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
+		FrameBytes: opt.FrameBytes, Pool: s.pool, Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
 		Threads: threads, Affinity: cpus, Grow: func(peer wire.UUID, n int) { s.mesh.Grow(peer, n) },
 		Ended: s.connectionEnded,
 	}})
@@ -412,6 +415,10 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 			s.operation(e.Op).phase().Abort(errors.New(e.Reason))
 		case fsm.Finish:
 			s.settle(e)
+		case fsm.GiveResult:
+			s.giveResult(e)
+		case fsm.DropResult:
+			s.dropResult(e.Op)
 		case fsm.Serve:
 			if c := s.pending(e.Call); c != nil {
 				win := s.sharing.Open(c.sync.revision, c.sync.tensors, c.sync.legacy)

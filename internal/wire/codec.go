@@ -72,9 +72,11 @@ func appendToMaster(dst []byte, p Packet) []byte {
 		return appendExt(dst, p.Ext)
 	case C2MCollectiveCommsInitiate:
 		dst = appendU64(appendU64(dst, p.Tag), p.Count)
-		return appendExt(append(dst, byte(p.DType), byte(p.Op)), Ext{Form: p.Form, Call: p.Call})
+		return appendExt(append(dst, byte(p.DType), byte(p.Op)), initiateExt(&p))
 	case C2MCollectiveCommsComplete:
-		return appendExt(appendBool(appendU64(dst, p.Tag), p.WasAborted), Ext{Reason: p.Reason, ReasonCode: p.ReasonCode})
+		return appendExt(appendBool(appendU64(dst, p.Tag), p.WasAborted), completeExt(&p))
+	case C2MResult:
+		return appendResult(dst, p.Tag, p.Seq, p.Data)
 	case C2MLinkReport:
 		return appendF64(appendF64(append(dst, p.To[:]...), p.Mbps), p.Busy)
 	case C2MProbeState:
@@ -128,9 +130,15 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 	case M2CSyncSharedState:
 		return appendSyncVerdict(dst, &p)
 	case M2CCollectiveCommsCommence:
-		return appendU64(appendU64(dst, p.Tag), p.SeqNr)
+		return appendExt(appendU64(appendU64(dst, p.Tag), p.SeqNr), saysForward(p.Forward))
 	case M2CCollectiveCommsComplete:
+		return appendExt(appendU64(dst, p.Tag), saysForward(p.Held))
+	case M2CAskResult:
+		return appendU64(appendU64(dst, p.Tag), p.Seq)
+	case M2CGivenUp:
 		return appendU64(dst, p.Tag)
+	case M2CResult:
+		return appendResult(dst, p.Tag, p.Seq, p.Data)
 	case M2CCollectiveCommsAbort:
 		return appendExt(appendBool(appendU64(dst, p.Tag), p.Aborted), p.Ext)
 	case M2CPeerDropped:

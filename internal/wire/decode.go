@@ -122,12 +122,13 @@ func decodeC2M(id ID, r *reader) Packet {
 	case 10:
 		p := C2MCollectiveCommsInitiate{Tag: r.u64(), Count: r.u64(), DType: dtype.Type(r.u8()), Op: dtype.Op(r.u8())}
 		x := r.ext()
-		p.Form, p.Call = x.Form, x.Call
+		p.Form, p.Call, p.Forward = x.Form, x.Call, x.Forward > 0
 		return p
 	case 11:
 		p := C2MCollectiveCommsComplete{Tag: r.u64(), WasAborted: r.bool()}
 		x := r.ext()
-		p.Reason, p.ReasonCode = x.Reason, x.ReasonCode
+		p.Reason, p.ReasonCode, p.Holds = x.Reason, x.ReasonCode, x.Forward&1 != 0
+		p.GivenUp = x.Forward&forwardGivenUp != 0
 		return p
 	case 64:
 		return r.ext().Heartbeat
@@ -153,6 +154,8 @@ func decodeC2M(id ID, r *reader) Packet {
 		return C2MAskStatus{}
 	case 76:
 		return r.rates()
+	case 81:
+		return C2MResult{Tag: r.u64(), Seq: r.u64(), Data: r.data()}
 	case 88:
 		return C2MWantMesh{}
 	case 89:
@@ -190,9 +193,9 @@ func decodeM2C(id ID, r *reader) Packet {
 	case 8:
 		return M2CSyncSharedStateComplete{NextRevision: r.ext().Resuming.NextRevision}
 	case 9:
-		return M2CCollectiveCommsCommence{Tag: r.u64(), SeqNr: r.u64()}
+		return M2CCollectiveCommsCommence{Tag: r.u64(), SeqNr: r.u64(), Forward: r.ext().Forward > 0}
 	case 10:
-		return M2CCollectiveCommsComplete{Tag: r.u64()}
+		return M2CCollectiveCommsComplete{Tag: r.u64(), Held: r.ext().Forward > 0}
 	case 11:
 		return M2CCollectiveCommsAbort{Tag: r.u64(), Aborted: r.bool(), Ext: r.ext()}
 	case 64:
@@ -227,6 +230,12 @@ func decodeM2C(id ID, r *reader) Packet {
 		return M2CPreflight{Number: r.u64(), Peers: r.endpoints()}
 	case 79:
 		return M2CStatus{JSON: r.string()}
+	case 81:
+		return M2CAskResult{Tag: r.u64(), Seq: r.u64()}
+	case 82:
+		return M2CResult{Tag: r.u64(), Seq: r.u64(), Data: r.data()}
+	case 83:
+		return M2CGivenUp{Tag: r.u64()}
 	case 88:
 		return M2CPrepareMesh{Change: r.u64(), Peers: r.endpoints()}
 	case 89:

@@ -64,6 +64,7 @@ const (
 	extNextRevision      = 58
 	extMet               = 59
 	extPlans             = 60
+	extForward           = 61
 	extDirect            = 62
 	extWays              = 63
 	extSchemes           = 64
@@ -164,6 +165,9 @@ func appendExt(dst []byte, x Ext) []byte {
 	}
 	dst = appendResuming(dst, &x.Resuming)
 	dst = appendPlans(dst, &x)
+	if x.Forward != 0 {
+		dst = append(appendU16(appendU16(dst, extForward), 1), x.Forward)
+	}
 	flag(extRevocations, x.Revocations)
 	flag(extPlain, x.Plain)
 	dst = appendCollectives(dst, &x)
@@ -263,6 +267,8 @@ func (r *reader) ext() Ext {
 			x.Resuming.take(kind, &value)
 		case extPlans:
 			x.Plans = value.u8()
+		case extForward:
+			x.Forward = value.u8()
 		case extDirect:
 			x.Direct = value.direct(x.Direct.Schemes)
 		case extSchemes:

@@ -30,8 +30,8 @@ func TestExtBytes(t *testing.T) {
 		{Ext{Host: netip.MustParseAddr("203.0.113.9")}, "0000000b" + "00300007" + "01cb0071090000"},
 		{Ext{Form: FormOf("zeropoint", dtype.Int8)}, "00000006" + "00230002" + "0201"},
 		{Ext{Heartbeat: C2MHeartbeat{Reports: true, Moved: 258}}, "0000000c" + "000a0008" + "0000000000000102"},
-		{Ext{Native: true, Eager: true}, "00000008" + "00010000" + "00320000"},
-		{Ext{GroupNative: true, Epoch: 0x0102}, "00000010" + "00040000" + "00330008" + "0000000000000102"},
+		{Ext{Native: true, Early: Early{Eager: true}}, "00000008" + "00010000" + "00320000"},
+		{Ext{GroupNative: true, Early: Early{Epoch: 0x0102}}, "00000010" + "00040000" + "00330008" + "0000000000000102"},
 		{Ext{Native: true, RoundBound: 12 * time.Second, Preflight: true}, "00000010" + "00010000" + "0012000400002ee0" + "00130000"},
 		{Ext{Native: true, Secured: Secured{Revocations: true}}, "00000008" + "00010000" + "00460000"},
 		{Ext{Native: true, Secured: Secured{Plain: true}}, "00000008" + "00010000" + "00470000"},
@@ -160,7 +160,7 @@ func TestDigests(t *testing.T) {
 // A group of up to MaxMembers is named, with room for what goes with it; of a
 // larger one, no member is.
 func TestMembersAreBounded(t *testing.T) {
-	x := Ext{GroupNative: true, GroupCollectives: true, Epoch: 1, Members: make([]UUID, MaxMembers)}
+	x := Ext{GroupNative: true, GroupCollectives: true, Early: Early{Epoch: 1}, Members: make([]UUID, MaxMembers)}
 	raw := appendExt(nil, x)
 	require.LessOrEqual(t, len(raw), MaxExtBlock)
 	require.Equal(t, x, (&reader{b: raw}).ext())

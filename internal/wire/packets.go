@@ -134,12 +134,7 @@ type Ext struct {
 	// Preflight announces an end that tries connections before a round (on C2M 1,
 	// M2C 1), and on P2P Hello that this is one of these: it is answered and closed.
 	Preflight bool
-	// Eager announces an end that may begin a collective before its commence
-	// (on C2M 1).
-	Eager bool
-	// Epoch names the round in a group whose members all announced Eager (on
-	// M2C 2); 0: collectives begin with their commence.
-	Epoch uint64
+	Early
 	// Collectives is the version of the collectives other than all-reduce that the
 	// sender knows (on C2M 1, M2C 1, P2P Hello, HelloAck); 0: none.
 	Collectives uint8
@@ -166,16 +161,8 @@ func (x Ext) IsZero() bool {
 	return !x.Native && x.Flows == 0 && len(x.Addresses) == 0 && x.Session == 0 && !x.Form.Told && !x.Host.IsValid() && !x.Topology && !x.Switch && !x.Eager && x.Epoch == 0 && x.RoundBound == 0 && !x.Preflight &&
 		x.HeartbeatInterval == 0 && x.HeartbeatTimeout == 0 && !x.GroupNative && x.Collectives == 0 && !x.GroupCollectives &&
 		(len(x.Members) == 0 || len(x.Members) > MaxMembers) && x.Call.Kind == 0 &&
-		x.Plans == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.isZero() && x.Secured == (Secured{}) && x.Resuming.isZero() &&
+		x.Plans == 0 && x.Forward == 0 && (len(x.Ways) == 0 || len(x.Ways) > MaxWays) && x.Direct.isZero() && x.Secured == (Secured{}) && x.Resuming.isZero() &&
 		len(x.Distributors) == 0 && !x.Failed && !x.Torn && !x.Heartbeat.Reports && x.Reason == "" && x.ReasonCode == 0
-}
-
-// Secured is what an end in TLS announces (on C2M 1).
-type Secured struct {
-	// Revocations: it takes revocation lists.
-	Revocations bool
-	// Plain: it takes members without a certificate, in plaintext.
-	Plain bool
 }
 
 // WireForm is how a peer will send the data of a collective, and what it takes:
@@ -282,16 +269,19 @@ type (
 		Tag, Count uint64
 		DType      dtype.Type
 		Op         dtype.Op
-		Form       WireForm // in an extension block, as Call
+		Form       WireForm // in an extension block, as Call and Forward
 		Call       Call
+		Forward    bool // the caller wants it finished forward
 	}
-	// C2MCollectiveCommsComplete ends the peer's data phase of Tag. Reason and ReasonCode,
-	// in an extension block, say why it was aborted.
+	// C2MCollectiveCommsComplete ends the peer's data phase of Tag. What follows WasAborted is in an
+	// extension block; Reason and ReasonCode say why it was aborted.
 	C2MCollectiveCommsComplete struct {
 		Tag        uint64
 		WasAborted bool
 		Reason     string
 		ReasonCode uint16
+		Holds      bool // the sender has the result, and can give it to others
+		GivenUp    bool // it was told M2CGivenUp; in reports
 	}
 	// C2MHeartbeat (id 64) keeps the connection alive, and says, if Reports, how many
 	// bytes of tensors the sender has sent and received in collectives, and fetched, in
@@ -435,9 +425,15 @@ type (
 	// block, is the one that the master expects next.
 	M2CSyncSharedStateComplete struct{ NextRevision uint64 }
 	// M2CCollectiveCommsCommence starts the data phase of Tag.
-	M2CCollectiveCommsCommence struct{ Tag, SeqNr uint64 }
+	M2CCollectiveCommsCommence struct {
+		Tag, SeqNr uint64
+		Forward    bool // it may be finished forward
+	}
 	// M2CCollectiveCommsComplete releases Tag.
-	M2CCollectiveCommsComplete struct{ Tag uint64 }
+	M2CCollectiveCommsComplete struct {
+		Tag  uint64
+		Held bool // all have the result, whatever M2C 11 said
+	}
 	// M2CCollectiveCommsAbort is the verdict about Tag.
 	M2CCollectiveCommsAbort struct {
 		Tag     uint64

@@ -57,7 +57,7 @@ func (d drawer) ext() Ext {
 		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
 		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(), Switch: d.b(),
 		Addresses: drawList(d, d.addr), Session: d.u64(), Host: d.addr().Addr(),
-		Eager: d.b(), Epoch: d.u64(),
+		Early:      Early{d.b(), d.u64(), d.u8()},
 		RoundBound: time.Duration(d.u32()) * time.Millisecond, Preflight: d.b(),
 		Form: d.form(), Call: d.call(),
 		Collectives: d.u8(), GroupCollectives: d.b(), Members: drawList(d, d.uuid),
@@ -77,7 +77,11 @@ func (d drawer) resuming() Resuming {
 
 // resumed draws a packet of ends that resume.
 func (d drawer) resumed() Packet {
-	switch d.u8() % 8 {
+	switch d.u8() % 10 {
+	case 8:
+		return C2MLeave{}
+	case 9:
+		return M2CLeaveAnswer{d.b(), d.str()}
 	case 0:
 		return M2CResumed{}
 	case 1:
@@ -103,10 +107,10 @@ func (d drawer) report() C2MReport {
 		Mesh:   ReportedMesh{MeshStep(d.u8()), d.b(), d.u64(), d.u8(), uuids(), d.ways()},
 		Ops: drawList(d, func() ReportedOp {
 			o := ReportedOp{
-				Vote: C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form(), d.call()},
+				Vote: C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form(), d.call(), d.b()},
 				Step: OpStep(d.u8()), Seq: d.u64(), After: d.u64(), Older: d.b(), Heard: d.b(), Verdict: verdict(),
 			}
-			o.Done = C2MCollectiveCommsComplete{o.Vote.Tag, d.b(), d.str(), d.u16()}
+			o.Done = C2MCollectiveCommsComplete{o.Vote.Tag, d.b(), d.str(), d.u16(), d.b(), d.b()}
 			return o
 		}),
 		Verdicts: drawList(d, func() ReportedVerdict { return ReportedVerdict{d.u64(), d.u64(), verdict()} }),
@@ -127,6 +131,26 @@ func (d drawer) report() C2MReport {
 
 func (d drawer) peers() []PeerEndpoint {
 	return drawList(d, func() PeerEndpoint { return PeerEndpoint{d.addr(), d.uuid()} })
+}
+
+// forwarded draws a packet of ends that finish forward.
+func (d drawer) forwarded() Packet {
+	switch d.u8() % 4 {
+	case 0:
+		return C2MResult{d.u64(), d.u64(), d.data()}
+	case 1:
+		return M2CAskResult{d.u64(), d.u64()}
+	case 2:
+		return M2CGivenUp{d.u64()}
+	}
+	return M2CResult{d.u64(), d.u64(), d.data()}
+}
+
+func (d drawer) data() []byte {
+	if d.b() {
+		return nil
+	}
+	return rapid.SliceOfN(rapid.Byte(), 1, 40).Draw(d.T, "data")
 }
 
 func (d drawer) ways() []Way { return drawList(d, func() Way { return Way{d.uuid(), d.u32()} }) }
@@ -200,9 +224,11 @@ func drawPacket(t *rapid.T) Packet {
 		},
 		func() Packet { return C2MDistSharedStateComplete{d.ext()} },
 		func() Packet {
-			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form(), d.call()}
+			return C2MCollectiveCommsInitiate{d.u64(), d.u64(), dtype.Type(d.u8()), dtype.Op(d.u8()), d.form(), d.call(), d.b()}
 		},
-		func() Packet { return C2MCollectiveCommsComplete{d.u64(), d.b(), d.str(), uint16(d.u32())} },
+		func() Packet {
+			return C2MCollectiveCommsComplete{d.u64(), d.b(), d.str(), uint16(d.u32()), d.b(), d.b()}
+		},
 		func() Packet {
 			if d.b() {
 				return C2MHeartbeat{Reports: true, Moved: d.u64()}
@@ -232,8 +258,8 @@ func drawPacket(t *rapid.T) Packet {
 			return p
 		},
 		func() Packet { return M2CSyncSharedStateComplete{d.u64()} },
-		func() Packet { return M2CCollectiveCommsCommence{d.u64(), d.u64()} },
-		func() Packet { return M2CCollectiveCommsComplete{d.u64()} },
+		func() Packet { return M2CCollectiveCommsCommence{d.u64(), d.u64(), d.b()} },
+		func() Packet { return M2CCollectiveCommsComplete{d.u64(), d.b()} },
 		func() Packet { return M2CCollectiveCommsAbort{d.u64(), d.b(), d.ext()} },
 		func() Packet { return M2CHeartbeat{} },
 		func() Packet { return M2CPeerDropped{d.uuid(), d.addr(), d.u32(), d.str()} },
@@ -253,11 +279,9 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return C2MRingPrepared{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MPreflightDone{d.u64(), drawList(d, d.uuid)} },
 		func() Packet { return C2MWantMesh{} },
-		d.resumed, d.rates,
-		func() Packet { return C2MLeave{} },
+		d.resumed, d.rates, d.forwarded,
 		func() Packet { return M2CPrepareLeave{d.u64(), d.u64(), d.uuid(), d.peers()} },
 		func() Packet { return M2CRingWithout{d.u64(), d.u64(), d.u64(), drawList(d, d.uuid)} },
-		func() Packet { return M2CLeaveAnswer{d.b(), d.str()} },
 		func() Packet { return C2MMeshPrepared{d.u64(), drawList(d, d.uuid), d.ways()} },
 		func() Packet { return M2CPrepareMesh{d.u64(), d.peers()} },
 		func() Packet { return M2CMesh{d.u64(), d.u8()} },

@@ -10,3 +10,11 @@ func (M2CRevocations) Proto() Proto { return M2C }
 
 // ID returns 91.
 func (M2CRevocations) ID() ID { return 91 }
+
+// Secured is what an end in TLS announces (on C2M 1).
+type Secured struct {
+	// Revocations: it takes revocation lists.
+	Revocations bool
+	// Plain: it takes members without a certificate, in plaintext.
+	Plain bool
+}

@@ -136,7 +136,7 @@ func (v vector) build(t testing.TB) Packet {
 	case "C2MPacketDistSharedStateComplete":
 		return C2MDistSharedStateComplete{}
 	case "C2MPacketCollectiveCommsInitiate":
-		return C2MCollectiveCommsInitiate{f.u("tag"), f.u("count"), dtype.Type(f.u("data_type")), dtype.Op(f.u("op")), WireForm{}, Call{}}
+		return C2MCollectiveCommsInitiate{f.u("tag"), f.u("count"), dtype.Type(f.u("data_type")), dtype.Op(f.u("op")), WireForm{}, Call{}, false}
 	case "C2MPacketCollectiveCommsComplete":
 		return C2MCollectiveCommsComplete{Tag: f.u("tag"), WasAborted: f.b("was_aborted")}
 	case "M2CPacketSessionRegistrationResponse":
@@ -167,9 +167,9 @@ func (v vector) build(t testing.TB) Packet {
 	case "M2CPacketSyncSharedStateComplete":
 		return M2CSyncSharedStateComplete{}
 	case "M2CPacketCollectiveCommsCommence":
-		return M2CCollectiveCommsCommence{f.u("tag"), f.u("seq_nr")}
+		return M2CCollectiveCommsCommence{Tag: f.u("tag"), SeqNr: f.u("seq_nr")}
 	case "M2CPacketCollectiveCommsComplete":
-		return M2CCollectiveCommsComplete{f.u("tag")}
+		return M2CCollectiveCommsComplete{Tag: f.u("tag")}
 	case "M2CPacketCollectiveCommsAbort":
 		return M2CCollectiveCommsAbort{Tag: f.u("tag"), Aborted: f.b("aborted")}
 	case "P2PPacketHello":

@@ -167,7 +167,7 @@ func (c *client) register(conn net.Conn, port uint16, native bool) (wire.UUID, b
 	p := wire.C2MRequestSessionRegistration{P2PPort: port, SharedStatePort: port, BenchmarkPort: port, PeerGroup: c.group()}
 	if native {
 		p.Ext = wire.Ext{
-			Native: true, Topology: true, Switch: true, Eager: true,
+			Native: true, Topology: true, Switch: true, Early: wire.Early{Eager: true},
 			HeartbeatInterval: time.Second, HeartbeatTimeout: 8 * time.Second,
 		}
 	}

@@ -26,6 +26,7 @@ type book struct {
 	reuses                       int // tags that were used again before the round
 	spans                        map[uint64]*span
 	offRing
+	landings
 	shown                   int // reports of rates
 	directs, directFailures int // data phases of one peer over the mesh instead of the ring; ... that failed
 	drained, renewed        int // peers that left between two collectives; operations that others took back for them
@@ -33,9 +34,15 @@ type book struct {
 
 	others    tally
 	occasions map[occasion]*gathering
-	ways      map[uint64]taken // by sequence number
-	meshing   map[int]bool     // peers that connect for a mesh
-	mail      mailbook
+	meshbook
+	mail mailbook
+}
+
+// meshbook is what must agree about meshes and plans.
+type meshbook struct {
+	ways     map[uint64]taken // by sequence number
+	meshing  map[int]bool     // peers that connect for a mesh
+	unmeshed map[int]*op      // what was commenced at such a peer last
 }
 
 // offRing counts the data phases of all-reduces that leave the ring, of one peer each.
@@ -82,9 +89,11 @@ type voteKey struct {
 
 // record is one collective as its members saw it.
 type record struct {
-	inputs  map[wire.UUID][]int64
-	verdict int // 0 unknown, 1 success, 2 failure
-	by      int
+	inputs    map[wire.UUID][]int64
+	verdict   int // 0 unknown, 1 success, 2 failure
+	by        int
+	landed    []*peer // have returned the result before the verdict
+	successes int
 }
 
 // content is the shared state that members held when a synchronisation ended.
@@ -97,7 +106,7 @@ type content struct {
 func newBook() book {
 	return book{
 		ops: map[uint64]*record{}, votes: map[voteKey]int{}, won: map[task]bool{}, sound: map[[2]uint64]bool{}, lost: map[task]int{},
-		occasions: map[occasion]*gathering{}, ways: map[uint64]taken{}, meshing: map[int]bool{},
+		occasions: map[occasion]*gathering{}, meshbook: meshbook{ways: map[uint64]taken{}, meshing: map[int]bool{}, unmeshed: map[int]*op{}},
 	}
 }
 
@@ -136,7 +145,7 @@ func (b *book) started(w *world, op *op) {
 
 // finished checks the buffer: as before if the operation failed, the sum over
 // the ring if it succeeded; and that all members see the same verdict.
-func (b *book) finished(w *world, op *op) {
+func (b *book) finished(w *world, op *op, early bool) {
 	if op.restored {
 		b.failures++
 		if !w.leaving {
@@ -162,6 +171,14 @@ func (b *book) finished(w *world, op *op) {
 	verdict := 1
 	if op.restored {
 		verdict = 2
+	}
+	if early {
+		b.returned(op)
+	}
+	if verdict == 1 {
+		r.successes++
+	} else if r.verdict == 1 && !b.contradicts(w, r, op.p) {
+		r.verdict = verdict
 	}
 	if r.verdict != 0 && r.verdict != verdict && !w.forgotten(r.by) && !w.forgotten(op.p.id) {
 		w.failf("operation %d: peer %d says %d, peer %d said %d (1 success, 2 failure)", op.seq, op.p.id, verdict, r.by, r.verdict)
@@ -211,6 +228,7 @@ func (b *book) newSync() int {
 // synced checks that the members of a synchronisation hold the same state.
 // A synchronisation never ends with a mixture of two states.
 func (b *book) synced(w *world, p *peer) {
+	p.goesOn()
 	if !b.sound[p.memory.state] {
 		w.failf("peer %d: the state %v of revision %d that was elected is a mixture", p.id, p.memory.state, p.memory.revision)
 	}

@@ -87,6 +87,10 @@ type scenario struct {
 	// remote: the peers, or some, are far from the master.
 	remote bool
 	events int // 0: maxEvents
+	// forward: most all-reduces are finished forward.
+	forward bool
+	// older: the first peer is of a version that knows nothing of finishing forward.
+	older bool
 	// tear: holders die while others fetch from them.
 	tear bool
 	// drain: who has done its work leaves between two collectives.
@@ -115,7 +119,7 @@ func emptyWorld(seed uint64, bug mutation) *world {
 func newWorld(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
 	w.plan = scenario{groups: 1, natives: min(w.rng.n(5), 2), loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
-	w.plan.eager = w.rng.chance(2)
+	w.plan.eager, w.plan.forward = w.rng.chance(2), seed%4 != 1
 	if w.rng.chance(4) { // with PCCL peers a failed collective stops all groups
 		w.plan.groups, w.plan.natives = 2, 2
 	}

@@ -671,14 +671,20 @@ func (op *op) renew() {
 	copy(op.buf, op.saved)
 }
 
-func (op *op) finish(restore bool) {
-	w := op.p.w
+func (op *op) finish(e pfsm.Finish) {
+	w, restore := op.p.w, e.Restore && e.Result == nil
 	if op.finished || op.open {
 		w.failf("peer %d: operation %d finished twice or while its data phase runs", op.p.id, op.id)
 	}
 	op.finished, op.restored = true, restore
-	if restore && w.bug != restoreSkipped {
+	if e.Restore && w.bug != restoreSkipped {
 		copy(op.buf, op.saved)
+	}
+	if e.Result != nil {
+		op.takeResult(e.Result)
+	}
+	if e.Keep {
+		op.p.keep(op)
 	}
 	if op.vote.Kind != 0 {
 		if restore {
@@ -690,5 +696,5 @@ func (op *op) finish(restore bool) {
 	if !restore && op.seq != 0 {
 		w.collector.took(op)
 	}
-	w.collector.finished(w, op)
+	w.collector.finished(w, op, e.Keep)
 }

@@ -284,7 +284,7 @@ func mortalWorld(seed uint64, bug mutation) *world {
 	w.heirs = newHeirs(seed%2 == 0 || mixed)
 	w.master = w.newMaster(w.masterConfig(0))
 	w.plan = scenario{groups: 1, natives: 2, loops: 2 + w.rng.n(3), optimize: w.rng.chance(2), overlap: w.rng.chance(3)}
-	w.plan.eager = w.rng.chance(2)
+	w.plan.eager, w.plan.forward = w.rng.chance(2), seed%4 != 1
 	w.plan.others = seed%3 == 0
 	w.plan.places(seed)
 	w.plan.drain = seed%4 < 2

@@ -288,8 +288,15 @@ func (p *peer) prepareMesh(e pfsm.PrepareMesh) {
 	})
 }
 
-// meshNews checks the order of what the master says of a mesh and of what uses it.
+// meshNews checks the order of what the master says of a mesh and of what uses it. What is aborted in the
+// same breath uses nothing.
 func (b *book) meshNews(w *world, p *peer, pkt wire.Packet) {
+	if o := b.unmeshed[p.id]; o != nil {
+		delete(b.unmeshed, p.id)
+		if a, ok := pkt.(wire.M2CCollectiveCommsAbort); !ok || !a.Aborted || a.Tag != o.tag {
+			w.failf("a %v is commenced at peer %d while its mesh is prepared", o.job.a.kind, p.id)
+		}
+	}
 	switch pkt := pkt.(type) {
 	case wire.M2CPrepareMesh:
 		b.meshing[p.id] = true
@@ -298,7 +305,7 @@ func (b *book) meshNews(w *world, p *peer, pkt wire.Packet) {
 	case wire.M2CCollectiveCommsCommence:
 		for _, o := range p.ops {
 			if o.tag == pkt.Tag && !o.finished && o.vote.Flags&wire.CallMesh != 0 && b.meshing[p.id] {
-				w.failf("a %v is commenced at peer %d while its mesh is prepared", o.job.a.kind, p.id)
+				b.unmeshed[p.id] = o
 			}
 		}
 	}

@@ -109,6 +109,8 @@ type trainer struct {
 	lives    int                    // processes before this one that ended with a torn state
 	returned bool                   // a PCCL peer that connects again
 	mute     bool                   // connects and never votes
+	kept     map[pfsm.OpID][]byte   // results that it has before their verdict
+	lone     bool                   // it has returned what the others repeat
 	old      []wire.ReportedVerdict // of the last use of each tag
 }
 
@@ -218,6 +220,10 @@ func (p *peer) packet(pkt wire.Packet) {
 		}
 		p.uuid = r.UUID
 	}
+	if c, ok := pkt.(wire.M2CCollectiveCommsCommence); ok && p.w.bug == forwardUngranted {
+		c.Forward = true
+		pkt = c
+	}
 	if d, ok := pkt.(wire.M2CPeerDropped); ok {
 		p.dropped = append(p.dropped, d.UUID)
 	}
@@ -292,8 +298,8 @@ func (p *peer) step(ev pfsm.Event) {
 			if o := p.op(e.Op); w.bug != abortUnheard || o.job == nil {
 				o.end(errors.New(e.Reason))
 			}
-		case pfsm.Finish:
-			p.op(e.Op).finish(e.Restore)
+		case pfsm.Finish, pfsm.GiveResult, pfsm.DropResult:
+			p.settles(e)
 		case pfsm.Serve:
 			p.transfer.serving = e.Call
 		case pfsm.Fetch:
@@ -342,6 +348,10 @@ func (p *peer) say(pkt wire.Packet) {
 			return
 		}
 	case wire.C2MCollectiveCommsComplete:
+		if w.bug == resultUnsaid {
+			c.Holds = false
+			pkt = c
+		}
 		if w.bug == mismatchUntold {
 			c.Reason, c.ReasonCode = "", 0
 			pkt = c
@@ -357,6 +367,9 @@ func (p *peer) say(pkt wire.Packet) {
 func (p *peer) dialect(pkt wire.Packet) wire.Packet {
 	if r, ok := pkt.(wire.C2MRequestSessionRegistration); ok && !p.native {
 		r.Ext = wire.Ext{}
+		return r
+	} else if ok && p.w.plan.older && p.id == 0 {
+		r.Ext.Forward = 0
 		return r
 	}
 	return pkt

@@ -216,7 +216,7 @@ func TestRingsSwitchBetweenCollectives(t *testing.T) {
 // and again.
 func switching(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: 9, eager: true, overlap: w.rng.chance(2), apart: seed%4 > 1, remote: seed%4 == 2}
+	w.plan = scenario{groups: 1, natives: 2, loops: 9, eager: true, overlap: w.rng.chance(2), apart: seed%4 > 1, remote: seed%4 == 2, forward: seed%3 != 1}
 	for range 3 + w.rng.n(4) {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 9) })
 	}
@@ -227,7 +227,7 @@ func switching(seed uint64, bug mutation) *world {
 // again at once.
 func reusing(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: 4, eager: w.rng.chance(2), reuse: true, apart: seed%2 == 0, remote: seed%4 == 0}
+	w.plan = scenario{groups: 1, natives: 2, loops: 4, eager: w.rng.chance(2), reuse: true, apart: seed%2 == 0, remote: seed%4 == 0, forward: seed%3 != 1}
 	for range 2 + w.rng.n(4) {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 4) })
 	}
@@ -237,7 +237,7 @@ func reusing(seed uint64, bug mutation) *world {
 // tearing is a world of gopccl peers whose holders die while others fetch from them.
 func tearing(seed uint64, bug mutation) *world {
 	w := emptyWorld(seed, bug)
-	w.plan = scenario{groups: 1, natives: 2, loops: 3, tear: true}
+	w.plan = scenario{groups: 1, natives: 2, loops: 3, tear: true, forward: seed%2 == 0}
 	for range 2 + w.rng.n(3) {
 		w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 3) })
 	}

@@ -176,6 +176,9 @@ const (
 	boundForgotten              // nothing bounds what leaves before a commence
 	numberUnused                // what leaves behind it names the epoch, too
 	heldForgotten               // what was held back until then stays
+	resultUnsaid                // nobody says that it holds a result
+	resultWrong                 // the result that is passed on is another one
+	forwardUngranted            // operations return early whether others can get their result or not
 	anyNumber                   // an operation takes what has any number, as long as it has none
 )
 

@@ -19,7 +19,7 @@ func planners(t *testing.T, n int, older bool) (*world, []ClientID) {
 	for i := range n {
 		old := w.accepted()
 		c := w.connectAt("127.0.0.1:4000")
-		x := wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: 1}
+		x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: 1}
 		if older && i == n-1 {
 			x.Plans = 0
 		}
@@ -100,7 +100,7 @@ func TestSchemesAreTold(t *testing.T) {
 		for i := range 4 {
 			old := w.accepted()
 			c := w.connectAt("127.0.0.1:4000")
-			x := wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: wire.PlansVersion}
+			x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: wire.PlansVersion}
 			if i == 2 {
 				x.Plans = plans
 			}
@@ -212,7 +212,7 @@ func TestPlansOfALargeGroup(t *testing.T) {
 	for range n {
 		old := w.accepted()
 		c := w.connectAt("127.0.0.1:4000")
-		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: wire.PlansVersion}})
+		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: wire.PlansVersion}})
 		want[wire.M2CSessionRegistrationResponse](w, c)
 		for _, o := range old {
 			w.send(o, acceptVote)

@@ -34,7 +34,7 @@ func (m *Machine) initiate(c *client, p wire.C2MCollectiveCommsInitiate) {
 		t = g.tags.add(p.Tag, m.now)
 	}
 	m.numbers.parts++
-	g.addOp(c, t, clientOp{n: m.numbers.parts, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form, call: p.Call})
+	g.addOp(c, t, clientOp{n: m.numbers.parts, count: p.Count, dtype: p.DType, op: p.Op, form: p.Form, call: p.Call, forward: p.Forward})
 	if p.Call.Flags&wire.CallMesh != 0 {
 		m.wantMesh(g)
 	}
@@ -89,6 +89,7 @@ func (m *Machine) compare(g *group, t *tagState, voters []*client) {
 		// that, it is a mismatch again after the round that follows.
 		m.abort(g, t, errs.RankConnectionLost, "a peer has left since some members launched it, with other arguments than those that launched it later")
 	default:
+		t.final = true
 		m.tell(g, "mismatch", true, "%s", why)
 		if allNative(voters) {
 			m.abort(g, t, errs.Mismatch, why)
@@ -108,6 +109,7 @@ func (m *Machine) catchUp(g *group, t *tagState, voters []*client) {
 		any = true
 		o.to(VoteComplete, m.now)
 		if o.ahead == aheadAborted {
+			o.lacks = true
 			m.abortFor(g, t, c, o.why)
 		}
 	}
@@ -129,9 +131,10 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	}
 	g.learned.begin(m.planned(g, first, early))
 	// Nothing is left of an earlier use whose members are all gone.
-	t.performed, t.aborted, t.decided, t.wait = true, false, false, wait{since: m.now}
+	t.over(m)
+	t.performed, t.seq = true, seq
 	g.flying++
-	p := wire.Packet(wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq})
+	p := wire.Packet(wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq, Forward: forwards(t, voters)})
 	for _, c := range voters {
 		c.op(t.tag).to(Perform, m.now)
 		m.send(c, p)
@@ -245,9 +248,14 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	}
 	if o != nil && o.state == VoteInit && c.can.eager && o.ahead == aheadNothing {
 		// It began without the commence, in a group that may (docs/spec/extensions.md).
+		o.ends(p)
 		if o.ahead = aheadComplete; p.WasAborted {
 			m.hurryAway(c.group)
 			o.ahead, o.why = aheadAborted, disagreement(c, p)
+			if o.forward && c.can.forward {
+				o.quits = true
+				m.send(c, wire.M2CGivenUp{Tag: p.Tag})
+			}
 		}
 		return
 	}
@@ -257,6 +265,10 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	}
 	o.to(VoteComplete, m.now)
 	g, t := c.group, o.t
+	if o.ends(p); o.failedTwice() {
+		m.kick(c, "could not take the result of collective %d", p.Tag)
+		return
+	}
 	if p.WasAborted {
 		m.abortFor(g, t, c, disagreement(c, p))
 		m.hurryAway(g)
@@ -336,7 +348,7 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 
 // checkComplete releases t when no member performs it any more.
 func (m *Machine) checkComplete(g *group, t *tagState) {
-	if t.ops[Perform] > 0 {
+	if t.ops[Perform] > 0 || m.rescue(g, t) {
 		return
 	}
 	ps := m.performers(g, t)
@@ -344,7 +356,7 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 		if !t.aborted && !c.op(t.tag).told {
 			m.send(c, wire.M2CCollectiveCommsAbort{Tag: t.tag})
 		}
-		m.send(c, wire.M2CCollectiveCommsComplete{Tag: t.tag})
+		m.send(c, wire.M2CCollectiveCommsComplete{Tag: t.tag, Held: t.held})
 		g.dropOp(c, t)
 		if len(c.ops.by) == 0 {
 			c.set(Idle, m.now)
@@ -359,11 +371,12 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 		}
 	}
 	if len(ps) == 0 {
+		m.freed, t.forward = m.freed || t.rescued, forward{}
 		return
 	}
 	// Votes for the next use of the tag may have come in already from members
 	// that were no part of this one.
-	t.aborted, t.decided, t.wait = false, false, wait{since: m.now}
+	t.over(m)
 	dropUnused(g, t)
 }
 

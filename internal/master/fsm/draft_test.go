@@ -35,7 +35,7 @@ func beside(t testing.TB, n, inStep int) (*world, []ClientID) {
 	var cs []ClientID
 	for range n {
 		c := w.connectAt("127.0.0.1:4000")
-		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: wire.PlansVersion}})
+		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: wire.PlansVersion}})
 		want[wire.M2CSessionRegistrationResponse](w, c)
 		if cs = append(cs, c); len(cs) == 1 {
 			w.round(true)

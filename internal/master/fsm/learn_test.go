@@ -18,7 +18,7 @@ func gathered(t *testing.T, n int, version uint8) (*world, []ClientID) {
 	for range n {
 		old := w.accepted()
 		c := w.connectAt("127.0.0.1:4000")
-		x := wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: version}
+		x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: version}
 		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
 		require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
 		for _, o := range old {

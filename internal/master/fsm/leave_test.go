@@ -17,7 +17,7 @@ func leaveWorld(t *testing.T, n int) (*world, []ClientID) {
 	for range n {
 		old := w.accepted()
 		c := w.connectAt("127.0.0.1:4000")
-		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Switch: true, Eager: true, Collectives: 1, Plans: wire.PlansVersion}})
+		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: wire.PlansVersion}})
 		require.EqualValues(t, wire.PlansVersion, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
 		for _, o := range old {
 			w.send(o, acceptVote)

@@ -45,10 +45,16 @@ type Machine struct {
 	lines     lines // about strangers
 	unchecked bool  // in tests that watch the time of steps
 
-	away    []*client // members that may come back
+	away []*client // members that may come back
+	upshot
+	out []Effect
+}
+
+// upshot is what is left to do when an event is through.
+type upshot struct {
 	leavers []*client // have asked to leave between two collectives
 	leaving []*client // not yet removed
-	out     []Effect
+	freed   bool      // a result was passed on, and others may wait for that
 }
 
 // numbers are the last that were given out, of each kind. None is used twice. Those
@@ -183,6 +189,10 @@ func (m *Machine) followUp() {
 			if !m.confirmDrop(batch) {
 				m.remove(batch)
 			}
+			continue
+		}
+		if m.freed {
+			m.freed = m.goOnWaiting()
 			continue
 		}
 		if m.records.drop != 0 || !m.drain() && !m.breakDeadlock() {
@@ -326,6 +336,8 @@ func (m *Machine) packet(e PacketIn) {
 		m.initiate(c, p)
 	case wire.C2MCollectiveCommsComplete:
 		m.complete(c, p)
+	case wire.C2MResult:
+		m.result(c, p)
 	case wire.C2MProbeState:
 		m.probeState(c, p)
 	case wire.C2MLinkReport:

@@ -61,7 +61,7 @@ func (r *returning) comes(i int) {
 	ring := r.peers[g*r.size : (g+1)*r.size]
 	r.step(Connected{Client: c, Remote: netip.MustParseAddrPort("10.0.0.1:5")})
 	r.step(PacketIn{c, wire.C2MRequestSessionRegistration{PeerGroup: uint32(g), P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
-		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: true,
+		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Early: wire.Early{Eager: true},
 		Resuming: wire.Resuming{Resume: true, Identity: wire.Identity{UUID: r.peers[i]}},
 	}}})
 	s := stood(ring...)

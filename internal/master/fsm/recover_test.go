@@ -41,7 +41,7 @@ func (w *world) comes(u wire.UUID, term uint32, token [16]byte) ClientID {
 func (w *world) comesIn(group uint32, u wire.UUID, term uint32, token [16]byte) ClientID {
 	c := w.connectAt("127.0.0.1:5")
 	w.send(c, wire.C2MRequestSessionRegistration{PeerGroup: group, P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 3, Ext: wire.Ext{
-		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: true, Collectives: w.version,
+		Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Early: wire.Early{Eager: true}, Collectives: w.version,
 		Switch: true, Plans: wire.PlansVersion, Secured: w.secured(),
 		Resuming: wire.Resuming{Resume: true, Met: true, Term: term, Identity: wire.Identity{UUID: u, Token: token}},
 	}})

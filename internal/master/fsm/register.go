@@ -134,6 +134,7 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 		revocations: p.Ext.Revocations && c.listens.as.Name != "",
 		plain:       p.Ext.Plain || c.listens.as.Name == "",
 	}
+	c.can.forward = c.can.collectives && p.Ext.Forward > 0
 	c.can.leave = c.can.plans && p.Ext.Plans >= wire.LeavePlans
 	c.can.schemes = c.can.plans && p.Ext.Plans >= wire.SchemePlans
 	c.can.rates = c.can.plans && p.Ext.Plans >= wire.RatePlans
@@ -160,6 +161,9 @@ func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationRe
 	resp.Ext.RoundBound = max(m.cfg.RoundTimeout, 0)
 	if c.can.collectives {
 		resp.Ext.Collectives = wire.CollectivesVersion
+	}
+	if c.can.forward {
+		resp.Ext.Forward = wire.ForwardVersion
 	}
 	if c.can.plans {
 		switch resp.Ext.Plans = wire.LeavePlans - 1; {

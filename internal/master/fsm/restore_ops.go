@@ -11,6 +11,7 @@ import (
 type underway struct {
 	tag, seq uint64
 	older    bool // it uses the ring before the one in force
+	final    bool // somebody was told that it is over
 	verdict  *wire.Verdict
 	parts    []part
 }
@@ -49,7 +50,7 @@ func findOps(n *newest, bs []*comeback) (ws []*underway) {
 		for i := range b.report.Verdicts {
 			v := &b.report.Verdicts[i]
 			if w := known(v.Tag, v.Seq); w.seq == v.Seq {
-				w.verdict = &v.Verdict
+				w.verdict, w.final = &v.Verdict, true
 			}
 		}
 		for i := range b.report.Ops {
@@ -106,7 +107,7 @@ func (m *Machine) recommence(g *group, w *underway) {
 	if t == nil {
 		t = g.tags.add(w.tag, m.now)
 	}
-	t.performed = true
+	t.performed, t.seq = true, w.seq
 	g.flying++
 	g.inForce.pace.Spoil()
 	for _, p := range w.parts {
@@ -115,7 +116,7 @@ func (m *Machine) recommence(g *group, w *underway) {
 			c.put(Collective, m.now)
 		}
 		m.numbers.parts++
-		g.addOp(c, t, clientOp{n: m.numbers.parts, count: v.Count, dtype: v.DType, op: v.Op, form: v.Form, call: v.Call, told: p.o.Heard})
+		g.addOp(c, t, clientOp{n: m.numbers.parts, count: v.Count, dtype: v.DType, op: v.Op, form: v.Form, call: v.Call, told: p.o.Heard, forward: v.Forward})
 		c.op(w.tag).to(Perform, m.now)
 		p.b.taken = append(p.b.taken, w.tag)
 		if p.o.Step < wire.OpRunning {
@@ -129,7 +130,7 @@ func (m *Machine) recommence(g *group, w *underway) {
 func (m *Machine) goOn(g *group, w *underway) {
 	t := g.tags.get(w.tag)
 	if v := w.verdict; v != nil {
-		t.aborted, t.decided = v.Aborted, true
+		t.aborted, t.decided, t.final = v.Aborted, true, w.final
 		for _, p := range w.parts {
 			if o := p.b.c.op(w.tag); v.Aborted && !o.told {
 				o.told = true
@@ -140,6 +141,7 @@ func (m *Machine) goOn(g *group, w *underway) {
 	m.compareAgain(g, t, w)
 	for _, p := range w.parts {
 		if p.o.Step == wire.OpAhead || p.o.Step == wire.OpReported {
+			p.b.c.op(w.tag).ends(p.o.Done)
 			p.b.c.op(w.tag).to(VoteComplete, m.now)
 		}
 	}

@@ -155,6 +155,7 @@ type abilities struct {
 	switchRing  bool // connects for a better ring beside its collectives
 	collectives bool // other than all-reduce
 	plans       bool // all-reduces in other ways than the ring
+	forward     bool // gets a result from the master that it could not compute
 	leave       bool // goes on with a ring without a member that leaves
 	schemes     bool // knows other plans for large all-reduces
 	rates       bool // says what its connections gave
@@ -270,6 +271,9 @@ type clientOp struct {
 	ahead ahead
 	why   string // of aheadAborted: the arguments of two members do not agree
 	told  bool   // it has heard the verdict, from an earlier master
+
+	forward bool // its caller wants it finished forward
+	holding
 }
 
 // ahead is what a member that began before the commence has said of its end.
@@ -327,15 +331,17 @@ type groupRound struct {
 // tagState is one collective of a group.
 type tagState struct {
 	tag     uint64
+	seq     uint64 // of the last commence
 	aborted bool
 	wait    wait // for votes
 	ending  wait // since the first member was through with it
 
 	performed bool // commenced and not over
 	decided   bool // some have heard the verdict
-	dropped   bool // no longer in its list
-	at        int  // in its list
-	ops       [numOpStates]int
+	forward
+	dropped bool // no longer in its list
+	at      int  // in its list
+	ops     [numOpStates]int
 }
 
 // performing reports whether c works on a collective.

@@ -30,6 +30,7 @@ var rules = []rule{
 	{wire.C2MDistSharedStateComplete{}.ID(), true, []State{Distribute, Request}, []State{VoteSyncDone}},
 	{wire.C2MCollectiveCommsInitiate{}.ID(), true, []State{Idle, Collective}, []State{Collective}},
 	{wire.C2MCollectiveCommsComplete{}.ID(), true, []State{Collective}, nil},
+	{wire.C2MResult{}.ID(), true, []State{Collective}, nil},
 	{wire.C2MHeartbeat{}.ID(), false, nil, nil},
 	{wire.C2MProbeState{}.ID(), true, nil, nil},
 	{wire.C2MLinkReport{}.ID(), true, nil, nil},

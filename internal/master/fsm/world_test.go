@@ -144,7 +144,7 @@ func (w *world) join(group uint32, native bool) ClientID {
 	c := w.connectAt(fmt.Sprintf("127.0.0.1:%d", 40000+w.next))
 	p := wire.C2MRequestSessionRegistration{P2PPort: 1, SharedStatePort: 1000 + uint16(c), BenchmarkPort: 3, PeerGroup: group}
 	if native {
-		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Eager: w.eager, Collectives: w.version, Secured: w.secured()}
+		p.Ext = wire.Ext{Native: true, HeartbeatInterval: time.Second, HeartbeatTimeout: 5 * time.Second, Early: wire.Early{Eager: w.eager}, Collectives: w.version, Secured: w.secured()}
 		p.Ext.Resuming.Resume = w.resume
 	}
 	w.send(c, p)

@@ -50,6 +50,7 @@ type operation struct {
 	err     error
 
 	told opTold
+	forward
 }
 
 // volume is the bytes that an operation sends at most.
@@ -144,6 +145,7 @@ func (m *Machine) launch(c CallCollective) {
 		query:   m.query,
 	})
 	op := m.ops[len(m.ops)-1]
+	op.vote.Forward = m.wantsForward(c)
 	op.told.after = m.resume.verdicts.after(c.Tag)
 	if m.view.MasterNative {
 		op.vote.Form = c.Form
@@ -231,7 +233,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 	if op.query == m.query {
 		m.answered = false // those who voted for this have gone on behind the question
 	}
-	op.told.seq = p.SeqNr
+	op.told.seq, op.granted = p.SeqNr, p.Forward
 	switch {
 	case op.eager:
 		m.takeBack(op)
@@ -241,6 +243,7 @@ func (m *Machine) commence(p wire.M2CCollectiveCommsCommence) {
 		m.answerPrepared()
 		if op.state == opAhead {
 			op.to(opReported)
+			m.land(op)
 			return
 		}
 		op.to(opRunning)
@@ -298,7 +301,7 @@ func (m *Machine) reportOp(op *operation, aborted bool) {
 	} else {
 		op.to(opReported)
 	}
-	p := wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted}
+	p := wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted, Holds: !aborted && m.holds(op)}
 	var e *errs.Error
 	if errors.As(op.dataErr, &e) && e.Code == errs.Mismatch && m.view.Collectives && e.Err != nil {
 		// Two ends of a lane do not agree: the others have to be told, or they would retry.
@@ -357,6 +360,7 @@ func (m *Machine) dataEnded(ev DataEnded) {
 		return
 	}
 	m.reportOp(op, op.dataErr != nil)
+	m.land(op)
 	if op.canceled {
 		m.giveUp(op)
 	}
@@ -376,17 +380,22 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 		op.abort = true
 		m.log(true, wire.UUID{}, "operation released without a verdict, taken as aborted")
 	}
+	if p.Held && !m.stands(op) {
+		m.illegal(p)
+		return
+	}
 	failed := op.abort || op.dataErr != nil
 	if failed {
 		op.err = op.failure()
 		m.roundDue = true
-		if op.epoch != 0 {
-			m.failedTags[op.vote.Tag] = true
-			m.emit(SpoilData{Tag: op.vote.Tag, Epoch: op.epoch})
-		}
+		m.spoil(op)
 	}
 	m.settled(op)
 	op.to(opSettled)
+	if len(op.result) > 0 && !failed && !op.finished {
+		op.finished = true
+		m.emit(Finish{Op: op.id, Restore: true, Result: op.result})
+	}
 	m.finish(op, failed)
 	m.release()
 	m.initiate()
@@ -394,7 +403,13 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 		m.remove(op)
 		if m.roundNow(failed) {
 			m.repair(0, true, nil)
+		} else {
+			m.owe()
 		}
+		return
+	}
+	if op.landed {
+		m.settleLanded(op, failed)
 		return
 	}
 	if op.awaited {
@@ -462,8 +477,11 @@ func (m *Machine) await(c CallAwait) {
 		return
 	}
 	op.awaited, op.await = true, c.Call // of a canceled one, whose buffers are still touched, giveUp answers
-	if op.state == opSettled {
+	switch {
+	case op.state == opSettled:
 		m.answerAwait(op)
+	case op.landed:
+		m.answerLanded(op)
 	}
 }
 
@@ -471,6 +489,9 @@ func (m *Machine) await(c CallAwait) {
 // repairs the ring if it is this call that has to run it.
 func (m *Machine) answerAwait(op *operation) {
 	m.remove(op)
+	if m.repairLater(op) {
+		return
+	}
 	if m.roundNow(op.err != nil) {
 		m.repair(op.await, op.hurried, op.err)
 		if op.hurried {
@@ -494,6 +515,15 @@ func notRepaired(verdict error) error {
 func (m *Machine) settleEnded(op *operation) {
 	m.finish(op, true)
 	op.to(opSettled)
+	if op.landed {
+		m.emit(DropResult{Op: op.id})
+		if op.forward.told {
+			m.remove(op)
+		} else if op.awaited {
+			m.answerAwait(op)
+		}
+		return
+	}
 	ended := m.endError(kindAwait, "")
 	ended.Op = op.awaiting()
 	op.err = ended
@@ -515,12 +545,15 @@ func (m *Machine) settleEnded(op *operation) {
 // with PCCL peers the peer leaves instead.
 func (m *Machine) cancelOperation(id OpID) {
 	op := m.byID(id)
-	if op == nil || op.canceled || op.state == opSettled || !m.alive() {
+	if op == nil || op.canceled || op.landed || op.state == opSettled || !m.alive() {
 		return
 	}
 	through := (op.state == opReported || op.state == opAhead) && op.dataErr == nil
 	if op.native && through && op.met() {
 		op.hurried = true
+		return
+	}
+	if m.quit(op) {
 		return
 	}
 	op.canceled = true

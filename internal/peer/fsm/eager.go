@@ -67,7 +67,7 @@ func (m *Machine) advance(op *operation) (bytes uint64, limited, ok bool) {
 	allReduce := op.kind() == plan.AllReduce
 	cost, left := m.eagerCost(op), eagerCredit-m.lent
 	switch {
-	case m.epoch == 0 || limit == 0:
+	case m.epoch == 0 || limit == 0 || op.epoch == 0: // or the last one with its tag was aborted
 		return 0, false, false
 	case op.wantsMesh() && !m.mesh.state.settled():
 		return 0, false, false // the members could take different ways

@@ -60,6 +60,7 @@ type (
 		// mesh; not of an all-reduce.
 		Sends, Direct uint64
 		Far           bool // the master is far away: it begins now whatever its size
+		Forward       bool // an all-reduce is to be answered without its verdict, where that is possible
 	}
 	// CallAwait waits for the verdict of a launched operation and, where one is
 	// due and no other operation is un-awaited, for the round that repairs the ring.
@@ -286,7 +287,20 @@ type (
 		Op      OpID
 		Restore bool
 		Err     error // what Await will say, if that is known already
+		// Keep: the verdict is not known, and the operation is over for its caller all the same. A
+		// copy of the result is kept until DropResult.
+		Keep bool
+		// Result is written over what is restored: the result as others have it. It is the shell's.
+		Result []byte
 	}
+	// GiveResult sends wire.C2MResult with the result of an operation that has completed here: the copy
+	// that was kept, or what is in its buffers.
+	GiveResult struct {
+		Op       OpID
+		Tag, Seq uint64
+	}
+	// DropResult forgets the copy that was kept of a result.
+	DropResult struct{ Op OpID }
 	// Serve hands out the shared state of Call to those who ask for it, until its
 	// memory is needed: for a Fetch, which overwrites it, or for the caller, whose
 	// it is again when the call is answered. There is no effect that ends it,
@@ -421,6 +435,8 @@ func (AbortData) effect()    {}
 func (ExpectEpoch) effect()  {}
 func (RenewData) effect()    {}
 func (Finish) effect()       {}
+func (GiveResult) effect()   {}
+func (DropResult) effect()   {}
 func (Serve) effect()        {}
 func (Fetch) effect()        {}
 func (StopFetch) effect()    {}
@@ -510,6 +526,8 @@ type View struct {
 	MasterWays bool
 	// MasterRates: the master plans by what connections gave.
 	MasterRates bool
+	// MasterForward: the master passes results on of all-reduces that are finished forward.
+	MasterForward bool
 	// MasterLeave: the master lets members leave between two collectives.
 	MasterLeave bool
 	Direct      wire.Direct

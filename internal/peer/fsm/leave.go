@@ -108,7 +108,7 @@ func (m *Machine) withdrew(op *operation) bool {
 		return false
 	}
 	op.withdrawn = false
-	if op.canceled || op.state != opVoting || op.kind() != plan.AllReduce {
+	if op.canceled || op.quits || op.state != opVoting || op.kind() != plan.AllReduce {
 		return false
 	}
 	m.takeBack(op)

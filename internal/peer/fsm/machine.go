@@ -66,10 +66,10 @@ type Machine struct {
 	flow     *flow
 	ops      []*operation // in launch order: unsettled, or settled and not yet awaited
 	canceled []OpID       // canceled before they were awaited
-	roundDue bool         // an operation failed and no round was completed since
 	question
-	deferred   []Event // calls that wait for work that goes on in the background
-	closers    []CallID
+	repairs
+	postponed
+	closing
 	leaving    CallID      // a CallLeave that waits for the master, 0: none
 	dropReason string      // why the master drops this peer
 	dropped    []wire.UUID // members of the ring that the master has named as gone
@@ -92,6 +92,25 @@ type Machine struct {
 
 	live   liveness
 	resume resumption
+}
+
+// repairs are rounds that are still to be run.
+type repairs struct {
+	roundDue   bool       // an operation failed and no round was completed since
+	unrepaired *operation // has failed, and its await is answered with the round that is due
+	owed       bool       // a round is due that no await runs
+}
+
+// postponed are calls that wait for what goes on in the background.
+type postponed struct {
+	deferred []Event
+	draining bool // the first is taken up
+}
+
+// closing are the calls that close the session.
+type closing struct {
+	closers []CallID
+	closeBy time.Duration // they wait until then at most, 0: for nothing
 }
 
 // question is the one whether newcomers wait.
@@ -119,11 +138,14 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 	m.out = nil
 	m.observe(now)
 	m.handle(ev)
-	for len(m.deferred) > 0 && !m.inBackground() {
+	m.closeNow()
+	m.draining = true
+	for len(m.deferred) > 0 && !m.blocked(m.deferred[0]) {
 		next := m.deferred[0]
 		m.deferred = m.deferred[1:]
 		m.handle(next)
 	}
+	m.draining = false
 	m.answerClosers()
 	return m.out
 }
@@ -261,6 +283,11 @@ func (m *Machine) packet(p wire.Packet) {
 		return
 	case wire.M2CCollectiveCommsComplete:
 		m.complete(p)
+		return
+	case wire.M2CAskResult, wire.M2CResult, wire.M2CGivenUp:
+		if !m.forwarded(p) {
+			m.illegal(p)
+		}
 		return
 	case wire.M2CProbe, wire.M2CProbeGo, wire.M2CProbesDone:
 		if !m.scheduledPacket(p) {

@@ -128,7 +128,7 @@ func (m *Machine) hello() wire.C2MRequestSessionRegistration {
 			Switch:            true,
 			Preflight:         true,
 			Host:              m.cfg.Host,
-			Eager:             m.cfg.EagerBytes > 0,
+			Early:             wire.Early{Eager: m.cfg.EagerBytes > 0, Forward: wire.ForwardVersion},
 			Collectives:       wire.CollectivesVersion,
 			Plans:             wire.PlansVersion,
 			Secured:           wire.Secured{Revocations: m.cfg.Secure, Plain: m.cfg.Secure && m.cfg.Plain},
@@ -153,6 +153,7 @@ func (m *Machine) granted(p wire.M2CSessionRegistrationResponse) {
 	m.view.MasterWays = m.view.MasterPlans && x.Plans >= wire.WayPlans
 	m.view.MasterRates = m.view.MasterPlans && x.Plans >= wire.RatePlans
 	m.view.MasterLeave = m.view.MasterPlans && x.Plans >= wire.LeavePlans
+	m.view.MasterForward = m.view.MasterCollectives && x.Forward > 0
 	if x.Native {
 		m.view.RoundBound = x.RoundBound
 	}

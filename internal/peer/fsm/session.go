@@ -101,6 +101,9 @@ func (m *Machine) Deadline() (time.Duration, bool) {
 	if t, held := m.heldUntil(); held {
 		add(t)
 	}
+	if m.closeBy > 0 {
+		add(m.closeBy)
+	}
 	return at, ok
 }
 
@@ -197,6 +200,9 @@ func (m *Machine) end(code errs.Code, detail string) {
 		}
 	}
 	m.emit(Disconnect{Reason: m.ended.Error()})
+	if op := m.unrepaired; op != nil {
+		m.leaveUnrepaired(op.err)
+	}
 
 	if f != nil && !f.occupied() {
 		m.abandon()
@@ -255,12 +261,14 @@ func (m *Machine) usable(k kind) *errs.Error {
 // close leaves the run.
 func (m *Machine) close(c CallClose) {
 	m.closers = append(m.closers, c.Call)
-	m.end(errs.Closed, "the communicator was closed")
+	if m.closeBy == 0 {
+		m.closeBy = m.now + closeGrace
+	}
 }
 
 // answerClosers answers CallClose once nothing of the session is left running.
 func (m *Machine) answerClosers() {
-	if len(m.closers) == 0 || m.flow != nil {
+	if len(m.closers) == 0 || m.flow != nil || m.closeBy != 0 {
 		return
 	}
 	for _, op := range m.ops {
@@ -277,6 +285,10 @@ func (m *Machine) answerClosers() {
 // cancel carries out that the caller of c.Call gave up.
 func (m *Machine) cancel(c CallCancel) {
 	if m.cancelDeferred(c) || m.cancelMesh(c.Call) {
+		return
+	}
+	if op := m.unrepaired; op != nil && op.await == c.Call {
+		m.leaveUnrepaired(notRepaired(op.err))
 		return
 	}
 	if c.Call == m.leaving && m.leaving != 0 {
@@ -324,7 +336,7 @@ func (m *Machine) inBackground() bool {
 
 // postpone keeps a call until the background is quiet; calls keep their order.
 func (m *Machine) postpone(ev Event) bool {
-	if !m.inBackground() {
+	if !m.blocked(ev) && (m.draining || len(m.deferred) == 0) {
 		return false
 	}
 	m.deferred = append(m.deferred, ev)

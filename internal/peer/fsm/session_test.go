@@ -23,7 +23,7 @@ func TestConnectRegistersAndWaitsToBeLetIn(t *testing.T) {
 	r.step(CallConnect{Call: c})
 	r.sent(wire.C2MRequestSessionRegistration{
 		P2PPort: 1, SharedStatePort: 2, BenchmarkPort: 4, PeerGroup: 3,
-		Ext: wire.Ext{Native: true, HeartbeatInterval: 2 * time.Second, HeartbeatTimeout: 8 * time.Second, Topology: true, Switch: true, Preflight: true, Collectives: 1, Plans: wire.PlansVersion},
+		Ext: wire.Ext{Native: true, HeartbeatInterval: 2 * time.Second, HeartbeatTimeout: 8 * time.Second, Topology: true, Switch: true, Preflight: true, Collectives: 1, Plans: wire.PlansVersion, Early: wire.Early{Forward: wire.ForwardVersion}},
 	})
 	r.in(wire.M2CSessionRegistrationResponse{Accepted: true, UUID: uid(1), Ext: wire.Ext{Native: true, RoundBound: 12 * time.Second}})
 	r.silent()

@@ -16,7 +16,7 @@ func (m *Machine) askSync(ev AskSync) {
 	err := error(nil)
 	if unusable := m.usable(kindSync); unusable != nil {
 		err = unusable
-	} else if err = m.mayVote(ev.Strategy, ev.Torn); err == nil && !m.inBackground() {
+	} else if err = m.mayVote(ev.Strategy, ev.Torn); err == nil && !m.blocked(ev) {
 		err = m.busy(kindSync)
 	}
 	m.done(ev.Call, err)
