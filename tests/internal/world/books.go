@@ -22,6 +22,7 @@ type Books struct {
 	Noted      int // optimizations that failed
 	Wrong      int // results
 	Dropped    int // honest peers that ended
+	Lone       int // results that somebody had before it died, and nobody else
 	Deaths     Recoveries
 	Silences   Recoveries
 
@@ -34,7 +35,16 @@ type outcome struct {
 	sets, results []uint64
 	state         uint64
 	retries       int
-	by            int
+	by            *Proc
+}
+
+func newOutcome(p *Proc, r Report) *outcome {
+	return &outcome{r.Sets, r.Results, r.State, r.Retries, p}
+}
+
+// agrees reports whether r is of the same operations with the same results.
+func (o *outcome) agrees(r Report) bool {
+	return slices.Equal(o.sets, r.Sets) && slices.Equal(o.results, r.Results) && o.state == r.State
 }
 
 // Recoveries are how long the others took to a step without somebody.
@@ -87,6 +97,9 @@ const kept = 2000
 // step takes in that a peer has finished a step; present are those who run now.
 // It returns what the peer and others do not agree on.
 func (b *Books) step(p *Proc, r Report, present uint64) string {
+	if p.lone {
+		return fmt.Sprintf("peer %d goes on after step %d, whose result nobody else had", p.ID, p.last.Step)
+	}
 	b.Compared += len(r.Results)
 	b.Hashes++
 	o := b.steps[r.Step]
@@ -94,7 +107,7 @@ func (b *Books) step(p *Proc, r Report, present uint64) string {
 		if r.Step+kept < b.done {
 			return fmt.Sprintf("peer %d is at step %d, others at %d", p.ID, r.Step, b.done)
 		}
-		b.steps[r.Step] = &outcome{r.Sets, r.Results, r.State, r.Retries, p.ID}
+		b.steps[r.Step] = newOutcome(p, r)
 		delete(b.steps, r.Step-kept)
 		b.done = max(b.done, r.Step)
 		b.Steps++
@@ -112,6 +125,15 @@ func (b *Books) step(p *Proc, r Report, present uint64) string {
 		b.Silences.step(last, time.Unix(0, r.At))
 		return ""
 	}
+	if r.Forward && (p.doomed != "" || o.by.doomed != "") && !o.agrees(r) {
+		// Who of them lives on is right, and the others must have the same as it.
+		b.Lone++
+		if p.doomed == "" {
+			p, b.steps[r.Step] = o.by, newOutcome(p, r)
+		}
+		p.lone = true
+		return ""
+	}
 	if r.Retries > o.retries {
 		b.Hit += r.Retries - o.retries
 		o.retries = r.Retries
@@ -119,16 +141,16 @@ func (b *Books) step(p *Proc, r Report, present uint64) string {
 	for i := range r.Sets {
 		switch {
 		case len(r.Sets) != len(o.sets):
-			return fmt.Sprintf("step %d has %d operations at peer %d, %d at peer %d", r.Step, len(r.Sets), p.ID, len(o.sets), o.by)
+			return fmt.Sprintf("step %d has %d operations at peer %d, %d at peer %d", r.Step, len(r.Sets), p.ID, len(o.sets), o.by.ID)
 		case r.Sets[i] != o.sets[i]:
 			return fmt.Sprintf("step %d, operation %d: peer %d has the sum of %s, peer %d that of %s",
-				r.Step, i, p.ID, members(r.Sets[i]), o.by, members(o.sets[i]))
+				r.Step, i, p.ID, members(r.Sets[i]), o.by.ID, members(o.sets[i]))
 		case r.Results[i] != o.results[i]:
-			return fmt.Sprintf("step %d, operation %d: peers %d and %d have different bits", r.Step, i, p.ID, o.by)
+			return fmt.Sprintf("step %d, operation %d: peers %d and %d have different bits", r.Step, i, p.ID, o.by.ID)
 		}
 	}
 	if r.State != o.state {
-		return fmt.Sprintf("peers %d and %d have different states after step %d", p.ID, o.by, r.Step)
+		return fmt.Sprintf("peers %d and %d have different states after step %d", p.ID, o.by.ID, r.Step)
 	}
 	return ""
 }

@@ -31,6 +31,35 @@ func TestBooksFindDisagreement(t *testing.T) {
 	}
 }
 
+// What a peer has reported that is dead now may differ, if it did not wait for the verdict; the others have to
+// agree on theirs, and it is not to go on.
+func TestBooksOfTheDead(t *testing.T) {
+	mine := Report{Step: 9, Sets: []uint64{7}, Results: []uint64{100}, State: 5, Forward: true, At: time.Now().UnixNano()}
+	others := Report{Step: 9, Sets: []uint64{6}, Results: []uint64{200}, State: 6, Forward: true, At: mine.At}
+	for _, first := range []bool{true, false} {
+		var b Books
+		b.init()
+		dead := &Proc{ID: 0, doomed: "killed"}
+		told := func(p *Proc, r Report) string { return b.step(p, r, 15) }
+		if first {
+			require.Empty(t, told(dead, mine))
+		}
+		require.Empty(t, told(&Proc{ID: 1}, others))
+		if !first {
+			require.Empty(t, told(dead, mine))
+		}
+		require.Equal(t, 1, b.Lone)
+		require.Empty(t, told(&Proc{ID: 2}, others))
+		require.NotEmpty(t, told(&Proc{ID: 3}, mine))
+		require.NotEmpty(t, told(dead, mine))
+	}
+	var b Books
+	b.init()
+	mine.Forward, others.Forward = false, false
+	require.Empty(t, b.step(&Proc{ID: 0, doomed: "killed"}, mine, 15))
+	require.NotEmpty(t, b.step(&Proc{ID: 1}, others, 15), "it had waited for the verdict")
+}
+
 // An operation counts as full if everybody was in it who ran, and a recovery
 // ends with the first one without the dead.
 func TestBooksCount(t *testing.T) {

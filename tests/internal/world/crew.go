@@ -24,6 +24,7 @@ type Proc struct {
 	Elder bool
 
 	joined, holder bool
+	lone           bool // it has reported what nobody else had
 	paused         bool
 	doomed         string // why it may end, or be dropped, from now on
 	last           Report

@@ -62,6 +62,9 @@ type Report struct {
 	Results []uint64 `json:",omitempty"`
 	State   uint64   `json:",omitempty"`
 	Retries int      `json:",omitempty"`
+	// Forward: the operations were finished forward. One that dies may have reported what the others
+	// compute anew.
+	Forward bool `json:",omitempty"`
 
 	Synced bool   `json:",omitempty"` // the state was compared in this step
 	Wrong  bool   `json:",omitempty"` // of "error": a result was not what the model says
@@ -222,6 +225,7 @@ func (t *trainer) once(ctx context.Context, admitted bool) error {
 		return fmt.Errorf("reduce in step %d: %w", step, err)
 	}
 	r := Report{Event: "step", Step: step, World: t.comm.Attributes().LocalWorldSize, Retries: retries, Synced: synced, At: time.Now().UnixNano()}
+	r.Forward = forwards(step)
 	for i, op := range t.ops {
 		set, err := op.check(step, i)
 		if err == nil && set>>t.ID&1 == 0 {
@@ -269,13 +273,16 @@ func (k *task) check(step uint64, op int) (uint64, error) {
 	return Contributors(k.plain, step, op)
 }
 
-func (k *task) request(op int) core.Reduce {
+// forwards reports whether the operations of a step are finished forward.
+func forwards(step uint64) bool { return step%3 == 1 }
+
+func (k *task) request(op int, step uint64) core.Reduce {
 	r := core.ReduceOf(k.plain, k.plain, core.Sum)
 	if k.rough != nil {
 		r = core.ReduceOf(k.rough, k.rough, core.Sum)
 		r.Quantize = k.quantize
 	}
-	r.Tag = uint64(op + 1)
+	r.Tag, r.FinishForward = uint64(op+1), forwards(step)
 	return r
 }
 
@@ -326,7 +333,7 @@ func (t *trainer) reduce(ctx context.Context, step uint64) (int, error) {
 	}
 	var rs []core.Reduce
 	for i, op := range t.ops {
-		rs = append(rs, op.request(i))
+		rs = append(rs, op.request(i, step))
 	}
 	info, err := t.comm.AllReduceMultipleWithRetry(ctx, rs, len(rs))
 	return info.Retries, err
@@ -337,7 +344,7 @@ func (t *trainer) reduce(ctx context.Context, step uint64) (int, error) {
 func (t *trainer) reduceByHand(ctx context.Context, step uint64, op *task) (retries int, err error) {
 	was := append([]float64(nil), op.plain...)
 	for {
-		_, err := t.comm.AllReduce(ctx, op.request(0))
+		_, err := t.comm.AllReduce(ctx, op.request(0, step))
 		if err == nil {
 			return retries, nil
 		}

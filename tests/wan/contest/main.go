@@ -101,6 +101,7 @@ func compete() error {
 	patience := flag.Duration("patience", 0, "who has taken so long for operations gets no more turns than two; 0: all get all")
 	torch := flag.Bool("gloo", false, "PyTorch's Gloo takes part")
 	tls := flag.Bool("tls", false, "gopccl in TLS takes part, too")
+	forward := flag.Bool("forward", false, "gopccl that finishes forward takes part, too")
 	connections := flag.String("connections", "", "gopccl takes part with so many connections to each neighbour, too, comma separated")
 	flow := flag.Float64("flow", 0, "no TCP flow gets more, in Mbit/s; 0: as the profile says")
 	written := flag.String("json", "", "write an object for each row that counts to `FILE`, a line each")
@@ -121,7 +122,7 @@ func compete() error {
 		patterns: patterns,
 		blackout: *blackout, steps: *steps, small: *small,
 		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
-		lineup:      lineup{plain: *plain, original: *original, gloo: *torch, secure: *tls},
+		lineup:      lineup{plain: *plain, original: *original, gloo: *torch, secure: *tls, forward: *forward},
 		connections: numbers(*connections), flow: *flow, patience: *patience,
 	}
 	if *write != "" {
@@ -419,18 +420,31 @@ func (g game) enter(l *lab.Lab, p *lab.Profile) (all []*contestant, err error) {
 		return nil
 	}
 	const port = 48148
-	ours, err := newOurs(l, port, 0, false, g.blackout > 0)
+	o := order{Repeat: g.blackout > 0}
+	ours, err := newOurs(l, port, o)
 	if err := add(nameOurs, ours, err); err != nil {
 		return all, err
 	}
+	if g.forward {
+		o := o
+		o.Forward = true
+		ours, err := newOurs(l, port+2, o)
+		if err := add(nameForward, ours, err); err != nil {
+			return all, err
+		}
+	}
 	if g.secure {
-		ours, err := newOurs(l, port+1, 0, true, g.blackout > 0)
+		o := o
+		o.Secure = true
+		ours, err := newOurs(l, port+1, o)
 		if err := add(nameTLS, ours, err); err != nil {
 			return all, err
 		}
 	}
 	for k, n := range g.connections {
-		ours, err := newOurs(l, port+2+k, n, false, g.blackout > 0)
+		o := o
+		o.Connections = n
+		ours, err := newOurs(l, port+3+k, o)
 		if err := add(fmt.Sprintf("%s with %d", nameOurs, n), ours, err); err != nil {
 			return all, err
 		}

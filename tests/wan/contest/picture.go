@@ -6,7 +6,7 @@ import (
 )
 
 var colours = []struct{ kind, colour string }{
-	{nameOurs, "#0a7"}, {nameTLS, "#7cb"}, {namePlain, "#888"}, {namePCCL, "#c50"}, {nameGloo, "#56c"},
+	{nameOurs, "#0a7"}, {nameTLS, "#7cb"}, {nameForward, "#4b9"}, {namePlain, "#888"}, {namePCCL, "#c50"}, {nameGloo, "#56c"},
 }
 
 // svg draws, for each match with a known ideal, what part of it gopccl and the best

@@ -78,11 +78,13 @@ func (o outcome) best(kind string) (entry, bool) {
 }
 
 const (
-	nameOurs  = "gopccl"
-	nameTLS   = "gopccl in TLS"
-	namePCCL  = "PCCL 1.0.0"
-	nameGloo  = "Gloo"
-	namePlain = "plain TCP"
+	nameOurs = "gopccl"
+	nameTLS  = "gopccl in TLS"
+	// nameForward is one whose calls return before all have the result (core.Reduce.FinishForward).
+	nameForward = "gopccl finishing forward"
+	namePCCL    = "PCCL 1.0.0"
+	nameGloo    = "Gloo"
+	namePlain   = "plain TCP"
 )
 
 // outcomes are the matches of a file, in the order of series.

@@ -29,6 +29,7 @@ type lineup struct {
 	original string // connections of PCCL 1.0.0, with an o behind if its ring is optimized
 	gloo     bool
 	secure   bool // gopccl in TLS
+	forward  bool // gopccl that finishes forward
 }
 
 // In a match of the series every contestant has seriesRounds operations, the first not
@@ -94,7 +95,7 @@ func (m match) lineup() lineup {
 	case m.Profile == "mixed", m.Profile == "perflow":
 		return lineup{plain: "1,4,16", original: "1", gloo: true}
 	}
-	return lineup{plain: "1,4,16,1p,4p", original: "1", gloo: true, secure: m.Profile == "regional" && m.Congestion == "cubic" && m.Bytes < 1<<20}
+	return lineup{plain: "1,4,16,1p,4p", original: "1", gloo: true, secure: m.Profile == "regional" && m.Congestion == "cubic" && m.Bytes < 1<<20, forward: m.Bytes < 1<<20}
 }
 
 // together returns how many matches at the head of a list are played in one network, by

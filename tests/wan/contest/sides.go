@@ -81,19 +81,18 @@ func at(l *lab.Lab, host, port int) string {
 }
 
 // newOurs is gopccl, with so many connections to each neighbour, or with its default (0).
-// In TLS each process has a credential of its own.
-func newOurs(l *lab.Lab, port, connections int, secure, repeat bool) (_ side, err error) {
+// In TLS each process has a credential of its own. What else o says holds for all peers.
+func newOurs(l *lab.Lab, port int, o order) (_ side, err error) {
 	world := len(l.Hosts) - 1
 	s := &own{}
-	if s.master, err = begin(l, world, order{Role: "master", Listen: at(l, world, port), Secure: secure}); err != nil {
+	if s.master, err = begin(l, world, order{Role: "master", Listen: at(l, world, port), Secure: o.Secure}); err != nil {
 		return s, err
 	}
 	if _, err := s.master.hear(); err != nil {
 		return s, err
 	}
-	return s, s.begin(l, func(int) order {
-		return order{Role: "gopccl", Master: at(l, world, port), World: world, Connections: connections, Secure: secure, Repeat: repeat}
-	})
+	o.Role, o.Master, o.World = "gopccl", at(l, world, port), world
+	return s, s.begin(l, func(int) order { return o })
 }
 
 // newPlainRing is plain TCP on n connections, each paced at so many bits/s; 0: not.

@@ -30,6 +30,7 @@ type order struct {
 	Connections int    // of gopccl to each neighbour; 0: its default
 	Pace        uint64 // of each connection, bytes/s; 0: none
 	Secure      bool   // gopccl in TLS
+	Forward     bool   // gopccl finishes forward
 	Repeat      bool   // operations that fail are repeated, instead of ending the process
 }
 
@@ -193,6 +194,7 @@ func right(v []float32, world int) error {
 
 func allReduce(ctx context.Context, c *core.Communicator, o order, v []float32) (core.ReduceInfo, error) {
 	r := core.ReduceOf(v, v, core.Sum)
+	r.FinishForward = o.Forward
 	if o.Repeat {
 		return c.AllReduceMultipleWithRetry(ctx, []core.Reduce{r}, 1)
 	}
