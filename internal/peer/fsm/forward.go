@@ -167,14 +167,20 @@ func (m *Machine) settleLanded(op *operation, failed bool) {
 // that are launched. It is the order of the calls that decides, which is the same on all peers, and not
 // when verdicts come.
 
-// allReturned reports whether no operation is to be awaited any more, but for op.
-func (m *Machine) allReturned(op *operation) bool {
+// onlyReturned reports whether what the machine has are operations that have returned, but for op.
+func (m *Machine) onlyReturned(op *operation) bool {
 	for _, o := range m.ops {
 		if o != op && !(o.landed && o.forward.told) {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(m.deferred, func(ev Event) bool { _, launch := ev.(CallCollective); return launch })
+	return true
+}
+
+// allReturned reports whether no operation is to be awaited any more, but for op: one whose launch waits
+// is, too.
+func (m *Machine) allReturned(op *operation) bool {
+	return m.onlyReturned(op) && !slices.ContainsFunc(m.deferred, func(ev Event) bool { _, launch := ev.(CallCollective); return launch })
 }
 
 // answerLanded answers the await of an operation that has returned, unless that has to run the round.
@@ -199,7 +205,7 @@ func (m *Machine) repairLater(op *operation) bool {
 // owe notes that the round has to be run without a caller when those that have returned have their
 // verdicts. No call begins before.
 func (m *Machine) owe() {
-	m.owed = m.roundDue && m.alive() && len(m.ops) > 0 && m.allReturned(nil)
+	m.owed = m.roundDue && m.alive() && len(m.ops) > 0 && m.onlyReturned(nil)
 }
 
 // repairNow runs the round that has waited for verdicts, if these are all there.
@@ -228,7 +234,7 @@ func (m *Machine) leaveUnrepaired(err error) {
 // blocked reports whether a call has to wait for what goes on in the background. An operation that has
 // returned has its tag until its verdict, and what changes the phase waits for it.
 func (m *Machine) blocked(ev Event) bool {
-	if m.inBackground() || m.owed && m.alive() {
+	if m.inBackground() || (m.owed || m.unrepaired != nil) && m.alive() {
 		return true
 	}
 	c, launches := ev.(CallCollective)
