@@ -139,7 +139,8 @@ func (h *Handle) Wait(ctx context.Context) (ReduceInfo, error) {
 	return ReduceInfo(info), err
 }
 
-// Done is closed when the verdict is known and the buffers are the caller's again.
+// Done is closed when the verdict is known, or the result is here that Reduce.FinishForward does not have
+// wait for it, and the buffers are the caller's again.
 func (h *Handle) Done() <-chan struct{} { return h.h.Done() }
 
 // Notify calls f once, as soon as Wait returns without waiting: on a goroutine

@@ -126,7 +126,7 @@ func (b *Books) step(p *Proc, r Report, present uint64) string {
 		return ""
 	}
 	if r.Forward && (p.doomed != "" || o.by.doomed != "") && !o.agrees(r) {
-		// Who of them lives on is right, and the others must have the same as it.
+		// The one that lives on is right, and the others must have the same as it.
 		b.Lone++
 		if p.doomed == "" {
 			p, b.steps[r.Step] = o.by, newOutcome(p, r)
