@@ -92,7 +92,7 @@ type ReduceInfo struct {
 	// first. Why says why not along the ring, and which link is the slowest. They are empty but for a single all-reduce.
 	Plan, Why string
 	// FinishedForward says that Wait returned before all survivors had the result
-	// (Reduce.FinishForward).
+	// (Reduce.FinishForward); of a single all-reduce.
 	FinishedForward bool
 }
 

@@ -176,10 +176,43 @@ func (mc *masterConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// slowly tells the machine now and then that a large packet is coming in.
+type slowly struct {
+	r    io.Reader
+	s    *Session
+	next time.Time
+}
+
+const (
+	largePacket = 64 << 10
+	aliveEvery  = 500 * time.Millisecond
+)
+
+func (l *slowly) Read(p []byte) (int, error) {
+	n, err := l.r.Read(p)
+	if now := time.Now(); n > 0 && now.After(l.next) {
+		l.next = now.Add(aliveEvery)
+		l.s.handle(fsm.Alive{})
+	}
+	return n, err
+}
+
+// readPacket reads the next packet of the master.
+func (s *Session) readPacket(r *bufio.Reader) (wire.Packet, error) {
+	n, err := wire.ReadLength(r, wire.MaxPacket)
+	switch {
+	case err != nil:
+		return nil, err
+	case n > largePacket:
+		return wire.ReadBody(&slowly{r: r, s: s}, wire.M2C, n)
+	}
+	return wire.ReadBody(r, wire.M2C, n)
+}
+
 // readMaster hands the packets of the master to the machine, those in r first.
 func (s *Session) readMaster(mc *masterConn, r *bufio.Reader) {
 	for {
-		p, err := wire.Read(r, wire.M2C, wire.MaxPacket)
+		p, err := s.readPacket(r)
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				err = io.EOF

@@ -255,6 +255,10 @@ type ReportedOp struct {
 	Verdict Verdict
 }
 
+// VerdictStood is the code of a verdict that is a success although M2C 11 said aborted: M2C 10 has said that
+// all have the result.
+const VerdictStood = 8
+
 // Verdict is what M2C 11 says of a collective.
 type Verdict struct {
 	Aborted bool

@@ -195,6 +195,52 @@ func TestForwardBugsAreFound(t *testing.T) {
 	}
 }
 
+// TestMasterDiesAmidARescue: a peer dies, so that others need its results, and then the master, at every event from
+// there on, for everybody at once or for some earlier.
+func TestMasterDiesAmidARescue(t *testing.T) {
+	mortal := func(seed uint64, faults ...fault) *world {
+		w := emptyWorld(4*seed, noBug)
+		w.heirs = newHeirs(seed%2 == 0)
+		w.master = w.newMaster(w.masterConfig(0))
+		w.plan = scenario{groups: 1, natives: 2, loops: 2, forward: true}
+		for range 4 {
+			w.after(w.rng.between(0, 20*time.Millisecond), nil, func() { w.spawn(0, true, 2) })
+		}
+		w.faults = faults
+		return w
+	}
+	var seen landings
+	worlds, most := 0, 6
+	if raceEnabled {
+		most = 1
+	}
+	for seed := uint64(1); seed <= 3; seed++ {
+		whole := mortal(seed)
+		require.Empty(t, whole.run())
+		found := 0
+		for at := 1; at < whole.count && found < most; at++ {
+			k := []kind{kill, cutPeers}[at%2]
+			w := mortal(seed, fault{at: at, kind: k})
+			require.Empty(t, w.run(), "seed %d, at event %d", seed, at)
+			if w.collector.rescued == 0 {
+				continue
+			}
+			found++
+			for after := 1; after < 90; after++ {
+				for _, s := range []share{nobody, somebody, everybody} {
+					w := mortal(seed, fault{at: at, kind: k}, fault{at: at + after, kind: killMaster, share: s})
+					require.Empty(t, w.run(), "seed %d, at event %d and %d, kind %d, share %d", seed, at, at+after, k, s)
+					seen.add(&w.collector.landings)
+					worlds++
+				}
+			}
+		}
+		require.Equal(t, most, found, "seed %d", seed)
+	}
+	t.Logf("%d worlds: %+v", worlds, seen)
+	require.Positive(t, seen.rescued)
+}
+
 // TestForwardBesideDyingMasters: results are passed on by the master that comes after one that has died.
 func TestForwardBesideDyingMasters(t *testing.T) {
 	n := uint64(1500)

@@ -134,7 +134,7 @@ func (m *Machine) commence(t *tagState, voters []*client) {
 	t.over(m)
 	t.performed, t.seq = true, seq
 	g.flying++
-	p := wire.Packet(wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq, Forward: forwards(t, voters)})
+	p := wire.Packet(wire.M2CCollectiveCommsCommence{Tag: t.tag, SeqNr: seq, Forward: !m.recovery.counts && forwards(t, voters)})
 	for _, c := range voters {
 		c.op(t.tag).to(Perform, m.now)
 		m.send(c, p)
@@ -265,6 +265,10 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 	}
 	o.to(VoteComplete, m.now)
 	g, t := c.group, o.t
+	if o.asked {
+		m.kick(c, "collective %d completed instead of its result", p.Tag)
+		return
+	}
 	if o.ends(p); o.failedTwice() {
 		m.kick(c, "could not take the result of collective %d", p.Tag)
 		return

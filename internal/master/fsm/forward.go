@@ -1,6 +1,10 @@
 package fsm
 
 import (
+	"fmt"
+	"slices"
+	"time"
+
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -10,8 +14,11 @@ import (
 // others could not complete it, the master asks one that holds the result for it, and passes it on.
 const (
 	// mostRescues bounds the collectives whose result is passed on at a time, and with it the memory
-	// for results: 64 MiB. The others wait.
-	mostRescues = 16
+	// for results: 256 MiB. A group has few of them, so that its members cannot keep others from
+	// theirs. What is beyond waits.
+	mostRescues   = 64
+	rescuesOfOne  = 4
+	longestRescue = 2 * time.Minute // for a member to send a result, or to take it
 	// mostGiven bounds the members to whom one result is sent at a time, each of which may take it
 	// slowly.
 	mostGiven = 4
@@ -87,11 +94,12 @@ func (m *Machine) rescue(g *group, t *tagState) bool {
 	case len(lacking) == 0:
 		t.held = true
 		return false
-	case !t.rescued && m.rescues() >= mostRescues:
+	case !t.rescued && !m.mayRescue(g):
 		t.waits = true
 		return true
 	}
 	t.rescued, t.waits = true, false
+	m.rescueBy = max(m.rescueBy, m.now+longestRescue)
 	t.ending = wait{since: m.now} // those who are asked now have kept nobody waiting
 	if t.result == nil && holder.op(t.tag).size() > 0 {
 		holder.op(t.tag).asked = true
@@ -108,16 +116,46 @@ func (m *Machine) rescue(g *group, t *tagState) bool {
 	return true
 }
 
-// rescues counts the collectives whose result is passed on.
-func (m *Machine) rescues() (n int) {
-	for _, g := range m.groups {
-		for t := range g.tags.all() {
-			if t.rescued {
-				n++
-			}
+// rescues counts the collectives of g whose result is passed on.
+func (g *group) rescues() (n int) {
+	for t := range g.tags.all() {
+		if t.rescued {
+			n++
 		}
 	}
 	return n
+}
+
+// mayRescue reports whether one more result of g can be passed on.
+func (m *Machine) mayRescue(g *group) bool {
+	n := 0
+	for _, g := range m.groups {
+		n += g.rescues()
+	}
+	return n < mostRescues && g.rescues() < rescuesOfOne
+}
+
+// rescuesDue drops the members that have kept others waiting for a result, or with one, for too long: beside
+// their other signs of life nothing else bounds that.
+func (m *Machine) rescuesDue() {
+	if m.rescueBy == 0 || m.now < m.rescueBy {
+		return
+	}
+	m.rescueBy = 0
+	for _, g := range m.groups {
+		for t := range g.tags.all() {
+			for _, c := range m.members(g) {
+				o := c.op(t.tag)
+				switch {
+				case !t.rescued || o == nil || o.state != Perform || c.closing:
+				case m.now >= t.ending.since+longestRescue:
+					m.close(c, "dropped", fmt.Sprintf("did not pass the result of collective %d on, or take it, within %v", t.tag, longestRescue))
+				default:
+					m.rescueBy = max(m.rescueBy, t.ending.since+longestRescue)
+				}
+			}
+		}
+	}
 }
 
 // result takes the result of a collective from the member that was asked for it.
@@ -137,21 +175,17 @@ func (m *Machine) result(c *client, p wire.C2MResult) {
 	m.checkComplete(c.group, o.t)
 }
 
-// goOnWaiting has a collective go on that waits for another one to be through with its result.
-func (m *Machine) goOnWaiting() bool {
-	if m.rescues() >= mostRescues {
-		return false
-	}
-	for _, g := range m.groups {
-		for t := range g.tags.all() {
-			if t.waits {
+// goOnWaiting has the collectives go on that wait for others to be through with their results, as far as there
+// is room.
+func (m *Machine) goOnWaiting() {
+	for _, g := range slices.Clone(m.groups) {
+		for _, t := range slices.Collect(g.tags.all()) {
+			if t.waits && m.mayRescue(g) {
 				t.waits = false
 				m.checkComplete(g, t)
-				return true
 			}
 		}
 	}
-	return false
 }
 
 // over forgets what a use of t has left.

@@ -106,7 +106,7 @@ func TestResultIsPassedOn(t *testing.T) {
 	}
 	w.quiet(cs...)
 	require.False(t, w.m.freed)
-	require.Zero(t, w.m.rescues())
+	require.Zero(t, w.m.groups[0].rescues())
 	w.commence(5, cs...)
 }
 
@@ -201,20 +201,20 @@ func TestGivenUpBeforeTheCommence(t *testing.T) {
 func TestRescuesAreBounded(t *testing.T) {
 	w, cs := forwarding(t, 2)
 	seqs := map[uint64]uint64{}
-	for tag := range uint64(mostRescues + 2) {
+	for tag := range uint64(rescuesOfOne + 2) {
 		seqs[tag], _ = w.begin(cs, func(int) wire.C2MCollectiveCommsInitiate { return wanting(tag) })
 		w.send(cs[0], holds(tag))
 		w.send(cs[1], complete(tag, true))
 		for _, c := range cs {
 			want[wire.M2CCollectiveCommsAbort](w, c)
 		}
-		if tag < mostRescues {
+		if tag < rescuesOfOne {
 			require.Equal(t, tag, want[wire.M2CAskResult](w, cs[0]).Tag)
 		}
 	}
 	w.quiet(cs...)
-	require.Equal(t, mostRescues, w.m.rescues())
-	for tag := range uint64(mostRescues + 2) {
+	require.Equal(t, rescuesOfOne, w.m.groups[0].rescues())
+	for tag := range uint64(rescuesOfOne + 2) {
 		w.send(cs[0], wire.C2MResult{Tag: tag, Seq: seqs[tag], Data: make([]byte, 40)})
 		require.Equal(t, tag, want[wire.M2CResult](w, cs[1]).Tag)
 		w.send(cs[1], holds(tag))
@@ -222,9 +222,39 @@ func TestRescuesAreBounded(t *testing.T) {
 			require.True(t, want[wire.M2CCollectiveCommsComplete](w, c).Held)
 		}
 		if tag < 2 {
-			require.Equal(t, tag+mostRescues, want[wire.M2CAskResult](w, cs[0]).Tag)
+			require.Equal(t, tag+rescuesOfOne, want[wire.M2CAskResult](w, cs[0]).Tag)
 		}
 		w.quiet(cs...)
 	}
-	require.Zero(t, w.m.rescues())
+	require.Zero(t, w.m.groups[0].rescues())
+}
+
+// One member has heard that all have the result, and settled; another one has not when its master ends. It hears
+// it from the next one, and of the abort before it, in whatever order they come back.
+func TestStandingResultIsRecovered(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		for _, heard := range []bool{true, false} {
+			w := heir(t, Config{Term: 1, Authority: true, Registry: recordOf(two...)})
+			settled := stood(two...)
+			settled.Verdicts = []wire.ReportedVerdict{{Tag: 7, Seq: 5, Verdict: wire.Verdict{Code: wire.VerdictStood}}}
+			waits := stood(two...)
+			o := wire.ReportedOp{Vote: wanting(7), Step: wire.OpReported, Seq: 5, Done: holds(7), Heard: heard}
+			if heard {
+				o.Verdict = wire.Verdict{Aborted: true, Code: 8, Reason: "a peer is gone"}
+			}
+			waits.Ops = []wire.ReportedOp{o}
+			var b ClientID
+			if first {
+				w.returns(two[0], settled)
+				b = w.returns(two[1], waits)
+			} else {
+				b = w.returns(two[1], waits)
+				w.returns(two[0], settled)
+			}
+			if !heard {
+				require.True(t, want[wire.M2CCollectiveCommsAbort](w, b).Aborted)
+			}
+			require.Equal(t, wire.M2CCollectiveCommsComplete{Tag: 7, Held: true}, want[wire.M2CCollectiveCommsComplete](w, b), "first %v, heard %v", first, heard)
+		}
+	}
 }

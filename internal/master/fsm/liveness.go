@@ -141,6 +141,7 @@ func (m *Machine) timers() {
 	m.hurryRound()
 	m.preflightsDue()
 	m.triesDue()
+	m.rescuesDue()
 	m.hurry()
 	if m.beats.on && m.now >= m.beats.next {
 		m.beats.next = m.now + m.cfg.HeartbeatInterval
@@ -210,6 +211,9 @@ func (m *Machine) nextDue() (time.Duration, bool) {
 	}
 	if m.probes != nil {
 		earliest(m.probes.due)
+	}
+	if m.rescueBy > 0 {
+		earliest(m.rescueBy)
 	}
 	if m.census.changing {
 		m.census.changing = false

@@ -55,6 +55,8 @@ type upshot struct {
 	leavers []*client // have asked to leave between two collectives
 	leaving []*client // not yet removed
 	freed   bool      // a result was passed on, and others may wait for that
+	// rescueBy is when those are looked at whose results are passed on, 0: there are none.
+	rescueBy time.Duration
 }
 
 // numbers are the last that were given out, of each kind. None is used twice. Those
@@ -192,7 +194,8 @@ func (m *Machine) followUp() {
 			continue
 		}
 		if m.freed {
-			m.freed = m.goOnWaiting()
+			m.freed = false
+			m.goOnWaiting()
 			continue
 		}
 		if m.records.drop != 0 || !m.drain() && !m.breakDeadlock() {

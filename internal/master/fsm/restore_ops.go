@@ -60,7 +60,7 @@ func findOps(n *newest, bs []*comeback) (ws []*underway) {
 			}
 			if w := known(o.Vote.Tag, o.Seq); w.seq == o.Seq {
 				w.older = w.older || o.Older
-				if o.Heard {
+				if o.Heard && !w.final {
 					w.verdict = &o.Verdict
 				}
 			}
@@ -130,9 +130,12 @@ func (m *Machine) recommence(g *group, w *underway) {
 func (m *Machine) goOn(g *group, w *underway) {
 	t := g.tags.get(w.tag)
 	if v := w.verdict; v != nil {
-		t.aborted, t.decided, t.final = v.Aborted, true, w.final
+		// Where somebody was told that all have the result, all do: those who have not heard of the abort
+		// before it have to, as what it left may still come.
+		stood := !v.Aborted && v.Code == wire.VerdictStood
+		t.aborted, t.decided, t.final, t.held = v.Aborted || stood, true, w.final, w.final && stood
 		for _, p := range w.parts {
-			if o := p.b.c.op(w.tag); v.Aborted && !o.told {
+			if o := p.b.c.op(w.tag); t.aborted && !o.told {
 				o.told = true
 				m.send(p.b.c, wire.M2CCollectiveCommsAbort{Tag: w.tag, Aborted: true, Ext: wire.Ext{Reason: v.Reason, ReasonCode: v.Code}})
 			}

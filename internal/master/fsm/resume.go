@@ -49,6 +49,7 @@ func (m *Machine) forgetEmpty(gs []*group) {
 			continue
 		}
 		if m.cfg.PCCLRevisionRule && g.state.next != 0 {
+			m.freed = true // what it had passed on
 			*g = group{id: g.id, census: g.census, stirred: g.stirred, state: sharedState{next: g.state.next}}
 			continue
 		}

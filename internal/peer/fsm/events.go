@@ -90,6 +90,9 @@ type (
 type (
 	// PacketIn is a packet from the master. Every packet is a sign of life.
 	PacketIn struct{ Packet wire.Packet }
+	// Alive says that bytes of an unfinished packet of the master arrived: a large one on a slow link is
+	// no silence.
+	Alive struct{}
 	// MasterGone says that the master connection ended or sent garbage.
 	MasterGone struct{ Err error }
 	// Attached is the answer to Hello of a Reattach effect. Broken are peers whose
@@ -194,6 +197,7 @@ func (CallClose) event()      {}
 func (CallMesh) event()       {}
 func (PacketIn) event()       {}
 func (MasterGone) event()     {}
+func (Alive) event()          {}
 func (Attached) event()       {}
 func (LinkEnded) event()      {}
 func (NotAttached) event()    {}

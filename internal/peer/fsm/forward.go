@@ -27,6 +27,7 @@ type forward struct {
 	landed  bool // it has returned, or does when it is awaited
 	told    bool // its await was answered
 	rescued bool // its result came from the master
+	stood   bool // M2C 11 aborted it, and all have the result all the same
 	nobody  bool // nobody returns its result
 	quits   bool // the caller gave up, and hears whether others have returned
 	result  []byte
@@ -104,6 +105,7 @@ func (m *Machine) stands(op *operation) bool {
 		return false
 	}
 	if op.abort {
+		op.stood = true
 		m.spoil(op)
 	}
 	op.heard, op.abort, op.reason, op.code, op.dataErr = true, false, "", 0, nil
@@ -151,10 +153,14 @@ func (m *Machine) settleLanded(op *operation, failed bool) {
 	switch {
 	case failed:
 		// No member that the master knew held the result, or it asked one that could not give it.
-		if op.forward.told {
+		told := op.forward.told
+		if told {
 			m.remove(op)
 		}
 		m.end(errs.MasterLost, "the others repeat an operation that this peer has returned: it has to join them again")
+		if op.awaited && !told {
+			m.answerAwait(op)
+		}
 	case op.forward.told:
 		m.remove(op)
 		m.repairNow()

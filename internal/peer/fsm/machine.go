@@ -201,6 +201,8 @@ func (m *Machine) handle(ev Event) {
 		m.packet(ev.Packet)
 	case MasterGone:
 		m.masterGone(ev.Err)
+	case Alive:
+		m.live.heard = m.now
 	case Attached:
 		m.attached(ev)
 	case LinkEnded:

@@ -399,6 +399,9 @@ func (m *Machine) settled(op *operation) {
 }
 
 func (op *operation) verdict() wire.Verdict {
+	if op.stood {
+		return wire.Verdict{Code: wire.VerdictStood}
+	}
 	return wire.Verdict{Aborted: op.abort, Code: uint16(op.code), Reason: op.reason}
 }
 
