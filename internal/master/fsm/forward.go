@@ -99,7 +99,7 @@ func (m *Machine) rescue(g *group, t *tagState) bool {
 		return true
 	}
 	t.rescued, t.waits = true, false
-	m.rescueBy = max(m.rescueBy, m.now+longestRescue)
+	m.lookAtRescues(m.now + longestRescue)
 	t.ending = wait{since: m.now} // those who are asked now have kept nobody waiting
 	if t.result == nil && holder.op(t.tag).size() > 0 {
 		holder.op(t.tag).asked = true
@@ -135,6 +135,13 @@ func (m *Machine) mayRescue(g *group) bool {
 	return n < mostRescues && g.rescues() < rescuesOfOne
 }
 
+// lookAtRescues has rescuesDue look at t, if it does not earlier.
+func (m *Machine) lookAtRescues(t time.Duration) {
+	if m.rescueBy == 0 || t < m.rescueBy {
+		m.rescueBy = t
+	}
+}
+
 // rescuesDue drops the members that have kept others waiting for a result, or with one, for too long: beside
 // their other signs of life nothing else bounds that.
 func (m *Machine) rescuesDue() {
@@ -151,7 +158,7 @@ func (m *Machine) rescuesDue() {
 				case m.now >= t.ending.since+longestRescue:
 					m.close(c, "dropped", fmt.Sprintf("did not pass the result of collective %d on, or take it, within %v", t.tag, longestRescue))
 				default:
-					m.rescueBy = max(m.rescueBy, t.ending.since+longestRescue)
+					m.lookAtRescues(t.ending.since + longestRescue)
 				}
 			}
 		}

@@ -183,6 +183,43 @@ func TestSilentHolderIsDropped(t *testing.T) {
 	require.NotContains(t, w.closed, cs[1])
 }
 
+// Without a bound on phases there is one on passing results on, which other ones do not move on.
+func TestRescuesEnd(t *testing.T) {
+	w, cs := forwarding(t, 3)
+	w.m.cfg.PhaseTimeout = 0
+	lost := func(tag uint64, answers bool) {
+		seq, _ := w.begin(cs, func(int) wire.C2MCollectiveCommsInitiate { return wanting(tag) })
+		w.send(cs[0], holds(tag))
+		w.send(cs[1], complete(tag, true))
+		w.send(cs[2], holds(tag))
+		for _, c := range cs {
+			want[wire.M2CCollectiveCommsAbort](w, c)
+		}
+		want[wire.M2CAskResult](w, cs[0])
+		if answers {
+			w.send(cs[0], wire.C2MResult{Tag: tag, Seq: seq, Data: make([]byte, 40)})
+			want[wire.M2CResult](w, cs[1])
+			w.send(cs[1], holds(tag))
+			for _, c := range cs {
+				want[wire.M2CCollectiveCommsComplete](w, c)
+			}
+		}
+	}
+	lost(1, false)
+	for second := range int(longestRescue / time.Second) {
+		require.Empty(t, w.closed)
+		if second == 60 {
+			lost(2, true)
+		}
+		for _, c := range cs {
+			w.send(c, wire.C2MHeartbeat{})
+		}
+		w.after(time.Second)
+	}
+	w.isClosed(cs[0], "did not pass the result of collective 1 on")
+	require.IsType(t, wire.M2CAskResult{}, w.behindNews(cs[2]), "another one is asked")
+}
+
 // An operation that was aborted before its commence is not finished forward, and who aborted it hears so.
 func TestGivenUpBeforeTheCommence(t *testing.T) {
 	w, cs := forwarding(t, 2)

@@ -127,8 +127,11 @@ func TestResultOfOthers(t *testing.T) {
 // A result of another size, of another operation, or for one that has completed, ends the session.
 func TestResultsThatFitNothing(t *testing.T) {
 	for _, p := range []wire.Packet{
-		wire.M2CResult{Tag: 4, Seq: 7, Data: make([]byte, 31)}, wire.M2CResult{Tag: 4, Seq: 8, Data: make([]byte, 32)},
-		wire.M2CResult{Tag: 5, Seq: 7, Data: make([]byte, 32)}, wire.M2CAskResult{Tag: 4, Seq: 7}, wire.M2CGivenUp{Tag: 4},
+		wire.M2CResult{Tag: 4, Seq: 7, Data: make([]byte, 31)},
+		wire.M2CResult{Tag: 4, Seq: 8, Data: make([]byte, 32)},
+		wire.M2CResult{Tag: 5, Seq: 7, Data: make([]byte, 32)},
+		wire.M2CAskResult{Tag: 4, Seq: 7},
+		wire.M2CGivenUp{Tag: 4},
 	} {
 		r := forwarding(t)
 		op := r.launchForward(4)
