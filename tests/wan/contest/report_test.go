@@ -58,7 +58,7 @@ func TestPage(t *testing.T) {
 	require.NotContains(t, page[strings.Index(page, "\n400 KB, bbr:"):strings.Index(page, "\ngather")], "Time of gopccl")
 	require.Contains(t, page, "a part: regional/cubic/67108864, regional/cubic/400000, ")
 	picture := sample().svg()
-	require.Equal(t, 1+4+5, strings.Count(picture, "<rect"), "the ground, four kinds, and six in the legend")
+	require.Equal(t, 1+4+6, strings.Count(picture, "<rect"), "the ground, four kinds, and six in the legend")
 	require.NotContains(t, picture, "sites", "without an ideal")
 }
 
