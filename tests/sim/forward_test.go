@@ -143,7 +143,7 @@ func TestFinishingForward(t *testing.T) {
 				require.Positive(t, whole.collector.landed)
 				require.Zero(t, whole.unprovoked)
 				require.Zero(t, whole.collector.rescued)
-				stride := (n + 1) / 2
+				stride := n
 				if raceEnabled {
 					stride = 11
 				}
@@ -210,7 +210,7 @@ func TestMasterDiesAmidARescue(t *testing.T) {
 		return w
 	}
 	var seen landings
-	worlds, most := 0, 6
+	worlds, most := 0, 3
 	if raceEnabled {
 		most = 1
 	}
@@ -238,22 +238,5 @@ func TestMasterDiesAmidARescue(t *testing.T) {
 		require.Equal(t, most, found, "seed %d", seed)
 	}
 	t.Logf("%d worlds: %+v", worlds, seen)
-	require.Positive(t, seen.rescued)
-}
-
-// TestForwardBesideDyingMasters: results are passed on by the master that comes after one that has died.
-func TestForwardBesideDyingMasters(t *testing.T) {
-	n := uint64(1500)
-	if raceEnabled {
-		n = 100
-	}
-	var seen landings
-	for seed := uint64(1); seed <= n; seed++ {
-		w := mortalWorld(4*seed, noBug)
-		require.Empty(t, w.run(), "seed %d", 4*seed)
-		seen.add(&w.collector.landings)
-	}
-	t.Logf("%d seeds: %+v", n, seen)
-	require.Positive(t, seen.landed)
 	require.Positive(t, seen.rescued)
 }
