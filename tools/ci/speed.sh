@@ -4,6 +4,6 @@
 . "$(dirname "$0")/common.sh"
 
 mapfile -t compute < <(existing ./... | grep -E "$kernels|$pure")
-gotest -count=1 -tags invariants -timeout 420s ./internal/guard ./internal/link ./internal/collective ./internal/message ./internal/reduce ./internal/tlsconn ./internal/transport/... ./internal/wire "${compute[@]}"
+gotest -count=1 -tags invariants -timeout 600s ./internal/guard ./internal/link ./internal/collective ./internal/message ./internal/reduce ./internal/tlsconn ./internal/transport/... ./internal/wire "${compute[@]}"
 # The data path again, on pinned threads.
 GOPCCL_TEST_THREADS=pinned gotest -count=1 -tags invariants -timeout 240s ./internal/link ./internal/collective ./internal/message ./internal/reduce

@@ -154,15 +154,32 @@ func (m *Machine) planned(g *group, o *clientOp, early bool) (bytes uint64, name
 	return bytes, name, g.flying == 0, m.now
 }
 
+// agree reports whether the votes for a collective pass the same arguments.
+func agree(t *tagState, ms []*client) bool {
+	first, form := ms[0].op(t.tag), wire.WireForm{}
+	for _, c := range ms {
+		o := c.op(t.tag)
+		if !o.agrees(first) || !o.form.Agrees(form) {
+			return false
+		}
+		if o.form.Told {
+			form = o.form
+		}
+	}
+	return true
+}
+
 // mismatch returns in which arguments the votes for a collective differ, and says whose are
 // which (quirk Q47); "" if they agree.
 func mismatch(t *tagState, ms []*client) (names []string, why string) {
+	if agree(t, ms) {
+		return nil, ""
+	}
 	first := *ms[0].op(t.tag)
-	same, form := true, wire.WireForm{}
+	form := wire.WireForm{}
 	var b strings.Builder
 	for i, c := range ms {
 		o := c.op(t.tag)
-		same = same && o.agrees(&first) && o.form.Agrees(form)
 		names = o.differs(&first, form, names)
 		if o.form.Told {
 			form = o.form
@@ -174,9 +191,6 @@ func mismatch(t *tagState, ms []*client) (names []string, why string) {
 			}
 			b.WriteByte(';')
 		}
-	}
-	if same {
-		return nil, ""
 	}
 	if len(names) == 0 {
 		names = []string{"arguments"}

@@ -53,8 +53,7 @@ func forwards(t *tagState, voters []*client) bool {
 			return false
 		}
 	}
-	_, differ := mismatch(t, voters)
-	return differ == ""
+	return agree(t, voters)
 }
 
 // size is how many bytes the result of o has.
