@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,9 +38,9 @@ func (p *peer) forwards(tag uint64) bool {
 }
 
 // result is what op would send to others: the buffer, and zeros for what it stands for.
-func (op *op) result(buf []int64) []byte {
+func (op *op) result() []byte {
 	b := make([]byte, 8*op.count)
-	for i, v := range buf {
+	for i, v := range op.buf {
 		binary.BigEndian.PutUint64(b[8*i:], uint64(v))
 	}
 	return b
@@ -66,22 +67,22 @@ func (p *peer) settles(e pfsm.Effect) {
 }
 
 // keep remembers the result of an operation that returns now.
-func (p *peer) keep(op *op) {
+func (p *peer) keep(o *op) {
 	if p.trainer.kept == nil {
-		p.trainer.kept = map[pfsm.OpID][]byte{}
+		p.trainer.kept = map[pfsm.OpID]op{}
 	}
-	p.trainer.kept[op.id] = op.result(op.buf)
+	p.trainer.kept[o.id] = op{p: p, buf: slices.Clone(o.buf), count: o.count}
 	p.w.collector.landed++
 }
 
 // give sends a result to the master.
 func (p *peer) give(e pfsm.GiveResult) {
 	w := p.w
-	data, kept := p.trainer.kept[e.Op]
+	o, kept := p.trainer.kept[e.Op]
 	if !kept {
-		op := p.op(e.Op)
-		data = op.result(op.buf)
+		o = *p.op(e.Op)
 	}
+	data := o.result()
 	if w.bug == resultWrong {
 		data = make([]byte, len(data))
 	}

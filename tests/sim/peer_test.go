@@ -109,7 +109,7 @@ type trainer struct {
 	lives    int                    // processes before this one that ended with a torn state
 	returned bool                   // a PCCL peer that connects again
 	mute     bool                   // connects and never votes
-	kept     map[pfsm.OpID][]byte   // results that it has before their verdict
+	kept     map[pfsm.OpID]op       // results that it has before their verdict
 	lone     bool                   // it has returned what the others repeat
 	old      []wire.ReportedVerdict // of the last use of each tag
 }

@@ -12,7 +12,7 @@ excluded='(Barrier|FourBits|Quantized)BesidePCCL'
 gotest -count=1 -timeout 240s ./tests/sim/failover
 if [ -z "${ALL:-}" ]; then
 	gotest -count=1 -timeout 240s ./tests/e2e -skip "$excluded" -run 'HardKills|AbortRestores|Rejoin|TwentyJoin|EveryCollective|OfTheDead|Messages|Torn|Transfers|NoLeak|CreateReduceDestroy|CloseWith|EveryCallEnds|OutliveTheirHandshakes|StrangersDoNoHarm'
-	gotest -count=1 -timeout 240s ./tests/sim -skip 'AtEveryPacket|Bugs|InTLS|Revoked' -sim.seeds=2000
+	gotest -count=1 -timeout 400s ./tests/sim -skip 'AtEveryPacket|Bugs|InTLS|Revoked' -sim.seeds=2000
 else
 	gotest -count=1 -timeout 30m ./tests/sim ${SOAK:+-sim.seeds="${SOAK_SEEDS:-200000}"}
 	gotest -count=1 -timeout 20m ./tests/e2e -skip "$excluded" ${SOAK:+-soak}
