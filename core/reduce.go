@@ -56,7 +56,8 @@ type Reduce struct {
 	// fails in the place of this one. Between the return and the verdict the tag is not free: a launch
 	// with it waits, as do calls that change the group, and Close, for up to two seconds. A peer that
 	// dies, or loses its master, in that moment may have returned a result that the others compute
-	// anew without it: its session is over, and it joins as a newcomer.
+	// again without it: its session is over, and it has to connect again.
+	// Buffers are the caller's when Wait has returned.
 	//
 	// It takes effect if all members pass it, with tensors in the host's memory of at most 4 MiB, in a
 	// group of gopccl peers of this version; ReduceInfo.FinishedForward says whether it did.
@@ -150,7 +151,8 @@ func (h *Handle) Done() <-chan struct{} { return h.h.Done() }
 func (h *Handle) Notify(f func()) { h.h.Notify(f) }
 
 // Cancel aborts the operation for all peers, unless this peer has already
-// reported that it is through with it. The verdict still has to be awaited: only
+// reported that it is through with it, or others may have returned its result (Reduce.FinishForward), which
+// it has then, too. The verdict still has to be awaited: only
 // then are the buffers the caller's.
 func (h *Handle) Cancel() { h.h.Cancel() }
 

@@ -176,8 +176,8 @@ func (mc *masterConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// slowly tells the machine now and then that a large packet is coming in.
-type slowly struct {
+// lifeSigns reads a large packet, and tells the machine now and then that it is coming in.
+type lifeSigns struct {
 	r    io.Reader
 	s    *Session
 	next time.Time
@@ -188,7 +188,7 @@ const (
 	aliveEvery  = 500 * time.Millisecond
 )
 
-func (l *slowly) Read(p []byte) (int, error) {
+func (l *lifeSigns) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if now := time.Now(); n > 0 && now.After(l.next) {
 		l.next = now.Add(aliveEvery)
@@ -204,7 +204,7 @@ func (s *Session) readPacket(r *bufio.Reader) (wire.Packet, error) {
 	case err != nil:
 		return nil, err
 	case n > largePacket:
-		return wire.ReadBody(&slowly{r: r, s: s}, wire.M2C, n)
+		return wire.ReadBody(&lifeSigns{r: r, s: s}, wire.M2C, n)
 	}
 	return wire.ReadBody(r, wire.M2C, n)
 }

@@ -42,6 +42,7 @@
 // already, which counts when all have voted.
 //
 //	VoteInit --all voted--> Perform --11--> VoteComplete --all complete--> released
+//	VoteComplete --asked for the result, or sent it--> Perform
 //
 // The query whether newcomers wait (4), and packets that only tell something (6,
 // 64 to 66, 68, 71 to 74, 88, 89), leave the state as it is.

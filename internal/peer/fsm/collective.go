@@ -286,10 +286,15 @@ func (m *Machine) abortData(op *operation, reason string) {
 }
 
 func (m *Machine) finish(op *operation, restore bool) {
-	if !op.finished {
-		op.finished = true
-		m.emit(Finish{Op: op.id, Restore: restore, Err: op.err})
+	if op.finished {
+		return
 	}
+	op.finished = true
+	e := Finish{Op: op.id, Restore: restore, Err: op.err}
+	if !restore && len(op.result) > 0 {
+		e.Restore, e.Result = true, op.result
+	}
+	m.emit(e)
 }
 
 func (m *Machine) reportOp(op *operation, aborted bool) {
@@ -392,10 +397,6 @@ func (m *Machine) complete(p wire.M2CCollectiveCommsComplete) {
 	}
 	m.settled(op)
 	op.to(opSettled)
-	if len(op.result) > 0 && !failed && !op.finished {
-		op.finished = true
-		m.emit(Finish{Op: op.id, Restore: true, Result: op.result})
-	}
 	m.finish(op, failed)
 	m.release()
 	m.initiate()
@@ -517,7 +518,7 @@ func (m *Machine) settleEnded(op *operation) {
 	op.to(opSettled)
 	if op.landed {
 		m.emit(DropResult{Op: op.id})
-		if op.forward.told {
+		if op.forward.answered {
 			m.remove(op)
 		} else if op.awaited {
 			m.answerAwait(op)

@@ -21,16 +21,16 @@ const (
 	closeGrace = 2 * time.Second
 )
 
-// ahead of the verdict: what finishing forward makes of an operation.
+// forward is what finishing forward makes of an operation.
 type forward struct {
-	granted bool // the master lets it return before all have it
-	landed  bool // it has returned, or does when it is awaited
-	told    bool // its await was answered
-	rescued bool // its result came from the master
-	stood   bool // M2C 11 aborted it, and all have the result all the same
-	nobody  bool // nobody returns its result
-	quits   bool // the caller gave up, and hears whether others have returned
-	result  []byte
+	granted  bool // the master lets it return before all have it
+	landed   bool // it has returned, or does when it is awaited
+	answered bool // its await was
+	rescued  bool // its result came from the master
+	stood    bool // M2C 11 aborted it, and all have the result all the same
+	nobody   bool // nobody returns its result
+	quits    bool // the caller gave up, and hears whether others have returned
+	result   []byte
 }
 
 // wantsForward reports whether an operation that its caller wants finished forward may be.
@@ -153,15 +153,15 @@ func (m *Machine) settleLanded(op *operation, failed bool) {
 	switch {
 	case failed:
 		// No member that the master knew held the result, or it asked one that could not give it.
-		told := op.forward.told
-		if told {
+		answered := op.forward.answered
+		if answered {
 			m.remove(op)
 		}
 		m.end(errs.MasterLost, "the others repeat an operation that this peer has returned: it has to join them again")
-		if op.awaited && !told {
+		if op.awaited && !answered {
 			m.answerAwait(op)
 		}
-	case op.forward.told:
+	case op.forward.answered:
 		m.remove(op)
 		m.repairNow()
 	case op.awaited:
@@ -176,7 +176,7 @@ func (m *Machine) settleLanded(op *operation, failed bool) {
 // onlyReturned reports whether what the machine has are operations that have returned, but for op.
 func (m *Machine) onlyReturned(op *operation) bool {
 	for _, o := range m.ops {
-		if o != op && !(o.landed && o.forward.told) {
+		if o != op && !(o.landed && o.forward.answered) {
 			return false
 		}
 	}
@@ -194,7 +194,7 @@ func (m *Machine) answerLanded(op *operation) {
 	if m.roundDue && m.allReturned(op) {
 		return
 	}
-	op.forward.told = true
+	op.forward.answered = true
 	m.done(op.await, nil)
 }
 
@@ -269,17 +269,4 @@ func (m *Machine) closeNow() {
 		m.closeBy = 0
 		m.end(errs.Closed, "the communicator was closed")
 	}
-}
-
-// forwarded takes a packet about the result of an operation; false if it is not allowed.
-func (m *Machine) forwarded(p wire.Packet) bool {
-	switch p := p.(type) {
-	case wire.M2CAskResult:
-		return m.askResult(p)
-	case wire.M2CResult:
-		return m.takeResult(p)
-	case wire.M2CGivenUp:
-		return m.givenUp(p)
-	}
-	return false
 }

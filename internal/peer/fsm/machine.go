@@ -286,18 +286,14 @@ func (m *Machine) packet(p wire.Packet) {
 	case wire.M2CCollectiveCommsComplete:
 		m.complete(p)
 		return
-	case wire.M2CAskResult, wire.M2CResult, wire.M2CGivenUp:
-		if !m.forwarded(p) {
-			m.illegal(p)
-		}
-		return
 	case wire.M2CProbe, wire.M2CProbeGo, wire.M2CProbesDone:
 		if !m.scheduledPacket(p) {
 			m.illegal(p)
 		}
 		return
 	case wire.M2CPrepareRing, wire.M2CSwitchRing, wire.M2CPrepareMesh, wire.M2CMesh, wire.M2CPreflight,
-		wire.M2CPrepareLeave, wire.M2CRingWithout, wire.M2CLeaveAnswer, wire.M2CResumed, wire.M2CReportAgain, wire.M2CLeaving:
+		wire.M2CPrepareLeave, wire.M2CRingWithout, wire.M2CLeaveAnswer, wire.M2CResumed, wire.M2CReportAgain, wire.M2CLeaving,
+		wire.M2CAskResult, wire.M2CResult, wire.M2CGivenUp:
 		if !m.beside(p) {
 			m.illegal(p)
 		}
@@ -336,8 +332,8 @@ func (m *Machine) packet(p wire.Packet) {
 	}
 }
 
-// beside takes a packet about what is changed beside whatever runs; false if it is not
-// allowed now.
+// beside takes a packet about what is changed, or passed on, beside whatever runs; false if it
+// is not allowed now.
 func (m *Machine) beside(p wire.Packet) bool {
 	switch p := p.(type) {
 	case wire.M2CPrepareRing:
@@ -362,6 +358,12 @@ func (m *Machine) beside(p wire.Packet) bool {
 		return m.reportAgain()
 	case wire.M2CLeaving:
 		return m.masterLeaves(p)
+	case wire.M2CAskResult:
+		return m.askResult(p)
+	case wire.M2CResult:
+		return m.takeResult(p)
+	case wire.M2CGivenUp:
+		return m.givenUp(p)
 	}
 	return false
 }

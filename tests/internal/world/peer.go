@@ -63,7 +63,7 @@ type Report struct {
 	State   uint64   `json:",omitempty"`
 	Retries int      `json:",omitempty"`
 	// Forward: the operations were finished forward. One that dies may have reported what the others
-	// compute anew.
+	// compute again.
 	Forward bool `json:",omitempty"`
 
 	Synced bool   `json:",omitempty"` // the state was compared in this step
