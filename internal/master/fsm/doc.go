@@ -39,10 +39,10 @@
 // it in (register.go, round.go), and is accepted when that round ends. In
 // Collective a client has any number of collectives, each with a state of its own
 // (collective.go). One that began before the commence may send 11 in VoteInit
-// already, which counts when all have voted.
+// already, which counts when all have voted. A member that is asked for the result, or gets it, performs once
+// more until it has answered (forward.go).
 //
 //	VoteInit --all voted--> Perform --11--> VoteComplete --all complete--> released
-//	VoteComplete --asked for the result, or sent it--> Perform
 //
 // The query whether newcomers wait (4), and packets that only tell something (6,
 // 64 to 66, 68, 71 to 74, 88, 89), leave the state as it is.
