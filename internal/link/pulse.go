@@ -25,7 +25,7 @@ func (v *survey) restFrom(since time.Duration) {
 	until := v.rest.Begin(since)
 	for _, s := range v.far {
 		f := s.gauge.flow
-		if f.moved.Store(0); s.features.Flows && f.worth.Load() && !f.near.Load() && !s.Broken() {
+		if f.moved.Store(0); s.features.Flows && f.worth.Load() && !f.keeps && !f.near.Load() && !s.Broken() {
 			f.pulsed.Store(0) // at once: it may have been in the middle of two
 			worth = append(worth, s)
 		}

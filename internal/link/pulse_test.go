@@ -74,3 +74,25 @@ func TestPulsesBeforeTheSurveyEnds(t *testing.T) {
 	}
 	require.Equal(t, before+3, frames(), "one for each of the first three times")
 }
+
+// A connection whose system keeps its window at rest gets no pulses, neither after the survey nor
+// beside others that have data.
+func TestNoPulsesWhereTheWindowStands(t *testing.T) {
+	p := newPair(t, Config{}, 2, transporttest.Options{}, Features{Native: true, Flows: true})
+	quiet := func(*platform.Info) bool { return false }
+	s, kept := p.far(0, quiet), p.far(1, quiet)
+	kept.gauge.flow.keeps = true
+	for i, s := range []*Sender{s, kept} {
+		p.send(t, s, uint64(7+i), pace.Worth)
+	}
+	last := func(s *Sender) time.Duration { return time.Duration(s.gauge.flow.last.Load()) }
+	pulses := func(s *Sender) int64 { return s.gauge.flow.pulsed.Load() }
+	p.a.h.survey.step(max(last(s), last(kept)) + pace.Pulse)
+	require.Positive(t, pulses(s))
+	require.Zero(t, pulses(kept))
+
+	require.Eventually(t, func() bool { return !p.a.h.survey.on.Load() }, patience, time.Millisecond)
+	was := pulses(s)
+	require.Eventually(t, func() bool { return pulses(s) > was }, patience, time.Millisecond)
+	require.Zero(t, pulses(kept))
+}

@@ -35,6 +35,9 @@ func TestWindow(t *testing.T) {
 	f := pool[0].gauge.flow
 	f.last.Store(0)
 	require.Equal(t, firstWindow, pool[0].Window())
+	pool[0].gauge.flow.keeps = true
+	require.Equal(t, 50_000, pool[0].Window(), "it stands at rest")
+	pool[0].gauge.flow.keeps = false
 	f.pulsed.Store(int64(time.Since(p.a.h.survey.made)))
 	require.Equal(t, 50_000, pool[0].Window())
 	f.near.Store(true)

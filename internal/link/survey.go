@@ -23,6 +23,7 @@ const (
 
 // flow is a connection to a peer that is not near, as the survey sees it.
 type flow struct {
+	keeps  bool         // the system keeps its window at rest, without pulses
 	near   atomic.Bool  // it is near after all
 	writes atomic.Int32 // under way
 	began  atomic.Int64 // when the last one began, as last
@@ -48,7 +49,7 @@ func newFlow(conn net.Conn) *flow {
 	if !Distant(conn) {
 		return nil
 	}
-	return &flow{sample: platform.Sampler(conn)}
+	return &flow{keeps: pace.Keeps(platform.Congestion(conn)), sample: platform.Sampler(conn)}
 }
 
 // Distant reports whether a connection leads so far that it is surveyed: it is TCP,
@@ -80,7 +81,8 @@ func (s *Sender) Window() int {
 		return math.MaxInt32
 	}
 	w := int(f.window.Load())
-	if last := max(f.last.Load(), f.pulsed.Load()); w == 0 || time.Since(s.h.survey.made)-time.Duration(last) > awake {
+	last := time.Duration(max(f.last.Load(), f.pulsed.Load()))
+	if w == 0 || !f.keeps && time.Since(s.h.survey.made)-last > awake {
 		return firstWindow
 	}
 	return w
@@ -204,7 +206,7 @@ func (f *flow) written(now time.Duration) bool {
 // rests reports whether it is time for a pulse.
 func (f *flow) rests(now time.Duration) bool {
 	last := max(f.last.Load(), f.pulsed.Load())
-	return f.worth.Load() && !f.near.Load() && f.writes.Load() == 0 && now-time.Duration(last) >= pace.Pulse-sampling
+	return f.worth.Load() && !f.keeps && !f.near.Load() && f.writes.Load() == 0 && now-time.Duration(last) >= pace.Pulse-sampling
 }
 
 // busy reports whether the connection has data. It is the survey's goroutine's.

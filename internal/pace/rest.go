@@ -1,6 +1,9 @@
 package pace
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 const (
 	// Pulse is how often a connection at rest sends something. Systems take a window
@@ -16,6 +19,13 @@ const (
 	shortRest, leastRest, mostRest = time.Minute, 5 * time.Minute, 15 * time.Minute
 	rests                          = 8
 )
+
+// Keeps reports whether a congestion control of this name keeps its window at rest without
+// pulses. BBR does: systems take back the windows of others only, and what BBR knows of the way
+// it takes from the last ten round trips in which something was sent (draft-cardwell-iccrg-bbr,
+// section 4.1.1). A pulse is such a round trip, so that some seconds of them make it forget how
+// much the way carries, and it finds that out again by a quarter more every eight round trips.
+func Keeps(congestion string) bool { return strings.HasPrefix(congestion, "bbr") }
 
 // Rest says for how long connections that rest are worth pulses, which keep their
 // windows: for one and a half times the longest of the last long pauses. It belongs to

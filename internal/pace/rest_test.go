@@ -33,3 +33,10 @@ func TestRest(t *testing.T) {
 	r.End(now)
 	require.Equal(t, 5*time.Minute, r.Begin(now)-now, "data that follow no pause are none")
 }
+
+// BBR keeps its window, and forgets what it knows by pulses.
+func TestKeeps(t *testing.T) {
+	for name, keeps := range map[string]bool{"bbr": true, "bbr2": true, "cubic": false, "reno": false, "": false} {
+		require.Equal(t, keeps, Keeps(name), name)
+	}
+}
