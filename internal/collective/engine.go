@@ -25,8 +25,9 @@ type Config struct {
 	// from a peer. 0: 20 seconds.
 	ConnectWait time.Duration
 
-	minStripe int // 0: minStripe; tests take less
-	piece     int // 0: as the data demands; tests take less
+	minStripe int  // 0: minStripe; tests take less
+	piece     int  // 0: as the data demands; tests take less
+	distant   bool // all peers count as distant, for tests
 }
 
 // Engine runs operations on the connections of a hub. Safe for concurrent use.

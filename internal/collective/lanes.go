@@ -106,6 +106,7 @@ type outLane struct {
 	ready  bitset         // may be sent, and was not taken yet
 	low    int            // no earlier word of ready has a bit
 	count  int            // bits in ready
+	held   int            // so many of them wait for their turn
 	left   int            // pieces that were not taken
 	credit int64          // bytes of frames that may be taken before the commence of a limited operation
 	refs   int            // frames in batches that refer to memory
@@ -356,6 +357,9 @@ const (
 	// ... and over as many connections as have windows for all of it, in so many pieces
 	// for each.
 	piecesPerWindow = 4
+	// byTurns bounds what goes to each distant peer by turns. Of more, only what windows have
+	// room for leaves at once, and all of it together may be more than the queue before the line.
+	byTurns = 128 << 10
 )
 
 // prepare says what of a lane may be sent at first.
@@ -385,6 +389,7 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 		n = min(n, most)
 	}
 	e := l.op.e
+	distant := n > 0 && (pool[0].Distant() || e.cfg.distant)
 	longest := 0
 	for i := range l.segs {
 		longest = max(longest, l.segs[i].size)
@@ -400,18 +405,21 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	}
 	l.most = flow / (2 * e.cfg.minStripe)
 	room, have := n, n
-	if n > 1 && pool[0].Distant() {
+	if n > 1 && distant {
 		room *= mayGrow
 	}
 	n, bytes := stripes(room, longest, flow, e.cfg.minStripe)
 	n = min(n, have)
-	if have > 1 && pool[0].Distant() {
+	if have > 1 && distant {
 		// All of it is to leave at once, without a window that has to be waited for. Results
 		// follow before the parts that went out first are acknowledged: there is room for both.
 		if k := min(link.Needed(pool[:have], int(min(l.total, math.MaxInt))), flow/link.LeastFar); k > n {
 			n, bytes = k, max(min(bytes, flow/(piecesPerWindow*k)), link.LeastFar)
 			l.most = max(l.most, n)
 		}
+	}
+	if n == 1 && distant {
+		bytes = max(min(bytes, longest/piecesPerSegment), link.LeastFar)
 	}
 	if l.op.limited { // so that some of it goes ahead
 		bytes = min(bytes, max(int(l.credit/4), leastPiece))
@@ -439,6 +447,9 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	}
 	if l.total == 0 {
 		l.add(0)
+	}
+	if n > 0 && len(l.op.outs) > 1 && l.count*bytes <= byTurns && distant {
+		l.held = l.count
 	}
 	switch {
 	case n > 1:

@@ -17,18 +17,45 @@ const _ = uint(link.HeadBytes - (transport.HeaderSize + headBytes + 1 + wire.Max
 
 var _ link.Source = (*outLane)(nil)
 
-// attach hands the lanes to the connections that send for them.
+// attach hands the lanes to the connections that send for them. Distant peers get a few pieces
+// by turns: a sum is there when its parts have come from all, so whoever is sent to last would
+// hold up all that waits for it, while this host's line rests.
 func (op *Operation) attach() {
+	by := false
 	for _, l := range op.outs {
 		conns := l.flows.Conns()
 		for _, s := range conns {
 			s.Attach(l)
 		}
-		l.wake(len(conns), nil)
+		if l.held == 0 {
+			l.wake(len(conns), nil)
+		} else {
+			by = true
+		}
+	}
+	for by {
+		by = false
+		for _, l := range op.outs {
+			by = l.letGo() || by
+		}
 	}
 	op.mu.Lock()
 	op.attached = true
 	op.mu.Unlock()
+}
+
+// letGo lets the next of the pieces go that are held; false: none is.
+func (l *outLane) letGo() bool {
+	op := l.op
+	op.mu.Lock()
+	if l.held == 0 {
+		op.mu.Unlock()
+		return false
+	}
+	l.held--
+	op.mu.Unlock()
+	l.flows.Kick(l.piece)
+	return true
 }
 
 // wake tells the connections of the lane that n more pieces are ready. r is the
@@ -60,7 +87,7 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	op := l.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.failErr != nil || l.count == 0 || op.limited && l.credit < int64(l.piece)+link.HeadBytes {
+	if op.failErr != nil || l.count <= l.held || op.limited && l.credit < int64(l.piece)+link.HeadBytes {
 		return false
 	}
 	if n := len(l.flows.Conns()); n > 1 {

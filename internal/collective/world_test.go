@@ -130,6 +130,7 @@ func newWorld(t testing.TB, s shape) *world {
 	for i := range s.n {
 		w.ids = append(w.ids, uuid(i))
 		cfg, frame := s.cfg, s.frame
+		cfg.distant = i%2 == 1
 		if s.vary != nil {
 			s.vary(i, &cfg, &frame)
 		}

@@ -27,7 +27,8 @@ func newFlowSet(conns, all []*Sender) *flowSet {
 	if len(conns) > 0 && conns[0].Distant() {
 		s.rooms = make([]atomic.Int64, len(conns))
 		for i, c := range conns {
-			s.rooms[i].Store(int64(c.Window()))
+			w := c.Window()
+			s.rooms[i].Store(int64(w - min(words*segment, w/4)))
 		}
 	}
 	return s
@@ -36,7 +37,7 @@ func newFlowSet(conns, all []*Sender) *flowSet {
 // roomiest returns which connection has the most room and no write that waits; -1: none has
 // room for so many bytes.
 func (s *flowSet) roomiest(bytes int) int {
-	at, most := -1, int64(bytes)
+	at, most := -1, filled(bytes)
 	for i := range s.rooms {
 		if room := s.rooms[i].Load(); room >= most && s.conns[i].returns() {
 			at, most = i, room
@@ -154,13 +155,36 @@ func (f *Flows) RouseBest() {
 	best.rouse()
 }
 
+const (
+	// segment is how many bytes a packet carries of a connection (Ethernet, with timestamps).
+	segment = 1448
+	// beside is what a frame has beside its data: its head, and what a cipher adds.
+	beside = 64
+	// words are how many packets of a window are kept for what is sent behind data (pace.Tail),
+	// and a pulse; of a small one a quarter.
+	words = 4
+)
+
+// filled returns what a frame with so many bytes takes of a window, which counts packets: what
+// is written at once ends in one that may not be full.
+func filled(bytes int) int64 {
+	return int64(bytes+beside+segment-1) / segment * segment
+}
+
 // Took says that s has taken so many bytes of the stream.
 func (f *Flows) Took(s *Sender, bytes int) {
 	if set := f.set.Load(); set.rooms != nil {
 		if i := slices.Index(set.conns, s); i >= 0 {
-			set.rooms[i].Add(-int64(bytes))
+			set.rooms[i].Add(-filled(bytes))
 		}
 	}
+}
+
+// Kick has one connection look for work at once, on the caller's goroutine if it is idle: the
+// one with the most room for a piece of so many bytes, or else the first.
+func (f *Flows) Kick(piece int) {
+	set := f.set.Load()
+	set.conns[max(set.roomiest(piece), 0)].Kick(true, true)
 }
 
 // Yields reports whether s had better leave the next piece to another connection. What its
@@ -170,7 +194,7 @@ func (f *Flows) Took(s *Sender, bytes int) {
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	set := f.set.Load()
 	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
-		if set.rooms[i].Load() >= int64(piece) {
+		if set.rooms[i].Load() >= filled(piece) {
 			return false
 		}
 		if f.left.Store(int32(min(piece, math.MaxInt32))); set.roomiest(piece) >= 0 {

@@ -64,7 +64,7 @@ func (s *Sender) Distant() bool { return s.gauge.flow != nil && !s.gauge.flow.ne
 
 const (
 	// firstWindow is that of a connection of which nothing is known (RFC 6928).
-	firstWindow = 10 * 1448
+	firstWindow = 10 * segment
 	// firstPeerWindow is what peers take at once, as long as nothing else is known: half of
 	// what Linux has for a receiver at first.
 	firstPeerWindow = 64 << 10
@@ -94,9 +94,11 @@ const LeastFar = 4 << 10
 
 // Needed returns over how many connections of a pool, from the first on, so many bytes have
 // to go for all of them to leave at once; if there are not enough for that, all. Each has
-// LeastFar bytes or more; 0: there are fewer.
+// LeastFar bytes or more; 0: there are fewer. Packets that are not full are allowed for: one in
+// nine.
 func Needed(pool []*Sender, bytes int) int {
 	most := bytes / LeastFar
+	bytes += bytes / 8
 	for i, s := range pool {
 		if bytes -= max(s.Window()-LeastFar, 0); bytes <= 0 {
 			return min(i+1, most)
