@@ -18,10 +18,10 @@ const _ = uint(link.HeadBytes - (transport.HeaderSize + headBytes + 1 + wire.Max
 var _ link.Source = (*outLane)(nil)
 
 // attach hands the lanes to the connections that send for them. Distant peers get a few pieces
-// by turns: a sum is there when its parts have come from all, so whoever is sent to last would
-// hold up all that waits for it, while this host's line rests.
+// by turns: a sum is there when its parts have come from all, so the peer that is sent to last
+// would hold up all that waits for its sum, while this host's line rests.
 func (op *Operation) attach() {
-	by := false
+	holds := false
 	for _, l := range op.outs {
 		conns := l.flows.Conns()
 		for _, s := range conns {
@@ -30,13 +30,13 @@ func (op *Operation) attach() {
 		if l.held == 0 {
 			l.wake(len(conns), nil)
 		} else {
-			by = true
+			holds = true
 		}
 	}
-	for by {
-		by = false
+	for holds {
+		holds = false
 		for _, l := range op.outs {
-			by = l.letGo() || by
+			holds = l.letGo() || holds
 		}
 	}
 	op.mu.Lock()
@@ -44,7 +44,7 @@ func (op *Operation) attach() {
 	op.mu.Unlock()
 }
 
-// letGo lets the next of the pieces go that are held; false: none is.
+// letGo lets the next of the pieces go that are held, if there is one; false: there was none.
 func (l *outLane) letGo() bool {
 	op := l.op
 	op.mu.Lock()
