@@ -186,6 +186,9 @@ func (d *staged) enter() {
 	src, dst := d.stage.Memory()
 	e.mu.Lock()
 	op.mem.src, op.mem.dst = src, dst
+	e.mu.Unlock()
+	op.keepSource()
+	e.mu.Lock()
 	op.mu.Lock()
 	failed := op.failErr != nil
 	op.copying = !failed && op.copies()

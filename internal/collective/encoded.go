@@ -316,7 +316,7 @@ func (op *Operation) decode(seg *segment, m *quant.Meta, from, n int, in []byte)
 		how = dtype.Sum
 	}
 	quant.DequantizeFrom(s.Quantizer, s.DType, s.WireType, m, how, dst, op.mem.src[seg.src+from:seg.src+from+n], in)
-	if seg.do == plan.Finish && s.Op == dtype.Avg {
+	if seg.do.Finishes() && s.Op == dtype.Avg {
 		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 	}
 }

@@ -222,7 +222,8 @@ func (l *inLane) add(seg *segment, p piece) {
 	}
 }
 
-// combine adds what came to the own contribution, or to what was added before.
+// combine adds what came to the own contribution, or to what was added before; or the own
+// contribution to what came.
 func (op *Operation) combine(seg *segment, off int, in []byte) {
 	s := &op.spec
 	dst := op.bytesAt(seg.at, off, len(in))
@@ -230,8 +231,11 @@ func (op *Operation) combine(seg *segment, off int, in []byte) {
 	if seg.after == nil {
 		local = op.mem.src[seg.src+off : seg.src+off+len(in)]
 	}
+	if seg.do == plan.Behind {
+		local, in = in, local
+	}
 	op.e.cfg.Backend.Reduce(s.DType, s.Op, dst, local, in)
-	if seg.do == plan.Finish && s.Op == dtype.Avg {
+	if seg.do.Finishes() && s.Op == dtype.Avg {
 		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 	}
 }

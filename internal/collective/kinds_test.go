@@ -1,6 +1,7 @@
 package collective
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -332,5 +333,29 @@ func TestBarrier(t *testing.T) {
 	s.finish(false)
 	for _, e := range w.eng {
 		require.Zero(t, e.link.Stats.Snapshot().TxFrames)
+	}
+}
+
+// Two members that both sum all of it up have the same bits, also where an operation has
+// others if its operands change places.
+func TestTwoHaveTheSameBits(t *testing.T) {
+	bits := [2][]uint32{
+		{0, 1 << 31, 0x7fc00001, 0x7fc00002, 0x3f800000, 0x7fc00001},
+		{1 << 31, 0, 0x7fc00002, 0x7fc00001, 0x7fc00001, 0x3f800000},
+	}
+	w := newWorld(t, shape{n: 2, mesh: true})
+	for _, op := range allOps {
+		var specs []Spec
+		for _, b := range bits {
+			s := Spec{Kind: plan.AllReduce, Tag: 5, DType: dtype.Float32, Op: op, Dst: make([]byte, 4*len(b))}
+			for _, v := range b {
+				s.Src = binary.LittleEndian.AppendUint32(s.Src, v)
+			}
+			specs = append(specs, s)
+		}
+		run := w.start(specs)
+		run.ok(t)
+		require.Equal(t, specs[0].Dst, specs[1].Dst, "%v", op)
+		run.finish(false)
 	}
 }

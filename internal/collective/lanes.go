@@ -229,11 +229,15 @@ func (op *Operation) assemble(p *plan.Plan) {
 		}
 	}
 	op.locate(p)
+	own := inSrc
+	if p.Keeps {
+		own, op.mem.temp.size, op.mem.kept = inTemp, op.spec.src().size, true
+	}
 	for i, l := range p.Out {
 		out := op.outs[i]
 		for k, s := range l.Segments {
 			c := op.chunks[s.Chunk]
-			out.segs[k] = segment{size: op.encoded(c.size), raw: c.size, at: spot{inSrc, c.src}, after: steps(s.After), gate: steps(s.Gate)}
+			out.segs[k] = segment{size: op.encoded(c.size), raw: c.size, at: spot{own, c.src}, after: steps(s.After), gate: steps(s.Gate)}
 			if gate := out.segs[k].gate; out.segs[k].gated() {
 				gate.segment().opens = append(gate.segment().opens, step{out: out, k: k})
 			}
@@ -310,7 +314,7 @@ func (op *Operation) locate(p *plan.Plan) {
 				last = last.adds.segment()
 			}
 			c := op.chunks[s.Chunk]
-			if c.dst != none && (seg.do == plan.Set || last.do == plan.Finish) {
+			if c.dst != none && (seg.do == plan.Set || last.do.Finishes()) {
 				seg.at = spot{inDst, c.dst}
 				seg.saves = seg.after == nil && op.keeps(c.dst, c.size)
 				continue

@@ -87,6 +87,7 @@ type memory struct {
 	src, dst []byte
 	temp     lazy // sums and blocks on their way to others
 	wait     lazy // what came before its turn to be added
+	kept     bool // temp has a copy of src, which is sent
 }
 
 // lazy is memory of the pool that the first goroutine takes that needs it: all of it is
@@ -314,7 +315,18 @@ func (op *Operation) enter(s Start) (err error) {
 			op.pending++
 		}
 	}
+	if op.dev == nil {
+		op.keepSource()
+	}
 	return nil
+}
+
+// keepSource copies the source where it may be overwritten before it is sent. Nothing is
+// received yet, and no lock is held.
+func (op *Operation) keepSource() {
+	if op.mem.kept {
+		copy(op.mem.temp.get(op.e), op.mem.src)
+	}
 }
 
 // Abort ends the data phase with reason. It may be called at any time from any goroutine,

@@ -463,7 +463,8 @@ func (k *task) expect(w *world, block func([]byte, int) []byte) {
 	}
 }
 
-// expectAll is for an all-reduce: over a mesh, the owner adds what comes to its own.
+// expectAll is for an all-reduce: over a mesh, the owner adds what comes to its own. Of two
+// the first one owns all: the other one has the same bits.
 func (k *task) expectAll(w *world, along func(int) []int) {
 	n, size := w.shape.n, k.dt.Size()
 	count := len(k.specs[0].Src) / size
@@ -480,6 +481,9 @@ func (k *task) expectAll(w *world, along func(int) []int) {
 		part := func(m int) []byte { return k.specs[m].Src[at*size : end*size] }
 		if w.shape.mesh {
 			up := scheme.Trees[c%len(scheme.Trees)].Up
+			if n == 2 && k.specs[0].Scheme == nil {
+				up = []int{-1, 0}
+			}
 			acc := k.below(w, up, slices.Index(up, -1), part)
 			if k.op == dtype.Avg {
 				w.shape.cfg.Backend.Finalize(k.dt, acc, n)

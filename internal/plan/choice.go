@@ -67,14 +67,15 @@ const (
 	mostDirect = 4 << 20
 )
 
-// Choose compares the ring and the direct exchange. With a delay that is not known,
-// with two members, or where the exchange spares nothing, all all-reduces use the ring.
+// Choose compares the ring and the direct exchange. With a delay that is not known, or where
+// the exchange spares nothing, all all-reduces use the ring. Two members exchange in one hop
+// what takes two along the ring, for the same bytes.
 func Choose(p Problem) Choice {
 	c := Choice{Mbps: p.Mbps}
 	if !(c.Mbps > 0) || math.IsInf(c.Mbps, 0) {
 		c.Mbps = assumedMbps
 	}
-	if p.N < 3 || len(p.Ring) != p.N || len(p.Delay) != p.N*p.N {
+	if p.N < 2 || len(p.Ring) != p.N || len(p.Delay) != p.N*p.N {
 		return c
 	}
 	for i := range p.N {
@@ -87,6 +88,10 @@ func Choose(p Problem) Choice {
 	c.Ring, c.Exchange = p.alongRing(), p.exchanged()
 	gain := c.Ring - c.Exchange
 	if gain < leastGain {
+		return c
+	}
+	if p.N == 2 {
+		c.Most = mostDirect
 		return c
 	}
 	excess := exchangeExcess*float64(p.N-1) - ringExcess
@@ -111,8 +116,12 @@ func (p *Problem) alongRing() (longest time.Duration) {
 	return longest
 }
 
-// exchanged returns the longest way of a chunk to its owner and from there.
+// exchanged returns the longest way of a chunk to its owner and from there; of two members, who
+// both own all of it, there.
 func (p *Problem) exchanged() (longest time.Duration) {
+	if p.N == 2 {
+		return max(p.Delay[1], p.Delay[2])
+	}
 	for o := range p.N {
 		var to, from time.Duration
 		for i := range p.N {
@@ -130,7 +139,7 @@ func (c Choice) Why() string {
 	spares := c.Ring - c.Exchange
 	switch {
 	case c.Ring == 0:
-		return "a group of two, or a delay that is not known"
+		return "a delay that is not known"
 	case c.Most == 0 && spares <= 0:
 		return fmt.Sprintf("delays add up to %v, to %v along the ring: nothing is spared", c.Exchange, c.Ring)
 	case c.Most == 0:

@@ -37,12 +37,18 @@ func TestChoice(t *testing.T) {
 	require.Greater(t, unknown.Most, uint64(400_000))
 	require.Equal(t, "delays add up to 30ms, to 90ms along the ring", regional.Why())
 	require.Contains(t, Choose(even(4, 100*time.Microsecond, 0)).Why(), "less than 4ms")
-	require.Contains(t, Choose(even(2, 50*ms, 0)).Why(), "a group of two")
+	require.Contains(t, Choose(Problem{N: 4}).Why(), "a delay that is not known")
+
+	two := even(2, 50*ms, 100)
+	two.Delay[1] = 70 * ms
+	require.Equal(t, Choice{Most: mostDirect, Ring: 120 * ms, Exchange: 70 * ms, Mbps: 100}, Choose(two), "there and back, or there")
+	two.Delay[1] = -1
+	require.Zero(t, Choose(two).Most)
 
 	for name, p := range map[string]Problem{
 		"near peers":   even(4, 100*time.Microsecond, 1000),
 		"one machine":  even(8, 10*time.Microsecond, 0),
-		"two members":  even(2, 50*ms, 100),
+		"two members":  even(2, 3*ms, 100),
 		"no delays":    {N: 4, Ring: []int{0, 1, 2, 3}},
 		"another ring": {N: 4, Ring: []int{0, 1, 2}, Delay: make([]time.Duration, 16)},
 	} {

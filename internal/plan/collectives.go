@@ -16,7 +16,8 @@ type Job struct {
 	Order []int
 	// Order is the ring: the members in its order. Nil: as they are numbered.
 
-	// Mesh: every pair of members is connected. Without it all data goes along the ring.
+	// Mesh: every pair of members is connected. Without it all data goes along the ring. An
+	// all-reduce of two has one hop with it.
 	Mesh bool
 	// Scheme is how an all-reduce goes over a mesh, in so many Stripes. Nil: directly,
 	// in equal parts and one stripe.
@@ -57,6 +58,10 @@ func For(j Job) *Plan {
 			b.trees(j.Scheme, j.Stripes)
 			break
 		}
+		if j.Mesh && j.N == 2 {
+			b.pair()
+			break
+		}
 		if j.Mesh {
 			b.trees(Direct(j.N, nil), 1)
 			break
@@ -78,6 +83,21 @@ func For(j Job) *Plan {
 		b.allToAll()
 	}
 	return b.p
+}
+
+// pair has each of two members send all that it has, and sum all of it up itself: one hop where
+// a ring has two, for the same bytes. Both add in the order of the members, so that they have
+// the same bits.
+func (b *builder) pair() {
+	other, do := 1-b.Me, Finish
+	if b.Me == 1 {
+		do = Behind
+	}
+	for chunk := range b.p.Chunks {
+		b.out(other, chunk, Ref{})
+		b.in(other, chunk, do, Ref{})
+	}
+	b.p.Keeps = true
 }
 
 // chunks returns how many chunks a plan of the kind has.

@@ -20,6 +20,9 @@ type Plan struct {
 	N, Rank int // peers, and which of them this is
 	Chunks  int
 	Out, In []Lane // at most one of each for every other peer
+	// Keeps says that data of this peer may be overwritten before it is sent. In place, what
+	// goes out has to be taken from a copy.
+	Keeps bool
 }
 
 // Lane is an ordered stream of segments to or from one peer.
@@ -49,10 +52,14 @@ const (
 	Set    Action = iota // it is final and replaces what was there
 	Add                  // it is combined with what this peer has
 	Finish               // Add, and the chunk is final: this peer owns it
+	Behind               // Finish, but what comes is the first operand and what this peer has the second
 )
 
 // Reduces reports whether what comes in is combined with data of this peer.
 func (a Action) Reduces() bool { return a != Set }
+
+// Finishes reports whether the chunk is final then, and this peer owns it.
+func (a Action) Finishes() bool { return a == Finish || a == Behind }
 
 // Ref names a segment of In. Lanes count from 1, so that the zero value is none.
 type Ref struct{ Lane, Segment int }

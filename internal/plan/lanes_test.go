@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,6 +45,8 @@ func newWorld(plans []*Plan, inPlace bool, has func(rank, chunk int) bool) *worl
 		}
 		if q.dst = q.src; !inPlace {
 			q.dst = make([][parts]string, p.Chunks)
+		} else if p.Keeps {
+			q.dst = slices.Clone(q.src)
 		}
 		w.peers = append(w.peers, q)
 	}
@@ -99,7 +102,9 @@ func (w *world) receive(q *peer, lane int) bool {
 	}
 	s, got := l.Segments[at], w.wires[wire][0]
 	w.wires[wire] = w.wires[wire][1:]
-	if s.Do.Reduces() {
+	if s.Do == Behind {
+		got = "(" + got + "+" + q.has(s, part) + ")"
+	} else if s.Do.Reduces() {
 		got = "(" + q.has(s, part) + "+" + got + ")"
 	}
 	q.dst[s.Chunk][part] = got
@@ -255,7 +260,7 @@ func finished(plans []*Plan, want func(rank, chunk int) []int) error {
 			for k, s := range l.Segments {
 				last := s.Do.Reduces() && !added[Ref{i + 1, k}]
 				owns := last && len(want(r, s.Chunk)) == p.N && !replaced(p, s.Chunk)
-				if owns != (s.Do == Finish) {
+				if owns != s.Do.Finishes() {
 					return fmt.Errorf("%d: what is done with chunk %d from %d is %d", r, s.Chunk, l.Peer, s.Do)
 				}
 			}

@@ -1,7 +1,7 @@
 package wire
 
 // PlansVersion is what this version announces as Ext.Plans.
-const PlansVersion = WayPlans
+const PlansVersion = PairPlans
 
 // SchemePlans is the version of Ext.Plans from which on an end knows Direct.Schemes.
 const SchemePlans = 3
@@ -13,6 +13,10 @@ const RatePlans = 4
 // mesh, over connections that M2C 70 lists behind those to the neighbours, and for small
 // all-reduces, too.
 const WayPlans = 5
+
+// PairPlans is the version of Ext.Plans from which on Direct.Most may be told to a group of two,
+// whose exchange is of one hop.
+const PairPlans = 6
 
 // MaxSchemes bounds Direct.Schemes, in bytes.
 const MaxSchemes = 48 << 10

@@ -299,3 +299,35 @@ func (w *world) sums(cs []ClientID) {
 		want[wire.M2CCollectiveCommsComplete](w, c)
 	}
 }
+
+// Two distant members exchange in one hop, if both know what that is.
+func TestDirectExchangeOfTwoIsTold(t *testing.T) {
+	for _, plans := range []uint8{wire.PairPlans, wire.WayPlans} {
+		w := newWorld(t, Config{Switch: true})
+		var cs []ClientID
+		for i := range 2 {
+			old := w.accepted()
+			c := w.connectAt("127.0.0.1:4000")
+			x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: wire.PairPlans}
+			if i == 1 {
+				x.Plans = plans
+			}
+			w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
+			require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
+			for _, o := range old {
+				w.send(o, acceptVote)
+			}
+			w.round(true)
+			cs = append(cs, c)
+		}
+		w.meshed(cs, 100*time.Millisecond)
+		if plans < wire.PairPlans {
+			w.quiet(cs...)
+			continue
+		}
+		d := w.switched(cs)
+		require.Equal(t, uint32(100_000), d.RingUS)
+		require.Equal(t, uint32(50_000), d.ExchangeUS)
+		require.EqualValues(t, 4<<20, d.Most)
+	}
+}

@@ -65,6 +65,9 @@ func (m *Machine) exchange(g *group, ring []wire.UUID) (d wire.Direct, ok bool) 
 	if slices.Contains(p.Ring, -1) {
 		return d, false
 	}
+	if len(ms) == 2 && slices.ContainsFunc(ms, func(c *client) bool { return !c.can.pairs }) {
+		return d, true
+	}
 	if c := plan.Choose(p); c.Most > 0 {
 		d.Most, d.RingUS, d.ExchangeUS = c.Most, uint32(c.Ring.Microseconds()), uint32(c.Exchange.Microseconds())
 		d.Kbps = uint32(min(c.Mbps*1000, 1<<32-1))

@@ -139,6 +139,7 @@ func (m *Machine) agree(c *client, p wire.C2MRequestSessionRegistration) {
 	c.can.schemes = c.can.plans && p.Ext.Plans >= wire.SchemePlans
 	c.can.rates = c.can.plans && p.Ext.Plans >= wire.RatePlans
 	c.can.ways = c.can.plans && p.Ext.Plans >= wire.WayPlans
+	c.can.pairs = c.can.plans && p.Ext.Plans >= wire.PairPlans
 }
 
 // tellRevocations tells c the revocation lists in force, if it takes them.
@@ -167,8 +168,10 @@ func (m *Machine) welcome(c *client, group uint32) wire.M2CSessionRegistrationRe
 	}
 	if c.can.plans {
 		switch resp.Ext.Plans = wire.LeavePlans - 1; {
-		case c.can.ways:
+		case c.can.pairs:
 			resp.Ext.Plans = wire.PlansVersion
+		case c.can.ways:
+			resp.Ext.Plans = wire.WayPlans
 		case c.can.rates:
 			resp.Ext.Plans = wire.RatePlans
 		case c.can.schemes:

@@ -160,6 +160,7 @@ type abilities struct {
 	schemes     bool // knows other plans for large all-reduces
 	rates       bool // says what its connections gave
 	ways        bool // needs no mesh for plans, and has such for small all-reduces
+	pairs       bool // has an exchange of one hop in a group of two
 	resume      bool // goes on with its session at another master
 	revocations bool // takes revocation lists
 	plain       bool // takes members without a certificate

@@ -173,7 +173,8 @@ func TestDistantPeersAskForAMesh(t *testing.T) {
 	}{
 		"far":          {true, true, wire.Ext{Switch: true, Collectives: 1, Plans: 1}, []int{1, 2, 3}},
 		"near":         {false, false, wire.Ext{Switch: true, Collectives: 1, Plans: 1}, []int{1, 2, 3}},
-		"two":          {true, false, wire.Ext{Switch: true, Collectives: 1, Plans: 1}, []int{1, 2}},
+		"two":          {true, true, wire.Ext{Switch: true, Collectives: 1, Plans: wire.PairPlans}, []int{1, 2}},
+		"two, older":   {true, false, wire.Ext{Switch: true, Collectives: 1, Plans: wire.WayPlans}, []int{1, 2}},
 		"older master": {true, false, wire.Ext{Switch: true, Collectives: 1}, []int{1, 2, 3}},
 		"no switch":    {true, false, wire.Ext{Collectives: 1, Plans: 1}, []int{1, 2, 3}},
 	} {
@@ -205,4 +206,23 @@ func TestDirectExchangeNeedsAMesh(t *testing.T) {
 	r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2, 3), Direct: upTo32})
 	want[Disconnect](r)
 	require.ErrorIs(t, r.m.ended, errs.Protocol)
+}
+
+// Two members are told of an exchange without anybody to connect with.
+func TestDirectExchangeOfTwo(t *testing.T) {
+	r := newRig(t, Config{EagerBytes: 1024})
+	c := r.register(true, wire.Ext{Switch: true, Collectives: 1, Plans: wire.PairPlans})
+	r.eagerRound(9, 1, 2)
+	r.ok(c)
+	r.in(wire.M2CPrepareMesh{Change: 4})
+	require.Equal(t, uids(2), want[PrepareMesh](r).Ways)
+	r.step(MeshPrepared{Change: 4, Ways: []wire.Way{{To: uid(2), RTT: 30_000}}})
+	r.sent(wire.C2MMeshPrepared{Change: 4, Ways: []wire.Way{{To: uid(2), RTT: 30_000}}})
+	r.in(wire.M2CMesh{Change: 4, Planner: wire.MeshDirect})
+	r.in(wire.M2CPrepareRing{Change: 6, Peers: endpoints(2)})
+	r.sent(wire.C2MRingPrepared{Change: 6})
+	r.in(wire.M2CSwitchRing{Change: 6, Ring: uids(1, 2), Direct: upTo32})
+	r.launch(1)
+	r.isEager(true)
+	require.True(t, want[StartData](r).Mesh)
 }

@@ -528,6 +528,8 @@ type View struct {
 	MasterPlans bool
 	// MasterWays: plans need no mesh.
 	MasterWays bool
+	// MasterPairs: two members exchange in one hop.
+	MasterPairs bool
 	// MasterRates: the master plans by what connections gave.
 	MasterRates bool
 	// MasterForward: the master passes results on of all-reduces that are finished forward.

@@ -62,9 +62,10 @@ func (m *Machine) prepareMesh(p wire.M2CPrepareMesh) bool {
 }
 
 // wantMesh asks for a mesh in a group with a distant peer, in which it shortens
-// small all-reduces (docs/spec/extensions.md, "Direct exchange").
+// small all-reduces (docs/spec/extensions.md, "Direct exchange"). Two members are connected
+// anyway: they are told to use it, if the master knows what it means for two.
 func (m *Machine) wantMesh() {
-	if m.view.MasterPlans && m.view.Collectives && len(m.view.Members) > 2 {
+	if n := len(m.view.Members); m.view.MasterPlans && m.view.Collectives && (n > 2 || n == 2 && m.view.MasterPairs) {
 		m.mesh.wanted = true
 		m.send(wire.C2MWantMesh{})
 	}

@@ -151,6 +151,7 @@ func (m *Machine) granted(p wire.M2CSessionRegistrationResponse) {
 	m.view.MasterCollectives = x.Native && x.Collectives > 0
 	m.view.MasterPlans = m.view.MasterCollectives && m.view.MasterSwitch && x.Plans > 0
 	m.view.MasterWays = m.view.MasterPlans && x.Plans >= wire.WayPlans
+	m.view.MasterPairs = m.view.MasterPlans && x.Plans >= wire.PairPlans
 	m.view.MasterRates = m.view.MasterPlans && x.Plans >= wire.RatePlans
 	m.view.MasterLeave = m.view.MasterPlans && x.Plans >= wire.LeavePlans
 	m.view.MasterForward = m.view.MasterCollectives && x.Forward > 0
