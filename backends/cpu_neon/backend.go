@@ -9,7 +9,7 @@
 // both operands are NaN arm64 prefers a signalling one; cpu_generic, which is
 // compiled to the same instructions, does as well. Which NaN it is never
 // matters for peers to agree, since a chunk is finished by its owner alone and
-// copied; max and min choose between the given patterns and have no freedom.
+// copied, or every NaN in it is made the same one; max and min choose between the given patterns and have no freedom.
 package cpuneon
 
 import (

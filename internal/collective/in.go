@@ -223,7 +223,8 @@ func (l *inLane) add(seg *segment, p piece) {
 }
 
 // combine adds what came to the own contribution, or to what was added before; or the own
-// contribution to what came.
+// contribution to what came. Where another member does the same instead of taking what this one
+// has finished, a NaN is the same everywhere: processors make others.
 func (op *Operation) combine(seg *segment, off int, in []byte) {
 	s := &op.spec
 	dst := op.bytesAt(seg.at, off, len(in))
@@ -237,6 +238,9 @@ func (op *Operation) combine(seg *segment, off int, in []byte) {
 	op.e.cfg.Backend.Reduce(s.DType, s.Op, dst, local, in)
 	if seg.do.Finishes() && s.Op == dtype.Avg {
 		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
+	}
+	if op.mem.kept {
+		oneNaN(s.DType, dst)
 	}
 }
 

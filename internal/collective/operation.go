@@ -87,7 +87,7 @@ type memory struct {
 	src, dst []byte
 	temp     lazy // sums and blocks on their way to others
 	wait     lazy // what came before its turn to be added
-	kept     bool // temp has a copy of src, which is sent
+	kept     bool // temp has a copy of src, which is sent, and every NaN of the result is made one
 }
 
 // lazy is memory of the pool that the first goroutine takes that needs it: all of it is

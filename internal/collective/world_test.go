@@ -488,6 +488,9 @@ func (k *task) expectAll(w *world, along func(int) []int) {
 			if k.op == dtype.Avg {
 				w.shape.cfg.Backend.Finalize(k.dt, acc, n)
 			}
+			if n == 2 && k.specs[0].Scheme == nil {
+				oneNaN(k.dt, acc)
+			}
 			all = append(all, acc...)
 		} else {
 			var blocks [][]byte

@@ -180,11 +180,17 @@ func (f *Flows) Took(s *Sender, bytes int) {
 	}
 }
 
-// Kick has one connection look for work at once, on the caller's goroutine if it is idle: the
-// one with the most room for a piece of so many bytes, or else the first.
+// Kick has one connection look for work: the one with the most room for a piece of so many
+// bytes, or the only one, at once, on the caller's goroutine if it is idle. Where none has room
+// it is one that is idle.
 func (f *Flows) Kick(piece int) {
 	set := f.set.Load()
-	set.conns[max(set.roomiest(piece), 0)].Kick(true, true)
+	at := set.roomiest(piece)
+	if at < 0 && len(set.conns) > 1 {
+		f.Wake(1)
+		return
+	}
+	set.conns[max(at, 0)].Kick(true, true)
 }
 
 // Yields reports whether s had better leave the next piece to another connection. What its

@@ -145,7 +145,7 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 		waits := op.state == opQueued || op.state == opVoting
 		switch {
 		case kept && waits:
-			op.epoch = m.epoch
+			op.epoch, op.members = m.epoch, v.Members
 		case kept:
 		case waits: // what its arguments mean depends on who the members are
 			op.dataErr = errs.New(errs.RankConnectionLost, op.kind().String(), fmt.Errorf("peer %v has left since it was launched", gone)).
@@ -159,8 +159,11 @@ func (m *Machine) ringWithout(p wire.M2CRingWithout) bool {
 	m.log(false, gone, "peer has left between two collectives")
 	m.stopMesh()
 	m.mesh = mesh{kept: m.mesh.connected() || kept, calls: m.mesh.calls, asked: len(m.mesh.calls) > 0}
-	if m.view.Mesh = false; m.mesh.asked || direct != (wire.Direct{}) {
+	if m.view.Mesh = false; m.mesh.asked {
+		m.mesh.wanted = true
 		m.send(wire.C2MWantMesh{})
+	} else if direct != (wire.Direct{}) {
+		m.wantMesh()
 	}
 	return true
 }

@@ -236,3 +236,26 @@ func TestLeavesOutOfOrder(t *testing.T) {
 		require.ErrorIs(t, r.m.ended, errs.Protocol, name)
 	}
 }
+
+// What waits for its commence when the third of three leaves may go directly between the other
+// two, who have told each other nothing of the leaver.
+func TestTwoExchangeWithoutALeaver(t *testing.T) {
+	r := leavers(t, 1, 2, 3)
+	op := r.launch(4)
+	r.isEager(true)
+	r.in(wire.M2CPrepareLeave{Change: 5, Epoch: 8, Leaver: uid(2), Peers: endpoints(3)})
+	require.Equal(t, op, want[AbortData](r).Op)
+	r.step(DataEnded{Op: op, Err: errors.New("aborted")})
+	r.in(wire.M2CRingWithout{Change: 5, World: 2, Largest: 2, Ring: uids(1, 3)})
+	r.in(wire.M2CPrepareMesh{Change: 6})
+	r.step(MeshPrepared{Change: 6, Ways: []wire.Way{{To: uid(3), RTT: 30_000}}})
+	r.in(wire.M2CMesh{Change: 6, Planner: wire.MeshDirect})
+	r.in(wire.M2CPrepareRing{Change: 7, Peers: endpoints(3)})
+	r.in(wire.M2CSwitchRing{Change: 7, Ring: uids(1, 3), Direct: upTo32})
+	r.fx = nil
+	r.commence(4)
+	s := want[StartData](r)
+	require.True(t, s.Mesh)
+	require.Equal(t, uids(1, 3), s.Members)
+	require.ElementsMatch(t, s.Members, s.Ring)
+}
