@@ -125,3 +125,34 @@ func TestWhoIsWokenTakesThePiece(t *testing.T) {
 	pool[0].Kick(true, true)
 	require.Equal(t, []byte{7}, tape.next(t))
 }
+
+// Pieces for which no window has room are not all for the first connection: idle ones look for
+// work in turn. Where one has room it looks at once.
+func TestKick(t *testing.T) {
+	_, pool := farPool(t, 20_000, 500, 500)
+	asked := make(chan *Sender, 100)
+	x := newRoll(1, 1)
+	x.next = func(f *Frame) bool {
+		asked <- f.Conn()
+		return false
+	}
+	var f Flows
+	f.Use(pool)
+	for _, s := range pool {
+		s.Attach(x)
+	}
+	f.Kick(1000)
+	require.Equal(t, pool[0], <-asked)
+	f.Took(pool[0], 20_000)
+	all := map[*Sender]bool{}
+	for range 10 * len(pool) {
+		f.Kick(1000)
+		select {
+		case s := <-asked:
+			all[s] = true
+		case <-time.After(patience):
+			t.Fatal("nobody looks for work")
+		}
+	}
+	require.Len(t, all, len(pool))
+}
