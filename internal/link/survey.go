@@ -98,7 +98,7 @@ const LeastFar = 4 << 10
 // nine.
 func Needed(pool []*Sender, bytes int) int {
 	most := bytes / LeastFar
-	bytes += bytes / 8
+	bytes += min(bytes/8, math.MaxInt-bytes)
 	for i, s := range pool {
 		if bytes -= max(s.Window()-LeastFar, 0); bytes <= 0 {
 			return min(i+1, most)
