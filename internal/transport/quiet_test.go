@@ -91,8 +91,17 @@ func TestQuietConnection(t *testing.T) {
 
 	c, d := sockets(t)
 	q = transport.Quiet(c)
-	q.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
-	n, err := q.Write(make([]byte, 64<<20)) // nobody reads
+	var n int
+	over := make(chan error)
+	go func() {
+		var err error
+		n, err = q.Write(make([]byte, 64<<20)) // nobody reads all of it
+		over <- err
+	}()
+	_, err = io.ReadFull(d, make([]byte, 1))
+	require.NoError(t, err)
+	q.SetWriteDeadline(time.Unix(1, 0)) // it has written some, and waits
+	err = <-over
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	require.True(t, transport.IsTimeout(err))
 	require.Positive(t, n)
