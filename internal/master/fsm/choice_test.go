@@ -14,17 +14,23 @@ import (
 // planners builds a world of n members that know other plans than the ring, but for
 // the last of them if it is said to be older.
 func planners(t *testing.T, n int, older bool) (*world, []ClientID) {
+	plans := slices.Repeat([]uint8{1}, n)
+	if older {
+		plans[n-1] = 0
+	}
+	return versed(t, plans...)
+}
+
+// versed builds a world of members that announced these versions of plans.
+func versed(t *testing.T, plans ...uint8) (*world, []ClientID) {
 	w := newWorld(t, Config{Switch: true})
 	var cs []ClientID
-	for i := range n {
+	for _, version := range plans {
 		old := w.accepted()
 		c := w.connectAt("127.0.0.1:4000")
-		x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: 1}
-		if older && i == n-1 {
-			x.Plans = 0
-		}
+		x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: version}
 		w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
-		require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
+		require.Equal(t, version, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
 		for _, o := range old {
 			w.send(o, acceptVote)
 		}
@@ -95,23 +101,7 @@ func TestDirectExchangeIsTold(t *testing.T) {
 // in which they count themselves; not if one of them does not know such plans.
 func TestSchemesAreTold(t *testing.T) {
 	for _, plans := range []uint8{wire.PlansVersion, wire.SchemePlans - 1} {
-		w := newWorld(t, Config{Switch: true})
-		var cs []ClientID
-		for i := range 4 {
-			old := w.accepted()
-			c := w.connectAt("127.0.0.1:4000")
-			x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: wire.PlansVersion}
-			if i == 2 {
-				x.Plans = plans
-			}
-			w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
-			require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
-			for _, o := range old {
-				w.send(o, acceptVote)
-			}
-			w.round(true)
-			cs = append(cs, c)
-		}
+		w, cs := versed(t, wire.PlansVersion, wire.PlansVersion, plans, wire.PlansVersion)
 		g := w.m.groups[0]
 		up := []float64{20, 100, 200, 400}
 		for i, u := range g.roster {
@@ -303,23 +293,7 @@ func (w *world) sums(cs []ClientID) {
 // Two distant members exchange in one hop, if both know what that is.
 func TestDirectExchangeOfTwoIsTold(t *testing.T) {
 	for _, plans := range []uint8{wire.PairPlans, wire.WayPlans} {
-		w := newWorld(t, Config{Switch: true})
-		var cs []ClientID
-		for i := range 2 {
-			old := w.accepted()
-			c := w.connectAt("127.0.0.1:4000")
-			x := wire.Ext{Native: true, Switch: true, Early: wire.Early{Eager: true}, Collectives: 1, Plans: wire.PairPlans}
-			if i == 1 {
-				x.Plans = plans
-			}
-			w.send(c, wire.C2MRequestSessionRegistration{P2PPort: 1, Ext: x})
-			require.Equal(t, x.Plans, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Plans)
-			for _, o := range old {
-				w.send(o, acceptVote)
-			}
-			w.round(true)
-			cs = append(cs, c)
-		}
+		w, cs := versed(t, wire.PairPlans, plans)
 		w.meshed(cs, 100*time.Millisecond)
 		if plans < wire.PairPlans {
 			w.quiet(cs...)
