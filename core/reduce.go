@@ -151,9 +151,9 @@ func (h *Handle) Done() <-chan struct{} { return h.h.Done() }
 func (h *Handle) Notify(f func()) { h.h.Notify(f) }
 
 // Cancel aborts the operation for all peers, unless this peer has already
-// reported that it is through with it, or others may have returned its result (Reduce.FinishForward), which
-// it has then, too. The verdict still has to be awaited: only
-// then are the buffers the caller's.
+// reported that it is through with it, or others may have returned its result
+// (Reduce.FinishForward), which it has then, too. The verdict still has to be
+// awaited: only then are the buffers the caller's.
 func (h *Handle) Cancel() { h.h.Cancel() }
 
 // Taken is closed when the communicator has taken the operation, or refused it,

@@ -184,11 +184,9 @@ func (d *staged) Arrived(n int) {
 func (d *staged) enter() {
 	op, e := d.op, d.op.e
 	src, dst := d.stage.Memory()
+	op.keepSource(src)
 	e.mu.Lock()
 	op.mem.src, op.mem.dst = src, dst
-	e.mu.Unlock()
-	op.keepSource()
-	e.mu.Lock()
 	op.mu.Lock()
 	failed := op.failErr != nil
 	op.copying = !failed && op.copies()

@@ -239,7 +239,7 @@ func (op *Operation) combine(seg *segment, off int, in []byte) {
 	if seg.do.Finishes() && s.Op == dtype.Avg {
 		op.e.cfg.Backend.Finalize(s.DType, dst, op.n)
 	}
-	if op.mem.kept {
+	if op.both {
 		oneNaN(s.DType, dst)
 	}
 }

@@ -230,8 +230,8 @@ func (op *Operation) assemble(p *plan.Plan) {
 	}
 	op.locate(p)
 	own := inSrc
-	if p.Keeps {
-		own, op.mem.temp.size, op.mem.kept = inTemp, op.spec.src().size, true
+	if op.both = p.Both; op.both {
+		own, op.mem.temp.size = inTemp, op.spec.src().size
 	}
 	for i, l := range p.Out {
 		out := op.outs[i]

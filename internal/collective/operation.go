@@ -66,6 +66,7 @@ type place struct {
 	n, me   int
 	members []wire.UUID
 	mesh    bool
+	both    bool // both members finish all chunks (plan.Plan)
 	layout
 }
 
@@ -87,7 +88,6 @@ type memory struct {
 	src, dst []byte
 	temp     lazy // sums and blocks on their way to others
 	wait     lazy // what came before its turn to be added
-	kept     bool // temp has a copy of src, which is sent, and every NaN of the result is made one
 }
 
 // lazy is memory of the pool that the first goroutine takes that needs it: all of it is
@@ -316,16 +316,16 @@ func (op *Operation) enter(s Start) (err error) {
 		}
 	}
 	if op.dev == nil {
-		op.keepSource()
+		op.keepSource(op.mem.src)
 	}
 	return nil
 }
 
 // keepSource copies the source where it may be overwritten before it is sent. Nothing is
 // received yet, and no lock is held.
-func (op *Operation) keepSource() {
-	if op.mem.kept {
-		copy(op.mem.temp.get(op.e), op.mem.src)
+func (op *Operation) keepSource(src []byte) {
+	if op.both {
+		copy(op.mem.temp.get(op.e), src)
 	}
 }
 

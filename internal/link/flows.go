@@ -28,7 +28,7 @@ func newFlowSet(conns, all []*Sender) *flowSet {
 		s.rooms = make([]atomic.Int64, len(conns))
 		for i, c := range conns {
 			w := c.Window()
-			s.rooms[i].Store(int64(w - min(words*segment, w/4)))
+			s.rooms[i].Store(int64(w - min(forWords*segment, w/4)))
 		}
 	}
 	return s
@@ -158,17 +158,17 @@ func (f *Flows) RouseBest() {
 const (
 	// segment is how many bytes a packet carries of a connection (Ethernet, with timestamps).
 	segment = 1448
-	// beside is what a frame has beside its data: its head, and what a cipher adds.
-	beside = 64
-	// words are how many packets of a window are kept for what is sent behind data (pace.Tail),
+	// besideData is what a frame has beside its data: its head, and what a cipher adds.
+	besideData = 64
+	// forWords are how many packets of a window are kept for what is sent behind data (pace.Tail),
 	// and a pulse; of a small one a quarter.
-	words = 4
+	forWords = 4
 )
 
 // filled returns what a frame with so many bytes takes of a window, which counts packets: what
 // is written at once ends in one that may not be full.
 func filled(bytes int) int64 {
-	return int64(bytes+beside+segment-1) / segment * segment
+	return int64(bytes+besideData+segment-1) / segment * segment
 }
 
 // Took says that s has taken so many bytes of the stream.

@@ -63,7 +63,8 @@ const (
 	// caution is the part of the bytes at which both would take the same time that
 	// is used: rates are often not known, and small errors cost little there.
 	caution = 0.5
-	// mostDirect bounds what the exchange keeps of others while it waits for its turn.
+	// mostDirect bounds what the exchange keeps of others while it waits for its turn, and what
+	// each of two members copies.
 	mostDirect = 4 << 20
 )
 

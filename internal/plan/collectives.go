@@ -97,7 +97,7 @@ func (b *builder) pair() {
 		b.out(other, chunk, Ref{})
 		b.in(other, chunk, do, Ref{})
 	}
-	b.p.Keeps = true
+	b.p.Both = true
 }
 
 // chunks returns how many chunks a plan of the kind has.

@@ -20,9 +20,11 @@ type Plan struct {
 	N, Rank int // peers, and which of them this is
 	Chunks  int
 	Out, In []Lane // at most one of each for every other peer
-	// Keeps says that data of this peer may be overwritten before it is sent. In place, what
-	// goes out has to be taken from a copy.
-	Keeps bool
+	// Both says that both peers finish every chunk, and nobody copies what another one has
+	// finished. In place, what goes out has to be taken from a copy, because it may be
+	// overwritten before it is sent. Processors make different NaNs: each of a result has to
+	// become the same one.
+	Both bool
 }
 
 // Lane is an ordered stream of segments to or from one peer.

@@ -45,7 +45,7 @@ func newWorld(plans []*Plan, inPlace bool, has func(rank, chunk int) bool) *worl
 		}
 		if q.dst = q.src; !inPlace {
 			q.dst = make([][parts]string, p.Chunks)
-		} else if p.Keeps {
+		} else if p.Both {
 			q.dst = slices.Clone(q.src)
 		}
 		w.peers = append(w.peers, q)

@@ -39,8 +39,8 @@
 // it in (register.go, round.go), and is accepted when that round ends. In
 // Collective a client has any number of collectives, each with a state of its own
 // (collective.go). One that began before the commence may send 11 in VoteInit
-// already, which counts when all have voted. A member that is asked for the result, or gets it, performs once
-// more until it has answered (forward.go).
+// already, which counts when all have voted. A member that is asked for the result, or
+// gets it, performs once more until it has answered (forward.go).
 //
 //	VoteInit --all voted--> Perform --11--> VoteComplete --all complete--> released
 //

@@ -57,8 +57,8 @@ func (m *Machine) basis(g *group, ring []wire.UUID) *Basis {
 	return b
 }
 
-// exchange says which all-reduces of g use its mesh and not that ring; false: the members are
-// not those of the ring.
+// exchange says which all-reduces of g use its mesh and not that ring: none of two members of
+// which one does not know the exchange of a hop. False: the members are not those of the ring.
 func (m *Machine) exchange(g *group, ring []wire.UUID) (d wire.Direct, ok bool) {
 	ms, x := m.matrix(g)
 	p := plan.Problem{N: len(ms), Ring: indices(ms, ring), Mbps: plan.Slowest(x.Mbps, len(ms)), Delay: g.mesh.delays(ms)}
