@@ -82,16 +82,24 @@ func TestNoPulsesWhereTheWindowStands(t *testing.T) {
 	quiet := func(*platform.Info) bool { return false }
 	s, kept := p.far(0, quiet), p.far(1, quiet)
 	kept.gauge.flow.keeps = true
-	for i, s := range []*Sender{s, kept} {
+	both := []*Sender{s, kept}
+	survey := p.a.h.survey
+	survey.on.Store(true) // the test is the survey
+	for i, s := range both {
 		p.send(t, s, uint64(7+i), pace.Worth)
+		require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 }, patience, time.Millisecond)
 	}
 	last := func(s *Sender) time.Duration { return time.Duration(s.gauge.flow.last.Load()) }
 	pulses := func(s *Sender) int64 { return s.gauge.flow.pulsed.Load() }
-	p.a.h.survey.step(max(last(s), last(kept)) + pace.Pulse)
+	survey.step(max(last(s), last(kept)) + pace.Pulse)
 	require.Positive(t, pulses(s))
 	require.Zero(t, pulses(kept))
 
-	require.Eventually(t, func() bool { return !p.a.h.survey.on.Load() }, patience, time.Millisecond)
+	survey.on.Store(false) // the next data starts one of its own
+	for i, s := range both {
+		p.send(t, s, uint64(9+i), 1)
+	}
+	require.Eventually(t, func() bool { return !survey.on.Load() }, patience, time.Millisecond)
 	was := pulses(s)
 	require.Eventually(t, func() bool { return pulses(s) > was }, patience, time.Millisecond)
 	require.Zero(t, pulses(kept))
