@@ -18,6 +18,7 @@ type fluid struct {
 	credit float64
 	came   map[uint64]float64 // by pair
 	told   map[uint64]Shown
+	queues map[uint64]time.Duration // that were seen last, by pair
 	rng    *rand.Rand
 	now    int     // ms
 	rate   float64 // bytes per ms
@@ -77,7 +78,7 @@ func newFlow(id, pair uint64, base int) *flow {
 }
 
 func newFluid(seed uint64, mbit float64, buffer time.Duration, flows ...*flow) *fluid {
-	f := &fluid{came: map[uint64]float64{}, told: map[uint64]Shown{}, rng: rand.New(rand.NewPCG(seed, 7)), flows: flows}
+	f := &fluid{came: map[uint64]float64{}, told: map[uint64]Shown{}, queues: map[uint64]time.Duration{}, rng: rand.New(rand.NewPCG(seed, 7)), flows: flows}
 	f.rate = mbit * 1e6 / 8 / 1000
 	f.buffer = f.rate * float64(buffer.Milliseconds())
 	return f
@@ -261,21 +262,20 @@ func (f *fluid) sample() {
 			continue
 		}
 		i := slices.IndexFunc(all, func(s Shown) bool { return s.Peer == w.pair })
-		if i >= 0 && w.arrived == w.heard {
-			all[i].Sent += uint64(w.sent - w.resent)
-			all[i].Waiting = all[i].Waiting || w.blocked
-			continue
-		}
-		w.heard = w.arrived
-		queue := time.Duration((w.srtt - float64(w.base)) * float64(time.Millisecond))
 		if i < 0 {
 			i = len(all)
-			all = append(all, Shown{Peer: w.pair, Base: time.Duration(w.base) * time.Millisecond, Queue: queue})
+			all = append(all, Shown{Peer: w.pair, Base: time.Duration(w.base) * time.Millisecond, Queue: -1})
 		}
 		s := &all[i]
-		s.Queue = min(s.Queue, queue)
 		s.Sent += uint64(w.sent - w.resent)
 		s.Waiting = s.Waiting || w.blocked
+		if w.arrived == w.heard {
+			continue // its round trip is an old one
+		}
+		w.heard = w.arrived
+		if queue := time.Duration((w.srtt - float64(w.base)) * float64(time.Millisecond)); s.Queue < 0 || queue < s.Queue {
+			s.Queue = queue
+		}
 	}
 	if len(all) == 0 {
 		return
@@ -289,6 +289,10 @@ func (f *fluid) sample() {
 			f.told[s.Peer] = word
 		}
 		s.Told, s.Arrived = word.Told, word.Arrived
+		if s.Queue < 0 {
+			s.Queue = f.queues[s.Peer] // nothing has come since
+		}
+		f.queues[s.Peer] = s.Queue
 	}
 	f.bound = f.up.Step(now, all) / 1000
 }

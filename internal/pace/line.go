@@ -1,6 +1,8 @@
 package pace
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -24,9 +26,9 @@ const (
 	// less at once. One of half the length is about to.
 	standing = 40 * time.Millisecond
 	burst    = 24 << 10
-	// An interval has at least this length. After a pause without a step, during which nothing was
-	// sent, the next step begins another one. Steps come every 10 ms, and later on a busy machine:
-	// a pause is longer than that.
+	// An interval has at least this length, and that of two round trips: windows leave in flights.
+	// After a pause without a step, during which nothing was sent, the next step begins another
+	// one. Steps come every 10 ms, and later on a busy machine: a pause is longer than that.
 	interval, pause = 400 * time.Millisecond, 200 * time.Millisecond
 	// Where a queue stands, what arrives is what the line carries, and kept of it is sent.
 	kept = 0.98
@@ -50,6 +52,10 @@ const (
 	over = 1.05
 	// Bytes per second that are always allowed: nothing stands still.
 	leastRate = 64 << 10
+	// In a mark of an interval arrives at least evenPart of what arrives in any other one, or it
+	// came in flights with nothing between them: their queues are their own, and what arrives in a
+	// moment with both is less than the line carries.
+	mark, evenPart = 125 * time.Millisecond, 0.6
 	// A rate of which less was used is not raised. In an interval with less waiting the rate is
 	// used for a part of the time, and what arrives tells nothing of the line.
 	usedPart, mostlyWaiting = 0.85, 0.8
@@ -79,14 +85,33 @@ type Line struct {
 	ticks, waited int           // steps, and those in which something was waiting
 	queue         time.Duration // the sum over steps
 	now           time.Duration // the queue at the last step
+	marked        time.Duration // when the mark began
+	least, most   float64       // bytes per second that arrived in one mark
 	sides         []side
 }
 
 // side is a peer in an interval.
 type side struct {
 	peer        uint64
-	seen        time.Duration
+	seen, begun time.Duration
 	first, last Shown
+	marked      Shown   // when the mark began
+	sent        []stamp // from one round trip before the interval on
+}
+
+// stamp is what was sent until a time.
+type stamp struct {
+	at    time.Duration
+	bytes uint64
+}
+
+// until returns what was sent until then.
+func (w *side) until(at time.Duration) uint64 {
+	i, found := slices.BinarySearchFunc(w.sent, at, func(s stamp, at time.Duration) int { return cmp.Compare(s.at, at) })
+	if !found {
+		i = max(i-1, 0)
+	}
+	return w.sent[i].bytes
 }
 
 // Step takes what is known of all peers that have data; now is the time since any
@@ -138,13 +163,16 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 	for i := range peers {
 		l.note(now, &peers[i])
 	}
+	if now-l.marked >= mark {
+		l.endMark(now)
+	}
 	l.ticks++
 	if waiting {
 		l.waited++
 	}
 	l.now = queue
 	l.queue += queue
-	if now-l.since >= interval {
+	if now-l.since >= max(interval, 2*base) {
 		l.judge(now)
 		l.since = 0
 	}
@@ -169,34 +197,58 @@ func (l *Line) bar() time.Duration {
 // begin starts an interval.
 func (l *Line) begin(now time.Duration) {
 	l.since, l.ticks, l.waited, l.queue = now, 0, 0, 0
+	l.marked, l.least, l.most = now, math.Inf(1), 0
 	l.sides = slices.DeleteFunc(l.sides, func(w side) bool { return w.seen < now-interval })
 	for i := range l.sides {
-		l.sides[i].first = l.sides[i].last
+		w := &l.sides[i]
+		w.first, w.marked, w.begun = w.last, w.last, w.seen
 	}
 }
+
+// endMark ends a part of an interval.
+func (l *Line) endMark(now time.Duration) {
+	came := 0.0
+	for i := range l.sides {
+		w := &l.sides[i]
+		if took := w.last.Told - w.marked.Told; w.marked.Told > 0 && took > 0 {
+			came += float64(since(w.last.Arrived, w.marked.Arrived)) / took.Seconds()
+		}
+		w.marked = w.last
+	}
+	l.least, l.most = min(l.least, came), max(l.most, came)
+	l.marked = now
+}
+
+// even reports whether what arrived in the interval came all the time.
+func (l *Line) even() bool { return l.least >= evenPart*l.most }
 
 // note takes what is known of a peer into the interval.
 func (l *Line) note(now time.Duration, s *Shown) {
 	i := slices.IndexFunc(l.sides, func(w side) bool { return w.peer == s.Peer })
 	if i < 0 {
-		l.sides = append(l.sides, side{peer: s.Peer, first: *s})
+		l.sides = append(l.sides, side{peer: s.Peer, first: *s, marked: *s, begun: now})
 		i = len(l.sides) - 1
 	}
 	w := &l.sides[i]
+	old, _ := slices.BinarySearchFunc(w.sent, l.since-s.Base, func(t stamp, at time.Duration) int { return cmp.Compare(t.at, at) })
+	w.sent = append(slices.Delete(w.sent, 0, max(old-1, 0)), stamp{now, s.Sent})
 	if w.first.Told == 0 {
 		w.first.Told, w.first.Arrived = s.Told, s.Arrived
+		w.marked = w.first
 	}
 	w.seen, w.last = now, *s
 }
 
 // shown returns how many bytes per second were sent in the interval, and arrived; false:
-// the other ends told too little.
-func (l *Line) shown(span time.Duration) (sent, arrived float64, ok bool) {
+// the other ends told too little. fed are those that were sent one round trip before: what
+// arrives is told so much later than it was sent.
+func (l *Line) shown(span time.Duration) (sent, fed, arrived float64, ok bool) {
 	ok = true
 	for i := range l.sides {
 		w := &l.sides[i]
 		out := since(w.last.Sent, w.first.Sent)
 		sent += float64(out) / span.Seconds()
+		fed += float64(since(w.until(w.seen-w.last.Base), w.until(w.begun-w.last.Base))) / span.Seconds()
 		took := w.last.Told - w.first.Told
 		if took >= span/2 && took <= 2*span {
 			arrived += float64(since(w.last.Arrived, w.first.Arrived)) / took.Seconds()
@@ -204,19 +256,24 @@ func (l *Line) shown(span time.Duration) (sent, arrived float64, ok bool) {
 			ok = false
 		}
 	}
-	return sent, arrived, ok
+	return sent, fed, arrived, ok
 }
 
-// judge ends an interval. One without enough to send says nothing. Peers of which one tells
-// too little, as the original library does, are not bounded where a queue stands.
+// judge ends an interval. One without enough to send says nothing, and neither does one with
+// queues in which not all the time something arrived. Peers of which one tells too little, as
+// the original library does, are not bounded where a queue stands.
 func (l *Line) judge(now time.Duration) {
-	sent, arrived, ok := l.shown(now - l.since)
+	sent, fed, arrived, ok := l.shown(now - l.since)
 	queue := l.queue / time.Duration(l.ticks)
 	stands, begins := queue >= l.bar(), queue >= l.bar()/2
 	if waited := float64(l.waited) / float64(l.ticks); waited < mostlyWaiting {
 		if !begins && l.waited > 0 && sent > usedPart*waited*l.rate { // it holds up what there is
 			l.raise()
 		}
+		return
+	}
+	if begins && !l.even() {
+		l.raised = 0
 		return
 	}
 	if l.untold++; ok && arrived > 0 {
@@ -228,7 +285,7 @@ func (l *Line) judge(now time.Duration) {
 			l.rate, l.untold = 0, 0
 		}
 		return
-	case l.untold == 0 && (sent > over*arrived && begins || l.rate == 0 && stands):
+	case l.untold == 0 && (fed > over*arrived && begins || l.rate == 0 && stands):
 		l.rate, l.step = max(kept*arrived, mostCut*l.rate, leastRate), 0
 	case stands:
 		l.step = 0

@@ -60,6 +60,38 @@ func TestNothingIsBoundedWithoutADeepQueue(t *testing.T) {
 	require.Zero(t, f.bound)
 }
 
+// Over a long way windows leave in flights, one in a round trip, which are queues of their own
+// with nothing between them. What arrives in a moment with both is less than the line carries,
+// and a flight that leaves is not more than what arrives of the one before: nothing is bounded.
+func TestFlightsAreNoStandingQueue(t *testing.T) {
+	const (
+		line  = 2.5e6 // bytes per second
+		ms    = time.Millisecond
+		words = 20e3 // bytes per second that come all the time
+	)
+	for _, trip := range []time.Duration{300 * ms, 600 * ms, 1500 * ms} {
+		for _, flight := range []float64{60e3, 250e3, 500e3} {
+			took := time.Duration(flight / line * float64(time.Second)) // through the line
+			sent := func(at time.Duration) uint64 {                     // at once, and then nothing
+				return uint64(flight*float64(1+at/trip) + words*at.Seconds())
+			}
+			arrived := func(at time.Duration) uint64 {
+				at = max(0, at-trip/2)
+				return uint64(flight*(float64(at/trip)+min(1, float64(at%trip)/float64(took))) + words*at.Seconds())
+			}
+			var l Line
+			for at := 10 * ms; at < 20*time.Second; at += 10 * ms {
+				told := (at - trip/2) / (40 * ms) * (40 * ms)
+				s := Shown{Base: trip, Waiting: true, Sent: sent(at), Arrived: arrived(told), Told: max(told, 0)}
+				// What is acknowledged has waited behind all of its flight that left before.
+				s.Queue = min(at%trip, took) * 9 / 10
+				rate := l.Step(at, []Shown{s})
+				require.True(t, rate == 0 || rate > 0.9*line, "%v, %.0f bytes: %.0f after %v", trip, flight, rate, at)
+			}
+		}
+	}
+}
+
 // A line that has become slower, or faster, is found.
 func TestLineThatChanges(t *testing.T) {
 	for seed := range uint64(5) {
