@@ -19,31 +19,54 @@ type Flows struct {
 // flowSet is constant but for rooms.
 type flowSet struct {
 	conns, all []*Sender
-	rooms      []atomic.Int64 // by connection: what its window has room for; nil: the peer is near
+	rooms      []space // by connection; nil: the peer is near
+}
+
+// space is what a connection's window has room for.
+type space struct {
+	left  atomic.Int64 // below 0: what waits for the next flight
+	whole int64
+}
+
+// after returns how many windows, of so many bytes more, have to leave before the last of them does.
+func (r *space) after(bytes int) float64 {
+	return float64(filled(bytes)-r.left.Load()) / float64(max(r.whole, 1))
 }
 
 func newFlowSet(conns, all []*Sender) *flowSet {
 	s := &flowSet{conns: conns, all: all}
 	if len(conns) > 0 && conns[0].Distant() {
-		s.rooms = make([]atomic.Int64, len(conns))
+		s.rooms = make([]space, len(conns))
 		for i, c := range conns {
-			w := c.Window()
-			s.rooms[i].Store(int64(w - min(forWords*segment, w/4)))
+			r := &s.rooms[i]
+			r.whole = int64(c.Window())
+			r.left.Store(r.whole - min(forWords*segment, r.whole/4))
 		}
 	}
 	return s
 }
 
-// roomiest returns which connection has the most room and no write that waits; -1: none has
-// room for so many bytes.
-func (s *flowSet) roomiest(bytes int) int {
+// first returns on which connection without a write that waits so many bytes leave first: the
+// one with the most room, and where none has room the one with the fewest windows to wait for.
+// -1: more than flights waits on each of them.
+func (s *flowSet) first(bytes int) int {
 	at, most := -1, filled(bytes)
+	next, least := -1, float64(flights)
 	for i := range s.rooms {
-		if room := s.rooms[i].Load(); room >= most && s.conns[i].returns() {
-			at, most = i, room
+		r := &s.rooms[i]
+		if !s.conns[i].returns() {
+			continue
+		}
+		if left := r.left.Load(); left >= most {
+			at, most = i, left
+		} else if after := r.after(bytes); after < least {
+			next, least = i, after
 		}
 	}
-	return at
+	if at >= 0 {
+		return at
+	}
+	return next
 }
 
 // Conns returns the connections in use. It is not to be changed.
@@ -139,7 +162,7 @@ func (f *Flows) Wake(n int) {
 	}
 }
 
-// RouseBest lets the connection look for work that has room for what was left, or else the
+// RouseBest lets the connection look for work on which what was left leaves first, or else the
 // one that seems fastest now.
 func (f *Flows) RouseBest() {
 	set := f.set.Load()
@@ -149,7 +172,7 @@ func (f *Flows) RouseBest() {
 			best = s
 		}
 	}
-	if at := set.roomiest(int(f.left.Load())); at >= 0 { // as Yields has it: who is roused takes the piece
+	if at := set.first(int(f.left.Load())); at >= 0 { // as Yields has it: who is roused takes the piece
 		best = set.conns[at]
 	}
 	best.rouse()
@@ -163,6 +186,10 @@ const (
 	// forWords are how many packets of a window are kept for what is sent behind data (pace.Tail),
 	// and a pulse; of a small one a quarter.
 	forWords = 4
+	// flights are how many windows may wait on a connection before its speed says which one sends
+	// a piece: a window doubles with each round trip until something is lost, so that what waits
+	// leaves in one more.
+	flights = 2
 )
 
 // filled returns what a frame with so many bytes takes of a window, which counts packets: what
@@ -175,17 +202,17 @@ func filled(bytes int) int64 {
 func (f *Flows) Took(s *Sender, bytes int) {
 	if set := f.set.Load(); set.rooms != nil {
 		if i := slices.Index(set.conns, s); i >= 0 {
-			set.rooms[i].Add(-filled(bytes))
+			set.rooms[i].left.Add(-filled(bytes))
 		}
 	}
 }
 
-// Kick has one connection look for work: the one with the most room for a piece of so many
-// bytes, or the only one, at once, on the caller's goroutine if it is idle. Where none has room
-// it is one that is idle.
+// Kick has one connection look for work: the one on which a piece of so many bytes leaves first,
+// or the only one, at once, on the caller's goroutine if it is idle. Where much waits on all it is
+// one that is idle.
 func (f *Flows) Kick(piece int) {
 	set := f.set.Load()
-	at := set.roomiest(piece)
+	at := set.first(piece)
 	if at < 0 && len(set.conns) > 1 {
 		f.Wake(1)
 		return
@@ -195,16 +222,17 @@ func (f *Flows) Kick(piece int) {
 
 // Yields reports whether s had better leave the next piece to another connection. What its
 // window has room for leaves at once, however slow s is. Beyond that one with room sends the
-// piece sooner; if there is none, faster ones may be done with all of the last left bytes of
-// the stream before s is done with one piece.
+// piece sooner, or one with fewer windows to wait for; where much waits on all, faster ones may
+// be done with all of the last left bytes of the stream before s is done with one piece.
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	set := f.set.Load()
 	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
-		if set.rooms[i].Load() >= filled(piece) {
+		if set.rooms[i].left.Load() >= filled(piece) {
 			return false
 		}
-		if f.left.Store(int32(min(piece, math.MaxInt32))); set.roomiest(piece) >= 0 {
-			return true
+		if at := set.first(piece); at >= 0 {
+			f.left.Store(int32(min(piece, math.MaxInt32)))
+			return at != i
 		}
 	}
 	mine := s.Speed()

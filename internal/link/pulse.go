@@ -6,6 +6,7 @@ import (
 
 	"github.com/gopccl/gopccl/internal/pace"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // A system takes the window of a connection back that has sent nothing for a moment,
@@ -53,12 +54,16 @@ func (v *survey) keep(conns []*Sender, until time.Duration) {
 	}
 }
 
-// refresh sends a pulse on each of the connections for which it is time.
+// refresh sends a pulse on each of the connections for which it is time. A pulse that was lost
+// has made the window smaller all the same.
 func (v *survey) refresh(now time.Duration, conns []*Sender) {
 	for _, s := range conns {
 		if f := s.gauge.flow; s.features.Flows && f.rests(now) {
 			f.pulsed.Store(int64(now))
 			s.pulse()
+			if info, ok := platform.TCPInfo(s.conn); ok {
+				f.noteWindow(&info)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"net"
 	"testing"
 	"time"
 
@@ -103,4 +104,29 @@ func TestNoPulsesWhereTheWindowStands(t *testing.T) {
 	was := pulses(s)
 	require.Eventually(t, func() bool { return pulses(s) > was }, patience, time.Millisecond)
 	require.Zero(t, pulses(kept))
+}
+
+// A window that became smaller while the connection rested, because of a pulse that was lost, is
+// not taken for what it was.
+func TestPulsesLookAtTheWindow(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	near, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	far, err := ln.Accept()
+	require.NoError(t, err)
+	defer far.Close()
+	info, known := platform.TCPInfo(near)
+	h := newRoom(t, Config{}).h
+	h.AddSender(uuid(1), 0, near, Features{Flows: true})
+	s := h.Senders(uuid(1))[0]
+	f := &flow{}
+	s.gauge.flow = f
+	h.survey.on.Store(true) // there is nothing that it could ask
+	f.worth.Store(true)
+	f.window.Store(1)
+	h.survey.refresh(pace.Pulse, []*Sender{s})
+	require.EqualValues(t, pace.Pulse, f.pulsed.Load())
+	require.Equal(t, known && info.Known.Has(platform.HasWindow), f.window.Load() > 1)
 }

@@ -64,7 +64,8 @@ func TestNeededConnections(t *testing.T) {
 }
 
 // A connection takes what its window has room for, and leaves the rest to others that have
-// room, however fast it is; when nobody has any, the fast ones take it.
+// room, or fewer windows to wait for, however fast it is; when much waits on all, the fast ones
+// take it.
 func TestWindowsAreUsedUp(t *testing.T) {
 	_, pool := farPool(t, 12_000, 12_000, 500)
 	pool[0].gauge.rate.Store(math.Float64bits(1000)) // slow, as far as is known
@@ -78,6 +79,14 @@ func TestWindowsAreUsedUp(t *testing.T) {
 	require.True(t, f.Yields(pool[2], 1<<20, 1000))
 	require.False(t, f.Yields(pool[1], 1<<20, 1000))
 	f.Took(pool[1], 10_000)
+	require.False(t, f.Yields(pool[0], 4000, 1000), "less waits there")
+	require.True(t, f.Yields(pool[1], 4000, 1000))
+	require.True(t, f.Yields(pool[2], 4000, 1000), "a piece is more than two of its windows")
+	f.Took(pool[0], 5000)
+	require.False(t, f.Yields(pool[1], 4000, 1000))
+	require.True(t, f.Yields(pool[0], 4000, 1000))
+	f.Took(pool[0], 30_000)
+	f.Took(pool[1], 30_000)
 	require.False(t, f.Yields(pool[1], 4000, 1000), "it is fast")
 	require.True(t, f.Yields(pool[0], 4000, 1000), "it is slow")
 
@@ -126,10 +135,11 @@ func TestWhoIsWokenTakesThePiece(t *testing.T) {
 	require.Equal(t, []byte{7}, tape.next(t))
 }
 
-// Pieces for which no window has room are not all for the first connection: idle ones look for
-// work in turn. Where one has room it looks at once.
+// Where a window has room its connection looks for work at once. Pieces for which none has room
+// are not all for one connection: each takes as much of the next flight as its window is of all,
+// and of still more idle ones take some in turn.
 func TestKick(t *testing.T) {
-	_, pool := farPool(t, 20_000, 500, 500)
+	_, pool := farPool(t, 20_000, 10_000, 10_000)
 	asked := make(chan *Sender, 100)
 	x := newRoll(1, 1)
 	x.next = func(f *Frame) bool {
@@ -141,18 +151,36 @@ func TestKick(t *testing.T) {
 	for _, s := range pool {
 		s.Attach(x)
 	}
-	f.Kick(1000)
-	require.Equal(t, pool[0], <-asked)
-	f.Took(pool[0], 20_000)
-	all := map[*Sender]bool{}
-	for range 10 * len(pool) {
+	next := func() *Sender {
 		f.Kick(1000)
 		select {
 		case s := <-asked:
-			all[s] = true
+			return s
 		case <-time.After(patience):
 			t.Fatal("nobody looks for work")
 		}
+		return nil
+	}
+	taken := map[*Sender]int{}
+	take := func(n int) {
+		for range n {
+			s := next()
+			taken[s]++
+			f.Took(s, 1000)
+		}
+	}
+	take(10 + 5 + 5)
+	require.Equal(t, map[*Sender]int{pool[0]: 10, pool[1]: 5, pool[2]: 5}, taken, "windows but for a quarter")
+	take(2 * 27)
+	require.InDelta(t, 10+27, taken[pool[0]], 1)
+	require.InDelta(t, taken[pool[1]], taken[pool[2]], 1)
+
+	for _, s := range pool {
+		f.Took(s, 40_000)
+	}
+	all := map[*Sender]bool{}
+	for range 10 * len(pool) {
+		all[next()] = true
 	}
 	require.Len(t, all, len(pool))
 }

@@ -88,6 +88,18 @@ func (s *Sender) Window() int {
 	return w
 }
 
+// noteWindow notes how many bytes the system sends at once.
+func (f *flow) noteWindow(info *platform.Info) {
+	if !info.Known.Has(platform.HasWindow) {
+		return
+	}
+	most := firstPeerWindow
+	if info.Known.Has(platform.HasPeerWindow) {
+		most = info.PeerWindow
+	}
+	f.window.Store(int64(min(info.Window, most)))
+}
+
 // LeastFar is the least of a stream to a distant peer, in bytes, that is worth a connection
 // of its own: what a piece costs this host is nothing beside a round trip.
 const LeastFar = 4 << 10
@@ -424,13 +436,7 @@ func (v *survey) sample(s *Sender) {
 		c = &count{Count: pace.NewCount(v.h.LiveSenders(s.peer))}
 		v.counts[s.peer] = c
 	}
-	if info.Known.Has(platform.HasWindow) {
-		most := firstPeerWindow
-		if info.Known.Has(platform.HasPeerWindow) {
-			most = info.PeerWindow
-		}
-		f.window.Store(int64(min(info.Window, most)))
-	}
+	f.noteWindow(info)
 	f.pending = info.InFlight > 0 || info.Unsent > 0 || info.Buffered > 0
 	v.follow(s, f)
 	last := f.before
