@@ -53,8 +53,9 @@ func (l *outLane) letGo() bool {
 		return false
 	}
 	l.held--
+	left := l.total - int64(l.bytes)
 	op.mu.Unlock()
-	l.flows.Kick(l.piece)
+	l.flows.Kick(l.piece, left)
 	return true
 }
 
@@ -102,7 +103,7 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 		f.Gauged = true
 	}
 	p := l.at(l.segs, l.pop())
-	l.flows.Took(f.Conn(), p.n)
+	f.More = l.flows.Took(f.Conn(), p.n) && l.count > l.held
 	head := f.Head[:transport.HeaderSize+headBytes]
 	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream.Load()}.Put((*[transport.HeaderSize]byte)(head))
 	putHead(head[transport.HeaderSize:], l.piece, p.index, l.extent)

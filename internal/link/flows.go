@@ -11,9 +11,9 @@ import (
 // assigned in advance. So connections may come and go while it runs: what one that goes
 // has taken is sent on it, and it takes no more. The zero value has none.
 type Flows struct {
-	set  atomic.Pointer[flowSet]
-	turn atomic.Uint32
-	left atomic.Int32 // bytes of the piece that was left to others last
+	set         atomic.Pointer[flowSet]
+	turn        atomic.Uint32
+	piece, left atomic.Int64 // bytes of the piece that was left to others last, and of the stream then
 }
 
 // flowSet is constant but for rooms.
@@ -24,14 +24,12 @@ type flowSet struct {
 
 // space is what a connection's window has room for.
 type space struct {
-	left  atomic.Int64 // below 0: what waits for the next flight
+	left  atomic.Int64 // below 0: what waits for the next flight, and what is kept for words
 	whole int64
 }
 
-// after returns how many windows, of so many bytes more, have to leave before the last of them does.
-func (r *space) after(bytes int) float64 {
-	return float64(filled(bytes)-r.left.Load()) / float64(max(r.whole, 1))
-}
+// waits returns how many bytes may wait for the next flights.
+func (r *space) waits() int64 { return min(flights*r.whole, unwaited) }
 
 func newFlowSet(conns, all []*Sender) *flowSet {
 	s := &flowSet{conns: conns, all: all}
@@ -47,26 +45,44 @@ func newFlowSet(conns, all []*Sender) *flowSet {
 }
 
 // first returns on which connection without a write that waits so many bytes leave first: the
-// one with the most room, and where none has room the one with the fewest windows to wait for.
-// -1: more than flights waits on each of them.
-func (s *flowSet) first(bytes int) int {
+// one with the most room. Where none has room, and all of the left bytes of the stream can leave
+// with the next flights, it is the one with the fewest windows to wait for, of those that are not
+// slow. -1: there is none.
+func (s *flowSet) first(bytes int, left int64) int {
 	at, most := -1, filled(bytes)
-	next, least := -1, float64(flights)
+	next, least := -1, math.Inf(1)
+	behind, best := int64(0), s.fastest().Speed()
 	for i := range s.rooms {
-		r := &s.rooms[i]
-		if !s.conns[i].returns() {
+		r, c := &s.rooms[i], s.conns[i]
+		room := r.left.Load()
+		slow := c.Speed() < best/2
+		if !slow {
+			behind += max(room+r.waits(), 0)
+		}
+		if !c.returns() {
 			continue
 		}
-		if left := r.left.Load(); left >= most {
-			at, most = i, left
-		} else if after := r.after(bytes); after < least {
+		if room >= most {
+			at, most = i, room
+		} else if after := float64(filled(bytes)-room) / float64(r.whole); !slow && filled(bytes)-room <= r.waits() && after < least {
 			next, least = i, after
 		}
 	}
-	if at >= 0 {
-		return at
+	if at < 0 && left+left/8 <= behind { // packets that are not full are allowed for, as Needed has it
+		return next
 	}
-	return next
+	return at
+}
+
+// fastest returns the connection that seems to be that now.
+func (s *flowSet) fastest() *Sender {
+	best := s.conns[0]
+	for _, c := range s.conns {
+		if c.Speed() > best.Speed() {
+			best = c
+		}
+	}
+	return best
 }
 
 // Conns returns the connections in use. It is not to be changed.
@@ -162,20 +178,20 @@ func (f *Flows) Wake(n int) {
 	}
 }
 
-// RouseBest lets the connection look for work on which what was left leaves first, or else the
-// one that seems fastest now.
+// RouseBest lets the connection look for work on which what was left, or there is more of, leaves
+// first, or else an idle one that is not slow.
 func (f *Flows) RouseBest() {
 	set := f.set.Load()
-	best := set.conns[0]
-	for _, s := range set.conns {
-		if s.Speed() > best.Speed() {
-			best = s
+	if at := set.first(int(f.piece.Load()), f.left.Load()); at >= 0 { // as Yields has it: who is roused takes the piece
+		set.conns[at].rouse()
+		return
+	}
+	best, turn := set.fastest().Speed(), int(f.turn.Add(1))
+	for i := range set.conns {
+		if s := set.conns[(turn+i)%len(set.conns)]; s.Speed() >= best/2 && s.rouse() {
+			return
 		}
 	}
-	if at := set.first(int(f.left.Load())); at >= 0 { // as Yields has it: who is roused takes the piece
-		best = set.conns[at]
-	}
-	best.rouse()
 }
 
 const (
@@ -186,10 +202,12 @@ const (
 	// forWords are how many packets of a window are kept for what is sent behind data (pace.Tail),
 	// and a pulse; of a small one a quarter.
 	forWords = 4
-	// flights are how many windows may wait on a connection before its speed says which one sends
-	// a piece: a window doubles with each round trip until something is lost, so that what waits
-	// leaves in one more.
+	// flights are how many windows may wait on a connection of a stream that ends with them. In
+	// slow start a window doubles with each round trip, so that they leave with the next.
 	flights = 2
+	// unwaited is what the system takes of a connection beyond its window without a write that
+	// waits (mesh.unsentBytes), but for a piece.
+	unwaited = 48 << 10
 )
 
 // filled returns what a frame with so many bytes takes of a window, which counts packets: what
@@ -198,21 +216,20 @@ func filled(bytes int) int64 {
 	return int64(bytes+besideData+segment-1) / segment * segment
 }
 
-// Took says that s has taken so many bytes of the stream.
-func (f *Flows) Took(s *Sender, bytes int) {
-	if set := f.set.Load(); set.rooms != nil {
-		if i := slices.Index(set.conns, s); i >= 0 {
-			set.rooms[i].left.Add(-filled(bytes))
-		}
-	}
+// Took says that s has taken so many bytes of the stream. beyond: more than its window has room
+// for, so that another one may send what there is more of.
+func (f *Flows) Took(s *Sender, bytes int) (beyond bool) {
+	set := f.set.Load()
+	i := slices.Index(set.conns, s)
+	return set.rooms != nil && i >= 0 && set.rooms[i].left.Add(-filled(bytes)) < 0
 }
 
 // Kick has one connection look for work: the one on which a piece of so many bytes leaves first,
-// or the only one, at once, on the caller's goroutine if it is idle. Where much waits on all it is
-// one that is idle.
-func (f *Flows) Kick(piece int) {
+// of a stream with so many left, or the only one, at once, on the caller's goroutine if it is
+// idle. Where there is none it is one that is idle.
+func (f *Flows) Kick(piece int, left int64) {
 	set := f.set.Load()
-	at := set.first(piece)
+	at := set.first(piece, left)
 	if at < 0 && len(set.conns) > 1 {
 		f.Wake(1)
 		return
@@ -222,16 +239,18 @@ func (f *Flows) Kick(piece int) {
 
 // Yields reports whether s had better leave the next piece to another connection. What its
 // window has room for leaves at once, however slow s is. Beyond that one with room sends the
-// piece sooner, or one with fewer windows to wait for; where much waits on all, faster ones may
-// be done with all of the last left bytes of the stream before s is done with one piece.
+// piece sooner, and of a stream that ends with the next flights each takes its part of them.
+// Of longer ones faster connections may be done with all of the last left bytes before s is
+// done with one piece.
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	set := f.set.Load()
 	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
 		if set.rooms[i].left.Load() >= filled(piece) {
 			return false
 		}
-		if at := set.first(piece); at >= 0 {
-			f.left.Store(int32(min(piece, math.MaxInt32)))
+		f.piece.Store(int64(piece))
+		f.left.Store(left)
+		if at := set.first(piece, left); at >= 0 {
 			return at != i
 		}
 	}

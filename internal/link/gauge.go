@@ -61,7 +61,8 @@ func (s *Sender) AtOnce() int {
 	if bound := s.h.allowance.get(); bound > 0 && s.Distant() {
 		speed = min(speed, bound)
 	}
-	return int(min(speed*atOnceTime.Seconds(), atOnceUnknown))
+	most := min(speed*atOnceTime.Seconds(), atOnceUnknown)
+	return min(int(most), s.Window()) // what waits behind a window is nobody else's
 }
 
 // observe takes the measure of a write of n bytes.

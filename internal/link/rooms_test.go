@@ -64,8 +64,7 @@ func TestNeededConnections(t *testing.T) {
 }
 
 // A connection takes what its window has room for, and leaves the rest to others that have
-// room, or fewer windows to wait for, however fast it is; when much waits on all, the fast ones
-// take it.
+// room, however fast it is; when nobody has any, the fast ones take it.
 func TestWindowsAreUsedUp(t *testing.T) {
 	_, pool := farPool(t, 12_000, 12_000, 500)
 	pool[0].gauge.rate.Store(math.Float64bits(1000)) // slow, as far as is known
@@ -79,13 +78,10 @@ func TestWindowsAreUsedUp(t *testing.T) {
 	require.True(t, f.Yields(pool[2], 1<<20, 1000))
 	require.False(t, f.Yields(pool[1], 1<<20, 1000))
 	f.Took(pool[1], 10_000)
-	require.False(t, f.Yields(pool[0], 4000, 1000), "less waits there")
-	require.True(t, f.Yields(pool[1], 4000, 1000))
-	require.True(t, f.Yields(pool[2], 4000, 1000), "a piece is more than two of its windows")
-	f.Took(pool[0], 5000)
-	require.False(t, f.Yields(pool[1], 4000, 1000))
-	require.True(t, f.Yields(pool[0], 4000, 1000))
-	f.Took(pool[0], 30_000)
+	for _, left := range []int64{4000, 1 << 20} { // with the next flights, and with more
+		require.False(t, f.Yields(pool[1], left, 1000), "it is fast")
+		require.True(t, f.Yields(pool[0], left, 1000), "it is slow")
+	}
 	f.Took(pool[1], 30_000)
 	require.False(t, f.Yields(pool[1], 4000, 1000), "it is fast")
 	require.True(t, f.Yields(pool[0], 4000, 1000), "it is slow")
@@ -107,7 +103,7 @@ func TestWhoIsWokenTakesThePiece(t *testing.T) {
 	pool[0].gauge.rate.Store(math.Float64bits(1000))
 	var f Flows
 	f.Use(pool)
-	f.Took(pool[1], 10_000)
+	f.Took(pool[1], 40_000)
 	x := newRoll(1, 1)
 	left := []byte{7}
 	x.next = func(frame *Frame) bool {
@@ -135,9 +131,48 @@ func TestWhoIsWokenTakesThePiece(t *testing.T) {
 	require.Equal(t, []byte{7}, tape.next(t))
 }
 
+// Of a stream that is longer than the next flights all connections take pieces, also those that
+// have left one to others when only these had room: who sends more than its window has room for
+// wakes them.
+func TestAllTakePiecesOfALongStream(t *testing.T) {
+	p, pool := farPool(t, 500, 500, 40_000)
+	x := newRoll(1, 1, nil) // it never ends by itself
+	var f Flows
+	f.Use(pool)
+	x.flows = &f
+	took := map[*Sender]int{}
+	x.next = func(frame *Frame) bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if len(took) == len(pool) || took[pool[2]] == 10_000 {
+			return false
+		}
+		if f.Yields(frame.Conn(), 1<<20, 1000) {
+			frame.Left = true
+			return false
+		}
+		took[frame.Conn()]++
+		frame.Payload = []byte{7}
+		x.refs++
+		transport.Header{Payload: 1, Tag: 1, Stream: 1}.Put((*[transport.HeaderSize]byte)(frame.Head))
+		frame.More = f.Took(frame.Conn(), 1000)
+		return true
+	}
+	p.b.open(uuid(0), 1, 1, newTape())
+	for _, s := range pool {
+		s.Attach(x)
+	}
+	pool[0].Kick(true, true)
+	require.Eventually(t, func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return len(took) == len(pool)
+	}, 10*time.Second, time.Millisecond, "%v", took)
+}
+
 // Where a window has room its connection looks for work at once. Pieces for which none has room
-// are not all for one connection: each takes as much of the next flight as its window is of all,
-// and of still more idle ones take some in turn.
+// are not all for one connection: of a stream that ends with the next flights each takes the part
+// that its window is of all, of a longer one idle ones take some in turn.
 func TestKick(t *testing.T) {
 	_, pool := farPool(t, 20_000, 10_000, 10_000)
 	asked := make(chan *Sender, 100)
@@ -151,8 +186,8 @@ func TestKick(t *testing.T) {
 	for _, s := range pool {
 		s.Attach(x)
 	}
-	next := func() *Sender {
-		f.Kick(1000)
+	next := func(left int64) *Sender {
+		f.Kick(1000, left)
 		select {
 		case s := <-asked:
 			return s
@@ -163,24 +198,21 @@ func TestKick(t *testing.T) {
 	}
 	taken := map[*Sender]int{}
 	take := func(n int) {
-		for range n {
-			s := next()
+		for left := n; left > 0; left-- {
+			s := next(int64(left * 1000))
 			taken[s]++
 			f.Took(s, 1000)
 		}
 	}
 	take(10 + 5 + 5)
 	require.Equal(t, map[*Sender]int{pool[0]: 10, pool[1]: 5, pool[2]: 5}, taken, "windows but for a quarter")
-	take(2 * 27)
-	require.InDelta(t, 10+27, taken[pool[0]], 1)
+	take(2 * 20)
+	require.InDelta(t, 10+20, taken[pool[0]], 1)
 	require.InDelta(t, taken[pool[1]], taken[pool[2]], 1)
 
-	for _, s := range pool {
-		f.Took(s, 40_000)
-	}
 	all := map[*Sender]bool{}
 	for range 10 * len(pool) {
-		all[next()] = true
+		all[next(1<<20)] = true
 	}
 	require.Len(t, all, len(pool))
 }

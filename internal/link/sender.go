@@ -69,7 +69,7 @@ type Sender struct {
 
 // untold is what sources cannot be told while Sender.mu is held, which guards it.
 type untold struct {
-	yielded []Source // have something to send that was left to faster connections
+	yielded []Source // have something to send that is for other connections
 	faults  []fault  // panics in calls that are made with the lock held
 }
 
@@ -417,10 +417,11 @@ func (s *Sender) gather() {
 			}
 			x := s.sources[s.next]
 			f := s.slot()
-			if !s.offer(x, f, bytes) {
-				if f.Left && !slices.Contains(s.untold.yielded, x) {
-					s.untold.yielded = append(s.untold.yielded, x)
-				}
+			taken := s.offer(x, f, bytes)
+			if (f.Left || f.More) && !slices.Contains(s.untold.yielded, x) {
+				s.untold.yielded = append(s.untold.yielded, x)
+			}
+			if !taken {
 				s.batch = s.batch[:len(s.batch)-1]
 				continue
 			}

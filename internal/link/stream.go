@@ -26,7 +26,8 @@ type Source interface {
 	// Opener returns the frame that announces the end of the stream, once, if one is
 	// due. The caller holds the connection's lock.
 	Opener() (o Opener, due bool)
-	// RouseBest makes a connection send what another one has left to it.
+	// RouseBest makes a connection send what another one has left to it, or some of what there
+	// is more of.
 	RouseBest()
 }
 
@@ -108,7 +109,8 @@ type Frame struct {
 	Payload []byte // the source's memory
 	Prompt  bool   // worth being written by the goroutine that made it ready
 	Gauged  bool   // other connections could take it: its write tells how fast this one is
-	Left    bool   // what there is was left to faster connections
+	Left    bool   // what there is was left to other connections
+	More    bool   // of what there is besides others had better take some
 	// Step, Off and Kind are the source's own.
 	Step, Off int
 	Kind      uint8

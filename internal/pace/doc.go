@@ -17,6 +17,8 @@
 //   - Neither, and the rate was used while there was something to send: it rises, by steps
 //     that double. Where half a queue is seen it stays: on a way whose round trips vary by
 //     20 to 40 ms without any queue, a rate that is too low is not raised.
+//   - There are queues, and the host pauses, or did a round trip ago: that says nothing. Over a
+//     long way windows leave in flights, which are queues of their own.
 //   - A queue that does not get shorter when it is let out is somebody else's. For a while
 //     nothing is bounded, as if there were no Line, and then it is tried again.
 //

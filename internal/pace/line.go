@@ -1,8 +1,6 @@
 package pace
 
 import (
-	"cmp"
-	"math"
 	"slices"
 	"time"
 )
@@ -26,9 +24,9 @@ const (
 	// less at once. One of half the length is about to.
 	standing = 40 * time.Millisecond
 	burst    = 24 << 10
-	// An interval has at least this length, and that of two round trips: windows leave in flights.
-	// After a pause without a step, during which nothing was sent, the next step begins another
-	// one. Steps come every 10 ms, and later on a busy machine: a pause is longer than that.
+	// An interval has at least this length. After a pause without a step, during which nothing was
+	// sent, the next step begins another one. Steps come every 10 ms, and later on a busy machine:
+	// a pause is longer than that.
 	interval, pause = 400 * time.Millisecond, 200 * time.Millisecond
 	// Where a queue stands, what arrives is what the line carries, and kept of it is sent.
 	kept = 0.98
@@ -52,10 +50,9 @@ const (
 	over = 1.05
 	// Bytes per second that are always allowed: nothing stands still.
 	leastRate = 64 << 10
-	// In a mark of an interval arrives at least evenPart of what arrives in any other one, or it
-	// came in flights with nothing between them: their queues are their own, and what arrives in a
-	// moment with both is less than the line carries.
-	mark, evenPart = 125 * time.Millisecond, 0.6
+	// A host that sends less than stir bytes in gap pauses. One that is bounded writes leastRate at
+	// least, 4 KiB at once.
+	gap, stir = 60 * time.Millisecond, 3 << 10
 	// A rate of which less was used is not raised. In an interval with less waiting the rate is
 	// used for a part of the time, and what arrives tells nothing of the line.
 	usedPart, mostlyWaiting = 0.85, 0.8
@@ -80,38 +77,22 @@ type Line struct {
 	deaf   time.Duration // until then the queue that stands is not ours
 	since  time.Duration // when the interval began; 0: there is none
 	last   time.Duration // the last step
+	paused time.Duration // when little had been sent for some time, the last time
+	marked time.Duration // since when moved bytes were sent
+	moved  uint64
 
 	// Of the interval.
 	ticks, waited int           // steps, and those in which something was waiting
 	queue         time.Duration // the sum over steps
 	now           time.Duration // the queue at the last step
-	marked        time.Duration // when the mark began
-	least, most   float64       // bytes per second that arrived in one mark
 	sides         []side
 }
 
 // side is a peer in an interval.
 type side struct {
 	peer        uint64
-	seen, begun time.Duration
+	seen        time.Duration
 	first, last Shown
-	marked      Shown   // when the mark began
-	sent        []stamp // from one round trip before the interval on
-}
-
-// stamp is what was sent until a time.
-type stamp struct {
-	at    time.Duration
-	bytes uint64
-}
-
-// until returns what was sent until then.
-func (w *side) until(at time.Duration) uint64 {
-	i, found := slices.BinarySearchFunc(w.sent, at, func(s stamp, at time.Duration) int { return cmp.Compare(s.at, at) })
-	if !found {
-		i = max(i-1, 0)
-	}
-	return w.sent[i].bytes
 }
 
 // Step takes what is known of all peers that have data; now is the time since any
@@ -131,6 +112,15 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		l.since, l.begun, l.out, l.missed = 0, now, 0, 0
 	}
 	l.last = now
+	for i := range peers {
+		l.note(now, &peers[i])
+	}
+	if now-l.marked >= gap {
+		if l.moved < stir {
+			l.paused = now
+		}
+		l.moved, l.marked = 0, now
+	}
 	if queue < 0 || l.out == 0 && now < l.begun+base+queue { // what was sent since then has not arrived
 		return l.rate
 	}
@@ -160,20 +150,14 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		}
 		l.begin(now)
 	}
-	for i := range peers {
-		l.note(now, &peers[i])
-	}
-	if now-l.marked >= mark {
-		l.endMark(now)
-	}
 	l.ticks++
 	if waiting {
 		l.waited++
 	}
 	l.now = queue
 	l.queue += queue
-	if now-l.since >= max(interval, 2*base) {
-		l.judge(now)
+	if now-l.since >= interval {
+		l.judge(now, base)
 		l.since = 0
 	}
 	return l.rate
@@ -197,58 +181,35 @@ func (l *Line) bar() time.Duration {
 // begin starts an interval.
 func (l *Line) begin(now time.Duration) {
 	l.since, l.ticks, l.waited, l.queue = now, 0, 0, 0
-	l.marked, l.least, l.most = now, math.Inf(1), 0
 	l.sides = slices.DeleteFunc(l.sides, func(w side) bool { return w.seen < now-interval })
 	for i := range l.sides {
-		w := &l.sides[i]
-		w.first, w.marked, w.begun = w.last, w.last, w.seen
+		l.sides[i].first = l.sides[i].last
 	}
 }
 
-// endMark ends a part of an interval.
-func (l *Line) endMark(now time.Duration) {
-	came := 0.0
-	for i := range l.sides {
-		w := &l.sides[i]
-		if took := w.last.Told - w.marked.Told; w.marked.Told > 0 && took > 0 {
-			came += float64(since(w.last.Arrived, w.marked.Arrived)) / took.Seconds()
-		}
-		w.marked = w.last
-	}
-	l.least, l.most = min(l.least, came), max(l.most, came)
-	l.marked = now
-}
-
-// even reports whether what arrived in the interval came all the time.
-func (l *Line) even() bool { return l.least >= evenPart*l.most }
-
-// note takes what is known of a peer into the interval.
+// note takes what is known of a peer.
 func (l *Line) note(now time.Duration, s *Shown) {
 	i := slices.IndexFunc(l.sides, func(w side) bool { return w.peer == s.Peer })
 	if i < 0 {
-		l.sides = append(l.sides, side{peer: s.Peer, first: *s, marked: *s, begun: now})
+		l.sides = append(l.sides, side{peer: s.Peer, first: *s, last: *s})
 		i = len(l.sides) - 1
 	}
 	w := &l.sides[i]
-	old, _ := slices.BinarySearchFunc(w.sent, l.since-s.Base, func(t stamp, at time.Duration) int { return cmp.Compare(t.at, at) })
-	w.sent = append(slices.Delete(w.sent, 0, max(old-1, 0)), stamp{now, s.Sent})
+	l.moved += since(s.Sent, w.last.Sent)
 	if w.first.Told == 0 {
 		w.first.Told, w.first.Arrived = s.Told, s.Arrived
-		w.marked = w.first
 	}
 	w.seen, w.last = now, *s
 }
 
 // shown returns how many bytes per second were sent in the interval, and arrived; false:
-// the other ends told too little. fed are those that were sent one round trip before: what
-// arrives is told so much later than it was sent.
-func (l *Line) shown(span time.Duration) (sent, fed, arrived float64, ok bool) {
+// the other ends told too little.
+func (l *Line) shown(span time.Duration) (sent, arrived float64, ok bool) {
 	ok = true
 	for i := range l.sides {
 		w := &l.sides[i]
 		out := since(w.last.Sent, w.first.Sent)
 		sent += float64(out) / span.Seconds()
-		fed += float64(since(w.until(w.seen-w.last.Base), w.until(w.begun-w.last.Base))) / span.Seconds()
 		took := w.last.Told - w.first.Told
 		if took >= span/2 && took <= 2*span {
 			arrived += float64(since(w.last.Arrived, w.first.Arrived)) / took.Seconds()
@@ -256,14 +217,16 @@ func (l *Line) shown(span time.Duration) (sent, fed, arrived float64, ok bool) {
 			ok = false
 		}
 	}
-	return sent, fed, arrived, ok
+	return sent, arrived, ok
 }
 
 // judge ends an interval. One without enough to send says nothing, and neither does one with
-// queues in which not all the time something arrived. Peers of which one tells too little, as
-// the original library does, are not bounded where a queue stands.
-func (l *Line) judge(now time.Duration) {
-	sent, fed, arrived, ok := l.shown(now - l.since)
+// queues in which the host has paused, or that began within a round trip behind a pause: over
+// a long way windows leave in flights with queues of their own, and what arrives is less than
+// the line carries, or was sent before the pause. Peers of which one tells too little, as the
+// original library does, are not bounded where a queue stands.
+func (l *Line) judge(now, base time.Duration) {
+	sent, arrived, ok := l.shown(now - l.since)
 	queue := l.queue / time.Duration(l.ticks)
 	stands, begins := queue >= l.bar(), queue >= l.bar()/2
 	if waited := float64(l.waited) / float64(l.ticks); waited < mostlyWaiting {
@@ -272,7 +235,7 @@ func (l *Line) judge(now time.Duration) {
 		}
 		return
 	}
-	if begins && !l.even() {
+	if begins && l.since < l.paused+base+2*gap { // a pause is noticed late, and what arrives is told late
 		l.raised = 0
 		return
 	}
@@ -285,7 +248,7 @@ func (l *Line) judge(now time.Duration) {
 			l.rate, l.untold = 0, 0
 		}
 		return
-	case l.untold == 0 && (fed > over*arrived && begins || l.rate == 0 && stands):
+	case l.untold == 0 && (sent > over*arrived && begins || l.rate == 0 && stands):
 		l.rate, l.step = max(kept*arrived, mostCut*l.rate, leastRate), 0
 	case stands:
 		l.step = 0

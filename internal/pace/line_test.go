@@ -69,15 +69,14 @@ func TestFlightsAreNoStandingQueue(t *testing.T) {
 		ms    = time.Millisecond
 		words = 20e3 // bytes per second that come all the time
 	)
-	for _, trip := range []time.Duration{300 * ms, 600 * ms, 1500 * ms} {
-		for _, flight := range []float64{60e3, 250e3, 500e3} {
+	for _, trip := range []time.Duration{250 * ms, 300 * ms, 600 * ms, 1500 * ms} {
+		for _, flight := range []float64{150e3, 250e3, 350e3} {
 			took := time.Duration(flight / line * float64(time.Second)) // through the line
-			sent := func(at time.Duration) uint64 {                     // at once, and then nothing
-				return uint64(flight*float64(1+at/trip) + words*at.Seconds())
+			sent := func(at time.Duration) uint64 {
+				return uint64(flight*(float64(at/trip)+min(1, float64(at%trip)/float64(took))) + words*at.Seconds())
 			}
 			arrived := func(at time.Duration) uint64 {
-				at = max(0, at-trip/2)
-				return uint64(flight*(float64(at/trip)+min(1, float64(at%trip)/float64(took))) + words*at.Seconds())
+				return sent(max(0, at-trip/2))
 			}
 			var l Line
 			for at := 10 * ms; at < 20*time.Second; at += 10 * ms {
@@ -89,6 +88,34 @@ func TestFlightsAreNoStandingQueue(t *testing.T) {
 				require.True(t, rate == 0 || rate > 0.9*line, "%v, %.0f bytes: %.0f after %v", trip, flight, rate, at)
 			}
 		}
+	}
+}
+
+// What is sent first behind a pause arrives a round trip later: until then it is not more than the
+// line carries, though a little queue seems to be left.
+func TestPauseOnALongWay(t *testing.T) {
+	const line, trip, step = 2.5e6, 600 * time.Millisecond, 10 * time.Millisecond
+	var l Line
+	var rate float64
+	var sent [2000]uint64
+	at := 100 * step
+	run := func(d time.Duration, speed float64, queue time.Duration) {
+		for end := at + d; at < end; at += step {
+			k := int(at / step)
+			sent[k] = sent[k-1] + uint64(speed*step.Seconds())
+			told := (at - trip/2) / (40 * time.Millisecond) * (40 * time.Millisecond)
+			rate = l.Step(at, []Shown{{
+				Base: trip, Queue: queue, Waiting: true, Sent: sent[k], Arrived: sent[(told-trip/2)/step], Told: told,
+			}})
+		}
+	}
+	run(2500*time.Millisecond, line, Deep)
+	run(500*time.Millisecond, line, standing*3/4) // it is let out
+	require.InDelta(t, line, rate, 0.05*line)
+	for range 3 {
+		run(2*time.Second, 1000, standing*3/4)
+		run(2*time.Second, line, standing*3/4)
+		require.InDelta(t, line, rate, 0.1*line)
 	}
 }
 

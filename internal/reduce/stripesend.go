@@ -88,7 +88,7 @@ func (op *Op) nextPiece(f *link.Frame, o *outGrid, batch int) (piece, uint8) {
 	}
 	index := o.pop()
 	p, _ := op.at(o.g, index, true)
-	op.out.flows.Took(s, p.n)
+	f.More = op.out.flows.Took(s, p.n) && o.count > 0
 	f.Gauged = true
 	f.Head = f.Head[:transport.HeaderSize+stripeHead]
 	putStripe(f.Head[transport.HeaderSize:], o.g.bytes, index)

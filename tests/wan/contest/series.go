@@ -57,6 +57,8 @@ var series = append([]match{
 	{Profile: "intercontinental", Congestion: "cubic", Bytes: 400_000},
 	{Profile: "intercontinental", Congestion: "bbr", Bytes: 16 << 20},
 	{Profile: "intercontinental", Congestion: "bbr", Bytes: 400_000},
+	{Profile: "intercontinental8", Congestion: "cubic", Bytes: 400_000},
+	{Profile: "intercontinental16", Congestion: "cubic", Bytes: 400_000},
 	{Profile: "lossy", Congestion: "cubic", Bytes: 2 << 20},
 	{Profile: "lossy", Congestion: "cubic", Bytes: 400_000},
 	{Profile: "lossy", Congestion: "bbr", Bytes: 2 << 20},
@@ -86,6 +88,8 @@ func (m match) lineup() lineup {
 	switch {
 	case m.Pattern != "":
 		return lineup{gloo: true}
+	case m.Profile == "intercontinental8", m.Profile == "intercontinental16":
+		return lineup{plain: "1,16", original: "1", gloo: true, forward: true}
 	case strings.HasPrefix(m.Profile, "report"):
 		return lineup{original: "1,1o", gloo: true}
 	case m.Profile == "perflow" && m.Bytes > 16<<20:
