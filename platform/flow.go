@@ -28,14 +28,15 @@ const (
 	HasDelivery
 	HasPacing
 	HasLimits // Busy, PeerLimited and BufferLimited
-	HasCame   // Came and CameMSS
+	HasCame   // Came, CameMSS and Received
 	HasPeerWindow
 )
 
 // Has reports whether all of the given fields are known.
 func (f Fields) Has(all Fields) bool { return f&all == all }
 
-// Info is what the system knows of a TCP connection, as its sender but for Came.
+// Info is what the system knows of a TCP connection, as its sender but for
+// Came and Received.
 type Info struct {
 	Known Fields
 	// RTT is the smoothed round trip time, RTTVar its deviation.
@@ -70,9 +71,12 @@ type Info struct {
 	Busy, PeerLimited, BufferLimited time.Duration
 	// Came counts segments with data that came in since the connection began, modulo
 	// 2^32: also those behind a gap, which nobody can read yet, and those that came
-	// twice. CameMSS is the payload of a full one, in bytes.
-	Came    uint32
-	CameMSS int
+	// twice. Several count as one that the network device of a virtual machine has merged.
+	// CameMSS is the payload of a full one, in bytes. Received counts bytes that came in
+	// order.
+	Came     uint32
+	CameMSS  int
+	Received uint64
 }
 
 // TCPInfo returns what the system knows of conn; false: nothing, or conn is not

@@ -36,7 +36,7 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 		Acked: s.Bytes_acked, Sent: s.Bytes_sent, Resent: s.Bytes_retrans,
 		DeliveryRate: s.Delivery_rate, PacingRate: s.Pacing_rate,
 		Busy: us(s.Busy_time), PeerLimited: us(s.Rwnd_limited), BufferLimited: us(s.Sndbuf_limited),
-		PeerWindow: int(s.Snd_wnd), Came: s.Data_segs_in, CameMSS: int(s.Rcv_mss),
+		PeerWindow: int(s.Snd_wnd), Came: s.Data_segs_in, CameMSS: int(s.Rcv_mss), Received: s.Bytes_received,
 	}
 	told(HasRTT|HasTimeout|HasWindow|HasInFlight|HasLost|HasRetries, unsafe.Offsetof(s.Total_retrans), 0)
 	told(HasPacing, unsafe.Offsetof(s.Pacing_rate), 8)

@@ -382,8 +382,8 @@ type heard struct {
 	bytes  uint64 // at the last tick
 	looks  int
 	near   bool
-	counts bool   // the system counts what comes
-	came   uint32 // segments at the last tick
+	counts bool // the system counts what comes
+	came   arrivals
 }
 
 // mostLooks bounds how often a receiver is asked whether it is near: a near one may have
@@ -407,9 +407,8 @@ func (k *heard) since(r *Receiver) uint64 {
 			k.near = !known || isNear(&k.info)
 		}
 		if counts := known && k.info.Known.Has(platform.HasCame); counts {
-			segments := k.info.Came - k.came
-			if k.came = k.info.Came; k.counts {
-				bytes = uint64(segments) * uint64(max(k.info.CameMSS, 0))
+			if came := k.came.since(&k.info); k.counts {
+				bytes = came
 			}
 			k.counts = true
 		}

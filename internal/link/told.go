@@ -39,7 +39,37 @@ type tells struct {
 
 	// Guarded by Hub.telling.
 	sample func(*platform.Info) bool
-	came   uint32 // segments so far
+	came   arrivals
+}
+
+// arrivals counts the bytes that come on a connection, also those behind a gap, by its segments.
+// Each counts as many bytes as those had on average that were delivered, and as a full one at
+// least: a system may count several as one that came together.
+type arrivals struct {
+	segments     uint32 // at the last look
+	received     uint64
+	bytes, count uint64 // of some thousand segments
+}
+
+const (
+	// fewArrivals segments do not have an average yet; it is one of the last manyArrivals.
+	fewArrivals, manyArrivals = 64, 4096
+)
+
+// since returns the bytes that have come since the last look.
+func (k *arrivals) since(info *platform.Info) uint64 {
+	segments := uint64(info.Came - k.segments)
+	k.count += segments
+	k.bytes += since(info.Received, k.received)
+	k.segments, k.received = info.Came, info.Received
+	each := uint64(max(info.CameMSS, 0))
+	if k.count >= fewArrivals {
+		each = max(each, k.bytes/k.count)
+	}
+	if k.count >= manyArrivals {
+		k.count, k.bytes = k.count/2, k.bytes/2
+	}
+	return segments * each
 }
 
 // teller tells one peer what has come from it, over all connections. Hub.telling guards it.
@@ -105,8 +135,7 @@ func (h *Hub) toTell(peer wire.UUID, now time.Time) (word uint64, due bool) {
 			continue
 		}
 		due = true
-		t.bytes += uint64(t.info.Came-k.came) * uint64(max(t.info.CameMSS, 0)) // a full one may become larger
-		k.came = t.info.Came
+		t.bytes += k.came.since(&t.info)
 	}
 	return toldBit | uint64(now.Sub(h.survey.made)/toldTime)<<32&^toldBit | t.bytes/toldBytes&(1<<32-1), due
 }

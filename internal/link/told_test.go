@@ -1,6 +1,7 @@
 package link
 
 import (
+	"math"
 	"net"
 	"os"
 	"testing"
@@ -208,5 +209,37 @@ func TestWordThatIsNotTaken(t *testing.T) {
 		}, patience, time.Millisecond, "it was tried")
 		require.Equal(t, ends, conn.closed)
 		require.True(t, r.tells.on)
+	}
+}
+
+// Bytes are counted by segments, of which a system may have merged several: on average of what was
+// delivered. What lies behind a gap counts when it comes, and not again when the gap is filled.
+func TestArrivals(t *testing.T) {
+	const full = 1000
+	for name, merged := range map[string]uint64{"as they are": 1, "three as one": 3} {
+		t.Run(name, func(t *testing.T) {
+			var k arrivals
+			info := platform.Info{CameMSS: full, Came: math.MaxUint32 - 50}
+			k.since(&info)
+			k.count = 0 // the connection began here
+			sum, sent, held := uint64(0), uint64(0), uint64(0)
+			for tick := range 1000 {
+				const segments = 10
+				info.Came += segments
+				if bytes := segments * merged * full; tick%50 < 10 { // behind a gap, until it is filled
+					held += bytes
+				} else {
+					info.Received += bytes + held
+					held = 0
+				}
+				got := k.since(&info)
+				if tick >= 100 {
+					sum += got
+					sent += segments * merged * full
+					require.InDelta(t, segments*merged*full, got, 0.25*segments*float64(merged)*full, "tick %d", tick)
+				}
+			}
+			require.InEpsilon(t, sent, sum, 0.05)
+		})
 	}
 }
