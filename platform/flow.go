@@ -71,9 +71,9 @@ type Info struct {
 	Busy, PeerLimited, BufferLimited time.Duration
 	// Came counts segments with data that came in since the connection began, modulo
 	// 2^32: also those behind a gap, which nobody can read yet, and those that came
-	// twice. Several count as one that the network device of a virtual machine has merged.
-	// CameMSS is the payload of a full one, in bytes. Received counts bytes that came in
-	// order.
+	// twice. Where a network device merges several, as that of a virtual machine does, they
+	// count as one. CameMSS is the payload of a full one, in bytes. Received counts bytes that
+	// came in order.
 	Came     uint32
 	CameMSS  int
 	Received uint64

@@ -179,17 +179,26 @@ func (f *Flows) Wake(n int) {
 }
 
 // RouseBest lets the connection look for work on which what was left, or there is more of, leaves
-// first, or else an idle one that is not slow.
+// first, or else an idle one that would take it.
 func (f *Flows) RouseBest() {
 	set := f.set.Load()
-	if at := set.first(int(f.piece.Load()), f.left.Load()); at >= 0 { // as Yields has it: who is roused takes the piece
+	best := set.fastest()
+	if set.rooms == nil {
+		best.rouse()
+		return
+	}
+	piece, left := int(f.piece.Load()), f.left.Load()
+	if at := set.first(piece, left); at >= 0 { // as Yields has it: who is roused takes the piece
 		set.conns[at].rouse()
 		return
 	}
-	best, turn := set.fastest().Speed(), int(f.turn.Add(1))
-	for i := range set.conns {
-		if s := set.conns[(turn+i)%len(set.conns)]; s.Speed() >= best/2 && s.rouse() {
-			return
+	turn := int(f.turn.Add(1))
+	for _, fast := range [2]bool{true, false} {
+		for i := range set.conns {
+			s := set.conns[(turn+i)%len(set.conns)]
+			if (s.Speed() >= best.Speed()/2) == fast && (fast || !set.leaves(s, left, piece)) && s.rouse() {
+				return
+			}
 		}
 	}
 }
@@ -205,8 +214,8 @@ const (
 	// flights are how many windows may wait on a connection of a stream that ends with them. In
 	// slow start a window doubles with each round trip, so that they leave with the next.
 	flights = 2
-	// unwaited is what the system takes of a connection beyond its window without a write that
-	// waits (mesh.unsentBytes), but for a piece.
+	// unwaited is less than what the system takes beyond a window without a write that waits
+	// (mesh.unsentBytes).
 	unwaited = 48 << 10
 )
 
@@ -220,8 +229,11 @@ func filled(bytes int) int64 {
 // for, so that another one may send what there is more of.
 func (f *Flows) Took(s *Sender, bytes int) (beyond bool) {
 	set := f.set.Load()
+	if set.rooms == nil {
+		return false
+	}
 	i := slices.Index(set.conns, s)
-	return set.rooms != nil && i >= 0 && set.rooms[i].left.Add(-filled(bytes)) < 0
+	return i >= 0 && set.rooms[i].left.Add(-filled(bytes)) < 0 && len(set.conns) > 1
 }
 
 // Kick has one connection look for work: the one on which a piece of so many bytes leaves first,
@@ -254,10 +266,15 @@ func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 			return at != i
 		}
 	}
-	mine := s.Speed()
+	return set.leaves(s, left, piece)
+}
+
+// leaves reports whether others are so much faster that they may be done with all of the last left
+// bytes before s is done with one piece.
+func (s *flowSet) leaves(c *Sender, left int64, piece int) bool {
+	mine := c.Speed()
 	best, sum := 0.0, 0.0
-	conns := set.conns
-	for _, o := range conns {
+	for _, o := range s.conns {
 		best = max(best, o.Speed())
 		sum += o.Speed()
 	}
@@ -267,7 +284,7 @@ func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	if math.IsInf(sum, 1) {
 		// The speed of others is not known, but this one is slower: it counts as a
 		// tenth of them.
-		sum = 10 * mine * float64(len(conns))
+		sum = 10 * mine * float64(len(s.conns))
 	}
 	return float64(backlog+piece)/mine > float64(left)/sum
 }

@@ -15,7 +15,7 @@ const (
 	recent = 200 * time.Millisecond
 	// A speed is forgotten after that many bytes without a wait.
 	forget = 8 << 20
-	// One write takes what the connection sends in atOnceTime, at least a piece;
+	// One write takes what the connection sends in atOnceTime or its window, at least a piece;
 	// before anything is known of it and at most atOnceUnknown bytes.
 	atOnceTime    = 5 * time.Millisecond
 	atOnceUnknown = 256 << 10
@@ -55,14 +55,15 @@ func (s *Sender) Speed() float64 {
 	return math.Inf(1)
 }
 
-// AtOnce returns how many bytes one write may take.
+// AtOnce returns how many bytes one write may take. To a distant peer that is no more than the
+// window.
 func (s *Sender) AtOnce() int {
 	speed := s.Speed()
 	if bound := s.h.allowance.get(); bound > 0 && s.Distant() {
 		speed = min(speed, bound)
 	}
 	most := min(speed*atOnceTime.Seconds(), atOnceUnknown)
-	return min(int(most), s.Window()) // what waits behind a window is nobody else's
+	return min(int(most), s.Window()) // no other connection can send what waits behind this one's
 }
 
 // observe takes the measure of a write of n bytes.

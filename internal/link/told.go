@@ -43,33 +43,50 @@ type tells struct {
 }
 
 // arrivals counts the bytes that come on a connection, also those behind a gap, by its segments.
-// Each counts as many bytes as those had on average that were delivered, and as a full one at
-// least: a system may count several as one that came together.
+// A system may count several as one, so each is as long as those were on average that were
+// delivered, and as a full one at least.
 type arrivals struct {
-	segments     uint32 // at the last look
-	received     uint64
-	bytes, count uint64 // of some thousand segments
+	looked    bool
+	segments  uint32 // at the last look
+	received  uint64 // ... in order
+	aside     uint64 // segments since something was received in order
+	segs      uint64 // before these, some thousand
+	bytes     uint64 // of them
+	total     uint64 // what came since the first look
+	delivered uint64 // of it, in order
 }
 
 const (
-	// fewArrivals segments do not have an average yet; it is one of the last manyArrivals.
-	fewArrivals, manyArrivals = 64, 4096
+	// fewArrivals segments do not have an average yet. It is one of the last manyArrivals.
+	fewArrivals, manyArrivals = 64, 16 << 10
+	// mostMerged is the longest segment that there is.
+	mostMerged = 64 << 10
 )
 
-// since returns the bytes that have come since the last look.
+// since returns the bytes that have come since the last look; at the first one, since the
+// connection began.
 func (k *arrivals) since(info *platform.Info) uint64 {
-	segments := uint64(info.Came - k.segments)
-	k.count += segments
-	k.bytes += since(info.Received, k.received)
+	segments, received := uint64(info.Came-k.segments), since(info.Received, k.received)
 	k.segments, k.received = info.Came, info.Received
 	each := uint64(max(info.CameMSS, 0))
-	if k.count >= fewArrivals {
-		each = max(each, k.bytes/k.count)
+	if !k.looked {
+		k.looked = true
+		return segments * each
 	}
-	if k.count >= manyArrivals {
-		k.count, k.bytes = k.count/2, k.bytes/2
+	k.aside += segments
+	k.delivered += received
+	if received > 0 { // of what lies behind a gap the bytes are counted when it is filled
+		k.segs, k.bytes, k.aside = k.segs+k.aside, k.bytes+received, 0
+		if k.segs >= manyArrivals {
+			k.segs, k.bytes = k.segs/2, k.bytes/2
+		}
 	}
-	return segments * each
+	if k.segs >= fewArrivals {
+		each = min(max(each, k.bytes/k.segs), mostMerged)
+	}
+	before := k.total
+	k.total = max(before+segments*each, k.delivered)
+	return k.total - before
 }
 
 // teller tells one peer what has come from it, over all connections. Hub.telling guards it.
@@ -146,6 +163,7 @@ type account struct {
 	at    time.Duration // by its clock; 0: nothing was told
 	bytes uint64        // that came since the first word
 	sent  uint64        // bytes to it, counted from any beginning
+	again uint64        // ... those that were sent again
 	heard time.Duration // when the last word came
 	// By how much later than their time words have come, at least; it contains how the clocks
 	// differ. back is by how much longer than that the last one took.
@@ -250,12 +268,13 @@ func (v *survey) bound(now time.Duration) {
 			continue
 		}
 		a.sent += since(c.span.Sent, c.span.Resent)
+		a.again += c.span.Resent
 		if a.fresh && a.back > a.queue+mostApart { // the clock there has stood still
 			a.least, a.back = a.least+a.back, 0
 		}
 		a.fresh = false
 		shown := pace.Shown{
-			Peer: binary.BigEndian.Uint64(peer[:8]), Base: c.span.Base, Queue: -1, Waiting: c.span.Waiting, Sent: a.sent,
+			Peer: binary.BigEndian.Uint64(peer[:8]), Base: c.span.Base, Queue: -1, Waiting: c.span.Waiting, Sent: a.sent, Resent: a.again,
 		}
 		if a.known {
 			shown.Queue = max(a.queue-a.back, 0)

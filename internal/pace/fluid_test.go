@@ -268,6 +268,7 @@ func (f *fluid) sample() {
 		}
 		s := &all[i]
 		s.Sent += uint64(w.sent - w.resent)
+		s.Resent += uint64(w.resent)
 		s.Waiting = s.Waiting || w.blocked
 		if w.arrived == w.heard {
 			continue // its round trip is an old one

@@ -11,6 +11,7 @@ type Shown struct {
 	Base    time.Duration // the round trip over empty queues
 	Queue   time.Duration // on the way to it, the shortest of its connections; below 0: not known
 	Sent    uint64        // bytes, without those that were sent again, counted from any beginning
+	Resent  uint64        // ... these
 	Arrived uint64        // bytes there, counted from any beginning
 	Told    time.Duration // when these had arrived, by the clock there; 0: it has said nothing of late
 	Waiting bool          // there is more to send than was let go
@@ -50,9 +51,9 @@ const (
 	over = 1.05
 	// Bytes per second that are always allowed: nothing stands still.
 	leastRate = 64 << 10
-	// A host that sends less than stir bytes in gap pauses. One that is bounded writes leastRate at
-	// least, 4 KiB at once.
-	gap, stir = 60 * time.Millisecond, 3 << 10
+	// A host of which less than stir bytes leave in gap pauses. One that is bounded writes leastRate
+	// at least, 4 KiB at once.
+	gap, stir = 80 * time.Millisecond, 2 << 10
 	// A rate of which less was used is not raised. In an interval with less waiting the rate is
 	// used for a part of the time, and what arrives tells nothing of the line.
 	usedPart, mostlyWaiting = 0.85, 0.8
@@ -77,9 +78,9 @@ type Line struct {
 	deaf   time.Duration // until then the queue that stands is not ours
 	since  time.Duration // when the interval began; 0: there is none
 	last   time.Duration // the last step
-	paused time.Duration // when little had been sent for some time, the last time
-	marked time.Duration // since when moved bytes were sent
-	moved  uint64
+	paused time.Duration // when little had left for gap, the last time
+	moved  [4]uint64     // bytes that left in the quarters of a gap
+	marked time.Duration // when the last of them began
 
 	// Of the interval.
 	ticks, waited int           // steps, and those in which something was waiting
@@ -109,17 +110,24 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		waiting = waiting || peers[i].Waiting
 	}
 	if now-l.last > pause {
+		l.sides = slices.DeleteFunc(l.sides, func(w side) bool { return w.seen < l.last })
 		l.since, l.begun, l.out, l.missed = 0, now, 0, 0
+		l.marked, l.moved = now, [...]uint64{stir, stir, stir, stir}
 	}
 	l.last = now
 	for i := range peers {
 		l.note(now, &peers[i])
 	}
-	if now-l.marked >= gap {
-		if l.moved < stir {
+	if last := len(l.moved) - 1; now-l.marked >= gap/time.Duration(len(l.moved)) {
+		sum := uint64(0)
+		for _, n := range l.moved {
+			sum += n
+		}
+		if sum < stir {
 			l.paused = now
 		}
-		l.moved, l.marked = 0, now
+		copy(l.moved[:], l.moved[1:])
+		l.moved[last], l.marked = 0, now
 	}
 	if queue < 0 || l.out == 0 && now < l.begun+base+queue { // what was sent since then has not arrived
 		return l.rate
@@ -144,10 +152,10 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 	if now < l.deaf {
 		return 0
 	}
-	if l.since == 0 {
-		if l.rate == 0 && queue < Deep {
-			return 0
-		}
+	if l.since == 0 && l.rate == 0 && queue < Deep {
+		return 0
+	}
+	if steady := l.steady(base); l.since == 0 || l.since < steady && now >= steady && queue >= l.bar()/2 { // it would say nothing
 		l.begin(now)
 	}
 	l.ticks++
@@ -178,6 +186,15 @@ func (l *Line) bar() time.Duration {
 	return max(standing, time.Duration(burst/l.rate*float64(time.Second)))
 }
 
+// steady returns from when on what arrives is what left behind the last pause. A pause is noticed
+// late, and what arrives is told late.
+func (l *Line) steady(base time.Duration) time.Duration {
+	if l.paused == 0 {
+		return 0
+	}
+	return l.paused + base + 2*gap
+}
+
 // begin starts an interval.
 func (l *Line) begin(now time.Duration) {
 	l.since, l.ticks, l.waited, l.queue = now, 0, 0, 0
@@ -195,7 +212,7 @@ func (l *Line) note(now time.Duration, s *Shown) {
 		i = len(l.sides) - 1
 	}
 	w := &l.sides[i]
-	l.moved += since(s.Sent, w.last.Sent)
+	l.moved[len(l.moved)-1] += since(s.Sent+s.Resent, w.last.Sent+w.last.Resent)
 	if w.first.Told == 0 {
 		w.first.Told, w.first.Arrived = s.Told, s.Arrived
 	}
@@ -235,18 +252,20 @@ func (l *Line) judge(now, base time.Duration) {
 		}
 		return
 	}
-	if begins && l.since < l.paused+base+2*gap { // a pause is noticed late, and what arrives is told late
-		l.raised = 0
-		return
-	}
+	paused := l.since < l.steady(base)
 	if l.untold++; ok && arrived > 0 {
-		l.untold, l.came = 0, arrived
+		if l.untold = 0; !paused {
+			l.came = arrived
+		}
 	}
 	switch {
 	case l.untold > 0 && begins:
 		if l.untold >= silence { // nothing says what the line carries
 			l.rate, l.untold = 0, 0
 		}
+		return
+	case paused && begins:
+		l.raised = 0
 		return
 	case l.untold == 0 && (sent > over*arrived && begins || l.rate == 0 && stands):
 		l.rate, l.step = max(kept*arrived, mostCut*l.rate, leastRate), 0
