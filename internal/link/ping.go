@@ -107,9 +107,10 @@ func (s *Sender) ask(ctx context.Context) bool {
 }
 
 // PingSenders asks on all connections to peer whether it is there, closes those
-// without an answer before ctx ends, and returns how many are not broken. Peers that
+// without an answer at the deadline of ctx, and returns how many are not broken. Peers that
 // answer no pings count as alive, and so do connections that took something of an
-// operation after the question: the answer may be behind megabytes.
+// operation after the question: the answer may be behind megabytes. If ctx is canceled
+// before, nothing is known of them and none is closed: others may rely on them.
 func (h *Hub) PingSenders(ctx context.Context, peer wire.UUID) int {
 	silent := make(chan *Sender)
 	asked := 0
@@ -131,7 +132,7 @@ func (h *Hub) PingSenders(ctx context.Context, peer wire.UUID) int {
 		}()
 	}
 	for range asked {
-		if s := <-silent; s != nil {
+		if s := <-silent; s != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			s.close(errSilent)
 		}
 	}

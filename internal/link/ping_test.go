@@ -32,6 +32,14 @@ func TestProbe(t *testing.T) {
 	defer stop()
 	require.Equal(t, 1, p.a.h.PingSenders(soon, uuid(1)))
 
+	// A question that is given up, since a round begins, says nothing of those that are asked.
+	given, giveUp := context.WithCancel(ctx)
+	p.out[0].Stall(true)
+	time.AfterFunc(10*time.Millisecond, giveUp)
+	require.Equal(t, 1, p.a.h.PingSenders(given, uuid(1)))
+	p.out[0].Stall(false)
+	require.Equal(t, 1, p.a.h.PingSenders(ctx, uuid(1)))
+
 	// A peer that announced nothing is not asked.
 	old := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true})
 	old.out[0].Stall(true)
