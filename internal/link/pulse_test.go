@@ -1,7 +1,6 @@
 package link
 
 import (
-	"net"
 	"testing"
 	"time"
 
@@ -109,14 +108,7 @@ func TestNoPulsesWhereTheWindowStands(t *testing.T) {
 // A window that became smaller while the connection rested, because of a pulse that was lost, is
 // not taken for what it was.
 func TestPulsesLookAtTheWindow(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
-	near, err := net.Dial("tcp", ln.Addr().String())
-	require.NoError(t, err)
-	far, err := ln.Accept()
-	require.NoError(t, err)
-	defer far.Close()
+	near := dialled(t)
 	info, known := platform.TCPInfo(near)
 	h := newRoom(t, Config{}).h
 	h.AddSender(uuid(1), 0, near, Features{Flows: true})

@@ -11,8 +11,8 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-// State tells what the system knows of the way of a connection, and what writers saw.
-func TestStateKnowsTheWay(t *testing.T) {
+// dialled returns a connection of TCP on this host, whose other end stays open.
+func dialled(t *testing.T) net.Conn {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer ln.Close()
@@ -20,7 +20,16 @@ func TestStateKnowsTheWay(t *testing.T) {
 	require.NoError(t, err)
 	far, err := ln.Accept()
 	require.NoError(t, err)
-	defer far.Close()
+	t.Cleanup(func() {
+		near.Close()
+		far.Close()
+	})
+	return near
+}
+
+// State tells what the system knows of the way of a connection, and what writers saw.
+func TestStateKnowsTheWay(t *testing.T) {
+	near := dialled(t)
 	m := newRoom(t, Config{})
 	m.h.AddSender(uuid(1), 0, near, Features{Native: true})
 	memory, other := transporttest.Pair(transporttest.Options{})

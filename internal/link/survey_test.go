@@ -1,7 +1,6 @@
 package link
 
 import (
-	"net"
 	"testing"
 	"time"
 
@@ -15,13 +14,7 @@ import (
 
 // Nothing on this host, and nothing that is no TCP connection, costs more than a look.
 func TestNearConnectionsAreNotSurveyed(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
-	c, err := net.Dial("tcp", ln.Addr().String())
-	require.NoError(t, err)
-	defer c.Close()
-	require.Nil(t, newFlow(c))
+	require.Nil(t, newFlow(dialled(t)))
 	x, y := transporttest.Pair(transporttest.Options{})
 	defer x.Close()
 	defer y.Close()
