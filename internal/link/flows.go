@@ -24,8 +24,8 @@ type flowSet struct {
 
 // space is what a connection's window has room for.
 type space struct {
-	left  atomic.Int64 // below 0: what waits for the next flight, and what is kept for words
-	whole int64
+	room  atomic.Int64 // bytes; below 0: what waits for the next flight, and what is kept for words
+	whole int64        // the window, in bytes
 }
 
 // waits returns how many bytes may wait for the next flights.
@@ -38,7 +38,7 @@ func newFlowSet(conns, all []*Sender) *flowSet {
 		for i, c := range conns {
 			r := &s.rooms[i]
 			r.whole = int64(c.Window())
-			r.left.Store(r.whole - min(forWords*segment, r.whole/4))
+			r.room.Store(r.whole - min(forWords*segment, r.whole/4))
 		}
 	}
 	return s
@@ -54,7 +54,7 @@ func (s *flowSet) first(bytes int, left int64) int {
 	behind, best := int64(0), s.fastest().Speed()
 	for i := range s.rooms {
 		r, c := &s.rooms[i], s.conns[i]
-		room := r.left.Load()
+		room := r.room.Load()
 		slow := c.Speed() < best/2
 		if !slow {
 			behind += max(room+r.waits(), 0)
@@ -160,10 +160,15 @@ func (f *Flows) Regroup(x Source, conns []*Sender, over func() bool) {
 
 // Wake lets idle connections look for work, at most n of them, the fast ones first.
 func (f *Flows) Wake(n int) {
-	if n == 0 {
-		return
+	if n > 0 {
+		f.wake(f.Conns(), n, func(*Sender) bool { return true })
 	}
-	best, conns := 0.0, f.Conns()
+}
+
+// wake wakes at most n of conns that are idle, in turn: those that are not slow, and then slow
+// ones that would take something.
+func (f *Flows) wake(conns []*Sender, n int, takes func(slow *Sender) bool) {
+	best := 0.0
 	for _, s := range conns {
 		best = max(best, s.Speed())
 	}
@@ -171,7 +176,7 @@ func (f *Flows) Wake(n int) {
 	for _, fast := range [2]bool{true, false} {
 		for i := range conns {
 			s := conns[(turn+i)%len(conns)]
-			if n > 0 && (s.Speed() >= best/2) == fast && s.rouse() {
+			if n > 0 && (s.Speed() >= best/2) == fast && (fast || takes(s)) && s.rouse() {
 				n--
 			}
 		}
@@ -182,9 +187,8 @@ func (f *Flows) Wake(n int) {
 // first, or else an idle one that would take it.
 func (f *Flows) RouseBest() {
 	set := f.set.Load()
-	best := set.fastest()
 	if set.rooms == nil {
-		best.rouse()
+		set.fastest().rouse()
 		return
 	}
 	piece, left := int(f.piece.Load()), f.left.Load()
@@ -192,15 +196,7 @@ func (f *Flows) RouseBest() {
 		set.conns[at].rouse()
 		return
 	}
-	turn := int(f.turn.Add(1))
-	for _, fast := range [2]bool{true, false} {
-		for i := range set.conns {
-			s := set.conns[(turn+i)%len(set.conns)]
-			if (s.Speed() >= best.Speed()/2) == fast && (fast || !set.leaves(s, left, piece)) && s.rouse() {
-				return
-			}
-		}
-	}
+	f.wake(set.conns, 1, func(s *Sender) bool { return !set.leaves(s, left, piece) })
 }
 
 const (
@@ -233,7 +229,7 @@ func (f *Flows) Took(s *Sender, bytes int) (beyond bool) {
 		return false
 	}
 	i := slices.Index(set.conns, s)
-	return i >= 0 && set.rooms[i].left.Add(-filled(bytes)) < 0 && len(set.conns) > 1
+	return i >= 0 && set.rooms[i].room.Add(-filled(bytes)) < 0 && len(set.conns) > 1
 }
 
 // Kick has one connection look for work: the one on which a piece of so many bytes leaves first,
@@ -257,7 +253,7 @@ func (f *Flows) Kick(piece int, left int64) {
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	set := f.set.Load()
 	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
-		if set.rooms[i].left.Load() >= filled(piece) {
+		if set.rooms[i].room.Load() >= filled(piece) {
 			return false
 		}
 		f.piece.Store(int64(piece))

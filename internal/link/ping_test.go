@@ -28,7 +28,7 @@ func TestProbe(t *testing.T) {
 	require.Zero(t, p.a.h.PingSenders(ctx, uuid(7)))
 
 	p.out[2].Stall(true)
-	soon, stop := context.WithTimeout(ctx, 50*time.Millisecond)
+	soon, stop := context.WithTimeout(ctx, time.Second) // the others answer meanwhile, also on a busy machine
 	defer stop()
 	require.Equal(t, 1, p.a.h.PingSenders(soon, uuid(1)))
 

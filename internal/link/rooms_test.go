@@ -168,7 +168,7 @@ func TestAllTakePiecesOfALongStream(t *testing.T) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		return len(took) == len(pool)
-	}, 10*time.Second, time.Millisecond, "%v", took)
+	}, patience, time.Millisecond)
 }
 
 // Where a window has room its connection looks for work at once. Pieces for which none has room

@@ -118,17 +118,7 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 	for i := range peers {
 		l.note(now, &peers[i])
 	}
-	if last := len(l.moved) - 1; now-l.marked >= gap/time.Duration(len(l.moved)) {
-		sum := uint64(0)
-		for _, n := range l.moved {
-			sum += n
-		}
-		if sum < stir {
-			l.paused = now
-		}
-		copy(l.moved[:], l.moved[1:])
-		l.moved[last], l.marked = 0, now
-	}
+	l.endQuarter(now)
 	if queue < 0 || l.out == 0 && now < l.begun+base+queue { // what was sent since then has not arrived
 		return l.rate
 	}
@@ -184,6 +174,22 @@ func (l *Line) bar() time.Duration {
 		return standing
 	}
 	return max(standing, time.Duration(burst/l.rate*float64(time.Second)))
+}
+
+// endQuarter ends a quarter of a gap when it is over, and notes a pause.
+func (l *Line) endQuarter(now time.Duration) {
+	if now-l.marked < gap/time.Duration(len(l.moved)) {
+		return
+	}
+	sum := uint64(0)
+	for _, n := range l.moved {
+		sum += n
+	}
+	if sum < stir {
+		l.paused = now
+	}
+	copy(l.moved[:], l.moved[1:])
+	l.moved[len(l.moved)-1], l.marked = 0, now
 }
 
 // steady returns from when on what arrives is what left behind the last pause. A pause is noticed

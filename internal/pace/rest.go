@@ -23,8 +23,9 @@ const (
 // Keeps reports whether a congestion control of this name keeps its window at rest without
 // pulses. BBR does: systems take back the windows of others only, and what BBR knows of the way
 // it takes from the last ten round trips in which something was sent
-// (draft-cardwell-iccrg-bbr-congestion-control-00). A pulse is such a round trip, so that some seconds of them make it forget how
-// much the way carries, and it finds that out again by a quarter more every eight round trips.
+// (draft-cardwell-iccrg-bbr-congestion-control-00). A pulse is such a round trip, so that some
+// seconds of them make it forget how much the way carries, and it finds that out again by a
+// quarter more every eight round trips.
 func Keeps(congestion string) bool { return strings.HasPrefix(congestion, "bbr") }
 
 // Rest says for how long connections that rest are worth pulses, which keep their
