@@ -112,6 +112,7 @@ func compete() error {
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
 	small := flag.Bool("small", false, "print how long small messages to the master's host took beside the operations")
 	steps := flag.Bool("steps", false, "print each operation, with the plan that it took")
+	rest := flag.Duration("rest", 0, "all connections rest for so long before each turn")
 	pattern := flag.String("pattern", plan.AllReduce.String(), "collectives, comma separated; all: those besides all-reduce, in which PCCL and plain TCP take no part")
 	flag.Parse()
 	patterns, err := patternsOf(*pattern)
@@ -120,7 +121,7 @@ func compete() error {
 	}
 	g := game{
 		patterns: patterns,
-		blackout: *blackout, steps: *steps, small: *small,
+		blackout: *blackout, rest: *rest, steps: *steps, small: *small,
 		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
 		lineup:      lineup{plain: *plain, original: *original, gloo: *torch, secure: *tls, forward: *forward},
 		connections: numbers(*connections), flow: *flow, patience: *patience,
@@ -213,6 +214,7 @@ type game struct {
 	most        time.Duration // after which patience is a quarter; 0: it stays
 	learn       int           // operations of each before those of the match
 	blackout    time.Duration
+	rest        time.Duration // before each turn
 	found       func(outcome) error          // told of each match when it is over; nil: nobody is
 	enough      func(all []*contestant) bool // ends a match early; nil: nothing does
 	small       bool                         // small messages are sent beside the operations
@@ -276,6 +278,7 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 				if !g.plays(c, round, time.Since(began)) {
 					continue
 				}
+				time.Sleep(g.rest)
 				end := g.darken(l, round)
 				took, err := small.during(func() error { return c.turn(l, t, round > 0) })
 				if round > 0 {
