@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/gopccl/gopccl/core/errs"
@@ -16,8 +17,15 @@ type growing struct {
 	known  map[wire.UUID]reached
 	stop   context.CancelFunc // of the growth under way; nil: there is none
 	done   chan struct{}      // closed when it has ended
+	next   []wanted           // that wait for its end, by when they came
 	held   int                // pools that are being made
 	closed bool
+}
+
+// wanted is how many connections a pool is to have.
+type wanted struct {
+	peer wire.UUID
+	n    int
 }
 
 // reached is how a peer was reached last.
@@ -63,15 +71,30 @@ func (g *growing) close() {
 }
 
 // Grow opens connections to peer, a neighbour, beside everything that runs until there
-// are n, and returns at once. One pool grows at a time. What cannot be had is told to
-// Pools.Refused.
+// are n, and returns at once. One pool grows at a time, and others wait for it: a direct
+// exchange learns of all its peers at once. What cannot be had is told to Pools.Refused.
 func (m *Mesh) Grow(peer wire.UUID, n int) {
 	g := &m.growing
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r, ok := g.known[peer]
-	if m.cfg.PoolSize != 0 || !ok || g.held > 0 || g.closed || g.stop != nil {
-		m.cfg.Pools.Refused(peer, m.cfg.Pools.LiveSenders(peer))
+	w := wanted{peer, n}
+	if g.stop == nil {
+		m.beginGrowth(w)
+		return
+	}
+	if i := slices.IndexFunc(g.next, func(o wanted) bool { return o.peer == peer }); i >= 0 {
+		g.next[i] = w
+		return
+	}
+	g.next = append(g.next, w)
+}
+
+// beginGrowth opens the connections, or says that they cannot be had. growing.mu is held.
+func (m *Mesh) beginGrowth(w wanted) {
+	g := &m.growing
+	r, ok := g.known[w.peer]
+	if m.cfg.PoolSize != 0 || !ok || g.held > 0 || g.closed {
+		m.cfg.Pools.Refused(w.peer, m.cfg.Pools.LiveSenders(w.peer))
 		return
 	}
 	ctx, stop := context.WithTimeout(m.ctx, m.cfg.DialTimeout+m.cfg.HandshakeTimeout)
@@ -85,8 +108,13 @@ func (m *Mesh) Grow(peer wire.UUID, n int) {
 			g.stop = nil
 			stop()
 			close(done)
+			for g.stop == nil && len(g.next) > 0 {
+				w := g.next[0]
+				g.next = g.next[1:]
+				m.beginGrowth(w)
+			}
 		}()
-		m.grow(ctx, r, min(n, MaxPool))
+		m.grow(ctx, r, min(w.n, MaxPool))
 	})
 }
 

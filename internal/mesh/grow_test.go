@@ -68,6 +68,36 @@ func TestRoundEndsGrowth(t *testing.T) {
 	require.Equal(t, 1, near.LiveSenders(b.UUID))
 }
 
+// Pools that are to grow while another one does are not refused: each grows when those before it
+// have. The last number counts. What waits when a round begins is refused.
+func TestPoolsGrowOneBehindAnother(t *testing.T) {
+	a, near, _, b := hubs(t, 0)
+	_, c := open(t, wire.UUID{3}, &journal{}, func(c *Config) {
+		c.Pools = link.NewHub(link.Config{}, aside{})
+		t.Cleanup(c.Pools.(*link.Hub).Close)
+		c.Pools.(*link.Hub).Trust(wire.UUID{1})
+		c.Pools.(*link.Hub).EndRound(wire.UUID{1})
+	})
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b, c}, nil))
+	g := &a.growing
+	g.mu.Lock()
+	ended := false
+	g.stop, g.done = func() { ended = true }, make(chan struct{}) // one is under way
+	g.mu.Unlock()
+	a.Grow(b.UUID, 8)
+	a.Grow(c.UUID, 3)
+	a.Grow(b.UUID, 4)
+	require.Equal(t, []wanted{{b.UUID, 4}, {c.UUID, 3}}, g.next)
+	require.False(t, ended)
+	g.mu.Lock()
+	g.stop = nil // its end
+	first := g.next[0]
+	g.next = g.next[1:]
+	a.beginGrowth(first)
+	g.mu.Unlock()
+	require.Eventually(t, func() bool { return near.LiveSenders(b.UUID) == 4 && near.LiveSenders(c.UUID) == 3 }, time.Minute, time.Millisecond)
+}
+
 // A number that somebody has chosen is kept.
 func TestChosenPoolsDoNotGrow(t *testing.T) {
 	a, near, _, b := hubs(t, 2)
