@@ -282,7 +282,7 @@ func (s *flowSet) leaves(c *Sender, left int64, piece int) bool {
 		// tenth of them.
 		sum = 10 * mine * float64(len(s.conns))
 	}
-	return float64(backlog+piece)/mine > float64(left)/sum
+	return float64(c.waits()+piece)/mine > float64(left)/sum
 }
 
 // Broken reports whether one of the connections has ended.

@@ -55,6 +55,15 @@ func (s *Sender) Speed() float64 {
 	return math.Inf(1)
 }
 
+// waits returns how many bytes leave before what is written next. A connection that was slow may
+// rest by now.
+func (s *Sender) waits() int {
+	if f := s.gauge.flow; f != nil && !f.near.Load() {
+		return int(min(f.unsent.Load(), backlog))
+	}
+	return backlog
+}
+
 // AtOnce returns how many bytes one write may take. To a distant peer that is no more than the
 // window.
 func (s *Sender) AtOnce() int {

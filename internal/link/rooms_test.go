@@ -68,6 +68,7 @@ func TestNeededConnections(t *testing.T) {
 func TestWindowsAreUsedUp(t *testing.T) {
 	_, pool := farPool(t, 12_000, 12_000, 500)
 	pool[0].gauge.rate.Store(math.Float64bits(1000)) // slow, as far as is known
+	pool[0].gauge.flow.unsent.Store(backlog)
 	var f Flows
 	f.Use(pool)
 	for range 6 { // a quarter is kept for words, and a packet that is not full is one
@@ -94,6 +95,22 @@ func TestWindowsAreUsedUp(t *testing.T) {
 	pool[0].gauge.flow.writes.Store(1)
 	pool[0].gauge.flow.began.Store(-int64(time.Second))
 	require.False(t, f.Yields(pool[1], 1<<20, 1000))
+}
+
+// A slow connection on which nothing waits takes a piece that it is done with before the others
+// are with the rest. One that has not sent yet what it took before does not.
+func TestSlowConnectionsAtRestTakePieces(t *testing.T) {
+	_, pool := farPool(t, 500, 500, 500)
+	for i, rate := range []float64{145e3, 145e3, 545e3} {
+		pool[i].gauge.rate.Store(math.Float64bits(rate))
+	}
+	var f Flows
+	f.Use(pool)
+	require.False(t, f.Yields(pool[0], 200e3, 16e3), "0.11 s of 0.24")
+	require.True(t, f.Yields(pool[0], 80e3, 16e3), "0.11 s of 0.10")
+	pool[0].gauge.flow.wrote(pool[0].h, 32e3, time.Now())
+	require.True(t, f.Yields(pool[0], 200e3, 16e3), "0.33 s of 0.24")
+	require.False(t, f.Yields(pool[1], 200e3, 16e3))
 }
 
 // A slow connection with a little room in its window leaves a piece to the others, and does

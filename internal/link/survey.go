@@ -32,6 +32,7 @@ type flow struct {
 	worth  atomic.Bool  // it moved enough to be worth pulses
 	pulsed atomic.Int64 // when the last pulse was sent, as last
 	window atomic.Int64 // in bytes, at the last sample; 0: not known
+	unsent atomic.Int64 // bytes that wait in the system: at the last sample, and all that was written since
 	word   word         // the last one that was told
 	timer  *time.Timer  // of await, who holds Sender.busy; nil: it never had to
 
@@ -209,6 +210,7 @@ func (f *flow) wrote(h *Hub, n int, now time.Time) {
 	if f.moved.Add(int64(n)) >= pace.Worth {
 		f.worth.Store(true)
 	}
+	f.unsent.Add(int64(max(n, 0)))
 	f.last.Store(int64(now.Sub(h.survey.made)))
 }
 
@@ -436,6 +438,9 @@ func (v *survey) sample(s *Sender) {
 		v.counts[s.peer] = c
 	}
 	f.noteWindow(info)
+	if info.Known.Has(platform.HasUnsent) {
+		f.unsent.Store(int64(info.Unsent))
+	}
 	f.pending = info.InFlight > 0 || info.Unsent > 0 || info.Buffered > 0
 	v.follow(s, f)
 	last := f.before
