@@ -23,10 +23,11 @@ const (
 )
 
 // A plan that has not been faster than the ring for the same bytes in slowTimes all-reduces,
-// or took muchSlower times as long in the first, is not used for barredTime and for
+// or took muchSlower times as long as its slowest in the first, is not used for barredTime and for
 // barredOps large all-reduces: where there is one in some minutes, a time alone would be
 // over after a few. Both double each time, up to mostBarred times as much. The ring is compared
-// when it was timed ringTimes: its first all-reduce fills its windows.
+// when it was timed ringTimes: its first all-reduce fills its windows. So does that of a trial, which
+// is timed trialTimes unless it takes hopeless times as long as the ring.
 const (
 	muchSlower = 1.25
 	slowTimes  = 2
@@ -34,6 +35,8 @@ const (
 	barredOps  = 100
 	mostBarred = 64
 	ringTimes  = 2
+	trialTimes = 2
+	hopeless   = 1.6
 	mostWorks  = 16
 	mostTook   = 3
 )
@@ -189,11 +192,24 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
-	if l.tried && (tried == 0 || ring == 0 || l.begun() || float64(tried)*leastGain > float64(ring)) {
-		return o, false, false
+	first = !l.tried
+	if l.tried {
+		if tried == 0 || ring == 0 || l.begun() {
+			return o, false, false
+		}
+		first = l.untried() && float64(tried) < hopeless*float64(ring)
+		if !first && float64(tried)*leastGain > float64(ring) {
+			return o, false, false
+		}
 	}
 	o = plan.Trial(*p, l.bytes, ring)
-	return o, !l.tried, len(o.List) > 0
+	return o, first, len(o.List) > 0
+}
+
+// untried reports whether the trial was timed, but not often enough to be compared.
+func (l *learner) untried() bool {
+	w := l.work(l.bytes, plan.TrialName)
+	return w != nil && len(w.took) < trialTimes
 }
 
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
@@ -231,10 +247,31 @@ func (l *learner) work(bytes uint64, name string) *work {
 func (l *learner) timed(now time.Duration) (list []plan.Timed) {
 	for i := range l.works {
 		if w := &l.works[i]; w.bytes == l.bytes && (w.plan == nil || now-w.last < barredTime) {
-			list = append(list, plan.Timed{Scheme: w.plan, Bytes: w.bytes, Took: slices.Min(w.took)})
+			list = append(list, plan.Timed{Scheme: w.plan, Bytes: w.bytes, Took: likely(w.took, 2)})
 		}
 	}
 	return list
+}
+
+// likely returns the least of so many of these times, on average. What varies by chance has a
+// smaller least the more often it was timed.
+func likely(took []time.Duration, times int) time.Duration {
+	sorted := slices.Sorted(slices.Values(took))
+	n := len(sorted)
+	times = min(times, n)
+	// The sum of the least of each choice of so many, by how many choices have each as their least.
+	ways := func(of, choose int) (w float64) {
+		w = 1
+		for i := range choose {
+			w = w * float64(of-i) / float64(i+1)
+		}
+		return w
+	}
+	sum := 0.0
+	for i, d := range sorted {
+		sum += float64(d) * ways(n-1-i, times-1)
+	}
+	return time.Duration(sum / ways(n, times))
 }
 
 // took is the least time of all-reduces of so many bytes with a plan, 0: there was none.
@@ -295,10 +332,14 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 		l.hoped = false
 		return true, "" // it may be good when it is made without hope
 	}
-	first = first || r.name == ringName && len(w.took) == ringTimes
-	ring, least := l.took(r.bytes, ringName), slices.Min(w.took)
-	much := float64(least) >= muchSlower*float64(ring)
-	if r.name == ringName || ring == 0 || least < ring || !much && len(w.took) < slowTimes {
+	first = first || r.name == ringName && len(w.took) == ringTimes || r.name == plan.TrialName && len(w.took) == trialTimes
+	along := l.work(r.bytes, ringName)
+	if r.name == ringName || along == nil {
+		return first, ""
+	}
+	ring, least := likely(along.took, len(w.took)), slices.Min(w.took)
+	much := float64(least) >= muchSlower*float64(slices.Max(along.took))
+	if least < ring || !much && len(w.took) < slowTimes {
 		return first, ""
 	}
 	if r.name == plan.TrialName {

@@ -160,6 +160,26 @@ func TestTrial(t *testing.T) {
 			}
 		})
 	}
+	for name, second := range map[string]time.Duration{"its first fills windows": 4 * time.Second, "slower twice": 6 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
+			w.reduced(cs, largeOp, 6*time.Second, 20, 20, 20, 20)
+			require.Empty(t, w.planOf(w.switched(cs), 4))
+			w.twice(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+			require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4), "6 s may be windows")
+			w.reduced(cs, largeOp, second, 20, 20, 20, 20)
+			last := plan.TrialName
+			if second > 5*time.Second {
+				last = w.planOf(w.switched(cs), 4)
+				require.Empty(t, last)
+			}
+			for range 5 {
+				w.reduced(cs, largeOp, min(second, 5*time.Second), 20, 20, 20, 20)
+				w.quiet(cs...)
+			}
+			require.Equal(t, last, w.planOf(w.m.groups[0].mesh.direct, 4))
+		})
+	}
 	t.Run("shows more", func(t *testing.T) {
 		w, cs := untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
 		w.reduced(cs, largeOp, 5*time.Second, 20, 300, 300, 300)
@@ -313,6 +333,38 @@ func TestSlowPlansAreBarred(t *testing.T) {
 			l.work(largeOp, ringName).took = []time.Duration{10 * time.Second, 11 * time.Second}
 			require.Empty(t, l.barred(w.now))
 		})
+	}
+}
+
+// One slow all-reduce bars no plan where those along the ring take as long now and then, and of
+// two times the better is compared with the better of two.
+func TestTimesThatVary(t *testing.T) {
+	l := &learner{works: []work{{bytes: largeOp, name: ringName, took: []time.Duration{8 * time.Second, 5 * time.Second, 8 * time.Second}}}}
+	shares := plan.Direct(4, nil)
+	end := func(took time.Duration) (slow string) {
+		l.now = running{bytes: largeOp, name: "shares", plan: shares, since: time.Hour}
+		_, slow = l.end(time.Hour + took)
+		return slow
+	}
+	require.Empty(t, end(9*time.Second), "the ring took 8 s, too")
+	require.Empty(t, end(5500*time.Millisecond), "6 s are likely of two along the ring")
+	require.NotEmpty(t, end(5500*time.Millisecond), "5 s of three")
+
+	s := func(list ...time.Duration) []time.Duration {
+		for i := range list {
+			list[i] *= time.Second
+		}
+		return list
+	}
+	for _, o := range []struct {
+		took  []time.Duration
+		times int
+		is    time.Duration
+	}{
+		{s(9), 3, 9 * time.Second}, {s(6, 3), 1, 4500 * time.Millisecond}, {s(6, 3), 2, 3 * time.Second},
+		{s(9, 3, 6), 1, 6 * time.Second}, {s(9, 3, 6), 2, 4 * time.Second}, {s(9, 3, 6), 3, 3 * time.Second},
+	} {
+		require.Equal(t, o.is, likely(o.took, o.times), "%v of %v", o.times, o.took)
 	}
 }
 
