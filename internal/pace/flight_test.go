@@ -1,0 +1,183 @@
+package pace
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// burst lets each connection send so many bytes at once, and returns how long all of it took, in
+// ms, and what part was lost. Between bursts nothing is sent.
+func (f *fluid) burst(each float64) (took int, lost float64) {
+	_, sent, resent := f.sums()
+	for _, w := range f.flows {
+		w.bursts, w.left = true, each
+	}
+	began := f.now
+	for under := true; under; {
+		f.tick()
+		under = false
+		for _, w := range f.flows {
+			under = under || w.left > 0 || w.flying >= 1
+		}
+	}
+	took = f.now - began
+	f.run(time.Second)
+	_, sentAfter, resentAfter := f.sums()
+	return took, (resentAfter - resent) / (sentAfter - sent)
+}
+
+// Windows that together hold more than the queue before the line has room for overflow it at once:
+// an operation to all others is over before a queue has stood for long. After some of them they
+// leave no faster than the line carries them, and are no slower for it.
+func TestFlightsThatOverflow(t *testing.T) {
+	for name, o := range map[string]struct {
+		mbit   float64
+		buffer time.Duration
+		base   int
+		each   float64
+	}{
+		"50 Mbit/s, 100 ms":  {50, 100 * time.Millisecond, 100, 64 << 10},
+		"100 Mbit/s, 30 ms":  {100, 60 * time.Millisecond, 30, 64 << 10},
+		"500 Mbit/s, 150 ms": {500, 100 * time.Millisecond, 150, 512 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bare, f := newFluid(1, o.mbit, o.buffer, crew(3, 8, o.base)...), newFluid(1, o.mbit, o.buffer, crew(3, 8, o.base)...)
+			bare.unbound = true
+			var was, is, wasLost, isLost float64
+			for k := range 24 {
+				for _, w := range slices.Concat(f.flows, bare.flows) {
+					w.window = max(w.window, o.each) // windows that stood open
+				}
+				a, lostA := bare.burst(o.each)
+				b, lostB := f.burst(o.each)
+				if k >= 8 {
+					was, is, wasLost, isLost = was+float64(a), is+float64(b), wasLost+lostA/16, isLost+lostB/16
+				}
+			}
+			t.Logf("lost %.3f, without a bound %.3f; %.2f of the time", isLost, wasLost, is/was)
+			require.Greater(t, wasLost, 0.03, "it has to overflow without")
+			require.Less(t, isLost, wasLost/10)
+			require.Less(t, is, 1.05*was)
+		})
+	}
+}
+
+// script is what two peers show in steps of 10 ms.
+type script struct {
+	l    Line
+	k    int
+	rate float64
+	came uint64
+	all  [2]Shown
+}
+
+// run shows for so long that each peer is sent, and gets, so many bytes per second, of which a part
+// had to be sent again. told: how many of the peers tell what arrives.
+func (s *script) run(d time.Duration, sent, arrived, lost float64, queue time.Duration, told int, waiting bool) {
+	for range d / (10 * time.Millisecond) {
+		s.k++
+		at := time.Duration(s.k) * 10 * time.Millisecond
+		for i := range s.all {
+			p := &s.all[i]
+			p.Peer, p.Base, p.Queue, p.Waiting = uint64(i+1), 80*time.Millisecond, queue, waiting
+			p.Sent += uint64(sent / 100)
+			p.Resent += uint64(lost * sent / 100)
+			if s.k%4 == 0 && i < told {
+				p.Told, p.Arrived = at, s.came
+			}
+		}
+		s.came += uint64(arrived / 100)
+		s.rate = s.l.Step(at, s.all[:])
+	}
+}
+
+func (s *script) rest(d time.Duration) { s.k += int(d / (10 * time.Millisecond)) }
+
+// What some of the peers tell says nothing of the line, and neither do losses without a queue.
+func TestFlightsThatSayNothing(t *testing.T) {
+	for name, o := range map[string]struct {
+		told  int
+		lost  float64
+		queue time.Duration
+	}{
+		"one tells nothing":    {1, 0.1, 30 * time.Millisecond},
+		"there is no queue":    {2, 0.1, 5 * time.Millisecond},
+		"little is lost":       {2, 0.003, 30 * time.Millisecond},
+		"neither tells at all": {0, 0.1, 30 * time.Millisecond},
+	} {
+		var s script
+		for range 20 {
+			s.run(300*time.Millisecond, 3e6, 3e6, o.lost, o.queue, o.told, true)
+			require.Zero(t, s.rate, name)
+			s.rest(time.Second)
+		}
+	}
+}
+
+// A rate is raised when what waited for it left at that rate. What left at other times does not
+// count.
+func TestOnlyWhatWaitsRaises(t *testing.T) {
+	for _, held := range []float64{0.3, 1} {
+		var s script
+		s.run(time.Second, 2e6, 1e6, 0, 60*time.Millisecond, 2, true)
+		require.Positive(t, s.rate)
+		for s.l.out > 0 {
+			s.run(10*time.Millisecond, s.rate/2, s.rate/2, 0, 0, 2, false)
+		}
+		was := s.rate
+		for range 10 {
+			s.run(300*time.Millisecond, was/2, was/2, 0, 0, 2, false)
+			s.run(100*time.Millisecond, held*was/2, held*was/2, 0, 0, 2, true)
+		}
+		if held < 1 {
+			require.Equal(t, was, s.rate)
+		} else {
+			require.Greater(t, s.rate, 1.1*was)
+		}
+	}
+}
+
+// Where a bound does not help, losses are by chance, and nothing is bounded for a while.
+func TestFlightsThatLoseByChance(t *testing.T) {
+	var s script
+	bounded := 0
+	for range 40 {
+		s.run(300*time.Millisecond, 3e6, 3e6, 0.03, 30*time.Millisecond, 2, true)
+		s.rest(time.Second)
+		if s.rate > 0 {
+			bounded++
+		}
+	}
+	require.NotZero(t, bounded)
+	require.LessOrEqual(t, bounded, 2*mostTries)
+	require.Zero(t, s.rate)
+}
+
+// A bound that was found while much less arrived than the line carries is left soon, without a
+// queue, and a queue that stands meanwhile has to be seen twice.
+func TestRateFarBelowWhatArrived(t *testing.T) {
+	bounded := func() (s script) {
+		for range 4 {
+			s.run(300*time.Millisecond, 3e6, 3e6, 0, 5*time.Millisecond, 2, false)
+			s.rest(time.Second)
+		}
+		s.run(800*time.Millisecond, 0.5e6, 0.5e6, 0, 60*time.Millisecond, 2, true)
+		require.Zero(t, s.rate, "for a moment")
+		s.run(800*time.Millisecond, 0.5e6, 0.5e6, 0, 60*time.Millisecond, 2, true)
+		require.InDelta(t, 1e6, s.rate, 0.7e6)
+		for s.l.out > 0 || s.l.flights.leapt == false {
+			s.run(10*time.Millisecond, s.rate/2, s.rate/2, 0, 0, 2, true)
+		}
+		return s
+	}
+	s := bounded()
+	s.run(1500*time.Millisecond, s.rate/2, s.rate/2, 0, 0, 2, true)
+	require.Greater(t, s.rate, 2.5e6)
+
+	s = bounded()
+	s.run(450*time.Millisecond, s.rate/2, 0.5e6, 0, 30*time.Millisecond, 2, true)
+	require.Less(t, s.l.flights.best, 1.5e6, "it carries no more, after all")
+}
