@@ -38,7 +38,7 @@
 // (Config.Grow). Operations that run hear of it (Router.Regrouped). When they rest, pulses
 // keep their windows. It is one goroutine, and there is none without such connections.
 //
-// Where a deep queue of this host was seen, it asks peers to tell what comes (told.go), and
+// It asks peers to tell what comes (told.go), and where a queue of this host is deep or overflows
 // says how much all such connections may write together. Sender.transmit waits for that
 // (allowance.go).
 //

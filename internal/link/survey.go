@@ -439,7 +439,11 @@ func (v *survey) sample(s *Sender) {
 	}
 	f.noteWindow(info)
 	if info.Known.Has(platform.HasUnsent) {
-		f.unsent.Store(int64(info.Unsent))
+		unsent := info.Unsent
+		if info.Lost > 0 || info.Retries > 0 { // it may be a timeout until anything leaves
+			unsent += backlog
+		}
+		f.unsent.Store(int64(unsent))
 	}
 	f.pending = info.InFlight > 0 || info.Unsent > 0 || info.Buffered > 0
 	v.follow(s, f)

@@ -181,20 +181,17 @@ func (a *account) take(word uint64, came time.Duration) {
 // line is what bounds connections to distant peers. It is the survey's.
 type line struct {
 	pace.Line
-	deep  bool
 	shown []pace.Shown
 }
 
 // note takes what a connection with data has said. Its round trip is an old one unless it is
-// fresh: something was acknowledged since the last tick. Where no deep queue was seen nothing
-// is asked and nothing bounded.
+// fresh: something was acknowledged since the last tick.
 func (v *survey) note(s *Sender, c *count, info *platform.Info, fresh bool) {
 	f, queue := s.gauge.flow, info.RTT-leastRTT(info)
-	v.line.deep = v.line.deep || queue > pace.Deep
 	if a := &c.heard; fresh && (!a.fresh || queue < a.queue) {
 		a.queue, a.fresh, a.known = queue, true, true
 	}
-	if !v.line.deep || !s.features.Flows || !info.Known.Has(platform.HasMinRTT|platform.HasAcked|platform.HasSent|platform.HasResent) {
+	if !s.features.Flows || !info.Known.Has(platform.HasMinRTT|platform.HasAcked|platform.HasSent|platform.HasResent) {
 		return
 	}
 	if !f.asked && fresh { // a connection that is dead must not seem to live because of it
@@ -210,9 +207,6 @@ func (v *survey) note(s *Sender, c *count, info *platform.Info, fresh bool) {
 // bound bounds what distant peers are sent, by what was noted in this tick.
 func (v *survey) bound(now time.Duration) {
 	l := &v.line
-	if !l.deep {
-		return
-	}
 	l.shown = l.shown[:0]
 	for peer, c := range v.counts {
 		a := &c.heard

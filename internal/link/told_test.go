@@ -131,11 +131,10 @@ func TestTheLineIsBounded(t *testing.T) {
 	}
 	run(500)
 	require.Zero(t, h.allowance.get(), "no queue")
-	require.False(t, f.asked)
+	require.True(t, f.asked, "what arrives before there is one says what the line carries")
 	require.Zero(t, x.s.path().Bound)
 	x.queue = 300 * time.Millisecond
 	run(120)
-	require.True(t, f.asked)
 	require.InDelta(t, 0.7e6, h.allowance.get(), 0.35e6)
 	require.Positive(t, x.s.path().Bound, "it can be seen")
 
@@ -149,6 +148,32 @@ func TestTheLineIsBounded(t *testing.T) {
 	h.survey.tried(12, 8)
 	run(1)
 	require.Greater(t, h.allowance.get(), 1.2*before)
+}
+
+// What waits on a connection is what was not sent at the last tick, and was written since. Where
+// something is lost it may be a timeout until more leaves.
+func TestWhatWaits(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	info := platform.Info{Known: platform.HasRTT | platform.HasUnsent | platform.HasLost | platform.HasRetries, RTT: 80 * time.Millisecond, Unsent: 1000}
+	s := p.far(0, func(i *platform.Info) bool { *i = info; return true })
+	h := p.a.h
+	h.survey.on.Store(true) // the test is the survey
+	step := func() int {
+		now := time.Since(h.survey.made)
+		s.gauge.flow.last.Store(int64(now))
+		h.survey.step(now)
+		return s.waits()
+	}
+	require.Equal(t, 1000, step())
+	s.gauge.flow.wrote(h, 500, time.Now())
+	require.Equal(t, 1500, s.waits())
+	require.Equal(t, 1000, step())
+	info.Lost = 1448
+	require.Equal(t, backlog, step())
+	info.Lost, info.Retries = 0, 1
+	require.Equal(t, backlog, step())
+	s.gauge.flow.near.Store(true)
+	require.Equal(t, backlog, s.waits(), "nothing is known of a near one")
 }
 
 // What may be lost behind the last data is followed by words that mean nothing.

@@ -97,6 +97,9 @@ func (m *Mesh) beginGrowth(w wanted) {
 		m.cfg.Pools.Refused(w.peer, m.cfg.Pools.LiveSenders(w.peer))
 		return
 	}
+	if n := m.cfg.Pools.Wanted(w.peer); n > 0 {
+		w.n = min(w.n, n) // fewer may be wanted by now
+	}
 	ctx, stop := context.WithTimeout(m.ctx, m.cfg.DialTimeout+m.cfg.HandshakeTimeout)
 	done := make(chan struct{})
 	g.stop, g.done = stop, done

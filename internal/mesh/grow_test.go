@@ -96,6 +96,31 @@ func TestPoolsGrowOneBehindAnother(t *testing.T) {
 	a.beginGrowth(first)
 	g.mu.Unlock()
 	require.Eventually(t, func() bool { return near.LiveSenders(b.UUID) == 4 && near.LiveSenders(c.UUID) == 3 }, time.Minute, time.Millisecond)
+	g.wg.Wait()
+	release := g.hold()
+	g.mu.Lock()
+	a.beginGrowth(wanted{c.UUID, 9})
+	require.Nil(t, g.stop)
+	g.mu.Unlock()
+	release()
+	require.Equal(t, 3, near.LiveSenders(c.UUID))
+}
+
+// few is a hub that wants fewer connections by now.
+type few struct {
+	*link.Hub
+	n int
+}
+
+func (f few) Wanted(wire.UUID) int { return f.n }
+
+// A pool that had to wait gets no more connections than are wanted when it is its turn.
+func TestPoolsGrowToWhatIsWanted(t *testing.T) {
+	a, near, _, b := hubs(t, 0)
+	a.cfg.Pools = few{near, 3}
+	a.Grow(b.UUID, 6)
+	a.growing.wg.Wait()
+	require.Equal(t, 3, near.LiveSenders(b.UUID))
 }
 
 // A number that somebody has chosen is kept.

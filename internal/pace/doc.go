@@ -8,8 +8,8 @@
 //
 // # Line
 //
-// Nothing is bounded until a queue of this host's own is Deep. Then the first rate is what
-// arrives while it stands, by the clock of the other ends, and the queue is let out. From
+// Nothing is bounded until a queue of this host's own is Deep, or overflows. Then the first rate is
+// what arrives while it stands, by the clock of the other ends, and the queue is let out. From
 // then on intervals of 400 ms are judged:
 //
 //   - More is sent than arrives, and a queue begins: the line carries what arrives.
@@ -21,6 +21,11 @@
 //     long way windows leave in flights, which are queues of their own.
 //   - A queue that does not get shorter when it is let out is somebody else's. For a while
 //     nothing is bounded, as if there were no Line, and then it is tried again.
+//
+// A short operation is over before that: windows that together hold more than the queue has room for
+// leave at once, and much of them is lost. So what leaves between two rests, a stretch, is judged
+// when it is over. If it has overflowed, the rate is the most that stretches have arrived with, or
+// what this one has if that is less. If it helps nothing, losses are by chance.
 //
 // The queue is that of the way there alone. Of the round trip beyond the shortest it is what
 // the way back has not taken, which the words of the other end show: they carry its time.

@@ -66,24 +66,25 @@ const (
 // the clock of the other end, since acknowledgements wait in queues of their own. It belongs
 // to one goroutine. The zero value bounds nothing.
 type Line struct {
-	rate    float64       // bytes per second; 0: not bounded
-	came    float64       // bytes per second that arrived in the last interval
-	step    float64       // the last one upwards, as a part of the rate
-	out     time.Duration // when a queue began to be let out; 0: none is
-	from    time.Duration // the longest since then
-	missed  int           // times in a row that it did not go
-	untold  int           // intervals in a row in which too little was told
-	raised  int           // ... and after which the rate was raised
-	begun   time.Duration // when data began to flow
-	deaf    time.Duration // until then the queue that stands is not ours
-	since   time.Duration // when the interval began; 0: there is none
-	last    time.Duration // the last step
-	waiting bool          // something was, then
-	paused  time.Duration // when little had left for gap, the last time
-	moved   [4]uint64     // bytes that left in the quarters of a gap
-	marked  time.Duration // when the last of them began
-	flight  flight
-	flights flights
+	rate      float64       // bytes per second; 0: not bounded
+	came      float64       // bytes per second that arrived in the last interval
+	step      float64       // the last one upwards, as a part of the rate
+	out       time.Duration // when a queue began to be let out; 0: none is
+	from      time.Duration // the longest since then
+	missed    int           // times in a row that it did not go
+	untold    int           // intervals in a row in which too little was told
+	raised    int           // ... and after which the rate was raised
+	begun     time.Duration // when data began to flow
+	deaf      time.Duration // until then the queue that stands is not ours
+	since     time.Duration // when the interval began; 0: there is none
+	last      time.Duration // the last step
+	waiting   bool          // something was, then
+	paused    time.Duration // when little had left for gap, the last time
+	moved     [4]uint64     // bytes that left in the quarters of a gap
+	marked    time.Duration // when the last of them began
+	stretch   stretch
+	stretches shownSoFar
+	tried     time.Duration // when it was raised for more connections
 
 	// Of the interval.
 	ticks, waited int           // steps, and those in which something was waiting
@@ -135,17 +136,17 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 		l.since, l.begun, l.out, l.missed = 0, now, 0, 0
 		l.marked, l.moved = now, [...]uint64{stir, stir, stir, stir}
 	}
-	if now-l.flight.last > rested || now-l.flight.began > longFlight {
-		l.endFlight(now)
+	if now-l.stretch.last > rested || now-l.stretch.began > longStretch {
+		l.endStretch(now)
 	}
-	l.flight.step(now, queue, peers)
+	l.stretch.step(now, queue, peers)
 	moved := uint64(0)
 	for i := range peers {
 		moved += l.note(now, &peers[i])
 	}
 	l.moved[len(l.moved)-1] += moved
 	if d := now - l.last; l.waiting && waiting && d < pause {
-		for _, h := range []*held{&l.held, &l.flight.held} {
+		for _, h := range []*held{&l.held, &l.stretch.held} {
 			h.bytes, h.time = h.bytes+moved, h.time+d
 		}
 	}
@@ -194,8 +195,13 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 }
 
 // Try raises the bound at once, because more connections are tried. Where each of them is
-// bounded by itself, more can be sent. Where the line bounds them all, a queue says so.
+// bounded by itself, more can be sent. Where the line bounds them all, a queue says so. For
+// several peers that are tried together it is raised once.
 func (l *Line) Try() {
+	if l.tried > 0 && l.last-l.tried < interval {
+		return
+	}
+	l.tried = l.last
 	l.rate *= 1 + tryStep
 	l.step = mostStep
 }
@@ -285,21 +291,24 @@ func (l *Line) judge(now, base time.Duration) {
 	sent, arrived, ok := l.shown(now - l.since)
 	queue := l.queue / time.Duration(l.ticks)
 	stands, begins := queue >= l.bar(), queue >= l.bar()/2
+	// Where the rate is that of a stretch no queue of ours has stood: a part of one may be how much
+	// round trips vary, or somebody else's.
+	reached := stands || begins && !l.stretches.set
 	if float64(l.waited) < mostlyWaiting*float64(l.ticks) {
 		if !begins && l.held.rate() > usedPart*l.rate { // it holds up what there is
 			l.raise()
 		}
 		return
 	}
-	l.flight.judged = true
+	l.stretch.judged = true
 	paused := l.since < l.steady(base)
 	if l.untold++; ok && arrived > 0 {
 		if l.untold = 0; !paused {
 			l.came = arrived
 		}
 	}
-	if l.flights.leapt && begins && l.untold == 0 && !paused { // it carries that no more
-		l.flights.best, l.flights.leapt = l.came, false
+	if begins && l.untold == 0 && !paused {
+		l.refute()
 	}
 	if l.doubts(arrived, stands) {
 		return
@@ -313,11 +322,11 @@ func (l *Line) judge(now, base time.Duration) {
 	case paused && begins:
 		l.raised = 0
 		return
-	case l.untold == 0 && (sent > over*arrived && begins || l.rate == 0 && stands):
-		l.rate, l.step, l.flights.set = max(kept*arrived, mostCut*l.rate, leastRate), 0, false
+	case l.untold == 0 && (sent > over*arrived && reached || l.rate == 0 && stands):
+		l.rate, l.step, l.stretches.set = max(kept*arrived, mostCut*l.rate, leastRate), 0, false
 	case stands:
 		l.step = 0
-	case begins: // it is being reached
+	case reached:
 	case sent > usedPart*l.rate:
 		l.raise()
 		return
@@ -330,6 +339,9 @@ func (l *Line) judge(now, base time.Duration) {
 
 // raise takes a step upwards, if there is a rate.
 func (l *Line) raise() {
+	if l.rate == 0 {
+		return
+	}
 	most := mostStep
 	if l.raised++; l.raised > farAfter { // another way may carry much more
 		most = farStep

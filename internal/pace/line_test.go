@@ -54,10 +54,24 @@ func TestLine(t *testing.T) {
 }
 
 // A way whose queues are short is not bounded below what it carries.
-func TestNothingIsBoundedWithoutADeepQueue(t *testing.T) {
+func TestShortQueues(t *testing.T) {
 	f := newFluid(1, 100, 40*time.Millisecond, crew(3, 8, 30)...)
-	f.run(20 * time.Second)
-	require.True(t, f.bound == 0 || f.bound > f.rate, f.bound)
+	f.run(2 * time.Second)
+	for range 20 {
+		require.Greater(t, f.run(time.Second).part, 0.9, f.bound)
+	}
+}
+
+// More connections to several peers that are tried together raise the bound once.
+func TestTryTogether(t *testing.T) {
+	l := Line{rate: 1e6, last: time.Second}
+	for range 7 {
+		l.Try()
+	}
+	require.InDelta(t, 1.25e6, l.rate, 1)
+	l.last += interval
+	l.Try()
+	require.InDelta(t, 1.25*1.25e6, l.rate, 1)
 }
 
 // Over a long way windows leave in flights, one in a round trip, which are queues of their own

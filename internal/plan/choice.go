@@ -34,11 +34,13 @@ type Problem struct {
 
 func (p *Problem) stopped() bool { return p.Stopped != nil && p.Stopped() }
 
-// Timed is the least time that all-reduces of so many bytes took, without the votes.
+// Timed is how long all-reduces of so many bytes took, without the votes: the least that is likely
+// of two.
 type Timed struct {
 	Scheme *Scheme // nil: the ring
 	Bytes  uint64
 	Took   time.Duration
+	Often  bool // more than once
 }
 
 // Choice says which all-reduces take the direct exchange: those of at most Most

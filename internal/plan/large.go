@@ -212,7 +212,7 @@ func (o Options) Without(names []string) Options {
 	return o
 }
 
-// TrialName is that of a plan that is in force for one all-reduce.
+// TrialName is that of a plan that is in force for one all-reduce, or for two.
 const TrialName = "a trial"
 
 // LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan.
@@ -221,7 +221,7 @@ const (
 	MostTrial  = 64 << 20
 )
 
-// Trial returns a plan for one all-reduce, in which all members show what they can send and
+// Trial returns a plan for an all-reduce in which all members show what they can send and
 // receive, when nothing is known but how far they are from each other: the direct exchange in
 // equal parts, or that through sites, as ways between these may be shared. A ring shows little
 // of it, as all wait for its slowest link, and in the order in which members came that may be

@@ -364,7 +364,7 @@ func TestSteadyPlans(t *testing.T) {
 	fresh := Large(p)
 	require.Equal(t, fresh, Steady(p, last, fresh, size))
 	p.Up = []float64{100, 100, 100, 100}
-	p.Timed = []Timed{{nil, size, time.Second}}
+	p.Timed = []Timed{{Bytes: size, Took: time.Second}}
 	now := Steady(p, last, Large(p), size)
 	require.Nil(t, now.For(size), "back to the ring")
 	p.Timed = nil
@@ -450,7 +450,7 @@ func TestWhatWasTimed(t *testing.T) {
 	require.NotNil(t, seems.For(size), "bursts are taken for rates")
 
 	timed := p
-	timed.Timed = []Timed{{nil, size, 2820 * time.Millisecond}}
+	timed.Timed = []Timed{{Bytes: size, Took: 2820 * time.Millisecond}}
 	require.InDelta(t, 2.82, Large(timed).Ring.At(size).Seconds(), 0.01)
 	timed.Up, timed.Down = []float64{98, 95, 97, 96}, []float64{99, 98, 97, 99}
 	require.Nil(t, takes(Large(timed), size))
@@ -459,7 +459,7 @@ func TestWhatWasTimed(t *testing.T) {
 	timed.Up, timed.Down = p.Up, p.Down
 	at := takes(Large(timed), size)
 	require.NotNil(t, at)
-	timed.Timed = append(timed.Timed, Timed{at.Scheme, size, 2900 * time.Millisecond})
+	timed.Timed = append(timed.Timed, Timed{Scheme: at.Scheme, Bytes: size, Took: 2900 * time.Millisecond})
 	require.Nil(t, takes(Large(timed), size))
 	m := newModel(timed)
 	l := m.line(at.Scheme)
@@ -475,7 +475,7 @@ func TestWhatWasTimed(t *testing.T) {
 	l = newModel(timed).line(at.Scheme)
 	require.InDelta(t, 1, l.At(size).Seconds(), 0.01, "it is judged by what it took")
 	require.Equal(t, [2]float64{1, 1}, newModel(timed).over)
-	timed.Timed[1] = Timed{Trial(timed, size, time.Second).List[0].Scheme, size, time.Hour}
+	timed.Timed[1] = Timed{Scheme: Trial(timed, size, time.Second).List[0].Scheme, Bytes: size, Took: time.Hour}
 	require.Equal(t, [2]float64{mostOver, 1}, newModel(timed).over)
 }
 
@@ -495,7 +495,7 @@ func TestSitesAlongARing(t *testing.T) {
 		p.Up[way[0]], p.Down[way[1]] = 95, 96
 		p.Seen[way[0]*9+way[1]], p.Rates[way[0]*9+way[1]] = 95, 82
 	}
-	p.Timed = []Timed{{nil, size, 3360 * time.Millisecond}}
+	p.Timed = []Timed{{Bytes: size, Took: 3360 * time.Millisecond}}
 	at := takes(Large(p), size)
 	require.NotNil(t, at)
 	require.Equal(t, "sites 3", at.Scheme.Name)

@@ -263,7 +263,7 @@ func passesOn(t Tree) bool {
 }
 
 // A prediction is at most mostOver times too good. The first all-reduce with a plan opens
-// connections and their windows: trialOver of a trial is not the plan's.
+// connections and their windows: trialOver of a trial that was timed once is not the plan's.
 const (
 	mostOver  = 4
 	trialOver = 1.2
@@ -278,7 +278,7 @@ func (m *model) compare() {
 		}
 		l := m.predicted(t.Scheme)
 		took := float64(t.Took)
-		if t.Scheme.Name == TrialName {
+		if t.Scheme.Name == TrialName && !t.Often {
 			took /= trialOver
 		}
 		k := kindOf(t.Scheme)

@@ -37,6 +37,7 @@ const (
 	ringTimes  = 2
 	trialTimes = 2
 	hopeless   = 1.6
+	firstOver  = 1.2 // the first all-reduce with a plan takes longer by that
 	mostWorks  = 16
 	mostTook   = 3
 )
@@ -50,6 +51,7 @@ type learner struct {
 	want    bool         // other plans are to be told
 	again   bool         // there was more to know than rates, and other plans were being made
 	tried   bool         // a trial has begun
+	trials  uint64       // ... so many have
 	spent   bool         // ... and the plans were not looked at since
 	looked  time.Duration
 	known   []float64 // rates at the last look
@@ -185,8 +187,9 @@ func (l *learner) atLeast(p *plan.Problem, partial bool) {
 	}
 }
 
-// trial returns a plan with which all members show what they can, once, or one that has turned
-// out to be faster than the ring in its trial. first: it shows more than a ring has.
+// trial returns a plan with which all members show what they can, in trialTimes all-reduces at most,
+// or one that has turned out to be faster than the ring in its trial. first: it shows more than a
+// ring has, or more than its first time has.
 func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 	if !idle(p) || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
 		return o, false, false
@@ -206,10 +209,11 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 	return o, first, len(o.List) > 0
 }
 
-// untried reports whether the trial was timed, but not often enough to be compared.
+// untried reports whether the trial was timed, but not often enough to be compared. Where it
+// cannot be timed, as other collectives are always under way, it is not waited for.
 func (l *learner) untried() bool {
 	w := l.work(l.bytes, plan.TrialName)
-	return w != nil && len(w.took) < trialTimes
+	return w != nil && len(w.took) < trialTimes && l.trials < trialTimes
 }
 
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
@@ -246,9 +250,15 @@ func (l *learner) work(bytes uint64, name string) *work {
 // ring in the last time, as the network becomes another one.
 func (l *learner) timed(now time.Duration) (list []plan.Timed) {
 	for i := range l.works {
-		if w := &l.works[i]; w.bytes == l.bytes && (w.plan == nil || now-w.last < barredTime) {
-			list = append(list, plan.Timed{Scheme: w.plan, Bytes: w.bytes, Took: likely(w.took, 2)})
+		w := &l.works[i]
+		if w.bytes != l.bytes || w.plan != nil && now-w.last >= barredTime {
+			continue
 		}
+		took, often := likely(w.took, 2), len(w.took) > 1
+		if w.plan != nil && w.name != plan.TrialName && !often {
+			took = time.Duration(float64(took) / firstOver)
+		}
+		list = append(list, plan.Timed{Scheme: w.plan, Bytes: w.bytes, Took: took, Often: often})
 	}
 	return list
 }
@@ -288,8 +298,10 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 	if bytes >= plan.LeastTrial {
 		l.bytes = bytes
 		l.ops++
-		if name == plan.TrialName && !l.tried {
-			l.tried, l.spent = true, true
+		if name == plan.TrialName {
+			if l.trials++; !l.tried {
+				l.tried, l.spent = true, true
+			}
 		}
 		if alone {
 			l.now = running{bytes: bytes, name: name, since: now}

@@ -180,6 +180,15 @@ func TestTrial(t *testing.T) {
 			require.Equal(t, last, w.planOf(w.m.groups[0].mesh.direct, 4))
 		})
 	}
+	t.Run("beside others it cannot be timed again", func(t *testing.T) {
+		l := &learner{}
+		l.begin(largeOp, plan.TrialName, true, 0)
+		l.end(time.Second)
+		require.True(t, l.untried())
+		l.begin(largeOp, plan.TrialName, false, time.Minute)
+		l.end(time.Minute + time.Second)
+		require.False(t, l.untried())
+	})
 	t.Run("shows more", func(t *testing.T) {
 		w, cs := untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
 		w.reduced(cs, largeOp, 5*time.Second, 20, 300, 300, 300)
@@ -349,6 +358,12 @@ func TestTimesThatVary(t *testing.T) {
 	require.Empty(t, end(9*time.Second), "the ring took 8 s, too")
 	require.Empty(t, end(5500*time.Millisecond), "6 s are likely of two along the ring")
 	require.NotEmpty(t, end(5500*time.Millisecond), "5 s of three")
+
+	l = &learner{bytes: largeOp}
+	require.Empty(t, end(6*time.Second))
+	require.Equal(t, []plan.Timed{{Scheme: shares, Bytes: largeOp, Took: 5 * time.Second}}, l.timed(time.Hour), "the first opens windows")
+	require.Empty(t, end(7*time.Second))
+	require.Equal(t, []plan.Timed{{Scheme: shares, Bytes: largeOp, Took: 6 * time.Second, Often: true}}, l.timed(time.Hour))
 
 	s := func(list ...time.Duration) []time.Duration {
 		for i := range list {

@@ -32,7 +32,7 @@ func (f *fluid) burst(each float64) (took int, lost float64) {
 // Windows that together hold more than the queue before the line has room for overflow it at once:
 // an operation to all others is over before a queue has stood for long. After some of them they
 // leave no faster than the line carries them, and are no slower for it.
-func TestFlightsThatOverflow(t *testing.T) {
+func TestStretchesThatOverflow(t *testing.T) {
 	for name, o := range map[string]struct {
 		mbit   float64
 		buffer time.Duration
@@ -62,6 +62,28 @@ func TestFlightsThatOverflow(t *testing.T) {
 			require.Less(t, isLost, wasLost/10)
 			require.Less(t, is, 1.05*was)
 		})
+	}
+}
+
+// A line that has become slower is found by what arrives, also if an interval has found the bound
+// before. It is not taken for one that loses by chance.
+func TestStretchesOfASlowerLine(t *testing.T) {
+	for _, long := range []bool{false, true} {
+		f := newFluid(1, 100, 100*time.Millisecond, crew(3, 8, 60)...)
+		lost := 0.0
+		for k := range 30 {
+			if long && k == 4 {
+				f.burst(4 << 20)
+			}
+			if k == 10 {
+				f.rate, f.buffer = f.rate/2.5, f.buffer/2.5
+			}
+			for _, w := range f.flows {
+				w.window = max(w.window, 64<<10)
+			}
+			_, lost = f.burst(64 << 10)
+			require.True(t, k < 20 || f.bound > 0 && lost < 0.01, "%v, burst %d: lost %.3f, bound %.0f of %.0f", long, k, lost, f.bound, f.rate)
+		}
 	}
 }
 
@@ -96,21 +118,24 @@ func (s *script) run(d time.Duration, sent, arrived, lost float64, queue time.Du
 
 func (s *script) rest(d time.Duration) { s.k += int(d / (10 * time.Millisecond)) }
 
-// What some of the peers tell says nothing of the line, and neither do losses without a queue.
-func TestFlightsThatSayNothing(t *testing.T) {
+// What some of the peers tell says nothing of the line, and neither do losses without a queue, or a
+// stretch that is over before anything could be measured.
+func TestStretchesThatSayNothing(t *testing.T) {
 	for name, o := range map[string]struct {
 		told  int
 		lost  float64
 		queue time.Duration
+		long  time.Duration
 	}{
-		"one tells nothing":    {1, 0.1, 30 * time.Millisecond},
-		"there is no queue":    {2, 0.1, 5 * time.Millisecond},
-		"little is lost":       {2, 0.003, 30 * time.Millisecond},
-		"neither tells at all": {0, 0.1, 30 * time.Millisecond},
+		"one tells nothing":    {1, 0.1, 30 * time.Millisecond, 300 * time.Millisecond},
+		"there is no queue":    {2, 0.1, 5 * time.Millisecond, 300 * time.Millisecond},
+		"little is lost":       {2, 0.003, 30 * time.Millisecond, 300 * time.Millisecond},
+		"neither tells at all": {0, 0.1, 30 * time.Millisecond, 300 * time.Millisecond},
+		"it is over soon":      {2, 0.1, 30 * time.Millisecond, 180 * time.Millisecond},
 	} {
 		var s script
 		for range 20 {
-			s.run(300*time.Millisecond, 3e6, 3e6, o.lost, o.queue, o.told, true)
+			s.run(o.long, 3e6, 3e6, o.lost, o.queue, o.told, true)
 			require.Zero(t, s.rate, name)
 			s.rest(time.Second)
 		}
@@ -140,8 +165,38 @@ func TestOnlyWhatWaitsRaises(t *testing.T) {
 	}
 }
 
+// A rate of a stretch is not cut by half a queue, which may be somebody else's or how much round
+// trips vary, and rises beside one.
+func TestHalfAQueueBesideAStretch(t *testing.T) {
+	var s script
+	for range 2 {
+		s.run(300*time.Millisecond, 3e6, 3e6, 0.1, 30*time.Millisecond, 2, true)
+		s.rest(time.Second)
+	}
+	require.Positive(t, s.rate)
+	was := s.rate
+	s.run(4*time.Second, was/2, 0.9*was/2, 0, 30*time.Millisecond, 2, true)
+	require.Greater(t, s.rate, was)
+}
+
+// A short operation that overflows also lowers a bound that an interval has found.
+func TestStretchesBehindAnInterval(t *testing.T) {
+	var s script
+	s.run(time.Second, 2e6, 1e6, 0, 60*time.Millisecond, 2, true)
+	for s.l.out > 0 {
+		s.run(10*time.Millisecond, s.rate/2, s.rate/2, 0, 0, 2, true)
+	}
+	require.False(t, s.l.stretches.set)
+	was := s.rate
+	for range 6 {
+		s.rest(time.Second)
+		s.run(300*time.Millisecond, was/2, 0.2e6, 0.1, 30*time.Millisecond, 2, false)
+	}
+	require.Less(t, s.rate, was/2)
+}
+
 // Where a bound does not help, losses are by chance, and nothing is bounded for a while.
-func TestFlightsThatLoseByChance(t *testing.T) {
+func TestStretchesThatLoseByChance(t *testing.T) {
 	var s script
 	bounded := 0
 	for range 40 {
@@ -168,7 +223,7 @@ func TestRateFarBelowWhatArrived(t *testing.T) {
 		require.Zero(t, s.rate, "for a moment")
 		s.run(800*time.Millisecond, 0.5e6, 0.5e6, 0, 60*time.Millisecond, 2, true)
 		require.InDelta(t, 1e6, s.rate, 0.7e6)
-		for s.l.out > 0 || s.l.flights.leapt == false {
+		for s.l.out > 0 || s.l.stretches.leapt == false {
 			s.run(10*time.Millisecond, s.rate/2, s.rate/2, 0, 0, 2, true)
 		}
 		return s
@@ -179,5 +234,5 @@ func TestRateFarBelowWhatArrived(t *testing.T) {
 
 	s = bounded()
 	s.run(450*time.Millisecond, s.rate/2, 0.5e6, 0, 30*time.Millisecond, 2, true)
-	require.Less(t, s.l.flights.best, 1.5e6, "it carries no more, after all")
+	require.Less(t, s.l.stretches.best, 1.5e6, "it carries no more, after all")
 }
