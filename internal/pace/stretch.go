@@ -25,7 +25,7 @@ const (
 	words = 6
 	// What arrived at most is forgotten by this part with each stretch.
 	fades = 0.02
-	// A rate below this part of it was found beside something that was no line, such as a machine
+	// A rate below this part of it was found beside something that is not a line, such as a machine
 	// that had no time: it is doubled until then. Where that was wrong it is not for noLeap.
 	farBelow = 0.5
 	noLeap   = time.Minute
@@ -176,7 +176,7 @@ func (l *Line) refute() {
 	}
 }
 
-// doubts reports whether a queue that stands is no reason for a first bound yet, since much less
+// doubts reports whether a queue that stands does not set a first bound yet, since much less
 // arrives than stretches have arrived with: time that a machine does not have looks like a queue.
 func (l *Line) doubts(arrived float64, stands bool) bool {
 	x := &l.stretches

@@ -214,7 +214,7 @@ type game struct {
 	most        time.Duration // after which patience is a quarter; 0: it stays
 	learn       int           // operations of each before those of the match
 	blackout    time.Duration
-	rest        time.Duration // before each turn
+	rest        time.Duration                // before each turn
 	found       func(outcome) error          // told of each match when it is over; nil: nobody is
 	enough      func(all []*contestant) bool // ends a match early; nil: nothing does
 	small       bool                         // small messages are sent beside the operations
