@@ -307,7 +307,7 @@ func (l *Line) judge(now, base time.Duration) {
 			l.came = arrived
 		}
 	}
-	if begins && l.untold == 0 && !paused {
+	if reached && l.untold == 0 && !paused {
 		l.refute()
 	}
 	if l.doubts(arrived, stands) {

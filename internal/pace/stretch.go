@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// A stretch has ended when no connection had data for rested, and one that goes on is judged
-	// after longStretch.
+	// A stretch has ended when no connection counted as one with data for rested, and one that goes
+	// on is judged after longStretch.
 	rested, longStretch = 60 * time.Millisecond, time.Second
 	// What arrives is measured over at least leastWindow by the clocks of the other ends, and
 	// at most over mostWindow. A word older than staleWord says that nothing arrives.
@@ -136,20 +136,31 @@ func (l *Line) endStretch(now time.Duration) {
 	f, x := &l.stretch, &l.stretches
 	// One that lost much is followed by others with small windows, and what was lost is sent again
 	// in these: what they arrive with is less than the line carries.
-	x.best = max(x.best*(1-fades), f.peak)
+	held := f.held.rate()
+	if held > 0 { // what is small says nothing
+		x.best *= 1 - fades
+	}
+	x.best = max(x.best, f.peak)
 	switch {
 	case f.ticks == 0:
 	case !f.overflows():
-		if x.tries = max(x.tries-1, 0); !f.judged && f.queue/time.Duration(f.ticks) < l.bar()/2 && f.held.rate() > usedPart*l.rate {
+		if held > 0 {
+			x.tries = max(x.tries-1, 0)
+		}
+		bar := l.bar() / 2
+		if x.set { // half a queue may be how much round trips vary
+			bar = l.bar()
+		}
+		if !f.judged && f.queue/time.Duration(f.ticks) < bar && held > usedPart*l.rate {
 			l.raise()
 		}
-	case now < x.chance || now < l.deaf || x.best == 0 || float64(f.sent) < mostWindows*leastWindow.Seconds()*x.best:
+	case now < x.chance || now < l.deaf || f.peak == 0 || float64(f.sent) < mostWindows*leastWindow.Seconds()*x.best:
 	case l.rate == 0:
 		l.rate, l.step, l.raised, x.set = max(kept*x.best, leastRate), 0, 0, true
 	case f.judged && !x.set:
-	case f.peak < usedPart*l.rate: // the line carries less than that
+	case f.peak < usedPart*l.rate && held > over*f.peak: // the line carries less than that
 		l.rate, l.step, l.raised, x.set = max(kept*f.peak, mostCut*l.rate, leastRate), 0, 0, true
-	default:
+	case f.peak >= usedPart*l.rate:
 		if x.tries++; x.tries > mostTries {
 			l.rate, x.set, x.tries, x.chance = 0, false, 0, now+byChance
 			break

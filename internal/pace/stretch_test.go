@@ -190,9 +190,32 @@ func TestStretchesBehindAnInterval(t *testing.T) {
 	was := s.rate
 	for range 6 {
 		s.rest(time.Second)
-		s.run(300*time.Millisecond, was/2, 0.2e6, 0.1, 30*time.Millisecond, 2, false)
+		s.run(300*time.Millisecond, was/2, 0.2e6, 0.1, 30*time.Millisecond, 2, true)
 	}
 	require.Less(t, s.rate, was/2)
+}
+
+// A bound is not lowered by what could not be measured, or was not held up: of one peer that tells
+// nothing, or where little is to be sent.
+func TestStretchesLowerNothingByChance(t *testing.T) {
+	for name, o := range map[string]struct {
+		told    int
+		waiting bool
+	}{"one tells nothing": {0, true}, "there was no more to send": {2, false}} {
+		var s script
+		for range 2 {
+			s.run(300*time.Millisecond, 3e6, 3e6, 0.1, 30*time.Millisecond, 2, true)
+			s.rest(time.Second)
+		}
+		was := s.rate
+		require.Positive(t, was)
+		s.rest(time.Minute)
+		for range 10 {
+			s.run(300*time.Millisecond, 3e6, 1e6, 0.1, 30*time.Millisecond, o.told, o.waiting)
+			s.rest(time.Second)
+		}
+		require.GreaterOrEqual(t, s.rate, 0.95*was, name)
+	}
 }
 
 // Where a bound does not help, losses are by chance, and nothing is bounded for a while.

@@ -299,7 +299,7 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 		l.bytes = bytes
 		l.ops++
 		if name == plan.TrialName {
-			if l.trials++; !l.tried {
+			if l.trials++; l.trials <= trialTimes {
 				l.tried, l.spent = true, true
 			}
 		}
