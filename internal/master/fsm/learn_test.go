@@ -376,8 +376,12 @@ func TestTimesThatVary(t *testing.T) {
 		times int
 		is    time.Duration
 	}{
-		{s(9), 3, 9 * time.Second}, {s(6, 3), 1, 4500 * time.Millisecond}, {s(6, 3), 2, 3 * time.Second},
-		{s(9, 3, 6), 1, 6 * time.Second}, {s(9, 3, 6), 2, 4 * time.Second}, {s(9, 3, 6), 3, 3 * time.Second},
+		{s(9), 3, 9 * time.Second},
+		{s(6, 3), 1, 4500 * time.Millisecond},
+		{s(6, 3), 2, 3 * time.Second},
+		{s(9, 3, 6), 1, 6 * time.Second},
+		{s(9, 3, 6), 2, 4 * time.Second},
+		{s(9, 3, 6), 3, 3 * time.Second},
 	} {
 		require.Equal(t, o.is, likely(o.took, o.times), "%v of %v", o.times, o.took)
 	}
