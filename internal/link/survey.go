@@ -32,7 +32,7 @@ type flow struct {
 	worth  atomic.Bool  // it moved enough to be worth pulses
 	pulsed atomic.Int64 // when the last pulse was sent, as last
 	window atomic.Int64 // in bytes, at the last sample; 0: not known
-	unsent atomic.Int64 // bytes that wait in the system: at the last sample, and all that was written since
+	unsent atomic.Int64 // bytes that leave before what is written next: at the last sample, and written since
 	word   word         // the last one that was told
 	timer  *time.Timer  // of await, who holds Sender.busy; nil: it never had to
 

@@ -43,7 +43,7 @@ func (g *growing) learn(p wire.PeerEndpoint, ways []*way) {
 	g.known[p.UUID] = reached{p, ways}
 }
 
-// hold ends the growth under way and lets none begin until release.
+// hold ends the growth under way and lets none begin until release. Those that wait are refused.
 func (g *growing) hold() (release func()) {
 	g.mu.Lock()
 	g.held++

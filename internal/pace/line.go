@@ -83,7 +83,7 @@ type Line struct {
 	moved     [4]uint64     // bytes that left in the quarters of a gap
 	marked    time.Duration // when the last of them began
 	stretch   stretch
-	stretches shownSoFar
+	stretches findings
 	tried     time.Duration // when it was raised for more connections
 
 	// Of the interval.
@@ -99,6 +99,7 @@ type side struct {
 	peer        uint64
 	seen        time.Duration
 	first, last Shown
+	told        told
 }
 
 // held is what left while there was more to send.
@@ -139,11 +140,7 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 	if now-l.stretch.last > rested || now-l.stretch.began > longStretch {
 		l.endStretch(now)
 	}
-	l.stretch.step(now, queue, peers)
-	moved := uint64(0)
-	for i := range peers {
-		moved += l.note(now, &peers[i])
-	}
+	moved := l.note(now, queue, peers)
 	l.moved[len(l.moved)-1] += moved
 	if d := now - l.last; l.waiting && waiting && d < pause {
 		for _, h := range []*held{&l.held, &l.stretch.held} {
@@ -248,20 +245,41 @@ func (l *Line) begin(now time.Duration) {
 	}
 }
 
-// note takes what is known of a peer, and returns how many bytes have left since the last step.
-func (l *Line) note(now time.Duration, s *Shown) (moved uint64) {
+// note takes what is known of all peers that have data, with the shortest queue, and returns how
+// many bytes have left since the last step.
+func (l *Line) note(now, queue time.Duration, peers []Shown) (moved uint64) {
+	f := &l.stretch
+	f.last = now
+	f.ticks++
+	f.queue += max(queue, 0)
+	f.longest = max(f.longest, queue)
+	rate, all := 0.0, true
+	for i := range peers {
+		s, w := &peers[i], l.side(&peers[i])
+		sent, again := since(s.Sent, w.last.Sent), since(s.Resent, w.last.Resent)
+		f.sent, f.again, moved = f.sent+sent, f.again+again, moved+sent+again
+		if w.first.Told == 0 {
+			w.first.Told, w.first.Arrived = s.Told, s.Arrived
+		}
+		w.told.take(now, s)
+		arrives, ok := w.told.arrives(now)
+		rate, all = rate+arrives, all && ok
+		w.seen, w.last = now, *s
+	}
+	if all { // what some of them tell says nothing of the line
+		f.peak = max(f.peak, rate)
+	}
+	return moved
+}
+
+// side returns what is kept of a peer.
+func (l *Line) side(s *Shown) *side {
 	i := slices.IndexFunc(l.sides, func(w side) bool { return w.peer == s.Peer })
 	if i < 0 {
+		i = len(l.sides)
 		l.sides = append(l.sides, side{peer: s.Peer, first: *s, last: *s})
-		i = len(l.sides) - 1
 	}
-	w := &l.sides[i]
-	moved = since(s.Sent+s.Resent, w.last.Sent+w.last.Resent)
-	if w.first.Told == 0 {
-		w.first.Told, w.first.Arrived = s.Told, s.Arrived
-	}
-	w.seen, w.last = now, *s
-	return moved
+	return &l.sides[i]
 }
 
 // shown returns how many bytes per second were sent in the interval, and arrived; false:

@@ -1,23 +1,20 @@
 package pace
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 const (
 	// A stretch has ended when no connection counted as one with data for rested, and one that goes
 	// on is judged after longStretch.
 	rested, longStretch = 60 * time.Millisecond, time.Second
 	// What arrives is measured over at least leastWindow by the clocks of the other ends, and
-	// at most over mostWindow. A word older than staleWord says that nothing arrives.
+	// at most over mostWindow. A word older than staleWord says nothing of now.
 	leastWindow, mostWindow, staleWord = 100 * time.Millisecond, 200 * time.Millisecond, 100 * time.Millisecond
 	// A stretch overflowed if there was a queue of one's own, and this part of it, and so many
 	// bytes, had to be sent again. Chance loses less, or does so without a queue.
 	overflowed, leastOverflow = 0.015, 16 * 1448
 	// One that is over sooner than in so many windows, at the rate that was measured, shows less
 	// than the line carries.
-	mostWindows = 2
+	leastWindows = 2
 	// If as much is lost mostTries times while what is sent arrives, it is lost by chance: no
 	// stretch is bounded for byChance.
 	mostTries, byChance = 3, time.Minute
@@ -42,11 +39,10 @@ type stretch struct {
 	held        held
 	peak        float64 // bytes per second that arrived
 	judged      bool    // an interval of it says more
-	sides       []wing
 }
 
-// shownSoFar is what stretches have shown.
-type shownSoFar struct {
+// findings is what stretches have shown.
+type findings struct {
 	set    bool          // the rate is that of one
 	tries  int           // of those that lost much while what was sent arrived
 	chance time.Duration // until then losses are by chance
@@ -56,74 +52,42 @@ type shownSoFar struct {
 	doubt  bool          // a queue stood, and much less arrived
 }
 
-// wing is a peer that stretches go to.
-type wing struct {
-	peer        uint64
-	sent, again uint64 // at the last step
-	told        [words]told
-	n           int           // words so far
-	heard       time.Duration // when the last one came
-}
-
+// told are the last words of a peer.
 type told struct {
-	at    time.Duration
-	bytes uint64
+	words [words]struct {
+		at    time.Duration // by its clock
+		bytes uint64        // that had arrived by then
+	}
+	n     int           // words so far
+	heard time.Duration // when the last one came
 }
 
-// step takes what is known of all peers that have data, with the shortest queue.
-func (f *stretch) step(now, queue time.Duration, peers []Shown) {
-	f.last = now
-	f.ticks++
-	f.queue += max(queue, 0)
-	f.longest = max(f.longest, queue)
-	rate, all := 0.0, true
-	for i := range peers {
-		s := &peers[i]
-		w := f.wing(s)
-		f.sent += since(s.Sent, w.sent)
-		f.again += since(s.Resent, w.again)
-		w.sent, w.again = s.Sent, s.Resent
-		if s.Told > 0 && (w.n == 0 || s.Told >= w.told[(w.n-1)%words].at+leastWindow/words) {
-			w.told[w.n%words] = told{s.Told, s.Arrived}
-			w.n++
-			w.heard = now
-		}
-		came, ok := w.arrives()
-		if all = all && ok; now-w.heard <= staleWord {
-			rate += came
-		}
+// take takes a word, unless one came that is hardly older.
+func (w *told) take(now time.Duration, s *Shown) {
+	if s.Told == 0 || w.n > 0 && s.Told < w.words[(w.n-1)%words].at+leastWindow/words {
+		return
 	}
-	if all { // of some it says nothing of the line
-		f.peak = max(f.peak, rate)
-	}
+	next := &w.words[w.n%words]
+	next.at, next.bytes = s.Told, s.Arrived
+	w.n++
+	w.heard = now
 }
 
-func (f *stretch) wing(s *Shown) *wing {
-	i := slices.IndexFunc(f.sides, func(w wing) bool { return w.peer == s.Peer })
-	if i < 0 {
-		i = len(f.sides)
-		f.sides = append(f.sides, wing{peer: s.Peer, sent: s.Sent, again: s.Resent})
-	}
-	return &f.sides[i]
-}
-
-// arrives returns the bytes per second that came of late; false: too little was told yet.
-func (w *wing) arrives() (rate float64, ok bool) {
-	if w.n < 2 {
+// arrives returns the bytes per second that came of late; false: too little was told for that.
+func (w *told) arrives(now time.Duration) (rate float64, ok bool) {
+	if w.n < 2 || now-w.heard > staleWord {
 		return 0, false
 	}
-	last := w.told[(w.n-1)%words]
+	last := w.words[(w.n-1)%words]
 	for k := 2; k <= min(w.n, words); k++ {
-		first := w.told[(w.n-k)%words]
-		took := last.at - first.at
-		if took > mostWindow {
-			return 0, true
-		}
-		if took >= leastWindow {
+		first := w.words[(w.n-k)%words]
+		if took := last.at - first.at; took > mostWindow {
+			return 0, false
+		} else if took >= leastWindow {
 			return float64(since(last.bytes, first.bytes)) / took.Seconds(), true
 		}
 	}
-	return 0, w.n >= words
+	return 0, false
 }
 
 // overflows reports whether more left than the queue before the line had room for.
@@ -154,7 +118,7 @@ func (l *Line) endStretch(now time.Duration) {
 		if !f.judged && f.queue/time.Duration(f.ticks) < bar && held > usedPart*l.rate {
 			l.raise()
 		}
-	case now < x.chance || now < l.deaf || f.peak == 0 || float64(f.sent) < mostWindows*leastWindow.Seconds()*x.best:
+	case now < x.chance || now < l.deaf || f.peak == 0 || float64(f.sent) < leastWindows*leastWindow.Seconds()*x.best:
 	case l.rate == 0:
 		l.rate, l.step, l.raised, x.set = max(kept*x.best, leastRate), 0, 0, true
 	case f.judged && !x.set:
@@ -167,8 +131,7 @@ func (l *Line) endStretch(now time.Duration) {
 		}
 		l.rate, l.step, l.raised, x.set = max(kept*min(f.peak, l.rate), leastRate), 0, 0, true
 	}
-	*f = stretch{sides: f.sides, began: now}
-	f.sides = slices.DeleteFunc(f.sides, func(w wing) bool { return now-w.heard > time.Minute })
+	*f = stretch{began: now}
 }
 
 // leap raises a rate that is far below what stretches have arrived with.

@@ -460,6 +460,8 @@ func TestWhatWasTimed(t *testing.T) {
 	at := takes(Large(timed), size)
 	require.NotNil(t, at)
 	timed.Timed = append(timed.Timed, Timed{Scheme: at.Scheme, Bytes: size, Took: 2900 * time.Millisecond})
+	require.NotNil(t, takes(Large(timed), size), "its first time opened windows")
+	timed.Timed[1].Often = true
 	require.Nil(t, takes(Large(timed), size))
 	m := newModel(timed)
 	l := m.line(at.Scheme)

@@ -232,8 +232,9 @@ func (m *model) line(s *Scheme) Line {
 
 // from returns what was timed as a line: the delay is that of l, as far as it took so long.
 func (l Line) from(t Timed) Line {
-	l.Delay = min(l.Delay, t.Took/2)
-	l.Byte = perMiB((t.Took - l.Delay).Seconds() / float64(t.Bytes))
+	took := t.settled()
+	l.Delay = min(l.Delay, took/2)
+	l.Byte = perMiB((took - l.Delay).Seconds() / float64(t.Bytes))
 	return l
 }
 
@@ -262,12 +263,8 @@ func passesOn(t Tree) bool {
 	return slices.ContainsFunc(t.Up, func(to int) bool { return to >= 0 && t.Up[to] >= 0 })
 }
 
-// A prediction is at most mostOver times too good. The first all-reduce with a plan opens
-// connections and their windows: trialOver of a trial that was timed once is not the plan's.
-const (
-	mostOver  = 4
-	trialOver = 1.2
-)
+// A prediction is at most mostOver times too good.
+const mostOver = 4
 
 // compare takes what plans took more than is predicted of them.
 func (m *model) compare() {
@@ -277,12 +274,8 @@ func (m *model) compare() {
 			continue
 		}
 		l := m.predicted(t.Scheme)
-		took := float64(t.Took)
-		if t.Scheme.Name == TrialName && !t.Often {
-			took /= trialOver
-		}
 		k := kindOf(t.Scheme)
-		over[k] = max(over[k], min(took/float64(max(l.At(t.Bytes), 1)), mostOver))
+		over[k] = max(over[k], min(float64(t.settled())/float64(max(l.At(t.Bytes), 1)), mostOver))
 	}
 	m.over = over
 }

@@ -37,7 +37,6 @@ const (
 	ringTimes  = 2
 	trialTimes = 2
 	hopeless   = 1.6
-	firstOver  = 1.2 // the first all-reduce with a plan takes longer by that
 	mostWorks  = 16
 	mostTook   = 3
 )
@@ -50,9 +49,8 @@ type learner struct {
 	news    bool         // members have said something since the plans were looked at
 	want    bool         // other plans are to be told
 	again   bool         // there was more to know than rates, and other plans were being made
-	tried   bool         // a trial has begun
-	trials  uint64       // ... so many have
-	spent   bool         // ... and the plans were not looked at since
+	trials  uint64       // that have begun
+	spent   bool         // ... one of the first, and the plans were not looked at since
 	looked  time.Duration
 	known   []float64 // rates at the last look
 	changed time.Duration
@@ -195,8 +193,7 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
-	first = !l.tried
-	if l.tried {
+	if first = l.trials == 0; !first {
 		if tried == 0 || ring == 0 || l.begun() {
 			return o, false, false
 		}
@@ -254,11 +251,7 @@ func (l *learner) timed(now time.Duration) (list []plan.Timed) {
 		if w.bytes != l.bytes || w.plan != nil && now-w.last >= barredTime {
 			continue
 		}
-		took, often := likely(w.took, 2), len(w.took) > 1
-		if w.plan != nil && w.name != plan.TrialName && !often {
-			took = time.Duration(float64(took) / firstOver)
-		}
-		list = append(list, plan.Timed{Scheme: w.plan, Bytes: w.bytes, Took: took, Often: often})
+		list = append(list, plan.Timed{Scheme: w.plan, Bytes: w.bytes, Took: likely(w.took, 2), Often: len(w.took) > 1})
 	}
 	return list
 }
@@ -300,7 +293,7 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 		l.ops++
 		if name == plan.TrialName {
 			if l.trials++; l.trials <= trialTimes {
-				l.tried, l.spent = true, true
+				l.spent = true
 			}
 		}
 		if alone {

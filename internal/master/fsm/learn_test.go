@@ -210,7 +210,7 @@ func TestTrial(t *testing.T) {
 		w, cs = untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
 		w.reduced(cs, plan.MostTrial+4, time.Second)
 		w.quiet(cs...)
-		require.False(t, w.m.groups[0].learned.tried)
+		require.Zero(t, w.m.groups[0].learned.trials)
 	})
 	t.Run("older", func(t *testing.T) {
 		w, cs := learning(t, 4, wire.SchemePlans, 40*time.Millisecond)
@@ -325,7 +325,7 @@ func TestSlowPlansAreBarred(t *testing.T) {
 			require.Empty(t, w.planOf(w.switched(cs), 4))
 			require.Contains(t, w.factOf("plan").Text, `with the plan "shares", 5s along the ring`)
 			l := &w.m.groups[0].learned
-			l.tried = true
+			l.trials = trialTimes
 			for range barredOps {
 				w.reduced(cs, largeOp, 5*time.Second, 20, 100, 200, 400)
 				w.quiet(cs...)
@@ -361,7 +361,7 @@ func TestTimesThatVary(t *testing.T) {
 
 	l = &learner{bytes: largeOp}
 	require.Empty(t, end(6*time.Second))
-	require.Equal(t, []plan.Timed{{Scheme: shares, Bytes: largeOp, Took: 5 * time.Second}}, l.timed(time.Hour), "the first opens windows")
+	require.Equal(t, []plan.Timed{{Scheme: shares, Bytes: largeOp, Took: 6 * time.Second}}, l.timed(time.Hour))
 	require.Empty(t, end(7*time.Second))
 	require.Equal(t, []plan.Timed{{Scheme: shares, Bytes: largeOp, Took: 6 * time.Second, Often: true}}, l.timed(time.Hour))
 

@@ -278,7 +278,7 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 				if !g.plays(c, round, time.Since(began)) {
 					continue
 				}
-				time.Sleep(g.rest)
+				time.Sleep(g.rest) // a rest is what is measured; nothing is waited for
 				end := g.darken(l, round)
 				took, err := small.during(func() error { return c.turn(l, t, round > 0) })
 				if round > 0 {
