@@ -73,6 +73,7 @@ func dyingWorld(seed uint64, bug mutation) *world {
 // A peer that dies in whatever phase is dropped when its connections have ended: nobody waits
 // for it as for one whose connection to the master alone has.
 func TestPeersDie(t *testing.T) {
+	t.Parallel()
 	if replays(t, func(seed uint64) *world { return dyingWorld(seed, noBug) }, (*world).run) {
 		return
 	}

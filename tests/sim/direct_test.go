@@ -263,6 +263,7 @@ func distant(seed uint64, bug mutation, n, loops int) *world {
 // TestDirectExchange: rings change meanwhile and newcomers join. Nothing fails because
 // of it, and small all-reduces go directly as soon as the members were told.
 func TestDirectExchange(t *testing.T) {
+	t.Parallel()
 	n := uint64(200)
 	if raceEnabled {
 		n = 20
@@ -284,6 +285,7 @@ func TestDirectExchange(t *testing.T) {
 // TestOnePCCLPeerKeepsTheRing: in a group with a member that knows no other plan, and
 // once one has joined, all-reduces go along the ring.
 func TestOnePCCLPeerKeepsTheRing(t *testing.T) {
+	t.Parallel()
 	before := 0
 	for seed := uint64(1); seed <= 20; seed++ {
 		w := distant(seed, noBug, 4, 6)
@@ -303,6 +305,7 @@ func TestOnePCCLPeerKeepsTheRing(t *testing.T) {
 // TestFaultsAtEveryStepOfAnExchange: a member dies after every single event of a
 // run that uses the direct exchange; other faults, and newcomers, come all along it.
 func TestFaultsAtEveryStepOfAnExchange(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{kill, powerLoss, cutMaster, cutPeers, block, stop, join, cancel, closeNow} {
 		t.Run(fmt.Sprint("kind ", k), func(t *testing.T) {
 			failures, after := 0, 0

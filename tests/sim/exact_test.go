@@ -215,6 +215,7 @@ func everyDeath(t *testing.T, scene int, seed uint64, decides bool, bug mutation
 // The master dies behind every single step of it, in every way in which what is on its way
 // to three peers can still arrive at some of them: none is left out. No call fails.
 func TestMasterDiesAtEveryPacket(t *testing.T) {
+	t.Parallel()
 	table, all := map[cell]int{}, 0
 	for i, scene := range scenes {
 		for n := range 2 * uint64(max(1, *seeds/20000)) {
@@ -241,6 +242,7 @@ func TestMasterDiesAtEveryPacket(t *testing.T) {
 // Bugs are found at some packet. That peers forget verdicts shows where a peer dies, too: where
 // nobody but the master does, the next one comes to the same verdict again.
 func TestBugsAreFoundAtEveryPacket(t *testing.T) {
+	t.Parallel()
 	for bug, name := range map[mutation]string{
 		numbersForgotten: "numbers", verdictsForgotten: "verdicts", answersForgotten: "answers",
 		electionsForgotten: "elections", roundsForgotten: "rounds", endsForgotten: "ends",

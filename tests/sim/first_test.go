@@ -62,6 +62,7 @@ func (w *world) givesWay(e mfsm.Close) bool {
 // A newcomer that is the first at a master without a registry waits when the members of the run
 // come, and no call fails: neither theirs, nor its own.
 func TestNewcomersComeFirst(t *testing.T) {
+	t.Parallel()
 	if replays(t, func(seed uint64) *world { return firstWorld(seed) }, (*world).run) {
 		return
 	}

@@ -135,6 +135,7 @@ func forwarding(seed uint64, bug mutation, n, loops int) *world {
 // TestFinishingForward kills, cuts off and stops peers at every event of runs in which operations return
 // before their verdict, by one fault and by two.
 func TestFinishingForward(t *testing.T) {
+	t.Parallel()
 	var seen landings
 	for _, n := range []int{2, 3, 5} {
 		for _, k := range []kind{kill, powerLoss, cutMaster, cutPeers, closeNow} {
@@ -168,6 +169,7 @@ func TestFinishingForward(t *testing.T) {
 
 // TestForwardBugsAreFound: the sentences above would notice.
 func TestForwardBugsAreFound(t *testing.T) {
+	t.Parallel()
 	for name, bug := range map[string]mutation{
 		"a result that is not offered": resultUnsaid,
 		"a wrong result":               resultWrong,
@@ -199,6 +201,7 @@ func TestForwardBugsAreFound(t *testing.T) {
 // TestMasterDiesAmidARescue: a peer dies, so that others need its results, and then the master, at every event from
 // there on, for everybody at once or for some earlier.
 func TestMasterDiesAmidARescue(t *testing.T) {
+	t.Parallel()
 	mortal := func(seed uint64, faults ...fault) *world {
 		w := emptyWorld(4*seed, noBug)
 		w.heirs = newHeirs(seed%2 == 0)

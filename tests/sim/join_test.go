@@ -14,6 +14,7 @@ import (
 // are measured, the ring with it is installed within two seconds of the last
 // measurement, and no operation is aborted.
 func TestJoinCostsNoOperation(t *testing.T) {
+	t.Parallel()
 	const n = 12
 	for seed := uint64(1); seed <= 5; seed++ {
 		w := emptyWorld(seed, noBug)

@@ -352,6 +352,7 @@ func (w *world) addStrike(n int) {
 
 // The master dies at every step, and no call fails because of it.
 func TestMasterDies(t *testing.T) {
+	t.Parallel()
 	if replays(t, func(seed uint64) *world { return mortalWorld(seed, noBug) }, (*world).run) {
 		return
 	}
@@ -414,6 +415,7 @@ func (p *peer) forget(pkt wire.Packet) wire.Packet {
 
 // Bugs of the kind that a recovery can have are found.
 func TestMasterDiesWithBugs(t *testing.T) {
+	t.Parallel()
 	for bug, name := range map[mutation]string{
 		numbersForgotten: "numbers", verdictsForgotten: "verdicts", answersForgotten: "answers",
 		electionsForgotten: "elections", roundsForgotten: "rounds", endsForgotten: "ends",

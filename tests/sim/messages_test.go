@@ -83,6 +83,7 @@ func (b *mailbook) add(o *mailbook) {
 // TestMessages runs many seeds of messages among faults. A failing one is replayed with
 // -sim.seed=N -sim.trace.
 func TestMessages(t *testing.T) {
+	t.Parallel()
 	if replays(t, func(seed uint64) *world { return messaging(seed) }, (*world).run) {
 		return
 	}
@@ -117,6 +118,7 @@ func TestMessages(t *testing.T) {
 
 // TestBugsOfMessagesAreFound puts bugs in on purpose, one for each rule.
 func TestBugsOfMessagesAreFound(t *testing.T) {
+	t.Parallel()
 	const within = 400
 	for name, bug := range map[string]mutation{
 		"offers that overtake each other":          offersSwapped,
@@ -163,6 +165,7 @@ func TestBugsOfMessagesAreFound(t *testing.T) {
 // TestMessagesBetweenHealthyMembers: nothing fails but what is given up, and what ends that
 // differ in size are told.
 func TestMessagesBetweenHealthyMembers(t *testing.T) {
+	t.Parallel()
 	n := uint64(200)
 	if raceEnabled {
 		n = 20
@@ -183,6 +186,7 @@ func TestMessagesBetweenHealthyMembers(t *testing.T) {
 // TestFaultsAtEveryStepOfMessages: faults come all along runs with messages, a death after
 // every fourth event.
 func TestFaultsAtEveryStepOfMessages(t *testing.T) {
+	t.Parallel()
 	for f := range numKinds {
 		struck, failed := 0, 0
 		for seed := uint64(7); seed <= 8; seed++ {
@@ -213,6 +217,7 @@ func TestFaultsAtEveryStepOfMessages(t *testing.T) {
 
 // TestSameMessagesInTheSameRun: what becomes of messages is the function of the seed, too.
 func TestSameMessagesInTheSameRun(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= 30; seed++ {
 		var lines [2][]string
 		for i := range lines {

@@ -69,6 +69,7 @@ func otherKinds() (list []plan.Kind) {
 // TestCollectives: nothing fails but what is called with different arguments, and that
 // with the reason, on all members.
 func TestCollectives(t *testing.T) {
+	t.Parallel()
 	n := uint64(120)
 	if raceEnabled {
 		n = 6
@@ -98,6 +99,7 @@ func TestCollectives(t *testing.T) {
 // TestFaultsAtEveryStepOfACollective: faults come all along runs of each kind, a death
 // after every fourth event.
 func TestFaultsAtEveryStepOfACollective(t *testing.T) {
+	t.Parallel()
 	for _, k := range otherKinds() {
 		t.Run(k.String(), func(t *testing.T) {
 			struck, failed, gathered := map[kind]int{}, 0, 0
@@ -147,6 +149,7 @@ func troubled(seed uint64, bug mutation) *world {
 
 // TestBugsOfCollectivesAreFound puts bugs in on purpose.
 func TestBugsOfCollectivesAreFound(t *testing.T) {
+	t.Parallel()
 	const within = 400
 	for seed := range uint64(within) {
 		require.Empty(t, troubled(seed+1, noBug).run(), "seed %d", seed+1)

@@ -144,6 +144,7 @@ func route(e pfsm.StartData) string {
 // TestSchemes: with links measured that differ, large all-reduces take plans of their
 // own, while rings change and newcomers join. Nothing fails because of it.
 func TestSchemes(t *testing.T) {
+	t.Parallel()
 	n := uint64(150)
 	if raceEnabled {
 		n = 20
@@ -165,6 +166,7 @@ func TestSchemes(t *testing.T) {
 // which changes in the middle of the runs, and the master plans by it: all members go
 // the same way in each operation, and nothing fails.
 func TestLearnedRates(t *testing.T) {
+	t.Parallel()
 	n := uint64(150)
 	if raceEnabled {
 		n = 20
@@ -218,6 +220,7 @@ func many(seed uint64, bug mutation, n, loops int) *world {
 // TestManyMembers: groups that are too large for a mesh have plans all the same, for small
 // all-reduces as well, over connections that are made for them, while members die and join.
 func TestManyMembers(t *testing.T) {
+	t.Parallel()
 	n := uint64(12)
 	if raceEnabled {
 		n = 2
@@ -247,6 +250,7 @@ func TestManyMembers(t *testing.T) {
 // and from the master, one way, from the last launch to the last verdict: in virtual time,
 // with the machines of all of them.
 func Test128Peers(t *testing.T) {
+	t.Parallel()
 	if raceEnabled {
 		t.Log("the test without the race detector does it")
 		return
@@ -272,6 +276,7 @@ func Test128Peers(t *testing.T) {
 
 // TestBugsOfManyMembersAreFound: what TestManyMembers looks at would notice these.
 func TestBugsOfManyMembersAreFound(t *testing.T) {
+	t.Parallel()
 	for name, bug := range map[string]mutation{
 		"ways that are not connected": waysForgotten, "ways that are let go": waysReleased, "a plan that some do not take": planForgotten,
 	} {
@@ -302,6 +307,7 @@ func replanned(seed uint64, bug mutation) *world {
 // TestPlansComeLate: plans that are made for members, a ring or a mesh that are no more by then
 // mean nothing, and those that come in time are taken.
 func TestPlansComeLate(t *testing.T) {
+	t.Parallel()
 	n := uint64(200)
 	if raceEnabled {
 		n = 20
@@ -320,6 +326,7 @@ func TestPlansComeLate(t *testing.T) {
 
 // TestStalePlansAreFound: what TestPlansComeLate looks at would notice it if they were taken.
 func TestStalePlansAreFound(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= 100; seed++ {
 		w := replanned(seed, staleTaken)
 		if failure := w.run(); failure != "" || w.unprovoked > 0 {

@@ -38,6 +38,7 @@ func replays(t *testing.T, begin func(seed uint64) *world, run func(*world) stri
 // -sim.seed=N -sim.trace.
 // See book for what must agree after every event.
 func TestSimulation(t *testing.T) {
+	t.Parallel()
 	if replays(t, func(seed uint64) *world { return newWorld(seed, noBug) }, (*world).run) {
 		return
 	}
@@ -113,6 +114,7 @@ func TestSimulation(t *testing.T) {
 
 // TestSameSeedSameRun: a run is the function of its seed.
 func TestSameSeedSameRun(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= 50; seed++ {
 		var lines [2][]string
 		for i := range lines {
@@ -127,6 +129,7 @@ func TestSameSeedSameRun(t *testing.T) {
 
 // TestBugsAreFound puts bugs in on purpose: the simulation must find them soon.
 func TestBugsAreFound(t *testing.T) {
+	t.Parallel()
 	const within = 400
 	for name, bug := range map[string]mutation{
 		"abort not forwarded":               abortForgotten,
@@ -175,6 +178,7 @@ func TestBugsAreFound(t *testing.T) {
 // the time without a round. Nothing fails because of it; with faults, what must
 // agree agrees.
 func TestRingsSwitchBetweenCollectives(t *testing.T) {
+	t.Parallel()
 	n := uint64(2000)
 	if raceEnabled {
 		n = 100
@@ -246,6 +250,7 @@ func tearing(seed uint64, bug mutation) *world {
 
 // TestHoldersDie: a state that is half overwritten never becomes everybody's.
 func TestHoldersDie(t *testing.T) {
+	t.Parallel()
 	n := uint64(500)
 	if raceEnabled {
 		n = 50
@@ -263,6 +268,7 @@ func TestHoldersDie(t *testing.T) {
 // TestTagsAreUsedAgainBeforeTheRound: rings change meanwhile, and peers differ in
 // what they begin eagerly. Every result is that of the operation it is taken for.
 func TestTagsAreUsedAgainBeforeTheRound(t *testing.T) {
+	t.Parallel()
 	n := uint64(500)
 	if raceEnabled {
 		n = 50
@@ -293,6 +299,7 @@ func quiet(seed uint64, n int, native bool, loops int) *world {
 // phase of every call, by each way to go.
 // All survivors get the same verdict, the application retries.
 func TestKillAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for _, native := range []bool{true, false} {
 		for _, n := range []int{2, 3, 4} {
 			for _, k := range []kind{kill, powerLoss, cutMaster, closeNow} {
@@ -321,6 +328,7 @@ func TestKillAtEveryStep(t *testing.T) {
 
 // TestTwoFaults strikes twice, the second time while the first is dealt with.
 func TestTwoFaults(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= 3; seed++ {
 		whole := quiet(seed, 4, true, 3)
 		require.Empty(t, whole.run())
@@ -341,6 +349,7 @@ func TestTwoFaults(t *testing.T) {
 
 // A silent voter delays all, is named, and is dropped at the deadline.
 func TestSilentVoterIsNamedAndDropped(t *testing.T) {
+	t.Parallel()
 	w := emptyWorld(11, noBug)
 	w.plan = scenario{groups: 1, loops: 3}
 	w.log.keep, w.excused = true, true
@@ -373,6 +382,7 @@ func TestSilentVoterIsNamedAndDropped(t *testing.T) {
 
 // A failed collective of one group does not stop the other one.
 func TestGroupsRepairByThemselves(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= 100; seed++ {
 		w := emptyWorld(seed, noBug)
 		w.plan = scenario{groups: 2, loops: 3, natives: 2}

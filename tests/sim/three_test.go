@@ -239,6 +239,7 @@ func (w *world) judge() string {
 // no verdict is contradicted, no number means two things, and nobody is dropped by a master
 // that has not asked whether it leads.
 func TestThreeMasters(t *testing.T) {
+	t.Parallel()
 	if replays(t, func(seed uint64) *world { return threeWorld(seed, noBug, noSlip) }, (*world).judge) {
 		return
 	}
@@ -284,6 +285,7 @@ func TestThreeMasters(t *testing.T) {
 
 // Mistakes of masters among several are found.
 func TestThreeMastersWithBugs(t *testing.T) {
+	t.Parallel()
 	for wrong, name := range map[slip]string{
 		confirmsAlone: "confirms alone", commitsAlone: "commits alone", neverAsks: "never asks", ownRegistry: "its own registry",
 		reusesTerm: "a term twice", staysOn: "stays on", followerAdmits: "a follower admits", forgetsDisk: "forgets its disk", sendsFirst: "sends first",

@@ -149,6 +149,7 @@ func (s *site) rings(t testing.TB) (alone, together, shared []int, asked mfsm.So
 // Two peers behind one uplink of 100 Mbit/s and two elsewhere with a slow link
 // between them: by single links it is best to leave the host twice; it is not.
 func TestTwoPeersBehindOneUplink(t *testing.T) {
+	t.Parallel()
 	s := &site{host: []int{0, 0, 1, 2}, own: topo.NewMatrix(4), out: []float64{100, 0, 0}, in: make([]float64, 3)}
 	for i := range 4 {
 		for j := range 4 {
@@ -171,6 +172,7 @@ func TestTwoPeersBehindOneUplink(t *testing.T) {
 // Random sites: the ring that the master adopts against those that matrices of
 // links give, measured with all links in use, and against the best of all rings.
 func TestRingsOfSharedHosts(t *testing.T) {
+	t.Parallel()
 	r := rng(11)
 	const cases = 120
 	var ofAlone, ofTogether, ofBest []float64
