@@ -35,10 +35,11 @@ const (
 	barredOps  = 100
 	mostBarred = 64
 	ringTimes  = 2
-	trialTimes = 2
-	hopeless   = 1.6
+	trialTimes = 3
 	mostWorks  = 16
 	mostTook   = 3
+
+	hopeless, nearHopeless = 2.5, 1.6
 )
 
 // learner plans the large all-reduces of a group by what its members have shown in those
@@ -197,7 +198,7 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 		if tried == 0 || ring == 0 || l.begun() {
 			return o, false, false
 		}
-		first = l.untried() && float64(tried) < hopeless*float64(ring)
+		first = l.untried() && float64(tried) < l.bearable()*float64(ring)
 		if !first && float64(tried)*leastGain > float64(ring) {
 			return o, false, false
 		}
@@ -211,6 +212,14 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 func (l *learner) untried() bool {
 	w := l.work(l.bytes, plan.TrialName)
 	return w != nil && len(w.took) < trialTimes && l.trials < trialTimes
+}
+
+// bearable is how many times as long as the ring a trial may have taken to be timed again.
+func (l *learner) bearable() float64 {
+	if w := l.work(l.bytes, plan.TrialName); w != nil && len(w.took) > 1 {
+		return nearHopeless
+	}
+	return hopeless
 }
 
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
