@@ -115,6 +115,9 @@ func compete() error {
 	rest := flag.Duration("rest", 0, "all connections rest for so long before each turn")
 	pattern := flag.String("pattern", plan.AllReduce.String(), "collectives, comma separated; all: those besides all-reduce, in which PCCL and plain TCP take no part")
 	flag.Parse()
+	if *rounds < 2 {
+		return fmt.Errorf("-rounds %d: the first operation of each does not count, so there have to be two", *rounds)
+	}
 	patterns, err := patternsOf(*pattern)
 	if err != nil {
 		return err
