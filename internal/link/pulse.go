@@ -68,16 +68,18 @@ func (v *survey) refresh(now time.Duration, conns []*Sender) {
 	}
 }
 
-// pulse sends one, unless something is being sent.
+// pulse sends one, unless something is being sent. Beside sources, which an operation leaves
+// with the connection also while it waits for others, another goroutine does: the survey does not
+// write what they may have by then.
 func (s *Sender) pulse() {
 	s.mu.Lock()
-	idle := s.cause == nil && !s.busy && len(s.sources) == 0 && len(s.openers) == 0
+	idle, alone := s.cause == nil && !s.busy && len(s.openers) == 0, len(s.sources) == 0
 	if idle {
 		s.openers = append(s.openers, pulse)
 	}
 	s.mu.Unlock()
 	if idle {
-		s.Kick(true, true)
+		s.Kick(alone, true)
 	}
 }
 

@@ -75,6 +75,29 @@ func TestPulsesBeforeTheSurveyEnds(t *testing.T) {
 	require.Equal(t, before+3, frames(), "one for each of the first three times")
 }
 
+// A connection of an operation that has nothing for it for a while, because it waits for others,
+// gets its pulses, too.
+func TestPulsesAmidAnOperation(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	s := p.far(0, func(*platform.Info) bool { return false })
+	h := p.a.h
+	h.survey.on.Store(true) // the test is the survey
+	p.send(t, s, 7, pace.Worth)
+	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 }, patience, time.Millisecond)
+	waits := newRoll(9, 1)
+	waits.next = func(*Frame) bool { return false }
+	s.Attach(waits)
+	defer s.Leave(waits)
+	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
+	taken := s.gauge.use.bytes.Load()
+	since, before := time.Duration(s.gauge.flow.last.Load()), frames()
+	for n := range 3 {
+		h.survey.step(since + time.Duration(n+1)*pace.Pulse)
+		require.Eventually(t, func() bool { return frames() == before+uint64(n)+1 && s.rested() }, patience, time.Millisecond)
+	}
+	require.Equal(t, taken, s.gauge.use.bytes.Load(), "a pulse is not data")
+}
+
 // A connection whose system keeps its window at rest gets no pulses, neither after the survey nor
 // beside others that have data.
 func TestNoPulsesWhereTheWindowStands(t *testing.T) {
