@@ -66,7 +66,7 @@ func TestPulsesBeforeTheSurveyEnds(t *testing.T) {
 	h := p.a.h
 	h.survey.on.Store(true) // the test is the survey
 	p.send(t, s, 7, pace.Worth)
-	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 && s.rested() }, patience, time.Millisecond)
 	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
 	since, before := time.Duration(s.gauge.flow.last.Load()), frames()
 	for at := sampling; at < 3*pace.Pulse; at += sampling {
@@ -83,7 +83,7 @@ func TestPulsesAmidAnOperation(t *testing.T) {
 	h := p.a.h
 	h.survey.on.Store(true) // the test is the survey
 	p.send(t, s, 7, pace.Worth)
-	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 && s.rested() }, patience, time.Millisecond)
 	waits := newRoll(9, 1)
 	waits.next = func(*Frame) bool { return false }
 	s.Attach(waits)

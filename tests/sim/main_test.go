@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Worlds are small and die young: collecting them as seldom as memory allows, and without
-// samples of who allocated, makes the seeds a third faster.
+// Worlds are small and die young: collecting them seldom, and without samples of who allocated
+// (-memprofile wants a -memprofilerate here), makes the seeds a third faster.
 func TestMain(m *testing.M) {
 	runtime.MemProfileRate = 0
 	debug.SetGCPercent(800)

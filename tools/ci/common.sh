@@ -15,8 +15,8 @@ programs='/gopccl/plugins/(absmax|generic)(/|$)'
 # kernels matches packages that compute and start nothing.
 kernels='/gopccl/(backends|quantizers|internal/cuda|core/(backend|digest|quant))(/|$)'
 
-# pure matches packages without goroutines and locks, in which there is nothing to race on. tests/arch holds the machines
-# to it.
+# pure matches packages without goroutines and locks, in which there is nothing to race on, and tests/sim, whose worlds
+# share nothing. tests/arch holds the machines to it.
 pure='/gopccl/(internal/(master|message|peer)/fsm|internal/(pace|plan|quorum)|tests/sim)(/|$)'
 
 fail() {

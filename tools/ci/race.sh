@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests of the module with the race detector and internal checks, but for the pure packages, which speed.sh runs.
-# Packages that start processes wait more than they compute: three of them run at a time, apart from the others.
+# Packages that start processes wait more than they compute: two of them run at a time, apart from the others.
 . "$(dirname "$0")/common.sh"
 
 mapfile -t quick < <(existing ./... | grep -vE "$heavy|$kernels|$pure|/tests/arch$|/internal/collective$")
@@ -13,4 +13,4 @@ gotest -race -tags invariants -timeout 240s "${quick[@]}"
 # Arithmetic on slices has little to race on: all lengths and alignments are for the tests at full speed, and so are
 # all frames at which a collective may fail.
 gotest -race -short -tags invariants -timeout 240s "${short[@]}"
-gotest -race -tags invariants -timeout 1200s -count=1 -p 3 "${alone[@]}"
+gotest -race -tags invariants -timeout 1200s -count=1 -p 2 "${alone[@]}"

@@ -337,7 +337,8 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 	if r.plan != nil && w.plan != nil && !r.plan.Same(w.plan) {
 		w.took = nil // of another plan with that name
 	}
-	if len(w.took) == mostTook {
+	full := len(w.took) == mostTook
+	if full {
 		w.took = slices.Delete(w.took, 0, 1)
 	}
 	w.took = append(w.took, now-r.since)
@@ -346,7 +347,7 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 		l.hoped = false
 		return true, "" // it may be good when it is made without hope
 	}
-	first = first || r.name == ringName && len(w.took) == ringTimes || r.name == plan.TrialName && len(w.took) == trialTimes
+	first = first || !full && (r.name == ringName && len(w.took) == ringTimes || r.name == plan.TrialName && len(w.took) == trialTimes)
 	along := l.work(r.bytes, ringName)
 	if r.name == ringName || along == nil {
 		return first, ""

@@ -197,6 +197,15 @@ func TestTrial(t *testing.T) {
 			require.Equal(t, last, w.planOf(w.m.groups[0].mesh.direct, 4))
 		})
 	}
+	t.Run("one that stays is looked at once more, when it can be compared", func(t *testing.T) {
+		l := &learner{}
+		for i, looks := range []bool{true, false, true, false, false} {
+			l.begin(largeOp, plan.TrialName, true, time.Minute)
+			first, slow := l.end(time.Minute + time.Second)
+			require.Equal(t, looks, first, "all-reduce %d", i)
+			require.Empty(t, slow)
+		}
+	})
 	t.Run("beside others it cannot be timed again", func(t *testing.T) {
 		l := &learner{}
 		l.begin(largeOp, plan.TrialName, true, 0)
