@@ -197,26 +197,6 @@ func TestTrial(t *testing.T) {
 			require.Equal(t, last, w.planOf(w.m.groups[0].mesh.direct, 4))
 		})
 	}
-	t.Run("one that stays is looked at once more, when it can be compared", func(t *testing.T) {
-		l := &learner{}
-		for i, looks := range []bool{true, false, true, false, false} {
-			l.begin(largeOp, plan.TrialName, true, time.Minute)
-			first, slow := l.end(time.Minute + time.Second)
-			require.Equal(t, looks, first, "all-reduce %d", i)
-			require.Empty(t, slow)
-		}
-	})
-	t.Run("beside others it cannot be timed again", func(t *testing.T) {
-		l := &learner{}
-		l.begin(largeOp, plan.TrialName, true, 0)
-		l.end(time.Second)
-		for range trialTimes - 1 {
-			require.True(t, l.untried())
-			l.begin(largeOp, plan.TrialName, false, time.Minute)
-			l.end(time.Minute + time.Second)
-		}
-		require.False(t, l.untried())
-	})
 	t.Run("shows more", func(t *testing.T) {
 		w, cs := untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
 		w.reduced(cs, largeOp, 5*time.Second, 20, 300, 300, 300)
@@ -246,6 +226,30 @@ func TestTrial(t *testing.T) {
 			w.send(c, wire.C2MRates{Up: 20, Down: 20})
 			require.Empty(t, w.m.conns[c].ways.gave)
 		}
+	})
+}
+
+// A trial is looked at when it was timed first, and when it can be compared.
+func TestTrialsAreCounted(t *testing.T) {
+	t.Run("one that stays is looked at once more, when it can be compared", func(t *testing.T) {
+		l := &learner{}
+		for i, looks := range []bool{true, false, true, false, false} {
+			l.begin(largeOp, plan.TrialName, true, time.Minute)
+			first, slow := l.end(time.Minute + time.Second)
+			require.Equal(t, looks, first, "all-reduce %d", i)
+			require.Empty(t, slow)
+		}
+	})
+	t.Run("beside others it cannot be timed again", func(t *testing.T) {
+		l := &learner{}
+		l.begin(largeOp, plan.TrialName, true, 0)
+		l.end(time.Second)
+		for range trialTimes - 1 {
+			require.True(t, l.untried())
+			l.begin(largeOp, plan.TrialName, false, time.Minute)
+			l.end(time.Minute + time.Second)
+		}
+		require.False(t, l.untried())
 	})
 }
 
