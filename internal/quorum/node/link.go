@@ -357,10 +357,14 @@ func (c *crowd) leave(nc net.Conn) {
 	delete(c.all, nc)
 }
 
-// believes reports whether a connection may speak for a master.
+// believes reports whether a connection may speak for a master. A certificate counts from then
+// on, before its owner is welcomed: nobody else is after that.
 func (c *crowd) believes(from quorum.ID, s speaker) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !s.plain {
+		c.named[from] = true
+	}
 	return !s.plain || !c.named[from]
 }
 
@@ -373,9 +377,6 @@ func (c *crowd) know(from quorum.ID, s speaker) bool {
 	}
 	before, had := c.of[from]
 	c.of[from] = s
-	if !s.plain {
-		c.named[from] = true
-	}
 	c.mu.Unlock()
 	if had {
 		before.Close()
