@@ -31,6 +31,17 @@ func (p *pair) send(t *testing.T, s *Sender, tag uint64, n int) {
 	require.Len(t, y.next(t), n)
 }
 
+// moved returns a connection that has moved much and rests, and its hub, whose survey the test is.
+func moved(t *testing.T) (*Hub, *Sender) {
+	t.Helper()
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	s := p.far(0, func(*platform.Info) bool { return false })
+	p.a.h.survey.on.Store(true)
+	p.send(t, s, 7, pace.Worth)
+	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 && s.rested() }, patience, time.Millisecond)
+	return p.a.h, s
+}
+
 // A connection that has moved much is kept awake while it rests: without an answer,
 // without a trace in what is measured, and until there is data again.
 func TestPulsesWhileResting(t *testing.T) {
@@ -61,12 +72,7 @@ func TestPulsesWhileResting(t *testing.T) {
 // A connection that rests while others have data, or while the survey looks whether
 // more comes, gets its pulses at once: a window is taken back sooner than a survey ends.
 func TestPulsesBeforeTheSurveyEnds(t *testing.T) {
-	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
-	s := p.far(0, func(*platform.Info) bool { return false })
-	h := p.a.h
-	h.survey.on.Store(true) // the test is the survey
-	p.send(t, s, 7, pace.Worth)
-	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 && s.rested() }, patience, time.Millisecond)
+	h, s := moved(t)
 	frames := func() uint64 { return h.cfg.Stats.Snapshot().TxFrames }
 	since, before := time.Duration(s.gauge.flow.last.Load()), frames()
 	for at := sampling; at < 3*pace.Pulse; at += sampling {
@@ -78,12 +84,7 @@ func TestPulsesBeforeTheSurveyEnds(t *testing.T) {
 // A connection of an operation that has nothing for it for a while, because it waits for others,
 // gets its pulses, too.
 func TestPulsesAmidAnOperation(t *testing.T) {
-	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
-	s := p.far(0, func(*platform.Info) bool { return false })
-	h := p.a.h
-	h.survey.on.Store(true) // the test is the survey
-	p.send(t, s, 7, pace.Worth)
-	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 && s.rested() }, patience, time.Millisecond)
+	h, s := moved(t)
 	waits := newRoll(9, 1)
 	waits.next = func(*Frame) bool { return false }
 	s.Attach(waits)
