@@ -19,7 +19,7 @@ func farPool(t *testing.T, windows ...int64) (*pair, []*Sender) {
 	for i, s := range pool {
 		f := &flow{}
 		f.window.Store(windows[i])
-		f.last.Store(int64(time.Since(p.a.h.survey.made)))
+		f.last.Store(int64(clock(p.a.h)))
 		s.gauge.flow = f
 	}
 	p.a.h.survey.on.Store(true) // there is nothing that it could ask
@@ -38,7 +38,7 @@ func TestWindow(t *testing.T) {
 	pool[0].gauge.flow.keeps = true
 	require.Equal(t, 50_000, pool[0].Window(), "it stands at rest")
 	pool[0].gauge.flow.keeps = false
-	f.pulsed.Store(int64(time.Since(p.a.h.survey.made)))
+	f.pulsed.Store(int64(clock(p.a.h)))
 	require.Equal(t, 50_000, pool[0].Window())
 	f.near.Store(true)
 	require.Equal(t, math.MaxInt32, pool[0].Window())
