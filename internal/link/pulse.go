@@ -10,10 +10,10 @@ import (
 )
 
 // A system takes the window of a connection back that has sent nothing for a moment,
-// and the first operation after a rest begins with a slow start. A pulse keeps the
-// window: a ping that wants no answer, of 21 bytes, on each connection to a distant
-// peer that has moved much, also while an operation has nothing for it. Peers that do not know pulses answer them. A connection
-// that rests while others have data is the survey's, which sees it first.
+// and what follows begins with a slow start. A pulse keeps the window: a ping that wants no
+// answer, of 21 bytes, on each connection to a distant peer that has moved much, also while an
+// operation has nothing for it. Peers that do not know pulses answer them. A connection that
+// rests while others have data is the survey's, which sees it first.
 
 var pulse = Opener{pulseBit, pingStream}
 

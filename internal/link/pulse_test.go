@@ -146,3 +146,45 @@ func TestPulsesLookAtTheWindow(t *testing.T) {
 	require.EqualValues(t, pace.Pulse, f.pulsed.Load())
 	require.Equal(t, known && info.Known.Has(platform.HasWindow), f.window.Load() > 1)
 }
+
+// Where a round trip takes longer than the time between two pulses, one of them is on its way all
+// the time. That is no data: the survey ends.
+func TestPulsesOnTheirWayAreNoData(t *testing.T) {
+	const rtt = 4 * pace.Pulse
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	h := p.a.h
+	h.survey.on.Store(true) // the test is the survey
+	var now, seen time.Duration
+	var under []time.Duration // when the pulses left that are on their way
+	info := platform.Info{Known: platform.HasRTT | platform.HasInFlight | platform.HasAcked | platform.HasSent | platform.HasResent, RTT: rtt, Sent: pace.Worth}
+	var s *Sender
+	s = p.far(0, func(i *platform.Info) bool {
+		if at := time.Duration(s.gauge.flow.pulsed.Load()); at != seen {
+			seen, under = at, append(under, at)
+			info.Sent += 21
+		}
+		for len(under) > 0 && now-under[0] >= rtt {
+			under = under[1:]
+		}
+		info.InFlight = 21 * len(under)
+		info.Acked = info.Sent - uint64(info.InFlight)
+		if now-time.Duration(s.gauge.flow.last.Load()) < rtt {
+			info.Acked, info.InFlight = 0, int(info.Sent)
+		}
+		*i = info
+		return true
+	})
+	p.send(t, s, 7, pace.Worth)
+	require.Eventually(t, func() bool { return s.gauge.flow.writes.Load() == 0 && s.rested() }, patience, time.Millisecond)
+	since := time.Duration(s.gauge.flow.last.Load())
+	ended := time.Duration(0)
+	for now = since + sampling; now < since+4*rtt; now += sampling {
+		if h.survey.step(now) {
+			ended = 0
+		} else if ended == 0 {
+			ended = now - since
+		}
+	}
+	require.NotEmpty(t, under)
+	require.InDelta(t, rtt, ended, float64(2*sampling), "when its data had arrived")
+}

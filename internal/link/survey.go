@@ -39,7 +39,8 @@ type flow struct {
 	// Of the survey.
 	asked   bool // to tell what comes
 	sample  func(*platform.Info) bool
-	pending bool   // something was on its way at the last sample
+	pending bool   // data was on its way at the last sample
+	end     uint64 // where data ends, in bytes of the connection; behind it are pulses
 	arrived uint64 // bytes at the other end, also behind a gap
 	before  platform.Info
 	tail    pace.Tail
@@ -223,6 +224,20 @@ func (f *flow) written(now time.Duration) bool {
 func (f *flow) rests(now time.Duration) bool {
 	last := max(f.last.Load(), f.pulsed.Load())
 	return f.worth.Load() && !f.keeps && !f.near.Load() && f.writes.Load() == 0 && now-time.Duration(last) >= pace.Pulse-sampling
+}
+
+// carries reports whether data is on its way. Over a long way a pulse always is.
+func (f *flow) carries(info *platform.Info) bool {
+	if info.InFlight == 0 && info.Unsent == 0 && info.Buffered == 0 {
+		return false
+	}
+	if !info.Known.Has(platform.HasAcked | platform.HasSent | platform.HasResent) {
+		return true
+	}
+	if f.pulsed.Load() <= f.last.Load() {
+		f.end = info.Sent - info.Resent + uint64(info.Unsent)
+	}
+	return info.Acked < f.end
 }
 
 // busy reports whether the connection has data. It is the survey's goroutine's.
@@ -445,7 +460,7 @@ func (v *survey) sample(s *Sender) {
 		}
 		f.unsent.Store(int64(unsent))
 	}
-	f.pending = info.InFlight > 0 || info.Unsent > 0 || info.Buffered > 0
+	f.pending = f.carries(info)
 	v.follow(s, f)
 	last := f.before
 	f.before = *info

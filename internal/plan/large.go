@@ -212,7 +212,8 @@ func (o Options) Without(names []string) Options {
 	return o
 }
 
-// TrialName is that of a plan that is in force for up to three all-reduces, and stays if it has turned out to be fast.
+// TrialName is that of a plan that is in force for up to three all-reduces, and stays if it has
+// turned out to be fast.
 const TrialName = "a trial"
 
 // LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan.

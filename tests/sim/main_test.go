@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Worlds are small and die young: collecting them seldom, and without samples of who allocated
-// (-memprofile wants a -memprofilerate here), makes the seeds a third faster.
+// Worlds are small and die young: they are collected seldom, and nothing samples who allocated
+// them, which -memprofile has to ask for with -memprofilerate.
 func TestMain(m *testing.M) {
 	runtime.MemProfileRate = 0
 	debug.SetGCPercent(800)
