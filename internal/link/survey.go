@@ -279,7 +279,8 @@ type count struct {
 
 func newSurvey(h *Hub) *survey {
 	return &survey{
-		h: h, made: time.Now(), stop: make(chan struct{}),
+		// Times count from here, and 0 is never: not now, while the clock of the system stands still.
+		h: h, made: time.Now().Add(-1), stop: make(chan struct{}),
 		wanted: map[wire.UUID]int{}, most: map[wire.UUID]int{}, counts: map[wire.UUID]*count{},
 	}
 }

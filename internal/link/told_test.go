@@ -150,9 +150,8 @@ func TestTheLineIsBounded(t *testing.T) {
 	require.Greater(t, h.allowance.get(), 1.2*before)
 }
 
-// clock is the time of a hub's survey. The clock of a system may stand still for some milliseconds, and
-// 0 means never.
-func clock(h *Hub) time.Duration { return time.Since(h.survey.made) + time.Millisecond }
+// clock is the time of a hub's survey.
+func clock(h *Hub) time.Duration { return time.Since(h.survey.made) }
 
 // What waits on a connection is what was not sent at the last tick, and was written since. Where
 // something is lost it may be a timeout until more leaves.
