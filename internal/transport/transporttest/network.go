@@ -38,14 +38,15 @@ func Pair(o Options) (a, b *Conn) {
 	if o.Buffer <= 0 {
 		o.Buffer = 64 << 10
 	}
-	x, y := newPipe(o), newPipe(o)
+	mu := new(sync.Mutex)
+	x, y := newPipe(o, mu), newPipe(o, mu)
 	return &Conn{in: x, out: y, name: "a", peer: "b"}, &Conn{in: y, out: x, name: "b", peer: "a"}
 }
 
 // pipe is one direction.
 type pipe struct {
 	o    Options
-	mu   sync.Mutex
+	mu   *sync.Mutex // of both directions, which end at once
 	cond *sync.Cond
 
 	segs    []segment
@@ -66,13 +67,11 @@ type segment struct {
 	ready time.Time
 }
 
-func newPipe(o Options) *pipe {
-	p := &pipe{o: o, flips: map[int64]byte{}}
-	p.cond = sync.NewCond(&p.mu)
-	return p
+func newPipe(o Options, mu *sync.Mutex) *pipe {
+	return &pipe{o: o, mu: mu, cond: sync.NewCond(mu), flips: map[int64]byte{}}
 }
 
-// deadline is guarded by the pipe's mutex.
+// deadline is guarded by the pipes' mutex.
 type deadline struct {
 	at time.Time
 	t  *time.Timer
@@ -211,26 +210,23 @@ func (c *Conn) TryWrite(b []byte) (int, error) { return c.out.write(b, false) }
 
 // Close implements net.Conn. What was written before can still be read.
 func (c *Conn) Close() error {
-	c.out.mu.Lock()
-	c.out.closedW = true
-	c.out.cond.Broadcast()
-	c.out.mu.Unlock()
 	c.in.mu.Lock()
-	c.in.closedR = true
+	defer c.in.mu.Unlock()
+	c.out.closedW, c.in.closedR = true, true
+	c.out.cond.Broadcast()
 	c.in.cond.Broadcast()
-	c.in.mu.Unlock()
 	return nil
 }
 
 // Cut breaks both directions at once, as a reset does: bytes that were not
 // read are lost.
 func (c *Conn) Cut() {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
 	for _, p := range []*pipe{c.in, c.out} {
-		p.mu.Lock()
 		p.cutErr = syscall.ECONNRESET
 		p.segs, p.held = nil, 0
 		p.cond.Broadcast()
-		p.mu.Unlock()
 	}
 }
 
