@@ -71,3 +71,30 @@ func TestFaults(t *testing.T) {
 	_, err = b.Read(got)
 	require.ErrorIs(t, err, net.ErrClosed)
 }
+
+// Who sees that a connection was cut, and closes its own end, does not make an orderly end of it for the other one. Its own
+// end is closed before the other one sees that.
+func TestEndsAtOnce(t *testing.T) {
+	reads := func(c *Conn) chan error {
+		err := make(chan error, 1)
+		go func() {
+			_, e := c.Read(make([]byte, 1))
+			c.Close()
+			err <- e
+		}()
+		return err
+	}
+	for range 2000 {
+		a, b := Pair(Options{})
+		first, second := reads(a), reads(b)
+		a.Cut()
+		require.Equal(t, syscall.ECONNRESET, <-first)
+		require.Equal(t, syscall.ECONNRESET, <-second)
+
+		a, b = Pair(Options{})
+		first, second = reads(a), reads(b)
+		a.Close()
+		require.Equal(t, net.ErrClosed, <-first)
+		require.Equal(t, io.EOF, <-second)
+	}
+}
