@@ -214,7 +214,7 @@ type game struct {
 	flow        float64       // Mbit/s of each TCP flow; 0: as the profile says
 	patience    time.Duration // who has taken longer in a match gets no more turns than two; 0: nobody has
 	least       time.Duration // who has taken less gets more turns; 0: nobody does
-	most        time.Duration // after which patience is a quarter; 0: it stays
+	most        time.Duration // after which patience is a half; 0: it stays
 	learn       int           // operations of each before those of the match
 	blackout    time.Duration
 	rest        time.Duration                // before each turn
@@ -353,7 +353,7 @@ const manyRounds = 12
 func (g game) plays(c *contestant, round int, since time.Duration) bool {
 	patience := g.patience
 	if g.most > 0 && since > g.most {
-		patience /= 4
+		patience /= 2
 	}
 	tired := g.patience > 0 && c.spent > patience && (c.sound() > 0 || c.spent > 3*patience)
 	if c.failed != nil || round > 1 && tired {

@@ -117,7 +117,8 @@ func TestTurns(t *testing.T) {
 	require.Equal(t, 2, play(turn{took: time.Minute}))
 	require.Equal(t, 12, play(turn{took: time.Millisecond}))
 	since = 2 * time.Minute
-	require.Equal(t, 2, play(turn{took: 5 * time.Second}))
+	require.Equal(t, 2, play(turn{took: 7 * time.Second}))
+	require.Equal(t, 3, play(turn{took: 5 * time.Second}))
 	require.Equal(t, 4, play(turn{took: 2 * time.Second}))
 	c := &contestant{name: nameOurs, turns: []turn{{took: 3 * time.Second}, {5 * time.Second, late.Stats}, {took: time.Second}}}
 	e := c.entry(&lab.Profile{}, 0, task{Pattern: "barrier"})

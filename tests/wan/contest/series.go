@@ -34,7 +34,7 @@ type lineup struct {
 
 // In a match of the series every contestant has seriesRounds operations, the first not
 // counted; one that has taken longer than seriesPatience for them has at least two, and one
-// that has taken less than seriesLeast more. After seriesMost patience is a quarter.
+// that has taken less than seriesLeast more. After seriesMost patience is a half.
 // All have up to seriesLearn operations before, from which gopccl learns; how long its
 // first one took stands on the page.
 const (
