@@ -306,7 +306,7 @@ func TestOptionsCarryTheSettings(t *testing.T) {
 		"GOPCCL_MASTER_LISTEN=127.0.0.1:7", "GOPCCL_TOPOLOGY_SOLVER=none", "GOPCCL_TOPOLOGY_BUDGET=2s",
 		"GOPCCL_PEER_MASTER=10.0.0.1:9", "GOPCCL_PEER_GROUP=3", "GOPCCL_DATA_FRAME_BYTES=1MiB",
 		"GOPCCL_QUANTIZE_ALGORITHM=zeropoint", "GOPCCL_QUANTIZE_TYPE=int8", "GOPCCL_MASTER_VOTE_TIMEOUT=1h",
-		"GOPCCL_BACKENDS_CUDA_STAGING=3GiB", "GOPCCL_BACKENDS_CUDA_REDUCE=host",
+		"GOPCCL_BACKENDS_CUDA_STAGING=3GiB", "GOPCCL_BACKENDS_CUDA_REDUCE=host", "GOPCCL_DATA_FINISH_FORWARD=true",
 	}, nil)
 	require.NoError(t, err)
 	m := c.MasterOptions(nil)
@@ -321,6 +321,7 @@ func TestOptionsCarryTheSettings(t *testing.T) {
 	require.Equal(t, uint32(3), p.Group)
 	require.Equal(t, 1<<20, p.FrameBytes)
 	require.Equal(t, 512<<10, p.EagerBytes)
+	require.True(t, p.FinishForward)
 	require.Equal(t, 8*time.Second, p.UserTimeout)
 	q := c.Quantization()
 	require.Equal(t, "zeropoint", q.Algorithm)

@@ -90,11 +90,12 @@ type Peer struct {
 
 // Data configures how tensors travel.
 type Data struct {
-	FrameBytes  Bytes         `conf:"frame_bytes"`
-	EagerBytes  Bytes         `conf:"eager_bytes" zero:"off"`
-	Backend     string        `conf:"backend" is:"name"`
-	Congestion  string        `conf:"congestion" is:"name"`
-	UserTimeout time.Duration `conf:"user_timeout"`
+	FrameBytes    Bytes         `conf:"frame_bytes"`
+	EagerBytes    Bytes         `conf:"eager_bytes" zero:"off"`
+	FinishForward bool          `conf:"finish_forward"`
+	Backend       string        `conf:"backend" is:"name"`
+	Congestion    string        `conf:"congestion" is:"name"`
+	UserTimeout   time.Duration `conf:"user_timeout"`
 
 	Threads         string `conf:"threads" oneof:"goroutine pinned"`
 	Affinity        string `conf:"affinity" is:"processors"`

@@ -113,6 +113,7 @@ func (c *Config) PeerOptions(log *slog.Logger) core.Options {
 	if o.EagerBytes = int(c.Data.EagerBytes); o.EagerBytes == 0 {
 		o.EagerBytes = -1
 	}
+	o.FinishForward = c.Data.FinishForward
 	o.Backend = c.Data.Backend
 	o.Congestion = c.Data.Congestion
 	o.UserTimeout = c.Data.UserTimeout

@@ -91,7 +91,7 @@ func (s *Session) prepare(r Reduce) (*Operation, error) {
 	id, launch := fsm.OpID(s.ids.Add(1)), fsm.CallID(s.ids.Add(1))
 	return &Operation{
 		s: s, id: id, launch: launch, data: data, world: v.LocalWorldSize, posted: time.Now(),
-		event: fsm.CallCollective{Call: launch, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form, Far: s.farAway(r.bytes()), Forward: r.FinishForward && r.DeviceDst.None()},
+		event: fsm.CallCollective{Call: launch, Op: id, Tag: r.Tag, Count: uint64(count), DType: r.DType, RedOp: r.Op, Form: form, Far: s.farAway(r.bytes()), Forward: (r.FinishForward || s.opt.FinishForward) && r.DeviceDst.None()},
 	}, nil
 }
 

@@ -36,6 +36,7 @@ type Options struct {
 	Backend                             string
 	FrameBytes                          int
 	EagerBytes                          int
+	FinishForward                       bool
 	Threads, Affinity                   string
 	Post                                Post
 	Hash                                digest.Settings

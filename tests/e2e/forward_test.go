@@ -91,6 +91,38 @@ func TestFinishForward(t *testing.T) {
 	together(t, n, func(i int) error { return all[i].Close() })
 }
 
+// A member may want it for all of its all-reduces, and another one for one of them.
+func TestFinishForwardByDefault(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	const n = 2
+	all := near(t, ctx, n, func(i int, o *peer.Options) { o.FinishForward = i == 0 })
+	reduce := func(second bool) (early bool) {
+		var some atomic.Bool
+		together(t, n, func(i int) error {
+			sum := []float32{float32(i + 1)}
+			info, err := all[i].AllReduce(ctx, peer.Reduce{Tag: 1, Src: dtype.AsBytes(sum), Dst: dtype.AsBytes(sum), DType: dtype.Float32, Op: dtype.Sum, FinishForward: second && i == 1})
+			if err == nil && sum[0] != 3 {
+				err = fmt.Errorf("the sum is %v", sum[0])
+			}
+			if info.FinishedForward {
+				some.Store(true)
+			}
+			return err
+		})
+		return some.Load()
+	}
+	for range 5 {
+		require.False(t, reduce(false), "the other one waits")
+	}
+	early := false
+	for range 20 {
+		early = reduce(true) || early
+	}
+	require.True(t, early)
+	together(t, n, func(i int) error { return all[i].Close() })
+}
+
 // swallower loses what is written to a connection beyond so many bytes, without a word.
 type swallower struct {
 	net.Conn
