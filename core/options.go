@@ -61,8 +61,6 @@ type Options struct {
 	// It must be the same on every peer. Default 512 KiB, at most 1 MiB; negative:
 	// none begins so.
 	EagerBytes int
-	// FinishForward has every all-reduce finish forward, as Reduce.FinishForward says.
-	FinishForward bool
 	// Threads is what senders and readers of connections run on: "goroutine"
 	// (default) or "pinned", an operating system thread for each. Affinity binds
 	// pinned threads to processors, such as "0-3,8"; default: any.
@@ -152,8 +150,10 @@ type SecurityOptions struct {
 	PCCLGroups   []uint32
 }
 
-// Patience is for how long a communicator bears that nothing moves.
+// Patience is what a communicator waits for, and how long it bears that nothing moves.
 type Patience struct {
+	// FinishForward has every all-reduce finish forward, as Reduce.FinishForward says.
+	FinishForward bool
 	// WarnStuckAfter is after what time an operation whose data does not move is
 	// named in the log, with the peer that it waits for. Default 30 s; negative: never.
 	WarnStuckAfter time.Duration
@@ -193,11 +193,11 @@ func (o Options) inner() peer.Options {
 		Master: o.Master, Group: o.Group, PoolSize: o.PoolSize, Flows: o.Flows,
 		ListenHost: o.ListenHost, Ports: o.Ports, Announce: peer.Announce(o.Announce), Security: guard.Options(o.Security),
 		Addresses: o.Addresses, PortBase: o.PortBase,
-		Backend: o.Backend, FrameBytes: o.FrameBytes, EagerBytes: o.EagerBytes, FinishForward: o.FinishForward, Threads: o.Threads, Affinity: o.Affinity,
+		Backend: o.Backend, FrameBytes: o.FrameBytes, EagerBytes: o.EagerBytes, Threads: o.Threads, Affinity: o.Affinity,
 		Post: peer.Post(o.Post), Hash: o.Hash, Probe: peer.Probe(o.Probe), Device: o.Device,
 		HeartbeatInterval: o.HeartbeatInterval, HeartbeatTimeout: o.HeartbeatTimeout,
 		DialTimeout: o.DialTimeout, HandshakeTimeout: o.HandshakeTimeout, UserTimeout: o.UserTimeout,
-		Congestion: o.Congestion, WarnStuckAfter: o.WarnStuckAfter,
+		Congestion: o.Congestion, Patience: peer.Patience{WarnStuckAfter: o.WarnStuckAfter, FinishForward: o.FinishForward},
 		Trace: o.Trace, Logger: o.Logger, Network: peer.Network{ReattachTimeout: o.ReattachTimeout, Dial: o.Dial},
 	}
 }

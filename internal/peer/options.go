@@ -36,7 +36,6 @@ type Options struct {
 	Backend                             string
 	FrameBytes                          int
 	EagerBytes                          int
-	FinishForward                       bool
 	Threads, Affinity                   string
 	Post                                Post
 	Hash                                digest.Settings
@@ -45,11 +44,17 @@ type Options struct {
 	UserTimeout                         time.Duration
 	Congestion                          string
 	Probe                               Probe
-	WarnStuckAfter                      time.Duration
 	Device                              device.Settings
 	Trace                               *trace.Listener
 	Logger                              *slog.Logger
+	Patience
 	Network
+}
+
+// Patience is what a session waits for.
+type Patience struct {
+	WarnStuckAfter time.Duration
+	FinishForward  bool
 }
 
 // Network is how others are reached.

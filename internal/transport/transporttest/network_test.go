@@ -72,8 +72,8 @@ func TestFaults(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
-// Who sees that a connection was cut, and closes its own end, does not make an orderly end of it for the other one. Its own
-// end is closed before the other one sees that.
+// A reader that closes its own end when the connection is cut does not make an orderly end of it for the other one. What closes
+// an end sees that before the other end does.
 func TestEndsAtOnce(t *testing.T) {
 	reads := func(c *Conn) chan error {
 		err := make(chan error, 1)
