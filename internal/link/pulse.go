@@ -13,7 +13,8 @@ import (
 // and what follows begins with a slow start. A pulse keeps the window: a ping that wants no
 // answer, of 21 bytes, on each connection to a distant peer that has moved much, also while an
 // operation has nothing for it. Peers that do not know pulses answer them. A connection that
-// rests while others have data is the survey's, which sees it first.
+// rests while others have data is the survey's, which sees it first. A pulse that is lost costs a part
+// of the window, as data does, so there are no more of them than the window needs.
 
 var pulse = Opener{pulseBit, pingStream}
 
@@ -44,7 +45,7 @@ func (v *survey) keep(conns []*Sender, until time.Duration) {
 		if v.on.Load() {
 			return
 		}
-		conns = slices.DeleteFunc(conns, (*Sender).Broken)
+		conns = slices.DeleteFunc(conns, func(s *Sender) bool { return s.Broken() || !s.gauge.flow.wide() })
 		v.refresh(now, conns)
 		select {
 		case <-v.stop:
@@ -54,15 +55,14 @@ func (v *survey) keep(conns []*Sender, until time.Duration) {
 	}
 }
 
-// refresh sends a pulse on each of the connections for which it is time. A pulse that was lost
-// has made the window smaller all the same.
+// refresh sends a pulse on each of the connections for which it is time.
 func (v *survey) refresh(now time.Duration, conns []*Sender) {
 	for _, s := range conns {
 		if f := s.gauge.flow; s.features.Flows && f.rests(now) {
 			f.pulsed.Store(int64(now))
 			s.pulse()
 			if info, ok := platform.TCPInfo(s.conn); ok {
-				f.noteWindow(&info)
+				f.look(&info)
 			}
 		}
 	}

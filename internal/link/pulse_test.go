@@ -1,6 +1,7 @@
 package link
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -141,10 +142,47 @@ func TestPulsesLookAtTheWindow(t *testing.T) {
 	s.gauge.flow = f
 	h.survey.on.Store(true) // there is nothing that it could ask
 	f.worth.Store(true)
-	f.window.Store(1)
+	f.window.Store(math.MaxInt64)
 	h.survey.refresh(pace.Pulse, []*Sender{s})
 	require.EqualValues(t, pace.Pulse, f.pulsed.Load())
-	require.Equal(t, known && info.Known.Has(platform.HasWindow), f.window.Load() > 1)
+	require.Equal(t, known && info.Known.Has(platform.HasWindow), f.window.Load() < math.MaxInt64)
+	require.Equal(t, known && info.Known.Has(platform.HasRTT), f.least.Load() > 0)
+}
+
+// A lost pulse costs a part of a window. There are no more of them than the window needs, and none for
+// one that a system would not take back.
+func TestPulsesAreFew(t *testing.T) {
+	f := &flow{}
+	f.last.Store(1)
+	require.False(t, f.rests(pace.Pulse), "it has moved little")
+	f.worth.Store(true)
+	require.True(t, f.rests(pace.Pulse))
+	const rtt = 600 * time.Millisecond
+	f.least.Store(int64(rtt))
+	require.False(t, f.rests(rtt-2*sampling))
+	require.True(t, f.rests(rtt))
+	f.pulsed.Store(int64(rtt))
+	require.False(t, f.rests(2*rtt-2*sampling))
+	require.True(t, f.rests(2*rtt))
+	f.window.Store(firstWindow + 2*segment)
+	require.True(t, f.rests(2*rtt))
+	f.window.Store(firstWindow)
+	require.False(t, f.rests(2*rtt), "it stands by itself")
+
+	h, s := moved(t)
+	s.gauge.flow.window.Store(firstWindow)
+	ended := make(chan struct{})
+	go func() {
+		h.survey.on.Store(false)
+		h.survey.keep([]*Sender{s}, time.Hour)
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("nothing needs pulses any more")
+	}
+	require.Zero(t, s.gauge.flow.pulsed.Load())
 }
 
 // Where a round trip takes longer than the time between two pulses, one of them is on its way all

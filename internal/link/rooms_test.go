@@ -40,6 +40,12 @@ func TestWindow(t *testing.T) {
 	pool[0].gauge.flow.keeps = false
 	f.pulsed.Store(int64(clock(p.a.h)))
 	require.Equal(t, 50_000, pool[0].Window())
+	f.pulsed.Store(0)
+	f.least.Store(int64(time.Hour))
+	require.Equal(t, 50_000, pool[0].Window(), "a pulse comes every round trip")
+	f.least.Store(0)
+	f.window.Store(5_000)
+	require.Equal(t, 5_000, pool[0].Window(), "it does not grow at rest")
 	f.near.Store(true)
 	require.Equal(t, math.MaxInt32, pool[0].Window())
 }

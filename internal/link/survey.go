@@ -31,6 +31,7 @@ type flow struct {
 	moved  atomic.Int64 // bytes since the last rest
 	worth  atomic.Bool  // it moved enough to be worth pulses
 	pulsed atomic.Int64 // when the last pulse was sent, as last
+	least  atomic.Int64 // the shortest round trip, in nanoseconds, at the last look
 	window atomic.Int64 // in bytes, at the last sample; 0: not known
 	unsent atomic.Int64 // bytes that leave before what is written next: at the last sample, and written since
 	word   word         // the last one that was told
@@ -70,8 +71,8 @@ const (
 	// firstPeerWindow is what peers take at once, as long as nothing else is known: half of
 	// what Linux has for a receiver at first.
 	firstPeerWindow = 64 << 10
-	// awake is how long after data or a pulse a window surely stands. Systems take it back
-	// after a retransmission timeout.
+	// awake, and a round trip, is how long after data or a pulse a window surely stands. Systems
+	// take it back after a retransmission timeout.
 	awake = time.Second
 )
 
@@ -84,8 +85,11 @@ func (s *Sender) Window() int {
 	}
 	w := int(f.window.Load())
 	last := time.Duration(max(f.last.Load(), f.pulsed.Load()))
-	if w == 0 || !f.keeps && time.Since(s.h.survey.made)-last > awake {
+	switch {
+	case w == 0:
 		return firstWindow
+	case !f.keeps && time.Since(s.h.survey.made)-last > awake+time.Duration(f.least.Load()):
+		return min(w, firstWindow)
 	}
 	return w
 }
@@ -220,10 +224,27 @@ func (f *flow) written(now time.Duration) bool {
 	return !f.near.Load() && (f.writes.Load() > 0 || f.last.Load() > 0 && now-time.Duration(f.last.Load()) < active)
 }
 
-// rests reports whether it is time for a pulse.
+// rests reports whether it is time for a pulse. Systems take a window back after a round trip and
+// 200 ms (RFC 6298), and no tick is later than Pulse.
 func (f *flow) rests(now time.Duration) bool {
 	last := max(f.last.Load(), f.pulsed.Load())
-	return f.worth.Load() && !f.keeps && !f.near.Load() && f.writes.Load() == 0 && now-time.Duration(last) >= pace.Pulse-sampling
+	every := max(pace.Pulse, time.Duration(f.least.Load()))
+	return f.worth.Load() && !f.keeps && !f.near.Load() && f.writes.Load() == 0 && f.wide() && now-time.Duration(last) >= every-sampling
+}
+
+// wide reports whether the window is one that pulses keep. One that is no larger than the first one
+// stands by itself, and a pulse that is lost makes it smaller.
+func (f *flow) wide() bool {
+	w := f.window.Load()
+	return w == 0 || w > firstWindow+segment
+}
+
+// look notes what a connection shows at rest. A pulse that was lost has made its window smaller.
+func (f *flow) look(info *platform.Info) {
+	f.noteWindow(info)
+	if info.Known.Has(platform.HasRTT) {
+		f.least.Store(int64(leastRTT(info)))
+	}
 }
 
 // carries reports whether data is on its way. Over a long way a pulse always is.

@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// Pulse is how often a connection at rest sends something. Systems take a window
-	// back that rested for a retransmission timeout, which is 200 ms and a round trip.
+	// Pulse is how often a connection at rest sends something, if a round trip takes no longer.
+	// Systems take a window back that rested for a retransmission timeout, which is 200 ms and a
+	// round trip.
 	Pulse = 150 * time.Millisecond
 	// Worth is how many bytes make a connection worth pulses: what it sends beyond
 	// the first two flights of a window that was taken back.
