@@ -152,7 +152,7 @@ type SecurityOptions struct {
 
 // Patience is what a communicator waits for, and how long it bears that nothing moves.
 type Patience struct {
-	// FinishForward has every all-reduce finish forward, as Reduce.FinishForward says.
+	// FinishForward asks for every all-reduce what Reduce.FinishForward asks for one.
 	FinishForward bool
 	// WarnStuckAfter is after what time an operation whose data does not move is
 	// named in the log, with the peer that it waits for. Default 30 s; negative: never.

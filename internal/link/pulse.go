@@ -18,6 +18,9 @@ import (
 
 var pulse = Opener{pulseBit, pingStream}
 
+// breath is after how long connections at rest are looked at again.
+const breath = pace.Pulse / 3
+
 // restFrom has pulses sent, if any connection is worth them. The caller is a
 // goroutine that Close waits for; the last data left at since.
 func (v *survey) restFrom(since time.Duration) {
@@ -28,7 +31,6 @@ func (v *survey) restFrom(since time.Duration) {
 	for _, s := range v.far {
 		f := s.gauge.flow
 		if f.moved.Store(0); s.features.Flows && f.worth.Load() && !f.keeps && !f.near.Load() && !s.Broken() {
-			f.pulsed.Store(0) // at once: it may have been in the middle of two
 			worth = append(worth, s)
 		}
 	}
@@ -39,7 +41,7 @@ func (v *survey) restFrom(since time.Duration) {
 
 // keep sends pulses until there is data again, or it is not worth it any more.
 func (v *survey) keep(conns []*Sender, until time.Duration) {
-	tick := time.NewTicker(pace.Pulse)
+	tick := time.NewTicker(breath)
 	defer tick.Stop()
 	for now := time.Since(v.made); len(conns) > 0 && now < until; now = time.Since(v.made) {
 		if v.on.Load() {

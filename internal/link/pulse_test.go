@@ -143,10 +143,11 @@ func TestPulsesLookAtTheWindow(t *testing.T) {
 	h.survey.on.Store(true) // there is nothing that it could ask
 	f.worth.Store(true)
 	f.window.Store(math.MaxInt64)
+	f.own.Store(math.MaxInt64)
 	h.survey.refresh(pace.Pulse, []*Sender{s})
 	require.EqualValues(t, pace.Pulse, f.pulsed.Load())
 	require.Equal(t, known && info.Known.Has(platform.HasWindow), f.window.Load() < math.MaxInt64)
-	require.Equal(t, known && info.Known.Has(platform.HasRTT), f.least.Load() > 0)
+	require.Equal(t, known && info.Known.Has(platform.HasRTT|platform.HasTimeout), f.every.Load() > 0)
 }
 
 // A lost pulse costs a part of a window. There are no more of them than the window needs, and none for
@@ -158,19 +159,29 @@ func TestPulsesAreFew(t *testing.T) {
 	f.worth.Store(true)
 	require.True(t, f.rests(pace.Pulse))
 	const rtt = 600 * time.Millisecond
-	f.least.Store(int64(rtt))
+	info := platform.Info{Known: platform.HasRTT, RTT: rtt}
+	f.look(&info)
+	require.True(t, f.rests(pace.Pulse), "nobody knows when a window is taken back")
+	info = platform.Info{Known: platform.HasRTT | platform.HasTimeout, RTT: rtt, Timeout: rtt + 30*time.Millisecond}
+	f.look(&info)
+	require.True(t, f.rests(rtt-breath), "in time")
+	info.Timeout = rtt + 200*time.Millisecond
+	f.look(&info)
 	require.False(t, f.rests(rtt-2*sampling))
 	require.True(t, f.rests(rtt))
 	f.pulsed.Store(int64(rtt))
 	require.False(t, f.rests(2*rtt-2*sampling))
 	require.True(t, f.rests(2*rtt))
-	f.window.Store(firstWindow + 2*segment)
-	require.True(t, f.rests(2*rtt))
-	f.window.Store(firstWindow)
+	info.Known |= platform.HasWindow | platform.HasPeerWindow
+	info.Window, info.PeerWindow = firstWindow+2*segment, segment
+	f.look(&info)
+	require.True(t, f.rests(2*rtt), "the other end will take more")
+	info.Window = firstWindow
+	f.look(&info)
 	require.False(t, f.rests(2*rtt), "it stands by itself")
 
 	h, s := moved(t)
-	s.gauge.flow.window.Store(firstWindow)
+	s.gauge.flow.own.Store(firstWindow)
 	ended := make(chan struct{})
 	go func() {
 		h.survey.on.Store(false)

@@ -19,6 +19,7 @@ func farPool(t *testing.T, windows ...int64) (*pair, []*Sender) {
 	for i, s := range pool {
 		f := &flow{}
 		f.window.Store(windows[i])
+		f.own.Store(windows[i])
 		f.last.Store(int64(clock(p.a.h)))
 		s.gauge.flow = f
 	}
@@ -41,10 +42,10 @@ func TestWindow(t *testing.T) {
 	f.pulsed.Store(int64(clock(p.a.h)))
 	require.Equal(t, 50_000, pool[0].Window())
 	f.pulsed.Store(0)
-	f.least.Store(int64(time.Hour))
-	require.Equal(t, 50_000, pool[0].Window(), "a pulse comes every round trip")
-	f.least.Store(0)
-	f.window.Store(5_000)
+	f.every.Store(int64(time.Hour))
+	require.Equal(t, 50_000, pool[0].Window(), "a pulse is still to come")
+	f.every.Store(0)
+	f.own.Store(5_000)
 	require.Equal(t, 5_000, pool[0].Window(), "it does not grow at rest")
 	f.near.Store(true)
 	require.Equal(t, math.MaxInt32, pool[0].Window())

@@ -31,8 +31,9 @@ type flow struct {
 	moved  atomic.Int64 // bytes since the last rest
 	worth  atomic.Bool  // it moved enough to be worth pulses
 	pulsed atomic.Int64 // when the last pulse was sent, as last
-	least  atomic.Int64 // the shortest round trip, in nanoseconds, at the last look
-	window atomic.Int64 // in bytes, at the last sample; 0: not known
+	every  atomic.Int64 // the time between two pulses, in nanoseconds, at the last look; 0: not known
+	window atomic.Int64 // what leaves at once, in bytes, at the last look; 0: not known
+	own    atomic.Int64 // the same, as far as this end's system bounds it
 	unsent atomic.Int64 // bytes that leave before what is written next: at the last sample, and written since
 	word   word         // the last one that was told
 	timer  *time.Timer  // of await, who holds Sender.busy; nil: it never had to
@@ -71,8 +72,8 @@ const (
 	// firstPeerWindow is what peers take at once, as long as nothing else is known: half of
 	// what Linux has for a receiver at first.
 	firstPeerWindow = 64 << 10
-	// awake, and a round trip, is how long after data or a pulse a window surely stands. Systems
-	// take it back after a retransmission timeout.
+	// awake, and the time between two pulses, is how long after data or a pulse a window may still
+	// stand. Systems take it back after a retransmission timeout.
 	awake = time.Second
 )
 
@@ -88,17 +89,22 @@ func (s *Sender) Window() int {
 	switch {
 	case w == 0:
 		return firstWindow
-	case !f.keeps && time.Since(s.h.survey.made)-last > awake+time.Duration(f.least.Load()):
-		return min(w, firstWindow)
+	case !f.keeps && time.Since(s.h.survey.made)-last > awake+time.Duration(f.every.Load()):
+		return min(int(f.own.Load()), firstWindow)
 	}
 	return w
 }
 
-// noteWindow notes how many bytes the system sends at once.
-func (f *flow) noteWindow(info *platform.Info) {
+// look notes how many bytes the system sends at once, and how often that needs a pulse: once a round
+// trip, if the system takes it back so much later that a pulse in time is sure.
+func (f *flow) look(info *platform.Info) {
+	if info.Known.Has(platform.HasRTT | platform.HasTimeout) {
+		f.every.Store(int64(min(leastRTT(info), info.Timeout-2*breath)))
+	}
 	if !info.Known.Has(platform.HasWindow) {
 		return
 	}
+	f.own.Store(int64(info.Window))
 	most := firstPeerWindow
 	if info.Known.Has(platform.HasPeerWindow) {
 		most = info.PeerWindow
@@ -224,30 +230,21 @@ func (f *flow) written(now time.Duration) bool {
 	return !f.near.Load() && (f.writes.Load() > 0 || f.last.Load() > 0 && now-time.Duration(f.last.Load()) < active)
 }
 
-// rests reports whether it is time for a pulse. Systems take a window back after a round trip and
-// 200 ms (RFC 6298), and no tick is later than Pulse.
+// rests reports whether it is time for a pulse.
 func (f *flow) rests(now time.Duration) bool {
 	last := max(f.last.Load(), f.pulsed.Load())
-	every := max(pace.Pulse, time.Duration(f.least.Load()))
+	every := max(pace.Pulse, time.Duration(f.every.Load()))
 	return f.worth.Load() && !f.keeps && !f.near.Load() && f.writes.Load() == 0 && f.wide() && now-time.Duration(last) >= every-sampling
 }
 
 // wide reports whether the window is one that pulses keep. One that is no larger than the first one
 // stands by itself, and a pulse that is lost makes it smaller.
 func (f *flow) wide() bool {
-	w := f.window.Load()
+	w := f.own.Load()
 	return w == 0 || w > firstWindow+segment
 }
 
-// look notes what a connection shows at rest. A pulse that was lost has made its window smaller.
-func (f *flow) look(info *platform.Info) {
-	f.noteWindow(info)
-	if info.Known.Has(platform.HasRTT) {
-		f.least.Store(int64(leastRTT(info)))
-	}
-}
-
-// carries reports whether data is on its way. Over a long way a pulse always is.
+// carries reports whether data is on its way. Over a long way a pulse nearly always is.
 func (f *flow) carries(info *platform.Info) bool {
 	if info.InFlight == 0 && info.Unsent == 0 && info.Buffered == 0 {
 		return false
@@ -474,7 +471,7 @@ func (v *survey) sample(s *Sender) {
 		c = &count{Count: pace.NewCount(v.h.LiveSenders(s.peer))}
 		v.counts[s.peer] = c
 	}
-	f.noteWindow(info)
+	f.look(info)
 	if info.Known.Has(platform.HasUnsent) {
 		unsent := info.Unsent
 		if info.Lost > 0 || info.Retries > 0 { // it may be a timeout until anything leaves

@@ -45,8 +45,8 @@ const (
 	seriesMost     = 75 * time.Second
 )
 
-// series is what `make wan` plays, in some 25 minutes: sizes and contestants that keep
-// every match under two.
+// series is what `make wan` plays: sizes and contestants that keep most matches under five
+// minutes.
 var series = append([]match{
 	{Profile: "regional", Congestion: "cubic", Bytes: 64 << 20},
 	{Profile: "regional", Congestion: "cubic", Bytes: 16 << 20},
