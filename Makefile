@@ -16,7 +16,7 @@ help:
 	@echo "fmt          format all Go files"
 	@echo "bench        kernels, then collectives beside PCCL, Gloo and bare TCP (installs PyTorch once)"
 	@echo "wan          all-reduces beside PCCL, Gloo and plain TCP over emulated wide-area networks; writes docs/internet.md"
-	@echo "             (Linux, root; two to three hours on an idle machine; ONLY=lossy/ plays a part anew and keeps the rest)"
+	@echo "             (Linux, root; up to six minutes for most of the matches, on an idle machine; ONLY=lossy/ plays a part anew and keeps the rest)"
 	@echo "wan-test     the networks that WAN measurements run in, tested (Linux, root)"
 	@echo "wan-flows    what several connections per link bring (Linux, root; about five minutes)"
 	@echo "measure      runs what measured rows of the conformance table name, checks bars, writes the figures (ONLY=expression)"

@@ -31,7 +31,7 @@ type flow struct {
 	moved  atomic.Int64 // bytes since the last rest
 	worth  atomic.Bool  // it moved enough to be worth pulses
 	pulsed atomic.Int64 // when the last pulse was sent, as last
-	every  atomic.Int64 // the time between two pulses, in nanoseconds, at the last look; 0: not known
+	every  atomic.Int64 // how far apart pulses may be, in nanoseconds, at the last look; 0: not known
 	window atomic.Int64 // what leaves at once, in bytes, at the last look; 0: not known
 	own    atomic.Int64 // the same, as far as this end's system bounds it
 	unsent atomic.Int64 // bytes that leave before what is written next: at the last sample, and written since
@@ -72,8 +72,8 @@ const (
 	// firstPeerWindow is what peers take at once, as long as nothing else is known: half of
 	// what Linux has for a receiver at first.
 	firstPeerWindow = 64 << 10
-	// awake, and the time between two pulses, is how long after data or a pulse a window may still
-	// stand. Systems take it back after a retransmission timeout.
+	// awake, and flow.period, is how long after data or a pulse a window may still stand. Systems
+	// take it back after a retransmission timeout.
 	awake = time.Second
 )
 
@@ -89,14 +89,14 @@ func (s *Sender) Window() int {
 	switch {
 	case w == 0:
 		return firstWindow
-	case !f.keeps && time.Since(s.h.survey.made)-last > awake+time.Duration(f.every.Load()):
+	case !f.keeps && time.Since(s.h.survey.made)-last > awake+f.period():
 		return min(int(f.own.Load()), firstWindow)
 	}
 	return w
 }
 
-// look notes how many bytes the system sends at once, and how often that needs a pulse: once a round
-// trip, if the system takes it back so much later that a pulse in time is sure.
+// look notes how many bytes the system sends at once, and how far apart the pulses may be that keep
+// it so: a round trip, if the system takes it back so much later that the next one is in time.
 func (f *flow) look(info *platform.Info) {
 	if info.Known.Has(platform.HasRTT | platform.HasTimeout) {
 		f.every.Store(int64(min(leastRTT(info), info.Timeout-2*breath)))
@@ -233,9 +233,11 @@ func (f *flow) written(now time.Duration) bool {
 // rests reports whether it is time for a pulse.
 func (f *flow) rests(now time.Duration) bool {
 	last := max(f.last.Load(), f.pulsed.Load())
-	every := max(pace.Pulse, time.Duration(f.every.Load()))
-	return f.worth.Load() && !f.keeps && !f.near.Load() && f.writes.Load() == 0 && f.wide() && now-time.Duration(last) >= every-sampling
+	return f.worth.Load() && !f.keeps && !f.near.Load() && f.writes.Load() == 0 && f.wide() && now-time.Duration(last) >= f.period()-sampling
 }
+
+// period returns the time between two pulses.
+func (f *flow) period() time.Duration { return max(pace.Pulse, time.Duration(f.every.Load())) }
 
 // wide reports whether the window is one that pulses keep. One that is no larger than the first one
 // stands by itself, and a pulse that is lost makes it smaller.

@@ -45,7 +45,7 @@ const (
 	seriesMost     = 75 * time.Second
 )
 
-// series is what `make wan` plays: sizes and contestants that keep most matches under five
+// series is what `make wan` plays: sizes and contestants that keep most matches under six
 // minutes.
 var series = append([]match{
 	{Profile: "regional", Congestion: "cubic", Bytes: 64 << 20},
