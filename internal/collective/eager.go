@@ -22,10 +22,14 @@ type ahead struct {
 	next    uint64                // the newest that may begin
 	ops     map[uint64]*Operation // that listen, by tag
 	spoiled map[uint64]bool
+	// Of lanes with spares: the last generation of this member's operations, by tag, and of the
+	// lanes from others that have ended.
+	generations map[uint64]uint32
+	past        past
 }
 
 func newAhead() ahead {
-	return ahead{ops: map[uint64]*Operation{}, spoiled: map[uint64]bool{}}
+	return ahead{ops: map[uint64]*Operation{}, spoiled: map[uint64]bool{}, generations: map[uint64]uint32{}, past: past{}}
 }
 
 // own reports whether a stream is of eager frames of this room.
@@ -60,6 +64,8 @@ func (e *Engine) reach(epoch uint64) bool {
 	a.epoch, a.next = epoch, max(a.next, epoch)
 	clear(a.ops)
 	clear(a.spoiled)
+	clear(a.generations)
+	clear(a.past)
 	e.hub.DropEarly(func(_, stream uint64) bool { return own(stream) && stream&^allBits < epoch })
 	e.started.Broadcast()
 	return true
@@ -95,6 +101,9 @@ func (e *Engine) findEager(r *link.Receiver, tag, epoch uint64, frame *link.Earl
 			return nil, link.Drop, nil
 		case epoch > a.epoch || a.ops[tag] == nil || a.ops[tag].received():
 			// All of the last operation with this tag has come.
+			if frame != nil && e.over(r, tag, epoch, frame) {
+				return nil, link.Drop, nil
+			}
 			if frame != nil {
 				e.hub.Keep(frame)
 			}
@@ -128,6 +137,7 @@ func (e *Engine) listen(op *Operation) {
 	a.ops[op.spec.Tag] = op
 	op.id.listens = true
 	for _, l := range op.ins {
+		l.past = a.past[l.peer][op.spec.Tag]
 		l.came = e.hub.TakeEarly(l.peer, op.spec.Tag, mark|eagerBit|a.epoch)
 		for _, x := range l.came {
 			l.bind(x.From())
@@ -230,6 +240,7 @@ func (e *Engine) forget(op *Operation, failed bool) {
 	if !op.id.listens || op.id.epoch != e.ahead.epoch {
 		return // its epoch took it along
 	}
+	e.ahead.past.ended(op)
 	if e.ahead.ops[op.spec.Tag] == op {
 		delete(e.ahead.ops, op.spec.Tag)
 	}

@@ -27,6 +27,7 @@ type Config struct {
 
 	minStripe int  // 0: minStripe; tests take less
 	piece     int  // 0: as the data demands; tests take less
+	spares    int  // of a group of pieces, whatever was lost, for tests; 0: by what is lost
 	distant   bool // all peers count as distant, for tests
 }
 

@@ -115,7 +115,7 @@ func TestHostileFrames(t *testing.T) {
 		"less than a head":  {func(a *alone) { a.frame(2, tag, seq, data[:15]) }, errs.Protocol, "its head alone", false},
 		"small pieces":      {func(a *alone) { a.piece(2, tag, seq, 32, 0, total, data[:32]) }, errs.Protocol, "pieces of 32 bytes", false},
 		"ragged pieces":     {func(a *alone) { a.piece(2, tag, seq, 100, 0, total, data) }, errs.Protocol, "pieces of 100 bytes", false},
-		"huge pieces":       {func(a *alone) { a.piece(2, tag, seq, 1<<31, 0, total, data) }, errs.Protocol, "pieces of 2147483648 bytes", false},
+		"huge pieces":       {func(a *alone) { a.piece(2, tag, seq, 1<<30, 0, total, data) }, errs.Protocol, "pieces of 1073741824 bytes", false},
 		"an index beyond":   {func(a *alone) { a.piece(2, tag, seq, 64, 6, total, data) }, errs.Protocol, "piece 6 of 6", false},
 		"the largest index": {func(a *alone) { a.piece(2, tag, seq, 64, 1<<32-1, total, data) }, errs.Protocol, "piece 4294967295 of 6", false},
 		"twice": {func(a *alone) {

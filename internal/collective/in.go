@@ -22,7 +22,16 @@ func (l *inLane) Settle(async bool) { l.op.settle(async) }
 
 func (l *inLane) Received() bool { return l.received.Load() }
 
-func (l *inLane) BeginReceive(r *link.Receiver) bool {
+func (l *inLane) BeginReceive(*link.Receiver) bool {
+	op := l.op
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.state == running && op.failErr == nil
+}
+
+// enter lets r touch the memory of the operation until EndReceive. A reader that still waits for
+// something else, such as the head of its frame, does not hold up the end of the operation.
+func (l *inLane) enter(r *link.Receiver) bool {
 	op := l.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -37,6 +46,10 @@ func (l *inLane) EndReceive(r *link.Receiver) {
 	op := l.op
 	op.mu.Lock()
 	at := slices.Index(op.readers, r)
+	if at < 0 { // it did not enter
+		op.mu.Unlock()
+		return
+	}
 	op.readers = slices.Delete(op.readers, at, at+1)
 	if op.failErr != nil {
 		r.Resume()
@@ -54,7 +67,7 @@ func (op *Operation) protocol(r *link.Receiver, format string, args ...any) erro
 // ReceiveFrame processes the piece in the frame whose header r has just read: it says its
 // place. Several readers may be in a lane, each with a piece of its own. None of them
 // waits for anything: what comes before its turn to be added is kept.
-func (l *inLane) ReceiveFrame(r *link.Receiver, _ transport.Header) error {
+func (l *inLane) ReceiveFrame(r *link.Receiver, h transport.Header) error {
 	op := l.op
 	left := r.Left()
 	if left < headBytes {
@@ -65,13 +78,13 @@ func (l *inLane) ReceiveFrame(r *link.Receiver, _ transport.Header) error {
 		return err
 	}
 	size, index, total := int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:])), binary.BigEndian.Uint64(b[8:])
-	if total != l.extent {
-		why := fmt.Errorf("the peer sends %d bytes, %d are expected of it", total&(1<<extentBits-1), l.total)
-		if total&(1<<extentBits-1) == uint64(l.total) {
-			why = fmt.Errorf("the peer sends blocks of other sizes than are expected of it, %d bytes in all", l.total)
-		}
-		op.fail(errs.New(errs.Mismatch, op.name, why).
-			WithPhase(fmt.Sprintf("tag %d", op.spec.Tag)).WithPeer(l.peer.String()).WithHint("pass counts on which both ends agree"))
+	if size&spareBit != 0 {
+		return l.receiveSpared(r, h, size&^spareBit, index, total)
+	}
+	if err := l.expect(total); err != nil {
+		return err
+	}
+	if !l.enter(r) {
 		return link.ErrStopped
 	}
 	var meta []byte
@@ -109,6 +122,22 @@ func (l *inLane) ReceiveFrame(r *link.Receiver, _ transport.Header) error {
 	return nil
 }
 
+// expect compares what a frame says of the bytes of the lane with what is known of them here.
+// Another number ends the operation.
+func (l *inLane) expect(total uint64) error {
+	if total == l.extent {
+		return nil
+	}
+	op := l.op
+	why := fmt.Errorf("the peer sends %d bytes, %d are expected of it", total&(1<<extentBits-1), l.total)
+	if total&(1<<extentBits-1) == uint64(l.total) {
+		why = fmt.Errorf("the peer sends blocks of other sizes than are expected of it, %d bytes in all", l.total)
+	}
+	op.fail(errs.New(errs.Mismatch, op.name, why).
+		WithPhase(fmt.Sprintf("tag %d", op.spec.Tag)).WithPeer(l.peer.String()).WithHint("pass counts on which both ends agree"))
+	return link.ErrStopped
+}
+
 // claim checks what a frame says, and that it comes for the first time. ready: it may be
 // added to what was there before.
 func (l *inLane) claim(r *link.Receiver, size, index, bytes int) (p piece, ready bool, err error) {
@@ -116,20 +145,11 @@ func (l *inLane) claim(r *link.Receiver, size, index, bytes int) (p piece, ready
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if l.piece == 0 {
-		if size < link.MinFrameBytes || size%op.align() != 0 || size > link.MaxFrameBytes {
-			return p, false, op.protocol(r, "pieces of %d bytes", size)
-		}
-		l.grid = cut(l.segs, size)
-		n := l.grid.total
-		bits := newBitset(4 * ((n + 63) / 64 * 64))
-		words := len(bits) / 4
-		l.claimed, l.done, l.waiting, l.saved = bits[:words], bits[words:2*words], bits[2*words:3*words], bits[3*words:]
-		l.coming, l.missing = n, n
-		for k := range l.segs {
-			l.segs[k].left = (l.segs[k].size + size - 1) / size
+		if err := l.measure(r, size); err != nil {
+			return p, false, err
 		}
 	}
-	if size != l.piece {
+	if size != l.piece || l.spares != nil {
 		return p, false, op.protocol(r, "pieces of %d bytes after pieces of %d", size, l.piece)
 	}
 	if index >= l.grid.total {
@@ -149,6 +169,23 @@ func (l *inLane) claim(r *link.Receiver, size, index, bytes int) (p piece, ready
 	l.bytes += uint64(p.n)
 	before := l.segs[p.k].after
 	return p, before == nil || before.covered(p.off, p.off+p.n), nil
+}
+
+// measure cuts the lane into pieces of so many bytes. Operation.mu is held.
+func (l *inLane) measure(r *link.Receiver, size int) error {
+	if size < link.MinFrameBytes || size%l.op.align() != 0 || size > link.MaxFrameBytes {
+		return l.op.protocol(r, "pieces of %d bytes", size)
+	}
+	l.grid = cut(l.segs, size)
+	n := l.grid.total
+	bits := newBitset(4 * ((n + 63) / 64 * 64))
+	words := len(bits) / 4
+	l.claimed, l.done, l.waiting, l.saved = bits[:words], bits[words:2*words], bits[2*words:3*words], bits[3*words:]
+	l.coming, l.missing = n, n
+	for k := range l.segs {
+		l.segs[k].left = (l.segs[k].size + size - 1) / size
+	}
+	return nil
 }
 
 // receiveSet reads p straight to its place.

@@ -74,9 +74,11 @@ type inLane struct {
 	from      []*link.Receiver // those that frames may come on; nil: the peer has not connected
 	bound     []*link.Receiver // of them, those that brought one
 	replaying bool             // what came early is being processed
+	past      uint32           // the last generation of one that has ended; constant while frames come
 	came      []*link.Early    // what came early, until it is
 
-	received atomic.Bool // all of it was read
+	received   atomic.Bool   // all of it was read
+	generation atomic.Uint32 // of a lane with spares whose operation has no number yet
 
 	// Guarded by Operation.mu, but for what is constant once the first frame has come.
 	grid
@@ -87,6 +89,7 @@ type inLane struct {
 	metas   []description // quantized: by segment
 	coming  int           // pieces that are not read
 	missing int           // pieces that are not processed
+	spares  *sparesIn     // nil: it has none
 	bytes   uint64
 }
 
@@ -113,6 +116,7 @@ type outLane struct {
 	short  bool           // something that was taken was not sent: the loss of its connection fails it
 	saved  bitset         // pieces whose place in Dst is kept, of a block that is adopted
 	metas  []*description // quantized: by segment
+	spares *sparesOut     // nil: it has none
 	bytes  uint64
 }
 
@@ -431,6 +435,16 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	if e.cfg.piece > 0 {
 		bytes = e.cfg.piece
 	}
+	spares := 0
+	if distant {
+		all := e.hub.Senders(l.peer)
+		if most > 0 {
+			all = all[:min(len(all), most)]
+		}
+		if n, bytes, spares = l.spareLane(all, n, bytes, longest); spares > 0 {
+			pool, have = all, len(all)
+		}
+	}
 	align := l.op.align()
 	bytes = max(min(bytes, e.link.FrameBytes)/align*align, align)
 	for l.total/int64(bytes)+int64(len(l.segs)) > math.MaxUint32 {
@@ -441,6 +455,9 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 	l.ready = newBitset(l.left)
 	if l.op.adopts() {
 		l.saved = newBitset(l.left)
+	}
+	if spares > 0 {
+		l.spare(n, spares)
 	}
 	for k := range l.segs {
 		if s := &l.segs[k]; s.after == nil && !s.gated() {
@@ -474,7 +491,7 @@ func (l *outLane) regroup(pool []*link.Sender) {
 	op := l.op
 	op.mu.Lock()
 	n := min(len(pool), l.most)
-	runs := op.state == running && op.failErr == nil && op.attached && !l.done.Load() && len(l.flows.Conns()) > 1
+	runs := op.state == running && op.failErr == nil && op.attached && !l.done.Load() && len(l.flows.Conns()) > 1 && l.spares == nil
 	op.mu.Unlock()
 	if most := op.e.cfg.Flows; most > 0 {
 		n = min(n, most)

@@ -50,6 +50,7 @@ type Operation struct {
 	state    phase
 	attached bool // its connections send for it, and others may join them
 	limited  bool // it may send before its commence what the lanes' credit allows
+	holds    bool // lanes have pieces that wait for their turn, so that no spare is sent
 	failErr  error
 	later    []error // why else it would have failed
 	// What keeps it from ending.
@@ -72,15 +73,16 @@ type place struct {
 
 // identity is what frames and people call an operation.
 type identity struct {
-	stream   atomic.Uint64 // of the frames that are sent
-	start    uint64        // the number of Start, for people
-	epoch    uint64        // peers may begin eagerly since; 0: they may not
-	key      opKey         // guarded by Engine.mu
-	deferred bool          // it sends when it has a number; guarded by Engine.mu
-	listens  bool          // frames with its epoch are for it; guarded by Engine.mu
-	absent   bool          // its source has not come from the device; guarded by Engine.mu
-	number   uint64        // sequence number, or the epoch while unnamed; guarded by Operation.mu
-	unnamed  bool          // it began eagerly and has no sequence number yet; guarded by Operation.mu
+	stream     atomic.Uint64 // of the frames that are sent
+	start      uint64        // the number of Start, for people
+	epoch      uint64        // peers may begin eagerly since; 0: they may not
+	key        opKey         // guarded by Engine.mu
+	deferred   bool          // it sends when it has a number; guarded by Engine.mu
+	listens    bool          // frames with its epoch are for it; guarded by Engine.mu
+	generation uint32        // which operation with its tag it is, of those that have spares; 0: none; guarded by Engine.mu
+	absent     bool          // its source has not come from the device; guarded by Engine.mu
+	number     uint64        // sequence number, or the epoch while unnamed; guarded by Operation.mu
+	unnamed    bool          // it began eagerly and has no sequence number yet; guarded by Operation.mu
 }
 
 // memory is where the chunks of a plan lie.
@@ -452,6 +454,17 @@ func (op *Operation) finish(restore bool) bool {
 	for _, m := range []*lazy{&op.mem.temp, &op.mem.wait, &op.undo.backup} {
 		op.e.link.Pool.Put(m.b)
 		m.b = nil
+	}
+	for _, l := range op.ins {
+		if l.spares != nil {
+			release(op.e, l.spares.groups)
+		}
+	}
+	for _, l := range op.outs {
+		if l.spares != nil {
+			release(op.e, l.spares.groups)
+			op.e.link.Pool.Put(l.spares.kept.b)
+		}
 	}
 	op.e.link.Pool.Put(op.code.wire)
 	op.code.wire = nil

@@ -2,6 +2,7 @@ package collective
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/transport"
@@ -21,7 +22,8 @@ var _ link.Source = (*outLane)(nil)
 // by turns: a sum is there when its parts have come from all, so the peer that is sent to last
 // would hold up all that waits for its sum, while this host's line rests.
 func (op *Operation) attach() {
-	holds := false
+	holds := slices.ContainsFunc(op.outs, func(l *outLane) bool { return l.held > 0 })
+	op.hold(holds)
 	for _, l := range op.outs {
 		conns := l.flows.Conns()
 		for _, s := range conns {
@@ -29,18 +31,28 @@ func (op *Operation) attach() {
 		}
 		if l.held == 0 {
 			l.wake(len(conns), nil)
-		} else {
-			holds = true
 		}
 	}
-	for holds {
-		holds = false
+	for more := holds; more; {
+		more = false
 		for _, l := range op.outs {
-			holds = l.letGo() || holds
+			more = l.letGo() || more
 		}
 	}
 	op.mu.Lock()
 	op.attached = true
+	op.mu.Unlock()
+	if op.hold(false); holds {
+		for _, l := range op.outs {
+			l.sendSpares(true)
+		}
+	}
+}
+
+// hold keeps spares back while other lanes have pieces that wait for their turn, or no longer.
+func (op *Operation) hold(on bool) {
+	op.mu.Lock()
+	op.holds = on
 	op.mu.Unlock()
 }
 
@@ -79,7 +91,20 @@ func (l *outLane) Fail(err error) { l.op.fail(l.op.lost(l.peer, err)) }
 
 func (l *outLane) Settle(async bool) { l.op.settle(async) }
 
-func (l *outLane) RouseBest() { l.flows.RouseBest() }
+func (l *outLane) RouseBest() {
+	if l.hasPieces() {
+		l.flows.RouseBest()
+	}
+	l.sendSpares(false)
+}
+
+// hasPieces reports whether the connections would find pieces; of a lane without spares they look
+// themselves.
+func (l *outLane) hasPieces() bool {
+	l.op.mu.Lock()
+	defer l.op.mu.Unlock()
+	return l.spares == nil || l.count > l.held
+}
 
 // NextFrame takes the lowest piece that is ready. Of several connections, one that
 // would hold the others up leaves it to them; for more than the first frame of a batch
@@ -88,8 +113,11 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	op := l.op
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if op.failErr != nil || l.count <= l.held || op.limited && l.credit < int64(l.piece)+link.HeadBytes {
+	if op.failErr != nil || op.limited && l.credit < int64(l.piece)+link.HeadBytes {
 		return false
+	}
+	if l.count <= l.held {
+		return l.nextSpare(f)
 	}
 	if n := len(l.flows.Conns()); n > 1 {
 		s := f.Conn()
@@ -104,10 +132,6 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	}
 	p := l.at(l.segs, l.pop())
 	f.More = l.flows.Took(f.Conn(), p.n) && l.count > l.held
-	head := f.Head[:transport.HeaderSize+headBytes]
-	transport.Header{Payload: headBytes + p.n, Tag: op.spec.Tag, Stream: op.id.stream.Load()}.Put((*[transport.HeaderSize]byte)(head))
-	putHead(head[transport.HeaderSize:], l.piece, p.index, l.extent)
-	f.Head = head
 	if seg := &l.segs[p.k]; op.quantized() {
 		f.Step, f.Off = p.k, p.off
 		f.Payload = op.code.wire[seg.code+p.off : seg.code+p.off+p.n]
@@ -115,6 +139,13 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 		f.Payload = op.bytesAt(seg.at, p.off, p.n)
 		f.Prompt = l.total <= link.PromptTotal
 	}
+	var at spareRef
+	if l.spares != nil {
+		var more bool
+		at, more = l.took(f, p)
+		f.More = f.More || more
+	}
+	l.head(f, p.index, at, 0)
 	if op.limited {
 		l.credit -= int64(p.n) + link.HeadBytes
 	}

@@ -168,7 +168,7 @@ func (w *world) connect(from, to int) {
 	for k := range w.shape.pool {
 		a, b := w.shape.link(w.t)
 		w.eng[to].hub.AddReceiver(w.ids[from], uint32(k), b)
-		w.eng[from].hub.AddSender(w.ids[to], uint32(k), a, link.Features{Native: true, Flows: true, Ahead: !w.shape.older})
+		w.eng[from].hub.AddSender(w.ids[to], uint32(k), a, link.Features{Native: true, Flows: true, Ahead: !w.shape.older, Spares: !w.shape.older})
 		w.out[pair], w.in[pair] = append(w.out[pair], a), append(w.in[pair], b)
 	}
 }

@@ -43,6 +43,10 @@ type Early struct {
 // From returns the connection that brought the frames.
 func (x *Early) From() *Receiver { return x.r }
 
+// Head returns the first bytes of the payload of the first frame: all of a short one, and some
+// hundred of others.
+func (x *Early) Head() []byte { return x.parts[0][transport.HeaderSize:] }
+
 // Bytes returns how much came.
 func (x *Early) Bytes() int { return x.bytes }
 

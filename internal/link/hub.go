@@ -209,6 +209,8 @@ type Features struct {
 	// Ahead: of an operation that it has not begun it takes pieces, over several
 	// connections, and behind them frames with the sequence number.
 	Ahead bool
+	// Spares: it takes lanes with spare pieces.
+	Spares bool
 }
 
 // AddSender hands over connection number of the pool to peer, after the

@@ -276,10 +276,13 @@ type survey struct {
 	rest   pace.Rest
 	wanted map[wire.UUID]int // connections that an operation uses; none: all
 	most   map[wire.UUID]int // more could not be had
+	asked  map[wire.UUID]ask // whether or not more bring more
 
 	yield yield
+	lost  atomic.Uint64 // loss.Part(), as bits
 
 	// Of the goroutine.
+	loss   pace.Loss
 	line   line
 	conns  []*Sender // of the tick: those with data
 	from   []*Receiver
@@ -301,7 +304,7 @@ func newSurvey(h *Hub) *survey {
 	return &survey{
 		// Times count from here, and 0 is never: not now, while the clock of the system stands still.
 		h: h, made: time.Now().Add(-1), stop: make(chan struct{}),
-		wanted: map[wire.UUID]int{}, most: map[wire.UUID]int{}, counts: map[wire.UUID]*count{},
+		wanted: map[wire.UUID]int{}, most: map[wire.UUID]int{}, asked: map[wire.UUID]ask{}, counts: map[wire.UUID]*count{},
 	}
 }
 
@@ -345,6 +348,7 @@ func (v *survey) list() {
 	maps.DeleteFunc(v.counts, func(peer wire.UUID, _ *count) bool { return gone(peer) })
 	maps.DeleteFunc(v.wanted, func(peer wire.UUID, _ int) bool { return gone(peer) })
 	maps.DeleteFunc(v.most, func(peer wire.UUID, _ int) bool { return gone(peer) })
+	maps.DeleteFunc(v.asked, func(peer wire.UUID, _ ask) bool { return gone(peer) })
 }
 
 // written reports whether a connection is being written to, or was of late.
@@ -504,12 +508,27 @@ func (v *survey) sample(s *Sender) {
 	p.Arrived += since(info.Acked, last.Acked)
 	p.Sent += since(info.Sent, last.Sent)
 	p.Resent += since(info.Resent, last.Resent)
+	v.count(info, &last)
 	p.Segment = max(p.Segment, info.MSS)
 	p.Waiting = p.Waiting || info.Unsent > 0 || f.writes.Load() > 0
 	p.Bounded = v.h.allowance.get() > 0
 	p.Used++
 	v.note(s, c, info, info.Acked > last.Acked)
 }
+
+// count adds what a connection has sent and lost since the last tick.
+func (v *survey) count(info, last *platform.Info) {
+	if info.MSS <= 0 || !info.Known.Has(platform.HasSent|platform.HasResent) {
+		return
+	}
+	packets := (since(info.Sent, last.Sent) + uint64(info.MSS) - 1) / uint64(info.MSS)
+	v.loss.Add(int(packets), info.Resent > last.Resent, pace.Span{RTT: info.RTT, Base: leastRTT(info)})
+	v.lost.Store(math.Float64bits(v.loss.Part()))
+}
+
+// Loss returns the part of packets to distant peers that is lost by chance, as far as that was
+// seen.
+func (h *Hub) Loss() float64 { return math.Float64frombits(h.survey.lost.Load()) }
 
 // follow sends a word behind data of which something may be lost.
 func (v *survey) follow(s *Sender, f *flow) {
@@ -537,7 +556,14 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 	delete(v.most, peer)
 	pool := len(v.h.tx[peer])
 	_, decided := v.wanted[peer]
+	asked := v.asked[peer]
+	if asked.due {
+		v.asked[peer] = ask{n: asked.n}
+	}
 	v.h.mu.Unlock()
+	if asked.due && asked.n > pool && v.h.cfg.Grow != nil {
+		v.h.cfg.Grow(peer, asked.n)
+	}
 	if !decided { // some may have come since the first was seen
 		c.Follow(pool)
 	}
@@ -558,11 +584,31 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 	}
 }
 
+// ask is what Hub.Ask was told last; due: nobody has been asked to open them since.
+type ask struct {
+	n   int
+	due bool
+}
+
+// Ask says that operations would use n connections to a distant peer if there were as many. They
+// are opened while there is data.
+func (h *Hub) Ask(peer wire.UUID, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n > len(h.tx[peer]) {
+		h.survey.asked[peer] = ask{n, true}
+	}
+}
+
 // Wanted returns how many connections to peer operations want; 0: nothing is known.
 func (h *Hub) Wanted(peer wire.UUID) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.survey.wanted[peer]
+	n := h.survey.wanted[peer]
+	if n > 0 {
+		n = max(n, h.survey.asked[peer].n)
+	}
+	return n
 }
 
 // InUse returns the connections to peer that an operation which begins now is to use,

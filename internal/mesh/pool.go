@@ -318,7 +318,7 @@ func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint3
 		}
 	}
 	if err == nil {
-		m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows > 0, Ahead: ack.Ext.Flows >= wire.FlowsAhead})
+		m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows > 0, Ahead: ack.Ext.Flows >= wire.FlowsAhead, Spares: ack.Ext.Flows >= wire.FlowsSpares})
 	}
 	return ack, err
 }
@@ -372,7 +372,7 @@ func (m *Mesh) hello(ctx context.Context, p wire.PeerEndpoint, w *way, number ui
 // session of that number, if it is not 0. The end of ctx cuts the wait short.
 func (m *Mesh) introduce(ctx context.Context, conn net.Conn, number uint32, session uint64) (ack wire.P2PHelloAck, err error) {
 	err = m.handshake(ctx, conn, func() (err error) {
-		ack, err = ask(conn, wire.P2PHello{UUID: m.cfg.Self(), Number: number, Ext: wire.Ext{Native: true, Flows: wire.FlowsAhead, Session: session, Collectives: wire.CollectivesVersion}})
+		ack, err = ask(conn, wire.P2PHello{UUID: m.cfg.Self(), Number: number, Ext: wire.Ext{Native: true, Flows: wire.FlowsSpares, Session: session, Collectives: wire.CollectivesVersion}})
 		return err
 	})
 	return ack, err

@@ -15,6 +15,7 @@ type Data struct {
 	StaleFrames        atomic.Uint64
 	StaleBytes         atomic.Uint64
 	PaddedBytes        atomic.Uint64
+	Spared             atomic.Uint64
 	Openers            atomic.Uint64
 	Ops, FailedOps     atomic.Uint64
 	ConnsLost          atomic.Uint64
@@ -32,6 +33,7 @@ type DataSnapshot struct {
 	StaleFrames  uint64 // frames of ended operations and openers that were dropped
 	StaleBytes   uint64 // their payload
 	PaddedBytes  uint64 // zeros that completed frames of aborted operations
+	Spared       uint64 // pieces that were made of a spare one, and not waited for
 	Openers      uint64 // opener frames sent (quirk Q23)
 	Ops          uint64 // operations started
 	FailedOps    uint64 // of these, failed or aborted
@@ -45,7 +47,7 @@ func (d *Data) Snapshot() DataSnapshot {
 		TxFrames: d.TxFrames.Load(), RxFrames: d.RxFrames.Load(),
 		Writes: d.Writes.Load(), InlineWrites: d.InlineWrites.Load(), Copied: d.Copied.Load(),
 		StaleFrames: d.StaleFrames.Load(), StaleBytes: d.StaleBytes.Load(),
-		PaddedBytes: d.PaddedBytes.Load(), Openers: d.Openers.Load(),
+		PaddedBytes: d.PaddedBytes.Load(), Spared: d.Spared.Load(), Openers: d.Openers.Load(),
 		Ops: d.Ops.Load(), FailedOps: d.FailedOps.Load(), ConnsLost: d.ConnsLost.Load(),
 	}
 }

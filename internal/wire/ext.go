@@ -85,6 +85,8 @@ const (
 	// FlowsAhead: what a neighbour sends of a collective before its commence it takes
 	// as pieces and on several connections, too, and the sequence number behind it.
 	FlowsAhead
+	// FlowsSpares: it takes lanes with spare pieces.
+	FlowsSpares
 )
 
 func appendExt(dst []byte, x Ext) []byte {
@@ -142,7 +144,7 @@ func appendExt(dst []byte, x Ext) []byte {
 	}
 	flag(extPreflight, x.Preflight)
 	if x.Flows >= FlowsAhead {
-		dst = append(appendU16(appendU16(dst, extFlows), 1), byte(FlowsAhead-FlowsPieces))
+		dst = append(appendU16(appendU16(dst, extFlows), 1), byte(min(x.Flows, FlowsSpares)-FlowsPieces))
 	} else {
 		flag(extFlows, x.Flows == FlowsPieces)
 	}
@@ -246,8 +248,8 @@ func (r *reader) ext() Ext {
 			x.Preflight = true
 		case extFlows:
 			x.Flows = FlowsPieces
-			if len(value.b) > 0 && value.u8() > 0 {
-				x.Flows = FlowsAhead
+			if len(value.b) > 0 {
+				x.Flows += FlowsLevel(min(value.u8(), uint8(FlowsSpares-FlowsPieces)))
 			}
 		case extAddresses:
 			x.Addresses = value.addrs(MaxAddresses)

@@ -26,6 +26,7 @@ func TestExtBytes(t *testing.T) {
 		{Ext{HeartbeatInterval: time.Second, HeartbeatTimeout: 6 * time.Second}, "00000010" + "00020004000003e8" + "0003000400001770"},
 		{Ext{Native: true, Flows: FlowsPieces}, "00000008" + "00010000" + "00200000"},
 		{Ext{Native: true, Flows: FlowsAhead}, "00000009" + "00010000" + "0020000101"},
+		{Ext{Native: true, Flows: FlowsSpares}, "00000009" + "00010000" + "0020000102"},
 		{Ext{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.2:48150")}, Session: 258}, "00000017" + "00210007" + "010a010002bc16" + "00220008" + "0000000000000102"},
 		{Ext{Host: netip.MustParseAddr("203.0.113.9")}, "0000000b" + "00300007" + "01cb0071090000"},
 		{Ext{Form: FormOf("zeropoint", dtype.Int8)}, "00000006" + "00230002" + "0201"},

@@ -52,7 +52,7 @@ func (d drawer) ext() Ext {
 		return Ext{}
 	}
 	return Ext{
-		Native: d.b(), Flows: FlowsLevel(d.u8() % 3), GroupNative: d.b(), Failed: d.b(), Torn: d.b(),
+		Native: d.b(), Flows: FlowsLevel(d.u8() % 4), GroupNative: d.b(), Failed: d.b(), Torn: d.b(),
 		HeartbeatInterval: time.Duration(d.u32()) * time.Millisecond,
 		HeartbeatTimeout:  time.Duration(d.u32()) * time.Millisecond,
 		Distributors:      drawList(d, d.addr), Reason: d.str(), ReasonCode: d.u16(), Topology: d.b(), Switch: d.b(),

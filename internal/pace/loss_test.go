@@ -1,0 +1,37 @@
+package pace
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is told is what is lost, and what it was before is forgotten.
+func TestLoss(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	l := &Loss{}
+	require.Zero(t, l.Part())
+	still := Span{RTT: 101 * time.Millisecond, Base: 100 * time.Millisecond}
+	send := func(ticks int, part float64) {
+		for range ticks {
+			l.Add(10, rng.Float64() < 10*part, still)
+		}
+	}
+	send(50, 0.005)
+	require.InDelta(t, 0.0015, l.Part(), 0.0015) // doubt
+	send(20_000, 0.005)
+	require.InEpsilon(t, 0.005, l.Part(), 0.2)
+	send(50_000, 0)
+	require.Less(t, l.Part(), 0.0001)
+}
+
+// A queue that overflows is no way that loses packets.
+func TestLossBehindAQueue(t *testing.T) {
+	l := &Loss{}
+	for range 1000 {
+		l.Add(10, true, Span{RTT: 300 * time.Millisecond, Base: 30 * time.Millisecond})
+	}
+	require.Zero(t, l.Part())
+}
