@@ -110,7 +110,16 @@ func (e *Engine) findEager(r *link.Receiver, tag, epoch uint64, frame *link.Earl
 			return nil, link.Keep, nil
 		}
 		op := a.ops[tag]
-		if l := op.laneFrom(r.Peer()); l == nil || !l.replaying {
+		l := op.laneFrom(r.Peer())
+		if l == nil && a.past[r.Peer()][tag] > 0 { // the last one had a lane from there: it may be of that
+			if frame == nil {
+				return nil, link.Keep, nil
+			}
+			if e.over(r, tag, epoch, frame) {
+				return nil, link.Drop, nil
+			}
+		}
+		if l == nil || !l.replaying {
 			return e.deliver(op, r)
 		}
 		e.started.Wait()

@@ -44,7 +44,9 @@ func (op *Operation) attach() {
 	op.mu.Unlock()
 	if op.hold(false); holds {
 		for _, l := range op.outs {
-			l.sendSpares(true)
+			if l.spares != nil {
+				l.kickPicked(true)
+			}
 		}
 	}
 }
@@ -67,7 +69,11 @@ func (l *outLane) letGo() bool {
 	l.held--
 	left := l.total - int64(l.bytes)
 	op.mu.Unlock()
-	l.flows.Kick(l.piece, left)
+	if l.spares != nil {
+		l.kickPicked(true)
+	} else {
+		l.flows.Kick(l.piece, left)
+	}
 	return true
 }
 
@@ -92,18 +98,11 @@ func (l *outLane) Fail(err error) { l.op.fail(l.op.lost(l.peer, err)) }
 func (l *outLane) Settle(async bool) { l.op.settle(async) }
 
 func (l *outLane) RouseBest() {
-	if l.hasPieces() {
+	if l.spares == nil {
 		l.flows.RouseBest()
+		return
 	}
-	l.sendSpares(false)
-}
-
-// hasPieces reports whether the connections would find pieces; of a lane without spares they look
-// themselves.
-func (l *outLane) hasPieces() bool {
-	l.op.mu.Lock()
-	defer l.op.mu.Unlock()
-	return l.spares == nil || l.count > l.held
+	l.kickPicked(false)
 }
 
 // NextFrame takes the lowest piece that is ready. Of several connections, one that
@@ -124,8 +123,12 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 		if batch > 0 && (l.count < 2*n || batch > s.AtOnce()) {
 			return false
 		}
-		if l.flows.Yields(s, l.total-int64(l.bytes), l.piece) {
-			f.Left = true
+		if l.spares != nil {
+			f.Left = l.pickForPiece() != s
+		} else {
+			f.Left = l.flows.Yields(s, l.total-int64(l.bytes), l.piece)
+		}
+		if f.Left {
 			return false
 		}
 		f.Gauged = true
@@ -141,9 +144,8 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	}
 	var at spareRef
 	if l.spares != nil {
-		var more bool
-		at, more = l.took(f, p)
-		f.More = f.More || more
+		at = l.took(f, p)
+		f.More = l.count > l.held || len(l.spares.ready) > 0
 	}
 	l.head(f, p.index, at, 0)
 	if op.limited {

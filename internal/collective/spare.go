@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/erasure"
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/plan"
@@ -18,7 +19,7 @@ import (
 // behind it there. A short lane then waits for that packet alone. Over ways that lose packets it
 // therefore has spares (docs/spec/extensions.md, "Spare pieces"): pieces form groups, which go
 // over different connections, and behind a group travel sums of them, over others (package erasure).
-// Who has as much of a group as it has pieces can make the rest.
+// A receiver that has as much of a group as it has pieces can make the rest.
 //
 // What is held up comes later, maybe when the operation is long over here, and the next one with
 // its tag runs in the same epoch. So frames of such lanes say which of the sender's operations
@@ -38,6 +39,7 @@ const (
 	// of them than askedConns in all.
 	leastConns, connsPerSpare, usualConns, mostConns = 4, 4, 8, 32
 	askedConns                                       = 96
+	mostSpares                                       = mostConns / connsPerSpare
 	// mostSpared is the most of a lane in bytes: what is longer does not wait for single packets.
 	// mostSparePiece bounds one piece.
 	mostSpared     = 512 << 10
@@ -65,11 +67,14 @@ type group struct {
 	there, heard uint64
 	whole        int
 	over         bool
+	void         bool // its spares are of no use: their sender has given up amid one
 }
 
 // sparesOut are those of a lane out. Operation.mu guards them.
 type sparesOut struct {
-	of, spares int // of a group: pieces, at most, and spares
+	of, spares int     // of a group: pieces, at most, and spares
+	most       int     // groups
+	taken      [64]int // what each connection took, by place
 	generation uint32
 	groups     []group
 	open       []int      // of groups, those that take more pieces
@@ -88,7 +93,7 @@ type sparesIn struct {
 	spares int     // of a group
 	groups []group // by number
 	made   bitset  // pieces that were made of spares
-	room   int64   // bytes that sums may still take: what others send decides how many there are
+	room   int     // bytes that sums may still take: what others send decides how many there are
 }
 
 // add puts a piece into the group, at a place, for so many spares. most is what pieces have at most.
@@ -138,8 +143,8 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	}
 	conns = min(len(pool), max(usualConns, n, wanted*connsPerSpare), mostConns)
 	spares = min(wanted, conns/leastConns)
-	cannot := func(s *link.Sender) bool { return !s.Features().Spares }
-	if spares == 0 || longest == 0 || op.limited || op.quantized() || l.total > mostSpared || slices.ContainsFunc(l.segs, gated) || slices.ContainsFunc(pool, cannot) {
+	cannot := func(s *link.Sender) bool { return !s.Features().Spares || s.Broken() }
+	if spares == 0 || longest == 0 || op.limited || op.quantized() || l.total > mostSpared || slices.ContainsFunc(l.segs, gated) || slices.ContainsFunc(pool[:conns], cannot) {
 		return n, bytes, 0
 	}
 	least := link.LeastFar
@@ -151,7 +156,7 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	align := op.align()
 	piece = min(max((longest/(of*rows)+align)/align*align, least), mostSparePiece)
 	// Groups of few pieces have as many spares: those of one piece would be copies of it.
-	if _, ok := op.generation(); !ok || longest <= piece || l.total < int64(len(l.segs)*of*piece/2) {
+	if longest <= piece || l.total < int64(len(l.segs)*of*piece/2) || !op.generation() {
 		return n, bytes, 0
 	}
 	e.hub.Ask(l.peer, min(max(usualConns, wanted*connsPerSpare), mostConns, askedConns/len(op.outs)))
@@ -175,7 +180,7 @@ func (l *outLane) worth() int {
 		return 0
 	}
 	spares := 0
-	for spares < mostConns/connsPerSpare && (spares == 0 || more*lanes > leftToWait) {
+	for spares < mostSpares && (spares == 0 || more*lanes > leftToWait) {
 		spares++
 		part *= lost / float64(spares)
 		more -= part
@@ -183,25 +188,25 @@ func (l *outLane) worth() int {
 	return spares
 }
 
-// generation returns which of this member's operations with its tag, of those in this epoch that
+// generation says which of this member's operations with its tag, of those in this epoch that
 // have spares, op is; false: it cannot have any. Engine.mu is held.
-func (op *Operation) generation() (uint32, bool) {
+func (op *Operation) generation() bool {
 	e := op.e
 	if !op.isEager() {
-		return 0, true // its number says it
+		return true // its number says it
 	}
 	if !e.reach(op.id.epoch) {
-		return 0, false
+		return false
 	}
 	t := e.ahead.generations
 	if _, had := t[op.spec.Tag]; !had && len(t) >= mostGenerations {
-		return 0, false
+		return false
 	}
 	if op.id.generation == 0 {
 		t[op.spec.Tag]++
 		op.id.generation = t[op.spec.Tag]
 	}
-	return op.id.generation, true
+	return true
 }
 
 // spare gives a lane that is cut groups with so many spares.
@@ -210,29 +215,33 @@ func (l *outLane) spare(conns, spares int) {
 	for k := range l.segs {
 		x.left[k] = (l.segs[k].size + l.piece - 1) / l.piece
 	}
-	if overlap(l.op.mem.src, l.op.mem.dst) {
+	x.most = 1 // one more, since connections are not ready in turn
+	for _, n := range x.left {
+		x.most += (n + x.of - 1) / x.of
+	}
+	if l.op.spec.src().overlaps(l.op.spec.dst()) {
 		x.kept.size = l.grid.total * l.piece
 	}
 	l.spares = x
-	l.flows.Even()
 }
 
-// place returns the bit of a connection.
-func (l *outLane) place(s *link.Sender) uint64 {
-	return 1 << (max(slices.Index(l.flows.All(), s), 0) % 64)
-}
+// place returns that of a connection.
+func (l *outLane) place(s *link.Sender) int { return max(slices.Index(l.flows.All(), s), 0) % 64 }
 
-// took puts the piece of a frame into a group that has none of that connection, before it can be
-// overwritten here. It returns where it is, and whether there are spares to send now. Operation.mu is
-// held.
-func (l *outLane) took(f *link.Frame, p piece) (at spareRef, more bool) {
-	x, me := l.spares, l.place(f.Conn())
+// took puts the piece of a frame into a group that has none of that connection, if there may be as
+// many groups, before it can be overwritten here. It returns where it is. Operation.mu is held.
+func (l *outLane) took(f *link.Frame, p piece) (at spareRef) {
+	x, me := l.spares, uint64(1)<<l.place(f.Conn())
+	x.taken[l.place(f.Conn())]++
 	if x.kept.size > 0 && l.segs[p.k].at.in == inSrc {
 		kept := x.kept.get(l.op.e)[p.index*l.piece:][:p.n]
 		copy(kept, f.Payload)
 		f.Payload = kept
 	}
 	i := slices.IndexFunc(x.open, func(g int) bool { return x.groups[g].by&me == 0 })
+	if i < 0 && len(x.open) > 0 && len(x.groups) >= x.most {
+		i = 0
+	}
 	if i < 0 {
 		x.groups = append(x.groups, group{})
 		x.open = append(x.open, len(x.groups)-1)
@@ -253,7 +262,7 @@ func (l *outLane) took(f *link.Frame, p piece) (at spareRef, more bool) {
 		}
 		x.open = x.open[:0]
 	}
-	return at, len(x.ready) > 0
+	return at
 }
 
 // close has the spares of a group sent: no piece comes to it any more.
@@ -271,7 +280,7 @@ func (l *outLane) nextSpare(f *link.Frame) bool {
 	if x == nil || len(x.ready) == 0 || op.holds {
 		return false
 	}
-	i := slices.IndexFunc(x.ready, func(at spareRef) bool { return l.carries(f.Conn(), &x.groups[at.group]) })
+	i := slices.IndexFunc(x.ready, func(at spareRef) bool { return l.pickForSpare(at) == f.Conn() })
 	if f.Left = i < 0; f.Left {
 		return false
 	}
@@ -279,7 +288,8 @@ func (l *outLane) nextSpare(f *link.Frame) bool {
 	x.ready = slices.Delete(x.ready, i, i+1)
 	l.left--
 	g := &x.groups[at.group]
-	g.by |= l.place(f.Conn())
+	g.by |= 1 << l.place(f.Conn())
+	x.taken[l.place(f.Conn())]++
 	f.Payload = g.sums[at.number][:indexBytes+g.bytes]
 	l.flows.Took(f.Conn(), len(f.Payload))
 	f.More = len(x.ready) > 0
@@ -289,29 +299,71 @@ func (l *outLane) nextSpare(f *link.Frame) bool {
 	return true
 }
 
-// carries reports whether a connection may send a spare of a group: it has nothing of it,
-// unless all have. Operation.mu is held.
-func (l *outLane) carries(s *link.Sender, g *group) bool {
-	free := func(s *link.Sender) bool { return g.by&l.place(s) == 0 }
-	return free(s) || !slices.ContainsFunc(l.flows.Conns(), free)
+// pick returns the connection for so many bytes of a group that no other one sends sooner: it has
+// nothing of the group, if there is such a one, and room, if there is; of those that are left it is
+// the one with the fewest pieces. Operation.mu is held.
+func (l *outLane) pick(bytes int, group func(by uint64) bool) (best *link.Sender) {
+	rank := func(s *link.Sender) (class, taken int) {
+		place := l.place(s)
+		switch taken = l.spares.taken[place]; {
+		case !group(1 << place):
+			return 2, taken
+		case l.flows.Room(s) < int64(bytes+besideData):
+			return 1, taken
+		}
+		return 0, taken
+	}
+	least, fewest := 0, 0
+	for _, s := range l.flows.Conns() {
+		if !s.Returns() {
+			continue
+		}
+		class, taken := rank(s)
+		if best == nil || class < least || class == least && taken < fewest {
+			best, least, fewest = s, class, taken
+		}
+	}
+	return best
 }
 
-// sendSpares has connections look for the spares that are ready: each takes one, and as many more
-// as it may.
-func (l *outLane) sendSpares(inline bool) {
-	var few [8]*link.Sender
+// besideData is more than a frame has beside its data, with what a cipher adds.
+const besideData = 128
+
+// pickForPiece returns the connection that takes the next piece. Operation.mu is held.
+func (l *outLane) pickForPiece() *link.Sender {
+	x := l.spares
+	return l.pick(l.piece, func(by uint64) bool {
+		return len(x.groups) < x.most || slices.ContainsFunc(x.open, func(g int) bool { return x.groups[g].by&by == 0 })
+	})
+}
+
+// pickForSpare returns the connection that takes a spare. Operation.mu is held.
+func (l *outLane) pickForSpare(at spareRef) *link.Sender {
+	g := &l.spares.groups[at.group]
+	return l.pick(indexBytes+g.bytes, func(by uint64) bool { return g.by&by == 0 })
+}
+
+// kickPicked has the connection look for work that takes the next piece, or else those that take
+// spares.
+func (l *outLane) kickPicked(inline bool) {
+	var few [mostSpares]*link.Sender
 	to := few[:0]
 	l.op.mu.Lock()
-	if x := l.spares; x != nil && !l.op.holds {
-		for _, at := range x.ready {
-			if s := l.flows.Apart(func(s *link.Sender) bool { return !l.carries(s, &x.groups[at.group]) || slices.Contains(to, s) }); s != nil {
+	switch x := l.spares; {
+	case l.count > l.held:
+		to = append(to, l.pickForPiece())
+	case !l.op.holds:
+		for _, at := range x.ready[:min(len(x.ready), len(few))] {
+			if s := l.pickForSpare(at); !slices.Contains(to, s) {
 				to = append(to, s)
 			}
 		}
 	}
 	l.op.mu.Unlock()
 	for _, s := range to {
-		s.Kick(inline, true)
+		if s != nil { // one that is back from its write looks by itself
+			s.Kick(inline, true)
+		}
 	}
 }
 
@@ -337,7 +389,7 @@ type part struct {
 	generation  uint32
 	group       int
 	spares      int // of each group
-	pieces      int // of the group; 0: it is no spare
+	pieces      int // of the group; 0: it is a piece itself
 	place       int // of the piece; of a spare its number
 	data        []byte
 }
@@ -378,7 +430,7 @@ func (l *inLane) receiveSpared(r *link.Receiver, h transport.Header, size, index
 	got.size, got.index = size, index
 	eager := h.Stream&eagerBit != 0
 	if eager && got.generation <= l.past {
-		return link.ErrStopped // it was held up, and is made of a spare by now
+		return l.skip(r) // it was held up, and is made of a spare by now
 	}
 	if err := l.expect(total); err != nil {
 		return err
@@ -410,6 +462,16 @@ func (l *inLane) receiveSpared(r *link.Receiver, h transport.Header, size, index
 	return err
 }
 
+// skip reads the rest of a frame and forgets it.
+func (l *inLane) skip(r *link.Receiver) error {
+	for r.Left() > 0 {
+		if err := r.Fill(l, r.Scratch()[:min(r.Left(), len(r.Scratch()))]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // gather puts a piece or a spare that came into its group, and returns what can be processed now:
 // it, and what can be made.
 func (l *inLane) gather(r *link.Receiver, got part) (came []due, err error) {
@@ -422,15 +484,15 @@ func (l *inLane) gather(r *link.Receiver, got part) (came []due, err error) {
 	x := l.spares
 	g := &x.groups[got.group]
 	if g.sums == nil {
-		if x.room -= int64(x.spares * (indexBytes + l.piece)); x.room < 0 {
-			return nil, op.protocol(r, "groups of spares larger than the lane, which has %d bytes", l.total)
+		if x.room -= x.spares * buf.Size(indexBytes+l.piece); x.room < 0 {
+			return nil, op.protocol(r, "more groups with spares than a lane of %d bytes needs", l.total)
 		}
 	}
 	if got.pieces > 0 {
 		if got.place >= x.spares || g.heard>>got.place&1 != 0 || len(got.data) < indexBytes || len(got.data) > indexBytes+l.piece || got.pieces < g.pieces && !g.over {
 			return nil, op.protocol(r, "spare %d of %d of group %d, of %d pieces, with %d bytes", got.place, x.spares, got.group, got.pieces, len(got.data))
 		}
-		if g.heard |= 1 << got.place; g.over {
+		if g.heard |= 1 << got.place; g.over || g.void {
 			return nil, nil
 		}
 		g.whole = got.pieces
@@ -456,9 +518,9 @@ func (l *inLane) gather(r *link.Receiver, got part) (came []due, err error) {
 	}
 	missing := g.whole - g.pieces
 	if missing == 0 {
-		g.over = true
+		g.over = !g.void
 	}
-	if missing <= 0 || missing > bits.OnesCount64(g.heard) {
+	if g.void || missing <= 0 || missing > bits.OnesCount64(g.heard) {
 		return came, nil
 	}
 	return l.make(r, g, missing, came)
@@ -468,7 +530,7 @@ func (l *inLane) gather(r *link.Receiver, got part) (came []due, err error) {
 func (l *inLane) fits(r *link.Receiver, got part) error {
 	op := l.op
 	if l.piece == 0 {
-		if l.total == 0 || l.total > mostSpared || got.spares < 1 || got.spares > mostConns || slices.ContainsFunc(l.segs, gated) {
+		if l.total == 0 || l.total > mostSpared || got.spares < 1 || got.spares > mostSpares || slices.ContainsFunc(l.segs, gated) {
 			return op.protocol(r, "a lane of %d bytes with %d spares", l.total, got.spares)
 		}
 		if err := l.measure(r, got.size); err != nil {
@@ -476,7 +538,7 @@ func (l *inLane) fits(r *link.Receiver, got part) error {
 		}
 		l.spares = &sparesIn{
 			spares: got.spares, groups: make([]group, min(l.grid.total, 1<<16)), made: newBitset(l.grid.total),
-			room: 4*l.total + int64(2*got.spares*(indexBytes+l.piece)),
+			room: 4 * mostSpared,
 		}
 	}
 	switch x := l.spares; {
@@ -507,11 +569,18 @@ func (l *inLane) make(r *link.Receiver, g *group, missing int, came []due) ([]du
 		return came, l.op.protocol(r, "a group of %d pieces has others", g.whole)
 	}
 	erasure.Solve(sums, numbers, places)
-	g.over = true
+	// Zeros take the place of what an operation that is given up has begun to send.
+	g.void = slices.ContainsFunc(sums, func(b []byte) bool {
+		index := int(binary.BigEndian.Uint32(b))
+		return index >= l.grid.total || l.claimed.has(index)
+	})
+	if g.over = !g.void; g.void {
+		return came, nil
+	}
 	for _, b := range sums {
 		index := int(binary.BigEndian.Uint32(b))
-		if index >= l.grid.total || l.claimed.has(index) {
-			return came, l.op.protocol(r, "a spare is of piece %d", index)
+		if l.claimed.has(index) {
+			return came, l.op.protocol(r, "two pieces of a group are piece %d", index)
 		}
 		l.spares.made.add(index)
 		p := l.at(l.segs, index)

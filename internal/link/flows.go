@@ -11,7 +11,6 @@ import (
 // assigned in advance. So connections may come and go while it runs: what one that goes
 // has taken is sent on it, and it takes no more. The zero value has none.
 type Flows struct {
-	even        bool // Even
 	set         atomic.Pointer[flowSet]
 	turn        atomic.Uint32
 	piece, left atomic.Int64 // bytes of the piece that was left to others last, and of the stream then
@@ -19,14 +18,12 @@ type Flows struct {
 
 // flowSet is constant but for rooms.
 type flowSet struct {
-	even       bool // connections take one piece after another in turn, as long as there is room
 	conns, all []*Sender
 	rooms      []space // by connection; nil: the peer is near
 }
 
 // space is what a connection's window has room for.
 type space struct {
-	taken atomic.Int64 // pieces
 	room  atomic.Int64 // bytes; below 0: what waits for the next flight, and what is kept for words
 	whole int64        // the window, in bytes
 }
@@ -34,8 +31,8 @@ type space struct {
 // waits returns how many bytes may wait for the next flights.
 func (r *space) waits() int64 { return min(flights*r.whole, unwaited) }
 
-func newFlowSet(conns, all []*Sender, even bool) *flowSet {
-	s := &flowSet{even: even, conns: conns, all: all}
+func newFlowSet(conns, all []*Sender) *flowSet {
+	s := &flowSet{conns: conns, all: all}
 	if len(conns) > 0 && conns[0].Distant() {
 		s.rooms = make([]space, len(conns))
 		for i, c := range conns {
@@ -52,7 +49,7 @@ func newFlowSet(conns, all []*Sender, even bool) *flowSet {
 // with the next flights, it is the one with the fewest windows to wait for, of those that are not
 // slow. -1: there is none.
 func (s *flowSet) first(bytes int, left int64) int {
-	at := -1
+	at, most := -1, filled(bytes)
 	next, least := -1, math.Inf(1)
 	behind, best := int64(0), s.fastest().Speed()
 	for i := range s.rooms {
@@ -62,13 +59,11 @@ func (s *flowSet) first(bytes int, left int64) int {
 		if !slow {
 			behind += max(room+r.waits(), 0)
 		}
-		if !c.returns() {
+		if !c.Returns() {
 			continue
 		}
-		if room >= filled(bytes) {
-			if at < 0 || s.sooner(i, at) {
-				at = i
-			}
+		if room >= most {
+			at, most = i, room
 		} else if after := float64(filled(bytes)-room) / float64(r.whole); !slow && filled(bytes)-room <= r.waits() && after < least {
 			next, least = i, after
 		}
@@ -77,15 +72,6 @@ func (s *flowSet) first(bytes int, left int64) int {
 		return next
 	}
 	return at
-}
-
-// sooner reports whether connection i takes a piece rather than connection k.
-func (s *flowSet) sooner(i, k int) bool {
-	a, b := &s.rooms[i], &s.rooms[k]
-	if x, y := a.taken.Load(), b.taken.Load(); s.even && x != y {
-		return x < y
-	}
-	return a.room.Load() >= b.room.Load()
 }
 
 // fastest returns the connection that seems to be that now.
@@ -115,19 +101,15 @@ func (f *Flows) All() []*Sender {
 	return nil
 }
 
-// Even has the connections take pieces in turn, rather than those with the most room first. It comes
-// before Use.
-func (f *Flows) Even() { f.even = true }
-
 // Use makes conns, which is not changed any more, those in use, and returns which of
 // them came and which of the others went. One goroutine at a time calls it.
 func (f *Flows) Use(conns []*Sender) (came, gone []*Sender) {
 	old := f.set.Load()
 	if old == nil {
-		f.set.Store(newFlowSet(conns, conns, f.even))
+		f.set.Store(newFlowSet(conns, conns))
 		return conns, nil
 	}
-	next := newFlowSet(conns, slices.Clip(old.all), f.even)
+	next := newFlowSet(conns, slices.Clip(old.all))
 	for _, s := range conns {
 		if !slices.Contains(old.conns, s) {
 			came = append(came, s)
@@ -247,12 +229,7 @@ func (f *Flows) Took(s *Sender, bytes int) (beyond bool) {
 		return false
 	}
 	i := slices.Index(set.conns, s)
-	if i < 0 {
-		return false
-	}
-	set.rooms[i].taken.Add(1)
-	left := set.rooms[i].room.Add(-filled(bytes))
-	return (left < 0 || set.even) && len(set.conns) > 1
+	return i >= 0 && set.rooms[i].room.Add(-filled(bytes)) < 0 && len(set.conns) > 1
 }
 
 // Kick has one connection look for work: the one on which a piece of so many bytes leaves first,
@@ -276,7 +253,7 @@ func (f *Flows) Kick(piece int, left int64) {
 func (f *Flows) Yields(s *Sender, left int64, piece int) bool {
 	set := f.set.Load()
 	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
-		if !set.even && set.rooms[i].room.Load() >= filled(piece) {
+		if set.rooms[i].room.Load() >= filled(piece) {
 			return false
 		}
 		f.piece.Store(int64(piece))
@@ -308,20 +285,14 @@ func (s *flowSet) leaves(c *Sender, left int64, piece int) bool {
 	return float64(c.waits()+piece)/mine > float64(left)/sum
 }
 
-// Apart returns the connection that takes a piece first of those that skip does not tell, as if all
-// had room for it; nil: there is none.
-func (f *Flows) Apart(skip func(*Sender) bool) *Sender {
+// Room returns how many bytes leave at once on a connection in use that sends nothing: what its
+// window has room for, less what the stream has put there.
+func (f *Flows) Room(s *Sender) int64 {
 	set := f.set.Load()
-	at := -1
-	for i, s := range set.conns {
-		if !skip(s) && (at < 0 || set.rooms != nil && set.sooner(i, at)) {
-			at = i
-		}
+	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
+		return set.rooms[i].room.Load()
 	}
-	if at < 0 {
-		return nil
-	}
-	return set.conns[at]
+	return math.MaxInt64
 }
 
 // Broken reports whether one of the connections has ended.

@@ -159,8 +159,8 @@ func Turn(pool []*Sender, turn uint64, bytes int) int {
 // blocked is how long a write may take that only hands its bytes to the system.
 const blocked = 3 * time.Millisecond
 
-// returns reports whether the connection will look for work in a moment: no write has to wait.
-func (s *Sender) returns() bool {
+// Returns reports whether the connection will look for work in a moment: no write has to wait.
+func (s *Sender) Returns() bool {
 	f := s.gauge.flow
 	return f == nil || f.writes.Load() == 0 || time.Since(s.h.survey.made)-time.Duration(f.began.Load()) < blocked
 }
@@ -595,7 +595,7 @@ type ask struct {
 func (h *Hub) Ask(peer wire.UUID, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n > len(h.tx[peer]) {
+	if n > len(h.tx[peer]) && n > h.survey.asked[peer].n { // once: it may have been refused
 		h.survey.asked[peer] = ask{n, true}
 	}
 }

@@ -27,7 +27,7 @@ func TestLoss(t *testing.T) {
 	require.Less(t, l.Part(), 0.0001)
 }
 
-// A queue that overflows is no way that loses packets.
+// What a queue drops that overflows is not lost by chance.
 func TestLossBehindAQueue(t *testing.T) {
 	l := &Loss{}
 	for range 1000 {
