@@ -442,7 +442,7 @@ func (l *outLane) choose(pool []*link.Sender, most int) bool {
 			all = all[:min(len(all), most)]
 		}
 		if n, bytes, spares = l.spareLane(all, n, bytes, longest); spares > 0 {
-			pool, have = all, len(all)
+			pool = all
 		}
 	}
 	align := l.op.align()

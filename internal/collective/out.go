@@ -120,7 +120,7 @@ func (l *outLane) NextFrame(f *link.Frame, batch int) bool {
 	}
 	if n := len(l.flows.Conns()); n > 1 {
 		s := f.Conn()
-		if batch > 0 && (l.count < 2*n || batch > s.AtOnce()) {
+		if l.spares == nil && batch > 0 && (l.count < 2*n || batch > s.AtOnce()) {
 			return false
 		}
 		if l.spares != nil {

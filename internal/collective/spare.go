@@ -156,7 +156,7 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	align := op.align()
 	piece = min(max((longest/(of*rows)+align)/align*align, least), mostSparePiece)
 	// Groups of few pieces have as many spares: those of one piece would be copies of it.
-	if longest <= piece || l.total < int64(len(l.segs)*of*piece/2) || !op.generation() {
+	if e.link.FrameBytes < piece || longest <= piece || l.total < int64(len(l.segs)*of*piece/2) || !op.generation() {
 		return n, bytes, 0
 	}
 	e.hub.Ask(l.peer, min(max(usualConns, wanted*connsPerSpare), mostConns, askedConns/len(op.outs)))
@@ -219,7 +219,7 @@ func (l *outLane) spare(conns, spares int) {
 	for _, n := range x.left {
 		x.most += (n + x.of - 1) / x.of
 	}
-	if l.op.spec.src().overlaps(l.op.spec.dst()) {
+	if l.op.dev != nil || overlap(l.op.mem.src, l.op.mem.dst) { // a stage may be one memory for both
 		x.kept.size = l.grid.total * l.piece
 	}
 	l.spares = x
@@ -299,28 +299,41 @@ func (l *outLane) nextSpare(f *link.Frame) bool {
 	return true
 }
 
-// pick returns the connection for so many bytes of a group that no other one sends sooner: it has
-// nothing of the group, if there is such a one, and room, if there is; of those that are left it is
-// the one with the fewest pieces. Operation.mu is held.
-func (l *outLane) pick(bytes int, group func(by uint64) bool) (best *link.Sender) {
-	rank := func(s *link.Sender) (class, taken int) {
-		place := l.place(s)
-		switch taken = l.spares.taken[place]; {
-		case !group(1 << place):
-			return 2, taken
-		case l.flows.Room(s) < int64(bytes+besideData):
-			return 1, taken
-		}
-		return 0, taken
+// rank says how well a connection does for so many bytes of a group; less is better.
+type rank struct {
+	has   bool    // something of the group already
+	waits float64 // windows until there is room
+	write bool    // one is under way, which may take longer
+	taken int     // pieces
+}
+
+func (a rank) less(b rank) bool {
+	switch {
+	case a.has != b.has:
+		return b.has
+	case a.waits != b.waits:
+		return a.waits < b.waits
+	case a.write != b.write:
+		return b.write
 	}
-	least, fewest := 0, 0
+	return a.taken < b.taken
+}
+
+// pick returns the connection that sends so many bytes of a group, of those that look for work in a
+// moment. group tells whether one with that bit has nothing of it. Operation.mu is held.
+func (l *outLane) pick(bytes int, group func(by uint64) bool) (best *link.Sender) {
+	var least rank
 	for _, s := range l.flows.Conns() {
 		if !s.Returns() {
 			continue
 		}
-		class, taken := rank(s)
-		if best == nil || class < least || class == least && taken < fewest {
-			best, least, fewest = s, class, taken
+		place := l.place(s)
+		r := rank{has: !group(1 << place), write: s.Writing(), taken: l.spares.taken[place]}
+		if short := int64(bytes+besideData) - l.flows.Room(s); short > 0 {
+			r.waits = float64(short) / float64(max(s.Window(), 1))
+		}
+		if best == nil || r.less(least) {
+			best, least = s, r
 		}
 	}
 	return best
@@ -333,7 +346,7 @@ const besideData = 128
 func (l *outLane) pickForPiece() *link.Sender {
 	x := l.spares
 	return l.pick(l.piece, func(by uint64) bool {
-		return len(x.groups) < x.most || slices.ContainsFunc(x.open, func(g int) bool { return x.groups[g].by&by == 0 })
+		return len(x.open) == 0 || len(x.groups) < x.most || slices.ContainsFunc(x.open, func(g int) bool { return x.groups[g].by&by == 0 })
 	})
 }
 
@@ -419,7 +432,7 @@ type due struct {
 // meanwhile.
 func (l *inLane) receiveSpared(r *link.Receiver, h transport.Header, size, index int, total uint64) error {
 	op := l.op
-	if r.Left() < spareBytes || op.quantized() {
+	if r.Left() < spareBytes {
 		return op.protocol(r, "a frame of a lane with spares has %d bytes", r.Left())
 	}
 	b := r.Scratch()[:spareBytes]
@@ -436,7 +449,7 @@ func (l *inLane) receiveSpared(r *link.Receiver, h transport.Header, size, index
 		return err
 	}
 	n := r.Left()
-	if n > indexBytes+mostSparePiece || size > mostSparePiece {
+	if op.quantized() || n > indexBytes+mostSparePiece || size > mostSparePiece {
 		return op.protocol(r, "pieces of %d bytes with spares", max(n, size))
 	}
 	if got.data = r.Scratch(); len(got.data) < n {

@@ -23,7 +23,7 @@ import (
 
 // spared returns a world whose lanes have so many spares in a group.
 func spared(t testing.TB, n, pool, spares int, s shape) *world {
-	s.n, s.pool, s.mesh, s.frame = n, pool, true, 1<<10
+	s.n, s.pool, s.mesh, s.frame = n, pool, true, 16<<10
 	s.cfg.minStripe, s.cfg.spares = 256, spares
 	s.vary = func(_ int, c *Config, _ *int) { c.distant = true }
 	if s.link == nil {
@@ -340,16 +340,20 @@ func TestHeldUpFramesOfAnotherKind(t *testing.T) {
 		s.ok(t)
 		k.right(t, "operation %d", i)
 		s.finish(false)
-		b := draw(rng, w, plan.Broadcast, 0)
-		b.root, b.counts = 0, slices.Repeat([]int{10}, 3)
+		b := draw(rng, w, []plan.Kind{plan.Broadcast, plan.AllGather}[i%2], 0)
+		b.root, b.varied, b.counts, b.code = 0, false, slices.Repeat([]int{600}, 3), nil
+		if b.kind == plan.AllGather { // along the ring, so that member 1 has a lane from member 0 alone
+			b.quantize(rng)
+		}
 		b.fill(w, rng)
 		specs := slices.Clone(b.specs)
 		s, commence = w.startMixed(specs, 1, 6, []int{2, 1, 0}) // member 1 waits for member 0
-		conn.Stall(false)
-		w.read()
+		if conn.Stall(false); b.kind == plan.Broadcast {        // nothing is kept meanwhile
+			w.read()
+		}
 		commence()
 		s.ok(t)
-		b.right(t, "broadcast %d", i)
+		b.right(t, "%v %d", b.kind, i)
 		s.finish(false)
 	}
 }

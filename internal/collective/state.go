@@ -130,6 +130,8 @@ func (op *Operation) waitsFor(st *OperationState) string {
 			list = append(list, fmt.Sprintf("sender to %s: %d frames are being written", l.peer.Short(), l.refs))
 		case l.count > 0:
 			list = append(list, fmt.Sprintf("sender to %s: has not taken %d pieces that are ready", l.peer.Short(), l.count))
+		case l.spares != nil && len(l.spares.ready) > 0:
+			list = append(list, fmt.Sprintf("sender to %s: has not taken %d spares", l.peer.Short(), len(l.spares.ready)))
 		default:
 			list = append(list, fmt.Sprintf("sender to %s: nothing is ready", l.peer.Short()))
 		}

@@ -165,6 +165,9 @@ func (s *Sender) Returns() bool {
 	return f == nil || f.writes.Load() == 0 || time.Since(s.h.survey.made)-time.Duration(f.began.Load()) < blocked
 }
 
+// Writing reports whether a write is under way. On connections to near peers nobody knows.
+func (s *Sender) Writing() bool { return s.gauge.flow != nil && s.gauge.flow.writes.Load() > 0 }
+
 // RoundTrip returns the shortest round trip to a peer so far, over the connections to
 // it; false: the system does not tell it, or there is none.
 func (h *Hub) RoundTrip(peer wire.UUID) (least time.Duration, ok bool) {
