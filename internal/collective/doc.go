@@ -17,6 +17,9 @@
 // trees (plan.Scheme) is cut in stripes, of which a member keeps no more than a window of
 // what others send: a segment that has a gate waits for it, at both ends of its lane.
 //
+// A short lane over a way that loses packets has spares of its pieces, so that nobody waits for what
+// is lost (spare.go).
+//
 // The sender of a lane chooses the size of its pieces. Every piece says how many bytes
 // the lane has, and a receiver that expects another number ends the operation with
 // Mismatch before it writes anything.

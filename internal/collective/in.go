@@ -165,10 +165,16 @@ func (l *inLane) claim(r *link.Receiver, size, index, bytes int) (p piece, ready
 	if !l.segs[p.k].gate.passed() {
 		return p, false, op.protocol(r, "piece %d came before the result that it has to wait for", index)
 	}
-	l.claimed.add(index)
+	return p, l.mark(p), nil
+}
+
+// mark notes that a piece came, and reports whether it may be added to what was there before.
+// Operation.mu is held.
+func (l *inLane) mark(p piece) (ready bool) {
+	l.claimed.add(p.index)
 	l.bytes += uint64(p.n)
 	before := l.segs[p.k].after
-	return p, before == nil || before.covered(p.off, p.off+p.n), nil
+	return before == nil || before.covered(p.off, p.off+p.n)
 }
 
 // measure cuts the lane into pieces of so many bytes. Operation.mu is held.

@@ -80,8 +80,8 @@ type sparesOut struct {
 	open       []int      // of groups, those that take more pieces
 	left       []int      // by segment: pieces that were not taken
 	ready      []spareRef // those that may be taken
-	// What is sent in place: a result may come, and take the place of a piece that is still to be
-	// written, when its spare was quicker. Empty: source and destination are apart.
+	// Copies of what is sent in place: a result may come, and take the place of a piece that is still
+	// to be written, when its spare was quicker. Empty: source and destination are apart.
 	kept lazy
 }
 
@@ -170,9 +170,7 @@ func gated(s segment) bool { return s.gate != nil }
 // member. What is lost is spread evenly, so that the number of connections that are held up is
 // distributed as Poisson has it.
 func (l *outLane) worth() int {
-	const segment = 1448
-	packets := float64(l.total) / segment * connsPerSpare / (connsPerSpare - 1) // with spares
-	lost := l.op.e.hub.Loss() * packets
+	lost := l.op.e.hub.Lost(float64(l.total) * connsPerSpare / (connsPerSpare - 1)) // of all with spares
 	lanes := float64(len(l.op.outs) * l.op.n)
 	part := math.Exp(-lost) // of lanes of which so many are held up
 	more := 1 - part        // ... and of those of which more are
@@ -320,27 +318,21 @@ func (a rank) less(b rank) bool {
 }
 
 // pick returns the connection that sends so many bytes of a group, of those that look for work in a
-// moment. group tells whether one with that bit has nothing of it. Operation.mu is held.
-func (l *outLane) pick(bytes int, group func(by uint64) bool) (best *link.Sender) {
+// moment. free tells whether one with that bit has nothing of it. Operation.mu is held.
+func (l *outLane) pick(bytes int, free func(by uint64) bool) (best *link.Sender) {
 	var least rank
 	for _, s := range l.flows.Conns() {
 		if !s.Returns() {
 			continue
 		}
 		place := l.place(s)
-		r := rank{has: !group(1 << place), write: s.Writing(), taken: l.spares.taken[place]}
-		if short := int64(bytes+besideData) - l.flows.Room(s); short > 0 {
-			r.waits = float64(short) / float64(max(s.Window(), 1))
-		}
+		r := rank{has: !free(1 << place), waits: l.flows.Waits(s, bytes), write: s.Writing(), taken: l.spares.taken[place]}
 		if best == nil || r.less(least) {
 			best, least = s, r
 		}
 	}
 	return best
 }
-
-// besideData is more than a frame has beside its data, with what a cipher adds.
-const besideData = 128
 
 // pickForPiece returns the connection that takes the next piece. Operation.mu is held.
 func (l *outLane) pickForPiece() *link.Sender {
@@ -603,12 +595,9 @@ func (l *inLane) make(r *link.Receiver, g *group, missing int, came []due) ([]du
 	return came, nil
 }
 
-// claims notes that a piece is there. Operation.mu is held.
+// claims takes a piece that is there, with its data. Operation.mu is held.
 func (l *inLane) claims(p piece, data []byte) due {
-	l.claimed.add(p.index)
-	l.bytes += uint64(p.n)
-	before := l.segs[p.k].after
-	return due{p, before == nil || before.covered(p.off, p.off+p.n), data}
+	return due{p, l.mark(p), data}
 }
 
 // take processes a piece that is there.

@@ -28,6 +28,11 @@ type space struct {
 	whole int64        // the window, in bytes
 }
 
+// after returns how many windows a frame with so many bytes waits for.
+func (r *space) after(bytes int) float64 {
+	return max(float64(filled(bytes)-r.room.Load()), 0) / float64(r.whole)
+}
+
 // waits returns how many bytes may wait for the next flights.
 func (r *space) waits() int64 { return min(flights*r.whole, unwaited) }
 
@@ -64,7 +69,7 @@ func (s *flowSet) first(bytes int, left int64) int {
 		}
 		if room >= most {
 			at, most = i, room
-		} else if after := float64(filled(bytes)-room) / float64(r.whole); !slow && filled(bytes)-room <= r.waits() && after < least {
+		} else if after := r.after(bytes); !slow && filled(bytes)-room <= r.waits() && after < least {
 			next, least = i, after
 		}
 	}
@@ -285,14 +290,15 @@ func (s *flowSet) leaves(c *Sender, left int64, piece int) bool {
 	return float64(c.waits()+piece)/mine > float64(left)/sum
 }
 
-// Room returns how many bytes leave at once on a connection in use that sends nothing: what its
-// window has room for, less what the stream has put there.
-func (f *Flows) Room(s *Sender) int64 {
+// Waits returns how many windows a frame with so many bytes waits for on a connection in use, behind
+// what the stream has put there; 0: it leaves at once.
+func (f *Flows) Waits(s *Sender, bytes int) float64 {
 	set := f.set.Load()
-	if i := slices.Index(set.conns, s); set.rooms != nil && i >= 0 {
-		return set.rooms[i].room.Load()
+	i := slices.Index(set.conns, s)
+	if set.rooms == nil || i < 0 {
+		return 0
 	}
-	return math.MaxInt64
+	return set.rooms[i].after(bytes)
 }
 
 // Broken reports whether one of the connections has ended.

@@ -279,7 +279,7 @@ type survey struct {
 	rest   pace.Rest
 	wanted map[wire.UUID]int // connections that an operation uses; none: all
 	most   map[wire.UUID]int // more could not be had
-	asked  map[wire.UUID]ask // whether or not more bring more
+	asked  map[wire.UUID]ask // what Ask was told
 
 	yield yield
 	lost  atomic.Uint64 // loss.Part(), as bits
@@ -511,7 +511,7 @@ func (v *survey) sample(s *Sender) {
 	p.Arrived += since(info.Acked, last.Acked)
 	p.Sent += since(info.Sent, last.Sent)
 	p.Resent += since(info.Resent, last.Resent)
-	v.count(info, &last)
+	v.noteLoss(info, &last)
 	p.Segment = max(p.Segment, info.MSS)
 	p.Waiting = p.Waiting || info.Unsent > 0 || f.writes.Load() > 0
 	p.Bounded = v.h.allowance.get() > 0
@@ -519,8 +519,8 @@ func (v *survey) sample(s *Sender) {
 	v.note(s, c, info, info.Acked > last.Acked)
 }
 
-// count adds what a connection has sent and lost since the last tick.
-func (v *survey) count(info, last *platform.Info) {
+// noteLoss adds what a connection has sent and lost since the last tick.
+func (v *survey) noteLoss(info, last *platform.Info) {
 	if info.MSS <= 0 || !info.Known.Has(platform.HasSent|platform.HasResent) {
 		return
 	}
@@ -529,9 +529,11 @@ func (v *survey) count(info, last *platform.Info) {
 	v.lost.Store(math.Float64bits(v.loss.Part()))
 }
 
-// Loss returns the part of packets to distant peers that is lost by chance, as far as that was
-// seen.
-func (h *Hub) Loss() float64 { return math.Float64frombits(h.survey.lost.Load()) }
+// Lost returns how many packets are lost by chance of so many bytes that go to distant peers, as far
+// as that was seen.
+func (h *Hub) Lost(bytes float64) float64 {
+	return math.Float64frombits(h.survey.lost.Load()) * bytes / segment
+}
 
 // follow sends a word behind data of which something may be lost.
 func (v *survey) follow(s *Sender, f *flow) {
