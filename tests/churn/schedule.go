@@ -19,6 +19,9 @@ const (
 	// patience is after what time without a step the run counts as hung: a
 	// silent peer is found after 8 s, and a round that it holds up ends after 12.
 	patience = 60 * time.Second
+	// entry is after what time outside a newcomer counts as forgotten, on loopback. Somebody silent may
+	// hold the round up that lets it in, and those that cost rounds have to pay them back.
+	entry = 45 * time.Second
 	// userTimeout is how long sent data may stay unacknowledged, by default.
 	userTimeout = 8 * time.Second
 	// beyond is how long a stopped peer stays stopped: well beyond the liveness bound.
@@ -145,6 +148,11 @@ func (s *storm) turn() error {
 	}
 	if stalled := s.crew.Stalled(); stalled > patience {
 		s.crew.Fail("no step for %v\n%s", stalled.Round(time.Second), s.crew.Autopsy())
+		return s.crew.Failure()
+	}
+	bound := s.slow * entry
+	if p := s.crew.Outside(bound); p != nil {
+		s.crew.Fail("peer %d (joined %v) has not come to a step within %v, and others go on\n%s", p.ID, p.Joined(), bound, s.crew.Autopsy())
 		return s.crew.Failure()
 	}
 	now := time.Now()

@@ -228,6 +228,7 @@ func TestPreflightOnlyWhereItIsUnderstood(t *testing.T) {
 // in the next round, and that before the proved ones have had another.
 func TestProvedNewcomersDoNotWaitForOthers(t *testing.T) {
 	f := newField(t, 4)
+	f.w.lendNothing()
 	f.mute = func(c ClientID) bool { return f.w.m.conns[c] != nil && !f.w.m.conns[c].native }
 	strangers := func(n int) (cs []ClientID) {
 		for range n {

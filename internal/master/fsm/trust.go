@@ -28,6 +28,10 @@ const (
 	// to their work before newcomers cost them more. Proved newcomers, others and
 	// the trials of both have an account each: together three percent at most.
 	repayFactor = 100
+	// unpaid is how much of that members lend: as long as they have lost no more, newcomers
+	// are not put off. Peers that die while they join, and machines that stand still for a
+	// moment, are part of every long run, and would close it to all others for minutes.
+	unpaid = 10 * time.Second
 	// firstWait is how long an address stays outside after it cost a round, which
 	// doubles up to longestWait.
 	firstWait   = 2 * time.Second
@@ -273,36 +277,61 @@ func (r *round) spoil(c *client) {
 	r.spoiled = true
 }
 
-// debt is the time that newcomers have cost the members. Until it is paid back, no
-// more of the kind take part in rounds, or are waited for.
+// debt is the time that newcomers have cost the members. Until all but a rest of it is paid back,
+// no more of the kind take part in rounds, or are waited for.
 type debt struct {
-	proved     time.Duration // that of newcomers that had proved themselves is paid back then
-	others     time.Duration
-	trials     time.Duration
-	othersNext bool // proved ones had the last round, and others waited
+	proved     account // of newcomers that had proved themselves
+	others     account
+	trials     time.Duration // that of trials is paid back then
+	othersNext bool          // proved ones had the last round, and others waited
 }
 
-// repay puts off the next newcomers if this round was lost because of some.
-// Those who have proved themselves do not pay for those who have not.
+// account is when everything would be paid back.
+type account time.Duration
+
+// charge adds what was lost.
+func (a *account) charge(now, lost time.Duration) {
+	paid := max(time.Duration(*a), now) + repayFactor*lost
+	*a = account(min(paid, now+repayFactor*unpaid+longestWait))
+}
+
+// opens returns when newcomers may cost more.
+func (a account) opens() time.Duration { return time.Duration(a) - repayFactor*unpaid }
+
+// repay puts off the next newcomers if this round was lost because of some, and others were
+// before. Those who have proved themselves do not pay for those who have not.
 func (m *Machine) repay() {
 	if !m.round.spoiled || !m.round.held {
 		return
 	}
-	m.debt.others = m.now + min(repayFactor*(m.now-m.round.since), longestWait)
+	lost := m.now - m.round.since
+	m.debt.others.charge(m.now, lost)
 	if m.round.spoiledByProved {
-		m.debt.proved = m.debt.others
+		m.debt.proved.charge(m.now, lost)
+	}
+	if wait := m.debt.others.opens() - m.now; wait > 0 {
+		m.fact(Fact{Kind: "round", Warn: true, Text: fmt.Sprintf(
+			"newcomers have cost the members too many rounds: no more are let in for %v%s", wait.Round(time.Second), m.butProved())})
 	}
 }
 
-// open reports whether newcomers that have proved themselves, or others, may take
-// part in a round now: the cost of those before them is paid back, or there are no
-// members who lose time.
-func (m *Machine) open(proved bool) bool {
-	at := m.debt.others
-	if proved {
-		at = m.debt.proved
+// butProved says to whom the wait that was told does not apply.
+func (m *Machine) butProved() string {
+	if m.open(true) {
+		return ", but for those that have shown that they can be reached"
 	}
-	return m.now >= at || m.census.accepted < 2
+	return ""
+}
+
+// open reports whether newcomers that have proved themselves, or others, may take
+// part in a round now: enough of what those before them have cost is paid back, or there
+// are no members who lose time.
+func (m *Machine) open(proved bool) bool {
+	a := m.debt.others
+	if proved {
+		a = m.debt.proved
+	}
+	return m.now >= a.opens() || m.census.accepted < 2
 }
 
 // waiting says which newcomers wait for a round that they may take part in.

@@ -299,10 +299,56 @@ func TestSilentNewcomersCostLittle(t *testing.T) {
 	}
 }
 
+// lendNothing has rounds that newcomers cost paid back before others come.
+func (w *world) lendNothing() {
+	w.m.debt.proved = account(w.now + repayFactor*unpaid)
+	w.m.debt.others = w.m.debt.proved
+}
+
+// Newcomers that die in a round, as some do in every long run, do not keep others out, until the
+// members have lost more than they lend. Then all is paid back but that.
+func TestFewLostRoundsKeepNobodyOut(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	dies := ClientID(0)
+	x := newWiring(w)
+	x.mute = func(c ClientID) bool { return c == dies }
+	pending := func() bool {
+		for _, c := range cs {
+			w.inbox[c] = nil
+			w.send(c, wire.C2MCheckPeersPending{})
+		}
+		require.Equal(t, w.inbox[cs[0]], w.inbox[cs[1]])
+		return want[wire.M2CPeersPendingResponse](w, cs[0]).PeersPending
+	}
+	const took = 900 * time.Millisecond
+	lost := time.Duration(0)
+	for ; lost <= 10*time.Second; lost += took {
+		dies = x.join(true)
+		require.True(t, pending(), "after %v", lost)
+		_, over := x.round()
+		require.False(t, over)
+		w.after(took)
+		w.leave(dies)
+		ok, over := x.verdict(cs)
+		require.True(t, over && !ok)
+		ok, _ = x.round()
+		require.True(t, ok)
+	}
+	require.True(t, slices.ContainsFunc(w.facts, func(f Fact) bool {
+		return f.Kind == "round" && strings.Contains(f.Text, "no more are let in for 1m")
+	}))
+	x.join(true)
+	require.False(t, pending())
+	w.after(100 * (lost - 10*time.Second))
+	require.True(t, pending())
+}
+
 // Members do not ask for rounds that would be put off.
 func TestPendingWaitsForTheDebt(t *testing.T) {
 	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
 	cs := w.members(2, true)
+	w.lendNothing()
 	bad := w.join(0, true)
 	x := newWiring(w)
 	x.mute = func(c ClientID) bool { return c == bad }
@@ -349,7 +395,7 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 		bad, r := come(port)
 		w.ids[bad] = r.UUID
 		require.True(t, r.Accepted, r.Ext.Reason)
-		w.now = max(w.now, w.m.debt.others)
+		w.now = max(w.now, w.m.debt.others.opens())
 		x.round()
 		w.isClosed(bad, "cannot reach it at 127.0.0.1:777")
 		wait := min(firstWait<<i, longestWait)
@@ -364,7 +410,7 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 		require.False(t, r.Accepted)
 		w.after(time.Millisecond)
 		dead = i < 10
-		w.now = max(w.now, w.m.debt.others)
+		w.now = max(w.now, w.m.debt.others.opens())
 		for _, i := range w.m.Snapshot().Clients { // the one of the other port
 			if i.Phase != Accepted {
 				w.leave(i.ID)

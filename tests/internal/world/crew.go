@@ -23,6 +23,7 @@ type Proc struct {
 	// somebody whose memory can be compared over the whole run.
 	Elder bool
 
+	started        time.Time
 	joined, holder bool
 	lone           bool // it has reported what nobody else had
 	paused         bool
@@ -110,7 +111,7 @@ func (c *Crew) start(o Order) (*Proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proc{Child: child, ID: o.ID}
+	p := &Proc{Child: child, ID: o.ID, started: time.Now()}
 	go func() {
 		for r := range child.Reports {
 			c.events <- event{p: p, r: r}
@@ -248,6 +249,16 @@ func (c *Crew) Run(until time.Time) error {
 
 // Stalled is how long no trainer has finished a step.
 func (c *Crew) Stalled() time.Duration { return time.Since(c.moved) }
+
+// Outside returns a trainer that is well and has not finished a step for so long after it was
+// started; nil: there is none.
+func (c *Crew) Outside(d time.Duration) *Proc {
+	ps := c.Trainers(func(p *Proc) bool { return Well(p) && !p.holder && time.Since(p.started) > d })
+	if len(ps) == 0 {
+		return nil
+	}
+	return ps[0]
+}
 
 // Failure is the first violation, nil if there was none.
 func (c *Crew) Failure() error { return c.failure }
