@@ -30,13 +30,14 @@ const (
 	HasLimits // Busy, PeerLimited and BufferLimited
 	HasCame   // Came, CameMSS and Received
 	HasPeerWindow
+	HasAside
 )
 
 // Has reports whether all of the given fields are known.
 func (f Fields) Has(all Fields) bool { return f&all == all }
 
 // Info is what the system knows of a TCP connection, as its sender but for
-// Came and Received.
+// Came, Aside and Received.
 type Info struct {
 	Known Fields
 	// RTT is the smoothed round trip time, RTTVar its deviation.
@@ -72,9 +73,10 @@ type Info struct {
 	// Came counts segments with data that came in since the connection began, modulo
 	// 2^32: also those behind a gap, which nobody can read yet, and those that came
 	// twice. Where a network device merges several, as that of a virtual machine does, they
-	// count as one. CameMSS is the payload of a full one, in bytes. Received counts bytes that
-	// came in order.
+	// count as one. Aside counts those of them that came behind a gap. CameMSS is the payload of a
+	// full one, in bytes. Received counts bytes that came in order.
 	Came     uint32
+	Aside    uint32
 	CameMSS  int
 	Received uint64
 }

@@ -36,7 +36,7 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 		Acked: s.Bytes_acked, Sent: s.Bytes_sent, Resent: s.Bytes_retrans,
 		DeliveryRate: s.Delivery_rate, PacingRate: s.Pacing_rate,
 		Busy: us(s.Busy_time), PeerLimited: us(s.Rwnd_limited), BufferLimited: us(s.Sndbuf_limited),
-		PeerWindow: int(s.Snd_wnd), Came: s.Data_segs_in, CameMSS: int(s.Rcv_mss), Received: s.Bytes_received,
+		PeerWindow: int(s.Snd_wnd), Came: s.Data_segs_in, Aside: s.Rcv_ooopack, CameMSS: int(s.Rcv_mss), Received: s.Bytes_received,
 	}
 	told(HasRTT|HasTimeout|HasWindow|HasInFlight|HasLost|HasRetries, unsafe.Offsetof(s.Total_retrans), 0)
 	told(HasPacing, unsafe.Offsetof(s.Pacing_rate), 8)
@@ -47,6 +47,7 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 	told(HasDelivery, unsafe.Offsetof(s.Delivery_rate), 8)
 	told(HasLimits, unsafe.Offsetof(s.Sndbuf_limited), 8)
 	told(HasSent, unsafe.Offsetof(s.Bytes_sent), 8)
+	told(HasAside, unsafe.Offsetof(s.Rcv_ooopack), 4)
 	told(HasPeerWindow, unsafe.Offsetof(s.Snd_wnd), 4)
 	told(HasResent, unsafe.Offsetof(s.Bytes_retrans), 8)
 	if s.Min_rtt == 1<<32-1 { // never measured

@@ -56,6 +56,7 @@ func TestInfoCountsBytes(t *testing.T) {
 	far, ok := TCPInfo(s)
 	require.True(t, ok)
 	require.Equal(t, far.Known.Has(HasCame), far.Received == bytes && far.Came > 0)
+	require.Zero(t, far.Aside) // nothing is lost here
 	require.EqualValues(t, bytes, after.Acked-before.Acked)
 	require.EqualValues(t, bytes, after.Sent-before.Sent-(after.Resent-before.Resent))
 	require.Zero(t, after.InFlight)

@@ -2,49 +2,71 @@ package link
 
 import "github.com/gopccl/gopccl/platform"
 
-// arrivals counts the bytes that come on a connection, also those behind a gap, by its segments.
-// A system may count several as one, so each is as long as those were on average that were
-// delivered, and as a full one at least.
+// arrivals counts the bytes that come on a connection, also those behind a gap. Where there is none,
+// they are those that were received. What came behind one is known by its segments only: a system
+// may count several as one, so each is as long as those were on average of late that came in order,
+// and as a full one at least.
 type arrivals struct {
-	looked    bool
-	segments  uint32 // at the last look
-	received  uint64 // ... in order
-	aside     uint64 // segments since something was received in order
-	counted   uint64 // segments before these, some thousand, whose average counts
-	bytes     uint64 // of them
-	total     uint64 // what came since the first look
-	delivered uint64 // of it, in order
+	looked   bool
+	segments uint32 // at the last look
+	aside    uint32 // ... those behind a gap
+	received uint64 // ... in order
+	held     uint64 // bytes that were counted and not received then
+	counted  uint64 // segments before these, some hundred, whose average counts
+	bytes    uint64 // of them
 }
 
 const (
-	// fewArrivals segments do not have an average yet. It is one of the last manyArrivals.
-	fewArrivals, manyArrivals = 64, 16 << 10
+	// fewArrivals segments do not have an average yet. It is one of the last manyArrivals: how
+	// many are merged changes with what is sent at once.
+	fewArrivals, manyArrivals = 64, 512
 	// mostMerged is the longest segment that there is.
 	mostMerged = 64 << 10
 )
 
-// since returns the bytes that have come since the last look; at the first one, since the
-// connection began.
+// since returns the bytes that have come since the last look; at the first one, those that were
+// received since the connection began.
 func (k *arrivals) since(info *platform.Info) uint64 {
-	segments, received := uint64(info.Came-k.segments), since(info.Received, k.received)
-	k.segments, k.received = info.Came, info.Received
-	each := uint64(max(info.CameMSS, 0))
+	segments, aside, received := uint64(info.Came-k.segments), info.Aside-k.aside, since(info.Received, k.received)
+	k.segments, k.aside, k.received = info.Came, info.Aside, info.Received
 	if !k.looked {
 		k.looked = true
-		return segments * each
+		return info.Received
 	}
-	k.aside += segments
-	k.delivered += received
-	if received > 0 { // of what lies behind a gap the bytes are counted when it is filled
-		k.counted, k.bytes, k.aside = k.counted+k.aside, k.bytes+received, 0
-		if k.counted >= manyArrivals {
-			k.counted, k.bytes = k.counted/2, k.bytes/2
-		}
+	behind := aside > 0
+	if !info.Known.Has(platform.HasAside) {
+		behind = segments > 0 && received == 0
 	}
-	if k.counted >= fewArrivals {
-		each = min(max(each, k.bytes/k.counted), mostMerged)
+	if !behind && segments > 0 {
+		k.learn(segments, received, info)
+		came := received - min(k.held, received)
+		k.held = 0
+		return came
 	}
-	before := k.total
-	k.total = max(before+segments*each, k.delivered)
-	return k.total - before
+	came := segments * k.each(info)
+	if k.held+came < received {
+		came = received - k.held
+	}
+	k.held += came - received
+	return came
+}
+
+// learn takes segments that came in order. Words and pulses are none that say how long others are.
+func (k *arrivals) learn(segments, received uint64, info *platform.Info) {
+	if k.held > 0 || 2*received < segments*uint64(max(info.CameMSS, 1)) {
+		return
+	}
+	k.counted, k.bytes = k.counted+segments, k.bytes+received
+	if k.counted >= manyArrivals {
+		k.counted, k.bytes = k.counted/2, k.bytes/2
+	}
+}
+
+// each returns the bytes of a segment.
+func (k *arrivals) each(info *platform.Info) uint64 {
+	full := uint64(max(info.CameMSS, 0))
+	if k.counted < fewArrivals {
+		return full
+	}
+	return min(max(full, k.bytes/k.counted), mostMerged)
 }

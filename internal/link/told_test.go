@@ -52,7 +52,7 @@ func TestTold(t *testing.T) {
 	segments := []uint32{10, 20}
 	for i, r := range from {
 		r.tells.sample = func(info *platform.Info) bool {
-			*info = platform.Info{Known: platform.HasCame, Came: segments[i], CameMSS: 1000}
+			*info = platform.Info{Known: platform.HasCame, Came: segments[i], CameMSS: 1000, Received: 1000 * uint64(segments[i])}
 			return true
 		}
 	}
