@@ -148,6 +148,9 @@ func TestTheLineIsBounded(t *testing.T) {
 	h.survey.tried(12, 8)
 	run(1)
 	require.Greater(t, h.allowance.get(), 1.2*before)
+	h.survey.tried(8, 12)
+	run(1)
+	require.Less(t, h.allowance.get(), 1.1*before, "they brought nothing")
 }
 
 // clock is the time of a hub's survey.

@@ -85,6 +85,7 @@ type Line struct {
 	stretch   stretch
 	stretches findings
 	tried     time.Duration // when it was raised for more connections
+	before    float64       // what it was then
 
 	// Of the interval.
 	ticks, waited int           // steps, and those in which something was waiting
@@ -198,9 +199,18 @@ func (l *Line) Try() {
 	if l.tried > 0 && l.last-l.tried < interval {
 		return
 	}
-	l.tried = l.last
+	l.tried, l.before = l.last, l.rate
 	l.rate *= 1 + tryStep
 	l.step = mostStep
+}
+
+// Fell says that more connections brought nothing: the bound is what it was before, or what
+// arrives now if that is more.
+func (l *Line) Fell() {
+	if l.before > 0 {
+		l.rate, l.step = min(l.rate, max(l.before, l.came)), 0
+	}
+	l.before = 0
 }
 
 // bar returns from which length on a queue stands.

@@ -74,6 +74,31 @@ func TestTryTogether(t *testing.T) {
 	require.InDelta(t, 1.25*1.25e6, l.rate, 1)
 }
 
+// A bound that was raised for more connections goes back when they brought nothing, but not below
+// what arrives: those to another peer may have brought that.
+func TestFallenTrial(t *testing.T) {
+	for name, c := range map[string]struct{ came, is float64 }{
+		"nothing more arrives":   {0.9e6, 1e6},
+		"some of it does":        {1.1e6, 1.1e6},
+		"more than it let go":    {2e6, 1.25e6},
+		"nothing is known of it": {0, 1e6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := Line{rate: 1e6, last: time.Second, came: c.came}
+			l.Try()
+			l.Fell()
+			require.InDelta(t, c.is, l.rate, 1)
+			l.rate = 5e5
+			l.Fell()
+			require.InDelta(t, 5e5, l.rate, 1, "once for a trial, and never up")
+		})
+	}
+	var unbounded Line
+	unbounded.Try()
+	unbounded.Fell()
+	require.Zero(t, unbounded.rate)
+}
+
 // Over a long way windows leave in flights, one in a round trip, which are queues of their own
 // with nothing between them. What arrives in a moment with both is less than the line carries,
 // and a flight that leaves is not more than what arrives of the one before: nothing is bounded.
