@@ -4,8 +4,7 @@ import "github.com/gopccl/gopccl/platform"
 
 // arrivals counts the bytes that come on a connection, also those behind a gap. Where there is none,
 // they are those that were received. What came behind one is known by its segments only: a system
-// may count several as one, so each is as long as those were on average of late that came in order,
-// and as a full one at least.
+// may count several as one, so each is as long as those were on average of late that came in order.
 type arrivals struct {
 	looked   bool
 	segments uint32 // at the last look
@@ -64,9 +63,8 @@ func (k *arrivals) learn(segments, received uint64, info *platform.Info) {
 
 // each returns the bytes of a segment.
 func (k *arrivals) each(info *platform.Info) uint64 {
-	full := uint64(max(info.CameMSS, 0))
 	if k.counted < fewArrivals {
-		return full
+		return uint64(max(info.CameMSS, 0))
 	}
-	return min(max(full, k.bytes/k.counted), mostMerged)
+	return min(k.bytes/k.counted, mostMerged)
 }

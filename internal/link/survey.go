@@ -575,11 +575,12 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 	if refused {
 		c.Refused(now, most)
 	}
+	trying := c.Trying()
 	if !c.Step(now, c.span) && !refused {
 		return
 	}
 	n := c.N()
-	v.tried(n, c.used)
+	v.tried(n, c.used, trying)
 	v.h.mu.Lock()
 	v.wanted[peer] = n
 	v.h.mu.Unlock()

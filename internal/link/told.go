@@ -237,12 +237,12 @@ func (v *survey) bound(now time.Duration) {
 }
 
 // tried says that n connections to a peer are used, and before it were so many. More of them
-// are to show what they bring, and fewer did not.
-func (v *survey) tried(n, before int) {
+// are to show what they bring; fewer behind a trial did not.
+func (v *survey) tried(n, before int, trial bool) {
 	switch {
 	case n > before:
 		v.line.Try()
-	case n < before:
+	case n < before && trial:
 		v.line.Fell()
 	}
 }

@@ -88,6 +88,9 @@ func NewCount(n int) *Count { return &Count{n: n, pause: firstPause} }
 // N returns how many connections to use.
 func (c *Count) N() int { return c.n }
 
+// Trying reports whether more connections are being tried.
+func (c *Count) Trying() bool { return c.was > 0 }
+
 // Follow says that n connections are in use, and that it had no part in that.
 func (c *Count) Follow(n int) {
 	if c.was == 0 {
