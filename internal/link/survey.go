@@ -401,12 +401,12 @@ func (v *survey) yields(now time.Duration) {
 			v.yield.add(peer, c.came, c.span.RTT)
 		}
 	}
-	v.yield.end(now, v.received())
+	v.yield.end(now, v.received(now))
 }
 
 // received returns what has come from distant peers since the last tick. Along a ring
 // they are others than those that are sent to.
-func (v *survey) received() (sum uint64) {
+func (v *survey) received(now time.Duration) (sum uint64) {
 	v.h.mu.Lock()
 	v.from = v.from[:0]
 	for _, pool := range v.h.rx {
@@ -414,7 +414,7 @@ func (v *survey) received() (sum uint64) {
 	}
 	v.h.mu.Unlock()
 	for _, r := range v.from {
-		sum += r.heard.since(r)
+		sum += r.heard.since(r, now)
 	}
 	clear(v.from)
 	return sum
@@ -437,7 +437,7 @@ const mostLooks = 32
 
 // since returns the bytes that have come since the last tick. Those that were read say
 // less: what lies behind a gap is read at once when that is filled, as if it came then.
-func (k *heard) since(r *Receiver) uint64 {
+func (k *heard) since(r *Receiver, now time.Duration) uint64 {
 	bytes := r.got.Load() - k.bytes
 	if k.bytes += bytes; k.near || bytes == 0 && !k.counts {
 		return 0
@@ -452,7 +452,7 @@ func (k *heard) since(r *Receiver) uint64 {
 			k.near = !known || isNear(&k.info)
 		}
 		if counts := known && k.info.Known.Has(platform.HasCame); counts {
-			if came := k.came.since(&k.info); k.counts {
+			if came := k.came.since(&k.info, now); k.counts {
 				bytes = came
 			}
 			k.counts = true

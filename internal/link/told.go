@@ -105,7 +105,7 @@ func (h *Hub) toTell(peer wire.UUID, now time.Time) (word uint64, due bool) {
 			continue
 		}
 		due = true
-		t.bytes += k.came.since(&t.info)
+		t.bytes += k.came.since(&t.info, now.Sub(h.survey.made))
 	}
 	return toldBit | uint64(now.Sub(h.survey.made)/toldTime)<<32&^toldBit | t.bytes/toldBytes&(1<<32-1), due
 }
