@@ -296,11 +296,12 @@ type survey struct {
 // count is what is known of a peer.
 type count struct {
 	*pace.Count
-	span  pace.Span
-	came  uint64 // bytes that arrived at the peer in this tick, also behind a gap
-	seen  bool   // in this tick
-	used  int    // connections that operations were told of
-	heard account
+	span   pace.Span
+	came   uint64  // bytes that arrived at the peer in this tick, also behind a gap
+	seen   bool    // in this tick
+	used   int     // connections that operations were told of
+	before float64 // the bound before more were tried
+	heard  account
 }
 
 func newSurvey(h *Hub) *survey {
@@ -572,15 +573,15 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 	if !decided { // some may have come since the first was seen
 		c.Follow(pool)
 	}
+	before, trying := c.N(), c.Trying()
 	if refused {
 		c.Refused(now, most)
 	}
-	trying := c.Trying()
 	if !c.Step(now, c.span) && !refused {
 		return
 	}
 	n := c.N()
-	v.tried(n, c.used, trying)
+	v.tried(c, before, trying)
 	v.h.mu.Lock()
 	v.wanted[peer] = n
 	v.h.mu.Unlock()

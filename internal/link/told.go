@@ -236,13 +236,13 @@ func (v *survey) bound(now time.Duration) {
 	}
 }
 
-// tried says that n connections to a peer are used, and before it were so many. More of them
-// are to show what they bring; fewer behind a trial did not.
-func (v *survey) tried(n, before int, trial bool) {
-	switch {
+// tried says that more connections to a peer are wanted, or as many as before or fewer; trial: more
+// were being tried. More of them are to show what they bring; fewer behind a trial did not.
+func (v *survey) tried(c *count, before int, trial bool) {
+	switch n := c.N(); {
 	case n > before:
-		v.line.Try()
+		c.before = v.line.Try()
 	case n < before && trial:
-		v.line.Fell()
+		v.line.Fell(c.before)
 	}
 }

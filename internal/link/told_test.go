@@ -142,18 +142,23 @@ func TestTheLineIsBounded(t *testing.T) {
 	x.queue = 0
 	run(1)
 	before := h.allowance.get()
-	h.survey.tried(8, 8, false)
+	peer := x.s.peer
+	c := h.survey.counts[peer]
+	require.True(t, c.Trying(), "it tries two, and gets none")
+	require.Equal(t, 2, c.N())
+	h.survey.tried(c, 2, false)
 	run(1)
 	require.Equal(t, before, h.allowance.get())
-	h.survey.tried(12, 8, false)
+	h.survey.tried(c, 1, false)
 	run(1)
 	require.Greater(t, h.allowance.get(), 1.2*before)
-	h.survey.tried(8, 12, false)
+	h.survey.tried(c, 3, false)
 	run(1)
 	require.Greater(t, h.allowance.get(), 1.2*before, "there are fewer for another reason")
-	h.survey.tried(8, 12, true)
-	run(1)
-	require.Less(t, h.allowance.get(), 1.1*before, "they brought nothing")
+	h.Refused(peer, 1)
+	run(2) // the number of connections is settled when the bound is told
+	require.Equal(t, 1, c.N())
+	require.Less(t, h.allowance.get(), 1.1*before, "they bring nothing")
 }
 
 // clock is the time of a hub's survey.

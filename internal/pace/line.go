@@ -194,23 +194,23 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 
 // Try raises the bound at once, because more connections are tried. Where each of them is
 // bounded by itself, more can be sent. Where the line bounds them all, a queue says so. For
-// several peers that are tried together it is raised once.
-func (l *Line) Try() {
+// several peers that are tried together it is raised once. It returns what Fell takes.
+func (l *Line) Try() (before float64) {
 	if l.tried > 0 && l.last-l.tried < interval {
-		return
+		return l.before
 	}
 	l.tried, l.before = l.last, l.rate
 	l.rate *= 1 + tryStep
 	l.step = mostStep
+	return l.before
 }
 
-// Fell says that more connections brought nothing: the bound is what it was before, or what
+// Fell says that more connections brought nothing: the bound is what it was before Try, or what
 // arrives now if that is more.
-func (l *Line) Fell() {
-	if l.before > 0 {
-		l.rate, l.step = min(l.rate, max(l.before, l.came)), 0
+func (l *Line) Fell(before float64) {
+	if before > 0 {
+		l.rate, l.step = min(l.rate, max(before, l.came)), 0
 	}
-	l.before = 0
 }
 
 // bar returns from which length on a queue stands.

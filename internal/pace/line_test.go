@@ -85,18 +85,36 @@ func TestFallenTrial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := Line{rate: 1e6, last: time.Second, came: c.came}
-			l.Try()
-			l.Fell()
+			before := l.Try()
+			l.Fell(before)
 			require.InDelta(t, c.is, l.rate, 1)
 			l.rate = 5e5
-			l.Fell()
-			require.InDelta(t, 5e5, l.rate, 1, "once for a trial, and never up")
+			l.Fell(before)
+			require.InDelta(t, 5e5, l.rate, 1, "never up")
 		})
 	}
 	var unbounded Line
-	unbounded.Try()
-	unbounded.Fell()
+	unbounded.Fell(unbounded.Try())
 	require.Zero(t, unbounded.rate)
+}
+
+// Trials that begun apart end in any order, and the bound goes back behind the one that began first.
+func TestFallenTrialsApart(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		l := Line{rate: 1e6, last: time.Second, came: 0.9e6}
+		a, together := l.Try(), l.Try()
+		l.last += interval
+		b := l.Try()
+		if first {
+			l.Fell(a)
+			l.Fell(b)
+		} else {
+			l.Fell(b)
+			require.InDelta(t, 1.25e6, l.rate, 1, "the others go on")
+			l.Fell(together)
+		}
+		require.InDelta(t, 1e6, l.rate, 1)
+	}
 }
 
 // Over a long way windows leave in flights, one in a round trip, which are queues of their own
