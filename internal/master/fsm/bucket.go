@@ -41,12 +41,13 @@ func (b *bucket) ready(now time.Duration, r rate) bool {
 	return b.used < r.burst
 }
 
-// Lines of the log that one connection, one group, and all connections that
-// were not let in may cause, of each kind.
+// Lines of the log that one connection, one group, all connections that
+// were not let in, and rounds may cause, of each kind.
 var (
 	clientLines   = rate{8, 5 * time.Second}
 	groupLines    = rate{64, 250 * time.Millisecond}
 	strangerLines = rate{64, 250 * time.Millisecond}
+	roundLines    = rate{64, 250 * time.Millisecond}
 )
 
 // lines are the buckets of a source of log lines, by kind.

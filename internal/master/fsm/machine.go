@@ -42,7 +42,7 @@ type Machine struct {
 
 	recovery recovery
 
-	lines     lines // about strangers
+	lines     lines // about strangers, and rounds
 	unchecked bool  // in tests that watch the time of steps
 
 	away []*client // members that may come back

@@ -399,7 +399,7 @@ func (m *Machine) preflightsDue() {
 // it has waited, in vain or not, is time that newcomers cost.
 func (m *Machine) awaitTrials() bool {
 	proved, others := m.waiting()
-	wait := m.now >= m.debt.trials && m.open(true) && !proved && !others &&
+	wait := m.now >= m.debt.trials && m.open(true) && !m.round.lost() && !proved && !others &&
 		slices.ContainsFunc(m.clients, func(c *client) bool {
 			return c.phase != Accepted && c.trial.proof.begun && !c.trial.proof.done && !c.closing
 		})

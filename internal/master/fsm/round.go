@@ -19,8 +19,8 @@ type round struct {
 	decision  uint64 // that peers know it by
 	recovered bool   // began with an earlier master
 
-	spoiled         bool // newcomers have cost it
-	spoiledByProved bool // ... some that had proved themselves
+	spoiledByProved bool // newcomers that had proved themselves have cost it
+	spoiledByOthers bool // ... others
 
 	through   bool          // all members have reported
 	membersAt time.Duration // ... the last of them at this time
@@ -310,7 +310,7 @@ func (m *Machine) checkRoundEnd() {
 	}
 	if len(bad) > 0 {
 		m.repay()
-		m.fact(Fact{Kind: "round", Warn: true, Text: "connections could not be established, the round is repeated"})
+		m.tellRound(true, "connections could not be established, the round is repeated")
 	}
 	for _, g := range good {
 		m.endRound(g)
@@ -324,13 +324,20 @@ func (m *Machine) checkRoundEnd() {
 		g.round.again = others > 0
 	}
 	if len(good) > 0 {
-		m.fact(Fact{Kind: "round", Text: "connections established"})
+		m.tellRound(false, "connections established")
 	}
 	for _, g := range m.groups {
 		m.offer(g)
 	}
 	m.judgeWaiting()
 	m.checkOptimize()
+}
+
+// tellRound states how a round ended. Rounds can be repeated at will, by members and by newcomers.
+func (m *Machine) tellRound(warn bool, text string) {
+	if m.lines.say(m.now, roundLines, text, &text) {
+		m.fact(Fact{Kind: "round", Warn: warn, Text: text})
+	}
 }
 
 // verdict reports whether g takes part in the running round, and whether that has

@@ -26,12 +26,16 @@ const (
 	patienceFactor = 3
 	// repayFactor is how many times the time that members lost to newcomers goes
 	// to their work before newcomers cost them more. Proved newcomers, others and
-	// the trials of both have an account each: together three percent at most.
+	// the trials of both have an account each: together three percent at most, beyond
+	// what is lent.
 	repayFactor = 100
-	// unpaid is how much of that members lend: as long as they have lost no more, newcomers
-	// are not put off. Peers that die while they join, and machines that stand still for a
-	// moment, are part of every long run, and would close it to all others for minutes.
+	// unpaid is how much of that members lend to proved newcomers, and to others: as long as they
+	// have lost no more, newcomers are not put off. Peers that die while they join, and machines
+	// that stand still for a moment, are part of every long run, and would close it to all others
+	// for minutes. It is lent anew when a master begins or gives way.
 	unpaid = 10 * time.Second
+	// leastClosed is the shortest time without newcomers that is told.
+	leastClosed = time.Second
 	// firstWait is how long an address stays outside after it cost a round, which
 	// doubles up to longestWait.
 	firstWait   = 2 * time.Second
@@ -273,9 +277,14 @@ func (m *Machine) rehabilitate(c *client) {
 func (r *round) spoil(c *client) {
 	if c.trial.proof.proved {
 		r.spoiledByProved = true
+	} else {
+		r.spoiledByOthers = true
 	}
-	r.spoiled = true
 }
+
+// lost reports whether newcomers have cost members the round. Its repetition is theirs alone: what is
+// lent is time, and would be many short rounds in a row.
+func (r *round) lost() bool { return r.held && (r.spoiledByProved || r.spoiledByOthers) }
 
 // debt is the time that newcomers have cost the members. Until all but a rest of it is paid back,
 // no more of the kind take part in rounds, or are waited for.
@@ -299,28 +308,32 @@ func (a *account) charge(now, lost time.Duration) {
 func (a account) opens() time.Duration { return time.Duration(a) - repayFactor*unpaid }
 
 // repay puts off the next newcomers if this round was lost because of some, and others were
-// before. Those who have proved themselves do not pay for those who have not.
+// before. Those who have proved themselves and those who have not do not pay for each other.
 func (m *Machine) repay() {
-	if !m.round.spoiled || !m.round.held {
+	if !m.round.lost() {
 		return
 	}
-	lost := m.now - m.round.since
-	m.debt.others.charge(m.now, lost)
 	if m.round.spoiledByProved {
-		m.debt.proved.charge(m.now, lost)
+		m.charge(&m.debt.proved, "newcomers that had shown that they can be reached")
 	}
-	if wait := m.debt.others.opens() - m.now; wait > 0 {
-		m.fact(Fact{Kind: "round", Warn: true, Text: fmt.Sprintf(
-			"newcomers have cost the members too many rounds: no more are let in for %v%s", wait.Round(time.Second), m.butProved())})
+	if m.round.spoiledByOthers {
+		m.charge(&m.debt.others, "newcomers of which nobody knows whether they can be reached")
 	}
 }
 
-// butProved says to whom the wait that was told does not apply.
-func (m *Machine) butProved() string {
-	if m.open(true) {
-		return ", but for those that have shown that they can be reached"
+// charge has this round paid back by newcomers of a kind, and tells when that keeps the next ones out.
+func (m *Machine) charge(a *account, who string) {
+	was := a.opens() - m.now
+	a.charge(m.now, m.now-m.round.since)
+	wait := a.opens() - m.now
+	if was > 0 || wait < leastClosed || m.census.accepted < 2 {
+		return
 	}
-	return ""
+	more := ""
+	if m.lines.say(m.now, strangerLines, "debt", &more) {
+		m.fact(Fact{Kind: "round", Warn: true, Text: fmt.Sprintf(
+			"%s have cost the members too many rounds: no more of them are let in for %v%s", who, wait.Round(time.Second), more)})
+	}
 }
 
 // open reports whether newcomers that have proved themselves, or others, may take
@@ -348,8 +361,11 @@ func (m *Machine) waiting() (proved, others bool) {
 
 // invite says which newcomers the next round lets in: those who have proved
 // themselves are not mixed with others, who may cost it. Where both wait they
-// take turns.
+// take turns. None take part where it repeats one that some have cost.
 func (m *Machine) invite() (proved, others bool) {
+	if m.round.lost() && m.census.accepted > 1 {
+		return false, false
+	}
 	proved, others = m.waiting()
 	if m.census.accepted < 2 || !proved || !others {
 		m.debt.othersNext = false

@@ -336,12 +336,91 @@ func TestFewLostRoundsKeepNobodyOut(t *testing.T) {
 		require.True(t, ok)
 	}
 	require.True(t, slices.ContainsFunc(w.facts, func(f Fact) bool {
-		return f.Kind == "round" && strings.Contains(f.Text, "no more are let in for 1m")
+		return f.Kind == "round" && strings.Contains(f.Text, "no more of them are let in for 1m")
 	}))
 	x.join(true)
 	require.False(t, pending())
 	w.after(100 * (lost - 10*time.Second))
 	require.True(t, pending())
+}
+
+// What is lent is time, and would be hundreds of short rounds in a row: the members repeat by themselves
+// each that newcomers cost, and come to a step. Of what that costs not every time is told.
+func TestShortRoundsAreNotLostInARow(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	x := newWiring(w)
+	x.mute = func(c ClientID) bool { return !slices.Contains(cs, c) }
+	const rounds, took = 2000, 20 * time.Millisecond
+	lost, closed := 0, 0
+	for range rounds {
+		bad := x.join(true)
+		_, over := x.round()
+		if over { // the newcomer waits
+			closed++
+			w.leave(bad)
+			w.after(took)
+			continue
+		}
+		lost++
+		w.after(took)
+		w.leave(bad)
+		ok, over := x.verdict(cs)
+		require.True(t, over && !ok)
+		x.join(true) // it would spoil the repetition
+		ok, over = x.round()
+		require.True(t, over && ok, "after %d", lost)
+		for _, i := range w.m.Snapshot().Clients {
+			if i.Phase != Accepted {
+				w.leave(i.ID)
+			}
+		}
+	}
+	require.Greater(t, lost, 450, "they were lent that much")
+	require.Greater(t, closed, 900)
+	told := 0
+	for _, f := range w.facts {
+		if f.Kind == "round" && strings.Contains(f.Text, "no more of them are let in") {
+			told++
+			require.Contains(t, f.Text, "for 2s")
+		}
+	}
+	require.LessOrEqual(t, told, 1+int(time.Duration(closed)*took/time.Second))
+	require.Positive(t, told)
+	established := slices.IndexFunc(w.facts, func(f Fact) bool { return strings.Contains(f.Text, "connections established (and ") })
+	require.GreaterOrEqual(t, established, 0, "the log says how many lines like it are left out")
+}
+
+// Proved newcomers that go on costing rounds keep no others out, who need not have cost any.
+func TestProvedNewcomersDoNotShutOthersOut(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	w.lendNothing()
+	x := newWiring(w)
+	var dies ClientID
+	x.mute = func(c ClientID) bool { return c == dies }
+	prove := func(c ClientID, proved bool) {
+		w.m.conns[c].trial.proof.proved = proved
+	}
+	honest := x.join(true)
+	prove(honest, false)
+	for n := 0; !slices.Contains(w.accepted(), honest); n++ {
+		require.Less(t, n, 4)
+		w.inbox[honest] = nil
+		if dies == 0 {
+			dies = x.join(true)
+			prove(dies, true)
+		}
+		if _, over := x.round(); over {
+			w.after(50 * time.Millisecond)
+			continue
+		}
+		w.after(100 * time.Millisecond)
+		w.leave(dies)
+		dies = 0
+		ok, over := x.verdict(cs)
+		require.True(t, over && !ok)
+	}
 }
 
 // Members do not ask for rounds that would be put off.
@@ -411,6 +490,8 @@ func TestWhoCostARoundWaitsOutside(t *testing.T) {
 		w.after(time.Millisecond)
 		dead = i < 10
 		w.now = max(w.now, w.m.debt.others.opens())
+		ok, _ := x.round() // the members repeat the one it cost
+		require.True(t, ok)
 		for _, i := range w.m.Snapshot().Clients { // the one of the other port
 			if i.Phase != Accepted {
 				w.leave(i.ID)
