@@ -19,9 +19,9 @@ const (
 	// patience is after what time without a step the run counts as hung: a
 	// silent peer is found after 8 s, and a round that it holds up ends after 12.
 	patience = 60 * time.Second
-	// entry is after what time outside a newcomer counts as forgotten, on loopback. Somebody silent may
-	// hold the round up that lets it in. Over a network rounds take seconds, and those that newcomers
-	// cost keep the next ones out for minutes.
+	// entry is after what time outside, in which others have gone on and the master has not put newcomers
+	// off, one counts as forgotten, on loopback. Somebody silent may hold the round up that lets it
+	// in. Over a network rounds take seconds.
 	entry = 45 * time.Second
 	// userTimeout is how long sent data may stay unacknowledged, by default.
 	userTimeout = 8 * time.Second
@@ -152,7 +152,7 @@ func (s *storm) turn() error {
 		return s.crew.Failure()
 	}
 	if p := s.crew.Outside(entry); p != nil && s.net == nil {
-		s.crew.Fail("peer %d (joined %v) has not come to a step within %v, and others go on\n%s", p.ID, p.Joined(), entry, s.crew.Autopsy())
+		s.crew.Fail("peer %d (joined %v) has not come to a step while others went on for %v\n%s", p.ID, p.Joined(), entry, s.crew.Autopsy())
 		return s.crew.Failure()
 	}
 	now := time.Now()

@@ -23,7 +23,7 @@ type Proc struct {
 	// somebody whose memory can be compared over the whole run.
 	Elder bool
 
-	started        time.Time
+	came           waited
 	joined, holder bool
 	lone           bool // it has reported what nobody else had
 	paused         bool
@@ -56,6 +56,7 @@ type Crew struct {
 	events   chan event
 	failure  error
 	moved    time.Time // when a step was last reported
+	waited   waited    // since the crew began
 }
 
 type event struct {
@@ -111,7 +112,7 @@ func (c *Crew) start(o Order) (*Proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proc{Child: child, ID: o.ID, started: time.Now()}
+	p := &Proc{Child: child, ID: o.ID, came: c.waited}
 	go func() {
 		for r := range child.Reports {
 			c.events <- event{p: p, r: r}
@@ -250,10 +251,11 @@ func (c *Crew) Run(until time.Time) error {
 // Stalled is how long no trainer has finished a step.
 func (c *Crew) Stalled() time.Duration { return time.Since(c.moved) }
 
-// Outside returns a trainer that is well and has not finished a step for so long after it was
-// started; nil: there is none.
+// Outside returns a trainer that is well and has not finished a step though others have gone on for so
+// long since it was started, without the time for which the master has put newcomers off; nil: there
+// is none.
 func (c *Crew) Outside(d time.Duration) *Proc {
-	ps := c.Trainers(func(p *Proc) bool { return Well(p) && !p.holder && time.Since(p.started) > d })
+	ps := c.Trainers(func(p *Proc) bool { return Well(p) && !p.holder && c.waited.beyond(p.came, d) })
 	if len(ps) == 0 {
 		return nil
 	}
@@ -318,7 +320,10 @@ func (c *Crew) hear(e event) {
 			c.Books.Wrong++
 			c.Fail("peer %d: %s\n%s", p.ID, e.r.Text, p.Log())
 		}
+	case "closed":
+		c.waited.closed += e.r.Wait
 	case "step":
+		c.waited.step(time.Since(c.moved))
 		c.moved = time.Now()
 		p.holder = true
 		if c.OnStep != nil {

@@ -49,12 +49,14 @@ type Order struct {
 
 // Report is what a process says.
 type Report struct {
-	Event string // "listening", "joined", "begin", "step", "aborted", "noted", "done", "error"
+	Event string // "listening", "closed", "joined", "begin", "step", "aborted", "noted", "done", "error"
 	Addr  string `json:",omitempty"`
 	Ports []int  `json:",omitempty"` // of "joined", if TellPorts
 	At    int64  `json:",omitempty"` // nanoseconds of the system's clock
 	Step  uint64 `json:",omitempty"`
 	World int    `json:",omitempty"` // of the group
+
+	Wait time.Duration `json:",omitempty"` // of "closed": for which newcomers are put off
 
 	// Of "step": for each operation who contributed, as bits, and a digest of
 	// the result; the digest of the shared state; operations that were repeated.
@@ -79,7 +81,7 @@ var errWrong = errors.New("wrong result")
 const loopback = "127.0.0.1"
 
 func runMaster(ctx context.Context, ordered Order, say func(Report)) error {
-	o := core.MasterOptions{Listen: net.JoinHostPort(cmp.Or(ordered.Host, loopback), "0"), Logger: logger()}
+	o := core.MasterOptions{Listen: net.JoinHostPort(cmp.Or(ordered.Host, loopback), "0"), Logger: slog.New(door{logger().Handler(), say})}
 	issued.Master(&o.Security)
 	m, err := core.NewMaster(o)
 	if err != nil {

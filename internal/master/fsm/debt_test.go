@@ -1,0 +1,215 @@
+package fsm
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// Newcomers that are let into a round and say nothing: however often they come,
+// with ever new ports, the members keep nearly all of their time, and an honest
+// newcomer that comes with the first of them is let in.
+func TestSilentNewcomersCostLittle(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		w := newWorld(t, Config{RoundTimeout: 12 * time.Second, RegisterTimeout: 10 * time.Second})
+		cs := w.members(4, true)
+		honest := w.join(0, true)
+		x := newWiring(w)
+		x.mute = func(c ClientID) bool { return c != honest && !slices.Contains(cs, c) }
+		var bad ClientID
+		lost, failed := time.Duration(0), 0
+		const whole = 30 * time.Minute
+		for w.now < whole {
+			if bad == 0 || w.closed[bad] != "" {
+				bad = x.join(false)
+			}
+			began := w.now
+			_, over := x.round()
+			if !over {
+				if crash {
+					w.after(time.Second)
+					w.leave(bad)
+					w.closed[bad] = "left"
+				} else {
+					w.after(newcomerTime)
+				}
+				ok, over := x.verdict(cs)
+				require.True(t, over && !ok)
+				failed++
+				lost += w.now - began
+				if failed == 1 {
+					require.Contains(t, w.accepted(), honest, "it reported success: it takes part in the repetition")
+				}
+			}
+			w.after(50 * time.Millisecond) // a step
+		}
+		require.Greater(t, failed, 5)
+		require.Less(t, float64(lost)/float64(whole), 0.05)
+		require.Equal(t, append(cs, honest), w.accepted()[:5])
+		for _, c := range append(cs, honest) {
+			require.NotContains(t, w.closed, c)
+		}
+	}
+}
+
+// lendNothing has rounds that newcomers cost paid back before others come.
+func (w *world) lendNothing() {
+	w.m.debt.proved = account(w.now + repayFactor*unpaid)
+	w.m.debt.others = w.m.debt.proved
+}
+
+// Newcomers that die in a round, as some do in every long run, do not keep others out, until the
+// members have lost more than they lend. Then all is paid back but that.
+func TestFewLostRoundsKeepNobodyOut(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	dies := ClientID(0)
+	x := newWiring(w)
+	x.mute = func(c ClientID) bool { return c == dies }
+	pending := func() bool {
+		for _, c := range cs {
+			w.inbox[c] = nil
+			w.send(c, wire.C2MCheckPeersPending{})
+		}
+		require.Equal(t, w.inbox[cs[0]], w.inbox[cs[1]])
+		return want[wire.M2CPeersPendingResponse](w, cs[0]).PeersPending
+	}
+	const took = 900 * time.Millisecond
+	lost := time.Duration(0)
+	for ; lost <= 10*time.Second; lost += took {
+		dies = x.join(true)
+		require.True(t, pending(), "after %v", lost)
+		_, over := x.round()
+		require.False(t, over)
+		w.after(took)
+		w.leave(dies)
+		ok, over := x.verdict(cs)
+		require.True(t, over && !ok)
+		ok, _ = x.round()
+		require.True(t, ok)
+	}
+	require.True(t, slices.ContainsFunc(w.facts, func(f Fact) bool {
+		return f.Kind == "round" && strings.Contains(f.Text, "no more of them are let in for 1m")
+	}))
+	x.join(true)
+	require.False(t, pending())
+	w.after(100 * (lost - 10*time.Second))
+	require.True(t, pending())
+}
+
+// What is lent is time, and would be hundreds of short rounds in a row: the members repeat by themselves
+// each that newcomers cost, and come to a step. Of what that costs not every time is told.
+func TestShortRoundsAreNotLostInARow(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	x := newWiring(w)
+	x.mute = func(c ClientID) bool { return !slices.Contains(cs, c) }
+	const rounds, took = 2000, 20 * time.Millisecond
+	lost, closed := 0, 0
+	for range rounds {
+		bad := x.join(true)
+		_, over := x.round()
+		if over { // the newcomer waits
+			closed++
+			w.leave(bad)
+			w.after(took)
+			continue
+		}
+		lost++
+		w.after(took)
+		w.leave(bad)
+		ok, over := x.verdict(cs)
+		require.True(t, over && !ok)
+		x.join(true) // it would spoil the repetition
+		ok, over = x.round()
+		require.True(t, over && ok, "after %d", lost)
+		for _, i := range w.m.Snapshot().Clients {
+			if i.Phase != Accepted {
+				w.leave(i.ID)
+			}
+		}
+	}
+	require.Greater(t, lost, 450, "they were lent that much")
+	require.Greater(t, closed, 900)
+	told := 0
+	for _, f := range w.facts {
+		if f.Kind == "round" && strings.Contains(f.Text, "no more of them are let in") {
+			told++
+			require.Contains(t, f.Text, "for 2s")
+		}
+	}
+	require.LessOrEqual(t, told, 1+int(time.Duration(closed)*took/time.Second))
+	require.Positive(t, told)
+	established := slices.IndexFunc(w.facts, func(f Fact) bool { return strings.Contains(f.Text, "connections established (and ") })
+	require.GreaterOrEqual(t, established, 0, "the log says how many lines like it are left out")
+}
+
+// Proved newcomers that go on costing rounds keep no others out, who need not have cost any.
+func TestProvedNewcomersDoNotShutOthersOut(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	w.lendNothing()
+	x := newWiring(w)
+	var dies ClientID
+	x.mute = func(c ClientID) bool { return c == dies }
+	prove := func(c ClientID, proved bool) {
+		w.m.conns[c].trial.proof.proved = proved
+	}
+	honest := x.join(true)
+	prove(honest, false)
+	for n := 0; !slices.Contains(w.accepted(), honest); n++ {
+		require.Less(t, n, 4)
+		w.inbox[honest] = nil
+		if dies == 0 {
+			dies = x.join(true)
+			prove(dies, true)
+		}
+		if _, over := x.round(); over {
+			w.after(50 * time.Millisecond)
+			continue
+		}
+		w.after(100 * time.Millisecond)
+		w.leave(dies)
+		dies = 0
+		ok, over := x.verdict(cs)
+		require.True(t, over && !ok)
+	}
+}
+
+// Members do not ask for rounds that would be put off.
+func TestPendingWaitsForTheDebt(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	w.lendNothing()
+	bad := w.join(0, true)
+	x := newWiring(w)
+	x.mute = func(c ClientID) bool { return c == bad }
+	_, over := x.round()
+	require.False(t, over)
+	w.after(newcomerTime)
+	require.Contains(t, w.closed, bad)
+	ok, _ := x.round()
+	require.True(t, ok)
+	n := x.join(true)
+	ask := func() bool {
+		for _, c := range cs {
+			w.inbox[c] = nil
+			w.send(c, wire.C2MCheckPeersPending{})
+		}
+		require.Equal(t, w.inbox[cs[0]], w.inbox[cs[1]])
+		return want[wire.M2CPeersPendingResponse](w, cs[0]).PeersPending
+	}
+	require.False(t, ask())
+	x.round() // nor does a vote without asking let it in
+	w.quiet(n)
+	w.after(repayFactor * newcomerTime)
+	require.True(t, ask())
+	ok, _ = x.round()
+	require.True(t, ok)
+	require.Contains(t, w.accepted(), n)
+}
