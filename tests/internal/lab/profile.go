@@ -44,11 +44,16 @@ func Names() (names []string) {
 	return names
 }
 
-// Load returns a profile that comes along.
+// Load returns a profile that comes along, or the one that is drawn from the number behind "drawn".
 func Load(name string) (*Profile, error) {
+	if number, ok := strings.CutPrefix(name, drawn); ok {
+		if seed, err := strconv.ParseUint(number, 10, 64); err == nil {
+			return Drawn(seed)
+		}
+	}
 	f, err := profiles.Open("profiles/" + name + ".txt")
 	if err != nil {
-		return nil, fmt.Errorf("there is no profile %q; there are %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("there is no profile %q; there are %s, and drawn1, drawn2 and so on", name, strings.Join(Names(), ", "))
 	}
 	defer f.Close()
 	return Parse(name, f)

@@ -71,3 +71,35 @@ func TestProfilesComeAlong(t *testing.T) {
 	_, err := Load("attic")
 	require.ErrorContains(t, err, "regional")
 }
+
+// A drawn network is the same for the same seed, and one that this machine can carry.
+func TestDrawn(t *testing.T) {
+	for seed := range uint64(300) {
+		p, err := Drawn(seed)
+		require.NoError(t, err)
+		same, err := Load(p.Name)
+		require.NoError(t, err)
+		require.Equal(t, p, same)
+		peers := len(p.Hosts) - 1
+		require.GreaterOrEqual(t, peers, 3)
+		require.LessOrEqual(t, peers, 8)
+		sum := 0.0
+		for i, h := range p.Hosts[:peers] {
+			sum += h.Up.Rate
+			require.Greater(t, h.Up.Rate, 1e6)
+			require.GreaterOrEqual(t, h.Down.Rate, h.Up.Rate)
+			require.GreaterOrEqual(t, h.Up.Buffer, 10*time.Millisecond)
+			for j := range p.Hosts {
+				path := p.Paths[i][j]
+				require.Equal(t, path, p.Paths[j][i])
+				if i != j {
+					require.Positive(t, path.Delay)
+					require.Less(t, path.Loss, 0.02)
+				}
+			}
+		}
+		require.LessOrEqual(t, sum, 1.01*mostDrawn*1e6)
+	}
+	_, err := Load("drawn")
+	require.ErrorContains(t, err, "drawn1")
+}
