@@ -6,10 +6,10 @@ import (
 	"github.com/gopccl/gopccl/platform"
 )
 
-// arrivals counts the bytes that come on a connection, also those behind a gap, each of them once.
-// Where nothing came behind one, and nothing is held there, they are those that were received. What
-// came behind one is known by its segments only: a system may count several as one, so each is
-// as long as those were on average of late that came in order.
+// arrivals counts the bytes that come on a connection when they come, also those behind a gap. Where
+// no gap is open they are those that were received. What comes behind one is known by its segments
+// only: a system may count several as one, and some come twice, so each is as long as those were of
+// late that were received.
 type arrivals struct {
 	looked   bool
 	segments uint32 // at the last look
@@ -20,16 +20,26 @@ type arrivals struct {
 	bytes    uint64 // of them
 
 	disorder time.Duration // the last look with segments aside, or the first one
+	fresh    sample        // that the average does not have yet
+}
+
+// sample is segments of a time, and what was received in it.
+type sample struct {
+	segments, bytes uint64
+	since           time.Duration
 }
 
 const (
 	// fewArrivals segments do not have an average yet. It is one of the last manyArrivals: how
 	// many are merged changes with what is sent at once.
 	fewArrivals, manyArrivals = 64, 512
-	// closedAfter is how long no segment has come aside when no gap is open any more. Until then
-	// what is sent again may fill one after the other: it comes in order, and most of what is
-	// received with it was held behind the gap.
-	closedAfter = 300 * time.Millisecond
+	// A gap is closed when no segment has come aside for gapTime, and for gapTrips round trips. Until
+	// then what is sent again may fill one gap after the other: it comes in order, and most of what
+	// is received with it was held.
+	gapTime, gapTrips = 300 * time.Millisecond, 2
+	// Where gaps are open all the time, segments of sampleTime say how long they are: what is held
+	// at its beginning and at its end is a small part of them.
+	sampleTime = time.Second
 	// mostMerged is the longest segment that there is.
 	mostMerged = 64 << 10
 )
@@ -40,7 +50,7 @@ func (k *arrivals) since(info *platform.Info, now time.Duration) uint64 {
 	segments, aside, received := uint64(info.Came-k.segments), uint64(info.Aside-k.aside), since(info.Received, k.received)
 	k.segments, k.aside, k.received = info.Came, info.Aside, info.Received
 	if !k.looked {
-		k.looked, k.disorder = true, now
+		k.looked, k.disorder, k.fresh.since = true, now, now
 		return info.Received
 	}
 	if !info.Known.Has(platform.HasAside) {
@@ -51,23 +61,29 @@ func (k *arrivals) since(info *platform.Info, now time.Duration) uint64 {
 	if aside > 0 {
 		k.disorder = now
 	}
-	came := received - min(k.held, received)
-	if now-k.disorder < closedAfter {
-		each := k.each(info)
-		came = max(came, min(segments*each, received+aside*each))
-	} else if k.held == 0 {
-		k.learn(segments, received, info)
+	closed := now-k.disorder >= max(gapTime, gapTrips*info.RTT)
+	k.fresh.segments, k.fresh.bytes = k.fresh.segments+segments, k.fresh.bytes+received
+	if closed || now-k.fresh.since >= max(sampleTime, gapTime+gapTrips*info.RTT) {
+		k.learn(info)
+		k.fresh = sample{since: now}
 	}
+	if closed { // what is held by then was counted without having come: its segments were shorter, or came twice
+		k.held = 0
+		return received
+	}
+	each := k.each(info)
+	came := max(received-min(k.held, received), min(segments*each, received+aside*each))
 	k.held += came - received // may be less by no more than held
 	return came
 }
 
-// learn takes segments that came in order. Words and pulses are none that say how long others are.
-func (k *arrivals) learn(segments, received uint64, info *platform.Info) {
-	if 2*received < segments*uint64(max(info.CameMSS, 1)) {
+// learn has fresh segments say how long others are. Words and pulses do not.
+func (k *arrivals) learn(info *platform.Info) {
+	f := k.fresh
+	if f.segments == 0 || 2*f.bytes < f.segments*uint64(max(info.CameMSS, 1)) {
 		return
 	}
-	k.counted, k.bytes = k.counted+segments, k.bytes+received
+	k.counted, k.bytes = k.counted+f.segments, k.bytes+f.bytes
 	if k.counted >= manyArrivals {
 		k.counted, k.bytes = k.counted/2, k.bytes/2
 	}

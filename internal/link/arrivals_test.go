@@ -98,87 +98,90 @@ func TestArrivalsThatBecomeLonger(t *testing.T) {
 // arriving is a connection on which segments are lost, as its receiver's system counts it.
 type arriving struct {
 	info  platform.Info
-	size  uint64
-	next  int          // the first segment that has not been received
-	aside map[int]bool // those behind it that have come
-	bytes uint64       // that have come
+	next  int            // the first segment that has not been received
+	aside map[int]uint64 // those behind it that have come, and their bytes
+	bytes uint64         // that have come
 }
 
-func (a *arriving) take(segment int) {
+func (a *arriving) take(segment int, size uint64) {
 	a.info.Came++
-	if segment < a.next || a.aside[segment] {
-		return
-	}
-	a.bytes += a.size
 	if segment > a.next {
-		a.info.Aside++
-		a.aside[segment] = true
+		a.info.Aside++ // also the second time
+	}
+	if segment < a.next || a.aside[segment] > 0 {
 		return
 	}
-	for ok := true; ok; ok = a.aside[a.next] {
+	a.bytes += size
+	for a.aside[segment] = size; a.aside[a.next] > 0; a.next++ {
+		a.info.Received += a.aside[a.next]
 		delete(a.aside, a.next)
-		a.next++
-		a.info.Received += a.size
 	}
 }
 
 // A system keeps many gaps at once, which are filled one after the other, in looks in which nothing
-// comes aside. What was held behind them is counted once, and when it came.
+// comes aside. What was held behind them is counted when it came, and not again, however long gaps follow
+// each other, segments become shorter meanwhile, and some come twice.
 func TestArrivalsBetweenGaps(t *testing.T) {
-	const (
-		trip = 8  // looks until a lost segment is sent again
-		many = 30 // segments a look
-	)
+	const many = 30 // segments a look
 	for name, c := range map[string]struct {
-		lost   float64
-		every  int // looks between two overflows; 0: none
-		merged uint64
+		lost        float64
+		every       int // looks between two overflows; 0: none
+		trip        int // looks until a lost segment is sent again
+		quiet, size uint64
+		twice       float64
 	}{
-		"by chance": {0.003, 0, 1}, "many by chance": {0.03, 0, 1}, "an overflow": {0, 150, 1}, "both, two as one": {0.001, 150, 2},
+		"by chance":            {lost: 0.003, trip: 8, quiet: 1448, size: 1448},
+		"many by chance":       {lost: 0.03, trip: 8, quiet: 1448, size: 1448},
+		"an overflow":          {every: 150, trip: 8, quiet: 1448, size: 1448},
+		"far away":             {every: 600, trip: 60, quiet: 1448, size: 1448},
+		"both, two as one":     {lost: 0.001, every: 150, trip: 8, quiet: 2896, size: 2896},
+		"short ones with gaps": {lost: 0.01, trip: 8, quiet: 1448, size: 1300},
+		"some twice":           {lost: 0.01, trip: 8, quiet: 1448, size: 1448, twice: 0.01},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
-			a := arriving{size: 1448 * c.merged, aside: map[int]bool{}}
-			a.info.Known, a.info.CameMSS = platform.HasAside, 1448
+			a := arriving{aside: map[int]uint64{}}
+			a.info = platform.Info{Known: platform.HasAside, CameMSS: 1448, RTT: time.Duration(c.trip) * sampling}
 			var k arrivals
 			k.since(&a.info, 0)
-			again := map[int][]int{} // by look
+			type segment struct {
+				number int
+				size   uint64
+			}
+			again := map[int][]segment{} // by look
 			told, was, oldTold := uint64(0), uint64(0), uint64(0)
 			sent := 0
-			for look := 1; look <= 3000; look++ {
-				fresh := many
-				lost := c.lost
-				if c.every > 0 && look > c.every {
-					switch at := look % c.every; {
-					case at < trip: // every other segment is lost, and as many are sent again a round trip later
+			for look := 1; look <= 8000; look++ {
+				fresh, lost, size, twice := many, 0.0, c.quiet, 0.0
+				if look > 200 && look < 6000 {
+					lost, size, twice = c.lost, c.size, c.twice
+					if at := look % max(c.every, 1); c.every > 0 && at < c.trip { // every other one, and all are sent again a round trip later
 						lost = 0.5
-					case at < 2*trip:
-						fresh = 0
+					} else if c.every > 0 && at < 2*c.trip+10 {
+						fresh = 2
 					}
 				}
-				for _, segment := range again[look] {
-					a.take(segment)
+				for _, g := range again[look] {
+					a.take(g.number, g.size)
 				}
 				delete(again, look)
 				for range fresh {
 					if rng.Float64() < lost {
-						again[look+trip] = append(again[look+trip], sent)
+						again[look+c.trip] = append(again[look+c.trip], segment{sent, size})
 					} else {
-						a.take(sent)
+						for range 1 + int(rng.Float64()+twice) {
+							a.take(sent, size)
+						}
 					}
 					sent++
 				}
 				told += k.since(&a.info, time.Duration(look)*sampling)
-				if look > 200 {
-					require.InDelta(t, a.bytes, told, float64(many*trip*a.size)/4, "look %d", look)
-				}
 				if look%40 == 0 {
-					if look > 200 {
-						require.InEpsilon(t, a.bytes-was, told-oldTold, 0.1, "looks until %d", look)
-					}
+					require.InEpsilon(t, a.bytes-was, told-oldTold, 0.1, "looks until %d", look)
 					was, oldTold = a.bytes, told
 				}
 			}
+			require.InEpsilon(t, a.bytes, told, 0.02)
 		})
 	}
 }
