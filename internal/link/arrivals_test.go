@@ -157,8 +157,8 @@ func TestArrivalsBetweenGaps(t *testing.T) {
 					lost, size, twice = c.lost, c.size, c.twice
 					if at := look % max(c.every, 1); c.every > 0 && at < c.trip { // every other one, and all are sent again a round trip later
 						lost = 0.5
-					} else if c.every > 0 && at < 2*c.trip+10 {
-						fresh = 2
+					} else if c.every > 0 && at < 2*c.trip {
+						fresh = 0
 					}
 				}
 				for _, g := range again[look] {
