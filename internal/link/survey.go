@@ -349,7 +349,14 @@ func (v *survey) list() {
 	v.far = slices.DeleteFunc(v.far, func(s *Sender) bool { return s.Broken() || s.gauge.flow.near.Load() })
 	v.conns = append(v.conns[:0], v.far...)
 	gone := func(peer wire.UUID) bool { return len(v.h.tx[peer]) == 0 }
-	maps.DeleteFunc(v.counts, func(peer wire.UUID, _ *count) bool { return gone(peer) })
+	for peer, c := range v.counts {
+		if gone(peer) {
+			delete(v.counts, peer)
+			if c.Trying() {
+				v.fell(c)
+			}
+		}
+	}
 	maps.DeleteFunc(v.wanted, func(peer wire.UUID, _ int) bool { return gone(peer) })
 	maps.DeleteFunc(v.most, func(peer wire.UUID, _ int) bool { return gone(peer) })
 	maps.DeleteFunc(v.asked, func(peer wire.UUID, _ ask) bool { return gone(peer) })
@@ -581,7 +588,7 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 		return
 	}
 	n := c.N()
-	v.tried(c, before, trying)
+	v.tried(c, before, trying && (refused || n < before))
 	v.h.mu.Lock()
 	v.wanted[peer] = n
 	v.h.mu.Unlock()

@@ -236,13 +236,27 @@ func (v *survey) bound(now time.Duration) {
 	}
 }
 
-// tried says that more connections to a peer are wanted, or as many as before or fewer; trial: more
-// were being tried. More of them are to show what they bring; fewer behind a trial did not.
-func (v *survey) tried(c *count, before int, trial bool) {
-	switch n := c.N(); {
-	case n > before:
+// tried says how many connections to a peer were wanted before, and whether more were being tried that
+// brought nothing or could not be had. More of them are to show what they bring.
+func (v *survey) tried(c *count, before int, fell bool) {
+	switch {
+	case fell:
+		v.fell(c)
+	case c.N() > before:
 		c.before = v.line.Try()
-	case n < before && trial:
+	}
+}
+
+// fell takes back what the line was raised by for a trial, when those of other peers are over as well:
+// they are judged under the bound with which they began.
+func (v *survey) fell(c *count) {
+	last := true
+	for _, o := range v.counts { // each by itself: their order decides nothing
+		if o != c && o.Trying() {
+			o.before, last = min(o.before, c.before), false
+		}
+	}
+	if last {
 		v.line.Fell(c.before)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gopccl/gopccl/internal/pace"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
@@ -159,6 +160,53 @@ func TestTheLineIsBounded(t *testing.T) {
 	run(2) // the number of connections is settled when the bound is told
 	require.Equal(t, 1, c.N())
 	require.Less(t, h.allowance.get(), 1.1*before, "they bring nothing")
+}
+
+// What the line was raised by for a trial goes back once those of all peers are over, as the first of
+// them found it; also when the peer of one has gone, or refuses more than was tried.
+func TestTrialsOfSeveralPeers(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Native: true, Flows: true})
+	x := &shows{}
+	x.s = p.far(0, x.sample)
+	h := p.a.h
+	v := h.survey
+	v.on.Store(true) // the test is the survey
+	run := func(ticks int) float64 {
+		for range ticks {
+			x.ticks++
+			now := time.Duration(x.ticks) * sampling
+			x.s.gauge.flow.last.Store(int64(now))
+			x.s.gauge.flow.word.set(wordAt(now, x.ticks*10_000), now+20*time.Millisecond)
+			v.step(now)
+		}
+		return h.allowance.get()
+	}
+	run(500)
+	x.queue = 300 * time.Millisecond
+	run(120)
+	x.queue = 0
+	before := run(1)
+	first := v.counts[x.s.peer]
+	require.True(t, first.Trying())
+	v.tried(first, 1, false)
+	other := &count{Count: pace.NewCount(8)}
+	for now := time.Second; !other.Trying(); now += sampling {
+		other.Step(now, pace.Span{RTT: 40 * time.Millisecond, Base: 40 * time.Millisecond, Arrived: 10_000, Sent: 10_000, Used: 8, Waiting: true})
+	}
+	v.tried(other, 8, false)
+	require.Greater(t, run(1), 1.2*before)
+	h.mu.Lock()
+	h.tx[uuid(7)] = []*Sender{nil}
+	h.mu.Unlock()
+	v.counts[uuid(7)] = other
+	h.Refused(x.s.peer, 2) // as many as it tried, of more that operations asked for
+	require.Greater(t, run(2), 1.2*before, "the other one is still being tried")
+	require.False(t, first.Trying())
+	h.mu.Lock()
+	delete(h.tx, uuid(7))
+	h.mu.Unlock()
+	run(2)
+	require.Less(t, h.allowance.get(), 1.1*before)
 }
 
 // clock is the time of a hub's survey.

@@ -205,11 +205,13 @@ func (l *Line) Try() (before float64) {
 	return l.before
 }
 
-// Fell says that more connections brought nothing: the bound is what it was before Try, or what
-// arrives now if that is more.
+// Fell says that more connections brought nothing, and that no others are being tried: the bound is
+// what it was before, or what arrives now if that is more. One that was raised further since then
+// loses no more than two trials may have brought it.
 func (l *Line) Fell(before float64) {
+	l.tried = 0
 	if before > 0 {
-		l.rate, l.step = min(l.rate, max(before, l.came)), 0
+		l.rate, l.step = min(l.rate, max(before, l.came, l.rate/(1+tryStep)/(1+tryStep))), 0
 	}
 }
 

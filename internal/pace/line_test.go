@@ -98,23 +98,18 @@ func TestFallenTrial(t *testing.T) {
 	require.Zero(t, unbounded.rate)
 }
 
-// Trials that begun apart end in any order, and the bound goes back behind the one that began first.
-func TestFallenTrialsApart(t *testing.T) {
-	for _, first := range []bool{true, false} {
-		l := Line{rate: 1e6, last: time.Second, came: 0.9e6}
-		a, together := l.Try(), l.Try()
-		l.last += interval
-		b := l.Try()
-		if first {
-			l.Fell(a)
-			l.Fell(b)
-		} else {
-			l.Fell(b)
-			require.InDelta(t, 1.25e6, l.rate, 1, "the others go on")
-			l.Fell(together)
-		}
-		require.InDelta(t, 1e6, l.rate, 1)
-	}
+// A bound that has been raised since a trial began, since the line carries more, is not cut to what it
+// was in old times. What is tried behind a trial that fell is tried with more.
+func TestTrialsOfOld(t *testing.T) {
+	l := Line{rate: 1e6, last: time.Second, came: 0.1e6}
+	before := l.Try()
+	l.rate = 10e6
+	l.Fell(before)
+	require.InDelta(t, 6.4e6, l.rate, 1)
+	l.Fell(l.Try())
+	require.InDelta(t, 6.4e6, l.rate, 1)
+	l.Try()
+	require.InDelta(t, 8e6, l.rate, 1)
 }
 
 // Over a long way windows leave in flights, one in a round trip, which are queues of their own
