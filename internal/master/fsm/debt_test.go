@@ -59,7 +59,7 @@ func TestSilentNewcomersCostLittle(t *testing.T) {
 
 // lendNothing has rounds that newcomers cost paid back before others come.
 func (w *world) lendNothing() {
-	w.m.debt.proved = account(w.now + repayFactor*unpaid)
+	w.m.debt.proved = account{paid: w.now + repayFactor*unpaid}
 	w.m.debt.others = w.m.debt.proved
 }
 
@@ -212,4 +212,130 @@ func TestPendingWaitsForTheDebt(t *testing.T) {
 	ok, _ = x.round()
 	require.True(t, ok)
 	require.Contains(t, w.accepted(), n)
+}
+
+// A newcomer that is closed amid a round has cost it as much as one that leaves.
+func TestClosedNewcomerCostsTheRound(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	x := newWiring(w)
+	bad := x.join(true)
+	x.mute = func(c ClientID) bool { return c == bad }
+	_, over := x.round()
+	require.False(t, over)
+	w.after(900 * time.Millisecond)
+	w.send(bad, acceptVote)
+	w.isClosed(bad, "is not allowed in state")
+	ok, over := x.verdict(cs)
+	require.True(t, over && !ok)
+	require.Equal(t, w.now+repayFactor*900*time.Millisecond, w.m.debt.others.paid)
+	c := w.connectAt("127.0.0.1:9")
+	w.send(c, wire.C2MRequestSessionRegistration{P2PPort: x.port, Ext: wire.Ext{Native: true}})
+	require.Contains(t, want[wire.M2CSessionRegistrationResponse](w, c).Ext.Reason, "try again in 2s")
+}
+
+// A newcomer that a failed round has let in, and that leaves its repetition, has cost that as well: the
+// next one is the members' own, too.
+func TestNewcomerCostsTheRepetition(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	x := newWiring(w)
+	var dies ClientID
+	x.mute = func(c ClientID) bool { return c == dies }
+	for n := range time.Duration(20) {
+		first, second := x.join(true), x.join(true)
+		for _, dies = range []ClientID{first, second} {
+			_, over := x.round()
+			require.False(t, over)
+			w.after(20 * time.Millisecond)
+			w.leave(dies)
+			ok, over := x.verdict(cs)
+			require.True(t, over && !ok)
+		}
+		require.Greater(t, w.m.debt.others.paid, (n+1)*repayFactor*40*time.Millisecond)
+		x.join(true)
+		ok, over := x.round()
+		require.True(t, over && ok)
+		require.Equal(t, cs, w.accepted())
+		for _, i := range w.m.Snapshot().Clients {
+			if i.Phase != Accepted {
+				w.leave(i.ID)
+			}
+		}
+	}
+}
+
+// What a member would have cost the others alone is not charged to newcomers.
+func TestSilentMemberIsNoDebt(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(3, true)
+	w.lendNothing()
+	x := newWiring(w)
+	n := x.join(true)
+	x.mute = func(c ClientID) bool { return c == cs[2] }
+	_, over := x.round()
+	require.False(t, over)
+	w.after(11900 * time.Millisecond)
+	w.leave(n) // it had reported success
+	w.after(100 * time.Millisecond)
+	require.Contains(t, w.closed, cs[2])
+	require.Less(t, w.m.debt.others.opens(), w.m.now)
+	next := x.join(true)
+	ok, over := x.round()
+	require.True(t, ok && over)
+	require.Contains(t, w.accepted(), next)
+}
+
+// Where newcomers are put off for longer than was told, it is told again.
+func TestLongerWaitIsTold(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	w.lendNothing()
+	x := newWiring(w)
+	first, second := x.join(true), x.join(true)
+	for _, mute := range []ClientID{first, second} {
+		x.mute = func(c ClientID) bool { return c == mute }
+		_, over := x.round()
+		require.False(t, over)
+		w.after(200 * time.Millisecond)
+		if mute == first {
+			w.leave(first)
+			x.verdict(cs)
+		}
+	}
+	w.after(newcomerTime) // the second says nothing
+	require.Contains(t, w.closed, second)
+	var told []string
+	for _, f := range w.facts {
+		if _, wait, ok := strings.Cut(f.Text, "no more of them are let in for "); ok {
+			told = append(told, wait)
+		}
+	}
+	require.Len(t, told, 2)
+	require.Equal(t, "20s", told[0])
+	wait, err := time.ParseDuration(told[1])
+	require.NoError(t, err)
+	require.InDelta(t, w.m.debt.others.opens()-w.m.now, wait, float64(500*time.Millisecond))
+}
+
+// The repetition of a group that nobody is left of keeps no newcomers of others out.
+func TestNobodyRepeats(t *testing.T) {
+	w := newWorld(t, Config{RoundTimeout: 12 * time.Second})
+	cs := w.members(2, true)
+	x := newWiring(w)
+	other := w.join(1, true)
+	_, over := x.round()
+	require.True(t, over)
+	require.Contains(t, w.accepted(), other)
+	dies := w.join(1, true)
+	x.mute = func(c ClientID) bool { return c == dies }
+	x.round()
+	w.after(20 * time.Millisecond)
+	w.leave(dies)
+	ok, over := x.verdict(cs)
+	require.True(t, ok && over)
+	w.leave(other)
+	honest := x.join(true)
+	x.round()
+	require.Contains(t, w.accepted(), honest)
 }

@@ -60,7 +60,7 @@
 //	 +--nobody can try--> unproved
 //
 // The rules on peers that cost a round, and on how long their addresses stay
-// outside, are in trust.go.
+// outside, are in trust.go; what they have cost, and how it is paid back, is in debt.go.
 //
 // The links of an optimization are measured in rounds that the master calls for
 // (schedule.go, sharing.go), round after round of a stage:

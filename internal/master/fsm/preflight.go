@@ -14,7 +14,7 @@ import (
 // tries to reach it, and it tries to reach two members, beside whatever runs
 // (docs/spec/extensions.md, "Preflight"). A PCCL peer cannot be asked, so that half of
 // the proof is missing; newcomers are not tried where no member can. The cost of
-// those is bounded by the rules of trust.go.
+// those is bounded by the rules of debt.go.
 const (
 	// preflightTime bounds the wait for an answer.
 	preflightTime = 12 * time.Second
@@ -399,7 +399,7 @@ func (m *Machine) preflightsDue() {
 // it has waited, in vain or not, is time that newcomers cost.
 func (m *Machine) awaitTrials() bool {
 	proved, others := m.waiting()
-	wait := m.now >= m.debt.trials && m.open(true) && !m.round.lost() && !proved && !others &&
+	wait := m.now >= m.debt.trials && m.open(true) && !m.repeats() && !proved && !others &&
 		slices.ContainsFunc(m.clients, func(c *client) bool {
 			return c.phase != Accepted && c.trial.proof.begun && !c.trial.proof.done && !c.closing
 		})

@@ -393,10 +393,7 @@ func (m *Machine) remove(batch []*client) {
 		m.about(c, c.end.kind, c.end.kind != "left", "peer %s of group %d is gone: %s%s", c.name(), c.group.id, c.end.why, c.lines.rest())
 		if c.round.in && m.round.active {
 			c.group.round.dropped = true
-			if c.round.newcomer && c.end.kind == "left" { // one that was closed is outside already
-				m.keepOut(c, "it left while the members connected to it: "+c.end.why)
-				m.round.spoil(c)
-			}
+			m.costs(c)
 		}
 		news := wire.Packet(wire.M2CPeerDropped{UUID: c.uuid, Addr: c.remote, Group: c.group.id, Reason: c.end.why})
 		for _, o := range c.group.clients {

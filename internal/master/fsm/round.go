@@ -21,6 +21,7 @@ type round struct {
 
 	spoiledByProved bool // newcomers that had proved themselves have cost it
 	spoiledByOthers bool // ... others
+	broken          bool // a member has gone, which alone would have cost it
 
 	through   bool          // all members have reported
 	membersAt time.Duration // ... the last of them at this time
@@ -309,6 +310,9 @@ func (m *Machine) checkRoundEnd() {
 		m.failRound(g)
 	}
 	if len(bad) > 0 {
+		for _, g := range bad {
+			g.round.lost = m.round.lost()
+		}
 		m.repay()
 		m.tellRound(true, "connections could not be established, the round is repeated")
 	}

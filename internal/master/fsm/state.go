@@ -185,6 +185,7 @@ type roundPart struct {
 	newcomer bool // not accepted before it
 	reported bool // a failure
 	vague    bool // ... that names none of its neighbours
+	kept     bool // its address is outside because of it
 }
 
 // record is what rounds have shown of a client. A ring with others clears it.
@@ -326,6 +327,7 @@ type groupRound struct {
 	known   bool // a member had stood in a ring with others when it began
 	dropped bool // a participant left while it ran (quirk Q6)
 	again   bool // it failed here, and not in other groups
+	lost    bool // newcomers have cost it; until it has been repeated
 	healed  bool // marks were given up since a round succeeded
 }
 

@@ -197,8 +197,9 @@ func (m *Machine) expel(c *client, kind, why string) {
 		return
 	}
 	m.keepOut(c, why)
-	if c.round.in && c.record.stood == 0 {
-		m.round.spoil(c)
+	c.round.kept = true
+	if c.round.in {
+		m.costs(c)
 	}
 	m.close(c, kind, why)
 }
