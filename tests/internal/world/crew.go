@@ -23,7 +23,7 @@ type Proc struct {
 	// somebody whose memory can be compared over the whole run.
 	Elder bool
 
-	came           waited
+	came           time.Duration // Crew.going.time then
 	joined, holder bool
 	lone           bool // it has reported what nobody else had
 	paused         bool
@@ -55,8 +55,7 @@ type Crew struct {
 	nextID   int
 	events   chan event
 	failure  error
-	moved    time.Time // when a step was last reported
-	waited   waited    // since the crew began
+	going    going
 }
 
 type event struct {
@@ -86,7 +85,7 @@ func NewCrew(template Order) (*Crew, error) { return NewCrewAt(onLoopback, templ
 // NewCrewAt is NewCrew for processes each of which runs at a place of its own, by
 // the id of the trainer.
 func NewCrewAt(place func(trainer int) Place, template Order) (*Crew, error) {
-	c := &Crew{Template: template, place: place, trainers: map[int]*Proc{}, events: make(chan event, 4096), moved: time.Now()}
+	c := &Crew{Template: template, place: place, trainers: map[int]*Proc{}, events: make(chan event, 4096), going: going{moved: time.Now()}}
 	issued.Share()
 	c.Books.init()
 	c.Template.Role = "trainer"
@@ -112,7 +111,7 @@ func (c *Crew) start(o Order) (*Proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proc{Child: child, ID: o.ID, came: c.waited}
+	p := &Proc{Child: child, ID: o.ID, came: c.going.time}
 	go func() {
 		for r := range child.Reports {
 			c.events <- event{p: p, r: r}
@@ -249,13 +248,13 @@ func (c *Crew) Run(until time.Time) error {
 }
 
 // Stalled is how long no trainer has finished a step.
-func (c *Crew) Stalled() time.Duration { return time.Since(c.moved) }
+func (c *Crew) Stalled() time.Duration { return time.Since(c.going.moved) }
 
 // Outside returns a trainer that is well and has not finished a step though others have gone on for so
 // long since it was started, without the time for which the master has put newcomers off; nil: there
 // is none.
 func (c *Crew) Outside(d time.Duration) *Proc {
-	ps := c.Trainers(func(p *Proc) bool { return Well(p) && !p.holder && c.waited.beyond(p.came, d) })
+	ps := c.Trainers(func(p *Proc) bool { return Well(p) && !p.holder && c.going.time-p.came > d })
 	if len(ps) == 0 {
 		return nil
 	}
@@ -321,10 +320,9 @@ func (c *Crew) hear(e event) {
 			c.Fail("peer %d: %s\n%s", p.ID, e.r.Text, p.Log())
 		}
 	case "closed":
-		c.waited.closed += e.r.Wait
+		c.going.close(time.Now(), e.r.Wait)
 	case "step":
-		c.waited.step(time.Since(c.moved))
-		c.moved = time.Now()
+		c.going.step(time.Now())
 		p.holder = true
 		if c.OnStep != nil {
 			c.OnStep(e.r, time.Duration(e.r.At-p.began))

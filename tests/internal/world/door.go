@@ -16,6 +16,9 @@ type door struct {
 	say func(Report)
 }
 
+func (d door) WithAttrs(as []slog.Attr) slog.Handler { return door{d.Handler.WithAttrs(as), d.say} }
+func (d door) WithGroup(name string) slog.Handler    { return door{d.Handler.WithGroup(name), d.say} }
+
 func (d door) Handle(ctx context.Context, r slog.Record) error {
 	if m := waits.FindStringSubmatch(r.Message); m != nil {
 		if wait, err := time.ParseDuration(m[1]); err == nil {
@@ -25,19 +28,30 @@ func (d door) Handle(ctx context.Context, r slog.Record) error {
 	return d.Handler.Handle(ctx, r)
 }
 
-// waited is how long newcomers have waited for a crew that goes on, and how long they had to.
-type waited struct {
-	going  time.Duration // in which others came to steps
-	closed time.Duration // for which the master has put newcomers off
+// going is for how long a crew has gone on with its door open: newcomers come in then.
+type going struct {
+	time   time.Duration
+	moved  time.Time // when a step was last reported
+	closed time.Time // until when the master puts newcomers off
 }
 
-// longestStep bounds what a pause between two steps of a crew adds to the time in which it goes on: in a
-// longer one it stands still, and waits for itself.
+// longestStep bounds what a pause between two steps of a crew counts: in a longer one it stands still.
 const longestStep = time.Second
 
-func (w *waited) step(since time.Duration) { w.going += min(since, longestStep) }
+// step notes a step.
+func (g *going) step(now time.Time) {
+	if now.After(g.closed) {
+		g.time += min(now.Sub(later(g.moved, g.closed)), longestStep)
+	}
+	g.moved = now
+}
 
-// beyond reports whether somebody who came at then has waited for longer than d.
-func (w waited) beyond(then waited, d time.Duration) bool {
-	return w.going-then.going > d+w.closed-then.closed
+// close notes that newcomers, or those of a kind, are put off.
+func (g *going) close(now time.Time, wait time.Duration) { g.closed = later(g.closed, now.Add(wait)) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
