@@ -21,6 +21,7 @@ import (
 	"github.com/gopccl/gopccl/internal/enroll"
 	"github.com/gopccl/gopccl/internal/guard"
 	"github.com/gopccl/gopccl/internal/probe"
+	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
@@ -109,7 +110,7 @@ func question[Answer wire.Packet](ctx context.Context, cfg *conf.Config, op, mas
 	if err != nil {
 		return m, err
 	}
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", master)
+	c, err := transport.Dial(ctx, "tcp", master)
 	if err != nil {
 		return m, fail(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/gopccl/gopccl/internal/authority"
 	"github.com/gopccl/gopccl/internal/durable"
 	"github.com/gopccl/gopccl/internal/guard"
+	"github.com/gopccl/gopccl/internal/transport"
 )
 
 const (
@@ -94,7 +95,7 @@ func enrol(ctx context.Context, join secure.Join, addr string, dial Dialler) (*s
 		masters = strings.Split(addr, ",")
 	}
 	if dial == nil {
-		dial = (&net.Dialer{}).DialContext
+		dial = transport.Dial
 	}
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

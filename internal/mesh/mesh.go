@@ -194,15 +194,13 @@ func (m *Mesh) Dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) 
 func (m *Mesh) dialFrom(ctx context.Context, from netip.Addr, addr netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.DialTimeout)
 	defer cancel()
-	dial := m.cfg.Dial
-	if dial == nil {
-		d := &net.Dialer{}
-		if from.IsValid() {
-			d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
-		}
-		dial = d.DialContext
+	var conn net.Conn
+	var err error
+	if dial := m.cfg.Dial; dial != nil {
+		conn, err = dial(ctx, "tcp", addr.String())
+	} else {
+		conn, err = transport.DialFrom(ctx, "tcp", addr.String(), from)
 	}
-	conn, err := dial(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gopccl/gopccl/internal/link"
 	"github.com/gopccl/gopccl/internal/mesh"
 	"github.com/gopccl/gopccl/internal/peer/fsm"
+	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -154,12 +155,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// dialer returns the program's dialer, or one of TCP.
+// dialer returns the program's dialer, or that of the transport.
 func (o *Options) dialer() func(ctx context.Context, network, addr string) (net.Conn, error) {
 	if o.Dial != nil {
 		return o.Dial
 	}
-	return (&net.Dialer{}).DialContext
+	return transport.Dial
 }
 
 // Bounds are the ranges of the numbers in o: what Check lets through. 0 takes

@@ -5,13 +5,14 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/platform"
 )
 
 // Dial connects to another peer and tunes the connection for data (platform.TuneP2P).
 // Errors are those of the system.
 func Dial(ctx context.Context, addr netip.AddrPort, o platform.Options) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
+	conn, err := transport.Dial(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}

@@ -197,7 +197,7 @@ func (n *Node) say(level slog.Level, l *link, text string) {
 func (n *Node) connect(l *link) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(n.over, shakeTime)
 	defer cancel()
-	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", l.addr)
+	nc, err := transport.Dial(ctx, "tcp", l.addr)
 	if err != nil {
 		return nil, err
 	}
