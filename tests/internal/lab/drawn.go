@@ -34,9 +34,13 @@ func draw(rng *rand.Rand) string {
 	reach := between(5, 120) // ms one way, across the plane
 	type place struct{ x, y float64 }
 	at := make([]place, peers+1)
+	limit := ""
+	if chance(0.12) {
+		limit = fmt.Sprintf("flow limit %.1f\n", between(5, 20))
+	}
 	for i := range at {
 		at[i] = place{rng.Float64(), rng.Float64()}
-		if i > 0 && i < peers && chance(0.15) { // a neighbour
+		if i > 0 && i < peers && limit == "" && chance(0.15) { // a neighbour, to whom no flow is limited
 			at[i] = place{at[i-1].x + 0.01, at[i-1].y}
 		}
 	}
@@ -66,10 +70,6 @@ func draw(rng *rand.Rand) string {
 	for i := range rates {
 		rates[i] = between(up/unequal, up)
 		sum += rates[i]
-	}
-	limit := ""
-	if chance(0.12) {
-		limit = fmt.Sprintf("flow limit %.1f\n", between(5, 20))
 	}
 	fmt.Fprintf(&b, "# Drawn: %d peers, %.0f Mbit/s up at most, %.0f ms one way at most, %.3f %% loss, buffers of %.0f ms.\nhosts %d\n",
 		peers, up, reach*math.Sqrt2, loss, queue, peers+1)

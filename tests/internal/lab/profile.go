@@ -5,6 +5,8 @@ import (
 	"embed"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,8 +46,17 @@ func Names() (names []string) {
 	return names
 }
 
-// Load returns a profile that comes along, or the one that is drawn from the number behind "drawn".
+// Load returns a profile that comes along, the one that is drawn from the number behind "drawn", or that of
+// a file with a slash in its name.
 func Load(name string) (*Profile, error) {
+	if strings.Contains(name, "/") {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return Parse(strings.TrimSuffix(filepath.Base(name), ".txt"), f)
+	}
 	if number, ok := strings.CutPrefix(name, drawn); ok {
 		if seed, err := strconv.ParseUint(number, 10, 64); err == nil {
 			return Drawn(seed)

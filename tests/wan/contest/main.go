@@ -93,7 +93,7 @@ type side interface {
 }
 
 func compete() error {
-	names := flag.String("profile", "regional", "profiles, comma separated: "+strings.Join(lab.Names(), ", ")+"; drawn1, drawn2 and so on are drawn from the number")
+	names := flag.String("profile", "regional", "profiles, comma separated: "+strings.Join(lab.Names(), ", ")+"; drawn1, drawn2 and so on are drawn from the number; with a slash it is a file")
 	sizes := flag.String("bytes", "16777216,400000", "bytes of an operation, comma separated")
 	rounds := flag.Int("rounds", 5, "operations of each, the first not counted")
 	plain := flag.String("plain", "1,4,16", "connections of plain TCP, comma separated; paced with a p behind the number; none: it takes no part")
