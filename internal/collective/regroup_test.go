@@ -2,6 +2,7 @@ package collective
 
 import (
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -95,20 +96,24 @@ func TestNobodyJoinsBeforeTheCommence(t *testing.T) {
 // amid starts an all-reduce of two of which member 1 has taken pieces and waits for more
 // until on says that they come.
 func (w *world) amid(k *task) (run *started, on func()) {
-	stall := func(is bool) {
-		for _, c := range w.out[[2]int{0, 1}][1:] {
+	out := w.out[[2]int{0, 1}]
+	stall := func(is bool, conns []net.Conn) {
+		for _, c := range conns {
 			c.(*transporttest.Conn).Stall(is)
 		}
 	}
-	stall(true)
+	stall(true, out)
 	run = w.start(k.specs)
 	op := run.ops[1]
+	// The first one alone may take everything before another is on its way.
+	require.Eventually(w.t, func() bool { return out[1].(*transporttest.Conn).Written() > 0 }, patience, time.Millisecond)
+	stall(false, out[:1])
 	require.Eventually(w.t, func() bool {
 		op.e.mu.Lock()
 		defer op.e.mu.Unlock()
 		return len(op.ins[0].bound) > 0
 	}, patience, time.Millisecond)
-	return run, func() { stall(false) }
+	return run, func() { stall(false, out[1:]) }
 }
 
 // A connection that is new to a collective that runs counts at once: one that breaks fails
