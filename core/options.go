@@ -98,7 +98,8 @@ type Options struct {
 	// last ones.
 	Logger *slog.Logger
 	// Dial replaces the dialer of every outgoing connection, for tests and
-	// proxies; it chooses the local addresses, too. nil: TCP, and a second try beside the first where no answer comes.
+	// proxies; it chooses the local addresses, too. nil: TCP, with
+	// up to four more tries beside the first one while no answer comes.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 

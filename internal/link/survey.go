@@ -300,7 +300,7 @@ type count struct {
 	came   uint64  // bytes that arrived at the peer in this tick, also behind a gap
 	seen   bool    // in this tick
 	used   int     // connections that operations were told of
-	before float64 // the bound before more were tried
+	before float64 // the bound before more were tried, in bytes per second; 0: there was none
 	heard  account
 }
 

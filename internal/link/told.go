@@ -253,7 +253,9 @@ func (v *survey) fell(c *count) {
 	last := true
 	for _, o := range v.counts { // each by itself: their order decides nothing
 		if o != c && o.Trying() {
-			o.before, last = min(o.before, c.before), false
+			if last = false; c.before > 0 && (o.before == 0 || c.before < o.before) { // the least that there was
+				o.before = c.before
+			}
 		}
 	}
 	if last {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -30,12 +29,8 @@ func (m *Mesh) meet(conn net.Conn) (name string, known bool) {
 }
 
 // refuse closes a connection, and says why in the log, which has one line for an address,
-// a kind and a minute. One that ended without a word was opened beside another (transport.Dial).
+// a kind and a minute.
 func (m *Mesh) refuse(conn net.Conn, kind string, why error) {
-	if errors.Is(why, io.EOF) {
-		conn.Close()
-		return
-	}
 	due, more := true, 0
 	if m.cfg.Complain != nil {
 		due, more = m.cfg.Complain(conn.RemoteAddr(), kind)

@@ -218,7 +218,7 @@ func first(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto, error) {
 		case ctx.Err() != nil:
 			return nil, 0, errLate
 		case errors.Is(err, io.EOF) && have == 0:
-			return nil, 0, errors.New("it was closed before it said anything")
+			return nil, 0, errors.New("it was closed before it said anything: it may have been opened beside another one, which came first")
 		}
 		return nil, 0, err
 	}

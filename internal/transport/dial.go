@@ -16,9 +16,9 @@ const (
 	mostDials = 5
 )
 
-// Dial opens a TCP connection. Where none is there in time it begins others beside it. The first that is
-// there, or that fails, counts; the rest are closed, and a listener may see some of them come and go
-// without a word.
+// Dial opens a TCP connection, which is the caller's. Where none is there in time it begins others beside
+// it. The first that is there, or that fails, counts; the rest are closed, and a listener may see some
+// of them come and go without a word. It ends with ctx. Errors are those of net.Dialer.
 func Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	return DialFrom(ctx, network, addr, netip.Addr{})
 }
@@ -59,7 +59,6 @@ func first(ctx context.Context, dial func(context.Context) (net.Conn, error)) (n
 			if begun < mostDials {
 				begin()
 			}
-			continue
 		case r := <-came:
 			cancel()
 			for range begun - 1 {

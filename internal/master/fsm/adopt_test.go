@@ -35,17 +35,17 @@ func reversed(us []wire.UUID) []wire.UUID {
 	return r
 }
 
-// pending lets all ask and returns the answer.
+// pending lets all ask and returns the answer, which is the same for all.
 func (w *world) pending(cs []ClientID) bool {
 	w.t.Helper()
 	for _, c := range cs {
 		w.send(c, wire.C2MCheckPeersPending{})
 	}
-	waits := false
-	for _, c := range cs {
-		waits = want[wire.M2CPeersPendingResponse](w, c).PeersPending
+	answer := want[wire.M2CPeersPendingResponse](w, cs[0])
+	for _, c := range cs[1:] {
+		require.Equal(w.t, answer, want[wire.M2CPeersPendingResponse](w, c))
 	}
-	return waits
+	return answer.PeersPending
 }
 
 // update lets all vote for an accept round.

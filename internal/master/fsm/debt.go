@@ -16,7 +16,7 @@ const (
 	// unpaid is how much of that members lend to proved newcomers, and to others: as long as they
 	// have lost no more, newcomers are not put off. Peers that die while they join, and machines
 	// that stand still for a moment, are part of every long run, and would close it to all others
-	// for minutes. It is lent anew when a master begins or gives way.
+	// for minutes. It is lent again when a master begins or gives way.
 	unpaid = 10 * time.Second
 	// leastClosed is the shortest time without newcomers that is told, and by how much a longer one is.
 	leastClosed = time.Second

@@ -63,6 +63,15 @@ func (w *world) lendNothing() {
 	w.m.debt.others = w.m.debt.proved
 }
 
+// asks is pending behind whatever cs have heard before.
+func (w *world) asks(cs []ClientID) bool {
+	for _, c := range cs {
+		w.inbox[c] = nil
+	}
+	defer w.quiet(cs...)
+	return w.pending(cs)
+}
+
 // Newcomers that die in a round, as some do in every long run, do not keep others out, until the
 // members have lost more than they lend. Then all is paid back but that.
 func TestFewLostRoundsKeepNobodyOut(t *testing.T) {
@@ -71,19 +80,11 @@ func TestFewLostRoundsKeepNobodyOut(t *testing.T) {
 	dies := ClientID(0)
 	x := newWiring(w)
 	x.mute = func(c ClientID) bool { return c == dies }
-	pending := func() bool {
-		for _, c := range cs {
-			w.inbox[c] = nil
-			w.send(c, wire.C2MCheckPeersPending{})
-		}
-		require.Equal(t, w.inbox[cs[0]], w.inbox[cs[1]])
-		return want[wire.M2CPeersPendingResponse](w, cs[0]).PeersPending
-	}
 	const took = 900 * time.Millisecond
 	lost := time.Duration(0)
 	for ; lost <= 10*time.Second; lost += took {
 		dies = x.join(true)
-		require.True(t, pending(), "after %v", lost)
+		require.True(t, w.asks(cs), "after %v", lost)
 		_, over := x.round()
 		require.False(t, over)
 		w.after(took)
@@ -97,9 +98,9 @@ func TestFewLostRoundsKeepNobodyOut(t *testing.T) {
 		return f.Kind == "round" && strings.Contains(f.Text, "no more of them are let in for 1m")
 	}))
 	x.join(true)
-	require.False(t, pending())
+	require.False(t, w.asks(cs))
 	w.after(100 * (lost - 10*time.Second))
-	require.True(t, pending())
+	require.True(t, w.asks(cs))
 }
 
 // What is lent is time, and would be hundreds of short rounds in a row: the members repeat by themselves
@@ -196,19 +197,11 @@ func TestPendingWaitsForTheDebt(t *testing.T) {
 	ok, _ := x.round()
 	require.True(t, ok)
 	n := x.join(true)
-	ask := func() bool {
-		for _, c := range cs {
-			w.inbox[c] = nil
-			w.send(c, wire.C2MCheckPeersPending{})
-		}
-		require.Equal(t, w.inbox[cs[0]], w.inbox[cs[1]])
-		return want[wire.M2CPeersPendingResponse](w, cs[0]).PeersPending
-	}
-	require.False(t, ask())
+	require.False(t, w.asks(cs))
 	x.round() // nor does a vote without asking let it in
 	w.quiet(n)
 	w.after(repayFactor * newcomerTime)
-	require.True(t, ask())
+	require.True(t, w.asks(cs))
 	ok, _ = x.round()
 	require.True(t, ok)
 	require.Contains(t, w.accepted(), n)
