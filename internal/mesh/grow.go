@@ -9,7 +9,8 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// growing are the pools that get more connections while they are in use.
+// growing are the pools that get more connections while they are in use, and what else runs
+// beside the callers of a mesh.
 type growing struct {
 	wg sync.WaitGroup
 
@@ -68,6 +69,16 @@ func (g *growing) close() {
 	if g.stop != nil {
 		g.stop()
 	}
+}
+
+// beside runs f in a goroutine of its own, which Mesh.Wait waits for; false: the mesh is closed.
+func (g *growing) beside(f func()) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.wg.Go(f)
+	}
+	return !g.closed
 }
 
 // Grow opens connections to peer, a neighbour, beside everything that runs until there

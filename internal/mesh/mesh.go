@@ -178,8 +178,8 @@ func (m *Mesh) Close() {
 	m.accept.close()
 }
 
-// Wait waits until the handshakes that neighbours have begun, and pools that grow,
-// have ended; Close comes before.
+// Wait waits until the handshakes that neighbours have begun, pools that grow, and
+// connections that were given up have ended; Close and the end of New's ctx come before.
 func (m *Mesh) Wait() {
 	m.growing.wg.Wait()
 	m.accept.wait()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -328,4 +329,59 @@ func TestAnotherPeerAtANamedAddress(t *testing.T) {
 func TestDialable(t *testing.T) {
 	good := netip.MustParseAddrPort("10.0.0.1:7")
 	require.Equal(t, []netip.AddrPort{good}, Dialable([]netip.AddrPort{{}, good, netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("0.0.0.0:7")}))
+}
+
+// late is a connection of which the first read begins when something has come, and then waits for
+// the deadline of the connection: the rest is here, and not read.
+type late struct {
+	*net.TCPConn
+	came chan struct{}   // closed when something has come
+	ends context.Context // when a deadline has passed
+	end  context.CancelFunc
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.TCPConn.Read(p[:1])
+	if err != nil || l.ends.Err() != nil {
+		return n, err
+	}
+	close(l.came)
+	<-l.ends.Done()
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (l *late) SetDeadline(at time.Time) error {
+	if !at.IsZero() && at.Before(time.Now()) {
+		l.end()
+	}
+	return l.TCPConn.SetDeadline(at)
+}
+
+// A handshake that is given up when its answer is here, or on its way, leaves a connection at the
+// other end that has ended in order: that has it in a pool by then, and of one that was reset
+// something could be missing that an operation waits for.
+func TestHandshakesAreGivenUpInOrder(t *testing.T) {
+	var near, far journal
+	came := make(chan struct{})
+	a, _ := open(t, wire.UUID{1}, &near, func(c *Config) {
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			l := &late{TCPConn: conn.(*net.TCPConn), came: came}
+			l.ends, l.end = context.WithCancel(context.Background())
+			return l, nil
+		}
+	})
+	_, b := open(t, wire.UUID{2}, &far)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { <-came; cancel() }()
+	require.Equal(t, []wire.UUID{{2}}, a.Establish(ctx, []wire.PeerEndpoint{b}, nil))
+	require.Equal(t, []string{"receiver 0"}, far.read())
+	_, err := far.conns[0].Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+	far.conns[0].Close()
+	a.growing.wg.Wait() // the other end has ended it, too
 }

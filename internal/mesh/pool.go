@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -359,13 +360,34 @@ func (m *Mesh) hello(ctx context.Context, p wire.PeerEndpoint, w *way, number ui
 		return nil, wire.P2PHelloAck{}, err
 	}
 	ack, err := m.introduce(ctx, conn, number, w.session)
-	if err == nil && w.session != 0 && ack.Ext.Session != w.session {
+	switch {
+	case err != nil:
+		m.part(conn)
+	case w.session != 0 && ack.Ext.Session != w.session:
+		conn.Close()
 		err = errOther
 	}
-	if err != nil {
+	return conn, ack, err
+}
+
+// part ends a connection of which the answer to the hello was not read. Where that has come, or
+// comes, to a closed socket, the system resets the connection, and the other end, which has it in
+// a pool by then, cannot tell such an end from one behind which something is missing. So this end
+// says that nothing follows, and waits beside everything else until the other one has ended it,
+// too, but no longer than a handshake may take.
+func (m *Mesh) part(conn net.Conn) {
+	half, ok := conn.(interface{ CloseWrite() error })
+	if !ok || !m.growing.beside(func() {
+		defer errs.Catch("connect to a peer", m.cfg.Crash)
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(m.cfg.HandshakeTimeout))
+		defer context.AfterFunc(m.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+		if half.CloseWrite() == nil {
+			_, _ = io.CopyN(io.Discard, conn, maxHello)
+		}
+	}) {
 		conn.Close()
 	}
-	return conn, ack, err
 }
 
 // introduce exchanges the hellos of connection number, with nobody else than the
