@@ -56,11 +56,18 @@ func newFlow(conn net.Conn) *flow {
 	return &flow{keeps: pace.Keeps(platform.Congestion(conn)), sample: platform.Sampler(conn)}
 }
 
-// Distant reports whether a connection leads so far that it is surveyed: it is TCP,
-// leaves this host, and its round trip is known and not that of a near way.
-func Distant(conn net.Conn) bool {
+// Distance returns the shortest round trip of a connection so far, and whether that leads so far
+// that it is surveyed: it is TCP, leaves this host, and the round trip is known and not that of a
+// near way.
+func Distance(conn net.Conn) (rtt time.Duration, distant bool) {
 	info, ok := platform.TCPInfo(conn)
-	return ok && !platform.SameHost(conn) && info.Known.Has(platform.HasRTT) && !isNear(&info)
+	return leastRTT(&info), ok && !platform.SameHost(conn) && info.Known.Has(platform.HasRTT) && !isNear(&info)
+}
+
+// Distant reports whether a connection is surveyed.
+func Distant(conn net.Conn) bool {
+	_, distant := Distance(conn)
+	return distant
 }
 
 // Distant reports whether the peer is one whose connections are surveyed.

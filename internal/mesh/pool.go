@@ -203,12 +203,14 @@ func (m *Mesh) poolSize(u wire.UUID) int {
 	return max(m.cfg.PoolSize, 1)
 }
 
-// begin decides of how many connections a pool is that begins with conn: of those
-// that operations have wanted before, if it is the pool to a distant peer.
+// begin decides of how many connections a pool is that begins with conn: if it is the pool to a
+// distant peer, of those that operations have wanted before, or as many as suit its round trip.
 func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck) {
 	n := max(m.cfg.PoolSize, 1)
-	if m.cfg.PoolSize == 0 && ack.Ext.Flows > 0 && link.Distant(conn) {
-		n = max(pace.FirstCount, m.cfg.Pools.Wanted(u))
+	if m.cfg.PoolSize == 0 && ack.Ext.Flows > 0 {
+		if rtt, distant := link.Distance(conn); distant {
+			n = max(pace.First(rtt), m.cfg.Pools.Wanted(u))
+		}
 	}
 	m.sizes.Store(u, n)
 }

@@ -6,9 +6,11 @@ import (
 )
 
 const (
-	// FirstCount is how many connections a distant peer gets from the start: each
-	// brings a first window of its own, and makes good what a loss takes from another.
+	// FirstCount is how many connections a peer far away gets from the start (First).
 	FirstCount = 8
+	// firstTrip is the part of a round trip for which a distant peer gets one of them, firstLeast
+	// how many it gets at least.
+	firstTrip, firstLeast = 4 * time.Millisecond, 2
 	// MostCount is how many one peer gets at most.
 	MostCount = 32
 
@@ -35,6 +37,14 @@ const (
 	crowded, uncrowded, fewest = 2, 3, 2
 	crowdTrips                 = 3
 )
+
+// First returns how many connections a distant peer with this round trip gets from the start. Each
+// brings a first window of its own, and makes good what a loss takes from another: both are worth
+// round trips. Where these are short, windows grow and losses are made good soon, and a thin way has
+// no room for many first windows.
+func First(rtt time.Duration) int {
+	return max(firstLeast, min(FirstCount, int((rtt+firstTrip-1)/firstTrip)))
+}
 
 // Count decides how many connections to one peer an operation uses. Connections are
 // for losses and for limits of single flows: where a way is full, no more of them help. A

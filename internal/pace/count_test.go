@@ -93,6 +93,16 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// A short way gets few connections: its windows open soon, and a thin one has no room for many.
+func TestFirst(t *testing.T) {
+	for rtt, want := range map[time.Duration]int{
+		0: 2, 2 * time.Millisecond: 2, 8 * time.Millisecond: 2, 13 * time.Millisecond: 4, 16 * time.Millisecond: 4,
+		25 * time.Millisecond: 7, 30 * time.Millisecond: FirstCount, 100 * time.Millisecond: FirstCount, time.Hour: FirstCount,
+	} {
+		assert.Equal(t, want, First(rtt), rtt)
+	}
+}
+
 // A way of a few segments in a round trip has room for few connections: the others go before
 // their timeouts have doubled to what is taken for a dead peer, and are not tried again soon.
 // Losses alone do not make a crowd, nor does a lack of data.
