@@ -144,7 +144,11 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	conns = min(len(pool), max(usualConns, n, wanted*connsPerSpare), mostConns)
 	spares = min(wanted, conns/leastConns)
 	cannot := func(s *link.Sender) bool { return !s.Features().Spares || s.Broken() }
-	if spares == 0 || longest == 0 || op.limited || op.quantized() || l.total > mostSpared || slices.ContainsFunc(l.segs, gated) || slices.ContainsFunc(pool[:conns], cannot) {
+	if wanted == 0 || longest == 0 || op.limited || op.quantized() || l.total > mostSpared || slices.ContainsFunc(l.segs, gated) || slices.ContainsFunc(pool[:conns], cannot) {
+		return n, bytes, 0
+	}
+	if spares == 0 { // the pool is too small, which somebody has to say
+		l.askForSpares(wanted)
 		return n, bytes, 0
 	}
 	least := link.LeastFar
@@ -159,8 +163,13 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	if e.link.FrameBytes < piece || longest <= piece || l.total < int64(len(l.segs)*of*piece/2) || !op.generation() {
 		return n, bytes, 0
 	}
-	e.hub.Ask(l.peer, min(max(usualConns, wanted*connsPerSpare), mostConns, askedConns/len(op.outs)))
+	l.askForSpares(wanted)
 	return conns, piece, spares
+}
+
+// askForSpares says of how many connections lanes to the peer would make use with so many spares.
+func (l *outLane) askForSpares(wanted int) {
+	l.op.e.hub.Ask(l.peer, min(max(usualConns, wanted*connsPerSpare), mostConns, askedConns/len(l.op.outs)))
 }
 
 func gated(s segment) bool { return s.gate != nil }

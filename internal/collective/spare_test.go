@@ -207,14 +207,16 @@ func TestTagsWithSparesAreBounded(t *testing.T) {
 
 // Peers that do not know spares get none, and lanes that are long, or short, have none.
 func TestWhichLanesHaveSpares(t *testing.T) {
+	pool, asked := 4, 0
 	has := func(bytes int, older bool) bool {
-		w := newWorld(t, shape{n: 2, pool: 4, mesh: true, older: older, cfg: Config{spares: 1}, vary: func(_ int, c *Config, _ *int) { c.distant = true }})
+		w := newWorld(t, shape{n: 2, pool: pool, mesh: true, older: older, cfg: Config{spares: 1}, vary: func(_ int, c *Config, _ *int) { c.distant = true }})
 		defer w.close()
 		op, err := w.eng[0].New(Spec{Kind: plan.AllReduce, Tag: 1, DType: dtype.Float32, Op: dtype.Sum, Src: make([]byte, bytes), Dst: make([]byte, bytes)})
 		require.NoError(t, err)
 		op.Start(w.begin(0, 1, func(error) {}))
 		op.Abort(nil)
 		op.Finish(true)
+		asked = w.eng[0].hub.Wanted(w.ids[1])
 		return op.outs[0].spares != nil
 	}
 	require.True(t, has(64<<10, false))
@@ -222,6 +224,14 @@ func TestWhichLanesHaveSpares(t *testing.T) {
 	require.True(t, has(mostSpared, false))
 	require.False(t, has(mostSpared+64, false))
 	require.False(t, has(2*link.LeastFar, false)) // each of two segments is one piece
+
+	// A pool that is too small for spares is asked to grow, or it would stay so.
+	require.Zero(t, asked)
+	pool = leastConns - 1
+	require.False(t, has(64<<10, false))
+	require.Equal(t, usualConns, asked)
+	require.False(t, has(64<<10, true))
+	require.Zero(t, asked)
 }
 
 // spareHead is the head of a frame of a lane with spares.

@@ -625,11 +625,7 @@ func (h *Hub) Ask(peer wire.UUID, n int) {
 func (h *Hub) Wanted(peer wire.UUID) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := h.survey.wanted[peer]
-	if n > 0 {
-		n = max(n, h.survey.asked[peer].n)
-	}
-	return n
+	return max(h.survey.wanted[peer], h.survey.asked[peer].n)
 }
 
 // InUse returns the connections to peer that an operation which begins now is to use,

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/internal/link"
+	"github.com/gopccl/gopccl/internal/pace"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -150,4 +151,39 @@ func TestMembersGetPools(t *testing.T) {
 			require.Equal(t, c.want, a.poolSize(b.UUID))
 		}
 	}
+}
+
+// A pool that is made anew has as many connections as operations wanted of the old one.
+func TestPoolsMadeAnewAreAsLarge(t *testing.T) {
+	var j forgetful
+	a, _ := open(t, wire.UUID{1}, &j.journal, func(c *Config) { c.Pools, c.PoolSize = &j, 0 })
+	_, b := open(t, wire.UUID{2}, &journal{})
+	for want, c := range map[int]struct {
+		rtt          time.Duration
+		wanted, ways int
+	}{
+		2: {5 * time.Millisecond, 0, 1}, 16: {5 * time.Millisecond, 16, 1}, 9: {time.Second, 9, 1},
+		pace.FirstCount: {5 * time.Millisecond, 3, 3}, // all ways carry something
+	} {
+		require.Equal(t, want, firstSize(c.rtt, c.wanted, c.ways))
+	}
+	j.wanted = 16
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}, nil))
+	require.Equal(t, 16, j.said)
+}
+
+// forgetful is a data path that knows nothing any more of a peer to whom there is no connection.
+type forgetful struct {
+	journal
+	wanted, said int
+}
+
+func (f *forgetful) Wanted(wire.UUID) int {
+	f.said = f.wanted
+	return f.wanted
+}
+
+func (f *forgetful) Retain(send, recv func(wire.UUID) bool) {
+	f.journal.Retain(send, recv)
+	f.wanted = 0
 }

@@ -219,13 +219,20 @@ func (m *Mesh) handshake(ctx context.Context, conn net.Conn, f func() error) err
 	if err := conn.SetDeadline(time.Now().Add(m.cfg.HandshakeTimeout)); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err := f(); err != nil {
-		return err
-	}
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		conn.SetDeadline(time.Unix(1, 0))
+	})
+	err := f()
 	if !stop() {
-		return ctx.Err()
+		<-cut // or its deadline would end what follows
+		if err == nil {
+			err = ctx.Err()
+		}
+	}
+	if err != nil {
+		return err
 	}
 	return conn.SetDeadline(time.Time{})
 }

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -351,10 +353,11 @@ func (l *late) Read(p []byte) (int, error) {
 }
 
 func (l *late) SetDeadline(at time.Time) error {
+	err := l.TCPConn.SetDeadline(at)
 	if !at.IsZero() && at.Before(time.Now()) {
 		l.end()
 	}
-	return l.TCPConn.SetDeadline(at)
+	return err
 }
 
 // A handshake that is given up when its answer is here, or on its way, leaves a connection at the
@@ -384,4 +387,38 @@ func TestHandshakesAreGivenUpInOrder(t *testing.T) {
 	require.Equal(t, io.EOF, err)
 	far.conns[0].Close()
 	a.growing.wg.Wait() // the other end has ended it, too
+}
+
+// stuck is a connection whose deadline of the past takes its time.
+type stuck struct {
+	net.Conn
+	past chan struct{}
+}
+
+func (s stuck) SetDeadline(at time.Time) error {
+	if !at.IsZero() && at.Before(time.Now()) {
+		<-s.past
+	}
+	return nil
+}
+
+// What cuts a handshake short is over when the handshake is: its deadline would end what follows.
+func TestNoDeadlineIsLeftBehind(t *testing.T) {
+	for _, fails := range []error{nil, io.EOF} {
+		m := &Mesh{cfg: Config{HandshakeTimeout: time.Minute}}
+		ctx, cancel := context.WithCancel(context.Background())
+		s, over := stuck{past: make(chan struct{})}, make(chan error, 1)
+		go func() {
+			over <- m.handshake(ctx, s, func() error {
+				cancel()
+				return fails
+			})
+		}()
+		for range 100 {
+			runtime.Gosched()
+			require.Empty(t, over)
+		}
+		close(s.past)
+		require.ErrorIs(t, <-over, cmp.Or(fails, context.Canceled))
+	}
 }

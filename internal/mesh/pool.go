@@ -136,7 +136,7 @@ func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 			return nil
 		}
 		began := time.Now()
-		ack, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
+		ack, err := m.dialFirst(ctx, p, m.cfg.Pools.Wanted(p.UUID))
 		switch {
 		case err == nil:
 			ways := m.ways(p, ack)
@@ -203,16 +203,25 @@ func (m *Mesh) poolSize(u wire.UUID) int {
 	return max(m.cfg.PoolSize, 1)
 }
 
-// begin decides of how many connections a pool is that begins with conn: if it is the pool to a
-// distant peer, of those that operations have wanted before, or as many as suit its round trip.
-func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck) {
+// begin decides of how many connections the pool to p is that begins with conn. That to a distant
+// peer is of as many as operations wanted before, or as suit its round trip, and where it has
+// several ways, of enough for all of them.
+func (m *Mesh) begin(p wire.PeerEndpoint, conn net.Conn, ack wire.P2PHelloAck, wanted int) {
 	n := max(m.cfg.PoolSize, 1)
 	if m.cfg.PoolSize == 0 && ack.Ext.Flows > 0 {
 		if rtt, distant := link.Distance(conn); distant {
-			n = max(pace.First(rtt), m.cfg.Pools.Wanted(u))
+			n = firstSize(rtt, wanted, len(m.ways(p, ack)))
 		}
 	}
-	m.sizes.Store(u, n)
+	m.sizes.Store(p.UUID, n)
+}
+
+// firstSize returns how many connections a distant peer gets from the start.
+func firstSize(rtt time.Duration, wanted, ways int) int {
+	if ways > 1 {
+		return max(pace.FirstCount, wanted)
+	}
+	return max(pace.First(rtt), wanted)
 }
 
 // dialPool opens connections 0 .. size-1 to p. Starting at 0 again
@@ -220,11 +229,12 @@ func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck) {
 // peer takes them one after the other; a gopccl peer puts them in order, so that
 // a large pool over a long way takes a few round trips and not two for each.
 func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
+	wanted := m.cfg.Pools.Wanted(p.UUID) // of a pool that is empty nothing is known
 	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
 	began := time.Now()
 	m.sizes.Delete(p.UUID)
 	m.single.Delete(p.UUID)
-	ack, err := m.dialNumber(ctx, p, 0, []*way{{to: p.Addr}}, nil)
+	ack, err := m.dialFirst(ctx, p, wanted)
 	if err != nil {
 		return err
 	}
@@ -262,7 +272,7 @@ func (m *Mesh) dialRest(ctx context.Context, p wire.PeerEndpoint, ways []*way, f
 				func() {
 					defer close(turns[n+1])
 					if failed.Load() == nil {
-						if _, err := m.dialNumber(ctx, p, n, ways, turns[n]); err != nil {
+						if err := m.dialNumber(ctx, p, n, ways, turns[n]); err != nil {
 							failed.CompareAndSwap(nil, &err)
 						}
 					}
@@ -297,33 +307,48 @@ func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way,
 				return nil
 			}
 		}
-		if _, err := m.dialNumber(ctx, p, uint32(n), ways, nil); err != nil {
+		if err := m.dialNumber(ctx, p, uint32(n), ways, nil); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// dialNumber opens one connection of a pool and hands it to the engine when it
+// dialFirst opens connection 0 of a pool, of which operations wanted so many connections before, and
+// hands it to the engine.
+func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (wire.P2PHelloAck, error) {
+	conn, ack, err := m.dialWay(ctx, p, 0, []*way{{to: p.Addr}})
+	if err == nil {
+		m.begin(p, conn, ack, wanted)
+		err = m.add(p, 0, conn, ack)
+	}
+	return ack, err
+}
+
+// dialNumber opens another connection of a pool and hands it to the engine when it
 // is its turn. A connection behind a gap is closed by the engine; the gap's
 // error counts.
-func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way, turn <-chan struct{}) (ack wire.P2PHelloAck, err error) {
+func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way, turn <-chan struct{}) error {
 	conn, ack, err := m.dialWay(ctx, p, number, ways)
 	if turn != nil {
 		<-turn
 	}
-	if err == nil && number == 0 {
-		m.begin(p.UUID, conn, ack)
+	if err == nil {
+		err = m.add(p, number, conn, ack)
 	}
-	if err == nil && m.poolSize(p.UUID) > 1 && ack.Ext.Flows > 0 {
-		if err = platform.LimitUnsent(conn, unsentBytes); err != nil {
+	return err
+}
+
+// add hands a connection to the engine.
+func (m *Mesh) add(p wire.PeerEndpoint, number uint32, conn net.Conn, ack wire.P2PHelloAck) error {
+	if m.poolSize(p.UUID) > 1 && ack.Ext.Flows > 0 {
+		if err := platform.LimitUnsent(conn, unsentBytes); err != nil {
 			conn.Close()
+			return err
 		}
 	}
-	if err == nil {
-		m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows > 0, Ahead: ack.Ext.Flows >= wire.FlowsAhead, Spares: ack.Ext.Flows >= wire.FlowsSpares})
-	}
-	return ack, err
+	m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows > 0, Ahead: ack.Ext.Flows >= wire.FlowsAhead, Spares: ack.Ext.Flows >= wire.FlowsSpares})
+	return nil
 }
 
 // errOther: an address that a neighbour has in its networks is somebody else's
@@ -376,15 +401,17 @@ func (m *Mesh) hello(ctx context.Context, p wire.PeerEndpoint, w *way, number ui
 // comes, to a closed socket, the system resets the connection, and the other end, which has it in
 // a pool by then, cannot tell such an end from one behind which something is missing. So this end
 // says that nothing follows, and waits beside everything else until the other one has ended it,
-// too, but no longer than a handshake may take.
+// too, but no longer than that may take for its handshake.
 func (m *Mesh) part(conn net.Conn) {
 	half, ok := conn.(interface{ CloseWrite() error })
+	if below, layered := conn.(interface{ TCP() *net.TCPConn }); layered && below.TCP() == nil {
+		ok = false // the end of TLS alone would have the other end wait
+	}
 	if !ok || !m.growing.beside(func() {
 		defer errs.Catch("connect to a peer", m.cfg.Crash)
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(m.cfg.HandshakeTimeout))
-		defer context.AfterFunc(m.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-		if half.CloseWrite() == nil {
+		defer context.AfterFunc(m.ctx, func() { conn.Close() })()
+		if conn.SetDeadline(time.Now().Add(2*m.cfg.HandshakeTimeout)) == nil && half.CloseWrite() == nil {
 			_, _ = io.CopyN(io.Discard, conn, maxHello)
 		}
 	}) {
