@@ -141,15 +141,33 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	if wanted == 0 {
 		wanted = l.worth()
 	}
-	conns = min(len(pool), max(usualConns, n, wanted*connsPerSpare), mostConns)
-	spares = min(wanted, conns/leastConns)
+	use := min(max(usualConns, n, wanted*connsPerSpare), mostConns) // if there were as many
+	conns = min(len(pool), use)
 	cannot := func(s *link.Sender) bool { return !s.Features().Spares || s.Broken() }
 	if wanted == 0 || longest == 0 || op.limited || op.quantized() || l.total > mostSpared || slices.ContainsFunc(l.segs, gated) || slices.ContainsFunc(pool[:conns], cannot) {
 		return n, bytes, 0
 	}
-	if spares == 0 { // the pool is too small, which somebody has to say
-		l.askForSpares(wanted)
+	piece, spares = l.groups(conns, wanted, bytes, longest)
+	asks := spares > 0
+	if conns < leastConns { // a pool too small for spares would stay so if nobody asked
+		_, more := l.groups(use, wanted, bytes, longest)
+		asks = more > 0
+	}
+	if asks {
+		e.hub.Ask(l.peer, min(max(usualConns, wanted*connsPerSpare), mostConns, askedConns/len(op.outs)))
+	}
+	if spares == 0 || !op.generation() {
 		return n, bytes, 0
+	}
+	return conns, piece, spares
+}
+
+// groups returns how many spares a group has if the lane goes over so many connections, and the size
+// of its pieces in bytes; 0 spares: there are too few connections, or the lane is too short.
+func (l *outLane) groups(conns, wanted, bytes, longest int) (piece, spares int) {
+	e := l.op.e
+	if spares = min(wanted, conns/leastConns); spares == 0 {
+		return 0, 0
 	}
 	least := link.LeastFar
 	if e.cfg.minStripe < minStripe { // tests
@@ -157,19 +175,13 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	}
 	of := conns - spares
 	rows := (longest + of*bytes - 1) / (of * bytes) // whole ones: a group of few pieces has as many spares
-	align := op.align()
+	align := l.op.align()
 	piece = min(max((longest/(of*rows)+align)/align*align, least), mostSparePiece)
 	// Groups of few pieces have as many spares: those of one piece would be copies of it.
-	if e.link.FrameBytes < piece || longest <= piece || l.total < int64(len(l.segs)*of*piece/2) || !op.generation() {
-		return n, bytes, 0
+	if e.link.FrameBytes < piece || longest <= piece || l.total < int64(len(l.segs)*of*piece/2) {
+		return 0, 0
 	}
-	l.askForSpares(wanted)
-	return conns, piece, spares
-}
-
-// askForSpares says of how many connections lanes to the peer would make use with so many spares.
-func (l *outLane) askForSpares(wanted int) {
-	l.op.e.hub.Ask(l.peer, min(max(usualConns, wanted*connsPerSpare), mostConns, askedConns/len(l.op.outs)))
+	return piece, spares
 }
 
 func gated(s segment) bool { return s.gate != nil }

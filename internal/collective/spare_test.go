@@ -225,12 +225,14 @@ func TestWhichLanesHaveSpares(t *testing.T) {
 	require.False(t, has(mostSpared+64, false))
 	require.False(t, has(2*link.LeastFar, false)) // each of two segments is one piece
 
-	// A pool that is too small for spares is asked to grow, or it would stay so.
+	// A pool that is too small for spares is asked to grow, unless the lane is too short for them.
 	require.Zero(t, asked)
 	pool = leastConns - 1
 	require.False(t, has(64<<10, false))
 	require.Equal(t, usualConns, asked)
 	require.False(t, has(64<<10, true))
+	require.Zero(t, asked)
+	require.False(t, has(2*link.LeastFar, false))
 	require.Zero(t, asked)
 }
 

@@ -153,8 +153,8 @@ func TestMembersGetPools(t *testing.T) {
 	}
 }
 
-// A pool that is made anew has as many connections as operations wanted of the old one.
-func TestPoolsMadeAnewAreAsLarge(t *testing.T) {
+// A pool that is opened again gets as many connections as operations wanted before.
+func TestReopenedPoolsKeepTheirSize(t *testing.T) {
 	var j forgetful
 	a, _ := open(t, wire.UUID{1}, &j.journal, func(c *Config) { c.Pools, c.PoolSize = &j, 0 })
 	_, b := open(t, wire.UUID{2}, &journal{})
@@ -172,7 +172,7 @@ func TestPoolsMadeAnewAreAsLarge(t *testing.T) {
 	require.Equal(t, 16, j.said)
 }
 
-// forgetful is a data path that knows nothing any more of a peer to whom there is no connection.
+// forgetful is a data path that forgets how many connections were wanted when they are closed.
 type forgetful struct {
 	journal
 	wanted, said int

@@ -226,7 +226,7 @@ func (m *Mesh) handshake(ctx context.Context, conn net.Conn, f func() error) err
 	})
 	err := f()
 	if !stop() {
-		<-cut // or its deadline would end what follows
+		<-cut // its deadline must not be set later, when conn is used for something else
 		if err == nil {
 			err = ctx.Err()
 		}

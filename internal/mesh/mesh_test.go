@@ -333,8 +333,8 @@ func TestDialable(t *testing.T) {
 	require.Equal(t, []netip.AddrPort{good}, Dialable([]netip.AddrPort{{}, good, netip.MustParseAddrPort("10.0.0.1:0"), netip.MustParseAddrPort("0.0.0.0:7")}))
 }
 
-// late is a connection of which the first read begins when something has come, and then waits for
-// the deadline of the connection: the rest is here, and not read.
+// late is a connection whose first read takes one byte and then blocks until a deadline passes, so
+// that the rest of the answer has arrived and stays unread.
 type late struct {
 	*net.TCPConn
 	came chan struct{}   // closed when something has come
@@ -360,9 +360,9 @@ func (l *late) SetDeadline(at time.Time) error {
 	return err
 }
 
-// A handshake that is given up when its answer is here, or on its way, leaves a connection at the
-// other end that has ended in order: that has it in a pool by then, and of one that was reset
-// something could be missing that an operation waits for.
+// If a handshake is cancelled when its answer has arrived unread, the other end sees an orderly end
+// of the connection and no reset: it has the connection in a pool by then, and a reset would fail the
+// next operation.
 func TestHandshakesAreGivenUpInOrder(t *testing.T) {
 	var near, far journal
 	came := make(chan struct{})
@@ -389,7 +389,7 @@ func TestHandshakesAreGivenUpInOrder(t *testing.T) {
 	a.growing.wg.Wait() // the other end has ended it, too
 }
 
-// stuck is a connection whose deadline of the past takes its time.
+// stuck is a connection on which setting a past deadline blocks until past is closed.
 type stuck struct {
 	net.Conn
 	past chan struct{}
@@ -402,7 +402,8 @@ func (s stuck) SetDeadline(at time.Time) error {
 	return nil
 }
 
-// What cuts a handshake short is over when the handshake is: its deadline would end what follows.
+// A cancelled handshake returns only after the deadline that cancels it has been set. Set later, it
+// would cut short what follows on the connection.
 func TestNoDeadlineIsLeftBehind(t *testing.T) {
 	for _, fails := range []error{nil, io.EOF} {
 		m := &Mesh{cfg: Config{HandshakeTimeout: time.Minute}}

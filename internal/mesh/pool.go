@@ -136,10 +136,9 @@ func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 			return nil
 		}
 		began := time.Now()
-		ack, err := m.dialFirst(ctx, p, m.cfg.Pools.Wanted(p.UUID))
+		_, ways, err := m.dialFirst(ctx, p, m.cfg.Pools.Wanted(p.UUID))
 		switch {
 		case err == nil:
-			ways := m.ways(p, ack)
 			m.growing.learn(p, ways)
 			m.single.Store(p.UUID, ways)
 			m.widen(ctx, p, ways, len(peers), time.Since(began))
@@ -203,17 +202,17 @@ func (m *Mesh) poolSize(u wire.UUID) int {
 	return max(m.cfg.PoolSize, 1)
 }
 
-// begin decides of how many connections the pool to p is that begins with conn. That to a distant
-// peer is of as many as operations wanted before, or as suit its round trip, and where it has
-// several ways, of enough for all of them.
-func (m *Mesh) begin(p wire.PeerEndpoint, conn net.Conn, ack wire.P2PHelloAck, wanted int) {
+// begin decides how many connections the pool to a peer gets that begins with conn. To a distant
+// peer it gets as many as operations wanted before, or as suit the round trip, and enough for all of
+// its ways.
+func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck, ways, wanted int) {
 	n := max(m.cfg.PoolSize, 1)
 	if m.cfg.PoolSize == 0 && ack.Ext.Flows > 0 {
 		if rtt, distant := link.Distance(conn); distant {
-			n = firstSize(rtt, wanted, len(m.ways(p, ack)))
+			n = firstSize(rtt, wanted, ways)
 		}
 	}
-	m.sizes.Store(p.UUID, n)
+	m.sizes.Store(u, n)
 }
 
 // firstSize returns how many connections a distant peer gets from the start.
@@ -229,16 +228,15 @@ func firstSize(rtt time.Duration, wanted, ways int) int {
 // peer takes them one after the other; a gopccl peer puts them in order, so that
 // a large pool over a long way takes a few round trips and not two for each.
 func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
-	wanted := m.cfg.Pools.Wanted(p.UUID) // of a pool that is empty nothing is known
+	wanted := m.cfg.Pools.Wanted(p.UUID) // before Retain: it is forgotten with the connections
 	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
 	began := time.Now()
 	m.sizes.Delete(p.UUID)
 	m.single.Delete(p.UUID)
-	ack, err := m.dialFirst(ctx, p, wanted)
+	ack, ways, err := m.dialFirst(ctx, p, wanted)
 	if err != nil {
 		return err
 	}
-	ways := m.ways(p, ack)
 	if !ack.Ext.Native {
 		return m.dialInTurn(ctx, p, ways, began)
 	}
@@ -314,15 +312,16 @@ func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way,
 	return nil
 }
 
-// dialFirst opens connection 0 of a pool, of which operations wanted so many connections before, and
-// hands it to the engine.
-func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (wire.P2PHelloAck, error) {
+// dialFirst opens connection 0 of a pool, hands it to the engine, and returns the ways for the other
+// connections. wanted is how many of them operations wanted before; 0: nothing is known.
+func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (wire.P2PHelloAck, []*way, error) {
 	conn, ack, err := m.dialWay(ctx, p, 0, []*way{{to: p.Addr}})
-	if err == nil {
-		m.begin(p, conn, ack, wanted)
-		err = m.add(p, 0, conn, ack)
+	if err != nil {
+		return ack, nil, err
 	}
-	return ack, err
+	ways := m.ways(p, ack)
+	m.begin(p.UUID, conn, ack, len(ways), wanted)
+	return ack, ways, m.add(p, 0, conn, ack)
 }
 
 // dialNumber opens another connection of a pool and hands it to the engine when it
@@ -339,7 +338,7 @@ func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint3
 	return err
 }
 
-// add hands a connection to the engine.
+// add hands a connection to the engine, or closes it if it returns an error.
 func (m *Mesh) add(p wire.PeerEndpoint, number uint32, conn net.Conn, ack wire.P2PHelloAck) error {
 	if m.poolSize(p.UUID) > 1 && ack.Ext.Flows > 0 {
 		if err := platform.LimitUnsent(conn, unsentBytes); err != nil {
@@ -397,11 +396,11 @@ func (m *Mesh) hello(ctx context.Context, p wire.PeerEndpoint, w *way, number ui
 	return conn, ack, err
 }
 
-// part ends a connection of which the answer to the hello was not read. Where that has come, or
-// comes, to a closed socket, the system resets the connection, and the other end, which has it in
-// a pool by then, cannot tell such an end from one behind which something is missing. So this end
-// says that nothing follows, and waits beside everything else until the other one has ended it,
-// too, but no longer than that may take for its handshake.
+// part ends a connection whose answer to the hello was not read. If this end closed it, the system
+// would reset it because of the unread answer. The other end has the connection in a pool by then,
+// and cannot tell whether a reset has lost data. So this end only says that nothing follows, and a
+// goroutine waits until the other end closes the connection, at most as long as its handshake may
+// take. conn is part's from here on.
 func (m *Mesh) part(conn net.Conn) {
 	half, ok := conn.(interface{ CloseWrite() error })
 	if below, layered := conn.(interface{ TCP() *net.TCPConn }); layered && below.TCP() == nil {
