@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	seeds      = flag.Int("sim.seeds", 20000, "number of seeds to run")
+	seeds      = flag.Int("sim.seeds", 8000, "number of seeds to run")
 	first      = flag.Uint64("sim.first", 1, "the first seed")
 	oneSeed    = flag.Uint64("sim.seed", 0, "run only this seed")
 	threeSeeds = flag.Int("sim.three", 2000, "number of seeds of TestThreeMasters, if -sim.seeds are as many")
