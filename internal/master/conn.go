@@ -239,11 +239,12 @@ func (p *pulse) Read(b []byte) (int, error) {
 
 // flushRest writes what the connection has taken and the system has not. false: the
 // client does not read.
-func (s *Server) flushRest(c *conn) bool {
+func (s *Server) flushRest(ctx context.Context, c *conn, done <-chan struct{}) bool {
 	c.out.hold(true)
 	defer c.out.hold(false)
 	bound := c.out.arm(c.nc, s.opt.WriteTimeout)
 	if _, err := c.nc.Write(nil); err != nil {
+		c.hear(ctx, err, done)
 		c.fail(c.unread(err, bound))
 		return false
 	}
@@ -268,9 +269,21 @@ func (c *conn) linger(ctx context.Context, done <-chan struct{}) {
 		return
 	}
 	c.out.arm(c.nc, farewell)
-	if half.CloseWrite() != nil {
-		return
+	if half.CloseWrite() == nil {
+		drained(ctx, done)
 	}
+}
+
+// hear lets the reader come to the end if a write has failed because the other end has
+// closed: what it has said before that, a farewell above all, may not have been read.
+func (c *conn) hear(ctx context.Context, failure error, done <-chan struct{}) {
+	if platform.Classify(failure) == platform.ClassReset {
+		drained(ctx, done)
+	}
+}
+
+// drained waits, not for long, until a reader is done.
+func drained(ctx context.Context, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -290,13 +303,14 @@ func (s *Server) write(ctx context.Context, c *conn, done <-chan struct{}) {
 			n := min(len(b), burst)
 			bound := c.out.arm(c.nc, s.opt.WriteTimeout)
 			if _, err := c.nc.Write(b[:n]); err != nil {
+				c.hear(ctx, err, done)
 				c.fail(c.unread(err, bound))
 				return
 			}
 			c.out.wrote(n)
 			b = b[n:]
 		}
-		if len(buf) == 0 && transport.Keeps(c.try) && !s.flushRest(c) {
+		if len(buf) == 0 && transport.Keeps(c.try) && !s.flushRest(ctx, c, done) {
 			return
 		}
 		switch {

@@ -1,0 +1,68 @@
+package master
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// refusing is a connection whose writes fail.
+type refusing struct {
+	net.Conn
+	err    error
+	closed atomic.Bool
+}
+
+func (r *refusing) Write([]byte) (int, error)        { return 0, &net.OpError{Op: "write", Err: r.err} }
+func (r *refusing) SetWriteDeadline(time.Time) error { return nil }
+func (r *refusing) Close() error                     { r.closed.Store(true); return nil }
+
+// A peer that has said farewell and closed may be written to before its farewell is read:
+// the write fails, and the socket stays open until the reader is done.
+func TestAFailedWriteLeavesTimeToRead(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		err   error
+		waits bool
+	}{
+		{"reset", os.NewSyscallError("write", syscall.ECONNRESET), true},
+		{"closed before", os.NewSyscallError("write", syscall.EPIPE), true},
+		{"does not read", os.ErrDeadlineExceeded, false},
+	} {
+		for _, ends := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := New(Options{})
+				require.NoError(t, err)
+				nc := &refusing{err: tc.err}
+				c := &conn{nc: nc, over: make(chan struct{})}
+				c.out.ready, c.out.book = make(chan struct{}, 1), &s.others.queued
+				c.out.add(wire.M2CHeartbeat{}, s.opt.MaxQueue)
+				done, written := make(chan struct{}), make(chan struct{})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					defer close(written)
+					s.write(ctx, c, done)
+				}()
+				synctest.Wait()
+				require.Equal(t, !tc.waits, nc.closed.Load(), tc.name)
+				if ends {
+					close(done)
+				} else {
+					time.Sleep(farewell) // a reader that never ends holds nobody up
+				}
+				<-written
+				require.True(t, nc.closed.Load(), tc.name)
+			})
+		}
+	}
+}
