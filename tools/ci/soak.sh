@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long forms: full counts of the end-to-end tests, fifty times the seeds of the simulation, the original library.
+# The long forms: full counts of the end-to-end tests, many times the seeds of the simulation, the original library.
 . "$(dirname "$0")/common.sh"
 
 tools/ci/install.sh
