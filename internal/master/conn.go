@@ -244,8 +244,7 @@ func (s *Server) flushRest(ctx context.Context, c *conn, done <-chan struct{}) b
 	defer c.out.hold(false)
 	bound := c.out.arm(c.nc, s.opt.WriteTimeout)
 	if _, err := c.nc.Write(nil); err != nil {
-		c.hear(ctx, err, done)
-		c.fail(c.unread(err, bound))
+		c.broke(ctx, err, bound, done)
 		return false
 	}
 	c.nc.SetWriteDeadline(time.Time{}) // it would end writes that do not wait
@@ -270,20 +269,22 @@ func (c *conn) linger(ctx context.Context, done <-chan struct{}) {
 	}
 	c.out.arm(c.nc, farewell)
 	if half.CloseWrite() == nil {
-		drained(ctx, done)
+		awaitReader(ctx, done)
 	}
 }
 
-// hear lets the reader come to the end if a write has failed because the other end has
-// closed: what it has said before that, a farewell above all, may not have been read.
-func (c *conn) hear(ctx context.Context, failure error, done <-chan struct{}) {
-	if platform.Classify(failure) == platform.ClassReset {
-		drained(ctx, done)
+// broke ends the connection after a write that was bounded has failed. If that is because the
+// other end has closed, the reader reads to the end before: what was said last, a farewell above
+// all, may not have been read.
+func (c *conn) broke(ctx context.Context, err error, bound time.Duration, done <-chan struct{}) {
+	if platform.Classify(err) == platform.ClassReset {
+		awaitReader(ctx, done)
 	}
+	c.fail(c.unread(err, bound))
 }
 
-// drained waits, not for long, until a reader is done.
-func drained(ctx context.Context, done <-chan struct{}) {
+// awaitReader waits until a reader is done, for farewell at most.
+func awaitReader(ctx context.Context, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -303,8 +304,7 @@ func (s *Server) write(ctx context.Context, c *conn, done <-chan struct{}) {
 			n := min(len(b), burst)
 			bound := c.out.arm(c.nc, s.opt.WriteTimeout)
 			if _, err := c.nc.Write(b[:n]); err != nil {
-				c.hear(ctx, err, done)
-				c.fail(c.unread(err, bound))
+				c.broke(ctx, err, bound, done)
 				return
 			}
 			c.out.wrote(n)

@@ -8,13 +8,16 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gopccl/gopccl/internal/master/fsm"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // announce is the beginning of a packet of n bytes.
@@ -150,6 +153,80 @@ func TestLingerHasABound(t *testing.T) {
 	c.nc = &unread{c.nc, make(chan struct{})}
 	c.out.last, c.out.until = true, time.Now()
 	c.linger(t.Context(), nil)
+}
+
+// refusing is a connection whose writes fail.
+type refusing struct {
+	net.Conn
+	err    error
+	closed atomic.Bool
+}
+
+func (r *refusing) Write([]byte) (int, error) { return 0, r.err }
+
+func (r *refusing) Close() error {
+	r.closed.Store(true)
+	return r.Conn.Close()
+}
+
+// resetError returns what this system says of a write to somebody who has closed.
+func resetError(t *testing.T) error {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer ln.Close()
+	near, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	defer near.Close()
+	far, err := ln.Accept()
+	require.NoError(t, err)
+	require.NoError(t, far.(*net.TCPConn).SetLinger(0))
+	require.NoError(t, far.Close())
+	near.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	for err == nil {
+		_, err = near.Write([]byte{0})
+	}
+	require.Equal(t, platform.ClassReset, platform.Classify(err), "%v", err)
+	return err
+}
+
+// A peer that has said farewell and closed may be written to before its farewell is read: the
+// write fails, and the socket stays open until the reader is done, for farewell at most.
+func TestAFailedWriteLeavesTimeToRead(t *testing.T) {
+	reset := resetError(t)
+	for name, tc := range map[string]struct {
+		err         error
+		waits, ends bool
+	}{
+		"the reader ends":        {reset, true, true},
+		"the reader never ends":  {reset, true, false},
+		"a member does not read": {os.ErrDeadlineExceeded, false, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, cs := idle(t, 1)
+			c := cs[0]
+			nc := &refusing{Conn: c.nc, err: tc.err}
+			c.nc = nc
+			c.out.add(wire.M2CHeartbeat{}, s.opt.MaxQueue)
+			done, written := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(written)
+				s.write(t.Context(), c, done)
+			}()
+			synctest.Wait()
+			require.Equal(t, !tc.waits, nc.closed.Load(), name)
+			began := time.Now()
+			if tc.ends {
+				close(done)
+			}
+			<-written
+			require.True(t, nc.closed.Load(), name)
+			if tc.waits && !tc.ends {
+				require.Equal(t, farewell, time.Since(began), name) // of the bubble's clock
+			} else {
+				require.Zero(t, time.Since(began), name)
+			}
+		})
+	}
 }
 
 // Bytes that wait for clients which were not let in are bounded: the clients for

@@ -6,7 +6,6 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -21,7 +20,6 @@ import (
 
 	_ "github.com/gopccl/gopccl/backends/defaults"
 	"github.com/gopccl/gopccl/core"
-	"github.com/gopccl/gopccl/core/errs"
 	_ "github.com/gopccl/gopccl/quantizers/defaults"
 	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/process"
@@ -44,7 +42,8 @@ type order struct {
 	Extra  int
 	Group  uint32
 	Flag   bool
-	Phases bool // update and optimize in every step
+	Phases bool  // update and optimize in every step
+	Ports  []int // where it listens; nil: where the system says
 
 	Credential, Revoked string // files; "": none
 
@@ -221,6 +220,9 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 	opt := core.Options{}
 	opt.Master, opt.Group, opt.Logger = o.Master, o.Group, childLogger(o.ID)
 	opt.PortBase, opt.Security.File, opt.ReattachTimeout = -1, o.Credential, o.Patience
+	if o.Ports != nil {
+		opt.PortBase, opt.Ports = 0, o.Ports
+	}
 	if o.Silence > 0 {
 		opt.HeartbeatInterval, opt.HeartbeatTimeout = o.Silence/4, o.Silence
 	}
@@ -228,11 +230,6 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 		opt.Probe.Duration, opt.Probe.Connections = 2*time.Millisecond, 1
 	}
 	comm, err := connect(ctx, opt)
-	// One that was killed as it joined is not let in again at once, by its address: the system may
-	// have given this one the same port, and seldom does so twice.
-	if errors.Is(err, errs.TurnedAway) {
-		comm, err = connect(ctx, opt)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gopccl/gopccl/core"
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/ports"
 	model "github.com/gopccl/gopccl/tests/internal/world"
 )
 
@@ -169,6 +170,10 @@ func churn(t *testing.T, kills int, o order) {
 		for o.ID = 0; used[o.ID]; o.ID++ {
 		}
 		used[o.ID] = true
+		// Whoever listens where one was killed that joined is kept out for a while in its place.
+		var err error
+		o.Ports, err = ports.Free(1)
+		require.NoError(t, err)
 		peers = append(peers, start(t, o))
 	}
 	for range 4 {

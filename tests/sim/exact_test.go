@@ -218,7 +218,7 @@ func TestMasterDiesAtEveryPacket(t *testing.T) {
 	t.Parallel()
 	table, all := map[cell]int{}, 0
 	for i, scene := range scenes {
-		for n := range 2 * uint64(max(1, *seeds/8000)) {
+		for n := range 2 * uint64(max(1, *seeds/20000)) {
 			seed, decides := *first+n/2, n%2 == 0
 			steps, deaths := everyDeath(t, i, seed, decides, noBug, func(w *world, name, failure string) bool {
 				if failure != "" {

@@ -356,7 +356,7 @@ func TestMasterDies(t *testing.T) {
 	if replays(t, func(seed uint64) *world { return mortalWorld(seed, noBug) }, (*world).run) {
 		return
 	}
-	n, failed := min(*seeds, 100000), 0
+	n, failed := min(*seeds*5/2, 100000), 0 // every fault is to be found in every phase
 	if raceEnabled {
 		n = min(n, 500)
 	}

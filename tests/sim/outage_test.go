@@ -166,17 +166,13 @@ var faultNames = map[kind]string{
 func covered(t *testing.T, table map[cell]int, seeds int) {
 	t.Helper()
 	var b strings.Builder
-	least := seeds / 1000
-	if seeds < 20000 {
-		least /= 2 // few are counted, so that chance weighs more
-	}
 	for _, p := range phases {
 		for by := killMaster; by < mostKinds; by++ {
 			fmt.Fprintf(&b, "%22s %-10s", p.name, faultNames[by])
 			for _, share := range []string{"none", "some", "all"} {
 				n := table[cell{p.id, share, by}]
 				fmt.Fprintf(&b, " %s %d", share, n)
-				if seeds >= 8000 && n < least {
+				if seeds >= 20000 && n*1000 < seeds {
 					t.Errorf("%s, heard by %s, %s: only %d times in %d seeds", p.name, share, faultNames[by], n, seeds)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gopccl/gopccl/internal/ports"
 	"github.com/gopccl/gopccl/tests/internal/issued"
 	"github.com/gopccl/gopccl/tests/internal/process"
 )
@@ -139,6 +140,15 @@ func (c *Crew) Spawn(relayed bool) (*Proc, error) {
 			return nil, err
 		}
 		o.Ports, o.Announce, o.Via = relay.Ports, relay.Ports, relay.Via
+	} else {
+		listeners := 1
+		if o.TellPorts {
+			listeners = 3
+		}
+		// Whoever listens where one was killed that joined is kept out for a while in its place.
+		if o.Ports, err = ports.Free(listeners); err != nil {
+			return nil, err
+		}
 	}
 	p, err := c.start(o)
 	if err != nil {

@@ -43,7 +43,8 @@ type Order struct {
 	// Via is whom a trainer asks to dial for it (Relay); none: it is on its own.
 	Ports, Announce []int
 	Via             string
-	// TellPorts has a trainer choose its ports and report them when it has joined.
+	// TellPorts has a trainer report its ports when it has joined. It may choose others than it
+	// was given.
 	TellPorts bool
 }
 
@@ -156,7 +157,7 @@ func (t *trainer) join(ctx context.Context) (err error) {
 		opt.Dial = func(ctx context.Context, _, addr string) (net.Conn, error) { return dialVia(ctx, t.Via, addr) }
 	}
 	for tries := 0; ; tries++ {
-		if t.TellPorts {
+		if tries > 0 {
 			if t.Ports, err = ports.Free(3); err != nil {
 				return err
 			}
