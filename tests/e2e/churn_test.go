@@ -170,7 +170,7 @@ func churn(t *testing.T, kills int, o order) {
 		for o.ID = 0; used[o.ID]; o.ID++ {
 		}
 		used[o.ID] = true
-		// Whoever listens where one was killed that joined is kept out for a while in its place.
+		// A peer that listens where one was killed as it joined is kept out for a while in its place.
 		var err error
 		o.Ports, err = ports.Free(1)
 		require.NoError(t, err)

@@ -145,7 +145,7 @@ func (c *Crew) Spawn(relayed bool) (*Proc, error) {
 		if o.TellPorts {
 			listeners = 3
 		}
-		// Whoever listens where one was killed that joined is kept out for a while in its place.
+		// A peer that listens where one was killed as it joined is kept out for a while in its place.
 		if o.Ports, err = ports.Free(listeners); err != nil {
 			return nil, err
 		}
