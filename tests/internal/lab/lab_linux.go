@@ -128,6 +128,7 @@ func (l *Lab) build(hosts int) (err error) {
 		}
 		l.tuns = append(l.tuns, fd)
 		_ = h.Spread(l.others) // without it the carrier does that, too, and carries less
+		_ = h.Do(func() error { return bind(l.others) })
 		a := h.Addr.As4()
 		l.hosts[binary.BigEndian.Uint32(a[:])] = i
 		if err := l.watch(fd); err != nil {

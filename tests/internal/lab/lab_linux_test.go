@@ -3,10 +3,14 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
+	"os/exec"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +105,24 @@ func TestBlackout(t *testing.T) {
 	require.NoError(t, near.SetReadDeadline(time.Now().Add(30*time.Second)))
 	_, err = near.Read(make([]byte, 1))
 	require.NoError(t, err)
+}
+
+// Programs in the hosts do not run where packets are carried: beside a thread that goes first they would
+// stand still.
+func TestProgramsKeepAwayFromTheCarrier(t *testing.T) {
+	l := start(t, "hosts 2")
+	for _, h := range l.Hosts {
+		var out bytes.Buffer
+		cmd := exec.Command("nproc")
+		cmd.Stdout = &out
+		require.NoError(t, h.Start(cmd))
+		require.NoError(t, cmd.Wait())
+		want := len(l.others)
+		if l.carrier < 0 {
+			want = runtime.NumCPU()
+		}
+		require.Equal(t, strconv.Itoa(want), strings.TrimSpace(out.String()))
+	}
 }
 
 // Every profile that comes along can be built.

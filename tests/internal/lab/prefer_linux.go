@@ -28,6 +28,19 @@ func prefer(processor int) {
 	_ = unix.SchedSetaffinity(0, &set)
 }
 
+// bind has the calling thread, and what it starts, run on these processors; none: on any. Beside the
+// carrier a program stands still for as long as packets come, and nothing says so.
+func bind(processors []int) error {
+	if len(processors) == 0 {
+		return nil
+	}
+	var set unix.CPUSet
+	for _, c := range processors {
+		set.Set(c)
+	}
+	return unix.SchedSetaffinity(0, &set)
+}
+
 // divide says which processor carries packets, and which others there are for the
 // hosts that get them. With one there is nothing to divide: carrier is -1.
 func divide() (carrier int, hosts []int) {
