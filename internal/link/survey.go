@@ -16,6 +16,12 @@ import (
 const (
 	// sampling is how often connections that have data are asked.
 	sampling = 10 * time.Millisecond
+	// perTick is how many of them are asked in one tick: of more, each in one of at most mostTicks.
+	perTick, mostTicks = 48, 4
+	// Those on which all that was written has arrived are asked in one tick of calmTicks, and those on
+	// which data comes every listening.
+	calmTicks = 5
+	listening = 5 * sampling
 	// active is how long after a write a connection counts as one that has data, and
 	// the survey goes on after the last of them.
 	active = 250 * time.Millisecond
@@ -41,9 +47,10 @@ type flow struct {
 	// Of the survey.
 	asked   bool // to tell what comes
 	sample  func(*platform.Info) bool
-	pending bool   // data was on its way at the last sample
-	end     uint64 // where data ends, in bytes of the connection; behind it are pulses
-	arrived uint64 // bytes at the other end, also behind a gap
+	looked  time.Duration // at the last sample
+	pending bool          // data was on its way then
+	end     uint64        // where data ends, in bytes of the connection; behind it are pulses
+	arrived uint64        // bytes at the other end, also behind a gap
 	before  platform.Info
 	tail    pace.Tail
 }
@@ -270,6 +277,15 @@ func (f *flow) carries(info *platform.Info) bool {
 	return info.Acked < f.end
 }
 
+// waits reports whether the connection, the i-th with data, is not asked in this tick, if it is to be
+// asked in one of so many. It is the survey's goroutine's.
+func (f *flow) waits(now time.Duration, tick, i, ticks int) bool {
+	if !f.pending && f.writes.Load() == 0 && time.Duration(max(f.began.Load(), f.last.Load())) < f.looked {
+		ticks = calmTicks
+	}
+	return (tick+i)%ticks > 0 && now-f.looked < time.Duration(ticks)*sampling && f.before.Known.Has(platform.HasRTT)
+}
+
 // busy reports whether the connection has data. It is the survey's goroutine's.
 func (f *flow) busy(now time.Duration) bool { return f.written(now) || f.pending && !f.near.Load() }
 
@@ -288,12 +304,14 @@ type survey struct {
 	most   map[wire.UUID]int // more could not be had
 	asked  map[wire.UUID]ask // what Ask was told
 
-	yield yield
-	lost  atomic.Uint64 // loss.Part(), as bits
+	yield    yield
+	listened time.Duration // when receivers were asked last
+	lost     atomic.Uint64 // loss.Part(), as bits
 
 	// Of the goroutine.
 	loss   pace.Loss
 	line   line
+	tick   int
 	conns  []*Sender // of the tick: those with data
 	from   []*Receiver
 	counts map[wire.UUID]*count
@@ -312,11 +330,13 @@ type count struct {
 }
 
 func newSurvey(h *Hub) *survey {
-	return &survey{
+	v := &survey{
 		// Times count from here, and 0 is never: not now, while the clock of the system stands still.
 		h: h, made: time.Now().Add(-1), stop: make(chan struct{}),
 		wanted: map[wire.UUID]int{}, most: map[wire.UUID]int{}, asked: map[wire.UUID]ask{}, counts: map[wire.UUID]*count{},
 	}
+	v.tellLoss()
+	return v
 }
 
 func (v *survey) run() {
@@ -384,8 +404,10 @@ func (v *survey) step(now time.Duration) bool {
 	for _, c := range v.counts {
 		c.seen, c.span, c.came = false, pace.Span{}, 0
 	}
-	for _, s := range v.conns {
-		v.sample(s)
+	v.tick++
+	ticks := min((len(v.conns)+perTick-1)/perTick, mostTicks)
+	for i, s := range v.conns {
+		v.sample(now, s, s.gauge.flow.waits(now, v.tick, i, ticks))
 	}
 	v.yields(now)
 	v.bound(now)
@@ -416,6 +438,10 @@ func (v *survey) yields(now time.Duration) {
 			v.yield.add(peer, c.came, c.span.RTT)
 		}
 	}
+	if v.yield.began > 0 && now-v.listened < listening {
+		return
+	}
+	v.listened = now
 	v.yield.end(now, v.received(now))
 }
 
@@ -479,10 +505,12 @@ func (k *heard) since(r *Receiver, now time.Duration) uint64 {
 	return bytes
 }
 
-// sample asks a connection and adds what it says to its peer's.
-func (v *survey) sample(s *Sender) {
+// sample asks a connection, unless that waits, and adds what it says, or said, to its peer's.
+func (v *survey) sample(now time.Duration, s *Sender, waits bool) {
 	f, info := s.gauge.flow, &v.info
-	if !f.sample(info) || !info.Known.Has(platform.HasRTT) {
+	if waits {
+		*info = f.before
+	} else if f.looked = now; !f.sample(info) || !info.Known.Has(platform.HasRTT) {
 		f.pending = false
 		return
 	}
@@ -503,8 +531,10 @@ func (v *survey) sample(s *Sender) {
 		}
 		f.unsent.Store(int64(unsent))
 	}
-	f.pending = f.carries(info)
-	v.follow(s, f)
+	if !waits {
+		f.pending = f.carries(info)
+		v.follow(s, f)
+	}
 	last := f.before
 	f.before = *info
 	if !last.Known.Has(platform.HasRTT) {
@@ -541,11 +571,13 @@ func (v *survey) noteLoss(info, last *platform.Info) {
 	}
 	packets := (since(info.Sent, last.Sent) + uint64(info.MSS) - 1) / uint64(info.MSS)
 	v.loss.Add(int(packets), info.Resent > last.Resent, pace.Span{RTT: info.RTT, Base: leastRTT(info)})
-	v.lost.Store(math.Float64bits(v.loss.Part()))
+	v.tellLoss()
 }
 
+func (v *survey) tellLoss() { v.lost.Store(math.Float64bits(v.loss.Part())) }
+
 // Lost returns how many packets are lost by chance of so many bytes that go to distant peers, as far
-// as that was seen.
+// as that is known.
 func (h *Hub) Lost(bytes float64) float64 {
 	return math.Float64frombits(h.survey.lost.Load()) * bytes / segment
 }

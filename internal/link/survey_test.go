@@ -76,6 +76,110 @@ func TestSurveyAsksForConnections(t *testing.T) {
 	require.False(t, h.survey.step(at))
 }
 
+// A connection is asked in each tick while data is on its way, and seldom when all of it has arrived.
+// Of many with data a part is asked in each tick, and nothing that they moved is missed.
+func TestWhoIsAsked(t *testing.T) {
+	for name, c := range map[string]struct{ conns, ticks int }{
+		"one": {1, 1}, "a tick's": {perTick, 1}, "one more": {perTick + 1, 2}, "many": {5 * perTick, mostTicks},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, Config{}, c.conns, transporttest.Options{}, Features{})
+			h := p.a.h
+			h.survey.on.Store(true) // the test is the survey
+			at, acked, moves, asked := time.Second, uint64(0), 1000, 0
+			by := make([]int, c.conns)
+			for k := range c.conns {
+				p.far(k, func(i *platform.Info) bool {
+					by[k]++
+					asked++
+					*i = platform.Info{
+						Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasSent | platform.HasResent, MSS: 1448, Unsent: moves,
+						RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond, Acked: acked, Sent: acked,
+					}
+					return true
+				}).gauge.flow.pending = true
+			}
+			arrived := uint64(0)
+			run := func(ticks int) (most int) {
+				clear(by)
+				for range ticks {
+					asked = 0
+					acked += uint64(moves)
+					require.True(t, h.survey.step(at))
+					at += sampling
+					for _, n := range h.survey.counts {
+						arrived += n.span.Arrived
+						require.Equal(t, c.conns, n.span.Used)
+					}
+					most = max(most, asked)
+				}
+				return most
+			}
+			written := func() {
+				for k := range c.conns {
+					p.sender(k).gauge.flow.last.Store(int64(at - 1))
+				}
+			}
+			require.Equal(t, c.conns, run(1), "nothing is known of any")
+			from := acked
+			require.Equal(t, (c.conns+c.ticks-1)/c.ticks, run(4*c.ticks))
+			for k := range c.conns {
+				require.Equal(t, 4, by[k])
+			}
+			written()
+			moves = 0
+			run(c.ticks)
+			require.Equal(t, uint64(c.conns)*(acked-from), arrived)
+			require.LessOrEqual(t, run(2*calmTicks), (c.conns+calmTicks-1)/calmTicks)
+			for k := range c.conns {
+				require.Equal(t, 2, by[k])
+			}
+			moves = 1000
+			written()
+			run(c.ticks)
+			for k := range c.conns {
+				require.GreaterOrEqual(t, by[k], 1, "there may be data again")
+			}
+		})
+	}
+}
+
+// Where data comes receivers are asked every now and then.
+func TestListening(t *testing.T) {
+	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Flows: true})
+	h := p.a.h
+	asked := 0
+	at, sent := time.Second, uint64(1)
+	p.far(0, func(i *platform.Info) bool {
+		sent++
+		*i = platform.Info{
+			Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked, MSS: 1448, Unsent: 1,
+			RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond, Acked: sent, Sent: sent,
+		}
+		return true
+	}).gauge.flow.pending = true
+	from := &Receiver{h: h}
+	from.heard.sample = func(i *platform.Info) bool {
+		asked++
+		*i = platform.Info{Known: platform.HasRTT | platform.HasCame, RTT: 50 * time.Millisecond, CameMSS: 1448, Received: uint64(asked) * 1000}
+		return true
+	}
+	from.got.Add(1)
+	h.mu.Lock()
+	h.rx[uuid(9)] = []*Receiver{from}
+	h.mu.Unlock()
+	t.Cleanup(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		clear(h.rx)
+	})
+	for range 101 {
+		require.True(t, h.survey.step(at))
+		at += sampling
+	}
+	require.Equal(t, 1+100/int(listening/sampling), asked)
+}
+
 // What connections gave at most over a moment is told once, and not before enough went.
 func TestYieldOfConnections(t *testing.T) {
 	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Flows: true})
