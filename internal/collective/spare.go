@@ -46,7 +46,9 @@ const (
 	mostSparePiece = 64 << 10
 	// worthSpares is the least number of lanes of an operation that wait for a lost packet, as far as
 	// that can be told, for lanes to have spares, which are bytes more; leftToWait is how many may.
-	worthSpares, leftToWait = 0.5, 0.1
+	// Pieces below smallPiece cost the hosts more: for them it is worthSmall.
+	worthSpares, leftToWait = 0.3, 0.1
+	worthSmall, smallPiece  = 2, 6 << 10
 	// mostGenerations bounds the tags whose lanes have spares in one epoch: of each the receiver
 	// keeps a number for as long.
 	mostGenerations = 256
@@ -137,9 +139,9 @@ func release(e *Engine, groups []group) {
 func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, piece, spares int) {
 	op := l.op
 	e := op.e
-	wanted := e.cfg.spares
+	wanted, waits := e.cfg.spares, math.Inf(1)
 	if wanted == 0 {
-		wanted = l.worth()
+		wanted, waits = l.worth()
 	}
 	use := min(max(usualConns, n, wanted*connsPerSpare), mostConns) // if there were as many
 	conns = min(len(pool), use)
@@ -148,6 +150,9 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 		return n, bytes, 0
 	}
 	piece, spares = l.groups(conns, wanted, bytes, longest)
+	if piece < smallPiece && waits < worthSmall {
+		return n, bytes, 0
+	}
 	asks := spares > 0
 	if conns < leastConns { // a pool too small for spares would stay so if nobody asked
 		_, more := l.groups(use, wanted, bytes, longest)
@@ -174,7 +179,7 @@ func (l *outLane) groups(conns, wanted, bytes, longest int) (piece, spares int) 
 		least = link.MinFrameBytes
 	}
 	of := conns - spares
-	rows := (longest + of*bytes - 1) / (of * bytes) // whole ones: a group of few pieces has as many spares
+	rows := max(1, (longest+of*bytes/2)/(of*bytes)) // whole ones: a group of few pieces has as many spares
 	align := l.op.align()
 	piece = min(max((longest/(of*rows)+align)/align*align, least), mostSparePiece)
 	// Groups of few pieces have as many spares: those of one piece would be copies of it.
@@ -186,25 +191,24 @@ func (l *outLane) groups(conns, wanted, bytes, longest int) (piece, spares int) 
 
 func gated(s segment) bool { return s.gate != nil }
 
-// worth returns how many spares a group should have, by what the ways have lost; 0: they are not
-// worth it. All lanes of the operation are taken to be as this one, and all ways as those of this
-// member. What is lost is spread evenly, so that the number of connections that are held up is
-// distributed as Poisson has it.
-func (l *outLane) worth() int {
+// worth returns how many spares a group should have, by what the ways lose, and how many lanes of the
+// operation would wait for a lost packet if there were none; 0 spares: they are not worth it. All lanes
+// of the operation are taken to be as this one, and all ways as those of this member. What is lost is
+// spread evenly, so that the number of connections that are held up is distributed as Poisson has it.
+func (l *outLane) worth() (spares int, waits float64) {
 	lost := l.op.e.hub.Lost(float64(l.total) * connsPerSpare / (connsPerSpare - 1)) // of all with spares
 	lanes := float64(len(l.op.outs) * l.op.n)
 	part := math.Exp(-lost) // of lanes of which so many are held up
 	more := 1 - part        // ... and of those of which more are
-	if more*lanes < worthSpares {
-		return 0
+	if waits = more * lanes; waits < worthSpares {
+		return 0, waits
 	}
-	spares := 0
 	for spares < mostSpares && (spares == 0 || more*lanes > leftToWait) {
 		spares++
 		part *= lost / float64(spares)
 		more -= part
 	}
-	return spares
+	return spares, waits
 }
 
 // generation says which of this member's operations with its tag, of those in this epoch that

@@ -236,6 +236,25 @@ func TestWhichLanesHaveSpares(t *testing.T) {
 	require.Zero(t, asked)
 }
 
+// Where nothing is known ways are taken to lose what is usual: then a short lane of many members has
+// spares, one of few has none, and where pieces are small more has to be lost.
+func TestSparesOfUnknownWays(t *testing.T) {
+	has := func(n, bytes int) bool {
+		w := newWorld(t, shape{n: n, pool: usualConns, mesh: true, vary: func(_ int, c *Config, _ *int) { c.distant = true }})
+		defer w.close()
+		op, err := w.eng[0].New(Spec{Kind: plan.AllReduce, Tag: 1, DType: dtype.Float32, Op: dtype.Sum, Src: make([]byte, bytes), Dst: make([]byte, bytes)})
+		require.NoError(t, err)
+		op.Start(w.begin(0, 1, func(error) {}))
+		op.Abort(nil)
+		op.Finish(true)
+		return op.outs[0].spares != nil
+	}
+	require.False(t, has(4, 400_000))
+	require.True(t, has(8, 400_000))
+	require.False(t, has(16, 400_000), "pieces of less than smallPiece")
+	require.True(t, has(16, 1_000_000))
+}
+
 // spareHead is the head of a frame of a lane with spares.
 func spareHead(total uint64, p part) []byte {
 	b := make([]byte, headBytes+spareBytes, headBytes+spareBytes+len(p.data))

@@ -5,8 +5,11 @@ import "math"
 const (
 	// lossSpan is of how many packets the last ones are that Loss tells of, half or more of it.
 	lossSpan = 1 << 16
-	// lossDoubt is how many packets without a loss are taken to have been before the first.
+	// lossDoubt is how many packets without a loss are taken to have been before the first, for what
+	// is certain: chance may have had as many more losses as it usually has.
 	lossDoubt = 500
+	// usualLosses of usualPackets is what ways lose that are not known. Those between continents often do.
+	usualLosses, usualPackets = 2, 20_000
 )
 
 // Loss is the part of packets that ways lose by chance, as far as the last ones show it. Packets
@@ -31,8 +34,9 @@ func (l *Loss) Add(packets int, lost bool, s Span) {
 	}
 }
 
-// Part returns the part of packets that is lost, for certain: chance may have had as many more as
-// it usually has.
+// Part returns the part of packets that is lost, as far as is known: at first what is usual, and with
+// each packet more what was seen. Where more is lost than usual, that is told as soon as it is certain.
 func (l *Loss) Part() float64 {
-	return max(l.losses-math.Sqrt(l.losses), 0) / (l.packets + lossDoubt)
+	certain := (l.losses - math.Sqrt(l.losses)) / (l.packets + lossDoubt)
+	return max(certain, (l.losses+usualLosses)/(l.packets+usualPackets))
 }
