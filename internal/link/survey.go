@@ -524,7 +524,7 @@ func (v *survey) sample(now time.Duration, s *Sender, waits bool) {
 		v.counts[s.peer] = c
 	}
 	f.look(info)
-	if info.Known.Has(platform.HasUnsent) {
+	if !waits && info.Known.Has(platform.HasUnsent) {
 		unsent := info.Unsent
 		if info.Lost > 0 || info.Retries > 0 { // it may be a timeout until anything leaves
 			unsent += backlog

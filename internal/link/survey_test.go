@@ -93,7 +93,7 @@ func TestWhoIsAsked(t *testing.T) {
 					by[k]++
 					asked++
 					*i = platform.Info{
-						Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasSent | platform.HasResent, MSS: 1448, Unsent: moves,
+						Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasSent | platform.HasResent | platform.HasUnsent, MSS: 1448, Unsent: moves,
 						RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond, Acked: acked, Sent: acked,
 					}
 					return true
@@ -123,6 +123,14 @@ func TestWhoIsAsked(t *testing.T) {
 			require.Equal(t, c.conns, run(1), "nothing is known of any")
 			from := acked
 			require.Equal(t, (c.conns+c.ticks-1)/c.ticks, run(4*c.ticks))
+			for k := range c.conns {
+				p.sender(k).gauge.flow.unsent.Store(7777) // some was written since
+			}
+			run(1)
+			for k := range c.conns {
+				require.Equal(t, by[k] == 0, p.sender(k).gauge.flow.unsent.Load() == 7777)
+			}
+			run(4 * c.ticks)
 			for k := range c.conns {
 				require.Equal(t, 4, by[k])
 			}
