@@ -139,9 +139,9 @@ func release(e *Engine, groups []group) {
 func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, piece, spares int) {
 	op := l.op
 	e := op.e
-	wanted, waits := e.cfg.spares, math.Inf(1)
+	wanted, waiting := e.cfg.spares, math.Inf(1)
 	if wanted == 0 {
-		wanted, waits = l.worth()
+		wanted, waiting = l.worth()
 	}
 	use := min(max(usualConns, n, wanted*connsPerSpare), mostConns) // if there were as many
 	conns = min(len(pool), use)
@@ -149,13 +149,10 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 	if wanted == 0 || longest == 0 || op.limited || op.quantized() || l.total > mostSpared || slices.ContainsFunc(l.segs, gated) || slices.ContainsFunc(pool[:conns], cannot) {
 		return n, bytes, 0
 	}
-	piece, spares = l.groups(conns, wanted, bytes, longest)
-	if piece < smallPiece && waits < worthSmall {
-		return n, bytes, 0
-	}
+	piece, spares = l.groups(conns, wanted, bytes, longest, waiting)
 	asks := spares > 0
 	if conns < leastConns { // a pool too small for spares would stay so if nobody asked
-		_, more := l.groups(use, wanted, bytes, longest)
+		_, more := l.groups(use, wanted, bytes, longest, waiting)
 		asks = more > 0
 	}
 	if asks {
@@ -168,8 +165,9 @@ func (l *outLane) spareLane(pool []*link.Sender, n, bytes, longest int) (conns, 
 }
 
 // groups returns how many spares a group has if the lane goes over so many connections, and the size
-// of its pieces in bytes; 0 spares: there are too few connections, or the lane is too short.
-func (l *outLane) groups(conns, wanted, bytes, longest int) (piece, spares int) {
+// of its pieces in bytes; 0 spares: there are too few connections, or the lane is too short for how
+// many lanes are waiting.
+func (l *outLane) groups(conns, wanted, bytes, longest int, waiting float64) (piece, spares int) {
 	e := l.op.e
 	if spares = min(wanted, conns/leastConns); spares == 0 {
 		return 0, 0
@@ -183,7 +181,7 @@ func (l *outLane) groups(conns, wanted, bytes, longest int) (piece, spares int) 
 	align := l.op.align()
 	piece = min(max((longest/(of*rows)+align)/align*align, least), mostSparePiece)
 	// Groups of few pieces have as many spares: those of one piece would be copies of it.
-	if e.link.FrameBytes < piece || longest <= piece || l.total < int64(len(l.segs)*of*piece/2) {
+	if e.link.FrameBytes < piece || longest <= piece || l.total < int64(len(l.segs)*of*piece/2) || piece < smallPiece && waiting < worthSmall {
 		return 0, 0
 	}
 	return piece, spares
@@ -195,20 +193,20 @@ func gated(s segment) bool { return s.gate != nil }
 // operation would wait for a lost packet if there were none; 0 spares: they are not worth it. All lanes
 // of the operation are taken to be as this one, and all ways as those of this member. What is lost is
 // spread evenly, so that the number of connections that are held up is distributed as Poisson has it.
-func (l *outLane) worth() (spares int, waits float64) {
+func (l *outLane) worth() (spares int, waiting float64) {
 	lost := l.op.e.hub.Lost(float64(l.total) * connsPerSpare / (connsPerSpare - 1)) // of all with spares
 	lanes := float64(len(l.op.outs) * l.op.n)
 	part := math.Exp(-lost) // of lanes of which so many are held up
 	more := 1 - part        // ... and of those of which more are
-	if waits = more * lanes; waits < worthSpares {
-		return 0, waits
+	if waiting = more * lanes; waiting < worthSpares {
+		return 0, waiting
 	}
 	for spares < mostSpares && (spares == 0 || more*lanes > leftToWait) {
 		spares++
 		part *= lost / float64(spares)
 		more -= part
 	}
-	return spares, waits
+	return spares, waiting
 }
 
 // generation says which of this member's operations with its tag, of those in this epoch that

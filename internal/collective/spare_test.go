@@ -208,16 +208,9 @@ func TestTagsWithSparesAreBounded(t *testing.T) {
 // Peers that do not know spares get none, and lanes that are long, or short, have none.
 func TestWhichLanesHaveSpares(t *testing.T) {
 	pool, asked := 4, 0
-	has := func(bytes int, older bool) bool {
-		w := newWorld(t, shape{n: 2, pool: pool, mesh: true, older: older, cfg: Config{spares: 1}, vary: func(_ int, c *Config, _ *int) { c.distant = true }})
-		defer w.close()
-		op, err := w.eng[0].New(Spec{Kind: plan.AllReduce, Tag: 1, DType: dtype.Float32, Op: dtype.Sum, Src: make([]byte, bytes), Dst: make([]byte, bytes)})
-		require.NoError(t, err)
-		op.Start(w.begin(0, 1, func(error) {}))
-		op.Abort(nil)
-		op.Finish(true)
-		asked = w.eng[0].hub.Wanted(w.ids[1])
-		return op.outs[0].spares != nil
+	has := func(bytes int, older bool) (spares bool) {
+		spares, asked = hasSpares(t, shape{n: 2, pool: pool, older: older, cfg: Config{spares: 1}}, bytes)
+		return spares
 	}
 	require.True(t, has(64<<10, false))
 	require.False(t, has(64<<10, true))
@@ -236,23 +229,36 @@ func TestWhichLanesHaveSpares(t *testing.T) {
 	require.Zero(t, asked)
 }
 
+// hasSpares reports whether lanes of an all-reduce of so many bytes between distant members have spares,
+// and how many connections to a peer were asked for; 0: none.
+func hasSpares(t *testing.T, of shape, bytes int) (spares bool, asked int) {
+	of.mesh, of.vary = true, func(_ int, c *Config, _ *int) { c.distant = true }
+	w := newWorld(t, of)
+	defer w.close()
+	op, err := w.eng[0].New(Spec{Kind: plan.AllReduce, Tag: 1, DType: dtype.Float32, Op: dtype.Sum, Src: make([]byte, bytes), Dst: make([]byte, bytes)})
+	require.NoError(t, err)
+	op.Start(w.begin(0, 1, func(error) {}))
+	op.Abort(nil)
+	op.Finish(true)
+	return op.outs[0].spares != nil, w.eng[0].hub.Wanted(w.ids[1])
+}
+
 // Where nothing is known ways are taken to lose what is usual: then a short lane of many members has
 // spares, one of few has none, and where pieces are small more has to be lost.
 func TestSparesOfUnknownWays(t *testing.T) {
-	has := func(n, bytes int) bool {
-		w := newWorld(t, shape{n: n, pool: usualConns, mesh: true, vary: func(_ int, c *Config, _ *int) { c.distant = true }})
-		defer w.close()
-		op, err := w.eng[0].New(Spec{Kind: plan.AllReduce, Tag: 1, DType: dtype.Float32, Op: dtype.Sum, Src: make([]byte, bytes), Dst: make([]byte, bytes)})
-		require.NoError(t, err)
-		op.Start(w.begin(0, 1, func(error) {}))
-		op.Abort(nil)
-		op.Finish(true)
-		return op.outs[0].spares != nil
+	for _, c := range []struct {
+		n, bytes int
+		want     bool
+	}{
+		{4, 400_000, false}, {8, 400_000, true}, {16, 400_000, false}, {16, 1_000_000, true},
+	} {
+		has, _ := hasSpares(t, shape{n: c.n, pool: usualConns}, c.bytes)
+		require.Equal(t, c.want, has, "%v", c)
+		// A pool that is too small is asked to grow where spares would be worth it.
+		has, asked := hasSpares(t, shape{n: c.n, pool: leastConns - 1}, c.bytes)
+		require.False(t, has)
+		require.Equal(t, c.want, asked > 0, "%v", c)
 	}
-	require.False(t, has(4, 400_000))
-	require.True(t, has(8, 400_000))
-	require.False(t, has(16, 400_000), "pieces of less than smallPiece")
-	require.True(t, has(16, 1_000_000))
 }
 
 // spareHead is the head of a frame of a lane with spares.

@@ -16,11 +16,11 @@ import (
 const (
 	// sampling is how often connections that have data are asked.
 	sampling = 10 * time.Millisecond
-	// perTick is how many of them are asked in one tick: of more, each in one of at most mostTicks.
+	// Of more than perTick of them a part is asked in each tick, so that each is in one of mostTicks.
 	perTick, mostTicks = 48, 4
-	// Those on which all that was written has arrived are asked in one tick of calmTicks, and those on
-	// which data comes every listening.
+	// Those on which all that was written has arrived are asked in one tick of calmTicks.
 	calmTicks = 5
+	// listening is how often connections on which data comes are asked.
 	listening = 5 * sampling
 	// active is how long after a write a connection counts as one that has data, and
 	// the survey goes on after the last of them.
@@ -277,13 +277,13 @@ func (f *flow) carries(info *platform.Info) bool {
 	return info.Acked < f.end
 }
 
-// waits reports whether the connection, the i-th with data, is not asked in this tick, if it is to be
-// asked in one of so many. It is the survey's goroutine's.
-func (f *flow) waits(now time.Duration, tick, i, ticks int) bool {
+// isDue reports whether the connection, the i-th with data, is asked in this tick, if those with data
+// are in one of so many. It is the survey's goroutine's.
+func (f *flow) isDue(now time.Duration, tick, i, ticks int) bool {
 	if !f.pending && f.writes.Load() == 0 && time.Duration(max(f.began.Load(), f.last.Load())) < f.looked {
 		ticks = calmTicks
 	}
-	return (tick+i)%ticks > 0 && now-f.looked < time.Duration(ticks)*sampling && f.before.Known.Has(platform.HasRTT)
+	return (tick+i)%ticks == 0 || now-f.looked >= time.Duration(ticks)*sampling || !f.before.Known.Has(platform.HasRTT)
 }
 
 // busy reports whether the connection has data. It is the survey's goroutine's.
@@ -304,18 +304,18 @@ type survey struct {
 	most   map[wire.UUID]int // more could not be had
 	asked  map[wire.UUID]ask // what Ask was told
 
-	yield    yield
-	listened time.Duration // when receivers were asked last
-	lost     atomic.Uint64 // loss.Part(), as bits
+	yield yield
+	lost  atomic.Uint64 // loss.Part(), as bits
 
 	// Of the goroutine.
-	loss   pace.Loss
-	line   line
-	tick   int
-	conns  []*Sender // of the tick: those with data
-	from   []*Receiver
-	counts map[wire.UUID]*count
-	info   platform.Info
+	loss     pace.Loss
+	line     line
+	tick     int       // its number
+	conns    []*Sender // of the tick: those with data
+	from     []*Receiver
+	listened time.Duration // when receivers were asked last
+	counts   map[wire.UUID]*count
+	info     platform.Info
 }
 
 // count is what is known of a peer.
@@ -335,7 +335,7 @@ func newSurvey(h *Hub) *survey {
 		h: h, made: time.Now().Add(-1), stop: make(chan struct{}),
 		wanted: map[wire.UUID]int{}, most: map[wire.UUID]int{}, asked: map[wire.UUID]ask{}, counts: map[wire.UUID]*count{},
 	}
-	v.tellLoss()
+	v.keepLoss()
 	return v
 }
 
@@ -407,7 +407,12 @@ func (v *survey) step(now time.Duration) bool {
 	v.tick++
 	ticks := min((len(v.conns)+perTick-1)/perTick, mostTicks)
 	for i, s := range v.conns {
-		v.sample(now, s, s.gauge.flow.waits(now, v.tick, i, ticks))
+		if !s.gauge.flow.isDue(now, v.tick, i, ticks) {
+			v.info = s.gauge.flow.before
+		} else if !v.ask(now, s) {
+			continue
+		}
+		v.sample(s)
 	}
 	v.yields(now)
 	v.bound(now)
@@ -445,7 +450,7 @@ func (v *survey) yields(now time.Duration) {
 	v.yield.end(now, v.received(now))
 }
 
-// received returns what has come from distant peers since the last tick. Along a ring
+// received returns what has come from distant peers since it was called last. Along a ring
 // they are others than those that are sent to.
 func (v *survey) received(now time.Duration) (sum uint64) {
 	v.h.mu.Lock()
@@ -465,7 +470,7 @@ func (v *survey) received(now time.Duration) (sum uint64) {
 type heard struct {
 	sample func(*platform.Info) bool
 	info   platform.Info
-	bytes  uint64 // at the last tick
+	bytes  uint64 // that were read at the last call of since
 	looks  int
 	near   bool
 	counts bool // the system counts what comes
@@ -476,7 +481,7 @@ type heard struct {
 // seemed distant on a busy machine.
 const mostLooks = 32
 
-// since returns the bytes that have come since the last tick. Those that were read say
+// since returns the bytes that have come since the last call. Those that were read say
 // less: what lies behind a gap is read at once when that is filled, as if it came then.
 func (k *heard) since(r *Receiver, now time.Duration) uint64 {
 	bytes := r.got.Load() - k.bytes
@@ -505,35 +510,39 @@ func (k *heard) since(r *Receiver, now time.Duration) uint64 {
 	return bytes
 }
 
-// sample asks a connection, unless that waits, and adds what it says, or said, to its peer's.
-func (v *survey) sample(now time.Duration, s *Sender, waits bool) {
+// ask has the system say how a connection fares, and does what follows for it alone; false: it is not
+// known, or the peer is near.
+func (v *survey) ask(now time.Duration, s *Sender) bool {
 	f, info := s.gauge.flow, &v.info
-	if waits {
-		*info = f.before
-	} else if f.looked = now; !f.sample(info) || !info.Known.Has(platform.HasRTT) {
+	f.looked = now
+	if !f.sample(info) || !info.Known.Has(platform.HasRTT) {
 		f.pending = false
-		return
+		return false
 	}
 	if isNear(info) {
 		f.near.Store(true)
-		return
-	}
-	c := v.counts[s.peer]
-	if c == nil {
-		c = &count{Count: pace.NewCount(v.h.LiveSenders(s.peer))}
-		v.counts[s.peer] = c
+		return false
 	}
 	f.look(info)
-	if !waits && info.Known.Has(platform.HasUnsent) {
+	if info.Known.Has(platform.HasUnsent) {
 		unsent := info.Unsent
 		if info.Lost > 0 || info.Retries > 0 { // it may be a timeout until anything leaves
 			unsent += backlog
 		}
 		f.unsent.Store(int64(unsent))
 	}
-	if !waits {
-		f.pending = f.carries(info)
-		v.follow(s, f)
+	f.pending = f.carries(info)
+	v.follow(s, f)
+	return true
+}
+
+// sample adds what a connection says, or has said last, to its peer's.
+func (v *survey) sample(s *Sender) {
+	f, info := s.gauge.flow, &v.info
+	c := v.counts[s.peer]
+	if c == nil {
+		c = &count{Count: pace.NewCount(v.h.LiveSenders(s.peer))}
+		v.counts[s.peer] = c
 	}
 	last := f.before
 	f.before = *info
@@ -571,10 +580,10 @@ func (v *survey) noteLoss(info, last *platform.Info) {
 	}
 	packets := (since(info.Sent, last.Sent) + uint64(info.MSS) - 1) / uint64(info.MSS)
 	v.loss.Add(int(packets), info.Resent > last.Resent, pace.Span{RTT: info.RTT, Base: leastRTT(info)})
-	v.tellLoss()
+	v.keepLoss()
 }
 
-func (v *survey) tellLoss() { v.lost.Store(math.Float64bits(v.loss.Part())) }
+func (v *survey) keepLoss() { v.lost.Store(math.Float64bits(v.loss.Part())) }
 
 // Lost returns how many packets are lost by chance of so many bytes that go to distant peers, as far
 // as that is known.

@@ -93,7 +93,7 @@ func TestWhoIsAsked(t *testing.T) {
 					by[k]++
 					asked++
 					*i = platform.Info{
-						Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasSent | platform.HasResent | platform.HasUnsent, MSS: 1448, Unsent: moves,
+						Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasSent | platform.HasResent | platform.HasUnsent | platform.HasWindow, MSS: 1448, Unsent: moves, Window: 14480,
 						RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond, Acked: acked, Sent: acked,
 					}
 					return true
@@ -124,11 +124,15 @@ func TestWhoIsAsked(t *testing.T) {
 			from := acked
 			require.Equal(t, (c.conns+c.ticks-1)/c.ticks, run(4*c.ticks))
 			for k := range c.conns {
-				p.sender(k).gauge.flow.unsent.Store(7777) // some was written since
+				f := p.sender(k).gauge.flow
+				f.unsent.Store(7777) // some was written since
+				f.window.Store(7777) // a pulse has looked since
 			}
 			run(1)
 			for k := range c.conns {
-				require.Equal(t, by[k] == 0, p.sender(k).gauge.flow.unsent.Load() == 7777)
+				f := p.sender(k).gauge.flow
+				require.Equal(t, by[k] == 0, f.unsent.Load() == 7777)
+				require.Equal(t, by[k] == 0, f.window.Load() == 7777)
 			}
 			run(4 * c.ticks)
 			for k := range c.conns {
@@ -152,6 +156,23 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
+// hears gives the hub a receiver for what comes from a peer, whose system says what sample does. It has
+// no connection, and is gone when the test ends.
+func hears(t *testing.T, h *Hub, from int, sample func(*platform.Info) bool) *Receiver {
+	r := &Receiver{h: h}
+	r.heard.sample = sample
+	peer := uuid(from)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rx[peer] = []*Receiver{r}
+	t.Cleanup(func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.rx, peer)
+	})
+	return r
+}
+
 // Where data comes receivers are asked every now and then.
 func TestListening(t *testing.T) {
 	p := newPair(t, Config{}, 1, transporttest.Options{}, Features{Flows: true})
@@ -166,21 +187,12 @@ func TestListening(t *testing.T) {
 		}
 		return true
 	}).gauge.flow.pending = true
-	from := &Receiver{h: h}
-	from.heard.sample = func(i *platform.Info) bool {
+	from := hears(t, h, 9, func(i *platform.Info) bool {
 		asked++
 		*i = platform.Info{Known: platform.HasRTT | platform.HasCame, RTT: 50 * time.Millisecond, CameMSS: 1448, Received: uint64(asked) * 1000}
 		return true
-	}
-	from.got.Add(1)
-	h.mu.Lock()
-	h.rx[uuid(9)] = []*Receiver{from}
-	h.mu.Unlock()
-	t.Cleanup(func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		clear(h.rx)
 	})
+	from.got.Add(1)
 	for range 101 {
 		require.True(t, h.survey.step(at))
 		at += sampling
@@ -202,23 +214,14 @@ func TestYieldOfConnections(t *testing.T) {
 	}).gauge.flow
 	// As along a ring others send than those that are sent to. Of a near peer as much
 	// comes as the machine can copy; it says nothing.
-	from, near := &Receiver{h: h}, &Receiver{h: h}
 	far := func(rtt time.Duration) func(i *platform.Info) bool {
 		return func(i *platform.Info) bool {
 			*i = platform.Info{Known: platform.HasRTT, RTT: rtt}
 			return true
 		}
 	}
-	from.heard.sample, near.heard.sample = far(50*time.Millisecond), far(time.Millisecond)
+	from, near := hears(t, h, 9, far(50*time.Millisecond)), hears(t, h, 7, far(time.Millisecond))
 	from.got.Store(1 << 40) // in its life
-	h.mu.Lock()
-	h.rx[uuid(9)], h.rx[uuid(7)] = []*Receiver{from}, []*Receiver{near}
-	h.mu.Unlock()
-	t.Cleanup(func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		clear(h.rx)
-	})
 	run := func(d time.Duration) {
 		f.pending = true
 		near.got.Add(1 << 40)
@@ -271,18 +274,9 @@ func TestYieldAcrossGaps(t *testing.T) {
 		}
 		return true
 	}).gauge.flow
-	from := &Receiver{h: h}
-	from.heard.sample = func(i *platform.Info) bool {
+	from := hears(t, h, 9, func(i *platform.Info) bool {
 		*i = platform.Info{Known: platform.HasRTT | platform.HasCame, RTT: 50 * time.Millisecond, Came: came, CameMSS: segment}
 		return true
-	}
-	h.mu.Lock()
-	h.rx[uuid(9)] = []*Receiver{from}
-	h.mu.Unlock()
-	t.Cleanup(func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		clear(h.rx)
 	})
 	f.pending = true
 	unread := uint64(0)

@@ -49,7 +49,7 @@ func (y *yield) add(to wire.UUID, bytes uint64, rtt time.Duration) {
 	y.pairs = append(y.pairs, pairYield{to, bytes})
 }
 
-// end closes the window if it is long enough; got is what has come since the last tick.
+// end closes the window if it is long enough; got is what has come since it was called last.
 func (y *yield) end(now time.Duration, got uint64) {
 	y.got += got
 	if y.began == 0 {

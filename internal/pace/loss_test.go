@@ -24,6 +24,8 @@ func TestLoss(t *testing.T) {
 	}
 	send(50, 0.005)
 	require.InDelta(t, 0.0015, l.Part(), 0.0015) // doubt
+	send(500, 0.005)
+	require.InDelta(t, 0.0035, l.Part(), 0.0015, "more than usual is told when it is certain")
 	send(20_000, 0.005)
 	require.InEpsilon(t, 0.005, l.Part(), 0.2)
 	send(50_000, 0)

@@ -128,7 +128,11 @@ func (l *Lab) build(hosts int) (err error) {
 		}
 		l.tuns = append(l.tuns, fd)
 		_ = h.Spread(l.others) // without it the carrier does that, too, and carries less
-		_ = h.Do(func() error { return bind(l.others) })
+		// Beside the carrier, which goes first, a program stands still as long as packets come, and
+		// nothing says so.
+		if err := h.Do(func() error { return bind(l.others) }); err != nil {
+			return fmt.Errorf("binding the programs of a host: %w", err)
+		}
 		a := h.Addr.As4()
 		l.hosts[binary.BigEndian.Uint32(a[:])] = i
 		if err := l.watch(fd); err != nil {

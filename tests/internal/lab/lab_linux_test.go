@@ -107,8 +107,7 @@ func TestBlackout(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Programs in the hosts do not run where packets are carried: beside a thread that goes first they would
-// stand still.
+// Programs in the hosts do not run where packets are carried.
 func TestProgramsKeepAwayFromTheCarrier(t *testing.T) {
 	l := start(t, "hosts 2")
 	for _, h := range l.Hosts {

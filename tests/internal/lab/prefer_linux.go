@@ -23,13 +23,11 @@ func prefer(processor int) {
 	if unix.SchedSetAttr(0, &attr, 0) != nil {
 		return // without precedence any processor may be the one that is free
 	}
-	var set unix.CPUSet
-	set.Set(processor)
-	_ = unix.SchedSetaffinity(0, &set)
+	_ = bind([]int{processor})
 }
 
-// bind has the calling thread, and what it starts, run on these processors; none: on any. Beside the
-// carrier a program stands still for as long as packets come, and nothing says so.
+// bind has the calling thread, and the programs that it starts, run on these processors; none: on those
+// that it has.
 func bind(processors []int) error {
 	if len(processors) == 0 {
 		return nil
