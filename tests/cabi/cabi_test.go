@@ -261,16 +261,19 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// 500 cycles leave descriptors, threads and memory where they were after 50.
+// 900 cycles leave descriptors, threads and memory where they were after 50.
 func TestCycles(t *testing.T) {
 	// Little garbage: how much there is when memory is read is chance.
-	out, _ := execute(t, []string{"GOGC=25"}, compile(t, "cycles.c", "-O2"), port(), "500")
-	var fds, threads, pages [2]int
-	_, err := fmt.Sscan(out, &fds[0], &threads[0], &pages[0], &fds[1], &threads[1], &pages[1])
-	require.NoError(t, err, out)
+	out, _ := execute(t, []string{"GOGC=25"}, compile(t, "cycles.c", "-O2"), port(), "300", "3")
+	var fds, threads, pages [4]int
+	for i, in := 0, strings.NewReader(out); i < len(fds); i++ {
+		_, err := fmt.Fscan(in, &fds[i], &threads[i], &pages[i])
+		require.NoError(t, err, out)
+	}
 	t.Logf("descriptors %v, threads %v, resident pages %v", fds, threads, pages)
-	require.LessOrEqual(t, fds[1], fds[0])
-	// The runtime starts a thread when more calls than ever block at the same time, and keeps it.
-	require.LessOrEqual(t, threads[1], threads[0]+3)
-	require.LessOrEqual(t, pages[1]*os.Getpagesize(), pages[0]*os.Getpagesize()+4<<20)
+	require.LessOrEqual(t, fds[3], fds[0])
+	// The runtime starts a thread when more calls than ever block at the same time, and keeps it: on a busy
+	// machine some at once. What is lost by cycles is lost in each 300 of them.
+	require.LessOrEqual(t, min(threads[1]-threads[0], threads[2]-threads[1], threads[3]-threads[2]), 1)
+	require.LessOrEqual(t, pages[3]*os.Getpagesize(), pages[0]*os.Getpagesize()+4<<20)
 }

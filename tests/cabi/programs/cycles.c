@@ -1,6 +1,6 @@
 /*
- * cycles PORT COUNT: creates, connects, reduces and destroys two peers COUNT times. Prints descriptors, threads and
- * resident pages after the first 50 cycles and after the last one.
+ * cycles PORT COUNT TIMES: creates, connects, reduces and destroys two peers 50 times, and TIMES times COUNT times
+ * more. Prints descriptors, threads and resident pages after the first 50 cycles and after each COUNT.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
@@ -48,17 +48,18 @@ static void *reduce(void *c) {
 
 int main(int argc, char **argv) {
     pcclMasterInstance_t *m = NULL;
-    int port, count, i;
-    TRUE(argc == 3);
+    int port, count, last, i;
+    TRUE(argc == 4);
     port = atoi(argv[1]);
     count = atoi(argv[2]);
+    last = 50 + atoi(argv[3]) * count;
     OK(pcclInit());
     OK(pcclCreateMaster(loopback(port), &m));
     OK(pcclRunMaster(m));
-    for (i = 0; i < count; i++) {
+    for (i = 0; i < last; i++) {
         pthread_t t;
         pcclComm_t *a, *b;
-        if (i == 50) print();
+        if (i >= 50 && (i - 50) % count == 0) print();
         a = communicator(loopback(port));
         b = communicator(loopback(port));
         connect_both(a, b);
