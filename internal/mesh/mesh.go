@@ -10,7 +10,8 @@
 //
 //   - Connection 0 is first, and everything that this peer still sends to the other
 //     one is closed before: what PCCL finds at a number that it knows already
-//     replaces what was there, and it never checks what is left (quirk Q17).
+//     replaces what was there, and it never checks what is left (quirk Q17). Hellos
+//     that were given up come before it, too: a late one would replace a living pool.
 //   - A PCCL peer is told the numbers one after the other, without a hole, because
 //     it makes room for number+1 connections at each hello (quirk Q25). A gopccl
 //     peer puts them in order itself, so that a large pool over a long way takes a
@@ -151,6 +152,8 @@ type Mesh struct {
 	// growing is what opens more connections of a pool, and may not meet what opens
 	// all of them.
 	growing growing
+	// parting are handshakes that were given up, and of which the other end may not know.
+	parting parting
 }
 
 // New returns a mesh whose handshakes end with ctx. Nothing is accepted before Run.

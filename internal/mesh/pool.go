@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -246,6 +245,9 @@ func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 
 // dialRest opens connections from to size-1 to p, a gopccl peer, over ways.
 func (m *Mesh) dialRest(ctx context.Context, p wire.PeerEndpoint, ways []*way, from, size int) error {
+	if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
+		return err
+	}
 	var (
 		next   atomic.Uint32
 		wg     sync.WaitGroup
@@ -315,6 +317,9 @@ func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way,
 // dialFirst opens connection 0 of a pool, hands it to the engine, and returns the ways for the other
 // connections. wanted is how many of them operations wanted before; 0: nothing is known.
 func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (wire.P2PHelloAck, []*way, error) {
+	if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
+		return wire.P2PHelloAck{}, nil, err
+	}
 	conn, ack, err := m.dialWay(ctx, p, 0, []*way{{to: p.Addr}})
 	if err != nil {
 		return ack, nil, err
@@ -388,34 +393,12 @@ func (m *Mesh) hello(ctx context.Context, p wire.PeerEndpoint, w *way, number ui
 	ack, err := m.introduce(ctx, conn, number, w.session)
 	switch {
 	case err != nil:
-		m.part(conn)
+		m.part(conn, p.UUID)
 	case w.session != 0 && ack.Ext.Session != w.session:
 		conn.Close()
 		err = errOther
 	}
 	return conn, ack, err
-}
-
-// part ends a connection whose answer to the hello was not read. If this end closed it, the system
-// would reset it because of the unread answer. The other end has the connection in a pool by then,
-// and cannot tell whether a reset has lost data. So this end only says that nothing follows, and a
-// goroutine waits until the other end closes the connection, at most as long as its handshake may
-// take. conn is part's from here on.
-func (m *Mesh) part(conn net.Conn) {
-	half, ok := conn.(interface{ CloseWrite() error })
-	if below, layered := conn.(interface{ TCP() *net.TCPConn }); layered && below.TCP() == nil {
-		ok = false // the end of TLS alone would have the other end wait
-	}
-	if !ok || !m.growing.beside(func() {
-		defer errs.Catch("connect to a peer", m.cfg.Crash)
-		defer conn.Close()
-		defer context.AfterFunc(m.ctx, func() { conn.Close() })()
-		if conn.SetDeadline(time.Now().Add(2*m.cfg.HandshakeTimeout)) == nil && half.CloseWrite() == nil {
-			_, _ = io.CopyN(io.Discard, conn, maxHello)
-		}
-	}) {
-		conn.Close()
-	}
 }
 
 // introduce exchanges the hellos of connection number, with nobody else than the

@@ -95,12 +95,11 @@ func TestOwnFailure(t *testing.T) {
 	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-reduce", errors.New("reset")).WithPeer("peer two")})
 	r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
 	r.unanswered(w)
-	r.abort(1, true)
+	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Ext: wire.Ext{Reason: "this peer could not complete the operation"}})
 	r.complete(1)
 	r.round(1, 3)
 	e := r.failed(w, errs.RankConnectionLost)
-	require.Equal(t, "peer two", e.Peer)
-	require.ErrorContains(t, e, "reset")
+	require.Equal(t, "gopccl: all-reduce with peer two: rank connection lost: reset [check the world size and retry]", e.Error())
 }
 
 // Arguments that fit no plan fail with that error, and not as a lost connection.

@@ -1,0 +1,92 @@
+package mesh
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/wire"
+)
+
+// part ends a connection to peer whose answer to the hello was not read. If this end closed it, the
+// system would reset it because of the unread answer. The other end has the connection in a pool by
+// then, and cannot tell whether a reset has lost data. So this end only says that nothing follows,
+// and a goroutine waits until the other end closes the connection, at most as long as its handshake
+// may take. conn is part's from here on.
+func (m *Mesh) part(conn net.Conn, peer wire.UUID) {
+	half, ok := conn.(interface{ CloseWrite() error })
+	if below, layered := conn.(interface{ TCP() *net.TCPConn }); layered && below.TCP() == nil {
+		ok = false // the end of TLS alone would have the other end wait
+	}
+	ended := m.parting.begin(peer)
+	if !ok || !m.growing.beside(func() {
+		defer errs.Catch("connect to a peer", m.cfg.Crash)
+		defer ended()
+		defer conn.Close()
+		defer context.AfterFunc(m.ctx, func() { conn.Close() })()
+		if conn.SetDeadline(time.Now().Add(2*m.cfg.HandshakeTimeout)) == nil && half.CloseWrite() == nil {
+			_, _ = io.CopyN(io.Discard, conn, maxHello)
+		}
+	}) {
+		conn.Close()
+		ended()
+	}
+}
+
+// parting are the connections by peer that part has not ended yet. The other end may not have
+// seen their hellos: one that it sees after those of a new pool would take the place of a living
+// connection there, and of all with higher numbers.
+type parting struct {
+	mu sync.Mutex
+	of map[wire.UUID]*partings
+}
+
+type partings struct {
+	n    int
+	over chan struct{} // closed when n is zero again
+}
+
+// begin counts a connection to peer until ended is called.
+func (p *parting) begin(peer wire.UUID) (ended func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.of[peer]
+	if s == nil {
+		if p.of == nil {
+			p.of = map[wire.UUID]*partings{}
+		}
+		s = &partings{over: make(chan struct{})}
+		p.of[peer] = s
+	}
+	s.n++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if s.n--; s.n == 0 {
+			delete(p.of, peer)
+			close(s.over)
+		}
+	}
+}
+
+// await waits until no connection to peer is left, or for at most as long as the other end waits for
+// a hello: what it has not seen by then it refuses. An error means that ctx has ended.
+func (p *parting) await(ctx context.Context, peer wire.UUID, handshake time.Duration) error {
+	p.mu.Lock()
+	s := p.of[peer]
+	p.mu.Unlock()
+	if s == nil {
+		return ctx.Err()
+	}
+	refused := time.NewTimer(handshake)
+	defer refused.Stop()
+	select {
+	case <-s.over:
+	case <-refused.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
