@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"maps"
 	"math"
 	"net"
@@ -422,6 +423,12 @@ func (v *survey) step(now time.Duration) bool {
 			continue
 		}
 		v.settle(now, peer, c)
+	}
+	v.level(now)
+	for peer, c := range v.counts {
+		if !c.seen {
+			continue
+		}
 		if used := len(v.h.InUse(peer)); used != c.used {
 			if c.used > 0 {
 				v.h.router.Regrouped(peer)
@@ -635,8 +642,31 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 	if !c.Step(now, c.span) && !refused {
 		return
 	}
-	n := c.N()
-	v.tried(c, before, trying && (refused || n < before))
+	v.tried(c, before, trying && (refused || c.N() < before))
+	v.want(peer, c.N(), pool)
+}
+
+// level has a peer that gets less than others get as many connections as the one that gets most.
+func (v *survey) level(now time.Duration) {
+	var most *count
+	var first wire.UUID // of those with as many
+	for peer, c := range v.counts {
+		if c.seen && c.span.Waiting && (most == nil || c.N() > most.N() || c.N() == most.N() && bytes.Compare(peer[:], first[:]) < 0) {
+			most, first = c, peer
+		}
+	}
+	for peer, c := range v.counts {
+		if c.seen && c.span.Waiting && c.Level(now, most.Count) {
+			v.h.mu.Lock()
+			pool := len(v.h.tx[peer])
+			v.h.mu.Unlock()
+			v.want(peer, c.N(), pool)
+		}
+	}
+}
+
+// want has operations use n connections to a peer, and more opened if the pool has fewer.
+func (v *survey) want(peer wire.UUID, n, pool int) {
 	v.h.mu.Lock()
 	v.wanted[peer] = n
 	v.h.mu.Unlock()

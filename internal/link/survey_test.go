@@ -329,3 +329,47 @@ func TestYieldWhileAQueueShrinks(t *testing.T) {
 	require.Less(t, best.Up, 1.25*40)
 	require.Greater(t, best.Up, 0.75*40)
 }
+
+// The survey has a peer that gets less of a full line than another one use as many connections, and
+// asks for those that are not there.
+func TestPeersGetTheirShareOfALine(t *testing.T) {
+	const rtt, queue = 100 * time.Millisecond, 50 * time.Millisecond
+	grown := map[wire.UUID]int{}
+	features := Features{Native: true, Flows: true}
+	p := newPair(t, Config{Grow: func(peer wire.UUID, n int) { grown[peer] = n }}, 1, transporttest.Options{}, features)
+	x, y := transporttest.Pair(transporttest.Options{})
+	p.b.h.AddReceiver(uuid(0), 1, y)
+	p.a.h.AddSender(uuid(2), 0, x, features)
+	h := p.a.h
+	h.survey.on.Store(true) // the test is the survey
+	// gets returns what is known of a peer that gets so much over n connections, and nothing by more.
+	gets := func(n int, rate float64) *count {
+		c := &count{Count: pace.NewCount(n), seen: true}
+		c.span = pace.Span{RTT: rtt + queue, Base: rtt, Arrived: uint64(rate / 100), Sent: uint64(rate / 100), Segment: 1448, Waiting: true}
+		for now := time.Second; now < 12*time.Second; now += 10 * time.Millisecond {
+			c.span.Used = c.N()
+			c.Step(now, c.span)
+		}
+		require.False(t, c.Trying())
+		require.Equal(t, n, c.N())
+		return c
+	}
+	least, most := uuid(1), uuid(2)
+	v := h.survey
+	v.counts[least], v.counts[most] = gets(8, 1e6), gets(20, 2.5e6)
+	v.wanted[least], v.wanted[most] = 8, 20
+	for _, peer := range []wire.UUID{least, most} {
+		s := h.Senders(peer)[0]
+		s.gauge.flow = &flow{sample: func(i *platform.Info) bool {
+			*i = platform.Info{Known: platform.HasRTT | platform.HasMinRTT | platform.HasAcked | platform.HasUnsent, RTT: rtt + queue, MinRTT: rtt, Unsent: 1}
+			return true
+		}}
+		s.gauge.flow.last.Store(int64(12 * time.Second))
+		v.far = append(v.far, s)
+	}
+	v.step(12 * time.Second)
+	require.Equal(t, 20, v.counts[least].N())
+	require.Equal(t, 20, h.Wanted(least))
+	require.Equal(t, 20, h.Wanted(most))
+	require.Equal(t, map[wire.UUID]int{least: 20}, grown)
+}

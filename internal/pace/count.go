@@ -26,6 +26,9 @@ const (
 	fullWay = 0.2
 	// The application was the limit unless it waited for the system that often.
 	starved = 0.5
+	// Operations begin and end with less than the way carries. What is in full swing between counts,
+	// and a span in which that is less than this part of it says nothing.
+	swung = 0.3
 	// Spans are left out after the number has changed, for windows to open.
 	settles = 1
 	// Connections that lose and carry fewer segments than crowded in a round trip each are a
@@ -36,6 +39,9 @@ const (
 	// again, it is there once. Where nothing arrives, the way is gone.
 	crowded, uncrowded, fewest = 2, 3, 2
 	crowdTrips                 = 3
+	// A peer that gets less than this part of what another one gets has too few connections for its
+	// share of the line. What a span has shown says so for so long.
+	level, levelFor = 0.85, 5 * time.Second
 )
 
 // First returns how many connections a distant peer with this round trip gets from the start. Each
@@ -66,9 +72,10 @@ type Count struct {
 	since          time.Duration // 0: none
 	last           time.Duration // the last tick
 	rests          bool          // nothing was under way since then
+	begun          time.Duration // when data began to flow again
 	ticks          int
 	queued, wanted int
-	arrived        uint64
+	swing          held // what arrived while all of them had data, but for the first round trip
 	sent, resent   uint64
 	rtt            time.Duration // the sum over ticks
 	skip           int
@@ -80,6 +87,18 @@ type Count struct {
 	rate  float64
 	again time.Duration
 	pause time.Duration
+
+	found found
+	most  time.Duration // until then N is all that there is room for: they were a crowd, or the peer takes no more
+}
+
+// found is what a span has shown that could have sent more.
+type found struct {
+	at      time.Duration // 0: none has
+	rate    float64       // bytes per second
+	rtt     time.Duration
+	segment int  // bytes of payload
+	full    bool // there was a queue, or a bound of all that is sent
 }
 
 // Span is what the connections to a peer have shown in a tick, all together.
@@ -93,7 +112,7 @@ type Span struct {
 }
 
 // NewCount returns a count that begins with n connections.
-func NewCount(n int) *Count { return &Count{n: n, pause: firstPause} }
+func NewCount(n int) *Count { return &Count{n: n, pause: firstPause, rests: true} }
 
 // N returns how many connections to use.
 func (c *Count) N() int { return c.n }
@@ -112,6 +131,7 @@ func (c *Count) Follow(n int) {
 func (c *Count) Refused(now time.Duration, n int) {
 	c.n, c.was = max(1, min(c.n, n)), 0
 	c.postpone(now)
+	c.most = c.again
 }
 
 func (c *Count) postpone(now time.Duration) {
@@ -121,16 +141,21 @@ func (c *Count) postpone(now time.Duration) {
 
 // Step takes a tick in which there was data. It returns true if N has changed.
 func (c *Count) Step(now time.Duration, s Span) bool {
+	took := now - c.last
 	if c.rests {
-		c.rests = false
-		c.since += now - c.last
+		c.rests, c.begun = false, now
+		if c.since > 0 {
+			c.since += took
+		}
 	}
 	c.last = now
 	if c.since == 0 {
-		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), last: now}
+		*c = Count{
+			n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, found: c.found, most: c.most,
+			skip: c.skip, look: c.look, begun: c.begun, since: max(now, 1), last: now,
+		}
 	}
 	c.ticks++
-	c.arrived += s.Arrived
 	c.sent += s.Sent
 	c.resent += s.Resent
 	c.rtt += s.RTT
@@ -140,9 +165,13 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if s.Waiting {
 		c.wanted++
 	}
+	if s.Waiting && (c.was == 0 || s.Used >= c.n) && now >= c.begun+s.RTT {
+		c.swing.bytes, c.swing.time = c.swing.bytes+s.Arrived, c.swing.time+took
+	}
 	if most, crowd := c.look.step(now, s, c.n); crowd {
-		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause}
+		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause, begun: c.begun, last: now}
 		c.postpone(now)
+		c.most = c.again
 		return true
 	}
 	span := now - c.since
@@ -154,10 +183,10 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 		c.skip--
 		return false
 	}
-	if float64(c.wanted) < starved*float64(c.ticks) {
+	if float64(c.wanted) < starved*float64(c.ticks) || c.swing.time < time.Duration(swung*float64(span)) {
 		return false
 	}
-	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
+	return c.judge(now, c.swing.rate(), c.rtt/time.Duration(c.ticks), s)
 }
 
 // look is for a crowd.
@@ -201,11 +230,12 @@ func (l *look) step(now time.Duration, s Span, n int) (most int, crowd bool) {
 }
 
 // Rest says that no data is under way any more: what was idle is not counted.
-func (c *Count) Rest() { c.rests, c.look = c.since > 0, look{} }
+func (c *Count) Rest() { c.rests, c.look = true, look{} }
 
 // judge ends a span that could have sent more.
 func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span) bool {
-	if c.was > 0 && s.Used >= c.n {
+	c.found = found{now, rate, rtt, s.Segment, float64(c.queued) > fullWay*float64(c.ticks) || s.Bounded}
+	if c.was > 0 {
 		promised := c.rate * (float64(c.n)/float64(c.was) - 1)
 		was := c.was
 		c.was = 0
@@ -223,20 +253,45 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 	if c.n >= MostCount || c.was > 0 || now < c.again {
 		return false
 	}
-	c.full = float64(c.queued) > fullWay*float64(c.ticks) || s.Bounded
+	c.full = c.found.full
 	c.was, c.rate, c.skip = c.n, rate, settles
 	c.n = min(c.n+(c.n+1)/2, MostCount)
 	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)
 	}
 	if s.Segment > 0 && c.resent > 0 {
-		c.n = min(c.n, max(int(rate*rtt.Seconds()/float64(s.Segment*uncrowded)), c.was))
+		c.n = min(c.n, max(roomFor(rate, rtt, s.Segment), c.was))
 	}
 	if c.n == c.was {
 		c.was, c.skip = 0, 0
 		return false
 	}
 	return true
+}
+
+// Level gives a peer as many connections as another one that has data, too, where there is room for
+// them, and returns true if N has changed. Where a line that both go over is full each connection gets
+// about the same of it, and what goes to the peer with fewer is done last: in a ring the count of one
+// neighbour may have grown. If the peer gets less for another reason, more of them bring nothing, but
+// are no harm.
+func (c *Count) Level(now time.Duration, other *Count) bool {
+	x, y := c.found, other.found
+	full := func(f found) bool { return f.full && now-f.at <= levelFor }
+	if c.n >= other.n || c.was > 0 || other.was > 0 || !full(x) || !full(y) || x.rate > level*y.rate || now < c.most {
+		return false
+	}
+	n := min(other.n, roomFor(x.rate, x.rtt, x.segment))
+	if n <= c.n {
+		return false
+	}
+	c.n, c.since, c.skip = n, 0, settles
+	return true
+}
+
+// roomFor returns for how many connections there is room on a way that carries so many bytes per
+// second, in segments of so many bytes.
+func roomFor(rate float64, rtt time.Duration, segment int) int {
+	return int(rate * rtt.Seconds() / float64(max(segment, 1)*uncrowded))
 }
 
 // lossBound returns the bytes per second that one connection carries with such

@@ -215,3 +215,143 @@ func TestCountRests(t *testing.T) {
 		assert.Greater(t, c.N(), 12, "%v", rest)
 	}
 }
+
+// What counts is what the way carried while operations had data for all connections. How many of
+// them began and ended in a span changes nothing, so that trials show what they bring.
+func TestOnlyTheFullSwingCounts(t *testing.T) {
+	const rtt, tick, each = 150 * time.Millisecond, 10 * time.Millisecond, 10 * mbit
+	for length := 700 * time.Millisecond; length < 4*time.Second; length += 100 * time.Millisecond {
+		c, now := NewCount(FirstCount), time.Second
+		for range time.Minute / (length + 3*rtt) {
+			for at := time.Duration(0); at < length+3*rtt; at += tick {
+				s := Span{RTT: rtt, Base: rtt - 30*time.Millisecond, Segment: segment, Used: c.N(), Waiting: at < length}
+				switch {
+				case at < rtt: // nothing has arrived yet
+				case at < length:
+					s.Arrived = uint64(float64(c.N()) * each * tick.Seconds())
+				case at < length+rtt: // what one connection has left
+					s.Arrived = uint64(each * tick.Seconds())
+				default:
+					c.Rest()
+					now += tick
+					continue
+				}
+				s.Sent = s.Arrived
+				was := c.N()
+				c.Step(now, s)
+				require.GreaterOrEqual(t, c.N(), was, "operations of %v", length)
+				now += tick
+			}
+		}
+		require.Equal(t, MostCount, c.N(), "operations of %v", length)
+	}
+}
+
+// Operations that end within a round trip never have their full swing, and say nothing.
+func TestShortOperationsSayNothing(t *testing.T) {
+	const tick = 10 * time.Millisecond
+	c, now := NewCount(FirstCount), time.Second
+	for range 500 {
+		for range 10 {
+			c.Step(now, Span{RTT: 150 * time.Millisecond, Base: 100 * time.Millisecond, Arrived: 10 * segment, Sent: 10 * segment, Segment: segment, Used: c.N(), Waiting: true})
+			now += tick
+		}
+		c.Rest()
+		now += tick
+	}
+	require.Equal(t, FirstCount, c.N())
+	require.Zero(t, c.found)
+}
+
+// The time in which nothing is under way is none in which the way carried little, also where a span
+// has just ended or a crowd has gone.
+func TestIdleTimeIsNoSwing(t *testing.T) {
+	const tick = 10 * time.Millisecond
+	full := Span{RTT: 120 * time.Millisecond, Base: 100 * time.Millisecond, Arrived: 10 * segment, Sent: 10 * segment, Segment: segment, Used: FirstCount, Waiting: true}
+	thin := full
+	thin.Arrived, thin.Resent = 7*segment/12, segment/2
+	for name, tc := range map[string]struct {
+		Span
+		idle time.Duration
+	}{"a span": {full, time.Minute}, "a crowd": {thin, time.Minute}, "a crowd that goes on": {thin, 0}} {
+		c, now, s := NewCount(FirstCount), time.Hour, tc.Span
+		c.again = 2 * time.Hour
+		for range 2 {
+			for began := now; now == began || c.since > 0; now += tick {
+				c.Step(now, s)
+			}
+			require.Zero(t, c.since, name)
+			if now += tc.idle; tc.idle > 0 {
+				c.Rest()
+			}
+			for range 100 {
+				c.Step(now, s)
+				now += tick
+			}
+			require.Positive(t, c.swing.time, name)
+			require.LessOrEqual(t, c.swing.time, time.Second, name)
+		}
+	}
+}
+
+// A trial counts from where all of its connections are used: they open while an operation runs.
+func TestTrialsCountWhatIsUsed(t *testing.T) {
+	const rtt, tick = 150 * time.Millisecond, 10 * time.Millisecond
+	c, now := NewCount(FirstCount), time.Second
+	for used := FirstCount; now < 30*time.Second; now += tick {
+		if c.Trying() && c.skip == 0 && c.since > 0 && now-c.since > time.Second { // in the last third of the span that is judged
+			used = c.N()
+		}
+		bytes := uint64(float64(used) * 10 * mbit * tick.Seconds())
+		was := c.N()
+		c.Step(now, Span{RTT: rtt, Base: rtt - 30*time.Millisecond, Arrived: bytes, Sent: bytes, Segment: segment, Used: used, Waiting: true})
+		require.GreaterOrEqual(t, c.N(), was)
+	}
+	require.Equal(t, MostCount, c.N())
+}
+
+// Of two peers behind a line that is full, the one with fewer connections gets as many as the other,
+// where there is room for them.
+func TestLevel(t *testing.T) {
+	const rtt = 100 * time.Millisecond
+	// found returns a count of n connections to a peer that has got so much of a line.
+	found := func(n int, rate float64, queue time.Duration, now *time.Duration) *Count {
+		c := NewCount(n)
+		c.again = time.Hour // no trials
+		for range 200 {
+			bytes := uint64(rate / 100)
+			c.Step(*now, Span{RTT: rtt + queue, Base: rtt, Arrived: bytes, Sent: bytes, Segment: segment, Used: n, Waiting: true})
+			*now += 10 * time.Millisecond
+		}
+		return c
+	}
+	const queue = 50 * time.Millisecond
+	for name, tc := range map[string]struct {
+		rate   float64 // of the one with fewer; the other gets 22 Mbit/s
+		queue  time.Duration
+		change func(c, other *Count, now *time.Duration)
+		want   int
+	}{
+		"its share of connections": {8 * mbit, queue, nil, 22},
+		"room for fewer":           {3 * mbit, queue, nil, 12},
+		"room for no more":         {1 * mbit, queue, nil, 8},
+		"as much as the other":     {20 * mbit, queue, nil, 8},
+		"no queue":                 {8 * mbit, 0, nil, 8},
+		"a trial of the one":       {8 * mbit, queue, func(c, _ *Count, _ *time.Duration) { c.was = 5 }, 8},
+		"a trial of the other":     {8 * mbit, queue, func(_, other *Count, _ *time.Duration) { other.was = 5 }, 8},
+		"long ago":                 {8 * mbit, queue, func(_, _ *Count, now *time.Duration) { *now += time.Minute }, 8},
+		"refused":                  {8 * mbit, queue, func(c, _ *Count, now *time.Duration) { c.Refused(*now, 8) }, 8},
+		"a crowd before":           {8 * mbit, queue, func(c, _ *Count, now *time.Duration) { c.most = *now + 1 }, 8},
+	} {
+		one, two := time.Second, time.Second
+		other, c := found(22, 22*mbit, queue, &one), found(8, tc.rate, tc.queue, &two)
+		if tc.change != nil {
+			tc.change(c, other, &two)
+		}
+		changed := c.Level(two, other)
+		assert.Equal(t, tc.want, c.N(), name)
+		assert.Equal(t, tc.want > 8, changed, name)
+		assert.False(t, other.Level(two, c), name)
+		assert.Equal(t, 22, other.N(), name)
+	}
+}
