@@ -272,8 +272,8 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 // Level gives a peer as many connections as another one that has data, too, where there is room for
 // them, and returns true if N has changed. Where a line that both go over is full each connection gets
 // about the same of it, and what goes to the peer with fewer is done last: in a ring the count of one
-// neighbour may have grown. If the peer gets less for another reason, more of them bring nothing, but
-// are no harm.
+// neighbour may have grown. If the peer gets less for another reason, more of them bring nothing and
+// do no harm.
 func (c *Count) Level(now time.Duration, other *Count) bool {
 	x, y := c.found, other.found
 	full := func(f found) bool { return f.full && now-f.at <= levelFor }
