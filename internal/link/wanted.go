@@ -49,17 +49,23 @@ func (v *survey) settle(now time.Duration, peer wire.UUID, c *count) {
 	v.want(peer, c.N(), pool)
 }
 
-// level has a peer that gets less than others get as many connections as the one that gets most.
+// level has a peer that gets less of a full line than others try as many connections as the one of them
+// with most.
 func (v *survey) level(now time.Duration) {
 	var most *count
 	var first wire.UUID // of those with as many
 	for peer, c := range v.counts {
-		if c.seen && c.span.Waiting && (most == nil || c.N() > most.N() || c.N() == most.N() && bytes.Compare(peer[:], first[:]) < 0) {
+		if c.seen && c.span.Waiting && c.Shares(now) && (most == nil || c.N() > most.N() || c.N() == most.N() && bytes.Compare(peer[:], first[:]) < 0) {
 			most, first = c, peer
 		}
 	}
+	if most == nil {
+		return
+	}
 	for peer, c := range v.counts {
+		before := c.N()
 		if c.seen && c.span.Waiting && c.Level(now, most.Count) {
+			v.tried(c, before, false)
 			v.h.mu.Lock()
 			pool := len(v.h.tx[peer])
 			v.h.mu.Unlock()

@@ -137,7 +137,10 @@ func (m *Mesh) grow(ctx context.Context, r reached, n int) {
 	if open == 0 || open >= n {
 		return
 	}
-	err := m.dialRest(ctx, r.p, r.ways, open, n)
+	err := m.parting.await(ctx, r.p.UUID, m.cfg.HandshakeTimeout)
+	if err == nil {
+		err = m.dialRest(ctx, r.p, r.ways, open, n)
+	}
 	if err == nil {
 		m.sizes.Store(r.p.UUID, n)
 		return

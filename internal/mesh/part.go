@@ -45,8 +45,9 @@ type parting struct {
 }
 
 type partings struct {
-	n    int
-	over chan struct{} // closed when n is zero again
+	n     int
+	begun time.Time     // the last one
+	over  chan struct{} // closed when n is zero again
 }
 
 // begin counts a connection to peer until ended is called.
@@ -61,7 +62,7 @@ func (p *parting) begin(peer wire.UUID) (ended func()) {
 		s = &partings{over: make(chan struct{})}
 		p.of[peer] = s
 	}
-	s.n++
+	s.n, s.begun = s.n+1, time.Now()
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -72,20 +73,22 @@ func (p *parting) begin(peer wire.UUID) (ended func()) {
 	}
 }
 
-// await waits until no connection to peer is left, or for at most as long as the other end waits for
-// a hello: what it has not seen by then it refuses. An error means that ctx has ended.
+// await waits until no connection to peer is left, but not for longer after the last one was given up
+// than a handshake may take: what the other end has not seen by then it refuses in most cases. An error
+// means that ctx has ended.
 func (p *parting) await(ctx context.Context, peer wire.UUID, handshake time.Duration) error {
 	p.mu.Lock()
 	s := p.of[peer]
-	p.mu.Unlock()
 	if s == nil {
+		p.mu.Unlock()
 		return ctx.Err()
 	}
-	refused := time.NewTimer(handshake)
-	defer refused.Stop()
+	late := time.NewTimer(time.Until(s.begun.Add(handshake)))
+	p.mu.Unlock()
+	defer late.Stop()
 	select {
 	case <-s.over:
-	case <-refused.C:
+	case <-late.C:
 	case <-ctx.Done():
 	}
 	return ctx.Err()

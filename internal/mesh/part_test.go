@@ -37,6 +37,18 @@ func (u unread) Read(p []byte) (int, error) {
 	return u.TCPConn.Read(p)
 }
 
+// speaks is a connection that says when something was written to it.
+type speaks struct {
+	*net.TCPConn
+	wrote func()
+}
+
+func (s speaks) Write(p []byte) (int, error) {
+	n, err := s.TCPConn.Write(p)
+	s.wrote()
+	return n, err
+}
+
 // A pool is made when the other end has heard of all that were given up before: a hello that it read
 // later would replace the connections of the new pool.
 func TestPoolsComeAfterThoseGivenUp(t *testing.T) {
@@ -44,7 +56,17 @@ func TestPoolsComeAfterThoseGivenUp(t *testing.T) {
 	near, far := link.NewHub(link.Config{}, aside{}), link.NewHub(link.Config{}, aside{})
 	t.Cleanup(far.Close)
 	t.Cleanup(near.Close)
-	a, self := open(t, wire.UUID{1}, &j, func(c *Config) { c.Pools, c.PoolSize = near, 3 })
+	said, once := make(chan struct{}), new(sync.Once)
+	a, self := open(t, wire.UUID{1}, &j, func(c *Config) {
+		c.Pools, c.PoolSize = near, 3
+		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return speaks{conn.(*net.TCPConn), func() { once.Do(func() { close(said) }) }}, nil
+		}
+	})
 	read := make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(read) })
 	_, b := open(t, wire.UUID{2}, &j, func(c *Config) {
@@ -54,8 +76,9 @@ func TestPoolsComeAfterThoseGivenUp(t *testing.T) {
 	far.Trust(self.UUID)
 	peers := []wire.PeerEndpoint{b}
 
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	go func() { <-said; cancel() }()
 	require.Equal(t, []wire.UUID{b.UUID}, a.Establish(ctx, peers, nil), "its hello is not read")
 	again, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()

@@ -86,7 +86,10 @@ func (m *Mesh) Prepare(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 func (m *Mesh) prepare(ctx context.Context, p wire.PeerEndpoint) error {
 	defer m.growing.hold()()
 	if ways, ok := m.single.Load(p.UUID); ok && m.alone(ctx, p.UUID) {
-		err := m.dialRest(ctx, p, ways.([]*way), 1, m.poolSize(p.UUID))
+		err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout)
+		if err == nil {
+			err = m.dialRest(ctx, p, ways.([]*way), 1, m.poolSize(p.UUID))
+		}
 		if err == nil {
 			m.single.Delete(p.UUID)
 		}
@@ -133,6 +136,9 @@ func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 	return m.each(peers, "connect to a peer", func(p wire.PeerEndpoint) error {
 		if m.answers(ctx, p.UUID) {
 			return nil
+		}
+		if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
+			return err
 		}
 		began := time.Now()
 		_, ways, err := m.dialFirst(ctx, p, m.cfg.Pools.Wanted(p.UUID))
@@ -229,6 +235,9 @@ func firstSize(rtt time.Duration, wanted, ways int) int {
 func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	wanted := m.cfg.Pools.Wanted(p.UUID) // before Retain: it is forgotten with the connections
 	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
+	if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
+		return err
+	}
 	began := time.Now()
 	m.sizes.Delete(p.UUID)
 	m.single.Delete(p.UUID)
@@ -245,9 +254,6 @@ func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 
 // dialRest opens connections from to size-1 to p, a gopccl peer, over ways.
 func (m *Mesh) dialRest(ctx context.Context, p wire.PeerEndpoint, ways []*way, from, size int) error {
-	if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
-		return err
-	}
 	var (
 		next   atomic.Uint32
 		wg     sync.WaitGroup
@@ -317,9 +323,6 @@ func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way,
 // dialFirst opens connection 0 of a pool, hands it to the engine, and returns the ways for the other
 // connections. wanted is how many of them operations wanted before; 0: nothing is known.
 func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (wire.P2PHelloAck, []*way, error) {
-	if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
-		return wire.P2PHelloAck{}, nil, err
-	}
 	conn, ack, err := m.dialWay(ctx, p, 0, []*way{{to: p.Addr}})
 	if err != nil {
 		return ack, nil, err

@@ -42,6 +42,8 @@ const (
 	// A peer that gets less than this part of what another one gets has too few connections for its
 	// share of the line. What a span has shown says so for so long.
 	level, levelFor = 0.85, 5 * time.Second
+	// A trial ends in vain after so many spans that say nothing.
+	mostVain = 10
 )
 
 // First returns how many connections a distant peer with this round trip gets from the start. Each
@@ -82,14 +84,16 @@ type Count struct {
 	look           look
 
 	// The trial under way, and when the next may be.
-	was   int  // connections before it; 0: none is under way
-	full  bool // there was a queue
-	rate  float64
-	again time.Duration
-	pause time.Duration
+	was    int  // connections before it; 0: none is under way
+	full   bool // there was a queue
+	levels bool // it is Level's
+	rate   float64
+	vain   int // spans that said nothing
+	again  time.Duration
+	pause  time.Duration
 
-	found found
-	most  time.Duration // until then N is all that there is room for: they were a crowd, or the peer takes no more
+	found  found
+	enough time.Duration // until then there are as many as there is room for, or as help
 }
 
 // found is what a span has shown that could have sent more.
@@ -131,7 +135,7 @@ func (c *Count) Follow(n int) {
 func (c *Count) Refused(now time.Duration, n int) {
 	c.n, c.was = max(1, min(c.n, n)), 0
 	c.postpone(now)
-	c.most = c.again
+	c.enough = c.again
 }
 
 func (c *Count) postpone(now time.Duration) {
@@ -151,8 +155,8 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	c.last = now
 	if c.since == 0 {
 		*c = Count{
-			n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, found: c.found, most: c.most,
-			skip: c.skip, look: c.look, begun: c.begun, since: max(now, 1), last: now,
+			n: c.n, was: c.was, full: c.full, levels: c.levels, rate: c.rate, vain: c.vain, again: c.again, pause: c.pause,
+			found: c.found, enough: c.enough, skip: c.skip, look: c.look, begun: c.begun, since: max(now, 1), last: now,
 		}
 	}
 	c.ticks++
@@ -171,7 +175,7 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if most, crowd := c.look.step(now, s, c.n); crowd {
 		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause, begun: c.begun, last: now}
 		c.postpone(now)
-		c.most = c.again
+		c.enough = c.again
 		return true
 	}
 	span := now - c.since
@@ -184,7 +188,14 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 		return false
 	}
 	if float64(c.wanted) < starved*float64(c.ticks) || c.swing.time < time.Duration(swung*float64(span)) {
-		return false
+		if c.was == 0 {
+			return false
+		}
+		if c.vain++; c.vain < mostVain {
+			return false
+		}
+		c.fail(now, c.was)
+		return true
 	}
 	return c.judge(now, c.swing.rate(), c.rtt/time.Duration(c.ticks), s)
 }
@@ -244,8 +255,7 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 			bar = broughtFull
 		}
 		if rate-c.rate < bar*promised {
-			c.n = max(was, min(c.n, int(math.Round(float64(was)*rate/c.rate)))) // as many as carry what all of them brought
-			c.postpone(now)
+			c.fail(now, max(was, min(c.n, int(math.Round(float64(was)*rate/c.rate))))) // as many as carry what all of them brought
 			return true
 		}
 		c.pause = firstPause
@@ -253,8 +263,7 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 	if c.n >= MostCount || c.was > 0 || now < c.again {
 		return false
 	}
-	c.full = c.found.full
-	c.was, c.rate, c.skip = c.n, rate, settles
+	c.try(rate, c.found.full)
 	c.n = min(c.n+(c.n+1)/2, MostCount)
 	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)
@@ -269,29 +278,50 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 	return true
 }
 
-// Level gives a peer as many connections as another one that has data, too, where there is room for
-// them, and returns true if N has changed. Where a line that both go over is full each connection gets
-// about the same of it, and what goes to the peer with fewer is done last: in a ring the count of one
-// neighbour may have grown. If the peer gets less for another reason, more of them bring nothing and
-// do no harm.
+// try begins a trial from what N carries; full: there is a queue.
+func (c *Count) try(rate float64, full bool) {
+	c.was, c.rate, c.full, c.levels, c.vain, c.skip = c.n, rate, full, false, 0, settles
+}
+
+// fail ends the trial: N is n, and what the peer gets is no reason for more of them for a while.
+func (c *Count) fail(now time.Duration, n int) {
+	c.n, c.was, c.found = n, 0, found{}
+	c.postpone(now)
+	if c.levels {
+		c.enough = c.again
+	}
+}
+
+// Shares reports whether the peer may share a line that is full with others, as far as spans have shown.
+func (c *Count) Shares(now time.Duration) bool {
+	return c.was == 0 && c.found.full && now-c.found.at <= levelFor
+}
+
+// Level tries for a peer as many connections as another one has that has data, too, where there is room
+// for them, and returns true if N has changed. Where a line that both go over is full each connection
+// gets about the same of it, and what goes to the peer with fewer is done last: in a ring the count of
+// one neighbour may have grown. They have to bring a part of what they promise, as where there is no queue.
 func (c *Count) Level(now time.Duration, other *Count) bool {
-	x, y := c.found, other.found
-	full := func(f found) bool { return f.full && now-f.at <= levelFor }
-	if c.n >= other.n || c.was > 0 || other.was > 0 || !full(x) || !full(y) || x.rate > level*y.rate || now < c.most {
+	x := c.found
+	if c.n >= other.n || !c.Shares(now) || !other.Shares(now) || x.rate > level*other.found.rate || now < c.enough {
 		return false
 	}
 	n := min(other.n, roomFor(x.rate, x.rtt, x.segment))
 	if n <= c.n {
 		return false
 	}
-	c.n, c.since, c.skip = n, 0, settles
+	c.try(x.rate, false)
+	c.n, c.since, c.levels = n, 0, true
 	return true
 }
 
 // roomFor returns for how many connections there is room on a way that carries so many bytes per
-// second, in segments of so many bytes.
+// second, in segments of so many bytes; 0: their length is not known.
 func roomFor(rate float64, rtt time.Duration, segment int) int {
-	return int(rate * rtt.Seconds() / float64(max(segment, 1)*uncrowded))
+	if segment <= 0 {
+		return 0
+	}
+	return int(rate * rtt.Seconds() / float64(segment*uncrowded))
 }
 
 // lossBound returns the bytes per second that one connection carries with such

@@ -341,7 +341,7 @@ func TestLevel(t *testing.T) {
 		"a trial of the other":     {8 * mbit, queue, func(_, other *Count, _ *time.Duration) { other.was = 5 }, 8},
 		"long ago":                 {8 * mbit, queue, func(_, _ *Count, now *time.Duration) { *now += time.Minute }, 8},
 		"refused":                  {8 * mbit, queue, func(c, _ *Count, now *time.Duration) { c.Refused(*now, 8) }, 8},
-		"a crowd before":           {8 * mbit, queue, func(c, _ *Count, now *time.Duration) { c.most = *now + 1 }, 8},
+		"a crowd before":           {8 * mbit, queue, func(c, _ *Count, now *time.Duration) { c.enough = *now + 1 }, 8},
 	} {
 		one, two := time.Second, time.Second
 		other, c := found(22, 22*mbit, queue, &one), found(8, tc.rate, tc.queue, &two)

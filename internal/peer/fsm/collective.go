@@ -451,10 +451,10 @@ func (op *operation) failure() error {
 	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed || e.Code == errs.InvalidArgument) {
 		return e // a fault of our own, or of the caller's: nothing that a retry repairs
 	}
-	if e == nil || e.Code != errs.RankConnectionLost || op.aborted {
-		e = errs.New(errs.RankConnectionLost, op.kind().String(), cause)
-	} // else the master says only that it failed here, and here it is known why
-	return e.WithPeer(peer).WithHint("check the world size and retry")
+	if e == nil || e.Code != errs.RankConnectionLost || op.aborted || len(op.lost) > 0 {
+		e = errs.New(errs.RankConnectionLost, op.kind().String(), cause).WithPeer(peer)
+	} // else it failed here, of which the master says less
+	return e.WithHint("check the world size and retry")
 }
 
 // await answers with the verdict of an operation.
