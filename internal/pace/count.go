@@ -26,9 +26,6 @@ const (
 	fullWay = 0.2
 	// The application was the limit unless it waited for the system that often.
 	starved = 0.5
-	// Operations begin and end with less than the way carries. What is in full swing between counts,
-	// and a span in which that is less than this part of it says nothing.
-	swung = 0.3
 	// Spans are left out after the number has changed, for windows to open.
 	settles = 1
 	// Connections that lose and carry fewer segments than crowded in a round trip each are a
@@ -39,11 +36,6 @@ const (
 	// again, it is there once. Where nothing arrives, the way is gone.
 	crowded, uncrowded, fewest = 2, 3, 2
 	crowdTrips                 = 3
-	// A peer that gets less than this part of what another one gets has too few connections for its
-	// share of the line. What a span has shown says so for so long.
-	level, levelFor = 0.85, 5 * time.Second
-	// A trial ends in vain after so many spans that say nothing.
-	mostVain = 10
 )
 
 // First returns how many connections a distant peer with this round trip gets from the start. Each
@@ -74,35 +66,20 @@ type Count struct {
 	since          time.Duration // 0: none
 	last           time.Duration // the last tick
 	rests          bool          // nothing was under way since then
-	begun          time.Duration // when data began to flow again
 	ticks          int
 	queued, wanted int
-	swing          held // what arrived while all of them had data, but for the first round trip
+	arrived        uint64
 	sent, resent   uint64
 	rtt            time.Duration // the sum over ticks
 	skip           int
 	look           look
 
 	// The trial under way, and when the next may be.
-	was    int  // connections before it; 0: none is under way
-	full   bool // there was a queue
-	levels bool // it is Level's
-	rate   float64
-	vain   int // spans that said nothing
-	again  time.Duration
-	pause  time.Duration
-
-	found  found
-	enough time.Duration // until then there are as many as there is room for, or as help
-}
-
-// found is what a span has shown that could have sent more.
-type found struct {
-	at      time.Duration // 0: none has
-	rate    float64       // bytes per second
-	rtt     time.Duration
-	segment int  // bytes of payload
-	full    bool // there was a queue, or a bound of all that is sent
+	was   int  // connections before it; 0: none is under way
+	full  bool // there was a queue
+	rate  float64
+	again time.Duration
+	pause time.Duration
 }
 
 // Span is what the connections to a peer have shown in a tick, all together.
@@ -116,7 +93,7 @@ type Span struct {
 }
 
 // NewCount returns a count that begins with n connections.
-func NewCount(n int) *Count { return &Count{n: n, pause: firstPause, rests: true} }
+func NewCount(n int) *Count { return &Count{n: n, pause: firstPause} }
 
 // N returns how many connections to use.
 func (c *Count) N() int { return c.n }
@@ -135,7 +112,6 @@ func (c *Count) Follow(n int) {
 func (c *Count) Refused(now time.Duration, n int) {
 	c.n, c.was = max(1, min(c.n, n)), 0
 	c.postpone(now)
-	c.enough = c.again
 }
 
 func (c *Count) postpone(now time.Duration) {
@@ -145,21 +121,16 @@ func (c *Count) postpone(now time.Duration) {
 
 // Step takes a tick in which there was data. It returns true if N has changed.
 func (c *Count) Step(now time.Duration, s Span) bool {
-	took := now - c.last
 	if c.rests {
-		c.rests, c.begun = false, now
-		if c.since > 0 {
-			c.since += took
-		}
+		c.rests = false
+		c.since += now - c.last
 	}
 	c.last = now
 	if c.since == 0 {
-		*c = Count{
-			n: c.n, was: c.was, full: c.full, levels: c.levels, rate: c.rate, vain: c.vain, again: c.again, pause: c.pause,
-			found: c.found, enough: c.enough, skip: c.skip, look: c.look, begun: c.begun, since: max(now, 1), last: now,
-		}
+		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), last: now}
 	}
 	c.ticks++
+	c.arrived += s.Arrived
 	c.sent += s.Sent
 	c.resent += s.Resent
 	c.rtt += s.RTT
@@ -169,13 +140,9 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if s.Waiting {
 		c.wanted++
 	}
-	if s.Waiting && (c.was == 0 || s.Used >= c.n) && now >= c.begun+s.RTT {
-		c.swing.bytes, c.swing.time = c.swing.bytes+s.Arrived, c.swing.time+took
-	}
 	if most, crowd := c.look.step(now, s, c.n); crowd {
-		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause, begun: c.begun, last: now}
+		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause}
 		c.postpone(now)
-		c.enough = c.again
 		return true
 	}
 	span := now - c.since
@@ -187,17 +154,10 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 		c.skip--
 		return false
 	}
-	if float64(c.wanted) < starved*float64(c.ticks) || c.swing.time < time.Duration(swung*float64(span)) {
-		if c.was == 0 {
-			return false
-		}
-		if c.vain++; c.vain < mostVain {
-			return false
-		}
-		c.fail(now, c.was)
-		return true
+	if float64(c.wanted) < starved*float64(c.ticks) {
+		return false
 	}
-	return c.judge(now, c.swing.rate(), c.rtt/time.Duration(c.ticks), s)
+	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
 }
 
 // look is for a crowd.
@@ -241,12 +201,11 @@ func (l *look) step(now time.Duration, s Span, n int) (most int, crowd bool) {
 }
 
 // Rest says that no data is under way any more: what was idle is not counted.
-func (c *Count) Rest() { c.rests, c.look = true, look{} }
+func (c *Count) Rest() { c.rests, c.look = c.since > 0, look{} }
 
 // judge ends a span that could have sent more.
 func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span) bool {
-	c.found = found{now, rate, rtt, s.Segment, float64(c.queued) > fullWay*float64(c.ticks) || s.Bounded}
-	if c.was > 0 {
+	if c.was > 0 && s.Used >= c.n {
 		promised := c.rate * (float64(c.n)/float64(c.was) - 1)
 		was := c.was
 		c.was = 0
@@ -255,7 +214,8 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 			bar = broughtFull
 		}
 		if rate-c.rate < bar*promised {
-			c.fail(now, max(was, min(c.n, int(math.Round(float64(was)*rate/c.rate))))) // as many as carry what all of them brought
+			c.n = max(was, min(c.n, int(math.Round(float64(was)*rate/c.rate)))) // as many as carry what all of them brought
+			c.postpone(now)
 			return true
 		}
 		c.pause = firstPause
@@ -263,65 +223,20 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 	if c.n >= MostCount || c.was > 0 || now < c.again {
 		return false
 	}
-	c.try(rate, c.found.full)
+	c.full = float64(c.queued) > fullWay*float64(c.ticks) || s.Bounded
+	c.was, c.rate, c.skip = c.n, rate, settles
 	c.n = min(c.n+(c.n+1)/2, MostCount)
 	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)
 	}
 	if s.Segment > 0 && c.resent > 0 {
-		c.n = min(c.n, max(roomFor(rate, rtt, s.Segment), c.was))
+		c.n = min(c.n, max(int(rate*rtt.Seconds()/float64(s.Segment*uncrowded)), c.was))
 	}
 	if c.n == c.was {
 		c.was, c.skip = 0, 0
 		return false
 	}
 	return true
-}
-
-// try begins a trial from what N carries; full: there is a queue.
-func (c *Count) try(rate float64, full bool) {
-	c.was, c.rate, c.full, c.levels, c.vain, c.skip = c.n, rate, full, false, 0, settles
-}
-
-// fail ends the trial: N is n, and what the peer gets is no reason for more of them for a while.
-func (c *Count) fail(now time.Duration, n int) {
-	c.n, c.was, c.found = n, 0, found{}
-	c.postpone(now)
-	if c.levels {
-		c.enough = c.again
-	}
-}
-
-// Shares reports whether the peer may share a line that is full with others, as far as spans have shown.
-func (c *Count) Shares(now time.Duration) bool {
-	return c.was == 0 && c.found.full && now-c.found.at <= levelFor
-}
-
-// Level tries for a peer as many connections as another one has that has data, too, where there is room
-// for them, and returns true if N has changed. Where a line that both go over is full each connection
-// gets about the same of it, and what goes to the peer with fewer is done last: in a ring the count of
-// one neighbour may have grown. They have to bring a part of what they promise, as where there is no queue.
-func (c *Count) Level(now time.Duration, other *Count) bool {
-	x := c.found
-	if c.n >= other.n || !c.Shares(now) || !other.Shares(now) || x.rate > level*other.found.rate || now < c.enough {
-		return false
-	}
-	n := min(other.n, roomFor(x.rate, x.rtt, x.segment))
-	if n <= c.n {
-		return false
-	}
-	c.try(x.rate, false)
-	c.n, c.since, c.levels = n, 0, true
-	return true
-}
-
-// roomFor returns for how many connections there is room on a way that carries so many bytes per
-// second, in segments of so many bytes; 0: their length is not known.
-func roomFor(rate float64, rtt time.Duration, segment int) int {
-	if segment <= 0 {
-		return 0
-	}
-	return int(rate * rtt.Seconds() / float64(segment*uncrowded))
 }
 
 // lossBound returns the bytes per second that one connection carries with such

@@ -102,6 +102,22 @@ func TestOwnFailure(t *testing.T) {
 	require.Equal(t, "gopccl: all-reduce with peer two: rank connection lost: reset [check the world size and retry]", e.Error())
 }
 
+// Who has left, of which the master tells, is why an operation failed here.
+func TestOwnFailureBecauseAPeerLeft(t *testing.T) {
+	r := connected(t, true, 1, 2, 3)
+	op := r.launch(1)
+	w := r.await(op)
+	r.commence(1)
+	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-reduce", errors.New("reset")).WithPeer("peer two")})
+	r.in(wire.M2CPeerDropped{UUID: uid(3), Addr: addr(3)})
+	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Ext: wire.Ext{Reason: "peer three has left"}})
+	r.complete(1)
+	r.round(1, 2)
+	e := r.failed(w, errs.RankConnectionLost)
+	require.Equal(t, uid(3).String()+" (10.0.0.3:48150)", e.Peer)
+	require.ErrorContains(t, e, "peer three has left")
+}
+
 // Arguments that fit no plan fail with that error, and not as a lost connection.
 func TestArgumentsThatDoNotFit(t *testing.T) {
 	r := connected(t, true, 1, 2, 3)
