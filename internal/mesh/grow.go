@@ -137,7 +137,7 @@ func (m *Mesh) grow(ctx context.Context, r reached, n int) {
 	if open == 0 || open >= n {
 		return
 	}
-	err := m.parting.await(ctx, r.p.UUID, m.cfg.HandshakeTimeout)
+	err := m.awaitParted(ctx, r.p.UUID)
 	if err == nil {
 		err = m.dialRest(ctx, r.p, r.ways, open, n)
 	}

@@ -14,8 +14,8 @@ import (
 // part ends a connection to peer whose answer to the hello was not read. If this end closed it, the
 // system would reset it because of the unread answer. The other end has the connection in a pool by
 // then, and cannot tell whether a reset has lost data. So this end only says that nothing follows,
-// and a goroutine waits until the other end closes the connection, at most as long as its handshake
-// may take. conn is part's from here on.
+// and a goroutine waits until the other end closes the connection, for twice Config.HandshakeTimeout
+// at most. conn is part's from here on. One that cannot be half-closed is closed at once.
 func (m *Mesh) part(conn net.Conn, peer wire.UUID) {
 	half, ok := conn.(interface{ CloseWrite() error })
 	if below, layered := conn.(interface{ TCP() *net.TCPConn }); layered && below.TCP() == nil {
@@ -36,18 +36,19 @@ func (m *Mesh) part(conn net.Conn, peer wire.UUID) {
 	}
 }
 
-// parting are the connections by peer that part has not ended yet. The other end may not have
-// seen their hellos: one that it sees after those of a new pool would take the place of a living
+// parting are the connections that part has not ended yet. The other end may not have seen
+// their hellos: one that it sees after those of a new pool would take the place of a living
 // connection there, and of all with higher numbers.
 type parting struct {
 	mu sync.Mutex
-	of map[wire.UUID]*partings
+	of map[wire.UUID]*givenUp // only peers to which there are some
 }
 
-type partings struct {
-	n     int
-	begun time.Time     // the last one
-	over  chan struct{} // closed when n is zero again
+// givenUp are those to one peer. The holder of parting.mu has n and last.
+type givenUp struct {
+	n    int
+	last time.Time     // when the last one was given up
+	over chan struct{} // closed when n is zero again
 }
 
 // begin counts a connection to peer until ended is called.
@@ -57,12 +58,12 @@ func (p *parting) begin(peer wire.UUID) (ended func()) {
 	s := p.of[peer]
 	if s == nil {
 		if p.of == nil {
-			p.of = map[wire.UUID]*partings{}
+			p.of = map[wire.UUID]*givenUp{}
 		}
-		s = &partings{over: make(chan struct{})}
+		s = &givenUp{over: make(chan struct{})}
 		p.of[peer] = s
 	}
-	s.n, s.begun = s.n+1, time.Now()
+	s.n, s.last = s.n+1, time.Now()
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -73,17 +74,19 @@ func (p *parting) begin(peer wire.UUID) (ended func()) {
 	}
 }
 
-// await waits until no connection to peer is left, but not for longer after the last one was given up
-// than a handshake may take: what the other end has not seen by then it refuses in most cases. An error
-// means that ctx has ended.
-func (p *parting) await(ctx context.Context, peer wire.UUID, handshake time.Duration) error {
+// awaitParted waits until none of the connections to peer that were given up is left, which comes
+// before its pool is made. It ends Config.HandshakeTimeout after the last of them was given up: an end
+// that accepted it when it was dialled refuses a hello that it has not read by then. One that stood still
+// may read it later. An error is that of ctx, which has ended.
+func (m *Mesh) awaitParted(ctx context.Context, peer wire.UUID) error {
+	p := &m.parting
 	p.mu.Lock()
 	s := p.of[peer]
 	if s == nil {
 		p.mu.Unlock()
 		return ctx.Err()
 	}
-	late := time.NewTimer(time.Until(s.begun.Add(handshake)))
+	late := time.NewTimer(time.Until(s.last.Add(m.cfg.HandshakeTimeout)))
 	p.mu.Unlock()
 	defer late.Stop()
 	select {

@@ -27,6 +27,7 @@ func (s *slow) Accept() (net.Conn, error) {
 	return conn, err
 }
 
+// unread is a connection whose reads wait until the channel is closed.
 type unread struct {
 	*net.TCPConn
 	until <-chan struct{}
@@ -50,42 +51,105 @@ func (s speaks) Write(p []byte) (int, error) {
 }
 
 // A pool is made when the other end has heard of all that were given up before: a hello that it read
-// later would replace the connections of the new pool.
+// later would replace the connections of the new pool. So it is for a single connection.
 func TestPoolsComeAfterThoseGivenUp(t *testing.T) {
-	var j journal
-	near, far := link.NewHub(link.Config{}, aside{}), link.NewHub(link.Config{}, aside{})
-	t.Cleanup(far.Close)
-	t.Cleanup(near.Close)
-	said, once := make(chan struct{}), new(sync.Once)
-	a, self := open(t, wire.UUID{1}, &j, func(c *Config) {
-		c.Pools, c.PoolSize = near, 3
-		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return speaks{conn.(*net.TCPConn), func() { once.Do(func() { close(said) }) }}, nil
-		}
-	})
-	read := make(chan struct{})
-	goOn := sync.OnceFunc(func() { close(read) })
-	_, b := open(t, wire.UUID{2}, &j, func(c *Config) {
-		c.Pools, c.PoolSize, c.Listener = far, 3, &slow{Listener: c.Listener, read: read}
-	})
-	t.Cleanup(goOn) // before the meshes end
-	far.Trust(self.UUID)
-	peers := []wire.PeerEndpoint{b}
+	for name, tc := range map[string]struct {
+		dial func(*Mesh, context.Context, []wire.PeerEndpoint) []wire.UUID
+		want int // connections
+	}{
+		"a round": {func(m *Mesh, ctx context.Context, peers []wire.PeerEndpoint) []wire.UUID {
+			return m.Establish(ctx, peers, nil)
+		}, 3},
+		"a ring to come": {(*Mesh).Prepare, 3},
+		"a mesh":         {(*Mesh).Connect, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var j journal
+			near, far := link.NewHub(link.Config{}, aside{}), link.NewHub(link.Config{}, aside{})
+			t.Cleanup(far.Close)
+			t.Cleanup(near.Close)
+			hello := make(chan struct{})
+			wrote := sync.OnceFunc(func() { close(hello) })
+			a, self := open(t, wire.UUID{1}, &j, func(c *Config) {
+				c.Pools, c.PoolSize = near, 3
+				c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+					if err != nil {
+						return nil, err
+					}
+					return speaks{conn.(*net.TCPConn), wrote}, nil
+				}
+			})
+			read := make(chan struct{})
+			goOn := sync.OnceFunc(func() { close(read) })
+			_, b := open(t, wire.UUID{2}, &j, func(c *Config) {
+				c.Pools, c.PoolSize, c.Listener = far, 3, &slow{Listener: c.Listener, read: read}
+			})
+			t.Cleanup(goOn) // before the meshes end
+			far.Trust(self.UUID)
+			peers := []wire.PeerEndpoint{b}
 
-	ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			go func() { <-hello; cancel() }()
+			require.Equal(t, []wire.UUID{b.UUID}, tc.dial(a, ctx, peers), "its hello is not read")
+			again, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			require.Equal(t, []wire.UUID{b.UUID}, tc.dial(a, again, peers), "nor may another one be")
+			goOn()
+			require.Empty(t, tc.dial(a, context.Background(), peers))
+			a.growing.wg.Wait()
+			require.Empty(t, a.parting.of)
+			require.Equal(t, tc.want, near.PingSenders(context.Background(), b.UUID), "all live, and the other end reads them")
+		})
+	}
+}
+
+// What the other end never ends is not waited for longer than a handshake may take, nor longer than
+// the caller waits.
+func TestWaitForWhatWasGivenUpEnds(t *testing.T) {
+	m := &Mesh{cfg: Config{HandshakeTimeout: 10 * time.Millisecond}}
+	ended := m.parting.begin(wire.UUID{2})
+	require.NoError(t, m.awaitParted(context.Background(), wire.UUID{2}))
+	m.cfg.HandshakeTimeout = time.Hour
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
-	go func() { <-said; cancel() }()
-	require.Equal(t, []wire.UUID{b.UUID}, a.Establish(ctx, peers, nil), "its hello is not read")
-	again, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	require.ErrorIs(t, m.awaitParted(ctx, wire.UUID{2}), context.DeadlineExceeded)
+	require.NoError(t, m.awaitParted(context.Background(), wire.UUID{3}), "another peer")
+	second := m.parting.begin(wire.UUID{2})
+	ended()
+	require.NotEmpty(t, m.parting.of)
+	second()
+	require.Empty(t, m.parting.of)
+	require.NoError(t, m.awaitParted(context.Background(), wire.UUID{2}))
+}
+
+// More connections of a pool come after what was given up as well.
+func TestPoolsWidenAfterWhatWasGivenUp(t *testing.T) {
+	a, near, _, b := hubs(t, 0)
+	ended := a.parting.begin(b.UUID)
+	more := func(bound time.Duration) int {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		a.grow(ctx, a.growing.known[b.UUID], 3)
+		return near.LiveSenders(b.UUID)
+	}
+	require.Equal(t, 1, more(50*time.Millisecond))
+	ended()
+	require.Equal(t, 3, more(time.Minute))
+
+	var j journal
+	hub := link.NewHub(link.Config{}, aside{})
+	t.Cleanup(hub.Close)
+	a, _ = open(t, wire.UUID{3}, &j, func(c *Config) { c.Pools, c.PoolSize = hub, 3 })
+	peers := []wire.PeerEndpoint{b}
+	require.Empty(t, a.Connect(context.Background(), peers))
+	ended = a.parting.begin(b.UUID)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	require.Equal(t, []wire.UUID{b.UUID}, a.Establish(again, peers, nil), "nor may another one be")
-	goOn()
-	require.Empty(t, a.Establish(context.Background(), peers, nil))
-	a.growing.wg.Wait()
-	require.Empty(t, a.parting.of)
-	require.Equal(t, 3, near.PingSenders(context.Background(), b.UUID), "all live, and the other end reads them")
+	require.Equal(t, []wire.UUID{b.UUID}, a.Prepare(ctx, peers), "a neighbour of a ring to come")
+	require.Equal(t, 1, hub.LiveSenders(b.UUID))
+	ended()
+	require.Empty(t, a.Prepare(context.Background(), peers))
+	require.Equal(t, 3, hub.LiveSenders(b.UUID))
 }

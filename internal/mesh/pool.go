@@ -86,7 +86,7 @@ func (m *Mesh) Prepare(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 func (m *Mesh) prepare(ctx context.Context, p wire.PeerEndpoint) error {
 	defer m.growing.hold()()
 	if ways, ok := m.single.Load(p.UUID); ok && m.alone(ctx, p.UUID) {
-		err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout)
+		err := m.awaitParted(ctx, p.UUID)
 		if err == nil {
 			err = m.dialRest(ctx, p, ways.([]*way), 1, m.poolSize(p.UUID))
 		}
@@ -137,7 +137,7 @@ func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 		if m.answers(ctx, p.UUID) {
 			return nil
 		}
-		if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
+		if err := m.awaitParted(ctx, p.UUID); err != nil {
 			return err
 		}
 		began := time.Now()
@@ -235,7 +235,7 @@ func firstSize(rtt time.Duration, wanted, ways int) int {
 func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	wanted := m.cfg.Pools.Wanted(p.UUID) // before Retain: it is forgotten with the connections
 	m.cfg.Pools.Retain(func(u wire.UUID) bool { return u != p.UUID }, nil)
-	if err := m.parting.await(ctx, p.UUID, m.cfg.HandshakeTimeout); err != nil {
+	if err := m.awaitParted(ctx, p.UUID); err != nil {
 		return err
 	}
 	began := time.Now()

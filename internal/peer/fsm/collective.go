@@ -451,10 +451,11 @@ func (op *operation) failure() error {
 	if e != nil && (e.Code == errs.Internal || e.Code == errs.DeviceFailed || e.Code == errs.InvalidArgument) {
 		return e // a fault of our own, or of the caller's: nothing that a retry repairs
 	}
-	if e == nil || e.Code != errs.RankConnectionLost || op.aborted || len(op.lost) > 0 {
-		e = errs.New(errs.RankConnectionLost, op.kind().String(), cause).WithPeer(peer)
-	} // else it failed here, of which the master says less
-	return e.WithHint("check the world size and retry")
+	const hint = "check the world size and retry"
+	if e != nil && e.Code == errs.RankConnectionLost && !op.aborted && len(op.lost) == 0 {
+		return e.WithHint(hint) // it failed here, and the master only says so
+	}
+	return errs.New(errs.RankConnectionLost, op.kind().String(), cause).WithPeer(peer).WithHint(hint)
 }
 
 // await answers with the verdict of an operation.

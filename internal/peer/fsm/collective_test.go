@@ -85,11 +85,11 @@ func TestAnyVerdictDuringTheDataPhaseAborts(t *testing.T) {
 	}
 }
 
-// reset begins an awaited operation whose connection to peer two is reset.
-func (r *rig) reset(tag uint64) (awaits CallID) {
-	op := r.launch(tag)
+// launchReset begins operation 1, awaits it, and has its connection to peer two reset.
+func (r *rig) launchReset() (awaits CallID) {
+	op := r.launch(1)
 	awaits = r.await(op)
-	r.commence(tag)
+	r.commence(1)
 	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-reduce", errors.New("reset")).WithPeer("peer two")})
 	return awaits
 }
@@ -98,7 +98,7 @@ func (r *rig) reset(tag uint64) (awaits CallID) {
 // sends C2M 11 (was_aborted 1) and then waits for M2C 11 and M2C 10."
 func TestOwnFailure(t *testing.T) {
 	r := connected(t, true, 1, 2, 3)
-	w := r.reset(1)
+	w := r.launchReset()
 	r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
 	r.unanswered(w)
 	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Ext: wire.Ext{Reason: "this peer could not complete the operation"}})
@@ -111,7 +111,7 @@ func TestOwnFailure(t *testing.T) {
 // Who has left, of which the master tells, is why an operation failed here.
 func TestOwnFailureBecauseAPeerLeft(t *testing.T) {
 	r := connected(t, true, 1, 2, 3)
-	w := r.reset(1)
+	w := r.launchReset()
 	r.in(wire.M2CPeerDropped{UUID: uid(3), Addr: addr(3)})
 	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Ext: wire.Ext{Reason: "peer three has left"}})
 	r.complete(1)
