@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/gopccl/gopccl/core/errs"
+	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/wire"
 	"github.com/gopccl/gopccl/platform"
 )
@@ -107,13 +109,15 @@ func (m *Mesh) greet(conn net.Conn) {
 	}
 	if !m.cfg.Pools.MayTake(hello.UUID, hello.Number) {
 		m.accept.demote(conn)
-		ctx, cancel := context.WithTimeout(m.ctx, m.cfg.HandshakeTimeout)
-		ok := m.cfg.Pools.AwaitPlace(ctx, hello.UUID, hello.Number, hello.Ext.Native)
-		cancel()
-		if !ok {
-			m.refuse(conn, "place", fmt.Errorf("connection number %d came without those before it, or would have taken the place of one that lives", hello.Number))
+		if !m.awaitPlace(conn, hello) {
+			m.refuse(conn, "place", fmt.Errorf("connection number %d came without those before it, would have taken the place of one that lives, or was given up", hello.Number))
 			return
 		}
+	}
+	if parted(hello)(transport.Look(conn)) {
+		m.cfg.Log.Debug("a connection was given up before it was answered", "peer", hello.UUID.Short(), "number", hello.Number)
+		conn.Close()
+		return
 	}
 	m.cfg.Pools.AddReceiver(hello.UUID, hello.Number, conn)
 	ack := wire.P2PHelloAck{}
@@ -129,5 +133,30 @@ func (m *Mesh) greet(conn net.Conn) {
 	conn.SetWriteDeadline(time.Time{})
 	if err != nil {
 		conn.Close() // the engine's reader sees the end
+	}
+}
+
+// awaitPlace waits until there is a place for a connection in the pool of its peer, for
+// Config.HandshakeTimeout at most. false: there is none, or the other end has given it up.
+func (m *Mesh) awaitPlace(conn net.Conn, hello wire.P2PHello) bool {
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.HandshakeTimeout)
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	defer cancel()
+	looks.Go(func() {
+		defer errs.Catch("accept peer", m.cfg.Crash)
+		if parted(hello)(transport.AwaitLook(ctx, conn)) {
+			cancel()
+		}
+	})
+	return m.cfg.Pools.AwaitPlace(ctx, hello.UUID, hello.Number, hello.Ext.Native)
+}
+
+// parted returns what tells from a look behind hello whether the other end has given the connection
+// up (Mesh.part). It dials its next pool behind that, but an end that stood still reads the hellos of
+// both in any order. A gopccl peer says nothing before it is answered, so a byte is the end of TLS.
+func parted(hello wire.P2PHello) func(n int, err error) bool {
+	return func(n int, err error) bool {
+		return n > 0 && hello.Ext.Native || err != nil && !errors.Is(err, errors.ErrUnsupported)
 	}
 }

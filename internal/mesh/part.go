@@ -76,8 +76,8 @@ func (p *parting) begin(peer wire.UUID) (ended func()) {
 
 // awaitParted waits until none of the connections to peer that were given up is left, which comes
 // before its pool is made. It ends Config.HandshakeTimeout after the last of them was given up: an end
-// that accepted it when it was dialled refuses a hello that it has not read by then. One that stood still
-// may read it later. An error is that of ctx, which has ended.
+// that accepted it when it was dialled refuses a hello that it has not read by then, and one that stood
+// still finds that nothing follows it (Mesh.greet). An error is that of ctx, which has ended.
 func (m *Mesh) awaitParted(ctx context.Context, peer wire.UUID) error {
 	p := &m.parting
 	p.mu.Lock()

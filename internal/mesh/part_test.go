@@ -2,7 +2,9 @@ package mesh
 
 import (
 	"context"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -32,6 +34,8 @@ type unread struct {
 	*net.TCPConn
 	until <-chan struct{}
 }
+
+func (u unread) TCP() *net.TCPConn { return u.TCPConn }
 
 func (u unread) Read(p []byte) (int, error) {
 	<-u.until
@@ -152,4 +156,59 @@ func TestPoolsWidenAfterWhatWasGivenUp(t *testing.T) {
 	ended()
 	require.Empty(t, a.Prepare(context.Background(), peers))
 	require.Equal(t, 3, hub.LiveSenders(b.UUID))
+}
+
+// stranded returns a connection to p whose hello is said, and nothing follows.
+func stranded(t *testing.T, self wire.UUID, p wire.PeerEndpoint, number uint32) net.Conn {
+	conn, err := net.Dial("tcp", p.Addr.String())
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	_, err = conn.Write(wire.Append(nil, wire.P2PHello{UUID: self, Number: number, Ext: wire.Ext{Native: true}}))
+	require.NoError(t, err)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	return conn
+}
+
+// unanswered waits until the other end has closed conn, on which it says nothing.
+func unanswered(t *testing.T, conn net.Conn) {
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	said, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Empty(t, said)
+}
+
+// An end that stood still reads a hello that was given up behind those of the next pool. That pool
+// lives on.
+func TestWhatWasGivenUpReplacesNothing(t *testing.T) {
+	var j journal
+	near, far := link.NewHub(link.Config{}, aside{}), link.NewHub(link.Config{}, aside{})
+	t.Cleanup(far.Close)
+	t.Cleanup(near.Close)
+	a, self := open(t, wire.UUID{1}, &j, func(c *Config) { c.Pools, c.PoolSize = near, 3 })
+	read := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(read) })
+	_, b := open(t, wire.UUID{2}, &j, func(c *Config) {
+		c.Pools, c.PoolSize, c.Listener = far, 3, &slow{Listener: c.Listener, read: read}
+	})
+	t.Cleanup(goOn)
+	far.Trust(self.UUID)
+	conn := stranded(t, self.UUID, b, 0)
+	require.Empty(t, a.Establish(context.Background(), []wire.PeerEndpoint{b}, nil))
+	pool := far.Receivers(self.UUID)
+	require.Len(t, pool, 3)
+	goOn()
+	unanswered(t, conn)
+	require.True(t, slices.Equal(pool, far.Receivers(self.UUID)), "nothing was replaced")
+	require.Equal(t, 3, near.PingSenders(context.Background(), b.UUID))
+}
+
+// A connection that waits for its place does so only as long as the other end wants it.
+func TestNobodyWaitsForAPlaceInVain(t *testing.T) {
+	var j journal
+	far := link.NewHub(link.Config{}, aside{})
+	t.Cleanup(far.Close)
+	_, b := open(t, wire.UUID{2}, &j, func(c *Config) { c.Pools, c.HandshakeTimeout = far, time.Hour })
+	far.Trust(wire.UUID{1})
+	unanswered(t, stranded(t, wire.UUID{1}, b, 2))
+	require.Empty(t, far.Receivers(wire.UUID{1}))
 }

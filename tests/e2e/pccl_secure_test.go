@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -26,16 +27,20 @@ func besideTLS(t *testing.T, r realm, from string) (addr, pccl string, log *lock
 	return addr, pccl, log
 }
 
-// say sends a packet in plaintext, and returns all that is answered.
+// say sends a packet in plaintext, and returns all that is answered. It ends the connection when it
+// has heard something, or the other end has closed it: nobody has to answer who is gone.
 func say(t *testing.T, addr string, p wire.Packet) []byte {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer conn.Close()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	_, _ = conn.Write(wire.Append(nil, p)) // it may be closed by then
+	var first [1]byte
+	n, err := conn.Read(first[:])
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 	_ = conn.(*net.TCPConn).CloseWrite()
-	said, _ := io.ReadAll(conn)
-	return said
+	rest, _ := io.ReadAll(conn)
+	return append(first[:n], rest...)
 }
 
 // PCCL peers come in at a port of their own, from the networks and into the groups that are
