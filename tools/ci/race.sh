@@ -9,6 +9,10 @@ mapfile -t short < <(existing ./... | grep -E "$kernels|/internal/collective$")
 mapfile -t alone < <({ existing ./tests/e2e ./tests/compat ./tests/cabi; existing ./... | grep -E "$heavy" | grep -vE "$pure|/tests/(e2e|compat|cabi)$"; })
 [ ${#quick[@]} -gt 0 ] || fail "no packages with tests found"
 
+# A program with the race detector sleeps for a second before it ends, in case another thread has yet to report. There
+# are hundreds of such programs, and who has been found to race has reported.
+export GORACE="atexit_sleep_ms=20 ${GORACE:-}"
+
 gotest -race -tags invariants -timeout 240s "${quick[@]}"
 # Arithmetic on slices has little to race on: all lengths and alignments are for the tests at full speed, and so are
 # all frames at which a collective may fail.
