@@ -26,6 +26,12 @@ const (
 	fullWay = 0.2
 	// The application was the limit unless it waited for the system that often.
 	starved = 0.5
+	// Operations begin and end with less than the way carries, and wait for others amid. A span shows
+	// what arrives in full swing if that took this part of it.
+	swung = 0.6
+	// New windows may lose much at first, and others may be what is waited for. So a trial has brought
+	// nothing when its spans say so with this weight: two of firm in full swing, or more of 1.
+	firm, vain = 3, 5
 	// Spans are left out after the number has changed, for windows to open.
 	settles = 1
 	// Connections that lose and carry fewer segments than crowded in a round trip each are a
@@ -66,9 +72,11 @@ type Count struct {
 	since          time.Duration // 0: none
 	last           time.Duration // the last tick
 	rests          bool          // nothing was under way since then
+	more           time.Duration // since when there has been more to send; 0: there is not
 	ticks          int
 	queued, wanted int
 	arrived        uint64
+	swing          held // what arrived of what left while there was more to send
 	sent, resent   uint64
 	rtt            time.Duration // the sum over ticks
 	skip           int
@@ -77,9 +85,24 @@ type Count struct {
 	// The trial under way, and when the next may be.
 	was   int  // connections before it; 0: none is under way
 	full  bool // there was a queue
-	rate  float64
+	rate  rates
+	less  int // the weight of spans in which it brought nothing
 	again time.Duration
 	pause time.Duration
+}
+
+// rates are the bytes per second that arrived in a span.
+type rates struct {
+	all   float64
+	swing float64 // in full swing; 0: that was too little of the span to tell
+}
+
+// beside returns r and before as numbers of the same kind.
+func (r rates) beside(before rates) (now, then float64) {
+	if r.swing > 0 && before.swing > 0 {
+		return r.swing, before.swing
+	}
+	return r.all, before.all
 }
 
 // Span is what the connections to a peer have shown in a tick, all together.
@@ -121,13 +144,23 @@ func (c *Count) postpone(now time.Duration) {
 
 // Step takes a tick in which there was data. It returns true if N has changed.
 func (c *Count) Step(now time.Duration, s Span) bool {
+	took := now - c.last
 	if c.rests {
-		c.rests = false
-		c.since += now - c.last
+		c.rests, c.more = false, 0
+		if c.since > 0 {
+			c.since += took
+		}
+	}
+	if !s.Waiting {
+		c.more = 0
+	} else if c.more == 0 {
+		c.more = max(now, 1)
 	}
 	c.last = now
 	if c.since == 0 {
-		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), last: now}
+		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, less: c.less, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), more: c.more, last: now}
+	} else if c.more > 0 && now > c.more+s.RTT {
+		c.swing.bytes, c.swing.time = c.swing.bytes+s.Arrived, c.swing.time+took
 	}
 	c.ticks++
 	c.arrived += s.Arrived
@@ -141,7 +174,7 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 		c.wanted++
 	}
 	if most, crowd := c.look.step(now, s, c.n); crowd {
-		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause}
+		*c = Count{n: most, skip: settles, again: c.again, pause: c.pause, last: now}
 		c.postpone(now)
 		return true
 	}
@@ -157,7 +190,11 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if float64(c.wanted) < starved*float64(c.ticks) {
 		return false
 	}
-	return c.judge(now, float64(c.arrived)/span.Seconds(), c.rtt/time.Duration(c.ticks), s)
+	r := rates{all: float64(c.arrived) / span.Seconds()}
+	if c.swing.time >= time.Duration(swung*float64(span)) {
+		r.swing = c.swing.rate()
+	}
+	return c.judge(now, r, c.rtt/time.Duration(c.ticks), s)
 }
 
 // look is for a crowd.
@@ -201,20 +238,28 @@ func (l *look) step(now time.Duration, s Span, n int) (most int, crowd bool) {
 }
 
 // Rest says that no data is under way any more: what was idle is not counted.
-func (c *Count) Rest() { c.rests, c.look = c.since > 0, look{} }
+func (c *Count) Rest() { c.rests, c.look = true, look{} }
 
 // judge ends a span that could have sent more.
-func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span) bool {
+func (c *Count) judge(now time.Duration, r rates, rtt time.Duration, s Span) bool {
 	if c.was > 0 && s.Used >= c.n {
-		promised := c.rate * (float64(c.n)/float64(c.was) - 1)
+		rate, before := r.beside(c.rate)
+		promised := before * (float64(c.n)/float64(c.was) - 1)
 		was := c.was
 		c.was = 0
 		bar := brought
 		if c.full {
 			bar = broughtFull
 		}
-		if rate-c.rate < bar*promised {
-			c.n = max(was, min(c.n, int(math.Round(float64(was)*rate/c.rate)))) // as many as carry what all of them brought
+		if rate-before < bar*promised {
+			if c.less++; r.swing > 0 {
+				c.less += firm - 1
+			}
+			if c.less < vain {
+				c.was = was
+				return false
+			}
+			c.n = max(was, min(c.n, int(math.Round(float64(was)*rate/before)))) // as many as carry what all of them brought
 			c.postpone(now)
 			return true
 		}
@@ -224,13 +269,13 @@ func (c *Count) judge(now time.Duration, rate float64, rtt time.Duration, s Span
 		return false
 	}
 	c.full = float64(c.queued) > fullWay*float64(c.ticks) || s.Bounded
-	c.was, c.rate, c.skip = c.n, rate, settles
+	c.was, c.rate, c.less, c.skip = c.n, r, 0, settles
 	c.n = min(c.n+(c.n+1)/2, MostCount)
-	if !c.full && s.Segment > 0 && rate < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
+	if !c.full && s.Segment > 0 && r.all < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)
 	}
 	if s.Segment > 0 && c.resent > 0 {
-		c.n = min(c.n, max(int(rate*rtt.Seconds()/float64(s.Segment*uncrowded)), c.was))
+		c.n = min(c.n, max(int(r.all*rtt.Seconds()/float64(s.Segment*uncrowded)), c.was))
 	}
 	if c.n == c.was {
 		c.was, c.skip = 0, 0

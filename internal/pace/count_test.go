@@ -215,3 +215,83 @@ func TestCountRests(t *testing.T) {
 		assert.Greater(t, c.N(), 12, "%v", rest)
 	}
 }
+
+// operate has c use the way in operations that send for so long each, wait for others at their end, and are
+// at rest in between. What arrives does so a round trip later, and by half in the first one.
+func (p path) operate(c *Count, now *time.Duration, sends time.Duration, times int) {
+	const tick, waits, rest = 10 * time.Millisecond, 300 * time.Millisecond, 400 * time.Millisecond
+	for range times {
+		for began := *now; *now < began+sends+p.rtt+waits; *now += tick {
+			s := Span{RTT: p.rtt, Base: p.rtt, Segment: segment, Used: c.N(), Bounded: true, Waiting: *now < began+sends}
+			if arrives := *now - p.rtt - began; arrives >= 0 && arrives < sends {
+				s.Arrived = uint64(min(p.rate, float64(c.N())*p.each) * tick.Seconds())
+				if arrives < p.rtt {
+					s.Arrived /= 2
+				}
+			}
+			s.Sent = s.Arrived
+			c.Step(*now, s)
+		}
+		c.Rest()
+		*now += rest
+	}
+}
+
+// More connections that bring something stay, wherever operations begin and end amid the spans in which
+// they show it.
+func TestTrialsSpanOperations(t *testing.T) {
+	p := path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}
+	for sends := 2 * time.Second; sends < 8*time.Second; sends += 50 * time.Millisecond {
+		c, now := NewCount(FirstCount), time.Second
+		p.operate(c, &now, sends, int(40*time.Second/sends))
+		assert.GreaterOrEqual(t, c.N(), 18, sends)
+		assert.LessOrEqual(t, c.N(), 22, sends)
+	}
+}
+
+// New connections may lose much of what they send at first. That they bring nothing has to be seen twice.
+func TestTrialsAreJudgedTwice(t *testing.T) {
+	const rtt, tick = 150 * time.Millisecond, 10 * time.Millisecond
+	for spoilt, want := range map[int]int{1: 18, 2: FirstCount} { // spans behind the one in which windows open
+		c, now := NewCount(FirstCount), time.Second
+		run := func(rate float64, over func() bool) {
+			for ; !over(); now += tick {
+				got := uint64(rate * tick.Seconds())
+				c.Step(now, Span{RTT: rtt, Base: rtt, Segment: segment, Used: c.N(), Waiting: true, Arrived: got, Sent: got})
+			}
+		}
+		run(80*mbit, c.Trying)
+		require.Equal(t, 12, c.N())
+		begun := now
+		run(80*mbit, func() bool { return now-begun > time.Duration(1+spoilt)*(judgedTrips*rtt+tick) })
+		begun = now
+		run(120*mbit, func() bool { return now-begun > 2*time.Second })
+		require.Equal(t, want, c.N(), "%d spans", spoilt)
+	}
+}
+
+// More connections are not judged by what arrives while the application waits for others: along a ring a
+// member passes on what comes, and the one before it may still be trying how many it needs.
+func TestTrialsWaitForOthers(t *testing.T) {
+	const tick = 10 * time.Millisecond
+	p := path{rate: 200 * mbit, rtt: 150 * time.Millisecond, each: 10 * mbit}
+	c, now := NewCount(FirstCount), time.Second
+	run := func(comes float64, d time.Duration) { // bytes per second
+		for i, end := 0, now+d; now < end; now, i = now+tick, i+1 {
+			carries := min(p.rate, float64(c.N())*p.each)
+			got := uint64(min(carries, comes) * tick.Seconds())
+			c.Step(now, Span{RTT: p.rtt, Base: p.rtt, Segment: segment, Used: c.N(), Bounded: true, Waiting: comes >= carries || i%3 > 0, Arrived: got, Sent: got})
+		}
+	}
+	for c.N() < 18 {
+		run(p.rate, 100*time.Millisecond)
+	}
+	run(100*mbit, 4*time.Second)
+	require.Equal(t, 18, c.N())
+	require.True(t, c.Trying())
+	run(p.rate, 2*time.Second)
+	require.Equal(t, 27, c.N(), "it stays, and more are tried")
+
+	run(100*mbit, time.Minute)
+	require.Equal(t, 18, c.N(), "not for ever")
+}
