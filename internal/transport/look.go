@@ -38,5 +38,8 @@ func AwaitLook(ctx context.Context, c net.Conn) (n int, err error) {
 			err = ctx.Err()
 		}
 	}
-	return n, errors.Join(err, t.SetReadDeadline(time.Time{}))
+	if gone := t.SetReadDeadline(time.Time{}); err == nil {
+		err = gone
+	}
+	return n, err
 }

@@ -37,6 +37,8 @@ func TestLook(t *testing.T) {
 	require.Equal(t, "word", string(said))
 	_, err = transport.Look(b)
 	require.Equal(t, io.EOF, err)
+	_, err = transport.AwaitLook(context.Background(), b)
+	require.Equal(t, io.EOF, err)
 
 	a, b = sockets(t)
 	require.NoError(t, a.(*net.TCPConn).SetLinger(0))

@@ -9,8 +9,8 @@ mapfile -t short < <(existing ./... | grep -E "$kernels|/internal/collective$")
 mapfile -t alone < <({ existing ./tests/e2e ./tests/compat ./tests/cabi; existing ./... | grep -E "$heavy" | grep -vE "$pure|/tests/(e2e|compat|cabi)$"; })
 [ ${#quick[@]} -gt 0 ] || fail "no packages with tests found"
 
-# A program with the race detector sleeps for a second before it ends, in case another thread has yet to report. There
-# are hundreds of such programs, and who has been found to race has reported.
+# A program with the race detector sleeps for a second before it ends, in case another of its threads is about to report
+# a race. Here hundreds of them end, one for each package and for each process that a test starts.
 export GORACE="atexit_sleep_ms=20 ${GORACE:-}"
 
 gotest -race -tags invariants -timeout 240s "${quick[@]}"
