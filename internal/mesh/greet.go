@@ -154,7 +154,8 @@ func (m *Mesh) awaitPlace(conn net.Conn, hello wire.P2PHello) bool {
 
 // parted returns what tells from a look behind hello whether the other end has given the connection
 // up (Mesh.part). It dials its next pool behind that, but an end that stood still reads the hellos of
-// both in any order. A gopccl peer says nothing before it is answered, so a byte is the end of TLS.
+// both in any order. A gopccl peer says nothing before it is answered, so that a byte on its socket is
+// the end of TLS, or an error.
 func parted(hello wire.P2PHello) func(n int, err error) bool {
 	return func(n int, err error) bool {
 		return n > 0 && hello.Ext.Native || err != nil && !errors.Is(err, errors.ErrUnsupported)

@@ -12,7 +12,7 @@
 //     one is closed before: what PCCL finds at a number that it knows already
 //     replaces what was there, and it never checks what is left (quirk Q17). Hellos
 //     that were given up come before it, too: a late one would replace a living pool.
-//     So one behind which nothing follows is not answered, and gets no place.
+//     So over TCP one whose other end has ended already is not answered, and gets no place.
 //   - A PCCL peer is told the numbers one after the other, without a hole, because
 //     it makes room for number+1 connections at each hello (quirk Q25). A gopccl
 //     peer puts them in order itself, so that a large pool over a long way takes a
