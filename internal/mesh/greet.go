@@ -43,21 +43,19 @@ func (m *Mesh) refuse(conn net.Conn, kind string, why error) {
 	conn.Close()
 }
 
-// is reports an error if name is not that of a peer. The master may have told the
+// is reports an error if name is not that of the peer that says hello. The master may have told the
 // other one of a round earlier than this one: the connection waits for that.
-func (m *Mesh) is(name string, peer wire.UUID, conn net.Conn) error {
+func (m *Mesh) is(name string, hello wire.P2PHello, conn net.Conn) (err error) {
 	if m.cfg.Secure == nil {
 		return nil
 	}
 	at, stop := context.WithCancel(m.ctx)
 	stop() // what is known already is not waited for
-	if m.cfg.Secure.Is(at, name, peer) == nil {
+	if m.cfg.Secure.Is(at, name, hello.UUID) == nil {
 		return nil
 	}
-	m.accept.demote(conn)
-	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.HandshakeTimeout)
-	defer cancel()
-	return m.cfg.Secure.Is(ctx, name, peer)
+	m.whileWanted(conn, hello, func(ctx context.Context) { err = m.cfg.Secure.Is(ctx, name, hello.UUID) })
+	return err
 }
 
 // greet answers one accepted P2P connection. The receiver is registered before
@@ -103,20 +101,18 @@ func (m *Mesh) greet(conn net.Conn) {
 		m.refuse(conn, "session", errors.New("it is meant for another peer, which named this address as its own"))
 		return
 	}
-	if err := m.is(name, hello.UUID, conn); err != nil {
+	if err := m.is(name, hello, conn); err != nil {
 		m.refuse(conn, "name", err)
 		return
 	}
-	if !m.cfg.Pools.MayTake(hello.UUID, hello.Number) {
-		m.accept.demote(conn)
-		if !m.awaitPlace(conn, hello) {
-			m.refuse(conn, "place", fmt.Errorf("connection number %d came without those before it, would have taken the place of one that lives, or was given up", hello.Number))
-			return
-		}
-	}
-	if parted(hello)(transport.Look(conn)) {
+	placed := m.cfg.Pools.MayTake(hello.UUID, hello.Number) || m.awaitPlace(conn, hello)
+	if n, err := transport.Look(conn); parted(hello, n, err) {
 		m.cfg.Log.Debug("a connection was given up before it was answered", "peer", hello.UUID.Short(), "number", hello.Number)
 		conn.Close()
+		return
+	}
+	if !placed {
+		m.refuse(conn, "place", fmt.Errorf("connection number %d came without those before it, or would have taken the place of one that lives", hello.Number))
 		return
 	}
 	m.cfg.Pools.AddReceiver(hello.UUID, hello.Number, conn)
@@ -136,28 +132,36 @@ func (m *Mesh) greet(conn net.Conn) {
 	}
 }
 
-// awaitPlace waits until there is a place for a connection in the pool of its peer, for
-// Config.HandshakeTimeout at most. false: there is none, or the other end has given it up.
-func (m *Mesh) awaitPlace(conn net.Conn, hello wire.P2PHello) bool {
+// whileWanted has f wait for what a connection needs behind its hello, until the other end gives the
+// connection up, for Config.HandshakeTimeout at most. It returns when f does.
+func (m *Mesh) whileWanted(conn net.Conn, hello wire.P2PHello, f func(context.Context)) {
+	m.accept.demote(conn)
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.HandshakeTimeout)
 	var looks sync.WaitGroup
 	defer looks.Wait()
 	defer cancel()
 	looks.Go(func() {
 		defer errs.Catch("accept peer", m.cfg.Crash)
-		if parted(hello)(transport.AwaitLook(ctx, conn)) {
+		if n, err := transport.AwaitLook(ctx, conn); parted(hello, n, err) {
 			cancel()
 		}
 	})
-	return m.cfg.Pools.AwaitPlace(ctx, hello.UUID, hello.Number, hello.Ext.Native)
+	f(ctx)
 }
 
-// parted returns what tells from a look behind hello whether the other end has given the connection
-// up (Mesh.part). It dials its next pool behind that, but an end that stood still reads the hellos of
-// both in any order. A gopccl peer says nothing before it is answered, so that a byte on its socket is
-// the end of TLS, or an error.
-func parted(hello wire.P2PHello) func(n int, err error) bool {
-	return func(n int, err error) bool {
-		return n > 0 && hello.Ext.Native || err != nil && !errors.Is(err, errors.ErrUnsupported)
-	}
+// awaitPlace waits until there is a place for a connection in the pool of its peer. false: there was none
+// in time.
+func (m *Mesh) awaitPlace(conn net.Conn, hello wire.P2PHello) (ok bool) {
+	m.whileWanted(conn, hello, func(ctx context.Context) {
+		ok = m.cfg.Pools.AwaitPlace(ctx, hello.UUID, hello.Number, hello.Ext.Native)
+	})
+	return ok
+}
+
+// parted reports whether the other end has given a connection up (Mesh.part), by what a look behind its
+// hello has found. That end dials its next pool then, and an end that stood still reads the hellos of both
+// in any order. A gopccl peer says nothing before it is answered, so that a byte on its socket is the end of
+// TLS, or an error.
+func parted(hello wire.P2PHello, n int, err error) bool {
+	return n > 0 && hello.Ext.Native || err != nil && !errors.Is(err, errors.ErrUnsupported)
 }

@@ -202,13 +202,31 @@ func TestWhatWasGivenUpReplacesNothing(t *testing.T) {
 	require.Equal(t, 3, near.PingSenders(context.Background(), b.UUID))
 }
 
-// A connection that waits for its place does so only as long as the other end wants it.
-func TestNobodyWaitsForAPlaceInVain(t *testing.T) {
-	var j journal
-	far := link.NewHub(link.Config{}, aside{})
-	t.Cleanup(far.Close)
-	_, b := open(t, wire.UUID{2}, &j, func(c *Config) { c.Pools, c.HandshakeTimeout = far, time.Hour })
-	far.Trust(wire.UUID{1})
-	unanswered(t, stranded(t, wire.UUID{1}, b, 2))
-	require.Empty(t, far.Receivers(wire.UUID{1}))
+// unsure is a Secure that never knows who is at the other end.
+type unsure struct{}
+
+func (unsure) Dial(_ context.Context, conn net.Conn, _ wire.UUID, _ bool) (net.Conn, error) {
+	return conn, nil
+}
+func (unsure) Wrap(conn net.Conn) net.Conn                              { return conn }
+func (unsure) Greet(context.Context, net.Conn) (name string, err error) { return "a", nil }
+func (unsure) Is(ctx context.Context, _ string, _ wire.UUID) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A connection that waits for its place, or for the master to say whose it is, does so only as long as the
+// other end wants it.
+func TestNobodyWaitsInVain(t *testing.T) {
+	for name, secure := range map[string]Secure{"a place": nil, "a name": unsure{}} {
+		t.Run(name, func(t *testing.T) {
+			var j journal
+			far := link.NewHub(link.Config{}, aside{})
+			t.Cleanup(far.Close)
+			_, b := open(t, wire.UUID{2}, &j, func(c *Config) { c.Pools, c.HandshakeTimeout, c.Secure = far, time.Hour, secure })
+			far.Trust(wire.UUID{1})
+			unanswered(t, stranded(t, wire.UUID{1}, b, 2))
+			require.Empty(t, far.Receivers(wire.UUID{1}))
+		})
+	}
 }

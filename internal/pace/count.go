@@ -30,9 +30,9 @@ const (
 	// what arrives in full swing if that took this part of it.
 	swung = 0.6
 	// New windows may lose much at first, and others may be what is waited for. So a trial has brought
-	// nothing when its spans say so with this weight, all together: two of firm in full swing, or more
-	// of 1. Rests between them change nothing.
-	firm, vain = 3, 5
+	// nothing when its spans, all together, say so with a weight of enough: each in full swing has that of
+	// firm, others have 1. Rests between them change nothing.
+	firm, enough = 3, 5
 	// Spans are left out after the number has changed, for windows to open.
 	settles = 1
 	// Connections that lose and carry fewer segments than crowded in a round trip each are a
@@ -84,13 +84,13 @@ type Count struct {
 	look           look
 
 	// The trial under way, and when the next may be.
-	was   int  // connections before it; 0: none is under way
-	full  bool // there was a queue
-	rate  rates
-	less  int     // the weight of its spans so far
-	gain  float64 // by how much they were above what had to be brought, as parts of the rate before, with their weights
-	again time.Duration
-	pause time.Duration
+	was    int  // connections before it; 0: none is under way
+	full   bool // there was a queue
+	rate   rates
+	weight int     // the weight of its spans so far
+	gain   float64 // by how much they were above what had to be brought, as parts of the rate before, with their weights
+	again  time.Duration
+	pause  time.Duration
 }
 
 // rates are the bytes per second that arrived in a span.
@@ -99,7 +99,8 @@ type rates struct {
 	swing float64 // in full swing; 0: that was too little of the span to tell
 }
 
-// beside returns r and before as numbers of the same kind.
+// beside returns what r and before say of the same kind, in bytes per second: in full swing if both know that,
+// else all.
 func (r rates) beside(before rates) (now, then float64) {
 	if r.swing > 0 && before.swing > 0 {
 		return r.swing, before.swing
@@ -160,7 +161,7 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	}
 	c.last = now
 	if c.since == 0 {
-		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, less: c.less, gain: c.gain, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), more: c.more, last: now}
+		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, weight: c.weight, gain: c.gain, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), more: c.more, last: now}
 	} else if c.more > 0 && now > c.more+s.RTT {
 		c.swing.bytes, c.swing.time = c.swing.bytes+s.Arrived, c.swing.time+took
 	}
@@ -257,10 +258,10 @@ func (c *Count) judge(now time.Duration, r rates, rtt time.Duration, s Span) boo
 		if r.swing > 0 && c.rate.swing > 0 {
 			weight = firm
 		}
-		c.less += weight
+		c.weight += weight
 		// One span that is above the others by chance does not make a success.
 		if c.gain += float64(weight) * (rate - before - bar*promised) / before; c.gain < 0 {
-			if c.less < vain {
+			if c.weight < enough {
 				c.was = was
 				return false
 			}
@@ -274,7 +275,7 @@ func (c *Count) judge(now time.Duration, r rates, rtt time.Duration, s Span) boo
 		return false
 	}
 	c.full = float64(c.queued) > fullWay*float64(c.ticks) || s.Bounded
-	c.was, c.rate, c.less, c.gain, c.skip = c.n, r, 0, 0, settles
+	c.was, c.rate, c.weight, c.gain, c.skip = c.n, r, 0, 0, settles
 	c.n = min(c.n+(c.n+1)/2, MostCount)
 	if !c.full && s.Segment > 0 && r.all < 1.5*float64(c.was)*lossBound(c.resent, c.sent, rtt, s.Segment) {
 		c.n = min(2*c.was, MostCount)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look peeks at the socket of t: once, or until there is something.
+// look peeks at the socket of t: once, or until there is something. Calls of the runtime's sockets do not wait.
 func look(t *net.TCPConn, wait bool) (n int, err error) {
 	raw, err := t.SyscallConn()
 	if err != nil {
@@ -22,7 +22,7 @@ func look(t *net.TCPConn, wait bool) (n int, err error) {
 	)
 	err = raw.Read(func(fd uintptr) bool {
 		for {
-			n, _, seen = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			n, _, seen = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK)
 			if !errors.Is(seen, unix.EINTR) {
 				break
 			}

@@ -1,5 +1,5 @@
 // Package transport is what the data path needs from sockets: frames out of a
-// byte stream, and writes that never wait.
+// byte stream, writes that never wait, and looks at what has come.
 package transport
 
 import (
