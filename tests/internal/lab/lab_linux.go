@@ -19,8 +19,9 @@ type Lab struct {
 	Hosts []*netns.Host
 
 	network *netns.Network
-	carrier int   // the processor that carries packets; -1: any
-	others  []int // processors
+	carrier int    // the processor that carries packets; -1: any
+	back    func() // has those come back that have left it; nil: there are none
+	others  []int  // processors
 	tuns    []int
 	epoll   int
 	timer   int
@@ -106,6 +107,9 @@ func (l *Lab) build(hosts int) (err error) {
 		return err
 	}
 	l.carrier, l.others = divide()
+	if l.carrier >= 0 {
+		l.back = makeRoom(l.carrier)
+	}
 	l.Hosts = l.network.Hosts
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
@@ -164,6 +168,9 @@ func (l *Lab) release() {
 	}
 	if l.network != nil {
 		l.network.Close()
+	}
+	if l.back != nil {
+		l.back()
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gopccl/gopccl/tests/internal/lab/netem"
 )
@@ -121,6 +124,77 @@ func TestProgramsKeepAwayFromTheCarrier(t *testing.T) {
 			want = runtime.NumCPU()
 		}
 		require.Equal(t, strconv.Itoa(want), strings.TrimSpace(out.String()))
+	}
+}
+
+// While a network is open its carrier has a processor to itself: threads of this process and of the kernel
+// that may run elsewhere do. They come back when the last network is closed.
+func TestOthersLeaveTheCarrier(t *testing.T) {
+	where := func(tid int) (list []int) {
+		var set unix.CPUSet
+		err := unix.SchedGetaffinity(tid, &set)
+		if err == unix.ESRCH {
+			return nil // it has ended
+		}
+		require.NoError(t, err)
+		for c := range runtime.NumCPU() {
+			if set.IsSet(c) {
+				list = append(list, c)
+			}
+		}
+		return list
+	}
+	all := processors()
+	here := func() (tids []int) {
+		names, err := filepath.Glob("/proc/self/task/*")
+		require.NoError(t, err)
+		for _, name := range names {
+			tid, err := strconv.Atoi(filepath.Base(name))
+			require.NoError(t, err)
+			tids = append(tids, tid)
+		}
+		return tids
+	}
+	// carriers returns how many threads of this process may run where packets are carried.
+	carriers := func(processor int) (n int) {
+		for _, tid := range here() {
+			if slices.Contains(where(tid), processor) {
+				n++
+			}
+		}
+		return n
+	}
+	threads := runtime.GOMAXPROCS(0)
+	if len(all) < 2 {
+		return // there is nothing to divide
+	}
+	p, err := Parse("test", strings.NewReader("hosts 2"))
+	require.NoError(t, err)
+	a, err := Start(p, 1)
+	require.NoError(t, err)
+	require.LessOrEqual(t, carriers(a.carrier), 1)
+	moved := maps.Clone(room.moved)
+	require.Equal(t, len(kernel()) > 0, len(moved) > 0, "some may run anywhere")
+	for tid := range moved {
+		require.NotContains(t, where(tid), a.carrier)
+	}
+	b, err := Start(p, 1)
+	require.NoError(t, err)
+	require.Equal(t, a.carrier, b.carrier)
+	require.Equal(t, a.others, b.others)
+	require.NoError(t, a.Close())
+	require.LessOrEqual(t, carriers(b.carrier), 1)
+	require.Equal(t, threads, runtime.GOMAXPROCS(0))
+	require.NoError(t, b.Close())
+	for _, tid := range here() {
+		if now := where(tid); now != nil {
+			require.Equal(t, all, now)
+		}
+	}
+	for tid := range moved {
+		if now := where(tid); now != nil {
+			require.Contains(t, now, a.carrier)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -42,16 +43,11 @@ func bind(processors []int) error {
 // divide says which processor carries packets, and which others there are for the
 // hosts that get them. With one there is nothing to divide: carrier is -1.
 func divide() (carrier int, hosts []int) {
-	var set unix.CPUSet
-	if unix.SchedGetaffinity(0, &set) != nil || set.Count() < 2 {
+	all := processors()
+	if len(all) < 2 {
 		return -1, nil
 	}
-	for c := range len(set) * 64 {
-		if set.IsSet(c) {
-			hosts = append(hosts, c)
-		}
-	}
-	return hosts[len(hosts)-1], hosts[:len(hosts)-1]
+	return all[len(all)-1], all[:len(all)-1]
 }
 
 // stayAwake has every processor do something when there is nothing to do: a virtual one
@@ -64,13 +60,16 @@ func stayAwake(processors []int) (stop func()) {
 	var all []*exec.Cmd
 	for _, c := range processors {
 		cmd := exec.Command("sh", "-c", "while :; do :; done")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		// Where the system divides a processor between sessions, what goes last in its own is no less than
+		// another one: it gets a session, which goes last.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
 		if cmd.Start() != nil {
 			continue
 		}
 		all = append(all, cmd)
 		var set unix.CPUSet
 		set.Set(c)
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte("19"), 0)
 		attr := unix.SchedAttr{Policy: unix.SCHED_IDLE}
 		attr.Size = uint32(unsafe.Sizeof(attr))
 		if unix.SchedSetAttr(cmd.Process.Pid, &attr, 0) != nil || unix.SchedSetaffinity(cmd.Process.Pid, &set) != nil {
