@@ -21,10 +21,12 @@ type Problem struct {
 	// that of pairs as Rates, all in Mbit/s, 0: not seen. Each is a lower bound of what
 	// could be had. Nil: nothing was seen.
 	Up, Down, Seen []float64
+	// Shown is what Up and Down are the most of, by all-reduce, the latest first. Nil: not known.
+	Shown []Shown
 	// Hopeful says that members may receive more than they were seen to: what came to them
 	// was most often what the others could send.
 	Hopeful bool
-	// Timed is what all-reduces have taken: that of the ring is its prediction, and what
+	// Timed is what all-reduces have taken, the latest last: that of the ring is its prediction, and what
 	// plans took more than was predicted of them is predicted of others of their kind.
 	Timed []Timed
 	// Stopped reports whether nobody wants the plans any more: the search ends soon, and
@@ -33,6 +35,9 @@ type Problem struct {
 }
 
 func (p *Problem) stopped() bool { return p.Stopped != nil && p.Stopped() }
+
+// Shown is the most that each member sent and received in one all-reduce, in Mbit/s; 0: nothing was seen.
+type Shown struct{ Up, Down []float64 }
 
 // Timed is how long all-reduces of so many bytes took, without the votes: the least that is likely
 // of two.

@@ -130,10 +130,18 @@ func (p Problem) hoped() Problem {
 	if !p.Hopeful {
 		return p
 	}
-	p.Down = slices.Clone(p.Down)
+	p.Down, p.Shown = slices.Clone(p.Down), slices.Clone(p.Shown)
+	for k := range p.Shown {
+		p.Shown[k].Down = slices.Clone(p.Shown[k].Down)
+	}
 	for i, v := range p.Down {
 		if v > 0 && i < len(p.Up) && v < slices.Max(p.Up) { // as much as any sends is enough
 			p.Down[i] = max(hope*v, p.Up[i])
+			for _, shown := range p.Shown {
+				if i < len(shown.Down) {
+					shown.Down[i] *= p.Down[i] / v
+				}
+			}
 		}
 	}
 	return p
@@ -152,10 +160,18 @@ func large(p Problem) (o Options) {
 			found = append(found, Option{Scheme: s, Line: m.line(s), Slowest: m.slowest(s)})
 		}
 	}
+	timed := slices.ContainsFunc(found, func(f Option) bool { return m.timed(f.Scheme) != nil })
 	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
+		// The best of many predictions is too good. What has been timed is left for what is better by more.
+		cost := func(f Option) float64 {
+			if timed && f.Scheme != nil && m.timed(f.Scheme) == nil {
+				return steadyGain * float64(f.At(size))
+			}
+			return float64(f.At(size))
+		}
 		best := Option{From: size, Line: ring}
 		for _, f := range found {
-			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && float64(f.At(size)) < worthOther*float64(best.At(size)) {
+			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && (best.Scheme == nil || cost(f) < worthOther*cost(best)) {
 				best.Scheme, best.Line, best.Slowest = f.Scheme, f.Line, f.Slowest
 			}
 		}
@@ -220,11 +236,14 @@ const TrialName = "a trial"
 const (
 	LeastTrial = leastLarge
 	MostTrial  = 64 << 20
+	// mostAround is how many sites a trial goes around: the way is longer with each.
+	mostAround = 4
 )
 
 // Trial returns a plan for an all-reduce in which all members show what they can send and
 // receive, when nothing is known but how far they are from each other: the direct exchange in
-// equal parts, or that through sites, as ways between these may be shared. A ring shows little
+// equal parts, or, as ways between sites may be shared, that through sites, and around a few of them.
+// A ring shows little
 // of it, as all wait for its slowest link, and in the order in which members came that may be
 // a bad one. took is how long bytes have taken along the ring; 0: not known. No members, or a
 // delay that is not known: there is no trial.
@@ -240,8 +259,11 @@ func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	}
 	s := Direct(n, nil)
 	m := &model{Problem: p}
-	if sites := m.sites(); len(sites) > 1 {
-		s.Trees = slices.Concat(m.throughSites(sites)...)
+	switch sites := m.sites(); {
+	case len(sites) > mostAround, len(sites) == 2:
+		s.Trees = equally(m.throughSites(sites, few(sites, n)))
+	case len(sites) > 2:
+		s.Trees = equally(m.aroundSites(sites, few(sites, n)))
 	}
 	if s.Name = TrialName; s.Check(n) != nil {
 		return o

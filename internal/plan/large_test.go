@@ -113,57 +113,9 @@ func TestEqualRatesKeepTheRing(t *testing.T) {
 	require.Nil(t, (*Options)(nil).For(1))
 }
 
-func TestSites(t *testing.T) {
-	const ms = time.Millisecond
-	m := newModel(inSites([]int{3, 3, 3}, ms/2, 30*ms, 1000, 100))
-	require.Equal(t, [][]int{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}}, m.sites())
-	require.Equal(t, [][]int{{0, 1}, {2}, {3, 4, 5}}, newModel(inSites([]int{2, 1, 3}, ms, 5*ms, 10, 10)).sites())
-	require.Nil(t, newModel(inSites([]int{2, 2}, ms, 2*ms, 10, 10)).sites(), "no gap")
-	require.Nil(t, newModel(inSites([]int{2, 2}, 1000, 20_000, 10, 10)).sites(), "one machine")
-	require.Nil(t, newModel(even4Rated()).sites())
-}
-
 func even4Rated() Problem {
 	r := slices.Repeat([]float64{10}, 4)
 	return hosts(r, r, time.Millisecond)
-}
-
-// Between sites of equal members every pair carries the same, a third of what it does
-// where each member sends to all by itself.
-func TestSumsInsideOfSites(t *testing.T) {
-	m := newModel(inSites([]int{3, 3, 3}, time.Millisecond/2, 30*time.Millisecond, 1000, 100))
-	groups := m.throughSites(m.sites())
-	s := &Scheme{Name: "sites 3"}
-	for _, g := range groups {
-		require.Len(t, g, 3)
-		s.Trees = append(s.Trees, g...)
-	}
-	require.NoError(t, s.Check(9))
-	between := func(s *Scheme) (most float64) {
-		load := make(costs, len(m.of(&s.Trees[0])))
-		for i := range s.Trees {
-			for r, c := range m.of(&s.Trees[i]) {
-				load[r] += c / float64(len(s.Trees))
-			}
-		}
-		for i := range 3 {
-			for k := 3; k < 9; k++ {
-				require.InDelta(t, load[2*9+3], load[2*9+i*9+k], 1e-15)
-				most = max(most, load[2*9+i*9+k])
-			}
-		}
-		return most
-	}
-	require.InEpsilon(t, between(Direct(9, nil)), 3*between(s), 1e-9)
-	require.Equal(t, 61*time.Millisecond, m.line(s).Delay)
-}
-
-// A thin path between sites is used for sums alone.
-func TestAThinPathBetweenSites(t *testing.T) {
-	o := Large(inSites([]int{4, 4}, time.Millisecond/2, 40*time.Millisecond, 1000, 10))
-	at := o.For(64 << 20)
-	require.NotNil(t, at)
-	require.Equal(t, "sites 2", at.Scheme.Name)
 }
 
 // What is predicted of a scheme is what the bytes of its plan say.
@@ -392,7 +344,7 @@ func TestTrialOptions(t *testing.T) {
 	s := apart.For(LeastTrial).Scheme
 	require.NoError(t, s.Check(p.N))
 	require.True(t, slices.ContainsFunc(s.Trees, passesOn), "a site may have one way out for all")
-	require.Equal(t, 1, kindOf(s))
+	require.Equal(t, insideSites, (&model{Problem: p, site: []int{0, 0, 0, 1, 2, 2, 2}}).familyOf(s))
 	p.Delay[1] = -1
 	require.Empty(t, Trial(p, 0, 0).List, "nobody knows how far it is")
 	require.Empty(t, Trial(Problem{N: 2, Delay: make([]time.Duration, 4)}, 0, 0).List)
@@ -476,54 +428,10 @@ func TestWhatWasTimed(t *testing.T) {
 	timed.Timed[1].Took = time.Second
 	l = newModel(timed).line(at.Scheme)
 	require.InDelta(t, 1, l.At(size).Seconds(), 0.01, "it is judged by what it took")
-	require.Equal(t, [2]float64{1, 1}, newModel(timed).over)
+	require.Equal(t, [families]float64{1, 1, 1}, newModel(timed).over)
 	timed.Timed[1] = Timed{Scheme: Trial(timed, size, time.Second).List[0].Scheme, Bytes: size, Took: time.Hour}
-	require.Equal(t, [2]float64{mostOver, 1}, newModel(timed).over)
+	require.Equal(t, [families]float64{mostOver, 1, 1}, newModel(timed).over)
 }
 
 // takes returns what an all-reduce of so many bytes takes.
 func takes(o Options, bytes uint64) *Option { return o.For(bytes) }
-
-// Three sites of three, as a laboratory has shown them: only those that the ring lets send
-// to another site have shown anything, and what is near shows nothing at all. A site may
-// have one way out for all. Sums inside of sites spare a quarter of what crosses it, and an
-// exchange would send twice of what a ring does.
-func TestSitesAlongARing(t *testing.T) {
-	const size = 16 << 20
-	p := inSites([]int{3, 3, 3}, 520*time.Microsecond, 30*time.Millisecond, 0, 0)
-	p.Ring = []int{2, 0, 1, 3, 5, 4, 7, 6, 8} // out of its sites by 1, 4 and 8
-	p.Up, p.Down, p.Seen = make([]float64, 9), make([]float64, 9), make([]float64, 81)
-	for _, way := range [][2]int{{1, 3}, {4, 7}, {8, 2}} {
-		p.Up[way[0]], p.Down[way[1]] = 95, 96
-		p.Seen[way[0]*9+way[1]], p.Rates[way[0]*9+way[1]] = 95, 82
-	}
-	p.Timed = []Timed{{Bytes: size, Took: 3360 * time.Millisecond}}
-	at := takes(Large(p), size)
-	require.NotNil(t, at)
-	require.Equal(t, "sites 3", at.Scheme.Name)
-	require.InDelta(t, 2.5, at.At(size).Seconds(), 0.2)
-	require.Contains(t, at.Slowest, "96 Mbit/s")
-	m := newModel(p)
-	direct := m.predicted(Direct(9, nil))
-	require.Greater(t, direct.At(size), 6*time.Second)
-
-	// What is near was measured: it takes a part of what its ends have, as it did.
-	for i := range 9 {
-		for k := range 9 {
-			if i != k && i/3 == k/3 {
-				p.Rates[i*9+k] = 1000
-			}
-		}
-	}
-	m = newModel(p)
-	require.False(t, m.free[1])
-	require.InDelta(t, 1000e6/8, m.up[0], 1)
-
-	// Without anything of a site nothing is planned.
-	p = inSites([]int{3, 3, 3}, 520*time.Microsecond, 30*time.Millisecond, 0, 0)
-	p.Up, p.Down = make([]float64, 9), slices.Repeat([]float64{100}, 9)
-	p.Up[0], p.Up[3] = 100, 100
-	require.Empty(t, Large(p).List)
-	p.Up[8] = 100
-	require.NotEmpty(t, Large(p).List)
-}

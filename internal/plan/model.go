@@ -10,10 +10,6 @@ import (
 )
 
 const (
-	// siteGap is how much longer the ways between sites are than those inside.
-	siteGap = 3
-	// leastDelay is taken for shorter ones: on one machine there are no sites.
-	leastDelay = 100 * time.Microsecond
 	// smallPart is the least part of the mean that is worth the frames to all others.
 	smallPart = 1.0 / 64
 	// partUnits is the sum of the weights, but for rounding.
@@ -25,12 +21,12 @@ const (
 type model struct {
 	Problem
 	up, down []float64
-	pair     []float64  // by from and to
-	free     []bool     // as pair: what goes there is none of what was seen of members
-	closed   []bool     // as pair: nothing goes there
-	site     []int      // of each member; all 0: there are none
-	out, in  []float64  // what was seen of sites; infinite: nothing
-	over     [2]float64 // by how much more plans of a kind took than was predicted
+	pair     []float64         // by from and to
+	free     []bool            // as pair: what goes there is none of what was seen of members
+	closed   []bool            // as pair: nothing goes there
+	site     []int             // of each member; all 0: there are none
+	out, in  []float64         // what was seen of sites; infinite: nothing
+	over     [families]float64 // how many times as long as predicted schemes of a family took
 }
 
 // newModel returns nil if a delay is not known, or what a member can send or receive,
@@ -75,7 +71,8 @@ func modelOf(p Problem) *model {
 			m.site[i] = s
 		}
 	}
-	m.out, m.in = m.ofSites(p.Up, m.up), m.ofSites(p.Down, m.down)
+	m.out = m.ofSites(p.Up, m.up, func(s Shown) []float64 { return s.Up })
+	m.in = m.ofSites(p.Down, m.down, func(s Shown) []float64 { return s.Down })
 	for i := range n {
 		if m.up[i] == 0 || m.down[i] == 0 {
 			return nil
@@ -92,32 +89,6 @@ const Far = time.Millisecond
 
 // freeMbps is taken for ways between near members of which nothing is known.
 const freeMbps = 1000
-
-// ofSites returns what was seen of sites: the sum of what was seen of their members, as
-// these may share a way out, and use only one of them for it. Members that have shown
-// nothing, since what they had was for near ones, have what others of their site have.
-func (m *model) ofSites(seen, rates []float64) []float64 {
-	sum := slices.Repeat([]float64{math.Inf(1)}, m.N)
-	if slices.Max(m.site) == 0 {
-		return sum
-	}
-	most, total := make([]float64, m.N), make([]float64, m.N)
-	for i, s := range m.site {
-		most[s] = max(most[s], rates[i])
-		if i < len(seen) && seen[i] > 0 && !math.IsInf(seen[i], 0) {
-			total[s] += seen[i] * 1e6 / 8
-		}
-	}
-	for i, s := range m.site {
-		if rates[i] == 0 {
-			rates[i] = most[s]
-		}
-		if total[s] > 0 {
-			sum[s] = total[s]
-		}
-	}
-	return sum
-}
 
 // add raises rates to what was seen.
 func (m *model) add(seen, rates []float64) {
@@ -213,21 +184,31 @@ func (m *model) excess(trees []Tree) costs {
 	}
 	for i := range n {
 		f[n+i] = 1 + max(ringExcess, exchangeExcess*senders[i])
+		f[3*n+n*n+i] = 1 + max(ringExcess, exchangeExcess*m.sendingSites(seen, i))
 	}
 	return f
 }
 
-// line returns what a scheme costs: what it was timed with, or what is predicted.
+// line returns what a scheme costs: what it was timed with, or what is predicted. Sums inside of sites may have
+// been timed in a trial.
 func (m *model) line(s *Scheme) Line {
 	l := m.predicted(s)
-	for _, t := range m.Timed {
-		if t.Scheme != nil && t.Took > 0 && t.Bytes > 0 && t.Scheme.Same(s) {
-			return l.from(t)
-		}
+	if t := m.timed(s); t != nil {
+		return l.from(*t)
 	}
-	by := m.over[kindOf(s)]
+	by := m.overOf(s)
 	l.Delay, l.Byte = time.Duration(by*float64(l.Delay)), time.Duration(min(by*float64(l.Byte), math.MaxInt64/2))
 	return l
+}
+
+// timed returns what a scheme took last; nil: it was not timed.
+func (m *model) timed(s *Scheme) *Timed {
+	for i, t := range slices.Backward(m.Timed) {
+		if t.Scheme != nil && t.Took > 0 && t.Bytes > 0 && (t.Scheme.Name == s.Name || m.familyOf(s) == insideSites) && t.Scheme.like(s) {
+			return &m.Timed[i]
+		}
+	}
+	return nil
 }
 
 // from returns what was timed as a line: the delay is that of l, as far as it took so long.
@@ -246,17 +227,43 @@ func (m *model) predicted(s *Scheme) Line {
 			l.Delay = max(l.Delay, m.way(t.Up, false)+m.way(t.Down, true))
 		}
 	}
+	// No more than a window of stripes is under way.
+	l.Byte = max(l.Byte, perMiB(l.Delay.Seconds()/(Window*stripeBytes)))
 	return l
 }
 
-// Exchanges, in which all send to each other, and sums inside of sites have errors of
-// their own in what is predicted of them.
-func kindOf(s *Scheme) int {
-	if strings.HasPrefix(s.Name, "sites") || s.Name == TrialName && slices.ContainsFunc(s.Trees, passesOn) {
-		return 1
+// family is what schemes have in common whose predictions have errors in common.
+type family int
+
+const (
+	exchange    family = iota // all send to each other, or without sites some pass on
+	insideSites               // sums inside of sites
+	acrossSites               // others that pass on where there are sites: they use the ways that sites share
+	families
+)
+
+func (m *model) familyOf(s *Scheme) family {
+	switch {
+	case slices.Max(m.site) == 0 || !slices.ContainsFunc(s.Trees, passesOn):
+		return exchange
+	case strings.HasPrefix(s.Name, sitesName) || s.Name == TrialName:
+		return insideSites
+	default:
+		return acrossSites
 	}
-	return 0
 }
+
+// overOf returns how many times as long as predicted a scheme is taken to take.
+func (m *model) overOf(s *Scheme) float64 {
+	f := m.familyOf(s)
+	if f == acrossSites {
+		return max(m.over[f], m.over[insideSites])
+	}
+	return m.over[f]
+}
+
+// sitesName begins the names of schemes with sums inside of sites.
+const sitesName = "sites"
 
 // passesOn reports whether a member passes on what another one has sent to it.
 func passesOn(t Tree) bool {
@@ -268,14 +275,14 @@ const mostOver = 4
 
 // compare takes what plans took more than is predicted of them.
 func (m *model) compare() {
-	over := [2]float64{1, 1}
+	over := [families]float64{1, 1, 1}
 	for _, t := range m.Timed {
 		if t.Scheme == nil || t.Took <= 0 || t.Scheme.Check(m.N) != nil {
 			continue
 		}
 		l := m.predicted(t.Scheme)
-		k := kindOf(t.Scheme)
-		over[k] = max(over[k], min(float64(t.settled())/float64(max(l.At(t.Bytes), 1)), mostOver))
+		f := m.familyOf(t.Scheme)
+		over[f] = max(over[f], min(float64(t.settled())/float64(max(l.At(t.Bytes), 1)), mostOver))
 	}
 	m.over = over
 }
@@ -297,16 +304,24 @@ func (m *model) load(s *Scheme) (all, factor costs) {
 	return all, factor
 }
 
-// slowest says for people which resource a scheme waits for.
-func (m *model) slowest(s *Scheme) string {
+// dearest returns the resource that a scheme waits for.
+func (m *model) dearest(s *Scheme) (at int) {
 	all, factor := m.load(s)
-	at := 0
 	for i := range all {
 		v, most := all[i]*factor[i], all[at]*factor[at]
 		if v > most || i >= 2*m.N+m.N*m.N && v > most*(1-1e-6) { // a site rather than its members
 			at = i
 		}
 	}
+	return at
+}
+
+// ofPair reports whether a resource is what goes over a pair.
+func (m *model) ofPair(r int) bool { return r >= 2*m.N && r < 2*m.N+m.N*m.N }
+
+// slowest says for people which resource a scheme waits for.
+func (m *model) slowest(s *Scheme) string {
+	at := m.dearest(s)
 	mbps := func(rate float64) string { return fmt.Sprintf("%.3g Mbit/s", rate*8/1e6) }
 	switch n := m.N; {
 	case at < n:
@@ -373,7 +388,7 @@ func (m *model) ring() Line {
 	return l
 }
 
-// schemes returns the plans that are compared with the ring.
+// schemes returns the plans that are compared with the ring, the simpler ones first.
 func (m *model) schemes() []*Scheme {
 	var list []*Scheme
 	var groups [][]Tree
@@ -391,13 +406,7 @@ func (m *model) schemes() []*Scheme {
 		}
 		list = append(list, s)
 	}
-	if sites := m.sites(); len(sites) > 1 {
-		groups, name := m.throughSites(sites), fmt.Sprintf("sites %d", len(sites))
-		groups = slices.DeleteFunc(groups, func(trees []Tree) bool { return !m.passes(trees) })
-		if len(groups) > 0 {
-			list = append(list, m.shared(name, groups))
-		}
-	}
+	list = append(list, m.withSites()...)
 	for _, more := range []func() []*Scheme{m.behind, func() []*Scheme { return m.relayed(list) }} {
 		if !slices.ContainsFunc(list, m.least) && !m.stopped() {
 			list = append(list, more()...)
@@ -437,92 +446,6 @@ func (m *model) passes(trees []Tree) bool {
 		}
 	}
 	return true
-}
-
-// sites returns the members in groups that are near to each other, and nil if there is
-// no gap between the ways inside of groups and those between them. Ways are joined from
-// the shortest on; the gap is where the next one is siteGap times as long or more.
-func (m *model) sites() [][]int {
-	type link struct {
-		d    time.Duration
-		i, k int
-	}
-	var links []link
-	for i := range m.N {
-		for k := range i {
-			if m.Delay[i*m.N+k] < 0 && m.Delay[k*m.N+i] < 0 {
-				continue // there is no way
-			}
-			links = append(links, link{max(m.Delay[i*m.N+k], m.Delay[k*m.N+i], leastDelay), k, i})
-		}
-	}
-	slices.SortFunc(links, func(a, b link) int {
-		return cmp.Or(cmp.Compare(a.d, b.d), cmp.Compare(a.i, b.i), cmp.Compare(a.k, b.k))
-	})
-	of := make([]int, m.N) // the least member of each one's group
-	for i := range of {
-		of[i] = i
-	}
-	gap, last := float64(siteGap), time.Duration(0)
-	var best []int
-	for _, l := range links {
-		a, b := min(of[l.i], of[l.k]), max(of[l.i], of[l.k])
-		if a == b {
-			continue
-		}
-		if ratio := float64(l.d) / float64(max(last, 1)); last > 0 && ratio >= gap {
-			gap, best = ratio, slices.Clone(of)
-		}
-		for i := range of {
-			if of[i] == b {
-				of[i] = a
-			}
-		}
-		last = l.d
-	}
-	if best == nil {
-		return nil
-	}
-	index, list := map[int]int{}, [][]int{}
-	for i, g := range best {
-		if _, ok := index[g]; !ok {
-			index[g] = len(list)
-			list = append(list, nil)
-		}
-		list[index[g]] = append(list[index[g]], i)
-	}
-	return list
-}
-
-// throughSites returns trees for each member: in every other site one member sums up,
-// sends that to the owner, and spreads the result. A member has so many trees that all
-// pairs between two sites carry the same.
-func (m *model) throughSites(sites [][]int) [][]Tree {
-	most := 0
-	for _, s := range sites {
-		most = max(most, len(s))
-	}
-	groups := make([][]Tree, m.N)
-	for _, home := range sites {
-		for at, owner := range home {
-			for turn := range most {
-				up := make([]int, m.N)
-				for _, s := range sites {
-					agent := s[(at+turn)%len(s)]
-					if s[0] == home[0] {
-						agent = owner
-					}
-					for _, i := range s {
-						up[i] = agent
-					}
-					up[agent] = owner
-				}
-				up[owner] = -1
-				groups[owner] = append(groups[owner], Tree{Weight: 1, Up: up, Down: up})
-			}
-		}
-	}
-	return groups
 }
 
 // shared gives the groups of trees the parts with which all of it costs least. Where many

@@ -121,7 +121,10 @@ func (m *model) relayed(known []*Scheme) []*Scheme {
 			add(star(n, o))
 		}
 	}
-	for _, s := range known {
+	for at, s := range known {
+		if slices.ContainsFunc(known[:at], s.sameTrees) {
+			continue
+		}
 		for _, t := range s.Trees {
 			if t.Weight > 0 {
 				add(t)

@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -77,6 +78,34 @@ func (s *Scheme) Same(o *Scheme) bool {
 	return s.Name == o.Name && slices.EqualFunc(s.Trees, o.Trees, func(a, b Tree) bool {
 		return a.Weight == b.Weight && slices.Equal(a.Up, b.Up) && slices.Equal(a.Down, b.Down)
 	})
+}
+
+// like reports whether both are the same trees in about the same parts, whatever their names: what one takes the
+// other takes.
+func (s *Scheme) like(o *Scheme) bool {
+	var all, others float64
+	for i := range s.Trees {
+		all += float64(s.Trees[i].Weight)
+	}
+	for i := range o.Trees {
+		others += float64(o.Trees[i].Weight)
+	}
+	if !s.sameTrees(o) {
+		return false
+	}
+	apart := 0.0
+	for i := range s.Trees {
+		apart += math.Abs(float64(s.Trees[i].Weight)/all - float64(o.Trees[i].Weight)/others)
+	}
+	return apart <= likeness
+}
+
+// likeness is how much of the data may be in other parts of schemes that are about the same.
+const likeness = 0.02
+
+// sameTrees reports whether both have the same trees, in whatever parts.
+func (s *Scheme) sameTrees(o *Scheme) bool {
+	return slices.EqualFunc(s.Trees, o.Trees, func(a, b Tree) bool { return slices.Equal(a.Up, b.Up) && slices.Equal(a.Down, b.Down) })
 }
 
 // Owner returns who owns the part.

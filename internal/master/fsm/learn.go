@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -130,18 +131,22 @@ func (m *Machine) rates(c *client, p wire.C2MRates) {
 func (m *Machine) seen(ms []*client, p *plan.Problem) {
 	n, place := len(ms), placesOf(ms)
 	p.Up, p.Down, p.Seen = make([]float64, n), make([]float64, n), make([]float64, n*n)
+	for range mostGave {
+		p.Shown = append(p.Shown, plan.Shown{Up: make([]float64, n), Down: make([]float64, n)})
+	}
 	measured := func(from, to int) bool { return from == to || p.Rates[from*n+to] > 0 }
 	for i, c := range ms {
 		out, in := true, true
 		for k := range n {
 			out, in = out && measured(i, k), in && measured(k, i)
 		}
-		for _, r := range c.ways.gave {
+		for at, r := range slices.Backward(c.ways.gave) {
+			shown := &p.Shown[len(c.ways.gave)-1-at]
 			if !out {
-				p.Up[i] = max(p.Up[i], r.Up)
+				p.Up[i], shown.Up[i] = max(p.Up[i], r.Up), r.Up
 			}
 			if !in {
-				p.Down[i] = max(p.Down[i], r.Down)
+				p.Down[i], shown.Down[i] = max(p.Down[i], r.Down), r.Down
 			}
 			for _, x := range r.Pairs {
 				if k, known := place[x.To]; known {
@@ -252,11 +257,12 @@ func (l *learner) work(bytes uint64, name string) *work {
 	return nil
 }
 
-// timed returns what all-reduces of the size in use have taken: with other plans than the
+// timed returns what all-reduces of the size in use have taken, the latest last: with other plans than the
 // ring in the last time, as the network becomes another one.
 func (l *learner) timed(now time.Duration) (list []plan.Timed) {
-	for i := range l.works {
-		w := &l.works[i]
+	byTime := slices.SortedStableFunc(slices.Values(l.works), func(a, b work) int { return cmp.Compare(a.last, b.last) })
+	for i := range byTime {
+		w := &byTime[i]
 		if w.bytes != l.bytes || w.plan != nil && now-w.last >= barredTime {
 			continue
 		}
