@@ -51,7 +51,7 @@ func severed(seed uint64, bug mutation) *world {
 // renewed is a world of members that are far from each other, and let newcomers in all the
 // time.
 func renewed(seed uint64, bug mutation) *world {
-	w := corresponding(seed, bug, 2, 6)
+	w := corresponding(seed, bug, 3, 8)
 	w.plan.apart = true
 	for range 6 {
 		w.faults = append(w.faults, fault{at: 80 + w.rng.n(1000), kind: join, amid: true})
