@@ -242,11 +242,10 @@ const (
 
 // Trial returns a plan for an all-reduce in which all members show what they can send and
 // receive, when nothing is known but how far they are from each other: the direct exchange in
-// equal parts, or, as ways between sites may be shared, that through sites, and around a few of them.
-// A ring shows little
-// of it, as all wait for its slowest link, and in the order in which members came that may be
-// a bad one. took is how long bytes have taken along the ring; 0: not known. No members, or a
-// delay that is not known: there is no trial.
+// equal parts, or, as ways between sites may be shared, sums inside of them: through sites, or
+// around a few. A ring shows little of it, as all wait for its slowest link, and in the order in
+// which members came that may be a bad one. took is how long bytes have taken along the ring; 0: not
+// known. No members, or a delay that is not known: there is no trial.
 func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	n := p.N
 	if n < 3 || n > MostPlanned || len(p.Delay) != n*n {
