@@ -90,7 +90,9 @@ type ReduceInfo struct {
 	// Plan is the way that the data took: "ring", "direct" where every member sent to
 	// every other one, "shares" where members with fast links had more to do with that,
 	// or "sites 3" where the members of each of three sites added up among themselves
-	// first. Why says why not along the ring, and which link is the slowest. They are empty but for a single all-reduce.
+	// first; "sites 3 in a ring" where sums went on from site to site; with ", shares" behind it where
+	// members had unequal parts, with ", all pairs" where each sent to all in other sites.
+	// Why says why not along the ring, and which link is the slowest. They are empty but for a single all-reduce.
 	Plan, Why string
 	// FinishedForward says that Wait returned before all survivors had the result
 	// (Reduce.FinishForward); of a single all-reduce.

@@ -111,7 +111,7 @@ func TestLargeAllReducesAcrossATerrain(t *testing.T) {
 			rtt:  func(i, k int) time.Duration { return 40 * time.Millisecond },
 			mbps: func(i, k int) float64 { return min(up[i], 400) },
 		}},
-		"sites": {6, "sites 2", &terrain{
+		"sites": {6, "sites 2, all pairs", &terrain{ // what a pair carries was measured
 			rtt: func(i, k int) time.Duration {
 				if i%2 == k%2 {
 					return time.Millisecond
