@@ -174,9 +174,10 @@ func TestOthersLeaveTheCarrier(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, carriers(a.carrier), 1)
 	moved := maps.Clone(room.moved)
-	require.Equal(t, len(kernel()) > 0, len(moved) > 0, "some may run anywhere")
-	for tid := range moved {
-		require.NotContains(t, where(tid), a.carrier)
+	for tid := range kernel() {
+		if now := where(tid); len(now) > 1 {
+			require.NotContains(t, now, a.carrier)
+		}
 	}
 	b, err := Start(p, 1)
 	require.NoError(t, err)
