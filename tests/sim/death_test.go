@@ -48,15 +48,7 @@ func (w *world) buried(f mfsm.Fact) {
 	delete(w.heirs.deaths, f.Peer)
 	took := w.now - d.at
 	w.heirs.waits = append(w.heirs.waits, took)
-	gone := func(o *peer) bool { return o.dead || o.over }
-	bound := soon + d.away
-	if slices.ContainsFunc(d.beside, gone) {
-		// It may have died before its word was heard. Who is a neighbour then learns it in a round.
-		for _, o := range w.peers {
-			bound = max(bound, soon+d.away+2*o.line.away)
-		}
-	}
-	if slices.ContainsFunc(d.beside, func(o *peer) bool { return !gone(o) }) && took > bound {
+	if slices.ContainsFunc(d.beside, func(o *peer) bool { return !o.dead && !o.over }) && took > soon+d.away {
 		w.failf("a peer that had died was waited for %v", took)
 	}
 }

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"net/netip"
 	"testing"
 	"time"
@@ -435,6 +436,32 @@ func TestNoWaitForWhoIsLostInARound(t *testing.T) {
 	require.Len(t, w.accepted(), 3)
 	w.send(cs[0], wire.C2MP2PConnectionsEstablished{FailedPeers: []wire.UUID{w.ids[cs[2]]}})
 	require.Len(t, w.accepted(), 2)
+}
+
+// What a neighbour has said of a member counts when a round has begun since, as for another death,
+// until the member has answered in that: it lives then, and others have connected to it again.
+func TestWordsOfBeforeARound(t *testing.T) {
+	for _, answered := range []bool{false, true} {
+		w := lingering(t)
+		w.resume = true
+		cs := w.members(4, true)
+		ring := w.m.groups[0].ring
+		gone := slices.IndexFunc(cs, func(c ClientID) bool { return w.ids[c] == ring[0] })
+		for _, c := range cs {
+			w.send(c, wire.C2MLinkEnded{Peer: ring[0]}) // those that are its neighbours are believed
+		}
+		for _, c := range cs {
+			w.send(c, establishVote)
+		}
+		for _, c := range cs {
+			want[wire.M2CP2PConnectionInfo](w, c)
+		}
+		if answered {
+			w.send(cs[gone], wire.C2MP2PConnectionsEstablished{Success: true})
+		}
+		w.leave(cs[gone])
+		require.Len(t, w.accepted(), 3+btoi(answered))
+	}
 }
 
 // A member of which nobody could say that it has gone is waited for until others wait for it,

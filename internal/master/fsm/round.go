@@ -128,7 +128,7 @@ func (m *Machine) startRound(accept bool, gs []*group) {
 		invited := accept && (nobody || c.trial.proof.done && (c.trial.proof.proved && proved || !c.trial.proof.proved && others))
 		if (c.phase == Accepted || invited) && in[c.group] {
 			c.round = roundPart{in: true, newcomer: c.phase != Accepted}
-			c.place.lostUntil, c.place.lostAnew = 0, false // others connect to it again
+			c.place.lostAnew = false // what is said from now on; what was said before counts until it answers
 			m.round.held = m.round.held || !c.round.newcomer
 			c.set(Connecting, m.now)
 		}
@@ -242,6 +242,9 @@ func sameMembers(a, b []wire.UUID) bool {
 // The consequences of a failure are decided when all have reported: only then it
 // is known which pairs cannot connect.
 func (m *Machine) report(c *client, p wire.C2MP2PConnectionsEstablished) {
+	if !c.place.lostAnew {
+		c.place.lostUntil = 0 // it lives, and others have connected to it again
+	}
 	if p.Success {
 		c.set(Waiting, m.now)
 		m.boundNewcomers()
