@@ -154,29 +154,35 @@ func large(p Problem) (o Options) {
 	}
 	ring := m.ring()
 	o.Ring = ring
-	var found []Option
+	type candidate struct {
+		Option
+		timed bool
+	}
+	var found []candidate
+	timed := false
 	for _, s := range m.schemes() {
 		if s.Check(p.N) == nil { // weights are rounded: all may have become nothing
-			found = append(found, Option{Scheme: s, Line: m.line(s), Slowest: m.slowest(s)})
+			c := candidate{Option{Scheme: s, Line: m.line(s), Slowest: m.slowest(s)}, m.timed(s) != nil}
+			found, timed = append(found, c), timed || c.timed
 		}
 	}
-	timed := slices.ContainsFunc(found, func(f Option) bool { return m.timed(f.Scheme) != nil })
+	// The best of many predictions is too good. What has been timed is left for what is better by more.
+	cost := func(c candidate, size uint64) float64 {
+		if timed && !c.timed {
+			return steadyGain * float64(c.At(size))
+		}
+		return float64(c.At(size))
+	}
 	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
-		// The best of many predictions is too good. What has been timed is left for what is better by more.
-		cost := func(f Option) float64 {
-			if timed && f.Scheme != nil && m.timed(f.Scheme) == nil {
-				return steadyGain * float64(f.At(size))
-			}
-			return float64(f.At(size))
-		}
-		best := Option{From: size, Line: ring}
-		for _, f := range found {
-			if float64(f.At(size))*leastSpeedup <= float64(ring.At(size)) && (best.Scheme == nil || cost(f) < worthOther*cost(best)) {
-				best.Scheme, best.Line, best.Slowest = f.Scheme, f.Line, f.Slowest
+		best := candidate{Option: Option{Line: ring}}
+		for _, c := range found {
+			if float64(c.At(size))*leastSpeedup <= float64(ring.At(size)) && (best.Scheme == nil || cost(c, size) < worthOther*cost(best, size)) {
+				best = c
 			}
 		}
+		best.From = size
 		if n := len(o.List); n == 0 && best.Scheme != nil || n > 0 && o.List[n-1].Scheme != best.Scheme {
-			o.List = append(o.List, best)
+			o.List = append(o.List, best.Option)
 		}
 	}
 	return o
@@ -260,9 +266,9 @@ func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	m := &model{Problem: p}
 	switch sites := m.sites(); {
 	case len(sites) > mostAround, len(sites) == 2:
-		s.Trees = equally(m.throughSites(sites, few(sites, n)))
+		s.Trees = equally(m.throughSites(sites, few(sites)))
 	case len(sites) > 2:
-		s.Trees = equally(m.aroundSites(sites, few(sites, n)))
+		s.Trees = equally(m.aroundSites(sites))
 	}
 	if s.Name = TrialName; s.Check(n) != nil {
 		return o

@@ -92,11 +92,17 @@ const freeMbps = 1000
 
 // add raises rates to what was seen.
 func (m *model) add(seen, rates []float64) {
-	for i, r := range seen {
-		if i < len(rates) && r > 0 && !math.IsInf(r, 0) {
-			rates[i] = max(rates[i], r*1e6/8)
-		}
+	for i := range rates {
+		rates[i] = max(rates[i], bytesPerSecond(seen, i))
 	}
+}
+
+// bytesPerSecond returns what was seen of member i, in Mbit/s; 0: nothing was.
+func bytesPerSecond(seen []float64, i int) float64 {
+	if i >= len(seen) || !(seen[i] > 0) || math.IsInf(seen[i], 0) {
+		return 0
+	}
+	return seen[i] * 1e6 / 8
 }
 
 // assume says what pairs carry of which no rate is known: what their ends do. Between
@@ -261,9 +267,6 @@ func (m *model) overOf(s *Scheme) float64 {
 	}
 	return m.over[f]
 }
-
-// sitesName begins the names of schemes with sums inside of sites.
-const sitesName = "sites"
 
 // passesOn reports whether a member passes on what another one has sent to it.
 func passesOn(t Tree) bool {

@@ -17,6 +17,8 @@ const (
 	worthPairs = 1.25
 	// mostEvery bounds the trees of these.
 	mostEvery = 512
+	// sitesName begins the names of schemes with sums inside of sites.
+	sitesName = "sites"
 )
 
 // sites returns the members in groups that are near to each other, and nil if there is
@@ -91,9 +93,9 @@ func (m *model) withSites() (list []*Scheme) {
 			list = append(list, s)
 		}
 	}
-	add(name, m.throughSites(sites, few(sites, m.N)))
+	add(name, m.throughSites(sites, few(sites)))
 	if len(sites) > 2 {
-		add(name+" in a ring", m.aroundSites(sites, few(sites, m.N)))
+		add(name+" in a ring", m.aroundSites(sites))
 	}
 	best := math.Inf(1)
 	for _, s := range list {
@@ -102,7 +104,7 @@ func (m *model) withSites() (list []*Scheme) {
 		}
 		best = min(best, float64(m.predicted(s).Byte))
 	}
-	if len(every(sites)(0))*m.N > mostEvery {
+	if largest(sites)*m.N > mostEvery {
 		return list
 	}
 	if s := m.sharedOpen(name+", all pairs", m.throughSites(sites, every(sites))); s != nil && float64(m.predicted(s).Byte)*worthPairs < best {
@@ -131,43 +133,56 @@ func equally(groups [][]Tree) (list []Tree) {
 	return list
 }
 
-// few returns turns in which members of a site with so many take members of other sites, over as few pairs as
-// it takes to take each there equally often: each pair has connections of its own, and all of a site's may share
-// one way out. It is a list of steps, no longer than the largest site, and so that n members have
-// no more than mostRelays trees; some are taken more often than others then.
-func few(sites [][]int, n int) func(home int) []int {
-	most := min(len(every(sites)(0)), max(mostRelays/n, 1))
+// turns says by how many steps from its own place a member of a site with so many takes members of other sites, one
+// behind the other.
+type turns func(home int) (steps []int)
+
+// few takes the members of each site equally often, over as few pairs as that takes: each pair has connections of
+// its own, and all of a site's may share one way out. There are no more turns than the largest site has members, and
+// not so many that all members have more than mostRelays trees: some are taken more often than others then.
+func few(sites [][]int) turns {
+	members := 0
+	for _, s := range sites {
+		members += len(s)
+	}
+	most := min(largest(sites), max(mostRelays/members, 1))
 	return func(home int) (steps []int) {
-		turns := 1
+		n := 1
 		for _, s := range sites {
 			each := len(s) / gcd(len(s), home)
-			if turns = turns / gcd(turns, each) * each; turns > most {
-				turns = most
+			if n = n / gcd(n, each) * each; n > most {
+				n = most
 				break
 			}
 		}
-		for turn := range turns {
+		for turn := range n {
 			steps = append(steps, turn*home)
 		}
 		return steps
 	}
 }
 
-// every returns turns in which each member takes each of the others in turn.
-func every(sites [][]int) func(home int) []int {
-	var steps []int
-	for _, s := range sites {
-		for len(steps) < len(s) {
-			steps = append(steps, len(steps))
+// every takes each member of each site.
+func every(sites [][]int) turns {
+	return func(int) (steps []int) {
+		for step := range largest(sites) {
+			steps = append(steps, step)
 		}
+		return steps
 	}
-	return func(int) []int { return steps }
+}
+
+// largest returns how many members the largest site has.
+func largest(sites [][]int) (n int) {
+	for _, s := range sites {
+		n = max(n, len(s))
+	}
+	return n
 }
 
 // throughSites returns trees for each member: in every other site one member sums up,
-// sends that to the owner, and spreads the result. turns says by how many steps from its own place a member
-// of a site with so many takes those in others; it has a tree for each of them.
-func (m *model) throughSites(sites [][]int, turns func(home int) []int) [][]Tree {
+// sends that to the owner, and spreads the result. A member has a tree for each of its turns.
+func (m *model) throughSites(sites [][]int, turns turns) [][]Tree {
 	groups := make([][]Tree, m.N)
 	for h, home := range sites {
 		for at, owner := range home {
@@ -186,9 +201,10 @@ func (m *model) throughSites(sites [][]int, turns func(home int) []int) [][]Tree
 
 // aroundSites returns trees for each member in which a sum goes from site to site, and so does its
 // result: each site sends to one other and receives from one, as members of a ring do. All go the same way
-// around. turns is as for throughSites.
-func (m *model) aroundSites(sites [][]int, turns func(home int) []int) [][]Tree {
+// around.
+func (m *model) aroundSites(sites [][]int) [][]Tree {
 	sites = m.circle(sites)
+	turns := few(sites)
 	groups := make([][]Tree, m.N)
 	for h, home := range sites {
 		for at, owner := range home {
@@ -280,11 +296,7 @@ func (m *model) ofSites(seen, rates []float64, of func(Shown) []float64) []float
 	add := func(seen []float64) {
 		now := make([]float64, m.N)
 		for i, s := range m.site {
-			if i < len(seen) && seen[i] > 0 && !math.IsInf(seen[i], 0) {
-				now[s] += seen[i] * 1e6 / 8
-			}
-		}
-		for s := range now {
+			now[s] += bytesPerSecond(seen, i)
 			total[s] = max(total[s], now[s])
 		}
 	}
@@ -296,9 +308,7 @@ func (m *model) ofSites(seen, rates []float64, of func(Shown) []float64) []float
 	}
 	for i, s := range m.site {
 		most[s] = max(most[s], rates[i])
-		if i < len(seen) && seen[i] > 0 && !math.IsInf(seen[i], 0) {
-			total[s] = max(total[s], seen[i]*1e6/8)
-		}
+		total[s] = max(total[s], bytesPerSecond(seen, i))
 	}
 	for i, s := range m.site {
 		if rates[i] == 0 {

@@ -52,7 +52,7 @@ func across(m *model, s *Scheme) []float64 {
 // members that send to each other.
 func TestSumsInsideOfSites(t *testing.T) {
 	m := threeSites()
-	groups := m.throughSites(m.sites(), few(m.sites(), m.N))
+	groups := m.throughSites(m.sites(), few(m.sites()))
 	s := whole("sites 3", groups)
 	require.Len(t, s.Trees, 9)
 	require.NoError(t, s.Check(9))
@@ -74,7 +74,7 @@ func TestSumsInsideOfSites(t *testing.T) {
 // Around sites each sends to one other, and all of them together as much as members of a ring.
 func TestSumsAroundSites(t *testing.T) {
 	m := threeSites()
-	s := whole("sites 3 in a ring", m.aroundSites(m.sites(), few(m.sites(), m.N)))
+	s := whole("sites 3 in a ring", m.aroundSites(m.sites()))
 	require.Len(t, s.Trees, 9)
 	require.NoError(t, s.Check(9))
 	sum := map[[2]int]float64{}
@@ -97,7 +97,7 @@ func TestSumsAroundSites(t *testing.T) {
 func TestAgentsTakeTurns(t *testing.T) {
 	for _, sizes := range [][]int{{3, 3, 3}, {1, 3}, {2, 3}, {2, 4, 4}, {6, 3, 1, 2}, {3, 5}, {4, 6}} {
 		m := newModel(inSites(sizes, time.Millisecond/2, 30*time.Millisecond, 1000, 100))
-		for name, groups := range map[string][][]Tree{"sites": m.throughSites(m.sites(), few(m.sites(), m.N)), "sites in a ring": m.aroundSites(m.sites(), few(m.sites(), m.N))} {
+		for name, groups := range map[string][][]Tree{"sites": m.throughSites(m.sites(), few(m.sites())), "sites in a ring": m.aroundSites(m.sites())} {
 			s := whole(name, groups)
 			require.NoError(t, s.Check(m.N))
 			sent, received := make([]float64, m.N), make([]float64, m.N)
@@ -131,7 +131,7 @@ func TestManyTurnsAreCut(t *testing.T) {
 	for _, sizes := range [][]int{{2, 3, 5}, {13, 14, 15}, {3, 7, 23}, {22, 23}, {7, 7, 7, 8, 8, 9, 9, 9}} {
 		p := inSites(sizes, time.Millisecond/2, 30*time.Millisecond, 1000, 100)
 		m := newModel(p)
-		for _, groups := range [][][]Tree{m.throughSites(m.sites(), few(m.sites(), m.N)), m.aroundSites(m.sites(), few(m.sites(), m.N))} {
+		for _, groups := range [][][]Tree{m.throughSites(m.sites(), few(m.sites())), m.aroundSites(m.sites())} {
 			s := &Scheme{Name: "sites", Trees: equally(groups)}
 			require.NoError(t, s.Check(m.N))
 			require.LessOrEqual(t, len(s.Trees), max(mostRelays, m.N))
@@ -151,7 +151,7 @@ func TestManyTurnsAreCut(t *testing.T) {
 // Along a long way only so many stripes are under way.
 func TestALongWayBoundsARing(t *testing.T) {
 	m := newModel(inSites([]int{2, 2, 2, 2, 2, 2, 2, 2}, time.Millisecond/2, 50*time.Millisecond, 10_000, 10_000))
-	s := &Scheme{Name: "sites 8 in a ring", Trees: equally(m.aroundSites(m.sites(), few(m.sites(), m.N)))}
+	s := &Scheme{Name: "sites 8 in a ring", Trees: equally(m.aroundSites(m.sites()))}
 	l := m.line(s)
 	require.Equal(t, 701*time.Millisecond, l.Delay)
 	require.InEpsilon(t, 5*0.701, l.At(64<<20).Seconds(), 0.01, "its delay, and once more for each 16 MiB")
@@ -237,7 +237,7 @@ func TestLargeOnesGoAroundSites(t *testing.T) {
 	o := Large(p)
 	require.Equal(t, "sites 4 in a ring", o.For(64<<20).Scheme.Name)
 	m := newModel(p)
-	star, ring := whole("sites 4", m.throughSites(m.sites(), few(m.sites(), m.N))), whole("sites 4 in a ring", m.aroundSites(m.sites(), few(m.sites(), m.N)))
+	star, ring := whole("sites 4", m.throughSites(m.sites(), few(m.sites()))), whole("sites 4 in a ring", m.aroundSites(m.sites()))
 	require.Less(t, m.line(star).At(1<<20), m.line(ring).At(1<<20))
 	require.Less(t, m.line(ring).At(64<<20), m.line(star).At(64<<20))
 }
@@ -246,7 +246,7 @@ func TestLargeOnesGoAroundSites(t *testing.T) {
 // sites, and not the other way around: a bad plan of relays says nothing of them.
 func TestRelaysUseWhatSitesShare(t *testing.T) {
 	m := threeSites()
-	sites, around := whole("sites 3", m.throughSites(m.sites(), few(m.sites(), m.N))), whole("sites 3 in a ring", m.aroundSites(m.sites(), few(m.sites(), m.N)))
+	sites, around := whole("sites 3", m.throughSites(m.sites(), few(m.sites()))), whole("sites 3 in a ring", m.aroundSites(m.sites()))
 	relays := whole("relays", m.throughSites(m.sites(), every(m.sites())))
 	require.Equal(t, []family{insideSites, insideSites, acrossSites, exchange}, []family{m.familyOf(sites), m.familyOf(around), m.familyOf(relays), m.familyOf(Direct(9, nil))})
 	const size = 64 << 20

@@ -1,8 +1,8 @@
 package fsm
 
 import (
-	"slices"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 

@@ -4,8 +4,8 @@
 // profile, by a seed. It needs root and /dev/net/tun, and no module of the kernel.
 //
 // One processor carries the packets, before anything else that it has to do. While a network is open, threads
-// of the kernel and of the process that has opened it leave that processor if they can. The others
-// work on what hosts receive. Packets that were delivered to a host's device more than a millisecond late are
+// of the kernel and of the process that has opened it leave that processor if they can. The other
+// processors work on what hosts receive. Packets that were delivered to a host's device more than a millisecond late are
 // counted: they say whether the machine was fast enough for what was asked of it. While a
 // network stands on several processors, programs of the lowest class keep them busy, as a
 // virtual one that sleeps is back late.

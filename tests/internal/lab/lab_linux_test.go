@@ -144,7 +144,7 @@ func TestOthersLeaveTheCarrier(t *testing.T) {
 		}
 		return list
 	}
-	all := processors()
+	all := allowed()
 	here := func() (tids []int) {
 		names, err := filepath.Glob("/proc/self/task/*")
 		require.NoError(t, err)

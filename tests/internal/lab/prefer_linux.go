@@ -43,7 +43,7 @@ func bind(processors []int) error {
 // divide says which processor carries packets, and which others there are for the
 // hosts that get them. With one there is nothing to divide: carrier is -1.
 func divide() (carrier int, hosts []int) {
-	all := processors()
+	all := allowed()
 	if len(all) < 2 {
 		return -1, nil
 	}

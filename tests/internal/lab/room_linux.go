@@ -21,8 +21,9 @@ var room struct {
 	moved map[int]string // threads of the kernel, and when they began
 }
 
-// processors are those that this process may run on when none is left to a carrier; none: that is not known.
-var processors = sync.OnceValue(func() (list []int) {
+// allowed returns the processors that this process may run on when none is left to a carrier; none: that is not
+// known.
+var allowed = sync.OnceValue(func() (list []int) {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil {
 		return nil
