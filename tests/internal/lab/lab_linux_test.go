@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -197,6 +198,37 @@ func TestOthersLeaveTheCarrier(t *testing.T) {
 			require.Contains(t, now, a.carrier)
 		}
 	}
+}
+
+// If a process ends with a network open, threads of the kernel may run where packets were carried.
+func TestOthersComeBackToADeadCarrier(t *testing.T) {
+	const variable = "GOPCCL_TEST_DIES"
+	if os.Getenv(variable) != "" {
+		p, err := Parse("test", strings.NewReader("hosts 2"))
+		require.NoError(t, err)
+		_, err = Start(p, 1)
+		require.NoError(t, err)
+		os.Exit(0)
+	}
+	before := map[int]unix.CPUSet{}
+	for tid := range kernel() {
+		var set unix.CPUSet
+		if unix.SchedGetaffinity(tid, &set) == nil {
+			before[tid] = set
+		}
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), variable+"=1")
+	require.NoError(t, cmd.Run())
+	require.Eventually(t, func() bool {
+		for tid, want := range before {
+			var set unix.CPUSet
+			if unix.SchedGetaffinity(tid, &set) == nil && set != want {
+				return false
+			}
+		}
+		return true
+	}, 20*time.Second, time.Millisecond)
 }
 
 // Every profile that comes along can be built.

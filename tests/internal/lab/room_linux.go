@@ -1,12 +1,15 @@
 package lab
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +22,7 @@ var room struct {
 	mu    sync.Mutex
 	users int
 	moved map[int]string // threads of the kernel, and when they began
+	heir  func()         // ends the program that has them come back if this process cannot
 }
 
 // allowed returns the processors that this process may run on when none is left to a carrier; none: that is not
@@ -37,7 +41,7 @@ var allowed = sync.OnceValue(func() (list []int) {
 })
 
 // makeRoom has others leave the carrier, as far as it is allowed to. What it returns has them come back when all
-// networks of this process are closed. If the process is killed before, threads of the kernel keep away.
+// networks of this process are closed. If the process ends before, threads of the kernel come back by themselves.
 func makeRoom(carrier int) (back func()) {
 	room.mu.Lock()
 	defer room.mu.Unlock()
@@ -45,8 +49,9 @@ func makeRoom(carrier int) (back func()) {
 		// The Go runtime would use one processor less by itself, and the carrier share what is left.
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 		shiftSelf(carrier, false)
-		room.moved = map[int]string{}
-		for tid, since := range kernel() {
+		all := kernel()
+		room.moved, room.heir = map[int]string{}, inherit(all)
+		for tid, since := range all {
 			if move(tid, carrier, false) {
 				room.moved[tid] = since
 			}
@@ -65,7 +70,43 @@ func makeRoom(carrier int) (back func()) {
 				move(tid, carrier, true)
 			}
 		}
+		room.heir()
 	}
+}
+
+// inherit starts a program that has threads run where they may now, when this process has ended: a test that fails,
+// or an interrupt, would leave them where they are. It ends without that when what is returned is called.
+func inherit(tids map[int]string) (end func()) {
+	var script strings.Builder
+	script.WriteString("read -r _\n") // returns when this process has ended, and the pipe with it
+	for tid := range tids {
+		var set unix.CPUSet
+		if unix.SchedGetaffinity(tid, &set) == nil {
+			fmt.Fprintf(&script, "taskset -pc %s %d\n", list(&set), tid)
+		}
+	}
+	cmd := exec.Command("sh", "-c", script.String())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from a terminal is not for it
+	in, err := cmd.StdinPipe()
+	if err != nil || cmd.Start() != nil {
+		return func() {}
+	}
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = in.Close()
+	}
+}
+
+// list names the processors of a set for taskset(1).
+func list(set *unix.CPUSet) string {
+	var names []string
+	for c := range len(set) * 64 {
+		if set.IsSet(c) {
+			names = append(names, strconv.Itoa(c))
+		}
+	}
+	return strings.Join(names, ",")
 }
 
 // shiftSelf has all threads of this process use a processor, or leave it: also those that others of them
