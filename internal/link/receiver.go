@@ -46,6 +46,10 @@ type Receiver struct {
 // drainBytes is how much a connection that has no use yet reads at a time.
 const drainBytes = 16 << 10
 
+// restOfFrame is for how many bytes of a frame a reader waits on a connection from a distant peer. No
+// more: what has come is also told, and passed on.
+const restOfFrame = 6 * segment
+
 // past is a deadline that wakes what waits on a connection.
 var past = time.Unix(1, 0)
 
@@ -55,6 +59,9 @@ var ErrStopped = errors.New("operation aborted")
 func newReceiver(h *Hub, peer wire.UUID, number uint32, conn net.Conn) *Receiver {
 	r := &Receiver{h: h, peer: peer, ident: ident{number: number}, conn: conn, since: time.Now(), rd: transport.NewReader(transport.Source(conn), headerBuffer)}
 	r.rd.BeforeRead = r.flush
+	if Distant(conn) {
+		r.rd.SetPatience(restOfFrame)
+	}
 	r.mu.Rank(RankConn, "Receiver.mu")
 	return r
 }

@@ -66,6 +66,8 @@ type source struct {
 	p   []byte
 	n   int
 	err error
+
+	least, set int // bytes that a wait is for, and those that the system knows of
 }
 
 func newSource(c net.Conn) io.Reader {
@@ -77,7 +79,7 @@ func newSource(c net.Conn) io.Reader {
 	if err != nil {
 		return c
 	}
-	s := &source{raw: raw}
+	s := &source{raw: raw, least: 1, set: 1}
 	s.fn = s.read // one closure for all calls: no allocation per read
 	return s
 }
@@ -94,12 +96,27 @@ func (s *source) read(fd uintptr) bool {
 		case unix.EINTR:
 			continue
 		case unix.EAGAIN:
+			s.announce(int(fd))
 			return false
 		default:
 			s.err = errno
 		}
 		return true
 	}
+}
+
+// WaitFor implements patient.
+func (s *source) WaitFor(bytes int) { s.least = bytes }
+
+// announce tells the system what the wait that follows is for. It says at once if that has come
+// meanwhile. A system that cannot be told wakes the reader for each packet, as without it.
+func (s *source) announce(fd int) {
+	if s.least == s.set {
+		return
+	}
+	s.set = s.least
+	v := int32(s.least)
+	_, _, _ = unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v), 0)
 }
 
 func (s *source) Read(p []byte) (int, error) {

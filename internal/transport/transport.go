@@ -36,11 +36,31 @@ type Reader struct {
 	// BeforeRead, if set, runs before every read of the source: the moment when
 	// the reader may have to wait, so that everything due should be on its way.
 	BeforeRead func()
+
+	patient  patient // the source, if it can wait for more than a byte
+	patience int
+}
+
+// patient is a source that can wait for more than a byte.
+type patient interface {
+	io.Reader
+	// WaitFor has reads that have to wait do so for so many bytes, 1 or more, unless the
+	// system has no room for them, or the stream ends before. What is there they take at once.
+	WaitFor(bytes int)
 }
 
 // NewReader returns a Reader with a buffer of size bytes (at least HeaderSize).
 func NewReader(src io.Reader, size int) *Reader {
 	return &Reader{src: src, buf: make([]byte, max(size, HeaderSize))}
+}
+
+// SetPatience has reads in the middle of a frame wait for its rest, or so many bytes of it, if
+// the source can. Over a way on which every packet comes by itself each of them wakes the
+// process otherwise.
+func (r *Reader) SetPatience(bytes int) {
+	if p, ok := r.src.(patient); ok {
+		r.patient, r.patience = p, bytes
+	}
 }
 
 // Left returns how many payload bytes of the current frame are still to be read.
@@ -49,6 +69,9 @@ func (r *Reader) Left() int { return r.left }
 func (r *Reader) read(p []byte) (int, error) {
 	if r.BeforeRead != nil {
 		r.BeforeRead()
+	}
+	if r.patient != nil {
+		r.patient.WaitFor(max(1, min(r.left, r.patience)))
 	}
 	n, err := r.src.Read(p)
 	if n > 0 {

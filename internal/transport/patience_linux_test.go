@@ -1,0 +1,104 @@
+//go:build !race
+
+package transport_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gopccl/gopccl/internal/transport"
+)
+
+// asks returns what the system says of the socket of c, also while others read it.
+func asks(t *testing.T, c net.Conn, ask func(fd int) (int, error)) (n int) {
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { n, err = ask(int(fd)) }))
+	require.NoError(t, err)
+	return n
+}
+
+// waitsFor is for how many bytes the system has readers wait, and holds how many it has for them.
+func waitsFor(fd int) (int, error) { return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT) }
+func holds(fd int) (int, error)    { return unix.IoctlGetInt(fd, unix.TIOCINQ) }
+
+// A reader with patience is woken for many bytes of a frame at once: for as many as it has the
+// patience for, for the rest of the frame, or for what there is when the stream ends. Between frames it
+// is woken by the first byte.
+func TestPatience(t *testing.T) {
+	const size, patience = 10_000, 4096
+	a, b := sockets(t)
+	r := transport.NewReader(transport.Source(b), 256)
+	r.SetPatience(patience)
+	frame := make([]byte, transport.HeaderSize+size)
+	fill(frame)
+	transport.Header{Payload: size, Tag: 1, Stream: 2}.Put((*[transport.HeaderSize]byte)(frame))
+
+	type part struct {
+		n   int
+		err error
+	}
+	parts := make(chan part)
+	got := make([]byte, size)
+	go func() {
+		defer close(parts)
+		for at := 0; ; {
+			if r.Left() == 0 {
+				if _, err := r.Next(); err != nil {
+					parts <- part{0, err}
+					return
+				}
+				at = 0
+			}
+			n, err := r.Payload(got[at:size])
+			parts <- part{n, err}
+			if at += n; err != nil {
+				return
+			}
+		}
+	}()
+	eventually := func(ask func(fd int) (int, error), bytes int) {
+		require.Eventually(t, func() bool { return asks(t, b, ask) == bytes }, 10*time.Second, time.Millisecond)
+	}
+	settles := func(bytes int) { eventually(waitsFor, bytes) }
+	written := 0
+	write := func(n int) {
+		_, err := a.Write(frame[written : written+n])
+		require.NoError(t, err)
+		written += n
+	}
+
+	write(transport.HeaderSize + 1000)
+	for n := 0; n < 1000; n += (<-parts).n { // what is behind the header in its buffer comes by itself
+	}
+	settles(patience)
+	write(2000)
+	eventually(holds, 2000) // and nobody takes them
+	write(patience - 2000)
+	require.Equal(t, part{n: patience}, <-parts)
+	settles(patience)
+	write(patience)
+	require.Equal(t, part{n: patience}, <-parts)
+	settles(size - 1000 - 2*patience)
+	write(size - 1000 - 2*patience)
+	require.Equal(t, part{n: size - 1000 - 2*patience}, <-parts)
+	require.Equal(t, frame[transport.HeaderSize:], got)
+	settles(1)
+
+	written = 0
+	write(transport.HeaderSize + 1000)
+	for n := 0; n < 1000; n += (<-parts).n {
+	}
+	settles(patience)
+	write(10)
+	require.NoError(t, a.Close())
+	require.Equal(t, part{n: 10}, <-parts)
+	require.Equal(t, part{err: io.ErrUnexpectedEOF}, <-parts)
+	_, more := <-parts
+	require.False(t, more)
+}
