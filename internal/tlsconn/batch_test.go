@@ -58,3 +58,43 @@ func TestBatches(t *testing.T) {
 		}
 	}
 }
+
+// patient notes for how many bytes its reads would wait. The test and the reader take turns.
+type patient struct {
+	*transporttest.Conn
+	waits []int
+}
+
+func (c *patient) WaitFor(bytes int) { c.waits = append(c.waits, bytes) }
+
+// A reader that waits for many bytes waits for as many that are sealed inside of a record, for no
+// more than its rest, and between records for the first byte.
+func TestPatience(t *testing.T) {
+	const size, least = 16 << 10, 6000
+	x, y := transporttest.Pair(transporttest.Options{})
+	sock := &patient{Conn: y}
+	a, b := shake(t, x, sock)
+	require.NotContains(t, sock.waits, 0)
+	for round := range 3 {
+		for _, n := range []int{least, 1} {
+			b.WaitFor(n)
+			sock.waits = nil
+			sent, got := fill(size), make([]byte, size)
+			over := make(chan error, 1)
+			go func() {
+				_, err := a.Write(sent)
+				over <- err
+			}()
+			_, err := io.ReadFull(b, got)
+			require.NoError(t, err)
+			require.NoError(t, <-over)
+			require.Equal(t, 1, sock.waits[0], "between records")
+			for _, w := range sock.waits {
+				require.True(t, w >= 1 && w <= n, "%d of %d", w, n)
+			}
+			if round == 0 { // its first read takes little, as that of any connection at rest
+				require.Equal(t, n, sock.waits[1], "most of the record is missing")
+			}
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/internal/buf"
+	"github.com/gopccl/gopccl/internal/transport"
 )
 
 const (
@@ -57,6 +58,7 @@ type pump struct {
 	head     [5]byte
 	seen     int   // of head, of the record that is handed out
 	left     int   // of its body
+	patience int   // for how many bytes of what is sealed the reader waits
 	handed   int   // bytes, of the handshake
 	records  int64 // handed out since the keys were made new
 	shaking  bool
@@ -129,6 +131,7 @@ func (p *pump) fill() error {
 	if b == nil {
 		b = p.small[:]
 	}
+	p.waitFor(min(p.left, p.patience))
 	n, err := p.src.Read(b)
 	if n == 0 {
 		if err == nil {
@@ -150,6 +153,13 @@ func (p *pump) fill() error {
 		p.releaseIn()
 	}
 	return nil
+}
+
+// waitFor says for how many bytes the next read of the socket waits, if it has to.
+func (p *pump) waitFor(bytes int) {
+	if s, ok := p.src.(transport.Patient); ok {
+		s.WaitFor(max(bytes, 1))
+	}
 }
 
 // works says that the handshake computes, and rests that it does not.

@@ -105,7 +105,7 @@ func (s *source) read(fd uintptr) bool {
 	}
 }
 
-// WaitFor implements patient.
+// WaitFor implements Patient.
 func (s *source) WaitFor(bytes int) { s.least = bytes }
 
 // announce tells the system what the wait that follows is for. It says at once if that has come

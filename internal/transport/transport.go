@@ -37,13 +37,12 @@ type Reader struct {
 	// the reader may have to wait, so that everything due should be on its way.
 	BeforeRead func()
 
-	patient  patient // the source, if it can wait for more than a byte
+	patient  Patient // the source, if it can wait for more than a byte
 	patience int
 }
 
-// patient is a source that can wait for more than a byte.
-type patient interface {
-	io.Reader
+// Patient is a source that can wait for more than a byte.
+type Patient interface {
 	// WaitFor has reads that have to wait do so for so many bytes, 1 or more, unless the
 	// system has no room for them, or the stream ends before. What is there they take at once.
 	WaitFor(bytes int)
@@ -58,7 +57,7 @@ func NewReader(src io.Reader, size int) *Reader {
 // the source can. Over a way on which every packet comes by itself each of them wakes the
 // process otherwise.
 func (r *Reader) SetPatience(bytes int) {
-	if p, ok := r.src.(patient); ok {
+	if p, ok := r.src.(Patient); ok {
 		r.patient, r.patience = p, bytes
 	}
 }
