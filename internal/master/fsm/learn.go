@@ -195,11 +195,14 @@ func (l *learner) atLeast(p *plan.Problem, partial bool) {
 // or one that has turned out to be faster than the ring in its trial. first: it shows more than a
 // ring has, or more than its first time has.
 func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
-	if !idle(p) || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
+	far, unknown := farWays(p)
+	if !far || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
-	if first = l.trials == 0; !first {
+	if first = l.trials == 0; first && !unknown {
+		return o, false, false
+	} else if !first {
 		if tried == 0 || ring == 0 || l.begun() {
 			return o, false, false
 		}
@@ -230,16 +233,17 @@ func (l *learner) bearable() float64 {
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
 const leastGain = 1.1
 
-// idle reports whether a link of the ring that is not near was not seen to give all that it
-// has: where all give that, a trial has nothing to show.
-func idle(p *plan.Problem) bool {
+// farWays reports whether a link of the ring is not near, and whether a way that is not near was not seen to
+// give all that it has: where all have shown that, a trial has nothing to show. That all links of the
+// ring have does not say so: what hosts give all of their ways together may be several times as much.
+func farWays(p *plan.Problem) (far, unknown bool) {
 	for i, from := range p.Ring {
-		at := from*p.N + p.Ring[(i+1)%p.N]
-		if p.Delay[at] >= plan.Far && p.Rates[at] == 0 {
-			return true
-		}
+		far = far || p.Delay[from*p.N+p.Ring[(i+1)%p.N]] >= plan.Far
 	}
-	return false
+	for at, d := range p.Delay {
+		unknown = unknown || at/p.N != at%p.N && d >= plan.Far && p.Rates[at] == 0
+	}
+	return far, unknown
 }
 
 // begun reports whether the ring was timed, but not often enough to be compared. Where it

@@ -207,6 +207,42 @@ func TestTrial(t *testing.T) {
 		w.reduced(cs, largeOp, 5*time.Second, 60, 300, 300, 300)
 		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
 	})
+	t.Run("behind a ring of which each link gave all that it has", func(t *testing.T) {
+		w, cs := gathered(t, 4, wire.PlansVersion)
+		g := w.m.groups[0]
+		for i, u := range g.ring {
+			w.m.learn(w.m.uuids[u], g.ring[(i+1)%4], 50, 0)
+		}
+		w.twice(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
+		w.meshed(cs, 40*time.Millisecond)
+		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+		for _, u := range g.roster { // all ways give as much, and hosts give it on all of them
+			for _, o := range g.roster {
+				if o != u {
+					w.m.learn(w.m.uuids[u], o, 50, 0)
+				}
+			}
+		}
+		for range 5 {
+			w.reduced(cs, largeOp, 2*time.Second, 140, 140, 140, 140)
+			w.quiet(cs...)
+		}
+	})
+	t.Run("all ways known", func(t *testing.T) {
+		w, cs := gathered(t, 4, wire.PlansVersion)
+		g := w.m.groups[0]
+		for _, u := range g.roster {
+			for _, o := range g.roster {
+				if o != u {
+					w.m.learn(w.m.uuids[u], o, 50, 0)
+				}
+			}
+		}
+		w.meshed(cs, 40*time.Millisecond)
+		require.Empty(t, w.planOf(w.switched(cs), 4))
+		w.reduced(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
+		w.quiet(cs...)
+	})
 	t.Run("near, or too large", func(t *testing.T) {
 		w, cs := untried(t, 4, wire.PlansVersion, 200*time.Microsecond)
 		w.twice(cs, largeOp, time.Second)
