@@ -195,18 +195,17 @@ func (l *learner) atLeast(p *plan.Problem, partial bool) {
 // or one that has turned out to be faster than the ring in its trial. first: it shows more than a
 // ring has, or more than its first time has.
 func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
-	far, unknown := farWays(p)
-	if !far || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
+	if !far(p) || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
-	if first = l.trials == 0; first && !unknown {
+	if first = l.trials == 0; first && allKnown(p) {
 		return o, false, false
 	} else if !first {
 		if tried == 0 || ring == 0 || l.begun() {
 			return o, false, false
 		}
-		first = l.untried() && float64(tried) < l.bearable()*float64(ring)
+		first = l.untried() && float64(tried) < l.bearable(p)*float64(ring)
 		if !first && float64(tried)*leastGain > float64(ring) {
 			return o, false, false
 		}
@@ -222,8 +221,12 @@ func (l *learner) untried() bool {
 	return w != nil && len(w.took) < trialTimes && l.trials < trialTimes
 }
 
-// bearable is how many times as long as the ring a trial may have taken to be timed again.
-func (l *learner) bearable() float64 {
+// bearable is how many times as long as the ring a trial may have taken to be timed again. Where each
+// link of the ring gave all that it has, the trial shows at once whether hosts give more.
+func (l *learner) bearable(p *plan.Problem) float64 {
+	if full(p) {
+		return 1
+	}
 	if w := l.work(l.bytes, plan.TrialName); w != nil && len(w.took) > 1 {
 		return nearHopeless
 	}
@@ -233,17 +236,34 @@ func (l *learner) bearable() float64 {
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
 const leastGain = 1.1
 
-// farWays reports whether a link of the ring is not near, and whether a way that is not near was not seen to
-// give all that it has: where all have shown that, a trial has nothing to show. That all links of the
-// ring have does not say so: what hosts give all of their ways together may be several times as much.
-func farWays(p *plan.Problem) (far, unknown bool) {
+// far reports whether a link of the ring is not near.
+func far(p *plan.Problem) bool {
+	return slices.ContainsFunc(ringWays(p), func(at int) bool { return p.Delay[at] >= plan.Far })
+}
+
+// full reports whether each link of the ring that is not near was seen to give all that it has.
+func full(p *plan.Problem) bool {
+	return !slices.ContainsFunc(ringWays(p), func(at int) bool { return p.Delay[at] >= plan.Far && p.Rates[at] == 0 })
+}
+
+// ringWays returns the ways along the ring.
+func ringWays(p *plan.Problem) (list []int) {
 	for i, from := range p.Ring {
-		far = far || p.Delay[from*p.N+p.Ring[(i+1)%p.N]] >= plan.Far
+		list = append(list, from*p.N+p.Ring[(i+1)%p.N])
 	}
+	return list
+}
+
+// allKnown reports whether each way that is not near was seen to give all that it has: a trial has
+// nothing to show then. That those of the ring were says less, since hosts may give several times as
+// much over all of their ways.
+func allKnown(p *plan.Problem) bool {
 	for at, d := range p.Delay {
-		unknown = unknown || at/p.N != at%p.N && d >= plan.Far && p.Rates[at] == 0
+		if at/p.N != at%p.N && d >= plan.Far && p.Rates[at] == 0 {
+			return false
+		}
 	}
-	return far, unknown
+	return true
 }
 
 // begun reports whether the ring was timed, but not often enough to be compared. Where it

@@ -228,6 +228,22 @@ func TestTrial(t *testing.T) {
 			w.quiet(cs...)
 		}
 	})
+	t.Run("once, where the hosts give no more than a ring of such links", func(t *testing.T) {
+		w, cs := gathered(t, 4, wire.PlansVersion)
+		g := w.m.groups[0]
+		for i, u := range g.ring {
+			w.m.learn(w.m.uuids[u], g.ring[(i+1)%4], 50, 0)
+		}
+		w.twice(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
+		w.meshed(cs, 40*time.Millisecond)
+		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+		w.reduced(cs, largeOp, 5100*time.Millisecond, 50, 50, 50, 50)
+		require.Empty(t, w.planOf(w.switched(cs), 4))
+		for range 5 {
+			w.reduced(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
+			w.quiet(cs...)
+		}
+	})
 	t.Run("all ways known", func(t *testing.T) {
 		w, cs := gathered(t, 4, wire.PlansVersion)
 		g := w.m.groups[0]
