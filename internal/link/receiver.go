@@ -46,9 +46,12 @@ type Receiver struct {
 // drainBytes is how much a connection that has no use yet reads at a time.
 const drainBytes = 16 << 10
 
-// restOfFrame is for how many bytes of a frame a reader waits on a connection from a distant peer. No
-// more: what has come is also told, and passed on.
-const restOfFrame = 6 * segment
+// wakeBytes is for how many bytes of a frame a reader waits on a connection from a distant peer, and
+// wakeTime about for how long: what has come is also told, and passed on.
+const (
+	wakeBytes = 6 * segment
+	wakeTime  = tellEvery / 4
+)
 
 // past is a deadline that wakes what waits on a connection.
 var past = time.Unix(1, 0)
@@ -60,7 +63,7 @@ func newReceiver(h *Hub, peer wire.UUID, number uint32, conn net.Conn) *Receiver
 	r := &Receiver{h: h, peer: peer, ident: ident{number: number}, conn: conn, since: time.Now(), rd: transport.NewReader(transport.Source(conn), headerBuffer)}
 	r.rd.BeforeRead = r.flush
 	if Distant(conn) {
-		r.rd.SetPatience(restOfFrame)
+		r.rd.SetPatience(wakeBytes, wakeTime)
 	}
 	r.mu.Rank(RankConn, "Receiver.mu")
 	return r

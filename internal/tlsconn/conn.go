@@ -145,11 +145,7 @@ func (c *Conn) Resumable() bool { return transport.Resumable(c.Conn) }
 
 // WaitFor implements transport.Patient. What is sealed comes in records, so that no read waits for
 // more than one.
-func (c *Conn) WaitFor(bytes int) {
-	c.reading.Lock()
-	defer c.reading.Unlock()
-	c.pump.patience = bytes
-}
+func (c *Conn) WaitFor(bytes int) { c.pump.patience.Store(int32(bytes)) }
 
 // Read returns at most one record.
 func (c *Conn) Read(p []byte) (int, error) {
@@ -161,7 +157,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	var n int
 	var err error
 	if c.clear.Load() {
-		c.pump.waitFor(c.pump.patience)
+		c.pump.waitFor(int(c.pump.patience.Load()))
 		n, err = c.pump.src.Read(p)
 	} else {
 		n, err = c.readTLS(p)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/buf"
@@ -56,11 +57,11 @@ type pump struct {
 	big      []byte // nil: small is used
 	in       []byte // what was read and not handed out
 	head     [5]byte
-	seen     int   // of head, of the record that is handed out
-	left     int   // of its body
-	patience int   // for how many bytes of what is sealed the reader waits
-	handed   int   // bytes, of the handshake
-	records  int64 // handed out since the keys were made new
+	seen     int          // of head, of the record that is handed out
+	left     int          // of its body
+	patience atomic.Int32 // for how many bytes of what is sealed the reader waits
+	handed   int          // bytes, of the handshake
+	records  int64        // handed out since the keys were made new
 	shaking  bool
 	tooLarge bool
 	begin    func() error // of Bound; may be nil, as end
@@ -131,7 +132,7 @@ func (p *pump) fill() error {
 	if b == nil {
 		b = p.small[:]
 	}
-	p.waitFor(min(p.left, p.patience))
+	p.waitFor(min(p.left, int(p.patience.Load())))
 	n, err := p.src.Read(b)
 	if n == 0 {
 		if err == nil {

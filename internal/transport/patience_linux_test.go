@@ -14,13 +14,16 @@ import (
 	"github.com/gopccl/gopccl/internal/transport"
 )
 
-// asks returns what the system says of the socket of c, also while others read it.
-func asks(t *testing.T, c net.Conn, ask func(fd int) (int, error)) (n int) {
+// eventually waits until the system says so of the socket of c, also while others read it.
+func eventually(t *testing.T, c net.Conn, ask func(fd int) (int, error), bytes int) {
+	t.Helper()
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) { n, err = ask(int(fd)) }))
-	require.NoError(t, err)
-	return n
+	require.Eventually(t, func() bool {
+		n, err := 0, error(nil)
+		gone := raw.Control(func(fd uintptr) { n, err = ask(int(fd)) })
+		return gone == nil && err == nil && n == bytes
+	}, 10*time.Second, time.Millisecond)
 }
 
 // waitsFor is for how many bytes the system has readers wait, and holds how many it has for them.
@@ -34,7 +37,7 @@ func TestPatience(t *testing.T) {
 	const size, patience = 10_000, 4096
 	a, b := sockets(t)
 	r := transport.NewReader(transport.Source(b), 256)
-	r.SetPatience(patience)
+	r.SetPatience(patience, time.Hour)
 	frame := make([]byte, transport.HeaderSize+size)
 	fill(frame)
 	transport.Header{Payload: size, Tag: 1, Stream: 2}.Put((*[transport.HeaderSize]byte)(frame))
@@ -62,10 +65,7 @@ func TestPatience(t *testing.T) {
 			}
 		}
 	}()
-	eventually := func(ask func(fd int) (int, error), bytes int) {
-		require.Eventually(t, func() bool { return asks(t, b, ask) == bytes }, 10*time.Second, time.Millisecond)
-	}
-	settles := func(bytes int) { eventually(waitsFor, bytes) }
+	settles := func(bytes int) { t.Helper(); eventually(t, b, waitsFor, bytes) }
 	written := 0
 	write := func(n int) {
 		_, err := a.Write(frame[written : written+n])
@@ -78,7 +78,7 @@ func TestPatience(t *testing.T) {
 	}
 	settles(patience)
 	write(2000)
-	eventually(holds, 2000) // and nobody takes them
+	eventually(t, b, holds, 2000)
 	write(patience - 2000)
 	require.Equal(t, part{n: patience}, <-parts)
 	settles(patience)
@@ -101,4 +101,51 @@ func TestPatience(t *testing.T) {
 	require.Equal(t, part{err: io.ErrUnexpectedEOF}, <-parts)
 	_, more := <-parts
 	require.False(t, more)
+}
+
+// A wait that is interrupted is over, and the next one is for what comes. Where little comes in the time
+// that is to be waited, a reader is woken by each packet.
+func TestPatienceEnds(t *testing.T) {
+	const size, patience = 10_000, 4096
+	for name, within := range map[string]time.Duration{"interrupted": time.Hour, "slow": 1} {
+		t.Run(name, func(t *testing.T) {
+			a, b := sockets(t)
+			r := transport.NewReader(transport.Source(b), 64)
+			r.SetPatience(patience, within)
+			frame := make([]byte, transport.HeaderSize+size)
+			transport.Header{Payload: size, Tag: 1, Stream: 2}.Put((*[transport.HeaderSize]byte)(frame))
+			_, err := a.Write(frame[:transport.HeaderSize])
+			require.NoError(t, err)
+			_, err = r.Next()
+			require.NoError(t, err)
+			type part struct {
+				n   int
+				err error
+			}
+			parts, got := make(chan part, 1), make([]byte, size)
+			read := func() {
+				n, err := r.Payload(got)
+				parts <- part{n, err}
+			}
+			go read()
+			eventually(t, b, waitsFor, patience)
+			if within == time.Hour {
+				require.NoError(t, b.SetReadDeadline(time.Unix(1, 0)))
+				p := <-parts
+				require.Zero(t, p.n)
+				require.True(t, transport.IsTimeout(p.err), p.err)
+				require.NoError(t, b.SetReadDeadline(time.Time{}))
+			} else {
+				_, err = a.Write(make([]byte, patience))
+				require.NoError(t, err)
+				require.Equal(t, part{n: patience}, <-parts)
+				got = got[patience:]
+			}
+			go read()
+			eventually(t, b, waitsFor, 1)
+			_, err = a.Write(make([]byte, 10))
+			require.NoError(t, err)
+			require.Equal(t, part{n: 10}, <-parts)
+		})
+	}
 }

@@ -96,7 +96,9 @@ func (s *source) read(fd uintptr) bool {
 		case unix.EINTR:
 			continue
 		case unix.EAGAIN:
-			s.announce(int(fd))
+			if s.announce(int(fd)) {
+				continue
+			}
 			return false
 		default:
 			s.err = errno
@@ -108,15 +110,18 @@ func (s *source) read(fd uintptr) bool {
 // WaitFor implements Patient.
 func (s *source) WaitFor(bytes int) { s.least = bytes }
 
-// announce tells the system what the wait that follows is for. It says at once if that has come
-// meanwhile. A system that cannot be told wakes the reader for each packet, as without it.
-func (s *source) announce(fd int) {
+// announce tells the system what the wait that follows is for. less: it waited for more until now,
+// and of what has come by then it has said nothing; Linux does so later, since 4.18. A system that
+// cannot be told wakes the reader for each packet, as without it.
+func (s *source) announce(fd int) (less bool) {
 	if s.least == s.set {
-		return
+		return false
 	}
+	less = s.least < s.set
 	s.set = s.least
 	v := int32(s.least)
 	_, _, _ = unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, uintptr(unsafe.Pointer(&v)), unsafe.Sizeof(v), 0)
+	return less
 }
 
 func (s *source) Read(p []byte) (int, error) {

@@ -21,6 +21,22 @@ func Replay(c net.Conn, first []byte) net.Conn {
 type replayed struct {
 	net.Conn
 	first []byte
+	src   io.Reader // of the connection
+}
+
+// source returns what reads what is behind first.
+func (r *replayed) source() io.Reader {
+	if r.src == nil {
+		r.src = Source(r.Conn)
+	}
+	return r.src
+}
+
+// WaitFor implements Patient, for what is behind first.
+func (r *replayed) WaitFor(bytes int) {
+	if p, ok := r.source().(Patient); ok {
+		p.WaitFor(bytes)
+	}
 }
 
 // Read is not safe for concurrent use, as no read of the data path is.
@@ -30,7 +46,7 @@ func (r *replayed) Read(p []byte) (int, error) {
 		r.first = r.first[n:]
 		return n, nil
 	}
-	return r.Conn.Read(p)
+	return r.source().Read(p)
 }
 
 // TCP returns what lies below, nil if it is something else.
@@ -50,7 +66,7 @@ func (r *replayed) Source() io.Reader {
 	if len(r.first) > 0 {
 		return r
 	}
-	return Source(r.Conn)
+	return r.source()
 }
 
 // NonBlocking implements Layered.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
 )
@@ -37,8 +38,10 @@ type Reader struct {
 	// the reader may have to wait, so that everything due should be on its way.
 	BeforeRead func()
 
-	patient  Patient // the source, if it can wait for more than a byte
-	patience int
+	patient  Patient       // the source, if it can wait for more than a byte; nil: it is not to
+	patience int           // the bytes that a read waits for at most
+	within   time.Duration // ... that come in that time
+	come     int           // bytes that come in that time, by the last read in a frame; at least 1
 }
 
 // Patient is a source that can wait for more than a byte.
@@ -53,26 +56,24 @@ func NewReader(src io.Reader, size int) *Reader {
 	return &Reader{src: src, buf: make([]byte, max(size, HeaderSize))}
 }
 
-// SetPatience has reads in the middle of a frame wait for its rest, or so many bytes of it, if
-// the source can. Over a way on which every packet comes by itself each of them wakes the
-// process otherwise.
-func (r *Reader) SetPatience(bytes int) {
+// SetPatience has reads in the middle of a frame wait for what they are to read, if the source can:
+// for no more than so many bytes, nor for more than come within that time at the pace of the read
+// before. Over a way on which every packet comes by itself each of them wakes the process otherwise.
+func (r *Reader) SetPatience(bytes int, within time.Duration) {
 	if p, ok := r.src.(Patient); ok {
-		r.patient, r.patience = p, bytes
+		r.patient, r.patience, r.within, r.come = p, bytes, within, bytes
 	}
 }
 
 // Left returns how many payload bytes of the current frame are still to be read.
 func (r *Reader) Left() int { return r.left }
 
-func (r *Reader) read(p []byte) (int, error) {
+// read reads the source, of which want bytes are asked for: more may come, and at least one.
+func (r *Reader) read(p []byte, want int) (int, error) {
 	if r.BeforeRead != nil {
 		r.BeforeRead()
 	}
-	if r.patient != nil {
-		r.patient.WaitFor(max(1, min(r.left, r.patience)))
-	}
-	n, err := r.src.Read(p)
+	n, err := r.wait(p, want)
 	if n > 0 {
 		return n, nil // an error with data comes again at the next read
 	}
@@ -80,6 +81,23 @@ func (r *Reader) read(p []byte) (int, error) {
 		err = io.ErrNoProgress
 	}
 	return 0, err
+}
+
+// wait is a read of the source, with patience if it is in a frame.
+func (r *Reader) wait(p []byte, want int) (int, error) {
+	if r.patient == nil {
+		return r.src.Read(p)
+	}
+	if r.left == 0 {
+		r.patient.WaitFor(1)
+		return r.src.Read(p)
+	}
+	r.patient.WaitFor(min(want, r.patience, r.come))
+	began := time.Now()
+	n, err := r.src.Read(p)
+	took := max(time.Since(began), 1)
+	r.come = max(1, int(min(float64(n)*float64(r.within)/float64(took), float64(r.patience))))
+	return n, err
 }
 
 // Next reads the header of the next frame; the current frame must be used up.
@@ -95,7 +113,7 @@ func (r *Reader) Next() (Header, error) {
 			r.w = copy(r.buf, r.buf[r.r:r.w])
 			r.r = 0
 		}
-		n, err := r.read(r.buf[r.w:])
+		n, err := r.read(r.buf[r.w:], 1)
 		if err != nil {
 			if err == io.EOF && r.w > r.r {
 				err = io.ErrUnexpectedEOF
@@ -129,7 +147,7 @@ func (r *Reader) Payload(p []byte) (int, error) {
 	}
 	if len(p) < len(r.buf) {
 		r.r, r.w = 0, 0
-		n, err := r.read(r.buf)
+		n, err := r.read(r.buf, len(p))
 		if err != nil {
 			return 0, unexpected(err)
 		}
@@ -139,7 +157,7 @@ func (r *Reader) Payload(p []byte) (int, error) {
 		r.left -= n
 		return n, nil
 	}
-	n, err := r.read(p)
+	n, err := r.read(p, len(p))
 	r.left -= n
 	return n, unexpected(err)
 }

@@ -125,10 +125,11 @@ func (b *Basis) settled(p plan.Problem) plan.Options {
 	if last != nil && last.Scheme.Name == plan.TrialName {
 		last = nil
 	}
-	if b.trial != nil && b.first && last == nil {
+	fresh := plan.Large(p).Without(b.barred)
+	measured := len(fresh.List) > 0 && !shown(&p)
+	if b.trial != nil && b.first && last == nil && !measured {
 		return *b.trial
 	}
-	fresh := plan.Large(p).Without(b.barred)
 	switch {
 	case b.bytes == 0 && shown(&p): // nothing large is under way that could show what a plan is worth
 		return plan.Options{}

@@ -199,13 +199,15 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
-	if first = l.trials == 0; first && allKnown(p) {
-		return o, false, false
-	} else if !first {
-		if tried == 0 || ring == 0 || l.begun() {
+	switch {
+	case l.trials == 0:
+		if first = !allKnown(p); !first {
 			return o, false, false
 		}
-		first = l.untried() && float64(tried) < l.bearable(p)*float64(ring)
+	case tried == 0 || ring == 0 || l.begun():
+		return o, false, false
+	default:
+		first = l.untried() && tried < l.bearable(p)
 		if !first && float64(tried)*leastGain > float64(ring) {
 			return o, false, false
 		}
@@ -221,16 +223,19 @@ func (l *learner) untried() bool {
 	return w != nil && len(w.took) < trialTimes && l.trials < trialTimes
 }
 
-// bearable is how many times as long as the ring a trial may have taken to be timed again. Where each
-// link of the ring gave all that it has, the trial shows at once whether hosts give more.
-func (l *learner) bearable(p *plan.Problem) float64 {
+// bearable is how long a trial may have taken to be timed again: some times as long as the ring. Where
+// each link of the ring gave all that it has, the trial shows at once whether hosts give more. It takes
+// less time than the ring then, of which the first all-reduce had windows to open, too.
+func (l *learner) bearable(p *plan.Problem) time.Duration {
+	took := l.work(l.bytes, ringName).took
 	if full(p) {
-		return 1
+		return slices.Max(took)
 	}
-	if w := l.work(l.bytes, plan.TrialName); w != nil && len(w.took) > 1 {
-		return nearHopeless
+	times := hopeless
+	if len(l.work(l.bytes, plan.TrialName).took) > 1 {
+		times = nearHopeless
 	}
-	return hopeless
+	return time.Duration(times * float64(slices.Min(took)))
 }
 
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.

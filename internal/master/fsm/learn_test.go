@@ -244,6 +244,34 @@ func TestTrial(t *testing.T) {
 			w.quiet(cs...)
 		}
 	})
+	t.Run("again, as windows had to open, too", func(t *testing.T) {
+		w, cs := gathered(t, 4, wire.PlansVersion)
+		g := w.m.groups[0]
+		for i, u := range g.ring {
+			w.m.learn(w.m.uuids[u], g.ring[(i+1)%4], 50, 0)
+		}
+		w.reduced(cs, largeOp, 6*time.Second, 50, 50, 50, 50)
+		w.reduced(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
+		w.meshed(cs, 40*time.Millisecond)
+		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+		for _, took := range []time.Duration{5500 * time.Millisecond, 4 * time.Second, 4 * time.Second} {
+			w.reduced(cs, largeOp, took, 50, 50, 50, 50)
+			w.quiet(cs...)
+		}
+	})
+	t.Run("beside a plan that was measured", func(t *testing.T) {
+		w, cs := gathered(t, 4, wire.PlansVersion)
+		g := w.m.groups[0]
+		for i, u := range g.roster {
+			for k, o := range g.roster {
+				if o != u && (i != 2 || k != 1) { // one pair did not answer
+					w.m.learn(w.m.uuids[u], o, []float64{20, 100, 200, 400}[i], 0)
+				}
+			}
+		}
+		w.meshed(cs, 40*time.Millisecond)
+		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+	})
 	t.Run("all ways known", func(t *testing.T) {
 		w, cs := gathered(t, 4, wire.PlansVersion)
 		g := w.m.groups[0]

@@ -70,6 +70,7 @@ var series = append([]match{
 	{Profile: "sites20", Congestion: "cubic", Bytes: 4 << 20},
 	{Profile: "perflow", Congestion: "cubic", Bytes: 64 << 20},
 	{Profile: "perflow", Congestion: "cubic", Bytes: 8 << 20},
+	{Profile: "pairs", Congestion: "cubic", Bytes: 16 << 20},
 	{Profile: "satellite", Congestion: "cubic", Bytes: 512 << 10},
 	{Profile: "report6", Congestion: "cubic", Bytes: 4 << 20},
 	{Profile: "report12", Congestion: "cubic", Bytes: 2 << 20},
@@ -98,7 +99,7 @@ func (m match) lineup() lineup {
 		return lineup{plain: "16,32"}
 	case m.Bytes > 16<<20:
 		return lineup{plain: "1,16,4p", original: "1", gloo: true}
-	case m.Profile == "mixed", m.Profile == "perflow", m.Profile == "sites20":
+	case m.Profile == "mixed", m.Profile == "pairs", m.Profile == "perflow", m.Profile == "sites20":
 		return lineup{plain: "1,4,16", original: "1", gloo: true}
 	}
 	return lineup{plain: "1,4,16,1p,4p", original: "1", gloo: true, secure: m.Profile == "regional" && m.Congestion == "cubic" && m.Bytes < 1<<20, forward: m.Bytes < 1<<20}
