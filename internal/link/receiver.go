@@ -50,7 +50,7 @@ const drainBytes = 16 << 10
 // wakeTime about for how long: what has come is also told, and passed on.
 const (
 	wakeBytes = 6 * segment
-	wakeTime  = tellEvery / 4
+	wakeTime  = 3 * tellEvery / 4
 )
 
 // past is a deadline that wakes what waits on a connection.
