@@ -207,15 +207,41 @@ func TestTrial(t *testing.T) {
 		w.reduced(cs, largeOp, 5*time.Second, 60, 300, 300, 300)
 		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
 	})
-	t.Run("behind a ring of which each link gave all that it has", func(t *testing.T) {
+	t.Run("near, or too large", func(t *testing.T) {
+		w, cs := untried(t, 4, wire.PlansVersion, 200*time.Microsecond)
+		w.twice(cs, largeOp, time.Second)
+		w.quiet(cs...)
+		w, cs = untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
+		w.reduced(cs, plan.MostTrial+4, time.Second)
+		w.quiet(cs...)
+		require.Zero(t, w.m.groups[0].learned.trials)
+	})
+	t.Run("older", func(t *testing.T) {
+		w, cs := learning(t, 4, wire.SchemePlans, 40*time.Millisecond)
+		for _, c := range cs {
+			w.send(c, wire.C2MRates{Up: 20, Down: 20})
+			require.Empty(t, w.m.conns[c].ways.gave)
+		}
+	})
+}
+
+// A ring of which each link gave all that it has says little of what hosts give over all of their ways. A
+// trial behind it does so at once.
+func TestTrialBesideAFullRing(t *testing.T) {
+	full := func(t *testing.T) (*world, []ClientID) {
 		w, cs := gathered(t, 4, wire.PlansVersion)
 		g := w.m.groups[0]
 		for i, u := range g.ring {
 			w.m.learn(w.m.uuids[u], g.ring[(i+1)%4], 50, 0)
 		}
+		return w, cs
+	}
+	t.Run("faster", func(t *testing.T) {
+		w, cs := full(t)
 		w.twice(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
 		w.meshed(cs, 40*time.Millisecond)
 		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+		g := w.m.groups[0]
 		for _, u := range g.roster { // all ways give as much, and hosts give it on all of them
 			for _, o := range g.roster {
 				if o != u {
@@ -228,12 +254,8 @@ func TestTrial(t *testing.T) {
 			w.quiet(cs...)
 		}
 	})
-	t.Run("once, where the hosts give no more than a ring of such links", func(t *testing.T) {
-		w, cs := gathered(t, 4, wire.PlansVersion)
-		g := w.m.groups[0]
-		for i, u := range g.ring {
-			w.m.learn(w.m.uuids[u], g.ring[(i+1)%4], 50, 0)
-		}
+	t.Run("no faster", func(t *testing.T) {
+		w, cs := full(t)
 		w.twice(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
 		w.meshed(cs, 40*time.Millisecond)
 		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
@@ -244,12 +266,8 @@ func TestTrial(t *testing.T) {
 			w.quiet(cs...)
 		}
 	})
-	t.Run("again, as windows had to open, too", func(t *testing.T) {
-		w, cs := gathered(t, 4, wire.PlansVersion)
-		g := w.m.groups[0]
-		for i, u := range g.ring {
-			w.m.learn(w.m.uuids[u], g.ring[(i+1)%4], 50, 0)
-		}
+	t.Run("slower at first, as the ring was", func(t *testing.T) {
+		w, cs := full(t)
 		w.reduced(cs, largeOp, 6*time.Second, 50, 50, 50, 50)
 		w.reduced(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
 		w.meshed(cs, 40*time.Millisecond)
@@ -286,22 +304,6 @@ func TestTrial(t *testing.T) {
 		require.Empty(t, w.planOf(w.switched(cs), 4))
 		w.reduced(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
 		w.quiet(cs...)
-	})
-	t.Run("near, or too large", func(t *testing.T) {
-		w, cs := untried(t, 4, wire.PlansVersion, 200*time.Microsecond)
-		w.twice(cs, largeOp, time.Second)
-		w.quiet(cs...)
-		w, cs = untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
-		w.reduced(cs, plan.MostTrial+4, time.Second)
-		w.quiet(cs...)
-		require.Zero(t, w.m.groups[0].learned.trials)
-	})
-	t.Run("older", func(t *testing.T) {
-		w, cs := learning(t, 4, wire.SchemePlans, 40*time.Millisecond)
-		for _, c := range cs {
-			w.send(c, wire.C2MRates{Up: 20, Down: 20})
-			require.Empty(t, w.m.conns[c].ways.gave)
-		}
 	})
 }
 
