@@ -110,9 +110,9 @@ func (s *source) read(fd uintptr) bool {
 // WaitFor implements Patient.
 func (s *source) WaitFor(bytes int) { s.least = bytes }
 
-// announce tells the system what the wait that follows is for. less: it waited for more until now,
-// and of what has come by then it has said nothing; Linux does so later, since 4.18. A system that
-// cannot be told wakes the reader for each packet, as without it.
+// announce tells the system what the wait that follows is for. less: it was for more until now, so
+// that enough may have come already; before 4.18 Linux does not wake the reader for that. A system
+// that cannot be told wakes the reader for each packet, as without it.
 func (s *source) announce(fd int) (less bool) {
 	if s.least == s.set {
 		return false
