@@ -25,6 +25,21 @@ func (c *counting) TryWrite(p []byte) (int, error) {
 	return c.Conn.TryWrite(p)
 }
 
+// carry writes so many bytes at once on a, and compares what b reads.
+func carry(t *testing.T, a io.Writer, b io.Reader, size int) {
+	t.Helper()
+	sent, got := fill(size), make([]byte, size)
+	over := make(chan error, 1)
+	go func() {
+		_, err := a.Write(sent)
+		over <- err
+	}()
+	_, err := io.ReadFull(b, got)
+	require.NoError(t, err)
+	require.NoError(t, <-over)
+	require.Equal(t, sent, got)
+}
+
 // Every write is one packet of the loopback device, and none is for what little would be
 // left behind the others. Long ones make fewer calls.
 func TestBatches(t *testing.T) {
@@ -38,16 +53,7 @@ func TestBatches(t *testing.T) {
 		sock := &counting{Conn: x}
 		a, b := shake(t, sock, y)
 		sock.sizes = nil
-		sent, got := fill(size), make([]byte, size)
-		over := make(chan error, 1)
-		go func() {
-			_, err := a.Write(sent)
-			over <- err
-		}()
-		_, err := io.ReadFull(b, got)
-		require.NoError(t, err)
-		require.NoError(t, <-over)
-		require.Equal(t, sent, got)
+		carry(t, a, b, size)
 		require.Len(t, sock.sizes, want, "of %d bytes", size)
 		most := packet
 		if size > 512<<10 {
@@ -79,15 +85,7 @@ func TestPatience(t *testing.T) {
 		for _, n := range []int{least, 1} {
 			b.WaitFor(n)
 			sock.waits = nil
-			sent, got := fill(size), make([]byte, size)
-			over := make(chan error, 1)
-			go func() {
-				_, err := a.Write(sent)
-				over <- err
-			}()
-			_, err := io.ReadFull(b, got)
-			require.NoError(t, err)
-			require.NoError(t, <-over)
+			carry(t, a, b, size)
 			require.Equal(t, 1, sock.waits[0], "between records")
 			for _, w := range sock.waits {
 				require.True(t, w >= 1 && w <= n, "%d of %d", w, n)

@@ -57,16 +57,17 @@ type pump struct {
 	big      []byte // nil: small is used
 	in       []byte // what was read and not handed out
 	head     [5]byte
-	seen     int          // of head, of the record that is handed out
-	left     int          // of its body
-	patience atomic.Int32 // for how many bytes of what is sealed the reader waits
-	handed   int          // bytes, of the handshake
-	records  int64        // handed out since the keys were made new
+	seen     int   // of head, of the record that is handed out
+	left     int   // of its body
+	handed   int   // bytes, of the handshake
+	records  int64 // handed out since the keys were made new
 	shaking  bool
 	tooLarge bool
 	begin    func() error // of Bound; may be nil, as end
 	end      func()
 	computes bool // begin was called, and end was not
+
+	patience atomic.Int32 // for how many bytes of what is sealed a read waits; 0: for one
 
 	mu       sync.Mutex
 	out      []byte // ciphertext: out[from:to]

@@ -30,6 +30,12 @@ func eventually(t *testing.T, c net.Conn, ask func(fd int) (int, error), bytes i
 func waitsFor(fd int) (int, error) { return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT) }
 func holds(fd int) (int, error)    { return unix.IoctlGetInt(fd, unix.TIOCINQ) }
 
+// part is what a read of a payload has given.
+type part struct {
+	n   int
+	err error
+}
+
 // A reader with patience is woken for many bytes of a frame at once: for as many as it has the
 // patience for, for the rest of the frame, or for what there is when the stream ends. Between frames it
 // is woken by the first byte.
@@ -42,11 +48,7 @@ func TestPatience(t *testing.T) {
 	fill(frame)
 	transport.Header{Payload: size, Tag: 1, Stream: 2}.Put((*[transport.HeaderSize]byte)(frame))
 
-	type part struct {
-		n   int
-		err error
-	}
-	parts := make(chan part)
+	parts := make(chan part, size) // the reader never waits for the test
 	got := make([]byte, size)
 	go func() {
 		defer close(parts)
@@ -73,10 +75,18 @@ func TestPatience(t *testing.T) {
 		written += n
 	}
 
-	write(transport.HeaderSize + 1000)
-	for n := 0; n < 1000; n += (<-parts).n { // what is behind the header in its buffer comes by itself
+	begin := func() {
+		written = 0
+		write(transport.HeaderSize + 1000)
+		for n := 0; n < 1000; { // what is behind the header in its buffer comes by itself
+			p := <-parts
+			require.NoError(t, p.err)
+			n += p.n
+		}
+		settles(patience)
 	}
-	settles(patience)
+
+	begin()
 	write(2000)
 	eventually(t, b, holds, 2000)
 	write(patience - 2000)
@@ -90,11 +100,7 @@ func TestPatience(t *testing.T) {
 	require.Equal(t, frame[transport.HeaderSize:], got)
 	settles(1)
 
-	written = 0
-	write(transport.HeaderSize + 1000)
-	for n := 0; n < 1000; n += (<-parts).n {
-	}
-	settles(patience)
+	begin()
 	write(10)
 	require.NoError(t, a.Close())
 	require.Equal(t, part{n: 10}, <-parts)
@@ -118,10 +124,6 @@ func TestPatienceEnds(t *testing.T) {
 			require.NoError(t, err)
 			_, err = r.Next()
 			require.NoError(t, err)
-			type part struct {
-				n   int
-				err error
-			}
 			parts, got := make(chan part, 1), make([]byte, size)
 			read := func() {
 				n, err := r.Payload(got)

@@ -46,8 +46,9 @@ type Reader struct {
 
 // Patient is a source that can wait for more than a byte.
 type Patient interface {
-	// WaitFor has reads that have to wait do so for so many bytes, 1 or more, unless the
-	// system has no room for them, or the stream ends before. What is there they take at once.
+	// WaitFor has reads that have to wait do so for so many bytes, 1 or more, until it is called
+	// again. They wait for less if the system has no room for as many, or the stream ends, and
+	// take at once what is there. The goroutine that reads calls it.
 	WaitFor(bytes int)
 }
 
@@ -59,6 +60,7 @@ func NewReader(src io.Reader, size int) *Reader {
 // SetPatience has reads in the middle of a frame wait for what they are to read, if the source can:
 // for no more than so many bytes, nor for more than come within that time at the pace of the read
 // before. Over a way on which every packet comes by itself each of them wakes the process otherwise.
+// A wait has no bound of its own: it ends as any read of the source does.
 func (r *Reader) SetPatience(bytes int, within time.Duration) {
 	if p, ok := r.src.(Patient); ok {
 		r.patient, r.patience, r.within, r.come = p, bytes, within, bytes
@@ -73,7 +75,7 @@ func (r *Reader) read(p []byte, want int) (int, error) {
 	if r.BeforeRead != nil {
 		r.BeforeRead()
 	}
-	n, err := r.wait(p, want)
+	n, err := r.readPatiently(p, want)
 	if n > 0 {
 		return n, nil // an error with data comes again at the next read
 	}
@@ -83,8 +85,8 @@ func (r *Reader) read(p []byte, want int) (int, error) {
 	return 0, err
 }
 
-// wait is a read of the source, with patience if it is in a frame.
-func (r *Reader) wait(p []byte, want int) (int, error) {
+// readPatiently is a read of the source, with patience if that has any, amid a frame.
+func (r *Reader) readPatiently(p []byte, want int) (int, error) {
 	if r.patient == nil {
 		return r.src.Read(p)
 	}

@@ -104,13 +104,7 @@ func TestSchemesAreTold(t *testing.T) {
 		w, cs := versed(t, wire.PlansVersion, wire.PlansVersion, plans, wire.PlansVersion)
 		g := w.m.groups[0]
 		up := []float64{20, 100, 200, 400}
-		for i, u := range g.roster {
-			for _, o := range g.roster {
-				if o != u {
-					w.m.learn(w.m.uuids[u], o, up[i], 0)
-				}
-			}
-		}
+		w.waysGive(g, func(from, _ int) float64 { return up[from] })
 		w.facts = nil
 		w.meshed(cs, 40*time.Millisecond)
 		d := w.switched(cs)

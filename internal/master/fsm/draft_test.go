@@ -50,14 +50,7 @@ func beside(t testing.TB, n, inStep int) (*world, []ClientID) {
 
 // differ says what each member sends: large all-reduces have a plan for it.
 func (w *world) differ() {
-	g := w.m.groups[0]
-	for i, u := range g.roster {
-		for _, o := range g.roster {
-			if o != u {
-				w.m.learn(w.m.uuids[u], o, float64(20+100*i), 0)
-			}
-		}
-	}
+	w.waysGive(w.m.groups[0], func(from, _ int) float64 { return float64(20 + 100*from) })
 }
 
 // Plans of a large group are made beside the machine. Collectives, and what else the members do,

@@ -195,13 +195,13 @@ func (l *learner) atLeast(p *plan.Problem, partial bool) {
 // or one that has turned out to be faster than the ring in its trial. first: it shows more than a
 // ring has, or more than its first time has.
 func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
-	if !far(p) || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
+	if !ringIsFar(p) || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
 	switch {
 	case l.trials == 0:
-		if first = !allKnown(p); !first {
+		if first = !waysAreKnown(p); !first {
 			return o, false, false
 		}
 	case tried == 0 || ring == 0 || l.begun():
@@ -228,7 +228,7 @@ func (l *learner) untried() bool {
 // less time than the ring then, of which the first all-reduce had windows to open, too.
 func (l *learner) bearable(p *plan.Problem) time.Duration {
 	took := l.work(l.bytes, ringName).took
-	if full(p) {
+	if ringIsFull(p) {
 		return slices.Max(took)
 	}
 	times := hopeless
@@ -241,17 +241,17 @@ func (l *learner) bearable(p *plan.Problem) time.Duration {
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
 const leastGain = 1.1
 
-// far reports whether a link of the ring is not near.
-func far(p *plan.Problem) bool {
+// ringIsFar reports whether a link of the ring is not near.
+func ringIsFar(p *plan.Problem) bool {
 	return slices.ContainsFunc(ringWays(p), func(at int) bool { return p.Delay[at] >= plan.Far })
 }
 
-// full reports whether each link of the ring that is not near was seen to give all that it has.
-func full(p *plan.Problem) bool {
+// ringIsFull reports whether each link of the ring that is not near was seen to give all that it has.
+func ringIsFull(p *plan.Problem) bool {
 	return !slices.ContainsFunc(ringWays(p), func(at int) bool { return p.Delay[at] >= plan.Far && p.Rates[at] == 0 })
 }
 
-// ringWays returns the ways along the ring.
+// ringWays returns which ways of Delay and Rates are links of the ring.
 func ringWays(p *plan.Problem) (list []int) {
 	for i, from := range p.Ring {
 		list = append(list, from*p.N+p.Ring[(i+1)%p.N])
@@ -259,10 +259,10 @@ func ringWays(p *plan.Problem) (list []int) {
 	return list
 }
 
-// allKnown reports whether each way that is not near was seen to give all that it has: a trial has
+// waysAreKnown reports whether each way that is not near was seen to give all that it has: a trial has
 // nothing to show then. That those of the ring were says less, since hosts may give several times as
 // much over all of their ways.
-func allKnown(p *plan.Problem) bool {
+func waysAreKnown(p *plan.Problem) bool {
 	for at, d := range p.Delay {
 		if at/p.N != at%p.N && d >= plan.Far && p.Rates[at] == 0 {
 			return false

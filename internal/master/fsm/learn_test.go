@@ -60,6 +60,22 @@ func learning(t *testing.T, n int, version uint8, rtt time.Duration) (*world, []
 
 const largeOp = 16 << 20
 
+// waysGive has the master know what each way between members of g gives, in Mbit/s, by their places in
+// the roster; 0: it does not know that one.
+func (w *world) waysGive(g *group, mbps func(from, to int) float64) {
+	for i, u := range g.roster {
+		for k, o := range g.roster {
+			if r := mbps(i, k); i != k && r > 0 {
+				w.m.learn(w.m.uuids[u], o, r, 0)
+			}
+		}
+	}
+}
+
+func alike(mbps float64) func(from, to int) float64 {
+	return func(int, int) float64 { return mbps }
+}
+
 // reduced has cs do an all-reduce of so many bytes, at the end of which they say what
 // they can send, in Mbit/s; none: nothing.
 func (w *world) reduced(cs []ClientID, bytes uint64, took time.Duration, mbps ...float64) {
@@ -241,14 +257,7 @@ func TestTrialBesideAFullRing(t *testing.T) {
 		w.twice(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
 		w.meshed(cs, 40*time.Millisecond)
 		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
-		g := w.m.groups[0]
-		for _, u := range g.roster { // all ways give as much, and hosts give it on all of them
-			for _, o := range g.roster {
-				if o != u {
-					w.m.learn(w.m.uuids[u], o, 50, 0)
-				}
-			}
-		}
+		w.waysGive(w.m.groups[0], alike(50)) // and hosts give it on all of them
 		for range 5 {
 			w.reduced(cs, largeOp, 2*time.Second, 140, 140, 140, 140)
 			w.quiet(cs...)
@@ -279,27 +288,18 @@ func TestTrialBesideAFullRing(t *testing.T) {
 	})
 	t.Run("beside a plan that was measured", func(t *testing.T) {
 		w, cs := gathered(t, 4, wire.PlansVersion)
-		g := w.m.groups[0]
-		for i, u := range g.roster {
-			for k, o := range g.roster {
-				if o != u && (i != 2 || k != 1) { // one pair did not answer
-					w.m.learn(w.m.uuids[u], o, []float64{20, 100, 200, 400}[i], 0)
-				}
+		w.waysGive(w.m.groups[0], func(from, to int) float64 {
+			if from == 2 && to == 1 {
+				return 0 // it did not answer
 			}
-		}
+			return []float64{20, 100, 200, 400}[from]
+		})
 		w.meshed(cs, 40*time.Millisecond)
 		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
 	})
 	t.Run("all ways known", func(t *testing.T) {
 		w, cs := gathered(t, 4, wire.PlansVersion)
-		g := w.m.groups[0]
-		for _, u := range g.roster {
-			for _, o := range g.roster {
-				if o != u {
-					w.m.learn(w.m.uuids[u], o, 50, 0)
-				}
-			}
-		}
+		w.waysGive(w.m.groups[0], alike(50))
 		w.meshed(cs, 40*time.Millisecond)
 		require.Empty(t, w.planOf(w.switched(cs), 4))
 		w.reduced(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
