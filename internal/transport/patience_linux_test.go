@@ -151,3 +151,29 @@ func TestPatienceEnds(t *testing.T) {
 		})
 	}
 }
+
+// Patience is that of the socket also where a first byte was read before.
+func TestPatienceBehindAFirstByte(t *testing.T) {
+	const size = 10_000
+	a, b := sockets(t)
+	var head [transport.HeaderSize]byte
+	transport.Header{Payload: size, Tag: 1, Stream: 2}.Put(&head)
+	_, err := a.Write(head[:])
+	require.NoError(t, err)
+	first := make([]byte, 1)
+	_, err = io.ReadFull(b, first)
+	require.NoError(t, err)
+	r := transport.NewReader(transport.Source(transport.Replay(b, first)), 64)
+	r.SetPatience(4096, time.Hour)
+	h, err := r.Next()
+	require.NoError(t, err)
+	require.Equal(t, size, h.Payload)
+	parts, got := make(chan part, 1), make([]byte, size)
+	go func() {
+		n, err := r.Payload(got)
+		parts <- part{n, err}
+	}()
+	eventually(t, b, waitsFor, 4096)
+	require.NoError(t, a.Close())
+	require.Equal(t, part{err: io.ErrUnexpectedEOF}, <-parts)
+}
