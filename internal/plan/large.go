@@ -135,7 +135,7 @@ func (p Problem) hoped() Problem {
 		p.Shown[k].Down = slices.Clone(p.Shown[k].Down)
 	}
 	for i, v := range p.Down {
-		if v > 0 && i < len(p.Up) && v < slices.Max(p.Up) { // as much as any sends is enough
+		if v > 0 && i < len(p.Up) && v < slices.Max(p.Up) && !p.measuredTo(i) { // as much as any sends is enough
 			p.Down[i] = max(hope*v, p.Up[i])
 			for _, shown := range p.Shown {
 				if i < len(shown.Down) {
@@ -145,6 +145,51 @@ func (p Problem) hoped() Problem {
 		}
 	}
 	return p
+}
+
+// measuredTo reports whether all ways to a member were measured: what comes over the best of them it
+// receives, and nobody hopes for more.
+func (p *Problem) measuredTo(i int) bool {
+	if len(p.Rates) != p.N*p.N {
+		return false
+	}
+	for from := range p.N {
+		if from != i && p.Rates[from*p.N+i] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Of measured ways that give less than wayShare of what both of their ends do on other ways, more than
+// fewWays in all have to be to say that ways are what limits.
+const (
+	wayShare = 0.7
+	fewWays  = 0.25
+)
+
+// WaysLimit reports whether many ways that are not near were measured to give less than their ends do on
+// other ways. What a member gives on all of its ways together is more than was measured then, or, where
+// members share a way out, less.
+func (p *Problem) WaysLimit() bool {
+	n := p.N
+	if len(p.Rates) != n*n || len(p.Delay) != n*n {
+		return false
+	}
+	up, down := make([]float64, n), make([]float64, n)
+	for at, r := range p.Rates {
+		up[at/n], down[at%n] = max(up[at/n], r), max(down[at%n], r)
+	}
+	far, less := 0, 0
+	for at, r := range p.Rates {
+		if r > 0 && p.Delay[at] >= Far {
+			far++
+			if r < wayShare*min(up[at/n], down[at%n]) {
+				less++
+			}
+		}
+	}
+	return float64(less) > fewWays*float64(far)
 }
 
 func large(p Problem) (o Options) {

@@ -90,6 +90,40 @@ func TestHopes(t *testing.T) {
 	require.Less(t, 1.5*cost(h, large(p.hoped()), bytes), cost(h, best, bytes), "there was something to hope for")
 }
 
+// To whom all ways were measured, nobody hopes for more than came over the best of them.
+func TestNobodyHopesForMoreThanWasMeasured(t *testing.T) {
+	p := even(4, 15*time.Millisecond, 20)
+	p.Up, p.Down = []float64{20, 300, 300, 300}, []float64{20, 20, 20, 20}
+	p.Rates, p.Hopeful = slices.Repeat([]float64{20}, 16), true
+	require.False(t, p.Hopes())
+	p.Rates[1*4+2] = 0
+	require.Equal(t, []float64{20, 20, 300, 20}, p.hoped().Down)
+	p.Rates = nil
+	require.Equal(t, []float64{40, 300, 300, 300}, p.hoped().Down)
+}
+
+func TestWaysLimit(t *testing.T) {
+	up, down := mixedUp, mixedDown
+	p := hosts(up, down, 15*time.Millisecond)
+	require.False(t, p.WaysLimit(), "hosts do")
+	for i := range 8 {
+		p.Rates[i*8+(i+1)%8] /= 2
+	}
+	require.False(t, p.WaysLimit(), "few do")
+	for i := range 8 {
+		p.Rates[i*8+(i+2)%8] /= 2
+		p.Rates[i*8+(i+3)%8] /= 2
+	}
+	require.True(t, p.WaysLimit())
+	p.Delay = make([]time.Duration, 64)
+	require.False(t, p.WaysLimit(), "near ones say nothing")
+	p.Delay = nil
+	require.False(t, p.WaysLimit())
+
+	p = hosts(slices.Repeat([]float64{50}, 8), slices.Repeat([]float64{50}, 8), 15*time.Millisecond)
+	require.False(t, p.WaysLimit(), "or hosts do, who knows")
+}
+
 // A slow uplink owns nothing of large operations, and the ring is slower by nearly the
 // bound of 2(n-1)/n.
 func TestUnequalRatesAreShared(t *testing.T) {

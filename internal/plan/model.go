@@ -71,8 +71,9 @@ func modelOf(p Problem) *model {
 			m.site[i] = s
 		}
 	}
-	m.out = m.ofSites(p.Up, m.up, func(s Shown) []float64 { return s.Up })
-	m.in = m.ofSites(p.Down, m.down, func(s Shown) []float64 { return s.Down })
+	farOut, farIn := m.between()
+	m.out = m.ofSites(p.Up, m.up, farOut, func(s Shown) []float64 { return s.Up })
+	m.in = m.ofSites(p.Down, m.down, farIn, func(s Shown) []float64 { return s.Down })
 	for i := range n {
 		if m.up[i] == 0 || m.down[i] == 0 {
 			return nil

@@ -286,8 +286,9 @@ func (m *model) circle(sites [][]int) [][]int {
 // ofSites returns what was seen of sites: the most that all members of one have shown in the same
 // all-reduce, as these may share a way out, and use only one of them for it. In different ones each may have had
 // all of that way. Members that have shown nothing, since what they had was for near ones, have
-// what others of their site have. of returns what an all-reduce has shown of members; seen is the most of each.
-func (m *model) ofSites(seen, rates []float64, of func(Shown) []float64) []float64 {
+// what others of their site have. of returns what an all-reduce has shown of members; seen is the most of each,
+// and far the most that was measured of each on a way to or from another site: that is no more than a site has.
+func (m *model) ofSites(seen, rates, far []float64, of func(Shown) []float64) []float64 {
 	sum := slices.Repeat([]float64{math.Inf(1)}, m.N)
 	if slices.Max(m.site) == 0 {
 		return sum
@@ -308,7 +309,9 @@ func (m *model) ofSites(seen, rates []float64, of func(Shown) []float64) []float
 	}
 	for i, s := range m.site {
 		most[s] = max(most[s], rates[i])
-		total[s] = max(total[s], bytesPerSecond(seen, i))
+		if v := bytesPerSecond(seen, i); v > 0 {
+			total[s] = max(total[s], v, far[i])
+		}
 	}
 	for i, s := range m.site {
 		if rates[i] == 0 {
@@ -319,6 +322,19 @@ func (m *model) ofSites(seen, rates []float64, of func(Shown) []float64) []float
 		}
 	}
 	return sum
+}
+
+// between returns the most that was measured of each member on a way to another site, and on one from there.
+func (m *model) between() (out, in []float64) {
+	out, in = make([]float64, m.N), make([]float64, m.N)
+	for i, a := range m.site {
+		for k, b := range m.site {
+			if a != b {
+				out[i], in[k] = max(out[i], m.pair[i*m.N+k]), max(in[k], m.pair[i*m.N+k])
+			}
+		}
+	}
+	return out, in
 }
 
 // sendingSites returns what the sites that send to a site can send, in parts of what it can receive, as much

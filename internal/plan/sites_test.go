@@ -186,6 +186,11 @@ func TestSitesShowWhatTheyHaveTogether(t *testing.T) {
 	require.InDelta(t, 33, p.Shown[0].Down[0], 1e-9)
 	p.Up[1] = 105
 	require.InDelta(t, 105e6/8, newModel(p).out[0], 1, "no less than one of its members")
+
+	p.Rates[1*6+0], p.Rates[1*6+3], p.Rates[2*6+4] = 900, 120, 110
+	m = newModel(p)
+	require.InDeltaSlice(t, []float64{120, 60}, mbps(m.out), 1e-9, "nor than was measured between sites")
+	require.InDeltaSlice(t, []float64{99, 120}, mbps(m.in), 1e-9)
 }
 
 // A trial times sums inside of sites, in about the same parts, under whatever name.

@@ -126,12 +126,12 @@ func (b *Basis) settled(p plan.Problem) plan.Options {
 		last = nil
 	}
 	fresh := plan.Large(p).Without(b.barred)
-	measured := len(fresh.List) > 0 && !shown(&p)
-	if b.trial != nil && b.first && last == nil && !measured {
+	known := allMeasured(&p)
+	if b.trial != nil && b.first && last == nil && !(known && len(fresh.List) > 0 && !p.WaysLimit()) {
 		return *b.trial
 	}
 	switch {
-	case b.bytes == 0 && shown(&p): // nothing large is under way that could show what a plan is worth
+	case b.bytes == 0 && !known: // nothing large is under way that could show what a plan is worth
 		return plan.Options{}
 	case b.bytes == 0:
 		return fresh
@@ -157,10 +157,15 @@ func (b *Basis) settled(p plan.Problem) plan.Options {
 // the second one, with windows that have opened, not to be waited for.
 const clearGain = 1.5
 
-// shown reports whether what is known was not measured, but shown in collectives.
-func shown(p *plan.Problem) bool {
-	seen := func(v float64) bool { return v > 0 }
-	return slices.ContainsFunc(p.Up, seen) || slices.ContainsFunc(p.Down, seen)
+// allMeasured reports whether what is known was measured, and not only shown in collectives.
+func allMeasured(p *plan.Problem) bool {
+	for at, r := range p.Rates {
+		from, to := at/p.N, at%p.N
+		if from != to && r == 0 && (p.Up[from] > 0 || p.Down[to] > 0) {
+			return false
+		}
+	}
+	return true
 }
 
 // draft are plans of which the members of a group were not told yet. It belongs to their mesh,

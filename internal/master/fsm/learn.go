@@ -126,28 +126,19 @@ func (m *Machine) rates(c *client, p wire.C2MRates) {
 	}
 }
 
-// seen fills in what ms have shown. A member whose links were all measured has nothing
-// to show: connections in use give no more.
+// seen fills in what ms have shown. That is more than was measured of a member where the way to each
+// other one gives less than the member can send: its connections are measured one at a time.
 func (m *Machine) seen(ms []*client, p *plan.Problem) {
 	n, place := len(ms), placesOf(ms)
 	p.Up, p.Down, p.Seen = make([]float64, n), make([]float64, n), make([]float64, n*n)
 	for range mostGave {
 		p.Shown = append(p.Shown, plan.Shown{Up: make([]float64, n), Down: make([]float64, n)})
 	}
-	measured := func(from, to int) bool { return from == to || p.Rates[from*n+to] > 0 }
 	for i, c := range ms {
-		out, in := true, true
-		for k := range n {
-			out, in = out && measured(i, k), in && measured(k, i)
-		}
 		for at, r := range slices.Backward(c.ways.gave) {
 			shown := &p.Shown[len(c.ways.gave)-1-at]
-			if !out {
-				p.Up[i], shown.Up[i] = max(p.Up[i], r.Up), r.Up
-			}
-			if !in {
-				p.Down[i], shown.Down[i] = max(p.Down[i], r.Down), r.Down
-			}
+			p.Up[i], shown.Up[i] = max(p.Up[i], r.Up), r.Up
+			p.Down[i], shown.Down[i] = max(p.Down[i], r.Down), r.Down
 			for _, x := range r.Pairs {
 				if k, known := place[x.To]; known {
 					p.Seen[i*n+k] = max(p.Seen[i*n+k], x.Mbps)
@@ -201,9 +192,7 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
 	switch {
 	case l.trials == 0:
-		if first = !waysAreKnown(p); !first {
-			return o, false, false
-		}
+		first = true
 	case tried == 0 || ring == 0 || l.begun():
 		return o, false, false
 	default:
@@ -257,18 +246,6 @@ func ringWays(p *plan.Problem) (list []int) {
 		list = append(list, from*p.N+p.Ring[(i+1)%p.N])
 	}
 	return list
-}
-
-// waysAreKnown reports whether each way that is not near was seen to give all that it has: a trial has
-// nothing to show then. That those of the ring were says less, since hosts may give several times as
-// much over all of their ways.
-func waysAreKnown(p *plan.Problem) bool {
-	for at, d := range p.Delay {
-		if at/p.N != at%p.N && d >= plan.Far && p.Rates[at] == 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // begun reports whether the ring was timed, but not often enough to be compared. Where it

@@ -258,6 +258,8 @@ func TestTrialBesideAFullRing(t *testing.T) {
 		w.meshed(cs, 40*time.Millisecond)
 		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
 		w.waysGive(w.m.groups[0], alike(50)) // and hosts give it on all of them
+		w.reduced(cs, largeOp, 2*time.Second, 140, 140, 140, 140)
+		require.Equal(t, "direct", w.planOf(w.switched(cs), 4))
 		for range 5 {
 			w.reduced(cs, largeOp, 2*time.Second, 140, 140, 140, 140)
 			w.quiet(cs...)
@@ -297,14 +299,38 @@ func TestTrialBesideAFullRing(t *testing.T) {
 		w.meshed(cs, 40*time.Millisecond)
 		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
 	})
-	t.Run("all ways known", func(t *testing.T) {
+	t.Run("beside a plan of ways that give less than hosts do", func(t *testing.T) {
 		w, cs := gathered(t, 4, wire.PlansVersion)
-		w.waysGive(w.m.groups[0], alike(50))
+		g := w.m.groups[0]
+		w.waysGive(g, func(from, to int) float64 {
+			if from^to == 1 {
+				return 100
+			}
+			return 30
+		})
 		w.meshed(cs, 40*time.Millisecond)
-		require.Empty(t, w.planOf(w.switched(cs), 4))
-		w.reduced(cs, largeOp, 5*time.Second, 50, 50, 50, 50)
-		w.quiet(cs...)
+		_, p, ok := w.m.problem(g, g.ring)
+		require.True(t, ok)
+		require.NotEmpty(t, plan.Large(p).List)
+		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
 	})
+	// Each way was measured by itself, as OptimizeTopology does.
+	for name, gives := range map[string]float64{"hosts give more than a way": 140, "hosts give no more than a way": 50} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := gathered(t, 4, wire.PlansVersion)
+			w.waysGive(w.m.groups[0], alike(50))
+			w.meshed(cs, 40*time.Millisecond)
+			require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+			took := 5 * time.Second * 50 / time.Duration(gives)
+			w.reduced(cs, largeOp, took, gives, gives, gives, gives)
+			last := map[bool]string{true: "direct"}[gives > 50]
+			require.Equal(t, last, w.planOf(w.switched(cs), 4))
+			for range 5 {
+				w.reduced(cs, largeOp, took, gives, gives, gives, gives)
+				w.quiet(cs...)
+			}
+		})
+	}
 }
 
 // A trial is looked at when it was timed first, and when it can be compared.
@@ -571,18 +597,20 @@ func TestWhatIsShownIsChecked(t *testing.T) {
 	w.quiet(cs...)
 }
 
-// Rates that were measured are not replaced by what is shown.
-func TestMeasuredRatesAreStronger(t *testing.T) {
+// What was measured of single ways bounds nobody who shows more over all of them, and what was
+// measured is not forgotten where little is shown.
+func TestMembersShowMoreThanTheirWays(t *testing.T) {
 	w, cs := learning(t, 3, wire.PlansVersion, 40*time.Millisecond)
 	g := w.m.groups[0]
 	for _, u := range g.roster[1:] {
 		w.m.learn(w.m.uuids[g.roster[0]], u, 100, 0)
 	}
 	for _, c := range cs {
-		w.send(c, wire.C2MRates{Up: 900, Down: 800})
+		w.send(c, wire.C2MRates{Up: 150, Down: 60})
 	}
 	_, p, ok := w.m.problem(g, g.ring)
 	require.True(t, ok)
-	require.Equal(t, []float64{0, 900, 900}, p.Up)
-	require.Equal(t, []float64{800, 800, 800}, p.Down)
+	require.Equal(t, []float64{0, 100, 100, 0, 0, 0, 0, 0, 0}, p.Rates)
+	require.Equal(t, []float64{150, 150, 150}, p.Up)
+	require.Equal(t, []float64{60, 60, 60}, p.Down)
 }

@@ -102,6 +102,7 @@ func compete() error {
 	torch := flag.Bool("gloo", false, "PyTorch's Gloo takes part")
 	tls := flag.Bool("tls", false, "gopccl in TLS takes part, too")
 	forward := flag.Bool("forward", false, "gopccl that finishes forward takes part, too")
+	optimized := flag.Bool("optimized", false, "gopccl whose ring is optimized first takes part, too")
 	connections := flag.String("connections", "", "gopccl takes part with so many connections to each neighbour, too, comma separated")
 	flow := flag.Float64("flow", 0, "no TCP flow gets more, in Mbit/s; 0: as the profile says")
 	written := flag.String("json", "", "write an object for each row that counts to `FILE`, a line each")
@@ -126,7 +127,7 @@ func compete() error {
 		patterns: patterns,
 		blackout: *blackout, rest: *rest, steps: *steps, small: *small,
 		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
-		lineup:      lineup{plain: *plain, original: *original, gloo: *torch, secure: *tls, forward: *forward},
+		lineup:      lineup{plain: *plain, original: *original, gloo: *torch, secure: *tls, forward: *forward, optimized: *optimized},
 		connections: numbers(*connections), flow: *flow, patience: *patience,
 	}
 	if *write != "" {
@@ -436,6 +437,14 @@ func (g game) enter(l *lab.Lab, p *lab.Profile) (all []*contestant, err error) {
 		o.Forward = true
 		ours, err := newOurs(l, port+2, o)
 		if err := add(nameForward, ours, err); err != nil {
+			return all, err
+		}
+	}
+	if g.optimized {
+		o := o
+		o.Optimize = true
+		ours, err := newOurs(l, port-1, o)
+		if err := add(nameOptimized, ours, err); err != nil {
 			return all, err
 		}
 	}

@@ -82,9 +82,11 @@ const (
 	nameTLS  = "gopccl in TLS"
 	// nameForward is one whose calls return before all have the result (core.Reduce.FinishForward).
 	nameForward = "gopccl finishing forward"
-	namePCCL    = "PCCL 1.0.0"
-	nameGloo    = "Gloo"
-	namePlain   = "plain TCP"
+	// nameOptimized has measured its links and optimized its ring first (core.Communicator.OptimizeTopology).
+	nameOptimized = "gopccl, its ring optimized"
+	namePCCL      = "PCCL 1.0.0"
+	nameGloo      = "Gloo"
+	namePlain     = "plain TCP"
 )
 
 // outcomes are the matches of a file, in the order of series.

@@ -30,6 +30,8 @@ type lineup struct {
 	gloo     bool
 	secure   bool // gopccl in TLS
 	forward  bool // gopccl that finishes forward
+
+	optimized bool // gopccl that has measured its links and optimized its ring first
 }
 
 // In a match of the series every contestant has seriesRounds operations, the first not
@@ -94,12 +96,14 @@ func (m match) lineup() lineup {
 	case m.Profile == "intercontinental8", m.Profile == "intercontinental16":
 		return lineup{plain: "1,16", original: "1", gloo: true, forward: true}
 	case strings.HasPrefix(m.Profile, "report"):
-		return lineup{original: "1,1o", gloo: true}
+		return lineup{original: "1,1o", gloo: true, optimized: true}
 	case m.Profile == "perflow" && m.Bytes > 16<<20:
 		return lineup{plain: "16,32"}
 	case m.Bytes > 16<<20:
 		return lineup{plain: "1,16,4p", original: "1", gloo: true}
-	case m.Profile == "mixed", m.Profile == "pairs", m.Profile == "perflow", m.Profile == "sites20":
+	case m.Profile == "pairs":
+		return lineup{plain: "1,4,16", original: "1", gloo: true, optimized: true}
+	case m.Profile == "mixed", m.Profile == "perflow", m.Profile == "sites20":
 		return lineup{plain: "1,4,16", original: "1", gloo: true}
 	}
 	return lineup{plain: "1,4,16,1p,4p", original: "1", gloo: true, secure: m.Profile == "regional" && m.Congestion == "cubic" && m.Bytes < 1<<20, forward: m.Bytes < 1<<20}

@@ -31,6 +31,7 @@ type order struct {
 	Pace        uint64 // of each connection, bytes/s; 0: none
 	Secure      bool   // gopccl in TLS
 	Forward     bool   // gopccl finishes forward
+	Optimize    bool   // gopccl optimizes its ring before the first operation
 	Repeat      bool   // operations that fail are repeated, instead of ending the process
 }
 
@@ -170,7 +171,10 @@ func join(ctx context.Context, o order) (*core.Communicator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c, c.WaitForPeers(ctx, o.World)
+	if err := c.WaitForPeers(ctx, o.World); err != nil || !o.Optimize {
+		return c, err
+	}
+	return c, c.OptimizeTopology(ctx)
 }
 
 // values returns what each member contributes.
