@@ -104,12 +104,14 @@ func (s *storm) blackout() error {
 		}
 	}
 	s.net.darken(pair[0], pair[1], true)
+	s.crew.Remark("hosts %d and %d of %d lose each other", pair[0], pair[1], s.net.trainers())
 	began, lit := time.Now(), false
 	steps := s.crew.Books.Steps // when there was light again
 	for time.Since(began) < blackoutLength+answerAfter || s.crew.Books.Steps == steps {
 		if !lit && time.Since(began) >= blackoutLength {
 			lit, steps = true, s.crew.Books.Steps
 			s.net.darken(pair[0], pair[1], false)
+			s.crew.Remark("... and find each other")
 		}
 		if err := s.turn(); err != nil {
 			return err

@@ -25,6 +25,8 @@ const (
 	entry = 45 * time.Second
 	// userTimeout is how long sent data may stay unacknowledged, by default.
 	userTimeout = 8 * time.Second
+	// slowRecovery is told of, with all that happened meanwhile: it is more than a silent peer takes.
+	slowRecovery = 10 * time.Second
 	// beyond is how long a stopped peer stays stopped: well beyond the liveness bound.
 	beyond = 11 * time.Second
 )
@@ -42,12 +44,15 @@ type storm struct {
 	counts faults
 	busy   time.Duration // spent killing
 
+	slowest time.Duration // of the recoveries that were told of
+	tell    func(string)
+
 	later []deed // in any order
 	hunt  bool   // the next beginning of a step is the time to kill
 }
 
 func newStorm(crew *world.Crew, net *network, o options) *storm {
-	s := &storm{crew: crew, rng: rand.New(rand.NewPCG(o.seed, 0)), target: atRest, most: o.most, relays: world.CanRelay(), slow: 1}
+	s := &storm{crew: crew, rng: rand.New(rand.NewPCG(o.seed, 0)), target: atRest, most: o.most, tell: o.tell, relays: world.CanRelay(), slow: 1}
 	if net != nil {
 		s.net, s.slow, s.relays = net, distance, false // relays stand on loopback
 	}
@@ -156,6 +161,11 @@ func (s *storm) turn() error {
 		return s.crew.Failure()
 	}
 	now := time.Now()
+	if took := s.crew.Books.Deaths.Max(); took > max(slowRecovery, s.slowest) && s.tell != nil {
+		s.slowest = took
+		s.tell(fmt.Sprintf("from a kill to the next operation without the dead it took %v; from two seconds before it on, in ms:\n%s",
+			took.Round(time.Millisecond), s.crew.Since(now.Add(-took-2*time.Second))))
+	}
 	rest := s.later[:0]
 	var ready []deed
 	for _, d := range s.later {

@@ -57,6 +57,7 @@ type Crew struct {
 	events   chan event
 	failure  error
 	going    going
+	journal  journal
 }
 
 type event struct {
@@ -225,6 +226,7 @@ func (c *Crew) strike(p *Proc, why string, book *Recoveries) {
 	if p.doomed == "" {
 		p.doomed = why
 	}
+	c.journal.add(p.ID, "is "+why)
 }
 
 // Dismiss has a trainer leave as programs do that are told to end.
@@ -235,12 +237,14 @@ func (c *Crew) Dismiss(p *Proc) {
 
 // Pause stops a trainer and Resume lets it go on.
 func (c *Crew) Pause(p *Proc) {
+	c.journal.add(p.ID, "stops")
 	p.paused = true
 	_ = process.Pause(p.Cmd.Process)
 }
 
 // Resume lets a paused trainer go on.
 func (c *Crew) Resume(p *Proc) {
+	c.journal.add(p.ID, "goes on")
 	p.paused = false
 	_ = process.Resume(p.Cmd.Process)
 }
@@ -310,6 +314,7 @@ func (c *Crew) hear(e event) {
 	if e.r.Event != "aborted" && e.r.Event != "noted" {
 		p.last = e.r
 	}
+	c.journal.add(p.ID, e.r.line())
 	switch e.r.Event {
 	case "listening":
 		c.Addr = e.r.Addr
@@ -363,6 +368,7 @@ func (c *Crew) gone(p *Proc) {
 	if c.trainers[p.ID] == p {
 		delete(c.trainers, p.ID)
 	}
+	c.journal.add(p.ID, "has ended")
 	switch {
 	case p.doomed != "":
 	case p == c.Master:

@@ -111,6 +111,7 @@ func compete() error {
 	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, with or without .md here, .json and .svg")
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
+	become := flag.String("become", "", "before a round the network becomes that of another profile with as many hosts: PROFILE@ROUND, comma separated; the first round is 0")
 	small := flag.Bool("small", false, "print how long small messages to the master's host took beside the operations")
 	steps := flag.Bool("steps", false, "print each operation, with the plan that it took")
 	rest := flag.Duration("rest", 0, "all connections rest for so long before each turn")
@@ -123,8 +124,12 @@ func compete() error {
 	if err != nil {
 		return err
 	}
+	others, err := becomings(*become)
+	if err != nil {
+		return err
+	}
 	g := game{
-		patterns: patterns,
+		patterns: patterns, becomings: others,
 		blackout: *blackout, rest: *rest, steps: *steps, small: *small,
 		seed: *seed, congestion: *congestion, sizes: numbers(*sizes), rounds: *rounds,
 		lineup:      lineup{plain: *plain, original: *original, gloo: *torch, secure: *tls, forward: *forward, optimized: *optimized},
@@ -218,6 +223,7 @@ type game struct {
 	most        time.Duration // after which patience is a half; 0: it stays
 	learn       int           // operations of each before those of the match
 	blackout    time.Duration
+	becomings   []becoming
 	rest        time.Duration                // before each turn
 	found       func(outcome) error          // told of each match when it is over; nil: nobody is
 	enough      func(all []*contestant) bool // ends a match early; nil: nothing does
@@ -277,6 +283,9 @@ func (g game) play(p *lab.Profile) (found []outcome, err error) {
 		for round := range max(g.rounds+spares, manyRounds) {
 			if round > 1 && g.enough != nil && g.enough(all) {
 				break
+			}
+			if err := g.become(l, round); err != nil {
+				return nil, err
 			}
 			for _, c := range all {
 				if !g.plays(c, round, time.Since(began)) {
