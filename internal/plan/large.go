@@ -50,7 +50,7 @@ func (o *Options) For(bytes uint64) *Option {
 
 // Why says what decides, for people: what is predicted for so many bytes.
 func (o *Options) Why(at *Option, bytes uint64) string {
-	if at.Scheme != nil && at.Scheme.Name == TrialName {
+	if at.Scheme != nil && at.Scheme.Name == TrialName && at.Slowest == "" {
 		return "members show what they can send and receive: the next plan is made of it"
 	}
 	why := fmt.Sprintf("predicted %v, %v along the ring", round(at.At(bytes)), round(o.Ring.At(bytes)))
@@ -205,11 +205,19 @@ func large(p Problem) (o Options) {
 	}
 	var found []candidate
 	timed := false
-	for _, s := range m.schemes() {
+	look := func(s *Scheme) {
+		c := candidate{Option{Scheme: s, Line: m.line(s), Slowest: m.slowest(s)}, m.timed(s) != nil}
+		found, timed = append(found, c), timed || c.timed
+	}
+	schemes := m.schemes()
+	for _, s := range schemes {
 		if s.Check(p.N) == nil { // weights are rounded: all may have become nothing
-			c := candidate{Option{Scheme: s, Line: m.line(s), Slowest: m.slowest(s)}, m.timed(s) != nil}
-			found, timed = append(found, c), timed || c.timed
+			look(s)
 		}
+	}
+	predicted := len(found)
+	for _, s := range m.others(schemes) {
+		look(s)
 	}
 	// The best of many predictions is too good. What has been timed is left for what is better by more.
 	cost := func(c candidate, size uint64) float64 {
@@ -220,7 +228,10 @@ func large(p Problem) (o Options) {
 	}
 	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
 		best := candidate{Option: Option{Line: ring}}
-		for _, c := range found {
+		for i, c := range found {
+			if i >= predicted && best.Scheme == nil {
+				break // what was timed is in place of a plan, and not of the ring, which may have to be timed yet
+			}
 			if float64(c.At(size))*leastSpeedup <= float64(ring.At(size)) && (best.Scheme == nil || cost(c, size) < worthOther*cost(best, size)) {
 				best = c
 			}
@@ -231,6 +242,18 @@ func large(p Problem) (o Options) {
 		}
 	}
 	return o
+}
+
+// others returns the schemes that were timed, and are none of list whose times are known.
+func (m *model) others(list []*Scheme) (timed []*Scheme) {
+	for _, t := range slices.Backward(m.Timed) {
+		s := t.Scheme
+		known := func(o *Scheme) bool { return o.like(s) && m.timed(o) != nil }
+		if s != nil && t.Took > 0 && s.Check(m.N) == nil && m.passes(s.Trees) && !slices.ContainsFunc(slices.Concat(list, timed), known) {
+			timed = append(timed, s)
+		}
+	}
+	return timed
 }
 
 // steadyGain is how much faster other plans have to be than those in force.
@@ -331,5 +354,5 @@ func RingRate(n int, bytes uint64, took time.Duration) float64 {
 	if n < 2 || took <= 0 {
 		return 0
 	}
-	return 2 * float64(n-1) / float64(n) * float64(bytes) * 8 / 1e6 / took.Seconds() * (1 + ringExcess)
+	return 2 * float64(n-1) / float64(n) * float64(bytes) * 8 / 1e6 / took.Seconds() * (1 + wireExcess)
 }

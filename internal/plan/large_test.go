@@ -65,7 +65,7 @@ func TestHopes(t *testing.T) {
 	p.Hopeful = true
 	hoped := Large(p)
 	is, becomes := seen.For(bytes), hoped.For(bytes)
-	require.Less(t, 1.2*becomes.At(bytes).Seconds(), is.At(bytes).Seconds())
+	require.Less(t, 1.15*becomes.At(bytes).Seconds(), is.At(bytes).Seconds())
 	require.Equal(t, "what member 1 sends, 24 Mbit/s", becomes.Slowest)
 	p.Hopeful = false
 	require.LessOrEqual(t, newModel(p).line(becomes.Scheme).At(bytes).Seconds(), bearable*is.At(bytes).Seconds())
@@ -135,7 +135,7 @@ func TestUnequalRatesAreShared(t *testing.T) {
 	require.Greater(t, float64(o.Ring.At(bytes))/float64(at.At(bytes)), 1.7)
 	require.Zero(t, at.Scheme.Trees[0].Weight)
 	require.Greater(t, at.Scheme.Trees[7].Weight, at.Scheme.Trees[5].Weight)
-	require.Equal(t, "predicted 8.75s, 15.48s along the ring; the slowest is what member 0 sends, 20 Mbit/s", o.Why(at, bytes))
+	require.Equal(t, "predicted 7.41s, 13.13s along the ring; the slowest is what member 0 sends, 20 Mbit/s", o.Why(at, bytes))
 	require.Nil(t, o.For(1<<19), "small ones have a choice of their own")
 }
 
@@ -420,7 +420,7 @@ func TestSlowestIsTold(t *testing.T) {
 }
 
 // Four hosts of 100 Mbit/s and 30 ms, as a laboratory has shown them: along the ring links
-// give 75 Mbit/s over a whole all-reduce, and each seems to carry 115 to 146 for a moment.
+// give 90 Mbit/s over a whole all-reduce, and each seems to carry 115 to 146 for a moment.
 // What the ring was timed with is what it takes, and what an exchange took more than was
 // predicted it takes again.
 func TestWhatWasTimed(t *testing.T) {
@@ -428,16 +428,16 @@ func TestWhatWasTimed(t *testing.T) {
 	p := even(4, 15*time.Millisecond, 0)
 	p.Rates = make([]float64, 16)
 	for i, from := range p.Ring {
-		p.Rates[from*4+p.Ring[(i+1)%4]] = 75
+		p.Rates[from*4+p.Ring[(i+1)%4]] = 90
 	}
 	p.Up, p.Down = []float64{146, 123, 115, 116}, []float64{142, 128, 132, 129}
 	seems := Large(p)
-	require.InDelta(t, 3.6, seems.Ring.At(size).Seconds(), 0.1)
+	require.InDelta(t, 2.55, seems.Ring.At(size).Seconds(), 0.1)
 	require.NotNil(t, seems.For(size), "bursts are taken for rates")
 
 	timed := p
-	timed.Timed = []Timed{{Bytes: size, Took: 2820 * time.Millisecond}}
-	require.InDelta(t, 2.82, Large(timed).Ring.At(size).Seconds(), 0.01)
+	timed.Timed = []Timed{{Bytes: size, Took: 2400 * time.Millisecond}}
+	require.InDelta(t, 2.4, Large(timed).Ring.At(size).Seconds(), 0.01)
 	timed.Up, timed.Down = []float64{98, 95, 97, 96}, []float64{99, 98, 97, 99}
 	require.Nil(t, takes(Large(timed), size))
 
@@ -445,13 +445,13 @@ func TestWhatWasTimed(t *testing.T) {
 	timed.Up, timed.Down = p.Up, p.Down
 	at := takes(Large(timed), size)
 	require.NotNil(t, at)
-	timed.Timed = append(timed.Timed, Timed{Scheme: at.Scheme, Bytes: size, Took: 2900 * time.Millisecond})
+	timed.Timed = append(timed.Timed, Timed{Scheme: at.Scheme, Bytes: size, Took: 2500 * time.Millisecond})
 	require.NotNil(t, takes(Large(timed), size), "its first time opened windows")
 	timed.Timed[1].Often = true
 	require.Nil(t, takes(Large(timed), size))
 	m := newModel(timed)
 	l := m.line(at.Scheme)
-	require.InDelta(t, 2.9, l.At(size).Seconds(), 0.01)
+	require.InDelta(t, 2.5, l.At(size).Seconds(), 0.01)
 	last := Options{List: []Option{*at}}
 	require.Equal(t, last, Steady(timed, last, Options{}, size), "as fast as the ring: that is for bars")
 	timed.Timed[1].Took = 4 * time.Second

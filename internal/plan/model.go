@@ -20,13 +20,16 @@ const (
 // each pair can, and how long the ways are. Rates are in bytes per second.
 type model struct {
 	Problem
-	up, down []float64
-	pair     []float64         // by from and to
-	free     []bool            // as pair: what goes there is none of what was seen of members
-	closed   []bool            // as pair: nothing goes there
-	site     []int             // of each member; all 0: there are none
-	out, in  []float64         // what was seen of sites; infinite: nothing
-	over     [families]float64 // how many times as long as predicted schemes of a family took
+	up, down  []float64
+	pair      []float64         // by from and to
+	free      []bool            // as pair: what goes there is none of what was seen of members
+	closed    []bool            // as pair: nothing goes there
+	site      []int             // of each member; all 0: there are none
+	out, in   []float64         // what was seen of sites; infinite: nothing
+	wire      float64           // by how much longer the wire takes than the bytes need
+	perSender float64           // ... for each that sends to one at a time
+	passing   float64           // as passingOn
+	over      [families]float64 // how many times as long as predicted schemes of a family took
 }
 
 // newModel returns nil if a delay is not known, or what a member can send or receive,
@@ -43,7 +46,7 @@ func modelOf(p Problem) *model {
 	if n < 3 || len(p.Ring) != n || len(p.Delay) != n*n || len(p.Rates) != n*n {
 		return nil
 	}
-	m := &model{Problem: p, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n), free: make([]bool, n*n), closed: make([]bool, n*n)}
+	m := &model{Problem: p, wire: wireExcess, perSender: pacedExcess, passing: passingOn, up: make([]float64, n), down: make([]float64, n), pair: make([]float64, n*n), free: make([]bool, n*n), closed: make([]bool, n*n)}
 	for i := range n {
 		for k := range n {
 			if i == k {
@@ -165,9 +168,23 @@ func (m *model) moves(from, to int, costs func(r int, cost float64)) {
 	}
 }
 
+// Time on the wire is longer than the bytes need, by wireExcess, and for a member to which many send by
+// pacedExcess for each of them. In large all-reduces members are paced: equal hosts took 1.05 to 1.1 times
+// as long as the bytes need along the ring, and 1.25 times directly with four members, 1.3 with six, 1.42 with
+// eight.
+const (
+	wireExcess  = 0.1
+	pacedExcess = 0.06
+)
+
+// passingOn is how long members wait for each other, in parts of a stripe, where what comes from one that is not
+// near is passed on to another one.
+const passingOn = 0.4
+
 // excess is by how much longer the wire takes than the bytes need, by resource. Where
 // many send to one at a time, queues overflow, as far as they can send more than it can
-// receive: with as much each as it can, by exchangeExcess for each of them.
+// receive: with as much each as it can, by perSender for each of them. What sites share nobody paces: there it
+// is exchangeExcess for each.
 func (m *model) excess(trees []Tree) costs {
 	n := m.N
 	senders := make([]float64, n) // what they can send, in parts of what the member can receive
@@ -187,11 +204,11 @@ func (m *model) excess(trees []Tree) costs {
 	}
 	f := m.costs()
 	for i := range f {
-		f[i] = 1 + ringExcess
+		f[i] = 1 + m.wire
 	}
 	for i := range n {
-		f[n+i] = 1 + max(ringExcess, exchangeExcess*senders[i])
-		f[3*n+n*n+i] = 1 + max(ringExcess, exchangeExcess*m.sendingSites(seen, i))
+		f[n+i] = 1 + max(m.wire, m.perSender*senders[i])
+		f[3*n+n*n+i] = 1 + max(m.wire, exchangeExcess*m.sendingSites(seen, i))
 	}
 	return f
 }
@@ -236,7 +253,24 @@ func (m *model) predicted(s *Scheme) Line {
 	}
 	// No more than a window of stripes is under way.
 	l.Byte = max(l.Byte, perMiB(l.Delay.Seconds()/(Window*stripeBytes)))
+	if m.passing > 0 && slices.ContainsFunc(s.Trees, m.passesOnFar) {
+		l.Delay += time.Duration(m.passing * float64(l.Byte) * stripeBytes / (1 << 20))
+	}
 	return l
+}
+
+// passesOnFar reports whether a member passes on to one that is not near what comes from another such one.
+func (m *model) passesOnFar(t Tree) bool {
+	far := func(i, k int) bool { return m.Delay[i*m.N+k] >= Far }
+	for i := range m.N {
+		if via := t.Up[i]; t.Weight > 0 && via >= 0 && t.Up[via] >= 0 && far(i, via) && far(via, t.Up[via]) {
+			return true
+		}
+		if via := t.Down[i]; t.Weight > 0 && via >= 0 && t.Down[via] >= 0 && far(via, i) && far(t.Down[via], via) {
+			return true
+		}
+	}
+	return false
 }
 
 // family is what schemes have in common whose predictions have errors in common.
@@ -383,7 +417,7 @@ func (m *model) ring() Line {
 		}
 	}
 	each := 2 * float64(m.N-1) / float64(m.N) / slowest
-	l := Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + ringExcess))}
+	l := Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + m.wire))}
 	for _, t := range m.Timed {
 		if t.Scheme == nil && t.Took > 0 && t.Bytes > 0 {
 			l = l.from(t)
@@ -436,7 +470,7 @@ func (m *model) least(s *Scheme) bool {
 	if slices.Contains(m.free, true) {
 		return false // what goes there counts for nobody
 	}
-	return float64(m.predicted(s).Byte) <= 1.02*float64(perMiB(m.bound()*(1+ringExcess)))
+	return float64(m.predicted(s).Byte) <= 1.02*float64(perMiB(m.bound()*(1+m.wire)))
 }
 
 // passes reports whether there is a way for every transfer of trees.

@@ -163,7 +163,11 @@ func newSmall(p Problem) *model {
 			p.Down[i] = mbps
 		}
 	}
-	return modelOf(p)
+	m := modelOf(p)
+	if m != nil {
+		m.wire, m.perSender, m.passing = ringExcess, exchangeExcess, 0
+	}
+	return m
 }
 
 // frames adds to what a scheme, nil: the ring, costs what its frames do, wherever there are

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gopccl/gopccl/internal/plan"
@@ -122,12 +123,16 @@ func (b *Basis) schemes(p plan.Problem) string {
 // in force if these are about as good, or a trial.
 func (b *Basis) settled(p plan.Problem) plan.Options {
 	last := b.last.For(b.bytes)
+	fresh := plan.Large(p).Without(b.barred)
 	if last != nil && last.Scheme.Name == plan.TrialName {
+		if at := fresh.For(b.bytes); at != nil && at.Scheme.Name == plan.TrialName {
+			return b.last // nothing else is as fast as it was
+		}
 		last = nil
 	}
-	fresh := plan.Large(p).Without(b.barred)
 	known := allMeasured(&p)
-	if b.trial != nil && b.first && last == nil && !(known && len(fresh.List) > 0 && !p.WaysLimit()) {
+	planned := known && !p.WaysLimit() && fresh.For(cmp.Or(b.bytes, plan.MostTrial)) != nil
+	if b.trial != nil && b.first && last == nil && !planned {
 		return *b.trial
 	}
 	switch {
