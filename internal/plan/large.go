@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -216,6 +217,7 @@ func large(p Problem) (o Options) {
 		}
 	}
 	predicted := len(found)
+	along := slices.ContainsFunc(p.Timed, func(t Timed) bool { return t.Scheme == nil })
 	for _, s := range m.others(schemes) {
 		look(s)
 	}
@@ -232,7 +234,11 @@ func large(p Problem) (o Options) {
 			if i >= predicted && best.Scheme == nil {
 				break // what was timed is in place of a plan, and not of the ring, which may have to be timed yet
 			}
-			if float64(c.At(size))*leastSpeedup <= float64(ring.At(size)) && (best.Scheme == nil || cost(c, size) < worthOther*cost(best, size)) {
+			gain := leastSpeedup
+			if c.timed && !along {
+				gain = 1 // both predictions of plans and that of the ring are worth less than a time
+			}
+			if gain*float64(c.At(size)) <= float64(ring.At(size)) && (best.Scheme == nil || cost(c, size) < worthOther*cost(best, size)) {
 				best = c
 			}
 		}
@@ -346,6 +352,32 @@ func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	}
 	o.List = []Option{{From: LeastTrial, Scheme: s, Line: o.Ring}, {From: MostTrial + 1, Line: o.Ring}}
 	return o
+}
+
+// RingAtBest returns how long an all-reduce of so many bytes takes along the ring if each link gives what its
+// ends have: links of which little was asked have shown little. Of members that are near to others little may have
+// been asked, too: they are taken for no less than half of all members have shown. 0: not known what members have.
+func RingAtBest(p Problem, bytes uint64) time.Duration {
+	m := newModel(p)
+	if m == nil {
+		return 0
+	}
+	line := func(rates []float64, i int) float64 {
+		for k, s := range m.site {
+			if k != i && s == m.site[i] && slices.Max(m.site) > 0 {
+				return max(rates[i], slices.Sorted(slices.Values(rates))[m.N/2])
+			}
+		}
+		return rates[i]
+	}
+	slowest := math.Inf(1)
+	for i, from := range m.Ring {
+		if to := m.Ring[(i+1)%m.N]; !m.free[from*m.N+to] {
+			slowest = min(slowest, line(m.up, from), line(m.down, to))
+		}
+	}
+	each := 2 * float64(m.N-1) / float64(m.N) / slowest
+	return (Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + wireExcess))}).At(bytes)
 }
 
 // RingRate returns what each link of a ring of n gave at least, in Mbit/s, if bytes took so

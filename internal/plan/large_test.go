@@ -365,6 +365,28 @@ func TestSteadyPlans(t *testing.T) {
 }
 
 // A trial is for all-reduces of a size that is not too large, and can be told.
+// What links of the ring have shown is as little as they were asked for, and what members that are near to
+// others have shown is, too.
+func TestRingAtBest(t *testing.T) {
+	const size = 16 << 20
+	p := even(4, 15*time.Millisecond, 0)
+	p.Rates = make([]float64, 16)
+	require.Zero(t, RingAtBest(p, size), "nothing is known of members")
+	p.Up, p.Down = slices.Repeat([]float64{50}, 4), slices.Repeat([]float64{60}, 4)
+	p.Rates[p.Ring[0]*4+p.Ring[1]] = 5
+	require.Greater(t, Large(p).Ring.At(size), 30*time.Second)
+	require.InDelta(t, 0.09+1.1*4.027, RingAtBest(p, size).Seconds(), 0.01)
+	p.Up[2] = 25
+	require.InDelta(t, 0.09+1.1*8.053, RingAtBest(p, size).Seconds(), 0.01, "it is near to nobody")
+
+	p = inSites([]int{2, 1, 1, 1}, 520*time.Microsecond, 30*time.Millisecond, 0, 0)
+	p.Up, p.Down = []float64{15, 15, 30, 31, 30}, []float64{15, 15, 30, 30, 29}
+	wire := func() float64 { return (RingAtBest(p, size) - newModel(p).alongRing()).Seconds() }
+	require.InDelta(t, 1.1*2*4.0/5*size*8/29e6, wire(), 0.01)
+	p.Up[4] = 12
+	require.InDelta(t, 1.1*2*4.0/5*size*8/12e6, wire(), 0.01, "as much was asked of it as of others")
+}
+
 func TestTrialOptions(t *testing.T) {
 	o := Trial(Problem{N: 4, Delay: make([]time.Duration, 16)}, 16<<20, 8*time.Second)
 	require.Equal(t, TrialName, o.For(LeastTrial).Scheme.Name)

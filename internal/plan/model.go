@@ -178,7 +178,8 @@ const (
 )
 
 // passingOn is how long members wait for each other, in parts of a stripe, where what comes from one that is not
-// near is passed on to another one.
+// near is passed on to another one. Without losses and queues they hardly do; in networks relays took 1.3 to 1.6
+// times as long as was predicted without it.
 const passingOn = 0.4
 
 // excess is by how much longer the wire takes than the bytes need, by resource. Where

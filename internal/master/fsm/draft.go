@@ -3,6 +3,7 @@ package fsm
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/gopccl/gopccl/internal/plan"
 	"github.com/gopccl/gopccl/internal/wire"
@@ -26,6 +27,7 @@ type Basis struct {
 	bytes   uint64       // of the last large all-reduce; 0: there was none
 	begun   bool         // ... and the ring is not timed yet
 	barred  []string
+	least   time.Duration // of all-reduces of so many bytes, while none went along the ring; 0: one did
 	trial   *plan.Options // that may be made; nil: none
 	first   bool          // ... and shows more than is known
 }
@@ -52,6 +54,9 @@ func (m *Machine) basis(g *group, ring []wire.UUID) *Basis {
 	b.problem, b.small = p, needNoMesh(ms)
 	b.told, b.inForce, b.last = g.mesh.direct != (wire.Direct{}), g.mesh.large, l.last
 	b.bytes, b.begun, b.barred = l.bytes, l.begun(), l.barred(m.now)
+	if l.rings == 0 {
+		b.least = l.least(l.bytes)
+	}
 	if o, first, ok := l.trial(&p); ok && b.meshed && !slices.ContainsFunc(ms, func(c *client) bool { return !c.can.rates }) {
 		b.trial, b.first = &o, first
 	}
@@ -124,6 +129,9 @@ func (b *Basis) schemes(p plan.Problem) string {
 func (b *Basis) settled(p plan.Problem) plan.Options {
 	last := b.last.For(b.bytes)
 	fresh := plan.Large(p).Without(b.barred)
+	if at, best := fresh.For(b.bytes), plan.RingAtBest(p, b.bytes); at != nil && 0 < best && best < min(b.least, at.At(b.bytes)) {
+		return plan.Options{Ring: fresh.Ring} // whose links may give more than they have shown
+	}
 	if last != nil && last.Scheme.Name == plan.TrialName {
 		if at := fresh.For(b.bytes); at != nil && at.Scheme.Name == plan.TrialName {
 			return b.last // nothing else is as fast as it was

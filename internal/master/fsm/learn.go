@@ -52,6 +52,7 @@ type learner struct {
 	want    bool         // other plans are to be told
 	again   bool         // there was more to know than rates, and other plans were being made
 	trials  uint64       // that have begun
+	rings   uint64       // large all-reduces along the ring that have begun
 	spent   bool         // ... one of the first, and the plans were not looked at since
 	looked  time.Duration
 	known   []float64 // rates at the last look
@@ -227,6 +228,16 @@ func (l *learner) bearable(p *plan.Problem) time.Duration {
 	return time.Duration(times * float64(slices.Min(took)))
 }
 
+// least returns the least time of all-reduces of so many bytes, with whatever plan; 0: there was none.
+func (l *learner) least(bytes uint64) (least time.Duration) {
+	for _, w := range l.works {
+		if took := slices.Min(w.took); w.bytes == bytes && (least == 0 || took < least) {
+			least = took
+		}
+	}
+	return least
+}
+
 // leastGain is how much faster than the ring a trial has to be for its plan to stay.
 const leastGain = 1.1
 
@@ -312,6 +323,9 @@ func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration
 	if bytes >= plan.LeastTrial {
 		l.bytes = bytes
 		l.ops++
+		if name == ringName {
+			l.rings++
+		}
 		if name == plan.TrialName {
 			if l.trials++; l.trials <= trialTimes {
 				l.spent = true

@@ -230,6 +230,29 @@ func TestTrial(t *testing.T) {
 		w.reduced(cs, largeOp, 5*time.Second, 60, 300, 300, 300)
 		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
 	})
+	for name, ring := range map[string]time.Duration{"the ring turns out to be faster": 4 * time.Second, "the ring turns out to be slower": 9 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
+			g := w.m.groups[0]
+			// It was asked for little when it was measured.
+			w.m.learn(w.m.uuids[g.ring[0]], g.ring[1], 15, 0)
+			w.reduced(cs, largeOp, 4900*time.Millisecond, 50, 50, 50, 50)
+			require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+			w.reduced(cs, largeOp, 4900*time.Millisecond, 50, 50, 50, 50)
+			require.Empty(t, w.planOf(w.switched(cs), 4), "a ring of 50 Mbit/s takes 4.7 s")
+			for range 6 { // the trial has a third time
+				took := 4900 * time.Millisecond
+				if w.planOf(g.mesh.direct, 4) == "" {
+					took = ring
+				}
+				w.reduced(cs, largeOp, took, 50, 50, 50, 50)
+				if len(w.inbox[cs[0]]) > 0 {
+					w.switched(cs)
+				}
+			}
+			require.Equal(t, ring == 4*time.Second, w.planOf(g.mesh.direct, 4) == "")
+		})
+	}
 	t.Run("near, or too large", func(t *testing.T) {
 		w, cs := untried(t, 4, wire.PlansVersion, 200*time.Microsecond)
 		w.twice(cs, largeOp, time.Second)
