@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -165,7 +166,7 @@ func (m *member) collect(ctx context.Context, t task) (job, error) {
 
 // join connects with the defaults and returns when all peers are there.
 func join(ctx context.Context, o order) (*core.Communicator, error) {
-	opt := core.Options{Master: o.Master, PoolSize: o.Connections}
+	opt := core.Options{Master: o.Master, PoolSize: o.Connections, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	issued.Peer(&opt.Security)
 	c, err := core.Connect(ctx, opt)
 	if err != nil {
