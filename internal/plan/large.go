@@ -179,7 +179,9 @@ func (p *Problem) WaysLimit() bool {
 	}
 	up, down := make([]float64, n), make([]float64, n)
 	for at, r := range p.Rates {
-		up[at/n], down[at%n] = max(up[at/n], r), max(down[at%n], r)
+		if p.Delay[at] >= Far {
+			up[at/n], down[at%n] = max(up[at/n], r), max(down[at%n], r)
+		}
 	}
 	far, less := 0, 0
 	for at, r := range p.Rates {
@@ -355,13 +357,15 @@ func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 }
 
 // RingAtBest returns how long an all-reduce of so many bytes takes along the ring if each link gives what its
-// ends have: links of which little was asked have shown little. Of members that are near to others little may have
-// been asked, too: they are taken for no less than half of all members have shown. 0: not known what members have.
+// ends have: links of which little was asked have shown little. What was measured of a link bounds it. Of members
+// that are near to others little may have been asked, too: they are taken for no less than half of all members have
+// shown. 0: not known what members have.
 func RingAtBest(p Problem, bytes uint64) time.Duration {
 	m := newModel(p)
 	if m == nil {
 		return 0
 	}
+	up, down := m.away(p.Up, false), m.away(p.Down, true)
 	line := func(rates []float64, i int) float64 {
 		for k, s := range m.site {
 			if k != i && s == m.site[i] && slices.Max(m.site) > 0 {
@@ -372,12 +376,38 @@ func RingAtBest(p Problem, bytes uint64) time.Duration {
 	}
 	slowest := math.Inf(1)
 	for i, from := range m.Ring {
-		if to := m.Ring[(i+1)%m.N]; !m.free[from*m.N+to] {
-			slowest = min(slowest, line(m.up, from), line(m.down, to))
+		to := m.Ring[(i+1)%m.N]
+		at := from*m.N + to
+		if r := p.Rates[at]; r > 0 && !math.IsInf(r, 0) {
+			slowest = min(slowest, r*1e6/8)
+		} else if !m.free[at] {
+			slowest = min(slowest, line(up, from), line(down, to))
 		}
+	}
+	if slowest == 0 {
+		return 0
 	}
 	each := 2 * float64(m.N-1) / float64(m.N) / slowest
 	return (Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + wireExcess))}).At(bytes)
+}
+
+// away returns what members send, or receive, as far as it was not to or from near ones: what they have
+// shown, or what was measured of their ways. In bytes per second.
+func (m *model) away(seen []float64, in bool) []float64 {
+	rates := make([]float64, m.N)
+	for i := range rates {
+		rates[i] = bytesPerSecond(seen, i)
+	}
+	for at, r := range m.Rates {
+		i := at / m.N
+		if in {
+			i = at % m.N
+		}
+		if r > 0 && !math.IsInf(r, 0) && m.Delay[at] >= Far {
+			rates[i] = max(rates[i], r*1e6/8)
+		}
+	}
+	return rates
 }
 
 // RingRate returns what each link of a ring of n gave at least, in Mbit/s, if bytes took so

@@ -115,6 +115,17 @@ func TestWaysLimit(t *testing.T) {
 		p.Rates[i*8+(i+3)%8] /= 2
 	}
 	require.True(t, p.WaysLimit())
+	q := hosts(slices.Repeat([]float64{1000}, 8), slices.Repeat([]float64{1000}, 8), 15*time.Millisecond)
+	for i := range 8 {
+		for k := range 8 {
+			if i/4 != k/4 {
+				q.Rates[i*8+k] = 100
+			} else {
+				q.Delay[i*8+k] = 300 * time.Microsecond
+			}
+		}
+	}
+	require.False(t, q.WaysLimit(), "near ones are faster")
 	p.Delay = make([]time.Duration, 64)
 	require.False(t, p.WaysLimit(), "near ones say nothing")
 	p.Delay = nil
@@ -364,7 +375,6 @@ func TestSteadyPlans(t *testing.T) {
 	require.NotNil(t, last.For(size))
 }
 
-// A trial is for all-reduces of a size that is not too large, and can be told.
 // What links of the ring have shown is as little as they were asked for, and what members that are near to
 // others have shown is, too.
 func TestRingAtBest(t *testing.T) {
@@ -374,7 +384,8 @@ func TestRingAtBest(t *testing.T) {
 	require.Zero(t, RingAtBest(p, size), "nothing is known of members")
 	p.Up, p.Down = slices.Repeat([]float64{50}, 4), slices.Repeat([]float64{60}, 4)
 	p.Rates[p.Ring[0]*4+p.Ring[1]] = 5
-	require.Greater(t, Large(p).Ring.At(size), 30*time.Second)
+	require.InDelta(t, 0.09+1.1*40.27, RingAtBest(p, size).Seconds(), 0.1, "it was measured")
+	p.Rates = make([]float64, 16)
 	require.InDelta(t, 0.09+1.1*4.027, RingAtBest(p, size).Seconds(), 0.01)
 	p.Up[2] = 25
 	require.InDelta(t, 0.09+1.1*8.053, RingAtBest(p, size).Seconds(), 0.01, "it is near to nobody")
@@ -383,10 +394,15 @@ func TestRingAtBest(t *testing.T) {
 	p.Up, p.Down = []float64{15, 15, 30, 31, 30}, []float64{15, 15, 30, 30, 29}
 	wire := func() float64 { return (RingAtBest(p, size) - newModel(p).alongRing()).Seconds() }
 	require.InDelta(t, 1.1*2*4.0/5*size*8/29e6, wire(), 0.01)
+	p.Rates[0*5+1], p.Rates[1*5+0] = 1000, 1000
+	require.InDelta(t, 1.1*2*4.0/5*size*8/29e6, wire(), 0.01, "what is near says nothing of what is not")
 	p.Up[4] = 12
 	require.InDelta(t, 1.1*2*4.0/5*size*8/12e6, wire(), 0.01, "as much was asked of it as of others")
+	p.Rates[2*5+3] = 4
+	require.InDelta(t, 1.1*2*4.0/5*size*8/4e6, wire(), 0.01, "it was measured")
 }
 
+// A trial is for all-reduces of a size that is not too large, and can be told.
 func TestTrialOptions(t *testing.T) {
 	o := Trial(Problem{N: 4, Delay: make([]time.Duration, 16)}, 16<<20, 8*time.Second)
 	require.Equal(t, TrialName, o.For(LeastTrial).Scheme.Name)

@@ -159,14 +159,16 @@ func (x *execution) run(t *testing.T) (now time.Duration) {
 	return now
 }
 
-// executed returns how long bytes take with a scheme, nil: the ring, where members have these rates.
+// executed returns how long bytes take with a scheme where members have these rates; nil: along the ring, in the
+// order of members.
 func executed(t *testing.T, p Problem, s *Scheme, bytes int) time.Duration {
 	x := &execution{Problem: p}
 	for i := range p.N {
 		x.up, x.down = append(x.up, p.Up[i]*1e6/8), append(x.down, p.Down[i]*1e6/8)
 	}
-	x.plans, x.bytes = each(p.N, func(rank int) *Plan { return Ring(p.N, rank) }), func(int) int { return bytes / p.N }
-	if s != nil {
+	if x.bytes = func(int) int { return bytes / p.N }; s == nil {
+		x.plans = each(p.N, func(rank int) *Plan { return Ring(p.N, rank) })
+	} else {
 		stripes, all := Stripes(bytes), 0.0
 		for i := range s.Trees {
 			all += float64(s.Trees[i].Weight)
@@ -179,16 +181,16 @@ func executed(t *testing.T, p Problem, s *Scheme, bytes int) time.Duration {
 	return x.run(t)
 }
 
-// What is predicted of plans is about what they take in an execution: it allows for what networks do beside
-// carrying bytes, and not for all that members wait for each other. Plans in which members pass on what comes have
-// no better predictions than others.
+// What is predicted of plans, and of the ring, is about what they take in an execution: it allows for what networks
+// do beside carrying bytes, and not for all that members wait for each other.
 func TestPredictionsAreThoseOfExecutions(t *testing.T) {
-	var passed, others []float64
+	var passed, others, rings []float64
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		n := 4 + rng.IntN(5)
-		p := Problem{N: n, Ring: rng.Perm(n), Delay: make([]time.Duration, n*n), Rates: make([]float64, n*n)}
+		p := Problem{N: n, Delay: make([]time.Duration, n*n), Rates: make([]float64, n*n)}
 		for i := range n {
+			p.Ring = append(p.Ring, i)
 			p.Up = append(p.Up, 10*math.Pow(8, rng.Float64()))
 			p.Down = append(p.Down, p.Up[i]*(1+2*float64(seed%2)*rng.Float64()))
 			for k := range i {
@@ -198,6 +200,10 @@ func TestPredictionsAreThoseOfExecutions(t *testing.T) {
 		}
 		bytes := []int{4 << 20, 8 << 20, 32 << 20}[seed%3]
 		m := newModel(p)
+		if slices.Max(m.site) > 0 {
+			continue // members of one are taken to share a way
+		}
+		rings = append(rings, executed(t, p, nil, bytes).Seconds()/m.ring().At(uint64(bytes)).Seconds())
 		schemes := append(m.schemes(), Direct(n, nil))
 		schemes = append(schemes, m.relayed(schemes)...)
 		for _, s := range schemes {
@@ -222,7 +228,8 @@ func TestPredictionsAreThoseOfExecutions(t *testing.T) {
 		return sum
 	}
 	require.Greater(t, len(passed), 30)
-	t.Logf("times of their predictions: %.2f where members pass on what comes, %.2f otherwise", mean(passed), mean(others))
-	require.InDelta(t, mean(others), mean(passed), 0.1)
+	t.Logf("times of their predictions: %.2f along the ring, %.2f where members pass on what comes, %.2f otherwise", mean(rings), mean(passed), mean(others))
+	require.InDelta(t, 1/(1+wireExcess), mean(rings), 0.05)
 	require.InDelta(t, 1, mean(others), 0.1)
+	require.InDelta(t, 0.93, mean(passed), 0.03, "by what networks need more than that")
 }

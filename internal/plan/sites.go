@@ -293,7 +293,7 @@ func (m *model) ofSites(seen, rates, far []float64, of func(Shown) []float64) []
 	if slices.Max(m.site) == 0 {
 		return sum
 	}
-	most, total := make([]float64, m.N), make([]float64, m.N)
+	most, total, measured := make([]float64, m.N), make([]float64, m.N), make([]float64, m.N)
 	add := func(seen []float64) {
 		now := make([]float64, m.N)
 		for i, s := range m.site {
@@ -309,16 +309,15 @@ func (m *model) ofSites(seen, rates, far []float64, of func(Shown) []float64) []
 	}
 	for i, s := range m.site {
 		most[s] = max(most[s], rates[i])
-		if v := bytesPerSecond(seen, i); v > 0 {
-			total[s] = max(total[s], v, far[i])
-		}
+		total[s] = max(total[s], bytesPerSecond(seen, i))
+		measured[s] = max(measured[s], far[i])
 	}
 	for i, s := range m.site {
 		if rates[i] == 0 {
 			rates[i] = most[s]
 		}
 		if total[s] > 0 {
-			sum[s] = total[s]
+			sum[s] = max(total[s], measured[s])
 		}
 	}
 	return sum

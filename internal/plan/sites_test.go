@@ -195,6 +195,8 @@ func TestSitesShowWhatTheyHaveTogether(t *testing.T) {
 	m = newModel(p)
 	require.InDeltaSlice(t, []float64{120, 60}, mbps(m.out), 1e-9, "nor than was measured between sites")
 	require.InDeltaSlice(t, []float64{99, 120}, mbps(m.in), 1e-9)
+	p.Up[1], p.Up[2], p.Shown = 0, 0, nil
+	require.InDeltaSlice(t, []float64{120, 60}, mbps(newModel(p).out), 1e-9, "of any of its members")
 }
 
 // A trial times sums inside of sites, in about the same parts, under whatever name.
@@ -311,7 +313,7 @@ func TestSitesAlongARing(t *testing.T) {
 	require.NotNil(t, at)
 	require.Equal(t, "sites 3 in a ring", at.Scheme.Name)
 	require.InDelta(t, 2.5, at.At(size).Seconds(), 0.2)
-	require.Contains(t, at.Slowest, "the site of member 6, 9")
+	require.Contains(t, at.Slowest, "what comes to the site of member 6, 96 Mbit/s")
 	m := newModel(p)
 	direct := m.predicted(Direct(9, nil))
 	require.Greater(t, direct.At(size), 6*time.Second)

@@ -44,13 +44,18 @@ func versed(t *testing.T, plans ...uint8) (*world, []ClientID) {
 // meshed has cs ask for a mesh and connect, with ways of this length.
 func (w *world) meshed(cs []ClientID, rtt time.Duration) {
 	w.t.Helper()
+	w.meshedBy(cs, func(int, int) time.Duration { return rtt })
+}
+
+func (w *world) meshedBy(cs []ClientID, rtt func(i, k int) time.Duration) {
+	w.t.Helper()
 	w.all(cs, wire.C2MWantMesh{})
 	change := w.preparing(cs)
 	for i, c := range cs {
 		p := wire.C2MMeshPrepared{Change: change}
 		for k, o := range cs {
 			if k > i { // one end of each pair is enough
-				p.Ways = append(p.Ways, wire.Way{To: w.ids[o], RTT: uint32(rtt.Microseconds())})
+				p.Ways = append(p.Ways, wire.Way{To: w.ids[o], RTT: uint32(rtt(i, k).Microseconds())})
 			}
 		}
 		w.send(c, p)

@@ -148,8 +148,12 @@ func (m *Machine) planned(g *group, o *clientOp, early bool) (bytes uint64, name
 		return 0, "", false, m.now
 	}
 	bytes, name = o.count*uint64(o.dtype.Size()), ringName
-	if at := g.mesh.large.For(bytes); at != nil {
+	at := g.mesh.large.For(bytes)
+	switch {
+	case at != nil:
 		name = at.Scheme.Name
+	case g.mesh.exchanged(bytes): // it says nothing of the ring
+		return 0, "", false, m.now
 	}
 	return bytes, name, g.flying == 0, m.now
 }

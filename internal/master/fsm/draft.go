@@ -127,10 +127,21 @@ func (b *Basis) schemes(p plan.Problem) string {
 // settled returns the plans for large all-reduces: those that are the best by p, or those
 // in force if these are about as good, or a trial.
 func (b *Basis) settled(p plan.Problem) plan.Options {
+	known := allMeasured(&p)
+	if known && b.bytes == 0 { // what was shown was shown in other collectives
+		p.Up, p.Down, p.Seen, p.Shown = nil, nil, nil, nil
+	}
+	barred := b.barred
+	if len(barred) > 0 { // a trial is a plan of the same kind, and is compared with the ring by itself
+		barred = append(slices.Clone(barred), plan.TrialName)
+	}
 	last := b.last.For(b.bytes)
-	fresh := plan.Large(p).Without(b.barred)
-	if at, best := fresh.For(b.bytes), plan.RingAtBest(p, b.bytes); at != nil && 0 < best && best < min(b.least, at.At(b.bytes)) {
-		return plan.Options{Ring: fresh.Ring} // whose links may give more than they have shown
+	fresh := plan.Large(p).Without(barred)
+	if at := fresh.For(b.bytes); at != nil && b.least > 0 {
+		ring, best := fresh.Ring.At(b.bytes), plan.RingAtBest(p, b.bytes)
+		if best > 0 && best < min(b.least, at.At(b.bytes)) && ring < mostRing*b.least {
+			return plan.Options{Ring: fresh.Ring} // whose links may give more than they have shown
+		}
 	}
 	if last != nil && last.Scheme.Name == plan.TrialName {
 		if at := fresh.For(b.bytes); at != nil && at.Scheme.Name == plan.TrialName {
@@ -138,7 +149,6 @@ func (b *Basis) settled(p plan.Problem) plan.Options {
 		}
 		last = nil
 	}
-	known := allMeasured(&p)
 	planned := known && !p.WaysLimit() && fresh.For(cmp.Or(b.bytes, plan.MostTrial)) != nil
 	if b.trial != nil && b.first && last == nil && !planned {
 		return *b.trial
@@ -165,6 +175,10 @@ func (b *Basis) settled(p plan.Problem) plan.Options {
 	}
 	return fresh
 }
+
+// mostRing is how many times as long as the fastest all-reduce one along the ring may take, by what its links
+// have shown, for it to be tried once.
+const mostRing = 8
 
 // clearGain is how much faster than the first all-reduce along the ring a plan has to be for
 // the second one, with windows that have opened, not to be waited for.

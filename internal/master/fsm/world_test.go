@@ -36,6 +36,7 @@ type world struct {
 	answer  func(Effect) Event // of the authority, nil: none; a nil event: not yet
 	version uint8              // of the collectives that newcomers announce
 	down    float64            // what members say that they receive, in Mbit/s
+	link    float64            // ... and that they send to the next one; 0: as much as to all
 }
 
 func counting() func() wire.UUID {

@@ -111,7 +111,7 @@ func compete() error {
 	write := flag.String("write", "", "play all matches of the series, and write their page as `FILE`.md, with or without .md here, .json and .svg")
 	only := flag.String("only", "", "of the series those whose names begin so, such as lossy/cubic")
 	blackout := flag.Duration("blackout", 0, "in each operation that counts one pair of peers loses everything for so long; ours are repeated if they fail")
-	become := flag.String("become", "", "before a round the network becomes that of another profile with as many hosts: PROFILE@ROUND, comma separated; the first round is 0")
+	become := flag.String("become", "", "before a round the network becomes that of another profile with as many hosts: PROFILE@ROUND, comma separated; the first round, which does not count, is 0")
 	small := flag.Bool("small", false, "print how long small messages to the master's host took beside the operations")
 	steps := flag.Bool("steps", false, "print each operation, with the plan that it took")
 	rest := flag.Duration("rest", 0, "all connections rest for so long before each turn")
@@ -127,6 +127,9 @@ func compete() error {
 	others, err := becomings(*become)
 	if err != nil {
 		return err
+	}
+	if len(others) > 0 && (*write != "" || len(numbers(*sizes))*len(patterns) > 1) {
+		return errors.New("-become: the network does not become what it was again: name one collective and one size, and no -write")
 	}
 	g := game{
 		patterns: patterns, becomings: others,

@@ -137,11 +137,14 @@ func (s *own) operate(t task) (slowest time.Duration, err error) {
 		}
 	}
 	s.retries = 0
+	reports, errs := make([]report, len(s.procs)), make([]error, len(s.procs))
 	for i, p := range s.procs {
-		r, err := p.hear()
-		if err != nil {
-			return 0, err
-		}
+		reports[i], errs[i] = p.hear() // of all: most of them only know that another one has failed
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, err
+	}
+	for i, r := range reports {
 		if i > 0 && r.Plan != s.plan {
 			return 0, fmt.Errorf("process %d took the plan %q, and those before it %q", i, r.Plan, s.plan)
 		}
