@@ -110,7 +110,7 @@ func (m *Machine) catchUp(g *group, t *tagState, voters []*client) {
 		o.to(VoteComplete, m.now)
 		if o.ahead == aheadAborted {
 			o.lacks = true
-			m.abortFor(g, t, c, o.why)
+			m.abortFor(g, t, c, o.why, "")
 		}
 	}
 	if any {
@@ -292,7 +292,7 @@ func (m *Machine) complete(c *client, p wire.C2MCollectiveCommsComplete) {
 		return
 	}
 	if p.WasAborted {
-		m.abortFor(g, t, c, disagreement(c, p))
+		m.abortFor(g, t, c, disagreement(c, p), cause(c, p))
 		m.hurryAway(g)
 	}
 	m.checkComplete(g, t)
@@ -307,13 +307,25 @@ func disagreement(c *client, p wire.C2MCollectiveCommsComplete) string {
 	return ""
 }
 
-// abortFor aborts t because c could not complete it.
-func (m *Machine) abortFor(g *group, t *tagState, c *client, why string) {
-	if why != "" {
-		m.abort(g, t, errs.Mismatch, "at peer "+c.name()+", "+why)
+// cause returns why c was aborted, "" if that is a disagreement or it does not say.
+func cause(c *client, p wire.C2MCollectiveCommsComplete) string {
+	if c.can.collectives && errs.Code(p.ReasonCode) != errs.Mismatch {
+		return p.Reason
+	}
+	return ""
+}
+
+// abortFor aborts t because c could not complete it: it disagrees with another member, or has another cause.
+func (m *Machine) abortFor(g *group, t *tagState, c *client, disagrees, cause string) {
+	if disagrees != "" {
+		m.abort(g, t, errs.Mismatch, "at peer "+c.name()+", "+disagrees)
 		return
 	}
-	m.abort(g, t, errs.RankConnectionLost, "peer "+c.name()+" could not complete the operation")
+	why := "peer " + c.name() + " could not complete the operation"
+	if cause != "" {
+		why += ": " + cause
+	}
+	m.abort(g, t, errs.RankConnectionLost, why)
 }
 
 // giveUp takes the word of a member that had said it was through, of a kind in which that

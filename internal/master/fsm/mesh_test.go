@@ -228,6 +228,17 @@ func TestMembersThatDisagree(t *testing.T) {
 	}
 }
 
+// A member whose connection has ended says so, and the others are told why theirs is aborted.
+func TestACauseIsPassedOn(t *testing.T) {
+	w, cs := collecting(t, 3)
+	w.all(cs, vote(7, plan.Gather))
+	w.commenced(cs, 7)
+	w.send(cs[0], wire.C2MCollectiveCommsComplete{Tag: 7, WasAborted: true, Reason: "from x: connection timed out", ReasonCode: uint16(errs.RankConnectionLost)})
+	code, why := w.verdict(cs, 7, true)
+	require.Equal(t, errs.RankConnectionLost, code)
+	require.Contains(t, why, "could not complete the operation: from x: connection timed out")
+}
+
 // A barrier whose members say at once that they are through is one round trip.
 func TestBarrier(t *testing.T) {
 	w, cs := collecting(t, 3)

@@ -150,7 +150,7 @@ func (m *Machine) goOn(g *group, w *underway) {
 	}
 	for _, p := range w.parts {
 		if o := p.o; o.Step != wire.OpVoted && o.Step != wire.OpRunning && o.Done.WasAborted {
-			m.abortFor(g, t, p.b.c, disagreement(p.b.c, o.Done))
+			m.abortFor(g, t, p.b.c, disagreement(p.b.c, o.Done), cause(p.b.c, o.Done))
 		}
 	}
 	m.checkComplete(g, t)

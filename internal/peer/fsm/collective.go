@@ -308,8 +308,8 @@ func (m *Machine) reportOp(op *operation, aborted bool) {
 	}
 	p := wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted, Holds: !aborted && m.holds(op)}
 	var e *errs.Error
-	if errors.As(op.dataErr, &e) && e.Code == errs.Mismatch && m.view.Collectives && e.Err != nil {
-		// Two ends of a lane do not agree: the others have to be told, or they would retry.
+	if aborted && errors.As(op.dataErr, &e) && m.view.Collectives && e.Err != nil {
+		// The others are told, who have lost nothing, and where two ends of a lane do not agree do not retry.
 		p.Reason, p.ReasonCode = e.Err.Error(), uint16(e.Code)
 		if e.Peer != "" {
 			p.Reason = "from " + e.Peer + ": " + p.Reason

@@ -128,7 +128,10 @@ func TestOtherCollectivesEndWhenAMemberLeaves(t *testing.T) {
 	r.in(without)
 	r.in(wire.M2CCollectiveCommsCommence{Tag: 4, SeqNr: 30})
 	require.Equal(t, SkipData{Seq: 30}, want[SkipData](r))
-	r.sent(aborted)
+	left := aborted
+	left.Reason = "from " + uid(2).String() + ": peer " + uid(2).String() + " has left since it was launched"
+	left.ReasonCode = uint16(errs.RankConnectionLost)
+	r.sent(left)
 
 	// With one this peer is through, and others are not: what it has sent them is of an epoch
 	// that is over, and the master says so.

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -440,6 +441,16 @@ func TestDisagreementIsReported(t *testing.T) {
 	r.commence(4)
 	r.step(DataEnded{Op: op, Err: errs.New(errs.Mismatch, "all-to-all", fmt.Errorf("too few bytes")).WithPeer("x")})
 	r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "from x: too few bytes", ReasonCode: uint16(errs.Mismatch)})
+}
+
+// So does one whose connection has ended: the others have lost nothing, and do not know why.
+func TestACauseIsReported(t *testing.T) {
+	r := collector(t, 0, 1, 2, 3)
+	op, c := r.collective(plan.AllToAll, 4)
+	r.ok(c)
+	r.commence(4)
+	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-to-all", errors.New("connection timed out")).WithPeer("x")})
+	r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "from x: connection timed out", ReasonCode: uint16(errs.RankConnectionLost)})
 }
 
 // A call for a mesh is answered when the master has said what becomes of it, by a round,
