@@ -177,15 +177,10 @@ func (p *Problem) WaysLimit() bool {
 	if len(p.Rates) != n*n || len(p.Delay) != n*n {
 		return false
 	}
-	up, down := make([]float64, n), make([]float64, n)
-	for at, r := range p.Rates {
-		if p.Delay[at] >= Far {
-			up[at/n], down[at%n] = max(up[at/n], r), max(down[at%n], r)
-		}
-	}
+	up, down := p.mostMeasured(p.far)
 	far, less := 0, 0
 	for at, r := range p.Rates {
-		if r > 0 && p.Delay[at] >= Far {
+		if r > 0 && p.far(at/n, at%n) {
 			far++
 			if r < wayShare*min(up[at/n], down[at%n]) {
 				less++
@@ -194,6 +189,21 @@ func (p *Problem) WaysLimit() bool {
 	}
 	return float64(less) > fewWays*float64(far)
 }
+
+// mostMeasured returns the most that was measured of each member on the ways that count, in Mbit/s, from it and
+// to it; 0: nothing was.
+func (p *Problem) mostMeasured(counts func(from, to int) bool) (up, down []float64) {
+	up, down = make([]float64, p.N), make([]float64, p.N)
+	for at, r := range p.Rates {
+		if from, to := at/p.N, at%p.N; r > 0 && !math.IsInf(r, 0) && counts(from, to) {
+			up[from], down[to] = max(up[from], r), max(down[to], r)
+		}
+	}
+	return up, down
+}
+
+// far reports whether a way is not near.
+func (p *Problem) far(from, to int) bool { return p.Delay[from*p.N+to] >= Far }
 
 func large(p Problem) (o Options) {
 	m := newModel(p)
@@ -365,7 +375,11 @@ func RingAtBest(p Problem, bytes uint64) time.Duration {
 	if m == nil {
 		return 0
 	}
-	up, down := m.away(p.Up, false), m.away(p.Down, true)
+	// Near ways say nothing of what is not near.
+	up, down := p.mostMeasured(p.far)
+	for i := range m.N {
+		up[i], down[i] = max(up[i], mbpsOf(p.Up, i)), max(down[i], mbpsOf(p.Down, i))
+	}
 	line := func(rates []float64, i int) float64 {
 		for k, s := range m.site {
 			if k != i && s == m.site[i] && slices.Max(m.site) > 0 {
@@ -379,7 +393,7 @@ func RingAtBest(p Problem, bytes uint64) time.Duration {
 		to := m.Ring[(i+1)%m.N]
 		at := from*m.N + to
 		if r := p.Rates[at]; r > 0 && !math.IsInf(r, 0) {
-			slowest = min(slowest, r*1e6/8)
+			slowest = min(slowest, r)
 		} else if !m.free[at] {
 			slowest = min(slowest, line(up, from), line(down, to))
 		}
@@ -387,27 +401,8 @@ func RingAtBest(p Problem, bytes uint64) time.Duration {
 	if slowest == 0 {
 		return 0
 	}
-	each := 2 * float64(m.N-1) / float64(m.N) / slowest
+	each := 2 * float64(m.N-1) / float64(m.N) * 8 / 1e6 / slowest
 	return (Line{Delay: m.alongRing(), Byte: perMiB(each * (1 + wireExcess))}).At(bytes)
-}
-
-// away returns what members send, or receive, as far as it was not to or from near ones: what they have
-// shown, or what was measured of their ways. In bytes per second.
-func (m *model) away(seen []float64, in bool) []float64 {
-	rates := make([]float64, m.N)
-	for i := range rates {
-		rates[i] = bytesPerSecond(seen, i)
-	}
-	for at, r := range m.Rates {
-		i := at / m.N
-		if in {
-			i = at % m.N
-		}
-		if r > 0 && !math.IsInf(r, 0) && m.Delay[at] >= Far {
-			rates[i] = max(rates[i], r*1e6/8)
-		}
-	}
-	return rates
 }
 
 // RingRate returns what each link of a ring of n gave at least, in Mbit/s, if bytes took so

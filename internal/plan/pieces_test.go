@@ -24,7 +24,7 @@ type execution struct {
 	plans    []*Plan
 	bytes    func(chunk int) int
 
-	queue   moments
+	queue   agenda[moment]
 	members []running
 }
 
@@ -49,17 +49,7 @@ type moment struct {
 	bytes         int
 }
 
-type moments []moment
-
-func (q moments) Len() int           { return len(q) }
-func (q moments) Less(i, k int) bool { return q[i].at < q[k].at }
-func (q moments) Swap(i, k int)      { q[i], q[k] = q[k], q[i] }
-func (q *moments) Push(x any)        { *q = append(*q, x.(moment)) }
-func (q *moments) Pop() any {
-	last := (*q)[len(*q)-1]
-	*q = (*q)[:len(*q)-1]
-	return last
-}
+func (e moment) when() time.Duration { return e.at }
 
 func (x *execution) pieces(chunk int) int { return (x.bytes(chunk) + piece - 1) / piece }
 

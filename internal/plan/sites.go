@@ -287,7 +287,8 @@ func (m *model) circle(sites [][]int) [][]int {
 // all-reduce, as these may share a way out, and use only one of them for it. In different ones each may have had
 // all of that way. Members that have shown nothing, since what they had was for near ones, have
 // what others of their site have. of returns what an all-reduce has shown of members; seen is the most of each,
-// and far the most that was measured of each on a way to or from another site: that is no more than a site has.
+// and far the most that was measured of each on a way to or from another site: no more than a site has. Both are in
+// Mbit/s.
 func (m *model) ofSites(seen, rates, far []float64, of func(Shown) []float64) []float64 {
 	sum := slices.Repeat([]float64{math.Inf(1)}, m.N)
 	if slices.Max(m.site) == 0 {
@@ -310,7 +311,7 @@ func (m *model) ofSites(seen, rates, far []float64, of func(Shown) []float64) []
 	for i, s := range m.site {
 		most[s] = max(most[s], rates[i])
 		total[s] = max(total[s], bytesPerSecond(seen, i))
-		measured[s] = max(measured[s], far[i])
+		measured[s] = max(measured[s], bytesPerSecond(far, i))
 	}
 	for i, s := range m.site {
 		if rates[i] == 0 {
@@ -321,19 +322,6 @@ func (m *model) ofSites(seen, rates, far []float64, of func(Shown) []float64) []
 		}
 	}
 	return sum
-}
-
-// between returns the most that was measured of each member on a way to another site, and on one from there.
-func (m *model) between() (out, in []float64) {
-	out, in = make([]float64, m.N), make([]float64, m.N)
-	for i, a := range m.site {
-		for k, b := range m.site {
-			if a != b {
-				out[i], in[k] = max(out[i], m.pair[i*m.N+k]), max(in[k], m.pair[i*m.N+k])
-			}
-		}
-	}
-	return out, in
 }
 
 // sendingSites returns what the sites that send to a site can send, in parts of what it can receive, as much

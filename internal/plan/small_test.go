@@ -29,15 +29,18 @@ type event struct {
 	received   bool
 }
 
-type events []event
+func (e event) when() time.Duration { return e.at }
 
-func (e events) Len() int           { return len(e) }
-func (e events) Less(i, k int) bool { return e[i].at < e[k].at }
-func (e events) Swap(i, k int)      { e[i], e[k] = e[k], e[i] }
-func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
+// agenda is a heap of what happens in virtual time, the next of it first.
+type agenda[E interface{ when() time.Duration }] []E
+
+func (a agenda[E]) Len() int           { return len(a) }
+func (a agenda[E]) Less(i, k int) bool { return a[i].when() < a[k].when() }
+func (a agenda[E]) Swap(i, k int)      { a[i], a[k] = a[k], a[i] }
+func (a *agenda[E]) Push(x any)        { *a = append(*a, x.(E)) }
+func (a *agenda[E]) Pop() any {
+	last := (*a)[len(*a)-1]
+	*a = (*a)[:len(*a)-1]
 	return last
 }
 
@@ -54,7 +57,7 @@ func (w *network) run(plans []*Plan, size func(chunk int) int) (took time.Durati
 			members[i].done = append(members[i].done, make([]bool, len(l.Segments)))
 		}
 	}
-	var queue events
+	var queue agenda[event]
 	sends, receives := make([]time.Duration, w.N), make([]time.Duration, w.N)
 	ready := func(i int, r Ref) bool { return r.None() || members[i].done[r.Lane-1][r.Segment] }
 	push := func(i int, now time.Duration) {

@@ -77,13 +77,7 @@ func TestTrialsDoNotReplaceWhatIsBarred(t *testing.T) {
 	b := &Basis{bytes: largeOp}
 	all := b.settled(p)
 	require.Equal(t, plan.TrialName, all.For(largeOp).Scheme.Name)
-	for _, o := range plan.Large(p).List {
-		if o.Scheme != nil {
-			b.barred = append(b.barred, o.Scheme.Name)
-		}
-	}
-	b.barred = slices.DeleteFunc(b.barred, func(name string) bool { return name == plan.TrialName })
-	b.barred = append(b.barred, "shares", "direct")
+	b.barred = []string{"shares", "direct"}
 	none := b.settled(p)
 	require.Nil(t, none.For(largeOp))
 }

@@ -433,24 +433,17 @@ func TestMeshOutlivesASwitch(t *testing.T) {
 	require.Subset(t, want[Release](r).Keep, uids(2, 3, 4, 5))
 }
 
-// A peer that is sent something else than it expects says so with the end of its part.
-func TestDisagreementIsReported(t *testing.T) {
-	r := collector(t, 0, 1, 2, 3)
-	op, c := r.collective(plan.AllToAll, 4)
-	r.ok(c)
-	r.commence(4)
-	r.step(DataEnded{Op: op, Err: errs.New(errs.Mismatch, "all-to-all", fmt.Errorf("too few bytes")).WithPeer("x")})
-	r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "from x: too few bytes", ReasonCode: uint16(errs.Mismatch)})
-}
-
-// So does one whose connection has ended: the others have lost nothing, and do not know why.
-func TestACauseIsReported(t *testing.T) {
-	r := collector(t, 0, 1, 2, 3)
-	op, c := r.collective(plan.AllToAll, 4)
-	r.ok(c)
-	r.commence(4)
-	r.step(DataEnded{Op: op, Err: errs.New(errs.RankConnectionLost, "all-to-all", errors.New("connection timed out")).WithPeer("x")})
-	r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "from x: connection timed out", ReasonCode: uint16(errs.RankConnectionLost)})
+// A peer that cannot complete a collective says why with the end of its part: the others have lost nothing. If it was
+// sent something else than it expects they must not retry.
+func TestCausesAreReported(t *testing.T) {
+	for code, why := range map[errs.Code]string{errs.Mismatch: "too few bytes", errs.RankConnectionLost: "connection timed out"} {
+		r := collector(t, 0, 1, 2, 3)
+		op, c := r.collective(plan.AllToAll, 4)
+		r.ok(c)
+		r.commence(4)
+		r.step(DataEnded{Op: op, Err: errs.New(code, "all-to-all", errors.New(why)).WithPeer("x")})
+		r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "from x: " + why, ReasonCode: uint16(code)})
+	}
 }
 
 // A call for a mesh is answered when the master has said what becomes of it, by a round,

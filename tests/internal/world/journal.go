@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// noted bounds how much of a run is remembered.
-const noted = 4096
+// remembered bounds how much of a run a journal has, in entries.
+const remembered = 4096
 
 // journal is what trainers have said and what was done to them lately, the latest last.
 type journal struct{ list []entry }
@@ -19,8 +19,8 @@ type entry struct {
 }
 
 func (j *journal) add(peer int, text string) {
-	if len(j.list) == noted {
-		j.list = append(j.list[:0], j.list[noted/2:]...)
+	if len(j.list) == remembered {
+		j.list = append(j.list[:0], j.list[remembered/2:]...)
 	}
 	j.list = append(j.list, entry{time.Now(), peer, text})
 }
@@ -44,6 +44,7 @@ func (c *Crew) Since(then time.Time) string {
 // Remark adds to that what was done to nobody in particular.
 func (c *Crew) Remark(format string, a ...any) { c.journal.add(-1, fmt.Sprintf(format, a...)) }
 
+// line is what a trainer has said, for people.
 func (r Report) line() string {
 	text := fmt.Sprintf("%s of step %d", r.Event, r.Step)
 	if r.Retries > 0 {

@@ -25,12 +25,11 @@ func (m match) String() string {
 
 // lineup says who plays beside gopccl.
 type lineup struct {
-	plain    string // connections of plain TCP, comma separated, with a p behind if they are paced
-	original string // connections of PCCL 1.0.0, with an o behind if its ring is optimized
-	gloo     bool
-	secure   bool // gopccl in TLS
-	forward  bool // gopccl that finishes forward
-
+	plain     string // connections of plain TCP, comma separated, with a p behind if they are paced
+	original  string // connections of PCCL 1.0.0, with an o behind if its ring is optimized
+	gloo      bool
+	secure    bool // gopccl in TLS
+	forward   bool // gopccl that finishes forward
 	optimized bool // gopccl that has measured its links and optimized its ring first
 }
 
