@@ -152,7 +152,7 @@ func (o *opened) stale(mine *secure.Credential, now time.Time, since, spread tim
 	}
 	left, life := o.until.Sub(now), o.until.Sub(o.id.NotBefore)
 	soon := life/6 - time.Duration(o.place*float64(life/24))
-	return left < soon && now.Sub(o.tried) >= left/4
+	return left < soon && now.Sub(o.tried) >= left/4 && now.Sub(o.since) >= left/4
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -160,6 +160,46 @@ func TestConnectionsOutliveCertificates(t *testing.T) {
 	<-ended
 }
 
+// keys tells the keys of a connection from those before and behind.
+func keys(t *testing.T, conn net.Conn) string {
+	cs := conn.(*tlsconn.Conn).ConnectionState()
+	k, err := cs.ExportKeyingMaterial("test", nil, 32)
+	require.NoError(t, err)
+	return string(k)
+}
+
+// An end that has no newer certificate when that of its own is old is asked again when a
+// quarter of what is left has gone by, not whenever somebody looks.
+func TestOldCertificatesAreAskedForRarely(t *testing.T) {
+	r, clock := newRun(t), &watch{}
+	one, two := r.by(clock, "gpu-1"), r.by(clock, "gpu-2")
+	a, b := r.connected(one, two)
+	drained(a)
+	drained(b)
+	look := func() opened {
+		one.mu.Lock()
+		defer one.mu.Unlock()
+		return one.open[a.(*tlsconn.Conn)]
+	}
+	asked := 0
+	for at := 40 * time.Hour; at < 48*time.Hour; at += time.Minute {
+		clock.set(at)
+		o, before := look(), keys(t, a)
+		due := o.stale(one.Credential(), clock.now(), 0, 0)
+		require.Nil(t, one.age())
+		if !due {
+			continue
+		}
+		asked++
+		require.Eventually(t, func() bool { return look().since.Equal(clock.now()) }, time.Minute, time.Millisecond)
+		require.NotEqual(t, before, keys(t, a))
+		require.Eventually(t, func() bool { return keys(t, b) == keys(t, a) }, time.Minute, time.Millisecond)
+	}
+	require.Greater(t, asked, 2)
+	require.Less(t, asked, 25, "in eight hours, of which 480 minutes were looked at")
+	_ = a.Close()
+}
+
 // Those who are somebody else by then, or were revoked, do not go on.
 func TestOtherEndsDoNotGoOn(t *testing.T) {
 	r, clock := newRun(t), &watch{}

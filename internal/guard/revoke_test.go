@@ -102,6 +102,10 @@ func (r run) connected(dials, takes *Guard) (a, b net.Conn) {
 	a, b, dialled, taken := r.connect(dials, takes)
 	require.NoError(r.t, dialled)
 	require.NoError(r.t, taken)
+	_, err := b.Write([]byte(".")) // as all do that are dialled
+	require.NoError(r.t, err)
+	_, err = io.ReadFull(a, make([]byte, 1))
+	require.NoError(r.t, err)
 	return a, b
 }
 

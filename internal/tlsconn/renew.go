@@ -43,9 +43,10 @@ var (
 
 // renewals are the renewals of one connection.
 type renewals struct {
-	how atomic.Pointer[how] // nil: there are none
-	due atomic.Bool
-	now atomic.Pointer[renewal] // nil: none is under way
+	how   atomic.Pointer[how] // nil: there are none
+	due   atomic.Bool
+	heard atomic.Bool             // something was read with the first keys
+	now   atomic.Pointer[renewal] // nil: none is under way
 
 	mu   sync.Mutex // what follows, and a renewal that begins
 	deaf bool       // nothing is read any more: none can begin
@@ -94,7 +95,8 @@ func (c *Conn) Renewable(dialled bool, opt Renewal) {
 }
 
 // Renew has the keys made new, beside everything that runs. It needs a goroutine that
-// reads.
+// reads. It begins when the other end has said something: until then that end may take
+// what comes behind a first word for the end of the connection.
 func (c *Conn) Renew() error {
 	if h := c.renewals.how.Load(); h == nil || !h.dialled || c.clear.Load() {
 		return errStill
@@ -120,7 +122,7 @@ func (w *writer) wear() bool {
 	if r.now.Load() != nil {
 		return true
 	}
-	if h := r.how.Load(); h != nil && h.dialled && !w.c.closed.Load() && (w.records >= h.After || r.due.Load()) {
+	if h := r.how.Load(); h != nil && h.dialled && !w.c.closed.Load() && (w.records >= h.After || r.due.Load() && r.heard.Load()) {
 		r.due.Store(false)
 		w.c.renew()
 	}
@@ -299,8 +301,13 @@ func (c *Conn) deafen(err error) {
 func (c *Conn) goOn(t *tls.Conn) { c.in, c.pump.records = t, 0 }
 
 // worn begins a renewal at the end that has dialled when the other one has written so many
-// records, which cannot begin one. The caller has the turn to read.
+// records, which cannot begin one, and one that has waited for the first of them. The caller
+// has the turn to read.
 func (c *Conn) worn() {
+	if !c.renewals.heard.Load() {
+		c.renewals.heard.Store(true)
+		c.renewDue()
+	}
 	h := c.renewals.how.Load()
 	if h == nil || !h.dialled || c.pump.records < h.After || c.renewals.now.Load() != nil {
 		return

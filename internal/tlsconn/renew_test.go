@@ -35,7 +35,19 @@ func renewable(t testing.TB, x, y net.Conn, after int64) (a, b *tlsconn.Conn, ju
 	client, server := configs()
 	a.Renewable(true, tlsconn.Renewal{Config: func() *tls.Config { return client }, Judge: say(0), After: after})
 	b.Renewable(false, tlsconn.Renewal{Config: func() *tls.Config { return server }, Judge: say(1)})
+	hear(t, a, b)
 	return a, b, judged
+}
+
+// hear has a read a byte that b writes.
+func hear(t testing.TB, a, b net.Conn) {
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := b.Write([]byte("."))
+		wrote <- err
+	}()
+	_, err := io.ReadFull(a, make([]byte, 1))
+	require.NoError(t, errors.Join(err, <-wrote))
 }
 
 // send writes p to c in parts of all sizes, as senders do: without waiting, and then with.
@@ -100,6 +112,38 @@ func TestRenewal(t *testing.T) {
 	require.Eventually(t, func() bool { return pool.Stats().InUse == 0 }, time.Minute, time.Millisecond, "every buffer was given back")
 }
 
+// Behind the first word of an end that has dialled comes nothing before it is answered: the
+// other end may look whether it is still there. Then the keys are made new.
+func TestRenewalWaitsForAnAnswer(t *testing.T) {
+	x, y := sockets(t)
+	a, b := shake(t, x, y)
+	client, server := configs()
+	var judged atomic.Int64
+	judge := func(tls.ConnectionState) error { judged.Add(1); return nil }
+	a.Renewable(true, tlsconn.Renewal{Config: func() *tls.Config { return client }, Judge: judge})
+	b.Renewable(false, tlsconn.Renewal{Config: func() *tls.Config { return server }, Judge: judge})
+	got, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(b, make([]byte, 10))
+		got <- err
+		_, err = io.Copy(io.Discard, b)
+		ended <- err
+	}()
+	go func() { _, _ = io.Copy(io.Discard, a) }()
+	_, err := a.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, a.Renew())
+	_, err = a.Write([]byte("again")) // it would wait for new keys that are being made
+	require.NoError(t, err)
+	require.NoError(t, <-got)
+	require.Zero(t, judged.Load())
+	_, err = b.Write([]byte("."))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return judged.Load() == 2 }, time.Minute, time.Millisecond)
+	_ = a.Close()
+	require.NoError(t, <-ended)
+}
+
 // An endpoint that may not go on is refused in a connection that is open, and both ends say
 // why they end it.
 func TestRenewalIsJudged(t *testing.T) {
@@ -109,6 +153,7 @@ func TestRenewalIsJudged(t *testing.T) {
 	a.(*tlsconn.Conn).Renewable(true, tlsconn.Renewal{Config: func() *tls.Config { return client }, Judge: func(tls.ConnectionState) error { return nil }})
 	b.(*tlsconn.Conn).Renewable(false, tlsconn.Renewal{Config: func() *tls.Config { return server }, Judge: func(tls.ConnectionState) error { return gone }})
 	require.Error(t, b.(*tlsconn.Conn).Renew(), "it has not dialled")
+	hear(t, a, b)
 	require.NoError(t, a.(*tlsconn.Conn).Renew())
 	fails := make(chan error)
 	go func() {
@@ -208,7 +253,7 @@ func TestRenewalIsInterrupted(t *testing.T) {
 // An end that has read all that there is goes on to write, with the keys that it has.
 func TestNoRenewalWhenNothingIsRead(t *testing.T) {
 	x, y := sockets(t)
-	a, b, judged := renewable(t, x, y, 2)
+	a, b, judged := renewable(t, x, y, 10)
 	require.NoError(t, b.CloseWrite())
 	_, err := a.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)

@@ -36,20 +36,35 @@ type shortRun struct {
 	comms []*core.Communicator
 }
 
-// expiring has one stand, unless they have expired before it does.
-func expiring(t *testing.T, ctx context.Context, until time.Time) (r shortRun, err error) {
+// expiring has one stand, unless they have expired before it does. Its ends look at their
+// certificates every so often.
+func expiring(t *testing.T, ctx context.Context, until time.Time, every time.Duration) (r shortRun, err error) {
 	t.Helper()
 	r.k = lastingKeys(t, until)
 	r.files = []string{r.k.file("head", secure.Master), r.k.file("gpu-0", secure.Peer), r.k.file("gpu-1", secure.Peer), r.k.file("gpu-2", secure.Peer)}
 	r.addr, r.log = newRealm(t).master(func(o *core.MasterOptions) {
 		o.Security.Credential, o.Security.File = nil, r.files[0]
-		o.HeartbeatInterval, o.HeartbeatTimeout = 50*time.Millisecond, 30*time.Second
+		o.HeartbeatInterval, o.HeartbeatTimeout = every, 30*time.Second
 	})
 	r.comms, err = tryWorld(t, ctx, r.addr, 3, func(id int, o *core.Options) {
-		o.Security.File, o.HeartbeatInterval = r.files[1+id], 50*time.Millisecond
+		o.Security.File, o.HeartbeatInterval = r.files[1+id], every
 		o.ReattachTimeout = 5 * time.Second // with an expired certificate nothing leads back to the master
 	})
 	return r, err
+}
+
+// In the last sixth of the life of certificates, which nobody has renewed, a run stands as it
+// does before: that newer ones are asked for does not part those who have just met.
+func TestRunStandsWithOldCertificates(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for range 10 {
+		r, err := expiring(t, ctx, time.Now().Add(time.Hour), 2*time.Millisecond)
+		require.NoError(t, err)
+		for _, c := range r.comms {
+			require.NoError(t, c.Close())
+		}
+	}
 }
 
 // A run outlives the certificates with which its connections were made, if its endpoints
@@ -68,7 +83,7 @@ func TestCertificatesExpireInARun(t *testing.T) {
 			for life := 8 * time.Second; ; life *= 2 {
 				until = time.Now().Add(life).Truncate(time.Second) // as certificates say it
 				var err error
-				if r, err = expiring(t, ctx, until); err == nil && time.Until(until) > life/2 {
+				if r, err = expiring(t, ctx, until, 50*time.Millisecond); err == nil && time.Until(until) > life/2 {
 					break
 				}
 				t.Logf("a life of %v is too short here: %v", life, err)

@@ -60,6 +60,8 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 // tryWorld is world for one that may fail to stand.
 func tryWorld(t *testing.T, ctx context.Context, master string, n int, change func(id int, o *core.Options)) ([]*core.Communicator, error) {
 	t.Helper()
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	begin := func(id int) (*core.Communicator, error) {
 		o := core.Options{Master: master, PortBase: -1}
 		if change != nil {
@@ -104,6 +106,9 @@ func tryWorld(t *testing.T, ctx context.Context, master string, n int, change fu
 			}
 			if fail[id] == nil {
 				fail[id] = grow(comms[id])
+			}
+			if fail[id] != nil {
+				giveUp() // the others would wait for it
 			}
 		}()
 	}
