@@ -1,6 +1,7 @@
 package link
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -15,12 +16,17 @@ const (
 	yieldTrips = 4
 )
 
+// A peer to whom less than this part of the mean was sent was sent words alone, or hardly more: that says
+// nothing of what the way to it carries.
+const unusedWay = 1.0 / 32
+
 // yield is the most that connections to distant peers gave over yieldTime, since it was
 // taken last. The survey fills it in.
 type yield struct {
 	mu    sync.Mutex
 	best  wire.C2MRates // in Mbit/s
 	moved uint64        // bytes sent
+	by    []pairYield   // ... to each peer
 
 	// Of the survey's goroutine: since began.
 	began, length time.Duration // 0: there is no window
@@ -40,13 +46,17 @@ func (y *yield) rest() { y.began = 0 }
 func (y *yield) add(to wire.UUID, bytes uint64, rtt time.Duration) {
 	y.length = max(y.length, yieldTrips*rtt)
 	y.sent += bytes
-	for i := range y.pairs {
-		if y.pairs[i].to == to {
-			y.pairs[i].sent += bytes
-			return
+	y.pairs = tally(y.pairs, to, bytes)
+}
+
+func tally(list []pairYield, to wire.UUID, bytes uint64) []pairYield {
+	for i := range list {
+		if list[i].to == to {
+			list[i].sent += bytes
+			return list
 		}
 	}
-	y.pairs = append(y.pairs, pairYield{to, bytes})
+	return append(list, pairYield{to, bytes})
 }
 
 // end closes the window if it is long enough; got is what has come since it was called last.
@@ -67,6 +77,7 @@ func (y *yield) end(now time.Duration, got uint64) {
 	y.best.Up, y.best.Down = max(y.best.Up, mbps(y.sent)), max(y.best.Down, mbps(y.got))
 	for _, p := range y.pairs {
 		y.best.Pairs = raise(y.best.Pairs, p.to, mbps(p.sent))
+		y.by = tally(y.by, p.to, p.sent)
 	}
 	y.begin(now)
 }
@@ -95,6 +106,10 @@ func (h *Hub) TakeYield(least uint64) (best wire.C2MRates, ok bool) {
 		return best, false
 	}
 	best = y.best
-	y.best, y.moved = wire.C2MRates{}, 0
+	least = uint64(unusedWay * float64(y.moved) / float64(max(len(y.by), 1)))
+	best.Pairs = slices.DeleteFunc(best.Pairs, func(p wire.PathRate) bool {
+		return slices.ContainsFunc(y.by, func(b pairYield) bool { return b.to == p.To && b.sent < least })
+	})
+	y.best, y.moved, y.by = wire.C2MRates{}, 0, nil
 	return best, true
 }
