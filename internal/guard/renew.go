@@ -142,7 +142,8 @@ func (g *Guard) note(c *tlsconn.Conn, change func(*opened)) {
 }
 
 // stale reports whether the ends of a connection are to show their certificates again: this
-// one has had another one since, or the other one should, since its own expires soon.
+// one has had another one since, or the other one should, since its own expires soon. It is
+// asked again when a part of what is left has gone by since it has shown one.
 func (o *opened) stale(mine *secure.Credential, now time.Time, since, spread time.Duration) bool {
 	if o.shown != mine {
 		if o.shown != nil { // all are done when half of what the old one had left is over

@@ -16,21 +16,28 @@ const (
 	yieldTrips = 4
 )
 
-// A peer to whom less than this part of the mean was sent was sent words alone, or hardly more: that says
-// nothing of what the way to it carries.
-const unusedWay = 1.0 / 32
+// A way shows nothing of what it carries in a window in which only words went over it: fewer bytes a second
+// than leastWay. Over all windows it is compared with the way of the same member that carried most: parts of
+// members are no smaller than unusedWay of each other (plan).
+const (
+	leastWay  = 16 << 10
+	unusedWay = 1.0 / 128
+	// mostWays bounds to how many peers is remembered what was sent: some have gone.
+	mostWays = 256
+)
 
 // yield is the most that connections to distant peers gave over yieldTime, since it was
 // taken last. The survey fills it in.
 type yield struct {
 	mu    sync.Mutex
 	best  wire.C2MRates // in Mbit/s
-	moved uint64        // bytes sent
+	moved uint64        // bytes sent, but for words
 	by    []pairYield   // ... to each peer
+	came  uint64        // bytes that have come
 
 	// Of the survey's goroutine: since began.
 	began, length time.Duration // 0: there is no window
-	sent, got     uint64
+	got           uint64
 	pairs         []pairYield
 }
 
@@ -45,7 +52,6 @@ func (y *yield) rest() { y.began = 0 }
 // add notes what arrived at a peer since the last tick.
 func (y *yield) add(to wire.UUID, bytes uint64, rtt time.Duration) {
 	y.length = max(y.length, yieldTrips*rtt)
-	y.sent += bytes
 	y.pairs = tally(y.pairs, to, bytes)
 }
 
@@ -55,6 +61,9 @@ func tally(list []pairYield, to wire.UUID, bytes uint64) []pairYield {
 			list[i].sent += bytes
 			return list
 		}
+	}
+	if len(list) > mostWays {
+		return list
 	}
 	return append(list, pairYield{to, bytes})
 }
@@ -71,19 +80,25 @@ func (y *yield) end(now time.Duration, got uint64) {
 		return
 	}
 	mbps := func(bytes uint64) float64 { return float64(bytes) * 8 / 1e6 / took.Seconds() }
+	least, moved := uint64(leastWay*took.Seconds()), uint64(0)
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	y.moved += y.sent
-	y.best.Up, y.best.Down = max(y.best.Up, mbps(y.sent)), max(y.best.Down, mbps(y.got))
 	for _, p := range y.pairs {
-		y.best.Pairs = raise(y.best.Pairs, p.to, mbps(p.sent))
-		y.by = tally(y.by, p.to, p.sent)
+		if p.sent < least {
+			continue
+		}
+		moved += p.sent
+		if y.by = tally(y.by, p.to, p.sent); len(y.by) <= mostWays {
+			y.best.Pairs = raise(y.best.Pairs, p.to, mbps(p.sent))
+		}
 	}
+	y.moved, y.came = y.moved+moved, y.came+y.got
+	y.best.Up, y.best.Down = max(y.best.Up, mbps(moved)), max(y.best.Down, mbps(y.got))
 	y.begin(now)
 }
 
 func (y *yield) begin(now time.Duration) {
-	y.began, y.got, y.length, y.sent, y.pairs = now, 0, 0, 0, y.pairs[:0]
+	y.began, y.got, y.length, y.pairs = now, 0, 0, y.pairs[:0]
 }
 
 func raise(list []wire.PathRate, to wire.UUID, mbps float64) []wire.PathRate {
@@ -96,8 +111,9 @@ func raise(list []wire.PathRate, to wire.UUID, mbps float64) []wire.PathRate {
 	return append(list, wire.PathRate{To: to, Mbps: mbps})
 }
 
-// TakeYield returns the most that connections to distant peers gave over a moment since
-// it was called last; false: less than least bytes were sent to them, and it goes on.
+// TakeYield returns the most that connections to distant peers gave over a moment since it was called last,
+// without ways that were hardly used; false: less than least bytes were sent to them, and it goes on. What came
+// is not known, 0, if it was less than that.
 func (h *Hub) TakeYield(least uint64) (best wire.C2MRates, ok bool) {
 	y := &h.survey.yield
 	y.mu.Lock()
@@ -106,10 +122,16 @@ func (h *Hub) TakeYield(least uint64) (best wire.C2MRates, ok bool) {
 		return best, false
 	}
 	best = y.best
-	least = uint64(unusedWay * float64(y.moved) / float64(max(len(y.by), 1)))
+	if y.came < least {
+		best.Down = 0
+	}
+	used := uint64(0)
+	for _, b := range y.by {
+		used = max(used, uint64(unusedWay*float64(b.sent)))
+	}
 	best.Pairs = slices.DeleteFunc(best.Pairs, func(p wire.PathRate) bool {
-		return slices.ContainsFunc(y.by, func(b pairYield) bool { return b.to == p.To && b.sent < least })
+		return slices.ContainsFunc(y.by, func(b pairYield) bool { return b.to == p.To && b.sent < used })
 	})
-	y.best, y.moved, y.by = wire.C2MRates{}, 0, nil
+	y.best, y.moved, y.by, y.came = wire.C2MRates{}, 0, nil, 0
 	return best, true
 }

@@ -9,34 +9,56 @@ import (
 	"github.com/gopccl/gopccl/internal/wire"
 )
 
-// A way over which only words went, as members of sites have to those that others of theirs send to, shows
-// nothing of what it carries. One that is slow does: it had as much to carry as the others.
+// Where only words went, as between sites to members that take no part in the exchange, nothing is shown of
+// what the way carries. A slow way has as much to carry as others, and shows it.
 func TestUnusedWaysShowNothing(t *testing.T) {
 	h := &Hub{survey: &survey{}}
 	y := &h.survey.yield
-	used, slow, unused := wire.UUID{1}, wire.UUID{2}, wire.UUID{3}
+	used, slow, idle := wire.UUID{1}, wire.UUID{2}, wire.UUID{3}
 	now := time.Second
-	y.end(now, 0)
-	for window := range 8 {
-		y.add(slow, 64<<10, 50*time.Millisecond)
-		if window == 0 {
-			y.add(used, 512<<10, 50*time.Millisecond)
+	window := func(to wire.UUID, bytes, came uint64) {
+		y.add(to, bytes, 50*time.Millisecond)
+		for i := range byte(60) { // of 64 members most are not sent to
+			y.add(wire.UUID{100 + i}, 0, 50*time.Millisecond)
 		}
-		y.add(unused, 500, 50*time.Millisecond)
+		y.add(idle, leastWay/5, 50*time.Millisecond)
 		now += yieldTime
-		y.end(now, 0)
+		y.end(now, came)
 	}
-	best, ok := h.TakeYield(1 << 20)
-	require.True(t, ok)
-	var to []wire.UUID
-	for _, p := range best.Pairs {
-		to = append(to, p.To)
+	take := func() (best wire.C2MRates, to []wire.UUID) {
+		best, ok := h.TakeYield(1 << 20)
+		require.True(t, ok)
+		for _, p := range best.Pairs {
+			to = append(to, p.To)
+		}
+		return best, to
 	}
+	y.end(now, 0)
+	for range 1000 {
+		window(idle, 0, 1000)
+	}
+	_, ok := h.TakeYield(1 << 20)
+	require.False(t, ok, "words are no measure, however many")
+	for range 8 {
+		window(slow, 64<<10, 200<<10)
+	}
+	window(used, 1<<20, 0)
+	best, to := take()
 	require.ElementsMatch(t, []wire.UUID{used, slow}, to)
+	require.InDelta(t, 33.5, best.Up, 0.1)
+	require.InDelta(t, 6.55, best.Down, 0.01)
 
-	y.add(unused, 2<<20, 50*time.Millisecond)
-	y.end(now+yieldTime, 0)
-	best, ok = h.TakeYield(1 << 20)
-	require.True(t, ok)
-	require.Len(t, best.Pairs, 1, "each time anew")
+	// Each time anew: what was used before is no longer.
+	window(used, leastWay/3, 1000)
+	window(slow, 2<<20, 1000)
+	best, to = take()
+	require.Equal(t, []wire.UUID{slow}, to)
+	require.Zero(t, best.Down, "hardly anything came")
+
+	// One that had a part of the bytes, as small as parts may be, counts; less does not.
+	window(used, 32<<20, 0)
+	window(slow, 512<<10, 0)
+	window(idle, 128<<10, 0)
+	_, to = take()
+	require.ElementsMatch(t, []wire.UUID{used, slow}, to)
 }

@@ -160,8 +160,8 @@ func (m *Mesh) awaitPlace(conn net.Conn, hello wire.P2PHello) (ok bool) {
 
 // parted reports whether the other end has given a connection up (Mesh.part), by what a look behind its
 // hello has found. That end dials its next pool then, and an end that stood still reads the hellos of both
-// in any order. A gopccl peer says nothing before it is answered, so that a byte on its socket is the end of
-// TLS, or an error.
+// in any order. A gopccl peer says nothing before it is answered (nor does tlsconn, which makes keys new), so
+// that a byte on its socket is the end of TLS, or an error.
 func parted(hello wire.P2PHello, n int, err error) bool {
 	return n > 0 && hello.Ext.Native || err != nil && !errors.Is(err, errors.ErrUnsupported)
 }

@@ -186,7 +186,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) readTLS(p []byte) (int, error) {
 	for {
 		n, err := c.in.Read(p)
-		if err == nil {
+		if err == nil && n > 0 {
 			c.worn()
 		}
 		if err == nil || n > 0 || c.renewals.how.Load() == nil {
@@ -220,6 +220,7 @@ func (c *Conn) CloseWrite() error {
 		return errors.Join(err, c.shut())
 	}
 	defer c.writer.end()
+	c.writer.ended = true
 	var err error
 	if !c.clear.Load() {
 		if err = c.writer.tls.CloseWrite(); err == nil {

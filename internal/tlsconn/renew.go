@@ -106,12 +106,15 @@ func (c *Conn) Renew() error {
 	return nil
 }
 
-// renewDue begins a renewal that is due, unless there is a writer, who does it.
+// renewDue begins a renewal that is due, unless there is a writer, who does it. What is heard
+// meanwhile is looked at again: who has heard it found the turn taken.
 func (c *Conn) renewDue() {
-	w := &c.writer
-	if c.renewals.due.Load() && w.turn.TryLock() {
+	w, r := &c.writer, &c.renewals
+	for again := true; again && r.due.Load() && w.turn.TryLock(); {
+		heard := r.heard.Load()
 		w.wear()
 		w.turn.Unlock()
+		again = heard != r.heard.Load()
 	}
 }
 
@@ -122,7 +125,7 @@ func (w *writer) wear() bool {
 	if r.now.Load() != nil {
 		return true
 	}
-	if h := r.how.Load(); h != nil && h.dialled && !w.c.closed.Load() && (w.records >= h.After || r.due.Load() && r.heard.Load()) {
+	if h := r.how.Load(); h != nil && h.dialled && !w.c.closed.Load() && !w.ended && (w.records >= h.After || r.due.Load() && r.heard.Load()) {
 		r.due.Store(false)
 		w.c.renew()
 	}

@@ -140,6 +140,8 @@ func TestRenewalWaitsForAnAnswer(t *testing.T) {
 	_, err = b.Write([]byte("."))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return judged.Load() == 2 }, time.Minute, time.Millisecond)
+	_, err = a.Write([]byte("on")) // it waits until the handshake is over
+	require.NoError(t, err)
 	_ = a.Close()
 	require.NoError(t, <-ended)
 }
@@ -253,7 +255,7 @@ func TestRenewalIsInterrupted(t *testing.T) {
 // An end that has read all that there is goes on to write, with the keys that it has.
 func TestNoRenewalWhenNothingIsRead(t *testing.T) {
 	x, y := sockets(t)
-	a, b, judged := renewable(t, x, y, 10)
+	a, b, judged := renewable(t, x, y, 30)
 	require.NoError(t, b.CloseWrite())
 	_, err := a.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)

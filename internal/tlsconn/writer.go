@@ -33,6 +33,7 @@ type writer struct {
 	staged  int
 	records int64
 	most    int64 // of records
+	ended   bool  // it has said the end: CloseWrite
 }
 
 // turn is a lock that can be waited for within bounds: who takes what is in it has it.

@@ -42,8 +42,8 @@ type PathRate struct {
 }
 
 // C2MRates (id 76) says what the sender's connections to distant peers gave at most over a
-// moment of its collectives, in Mbit/s: all together, in both directions, and to each peer.
-// 0: not known. Each is a lower bound of what could be had. Told to a master that announced
+// moment of its collectives, in Mbit/s: all together, in both directions, and to each peer
+// to whom more than words went. 0: not known. Each is a lower bound of what could be had. Told to a master that announced
 // Plans of RatePlans.
 type C2MRates struct {
 	Up, Down float64
