@@ -33,12 +33,13 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 		RTT: us(uint64(s.Rtt)), RTTVar: us(uint64(s.Rttvar)), MinRTT: us(uint64(s.Min_rtt)), Timeout: us(uint64(s.Rto)), MSS: mss,
 		Window: int(s.Snd_cwnd) * mss, Threshold: int(min(s.Snd_ssthresh, 1<<30)) * mss,
 		InFlight: int(s.Unacked) * mss, Unsent: int(s.Notsent_bytes), Lost: int(s.Lost) * mss, Sacked: int(s.Sacked) * mss, Retries: int(s.Retransmits),
+		Heard: time.Duration(s.Last_ack_recv) * time.Millisecond,
 		Acked: s.Bytes_acked, Sent: s.Bytes_sent, Resent: s.Bytes_retrans,
 		DeliveryRate: s.Delivery_rate, PacingRate: s.Pacing_rate,
 		Busy: us(s.Busy_time), PeerLimited: us(s.Rwnd_limited), BufferLimited: us(s.Sndbuf_limited),
 		PeerWindow: int(s.Snd_wnd), Came: s.Data_segs_in, Aside: s.Rcv_ooopack, CameMSS: int(s.Rcv_mss), Received: s.Bytes_received,
 	}
-	told(HasRTT|HasTimeout|HasWindow|HasInFlight|HasLost|HasRetries, unsafe.Offsetof(s.Total_retrans), 0)
+	told(HasRTT|HasTimeout|HasWindow|HasInFlight|HasLost|HasRetries|HasHeard, unsafe.Offsetof(s.Total_retrans), 0)
 	told(HasPacing, unsafe.Offsetof(s.Pacing_rate), 8)
 	told(HasAcked, unsafe.Offsetof(s.Bytes_acked), 8)
 	told(HasUnsent, unsafe.Offsetof(s.Notsent_bytes), 4)

@@ -24,7 +24,7 @@ const (
 	backlog = 192 << 10
 )
 
-// gauge measures one connection. Owned by the holder of busy.
+// gauge measures one connection. Owned by the holder of busy, but for vigil.
 type gauge struct {
 	rate  atomic.Uint64 // bits of a float64, bytes per second; 0: not known; read by all
 	use   use
@@ -32,6 +32,7 @@ type gauge struct {
 	bytes int       // that went since then
 	quick int       // bytes without a wait
 	flow  *flow     // constant; nil: the peer is near
+	vigil vigil
 }
 
 // use counts what a connection took, and for how long writes waited for it. It is

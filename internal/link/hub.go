@@ -17,6 +17,7 @@ import (
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/stats"
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 const (
@@ -55,6 +56,9 @@ type Config struct {
 	// Grow is asked to open connections to peer until there are n; nil: pools never
 	// grow. It must not wait. Refused is its answer if it could not.
 	Grow func(peer wire.UUID, n int)
+	// Tuning is what send connections were prepared with (platform.TuneP2P): its UserTimeout bounds how long
+	// what is sent may stay unacknowledged. 0: what the system does.
+	Tuning platform.Options
 	// Ended is told of each connection that ends against the will of this endpoint; nil:
 	// nobody is. It must not wait.
 	Ended func(peer wire.UUID)
@@ -235,6 +239,7 @@ func (h *Hub) AddSender(peer wire.UUID, number uint32, conn net.Conn, features F
 	}
 	h.spawn("watcher", peer, s.watch, s.close)
 	h.mu.Unlock()
+	s.keepVigil()
 	for _, d := range dropped {
 		d.close(errReplaced)
 	}

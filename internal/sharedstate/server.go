@@ -81,7 +81,8 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	}
 	if c.Tune == nil {
 		c.Tune = func(conn net.Conn) error {
-			return platform.TuneP2P(conn, platform.Options{Congestion: platform.CongestionAuto})
+			// Writes have deadlines, and readers pause (platform.WithoutUserTimeout).
+			return platform.TuneP2P(conn, platform.Options{UserTimeout: -1, Congestion: platform.CongestionAuto})
 		}
 	}
 	return c

@@ -312,7 +312,7 @@ func (m *Machine) reportOp(op *operation, aborted bool) {
 		// The others are told, who have lost nothing, and where two ends of a lane do not agree do not retry.
 		p.Reason, p.ReasonCode = e.Err.Error(), uint16(e.Code)
 		if e.Peer != "" {
-			p.Reason = "from " + e.Peer + ": " + p.Reason
+			p.Reason = "with " + e.Peer + ": " + p.Reason
 		}
 	}
 	op.told.done = p

@@ -129,7 +129,7 @@ func TestOtherCollectivesEndWhenAMemberLeaves(t *testing.T) {
 	r.in(wire.M2CCollectiveCommsCommence{Tag: 4, SeqNr: 30})
 	require.Equal(t, SkipData{Seq: 30}, want[SkipData](r))
 	left := aborted
-	left.Reason = "from " + uid(2).String() + ": peer " + uid(2).String() + " has left since it was launched"
+	left.Reason = "with " + uid(2).String() + ": peer " + uid(2).String() + " has left since it was launched"
 	left.ReasonCode = uint16(errs.RankConnectionLost)
 	r.sent(left)
 

@@ -442,7 +442,7 @@ func TestCausesAreReported(t *testing.T) {
 		r.ok(c)
 		r.commence(4)
 		r.step(DataEnded{Op: op, Err: errs.New(code, "all-to-all", errors.New(why)).WithPeer("x")})
-		r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "from x: " + why, ReasonCode: uint16(code)})
+		r.sent(wire.C2MCollectiveCommsComplete{Tag: 4, WasAborted: true, Reason: "with x: " + why, ReasonCode: uint16(code)})
 	}
 }
 

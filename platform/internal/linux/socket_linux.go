@@ -2,6 +2,9 @@ package linux
 
 import (
 	"os"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -92,3 +95,12 @@ func OpenDescriptors() (int, error) {
 	}
 	return len(names) - 1, nil
 }
+
+// Retries returns after how many retries of what is not acknowledged a connection breaks.
+var Retries = sync.OnceValue(func() int {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_retries2")
+	if n, bad := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && bad == nil {
+		return n
+	}
+	return 15 // as the kernel has it
+})
