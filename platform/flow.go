@@ -31,7 +31,7 @@ const (
 	HasCame   // Came, CameMSS and Received
 	HasPeerWindow
 	HasAside
-	HasHeard
+	HasHeard // Heard and Probes
 )
 
 // Has reports whether all of the given fields are known.
@@ -65,8 +65,10 @@ type Info struct {
 	Acked, Sent, Resent uint64
 	// Retries counts the timeouts in a row of what is not acknowledged.
 	Retries int
-	// Heard is for how long no acknowledgement has come, of anything.
-	Heard time.Duration
+	// Heard is for how long no acknowledgement has come, of anything. Probes counts those, of a window that is
+	// shut, that were not answered in a row.
+	Heard  time.Duration
+	Probes int
 	// DeliveryRate is the rate of one flight, PacingRate the one at which the
 	// system lets segments go, in bytes per second.
 	DeliveryRate, PacingRate uint64

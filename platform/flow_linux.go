@@ -33,7 +33,7 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 		RTT: us(uint64(s.Rtt)), RTTVar: us(uint64(s.Rttvar)), MinRTT: us(uint64(s.Min_rtt)), Timeout: us(uint64(s.Rto)), MSS: mss,
 		Window: int(s.Snd_cwnd) * mss, Threshold: int(min(s.Snd_ssthresh, 1<<30)) * mss,
 		InFlight: int(s.Unacked) * mss, Unsent: int(s.Notsent_bytes), Lost: int(s.Lost) * mss, Sacked: int(s.Sacked) * mss, Retries: int(s.Retransmits),
-		Heard: time.Duration(s.Last_ack_recv) * time.Millisecond,
+		Heard: time.Duration(s.Last_ack_recv) * time.Millisecond, Probes: int(s.Probes),
 		Acked: s.Bytes_acked, Sent: s.Bytes_sent, Resent: s.Bytes_retrans,
 		DeliveryRate: s.Delivery_rate, PacingRate: s.Pacing_rate,
 		Busy: us(s.Busy_time), PeerLimited: us(s.Rwnd_limited), BufferLimited: us(s.Sndbuf_limited),
@@ -53,6 +53,9 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 	told(HasResent, unsafe.Offsetof(s.Bytes_retrans), 8)
 	if s.Min_rtt == 1<<32-1 { // never measured
 		i.MinRTT, i.Known = 0, i.Known&^HasMinRTT
+	}
+	if s.Snd_mss == 0 { // an emulated kernel, which fills in nothing of this
+		i.Known &^= HasInFlight | HasUnsent | HasHeard
 	}
 	if s.Rtt == 0 {
 		i.Known &^= HasRTT

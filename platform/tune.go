@@ -34,7 +34,8 @@ type Options struct {
 	// KeepAliveIdle, KeepAliveInterval and KeepAliveCount find a dead end of
 	// a silent connection. Defaults: half and an eighth of UserTimeout, 5. With a
 	// UserTimeout Linux asks for no count: the first probe without an answer after
-	// that time ends the connection, so several have to come before.
+	// that time ends the connection, so several have to come before. Without it
+	// (WithoutUserTimeout) the count ends it.
 	KeepAliveIdle     time.Duration
 	KeepAliveInterval time.Duration
 	KeepAliveCount    int

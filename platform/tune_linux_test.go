@@ -122,3 +122,27 @@ func TestLimitUnsent(t *testing.T) {
 	c.Close()
 	require.ErrorIs(t, LimitUnsent(c, 1), errs.Internal)
 }
+
+// For how long Linux retries, by its model, and the waits that make it as long as a bound.
+func TestRetryWait(t *testing.T) {
+	require.Equal(t, 14400*time.Millisecond, retriedFor(15, time.Second))
+	require.Equal(t, 924600*time.Millisecond, retriedFor(15, mostRetryWait)) // as ip-sysctl has it for tcp_retries2
+	for _, c := range []struct {
+		retries            int
+		bound, least, most time.Duration
+		never              bool
+	}{
+		{15, 8 * time.Second, time.Second, time.Second, false},
+		{15, 20 * time.Second, 1300 * time.Millisecond, 1700 * time.Millisecond, false},
+		{8, 8 * time.Second, time.Second, 1300 * time.Millisecond, false},
+		{5, 8 * time.Second, 1600 * time.Millisecond, 3 * time.Second, false},
+		{3, 8 * time.Second, 0, mostRetryWait, true},
+		{15, time.Hour, 0, mostRetryWait, true},
+	} {
+		wait, ok := retryWait(c.retries, time.Second, c.bound)
+		require.Equal(t, !c.never, ok, "%+v", c)
+		require.GreaterOrEqual(t, wait, c.least, "%+v", c)
+		require.LessOrEqual(t, wait, c.most, "%+v", c)
+		require.Equal(t, ok, retriedFor(c.retries, wait) >= c.bound)
+	}
+}

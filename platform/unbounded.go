@@ -7,8 +7,7 @@ import (
 )
 
 // WithoutUserTimeout takes the bound of the system off a connection that TuneP2P has prepared with o, for an
-// owner who sees by Info.Heard whether anything is acknowledged. false: this system's bound stays, as it does
-// where there is none.
+// owner who sees by Info.Heard whether anything is acknowledged. false: nothing was changed.
 //
 // Linux counts the time for which the window of the other end is shut, too, though that end answers whenever it is
 // asked (tcp_probe_timer): a reader that waits for slower ones, for longer than the bound, breaks a healthy

@@ -238,6 +238,7 @@ func (h *Hub) AddSender(peer wire.UUID, number uint32, conn net.Conn, features F
 		h.survey.far = append(h.survey.far, s)
 	}
 	h.spawn("watcher", peer, s.watch, s.close)
+	h.wg.Add(1) // of the vigil
 	h.mu.Unlock()
 	s.keepVigil()
 	for _, d := range dropped {

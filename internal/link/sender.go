@@ -122,9 +122,7 @@ func (s *Sender) close(cause error) {
 	s.cause = cause
 	s.broken.Store(true)
 	close(s.gone)
-	if s.gauge.vigil.timer != nil {
-		s.gauge.vigil.timer.Stop()
-	}
+	s.endVigil()
 	s.conn.Close()
 	s.bell.Broadcast()
 	s.mu.Unlock()

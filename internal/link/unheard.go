@@ -16,8 +16,10 @@ const (
 	// lookPart is the part of the bound after which it is looked again, mostLook the longest time.
 	lookPart, mostLook = 8, time.Second
 	// A window that is shut is asked about more and more rarely, every two minutes at last where nothing bounds
-	// that (before Linux 6.15): less often than what is sent is sent again.
-	shutPart, leastShut = 4, time.Minute
+	// that (before Linux 6.15). So many times without an answer, nobody is there.
+	unanswered = 3
+	// Where something is heard, and nothing is acknowledged, it takes so many times the bound.
+	stuckTimes = 2
 )
 
 // vigil is the look of a sender for an end that is heard no more. Each of its looks arms the timer for the next.
@@ -26,68 +28,93 @@ type vigil struct {
 	read  func(*platform.Info) bool
 	timer *time.Timer
 	info  platform.Info
-	since time.Time // looks have found something to acknowledge since then; zero: the last one has not
+	last  time.Time // the last look; zero: there was none
+	acked uint64    // Info.Acked then
+	// Of looks in a row that have found something to acknowledge: for how long nothing was heard, and nothing
+	// acknowledged. A look that comes late counts for two: the machine, or this process, stood still.
+	quiet, stuck time.Duration
 }
 
-// keepVigil takes the bound of the system off the connection, and has looks begin in its place.
+// keepVigil takes the bound of the system off the connection, and has looks begin in its place. Close waits for
+// them: the caller has added them to Hub.wg.
 func (s *Sender) keepVigil() {
+	if s.armVigil() {
+		return
+	}
+	s.h.wg.Done()
+}
+
+func (s *Sender) armVigil() bool {
 	bound := s.h.cfg.Tuning.UserTimeout
 	if bound <= 0 {
-		return
+		return false
 	}
-	if ours, err := platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning); err != nil || !ours {
-		if err != nil {
-			s.h.cfg.Logger.Warn("the system's own bound of what is not acknowledged stays", "peer", s.peer.Short(), "error", err)
-		}
-		return
-	}
+	ours, err := platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cause != nil {
-		return
+	switch {
+	case s.cause != nil:
+		return false
+	case err != nil:
+		s.h.cfg.Logger.Warn("the system's own bound of what is not acknowledged stays", "peer", s.peer.Short(), "error", err)
+		return false
+	case !ours:
+		return false
 	}
 	v := &s.gauge.vigil
 	v.bound, v.read = bound, platform.Sampler(s.conn)
 	v.timer = time.AfterFunc(v.every(), s.lookForWords)
+	return true
 }
 
 func (v *vigil) every() time.Duration { return max(min(v.bound/lookPart, mostLook), time.Millisecond) }
 
 // lookForWords ends the connection if it has waited too long for a word of the other end.
 func (s *Sender) lookForWords() {
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			s.h.wg.Done()
+		}
+	}()
 	defer errs.Catch(OpName, func(err *errs.Error) { s.close(s.h.Caught(err, s.peer)) })
 	v := &s.gauge.vigil
-	select {
-	case <-s.gone:
-		return
-	default:
-	}
-	if !v.read(&v.info) {
-		return // it is closed, and whoever reads or writes says why
-	}
-	if v.step(time.Now()) {
+	if v.read(&v.info) && v.step(time.Now()) {
 		s.close(fmt.Errorf("nothing was acknowledged for %v: %w", v.bound, syscall.ETIMEDOUT))
-		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cause == nil {
+	if goesOn = s.cause == nil; goesOn {
 		v.timer.Reset(v.every())
+	}
+}
+
+// endVigil has no look begin any more. s.mu is held.
+func (s *Sender) endVigil() {
+	if t := s.gauge.vigil.timer; t != nil && t.Stop() {
+		s.h.wg.Done()
 	}
 }
 
 // step takes what the system says now, and reports whether that is the end.
 func (v *vigil) step(now time.Time) bool {
-	bound := v.bound
-	switch i := &v.info; {
-	case i.InFlight == 0 && i.Unsent == 0:
-		v.since = time.Time{}
+	i := &v.info
+	took := now.Sub(v.last)
+	if v.last.IsZero() || i.InFlight == 0 && i.Unsent == 0 {
+		v.last, v.acked, v.quiet, v.stuck = now, i.Acked, 0, 0
 		return false
-	case i.InFlight == 0:
-		bound = max(shutPart*bound, leastShut)
 	}
-	if v.since.IsZero() {
-		v.since = now
+	counts := min(took, 2*v.every())
+	v.quiet, v.stuck = v.quiet+counts, v.stuck+counts
+	if i.Heard < took {
+		v.quiet = 0
 	}
-	return min(now.Sub(v.since), v.info.Heard) >= bound
+	if i.Acked != v.acked || i.InFlight == 0 {
+		v.stuck = 0
+	}
+	v.last, v.acked = now, i.Acked
+	if i.InFlight == 0 {
+		return v.quiet >= v.bound && i.Probes >= unanswered
+	}
+	return i.Retries > 0 && (v.quiet >= v.bound || v.stuck >= stuckTimes*v.bound && i.Known.Has(platform.HasAcked))
 }

@@ -20,7 +20,7 @@ const (
 // than leastWay. Over all windows it is compared with the way of the same member that carried most: parts of
 // members are no smaller than unusedWay of each other (plan).
 const (
-	leastWay  = 16 << 10
+	leastWay  = 8 << 10
 	unusedWay = 1.0 / 128
 	// mostWays bounds to how many peers is remembered what was sent: some have gone.
 	mostWays = 256
@@ -62,7 +62,7 @@ func tally(list []pairYield, to wire.UUID, bytes uint64) []pairYield {
 			return list
 		}
 	}
-	if len(list) > mostWays {
+	if len(list) >= mostWays || bytes == 0 {
 		return list
 	}
 	return append(list, pairYield{to, bytes})
@@ -88,9 +88,7 @@ func (y *yield) end(now time.Duration, got uint64) {
 			continue
 		}
 		moved += p.sent
-		if y.by = tally(y.by, p.to, p.sent); len(y.by) <= mostWays {
-			y.best.Pairs = raise(y.best.Pairs, p.to, mbps(p.sent))
-		}
+		y.by, y.best.Pairs = tally(y.by, p.to, p.sent), raise(y.best.Pairs, p.to, mbps(p.sent))
 	}
 	y.moved, y.came = y.moved+moved, y.came+y.got
 	y.best.Up, y.best.Down = max(y.best.Up, mbps(moved)), max(y.best.Down, mbps(y.got))
@@ -107,6 +105,9 @@ func raise(list []wire.PathRate, to wire.UUID, mbps float64) []wire.PathRate {
 			list[i].Mbps = max(list[i].Mbps, mbps)
 			return list
 		}
+	}
+	if len(list) >= mostWays {
+		return list
 	}
 	return append(list, wire.PathRate{To: to, Mbps: mbps})
 }

@@ -105,7 +105,7 @@ func TestRunStandsWhileCertificatesAreReplaced(t *testing.T) {
 							case <-stood:
 								over <- nil
 								return
-							default:
+							case <-time.After(time.Millisecond): // others join
 								err = r.rotate(r.files[1+k%3])
 							}
 						}
