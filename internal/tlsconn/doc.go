@@ -31,8 +31,9 @@
 // The keys of a connection can be made new while it is used, and its ends can show other
 // certificates then (Renewable). Each end ends its stream in TLS; behind that follows a
 // whole handshake on the same socket. Writes wait for it. The end that has dialled begins,
-// not before the other one has said something, and reads have to go on at both ends. A connection that is cut there ends as if the other
-// end had said so: it says the end of its keys.
+// not before the other one has said something, and reads have to go on at both ends. A
+// connection that is cut there ends as if the other end had said so: it says the end of its
+// keys.
 //
 // # Limits
 //
