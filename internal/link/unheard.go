@@ -38,27 +38,24 @@ type vigil struct {
 // keepVigil takes the bound of the system off the connection, and has looks begin in its place. Close waits for
 // them: the caller has added them to Hub.wg.
 func (s *Sender) keepVigil() {
-	if s.armVigil() {
-		return
+	ours := false
+	if s.h.cfg.Tuning.UserTimeout > 0 {
+		var err error
+		ours, err = platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning)
+		if err != nil && !s.Broken() {
+			s.h.cfg.Logger.Warn("the system's own bound of what is not acknowledged stays", "peer", s.peer.Short(), "error", err)
+		}
 	}
-	s.h.wg.Done()
+	if !ours || !s.armVigil(s.h.cfg.Tuning.UserTimeout) {
+		s.h.wg.Done()
+	}
 }
 
-func (s *Sender) armVigil() bool {
-	bound := s.h.cfg.Tuning.UserTimeout
-	if bound <= 0 {
-		return false
-	}
-	ours, err := platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning)
+// armVigil arms the timer of the first look; false: the connection has ended.
+func (s *Sender) armVigil(bound time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.cause != nil:
-		return false
-	case err != nil:
-		s.h.cfg.Logger.Warn("the system's own bound of what is not acknowledged stays", "peer", s.peer.Short(), "error", err)
-		return false
-	case !ours:
+	if s.cause != nil {
 		return false
 	}
 	v := &s.gauge.vigil

@@ -111,7 +111,11 @@ func TestSilenceEndsAConnection(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Write([]byte("not heard"))
 	require.NoError(t, err)
-	err = <-lost
+	select {
+	case err = <-lost:
+	case <-time.After(time.Minute):
+		require.Fail(t, "the connection goes on")
+	}
 	require.ErrorContains(t, err, "nothing was acknowledged for 1s")
 	require.True(t, errors.Is(err, unix.ETIMEDOUT))
 }

@@ -17,8 +17,8 @@ const (
 )
 
 // A way shows nothing of what it carries in a window in which only words went over it: fewer bytes a second
-// than leastWay. Over all windows it is compared with the way of the same member that carried most: parts of
-// members are no smaller than unusedWay of each other (plan).
+// than leastWay. Nor does one that carried less, over all windows, than unusedWay of what the most used way of the
+// same member did.
 const (
 	leastWay  = 8 << 10
 	unusedWay = 1.0 / 128

@@ -48,14 +48,15 @@ func TestUnusedWaysShowNothing(t *testing.T) {
 	require.InDelta(t, 33.5, best.Up, 0.1)
 	require.InDelta(t, 6.55, best.Down, 0.01)
 
-	// Each time anew: what was used before is no longer.
+	// Each report stands alone: a way that was used before this one, and not since, is not in it.
 	window(used, leastWay/3, 1000)
 	window(slow, 2<<20, 1000)
 	best, to = take()
 	require.Equal(t, []wire.UUID{slow}, to)
 	require.Zero(t, best.Down, "hardly anything came")
 
-	// One that had a part of the bytes, as small as parts may be, counts; less does not.
+	// A way counts that carried a small part of what the most used one did; one that carried less than
+	// unusedWay of it does not.
 	window(used, 32<<20, 0)
 	window(slow, 512<<10, 0)
 	window(idle, 128<<10, 0)

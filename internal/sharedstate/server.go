@@ -81,8 +81,7 @@ func (c ServerConfig) withDefaults() ServerConfig {
 	}
 	if c.Tune == nil {
 		c.Tune = func(conn net.Conn) error {
-			// Writes have deadlines, and readers pause (platform.WithoutUserTimeout).
-			return platform.TuneP2P(conn, platform.Options{UserTimeout: -1, RetryWait: time.Second, Congestion: platform.CongestionAuto})
+			return platform.TuneP2P(conn, platform.Options{Congestion: platform.CongestionAuto})
 		}
 	}
 	return c
