@@ -212,9 +212,6 @@ func (l *inLane) receiveSet(r *link.Receiver, seg *segment, p piece) error {
 func (l *inLane) receiveAdd(r *link.Receiver, seg *segment, p piece) error {
 	l.save(seg, p)
 	most := min(partBytes, (len(r.Scratch())-link.ScratchExtra)&^63)
-	if most == 0 {
-		most = p.n // a small frame that was kept: there is room for all of it
-	}
 	for off := p.off; off < p.off+p.n; off += most {
 		if l.op.aborted.Load() {
 			return link.ErrStopped

@@ -296,7 +296,7 @@ func (h *Hub) Replay(x *Early, to Sink) (err error) {
 	q := &Receiver{h: h, peer: x.r.peer, ident: x.r.ident, conn: still{}}
 	q.rd = transport.NewReader(&stored{parts: x.parts}, 0)
 	if to != nil {
-		q.scratch = h.cfg.Pool.Get(min(x.largest, h.cfg.FrameBytes) + ScratchExtra)
+		q.makeRoom(x.largest)
 	}
 	frames, bytes := 0, 0
 	for err == nil && to != nil && frames < x.frames && to.BeginReceive(q) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gopccl/gopccl/internal/buf"
 	"github.com/gopccl/gopccl/internal/invariants"
 	"github.com/gopccl/gopccl/internal/transport"
 	"github.com/gopccl/gopccl/internal/transport/transporttest"
@@ -459,6 +460,46 @@ func TestEndsAreTold(t *testing.T) {
 		require.Contains(t, []error{errReplaced, errDropped}, m.hears(t).cause)
 	}
 	require.Empty(t, ended)
+}
+
+// measured is a tape that says how much scratch memory its frames found.
+type measured struct {
+	*tape
+	scratch chan int
+}
+
+func (x measured) ReceiveFrame(r *Receiver, h transport.Header) error {
+	x.scratch <- len(r.Scratch())
+	return x.tape.ReceiveFrame(r, h)
+}
+
+// A connection has scratch memory for the largest frame that has come over it, not for the
+// largest that could, in steps that do not cost each larger frame one of its own; and for no more than
+// Config.FrameBytes, whatever is announced.
+func TestScratchMemoryFollowsFrames(t *testing.T) {
+	const most = 1 << 20
+	p := newPair(t, Config{FrameBytes: most}, 1, transporttest.Options{Buffer: 4 << 20}, Features{})
+	x := measured{newTape(), make(chan int, 16)}
+	p.b.open(uuid(0), 1, 1, x)
+	came := func(bytes int) int {
+		put(t, p.out[0], 1, 1, make([]byte, bytes))
+		require.Len(t, x.next(t), bytes)
+		return <-x.scratch
+	}
+	used := func() int { return int(p.b.h.cfg.Pool.Stats().InUse) }
+	require.Zero(t, used(), "nothing has come")
+	small := came(100)
+	require.GreaterOrEqual(t, small, 100+ScratchExtra)
+	require.LessOrEqual(t, used(), 8<<10)
+	larger := came(small)
+	require.GreaterOrEqual(t, larger, 2*small, "the next one is nearly as large")
+	require.Equal(t, larger, came(10), "it stays")
+	require.Equal(t, larger, came(larger-ScratchExtra))
+	require.GreaterOrEqual(t, came(most), most+ScratchExtra)
+	full := used()
+	require.LessOrEqual(t, full, buf.Size(most+ScratchExtra))
+	came(2 * most)
+	require.Equal(t, full, used())
 }
 
 // A router that waits for a sink is woken when the connection is closed, and when

@@ -205,10 +205,7 @@ func (r *Receiver) dispatch(h transport.Header) error {
 
 // deliver gives the frame whose header was read to x, which has begun to receive.
 func (r *Receiver) deliver(x Sink, h transport.Header) error {
-	if r.scratch == nil {
-		// Only now: a connection may never bring anything of use.
-		r.scratch = r.h.cfg.Pool.Get(r.h.cfg.FrameBytes + ScratchExtra)
-	}
+	r.makeRoom(h.Payload)
 	err := r.receive(x, h)
 	x.EndReceive(r)
 	switch {
@@ -222,6 +219,21 @@ func (r *Receiver) deliver(x Sink, h transport.Header) error {
 		return err
 	}
 	return nil
+}
+
+// makeRoom sees to it that the scratch memory suffices for a frame of so many bytes. It is never more than
+// that of the largest frame that we send, and only what frames that are of use have needed: a peer has
+// many connections, and over most of them go small frames or none.
+func (r *Receiver) makeRoom(payload int) {
+	most := r.h.cfg.FrameBytes + ScratchExtra
+	need := min(payload+ScratchExtra, most)
+	if need <= len(r.scratch) {
+		return
+	}
+	need = min(max(need, 2*len(r.scratch)), most) // frames that grow little by little do not cost one each
+	r.release()
+	b := r.h.cfg.Pool.Get(need)
+	r.scratch = b[:cap(b)]
 }
 
 // blame fails x with an error that was found here, before the connection is
@@ -260,9 +272,8 @@ func (r *Receiver) drain() error {
 // sinks, inside ReceiveFrame.
 func (r *Receiver) Left() int { return r.rd.Left() }
 
-// Scratch returns memory of the reader, of Config.FrameBytes and ScratchExtra bytes,
-// for sinks inside ReceiveFrame. A frame that was kept has less, but room for all of
-// its payload.
+// Scratch returns memory of the reader for sinks inside ReceiveFrame. It has room for the frame's
+// payload, or Config.FrameBytes of it, and ScratchExtra bytes.
 func (r *Receiver) Scratch() []byte { return r.scratch }
 
 // Fill reads len(p) payload bytes for x, at most Left. It returns ErrStopped if x was
