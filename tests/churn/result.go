@@ -82,6 +82,10 @@ func (r *result) table() string {
 	if len(b.Silences.Took) > 0 {
 		row("the same for peers that fall silent", "median %s, at most %s, of %d", ms(b.Silences.Median()), ms(b.Silences.Max()), len(b.Silences.Took))
 	}
+	if len(b.Optimizations.Took) > 0 {
+		row("optimizations of the ring, amid which no operation runs: the times above contain them",
+			"median %s, at most %s, of %d", ms(b.Optimizations.Median()), ms(b.Optimizations.Max()), len(b.Optimizations.Took))
+	}
 	for _, u := range r.usage {
 		if u.known {
 			row("memory of the "+u.name, "%s at the start, %s at the end, %s at most", mib(u.memory), mib(u.final), mib(u.peak))

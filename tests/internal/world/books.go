@@ -19,12 +19,14 @@ type Books struct {
 	Present    int // who ran, for all operations
 	Hit        int // operations that failed and were repeated
 	ByHand     int // failures after which the buffer was compared with what it had been
-	Noted      int // optimizations that failed
+	Noted      int // members whose optimization failed
 	Wrong      int // results
 	Dropped    int // honest peers that ended
 	Lone       int // results that somebody had before it died, and nobody else
 	Deaths     Recoveries
 	Silences   Recoveries
+
+	Optimizations Optimizations
 
 	steps map[uint64]*outcome
 	done  uint64 // the highest step
@@ -54,6 +56,23 @@ type Recoveries struct {
 	open   map[uint64]time.Time
 }
 
+// Optimizations are the times for which members waited for the measurements of the links between them
+// and the ring that was made of these: of each step the longest. No operation runs meanwhile.
+type Optimizations struct {
+	Took []time.Duration
+	step uint64 // the last one
+}
+
+// member takes what one of the members of a step says.
+func (o *Optimizations) member(step uint64, took time.Duration) {
+	switch n := len(o.Took); {
+	case n == 0 || step > o.step:
+		o.Took, o.step = append(o.Took, took), step
+	case step == o.step:
+		o.Took[n-1] = max(o.Took[n-1], took)
+	}
+}
+
 func (b *Books) init() {
 	b.steps = map[uint64]*outcome{}
 	b.Deaths.open, b.Silences.open = map[uint64]time.Time{}, map[uint64]time.Time{}
@@ -75,20 +94,30 @@ func (r *Recoveries) step(set uint64, at time.Time) {
 }
 
 // Median and Max of the recoveries; 0 if there were none.
-func (r *Recoveries) Median() time.Duration {
-	if len(r.Took) == 0 {
+func (r *Recoveries) Median() time.Duration { return median(r.Took) }
+
+// Max is the longest recovery.
+func (r *Recoveries) Max() time.Duration { return longest(r.Took) }
+
+// Median and Max of the optimizations; 0 if there were none.
+func (o *Optimizations) Median() time.Duration { return median(o.Took) }
+
+// Max is the longest optimization.
+func (o *Optimizations) Max() time.Duration { return longest(o.Took) }
+
+func median(took []time.Duration) time.Duration {
+	if len(took) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(r.Took))
+	sorted := slices.Sorted(slices.Values(took))
 	return sorted[len(sorted)/2]
 }
 
-// Max is the longest recovery.
-func (r *Recoveries) Max() time.Duration {
-	if len(r.Took) == 0 {
+func longest(took []time.Duration) time.Duration {
+	if len(took) == 0 {
 		return 0
 	}
-	return slices.Max(r.Took)
+	return slices.Max(took)
 }
 
 // kept is how many steps are remembered for peers that report late.

@@ -78,3 +78,19 @@ func TestBooksCount(t *testing.T) {
 	require.Equal(t, 4, b.Operations)
 	require.Equal(t, 3, b.Full)
 }
+
+// An optimization takes as long as for the last of its members; one that reports it later than the next
+// began says nothing of that.
+func TestBooksOfOptimizations(t *testing.T) {
+	var o Optimizations
+	require.Zero(t, o.Max()+o.Median())
+	for _, said := range []struct {
+		step uint64
+		took time.Duration
+	}{{50, 2}, {50, 3}, {50, 1}, {100, 7}, {50, 9}, {150, 5}} {
+		o.member(said.step, said.took)
+	}
+	require.Equal(t, []time.Duration{3, 7, 5}, o.Took)
+	require.Equal(t, time.Duration(5), o.Median())
+	require.Equal(t, time.Duration(7), o.Max())
+}

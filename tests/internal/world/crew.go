@@ -311,7 +311,7 @@ func (c *Crew) hear(e event) {
 		c.gone(p)
 		return
 	}
-	if e.r.Event != "aborted" && e.r.Event != "noted" {
+	if e.r.Event != "aborted" && e.r.Event != "noted" && e.r.Event != "optimized" {
 		p.last = e.r
 	}
 	c.journal.add(p.ID, e.r.line())
@@ -329,6 +329,8 @@ func (c *Crew) hear(e event) {
 		c.Books.ByHand++
 	case "noted":
 		c.Books.Noted++
+	case "optimized":
+		c.Books.Optimizations.member(e.r.Step, e.r.Wait)
 	case "error":
 		if e.r.Wrong {
 			c.Books.Wrong++

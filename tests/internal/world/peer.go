@@ -50,14 +50,14 @@ type Order struct {
 
 // Report is what a process says.
 type Report struct {
-	Event string // "listening", "closed", "joined", "begin", "step", "aborted", "noted", "done", "error"
+	Event string // "listening", "closed", "joined", "optimized", "begin", "step", "aborted", "noted", "done", "error"
 	Addr  string `json:",omitempty"`
 	Ports []int  `json:",omitempty"` // of "joined", if TellPorts
 	At    int64  `json:",omitempty"` // nanoseconds of the system's clock
 	Step  uint64 `json:",omitempty"`
 	World int    `json:",omitempty"` // of the group
 
-	Wait time.Duration `json:",omitempty"` // of "closed": for which newcomers are put off
+	Wait time.Duration `json:",omitempty"` // of "closed": for which newcomers are put off; of "optimized": for the measurements
 
 	// Of "step": for each operation who contributed, as bits, and a digest of
 	// the result; the digest of the shared state; operations that were repeated.
@@ -208,11 +208,14 @@ func (t *trainer) once(ctx context.Context, admitted bool) error {
 	}
 	step := t.step[0]
 	if due(step, t.OptimizeEvery) && t.comm.Attributes().LocalWorldSize > 1 {
+		began := time.Now()
 		switch err := t.comm.OptimizeTopology(ctx); {
 		case errors.Is(err, errs.TopologyOptimizationFailed):
 			t.say(Report{Event: "noted", Step: step, Text: err.Error()})
 		case err != nil:
 			return fmt.Errorf("optimize: %w", err)
+		default:
+			t.say(Report{Event: "optimized", Step: step, Wait: time.Since(began)})
 		}
 	}
 	compute := t.Compute
