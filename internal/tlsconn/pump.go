@@ -16,10 +16,12 @@ import (
 const (
 	record   = 16 << 10   // plaintext of a full record
 	overhead = 5 + 1 + 16 // of a record: its header, its type and its tag
-	// inSize is how much ciphertext one read takes of a busy connection. An idle one
-	// keeps smallIn.
-	inSize  = 512 << 10
-	smallIn = 4 << 10
+	// inSize is how much ciphertext one read takes of a busy connection, and middleIn before
+	// one has taken as much: what comes from a distant peer is less, on many connections. An
+	// idle one keeps smallIn.
+	inSize   = 512 << 10
+	middleIn = 64 << 10
+	smallIn  = 4 << 10
 	// sealMax is how much plaintext of a short write is sealed before the system gets it.
 	// Its ciphertext is still in the caches then, and is one packet of Linux, which are
 	// below 64 KiB until they reach the device: a fourth record would be the beginning of
@@ -54,7 +56,8 @@ type pump struct {
 
 	// Of the goroutine that reads.
 	small    [smallIn]byte
-	big      []byte // nil: small is used
+	big      []byte // of middleIn or inSize bytes; nil: small is used
+	full     bool   // the last read took all of middleIn bytes
 	in       []byte // what was read and not handed out
 	head     [5]byte
 	seen     int   // of head, of the record that is handed out
@@ -129,6 +132,10 @@ func (p *pump) fill() error {
 	} else if err := p.answer(); err != nil {
 		return err
 	}
+	if p.full {
+		p.releaseIn()
+		p.full, p.big = false, p.pool.Get(inSize)
+	}
 	b := p.big
 	if b == nil {
 		b = p.small[:]
@@ -149,7 +156,9 @@ func (p *pump) fill() error {
 	case p.shaking:
 		return p.works()
 	case p.big == nil && n == smallIn:
-		p.big = p.pool.Get(inSize)
+		p.big = p.pool.Get(middleIn)
+	case len(p.big) == middleIn && n == middleIn:
+		p.full = true // until what was read is handed out
 	case p.big != nil && n < smallIn: // the connection gets idle
 		p.in = p.small[:copy(p.small[:], p.in)]
 		p.releaseIn()

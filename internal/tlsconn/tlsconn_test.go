@@ -416,3 +416,45 @@ func TestReadAfterClose(t *testing.T) {
 	require.Zero(t, n)
 	require.ErrorIs(t, err, net.ErrClosed)
 }
+
+// counted is a connection whose reads are full as long as more than that is to come, and which says what
+// the largest of them had room for.
+type counted struct {
+	net.Conn
+	toCome  int
+	largest int
+}
+
+func (c *counted) Read(b []byte) (n int, err error) {
+	c.largest = max(c.largest, len(b))
+	if c.toCome >= len(b) {
+		n, err = io.ReadFull(c.Conn, b)
+	} else {
+		n, err = c.Conn.Read(b)
+	}
+	c.toCome -= n
+	return n, err
+}
+
+// A connection has memory for what comes over it: a peer has many to each other, and little comes at
+// once over most of them.
+func TestReadsGrowWithWhatComes(t *testing.T) {
+	for _, c := range []struct{ bytes, largest int }{{2 << 10, 4 << 10}, {32 << 10, 64 << 10}, {1 << 20, 512 << 10}} {
+		x, y := sockets(t)
+		in := &counted{Conn: y}
+		a, b := shake(t, x, in)
+		in.toCome, in.largest = c.bytes, 0
+		want := fill(c.bytes)
+		over := make(chan error)
+		go func() {
+			_, err := a.Write(want)
+			over <- err
+		}()
+		got := make([]byte, c.bytes)
+		_, err := io.ReadFull(b, got)
+		require.NoError(t, err)
+		require.NoError(t, <-over)
+		require.True(t, bytes.Equal(want, got))
+		require.Equal(t, c.largest, in.largest, c.bytes)
+	}
+}
