@@ -488,6 +488,7 @@ func TestScratchMemoryFollowsFrames(t *testing.T) {
 	}
 	used := func() int { return int(p.b.h.cfg.Pool.Stats().InUse) }
 	require.Zero(t, used(), "nothing has come")
+	require.GreaterOrEqual(t, came(1), MinFrameBytes+ScratchExtra)
 	small := came(100)
 	require.GreaterOrEqual(t, small, 100+ScratchExtra)
 	require.LessOrEqual(t, used(), 8<<10)

@@ -221,12 +221,12 @@ func (r *Receiver) deliver(x Sink, h transport.Header) error {
 	return nil
 }
 
-// makeRoom sees to it that the scratch memory suffices for a frame of so many bytes. It is never more than
-// that of the largest frame that we send, and only what frames that are of use have needed: a peer has
-// many connections, and over most of them go small frames or none.
+// makeRoom sees to it that Scratch is what it says for a frame of so many bytes of payload. Only frames
+// that are of use need memory, and no more than what we send at most: a peer has many connections, and
+// over most of them go small frames or none.
 func (r *Receiver) makeRoom(payload int) {
 	most := r.h.cfg.FrameBytes + ScratchExtra
-	need := min(payload+ScratchExtra, most)
+	need := min(max(payload, MinFrameBytes)+ScratchExtra, most)
 	if need <= len(r.scratch) {
 		return
 	}
@@ -272,8 +272,9 @@ func (r *Receiver) drain() error {
 // sinks, inside ReceiveFrame.
 func (r *Receiver) Left() int { return r.rd.Left() }
 
-// Scratch returns memory of the reader for sinks inside ReceiveFrame. It has room for the frame's
-// payload, or Config.FrameBytes of it, and ScratchExtra bytes.
+// Scratch returns memory of the reader, for sinks inside ReceiveFrame: it is the next frame's when that
+// returns. It has ScratchExtra bytes beside the frame's payload, of which MinFrameBytes count at least and
+// Config.FrameBytes at most.
 func (r *Receiver) Scratch() []byte { return r.scratch }
 
 // Fill reads len(p) payload bytes for x, at most Left. It returns ErrStopped if x was

@@ -16,9 +16,9 @@ import (
 const (
 	record   = 16 << 10   // plaintext of a full record
 	overhead = 5 + 1 + 16 // of a record: its header, its type and its tag
-	// inSize is how much ciphertext one read takes of a busy connection, and middleIn before
-	// one has taken as much: what comes from a distant peer is less, on many connections. An
-	// idle one keeps smallIn.
+	// A read takes at most so many bytes of ciphertext: smallIn on an idle connection, middleIn
+	// when one has taken all of that, and inSize when one has taken all of that. From distant
+	// peers less comes at a time, on many connections.
 	inSize   = 512 << 10
 	middleIn = 64 << 10
 	smallIn  = 4 << 10

@@ -417,8 +417,8 @@ func TestReadAfterClose(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
-// counted is a connection whose reads are full as long as more than that is to come, and which says what
-// the largest of them had room for.
+// counted is a connection whose reads are full as long as enough is to come, and which says what the
+// largest of them had room for.
 type counted struct {
 	net.Conn
 	toCome  int

@@ -139,7 +139,7 @@ func run(ctx context.Context, o options) (*result, error) {
 			told = m
 			b := &crew.Books
 			o.tell(fmt.Sprintf("%4d min: %d steps, %d operations, %d hit in flight, recovery at most %s; %v",
-				m, b.Steps, b.Operations, b.Hit, ms(b.Deaths.Max()), s.counts))
+				m, b.Steps, b.Operations, b.Hit, ms(b.Deaths.Took.Max()), s.counts))
 		}
 	}
 	if err := s.settle(); err != nil {

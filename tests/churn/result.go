@@ -78,13 +78,13 @@ func (r *result) table() string {
 	row("buffers compared after an abort", "%d, all as before", b.ByHand)
 	row("honest peers dropped", "%d", b.Dropped)
 	row("recovery, from a kill to the next operation without the dead", "median %s, at most %s, of %d",
-		ms(b.Deaths.Median()), ms(b.Deaths.Max()), len(b.Deaths.Took))
+		ms(b.Deaths.Took.Median()), ms(b.Deaths.Took.Max()), len(b.Deaths.Took))
 	if len(b.Silences.Took) > 0 {
-		row("the same for peers that fall silent", "median %s, at most %s, of %d", ms(b.Silences.Median()), ms(b.Silences.Max()), len(b.Silences.Took))
+		row("the same for peers that fall silent", "median %s, at most %s, of %d", ms(b.Silences.Took.Median()), ms(b.Silences.Took.Max()), len(b.Silences.Took))
 	}
 	if len(b.Optimizations.Took) > 0 {
 		row("optimizations of the ring, amid which no operation runs: the times above contain them",
-			"median %s, at most %s, of %d", ms(b.Optimizations.Median()), ms(b.Optimizations.Max()), len(b.Optimizations.Took))
+			"median %s, at most %s, of %d", ms(b.Optimizations.Took.Median()), ms(b.Optimizations.Took.Max()), len(b.Optimizations.Took))
 	}
 	for _, u := range r.usage {
 		if u.known {

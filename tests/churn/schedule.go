@@ -161,7 +161,7 @@ func (s *storm) turn() error {
 		return s.crew.Failure()
 	}
 	now := time.Now()
-	if took := s.crew.Books.Deaths.Max(); took > max(slowRecovery, s.slowest) && s.tell != nil {
+	if took := s.crew.Books.Deaths.Took.Max(); took > max(slowRecovery, s.slowest) && s.tell != nil {
 		s.slowest = took
 		s.tell(fmt.Sprintf("from a kill to the next operation without the dead it took %v; from two seconds before it on, in ms:\n%s",
 			took.Round(time.Millisecond), s.crew.Since(now.Add(-took-2*time.Second))))

@@ -52,14 +52,15 @@ func (o *outcome) agrees(r Report) bool {
 // Recoveries are how long the others took to a step without somebody.
 type Recoveries struct {
 	Struck int
-	Took   []time.Duration
+	Took   Times
 	open   map[uint64]time.Time
 }
 
-// Optimizations are the times for which members waited for the measurements of the links between them
-// and the ring that was made of these: of each step the longest. No operation runs meanwhile.
+// Optimizations are the times for which members waited for measurements of the links between them, and
+// for the ring that was made of these or could not be: of each step the longest. No operation runs
+// meanwhile.
 type Optimizations struct {
-	Took []time.Duration
+	Took Times
 	step uint64 // the last one
 }
 
@@ -93,31 +94,23 @@ func (r *Recoveries) step(set uint64, at time.Time) {
 	}
 }
 
-// Median and Max of the recoveries; 0 if there were none.
-func (r *Recoveries) Median() time.Duration { return median(r.Took) }
+// Times are how long things of one kind took.
+type Times []time.Duration
 
-// Max is the longest recovery.
-func (r *Recoveries) Max() time.Duration { return longest(r.Took) }
-
-// Median and Max of the optimizations; 0 if there were none.
-func (o *Optimizations) Median() time.Duration { return median(o.Took) }
-
-// Max is the longest optimization.
-func (o *Optimizations) Max() time.Duration { return longest(o.Took) }
-
-func median(took []time.Duration) time.Duration {
-	if len(took) == 0 {
+// Median is 0 if there were none.
+func (ts Times) Median() time.Duration {
+	if len(ts) == 0 {
 		return 0
 	}
-	sorted := slices.Sorted(slices.Values(took))
-	return sorted[len(sorted)/2]
+	return slices.Sorted(slices.Values(ts))[len(ts)/2]
 }
 
-func longest(took []time.Duration) time.Duration {
-	if len(took) == 0 {
+// Max is 0 if there were none.
+func (ts Times) Max() time.Duration {
+	if len(ts) == 0 {
 		return 0
 	}
-	return slices.Max(took)
+	return slices.Max(ts)
 }
 
 // kept is how many steps are remembered for peers that report late.

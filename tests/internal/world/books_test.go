@@ -74,7 +74,7 @@ func TestBooksCount(t *testing.T) {
 	require.Empty(t, b.Deaths.Took)
 	step(2, 5*time.Millisecond, 3|1<<5, 3) // 5 is not in the group yet
 	step(3, 9*time.Millisecond, 3|1<<5, 3|1<<5, 3|1<<5)
-	require.Equal(t, []time.Duration{5 * time.Millisecond}, b.Deaths.Took)
+	require.Equal(t, Times{5 * time.Millisecond}, b.Deaths.Took)
 	require.Equal(t, 4, b.Operations)
 	require.Equal(t, 3, b.Full)
 }
@@ -83,14 +83,14 @@ func TestBooksCount(t *testing.T) {
 // began says nothing of that.
 func TestBooksOfOptimizations(t *testing.T) {
 	var o Optimizations
-	require.Zero(t, o.Max()+o.Median())
+	require.Zero(t, o.Took.Max()+o.Took.Median())
 	for _, said := range []struct {
 		step uint64
 		took time.Duration
 	}{{50, 2}, {50, 3}, {50, 1}, {100, 7}, {50, 9}, {150, 5}} {
 		o.member(said.step, said.took)
 	}
-	require.Equal(t, []time.Duration{3, 7, 5}, o.Took)
-	require.Equal(t, time.Duration(5), o.Median())
-	require.Equal(t, time.Duration(7), o.Max())
+	require.Equal(t, Times{3, 7, 5}, o.Took)
+	require.Equal(t, time.Duration(5), o.Took.Median())
+	require.Equal(t, time.Duration(7), o.Took.Max())
 }

@@ -329,6 +329,7 @@ func (c *Crew) hear(e event) {
 		c.Books.ByHand++
 	case "noted":
 		c.Books.Noted++
+		c.Books.Optimizations.member(e.r.Step, e.r.Wait)
 	case "optimized":
 		c.Books.Optimizations.member(e.r.Step, e.r.Wait)
 	case "error":

@@ -57,7 +57,7 @@ type Report struct {
 	Step  uint64 `json:",omitempty"`
 	World int    `json:",omitempty"` // of the group
 
-	Wait time.Duration `json:",omitempty"` // of "closed": for which newcomers are put off; of "optimized": for the measurements
+	Wait time.Duration `json:",omitempty"` // of "closed": for which newcomers are put off; of "optimized" and "noted": for the measurements
 
 	// Of "step": for each operation who contributed, as bits, and a digest of
 	// the result; the digest of the shared state; operations that were repeated.
@@ -211,7 +211,7 @@ func (t *trainer) once(ctx context.Context, admitted bool) error {
 		began := time.Now()
 		switch err := t.comm.OptimizeTopology(ctx); {
 		case errors.Is(err, errs.TopologyOptimizationFailed):
-			t.say(Report{Event: "noted", Step: step, Text: err.Error()})
+			t.say(Report{Event: "noted", Step: step, Text: err.Error(), Wait: time.Since(began)})
 		case err != nil:
 			return fmt.Errorf("optimize: %w", err)
 		default:
