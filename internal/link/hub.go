@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -219,16 +220,17 @@ type Features struct {
 
 // AddSender hands over connection number of the pool to peer, after the
 // handshake. Number 0 replaces the pool; numbers must otherwise continue it. The
-// hub owns conn from here on; a connection that it cannot use is closed.
-func (h *Hub) AddSender(peer wire.UUID, number uint32, conn net.Conn, features Features) {
+// hub owns conn from here on; a connection that it cannot use is closed, and the
+// error says why.
+func (h *Hub) AddSender(peer wire.UUID, number uint32, conn net.Conn, features Features) error {
 	s := newSender(h, peer, number, conn, features)
 	h.mu.Lock()
 	pool := h.tx[peer]
 	if h.closed || int64(number) > int64(len(pool)) || number >= MaxPool {
+		have := len(pool)
 		h.mu.Unlock()
 		conn.Close()
-		h.cfg.Logger.Warn("send connection refused", "peer", peer.Short(), "number", number)
-		return
+		return fmt.Errorf("the pool has %d connections, or is closed: there is no place for number %d", have, number)
 	}
 	dropped := pool[number:]
 	h.ids++
@@ -244,6 +246,7 @@ func (h *Hub) AddSender(peer wire.UUID, number uint32, conn net.Conn, features F
 	for _, d := range dropped {
 		d.close(errReplaced)
 	}
+	return nil
 }
 
 // AddReceiver hands over an accepted connection that introduced itself with

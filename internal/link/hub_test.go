@@ -408,9 +408,12 @@ func TestPools(t *testing.T) {
 		h.AddReceiver(uuid(1), number, b)
 		return a
 	}
+	var refused []uint32
 	send := func(number uint32) *transporttest.Conn {
 		a, b := transporttest.Pair(transporttest.Options{})
-		h.AddSender(uuid(1), number, b, Features{Native: true})
+		if err := h.AddSender(uuid(1), number, b, Features{Native: true}); err != nil {
+			refused = append(refused, number)
+		}
 		return a
 	}
 	for _, add := range []func(uint32) *transporttest.Conn{recv, send} {
@@ -430,6 +433,7 @@ func TestPools(t *testing.T) {
 	h.Close()
 	ended(recv(0))
 	ended(send(0))
+	require.Equal(t, []uint32{1, 1 << 31, 0}, refused, "who dialled is told")
 	for range 10 {
 		require.Contains(t, []error{errReplaced, errDropped}, m.hears(t).cause)
 	}

@@ -79,7 +79,7 @@ const (
 // Pools are the connections of the data path, of which link.Hub says what each
 // method does.
 type Pools interface {
-	AddSender(peer wire.UUID, number uint32, conn net.Conn, features link.Features)
+	AddSender(peer wire.UUID, number uint32, conn net.Conn, features link.Features) error
 	AddReceiver(peer wire.UUID, number uint32, conn net.Conn)
 	MayTake(peer wire.UUID, number uint32) bool
 	AwaitPlace(ctx context.Context, peer wire.UUID, number uint32, fill bool) bool

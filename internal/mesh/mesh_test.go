@@ -3,6 +3,7 @@ package mesh
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -28,10 +29,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type journal struct {
 	mu      sync.Mutex
 	lines   []string
-	early   bool // nobody may take a place at once
-	refuses bool // ... nor later
-	sends   bool // there is a connection to everybody
-	busy    bool // ... which an operation uses
+	early   bool   // nobody may take a place at once
+	refuses bool   // ... nor later
+	sends   bool   // there is a connection to everybody
+	busy    bool   // ... which an operation uses
+	full    uint32 // from which number of a pool on there is no place; 0: there always is
 	conns   []net.Conn
 }
 
@@ -53,9 +55,15 @@ func (j *journal) keep(conn net.Conn) {
 	j.conns = append(j.conns, conn)
 }
 
-func (j *journal) AddSender(_ wire.UUID, number uint32, conn net.Conn, features link.Features) {
+func (j *journal) AddSender(_ wire.UUID, number uint32, conn net.Conn, features link.Features) error {
+	if j.full > 0 && number >= j.full {
+		j.note("no place for sender %d", number)
+		conn.Close()
+		return errors.New("no place")
+	}
 	j.note("sender %d native=%v", number, features.Native)
 	j.keep(conn)
+	return nil
 }
 
 func (j *journal) AddReceiver(_ wire.UUID, number uint32, conn net.Conn) {
@@ -213,6 +221,19 @@ func TestPoolsAreMadeAnewFromZero_Q17(t *testing.T) {
 	}
 	require.Equal(t, append(want, "keep senders to true, receivers true", "between false"), near.read())
 	require.ElementsMatch(t, []string{"receiver 0", "receiver 1", "receiver 2", "receiver 3", "receiver 4", "receiver 5"}, far.read())
+}
+
+// A pool without one of its connections is none, and who dialled hears of it. Those behind the gap, which
+// are opened together with it, are offered to nobody.
+func TestPoolsHaveNoGaps(t *testing.T) {
+	near, far := journal{full: 2}, journal{}
+	a, _ := open(t, wire.UUID{1}, &near, func(c *Config) { c.PoolSize = 6 })
+	_, b := open(t, wire.UUID{2}, &far)
+	require.Equal(t, []wire.UUID{{2}}, a.Prepare(context.Background(), []wire.PeerEndpoint{b}))
+	require.Equal(t, []string{
+		"keep senders to false, receivers true",
+		"sender 0 native=true", "sender 1 native=true", "no place for sender 2",
+	}, near.read())
 }
 
 // The other members of a group get one connection each, whatever the pools to the

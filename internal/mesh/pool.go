@@ -278,7 +278,14 @@ func (m *Mesh) dialRest(ctx context.Context, p wire.PeerEndpoint, ways []*way, f
 				func() {
 					defer close(turns[n+1])
 					if failed.Load() == nil {
-						if err := m.dialNumber(ctx, p, n, ways, turns[n]); err != nil {
+						inTurn := func() error {
+							<-turns[n]
+							if gap := failed.Load(); gap != nil {
+								return *gap
+							}
+							return nil
+						}
+						if err := m.dialNumber(ctx, p, n, ways, inTurn); err != nil {
 							failed.CompareAndSwap(nil, &err)
 						}
 					}
@@ -332,13 +339,17 @@ func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (
 	return ack, ways, m.add(p, 0, conn, ack)
 }
 
-// dialNumber opens another connection of a pool and hands it to the engine when it
-// is its turn. A connection behind a gap is closed by the engine; the gap's
-// error counts.
-func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way, turn <-chan struct{}) error {
+// dialNumber opens another connection of a pool and hands it to the engine. inTurn, if there is one, waits
+// until those before it are there, and returns why one is not: a connection behind a gap is of no use.
+func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint32, ways []*way, inTurn func() error) error {
 	conn, ack, err := m.dialWay(ctx, p, number, ways)
-	if turn != nil {
-		<-turn
+	if inTurn != nil {
+		if gap := inTurn(); gap != nil {
+			if err == nil {
+				conn.Close()
+			}
+			return gap
+		}
 	}
 	if err == nil {
 		err = m.add(p, number, conn, ack)
@@ -346,7 +357,7 @@ func (m *Mesh) dialNumber(ctx context.Context, p wire.PeerEndpoint, number uint3
 	return err
 }
 
-// add hands a connection to the engine, or closes it if it returns an error.
+// add hands a connection to the engine. If it returns an error the connection is closed.
 func (m *Mesh) add(p wire.PeerEndpoint, number uint32, conn net.Conn, ack wire.P2PHelloAck) error {
 	if m.poolSize(p.UUID) > 1 && ack.Ext.Flows > 0 {
 		if err := platform.LimitUnsent(conn, unsentBytes); err != nil {
@@ -354,8 +365,7 @@ func (m *Mesh) add(p wire.PeerEndpoint, number uint32, conn net.Conn, ack wire.P
 			return err
 		}
 	}
-	m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows > 0, Ahead: ack.Ext.Flows >= wire.FlowsAhead, Spares: ack.Ext.Flows >= wire.FlowsSpares})
-	return nil
+	return m.cfg.Pools.AddSender(p.UUID, number, conn, link.Features{Native: ack.Ext.Native, Flows: ack.Ext.Flows > 0, Ahead: ack.Ext.Flows >= wire.FlowsAhead, Spares: ack.Ext.Flows >= wire.FlowsSpares})
 }
 
 // errOther: an address that a neighbour has in its networks is somebody else's

@@ -153,6 +153,10 @@ func (p *Port) admit(ctx context.Context, conn net.Conn, place *Place) {
 		return
 	}
 	conn.Close()
+	if errors.Is(err, errSilent) {
+		p.cfg.Log.Debug("closed a connection to the port of this peer", "remote", conn.RemoteAddr(), "reason", err)
+		return
+	}
 	if due, more := p.cfg.Complain(conn.RemoteAddr(), "stranger"); due && p.ctx.Err() == nil {
 		p.cfg.Log.Warn("closed a connection to the port of this peer", "remote", conn.RemoteAddr(), "reason", err, "more", more)
 	}
@@ -183,8 +187,11 @@ func peek(ctx context.Context, conn net.Conn) (net.Conn, bool, error) {
 	var b [1]byte
 	if _, err := conn.Read(b[:]); err != nil {
 		stop()
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			err = errLate
+		case errors.Is(err, io.EOF):
+			err = errSilent
 		}
 		return nil, false, err
 	}
@@ -218,11 +225,15 @@ func first(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto, error) {
 		case ctx.Err() != nil:
 			return nil, 0, errLate
 		case errors.Is(err, io.EOF) && have == 0:
-			return nil, 0, errors.New("it was closed before it said anything: it may have been opened beside another one, which came first")
+			return nil, 0, errSilent
 		}
 		return nil, 0, err
 	}
 }
+
+// errSilent is the end of a connection that was opened beside another one, which came first, or for a ring
+// that will not be, and of what only asks whether a port is open, as balancers of load do every few seconds.
+var errSilent = errors.New("it was closed before it said anything")
 
 var errRoom = errors.New("too many connections at a time: it made room for another one")
 

@@ -23,7 +23,7 @@ var kinds = []wire.Proto{wire.P2P, wire.C2S, wire.C2B}
 func open(t *testing.T, change func(*PortConfig)) (p *Port, log *locked, came map[wire.Proto]chan net.Conn, dial func() net.Conn) {
 	log = &locked{}
 	cfg := PortConfig{
-		Log: slog.New(slog.NewTextHandler(log, nil)), Bound: time.Minute,
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Bound: time.Minute,
 		Complain: func(net.Addr, string) (bool, int) { return true, 0 },
 	}
 	if change != nil {
@@ -99,22 +99,30 @@ func TestPortTellsPurposes(t *testing.T) {
 	}
 }
 
-// A stranger gets no byte, and is named in the log.
+// A stranger gets no byte, and is named in the log. One that only asked whether the port is open is no news.
 func TestPortAndStrangers(t *testing.T) {
 	for begin, reason := range map[string]string{
 		"\x16\x03\x01\x02\x00\x01\x00": "TLS, and this peer has no credential", "GET / HTTP/1.1\r\n\r\n": "HTTP", "SSH-2.0-OpenSSH\r\n": "SSH",
 		"\x00\x00\x00\x00\x00\x00\x00\x02\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00": "not a peer's", "!": "not a peer's", "": "before it said anything",
 	} {
-		_, log, _, dial := open(t, nil)
-		c := dial()
-		_, err := io.WriteString(c, begin)
-		require.NoError(t, err)
-		if begin == "" {
-			require.NoError(t, c.(*net.TCPConn).CloseWrite())
+		for _, plain := range []func(context.Context, net.Conn) error{nil, func(context.Context, net.Conn) error { return nil }} {
+			if plain != nil && begin != "" {
+				continue // what comes in plaintext beside TLS is told in the same way
+			}
+			_, log, _, dial := open(t, func(c *PortConfig) { c.Plain = plain })
+			c := dial()
+			_, err := io.WriteString(c, begin)
+			require.NoError(t, err)
+			level := "level=WARN"
+			if begin == "" {
+				level = "level=DEBUG"
+				require.NoError(t, c.(*net.TCPConn).CloseWrite())
+			}
+			heard, _ := io.ReadAll(c)
+			require.Empty(t, heard, "%q", begin)
+			require.Eventually(t, func() bool { return contains(log, reason) }, time.Minute, time.Millisecond, "%q: %s", begin, log)
+			require.True(t, contains(log, level), "%q: %s", begin, log)
 		}
-		heard, _ := io.ReadAll(c)
-		require.Empty(t, heard, "%q", begin)
-		require.Eventually(t, func() bool { return contains(log, reason) }, time.Minute, time.Millisecond, "%q: %s", begin, log)
 	}
 }
 
