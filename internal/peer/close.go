@@ -89,6 +89,7 @@ func (s *Session) shut() {
 // leaveRun tells the machine to leave and waits until nothing of the caller's
 // memory is in use.
 func (s *Session) leaveRun() {
+	s.entry.closing.Store(true)
 	id := fsm.CallID(s.ids.Add(1))
 	c := &call{done: make(chan struct{})}
 	s.flushPosts()

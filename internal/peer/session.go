@@ -89,8 +89,9 @@ type dataPath struct {
 // entry is where other peers connect to: what is behind the listeners, and in front of
 // mesh, sharing and bench.
 type entry struct {
-	listen mesh.Listeners
-	port   *sockets.Port
+	listen  mesh.Listeners
+	port    *sockets.Port
+	closing atomic.Bool // Close has begun: listeners end on purpose
 }
 
 // turns are the machine, the events that come to it, and its holder's tools for a turn.
@@ -311,7 +312,7 @@ func (s *Session) start() {
 	for _, ln := range s.entry.listen {
 		s.spawn(func() {
 			s.entry.port.Serve(ln)
-			if s.ctx.Err() == nil { // the session goes on
+			if s.ctx.Err() == nil && !s.entry.closing.Load() { // the session goes on
 				s.log.Error("a port was closed: other peers can no longer reach this one there", "port", ln.Addr())
 			}
 		})
