@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Ports that Close has closed are no news, however late the machine learns that it was called.
-func TestClosedPortsAreNoNews(t *testing.T) {
+// Ports that Close has closed are not worth an error, however late the machine learns that it was called.
+func TestClosedPortsAreNoErrors(t *testing.T) {
 	var log strings.Builder // written by the one goroutine of the session's lines, read behind its end
 	s := newScript(t)
 	sess := s.welcome(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

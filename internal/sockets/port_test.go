@@ -99,7 +99,7 @@ func TestPortTellsPurposes(t *testing.T) {
 	}
 }
 
-// A stranger gets no byte, and is named in the log. One that only asked whether the port is open is no news.
+// A stranger gets no byte, and is named in the log. A caller that only asks if there is a port gets no warning.
 func TestPortAndStrangers(t *testing.T) {
 	for begin, reason := range map[string]string{
 		"\x16\x03\x01\x02\x00\x01\x00": "TLS, and this peer has no credential", "GET / HTTP/1.1\r\n\r\n": "HTTP", "SSH-2.0-OpenSSH\r\n": "SSH",
