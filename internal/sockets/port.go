@@ -232,7 +232,7 @@ func first(ctx context.Context, conn net.Conn) (net.Conn, wire.Proto, error) {
 }
 
 // errSilent is the end of a connection that was opened beside another one, which came first, or for a ring
-// that will not be, and of what only asks whether a port is open, as balancers of load do every few seconds.
+// that will not be, and of one that only asks if a port is open, as those of load balancers do.
 var errSilent = errors.New("it was closed before it said anything")
 
 var errRoom = errors.New("too many connections at a time: it made room for another one")

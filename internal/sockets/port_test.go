@@ -99,31 +99,36 @@ func TestPortTellsPurposes(t *testing.T) {
 	}
 }
 
-// A stranger gets no byte, and is named in the log. A caller that only asks if there is a port gets no warning.
+// A stranger gets no byte, and is named in the log.
 func TestPortAndStrangers(t *testing.T) {
 	for begin, reason := range map[string]string{
 		"\x16\x03\x01\x02\x00\x01\x00": "TLS, and this peer has no credential", "GET / HTTP/1.1\r\n\r\n": "HTTP", "SSH-2.0-OpenSSH\r\n": "SSH",
-		"\x00\x00\x00\x00\x00\x00\x00\x02\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00": "not a peer's", "!": "not a peer's", "": "before it said anything",
+		"\x00\x00\x00\x00\x00\x00\x00\x02\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00": "not a peer's", "!": "not a peer's",
 	} {
-		for _, plain := range []func(context.Context, net.Conn) error{nil, func(context.Context, net.Conn) error { return nil }} {
-			if plain != nil && begin != "" {
-				continue // what comes in plaintext beside TLS is told in the same way
-			}
-			_, log, _, dial := open(t, func(c *PortConfig) { c.Plain = plain })
-			c := dial()
-			_, err := io.WriteString(c, begin)
-			require.NoError(t, err)
-			level := "level=WARN"
-			if begin == "" {
-				level = "level=DEBUG"
-				require.NoError(t, c.(*net.TCPConn).CloseWrite())
-			}
-			heard, _ := io.ReadAll(c)
-			require.Empty(t, heard, "%q", begin)
-			require.Eventually(t, func() bool { return contains(log, reason) }, time.Minute, time.Millisecond, "%q: %s", begin, log)
-			require.True(t, contains(log, level), "%q: %s", begin, log)
-		}
+		turnedAway(t, nil, begin, slog.LevelWarn, reason)
 	}
+}
+
+// A caller that only asks if there is a port gets no warning, beside TLS neither.
+func TestPortIsAskedFor(t *testing.T) {
+	turnedAway(t, nil, "", slog.LevelDebug, "before it said anything")
+	turnedAway(t, func(c *PortConfig) { c.Plain = func(context.Context, net.Conn) error { return nil } }, "", slog.LevelDebug, "before it said anything")
+}
+
+// turnedAway has a caller say how it begins to a port, which answers nothing and logs the reason at that level.
+func turnedAway(t *testing.T, change func(*PortConfig), begin string, level slog.Level, reason string) {
+	t.Helper()
+	_, log, _, dial := open(t, change)
+	c := dial()
+	_, err := io.WriteString(c, begin)
+	require.NoError(t, err)
+	if begin == "" {
+		require.NoError(t, c.(*net.TCPConn).CloseWrite())
+	}
+	heard, _ := io.ReadAll(c)
+	require.Empty(t, heard, "%q", begin)
+	require.Eventually(t, func() bool { return contains(log, reason) }, time.Minute, time.Millisecond, "%q: %s", begin, log)
+	require.True(t, contains(log, "level="+level.String()), "%q: %s", begin, log)
 }
 
 func contains(log *locked, text string) bool { return strings.Contains(log.String(), text) }
