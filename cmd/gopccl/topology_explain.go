@@ -229,7 +229,7 @@ func (m measured) explainWith(out io.Writer, delays []time.Duration) error {
 			}
 		}
 		bound := ""
-		if b := plan.Bound(p, size); b > 0 && size >= plan.LeastTrial {
+		if b := plan.Bound(p, size); b > 0 && size >= plan.LeastLarge {
 			bound = fmt.Sprintf("; no plan sends the bytes in less than %s", millis(b))
 		}
 		say("%-9s of %d plans: %s%s", conf.Bytes(size), len(list), strings.Join(others, ", "), bound)

@@ -267,7 +267,7 @@ func TestTopologyExplain(t *testing.T) {
 		"unequal rates": {
 			measured{N: 4, Ring: []int{0, 1, 2, 3}, Mbps: unequal()},
 			80 * time.Millisecond,
-			[]string{"shares    from 2097152 bytes: predicted", "along the ring", "trees"},
+			[]string{"shares    from 1048576 bytes: predicted", "along the ring", "trees"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

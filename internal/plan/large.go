@@ -74,9 +74,10 @@ const (
 	leastSpeedup = 1.1
 	// worthOther is how much less of the time a plan has to take than one that is simpler.
 	worthOther = 0.97
-	// leastLarge is the size of the least operation that is large: smaller ones may
+	// LeastLarge is the size of the least operation that is large: its plans are made of what
+	// members have shown. Those of smaller ones are of delays and little else, and they may
 	// begin before the vote, with the ring or the direct exchange.
-	leastLarge = 2 << 20
+	LeastLarge = 1 << 20
 	// mostLarge is the largest size that is compared: larger ones have the same plans.
 	mostLarge = 1 << 34
 )
@@ -106,7 +107,7 @@ func Large(p Problem) Options {
 		}
 		return m.line(at.Scheme)
 	}
-	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
+	for size := uint64(LeastLarge); size <= mostLarge; size *= 2 {
 		is, becomes := cost(o.For(size)), cost(hoped.For(size))
 		if float64(becomes.At(size)) > bearable*float64(is.At(size)) {
 			return o
@@ -240,7 +241,7 @@ func large(p Problem) (o Options) {
 		}
 		return float64(c.At(size))
 	}
-	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
+	for size := uint64(LeastLarge); size <= mostLarge; size *= 2 {
 		best := candidate{Option: Option{Line: ring}}
 		for i, c := range found {
 			if i >= predicted && best.Scheme == nil {
@@ -324,9 +325,10 @@ func (o Options) Without(names []string) Options {
 // turned out to be fast.
 const TrialName = "a trial"
 
-// LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan.
+// LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan. Less than LeastTrial
+// does where the ring is far slower than its members are.
 const (
-	LeastTrial = leastLarge
+	LeastTrial = 2 << 20
 	MostTrial  = 64 << 20
 	// mostAround is how many sites a trial goes around: the way is longer with each.
 	mostAround = 4
@@ -336,8 +338,8 @@ const (
 // receive, when nothing is known but how far they are from each other: the direct exchange in
 // equal parts, or, as ways between sites may be shared, sums inside of them: through sites, or
 // around a few. A ring shows little of it, as all wait for its slowest link, and in the order in
-// which members came that may be a bad one. took is how long bytes have taken along the ring; 0: not
-// known. No members, or a delay that is not known: there is no trial.
+// which members came that may be a bad one. bytes are those of the all-reduces that follow, and took is how long
+// these have taken along the ring; 0: not known. No members, or a delay that is not known: there is no trial.
 func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	n := p.N
 	if n < 3 || n > MostPlanned || len(p.Delay) != n*n {
@@ -362,7 +364,11 @@ func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	if took > 0 {
 		o.Ring.Byte = time.Duration(float64(took) / (float64(bytes) / (1 << 20)))
 	}
-	o.List = []Option{{From: LeastTrial, Scheme: s, Line: o.Ring}, {From: MostTrial + 1, Line: o.Ring}}
+	from := uint64(LeastTrial)
+	if bytes > 0 {
+		from = min(from, bytes)
+	}
+	o.List = []Option{{From: from, Scheme: s, Line: o.Ring}, {From: MostTrial + 1, Line: o.Ring}}
 	return o
 }
 

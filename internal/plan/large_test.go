@@ -84,7 +84,7 @@ func TestHopes(t *testing.T) {
 		}
 		return m.ring().At(size).Seconds()
 	}
-	for size := uint64(leastLarge); size <= mostLarge; size *= 2 {
+	for size := uint64(LeastLarge); size <= mostLarge; size *= 2 {
 		require.LessOrEqual(t, cost(m, hoped, size), bearable*cost(m, best, size))
 	}
 	require.Less(t, 1.5*cost(h, large(p.hoped()), bytes), cost(h, best, bytes), "there was something to hope for")

@@ -36,7 +36,7 @@ type Candidate struct {
 // Compared returns the plans that Small or Large compares for so many bytes, the fastest
 // first; direct as there.
 func Compared(p Problem, direct bool, bytes uint64) (list []Candidate) {
-	if bytes < leastLarge {
+	if bytes < LeastLarge {
 		m := newSmall(p)
 		if m == nil {
 			return nil
@@ -74,7 +74,7 @@ func Bound(p Problem, bytes uint64) time.Duration {
 }
 
 // smallSizes are those at which plans for small all-reduces are compared.
-var smallSizes = []uint64{64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20}
+var smallSizes = []uint64{64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10}
 
 // Small compares the ring, and with direct the exchange between all, with plans for small
 // all-reduces, which are of hops and little else: stars, in which some members own a part
@@ -122,7 +122,7 @@ func Small(p Problem, direct bool) (o Options) {
 		}
 	}
 	if n := len(o.List); n > 0 && o.List[n-1].Scheme != nil {
-		o.List = append(o.List, Option{From: leastLarge, Line: o.Ring})
+		o.List = append(o.List, Option{From: LeastLarge, Line: o.Ring})
 	}
 	return o
 }
@@ -463,7 +463,7 @@ func (s *Scheme) Ways(n int) [][]int {
 
 // Below returns the options for small all-reduces, and Above those for large ones.
 func (o Options) Below() Options {
-	if i := slices.IndexFunc(o.List, func(at Option) bool { return at.From >= leastLarge }); i >= 0 {
+	if i := slices.IndexFunc(o.List, func(at Option) bool { return at.From >= LeastLarge }); i >= 0 {
 		o.List = o.List[:i:i]
 	}
 	return o
@@ -471,7 +471,7 @@ func (o Options) Below() Options {
 
 // Above returns the options for large all-reduces.
 func (o Options) Above() Options {
-	o.List = slices.DeleteFunc(slices.Clone(o.List), func(at Option) bool { return at.From < leastLarge })
+	o.List = slices.DeleteFunc(slices.Clone(o.List), func(at Option) bool { return at.From < LeastLarge })
 	if len(o.List) > 0 && o.List[0].Scheme == nil {
 		o.List = o.List[1:]
 	}
@@ -482,8 +482,8 @@ func (o Options) Above() Options {
 func (o Options) With(large Options) Options {
 	small := o.Below().List
 	list := slices.Concat(small, large.List)
-	if n := len(small); n > 0 && small[n-1].Scheme != nil && (len(large.List) == 0 || large.List[0].From > leastLarge) {
-		list = slices.Insert(list, n, Option{From: leastLarge, Line: o.Ring})
+	if n := len(small); n > 0 && small[n-1].Scheme != nil && (len(large.List) == 0 || large.List[0].From > LeastLarge) {
+		list = slices.Insert(list, n, Option{From: LeastLarge, Line: o.Ring})
 	}
 	if len(large.List) > 0 {
 		o.Ring = large.Ring

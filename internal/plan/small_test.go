@@ -282,14 +282,14 @@ func TestSmallBesideLarge(t *testing.T) {
 	const ms = time.Millisecond
 	small := Small(even(32, 50*ms, 100), false)
 	require.NotEmpty(t, small.List)
-	require.Nil(t, small.For(leastLarge))
+	require.Nil(t, small.For(LeastLarge))
 	p := hosts(slices.Repeat([]float64{20, 400}, 16), slices.Repeat([]float64{1000}, 32), 50*ms)
 	large := Large(p)
 	require.NotEmpty(t, large.List)
 	all := small.With(large)
 	for size := uint64(1); size < 1<<34; size *= 2 {
 		want := small.For(size)
-		if size >= leastLarge {
+		if size >= LeastLarge {
 			want = large.For(size)
 		}
 		got := all.For(size)

@@ -101,7 +101,7 @@ type direct struct {
 func (op *op) startDirect(e pfsm.StartData) {
 	p, w := op.p, op.p.w
 	d := &direct{self: slices.Index(e.Members, e.Self)}
-	planned := e.Large != nil && e.Large.From >= plan.LeastTrial
+	planned := e.Large != nil && e.Large.From >= plan.LeastLarge
 	if d.self < 0 || op.large && !planned || op.count < middleCount && planned {
 		w.failf("peer %d: tag %d goes directly, at place %d, large %v", p.id, op.tag, d.self, op.large)
 		return

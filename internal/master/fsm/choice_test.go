@@ -63,6 +63,31 @@ func (w *world) meshedBy(cs []ClientID, rtt func(i, k int) time.Duration) {
 	w.told(cs, change, wire.MeshDirect)
 }
 
+// landmarked has the members of a large group connect with landmarks, and returns how many have
+// connected with each.
+func (w *world) landmarked(cs []ClientID, rtt time.Duration) (marked map[wire.UUID]int) {
+	w.t.Helper()
+	w.all(cs, wire.C2MWantMesh{})
+	var change uint64
+	marked = map[wire.UUID]int{}
+	for _, c := range cs {
+		p := want[wire.M2CPrepareMesh](w, c)
+		require.LessOrEqual(w.t, len(p.Peers), landmarks)
+		change = p.Change
+		a := wire.C2MMeshPrepared{Change: change}
+		for _, e := range p.Peers {
+			marked[e.UUID]++
+			a.Ways = append(a.Ways, wire.Way{To: e.UUID, RTT: uint32(rtt.Microseconds())})
+		}
+		for _, u := range neighbours(w.m.groups[0].ring, w.ids[c]) {
+			a.Ways = append(a.Ways, wire.Way{To: u, RTT: uint32(rtt.Microseconds())})
+		}
+		w.send(c, a)
+	}
+	w.told(cs, change, wire.MeshNone)
+	return marked
+}
+
 // switched takes the offer to cs, has them answer, and returns what they are told.
 func (w *world) switched(cs []ClientID) (d wire.Direct) {
 	w.t.Helper()
@@ -211,28 +236,11 @@ func TestPlansOfALargeGroup(t *testing.T) {
 	}
 	w.facts = nil
 	g := w.m.groups[0]
-	w.all(cs, wire.C2MWantMesh{})
-	var change uint64
-	marked := map[wire.UUID]int{}
-	for _, c := range cs {
-		p := want[wire.M2CPrepareMesh](w, c)
-		require.LessOrEqual(t, len(p.Peers), landmarks)
-		change = p.Change
-		a := wire.C2MMeshPrepared{Change: change}
-		for _, e := range p.Peers {
-			marked[e.UUID]++
-			a.Ways = append(a.Ways, wire.Way{To: e.UUID, RTT: 100_000})
-		}
-		for _, u := range neighbours(g.ring, w.ids[c]) {
-			a.Ways = append(a.Ways, wire.Way{To: u, RTT: 100_000})
-		}
-		w.send(c, a)
-	}
-	require.Len(t, marked, landmarks)
-	w.told(cs, change, wire.MeshNone)
+	require.Len(t, w.landmarked(cs, 100*time.Millisecond), landmarks)
 	w.made()
 	require.False(t, g.mesh.untold() && g.change == nil)
 
+	var change uint64
 	offered := func() (lists [][]wire.PeerEndpoint) {
 		for _, c := range cs {
 			p := want[wire.M2CPrepareRing](w, c)

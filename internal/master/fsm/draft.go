@@ -57,7 +57,10 @@ func (m *Machine) basis(g *group, ring []wire.UUID) *Basis {
 	if l.rings == 0 {
 		b.least = l.least(l.bytes)
 	}
-	if o, first, ok := l.trial(&p); ok && b.meshed && !slices.ContainsFunc(ms, func(c *client) bool { return !c.can.rates }) {
+	if b.partial {
+		p = filled(p)
+	}
+	if o, first, ok := l.trial(&p, b.partial); ok && !slices.ContainsFunc(ms, func(c *client) bool { return !c.can.rates }) {
 		b.trial, b.first = &o, first
 	}
 	return b
@@ -89,17 +92,23 @@ func (b *Basis) Make(stopped func() bool) wire.Direct {
 		p := b.problem
 		p.Stopped = stopped
 		if b.partial {
-			p.Delay = slices.Clone(p.Delay)
-			plan.Complete(p.Delay, p.N)
-			for at, r := range p.Rates {
-				if r < 0 {
-					p.Delay[at] = -1
-				}
-			}
+			p = filled(p)
 		}
 		d.Schemes = b.schemes(p)
 	}
 	return d
+}
+
+// filled returns p with delays that are not known taken over others, but for ways that there are not.
+func filled(p plan.Problem) plan.Problem {
+	p.Delay = slices.Clone(p.Delay)
+	plan.Complete(p.Delay, p.N)
+	for at, r := range p.Rates {
+		if r < 0 {
+			p.Delay[at] = -1
+		}
+	}
+	return p
 }
 
 // schemes says which plans all-reduces have, beside the ring. Members are named as in the

@@ -67,7 +67,7 @@ func TestPlansAreMadeBeside(t *testing.T) {
 	require.Len(t, w.asked, 1)
 	require.Zero(t, w.asked[0].Group)
 	for range 2 {
-		w.reduced(cs, 1<<20, time.Second)
+		w.reduced(cs, 1<<19, time.Second)
 		w.quiet(cs...)
 	}
 	require.Len(t, w.asked, 1, "nobody asks twice")

@@ -41,6 +41,8 @@ const (
 	mostTook   = 3
 
 	hopeless, nearHopeless = 2.5, 1.6
+
+	lagging = 1.5
 )
 
 // learner plans the large all-reduces of a group by what its members have shown in those
@@ -185,9 +187,11 @@ func (l *learner) atLeast(p *plan.Problem, partial bool) {
 
 // trial returns a plan with which all members show what they can, in trialTimes all-reduces at most,
 // or one that has turned out to be faster than the ring in its trial. first: it shows more than a
-// ring has, or more than its first time has.
-func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
-	if !ringIsFar(p) || l.bytes > 0 && l.bytes < plan.LeastTrial || l.bytes > plan.MostTrial {
+// ring has, or more than its first time has. partial: the members are not all connected with each other,
+// as those of a large group, whose ring is of delays.
+func (l *learner) trial(p *plan.Problem, partial bool) (o plan.Options, first, ok bool) {
+	small := l.bytes > 0 && l.bytes < plan.LeastTrial
+	if !ringIsFar(p) || l.bytes > plan.MostTrial || small && !partial && !l.lags(p) {
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
@@ -204,6 +208,17 @@ func (l *learner) trial(p *plan.Problem) (o plan.Options, first, ok bool) {
 	}
 	o = plan.Trial(*p, l.bytes, ring)
 	return o, first, len(o.List) > 0
+}
+
+// lags reports whether most members have shown to send lagging times as much as each link of the ring
+// has carried in all-reduces of the size in use. What a trial costs a small one is worth it there.
+func (l *learner) lags(p *plan.Problem) bool {
+	w := l.work(l.bytes, ringName)
+	if w == nil || len(w.took) < ringTimes {
+		return false
+	}
+	up := slices.DeleteFunc(slices.Sorted(slices.Values(p.Up)), func(v float64) bool { return v == 0 })
+	return len(up) > 0 && up[len(up)/2] >= lagging*plan.RingRate(p.N, l.bytes, slices.Min(w.took))
 }
 
 // untried reports whether the trial was timed, but not often enough to be compared. Where it
@@ -320,7 +335,7 @@ func (l *learner) took(bytes uint64, name string) (least time.Duration) {
 // begin notes a collective that was commenced; alone: no other one is under way.
 func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration) {
 	l.now = running{}
-	if bytes >= plan.LeastTrial {
+	if bytes >= plan.LeastLarge {
 		l.bytes = bytes
 		l.ops++
 		if name == ringName {

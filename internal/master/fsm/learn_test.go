@@ -125,7 +125,7 @@ func (w *world) planOf(d wire.Direct, n int) string {
 // again, and not if other plans bring little.
 func TestPlansFollowWhatIsShown(t *testing.T) {
 	w, cs := learning(t, 4, wire.PlansVersion, 40*time.Millisecond)
-	w.reduced(cs, 1<<20, time.Second, 20, 100, 200, 400)
+	w.reduced(cs, 1<<19, time.Second, 20, 100, 200, 400)
 	w.quiet(cs...) // nothing large is under way
 	w.twice(cs, largeOp, 10*time.Second, 20, 100, 200, 400)
 	d := w.switched(cs)
@@ -444,12 +444,95 @@ func TestTrialsEnd(t *testing.T) {
 				want[wire.M2CCollectiveCommsComplete](w, c)
 			}
 			require.Empty(t, w.planOf(w.switched(cs), 4))
-			for range ringTimes + 1 {
+			w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
+			require.Empty(t, w.planOf(w.switched(cs), 4), "there is one for 1 MiB, which spares delays")
+			for range ringTimes {
 				w.reduced(cs, largeOp, 5*time.Second, 20, 20, 20, 20)
 				w.quiet(cs...)
 			}
 		})
 	}
+}
+
+// All-reduces of less than LeastTrial are a trial only where the ring has carried far less than most of
+// its members can send: where it has carried about that, a trial costs more than it may bring.
+func TestTrialsOfLessAreForSlowRings(t *testing.T) {
+	const bytes = 3 << 19
+	// The last one shows nothing: there is nothing that plans could be made of.
+	const fits = time.Second // links of 20 Mbit/s carry it in that
+	for name, took := range map[string][]time.Duration{
+		"as fast as its members":  {fits, fits, fits},
+		"its first fills windows": {3 * fits, fits, fits},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, cs := untried(t, 4, wire.PlansVersion, 12*time.Millisecond)
+			for _, d := range took {
+				w.reduced(cs, bytes, d, 20, 20, 20, 0)
+				w.settled(cs)
+				require.Empty(t, w.inForce(bytes))
+			}
+		})
+	}
+	t.Run("slow", func(t *testing.T) {
+		w, cs := untried(t, 4, wire.PlansVersion, 12*time.Millisecond)
+		w.reduced(cs, bytes, 3*fits, 20, 20, 20, 0)
+		w.settled(cs)
+		require.Empty(t, w.inForce(bytes))
+		w.reduced(cs, bytes, 3*fits, 20, 20, 20, 0)
+		w.settled(cs)
+		require.Equal(t, plan.TrialName, w.inForce(bytes))
+		require.Empty(t, w.inForce(bytes-1))
+		w.reduced(cs, bytes, fits, 20, 20, 20, 0)
+		w.settled(cs)
+		require.Equal(t, plan.TrialName, w.inForce(bytes), "it is faster than the ring")
+	})
+	t.Run("only one member is fast", func(t *testing.T) {
+		w, cs := untried(t, 4, wire.PlansVersion, 12*time.Millisecond)
+		for range 3 {
+			w.reduced(cs, bytes, fits, 20, 20, 300, 0)
+			w.settled(cs)
+			require.Empty(t, w.inForce(bytes))
+		}
+	})
+}
+
+// A group that is too large for all to be connected has trials, too: its members connect for them.
+// What is not known of delays is taken over others.
+func TestTrialOfManyMembers(t *testing.T) {
+	w, cs := gathered(t, plan.MostMeshed+1, wire.PlansVersion)
+	w.landmarked(cs, 40*time.Millisecond)
+	w.settled(cs)
+	require.Equal(t, plan.TrialName, w.inForce(plan.LeastTrial))
+	require.Empty(t, w.inForce(plan.LeastLarge))
+	mbps := slices.Repeat([]float64{20}, len(cs))
+	w.reduced(cs, plan.LeastLarge, 3*time.Second, mbps...)
+	w.settled(cs)
+	require.Equal(t, plan.TrialName, w.inForce(plan.LeastLarge), "a ring of many members is of delays")
+	for range 3 {
+		w.reduced(cs, plan.LeastLarge, time.Second, mbps...)
+		w.settled(cs)
+		require.Equal(t, plan.TrialName, w.inForce(plan.LeastLarge), "it is faster than the ring")
+	}
+}
+
+// settled has cs take what they are offered, if there is something.
+func (w *world) settled(cs []ClientID) {
+	w.t.Helper()
+	for len(w.asked) > 0 {
+		w.step(w.makes())
+	}
+	if len(w.inbox[cs[0]]) > 0 {
+		w.switched(cs)
+	}
+	w.quiet(cs...)
+}
+
+// inForce returns the name of the plan for so many bytes; "": there is none.
+func (w *world) inForce(bytes uint64) string {
+	if at := w.m.groups[0].mesh.large.For(bytes); at != nil {
+		return at.Scheme.Name
+	}
+	return ""
 }
 
 // A plan that is no faster than the ring is not used. It is again when both time and

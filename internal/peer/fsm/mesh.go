@@ -88,7 +88,7 @@ func (m *Machine) exchanges(op *operation) (mesh bool, large *plan.Option) {
 // isLarge reports whether an all-reduce that is commenced now has a plan for large ones.
 func (m *Machine) isLarge(op *operation) bool {
 	_, large := m.exchanges(op)
-	return large != nil && op.vote.Count >= plan.LeastTrial/uint64(op.vote.DType.Size())
+	return large != nil && op.vote.Count >= plan.LeastLarge/uint64(op.vote.DType.Size())
 }
 
 func (m *Machine) meshPrepared(ev MeshPrepared) {
