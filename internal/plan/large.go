@@ -325,8 +325,9 @@ func (o Options) Without(names []string) Options {
 // turned out to be fast.
 const TrialName = "a trial"
 
-// LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan. Less than LeastTrial
-// does where the ring is far slower than its members are.
+// LeastTrial and MostTrial bound the bytes of an all-reduce that tries a plan. Smaller ones that are
+// large do in groups whose members are not all connected with each other, and where the ring is far
+// slower than its members are.
 const (
 	LeastTrial = 2 << 20
 	MostTrial  = 64 << 20
@@ -339,26 +340,31 @@ const (
 // equal parts, or, as ways between sites may be shared, sums inside of them: through sites, or
 // around a few. A ring shows little of it, as all wait for its slowest link, and in the order in
 // which members came that may be a bad one. bytes are those of the all-reduces that follow, and took is how long
-// these have taken along the ring; 0: not known. No members, or a delay that is not known: there is no trial.
+// these have taken along the ring; 0: not known. Where there is no way between two members, another one passes
+// on what they send to each other. No members, or a delay that is not known: there is no trial.
 func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	n := p.N
 	if n < 3 || n > MostPlanned || len(p.Delay) != n*n {
 		return o
 	}
+	m := &model{Problem: p, closed: make([]bool, n*n)}
 	for at, d := range p.Delay {
-		if at/n != at%n && d < 0 {
+		m.closed[at] = at < len(p.Rates) && p.Rates[at] < 0
+		if at/n != at%n && d < 0 && !m.closed[at] {
 			return o
 		}
 	}
-	s := Direct(n, nil)
-	m := &model{Problem: p}
+	s := &Scheme{Name: TrialName}
 	switch sites := m.sites(); {
 	case len(sites) > mostAround, len(sites) == 2:
 		s.Trees = equally(m.throughSites(sites, few(sites)))
 	case len(sites) > 2:
 		s.Trees = equally(m.aroundSites(sites))
 	}
-	if s.Name = TrialName; s.Check(n) != nil {
+	if len(s.Trees) == 0 || !m.passes(s.Trees) {
+		s.Trees = m.aroundClosed()
+	}
+	if s.Check(n) != nil || m.reach(s) > mostWays {
 		return o
 	}
 	if took > 0 {
@@ -371,6 +377,37 @@ func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	o.List = []Option{{From: from, Scheme: s, Line: o.Ring}, {From: MostTrial + 1, Line: o.Ring}}
 	return o
 }
+
+// aroundClosed returns the trees of the direct exchange. Where there is no way between a member and an owner,
+// the one on the shortest way around passes on. Nil: there is none.
+func (m *model) aroundClosed() (trees []Tree) {
+	for o := range m.N {
+		t := star(m.N, o)
+		for i := range m.N {
+			if i == o || m.between(i, o) {
+				continue
+			}
+			via, least := -1, time.Duration(0)
+			for k := range m.N {
+				if k == i || k == o || !m.between(i, k) || !m.between(k, o) {
+					continue
+				}
+				if way := m.Delay[i*m.N+k] + m.Delay[k*m.N+o]; via < 0 || way < least {
+					via, least = k, way
+				}
+			}
+			if via < 0 {
+				return nil
+			}
+			t.Up[i] = via
+		}
+		trees = append(trees, t)
+	}
+	return trees
+}
+
+// between reports whether each of two members can send to the other.
+func (m *model) between(i, k int) bool { return !m.closed[i*m.N+k] && !m.closed[k*m.N+i] }
 
 // RingAtBest returns how long an all-reduce of so many bytes takes along the ring if each link gives what its
 // ends have: links of which little was asked have shown little. What was measured of a link bounds it. Of members

@@ -402,6 +402,53 @@ func TestRingAtBest(t *testing.T) {
 	require.InDelta(t, 1.1*2*4.0/5*size*8/4e6, wire(), 0.01, "it was measured")
 }
 
+// Where there is no way between two members a trial uses none: the one on the shortest way around passes
+// on, in sites as well, unless the sums inside of them need no such way.
+func TestTrialsGoAroundClosedWays(t *testing.T) {
+	apart := func() Problem {
+		p := even(4, 30*time.Millisecond, 0)
+		p.Rates = make([]float64, 16)
+		for _, at := range []int{0*4 + 3, 3*4 + 0, 1*4 + 3, 3*4 + 1} {
+			p.Delay[at] = 10 * time.Millisecond
+		}
+		return p
+	}
+	sites := func() Problem { return inSites([]int{3, 1, 3}, 520*time.Microsecond, 30*time.Millisecond, 0, 0) }
+	closed := func(p Problem, ways ...[2]int) Problem {
+		for _, w := range ways {
+			p.Delay[w[0]*p.N+w[1]], p.Rates[w[0]*p.N+w[1]] = -1, -1
+		}
+		return p
+	}
+	for name, p := range map[string]Problem{
+		"one way":           closed(apart(), [2]int{0, 1}),
+		"both ways":         closed(apart(), [2]int{0, 1}, [2]int{1, 0}),
+		"between two sites": closed(sites(), [2]int{0, 3}),
+		"inside of a site":  closed(sites(), [2]int{0, 1}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Trial(p, 0, 0)
+			s := o.For(LeastTrial).Scheme
+			require.NoError(t, s.Check(p.N))
+			for _, tree := range s.Trees {
+				for i := range p.N {
+					if up, down := tree.Up[i], tree.Down[i]; up >= 0 {
+						require.Zero(t, p.Rates[i*p.N+up], "from %d to %d", i, up)
+						require.Zero(t, p.Rates[down*p.N+i], "from %d to %d", down, i)
+					}
+				}
+			}
+			if p.N == 4 {
+				require.Len(t, s.Trees, 4)
+				require.Equal(t, []int{3, -1, 1, 1}, s.Trees[1].Up)
+				require.Equal(t, []int{-1, 3, 0, 0}, s.Trees[0].Down)
+			}
+		})
+	}
+	alone := closed(apart(), [2]int{0, 1}, [2]int{0, 2}, [2]int{0, 3})
+	require.Empty(t, Trial(alone, 0, 0).List, "there is no way at all")
+}
+
 // A trial is for all-reduces of a size that is not too large, and can be told.
 func TestTrialOptions(t *testing.T) {
 	o := Trial(Problem{N: 4, Delay: make([]time.Duration, 16)}, 16<<20, 8*time.Second)
@@ -420,6 +467,9 @@ func TestTrialOptions(t *testing.T) {
 	p.Delay[1] = -1
 	require.Empty(t, Trial(p, 0, 0).List, "nobody knows how far it is")
 	require.Empty(t, Trial(Problem{N: 2, Delay: make([]time.Duration, 4)}, 0, 0).List)
+	less := Trial(Problem{N: 4, Delay: make([]time.Duration, 16)}, 3<<19, 0)
+	require.Nil(t, less.For(3<<19-1))
+	require.NotNil(t, less.For(3<<19), "of the size in use")
 	require.Contains(t, o.Why(o.For(LeastTrial), LeastTrial), "members show")
 	back, err := ParseOptions(o.Encode(), 4)
 	require.NoError(t, err)

@@ -81,7 +81,7 @@ var smallSizes = []uint64{64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 128 << 10, 2
 // and have connections with all; grids, in which sums go along rows and then between
 // them, or inside of sites first; and trees of few children. Delays of all ways have to be
 // known; rates that are not are assumed. What Small returns is for sizes below those of
-// Large.
+// Large, and below LeastTrial where nothing is known of these.
 func Small(p Problem, direct bool) (o Options) {
 	m := newSmall(p)
 	if m == nil {
@@ -122,7 +122,7 @@ func Small(p Problem, direct bool) (o Options) {
 		}
 	}
 	if n := len(o.List); n > 0 && o.List[n-1].Scheme != nil {
-		o.List = append(o.List, Option{From: LeastLarge, Line: o.Ring})
+		o.List = append(o.List, Option{From: LeastTrial, Line: o.Ring})
 	}
 	return o
 }
@@ -478,12 +478,23 @@ func (o Options) Above() Options {
 	return o
 }
 
-// With returns the options of o, which are for small all-reduces, and those for large ones.
+// Before returns the options of o for fewer bytes than those of next, and these.
+func (o Options) Before(next Options) Options {
+	from := next.List[0].From
+	o.List = append(slices.DeleteFunc(slices.Clone(o.List), func(at Option) bool { return at.From >= from }), next.List...)
+	return o
+}
+
+// With returns the options of o, which are for small all-reduces, and those for large ones, as far
+// as these are known.
 func (o Options) With(large Options) Options {
-	small := o.Below().List
+	small, end := o.Below().List, uint64(LeastLarge)
+	if large.Ring == (Line{}) {
+		end = LeastTrial
+	}
 	list := slices.Concat(small, large.List)
-	if n := len(small); n > 0 && small[n-1].Scheme != nil && (len(large.List) == 0 || large.List[0].From > LeastLarge) {
-		list = slices.Insert(list, n, Option{From: LeastLarge, Line: o.Ring})
+	if n := len(small); n > 0 && small[n-1].Scheme != nil && (len(large.List) == 0 || large.List[0].From > end) {
+		list = slices.Insert(list, n, Option{From: end, Line: o.Ring})
 	}
 	if len(large.List) > 0 {
 		o.Ring = large.Ring

@@ -282,11 +282,18 @@ func TestSmallBesideLarge(t *testing.T) {
 	const ms = time.Millisecond
 	small := Small(even(32, 50*ms, 100), false)
 	require.NotEmpty(t, small.List)
-	require.Nil(t, small.For(LeastLarge))
+	require.NotNil(t, small.For(LeastTrial-1), "where nothing is known of large ones")
+	require.Nil(t, small.For(LeastTrial))
+	require.Equal(t, small, small.With(Options{}))
+	many := Small(even(128, 50*ms, 100), false)
+	many = many.With(Large(even(128, 50*ms, 100)))
+	require.NotNil(t, many.For(LeastLarge), "nobody plans large ones of so many")
 	p := hosts(slices.Repeat([]float64{20, 400}, 16), slices.Repeat([]float64{1000}, 32), 50*ms)
 	large := Large(p)
 	require.NotEmpty(t, large.List)
 	all := small.With(large)
+	ring := small.With(Options{Ring: large.Ring})
+	require.Nil(t, ring.For(LeastLarge), "the ring is the fastest")
 	for size := uint64(1); size < 1<<34; size *= 2 {
 		want := small.For(size)
 		if size >= LeastLarge {

@@ -23,13 +23,14 @@ type Basis struct {
 	small   bool         // all know plans for small all-reduces
 	told    bool         // they have been told of plans
 	inForce plan.Options // ... of these
-	last    plan.Options // ... or, before the round, of these
+	last    plan.Options // ... or, before the round, of these: those for large ones
 	bytes   uint64       // of the last large all-reduce; 0: there was none
 	begun   bool         // ... and the ring is not timed yet
 	barred  []string
 	least   time.Duration // of all-reduces of so many bytes, while none went along the ring; 0: one did
 	trial   *plan.Options // that may be made; nil: none
 	first   bool          // ... and shows more than is known
+	larger  plan.Options  // a trial for larger ones than there were; none: they have none of their own
 }
 
 // basis returns what the plans of g beside that ring are made by; nil: there are none. All
@@ -52,16 +53,22 @@ func (m *Machine) basis(g *group, ring []wire.UUID) *Basis {
 	l := &g.learned
 	p.Timed, l.hopes = l.timed(m.now), p.Hopes()
 	b.problem, b.small = p, needNoMesh(ms)
-	b.told, b.inForce, b.last = g.mesh.direct != (wire.Direct{}), g.mesh.large, l.last
+	b.told, b.inForce, b.last = g.mesh.direct != (wire.Direct{}), g.mesh.large, l.last.Above()
 	b.bytes, b.begun, b.barred = l.bytes, l.begun(), l.barred(m.now)
 	if l.rings == 0 {
 		b.least = l.least(l.bytes)
 	}
+	if p.N > plan.MostPlanned || slices.ContainsFunc(ms, func(c *client) bool { return !c.can.rates }) {
+		return b
+	}
 	if b.partial {
 		p = filled(p)
 	}
-	if o, first, ok := l.trial(&p, b.partial); ok && !slices.ContainsFunc(ms, func(c *client) bool { return !c.can.rates }) {
+	if o, first, ok := l.trial(&p, b.partial); ok {
 		b.trial, b.first = &o, first
+	}
+	if l.small() && !b.partial && ringIsFar(&p) {
+		b.larger = plan.Trial(p, 0, 0)
 	}
 	return b
 }
@@ -116,6 +123,9 @@ func filled(p plan.Problem) plan.Problem {
 // are left out.
 func (b *Basis) schemes(p plan.Problem) string {
 	large := b.settled(p).Above()
+	if planned := allMeasured(&p) && !p.WaysLimit() && large.For(plan.LeastTrial) != nil; len(b.larger.List) > 0 && !planned {
+		large = large.Before(b.larger)
+	}
 	list := []plan.Options{large}
 	if b.small {
 		small := b.inForce.Below()

@@ -49,7 +49,7 @@ const (
 // before (docs/spec/extensions.md, "Learned rates"). It belongs to a roster.
 type learner struct {
 	last    plan.Options // that the members were told of last
-	bytes   uint64       // of the last large all-reduce; 0: there was none
+	bytes   uint64       // of the last large all-reduce, or of the last of LeastTrial or more; 0: there was none
 	news    bool         // members have said something since the plans were looked at
 	want    bool         // other plans are to be told
 	again   bool         // there was more to know than rates, and other plans were being made
@@ -188,18 +188,20 @@ func (l *learner) atLeast(p *plan.Problem, partial bool) {
 // trial returns a plan with which all members show what they can, in trialTimes all-reduces at most,
 // or one that has turned out to be faster than the ring in its trial. first: it shows more than a
 // ring has, or more than its first time has. partial: the members are not all connected with each other,
-// as those of a large group, whose ring is of delays.
+// as those of a large group, whose ring is of delays. They connect for a trial.
 func (l *learner) trial(p *plan.Problem, partial bool) (o plan.Options, first, ok bool) {
-	small := l.bytes > 0 && l.bytes < plan.LeastTrial
-	if !ringIsFar(p) || l.bytes > plan.MostTrial || small && !partial && !l.lags(p) {
+	switch {
+	case !ringIsFar(p), l.bytes > plan.MostTrial, partial && l.bytes == 0:
+		return o, false, false
+	case l.small() && !partial && !l.lags(p):
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
 	switch {
 	case l.trials == 0:
 		first = true
-	case tried == 0 || ring == 0 || l.begun():
-		return o, false, false
+	case tried == 0 || ring == 0, l.begun() && hopeless*float64(tried) > float64(ring):
+		return o, false, false // windows that open do not make a ring that slow
 	default:
 		first = l.untried() && tried < l.bearable(p)
 		if !first && float64(tried)*leastGain > float64(ring) {
@@ -210,15 +212,23 @@ func (l *learner) trial(p *plan.Problem, partial bool) (o plan.Options, first, o
 	return o, first, len(o.List) > 0
 }
 
-// lags reports whether most members have shown to send lagging times as much as each link of the ring
-// has carried in all-reduces of the size in use. What a trial costs a small one is worth it there.
+// small reports whether all that is known is of all-reduces that are hardly large. It is forgotten when there
+// is one of LeastTrial or more, and smaller ones say nothing from then on: plans that are good for them
+// may be bad for those that move most bytes.
+func (l *learner) small() bool { return l.bytes > 0 && l.bytes < plan.LeastTrial }
+
+// lags reports whether half of the members that have shown something, or more, send lagging times as much
+// as each link of a ring would have carried that takes as long as all-reduces of the size in use. What a
+// trial costs a small one is worth it there.
 func (l *learner) lags(p *plan.Problem) bool {
-	w := l.work(l.bytes, ringName)
-	if w == nil || len(w.took) < ringTimes {
-		return false
+	least := time.Duration(0)
+	for _, w := range l.works {
+		if w.bytes == l.bytes && len(w.took) >= ringTimes && (least == 0 || slices.Min(w.took) < least) {
+			least = slices.Min(w.took)
+		}
 	}
 	up := slices.DeleteFunc(slices.Sorted(slices.Values(p.Up)), func(v float64) bool { return v == 0 })
-	return len(up) > 0 && up[len(up)/2] >= lagging*plan.RingRate(p.N, l.bytes, slices.Min(w.took))
+	return least > 0 && len(up) > 0 && up[len(up)/2] >= lagging*plan.RingRate(p.N, l.bytes, least)
 }
 
 // untried reports whether the trial was timed, but not often enough to be compared. Where it
@@ -335,7 +345,10 @@ func (l *learner) took(bytes uint64, name string) (least time.Duration) {
 // begin notes a collective that was commenced; alone: no other one is under way.
 func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration) {
 	l.now = running{}
-	if bytes >= plan.LeastLarge {
+	if l.small() && bytes >= plan.LeastTrial {
+		l.trials, l.rings, l.ops, l.works, l.bars, l.doubt = 0, 0, 0, nil, nil, doubt{}
+	}
+	if bytes >= plan.LeastTrial || bytes >= plan.LeastLarge && l.bytes < plan.LeastTrial {
 		l.bytes = bytes
 		l.ops++
 		if name == ringName {
