@@ -189,7 +189,11 @@ func (b *Basis) settled(p plan.Problem) plan.Options {
 			return *b.trial
 		}
 		if len(b.last.List) > 0 && b.last.For(b.bytes) == nil {
-			return b.last.Without(b.barred) // what differs is not in use
+			o := b.last.Without(b.barred) // what differs is not in use
+			if o.Ring == (plan.Line{}) {
+				o.Ring = fresh.Ring // nothing was known when they were made
+			}
+			return o
 		}
 	}
 	return fresh

@@ -193,7 +193,7 @@ func (l *learner) trial(p *plan.Problem, partial bool) (o plan.Options, first, o
 	switch {
 	case !ringIsFar(p), l.bytes > plan.MostTrial, partial && l.bytes == 0:
 		return o, false, false
-	case l.small() && !partial && !l.lags(p):
+	case l.small() && l.trials == 0 && !partial && !l.lags(p):
 		return o, false, false
 	}
 	ring, tried := l.took(l.bytes, ringName), l.took(l.bytes, plan.TrialName)
@@ -346,7 +346,7 @@ func (l *learner) took(bytes uint64, name string) (least time.Duration) {
 func (l *learner) begin(bytes uint64, name string, alone bool, now time.Duration) {
 	l.now = running{}
 	if l.small() && bytes >= plan.LeastTrial {
-		l.trials, l.rings, l.ops, l.works, l.bars, l.doubt = 0, 0, 0, nil, nil, doubt{}
+		l.trials, l.rings, l.ops, l.works, l.bars, l.doubt, l.changed, l.calm = 0, 0, 0, nil, nil, doubt{}, 0, 0
 	}
 	if bytes >= plan.LeastTrial || bytes >= plan.LeastLarge && l.bytes < plan.LeastTrial {
 		l.bytes = bytes
