@@ -378,37 +378,6 @@ func Trial(p Problem, bytes uint64, took time.Duration) (o Options) {
 	return o
 }
 
-// aroundClosed returns the trees of the direct exchange. Where there is no way between a member and an owner,
-// the one on the shortest way around passes on. Nil: there is none.
-func (m *model) aroundClosed() (trees []Tree) {
-	for o := range m.N {
-		t := star(m.N, o)
-		for i := range m.N {
-			if i == o || m.between(i, o) {
-				continue
-			}
-			via, least := -1, time.Duration(0)
-			for k := range m.N {
-				if k == i || k == o || !m.between(i, k) || !m.between(k, o) {
-					continue
-				}
-				if way := m.Delay[i*m.N+k] + m.Delay[k*m.N+o]; via < 0 || way < least {
-					via, least = k, way
-				}
-			}
-			if via < 0 {
-				return nil
-			}
-			t.Up[i] = via
-		}
-		trees = append(trees, t)
-	}
-	return trees
-}
-
-// between reports whether each of two members can send to the other.
-func (m *model) between(i, k int) bool { return !m.closed[i*m.N+k] && !m.closed[k*m.N+i] }
-
 // RingAtBest returns how long an all-reduce of so many bytes takes along the ring if each link gives what its
 // ends have: links of which little was asked have shown little. What was measured of a link bounds it. Of members
 // that are near to others little may have been asked, too: they are taken for no less than half of all members have

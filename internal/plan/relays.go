@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // deepest bounds the ways of trees that are searched for, in each direction.
@@ -221,12 +222,43 @@ func star(n, owner int) Tree {
 // open reports whether all others can send to a member, and it to them.
 func (m *model) open(i int) bool {
 	for k := range m.N {
-		if k != i && (m.closed[i*m.N+k] || m.closed[k*m.N+i]) {
+		if k != i && !m.between(i, k) {
 			return false
 		}
 	}
 	return true
 }
+
+// aroundClosed returns the trees of the direct exchange. Where there is no way between a member and an owner,
+// the one on the shortest way around passes on. Nil: there is none.
+func (m *model) aroundClosed() (trees []Tree) {
+	for o := range m.N {
+		t := star(m.N, o)
+		for i := range m.N {
+			if i == o || m.between(i, o) {
+				continue
+			}
+			via, least := -1, time.Duration(0)
+			for k := range m.N {
+				if k == i || k == o || !m.between(i, k) || !m.between(k, o) {
+					continue
+				}
+				if way := m.Delay[i*m.N+k] + m.Delay[k*m.N+o]; via < 0 || way < least {
+					via, least = k, way
+				}
+			}
+			if via < 0 {
+				return nil
+			}
+			t.Up[i] = via
+		}
+		trees = append(trees, t)
+	}
+	return trees
+}
+
+// between reports whether each of two members can send to the other.
+func (m *model) between(i, k int) bool { return !m.closed[i*m.N+k] && !m.closed[k*m.N+i] }
 
 // behind returns schemes in which slow members have one other member each, which adds what
 // they give and passes on to them what they get: then only few send to a slow one, and
@@ -266,7 +298,7 @@ func (m *model) leaning(slow, fast []int, rate []float64) *Scheme {
 		at, least := -1, math.Inf(1)
 		for _, k := range fast {
 			way, back := slow[i]*n+k, k*n+slow[i]
-			if m.closed[way] || m.closed[back] {
+			if !m.between(slow[i], k) {
 				continue
 			}
 			cost := max((2+carries[k])/rate[k], 1/m.pair[way], 1/m.pair[back])
@@ -286,7 +318,7 @@ func (m *model) leaning(slow, fast []int, rate []float64) *Scheme {
 		for i := range n {
 			if up[i] = on[i]; on[i] < 0 && i != o {
 				up[i] = o
-				ok = ok && !m.closed[i*n+o] && !m.closed[o*n+i]
+				ok = ok && m.between(i, o)
 			}
 		}
 		if up[o] = -1; ok {

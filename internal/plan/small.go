@@ -342,14 +342,14 @@ func (m *model) through(rows [][]int, owner int) (Tree, bool) {
 		}
 		var list []candidate
 		for _, a := range row {
-			if m.closed[a*n+owner] || m.closed[owner*n+a] {
+			if !m.between(a, owner) {
 				continue
 			}
 			var to, from time.Duration
 			ok := true
 			for _, i := range row {
 				if i != a {
-					ok = ok && !m.closed[i*n+a] && !m.closed[a*n+i]
+					ok = ok && m.between(i, a)
 					to, from = max(to, m.Delay[i*n+a]), max(from, m.Delay[a*n+i])
 				}
 			}
@@ -398,7 +398,7 @@ func (m *model) narrow(owner, most int) (Tree, bool) {
 	placed := []int{owner}
 	for _, i := range order {
 		for _, k := range placed {
-			if kids[k] == most || m.closed[i*n+k] || m.closed[k*n+i] {
+			if kids[k] == most || !m.between(i, k) {
 				continue
 			}
 			if d := far[k] + m.Delay[i*n+k] + m.Delay[k*n+i]; next[i] < 0 || d < far[i] {
@@ -478,7 +478,7 @@ func (o Options) Above() Options {
 	return o
 }
 
-// Before returns the options of o for fewer bytes than those of next, and these.
+// Before returns the options of o for fewer bytes than those of next, which has some, and these.
 func (o Options) Before(next Options) Options {
 	from := next.List[0].From
 	o.List = append(slices.DeleteFunc(slices.Clone(o.List), func(at Option) bool { return at.From >= from }), next.List...)

@@ -28,7 +28,9 @@ const (
 // barredOps large all-reduces: where there is one in some minutes, a time alone would be
 // over after a few. Both double each time, up to mostBarred times as much. The ring is compared
 // when it was timed ringTimes: its first all-reduce fills its windows. So does that of a trial, which
-// is timed trialTimes unless it takes hopeless times as long as the ring.
+// is timed trialTimes unless it takes hopeless times as long as the ring. A ring that takes hopeless times as
+// long as a trial is not compared a second time. Small all-reduces have a trial where members send lagging
+// times what the ring has carried.
 const (
 	muchSlower = 1.25
 	slowTimes  = 2
@@ -200,8 +202,10 @@ func (l *learner) trial(p *plan.Problem, partial bool) (o plan.Options, first, o
 	switch {
 	case l.trials == 0:
 		first = true
-	case tried == 0 || ring == 0, l.begun() && hopeless*float64(tried) > float64(ring):
-		return o, false, false // windows that open do not make a ring that slow
+	case tried == 0 || ring == 0:
+		return o, false, false
+	case l.begun() && hopeless*float64(tried) > float64(ring): // windows to open do not make it that slow
+		return o, false, false
 	default:
 		first = l.untried() && tried < l.bearable(p)
 		if !first && float64(tried)*leastGain > float64(ring) {
