@@ -71,6 +71,24 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// patience is how many times the bound a connection that has nothing to send may be silent where the other end judges
+// this one by all connections together (Options.Patient).
+const patience = 3
+
+// Patient returns o for an end that sends nothing now, and whose peer is missed otherwise, too, if it is gone: by its
+// other connections, or by the master. It is asked as early and as often as with o, and may be silent for three times
+// the UserTimeout. On a thin way that other connections fill, each of the few probes that fit into UserTimeout
+// may be lost, and an operation fails with any of its connections.
+func (o Options) Patient() Options {
+	o = o.withDefaults()
+	if o.UserTimeout < 0 || o.KeepAliveIdle < 0 {
+		return o
+	}
+	o.UserTimeout *= patience
+	o.KeepAliveCount = max(o.KeepAliveCount, int((o.UserTimeout-o.KeepAliveIdle)/o.KeepAliveInterval))
+	return o
+}
+
 // TuneMaster prepares either end of a connection between peer and master:
 // small packets leave at once (quirk Q1), a vanished end is noticed within
 // about 20 s. A conn that is not a TCP connection is left alone.
@@ -95,18 +113,7 @@ func TuneP2P(conn net.Conn, o Options) error {
 	if err := tcp.SetNoDelay(true); err != nil {
 		return fail("no delay", err)
 	}
-	if o.KeepAliveIdle > 0 {
-		err := tcp.SetKeepAliveConfig(net.KeepAliveConfig{
-			Enable: true, Idle: o.KeepAliveIdle, Interval: o.KeepAliveInterval, Count: o.KeepAliveCount,
-		})
-		if Classify(err) == ClassUnsupported {
-			// Without the times (Windows before 2017, Wine) the system's own rule.
-			err = tcp.SetKeepAlive(true)
-		}
-		if err != nil {
-			return fail("keepalive", err)
-		}
-	} else if err := tcp.SetKeepAlive(false); err != nil {
+	if err := keepAlive(tcp, o); err != nil {
 		return fail("keepalive", err)
 	}
 	raw, err := tcp.SyscallConn()
@@ -135,6 +142,20 @@ func TuneP2P(conn net.Conn, o Options) error {
 		return SetCongestion(tcp, o.Congestion)
 	}
 	return nil
+}
+
+func keepAlive(tcp *net.TCPConn, o Options) error {
+	if o.KeepAliveIdle <= 0 {
+		return tcp.SetKeepAlive(false)
+	}
+	err := tcp.SetKeepAliveConfig(net.KeepAliveConfig{
+		Enable: true, Idle: o.KeepAliveIdle, Interval: o.KeepAliveInterval, Count: o.KeepAliveCount,
+	})
+	if Classify(err) == ClassUnsupported {
+		// Without the times (Windows before 2017, Wine) the system's own rule.
+		err = tcp.SetKeepAlive(true)
+	}
+	return err
 }
 
 // LimitUnsent bounds what the system takes from writers of conn before it can

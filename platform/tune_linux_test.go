@@ -80,6 +80,33 @@ func TestLostProbeEndsNothing(t *testing.T) {
 	}
 }
 
+// An end that sends nothing is asked as early and as often, and may be silent for longer.
+func TestPatientEnds(t *testing.T) {
+	read := func(c *net.TCPConn) (got [4]int) {
+		raw, err := c.SyscallConn()
+		require.NoError(t, err)
+		require.NoError(t, raw.Control(func(fd uintptr) {
+			for i, opt := range []int{unix.TCP_USER_TIMEOUT, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT} {
+				got[i], err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, opt)
+				require.NoError(t, err)
+			}
+		}))
+		return got
+	}
+	c, s := pair(t)
+	o := Options{UserTimeout: 8 * time.Second}
+	require.NoError(t, TuneP2P(c, o))
+	require.Equal(t, [4]int{8000, 4, 1, 5}, read(c))
+	require.NoError(t, TuneP2P(s, o.Patient()))
+	require.Equal(t, [4]int{24000, 4, 1, 20}, read(s))
+	if ours, err := WithoutUserTimeout(c, o, 16*time.Second); ours {
+		require.NoError(t, err)
+		require.Equal(t, [4]int{0, 4, 1, 20}, read(c), "while nothing has to be acknowledged")
+	}
+	require.Equal(t, Options{UserTimeout: -1}.withDefaults(), Options{UserTimeout: -1}.Patient())
+	require.Equal(t, Options{KeepAliveIdle: -1}.withDefaults(), Options{KeepAliveIdle: -1}.Patient())
+}
+
 func TestAutoTakesCubicOnThisHost(t *testing.T) {
 	c, _ := pair(t)
 	require.NoError(t, TuneP2P(c, Options{Congestion: "reno"}))

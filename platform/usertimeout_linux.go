@@ -30,8 +30,12 @@ func retryWait(retries int, least, bound time.Duration) (time.Duration, bool) {
 	return mostRetryWait, retriedFor(retries, mostRetryWait) >= bound
 }
 
-func withoutUserTimeout(fd uintptr, o Options, info Info) (bool, error) {
-	wait, ok := retryWait(linux.Retries(), max(o.RetryWait+4*info.RTT, time.Second), o.UserTimeout)
+func withoutUserTimeout(fd uintptr, o Options, goOn time.Duration, info Info) (bool, error) {
+	least := max(o.RetryWait+4*info.RTT, time.Second)
+	wait, ok := retryWait(linux.Retries(), least, goOn)
+	if !ok {
+		wait, ok = retryWait(linux.Retries(), least, o.UserTimeout)
+	}
 	if !ok || !info.Known.Has(HasHeard|HasInFlight|HasUnsent|HasRetries) {
 		return false, nil
 	}

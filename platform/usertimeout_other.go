@@ -2,4 +2,6 @@
 
 package platform
 
-func withoutUserTimeout(uintptr, Options, Info) (bool, error) { return false, nil }
+import "time"
+
+func withoutUserTimeout(uintptr, Options, time.Duration, Info) (bool, error) { return false, nil }

@@ -188,7 +188,7 @@ func (op *Operation) Start(s Start) {
 	e.mu.Unlock()
 	if !failed {
 		if broken {
-			op.failLink(unlinked, "there is no connection to the peer, or from it")
+			op.failLink(unlinked, "a connection to the peer, or from it, is not there")
 		}
 		if missing {
 			op.awaitConnections()
@@ -267,8 +267,13 @@ func (op *Operation) open(err error, eager bool) (failed bool) {
 	return failed
 }
 
+// failLink fails the operation because what it needs of the connections to or from peer is not there. No lock is held.
 func (op *Operation) failLink(peer wire.UUID, what string) {
-	op.fail(errs.New(errs.RankConnectionLost, op.name, errors.New(what)).WithPhase("start").WithPeer(peer.String()))
+	err := errors.New(what)
+	if why := op.e.hub.WhyUnlinked(peer); why != nil {
+		err = fmt.Errorf("%s (%w)", what, why)
+	}
+	op.fail(errs.New(errs.RankConnectionLost, op.name, err).WithPhase("start").WithPeer(peer.String()))
 }
 
 // awaitConnections bounds the wait for the first connection of each peer.

@@ -201,7 +201,7 @@ func (e *Engine) deliver(op *Operation, r *link.Receiver) (link.Sink, link.Verdi
 	e.mu.Unlock()
 	defer e.mu.Lock()
 	if l != nil {
-		op.failLink(r.Peer(), "the peer closed one of its connections")
+		op.failLink(r.Peer(), "a connection from the peer has ended")
 		return nil, link.Drop, nil
 	}
 	err := op.protocol(r, "data came from a member that sends none in this operation")

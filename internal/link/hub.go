@@ -470,11 +470,35 @@ func (h *Hub) Close() {
 	h.wg.Wait()
 }
 
+// errEnded stands for the end of a stream.
+var errEnded = errors.New("the peer closed the connection")
+
+// ending returns the cause that people are told of.
+func ending(cause error) error {
+	if errors.Is(cause, io.EOF) || errors.Is(cause, io.ErrUnexpectedEOF) {
+		return errEnded
+	}
+	return cause
+}
+
+// WhyUnlinked says which connection of those to and from peer that it still knows has ended, and why; nil: none
+// has.
+func (h *Hub) WhyUnlinked(peer wire.UUID) error {
+	for _, s := range h.Senders(peer) {
+		if why := s.why(); why != nil {
+			return fmt.Errorf("connection %d to it: %w", s.number, why)
+		}
+	}
+	for _, r := range h.Receivers(peer) {
+		if why := r.why(); why != nil {
+			return fmt.Errorf("connection %d from it: %w", r.number, why)
+		}
+	}
+	return nil
+}
+
 // lost reports the end of a connection and calls tell with its cause.
 func (h *Hub) lost(peer wire.UUID, number uint32, send bool, cause error, tell func(error)) {
-	if errors.Is(cause, io.EOF) || errors.Is(cause, io.ErrUnexpectedEOF) {
-		cause = errors.New("the peer closed the connection")
-	}
 	h.mu.Lock()
 	h.changed.Broadcast()
 	h.mu.Unlock()

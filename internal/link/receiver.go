@@ -31,7 +31,7 @@ type Receiver struct {
 	ended  sync.Once                       // abandon
 
 	mu    invariants.Mutex
-	cause error // why we closed it ourselves
+	cause error // why it has ended, or was closed by us
 
 	// Owned by the reader goroutine.
 	rd      *transport.Reader
@@ -103,6 +103,13 @@ func (h *Hub) Spared(r *Receiver) []*Receiver {
 	return rest
 }
 
+// why returns why the connection has ended; nil: it has not, or is about to.
+func (r *Receiver) why() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cause
+}
+
 func (r *Receiver) isMute() bool { return r.mute.Load() }
 
 // flush tells the sender about what was processed since the last read that
@@ -157,9 +164,10 @@ func (r *Receiver) end(err error) {
 	r.release()
 	r.h.forgetEarly(r)
 	r.mu.Lock()
-	if r.cause != nil {
-		err = r.cause
+	if r.cause == nil {
+		r.cause = ending(err)
 	}
+	err = r.cause
 	r.mu.Unlock()
 	r.h.lost(r.peer, r.number, false, err, func(cause error) { r.h.router.ReceiverLost(r, cause) })
 }

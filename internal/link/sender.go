@@ -119,6 +119,7 @@ func (s *Sender) close(cause error) {
 		s.mu.Unlock()
 		return
 	}
+	cause = ending(cause)
 	s.cause = cause
 	s.broken.Store(true)
 	close(s.gone)

@@ -2,6 +2,8 @@ package link
 
 import (
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,8 +20,18 @@ const (
 	// A window that is shut is asked about more and more rarely, every two minutes at last where nothing bounds
 	// that (before Linux 6.15). So many times without an answer, nobody is there.
 	unanswered = 3
-	// Where something is heard, and nothing is acknowledged, it takes so many times the bound.
-	stuckTimes = 2
+	// Where something is heard, of this connection or of another one to the peer, and nothing is acknowledged, it
+	// takes so many times the bound.
+	aloneTimes = 2
+)
+
+// silence is what a look has found.
+type silence uint8
+
+const (
+	lives    silence = iota
+	doubtful         // for as long as the bound: the peer has gone, unless it is heard over another connection
+	silent           // for aloneTimes the bound
 )
 
 // vigil is the look of a sender for an end that is heard no more. Each of its looks arms the timer for the next.
@@ -33,6 +45,8 @@ type vigil struct {
 	// Of looks in a row that have found something to acknowledge: for how long nothing was heard, and nothing
 	// acknowledged. A look that comes late counts for two: the machine, or this process, stood still.
 	quiet, stuck time.Duration
+	// The last look has found that something was heard within the bound; others read it.
+	lately atomic.Bool
 }
 
 // keepVigil takes the bound of the system off the connection, and has looks begin in its place. Close waits for
@@ -41,7 +55,7 @@ func (s *Sender) keepVigil() {
 	ours := false
 	if s.h.cfg.Tuning.UserTimeout > 0 {
 		var err error
-		ours, err = platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning)
+		ours, err = platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning, aloneTimes*s.h.cfg.Tuning.UserTimeout)
 		if err != nil && !s.Broken() {
 			s.h.cfg.Logger.Warn("the system's own bound of what is not acknowledged stays", "peer", s.peer.Short(), "error", err)
 		}
@@ -76,14 +90,28 @@ func (s *Sender) lookForWords() {
 	}()
 	defer errs.Catch(OpName, func(err *errs.Error) { s.close(s.h.Caught(err, s.peer)) })
 	v := &s.gauge.vigil
-	if v.read(&v.info) && v.step(time.Now()) {
-		s.close(fmt.Errorf("nothing was acknowledged for %v: %w", v.bound, syscall.ETIMEDOUT))
+	if v.read(&v.info) {
+		found, bound := v.step(time.Now()), v.bound
+		if found == silent {
+			bound *= aloneTimes
+		}
+		if found == silent || found == doubtful && !s.heardBeside() {
+			s.close(fmt.Errorf("nothing was acknowledged for %v: %w", bound, syscall.ETIMEDOUT))
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if goesOn = s.cause == nil; goesOn {
 		v.timer.Reset(v.every())
 	}
+}
+
+// heardBeside reports whether the peer is heard over another one of the connections to it. Where many fill a thin way,
+// single ones lose all that they send for longer than the bound.
+func (s *Sender) heardBeside() bool {
+	return slices.ContainsFunc(s.h.Senders(s.peer), func(o *Sender) bool {
+		return o != s && !o.Broken() && o.gauge.vigil.lately.Load()
+	})
 }
 
 // endVigil has no look begin any more. s.mu is held.
@@ -93,13 +121,14 @@ func (s *Sender) endVigil() {
 	}
 }
 
-// step takes what the system says now, and reports whether that is the end.
-func (v *vigil) step(now time.Time) bool {
+// step takes what the system says now.
+func (v *vigil) step(now time.Time) silence {
 	i := &v.info
+	v.lately.Store(i.Heard < v.bound)
 	took := now.Sub(v.last)
 	if v.last.IsZero() || i.InFlight == 0 && i.Unsent == 0 {
 		v.last, v.acked, v.quiet, v.stuck = now, i.Acked, 0, 0
-		return false
+		return lives
 	}
 	counts := min(took, 2*v.every())
 	v.quiet, v.stuck = v.quiet+counts, v.stuck+counts
@@ -110,8 +139,13 @@ func (v *vigil) step(now time.Time) bool {
 		v.stuck = 0
 	}
 	v.last, v.acked = now, i.Acked
-	if i.InFlight == 0 {
-		return v.quiet >= v.bound && i.Probes >= unanswered
+	switch {
+	case i.InFlight == 0 && i.Probes < unanswered, i.InFlight > 0 && i.Retries == 0:
+		return lives
+	case v.quiet >= aloneTimes*v.bound, v.stuck >= aloneTimes*v.bound && i.Known.Has(platform.HasAcked):
+		return silent
+	case v.quiet >= v.bound:
+		return doubtful
 	}
-	return i.Retries > 0 && (v.quiet >= v.bound || v.stuck >= stuckTimes*v.bound && i.Known.Has(platform.HasAcked))
+	return lives
 }

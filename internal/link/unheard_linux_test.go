@@ -29,6 +29,12 @@ func (losses) ReceiverLost(_ *Receiver, _ error)   {}
 // overTCP returns a send connection over loopback whose bound is that, and its other end. tells: the system says
 // when it has heard of that.
 func overTCP(t *testing.T, bound time.Duration) (conn, end *net.TCPConn, lost chan error, tells bool) {
+	conns, ends, lost, tells := poolOverTCP(t, bound, 1)
+	return conns[0], ends[0], lost, tells
+}
+
+// poolOverTCP is overTCP with so many connections to one peer.
+func poolOverTCP(t *testing.T, bound time.Duration, n int) (conns, ends []*net.TCPConn, lost chan error, tells bool) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -38,26 +44,42 @@ func overTCP(t *testing.T, bound time.Duration) (conn, end *net.TCPConn, lost ch
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<10)
 	}))
 	require.NoError(t, err)
-	c, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	e, err := l.Accept()
-	require.NoError(t, err)
 	tuning := platform.Options{UserTimeout: bound}
-	require.NoError(t, platform.TuneP2P(c, tuning))
-	info, _ := platform.TCPInfo(c)
-	if tells = info.Known.Has(platform.HasHeard | platform.HasInFlight | platform.HasUnsent); !tells { // an emulated kernel
-		ours, err := platform.WithoutUserTimeout(c, tuning)
-		require.NoError(t, err)
-		require.False(t, ours, "its own bound stays")
-	}
-	lost = make(chan error, 1)
+	lost = make(chan error, n)
 	h := NewHub(Config{Tuning: tuning}, losses{lost: lost})
-	h.AddSender(wire.UUID{1}, 0, c, Features{Native: true})
 	t.Cleanup(func() {
 		h.Close()
-		e.Close()
+		for _, e := range ends {
+			e.Close()
+		}
 	})
-	return c.(*net.TCPConn), e.(*net.TCPConn), lost, tells
+	for k := range n {
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		e, err := l.Accept()
+		require.NoError(t, err)
+		conns, ends = append(conns, c.(*net.TCPConn)), append(ends, e.(*net.TCPConn))
+		require.NoError(t, platform.TuneP2P(c, tuning))
+		info, _ := platform.TCPInfo(c)
+		if tells = info.Known.Has(platform.HasHeard | platform.HasInFlight | platform.HasUnsent); !tells { // an emulated kernel
+			ours, err := platform.WithoutUserTimeout(c, tuning, bound)
+			require.NoError(t, err)
+			require.False(t, ours, "its own bound stays")
+		}
+		require.NoError(t, h.AddSender(wire.UUID{1}, uint32(k), c, Features{Native: true}))
+	}
+	return conns, ends, lost, tells
+}
+
+// deafen has a connection drop what comes.
+func deafen(t *testing.T, conn *net.TCPConn) {
+	raw, err := conn.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing[0]})
+	}))
+	require.NoError(t, err)
 }
 
 // A reader that waits for others, for longer than the bound, is alive: it answers when it is asked about its window.
@@ -102,13 +124,7 @@ func TestSilenceEndsAConnection(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.ReadFull(end, make([]byte, 5))
 	require.NoError(t, err)
-	raw, err := end.SyscallConn()
-	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) { // it drops what comes
-		nothing := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing[0]})
-	}))
-	require.NoError(t, err)
+	deafen(t, end)
 	_, err = conn.Write([]byte("not heard"))
 	require.NoError(t, err)
 	select {
@@ -120,55 +136,96 @@ func TestSilenceEndsAConnection(t *testing.T) {
 	require.True(t, errors.Is(err, unix.ETIMEDOUT))
 }
 
+// A peer that is heard over another connection lives: one that is silent gets longer, and no more. When the others are
+// silent, too, the peer has gone.
+func TestOtherConnectionsSpeakForAPeer(t *testing.T) {
+	t.Parallel()
+	conns, ends, lost, tells := poolOverTCP(t, time.Second, 3)
+	if !tells {
+		return
+	}
+	say := func(k int, what string) {
+		_, err := conns[k].Write([]byte(what))
+		require.NoError(t, err)
+	}
+	deafen(t, ends[0])
+	say(0, "not heard")
+	ended := func() (err error) {
+		for give := time.After(time.Minute); ; {
+			say(1, "heard")
+			select {
+			case err := <-lost:
+				return err
+			case <-give:
+				require.Fail(t, "the connection goes on")
+			case <-time.After(20 * time.Millisecond): // until the next word
+			}
+		}
+	}
+	require.ErrorContains(t, ended(), "nothing was acknowledged for 2s")
+	deafen(t, ends[1])
+	deafen(t, ends[2])
+	say(2, "not heard, either")
+	require.ErrorContains(t, ended(), "nothing was acknowledged for 1s")
+}
+
 // What looks find, a second apart.
 func TestVigil(t *testing.T) {
 	v := &vigil{bound: 8 * time.Second}
 	now := time.Unix(1000, 0)
-	after := func(d time.Duration, i platform.Info) bool {
+	after := func(d time.Duration, i platform.Info) silence {
 		now = now.Add(d)
 		v.info = i
 		v.info.Known = platform.HasAcked
 		return v.step(now)
 	}
-	look := func(i platform.Info) bool { return after(time.Second, i) }
-	silent := platform.Info{InFlight: 1448, Heard: time.Hour, Retries: 3}
+	look := func(i platform.Info) silence { return after(time.Second, i) }
+	quiet := platform.Info{InFlight: 1448, Heard: time.Hour, Retries: 3}
 	looks := func(n int, i platform.Info) {
 		t.Helper()
 		for range n {
-			require.False(t, look(i))
+			require.Equal(t, lives, look(i))
 		}
 	}
 	looks(3, platform.Info{Heard: time.Hour}) // there is nothing to acknowledge
-	looks(7, silent)
-	require.True(t, look(silent))
+	looks(7, quiet)
+	require.Equal(t, doubtful, look(quiet))
+	require.False(t, v.lately.Load())
+	for range 7 {
+		require.Equal(t, doubtful, look(quiet), "it may be heard beside")
+	}
+	require.Equal(t, silent, look(quiet))
 
 	looks(1, platform.Info{InFlight: 1448, Heard: 500 * time.Millisecond, Retries: 1, Acked: 1})
-	looks(7, silent)
-	require.True(t, look(silent), "it was heard once meanwhile")
+	require.True(t, v.lately.Load())
+	looks(7, quiet)
+	require.Equal(t, doubtful, look(quiet), "it was heard once meanwhile")
 	looks(1, platform.Info{})
-	looks(7, silent)
-	require.False(t, look(platform.Info{InFlight: 1448, Heard: time.Hour}), "a rest, and what was sent has only just gone")
+	looks(7, quiet)
+	require.Equal(t, lives, look(platform.Info{InFlight: 1448, Heard: time.Hour}), "a rest, and what was sent has only just gone")
 
 	// This process, or its machine, stood still.
 	looks(1, platform.Info{})
-	looks(1, silent)
-	require.False(t, after(time.Hour, silent))
-	looks(4, silent)
-	require.True(t, look(silent))
+	looks(1, quiet)
+	require.Equal(t, lives, after(time.Hour, quiet))
+	looks(4, quiet)
+	require.Equal(t, doubtful, look(quiet))
 
 	// Who asks about a window that is shut, and is answered, however rarely, is not alone.
 	v.quiet = 0
 	shut := func(probes int) platform.Info {
 		return platform.Info{Unsent: 1 << 20, Heard: time.Hour, Probes: probes}
 	}
-	looks(100, shut(1))
-	require.True(t, look(shut(unanswered)))
+	looks(15, shut(1))
+	require.Equal(t, doubtful, after(time.Millisecond, shut(unanswered)))
+	looks(85, shut(1))
+	require.Equal(t, silent, look(shut(unanswered)))
 
 	// Something is heard, and nothing acknowledged.
 	looks(1, platform.Info{})
 	beside := platform.Info{InFlight: 1448, Retries: 5, Acked: 77}
 	looks(16, beside)
-	require.True(t, look(beside))
+	require.Equal(t, silent, look(beside))
 	looks(20, platform.Info{InFlight: 1448, Acked: 77})
 	beside.Acked++
 	looks(1, beside)

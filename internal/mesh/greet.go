@@ -105,6 +105,13 @@ func (m *Mesh) greet(conn net.Conn) {
 		m.refuse(conn, "name", err)
 		return
 	}
+	if hello.Ext.Native {
+		// It sends, and looks itself whether it is heard.
+		if err := platform.TuneP2P(conn, m.cfg.Tuning.Patient()); err != nil {
+			m.refuse(conn, "socket", err)
+			return
+		}
+	}
 	placed := m.cfg.Pools.MayTake(hello.UUID, hello.Number) || m.awaitPlace(conn, hello)
 	if n, err := transport.Look(conn); parted(hello, n, err) {
 		m.cfg.Log.Debug("a connection was given up before it was answered", "peer", hello.UUID.Short(), "number", hello.Number)

@@ -65,8 +65,9 @@ func TestIdleLoss(t *testing.T) {
 	r.in[0][0].Close()
 	require.Eventually(t, func() bool { return r.eng[0].hub.LiveSenders(uuid(1)) == 0 }, patience, time.Millisecond)
 	specs, _ := r.specs(rand.New(rand.NewPCG(1, 2)), dtype.Float32, dtype.Sum, 200, true)
-	for _, err := range r.start(specs).wait(t) {
+	for i, err := range r.start(specs).wait(t) {
 		require.ErrorIs(t, err, errs.RankConnectionLost)
+		require.ErrorContains(t, err, []string{"(connection 0 to it: the peer closed the connection)", "(connection 0 from it: "}[i])
 	}
 	require.Zero(t, r.eng[0].hub.LiveSenders(uuid(9)))
 }

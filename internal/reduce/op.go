@@ -388,7 +388,7 @@ func (op *Op) Start(s Start) {
 	case op.outBroken():
 		op.failLink(op.next, noConnection)
 	case gone && !op.in.done.Load():
-		op.failLink(op.prev, "the previous peer of the ring closed its connection")
+		op.failLink(op.prev, deadFlow)
 	default:
 		if missing {
 			op.awaitConnection()
@@ -439,7 +439,7 @@ func (op *Op) open(err error) (failed bool) {
 		}
 	}
 	if op.n > 1 && op.out.sender == nil && op.failErr == nil {
-		op.failErr = op.unlinked(op.next, noConnection)
+		op.failErr = op.unlinked(op.next, errors.New(noConnection))
 	}
 	failed = op.failErr != nil
 	op.aborted.Store(failed)
@@ -466,11 +466,18 @@ func (op *Op) register() (came []*link.Early, gone bool) {
 
 const noConnection = "there is no connection to the next peer of the ring"
 
-func (op *Op) unlinked(peer wire.UUID, what string) error {
-	return errs.New(errs.RankConnectionLost, opName, errors.New(what)).WithPhase("start").WithPeer(peer.String())
+func (op *Op) unlinked(peer wire.UUID, why error) error {
+	return errs.New(errs.RankConnectionLost, opName, why).WithPhase("start").WithPeer(peer.String())
 }
 
-func (op *Op) failLink(peer wire.UUID, what string) { op.fail(op.unlinked(peer, what)) }
+// failLink fails the operation because what it needs of the connections to or from peer is not there. No lock is held.
+func (op *Op) failLink(peer wire.UUID, what string) {
+	err := errors.New(what)
+	if why := op.e.hub.WhyUnlinked(peer); why != nil {
+		err = fmt.Errorf("%s (%w)", what, why)
+	}
+	op.fail(op.unlinked(peer, err))
+}
 
 // awaitConnection bounds the wait for the previous peer's first connection.
 func (op *Op) awaitConnection() {

@@ -125,7 +125,7 @@ func (e *Engine) pass(seq uint64) {
 	}
 }
 
-const deadFlow = "the previous peer of the ring closed one of its connections"
+const deadFlow = "a connection from the previous peer of the ring has ended"
 
 // find returns the running operation that a frame from r belongs to, and binds
 // it to r. A frame whose sequence number is beyond all that were started or
