@@ -136,7 +136,7 @@ func (b *Basis) schemes(p plan.Problem) string {
 		list = []plan.Options{small.With(large), large}
 	}
 	for _, o := range list {
-		if b := o.Encode(); len(b) <= wire.MaxSchemes {
+		if b := o.Encode(); len(o.List) <= plan.MaxOptions && len(b) <= wire.MaxSchemes {
 			return string(b)
 		}
 	}

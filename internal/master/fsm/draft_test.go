@@ -234,6 +234,28 @@ func TestTheBasisOfPlansIsConstant(t *testing.T) {
 	require.Positive(t, calls, "it asks whether it goes on")
 }
 
+// Members refuse a list that is too long. What small all-reduces have is left out of it.
+func TestListsThatAreTooLong(t *testing.T) {
+	w, cs := beside(t, 8, -1)
+	w.meshed(cs, 40*time.Millisecond)
+	b := w.asked[0].Basis
+	b.small, b.told = true, true
+	p := b.problem
+	large := b.settled(p).Above()
+	for _, n := range []int{plan.MaxOptions - len(large.List), plan.MaxOptions - len(large.List) + 1} {
+		small := plan.Options{}
+		for i := range n {
+			small.List = append(small.List, plan.Option{From: uint64(1000 * i), Scheme: plan.Direct(p.N, nil)})
+		}
+		b.inForce = small.With(large)
+		o, err := plan.ParseOptions([]byte(b.schemes(p)), p.N)
+		require.NoError(t, err)
+		require.Equal(t, n+len(large.List) <= plan.MaxOptions, len(o.Below().List) == n, "%d", n)
+		above := o.Above()
+		require.Equal(t, large.Encode(), above.Encode())
+	}
+}
+
 // BenchmarkAskForPlans is what a step has to do for plans that are made beside it.
 func BenchmarkAskForPlans(b *testing.B) {
 	for _, n := range []int{plannedInStep, 17, 64, 254} {
