@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,10 +21,49 @@ import (
 	"github.com/gopccl/gopccl/internal/tlsconn"
 )
 
+// gate is the socket of an end that writes no more than a part of what its keys are good for before it has begun to
+// make them new: on a machine that is busy it would go on for as long as the goroutines that do it wait.
+type gate struct {
+	net.Conn
+	most int // bytes
+
+	mu    sync.Mutex
+	left  int
+	begun chan struct{} // closed when keys are made new, and made again
+}
+
+func newGate(conn net.Conn, most int) *gate {
+	return &gate{Conn: conn, most: most, left: most, begun: make(chan struct{})}
+}
+
+func (g *gate) Write(b []byte) (int, error) {
+	g.mu.Lock()
+	shut := g.left < 0
+	g.left -= len(b)
+	begun := g.begun
+	g.mu.Unlock()
+	if shut {
+		select {
+		case <-begun:
+		case <-time.After(time.Minute):
+			return 0, errors.New("the keys were not made new")
+		}
+	}
+	return g.Conn.Write(b)
+}
+
+func (g *gate) begin() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.left = g.most
+	close(g.begun)
+	g.begun = make(chan struct{})
+}
+
 // A transfer in TLS goes on when the keys of its connection are used up: they are made new
 // as often as it takes, also within one tensor. The bounds are lowered here.
 func TestKeysAreMadeNewInATransfer(t *testing.T) {
-	const after, most, size = 64, 2048, 40 << 20 // records of 16 KiB, and at least 5,120 of them in all
+	const record, after, most, size = 16 << 10, 64, 2048, 40 << 20 // at least 5,120 records in all
 	now, pool := time.Now(), buf.NewPool(0)
 	s, err := authority.NewAuthority("test", "", now)
 	require.NoError(t, err)
@@ -36,19 +77,19 @@ func TestKeysAreMadeNewInATransfer(t *testing.T) {
 		return trust
 	}
 	var renewed atomic.Int64
-	renewal := func(config *tls.Config) tlsconn.Renewal {
-		return tlsconn.Renewal{After: after, Most: most, Config: func() *tls.Config { return config }, Judge: func(tls.ConnectionState) error {
+	renewal := func(config *tls.Config, begin func()) tlsconn.Renewal {
+		return tlsconn.Renewal{After: after, Most: most, Config: func() *tls.Config { begin(); return config }, Judge: func(tls.ConnectionState) error {
 			renewed.Add(1)
 			return nil
 		}}
 	}
 	server := secure.NewKeeper(trust("b")).Server(secure.State)
 	holder, addr := serve(t, ServerConfig{LongAnswer: size, Security: sockets.Security{
-		Wrap: func(conn net.Conn) net.Conn { return tlsconn.Server(conn, server, pool) },
+		Wrap: func(conn net.Conn) net.Conn { return tlsconn.Server(newGate(conn, most/2*record), server, pool) },
 		Greet: func(conn net.Conn) (string, error) {
 			c := conn.(*tlsconn.Conn)
 			err := c.Handshake(context.Background())
-			c.Renewable(false, renewal(server))
+			c.Renewable(false, renewal(server, c.Conn.(*gate).begin))
 			return "a", err
 		},
 	}})
@@ -64,7 +105,7 @@ func TestKeysAreMadeNewInATransfer(t *testing.T) {
 		if err := c.Handshake(ctx); err != nil {
 			return nil, err
 		}
-		c.Renewable(true, renewal(client))
+		c.Renewable(true, renewal(client, func() {}))
 		return c, nil
 	}})
 	require.NoError(t, err)
