@@ -78,10 +78,10 @@ type Options struct {
 	// 5 s) the exchange of hellos on a new connection between peers.
 	DialTimeout, HandshakeTimeout time.Duration
 	// UserTimeout (default 8 s) bounds how long sent data may stay unacknowledged
-	// on a connection between peers before it counts as cut; it is twice as long
-	// where the peer is heard over another connection, and three times for the silence
-	// of one that has nothing to send. An end that answers but takes nothing for
-	// now does not count.
+	// on a connection between peers before it counts as cut; twice as long where the
+	// peer is heard over another connection. An end that answers but takes nothing for
+	// now does not count. One that has nothing to send may be silent for three times
+	// as long if the master is a gopccl master, which misses a peer that is gone.
 	UserTimeout time.Duration
 	// Congestion is the TCP congestion control of connections between peers:
 	// "auto" (default: cubic where the round trip is below 2 ms), "system" or a

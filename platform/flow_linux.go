@@ -33,7 +33,7 @@ func fromLinux(s *linux.TCPInfo) (i Info) {
 		RTT: us(uint64(s.Rtt)), RTTVar: us(uint64(s.Rttvar)), MinRTT: us(uint64(s.Min_rtt)), Timeout: us(uint64(s.Rto)), MSS: mss,
 		Window: int(s.Snd_cwnd) * mss, Threshold: int(min(s.Snd_ssthresh, 1<<30)) * mss,
 		InFlight: int(s.Unacked) * mss, Unsent: int(s.Notsent_bytes), Lost: int(s.Lost) * mss, Sacked: int(s.Sacked) * mss, Retries: int(s.Retransmits),
-		Heard: time.Duration(s.Last_ack_recv) * time.Millisecond, Probes: int(s.Probes),
+		Heard: time.Duration(min(s.Last_ack_recv, s.Last_data_recv)) * time.Millisecond, Probes: int(s.Probes),
 		Acked: s.Bytes_acked, Sent: s.Bytes_sent, Resent: s.Bytes_retrans,
 		DeliveryRate: s.Delivery_rate, PacingRate: s.Pacing_rate,
 		Busy: us(s.Busy_time), PeerLimited: us(s.Rwnd_limited), BufferLimited: us(s.Sndbuf_limited),

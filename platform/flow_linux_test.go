@@ -3,6 +3,7 @@ package platform
 import (
 	"io"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -68,6 +69,29 @@ func TestInfoCountsBytes(t *testing.T) {
 	c.Close()
 	require.False(t, sample(&after))
 	require.Zero(t, after)
+}
+
+// An end at which data comes, and which sends nothing that would be acknowledged, hears the other one.
+func TestDataIsHeard(t *testing.T) {
+	c, s := pair(t)
+	heard := func() time.Duration {
+		info, _ := TCPInfo(s)
+		return info.Heard
+	}
+	if info, _ := TCPInfo(s); !info.Known.Has(HasHeard) {
+		return
+	}
+	const a = 100 * time.Millisecond
+	for range 2 { // the first data may say more than data
+		require.Eventually(t, func() bool { return heard() > a }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool {
+			_, err := c.Write([]byte{1})
+			require.NoError(t, err)
+			_, err = s.Read(make([]byte, 1))
+			require.NoError(t, err)
+			return heard() < a
+		}, time.Minute, 2*a)
+	}
 }
 
 func TestPacingReachesTheSocket(t *testing.T) {

@@ -71,21 +71,26 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// patience is how many times the bound a connection that has nothing to send may be silent where the other end judges
-// this one by all connections together (Options.Patient).
-const patience = 3
+const (
+	// patience is how many times the bound a connection on which nothing is to be acknowledged may be silent
+	// (Options.Patient).
+	patience = 3
+	// mostProbes is what Linux takes.
+	mostProbes = 127
+)
 
-// Patient returns o for an end that sends nothing now, and whose peer is missed otherwise, too, if it is gone: by its
-// other connections, or by the master. It is asked as early and as often as with o, and may be silent for three times
-// the UserTimeout. On a thin way that other connections fill, each of the few probes that fit into UserTimeout
-// may be lost, and an operation fails with any of its connections.
+// Patient returns o for an end that has nothing to send now, if somebody misses the other end's machine when that is
+// gone. It is asked as early and as often as with o, and may be silent for three times the UserTimeout. On a thin way
+// that other connections fill, each of the few probes that fit into UserTimeout may be lost.
 func (o Options) Patient() Options {
 	o = o.withDefaults()
 	if o.UserTimeout < 0 || o.KeepAliveIdle < 0 {
 		return o
 	}
+	whole := func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) } // as systems have it
 	o.UserTimeout *= patience
-	o.KeepAliveCount = max(o.KeepAliveCount, int((o.UserTimeout-o.KeepAliveIdle)/o.KeepAliveInterval))
+	o.KeepAliveCount = max(o.KeepAliveCount, int((o.UserTimeout-whole(o.KeepAliveIdle))/whole(o.KeepAliveInterval)))
+	o.KeepAliveCount = min(o.KeepAliveCount, mostProbes)
 	return o
 }
 
@@ -140,6 +145,19 @@ func TuneP2P(conn net.Conn, o Options) error {
 		}
 	default:
 		return SetCongestion(tcp, o.Congestion)
+	}
+	return nil
+}
+
+// KeepAlive has the system ask whether the other end of conn lives while it is silent, as often as o says. A conn that
+// is not a TCP connection is left alone. Errors are *errs.Error with code Internal.
+func KeepAlive(conn net.Conn, o Options) error {
+	tcp := tcpOf(conn)
+	if tcp == nil {
+		return nil
+	}
+	if err := keepAlive(tcp, o.withDefaults()); err != nil {
+		return errs.New(errs.Internal, "tune socket", err).WithPhase("keepalive").WithPeer(remote(conn))
 	}
 	return nil
 }

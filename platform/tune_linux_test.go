@@ -99,12 +99,30 @@ func TestPatientEnds(t *testing.T) {
 	require.Equal(t, [4]int{8000, 4, 1, 5}, read(c))
 	require.NoError(t, TuneP2P(s, o.Patient()))
 	require.Equal(t, [4]int{24000, 4, 1, 20}, read(s))
-	if ours, err := WithoutUserTimeout(c, o, 16*time.Second); ours {
-		require.NoError(t, err)
-		require.Equal(t, [4]int{0, 4, 1, 20}, read(c), "while nothing has to be acknowledged")
+	ours, err := WithoutUserTimeout(c, o, 16*time.Second)
+	require.NoError(t, err)
+	if ours {
+		require.Equal(t, [4]int{0, 4, 1, 5}, read(c))
+		require.NoError(t, KeepAlive(c, o.Patient()))
+		require.Equal(t, [4]int{0, 4, 1, 20}, read(c))
 	}
+	// Systems ask in whole seconds, and so many times at most.
+	for _, bound := range []time.Duration{9 * time.Second, 10 * time.Second, 20 * time.Second, time.Minute} {
+		require.NoError(t, TuneP2P(s, Options{UserTimeout: bound}.Patient()))
+		got := read(s)
+		longest := time.Duration(got[1]+got[2]*got[3]) * time.Second
+		require.InDelta(t, patience*bound, longest, float64(time.Duration(got[2])*time.Second), "%v", bound)
+	}
+	require.NoError(t, TuneP2P(s, Options{UserTimeout: time.Minute, KeepAliveInterval: time.Second}.Patient()))
+	require.Equal(t, mostProbes, read(s)[3])
 	require.Equal(t, Options{UserTimeout: -1}.withDefaults(), Options{UserTimeout: -1}.Patient())
 	require.Equal(t, Options{KeepAliveIdle: -1}.withDefaults(), Options{KeepAliveIdle: -1}.Patient())
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	require.NoError(t, KeepAlive(a, o))
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, KeepAlive(c, o), errs.Internal)
 }
 
 func TestAutoTakesCubicOnThisHost(t *testing.T) {
@@ -171,5 +189,15 @@ func TestRetryWait(t *testing.T) {
 		require.GreaterOrEqual(t, wait, c.least, "%+v", c)
 		require.LessOrEqual(t, wait, c.most, "%+v", c)
 		require.Equal(t, ok, retriedFor(c.retries, wait) >= c.bound)
+	}
+	const bound, goOn = 8 * time.Second, 16 * time.Second
+	wait, ok := waitBetween(15, time.Second, bound, goOn)
+	require.True(t, ok)
+	require.LessOrEqual(t, goOn, retriedFor(15, wait))
+	for _, retries := range []int{8, 5, 3} {
+		wait, ok := waitBetween(retries, time.Second, bound, goOn)
+		as, can := retryWait(retries, time.Second, bound)
+		require.Equal(t, as, wait, "%d retries: rarer ones would be fewer within the bound", retries)
+		require.Equal(t, can, ok)
 	}
 }

@@ -8,13 +8,12 @@ import (
 )
 
 // WithoutUserTimeout takes the bound of the system off a connection that TuneP2P has prepared with o, for an
-// owner who sees by Info.Heard whether anything is acknowledged. The system goes on trying for goOn at least, or
-// for o.UserTimeout if it does not for so long. false: nothing was changed.
+// owner who sees by Info.Heard whether anything is acknowledged. The system goes on trying for o.UserTimeout at
+// least, and for goOn if it tries about as often then. false: nothing was changed.
 //
 // Linux counts the time for which the window of the other end is shut, too, though that end answers whenever it is
 // asked (tcp_probe_timer): a reader that waits for slower ones, for longer than the bound, breaks a healthy
-// connection. What nobody has to acknowledge is asked for as with Options.Patient, since the owner looks only while
-// there is something. Errors are *errs.Error with code Internal.
+// connection. Errors are *errs.Error with code Internal.
 func WithoutUserTimeout(conn net.Conn, o Options, goOn time.Duration) (bool, error) {
 	tcp := tcpOf(conn)
 	if o = o.withDefaults(); tcp == nil || o.UserTimeout < 0 {
@@ -28,9 +27,6 @@ func WithoutUserTimeout(conn net.Conn, o Options, goOn time.Duration) (bool, err
 			done, err = withoutUserTimeout(fd, o, goOn, info)
 			return err
 		})
-	}
-	if err == nil && done {
-		err = keepAlive(tcp, o.Patient())
 	}
 	if err != nil {
 		return false, errs.New(errs.Internal, "tune socket", err).WithPhase("user timeout").WithPeer(remote(conn))

@@ -30,12 +30,18 @@ func retryWait(retries int, least, bound time.Duration) (time.Duration, bool) {
 	return mostRetryWait, retriedFor(retries, mostRetryWait) >= bound
 }
 
-func withoutUserTimeout(fd uintptr, o Options, goOn time.Duration, info Info) (bool, error) {
-	least := max(o.RetryWait+4*info.RTT, time.Second)
-	wait, ok := retryWait(linux.Retries(), least, goOn)
-	if !ok {
-		wait, ok = retryWait(linux.Retries(), least, o.UserTimeout)
+// waitBetween is retryWait, and has the system retry for goOn if the waits are not much longer then: with few retries
+// they would be, and there would be fewer within bound.
+func waitBetween(retries int, least, bound, goOn time.Duration) (time.Duration, bool) {
+	wait, ok := retryWait(retries, least, bound)
+	if longer, can := retryWait(retries, least, goOn); can && longer <= wait+wait/4 {
+		return longer, true
 	}
+	return wait, ok
+}
+
+func withoutUserTimeout(fd uintptr, o Options, goOn time.Duration, info Info) (bool, error) {
+	wait, ok := waitBetween(linux.Retries(), max(o.RetryWait+4*info.RTT, time.Second), o.UserTimeout, goOn)
 	if !ok || !info.Known.Has(HasHeard|HasInFlight|HasUnsent|HasRetries) {
 		return false, nil
 	}

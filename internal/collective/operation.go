@@ -187,8 +187,8 @@ func (op *Operation) Start(s Start) {
 	e.started.Broadcast()
 	e.mu.Unlock()
 	if !failed {
-		if broken {
-			op.failLink(unlinked, "a connection to the peer, or from it, is not there")
+		if broken != nil {
+			op.failLink(unlinked, broken)
 		}
 		if missing {
 			op.awaitConnections()
@@ -222,13 +222,13 @@ func (op *Operation) runs() bool {
 	return op.state == running
 }
 
-// connect notes the connections that the lanes use, and names a peer that has none that
-// live. Engine.mu is held.
-func (op *Operation) connect(ahead int64) (peer wire.UUID, broken bool) {
+// connect notes the connections that the lanes use, and names a peer to which, or from which, one is missing.
+// Engine.mu is held.
+func (op *Operation) connect(ahead int64) (peer wire.UUID, broken error) {
 	for _, l := range op.outs {
 		l.credit = ahead / int64(len(op.outs))
 		if l.left > 0 && !l.choose(op.e.hub.InUse(l.peer), op.e.cfg.Flows) {
-			peer, broken = l.peer, true
+			peer, broken = l.peer, link.Missing("there is no connection to the peer", link.WhyBroken(op.e.hub.InUse(l.peer)))
 		}
 		waits := op.isEager() && (op.limited || len(l.flows.Conns()) > 1)
 		op.id.deferred = op.id.deferred || waits && slices.ContainsFunc(l.flows.Conns(), func(s *link.Sender) bool { return !s.Features().Ahead })
@@ -237,7 +237,7 @@ func (op *Operation) connect(ahead int64) (peer wire.UUID, broken bool) {
 		if pool := op.e.hub.Receivers(l.peer); len(pool) > 0 && !l.received.Load() {
 			var lost bool
 			if l.from, lost = link.Expect(pool); lost {
-				peer, broken = l.peer, true
+				peer, broken = l.peer, link.Missing(endedFrom, link.WhyEnded(pool))
 			}
 		}
 	}
@@ -267,12 +267,10 @@ func (op *Operation) open(err error, eager bool) (failed bool) {
 	return failed
 }
 
-// failLink fails the operation because what it needs of the connections to or from peer is not there. No lock is held.
-func (op *Operation) failLink(peer wire.UUID, what string) {
-	err := errors.New(what)
-	if why := op.e.hub.WhyUnlinked(peer); why != nil {
-		err = fmt.Errorf("%s (%w)", what, why)
-	}
+const endedFrom = "a connection from the peer has ended"
+
+// failLink fails the operation because of the connections to or from peer. No lock is held.
+func (op *Operation) failLink(peer wire.UUID, err error) {
 	op.fail(errs.New(errs.RankConnectionLost, op.name, err).WithPhase("start").WithPeer(peer.String()))
 }
 
@@ -285,7 +283,7 @@ func (op *Operation) awaitConnections() {
 		at := slices.IndexFunc(op.ins, func(l *inLane) bool { return l.from == nil && !l.received.Load() })
 		op.e.mu.Unlock()
 		if at >= 0 {
-			op.failLink(op.ins[at].peer, "the peer did not connect")
+			op.failLink(op.ins[at].peer, errors.New("the peer did not connect"))
 		}
 	})
 }

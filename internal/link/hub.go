@@ -60,6 +60,9 @@ type Config struct {
 	// Tuning is what send connections were prepared with (platform.TuneP2P): its UserTimeout bounds how long
 	// what is sent may stay unacknowledged. 0: what the system does.
 	Tuning platform.Options
+	// Watched reports whether somebody else misses a peer whose machine is gone, within about the bound of Tuning;
+	// nil: nobody does.
+	Watched func() bool
 	// Ended is told of each connection that ends against the will of this endpoint; nil:
 	// nobody is. It must not wait.
 	Ended func(peer wire.UUID)
@@ -481,15 +484,29 @@ func ending(cause error) error {
 	return cause
 }
 
-// WhyUnlinked says which connection of those to and from peer that it still knows has ended, and why; nil: none
-// has.
-func (h *Hub) WhyUnlinked(peer wire.UUID) error {
-	for _, s := range h.Senders(peer) {
+// Missing says that a connection is not there that an operation needs. why is its end, nil: that is not known.
+func Missing(what string, why error) error {
+	if why == nil {
+		return errors.New(what)
+	}
+	return fmt.Errorf("%s (%w)", what, why)
+}
+
+// WhyBroken says which connection of a pool to a peer has ended, and why; nil: none has.
+func WhyBroken(pool []*Sender) error {
+	for _, s := range pool {
 		if why := s.why(); why != nil {
 			return fmt.Errorf("connection %d to it: %w", s.number, why)
 		}
 	}
-	for _, r := range h.Receivers(peer) {
+	return nil
+}
+
+// WhyEnded says which connection of a pool from a peer has ended, and why, if Expect has found the peer lost; nil:
+// none has.
+func WhyEnded(pool []*Receiver) error {
+	from, _ := Expect(pool)
+	for _, r := range slices.Concat(from, pool) {
 		if why := r.why(); why != nil {
 			return fmt.Errorf("connection %d from it: %w", r.number, why)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
 )
 
 // A uuid is not a secret, so anybody can say hello with that of the previous peer.
@@ -24,7 +25,21 @@ const (
 	// growTime is how long a pool may get another connection after its last one, and
 	// after its owner has said, over one that lives, that more will come.
 	growTime = 30 * time.Second
+	// A connection lives as long as it was heard within the bound of what is not acknowledged, or within
+	// leastSilence: at rest, systems ask no sooner than after a second.
+	leastSilence = 3 * time.Second
 )
+
+// lives reports whether the connection has not ended, and its peer is heard over it. One that is silent may stay for
+// long (platform.Options.Patient), and its owner may have ended it.
+func (r *Receiver) lives() bool {
+	bound := r.h.cfg.Tuning.UserTimeout
+	if r.Closed() || bound <= 0 {
+		return !r.Closed()
+	}
+	info, ok := platform.TCPInfo(r.conn)
+	return !ok || !info.Known.Has(platform.HasHeard) || info.Heard <= max(bound, leastSilence)
+}
 
 // claims is what decides about the places in receive pools. Hub.mu guards it.
 type claims struct {
@@ -79,10 +94,7 @@ func (h *Hub) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duratio
 	if int64(number) > int64(len(pool)) {
 		return false, 0
 	}
-	alive := false
-	for _, r := range pool {
-		alive = alive || !r.Closed()
-	}
+	alive := slices.ContainsFunc(pool, (*Receiver).lives)
 	now := time.Now()
 	c := &h.claims
 	switch {
@@ -90,7 +102,7 @@ func (h *Hub) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duratio
 		return true, 0
 	case int(number) == len(pool) && now.Sub(pool[number-1].since) < growTime:
 		return true, 0
-	case now.Sub(c.grown[peer]) < growTime && !slices.ContainsFunc(pool[number:], func(r *Receiver) bool { return !r.Closed() }):
+	case now.Sub(c.grown[peer]) < growTime && !slices.ContainsFunc(pool[number:], (*Receiver).lives):
 		return true, 0
 	case !c.open || c.vouched[peer].After(c.since.Add(-vouchTime)):
 		return false, 0

@@ -159,16 +159,16 @@ func (r *Receiver) run() {
 func (r *Receiver) abandon(err error) { r.ended.Do(func() { r.end(err) }) }
 
 func (r *Receiver) end(err error) {
-	r.closed.Store(true)
-	r.conn.Close()
-	r.release()
-	r.h.forgetEarly(r)
 	r.mu.Lock()
 	if r.cause == nil {
 		r.cause = ending(err)
 	}
 	err = r.cause
 	r.mu.Unlock()
+	r.closed.Store(true)
+	r.conn.Close()
+	r.release()
+	r.h.forgetEarly(r)
 	r.h.lost(r.peer, r.number, false, err, func(cause error) { r.h.router.ReceiverLost(r, cause) })
 }
 

@@ -60,6 +60,12 @@ func (s *Sender) keepVigil() {
 			s.h.cfg.Logger.Warn("the system's own bound of what is not acknowledged stays", "peer", s.peer.Short(), "error", err)
 		}
 	}
+	if ours && s.h.cfg.Watched != nil && s.h.cfg.Watched() {
+		// While there is nothing to acknowledge, looks find nothing, and a silence ends the connection by itself.
+		if err := platform.KeepAlive(s.conn, s.h.cfg.Tuning.Patient()); err != nil && !s.Broken() {
+			s.h.cfg.Logger.Warn("a silent connection ends early", "peer", s.peer.Short(), "error", err)
+		}
+	}
 	if !ours || !s.armVigil(s.h.cfg.Tuning.UserTimeout) {
 		s.h.wg.Done()
 	}

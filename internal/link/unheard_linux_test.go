@@ -150,9 +150,9 @@ func TestOtherConnectionsSpeakForAPeer(t *testing.T) {
 	}
 	deafen(t, ends[0])
 	say(0, "not heard")
-	ended := func() (err error) {
+	ended := func(beside func()) error {
 		for give := time.After(time.Minute); ; {
-			say(1, "heard")
+			beside()
 			select {
 			case err := <-lost:
 				return err
@@ -162,11 +162,71 @@ func TestOtherConnectionsSpeakForAPeer(t *testing.T) {
 			}
 		}
 	}
-	require.ErrorContains(t, ended(), "nothing was acknowledged for 2s")
+	require.ErrorContains(t, ended(func() { say(1, "heard") }), "nothing was acknowledged for 2s")
 	deafen(t, ends[1])
 	deafen(t, ends[2])
 	say(2, "not heard, either")
-	require.ErrorContains(t, ended(), "nothing was acknowledged for 1s")
+	require.ErrorContains(t, ended(func() {}), "nothing was acknowledged for 1s")
+}
+
+// While nothing is to be acknowledged, the system asks for longer where the master would miss the peer.
+func TestIdleSendersArePatient(t *testing.T) {
+	for watched, want := range map[bool]int{true: 20, false: 5} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		tuning := platform.Options{UserTimeout: 8 * time.Second}
+		require.NoError(t, platform.TuneP2P(c, tuning))
+		h := NewHub(Config{Tuning: tuning, Watched: func() bool { return watched }}, losses{lost: make(chan error, 1)})
+		defer h.Close()
+		require.NoError(t, h.AddSender(wire.UUID{1}, 0, c, Features{Native: true}))
+		if info, _ := platform.TCPInfo(c); !info.Known.Has(platform.HasHeard) { // an emulated kernel
+			return
+		}
+		raw, err := c.(*net.TCPConn).SyscallConn()
+		require.NoError(t, err)
+		var got int
+		require.NoError(t, raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPCNT) }))
+		require.NoError(t, err)
+		require.Equal(t, want, got, "watched %v", watched)
+	}
+}
+
+// A connection that is silent does not keep its place, though its system has not given it up: its owner may have.
+func TestSilentConnectionsGiveWay(t *testing.T) {
+	t.Parallel()
+	peer := wire.UUID{1}
+	h := NewHub(Config{Tuning: platform.Options{UserTimeout: time.Second}}, losses{})
+	t.Cleanup(h.Close)
+	h.Trust(peer)
+	h.EndRound(peer)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	var conns, ends []net.Conn
+	for k := range 2 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		e, err := l.Accept()
+		require.NoError(t, err)
+		require.NoError(t, platform.KeepAlive(e, platform.Options{UserTimeout: time.Second})) // it is asked, and not given up so soon
+		h.AddReceiver(peer, uint32(k), e)
+		conns, ends = append(conns, c), append(ends, e)
+		t.Cleanup(func() { c.Close() })
+	}
+	if info, _ := platform.TCPInfo(ends[1]); !info.Known.Has(platform.HasHeard) { // an emulated kernel
+		return
+	}
+	require.False(t, h.MayTake(peer, 0), "they live")
+	require.NoError(t, conns[0].Close())
+	require.Eventually(t, h.Receivers(peer)[0].Closed, time.Minute, time.Millisecond)
+	require.False(t, h.MayTake(peer, 0), "one lives")
+	deafen(t, ends[1].(*net.TCPConn))
+	require.Eventually(t, func() bool { return h.MayTake(peer, 0) }, time.Minute, 10*time.Millisecond)
+	require.False(t, h.Receivers(peer)[1].Closed())
+	require.False(t, h.Receivers(peer)[1].lives())
 }
 
 // What looks find, a second apart.

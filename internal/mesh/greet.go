@@ -105,13 +105,6 @@ func (m *Mesh) greet(conn net.Conn) {
 		m.refuse(conn, "name", err)
 		return
 	}
-	if hello.Ext.Native {
-		// It sends, and looks itself whether it is heard.
-		if err := platform.TuneP2P(conn, m.cfg.Tuning.Patient()); err != nil {
-			m.refuse(conn, "socket", err)
-			return
-		}
-	}
 	placed := m.cfg.Pools.MayTake(hello.UUID, hello.Number) || m.awaitPlace(conn, hello)
 	if n, err := transport.Look(conn); parted(hello, n, err) {
 		m.cfg.Log.Debug("a connection was given up before it was answered", "peer", hello.UUID.Short(), "number", hello.Number)
@@ -121,6 +114,13 @@ func (m *Mesh) greet(conn net.Conn) {
 	if !placed {
 		m.refuse(conn, "place", fmt.Errorf("connection number %d came without those before it, or would have taken the place of one that lives", hello.Number))
 		return
+	}
+	if hello.Ext.Native && m.cfg.Watched != nil && m.cfg.Watched() {
+		// The other end looks itself whether it is heard, and the master whether it lives.
+		if err := platform.TuneP2P(conn, m.cfg.Tuning.Patient()); err != nil {
+			m.refuse(conn, "socket", err)
+			return
+		}
 	}
 	m.cfg.Pools.AddReceiver(hello.UUID, hello.Number, conn)
 	ack := wire.P2PHelloAck{}

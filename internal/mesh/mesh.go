@@ -133,7 +133,9 @@ type Config struct {
 	// follows until it is in a pool.
 	DialTimeout, HandshakeTimeout time.Duration
 	Tuning                        platform.Options // of every connection
-	Log                           *slog.Logger
+	// Watched reports whether the master misses a peer whose machine is gone; nil: it does not.
+	Watched func() bool
+	Log     *slog.Logger
 	// Crash is told of a panic in a goroutine of the mesh. It must not wait for one.
 	Crash func(*errs.Error)
 }

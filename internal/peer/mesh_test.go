@@ -73,3 +73,14 @@ func TestMembersAreNotWaitedFor(t *testing.T) {
 	require.Zero(t, sess.hub.LiveSenders(wire.UUID{3}))
 	require.NoError(t, sess.Close())
 }
+
+// Connections may be silent for longer where the master has heartbeats, by which it misses a peer that is gone.
+func TestWhoMissesPeers(t *testing.T) {
+	for _, native := range []bool{true, false} {
+		s := newScript(t)
+		if !native {
+			s.ext = wire.Ext{}
+		}
+		require.Equal(t, native, s.welcome().hub.Config().Watched())
+	}
+}

@@ -242,11 +242,12 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	}
 	threads, cpus := opt.threads()
 	tuning := platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}
+	watched := func() bool { return s.View().MasterNative } // by its heartbeats
 	s.pool = buf.NewPool(0)
 	s.engine = reduce.NewEngine(reduce.Config{Backend: kernels, Flows: opt.Flows, Link: link.Config{
 		FrameBytes: opt.FrameBytes, Pool: s.pool, Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
 		Threads: threads, Affinity: cpus, Grow: func(peer wire.UUID, n int) { s.mesh.Grow(peer, n) },
-		Ended: s.connectionEnded, Tuning: tuning,
+		Ended: s.connectionEnded, Tuning: tuning, Watched: watched,
 	}})
 	s.hub = s.engine.Hub()
 	s.posted = message.NewEngine(s.hub) // its mark is part of that of collectives, which are asked first
@@ -262,7 +263,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	s.mesh = mesh.New(s.ctx, mesh.Config{
 		Pools: s.hub, Between: s.between, Self: func() wire.UUID { return s.View().UUID }, Listener: s.entry.port.For(wire.P2P, s.entry.listen.Data()), Addresses: nics, PoolSize: opt.PoolSize,
 		Secure: s.names.mesh(), Complain: s.names.complain, Dial: opt.Dial, DialTimeout: opt.DialTimeout, HandshakeTimeout: opt.HandshakeTimeout,
-		Tuning: tuning, Log: s.log, Crash: s.crash,
+		Tuning: tuning, Watched: watched, Log: s.log, Crash: s.crash,
 	})
 	statePort, p2pPort, benchPort := s.entry.listen.Announced(opt.Announce.Ports)
 	host, _ := opt.announceHost() // checked

@@ -140,7 +140,7 @@ func (op *Op) Commence(seq uint64) {
 	e.mu.Unlock()
 	switch {
 	case send && op.outBroken():
-		op.failLink(op.next, noConnection)
+		op.failTo()
 	case send:
 		op.attach()
 	case limited && op.out.sender != nil:

@@ -386,9 +386,9 @@ func (op *Op) Start(s Start) {
 		op.detach()
 	case op.n == 1:
 	case op.outBroken():
-		op.failLink(op.next, noConnection)
+		op.failTo()
 	case gone && !op.in.done.Load():
-		op.failLink(op.prev, deadFlow)
+		op.failFrom()
 	default:
 		if missing {
 			op.awaitConnection()
@@ -470,15 +470,6 @@ func (op *Op) unlinked(peer wire.UUID, why error) error {
 	return errs.New(errs.RankConnectionLost, opName, why).WithPhase("start").WithPeer(peer.String())
 }
 
-// failLink fails the operation because what it needs of the connections to or from peer is not there. No lock is held.
-func (op *Op) failLink(peer wire.UUID, what string) {
-	err := errors.New(what)
-	if why := op.e.hub.WhyUnlinked(peer); why != nil {
-		err = fmt.Errorf("%s (%w)", what, why)
-	}
-	op.fail(op.unlinked(peer, err))
-}
-
 // awaitConnection bounds the wait for the previous peer's first connection.
 func (op *Op) awaitConnection() {
 	op.mu.Lock()
@@ -488,7 +479,7 @@ func (op *Op) awaitConnection() {
 		absent := op.in.receiver == nil
 		op.e.mu.Unlock()
 		if absent {
-			op.failLink(op.prev, "the previous peer of the ring did not connect")
+			op.fail(op.unlinked(op.prev, errors.New("the previous peer of the ring did not connect")))
 		}
 	})
 }

@@ -125,8 +125,6 @@ func (e *Engine) pass(seq uint64) {
 	}
 }
 
-const deadFlow = "a connection from the previous peer of the ring has ended"
-
 // find returns the running operation that a frame from r belongs to, and binds
 // it to r. A frame whose sequence number is beyond all that were started or
 // skipped waits for the start; late says that it waited too long. nil: the frame is stale.
@@ -134,7 +132,7 @@ func (e *Engine) find(r *link.Receiver, tag, seq uint64, piece bool) (x *Op, lat
 	var dead *Op
 	defer func() {
 		if dead != nil {
-			dead.failLink(r.Peer(), deadFlow)
+			dead.failFrom()
 		}
 	}()
 	e.mu.Lock()
@@ -206,7 +204,7 @@ func (e *Engine) findEager(r *link.Receiver, tag, epoch uint64, piece bool, fram
 	var dead *Op
 	defer func() {
 		if dead != nil {
-			dead.failLink(r.Peer(), deadFlow)
+			dead.failFrom()
 		}
 	}()
 	e.mu.Lock()

@@ -46,6 +46,14 @@ func (op *Op) receivers() []*link.Receiver {
 	return append(slices.Clip(op.in.from), op.in.receiver)
 }
 
+// failFrom fails the operation because a connection that it needs has ended. No lock is held.
+func (op *Op) failFrom() {
+	op.e.mu.Lock()
+	why := link.WhyEnded(op.receivers())
+	op.e.mu.Unlock()
+	op.fail(op.unlinked(op.prev, link.Missing("a connection from the previous peer of the ring has ended", why)))
+}
+
 // receivesOn reports whether the operation lacks what r loses. Engine.mu is held.
 func (op *Op) receivesOn(r *link.Receiver) bool {
 	return op.in.receiver == r || slices.Contains(op.in.from, r)

@@ -137,6 +137,12 @@ func (op *Op) detach() {
 // outBroken reports whether a connection that the operation sends on is gone.
 func (op *Op) outBroken() bool { return op.out.sender.Broken() || op.out.flows.Broken() }
 
+// failTo fails the operation because of that. No lock is held.
+func (op *Op) failTo() {
+	why := link.WhyBroken(append(slices.Clone(op.out.flows.All()), op.out.sender))
+	op.fail(op.unlinked(op.next, link.Missing(noConnection, why)))
+}
+
 func (op *Op) sendsOn(s *link.Sender) bool {
 	return op.out.sender == s || slices.Contains(op.out.flows.All(), s)
 }

@@ -329,8 +329,9 @@ func (s *storm) stop() *world.Proc {
 func (s *storm) hole() *world.Proc { return s.lose(&s.counts.holes, "in a black hole", true, true) }
 
 // cutOff lets nothing through to the other peers; the master still hears of it.
-// Where packets are lost the systems of both ends give connections up after the
-// user timeout; the relay, which has acknowledged what it keeps, closes them then.
+// Where packets are lost senders give connections up after the user timeout; the
+// relay, which has acknowledged what it keeps, closes them then, and the other ends,
+// which would notice later.
 // A peer that connects again gets no answer.
 func (s *storm) cutOff() *world.Proc {
 	p := s.lose(&s.counts.islands, "on an island", false, true)
