@@ -78,8 +78,8 @@ type Options struct {
 	// 5 s) the exchange of hellos on a new connection between peers.
 	DialTimeout, HandshakeTimeout time.Duration
 	// UserTimeout (default 8 s) bounds how long sent data may stay unacknowledged
-	// on a connection between peers before it counts as cut; twice as long where the
-	// peer is heard over another connection. An end that answers but takes nothing for
+	// on a connection between peers before it counts as cut; on Linux twice as long where
+	// the peer is heard over another connection. An end that answers but takes nothing for
 	// now does not count. One that has nothing to send may be silent for three times
 	// as long if the master is a gopccl master, which misses a peer that is gone.
 	UserTimeout time.Duration

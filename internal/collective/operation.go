@@ -188,7 +188,7 @@ func (op *Operation) Start(s Start) {
 	e.mu.Unlock()
 	if !failed {
 		if broken != nil {
-			op.failLink(unlinked, broken)
+			op.failLink(unlinked, broken())
 		}
 		if missing {
 			op.awaitConnections()
@@ -222,13 +222,13 @@ func (op *Operation) runs() bool {
 	return op.state == running
 }
 
-// connect notes the connections that the lanes use, and names a peer to which, or from which, one is missing.
-// Engine.mu is held.
-func (op *Operation) connect(ahead int64) (peer wire.UUID, broken error) {
+// connect notes the connections that the lanes use, and names a peer to which, or from which, one is missing. Engine.mu
+// is held, and is not when broken is called, which says what is missing; nil: nothing is.
+func (op *Operation) connect(ahead int64) (peer wire.UUID, broken func() error) {
 	for _, l := range op.outs {
 		l.credit = ahead / int64(len(op.outs))
-		if l.left > 0 && !l.choose(op.e.hub.InUse(l.peer), op.e.cfg.Flows) {
-			peer, broken = l.peer, link.Missing("there is no connection to the peer", link.WhyBroken(op.e.hub.InUse(l.peer)))
+		if pool := op.e.hub.InUse(l.peer); l.left > 0 && !l.choose(pool, op.e.cfg.Flows) {
+			peer, broken = l.peer, func() error { return link.Missing(noneTo, link.WhyBroken(pool)) }
 		}
 		waits := op.isEager() && (op.limited || len(l.flows.Conns()) > 1)
 		op.id.deferred = op.id.deferred || waits && slices.ContainsFunc(l.flows.Conns(), func(s *link.Sender) bool { return !s.Features().Ahead })
@@ -237,7 +237,7 @@ func (op *Operation) connect(ahead int64) (peer wire.UUID, broken error) {
 		if pool := op.e.hub.Receivers(l.peer); len(pool) > 0 && !l.received.Load() {
 			var lost bool
 			if l.from, lost = link.Expect(pool); lost {
-				peer, broken = l.peer, link.Missing(endedFrom, link.WhyEnded(pool))
+				peer, broken = l.peer, func() error { return link.Missing(endedFrom, link.WhyEnded(pool)) }
 			}
 		}
 	}
@@ -267,7 +267,10 @@ func (op *Operation) open(err error, eager bool) (failed bool) {
 	return failed
 }
 
-const endedFrom = "a connection from the peer has ended"
+const (
+	noneTo    = "there is no connection to the peer, or one of them has ended"
+	endedFrom = "a connection from the peer has ended"
+)
 
 // failLink fails the operation because of the connections to or from peer. No lock is held.
 func (op *Operation) failLink(peer wire.UUID, err error) {

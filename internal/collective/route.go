@@ -198,14 +198,14 @@ func (e *Engine) deliver(op *Operation, r *link.Receiver) (link.Sink, link.Verdi
 	case l == nil && !slices.Contains(op.members, r.Peer()):
 		return nil, link.Drop, nil
 	}
-	var why error
+	var from []*link.Receiver
 	if l != nil {
-		why = link.Missing(endedFrom, link.WhyEnded(l.from))
+		from = slices.Clone(l.from)
 	}
 	e.mu.Unlock()
 	defer e.mu.Lock()
 	if l != nil {
-		op.failLink(r.Peer(), why)
+		op.failLink(r.Peer(), link.Missing(endedFrom, link.WhyEnded(from)))
 		return nil, link.Drop, nil
 	}
 	err := op.protocol(r, "data came from a member that sends none in this operation")

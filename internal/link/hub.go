@@ -58,10 +58,11 @@ type Config struct {
 	// grow. It must not wait. Refused is its answer if it could not.
 	Grow func(peer wire.UUID, n int)
 	// Tuning is what send connections were prepared with (platform.TuneP2P): its UserTimeout bounds how long
-	// what is sent may stay unacknowledged. 0: what the system does.
+	// what is sent may stay unacknowledged, and how long one from a peer may be silent and still keep its place. 0:
+	// what the system does.
 	Tuning platform.Options
-	// Watched reports whether somebody else misses a peer whose machine is gone, within about the bound of Tuning;
-	// nil: nobody does.
+	// Watched reports whether the master misses a gopccl peer whose machine is gone: by heartbeats, or by what the
+	// system asks. It is asked when a connection comes; nil: it does not. While there is no master, nobody does.
 	Watched func() bool
 	// Ended is told of each connection that ends against the will of this endpoint; nil:
 	// nobody is. It must not wait.

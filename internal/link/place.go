@@ -2,7 +2,6 @@ package link
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/internal/wire"
@@ -10,7 +9,7 @@ import (
 )
 
 // A uuid is not a secret, so anybody can say hello with that of the previous peer.
-// Its living pool therefore keeps its place: it is replaced only in a round, and
+// Its living pool, over which it is heard, therefore keeps its place: it is replaced only in a round, and
 // only if its owner has not asked for it there. A neighbour asks in every
 // round whether its connections live (PingSenders), and dials only if they do
 // not; a pool that it has closed gives way at once. Pools of others have no such
@@ -25,20 +24,49 @@ const (
 	// growTime is how long a pool may get another connection after its last one, and
 	// after its owner has said, over one that lives, that more will come.
 	growTime = 30 * time.Second
-	// A connection lives as long as it was heard within the bound of what is not acknowledged, or within
+	// A connection is heard as long as something has come within the bound of what is not acknowledged, or within
 	// leastSilence: at rest, systems ask no sooner than after a second.
 	leastSilence = 3 * time.Second
+	// askAgain is how long it counts what the system has said of that.
+	askAgain = 250 * time.Millisecond
 )
 
-// lives reports whether the connection has not ended, and its peer is heard over it. One that is silent may stay for
-// long (platform.Options.Patient), and its owner may have ended it.
-func (r *Receiver) lives() bool {
+// heardFor returns for how long the connection still counts as heard if nothing comes; 0: it has ended, or its peer
+// was asked and is silent. Such a one may stay for long (platform.Options.Patient), while its owner has ended it.
+// Hub.mu is held.
+func (r *Receiver) heardFor(now time.Time) time.Duration {
 	bound := r.h.cfg.Tuning.UserTimeout
-	if r.Closed() || bound <= 0 {
-		return !r.Closed()
+	switch {
+	case r.closed.Load():
+		return 0
+	case bound <= 0:
+		return askAgain
+	case r.place.asked.IsZero() || now.Sub(r.place.asked) >= askAgain:
+		r.place.asked, r.place.until = now, now.Add(askAgain)
+		info, ok := platform.TCPInfo(r.conn)
+		if ok && info.Known.Has(platform.HasHeard|platform.HasRetries) {
+			r.place.until = now.Add(max(bound, leastSilence) - info.Heard)
+			if info.Probes == 0 && info.Retries == 0 { // nobody has asked it: this machine may have stood still
+				r.place.until = latest(r.place.until, now.Add(askAgain))
+			}
+		}
 	}
-	info, ok := platform.TCPInfo(r.conn)
-	return !ok || !info.Known.Has(platform.HasHeard) || info.Heard <= max(bound, leastSilence)
+	return max(r.place.until.Sub(now), 0)
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// heardOf returns the longest time for which one of a pool still counts as heard. Hub.mu is held.
+func heardOf(pool []*Receiver, now time.Time) (longest time.Duration) {
+	for _, r := range pool {
+		longest = max(longest, r.heardFor(now))
+	}
+	return longest
 }
 
 // claims is what decides about the places in receive pools. Hub.mu guards it.
@@ -94,18 +122,22 @@ func (h *Hub) mayTake(peer wire.UUID, number uint32) (ok bool, wait time.Duratio
 	if int64(number) > int64(len(pool)) {
 		return false, 0
 	}
-	alive := slices.ContainsFunc(pool, (*Receiver).lives)
 	now := time.Now()
 	c := &h.claims
 	switch {
-	case !alive || peer != c.prev || !h.known[peer]:
+	case len(pool) == 0 || peer != c.prev || !h.known[peer]:
 		return true, 0
 	case int(number) == len(pool) && now.Sub(pool[number-1].since) < growTime:
 		return true, 0
-	case now.Sub(c.grown[peer]) < growTime && !slices.ContainsFunc(pool[number:], (*Receiver).lives):
+	}
+	heard := heardOf(pool, now)
+	switch {
+	case heard == 0:
+		return true, 0
+	case now.Sub(c.grown[peer]) < growTime && heardOf(pool[number:], now) == 0:
 		return true, 0
 	case !c.open || c.vouched[peer].After(c.since.Add(-vouchTime)):
-		return false, 0
+		return false, max(heard, askAgain)
 	}
 	wait = claimPause - now.Sub(c.since)
 	return wait <= 0, max(wait, 0)

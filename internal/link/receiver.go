@@ -24,11 +24,12 @@ type Receiver struct {
 	conn   net.Conn
 	since  time.Time
 	closed atomic.Bool
-	mute   atomic.Bool                     // the peer ended it before its first byte; set before closed
-	got    atomic.Uint64                   // bytes of frames that were delivered
-	thread atomic.Pointer[platform.Thread] // of a pinned reader that runs
-	former bool                            // the peer was a neighbour; guarded by Hub.mu
-	ended  sync.Once                       // abandon
+	mute   atomic.Bool                      // the peer ended it before its first byte; set before closed
+	got    atomic.Uint64                    // bytes of frames that were delivered
+	thread atomic.Pointer[platform.Thread]  // of a pinned reader that runs
+	former bool                             // the peer was a neighbour; guarded by Hub.mu
+	place  struct{ asked, until time.Time } // heardFor; guarded by Hub.mu
+	ended  sync.Once                        // abandon
 
 	mu    invariants.Mutex
 	cause error // why it has ended, or was closed by us

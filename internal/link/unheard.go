@@ -22,16 +22,16 @@ const (
 	unanswered = 3
 	// Where something is heard, of this connection or of another one to the peer, and nothing is acknowledged, it
 	// takes so many times the bound.
-	aloneTimes = 2
+	mostTimes = 2
 )
 
-// silence is what a look has found.
-type silence uint8
+// finding is what a look has found.
+type finding uint8
 
 const (
-	lives    silence = iota
-	doubtful         // for as long as the bound: the peer has gone, unless it is heard over another connection
-	silent           // for aloneTimes the bound
+	goesOn  finding = iota
+	overdue         // nothing was heard for the bound: the peer has gone, unless another connection hears it
+	over            // nothing was heard, or acknowledged, for mostTimes the bound
 )
 
 // vigil is the look of a sender for an end that is heard no more. Each of its looks arms the timer for the next.
@@ -55,12 +55,12 @@ func (s *Sender) keepVigil() {
 	ours := false
 	if s.h.cfg.Tuning.UserTimeout > 0 {
 		var err error
-		ours, err = platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning, aloneTimes*s.h.cfg.Tuning.UserTimeout)
+		ours, err = platform.WithoutUserTimeout(s.conn, s.h.cfg.Tuning, mostTimes*s.h.cfg.Tuning.UserTimeout)
 		if err != nil && !s.Broken() {
 			s.h.cfg.Logger.Warn("the system's own bound of what is not acknowledged stays", "peer", s.peer.Short(), "error", err)
 		}
 	}
-	if ours && s.h.cfg.Watched != nil && s.h.cfg.Watched() {
+	if ours && s.features.Native && s.h.cfg.Watched != nil && s.h.cfg.Watched() {
 		// While there is nothing to acknowledge, looks find nothing, and a silence ends the connection by itself.
 		if err := platform.KeepAlive(s.conn, s.h.cfg.Tuning.Patient()); err != nil && !s.Broken() {
 			s.h.cfg.Logger.Warn("a silent connection ends early", "peer", s.peer.Short(), "error", err)
@@ -80,6 +80,7 @@ func (s *Sender) armVigil(bound time.Duration) bool {
 	}
 	v := &s.gauge.vigil
 	v.bound, v.read = bound, platform.Sampler(s.conn)
+	v.lately.Store(true) // in the handshake
 	v.timer = time.AfterFunc(v.every(), s.lookForWords)
 	return true
 }
@@ -88,26 +89,28 @@ func (v *vigil) every() time.Duration { return max(min(v.bound/lookPart, mostLoo
 
 // lookForWords ends the connection if it has waited too long for a word of the other end.
 func (s *Sender) lookForWords() {
-	goesOn := false
+	again := false
 	defer func() {
-		if !goesOn {
+		if !again {
 			s.h.wg.Done()
 		}
 	}()
 	defer errs.Catch(OpName, func(err *errs.Error) { s.close(s.h.Caught(err, s.peer)) })
 	v := &s.gauge.vigil
-	if v.read(&v.info) {
+	if !v.read(&v.info) {
+		v.lately.Store(false)
+	} else {
 		found, bound := v.step(time.Now()), v.bound
-		if found == silent {
-			bound *= aloneTimes
+		if found == over {
+			bound *= mostTimes
 		}
-		if found == silent || found == doubtful && !s.heardBeside() {
+		if found == over || found == overdue && !s.heardBeside() {
 			s.close(fmt.Errorf("nothing was acknowledged for %v: %w", bound, syscall.ETIMEDOUT))
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if goesOn = s.cause == nil; goesOn {
+	if again = s.cause == nil; again {
 		v.timer.Reset(v.every())
 	}
 }
@@ -128,13 +131,13 @@ func (s *Sender) endVigil() {
 }
 
 // step takes what the system says now.
-func (v *vigil) step(now time.Time) silence {
+func (v *vigil) step(now time.Time) finding {
 	i := &v.info
 	v.lately.Store(i.Heard < v.bound)
 	took := now.Sub(v.last)
 	if v.last.IsZero() || i.InFlight == 0 && i.Unsent == 0 {
 		v.last, v.acked, v.quiet, v.stuck = now, i.Acked, 0, 0
-		return lives
+		return goesOn
 	}
 	counts := min(took, 2*v.every())
 	v.quiet, v.stuck = v.quiet+counts, v.stuck+counts
@@ -147,11 +150,11 @@ func (v *vigil) step(now time.Time) silence {
 	v.last, v.acked = now, i.Acked
 	switch {
 	case i.InFlight == 0 && i.Probes < unanswered, i.InFlight > 0 && i.Retries == 0:
-		return lives
-	case v.quiet >= aloneTimes*v.bound, v.stuck >= aloneTimes*v.bound && i.Known.Has(platform.HasAcked):
-		return silent
+		return goesOn
+	case v.quiet >= mostTimes*v.bound, v.stuck >= mostTimes*v.bound && i.Known.Has(platform.HasAcked):
+		return over
 	case v.quiet >= v.bound:
-		return doubtful
+		return overdue
 	}
-	return lives
+	return goesOn
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -171,7 +172,10 @@ func TestOtherConnectionsSpeakForAPeer(t *testing.T) {
 
 // While nothing is to be acknowledged, the system asks for longer where the master would miss the peer.
 func TestIdleSendersArePatient(t *testing.T) {
-	for watched, want := range map[bool]int{true: 20, false: 5} {
+	for _, x := range []struct {
+		watched, native bool
+		want            int
+	}{{true, true, 20}, {false, true, 5}, {true, false, 5}} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer l.Close()
@@ -179,18 +183,19 @@ func TestIdleSendersArePatient(t *testing.T) {
 		require.NoError(t, err)
 		tuning := platform.Options{UserTimeout: 8 * time.Second}
 		require.NoError(t, platform.TuneP2P(c, tuning))
-		h := NewHub(Config{Tuning: tuning, Watched: func() bool { return watched }}, losses{lost: make(chan error, 1)})
+		h := NewHub(Config{Tuning: tuning, Watched: func() bool { return x.watched }}, losses{lost: make(chan error, 1)})
 		defer h.Close()
-		require.NoError(t, h.AddSender(wire.UUID{1}, 0, c, Features{Native: true}))
+		require.NoError(t, h.AddSender(wire.UUID{1}, 0, c, Features{Native: x.native}))
 		if info, _ := platform.TCPInfo(c); !info.Known.Has(platform.HasHeard) { // an emulated kernel
 			return
 		}
+		require.True(t, h.Senders(wire.UUID{1})[0].gauge.vigil.lately.Load(), "it was heard in the handshake")
 		raw, err := c.(*net.TCPConn).SyscallConn()
 		require.NoError(t, err)
 		var got int
 		require.NoError(t, raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPCNT) }))
 		require.NoError(t, err)
-		require.Equal(t, want, got, "watched %v", watched)
+		require.Equal(t, x.want, got, "%+v", x)
 	}
 }
 
@@ -211,7 +216,7 @@ func TestSilentConnectionsGiveWay(t *testing.T) {
 		require.NoError(t, err)
 		e, err := l.Accept()
 		require.NoError(t, err)
-		require.NoError(t, platform.KeepAlive(e, platform.Options{UserTimeout: time.Second})) // it is asked, and not given up so soon
+		require.NoError(t, platform.KeepAlive(e, platform.Options{KeepAliveIdle: time.Hour}))
 		h.AddReceiver(peer, uint32(k), e)
 		conns, ends = append(conns, c), append(ends, e)
 		t.Cleanup(func() { c.Close() })
@@ -224,52 +229,59 @@ func TestSilentConnectionsGiveWay(t *testing.T) {
 	require.Eventually(t, h.Receivers(peer)[0].Closed, time.Minute, time.Millisecond)
 	require.False(t, h.MayTake(peer, 0), "one lives")
 	deafen(t, ends[1].(*net.TCPConn))
-	require.Eventually(t, func() bool { return h.MayTake(peer, 0) }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		info, ok := platform.TCPInfo(ends[1])
+		return ok && info.Heard > leastSilence
+	}, time.Minute, 10*time.Millisecond)
+	require.False(t, h.MayTake(peer, 0), "nobody has asked")
+	require.NoError(t, platform.KeepAlive(ends[1], platform.Options{UserTimeout: time.Second}))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	require.True(t, h.AwaitPlace(ctx, peer, 0, true), "nothing happens but time")
 	require.False(t, h.Receivers(peer)[1].Closed())
-	require.False(t, h.Receivers(peer)[1].lives())
 }
 
 // What looks find, a second apart.
 func TestVigil(t *testing.T) {
 	v := &vigil{bound: 8 * time.Second}
 	now := time.Unix(1000, 0)
-	after := func(d time.Duration, i platform.Info) silence {
+	after := func(d time.Duration, i platform.Info) finding {
 		now = now.Add(d)
 		v.info = i
 		v.info.Known = platform.HasAcked
 		return v.step(now)
 	}
-	look := func(i platform.Info) silence { return after(time.Second, i) }
+	look := func(i platform.Info) finding { return after(time.Second, i) }
 	quiet := platform.Info{InFlight: 1448, Heard: time.Hour, Retries: 3}
 	looks := func(n int, i platform.Info) {
 		t.Helper()
 		for range n {
-			require.Equal(t, lives, look(i))
+			require.Equal(t, goesOn, look(i))
 		}
 	}
 	looks(3, platform.Info{Heard: time.Hour}) // there is nothing to acknowledge
 	looks(7, quiet)
-	require.Equal(t, doubtful, look(quiet))
+	require.Equal(t, overdue, look(quiet))
 	require.False(t, v.lately.Load())
 	for range 7 {
-		require.Equal(t, doubtful, look(quiet), "it may be heard beside")
+		require.Equal(t, overdue, look(quiet), "it may be heard beside")
 	}
-	require.Equal(t, silent, look(quiet))
+	require.Equal(t, over, look(quiet))
 
 	looks(1, platform.Info{InFlight: 1448, Heard: 500 * time.Millisecond, Retries: 1, Acked: 1})
 	require.True(t, v.lately.Load())
 	looks(7, quiet)
-	require.Equal(t, doubtful, look(quiet), "it was heard once meanwhile")
+	require.Equal(t, overdue, look(quiet), "it was heard once meanwhile")
 	looks(1, platform.Info{})
 	looks(7, quiet)
-	require.Equal(t, lives, look(platform.Info{InFlight: 1448, Heard: time.Hour}), "a rest, and what was sent has only just gone")
+	require.Equal(t, goesOn, look(platform.Info{InFlight: 1448, Heard: time.Hour}), "a rest, and what was sent has only just gone")
 
 	// This process, or its machine, stood still.
 	looks(1, platform.Info{})
 	looks(1, quiet)
-	require.Equal(t, lives, after(time.Hour, quiet))
+	require.Equal(t, goesOn, after(time.Hour, quiet))
 	looks(4, quiet)
-	require.Equal(t, doubtful, look(quiet))
+	require.Equal(t, overdue, look(quiet))
 
 	// Who asks about a window that is shut, and is answered, however rarely, is not alone.
 	v.quiet = 0
@@ -277,15 +289,15 @@ func TestVigil(t *testing.T) {
 		return platform.Info{Unsent: 1 << 20, Heard: time.Hour, Probes: probes}
 	}
 	looks(15, shut(1))
-	require.Equal(t, doubtful, after(time.Millisecond, shut(unanswered)))
+	require.Equal(t, overdue, after(time.Millisecond, shut(unanswered)))
 	looks(85, shut(1))
-	require.Equal(t, silent, look(shut(unanswered)))
+	require.Equal(t, over, look(shut(unanswered)))
 
 	// Something is heard, and nothing acknowledged.
 	looks(1, platform.Info{})
 	beside := platform.Info{InFlight: 1448, Retries: 5, Acked: 77}
 	looks(16, beside)
-	require.Equal(t, silent, look(beside))
+	require.Equal(t, over, look(beside))
 	looks(20, platform.Info{InFlight: 1448, Acked: 77})
 	beside.Acked++
 	looks(1, beside)

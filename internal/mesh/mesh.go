@@ -132,8 +132,10 @@ type Config struct {
 	// DialTimeout bounds the opening of a connection, HandshakeTimeout what
 	// follows until it is in a pool.
 	DialTimeout, HandshakeTimeout time.Duration
-	Tuning                        platform.Options // of every connection
-	// Watched reports whether the master misses a peer whose machine is gone; nil: it does not.
+	// Tuning is for every connection; those that are received from a gopccl peer are patient with it
+	// (platform.Options.Patient), if Watched says when they come that the master misses a peer whose machine is gone.
+	// nil: it does not.
+	Tuning  platform.Options
 	Watched func() bool
 	Log     *slog.Logger
 	// Crash is told of a panic in a goroutine of the mesh. It must not wait for one.

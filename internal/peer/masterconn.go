@@ -34,7 +34,7 @@ type masterConn struct {
 	src   io.Reader
 	try   transport.TryWriter // nil: only the writer writes
 	ack   func()
-	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1)
+	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1), unless it is known to be a gopccl master
 
 	mu     sync.Mutex
 	out    []byte
@@ -54,6 +54,9 @@ func newMasterConn(conn net.Conn) *masterConn {
 	mc.quick.Store(true)
 	return mc
 }
+
+// native reports whether the other end is known to be a gopccl master.
+func (mc *masterConn) native() bool { return !mc.quick.Load() }
 
 func (mc *masterConn) queue(p wire.Packet) {
 	mc.mu.Lock()

@@ -464,7 +464,7 @@ func (op *Op) register() (came []*link.Early, gone bool) {
 	return e.listen(op)
 }
 
-const noConnection = "there is no connection to the next peer of the ring"
+const noConnection = "there is no connection to the next peer of the ring, or one of them has ended"
 
 func (op *Op) unlinked(peer wire.UUID, why error) error {
 	return errs.New(errs.RankConnectionLost, opName, why).WithPhase("start").WithPeer(peer.String())

@@ -49,9 +49,9 @@ func (op *Op) receivers() []*link.Receiver {
 // failFrom fails the operation because a connection that it needs has ended. No lock is held.
 func (op *Op) failFrom() {
 	op.e.mu.Lock()
-	why := link.WhyEnded(op.receivers())
+	from := op.receivers() // which nobody changes
 	op.e.mu.Unlock()
-	op.fail(op.unlinked(op.prev, link.Missing("a connection from the previous peer of the ring has ended", why)))
+	op.fail(op.unlinked(op.prev, link.Missing("a connection from the previous peer of the ring has ended", link.WhyEnded(from))))
 }
 
 // receivesOn reports whether the operation lacks what r loses. Engine.mu is held.
