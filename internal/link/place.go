@@ -9,9 +9,9 @@ import (
 )
 
 // A uuid is not a secret, so anybody can say hello with that of the previous peer.
-// Its living pool, over which it is heard, therefore keeps its place: it is replaced only in a round, and
-// only if its owner has not asked for it there. A neighbour asks in every
-// round whether its connections live (PingSenders), and dials only if they do
+// Its living pool, over which it is heard, therefore keeps its place: it is replaced
+// only in a round, and only if its owner has not asked for it there. A neighbour asks
+// in every round whether its connections live (PingSenders), and dials only if they do
 // not; a pool that it has closed gives way at once. Pools of others have no such
 // place: a stranger may have opened them before the peer that the uuid belongs to.
 const (
@@ -27,7 +27,7 @@ const (
 	// A connection is heard as long as something has come within the bound of what is not acknowledged, or within
 	// leastSilence: at rest, systems ask no sooner than after a second.
 	leastSilence = 3 * time.Second
-	// askAgain is how long it counts what the system has said of that.
+	// askAgain is how long what the system has said of that counts at most.
 	askAgain = 250 * time.Millisecond
 )
 
@@ -41,7 +41,7 @@ func (r *Receiver) heardFor(now time.Time) time.Duration {
 		return 0
 	case bound <= 0:
 		return askAgain
-	case r.place.asked.IsZero() || now.Sub(r.place.asked) >= askAgain:
+	case !now.Before(r.place.until) || now.Sub(r.place.asked) >= askAgain:
 		r.place.asked, r.place.until = now, now.Add(askAgain)
 		info, ok := platform.TCPInfo(r.conn)
 		if ok && info.Known.Has(platform.HasHeard|platform.HasRetries) {
