@@ -65,8 +65,8 @@ type Info struct {
 	Acked, Sent, Resent uint64
 	// Retries counts the timeouts in a row of what is not acknowledged.
 	Retries int
-	// Heard is for how long nothing has come, neither data nor an acknowledgement. Probes counts those, of a window
-	// that is shut, that were not answered in a row.
+	// Heard is for how long nothing has come, neither data nor an acknowledgement. Probes counts the questions in a
+	// row without an answer, of a window that is shut, or at rest.
 	Heard  time.Duration
 	Probes int
 	// DeliveryRate is the rate of one flight, PacingRate the one at which the

@@ -222,8 +222,8 @@ func (op *Operation) runs() bool {
 	return op.state == running
 }
 
-// connect notes the connections that the lanes use, and names a peer to which, or from which, one is missing. Engine.mu
-// is held, and is not when broken is called, which says what is missing; nil: nothing is.
+// connect notes the connections that the lanes use, and names a peer to which, or from which, one is missing: broken
+// says why, and is called without a lock; nil: none is missing. Engine.mu is held.
 func (op *Operation) connect(ahead int64) (peer wire.UUID, broken func() error) {
 	for _, l := range op.outs {
 		l.credit = ahead / int64(len(op.outs))

@@ -27,7 +27,7 @@ const (
 	// A connection is heard as long as something has come within the bound of what is not acknowledged, or within
 	// leastSilence: at rest, systems ask no sooner than after a second.
 	leastSilence = 3 * time.Second
-	// askAgain is how long what the system has said of that counts at most.
+	// askAgain is how long what the system has said of that counts.
 	askAgain = 250 * time.Millisecond
 )
 
@@ -41,24 +41,18 @@ func (r *Receiver) heardFor(now time.Time) time.Duration {
 		return 0
 	case bound <= 0:
 		return askAgain
-	case !now.Before(r.place.until) || now.Sub(r.place.asked) >= askAgain:
-		r.place.asked, r.place.until = now, now.Add(askAgain)
-		info, ok := platform.TCPInfo(r.conn)
-		if ok && info.Known.Has(platform.HasHeard|platform.HasRetries) {
-			r.place.until = now.Add(max(bound, leastSilence) - info.Heard)
-			if info.Probes == 0 && info.Retries == 0 { // nobody has asked it: this machine may have stood still
-				r.place.until = latest(r.place.until, now.Add(askAgain))
+	case r.place.asked.IsZero() || now.Sub(r.place.asked) >= askAgain:
+		left := askAgain // as long as nobody knows
+		if info, ok := platform.TCPInfo(r.conn); ok && info.Known.Has(platform.HasHeard|platform.HasRetries) {
+			left = max(bound, leastSilence) - info.Heard
+			unasked := info.Probes == 0 && info.Retries == 0 // this machine may have stood still
+			if left > 0 || unasked {
+				left = max(left, askAgain) // something may come before it is asked again
 			}
 		}
+		r.place.asked, r.place.until = now, now.Add(left)
 	}
 	return max(r.place.until.Sub(now), 0)
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // heardOf returns the longest time for which one of a pool still counts as heard. Hub.mu is held.

@@ -29,12 +29,12 @@ const (
 // and writes as far as the connection takes it at once; the rest is left to
 // its writer, which may wait.
 type masterConn struct {
-	addr  string // that was dialled
-	conn  net.Conn
-	src   io.Reader
-	try   transport.TryWriter // nil: only the writer writes
-	ack   func()
-	quick atomic.Bool // re-arm TCP_QUICKACK after every read (quirk Q1), unless it is known to be a gopccl master
+	addr   string // that was dialled
+	conn   net.Conn
+	src    io.Reader
+	try    transport.TryWriter // nil: only the writer writes
+	ack    func()              // re-arms TCP_QUICKACK
+	native atomic.Bool         // it is known to be a gopccl master
 
 	mu     sync.Mutex
 	out    []byte
@@ -47,16 +47,11 @@ type masterConn struct {
 }
 
 func newMasterConn(conn net.Conn) *masterConn {
-	mc := &masterConn{
+	return &masterConn{
 		conn: conn, src: transport.Source(conn), try: transport.NonBlocking(conn), ack: platform.QuickAcker(conn),
 		ready: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
-	mc.quick.Store(true)
-	return mc
 }
-
-// native reports whether the other end is known to be a gopccl master.
-func (mc *masterConn) native() bool { return !mc.quick.Load() }
 
 func (mc *masterConn) queue(p wire.Packet) {
 	mc.mu.Lock()
@@ -173,7 +168,7 @@ func (mc *masterConn) close() {
 // Read implements io.Reader on the connection.
 func (mc *masterConn) Read(p []byte) (int, error) {
 	n, err := mc.src.Read(p)
-	if mc.quick.Load() {
+	if !mc.native.Load() { // quirk Q1
 		mc.ack()
 	}
 	return n, err
@@ -227,7 +222,7 @@ func (s *Session) readMaster(mc *masterConn, r *bufio.Reader) {
 			return
 		}
 		if reg, ok := p.(wire.M2CSessionRegistrationResponse); ok {
-			mc.quick.Store(!reg.Ext.Native)
+			mc.native.Store(reg.Ext.Native)
 			s.master.note(reg)
 		}
 		s.handle(fsm.PacketIn{Packet: p})

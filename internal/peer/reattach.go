@@ -359,7 +359,7 @@ func (s *Session) connectionEnded(peer wire.UUID) {
 // caller holds the box.
 func (s *Session) take(ev attached) {
 	close(ev.taken)
-	ev.conn.quick.Store(!ev.Packet.Ext.Native)
+	ev.conn.native.Store(ev.Packet.Ext.Native)
 	s.master.at.Store(ev.conn)
 	if s.ctx.Err() != nil { // nothing reads it, and a crash may have closed the one before
 		ev.conn.conn.Close()

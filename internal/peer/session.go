@@ -242,7 +242,7 @@ func (s *Session) open(ctx context.Context, devices device.Settings) error {
 	}
 	threads, cpus := opt.threads()
 	tuning := platform.Options{UserTimeout: opt.UserTimeout, Congestion: opt.Congestion}
-	watched := func() bool { return s.master.conn().native() }
+	watched := func() bool { return s.master.conn().native.Load() }
 	s.pool = buf.NewPool(0)
 	s.engine = reduce.NewEngine(reduce.Config{Backend: kernels, Flows: opt.Flows, Link: link.Config{
 		FrameBytes: opt.FrameBytes, Pool: s.pool, Logger: opt.Logger.With(trace.Subsystem, trace.SubData), Trace: opt.Trace,
