@@ -133,14 +133,13 @@ func TestChosenPoolsDoNotGrow(t *testing.T) {
 }
 
 // A member at a distance has as many connections as a neighbour, and of many members
-// each has fewer. What was chosen is kept.
+// each has fewer. What was chosen is kept, or there is one.
 func TestMembersGetPools(t *testing.T) {
-	for _, c := range []struct{ chosen, members, want int }{{0, 3, 4}, {0, mostMesh / 2, 2}, {0, mostMesh, 1}, {3, 3, 3}} {
-		a, near, far, b := hubs(t, c.chosen)
+	for _, c := range []struct{ chosen, members, want int }{{0, 3, 4}, {0, mostMesh / 2, 2}, {0, mostMesh, 1}, {4, 3, 4}, {4, mostMesh / 2, 1}} {
+		a, near, far, b := hubs(t, 0)
 		before := near.LiveSenders(b.UUID)
-		if c.chosen == 0 {
-			a.sizes.Store(b.UUID, 4) // as if it were distant
-		}
+		a.cfg.PoolSize = c.chosen
+		a.sizes.Store(b.UUID, 4) // as if it were distant
 		a.single.Store(b.UUID, []*way{{to: b.Addr}})
 		a.widen(context.Background(), b, []*way{{to: b.Addr}}, c.members, time.Second)
 		require.Equal(t, c.want, near.LiveSenders(b.UUID), "%d members", c.members)

@@ -141,12 +141,14 @@ func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 			return err
 		}
 		began := time.Now()
-		_, ways, err := m.dialFirst(ctx, p, m.cfg.Pools.Wanted(p.UUID))
+		first, err := m.dialFirst(ctx, p, m.cfg.Pools.Wanted(p.UUID))
 		switch {
 		case err == nil:
-			m.growing.learn(p, ways)
-			m.single.Store(p.UUID, ways)
-			m.widen(ctx, p, ways, len(peers), time.Since(began))
+			m.growing.learn(p, first.ways)
+			m.single.Store(p.UUID, first.ways)
+			if first.distant {
+				m.widen(ctx, p, first.ways, len(peers), time.Since(began))
+			}
 		case ctx.Err() == nil:
 			m.cfg.Log.Warn("cannot reach a member of the group", "peer", p.UUID.Short(), "addr", p.Addr, "error", err)
 		}
@@ -155,10 +157,11 @@ func (m *Mesh) Connect(ctx context.Context, peers []wire.PeerEndpoint) (failed [
 }
 
 // widen makes as many connections to p, one of so many members, as a distant peer gets
-// from the start. The first one took so long. What cannot be had is done without.
+// from the start, or as were chosen, if there may be as many. The first one took so long. What cannot be
+// had is done without.
 func (m *Mesh) widen(ctx context.Context, p wire.PeerEndpoint, ways []*way, members int, took time.Duration) {
 	n := min(m.poolSize(p.UUID), mostMesh/members)
-	if m.cfg.PoolSize != 0 || n < 2 || took >= widenTime {
+	if n < max(m.cfg.PoolSize, 2) || took >= widenTime {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(3*took+time.Second, widenTime-took))
@@ -207,17 +210,17 @@ func (m *Mesh) poolSize(u wire.UUID) int {
 	return max(m.cfg.PoolSize, 1)
 }
 
-// begin decides how many connections the pool to a peer gets that begins with conn. To a distant
-// peer it gets as many as operations wanted before, or as suit the round trip, and enough for all of
-// its ways.
-func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck, ways, wanted int) {
+// begin decides how many connections the pool to a peer gets that begins with conn, and returns whether
+// several suit one operation: the peer is distant, and takes them. Unless a number is chosen it gets as
+// many then as operations wanted before, or as suit the round trip, and enough for all of its ways.
+func (m *Mesh) begin(u wire.UUID, conn net.Conn, ack wire.P2PHelloAck, ways, wanted int) (distant bool) {
 	n := max(m.cfg.PoolSize, 1)
-	if m.cfg.PoolSize == 0 && ack.Ext.Flows > 0 {
-		if rtt, distant := link.Distance(conn); distant {
-			n = firstSize(rtt, wanted, ways)
-		}
+	rtt, distant := link.Distance(conn)
+	if distant = distant && ack.Ext.Flows > 0; distant && m.cfg.PoolSize == 0 {
+		n = firstSize(rtt, wanted, ways)
 	}
 	m.sizes.Store(u, n)
+	return distant
 }
 
 // firstSize returns how many connections a distant peer gets from the start.
@@ -241,15 +244,15 @@ func (m *Mesh) dialPool(ctx context.Context, p wire.PeerEndpoint) error {
 	began := time.Now()
 	m.sizes.Delete(p.UUID)
 	m.single.Delete(p.UUID)
-	ack, ways, err := m.dialFirst(ctx, p, wanted)
+	first, err := m.dialFirst(ctx, p, wanted)
 	if err != nil {
 		return err
 	}
-	if !ack.Ext.Native {
-		return m.dialInTurn(ctx, p, ways, began)
+	if !first.native {
+		return m.dialInTurn(ctx, p, first.ways, began)
 	}
-	m.growing.learn(p, ways)
-	return m.dialRest(ctx, p, ways, 1, m.poolSize(p.UUID))
+	m.growing.learn(p, first.ways)
+	return m.dialRest(ctx, p, first.ways, 1, m.poolSize(p.UUID))
 }
 
 // dialRest opens connections from to size-1 to p, a gopccl peer, over ways.
@@ -327,16 +330,22 @@ func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way,
 	return nil
 }
 
-// dialFirst opens connection 0 of a pool, hands it to the engine, and returns the ways for the other
-// connections. wanted is how many of them operations wanted before; 0: nothing is known.
-func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (wire.P2PHelloAck, []*way, error) {
+// dialFirst opens connection 0 of a pool, hands it to the engine, and returns what it shows. wanted is how many of them operations wanted before; 0: nothing is known.
+func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (first, error) {
 	conn, ack, err := m.dialWay(ctx, p, 0, []*way{{to: p.Addr}})
 	if err != nil {
-		return ack, nil, err
+		return first{}, err
 	}
 	ways := m.ways(p, ack)
-	m.begin(p.UUID, conn, ack, len(ways), wanted)
-	return ack, ways, m.add(p, 0, conn, ack)
+	distant := m.begin(p.UUID, conn, ack, len(ways), wanted)
+	return first{ways, ack.Ext.Native, distant}, m.add(p, 0, conn, ack)
+}
+
+// first is what the first connection to a peer shows.
+type first struct {
+	ways    []*way // for the other ones
+	native  bool   // a gopccl peer
+	distant bool   // several suit one operation
 }
 
 // dialNumber opens another connection of a pool and hands it to the engine. inTurn, if there is one, waits
