@@ -142,6 +142,16 @@ func SetPacing(conn net.Conn, bytesPerSecond uint64) (bool, error) {
 	return false, errs.New(errs.Internal, "tune socket", err).WithPhase("pacing").WithPeer(remote(conn))
 }
 
+// SpreadWindows has the system let a window of conn leave in even steps over most of a round trip, or half of one where
+// windows still grow fast, instead of at once. It cannot be taken back. It returns false where the system cannot, or conn is
+// not a TCP connection. Errors are *errs.Error with code Internal.
+func SpreadWindows(conn net.Conn) (bool, error) { return SetPacing(conn, mostPacing) }
+
+// mostPacing is the highest bound that there is. Linux paces a connection that has any, at 1.2 windows in a round trip,
+// and 2 while a window is below half of what it was when something was lost (net.ipv4.tcp_pacing_ca_ratio and
+// tcp_pacing_ss_ratio).
+const mostPacing = 1<<32 - 2
+
 // Unsent returns how many bytes were written to conn that the system has not
 // sent yet; false: it does not tell.
 func Unsent(conn net.Conn) (int, bool) {

@@ -115,6 +115,10 @@ func TestPacingReachesTheSocket(t *testing.T) {
 		require.True(t, paced)
 		require.Equal(t, step.want, is())
 	}
+	spread, err := SpreadWindows(c)
+	require.NoError(t, err)
+	require.True(t, spread)
+	require.EqualValues(t, 1<<32-2, is(), "any bound makes it even")
 	c.Close()
 	_, err = SetPacing(c, 1)
 	require.ErrorIs(t, err, errs.Internal)

@@ -46,6 +46,7 @@ type flow struct {
 
 	// Of the survey.
 	asked   bool // to tell what comes
+	spread  bool // its windows do not leave at once
 	sample  func(*platform.Info) bool
 	looked  time.Duration // at the last sample
 	pending bool          // data was on its way then
@@ -524,6 +525,7 @@ func (v *survey) ask(now time.Duration, s *Sender) bool {
 		return false
 	}
 	f.look(info)
+	f.even(s.conn, info)
 	if info.Known.Has(platform.HasUnsent) {
 		unsent := info.Unsent
 		if info.Lost > 0 || info.Retries > 0 { // it may be a timeout until anything leaves

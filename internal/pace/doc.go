@@ -1,7 +1,8 @@
 // Package pace decides how connections to distant peers use the way there: over how many
 // of them an operation is spread (Count), for how long those that rest are kept awake
-// (Rest), what is sent behind the last data so that a loss is seen soon (Tail), and how
-// much all of them may send where they would fill a deep queue (Line).
+// (Rest), whether their windows may leave at once (Spills), what is sent behind the last data so
+// that a loss is seen soon (Tail), and how much all of them may send where they would fill a deep
+// queue (Line).
 //
 // It is pure: samples and times come in, decisions go out. It has no clock, socket or
 // goroutine. internal/link asks the system, and does what is decided.

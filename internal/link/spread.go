@@ -1,0 +1,18 @@
+package link
+
+import (
+	"net"
+
+	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// even has the system spread windows that are too much for a queue on the way when they leave at once. A way that loses
+// nothing gets them at once, which is sooner.
+func (f *flow) even(conn net.Conn, info *platform.Info) {
+	if f.spread || !info.Known.Has(platform.HasLost|platform.HasRetries) || info.Retries > 0 || !pace.Spills(info.Lost, info.MSS) {
+		return
+	}
+	f.spread = true
+	_, _ = platform.SpreadWindows(conn) // fails on one that has ended, of which others tell
+}

@@ -1,0 +1,69 @@
+package link
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gopccl/gopccl/internal/wire"
+	"github.com/gopccl/gopccl/platform"
+)
+
+// Windows leave at once until much of one is lost, and not because of a timeout.
+func TestWindowsThatSpillAreSpread(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	end, err := l.Accept()
+	require.NoError(t, err)
+	defer end.Close()
+	go io.Copy(io.Discard, end)
+	h := NewHub(Config{}, losses{lost: make(chan error, 1)})
+	defer h.Close()
+	peer := wire.UUID{1}
+	require.NoError(t, h.AddSender(peer, 0, conn, Features{Native: true}))
+	const mss, none = 1448, 1<<32 - 1
+	known, lost, retries := platform.HasRTT|platform.HasMinRTT|platform.HasLost|platform.HasRetries, 0, 0
+	s := h.Senders(peer)[0]
+	s.gauge.flow = &flow{pending: true, sample: func(i *platform.Info) bool {
+		*i = platform.Info{
+			Known: known, MSS: mss, RTT: 50 * time.Millisecond, MinRTT: 50 * time.Millisecond,
+			Unsent: 1, Lost: lost, Retries: retries,
+		}
+		return true
+	}}
+	h.mu.Lock()
+	h.survey.far = append(h.survey.far, s)
+	h.mu.Unlock()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	at := time.Second
+	rate := func() (rate uint32) {
+		at += sampling
+		require.True(t, h.survey.step(at))
+		require.NoError(t, raw.Control(func(fd uintptr) {
+			got, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
+			require.NoError(t, err)
+			rate = uint32(got)
+		}))
+		return rate
+	}
+	lost = 7 * mss
+	require.EqualValues(t, none, rate(), "by chance")
+	lost, retries = 100*mss, 1
+	require.EqualValues(t, none, rate(), "after a timeout all counts as lost")
+	retries, known = 0, known&^platform.HasLost
+	require.EqualValues(t, none, rate(), "nobody knows")
+	known |= platform.HasLost
+	require.EqualValues(t, none-1, rate())
+	_, err = platform.SetPacing(conn, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, none, rate(), "once")
+}
