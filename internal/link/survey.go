@@ -417,6 +417,7 @@ func (v *survey) step(now time.Duration) bool {
 	}
 	v.yields(now)
 	v.bound(now)
+	v.compare()
 	for peer, c := range v.counts { // each by itself: their order decides nothing
 		if !c.seen {
 			c.Rest()

@@ -62,7 +62,8 @@ func First(rtt time.Duration) int {
 // max(1.05 (rtt/p)^0.75, 1.22/sqrt(p)) of them in a round trip (RFC 9438, section
 // 5.1; RFC 3649, section 3). One that carries no more than that is bound by its
 // losses, and then the number doubles. Else it grows by half, because a limit of
-// single flows, or one of windows, cannot be told from others but by a trial.
+// single flows, or one of windows, cannot be told from others but by a trial. What a trial takes from
+// other peers is not gained.
 //
 // A thin way has no room for many: connections that carry fewer than two segments in a
 // round trip each, and lose, are a crowd, and most of them go within some round trips.
@@ -78,6 +79,7 @@ type Count struct {
 	queued, wanted int
 	arrived        uint64
 	swing          held // what arrived of what left while there was more to send
+	elsewhere      elsewhere
 	sent, resent   uint64
 	rtt            time.Duration // the sum over ticks
 	skip           int
@@ -97,6 +99,34 @@ type Count struct {
 type rates struct {
 	all   float64
 	swing float64 // in full swing; 0: that was too little of the span to tell
+	// At other peers meanwhile, and how many these were; 0: they say nothing.
+	others float64
+	peers  int
+}
+
+// taken returns the bytes per second that arrive less at other peers than before. Where all share a line, more
+// connections to one peer get more of it, and the host sends no more than before.
+func (r rates) taken(before rates) float64 {
+	if r.peers != before.peers {
+		return 0
+	}
+	return max(before.others-r.others, 0)
+}
+
+// elsewhere is what arrives at other peers in full swing, while all of these have more to send.
+type elsewhere struct {
+	held
+	peers int
+	mixed bool // they were not always as many
+}
+
+func (o *elsewhere) add(s *Others, took time.Duration) {
+	if s.Peers == 0 || !s.Waiting {
+		return
+	}
+	o.mixed = o.mixed || o.time > 0 && o.peers != s.Peers
+	o.peers = s.Peers
+	o.bytes, o.time = o.bytes+s.Arrived, o.time+took
 }
 
 // beside returns what r and before say of the same kind, in bytes per second: in full swing if both know that,
@@ -116,6 +146,14 @@ type Span struct {
 	Used                  int           // connections that have data
 	Waiting               bool          // one of them has more to send than was let go
 	Bounded               bool          // a Line bounds what is sent, so that no queue shows whether the way is full
+	Others                Others
+}
+
+// Others is what other distant peers that have data have shown in a tick, all together.
+type Others struct {
+	Arrived uint64 // bytes since the tick before
+	Peers   int
+	Waiting bool // each of them has more to send than was let go
 }
 
 // NewCount returns a count that begins with n connections.
@@ -164,6 +202,7 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 		*c = Count{n: c.n, was: c.was, full: c.full, rate: c.rate, weight: c.weight, gain: c.gain, again: c.again, pause: c.pause, skip: c.skip, look: c.look, since: max(now, 1), more: c.more, last: now}
 	} else if c.more > 0 && now > c.more+s.RTT {
 		c.swing.bytes, c.swing.time = c.swing.bytes+s.Arrived, c.swing.time+took
+		c.elsewhere.add(&s.Others, took)
 	}
 	c.ticks++
 	c.arrived += s.Arrived
@@ -196,6 +235,9 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	r := rates{all: float64(c.arrived) / span.Seconds()}
 	if c.swing.time >= time.Duration(swung*float64(span)) {
 		r.swing = c.swing.rate()
+	}
+	if o := &c.elsewhere; !o.mixed && o.time >= time.Duration(swung*float64(span)) {
+		r.others, r.peers = o.rate(), o.peers
 	}
 	return c.judge(now, r, c.rtt/time.Duration(c.ticks), s)
 }
@@ -247,6 +289,7 @@ func (c *Count) Rest() { c.rests, c.look = true, look{} }
 func (c *Count) judge(now time.Duration, r rates, rtt time.Duration, s Span) bool {
 	if c.was > 0 && s.Used >= c.n {
 		rate, before := r.beside(c.rate)
+		rate -= r.taken(c.rate)
 		promised := before * (float64(c.n)/float64(c.was) - 1)
 		was := c.was
 		c.was = 0

@@ -318,3 +318,47 @@ func TestTrialsWaitForOthers(t *testing.T) {
 	run(100*mbit, time.Minute)
 	require.Equal(t, 18, c.N(), "not for ever")
 }
+
+// Where peers share a line, more connections to one of them take from the others. Only limits of single flows make
+// more connections to each worth while.
+func TestMoreForOneTakesFromOthers(t *testing.T) {
+	const tick, rtt, line = 10 * time.Millisecond, 150 * time.Millisecond, 200 * mbit
+	for name, c := range map[string]struct {
+		each        float64
+		least, most int
+	}{
+		"the line is full":     {10 * mbit, FirstCount, FirstCount},
+		"each flow is limited": {2 * mbit, 27, MostCount},
+	} {
+		counts := [3]*Count{}
+		for i := range counts {
+			counts[i] = NewCount(FirstCount)
+		}
+		at := time.Duration(0)
+		first := func(i int) time.Duration { return time.Duration(i) * 3 * time.Second } // they do not try at one time
+		for ; at < 30*time.Second; at += tick {
+			flows := 0
+			for _, k := range counts {
+				flows += k.N()
+			}
+			each := min(c.each, line/float64(flows))
+			var got [3]uint64
+			for i, k := range counts {
+				got[i] = uint64(each * float64(k.N()) * tick.Seconds())
+			}
+			for i, k := range counts {
+				if at < first(i) {
+					continue
+				}
+				k.Step(at, Span{
+					RTT: rtt, Base: rtt, Segment: segment, Used: k.N(), Waiting: true, Arrived: got[i], Sent: got[i],
+					Others: Others{Arrived: got[0] + got[1] + got[2] - got[i], Peers: 2, Waiting: true},
+				})
+			}
+		}
+		for _, k := range counts {
+			assert.GreaterOrEqual(t, k.N(), c.least, name)
+			assert.LessOrEqual(t, k.N(), c.most, name)
+		}
+	}
+}
