@@ -25,7 +25,8 @@ type Options struct {
 	// rounds that change the membership include all groups.
 	Group uint32
 	// PoolSize is the number of connections to the next peer of the ring, up to 1024. Distant
-	// peers that are not neighbours get as many, or one if that were more than 48 to all of them.
+	// gopccl peers that are not neighbours get as many, or one each where that were more than
+	// 48 to those that are connected together.
 	// 0 (default): one to a near peer or a PCCL peer; to a distant gopccl peer as many
 	// as help, which is found out while operations run.
 	PoolSize int

@@ -57,7 +57,7 @@ type Info struct {
 	// InFlight is sent and not acknowledged, Unsent is written and not sent,
 	// Buffered is both, in bytes.
 	InFlight, Unsent, Buffered int
-	// Lost is what is thought lost and not sent again yet, Sacked what the other
+	// Lost is what is thought lost, also while it is sent again, Sacked what the other
 	// end has behind a gap, in bytes.
 	Lost, Sacked int
 	// Acked, Sent and Resent count bytes since the connection began; Sent has
@@ -143,12 +143,12 @@ func SetPacing(conn net.Conn, bytesPerSecond uint64) (bool, error) {
 }
 
 // SpreadWindows has the system let a window of conn leave in even steps over most of a round trip, or half of one where
-// windows still grow fast, instead of at once. It cannot be taken back. It returns false where the system cannot, or conn is
+// windows still grow fast, instead of at once. That stays so: SetPacing changes the bound only. It returns false where the system cannot, or conn is
 // not a TCP connection. Errors are *errs.Error with code Internal.
 func SpreadWindows(conn net.Conn) (bool, error) { return SetPacing(conn, mostPacing) }
 
-// mostPacing is the highest bound that there is. Linux paces a connection that has any, at 1.2 windows in a round trip,
-// and 2 while a window is below half of what it was when something was lost (net.ipv4.tcp_pacing_ca_ratio and
+// mostPacing is the highest bound in 32 bits, 34 Gbit/s. Linux paces a connection that has any, at 1.2 windows in a round
+// trip, and 2 while the window is below half of the slow-start threshold (net.ipv4.tcp_pacing_ca_ratio and
 // tcp_pacing_ss_ratio).
 const mostPacing = 1<<32 - 2
 

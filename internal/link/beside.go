@@ -1,29 +1,34 @@
 package link
 
-import "github.com/gopccl/gopccl/internal/pace"
+import (
+	"encoding/binary"
+
+	"github.com/gopccl/gopccl/internal/pace"
+	"github.com/gopccl/gopccl/internal/wire"
+)
 
 // compare tells the count of each peer what the other ones have shown in this tick.
 func (v *survey) compare() {
 	var all pace.Others
-	waiting := 0
-	for _, c := range v.counts { // sums: their order decides nothing
-		if c.seen {
-			all.Peers++
-			all.Arrived += c.span.Arrived
-			waiting += one(c.span.Waiting)
+	idle := 0
+	name := func(peer wire.UUID) uint64 { return binary.BigEndian.Uint64(peer[:8]) }
+	for peer, c := range v.counts { // sums: their order decides nothing
+		if !c.seen {
+			continue
+		}
+		all.Peers++
+		all.Arrived += c.span.Arrived
+		all.Who ^= name(peer)
+		if !c.span.Waiting {
+			idle++
 		}
 	}
-	for _, c := range v.counts {
+	for peer, c := range v.counts { // each by itself
 		if s := &c.span; c.seen {
-			s.Others = pace.Others{Arrived: all.Arrived - s.Arrived, Peers: all.Peers - 1}
-			s.Others.Waiting = waiting-one(s.Waiting) == s.Others.Peers
+			s.Others = pace.Others{
+				Arrived: all.Arrived - s.Arrived, Peers: all.Peers - 1, Who: all.Who ^ name(peer),
+				Waiting: idle == 0 || idle == 1 && !s.Waiting,
+			}
 		}
 	}
-}
-
-func one(is bool) int {
-	if is {
-		return 1
-	}
-	return 0
 }

@@ -8,9 +8,14 @@ import (
 )
 
 // even has the system spread windows that are too much for a queue on the way when they leave at once. A way that loses
-// nothing gets them at once, which is sooner.
+// nothing gets them at once, which is sooner. After a timeout all that was on its way counts as lost, until it has
+// arrived: that says nothing of queues.
 func (f *flow) even(conn net.Conn, info *platform.Info) {
-	if f.spread || !info.Known.Has(platform.HasLost|platform.HasRetries) || info.Retries > 0 || !pace.Spills(info.Lost, info.MSS) {
+	if f.spread || !info.Known.Has(platform.HasLost|platform.HasRetries) {
+		return
+	}
+	f.late = info.Retries > 0 || f.late && info.Lost > 0
+	if f.late || !pace.Spills(info.Lost, info.MSS) {
 		return
 	}
 	f.spread = true

@@ -47,6 +47,7 @@ type flow struct {
 	// Of the survey.
 	asked   bool // to tell what comes
 	spread  bool // its windows do not leave at once
+	late    bool // what counts as lost does so because of a timeout
 	sample  func(*platform.Info) bool
 	looked  time.Duration // at the last sample
 	pending bool          // data was on its way then
@@ -93,7 +94,7 @@ const (
 )
 
 // Window returns how many bytes the system sends at once on a connection to a distant peer
-// on which nothing is under way. On other ones no window counts.
+// on which nothing is under way, or within a round trip if it spreads them. On other ones no window counts.
 func (s *Sender) Window() int {
 	f := s.gauge.flow
 	if f == nil || f.near.Load() {

@@ -2,6 +2,8 @@ package mesh
 
 import (
 	"context"
+	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -150,6 +152,29 @@ func TestMembersGetPools(t *testing.T) {
 			require.Equal(t, c.want, a.poolSize(b.UUID))
 		}
 	}
+}
+
+// short is a hub that takes two connections.
+type short struct{ *link.Hub }
+
+func (s short) AddSender(peer wire.UUID, number uint32, conn net.Conn, features link.Features) error {
+	if number < 2 {
+		return s.Hub.AddSender(peer, number, conn, features)
+	}
+	conn.Close()
+	return errors.New("no place")
+}
+
+// A chosen number that cannot be had at first is that of the pool still: a neighbour gets it.
+func TestChosenPoolsAreNotCut(t *testing.T) {
+	a, near, _, b := hubs(t, 0)
+	a.cfg.PoolSize, a.cfg.Pools = 4, short{near}
+	a.sizes.Store(b.UUID, 4) // as if it were distant
+	a.widen(context.Background(), b, []*way{{to: b.Addr}}, 3, time.Second)
+	require.Equal(t, 2, near.LiveSenders(b.UUID))
+	require.Equal(t, 4, a.poolSize(b.UUID))
+	_, single := a.single.Load(b.UUID)
+	require.False(t, single)
 }
 
 // A pool that is opened again gets as many connections as operations wanted before.

@@ -236,7 +236,7 @@ func TestPoolsHaveNoGaps(t *testing.T) {
 	}, near.read())
 }
 
-// The other members of a group get one connection each, whatever the pools to the
+// The other members of a group that are near get one connection each, whatever the pools to the
 // neighbours have; those that have one keep it.
 func TestMembersGetOneConnection(t *testing.T) {
 	var near, far journal

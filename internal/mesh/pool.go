@@ -171,7 +171,9 @@ func (m *Mesh) widen(ctx context.Context, p wire.PeerEndpoint, ways []*way, memb
 		m.cfg.Log.Debug("a member of the group has fewer connections than it could", "peer", p.UUID.Short(), "connections", n, "error", err)
 	}
 	if n > 1 {
-		m.sizes.Store(p.UUID, n)
+		if m.cfg.PoolSize == 0 { // else what lacks is made good as soon as it is a neighbour
+			m.sizes.Store(p.UUID, n)
+		}
 		m.single.Delete(p.UUID)
 	}
 }
@@ -330,7 +332,8 @@ func (m *Mesh) dialInTurn(ctx context.Context, p wire.PeerEndpoint, ways []*way,
 	return nil
 }
 
-// dialFirst opens connection 0 of a pool, hands it to the engine, and returns what it shows. wanted is how many of them operations wanted before; 0: nothing is known.
+// dialFirst opens connection 0 of a pool, hands it to the engine, and returns what it shows. wanted is
+// how many connections operations wanted before; 0: nothing is known.
 func (m *Mesh) dialFirst(ctx context.Context, p wire.PeerEndpoint, wanted int) (first, error) {
 	conn, ack, err := m.dialWay(ctx, p, 0, []*way{{to: p.Addr}})
 	if err != nil {

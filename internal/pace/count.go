@@ -29,6 +29,9 @@ const (
 	// Operations begin and end with less than the way carries, and wait for others amid. A span shows
 	// what arrives in full swing if that took this part of it.
 	swung = 0.6
+	// What arrives at others varies by this part of it without a reason. A peer at which less than that part of
+	// their average arrives is slower than they are.
+	varies, slower = 0.05, 0.75
 	// New windows may lose much at first, and others may be what is waited for. So a trial has brought
 	// nothing when its spans, all together, say so with a weight of enough: each in full swing has that of
 	// firm, others have 1. Rests between them change nothing.
@@ -99,33 +102,38 @@ type Count struct {
 type rates struct {
 	all   float64
 	swing float64 // in full swing; 0: that was too little of the span to tell
-	// At other peers meanwhile, and how many these were; 0: they say nothing.
+	// At other peers meanwhile, how many these were, and which; 0: they say nothing.
 	others float64
 	peers  int
+	who    uint64
 }
 
-// taken returns the bytes per second that arrive less at other peers than before. Where all share a line, more
-// connections to one peer get more of it, and the host sends no more than before.
+// taken returns how much of what arrives more than before, in bytes per second, arrives less at others. Where all
+// share a line, more connections to one peer get more of it, and the host sends no more than before. One
+// that was slower than the others may catch up.
 func (r rates) taken(before rates) float64 {
-	if r.peers != before.peers {
+	rate, was := r.beside(before)
+	lost := before.others - r.others
+	if r.peers == 0 || r.who != before.who || lost < varies*before.others || was < slower*before.others/float64(before.peers) {
 		return 0
 	}
-	return max(before.others-r.others, 0)
+	return max(min(lost, rate-was), 0)
 }
 
 // elsewhere is what arrives at other peers in full swing, while all of these have more to send.
 type elsewhere struct {
 	held
 	peers int
-	mixed bool // they were not always as many
+	who   uint64
+	mixed bool // they were not always the same
 }
 
 func (o *elsewhere) add(s *Others, took time.Duration) {
 	if s.Peers == 0 || !s.Waiting {
 		return
 	}
-	o.mixed = o.mixed || o.time > 0 && o.peers != s.Peers
-	o.peers = s.Peers
+	o.mixed = o.mixed || o.time > 0 && o.who != s.Who
+	o.peers, o.who = s.Peers, s.Who
 	o.bytes, o.time = o.bytes+s.Arrived, o.time+took
 }
 
@@ -153,7 +161,8 @@ type Span struct {
 type Others struct {
 	Arrived uint64 // bytes since the tick before
 	Peers   int
-	Waiting bool // each of them has more to send than was let go
+	Who     uint64 // of the names of all of them, in any order
+	Waiting bool   // each of them has more to send than was let go
 }
 
 // NewCount returns a count that begins with n connections.
@@ -237,7 +246,7 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 		r.swing = c.swing.rate()
 	}
 	if o := &c.elsewhere; !o.mixed && o.time >= time.Duration(swung*float64(span)) {
-		r.others, r.peers = o.rate(), o.peers
+		r.others, r.peers, r.who = o.rate(), o.peers, o.who
 	}
 	return c.judge(now, r, c.rtt/time.Duration(c.ticks), s)
 }

@@ -352,7 +352,7 @@ func TestMoreForOneTakesFromOthers(t *testing.T) {
 				}
 				k.Step(at, Span{
 					RTT: rtt, Base: rtt, Segment: segment, Used: k.N(), Waiting: true, Arrived: got[i], Sent: got[i],
-					Others: Others{Arrived: got[0] + got[1] + got[2] - got[i], Peers: 2, Waiting: true},
+					Others: Others{Arrived: got[0] + got[1] + got[2] - got[i], Peers: 2, Who: uint64(i + 1), Waiting: true},
 				})
 			}
 		}
@@ -361,4 +361,36 @@ func TestMoreForOneTakesFromOthers(t *testing.T) {
 			assert.LessOrEqual(t, k.N(), c.most, name)
 		}
 	}
+}
+
+func TestTaken(t *testing.T) {
+	before := rates{all: 90, swing: 100, others: 200, peers: 2, who: 7}
+	for name, c := range map[string]struct {
+		now    rates
+		before rates
+		want   float64
+	}{
+		"all of it":               {rates{swing: 140, others: 160, peers: 2, who: 7}, before, 40},
+		"a part":                  {rates{swing: 140, others: 185, peers: 2, who: 7}, before, 15},
+		"others lost more":        {rates{swing: 140, others: 100, peers: 2, who: 7}, before, 40},
+		"it lost, too":            {rates{swing: 90, others: 100, peers: 2, who: 7}, before, 0},
+		"they vary":               {rates{swing: 140, others: 191, peers: 2, who: 7}, before, 0},
+		"others than before":      {rates{swing: 140, others: 160, peers: 2, who: 8}, before, 0},
+		"nobody else, or unknown": {rates{swing: 140}, rates{swing: 100}, 0},
+		"it catches up":           {rates{swing: 140, others: 160, peers: 2, who: 7}, rates{swing: 70, others: 200, peers: 2, who: 7}, 0},
+		"without full swing":      {rates{all: 100, others: 190, peers: 2, who: 7}, before, 10},
+	} {
+		require.Equal(t, c.want, c.now.taken(c.before), name)
+	}
+}
+
+// What others show counts only where they were the same for a whole span, and had more to send.
+func TestElsewhere(t *testing.T) {
+	var o elsewhere
+	o.add(&Others{Arrived: 5, Peers: 1, Who: 3, Waiting: true}, time.Second)
+	o.add(&Others{Arrived: 5, Peers: 1, Who: 3}, time.Second)
+	o.add(&Others{Waiting: true}, time.Second)
+	require.Equal(t, elsewhere{held: held{bytes: 5, time: time.Second}, peers: 1, who: 3}, o)
+	o.add(&Others{Arrived: 5, Peers: 1, Who: 4, Waiting: true}, time.Second)
+	require.True(t, o.mixed)
 }

@@ -1,7 +1,7 @@
 package pace
 
-// spilled is how many segments are lost at once where more left at once than a queue on the way had room for. Chance
-// loses fewer.
+// spilled is how many segments are lost together where more left at once than a queue on the way had room for. Chance
+// loses fewer, but of windows that are paced already.
 const spilled = 8
 
 // Spills reports whether lost bytes, which a connection whose segments carry so many misses at one time and not after
