@@ -2,6 +2,7 @@ package link
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +16,7 @@ func TestOthersOfATick(t *testing.T) {
 	tick := func(waiting ...bool) (told []pace.Others) {
 		v := &survey{counts: map[wire.UUID]*count{peer(9): {span: pace.Span{Arrived: 1000}}}} // not seen
 		for i, waits := range waiting {
-			v.counts[peer(byte(1+i))] = &count{seen: true, span: pace.Span{Arrived: uint64(10 * (i + 1)), Waiting: waits}}
+			v.counts[peer(byte(1+i))] = &count{Count: pace.NewCount(1), seen: true, span: pace.Span{Arrived: uint64(10 * (i + 1)), Waiting: waits}}
 		}
 		v.compare()
 		for i := range waiting {
@@ -35,4 +36,23 @@ func TestOthersOfATick(t *testing.T) {
 	require.Equal(t, []bool{true, false, false}, waits(tick(false, true, true)))
 	require.Equal(t, []bool{false, false, false}, waits(tick(false, false, true)))
 	require.Zero(t, tick(true)[0].Peers)
+}
+
+// Each peer is told whether more connections to one of the others are being tried.
+func TestOthersThatTry(t *testing.T) {
+	tries, rests, other := pace.NewCount(1), pace.NewCount(1), pace.NewCount(1)
+	for at := time.Duration(0); !tries.Trying(); at += sampling {
+		require.Less(t, at, time.Minute)
+		tries.Step(at, pace.Span{RTT: 50 * time.Millisecond, Base: 50 * time.Millisecond, Segment: 1448, Used: 1, Waiting: true, Arrived: 10_000, Sent: 10_000})
+	}
+	v := &survey{counts: map[wire.UUID]*count{{1}: {Count: tries, seen: true}, {2}: {Count: rests, seen: true}}}
+	tell := func() []bool {
+		v.compare()
+		return []bool{v.counts[wire.UUID{1}].span.Others.Trying, v.counts[wire.UUID{2}].span.Others.Trying}
+	}
+	require.Equal(t, []bool{false, true}, tell())
+	v.counts[wire.UUID{3}] = &count{Count: tries, seen: true}
+	require.Equal(t, []bool{true, true}, tell())
+	v.counts[wire.UUID{1}].Count, v.counts[wire.UUID{3}].Count = other, other
+	require.Equal(t, []bool{false, false}, tell())
 }

@@ -173,8 +173,9 @@ func TestChosenPoolsAreNotCut(t *testing.T) {
 	a.widen(context.Background(), b, []*way{{to: b.Addr}}, 3, time.Second)
 	require.Equal(t, 2, near.LiveSenders(b.UUID))
 	require.Equal(t, 4, a.poolSize(b.UUID))
-	_, single := a.single.Load(b.UUID)
-	require.False(t, single)
+	a.cfg.Pools = near
+	require.NoError(t, a.prepare(context.Background(), b))
+	require.Equal(t, 4, near.LiveSenders(b.UUID))
 }
 
 // A pool that is opened again gets as many connections as operations wanted before.

@@ -171,7 +171,7 @@ func (m *Mesh) widen(ctx context.Context, p wire.PeerEndpoint, ways []*way, memb
 		m.cfg.Log.Debug("a member of the group has fewer connections than it could", "peer", p.UUID.Short(), "connections", n, "error", err)
 	}
 	if n > 1 {
-		if m.cfg.PoolSize == 0 { // else what lacks is made good as soon as it is a neighbour
+		if m.cfg.PoolSize == 0 { // else what lacks is made good where it is a neighbour, when nothing is sent to it
 			m.sizes.Store(p.UUID, n)
 		}
 		m.single.Delete(p.UUID)

@@ -29,8 +29,8 @@ const (
 	// Operations begin and end with less than the way carries, and wait for others amid. A span shows
 	// what arrives in full swing if that took this part of it.
 	swung = 0.6
-	// What arrives at others varies by this part of it without a reason. A peer at which less than that part of
-	// their average arrives is slower than they are.
+	// What arrives at another peer varies by this part of it without a reason, and at n of them by a part of all that
+	// is less by the root of n. A peer at which less than that part of their average arrives is slower than they are.
 	varies, slower = 0.05, 0.75
 	// New windows may lose much at first, and others may be what is waited for. So a trial has brought
 	// nothing when its spans, all together, say so with a weight of enough: each in full swing has that of
@@ -106,34 +106,42 @@ type rates struct {
 	others float64
 	peers  int
 	who    uint64
+	trying bool // more connections to one of them were being tried
 }
 
 // taken returns how much of what arrives more than before, in bytes per second, arrives less at others. Where all
 // share a line, more connections to one peer get more of it, and the host sends no more than before. One
-// that was slower than the others may catch up.
+// that was slower than the others may catch up, unless it was so for the time of a trial of theirs. Beside other
+// peers than before nothing is known.
 func (r rates) taken(before rates) float64 {
+	if r.peers == 0 || r.who != before.who {
+		return 0
+	}
 	rate, was := r.beside(before)
-	lost := before.others - r.others
-	if r.peers == 0 || r.who != before.who || lost < varies*before.others || was < slower*before.others/float64(before.peers) {
+	lost, n := before.others-r.others, float64(before.peers)
+	if lost < varies*before.others/math.Sqrt(n) || !before.trying && was < slower*before.others/n {
 		return 0
 	}
 	return max(min(lost, rate-was), 0)
 }
 
-// elsewhere is what arrives at other peers in full swing, while all of these have more to send.
+// elsewhere is what arrives at other peers in full swing, while all of these have more to send, since they are
+// those that they are.
 type elsewhere struct {
 	held
-	peers int
-	who   uint64
-	mixed bool // they were not always the same
+	peers  int
+	who    uint64
+	trying bool
 }
 
 func (o *elsewhere) add(s *Others, took time.Duration) {
 	if s.Peers == 0 || !s.Waiting {
 		return
 	}
-	o.mixed = o.mixed || o.time > 0 && o.who != s.Who
-	o.peers, o.who = s.Peers, s.Who
+	if o.who != s.Who {
+		*o = elsewhere{peers: s.Peers, who: s.Who}
+	}
+	o.trying = o.trying || s.Trying
 	o.bytes, o.time = o.bytes+s.Arrived, o.time+took
 }
 
@@ -163,6 +171,7 @@ type Others struct {
 	Peers   int
 	Who     uint64 // of the names of all of them, in any order
 	Waiting bool   // each of them has more to send than was let go
+	Trying  bool   // more connections to one of them are being tried
 }
 
 // NewCount returns a count that begins with n connections.
@@ -245,8 +254,8 @@ func (c *Count) Step(now time.Duration, s Span) bool {
 	if c.swing.time >= time.Duration(swung*float64(span)) {
 		r.swing = c.swing.rate()
 	}
-	if o := &c.elsewhere; !o.mixed && o.time >= time.Duration(swung*float64(span)) {
-		r.others, r.peers, r.who = o.rate(), o.peers, o.who
+	if o := &c.elsewhere; o.time >= time.Duration(swung*float64(span)) {
+		r.others, r.peers, r.who, r.trying = o.rate(), o.peers, o.who, o.trying
 	}
 	return c.judge(now, r, c.rtt/time.Duration(c.ticks), s)
 }

@@ -319,46 +319,49 @@ func TestTrialsWaitForOthers(t *testing.T) {
 	require.Equal(t, 18, c.N(), "not for ever")
 }
 
-// Where peers share a line, more connections to one of them take from the others. Only limits of single flows make
-// more connections to each worth while.
+// Where peers share a line, more connections to one of them take from the others, whether they are tried together or
+// one after the other. Only limits of single flows make more connections to each worth while.
 func TestMoreForOneTakesFromOthers(t *testing.T) {
 	const tick, rtt, line = 10 * time.Millisecond, 150 * time.Millisecond, 200 * mbit
-	for name, c := range map[string]struct {
-		each        float64
-		least, most int
-	}{
-		"the line is full":     {10 * mbit, FirstCount, FirstCount},
-		"each flow is limited": {2 * mbit, 27, MostCount},
-	} {
-		counts := [3]*Count{}
-		for i := range counts {
-			counts[i] = NewCount(FirstCount)
+	run := func(peers, n int, apart time.Duration, limit float64) (counts []*Count) {
+		for range peers {
+			counts = append(counts, NewCount(n))
 		}
-		at := time.Duration(0)
-		first := func(i int) time.Duration { return time.Duration(i) * 3 * time.Second } // they do not try at one time
-		for ; at < 30*time.Second; at += tick {
-			flows := 0
+		got := make([]uint64, peers)
+		for at := time.Duration(0); at < 5*time.Minute; at += tick {
+			flows, trials, all := 0, 0, uint64(0)
 			for _, k := range counts {
 				flows += k.N()
-			}
-			each := min(c.each, line/float64(flows))
-			var got [3]uint64
-			for i, k := range counts {
-				got[i] = uint64(each * float64(k.N()) * tick.Seconds())
+				if k.Trying() {
+					trials++
+				}
 			}
 			for i, k := range counts {
-				if at < first(i) {
+				got[i] = uint64(min(limit, line/float64(flows)) * float64(k.N()) * tick.Seconds())
+				all += got[i]
+			}
+			for i, k := range counts {
+				if at < time.Duration(i)*apart {
 					continue
 				}
 				k.Step(at, Span{
 					RTT: rtt, Base: rtt, Segment: segment, Used: k.N(), Waiting: true, Arrived: got[i], Sent: got[i],
-					Others: Others{Arrived: got[0] + got[1] + got[2] - got[i], Peers: 2, Who: uint64(i + 1), Waiting: true},
+					Others: Others{Arrived: all - got[i], Peers: peers - 1, Who: uint64(i + 1), Waiting: true, Trying: trials > 1 || trials == 1 && !k.Trying()},
 				})
 			}
 		}
-		for _, k := range counts {
-			assert.GreaterOrEqual(t, k.N(), c.least, name)
-			assert.LessOrEqual(t, k.N(), c.most, name)
+		return counts
+	}
+	for _, peers := range []int{2, 3, 12} {
+		for _, apart := range []time.Duration{0, 750 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second, 6 * time.Second} {
+			n := max(FirstCount*3/peers, 2)
+			for _, k := range run(peers, n, apart, line) {
+				assert.Equal(t, n, k.N(), "%d peers, %v apart, the line is full", peers, apart)
+			}
+			least := line / float64(peers*MostCount)
+			for _, k := range run(peers, n, apart, least) {
+				assert.Equal(t, MostCount, k.N(), "%d peers, %v apart, each flow is limited", peers, apart)
+			}
 		}
 	}
 }
@@ -374,23 +377,25 @@ func TestTaken(t *testing.T) {
 		"a part":                  {rates{swing: 140, others: 185, peers: 2, who: 7}, before, 15},
 		"others lost more":        {rates{swing: 140, others: 100, peers: 2, who: 7}, before, 40},
 		"it lost, too":            {rates{swing: 90, others: 100, peers: 2, who: 7}, before, 0},
-		"they vary":               {rates{swing: 140, others: 191, peers: 2, who: 7}, before, 0},
+		"they vary":               {rates{swing: 140, others: 193, peers: 2, who: 7}, before, 0},
 		"others than before":      {rates{swing: 140, others: 160, peers: 2, who: 8}, before, 0},
 		"nobody else, or unknown": {rates{swing: 140}, rates{swing: 100}, 0},
 		"it catches up":           {rates{swing: 140, others: 160, peers: 2, who: 7}, rates{swing: 70, others: 200, peers: 2, who: 7}, 0},
-		"without full swing":      {rates{all: 100, others: 190, peers: 2, who: 7}, before, 10},
+		"without full swing":      {rates{all: 100, others: 188, peers: 2, who: 7}, before, 10},
+		"others were trying":      {rates{swing: 140, others: 160, peers: 2, who: 7}, rates{swing: 70, others: 200, peers: 2, who: 7, trying: true}, 40},
 	} {
 		require.Equal(t, c.want, c.now.taken(c.before), name)
 	}
 }
 
-// What others show counts only where they were the same for a whole span, and had more to send.
+// What others show counts as long as they are the same, and have more to send.
 func TestElsewhere(t *testing.T) {
 	var o elsewhere
 	o.add(&Others{Arrived: 5, Peers: 1, Who: 3, Waiting: true}, time.Second)
 	o.add(&Others{Arrived: 5, Peers: 1, Who: 3}, time.Second)
 	o.add(&Others{Waiting: true}, time.Second)
 	require.Equal(t, elsewhere{held: held{bytes: 5, time: time.Second}, peers: 1, who: 3}, o)
-	o.add(&Others{Arrived: 5, Peers: 1, Who: 4, Waiting: true}, time.Second)
-	require.True(t, o.mixed)
+	o.add(&Others{Arrived: 7, Peers: 2, Who: 4, Waiting: true, Trying: true}, time.Second)
+	o.add(&Others{Arrived: 7, Peers: 2, Who: 4, Waiting: true}, time.Second)
+	require.Equal(t, elsewhere{held: held{bytes: 14, time: 2 * time.Second}, peers: 2, who: 4, trying: true}, o)
 }
