@@ -142,9 +142,9 @@ func SetPacing(conn net.Conn, bytesPerSecond uint64) (bool, error) {
 	return false, errs.New(errs.Internal, "tune socket", err).WithPhase("pacing").WithPeer(remote(conn))
 }
 
-// SpreadWindows has the system let a window of conn leave in even steps over most of a round trip, or half of one where
-// windows still grow fast, instead of at once. That stays so: SetPacing changes the bound only. It returns false where the system cannot, or conn is
-// not a TCP connection. Errors are *errs.Error with code Internal.
+// SpreadWindows has the system let a window of conn leave in even steps over most of a round trip, or half of one
+// where windows still grow fast, instead of at once. That stays so: SetPacing changes the bound only. It returns
+// false where the system cannot, or conn is not a TCP connection. Errors are *errs.Error with code Internal.
 func SpreadWindows(conn net.Conn) (bool, error) { return SetPacing(conn, mostPacing) }
 
 // mostPacing is the highest bound in 32 bits, 34 Gbit/s. Linux paces a connection that has any, at 1.2 windows in a round

@@ -125,7 +125,7 @@ func (r rates) taken(before rates) float64 {
 	return max(min(lost, rate-was), 0)
 }
 
-// elsewhere is what arrives at other peers in full swing, while all of these have more to send, since they are
+// elsewhere is what arrives at other peers in full swing, while there is more to send to each of them, since they are
 // those that they are.
 type elsewhere struct {
 	held
@@ -170,7 +170,7 @@ type Others struct {
 	Arrived uint64 // bytes since the tick before
 	Peers   int
 	Who     uint64 // of the names of all of them, in any order
-	Waiting bool   // each of them has more to send than was let go
+	Waiting bool   // there is more to send to each of them than was let go
 	Trying  bool   // more connections to one of them are being tried
 }
 
