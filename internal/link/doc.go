@@ -38,6 +38,9 @@
 // (Config.Grow). Operations that run hear of it (Router.Regrouped). When they rest, pulses
 // keep their windows. It is one goroutine, and there is none without such connections.
 //
+// Where a connection loses much of a window that left at once, the system is to spread the next ones
+// (spread.go). The count of each peer hears what arrives at the others meanwhile (others.go).
+//
 // It asks peers to tell what comes (told.go), and where a queue of this host is deep or overflows
 // says how much all such connections may write together. Sender.transmit waits for that
 // (allowance.go).

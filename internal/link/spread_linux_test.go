@@ -1,7 +1,6 @@
 package link
 
 import (
-	"io"
 	"net"
 	"testing"
 	"time"
@@ -16,15 +15,7 @@ import (
 // Windows leave at once until much of one is lost, and not because of a timeout.
 func TestWindowsThatSpillAreSpread(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	end, err := l.Accept()
-	require.NoError(t, err)
-	defer end.Close()
-	go io.Copy(io.Discard, end)
+	conn := dialled(t)
 	h := NewHub(Config{}, losses{lost: make(chan error, 1)})
 	defer h.Close()
 	peer := wire.UUID{1}
@@ -65,24 +56,21 @@ func TestWindowsThatSpillAreSpread(t *testing.T) {
 	if !takes { // an emulated kernel
 		return
 	}
-	bound := boundOf(t, conn.(*net.TCPConn))
-	require.EqualValues(t, none-1, bound())
+	require.EqualValues(t, none-1, boundOf(t, conn))
 	_, err = platform.SetPacing(conn, 0)
 	require.NoError(t, err)
 	require.True(t, spread())
-	require.EqualValues(t, none, bound(), "it is done once")
+	require.EqualValues(t, none, boundOf(t, conn), "it is done once")
 }
 
-// boundOf returns what tells the bound of a connection's pacing, in bytes per second.
-func boundOf(t *testing.T, conn *net.TCPConn) func() uint32 {
-	raw, err := conn.SyscallConn()
+// boundOf returns the bound of a connection's pacing, in bytes per second.
+func boundOf(t *testing.T, conn net.Conn) (rate uint32) {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
-	return func() (rate uint32) {
-		require.NoError(t, raw.Control(func(fd uintptr) {
-			got, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
-			require.NoError(t, err)
-			rate = uint32(got)
-		}))
-		return rate
-	}
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		got, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
+		require.NoError(t, err)
+		rate = uint32(got)
+	}))
+	return rate
 }

@@ -45,16 +45,16 @@ type flow struct {
 	timer  *time.Timer  // of await, who holds Sender.busy; nil: it never had to
 
 	// Of the survey.
-	asked   bool // to tell what comes
-	spread  bool // its windows do not leave at once
-	late    bool // what counts as lost does so because of a timeout
-	sample  func(*platform.Info) bool
-	looked  time.Duration // at the last sample
-	pending bool          // data was on its way then
-	end     uint64        // where data ends, in bytes of the connection; behind it are pulses
-	arrived uint64        // bytes at the other end, also behind a gap
-	before  platform.Info
-	tail    pace.Tail
+	asked    bool // to tell what comes
+	spread   bool // its windows do not leave at once
+	timedOut bool // what counts as lost does so because of a timeout
+	sample   func(*platform.Info) bool
+	looked   time.Duration // at the last sample
+	pending  bool          // data was on its way then
+	end      uint64        // where data ends, in bytes of the connection; behind it are pulses
+	arrived  uint64        // bytes at the other end, also behind a gap
+	before   platform.Info
+	tail     pace.Tail
 }
 
 // newFlow returns nil for a connection to a peer that is near.
@@ -527,7 +527,7 @@ func (v *survey) ask(now time.Duration, s *Sender) bool {
 		return false
 	}
 	f.look(info)
-	f.even(s.conn, info)
+	f.spreadWindows(s.conn, info)
 	if info.Known.Has(platform.HasUnsent) {
 		unsent := info.Unsent
 		if info.Lost > 0 || info.Retries > 0 { // it may be a timeout until anything leaves

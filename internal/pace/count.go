@@ -125,8 +125,8 @@ func (r rates) taken(before rates) float64 {
 	return max(min(lost, rate-was), 0)
 }
 
-// elsewhere is what arrives at other peers in full swing, while there is more to send to each of them, since they are
-// those that they are.
+// elsewhere is what has arrived at other peers in full swing, while there was more to send to each of them, since
+// these have been the same.
 type elsewhere struct {
 	held
 	peers  int
