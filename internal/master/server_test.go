@@ -293,7 +293,7 @@ func TestSilentPeerIsDropped(t *testing.T) {
 		require.Contains(t, d.Reason, "silent")
 		a := recv[wire.M2CCollectiveCommsAbort](r)
 		require.True(t, a.Aborted)
-		require.Contains(t, a.Ext.Reason, rs[0].uuid.Short())
+		require.Contains(t, a.Reason, rs[0].uuid.Short())
 	}
 	rs[0].closed()
 	require.Equal(t, rs[0].uuid, h.fact("dropped").Peer)

@@ -332,7 +332,8 @@ func (s *Session) startData(e fsm.StartData) {
 	if !starts {
 		return
 	}
-	defer errs.Catch("start "+op.name(), func(err *errs.Error) {
+	defer errs.Catch("start", func(err *errs.Error) {
+		err.Op += " " + op.name()
 		if op.phase().State().Phase == "created" {
 			s.mu.Lock()
 			op.running = false
@@ -354,12 +355,13 @@ func (s *Session) startData(e fsm.StartData) {
 		return
 	}
 	s.time(op, e)
+	id := e.Op // else all of e lived as long as Done
 	data.Start(reduce.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ahead: int64(e.Ahead), Ring: e.Ring, Self: e.Self, Native: e.Native,
 		Done: func(err error) {
 			s.metered(op, err)
 			s.yields(err)
-			s.dataEnded(e.Op, err)
+			s.dataEnded(id, err)
 		},
 	})
 }

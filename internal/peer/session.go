@@ -458,6 +458,9 @@ func (s *Session) carryOut(effects []fsm.Effect) {
 
 // publishView makes the machine's view visible to Attributes and to launches.
 func (s *Session) publishView() {
+	if shown := s.view.Load(); shown != nil && s.m.Shows(shown) {
+		return // most calls change nothing
+	}
 	v := s.m.View()
 	s.view.Store(&v)
 }

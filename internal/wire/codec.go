@@ -140,7 +140,7 @@ func appendFromMaster(dst []byte, p Packet) []byte {
 	case M2CResult:
 		return appendResult(dst, p.Tag, p.Seq, p.Data)
 	case M2CCollectiveCommsAbort:
-		return appendExt(appendBool(appendU64(dst, p.Tag), p.Aborted), p.Ext)
+		return appendExt(appendBool(appendU64(dst, p.Tag), p.Aborted), Ext{Reason: p.Reason, ReasonCode: p.ReasonCode})
 	case M2CPeerDropped:
 		dst = appendAddr(append(dst, p.UUID[:]...), p.Addr)
 		return appendString(appendU32(dst, p.Group), p.Reason)

@@ -249,6 +249,34 @@ func TestReadErrors(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 }
 
+// A packet is the same through a buffer, from which it is decoded where it lies, if it fits: what a
+// buffer has room for makes no difference, nor does what comes in it next change a packet.
+func TestReadThroughBuffer(t *testing.T) {
+	small := M2CPeerDropped{UUID: UUID{1}, Addr: netip.MustParseAddrPort("10.0.0.1:7"), Reason: "silent"}
+	raw := Append(Append(nil, small), C2MOptimizeTopology{})
+	for _, size := range []int{16, len(raw) - 20, 4096} {
+		for n := range raw[:len(raw)-10] {
+			_, err := Read(bufio.NewReaderSize(bytes.NewReader(raw[:n]), size), M2C, MaxPacket)
+			if n == 0 {
+				require.Equal(t, io.EOF, err)
+			} else {
+				require.Equal(t, io.ErrUnexpectedEOF, err, "buffer of %d bytes, %d of the packet", size, n)
+			}
+			broken := errors.New("broken")
+			_, err = Read(bufio.NewReaderSize(io.MultiReader(bytes.NewReader(raw[:n]), iotest.ErrReader(broken)), size), M2C, MaxPacket)
+			require.Equal(t, broken, err)
+		}
+		r := bufio.NewReaderSize(iotest.OneByteReader(bytes.NewReader(raw)), size)
+		p, err := Read(r, M2C, MaxPacket)
+		require.NoError(t, err)
+		next, err := Read(r, C2M, MaxPacket)
+		require.NoError(t, err)
+		require.Equal(t, []Packet{small, C2MOptimizeTopology{}}, []Packet{p, next})
+		_, err = Read(r, C2M, MaxPacket)
+		require.Equal(t, io.EOF, err)
+	}
+}
+
 // A packet that cannot be decoded does not spoil the ones behind it.
 func TestReadGoesOnAfterBadPacket(t *testing.T) {
 	r := bytes.NewReader(append([]byte{0, 0, 0, 0, 0, 0, 0, 2, 0, 99, 0, 0, 0, 0, 0, 0, 0, 2, 0, 11}, Append(nil, C2MOptimizeTopology{})...))

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/gopccl/gopccl/core/dtype"
 	"github.com/gopccl/gopccl/core/errs"
@@ -32,6 +33,9 @@ func (e *UnknownPacketError) Error() string {
 // Unwrap returns errs.Protocol.
 func (e *UnknownPacketError) Unwrap() error { return errs.Protocol }
 
+// readers are those of Decode, which would be one allocation of each packet.
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
 // Decode turns the body of packet id of direction proto (without length and
 // id) into its struct. It keeps no reference to body. Bytes after the last
 // field are ignored unless they are an extension block (control spec, section
@@ -42,12 +46,15 @@ func (e *UnknownPacketError) Unwrap() error { return errs.Protocol }
 // shorter than its fields say. Memory is at most a small multiple of
 // len(body), whatever its counts claim.
 func Decode(proto Proto, id ID, body []byte) (Packet, error) {
-	r := &reader{b: body}
-	p := decode(proto, id, r)
+	r := readers.Get().(*reader)
+	*r = reader{b: body}
+	p, short := decode(proto, id, r), r.short
+	*r = reader{}
+	readers.Put(r)
 	if p == nil {
 		return nil, &UnknownPacketError{Proto: proto, ID: id}
 	}
-	if r.short {
+	if short {
 		return nil, errs.New(errs.Protocol, "decode packet",
 			fmt.Errorf("%v %d (%T): a body of %d bytes is too short for its fields", proto, id, p, len(body)))
 	}
@@ -197,7 +204,10 @@ func decodeM2C(id ID, r *reader) Packet {
 	case 10:
 		return M2CCollectiveCommsComplete{Tag: r.u64(), Held: r.ext().Forward > 0}
 	case 11:
-		return M2CCollectiveCommsAbort{Tag: r.u64(), Aborted: r.bool(), Ext: r.ext()}
+		p := M2CCollectiveCommsAbort{Tag: r.u64(), Aborted: r.bool()}
+		x := r.ext()
+		p.Reason, p.ReasonCode = x.Reason, x.ReasonCode
+		return p
 	case 64:
 		return M2CHeartbeat{}
 	case 65:

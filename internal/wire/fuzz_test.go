@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -123,9 +124,13 @@ func FuzzStream(f *testing.F) {
 		const limit = 1 << 20
 		whole := bytes.NewReader(b)
 		pieces := &short{bytes.NewReader(b), int(cut) + 1}
+		buffered := bufio.NewReaderSize(&short{bytes.NewReader(b), int(cut) + 1}, 16+int(cut))
 		for {
 			p, err := Read(pieces, C2M, limit)
 			q, other := Read(whole, C2M, limit)
+			require.Equal(t, other, err)
+			require.Equal(t, encodeOrNil(q), encodeOrNil(p))
+			p, err = Read(buffered, C2M, limit)
 			require.Equal(t, other, err)
 			require.Equal(t, encodeOrNil(q), encodeOrNil(p))
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -434,11 +434,13 @@ type (
 		Tag  uint64
 		Held bool // all have the result, whatever M2C 11 said
 	}
-	// M2CCollectiveCommsAbort is the verdict about Tag.
+	// M2CCollectiveCommsAbort is the verdict about Tag. Reason and ReasonCode travel in an
+	// extension block and say why it was aborted.
 	M2CCollectiveCommsAbort struct {
-		Tag     uint64
-		Aborted bool
-		Ext     Ext
+		Tag        uint64
+		Aborted    bool
+		Reason     string
+		ReasonCode uint16
 	}
 	// M2CHeartbeat (id 64) keeps the connection alive; capability.
 	M2CHeartbeat struct{}

@@ -260,7 +260,7 @@ func drawPacket(t *rapid.T) Packet {
 		func() Packet { return M2CSyncSharedStateComplete{d.u64()} },
 		func() Packet { return M2CCollectiveCommsCommence{d.u64(), d.u64(), d.b()} },
 		func() Packet { return M2CCollectiveCommsComplete{d.u64(), d.b()} },
-		func() Packet { return M2CCollectiveCommsAbort{d.u64(), d.b(), d.ext()} },
+		func() Packet { return M2CCollectiveCommsAbort{d.u64(), d.b(), d.str(), d.u16()} },
 		func() Packet { return M2CHeartbeat{} },
 		func() Packet { return M2CPeerDropped{d.uuid(), d.addr(), d.u32(), d.str()} },
 		func() Packet { return P2PHello{d.uuid(), d.u32(), d.ext()} },

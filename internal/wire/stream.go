@@ -43,30 +43,59 @@ func Read(r io.Reader, proto Proto, limit int) (Packet, error) {
 // ReadLength reads the length field of a packet, for readers that have to do something
 // before it reads the rest. Errors: as those of Read.
 func ReadLength(r io.Reader, limit int) (int, error) {
-	var head [lenSize]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
+	head, err := readHead(r)
+	if err != nil {
 		return 0, err
 	}
-	n := binary.BigEndian.Uint64(head[:])
+	n := binary.BigEndian.Uint64(head)
 	if err := checkLength(n, limit); err != nil {
 		return 0, err
 	}
 	return int(n), nil
 }
 
+// readHead reads a length field; it is valid until the next read from r.
+func readHead(r io.Reader) ([]byte, error) {
+	if br, ok := r.(*bufio.Reader); ok {
+		return peek(br, lenSize)
+	}
+	var head [lenSize]byte
+	_, err := io.ReadFull(r, head[:])
+	return head[:], err
+}
+
+// peek takes n bytes out of r, at most its size, and does not copy them: they are valid until
+// the next read from r. Errors: as those of io.ReadFull.
+func peek(r *bufio.Reader, n int) ([]byte, error) {
+	b, err := r.Peek(n)
+	if err != nil {
+		r.Discard(len(b))
+		if len(b) > 0 && err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	r.Discard(n) // it moves nothing
+	return b, nil
+}
+
 // ReadBody reads the packet whose length field was n, and was returned by
 // ReadLength. Errors: as those of Read.
 func ReadBody(r io.Reader, proto Proto, length int) (Packet, error) {
+	if br, ok := r.(*bufio.Reader); ok && length <= br.Size() {
+		buf, err := peek(br, length)
+		if err != nil {
+			return nil, unexpected(err)
+		}
+		return Decode(proto, ID(binary.BigEndian.Uint16(buf)), buf[idSize:])
+	}
 	n := uint64(length)
 	buf := make([]byte, min(n, readStep))
 	for have := 0; ; {
 		got, err := io.ReadFull(r, buf[have:])
 		have += got
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
+			return nil, unexpected(err)
 		}
 		if uint64(have) == n {
 			break
@@ -74,6 +103,14 @@ func ReadBody(r io.Reader, proto Proto, length int) (Packet, error) {
 		buf = append(buf, make([]byte, min(n-uint64(have), uint64(have)))...)
 	}
 	return Decode(proto, ID(binary.BigEndian.Uint16(buf)), buf[idSize:])
+}
+
+// unexpected is err inside a packet.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
 }
 
 // Waits reports whether Read would return a packet, or the error of a bad length

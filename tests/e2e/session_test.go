@@ -50,7 +50,7 @@ func newMaster(o core.MasterOptions) (*core.Master, error) {
 }
 
 // world connects n peers in this process; options may be changed per peer.
-func world(t *testing.T, ctx context.Context, master string, n int, change func(id int, o *core.Options)) []*core.Communicator {
+func world(t testing.TB, ctx context.Context, master string, n int, change func(id int, o *core.Options)) []*core.Communicator {
 	t.Helper()
 	comms, err := tryWorld(t, ctx, master, n, change)
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func world(t *testing.T, ctx context.Context, master string, n int, change func(
 }
 
 // tryWorld is world for one that may fail to stand.
-func tryWorld(t *testing.T, ctx context.Context, master string, n int, change func(id int, o *core.Options)) ([]*core.Communicator, error) {
+func tryWorld(t testing.TB, ctx context.Context, master string, n int, change func(id int, o *core.Options)) ([]*core.Communicator, error) {
 	t.Helper()
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()

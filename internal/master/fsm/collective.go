@@ -366,7 +366,7 @@ func (m *Machine) abort(g *group, t *tagState, code errs.Code, why string) {
 	g.inForce.pace.Spoil()
 	g.learned.now = running{}
 	plain := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true})
-	own := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true, Ext: wire.Ext{Reason: why, ReasonCode: uint16(code)}})
+	own := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag, Aborted: true, Reason: why, ReasonCode: uint16(code)})
 	for _, c := range m.performers(g, t) {
 		if c.op(t.tag).told {
 			continue
@@ -386,11 +386,12 @@ func (m *Machine) checkComplete(g *group, t *tagState) {
 		return
 	}
 	ps := m.performers(g, t)
+	over, complete := wire.Packet(wire.M2CCollectiveCommsAbort{Tag: t.tag}), wire.Packet(wire.M2CCollectiveCommsComplete{Tag: t.tag, Held: t.held})
 	for _, c := range ps {
 		if !t.aborted && !c.op(t.tag).told {
-			m.send(c, wire.M2CCollectiveCommsAbort{Tag: t.tag})
+			m.send(c, over)
 		}
-		m.send(c, wire.M2CCollectiveCommsComplete{Tag: t.tag, Held: t.held})
+		m.send(c, complete)
 		g.dropOp(c, t)
 		if len(c.ops.by) == 0 {
 			c.set(Idle, m.now)

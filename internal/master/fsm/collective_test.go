@@ -161,8 +161,8 @@ func TestMismatch_Q47(t *testing.T) {
 				if tc.native {
 					p := want[wire.M2CCollectiveCommsAbort](w, c)
 					require.True(t, p.Aborted)
-					require.EqualValues(t, errs.Mismatch, p.Ext.ReasonCode)
-					require.Equal(t, f.Text, p.Ext.Reason)
+					require.EqualValues(t, errs.Mismatch, p.ReasonCode)
+					require.Equal(t, f.Text, p.Reason)
 				}
 				w.send(c, complete(1, tc.native))
 			}
@@ -261,8 +261,8 @@ func TestAbortOfLeaver_Section12(t *testing.T) {
 		require.Equal(t, wire.M2CPeerDropped{UUID: w.ids[a[2]], Addr: addr("127.0.0.1:40002"), Reason: "reset by the peer"}, d)
 		p := want[wire.M2CCollectiveCommsAbort](w, c)
 		require.True(t, p.Aborted)
-		require.Contains(t, p.Ext.Reason, "reset by the peer")
-		require.EqualValues(t, errs.RankConnectionLost, p.Ext.ReasonCode)
+		require.Contains(t, p.Reason, "reset by the peer")
+		require.EqualValues(t, errs.RankConnectionLost, p.ReasonCode)
 	}
 	w.quiet(b)
 	w.send(a[1], complete(1, true))

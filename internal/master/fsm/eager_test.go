@@ -106,7 +106,7 @@ func TestFailureAheadOfTheCommence(t *testing.T) {
 		want[wire.M2CCollectiveCommsCommence](w, c)
 		p := want[wire.M2CCollectiveCommsAbort](w, c)
 		require.True(t, p.Aborted)
-		require.Equal(t, uint16(errs.RankConnectionLost), p.Ext.ReasonCode)
+		require.Equal(t, uint16(errs.RankConnectionLost), p.ReasonCode)
 	}
 	w.quiet(cs...)
 	w.send(cs[1], complete(4, true))
@@ -125,7 +125,7 @@ func TestMismatchAheadOfTheCommence(t *testing.T) {
 	w.send(cs[1], other)
 	for _, c := range cs {
 		want[wire.M2CCollectiveCommsCommence](w, c)
-		require.Equal(t, uint16(errs.Mismatch), want[wire.M2CCollectiveCommsAbort](w, c).Ext.ReasonCode)
+		require.Equal(t, uint16(errs.Mismatch), want[wire.M2CCollectiveCommsAbort](w, c).ReasonCode)
 	}
 	w.send(cs[1], complete(4, false))
 	w.released(4, cs...)

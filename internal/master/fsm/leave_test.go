@@ -107,7 +107,7 @@ func TestArgumentsAroundALeave(t *testing.T) {
 		want[wire.M2CCollectiveCommsCommence](w, c)
 		a := want[wire.M2CCollectiveCommsAbort](w, c)
 		require.True(t, a.Aborted)
-		require.EqualValues(t, errs.RankConnectionLost, a.Ext.ReasonCode)
+		require.EqualValues(t, errs.RankConnectionLost, a.ReasonCode)
 		w.send(c, complete(1, true))
 	}
 	for _, c := range cs[1:] {
@@ -122,7 +122,7 @@ func TestArgumentsAroundALeave(t *testing.T) {
 	}
 	for _, c := range cs[1:] {
 		want[wire.M2CCollectiveCommsCommence](w, c)
-		require.EqualValues(t, errs.Mismatch, want[wire.M2CCollectiveCommsAbort](w, c).Ext.ReasonCode)
+		require.EqualValues(t, errs.Mismatch, want[wire.M2CCollectiveCommsAbort](w, c).ReasonCode)
 	}
 }
 

@@ -276,7 +276,7 @@ func TestCollectiveNobodyCanJoin(t *testing.T) {
 					require.EqualValues(t, 5, want[wire.M2CCollectiveCommsCommence](w, c).Tag)
 					p := want[wire.M2CCollectiveCommsAbort](w, c)
 					require.True(t, p.Aborted)
-					require.Contains(t, p.Ext.Reason, w.ids[cs[0]].Short())
+					require.Contains(t, p.Reason, w.ids[cs[0]].Short())
 					w.quiet(cs[0])
 					w.send(c, complete(5, true))
 				}

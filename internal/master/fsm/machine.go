@@ -98,10 +98,11 @@ func New(cfg Config) *Machine {
 }
 
 // Step feeds one event and returns what follows from it, in order. now is the
-// time since any fixed instant and never decreases. The caller owns the result,
-// but not what packets refer to: several may share it.
+// time since any fixed instant and never decreases. The result is valid until the
+// next Step. What packets refer to is not the caller's: several may share it.
 func (m *Machine) Step(now time.Duration, ev Event) []Effect {
-	m.out = nil
+	clear(m.out)
+	m.out = m.out[:0]
 	m.advance(now)
 	if r := &m.recovery; r.on && !r.begun {
 		m.beginRecovery()

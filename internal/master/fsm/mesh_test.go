@@ -72,7 +72,7 @@ func (w *world) verdict(cs []ClientID, tag uint64, aborted bool) (code errs.Code
 		p := want[wire.M2CCollectiveCommsAbort](w, c)
 		require.Equal(w.t, aborted, p.Aborted)
 		require.Equal(w.t, tag, p.Tag)
-		code, why = errs.Code(p.Ext.ReasonCode), p.Ext.Reason
+		code, why = errs.Code(p.ReasonCode), p.Reason
 	}
 	return code, why
 }

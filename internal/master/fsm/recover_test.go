@@ -110,7 +110,7 @@ func TestRecoveredOpKeepsItsNumber(t *testing.T) {
 		v := want[wire.M2CCollectiveCommsAbort](w, b)
 		require.Equal(t, aborted, v.Aborted)
 		if aborted {
-			require.Equal(t, "why", v.Ext.Reason)
+			require.Equal(t, "why", v.Reason)
 		}
 		want[wire.M2CCollectiveCommsComplete](w, b)
 		w.quiet(a, b)
@@ -155,8 +155,8 @@ func TestRecoveredOpDiffers(t *testing.T) {
 	for _, c := range []ClientID{a, b} {
 		p := want[wire.M2CCollectiveCommsAbort](w, c)
 		require.True(t, p.Aborted)
-		require.Equal(t, uint16(errs.Mismatch), p.Ext.ReasonCode)
-		require.Contains(t, p.Ext.Reason, "different operations")
+		require.Equal(t, uint16(errs.Mismatch), p.ReasonCode)
+		require.Contains(t, p.Reason, "different operations")
 	}
 }
 

@@ -137,7 +137,7 @@ func (m *Machine) goOn(g *group, w *underway) {
 		for _, p := range w.parts {
 			if o := p.b.c.op(w.tag); t.aborted && !o.told {
 				o.told = true
-				m.send(p.b.c, wire.M2CCollectiveCommsAbort{Tag: w.tag, Aborted: true, Ext: wire.Ext{Reason: v.Reason, ReasonCode: v.Code}})
+				m.send(p.b.c, wire.M2CCollectiveCommsAbort{Tag: w.tag, Aborted: true, Reason: v.Reason, ReasonCode: v.Code})
 			}
 		}
 	}

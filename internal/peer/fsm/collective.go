@@ -135,7 +135,7 @@ func (m *Machine) launch(c CallCollective) {
 	m.ops = append(m.ops, &operation{
 		id:      c.Op,
 		vote:    wire.C2MCollectiveCommsInitiate{Tag: c.Tag, Count: c.Count, DType: c.DType, Op: c.RedOp, Call: c.Vote},
-		ring:    slices.Clone(m.view.Ring),
+		ring:    m.view.Ring,
 		self:    m.view.UUID,
 		native:  m.native(),
 		members: m.view.Members,
@@ -213,7 +213,7 @@ func (m *Machine) remove(op *operation) {
 func (m *Machine) start(op *operation) StartData {
 	e := StartData{
 		Op: op.id, Tag: op.vote.Tag, Epoch: op.epoch,
-		Ring: slices.Clone(op.ring), Self: op.self, Native: op.native, Vote: op.vote.Call,
+		Ring: op.ring, Self: op.self, Native: op.native, Vote: op.vote.Call,
 	}
 	if op.kind() != plan.AllReduce {
 		e.Members, e.Mesh = slices.Clone(op.members), op.wantsMesh() && m.mesh.state == meshDirect
@@ -307,16 +307,25 @@ func (m *Machine) reportOp(op *operation, aborted bool) {
 		op.to(opReported)
 	}
 	p := wire.C2MCollectiveCommsComplete{Tag: op.vote.Tag, WasAborted: aborted, Holds: !aborted && m.holds(op)}
-	var e *errs.Error
-	if aborted && errors.As(op.dataErr, &e) && m.view.Collectives && e.Err != nil {
+	if aborted && m.view.Collectives {
 		// The others are told, who have lost nothing, and where two ends of a lane do not agree do not retry.
-		p.Reason, p.ReasonCode = e.Err.Error(), uint16(e.Code)
-		if e.Peer != "" {
-			p.Reason = "with " + e.Peer + ": " + p.Reason
-		}
+		p.Reason, p.ReasonCode = reasonOf(op.dataErr)
 	}
 	op.told.done = p
 	m.send(p)
+}
+
+// reasonOf says for the others why data ended, and with which code; "": err has no cause.
+func reasonOf(err error) (why string, code uint16) {
+	var e *errs.Error
+	if !errors.As(err, &e) || e.Err == nil {
+		return "", 0
+	}
+	why = e.Err.Error()
+	if e.Peer != "" {
+		why = "with " + e.Peer + ": " + why
+	}
+	return why, uint16(e.Code)
 }
 
 // verdict takes the M2C 11 of an operation.
@@ -328,8 +337,8 @@ func (m *Machine) verdict(p wire.M2CCollectiveCommsAbort) {
 	}
 	op.heard = true
 	op.abort = p.Aborted
-	op.reason = p.Ext.Reason
-	op.code = errs.Code(p.Ext.ReasonCode)
+	op.reason = p.Reason
+	op.code = errs.Code(p.ReasonCode)
 	if op.state != opRunning {
 		return
 	}
@@ -340,8 +349,8 @@ func (m *Machine) verdict(p wire.M2CCollectiveCommsAbort) {
 		op.abort = true
 		reason = "the master declared an operation complete that still runs"
 		m.log(true, wire.UUID{}, reason)
-	} else if p.Ext.Reason != "" {
-		reason = p.Ext.Reason
+	} else if p.Reason != "" {
+		reason = p.Reason
 	}
 	m.abortData(op, reason)
 }

@@ -101,7 +101,7 @@ func TestOwnFailure(t *testing.T) {
 	w := r.launchReset()
 	r.sent(wire.C2MCollectiveCommsComplete{Tag: 1, WasAborted: true})
 	r.unanswered(w)
-	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Ext: wire.Ext{Reason: "this peer could not complete the operation"}})
+	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Reason: "this peer could not complete the operation"})
 	r.complete(1)
 	r.round(1, 3)
 	e := r.failed(w, errs.RankConnectionLost)
@@ -113,7 +113,7 @@ func TestOwnFailureBecauseAPeerLeft(t *testing.T) {
 	r := connected(t, true, 1, 2, 3)
 	w := r.launchReset()
 	r.in(wire.M2CPeerDropped{UUID: uid(3), Addr: addr(3)})
-	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Ext: wire.Ext{Reason: "peer three has left"}})
+	r.in(wire.M2CCollectiveCommsAbort{Tag: 1, Aborted: true, Reason: "peer three has left"})
 	r.complete(1)
 	r.round(1, 2)
 	e := r.failed(w, errs.RankConnectionLost)
@@ -194,7 +194,7 @@ func TestMismatchIsNamed(t *testing.T) {
 	r.commence(1)
 	r.in(wire.M2CCollectiveCommsAbort{
 		Tag: 1, Aborted: true,
-		Ext: wire.Ext{Reason: "counts 8 and 9", ReasonCode: uint16(errs.Mismatch)},
+		Reason: "counts 8 and 9", ReasonCode: uint16(errs.Mismatch),
 	})
 	require.Equal(t, "counts 8 and 9", want[AbortData](r).Reason)
 	r.step(DataEnded{Op: op, Err: errors.New("aborted")})

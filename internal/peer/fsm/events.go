@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/gopccl/gopccl/core/dtype"
@@ -497,6 +498,20 @@ type Config struct {
 
 // View is what attributes show: the last M2C 2 and M2C 3 (control spec 13.5).
 type View struct {
+	facts
+	Ring []wire.UUID // shared, and never changed
+	// Members is the group in the order in which collectives count it; it is shared and
+	// never changed.
+	Members []wire.UUID
+}
+
+// Same reports whether v and w say the same.
+func (v *View) Same(w *View) bool {
+	return v.facts == w.facts && slices.Equal(v.Ring, w.Ring) && slices.Equal(v.Members, w.Members)
+}
+
+// facts are what of a View can be compared at once.
+type facts struct {
 	Connected        bool
 	Detached         bool // it has lost its master, and no other one has taken it back yet
 	UUID             wire.UUID
@@ -504,7 +519,6 @@ type View struct {
 	LocalWorldSize   int
 	NumGroups        int
 	LargestGroupSize int
-	Ring             []wire.UUID
 	Rank             int // position of UUID in Ring, -1 before the first round
 	Native           bool
 	MasterNative     bool
@@ -514,11 +528,9 @@ type View struct {
 	LastDropped      string        // the peer that was last named as gone, for errors
 
 	// Collectives says that the group can call others than all-reduce, and Lacks
-	// why it cannot. Members is the group in the order in which they count it; it is
-	// shared and never changed.
+	// why it cannot.
 	Collectives bool
 	Lacks       string
-	Members     []wire.UUID
 	Mesh        bool // all of them are connected with each other
 	// Epoch names the last round if all members can begin eagerly, and messages be sent.
 	Epoch uint64

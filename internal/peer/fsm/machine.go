@@ -128,14 +128,16 @@ func New(cfg Config) *Machine {
 	if cfg.MaxWithPCCL <= 0 {
 		cfg.MaxWithPCCL = 16
 	}
-	return &Machine{cfg: cfg, view: View{Rank: -1}, failedTags: map[uint64]bool{}}
+	return &Machine{cfg: cfg, view: View{facts: facts{Rank: -1}}, failedTags: map[uint64]bool{}}
 }
 
 // Step takes one event in and returns what is to be done, in order. now is the
-// time since any fixed point and never goes back. The slices in the effects
-// are the caller's.
+// time since any fixed point and never goes back. What it returns is valid until
+// the next Step; the slices in the effects are the caller's, but for rings, which
+// are shared and never changed.
 func (m *Machine) Step(now time.Duration, ev Event) []Effect {
-	m.out = nil
+	clear(m.out)
+	m.out = m.out[:0]
 	m.observe(now)
 	m.handle(ev)
 	m.closeNow()
@@ -151,13 +153,12 @@ func (m *Machine) Step(now time.Duration, ev Event) []Effect {
 }
 
 // View returns what attributes show.
-func (m *Machine) View() View {
-	v := m.view
-	v.Ring = append([]wire.UUID(nil), v.Ring...)
-	return v
-}
+func (m *Machine) View() View { return m.view }
 
-func (m *Machine) emit(e ...Effect) { m.out = append(m.out, e...) }
+// Shows reports whether v is what attributes show.
+func (m *Machine) Shows(v *View) bool { return m.view.Same(v) }
+
+func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
 
 // send tells the master. Without one it is the next report that does.
 func (m *Machine) send(p wire.Packet) {

@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gopccl/gopccl/core"
+)
+
+// What a small all-reduce costs a peer beside the sockets: the allocations are those of the peers, which share
+// this process, and of the master.
+func BenchmarkSmallAllReduce(b *testing.B) {
+	for _, n := range []int{2, 8} {
+		b.Run(fmt.Sprintf("world=%d", n), func(b *testing.B) {
+			ctx := context.Background()
+			m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
+			require.NoError(b, err)
+			ended := make(chan error, 1)
+			mctx, stop := context.WithCancel(ctx)
+			go func() { ended <- m.Run(mctx) }()
+			b.Cleanup(func() { stop(); <-ended; m.Close() })
+			comms := world(b, ctx, m.Addr().String(), n, nil)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for _, err := range each(comms, func(i int, c *core.Communicator) error {
+				v := make([]float32, 1<<12)
+				for range b.N {
+					if _, err := core.AllReduceSlice(ctx, c, v, v, core.Sum); err != nil {
+						return err
+					}
+				}
+				return nil
+			}) {
+				require.NoError(b, err)
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N), "us/op")
+		})
+	}
+}
