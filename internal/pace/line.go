@@ -194,14 +194,19 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 
 // Try raises the bound at once, because more connections are tried. Where each of them is
 // bounded by itself, more can be sent. Where the line bounds them all, a queue says so. For
-// several peers that are tried together it is raised once. It returns the bound before, in bytes per
+// several peers that are tried together it is raised once, and not above what has ever arrived by
+// more than that: a bound which is higher holds nothing up. It returns the bound before, in bytes per
 // second, which Fell takes; 0: nothing was bounded.
 func (l *Line) Try() (before float64) {
 	if l.tried > 0 && l.last-l.tried < interval {
 		return l.before
 	}
 	l.tried, l.before = l.last, l.rate
-	l.rate *= 1 + tryStep
+	came := max(l.stretches.best, l.came)
+	if came == 0 {
+		came = l.rate
+	}
+	l.rate = max(l.rate, (1+tryStep)*min(l.rate, came))
 	l.step = mostStep
 	return l.before
 }

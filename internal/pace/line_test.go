@@ -74,6 +74,20 @@ func TestTryTogether(t *testing.T) {
 	require.InDelta(t, 1.25*1.25e6, l.rate, 1)
 }
 
+// A bound that is far above what has ever arrived is not raised for more connections: it holds nothing up.
+func TestTryAboveWhatArrives(t *testing.T) {
+	for _, l := range []Line{
+		{rate: 4e6, last: time.Second, came: 1e6, stretches: findings{best: 2e6}},
+		{rate: 4e6, last: time.Second, came: 2e6},
+	} {
+		l.Try()
+		require.Equal(t, 4e6, l.rate)
+		l.rate, l.last = 2.2e6, 2*time.Second
+		l.Try()
+		require.Equal(t, 2.5e6, l.rate)
+	}
+}
+
 // A bound that was raised for more connections goes back when they brought nothing, but not below
 // what arrives: those to another peer may have brought that.
 func TestFallenTrial(t *testing.T) {
@@ -101,7 +115,7 @@ func TestFallenTrial(t *testing.T) {
 // A bound that has been raised since a trial began, since the line carries more, is not cut to what it
 // was in old times. What is tried behind a trial that fell is tried with more.
 func TestTrialsOfOld(t *testing.T) {
-	l := Line{rate: 1e6, last: time.Second, came: 0.1e6}
+	l := Line{rate: 1e6, last: time.Second, came: 0.1e6, stretches: findings{best: 10e6}}
 	before := l.Try()
 	l.rate = 10e6
 	l.Fell(before)

@@ -12,6 +12,8 @@ const (
 	// A stretch overflowed if there was a queue of one's own, and this part of it, and so many
 	// bytes, had to be sent again. Chance loses less, or does so without a queue.
 	overflowed, leastOverflow = 0.015, 16 * 1448
+	// Where a rate is above all that has arrived, this part tells that it bounds too little.
+	slackLost = 0.005
 	// One that is over sooner than in so many windows, at the rate that was measured, shows less
 	// than the line carries.
 	leastWindows = 2
@@ -95,6 +97,11 @@ func (f *stretch) overflows() bool {
 	return f.longest >= standing/2 && f.again >= leastOverflow && float64(f.again) >= overflowed*float64(f.sent)
 }
 
+// fills reports whether the stretch was long enough to show what the line carries.
+func (l *Line) fills() bool {
+	return float64(l.stretch.sent) >= leastWindows*leastWindow.Seconds()*l.stretches.best
+}
+
 // endStretch judges a stretch that is over, or goes on for long.
 func (l *Line) endStretch(now time.Duration) {
 	f, x := &l.stretch, &l.stretches
@@ -105,6 +112,9 @@ func (l *Line) endStretch(now time.Duration) {
 		x.best *= 1 - fades
 	}
 	x.best = max(x.best, f.peak)
+	if l.rate > x.best && f.peak > 0 && now >= x.chance && l.fills() && f.again >= leastOverflow && float64(f.again) >= slackLost*float64(f.sent) {
+		l.rate, l.step, l.raised = max(x.best, leastRate), 0, 0
+	}
 	switch {
 	case f.ticks == 0:
 	case !f.overflows():
@@ -118,7 +128,7 @@ func (l *Line) endStretch(now time.Duration) {
 		if !f.judged && f.queue/time.Duration(f.ticks) < bar && held > usedPart*l.rate {
 			l.raise()
 		}
-	case now < x.chance || now < l.deaf || f.peak == 0 || float64(f.sent) < leastWindows*leastWindow.Seconds()*x.best:
+	case now < x.chance || now < l.deaf || f.peak == 0 || !l.fills():
 	case l.rate == 0:
 		l.rate, l.step, l.raised, x.set = max(kept*x.best, leastRate), 0, 0, true
 	case f.judged && !x.set:

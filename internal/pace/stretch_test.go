@@ -218,6 +218,47 @@ func TestStretchesLowerNothingByChance(t *testing.T) {
 	}
 }
 
+// A bound above all that has arrived bounds too little: where as little as a hundredth is lost, it is
+// what has arrived at most. It is not where hardly anything is, or where it was over soon.
+func TestRateAboveWhatArrived(t *testing.T) {
+	for name, o := range map[string]struct {
+		lost float64
+		long time.Duration
+		cut  bool
+	}{
+		"a hundredth is lost":    {0.01, 300 * time.Millisecond, true},
+		"hardly anything is":     {0.004, 900 * time.Millisecond, false},
+		"it was over soon":       {0.03, 190 * time.Millisecond, false},
+		"a few packets are":      {0.008, 300 * time.Millisecond, false},
+		"losses were by chance":  {0.01, 300 * time.Millisecond, false},
+		"nothing is told of it":  {0.01, 300 * time.Millisecond, false},
+		"it is not above of all": {0.01, 300 * time.Millisecond, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s script
+			s.l.rate, s.l.stretches.set, s.l.stretches.best = 12e6, true, 8.1e6
+			told := 2
+			switch name {
+			case "losses were by chance":
+				s.l.stretches.chance = time.Hour
+			case "nothing is told of it":
+				told = 0
+			case "it is not above of all":
+				s.l.rate = 7.5e6
+			}
+			was := s.l.rate
+			s.run(o.long, 4e6, 4e6, o.lost, 0, told, true)
+			s.rest(time.Second)
+			s.run(10*time.Millisecond, 0, 0, 0, 0, told, false)
+			if o.cut {
+				require.InDelta(t, 8e6, s.rate, 1e5)
+			} else {
+				require.GreaterOrEqual(t, s.rate, was)
+			}
+		})
+	}
+}
+
 // Where a bound does not help, losses are by chance, and nothing is bounded for a while.
 func TestStretchesThatLoseByChance(t *testing.T) {
 	var s script
