@@ -69,15 +69,6 @@ func BenchmarkNotice(b *testing.B) {
 		b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
 	}
 	ctx := context.Background()
-	serve := func(b *testing.B) string {
-		m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
-		require.NoError(b, err)
-		ended := make(chan error, 1)
-		mctx, stop := context.WithCancel(ctx)
-		go func() { ended <- m.Run(mctx) }()
-		b.Cleanup(func() { stop(); <-ended; m.Close() })
-		return m.Addr().String()
-	}
 	join := func(b *testing.B, master string, first *core.Communicator) *core.Communicator {
 		done := make(chan *core.Communicator, 1)
 		go func() {
@@ -95,7 +86,7 @@ func BenchmarkNotice(b *testing.B) {
 		return <-done
 	}
 	b.Run("newcomer", func(b *testing.B) {
-		master := serve(b)
+		master := localMaster(b)
 		first, err := connect(ctx, core.Options{Master: master, PortBase: -1})
 		require.NoError(b, err)
 		defer first.Close()
@@ -112,7 +103,7 @@ func BenchmarkNotice(b *testing.B) {
 		quantiles(b, took)
 	})
 	b.Run("abort", func(b *testing.B) {
-		master := serve(b)
+		master := localMaster(b)
 		first, err := connect(ctx, core.Options{Master: master, PortBase: -1})
 		require.NoError(b, err)
 		defer first.Close()

@@ -45,13 +45,7 @@ func (m metered) Write(p []byte) (n int, err error) {
 // longer than one of them.
 func BenchmarkOverlap(b *testing.B) {
 	ctx := context.Background()
-	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
-	require.NoError(b, err)
-	mctx, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- m.Run(mctx) }()
-	b.Cleanup(func() { stop(); <-ended; m.Close() })
-	master := m.Addr().String()
+	master := localMaster(b)
 	connect := func() *core.Communicator {
 		var mu sync.Mutex
 		var free time.Time

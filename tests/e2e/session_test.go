@@ -23,7 +23,7 @@ import (
 )
 
 // localMaster runs a master in this process until the test ends.
-func localMaster(t *testing.T) string {
+func localMaster(t testing.TB) string {
 	t.Helper()
 	m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
 	require.NoError(t, err)

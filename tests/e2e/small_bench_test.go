@@ -16,13 +16,7 @@ func BenchmarkSmallAllReduce(b *testing.B) {
 	for _, n := range []int{2, 8} {
 		b.Run(fmt.Sprintf("world=%d", n), func(b *testing.B) {
 			ctx := context.Background()
-			m, err := newMaster(core.MasterOptions{Listen: "127.0.0.1:0"})
-			require.NoError(b, err)
-			ended := make(chan error, 1)
-			mctx, stop := context.WithCancel(ctx)
-			go func() { ended <- m.Run(mctx) }()
-			b.Cleanup(func() { stop(); <-ended; m.Close() })
-			comms := world(b, ctx, m.Addr().String(), n, nil)
+			comms := world(b, ctx, localMaster(b), n, nil)
 			b.ReportAllocs()
 			b.ResetTimer()
 			for _, err := range each(comms, func(i int, c *core.Communicator) error {
